@@ -1,0 +1,56 @@
+package fakenvml
+
+import (
+	"context"
+	"embed"
+	"fmt"
+	"io/fs"
+	"os"
+	"os/exec"
+	"path/filepath"
+)
+
+// LibraryName is the file name that NVIDIA's programs and go-nvml load.
+const LibraryName = "libnvidia-ml.so.1"
+
+// ConfigEnv names the environment variable that holds the path of the configuration file.
+// Without it the library reads etc/fakenvml.json of the driver root that it lies in.
+const ConfigEnv = "FAKENVML_CONFIG"
+
+//go:embed src/*.c src/*.h src/*.inc
+var sources embed.FS
+
+// Build compiles the library with gcc into dir and returns its path.
+func Build(ctx context.Context, dir string) (string, error) {
+	library := filepath.Join(dir, LibraryName)
+	return library, compile(ctx, library,
+		"-shared", "-fPIC", "-O2", "-fvisibility=hidden", "-Wl,-soname,"+LibraryName)
+}
+
+// compile compiles all C sources with these arguments of gcc into output, in one step:
+// a process that has the old file loaded keeps it.
+func compile(ctx context.Context, output string, args ...string) error {
+	src, err := os.MkdirTemp("", "fakenvml-*")
+	if err != nil {
+		return err
+	}
+	defer os.RemoveAll(src)
+	if err := os.CopyFS(src, sources); err != nil {
+		return err
+	}
+	files, err := fs.Glob(sources, "src/*.c")
+	if err != nil {
+		return err
+	}
+	temporary := output + ".tmp"
+	args = append(args, "-Wall", "-Wextra", "-Werror", "-o", temporary)
+	for _, f := range files {
+		args = append(args, filepath.Join(src, f))
+	}
+	args = append(args, "-lpthread")
+	cmd := exec.CommandContext(ctx, "gcc", args...)
+	if out, err := cmd.CombinedOutput(); err != nil {
+		return fmt.Errorf("gcc: %w\n%s", err, out)
+	}
+	return os.Rename(temporary, output)
+}
