@@ -1,0 +1,402 @@
+package allocation
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/gpumem/gpumem/pkg/gpu"
+	"github.com/gpumem/gpumem/pkg/placement"
+)
+
+// Pod is one pod bound to this node, as the API server has it.
+type Pod struct {
+	placement.Holding
+	Created time.Time
+}
+
+// Held is what the kubelet has given to one container.
+type Held struct {
+	Namespace, Name string // of the pod
+	Container       string
+	Slots           []gpu.SlotID
+}
+
+// State is what is known on a node at one moment.
+type State struct {
+	Inventory gpu.Inventory
+	Slots     *gpu.Slots // of Inventory
+	Pods      []Pod      // bound to this node and not terminal
+	Held      []Held     // of the shared resource
+
+	// Known are the pods that the kubelet lists, as namespace/name, with
+	// something held or without; nil when it cannot be asked. It lists a pod
+	// from the moment before it admits it.
+	Known map[string]bool
+
+	Policy          placement.Policy // for pods that name none
+	PlaceUnassigned bool             // place pods that no scheduler placed; otherwise refuse them
+}
+
+// ErrNoPod says that no pod is known that waits for such an amount: the API
+// server's news of it may still be on its way.
+var ErrNoPod = errors.New("no pod that waits on this node asks for this amount")
+
+// Grant is what a container gets.
+type Grant struct {
+	Devices []gpu.Device // by index
+	Units   gpu.Units    // of each device
+}
+
+// Prefer returns which of the available slots the kubelet should give to a
+// container that wants size of them, those in must among them. The error is
+// ErrNoPod when it cannot be told yet for which pod the kubelet asks.
+func Prefer(s State, available, must []gpu.SlotID, size int) ([]gpu.SlotID, error) {
+	if size <= 0 || len(must) > size {
+		return nil, fmt.Errorf("the kubelet asks for %d slots, %d of which it names", size, len(must))
+	}
+	free, err := s.bySlot(available)
+	if err != nil {
+		return nil, err
+	}
+	if len(must) > 0 {
+		return s.extend(free, must, size)
+	}
+	waiting := s.waitingFor(gpu.Units(size))
+	for _, p := range waiting {
+		if devices := p.Assignment.Devices(); len(devices) > 0 {
+			if ids, ok := take(free, nil, devices, size); ok {
+				return ids, nil
+			}
+		}
+	}
+	for _, p := range waiting {
+		if !s.PlaceUnassigned {
+			break
+		}
+		if ids, ok := s.place(free, p, size); ok {
+			return ids, nil
+		}
+	}
+	return nil, s.refusal(waiting, size)
+}
+
+// refusal says why none of the pods that could be meant gets its slots.
+func (s State) refusal(waiting []Pod, size int) error {
+	if len(waiting) == 0 {
+		return fmt.Errorf("%w: %s", ErrNoPod, gpu.Format(gpu.Units(size), s.Inventory.UnitMiB))
+	}
+	p := waiting[0]
+	if p.Assignment.None() && !s.PlaceUnassigned {
+		return fmt.Errorf("pod %s was not placed by gpumem's scheduler, and this node refuses such pods: set schedulerName, and leave nodeName empty", p.Pod)
+	}
+	return fmt.Errorf("pod %s %s", p.Pod, placement.Fit(p.Request, s.without(p)))
+}
+
+// bySlot sorts available slots by device. A slot that no device has is an error.
+func (s State) bySlot(available []gpu.SlotID) (map[gpu.UUID][]gpu.SlotID, error) {
+	sorted := slices.Clone(available)
+	s.Slots.Sort(sorted)
+	out := make(map[gpu.UUID][]gpu.SlotID)
+	for _, id := range sorted {
+		d, err := s.Slots.Device(id)
+		if err != nil {
+			return nil, err
+		}
+		out[d.UUID] = append(out[d.UUID], id)
+	}
+	return out, nil
+}
+
+// extend adds slots to those that a pod's init containers have left it, from
+// the same GPUs.
+func (s State) extend(free map[gpu.UUID][]gpu.SlotID, must []gpu.SlotID, size int) ([]gpu.SlotID, error) {
+	var devices []gpu.UUID
+	for _, id := range must {
+		d, err := s.Slots.Device(id)
+		if err != nil {
+			return nil, err
+		}
+		if !slices.Contains(devices, d.UUID) {
+			devices = append(devices, d.UUID)
+		}
+	}
+	ids, ok := take(free, must, devices, size)
+	if !ok {
+		return nil, fmt.Errorf("the pod's init containers are on %v, which has no %s free for the container that follows",
+			devices, gpu.Format(gpu.Units(size), s.Inventory.UnitMiB))
+	}
+	return ids, nil
+}
+
+// take returns size slots in equal parts of the devices, those in must among
+// them.
+func take(free map[gpu.UUID][]gpu.SlotID, must []gpu.SlotID, devices []gpu.UUID, size int) ([]gpu.SlotID, bool) {
+	if size%len(devices) != 0 {
+		return nil, false
+	}
+	share := size / len(devices)
+	var out []gpu.SlotID
+	for _, device := range devices {
+		var wanted, others []gpu.SlotID
+		for _, id := range free[device] {
+			if slices.Contains(must, id) {
+				wanted = append(wanted, id)
+			} else {
+				others = append(others, id)
+			}
+		}
+		if len(wanted) > share || len(wanted)+len(others) < share {
+			return nil, false
+		}
+		out = append(out, wanted...)
+		out = append(out, others[:share-len(wanted)]...)
+	}
+	for _, id := range must {
+		if !slices.Contains(out, id) {
+			return nil, false
+		}
+	}
+	return out, true
+}
+
+// place finds GPUs for a pod that has none, or whose own were taken by another.
+func (s State) place(free map[gpu.UUID][]gpu.SlotID, p Pod, size int) ([]gpu.SlotID, bool) {
+	chosen, verdict := placement.Choose(s.Policy, p.Request, s.without(p))
+	if !verdict.Fits() {
+		return nil, false
+	}
+	return take(free, nil, chosen.Devices(), size)
+}
+
+// without returns the node as it would be without one pod. What the kubelet
+// gave to a pod counts, and what is planned for those that got nothing yet.
+func (s State) without(p Pod) placement.Node {
+	var holdings []placement.Holding
+	for _, other := range s.Pods {
+		if other.Pod.UID == p.Pod.UID {
+			continue
+		}
+		h := other.Holding
+		if actual, ok := s.actual(other); ok {
+			h.Assignment = actual
+		}
+		if h.Assignment.None() {
+			continue // it is as unplaced as the pod itself, and comes after it
+		}
+		holdings = append(holdings, h)
+	}
+	return placement.NewNode("", s.Inventory, holdings)
+}
+
+// waitingFor returns the pods for which the kubelet may be asking, the
+// likeliest first: one whose other containers have been served already, then
+// the oldest. Pods that the kubelet does not list yet are left out when there
+// is one that it does, and those that it has admitted when there is one that
+// it has not: if all are, it has lost its records and admits them again.
+func (s State) waitingFor(size gpu.Units) []Pod {
+	type waiting struct {
+		pod   Pod
+		begun bool
+	}
+	var pods []waiting
+	for _, p := range s.Pods {
+		if next, begun, ok := s.next(p); ok && next.Units == size {
+			pods = append(pods, waiting{p, begun})
+		}
+	}
+	pods = preferring(pods, func(w waiting) bool { return s.Known[w.pod.Pod.String()] })
+	pods = preferring(pods, func(w waiting) bool { return !w.pod.Settled })
+	slices.SortStableFunc(pods, func(a, b waiting) int {
+		return cmp.Or(
+			compareTrueFirst(a.begun, b.begun),
+			a.pod.Created.Compare(b.pod.Created),
+			strings.Compare(a.pod.Pod.String(), b.pod.Pod.String()),
+		)
+	})
+	out := make([]Pod, 0, len(pods))
+	for _, w := range pods {
+		out = append(out, w.pod)
+	}
+	return out
+}
+
+// preferring keeps what passes, or everything if nothing does.
+func preferring[T any](all []T, passes func(T) bool) []T {
+	var kept []T
+	for _, t := range all {
+		if passes(t) {
+			kept = append(kept, t)
+		}
+	}
+	if len(kept) == 0 {
+		return all
+	}
+	return kept
+}
+
+func compareTrueFirst(a, b bool) int {
+	switch {
+	case a == b:
+		return 0
+	case a:
+		return -1
+	default:
+		return 1
+	}
+}
+
+// next returns the container of a pod that the kubelet serves next, and
+// whether it has served another before. It is the one after the last that holds
+// something; plain init containers never show that they do.
+func (s State) next(p Pod) (c placement.Container, begun, ok bool) {
+	from := 0
+	for i, c := range p.Request.Containers {
+		if slices.ContainsFunc(s.Held, func(h Held) bool { return h.of(p) && h.Container == c.Name }) {
+			from = i + 1
+		}
+	}
+	if from == len(p.Request.Containers) {
+		return placement.Container{}, from > 0, false
+	}
+	return p.Request.Containers[from], from > 0, true
+}
+
+func (h Held) of(p Pod) bool { return h.Namespace == p.Pod.Namespace && h.Name == p.Pod.Name }
+
+// Resolve reads the slots that the kubelet gives to a container. It fails for a
+// slot that is unknown or twice there, for a GPU that is not healthy, and when
+// several GPUs have unequal parts.
+func Resolve(s State, ids []gpu.SlotID) (Grant, error) {
+	if len(ids) == 0 {
+		return Grant{}, errors.New("no slots are named")
+	}
+	units := make(map[gpu.UUID]gpu.Units)
+	seen := make(map[gpu.SlotID]bool, len(ids))
+	var g Grant
+	for _, id := range ids {
+		d, err := s.Slots.Device(id)
+		switch {
+		case err != nil:
+			return Grant{}, err
+		case seen[id]:
+			return Grant{}, fmt.Errorf("slot %q is named twice", id)
+		case !d.Healthy:
+			return Grant{}, fmt.Errorf("GPU %d (%s) is not healthy: %s", d.Index, d.UUID, cmp.Or(d.Unhealthy, "no reason given"))
+		}
+		seen[id] = true
+		if units[d.UUID] == 0 {
+			g.Devices = append(g.Devices, d)
+		}
+		units[d.UUID]++
+	}
+	slices.SortFunc(g.Devices, func(a, b gpu.Device) int { return cmp.Compare(a.Index, b.Index) })
+	g.Units = units[g.Devices[0].UUID]
+	for _, d := range g.Devices {
+		if units[d.UUID] != g.Units {
+			return Grant{}, fmt.Errorf("the slots are of several GPUs in unequal parts (%s), and no pod may have that", parts(g.Devices, units))
+		}
+	}
+	return g, nil
+}
+
+func parts(devices []gpu.Device, units map[gpu.UUID]gpu.Units) string {
+	out := make([]string, 0, len(devices))
+	for _, d := range devices {
+		out = append(out, fmt.Sprintf("GPU%d %d", d.Index, units[d.UUID]))
+	}
+	return strings.Join(out, ", ")
+}
+
+// Admit checks a grant against the pods that wait for it: some pod must want
+// that amount over as many GPUs, or else the container must not start.
+// ErrNoPod means that no pod asks for this amount.
+func Admit(s State, g Grant) error {
+	size := g.Units * gpu.Units(len(g.Devices))
+	waiting := s.asking(size)
+	if len(waiting) == 0 {
+		return fmt.Errorf("%w: %s", ErrNoPod, gpu.Format(size, s.Inventory.UnitMiB))
+	}
+	for _, p := range waiting {
+		if p.Request.GPUs() == len(g.Devices) && (s.PlaceUnassigned || !p.Assignment.None()) {
+			return nil
+		}
+	}
+	p := waiting[0]
+	if p.Request.GPUs() != len(g.Devices) {
+		return fmt.Errorf("pod %s is to have %d GPUs, and the kubelet took slots of %d", p.Pod, p.Request.GPUs(), len(g.Devices))
+	}
+	return s.refusal(waiting, int(size))
+}
+
+// asking returns the pods with a container of that size which the kubelet may
+// be serving: unlike waitingFor, also one that follows an init container, for
+// of those PodResources says nothing.
+func (s State) asking(size gpu.Units) []Pod {
+	var out []Pod
+	for _, p := range s.Pods {
+		if slices.ContainsFunc(p.Request.Containers, func(c placement.Container) bool { return c.Units == size }) {
+			out = append(out, p)
+		}
+	}
+	return out
+}
+
+// Correction is what should be written of a pod.
+type Correction struct {
+	Pod    Pod
+	Actual placement.Assignment
+}
+
+// Reconcile returns the pods of which something else is written than what the
+// kubelet gave them.
+func Reconcile(s State) []Correction {
+	var out []Correction
+	for _, p := range s.Pods {
+		if actual, ok := s.actual(p); ok && !actual.SameDevices(p.Assignment) {
+			out = append(out, Correction{Pod: p, Actual: actual})
+		}
+	}
+	return out
+}
+
+// actual returns where the kubelet has put a pod, if it has given it anything.
+// Slots of a GPU that is gone say nothing.
+func (s State) actual(p Pod) (placement.Assignment, bool) {
+	found := make(map[gpu.UUID]bool)
+	for _, h := range s.Held {
+		if !h.of(p) {
+			continue
+		}
+		for _, id := range h.Slots {
+			if d, err := s.Slots.Device(id); err == nil {
+				found[d.UUID] = true
+			}
+		}
+	}
+	if len(found) == 0 {
+		return placement.Assignment{}, false
+	}
+	units, cores := p.Request.Share()
+	var a placement.Assignment
+	for _, d := range s.Inventory.Devices {
+		if found[d.UUID] {
+			a.Shares = append(a.Shares, placement.Share{Device: d.UUID, Units: units, Cores: cores})
+		}
+	}
+	return a, true
+}
+
+// Find returns the container that holds exactly these slots.
+func Find(held []Held, ids []gpu.SlotID) (Held, bool) {
+	want := slices.Sorted(slices.Values(ids))
+	for _, h := range held {
+		if slices.Equal(slices.Sorted(slices.Values(h.Slots)), want) {
+			return h, true
+		}
+	}
+	return Held{}, false
+}

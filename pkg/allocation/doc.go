@@ -1,0 +1,36 @@
+// Package allocation is the node's half of a placement: which slots the kubelet
+// should take for the container it is asking about, what the slots that it took
+// mean, and where the books differ from what it really did.
+//
+// # Protocol
+//
+// The kubelet asks for an amount and names no pod. It admits pods one at a
+// time, and the containers of a pod in the order of its spec; what has been
+// given already is told by its PodResources API, sidecars and app containers by
+// name, plain init containers not at all. That API lists a pod from the moment
+// before its admission, so the pod in question is as a rule the only one on the
+// list that lacks something. Slot IDs name their GPU. So:
+//
+//   - Prefer guesses for which waiting pod the kubelet asks, from the amount and
+//     from what each pod has got already, and answers with IDs of that pod's GPU.
+//   - Resolve reads the IDs that the kubelet took. They are what it accounts,
+//     hence what the container gets, whatever was guessed before.
+//   - Reconcile compares what pods hold with what is written of them, and says
+//     what to write.
+//
+// # Invariants
+//
+//   - A container's slots are all of its pod's GPUs, in equal parts.
+//   - A wrong guess exchanges pods that are interchangeable (the scheduler side
+//     lets no others wait here together), so that no GPU ever holds more than
+//     was planned, and Reconcile puts the names right.
+//
+// # Decisions
+//
+// A preference that is too short would be filled up by the kubelet at random,
+// from any GPU. Prefer answers in full or with an error.
+//
+// Pods that no scheduler placed (a node name in the spec, another scheduler)
+// are placed here, by the same function and beside what is planned for pods
+// that the kubelet has not admitted yet.
+package allocation

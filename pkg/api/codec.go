@@ -1,0 +1,186 @@
+package api
+
+import (
+	"cmp"
+	"encoding/json"
+	"fmt"
+	"strconv"
+	"strings"
+
+	v1 "k8s.io/api/core/v1"
+
+	"github.com/gpumem/gpumem/pkg/gpu"
+	"github.com/gpumem/gpumem/pkg/placement"
+)
+
+// version is that of both annotations. See the package comment for when it rises.
+const version = 1
+
+type inventoryJSON struct {
+	Version       int             `json:"v"`
+	UnitMiB       int64           `json:"unitMiB"`
+	DriverVersion string          `json:"driverVersion,omitempty"`
+	Enforcement   gpu.Enforcement `json:"enforcement,omitempty"`
+	GPUs          []deviceJSON    `json:"gpus"`
+}
+
+type deviceJSON struct {
+	UUID              gpu.UUID  `json:"uuid"`
+	Index             int       `json:"index"`
+	Model             string    `json:"model,omitempty"`
+	MemoryMiB         int64     `json:"memoryMiB"`
+	Units             gpu.Units `json:"units"`
+	NUMANode          *int      `json:"numaNode,omitempty"`
+	PCI               string    `json:"pci,omitempty"`
+	ComputeCapability string    `json:"computeCapability,omitempty"`
+	Healthy           bool      `json:"healthy"`
+	Unhealthy         string    `json:"unhealthy,omitempty"`
+}
+
+type assignmentJSON struct {
+	Version     int             `json:"v"`
+	UnitMiB     int64           `json:"unitMiB"`
+	Enforcement gpu.Enforcement `json:"enforcement"`
+	GPUs        []shareJSON     `json:"gpus"`
+}
+
+type shareJSON struct {
+	UUID  gpu.UUID  `json:"uuid"`
+	Index int       `json:"index"`
+	Units gpu.Units `json:"units"`
+	Cores int       `json:"cores,omitempty"`
+}
+
+// EncodeInventory returns the value of a node's inventory annotation.
+func EncodeInventory(inv gpu.Inventory) (string, error) {
+	out := inventoryJSON{
+		Version: version, UnitMiB: inv.UnitMiB, DriverVersion: inv.DriverVersion,
+		Enforcement: inv.Enforcement, GPUs: []deviceJSON{},
+	}
+	for _, d := range inv.Devices {
+		j := deviceJSON{
+			UUID: d.UUID, Index: d.Index, Model: d.Model, MemoryMiB: d.MemoryMiB, Units: d.Capacity,
+			PCI: d.PCI, ComputeCapability: d.ComputeCapability, Healthy: d.Healthy, Unhealthy: d.Unhealthy,
+		}
+		if d.NUMANode >= 0 {
+			j.NUMANode = &d.NUMANode
+		}
+		out.GPUs = append(out.GPUs, j)
+	}
+	data, err := json.Marshal(out)
+	return string(data), err
+}
+
+// DecodeInventory reads the value of a node's inventory annotation.
+func DecodeInventory(s string) (gpu.Inventory, error) {
+	var in inventoryJSON
+	if err := decode(s, &in, &in.Version); err != nil {
+		return gpu.Inventory{}, err
+	}
+	inv := gpu.Inventory{UnitMiB: in.UnitMiB, DriverVersion: in.DriverVersion, Enforcement: in.Enforcement}
+	for _, j := range in.GPUs {
+		d := gpu.Device{
+			UUID: j.UUID, Index: j.Index, Model: j.Model, MemoryMiB: j.MemoryMiB, Capacity: j.Units,
+			NUMANode: -1, PCI: j.PCI, ComputeCapability: j.ComputeCapability, Healthy: j.Healthy, Unhealthy: j.Unhealthy,
+		}
+		if j.NUMANode != nil {
+			d.NUMANode = *j.NUMANode
+		}
+		inv.Devices = append(inv.Devices, d)
+	}
+	inv.Sort()
+	if err := inv.Validate(); err != nil {
+		return gpu.Inventory{}, err
+	}
+	return inv, nil
+}
+
+// InventoryOf reads what a node offers. It is empty for a node without the
+// annotation, on which no device plugin has reported.
+func (n Names) InventoryOf(node *v1.Node) (gpu.Inventory, error) {
+	value, ok := node.Annotations[n.Inventory()]
+	if !ok {
+		return gpu.Inventory{}, nil
+	}
+	inv, err := DecodeInventory(value)
+	if err != nil {
+		return gpu.Inventory{}, fmt.Errorf("annotation %s: %w", n.Inventory(), err)
+	}
+	return inv, nil
+}
+
+// AssignmentAnnotations returns the annotations that tell of an assignment on a
+// node: all of its devices must be the node's.
+func (n Names) AssignmentAnnotations(a placement.Assignment, on placement.Node) (map[string]string, error) {
+	out := assignmentJSON{Version: version, UnitMiB: on.UnitMiB, Enforcement: cmp.Or(on.Enforcement, gpu.EnforcementAdvisory)}
+	var indexes []string
+	for _, s := range a.Shares {
+		index := -1
+		for _, d := range on.Devices {
+			if d.UUID == s.Device {
+				index = d.Index
+			}
+		}
+		if index < 0 {
+			return nil, fmt.Errorf("node %s has no GPU %s", on.Name, s.Device)
+		}
+		out.GPUs = append(out.GPUs, shareJSON{UUID: s.Device, Index: index, Units: s.Units, Cores: s.Cores})
+		indexes = append(indexes, strconv.Itoa(index))
+	}
+	data, err := json.Marshal(out)
+	if err != nil {
+		return nil, err
+	}
+	return map[string]string{
+		n.Assignment(): string(data),
+		n.Index():      strings.Join(indexes, ","),
+	}, nil
+}
+
+// DecodeAssignment reads the value of a pod's assignment annotation.
+func DecodeAssignment(s string) (placement.Assignment, error) {
+	var in assignmentJSON
+	if err := decode(s, &in, &in.Version); err != nil {
+		return placement.Assignment{}, err
+	}
+	if len(in.GPUs) == 0 {
+		return placement.Assignment{}, fmt.Errorf("it names no GPU")
+	}
+	var a placement.Assignment
+	seen := make(map[gpu.UUID]bool)
+	for _, g := range in.GPUs {
+		switch {
+		case g.UUID == "" || seen[g.UUID]:
+			return placement.Assignment{}, fmt.Errorf("GPU %q is empty or named twice", g.UUID)
+		case g.Units < 1 || g.Units > maxAmount || g.Cores < 0 || g.Cores > gpu.CoresPerDevice:
+			return placement.Assignment{}, fmt.Errorf("GPU %s: %d units and %d%% of cores are out of range", g.UUID, g.Units, g.Cores)
+		}
+		seen[g.UUID] = true
+		a.Shares = append(a.Shares, placement.Share{Device: g.UUID, Units: g.Units, Cores: g.Cores})
+	}
+	return a, nil
+}
+
+// AssignmentOf reads which GPUs a pod was given. It is none for a pod without
+// the annotation.
+func (n Names) AssignmentOf(pod *v1.Pod) (placement.Assignment, error) {
+	value, ok := pod.Annotations[n.Assignment()]
+	if !ok {
+		return placement.Assignment{}, nil
+	}
+	a, err := DecodeAssignment(value)
+	if err != nil {
+		return placement.Assignment{}, fmt.Errorf("annotation %s: %w", n.Assignment(), err)
+	}
+	return a, nil
+}
+
+func decode(s string, into any, v *int) error {
+	if err := json.Unmarshal([]byte(s), into); err != nil {
+		return fmt.Errorf("not what gpumem writes: %w", err)
+	}
+	if *v != version {
+		return fmt.Errorf("version %d is not known here, want %d", *v, version)
+	}
+	return nil
+}

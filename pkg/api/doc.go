@@ -1,0 +1,21 @@
+// Package api is the border between Kubernetes objects and the core: the names
+// of resources and annotations, what a pod asks for, what a node offers, and
+// the Binding that carries a placement to the API server.
+//
+// # Invariants
+//
+//   - A value that cannot be read is an error that says which annotation or
+//     resource of which container is wrong and what is expected. It is never
+//     taken for absent, nor for a default.
+//   - What is written can be read back, by this version and by the next.
+//
+// # Decisions
+//
+// Annotations that programs read are one versioned JSON value each. Fields that
+// a reader does not know are ignored, so that a newer writer may add some; a
+// change that an older reader would misread raises the version.
+//
+// A Binding's annotations are merged into the pod in the same guarded write
+// that sets its node (k8s.io/kubernetes/pkg/registry/core/pod/storage), so node
+// and GPU become visible together or not at all.
+package api

@@ -1,0 +1,67 @@
+package api
+
+import (
+	"fmt"
+
+	v1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/util/validation"
+)
+
+// DefaultDomain is the domain of resources and annotations unless it is set.
+const DefaultDomain = "gpumem.dev"
+
+// Names are the names of everything that gpumem reads or writes in the
+// Kubernetes API, under one domain.
+type Names struct{ domain string }
+
+// NewNames returns the names under a domain, for example "gpumem.dev".
+func NewNames(domain string) (Names, error) {
+	if problems := validation.IsDNS1123Subdomain(domain); len(problems) > 0 {
+		return Names{}, fmt.Errorf("resource domain %q: %s", domain, problems[0])
+	}
+	return Names{domain: domain}, nil
+}
+
+// Domain returns the domain itself.
+func (n Names) Domain() string { return n.domain }
+
+// GPUMem is the extended resource that counts units of GPU memory.
+func (n Names) GPUMem() v1.ResourceName { return v1.ResourceName(n.domain + "/gpu-mem") }
+
+// GPUCore is the extended resource that counts per cent of a GPU's streaming
+// multiprocessors.
+func (n Names) GPUCore() v1.ResourceName { return v1.ResourceName(n.domain + "/gpu-core") }
+
+// Annotations that users write on pods.
+
+// Count is how many GPUs the pod's memory is split over.
+func (n Names) Count() string { return n.domain + "/gpu-count" }
+
+// Policy is binpack, spread or exclusive.
+func (n Names) Policy() string { return n.domain + "/policy" }
+
+// Model is a list of globs that the GPU's model must match.
+func (n Names) Model() string { return n.domain + "/gpu-model" }
+
+// UUID is a list of globs that the GPU's UUID must match.
+func (n Names) UUID() string { return n.domain + "/gpu-uuid" }
+
+// Group puts pods of the same value on one GPU where possible.
+func (n Names) Group() string { return n.domain + "/gpu-group" }
+
+// ExclusiveGroup keeps pods of the same value on different GPUs.
+func (n Names) ExclusiveGroup() string { return n.domain + "/exclusive-group" }
+
+// EnforcementLevel is the weakest enforcement that the pod accepts.
+func (n Names) EnforcementLevel() string { return n.domain + "/enforcement" }
+
+// Annotations that gpumem writes.
+
+// Assignment is, on a pod, which GPUs it was given: JSON.
+func (n Names) Assignment() string { return n.domain + "/assignment" }
+
+// Index is, on a pod, the indexes of its GPUs for people, for example "0,3".
+func (n Names) Index() string { return n.domain + "/gpu-index" }
+
+// Inventory is, on a node, the GPUs that it offers: JSON.
+func (n Names) Inventory() string { return n.domain + "/inventory" }

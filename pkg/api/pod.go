@@ -1,0 +1,223 @@
+package api
+
+import (
+	"errors"
+	"fmt"
+	"path"
+	"slices"
+	"strconv"
+	"strings"
+
+	v1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/gpumem/gpumem/pkg/gpu"
+	"github.com/gpumem/gpumem/pkg/placement"
+)
+
+// maxAmount bounds what one container can ask for, so that sums of them cannot
+// overflow. It is far beyond any GPU in any unit.
+const maxAmount = 1 << 40
+
+// Ref names a pod.
+func Ref(pod *v1.Pod) placement.PodRef {
+	return placement.PodRef{Namespace: pod.Namespace, Name: pod.Name, UID: string(pod.UID)}
+}
+
+// Terminal reports whether all containers of the pod have ended for good. A
+// pod that is being deleted is not terminal: its containers may still run.
+func Terminal(pod *v1.Pod) bool {
+	return pod.Status.Phase == v1.PodSucceeded || pod.Status.Phase == v1.PodFailed
+}
+
+// Settled reports whether the kubelet has admitted the pod, or refused it. The
+// kubelet sets the start time with the first status that it writes, which it
+// does after admission.
+func Settled(pod *v1.Pod) bool {
+	return pod.Status.StartTime != nil || Terminal(pod)
+}
+
+// Holds reports whether the pod names GPU memory at all, in any container, with
+// whatever amount.
+func (n Names) Holds(pod *v1.Pod) bool {
+	names := func(c v1.Container) bool {
+		_, limit := c.Resources.Limits[n.GPUMem()]
+		_, request := c.Resources.Requests[n.GPUMem()]
+		return limit || request
+	}
+	return slices.ContainsFunc(pod.Spec.InitContainers, names) || slices.ContainsFunc(pod.Spec.Containers, names)
+}
+
+// Request reads what a pod asks for. It is empty for a pod that asks for no
+// GPU memory. The error says what in the pod cannot be read.
+func (n Names) Request(pod *v1.Pod) (placement.Request, error) {
+	var r placement.Request
+	for _, c := range pod.Spec.InitContainers {
+		kind := placement.Init
+		if c.RestartPolicy != nil && *c.RestartPolicy == v1.ContainerRestartPolicyAlways {
+			kind = placement.Sidecar
+		}
+		if err := n.addContainer(&r, c, kind); err != nil {
+			return placement.Request{}, err
+		}
+	}
+	for _, c := range pod.Spec.Containers {
+		if err := n.addContainer(&r, c, placement.App); err != nil {
+			return placement.Request{}, err
+		}
+	}
+	if r.Empty() {
+		return placement.Request{}, nil
+	}
+	if err := n.readAnnotations(&r, pod.Annotations); err != nil {
+		return placement.Request{}, err
+	}
+	return r, nil
+}
+
+func (n Names) addContainer(r *placement.Request, c v1.Container, kind placement.ContainerKind) error {
+	units, err := amountOf(c, n.GPUMem())
+	if err != nil {
+		return err
+	}
+	cores, err := amountOf(c, n.GPUCore())
+	if err != nil {
+		return err
+	}
+	if units == 0 && cores > 0 {
+		return fmt.Errorf("container %q: %s needs %s beside it", c.Name, n.GPUCore(), n.GPUMem())
+	}
+	if units > 0 {
+		r.Containers = append(r.Containers, placement.Container{
+			Name: c.Name, Kind: kind, Units: gpu.Units(units), Cores: int(cores),
+		})
+	}
+	return nil
+}
+
+// amountOf returns the limit, which is what the kubelet counts, or else the
+// request, of an extended resource: a whole number.
+func amountOf(c v1.Container, name v1.ResourceName) (int64, error) {
+	q, ok := c.Resources.Limits[name]
+	if !ok {
+		if q, ok = c.Resources.Requests[name]; !ok {
+			return 0, nil
+		}
+	}
+	value, whole := q.AsInt64()
+	switch {
+	case !whole || value > maxAmount:
+		return 0, fmt.Errorf("container %q: %s is %s, want a whole number up to %d", c.Name, name, q.String(), int64(maxAmount))
+	case value < 0:
+		return 0, fmt.Errorf("container %q: %s is %s, want 0 or more", c.Name, name, q.String())
+	}
+	return value, nil
+}
+
+func (n Names) readAnnotations(r *placement.Request, annotations map[string]string) error {
+	var err error
+	for _, a := range []struct {
+		key  string
+		read func(string) error
+	}{
+		{n.Count(), func(s string) (err error) { r.Count, err = readCount(s, r.Containers); return err }},
+		{n.Policy(), func(s string) (err error) { r.Policy, err = ParsePolicy(s); return err }},
+		{n.Model(), func(s string) (err error) { r.Models, err = readGlobs(s); return err }},
+		{n.UUID(), func(s string) (err error) { r.UUIDs, err = readGlobs(s); return err }},
+		{n.Group(), func(s string) (err error) { r.Group, err = readWord(s); return err }},
+		{n.ExclusiveGroup(), func(s string) (err error) { r.ExclusiveGroup, err = readWord(s); return err }},
+		{n.EnforcementLevel(), func(s string) (err error) { r.Enforcement, err = gpu.ParseEnforcement(s); return err }},
+	} {
+		value, ok := annotations[a.key]
+		if !ok {
+			continue
+		}
+		if err = a.read(value); err != nil {
+			return fmt.Errorf("annotation %s: %w", a.key, err)
+		}
+	}
+	return nil
+}
+
+func readCount(s string, containers []placement.Container) (int, error) {
+	count, err := strconv.Atoi(s)
+	if err != nil || count < 1 || count > 64 {
+		return 0, fmt.Errorf("%q: want a number of GPUs from 1 to 64", s)
+	}
+	for _, c := range containers {
+		if int64(c.Units)%int64(count) != 0 || c.Cores%count != 0 {
+			return 0, fmt.Errorf("%q: container %q asks for %d units and %d%% of cores, which do not divide evenly over %d GPUs", s, c.Name, c.Units, c.Cores, count)
+		}
+	}
+	return count, nil
+}
+
+// ParsePolicy reads a policy by its name.
+func ParsePolicy(s string) (placement.Policy, error) {
+	switch p := placement.Policy(s); p {
+	case placement.Binpack, placement.Spread, placement.Exclusive:
+		return p, nil
+	}
+	return "", fmt.Errorf("policy %q: want binpack, spread or exclusive", s)
+}
+
+func readGlobs(s string) ([]string, error) {
+	var out []string
+	for part := range strings.SplitSeq(s, ",") {
+		part = strings.TrimSpace(part)
+		pattern := strings.TrimPrefix(part, "!")
+		if _, err := path.Match(pattern, ""); err != nil || pattern == "" {
+			return nil, fmt.Errorf("%q: want a list of globs, like A100*,!A100-SXM4-80GB", s)
+		}
+		out = append(out, part)
+	}
+	return out, nil
+}
+
+func readWord(s string) (string, error) {
+	if s == "" {
+		return "", fmt.Errorf("%q: want a name", s)
+	}
+	return s, nil
+}
+
+// Holding reads a bound pod for the books. A request that cannot be read is
+// counted by what its containers name, as the kubelet does; an assignment that
+// cannot be read counts as none. How much the pod holds is taken from its spec,
+// which nobody can change. The error names what could not be read, and the
+// holding is good all the same.
+func (n Names) Holding(pod *v1.Pod) (placement.Holding, error) {
+	h := placement.Holding{Pod: Ref(pod), Settled: Settled(pod)}
+	req, err := n.Request(pod)
+	if err != nil {
+		bare := *pod
+		bare.Annotations = nil
+		req, _ = n.Request(&bare)
+	}
+	h.Request = req
+	assignment, badAssignment := n.AssignmentOf(pod)
+	if badAssignment == nil && !assignment.None() && len(assignment.Shares) != req.GPUs() {
+		badAssignment = fmt.Errorf("annotation %s: it names %d GPUs, and the pod asks for %d", n.Assignment(), len(assignment.Shares), req.GPUs())
+	}
+	if badAssignment == nil {
+		h.Assignment = assignment.WithShares(req)
+	}
+	return h, errors.Join(err, badAssignment)
+}
+
+// Binding returns the object that binds a pod to a node and carries its
+// assignment. The API server refuses it if the pod of that name has another UID.
+func (n Names) Binding(ref placement.PodRef, nodeName string, a placement.Assignment, on placement.Node) (*v1.Binding, error) {
+	annotations, err := n.AssignmentAnnotations(a, on)
+	if err != nil {
+		return nil, err
+	}
+	return &v1.Binding{
+		ObjectMeta: metav1.ObjectMeta{
+			Namespace: ref.Namespace, Name: ref.Name, UID: types.UID(ref.UID),
+			Annotations: annotations,
+		},
+		Target: v1.ObjectReference{Kind: "Node", Name: nodeName},
+	}, nil
+}

@@ -1,0 +1,308 @@
+package cache
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/gpumem/gpumem/pkg/gpu"
+	"github.com/gpumem/gpumem/pkg/placement"
+)
+
+// Cache is safe for use by several goroutines.
+type Cache struct {
+	nodes sync.Map // name → *node; written under mu, read without
+
+	mu   sync.Mutex
+	pods map[string]*pod // by UID
+}
+
+// node is what the cache knows under one name. The fields other than view are
+// guarded by Cache.mu.
+type node struct {
+	name      string
+	known     bool // the API server has it; a ghost otherwise
+	inventory gpu.Inventory
+	pods      map[string]*pod // by UID
+	view      atomic.Pointer[placement.Node]
+}
+
+type pod struct {
+	placement.Holding
+	node    string
+	assumed bool
+	since   time.Time // assumed
+}
+
+// New returns an empty cache.
+func New() *Cache {
+	return &Cache{pods: make(map[string]*pod)}
+}
+
+// SetNode records what a node offers: a new node, or a change.
+func (c *Cache) SetNode(name string, inv gpu.Inventory) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	n := c.node(name)
+	n.known = true
+	n.inventory = inv
+	n.publish()
+}
+
+// RemoveNode forgets a node. Its pods are kept until they are removed
+// themselves.
+func (c *Cache) RemoveNode(name string) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	n, ok := c.lookup(name)
+	if !ok {
+		return
+	}
+	n.known = false
+	n.inventory = gpu.Inventory{}
+	n.publish()
+	c.dropIfEmpty(n)
+}
+
+// AddPod records what the API server says of a bound pod, which counts whatever
+// was assumed. The assignment may be none: such a pod holds an unknown device.
+func (c *Cache) AddPod(nodeName string, h placement.Holding) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.put(&pod{Holding: h, node: nodeName})
+}
+
+// ConfirmPod records what a read beside the watch said of an assumed pod. If
+// the watch was faster, it knows better, and nothing is done: the pod may be
+// gone by now.
+func (c *Cache) ConfirmPod(nodeName string, h placement.Holding) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if p, ok := c.pods[h.Pod.UID]; ok && p.assumed {
+		c.put(&pod{Holding: h, node: nodeName})
+	}
+}
+
+// RemovePod forgets a pod that is terminal or gone. A pod that is not known is
+// nothing to do.
+func (c *Cache) RemovePod(uid string) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.remove(uid)
+}
+
+// ForgetPod takes an assumption back: the binding was refused. A pod that has
+// been confirmed in the meantime stays.
+func (c *Cache) ForgetPod(uid string) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if p, ok := c.pods[uid]; ok && p.assumed {
+		c.remove(uid)
+	}
+}
+
+// AssumePod chooses GPUs for a pod on a node and reserves them, so that the
+// next call sees them taken. A pod that is already on that node gets the same
+// answer again.
+//
+// The error is an *UnfitError when the request does not fit, a *WaitError when
+// it may fit later, and an *ElsewhereError when the pod is on another node.
+func (c *Cache) AssumePod(ref placement.PodRef, nodeName string, req placement.Request, fallback placement.Policy, now time.Time) (placement.Assignment, error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if p, ok := c.pods[ref.UID]; ok {
+		if p.node != nodeName {
+			return placement.Assignment{}, &ElsewhereError{Node: p.node, Assumed: p.assumed}
+		}
+		if !p.Assignment.None() {
+			return p.Assignment, nil
+		}
+	}
+	n, ok := c.lookup(nodeName)
+	if !ok || !n.known {
+		return placement.Assignment{}, &UnfitError{placement.Fit(req, placement.Node{Name: nodeName})}
+	}
+	view := *n.view.Load()
+	chosen, verdict := placement.Choose(fallback, req, view)
+	if !verdict.Fits() {
+		return placement.Assignment{}, &UnfitError{verdict}
+	}
+	if other, ok := confusedWith(view, ref, req, chosen); ok {
+		return placement.Assignment{}, &WaitError{For: other}
+	}
+	c.put(&pod{
+		Holding: placement.Holding{Pod: ref, Request: req, Assignment: chosen},
+		node:    nodeName, assumed: true, since: now,
+	})
+	return chosen, nil
+}
+
+// confusedWith returns a pod of the node that the kubelet has not admitted yet
+// and could take for this one, to the harm of either.
+func confusedWith(n placement.Node, ref placement.PodRef, req placement.Request, chosen placement.Assignment) (placement.PodRef, bool) {
+	harm := func(h placement.Holding) bool {
+		return !h.Settled && h.Pod.UID != ref.UID &&
+			h.Request.Confusable(req) && !h.Request.Interchangeable(req) && !h.Assignment.SameDevices(chosen)
+	}
+	for _, d := range n.Devices {
+		if i := slices.IndexFunc(d.Pods, harm); i >= 0 {
+			return d.Pods[i].Pod, true
+		}
+	}
+	return placement.PodRef{}, false
+}
+
+// Assumed is a pod whose binding is on its way.
+type Assumed struct {
+	Pod   placement.PodRef
+	Node  string
+	Since time.Time
+}
+
+// AssumedBefore returns the pods that were assumed before a point in time and
+// have not been confirmed since, oldest first. The caller reads each from the
+// API server and calls ConfirmPod or ForgetPod.
+func (c *Cache) AssumedBefore(before time.Time) []Assumed {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	var out []Assumed
+	for _, p := range c.pods {
+		if p.assumed && p.since.Before(before) {
+			out = append(out, Assumed{Pod: p.Pod, Node: p.node, Since: p.since})
+		}
+	}
+	slices.SortFunc(out, func(a, b Assumed) int {
+		return cmp.Or(a.Since.Compare(b.Since), cmp.Compare(a.Pod.UID, b.Pod.UID))
+	})
+	return out
+}
+
+// Where returns the node that a pod is on, and whether that is only assumed.
+func (c *Cache) Where(uid string) (nodeName string, assumed, ok bool) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	p, ok := c.pods[uid]
+	if !ok {
+		return "", false, false
+	}
+	return p.node, p.assumed, true
+}
+
+// Node returns one node. It takes no lock, and the value does not change.
+func (c *Cache) Node(name string) (placement.Node, bool) {
+	n, ok := c.lookup(name)
+	if !ok {
+		return placement.Node{}, false
+	}
+	if view := n.view.Load(); view != nil {
+		return *view, true
+	}
+	return placement.Node{}, false
+}
+
+// Nodes returns all nodes by name. It takes no lock, and the values do not
+// change.
+func (c *Cache) Nodes() []placement.Node {
+	var out []placement.Node
+	c.nodes.Range(func(_, value any) bool {
+		if view := value.(*node).view.Load(); view != nil {
+			out = append(out, *view)
+		}
+		return true
+	})
+	slices.SortFunc(out, func(a, b placement.Node) int { return cmp.Compare(a.Name, b.Name) })
+	return out
+}
+
+// lookup returns the node of that name, ghost or not.
+func (c *Cache) lookup(name string) (*node, bool) {
+	value, ok := c.nodes.Load(name)
+	if !ok {
+		return nil, false
+	}
+	return value.(*node), true
+}
+
+// The methods below assume that mu is held.
+
+// node returns the node of that name, made as a ghost if it is new.
+func (c *Cache) node(name string) *node {
+	if n, ok := c.lookup(name); ok {
+		return n
+	}
+	n := &node{name: name, pods: make(map[string]*pod)}
+	c.nodes.Store(name, n)
+	return n
+}
+
+func (c *Cache) dropIfEmpty(n *node) {
+	if n.known || len(n.pods) > 0 {
+		return
+	}
+	c.nodes.Delete(n.name)
+}
+
+func (c *Cache) put(p *pod) {
+	uid := p.Pod.UID
+	if old, ok := c.pods[uid]; ok && old.node != p.node {
+		c.remove(uid)
+	}
+	n := c.node(p.node)
+	c.pods[uid] = p
+	n.pods[uid] = p
+	n.publish()
+}
+
+func (c *Cache) remove(uid string) {
+	p, ok := c.pods[uid]
+	if !ok {
+		return
+	}
+	delete(c.pods, uid)
+	n := c.node(p.node)
+	delete(n.pods, uid)
+	n.publish()
+	c.dropIfEmpty(n)
+}
+
+// publish remakes what readers see of the node.
+func (n *node) publish() {
+	if !n.known {
+		n.view.Store(nil)
+		return
+	}
+	holdings := make([]placement.Holding, 0, len(n.pods))
+	for _, p := range n.pods {
+		holdings = append(holdings, p.Holding)
+	}
+	view := placement.NewNode(n.name, n.inventory, holdings)
+	n.view.Store(&view)
+}
+
+// UnfitError says that a request does not fit the node.
+type UnfitError struct{ placement.Verdict }
+
+func (e *UnfitError) Error() string { return e.Verdict.String() }
+
+// WaitError says that a pod must wait for another to be admitted by the kubelet.
+type WaitError struct{ For placement.PodRef }
+
+func (e *WaitError) Error() string {
+	return fmt.Sprintf("waits until pod %s has been admitted by the kubelet, which could take one for the other", e.For)
+}
+
+// ElsewhereError says that a pod is on another node already.
+type ElsewhereError struct {
+	Node    string
+	Assumed bool // the outcome of its binding is not known yet
+}
+
+func (e *ElsewhereError) Error() string {
+	if e.Assumed {
+		return fmt.Sprintf("the outcome of binding the pod to node %s is not known yet", e.Node)
+	}
+	return fmt.Sprintf("the pod is bound to node %s", e.Node)
+}

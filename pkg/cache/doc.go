@@ -1,0 +1,50 @@
+// Package cache knows who holds what on every GPU of the cluster: what the API
+// server says, and on top of it the placements that have been decided and are
+// still on their way there.
+//
+//	                AssumePod             AddPod (the watch: node and assignment)
+//	  unknown ───────────────▶ assumed ───────────────▶ bound ──┐ AddPod
+//	     ▲  ▲                    │  │                     │  ▲──┘ (correction)
+//	     │  └──── ForgetPod ─────┘  │ Expired: the caller │
+//	     │                          │ reads the pod again │ RemovePod
+//	     └──────────────────────────┴─────────────────────┘ (terminal or gone)
+//
+//	AddPod from unknown → bound (a restart, another scheduler).
+//	RemovePod from unknown → nothing.
+//
+// # Invariants
+//
+//   - Per GPU, what pods hold is at most what the GPU offers, unless the GPU
+//     shrank or the API server says that it is more.
+//   - The cache is what comes out when the API objects and the assumed pods are
+//     put together from scratch, in any order.
+//   - Choosing a GPU and reserving it is one critical section. Nothing else
+//     happens under the lock: no I/O, no call to the outside.
+//
+// # Assumptions
+//
+//   - Events about pods and nodes may come late, twice, or pods before their
+//     node. Each call carries the whole state of its object, so the last counts.
+//   - The watch of one object is ordered; watches of two objects are not.
+//   - A pod's UID never changes and is never used again.
+//
+// # Decisions
+//
+// A deleted node with pods left stays as a ghost, hidden from readers: its pods
+// may be heard of again before it is, and a node that comes back under its name
+// finds them.
+//
+// Readers take no lock. Each node's state is an immutable value behind an
+// atomic pointer, remade when something on that node changes; reading 5,000
+// nodes does not hold up a binding. Nodes are not frozen together: a placement
+// concerns one node, and it is checked again when it is reserved.
+//
+// An assumed pod has no time limit of its own in here. What has been assumed
+// for too long is handed to the caller, which asks the API server and then
+// calls ConfirmPod or ForgetPod: only the API server knows the outcome of a binding
+// whose answer was lost.
+//
+// Pods that the kubelet could take for one another and that are not
+// interchangeable do not wait for the kubelet on one node at the same time,
+// unless on the same GPUs: the second is refused until the first is settled.
+package cache

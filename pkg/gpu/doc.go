@@ -1,0 +1,26 @@
+// Package gpu holds the words that every part of gpumem speaks: units, devices,
+// the inventory of a node and the IDs under which the kubelet accounts for units.
+//
+// # Invariants
+//
+//   - A device is identified by its UUID, everywhere. The index is for people:
+//     it may change with a reboot.
+//   - Memory is counted in Units. One unit is Inventory.UnitMiB MiB; the devices
+//     of a node share the unit and may differ in everything else.
+//   - A slot is one unit of one device, as the kubelet sees it. Its ID names the
+//     device, so that a list of IDs is an assignment without any other record.
+//
+// # Decisions
+//
+// Units are signed. A GPU can shrink below what it has given away (a GPU is
+// replaced, the unit grows), and an unsigned remainder would then wrap to an
+// endless amount of free memory.
+//
+// Slot IDs carry eight hexadecimal digits of the UUID instead of the index,
+// because the kubelet keeps them over a reboot, and instead of the whole UUID,
+// because it receives all of them in one message of 4 MiB at most.
+//
+// The package imports the standard library only, as do placement, cache,
+// allocation and inspect: they can be tested, fuzzed and simulated without a
+// cluster, a GPU or a clock.
+package gpu

@@ -1,0 +1,168 @@
+package gpu
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+)
+
+// Units counts shares of GPU memory: one count of the extended resource.
+type Units int64
+
+// UUID identifies a GPU as the driver does: "GPU-" and 32 hexadecimal digits
+// in five groups.
+type UUID string
+
+// CoresPerDevice is what a whole GPU offers of the gpu-core resource: per cent
+// of its streaming multiprocessors.
+const CoresPerDevice = 100
+
+// Device is one GPU that a node offers for sharing.
+type Device struct {
+	UUID  UUID
+	Index int    // NVML index, for people
+	Model string // as NVML names it, for example "NVIDIA A100-SXM4-80GB"
+
+	MemoryMiB int64 // all of the GPU's memory, the driver's share included
+	Capacity  Units // what pods may hold of it
+
+	NUMANode          int    // -1 when unknown
+	PCI               string // bus address, for example "00000000:3b:00.0"
+	ComputeCapability string // for example "8.0"; empty when unknown
+
+	Healthy   bool
+	Unhealthy string // why the GPU is not healthy; empty when it is
+}
+
+// Inventory is what a node offers.
+type Inventory struct {
+	UnitMiB       int64
+	DriverVersion string
+	Enforcement   Enforcement
+	Devices       []Device // sorted by Index
+}
+
+// Device returns the device with that UUID.
+func (inv Inventory) Device(id UUID) (Device, bool) {
+	for _, d := range inv.Devices {
+		if d.UUID == id {
+			return d, true
+		}
+	}
+	return Device{}, false
+}
+
+// Capacity returns the units of all devices together, healthy or not.
+func (inv Inventory) Capacity() Units {
+	var sum Units
+	for _, d := range inv.Devices {
+		sum += d.Capacity
+	}
+	return sum
+}
+
+// Validate reports what makes an inventory unusable: a unit that is not
+// positive, a device without a UUID, a negative capacity, a UUID or an index
+// that occurs twice.
+func (inv Inventory) Validate() error {
+	if inv.UnitMiB <= 0 {
+		return fmt.Errorf("unit is %d MiB, want 1 or more", inv.UnitMiB)
+	}
+	uuids := make(map[UUID]bool, len(inv.Devices))
+	indexes := make(map[int]bool, len(inv.Devices))
+	for i, d := range inv.Devices {
+		switch {
+		case d.UUID == "":
+			return fmt.Errorf("device %d has no UUID", i)
+		case uuids[d.UUID]:
+			return fmt.Errorf("device %s is listed twice", d.UUID)
+		case d.Index < 0:
+			return fmt.Errorf("device %s has index %d, want 0 or more", d.UUID, d.Index)
+		case indexes[d.Index]:
+			return fmt.Errorf("index %d is listed twice", d.Index)
+		case d.Capacity < 0 || d.MemoryMiB < 0:
+			return fmt.Errorf("device %s has %d units in %d MiB, want 0 or more", d.UUID, d.Capacity, d.MemoryMiB)
+		case d.Capacity > 0 && int64(d.Capacity) > d.MemoryMiB/inv.UnitMiB:
+			return fmt.Errorf("device %s has %d units of %d MiB in %d MiB", d.UUID, d.Capacity, inv.UnitMiB, d.MemoryMiB)
+		}
+		uuids[d.UUID], indexes[d.Index] = true, true
+	}
+	return nil
+}
+
+// Sort orders the devices by index.
+func (inv Inventory) Sort() {
+	slices.SortFunc(inv.Devices, func(a, b Device) int { return a.Index - b.Index })
+}
+
+// UnitsIn returns how many whole units of unitMiB are usable of a GPU with
+// totalMiB of memory of which reservedMiB are not to be given away.
+func UnitsIn(totalMiB, reservedMiB, unitMiB int64) Units {
+	usable := totalMiB - reservedMiB
+	if unitMiB <= 0 || usable <= 0 {
+		return 0
+	}
+	return Units(usable / unitMiB)
+}
+
+// Format prints an amount of memory for people: in GiB when the unit is a
+// whole number of GiB ("3 GiB"), else in MiB ("768 MiB").
+func Format(u Units, unitMiB int64) string {
+	n, suffix := Scale(u, unitMiB)
+	return fmt.Sprintf("%d %s", n, suffix)
+}
+
+// Scale returns an amount of memory in the measure that Format prints, and
+// that measure's name.
+func Scale(u Units, unitMiB int64) (n int64, suffix string) {
+	if unitMiB > 0 && unitMiB%1024 == 0 {
+		return int64(u) * (unitMiB / 1024), "GiB"
+	}
+	return int64(u) * unitMiB, "MiB"
+}
+
+// Enforcement says who holds a container to its grant. The zero value is
+// EnforcementAdvisory.
+type Enforcement string
+
+// The levels, weakest first.
+const (
+	EnforcementAdvisory Enforcement = "advisory" // the framework in the container, if it obeys
+	EnforcementMPS      Enforcement = "mps"      // the MPS server, per client process
+	EnforcementKernel   Enforcement = "kernel"   // driver and kernel, per container
+)
+
+// ParseEnforcement reads a level by its name.
+func ParseEnforcement(s string) (Enforcement, error) {
+	for _, e := range []Enforcement{EnforcementAdvisory, EnforcementMPS, EnforcementKernel} {
+		if s == string(e) {
+			return e, nil
+		}
+	}
+	return "", fmt.Errorf("enforcement %q: want advisory, mps or kernel", s)
+}
+
+// AtLeast reports whether e enforces as strongly as want.
+func (e Enforcement) AtLeast(want Enforcement) bool { return e.rank() >= want.rank() }
+
+func (e Enforcement) rank() int {
+	switch e {
+	case EnforcementKernel:
+		return 2
+	case EnforcementMPS:
+		return 1
+	default:
+		return 0
+	}
+}
+
+// hexDigits returns the hexadecimal digits of a UUID in order, lower-case.
+func (id UUID) hexDigits() string {
+	s := strings.TrimPrefix(strings.ToLower(string(id)), "gpu-")
+	return strings.Map(func(r rune) rune {
+		if '0' <= r && r <= '9' || 'a' <= r && r <= 'f' {
+			return r
+		}
+		return -1
+	}, s)
+}

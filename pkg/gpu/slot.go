@@ -1,0 +1,185 @@
+package gpu
+
+import (
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+)
+
+// SlotID is the ID under which the kubelet accounts for one unit of one
+// device: "<first hexadecimal digits of the UUID>-<n>", for example
+// "a1b2c3d4-11". IDs are unique in a node and the same after a reboot.
+type SlotID string
+
+// slotDigits is how many digits of the UUID an ID carries, unless two GPUs of
+// the node begin alike.
+const slotDigits = 8
+
+// Slots translates between the devices of one inventory and their slot IDs.
+type Slots struct {
+	devices  []Device
+	prefixes []string       // of devices, in order
+	byPrefix map[string]int // prefix → position in devices
+}
+
+// NewSlots names the slots of an inventory. It fails when two UUIDs hold the
+// same digits, for then no ID could name its GPU.
+func NewSlots(inv Inventory) (*Slots, error) {
+	digits := slotDigits
+	for ; ; digits++ {
+		s := &Slots{devices: inv.Devices, byPrefix: make(map[string]int, len(inv.Devices))}
+		longest := 0
+		for i, d := range inv.Devices {
+			hex := d.UUID.hexDigits()
+			longest = max(longest, len(hex))
+			prefix := hex[:min(digits, len(hex))]
+			s.prefixes = append(s.prefixes, prefix)
+			s.byPrefix[prefix] = i
+		}
+		if len(s.byPrefix) == len(inv.Devices) {
+			return s, nil
+		}
+		if digits > longest {
+			return nil, fmt.Errorf("two GPUs of the node have UUIDs with the same digits: %v", uuids(inv.Devices))
+		}
+	}
+}
+
+func uuids(devices []Device) []UUID {
+	out := make([]UUID, 0, len(devices))
+	for _, d := range devices {
+		out = append(out, d.UUID)
+	}
+	return out
+}
+
+// Of returns the slots of one device, in order: as many as its capacity. An
+// unknown device has none.
+func (s *Slots) Of(id UUID) []SlotID {
+	for i, d := range s.devices {
+		if d.UUID != id {
+			continue
+		}
+		out := make([]SlotID, 0, max(0, d.Capacity))
+		for n := range d.Capacity {
+			out = append(out, SlotID(s.prefixes[i]+"-"+strconv.FormatInt(int64(n), 10)))
+		}
+		return out
+	}
+	return nil
+}
+
+// Device returns the device that a slot belongs to. The error says what is
+// wrong with an ID that belongs to none: its form, its GPU or its number.
+func (s *Slots) Device(id SlotID) (Device, error) {
+	i, n, err := s.split(id)
+	if err != nil {
+		return Device{}, err
+	}
+	if d := s.devices[i]; n < int64(d.Capacity) {
+		return d, nil
+	}
+	return Device{}, fmt.Errorf("slot %q is past the end of GPU %s, which has %d units", id, s.devices[i].UUID, s.devices[i].Capacity)
+}
+
+func (s *Slots) split(id SlotID) (device int, n int64, err error) {
+	prefix, number, ok := strings.Cut(string(id), "-")
+	if !ok {
+		return 0, 0, fmt.Errorf("slot %q is not of the form <GPU>-<number>", id)
+	}
+	device, ok = s.byPrefix[prefix]
+	if !ok {
+		return 0, 0, fmt.Errorf("slot %q names a GPU that this node does not have", id)
+	}
+	n, err = strconv.ParseInt(number, 10, 32)
+	if err != nil || n < 0 || number != strconv.FormatInt(n, 10) {
+		return 0, 0, fmt.Errorf("slot %q does not end in a number", id)
+	}
+	return device, n, nil
+}
+
+// Sort orders IDs by device and number, so that what is chosen from them does
+// not depend on the order in which the kubelet names them. IDs that belong to
+// no device come last.
+func (s *Slots) Sort(ids []SlotID) {
+	key := func(id SlotID) (int, int64) {
+		if i, n, err := s.split(id); err == nil {
+			return i, n
+		}
+		return len(s.devices), 0
+	}
+	slices.SortFunc(ids, func(a, b SlotID) int {
+		ai, an := key(a)
+		bi, bn := key(b)
+		if ai != bi {
+			return ai - bi
+		}
+		if an != bn {
+			return int(an - bn)
+		}
+		return strings.Compare(string(a), string(b))
+	})
+}
+
+// MessageLimit is the most that the kubelet receives in one gRPC message, in
+// bytes: it leaves gRPC's default as it is
+// (k8s.io/kubernetes/pkg/kubelet/cm/devicemanager/plugin/v1beta1/client.go).
+const MessageLimit = 4 << 20
+
+// ListSize returns the size in bytes of the ListAndWatch message that carries
+// every slot of the inventory, were all of them unhealthy (the longer word).
+// It follows the protobuf encoding of ListAndWatchResponse in
+// k8s.io/kubelet/pkg/apis/deviceplugin/v1beta1.
+func (s *Slots) ListSize() int {
+	const health = 2 + len("Unhealthy")
+	size := 0
+	for i, d := range s.devices {
+		for from, digits := int64(0), 1; from < int64(d.Capacity); digits++ {
+			to := min(pow10(digits), int64(d.Capacity))
+			device := 2 + len(s.prefixes[i]) + 1 + digits + health
+			size += int(to-from) * (2 + device)
+			from = to
+		}
+	}
+	return size
+}
+
+func pow10(n int) int64 {
+	p := int64(1)
+	for range n {
+		p *= 10
+	}
+	return p
+}
+
+// SmallestUnit returns the smallest unit, in MiB, with which the slots of
+// GPUs with these amounts of usable memory fit into one message of limit bytes.
+func SmallestUnit(usableMiB []int64, limit int) int64 {
+	size := func(unit int64) int {
+		inv := Inventory{UnitMiB: unit}
+		for i, mib := range usableMiB {
+			inv.Devices = append(inv.Devices, Device{
+				UUID:     UUID(fmt.Sprintf("GPU-%08x", i)),
+				Capacity: UnitsIn(mib, 0, unit),
+			})
+		}
+		s, err := NewSlots(inv)
+		if err != nil {
+			return limit + 1 // cannot be: the UUIDs above differ
+		}
+		return s.ListSize()
+	}
+	low, high := int64(1), int64(1)
+	for size(high) > limit {
+		low, high = high+1, high*2
+	}
+	for low < high {
+		if mid := low + (high-low)/2; size(mid) > limit {
+			low = mid + 1
+		} else {
+			high = mid
+		}
+	}
+	return high
+}

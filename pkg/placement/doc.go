@@ -1,0 +1,31 @@
+// Package placement answers three questions about one request and one node:
+// does it fit, how well, and on which GPUs.
+//
+// Extender, device plugin, command line and simulator ask the same functions,
+// so that they cannot disagree.
+//
+// # Invariants
+//
+//   - A request fits a node only when as many single GPUs as it wants each have
+//     room for its share of memory and of cores. The node's sum never decides.
+//   - All functions are total and without effect: any request on any node gets
+//     an answer, and the same one each time.
+//   - What a device has free is never negative. A device that holds more than
+//     it offers (it shrank) has nothing free.
+//
+// # Decisions
+//
+// A pod's need is the kubelet's own: the larger of all containers and sidecars
+// together and of each init container with the sidecars started before it
+// (kubernetes.io, "Sidecar containers: resource sharing within containers").
+// The kubelet gives the IDs of init containers to the containers that follow,
+// so the peak is also what it accounts for.
+//
+// A pod that is bound to the node and not yet on any GPU in the books (it never
+// passed the extender, or its annotation is broken) may land on each of them.
+// It is subtracted from all until the device plugin has said where it is: for a
+// moment too little is offered, never too much.
+//
+// A node's refusal is a value with numbers in it, not a sentence: who prints it
+// decides on the words, and nobody has to parse them back.
+package placement

@@ -1,0 +1,139 @@
+package placement
+
+import (
+	"cmp"
+	"slices"
+
+	"github.com/gpumem/gpumem/pkg/gpu"
+)
+
+// Share is what a pod holds of one device.
+type Share struct {
+	Device gpu.UUID
+	Units  gpu.Units
+	Cores  int
+}
+
+// Assignment is which GPUs of its node a pod was given, by index of the device.
+// The zero value means: none yet.
+type Assignment struct {
+	Shares []Share
+}
+
+// None reports whether nothing is assigned.
+func (a Assignment) None() bool { return len(a.Shares) == 0 }
+
+// Devices returns the UUIDs of the assigned devices.
+func (a Assignment) Devices() []gpu.UUID {
+	out := make([]gpu.UUID, 0, len(a.Shares))
+	for _, s := range a.Shares {
+		out = append(out, s.Device)
+	}
+	return out
+}
+
+// SameDevices reports whether two assignments name the same devices, in any order.
+func (a Assignment) SameDevices(b Assignment) bool {
+	x, y := a.Devices(), b.Devices()
+	slices.Sort(x)
+	slices.Sort(y)
+	return slices.Equal(x, y)
+}
+
+// WithShares returns the assignment to the same devices with the amounts that
+// a request has of each.
+func (a Assignment) WithShares(r Request) Assignment {
+	units, cores := r.Share()
+	var out Assignment
+	for _, s := range a.Shares {
+		out.Shares = append(out.Shares, Share{Device: s.Device, Units: units, Cores: cores})
+	}
+	return out
+}
+
+// Holding is one pod on a node: what it asked for and where it is. A holding
+// that is assigned nothing, or a device that the node lacks, may be anywhere.
+type Holding struct {
+	Pod        PodRef
+	Request    Request
+	Assignment Assignment
+	Settled    bool // the kubelet has admitted the pod: its GPUs no longer change
+}
+
+// Device is one GPU of a node with what pods hold of it.
+type Device struct {
+	gpu.Device
+	Requested      gpu.Units
+	RequestedCores int
+	Pods           []Holding // by namespace and name
+}
+
+// Free returns the units that nobody holds: never negative.
+func (d Device) Free() gpu.Units { return max(0, d.Capacity-d.Requested) }
+
+// FreeCores returns the per cent of cores that nobody holds: never negative.
+func (d Device) FreeCores() int { return max(0, gpu.CoresPerDevice-d.RequestedCores) }
+
+// Node is one node with its GPUs and who holds them. It is not changed once made.
+type Node struct {
+	Name          string
+	UnitMiB       int64
+	DriverVersion string
+	Enforcement   gpu.Enforcement
+	Devices       []Device // by index
+
+	// Unattributed are pods on this node that no device is known of.
+	Unattributed []Holding
+}
+
+// NewNode puts holdings on the devices of an inventory. The order of the
+// holdings does not matter.
+func NewNode(name string, inv gpu.Inventory, holdings []Holding) Node {
+	n := Node{Name: name, UnitMiB: inv.UnitMiB, DriverVersion: inv.DriverVersion, Enforcement: inv.Enforcement}
+	at := make(map[gpu.UUID]int, len(inv.Devices))
+	n.Devices = make([]Device, len(inv.Devices))
+	for i, d := range inv.Devices {
+		n.Devices[i].Device = d
+		at[d.UUID] = i
+	}
+	holdings = slices.Clone(holdings)
+	slices.SortFunc(holdings, func(a, b Holding) int {
+		return cmp.Or(cmp.Compare(a.Pod.Namespace, b.Pod.Namespace), cmp.Compare(a.Pod.Name, b.Pod.Name), cmp.Compare(a.Pod.UID, b.Pod.UID))
+	})
+	for _, h := range holdings {
+		known := false
+		for _, s := range h.Assignment.Shares {
+			if i, ok := at[s.Device]; ok {
+				d := &n.Devices[i]
+				d.Requested += s.Units
+				d.RequestedCores += s.Cores
+				d.Pods = append(d.Pods, h)
+				known = true
+			}
+		}
+		if !known {
+			n.Unattributed = append(n.Unattributed, h)
+		}
+	}
+	return n
+}
+
+// Capacity returns the units of all devices, and Requested what is held of
+// them, the pods without a known device included.
+func (n Node) Capacity() (sum gpu.Units) {
+	for _, d := range n.Devices {
+		sum += d.Capacity
+	}
+	return sum
+}
+
+// Requested returns the units that pods of the node hold together.
+func (n Node) Requested() (sum gpu.Units) {
+	for _, d := range n.Devices {
+		sum += d.Requested
+	}
+	for _, h := range n.Unattributed {
+		sum += h.Request.Units()
+	}
+	return sum
+}

@@ -1,0 +1,144 @@
+package placement
+
+import (
+	"path"
+	"slices"
+	"strings"
+
+	"github.com/gpumem/gpumem/pkg/gpu"
+)
+
+// PodRef names one pod for good: a pod made again under its name has another UID.
+type PodRef struct {
+	Namespace, Name, UID string
+}
+
+func (p PodRef) String() string { return p.Namespace + "/" + p.Name }
+
+// ContainerKind says when a container of a pod runs.
+type ContainerKind uint8
+
+// The kinds, in the order in which the kubelet starts them.
+const (
+	Init    ContainerKind = iota // runs to its end before the next starts
+	Sidecar                      // an init container that restarts always: runs beside all that follow
+	App                          // runs beside the other app containers
+)
+
+// Container is what one container asks for.
+type Container struct {
+	Name  string
+	Kind  ContainerKind
+	Units gpu.Units // of all the pod's GPUs together
+	Cores int       // per cent of one GPU, of all the pod's GPUs together
+}
+
+// Policy says where a pod likes to be.
+type Policy string
+
+// The policies that a pod or the cluster can choose.
+const (
+	Binpack   Policy = "binpack"   // where the least is left over
+	Spread    Policy = "spread"    // where the most is free
+	Exclusive Policy = "exclusive" // alone on its GPUs
+)
+
+// Request is what one pod asks for. The zero value asks for nothing.
+type Request struct {
+	Containers []Container // init containers and sidecars first, in the order of the pod spec; those without a share are left out
+	Count      int         // GPUs to split the memory over, equally; 0 means 1
+	Policy     Policy      // empty: the cluster's default
+
+	Models []string // globs a device's model must match, "!" excludes; empty: any
+	UUIDs  []string // the same for its UUID
+
+	Group          string // on one GPU with pods of the same value where possible
+	ExclusiveGroup string // never on one GPU with a pod of the same value
+
+	Enforcement gpu.Enforcement // the weakest level to accept; empty: any
+}
+
+// GPUs returns how many GPUs the request is split over: one or more.
+func (r Request) GPUs() int { return max(1, r.Count) }
+
+// Empty reports whether the pod asks for no GPU memory at all.
+func (r Request) Empty() bool { return len(r.Containers) == 0 }
+
+// Units returns the memory that the pod holds at its peak, over all its GPUs:
+// the larger of all app containers and sidecars together and of each init
+// container with the sidecars started before it.
+func (r Request) Units() gpu.Units {
+	return peak(r.Containers, func(c Container) gpu.Units { return c.Units })
+}
+
+// Cores returns the per cent of streaming multiprocessors that the pod holds
+// at its peak, over all its GPUs; see Units.
+func (r Request) Cores() int {
+	return peak(r.Containers, func(c Container) int { return c.Cores })
+}
+
+func peak[N gpu.Units | int](containers []Container, amount func(Container) N) N {
+	var sidecars, apps, highest N
+	for _, c := range containers {
+		switch c.Kind {
+		case Init:
+			highest = max(highest, sidecars+amount(c))
+		case Sidecar:
+			sidecars += amount(c)
+			highest = max(highest, sidecars)
+		default:
+			apps += amount(c)
+		}
+	}
+	return max(highest, sidecars+apps)
+}
+
+// Share returns what the pod needs of each of its GPUs.
+func (r Request) Share() (gpu.Units, int) {
+	n := r.GPUs()
+	return ceilDiv(r.Units(), gpu.Units(n)), ceilDiv(r.Cores(), n)
+}
+
+func ceilDiv[N gpu.Units | int](a, b N) N { return (a + b - 1) / b }
+
+// Interchangeable reports whether two pods can stand in for one another on a
+// node: the kubelet asks for them in the same words, and what one may have the
+// other may have too.
+func (r Request) Interchangeable(o Request) bool {
+	sameAmounts := func(a, b Container) bool {
+		return a.Kind == b.Kind && a.Units == b.Units && a.Cores == b.Cores
+	}
+	return r.GPUs() == o.GPUs() && r.Policy == o.Policy &&
+		r.Group == o.Group && r.ExclusiveGroup == o.ExclusiveGroup && r.Enforcement == o.Enforcement &&
+		slices.Equal(r.Models, o.Models) && slices.Equal(r.UUIDs, o.UUIDs) &&
+		slices.EqualFunc(r.Containers, o.Containers, sameAmounts)
+}
+
+// Confusable reports whether the kubelet's first question for one pod could be
+// its first question for the other: it names an amount and no pod. From the
+// second question on, the IDs already given tell the two apart.
+func (r Request) Confusable(o Request) bool {
+	return !r.Empty() && !o.Empty() && r.Containers[0].Units == o.Containers[0].Units
+}
+
+// MatchGlobs reports whether a value passes a list of globs: at least one of
+// those without "!" matches (when there are any), and none of those with it.
+// Case does not count. The form of a glob is path.Match's; one that is
+// malformed matches nothing.
+func MatchGlobs(globs []string, value string) bool {
+	value = strings.ToLower(value)
+	wanted, matched := false, false
+	for _, g := range globs {
+		pattern, excludes := strings.CutPrefix(strings.ToLower(g), "!")
+		ok, err := path.Match(pattern, value)
+		ok = ok && err == nil
+		if excludes {
+			if ok {
+				return false
+			}
+			continue
+		}
+		wanted, matched = true, matched || ok
+	}
+	return matched || !wanted
+}
