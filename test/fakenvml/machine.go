@@ -35,6 +35,7 @@ type Machine struct {
 type GPU struct {
 	UUID              string     `json:"uuid"`
 	Model             string     `json:"model"`
+	Name              string     `json:"name,omitempty"` // empty: Model
 	MemoryMiB         int64      `json:"memoryMiB"`
 	ReservedMiB       int64      `json:"reservedMiB,omitempty"`
 	UsedMiB           *int64     `json:"usedMiB,omitempty"` // nil: the sum over Processes
@@ -45,6 +46,7 @@ type GPU struct {
 	CPUAffinity       string     `json:"cpuAffinity,omitempty"`       // "0-15,32-47"; empty: all
 	PCI               string     `json:"pci,omitempty"`               // "00000000:3B:00.0"
 	PCIDeviceID       uint32     `json:"pciDeviceId,omitempty"`
+	PCISubsystemID    uint32     `json:"pciSubsystemId,omitempty"`
 	ComputeCapability string     `json:"computeCapability,omitempty"`
 	Brand             string     `json:"brand,omitempty"`
 	MIGMode           bool       `json:"migMode,omitempty"`

@@ -3,7 +3,7 @@
 // another file takes its place. It takes no parameters, and so ignores those passed to it.
 #include "state.h"
 
-static nvmlReturn_t unsupported(void)
+__attribute__((noinline)) static nvmlReturn_t unsupported(void)
 {
 	struct call c;
 	nvmlReturn_t r = call_begin(&c);
@@ -11,7 +11,7 @@ static nvmlReturn_t unsupported(void)
 }
 
 // A device that is lost or hangs does so in every call.
-static nvmlReturn_t unsupported_device(nvmlDevice_t device)
+__attribute__((noinline)) static nvmlReturn_t unsupported_device(nvmlDevice_t device)
 {
 	struct call c;
 	nvmlReturn_t r = call_begin_device(&c, device, device.handle);

@@ -1,0 +1,177 @@
+// Drives the library without Go, for what go-nvml cannot or will not do: call functions with
+// nothing but NULL, feed the parser broken files, and run under the sanitizers.
+#define _GNU_SOURCE
+#include <dlfcn.h>
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#ifdef WITH_SOURCES
+#include "machine.h"
+#endif
+
+// Eight integer arguments are as many as any function of NVML takes.
+typedef int (*any)(void *, void *, void *, void *, void *, void *, void *, void *);
+
+static void *library; // NULL: the library is linked into this program
+
+static any symbol(const char *name)
+{
+	any f = (any)dlsym(library ? library : RTLD_DEFAULT, name);
+	if (!f) {
+		fprintf(stderr, "%s is not there\n", name);
+		exit(1);
+	}
+	return f;
+}
+
+static int call(const char *name, void *a, void *b, void *c)
+{
+	return symbol(name)(a, b, c, NULL, NULL, NULL, NULL, NULL);
+}
+
+#define INDEX(i) ((void *)(long)(i))
+
+// Reads lines "function takes-a-device". Prints for each function what it answers
+// uninitialised, to NULL, to a handle that is none, and to a handle with NULL for the rest.
+static int calls(void)
+{
+	char name[128];
+	void *device = NULL;
+	int bogus = 0, takes_device;
+
+	if (call("nvmlInit_v2", NULL, NULL, NULL) || call("nvmlDeviceGetHandleByIndex_v2", INDEX(0), &device, NULL))
+		return 1;
+	while (scanf("%127s %d", name, &takes_device) == 2) {
+		int before, zero, unknown, known;
+		call("nvmlShutdown", NULL, NULL, NULL);
+		before = call(name, NULL, NULL, NULL);
+		call("nvmlInit_v2", NULL, NULL, NULL);
+		zero = call(name, NULL, NULL, NULL);
+		unknown = takes_device ? call(name, &bogus, NULL, NULL) : -1;
+		known = takes_device ? call(name, device, NULL, NULL) : -1;
+		printf("%s %d %d %d %d\n", name, before, zero, unknown, known);
+	}
+	return call("nvmlShutdown", NULL, NULL, NULL);
+}
+
+#ifdef WITH_SOURCES
+
+static char *slurp(const char *path, size_t *length)
+{
+	FILE *f = fopen(path, "rb");
+	char *text = malloc(1 << 20);
+	if (!f || !text)
+		exit(1);
+	*length = fread(text, 1, (1 << 20) - 1, f);
+	text[*length] = '\0';
+	fclose(f);
+	return text;
+}
+
+static void parse(const char *text, size_t length, unsigned *good)
+{
+	char error[200];
+	char *exact = malloc(length + 1); // so that the sanitizer sees a read past the end
+	memcpy(exact, text, length);
+	exact[length] = '\0';
+	struct machine *m = machine_parse(exact, length, error, sizeof(error));
+	*good += m != NULL;
+	machine_free(m);
+	free(exact);
+}
+
+// Parses every beginning of a good file, and the file with each byte replaced.
+static int mutate(const char *path)
+{
+	static const char others[] = "\"\\{}[],:0-.eu\n \xff";
+	size_t length;
+	unsigned good = 0, tried = 0;
+	char *text = slurp(path, &length);
+
+	parse(text, length, &good);
+	if (good != 1)
+		return 1;
+	for (size_t i = 0; i < length; i++, tried++)
+		parse(text, i, &good);
+	for (size_t i = 0; i < length; i++) {
+		char was = text[i];
+		for (size_t j = 0; j < sizeof(others); j++, tried++) { // with the final NUL
+			text[i] = others[j];
+			parse(text, length, &good);
+		}
+		text[i] = was;
+	}
+	printf("%u of %u parsed\n", good, tried);
+	free(text);
+	return 0;
+}
+
+static void *hammer(void *rounds)
+{
+	for (long i = 0; i < *(long *)rounds; i++) {
+		unsigned count = 0, n;
+		void *device = NULL, *set = NULL;
+		unsigned long long memory[5] = {40 | 2 << 24};
+		char text[96], infos[8 * 24], event[32];
+
+		call("nvmlInit_v2", NULL, NULL, NULL);
+		call("nvmlDeviceGetCount_v2", &count, NULL, NULL);
+		call("nvmlEventSetCreate", &set, NULL, NULL);
+		for (long g = 0; g < (long)count; g++) {
+			if (call("nvmlDeviceGetHandleByIndex_v2", INDEX(g), &device, NULL))
+				continue;
+			n = 8;
+			call("nvmlDeviceGetUUID", device, text, INDEX(sizeof(text)));
+			call("nvmlDeviceGetMemoryInfo_v2", device, memory, NULL);
+			call("nvmlDeviceGetComputeRunningProcesses_v3", device, &n, infos);
+			call("nvmlDeviceGetComputeMode", device, &n, NULL);
+			call("nvmlDeviceRegisterEvents", device, INDEX(8), set);
+		}
+		call("nvmlEventSetWait_v2", set, event, NULL);
+		call("nvmlEventSetFree", set, NULL, NULL);
+		call("nvmlShutdown", NULL, NULL, NULL);
+	}
+	return NULL;
+}
+
+// Eight threads call while the main thread swaps the file at config between two others.
+static int threads(const char *config, const char *a, const char *b)
+{
+	pthread_t t[8];
+	long rounds = 200;
+	size_t lengths[2];
+	char *texts[2] = {slurp(a, &lengths[0]), slurp(b, &lengths[1])}, temporary[4096];
+
+	for (int i = 0; i < 8; i++)
+		pthread_create(&t[i], NULL, hammer, &rounds);
+	snprintf(temporary, sizeof(temporary), "%s.next", config);
+	for (int i = 0; i < 1000; i++) {
+		FILE *f = fopen(temporary, "wb");
+		if (!f || fwrite(texts[i % 2], 1, lengths[i % 2], f) != lengths[i % 2] || fclose(f) || rename(temporary, config))
+			return 1;
+	}
+	for (int i = 0; i < 8; i++)
+		pthread_join(t[i], NULL);
+	free(texts[0]);
+	free(texts[1]);
+	return 0;
+}
+
+#endif
+
+int main(int argc, char **argv)
+{
+	if (argc == 3 && strcmp(argv[1], "calls") == 0) {
+		library = strcmp(argv[2], "-") == 0 ? NULL : dlopen(argv[2], RTLD_NOW);
+		return calls();
+	}
+#ifdef WITH_SOURCES
+	if (argc == 3 && strcmp(argv[1], "mutate") == 0)
+		return mutate(argv[2]);
+	if (argc == 5 && strcmp(argv[1], "threads") == 0)
+		return threads(argv[2], argv[3], argv[4]);
+#endif
+	return 2;
+}
