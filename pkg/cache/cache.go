@@ -125,18 +125,29 @@ func (c *Cache) AssumePod(ref placement.PodRef, nodeName string, req placement.R
 	if !ok || !n.known {
 		return placement.Assignment{}, &UnfitError{placement.Fit(req, placement.Node{Name: nodeName})}
 	}
-	view := *n.view.Load()
-	chosen, verdict := placement.Choose(fallback, req, view)
-	if !verdict.Fits() {
-		return placement.Assignment{}, &UnfitError{verdict}
-	}
-	if other, ok := confusedWith(view, ref, req, chosen); ok {
-		return placement.Assignment{}, &WaitError{For: other}
+	chosen, err := Decide(*n.view.Load(), ref, req, fallback)
+	if err != nil {
+		return placement.Assignment{}, err
 	}
 	c.put(&pod{
 		Holding: placement.Holding{Pod: ref, Request: req, Assignment: chosen},
 		node:    nodeName, assumed: true, since: now,
 	})
+	return chosen, nil
+}
+
+// Decide chooses GPUs of a node for a pod that holds nothing of it yet. It is
+// what AssumePod reserves by; to those who only ask, it promises nothing.
+//
+// The error is an *UnfitError or a *WaitError.
+func Decide(n placement.Node, ref placement.PodRef, req placement.Request, fallback placement.Policy) (placement.Assignment, error) {
+	chosen, verdict := placement.Choose(fallback, req, n)
+	if !verdict.Fits() {
+		return placement.Assignment{}, &UnfitError{verdict}
+	}
+	if other, ok := confusedWith(n, ref, req, chosen); ok {
+		return placement.Assignment{}, &WaitError{For: other}
+	}
 	return chosen, nil
 }
 

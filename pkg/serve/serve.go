@@ -116,9 +116,10 @@ func Version(version string) httprouter.Handle {
 	if err != nil { // cannot be: a map of strings
 		body = []byte("{}")
 	}
+	body = append(body, '\n')
 	return func(w http.ResponseWriter, _ *http.Request, _ httprouter.Params) {
 		w.Header().Set("Content-Type", "application/json")
-		_, _ = w.Write(append(body, '\n')) // the client is gone: nobody to tell
+		_, _ = w.Write(body) // the client is gone: nobody to tell
 	}
 }
 

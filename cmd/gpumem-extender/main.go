@@ -1,0 +1,120 @@
+// Command gpumem-extender answers kube-scheduler's questions about GPU memory:
+// where a pod fits, which node is best, and which GPU it gets.
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"os"
+	"os/signal"
+	"syscall"
+	"time"
+
+	"github.com/spf13/pflag"
+	"go.uber.org/zap"
+	"golang.org/x/sync/errgroup"
+	"k8s.io/apimachinery/pkg/util/wait"
+	"k8s.io/client-go/kubernetes"
+
+	"github.com/gpumem/gpumem/pkg/api"
+	"github.com/gpumem/gpumem/pkg/cache"
+	"github.com/gpumem/gpumem/pkg/controller"
+	"github.com/gpumem/gpumem/pkg/extender"
+	"github.com/gpumem/gpumem/pkg/logging"
+	"github.com/gpumem/gpumem/pkg/serve"
+)
+
+// version is set by the linker.
+var version = "dev"
+
+func main() {
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	defer stop()
+	if err := run(ctx, os.Args[1:], os.Stdout, os.Stderr); err != nil {
+		fmt.Fprintln(os.Stderr, "gpumem-extender:", err)
+		os.Exit(1)
+	}
+}
+
+// run is main with its surroundings passed in.
+func run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
+	opts := defaultOptions()
+	switch err := opts.parse(args, stdout); {
+	case errors.Is(err, pflag.ErrHelp):
+		return nil
+	case err != nil:
+		return err
+	case opts.showVersion:
+		fmt.Fprintln(stdout, version)
+		return nil
+	}
+	if err := opts.validate(); err != nil {
+		return err
+	}
+	log, err := logging.New(opts.logLevel, opts.logFormat, stderr)
+	if err != nil {
+		return err
+	}
+	logging.BridgeKlog(log)
+	log.Info("starting", zap.String("version", version), zap.Any("options", opts.effective()))
+	return start(ctx, log, opts)
+}
+
+// start wires the parts together and runs them until the context is done.
+func start(ctx context.Context, log *zap.Logger, opts options) error {
+	names, err := api.NewNames(opts.domain)
+	if err != nil {
+		return err
+	}
+	policy, err := api.ParsePolicy(opts.policy)
+	if err != nil {
+		return err
+	}
+	config, err := opts.restConfig()
+	if err != nil {
+		return err
+	}
+	client, err := kubernetes.NewForConfig(config)
+	if err != nil {
+		return fmt.Errorf("make a client for %s: %w", config.Host, err)
+	}
+	books := cache.New()
+	watch, err := controller.New(log.Named("controller"), client, names, books)
+	if err != nil {
+		return err
+	}
+	ext := &extender.Extender{
+		Log: log.Named("extender"), Names: names, Cache: books,
+		Cluster: controller.NewClient(watch, client),
+		Policy:  policy, Now: time.Now, Missing: watch.Missing,
+	}
+	verbs, err := net.Listen("tcp", opts.listen)
+	if err != nil {
+		return fmt.Errorf("listen for kube-scheduler: %w", err)
+	}
+	probes, err := net.Listen("tcp", opts.probeListen)
+	if err != nil {
+		return errors.Join(fmt.Errorf("listen for probes: %w", err), verbs.Close())
+	}
+	group, ctx := errgroup.WithContext(ctx)
+	group.Go(func() error { watch.Run(ctx); return nil })
+	group.Go(func() error {
+		wait.UntilWithContext(ctx, func(ctx context.Context) { ext.ReviewAssumed(ctx, opts.assumeLimit) }, reviewInterval)
+		return nil
+	})
+	group.Go(func() error { return serve.Run(ctx, verbs, ext.Routes(version)) })
+	group.Go(func() error {
+		ready := serve.Check{Name: "cache", Missing: watch.Missing}
+		return serve.Run(ctx, probes, serve.Probes(version, nil, ready))
+	})
+	log.Info("serving", zap.Stringer("verbs", verbs.Addr()), zap.Stringer("probes", probes.Addr()))
+	err = group.Wait()
+	log.Info("stopped", zap.Error(err))
+	return err
+}
+
+// reviewInterval is how often assumptions are looked at for their age.
+const reviewInterval = 5 * time.Second

@@ -1,0 +1,129 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"strings"
+	"time"
+
+	"github.com/spf13/pflag"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/clientcmd"
+
+	"github.com/gpumem/gpumem/pkg/api"
+	"github.com/gpumem/gpumem/pkg/controller"
+	"github.com/gpumem/gpumem/pkg/logging"
+)
+
+// options are the flags of the command.
+type options struct {
+	listen      string
+	probeListen string
+
+	domain      string
+	policy      string
+	assumeLimit time.Duration
+
+	kubeconfig string
+	kubeQPS    float32
+	kubeBurst  int
+
+	logLevel    string
+	logFormat   string
+	showVersion bool
+
+	flags *pflag.FlagSet
+}
+
+func defaultOptions() options {
+	return options{
+		listen:      "127.0.0.1:8010",
+		probeListen: ":8011",
+		domain:      api.DefaultDomain,
+		policy:      "binpack",
+		assumeLimit: 30 * time.Second,
+		kubeQPS:     500,
+		kubeBurst:   1000,
+		logLevel:    "info",
+		logFormat:   "json",
+	}
+}
+
+func (o *options) parse(args []string, stdout io.Writer) error {
+	f := pflag.NewFlagSet("gpumem-extender", pflag.ContinueOnError)
+	f.SetOutput(stdout)
+	f.StringVar(&o.listen, "listen", o.listen, "`address` on which kube-scheduler calls filter, prioritize and bind; loopback only, for it asks for no credentials")
+	f.StringVar(&o.probeListen, "probe-listen", o.probeListen, "`address` of /healthz, /readyz and /version")
+	f.StringVar(&o.domain, "resource-domain", o.domain, "`domain` of the extended resources and annotations")
+	f.StringVar(&o.policy, "policy", o.policy, "`policy` for pods that name none: binpack, spread or exclusive")
+	f.DurationVar(&o.assumeLimit, "assume-limit", o.assumeLimit, "how long a placement whose outcome is unknown is kept before the API server is asked")
+	f.StringVar(&o.kubeconfig, "kubeconfig", o.kubeconfig, "`file` with access to the API server; empty: that of the pod's service account")
+	f.Float32Var(&o.kubeQPS, "kube-api-qps", o.kubeQPS, "requests per second to the API server")
+	f.IntVar(&o.kubeBurst, "kube-api-burst", o.kubeBurst, "requests to the API server at once")
+	f.StringVar(&o.logLevel, "log-level", o.logLevel, "lowest `level` to log: debug (each filter call), info (each binding), warn or error")
+	f.StringVar(&o.logFormat, "log-format", o.logFormat, "`format` of the log: json or console")
+	f.BoolVar(&o.showVersion, "version", false, "print the version and end")
+	f.Usage = func() {
+		fmt.Fprintf(stdout, "gpumem-extender places pods that ask for GPU memory, as an extender of kube-scheduler.\n\nUsage: gpumem-extender [flags]\n\nFlags:\n%s", f.FlagUsages())
+	}
+	o.flags = f
+	if err := f.Parse(args); err != nil {
+		return err
+	}
+	if f.NArg() > 0 {
+		return fmt.Errorf("unexpected arguments: %s", strings.Join(f.Args(), " "))
+	}
+	return nil
+}
+
+// validate reports all mistakes at once.
+func (o *options) validate() error {
+	var errs []error
+	if host, _, err := net.SplitHostPort(o.listen); err != nil {
+		errs = append(errs, fmt.Errorf("--listen: %w", err))
+	} else if ip := net.ParseIP(host); host != "localhost" && (ip == nil || !ip.IsLoopback()) {
+		errs = append(errs, fmt.Errorf("--listen: %q is not a loopback address, and anyone who reaches it can bind pods", o.listen))
+	}
+	if _, _, err := net.SplitHostPort(o.probeListen); err != nil {
+		errs = append(errs, fmt.Errorf("--probe-listen: %w", err))
+	}
+	if _, err := api.NewNames(o.domain); err != nil {
+		errs = append(errs, fmt.Errorf("--resource-domain: %w", err))
+	}
+	if _, err := api.ParsePolicy(o.policy); err != nil {
+		errs = append(errs, fmt.Errorf("--policy: %w", err))
+	}
+	if least := 2 * controller.BindDeadline; o.assumeLimit < least {
+		errs = append(errs, fmt.Errorf("--assume-limit: %s is less than %s, within which a binding may still land", o.assumeLimit, least))
+	}
+	if o.kubeQPS <= 0 || o.kubeBurst <= 0 {
+		errs = append(errs, errors.New("--kube-api-qps and --kube-api-burst: want more than 0"))
+	}
+	if _, err := logging.New(o.logLevel, o.logFormat, io.Discard); err != nil {
+		errs = append(errs, err)
+	}
+	return errors.Join(errs...)
+}
+
+// effective returns every flag's value, for the log.
+func (o *options) effective() map[string]string {
+	out := make(map[string]string)
+	o.flags.VisitAll(func(f *pflag.Flag) { out[f.Name] = f.Value.String() })
+	return out
+}
+
+// restConfig returns how to reach the API server.
+func (o *options) restConfig() (*rest.Config, error) {
+	config, err := clientcmd.BuildConfigFromFlags("", o.kubeconfig)
+	if err != nil {
+		return nil, fmt.Errorf("find the API server (give --kubeconfig outside of a cluster): %w", err)
+	}
+	config.QPS, config.Burst = o.kubeQPS, o.kubeBurst
+	config.UserAgent = "gpumem-extender/" + version
+	config.ContentType = runtime.ContentTypeProtobuf
+	config.AcceptContentTypes = runtime.ContentTypeProtobuf + "," + runtime.ContentTypeJSON
+	return config, nil
+}

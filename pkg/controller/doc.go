@@ -1,0 +1,22 @@
+// Package controller keeps the cache in step with the API server, and is the
+// extender's hand there: it reads pods and sends bindings.
+//
+// # Invariants
+//
+//   - An event is data, not an instruction. Handlers take the whole state of the
+//     object they are given, may run twice or late, and never fail: what cannot
+//     be read of one object is logged, and the rest goes on.
+//   - Pods are known by UID. A pod made again under its name may reach a handler
+//     as an update of the old one; then the old one is removed first.
+//   - A pod holds its memory until it is terminal or gone, also while it is
+//     being deleted.
+//
+// # Decisions
+//
+// The pod watch leaves out terminal pods on the server's side, so completion
+// arrives as deletion. Objects are trimmed before they are stored to what the
+// books need: a cluster has far more pods than those with GPU memory.
+//
+// Synced means that the handlers have seen the first list, not only that it has
+// arrived.
+package controller

@@ -1,0 +1,30 @@
+// Package extender answers kube-scheduler: filter, prioritize and bind as
+// functions of the protocol's types, and the HTTP routes that carry them.
+//
+// # Protocol
+//
+// k8s.io/kube-scheduler/extender/v1, with nodeCacheCapable: names in and names
+// out. Full Node objects are answered too, from what they say themselves when
+// the cache does not know them: the cluster autoscaler asks about nodes that do
+// not exist yet.
+//
+// # Invariants
+//
+//   - Filter and Prioritize change nothing, and take no lock.
+//   - Bind reserves before it writes, writes once, and no lock is held while it
+//     does. After a definite refusal the reservation is gone; when the outcome
+//     is not known it stays until the watch or a later read tells.
+//   - A Bind for a pod that is on that node already is a success: kube-scheduler
+//     repeats one whose answer it did not get.
+//   - Every request gets an answer that says what was wrong. Failures of the
+//     matter travel as HTTP 200 with Error (kube-scheduler drops the body of
+//     anything else); only what is no request at all is a 4xx.
+//
+// # Decisions
+//
+// A binding outlives the request that asked for it: were it cut off with the
+// caller's connection, its outcome would be unknown for no good reason.
+//
+// What in a pod cannot be read fails every node as unresolvable, with that
+// reason, so that people find it where they look: in the pod's events.
+package extender

@@ -1,0 +1,337 @@
+package extender
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"go.uber.org/zap"
+	v1 "k8s.io/api/core/v1"
+	extenderv1 "k8s.io/kube-scheduler/extender/v1"
+
+	"github.com/gpumem/gpumem/pkg/api"
+	"github.com/gpumem/gpumem/pkg/cache"
+	"github.com/gpumem/gpumem/pkg/gpu"
+	"github.com/gpumem/gpumem/pkg/placement"
+)
+
+// Cluster is what the extender wants of the API server.
+type Cluster interface {
+	// Pod returns a pod as the watch last told of it, or nil.
+	Pod(namespace, name string) *v1.Pod
+	// ReadPod reads a pod from the API server itself. It returns nil and no
+	// error when there is none.
+	ReadPod(ctx context.Context, namespace, name string) (*v1.Pod, error)
+	// Bind sends a binding. A refusal is an error for which Refused reports
+	// true; after any other the outcome is unknown.
+	Bind(ctx context.Context, binding *v1.Binding) error
+	// Refused reports whether an error of Bind means that nothing was written.
+	Refused(err error) bool
+}
+
+// BindTimeout bounds one Bind, the reading of its outcome included. It is
+// shorter than what kube-scheduler waits for an extender as the chart sets it.
+const BindTimeout = 8 * time.Second
+
+// Extender answers the verbs. Its fields are not changed once it serves.
+type Extender struct {
+	Log     *zap.Logger
+	Names   api.Names
+	Cache   *cache.Cache
+	Cluster Cluster
+	Policy  placement.Policy // for pods that name none
+	Now     func() time.Time
+
+	// Missing says what is not ready yet, and is empty when the cache can be
+	// believed.
+	Missing func() string
+}
+
+// Filter says on which of the nodes the pod fits, and of each other one why not.
+func (e *Extender) Filter(_ context.Context, args *extenderv1.ExtenderArgs) *extenderv1.ExtenderFilterResult {
+	result := &extenderv1.ExtenderFilterResult{
+		FailedNodes:                extenderv1.FailedNodesMap{},
+		FailedAndUnresolvableNodes: extenderv1.FailedNodesMap{},
+	}
+	if problem := e.unanswerable(args); problem != "" {
+		result.Error = problem
+		return result
+	}
+	req, err := e.Names.Request(args.Pod)
+	judge := e.judge(args.Pod, req)
+	passed := make(map[string]bool)
+	names := []string{}
+	for name, node := range e.asked(args) {
+		var refusal error
+		switch {
+		case err != nil:
+			result.FailedAndUnresolvableNodes[name] = err.Error()
+			continue
+		case !req.Empty():
+			refusal = judge(node)
+		}
+		if unfit := (*cache.UnfitError)(nil); errors.As(refusal, &unfit) && unfit.Unresolvable() {
+			result.FailedAndUnresolvableNodes[name] = refusal.Error()
+		} else if refusal != nil {
+			result.FailedNodes[name] = refusal.Error()
+		} else {
+			passed[name] = true
+			names = append(names, name)
+		}
+	}
+	if args.NodeNames != nil {
+		result.NodeNames = &names
+	} else {
+		result.Nodes = &v1.NodeList{}
+		for _, node := range args.Nodes.Items {
+			if passed[node.Name] {
+				result.Nodes.Items = append(result.Nodes.Items, node)
+			}
+		}
+	}
+	e.logFilter(args.Pod, req, err, len(passed), result)
+	return result
+}
+
+func (e *Extender) logFilter(pod *v1.Pod, req placement.Request, unreadable error, passed int, result *extenderv1.ExtenderFilterResult) {
+	fields := []zap.Field{
+		zap.Stringer("pod", api.Ref(pod)), zap.String("uid", string(pod.UID)),
+		zap.Int64("units", int64(req.Units())), zap.Int("fit", passed),
+		zap.Int("failed", len(result.FailedNodes)), zap.Int("unresolvable", len(result.FailedAndUnresolvableNodes)),
+	}
+	if unreadable != nil {
+		fields = append(fields, zap.String("reason", unreadable.Error()))
+	}
+	e.Log.Debug("filter", fields...)
+}
+
+// unanswerable says why a question about nodes cannot be answered at all.
+func (e *Extender) unanswerable(args *extenderv1.ExtenderArgs) string {
+	switch {
+	case args.Pod == nil:
+		return "the request names no pod"
+	case args.NodeNames == nil && args.Nodes == nil:
+		return "the request names no nodes"
+	}
+	if missing := e.Missing(); missing != "" {
+		return "gpumem-extender is not ready: " + missing
+	}
+	return ""
+}
+
+// asked yields the nodes of a question, by name.
+func (e *Extender) asked(args *extenderv1.ExtenderArgs) func(yield func(string, placement.Node) bool) {
+	return func(yield func(string, placement.Node) bool) {
+		if args.NodeNames != nil {
+			for _, name := range *args.NodeNames {
+				node, ok := e.Cache.Node(name)
+				if !ok {
+					node.Name = name
+				}
+				if !yield(name, node) {
+					return
+				}
+			}
+			return
+		}
+		for i := range args.Nodes.Items {
+			object := &args.Nodes.Items[i]
+			node, ok := e.Cache.Node(object.Name)
+			if !ok {
+				inv, err := e.Names.InventoryOf(object)
+				if err != nil {
+					inv = gpu.Inventory{}
+				}
+				node = placement.NewNode(object.Name, inv, nil)
+			}
+			if !yield(object.Name, node) {
+				return
+			}
+		}
+	}
+}
+
+// judge returns a function that says why the pod cannot go to a node, or nil.
+func (e *Extender) judge(pod *v1.Pod, req placement.Request) func(placement.Node) error {
+	ref := api.Ref(pod)
+	on, assumed, known := e.Cache.Where(ref.UID)
+	return func(node placement.Node) error {
+		switch {
+		case known && on != node.Name:
+			return &cache.ElsewhereError{Node: on, Assumed: assumed}
+		case known:
+			return nil // what it holds there already is enough for it
+		}
+		_, err := cache.Decide(node, ref, req, e.Policy)
+		return err
+	}
+}
+
+// Prioritize scores the nodes, from 0 to extenderv1.MaxExtenderPriority. It
+// has no way to say what is wrong: then all nodes are equal.
+func (e *Extender) Prioritize(_ context.Context, args *extenderv1.ExtenderArgs) *extenderv1.HostPriorityList {
+	result := extenderv1.HostPriorityList{}
+	if args.Pod == nil || args.NodeNames == nil && args.Nodes == nil {
+		return &result
+	}
+	var nodes []placement.Node
+	for _, node := range e.asked(args) {
+		nodes = append(nodes, node)
+	}
+	req, err := e.Names.Request(args.Pod)
+	scores := make([]int64, len(nodes))
+	if err == nil && !req.Empty() && e.Missing() == "" {
+		scores = placement.Rank(e.Policy, req, nodes)
+	}
+	best := ""
+	for i, node := range nodes {
+		result = append(result, extenderv1.HostPriority{Host: node.Name, Score: scores[i]})
+		if scores[i] == extenderv1.MaxExtenderPriority {
+			best = node.Name
+		}
+	}
+	e.Log.Debug("prioritize",
+		zap.Stringer("pod", api.Ref(args.Pod)), zap.String("uid", string(args.Pod.UID)),
+		zap.Int("nodes", len(nodes)), zap.String("best", best))
+	return &result
+}
+
+// Bind chooses the pod's GPUs on the node and binds it there.
+func (e *Extender) Bind(ctx context.Context, args *extenderv1.ExtenderBindingArgs) *extenderv1.ExtenderBindingResult {
+	ref := placement.PodRef{Namespace: args.PodNamespace, Name: args.PodName, UID: string(args.PodUID)}
+	log := e.Log.With(zap.Stringer("pod", ref), zap.String("uid", ref.UID), zap.String("node", args.Node))
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), BindTimeout)
+	defer cancel()
+
+	assignment, err := e.bind(ctx, ref, args.Node)
+	if err != nil {
+		log.Info("bind refused", zap.String("reason", err.Error()))
+		return &extenderv1.ExtenderBindingResult{Error: err.Error()}
+	}
+	units := gpu.Units(0)
+	for _, s := range assignment.Shares {
+		units += s.Units
+	}
+	log.Info("bound", zap.Any("devices", assignment.Devices()), zap.Int64("units", int64(units)))
+	return &extenderv1.ExtenderBindingResult{}
+}
+
+func (e *Extender) bind(ctx context.Context, ref placement.PodRef, nodeName string) (placement.Assignment, error) {
+	var none placement.Assignment
+	if ref.Name == "" || ref.Namespace == "" || ref.UID == "" || nodeName == "" {
+		return none, fmt.Errorf("the request must name namespace, name and UID of the pod and the node; it has %q, %q, %q and %q", ref.Namespace, ref.Name, ref.UID, nodeName)
+	}
+	if missing := e.Missing(); missing != "" {
+		return none, fmt.Errorf("gpumem-extender is not ready: %s", missing)
+	}
+	pod, err := e.podByUID(ctx, ref)
+	if err != nil {
+		return none, err
+	}
+	if pod.Spec.NodeName != "" {
+		return e.alreadyBound(pod, nodeName)
+	}
+	req, err := e.Names.Request(pod)
+	if err != nil {
+		return none, err
+	}
+	if req.Empty() {
+		return none, fmt.Errorf("pod %s asks for no %s: it is not gpumem's to bind", ref, e.Names.GPUMem())
+	}
+	assignment, err := e.Cache.AssumePod(ref, nodeName, req, e.Policy, e.Now())
+	if err != nil {
+		return none, err
+	}
+	node, _ := e.Cache.Node(nodeName)
+	binding, err := e.Names.Binding(ref, nodeName, assignment, node)
+	if err != nil {
+		e.Cache.ForgetPod(ref.UID)
+		return none, err
+	}
+	if err := e.Cluster.Bind(ctx, binding); err != nil {
+		return e.settle(ctx, ref, nodeName, err)
+	}
+	return assignment, nil
+}
+
+// podByUID returns the pod that kube-scheduler means, from the watch if it is
+// there already.
+func (e *Extender) podByUID(ctx context.Context, ref placement.PodRef) (*v1.Pod, error) {
+	if pod := e.Cluster.Pod(ref.Namespace, ref.Name); pod != nil && string(pod.UID) == ref.UID {
+		return pod, nil
+	}
+	pod, err := e.Cluster.ReadPod(ctx, ref.Namespace, ref.Name)
+	if err != nil {
+		return nil, fmt.Errorf("read pod %s: %w", ref, err)
+	}
+	if pod == nil {
+		return nil, fmt.Errorf("pod %s is gone", ref)
+	}
+	if string(pod.UID) != ref.UID {
+		return nil, fmt.Errorf("pod %s is another one now: it has UID %s, not %s", ref, pod.UID, ref.UID)
+	}
+	return pod, nil
+}
+
+// alreadyBound answers for a pod that has a node: success if it is this one.
+func (e *Extender) alreadyBound(pod *v1.Pod, nodeName string) (placement.Assignment, error) {
+	if pod.Spec.NodeName != nodeName {
+		return placement.Assignment{}, fmt.Errorf("pod %s is bound to node %s already", api.Ref(pod), pod.Spec.NodeName)
+	}
+	assignment, err := e.Names.AssignmentOf(pod)
+	if err != nil {
+		return placement.Assignment{}, nil // bound it is; the device plugin will mend the annotation
+	}
+	return assignment, nil
+}
+
+// confirm books a pod that a read has shown to be bound.
+func (e *Extender) confirm(pod *v1.Pod) {
+	holding, err := e.Names.Holding(pod)
+	e.Cache.ConfirmPod(pod.Spec.NodeName, holding)
+	e.Log.Info("assumed pod confirmed by a read",
+		zap.Stringer("pod", holding.Pod), zap.String("uid", holding.Pod.UID),
+		zap.String("node", pod.Spec.NodeName), zap.NamedError("unreadable", err))
+}
+
+// settle finds out what became of a binding that returned an error, and keeps
+// or forgets the assumption accordingly.
+func (e *Extender) settle(ctx context.Context, ref placement.PodRef, nodeName string, cause error) (placement.Assignment, error) {
+	var none placement.Assignment
+	cause = fmt.Errorf("bind pod %s to node %s: %w", ref, nodeName, cause)
+	pod, err := e.Cluster.ReadPod(ctx, ref.Namespace, ref.Name)
+	gone := err == nil && (pod == nil || string(pod.UID) != ref.UID)
+	if err == nil && !gone && pod.Spec.NodeName != "" {
+		// Bound after all: by the try that failed or by an earlier one.
+		e.confirm(pod)
+		return e.alreadyBound(pod, nodeName)
+	}
+	if gone || e.Cluster.Refused(cause) {
+		e.Cache.ForgetPod(ref.UID)
+		return none, cause
+	}
+	return none, fmt.Errorf("%w: the outcome is not known; the memory stays reserved until it is", cause)
+}
+
+// ReviewAssumed asks the API server about pods whose binding has been on its
+// way for longer than limit, and settles what the watch has not.
+//
+// The limit must be longer than the API server may work on a binding after its
+// sender has given up: one that is still under way could otherwise land after
+// its memory was given to another pod.
+func (e *Extender) ReviewAssumed(ctx context.Context, limit time.Duration) {
+	for _, a := range e.Cache.AssumedBefore(e.Now().Add(-limit)) {
+		log := e.Log.With(zap.Stringer("pod", a.Pod), zap.String("uid", a.Pod.UID), zap.String("node", a.Node))
+		pod, err := e.Cluster.ReadPod(ctx, a.Pod.Namespace, a.Pod.Name)
+		switch {
+		case err != nil:
+			log.Warn("assumed pod cannot be read; it stays assumed", zap.Error(err))
+		case pod != nil && string(pod.UID) == a.Pod.UID && pod.Spec.NodeName != "" && !api.Terminal(pod):
+			e.confirm(pod)
+		default:
+			e.Cache.ForgetPod(a.Pod.UID)
+			log.Info("assumed pod forgotten: it is not bound")
+		}
+	}
+}

@@ -1,0 +1,81 @@
+package extender
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"runtime/debug"
+
+	"github.com/julienschmidt/httprouter"
+	"go.uber.org/zap"
+
+	"github.com/gpumem/gpumem/pkg/serve"
+)
+
+// maxBody bounds a request, in bytes: 5,000 full Node objects of 20 KB fit.
+const maxBody = 128 << 20
+
+// Routes serves the verbs below "/", as kube-scheduler calls them.
+func (e *Extender) Routes(version string) http.Handler {
+	router := httprouter.New()
+	router.POST("/filter", verb(e.Log, e.Filter))
+	router.POST("/prioritize", verb(e.Log, e.Prioritize))
+	router.POST("/bind", verb(e.Log, e.Bind))
+	router.GET("/version", serve.Version(version))
+	router.PanicHandler = func(w http.ResponseWriter, r *http.Request, cause any) {
+		e.Log.Error("handler panicked", zap.String("path", r.URL.Path), zap.Any("cause", cause), zap.ByteString("stack", debug.Stack()))
+		writeError(w, http.StatusInternalServerError, errors.New("internal error; the log of gpumem-extender has the details"))
+	}
+	return router
+}
+
+// verb decodes a request, calls f and encodes its result.
+func verb[In, Out any](log *zap.Logger, f func(context.Context, *In) *Out) httprouter.Handle {
+	return func(w http.ResponseWriter, r *http.Request, _ httprouter.Params) {
+		in, status, err := read[In](w, r)
+		if err != nil {
+			log.Warn("request refused", zap.String("path", r.URL.Path), zap.Int("status", status), zap.Error(err))
+			writeError(w, status, err)
+			return
+		}
+		w.Header().Set("Content-Type", "application/json")
+		if err := json.NewEncoder(w).Encode(f(r.Context(), in)); err != nil {
+			log.Warn("answer not delivered", zap.String("path", r.URL.Path), zap.Error(err))
+		}
+	}
+}
+
+func read[In any](w http.ResponseWriter, r *http.Request) (in *In, status int, err error) {
+	decoder := json.NewDecoder(http.MaxBytesReader(w, r.Body, maxBody))
+	err = decoder.Decode(&in)
+	if err == nil && in == nil {
+		err = errors.New("the body is null")
+	}
+	if err == nil {
+		if _, trailing := decoder.Token(); !errors.Is(trailing, io.EOF) {
+			err = errors.New("something follows the JSON value")
+		}
+	}
+	switch tooLarge := (*http.MaxBytesError)(nil); {
+	case err == nil:
+		return in, http.StatusOK, nil
+	case errors.As(err, &tooLarge):
+		return nil, http.StatusRequestEntityTooLarge, fmt.Errorf("the body is larger than %d bytes", tooLarge.Limit)
+	case errors.Is(err, io.EOF):
+		err = errors.New("the body is empty")
+	}
+	return nil, http.StatusBadRequest, fmt.Errorf("want a JSON %T: %w", *new(In), err)
+}
+
+func writeError(w http.ResponseWriter, status int, err error) {
+	body, marshalErr := json.Marshal(map[string]string{"Error": err.Error()})
+	if marshalErr != nil { // cannot be: a map of strings
+		body = []byte("{}")
+	}
+	w.Header().Set("Content-Type", "application/json")
+	w.WriteHeader(status)
+	_, _ = w.Write(append(body, '\n')) // the client is gone: nobody to tell
+}
