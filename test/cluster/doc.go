@@ -1,0 +1,48 @@
+// Package cluster runs a real Kubernetes cluster on one Linux machine: etcd,
+// the control plane, and nodes with containerd, kubelet and kube-proxy. Its
+// pods are containers that run.
+//
+// # What it is made of
+//
+// Everything is built from Go modules, pinned by the files under components,
+// and kept in a cache outside the repository (see Config.CacheDir). Each
+// component is a module of its own, because their dependencies clash and so
+// that a change to the tests' module builds none of them anew. The parts of
+// Kubernetes are one program that is called by several names; kube-scheduler is
+// besides, because it also goes into an image. The machine gives runc and
+// nftables, which Start installs with apt-get where they are missing.
+//
+// # What it looks like
+//
+//	network namespace "fabric": etcd, kube-apiserver, kube-controller-manager,
+//	                            kube-scheduler, bridge br0 172.30.0.1/16
+//	node N, in a network and a mount namespace of its own, 172.30.1.N:
+//	                            containerd, kubelet, kube-proxy,
+//	                            pods 10.244.N.0/24, Services 10.96.0.0/16
+//
+// A node sees its own /run, /var/lib and /var/log, so that everything is where
+// programs expect it: the kubelet's folder for device plugins, which cannot be
+// moved, containerd's socket, /run/nvidia/driver with the simulated driver.
+// The rest of the file system is the machine's. The machine's own network has
+// no part in the cluster: a forwarder on loopback leads to the API server, and
+// several clusters use the same addresses and never meet. Nothing leads from
+// the cluster out of the machine.
+//
+// Namespaces are held by a process each, which does nothing and is called
+// gpumem-cluster-CLUSTER-NODE. Nothing else keeps them: when the processes of a
+// cluster are killed, its mounts and interfaces are gone, too. What must be
+// known for that is in state.json in the cluster's folder, so that another process
+// can do it when the first was killed.
+//
+// Pods have links of their own to the node (the CNI plugin ptp), not a bridge:
+// so all their traffic is routed, and Services work between pods of one node
+// without the kernel's br_netfilter. There is no DNS; the address 10.96.0.10
+// is kept for it.
+//
+// # What it is not
+//
+// The kubelets never evict for a full disk and collect no images. etcd does
+// not wait for the disk. Nodes share the machine's processors and memory, and
+// each one believes that it has them for itself. Processes that end are not started again: tests
+// kill them and look what happens (Kill, StartProcess).
+package cluster

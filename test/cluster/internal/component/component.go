@@ -1,0 +1,276 @@
+// Package component builds what a test cluster is made of, from pinned Go
+// modules and from C in this repository, and keeps the results.
+//
+// The result of a build lies in a folder named by a hash of everything that
+// made it: the recipe, the sources and go.sum, the compiler. A build works in
+// a folder beside it, which is renamed when it is complete, so that a folder
+// that exists is good and is never written again.
+package component
+
+import (
+	"cmp"
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"runtime"
+	"slices"
+	"strings"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// Versions of what the cluster runs. The modules under components pin the
+// same versions and all that they depend on.
+const (
+	KubernetesVersion = "v1.36.3"
+	containerdVersion = "v2.2.9"
+)
+
+// Names of the components.
+const (
+	Kube       = "kube"       // kube, by its first argument any of the parts of Kubernetes but the scheduler, and kube-scheduler
+	Etcd       = "etcd"       // etcd
+	Containerd = "containerd" // containerd, containerd-shim-runc-v2, ctr
+	CNI        = "cni"        // ptp, host-local, loopback
+	Guest      = "guest"      // pause, sample
+	Helm       = "helm"       // helm
+	FakeNVML   = "fakenvml"   // libnvidia-ml.so.1
+)
+
+// A recipe says how one component is made.
+type recipe struct {
+	name     string
+	module   string   // folder of the module to build in, within the sources
+	sources  []string // folders and files that the result depends on, within the sources
+	packages []string // Go packages to build
+	flags    []string // further arguments of go build
+	compiler []string // a C compiler and its arguments instead of go build; sources follow
+	estimate string   // how long it takes the first time on a small machine
+}
+
+func recipes() []recipe {
+	const components = "cluster/components/"
+	goModule := func(name, estimate, ldflags string, flags ...string) recipe {
+		return recipe{
+			name:     name,
+			module:   components + name,
+			sources:  []string{components + name},
+			packages: []string{"tool"},
+			flags:    append([]string{"-ldflags", strings.TrimSpace("-s -w " + ldflags)}, flags...),
+			estimate: estimate,
+		}
+	}
+	kube := goModule(Kube, "5 min", "-X k8s.io/component-base/version.gitVersion="+KubernetesVersion)
+	kube.packages = []string{".", "tool"}
+	return []recipe{
+		{
+			name:     Guest,
+			module:   ".",
+			sources:  []string{"images/pause", "images/sample"},
+			packages: []string{"./images/pause", "./images/sample"},
+			flags:    []string{"-ldflags", "-s -w"},
+			estimate: "10 s",
+		},
+		goModule(Etcd, "30 s", ""),
+		goModule(CNI, "15 s", ""),
+		goModule(Containerd, "2 min", "-X github.com/containerd/containerd/v2/version.Version="+containerdVersion, "-tags", "no_btrfs no_devmapper no_zfs"),
+		kube,
+		goModule(Helm, "2 min", ""),
+		{
+			name:     FakeNVML,
+			sources:  []string{"fakenvml"},
+			compiler: []string{"gcc", "-shared", "-fPIC", "-O2", "-Wl,-soname,libnvidia-ml.so.1"},
+			estimate: "1 s",
+		},
+	}
+}
+
+// A Builder makes components.
+type Builder struct {
+	Sources string    // the folder of this repository's tests
+	Cache   string    // where results are kept
+	Log     io.Writer // progress
+}
+
+// Dirs maps the names of components to the folders that hold them.
+type Dirs map[string]string
+
+// Program returns the path of a file of a component.
+func (d Dirs) Program(component, name string) string {
+	return filepath.Join(d[component], name)
+}
+
+// Build returns the folders of the named components, after making those that
+// are not there yet.
+func (b Builder) Build(ctx context.Context, names ...string) (Dirs, error) {
+	all := recipes()
+	slices.SortStableFunc(names, func(a, b string) int { return cmp.Compare(position(all, a), position(all, b)) })
+	dirs := make(Dirs)
+	var missing []recipe
+	for _, name := range slices.Compact(names) {
+		i := position(all, name)
+		if i < 0 {
+			return nil, fmt.Errorf("there is no component %q", name)
+		}
+		r := all[i]
+		hash, err := b.hash(r)
+		if err != nil {
+			return nil, fmt.Errorf("component %s: %w", name, err)
+		}
+		dirs[name] = filepath.Join(b.Cache, "components", name, hash)
+		if _, err := os.Stat(dirs[name]); err != nil {
+			missing = append(missing, r)
+		}
+	}
+	if len(missing) == 0 {
+		return dirs, nil
+	}
+
+	unlock, err := lock(filepath.Join(b.Cache, "components", ".lock"))
+	if err != nil {
+		return nil, err
+	}
+	defer unlock()
+	start := time.Now()
+	for i, r := range missing {
+		step := fmt.Sprintf("[%d/%d] %s", i+1, len(missing), r.name)
+		if err := b.build(ctx, step, r, dirs[r.name]); err != nil {
+			return nil, fmt.Errorf("build of component %s: %w", r.name, err)
+		}
+	}
+	fmt.Fprintf(b.Log, "built %d components in %s, kept in %s\n", len(missing), round(time.Since(start)), filepath.Join(b.Cache, "components"))
+	return dirs, nil
+}
+
+// Available says whether the sources of a component are there.
+func (b Builder) Available(name string) bool {
+	all := recipes()
+	i := position(all, name)
+	if i < 0 {
+		return false
+	}
+	_, err := b.files(all[i])
+	return err == nil
+}
+
+func position(all []recipe, name string) int {
+	return slices.IndexFunc(all, func(r recipe) bool { return r.name == name })
+}
+
+func (b Builder) build(ctx context.Context, step string, r recipe, dir string) error {
+	if _, err := os.Stat(dir); err == nil {
+		return nil // another process has made it while we waited for the lock
+	}
+	parent := filepath.Dir(dir)
+	if err := os.MkdirAll(parent, 0o755); err != nil {
+		return err
+	}
+	work, err := os.MkdirTemp(parent, ".building-")
+	if err != nil {
+		return err
+	}
+	defer os.RemoveAll(work)
+	if err := os.Chmod(work, 0o755); err != nil {
+		return err
+	}
+	start := time.Now()
+	fmt.Fprintf(b.Log, "%s: building (about %s the first time on two cores)\n", step, r.estimate)
+	cmd, err := b.command(ctx, r, work)
+	if err != nil {
+		return err
+	}
+	if err := runWithProgress(cmd, b.Log, step); err != nil {
+		return err
+	}
+	if err := os.Rename(work, dir); err != nil {
+		return err
+	}
+	fmt.Fprintf(b.Log, "%s: built in %s\n", step, round(time.Since(start)))
+	return nil
+}
+
+// hash names the result of a recipe.
+func (b Builder) hash(r recipe) (string, error) {
+	files, err := b.files(r)
+	if err != nil {
+		return "", err
+	}
+	h := sha256.New()
+	fmt.Fprintf(h, "%q %q %q %q %q\n", runtime.Version(), runtime.GOARCH, r.packages, r.flags, r.compiler)
+	for _, name := range files {
+		content, err := os.ReadFile(filepath.Join(b.Sources, name))
+		if err != nil {
+			return "", err
+		}
+		fmt.Fprintf(h, "%q %x\n", name, sha256.Sum256(content))
+	}
+	return hex.EncodeToString(h.Sum(nil))[:16], nil
+}
+
+// files returns the names of the files that a recipe depends on.
+func (b Builder) files(r recipe) ([]string, error) {
+	var files []string
+	for _, source := range r.sources {
+		err := filepath.WalkDir(filepath.Join(b.Sources, source), func(path string, entry fs.DirEntry, err error) error {
+			if err != nil || entry.IsDir() || !r.wants(path) {
+				return err
+			}
+			name, err := filepath.Rel(b.Sources, path)
+			files = append(files, name)
+			return err
+		})
+		if err != nil {
+			return nil, err
+		}
+	}
+	if len(files) == 0 {
+		return nil, fmt.Errorf("no sources in %s", filepath.Join(b.Sources, r.sources[0]))
+	}
+	slices.Sort(files)
+	return files, nil
+}
+
+func (r recipe) wants(path string) bool {
+	extensions := []string{".go", ".mod", ".sum"}
+	if r.compiler != nil {
+		extensions = []string{".c", ".h"}
+	}
+	return slices.Contains(extensions, filepath.Ext(path)) && !strings.HasSuffix(path, "_test.go")
+}
+
+// lock waits for the only right to build; two builders at once would do
+// everything twice.
+func lock(name string) (unlock func(), err error) {
+	if err := os.MkdirAll(filepath.Dir(name), 0o755); err != nil {
+		return nil, err
+	}
+	f, err := os.OpenFile(name, os.O_CREATE|os.O_RDWR, 0o644)
+	if err != nil {
+		return nil, err
+	}
+	for {
+		err = unix.Flock(int(f.Fd()), unix.LOCK_EX)
+		if !errors.Is(err, unix.EINTR) {
+			break
+		}
+	}
+	if err != nil {
+		f.Close()
+		return nil, fmt.Errorf("lock %s: %w", name, err)
+	}
+	return func() { f.Close() }, nil
+}
+
+func round(d time.Duration) time.Duration {
+	if d < time.Second {
+		return d.Round(10 * time.Millisecond)
+	}
+	return d.Round(time.Second)
+}

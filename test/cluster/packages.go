@@ -1,0 +1,55 @@
+package cluster
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"strings"
+)
+
+// hostPrograms are those that come from the machine, with the Debian packages
+// that have them: kube-proxy and the kubelet call the one, containerd the other.
+func hostPrograms() map[string]string {
+	return map[string]string{"nft": "nftables", "runc": "runc"}
+}
+
+// CheckHost says why this machine cannot run a cluster, or nil.
+func CheckHost() error {
+	if os.Geteuid() != 0 {
+		return errors.New("a cluster needs root: it makes namespaces, mounts and control groups")
+	}
+	return nil
+}
+
+// installPackages installs the programs of the machine that are missing.
+func installPackages(ctx context.Context, log io.Writer) error {
+	if err := CheckHost(); err != nil {
+		return err
+	}
+	var missing []string
+	for program, name := range hostPrograms() {
+		if _, err := exec.LookPath(program); err != nil {
+			missing = append(missing, name)
+		}
+	}
+	if len(missing) == 0 {
+		return nil
+	}
+	names := strings.Join(missing, " ")
+	if _, err := exec.LookPath("apt-get"); err != nil {
+		return fmt.Errorf("this machine lacks programs that a cluster needs; install the packages: %s", names)
+	}
+	fmt.Fprintf(log, "installing packages: %s\n", names)
+	for _, args := range [][]string{{"update", "-qq"}, append([]string{"install", "-qq", "-y", "--no-install-recommends"}, missing...)} {
+		cmd := exec.CommandContext(ctx, "apt-get", args...)
+		cmd.Env = append(os.Environ(), "DEBIAN_FRONTEND=noninteractive")
+		if output, err := cmd.CombinedOutput(); err != nil {
+			return fmt.Errorf("install the packages %s: apt-get %s: %w: %s", names, args[0], err, bytes.TrimSpace(output))
+		}
+	}
+	return nil
+}

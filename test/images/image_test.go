@@ -1,0 +1,139 @@
+package images
+
+import (
+	"archive/tar"
+	"bytes"
+	"encoding/json"
+	"errors"
+	"io"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	specs "github.com/opencontainers/image-spec/specs-go/v1"
+)
+
+func TestWrite(t *testing.T) {
+	program := filepath.Join(t.TempDir(), "hello")
+	if err := os.WriteFile(program, []byte("binary"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	image := Image{
+		Name: "hello:dev",
+		Files: append(Programs(program),
+			File{Path: "/bin/hello", Link: "/usr/local/bin/hello"},
+			File{Path: "/etc/motd", Content: []byte("hi\n"), Mode: 0o600}),
+		Entrypoint: []string{"hello"},
+		User:       "65532",
+	}
+	var first, second bytes.Buffer
+	if err := image.Write(&first); err != nil {
+		t.Fatal(err)
+	}
+	if err := image.Write(&second); err != nil {
+		t.Fatal(err)
+	}
+	if !bytes.Equal(first.Bytes(), second.Bytes()) {
+		t.Error("two archives of one image differ")
+	}
+
+	archive := untar(t, first.Bytes())
+	var manifest []archiveManifest
+	if err := json.Unmarshal([]byte(archive["manifest.json"]), &manifest); err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff([]string{"hello:dev"}, manifest[0].RepoTags); diff != "" {
+		t.Errorf("tags (-want +got):\n%s", diff)
+	}
+	var config specs.Image
+	if err := json.Unmarshal([]byte(archive[manifest[0].Config]), &config); err != nil {
+		t.Fatal(err)
+	}
+	wantConfig := specs.ImageConfig{
+		User:       "65532",
+		Entrypoint: []string{"hello"},
+		Env:        []string{"PATH=/usr/local/bin:/usr/bin:/bin:/usr/sbin:/sbin"},
+	}
+	if diff := cmp.Diff(wantConfig, config.Config); diff != "" {
+		t.Errorf("config (-want +got):\n%s", diff)
+	}
+	wantFiles := map[string]string{
+		"bin/": "drwxr-xr-x", "etc/": "drwxr-xr-x", "usr/": "drwxr-xr-x", "usr/local/": "drwxr-xr-x", "usr/local/bin/": "drwxr-xr-x",
+		"bin/hello":           "Lrwxrwxrwx -> /usr/local/bin/hello",
+		"etc/motd":            "-rw------- hi\n",
+		"usr/local/bin/hello": "-rwxr-xr-x binary",
+	}
+	if diff := cmp.Diff(wantFiles, untar(t, []byte(archive[manifest[0].Layers[0]]))); diff != "" {
+		t.Errorf("layer (-want +got):\n%s", diff)
+	}
+}
+
+func TestWriteRefuses(t *testing.T) {
+	tests := map[string]struct {
+		image Image
+		want  string
+	}{
+		"no name":       {Image{}, "without a name"},
+		"relative path": {Image{Name: "a:b", Files: []File{{Path: "etc/motd"}}}, "not absolute"},
+		"twice":         {Image{Name: "a:b", Files: []File{{Path: "/a"}, {Path: "/b/../a"}}}, "two files want to be /a"},
+		"no source":     {Image{Name: "a:b", Files: []File{{Path: "/a", Source: "/does/not/exist"}}}, "no such file"},
+		"folder":        {Image{Name: "a:b", Files: []File{{Path: "/a", Source: "/"}}}, "not a regular file"},
+	}
+	for name, test := range tests {
+		t.Run(name, func(t *testing.T) {
+			err := test.image.Write(io.Discard)
+			if err == nil || !strings.Contains(err.Error(), test.want) {
+				t.Errorf("Write() = %v, want an error with %q", err, test.want)
+			}
+		})
+	}
+}
+
+func TestParseLdd(t *testing.T) {
+	got, err := parseLdd([]byte("\tlinux-vdso.so.1 (0x00007ffc)\n\tlibc.so.6 => /lib/x86_64-linux-gnu/libc.so.6 (0x00007f3e)\n\t/lib64/ld-linux-x86-64.so.2 (0x00007f3f)\n"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := []string{"/lib/x86_64-linux-gnu/libc.so.6", "/lib64/ld-linux-x86-64.so.2"}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("(-want +got):\n%s", diff)
+	}
+	if _, err := parseLdd([]byte("\tlibmissing.so.1 => not found\n")); err == nil {
+		t.Error("a missing library is not an error")
+	}
+}
+
+// untar returns what an archive holds: files at the top level by content, and
+// within a layer, links, folders and files by mode and content.
+func untar(t *testing.T, archive []byte) map[string]string {
+	t.Helper()
+	entries := make(map[string]string)
+	in := tar.NewReader(bytes.NewReader(archive))
+	for {
+		h, err := in.Next()
+		if errors.Is(err, io.EOF) {
+			break
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		content, err := io.ReadAll(in)
+		if err != nil {
+			t.Fatal(err)
+		}
+		mode := h.FileInfo().Mode().String()
+		switch {
+		case h.Typeflag == tar.TypeSymlink:
+			entries[h.Name] = mode + " -> " + h.Linkname
+		case h.Typeflag == tar.TypeDir:
+			entries[h.Name] = mode
+		case strings.HasSuffix(h.Name, ".json") || strings.HasSuffix(h.Name, "layer.tar"):
+			entries[h.Name] = string(content)
+		default:
+			entries[h.Name] = mode + " " + string(content)
+		}
+	}
+	return entries
+}

@@ -1,0 +1,106 @@
+// Program sample prints what it was granted, the variables of its environment
+// whose names begin with GPUMEM_, NVIDIA_ or CUDA_, one a line and sorted, and then waits
+// to be told to end.
+//
+//	SAMPLE_EXIT_AFTER=5s     or -exit-after 5s: end by itself, with success
+//	SAMPLE_EXIT_CODE=1       or -exit-code 1: with this exit status then
+//	SAMPLE_IGNORE_TERM=true  or -ignore-term: outlive SIGTERM, so that a pod stays Terminating
+//	SAMPLE_GET=URL           or -get URL: fetch the URL once and print the status
+package main
+
+import (
+	"cmp"
+	"context"
+	"crypto/tls"
+	"flag"
+	"fmt"
+	"net/http"
+	"os"
+	"os/signal"
+	"slices"
+	"strconv"
+	"strings"
+	"syscall"
+	"time"
+)
+
+func main() {
+	if err := run(); err != nil {
+		fmt.Fprintln(os.Stderr, "sample:", err)
+		os.Exit(2)
+	}
+}
+
+func run() error {
+	exitAfter, err := time.ParseDuration(cmp.Or(os.Getenv("SAMPLE_EXIT_AFTER"), "0s"))
+	if err != nil {
+		return fmt.Errorf("SAMPLE_EXIT_AFTER: %w", err)
+	}
+	exitCode, err := strconv.Atoi(cmp.Or(os.Getenv("SAMPLE_EXIT_CODE"), "0"))
+	if err != nil {
+		return fmt.Errorf("SAMPLE_EXIT_CODE: %w", err)
+	}
+	ignoreTerm, err := strconv.ParseBool(cmp.Or(os.Getenv("SAMPLE_IGNORE_TERM"), "false"))
+	if err != nil {
+		return fmt.Errorf("SAMPLE_IGNORE_TERM: %w", err)
+	}
+	get := os.Getenv("SAMPLE_GET")
+	flag.DurationVar(&exitAfter, "exit-after", exitAfter, "end after this time; 0 means never")
+	flag.IntVar(&exitCode, "exit-code", exitCode, "the exit status at that end")
+	flag.BoolVar(&ignoreTerm, "ignore-term", ignoreTerm, "take no notice of SIGTERM")
+	flag.StringVar(&get, "get", get, "a URL to fetch once")
+	flag.Parse()
+
+	// The signal is caught before anything is printed: who sees output may
+	// send it.
+	ctx := context.Background()
+	if ignoreTerm {
+		signal.Ignore(syscall.SIGTERM)
+	} else {
+		var stop context.CancelFunc
+		ctx, stop = signal.NotifyContext(ctx, syscall.SIGTERM, os.Interrupt)
+		defer stop()
+	}
+
+	env := slices.DeleteFunc(os.Environ(), func(s string) bool {
+		return !strings.HasPrefix(s, "GPUMEM_") && !strings.HasPrefix(s, "NVIDIA_") && !strings.HasPrefix(s, "CUDA_")
+	})
+	slices.Sort(env)
+	for _, s := range env {
+		fmt.Println(s)
+	}
+	if get != "" {
+		fetch(ctx, get)
+	}
+
+	var after <-chan time.Time
+	if exitAfter > 0 {
+		after = time.After(exitAfter)
+	}
+	select {
+	case <-ctx.Done():
+	case <-after:
+		os.Exit(exitCode)
+	}
+	return nil
+}
+
+// fetch prints how url answers. It looks at the way there, not at who is there,
+// so it takes any certificate.
+func fetch(ctx context.Context, url string) {
+	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
+	defer cancel()
+	client := &http.Client{Transport: &http.Transport{TLSClientConfig: &tls.Config{InsecureSkipVerify: true}}}
+	request, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
+	if err != nil {
+		fmt.Println("get:", err)
+		return
+	}
+	response, err := client.Do(request)
+	if err != nil {
+		fmt.Println("get:", err)
+		return
+	}
+	response.Body.Close()
+	fmt.Println("get:", url, response.Status)
+}
