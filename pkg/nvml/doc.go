@@ -1,0 +1,37 @@
+// Package nvml finds the GPUs of a node and watches their health, through
+// NVIDIA's management library.
+//
+// # Protocol
+//
+// Run loads the library, reads every GPU, and reads them again at an interval.
+// What it knows is there for the asking at any moment (Inventory), with a
+// channel that is closed when something newer is; asking never waits for NVML.
+//
+//	         good probe            XID, failing or late probe, gone
+//	unseen ────────────▶ healthy ─────────────────────────────────▶ unhealthy
+//	                        ▲    good probes, Config.Recovery in a row   │
+//	                        └────────────────────────────────────────────┘
+//
+// # Invariants
+//
+//   - A GPU that was offered once stays in the inventory, unhealthy when it is
+//     gone: a device that vanished from the kubelet's list would take its
+//     accounts with it.
+//   - A GPU is its UUID. When indexes move, devices keep their slots.
+//   - No call of the library is waited for longer than Config.Timeout. One that
+//     hangs is left behind, and its like is not started again until it returns.
+//   - No library, no driver and no GPU are states with a reason, not errors.
+//
+// # Decisions
+//
+// The library is opened and initialised anew while something is wrong: NVML
+// lists GPUs as they were when it was initialised, and a driver container may
+// bring its library later than we start. It is left open while a call hangs in
+// it.
+//
+// A device's capacity is that of its first reading. The memory that the driver
+// reserves varies by some MiB while programs run, and units must not come and go
+// with it.
+//
+// GPUs in MIG mode are left to NVIDIA's own plugin.
+package nvml

@@ -1,0 +1,456 @@
+package nvml
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"maps"
+	"slices"
+	"strconv"
+	"sync"
+	"time"
+
+	nvml "github.com/NVIDIA/go-nvml/pkg/nvml"
+	"go.uber.org/zap"
+
+	"github.com/gpumem/gpumem/pkg/gpu"
+)
+
+// Config is what a Prober is to do. All fields are to be set.
+type Config struct {
+	// Open returns the library, not initialised, and the path it is loaded from.
+	Open func() (nvml.Interface, string)
+
+	UnitMiB    int64
+	ReserveMiB int64 // of each GPU, beside what the driver keeps
+
+	Interval   time.Duration // between two probes
+	Retry      time.Duration // the same while nothing is found
+	Timeout    time.Duration // of one probe of one GPU
+	Recovery   int           // good probes in a row that make a GPU healthy again
+	IgnoreXIDs []uint64      // errors of programs, not of the GPU
+}
+
+// ApplicationXIDs are errors that a program causes, and that leave the GPU as
+// it was (NVIDIA, "Xid Errors").
+func ApplicationXIDs() []uint64 { return []uint64{13, 31, 43, 45, 68, 109} }
+
+// Prober finds GPUs and watches them.
+type Prober struct {
+	cfg Config
+	log *zap.Logger
+
+	mu        sync.Mutex // guards the rest of this block
+	inventory gpu.Inventory
+	reason    string
+	changed   chan struct{} // closed and replaced when inventory or reason change
+
+	probed chan struct{} // closed after the first probe
+
+	// Used by Run only.
+	session *session
+	devices map[gpu.UUID]*tracked
+	hanging map[string]<-chan struct{} // calls that were not waited for to their end
+	said    map[string]string          // what was logged of a GPU that is not offered
+	watcher *watcher
+}
+
+// tracked is one GPU that was offered once.
+type tracked struct {
+	gpu.Device
+	good int // probes in a row since it was found unhealthy
+}
+
+// New returns a prober that knows nothing until it runs.
+func New(cfg Config, log *zap.Logger) *Prober {
+	return &Prober{
+		cfg: cfg, log: log,
+		inventory: gpu.Inventory{UnitMiB: cfg.UnitMiB, Enforcement: gpu.EnforcementAdvisory},
+		reason:    "the GPUs have not been probed yet",
+		changed:   make(chan struct{}),
+		probed:    make(chan struct{}),
+		devices:   make(map[gpu.UUID]*tracked),
+		hanging:   make(map[string]<-chan struct{}),
+		said:      make(map[string]string),
+	}
+}
+
+// Inventory returns what the node offers now, why that is nothing, and a
+// channel that is closed when either has changed.
+func (p *Prober) Inventory() (inv gpu.Inventory, reason string, changed <-chan struct{}) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	inv = p.inventory
+	inv.Devices = slices.Clone(inv.Devices)
+	return inv, p.reason, p.changed
+}
+
+// Probed is closed once the first probe has ended, well or not.
+func (p *Prober) Probed() <-chan struct{} { return p.probed }
+
+// Run probes until the context is done.
+func (p *Prober) Run(ctx context.Context) error {
+	defer func() { p.close(context.WithoutCancel(ctx)) }()
+	for first := true; ; first = false {
+		reason := p.probe(ctx)
+		if ctx.Err() != nil {
+			return nil // calls were cut short: they say nothing of the GPUs
+		}
+		p.publish(reason)
+		if first {
+			close(p.probed)
+		}
+		if !p.rest(ctx) {
+			return nil
+		}
+	}
+}
+
+// rest waits for the next probe, and marks what NVML reports meanwhile. It
+// returns false when the context is done.
+func (p *Prober) rest(ctx context.Context) bool {
+	interval := p.cfg.Interval
+	if p.session == nil || len(p.devices) == 0 {
+		interval = min(interval, p.cfg.Retry)
+	}
+	timer := time.NewTimer(interval)
+	defer timer.Stop()
+	var events <-chan event
+	if p.watcher != nil {
+		events = p.watcher.events
+	}
+	for {
+		select {
+		case <-ctx.Done():
+			return false
+		case <-timer.C:
+			return true
+		case e, ok := <-events:
+			if !ok || e.probe {
+				return true
+			}
+			if d := p.devices[e.uuid]; d != nil {
+				p.markUnhealthy(d, fmt.Sprintf("XID %d", e.xid))
+				p.publish("")
+			}
+		}
+	}
+}
+
+// probe reads all GPUs and returns why there is none.
+func (p *Prober) probe(ctx context.Context) (reason string) {
+	if p.session != nil && !p.allWell() {
+		p.close(ctx)
+	}
+	if p.session == nil {
+		type opened struct {
+			session *session
+			err     error
+		}
+		o, ok := call(ctx, p, "library", func() opened {
+			s, err := open(p.cfg.Open)
+			return opened{s, err}
+		})
+		switch {
+		case !ok:
+			return p.lost("NVML does not answer")
+		case o.err != nil:
+			return p.lost(o.err.Error())
+		}
+		p.session = o.session
+	}
+	s := p.session
+	type counted struct {
+		n   int
+		ret nvml.Return
+	}
+	count, ok := call(ctx, p, "library", func() counted {
+		n, ret := s.lib.DeviceGetCount()
+		return counted{n, ret}
+	})
+	switch {
+	case !ok:
+		return p.lost("NVML does not answer")
+	case count.ret != nvml.SUCCESS:
+		return p.lost("NVML does not tell how many GPUs there are: " + count.ret.Error())
+	}
+	readings := p.readAll(ctx, s, count.n)
+	p.merge(readings)
+	p.watch(s, readings)
+	if len(p.devices) > 0 {
+		return ""
+	}
+	switch {
+	case count.n == 0:
+		return "NVML reports no GPU"
+	case slices.ContainsFunc(readings, func(r reading) bool { return r.mig }):
+		return "all GPUs are in MIG mode, or do not answer"
+	default:
+		return "no GPU answers: " + readings[0].failed
+	}
+}
+
+// readAll reads the GPUs side by side, so that one which hangs delays none.
+func (p *Prober) readAll(ctx context.Context, s *session, n int) []reading {
+	readings := make([]reading, n)
+	pending := make([]<-chan reading, n)
+	for i := range n {
+		pending[i] = begin(p, strconv.Itoa(i), func() reading { return s.read(i) })
+	}
+	deadline := time.NewTimer(p.cfg.Timeout)
+	defer deadline.Stop()
+	late := false
+	for i, answer := range pending {
+		if !late && answer != nil {
+			select {
+			case readings[i] = <-answer:
+				continue
+			case <-deadline.C:
+				late = true
+			case <-ctx.Done():
+				late = true
+			}
+		}
+		select { // it may have answered while another was waited for
+		case readings[i] = <-answer:
+		default:
+			readings[i] = reading{failed: "does not answer"}
+		}
+	}
+	return readings
+}
+
+// merge brings the devices up to date with what the GPUs answered, by index.
+func (p *Prober) merge(readings []reading) {
+	seen := make(map[gpu.UUID]bool)
+	for _, r := range readings {
+		seen[r.device.UUID] = true
+	}
+	failed := make(map[gpu.UUID]string)
+	for i, r := range readings {
+		key := strconv.Itoa(i)
+		switch {
+		case r.failed != "":
+			if d := p.at(i, seen); d != nil {
+				failed[d.UUID] = r.failed
+				delete(p.said, key)
+			} else {
+				p.sayOnce(key, "GPU is not offered", zap.Int("index", i), zap.String("reason", r.failed))
+			}
+		case r.mig && p.devices[r.device.UUID] != nil:
+			failed[r.device.UUID] = "it is in MIG mode"
+		case r.mig:
+			p.sayOnce(key, "GPU is not offered", zap.Int("index", i), zap.String("device", string(r.device.UUID)), zap.String("reason", "MIG mode"))
+		default:
+			delete(p.said, key)
+			p.found(r)
+		}
+	}
+	for uuid, d := range p.devices {
+		switch reason, ok := failed[uuid]; {
+		case ok:
+			p.markUnhealthy(d, reason)
+		case !seen[uuid]:
+			p.markUnhealthy(d, "the driver no longer lists it")
+		}
+	}
+	p.separateIndexes(len(readings))
+}
+
+// at returns the device that had an index and was not seen at another.
+func (p *Prober) at(index int, seen map[gpu.UUID]bool) *tracked {
+	for uuid, d := range p.devices {
+		if d.Index == index && !seen[uuid] {
+			return d
+		}
+	}
+	return nil
+}
+
+// found takes in the answer of a GPU that is as it should be.
+func (p *Prober) found(r reading) {
+	d := p.devices[r.device.UUID]
+	if d == nil {
+		d = &tracked{Device: r.device}
+		d.Healthy = true
+		d.Capacity = gpu.UnitsIn(r.device.MemoryMiB, r.reservedMiB+p.cfg.ReserveMiB, p.cfg.UnitMiB)
+		p.devices[d.UUID] = d
+		p.log.Info("GPU found", zap.String("device", string(d.UUID)), zap.Int("index", d.Index), zap.String("model", d.Model),
+			zap.Int64("memory_mib", d.MemoryMiB), zap.Int64("reserved_mib", r.reservedMiB+p.cfg.ReserveMiB), zap.Int64("units", int64(d.Capacity)))
+		return
+	}
+	if d.Index != r.device.Index {
+		p.log.Info("GPU has another index", zap.String("device", string(d.UUID)), zap.Int("index", r.device.Index), zap.Int("was", d.Index))
+		d.Index = r.device.Index
+	}
+	if d.Healthy {
+		return
+	}
+	if d.good++; d.good >= p.cfg.Recovery {
+		p.log.Info("GPU is healthy again", zap.String("device", string(d.UUID)), zap.Int("index", d.Index), zap.String("was", d.Unhealthy))
+		d.Healthy, d.Unhealthy = true, ""
+	}
+}
+
+func (p *Prober) markUnhealthy(d *tracked, reason string) {
+	if d.Healthy || d.Unhealthy != reason {
+		p.log.Warn("GPU is not healthy", zap.String("device", string(d.UUID)), zap.Int("index", d.Index), zap.String("reason", reason))
+	}
+	d.Healthy, d.Unhealthy, d.good = false, reason, 0
+}
+
+// separateIndexes moves devices that are gone behind those that are there, when
+// their index has become another's.
+func (p *Prober) separateIndexes(n int) {
+	byUUID := slices.SortedFunc(maps.Values(p.devices), func(a, b *tracked) int {
+		return cmp.Or(cmp.Compare(a.Index, b.Index), cmp.Compare(a.UUID, b.UUID))
+	})
+	taken := make(map[int]bool)
+	next := n
+	for _, d := range byUUID {
+		next = max(next, d.Index+1)
+		if d.Healthy || d.good > 0 {
+			taken[d.Index] = true
+		}
+	}
+	for _, d := range byUUID {
+		if d.Healthy || d.good > 0 {
+			continue
+		}
+		if taken[d.Index] {
+			d.Index = next
+			next++
+		}
+		taken[d.Index] = true
+	}
+}
+
+// lost marks all devices, when NVML as a whole has failed.
+func (p *Prober) lost(reason string) string {
+	for _, d := range p.devices {
+		p.markUnhealthy(d, reason)
+	}
+	return reason
+}
+
+// allWell reports whether the library need not be initialised anew.
+func (p *Prober) allWell() bool {
+	if len(p.devices) == 0 || p.watcher == nil || p.watcher.ended() {
+		return false
+	}
+	for _, d := range p.devices {
+		if !d.Healthy && d.good == 0 {
+			return false
+		}
+	}
+	return true
+}
+
+// publish makes the devices known, if they are not what they were.
+func (p *Prober) publish(reason string) {
+	inv := gpu.Inventory{UnitMiB: p.cfg.UnitMiB, Enforcement: gpu.EnforcementAdvisory}
+	if p.session != nil {
+		inv.DriverVersion = p.session.driver
+	}
+	for _, d := range p.devices {
+		inv.Devices = append(inv.Devices, d.Device)
+	}
+	inv.Sort()
+	if len(inv.Devices) > 0 {
+		reason = ""
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if len(inv.Devices) > 0 && inv.DriverVersion == "" {
+		inv.DriverVersion = p.inventory.DriverVersion
+	}
+	if reason != "" && reason != p.reason {
+		p.log.Info("the node has no GPU to offer", zap.String("reason", reason))
+	}
+	same := reason == p.reason && inv.DriverVersion == p.inventory.DriverVersion && slices.Equal(inv.Devices, p.inventory.Devices)
+	if same {
+		return
+	}
+	p.inventory, p.reason = inv, reason
+	close(p.changed)
+	p.changed = make(chan struct{})
+}
+
+// sayOnce logs of a GPU what has not been logged of it last.
+func (p *Prober) sayOnce(key, message string, fields ...zap.Field) {
+	said := message
+	for _, f := range fields {
+		said += " " + f.String
+	}
+	if p.said[key] == said {
+		return
+	}
+	p.said[key] = said
+	p.log.Info(message, fields...)
+}
+
+// close ends the session, unless a call hangs in it.
+func (p *Prober) close(ctx context.Context) {
+	p.unwatch()
+	if p.session == nil || p.anyHanging() {
+		return
+	}
+	s := p.session
+	if _, ok := call(ctx, p, "library", func() nvml.Return { return s.lib.Shutdown() }); ok {
+		p.session = nil
+	}
+}
+
+// anyHanging reports whether one of these calls hangs, of all calls when none
+// is named.
+func (p *Prober) anyHanging(names ...string) bool {
+	for name, done := range p.hanging {
+		select {
+		case <-done:
+			delete(p.hanging, name)
+		default:
+			if len(names) == 0 || slices.Contains(names, name) {
+				return true
+			}
+		}
+	}
+	return false
+}
+
+// begin starts a call that may hang in the driver. It returns nil, and does
+// nothing, while an earlier one of the same name has not returned.
+func begin[T any](p *Prober, name string, f func() T) <-chan T {
+	if done, ok := p.hanging[name]; ok {
+		select {
+		case <-done:
+		default:
+			return nil
+		}
+	}
+	answer := make(chan T, 1)
+	done := make(chan struct{})
+	p.hanging[name] = done
+	go func() {
+		v := f()
+		close(done) // first: whoever has the answer may call again
+		answer <- v
+	}()
+	return answer
+}
+
+// call makes one and waits for it until the context or the time is over.
+func call[T any](ctx context.Context, p *Prober, name string, f func() T) (answer T, ok bool) {
+	pending := begin(p, name, f)
+	if pending == nil {
+		return answer, false
+	}
+	timer := time.NewTimer(p.cfg.Timeout)
+	defer timer.Stop()
+	select {
+	case answer = <-pending:
+		return answer, true
+	case <-timer.C:
+	case <-ctx.Done():
+	}
+	return answer, false
+}

@@ -1,0 +1,77 @@
+package podresources
+
+import (
+	"context"
+	"fmt"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials/insecure"
+	podresources "k8s.io/kubelet/pkg/apis/podresources/v1"
+
+	"github.com/gpumem/gpumem/pkg/allocation"
+	"github.com/gpumem/gpumem/pkg/gpu"
+)
+
+// maxMessage bounds an answer. It lists every slot of the node's pods, also of
+// resources that are not ours.
+const maxMessage = 64 << 20
+
+// Client asks the kubelet.
+type Client struct {
+	conn     *grpc.ClientConn
+	resource string
+}
+
+// New returns a client for one resource. It connects when it is first asked,
+// and again whenever the kubelet has restarted.
+func New(socket, resource string) (*Client, error) {
+	conn, err := grpc.NewClient("unix://"+socket,
+		grpc.WithTransportCredentials(insecure.NewCredentials()), // a unix socket
+		grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(maxMessage)),
+		grpc.WithNoProxy(),
+		grpc.WithConnectParams(grpc.ConnectParams{Backoff: quickBackoff, MinConnectTimeout: quickBackoff.MaxDelay}),
+	)
+	if err != nil {
+		return nil, fmt.Errorf("PodResources at %s: %w", socket, err)
+	}
+	return &Client{conn: conn, resource: resource}, nil
+}
+
+// Close ends the connection.
+func (c *Client) Close() error { return c.conn.Close() }
+
+// List returns what containers hold of the resource, and the pods that the
+// kubelet lists at all, as namespace/name.
+func (c *Client) List(ctx context.Context) ([]allocation.Held, map[string]bool, error) {
+	answer, err := podresources.NewPodResourcesListerClient(c.conn).List(ctx, &podresources.ListPodResourcesRequest{})
+	if err != nil {
+		return nil, nil, fmt.Errorf("ask the kubelet for its PodResources: %w", err)
+	}
+	var held []allocation.Held
+	known := make(map[string]bool, len(answer.GetPodResources()))
+	for _, pod := range answer.GetPodResources() {
+		known[pod.GetNamespace()+"/"+pod.GetName()] = true
+		for _, container := range pod.GetContainers() {
+			if slots := c.slots(container); len(slots) > 0 {
+				held = append(held, allocation.Held{
+					Namespace: pod.GetNamespace(), Name: pod.GetName(), Container: container.GetName(), Slots: slots,
+				})
+			}
+		}
+	}
+	return held, known, nil
+}
+
+// slots gathers a container's IDs: the kubelet has one entry for each.
+func (c *Client) slots(container *podresources.ContainerResources) []gpu.SlotID {
+	var out []gpu.SlotID
+	for _, d := range container.GetDevices() {
+		if d.GetResourceName() != c.resource {
+			continue
+		}
+		for _, id := range d.GetDeviceIds() {
+			out = append(out, gpu.SlotID(id))
+		}
+	}
+	return out
+}
