@@ -49,6 +49,10 @@ func verb[In, Out any](log *zap.Logger, f func(context.Context, *In) *Out) httpr
 }
 
 func read[In any](w http.ResponseWriter, r *http.Request) (in *In, status int, err error) {
+	tooLarge := fmt.Errorf("the body is larger than %d bytes", maxBody)
+	if r.ContentLength > maxBody {
+		return nil, http.StatusRequestEntityTooLarge, tooLarge
+	}
 	decoder := json.NewDecoder(http.MaxBytesReader(w, r.Body, maxBody))
 	err = decoder.Decode(&in)
 	if err == nil && in == nil {
@@ -59,11 +63,11 @@ func read[In any](w http.ResponseWriter, r *http.Request) (in *In, status int, e
 			err = errors.New("something follows the JSON value")
 		}
 	}
-	switch tooLarge := (*http.MaxBytesError)(nil); {
+	switch {
 	case err == nil:
 		return in, http.StatusOK, nil
-	case errors.As(err, &tooLarge):
-		return nil, http.StatusRequestEntityTooLarge, fmt.Errorf("the body is larger than %d bytes", tooLarge.Limit)
+	case errors.As(err, new(*http.MaxBytesError)):
+		return nil, http.StatusRequestEntityTooLarge, tooLarge
 	case errors.Is(err, io.EOF):
 		err = errors.New("the body is empty")
 	}
