@@ -1,0 +1,98 @@
+{{- define "gpumem.name" -}}
+{{- default .Chart.Name .Values.nameOverride | trunc 40 | trimSuffix "-" -}}
+{{- end -}}
+
+{{/* Prefix of all names. It leaves room for the suffix: names end at 63 characters. */}}
+{{- define "gpumem.fullname" -}}
+{{- if .Values.fullnameOverride -}}
+{{- .Values.fullnameOverride | trunc 40 | trimSuffix "-" -}}
+{{- else -}}
+{{- $name := include "gpumem.name" . -}}
+{{- if contains $name .Release.Name -}}
+{{- .Release.Name | trunc 40 | trimSuffix "-" -}}
+{{- else -}}
+{{- printf "%s-%s" .Release.Name $name | trunc 40 | trimSuffix "-" -}}
+{{- end -}}
+{{- end -}}
+{{- end -}}
+
+{{- define "gpumem.scheduler.fullname" -}}
+{{ include "gpumem.fullname" . }}-scheduler
+{{- end -}}
+
+{{- define "gpumem.devicePlugin.fullname" -}}
+{{ include "gpumem.fullname" . }}-device-plugin
+{{- end -}}
+
+{{- define "gpumem.scheduler.serviceAccountName" -}}
+{{ .Values.scheduler.serviceAccount.name | default (include "gpumem.scheduler.fullname" .) }}
+{{- end -}}
+
+{{- define "gpumem.devicePlugin.serviceAccountName" -}}
+{{ .Values.devicePlugin.serviceAccount.name | default (include "gpumem.devicePlugin.fullname" .) }}
+{{- end -}}
+
+{{/*
+Labels that select pods. They can never change in the life of a release, so
+they carry no version. Takes (list $ "component").
+*/}}
+{{- define "gpumem.selectorLabels" -}}
+{{- $ := index . 0 -}}
+app.kubernetes.io/name: {{ include "gpumem.name" $ }}
+app.kubernetes.io/instance: {{ $.Release.Name }}
+app.kubernetes.io/component: {{ index . 1 }}
+{{- end -}}
+
+{{/*
+Labels of the pods: not the chart's version, or each new chart would replace
+all pods, changed or not. Takes (list $ "component").
+*/}}
+{{- define "gpumem.podLabels" -}}
+{{ include "gpumem.selectorLabels" . }}
+app.kubernetes.io/part-of: gpumem
+app.kubernetes.io/version: {{ (index . 0).Chart.AppVersion | quote }}
+{{- end -}}
+
+{{/* Labels of every object. Takes (list $ "component"). */}}
+{{- define "gpumem.labels" -}}
+{{- $ := index . 0 -}}
+{{ include "gpumem.podLabels" . }}
+app.kubernetes.io/managed-by: {{ $.Release.Service }}
+helm.sh/chart: {{ printf "%s-%s" $.Chart.Name $.Chart.Version | replace "+" "_" }}
+{{- end -}}
+
+{{/* An image by tag or, for "sha256:…", by digest. Takes (list image "default tag"). */}}
+{{- define "gpumem.image" -}}
+{{- $image := index . 0 -}}
+{{- $tag := $image.tag | default (index . 1) -}}
+{{- printf "%s%s%s" $image.repository (ternary "@" ":" (hasPrefix "sha256:" $tag)) $tag -}}
+{{- end -}}
+
+{{/*
+The version of Kubernetes without what vendors append (v1.33.1-eks-abc,
+v1.33.1+k3s1): the tag under which kube-scheduler was released.
+*/}}
+{{- define "gpumem.kubeVersion" -}}
+{{- regexFind `^v?[0-9]+\.[0-9]+\.[0-9]+(-(alpha|beta|rc)\.[0-9]+)?` .Capabilities.KubeVersion.Version -}}
+{{- end -}}
+
+{{/* The resources that the extender decides about. */}}
+{{- define "gpumem.managedResources" -}}
+{{- range list "gpu-mem" }}
+- name: {{ $.Values.resourceDomain }}/{{ . }}
+  # kube-scheduler checks the sum of the node beside the extender, which
+  # checks each GPU.
+  ignoredByScheduler: false
+{{- end }}
+{{- end -}}
+
+{{/* What a container may do that needs nothing of the node. */}}
+{{- define "gpumem.restrictedSecurityContext" -}}
+allowPrivilegeEscalation: false
+capabilities:
+  drop: [ALL]
+readOnlyRootFilesystem: true
+runAsNonRoot: true
+seccompProfile:
+  type: RuntimeDefault
+{{- end -}}
