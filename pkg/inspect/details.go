@@ -1,0 +1,282 @@
+package inspect
+
+import (
+	"bytes"
+	"fmt"
+	"io"
+	"strings"
+)
+
+// Details prints each node with its GPUs and the pods on them, and then the
+// pods that wait for a node.
+func Details(o TableOptions) Printer {
+	return func(w io.Writer, r Report) error {
+		var out bytes.Buffer
+		for i, n := range r.Nodes {
+			if i > 0 {
+				fmt.Fprintf(&out, "\n%s\n\n", strings.Repeat("-", 72))
+			}
+			o.node(&out, n)
+		}
+		if len(r.Nodes) > 0 && !o.NoHeaders {
+			fmt.Fprintf(&out, "\n%s\n\n%s", strings.Repeat("-", 72), ofCluster(r))
+			if r.RequestedUnknown {
+				fmt.Fprint(&out, notListed)
+			}
+			left(&out, r)
+		}
+		if len(r.Waiting) > 0 {
+			o.waiting(&out, r)
+		}
+		_, err := w.Write(out.Bytes())
+		return err
+	}
+}
+
+// measure is that of the node alone: its tables hold no other's numbers.
+func (n Node) measure() measure {
+	if n.UnitMiB == 0 {
+		return inUnits
+	}
+	return measureOf([]Node{n})
+}
+
+func (o TableOptions) node(out *bytes.Buffer, n Node) {
+	m := n.measure()
+	g := newGrid(out)
+	g.row("NAME:", n.Name)
+	g.row("ADDRESS:", n.Address)
+	if n.Status != "" {
+		g.row("STATUS:", n.Status)
+	}
+	if len(n.GPUs) > 0 {
+		g.row("DRIVER:", n.DriverVersion)
+		g.row("ENFORCEMENT:", string(n.Enforcement))
+		if n.UnitMiB != 1024 {
+			g.row("UNIT:", fmt.Sprintf("%d MiB", n.UnitMiB))
+		}
+	}
+	switch {
+	case n.Problem != "":
+		g.row("GPU-MEMORY:", fmt.Sprintf("%s/? %s", m.amount(n.Requested), m))
+		g.row("PROBLEM:", n.Problem)
+	default:
+		g.row("GPU-MEMORY:", fmt.Sprintf("%s %s (%s)", m.ratio(n.Requested, n.Capacity), m, percentOf(n.Requested, n.Capacity)))
+	}
+	g.flush()
+	if len(n.GPUs) > 0 {
+		fmt.Fprintln(out)
+		o.gpus(out, n, m)
+	}
+	if hasPods(n) {
+		fmt.Fprintln(out)
+		o.pods(out, n, m)
+	}
+	notes(out, n, m)
+}
+
+func (o TableOptions) gpus(out *bytes.Buffer, n Node, m measure) {
+	withCores := usesCores(n)
+	header := []string{"GPU", fmt.Sprintf("ALLOCATED/TOTAL(%s)", m), "ALLOCATED"}
+	if withCores {
+		header = append(header, "GPU-CORE(%)")
+	}
+	header = append(header, "HEALTH", "UUID")
+	if o.Wide {
+		header = append(header, "PCI", "NUMA", "COMPUTE", "MEMORY(MiB)")
+	}
+	g := newGrid(out)
+	if !o.NoHeaders {
+		g.row(append(header, "MODEL")...)
+	}
+	for _, d := range n.GPUs {
+		cells := []string{fmt.Sprint(d.Index), m.ratio(d.Requested, d.Capacity), percentOf(d.Requested, d.Capacity)}
+		if withCores {
+			cells = append(cells, cores(d.RequestedCores))
+		}
+		health := "Healthy"
+		if !d.Healthy {
+			health = "Unhealthy"
+		}
+		cells = append(cells, health, string(d.UUID))
+		if o.Wide {
+			numa := ""
+			if d.NUMANode != nil {
+				numa = fmt.Sprint(*d.NUMANode)
+			}
+			cells = append(cells, d.PCI, numa, d.ComputeCapability, fmt.Sprint(d.MemoryMiB))
+		}
+		g.row(append(cells, d.Model)...)
+	}
+	g.flush()
+}
+
+func (o TableOptions) pods(out *bytes.Buffer, n Node, m measure) {
+	withCores := usesCores(n)
+	g := newGrid(out)
+	if !o.NoHeaders {
+		header := []string{"GPU", "NAMESPACE", "NAME", fmt.Sprintf("GPU-MEMORY(%s)", m)}
+		if withCores {
+			header = append(header, "GPU-CORE(%)")
+		}
+		header = append(header, "STATE", "ENFORCEMENT")
+		if o.Wide {
+			header = append(header, "GPU-UUID")
+		}
+		g.row(header...)
+	}
+	row := func(index, uuid string, p Pod) {
+		cells := []string{index, p.Namespace, p.Name, m.amount(&p.Memory)}
+		if withCores {
+			cells = append(cells, cores(p.Cores))
+		}
+		enforcement := p.Enforcement
+		if enforcement == "" {
+			enforcement = unknown
+		}
+		cells = append(cells, p.State, enforcement)
+		if o.Wide {
+			cells = append(cells, uuid)
+		}
+		g.row(cells...)
+	}
+	for _, d := range n.GPUs {
+		for _, p := range d.Pods {
+			row(fmt.Sprint(d.Index), string(d.UUID), p)
+		}
+	}
+	for _, p := range n.Unattributed {
+		row(unknown, uuids(p.Claims), p)
+	}
+	g.flush()
+}
+
+// notes say in words what a table has no room for.
+func notes(out *bytes.Buffer, n Node, m measure) {
+	var lines []string
+	note := func(format string, args ...any) { lines = append(lines, clean(fmt.Sprintf(format, args...))) }
+	for _, g := range n.GPUs {
+		if !g.Healthy {
+			reason := g.Unhealthy
+			if reason == "" {
+				reason = "no reason given"
+			}
+			note("GPU%d is unhealthy and takes no new pods: %s", g.Index, reason)
+		}
+		if g.Requested != nil && g.Requested.Units > g.Capacity.Units {
+			over := Memory{Units: g.Requested.Units - g.Capacity.Units, MiB: g.Requested.MiB - g.Capacity.MiB}
+			note("GPU%d is over-committed by %s %s", g.Index, m.amount(&over), m)
+		}
+		for _, p := range g.Pods {
+			if p.Problem != "" {
+				note("pod %s/%s: %s", p.Namespace, p.Name, p.Problem)
+			}
+			if len(p.Claims) > 0 {
+				note("pod %s/%s is also assigned %s, which this node does not have", p.Namespace, p.Name, uuids(p.Claims))
+			}
+		}
+	}
+	for _, p := range n.Unattributed {
+		switch {
+		case p.Problem != "":
+			note("pod %s/%s: %s", p.Namespace, p.Name, p.Problem)
+		case len(p.Claims) > 0:
+			note("pod %s/%s is assigned %s, which this node does not have", p.Namespace, p.Name, uuids(p.Claims))
+		default:
+			note("pod %s/%s is assigned no GPU yet", p.Namespace, p.Name)
+		}
+	}
+	if n.UnattributedMemory != nil && len(n.GPUs) > 0 {
+		note("New pods find the memory of pods with GPU %s taken on every GPU", unknown)
+	}
+	if len(n.GPUs) == 0 && n.Problem == "" {
+		note("The device plugin has reported no GPU of this node")
+	}
+	if hidden := n.PodCount - n.listed(); hidden > 0 {
+		note("Pods of other namespaces that are not listed: %d", hidden)
+	}
+	if len(lines) > 0 {
+		fmt.Fprintf(out, "\n* %s\n", strings.Join(lines, "\n* "))
+	}
+}
+
+func (o TableOptions) waiting(out *bytes.Buffer, r Report) {
+	if out.Len() > 0 {
+		fmt.Fprintln(out)
+	}
+	unit := commonUnit(r.Nodes)
+	m := Node{UnitMiB: unit}.measure()
+	withCores := false
+	for _, p := range r.Waiting {
+		withCores = withCores || p.Cores > 0
+	}
+	g := newGrid(out)
+	if !o.NoHeaders {
+		fmt.Fprintln(out, "Pods that wait for a node:")
+		header := []string{"NAMESPACE", "NAME", fmt.Sprintf("GPU-MEMORY(%s)", m), "GPUS"}
+		if withCores {
+			header = append(header, "GPU-CORE(%)")
+		}
+		g.row(append(header, "REASON")...)
+	}
+	for _, p := range r.Waiting {
+		need := Memory{Units: p.Units, MiB: int64(p.Units) * unit}
+		cells := []string{p.Namespace, p.Name, m.amount(&need), fmt.Sprint(p.GPUs)}
+		if p.GPUs == 0 {
+			cells = []string{p.Namespace, p.Name, unknown, unknown}
+		}
+		if withCores {
+			cells = append(cells, cores(p.Cores))
+		}
+		reason := p.Reason
+		switch {
+		case p.Fits:
+			reason = "fits on " + p.Node + "; its events say what else it waits for"
+		case p.Node != "":
+			reason = p.Node + ": " + reason
+		}
+		g.row(append(cells, reason)...)
+	}
+	g.flush()
+}
+
+// commonUnit returns the unit of all nodes that have one, in which alone a pod
+// without a node can be measured. It is 0 when they differ.
+func commonUnit(nodes []Node) (unit int64) {
+	for _, n := range nodes {
+		switch {
+		case n.UnitMiB == 0 || n.UnitMiB == unit:
+		case unit == 0:
+			unit = n.UnitMiB
+		default:
+			return 0
+		}
+	}
+	return unit
+}
+
+func usesCores(n Node) bool {
+	for _, g := range n.GPUs {
+		if g.RequestedCores > 0 {
+			return true
+		}
+	}
+	for _, p := range n.Unattributed {
+		if p.Cores > 0 {
+			return true
+		}
+	}
+	return false
+}
+
+func hasPods(n Node) bool {
+	if len(n.Unattributed) > 0 {
+		return true
+	}
+	for _, g := range n.GPUs {
+		if len(g.Pods) > 0 {
+			return true
+		}
+	}
+	return false
+}

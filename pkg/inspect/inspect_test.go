@@ -1,0 +1,336 @@
+package inspect
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"flag"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/gpumem/gpumem/pkg/cache"
+	"github.com/gpumem/gpumem/pkg/gpu"
+	"github.com/gpumem/gpumem/pkg/placement"
+)
+
+var update = flag.Bool("update", false, "rewrite the golden files")
+
+func golden(t *testing.T, name string, got []byte) {
+	t.Helper()
+	path := filepath.Join("testdata", name)
+	if *update {
+		if err := os.WriteFile(path, got, 0o644); err != nil {
+			t.Fatal(err)
+		}
+		return
+	}
+	want, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff(string(want), string(got)); diff != "" {
+		t.Errorf("%s (-want +got):\n%s", path, diff)
+	}
+}
+
+// inventory makes GPUs of these sizes in GiB, with a unit of 1 GiB.
+func inventory(node string, gib ...int) gpu.Inventory {
+	inv := gpu.Inventory{UnitMiB: 1024, DriverVersion: "570.86.15", Enforcement: gpu.EnforcementMPS}
+	models := map[int]string{15: "Tesla T4", 16: "Tesla V100-SXM2-16GB", 80: "NVIDIA A100-SXM4-80GB"}
+	for i, size := range gib {
+		inv.Devices = append(inv.Devices, gpu.Device{
+			UUID: uuid(node, i), Index: i, Model: models[size], MemoryMiB: int64(size) * 1024, Capacity: gpu.Units(size),
+			NUMANode: i / 4, PCI: fmt.Sprintf("00000000:%02x:00.0", 0x3b+i), ComputeCapability: "8.0", Healthy: true,
+		})
+	}
+	return inv
+}
+
+func uuid(node string, i int) gpu.UUID {
+	return gpu.UUID(fmt.Sprintf("GPU-%08x-0000-4000-8000-00000000000%d", []byte(node[max(0, len(node)-4):]), i))
+}
+
+func request(units gpu.Units, cores int) placement.Request {
+	return placement.Request{Containers: []placement.Container{{Name: "main", Kind: placement.App, Units: units, Cores: cores}}}
+}
+
+func holding(name string, req placement.Request, on ...gpu.UUID) placement.Holding {
+	h := placement.Holding{Pod: ref(name), Request: req, Settled: true}
+	for _, id := range on {
+		h.Assignment.Shares = append(h.Assignment.Shares, placement.Share{Device: id})
+	}
+	h.Assignment = h.Assignment.WithShares(req)
+	return h
+}
+
+// ref reads "namespace/name"; the namespace is default when absent.
+func ref(name string) placement.PodRef {
+	namespace, rest, ok := strings.Cut(name, "/")
+	if !ok {
+		namespace, rest = "default", name
+	}
+	return placement.PodRef{Namespace: namespace, Name: rest, UID: "uid-" + name}
+}
+
+// node is what a case says of one node.
+type node struct {
+	name string
+	inv  gpu.Inventory
+	pods []placement.Holding
+}
+
+// report goes the way of the command: through the cache.
+func report(facts Facts, nodes ...node) Report {
+	c := cache.New()
+	if facts.Nodes == nil {
+		facts.Nodes = make(map[string]NodeFacts)
+	}
+	facts.Pods = make(map[string]PodFacts)
+	facts.Resource = "gpumem.dev/gpu-mem"
+	for i, n := range nodes {
+		for _, h := range n.pods {
+			c.AddPod(n.name, h)
+			facts.Pods[h.Pod.UID] = podFacts(h)
+		}
+		c.SetNode(n.name, n.inv)
+		f := facts.Nodes[n.name]
+		f.Address, f.Status = fmt.Sprintf("10.0.0.%d", i+1), "Ready"
+		facts.Nodes[n.name] = f
+	}
+	return New(c.Nodes(), facts)
+}
+
+func podFacts(h placement.Holding) PodFacts {
+	f := PodFacts{State: "Running", Enforcement: string(gpu.EnforcementMPS)}
+	switch {
+	case strings.Contains(h.Pod.Name, "leaving"):
+		f.State = "Terminating"
+	case h.Assignment.None():
+		f = PodFacts{State: "Pending"}
+	}
+	return f
+}
+
+// scenes are the situations that a reader meets.
+func scenes() map[string]Report {
+	demo := []node{
+		{"gpu-a", inventory("gpu-a", 15, 15), []placement.Holding{
+			holding("binpack-0", request(3, 0), uuid("gpu-a", 0)),
+			holding("binpack-1", request(3, 0), uuid("gpu-a", 0)),
+			holding("binpack-2", request(3, 0), uuid("gpu-a", 0)),
+		}},
+		{"gpu-b", inventory("gpu-b", 80), nil},
+	}
+	sick := inventory("gpu-c", 16, 80, 80, 16)
+	sick.Devices[1].Healthy, sick.Devices[1].Unhealthy = false, "XID 79: GPU has fallen off the bus"
+	pair := request(40, 60)
+	pair.Count = 2
+	small := gpu.Inventory{UnitMiB: 256, DriverVersion: "615.10", Enforcement: gpu.EnforcementKernel, Devices: []gpu.Device{
+		{UUID: uuid("edge", 0), Index: 0, Model: "NVIDIA L4", MemoryMiB: 23034, Capacity: 88, NUMANode: -1, Healthy: true},
+		{UUID: uuid("edge", 1), Index: 2, Model: "NVIDIA L4", MemoryMiB: 23034, Capacity: 88, NUMANode: -1, Healthy: true},
+	}}
+	busy := []node{
+		{"gpu-c", sick, []placement.Holding{
+			holding("ml/train-0", pair, uuid("gpu-c", 1), uuid("gpu-c", 2)),
+			holding("ml/leaving", request(20, 0), uuid("gpu-c", 0)),
+			holding("web/infer-6d5f", request(4, 25), uuid("gpu-c", 3)),
+			holding("web/stray", request(2, 0)),
+			holding("web/moved", request(5, 0), "GPU-gone"),
+		}},
+		{"cpu-1", gpu.Inventory{}, nil},
+		{"cpu-2", gpu.Inventory{}, nil},
+		{"unread", gpu.Inventory{}, []placement.Holding{holding("web/old", request(7, 0), "GPU-old")}},
+		{"silent", gpu.Inventory{}, []placement.Holding{holding("web/early", request(7, 0))}},
+	}
+	problem := `annotation gpumem.dev/inventory: version 7 is not known here, want 1`
+	troubled := Facts{
+		Nodes:    map[string]NodeFacts{"unread": {Problem: problem}},
+		Problems: []Problem{{Object: "node unread", Message: problem}},
+		Waiting: []WaitFacts{
+			{Pod: ref("ml/huge"), Request: request(100, 0)},
+			{Pod: ref("ml/wide"), Request: request(41, 0)},
+			{Pod: ref("ml/cores"), Request: request(1, 50)},
+			{Pod: ref("web/odd"), Problem: `annotation gpumem.dev/gpu-count: "two": want a number of GPUs from 1 to 64`},
+		},
+	}
+	eight := []node{{"dgx-1", inventory("dgx-1", 80, 80, 80, 80, 80, 80, 80, 80), []placement.Holding{
+		holding("a", request(80, 0), uuid("dgx-1", 0)), holding("b", request(33, 0), uuid("dgx-1", 7)),
+	}}}
+	return map[string]Report{
+		"demo":      report(Facts{}, demo...),
+		"busy":      report(troubled, busy...),
+		"namespace": report(troubled, busy...).InNamespace("ml"),
+		"units":     report(Facts{Waiting: []WaitFacts{{Pod: ref("w"), Request: request(5, 0)}}}, append(demo, node{"edge", small, []placement.Holding{holding("cam", request(3, 0), uuid("edge", 1))}})...),
+		"eight":     report(Facts{Selected: true}, eight...),
+		"forbidden": report(Facts{PodsUnknown: true, Problems: []Problem{{"pods", "forbidden"}}}, node{"gpu-a", inventory("gpu-a", 15, 15), nil}),
+		"none":      report(Facts{}, node{"cpu-1", gpu.Inventory{}, nil}),
+		"closed":    report(Facts{Nodes: map[string]NodeFacts{"gpu-b": {Unschedulable: true}}, Waiting: []WaitFacts{{Pod: ref("w"), Request: request(5, 0)}}}, node{"gpu-b", inventory("gpu-b", 80), nil}),
+		"asked":     report(Facts{Selected: true, Nodes: map[string]NodeFacts{"cpu-1": {Wanted: true}}}, node{"cpu-1", gpu.Inventory{}, nil}),
+	}
+}
+
+func TestPrinters(t *testing.T) {
+	printers := []struct {
+		title string
+		print Printer
+	}{
+		{"", Table(TableOptions{})},
+		{"-o wide", Table(TableOptions{Wide: true})},
+		{"--no-headers", Table(TableOptions{NoHeaders: true})},
+		{"--details", Details(TableOptions{})},
+		{"--details -o wide", Details(TableOptions{Wide: true})},
+		{"--details --no-headers", Details(TableOptions{NoHeaders: true})},
+		{"-o name", Names},
+	}
+	for scene, r := range scenes() {
+		t.Run(scene, func(t *testing.T) {
+			var out bytes.Buffer
+			for _, p := range printers {
+				fmt.Fprintf(&out, "$ kubectl inspect gpumem %s\n", p.title)
+				if err := p.print(&out, r); err != nil {
+					t.Fatal(err)
+				}
+				fmt.Fprintln(&out)
+			}
+			golden(t, scene+".txt", out.Bytes())
+			out.Reset()
+			if err := JSON(&out, r); err != nil {
+				t.Fatal(err)
+			}
+			golden(t, scene+".json", out.Bytes())
+		})
+	}
+}
+
+func TestJSONIsReadBack(t *testing.T) {
+	for scene, want := range scenes() {
+		t.Run(scene, func(t *testing.T) {
+			var out bytes.Buffer
+			if err := JSON(&out, want); err != nil {
+				t.Fatal(err)
+			}
+			var got Report
+			if err := json.Unmarshal(out.Bytes(), &got); err != nil {
+				t.Fatal(err)
+			}
+			if diff := cmp.Diff(want, got); diff != "" {
+				t.Errorf("(-want +got):\n%s", diff)
+			}
+		})
+	}
+}
+
+func TestRowsHaveAsManyWordsAsTheHeader(t *testing.T) {
+	for scene, r := range scenes() {
+		t.Run(scene, func(t *testing.T) {
+			var out bytes.Buffer
+			if err := Table(TableOptions{})(&out, r); err != nil {
+				t.Fatal(err)
+			}
+			table, _, _ := strings.Cut(out.String(), "\n\n")
+			lines := strings.Split(table, "\n")
+			for _, line := range lines[1:] {
+				if got, want := len(strings.Fields(line)), len(strings.Fields(lines[0])); got != want {
+					t.Errorf("%d words under %d headers: %s", got, want, line)
+				}
+			}
+		})
+	}
+}
+
+func TestOverCommittedGPUIsShownAsItIs(t *testing.T) {
+	r := report(Facts{}, node{"gpu-a", inventory("gpu-a", 16), []placement.Holding{
+		holding("a", request(12, 0), uuid("gpu-a", 0)), holding("b", request(8, 0), uuid("gpu-a", 0)),
+	}})
+	for want, print := range map[string]Printer{
+		"20/16":                           Table(TableOptions{}),
+		"125%":                            Table(TableOptions{}),
+		"GPU0 is over-committed by 4 GiB": Details(TableOptions{}),
+	} {
+		var out bytes.Buffer
+		if err := print(&out, r); err != nil {
+			t.Fatal(err)
+		}
+		if !strings.Contains(out.String(), want) {
+			t.Errorf("want %q in:\n%s", want, out.String())
+		}
+	}
+}
+
+func TestTextOfOthersCannotSteerTheTerminal(t *testing.T) {
+	inv := inventory("gpu-a", 16)
+	inv.Devices[0].Model = "evil\x1b[2J\tmodel\nnext"
+	inv.Devices[0].Healthy, inv.Devices[0].Unhealthy = false, "\x1b]0;title\a"
+	r := report(Facts{Waiting: []WaitFacts{{Pod: ref("w"), Problem: "\x1b[31mred"}}}, node{"gpu-a", inv, nil})
+	for _, print := range []Printer{Table(TableOptions{Wide: true}), Details(TableOptions{Wide: true})} {
+		var out bytes.Buffer
+		if err := print(&out, r); err != nil {
+			t.Fatal(err)
+		}
+		if strings.ContainsAny(out.String(), "\x1b\a\t") {
+			t.Errorf("control characters in %q", out.String())
+		}
+	}
+}
+
+type brokenPipe struct{}
+
+func (brokenPipe) Write([]byte) (int, error) { return 0, errors.ErrUnsupported }
+
+func TestPrintersReportAWriteError(t *testing.T) {
+	for _, print := range []Printer{Table(TableOptions{}), Details(TableOptions{}), JSON, Names} {
+		if err := print(brokenPipe{}, scenes()["demo"]); !errors.Is(err, errors.ErrUnsupported) {
+			t.Errorf("got %v", err)
+		}
+	}
+}
+
+func TestInNamespaceLeavesTheReportAsItWas(t *testing.T) {
+	r, same := scenes()["busy"], scenes()["busy"]
+	r.InNamespace("ml")
+	if diff := cmp.Diff(same, r); diff != "" {
+		t.Errorf("(-want +got):\n%s", diff)
+	}
+}
+
+// Nobody checks these values on the way: a Report may be read from a file.
+func TestOddReportsPrint(t *testing.T) {
+	minus := int64(-1 << 62)
+	for _, r := range []Report{
+		{},
+		{Nodes: []Node{{}}, Waiting: []Wait{{}}},
+		{Nodes: []Node{{UnitMiB: -5, GPUs: []GPU{{Index: -3}, {Index: 1 << 60}}, Unattributed: []Pod{{}}}}, Total: Total{RequestedMiB: &minus, CapacityMiB: 1}},
+	} {
+		for _, print := range []Printer{Table(TableOptions{Wide: true}), Details(TableOptions{Wide: true}), JSON, Names} {
+			if err := print(&bytes.Buffer{}, r.InNamespace("x")); err != nil {
+				t.Error(err)
+			}
+		}
+	}
+}
+
+func BenchmarkNewAndTable(b *testing.B) {
+	c := cache.New()
+	for i := range 5000 {
+		name := fmt.Sprintf("node-%04d", i)
+		for j := range 10 {
+			c.AddPod(name, holding(fmt.Sprintf("pod-%d-%d", i, j), request(3, 0), uuid(name, j%8)))
+		}
+		c.SetNode(name, inventory(name, 80, 80, 80, 80, 80, 80, 80, 80))
+	}
+	facts := Facts{}
+	for i := range 1000 {
+		facts.Waiting = append(facts.Waiting, WaitFacts{Pod: ref(fmt.Sprint("w", i)), Request: request(gpu.Units(90+i%10), 0)})
+	}
+	for b.Loop() {
+		r := New(c.Nodes(), facts)
+		if err := Table(TableOptions{})(&bytes.Buffer{}, r); err != nil {
+			b.Fatal(err)
+		}
+	}
+}
