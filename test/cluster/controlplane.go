@@ -40,9 +40,6 @@ func (c *Cluster) path(elements ...string) string {
 // verifies, and the kubeconfig files of its clients.
 func (c *Cluster) writeCredentials() error {
 	pki := c.path("pki")
-	if err := os.MkdirAll(pki, 0o700); err != nil {
-		return err
-	}
 	ca, err := newAuthority(pki)
 	if err != nil {
 		return err
@@ -54,6 +51,15 @@ func (c *Cluster) writeCredentials() error {
 	err = ca.server("apiserver", apiServerIP, serviceIP, "127.0.0.1", "localhost",
 		"kubernetes", "kubernetes.default", "kubernetes.default.svc", "kubernetes.default.svc.cluster.local")
 	if err != nil {
+		return err
+	}
+	// What the API server passes on to aggregated servers, they must believe of
+	// nobody else: hence an authority of its own.
+	front, err := newAuthority(filepath.Join(pki, "front-proxy"))
+	if err != nil {
+		return err
+	}
+	if err := front.client("client", "front-proxy-client"); err != nil {
 		return err
 	}
 	if err := ca.client("apiserver-kubelet-client", "kube-apiserver-kubelet-client", "system:masters"); err != nil {
@@ -127,6 +133,13 @@ func (c *Cluster) startEtcdAndAPIServer() error {
 		"--kubelet-client-certificate="+c.path("pki", "apiserver-kubelet-client.crt"),
 		"--kubelet-client-key="+c.path("pki", "apiserver-kubelet-client.key"),
 		"--kubelet-preferred-address-types=InternalIP",
+		"--proxy-client-cert-file="+c.path("pki", "front-proxy", "client.crt"),
+		"--proxy-client-key-file="+c.path("pki", "front-proxy", "client.key"),
+		"--requestheader-allowed-names=front-proxy-client",
+		"--requestheader-client-ca-file="+c.path("pki", "front-proxy", "ca.crt"),
+		"--requestheader-extra-headers-prefix=X-Remote-Extra-",
+		"--requestheader-group-headers=X-Remote-Group",
+		"--requestheader-username-headers=X-Remote-User",
 		"--secure-port=6443",
 		"--service-account-issuer=https://kubernetes.default.svc.cluster.local",
 		"--service-account-key-file="+c.path("pki", "service-account.key"),

@@ -317,6 +317,8 @@ func (c *Cluster) kubeletConfig(n nodeState) ([]byte, error) {
 		MakeIPTablesUtilChains:   &no,
 		MaxPods:                  250,
 		RegisterWithTaints:       n.Taints,
+		// Where it is by default, it would be made on the machine.
+		VolumePluginDir: "/var/lib/kubelet/volume-plugins",
 
 		// A disk that is nearly full is no business of the tests.
 		EvictionHard: map[string]string{
@@ -366,6 +368,10 @@ state = "/run/containerd"
 
 [grpc]
   address = "/run/containerd/containerd.sock"
+
+# Where it is by default, it would be made on the machine.
+[plugins."io.containerd.internal.v1.opt"]
+  path = "/var/lib/containerd/opt"
 
 [plugins."io.containerd.cri.v1.images"]
   snapshotter = "{{.Snapshotter}}"

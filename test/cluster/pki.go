@@ -26,6 +26,9 @@ type authority struct {
 
 // newAuthority makes an authority whose files lie in dir: ca.crt, ca.key.
 func newAuthority(dir string) (*authority, error) {
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		return nil, err
+	}
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {
 		return nil, err
