@@ -15,15 +15,10 @@ import (
 
 	"github.com/gpumem/gpumem/pkg/api"
 	"github.com/gpumem/gpumem/pkg/cache"
-	"github.com/gpumem/gpumem/pkg/gpu"
 )
 
 // Controller feeds a cache from watches.
 type Controller struct {
-	log   *zap.Logger
-	names api.Names
-	cache *cache.Cache
-
 	pods      informers.SharedInformerFactory
 	nodes     informers.SharedInformerFactory
 	podLister listers.PodLister
@@ -40,25 +35,17 @@ func New(log *zap.Logger, client kubernetes.Interface, names api.Names, c *cache
 		).String()
 	})
 	ctl := &Controller{
-		log: log, names: names, cache: c,
 		pods:  informers.NewSharedInformerFactoryWithOptions(client, 0, notTerminal, informers.WithTransform(trim(names))),
 		nodes: informers.NewSharedInformerFactoryWithOptions(client, 0, informers.WithTransform(trim(names))),
 	}
 	podInformer := ctl.pods.Core().V1().Pods()
 	ctl.podLister = podInformer.Lister()
+	books := &Books{Log: log, Names: names, Cache: c}
 	var err error
-	if ctl.podsDone, err = podInformer.Informer().AddEventHandler(toolscache.ResourceEventHandlerFuncs{
-		AddFunc:    func(obj any) { ctl.setPod(obj) },
-		UpdateFunc: ctl.updatePod,
-		DeleteFunc: func(obj any) { ctl.removePod(obj) },
-	}); err != nil {
+	if ctl.podsDone, err = podInformer.Informer().AddEventHandler(books.PodHandler()); err != nil {
 		return nil, fmt.Errorf("watch pods: %w", err)
 	}
-	if ctl.nodesDone, err = ctl.nodes.Core().V1().Nodes().Informer().AddEventHandler(toolscache.ResourceEventHandlerFuncs{
-		AddFunc:    func(obj any) { ctl.setNode(obj) },
-		UpdateFunc: func(_, obj any) { ctl.setNode(obj) },
-		DeleteFunc: func(obj any) { ctl.removeNode(obj) },
-	}); err != nil {
+	if ctl.nodesDone, err = ctl.nodes.Core().V1().Nodes().Informer().AddEventHandler(books.NodeHandler()); err != nil {
 		return nil, fmt.Errorf("watch nodes: %w", err)
 	}
 	return ctl, nil
@@ -93,62 +80,4 @@ func (c *Controller) Pod(namespace, name string) *v1.Pod {
 		return nil // a lister's only error: not found
 	}
 	return pod
-}
-
-func (c *Controller) setPod(obj any) {
-	pod, ok := obj.(*v1.Pod)
-	switch {
-	case !ok || pod.Spec.NodeName == "" || !c.names.Holds(pod):
-	case api.Terminal(pod):
-		c.cache.RemovePod(string(pod.UID))
-	default:
-		holding, err := c.names.Holding(pod)
-		if err != nil {
-			c.log.Warn("pod cannot be read in full",
-				zap.Stringer("pod", holding.Pod), zap.String("uid", holding.Pod.UID),
-				zap.String("node", pod.Spec.NodeName), zap.Error(err))
-		}
-		if !holding.Request.Empty() {
-			c.cache.AddPod(pod.Spec.NodeName, holding)
-		}
-	}
-}
-
-func (c *Controller) updatePod(before, after any) {
-	old, ok := before.(*v1.Pod)
-	if pod, isPod := after.(*v1.Pod); ok && isPod && old.UID != pod.UID {
-		c.cache.RemovePod(string(old.UID))
-	}
-	c.setPod(after)
-}
-
-func (c *Controller) removePod(obj any) {
-	if gone, ok := obj.(toolscache.DeletedFinalStateUnknown); ok {
-		obj = gone.Obj
-	}
-	if pod, ok := obj.(*v1.Pod); ok {
-		c.cache.RemovePod(string(pod.UID))
-	}
-}
-
-func (c *Controller) setNode(obj any) {
-	node, ok := obj.(*v1.Node)
-	if !ok {
-		return
-	}
-	inv, err := c.names.InventoryOf(node)
-	if err != nil {
-		c.log.Warn("node cannot be read; it counts as having no GPUs", zap.String("node", node.Name), zap.Error(err))
-		inv = gpu.Inventory{}
-	}
-	c.cache.SetNode(node.Name, inv)
-}
-
-func (c *Controller) removeNode(obj any) {
-	if gone, ok := obj.(toolscache.DeletedFinalStateUnknown); ok {
-		obj = gone.Obj
-	}
-	if node, ok := obj.(*v1.Node); ok {
-		c.cache.RemoveNode(node.Name)
-	}
 }

@@ -1,0 +1,94 @@
+package controller
+
+import (
+	"go.uber.org/zap"
+	v1 "k8s.io/api/core/v1"
+	toolscache "k8s.io/client-go/tools/cache"
+
+	"github.com/gpumem/gpumem/pkg/api"
+	"github.com/gpumem/gpumem/pkg/cache"
+	"github.com/gpumem/gpumem/pkg/gpu"
+)
+
+// Books enters what the API server tells into a cache.
+type Books struct {
+	Log   *zap.Logger
+	Names api.Names
+	Cache *cache.Cache
+}
+
+// PodHandler enters pods. It must be given every pod that is not terminal.
+func (b *Books) PodHandler() toolscache.ResourceEventHandler {
+	return toolscache.ResourceEventHandlerFuncs{
+		AddFunc: b.setPod,
+		UpdateFunc: func(before, after any) {
+			old, wasPod := before.(*v1.Pod)
+			if pod, isPod := after.(*v1.Pod); wasPod && isPod && old.UID != pod.UID {
+				b.removePod(old)
+			}
+			b.setPod(after)
+		},
+		DeleteFunc: func(obj any) { b.removePod(last(obj)) },
+	}
+}
+
+// NodeHandler enters nodes.
+func (b *Books) NodeHandler() toolscache.ResourceEventHandler {
+	return toolscache.ResourceEventHandlerFuncs{
+		AddFunc:    b.setNode,
+		UpdateFunc: func(_, after any) { b.setNode(after) },
+		DeleteFunc: func(obj any) {
+			if node, ok := last(obj).(*v1.Node); ok {
+				b.Cache.RemoveNode(node.Name)
+			}
+		},
+	}
+}
+
+// last returns the object itself where a deletion was missed and only its last
+// known state is told.
+func last(obj any) any {
+	if gone, ok := obj.(toolscache.DeletedFinalStateUnknown); ok {
+		return gone.Obj
+	}
+	return obj
+}
+
+func (b *Books) setPod(obj any) {
+	pod, ok := obj.(*v1.Pod)
+	switch {
+	case !ok || pod.Spec.NodeName == "" || !b.Names.Holds(pod):
+		return
+	case api.Terminal(pod):
+		b.removePod(pod)
+		return
+	}
+	holding, err := b.Names.Holding(pod)
+	if err != nil {
+		b.Log.Warn("pod cannot be read in full",
+			zap.Stringer("pod", holding.Pod), zap.String("uid", holding.Pod.UID),
+			zap.String("node", pod.Spec.NodeName), zap.Error(err))
+	}
+	if !holding.Request.Empty() {
+		b.Cache.AddPod(pod.Spec.NodeName, holding)
+	}
+}
+
+func (b *Books) removePod(obj any) {
+	if pod, ok := obj.(*v1.Pod); ok {
+		b.Cache.RemovePod(string(pod.UID))
+	}
+}
+
+func (b *Books) setNode(obj any) {
+	node, ok := obj.(*v1.Node)
+	if !ok {
+		return
+	}
+	inv, err := b.Names.InventoryOf(node)
+	if err != nil {
+		b.Log.Warn("node cannot be read; it counts as having no GPUs", zap.String("node", node.Name), zap.Error(err))
+		inv = gpu.Inventory{}
+	}
+	b.Cache.SetNode(node.Name, inv)
+}

@@ -1,0 +1,262 @@
+package controller
+
+import (
+	"context"
+	"encoding/json"
+	"net/http"
+	"net/http/httptest"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+
+	"github.com/google/go-cmp/cmp"
+	"go.uber.org/zap/zaptest"
+	v1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/kubernetes/fake"
+	"k8s.io/client-go/rest"
+	toolscache "k8s.io/client-go/tools/cache"
+
+	"github.com/gpumem/gpumem/pkg/api"
+	"github.com/gpumem/gpumem/pkg/cache"
+	"github.com/gpumem/gpumem/pkg/gpu"
+)
+
+const inventory = `{"v":1,"unitMiB":1024,"gpus":[{"uuid":"GPU-a","index":0,"memoryMiB":16384,"units":16,"healthy":true},{"uuid":"GPU-b","index":1,"memoryMiB":16384,"units":16,"healthy":true}]}`
+
+func names(t testing.TB) api.Names {
+	t.Helper()
+	n, err := api.NewNames(api.DefaultDomain)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return n
+}
+
+func node(annotation string) *v1.Node {
+	return &v1.Node{ObjectMeta: metav1.ObjectMeta{Name: "node", Annotations: map[string]string{
+		"gpumem.dev/inventory": annotation, "other.io/key": "long",
+	}}}
+}
+
+// pod is bound to the node, holds 3 units and is on that GPU.
+func pod(name, uid, device string) *v1.Pod {
+	return &v1.Pod{
+		ObjectMeta: metav1.ObjectMeta{
+			Namespace: "team", Name: name, UID: types.UID(uid),
+			Annotations: map[string]string{"gpumem.dev/assignment": `{"v":1,"unitMiB":1024,"gpus":[{"uuid":"` + device + `","index":0,"units":3}]}`},
+		},
+		Spec: v1.PodSpec{NodeName: "node", Containers: []v1.Container{{
+			Name: "main", Image: "long", Resources: v1.ResourceRequirements{Limits: v1.ResourceList{"gpumem.dev/gpu-mem": resource.MustParse("3")}},
+		}}},
+	}
+}
+
+// requested returns what each device of the node holds, in order of the index.
+func requested(c *cache.Cache) []gpu.Units {
+	n, _ := c.Node("node")
+	var out []gpu.Units
+	for _, d := range n.Devices {
+		out = append(out, d.Requested)
+	}
+	return out
+}
+
+func TestBooks(t *testing.T) {
+	terminating := pod("web", "1", "GPU-a")
+	terminating.DeletionTimestamp = &metav1.Time{}
+	done := pod("web", "1", "GPU-a")
+	done.Status.Phase = v1.PodSucceeded
+	waiting := pod("web", "1", "GPU-a")
+	waiting.Spec.NodeName = ""
+	broken := pod("web", "1", "GPU-a")
+	broken.Annotations["gpumem.dev/assignment"] = "{"
+
+	type step func(pods, nodes toolscache.ResourceEventHandler)
+	add := func(p *v1.Pod) step {
+		return func(pods, _ toolscache.ResourceEventHandler) { pods.OnAdd(p, false) }
+	}
+	update := func(before, after *v1.Pod) step {
+		return func(pods, _ toolscache.ResourceEventHandler) { pods.OnUpdate(before, after) }
+	}
+	remove := func(obj any) step {
+		return func(pods, _ toolscache.ResourceEventHandler) { pods.OnDelete(obj) }
+	}
+	for _, tc := range []struct {
+		name  string
+		steps []step
+		want  []gpu.Units
+	}{
+		{"a bound pod counts", []step{add(pod("web", "1", "GPU-a"))}, []gpu.Units{3, 0}},
+		{"told twice, counts once", []step{add(pod("web", "1", "GPU-a")), add(pod("web", "1", "GPU-a"))}, []gpu.Units{3, 0}},
+		{"a pod that is not bound does not count", []step{add(waiting)}, []gpu.Units{0, 0}},
+		{"a pod that is being deleted counts", []step{add(pod("web", "1", "GPU-a")), update(pod("web", "1", "GPU-a"), terminating)}, []gpu.Units{3, 0}},
+		{"a terminal pod does not", []step{add(pod("web", "1", "GPU-a")), update(pod("web", "1", "GPU-a"), done)}, []gpu.Units{0, 0}},
+		{"a correction moves it", []step{add(pod("web", "1", "GPU-a")), update(pod("web", "1", "GPU-a"), pod("web", "1", "GPU-b"))}, []gpu.Units{0, 3}},
+		{"gone", []step{add(pod("web", "1", "GPU-a")), remove(pod("web", "1", "GPU-a"))}, []gpu.Units{0, 0}},
+		{"gone, and the deletion was missed", []step{add(pod("web", "1", "GPU-a")), remove(toolscache.DeletedFinalStateUnknown{Key: "team/web", Obj: pod("web", "1", "GPU-a")})}, []gpu.Units{0, 0}},
+		{"made again under its name, told as an update", []step{add(pod("web", "1", "GPU-a")), update(pod("web", "1", "GPU-a"), pod("web", "2", "GPU-b"))}, []gpu.Units{0, 3}},
+		{"the old one's deletion comes after the new one", []step{add(pod("web", "2", "GPU-b")), remove(pod("web", "1", "GPU-a"))}, []gpu.Units{0, 3}},
+		{"a broken annotation is nowhere and stops nothing", []step{add(broken), add(pod("db", "2", "GPU-b"))}, []gpu.Units{0, 3}},
+		{"things that are no pods", []step{remove("x"), remove(nil), func(pods, nodes toolscache.ResourceEventHandler) { pods.OnAdd(7, false); nodes.OnAdd("x", false) }}, []gpu.Units{0, 0}},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			books := &Books{Log: zaptest.NewLogger(t), Names: names(t), Cache: cache.New()}
+			pods, nodes := books.PodHandler(), books.NodeHandler()
+			nodes.OnAdd(node(inventory), false)
+			for _, s := range tc.steps {
+				s(pods, nodes)
+			}
+			if diff := cmp.Diff(tc.want, requested(books.Cache)); diff != "" {
+				t.Errorf("requested (-want +got):\n%s", diff)
+			}
+		})
+	}
+}
+
+func TestANodeThatCannotBeReadStopsNothing(t *testing.T) {
+	books := &Books{Log: zaptest.NewLogger(t), Names: names(t), Cache: cache.New()}
+	nodes := books.NodeHandler()
+	nodes.OnAdd(node("{"), false)
+	if n, ok := books.Cache.Node("node"); !ok || len(n.Devices) != 0 {
+		t.Errorf("known %t with %d devices, want known with none", ok, len(n.Devices))
+	}
+	nodes.OnUpdate(nil, node(inventory))
+	if n, _ := books.Cache.Node("node"); len(n.Devices) != 2 {
+		t.Errorf("%d devices after it was mended, want 2", len(n.Devices))
+	}
+	nodes.OnDelete(toolscache.DeletedFinalStateUnknown{Obj: node(inventory)})
+	if _, ok := books.Cache.Node("node"); ok {
+		t.Error("still there after its deletion")
+	}
+}
+
+func TestControllerIsReadyWhenItHasSeenEverything(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		client := fake.NewClientset(node(inventory), pod("web", "1", "GPU-a"), pod("db", "2", "GPU-b"))
+		books := cache.New()
+		ctl, err := New(zaptest.NewLogger(t), client, names(t), books)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if ctl.Missing() == "" {
+			t.Error("ready before anything was listed")
+		}
+		ctx, cancel := context.WithCancel(t.Context())
+		done := make(chan struct{})
+		go func() { defer close(done); ctl.Run(ctx) }()
+		synctest.Wait()
+		if missing := ctl.Missing(); missing != "" {
+			t.Errorf("not ready: %s", missing)
+		}
+		if diff := cmp.Diff([]gpu.Units{3, 3}, requested(books)); diff != "" {
+			t.Errorf("requested (-want +got):\n%s", diff)
+		}
+		if ctl.Pod("team", "web") == nil || ctl.Pod("team", "nobody") != nil {
+			t.Error("Pod does not answer from the watch")
+		}
+		cancel()
+		<-done
+	})
+}
+
+func TestTrimKeepsWhatIsRead(t *testing.T) {
+	full := pod("web", "1", "GPU-a")
+	full.Annotations["other.io/key"] = "long"
+	full.Spec.Containers[0].Env = []v1.EnvVar{{Name: "SECRET", Value: "x"}}
+	full.ManagedFields = []metav1.ManagedFieldsEntry{{Manager: "x"}}
+	n := names(t)
+	want, err := n.Holding(full)
+	if err != nil {
+		t.Fatal(err)
+	}
+	obj, err := trim(n)(full)
+	if err != nil {
+		t.Fatal(err)
+	}
+	small := obj.(*v1.Pod)
+	got, err := n.Holding(small)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("holding (-full +trimmed):\n%s", diff)
+	}
+	if len(small.Annotations) != 1 || small.Spec.Containers[0].Env != nil || small.ManagedFields != nil {
+		t.Errorf("kept too much: %v", small)
+	}
+	obj, err = trim(n)(node(inventory))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got := obj.(*v1.Node).Annotations; len(got) != 1 {
+		t.Errorf("kept annotations %v of the node, want the inventory alone", got)
+	}
+}
+
+func TestClientTellsRefusalFromUnknownOutcome(t *testing.T) {
+	for _, tc := range []struct {
+		name        string
+		answer      http.HandlerFunc
+		wantErr     bool
+		wantRefused bool
+	}{
+		{"written", func(w http.ResponseWriter, r *http.Request) { status(w, http.StatusCreated, "") }, false, false},
+		{"conflict", func(w http.ResponseWriter, r *http.Request) { status(w, http.StatusConflict, "Conflict") }, true, true},
+		{"gone", func(w http.ResponseWriter, r *http.Request) { status(w, http.StatusNotFound, "NotFound") }, true, true},
+		{"the server timed out", func(w http.ResponseWriter, r *http.Request) { status(w, http.StatusGatewayTimeout, "Timeout") }, true, false},
+		{"the server broke", func(w http.ResponseWriter, r *http.Request) {
+			status(w, http.StatusInternalServerError, "InternalError")
+		}, true, false},
+		{"the connection broke", func(http.ResponseWriter, *http.Request) { panic(http.ErrAbortHandler) }, true, false},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			var deadline atomic.Value
+			server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+				deadline.Store(r.URL.Query().Get("timeout"))
+				tc.answer(w, r)
+			}))
+			defer server.Close()
+			client, err := kubernetes.NewForConfig(&rest.Config{Host: server.URL})
+			if err != nil {
+				t.Fatal(err)
+			}
+			c := NewClient(nil, client)
+			err = c.Bind(t.Context(), &v1.Binding{ObjectMeta: metav1.ObjectMeta{Namespace: "team", Name: "web"}})
+			if (err != nil) != tc.wantErr {
+				t.Errorf("error %v, want one: %t", err, tc.wantErr)
+			}
+			if got := err != nil && c.Refused(err); got != tc.wantRefused {
+				t.Errorf("refused %t, want %t (%v)", got, tc.wantRefused, err)
+			}
+			if got := deadline.Load(); got != BindDeadline.String() {
+				t.Errorf("the server was given %q, want %s", got, BindDeadline)
+			}
+		})
+	}
+}
+
+func TestClientThatFindsNoServerIsRefused(t *testing.T) {
+	server := httptest.NewServer(http.NotFoundHandler())
+	server.Close()
+	client, err := kubernetes.NewForConfig(&rest.Config{Host: server.URL})
+	if err != nil {
+		t.Fatal(err)
+	}
+	c := NewClient(nil, client)
+	if err := c.Bind(t.Context(), &v1.Binding{ObjectMeta: metav1.ObjectMeta{Namespace: "team", Name: "web"}}); !c.Refused(err) {
+		t.Errorf("not refused: %v", err)
+	}
+}
+
+func status(w http.ResponseWriter, code int32, reason metav1.StatusReason) {
+	w.Header().Set("Content-Type", "application/json")
+	w.WriteHeader(int(code))
+	// A failed write shows as a failed Bind.
+	_ = json.NewEncoder(w).Encode(metav1.Status{
+		TypeMeta: metav1.TypeMeta{Kind: "Status", APIVersion: "v1"}, Code: code, Reason: reason, Message: string(reason),
+	})
+}
