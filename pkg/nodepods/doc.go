@@ -1,0 +1,26 @@
+// Package nodepods is the device plugin's view of the API server: the pods that
+// are bound to its node, as the core wants them, and all that the plugin writes.
+//
+// # Protocol
+//
+//   - Pods is a watch of the node's pods that have not ended, cut down to what
+//     the core reads before it is stored. Correct patches the annotations of one
+//     pod, and nothing else of it.
+//   - Node is a watch of the node's own object. It writes the inventory
+//     annotation whenever it is not what the node offers: when the GPUs change,
+//     when somebody edits it, when the object is made again.
+//   - Events says on pods and on the node what has been done to them.
+//
+// # Invariants
+//
+//   - A patch carries the pod's UID as a precondition: a pod made again under
+//     the same name never gets the annotations of the one before it.
+//   - Watch events are data. Each replaces what was known of its pod, and one
+//     that is older than what is known is dropped.
+//   - No lock is held over a call.
+//
+// # Decisions
+//
+// Pods that have ended are left out by the field selector, so that to the core
+// they are simply gone. A pod that is being deleted is in: its containers run.
+package nodepods

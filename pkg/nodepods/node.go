@@ -1,0 +1,165 @@
+package nodepods
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"sync"
+	"time"
+
+	"go.uber.org/zap"
+	v1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/fields"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/informers"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/tools/cache"
+
+	"github.com/gpumem/gpumem/pkg/api"
+	"github.com/gpumem/gpumem/pkg/gpu"
+)
+
+// How long to wait after a write that failed: twice as long each time.
+const (
+	minRetry = time.Second
+	maxRetry = time.Minute
+	// writeTimeout bounds one write.
+	writeTimeout = 10 * time.Second
+)
+
+// Node keeps the inventory annotation of a node what it should be.
+type Node struct {
+	client kubernetes.Interface
+	names  api.Names
+	name   string
+	log    *zap.Logger
+
+	mu      sync.Mutex
+	missing string // why the annotation is not what it should be
+}
+
+// NewNode returns a Node that does nothing until it runs.
+func NewNode(client kubernetes.Interface, names api.Names, name string, log *zap.Logger) *Node {
+	return &Node{client: client, names: names, name: name, log: log, missing: "node " + name + " has not been read yet"}
+}
+
+// Missing says why the annotation is not what it should be.
+func (n *Node) Missing() string {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	return n.missing
+}
+
+// Run writes until the context is done. The source tells what the node offers,
+// and has a channel that is closed when it offers something else.
+func (n *Node) Run(ctx context.Context, source func() (gpu.Inventory, <-chan struct{})) error {
+	factory := informers.NewSharedInformerFactoryWithOptions(n.client, 0,
+		informers.WithTweakListOptions(func(o *metav1.ListOptions) {
+			o.FieldSelector = fields.OneTermEqualSelector("metadata.name", n.name).String()
+		}),
+		informers.WithTransform(n.trim),
+	)
+	informer := factory.Core().V1().Nodes().Informer()
+	touched := make(chan struct{}, 1)
+	touch := func(any) {
+		select {
+		case touched <- struct{}{}:
+		default:
+		}
+	}
+	if _, err := informer.AddEventHandler(cache.ResourceEventHandlerFuncs{
+		AddFunc:    touch,
+		UpdateFunc: func(_, obj any) { touch(obj) },
+	}); err != nil {
+		return fmt.Errorf("watch node %s: %w", n.name, err)
+	}
+	factory.StartWithContext(ctx)
+	defer factory.Shutdown()
+	if !cache.WaitForCacheSync(ctx.Done(), informer.HasSynced) {
+		return nil
+	}
+
+	wait := minRetry
+	for {
+		inv, changed := source()
+		err := n.ensure(ctx, informer.GetStore(), inv)
+		if ctx.Err() != nil {
+			return nil
+		}
+		n.settle(err)
+		var retry <-chan time.Time
+		if err != nil {
+			retry, wait = time.After(wait), min(2*wait, maxRetry)
+		} else {
+			wait = minRetry
+		}
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-changed:
+		case <-touched:
+		case <-retry:
+		}
+	}
+}
+
+// ensure writes the annotation if it is not what it should be.
+func (n *Node) ensure(ctx context.Context, store cache.Store, inv gpu.Inventory) error {
+	value, err := api.EncodeInventory(inv)
+	if err != nil {
+		return fmt.Errorf("encode the inventory: %w", err)
+	}
+	obj, ok, err := store.GetByKey(n.name)
+	if err != nil || !ok {
+		return fmt.Errorf("node %s is not there yet", n.name)
+	}
+	node, ok := obj.(*v1.Node)
+	if !ok {
+		return fmt.Errorf("node %s is a %T", n.name, obj)
+	}
+	if node.Annotations[n.names.Inventory()] == value {
+		return nil
+	}
+	patch, err := json.Marshal(map[string]any{
+		"metadata": map[string]any{"annotations": map[string]string{n.names.Inventory(): value}},
+	})
+	if err != nil {
+		return fmt.Errorf("encode the inventory: %w", err)
+	}
+	ctx, cancel := context.WithTimeout(ctx, writeTimeout)
+	defer cancel()
+	if _, err := n.client.CoreV1().Nodes().Patch(ctx, n.name, types.MergePatchType, patch, metav1.PatchOptions{}); err != nil {
+		return fmt.Errorf("write the inventory of node %s: %w", n.name, err)
+	}
+	n.log.Info("inventory written", zap.String("node", n.name), zap.Int("devices", len(inv.Devices)), zap.Int64("units", int64(inv.Capacity())))
+	return nil
+}
+
+// settle remembers how a write went, and logs it when it went otherwise than
+// the one before.
+func (n *Node) settle(err error) {
+	missing := ""
+	if err != nil {
+		missing = err.Error()
+	}
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if missing != "" && missing != n.missing {
+		n.log.Warn("inventory not written", zap.String("node", n.name), zap.Error(err))
+	}
+	n.missing = missing
+}
+
+// trim keeps of a node what is read here.
+func (n *Node) trim(obj any) (any, error) {
+	node, ok := obj.(*v1.Node)
+	if !ok {
+		return obj, nil
+	}
+	out := &v1.Node{ObjectMeta: metav1.ObjectMeta{Name: node.Name, UID: node.UID, ResourceVersion: node.ResourceVersion}}
+	if value, ok := node.Annotations[n.names.Inventory()]; ok {
+		out.Annotations = map[string]string{n.names.Inventory(): value}
+	}
+	return out, nil
+}

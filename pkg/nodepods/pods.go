@@ -1,0 +1,251 @@
+package nodepods
+
+import (
+	"cmp"
+	"context"
+	"encoding/json"
+	"fmt"
+	"maps"
+	"reflect"
+	"slices"
+	"strings"
+	"sync"
+
+	"go.uber.org/zap"
+	v1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/fields"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/resourceversion"
+	"k8s.io/client-go/informers"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/tools/cache"
+
+	"github.com/gpumem/gpumem/pkg/allocation"
+	"github.com/gpumem/gpumem/pkg/api"
+	"github.com/gpumem/gpumem/pkg/gpu"
+	"github.com/gpumem/gpumem/pkg/placement"
+)
+
+// Pods are the pods of one node that hold GPU memory and have not ended.
+type Pods struct {
+	client kubernetes.Interface
+	names  api.Names
+	node   string
+	log    *zap.Logger
+
+	mu      sync.Mutex // guards the rest
+	synced  bool
+	pods    map[types.NamespacedName]entry
+	changed chan struct{} // closed and replaced when pods change
+}
+
+// entry is one pod as last seen.
+type entry struct {
+	pod     allocation.Pod
+	version string // resource version
+	problem string // what of it cannot be read
+}
+
+// NewPods returns a view that is empty until it runs.
+func NewPods(client kubernetes.Interface, names api.Names, node string, log *zap.Logger) *Pods {
+	return &Pods{
+		client: client, names: names, node: node, log: log,
+		pods:    make(map[types.NamespacedName]entry),
+		changed: make(chan struct{}),
+	}
+}
+
+// Run watches until the context is done.
+func (p *Pods) Run(ctx context.Context) error {
+	selector := fields.AndSelectors(
+		fields.OneTermEqualSelector("spec.nodeName", p.node),
+		fields.OneTermNotEqualSelector("status.phase", string(v1.PodSucceeded)),
+		fields.OneTermNotEqualSelector("status.phase", string(v1.PodFailed)),
+	)
+	factory := informers.NewSharedInformerFactoryWithOptions(p.client, 0,
+		informers.WithTweakListOptions(func(o *metav1.ListOptions) { o.FieldSelector = selector.String() }),
+		informers.WithTransform(p.trim),
+	)
+	handler, err := factory.Core().V1().Pods().Informer().AddEventHandler(cache.ResourceEventHandlerFuncs{
+		AddFunc:    func(obj any) { p.put(obj) },
+		UpdateFunc: func(_, obj any) { p.put(obj) },
+		DeleteFunc: p.remove,
+	})
+	if err != nil {
+		return fmt.Errorf("watch pods: %w", err)
+	}
+	factory.StartWithContext(ctx)
+	defer factory.Shutdown()
+	if cache.WaitForCacheSync(ctx.Done(), handler.HasSynced) {
+		p.mu.Lock()
+		p.synced = true
+		p.signal()
+		p.mu.Unlock()
+	}
+	<-ctx.Done()
+	return nil
+}
+
+// Missing says what is missing before the pods can be relied on.
+func (p *Pods) Missing() string {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.synced {
+		return ""
+	}
+	return "the pods of node " + p.node + " have not been listed yet"
+}
+
+// Pods returns the pods, by namespace and name, whether they are all of them,
+// and a channel that is closed when something of this has changed.
+func (p *Pods) Pods() (pods []allocation.Pod, complete bool, changed <-chan struct{}) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for _, e := range p.pods {
+		pods = append(pods, e.pod)
+	}
+	slices.SortFunc(pods, func(a, b allocation.Pod) int {
+		return cmp.Or(strings.Compare(a.Pod.Namespace, b.Pod.Namespace), strings.Compare(a.Pod.Name, b.Pod.Name))
+	})
+	return pods, p.synced, p.changed
+}
+
+// trim keeps of a pod what is read here: the watch holds every pod of the node.
+func (p *Pods) trim(obj any) (any, error) {
+	pod, ok := obj.(*v1.Pod)
+	if !ok {
+		return obj, nil
+	}
+	out := &v1.Pod{
+		ObjectMeta: metav1.ObjectMeta{
+			Namespace: pod.Namespace, Name: pod.Name, UID: pod.UID,
+			ResourceVersion: pod.ResourceVersion, CreationTimestamp: pod.CreationTimestamp,
+		},
+		Spec:   v1.PodSpec{NodeName: pod.Spec.NodeName},
+		Status: v1.PodStatus{Phase: pod.Status.Phase, StartTime: pod.Status.StartTime},
+	}
+	if !p.names.Holds(pod) {
+		return out, nil
+	}
+	for key, value := range pod.Annotations {
+		if strings.HasPrefix(key, p.names.Domain()+"/") {
+			metav1.SetMetaDataAnnotation(&out.ObjectMeta, key, value)
+		}
+	}
+	out.Spec.InitContainers = p.trimContainers(pod.Spec.InitContainers)
+	out.Spec.Containers = p.trimContainers(pod.Spec.Containers)
+	return out, nil
+}
+
+func (p *Pods) trimContainers(containers []v1.Container) []v1.Container {
+	ours := func(list v1.ResourceList) v1.ResourceList {
+		list = maps.Clone(list)
+		maps.DeleteFunc(list, func(name v1.ResourceName, _ resource.Quantity) bool {
+			return name != p.names.GPUMem() && name != p.names.GPUCore()
+		})
+		return list
+	}
+	var out []v1.Container
+	for _, c := range containers {
+		out = append(out, v1.Container{
+			Name: c.Name, RestartPolicy: c.RestartPolicy,
+			Resources: v1.ResourceRequirements{Limits: ours(c.Resources.Limits), Requests: ours(c.Resources.Requests)},
+		})
+	}
+	return out
+}
+
+func key(pod *v1.Pod) types.NamespacedName {
+	return types.NamespacedName{Namespace: pod.Namespace, Name: pod.Name}
+}
+
+// put takes in a pod as the API server has it.
+func (p *Pods) put(obj any) {
+	pod, ok := obj.(*v1.Pod)
+	if !ok {
+		return
+	}
+	if !p.names.Holds(pod) || api.Terminal(pod) || pod.Spec.NodeName != p.node {
+		p.forget(pod)
+		return
+	}
+	holding, err := p.names.Holding(pod)
+	now := entry{
+		pod:     allocation.Pod{Holding: holding, Created: pod.CreationTimestamp.Time},
+		version: pod.ResourceVersion,
+	}
+	if err != nil {
+		now.problem = err.Error()
+	}
+	p.mu.Lock()
+	was, known := p.pods[key(pod)]
+	if known && was.newer(now) {
+		p.mu.Unlock()
+		return
+	}
+	p.pods[key(pod)] = now
+	if !known || !reflect.DeepEqual(was.pod, now.pod) {
+		p.signal()
+	}
+	p.mu.Unlock()
+	if now.problem != "" && now.problem != was.problem {
+		p.log.Warn("pod cannot be read in full", zap.Stringer("pod", holding.Pod), zap.String("uid", holding.Pod.UID), zap.Error(err))
+	}
+}
+
+// newer reports whether e is the same pod at a later time than another entry.
+func (e entry) newer(than entry) bool {
+	if e.pod.Pod.UID != than.pod.Pod.UID {
+		return false
+	}
+	order, err := resourceversion.CompareResourceVersion(e.version, than.version)
+	return err == nil && order > 0
+}
+
+func (p *Pods) remove(obj any) {
+	if tombstone, ok := obj.(cache.DeletedFinalStateUnknown); ok {
+		obj = tombstone.Obj
+	}
+	if pod, ok := obj.(*v1.Pod); ok {
+		p.forget(pod)
+	}
+}
+
+// forget drops a pod, but not one that was made again under its name.
+func (p *Pods) forget(pod *v1.Pod) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if was, ok := p.pods[key(pod)]; ok && was.pod.Pod.UID == string(pod.UID) {
+		delete(p.pods, key(pod))
+		p.signal()
+	}
+}
+
+// signal tells that something changed. The lock must be held.
+func (p *Pods) signal() {
+	close(p.changed)
+	p.changed = make(chan struct{})
+}
+
+// Correct writes which GPUs of an inventory a pod has. The API server refuses
+// it when the pod of that name is another by now.
+func (p *Pods) Correct(ctx context.Context, ref placement.PodRef, a placement.Assignment, inv gpu.Inventory) error {
+	annotations, err := p.names.AssignmentAnnotations(a, placement.NewNode(p.node, inv, nil))
+	if err != nil {
+		return fmt.Errorf("write the assignment of pod %s: %w", ref, err)
+	}
+	patch, err := json.Marshal(map[string]any{
+		"metadata": map[string]any{"uid": ref.UID, "annotations": annotations},
+	})
+	if err != nil {
+		return fmt.Errorf("write the assignment of pod %s: %w", ref, err)
+	}
+	pod, err := p.client.CoreV1().Pods(ref.Namespace).Patch(ctx, ref.Name, types.MergePatchType, patch, metav1.PatchOptions{})
+	if err != nil {
+		return fmt.Errorf("write the assignment of pod %s: %w", ref, err)
+	}
+	p.put(pod) // the watch brings it too, but later
+	return nil
+}
