@@ -1,0 +1,7 @@
+// Package stack puts gpumem, as it stands in this checkout, on a test cluster:
+// it builds the binaries and their images, loads them onto the nodes and
+// installs the chart with Helm, as a user would.
+//
+// The device plugin is the unmodified binary. What it finds on a node is the
+// simulated driver library that package fakenvml describes.
+package stack

@@ -1,0 +1,175 @@
+package stack
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+
+	"golang.org/x/sync/errgroup"
+
+	"github.com/gpumem/gpumem/test/cluster"
+	"github.com/gpumem/gpumem/test/images"
+)
+
+// The release that Install makes.
+const (
+	Release   = "gpumem"
+	Namespace = "gpumem-system"
+	// Version is the chart's appVersion, and so the tag of the images.
+	Version = "0.1.0"
+)
+
+// A Stack is gpumem built from this checkout.
+type Stack struct {
+	root string // of the checkout
+	out  string // where what was built lies
+	log  io.Writer
+}
+
+// Build compiles the binaries and writes their images into a folder.
+func Build(ctx context.Context, out string, log io.Writer) (*Stack, error) {
+	root, err := run(ctx, "", "go", "list", "-m", "-f", "{{.Dir}}", "github.com/gpumem/gpumem")
+	if err != nil {
+		return nil, fmt.Errorf("find the checkout: %w", err)
+	}
+	s := &Stack{root: strings.TrimSpace(root), out: out, log: log}
+	if err := os.MkdirAll(out, 0o755); err != nil {
+		return nil, err
+	}
+	for _, b := range []struct {
+		name string
+		cgo  string // the driver's library is loaded through cgo
+	}{{"gpumem-extender", "0"}, {"kubectl-inspect-gpumem", "0"}, {"gpumem-device-plugin", "1"}} {
+		fmt.Fprintf(log, "build %s\n", b.name)
+		cmd := exec.CommandContext(ctx, "go", "build", "-trimpath", "-buildvcs=false",
+			"-ldflags", "-s -w -X main.version=v"+Version, "-o", s.Binary(b.name), "./cmd/"+b.name)
+		cmd.Dir = s.root
+		cmd.Env = append(os.Environ(), "CGO_ENABLED="+b.cgo, "CGO_CFLAGS=-O2 -g -Wno-deprecated-declarations")
+		if output, err := cmd.CombinedOutput(); err != nil {
+			return nil, fmt.Errorf("build %s: %w\n%s", b.name, err, output)
+		}
+	}
+	return s, nil
+}
+
+// Binary returns the file of a binary by its name.
+func (s *Stack) Binary(name string) string { return filepath.Join(s.out, name) }
+
+// Chart returns the folder of the chart.
+func (s *Stack) Chart() string { return filepath.Join(s.root, "charts", "gpumem") }
+
+// Sample returns a file of config/samples.
+func (s *Stack) Sample(name string) string {
+	return filepath.Join(s.root, "config", "samples", name)
+}
+
+// LoadImages puts the images of gpumem, of kube-scheduler and of the sample on
+// all nodes.
+func (s *Stack) LoadImages(ctx context.Context, c *cluster.Cluster) error {
+	archives, err := s.images(c)
+	if err != nil {
+		return err
+	}
+	group, ctx := errgroup.WithContext(ctx)
+	for _, node := range c.Nodes() {
+		group.Go(func() error {
+			for _, archive := range archives {
+				fmt.Fprintf(s.log, "load %s on %s\n", filepath.Base(archive), node)
+				if err := c.LoadImage(ctx, archive, node); err != nil {
+					return fmt.Errorf("load %s on %s: %w", archive, node, err)
+				}
+			}
+			return nil
+		})
+	}
+	return group.Wait()
+}
+
+func (s *Stack) images(c *cluster.Cluster) ([]string, error) {
+	libraries, err := images.SharedLibraries(s.Binary("gpumem-device-plugin"))
+	if err != nil {
+		return nil, err
+	}
+	var archives []string
+	for _, image := range []struct {
+		binary, user string
+		files        []images.File
+	}{
+		{"gpumem-extender", "65532:65532", images.Nonroot()},
+		{"gpumem-device-plugin", "0:0", libraries},
+	} {
+		archive := filepath.Join(s.out, image.binary+".tar")
+		err := images.Image{
+			Name:       "ghcr.io/gpumem/" + image.binary + ":" + Version,
+			Files:      append(images.Programs(s.Binary(image.binary)), image.files...),
+			Entrypoint: []string{"/usr/local/bin/" + image.binary},
+			User:       image.user,
+		}.WriteFile(archive)
+		if err != nil {
+			return nil, fmt.Errorf("image of %s: %w", image.binary, err)
+		}
+		archives = append(archives, archive)
+	}
+	sample, err := c.SampleImageFile()
+	if err != nil {
+		return nil, err
+	}
+	scheduler, err := c.SchedulerImageFile()
+	if err != nil {
+		return nil, err
+	}
+	return append(archives, sample, scheduler), nil
+}
+
+// Install installs the chart with the values of its demo and waits until all
+// of its pods are ready. It returns what Helm prints: the chart's notes.
+// More values are given as Helm's --set takes them.
+func (s *Stack) Install(ctx context.Context, c *cluster.Cluster, set ...string) (notes string, err error) {
+	helm, err := c.Helm(ctx, s.log)
+	if err != nil {
+		return "", err
+	}
+	fmt.Fprintln(s.log, "helm upgrade --install", Release)
+	args := []string{
+		"--kubeconfig", c.Kubeconfig(),
+		"upgrade", "--install", Release, s.Chart(), "--namespace", Namespace, "--create-namespace",
+		"--values", filepath.Join(s.Chart(), "ci", "demo-values.yaml"),
+		"--wait", "--timeout", "3m",
+	}
+	for _, value := range set {
+		args = append(args, "--set", value)
+	}
+	return run(ctx, "", helm, args...)
+}
+
+// Inspect runs kubectl-inspect-gpumem and returns what it prints.
+func (s *Stack) Inspect(ctx context.Context, c *cluster.Cluster, args ...string) (string, error) {
+	return run(ctx, "", s.Binary("kubectl-inspect-gpumem"), append([]string{"--kubeconfig", c.Kubeconfig()}, args...)...)
+}
+
+// Kubectl runs kubectl and returns what it prints.
+func (s *Stack) Kubectl(ctx context.Context, c *cluster.Cluster, args ...string) (string, error) {
+	kubectl, err := c.Kubectl()
+	if err != nil {
+		return "", err
+	}
+	return run(ctx, "", kubectl, append([]string{"--kubeconfig", c.Kubeconfig()}, args...)...)
+}
+
+// run runs a command to its end and returns its output; the error has what it
+// said on standard error.
+func run(ctx context.Context, dir, name string, args ...string) (string, error) {
+	cmd := exec.CommandContext(ctx, name, args...)
+	cmd.Dir = dir
+	var stdout, stderr bytes.Buffer
+	cmd.Stdout, cmd.Stderr = &stdout, &stderr
+	if err := cmd.Run(); err != nil {
+		return stdout.String(), fmt.Errorf("%s: %w\n%s", cmd, err, stderr.String())
+	}
+	return stdout.String(), nil
+}
