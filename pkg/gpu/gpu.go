@@ -1,7 +1,9 @@
 package gpu
 
 import (
+	"cmp"
 	"fmt"
+	"math"
 	"slices"
 	"strings"
 )
@@ -61,12 +63,21 @@ func (inv Inventory) Capacity() Units {
 	return sum
 }
 
+// maxMiB bounds the memory of a GPU, and a unit of it, so that no sum or
+// product of amounts overflows. It is a million TiB.
+const maxMiB = 1 << 40
+
 // Validate reports what makes an inventory unusable: a unit that is not
-// positive, a device without a UUID, a negative capacity, a UUID or an index
-// that occurs twice.
+// positive, an enforcement that is not known, a device without a UUID, a UUID
+// or an index that occurs twice, more units than fit into the memory.
 func (inv Inventory) Validate() error {
-	if inv.UnitMiB <= 0 {
-		return fmt.Errorf("unit is %d MiB, want 1 or more", inv.UnitMiB)
+	if inv.UnitMiB <= 0 || inv.UnitMiB > maxMiB {
+		return fmt.Errorf("unit is %d MiB, want 1 to %d", inv.UnitMiB, int64(maxMiB))
+	}
+	if inv.Enforcement != "" {
+		if _, err := ParseEnforcement(string(inv.Enforcement)); err != nil {
+			return err
+		}
 	}
 	uuids := make(map[UUID]bool, len(inv.Devices))
 	indexes := make(map[int]bool, len(inv.Devices))
@@ -80,9 +91,9 @@ func (inv Inventory) Validate() error {
 			return fmt.Errorf("device %s has index %d, want 0 or more", d.UUID, d.Index)
 		case indexes[d.Index]:
 			return fmt.Errorf("index %d is listed twice", d.Index)
-		case d.Capacity < 0 || d.MemoryMiB < 0:
-			return fmt.Errorf("device %s has %d units in %d MiB, want 0 or more", d.UUID, d.Capacity, d.MemoryMiB)
-		case d.Capacity > 0 && int64(d.Capacity) > d.MemoryMiB/inv.UnitMiB:
+		case d.Capacity < 0 || d.MemoryMiB < 0 || d.MemoryMiB > maxMiB:
+			return fmt.Errorf("device %s has %d units in %d MiB, want 0 or more, and at most %d MiB", d.UUID, d.Capacity, d.MemoryMiB, int64(maxMiB))
+		case int64(d.Capacity) > d.MemoryMiB/inv.UnitMiB:
 			return fmt.Errorf("device %s has %d units of %d MiB in %d MiB", d.UUID, d.Capacity, inv.UnitMiB, d.MemoryMiB)
 		}
 		uuids[d.UUID], indexes[d.Index] = true, true
@@ -92,7 +103,7 @@ func (inv Inventory) Validate() error {
 
 // Sort orders the devices by index.
 func (inv Inventory) Sort() {
-	slices.SortFunc(inv.Devices, func(a, b Device) int { return a.Index - b.Index })
+	slices.SortFunc(inv.Devices, func(a, b Device) int { return cmp.Compare(a.Index, b.Index) })
 }
 
 // UnitsIn returns how many whole units of unitMiB are usable of a GPU with
@@ -113,12 +124,17 @@ func Format(u Units, unitMiB int64) string {
 }
 
 // Scale returns an amount of memory in the measure that Format prints, and
-// that measure's name.
+// that measure's name. What is too much for an int64 becomes the most that it
+// holds.
 func Scale(u Units, unitMiB int64) (n int64, suffix string) {
+	factor, suffix := unitMiB, "MiB"
 	if unitMiB > 0 && unitMiB%1024 == 0 {
-		return int64(u) * (unitMiB / 1024), "GiB"
+		factor, suffix = unitMiB/1024, "GiB"
 	}
-	return int64(u) * unitMiB, "MiB"
+	if factor > 0 && int64(u) > math.MaxInt64/factor {
+		return math.MaxInt64, suffix
+	}
+	return int64(u) * factor, suffix
 }
 
 // Enforcement says who holds a container to its grant. The zero value is
@@ -158,11 +174,10 @@ func (e Enforcement) rank() int {
 
 // hexDigits returns the hexadecimal digits of a UUID in order, lower-case.
 func (id UUID) hexDigits() string {
-	s := strings.TrimPrefix(strings.ToLower(string(id)), "gpu-")
 	return strings.Map(func(r rune) rune {
 		if '0' <= r && r <= '9' || 'a' <= r && r <= 'f' {
 			return r
 		}
-		return -1
-	}, s)
+		return -1 // the letters of "GPU-" among them
+	}, strings.ToLower(string(id)))
 }

@@ -1,7 +1,9 @@
 package gpu
 
 import (
+	"cmp"
 	"fmt"
+	"math"
 	"slices"
 	"strconv"
 	"strings"
@@ -23,12 +25,21 @@ type Slots struct {
 	byPrefix map[string]int // prefix → position in devices
 }
 
+// maxSlots is the most that a device can have: slot numbers have 31 bits.
+const maxSlots = math.MaxInt32
+
 // NewSlots names the slots of an inventory. It fails when two UUIDs hold the
-// same digits, for then no ID could name its GPU.
+// same digits, for then no ID could name its GPU, and when a device has more
+// units than could be numbered. What becomes of the inventory later does not
+// show in the slots.
 func NewSlots(inv Inventory) (*Slots, error) {
-	digits := slotDigits
-	for ; ; digits++ {
-		s := &Slots{devices: inv.Devices, byPrefix: make(map[string]int, len(inv.Devices))}
+	for _, d := range inv.Devices {
+		if d.Capacity > maxSlots {
+			return nil, fmt.Errorf("GPU %s has %d units, want %d at most: the unit is too small", d.UUID, d.Capacity, maxSlots)
+		}
+	}
+	for digits := slotDigits; ; digits++ {
+		s := &Slots{devices: slices.Clone(inv.Devices), byPrefix: make(map[string]int, len(inv.Devices))}
 		longest := 0
 		for i, d := range inv.Devices {
 			hex := d.UUID.hexDigits()
@@ -112,13 +123,7 @@ func (s *Slots) Sort(ids []SlotID) {
 	slices.SortFunc(ids, func(a, b SlotID) int {
 		ai, an := key(a)
 		bi, bn := key(b)
-		if ai != bi {
-			return ai - bi
-		}
-		if an != bn {
-			return int(an - bn)
-		}
-		return strings.Compare(string(a), string(b))
+		return cmp.Or(cmp.Compare(ai, bi), cmp.Compare(an, bn), cmp.Compare(a, b))
 	})
 }
 
@@ -155,27 +160,25 @@ func pow10(n int) int64 {
 
 // SmallestUnit returns the smallest unit, in MiB, with which the slots of
 // GPUs with these amounts of usable memory fit into one message of limit bytes.
+// It takes IDs to have their usual length: no two UUIDs that begin alike.
 func SmallestUnit(usableMiB []int64, limit int) int64 {
-	size := func(unit int64) int {
+	tooBig := func(unit int64) bool {
 		inv := Inventory{UnitMiB: unit}
 		for i, mib := range usableMiB {
 			inv.Devices = append(inv.Devices, Device{
 				UUID:     UUID(fmt.Sprintf("GPU-%08x", i)),
-				Capacity: UnitsIn(mib, 0, unit),
+				Capacity: UnitsIn(min(mib, maxMiB), 0, unit),
 			})
 		}
 		s, err := NewSlots(inv)
-		if err != nil {
-			return limit + 1 // cannot be: the UUIDs above differ
-		}
-		return s.ListSize()
+		return err != nil || s.ListSize() > max(0, limit)
 	}
 	low, high := int64(1), int64(1)
-	for size(high) > limit {
+	for tooBig(high) {
 		low, high = high+1, high*2
 	}
 	for low < high {
-		if mid := low + (high-low)/2; size(mid) > limit {
+		if mid := low + (high-low)/2; tooBig(mid) {
 			low = mid + 1
 		} else {
 			high = mid

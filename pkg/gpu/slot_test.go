@@ -1,0 +1,310 @@
+package gpu
+
+import (
+	"fmt"
+	"math"
+	"math/rand/v2"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	"google.golang.org/protobuf/proto"
+	pluginapi "k8s.io/kubelet/pkg/apis/deviceplugin/v1beta1"
+)
+
+// a100 returns a UUID as NVML writes it, whose first digits are given.
+func a100(first string) UUID {
+	digits := (first + "5e1d0c3b9a8f7e6d5c4b3a2918070605")[:32]
+	return UUID("GPU-" + digits[:8] + "-" + digits[8:12] + "-" + digits[12:16] + "-" + digits[16:20] + "-" + digits[20:])
+}
+
+func inventory(devices ...Device) Inventory {
+	for i := range devices {
+		devices[i].Index = i
+	}
+	return Inventory{UnitMiB: 1024, Devices: devices}
+}
+
+func mustSlots(t testing.TB, inv Inventory) *Slots {
+	t.Helper()
+	s, err := NewSlots(inv)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return s
+}
+
+func TestSlotIDs(t *testing.T) {
+	tests := map[string]struct {
+		inv  Inventory
+		want [][]SlotID // by device
+	}{
+		"eight digits and a number": {
+			inventory(Device{UUID: a100("a1b2c3d4"), Capacity: 2}, Device{UUID: a100("00000001"), Capacity: 1}),
+			[][]SlotID{{"a1b2c3d4-0", "a1b2c3d4-1"}, {"00000001-0"}},
+		},
+		"as many digits as tell two GPUs apart": {
+			inventory(Device{UUID: a100("a1b2c3d400"), Capacity: 1}, Device{UUID: a100("a1b2c3d401"), Capacity: 1}),
+			[][]SlotID{{"a1b2c3d400-0"}, {"a1b2c3d401-0"}},
+		},
+		"the case of the UUID does not show": {
+			inventory(Device{UUID: UUID(strings.ToUpper(string(a100("abcdef01")))), Capacity: 1}),
+			[][]SlotID{{"abcdef01-0"}},
+		},
+		"a short UUID is used as it is": {
+			inventory(Device{UUID: "GPU-7", Capacity: 1}, Device{UUID: "GPU-77", Capacity: 1}),
+			[][]SlotID{{"7-0"}, {"77-0"}},
+		},
+		"nothing to give, no slots": {
+			inventory(Device{UUID: a100("a1b2c3d4")}, Device{UUID: a100("b1b2c3d4"), Capacity: -5}),
+			[][]SlotID{{}, {}},
+		},
+	}
+	for name, tc := range tests {
+		t.Run(name, func(t *testing.T) {
+			s := mustSlots(t, tc.inv)
+			var got [][]SlotID
+			for _, d := range tc.inv.Devices {
+				got = append(got, s.Of(d.UUID))
+			}
+			if diff := cmp.Diff(tc.want, got); diff != "" {
+				t.Errorf("slots by device (-want +got):\n%s", diff)
+			}
+		})
+	}
+	if got := mustSlots(t, inventory()).Of("GPU-x"); got != nil {
+		t.Errorf("an unknown device has slots %v", got)
+	}
+}
+
+func TestNewSlotsRefuses(t *testing.T) {
+	tests := map[string]struct {
+		inv  Inventory
+		want string
+	}{
+		"UUIDs that differ in nothing that counts": {
+			inventory(Device{UUID: "GPU-ab-cd"}, Device{UUID: "GPU-abcd"}), "same digits",
+		},
+		"UUIDs without a digit":               {inventory(Device{UUID: "x"}, Device{UUID: "y"}), "same digits"},
+		"more units than numbers for them":    {inventory(Device{UUID: "GPU-a", Capacity: math.MaxInt32 + 1}), "too small"},
+		"units beyond what arithmetic can do": {inventory(Device{UUID: "GPU-a", Capacity: math.MaxInt64}), "too small"},
+	}
+	for name, tc := range tests {
+		t.Run(name, func(t *testing.T) {
+			if _, err := NewSlots(tc.inv); err == nil || !strings.Contains(err.Error(), tc.want) {
+				t.Errorf("NewSlots: %v, want an error with %q", err, tc.want)
+			}
+		})
+	}
+}
+
+func TestSlotIDsAreStable(t *testing.T) {
+	a, b := Device{UUID: a100("aaaa0000"), Capacity: 3}, Device{UUID: a100("bbbb0000"), Capacity: 2}
+	before := mustSlots(t, inventory(a, b))
+	after := mustSlots(t, inventory(b, a)) // a reboot that changed the indexes
+	for _, d := range []Device{a, b} {
+		if diff := cmp.Diff(before.Of(d.UUID), after.Of(d.UUID)); diff != "" {
+			t.Errorf("slots of %s before and after a reboot (-before +after):\n%s", d.UUID, diff)
+		}
+	}
+}
+
+func TestSlotsKeepWhatTheyWereMadeOf(t *testing.T) {
+	inv := inventory(Device{UUID: a100("bbbb0000"), Capacity: 2}, Device{UUID: a100("aaaa0000"), Capacity: 2})
+	inv.Devices[0].Index, inv.Devices[1].Index = 1, 0
+	s := mustSlots(t, inv)
+	inv.Sort()
+	if d, err := s.Device("aaaa0000-1"); err != nil || d.UUID != a100("aaaa0000") {
+		t.Errorf("Device(aaaa0000-1) = %s, %v after the inventory was sorted", d.UUID, err)
+	}
+}
+
+func TestSlotDeviceRefuses(t *testing.T) {
+	s := mustSlots(t, inventory(Device{UUID: a100("a1b2c3d4"), Capacity: 12}))
+	for id, want := range map[SlotID]string{
+		"":                                 "not of the form",
+		"a1b2c3d4":                         "not of the form",
+		"-":                                "does not have",
+		"b1b2c3d4-0":                       "does not have",
+		"a1b2c3d-0":                        "does not have",
+		"A1B2C3D4-0":                       "does not have",
+		"a1b2c3d4-":                        "does not end in a number",
+		"a1b2c3d4-x":                       "does not end in a number",
+		"a1b2c3d4--1":                      "does not end in a number",
+		"a1b2c3d4-+1":                      "does not end in a number",
+		"a1b2c3d4-01":                      "does not end in a number",
+		"a1b2c3d4-1-1":                     "does not end in a number",
+		"a1b2c3d4-9999999999999999999999":  "does not end in a number",
+		"a1b2c3d4-12":                      "past the end",
+		"a1b2c3d4-2147483647":              "past the end",
+		"gpu-a1b2c3d4-1111-1111-1111-1111": "does not have",
+	} {
+		if d, err := s.Device(id); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("Device(%q) = %v, %v, want an error with %q", id, d.UUID, err, want)
+		}
+	}
+}
+
+func TestSortSlots(t *testing.T) {
+	s := mustSlots(t, inventory(Device{UUID: a100("bbbb0000"), Capacity: 12}, Device{UUID: a100("aaaa0000"), Capacity: 12}))
+	got := []SlotID{"zzz", "aaaa0000-2", "bbbb0000-11", "bbbb0000-2", "", "aaaa0000-1", "bbbb0000-0"}
+	want := []SlotID{"bbbb0000-0", "bbbb0000-2", "bbbb0000-11", "aaaa0000-1", "aaaa0000-2", "", "zzz"}
+	s.Sort(got)
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("after Sort (-want +got):\n%s", diff)
+	}
+}
+
+// FuzzSlots: every ID names its device, no two are the same, and nothing that
+// is not an ID is taken for one.
+func FuzzSlots(f *testing.F) {
+	f.Add("GPU-a1b2c3d4", "GPU-a1b2c3d5", int64(11), "a1b2c3d4-10")
+	f.Add("GPU-a1b2c3d411", "GPU-a1b2c3d422", int64(3), "a1b2c3d4-1")
+	f.Add("", "x", int64(-1), "-0")
+	f.Add("MIG-3fbd", "GPU-3FBD-0", int64(2), "3fbd-99999999999999999999")
+	f.Fuzz(func(t *testing.T, a, b string, capacity int64, id string) {
+		inv := inventory(Device{UUID: UUID(a), Capacity: Units(capacity % 300)}, Device{UUID: UUID(b), Capacity: 7})
+		s, err := NewSlots(inv)
+		if err != nil {
+			return
+		}
+		owner := make(map[SlotID]UUID)
+		for _, d := range inv.Devices {
+			ids := s.Of(d.UUID)
+			if len(ids) != max(0, int(d.Capacity)) {
+				t.Fatalf("%d slots of a device with %d units", len(ids), d.Capacity)
+			}
+			for _, id := range ids {
+				if other, taken := owner[id]; taken {
+					t.Fatalf("slot %q is of %q and of %q", id, other, d.UUID)
+				}
+				owner[id] = d.UUID
+				if got, err := s.Device(id); err != nil || got.UUID != d.UUID {
+					t.Fatalf("Device(%q) = %q, %v, want %q", id, got.UUID, err, d.UUID)
+				}
+			}
+		}
+		d, err := s.Device(SlotID(id))
+		if want, ok := owner[SlotID(id)]; ok != (err == nil) || ok && d.UUID != want {
+			t.Fatalf("Device(%q) = %q, %v, want %q, %t", id, d.UUID, err, want, ok)
+		}
+	})
+}
+
+// message is what the plugin sends to the kubelet, every slot unhealthy.
+func message(s *Slots, inv Inventory) *pluginapi.ListAndWatchResponse {
+	var out pluginapi.ListAndWatchResponse
+	for _, d := range inv.Devices {
+		for _, id := range s.Of(d.UUID) {
+			out.Devices = append(out.Devices, &pluginapi.Device{ID: string(id), Health: pluginapi.Unhealthy})
+		}
+	}
+	return &out
+}
+
+// The device plugin refuses to start by ListSize, so it has to be exact.
+func TestListSizeIsThatOfTheMessage(t *testing.T) {
+	random := rand.New(rand.NewPCG(1, 2))
+	cases := []Inventory{
+		inventory(),
+		inventory(Device{UUID: a100("a1b2c3d4")}),
+		inventory(Device{UUID: a100("a1b2c3d4"), Capacity: -1}),
+		inventory(Device{UUID: a100("a1b2c3d4"), Capacity: 81559}),
+		inventory(Device{UUID: a100("a1b2c3d400"), Capacity: 141}, Device{UUID: a100("a1b2c3d401"), Capacity: 99}),
+	}
+	for _, n := range []Units{1, 9, 10, 11, 99, 100, 101, 999, 1000, 1001} {
+		cases = append(cases, inventory(Device{UUID: a100("a1b2c3d4"), Capacity: n}))
+	}
+	for range 20 {
+		var devices []Device
+		for range random.IntN(9) {
+			devices = append(devices, Device{UUID: a100(fmt.Sprintf("%08x", random.Uint32())), Capacity: Units(random.IntN(12000))})
+		}
+		cases = append(cases, inventory(devices...))
+	}
+	for _, inv := range cases {
+		s := mustSlots(t, inv)
+		if got, want := s.ListSize(), proto.Size(message(s, inv)); got != want {
+			t.Errorf("ListSize() = %d, want %d, for %+v", got, want, inv.Devices)
+		}
+	}
+}
+
+// The unit is node data and not 1 MiB because of these numbers.
+func TestWhichUnitsTheKubeletCanReceive(t *testing.T) {
+	tests := map[string]struct {
+		gpus     int
+		mib      int64
+		unit     int64
+		wantFits bool
+	}{
+		"1 × T4 in MiB":           {1, 15360, 1, true},
+		"1 × H100 80 GB in MiB":   {1, 81559, 1, true},
+		"8 × A100 40 GB in MiB":   {8, 40960, 1, false},
+		"8 × H100 80 GB in MiB":   {8, 81559, 1, false},
+		"8 × H100 in 256 MiB":     {8, 81559, 256, true},
+		"8 × H200 141 GB in GiB":  {8, 143771, 1024, true},
+		"16 × H200 141 GB in GiB": {16, 143771, 1024, true},
+	}
+	for name, tc := range tests {
+		t.Run(name, func(t *testing.T) {
+			inv := Inventory{UnitMiB: tc.unit}
+			for i := range tc.gpus {
+				inv.Devices = append(inv.Devices, Device{
+					UUID: a100(fmt.Sprintf("%08x", i)), Index: i, MemoryMiB: tc.mib, Capacity: UnitsIn(tc.mib, 0, tc.unit),
+				})
+			}
+			s := mustSlots(t, inv)
+			if got := s.ListSize() <= MessageLimit; got != tc.wantFits {
+				t.Errorf("a message of %d bytes fits: %t, want %t", s.ListSize(), got, tc.wantFits)
+			}
+			smallest := SmallestUnit(repeat(tc.mib, tc.gpus), MessageLimit)
+			if (smallest <= tc.unit) != tc.wantFits {
+				t.Errorf("SmallestUnit = %d MiB, but %d MiB fits: %t", smallest, tc.unit, tc.wantFits)
+			}
+		})
+	}
+}
+
+func repeat(mib int64, n int) (out []int64) {
+	for range n {
+		out = append(out, mib)
+	}
+	return out
+}
+
+func TestSmallestUnitIsTheSmallest(t *testing.T) {
+	random := rand.New(rand.NewPCG(3, 4))
+	for range 60 {
+		var usable []int64
+		for range 1 + random.IntN(4) {
+			usable = append(usable, random.Int64N(3000)-100)
+		}
+		limit := random.IntN(20000) - 500
+		want := int64(1)
+		for ; bruteSize(t, usable, want) > max(0, limit); want++ {
+		}
+		if got := SmallestUnit(usable, limit); got != want {
+			t.Fatalf("SmallestUnit(%v, %d) = %d, want %d", usable, limit, got, want)
+		}
+	}
+}
+
+func bruteSize(t *testing.T, usable []int64, unit int64) int {
+	inv := Inventory{UnitMiB: unit}
+	for i, mib := range usable {
+		inv.Devices = append(inv.Devices, Device{UUID: a100(fmt.Sprintf("%08x", i)), Capacity: UnitsIn(mib, 0, unit)})
+	}
+	s := mustSlots(t, inv)
+	return proto.Size(message(s, inv))
+}
+
+func TestSmallestUnitOfAnything(t *testing.T) {
+	for _, usable := range [][]int64{nil, {0}, {-1, math.MinInt64}, {math.MaxInt64}, {math.MaxInt64, math.MaxInt64}} {
+		for _, limit := range []int{math.MinInt, -1, 0, 1, MessageLimit, math.MaxInt} {
+			if got := SmallestUnit(usable, limit); got < 1 {
+				t.Errorf("SmallestUnit(%v, %d) = %d, want 1 or more", usable, limit, got)
+			}
+		}
+	}
+}
