@@ -1,0 +1,63 @@
+# gpumem. "make help" lists what there is to make.
+
+SHELL := /bin/bash
+.SHELLFLAGS := -eu -o pipefail -c
+.DEFAULT_GOAL := help
+
+VERSION  ?= v0.1.0
+FUZZTIME ?= 5s
+KEEP     ?=
+BIN      := bin
+
+# go-nvml compiles NVIDIA's deprecated prototypes; their warnings are not ours.
+export CGO_CFLAGS ?= -O2 -g -Wno-deprecated-declarations
+
+.PHONY: help
+help: ## List the targets
+	@awk 'BEGIN {FS = ":.*## "} /^[a-z-]+:.*## / {printf "  %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+.PHONY: build
+build: ## Build the binaries into bin/
+	CGO_ENABLED=0 go build -trimpath -ldflags "-s -w -X main.version=$(VERSION)" -o $(BIN)/ ./cmd/gpumem-extender ./cmd/kubectl-inspect-gpumem
+	CGO_ENABLED=1 go build -trimpath -ldflags "-s -w -X main.version=$(VERSION)" -o $(BIN)/ ./cmd/gpumem-device-plugin
+
+.PHONY: demo
+demo: ## Show gpumem on a real cluster on this machine (KEEP=1 leaves it up); needs root
+	@mkdir -p $(BIN)
+	@echo "==> Build the demo"
+	@cd test && go build -o ../$(BIN)/gpumem-demo ./cmd/gpumem-demo
+	@$(BIN)/gpumem-demo $(if $(KEEP),--keep)
+
+.PHONY: demo-down
+demo-down: ## End a demo that was left up
+	@cd test && go run ./cmd/gpumem-demo --down
+
+.PHONY: test
+test: vet test-unit test-fuzz test-cluster ## Run all tests: what CI runs (those on a real cluster need root)
+
+.PHONY: vet
+vet: ## Check formatting and vet
+	@test -z "$$(gofmt -l cmd pkg test | tee /dev/stderr)"
+	go vet ./...
+	cd test && go vet ./...
+
+.PHONY: test-unit
+test-unit: ## Run the tests of the packages
+	go test -race -shuffle=on ./...
+
+.PHONY: test-fuzz
+test-fuzz: ## Fuzz every target for FUZZTIME each
+	@for package in $$(go list ./...); do \
+		for target in $$(go test -list '^Fuzz' $$package | grep '^Fuzz' || true); do \
+			echo "fuzz $$package $$target for $(FUZZTIME)"; \
+			go test -run '^$$' -fuzz "^$$target$$" -fuzztime $(FUZZTIME) $$package; \
+		done; \
+	done
+
+.PHONY: test-cluster
+test-cluster: ## Run the tests on real clusters, and of what they are made
+	cd test && go test -race -timeout 30m -p 1 ./...
+
+.PHONY: clean
+clean: ## Remove what was built in the checkout (not the cache of the test cluster)
+	rm -rf $(BIN) dist

@@ -1,0 +1,237 @@
+// Command gpumem-demo shows gpumem at work on a real cluster on this machine,
+// with simulated GPUs: three pods of 3 GiB share one GPU.
+//
+//	gpumem-demo          start, show, and take all of it away
+//	gpumem-demo --keep   leave it up, and say how to use it and how to end it
+//	gpumem-demo --down   end one that was left up
+package main
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"os"
+	"os/signal"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"time"
+
+	v1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/wait"
+
+	"github.com/gpumem/gpumem/test/cluster"
+	"github.com/gpumem/gpumem/test/stack"
+)
+
+const name = "demo"
+
+func main() {
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	defer stop()
+	if err := run(ctx, os.Args[1:], os.Stdout, os.Stderr); err != nil {
+		fmt.Fprintln(os.Stderr, "gpumem-demo:", err)
+		os.Exit(1)
+	}
+}
+
+func run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
+	if len(args) == 2 && args[0] == "forward" {
+		return cluster.Forward(ctx, args[1])
+	}
+	flags := flag.NewFlagSet("gpumem-demo", flag.ContinueOnError)
+	flags.SetOutput(stderr)
+	keep := flags.Bool("keep", false, "leave the cluster up")
+	down := flags.Bool("down", false, "end a cluster that was left up")
+	if err := flags.Parse(args); err != nil {
+		if errors.Is(err, flag.ErrHelp) {
+			return nil
+		}
+		return err
+	}
+	dir, err := cluster.DefaultStateDir(name)
+	if err != nil {
+		return err
+	}
+	if *down {
+		return cluster.Remove(ctx, dir)
+	}
+	if err := cluster.CheckHost(); err != nil {
+		return fmt.Errorf("this machine cannot run the demo: %w", err)
+	}
+	d := demo{stdout: stdout, progress: &progress{out: stderr, start: time.Now()}}
+	return d.run(ctx, *keep)
+}
+
+type demo struct {
+	stdout   io.Writer
+	progress *progress
+	cluster  *cluster.Cluster
+	stack    *stack.Stack
+}
+
+func (d *demo) run(ctx context.Context, keep bool) (err error) {
+	d.progress.step("Build gpumem")
+	cache, err := cluster.DefaultCacheDir()
+	if err != nil {
+		return err
+	}
+	if d.stack, err = stack.Build(ctx, filepath.Join(cache, "demo"), d.progress); err != nil {
+		return err
+	}
+
+	d.progress.step("Start a Kubernetes cluster (built from source the first time)")
+	config := cluster.Config{Name: name, Log: d.progress}
+	if config.Nodes, err = stack.TwoNodes(); err != nil {
+		return err
+	}
+	if keep {
+		self, err := os.Executable()
+		if err != nil {
+			return err
+		}
+		config.Forwarder = []string{self, "forward"}
+	}
+	if d.cluster, err = cluster.Start(ctx, config); err != nil {
+		return err
+	}
+	defer func() {
+		if keep && err == nil {
+			return
+		}
+		d.progress.step("Take the cluster away")
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Minute)
+		defer cancel()
+		err = errors.Join(err, d.cluster.Stop(ctx))
+	}()
+
+	d.progress.step("Install the chart with Helm")
+	if err := d.stack.LoadImages(ctx, d.cluster); err != nil {
+		return err
+	}
+	if _, err := d.stack.Install(ctx, d.cluster); err != nil {
+		return err
+	}
+	if err := d.show(ctx); err != nil {
+		return err
+	}
+	if keep {
+		return d.explain()
+	}
+	return nil
+}
+
+// show runs the sample and prints what users look at.
+func (d *demo) show(ctx context.Context) error {
+	d.progress.step("Apply a StatefulSet: three replicas of 3 GiB of GPU memory each")
+	if _, err := d.stack.Kubectl(ctx, d.cluster, "apply", "-f", d.stack.Sample("statefulset.yaml")); err != nil {
+		return err
+	}
+	pods, err := d.waitRunning(ctx, 3)
+	if err != nil {
+		return err
+	}
+	system, err := d.stack.Kubectl(ctx, d.cluster, "get", "pods", "--all-namespaces", "--output=wide")
+	if err != nil {
+		return err
+	}
+	d.print("kubectl get pods --all-namespaces -o wide", system)
+	for _, args := range [][]string{{}, {"--details"}} {
+		table, err := d.stack.Inspect(ctx, d.cluster, args...)
+		if err != nil {
+			return err
+		}
+		d.print(strings.Join(append([]string{"kubectl inspect gpumem"}, args...), " "), table)
+	}
+	env, err := d.environment(ctx, pods[0])
+	if err != nil {
+		return err
+	}
+	d.print("kubectl logs "+pods[0].Name+"    # it prints its environment", env)
+	return nil
+}
+
+func (d *demo) print(command, output string) {
+	fmt.Fprintf(d.stdout, "\n$ %s\n%s", command, output)
+}
+
+// waitRunning waits until there are n pods in the default namespace, all running.
+func (d *demo) waitRunning(ctx context.Context, n int) ([]v1.Pod, error) {
+	var pods *v1.PodList
+	err := wait.PollUntilContextTimeout(ctx, 100*time.Millisecond, 2*time.Minute, true, func(ctx context.Context) (bool, error) {
+		var err error
+		pods, err = d.cluster.Client().CoreV1().Pods(metav1.NamespaceDefault).List(ctx, metav1.ListOptions{})
+		if err != nil {
+			return false, fmt.Errorf("list pods: %w", err)
+		}
+		running := 0
+		for _, pod := range pods.Items {
+			if pod.Status.Phase == v1.PodRunning {
+				running++
+			}
+		}
+		return running == n, nil
+	})
+	if err != nil {
+		return nil, fmt.Errorf("wait for %d running pods: %w", n, err)
+	}
+	return pods.Items, nil
+}
+
+// environment returns what the pod has printed of its environment. The first
+// line may come a moment after the pod runs.
+func (d *demo) environment(ctx context.Context, pod v1.Pod) (string, error) {
+	var text []byte
+	err := wait.PollUntilContextTimeout(ctx, 100*time.Millisecond, 30*time.Second, true, func(ctx context.Context) (bool, error) {
+		var err error
+		text, err = d.cluster.Client().CoreV1().Pods(pod.Namespace).GetLogs(pod.Name, &v1.PodLogOptions{}).DoRaw(ctx)
+		return strings.Contains(string(text), "NVIDIA_VISIBLE_DEVICES="), err
+	})
+	if err != nil {
+		return "", fmt.Errorf("read the log of pod %s: %w", pod.Name, err)
+	}
+	return string(text), nil
+}
+
+func (d *demo) explain() error {
+	kubectl, err := d.cluster.Kubectl()
+	if err != nil {
+		return err
+	}
+	fmt.Fprintf(d.stdout, `
+The cluster stays up. To use it:
+
+  export KUBECONFIG=%s
+  export PATH=%s:%s:$PATH
+  kubectl inspect gpumem
+  kubectl scale statefulset binpack-1 --replicas=8
+
+To end it:
+
+  make demo-down
+`, d.cluster.Kubeconfig(), filepath.Dir(kubectl), filepath.Dir(d.stack.Binary("kubectl-inspect-gpumem")))
+	return nil
+}
+
+// progress prints steps, and what they say below them, with the time since the
+// start.
+type progress struct {
+	out   io.Writer
+	start time.Time
+}
+
+func (p *progress) step(text string) {
+	fmt.Fprintf(p.out, "==> [%3.0fs] %s\n", time.Since(p.start).Seconds(), text)
+}
+
+func (p *progress) Write(text []byte) (int, error) {
+	for line := range strings.Lines(string(text)) {
+		if _, err := fmt.Fprintf(p.out, "    [%3.0fs] %s", time.Since(p.start).Seconds(), line); err != nil {
+			return 0, err
+		}
+	}
+	return len(text), nil
+}
