@@ -1,0 +1,199 @@
+// Command gpumem-device-plugin offers the GPU memory of its node to the kubelet,
+// tells containers which GPU they got, and keeps what is written of both true.
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"os"
+	"os/signal"
+	"path/filepath"
+	"syscall"
+	"time"
+
+	"github.com/spf13/pflag"
+	"go.uber.org/zap"
+	"golang.org/x/sync/errgroup"
+	"k8s.io/client-go/kubernetes"
+
+	"github.com/gpumem/gpumem/pkg/api"
+	"github.com/gpumem/gpumem/pkg/deviceplugin"
+	"github.com/gpumem/gpumem/pkg/logging"
+	"github.com/gpumem/gpumem/pkg/nodepods"
+	"github.com/gpumem/gpumem/pkg/nvml"
+	"github.com/gpumem/gpumem/pkg/podresources"
+	"github.com/gpumem/gpumem/pkg/serve"
+)
+
+// version is set by the linker.
+var version = "dev"
+
+// How NVML is probed, beside what flags say.
+const (
+	probeRetry    = 10 * time.Second // while there is no driver, or no GPU
+	probeTimeout  = 5 * time.Second
+	probeRecovery = 3
+)
+
+func main() {
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	defer stop()
+	if err := run(ctx, os.Args[1:], os.Stdout, os.Stderr); err != nil {
+		fmt.Fprintln(os.Stderr, "gpumem-device-plugin:", err)
+		os.Exit(1)
+	}
+}
+
+// run is main with its surroundings passed in.
+func run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
+	opts := defaultOptions()
+	switch err := opts.parse(args, stdout); {
+	case errors.Is(err, pflag.ErrHelp):
+		return nil
+	case err != nil:
+		return err
+	case opts.showVersion:
+		fmt.Fprintln(stdout, version)
+		return nil
+	}
+	if err := opts.validate(); err != nil {
+		return err
+	}
+	log, err := logging.New(opts.logLevel, opts.logFormat, stderr)
+	if err != nil {
+		return err
+	}
+	logging.BridgeKlog(log)
+	log.Info("starting", zap.String("version", version), zap.Any("options", opts.effective()))
+	return start(ctx, log, opts)
+}
+
+// parts are what the process is made of.
+type parts struct {
+	prober *nvml.Prober
+	pods   *nodepods.Pods
+	node   *nodepods.Node
+	plugin *deviceplugin.Plugin
+	runner *deviceplugin.Runner
+}
+
+// start wires the parts together and runs them until the context is done.
+func start(ctx context.Context, log *zap.Logger, opts options) (err error) {
+	config, err := opts.restConfig()
+	if err != nil {
+		return err
+	}
+	client, err := kubernetes.NewForConfig(config)
+	if err != nil {
+		return fmt.Errorf("make a client for %s: %w", config.Host, err)
+	}
+	names, err := api.NewNames(opts.domain)
+	if err != nil {
+		return err
+	}
+	kubelet, err := podresources.New(filepath.Join(opts.kubeletDir, "pod-resources", "kubelet.sock"), string(names.GPUMem()))
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, kubelet.Close()) }()
+	group, ctx := errgroup.WithContext(ctx)
+	events, err := nodepods.NewEvents(ctx, client, "gpumem-device-plugin", opts.nodeName)
+	if err != nil {
+		return err
+	}
+	p, err := newParts(log, opts, names, client, kubelet, events)
+	if err != nil {
+		return err
+	}
+	listener, err := (&net.ListenConfig{}).Listen(ctx, "tcp", opts.probeListen)
+	if err != nil {
+		return fmt.Errorf("listen for probes: %w", err)
+	}
+	group.Go(func() error { return p.prober.Run(ctx) })
+	group.Go(func() error { return p.pods.Run(ctx) })
+	group.Go(func() error { return p.plugin.Announce(ctx) })
+	group.Go(func() error { return p.plugin.Reconcile(ctx) })
+	group.Go(func() error { return serve.Run(ctx, listener, p.probes()) })
+	// Before the first probe nobody is to hear that there is no GPU.
+	group.Go(func() error { return p.whenProbed(ctx, func() error { return p.node.Run(ctx, p.plugin.Inventory) }) })
+	group.Go(func() error { return p.whenProbed(ctx, func() error { return p.runner.Run(ctx) }) })
+	log.Info("serving", zap.Stringer("probes", listener.Addr()))
+	err = group.Wait()
+	log.Info("stopped", zap.Error(err))
+	return err
+}
+
+func newParts(log *zap.Logger, opts options, names api.Names, client kubernetes.Interface, kubelet deviceplugin.Kubelet, events deviceplugin.Events) (*parts, error) {
+	xids, err := parseXIDs(opts.ignoreXIDs)
+	if err != nil {
+		return nil, err
+	}
+	cfg := deviceplugin.DefaultConfig(opts.nodeName)
+	cfg.PlaceUnassigned = opts.unassigned == unassignedPlace
+	if cfg.Policy, err = api.ParsePolicy(opts.policy); err != nil {
+		return nil, err
+	}
+	if cfg.Strategy, err = deviceplugin.ParseStrategy(opts.strategy); err != nil {
+		return nil, err
+	}
+	if cfg.Frameworks, err = deviceplugin.ParseFrameworks(opts.frameworkEnv); err != nil {
+		return nil, err
+	}
+	p := &parts{
+		prober: nvml.New(nvml.Config{
+			Open:    nvml.Opener(opts.nvmlLibrary, opts.driverRoot),
+			UnitMiB: opts.unitMiB, ReserveMiB: opts.reserveMiB,
+			Interval: opts.probeInterval, Retry: probeRetry, Timeout: probeTimeout,
+			Recovery: probeRecovery, IgnoreXIDs: xids,
+		}, log.Named("nvml")),
+		pods: nodepods.NewPods(client, names, opts.nodeName, log.Named("pods")),
+		node: nodepods.NewNode(client, names, opts.nodeName, log.Named("node")),
+	}
+	p.plugin = deviceplugin.New(cfg, p.prober, p.pods, kubelet, events, log.Named("plugin"))
+	p.runner = deviceplugin.NewRunner(filepath.Join(opts.kubeletDir, "device-plugins"), string(names.GPUMem()), p.plugin, log.Named("runner"))
+	return p, nil
+}
+
+// whenProbed runs something once the GPUs have been looked for.
+func (p *parts) whenProbed(ctx context.Context, run func() error) error {
+	select {
+	case <-ctx.Done():
+		return nil
+	case <-p.prober.Probed():
+		return run()
+	}
+}
+
+// probes answers the kubelet's probes. A node without a GPU is ready, and says
+// why it offers nothing.
+func (p *parts) probes() http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		serve.Probes(version, nil, p.checks()...).ServeHTTP(w, r)
+	})
+}
+
+func (p *parts) checks() []serve.Check {
+	say := func(missing string) func() string { return func() string { return missing } }
+	gpus := serve.Check{Name: "gpus", Missing: say("")}
+	switch why, mistake := p.plugin.Nothing(); {
+	case mistake:
+		gpus.Missing = say(why)
+	case why != "":
+		select {
+		case <-p.prober.Probed():
+			gpus.Name = "gpus (none: " + why + ")"
+		default:
+			gpus.Missing = say(why)
+		}
+	}
+	return []serve.Check{
+		gpus,
+		{Name: "pods", Missing: p.pods.Missing},
+		{Name: "kubelet", Missing: p.runner.Missing},
+		{Name: "inventory", Missing: p.node.Missing},
+	}
+}

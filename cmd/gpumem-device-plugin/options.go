@@ -1,0 +1,206 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"os"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/spf13/pflag"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/clientcmd"
+
+	"github.com/gpumem/gpumem/pkg/api"
+	"github.com/gpumem/gpumem/pkg/deviceplugin"
+	"github.com/gpumem/gpumem/pkg/logging"
+	"github.com/gpumem/gpumem/pkg/nvml"
+)
+
+// What to do with pods that no scheduler of gpumem has placed.
+const (
+	unassignedPlace  = "place"
+	unassignedRefuse = "refuse"
+)
+
+// options are the flags of the command.
+type options struct {
+	nodeName string
+	domain   string
+
+	unitMiB       int64
+	reserveMiB    int64
+	nvmlLibrary   string
+	driverRoot    string
+	probeInterval time.Duration
+	ignoreXIDs    string
+
+	unassigned   string
+	policy       string
+	strategy     string
+	frameworkEnv string
+
+	kubeletDir  string
+	probeListen string
+
+	kubeconfig string
+	kubeQPS    float32
+	kubeBurst  int
+
+	logLevel    string
+	logFormat   string
+	showVersion bool
+
+	flags *pflag.FlagSet
+}
+
+func defaultOptions() options {
+	var xids []string
+	for _, xid := range nvml.ApplicationXIDs() {
+		xids = append(xids, strconv.FormatUint(xid, 10))
+	}
+	return options{
+		nodeName:      os.Getenv("NODE_NAME"),
+		domain:        api.DefaultDomain,
+		unitMiB:       1024,
+		driverRoot:    "/",
+		probeInterval: 30 * time.Second,
+		ignoreXIDs:    strings.Join(xids, ","),
+		unassigned:    unassignedPlace,
+		policy:        "binpack",
+		strategy:      string(deviceplugin.Envvar),
+		frameworkEnv:  "jax,pytorch,paddle",
+		kubeletDir:    "/var/lib/kubelet",
+		probeListen:   ":8012",
+		kubeQPS:       20,
+		kubeBurst:     40,
+		logLevel:      "info",
+		logFormat:     "json",
+	}
+}
+
+func (o *options) parse(args []string, stdout io.Writer) error {
+	f := pflag.NewFlagSet("gpumem-device-plugin", pflag.ContinueOnError)
+	f.SetOutput(stdout)
+	o.addFlags(f)
+	f.Usage = func() {
+		fmt.Fprintf(stdout, "gpumem-device-plugin offers the GPU memory of its node to the kubelet.\n\nUsage: gpumem-device-plugin [flags]\n\nFlags:\n%s", f.FlagUsages())
+	}
+	o.flags = f
+	if err := f.Parse(args); err != nil {
+		return err
+	}
+	if f.NArg() > 0 {
+		return fmt.Errorf("unexpected arguments: %s", strings.Join(f.Args(), " "))
+	}
+	return nil
+}
+
+func (o *options) addFlags(f *pflag.FlagSet) {
+	f.StringVar(&o.nodeName, "node-name", o.nodeName, "`name` of the node; default: the environment variable NODE_NAME")
+	f.StringVar(&o.domain, "resource-domain", o.domain, "`domain` of the extended resources and annotations")
+	f.Int64Var(&o.unitMiB, "unit-mib", o.unitMiB, "`MiB` of GPU memory that one unit of the resource stands for")
+	f.Int64Var(&o.reserveMiB, "reserve-mib", o.reserveMiB, "`MiB` of each GPU that are kept from pods, beside what the driver keeps for itself")
+	f.StringVar(&o.nvmlLibrary, "nvml-library", o.nvmlLibrary, "`file` to load NVML from; empty: look for libnvidia-ml.so.1 under --driver-root")
+	f.StringVar(&o.driverRoot, "driver-root", o.driverRoot, "`directory` under which the NVIDIA driver is installed, for example /run/nvidia/driver")
+	f.DurationVar(&o.probeInterval, "probe-interval", o.probeInterval, "time between two looks at the health of the GPUs")
+	f.StringVar(&o.ignoreXIDs, "ignore-xids", o.ignoreXIDs, "`numbers` of GPU errors that are a program's fault and leave the GPU healthy")
+	f.StringVar(&o.unassigned, "unassigned", o.unassigned, "what to do with pods that gpumem's scheduler has not placed: place or refuse")
+	f.StringVar(&o.policy, "policy", o.policy, "`policy` to place them by, if they name none: binpack, spread or exclusive")
+	f.StringVar(&o.strategy, "device-list-strategy", o.strategy, "how the container runtime is told of GPUs: envvar, volume-mounts, cdi-annotations or cdi-cri")
+	f.StringVar(&o.frameworkEnv, "framework-env", o.frameworkEnv, "`frameworks` whose own environment variables are set to the container's share: jax, pytorch, paddle; or none")
+	f.StringVar(&o.kubeletDir, "kubelet-dir", o.kubeletDir, "`directory` of the kubelet, with device-plugins and pod-resources in it")
+	f.StringVar(&o.probeListen, "probe-listen", o.probeListen, "`address` of /healthz, /readyz and /version")
+	f.StringVar(&o.kubeconfig, "kubeconfig", o.kubeconfig, "`file` with access to the API server; empty: that of the pod's service account")
+	f.Float32Var(&o.kubeQPS, "kube-api-qps", o.kubeQPS, "requests per second to the API server")
+	f.IntVar(&o.kubeBurst, "kube-api-burst", o.kubeBurst, "requests to the API server at once")
+	f.StringVar(&o.logLevel, "log-level", o.logLevel, "lowest `level` to log: debug, info, warn or error")
+	f.StringVar(&o.logFormat, "log-format", o.logFormat, "`format` of the log: json or console")
+	f.BoolVar(&o.showVersion, "version", false, "print the version and end")
+}
+
+// validate reports all mistakes at once.
+func (o *options) validate() error {
+	var errs []error
+	check := func(flag string, err error) {
+		if err != nil {
+			errs = append(errs, fmt.Errorf("--%s: %w", flag, err))
+		}
+	}
+	if o.nodeName == "" {
+		check("node-name", errors.New("is not set, nor is NODE_NAME"))
+	}
+	_, err := api.NewNames(o.domain)
+	check("resource-domain", err)
+	if o.unitMiB < 1 {
+		check("unit-mib", fmt.Errorf("%d, want 1 or more", o.unitMiB))
+	}
+	if o.reserveMiB < 0 {
+		check("reserve-mib", fmt.Errorf("%d, want 0 or more", o.reserveMiB))
+	}
+	if o.probeInterval < time.Second {
+		check("probe-interval", fmt.Errorf("%s, want 1s or more", o.probeInterval))
+	}
+	_, err = parseXIDs(o.ignoreXIDs)
+	check("ignore-xids", err)
+	if o.unassigned != unassignedPlace && o.unassigned != unassignedRefuse {
+		check("unassigned", fmt.Errorf("%q, want place or refuse", o.unassigned))
+	}
+	_, err = api.ParsePolicy(o.policy)
+	check("policy", err)
+	_, err = deviceplugin.ParseStrategy(o.strategy)
+	check("device-list-strategy", err)
+	_, err = deviceplugin.ParseFrameworks(o.frameworkEnv)
+	check("framework-env", err)
+	if o.kubeletDir == "" {
+		check("kubelet-dir", errors.New("is empty"))
+	}
+	_, _, err = net.SplitHostPort(o.probeListen)
+	check("probe-listen", err)
+	if o.kubeQPS <= 0 || o.kubeBurst <= 0 {
+		errs = append(errs, errors.New("--kube-api-qps and --kube-api-burst: want more than 0"))
+	}
+	if _, err := logging.New(o.logLevel, o.logFormat, io.Discard); err != nil {
+		errs = append(errs, err)
+	}
+	return errors.Join(errs...)
+}
+
+func parseXIDs(list string) ([]uint64, error) {
+	var out []uint64
+	for s := range strings.SplitSeq(list, ",") {
+		if s = strings.TrimSpace(s); s == "" {
+			continue
+		}
+		xid, err := strconv.ParseUint(s, 10, 64)
+		if err != nil {
+			return nil, fmt.Errorf("%q: want numbers with commas between them", list)
+		}
+		out = append(out, xid)
+	}
+	return out, nil
+}
+
+// effective returns every flag's value, for the log.
+func (o *options) effective() map[string]string {
+	out := make(map[string]string)
+	o.flags.VisitAll(func(f *pflag.Flag) { out[f.Name] = f.Value.String() })
+	return out
+}
+
+// restConfig returns how to reach the API server.
+func (o *options) restConfig() (*rest.Config, error) {
+	config, err := clientcmd.BuildConfigFromFlags("", o.kubeconfig)
+	if err != nil {
+		return nil, fmt.Errorf("find the API server (give --kubeconfig outside of a cluster): %w", err)
+	}
+	config.QPS, config.Burst = o.kubeQPS, o.kubeBurst
+	config.UserAgent = "gpumem-device-plugin/" + version
+	config.ContentType = runtime.ContentTypeProtobuf
+	config.AcceptContentTypes = runtime.ContentTypeProtobuf + "," + runtime.ContentTypeJSON
+	return config, nil
+}

@@ -1,0 +1,49 @@
+// Package deviceplugin is the kubelet's device plugin for GPU memory
+// (k8s.io/kubelet/pkg/apis/deviceplugin/v1beta1): units of GPUs as devices.
+//
+// # Protocol
+//
+// Runner keeps a Plugin registered: it listens, proves by a call of its own that
+// the plugin answers, registers, and begins again when the kubelet has
+// restarted, which it sees by its own socket being gone or by kubelet.sock being
+// another.
+//
+// For each container the kubelet then asks
+//
+//	GetPreferredAllocation(available, must, n)   which IDs?     allocation.Prefer
+//	Allocate(ids)                                may it, and    allocation.Resolve, Admit
+//	                                             with which env?
+//	PreStartContainer(ids)                       at every start: whose are they really?
+//
+// and none of these names a pod. The plugin reads the kubelet's PodResources
+// inside each, which tells for whom the kubelet can be asking, and, once IDs are
+// given, who holds them. What is found to differ from the pod's annotation is
+// corrected at once in PreStartContainer, and by a loop (Reconcile) after each
+// allocation, when pods change, and every minute.
+//
+// # Invariants
+//
+//   - A reply is true or an error whose text names the cause: the kubelet keeps
+//     a reply for the life of the pod, and an error ends the pod.
+//   - An RPC waits for nothing but the kubelet (Config.KubeletWait), the pod
+//     watch (Config.PodWait) and, before a start, one write (Config.WriteWait).
+//     None of them can hold a container for ever. NVML is never waited for.
+//   - All slots of a GPU turn unhealthy together, and stay in the list.
+//
+// # Decisions
+//
+// A pod that the kubelet lists is waited for, even when another pod that it does
+// not list yet would fit the question: the one in question is listed.
+//
+// When a container was given the GPU of another pod that waits, the two have
+// changed places, and both annotations are written: otherwise the books would
+// count two pods on one GPU until the second is admitted.
+//
+// The list carries no NUMA topology: the kubelet takes aligned IDs before it
+// looks at the preference, and the preference is what makes IDs and assignment
+// agree.
+//
+// A list that would be larger than the kubelet receives is not sent at all: the
+// kubelet would drop it without a word. The node then offers nothing and says
+// which unit would do.
+package deviceplugin

@@ -1,0 +1,155 @@
+package deviceplugin
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+
+	pluginapi "k8s.io/kubelet/pkg/apis/deviceplugin/v1beta1"
+
+	"github.com/gpumem/gpumem/pkg/allocation"
+	"github.com/gpumem/gpumem/pkg/gpu"
+)
+
+// Strategy is how a container runtime is told which GPUs a container gets.
+type Strategy string
+
+// The strategies, by the names that NVIDIA's plugin gives them.
+const (
+	Envvar         Strategy = "envvar"          // NVIDIA_VISIBLE_DEVICES
+	VolumeMounts   Strategy = "volume-mounts"   // paths, which a pod cannot name for itself
+	CDIAnnotations Strategy = "cdi-annotations" // for runtimes that read cdi.k8s.io/ annotations
+	CDICRI         Strategy = "cdi-cri"         // the kubelet hands the names to the runtime
+)
+
+// ParseStrategy reads a strategy by its name.
+func ParseStrategy(s string) (Strategy, error) {
+	switch Strategy(s) {
+	case Envvar, VolumeMounts, CDIAnnotations, CDICRI:
+		return Strategy(s), nil
+	}
+	return "", fmt.Errorf("device list strategy %q: want envvar, volume-mounts, cdi-annotations or cdi-cri", s)
+}
+
+// Framework is a program that takes the share of a GPU it may use from its
+// environment.
+type Framework string
+
+// knob returns a framework's variable, and its value for a share.
+func (f Framework) knob(share string) (name, value string, ok bool) {
+	switch f {
+	case "jax":
+		return "XLA_PYTHON_CLIENT_MEM_FRACTION", share, true
+	case "pytorch":
+		return "PYTORCH_ALLOC_CONF", "per_process_memory_fraction:" + share, true
+	case "paddle":
+		return "FLAGS_fraction_of_gpu_memory_to_use", share, true
+	default:
+		return "", "", false
+	}
+}
+
+// ParseFrameworks reads a list of frameworks, or "none".
+func ParseFrameworks(s string) ([]Framework, error) {
+	if s == "none" {
+		return nil, nil
+	}
+	var out []Framework
+	var errs []error
+	for name := range strings.SplitSeq(s, ",") {
+		f := Framework(strings.TrimSpace(name))
+		switch _, _, ok := f.knob(""); {
+		case !ok:
+			errs = append(errs, fmt.Errorf("framework %q: want some of jax, pytorch and paddle, or none", name))
+		case !slices.Contains(out, f):
+			out = append(out, f)
+		}
+	}
+	return out, errors.Join(errs...)
+}
+
+const (
+	visibleDevices = "NVIDIA_VISIBLE_DEVICES"
+
+	// mountsRoot is where NVIDIA's runtime looks for devices named by mounts.
+	mountsRoot = "/var/run/nvidia-container-devices"
+
+	cdiKind          = "nvidia.com/gpu"
+	cdiAnnotationKey = "cdi.k8s.io/gpumem"
+)
+
+// response tells the runtime of a grant, and the programs in the container.
+func response(g allocation.Grant, inv gpu.Inventory, strategy Strategy, frameworks []Framework) *pluginapi.ContainerAllocateResponse {
+	out := &pluginapi.ContainerAllocateResponse{Envs: environment(g, inv, frameworks)}
+	var uuids []string
+	for _, d := range g.Devices {
+		uuids = append(uuids, string(d.UUID))
+	}
+	switch strategy {
+	case VolumeMounts:
+		out.Envs[visibleDevices] = mountsRoot
+		for _, uuid := range uuids {
+			out.Mounts = append(out.Mounts, &pluginapi.Mount{ContainerPath: mountsRoot + "/" + uuid, HostPath: "/dev/null"})
+		}
+	case CDIAnnotations, CDICRI:
+		// An image that says "all" must not get all by the older way as well.
+		out.Envs[visibleDevices] = "void"
+		var names []string
+		for _, uuid := range uuids {
+			names = append(names, cdiKind+"="+uuid)
+		}
+		if strategy == CDIAnnotations {
+			out.Annotations = map[string]string{cdiAnnotationKey: strings.Join(names, ",")}
+			break
+		}
+		for _, name := range names {
+			out.CdiDevices = append(out.CdiDevices, &pluginapi.CDIDevice{Name: name})
+		}
+	default:
+		out.Envs[visibleDevices] = strings.Join(uuids, ",")
+	}
+	return out
+}
+
+// environment returns the numbers of a grant, lists in the order of the GPUs'
+// indexes.
+func environment(g allocation.Grant, inv gpu.Inventory, frameworks []Framework) map[string]string {
+	var indexes, uuids, sizes []string
+	var largest int64
+	for _, d := range g.Devices {
+		indexes = append(indexes, strconv.Itoa(d.Index))
+		uuids = append(uuids, string(d.UUID))
+		sizes = append(sizes, strconv.FormatInt(d.MemoryMiB, 10))
+		largest = max(largest, d.MemoryMiB)
+	}
+	limit := int64(g.Units) * inv.UnitMiB
+	// One fraction stands for all GPUs, so it is that of the largest.
+	share := fraction(limit, largest)
+	env := map[string]string{
+		"GPUMEM_GPU_INDEX":   strings.Join(indexes, ","),
+		"GPUMEM_GPU_UUID":    strings.Join(uuids, ","),
+		"GPUMEM_GPU_MIB":     strings.Join(sizes, ","),
+		"GPUMEM_LIMIT_MIB":   strconv.FormatInt(limit, 10),
+		"GPUMEM_FRACTION":    share,
+		"GPUMEM_ENFORCEMENT": string(gpu.EnforcementAdvisory),
+	}
+	if share == fraction(0, 1) {
+		return env // to a framework, nothing means no limit, or no start
+	}
+	for _, f := range frameworks {
+		if name, value, ok := f.knob(share); ok {
+			env[name] = value
+		}
+	}
+	return env
+}
+
+// fraction returns part of whole with four decimals, rounded down.
+func fraction(part, whole int64) string {
+	if whole <= 0 || part >= whole {
+		return "1.0000"
+	}
+	return fmt.Sprintf("0.%04d", part*10000/whole)
+}

@@ -1,0 +1,395 @@
+package deviceplugin
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"sync"
+	"time"
+
+	"go.uber.org/zap"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/proto"
+	pluginapi "k8s.io/kubelet/pkg/apis/deviceplugin/v1beta1"
+
+	"github.com/gpumem/gpumem/pkg/allocation"
+	"github.com/gpumem/gpumem/pkg/gpu"
+	"github.com/gpumem/gpumem/pkg/placement"
+)
+
+// Prober tells which GPUs the node has, why it has none, and when that changes.
+type Prober interface {
+	Inventory() (inv gpu.Inventory, reason string, changed <-chan struct{})
+}
+
+// Pods tells which pods are bound to the node, whether these are all, and when
+// that changes; and it writes which GPUs a pod really has.
+type Pods interface {
+	Pods() (pods []allocation.Pod, complete bool, changed <-chan struct{})
+	Correct(ctx context.Context, pod placement.PodRef, a placement.Assignment, inv gpu.Inventory) error
+}
+
+// Kubelet tells what containers hold, and which pods it lists.
+type Kubelet interface {
+	List(ctx context.Context) (held []allocation.Held, known map[string]bool, err error)
+}
+
+// Events tells people what was done.
+type Events interface {
+	Pod(ref placement.PodRef, warning bool, reason, note string)
+	Node(warning bool, reason, note string)
+}
+
+// Config is what a Plugin is to do. All fields are to be set.
+type Config struct {
+	Node            string
+	Policy          placement.Policy // for pods that name none
+	PlaceUnassigned bool             // place pods that no scheduler placed; otherwise refuse them
+	Strategy        Strategy
+	Frameworks      []Framework
+
+	PodWait     time.Duration // for the news of a pod for which the kubelet asks
+	KubeletWait time.Duration // for an answer of the kubelet
+	WriteWait   time.Duration // for the correction of a pod whose container is to start
+}
+
+// DefaultConfig returns the waits that suit a real kubelet, and the defaults of
+// the rest.
+func DefaultConfig(node string) Config {
+	return Config{
+		Node: node, Policy: placement.Binpack, PlaceUnassigned: true, Strategy: Envvar,
+		PodWait: 3 * time.Second, KubeletWait: time.Second, WriteWait: 2 * time.Second,
+	}
+}
+
+// Plugin answers the kubelet. Runner brings it to the kubelet, and Reconcile
+// runs beside it.
+type Plugin struct {
+	pluginapi.UnimplementedDevicePluginServer
+
+	cfg     Config
+	prober  Prober
+	pods    Pods
+	kubelet Kubelet
+	events  Events
+	log     *zap.Logger
+
+	kick chan struct{} // capacity 1: the loop is to look
+
+	mu       sync.Mutex // guards the rest
+	held     []allocation.Held
+	writing  map[string]bool // UIDs of pods that are being corrected
+	reported map[string]bool // UIDs of pods whose slots fit no assignment
+}
+
+// New returns a plugin.
+func New(cfg Config, prober Prober, pods Pods, kubelet Kubelet, events Events, log *zap.Logger) *Plugin {
+	return &Plugin{
+		cfg: cfg, prober: prober, pods: pods, kubelet: kubelet, events: events, log: log,
+		kick: make(chan struct{}, 1), writing: make(map[string]bool), reported: make(map[string]bool),
+	}
+}
+
+// Options returns what the kubelet is to know of the plugin.
+func Options() *pluginapi.DevicePluginOptions {
+	return &pluginapi.DevicePluginOptions{PreStartRequired: true, GetPreferredAllocationAvailable: true}
+}
+
+// GetDevicePluginOptions implements pluginapi.DevicePluginServer.
+func (p *Plugin) GetDevicePluginOptions(context.Context, *pluginapi.Empty) (*pluginapi.DevicePluginOptions, error) {
+	return Options(), nil
+}
+
+// ListAndWatch sends what is offered, and again whenever that is something else.
+func (p *Plugin) ListAndWatch(_ *pluginapi.Empty, stream grpc.ServerStreamingServer[pluginapi.ListAndWatchResponse]) error {
+	var last *pluginapi.ListAndWatchResponse
+	for {
+		o, changed := p.offer()
+		if list := o.list(); last == nil || !proto.Equal(list, last) {
+			if err := stream.Send(list); err != nil {
+				return fmt.Errorf("send the devices: %w", err)
+			}
+			p.log.Info("devices sent", zap.String("node", p.cfg.Node), zap.Int("devices", len(o.inventory.Devices)), zap.Int("units", len(list.GetDevices())))
+			last = list
+		}
+		select {
+		case <-changed:
+		case <-stream.Context().Done():
+			return nil
+		}
+	}
+}
+
+// GetPreferredAllocation steers the kubelet to the GPUs of the pod that it is
+// likely to be admitting.
+func (p *Plugin) GetPreferredAllocation(ctx context.Context, req *pluginapi.PreferredAllocationRequest) (*pluginapi.PreferredAllocationResponse, error) {
+	out := &pluginapi.PreferredAllocationResponse{}
+	for _, c := range req.GetContainerRequests() {
+		ids, err := p.prefer(ctx, slotIDs(c.GetAvailableDeviceIDs()), slotIDs(c.GetMustIncludeDeviceIDs()), int(c.GetAllocationSize()))
+		if err != nil {
+			return nil, asStatus(err)
+		}
+		out.ContainerResponses = append(out.ContainerResponses, &pluginapi.ContainerPreferredAllocationResponse{DeviceIDs: plain(ids)})
+	}
+	return out, nil
+}
+
+// prefer waits for the pod to be known before it chooses without knowing it.
+func (p *Plugin) prefer(ctx context.Context, available, must []gpu.SlotID, size int) ([]gpu.SlotID, error) {
+	waiting, cancel := context.WithTimeout(ctx, p.cfg.PodWait)
+	defer cancel()
+	for {
+		s, changed, _ := p.look(waiting)
+		ids, err := preferListed(s, available, must, size)
+		if errors.Is(err, allocation.ErrNoPod) {
+			select {
+			case <-changed:
+				continue
+			case <-waiting.Done():
+			}
+			if ctx.Err() != nil {
+				return nil, fmt.Errorf("the kubelet did not wait: %w", ctx.Err())
+			}
+			ids, err = p.lastResort(s, available, must, size)
+		}
+		if err != nil {
+			p.refuse(s, gpu.Units(size), err)
+			return nil, err
+		}
+		p.log.Debug("slots preferred", zap.String("node", p.cfg.Node), zap.Int("units", size), zap.Strings("devices", deviceNames(s, ids)))
+		return ids, nil
+	}
+}
+
+// preferListed is allocation.Prefer, but says ErrNoPod when none of the pods
+// that the kubelet lists is waiting: it lists the one that it asks for.
+func preferListed(s allocation.State, available, must []gpu.SlotID, size int) ([]gpu.SlotID, error) {
+	if s.Known != nil {
+		listed := s
+		listed.Pods = slices.DeleteFunc(slices.Clone(s.Pods), func(pod allocation.Pod) bool { return !s.Known[pod.Pod.String()] })
+		if ids, err := allocation.Prefer(listed, available, must, size); errors.Is(err, allocation.ErrNoPod) {
+			return ids, err
+		}
+	}
+	return allocation.Prefer(s, available, must, size)
+}
+
+// lastResort chooses for a pod that has not become known in time.
+func (p *Plugin) lastResort(s allocation.State, available, must []gpu.SlotID, size int) ([]gpu.SlotID, error) {
+	ids, err := allocation.Prefer(s, available, must, size)
+	if !errors.Is(err, allocation.ErrNoPod) {
+		return ids, err
+	}
+	if !p.cfg.PlaceUnassigned {
+		return nil, p.unknown(err)
+	}
+	stranger := allocation.Pod{Holding: placement.Holding{
+		Pod:     placement.PodRef{Name: "of unknown name"},
+		Request: placement.Request{Containers: []placement.Container{{Kind: placement.App, Units: gpu.Units(size)}}},
+	}}
+	s.Pods = append(slices.Clone(s.Pods), stranger)
+	s.Known = nil
+	ids, err = allocation.Prefer(s, available, must, size)
+	if err == nil {
+		p.log.Warn("placed without knowing the pod", zap.String("node", p.cfg.Node), zap.Int("units", size),
+			zap.Strings("devices", deviceNames(s, ids)), zap.Duration("waited", p.cfg.PodWait))
+	}
+	return ids, err
+}
+
+func (p *Plugin) unknown(err error) error {
+	return fmt.Errorf("%w: the API server has not told of it in %s, and this node refuses pods that no scheduler of gpumem has placed", err, p.cfg.PodWait)
+}
+
+// Allocate tells containers which GPUs they got.
+func (p *Plugin) Allocate(ctx context.Context, req *pluginapi.AllocateRequest) (*pluginapi.AllocateResponse, error) {
+	out := &pluginapi.AllocateResponse{}
+	for _, c := range req.GetContainerRequests() {
+		grant, inv, err := p.admit(ctx, slotIDs(c.GetDevicesIds()))
+		if err != nil {
+			return nil, asStatus(err)
+		}
+		p.log.Info("allocated", zap.String("node", p.cfg.Node), zap.Strings("devices", uuids(grant.Devices)), zap.Int64("units", int64(grant.Units)))
+		out.ContainerResponses = append(out.ContainerResponses, response(grant, inv, p.cfg.Strategy, p.cfg.Frameworks))
+	}
+	p.Kick()
+	return out, nil
+}
+
+// admit reads the slots that the kubelet took, and waits for the pod to be
+// known before it says that none asks for so much.
+func (p *Plugin) admit(ctx context.Context, ids []gpu.SlotID) (allocation.Grant, gpu.Inventory, error) {
+	waiting, cancel := context.WithTimeout(ctx, p.cfg.PodWait)
+	defer cancel()
+	for {
+		s, changed := p.recall()
+		grant, err := allocation.Resolve(s, ids)
+		if err != nil {
+			p.log.Warn("refused", zap.String("node", p.cfg.Node), zap.Int("units", len(ids)), zap.Error(err))
+			return allocation.Grant{}, gpu.Inventory{}, err
+		}
+		err = allocation.Admit(s, grant)
+		if errors.Is(err, allocation.ErrNoPod) {
+			select {
+			case <-changed:
+				continue
+			case <-waiting.Done():
+			}
+			switch {
+			case ctx.Err() != nil:
+				err = fmt.Errorf("the kubelet did not wait: %w", ctx.Err())
+			case p.cfg.PlaceUnassigned:
+				err = nil
+			default:
+				err = p.unknown(err)
+			}
+		}
+		if err != nil {
+			p.refuse(s, gpu.Units(len(ids)), err)
+			return allocation.Grant{}, gpu.Inventory{}, err
+		}
+		return grant, s.Inventory, nil
+	}
+}
+
+// PreStartContainer finds out who holds the slots, now that the kubelet tells,
+// and puts the pod's annotation right before the container runs.
+func (p *Plugin) PreStartContainer(ctx context.Context, req *pluginapi.PreStartContainerRequest) (*pluginapi.PreStartContainerResponse, error) {
+	out := &pluginapi.PreStartContainerResponse{}
+	ids := slotIDs(req.GetDevicesIds())
+	s, _, asked := p.look(ctx)
+	grant, err := allocation.Resolve(s, ids)
+	if err != nil {
+		return nil, asStatus(err)
+	}
+	defer p.Kick() // for what is not put right here
+	if asked != nil {
+		return out, nil // logged; what the kubelet accounts is right all the same
+	}
+	held, ok := allocation.Find(s.Held, ids)
+	if !ok { // a plain init container: the kubelet does not list those
+		p.log.Debug("container starts", zap.String("node", p.cfg.Node), zap.Strings("devices", uuids(grant.Devices)), zap.Int64("units", int64(grant.Units)))
+		return out, nil
+	}
+	i := slices.IndexFunc(s.Pods, func(pod allocation.Pod) bool {
+		return pod.Pod.Namespace == held.Namespace && pod.Pod.Name == held.Name
+	})
+	if i < 0 {
+		p.log.Info("container of a pod starts that the API server has not told of", zap.String("node", p.cfg.Node),
+			zap.String("pod", held.Namespace+"/"+held.Name), zap.String("container", held.Container))
+		return out, nil
+	}
+	pod := s.Pods[i]
+	p.log.Info("container starts", zap.String("node", p.cfg.Node), zap.Stringer("pod", pod.Pod), zap.String("uid", pod.Pod.UID),
+		zap.String("container", held.Container), zap.Strings("devices", uuids(grant.Devices)), zap.Int64("units", int64(grant.Units)))
+	if n := len(pod.Assignment.Shares); n != pod.Request.GPUs() { // corrected by look: what it really has
+		err := fmt.Errorf("pod %s has slots of %d GPUs and asks for %d: delete it, to have it placed again", pod.Pod, n, pod.Request.GPUs())
+		p.report(pod.Pod, err.Error())
+		return nil, asStatus(err)
+	}
+	writing, cancel := context.WithTimeout(ctx, p.cfg.WriteWait)
+	defer cancel()
+	if err := p.correct(writing, allocation.Correction{Pod: pod, Actual: pod.Assignment}, s.Inventory); err != nil {
+		p.log.Warn("assignment not corrected before the start", zap.Stringer("pod", pod.Pod), zap.String("uid", pod.Pod.UID), zap.Error(err))
+	}
+	return out, nil
+}
+
+// look gathers the state of the node, asking the kubelet. The error is the
+// kubelet's; the state then has what it said last, and does not say which pods
+// it lists. Pods are where they really are, as far as the kubelet has put them.
+func (p *Plugin) look(ctx context.Context) (allocation.State, <-chan struct{}, error) {
+	asking, cancel := context.WithTimeout(ctx, p.cfg.KubeletWait)
+	defer cancel()
+	held, known, err := p.kubelet.List(asking)
+	if err == nil {
+		p.mu.Lock()
+		p.held = held
+		p.mu.Unlock()
+	} else {
+		p.log.Warn("the kubelet does not tell what it has given", zap.String("node", p.cfg.Node), zap.Error(err))
+		known = nil
+	}
+	s, changed := p.recall()
+	s.Known = known
+	s.Pods, _ = settle(s)
+	return s, changed, err
+}
+
+// recall is the state of the node as far as it is known without asking.
+func (p *Plugin) recall() (allocation.State, <-chan struct{}) {
+	o, _ := p.offer()
+	pods, _, changed := p.pods.Pods()
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return allocation.State{
+		Inventory: o.inventory, Slots: o.slots, Pods: pods, Held: p.held,
+		Policy: p.cfg.Policy, PlaceUnassigned: p.cfg.PlaceUnassigned,
+	}, changed
+}
+
+// refuse logs a refusal, and tells the pod of it if it is clear which it is.
+func (p *Plugin) refuse(s allocation.State, size gpu.Units, err error) {
+	p.log.Warn("refused", zap.String("node", p.cfg.Node), zap.Int64("units", int64(size)), zap.Error(err))
+	var meant []placement.PodRef
+	for _, pod := range s.Pods {
+		asks := slices.ContainsFunc(pod.Request.Containers, func(c placement.Container) bool { return c.Units == size })
+		if asks && !holds(s, pod) && (s.Known == nil || s.Known[pod.Pod.String()]) {
+			meant = append(meant, pod.Pod)
+		}
+	}
+	if len(meant) == 1 {
+		p.events.Pod(meant[0], true, "GPUMemoryRefused", err.Error())
+	}
+}
+
+// asStatus gives an error to the kubelet, which shows its text in the pod's
+// status.
+func asStatus(err error) error {
+	switch {
+	case errors.Is(err, context.Canceled), errors.Is(err, context.DeadlineExceeded):
+		return status.Error(codes.DeadlineExceeded, err.Error())
+	case errors.Is(err, allocation.ErrNoPod):
+		return status.Error(codes.NotFound, err.Error())
+	default:
+		return status.Error(codes.FailedPrecondition, err.Error())
+	}
+}
+
+func slotIDs(ids []string) []gpu.SlotID {
+	out := make([]gpu.SlotID, 0, len(ids))
+	for _, id := range ids {
+		out = append(out, gpu.SlotID(id))
+	}
+	return out
+}
+
+func plain(ids []gpu.SlotID) []string {
+	out := make([]string, 0, len(ids))
+	for _, id := range ids {
+		out = append(out, string(id))
+	}
+	return out
+}
+
+func uuids(devices []gpu.Device) []string {
+	out := make([]string, 0, len(devices))
+	for _, d := range devices {
+		out = append(out, string(d.UUID))
+	}
+	return out
+}
+
+// deviceNames returns the GPUs that slots are of, for a log line.
+func deviceNames(s allocation.State, ids []gpu.SlotID) []string {
+	var out []string
+	for _, id := range ids {
+		if d, err := s.Slots.Device(id); err == nil && !slices.Contains(out, string(d.UUID)) {
+			out = append(out, string(d.UUID))
+		}
+	}
+	return out
+}
