@@ -12,7 +12,8 @@ import (
 //
 // Binpack takes the devices on which the least stays free (best fit), Spread
 // those with the most free; a device that already holds a pod of the same
-// group comes before all others. Ties fall to the lowest index.
+// group comes before all others. Ties fall to the lowest index. As a fallback,
+// Exclusive is no more than Binpack: whom a pod keeps off must be in the pod.
 func Choose(fallback Policy, req Request, node Node) (Assignment, Verdict) {
 	fitting, reason := candidates(req, node)
 	verdict := Verdict{Reason: reason, Request: req, Node: node}

@@ -20,8 +20,8 @@ const (
 	NoSuchDevice             // no GPU of the node passes the pod's globs
 	TooLarge                 // no GPU is large enough, were it empty
 	TooFew                   // GPUs are large enough, but not as many as wanted
-	Unhealthy                // they would have room, but are not healthy
-	Occupied                 // the pod wants GPUs for itself, or apart from others, and these are not
+	Unhealthy                // too many of them are not healthy
+	Occupied                 // the pod may not be beside the pods that are on them
 	Insufficient             // not enough is free, on one GPU or in all
 	Fragmented               // enough is free in all, on no GPU alone
 )
@@ -57,13 +57,7 @@ func (v Verdict) Unresolvable() bool {
 
 // String says in one line what the request needs and what there is.
 func (v Verdict) String() string {
-	units, cores := v.Request.Share()
-	need := "needs " + amount(v.Node, units, cores) + " on "
-	if n := v.Request.GPUs(); n > 1 {
-		need += fmt.Sprintf("each of %d GPUs", n)
-	} else {
-		need += "one GPU"
-	}
+	need := v.need()
 	switch v.Reason {
 	case Fits:
 		return need + "; fits"
@@ -74,71 +68,92 @@ func (v Verdict) String() string {
 	case NoSuchDevice:
 		return fmt.Sprintf("wants a GPU that matches %s; this node has %s", globs(v.Request), models(v.Node))
 	case TooLarge:
-		return fmt.Sprintf("%s; the largest that qualifies here has %s: ask for less, or for more GPUs", need, amount(v.Node, v.largest(), 0))
+		return fmt.Sprintf("%s; the largest that qualifies here has %s: ask for less, or for more GPUs", need, v.largest())
 	case TooFew:
-		return fmt.Sprintf("%s; only %d here are large enough", need, v.largeEnough())
-	case Unhealthy:
-		return need + "; " + v.perDevice(func(d Device) string {
-			if d.Healthy {
-				return v.free(d, cores > 0)
-			}
-			return "unhealthy (" + cmp.Or(d.Unhealthy, "no reason given") + ")"
-		})
-	case Occupied:
-		return need + v.apart() + "; " + v.perDevice(func(d Device) string { return fmt.Sprintf("%d pods", len(d.Pods)) })
+		return fmt.Sprintf("%s; large enough here: %d", need, v.largeEnough())
+	case Unhealthy, Occupied:
+		return need + "; " + v.devices() + v.anywhere()
+	case Fragmented:
+		n, _ := gpu.Scale(v.Node.freeFor(v.Request), v.Node.UnitMiB)
+		return fmt.Sprintf("%s; free: %s (%d in all, fragmented)%s", need, v.devices(), n, v.anywhere())
 	default:
-		list := v.perDevice(func(d Device) string { return v.free(d, cores > 0) })
-		n, unit := gpu.Scale(v.freeInAll(), v.Node.UnitMiB)
-		if v.Reason == Fragmented {
-			return fmt.Sprintf("%s; free: %s (%d in all, fragmented)", need, list, n)
-		}
-		return fmt.Sprintf("%s; free: %s (%d %s in all)", need, list, n, unit)
+		free := v.Node.freeFor(v.Request)
+		return fmt.Sprintf("%s; free: %s (%s in all)%s", need, v.devices(), gpu.Format(free, v.Node.UnitMiB), v.anywhere())
 	}
 }
 
-func (v Verdict) apart() string {
+// need says what the pod wants, and of which GPUs.
+func (v Verdict) need() string {
+	units, cores := v.Request.Share()
+	s := "needs " + amount(v.Node, units, cores) + " on "
+	if n := v.Request.GPUs(); n > 1 {
+		s += fmt.Sprintf("each of %d GPUs", n)
+	} else {
+		s += "one GPU"
+	}
+	if g := globs(v.Request); g != "" {
+		s += " that matches " + g
+	}
 	if v.Request.Policy == Exclusive {
-		return " alone"
+		s += " alone"
 	}
-	return fmt.Sprintf(" apart from exclusive-group %q", v.Request.ExclusiveGroup)
+	if g := v.Request.ExclusiveGroup; g != "" {
+		s += fmt.Sprintf(" apart from exclusive-group %q", g)
+	}
+	return s
 }
 
-func (v Verdict) perDevice(say func(Device) string) string {
-	parts := make([]string, 0, len(v.Node.Devices))
+// devices lists the devices that pass the pod's globs, each with what it has
+// free or why that does not count.
+func (v Verdict) devices() string {
+	_, cores := v.Request.Share()
+	var parts []string
 	for _, d := range v.Node.Devices {
-		parts = append(parts, fmt.Sprintf("GPU%d %s", d.Index, say(d)))
+		if !v.Request.allows(d) {
+			continue
+		}
+		part := fmt.Sprintf("GPU%d ", d.Index)
+		switch left := v.Node.room(d); {
+		case !d.Healthy:
+			part += "unhealthy (" + cmp.Or(d.Unhealthy, "no reason given") + ")"
+		case !v.Node.apart(v.Request, d):
+			part += "occupied"
+		default:
+			n, _ := gpu.Scale(left.units, v.Node.UnitMiB)
+			part += fmt.Sprint(n)
+			if cores > 0 {
+				part += fmt.Sprintf(" and %d%% of cores", left.cores)
+			}
+		}
+		parts = append(parts, part)
 	}
 	return strings.Join(parts, ", ")
 }
 
-func (v Verdict) free(d Device, withCores bool) string {
-	n, _ := gpu.Scale(v.Node.room(d).units, v.Node.UnitMiB)
-	if withCores {
-		return fmt.Sprintf("%d and %d%% of cores", n, v.Node.room(d).cores)
+// anywhere tells of the pods that are counted on each device.
+func (v Verdict) anywhere() string {
+	if n := len(v.Node.Unattributed); n > 0 {
+		return fmt.Sprintf("; pods whose GPU is not known yet, counted on each: %d", n)
 	}
-	return fmt.Sprint(n)
+	return ""
 }
 
-func (v Verdict) freeInAll() (sum gpu.Units) {
-	for _, d := range v.Node.Devices {
-		sum += v.Node.room(d).units
-	}
-	return sum
-}
-
-func (v Verdict) largest() (most gpu.Units) {
+func (v Verdict) largest() string {
+	var most gpu.Units
 	for _, d := range v.Node.Devices {
 		if v.Request.allows(d) {
 			most = max(most, d.Capacity)
 		}
 	}
-	return most
+	if v.Request.Cores() > 0 {
+		return amount(v.Node, most, gpu.CoresPerDevice)
+	}
+	return amount(v.Node, most, 0)
 }
 
 func (v Verdict) largeEnough() (n int) {
-	units, _ := v.Request.Share()
 	for _, d := range v.Node.Devices {
-		if v.Request.allows(d) && d.Capacity >= units {
+		if v.Request.allows(d) && v.Request.fitsEmpty(d) {
 			n++
 		}
 	}
@@ -158,8 +173,8 @@ func globs(r Request) string { return strings.Join(slices.Concat(r.Models, r.UUI
 func models(n Node) string {
 	var out []string
 	for _, d := range n.Devices {
-		if !slices.Contains(out, d.Model) {
-			out = append(out, d.Model)
+		if model := cmp.Or(d.Model, "a GPU of unknown model"); !slices.Contains(out, model) {
+			out = append(out, model)
 		}
 	}
 	return strings.Join(out, ", ")
@@ -172,32 +187,49 @@ type room struct {
 }
 
 // room returns what is left of a device when each pod without a known device
-// is taken to be on it.
+// is taken to be on it, with all that it holds: how it is split, if it is, is
+// not known either.
 func (n Node) room(d Device) room {
 	r := room{units: d.Free(), cores: d.FreeCores()}
 	for _, h := range n.Unattributed {
-		units, cores := h.Request.Share()
-		r.units = max(0, r.units-units)
-		r.cores = max(0, r.cores-cores)
+		r.units = max(0, r.units-h.Request.Units())
+		r.cores = max(0, r.cores-h.Request.Cores())
 	}
 	return r
 }
 
-// allows reports whether the pod's globs let it use the device.
+// allows reports whether the pod's globs let it use the device. A model counts
+// without the maker's name too: "A100*" matches "NVIDIA A100-SXM4-80GB".
 func (r Request) allows(d Device) bool {
-	return MatchGlobs(r.Models, d.Model) && MatchGlobs(r.UUIDs, string(d.UUID))
+	return MatchGlobs(r.UUIDs, string(d.UUID)) &&
+		MatchGlobs(r.Models, d.Model, strings.TrimPrefix(d.Model, "NVIDIA "))
 }
 
-// apartFrom reports whether the pod may be on the device beside the pods that
-// are there.
-func (r Request) apartFrom(d Device) bool {
-	if r.Policy == Exclusive && len(d.Pods) > 0 {
-		return false
-	}
-	return !slices.ContainsFunc(d.Pods, func(h Holding) bool {
-		return h.Request.Policy == Exclusive ||
+// fitsEmpty reports whether the device would be large enough, were it empty.
+func (r Request) fitsEmpty(d Device) bool {
+	units, cores := r.Share()
+	return units <= d.Capacity && cores <= gpu.CoresPerDevice
+}
+
+// apart reports whether the request may be on the device beside the pods that
+// are there, or may be there.
+func (n Node) apart(r Request, d Device) bool {
+	bars := func(h Holding) bool {
+		return r.Policy == Exclusive || h.Request.Policy == Exclusive ||
 			r.ExclusiveGroup != "" && h.Request.ExclusiveGroup == r.ExclusiveGroup
-	})
+	}
+	return !slices.ContainsFunc(d.Pods, bars) && !slices.ContainsFunc(n.Unattributed, bars)
+}
+
+// freeFor returns what is free in all on the devices that the request may use,
+// large enough or not: were it on one of them, it might do.
+func (n Node) freeFor(r Request) (sum gpu.Units) {
+	for _, d := range n.Devices {
+		if r.allows(d) && d.Healthy && n.apart(r, d) {
+			sum += n.room(d).units
+		}
+	}
+	return sum
 }
 
 // Fit reports whether the request fits the node, and if not, why. What the pod
@@ -208,8 +240,7 @@ func Fit(req Request, node Node) Verdict {
 }
 
 // candidates returns the devices of the node on which the request fits, or why
-// there are not enough of them. It makes one pass and keeps the reason that
-// the most devices got past.
+// they are not enough: the first check that too few devices pass.
 func candidates(req Request, node Node) ([]Device, Reason) {
 	if len(node.Devices) == 0 {
 		return nil, NoDevices
@@ -220,14 +251,13 @@ func candidates(req Request, node Node) ([]Device, Reason) {
 	units, cores := req.Share()
 	want := req.GPUs()
 	var allowed, large, healthy, apart, roomy int
-	var free gpu.Units
 	var fitting []Device
 	for _, d := range node.Devices {
 		if !req.allows(d) {
 			continue
 		}
 		allowed++
-		if d.Capacity < units || cores > gpu.CoresPerDevice {
+		if !req.fitsEmpty(d) {
 			continue
 		}
 		large++
@@ -235,12 +265,11 @@ func candidates(req Request, node Node) ([]Device, Reason) {
 			continue
 		}
 		healthy++
-		if !req.apartFrom(d) {
+		if !node.apart(req, d) {
 			continue
 		}
 		apart++
 		left := node.room(d)
-		free += left.units
 		if left.units < units {
 			continue
 		}
@@ -262,7 +291,7 @@ func candidates(req Request, node Node) ([]Device, Reason) {
 		return nil, Unhealthy
 	case apart < want:
 		return nil, Occupied
-	case roomy < want && free >= gpu.Units(want)*units:
+	case roomy < want && node.freeFor(req) >= gpu.Units(want)*units:
 		return nil, Fragmented
 	default:
 		return nil, Insufficient

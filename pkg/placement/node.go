@@ -100,26 +100,26 @@ func NewNode(name string, inv gpu.Inventory, holdings []Holding) Node {
 	slices.SortFunc(holdings, func(a, b Holding) int {
 		return cmp.Or(cmp.Compare(a.Pod.Namespace, b.Pod.Namespace), cmp.Compare(a.Pod.Name, b.Pod.Name), cmp.Compare(a.Pod.UID, b.Pod.UID))
 	})
+	elsewhere := func(s Share) bool { _, ok := at[s.Device]; return !ok }
 	for _, h := range holdings {
-		known := false
-		for _, s := range h.Assignment.Shares {
-			if i, ok := at[s.Device]; ok {
-				d := &n.Devices[i]
-				d.Requested += s.Units
-				d.RequestedCores += s.Cores
-				d.Pods = append(d.Pods, h)
-				known = true
-			}
+		if h.Assignment.None() && h.Request.Empty() {
+			continue // it names the resource, and asks for none of it
 		}
-		if !known {
+		if h.Assignment.None() || slices.ContainsFunc(h.Assignment.Shares, elsewhere) {
 			n.Unattributed = append(n.Unattributed, h)
+			continue
+		}
+		for _, s := range h.Assignment.Shares {
+			d := &n.Devices[at[s.Device]]
+			d.Requested += s.Units
+			d.RequestedCores += s.Cores
+			d.Pods = append(d.Pods, h)
 		}
 	}
 	return n
 }
 
-// Capacity returns the units of all devices, and Requested what is held of
-// them, the pods without a known device included.
+// Capacity returns the units of all devices, healthy or not.
 func (n Node) Capacity() (sum gpu.Units) {
 	for _, d := range n.Devices {
 		sum += d.Capacity
@@ -127,7 +127,8 @@ func (n Node) Capacity() (sum gpu.Units) {
 	return sum
 }
 
-// Requested returns the units that pods of the node hold together.
+// Requested returns the units that pods of the node hold together, those
+// without a known device included.
 func (n Node) Requested() (sum gpu.Units) {
 	for _, d := range n.Devices {
 		sum += d.Requested

@@ -121,17 +121,19 @@ func (r Request) Confusable(o Request) bool {
 	return !r.Empty() && !o.Empty() && r.Containers[0].Units == o.Containers[0].Units
 }
 
-// MatchGlobs reports whether a value passes a list of globs: at least one of
-// those without "!" matches (when there are any), and none of those with it.
-// Case does not count. The form of a glob is path.Match's; one that is
-// malformed matches nothing.
-func MatchGlobs(globs []string, value string) bool {
-	value = strings.ToLower(value)
+// MatchGlobs reports whether something passes a list of globs under one of its
+// names: at least one of those without "!" matches (when there are any), and
+// none of those with it. Case does not count, and a space is as good as a dash,
+// which labels have in its place. The form of a glob is path.Match's; one that
+// is malformed matches nothing.
+func MatchGlobs(globs []string, names ...string) bool {
 	wanted, matched := false, false
 	for _, g := range globs {
-		pattern, excludes := strings.CutPrefix(strings.ToLower(g), "!")
-		ok, err := path.Match(pattern, value)
-		ok = ok && err == nil
+		pattern, excludes := strings.CutPrefix(fold(g), "!")
+		ok := slices.ContainsFunc(names, func(name string) bool {
+			ok, err := path.Match(pattern, fold(name))
+			return ok && err == nil
+		})
 		if excludes {
 			if ok {
 				return false
@@ -142,3 +144,5 @@ func MatchGlobs(globs []string, value string) bool {
 	}
 	return matched || !wanted
 }
+
+func fold(s string) string { return strings.ReplaceAll(strings.ToLower(s), " ", "-") }
