@@ -154,7 +154,7 @@ func (o TableOptions) pods(out *bytes.Buffer, n Node, m measure) {
 // notes say in words what a table has no room for.
 func notes(out *bytes.Buffer, n Node, m measure) {
 	var lines []string
-	note := func(format string, args ...any) { lines = append(lines, clean(fmt.Sprintf(format, args...))) }
+	note := func(format string, args ...any) { lines = append(lines, Clean(fmt.Sprintf(format, args...))) }
 	for _, g := range n.GPUs {
 		if !g.Healthy {
 			reason := g.Unhealthy
@@ -180,6 +180,8 @@ func notes(out *bytes.Buffer, n Node, m measure) {
 		switch {
 		case p.Problem != "":
 			note("pod %s/%s: %s", p.Namespace, p.Name, p.Problem)
+		case n.Problem != "":
+			// Which GPUs it has is not known.
 		case len(p.Claims) > 0:
 			note("pod %s/%s is assigned %s, which this node does not have", p.Namespace, p.Name, uuids(p.Claims))
 		default:

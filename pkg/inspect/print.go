@@ -33,7 +33,7 @@ func JSON(w io.Writer, r Report) error {
 func Names(w io.Writer, r Report) error {
 	var out bytes.Buffer
 	for _, n := range r.Nodes {
-		fmt.Fprintf(&out, "node/%s\n", clean(n.Name))
+		fmt.Fprintf(&out, "node/%s\n", Clean(n.Name))
 	}
 	_, err := w.Write(out.Bytes())
 	return err
@@ -128,9 +128,9 @@ func ofCluster(r Report) string {
 		m.mib(r.Total.RequestedMiB), m.mib(&r.Total.CapacityMiB), m, percent(r.Total.RequestedMiB, r.Total.CapacityMiB))
 }
 
-// clean replaces what would steer a terminal or break a line: names and reasons
+// Clean replaces what would steer a terminal or break a line: names and reasons
 // come from other people's objects.
-func clean(s string) string {
+func Clean(s string) string {
 	return strings.Map(func(r rune) rune {
 		switch {
 		case unicode.IsSpace(r):
@@ -155,7 +155,7 @@ func (g grid) row(cells ...string) {
 		if c == "" {
 			c = none
 		}
-		cells[i] = clean(c)
+		cells[i] = Clean(c)
 	}
 	fmt.Fprintln(g.tw, strings.Join(cells, "\t"))
 }

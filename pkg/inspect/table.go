@@ -127,6 +127,13 @@ func (o TableOptions) legend(out *bytes.Buffer, r Report) {
 	if r.RequestedUnknown {
 		fmt.Fprint(out, notListed)
 	}
+	switch n := len(r.Waiting); n {
+	case 0:
+	case 1:
+		fmt.Fprintln(out, "1 pod waits for a node; --details says why.")
+	default:
+		fmt.Fprintf(out, "%d pods wait for a node; --details says why.\n", n)
+	}
 	if o.Wide {
 		left(out, r)
 	}

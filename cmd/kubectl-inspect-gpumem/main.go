@@ -1,0 +1,33 @@
+// Command kubectl-inspect-gpumem shows who holds what GPU memory in a cluster.
+// kubectl finds it by its name: kubectl inspect gpumem.
+package main
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"os/signal"
+	"syscall"
+
+	"k8s.io/cli-runtime/pkg/genericiooptions"
+)
+
+func main() {
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	defer stop()
+	if err := run(ctx, os.Args[1:], genericiooptions.IOStreams{In: os.Stdin, Out: os.Stdout, ErrOut: os.Stderr}); err != nil {
+		os.Exit(1)
+	}
+}
+
+// run does what the arguments say. It has told the user about the error that it
+// returns.
+func run(ctx context.Context, args []string, streams genericiooptions.IOStreams) error {
+	cmd := newCommand(newOptions(streams))
+	cmd.SetArgs(args)
+	err := cmd.ExecuteContext(ctx)
+	if err != nil {
+		fmt.Fprintf(streams.ErrOut, "error: %v\n", err)
+	}
+	return err
+}

@@ -1,0 +1,192 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"slices"
+	"strings"
+
+	"github.com/spf13/pflag"
+	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/cli-runtime/pkg/genericclioptions"
+	"k8s.io/cli-runtime/pkg/genericiooptions"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/rest"
+	"sigs.k8s.io/yaml"
+
+	_ "k8s.io/client-go/plugin/pkg/client/auth" // logins that a kubeconfig may ask for
+
+	"github.com/gpumem/gpumem/pkg/api"
+	"github.com/gpumem/gpumem/pkg/inspect"
+)
+
+// options is all that a run needs. Complete fills in what follows from the
+// flags, Validate says what is wrong with them, Run does the work.
+type options struct {
+	genericiooptions.IOStreams
+
+	config        *genericclioptions.ConfigFlags
+	domain        string
+	selector      string
+	output        string
+	details       bool
+	noHeaders     bool
+	allNamespaces bool
+
+	nodes  []string // empty: all
+	names  api.Names
+	client kubernetes.Interface // made from config unless it is set
+}
+
+func newOptions(streams genericiooptions.IOStreams) *options {
+	config := genericclioptions.NewConfigFlags(true)
+	config.CacheDir = nil // of discovery, which this command does not need
+	return &options{IOStreams: streams, config: config, domain: api.DefaultDomain}
+}
+
+// formats are the values of --output.
+func formats() []string { return []string{"wide", "json", "yaml", "name"} }
+
+// AddFlags adds the flags that all commands of the tree share, and those of the
+// overview.
+func (o *options) AddFlags(shared, own *pflag.FlagSet) {
+	o.config.AddFlags(shared)
+	if f := shared.Lookup("namespace"); f != nil {
+		f.Usage = "List only the pods of this namespace. The pods of all others still count in the sums"
+	}
+	shared.StringVar(&o.domain, "resource-domain", o.domain, "Domain of the resources and annotations that this cluster uses")
+	own.StringVarP(&o.output, "output", "o", o.output, "Output format: "+strings.Join(formats(), ", ")+"; a table unless set")
+	own.StringVarP(&o.selector, "selector", "l", o.selector, "Show only nodes whose labels match, for example pool=gpu")
+	own.BoolVarP(&o.details, "details", "d", o.details, "Show each node with its GPUs and the pods on them, and the pods that wait for a node")
+	own.BoolVar(&o.noHeaders, "no-headers", o.noHeaders, "Print rows alone, without headers, legends and sums")
+	own.BoolVarP(&o.allNamespaces, "all-namespaces", "A", o.allNamespaces, "List the pods of all namespaces, which is the default")
+}
+
+// Complete derives what the flags stand for.
+func (o *options) Complete(args []string) error {
+	o.nodes = nil
+	for _, name := range args {
+		// The form in which -o name prints them.
+		name = strings.TrimPrefix(name, "node/")
+		if !slices.Contains(o.nodes, name) {
+			o.nodes = append(o.nodes, name)
+		}
+	}
+	var err error
+	if o.names, err = api.NewNames(o.domain); err != nil {
+		return fmt.Errorf("--resource-domain: %w", err)
+	}
+	if o.client != nil {
+		return nil
+	}
+	config, err := o.config.ToRESTConfig()
+	if err != nil {
+		return err
+	}
+	config = rest.CopyConfig(config)
+	// The pages of a large cluster come one after the other; client-go would
+	// make them wait for its default of five in a second. These are kubectl's.
+	config.QPS, config.Burst = 50, 300
+	config.ContentType = "application/vnd.kubernetes.protobuf"
+	config.AcceptContentTypes = "application/vnd.kubernetes.protobuf,application/json"
+	o.client, err = kubernetes.NewForConfig(config)
+	return err
+}
+
+// Validate reports all that is wrong with the flags.
+func (o *options) Validate() error {
+	var errs []error
+	if o.output != "" && !slices.Contains(formats(), o.output) {
+		errs = append(errs, fmt.Errorf("--output is %q, want one of %s", o.output, strings.Join(formats(), ", ")))
+	}
+	if o.output == "name" && o.details {
+		errs = append(errs, errors.New("--details has no place in the output of -o name"))
+	}
+	if len(o.nodes) > 0 && o.selector != "" {
+		errs = append(errs, errors.New("names of nodes and --selector exclude each other"))
+	}
+	if slices.Contains(o.nodes, "") {
+		errs = append(errs, errors.New("the name of a node is empty"))
+	}
+	if _, err := labels.Parse(o.selector); err != nil {
+		errs = append(errs, fmt.Errorf("--selector: %w", err))
+	}
+	return errors.Join(errs...)
+}
+
+// Run looks at the cluster and prints what it found.
+func (o *options) Run(ctx context.Context) error {
+	nodes, facts, err := load(ctx, o.client, o.names, selection{names: o.nodes, labels: o.selector})
+	if err != nil {
+		return err
+	}
+	report := inspect.New(nodes, facts)
+	if namespace := o.namespace(); namespace != "" {
+		report = report.InNamespace(namespace)
+	}
+	if err := o.printer()(o.Out, report); err != nil {
+		return err
+	}
+	return o.complain(report)
+}
+
+// namespace is that of the flag alone: the one of the kubeconfig would hide
+// pods from people who never asked for it.
+func (o *options) namespace() string {
+	if o.allNamespaces || o.config.Namespace == nil {
+		return ""
+	}
+	return *o.config.Namespace
+}
+
+func (o *options) printer() inspect.Printer {
+	table := inspect.TableOptions{Wide: o.output == "wide", NoHeaders: o.noHeaders}
+	switch {
+	case o.output == "json":
+		return inspect.JSON
+	case o.output == "yaml":
+		return printYAML
+	case o.output == "name":
+		return inspect.Names
+	case o.details:
+		return inspect.Details(table)
+	default:
+		return inspect.Table(table)
+	}
+}
+
+func printYAML(w io.Writer, r inspect.Report) error {
+	var text bytes.Buffer
+	if err := inspect.JSON(&text, r); err != nil {
+		return err
+	}
+	out, err := yaml.JSONToYAML(text.Bytes())
+	if err != nil {
+		return err
+	}
+	_, err = w.Write(out)
+	return err
+}
+
+// maxComplaints is how many problems are told one by one.
+const maxComplaints = 20
+
+// complain tells what the output lacks. The error says that it lacks something.
+func (o *options) complain(r inspect.Report) error {
+	if len(r.Nodes) == 0 && len(r.Problems) == 0 {
+		fmt.Fprintf(o.ErrOut, "No nodes found that offer %s (%d without it)\n", r.Resource, r.WithoutInventory)
+	}
+	if len(r.Problems) == 0 {
+		return nil
+	}
+	for _, p := range r.Problems[:min(len(r.Problems), maxComplaints)] {
+		fmt.Fprintf(o.ErrOut, "warning: %s: %s\n", inspect.Clean(p.Object), inspect.Clean(p.Message))
+	}
+	if more := len(r.Problems) - maxComplaints; more > 0 {
+		fmt.Fprintf(o.ErrOut, "warning: and %d more; -o json lists them\n", more)
+	}
+	return errors.New("not everything could be read: the output is incomplete")
+}
