@@ -10,6 +10,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"slices"
+	"strings"
 	"sync"
 	"syscall"
 	"time"
@@ -312,13 +313,18 @@ func (c *Cluster) start(ctx context.Context, config Config) error {
 // startAnchor starts the process that holds the namespaces called name.
 func (c *Cluster) startAnchor(name string, mounts []linux.Mount) (linux.Process, error) {
 	cmd := exec.Command(c.state.Components.Program(component.Guest, "pause"))
-	cmd.Args = []string{"gpumem-cluster-" + c.state.Name + "-" + name}
+	cmd.Args = []string{"gpumem-cluster-" + c.state.Name + "-" + name, "anchor"}
 	cmd.Env = c.environment()
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
-	if err := linux.StartAnchor(cmd, mounts); err != nil {
+	line, err := linux.StartAnchor(cmd, mounts)
+	if err != nil {
 		return linux.Process{}, fmt.Errorf("make the namespaces of %s: %w", name, err)
 	}
-	return adopt(cmd)
+	anchor, err := adopt(cmd)
+	if line != "ready\n" {
+		return anchor, fmt.Errorf("make the namespaces of %s: %s", name, strings.TrimSpace(line))
+	}
+	return anchor, err
 }
 
 func (c *Cluster) connectClient() error {

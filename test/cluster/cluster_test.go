@@ -119,11 +119,11 @@ func testPods(ctx context.Context, t *testing.T, c *cluster.Cluster) {
 	if got := execInPod(ctx, t, c, first.Name, "/usr/local/bin/sample", "-exit-after=1ms"); !strings.Contains(got, "200 OK") {
 		t.Errorf("exec in the first pod: %q", got)
 	}
-	var events bytes.Buffer
+	var table bytes.Buffer
 	cmd := exec.CommandContext(ctx, "nft", "list", "table", "ip", "kube-proxy")
-	cmd.Stdout = &events
-	if err := c.RunOnNode("node2", cmd); err != nil || !strings.Contains(events.String(), "10.96.0.1") {
-		t.Errorf("kube-proxy's table on node2: %v, %s", err, events.String())
+	cmd.Stdout = &table
+	if err := c.RunOnNode("node2", cmd); err != nil || !strings.Contains(table.String(), "10.96.0.1") {
+		t.Errorf("kube-proxy's table on node2: %v, %s", err, table.String())
 	}
 	deletePod(ctx, t, c, second.Name)
 }
@@ -169,8 +169,10 @@ func testRestartControlPlane(ctx context.Context, t *testing.T, c *cluster.Clust
 			t.Fatal(err)
 		}
 	}
-	_, err := c.Client().CoreV1().Nodes().Get(ctx, "node1", metav1.GetOptions{})
-	if err == nil {
+	// The client would try again for a long time.
+	short, cancel := context.WithTimeout(ctx, time.Second)
+	defer cancel()
+	if _, err := c.Client().CoreV1().Nodes().Get(short, "node1", metav1.GetOptions{}); err == nil {
 		t.Error("the API server answers after it was killed")
 	}
 	for _, name := range []string{"etcd", "apiserver"} {
@@ -334,9 +336,9 @@ func execInPod(ctx context.Context, t *testing.T, c *cluster.Cluster, pod string
 	if err != nil {
 		t.Fatal(err)
 	}
-	var out bytes.Buffer
-	if err := executor.StreamWithContext(ctx, remotecommand.StreamOptions{Stdout: &out, Stderr: &out}); err != nil {
-		t.Fatalf("exec %v in pod %s: %v: %s", command, pod, err, out.String())
+	var out, errs bytes.Buffer
+	if err := executor.StreamWithContext(ctx, remotecommand.StreamOptions{Stdout: &out, Stderr: &errs}); err != nil {
+		t.Fatalf("exec %v in pod %s: %v: %s", command, pod, err, errs.String())
 	}
 	return out.String()
 }

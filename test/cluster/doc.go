@@ -16,11 +16,11 @@
 //
 //	network namespace "fabric": etcd, kube-apiserver, kube-controller-manager,
 //	                            kube-scheduler, bridge br0 172.30.0.1/16
-//	node N, in a network and a mount namespace of its own, 172.30.1.N:
+//	node N, in network, mount and process namespaces of its own, 172.30.1.N:
 //	                            containerd, kubelet, kube-proxy,
 //	                            pods 10.244.N.0/24, Services 10.96.0.0/16
 //
-// A node sees its own /run, /var/lib and /var/log, so that everything is where
+// A node sees its own processes, /run, /var/lib and /var/log, so that everything is where
 // programs expect it: the kubelet's folder for device plugins, which cannot be
 // moved, containerd's socket, /run/nvidia/driver with the simulated driver.
 // The rest of the file system is the machine's. The machine's own network has
@@ -28,9 +28,10 @@
 // several clusters use the same addresses and never meet. Nothing leads from
 // the cluster out of the machine.
 //
-// Namespaces are held by a process each, which does nothing and is called
-// gpumem-cluster-CLUSTER-NODE. Nothing else keeps them: when the processes of a
-// cluster are killed, its mounts and interfaces are gone, too. What must be
+// Namespaces are held by a process each, their first, which does nothing and is
+// called gpumem-cluster-CLUSTER-NODE. Nothing else keeps them: when it is
+// killed, the kernel kills all others in them, containers too, and takes away
+// their mounts and interfaces. What must be
 // known for that is in state.json in the cluster's folder, so that another process
 // can do it when the first was killed.
 //

@@ -1,6 +1,7 @@
 package linux
 
 import (
+	"bufio"
 	"context"
 	"fmt"
 	"net"
@@ -18,16 +19,24 @@ type Mount struct {
 	Target string // made when it is missing
 }
 
-// StartAnchor starts cmd in a network namespace of its own and, where mounts
-// are given, in a mount namespace of its own with them. The network has
-// nothing but loopback, and forwards.
-func StartAnchor(cmd *exec.Cmd, mounts []Mount) error {
-	return onThread(func() error {
-		flags := unix.CLONE_NEWNET
-		if len(mounts) > 0 {
-			flags |= unix.CLONE_NEWNS
-		}
-		if err := unix.Unshare(flags); err != nil {
+// StartAnchor starts cmd in network, mount and process namespaces of its own.
+// The network has nothing but loopback, and forwards; the mounts are the
+// machine's and the given ones. The command is to mount the /proc of its
+// process namespace and to print a line, which is returned.
+func StartAnchor(cmd *exec.Cmd, mounts []Mount) (line string, err error) {
+	out, err := cmd.StdoutPipe()
+	if err != nil {
+		return "", err
+	}
+	defer out.Close()
+	// The first time that package os handles a process, it starts another one to
+	// see what the kernel can do. That must not be the first process of the
+	// namespace, which would end with it.
+	if _, err := os.FindProcess(os.Getpid()); err != nil {
+		return "", err
+	}
+	err = onThread(func() error {
+		if err := unix.Unshare(unix.CLONE_NEWNET | unix.CLONE_NEWNS | unix.CLONE_NEWPID); err != nil {
 			return fmt.Errorf("new namespaces: %w", err)
 		}
 		if err := setUpNetwork(); err != nil {
@@ -38,6 +47,10 @@ func StartAnchor(cmd *exec.Cmd, mounts []Mount) error {
 		}
 		return cmd.Start()
 	})
+	if err != nil {
+		return "", err
+	}
+	return bufio.NewReader(out).ReadString('\n')
 }
 
 func setUpNetwork() error {
@@ -55,9 +68,6 @@ func setUpNetwork() error {
 }
 
 func setUpMounts(mounts []Mount) error {
-	if len(mounts) == 0 {
-		return nil
-	}
 	// Mounts of the machine come in, ours do not go out, and those made in the
 	// namespace reach the containers that ask for it.
 	if err := unix.Mount("", "/", "", unix.MS_REC|unix.MS_SLAVE, ""); err != nil {
@@ -83,20 +93,20 @@ func setUpMounts(mounts []Mount) error {
 	return nil
 }
 
-// StartIn starts cmd in the network and mount namespaces of the process pid.
-// Its working folder is the root unless cmd says otherwise.
+// StartIn starts cmd in the network, process and mount namespaces of the
+// process pid. Its working folder is the root unless cmd says otherwise.
 func StartIn(pid int, cmd *exec.Cmd) error {
 	return onThread(func() error {
-		if err := enter(pid, "net", unix.CLONE_NEWNET); err != nil {
-			return err
-		}
 		// A thread that shares its root and working folder with others may not
 		// change its mount namespace.
 		if err := unix.Unshare(unix.CLONE_FS); err != nil {
 			return fmt.Errorf("unshare the working folder: %w", err)
 		}
-		if err := enter(pid, "mnt", unix.CLONE_NEWNS); err != nil {
-			return err
+		// The mount namespace is the last, because its /proc is another.
+		for _, kind := range []string{"net", "pid", "mnt"} {
+			if err := enter(pid, kind); err != nil {
+				return err
+			}
 		}
 		return cmd.Start()
 	})
@@ -106,7 +116,7 @@ func StartIn(pid int, cmd *exec.Cmd) error {
 // process pid.
 func DialIn(ctx context.Context, pid int, network, address string) (conn net.Conn, err error) {
 	err = onThread(func() error {
-		if err := enter(pid, "net", unix.CLONE_NEWNET); err != nil {
+		if err := enter(pid, "net"); err != nil {
 			return err
 		}
 		// A literal address is dialed by this goroutine itself, so the socket
@@ -117,14 +127,15 @@ func DialIn(ctx context.Context, pid int, network, address string) (conn net.Con
 	return conn, err
 }
 
-func enter(pid int, kind string, flag int) error {
+func enter(pid int, kind string) error {
 	name := fmt.Sprintf("/proc/%d/ns/%s", pid, kind)
 	fd, err := unix.Open(name, unix.O_RDONLY|unix.O_CLOEXEC, 0)
 	if err != nil {
 		return fmt.Errorf("open %s: %w", name, err)
 	}
 	defer unix.Close(fd)
-	if err := unix.Setns(fd, flag); err != nil {
+	// Zero takes any kind of namespace.
+	if err := unix.Setns(fd, 0); err != nil {
 		return fmt.Errorf("enter %s: %w", name, err)
 	}
 	return nil
