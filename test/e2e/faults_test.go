@@ -1,0 +1,211 @@
+package e2e
+
+import (
+	"encoding/json"
+	"fmt"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	v1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/gpumem/gpumem/test/fakenvml"
+)
+
+func TestKillingEachPartChangesNothingThatRuns(t *testing.T) {
+	e := setup(t)
+	names := []string{"steady-a", "steady-b", "steady-c"}
+	for i, name := range names {
+		e.create(e.pod(name, int64(4+i)))
+	}
+	containers := make(map[string]map[string]string)
+	gpus := make(map[string][]string)
+	for _, name := range names {
+		containers[name] = containerIDs(e.running(name))
+		gpus[name] = e.agree(name, "main")
+	}
+	books := e.books()
+	for _, part := range []struct {
+		name string
+		kill func()
+	}{
+		{"extender", func() { e.killContainers("gpumem-extender") }},
+		{"device plugin", func() { e.killContainers("gpumem-device-plugin") }},
+		{"kubelet", func() {
+			for _, node := range e.cluster.Nodes() {
+				if err := e.cluster.Restart(e.ctx, "kubelet@"+node); err != nil {
+					t.Fatal(err)
+				}
+			}
+			if err := e.cluster.WaitReady(e.ctx); err != nil {
+				t.Fatal(err)
+			}
+		}},
+	} {
+		t.Run(part.name, func(t *testing.T) {
+			part.kill()
+			// A new pod gets the room that is left, and no other.
+			name := "after-" + map[string]string{"extender": "a", "device plugin": "b", "kubelet": "c"}[part.name]
+			e.create(e.pod(name, 5))
+			e.running(name)
+			e.agree(name, "main")
+			e.delete(name, 0)
+			e.gone(name)
+			e.eventually("the books are as before", func() (bool, string) {
+				diff := cmp.Diff(books, e.books())
+				return diff == "", diff
+			})
+			for _, name := range names {
+				if diff := cmp.Diff(containers[name], containerIDs(e.get(name))); diff != "" {
+					t.Errorf("containers of %s (-before +after):\n%s", name, diff)
+				}
+				if diff := cmp.Diff(gpus[name], e.agree(name, "main")); diff != "" {
+					t.Errorf("GPUs of %s (-before +after):\n%s", name, diff)
+				}
+			}
+		})
+	}
+}
+
+func TestBrokenAnnotationsStopNothing(t *testing.T) {
+	e := setup(t)
+	e.create(e.pod("victim", 3, onNode("node1")))
+	e.running("victim")
+	before := e.agree("victim", "main")
+	e.patchPod("victim", assignment, `{"v":1,"gpus":"all of them"`)
+	// The plugin knows better than the annotation, and writes it again.
+	if diff := cmp.Diff(before, e.agreeOnce("victim")); diff != "" {
+		t.Errorf("GPUs (-before +after):\n%s", diff)
+	}
+	e.create(e.pod("forged", 3, onNode("node1"), annotated("assignment", `{"v":1,"unitMiB":1024,"gpus":[{"uuid":"GPU-none","index":7,"units":1}]}`)))
+	e.running("forged")
+	e.agree("forged", "main")
+
+	node, err := e.client.CoreV1().Nodes().Get(e.ctx, "node1", metav1.GetOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	good := node.Annotations["gpumem.dev/inventory"]
+	e.patchNode("node1", "gpumem.dev/inventory", "{broken")
+	e.eventually("the plugin has mended the inventory", func() (bool, string) {
+		node, err := e.client.CoreV1().Nodes().Get(e.ctx, "node1", metav1.GetOptions{})
+		if err != nil {
+			return false, err.Error()
+		}
+		return node.Annotations["gpumem.dev/inventory"] == good, node.Annotations["gpumem.dev/inventory"]
+	})
+	e.create(e.pod("after", 3, onNode("node1")))
+	e.running("after")
+}
+
+func TestOddRequestsWaitWithAReason(t *testing.T) {
+	e := setup(t)
+	for _, tc := range []struct {
+		name   string
+		pod    *v1.Pod
+		reason string
+	}{
+		{"enormous", e.pod("enormous", 1<<50), "Insufficient gpumem.dev/gpu-mem"},
+		{"larger than any GPU", e.pod("large", a100+1), "the largest that qualifies here has 79 GiB: ask for less, or for more GPUs"},
+		{"a count that is no number", e.pod("count", 4, annotated("gpu-count", "two")), `annotation gpumem.dev/gpu-count: "two": want a number of GPUs from 1 to 64`},
+		{"a policy that is none", e.pod("policy", 4, annotated("policy", "best")), `annotation gpumem.dev/policy: policy "best": want binpack, spread or exclusive`},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			e.create(tc.pod)
+			e.pending(tc.pod.Name, tc.reason)
+		})
+	}
+	for _, amount := range []string{"-3", "1.5", "500m"} {
+		pod := e.pod("refused", 1)
+		pod.Spec.Containers[0].Resources.Limits[gpuMem] = resource.MustParse(amount)
+		if _, err := e.client.CoreV1().Pods(e.namespace).Create(e.ctx, pod, metav1.CreateOptions{}); err == nil {
+			t.Errorf("the API server took a pod of %s units", amount)
+		}
+	}
+}
+
+func TestAGPUThatVanishesIsNotOfferedAnyMore(t *testing.T) {
+	e := setup(t)
+	e.create(e.pod("survivor", 3, onNode("node1"), annotated("gpu-uuid", e.gpu("node1", 0))))
+	e.running("survivor")
+	lost := e.gpu("node1", 1)
+
+	machine := fakenvml.NewMachine(fakenvml.T4("node1-0"), fakenvml.T4("node1-1"))
+	setGPUs := func(state fakenvml.State) {
+		t.Helper()
+		machine.GPUs[1].State = state
+		description, err := json.Marshal(machine)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := e.cluster.SetGPUs("node1", description); err != nil {
+			t.Fatal(err)
+		}
+	}
+	offered := func(want int64, healthy bool) {
+		t.Helper()
+		e.eventually(fmt.Sprintf("node1 offers %d units", want), func() (bool, string) {
+			node, err := e.client.CoreV1().Nodes().Get(e.ctx, "node1", metav1.GetOptions{})
+			if err != nil {
+				return false, err.Error()
+			}
+			q := node.Status.Allocatable[gpuMem]
+			for _, n := range e.inspect().Nodes {
+				for _, g := range n.GPUs {
+					if g.UUID == lost && g.Healthy != healthy {
+						return false, fmt.Sprintf("healthy %t: %s", g.Healthy, g.Unhealthy)
+					}
+				}
+			}
+			return q.Value() == want, q.String()
+		})
+	}
+	setGPUs(fakenvml.Lost)
+	t.Cleanup(func() { setGPUs(fakenvml.OK); offered(2*t4, true) })
+	offered(t4, false)
+	e.create(e.pod("wants-all", t4, onNode("node1")))
+	e.pending("wants-all", "GPU1 unhealthy")
+	e.agree("survivor", "main")
+
+	setGPUs(fakenvml.OK)
+	offered(2*t4, true)
+	e.running("wants-all")
+	if got := e.agree("wants-all", "main")[0]; got != lost {
+		t.Errorf("on %s, want %s, which came back", got, lost)
+	}
+}
+
+func (e *env) patchPod(name, key, value string) {
+	e.Helper()
+	if _, err := e.client.CoreV1().Pods(e.namespace).Patch(e.ctx, name, types.MergePatchType, annotation(key, value), metav1.PatchOptions{}); err != nil {
+		e.Fatal(err)
+	}
+}
+
+func (e *env) patchNode(name, key, value string) {
+	e.Helper()
+	if _, err := e.client.CoreV1().Nodes().Patch(e.ctx, name, types.MergePatchType, annotation(key, value), metav1.PatchOptions{}); err != nil {
+		e.Fatal(err)
+	}
+}
+
+func annotation(key, value string) []byte {
+	patch, err := json.Marshal(map[string]any{"metadata": map[string]any{"annotations": map[string]string{key: value}}})
+	if err != nil {
+		panic(err) // cannot be: strings in maps
+	}
+	return patch
+}
+
+// agreeOnce waits until the annotation of a pod can be read again and agrees
+// with the kubelet.
+func (e *env) agreeOnce(name string) []string {
+	e.Helper()
+	e.eventually("the annotation of "+name+" has been mended", func() (bool, string) {
+		value := e.get(name).Annotations[assignment]
+		return json.Valid([]byte(value)), value
+	})
+	return e.agree(name, "main")
+}
