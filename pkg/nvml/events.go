@@ -51,7 +51,7 @@ func (p *Prober) watch(s *session, readings []reading) {
 		return
 	}
 	p.unwatch()
-	if p.anyHanging("events") {
+	if len(uuids) == 0 || p.anyHanging("events") {
 		return
 	}
 	w := &watcher{events: make(chan event), done: make(chan struct{}), quit: make(chan struct{}), uuids: uuids}

@@ -1,0 +1,128 @@
+package nvml
+
+import (
+	"fmt"
+	"sync"
+	"time"
+
+	nvml "github.com/NVIDIA/go-nvml/pkg/nvml"
+	"github.com/NVIDIA/go-nvml/pkg/nvml/mock"
+)
+
+// machine is a library whose answers a test changes while a prober asks.
+type machine struct {
+	mu     sync.Mutex
+	init   nvml.Return
+	gpus   []*card
+	inits  int
+	events chan nvml.EventData
+}
+
+// card is one GPU. hang, when set, holds every call until it is closed.
+type card struct {
+	uuid               string
+	totalMiB, reserved uint64
+	ret                nvml.Return
+	mig                int
+	hang               chan struct{}
+	asked              int
+	device             nvml.Device
+}
+
+func newMachine(cards ...*card) *machine {
+	m := &machine{gpus: cards, events: make(chan nvml.EventData)}
+	for _, c := range cards {
+		c.device = m.device(c)
+	}
+	return m
+}
+
+// change lets a test alter the machine.
+func (m *machine) change(f func()) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	f()
+}
+
+func (m *machine) index(c *card) int {
+	for i, o := range m.gpus {
+		if o == c {
+			return i
+		}
+	}
+	return -1
+}
+
+func (m *machine) open() (nvml.Interface, string) {
+	lib := &mock.Interface{}
+	lib.ExtensionsFunc = func() nvml.ExtendedInterface {
+		return &mock.ExtendedInterface{LookupSymbolFunc: func(string) error { return nil }}
+	}
+	lib.InitFunc = func() nvml.Return {
+		m.mu.Lock()
+		defer m.mu.Unlock()
+		m.inits++
+		return m.init
+	}
+	lib.ShutdownFunc = func() nvml.Return { return nvml.SUCCESS }
+	lib.SystemGetDriverVersionFunc = func() (string, nvml.Return) { return "580.65.06", nvml.SUCCESS }
+	lib.DeviceGetCountFunc = func() (int, nvml.Return) {
+		m.mu.Lock()
+		defer m.mu.Unlock()
+		return len(m.gpus), nvml.SUCCESS
+	}
+	lib.DeviceGetHandleByIndexFunc = func(i int) (nvml.Device, nvml.Return) {
+		m.mu.Lock()
+		c := m.gpus[i]
+		c.asked++
+		hang, ret := c.hang, c.ret
+		m.mu.Unlock()
+		if hang != nil {
+			<-hang
+		}
+		return c.device, ret
+	}
+	lib.EventSetCreateFunc = func() (nvml.EventSet, nvml.Return) {
+		return &mock.EventSet{
+			FreeFunc: func() nvml.Return { return nvml.SUCCESS },
+			WaitFunc: func(ms uint32) (nvml.EventData, nvml.Return) {
+				select {
+				case e := <-m.events:
+					return e, nvml.SUCCESS
+				case <-time.After(time.Duration(ms) * time.Millisecond):
+					return nvml.EventData{}, nvml.ERROR_TIMEOUT
+				}
+			},
+		}, nvml.SUCCESS
+	}
+	return lib, "/driver/libnvidia-ml.so.1"
+}
+
+func (m *machine) device(c *card) nvml.Device {
+	d := &mock.Device{}
+	d.GetUUIDFunc = func() (string, nvml.Return) { return c.uuid, nvml.SUCCESS }
+	d.GetMigModeFunc = func() (int, int, nvml.Return) {
+		m.mu.Lock()
+		defer m.mu.Unlock()
+		return c.mig, c.mig, nvml.SUCCESS
+	}
+	d.GetMemoryInfo_v2Func = func() (nvml.Memory_v2, nvml.Return) {
+		m.mu.Lock()
+		defer m.mu.Unlock()
+		return nvml.Memory_v2{Total: c.totalMiB << 20, Reserved: c.reserved << 20}, nvml.SUCCESS
+	}
+	d.GetNameFunc = func() (string, nvml.Return) { return "Tesla T4", nvml.SUCCESS }
+	d.GetCudaComputeCapabilityFunc = func() (int, int, nvml.Return) { return 7, 5, nvml.SUCCESS }
+	d.GetPciInfoFunc = func() (nvml.PciInfo, nvml.Return) {
+		m.mu.Lock()
+		defer m.mu.Unlock()
+		var pci nvml.PciInfo
+		for i, b := range []byte(fmt.Sprintf("00000000:%02X:00.0", 0x3B+m.index(c))) {
+			pci.BusId[i] = int8(b)
+		}
+		return pci, nvml.SUCCESS
+	}
+	d.GetMemoryAffinityFunc = func(int, nvml.AffinityScope) ([]uint, nvml.Return) { return []uint{0, 2}, nvml.SUCCESS }
+	d.RegisterEventsFunc = func(uint64, nvml.EventSet) nvml.Return { return nvml.SUCCESS }
+	return d
+}

@@ -1,0 +1,317 @@
+package nvml
+
+import (
+	"context"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	nvml "github.com/NVIDIA/go-nvml/pkg/nvml"
+	"github.com/NVIDIA/go-nvml/pkg/nvml/mock/dgxa100"
+	"github.com/google/go-cmp/cmp"
+	"go.uber.org/zap"
+	"go.uber.org/zap/zaptest/observer"
+
+	"github.com/gpumem/gpumem/pkg/gpu"
+)
+
+const (
+	interval = 30 * time.Second
+	retry    = 10 * time.Second
+	timeout  = 5 * time.Second
+)
+
+func config(open func() (nvml.Interface, string)) Config {
+	return Config{
+		Open: open, UnitMiB: 1024, Interval: interval, Retry: retry, Timeout: timeout, Recovery: 3, IgnoreXIDs: ApplicationXIDs(),
+	}
+}
+
+func t4(uuid string) *card { return &card{uuid: uuid, totalMiB: 15360, reserved: 450} }
+
+// watched runs a prober over a machine in a bubble, until the test ends.
+func watched(t *testing.T, cfg Config) (*Prober, *observer.ObservedLogs) {
+	t.Helper()
+	core, logs := observer.New(zap.InfoLevel)
+	p := New(cfg, zap.New(core))
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan error)
+	go func() { done <- p.Run(ctx) }()
+	t.Cleanup(func() {
+		cancel()
+		if err := <-done; err != nil {
+			t.Errorf("Run: %v", err)
+		}
+	})
+	pass(interval / 2) // tests change things between probes
+	return p, logs
+}
+
+func pass(d time.Duration) {
+	time.Sleep(d) // the bubble's time
+	synctest.Wait()
+}
+
+// health returns why each GPU is unhealthy, by index.
+func health(p *Prober) []string {
+	inv, _, _ := p.Inventory()
+	var out []string
+	for _, d := range inv.Devices {
+		s := string(d.UUID) + ": " + d.Unhealthy
+		if d.Healthy {
+			s = string(d.UUID) + ": healthy"
+		}
+		out = append(out, s)
+	}
+	return out
+}
+
+func wantHealth(t *testing.T, p *Prober, want ...string) {
+	t.Helper()
+	if diff := cmp.Diff(want, health(p)); diff != "" {
+		t.Errorf("health (-want +got):\n%s", diff)
+	}
+	if inv, _, _ := p.Inventory(); len(want) > 0 {
+		if err := inv.Validate(); err != nil {
+			t.Errorf("inventory: %v", err)
+		}
+	}
+}
+
+func TestProberReadsWhatAGPUIs(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		cfg := config(newMachine(t4("GPU-a")).open)
+		cfg.ReserveMiB = 100
+		p, _ := watched(t, cfg)
+		got, reason, _ := p.Inventory()
+		want := gpu.Inventory{
+			UnitMiB: 1024, DriverVersion: "580.65.06", Enforcement: gpu.EnforcementAdvisory,
+			Devices: []gpu.Device{{
+				UUID: "GPU-a", Model: "Tesla T4", MemoryMiB: 15360, Capacity: 14, // (15360 − 450 − 100) / 1024
+				NUMANode: 65, PCI: "00000000:3b:00.0", ComputeCapability: "7.5", Healthy: true,
+			}},
+		}
+		if diff := cmp.Diff(want, got); diff != "" || reason != "" {
+			t.Errorf("reason %q, inventory (-want +got):\n%s", reason, diff)
+		}
+	})
+}
+
+func TestProberWithoutTheNewerFunctions(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		server := dgxa100.New()
+		server.LookupSymbolFunc = func(string) error { return os.ErrNotExist }
+		server.EventSetCreateFunc = func() (nvml.EventSet, nvml.Return) { return nil, nvml.ERROR_NOT_SUPPORTED }
+		p, _ := watched(t, config(func() (nvml.Interface, string) { return server, "" }))
+		inv, reason, _ := p.Inventory()
+		if len(inv.Devices) != 8 || reason != "" || inv.Capacity() != 8*40 {
+			t.Errorf("%d GPUs with %d units, reason %q; want 8 with 320", len(inv.Devices), inv.Capacity(), reason)
+		}
+		if d := inv.Devices[0]; d.NUMANode != -1 {
+			t.Errorf("NUMA node %d, want -1", d.NUMANode)
+		}
+	})
+}
+
+func TestProberWaitsForTheDriver(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		m := newMachine(t4("GPU-a"))
+		m.init = nvml.ERROR_LIBRARY_NOT_FOUND
+		p, logs := watched(t, config(m.open))
+		select {
+		case <-p.Probed():
+		default:
+			t.Fatal("the first probe has ended, and Probed is open")
+		}
+		inv, reason, changed := p.Inventory()
+		if len(inv.Devices) != 0 || !strings.Contains(reason, "cannot be loaded from /driver/libnvidia-ml.so.1") {
+			t.Errorf("%d devices, reason %q", len(inv.Devices), reason)
+		}
+		pass(3 * retry)
+		m.change(func() { m.init = nvml.ERROR_DRIVER_NOT_LOADED })
+		pass(3 * retry)
+		if _, reason, _ := p.Inventory(); reason != "the NVIDIA driver is not loaded" {
+			t.Errorf("reason %q", reason)
+		}
+		if n := logs.FilterMessage("the node has no GPU to offer").Len(); n != 2 {
+			t.Errorf("%d lines about two reasons", n)
+		}
+		select {
+		case <-changed:
+		default:
+			t.Error("the reason changed, and nobody was told")
+		}
+		m.change(func() { m.init = nvml.SUCCESS })
+		pass(retry)
+		wantHealth(t, p, "GPU-a: healthy")
+	})
+}
+
+func TestProberWithNoGPU(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		m := newMachine()
+		p, _ := watched(t, config(m.open))
+		if _, reason, _ := p.Inventory(); reason != "NVML reports no GPU" {
+			t.Errorf("reason %q", reason)
+		}
+		c := t4("GPU-a")
+		m.change(func() { c.device = m.device(c); m.gpus = append(m.gpus, c) })
+		pass(retry)
+		wantHealth(t, p, "GPU-a: healthy")
+	})
+}
+
+func TestProberLeavesMIGAlone(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		a, b := t4("GPU-a"), t4("GPU-b")
+		a.mig = nvml.DEVICE_MIG_ENABLE
+		m := newMachine(a, b)
+		p, logs := watched(t, config(m.open))
+		wantHealth(t, p, "GPU-b: healthy")
+		pass(5 * interval)
+		if n := logs.FilterMessage("GPU is not offered").Len(); n != 1 {
+			t.Errorf("%d lines about one GPU in MIG mode", n)
+		}
+		m.change(func() { a.mig, b.mig = 0, nvml.DEVICE_MIG_ENABLE })
+		pass(interval)
+		wantHealth(t, p, "GPU-a: healthy", "GPU-b: it is in MIG mode")
+	})
+}
+
+func TestProberFollowsHealth(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		a, b := t4("GPU-a"), t4("GPU-b")
+		m := newMachine(a, b)
+		p, logs := watched(t, config(m.open))
+		m.change(func() { a.ret = nvml.ERROR_GPU_IS_LOST })
+		pass(interval)
+		wantHealth(t, p, "GPU-a: the driver has lost it", "GPU-b: healthy")
+		pass(5 * interval)
+		if n := logs.FilterMessage("GPU is not healthy").Len(); n != 1 {
+			t.Errorf("%d lines about one loss", n)
+		}
+		m.change(func() { a.ret = nvml.SUCCESS })
+		pass(2 * interval)
+		wantHealth(t, p, "GPU-a: the driver has lost it", "GPU-b: healthy")
+		pass(interval)
+		wantHealth(t, p, "GPU-a: healthy", "GPU-b: healthy")
+	})
+}
+
+func TestProberKeepsWhatVanished(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		a, b, c := t4("GPU-a"), t4("GPU-b"), t4("GPU-c")
+		m := newMachine(a, b, c)
+		p, _ := watched(t, config(m.open))
+		m.change(func() { m.gpus = []*card{b, c} })
+		pass(interval)
+		wantHealth(t, p, "GPU-b: healthy", "GPU-c: healthy", "GPU-a: the driver no longer lists it")
+		m.change(func() { m.gpus = []*card{a, b, c} })
+		pass(4 * interval)
+		wantHealth(t, p, "GPU-a: healthy", "GPU-b: healthy", "GPU-c: healthy")
+		m.change(func() { m.init = nvml.ERROR_DRIVER_NOT_LOADED; a.ret = nvml.ERROR_GPU_IS_LOST })
+		pass(2 * interval)
+		wantHealth(t, p, "GPU-a: the NVIDIA driver is not loaded", "GPU-b: the NVIDIA driver is not loaded", "GPU-c: the NVIDIA driver is not loaded")
+	})
+}
+
+func TestProberDoesNotWaitForAGPUThatHangs(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		a, b := t4("GPU-a"), t4("GPU-b")
+		m := newMachine(a, b)
+		p, _ := watched(t, config(m.open))
+		hang := make(chan struct{})
+		m.change(func() { a.hang, a.asked = hang, 0 })
+		pass(interval)
+		wantHealth(t, p, "GPU-a: does not answer", "GPU-b: healthy")
+		pass(10 * interval)
+		m.change(func() {
+			if a.asked != 1 {
+				t.Errorf("asked %d times while the first call hangs", a.asked)
+			}
+			if m.inits != 1 {
+				t.Errorf("NVML was initialised %d times while a call hangs in it", m.inits)
+			}
+			a.hang = nil
+		})
+		close(hang)
+		pass(6 * (interval + timeout))
+		wantHealth(t, p, "GPU-a: healthy", "GPU-b: healthy")
+	})
+}
+
+func TestProberHearsOfXIDs(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		a := t4("GPU-a")
+		m := newMachine(a)
+		p, _ := watched(t, config(m.open))
+		report := func(xid uint64) {
+			m.events <- nvml.EventData{Device: a.device, EventType: nvml.EventTypeXidCriticalError, EventData: xid}
+			synctest.Wait()
+		}
+		report(31)
+		wantHealth(t, p, "GPU-a: healthy")
+		report(79)
+		wantHealth(t, p, "GPU-a: XID 79")
+		pass(4 * interval)
+		wantHealth(t, p, "GPU-a: healthy")
+	})
+}
+
+func TestProberKeepsItsWordOnCapacity(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		a := t4("GPU-a")
+		m := newMachine(a)
+		p, _ := watched(t, config(m.open))
+		m.change(func() { a.reserved = 2000 })
+		pass(2 * interval)
+		if inv, _, _ := p.Inventory(); inv.Capacity() != 14 {
+			t.Errorf("%d units, want the 14 of the first reading", inv.Capacity())
+		}
+	})
+}
+
+func TestStoppingSaysNothingOfTheGPUs(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		a := t4("GPU-a")
+		m := newMachine(a)
+		p := New(config(m.open), zap.NewNop())
+		ctx, cancel := context.WithCancel(t.Context())
+		done := make(chan error)
+		go func() { done <- p.Run(ctx) }()
+		synctest.Wait()
+		hang := make(chan struct{})
+		m.change(func() { a.hang = hang })
+		pass(interval + timeout/2)
+		cancel()
+		if err := <-done; err != nil {
+			t.Error(err)
+		}
+		wantHealth(t, p, "GPU-a: healthy")
+		close(hang)
+	})
+}
+
+func TestFindLibrary(t *testing.T) {
+	root := t.TempDir()
+	if got := FindLibrary("", root); got != "libnvidia-ml.so.1" {
+		t.Errorf("nothing there: %q", got)
+	}
+	dir := filepath.Join(root, "usr/lib/aarch64-linux-gnu")
+	if err := os.MkdirAll(dir, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	want := filepath.Join(dir, "libnvidia-ml.so.1")
+	if err := os.WriteFile(want, nil, 0o644); err != nil {
+		t.Fatal(err)
+	}
+	if got := FindLibrary("", root); got != want {
+		t.Errorf("got %q, want %q", got, want)
+	}
+	if got := FindLibrary("/x.so", root); got != "/x.so" {
+		t.Errorf("set: %q", got)
+	}
+}
