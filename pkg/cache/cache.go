@@ -49,6 +49,7 @@ func (c *Cache) SetNode(name string, inv gpu.Inventory) {
 	n := c.node(name)
 	n.known = true
 	n.inventory = inv
+	n.inventory.Devices = slices.Clone(inv.Devices)
 	n.publish()
 }
 
@@ -109,17 +110,16 @@ func (c *Cache) ForgetPod(uid string) {
 // answer again.
 //
 // The error is an *UnfitError when the request does not fit, a *WaitError when
-// it may fit later, and an *ElsewhereError when the pod is on another node.
+// it may fit later, and an *ElsewhereError when the pod is on another node, or
+// bound to this one without GPUs that are known: nothing is left to decide.
 func (c *Cache) AssumePod(ref placement.PodRef, nodeName string, req placement.Request, fallback placement.Policy, now time.Time) (placement.Assignment, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if p, ok := c.pods[ref.UID]; ok {
-		if p.node != nodeName {
-			return placement.Assignment{}, &ElsewhereError{Node: p.node, Assumed: p.assumed}
-		}
-		if !p.Assignment.None() {
+		if p.node == nodeName && (p.assumed || !p.Assignment.None()) {
 			return p.Assignment, nil
 		}
+		return placement.Assignment{}, &ElsewhereError{Node: p.node, Assumed: p.assumed}
 	}
 	n, ok := c.lookup(nodeName)
 	if !ok || !n.known {
@@ -162,6 +162,9 @@ func confusedWith(n placement.Node, ref placement.PodRef, req placement.Request,
 		if i := slices.IndexFunc(d.Pods, harm); i >= 0 {
 			return d.Pods[i].Pod, true
 		}
+	}
+	if i := slices.IndexFunc(n.Unattributed, harm); i >= 0 {
+		return n.Unattributed[i].Pod, true
 	}
 	return placement.PodRef{}, false
 }
@@ -305,7 +308,7 @@ func (e *WaitError) Error() string {
 	return fmt.Sprintf("waits until pod %s has been admitted by the kubelet, which could take one for the other", e.For)
 }
 
-// ElsewhereError says that a pod is on another node already.
+// ElsewhereError says that a pod is on a node already.
 type ElsewhereError struct {
 	Node    string
 	Assumed bool // the outcome of its binding is not known yet

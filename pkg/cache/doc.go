@@ -4,9 +4,9 @@
 //
 //	                AssumePod             AddPod (the watch: node and assignment)
 //	  unknown ───────────────▶ assumed ───────────────▶ bound ──┐ AddPod
-//	     ▲  ▲                    │  │                     │  ▲──┘ (correction)
-//	     │  └──── ForgetPod ─────┘  │ Expired: the caller │
-//	     │                          │ reads the pod again │ RemovePod
+//	     ▲  ▲                    │  │     ConfirmPod      │  ▲──┘ (correction)
+//	     │  └──── ForgetPod ─────┘  │   (a read beside    │
+//	     │                          │     the watch)      │ RemovePod
 //	     └──────────────────────────┴─────────────────────┘ (terminal or gone)
 //
 //	AddPod from unknown → bound (a restart, another scheduler).
