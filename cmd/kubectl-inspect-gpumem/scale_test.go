@@ -1,0 +1,36 @@
+package main
+
+import (
+	"bytes"
+	"fmt"
+	"net/http/httptest"
+	"os"
+	"testing"
+
+	"k8s.io/cli-runtime/pkg/genericiooptions"
+)
+
+// BenchmarkLargeCluster is the whole command with 5,000 nodes and 50,000 pods,
+// the JSON of the server included.
+func BenchmarkLargeCluster(b *testing.B) {
+	s := &server{}
+	for i := range 5000 {
+		name := fmt.Sprintf("gpu-%04d", i)
+		s.nodes = append(s.nodes, makeNode(b, name, inventory(name, 80, 80, 80, 80, 80, 80, 80, 80)))
+		for j := range 10 {
+			s.pods = append(s.pods, makePod(b, fmt.Sprintf("ml/p-%d-%d", i, j), name, 10, uuid(name, j%8)))
+		}
+	}
+	for i := range 500 {
+		s.pods = append(s.pods, makePod(b, fmt.Sprintf("ml/w-%d", i), "", int64(81+i%10)))
+	}
+	web := httptest.NewServer(s)
+	defer web.Close()
+	for b.Loop() {
+		var out, errOut bytes.Buffer
+		err := run(b.Context(), []string{"--kubeconfig", os.DevNull, "--server", web.URL}, genericiooptions.IOStreams{Out: &out, ErrOut: &errOut})
+		if err != nil {
+			b.Fatal(err, errOut.String())
+		}
+	}
+}
