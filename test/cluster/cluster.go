@@ -86,7 +86,8 @@ func Start(ctx context.Context, config Config) (_ *Cluster, err error) {
 }
 
 // Attach returns the cluster in the folder stateDir, which another process has
-// started and which runs.
+// started and which runs. Only one process at a time may change a cluster:
+// each writes down what it knows.
 func Attach(stateDir string) (*Cluster, error) {
 	c, err := attach(stateDir)
 	if err != nil {

@@ -73,6 +73,8 @@ func TestCluster(t *testing.T) {
 	}{
 		{"Nodes", testNodes},
 		{"Pods", testPods},
+		{"GPUs", testGPUs},
+		{"NodeProcesses", testNodeProcesses},
 		{"Attach", testAttach},
 		{"RestartKubelet", testRestartKubelet},
 		{"RestartControlPlane", testRestartControlPlane},
@@ -119,13 +121,64 @@ func testPods(ctx context.Context, t *testing.T, c *cluster.Cluster) {
 	if got := execInPod(ctx, t, c, first.Name, "/usr/local/bin/sample", "-exit-after=1ms"); !strings.Contains(got, "200 OK") {
 		t.Errorf("exec in the first pod: %q", got)
 	}
-	var table bytes.Buffer
-	cmd := exec.CommandContext(ctx, "nft", "list", "table", "ip", "kube-proxy")
-	cmd.Stdout = &table
-	if err := c.RunOnNode("node2", cmd); err != nil || !strings.Contains(table.String(), "10.96.0.1") {
-		t.Errorf("kube-proxy's table on node2: %v, %s", err, table.String())
+	if table := onNode(ctx, t, c, "node2", "nft", "list", "table", "ip", "kube-proxy"); !strings.Contains(table, "10.96.0.1") {
+		t.Errorf("kube-proxy's table on node2 lacks the API server's Service:\n%s", table)
 	}
 	deletePod(ctx, t, c, second.Name)
+}
+
+// testGPUs gives a node a driver and takes it away.
+func testGPUs(ctx context.Context, t *testing.T, c *cluster.Cluster) {
+	const description = `{"gpus": []}`
+	if err := c.SetGPUs("node2", []byte(description)); err != nil {
+		t.Fatal(err)
+	}
+	if got := onNode(ctx, t, c, "node2", "cat", cluster.DriverRoot+"/etc/fakenvml.json"); got != description {
+		t.Errorf("the node reads %q, want %q", got, description)
+	}
+	if got, want := onNode(ctx, t, c, "node2", "find", cluster.DriverRoot, "-name", "*.so.1"), cluster.DriverRoot+"/usr/lib64/libnvidia-ml.so.1\n"; got != want {
+		t.Errorf("the driver is %q, want %q", got, want)
+	}
+	if err := c.RemoveDriver("node2"); err != nil {
+		t.Fatal(err)
+	}
+	for _, node := range c.Nodes() {
+		if got := onNode(ctx, t, c, node, "find", cluster.DriverRoot, "-type", "f"); got != "" {
+			t.Errorf("node %s has %q without GPUs", node, got)
+		}
+	}
+	if err := c.SetGPUs("node3", []byte(description)); err == nil {
+		t.Error("a node that is not there has GPUs")
+	}
+}
+
+// testNodeProcesses looks at a process from the machine and from its node.
+func testNodeProcesses(ctx context.Context, t *testing.T, c *cluster.Cluster) {
+	pid, running := c.Running("kubelet@node1")
+	if !running {
+		t.Fatal("the kubelet does not run")
+	}
+	inner, err := cluster.NodePID(pid)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got := onNode(ctx, t, c, "node1", "cat", fmt.Sprintf("/proc/%d/cmdline", inner)); !strings.Contains(got, "\x00kubelet\x00") {
+		t.Errorf("process %d is %q on the node, want the kubelet", inner, got)
+	}
+	if _, err := cluster.NodePID(os.Getpid()); err == nil {
+		t.Error("this process is on a node")
+	}
+}
+
+func onNode(ctx context.Context, t *testing.T, c *cluster.Cluster, node, name string, args ...string) string {
+	t.Helper()
+	cmd := exec.CommandContext(ctx, name, args...)
+	var out, errs bytes.Buffer
+	cmd.Stdout, cmd.Stderr = &out, &errs
+	if err := c.RunOnNode(node, cmd); err != nil {
+		t.Fatalf("%v on node %s: %v: %s", cmd.Args, node, err, errs.String())
+	}
+	return out.String()
 }
 
 // testAttach looks at the cluster as another process would.
@@ -225,9 +278,11 @@ func checkNothingIsLeft(t *testing.T, c *cluster.Cluster) {
 	if _, err := os.Stat(c.Dir()); !errors.Is(err, fs.ErrNotExist) {
 		t.Errorf("the folder %s is left: %v", c.Dir(), err)
 	}
-	groups, err := filepath.Glob("/sys/fs/cgroup/*/gpumem-" + c.Name())
-	if err != nil || len(groups) > 0 {
-		t.Errorf("control groups are left: %v, %v", groups, err)
+	for _, pattern := range []string{"/sys/fs/cgroup/gpumem-", "/sys/fs/cgroup/*/gpumem-"} {
+		groups, err := filepath.Glob(pattern + c.Name())
+		if err != nil || len(groups) > 0 {
+			t.Errorf("control groups are left: %v, %v", groups, err)
+		}
 	}
 	mounts, err := os.ReadFile("/proc/self/mountinfo")
 	if err != nil || bytes.Contains(mounts, []byte(c.Dir()+"/")) {

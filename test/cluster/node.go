@@ -39,9 +39,13 @@ func (c *Cluster) NodeDir(node string) string { return c.path("nodes", node) }
 // SetGPUs replaces the description of the node's GPUs at once, while it runs.
 // The driver library is put beside it when it was missing.
 func (c *Cluster) SetGPUs(node string, description []byte) error {
-	if _, err := c.state.node(node); err != nil {
+	if _, err := c.nodeState(node); err != nil {
 		return err
 	}
+	return c.writeDriver(node, description)
+}
+
+func (c *Cluster) writeDriver(node string, description []byte) error {
 	driver := filepath.Join(c.NodeDir(node), "driver")
 	for _, dir := range []string{"etc", "usr/lib64"} {
 		if err := os.MkdirAll(filepath.Join(driver, dir), 0o755); err != nil {
@@ -66,7 +70,7 @@ func (c *Cluster) SetGPUs(node string, description []byte) error {
 
 // RemoveDriver takes the node's simulated driver away.
 func (c *Cluster) RemoveDriver(node string) error {
-	if _, err := c.state.node(node); err != nil {
+	if _, err := c.nodeState(node); err != nil {
 		return err
 	}
 	// The folder itself is mounted in the node.
@@ -136,6 +140,10 @@ func (c *Cluster) RunOnNode(node string, cmd *exec.Cmd) error {
 	}
 	return cmd.Wait()
 }
+
+// NodePID returns the number that a process on a node has there, which is what
+// the node's programs know it by, from the number that it has on this machine.
+func NodePID(pid int) (int, error) { return linux.InnerPID(pid) }
 
 // LoadImage puts the images of an archive, such as package images writes, on
 // the named nodes, or on all.
@@ -217,7 +225,7 @@ func (c *Cluster) makeNode(config Node) error {
 		return err
 	}
 	if config.GPUs != nil {
-		if err := c.SetGPUs(n.Name, config.GPUs); err != nil {
+		if err := c.writeDriver(n.Name, config.GPUs); err != nil {
 			return err
 		}
 	}

@@ -85,8 +85,8 @@ func recipes() []recipe {
 		goModule(Helm, "2 min", ""),
 		{
 			name:     FakeNVML,
-			sources:  []string{"fakenvml"},
-			compiler: []string{"gcc", "-shared", "-fPIC", "-O2", "-Wl,-soname,libnvidia-ml.so.1"},
+			sources:  []string{"fakenvml/src"},
+			compiler: []string{"gcc", "-shared", "-fPIC", "-O2", "-fvisibility=hidden", "-Wl,-soname,libnvidia-ml.so.1"},
 			estimate: "1 s",
 		},
 	}
@@ -240,7 +240,7 @@ func (b Builder) files(r recipe) ([]string, error) {
 func (r recipe) wants(path string) bool {
 	extensions := []string{".go", ".mod", ".sum"}
 	if r.compiler != nil {
-		extensions = []string{".c", ".h"}
+		extensions = []string{".c", ".h", ".inc"}
 	}
 	return slices.Contains(extensions, filepath.Ext(path)) && !strings.HasSuffix(path, "_test.go")
 }

@@ -109,6 +109,23 @@ func stat(pid int) (start uint64, state byte, err error) {
 	return start, fields[0][0], err
 }
 
+// InnerPID returns the number of a process in the process namespace that lies
+// directly in ours.
+func InnerPID(pid int) (int, error) {
+	name := fmt.Sprintf("/proc/%d/status", pid)
+	content, err := os.ReadFile(name)
+	if err != nil {
+		return 0, err
+	}
+	for line := range strings.Lines(string(content)) {
+		// "NSpid:	4711	47	1": here, in the next namespace, and so on.
+		if fields := strings.Fields(line); len(fields) > 2 && fields[0] == "NSpid:" {
+			return strconv.Atoi(fields[2])
+		}
+	}
+	return 0, fmt.Errorf("process %d is in no process namespace within this one", pid)
+}
+
 // Members finds processes by where they run.
 type Members struct {
 	namespaces map[string]bool // targets of links such as /proc/1/ns/net
