@@ -1,0 +1,339 @@
+package nodepods
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"go.uber.org/zap"
+	v1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/kubernetes/fake"
+	clienttesting "k8s.io/client-go/testing"
+	"k8s.io/client-go/tools/events"
+
+	"github.com/gpumem/gpumem/pkg/allocation"
+	"github.com/gpumem/gpumem/pkg/api"
+	"github.com/gpumem/gpumem/pkg/gpu"
+	"github.com/gpumem/gpumem/pkg/placement"
+)
+
+const patience = 10 * time.Second
+
+var (
+	gpu0 = gpu.Device{UUID: "GPU-aaaaaaaa", Index: 0, MemoryMiB: 15360, Capacity: 14, Healthy: true}
+	gpu1 = gpu.Device{UUID: "GPU-bbbbbbbb", Index: 1, MemoryMiB: 15360, Capacity: 14, Healthy: true}
+)
+
+func inventory(devices ...gpu.Device) gpu.Inventory {
+	return gpu.Inventory{UnitMiB: 1024, Devices: devices}
+}
+
+func names(t *testing.T) api.Names {
+	t.Helper()
+	n, err := api.NewNames(api.DefaultDomain)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return n
+}
+
+// pod is one that is bound to node n1 and asks for some units.
+func pod(name, uid string, units int64) *v1.Pod {
+	return &v1.Pod{
+		ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: name, UID: types.UID(uid), ResourceVersion: "1"},
+		Spec: v1.PodSpec{
+			NodeName: "n1",
+			Containers: []v1.Container{{
+				Name: "main", Image: "secret.example/image", Env: []v1.EnvVar{{Name: "TOKEN", Value: "x"}},
+				Resources: v1.ResourceRequirements{Limits: v1.ResourceList{
+					"gpumem.dev/gpu-mem": *resource.NewQuantity(units, resource.DecimalSI),
+					"cpu":                resource.MustParse("1"),
+				}},
+			}},
+		},
+	}
+}
+
+// watching runs a view until the test ends.
+func watching(t *testing.T, client *fake.Clientset) *Pods {
+	t.Helper()
+	p := NewPods(client, names(t), "n1", zap.NewNop())
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan error)
+	go func() { done <- p.Run(ctx) }()
+	t.Cleanup(func() {
+		cancel()
+		if err := <-done; err != nil {
+			t.Errorf("Run: %v", err)
+		}
+	})
+	until(t, p, func(_ []allocation.Pod, complete bool) bool { return complete })
+	return p
+}
+
+// until waits until the pods are as a test wants them.
+func until(t *testing.T, p *Pods, want func([]allocation.Pod, bool) bool) []allocation.Pod {
+	t.Helper()
+	deadline := time.After(patience)
+	for {
+		pods, complete, changed := p.Pods()
+		if want(pods, complete) {
+			return pods
+		}
+		select {
+		case <-changed:
+		case <-deadline:
+			t.Fatalf("pods are still %v", pods)
+		}
+	}
+}
+
+func uids(pods []allocation.Pod) string {
+	var out []string
+	for _, p := range pods {
+		out = append(out, p.Pod.UID)
+	}
+	return strings.Join(out, " ")
+}
+
+func TestPodsOfTheNode(t *testing.T) {
+	elsewhere := pod("elsewhere", "u2", 1)
+	elsewhere.Spec.NodeName = "n2"
+	ended := pod("ended", "u3", 1)
+	ended.Status.Phase = v1.PodSucceeded
+	plain := pod("plain", "u4", 1)
+	plain.Spec.Containers[0].Resources = v1.ResourceRequirements{}
+	client := fake.NewClientset(pod("a", "u1", 3), elsewhere, ended, plain)
+	p := watching(t, client)
+	pods, _, _ := p.Pods()
+	if got := uids(pods); got != "u1" {
+		t.Fatalf("pods %q, want u1", got)
+	}
+	if got := pods[0].Request.Units(); got != 3 {
+		t.Errorf("asks for %d units, want 3", got)
+	}
+	ctx := t.Context()
+	if _, err := client.CoreV1().Pods("ns").Create(ctx, pod("b", "u5", 1), metav1.CreateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	until(t, p, func(pods []allocation.Pod, _ bool) bool { return uids(pods) == "u1 u5" })
+	over := pod("a", "u1", 3)
+	over.ResourceVersion = "2"
+	over.Status.Phase = v1.PodFailed
+	if _, err := client.CoreV1().Pods("ns").Update(ctx, over, metav1.UpdateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	until(t, p, func(pods []allocation.Pod, _ bool) bool { return uids(pods) == "u5" })
+	if err := client.CoreV1().Pods("ns").Delete(ctx, "b", metav1.DeleteOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	until(t, p, func(pods []allocation.Pod, _ bool) bool { return len(pods) == 0 })
+}
+
+func TestPodsAreTrimmed(t *testing.T) {
+	p := NewPods(fake.NewClientset(), names(t), "n1", zap.NewNop())
+	full := pod("a", "u1", 3)
+	full.Annotations = map[string]string{"gpumem.dev/policy": "spread", "example.com/note": "long"}
+	full.ManagedFields = []metav1.ManagedFieldsEntry{{Manager: "kubectl"}}
+	obj, err := p.trim(full)
+	if err != nil {
+		t.Fatal(err)
+	}
+	got := obj.(*v1.Pod)
+	want := &v1.Pod{
+		ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "a", UID: "u1", ResourceVersion: "1", Annotations: map[string]string{"gpumem.dev/policy": "spread"}},
+		Spec: v1.PodSpec{NodeName: "n1", Containers: []v1.Container{{
+			Name:      "main",
+			Resources: v1.ResourceRequirements{Limits: v1.ResourceList{"gpumem.dev/gpu-mem": *resource.NewQuantity(3, resource.DecimalSI)}},
+		}}},
+	}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("trimmed (-want +got):\n%s", diff)
+	}
+	if full.Spec.Containers[0].Image == "" || len(full.Spec.Containers[0].Resources.Limits) != 2 {
+		t.Error("the pod itself was changed")
+	}
+	if obj, err := p.trim("tombstone"); err != nil || obj != "tombstone" {
+		t.Errorf("something else: %v, %v", obj, err)
+	}
+}
+
+func TestOldNewsIsDropped(t *testing.T) {
+	p := NewPods(fake.NewClientset(), names(t), "n1", zap.NewNop())
+	at := func(version, uid string, index string) *v1.Pod {
+		o := pod("a", uid, 3)
+		o.ResourceVersion = version
+		o.Annotations = map[string]string{"gpumem.dev/assignment": `{"v":1,"unitMiB":1024,"enforcement":"advisory","gpus":[{"uuid":"` + index + `","index":0,"units":3}]}`}
+		return o
+	}
+	device := func() string {
+		pods, _, _ := p.Pods()
+		return string(pods[0].Assignment.Devices()[0])
+	}
+	p.put(at("10", "u1", "GPU-new"))
+	p.put(at("9", "u1", "GPU-old"))
+	if device() != "GPU-new" {
+		t.Error("older news of a pod replaced newer")
+	}
+	p.put(at("9", "u2", "GPU-other"))
+	if device() != "GPU-other" {
+		t.Error("a pod made again under the name was dropped")
+	}
+	p.forget(at("11", "u1", ""))
+	if pods, _, _ := p.Pods(); len(pods) != 1 {
+		t.Error("the end of the pod before it ended the pod made again")
+	}
+}
+
+func TestCorrectCarriesTheUID(t *testing.T) {
+	client := fake.NewClientset(pod("a", "u1", 3))
+	client.PrependReactor("patch", "pods", func(action clienttesting.Action) (bool, runtime.Object, error) {
+		// As the API server does it: a UID in the patch is a precondition.
+		var patch v1.Pod
+		if err := json.Unmarshal(action.(clienttesting.PatchAction).GetPatch(), &patch); err != nil {
+			return true, nil, err
+		}
+		if patch.UID != "u1" {
+			return true, nil, apierrors.NewConflict(v1.Resource("pods"), "a", errors.New("the UID is another"))
+		}
+		return false, nil, nil
+	})
+	p := watching(t, client)
+	inv := inventory(gpu0, gpu1)
+	to := func(d gpu.Device) placement.Assignment {
+		return placement.Assignment{Shares: []placement.Share{{Device: d.UUID, Units: 3}}}
+	}
+	if err := p.Correct(t.Context(), placement.PodRef{Namespace: "ns", Name: "a", UID: "u0"}, to(gpu1), inv); !apierrors.IsConflict(err) {
+		t.Errorf("another pod: error %v, want a conflict", err)
+	}
+	if err := p.Correct(t.Context(), placement.PodRef{Namespace: "ns", Name: "a", UID: "u1"}, to(gpu1), inv); err != nil {
+		t.Fatal(err)
+	}
+	pods, _, _ := p.Pods()
+	if diff := cmp.Diff(to(gpu1), pods[0].Assignment); diff != "" {
+		t.Errorf("known at once (-want +got):\n%s", diff)
+	}
+	got, err := client.CoreV1().Pods("ns").Get(t.Context(), "a", metav1.GetOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got.Annotations["gpumem.dev/gpu-index"] != "1" {
+		t.Errorf("annotations %v", got.Annotations)
+	}
+	if err := p.Correct(t.Context(), placement.PodRef{Namespace: "ns", Name: "a", UID: "u1"}, to(gpu.Device{UUID: "GPU-x"}), inv); err == nil {
+		t.Error("a GPU that the node lacks was written")
+	}
+}
+
+// annotated waits until the node's annotation is that of an inventory.
+func annotated(t *testing.T, client *fake.Clientset, want gpu.Inventory) {
+	t.Helper()
+	value, err := api.EncodeInventory(want)
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	defer cancel()
+	for {
+		watch, err := client.CoreV1().Nodes().Watch(ctx, metav1.ListOptions{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		node, err := client.CoreV1().Nodes().Get(ctx, "n1", metav1.GetOptions{})
+		if err == nil && node.Annotations["gpumem.dev/inventory"] == value {
+			watch.Stop()
+			return
+		}
+		select {
+		case <-watch.ResultChan():
+		case <-ctx.Done():
+			t.Fatalf("annotation is still %q", node.Annotations["gpumem.dev/inventory"])
+		}
+		watch.Stop()
+	}
+}
+
+func TestNodeIsKeptAnnotated(t *testing.T) {
+	node := &v1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n1", Annotations: map[string]string{"other": "kept"}}}
+	client := fake.NewClientset(node.DeepCopy())
+	var failures atomic.Int32
+	client.PrependReactor("patch", "nodes", func(clienttesting.Action) (bool, runtime.Object, error) {
+		if failures.Add(1) == 1 {
+			return true, nil, errors.New("the API server is down")
+		}
+		return false, nil, nil
+	})
+	n := NewNode(client, names(t), "n1", zap.NewNop())
+	offers := make(chan struct{})
+	current := atomic.Pointer[gpu.Inventory]{}
+	set := func(inv gpu.Inventory) { current.Store(&inv) }
+	set(inventory(gpu0))
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan error)
+	go func() { done <- n.Run(ctx, func() (gpu.Inventory, <-chan struct{}) { return *current.Load(), offers }) }()
+	annotated(t, client, inventory(gpu0)) // although the first write failed
+	set(inventory(gpu0, gpu1))
+	offers <- struct{}{}
+	annotated(t, client, inventory(gpu0, gpu1))
+	if err := client.CoreV1().Nodes().Delete(t.Context(), "n1", metav1.DeleteOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := client.CoreV1().Nodes().Create(t.Context(), node.DeepCopy(), metav1.CreateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	annotated(t, client, inventory(gpu0, gpu1))
+	got, err := client.CoreV1().Nodes().Get(t.Context(), "n1", metav1.GetOptions{})
+	if err != nil || got.Annotations["other"] != "kept" {
+		t.Errorf("another annotation is %q, %v", got.Annotations["other"], err)
+	}
+	cancel()
+	if err := <-done; err != nil {
+		t.Error(err)
+	}
+}
+
+func TestNodeSaysWhatIsMissing(t *testing.T) {
+	n := NewNode(fake.NewClientset(), names(t), "n1", zap.NewNop())
+	if n.Missing() == "" {
+		t.Error("nothing is missing before the first write")
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	defer cancel()
+	asked := make(chan struct{})
+	go func() {
+		defer close(asked)
+		_ = n.Run(ctx, func() (gpu.Inventory, <-chan struct{}) {
+			if strings.Contains(n.Missing(), "is not there yet") {
+				cancel()
+			}
+			return inventory(gpu0), nil
+		})
+	}()
+	<-asked
+	if !strings.Contains(n.Missing(), "node n1 is not there yet") {
+		t.Errorf("missing %q", n.Missing())
+	}
+}
+
+func TestEvents(t *testing.T) {
+	recorder := events.NewFakeRecorder(2)
+	e := &Events{recorder: recorder, node: "n1"}
+	e.Pod(placement.PodRef{Namespace: "ns", Name: "a", UID: "u1"}, true, "GPUMemoryRefused", "100% taken")
+	e.Node(false, "Long", strings.Repeat("é", maxNote))
+	if got, want := <-recorder.Events, "Warning GPUMemoryRefused 100% taken"; got != want {
+		t.Errorf("event %q, want %q", got, want)
+	}
+	if got := <-recorder.Events; len(got) > maxNote+len("Normal Long ") {
+		t.Errorf("a note of %d bytes", len(got))
+	}
+}
