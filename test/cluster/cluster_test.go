@@ -264,6 +264,14 @@ func testSecondCluster(ctx context.Context, t *testing.T, c *cluster.Cluster) {
 	if err := other.RemoveNode(ctx, "node1"); err != nil {
 		t.Fatal(err)
 	}
+	// What a process says before it ends is in the error.
+	err = other.AddNode(ctx, cluster.Node{Name: "bad", Kubelet: []byte("maxPods: -1\n")})
+	if err == nil || !strings.Contains(err.Error(), "kubelet@bad has ended") || !strings.Contains(err.Error(), "maxPods") {
+		t.Errorf("a node with a bad configuration: %v", err)
+	}
+	if err := other.RemoveNode(ctx, "bad"); err != nil {
+		t.Error(err)
+	}
 	if err := other.WaitReady(ctx); err != nil {
 		t.Error(err)
 	}

@@ -194,7 +194,7 @@ func (c *Cluster) logTail(name string) string {
 		return err.Error()
 	}
 	lines := bytes.Split(bytes.TrimSpace(content), []byte("\n"))
-	lines = lines[max(0, len(lines)-15):]
+	lines = lines[max(0, len(lines)-30):]
 	return fmt.Sprintf("the end of %s:\n%s", c.LogFile(name), bytes.Join(lines, []byte("\n")))
 }
 

@@ -29,6 +29,9 @@ $GPUMEM_CACHE (by default gpumem in the user's cache folder). It needs root,
 Go and a C compiler; runc and nftables are installed when they are missing.`,
 		SilenceErrors: true,
 		SilenceUsage:  true,
+		// So that kubectl and helm, which take all flags that follow their
+		// names, can be told another cluster before.
+		TraverseChildren: true,
 	}
 	cmd.PersistentFlags().StringVar(&name, "name", "demo", "name of the cluster")
 	cmd.AddCommand(
