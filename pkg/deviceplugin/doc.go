@@ -35,10 +35,6 @@
 // A pod that the kubelet lists is waited for, even when another pod that it does
 // not list yet would fit the question: the one in question is listed.
 //
-// When a container was given the GPU of another pod that waits, the two have
-// changed places, and both annotations are written: otherwise the books would
-// count two pods on one GPU until the second is admitted.
-//
 // The list carries no NUMA topology: the kubelet takes aligned IDs before it
 // looks at the preference, and the preference is what makes IDs and assignment
 // agree.

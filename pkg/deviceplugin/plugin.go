@@ -225,7 +225,7 @@ func (p *Plugin) admit(ctx context.Context, ids []gpu.SlotID) (allocation.Grant,
 	waiting, cancel := context.WithTimeout(ctx, p.cfg.PodWait)
 	defer cancel()
 	for {
-		s, changed := p.recall()
+		s, changed, _ := p.look(waiting)
 		grant, err := allocation.Resolve(s, ids)
 		if err != nil {
 			p.log.Warn("refused", zap.String("node", p.cfg.Node), zap.Int("units", len(ids)), zap.Error(err))
@@ -285,22 +285,23 @@ func (p *Plugin) PreStartContainer(ctx context.Context, req *pluginapi.PreStartC
 	pod := s.Pods[i]
 	p.log.Info("container starts", zap.String("node", p.cfg.Node), zap.Stringer("pod", pod.Pod), zap.String("uid", pod.Pod.UID),
 		zap.String("container", held.Container), zap.Strings("devices", uuids(grant.Devices)), zap.Int64("units", int64(grant.Units)))
-	if n := len(pod.Assignment.Shares); n != pod.Request.GPUs() { // corrected by look: what it really has
-		err := fmt.Errorf("pod %s has slots of %d GPUs and asks for %d: delete it, to have it placed again", pod.Pod, n, pod.Request.GPUs())
-		p.report(pod.Pod, err.Error())
-		return nil, asStatus(err)
+	for _, c := range allocation.Reconcile(s) {
+		if c.Pod.Pod == pod.Pod && len(c.Actual.Shares) != pod.Request.GPUs() {
+			p.report(pod.Pod, mixed(pod, c.Actual))
+			return nil, asStatus(errors.New(mixed(pod, c.Actual)))
+		}
 	}
 	writing, cancel := context.WithTimeout(ctx, p.cfg.WriteWait)
 	defer cancel()
-	if err := p.correct(writing, allocation.Correction{Pod: pod, Actual: pod.Assignment}, s.Inventory); err != nil {
-		p.log.Warn("assignment not corrected before the start", zap.Stringer("pod", pod.Pod), zap.String("uid", pod.Pod.UID), zap.Error(err))
+	if err := p.correctAll(writing, s); err != nil {
+		p.log.Warn("assignments not corrected before the start", zap.Stringer("pod", pod.Pod), zap.String("uid", pod.Pod.UID), zap.Error(err))
 	}
 	return out, nil
 }
 
 // look gathers the state of the node, asking the kubelet. The error is the
 // kubelet's; the state then has what it said last, and does not say which pods
-// it lists. Pods are where they really are, as far as the kubelet has put them.
+// it lists.
 func (p *Plugin) look(ctx context.Context) (allocation.State, <-chan struct{}, error) {
 	asking, cancel := context.WithTimeout(ctx, p.cfg.KubeletWait)
 	defer cancel()
@@ -315,7 +316,6 @@ func (p *Plugin) look(ctx context.Context) (allocation.State, <-chan struct{}, e
 	}
 	s, changed := p.recall()
 	s.Known = known
-	s.Pods, _ = settle(s)
 	return s, changed, err
 }
 

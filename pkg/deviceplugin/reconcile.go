@@ -79,48 +79,42 @@ func (p *Plugin) reconcile(ctx context.Context) error {
 	p.mu.Unlock()
 	s, _ := p.recall()
 	p.forgetReports(s)
-	_, corrections := settle(s)
+	return p.correctAll(ctx, s)
+}
+
+// correctAll writes all that is written wrong.
+//
+// Pods that wait go first. One that has lost its GPU to another gets the
+// other's plan, and that can be told only while it is written of the other.
+func (p *Plugin) correctAll(ctx context.Context, s allocation.State) error {
+	corrections := allocation.Reconcile(s)
+	slices.SortStableFunc(corrections, func(a, b allocation.Correction) int {
+		switch x, y := holds(s, a.Pod), holds(s, b.Pod); {
+		case x == y:
+			return 0
+		case y:
+			return -1
+		default:
+			return 1
+		}
+	})
 	var errs []error
 	for _, c := range corrections {
 		if n := len(c.Actual.Shares); n != c.Pod.Request.GPUs() {
-			p.report(c.Pod.Pod, fmt.Sprintf("the kubelet gave it slots of %d GPUs, and it asks for %d", n, c.Pod.Request.GPUs()))
+			p.report(c.Pod.Pod, mixed(c.Pod, c.Actual))
 			continue
 		}
 		writing, cancel := context.WithTimeout(ctx, p.cfg.WriteWait)
-		errs = append(errs, p.correct(writing, c, s.Inventory))
+		errs = append(errs, p.correct(writing, c, s))
 		cancel()
 	}
 	return errors.Join(errs...)
 }
 
-// settle returns the pods with the GPUs that they really have, and what of this
-// is to be written.
-//
-// A pod that was given the GPUs of one that still waits has changed places with
-// it, if the two can stand in for one another: the other then waits for the
-// GPUs that were planned for the first.
-func settle(s allocation.State) ([]allocation.Pod, []allocation.Correction) {
-	pods := slices.Clone(s.Pods)
-	corrections := allocation.Reconcile(s)
-	for _, c := range slices.Clone(corrections) {
-		i := slices.IndexFunc(pods, func(p allocation.Pod) bool { return p.Pod == c.Pod.Pod })
-		planned := c.Pod.Assignment
-		pods[i].Assignment = c.Actual
-		if planned.None() {
-			continue
-		}
-		j := slices.IndexFunc(pods, func(p allocation.Pod) bool {
-			return p.Pod != c.Pod.Pod && !p.Settled && !holds(s, p) &&
-				p.Assignment.SameDevices(c.Actual) && p.Request.Interchangeable(c.Pod.Request)
-		})
-		if j < 0 {
-			continue
-		}
-		other := allocation.Correction{Pod: pods[j], Actual: planned.WithShares(pods[j].Request)}
-		corrections = append(corrections, other)
-		pods[j].Assignment = other.Actual
-	}
-	return pods, corrections
+// mixed says that a pod has slots of more GPUs than it asks for, or of fewer.
+func mixed(pod allocation.Pod, actual placement.Assignment) string {
+	return fmt.Sprintf("pod %s has slots of %d GPUs and asks for %d: delete it, to have it placed again",
+		pod.Pod, len(actual.Shares), pod.Request.GPUs())
 }
 
 // holds reports whether the kubelet has given the pod anything.
@@ -130,10 +124,10 @@ func holds(s allocation.State, p allocation.Pod) bool {
 	})
 }
 
-// correct writes what a pod really has, unless that is written already or being
-// written.
-func (p *Plugin) correct(ctx context.Context, c allocation.Correction, inv gpu.Inventory) error {
-	ref := c.Pod.Pod
+// correct writes what a pod really has, or is to have, unless that is written
+// already or being written.
+func (p *Plugin) correct(ctx context.Context, c allocation.Correction, s allocation.State) error {
+	ref, inv := c.Pod.Pod, s.Inventory
 	pods, _, _ := p.pods.Pods()
 	i := slices.IndexFunc(pods, func(pod allocation.Pod) bool { return pod.Pod == ref })
 	if i < 0 || pods[i].Assignment.SameDevices(c.Actual) {
@@ -149,10 +143,13 @@ func (p *Plugin) correct(ctx context.Context, c allocation.Correction, inv gpu.I
 	was, is := pods[i].Assignment, c.Actual
 	p.log.Info("assignment corrected", zap.String("node", p.cfg.Node), zap.Stringer("pod", ref), zap.String("uid", ref.UID),
 		zap.Any("devices", is.Devices()), zap.Any("was", was.Devices()), zap.Int64("units", int64(c.Pod.Request.Units())))
-	if was.None() {
+	switch {
+	case was.None():
 		p.events.Pod(ref, false, "GPUMemoryPlaced", "placed on "+describe(is, inv)+" by the device plugin of its node: no scheduler of gpumem had placed it")
-	} else {
-		p.events.Pod(ref, false, "GPUMemoryCorrected", "has "+describe(is, inv)+" and not "+describe(was, inv)+", as was written: the kubelet exchanged it with a pod of the same size")
+	case holds(s, c.Pod):
+		p.events.Pod(ref, false, "GPUMemoryCorrected", "has "+describe(is, inv)+" and not "+describe(was, inv)+", as was written: the kubelet took it for a pod of the same size")
+	default:
+		p.events.Pod(ref, false, "GPUMemoryCorrected", "is to have "+describe(is, inv)+" instead of "+describe(was, inv)+", which the kubelet gave to a pod of the same size")
 	}
 	return nil
 }
