@@ -58,19 +58,18 @@ func Prefer(s State, available, must []gpu.SlotID, size int) ([]gpu.SlotID, erro
 	if size <= 0 || len(must) > size {
 		return nil, fmt.Errorf("the kubelet asks for %d slots, %d of which it names", size, len(must))
 	}
-	free, err := s.bySlot(available)
-	if err != nil {
-		return nil, err
-	}
+	free := s.bySlot(available)
 	if len(must) > 0 {
 		return s.extend(free, must, size)
 	}
+	s.Pods = s.planned()
 	waiting := s.waitingFor(gpu.Units(size))
 	for _, p := range waiting {
-		if devices := p.Assignment.Devices(); len(devices) > 0 {
-			if ids, ok := take(free, nil, devices, size); ok {
-				return ids, nil
-			}
+		if ids, ok := take(free, nil, p.Assignment.Devices(), size); ok {
+			return ids, nil
+		}
+		if s.begun(p) {
+			return nil, s.refusal(waiting, size) // it cannot go to other GPUs than it has
 		}
 	}
 	for _, p := range waiting {
@@ -86,29 +85,86 @@ func Prefer(s State, available, must []gpu.SlotID, size int) ([]gpu.SlotID, erro
 
 // refusal says why none of the pods that could be meant gets its slots.
 func (s State) refusal(waiting []Pod, size int) error {
+	amount := gpu.Format(gpu.Units(size), s.Inventory.UnitMiB)
 	if len(waiting) == 0 {
-		return fmt.Errorf("%w: %s", ErrNoPod, gpu.Format(gpu.Units(size), s.Inventory.UnitMiB))
+		return fmt.Errorf("%w: %s", ErrNoPod, amount)
 	}
 	p := waiting[0]
 	if p.Assignment.None() && !s.PlaceUnassigned {
 		return fmt.Errorf("pod %s was not placed by gpumem's scheduler, and this node refuses such pods: set schedulerName, and leave nodeName empty", p.Pod)
 	}
-	return fmt.Errorf("pod %s %s", p.Pod, placement.Fit(p.Request, s.without(p)))
+	if verdict := placement.Fit(p.Request, s.without(p)); !verdict.Fits() {
+		return fmt.Errorf("pod %s %s", p.Pod, verdict)
+	}
+	return fmt.Errorf("pod %s wants %s of GPU %v, of which the kubelet has not as much left", p.Pod, amount, p.Assignment.Devices())
 }
 
-// bySlot sorts available slots by device. A slot that no device has is an error.
-func (s State) bySlot(available []gpu.SlotID) (map[gpu.UUID][]gpu.SlotID, error) {
+// planned returns the pods with the GPUs where they are or are to be. It is
+// what is written of them, but for pods that the kubelet took for one another:
+// one that has slots is where those are, and one that waits has what such a pod
+// has left to it.
+func (s State) planned() []Pod {
+	pods := slices.Clone(s.Pods)
+	waits := make([]bool, len(pods))
+	for i, p := range s.Pods {
+		actual, ok := s.actual(p)
+		if waits[i] = !ok; ok {
+			pods[i].Assignment = actual
+		}
+	}
+	done := make([]bool, len(pods))
+	for i := range pods {
+		if done[i] {
+			continue
+		}
+		// The pods that can stand in for this one share what is written of them all.
+		var alike []int
+		var written []placement.Assignment
+		for k := i; k < len(pods); k++ {
+			if pods[k].Request.Interchangeable(pods[i].Request) {
+				alike, done[k] = append(alike, k), true
+				if a := s.Pods[k].Assignment; !a.None() {
+					written = append(written, a)
+				}
+			}
+		}
+		claim := func(k int) bool {
+			at := slices.IndexFunc(written, pods[k].Assignment.SameDevices)
+			if at >= 0 {
+				written = slices.Delete(written, at, at+1)
+			}
+			return at >= 0
+		}
+		for _, k := range alike {
+			if !waits[k] {
+				claim(k)
+			}
+		}
+		var displaced []int
+		for _, k := range alike {
+			if waits[k] && !pods[k].Assignment.None() && !claim(k) {
+				displaced = append(displaced, k)
+			}
+		}
+		for n, k := range displaced[:min(len(displaced), len(written))] {
+			pods[k].Assignment = written[n]
+		}
+	}
+	return pods
+}
+
+// bySlot sorts available slots by device. Those that no device has are not to
+// be had.
+func (s State) bySlot(available []gpu.SlotID) map[gpu.UUID][]gpu.SlotID {
 	sorted := slices.Clone(available)
 	s.Slots.Sort(sorted)
 	out := make(map[gpu.UUID][]gpu.SlotID)
-	for _, id := range sorted {
-		d, err := s.Slots.Device(id)
-		if err != nil {
-			return nil, err
+	for _, id := range slices.Compact(sorted) {
+		if d, err := s.Slots.Device(id); err == nil {
+			out[d.UUID] = append(out[d.UUID], id)
 		}
-		out[d.UUID] = append(out[d.UUID], id)
 	}
-	return out, nil
+	return out
 }
 
 // extend adds slots to those that a pod's init containers have left it, from
@@ -135,7 +191,7 @@ func (s State) extend(free map[gpu.UUID][]gpu.SlotID, must []gpu.SlotID, size in
 // take returns size slots in equal parts of the devices, those in must among
 // them.
 func take(free map[gpu.UUID][]gpu.SlotID, must []gpu.SlotID, devices []gpu.UUID, size int) ([]gpu.SlotID, bool) {
-	if size%len(devices) != 0 {
+	if len(devices) == 0 || size%len(devices) != 0 {
 		return nil, false
 	}
 	share := size / len(devices)
@@ -173,23 +229,33 @@ func (s State) place(free map[gpu.UUID][]gpu.SlotID, p Pod, size int) ([]gpu.Slo
 }
 
 // without returns the node as it would be without one pod. What the kubelet
-// gave to a pod counts, and what is planned for those that got nothing yet.
+// gave to a pod counts, and what is planned for those that got nothing yet; so
+// does what it still holds of pods that the API server no longer knows.
 func (s State) without(p Pod) placement.Node {
 	var holdings []placement.Holding
-	for _, other := range s.Pods {
-		if other.Pod.UID == p.Pod.UID {
-			continue
+	for _, other := range s.planned() {
+		if other.Pod.UID == p.Pod.UID || other.Assignment.None() {
+			continue // a pod that is as unplaced as this one comes after it
 		}
-		h := other.Holding
-		if actual, ok := s.actual(other); ok {
-			h.Assignment = actual
+		holdings = append(holdings, other.Holding)
+	}
+	for _, h := range s.Held {
+		if !slices.ContainsFunc(s.Pods, h.of) {
+			holdings = append(holdings, s.orphan(h))
 		}
-		if h.Assignment.None() {
-			continue // it is as unplaced as the pod itself, and comes after it
-		}
-		holdings = append(holdings, h)
 	}
 	return placement.NewNode("", s.Inventory, holdings)
+}
+
+func (s State) orphan(h Held) placement.Holding {
+	out := placement.Holding{Pod: placement.PodRef{Namespace: h.Namespace, Name: h.Name}, Settled: true}
+	free := s.bySlot(h.Slots)
+	for _, d := range s.Inventory.Devices {
+		if n := len(free[d.UUID]); n > 0 {
+			out.Assignment.Shares = append(out.Assignment.Shares, placement.Share{Device: d.UUID, Units: gpu.Units(n)})
+		}
+	}
+	return out
 }
 
 // waitingFor returns the pods for which the kubelet may be asking, the
@@ -198,42 +264,35 @@ func (s State) without(p Pod) placement.Node {
 // is one that it does, and those that it has admitted when there is one that
 // it has not: if all are, it has lost its records and admits them again.
 func (s State) waitingFor(size gpu.Units) []Pod {
-	type waiting struct {
-		pod   Pod
-		begun bool
-	}
-	var pods []waiting
+	var pods []Pod
 	for _, p := range s.Pods {
-		if next, begun, ok := s.next(p); ok && next.Units == size {
-			pods = append(pods, waiting{p, begun})
+		if rest := s.unserved(p); len(rest) > 0 && rest[0].Units == size {
+			pods = append(pods, p)
 		}
 	}
-	pods = preferring(pods, func(w waiting) bool { return s.Known[w.pod.Pod.String()] })
-	pods = preferring(pods, func(w waiting) bool { return !w.pod.Settled })
-	slices.SortStableFunc(pods, func(a, b waiting) int {
+	pods = preferring(pods, func(p Pod) bool { return s.Known[p.Pod.String()] })
+	pods = preferring(pods, func(p Pod) bool { return !p.Settled })
+	slices.SortFunc(pods, func(a, b Pod) int {
 		return cmp.Or(
-			compareTrueFirst(a.begun, b.begun),
-			a.pod.Created.Compare(b.pod.Created),
-			strings.Compare(a.pod.Pod.String(), b.pod.Pod.String()),
+			compareTrueFirst(s.begun(a), s.begun(b)),
+			a.Created.Compare(b.Created),
+			strings.Compare(a.Pod.String(), b.Pod.String()),
+			strings.Compare(a.Pod.UID, b.Pod.UID),
 		)
 	})
-	out := make([]Pod, 0, len(pods))
-	for _, w := range pods {
-		out = append(out, w.pod)
-	}
-	return out
+	return pods
 }
 
-// preferring keeps what passes, or everything if nothing does.
-func preferring[T any](all []T, passes func(T) bool) []T {
-	var kept []T
-	for _, t := range all {
-		if passes(t) {
-			kept = append(kept, t)
+// preferring keeps the pods that pass, or all if none does.
+func preferring(pods []Pod, passes func(Pod) bool) []Pod {
+	var kept []Pod
+	for _, p := range pods {
+		if passes(p) {
+			kept = append(kept, p)
 		}
 	}
 	if len(kept) == 0 {
-		return all
+		return pods
 	}
 	return kept
 }
@@ -249,20 +308,22 @@ func compareTrueFirst(a, b bool) int {
 	}
 }
 
-// next returns the container of a pod that the kubelet serves next, and
-// whether it has served another before. It is the one after the last that holds
-// something; plain init containers never show that they do.
-func (s State) next(p Pod) (c placement.Container, begun, ok bool) {
-	from := 0
+// unserved returns the containers of a pod that the kubelet has still to serve:
+// those after the last that holds something. A plain init container is among
+// them until the next has been served, for it never shows what it holds.
+func (s State) unserved(p Pod) []placement.Container {
+	rest := p.Request.Containers
 	for i, c := range p.Request.Containers {
 		if slices.ContainsFunc(s.Held, func(h Held) bool { return h.of(p) && h.Container == c.Name }) {
-			from = i + 1
+			rest = p.Request.Containers[i+1:]
 		}
 	}
-	if from == len(p.Request.Containers) {
-		return placement.Container{}, from > 0, false
-	}
-	return p.Request.Containers[from], from > 0, true
+	return rest
+}
+
+// begun reports whether the kubelet has served a container of the pod already.
+func (s State) begun(p Pod) bool {
+	return slices.ContainsFunc(s.Held, func(h Held) bool { return h.of(p) })
 }
 
 func (h Held) of(p Pod) bool { return h.Namespace == p.Pod.Namespace && h.Name == p.Pod.Name }
@@ -312,33 +373,50 @@ func parts(devices []gpu.Device, units map[gpu.UUID]gpu.Units) string {
 }
 
 // Admit checks a grant against the pods that wait for it: some pod must want
-// that amount over as many GPUs, or else the container must not start.
-// ErrNoPod means that no pod asks for this amount.
+// that amount over as many GPUs, and on those where it is already, or else the
+// container must not start. ErrNoPod means that no pod asks for this amount.
 func Admit(s State, g Grant) error {
 	size := g.Units * gpu.Units(len(g.Devices))
-	waiting := s.asking(size)
-	if len(waiting) == 0 {
+	asking := s.asking(size)
+	if len(asking) == 0 {
 		return fmt.Errorf("%w: %s", ErrNoPod, gpu.Format(size, s.Inventory.UnitMiB))
 	}
-	for _, p := range waiting {
-		if p.Request.GPUs() == len(g.Devices) && (s.PlaceUnassigned || !p.Assignment.None()) {
+	var first error
+	for _, p := range asking {
+		err := s.admit(p, g)
+		if err == nil {
 			return nil
 		}
+		if first == nil {
+			first = err
+		}
 	}
-	p := waiting[0]
+	return first
+}
+
+func (s State) admit(p Pod, g Grant) error {
 	if p.Request.GPUs() != len(g.Devices) {
 		return fmt.Errorf("pod %s is to have %d GPUs, and the kubelet took slots of %d", p.Pod, p.Request.GPUs(), len(g.Devices))
 	}
-	return s.refusal(waiting, int(size))
+	if p.Assignment.None() && !s.PlaceUnassigned {
+		return s.refusal([]Pod{p}, int(g.Units)*len(g.Devices))
+	}
+	var given placement.Assignment
+	for _, d := range g.Devices {
+		given.Shares = append(given.Shares, placement.Share{Device: d.UUID})
+	}
+	if actual, ok := s.actual(p); ok && !actual.SameDevices(given) {
+		return fmt.Errorf("pod %s is on GPU %v, and the kubelet took slots of %v", p.Pod, actual.Devices(), given.Devices())
+	}
+	return nil
 }
 
-// asking returns the pods with a container of that size which the kubelet may
-// be serving: unlike waitingFor, also one that follows an init container, for
-// of those PodResources says nothing.
+// asking returns the pods that a container of that size could be of: unlike
+// waitingFor, also one whose init containers have been served without a trace.
 func (s State) asking(size gpu.Units) []Pod {
 	var out []Pod
 	for _, p := range s.Pods {
-		if slices.ContainsFunc(p.Request.Containers, func(c placement.Container) bool { return c.Units == size }) {
+		if slices.ContainsFunc(s.unserved(p), func(c placement.Container) bool { return c.Units == size }) {
 			out = append(out, p)
 		}
 	}
@@ -352,12 +430,14 @@ type Correction struct {
 }
 
 // Reconcile returns the pods of which something else is written than what the
-// kubelet gave them.
+// kubelet gave them, and those that wait and are to have what such a pod has
+// left: were they not moved with it, their GPU would be promised twice, and
+// the one that was left not at all.
 func Reconcile(s State) []Correction {
 	var out []Correction
-	for _, p := range s.Pods {
-		if actual, ok := s.actual(p); ok && !actual.SameDevices(p.Assignment) {
-			out = append(out, Correction{Pod: p, Actual: actual})
+	for i, p := range s.planned() {
+		if written := s.Pods[i]; !p.Assignment.None() && !p.Assignment.SameDevices(written.Assignment) {
+			out = append(out, Correction{Pod: written, Actual: p.Assignment})
 		}
 	}
 	return out

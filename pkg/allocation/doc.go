@@ -22,8 +22,10 @@
 //
 //   - A container's slots are all of its pod's GPUs, in equal parts.
 //   - A wrong guess exchanges pods that are interchangeable (the scheduler side
-//     lets no others wait here together), so that no GPU ever holds more than
-//     was planned, and Reconcile puts the names right.
+//     lets no others wait here together): the one takes the other's GPU, and the
+//     other has its plan from then on. So no GPU ever holds more than was
+//     planned, and Reconcile puts the names right, of both at once.
+//   - A pod that has been given anything stays on those GPUs.
 //
 // # Decisions
 //
@@ -33,4 +35,10 @@
 // Pods that no scheduler placed (a node name in the spec, another scheduler)
 // are placed here, by the same function and beside what is planned for pods
 // that the kubelet has not admitted yet.
+//
+// # Limits
+//
+// PodResources names pods without their UID, and tells nothing of a pod whose
+// plain init containers alone ask for memory: what is written of such a pod is
+// taken for true.
 package allocation

@@ -1,0 +1,526 @@
+package allocation
+
+import (
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/gpumem/gpumem/pkg/gpu"
+	"github.com/gpumem/gpumem/pkg/placement"
+)
+
+var start = time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
+
+func uuid(i int) gpu.UUID { return gpu.UUID(fmt.Sprintf("GPU-%08d", i)) }
+
+func inventory(capacities ...gpu.Units) gpu.Inventory {
+	inv := gpu.Inventory{UnitMiB: 1024}
+	for i, c := range capacities {
+		inv.Devices = append(inv.Devices, gpu.Device{UUID: uuid(i), Index: i, Capacity: c, MemoryMiB: int64(c) * 1024, Healthy: true})
+	}
+	return inv
+}
+
+// ids returns slots of a device by their numbers.
+func ids(device int, numbers ...int) []gpu.SlotID {
+	out := []gpu.SlotID{}
+	for _, n := range numbers {
+		out = append(out, gpu.SlotID(fmt.Sprintf("%08d-%d", device, n)))
+	}
+	return out
+}
+
+func app(name string, units gpu.Units) placement.Container {
+	return placement.Container{Name: name, Kind: placement.App, Units: units}
+}
+
+func sidecar(name string, units gpu.Units) placement.Container {
+	return placement.Container{Name: name, Kind: placement.Sidecar, Units: units}
+}
+
+func initial(name string, units gpu.Units) placement.Container {
+	return placement.Container{Name: name, Kind: placement.Init, Units: units}
+}
+
+func ask(containers ...placement.Container) placement.Request {
+	return placement.Request{Containers: containers}
+}
+
+// pod returns a pod that waits, assigned to the devices.
+func pod(name string, r placement.Request, devices ...int) Pod {
+	var a placement.Assignment
+	for _, d := range devices {
+		a.Shares = append(a.Shares, placement.Share{Device: uuid(d)})
+	}
+	return Pod{
+		Holding: placement.Holding{Pod: placement.PodRef{Namespace: "ns", Name: name, UID: name}, Request: r, Assignment: a.WithShares(r)},
+		Created: start,
+	}
+}
+
+// cluster is a node with its kubelet, our plugin, and what the API server has.
+type cluster struct {
+	t       testing.TB
+	inv     gpu.Inventory
+	slots   *gpu.Slots
+	pods    []Pod
+	place   bool
+	kubelet *kubelet
+}
+
+func newCluster(t testing.TB, seed uint64, inv gpu.Inventory) *cluster {
+	t.Helper()
+	slots, err := gpu.NewSlots(inv)
+	if err != nil {
+		t.Fatal(err)
+	}
+	c := &cluster{t: t, inv: inv, slots: slots, place: true}
+	c.kubelet = &kubelet{
+		random: rand.New(rand.NewPCG(seed, 11)),
+		prefer: func(_ *kubelet, available, must []gpu.SlotID, size int) ([]gpu.SlotID, error) {
+			got, err := Prefer(c.state(), available, must, size)
+			if err == nil {
+				c.checkPreference(got, available, must, size)
+			}
+			return got, err
+		},
+		allocate: func(_ *kubelet, ids []gpu.SlotID) error {
+			g, err := Resolve(c.state(), ids)
+			if err != nil {
+				return err
+			}
+			return Admit(c.state(), g)
+		},
+	}
+	for _, d := range inv.Devices {
+		c.kubelet.slots = append(c.kubelet.slots, slots.Of(d.UUID)...)
+	}
+	return c
+}
+
+func (c *cluster) state() State {
+	held, known := c.kubelet.podResources()
+	return State{
+		Inventory: c.inv, Slots: c.slots, Pods: c.pods, Held: held, Known: known,
+		Policy: placement.Binpack, PlaceUnassigned: c.place,
+	}
+}
+
+func (c *cluster) checkPreference(got, available, must []gpu.SlotID, size int) {
+	c.t.Helper()
+	in := func(set []gpu.SlotID) func(gpu.SlotID) bool {
+		return func(id gpu.SlotID) bool { return slices.Contains(set, id) }
+	}
+	if len(got) != size || slices.ContainsFunc(must, func(id gpu.SlotID) bool { return !in(got)(id) }) ||
+		slices.ContainsFunc(got, func(id gpu.SlotID) bool { return !in(available)(id) }) {
+		c.t.Errorf("Prefer = %v, want %d of %v with %v among them", got, size, available, must)
+	}
+	if len(slices.Compact(slices.Sorted(slices.Values(got)))) != len(got) {
+		c.t.Errorf("Prefer = %v, which names a slot twice", got)
+	}
+}
+
+func (c *cluster) admit(name string) error {
+	c.t.Helper()
+	i := slices.IndexFunc(c.pods, func(p Pod) bool { return p.Pod.Name == name })
+	_, err := c.kubelet.admit(c.pods[i].Pod, c.pods[i].Request)
+	return err
+}
+
+func (c *cluster) mustAdmit(names ...string) {
+	c.t.Helper()
+	for _, name := range names {
+		if err := c.admit(name); err != nil {
+			c.t.Fatalf("pod %s is not admitted: %v", name, err)
+		}
+	}
+}
+
+// correct writes what Reconcile says, as the plugin does.
+func (c *cluster) correct() {
+	for _, correction := range Reconcile(c.state()) {
+		for i := range c.pods {
+			if c.pods[i].Pod == correction.Pod.Pod {
+				c.pods[i].Assignment = correction.Actual
+			}
+		}
+	}
+}
+
+// on returns the units that a pod really holds of each GPU.
+func (c *cluster) on(name string) []gpu.Units {
+	out := make([]gpu.Units, len(c.inv.Devices))
+	for _, p := range c.pods {
+		if p.Pod.Name != name {
+			continue
+		}
+		for _, id := range c.kubelet.all(p.Pod) {
+			d, err := c.slots.Device(id)
+			if err != nil {
+				c.t.Fatal(err)
+			}
+			out[d.Index]++
+		}
+	}
+	return out
+}
+
+// written returns the indexes of the GPUs that are written of a pod.
+func (c *cluster) written(name string) []int {
+	out := []int{}
+	for _, p := range c.pods {
+		if p.Pod.Name == name {
+			for _, id := range p.Assignment.Devices() {
+				d, _ := c.inv.Device(id)
+				out = append(out, d.Index)
+			}
+		}
+	}
+	return out
+}
+
+func (c *cluster) want(name string, held []gpu.Units, written ...int) {
+	c.t.Helper()
+	if diff := cmp.Diff(held, c.on(name)); diff != "" {
+		c.t.Errorf("what %s holds of each GPU (-want +got):\n%s", name, diff)
+	}
+	if diff := cmp.Diff(written, c.written(name)); diff != "" {
+		c.t.Errorf("what is written of %s (-want +got):\n%s", name, diff)
+	}
+}
+
+func TestAPodWithContainersOfEveryKind(t *testing.T) {
+	for seed := range uint64(20) {
+		c := newCluster(t, seed, inventory(10, 10))
+		c.pods = []Pod{pod("p", ask(sidecar("side", 1), initial("init", 3), app("one", 1), app("two", 2)), 1)}
+		c.mustAdmit("p")
+		c.correct()
+		c.want("p", []gpu.Units{0, 4}, 1)
+	}
+}
+
+func TestAnInitContainerLeavesItsSlots(t *testing.T) {
+	tests := map[string]struct {
+		req  placement.Request
+		want gpu.Units
+	}{
+		"the app is smaller":      {ask(initial("i", 3), app("a", 2)), 3},
+		"the app is as large":     {ask(initial("i", 3), app("a", 3)), 3},
+		"the app is larger":       {ask(initial("i", 2), app("a", 6)), 6},
+		"two apps share them":     {ask(initial("i", 4), app("a", 2), app("b", 2)), 4},
+		"a sidecar takes of them": {ask(initial("i", 4), sidecar("s", 1), app("a", 5)), 6},
+		"two init containers":     {ask(initial("i", 2), initial("j", 4), app("a", 3)), 4},
+	}
+	for name, tc := range tests {
+		t.Run(name, func(t *testing.T) {
+			for seed := range uint64(20) {
+				c := newCluster(t, seed, inventory(10, 10, 10))
+				c.pods = []Pod{pod("p", tc.req, 1)}
+				c.mustAdmit("p")
+				c.want("p", []gpu.Units{0, tc.want, 0}, 1)
+			}
+		})
+	}
+}
+
+func TestTwoEqualPodsInTheOtherOrder(t *testing.T) {
+	req := ask(app("a", 5), app("b", 3))
+	c := newCluster(t, 1, inventory(8, 8))
+	c.pods = []Pod{pod("first", req, 0), pod("second", req, 1)}
+	c.mustAdmit("second", "first") // the list names the pod that is asked for: no guess is wrong
+	c.correct()
+	c.want("first", []gpu.Units{8, 0}, 0)
+	c.want("second", []gpu.Units{0, 8}, 1)
+}
+
+// Where PodResources cannot be asked which pods there are, or the kubelet has
+// just started and lists all, equal pods are taken for one another: each stays
+// whole, no GPU holds more than was planned, and what is written follows.
+func TestTwoEqualPodsTakenForOneAnother(t *testing.T) {
+	req := ask(app("a", 5), app("b", 3))
+	c := newCluster(t, 1, inventory(8, 8, 8))
+	c.pods = []Pod{pod("first", req, 0), pod("second", req, 1), pod("third", req, 2)}
+	c.kubelet.prefer = func(_ *kubelet, available, must []gpu.SlotID, size int) ([]gpu.SlotID, error) {
+		s := c.state()
+		s.Known = nil
+		return Prefer(s, available, must, size)
+	}
+	c.mustAdmit("third") // the kubelet asks for 5, and first is the likeliest
+	if diff := cmp.Diff([]gpu.Units{8, 0, 0}, c.on("third")); diff != "" {
+		t.Errorf("what third holds (-want +got):\n%s", diff)
+	}
+	corrections := make(map[string][]gpu.UUID)
+	for _, c := range Reconcile(c.state()) {
+		corrections[c.Pod.Pod.Name] = c.Actual.Devices()
+	}
+	want := map[string][]gpu.UUID{"third": {uuid(0)}, "first": {uuid(2)}}
+	if diff := cmp.Diff(want, corrections); diff != "" {
+		t.Errorf("corrections (-want +got):\n%s", diff)
+	}
+	c.mustAdmit("second", "first")
+	c.correct()
+	c.want("third", []gpu.Units{8, 0, 0}, 0)
+	for _, name := range []string{"first", "second"} {
+		at := c.written(name)[0]
+		want := make([]gpu.Units, 3)
+		want[at] = 8
+		c.want(name, want, at)
+	}
+}
+
+func TestPodsThatNoSchedulerPlaced(t *testing.T) {
+	planned, stray := ask(app("a", 6)), ask(app("a", 4))
+	t.Run("are placed beside what is planned", func(t *testing.T) {
+		c := newCluster(t, 1, inventory(8, 8))
+		c.pods = []Pod{pod("planned", planned, 0), pod("stray", stray)}
+		c.mustAdmit("stray", "planned")
+		c.correct()
+		c.want("stray", []gpu.Units{0, 4}, 1)
+		c.want("planned", []gpu.Units{6, 0}, 0)
+	})
+	t.Run("are refused when there is no room", func(t *testing.T) {
+		c := newCluster(t, 1, inventory(8))
+		c.pods = []Pod{pod("planned", planned, 0), pod("stray", stray)}
+		err := c.admit("stray")
+		if err == nil || !strings.Contains(err.Error(), "pod ns/stray needs 4 GiB on one GPU; free: GPU0 2 (2 GiB in all)") {
+			t.Errorf("admission: %v, want that there are 2 GiB", err)
+		}
+		c.mustAdmit("planned")
+	})
+	t.Run("are refused where they are not wanted", func(t *testing.T) {
+		c := newCluster(t, 1, inventory(8, 8))
+		c.place = false
+		c.pods = []Pod{pod("planned", planned, 0), pod("stray", stray), pod("like planned", planned)}
+		for _, name := range []string{"stray", "like planned"} {
+			if err := c.admit(name); err == nil || !strings.Contains(err.Error(), "was not placed by gpumem's scheduler") {
+				t.Errorf("admission of %s: %v, want that it was not placed", name, err)
+			}
+		}
+		c.mustAdmit("planned")
+		c.want("planned", []gpu.Units{6, 0}, 0)
+	})
+	t.Run("give way to slots that a pod forgotten by the API server holds", func(t *testing.T) {
+		c := newCluster(t, 1, inventory(5, 8))
+		c.pods = []Pod{pod("gone", ask(app("a", 3)), 0), pod("stray", stray)}
+		c.mustAdmit("gone")
+		c.pods = c.pods[1:]
+		c.mustAdmit("stray")
+		c.correct()
+		c.want("stray", []gpu.Units{0, 4}, 1)
+	})
+}
+
+func TestAPodOverTwoGPUs(t *testing.T) {
+	c := newCluster(t, 1, inventory(4, 4, 4))
+	req := ask(sidecar("s", 2), app("a", 6))
+	req.Count = 2
+	c.pods = []Pod{pod("p", req, 0, 2)}
+	c.mustAdmit("p")
+	c.correct()
+	c.want("p", []gpu.Units{4, 0, 4}, 0, 2)
+	if err := Admit(c.state(), Grant{Devices: c.inv.Devices[:1], Units: 6}); err == nil {
+		t.Error("a grant of one GPU is admitted for a pod of two that has been served")
+	}
+}
+
+func TestAPodWhoseGPUHasNoRoomLeft(t *testing.T) {
+	c := newCluster(t, 1, inventory(4, 8))
+	c.pods = []Pod{pod("forgotten", ask(app("a", 3)), 0), pod("p", ask(app("a", 2)), 0)}
+	c.mustAdmit("forgotten")
+	c.pods = c.pods[1:]
+	t.Run("is refused where only the scheduler places", func(t *testing.T) {
+		c.place = false
+		err := c.admit("p")
+		if err == nil || !strings.Contains(err.Error(), "pod ns/p wants 2 GiB of GPU [GPU-00000000], of which the kubelet has not as much left") {
+			t.Errorf("admission: %v", err)
+		}
+	})
+	t.Run("is placed on another", func(t *testing.T) {
+		c.place = true
+		c.mustAdmit("p")
+		c.correct()
+		c.want("p", []gpu.Units{0, 2}, 1)
+	})
+}
+
+func TestAContainerStaysWithItsPod(t *testing.T) {
+	c := newCluster(t, 1, inventory(4, 8))
+	c.pods = []Pod{pod("p", ask(app("a", 2), app("b", 3)), 0), pod("q", ask(app("a", 3)), 1)}
+	s := c.state()
+	s.Held = []Held{{Namespace: "ns", Name: "p", Container: "a", Slots: ids(0, 0, 1)}}
+	available := slices.Concat(ids(0, 2, 3), ids(1, 0, 1, 2, 3, 4, 5, 6, 7))
+	if got, err := Prefer(s, available, nil, 3); err == nil {
+		t.Errorf("Prefer = %v for a container whose pod's GPU has 2 left, want an error", got)
+	}
+	g, err := Resolve(s, ids(1, 0, 1, 2))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := Admit(s, g); err != nil {
+		t.Errorf("Admit: %v, want that q may have it", err)
+	}
+	s.Pods = s.Pods[:1]
+	if err := Admit(s, g); err == nil || !strings.Contains(err.Error(), "pod ns/p is on GPU [GPU-00000000], and the kubelet took slots of [GPU-00000001]") {
+		t.Errorf("Admit: %v, want that p is elsewhere", err)
+	}
+}
+
+func TestPreferErrors(t *testing.T) {
+	c := newCluster(t, 1, inventory(4, 4))
+	c.pods = []Pod{pod("p", ask(app("a", 2)), 0)}
+	all := slices.Concat(ids(0, 0, 1, 2, 3), ids(1, 0, 1, 2, 3))
+	tests := map[string]struct {
+		available, must []gpu.SlotID
+		size            int
+		want            string
+		noPod           bool
+	}{
+		"no pod asks for that much":         {all, nil, 3, "no pod that waits on this node asks for this amount: 3 GiB", true},
+		"nothing is asked for":              {all, nil, 0, "asks for 0 slots", false},
+		"less than nothing is asked for":    {all, nil, -1, "asks for -1 slots", false},
+		"more must be in than is asked for": {all, ids(0, 0, 1), 1, "2 of which it names", false},
+		"what must be in is unknown":        {all, ids(7, 0), 2, "does not have", false},
+		"what must be in is not available":  {ids(0, 1, 2), ids(0, 0), 2, "the pod's init containers are on [GPU-00000000]", false},
+		"what must be in has no room left":  {ids(0, 0), ids(0, 0), 2, "has no 2 GiB free", false},
+	}
+	for name, tc := range tests {
+		t.Run(name, func(t *testing.T) {
+			got, err := Prefer(c.state(), tc.available, tc.must, tc.size)
+			if err == nil || !strings.Contains(err.Error(), tc.want) || errors.Is(err, ErrNoPod) != tc.noPod {
+				t.Errorf("Prefer = %v, %v, want an error with %q", got, err, tc.want)
+			}
+		})
+	}
+	t.Run("a slot of a GPU that has gone is passed over", func(t *testing.T) {
+		got, err := Prefer(c.state(), slices.Concat(ids(7, 0, 1), []gpu.SlotID{"?"}, ids(0, 3, 1, 2)), nil, 2)
+		if diff := cmp.Diff(ids(0, 1, 2), got); diff != "" || err != nil {
+			t.Errorf("Prefer: %v (-want +got):\n%s", err, diff)
+		}
+	})
+}
+
+func TestPreferGuesses(t *testing.T) {
+	req := ask(app("a", 2))
+	younger := func(p Pod) Pod { p.Created = start.Add(time.Minute); return p }
+	settled := func(p Pod) Pod { p.Settled = true; return p }
+	tests := map[string]struct {
+		pods  []Pod
+		held  []Held
+		known []string
+		want  int // the GPU
+	}{
+		"the oldest":                         {pods: []Pod{younger(pod("a", req, 0)), pod("b", req, 1)}, want: 1},
+		"among the oldest, by name":          {pods: []Pod{pod("b", req, 1), pod("a", req, 0)}, want: 0},
+		"the one that the kubelet lists":     {pods: []Pod{pod("a", req, 0), pod("b", req, 1)}, known: []string{"ns/b"}, want: 1},
+		"the one that is not admitted":       {pods: []Pod{settled(pod("a", req, 0)), pod("b", req, 1)}, known: []string{"ns/a", "ns/b"}, want: 1},
+		"an admitted one if there is no one": {pods: []Pod{settled(pod("a", req, 1))}, want: 1},
+		"the one in the middle of admission": {
+			pods: []Pod{pod("a", req, 0), younger(pod("b", ask(app("x", 1), app("a", 2)), 1))},
+			held: []Held{{"ns", "b", "x", ids(1, 0)}}, want: 1,
+		},
+		"the one that lacks something": {
+			pods: []Pod{pod("a", req, 0), younger(pod("b", req, 1))},
+			held: []Held{{"ns", "a", "a", ids(0, 0, 1)}}, want: 1,
+		},
+		"where the pod is and not where it was to be": {
+			pods: []Pod{pod("a", ask(app("x", 1), app("a", 2)), 0)},
+			held: []Held{{"ns", "a", "x", ids(1, 0)}}, want: 1,
+		},
+	}
+	for name, tc := range tests {
+		t.Run(name, func(t *testing.T) {
+			c := newCluster(t, 1, inventory(4, 4))
+			c.pods = tc.pods
+			s := c.state()
+			s.Held, s.Known = tc.held, make(map[string]bool)
+			for _, k := range tc.known {
+				s.Known[k] = true
+			}
+			got, err := Prefer(s, slices.Concat(ids(1, 3, 2), ids(0, 3, 2)), nil, 2)
+			if diff := cmp.Diff(ids(tc.want, 2, 3), got); diff != "" || err != nil {
+				t.Errorf("Prefer: %v (-want +got):\n%s", err, diff)
+			}
+		})
+	}
+}
+
+func TestResolve(t *testing.T) {
+	inv := inventory(4, 4, 4)
+	inv.Devices[2].Healthy, inv.Devices[2].Unhealthy = false, "XID 79"
+	slots, err := gpu.NewSlots(inv)
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := State{Inventory: inv, Slots: slots}
+	tests := map[string]struct {
+		ids     []gpu.SlotID
+		want    []int // GPUs
+		units   gpu.Units
+		wantErr string
+	}{
+		"slots of one GPU":              {ids: ids(1, 3, 0), want: []int{1}, units: 2},
+		"equal parts, by index":         {ids: slices.Concat(ids(1, 3, 0), ids(0, 1, 2)), want: []int{0, 1}, units: 2},
+		"no slots":                      {wantErr: "no slots are named"},
+		"unequal parts":                 {ids: slices.Concat(ids(1, 3), ids(0, 1, 2)), wantErr: "of several GPUs in unequal parts (GPU0 2, GPU1 1)"},
+		"a slot twice":                  {ids: ids(1, 3, 3), wantErr: `slot "00000001-3" is named twice`},
+		"an unhealthy GPU":              {ids: ids(2, 0), wantErr: "GPU 2 (GPU-00000002) is not healthy: XID 79"},
+		"a GPU that the node has not":   {ids: ids(9, 0), wantErr: "does not have"},
+		"a slot past the end of a GPU":  {ids: ids(1, 4), wantErr: "past the end"},
+		"something that is not an ID":   {ids: []gpu.SlotID{"nvidia0"}, wantErr: "not of the form"},
+		"an unhealthy GPU among others": {ids: slices.Concat(ids(0, 0), ids(2, 0)), wantErr: "not healthy"},
+	}
+	for name, tc := range tests {
+		t.Run(name, func(t *testing.T) {
+			got, err := Resolve(s, tc.ids)
+			if tc.wantErr != "" {
+				if err == nil || !strings.Contains(err.Error(), tc.wantErr) {
+					t.Errorf("Resolve = %v, %v, want an error with %q", got, err, tc.wantErr)
+				}
+				return
+			}
+			var want Grant
+			for _, i := range tc.want {
+				want.Devices = append(want.Devices, inv.Devices[i])
+			}
+			want.Units = tc.units
+			if diff := cmp.Diff(want, got); diff != "" || err != nil {
+				t.Errorf("Resolve: %v (-want +got):\n%s", err, diff)
+			}
+		})
+	}
+}
+
+func TestAdmitRefuses(t *testing.T) {
+	c := newCluster(t, 1, inventory(8, 8))
+	two := ask(app("a", 4))
+	two.Count = 2
+	c.pods = []Pod{pod("p", two, 0, 1)}
+	one := Grant{Devices: c.inv.Devices[:1], Units: 4}
+	if err := Admit(c.state(), one); err == nil || !strings.Contains(err.Error(), "pod ns/p is to have 2 GPUs, and the kubelet took slots of 1") {
+		t.Errorf("Admit of one GPU for a pod of two: %v", err)
+	}
+	if err := Admit(c.state(), Grant{Devices: c.inv.Devices, Units: 2}); err != nil {
+		t.Errorf("Admit of both: %v", err)
+	}
+	if err := Admit(c.state(), Grant{Devices: c.inv.Devices, Units: 3}); !errors.Is(err, ErrNoPod) {
+		t.Errorf("Admit of what nobody asks for: %v, want ErrNoPod", err)
+	}
+}
+
+func TestFind(t *testing.T) {
+	held := []Held{{"ns", "p", "a", ids(0, 0, 1)}, {"ns", "p", "b", ids(0, 2)}}
+	if got, ok := Find(held, ids(0, 1, 0)); !ok || got.Container != "a" {
+		t.Errorf("Find = %v, %t, want container a", got, ok)
+	}
+	for _, other := range [][]gpu.SlotID{ids(0, 0), ids(0, 0, 1, 2), nil} {
+		if got, ok := Find(held, other); ok {
+			t.Errorf("Find(%v) = %v, want none", other, got)
+		}
+	}
+}

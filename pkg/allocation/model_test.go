@@ -1,0 +1,230 @@
+package allocation
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/gpumem/gpumem/pkg/cache"
+	"github.com/gpumem/gpumem/pkg/gpu"
+	"github.com/gpumem/gpumem/pkg/placement"
+)
+
+// world is a cluster with the scheduler's books beside it.
+type world struct {
+	*cluster
+	random *rand.Rand
+	books  *cache.Cache
+	made   int
+
+	blind  bool // the kubelet cannot be asked which pods it has: guesses go wrong
+	strays bool // some pods come by no scheduler
+}
+
+// lost reports whether pods may be taken for others that are not like them:
+// nobody keeps those apart that no scheduler has placed.
+func (w *world) lost() bool { return w.blind && w.strays }
+
+// FuzzNode binds, admits, ends and corrects pods in any order, admission in
+// another than binding. Then, whatever was guessed: no GPU gives more than it
+// has, neither at the kubelet nor in the books; each pod is on as many GPUs as
+// it asks for, in equal parts, where its constraints let it; a pod that the
+// scheduler placed is admitted; and in the end what is written is what is held.
+// Where pods may be taken for any other, only the first and the last remain.
+func FuzzNode(f *testing.F) {
+	for seed := range uint64(120) {
+		f.Add(seed)
+	}
+	f.Fuzz(func(t *testing.T, seed uint64) {
+		random := rand.New(rand.NewPCG(seed, 13))
+		var capacities []gpu.Units
+		for range 1 + random.IntN(4) {
+			capacities = append(capacities, gpu.Units(random.IntN(12)))
+		}
+		w := &world{
+			cluster: newCluster(t, seed, inventory(capacities...)), random: random, books: cache.New(),
+			blind: random.IntN(2) == 0, strays: random.IntN(2) == 0,
+		}
+		if w.blind {
+			w.kubelet.prefer = func(_ *kubelet, available, must []gpu.SlotID, size int) ([]gpu.SlotID, error) {
+				s := w.state()
+				s.Known = nil
+				return Prefer(s, available, must, size)
+			}
+		}
+		w.books.SetNode("n", w.inv)
+		for range 40 {
+			switch random.IntN(6) {
+			case 0, 1:
+				w.create()
+			case 2, 3:
+				w.admitAny()
+			case 4:
+				w.end()
+			case 5:
+				w.reconcile()
+			}
+			w.check()
+		}
+		for w.admitAny() {
+		}
+		w.reconcile()
+		w.check()
+		w.checkAtRest()
+	})
+}
+
+func (w *world) request() placement.Request {
+	var r placement.Request
+	if w.random.IntN(5) == 0 {
+		r.Count = 2
+	}
+	for i := range 1 + w.random.IntN(3) {
+		c := placement.Container{Name: fmt.Sprint("c", i), Kind: placement.App, Units: gpu.Units((1 + w.random.IntN(3)) * r.GPUs())}
+		if r.Count < 2 { // see pkg/api: init containers and several GPUs have rules of their own
+			c.Kind = placement.ContainerKind(w.random.IntN(3))
+		}
+		r.Containers = append(r.Containers, c)
+	}
+	// PodResources never tells of a pod of plain init containers alone.
+	if !slices.ContainsFunc(r.Containers, func(c placement.Container) bool { return c.Kind != placement.Init }) {
+		r.Containers[0].Kind = placement.App
+	}
+	slices.SortStableFunc(r.Containers, func(a, b placement.Container) int { // init containers of both kinds come first
+		return boolToInt(a.Kind == placement.App) - boolToInt(b.Kind == placement.App)
+	})
+	if w.random.IntN(6) == 0 {
+		r.UUIDs = []string{"!" + string(uuid(0))}
+	}
+	if w.random.IntN(8) == 0 {
+		r.Policy = placement.Exclusive
+	}
+	return r
+}
+
+func boolToInt(b bool) int {
+	if b {
+		return 1
+	}
+	return 0
+}
+
+func (w *world) create() {
+	w.made++
+	p := pod(fmt.Sprint("p", w.made), w.request())
+	p.Created = start.Add(time.Duration(w.random.IntN(100)) * time.Second)
+	if !w.strays || w.random.IntN(3) > 0 {
+		a, err := w.books.AssumePod(p.Pod, "n", p.Request, placement.Binpack, start)
+		if err != nil {
+			return
+		}
+		p.Assignment = a
+	}
+	w.pods = append(w.pods, p)
+	w.books.AddPod("n", p.Holding)
+}
+
+func (w *world) admitAny() bool {
+	var waiting []int
+	for i, p := range w.pods {
+		if !p.Settled {
+			waiting = append(waiting, i)
+		}
+	}
+	if len(waiting) == 0 {
+		return false
+	}
+	i := waiting[w.random.IntN(len(waiting))]
+	p := w.pods[i]
+	if _, err := w.kubelet.admit(p.Pod, p.Request); err != nil {
+		if !p.Assignment.None() && !w.lost() {
+			w.t.Fatalf("pod %s, which the scheduler placed, is not admitted: %v\n%+v\nof %+v", p.Pod, err, p.Request, w.pods)
+		}
+		w.remove(i)
+		return true
+	}
+	w.pods[i].Settled = true
+	w.books.AddPod("n", w.pods[i].Holding)
+	return true
+}
+
+func (w *world) end() {
+	if len(w.pods) > 0 {
+		w.remove(w.random.IntN(len(w.pods)))
+	}
+}
+
+func (w *world) remove(i int) {
+	w.kubelet.remove(w.pods[i].Pod)
+	w.books.RemovePod(w.pods[i].Pod.UID)
+	w.pods = slices.Delete(w.pods, i, i+1)
+}
+
+func (w *world) reconcile() {
+	w.correct()
+	for _, p := range w.pods {
+		w.books.AddPod("n", p.Holding)
+	}
+}
+
+func (w *world) check() {
+	w.t.Helper()
+	total := make([]gpu.Units, len(w.inv.Devices))
+	for _, p := range w.pods {
+		if !p.Settled {
+			continue
+		}
+		share, _ := p.Request.Share()
+		gpus := 0
+		for i, units := range w.on(p.Pod.Name) {
+			total[i] += units
+			if units == 0 {
+				continue
+			}
+			gpus++
+			if units != share && !w.lost() {
+				w.t.Fatalf("pod %s holds %d of GPU %d, want %d of each", p.Pod, units, i, share)
+			}
+			if !placement.MatchGlobs(p.Request.UUIDs, string(uuid(i))) && !w.lost() {
+				w.t.Fatalf("pod %s is on GPU %d, which it excludes", p.Pod, i)
+			}
+		}
+		if gpus != p.Request.GPUs() && !w.lost() {
+			w.t.Fatalf("pod %s is on %d GPUs, want %d", p.Pod, gpus, p.Request.GPUs())
+		}
+	}
+	for i, d := range w.inv.Devices {
+		if total[i] > d.Capacity {
+			w.t.Fatalf("GPU %d gives %d of %d", i, total[i], d.Capacity)
+		}
+	}
+	if w.t.Failed() {
+		w.t.FailNow()
+	}
+}
+
+func (w *world) checkAtRest() {
+	w.t.Helper()
+	for _, p := range w.pods {
+		var want []int
+		for i, units := range w.on(p.Pod.Name) {
+			if units > 0 {
+				want = append(want, i)
+			}
+		}
+		if got := w.written(p.Pod.Name); !slices.Equal(got, want) {
+			w.t.Fatalf("pod %s is on %v, and %v is written", p.Pod, want, got)
+		}
+	}
+	n, _ := w.books.Node("n")
+	for _, d := range n.Devices {
+		if d.Requested > d.Capacity && !w.lost() {
+			w.t.Fatalf("in the books, GPU %d gives %d of %d", d.Index, d.Requested, d.Capacity)
+		}
+	}
+	if len(n.Unattributed) > 0 {
+		w.t.Fatalf("in the books, no GPU is known of %v", n.Unattributed)
+	}
+}
