@@ -284,7 +284,6 @@ func (c *Cluster) writeNodeFiles(n nodeState) error {
 		"containerd.toml":     containerd,
 		"cni/10-ptp.conflist": cni,
 		"resolv.conf":         []byte("nameserver " + dnsIP + "\n"),
-		"lib/kubelet/.gpumem": []byte("This is the folder of node " + n.Name + ".\n"),
 	} {
 		if err := os.WriteFile(filepath.Join(dir, name), content, 0o644); err != nil {
 			return err

@@ -56,7 +56,7 @@ func runWithProgress(cmd *exec.Cmd, log io.Writer, step string) error {
 		select {
 		case <-ticker.C:
 			lines, last := progress.last()
-			fmt.Fprintf(log, "%s: %s, %d packages compiled or downloaded, last %s\n", step, round(time.Since(start)), lines, last)
+			fmt.Fprintf(log, "%s: %s, %d packages compiled or downloaded %s\n", step, round(time.Since(start)), lines, last)
 		case err := <-done:
 			if err != nil {
 				return fmt.Errorf("%s (in %s): %w\n%s", strings.Join(cmd.Args, " "), cmd.Dir, err, progress.failure())
