@@ -1,0 +1,161 @@
+package main
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"encoding/json"
+	"io"
+	"net/http"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+)
+
+func TestOptionsReportAllMistakes(t *testing.T) {
+	t.Setenv("NODE_NAME", "")
+	o := defaultOptions()
+	args := []string{
+		"--resource-domain=Not A Domain", "--unit-mib=0", "--reserve-mib=-1", "--probe-interval=1ms", "--ignore-xids=79,x",
+		"--unassigned=maybe", "--policy=best", "--device-list-strategy=cdi", "--framework-env=caffe", "--kubelet-dir=",
+		"--probe-listen=8012", "--kube-api-qps=0", "--log-level=loud",
+	}
+	if err := o.parse(args, io.Discard); err != nil {
+		t.Fatal(err)
+	}
+	err := o.validate()
+	if err == nil {
+		t.Fatal("all is well")
+	}
+	for _, want := range []string{
+		"--node-name", "--resource-domain", "--unit-mib", "--reserve-mib", "--probe-interval", "--ignore-xids", "--unassigned",
+		"--policy", "--device-list-strategy", "--framework-env", "--kubelet-dir", "--probe-listen", "--kube-api-qps", "log level",
+	} {
+		if !strings.Contains(err.Error(), want) {
+			t.Errorf("not a word on %s in: %v", want, err)
+		}
+	}
+}
+
+func TestOptionsByDefault(t *testing.T) {
+	t.Setenv("NODE_NAME", "n1")
+	o := defaultOptions()
+	if err := o.parse(nil, io.Discard); err != nil {
+		t.Fatal(err)
+	}
+	if err := o.validate(); err != nil {
+		t.Error(err)
+	}
+	if got := o.effective()["ignore-xids"]; got != "13,31,43,45,68,109" || o.nodeName != "n1" {
+		t.Errorf("node %q, XIDs %q", o.nodeName, got)
+	}
+}
+
+func TestVersionAndHelp(t *testing.T) {
+	for _, arg := range []string{"--version", "--help"} {
+		var out bytes.Buffer
+		if err := run(t.Context(), []string{arg}, &out, io.Discard); err != nil || out.Len() == 0 {
+			t.Errorf("%s: %q, %v", arg, out.String(), err)
+		}
+	}
+	if err := run(t.Context(), []string{"--node-name=n1", "extra"}, io.Discard, io.Discard); err == nil {
+		t.Error("an argument too many was taken")
+	}
+}
+
+// TestWithNothingAround runs the whole process where there is no driver, no
+// kubelet and no API server: it stays up, says what is missing, and ends when
+// it is told to.
+func TestWithNothingAround(t *testing.T) {
+	dir := t.TempDir()
+	kubeconfig := filepath.Join(dir, "kubeconfig")
+	if err := os.WriteFile(kubeconfig, []byte(`{"apiVersion":"v1","kind":"Config","current-context":"c",
+		"contexts":[{"name":"c","context":{"cluster":"c"}}],"clusters":[{"name":"c","cluster":{"server":"http://127.0.0.1:1"}}]}`), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	logs, stderr := io.Pipe()
+	done := make(chan error, 1)
+	go func() {
+		err := run(ctx, []string{
+			"--node-name=n1", "--nvml-library=" + filepath.Join(dir, "absent.so"), "--kubelet-dir=" + dir,
+			"--probe-listen=127.0.0.1:0", "--kubeconfig=" + kubeconfig,
+		}, io.Discard, stderr)
+		done <- err
+		_ = stderr.Close()
+	}()
+	address, probed := make(chan string, 1), make(chan struct{}, 1)
+	go func() {
+		lines := bufio.NewScanner(logs)
+		for lines.Scan() {
+			var line struct{ Msg, Probes string }
+			if json.Unmarshal(lines.Bytes(), &line) != nil {
+				continue
+			}
+			switch line.Msg {
+			case "serving":
+				address <- line.Probes
+			case "the node has no GPU to offer":
+				probed <- struct{}{}
+			}
+		}
+	}()
+	deadline := time.After(20 * time.Second)
+	var at string
+	for at == "" {
+		select {
+		case at = <-address:
+		case err := <-done:
+			t.Fatalf("ended: %v", err)
+		case <-deadline:
+			t.Fatal("does not serve")
+		}
+	}
+	select {
+	case <-probed:
+	case <-deadline:
+		t.Fatal("does not say that there is no GPU")
+	}
+	body := get(t, ctx, "http://"+at+"/readyz", http.StatusServiceUnavailable)
+	for _, want := range []string{
+		"[+] gpus (none: NVIDIA's library cannot be loaded from " + filepath.Join(dir, "absent.so"),
+		"[-] pods: the pods of node n1 have not been listed yet",
+		"[-] kubelet: ",
+		"[-] inventory: node n1 has not been read yet",
+	} {
+		if !strings.Contains(body, want) {
+			t.Errorf("not a word of %q in:\n%s", want, body)
+		}
+	}
+	get(t, ctx, "http://"+at+"/healthz", http.StatusOK)
+	cancel()
+	select {
+	case err := <-done:
+		if err != nil {
+			t.Errorf("run: %v", err)
+		}
+	case <-deadline:
+		t.Fatal("does not end")
+	}
+}
+
+func get(t *testing.T, ctx context.Context, url string, want int) string {
+	t.Helper()
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	resp, err := http.DefaultClient.Do(req)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer resp.Body.Close()
+	body, err := io.ReadAll(resp.Body)
+	if err != nil || resp.StatusCode != want {
+		t.Errorf("%s: %s, %v\n%s", url, resp.Status, err, body)
+	}
+	return string(body)
+}
