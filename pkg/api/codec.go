@@ -3,6 +3,7 @@ package api
 import (
 	"cmp"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"strconv"
 	"strings"
@@ -51,8 +52,12 @@ type shareJSON struct {
 	Cores int       `json:"cores,omitempty"`
 }
 
-// EncodeInventory returns the value of a node's inventory annotation.
+// EncodeInventory returns the value of a node's inventory annotation. What
+// could not be read back is an error.
 func EncodeInventory(inv gpu.Inventory) (string, error) {
+	if err := inv.Validate(); err != nil {
+		return "", err
+	}
 	out := inventoryJSON{
 		Version: version, UnitMiB: inv.UnitMiB, DriverVersion: inv.DriverVersion,
 		Enforcement: inv.Enforcement, GPUs: []deviceJSON{},
@@ -74,7 +79,7 @@ func EncodeInventory(inv gpu.Inventory) (string, error) {
 // DecodeInventory reads the value of a node's inventory annotation.
 func DecodeInventory(s string) (gpu.Inventory, error) {
 	var in inventoryJSON
-	if err := decode(s, &in, &in.Version); err != nil {
+	if err := decode(s, &in); err != nil {
 		return gpu.Inventory{}, err
 	}
 	inv := gpu.Inventory{UnitMiB: in.UnitMiB, DriverVersion: in.DriverVersion, Enforcement: in.Enforcement}
@@ -110,8 +115,11 @@ func (n Names) InventoryOf(node *v1.Node) (gpu.Inventory, error) {
 }
 
 // AssignmentAnnotations returns the annotations that tell of an assignment on a
-// node: all of its devices must be the node's.
+// node: it must have devices, and all of them must be the node's.
 func (n Names) AssignmentAnnotations(a placement.Assignment, on placement.Node) (map[string]string, error) {
+	if a.None() {
+		return nil, errors.New("no GPU is assigned")
+	}
 	out := assignmentJSON{Version: version, UnitMiB: on.UnitMiB, Enforcement: cmp.Or(on.Enforcement, gpu.EnforcementAdvisory)}
 	var indexes []string
 	for _, s := range a.Shares {
@@ -140,11 +148,11 @@ func (n Names) AssignmentAnnotations(a placement.Assignment, on placement.Node) 
 // DecodeAssignment reads the value of a pod's assignment annotation.
 func DecodeAssignment(s string) (placement.Assignment, error) {
 	var in assignmentJSON
-	if err := decode(s, &in, &in.Version); err != nil {
+	if err := decode(s, &in); err != nil {
 		return placement.Assignment{}, err
 	}
 	if len(in.GPUs) == 0 {
-		return placement.Assignment{}, fmt.Errorf("it names no GPU")
+		return placement.Assignment{}, errors.New("it names no GPU")
 	}
 	var a placement.Assignment
 	seen := make(map[gpu.UUID]bool)
@@ -175,12 +183,20 @@ func (n Names) AssignmentOf(pod *v1.Pod) (placement.Assignment, error) {
 	return a, nil
 }
 
-func decode(s string, into any, v *int) error {
-	if err := json.Unmarshal([]byte(s), into); err != nil {
-		return fmt.Errorf("not what gpumem writes: %w", err)
+// decode looks at the version first: another one may have another form.
+func decode(s string, into any) error {
+	var head struct {
+		Version int `json:"v"`
 	}
-	if *v != version {
-		return fmt.Errorf("version %d is not known here, want %d", *v, version)
+	err := json.Unmarshal([]byte(s), &head)
+	if err == nil && head.Version != version {
+		return fmt.Errorf("version %d is not known here, want %d", head.Version, version)
+	}
+	if err == nil {
+		err = json.Unmarshal([]byte(s), into)
+	}
+	if err != nil {
+		return fmt.Errorf("not what gpumem writes: %w", err)
 	}
 	return nil
 }

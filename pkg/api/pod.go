@@ -20,6 +20,10 @@ import (
 // overflow. It is far beyond any GPU in any unit.
 const maxAmount = 1 << 40
 
+// maxGlobs bounds a list of globs, in bytes: it is matched against every GPU of
+// the cluster.
+const maxGlobs = 1024
+
 // Ref names a pod.
 func Ref(pod *v1.Pod) placement.PodRef {
 	return placement.PodRef{Namespace: pod.Namespace, Name: pod.Name, UID: string(pod.UID)}
@@ -52,28 +56,35 @@ func (n Names) Holds(pod *v1.Pod) bool {
 // Request reads what a pod asks for. It is empty for a pod that asks for no
 // GPU memory. The error says what in the pod cannot be read.
 func (n Names) Request(pod *v1.Pod) (placement.Request, error) {
-	var r placement.Request
-	for _, c := range pod.Spec.InitContainers {
-		kind := placement.Init
-		if c.RestartPolicy != nil && *c.RestartPolicy == v1.ContainerRestartPolicyAlways {
-			kind = placement.Sidecar
-		}
-		if err := n.addContainer(&r, c, kind); err != nil {
-			return placement.Request{}, err
-		}
+	r, err := n.amounts(pod)
+	if err == nil && !r.Empty() {
+		err = n.readAnnotations(&r, pod.Annotations)
 	}
-	for _, c := range pod.Spec.Containers {
-		if err := n.addContainer(&r, c, placement.App); err != nil {
-			return placement.Request{}, err
-		}
-	}
-	if r.Empty() {
-		return placement.Request{}, nil
-	}
-	if err := n.readAnnotations(&r, pod.Annotations); err != nil {
+	if err != nil {
 		return placement.Request{}, err
 	}
 	return r, nil
+}
+
+// amounts reads what the containers ask for. What can be read of them is good
+// beside an error, which is the first.
+func (n Names) amounts(pod *v1.Pod) (r placement.Request, err error) {
+	add := func(c v1.Container, kind placement.ContainerKind) {
+		if e := n.addContainer(&r, c, kind); err == nil {
+			err = e
+		}
+	}
+	for _, c := range pod.Spec.InitContainers {
+		if c.RestartPolicy != nil && *c.RestartPolicy == v1.ContainerRestartPolicyAlways {
+			add(c, placement.Sidecar)
+		} else {
+			add(c, placement.Init)
+		}
+	}
+	for _, c := range pod.Spec.Containers {
+		add(c, placement.App)
+	}
+	return r, err
 }
 
 func (n Names) addContainer(r *placement.Request, c v1.Container, kind placement.ContainerKind) error {
@@ -82,18 +93,15 @@ func (n Names) addContainer(r *placement.Request, c v1.Container, kind placement
 		return err
 	}
 	cores, err := amountOf(c, n.GPUCore())
-	if err != nil {
-		return err
-	}
-	if units == 0 && cores > 0 {
-		return fmt.Errorf("container %q: %s needs %s beside it", c.Name, n.GPUCore(), n.GPUMem())
-	}
 	if units > 0 {
 		r.Containers = append(r.Containers, placement.Container{
 			Name: c.Name, Kind: kind, Units: gpu.Units(units), Cores: int(cores),
 		})
 	}
-	return nil
+	if err == nil && units == 0 && cores > 0 {
+		err = fmt.Errorf("container %q: %s needs %s beside it", c.Name, n.GPUCore(), n.GPUMem())
+	}
+	return err
 }
 
 // amountOf returns the limit, which is what the kubelet counts, or else the
@@ -105,9 +113,9 @@ func amountOf(c v1.Container, name v1.ResourceName) (int64, error) {
 			return 0, nil
 		}
 	}
-	value, whole := q.AsInt64()
+	value := q.Value() // rounded up
 	switch {
-	case !whole || value > maxAmount:
+	case q.CmpInt64(value) != 0 || value > maxAmount:
 		return 0, fmt.Errorf("container %q: %s is %s, want a whole number up to %d", c.Name, name, q.String(), int64(maxAmount))
 	case value < 0:
 		return 0, fmt.Errorf("container %q: %s is %s, want 0 or more", c.Name, name, q.String())
@@ -150,7 +158,28 @@ func readCount(s string, containers []placement.Container) (int, error) {
 			return 0, fmt.Errorf("%q: container %q asks for %d units and %d%% of cores, which do not divide evenly over %d GPUs", s, c.Name, c.Units, c.Cores, count)
 		}
 	}
+	if c, left := wasteful(containers); count > 1 && left > c.Units {
+		return 0, fmt.Errorf("%q: container %q asks for %d units, fewer than the %d that the init containers before it leave, and the kubelet would not take them evenly of %d GPUs", s, c.Name, c.Units, left, count)
+	}
 	return count, nil
+}
+
+// wasteful returns the first container that asks for less than what the init
+// containers before it leave to it. The kubelet takes such a container's slots
+// from theirs at random (k8s.io/kubernetes/pkg/kubelet/cm/devicemanager,
+// devicesToAllocate), which does no harm while they are all of one GPU.
+func wasteful(containers []placement.Container) (placement.Container, gpu.Units) {
+	var left gpu.Units
+	for _, c := range containers {
+		if c.Units < left {
+			return c, left
+		}
+		left = 0
+		if c.Kind == placement.Init {
+			left = c.Units
+		}
+	}
+	return placement.Container{}, 0
 }
 
 // ParsePolicy reads a policy by its name.
@@ -163,6 +192,9 @@ func ParsePolicy(s string) (placement.Policy, error) {
 }
 
 func readGlobs(s string) ([]string, error) {
+	if len(s) > maxGlobs {
+		return nil, fmt.Errorf("a list of globs of %d bytes, want %d at most", len(s), maxGlobs)
+	}
 	var out []string
 	for part := range strings.SplitSeq(s, ",") {
 		part = strings.TrimSpace(part)
@@ -191,16 +223,14 @@ func (n Names) Holding(pod *v1.Pod) (placement.Holding, error) {
 	h := placement.Holding{Pod: Ref(pod), Settled: Settled(pod)}
 	req, err := n.Request(pod)
 	if err != nil {
-		bare := *pod
-		bare.Annotations = nil
-		req, _ = n.Request(&bare)
+		req, _ = n.amounts(pod)
 	}
 	h.Request = req
 	assignment, badAssignment := n.AssignmentOf(pod)
-	if badAssignment == nil && !assignment.None() && len(assignment.Shares) != req.GPUs() {
+	if !assignment.None() && len(assignment.Shares) != req.GPUs() {
 		badAssignment = fmt.Errorf("annotation %s: it names %d GPUs, and the pod asks for %d", n.Assignment(), len(assignment.Shares), req.GPUs())
 	}
-	if badAssignment == nil {
+	if badAssignment == nil && !req.Empty() {
 		h.Assignment = assignment.WithShares(req)
 	}
 	return h, errors.Join(err, badAssignment)

@@ -1,0 +1,371 @@
+package api
+
+import (
+	"fmt"
+	"math"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	v1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/gpumem/gpumem/pkg/gpu"
+	"github.com/gpumem/gpumem/pkg/placement"
+)
+
+func names(t testing.TB) Names {
+	t.Helper()
+	n, err := NewNames(DefaultDomain)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return n
+}
+
+// container returns a container with limits, given as "gpu-mem", "3", ….
+func container(name string, limits ...string) v1.Container {
+	c := v1.Container{Name: name, Resources: v1.ResourceRequirements{Limits: v1.ResourceList{}}}
+	for i := 0; i < len(limits); i += 2 {
+		c.Resources.Limits[v1.ResourceName("gpumem.dev/"+limits[i])] = resource.MustParse(limits[i+1])
+	}
+	return c
+}
+
+func onlyRequests(c v1.Container) v1.Container {
+	c.Resources.Requests, c.Resources.Limits = c.Resources.Limits, nil
+	return c
+}
+
+func sidecar(c v1.Container) v1.Container {
+	always := v1.ContainerRestartPolicyAlways
+	c.RestartPolicy = &always
+	return c
+}
+
+func pod(containers ...v1.Container) *v1.Pod {
+	return &v1.Pod{
+		ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "p", UID: "uid", Annotations: map[string]string{}},
+		Spec:       v1.PodSpec{Containers: containers},
+	}
+}
+
+// annotated sets annotations, given as "policy", "spread", ….
+func annotated(p *v1.Pod, values ...string) *v1.Pod {
+	for i := 0; i < len(values); i += 2 {
+		p.Annotations["gpumem.dev/"+values[i]] = values[i+1]
+	}
+	return p
+}
+
+func withInit(p *v1.Pod, containers ...v1.Container) *v1.Pod {
+	p.Spec.InitContainers = containers
+	return p
+}
+
+func TestRequestAmounts(t *testing.T) {
+	app := func(units gpu.Units) []placement.Container {
+		return []placement.Container{{Name: "c", Kind: placement.App, Units: units}}
+	}
+	tests := map[string]struct {
+		pod     *v1.Pod
+		want    []placement.Container
+		wantErr string
+	}{
+		"a limit":                          {pod: pod(container("c", "gpu-mem", "3")), want: app(3)},
+		"requests alone":                   {pod: pod(onlyRequests(container("c", "gpu-mem", "3"))), want: app(3)},
+		"another way to write it":          {pod: pod(container("c", "gpu-mem", "3000m")), want: app(3)},
+		"thousands":                        {pod: pod(container("c", "gpu-mem", "1k")), want: app(1000)},
+		"nothing":                          {pod: pod(container("c"))},
+		"zero is nothing":                  {pod: pod(container("c", "gpu-mem", "0"))},
+		"zero of both is nothing":          {pod: pod(container("c", "gpu-mem", "0", "gpu-core", "0"))},
+		"another domain":                   {pod: pod(v1.Container{Resources: v1.ResourceRequirements{Limits: v1.ResourceList{"nvidia.com/gpu": resource.MustParse("1")}}})},
+		"no containers at all":             {pod: &v1.Pod{}},
+		"negative":                         {pod: pod(container("c", "gpu-mem", "-1")), wantErr: `container "c": gpumem.dev/gpu-mem is -1, want 0 or more`},
+		"a fraction":                       {pod: pod(container("c", "gpu-mem", "500m")), wantErr: `container "c": gpumem.dev/gpu-mem is 500m, want a whole number`},
+		"more than a fraction":             {pod: pod(container("c", "gpu-mem", "1.5")), wantErr: "is 1500m, want a whole number"},
+		"enormous":                         {pod: pod(container("c", "gpu-mem", "8E")), wantErr: "want a whole number up to"},
+		"beyond all numbers":               {pod: pod(container("c", "gpu-mem", "1e300")), wantErr: "want a whole number up to"},
+		"beyond all numbers, negative":     {pod: pod(container("c", "gpu-mem", "-1e300")), wantErr: "gpu-mem is"},
+		"a sum that would overflow":        {pod: pod(container("a", "gpu-mem", "9223372036854775807"), container("b", "gpu-mem", "1")), wantErr: `container "a"`},
+		"cores without memory":             {pod: pod(container("c", "gpu-core", "30")), wantErr: `container "c": gpumem.dev/gpu-core needs gpumem.dev/gpu-mem beside it`},
+		"cores are whole too":              {pod: pod(container("c", "gpu-mem", "1", "gpu-core", "1.5")), wantErr: "gpu-core is 1500m"},
+		"an init container that is broken": {pod: withInit(pod(container("c", "gpu-mem", "1")), container("i", "gpu-mem", "-1")), wantErr: `container "i"`},
+		"kinds and order": {
+			pod: withInit(pod(container("a", "gpu-mem", "1", "gpu-core", "30"), container("none"), container("b", "gpu-mem", "2")),
+				sidecar(container("s", "gpu-mem", "1")), container("i", "gpu-mem", "3"), sidecar(container("none"))),
+			want: []placement.Container{
+				{Name: "s", Kind: placement.Sidecar, Units: 1}, {Name: "i", Kind: placement.Init, Units: 3},
+				{Name: "a", Kind: placement.App, Units: 1, Cores: 30}, {Name: "b", Kind: placement.App, Units: 2},
+			},
+		},
+	}
+	for name, tc := range tests {
+		t.Run(name, func(t *testing.T) {
+			got, err := names(t).Request(tc.pod)
+			checkError(t, err, tc.wantErr)
+			if diff := cmp.Diff(placement.Request{Containers: tc.want}, got); diff != "" {
+				t.Errorf("Request (-want +got):\n%s", diff)
+			}
+		})
+	}
+}
+
+func checkError(t *testing.T, err error, want string) {
+	t.Helper()
+	if want == "" && err != nil || want != "" && (err == nil || !strings.Contains(err.Error(), want)) {
+		t.Errorf("error %v, want one with %q", err, want)
+	}
+}
+
+func TestRequestAnnotations(t *testing.T) {
+	tests := map[string]struct {
+		annotations []string
+		units       string // of the container; 12 unless given
+		init        string
+		want        func(*placement.Request)
+		wantErr     string
+	}{
+		"none":                        {want: func(*placement.Request) {}},
+		"of others":                   {annotations: []string{"other", "x"}, want: func(*placement.Request) {}},
+		"a count":                     {annotations: []string{"gpu-count", "3"}, want: func(r *placement.Request) { r.Count = 3 }},
+		"a count of one":              {annotations: []string{"gpu-count", "1"}, want: func(r *placement.Request) { r.Count = 1 }},
+		"a count of none":             {annotations: []string{"gpu-count", "0"}, wantErr: `annotation gpumem.dev/gpu-count: "0": want a number of GPUs from 1 to 64`},
+		"a negative count":            {annotations: []string{"gpu-count", "-1"}, wantErr: "from 1 to 64"},
+		"too high a count":            {annotations: []string{"gpu-count", "65"}, wantErr: "from 1 to 64"},
+		"a count beyond all numbers":  {annotations: []string{"gpu-count", "99999999999999999999"}, wantErr: "from 1 to 64"},
+		"a count that is a word":      {annotations: []string{"gpu-count", "two"}, wantErr: "from 1 to 64"},
+		"an empty count":              {annotations: []string{"gpu-count", ""}, wantErr: "from 1 to 64"},
+		"a count that does not share": {annotations: []string{"gpu-count", "5"}, wantErr: `"5": container "c" asks for 12 units and 0% of cores, which do not divide evenly over 5 GPUs`},
+		"a count with a small app after a large init container": {
+			annotations: []string{"gpu-count", "2"}, init: "14",
+			wantErr: `"2": container "c" asks for 12 units, fewer than the 14 that the init containers before it leave`,
+		},
+		"a count with a large app after a small init container": {
+			annotations: []string{"gpu-count", "2"}, init: "10", want: func(r *placement.Request) { r.Count = 2 },
+		},
+		"binpack":                   {annotations: []string{"policy", "binpack"}, want: func(r *placement.Request) { r.Policy = placement.Binpack }},
+		"spread":                    {annotations: []string{"policy", "spread"}, want: func(r *placement.Request) { r.Policy = placement.Spread }},
+		"exclusive":                 {annotations: []string{"policy", "exclusive"}, want: func(r *placement.Request) { r.Policy = placement.Exclusive }},
+		"another policy":            {annotations: []string{"policy", "Spread"}, wantErr: `annotation gpumem.dev/policy: policy "Spread": want binpack, spread or exclusive`},
+		"an empty policy":           {annotations: []string{"policy", ""}, wantErr: "want binpack, spread or exclusive"},
+		"models":                    {annotations: []string{"gpu-model", "A100*, !A100-SXM4-80GB"}, want: func(r *placement.Request) { r.Models = []string{"A100*", "!A100-SXM4-80GB"} }},
+		"an empty list of models":   {annotations: []string{"gpu-model", ""}, wantErr: `annotation gpumem.dev/gpu-model: "": want a list of globs`},
+		"a list with a gap":         {annotations: []string{"gpu-model", "A100,,T4"}, wantErr: "want a list of globs"},
+		"an exclusion of nothing":   {annotations: []string{"gpu-model", "!"}, wantErr: "want a list of globs"},
+		"a malformed glob":          {annotations: []string{"gpu-model", "A[100"}, wantErr: "want a list of globs"},
+		"too long a list":           {annotations: []string{"gpu-model", strings.Repeat("a*", 600)}, wantErr: "a list of globs of 1200 bytes, want 1024 at most"},
+		"UUIDs":                     {annotations: []string{"gpu-uuid", "GPU-1,GPU-2*"}, want: func(r *placement.Request) { r.UUIDs = []string{"GPU-1", "GPU-2*"} }},
+		"a malformed UUID":          {annotations: []string{"gpu-uuid", "\\"}, wantErr: "annotation gpumem.dev/gpu-uuid"},
+		"a group":                   {annotations: []string{"gpu-group", "g"}, want: func(r *placement.Request) { r.Group = "g" }},
+		"an empty group":            {annotations: []string{"gpu-group", ""}, wantErr: `annotation gpumem.dev/gpu-group: "": want a name`},
+		"an exclusive group":        {annotations: []string{"exclusive-group", "g"}, want: func(r *placement.Request) { r.ExclusiveGroup = "g" }},
+		"an empty exclusive group":  {annotations: []string{"exclusive-group", ""}, wantErr: "annotation gpumem.dev/exclusive-group"},
+		"an enforcement":            {annotations: []string{"enforcement", "mps"}, want: func(r *placement.Request) { r.Enforcement = gpu.EnforcementMPS }},
+		"an enforcement of nothing": {annotations: []string{"enforcement", "strict"}, wantErr: `annotation gpumem.dev/enforcement: enforcement "strict": want advisory, mps or kernel`},
+		"annotations of a pod that asks for nothing are not read": {
+			annotations: []string{"policy", "?"}, units: "0", want: func(r *placement.Request) { r.Containers = nil },
+		},
+	}
+	for name, tc := range tests {
+		t.Run(name, func(t *testing.T) {
+			units := "12"
+			if tc.units != "" {
+				units = tc.units
+			}
+			p := annotated(pod(container("c", "gpu-mem", units)), tc.annotations...)
+			want := placement.Request{Containers: []placement.Container{{Name: "c", Kind: placement.App, Units: 12}}}
+			if tc.init != "" {
+				withInit(p, container("i", "gpu-mem", tc.init))
+				q := resource.MustParse(tc.init)
+				want.Containers = append([]placement.Container{{Name: "i", Kind: placement.Init, Units: gpu.Units(q.Value())}}, want.Containers...)
+			}
+			got, err := names(t).Request(p)
+			checkError(t, err, tc.wantErr)
+			if tc.want == nil {
+				want = placement.Request{}
+			} else {
+				tc.want(&want)
+			}
+			if diff := cmp.Diff(want, got); diff != "" {
+				t.Errorf("Request (-want +got):\n%s", diff)
+			}
+		})
+	}
+}
+
+func assignmentOf(uuids ...string) string {
+	var gpus []string
+	for _, u := range uuids {
+		gpus = append(gpus, fmt.Sprintf(`{"uuid":%q,"index":0,"units":1}`, u))
+	}
+	return `{"v":1,"unitMiB":1024,"gpus":[` + strings.Join(gpus, ",") + `]}`
+}
+
+// What a pod holds is what its spec says, whatever is written in annotations.
+func TestHolding(t *testing.T) {
+	mem := func(units string) *v1.Pod { return pod(container("c", "gpu-mem", units)) }
+	tests := map[string]struct {
+		pod       *v1.Pod
+		wantUnits gpu.Units
+		want      []placement.Share
+		wantErr   string
+	}{
+		"a pod with its assignment": {
+			pod: annotated(mem("3"), "assignment", assignmentOf("GPU-1")), wantUnits: 3, want: []placement.Share{{Device: "GPU-1", Units: 3}},
+		},
+		"a pod without an assignment": {pod: mem("3"), wantUnits: 3},
+		"an assignment of fewer units than are asked for": {
+			pod: annotated(mem("30"), "assignment", assignmentOf("GPU-1")), wantUnits: 30, want: []placement.Share{{Device: "GPU-1", Units: 30}},
+		},
+		"an assignment of more GPUs than are asked for": {
+			pod: annotated(mem("30"), "assignment", assignmentOf("GPU-1", "GPU-2")), wantUnits: 30, wantErr: "it names 2 GPUs, and the pod asks for 1",
+		},
+		"an assignment of fewer GPUs than are asked for": {
+			pod: annotated(mem("30"), "gpu-count", "2", "assignment", assignmentOf("GPU-1")), wantUnits: 30, wantErr: "it names 1 GPUs, and the pod asks for 2",
+		},
+		"an assignment that cannot be read": {
+			pod: annotated(mem("3"), "assignment", "GPU-1"), wantUnits: 3, wantErr: "annotation gpumem.dev/assignment: not what gpumem writes",
+		},
+		"an annotation that cannot be read": {
+			pod: annotated(mem("3"), "policy", "?", "assignment", assignmentOf("GPU-1")), wantUnits: 3,
+			want: []placement.Share{{Device: "GPU-1", Units: 3}}, wantErr: "annotation gpumem.dev/policy",
+		},
+		"a container beside one that cannot be read": {
+			pod: pod(container("c", "gpu-mem", "5"), container("d", "gpu-core", "30")), wantUnits: 5, wantErr: `container "d"`,
+		},
+		"a container after one that cannot be read": {
+			pod: pod(container("c", "gpu-mem", "-5"), container("d", "gpu-mem", "4")), wantUnits: 4, wantErr: `container "c"`,
+		},
+		"a container whose cores cannot be read": {
+			pod: pod(container("c", "gpu-mem", "5", "gpu-core", "-1")), wantUnits: 5, wantErr: "gpu-core is -1",
+		},
+		"an assignment of a pod that asks for nothing holds no GPU": {
+			pod: annotated(mem("0"), "assignment", assignmentOf("GPU-1")),
+		},
+	}
+	for name, tc := range tests {
+		t.Run(name, func(t *testing.T) {
+			got, err := names(t).Holding(tc.pod)
+			checkError(t, err, tc.wantErr)
+			if got.Request.Units() != tc.wantUnits {
+				t.Errorf("%d units are held, want %d", got.Request.Units(), tc.wantUnits)
+			}
+			if diff := cmp.Diff(tc.want, got.Assignment.Shares); diff != "" {
+				t.Errorf("shares (-want +got):\n%s", diff)
+			}
+			if want := (placement.PodRef{Namespace: "ns", Name: "p", UID: "uid"}); got.Pod != want {
+				t.Errorf("pod %+v, want %+v", got.Pod, want)
+			}
+		})
+	}
+}
+
+func TestHoldsAndStates(t *testing.T) {
+	n := names(t)
+	for name, p := range map[string]*v1.Pod{
+		"limit":             pod(container("c", "gpu-mem", "1")),
+		"request":           pod(onlyRequests(container("c", "gpu-mem", "1"))),
+		"zero":              pod(container("c", "gpu-mem", "0")),
+		"init":              withInit(pod(), container("c", "gpu-mem", "1")),
+		"in what is broken": pod(container("c", "gpu-mem", "-1")),
+	} {
+		if !n.Holds(p) {
+			t.Errorf("%s: Holds = false", name)
+		}
+	}
+	if n.Holds(pod(container("c", "gpu-core", "1"))) || n.Holds(&v1.Pod{}) {
+		t.Error("Holds = true for a pod that does not name GPU memory")
+	}
+	now := metav1.Now()
+	for name, tc := range map[string]struct {
+		pod               v1.Pod
+		terminal, settled bool
+	}{
+		"pending":                {v1.Pod{Status: v1.PodStatus{Phase: v1.PodPending}}, false, false},
+		"admitted":               {v1.Pod{Status: v1.PodStatus{Phase: v1.PodPending, StartTime: &now}}, false, true},
+		"succeeded":              {v1.Pod{Status: v1.PodStatus{Phase: v1.PodSucceeded}}, true, true},
+		"refused by the kubelet": {v1.Pod{Status: v1.PodStatus{Phase: v1.PodFailed}}, true, true},
+		"being deleted, still runs": {v1.Pod{
+			ObjectMeta: metav1.ObjectMeta{DeletionTimestamp: &now},
+			Status:     v1.PodStatus{Phase: v1.PodRunning, StartTime: &now},
+		}, false, true},
+	} {
+		if Terminal(&tc.pod) != tc.terminal || Settled(&tc.pod) != tc.settled {
+			t.Errorf("%s: Terminal = %t, Settled = %t", name, Terminal(&tc.pod), Settled(&tc.pod))
+		}
+	}
+}
+
+func TestNames(t *testing.T) {
+	n, err := NewNames("aliyun.com")
+	if err != nil {
+		t.Fatal(err)
+	}
+	got := []string{
+		n.Domain(), string(n.GPUMem()), string(n.GPUCore()), n.Count(), n.Policy(), n.Model(), n.UUID(), n.Group(),
+		n.ExclusiveGroup(), n.EnforcementLevel(), n.Assignment(), n.Index(), n.Inventory(),
+	}
+	want := []string{
+		"aliyun.com", "aliyun.com/gpu-mem", "aliyun.com/gpu-core", "aliyun.com/gpu-count", "aliyun.com/policy", "aliyun.com/gpu-model",
+		"aliyun.com/gpu-uuid", "aliyun.com/gpu-group", "aliyun.com/exclusive-group", "aliyun.com/enforcement", "aliyun.com/assignment",
+		"aliyun.com/gpu-index", "aliyun.com/inventory",
+	}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("names (-want +got):\n%s", diff)
+	}
+	for _, bad := range []string{"", "UPPER.com", "a/b", "under_score", strings.Repeat("a", 254)} {
+		if _, err := NewNames(bad); err == nil {
+			t.Errorf("NewNames(%q): no error", bad)
+		}
+	}
+}
+
+// FuzzRequest: no pod makes it panic, and what is accepted is within bounds,
+// divides over its GPUs, and counts for no more when it is read for the books.
+func FuzzRequest(f *testing.F) {
+	f.Add("3", "30", "1", "gpu-count", "2", true)
+	f.Add("-1", "", "1e300", "policy", "spread", false)
+	f.Add("9223372036854775807", "9223372036854775807", "9223372036854775807", "gpu-model", "!A*,[", true)
+	f.Add("0.5", "0", "3000m", "assignment", assignmentOf("GPU-1"), false)
+	f.Add("6", "", "4", "gpu-count", "2", false)
+	f.Add("1", "", "", "enforcement", "kernel", false)
+	n := names(f)
+	f.Fuzz(func(t *testing.T, mem, core, init, key, value string, restarts bool) {
+		if len(mem)+len(core)+len(init) > 60 || strings.ContainsAny(mem+core+init, "eE") && len(mem+core+init) > 12 {
+			return // the API server does not take quantities that take long to read
+		}
+		c, i := v1.Container{Name: "c"}, v1.Container{Name: "i"}
+		set := func(c *v1.Container, name v1.ResourceName, s string) {
+			if q, err := resource.ParseQuantity(s); err == nil {
+				if c.Resources.Limits == nil {
+					c.Resources.Limits = v1.ResourceList{}
+				}
+				c.Resources.Limits[name] = q
+			}
+		}
+		set(&c, n.GPUMem(), mem)
+		set(&c, n.GPUCore(), core)
+		set(&i, n.GPUMem(), init)
+		if restarts {
+			i = sidecar(i)
+		}
+		p := annotated(withInit(pod(c, c), i), key, value)
+		r, err := n.Request(p)
+		h, _ := n.Holding(p)
+		if err == nil && h.Request.Units() != r.Units() {
+			t.Fatalf("%d units are asked for, and %d are held", r.Units(), h.Request.Units())
+		}
+		for _, r := range []placement.Request{r, h.Request} {
+			units, cores := r.Share()
+			if units < 0 || cores < 0 || units > 3*maxAmount || int64(cores) > 3*maxAmount {
+				t.Fatalf("a share of %d units and %d%%", units, cores)
+			}
+			if units*gpu.Units(r.GPUs()) != r.Units() || cores*r.GPUs() != r.Cores() {
+				t.Fatalf("%d GPUs with %d units each are not %d", r.GPUs(), units, r.Units())
+			}
+			_ = placement.Fit(r, placement.NewNode("n", gpu.Inventory{UnitMiB: math.MaxInt64, Devices: []gpu.Device{{UUID: "GPU-1", Healthy: true}}}, []placement.Holding{h})).String()
+		}
+	})
+}
