@@ -116,7 +116,7 @@ func (c *Cache) AssumePod(ref placement.PodRef, nodeName string, req placement.R
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if p, ok := c.pods[ref.UID]; ok {
-		if p.node == nodeName && (p.assumed || !p.Assignment.None()) {
+		if p.node == nodeName && !p.Assignment.None() {
 			return p.Assignment, nil
 		}
 		return placement.Assignment{}, &ElsewhereError{Node: p.node, Assumed: p.assumed}
