@@ -37,16 +37,19 @@ func (p *Plugin) Kick() {
 // Reconcile keeps the assignments of the node's pods what the kubelet made of
 // them, until the context is done.
 func (p *Plugin) Reconcile(ctx context.Context) error {
-	retry := minRetry
+	retry, said := minRetry, ""
 	for {
 		_, _, podsChanged := p.pods.Pods()
 		_, offerChanged := p.offer()
 		wait := reconcileInterval
 		if err := p.reconcile(ctx); err != nil && ctx.Err() == nil {
-			p.log.Warn("assignments not reconciled", zap.String("node", p.cfg.Node), zap.Error(err))
+			if err.Error() != said {
+				p.log.Warn("assignments not reconciled", zap.String("node", p.cfg.Node), zap.Error(err))
+			}
+			said = err.Error()
 			wait, retry = retry, min(2*retry, maxRetry)
 		} else {
-			retry = minRetry
+			retry, said = minRetry, ""
 		}
 		select {
 		case <-ctx.Done():

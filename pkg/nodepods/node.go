@@ -75,7 +75,7 @@ func (n *Node) Run(ctx context.Context, source func() (gpu.Inventory, <-chan str
 		return fmt.Errorf("watch node %s: %w", n.name, err)
 	}
 	factory.StartWithContext(ctx)
-	defer factory.Shutdown()
+	defer shutdown(factory)
 	if !cache.WaitForCacheSync(ctx.Done(), informer.HasSynced) {
 		return nil
 	}

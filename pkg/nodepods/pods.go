@@ -77,7 +77,7 @@ func (p *Pods) Run(ctx context.Context) error {
 		return fmt.Errorf("watch pods: %w", err)
 	}
 	factory.StartWithContext(ctx)
-	defer factory.Shutdown()
+	defer shutdown(factory)
 	if cache.WaitForCacheSync(ctx.Done(), handler.HasSynced) {
 		p.mu.Lock()
 		p.synced = true
