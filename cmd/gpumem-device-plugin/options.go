@@ -19,6 +19,7 @@ import (
 	"github.com/gpumem/gpumem/pkg/deviceplugin"
 	"github.com/gpumem/gpumem/pkg/logging"
 	"github.com/gpumem/gpumem/pkg/nvml"
+	"github.com/gpumem/gpumem/pkg/placement"
 )
 
 // What to do with pods that no scheduler of gpumem has placed.
@@ -110,7 +111,7 @@ func (o *options) addFlags(f *pflag.FlagSet) {
 	f.DurationVar(&o.probeInterval, "probe-interval", o.probeInterval, "time between two looks at the health of the GPUs")
 	f.StringVar(&o.ignoreXIDs, "ignore-xids", o.ignoreXIDs, "`numbers` of GPU errors that are a program's fault and leave the GPU healthy")
 	f.StringVar(&o.unassigned, "unassigned", o.unassigned, "what to do with pods that gpumem's scheduler has not placed: place or refuse")
-	f.StringVar(&o.policy, "policy", o.policy, "`policy` to place them by, if they name none: binpack, spread or exclusive")
+	f.StringVar(&o.policy, "policy", o.policy, "`policy` to place them by, if they name none: binpack or spread")
 	f.StringVar(&o.strategy, "device-list-strategy", o.strategy, "how the container runtime is told of GPUs: envvar, volume-mounts, cdi-annotations or cdi-cri")
 	f.StringVar(&o.frameworkEnv, "framework-env", o.frameworkEnv, "`frameworks` whose own environment variables are set to the container's share: jax, pytorch, paddle; or none")
 	f.StringVar(&o.kubeletDir, "kubelet-dir", o.kubeletDir, "`directory` of the kubelet, with device-plugins and pod-resources in it")
@@ -150,7 +151,10 @@ func (o *options) validate() error {
 	if o.unassigned != unassignedPlace && o.unassigned != unassignedRefuse {
 		check("unassigned", fmt.Errorf("%q, want place or refuse", o.unassigned))
 	}
-	_, err = api.ParsePolicy(o.policy)
+	policy, err := api.ParsePolicy(o.policy)
+	if policy == placement.Exclusive {
+		err = errors.New("a pod must ask for exclusive itself, so that others see that it has; want binpack or spread")
+	}
 	check("policy", err)
 	_, err = deviceplugin.ParseStrategy(o.strategy)
 	check("device-list-strategy", err)

@@ -16,6 +16,7 @@ import (
 	"github.com/gpumem/gpumem/pkg/api"
 	"github.com/gpumem/gpumem/pkg/controller"
 	"github.com/gpumem/gpumem/pkg/logging"
+	"github.com/gpumem/gpumem/pkg/placement"
 )
 
 // options are the flags of the command.
@@ -58,7 +59,7 @@ func (o *options) parse(args []string, stdout io.Writer) error {
 	f.StringVar(&o.listen, "listen", o.listen, "`address` on which kube-scheduler calls filter, prioritize and bind; loopback only, for it asks for no credentials")
 	f.StringVar(&o.probeListen, "probe-listen", o.probeListen, "`address` of /healthz, /readyz and /version")
 	f.StringVar(&o.domain, "resource-domain", o.domain, "`domain` of the extended resources and annotations")
-	f.StringVar(&o.policy, "policy", o.policy, "`policy` for pods that name none: binpack, spread or exclusive")
+	f.StringVar(&o.policy, "policy", o.policy, "`policy` for pods that name none: binpack or spread")
 	f.DurationVar(&o.assumeLimit, "assume-limit", o.assumeLimit, "how long a placement whose outcome is unknown is kept before the API server is asked")
 	f.StringVar(&o.kubeconfig, "kubeconfig", o.kubeconfig, "`file` with access to the API server; empty: that of the pod's service account")
 	f.Float32Var(&o.kubeQPS, "kube-api-qps", o.kubeQPS, "requests per second to the API server")
@@ -93,8 +94,10 @@ func (o *options) validate() error {
 	if _, err := api.NewNames(o.domain); err != nil {
 		errs = append(errs, fmt.Errorf("--resource-domain: %w", err))
 	}
-	if _, err := api.ParsePolicy(o.policy); err != nil {
+	if policy, err := api.ParsePolicy(o.policy); err != nil {
 		errs = append(errs, fmt.Errorf("--policy: %w", err))
+	} else if policy == placement.Exclusive {
+		errs = append(errs, errors.New("--policy: a pod must ask for exclusive itself, so that others see that it has; want binpack or spread"))
 	}
 	if least := 2 * controller.BindDeadline; o.assumeLimit < least {
 		errs = append(errs, fmt.Errorf("--assume-limit: %s is less than %s, within which a binding may still land", o.assumeLimit, least))

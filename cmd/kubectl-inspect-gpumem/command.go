@@ -1,10 +1,8 @@
 package main
 
 import (
-	"cmp"
 	"context"
 	"fmt"
-	"runtime/debug"
 	"strings"
 	"time"
 
@@ -56,7 +54,7 @@ func newCommand(o *options) *cobra.Command {
 		Short:                 "Show who holds what GPU memory",
 		Long:                  long,
 		Example:               example,
-		Version:               version(),
+		Version:               version,
 		DisableFlagsInUseLine: true,
 		SilenceUsage:          true,
 		SilenceErrors:         true, // run prints them
@@ -83,14 +81,6 @@ func newCommand(o *options) *cobra.Command {
 	_ = cmd.RegisterFlagCompletionFunc("output", cobra.FixedCompletions(formats(), cobra.ShellCompDirectiveNoFileComp))
 	_ = cmd.RegisterFlagCompletionFunc("namespace", o.completeNamespaces)
 	return cmd
-}
-
-// version is that of the build: Go stamps it from the tag or the commit.
-func version() string {
-	if info, ok := debug.ReadBuildInfo(); ok {
-		return cmp.Or(info.Main.Version, "unknown")
-	}
-	return "unknown"
 }
 
 // completionTime is how long a shell waits for names before it gives up.

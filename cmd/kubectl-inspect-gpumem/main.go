@@ -12,6 +12,9 @@ import (
 	"k8s.io/cli-runtime/pkg/genericiooptions"
 )
 
+// version is set by the linker.
+var version = "dev"
+
 func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()

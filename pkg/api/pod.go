@@ -243,11 +243,15 @@ func (n Names) Binding(ref placement.PodRef, nodeName string, a placement.Assign
 	if err != nil {
 		return nil, err
 	}
+	binding := PlainBinding(ref, nodeName)
+	binding.Annotations = annotations
+	return binding, nil
+}
+
+// PlainBinding returns the object that binds a pod without GPU memory.
+func PlainBinding(ref placement.PodRef, nodeName string) *v1.Binding {
 	return &v1.Binding{
-		ObjectMeta: metav1.ObjectMeta{
-			Namespace: ref.Namespace, Name: ref.Name, UID: types.UID(ref.UID),
-			Annotations: annotations,
-		},
-		Target: v1.ObjectReference{Kind: "Node", Name: nodeName},
-	}, nil
+		ObjectMeta: metav1.ObjectMeta{Namespace: ref.Namespace, Name: ref.Name, UID: types.UID(ref.UID)},
+		Target:     v1.ObjectReference{Kind: "Node", Name: nodeName},
+	}
 }

@@ -237,7 +237,8 @@ func (e *Extender) bind(ctx context.Context, ref placement.PodRef, nodeName stri
 		return none, err
 	}
 	if req.Empty() {
-		return none, fmt.Errorf("pod %s asks for no %s: it is not gpumem's to bind", ref, e.Names.GPUMem())
+		// kube-scheduler sends whoever names the resource, with 0 of it too.
+		return none, e.Cluster.Bind(ctx, api.PlainBinding(ref, nodeName))
 	}
 	assignment, err := e.Cache.AssumePod(ref, nodeName, req, e.Policy, e.Now())
 	if err != nil {

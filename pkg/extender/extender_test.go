@@ -391,7 +391,6 @@ func TestReviewConfirmsWhatTheWatchMissed(t *testing.T) {
 func TestBindRefuses(t *testing.T) {
 	w := newWorld(t)
 	fits := w.pod("fits", "3")
-	w.pod("nothing", "0")
 	for _, tc := range []struct {
 		name string
 		args extenderv1.ExtenderBindingArgs
@@ -401,7 +400,6 @@ func TestBindRefuses(t *testing.T) {
 		{"a pod that is gone", extenderv1.ExtenderBindingArgs{PodNamespace: "team", PodName: "gone", PodUID: "x", Node: "pair"}, "pod team/gone is gone"},
 		{"a pod made again under its name", extenderv1.ExtenderBindingArgs{PodNamespace: "team", PodName: "fits", PodUID: "old", Node: "pair"}, "is another one now: it has UID uid-fits, not old"},
 		{"an unknown node", extenderv1.ExtenderBindingArgs{PodNamespace: "team", PodName: "fits", PodUID: fits.UID, Node: "nowhere"}, noGPU},
-		{"a pod that asks for nothing", extenderv1.ExtenderBindingArgs{PodNamespace: "team", PodName: "nothing", PodUID: "uid-nothing", Node: "pair"}, "asks for no gpumem.dev/gpu-mem"},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			if got := w.Bind(context.Background(), &tc.args).Error; !strings.Contains(got, tc.want) {
@@ -411,6 +409,17 @@ func TestBindRefuses(t *testing.T) {
 	}
 	if len(w.cluster.bindings) != 0 {
 		t.Errorf("%d bindings were sent, want none", len(w.cluster.bindings))
+	}
+}
+
+func TestBindOfAPodThatAsksForNothing(t *testing.T) {
+	w := newWorld(t)
+	pod := w.pod("nothing", "0")
+	if problem := w.bind(pod, "plain"); problem != "" {
+		t.Errorf("bind: %s, want success", problem)
+	}
+	if pod.Spec.NodeName != "plain" || len(pod.Annotations) != 0 {
+		t.Errorf("on %q with annotations %v, want on plain with none", pod.Spec.NodeName, pod.Annotations)
 	}
 }
 

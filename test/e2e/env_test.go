@@ -25,6 +25,7 @@ import (
 	podresourcesv1 "k8s.io/kubelet/pkg/apis/podresources/v1"
 
 	"github.com/gpumem/gpumem/test/cluster"
+	"github.com/gpumem/gpumem/test/stack"
 )
 
 const (
@@ -62,13 +63,18 @@ func setup(t *testing.T) *env {
 		_, err := e.client.CoreV1().ServiceAccounts(e.namespace).Get(ctx, "default", metav1.GetOptions{})
 		return err == nil, fmt.Sprint(err)
 	})
-	t.Cleanup(func() {
+	e.atEnd(e.checkNothingIsHeld)
+	return e
+}
+
+// atEnd runs f when the test has ended, whether it has failed or not.
+func (e *env) atEnd(f func()) {
+	e.Cleanup(func() {
 		var cancel context.CancelFunc
 		e.ctx, cancel = context.WithTimeout(context.Background(), 2*patience)
 		defer cancel()
-		e.checkNothingIsHeld()
+		f()
 	})
-	return e
 }
 
 // checkNothingIsHeld deletes the test's pods and waits until neither the books
@@ -438,33 +444,54 @@ func (e *env) processes(node, program string) []int {
 	return out
 }
 
-// killContainers kills a program in its containers on all nodes, with no chance
-// to end in order, and waits until the kubelets have started it again.
+// killContainers kills one of gpumem's own programs in its containers on all
+// nodes, with no chance to end in order, and waits until it is ready again.
 func (e *env) killContainers(program string) {
 	e.Helper()
-	before := make(map[int]bool)
-	nodes := make(map[string]int)
+	before := e.componentIDs(program)
+	killed := 0
 	for _, node := range e.cluster.Nodes() {
 		for _, pid := range e.processes(node, program) {
-			before[pid] = true
-			nodes[node]++
 			if err := syscall.Kill(pid, syscall.SIGKILL); err != nil {
 				e.Fatalf("kill %s: %v", program, err)
 			}
+			killed++
 		}
 	}
-	if len(before) == 0 {
-		e.Fatalf("%s runs nowhere", program)
+	if killed != len(before) || killed == 0 {
+		e.Fatalf("killed %d processes of %s, want %d", killed, program, len(before))
 	}
-	e.eventually(program+" runs again", func() (bool, string) {
-		for node, count := range nodes {
-			fresh := slices.DeleteFunc(e.processes(node, program), func(pid int) bool { return before[pid] })
-			if len(fresh) != count {
-				return false, fmt.Sprintf("%d of %d on %s", len(fresh), count, node)
+	e.eventually(program+" is ready again", func() (bool, string) {
+		after := e.componentIDs(program)
+		for pod, id := range after {
+			if id == before[pod] || id == "" {
+				return false, fmt.Sprintf("pod %s has container %q", pod, id)
 			}
 		}
-		return true, ""
+		return len(after) == len(before), fmt.Sprint(after)
 	})
+}
+
+// componentIDs returns, for each of gpumem's own pods with a container of that
+// program, the container's ID; it is empty while the pod is not ready.
+func (e *env) componentIDs(program string) map[string]string {
+	e.Helper()
+	pods, err := e.client.CoreV1().Pods(stack.Namespace).List(e.ctx, metav1.ListOptions{})
+	if err != nil {
+		e.Fatal(err)
+	}
+	out := make(map[string]string)
+	for _, pod := range pods.Items {
+		for _, c := range slices.Concat(pod.Status.InitContainerStatuses, pod.Status.ContainerStatuses) {
+			if strings.Contains(c.Image, program) {
+				out[pod.Name] = ""
+				if ready(&pod) {
+					out[pod.Name] = c.ContainerID
+				}
+			}
+		}
+	}
+	return out
 }
 
 // containerIDs returns the running containers of a pod, which change when one

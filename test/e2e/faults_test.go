@@ -163,16 +163,16 @@ func TestAGPUThatVanishesIsNotOfferedAnyMore(t *testing.T) {
 		})
 	}
 	setGPUs(fakenvml.Lost)
-	t.Cleanup(func() { setGPUs(fakenvml.OK); offered(2*t4, true) })
+	e.atEnd(func() { setGPUs(fakenvml.OK); offered(2*t4, true) })
 	offered(t4, false)
-	e.create(e.pod("wants-all", t4, onNode("node1")))
-	e.pending("wants-all", "GPU1 unhealthy")
+	e.create(e.pod("wants-it", 5, onNode("node1"), annotated("gpu-uuid", lost)))
+	e.pending("wants-it", "GPU1 unhealthy")
 	e.agree("survivor", "main")
 
 	setGPUs(fakenvml.OK)
 	offered(2*t4, true)
-	e.running("wants-all")
-	if got := e.agree("wants-all", "main")[0]; got != lost {
+	e.running("wants-it")
+	if got := e.agree("wants-it", "main")[0]; got != lost {
 		t.Errorf("on %s, want %s, which came back", got, lost)
 	}
 }

@@ -84,7 +84,8 @@ func start(ctx context.Context, log io.Writer) error {
 	if err := suite.stack.LoadImages(ctx, suite.cluster); err != nil {
 		return err
 	}
-	suite.notes, err = suite.stack.Install(ctx, suite.cluster)
+	// A GPU that has failed is back after three good probes.
+	suite.notes, err = suite.stack.Install(ctx, suite.cluster, "devicePlugin.extraArgs={--probe-interval=1s}")
 	return err
 }
 

@@ -85,8 +85,11 @@ func TestALargePodGoesToTheLargeGPUAndAnotherWaits(t *testing.T) {
 	if diff := cmp.Diff([]string{e.gpu("node2", 0)}, e.agree("forty", "main")); diff != "" || pod.Spec.NodeName != "node2" {
 		t.Errorf("on %s; GPUs (-want +got):\n%s", pod.Spec.NodeName, diff)
 	}
+	e.create(e.pod("fifty", 50))
+	e.pending("fifty", "needs 50 GiB on one GPU; free: GPU0 39, GPU1 14 (53 in all, fragmented)")
 	e.create(e.pod("sixty", 60))
-	e.pending("sixty", "needs 60 GiB on one GPU; free: GPU0 39, GPU1 14 (53 GiB in all)", "the largest that qualifies here has 14 GiB")
+	e.pending("sixty", "2 Insufficient gpumem.dev/gpu-mem")
+	e.delete("fifty", 0)
 	e.delete("forty", 0)
 	e.running("sixty")
 }
@@ -173,21 +176,20 @@ func TestEqualPodsAdmittedInTheOtherOrderThanBound(t *testing.T) {
 
 func TestAPodThatIsBeingDeletedKeepsItsMemory(t *testing.T) {
 	e := setup(t)
-	for _, node := range []string{"node1", "node2"} {
-		e.create(e.pod("filler-"+node, t4, onNode(node), annotated("gpu-model", "*T4*")))
-		e.running("filler-" + node)
-	}
-	e.create(e.pod("leaving", t4, annotated("gpu-model", "*T4*"), func(pod *v1.Pod) {
+	const most = t4 - 6 // of a GPU: no two such pods fit on one
+	e.create(e.pod("filler", most, onNode("node1")))
+	e.running("filler")
+	e.create(e.pod("leaving", most, onNode("node1"), func(pod *v1.Pod) {
 		pod.Spec.TerminationGracePeriodSeconds = new(int64(60))
 		pod.Spec.Containers[0].Args = []string{"-ignore-term"}
 	}))
 	leaving := e.running("leaving")
 	uuid := e.agree("leaving", "main")[0]
 	e.delete("leaving", 60)
-	e.create(e.pod("waiting", t4, annotated("gpu-model", "*T4*")))
-	e.pending("waiting", "free: GPU0 0, GPU1 0")
-	if got := e.books()[leaving.Spec.NodeName][uuid]; got != t4 {
-		t.Errorf("the books have %d units of the pod that is being deleted, want %d", got, t4)
+	e.create(e.pod("waiting", most, onNode("node1")))
+	e.pending("waiting", "free: GPU0 6, GPU1 6 (12 in all, fragmented)")
+	if got := e.books()[leaving.Spec.NodeName][uuid]; got != most {
+		t.Errorf("the books have %d units of the pod that is being deleted, want %d", got, most)
 	}
 	if e.get("leaving").DeletionTimestamp == nil || e.get("waiting").Spec.NodeName != "" {
 		t.Error("want the one terminating and the other waiting")

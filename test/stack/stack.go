@@ -8,7 +8,6 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"strings"
 
 	"golang.org/x/sync/errgroup"
 
@@ -33,11 +32,11 @@ type Stack struct {
 
 // Build compiles the binaries and writes their images into a folder.
 func Build(ctx context.Context, out string, log io.Writer) (*Stack, error) {
-	root, err := run(ctx, "", "go", "list", "-m", "-f", "{{.Dir}}", "github.com/gpumem/gpumem")
+	root, err := checkout()
 	if err != nil {
-		return nil, fmt.Errorf("find the checkout: %w", err)
+		return nil, err
 	}
-	s := &Stack{root: strings.TrimSpace(root), out: out, log: log}
+	s := &Stack{root: root, out: out, log: log}
 	if err := os.MkdirAll(out, 0o755); err != nil {
 		return nil, err
 	}
@@ -55,6 +54,22 @@ func Build(ctx context.Context, out string, log io.Writer) (*Stack, error) {
 		}
 	}
 	return s, nil
+}
+
+// checkout returns the folder above the working directory that holds the chart.
+func checkout() (string, error) {
+	dir, err := os.Getwd()
+	if err != nil {
+		return "", err
+	}
+	for at := dir; ; at = filepath.Dir(at) {
+		if _, err := os.Stat(filepath.Join(at, "charts", "gpumem", "Chart.yaml")); err == nil {
+			return at, nil
+		}
+		if at == filepath.Dir(at) {
+			return "", fmt.Errorf("neither %s nor a folder above it is a checkout of gpumem", dir)
+		}
+	}
 }
 
 // Binary returns the file of a binary by its name.
@@ -144,7 +159,12 @@ func (s *Stack) Install(ctx context.Context, c *cluster.Cluster, set ...string) 
 	for _, value := range set {
 		args = append(args, "--set", value)
 	}
-	return run(ctx, "", helm, args...)
+	if notes, err = run(ctx, "", helm, args...); err != nil {
+		return "", err
+	}
+	// Helm is content when a DaemonSet lacks as many pods as an update may take.
+	_, err = s.Kubectl(ctx, c, "wait", "pods", "--namespace", Namespace, "--all", "--for=condition=Ready", "--timeout=2m")
+	return notes, err
 }
 
 // Inspect runs kubectl-inspect-gpumem and returns what it prints.
