@@ -1,0 +1,249 @@
+package sim
+
+import (
+	"context"
+	"fmt"
+	"reflect"
+	"slices"
+	"sync"
+	"time"
+	"unsafe"
+
+	"go.uber.org/zap"
+	v1 "k8s.io/api/core/v1"
+	extenderv1 "k8s.io/kube-scheduler/extender/v1"
+
+	"github.com/gpumem/gpumem/pkg/cache"
+	"github.com/gpumem/gpumem/pkg/controller"
+	"github.com/gpumem/gpumem/pkg/extender"
+	"github.com/gpumem/gpumem/pkg/placement"
+)
+
+// What cmd/gpumem-extender sets.
+const (
+	assumeLimit    = 30 * time.Second
+	reviewInterval = 5 * time.Second
+)
+
+// extenderProc is one process of gpumem-extender: its handlers, its cache and
+// its controller's event handlers are the product's. The watches are modelled.
+type extenderProc struct {
+	*process
+	w     *World
+	ext   *extender.Extender
+	books *cache.Cache
+	pods  *informer[*v1.Pod]
+	nodes *informer[*v1.Node]
+
+	sent     map[string]*v1.Binding // the last binding sent, by UID
+	read     map[string]*v1.Pod     // bound, as a read beside the watch has shown it, by UID
+	refused  map[string]bool        // UIDs whose last binding was refused for certain
+	unknown  map[string]bool        // UIDs of which some binding's outcome was unknown
+	reserved map[string]bool        // UIDs that have been assumed ever since a binding was sent
+	repeated map[string]bool        // UIDs whose last binding was a repetition
+	calls    map[string]int         // Bind calls under way, by UID
+	stale    time.Duration          // reads that failed in reviews hold assumptions up to here
+	dirty    bool
+}
+
+func (w *World) newExtender(name string) *extenderProc {
+	e := &extenderProc{
+		process: w.newProcess(name), w: w, books: cache.New(),
+		sent: make(map[string]*v1.Binding), read: make(map[string]*v1.Pod),
+		refused: make(map[string]bool), unknown: make(map[string]bool),
+		reserved: make(map[string]bool), repeated: make(map[string]bool), calls: make(map[string]int), dirty: true,
+	}
+	e.ext = &extender.Extender{
+		Log: zap.NewNop(), Names: w.names, Cache: e.books, Cluster: cluster{e},
+		Policy: placement.Policy(w.cfg.policy), Now: time.Now, Missing: e.missing,
+	}
+	books := &controller.Books{Log: zap.NewNop(), Names: w.names, Cache: e.books}
+	e.nodes = w.api.watchNodes(e.process, name+" nodes", books.NodeHandler(), func(*v1.Node) bool { return true })
+	e.pods = w.api.watchPods(e.process, name+" pods", books.PodHandler(), notTerminal)
+	touched := func() { e.dirty = true }
+	e.nodes.after, e.pods.after = touched, touched
+	e.scheduleReview()
+	return e
+}
+
+// missing is what controller.Missing says of real informers. It is called with
+// and without the world's lock, and reads what only events write.
+func (e *extenderProc) missing() string {
+	if e.nodes == nil || e.pods == nil || !e.nodes.synced || !e.pods.synced {
+		return "lists"
+	}
+	return ""
+}
+
+func (e *extenderProc) scheduleReview() {
+	e.w.after(reviewInterval, e.process, e.name+": review", func() {
+		if len(e.books.AssumedBefore(time.Now())) == 0 {
+			e.scheduleReview()
+			return
+		}
+		e.w.spawn(func() {
+			e.ext.ReviewAssumed(context.Background(), assumeLimit)
+			e.w.mu.Lock()
+			e.dirty = true
+			e.scheduleReview()
+			e.w.mu.Unlock()
+		})
+	})
+}
+
+// filter is the HTTP handler's call. It must change nothing (I7).
+func (e *extenderProc) filter(pod *v1.Pod, names []string) (result *extenderv1.ExtenderFilterResult) {
+	before := e.views()
+	e.w.guard(func() {
+		result = e.ext.Filter(context.Background(), &extenderv1.ExtenderArgs{Pod: pod, NodeNames: &names})
+	})
+	e.unchanged(before, "Filter")
+	return result
+}
+
+func (e *extenderProc) prioritize(pod *v1.Pod, names []string) (result *extenderv1.HostPriorityList) {
+	before := e.views()
+	e.w.guard(func() {
+		result = e.ext.Prioritize(context.Background(), &extenderv1.ExtenderArgs{Pod: pod, NodeNames: &names})
+	})
+	e.unchanged(before, "Prioritize")
+	return result
+}
+
+// views identifies the state of the cache: each node's state is a value that is
+// remade when something changes.
+func (e *extenderProc) views() []*placement.Device {
+	var out []*placement.Device
+	for _, n := range e.books.Nodes() {
+		if len(n.Devices) > 0 {
+			out = append(out, &n.Devices[0])
+		}
+	}
+	return out
+}
+
+func (e *extenderProc) unchanged(before []*placement.Device, verb string) {
+	if !slices.Equal(before, e.views()) {
+		e.w.violate("I7", "%s of %s has changed the cache", verb, e.name)
+	}
+}
+
+// bind is the handler's call for one HTTP request, in a coroutine.
+func (e *extenderProc) bind(pod *v1.Pod, node string, done func(problem string)) {
+	w, uid := e.w, string(pod.UID)
+	w.spawn(func() {
+		w.mu.Lock()
+		e.calls[uid]++
+		w.mu.Unlock()
+		result := e.ext.Bind(context.Background(), &extenderv1.ExtenderBindingArgs{
+			PodName: pod.Name, PodNamespace: pod.Namespace, PodUID: pod.UID, Node: node,
+		})
+		w.mu.Lock()
+		defer w.mu.Unlock()
+		e.calls[uid]--
+		e.dirty = true
+		w.logf("  %s: bind %s to %s: %q", e.name, pod.Name, node, result.Error)
+		if result.Error != "" && e.refused[uid] && e.calls[uid] == 0 {
+			if _, assumed, ok := e.books.Where(uid); ok && assumed {
+				w.violate("I6", "%s: the binding of %s was refused for certain, and it is still assumed", e.name, pod.Name)
+			}
+		}
+		done(result.Error)
+	})
+}
+
+// cluster is the extender's hand at the API server: what controller.Client is.
+type cluster struct{ e *extenderProc }
+
+func (c cluster) Pod(_, name string) *v1.Pod {
+	c.e.w.mu.Lock()
+	defer c.e.w.mu.Unlock()
+	return c.e.pods.store[name]
+}
+
+func (c cluster) ReadPod(ctx context.Context, _, name string) (*v1.Pod, error) {
+	e, w := c.e, c.e.w
+	w.mu.Lock()
+	c.unlocked("ReadPod")
+	var pod *v1.Pod
+	err := w.api.request(ctx, e.process, e.name+": GET "+name, false, func() error {
+		pod = w.api.pods[name]
+		return nil
+	})
+	if err != nil {
+		e.stale = w.now()
+		pod = nil
+	} else if pod != nil && pod.Spec.NodeName != "" && !terminal(pod) {
+		// It counts from now on, unless the watch has told more.
+		if _, assumed, ok := e.books.Where(string(pod.UID)); ok && assumed {
+			e.read[string(pod.UID)] = pod
+		}
+	}
+	if err == nil && pod == nil || pod != nil && pod.Spec.NodeName != "" {
+		for uid := range e.refused {
+			if w.pods[uid].name == name {
+				delete(e.refused, uid) // the read decides
+			}
+		}
+	}
+	e.dirty = true
+	w.mu.Unlock()
+	return pod, err
+}
+
+func (c cluster) Bind(ctx context.Context, b *v1.Binding) error {
+	ctx, cancel := context.WithTimeout(ctx, controller.BindDeadline)
+	defer cancel()
+	e, w, uid := c.e, c.e.w, string(b.UID)
+	w.mu.Lock()
+	c.unlocked("Bind")
+	before := e.sent[uid]
+	_, assumed, ok := e.books.Where(uid)
+	e.repeated[uid] = ok && assumed && before != nil && before.Target.Name == b.Target.Name && e.reserved[uid]
+	e.sent[uid] = b
+	e.reserved[uid] = true
+	delete(e.refused, uid)
+	e.dirty = true
+	e.checkDecision(uid, b.Target.Name, b.Annotations[w.names.Assignment()])
+	w.logf("  %s: POST binding of %s to %s %s", e.name, b.Name, b.Target.Name, b.Annotations[w.names.Index()])
+	err := w.api.request(ctx, e.process, "POST binding "+b.Name, true, func() error {
+		err := w.api.bind(b)
+		if err == nil && e.live {
+			if node, _, ok := e.books.Where(uid); !ok || node != b.Target.Name {
+				w.violate("I2", "%s: a binding of %s to %s has landed, and its memory is no longer reserved", e.name, b.Name, b.Target.Name)
+			}
+		}
+		return err
+	})
+	switch {
+	case err == nil:
+	case c.Refused(err):
+		e.refused[uid] = !e.unknown[uid]
+	default:
+		e.unknown[uid] = true
+	}
+	w.mu.Unlock()
+	return err
+}
+
+func (c cluster) Refused(err error) bool {
+	return (*controller.Client)(nil).Refused(fmt.Errorf("wrapped: %w", err))
+}
+
+// unlocked checks I8 by looking at the cache's lock: nobody else is running.
+func (c cluster) unlocked(call string) {
+	if locked(c.e.books) {
+		c.e.w.violate("I8", "%s is called while the cache is locked", call)
+	}
+}
+
+// locked reports whether the field mu of a struct of the product is locked.
+func locked(of any) bool {
+	field := reflect.ValueOf(of).Elem().FieldByName("mu")
+	mu := (*sync.Mutex)(unsafe.Pointer(field.UnsafeAddr()))
+	if mu.TryLock() {
+		mu.Unlock()
+		return false
+	}
+	return true
+}

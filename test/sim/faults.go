@@ -1,0 +1,358 @@
+package sim
+
+import (
+	"maps"
+	"slices"
+	"time"
+
+	v1 "k8s.io/api/core/v1"
+
+	"github.com/gpumem/gpumem/pkg/gpu"
+)
+
+// chaos makes something happen, and then something else.
+func (w *World) chaos() {
+	w.after(w.between(10*tick, 400*tick), nil, "-", func() {
+		if w.quiet {
+			return
+		}
+		if w.rng.IntN(100) < 55 {
+			w.userActs()
+		} else {
+			w.faultHappens()
+		}
+		w.chaos()
+	})
+}
+
+// userActs creates and deletes pods.
+func (w *World) userActs() {
+	switch w.rng.IntN(10) {
+	case 0, 1, 2:
+		w.deleteSome()
+	case 3:
+		if !w.cfg.Unassigned {
+			return
+		}
+		m := pick(w.rng, w.machines)
+		if w.api.nodes[m.name] == nil || !m.registered {
+			return
+		}
+		s := w.newSpec()
+		s.bound = m.name
+		w.excuse(m, "a pod that no scheduler placed")
+		w.create(s)
+	default:
+		if len(w.api.pods) >= 14 {
+			w.deleteSome()
+			return
+		}
+		for range 1 + w.rng.IntN(3) {
+			w.create(w.newSpec())
+		}
+	}
+}
+
+// deleteSome deletes a pod, with grace or by force, and may make it again at
+// once under its name.
+func (w *World) deleteSome() {
+	names := slices.Sorted(maps.Keys(w.api.pods))
+	if len(names) == 0 {
+		return
+	}
+	pod := w.api.pods[pick(w.rng, names)]
+	grace := w.rng.IntN(3) > 0
+	w.logf("  user deletes %s, grace %t", pod.Name, grace)
+	_ = w.api.deletePod(pod.Name, pod.UID, grace) // it is there
+	if s := w.pods[string(pod.UID)]; s.keeper && w.api.pods[pod.Name] == nil {
+		w.again(s, w.between(1*tick, 300*tick))
+	}
+}
+
+// again makes a pod anew under its name.
+func (w *World) again(s *spec, d time.Duration) {
+	w.after(d, nil, "controller makes "+s.name+" again", func() {
+		if w.api.pods[s.name] != nil || w.quiet {
+			return
+		}
+		next := w.newSpec()
+		if w.rng.IntN(2) == 0 {
+			same := *s
+			next = &same
+		}
+		next.name, next.bound, next.keeper = s.name, "", true
+		w.create(next)
+	})
+}
+
+// faultHappens breaks something, of the kinds that the run is to have.
+func (w *World) faultHappens() {
+	kinds := w.cfg.kinds
+	if len(kinds) == 0 {
+		return
+	}
+	f := kinds[w.rng.IntN(len(kinds))]
+	w.logf("  fault: %s", f.name)
+	f.do(w)
+}
+
+type fault struct {
+	name string
+	do   func(*World)
+}
+
+var allFaults = []fault{
+	{"an extender crashes", func(w *World) {
+		r := pick(w.rng, w.replicas)
+		if r.ext.live {
+			w.excuseIfBinding(r.ext)
+			r.ext.kill()
+			w.after(w.between(200*tick, 5*time.Second), nil, r.name+": extender starts", func() {
+				if !r.ext.live {
+					r.ext = w.newExtender(r.name)
+				}
+			})
+		}
+	}},
+	{"a scheduler crashes", func(w *World) {
+		r := w.replicas[w.leader]
+		if r.sched != nil && r.sched.live {
+			r.sched.kill()
+			w.after(w.between(200*tick, 5*time.Second), nil, r.name+": scheduler starts", func() {
+				if w.replicas[w.leader] == r && !r.sched.live {
+					r.sched = w.newScheduler(r)
+				}
+			})
+		}
+	}},
+	{"a failover", func(w *World) {
+		old := w.replicas[w.leader]
+		w.excuseIfBinding(old.ext)
+		w.excuseAll("two extenders, the watch of each of which lags")
+		if old.sched != nil {
+			old.sched.kill()
+		}
+		w.leader = (w.leader + 1) % len(w.replicas)
+		r := w.replicas[w.leader]
+		w.after(w.between(1*tick, 3*time.Second), nil, r.name+": leads", func() {
+			if w.replicas[w.leader] == r && (r.sched == nil || !r.sched.live) {
+				r.sched = w.newScheduler(r)
+			}
+		})
+	}},
+	{"a plugin crashes", func(w *World) {
+		m := pick(w.rng, w.machines)
+		m.killPlugin()
+		w.after(w.between(200*tick, 5*time.Second), nil, m.name+": plugin starts", m.startPlugin)
+	}},
+	{"a kubelet restarts", func(w *World) {
+		m := pick(w.rng, w.machines)
+		m.killKubelet()
+		w.after(w.between(200*tick, 5*time.Second), nil, m.name+": kubelet starts", m.startKubelet)
+	}},
+	{"a machine reboots", func(w *World) {
+		if w.rng.IntN(3) == 0 {
+			pick(w.rng, w.machines).reboot()
+		}
+	}},
+	{"a GPU fails", func(w *World) {
+		m := pick(w.rng, w.machines)
+		d := pick(w.rng, m.hardware).UUID
+		m.setHealth(d, false)
+		w.after(w.between(time.Second, 20*time.Second), nil, "GPU recovers", func() { m.setHealth(d, true) })
+	}},
+	{"a machine shrinks", func(w *World) {
+		m := pick(w.rng, w.machines)
+		i := w.rng.IntN(len(m.hardware))
+		if w.rng.IntN(2) == 0 && len(m.hardware) > 1 {
+			m.resized[m.hardware[i].UUID] = true
+			m.hardware = slices.Delete(slices.Clone(m.hardware), i, i+1)
+		} else if m.hardware[i].Capacity > 4 {
+			m.resized[m.hardware[i].UUID] = true
+			m.hardware[i].Capacity -= 2
+		}
+		m.reprobe()
+	}},
+	{"a machine grows", func(w *World) {
+		m := pick(w.rng, w.machines)
+		if len(m.hardware) < 4 {
+			m.addGPU()
+		}
+		m.reprobe()
+	}},
+	{"a node vanishes", func(w *World) {
+		if w.rng.IntN(2) == 0 {
+			pick(w.rng, w.machines).vanish()
+		}
+	}},
+	{"a watch lags", func(w *World) {
+		lag := w.between(200*tick, 2*time.Second)
+		i := w.rng.IntN(8)
+		slow := func(d *time.Duration) {
+			was := *d
+			*d = lag
+			w.after(w.between(time.Second, 10*time.Second), nil, "a watch is quick again", func() { *d = min(was, 20*tick) })
+		}
+		if i < len(w.api.podSubs) {
+			slow(&w.api.podSubs[i].lag)
+		} else if i -= len(w.api.podSubs); i < len(w.api.nodeSubs) {
+			slow(&w.api.nodeSubs[i].lag)
+		}
+	}},
+	{"a watch breaks", func(w *World) {
+		if w.rng.IntN(3) == 0 {
+			pick(w.rng, w.api.nodeSubs).disconnect()
+		} else {
+			pick(w.rng, w.api.podSubs).disconnect()
+		}
+	}},
+	{"the API server restarts", func(w *World) {
+		if w.api.down {
+			return
+		}
+		w.api.down = true
+		for _, s := range w.api.podSubs {
+			s.disconnect()
+		}
+		for _, s := range w.api.nodeSubs {
+			s.disconnect()
+		}
+		w.after(w.between(100*tick, 8*time.Second), nil, "the API server is back", func() { w.api.down = false })
+	}},
+	{"a clock jumps", func(w *World) {
+		w.api.skew += w.between(0, 2*time.Hour) - time.Hour
+	}},
+	{"somebody edits an assignment", func(w *World) {
+		names := slices.Sorted(maps.Keys(w.api.pods))
+		if len(names) == 0 {
+			return
+		}
+		pod := w.api.pods[pick(w.rng, names)]
+		if pod.Spec.NodeName == "" || pod.Status.StartTime == nil {
+			return
+		}
+		for _, m := range w.machines {
+			if m.name == pod.Spec.NodeName {
+				w.excuse(m, "an edited assignment")
+			}
+		}
+		value := pick(w.rng, []string{"", "{", `{"v":9}`, `{"v":1,"gpus":[{"uuid":"GPU-none","index":0,"units":2}]}`})
+		_ = w.api.changePod(pod.Name, pod.UID, func(p *v1.Pod) { // it is there
+			if value == "" {
+				delete(p.Annotations, w.names.Assignment())
+			} else {
+				p.Annotations[w.names.Assignment()] = value
+			}
+		})
+	}},
+	{"somebody edits an inventory", func(w *World) {
+		_ = w.api.changeNode(pick(w.rng, w.machines).name, func(n *v1.Node) { // or it is not there
+			if w.rng.IntN(2) == 0 {
+				delete(n.Annotations, w.names.Inventory())
+			} else {
+				n.Annotations[w.names.Inventory()] = "{"
+			}
+		})
+	}},
+}
+
+// excuseIfBinding excuses the machines to which a process has bindings under
+// way that its successor cannot know of.
+func (w *World) excuseIfBinding(e *extenderProc) {
+	for _, n := range e.calls {
+		if n > 0 {
+			w.excuseAll("bindings of a dead process under way")
+		}
+	}
+	if len(e.books.AssumedBefore(time.Now().Add(time.Hour))) > 0 {
+		w.excuseAll("assumptions of a dead process")
+	}
+}
+
+func (m *machine) setHealth(id gpu.UUID, healthy bool) {
+	for i := range m.hardware {
+		if m.hardware[i].UUID == id {
+			m.hardware[i].Healthy, m.hardware[i].Unhealthy = healthy, "XID 79"
+			if healthy {
+				m.hardware[i].Unhealthy = ""
+			}
+		}
+	}
+	m.reprobe()
+}
+
+func (m *machine) reprobe() {
+	if m.plugin != nil && m.plugin.live {
+		m.plugin.reprobe()
+	}
+}
+
+// vanish deletes the node and, some time later, its pods, as the controllers
+// of a cloud do. The node comes back under its name: as it was, or another
+// machine.
+func (m *machine) vanish() {
+	w := m.w
+	if w.api.nodes[m.name] == nil {
+		return
+	}
+	w.excuse(m, "the node has vanished")
+	w.api.setNode(m.name, nil)
+	m.killPlugin()
+	m.killKubelet()
+	w.after(w.between(100*tick, 3*time.Second), nil, "pods of "+m.name+" are collected", func() {
+		if w.api.nodes[m.name] != nil {
+			return
+		}
+		for _, name := range slices.Sorted(maps.Keys(w.api.pods)) {
+			if w.api.pods[name].Spec.NodeName == m.name {
+				w.api.setPod(name, nil)
+			}
+		}
+	})
+	other := w.rng.IntN(2) == 0
+	w.after(w.between(50*tick, 8*time.Second), nil, m.name+" comes back", func() {
+		w.excuse(m, "the node is back")
+		if other {
+			m.killKubelet()
+			m.killPlugin()
+			m.checkpoint = make(map[string]map[string]*grant)
+			m.registered = false
+			m.sandboxes = make(map[string]*sandbox)
+			m.hardware = nil
+			for range 2 {
+				m.addGPU()
+			}
+		}
+		m.startKubelet()
+		m.startPlugin()
+	})
+}
+
+// calm turns the faults off and mends what is broken.
+func (w *World) calm() {
+	w.quiet = true
+	w.logf("--- faults are off")
+	w.api.down = false
+	for _, s := range w.api.podSubs {
+		s.lag = 10 * tick
+	}
+	for _, s := range w.api.nodeSubs {
+		s.lag = 10 * tick
+	}
+	for _, r := range w.replicas {
+		if !r.ext.live {
+			r.ext = w.newExtender(r.name)
+		}
+	}
+	if r := w.replicas[w.leader]; r.sched == nil || !r.sched.live {
+		r.sched = w.newScheduler(r)
+	}
+	for _, m := range w.machines {
+		for i := range m.hardware {
+			m.hardware[i].Healthy, m.hardware[i].Unhealthy = true, ""
+		}
+		m.startKubelet()
+		m.startPlugin()
+		m.reprobe()
+	}
+}

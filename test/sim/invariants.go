@@ -1,0 +1,509 @@
+package sim
+
+import (
+	"encoding/json"
+	"fmt"
+	"maps"
+	"path"
+	"slices"
+	"strings"
+	"time"
+
+	v1 "k8s.io/api/core/v1"
+)
+
+// decoded is an annotation as the checks read it: on their own, so that a fault
+// of the product's codec does not hide itself.
+type decoded struct {
+	ok   bool
+	GPUs []struct {
+		UUID    string `json:"uuid"`
+		Units   int    `json:"units"`
+		Healthy bool   `json:"healthy"`
+	} `json:"gpus"`
+}
+
+func (w *World) decode(value string) decoded {
+	if value == "" {
+		return decoded{}
+	}
+	d, ok := w.decoded[value]
+	if !ok {
+		d.ok = json.Unmarshal([]byte(value), &d) == nil
+		w.decoded[value] = d
+	}
+	return d
+}
+
+// assignment returns the GPUs that are written of a pod, or none.
+func (w *World) assignment(pod *v1.Pod) []string {
+	return w.gpusOf(w.pods[string(pod.UID)], pod.Annotations[w.names.Assignment()])
+}
+
+func (w *World) gpusOf(s *spec, annotation string) []string {
+	d := w.decode(annotation)
+	if !d.ok || len(d.GPUs) != s.countsAs() {
+		return nil
+	}
+	out := make([]string, 0, len(d.GPUs))
+	for _, g := range d.GPUs {
+		out = append(out, g.UUID)
+	}
+	return out
+}
+
+// countsAs is over how many GPUs the books split a pod.
+func (s *spec) countsAs() int {
+	if s.broken {
+		return 1 // what cannot be read is counted by what the containers name
+	}
+	return s.gpus
+}
+
+func (s *spec) share() int { return s.need / s.countsAs() }
+
+// books is the dumb model: what is held on each GPU of a node, from scratch.
+type books struct {
+	capacity  map[string]int
+	healthy   map[string]bool
+	requested map[string]int
+	holders   map[string][]*spec
+	nowhere   []*spec // bound to the node, on no GPU that is known
+}
+
+func (w *World) newBooks(node *v1.Node) *books {
+	b := &books{capacity: make(map[string]int), healthy: make(map[string]bool), requested: make(map[string]int), holders: make(map[string][]*spec)}
+	for _, g := range w.decode(node.Annotations[w.names.Inventory()]).GPUs {
+		b.capacity[g.UUID] = g.Units
+		b.healthy[g.UUID] = g.Healthy
+	}
+	return b
+}
+
+func (b *books) add(s *spec, gpus []string) {
+	lost := slices.ContainsFunc(gpus, func(id string) bool { _, ok := b.capacity[id]; return !ok })
+	if len(gpus) == 0 || lost {
+		b.nowhere = append(b.nowhere, s)
+		return
+	}
+	for _, id := range gpus {
+		b.requested[id] += s.share()
+		b.holders[id] = append(b.holders[id], s)
+	}
+}
+
+// free returns what is left of a GPU when each pod that may be anywhere is on it.
+func (b *books) free(id string) int {
+	left := b.capacity[id] - b.requested[id]
+	for _, s := range b.nowhere {
+		left -= s.need
+	}
+	return left
+}
+
+// allows reports whether the rules of pods let one be on a GPU beside others.
+func (b *books) allows(s *spec, id string) bool {
+	for _, other := range slices.Concat(b.holders[id], b.nowhere) {
+		if other != s && (other.exclusive && !other.broken || s.exclusive || s.apart != "" && s.apart == other.apart && !other.broken) {
+			return false
+		}
+	}
+	for glob := range strings.SplitSeq(s.uuids, ",") {
+		pattern, not := strings.CutPrefix(glob, "!")
+		if matched, _ := path.Match(strings.ToLower(pattern), strings.ToLower(id)); glob != "" && matched == not {
+			return false
+		}
+	}
+	return true
+}
+
+// known is what an extender has been told or has decided of one pod.
+type known struct {
+	node string
+	gpus []string
+	spec *spec
+}
+
+// view gathers what an extender knows: the pods of its watch, those of which a
+// read has told more, and those that it has assumed and sent.
+func (e *extenderProc) view() map[string]known {
+	w := e.w
+	out := make(map[string]known)
+	for _, a := range e.books.AssumedBefore(time.Now().Add(time.Hour)) {
+		sent := e.sent[a.Pod.UID]
+		if sent == nil || sent.Target.Name != a.Node {
+			w.violate("I3", "%s has assumed %s on %s, for which it has sent nothing", e.name, a.Pod, a.Node)
+			continue
+		}
+		s := w.pods[a.Pod.UID]
+		out[a.Pod.UID] = known{node: a.Node, gpus: w.gpusOf(s, sent.Annotations[w.names.Assignment()]), spec: s}
+	}
+	for uid, pod := range e.read {
+		if _, over := e.pods.gone[pod.UID]; over {
+			delete(e.read, uid)
+			continue
+		}
+		out[uid] = known{node: pod.Spec.NodeName, gpus: w.assignment(pod), spec: w.pods[uid]}
+	}
+	for _, pod := range e.pods.store {
+		if pod.Spec.NodeName != "" {
+			uid := string(pod.UID)
+			delete(e.read, uid)
+			out[uid] = known{node: pod.Spec.NodeName, gpus: w.assignment(pod), spec: w.pods[uid]}
+		}
+	}
+	for uid := range e.reserved {
+		if _, ok := out[uid]; !ok {
+			delete(e.reserved, uid)
+		}
+	}
+	return out
+}
+
+// check looks at all that can have changed in a step.
+func (w *World) check() {
+	for _, r := range w.replicas {
+		if e := r.ext; e.live && e.dirty && e.missing() == "" {
+			e.dirty = false
+			w.checkBooks(e)
+		}
+	}
+	if w.api.version != w.checked {
+		w.checked = w.api.version
+		w.checkTruth()
+	}
+}
+
+// checkBooks is I3: the cache is what comes out of what the extender was told
+// and has assumed.
+func (w *World) checkBooks(e *extenderProc) {
+	view := e.view()
+	uids := slices.Sorted(maps.Keys(view))
+	for name, node := range e.nodes.store {
+		want := w.newBooks(node)
+		for _, uid := range uids {
+			if view[uid].node == name {
+				want.add(view[uid].spec, view[uid].gpus)
+			}
+		}
+		got, ok := e.books.Node(name)
+		if !ok {
+			w.violate("I3", "%s does not know node %s", e.name, name)
+			return
+		}
+		if len(got.Devices) != len(want.capacity) || len(got.Unattributed) != len(want.nowhere) {
+			w.violate("I3", "%s: node %s has %d GPUs and %d pods nowhere, want %d and %d", e.name, name, len(got.Devices), len(got.Unattributed), len(want.capacity), len(want.nowhere))
+			return
+		}
+		for _, d := range got.Devices {
+			id := string(d.UUID)
+			if int(d.Requested) != want.requested[id] || int(d.Capacity) != want.capacity[id] || len(d.Pods) != len(want.holders[id]) {
+				w.violate("I3", "%s: %s of %s has %d of %d units taken by %d pods, want %d of %d by %d (%v)", e.name, id, name,
+					d.Requested, d.Capacity, len(d.Pods), want.requested[id], want.capacity[id], len(want.holders[id]), specNames(want.holders[id]))
+				return
+			}
+		}
+	}
+}
+
+func specNames(specs []*spec) (out []string) {
+	for _, s := range specs {
+		out = append(out, s.name)
+	}
+	return out
+}
+
+// checkDecision is I2 and I4 at the moment of a decision: a binding gives what
+// is free by all that its sender knows, and says so in full.
+func (e *extenderProc) checkDecision(uid, nodeName, annotation string) {
+	w := e.w
+	s := w.pods[uid]
+	node := e.nodes.store[nodeName]
+	gpus := w.gpusOf(s, annotation)
+	if node == nil {
+		if !e.repeated[uid] {
+			w.violate("I4", "%s binds %s to %s, which it does not know", e.name, s.name, nodeName)
+		}
+		return
+	}
+	if len(gpus) != s.gpus {
+		w.violate("I4", "%s binds %s to %d GPUs, want %d: %s", e.name, s.name, len(gpus), s.gpus, annotation)
+		return
+	}
+	for _, g := range w.decode(annotation).GPUs {
+		if g.Units != s.share() {
+			w.violate("I4", "%s gives %s %d units of %s, want %d", e.name, s.name, g.Units, g.UUID, s.share())
+		}
+	}
+	if e.repeated[uid] {
+		return // decided before
+	}
+	b := w.newBooks(node)
+	for other, k := range e.view() {
+		if other != uid && k.node == nodeName {
+			b.add(k.spec, k.gpus)
+		}
+	}
+	for i, id := range gpus {
+		switch {
+		case slices.Contains(gpus[:i], id):
+			w.violate("I4", "%s gives %s %s twice", e.name, s.name, id)
+		case b.free(id) < s.share():
+			w.violate("I2", "%s gives %s %d units of %s, of which %d are free (held by %v)", e.name, s.name, s.share(), id, b.free(id), specNames(b.holders[id]))
+		case !b.healthy[id]:
+			w.violate("I4", "%s gives %s the unhealthy %s", e.name, s.name, id)
+		case !b.allows(s, id):
+			w.violate("I4", "%s gives %s %s, which the rules forbid (held by %v)", e.name, s.name, id, specNames(b.holders[id]))
+		}
+	}
+}
+
+// truth returns the books by what the API server has.
+func (w *World) truth(name string) *books {
+	node := w.api.nodes[name]
+	if node == nil {
+		node = &v1.Node{}
+	}
+	b := w.newBooks(node)
+	for _, podName := range slices.Sorted(maps.Keys(w.api.pods)) {
+		if pod := w.api.pods[podName]; pod.Spec.NodeName == name && !terminal(pod) {
+			b.add(w.pods[string(pod.UID)], w.assignment(pod))
+		}
+	}
+	return b
+}
+
+// excuse says that the books of a machine, as all parts together have written
+// them, may be too full for a while: two parts have decided that could not know
+// of each other. At rest nothing is excused but a GPU that has shrunk.
+func (w *World) excuse(m *machine, why string) {
+	m.excused = max(m.excused, w.now()+time.Minute)
+	m.why = why
+}
+
+func (w *World) excuseAll(why string) {
+	for _, m := range w.machines {
+		w.excuse(m, why)
+	}
+}
+
+// checkTruth is I2 for what is written in the API.
+func (w *World) checkTruth() {
+	for _, m := range w.machines {
+		if w.now() < m.excused || w.api.nodes[m.name] == nil {
+			continue
+		}
+		b := w.truth(m.name)
+		for _, d := range m.hardware {
+			id := string(d.UUID)
+			if _, offered := b.capacity[id]; offered && !m.resized[d.UUID] && b.requested[id] > int(d.Capacity) {
+				w.violate("I2", "%s of %s has %d units and pods that hold %d: %v", id, m.name, d.Capacity, b.requested[id], specNames(b.holders[id]))
+			}
+		}
+	}
+}
+
+// checkGrant is I1 and the kubelet's half of I5, for one container that has just
+// been given its IDs.
+func (k *kubelet) checkGrant(m *managed, c container) {
+	w, s := k.w, m.spec
+	mine := k.m.checkpoint[s.uid]
+	g := mine[c.name]
+	perGPU := make(map[string]int)
+	for _, id := range g.ids {
+		perGPU[k.m.gpuOf(id)]++
+	}
+	for uid, containers := range k.m.checkpoint {
+		for name, other := range containers {
+			for _, id := range other.ids {
+				if uid != s.uid && slices.Contains(g.ids, id) {
+					w.violate("I1", "%s of %s/%s is held by %s/%s too", id, s.name, c.name, w.pods[uid].name, name)
+				}
+			}
+		}
+	}
+	held := make(map[string]int)
+	for id := range k.recorded() {
+		held[k.m.gpuOf(id)]++
+	}
+	for gpu := range perGPU {
+		if n := k.m.capacity(gpu); held[gpu] > n && !k.m.isResized(gpu) {
+			w.violate("I1", "%d IDs of %s are held, which has %d", held[gpu], gpu, n)
+		}
+	}
+	if uuids := slices.Sorted(strings.SplitSeq(g.env["NVIDIA_VISIBLE_DEVICES"], ",")); !slices.Equal(uuids, slices.Sorted(maps.Keys(perGPU))) {
+		w.violate("I5", "%s/%s sees %v and holds IDs of %v", s.name, c.name, uuids, perGPU)
+	}
+	p := k.endpoint
+	if s.broken || p == nil || p.known[s.name].Pod.UID != s.uid {
+		m.blind = true // the plugin could not know whom it served
+		return
+	}
+	for _, n := range perGPU {
+		if len(perGPU) != s.gpus || n != c.units/s.gpus {
+			if !m.blind {
+				w.violate("I4", "%s/%s asks for %d units of %d GPUs and gets %v", s.name, c.name, c.units, s.gpus, perGPU)
+			}
+			return
+		}
+	}
+	if want := fmt.Sprint(c.units / s.gpus * unitMiB); g.env["GPUMEM_LIMIT_MIB"] != want {
+		w.violate("I5", "%s/%s is told of %s MiB, want %s", s.name, c.name, g.env["GPUMEM_LIMIT_MIB"], want)
+	}
+	for _, other := range s.containers {
+		if o := mine[other.name]; o != nil && !m.blind && !slices.Equal(k.m.gpusOf(o.ids), k.m.gpusOf(g.ids)) {
+			w.violate("I4", "%s has containers on different GPUs: %s on %v, %s on %v", s.name, other.name, k.m.gpusOf(o.ids), c.name, k.m.gpusOf(g.ids))
+		}
+	}
+}
+
+// gpusOf returns the GPUs that IDs are of, sorted.
+func (m *machine) gpusOf(ids []string) []string {
+	set := make(map[string]bool)
+	for _, id := range ids {
+		set[m.gpuOf(id)] = true
+	}
+	return slices.Sorted(maps.Keys(set))
+}
+
+func (m *machine) isResized(uuid string) bool {
+	for id := range m.resized {
+		if string(id) == uuid {
+			return true
+		}
+	}
+	return false
+}
+
+// checkRest is what must hold when nothing has gone wrong for a while.
+func (w *World) checkRest() {
+	for _, r := range w.replicas {
+		w.checkExtenderAtRest(r.ext)
+	}
+	for _, m := range w.machines {
+		w.checkMachineAtRest(m)
+	}
+	w.checkPending()
+}
+
+func (w *World) checkExtenderAtRest(e *extenderProc) {
+	if missing := e.missing(); missing != "" {
+		w.violate("rest", "%s has never become ready", e.name)
+		return
+	}
+	if left := e.books.AssumedBefore(time.Now()); len(left) > 0 {
+		w.violate("I6", "%s still assumes %v", e.name, left)
+	}
+	for _, n := range e.books.Nodes() {
+		want := w.truth(n.Name)
+		if len(n.Unattributed) != len(want.nowhere) {
+			w.violate("I3", "at rest %s counts %d pods of %s nowhere, want %v", e.name, len(n.Unattributed), n.Name, specNames(want.nowhere))
+		}
+		for _, d := range n.Devices {
+			if id := string(d.UUID); int(d.Requested) != want.requested[id] {
+				w.violate("I3", "at rest %s counts %d units of %s as held, want %d (%v)", e.name, d.Requested, id, want.requested[id], specNames(want.holders[id]))
+			}
+		}
+	}
+}
+
+func (w *World) checkMachineAtRest(m *machine) {
+	node := w.api.nodes[m.name]
+	if node == nil {
+		return
+	}
+	if b := w.newBooks(node); len(b.capacity) != len(m.hardware) {
+		w.violate("rest", "the inventory of %s names %d GPUs, and it has %d", m.name, len(b.capacity), len(m.hardware))
+		return
+	}
+	for _, name := range slices.Sorted(maps.Keys(w.api.pods)) {
+		pod := w.api.pods[name]
+		s := w.pods[string(pod.UID)]
+		k := m.kubelet.managed[s.uid]
+		if pod.Spec.NodeName != m.name || terminal(pod) || s.broken || k == nil || k.blind {
+			continue
+		}
+		if !k.active() {
+			w.violate("rest", "%s has ended on %s, and the API server says %s", name, m.name, pod.Status.Phase)
+			continue
+		}
+		var held []string
+		for _, c := range s.containers {
+			g := m.checkpoint[s.uid][c.name]
+			if g == nil {
+				w.violate("rest", "%s/%s has been admitted and has nothing", name, c.name)
+				return
+			}
+			if c.kind != initial {
+				held = append(held, g.ids...)
+			}
+		}
+		gpus := m.gpusOf(held)
+		if slices.ContainsFunc(gpus, func(id string) bool { return m.isResized(id) || m.capacity(id) == 0 }) {
+			continue
+		}
+		if written := slices.Sorted(slices.Values(w.assignment(pod))); !slices.Equal(written, gpus) {
+			w.violate("I5", "%s on %s holds IDs of %v, and %v is written of it", name, m.name, gpus, written)
+		}
+		box := m.sandboxes[s.uid]
+		for _, c := range s.containers {
+			if pod.DeletionTimestamp == nil && (box == nil || !box.running[c.name] && !box.done[c.name]) {
+				w.violate("rest", "%s/%s on %s has not started", name, c.name, m.name)
+			}
+		}
+	}
+	b := w.truth(m.name)
+	for _, d := range m.hardware {
+		if id := string(d.UUID); b.requested[id] > int(d.Capacity) && !m.resized[d.UUID] {
+			w.violate("I2", "at rest pods hold %d units of %s, which has %d: %v", b.requested[id], id, d.Capacity, specNames(b.holders[id]))
+		}
+	}
+}
+
+// checkPending looks for pods that wait though they fit: what they wait for is
+// then in somebody's books only.
+func (w *World) checkPending() {
+	for _, name := range slices.Sorted(maps.Keys(w.api.pods)) {
+		pod := w.api.pods[name]
+		s := w.pods[string(pod.UID)]
+		if pod.Spec.NodeName != "" || pod.DeletionTimestamp != nil || terminal(pod) || s.broken {
+			continue
+		}
+		for _, m := range w.machines {
+			node := w.api.nodes[m.name]
+			if node == nil {
+				continue
+			}
+			b := w.truth(m.name)
+			q := node.Status.Allocatable[w.names.GPUMem()]
+			sum := int(q.Value()) - s.need
+			for _, other := range w.api.pods {
+				o := w.pods[string(other.UID)]
+				if other.Spec.NodeName == m.name && !terminal(other) || other.Spec.NodeName == "" && other.Status.NominatedNodeName == m.name && o != s {
+					sum -= o.need
+				}
+			}
+			fitting := 0
+			for id := range b.capacity {
+				if b.healthy[id] && b.free(id) >= s.share() && b.allows(s, id) {
+					fitting++
+				}
+			}
+			if sum >= 0 && fitting >= s.gpus && !w.barred(m, s) {
+				w.violate("rest", "%s waits (%s), and fits %s", name, s, m.name)
+				return
+			}
+		}
+	}
+}
+
+// barred reports whether a pod of the machine can never be settled, so that one
+// that could be taken for it waits for as long.
+func (w *World) barred(m *machine, s *spec) bool {
+	for _, pod := range w.api.pods {
+		if pod.Spec.NodeName == m.name && !terminal(pod) && pod.Status.StartTime == nil {
+			return true
+		}
+	}
+	return false
+}

@@ -1,0 +1,645 @@
+package sim
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"time"
+
+	v1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+	"k8s.io/apimachinery/pkg/types"
+	toolscache "k8s.io/client-go/tools/cache"
+	pluginapi "k8s.io/kubelet/pkg/apis/deviceplugin/v1beta1"
+
+	"github.com/gpumem/gpumem/pkg/allocation"
+	"github.com/gpumem/gpumem/pkg/gpu"
+)
+
+// grant is what the kubelet records of one container: the checkpoint keeps it,
+// the plugin's reply included.
+type grant struct {
+	ids []string
+	env map[string]string
+}
+
+// sandbox is one pod in the container runtime, which outlives the kubelet.
+type sandbox struct {
+	running map[string]bool
+	done    map[string]bool // init containers that have run
+}
+
+// kubelet is a model of one process of the kubelet: its pod manager, its device
+// manager (pkg/kubelet/cm/devicemanager/manager.go) and its pod workers.
+type kubelet struct {
+	*process
+	w *World
+	m *machine
+
+	pods    *informer[*v1.Pod]
+	managed map[string]*managed // the pod manager, by UID
+	inbox   []func()            // what the sync loop has still to do, in a coroutine
+	looping bool
+	ready   bool // all sources have been seen
+
+	healthy   map[string]bool
+	unhealthy map[string]bool
+	allocated map[string]bool
+	reuse     map[string]map[string]bool // by UID
+	endpoint  *plugin
+}
+
+// managed is one pod as the pod manager and its worker know it.
+type managed struct {
+	pod        *v1.Pod
+	spec       *spec
+	rejected   bool
+	admitted   bool
+	stopping   bool
+	terminated bool
+	phase      v1.PodPhase // to be written
+	writing    bool
+	blind      bool // the plugin was asked before it could know the pod
+}
+
+func (m *managed) active() bool { return !m.rejected && !m.terminated }
+
+func (w *World) newKubelet(m *machine) *kubelet {
+	k := &kubelet{
+		process: w.newProcess(m.name + " kubelet"), w: w, m: m,
+		managed: make(map[string]*managed), healthy: make(map[string]bool), unhealthy: make(map[string]bool),
+		reuse: make(map[string]map[string]bool),
+	}
+	k.allocated = k.recorded()
+	k.pods = w.api.watchPods(k.process, k.name+" pods", toolscache.ResourceEventHandlerFuncs{}, func(p *v1.Pod) bool { return p.Spec.NodeName == m.name })
+	k.pods.after = k.set
+	return k
+}
+
+// recorded returns all IDs of the checkpoint.
+func (k *kubelet) recorded() map[string]bool {
+	out := make(map[string]bool)
+	for _, containers := range k.m.checkpoint {
+		for _, g := range containers {
+			for _, id := range g.ids {
+				out[id] = true
+			}
+		}
+	}
+	return out
+}
+
+// set compares the pods of the API with those that are managed, as PodConfig
+// does, and gives the sync loop what there is to do: removals first.
+func (k *kubelet) set() {
+	there := make(map[string]bool)
+	var added []*v1.Pod
+	for _, name := range slices.Sorted(maps.Keys(k.pods.store)) {
+		pod := k.pods.store[name]
+		uid := string(pod.UID)
+		there[uid] = true
+		if known, ok := k.managed[uid]; ok {
+			known.pod = pod
+			if pod.DeletionTimestamp != nil {
+				k.post(func() { k.stop(known) })
+			}
+			continue
+		}
+		added = append(added, pod)
+	}
+	for _, uid := range slices.Sorted(maps.Keys(k.managed)) {
+		if !there[uid] {
+			gone := k.managed[uid]
+			k.post(func() {
+				k.w.logf("%s: removes %s", k.name, gone.spec.name)
+				if k.managed[uid] == gone {
+					delete(k.managed, uid)
+				}
+				k.stop(gone)
+			})
+		}
+	}
+	slices.SortStableFunc(added, func(a, b *v1.Pod) int {
+		return a.CreationTimestamp.Compare(b.CreationTimestamp.Time)
+	})
+	for _, pod := range added {
+		uid := string(pod.UID)
+		k.post(func() {
+			if k.managed[uid] == nil {
+				k.admit(pod)
+			}
+		})
+	}
+	k.post(func() { k.ready = true })
+}
+
+// post gives the sync loop something to do. It does one thing after another,
+// each of which may block; they run with the world's lock held.
+func (k *kubelet) post(f func()) {
+	k.inbox = append(k.inbox, f)
+	if k.looping {
+		return
+	}
+	k.looping = true
+	k.w.after(1*tick, k.process, k.name+": loop", func() {
+		k.w.spawn(func() {
+			k.w.mu.Lock()
+			for len(k.inbox) > 0 {
+				next := k.inbox[0]
+				k.inbox = k.inbox[1:]
+				next()
+			}
+			k.looping = false
+			k.w.mu.Unlock()
+		})
+	})
+}
+
+// admit is HandlePodAdditions for one pod: it is managed first, and then
+// admitted or rejected for good.
+func (k *kubelet) admit(pod *v1.Pod) {
+	w, uid := k.w, string(pod.UID)
+	m := &managed{pod: pod, spec: w.pods[uid]}
+	k.managed[uid] = m
+	if terminal(pod) {
+		m.terminated = true
+		return
+	}
+	if pod.DeletionTimestamp != nil && k.m.sandboxes[uid] == nil {
+		// It is admitted all the same, and its worker starts nothing.
+		m.stopping = true
+	}
+	w.logf("%s: admits %s", k.name, m.spec.name)
+	err := k.allocatePod(m)
+	if err == nil {
+		err = k.predicates(m)
+	}
+	if err != nil {
+		w.logf("%s: rejects %s: %v", k.name, m.spec.name, err)
+		m.rejected = true
+		delete(k.m.sandboxes, uid)
+		k.writeStatus(m, v1.PodFailed)
+		return
+	}
+	m.admitted = true
+	k.writeStatus(m, v1.PodRunning)
+	if m.stopping {
+		m.stopping = false
+		k.stop(m)
+		return
+	}
+	w.after(1*tick, k.process, k.name+": worker of "+m.spec.name, func() {
+		w.spawn(func() {
+			w.mu.Lock()
+			k.work(m)
+			w.mu.Unlock()
+		})
+	})
+}
+
+func (k *kubelet) allocatePod(m *managed) error {
+	for _, c := range m.spec.containers {
+		if c.kind != app {
+			if err := k.allocate(m, c); err != nil {
+				return err
+			}
+		}
+	}
+	for _, c := range m.spec.containers {
+		if c.kind == app {
+			if err := k.allocate(m, c); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// predicates is the check of the node's sum after the allocation.
+func (k *kubelet) predicates(m *managed) error {
+	allocatable := len(k.healthy)
+	if len(k.m.checkpoint[m.spec.uid]) > 0 {
+		allocatable = max(allocatable, len(k.allocated))
+	}
+	sum := m.spec.need
+	for uid, other := range k.managed {
+		if uid != m.spec.uid && other.active() {
+			sum += other.spec.need
+		}
+	}
+	if sum > allocatable {
+		return fmt.Errorf("OutOfgpu-mem: %d of %d", sum, allocatable)
+	}
+	return nil
+}
+
+// allocate is ManagerImpl.Allocate.
+func (k *kubelet) allocate(m *managed, c container) error {
+	uid := m.spec.uid
+	for other := range k.reuse {
+		if other != uid {
+			delete(k.reuse, other)
+		}
+	}
+	if k.reuse[uid] == nil {
+		k.reuse[uid] = make(map[string]bool)
+	}
+	k.freeInactive()
+	ids, err := k.devicesToAllocate(m, c)
+	if err != nil {
+		return err
+	}
+	if len(ids) > 0 {
+		if err := k.callAllocate(m, c, ids); err != nil {
+			return err
+		}
+	}
+	if g := k.m.checkpoint[uid][c.name]; g != nil {
+		for _, id := range g.ids {
+			if c.kind == initial {
+				k.reuse[uid][id] = true
+			} else {
+				delete(k.reuse[uid], id)
+			}
+		}
+	}
+	return nil
+}
+
+// freeInactive is UpdateAllocatedDevices.
+func (k *kubelet) freeInactive() {
+	if !k.ready {
+		return
+	}
+	freed := false
+	for uid := range k.m.checkpoint {
+		if m := k.managed[uid]; m == nil || !m.active() {
+			delete(k.m.checkpoint, uid)
+			freed = true
+		}
+	}
+	if freed {
+		k.allocated = k.recorded()
+	}
+}
+
+// devicesToAllocate follows the function of that name.
+func (k *kubelet) devicesToAllocate(m *managed, c container) ([]string, error) {
+	uid := m.spec.uid
+	held := k.m.checkpoint[uid][c.name]
+	if !k.ready && k.m.sandboxes[uid] != nil && k.m.sandboxes[uid].running[c.name] {
+		return nil, nil
+	}
+	if !k.m.registered {
+		return nil, fmt.Errorf("cannot allocate unregistered device")
+	}
+	if len(k.healthy) == 0 {
+		return nil, fmt.Errorf("no healthy devices present")
+	}
+	if held != nil {
+		for _, id := range held.ids {
+			if !k.healthy[id] {
+				return nil, fmt.Errorf("previously allocated devices are no longer healthy")
+			}
+		}
+		return nil, nil
+	}
+	var got []string
+	take := func(from []string) bool {
+		for _, id := range from {
+			if len(got) == c.units {
+				break
+			}
+			if !slices.Contains(got, id) {
+				got = append(got, id)
+				k.allocated[id] = true
+			}
+		}
+		return len(got) == c.units
+	}
+	if take(k.shuffled(k.reuse[uid])) {
+		return got, nil
+	}
+	free := make(map[string]bool)
+	for id := range k.healthy {
+		if !k.allocated[id] {
+			free[id] = true
+		}
+	}
+	if len(free) < c.units-len(got) {
+		return nil, fmt.Errorf("requested number of devices unavailable: %d of %d", c.units-len(got), len(free))
+	}
+	available := append(slices.Clone(got), slices.Sorted(maps.Keys(free))...)
+	w := k.w
+	w.rng.Shuffle(len(available), func(i, j int) { available[i], available[j] = available[j], available[i] })
+	var preferred []string
+	err := k.call("GetPreferredAllocation", func(ctx context.Context, p *plugin) error {
+		out, err := p.real.GetPreferredAllocation(ctx, &pluginapi.PreferredAllocationRequest{ContainerRequests: []*pluginapi.ContainerPreferredAllocationRequest{{
+			AvailableDeviceIDs: available, MustIncludeDeviceIDs: slices.Clone(got), AllocationSize: int32(c.units),
+		}}})
+		if err == nil && len(out.GetContainerResponses()) > 0 {
+			preferred = out.GetContainerResponses()[0].GetDeviceIDs()
+		}
+		return err
+	})
+	if err != nil {
+		return nil, err
+	}
+	if !k.m.registered {
+		return nil, fmt.Errorf("the resource is gone")
+	}
+	likes := make(map[string]bool)
+	for _, id := range preferred {
+		if free[id] {
+			likes[id] = true
+		}
+	}
+	if take(k.shuffled(likes)) || take(k.shuffled(free)) {
+		return got, nil
+	}
+	return nil, fmt.Errorf("unexpectedly allocated less resources than required")
+}
+
+// shuffled returns a set in an order of its own, as a range over a map does.
+func (k *kubelet) shuffled(set map[string]bool) []string {
+	out := slices.Sorted(maps.Keys(set))
+	k.w.rng.Shuffle(len(out), func(i, j int) { out[i], out[j] = out[j], out[i] })
+	return out
+}
+
+func (k *kubelet) callAllocate(m *managed, c container, ids []string) error {
+	uid := m.spec.uid
+	var resp *pluginapi.AllocateResponse
+	err := k.call("Allocate", func(ctx context.Context, p *plugin) (err error) {
+		resp, err = p.real.Allocate(ctx, &pluginapi.AllocateRequest{ContainerRequests: []*pluginapi.ContainerAllocateRequest{{DevicesIds: ids}}})
+		return err
+	})
+	if err != nil {
+		k.allocated = k.recorded()
+		return err
+	}
+	if n := len(resp.GetContainerResponses()); n != 1 {
+		k.w.violate("I4", "Allocate of one container is answered for %d", n)
+		return fmt.Errorf("bad answer")
+	}
+	if k.m.checkpoint[uid] == nil {
+		k.m.checkpoint[uid] = make(map[string]*grant)
+	}
+	sorted := slices.Sorted(slices.Values(ids))
+	k.m.checkpoint[uid][c.name] = &grant{ids: sorted, env: resp.ContainerResponses[0].GetEnvs()}
+	for _, id := range ids {
+		k.allocated[id] = true
+	}
+	k.w.logf("%s: gives %s/%s %v", k.name, m.spec.name, c.name, sorted)
+	k.checkGrant(m, c)
+	return nil
+}
+
+// call makes one RPC to the plugin that is registered. It blocks the kubelet's
+// coroutine, with the world's lock held before and after.
+func (k *kubelet) call(name string, do func(context.Context, *plugin) error) error {
+	w, p := k.w, k.endpoint
+	if p == nil || !p.live {
+		return fmt.Errorf("rpc %s: the plugin is not there", name)
+	}
+	r := newReply()
+	var err error
+	ctx, cancel := context.WithCancel(context.Background())
+	k.m.rpcs = append(k.m.rpcs, &rpc{kubelet: k, plugin: p, fail: func() { err = errLost; w.send(r) }, cancel: cancel})
+	mine := k.m.rpcs[len(k.m.rpcs)-1]
+	w.after(1*tick, p.process, name+" on "+k.m.name, func() {
+		w.spawn(func() {
+			e := do(ctx, p)
+			w.mu.Lock()
+			if k.live && p.live {
+				w.after(1*tick, k.process, "answer to "+name+" on "+k.m.name, func() { err = e; w.send(r) })
+			}
+			w.mu.Unlock()
+		})
+	})
+	_ = w.wait(context.Background(), k.process, r) // cannot fail: there is no deadline
+	k.m.rpcs = slices.DeleteFunc(k.m.rpcs, func(o *rpc) bool { return o == mine })
+	cancel()
+	return err
+}
+
+// rpc is a call under way.
+type rpc struct {
+	kubelet *kubelet
+	plugin  *plugin
+	fail    func()
+	cancel  func()
+}
+
+// list is PodResources' List.
+func (k *kubelet) list() ([]allocation.Held, map[string]bool) {
+	k.freeInactive()
+	var held []allocation.Held
+	known := make(map[string]bool)
+	for _, uid := range slices.Sorted(maps.Keys(k.managed)) {
+		m := k.managed[uid]
+		if !m.active() {
+			continue
+		}
+		known[namespace+"/"+m.spec.name] = true
+		for _, c := range m.spec.containers {
+			g := k.m.checkpoint[uid][c.name]
+			if c.kind == initial || g == nil {
+				continue
+			}
+			h := allocation.Held{Namespace: namespace, Name: m.spec.name, Container: c.name}
+			for _, id := range g.ids {
+				h.Slots = append(h.Slots, gpu.SlotID(id))
+			}
+			held = append(held, h)
+		}
+	}
+	k.w.rng.Shuffle(len(held), func(i, j int) { held[i], held[j] = held[j], held[i] })
+	return held, known
+}
+
+// devices is what ListAndWatch brings.
+func (k *kubelet) devices(list []*pluginapi.Device) {
+	k.healthy, k.unhealthy = make(map[string]bool), make(map[string]bool)
+	for _, d := range list {
+		if d.Health == pluginapi.Healthy {
+			k.healthy[d.ID] = true
+		} else {
+			k.unhealthy[d.ID] = true
+		}
+	}
+	k.publish()
+}
+
+// disconnected is what the kubelet does when a plugin's stream ends.
+func (k *kubelet) disconnected(p *plugin) {
+	if k.endpoint == p {
+		maps.Copy(k.unhealthy, k.healthy)
+		k.healthy = make(map[string]bool)
+		k.publish()
+	}
+}
+
+// publish writes the node's status, some time later.
+func (k *kubelet) publish() {
+	k.w.after(k.w.between(5*tick, 200*tick), k.process, k.name+": node status", func() {
+		if k.w.api.down {
+			k.publish()
+			return
+		}
+		_ = k.w.api.changeNode(k.m.name, func(n *v1.Node) { // a node that is gone has no status
+			count := func(i int) v1.ResourceList {
+				return v1.ResourceList{k.w.names.GPUMem(): *resource.NewQuantity(int64(i), resource.DecimalSI)}
+			}
+			n.Status.Capacity = count(len(k.healthy) + len(k.unhealthy))
+			n.Status.Allocatable = count(len(k.healthy))
+		})
+	})
+}
+
+// work is a pod's worker: it starts the containers in their order.
+func (k *kubelet) work(m *managed) {
+	w, uid := k.w, m.spec.uid
+	box := k.m.sandboxes[uid]
+	if box == nil {
+		box = &sandbox{running: make(map[string]bool), done: make(map[string]bool)}
+		k.m.sandboxes[uid] = box
+	}
+	for _, c := range m.spec.containers { // init containers and sidecars come first
+		if box.running[c.name] || box.done[c.name] {
+			continue
+		}
+		for !k.start(m, c) {
+			w.sleep(k.process, k.name+": back-off of "+m.spec.name, w.between(time.Second, 10*time.Second))
+			if !m.active() || m.stopping {
+				return
+			}
+		}
+		if !m.active() || m.stopping {
+			return
+		}
+		box.running[c.name] = true
+		if c.kind == initial {
+			w.sleep(k.process, k.name+": "+m.spec.name+"/"+c.name+" ends", w.between(20*tick, time.Second))
+			if !m.active() || m.stopping {
+				return
+			}
+			delete(box.running, c.name)
+			box.done[c.name] = true
+		}
+	}
+	w.logf("%s: %s runs", k.name, m.spec.name)
+	if !w.quiet && w.rng.IntN(3) == 0 {
+		w.after(w.between(300*tick, 10*time.Second), k.process, k.name+": "+m.spec.name+" completes", func() {
+			if m.active() && !m.stopping && !w.quiet {
+				k.finish(m, v1.PodSucceeded)
+			}
+		})
+	}
+}
+
+// start is what comes before the start of a container.
+func (k *kubelet) start(m *managed, c container) bool {
+	g := k.m.checkpoint[m.spec.uid][c.name]
+	if g == nil || !m.active() {
+		return false
+	}
+	ids := k.shuffled(toSet(g.ids))
+	err := k.call("PreStartContainer", func(ctx context.Context, p *plugin) error {
+		_, err := p.real.PreStartContainer(ctx, &pluginapi.PreStartContainerRequest{DevicesIds: ids})
+		return err
+	})
+	if err != nil {
+		k.w.logf("%s: %s/%s does not start: %v", k.name, m.spec.name, c.name, err)
+	}
+	return err == nil
+}
+
+func toSet(ids []string) map[string]bool {
+	out := make(map[string]bool, len(ids))
+	for _, id := range ids {
+		out[id] = true
+	}
+	return out
+}
+
+// stop ends a pod's containers, in their own time, and then tells the API.
+func (k *kubelet) stop(m *managed) {
+	if m.stopping || m.terminated || m.rejected {
+		if m.rejected || m.terminated {
+			k.removeFromAPI(m)
+		}
+		return
+	}
+	m.stopping = true
+	k.w.after(k.w.between(50*tick, 3*time.Second), k.process, k.name+": "+m.spec.name+" has stopped", func() {
+		k.finish(m, v1.PodFailed)
+	})
+}
+
+func (k *kubelet) finish(m *managed, phase v1.PodPhase) {
+	m.terminated = true
+	delete(k.m.sandboxes, m.spec.uid)
+	k.writeStatus(m, phase)
+}
+
+// writeStatus writes a pod's status until it is written, and then deletes the
+// object if that is what is wanted.
+func (k *kubelet) writeStatus(m *managed, phase v1.PodPhase) {
+	m.phase = phase
+	if m.writing {
+		return
+	}
+	m.writing = true
+	k.w.after(k.w.between(2*tick, 100*tick), k.process, k.name+": status of "+m.spec.name, func() {
+		m.writing = false
+		if k.w.api.down {
+			k.writeStatus(m, m.phase)
+			return
+		}
+		_ = k.w.api.changePod(m.spec.name, podUID(m.spec.uid), func(p *v1.Pod) { // it may be gone
+			if terminal(p) {
+				return
+			}
+			p.Status.Phase = m.phase
+			if p.Status.StartTime == nil && !m.rejected {
+				now := k.w.api.wallClock()
+				p.Status.StartTime = &now
+			}
+		})
+		k.removeFromAPI(m)
+	})
+}
+
+// removeFromAPI deletes the object of a pod that has ended and is to be deleted.
+func (k *kubelet) removeFromAPI(m *managed) {
+	if m.active() {
+		return
+	}
+	k.w.after(k.w.between(2*tick, 100*tick), k.process, k.name+": deletes "+m.spec.name, func() {
+		pod := k.w.api.pods[m.spec.name]
+		switch {
+		case pod == nil || string(pod.UID) != m.spec.uid || pod.DeletionTimestamp == nil:
+		case k.w.api.down:
+			k.removeFromAPI(m)
+		default:
+			k.w.api.setPod(m.spec.name, nil)
+		}
+	})
+}
+
+func podUID(uid string) types.UID { return types.UID(uid) }
+
+// gpuOf returns the GPU that an ID is of, by the form of IDs that the design
+// fixes: the first digits of the UUID.
+func (m *machine) gpuOf(id string) string {
+	prefix, _, _ := strings.Cut(id, "-")
+	for _, d := range m.everHad {
+		if strings.HasPrefix(strings.ReplaceAll(strings.TrimPrefix(string(d), "GPU-"), "-", ""), prefix) {
+			return string(d)
+		}
+	}
+	return ""
+}

@@ -1,0 +1,172 @@
+package sim
+
+import (
+	"fmt"
+	"slices"
+	"time"
+
+	v1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/gpumem/gpumem/pkg/gpu"
+)
+
+// machine is one node: what survives the restarts of its processes.
+type machine struct {
+	w    *World
+	name string
+
+	hardware []gpu.Device
+	everHad  []gpu.UUID
+
+	checkpoint map[string]map[string]*grant // the kubelet's, by UID and container
+	registered bool                         // the checkpoint knows the resource
+	sandboxes  map[string]*sandbox          // the runtime's, by UID
+
+	kubelet *kubelet
+	plugin  *plugin
+	rpcs    []*rpc // under way between the two
+
+	excused time.Duration // its books may be too full up to then
+	why     string
+
+	resized map[gpu.UUID]bool // GPUs that have shrunk or gone, and may hold more than they have
+}
+
+const unitMiB = 1024
+
+func (w *World) newMachine(name string) *machine {
+	m := &machine{
+		w: w, name: name, checkpoint: make(map[string]map[string]*grant),
+		sandboxes: make(map[string]*sandbox), resized: make(map[gpu.UUID]bool),
+	}
+	for range 2 + w.rng.IntN(2) {
+		m.addGPU()
+	}
+	return m
+}
+
+func (m *machine) addGPU() {
+	index := 0
+	for slices.ContainsFunc(m.hardware, func(d gpu.Device) bool { return d.Index == index }) {
+		index++
+	}
+	uuid := gpu.UUID(fmt.Sprintf("GPU-%08x-0000-0000-0000-%012x", m.w.rng.Uint32(), len(m.everHad)))
+	units := 8 + 2*m.w.rng.IntN(3)
+	m.hardware = append(m.hardware, gpu.Device{
+		UUID: uuid, Index: index, Model: "NVIDIA Simulated", MemoryMiB: int64(units)*unitMiB + 512,
+		Capacity: gpu.Units(units), NUMANode: -1, Healthy: true,
+	})
+	slices.SortFunc(m.hardware, func(a, b gpu.Device) int { return a.Index - b.Index })
+	m.everHad = append(m.everHad, uuid)
+}
+
+func (m *machine) inventory() gpu.Inventory {
+	return gpu.Inventory{UnitMiB: unitMiB, DriverVersion: "615.00", Enforcement: gpu.EnforcementAdvisory, Devices: slices.Clone(m.hardware)}
+}
+
+// capacity returns the units of a GPU, as they are.
+func (m *machine) capacity(uuid string) int {
+	for _, d := range m.hardware {
+		if string(d.UUID) == uuid {
+			return int(d.Capacity)
+		}
+	}
+	return 0
+}
+
+// join makes the node's API object, as a kubelet does that starts.
+func (m *machine) join() {
+	if m.w.api.nodes[m.name] != nil {
+		return
+	}
+	m.w.serial++
+	m.w.api.setNode(m.name, &v1.Node{ObjectMeta: metav1.ObjectMeta{
+		Name: m.name, UID: types.UID(fmt.Sprintf("node-uid-%d", m.w.serial)), CreationTimestamp: m.w.api.wallClock(),
+	}})
+}
+
+func (m *machine) startKubelet() {
+	if m.kubelet != nil && m.kubelet.live {
+		return
+	}
+	m.kubelet = m.w.newKubelet(m)
+	m.joinSoon()
+	if m.plugin != nil && m.plugin.live {
+		m.plugin.registerSoon()
+	}
+}
+
+func (m *machine) joinSoon() {
+	m.w.after(2*tick, m.kubelet.process, m.name+": joins", func() {
+		if m.w.api.down {
+			m.joinSoon()
+			return
+		}
+		m.join()
+		m.kubelet.publish()
+	})
+}
+
+func (m *machine) killKubelet() {
+	if m.kubelet == nil || !m.kubelet.live {
+		return
+	}
+	m.kubelet.kill()
+	m.cancelCalls(func(c *rpc) bool { return true })
+	if m.plugin != nil {
+		m.plugin.endStream()
+	}
+}
+
+// cancelCalls breaks calls under way, one after another: were they all to end
+// at once, the order would be the Go scheduler's.
+func (m *machine) cancelCalls(which func(*rpc) bool) {
+	for _, c := range m.rpcs {
+		if which(c) {
+			m.w.after(1*tick, c.plugin.process, "call cancelled on "+m.name, func() {
+				m.w.busy = true
+				c.cancel()
+			})
+			m.w.after(1*tick, c.kubelet.process, "call broken on "+m.name, c.fail)
+		}
+	}
+	m.rpcs = slices.DeleteFunc(m.rpcs, func(c *rpc) bool { return !c.kubelet.live })
+}
+
+func (m *machine) startPlugin() {
+	if m.plugin != nil && m.plugin.live {
+		return
+	}
+	m.plugin = m.w.newPlugin(m)
+	m.plugin.registerSoon()
+}
+
+func (m *machine) killPlugin() {
+	p := m.plugin
+	if p == nil || !p.live {
+		return
+	}
+	p.endStream()
+	p.kill()
+	if p.endPass != nil {
+		p.endPass()
+	}
+	m.cancelCalls(func(*rpc) bool { return true })
+	if k := m.kubelet; k != nil && k.live {
+		m.w.after(1*tick, k.process, k.name+": the plugin is gone", func() { k.disconnected(p) })
+	}
+}
+
+// reboot ends everything on the machine.
+func (m *machine) reboot() {
+	m.killPlugin()
+	m.killKubelet()
+	m.sandboxes = make(map[string]*sandbox)
+	for i := range m.hardware {
+		m.hardware[i].Healthy, m.hardware[i].Unhealthy = true, ""
+	}
+	m.w.after(m.w.between(time.Second, 5*time.Second), nil, m.name+": kubelet starts", m.startKubelet)
+	m.w.after(m.w.between(500*tick, 8*time.Second), nil, m.name+": plugin starts", m.startPlugin)
+}

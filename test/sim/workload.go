@@ -1,0 +1,211 @@
+package sim
+
+import (
+	"fmt"
+	"strconv"
+	"time"
+
+	v1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+)
+
+// spec is what the simulation itself knows of a pod: its checks read this and
+// never what the product makes of it.
+type spec struct {
+	name, uid  string
+	containers []container
+	gpus       int    // as many share the memory
+	need       int    // units in all, at the peak
+	exclusive  bool   // alone on its GPUs
+	apart      string // exclusive-group
+	together   string // group
+	uuids      string // globs
+	policy     string
+	broken     bool   // an annotation that cannot be read
+	bound      string // node name given by the user: no scheduler is asked
+	keeper     bool   // made again under its name when it is gone
+	priority   bool   // may evict others
+	created    time.Duration
+	wasBound   bool
+}
+
+type container struct {
+	name    string
+	kind    kind
+	units   int
+	restart bool
+}
+
+type kind int
+
+const (
+	initial kind = iota // runs to its end
+	sidecar
+	app
+)
+
+// peak is the memory that a pod needs at once.
+func peak(containers []container) int {
+	most, beside := 0, 0
+	for _, c := range containers {
+		if c.kind == initial {
+			most = max(most, beside+c.units)
+		} else {
+			beside += c.units
+			most = max(most, beside)
+		}
+	}
+	return most
+}
+
+// sizes are few, so that pods which the kubelet can confuse are common.
+var sizes = []int{2, 2, 2, 4, 4, 6}
+
+// newSpec draws a pod.
+func (w *World) newSpec() *spec {
+	s := &spec{gpus: 1}
+	c := func(k kind, units int) {
+		s.containers = append(s.containers, container{name: fmt.Sprintf("c%d", len(s.containers)), kind: k, units: units})
+	}
+	size := func() int { return pick(w.rng, sizes) }
+	switch w.rng.IntN(12) {
+	case 0:
+		c(app, size())
+		c(app, size())
+	case 1:
+		n := size()
+		c(initial, n)
+		c(app, n)
+	case 2:
+		c(initial, size())
+		c(app, size())
+	case 3:
+		c(sidecar, size())
+		c(app, size())
+	case 4:
+		c(initial, size())
+		c(app, size())
+		c(app, 2)
+	case 5:
+		s.gpus = 2
+		c(app, 2*size())
+	case 6:
+		c(app, 8)
+	default:
+		c(app, size())
+	}
+	if w.cfg.Rules {
+		switch w.rng.IntN(16) {
+		case 0:
+			s.exclusive = true
+		case 1:
+			s.apart = "x"
+		case 2:
+			s.together = "y"
+		case 3:
+			s.policy = "spread"
+		case 4:
+			s.uuids = "!" + string(w.machines[0].hardware[0].UUID)
+		}
+	}
+	if w.cfg.Nonsense && w.chance(12) {
+		s.broken = true
+	}
+	s.need = peak(s.containers)
+	s.priority = w.rng.IntN(6) == 0
+	s.keeper = w.rng.IntN(3) == 0
+	return s
+}
+
+// create makes the API object of a pod. A name is used again where the pod
+// before it is gone.
+func (w *World) create(s *spec) {
+	w.serial++
+	s.uid = fmt.Sprintf("uid-%04d", w.serial)
+	if s.name == "" {
+		s.name = fmt.Sprintf("pod-%d", w.serial)
+	}
+	s.created = w.now()
+	w.pods[s.uid] = s
+	w.order = append(w.order, s)
+	w.api.setPod(s.name, w.object(s))
+	w.logf("create %s (%s): %s", s.name, s.uid, s)
+}
+
+func (s *spec) String() string {
+	out := fmt.Sprintf("need %d of %d GPUs:", s.need, s.gpus)
+	for _, c := range s.containers {
+		out += fmt.Sprintf(" %s=%d", [...]string{"init", "sidecar", "app"}[c.kind], c.units)
+	}
+	if s.exclusive {
+		out += " exclusive"
+	}
+	if s.apart != "" {
+		out += " apart"
+	}
+	if s.uuids != "" {
+		out += " uuids " + s.uuids
+	}
+	if s.bound != "" {
+		out += " on " + s.bound
+	}
+	return out
+}
+
+var always = v1.ContainerRestartPolicyAlways
+
+func (w *World) object(s *spec) *v1.Pod {
+	pod := &v1.Pod{
+		ObjectMeta: metav1.ObjectMeta{
+			Namespace: namespace, Name: s.name, UID: types.UID(s.uid),
+			CreationTimestamp: w.api.wallClock(), Annotations: make(map[string]string),
+		},
+		Spec:   v1.PodSpec{NodeName: s.bound},
+		Status: v1.PodStatus{Phase: v1.PodPending},
+	}
+	for _, c := range s.containers {
+		q := *resource.NewQuantity(int64(c.units), resource.DecimalSI)
+		list := v1.ResourceList{w.names.GPUMem(): q}
+		o := v1.Container{Name: c.name, Resources: v1.ResourceRequirements{Limits: list, Requests: list}}
+		switch c.kind {
+		case app:
+			pod.Spec.Containers = append(pod.Spec.Containers, o)
+			continue
+		case sidecar:
+			o.RestartPolicy = &always
+		}
+		pod.Spec.InitContainers = append(pod.Spec.InitContainers, o)
+	}
+	a := pod.Annotations
+	if s.gpus > 1 {
+		a[w.names.Count()] = strconv.Itoa(s.gpus)
+	}
+	switch {
+	case s.exclusive:
+		a[w.names.Policy()] = "exclusive"
+	case s.policy != "":
+		a[w.names.Policy()] = s.policy
+	}
+	if s.apart != "" {
+		a[w.names.ExclusiveGroup()] = s.apart
+	}
+	if s.together != "" {
+		a[w.names.Group()] = s.together
+	}
+	if s.uuids != "" {
+		a[w.names.UUID()] = s.uuids
+	}
+	if s.broken {
+		a[w.names.Count()] = "many"
+	}
+	return pod
+}
+
+// terminal reports whether all containers of a pod have ended for good.
+func terminal(pod *v1.Pod) bool {
+	return pod.Status.Phase == v1.PodSucceeded || pod.Status.Phase == v1.PodFailed
+}
+
+func notTerminal(pod *v1.Pod) bool { return !terminal(pod) }
