@@ -221,7 +221,14 @@ func take(free map[gpu.UUID][]gpu.SlotID, must []gpu.SlotID, devices []gpu.UUID,
 
 // place finds GPUs for a pod that has none, or whose own were taken by another.
 func (s State) place(free map[gpu.UUID][]gpu.SlotID, p Pod, size int) ([]gpu.SlotID, bool) {
-	chosen, verdict := placement.Choose(s.Policy, p.Request, s.without(p))
+	node := s.without(p)
+	share, _ := p.Request.Share()
+	for i, d := range node.Devices {
+		if gpu.Units(len(free[d.UUID])) < share {
+			node.Devices[i].Healthy = false // the kubelet has not freed enough of it yet
+		}
+	}
+	chosen, verdict := placement.Choose(s.Policy, p.Request, node)
 	if !verdict.Fits() {
 		return nil, false
 	}

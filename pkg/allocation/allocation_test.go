@@ -405,6 +405,17 @@ func TestPreferErrors(t *testing.T) {
 	})
 }
 
+// The kubelet frees slots a moment after a pod deleted by force has left the
+// API server: what it still holds cannot be had, whatever the books say.
+func TestAPodWhoseGPUTheKubeletHasNotFreedYetGoesToAnother(t *testing.T) {
+	c := newCluster(t, 1, inventory(4, 4))
+	c.pods = []Pod{pod("p", ask(app("a", 2)), 0), pod("q", ask(app("b", 1)), 0)}
+	got, err := Prefer(c.state(), slices.Concat(ids(0, 3), ids(1, 0, 1, 2, 3)), nil, 2)
+	if diff := cmp.Diff(ids(1, 0, 1), got); diff != "" || err != nil {
+		t.Errorf("Prefer: %v (-want +got):\n%s", err, diff)
+	}
+}
+
 func TestPreferGuesses(t *testing.T) {
 	req := ask(app("a", 2))
 	younger := func(p Pod) Pod { p.Created = start.Add(time.Minute); return p }
