@@ -36,22 +36,24 @@ type extenderProc struct {
 	nodes *informer[*v1.Node]
 
 	sent     map[string]*v1.Binding // the last binding sent, by UID
-	read     map[string]*v1.Pod     // bound, as a read beside the watch has shown it, by UID
-	refused  map[string]bool        // UIDs whose last binding was refused for certain
-	unknown  map[string]bool        // UIDs of which some binding's outcome was unknown
-	reserved map[string]bool        // UIDs that have been assumed ever since a binding was sent
-	repeated map[string]bool        // UIDs whose last binding was a repetition
-	calls    map[string]int         // Bind calls under way, by UID
-	stale    time.Duration          // reads that failed in reviews hold assumptions up to here
+	sentAt   map[string]time.Duration
+	read     map[string]*v1.Pod // bound, as a read beside the watch has shown it, by UID
+	refused  map[string]bool    // UIDs whose last binding was refused for certain
+	unknown  map[string]bool    // UIDs of which some binding's outcome was unknown
+	over     map[string]bool    // UIDs of read that a later read has shown to be gone
+	reserved map[string]bool    // UIDs that have been assumed ever since a binding was sent
+	repeated map[string]bool    // UIDs whose last binding was a repetition
+	calls    map[string]int     // Bind calls under way, by UID
+	stale    time.Duration      // reads that failed in reviews hold assumptions up to here
 	dirty    bool
 }
 
 func (w *World) newExtender(name string) *extenderProc {
 	e := &extenderProc{
 		process: w.newProcess(name), w: w, books: cache.New(),
-		sent: make(map[string]*v1.Binding), read: make(map[string]*v1.Pod),
+		sent: make(map[string]*v1.Binding), sentAt: make(map[string]time.Duration), read: make(map[string]*v1.Pod),
 		refused: make(map[string]bool), unknown: make(map[string]bool),
-		reserved: make(map[string]bool), repeated: make(map[string]bool), calls: make(map[string]int), dirty: true,
+		over: make(map[string]bool), reserved: make(map[string]bool), repeated: make(map[string]bool), calls: make(map[string]int), dirty: true,
 	}
 	e.ext = &extender.Extender{
 		Log: zap.NewNop(), Names: w.names, Cache: e.books, Cluster: cluster{e},
@@ -77,18 +79,32 @@ func (e *extenderProc) missing() string {
 
 func (e *extenderProc) scheduleReview() {
 	e.w.after(reviewInterval, e.process, e.name+": review", func() {
-		if len(e.books.AssumedBefore(time.Now())) == 0 {
+		if len(e.assumed(0)) == 0 {
 			e.scheduleReview()
 			return
 		}
 		e.w.spawn(func() {
 			e.ext.ReviewAssumed(context.Background(), assumeLimit)
 			e.w.mu.Lock()
+			if old := e.assumed(assumeLimit + reviewInterval); len(old) > 0 && e.w.now()-e.stale > assumeLimit {
+				e.w.violate("I6", "%s has reviewed its assumptions, and still assumes %v, older than %s", e.name, specNames(old), assumeLimit)
+			}
 			e.dirty = true
 			e.scheduleReview()
 			e.w.mu.Unlock()
 		})
 	})
+}
+
+// assumed returns the pods that are assumed, and for which nothing has been sent
+// for so long.
+func (e *extenderProc) assumed(age time.Duration) (out []*spec) {
+	for _, s := range e.w.order {
+		if _, assumed, ok := e.books.Where(s.uid); ok && assumed && e.w.now()-e.sentAt[s.uid] >= age {
+			out = append(out, s)
+		}
+	}
+	return out
 }
 
 // filter is the HTTP handler's call. It must change nothing (I7).
@@ -179,6 +195,13 @@ func (c cluster) ReadPod(ctx context.Context, _, name string) (*v1.Pod, error) {
 			e.read[string(pod.UID)] = pod
 		}
 	}
+	if err == nil {
+		for uid := range e.read {
+			if s := w.pods[uid]; s.name == name && (pod == nil || string(pod.UID) != uid || terminal(pod)) {
+				e.over[uid] = true
+			}
+		}
+	}
 	if err == nil && pod == nil || pod != nil && pod.Spec.NodeName != "" {
 		for uid := range e.refused {
 			if w.pods[uid].name == name {
@@ -200,7 +223,7 @@ func (c cluster) Bind(ctx context.Context, b *v1.Binding) error {
 	before := e.sent[uid]
 	_, assumed, ok := e.books.Where(uid)
 	e.repeated[uid] = ok && assumed && before != nil && before.Target.Name == b.Target.Name && e.reserved[uid]
-	e.sent[uid] = b
+	e.sent[uid], e.sentAt[uid] = b, w.now()
 	e.reserved[uid] = true
 	delete(e.refused, uid)
 	e.dirty = true

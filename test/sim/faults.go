@@ -264,7 +264,7 @@ func (w *World) excuseIfBinding(e *extenderProc) {
 			w.excuseAll("bindings of a dead process under way")
 		}
 	}
-	if len(e.books.AssumedBefore(time.Now().Add(time.Hour))) > 0 {
+	if len(e.assumed(0)) > 0 {
 		w.excuseAll("assumptions of a dead process")
 	}
 }

@@ -129,17 +129,21 @@ type known struct {
 func (e *extenderProc) view() map[string]known {
 	w := e.w
 	out := make(map[string]known)
-	for _, a := range e.books.AssumedBefore(time.Now().Add(time.Hour)) {
-		sent := e.sent[a.Pod.UID]
-		if sent == nil || sent.Target.Name != a.Node {
-			w.violate("I3", "%s has assumed %s on %s, for which it has sent nothing", e.name, a.Pod, a.Node)
+	for _, s := range w.order {
+		node, assumed, ok := e.books.Where(s.uid)
+		if !ok || !assumed {
 			continue
 		}
-		s := w.pods[a.Pod.UID]
-		out[a.Pod.UID] = known{node: a.Node, gpus: w.gpusOf(s, sent.Annotations[w.names.Assignment()]), spec: s}
+		sent := e.sent[s.uid]
+		if sent == nil || sent.Target.Name != node {
+			w.violate("I3", "%s has assumed %s on %s, for which it has sent nothing", e.name, s.name, node)
+			continue
+		}
+		out[s.uid] = known{node: node, gpus: w.gpusOf(s, sent.Annotations[w.names.Assignment()]), spec: s}
 	}
 	for uid, pod := range e.read {
-		if _, over := e.pods.gone[pod.UID]; over {
+		_, _, counted := e.books.Where(uid)
+		if _, over := e.pods.gone[pod.UID]; over || e.over[uid] && !counted {
 			delete(e.read, uid)
 			continue
 		}
@@ -334,6 +338,9 @@ func (k *kubelet) checkGrant(m *managed, c container) {
 	if uuids := slices.Sorted(strings.SplitSeq(g.env["NVIDIA_VISIBLE_DEVICES"], ",")); !slices.Equal(uuids, slices.Sorted(maps.Keys(perGPU))) {
 		w.violate("I5", "%s/%s sees %v and holds IDs of %v", s.name, c.name, uuids, perGPU)
 	}
+	if pod := w.api.pods[s.name]; pod != nil && string(pod.UID) == s.uid && !slices.Equal(slices.Sorted(slices.Values(w.assignment(pod))), k.m.gpusOf(g.ids)) {
+		w.excuse(k.m, "a pod is elsewhere than the extender knows")
+	}
 	p := k.endpoint
 	if s.broken || p == nil || p.known[s.name].Pod.UID != s.uid {
 		m.blind = true // the plugin could not know whom it served
@@ -391,8 +398,8 @@ func (w *World) checkExtenderAtRest(e *extenderProc) {
 		w.violate("rest", "%s has never become ready", e.name)
 		return
 	}
-	if left := e.books.AssumedBefore(time.Now()); len(left) > 0 {
-		w.violate("I6", "%s still assumes %v", e.name, left)
+	if left := e.assumed(0); len(left) > 0 {
+		w.violate("I6", "%s still assumes %v", e.name, specNames(left))
 	}
 	for _, n := range e.books.Nodes() {
 		want := w.truth(n.Name)
