@@ -56,6 +56,7 @@ test-fuzz: ## Fuzz every target for FUZZTIME each
 
 .PHONY: test-cluster
 test-cluster: ## Run the tests on real clusters, and of what they are made
+	@if [ "$$(id -u)" != 0 ]; then echo "Not root: test/cluster, test/e2e and whatever else needs a real cluster are left out."; fi
 	cd test && go test -race -timeout 30m -p 1 ./...
 
 .PHONY: clean

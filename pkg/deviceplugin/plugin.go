@@ -187,7 +187,7 @@ func (p *Plugin) lastResort(s allocation.State, available, must []gpu.SlotID, si
 		return nil, p.unknown(err)
 	}
 	stranger := allocation.Pod{Holding: placement.Holding{
-		Pod:     placement.PodRef{Name: "of unknown name"},
+		Pod:     placement.PodRef{Namespace: "unknown", Name: "unknown"},
 		Request: placement.Request{Containers: []placement.Container{{Kind: placement.App, Units: gpu.Units(size)}}},
 	}}
 	s.Pods = append(slices.Clone(s.Pods), stranger)
