@@ -159,7 +159,7 @@ func (s *Stack) Install(ctx context.Context, c *cluster.Cluster, set ...string) 
 	for _, value := range set {
 		args = append(args, "--set", value)
 	}
-	if notes, err = run(ctx, "", helm, args...); err != nil {
+	if notes, err = run(ctx, helm, args...); err != nil {
 		return "", err
 	}
 	// Helm is content when a DaemonSet lacks as many pods as an update may take.
@@ -167,9 +167,16 @@ func (s *Stack) Install(ctx context.Context, c *cluster.Cluster, set ...string) 
 	return notes, err
 }
 
-// Inspect runs kubectl-inspect-gpumem and returns what it prints.
+// Inspect runs "kubectl inspect gpumem", found by kubectl on the PATH, and
+// returns what it prints.
 func (s *Stack) Inspect(ctx context.Context, c *cluster.Cluster, args ...string) (string, error) {
-	return run(ctx, "", s.Binary("kubectl-inspect-gpumem"), append([]string{"--kubeconfig", c.Kubeconfig()}, args...)...)
+	kubectl, err := c.Kubectl()
+	if err != nil {
+		return "", err
+	}
+	cmd := exec.CommandContext(ctx, kubectl, append([]string{"inspect", "gpumem", "--kubeconfig", c.Kubeconfig()}, args...)...)
+	cmd.Env = append(os.Environ(), "PATH="+s.out+string(os.PathListSeparator)+os.Getenv("PATH"))
+	return output(cmd)
 }
 
 // Kubectl runs kubectl and returns what it prints.
@@ -178,14 +185,16 @@ func (s *Stack) Kubectl(ctx context.Context, c *cluster.Cluster, args ...string)
 	if err != nil {
 		return "", err
 	}
-	return run(ctx, "", kubectl, append([]string{"--kubeconfig", c.Kubeconfig()}, args...)...)
+	return run(ctx, kubectl, append([]string{"--kubeconfig", c.Kubeconfig()}, args...)...)
 }
 
-// run runs a command to its end and returns its output; the error has what it
-// said on standard error.
-func run(ctx context.Context, dir, name string, args ...string) (string, error) {
-	cmd := exec.CommandContext(ctx, name, args...)
-	cmd.Dir = dir
+func run(ctx context.Context, name string, args ...string) (string, error) {
+	return output(exec.CommandContext(ctx, name, args...))
+}
+
+// output runs a command to its end and returns its output; the error has what
+// it said on standard error.
+func output(cmd *exec.Cmd) (string, error) {
 	var stdout, stderr bytes.Buffer
 	cmd.Stdout, cmd.Stderr = &stdout, &stderr
 	if err := cmd.Run(); err != nil {
