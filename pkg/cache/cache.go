@@ -34,7 +34,10 @@ type pod struct {
 	placement.Holding
 	node    string
 	assumed bool
-	since   time.Time // assumed
+
+	// Of an assumed pod:
+	since    time.Time // the last binding was decided
+	bindings int       // those that may still land
 }
 
 // New returns an empty cache.
@@ -95,19 +98,41 @@ func (c *Cache) RemovePod(uid string) {
 	c.remove(uid)
 }
 
-// ForgetPod takes an assumption back: the binding was refused. A pod that has
-// been confirmed in the meantime stays.
+// RefusePod records that one binding of an assumed pod was refused for certain.
+// The assumption is taken back unless another binding of the pod may still
+// land.
+func (c *Cache) RefusePod(uid string) {
+	c.forget(uid, func(p *pod) bool {
+		p.bindings--
+		return p.bindings == 0
+	})
+}
+
+// ForgetPod takes an assumption back: no binding of the pod can land any more.
 func (c *Cache) ForgetPod(uid string) {
+	c.forget(uid, func(*pod) bool { return true })
+}
+
+// ExpirePod takes an assumption back unless a binding was decided at that time
+// or later: the caller has found the pod without a node since.
+func (c *Cache) ExpirePod(uid string, before time.Time) {
+	c.forget(uid, func(p *pod) bool { return p.since.Before(before) })
+}
+
+// forget takes an assumption back if it is over. A pod that has been confirmed
+// in the meantime stays.
+func (c *Cache) forget(uid string, over func(*pod) bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if p, ok := c.pods[uid]; ok && p.assumed {
+	if p, ok := c.pods[uid]; ok && p.assumed && over(p) {
 		c.remove(uid)
 	}
 }
 
 // AssumePod chooses GPUs for a pod on a node and reserves them, so that the
 // next call sees them taken. A pod that is already on that node gets the same
-// answer again.
+// answer again. Each answer for a pod that is not bound is taken for one more
+// binding of it, which the caller sends.
 //
 // The error is an *UnfitError when the request does not fit, a *WaitError when
 // it may fit later, and an *ElsewhereError when the pod is on another node, or
@@ -117,6 +142,8 @@ func (c *Cache) AssumePod(ref placement.PodRef, nodeName string, req placement.R
 	defer c.mu.Unlock()
 	if p, ok := c.pods[ref.UID]; ok {
 		if p.node == nodeName && !p.Assignment.None() {
+			p.since = now
+			p.bindings++
 			return p.Assignment, nil
 		}
 		return placement.Assignment{}, &ElsewhereError{Node: p.node, Assumed: p.assumed}
@@ -131,7 +158,7 @@ func (c *Cache) AssumePod(ref placement.PodRef, nodeName string, req placement.R
 	}
 	c.put(&pod{
 		Holding: placement.Holding{Pod: ref, Request: req, Assignment: chosen},
-		node:    nodeName, assumed: true, since: now,
+		node:    nodeName, assumed: true, since: now, bindings: 1,
 	})
 	return chosen, nil
 }
@@ -176,9 +203,9 @@ type Assumed struct {
 	Since time.Time
 }
 
-// AssumedBefore returns the pods that were assumed before a point in time and
-// have not been confirmed since, oldest first. The caller reads each from the
-// API server and calls ConfirmPod or ForgetPod.
+// AssumedBefore returns the assumed pods of which no binding was decided at a
+// point in time or later, oldest first. The caller reads each from the API
+// server and calls ConfirmPod or ExpirePod.
 func (c *Cache) AssumedBefore(before time.Time) []Assumed {
 	c.mu.Lock()
 	defer c.mu.Unlock()

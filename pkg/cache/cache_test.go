@@ -131,9 +131,51 @@ func TestTransitions(t *testing.T) {
 		"assumed → unknown, refused": {
 			do: func(t *testing.T, c *Cache) {
 				mustAssume(t, c, "p", "n", ask(3))
+				c.RefusePod("p")
+			},
+			want: []gpu.Units{0, 0, 0}, wantPod: "p",
+		},
+		"assumed → unknown, both bindings refused": {
+			do: func(t *testing.T, c *Cache) {
+				mustAssume(t, c, "p", "n", ask(3))
+				mustAssume(t, c, "p", "n", ask(3))
+				c.RefusePod("p")
+				c.RefusePod("p")
+			},
+			want: []gpu.Units{0, 0, 0}, wantPod: "p",
+		},
+		"assumed stays assumed when only the second binding is refused": {
+			do: func(t *testing.T, c *Cache) {
+				mustAssume(t, c, "p", "n", ask(3))
+				mustAssume(t, c, "p", "n", ask(3))
+				c.RefusePod("p")
+			},
+			want: []gpu.Units{3, 0, 0}, wantPod: "p", wantOn: "n", wantAssumed: true,
+		},
+		"assumed → unknown, gone": {
+			do: func(t *testing.T, c *Cache) {
+				mustAssume(t, c, "p", "n", ask(3))
+				mustAssume(t, c, "p", "n", ask(3))
 				c.ForgetPod("p")
 			},
 			want: []gpu.Units{0, 0, 0}, wantPod: "p",
+		},
+		"assumed → unknown, for too long": {
+			do: func(t *testing.T, c *Cache) {
+				mustAssume(t, c, "p", "n", ask(3))
+				c.ExpirePod("p", start.Add(time.Second))
+			},
+			want: []gpu.Units{0, 0, 0}, wantPod: "p",
+		},
+		"a second binding makes an assumption young again": {
+			do: func(t *testing.T, c *Cache) {
+				mustAssume(t, c, "p", "n", ask(3))
+				if _, err := c.AssumePod(ref("p"), "n", ask(3), "", start.Add(time.Minute)); err != nil {
+					t.Errorf("AssumePod: %v", err)
+				}
+				c.ExpirePod("p", start.Add(time.Minute))
+			},
+			want: []gpu.Units{3, 0, 0}, wantPod: "p", wantOn: "n", wantAssumed: true,
 		},
 		"assumed → unknown, deleted": {
 			do: func(t *testing.T, c *Cache) {
@@ -176,6 +218,8 @@ func TestTransitions(t *testing.T) {
 			do: func(t *testing.T, c *Cache) {
 				mustAssume(t, c, "p", "n", ask(3))
 				c.AddPod("n", bound("p", ask(3), 0))
+				c.RefusePod("p")
+				c.ExpirePod("p", start.Add(time.Hour))
 				c.ForgetPod("p")
 			},
 			want: []gpu.Units{3, 0, 0}, wantPod: "p", wantOn: "n",
@@ -475,7 +519,7 @@ func TestConcurrentAssumePod(t *testing.T) {
 					continue
 				}
 				if i%10 == 0 { // every tenth binding is refused once, and tried again
-					c.ForgetPod(uid)
+					c.RefusePod(uid)
 					if a, err = assume(c, uid, fmt.Sprint("n", (i+k)%5), ask(1)); err != nil {
 						continue
 					}
@@ -538,6 +582,7 @@ type twin struct {
 type object struct {
 	node string
 	placement.Holding
+	bindings int // of an assumed pod: those that may still land
 }
 
 func (w *twin) drop(from *[]object, uid string) (was bool) {
@@ -595,7 +640,7 @@ func step(t *testing.T, random *rand.Rand, c *Cache, w *twin) {
 		holding = bound(uid, req, random.IntN(3))
 	}
 	holding.Settled = random.IntN(2) == 0
-	switch random.IntN(9) {
+	switch random.IntN(10) {
 	case 0:
 		inv := inventory(gpu.Units(random.IntN(9)), gpu.Units(random.IntN(9)))
 		c.SetNode(node, inv)
@@ -609,11 +654,11 @@ func step(t *testing.T, random *rand.Rand, c *Cache, w *twin) {
 		c.AddPod(node, holding)
 		w.drop(&w.objects, uid)
 		w.drop(&w.assumed, uid)
-		w.objects = append(w.objects, object{node, holding})
+		w.objects = append(w.objects, object{node: node, Holding: holding})
 	case 3:
 		c.ConfirmPod(node, holding)
 		if w.drop(&w.assumed, uid) {
-			w.objects = append(w.objects, object{node, holding})
+			w.objects = append(w.objects, object{node: node, Holding: holding})
 		}
 	case 4:
 		c.RemovePod(uid)
@@ -622,14 +667,25 @@ func step(t *testing.T, random *rand.Rand, c *Cache, w *twin) {
 	case 5:
 		c.ForgetPod(uid)
 		w.drop(&w.assumed, uid)
+	case 6:
+		c.RefusePod(uid)
+		if i := slices.IndexFunc(w.assumed, func(o object) bool { return o.Pod.UID == uid }); i >= 0 {
+			if w.assumed[i].bindings--; w.assumed[i].bindings == 0 {
+				w.drop(&w.assumed, uid)
+			}
+		}
 	default:
 		before, _ := w.view(node)
 		a, err := assume(c, uid, node, req)
-		known := slices.ContainsFunc(slices.Concat(w.objects, w.assumed), func(o object) bool { return o.Pod.UID == uid })
+		if i := slices.IndexFunc(w.assumed, func(o object) bool { return o.Pod.UID == uid }); i >= 0 && err == nil {
+			w.assumed[i].bindings++
+			break
+		}
+		known := slices.ContainsFunc(w.objects, func(o object) bool { return o.Pod.UID == uid })
 		if err != nil || known {
 			break
 		}
-		w.assumed = append(w.assumed, object{node, placement.Holding{Pod: ref(uid), Request: req, Assignment: a}})
+		w.assumed = append(w.assumed, object{node, placement.Holding{Pod: ref(uid), Request: req, Assignment: a}, 1})
 		after, _ := w.view(node)
 		for i, d := range after.Devices {
 			if d.Requested > before.Devices[i].Requested && d.Requested > d.Capacity {

@@ -5,9 +5,10 @@
 //	                AssumePod             AddPod (the watch: node and assignment)
 //	  unknown ───────────────▶ assumed ───────────────▶ bound ──┐ AddPod
 //	     ▲  ▲                    │  │     ConfirmPod      │  ▲──┘ (correction)
-//	     │  └──── ForgetPod ─────┘  │   (a read beside    │
-//	     │                          │     the watch)      │ RemovePod
-//	     └──────────────────────────┴─────────────────────┘ (terminal or gone)
+//	     │  └──── RefusePod ─────┘  │   (a read beside    │
+//	     │        ForgetPod         │     the watch)      │ RemovePod
+//	     │        ExpirePod         │                     │ (terminal or gone)
+//	     └──────────────────────────┴─────────────────────┘
 //
 //	AddPod from unknown → bound (a restart, another scheduler).
 //	RemovePod from unknown → nothing.
@@ -41,8 +42,9 @@
 //
 // An assumed pod has no time limit of its own in here. What has been assumed
 // for too long is handed to the caller, which asks the API server and then
-// calls ConfirmPod or ForgetPod: only the API server knows the outcome of a binding
-// whose answer was lost.
+// calls ConfirmPod or ExpirePod: only the API server knows the outcome of a binding
+// whose answer was lost. That a later binding of the same pod was refused says
+// nothing of such an earlier one, so bindings are counted.
 //
 // Pods that the kubelet could take for one another and that are not
 // interchangeable do not wait for the kubelet on one node at the same time,

@@ -247,7 +247,7 @@ func (e *Extender) bind(ctx context.Context, ref placement.PodRef, nodeName stri
 	node, _ := e.Cache.Node(nodeName)
 	binding, err := e.Names.Binding(ref, nodeName, assignment, node)
 	if err != nil {
-		e.Cache.ForgetPod(ref.UID)
+		e.Cache.RefusePod(ref.UID)
 		return none, err
 	}
 	if err := e.Cluster.Bind(ctx, binding); err != nil {
@@ -308,8 +308,12 @@ func (e *Extender) settle(ctx context.Context, ref placement.PodRef, nodeName st
 		e.confirm(pod)
 		return e.alreadyBound(pod, nodeName)
 	}
-	if gone || e.Cluster.Refused(cause) {
+	switch {
+	case gone:
 		e.Cache.ForgetPod(ref.UID)
+		return none, cause
+	case e.Cluster.Refused(cause):
+		e.Cache.RefusePod(ref.UID)
 		return none, cause
 	}
 	return none, fmt.Errorf("%w: the outcome is not known; the memory stays reserved until it is", cause)
@@ -322,7 +326,8 @@ func (e *Extender) settle(ctx context.Context, ref placement.PodRef, nodeName st
 // sender has given up: one that is still under way could otherwise land after
 // its memory was given to another pod.
 func (e *Extender) ReviewAssumed(ctx context.Context, limit time.Duration) {
-	for _, a := range e.Cache.AssumedBefore(e.Now().Add(-limit)) {
+	before := e.Now().Add(-limit)
+	for _, a := range e.Cache.AssumedBefore(before) {
 		log := e.Log.With(zap.Stringer("pod", a.Pod), zap.String("uid", a.Pod.UID), zap.String("node", a.Node))
 		pod, err := e.Cluster.ReadPod(ctx, a.Pod.Namespace, a.Pod.Name)
 		switch {
@@ -331,7 +336,7 @@ func (e *Extender) ReviewAssumed(ctx context.Context, limit time.Duration) {
 		case pod != nil && string(pod.UID) == a.Pod.UID && pod.Spec.NodeName != "" && !api.Terminal(pod):
 			e.confirm(pod)
 		default:
-			e.Cache.ForgetPod(a.Pod.UID)
+			e.Cache.ExpirePod(a.Pod.UID, before)
 			log.Info("assumed pod forgotten: it is not bound")
 		}
 	}

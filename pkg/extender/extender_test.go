@@ -369,6 +369,20 @@ func TestAPodWithAnUnknownOutcomeStaysWithItsNode(t *testing.T) {
 	}
 }
 
+// The second refusal says nothing of the first binding, which may still land.
+func TestARefusedRepetitionKeepsWhatTheFirstBindingMayStillTake(t *testing.T) {
+	w := newWorld(t)
+	pod := w.pod("pod", "3")
+	for _, w.cluster.bindErr = range []error{errLost, errRefused} {
+		if w.bind(pod, "pair") == "" {
+			t.Fatal("want an error")
+		}
+	}
+	if len(w.devicesOf("pair", pod)) != 1 {
+		t.Error("the memory is not reserved any more")
+	}
+}
+
 func TestReviewConfirmsWhatTheWatchMissed(t *testing.T) {
 	w := newWorld(t)
 	pod := w.pod("pod", "3")
