@@ -1,0 +1,206 @@
+package replay
+
+import (
+	"cmp"
+	"encoding/csv"
+	"errors"
+	"fmt"
+	"hash/fnv"
+	"io"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/gpumem/gpumem/pkg/gpu"
+)
+
+// Milli is the capacity of a GPU in a trace whose pods ask for a share of
+// whatever GPU they get.
+const Milli = 1000
+
+// ReadOpenB reads a fleet and a list of pods in the format of Alibaba's trace
+// cluster-trace-gpu-v2023 ("openb"):
+//
+//	sn,cpu_milli,memory_mib,gpu,model
+//	name,cpu_milli,memory_mib,num_gpu,gpu_milli[,gpu_spec,...]
+//
+// Pods ask for thousandths of a GPU, so every GPU has 1000 units.
+func ReadOpenB(name string, nodes, pods io.Reader) (Trace, error) {
+	t := Trace{Name: name}
+	err := eachRecord(nodes, []string{"sn", "cpu_milli", "memory_mib", "gpu", "model"}, func(r record) {
+		n := Node{Name: r.text("sn"), CPU: r.number("cpu_milli"), Memory: r.number("memory_mib")}
+		for range min(r.number("gpu"), maxGPUs) {
+			n.GPUs = append(n.GPUs, GPU{Model: r.text("model"), Capacity: Milli})
+		}
+		t.Nodes = append(t.Nodes, n)
+	})
+	if err != nil {
+		return Trace{}, fmt.Errorf("nodes: %w", err)
+	}
+	err = eachRecord(pods, []string{"name", "cpu_milli", "memory_mib", "num_gpu", "gpu_milli"}, func(r record) {
+		p := Pod{Name: r.text("name"), Shape: Shape{
+			CPU: r.number("cpu_milli"), Memory: r.number("memory_mib"),
+			GPUs: int(r.number("num_gpu")), Units: gpu.Units(r.number("gpu_milli")),
+			Models: strings.Trim(r.text("gpu_spec"), "|"),
+		}}
+		if p.GPUs == 0 {
+			p.Units, p.Models = 0, ""
+		}
+		t.Pods = append(t.Pods, p)
+	})
+	if err != nil {
+		return Trace{}, fmt.Errorf("pods: %w", err)
+	}
+	slices.SortStableFunc(t.Nodes, func(a, b Node) int { return cmp.Compare(a.Name, b.Name) })
+	return t, t.Validate()
+}
+
+// GiB is how much memory a GPU of each model is taken to have.
+type GiB map[string]gpu.Units
+
+// InGiB returns an openb trace with GPU memory in place of shares: GPUs have
+// the memory of their model, and a pod asks for its share of a reference model,
+// which is drawn by its name in proportion to the fleet's GPUs that it may use,
+// on nodes with as many as it needs.
+//
+// The trace says neither on which GPU a pod ran nor how much memory its GPUs
+// had; shares and the mix of GPUs are real, GiB are derived from them.
+func (t Trace) InGiB(name string, memory GiB) (Trace, error) {
+	out := Trace{Name: name, Pods: slices.Clone(t.Pods)}
+	for _, n := range t.Nodes {
+		n.GPUs = slices.Clone(n.GPUs)
+		for i, g := range n.GPUs {
+			capacity, ok := memory[g.Model]
+			if !ok {
+				return Trace{}, fmt.Errorf("%s: how much memory a %s has is not known", name, g.Model)
+			}
+			n.GPUs[i].Capacity = capacity
+		}
+		out.Nodes = append(out.Nodes, n)
+	}
+	for i := range out.Pods {
+		p := &out.Pods[i]
+		if p.GPUs == 0 {
+			continue
+		}
+		whole, ok := memory[t.reference(p.Name, p.Shape)]
+		if !ok {
+			return Trace{}, fmt.Errorf("%s: no node can hold pod %s", name, p.Name)
+		}
+		p.Units = max(1, (p.Units*whole+Milli-1)/Milli)
+	}
+	return out, out.Validate()
+}
+
+// reference draws the model of which a pod's share is taken.
+func (t Trace) reference(pod string, s Shape) string {
+	var models []string
+	count := make(map[string]uint64)
+	var all uint64
+	for _, n := range t.Nodes {
+		if len(n.GPUs) < s.GPUs || !s.allows(n.GPUs[0].Model) {
+			continue
+		}
+		model := n.GPUs[0].Model
+		if count[model] == 0 {
+			models = append(models, model)
+		}
+		count[model] += uint64(len(n.GPUs))
+		all += uint64(len(n.GPUs))
+	}
+	if all == 0 {
+		return ""
+	}
+	slices.Sort(models)
+	hash := fnv.New64a()
+	hash.Write([]byte(pod)) // never fails
+	at := hash.Sum64() % all
+	for _, model := range models {
+		if at < count[model] {
+			return model
+		}
+		at -= count[model]
+	}
+	return ""
+}
+
+// record is one line of a CSV file with a header. Its methods remember the first mistake.
+type record struct {
+	columns map[string]int
+	fields  []string
+	err     *error
+}
+
+// text returns a field; a column that the file lacks is empty.
+func (r record) text(column string) string {
+	if i, ok := r.columns[column]; ok && i < len(r.fields) {
+		return strings.TrimSpace(r.fields[i])
+	}
+	return ""
+}
+
+// number returns a whole number; an empty field is 0.
+func (r record) number(column string) int64 {
+	text := r.text(column)
+	if text == "" {
+		return 0
+	}
+	n, err := strconv.ParseInt(text, 10, 64)
+	if err == nil && (n < 0 || n > Unlimited) {
+		err = errors.New("out of range")
+	}
+	if err != nil && *r.err == nil {
+		*r.err = fmt.Errorf("column %s: %q: want a whole number of 0 or more", column, text)
+	}
+	return n
+}
+
+// decimal returns a number; an empty field is 0.
+func (r record) decimal(column string) float64 {
+	text := r.text(column)
+	if text == "" {
+		return 0
+	}
+	n, err := strconv.ParseFloat(text, 64)
+	if err != nil && *r.err == nil {
+		*r.err = fmt.Errorf("column %s: %q: want a number", column, text)
+	}
+	return n
+}
+
+// eachRecord calls each with the lines of a CSV file that has these columns.
+func eachRecord(from io.Reader, want []string, each func(record)) error {
+	reader := csv.NewReader(from)
+	reader.FieldsPerRecord = -1
+	reader.Comment = '#'
+	header, err := reader.Read()
+	if err != nil {
+		return fmt.Errorf("read the header: %w", err)
+	}
+	columns := make(map[string]int)
+	for i, name := range header {
+		columns[strings.TrimSpace(strings.TrimPrefix(name, "\ufeff"))] = i
+	}
+	for _, name := range want {
+		if _, ok := columns[name]; !ok {
+			return fmt.Errorf("column %s is missing: the file has %s", name, strings.Join(header, ","))
+		}
+	}
+	for {
+		fields, err := reader.Read()
+		if errors.Is(err, io.EOF) {
+			return nil
+		}
+		if err != nil {
+			return err
+		}
+		var mistake error
+		each(record{columns: columns, fields: fields, err: &mistake})
+		if mistake != nil {
+			line, _ := reader.FieldPos(0)
+			return fmt.Errorf("line %d: %w", line, mistake)
+		}
+	}
+}
+
+func splitModels(models string) []string { return strings.Split(models, "|") }
