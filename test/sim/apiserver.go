@@ -327,7 +327,7 @@ func (i *informer[T]) drop(name string, last any) {
 func (i *informer[T]) disconnect() {
 	if i.open && i.p.live {
 		i.open = false
-		i.w.after(i.w.between(10*tick, 4*time.Second), i.p, i.name+": lists again", i.relist)
+		i.w.after(i.w.between(10*tick, 8*time.Second), i.p, i.name+": lists again", i.relist)
 	}
 }
 

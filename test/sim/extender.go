@@ -79,7 +79,7 @@ func (e *extenderProc) missing() string {
 
 func (e *extenderProc) scheduleReview() {
 	e.w.after(reviewInterval, e.process, e.name+": review", func() {
-		if len(e.assumed(0)) == 0 {
+		if len(e.assumed(0)) == 0 && len(e.books.AssumedBefore(time.Now())) == 0 {
 			e.scheduleReview()
 			return
 		}

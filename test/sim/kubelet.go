@@ -16,6 +16,7 @@ import (
 
 	"github.com/gpumem/gpumem/pkg/allocation"
 	"github.com/gpumem/gpumem/pkg/gpu"
+	"github.com/gpumem/gpumem/pkg/placement"
 )
 
 // grant is what the kubelet records of one container: the checkpoint keeps it,
@@ -458,6 +459,16 @@ func (k *kubelet) list() ([]allocation.Held, map[string]bool) {
 	}
 	k.w.rng.Shuffle(len(held), func(i, j int) { held[i], held[j] = held[j], held[i] })
 	return held, known
+}
+
+// holdsNamesake reports whether another pod of that name has not ended here.
+func (k *kubelet) holdsNamesake(ref placement.PodRef) bool {
+	for uid, m := range k.managed {
+		if m.active() && m.spec.name == ref.Name && uid != ref.UID {
+			return true
+		}
+	}
+	return false
 }
 
 // devices is what ListAndWatch brings.

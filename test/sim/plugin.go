@@ -234,6 +234,9 @@ func (a nodePods) Correct(ctx context.Context, ref placement.PodRef, to placemen
 	leave := enter(ctx)
 	p.unlocked("Correct")
 	w.logf("  %s: PATCH %s to %v", p.name, ref.Name, to.Devices())
+	if knownSameName && p.m.kubelet.holdsNamesake(ref) {
+		w.excuse(p.m, "the plugin takes a pod for the one before it of that name")
+	}
 	var pod *v1.Pod
 	err = w.api.request(ctx, p.process, p.name+": PATCH "+ref.Name, true, func() error {
 		err := w.api.changePod(ref.Name, podUID(ref.UID), func(o *v1.Pod) { maps.Copy(o.Annotations, annotations) })
