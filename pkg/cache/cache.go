@@ -35,10 +35,12 @@ type pod struct {
 	node    string
 	assumed bool
 
-	// Of an assumed pod:
-	since    time.Time // the last binding was decided
-	bindings int       // those that may still land
+	bindings []time.Time // of an assumed pod: when those that may still land were decided
 }
+
+// since returns when the last binding of an assumed pod was decided that may
+// still land.
+func (p *pod) since() time.Time { return slices.MaxFunc(p.bindings, time.Time.Compare) }
 
 // New returns an empty cache.
 func New() *Cache {
@@ -98,13 +100,15 @@ func (c *Cache) RemovePod(uid string) {
 	c.remove(uid)
 }
 
-// RefusePod records that one binding of an assumed pod was refused for certain.
-// The assumption is taken back unless another binding of the pod may still
-// land.
-func (c *Cache) RefusePod(uid string) {
+// RefusePod records that the binding of an assumed pod that was decided at a
+// certain time was refused for certain. The assumption is taken back unless
+// another binding of the pod may still land.
+func (c *Cache) RefusePod(uid string, decided time.Time) {
 	c.forget(uid, func(p *pod) bool {
-		p.bindings--
-		return p.bindings == 0
+		if i := slices.IndexFunc(p.bindings, decided.Equal); i >= 0 {
+			p.bindings = slices.Delete(p.bindings, i, i+1)
+		}
+		return len(p.bindings) == 0
 	})
 }
 
@@ -116,7 +120,7 @@ func (c *Cache) ForgetPod(uid string) {
 // ExpirePod takes an assumption back unless a binding was decided at that time
 // or later: the caller has found the pod without a node since.
 func (c *Cache) ExpirePod(uid string, before time.Time) {
-	c.forget(uid, func(p *pod) bool { return p.since.Before(before) })
+	c.forget(uid, func(p *pod) bool { return p.since().Before(before) })
 }
 
 // forget takes an assumption back if it is over. A pod that has been confirmed
@@ -142,8 +146,7 @@ func (c *Cache) AssumePod(ref placement.PodRef, nodeName string, req placement.R
 	defer c.mu.Unlock()
 	if p, ok := c.pods[ref.UID]; ok {
 		if p.node == nodeName && !p.Assignment.None() {
-			p.since = now
-			p.bindings++
+			p.bindings = append(p.bindings, now)
 			return p.Assignment, nil
 		}
 		return placement.Assignment{}, &ElsewhereError{Node: p.node, Assumed: p.assumed}
@@ -158,7 +161,7 @@ func (c *Cache) AssumePod(ref placement.PodRef, nodeName string, req placement.R
 	}
 	c.put(&pod{
 		Holding: placement.Holding{Pod: ref, Request: req, Assignment: chosen},
-		node:    nodeName, assumed: true, since: now, bindings: 1,
+		node:    nodeName, assumed: true, bindings: []time.Time{now},
 	})
 	return chosen, nil
 }
@@ -211,8 +214,8 @@ func (c *Cache) AssumedBefore(before time.Time) []Assumed {
 	defer c.mu.Unlock()
 	var out []Assumed
 	for _, p := range c.pods {
-		if p.assumed && p.since.Before(before) {
-			out = append(out, Assumed{Pod: p.Pod, Node: p.node, Since: p.since})
+		if p.assumed && p.since().Before(before) {
+			out = append(out, Assumed{Pod: p.Pod, Node: p.node, Since: p.since()})
 		}
 	}
 	slices.SortFunc(out, func(a, b Assumed) int {

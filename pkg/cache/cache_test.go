@@ -131,7 +131,7 @@ func TestTransitions(t *testing.T) {
 		"assumed → unknown, refused": {
 			do: func(t *testing.T, c *Cache) {
 				mustAssume(t, c, "p", "n", ask(3))
-				c.RefusePod("p")
+				c.RefusePod("p", start)
 			},
 			want: []gpu.Units{0, 0, 0}, wantPod: "p",
 		},
@@ -139,8 +139,8 @@ func TestTransitions(t *testing.T) {
 			do: func(t *testing.T, c *Cache) {
 				mustAssume(t, c, "p", "n", ask(3))
 				mustAssume(t, c, "p", "n", ask(3))
-				c.RefusePod("p")
-				c.RefusePod("p")
+				c.RefusePod("p", start)
+				c.RefusePod("p", start)
 			},
 			want: []gpu.Units{0, 0, 0}, wantPod: "p",
 		},
@@ -148,7 +148,7 @@ func TestTransitions(t *testing.T) {
 			do: func(t *testing.T, c *Cache) {
 				mustAssume(t, c, "p", "n", ask(3))
 				mustAssume(t, c, "p", "n", ask(3))
-				c.RefusePod("p")
+				c.RefusePod("p", start)
 			},
 			want: []gpu.Units{3, 0, 0}, wantPod: "p", wantOn: "n", wantAssumed: true,
 		},
@@ -176,6 +176,17 @@ func TestTransitions(t *testing.T) {
 				c.ExpirePod("p", start.Add(time.Minute))
 			},
 			want: []gpu.Units{3, 0, 0}, wantPod: "p", wantOn: "n", wantAssumed: true,
+		},
+		"a second binding that is refused leaves an assumption as old as it was": {
+			do: func(t *testing.T, c *Cache) {
+				mustAssume(t, c, "p", "n", ask(3))
+				if _, err := c.AssumePod(ref("p"), "n", ask(3), "", start.Add(time.Minute)); err != nil {
+					t.Errorf("AssumePod: %v", err)
+				}
+				c.RefusePod("p", start.Add(time.Minute))
+				c.ExpirePod("p", start.Add(time.Minute))
+			},
+			want: []gpu.Units{0, 0, 0}, wantPod: "p",
 		},
 		"assumed → unknown, deleted": {
 			do: func(t *testing.T, c *Cache) {
@@ -218,7 +229,7 @@ func TestTransitions(t *testing.T) {
 			do: func(t *testing.T, c *Cache) {
 				mustAssume(t, c, "p", "n", ask(3))
 				c.AddPod("n", bound("p", ask(3), 0))
-				c.RefusePod("p")
+				c.RefusePod("p", start)
 				c.ExpirePod("p", start.Add(time.Hour))
 				c.ForgetPod("p")
 			},
@@ -519,7 +530,7 @@ func TestConcurrentAssumePod(t *testing.T) {
 					continue
 				}
 				if i%10 == 0 { // every tenth binding is refused once, and tried again
-					c.RefusePod(uid)
+					c.RefusePod(uid, start)
 					if a, err = assume(c, uid, fmt.Sprint("n", (i+k)%5), ask(1)); err != nil {
 						continue
 					}
@@ -668,7 +679,7 @@ func step(t *testing.T, random *rand.Rand, c *Cache, w *twin) {
 		c.ForgetPod(uid)
 		w.drop(&w.assumed, uid)
 	case 6:
-		c.RefusePod(uid)
+		c.RefusePod(uid, start)
 		if i := slices.IndexFunc(w.assumed, func(o object) bool { return o.Pod.UID == uid }); i >= 0 {
 			if w.assumed[i].bindings--; w.assumed[i].bindings == 0 {
 				w.drop(&w.assumed, uid)

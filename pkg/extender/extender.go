@@ -240,18 +240,19 @@ func (e *Extender) bind(ctx context.Context, ref placement.PodRef, nodeName stri
 		// kube-scheduler sends whoever names the resource, with 0 of it too.
 		return none, e.Cluster.Bind(ctx, api.PlainBinding(ref, nodeName))
 	}
-	assignment, err := e.Cache.AssumePod(ref, nodeName, req, e.Policy, e.Now())
+	now := e.Now()
+	assignment, err := e.Cache.AssumePod(ref, nodeName, req, e.Policy, now)
 	if err != nil {
 		return none, err
 	}
 	node, _ := e.Cache.Node(nodeName)
 	binding, err := e.Names.Binding(ref, nodeName, assignment, node)
 	if err != nil {
-		e.Cache.RefusePod(ref.UID)
+		e.Cache.RefusePod(ref.UID, now)
 		return none, err
 	}
 	if err := e.Cluster.Bind(ctx, binding); err != nil {
-		return e.settle(ctx, ref, nodeName, err)
+		return e.settle(ctx, ref, nodeName, now, err)
 	}
 	return assignment, nil
 }
@@ -287,8 +288,13 @@ func (e *Extender) alreadyBound(pod *v1.Pod, nodeName string) (placement.Assignm
 	return assignment, nil
 }
 
-// confirm books a pod that a read has shown to be bound.
+// confirm books a pod that a read has shown to be bound, unless it has ended.
 func (e *Extender) confirm(pod *v1.Pod) {
+	if api.Terminal(pod) {
+		e.Cache.ForgetPod(string(pod.UID))
+		e.Log.Info("assumed pod forgotten: it has ended", zap.Stringer("pod", api.Ref(pod)), zap.String("uid", string(pod.UID)))
+		return
+	}
 	holding, err := e.Names.Holding(pod)
 	e.Cache.ConfirmPod(pod.Spec.NodeName, holding)
 	e.Log.Info("assumed pod confirmed by a read",
@@ -297,8 +303,8 @@ func (e *Extender) confirm(pod *v1.Pod) {
 }
 
 // settle finds out what became of a binding that returned an error, and keeps
-// or forgets the assumption accordingly.
-func (e *Extender) settle(ctx context.Context, ref placement.PodRef, nodeName string, cause error) (placement.Assignment, error) {
+// or forgets the assumption accordingly. Decided is when it was assumed.
+func (e *Extender) settle(ctx context.Context, ref placement.PodRef, nodeName string, decided time.Time, cause error) (placement.Assignment, error) {
 	var none placement.Assignment
 	cause = fmt.Errorf("bind pod %s to node %s: %w", ref, nodeName, cause)
 	pod, err := e.Cluster.ReadPod(ctx, ref.Namespace, ref.Name)
@@ -313,7 +319,7 @@ func (e *Extender) settle(ctx context.Context, ref placement.PodRef, nodeName st
 		e.Cache.ForgetPod(ref.UID)
 		return none, cause
 	case e.Cluster.Refused(cause):
-		e.Cache.RefusePod(ref.UID)
+		e.Cache.RefusePod(ref.UID, decided)
 		return none, cause
 	}
 	return none, fmt.Errorf("%w: the outcome is not known; the memory stays reserved until it is", cause)
@@ -333,7 +339,7 @@ func (e *Extender) ReviewAssumed(ctx context.Context, limit time.Duration) {
 		switch {
 		case err != nil:
 			log.Warn("assumed pod cannot be read; it stays assumed", zap.Error(err))
-		case pod != nil && string(pod.UID) == a.Pod.UID && pod.Spec.NodeName != "" && !api.Terminal(pod):
+		case pod != nil && string(pod.UID) == a.Pod.UID && pod.Spec.NodeName != "":
 			e.confirm(pod)
 		default:
 			e.Cache.ExpirePod(a.Pod.UID, before)

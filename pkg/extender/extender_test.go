@@ -383,6 +383,42 @@ func TestARefusedRepetitionKeepsWhatTheFirstBindingMayStillTake(t *testing.T) {
 	}
 }
 
+// A repetition that is refused before it is sent must not keep the pod there.
+func TestAPodWhoseGPUHasGoneIsFreeToGoElsewhere(t *testing.T) {
+	w := newWorld(t)
+	pod := w.pod("pod", "3")
+	w.cluster.bindErr = errLost
+	if w.bind(pod, "pair") == "" {
+		t.Fatal("want an error")
+	}
+	w.Cache.SetNode("pair", inventory(gpu.Device{UUID: "GPU-bbbb", Capacity: 16}))
+	for range 4 {
+		w.now = w.now.Add(10 * time.Second)
+		if w.bind(pod, "pair") == "" {
+			t.Fatal("want an error")
+		}
+		w.ReviewAssumed(context.Background(), 30*time.Second)
+	}
+	if _, _, ok := w.Cache.Where("uid-pod"); ok {
+		t.Error("still assumed")
+	}
+}
+
+// The watch may never have told of such a pod, and would then not tell of its
+// end either.
+func TestAPodThatHasEndedWhenItsBindingIsSettledHoldsNothing(t *testing.T) {
+	w := newWorld(t)
+	pod := w.pod("pod", "3")
+	w.cluster.bindErr, w.cluster.landed = errLost, true
+	pod.Status.Phase = v1.PodFailed // the kubelet has refused it at once
+	if problem := w.bind(pod, "pair"); problem != "" {
+		t.Fatal(problem)
+	}
+	if got := w.devicesOf("pair", pod); len(got) > 0 {
+		t.Errorf("holds %v", got)
+	}
+}
+
 func TestReviewConfirmsWhatTheWatchMissed(t *testing.T) {
 	w := newWorld(t)
 	pod := w.pod("pod", "3")
