@@ -69,7 +69,7 @@ func start(ctx context.Context, log *zap.Logger, opts options) error {
 	if err != nil {
 		return err
 	}
-	policy, err := api.ParsePolicy(opts.policy)
+	policies, err := opts.policies()
 	if err != nil {
 		return err
 	}
@@ -89,7 +89,7 @@ func start(ctx context.Context, log *zap.Logger, opts options) error {
 	ext := &extender.Extender{
 		Log: log.Named("extender"), Names: names, Cache: books,
 		Cluster: controller.NewClient(watch, client),
-		Policy:  policy, Now: time.Now, Missing: watch.Missing,
+		Policy:  policies.GPU, NodePolicy: policies.Node, Now: time.Now, Missing: watch.Missing,
 	}
 	verbs, err := net.Listen("tcp", opts.listen)
 	if err != nil {

@@ -26,6 +26,7 @@ type options struct {
 
 	domain      string
 	policy      string
+	nodePolicy  string
 	assumeLimit time.Duration
 
 	kubeconfig string
@@ -59,7 +60,8 @@ func (o *options) parse(args []string, stdout io.Writer) error {
 	f.StringVar(&o.listen, "listen", o.listen, "`address` on which kube-scheduler calls filter, prioritize and bind; loopback only, for it asks for no credentials")
 	f.StringVar(&o.probeListen, "probe-listen", o.probeListen, "`address` of /healthz, /readyz and /version")
 	f.StringVar(&o.domain, "resource-domain", o.domain, "`domain` of the extended resources and annotations")
-	f.StringVar(&o.policy, "policy", o.policy, "`policy` for pods that name none: binpack or spread")
+	f.StringVar(&o.policy, "policy", o.policy, "`policy` by which GPUs are chosen for pods that name none: binpack or spread")
+	f.StringVar(&o.nodePolicy, "node-policy", o.nodePolicy, "`policy` by which nodes are chosen for them: binpack or spread; empty: that of --policy")
 	f.DurationVar(&o.assumeLimit, "assume-limit", o.assumeLimit, "how long a placement whose outcome is unknown is kept before the API server is asked")
 	f.StringVar(&o.kubeconfig, "kubeconfig", o.kubeconfig, "`file` with access to the API server; empty: that of the pod's service account")
 	f.Float32Var(&o.kubeQPS, "kube-api-qps", o.kubeQPS, "requests per second to the API server")
@@ -94,10 +96,8 @@ func (o *options) validate() error {
 	if _, err := api.NewNames(o.domain); err != nil {
 		errs = append(errs, fmt.Errorf("--resource-domain: %w", err))
 	}
-	if policy, err := api.ParsePolicy(o.policy); err != nil {
-		errs = append(errs, fmt.Errorf("--policy: %w", err))
-	} else if policy == placement.Exclusive {
-		errs = append(errs, errors.New("--policy: a pod must ask for exclusive itself, so that others see that it has; want binpack or spread"))
+	if _, err := o.policies(); err != nil {
+		errs = append(errs, err)
 	}
 	if least := 2 * controller.BindDeadline; o.assumeLimit < least {
 		errs = append(errs, fmt.Errorf("--assume-limit: %s is less than %s, within which a binding may still land", o.assumeLimit, least))
@@ -109,6 +109,27 @@ func (o *options) validate() error {
 		errs = append(errs, err)
 	}
 	return errors.Join(errs...)
+}
+
+// policies reads what the flags say of pods that name no policy.
+func (o *options) policies() (placement.Policies, error) {
+	gpus, err := readPolicy("policy", o.policy)
+	if o.nodePolicy == "" {
+		return placement.Policies{GPU: gpus}, err
+	}
+	nodes, nodeErr := readPolicy("node-policy", o.nodePolicy)
+	return placement.Policies{GPU: gpus, Node: nodes}, errors.Join(err, nodeErr)
+}
+
+func readPolicy(flag, value string) (placement.Policy, error) {
+	policy, err := api.ParsePolicy(value)
+	if policy == placement.Exclusive {
+		err = errors.New("a pod must ask for exclusive itself, so that others see that it has; want binpack or spread")
+	}
+	if err != nil {
+		return "", fmt.Errorf("--%s: %w", flag, err)
+	}
+	return policy, nil
 }
 
 // effective returns every flag's value, for the log.

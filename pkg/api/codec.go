@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -23,6 +24,7 @@ type inventoryJSON struct {
 	DriverVersion string          `json:"driverVersion,omitempty"`
 	Enforcement   gpu.Enforcement `json:"enforcement,omitempty"`
 	GPUs          []deviceJSON    `json:"gpus"`
+	NVLinks       [][3]int        `json:"nvlinks,omitempty"` // two indexes and the number of links between them
 }
 
 type deviceJSON struct {
@@ -34,6 +36,7 @@ type deviceJSON struct {
 	NUMANode          *int      `json:"numaNode,omitempty"`
 	PCI               string    `json:"pci,omitempty"`
 	ComputeCapability string    `json:"computeCapability,omitempty"`
+	Speed             int       `json:"speed,omitempty"`
 	Healthy           bool      `json:"healthy"`
 	Unhealthy         string    `json:"unhealthy,omitempty"`
 }
@@ -65,12 +68,17 @@ func EncodeInventory(inv gpu.Inventory) (string, error) {
 	for _, d := range inv.Devices {
 		j := deviceJSON{
 			UUID: d.UUID, Index: d.Index, Model: d.Model, MemoryMiB: d.MemoryMiB, Units: d.Capacity,
-			PCI: d.PCI, ComputeCapability: d.ComputeCapability, Healthy: d.Healthy, Unhealthy: d.Unhealthy,
+			PCI: d.PCI, ComputeCapability: d.ComputeCapability, Speed: d.Speed, Healthy: d.Healthy, Unhealthy: d.Unhealthy,
 		}
 		if d.NUMANode >= 0 {
 			j.NUMANode = &d.NUMANode
 		}
 		out.GPUs = append(out.GPUs, j)
+	}
+	for _, l := range inv.Links {
+		a, _ := inv.Device(l.A)
+		b, _ := inv.Device(l.B)
+		out.NVLinks = append(out.NVLinks, [3]int{a.Index, b.Index, l.Lanes})
 	}
 	data, err := json.Marshal(out)
 	return string(data), err
@@ -86,12 +94,22 @@ func DecodeInventory(s string) (gpu.Inventory, error) {
 	for _, j := range in.GPUs {
 		d := gpu.Device{
 			UUID: j.UUID, Index: j.Index, Model: j.Model, MemoryMiB: j.MemoryMiB, Capacity: j.Units,
-			NUMANode: -1, PCI: j.PCI, ComputeCapability: j.ComputeCapability, Healthy: j.Healthy, Unhealthy: j.Unhealthy,
+			NUMANode: -1, PCI: j.PCI, ComputeCapability: j.ComputeCapability, Speed: j.Speed, Healthy: j.Healthy, Unhealthy: j.Unhealthy,
 		}
 		if j.NUMANode != nil {
 			d.NUMANode = *j.NUMANode
 		}
 		inv.Devices = append(inv.Devices, d)
+	}
+	uuid := func(index int) gpu.UUID {
+		at := slices.IndexFunc(inv.Devices, func(d gpu.Device) bool { return d.Index == index })
+		if at < 0 {
+			return ""
+		}
+		return inv.Devices[at].UUID
+	}
+	for _, l := range in.NVLinks {
+		inv.Links = append(inv.Links, gpu.Link{A: uuid(l[0]), B: uuid(l[1]), Lanes: l[2]})
 	}
 	inv.Sort()
 	if err := inv.Validate(); err != nil {

@@ -15,9 +15,10 @@ import (
 var inventory = gpu.Inventory{
 	UnitMiB: 1024, DriverVersion: "615.10", Enforcement: gpu.EnforcementKernel,
 	Devices: []gpu.Device{
-		{UUID: "GPU-a", Index: 0, Model: "NVIDIA A100", MemoryMiB: 81920, Capacity: 79, NUMANode: 0, PCI: "00000000:3b:00.0", ComputeCapability: "8.0", Healthy: true},
+		{UUID: "GPU-a", Index: 0, Model: "NVIDIA A100", MemoryMiB: 81920, Capacity: 79, NUMANode: 0, PCI: "00000000:3b:00.0", ComputeCapability: "8.0", Speed: 100, Healthy: true},
 		{UUID: "GPU-b", Index: 3, MemoryMiB: 2048, Capacity: 2, NUMANode: -1, Unhealthy: "XID 79"},
 	},
+	Links: []gpu.Link{{A: "GPU-a", B: "GPU-b", Lanes: 12}},
 }
 
 func TestInventoryRoundTrip(t *testing.T) {
@@ -49,8 +50,8 @@ func TestInventoryForm(t *testing.T) {
 		t.Fatal(err)
 	}
 	want := `{"v":1,"unitMiB":1024,"driverVersion":"615.10","enforcement":"kernel","gpus":[` +
-		`{"uuid":"GPU-a","index":0,"model":"NVIDIA A100","memoryMiB":81920,"units":79,"numaNode":0,"pci":"00000000:3b:00.0","computeCapability":"8.0","healthy":true},` +
-		`{"uuid":"GPU-b","index":3,"memoryMiB":2048,"units":2,"healthy":false,"unhealthy":"XID 79"}]}`
+		`{"uuid":"GPU-a","index":0,"model":"NVIDIA A100","memoryMiB":81920,"units":79,"numaNode":0,"pci":"00000000:3b:00.0","computeCapability":"8.0","speed":100,"healthy":true},` +
+		`{"uuid":"GPU-b","index":3,"memoryMiB":2048,"units":2,"healthy":false,"unhealthy":"XID 79"}],"nvlinks":[[0,3,12]]}`
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("annotation (-want +got):\n%s", diff)
 	}
@@ -74,6 +75,9 @@ func TestDecodeInventory(t *testing.T) {
 		"more units than memory":     {`{"v":1,"unitMiB":1024,"gpus":[{"uuid":"a","memoryMiB":2048,"units":9000000000000000000}]}`, "units of 1024 MiB in 2048 MiB"},
 		"memory beyond all GPUs":     {`{"v":1,"unitMiB":1,"gpus":[{"uuid":"a","memoryMiB":9223372036854775807,"units":9223372036854775807}]}`, "at most"},
 		"a number beyond all":        {`{"v":1,"unitMiB":1e30}`, "not what gpumem writes"},
+		"a link to no GPU":           {`{"v":1,"unitMiB":1,"gpus":[{"uuid":"a","index":0}],"nvlinks":[[0,1,2]]}`, "link of 2 lanes from a to , want"},
+		"a link to itself":           {`{"v":1,"unitMiB":1,"gpus":[{"uuid":"a","index":0}],"nvlinks":[[0,0,2]]}`, "from one device to another"},
+		"a link of no lanes":         {`{"v":1,"unitMiB":1,"gpus":[{"uuid":"a","index":0},{"uuid":"b","index":1}],"nvlinks":[[0,1]]}`, "link of 0 lanes from a to b"},
 		"an enforcement of the next": {`{"v":1,"unitMiB":1,"enforcement":"quantum"}`, `enforcement "quantum"`},
 	}
 	for name, tc := range tests {

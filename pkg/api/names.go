@@ -46,6 +46,9 @@ func (n Names) Model() string { return n.domain + "/gpu-model" }
 // UUID is a list of globs that the GPU's UUID must match.
 func (n Names) UUID() string { return n.domain + "/gpu-uuid" }
 
+// ModelPreference is fastest or cheapest.
+func (n Names) ModelPreference() string { return n.domain + "/gpu-model-preference" }
+
 // Group puts pods of the same value on one GPU where possible.
 func (n Names) Group() string { return n.domain + "/gpu-group" }
 

@@ -133,6 +133,7 @@ func (n Names) readAnnotations(r *placement.Request, annotations map[string]stri
 		{n.Policy(), func(s string) (err error) { r.Policy, err = ParsePolicy(s); return err }},
 		{n.Model(), func(s string) (err error) { r.Models, err = readGlobs(s); return err }},
 		{n.UUID(), func(s string) (err error) { r.UUIDs, err = readGlobs(s); return err }},
+		{n.ModelPreference(), func(s string) (err error) { r.Preference, err = readPreference(s); return err }},
 		{n.Group(), func(s string) (err error) { r.Group, err = readWord(s); return err }},
 		{n.ExclusiveGroup(), func(s string) (err error) { r.ExclusiveGroup, err = readWord(s); return err }},
 		{n.EnforcementLevel(), func(s string) (err error) { r.Enforcement, err = gpu.ParseEnforcement(s); return err }},
@@ -158,25 +159,39 @@ func readCount(s string, containers []placement.Container) (int, error) {
 			return 0, fmt.Errorf("%q: container %q asks for %d units and %d%% of cores, which do not divide evenly over %d GPUs", s, c.Name, c.Units, c.Cores, count)
 		}
 	}
-	if c, left := wasteful(containers); count > 1 && left > c.Units {
-		return 0, fmt.Errorf("%q: container %q asks for %d units, fewer than the %d that the init containers before it leave, and the kubelet would not take them evenly of %d GPUs", s, c.Name, c.Units, left, count)
+	if count == 1 {
+		return 1, nil
+	}
+	units := func(c placement.Container) int64 { return int64(c.Units) }
+	cores := func(c placement.Container) int64 { return int64(c.Cores) }
+	const why = "that the init containers before it leave, and the kubelet would not take them evenly of"
+	if c, left := wasteful(containers, units); left > 0 {
+		return 0, fmt.Errorf("%q: container %q asks for %d units, fewer than the %d "+why+" %d GPUs", s, c.Name, c.Units, left, count)
+	}
+	if c, left := wasteful(containers, cores); left > 0 {
+		return 0, fmt.Errorf("%q: container %q asks for %d%% of cores, less than the %d%% "+why+" %d GPUs", s, c.Name, c.Cores, left, count)
 	}
 	return count, nil
 }
 
 // wasteful returns the first container that asks for less than what the init
-// containers before it leave to it. The kubelet takes such a container's slots
-// from theirs at random (k8s.io/kubernetes/pkg/kubelet/cm/devicemanager,
-// devicesToAllocate), which does no harm while they are all of one GPU.
-func wasteful(containers []placement.Container) (placement.Container, gpu.Units) {
-	var left gpu.Units
+// containers before it leave to it, and how much that is. The kubelet takes
+// such a container's slots from theirs at random
+// (k8s.io/kubernetes/pkg/kubelet/cm/devicemanager, devicesToAllocate), which
+// does no harm while they are all of one GPU.
+func wasteful(containers []placement.Container, amount func(placement.Container) int64) (placement.Container, int64) {
+	var left int64
 	for _, c := range containers {
-		if c.Units < left {
+		n := amount(c)
+		if n == 0 {
+			continue // the kubelet does not ask for it
+		}
+		if n < left {
 			return c, left
 		}
 		left = 0
 		if c.Kind == placement.Init {
-			left = c.Units
+			left = n
 		}
 	}
 	return placement.Container{}, 0
@@ -189,6 +204,14 @@ func ParsePolicy(s string) (placement.Policy, error) {
 		return p, nil
 	}
 	return "", fmt.Errorf("policy %q: want binpack, spread or exclusive", s)
+}
+
+func readPreference(s string) (placement.Preference, error) {
+	switch p := placement.Preference(s); p {
+	case placement.Fastest, placement.Cheapest:
+		return p, nil
+	}
+	return "", fmt.Errorf("%q: want fastest or cheapest", s)
 }
 
 func readGlobs(s string) ([]string, error) {

@@ -145,6 +145,10 @@ func TestRequestAnnotations(t *testing.T) {
 		"a count with a large app after a small init container": {
 			annotations: []string{"gpu-count", "2"}, init: "10", want: func(r *placement.Request) { r.Count = 2 },
 		},
+		"a preference for speed":    {annotations: []string{"gpu-model-preference", "fastest"}, want: func(r *placement.Request) { r.Preference = placement.Fastest }},
+		"a preference for price":    {annotations: []string{"gpu-model-preference", "cheapest"}, want: func(r *placement.Request) { r.Preference = placement.Cheapest }},
+		"another preference":        {annotations: []string{"gpu-model-preference", "newest"}, wantErr: `annotation gpumem.dev/gpu-model-preference: "newest": want fastest or cheapest`},
+		"an empty preference":       {annotations: []string{"gpu-model-preference", ""}, wantErr: "want fastest or cheapest"},
 		"binpack":                   {annotations: []string{"policy", "binpack"}, want: func(r *placement.Request) { r.Policy = placement.Binpack }},
 		"spread":                    {annotations: []string{"policy", "spread"}, want: func(r *placement.Request) { r.Policy = placement.Spread }},
 		"exclusive":                 {annotations: []string{"policy", "exclusive"}, want: func(r *placement.Request) { r.Policy = placement.Exclusive }},
@@ -298,18 +302,41 @@ func TestHoldsAndStates(t *testing.T) {
 	}
 }
 
+func TestCoresOverSeveralGPUs(t *testing.T) {
+	two := func(p *v1.Pod) *v1.Pod { return annotated(p, "gpu-count", "2") }
+	tests := map[string]struct {
+		pod     *v1.Pod
+		wantErr string
+	}{
+		"they divide":      {pod: two(pod(container("c", "gpu-mem", "4", "gpu-core", "60")))},
+		"they do not":      {pod: two(pod(container("c", "gpu-mem", "4", "gpu-core", "55"))), wantErr: `"2": container "c" asks for 4 units and 55% of cores, which do not divide evenly over 2 GPUs`},
+		"an init has less": {pod: two(withInit(pod(container("c", "gpu-mem", "4", "gpu-core", "60")), container("i", "gpu-mem", "4", "gpu-core", "20")))},
+		"an init has more": {pod: two(withInit(pod(container("c", "gpu-mem", "4", "gpu-core", "20")), container("i", "gpu-mem", "4", "gpu-core", "60"))), wantErr: `container "c" asks for 20% of cores, less than the 60% that the init containers before it leave`},
+		"an init has more, a container in between has none": {
+			pod: two(withInit(pod(container("b", "gpu-mem", "4"), container("c", "gpu-mem", "4", "gpu-core", "20")), container("i", "gpu-mem", "4", "gpu-core", "60"))), wantErr: `container "c" asks for 20%`,
+		},
+		"a sidecar keeps its own": {pod: two(withInit(pod(container("c", "gpu-mem", "4", "gpu-core", "20")), sidecar(container("s", "gpu-mem", "4", "gpu-core", "60"))))},
+	}
+	for name, tc := range tests {
+		t.Run(name, func(t *testing.T) {
+			_, err := names(t).Request(tc.pod)
+			checkError(t, err, tc.wantErr)
+		})
+	}
+}
+
 func TestNames(t *testing.T) {
 	n, err := NewNames("aliyun.com")
 	if err != nil {
 		t.Fatal(err)
 	}
 	got := []string{
-		n.Domain(), string(n.GPUMem()), string(n.GPUCore()), n.Count(), n.Policy(), n.Model(), n.UUID(), n.Group(),
+		n.Domain(), string(n.GPUMem()), string(n.GPUCore()), n.Count(), n.Policy(), n.Model(), n.UUID(), n.ModelPreference(), n.Group(),
 		n.ExclusiveGroup(), n.EnforcementLevel(), n.Assignment(), n.Index(), n.Inventory(),
 	}
 	want := []string{
 		"aliyun.com", "aliyun.com/gpu-mem", "aliyun.com/gpu-core", "aliyun.com/gpu-count", "aliyun.com/policy", "aliyun.com/gpu-model",
-		"aliyun.com/gpu-uuid", "aliyun.com/gpu-group", "aliyun.com/exclusive-group", "aliyun.com/enforcement", "aliyun.com/assignment",
+		"aliyun.com/gpu-uuid", "aliyun.com/gpu-model-preference", "aliyun.com/gpu-group", "aliyun.com/exclusive-group", "aliyun.com/enforcement", "aliyun.com/assignment",
 		"aliyun.com/gpu-index", "aliyun.com/inventory",
 	}
 	if diff := cmp.Diff(want, got); diff != "" {

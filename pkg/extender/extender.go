@@ -40,8 +40,10 @@ type Extender struct {
 	Names   api.Names
 	Cache   *cache.Cache
 	Cluster Cluster
-	Policy  placement.Policy // for pods that name none
+	Policy  placement.Policy // of GPUs, for pods that name none
 	Now     func() time.Time
+
+	NodePolicy placement.Policy // the same of nodes; empty: as for GPUs
 
 	// Missing says what is not ready yet, and is empty when the cache can be
 	// believed.
@@ -182,7 +184,7 @@ func (e *Extender) Prioritize(_ context.Context, args *extenderv1.ExtenderArgs) 
 	req, err := e.Names.Request(args.Pod)
 	scores := make([]int64, len(nodes))
 	if err == nil && !req.Empty() && e.Missing() == "" {
-		scores = placement.Rank(e.Policy, req, nodes)
+		scores = placement.Rank(placement.Policies{GPU: e.Policy, Node: e.NodePolicy}, req, nodes)
 	}
 	best := ""
 	for i, node := range nodes {

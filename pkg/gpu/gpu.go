@@ -31,9 +31,16 @@ type Device struct {
 	NUMANode          int    // -1 when unknown
 	PCI               string // bus address, for example "00000000:3b:00.0"
 	ComputeCapability string // for example "8.0"; empty when unknown
+	Speed             int    // relative to other models, an A100 being 100; 0 when unknown
 
 	Healthy   bool
 	Unhealthy string // why the GPU is not healthy; empty when it is
+}
+
+// Link is a way between two GPUs of a node that is faster than the bus.
+type Link struct {
+	A, B  UUID
+	Lanes int // how many NVLinks it is made of
 }
 
 // Inventory is what a node offers.
@@ -42,6 +49,7 @@ type Inventory struct {
 	DriverVersion string
 	Enforcement   Enforcement
 	Devices       []Device // sorted by Index
+	Links         []Link   // between these; each pair once
 }
 
 // Device returns the device with that UUID.
@@ -67,9 +75,13 @@ func (inv Inventory) Capacity() Units {
 // product of amounts overflows. It is a million TiB.
 const maxMiB = 1 << 40
 
+// maxLanes bounds a link, for the same reason.
+const maxLanes = 1 << 10
+
 // Validate reports what makes an inventory unusable: a unit that is not
 // positive, an enforcement that is not known, a device without a UUID, a UUID
-// or an index that occurs twice, more units than fit into the memory.
+// or an index that occurs twice, more units than fit into the memory, a link
+// that does not lead from one device to another.
 func (inv Inventory) Validate() error {
 	if inv.UnitMiB <= 0 || inv.UnitMiB > maxMiB {
 		return fmt.Errorf("unit is %d MiB, want 1 to %d", inv.UnitMiB, int64(maxMiB))
@@ -97,6 +109,11 @@ func (inv Inventory) Validate() error {
 			return fmt.Errorf("device %s has %d units of %d MiB in %d MiB", d.UUID, d.Capacity, inv.UnitMiB, d.MemoryMiB)
 		}
 		uuids[d.UUID], indexes[d.Index] = true, true
+	}
+	for _, l := range inv.Links {
+		if !uuids[l.A] || !uuids[l.B] || l.A == l.B || l.Lanes < 1 || l.Lanes > maxLanes {
+			return fmt.Errorf("link of %d lanes from %s to %s, want 1 to %d from one device to another", l.Lanes, l.A, l.B, maxLanes)
+		}
 	}
 	return nil
 }

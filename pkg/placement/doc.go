@@ -26,6 +26,17 @@
 // It is subtracted from all until the device plugin has said where it is: for a
 // moment too little is offered, never too much.
 //
+// Several GPUs of one pod are chosen as a set: the fewest pairs without an
+// NVLink first, for one such pair holds up all that they do together; then the
+// most NVLinks; then the fewest pairs on two NUMA nodes. This goes before the
+// policy. Every set is tried: of eight GPUs there are at most 70 of a size.
+//
+// What a pod likes is ordered, never added up: a pod of its group, the model,
+// nearness, the policy. Weights would have to be explained, and tuned.
+//
+// A pod's own policy is of GPUs and of nodes. One for nodes alone would be a
+// second word for what topologySpreadConstraints and affinity say of pods.
+//
 // A node's refusal is a value with numbers in it, not a sentence: who prints it
 // decides on the words, and nobody has to parse them back.
 package placement

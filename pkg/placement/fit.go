@@ -74,18 +74,19 @@ func (v Verdict) String() string {
 	case Unhealthy, Occupied:
 		return need + "; " + v.devices() + v.anywhere()
 	case Fragmented:
-		n, _ := gpu.Scale(v.Node.freeFor(v.Request), v.Node.UnitMiB)
-		return fmt.Sprintf("%s; free: %s (%d in all, fragmented)%s", need, v.devices(), n, v.anywhere())
+		free := v.Node.freeFor(v.Request)
+		n, _ := gpu.Scale(free.units, v.Node.UnitMiB)
+		return fmt.Sprintf("%s; free: %s (%d%s in all, fragmented)%s", need, v.devices(), n, v.cores(free.cores), v.anywhere())
 	default:
 		free := v.Node.freeFor(v.Request)
-		return fmt.Sprintf("%s; free: %s (%s in all)%s", need, v.devices(), gpu.Format(free, v.Node.UnitMiB), v.anywhere())
+		return fmt.Sprintf("%s; free: %s (%s%s in all)%s", need, v.devices(), gpu.Format(free.units, v.Node.UnitMiB), v.cores(free.cores), v.anywhere())
 	}
 }
 
 // need says what the pod wants, and of which GPUs.
 func (v Verdict) need() string {
 	units, cores := v.Request.Share()
-	s := "needs " + amount(v.Node, units, cores) + " on "
+	s := "needs " + gpu.Format(units, v.Node.UnitMiB) + v.cores(cores) + " on "
 	if n := v.Request.GPUs(); n > 1 {
 		s += fmt.Sprintf("each of %d GPUs", n)
 	} else {
@@ -106,7 +107,6 @@ func (v Verdict) need() string {
 // devices lists the devices that pass the pod's globs, each with what it has
 // free or why that does not count.
 func (v Verdict) devices() string {
-	_, cores := v.Request.Share()
 	var parts []string
 	for _, d := range v.Node.Devices {
 		if !v.Request.allows(d) {
@@ -120,10 +120,7 @@ func (v Verdict) devices() string {
 			part += "occupied"
 		default:
 			n, _ := gpu.Scale(left.units, v.Node.UnitMiB)
-			part += fmt.Sprint(n)
-			if cores > 0 {
-				part += fmt.Sprintf(" and %d%% of cores", left.cores)
-			}
+			part += fmt.Sprint(n) + v.cores(left.cores)
 		}
 		parts = append(parts, part)
 	}
@@ -145,10 +142,15 @@ func (v Verdict) largest() string {
 			most = max(most, d.Capacity)
 		}
 	}
-	if v.Request.Cores() > 0 {
-		return amount(v.Node, most, gpu.CoresPerDevice)
+	return gpu.Format(most, v.Node.UnitMiB) + v.cores(gpu.CoresPerDevice)
+}
+
+// cores is what to add to an amount of memory if the pod asks for cores too.
+func (v Verdict) cores(percent int) string {
+	if v.Request.Cores() == 0 {
+		return ""
 	}
-	return amount(v.Node, most, 0)
+	return fmt.Sprintf(" and %d%% of cores", percent)
 }
 
 func (v Verdict) largeEnough() (n int) {
@@ -158,14 +160,6 @@ func (v Verdict) largeEnough() (n int) {
 		}
 	}
 	return n
-}
-
-func amount(n Node, units gpu.Units, cores int) string {
-	s := gpu.Format(units, n.UnitMiB)
-	if cores > 0 {
-		s += fmt.Sprintf(" and %d%% of cores", cores)
-	}
-	return s
 }
 
 func globs(r Request) string { return strings.Join(slices.Concat(r.Models, r.UUIDs), ",") }
@@ -185,6 +179,8 @@ type room struct {
 	units gpu.Units
 	cores int
 }
+
+func (r room) covers(units gpu.Units, cores int) bool { return r.units >= units && r.cores >= cores }
 
 // room returns what is left of a device when each pod without a known device
 // is taken to be on it, with all that it holds: how it is split, if it is, is
@@ -223,10 +219,12 @@ func (n Node) apart(r Request, d Device) bool {
 
 // freeFor returns what is free in all on the devices that the request may use,
 // large enough or not: were it on one of them, it might do.
-func (n Node) freeFor(r Request) (sum gpu.Units) {
+func (n Node) freeFor(r Request) (sum room) {
 	for _, d := range n.Devices {
 		if r.allows(d) && d.Healthy && n.apart(r, d) {
-			sum += n.room(d).units
+			left := n.room(d)
+			sum.units += left.units
+			sum.cores += left.cores
 		}
 	}
 	return sum
@@ -250,7 +248,7 @@ func candidates(req Request, node Node) ([]Device, Reason) {
 	}
 	units, cores := req.Share()
 	want := req.GPUs()
-	var allowed, large, healthy, apart, roomy int
+	var allowed, large, healthy, apart int
 	var fitting []Device
 	for _, d := range node.Devices {
 		if !req.allows(d) {
@@ -269,12 +267,7 @@ func candidates(req Request, node Node) ([]Device, Reason) {
 			continue
 		}
 		apart++
-		left := node.room(d)
-		if left.units < units {
-			continue
-		}
-		roomy++
-		if left.cores >= cores {
+		if node.room(d).covers(units, cores) {
 			fitting = append(fitting, d)
 		}
 	}
@@ -291,7 +284,7 @@ func candidates(req Request, node Node) ([]Device, Reason) {
 		return nil, Unhealthy
 	case apart < want:
 		return nil, Occupied
-	case roomy < want && node.freeFor(req) >= gpu.Units(want)*units:
+	case node.freeFor(req).covers(gpu.Units(want)*units, want*cores):
 		return nil, Fragmented
 	default:
 		return nil, Insufficient

@@ -28,6 +28,12 @@ func sick(d *gpu.Device) { d.Healthy, d.Unhealthy = false, "XID 79" }
 
 func model(m string) func(*gpu.Device) { return func(d *gpu.Device) { d.Model = m } }
 
+func numa(n int) func(*gpu.Device) { return func(d *gpu.Device) { d.NUMANode = n } }
+
+func speed(n int) func(*gpu.Device) { return func(d *gpu.Device) { d.Speed = n } }
+
+func link(a, b, lanes int) gpu.Link { return gpu.Link{A: uuid(a), B: uuid(b), Lanes: lanes} }
+
 func inventory(devices ...gpu.Device) gpu.Inventory {
 	return gpu.Inventory{UnitMiB: 1024, Devices: devices}
 }
@@ -51,6 +57,7 @@ func globsOf(globs ...string) func(*Request)    { return func(r *Request) { r.Mo
 func uuids(globs ...string) func(*Request)      { return func(r *Request) { r.UUIDs = globs } }
 func group(g string) func(*Request)             { return func(r *Request) { r.Group = g } }
 func exclusiveGroup(g string) func(*Request)    { return func(r *Request) { r.ExclusiveGroup = g } }
+func prefers(p Preference) func(*Request)       { return func(r *Request) { r.Preference = p } }
 func enforced(e gpu.Enforcement) func(*Request) { return func(r *Request) { r.Enforcement = e } }
 
 // hold returns a pod that holds its share of each of the devices.
@@ -182,11 +189,15 @@ func TestFit(t *testing.T) {
 		},
 		"two jobs of 60 per cent on one GPU": {
 			req: ask(1, cores(60)), node: node(inventory(device(0, 10)), hold("a", ask(1, cores(60)), 0)), want: Insufficient,
-			wantSentence: "needs 1 GiB and 60% of cores on one GPU; free: GPU0 9 and 40% of cores (9 GiB in all)",
+			wantSentence: "needs 1 GiB and 60% of cores on one GPU; free: GPU0 9 and 40% of cores (9 GiB and 40% of cores in all)",
 		},
 		"memory is free on one GPU and cores on the other": {
-			req: ask(5, cores(60)), node: node(two, hold("a", ask(8), 0), hold("b", ask(1, cores(60)), 1)), want: Insufficient,
-			wantSentence: "needs 5 GiB and 60% of cores on one GPU; free: GPU0 2 and 100% of cores, GPU1 9 and 40% of cores (11 GiB in all)",
+			req: ask(5, cores(60)), node: node(two, hold("a", ask(8), 0), hold("b", ask(1, cores(60)), 1)), want: Fragmented,
+			wantSentence: "needs 5 GiB and 60% of cores on one GPU; free: GPU0 2 and 100% of cores, GPU1 9 and 40% of cores (11 and 140% of cores in all, fragmented)",
+		},
+		"a third job of 60 per cent, for which the node's sum has room": {
+			req: ask(1, cores(60)), node: node(two, hold("a", ask(1, cores(60)), 0), hold("b", ask(1, cores(60)), 1)), want: Fragmented,
+			wantSentence: "needs 1 GiB and 60% of cores on one GPU; free: GPU0 9 and 40% of cores, GPU1 9 and 40% of cores (18 and 80% of cores in all, fragmented)",
 		},
 		"a job of 60 per cent beside one of 40": {
 			req: ask(1, cores(60)), node: node(inventory(device(0, 10)), hold("a", ask(1, cores(40)), 0)), want: Fits,
@@ -345,6 +356,7 @@ func TestInterchangeable(t *testing.T) {
 		"cores":            ask(3, cores(20)),
 		"count":            ask(3, cores(10), count(3)),
 		"policy":           ask(3, cores(10), policy(Spread)),
+		"preference":       ask(3, cores(10), prefers(Fastest)),
 		"models":           ask(3, cores(10), globsOf("A*")),
 		"uuids":            ask(3, cores(10), uuids("*")),
 		"group":            ask(3, cores(10), group("g")),
@@ -364,7 +376,22 @@ func TestInterchangeable(t *testing.T) {
 	if !base.Interchangeable(renamed) {
 		t.Error("pods that differ in a container's name are not called interchangeable")
 	}
-	if !base.Confusable(different["cores"]) || base.Confusable(different["units"]) || base.Confusable(Request{}) || (Request{}).Confusable(base) {
-		t.Error("Confusable does not go by the amount of the first container alone")
+	for name, tc := range map[string]struct {
+		a, b Request
+		want bool
+	}{
+		"as much memory":                     {base, different["cores"], true},
+		"as many cores":                      {base, different["units"], true},
+		"nothing alike":                      {base, ask(4, cores(20)), false},
+		"no cores are not as many":           {ask(3), ask(4), false},
+		"the cores of a second container":    {Request{Containers: []Container{{Units: 1}, {Units: 9, Cores: 10}}}, base, true},
+		"the memory of a second container":   {Request{Containers: []Container{{Units: 1}, {Units: 3}}}, base, false},
+		"a pod that asks for nothing":        {base, Request{}, false},
+		"two pods that ask for nothing":      {Request{}, Request{}, false},
+		"the cores are a later question too": {Request{Containers: []Container{{Units: 1, Cores: 5}, {Units: 9, Cores: 10}}}, base, false},
+	} {
+		if tc.a.Confusable(tc.b) != tc.want || tc.b.Confusable(tc.a) != tc.want {
+			t.Errorf("%s: Confusable is not %t both ways", name, tc.want)
+		}
 	}
 }

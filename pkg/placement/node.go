@@ -81,6 +81,7 @@ type Node struct {
 	DriverVersion string
 	Enforcement   gpu.Enforcement
 	Devices       []Device // by index
+	Links         []gpu.Link
 
 	// Unattributed are pods on this node that no device is known of.
 	Unattributed []Holding
@@ -89,7 +90,7 @@ type Node struct {
 // NewNode puts holdings on the devices of an inventory. The order of the
 // holdings does not matter.
 func NewNode(name string, inv gpu.Inventory, holdings []Holding) Node {
-	n := Node{Name: name, UnitMiB: inv.UnitMiB, DriverVersion: inv.DriverVersion, Enforcement: inv.Enforcement}
+	n := Node{Name: name, UnitMiB: inv.UnitMiB, DriverVersion: inv.DriverVersion, Enforcement: inv.Enforcement, Links: inv.Links}
 	at := make(map[gpu.UUID]int, len(inv.Devices))
 	n.Devices = make([]Device, len(inv.Devices))
 	for i, d := range inv.Devices {

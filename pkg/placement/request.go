@@ -1,6 +1,7 @@
 package placement
 
 import (
+	"math"
 	"path"
 	"slices"
 	"strings"
@@ -43,6 +44,30 @@ const (
 	Exclusive Policy = "exclusive" // alone on its GPUs
 )
 
+// Preference says which models of GPU a pod likes best. It keeps no pod from any.
+type Preference string
+
+// The preferences that a pod can state.
+const (
+	Fastest  Preference = "fastest"
+	Cheapest Preference = "cheapest" // the slowest
+)
+
+// cost orders GPUs by their speed, the one to prefer first. One whose speed is
+// not known is the last choice in either case.
+func (p Preference) cost(speed int) int {
+	switch {
+	case p == Fastest:
+		return -speed
+	case p == Cheapest && speed == 0:
+		return math.MaxInt
+	case p == Cheapest:
+		return speed
+	default:
+		return 0
+	}
+}
+
 // Request is what one pod asks for. The zero value asks for nothing.
 type Request struct {
 	Containers []Container // init containers and sidecars first, in the order of the pod spec; those without a share are left out
@@ -51,6 +76,8 @@ type Request struct {
 
 	Models []string // globs a device's model must match, "!" excludes; empty: any
 	UUIDs  []string // the same for its UUID
+
+	Preference Preference // empty: none
 
 	Group          string // on one GPU with pods of the same value where possible
 	ExclusiveGroup string // never on one GPU with a pod of the same value
@@ -108,17 +135,31 @@ func (r Request) Interchangeable(o Request) bool {
 	sameAmounts := func(a, b Container) bool {
 		return a.Kind == b.Kind && a.Units == b.Units && a.Cores == b.Cores
 	}
-	return r.GPUs() == o.GPUs() && r.Policy == o.Policy &&
+	return r.GPUs() == o.GPUs() && r.Policy == o.Policy && r.Preference == o.Preference &&
 		r.Group == o.Group && r.ExclusiveGroup == o.ExclusiveGroup && r.Enforcement == o.Enforcement &&
 		slices.Equal(r.Models, o.Models) && slices.Equal(r.UUIDs, o.UUIDs) &&
 		slices.EqualFunc(r.Containers, o.Containers, sameAmounts)
 }
 
 // Confusable reports whether the kubelet's first question for one pod could be
-// its first question for the other: it names an amount and no pod. From the
-// second question on, the IDs already given tell the two apart.
+// its first question for the other: it names an amount, of memory or of cores,
+// and no pod. From the second question on, the IDs already given tell the two
+// apart.
 func (r Request) Confusable(o Request) bool {
-	return !r.Empty() && !o.Empty() && r.Containers[0].Units == o.Containers[0].Units
+	if r.Empty() || o.Empty() {
+		return false
+	}
+	cores := r.firstCores()
+	return r.Containers[0].Units == o.Containers[0].Units || cores > 0 && cores == o.firstCores()
+}
+
+func (r Request) firstCores() int {
+	for _, c := range r.Containers {
+		if c.Cores > 0 {
+			return c.Cores
+		}
+	}
+	return 0
 }
 
 // MatchGlobs reports whether something passes a list of globs under one of its
