@@ -33,13 +33,14 @@ type node struct {
 type pod struct {
 	placement.Holding
 	node    string
-	assumed bool
+	assumed bool // the watch has not told of it yet
+	read    bool // of an assumed pod: a read beside the watch has
 
-	bindings []time.Time // of an assumed pod: when those that may still land were decided
+	bindings []time.Time // of an assumed pod: when those that may still land were decided, or the read
 }
 
-// since returns when the last binding of an assumed pod was decided that may
-// still land.
+// since returns what is the latest of an assumed pod: when a binding was decided
+// that may still land, or when it was read.
 func (p *pod) since() time.Time { return slices.MaxFunc(p.bindings, time.Time.Compare) }
 
 // New returns an empty cache.
@@ -81,14 +82,15 @@ func (c *Cache) AddPod(nodeName string, h placement.Holding) {
 	c.put(&pod{Holding: h, node: nodeName})
 }
 
-// ConfirmPod records what a read beside the watch said of an assumed pod. If
-// the watch was faster, it knows better, and nothing is done: the pod may be
-// gone by now.
-func (c *Cache) ConfirmPod(nodeName string, h placement.Holding) {
+// ConfirmPod records what a read beside the watch said of an assumed pod, and
+// when. If the watch was faster, it knows better, and nothing is done: the pod
+// may be gone by now. If it is slower, it may never tell of the pod: one that is
+// gone before the watch has seen it must be found by another read.
+func (c *Cache) ConfirmPod(nodeName string, h placement.Holding, now time.Time) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if p, ok := c.pods[h.Pod.UID]; ok && p.assumed {
-		c.put(&pod{Holding: h, node: nodeName})
+		c.put(&pod{Holding: h, node: nodeName, assumed: true, read: true, bindings: []time.Time{now}})
 	}
 }
 
@@ -112,7 +114,8 @@ func (c *Cache) RefusePod(uid string, decided time.Time) {
 	})
 }
 
-// ForgetPod takes an assumption back: no binding of the pod can land any more.
+// ForgetPod takes an assumption back: the pod is gone, or no binding of it can
+// land any more.
 func (c *Cache) ForgetPod(uid string) {
 	c.forget(uid, func(*pod) bool { return true })
 }
@@ -123,8 +126,8 @@ func (c *Cache) ExpirePod(uid string, before time.Time) {
 	c.forget(uid, func(p *pod) bool { return p.since().Before(before) })
 }
 
-// forget takes an assumption back if it is over. A pod that has been confirmed
-// in the meantime stays.
+// forget takes an assumption back if it is over. A pod of which the watch has
+// told in the meantime stays.
 func (c *Cache) forget(uid string, over func(*pod) bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -149,7 +152,7 @@ func (c *Cache) AssumePod(ref placement.PodRef, nodeName string, req placement.R
 			p.bindings = append(p.bindings, now)
 			return p.Assignment, nil
 		}
-		return placement.Assignment{}, &ElsewhereError{Node: p.node, Assumed: p.assumed}
+		return placement.Assignment{}, &ElsewhereError{Node: p.node, Assumed: p.assumed && !p.read}
 	}
 	n, ok := c.lookup(nodeName)
 	if !ok || !n.known {
@@ -199,7 +202,8 @@ func confusedWith(n placement.Node, ref placement.PodRef, req placement.Request,
 	return placement.PodRef{}, false
 }
 
-// Assumed is a pod whose binding is on its way.
+// Assumed is a pod whose binding is on its way, or of whose binding the watch
+// has not told yet.
 type Assumed struct {
 	Pod   placement.PodRef
 	Node  string
@@ -207,7 +211,7 @@ type Assumed struct {
 }
 
 // AssumedBefore returns the assumed pods of which no binding was decided at a
-// point in time or later, oldest first. The caller reads each from the API
+// point in time or later, and no read was told, oldest first. The caller reads each from the API
 // server and calls ConfirmPod or ExpirePod.
 func (c *Cache) AssumedBefore(before time.Time) []Assumed {
 	c.mu.Lock()
@@ -232,7 +236,7 @@ func (c *Cache) Where(uid string) (nodeName string, assumed, ok bool) {
 	if !ok {
 		return "", false, false
 	}
-	return p.node, p.assumed, true
+	return p.node, p.assumed && !p.read, true
 }
 
 // Node returns one node. It takes no lock, and the value does not change.

@@ -110,7 +110,38 @@ func TestTransitions(t *testing.T) {
 		"assumed → bound, by a read": {
 			do: func(t *testing.T, c *Cache) {
 				mustAssume(t, c, "p", "n", ask(3))
-				c.ConfirmPod("n", bound("p", ask(3), 0))
+				c.ConfirmPod("n", bound("p", ask(3), 0), start)
+			},
+			want: []gpu.Units{3, 0, 0}, wantPod: "p", wantOn: "n",
+		},
+		"what a read has shown is read again while the watch does not tell": {
+			do: func(t *testing.T, c *Cache) {
+				mustAssume(t, c, "p", "n", ask(3))
+				c.ConfirmPod("n", bound("p", ask(3), 0), start.Add(time.Minute))
+				c.RefusePod("p", start)
+				c.ExpirePod("p", start.Add(time.Minute))
+				if len(c.AssumedBefore(start.Add(time.Minute))) != 0 || len(c.AssumedBefore(start.Add(time.Hour))) != 1 {
+					t.Error("want it to be read again a while after the read, and not before")
+				}
+			},
+			want: []gpu.Units{3, 0, 0}, wantPod: "p", wantOn: "n",
+		},
+		"a later read finds that it is gone": {
+			do: func(t *testing.T, c *Cache) {
+				mustAssume(t, c, "p", "n", ask(3))
+				c.ConfirmPod("n", bound("p", ask(3), 0), start)
+				c.ExpirePod("p", start.Add(time.Minute))
+			},
+			want: []gpu.Units{0, 0, 0}, wantPod: "p",
+		},
+		"what the watch has told is not read again": {
+			do: func(t *testing.T, c *Cache) {
+				mustAssume(t, c, "p", "n", ask(3))
+				c.ConfirmPod("n", bound("p", ask(3), 0), start)
+				c.AddPod("n", bound("p", ask(3), 0))
+				if got := c.AssumedBefore(start.Add(time.Hour)); len(got) != 0 {
+					t.Errorf("AssumedBefore: %v", got)
+				}
 			},
 			want: []gpu.Units{3, 0, 0}, wantPod: "p", wantOn: "n",
 		},
@@ -239,7 +270,7 @@ func TestTransitions(t *testing.T) {
 			do: func(t *testing.T, c *Cache) {
 				mustAssume(t, c, "p", "n", ask(3))
 				c.RemovePod("p")
-				c.ConfirmPod("n", bound("p", ask(3), 0))
+				c.ConfirmPod("n", bound("p", ask(3), 0), start)
 			},
 			want: []gpu.Units{0, 0, 0}, wantPod: "p",
 		},
@@ -247,7 +278,7 @@ func TestTransitions(t *testing.T) {
 			do: func(t *testing.T, c *Cache) {
 				mustAssume(t, c, "p", "n", ask(3))
 				c.AddPod("n", bound("p", ask(3), 1))
-				c.ConfirmPod("n", bound("p", ask(3), 0))
+				c.ConfirmPod("n", bound("p", ask(3), 0), start)
 			},
 			want: []gpu.Units{0, 3, 0}, wantPod: "p", wantOn: "n",
 		},
@@ -593,7 +624,8 @@ type twin struct {
 type object struct {
 	node string
 	placement.Holding
-	bindings int // of an assumed pod: those that may still land
+	bindings int  // of an assumed pod: those that may still land
+	read     bool // of an assumed pod
 }
 
 func (w *twin) drop(from *[]object, uid string) (was bool) {
@@ -667,9 +699,9 @@ func step(t *testing.T, random *rand.Rand, c *Cache, w *twin) {
 		w.drop(&w.assumed, uid)
 		w.objects = append(w.objects, object{node: node, Holding: holding})
 	case 3:
-		c.ConfirmPod(node, holding)
+		c.ConfirmPod(node, holding, start.Add(time.Minute))
 		if w.drop(&w.assumed, uid) {
-			w.objects = append(w.objects, object{node: node, Holding: holding})
+			w.assumed = append(w.assumed, object{node: node, Holding: holding, read: true})
 		}
 	case 4:
 		c.RemovePod(uid)
@@ -681,7 +713,9 @@ func step(t *testing.T, random *rand.Rand, c *Cache, w *twin) {
 	case 6:
 		c.RefusePod(uid, start)
 		if i := slices.IndexFunc(w.assumed, func(o object) bool { return o.Pod.UID == uid }); i >= 0 {
-			if w.assumed[i].bindings--; w.assumed[i].bindings == 0 {
+			o := &w.assumed[i]
+			o.bindings = max(0, o.bindings-1)
+			if o.bindings == 0 && !o.read {
 				w.drop(&w.assumed, uid)
 			}
 		}
@@ -696,7 +730,7 @@ func step(t *testing.T, random *rand.Rand, c *Cache, w *twin) {
 		if err != nil || known {
 			break
 		}
-		w.assumed = append(w.assumed, object{node, placement.Holding{Pod: ref(uid), Request: req, Assignment: a}, 1})
+		w.assumed = append(w.assumed, object{node: node, Holding: placement.Holding{Pod: ref(uid), Request: req, Assignment: a}, bindings: 1})
 		after, _ := w.view(node)
 		for i, d := range after.Devices {
 			if d.Requested > before.Devices[i].Requested && d.Requested > d.Capacity {

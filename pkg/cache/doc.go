@@ -4,11 +4,11 @@
 //
 //	                AssumePod             AddPod (the watch: node and assignment)
 //	  unknown ───────────────▶ assumed ───────────────▶ bound ──┐ AddPod
-//	     ▲  ▲                    │  │     ConfirmPod      │  ▲──┘ (correction)
-//	     │  └──── RefusePod ─────┘  │   (a read beside    │
-//	     │        ForgetPod         │     the watch)      │ RemovePod
-//	     │        ExpirePod         │                     │ (terminal or gone)
-//	     └──────────────────────────┴─────────────────────┘
+//	     ▲  ▲                   ││  ▲└─┐ ConfirmPod      │  ▲──┘ (correction)
+//	     │  └──── RefusePod ────┘│  └──┘ (a read beside  │
+//	     │        ForgetPod      │        the watch)     │ RemovePod
+//	     │        ExpirePod      │                       │ (terminal or gone)
+//	     └───────────────────────┴───────────────────────┘
 //
 //	AddPod from unknown → bound (a restart, another scheduler).
 //	RemovePod from unknown → nothing.
@@ -44,7 +44,9 @@
 // for too long is handed to the caller, which asks the API server and then
 // calls ConfirmPod or ExpirePod: only the API server knows the outcome of a binding
 // whose answer was lost. That a later binding of the same pod was refused says
-// nothing of such an earlier one, so bindings are counted.
+// nothing of such an earlier one, so bindings are counted. One that a read has
+// shown to be bound is read again in its turn until the watch tells of it: a
+// watch that was broken never tells of a pod that has come and gone meanwhile.
 //
 // Pods that the kubelet could take for one another and that are not
 // interchangeable do not wait for the kubelet on one node at the same time,

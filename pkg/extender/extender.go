@@ -298,7 +298,7 @@ func (e *Extender) confirm(pod *v1.Pod) {
 		return
 	}
 	holding, err := e.Names.Holding(pod)
-	e.Cache.ConfirmPod(pod.Spec.NodeName, holding)
+	e.Cache.ConfirmPod(pod.Spec.NodeName, holding, e.Now())
 	e.Log.Info("assumed pod confirmed by a read",
 		zap.Stringer("pod", holding.Pod), zap.String("uid", holding.Pod.UID),
 		zap.String("node", pod.Spec.NodeName), zap.NamedError("unreadable", err))

@@ -436,6 +436,14 @@ func TestReviewConfirmsWhatTheWatchMissed(t *testing.T) {
 	if _, assumed, ok := w.Cache.Where("uid-pod"); assumed || !ok {
 		t.Errorf("assumed %t, known %t; want confirmed", assumed, ok)
 	}
+
+	// The watch, which has never told of the pod, will not tell of its end.
+	delete(w.cluster.pods, "team/pod")
+	w.now = w.now.Add(time.Minute)
+	w.ReviewAssumed(context.Background(), 30*time.Second)
+	if _, _, ok := w.Cache.Where("uid-pod"); ok {
+		t.Error("gone, and still counted")
+	}
 }
 
 func TestBindRefuses(t *testing.T) {
