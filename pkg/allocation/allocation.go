@@ -418,8 +418,9 @@ func (s State) admit(p Pod, g Grant) error {
 	return nil
 }
 
-// asking returns the pods that a container of that size could be of: unlike
-// waitingFor, also one whose init containers have been served without a trace.
+// asking returns the pods that a container of that size could be of: those that
+// the kubelet lists, if there is one, and unlike waitingFor also one whose init
+// containers have been served without a trace.
 func (s State) asking(size gpu.Units) []Pod {
 	var out []Pod
 	for _, p := range s.Pods {
@@ -427,7 +428,7 @@ func (s State) asking(size gpu.Units) []Pod {
 			out = append(out, p)
 		}
 	}
-	return out
+	return preferring(out, func(p Pod) bool { return s.Known[p.Pod.String()] })
 }
 
 // Correction is what should be written of a pod.

@@ -522,6 +522,12 @@ func TestAdmitRefuses(t *testing.T) {
 	if err := Admit(c.state(), Grant{Devices: c.inv.Devices, Units: 3}); !errors.Is(err, ErrNoPod) {
 		t.Errorf("Admit of what nobody asks for: %v, want ErrNoPod", err)
 	}
+	c.pods = append(c.pods, pod("later", ask(app("a", 4)), 0))
+	s := c.state()
+	s.Known = map[string]bool{"ns/p": true}
+	if err := Admit(s, one); err == nil {
+		t.Error("Admit of what only a pod may have that the kubelet does not list yet: want an error")
+	}
 }
 
 func TestFind(t *testing.T) {
