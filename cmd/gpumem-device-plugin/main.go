@@ -23,6 +23,7 @@ import (
 	"github.com/gpumem/gpumem/pkg/api"
 	"github.com/gpumem/gpumem/pkg/deviceplugin"
 	"github.com/gpumem/gpumem/pkg/logging"
+	"github.com/gpumem/gpumem/pkg/metrics"
 	"github.com/gpumem/gpumem/pkg/nodepods"
 	"github.com/gpumem/gpumem/pkg/nvml"
 	"github.com/gpumem/gpumem/pkg/podresources"
@@ -79,7 +80,8 @@ type parts struct {
 	node   *nodepods.Node
 	plugin *deviceplugin.Plugin
 	runner *deviceplugin.Runner
-	count  *deviceplugin.Runner // of the resource that counts GPUs; nil unless names are gpushare's
+
+	metrics http.Handler
 }
 
 // start wires the parts together and runs them until the context is done.
@@ -122,9 +124,6 @@ func start(ctx context.Context, log *zap.Logger, opts options) (err error) {
 	// Before the first probe nobody is to hear that there is no GPU.
 	group.Go(func() error { return p.whenProbed(ctx, func() error { return p.node.Run(ctx, p.plugin.Inventory) }) })
 	group.Go(func() error { return p.whenProbed(ctx, func() error { return p.runner.Run(ctx) }) })
-	if p.count != nil {
-		group.Go(func() error { return p.whenProbed(ctx, func() error { return p.count.Run(ctx) }) })
-	}
 	log.Info("serving", zap.Stringer("probes", listener.Addr()))
 	err = group.Wait()
 	log.Info("stopped", zap.Error(err))
@@ -147,7 +146,6 @@ func newParts(log *zap.Logger, opts options, names api.Names, client kubernetes.
 	if cfg.Frameworks, err = deviceplugin.ParseFrameworks(opts.frameworkEnv); err != nil {
 		return nil, err
 	}
-	cfg.GPUShare = names.GPUShare()
 	p := &parts{
 		prober: nvml.New(nvml.Config{
 			Open:    nvml.Opener(opts.nvmlLibrary, opts.driverRoot),
@@ -158,12 +156,10 @@ func newParts(log *zap.Logger, opts options, names api.Names, client kubernetes.
 		pods: nodepods.NewPods(client, names, opts.nodeName, log.Named("pods")),
 		node: nodepods.NewNode(client, names, opts.nodeName, log.Named("node")),
 	}
-	p.plugin = deviceplugin.New(cfg, p.prober, p.pods, kubelet, events, log.Named("plugin"))
-	sockets := filepath.Join(opts.kubeletDir, "device-plugins")
-	p.runner = deviceplugin.NewRunner(sockets, string(names.GPUMem()), p.plugin, log.Named("runner"))
-	if names.GPUShare() {
-		p.count = deviceplugin.NewRunner(sockets, string(names.GPUCount()), deviceplugin.NewCount(p.plugin.Inventory), log.Named("runner"))
-	}
+	registry := metrics.NewRegistry()
+	p.metrics = metrics.Handler(registry)
+	p.plugin = deviceplugin.New(cfg, p.prober, p.pods, kubelet, events, metrics.NewDevicePlugin(registry), log.Named("plugin"))
+	p.runner = deviceplugin.NewRunner(filepath.Join(opts.kubeletDir, "device-plugins"), string(names.GPUMem()), p.plugin, log.Named("runner"))
 	return p, nil
 }
 
@@ -177,11 +173,11 @@ func (p *parts) whenProbed(ctx context.Context, run func() error) error {
 	}
 }
 
-// probes answers the kubelet's probes. A node without a GPU is ready, and says
+// probes answers the kubelet's probes, and Prometheus. A node without a GPU is ready, and says
 // why it offers nothing.
 func (p *parts) probes() http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		serve.Probes(version, nil, p.checks()...).ServeHTTP(w, r)
+		serve.Probes(version, p.metrics, p.checks()...).ServeHTTP(w, r)
 	})
 }
 
@@ -199,14 +195,10 @@ func (p *parts) checks() []serve.Check {
 			gpus.Missing = say(why)
 		}
 	}
-	checks := []serve.Check{
+	return []serve.Check{
 		gpus,
 		{Name: "pods", Missing: p.pods.Missing},
 		{Name: "kubelet", Missing: p.runner.Missing},
 		{Name: "inventory", Missing: p.node.Missing},
 	}
-	if p.count != nil {
-		checks = append(checks, serve.Check{Name: "kubelet, gpu-count", Missing: p.count.Missing})
-	}
-	return checks
 }

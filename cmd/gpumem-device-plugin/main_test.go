@@ -131,6 +131,9 @@ func TestWithNothingAround(t *testing.T) {
 		}
 	}
 	get(t, ctx, "http://"+at+"/healthz", http.StatusOK)
+	if body := get(t, ctx, "http://"+at+"/metrics", http.StatusOK); !strings.Contains(body, "gpumem_device_plugin_assignment_drift_pods 0") {
+		t.Errorf("no drift among the metrics:\n%s", body)
+	}
 	cancel()
 	select {
 	case err := <-done:

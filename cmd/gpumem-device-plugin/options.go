@@ -115,7 +115,7 @@ func (o *options) addFlags(f *pflag.FlagSet) {
 	f.StringVar(&o.strategy, "device-list-strategy", o.strategy, "how the container runtime is told of GPUs: envvar, volume-mounts, cdi-annotations or cdi-cri")
 	f.StringVar(&o.frameworkEnv, "framework-env", o.frameworkEnv, "`frameworks` whose own environment variables are set to the container's share: jax, pytorch, paddle; or none")
 	f.StringVar(&o.kubeletDir, "kubelet-dir", o.kubeletDir, "`directory` of the kubelet, with device-plugins and pod-resources in it")
-	f.StringVar(&o.probeListen, "probe-listen", o.probeListen, "`address` of /healthz, /readyz and /version")
+	f.StringVar(&o.probeListen, "probe-listen", o.probeListen, "`address` of /healthz, /readyz, /metrics and /version")
 	f.StringVar(&o.kubeconfig, "kubeconfig", o.kubeconfig, "`file` with access to the API server; empty: that of the pod's service account")
 	f.Float32Var(&o.kubeQPS, "kube-api-qps", o.kubeQPS, "requests per second to the API server")
 	f.IntVar(&o.kubeBurst, "kube-api-burst", o.kubeBurst, "requests to the API server at once")

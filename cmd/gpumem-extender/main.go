@@ -24,6 +24,7 @@ import (
 	"github.com/gpumem/gpumem/pkg/controller"
 	"github.com/gpumem/gpumem/pkg/extender"
 	"github.com/gpumem/gpumem/pkg/logging"
+	"github.com/gpumem/gpumem/pkg/metrics"
 	"github.com/gpumem/gpumem/pkg/serve"
 )
 
@@ -86,10 +87,15 @@ func start(ctx context.Context, log *zap.Logger, opts options) error {
 	if err != nil {
 		return err
 	}
+	cluster := controller.NewClient(watch, client)
+	registry := metrics.NewRegistry()
+	comparer := &controller.Comparer{
+		Log: log.Named("comparer"), Names: names, Cache: books,
+		Source: cluster, Drift: metrics.NewExtender(registry),
+	}
 	ext := &extender.Extender{
-		Log: log.Named("extender"), Names: names, Cache: books,
-		Cluster: controller.NewClient(watch, client),
-		Policy:  policies.GPU, NodePolicy: policies.Node, Now: time.Now, Missing: watch.Missing,
+		Log: log.Named("extender"), Names: names, Cache: books, Cluster: cluster,
+		Policy: policies.GPU, NodePolicy: policies.Node, Now: time.Now, Missing: watch.Missing,
 	}
 	verbs, err := net.Listen("tcp", opts.listen)
 	if err != nil {
@@ -105,10 +111,16 @@ func start(ctx context.Context, log *zap.Logger, opts options) error {
 		wait.UntilWithContext(ctx, func(ctx context.Context) { ext.ReviewAssumed(ctx, opts.assumeLimit) }, reviewInterval)
 		return nil
 	})
+	if opts.selfCheck > 0 {
+		group.Go(func() error {
+			wait.UntilWithContext(ctx, comparer.Compare, opts.selfCheck)
+			return nil
+		})
+	}
 	group.Go(func() error { return serve.Run(ctx, verbs, ext.Routes(version)) })
 	group.Go(func() error {
 		ready := serve.Check{Name: "cache", Missing: watch.Missing}
-		return serve.Run(ctx, probes, serve.Probes(version, nil, ready))
+		return serve.Run(ctx, probes, serve.Probes(version, metrics.Handler(registry), ready))
 	})
 	log.Info("serving", zap.Stringer("verbs", verbs.Addr()), zap.Stringer("probes", probes.Addr()))
 	err = group.Wait()

@@ -1,9 +1,17 @@
 package main
 
 import (
+	"bufio"
+	"bytes"
+	"context"
+	"encoding/json"
 	"io"
+	"net/http"
+	"os"
+	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 
@@ -14,7 +22,7 @@ func TestOptionsReportAllMistakes(t *testing.T) {
 	o := defaultOptions()
 	args := []string{
 		"--listen=0.0.0.0:8010", "--probe-listen=8011", "--resource-domain=Not A Domain", "--policy=best", "--node-policy=exclusive",
-		"--assume-limit=1s", "--kube-api-qps=0", "--log-level=loud",
+		"--assume-limit=1s", "--self-check-interval=-1s", "--kube-api-qps=0", "--log-level=loud",
 	}
 	if err := o.parse(args, io.Discard); err != nil {
 		t.Fatal(err)
@@ -25,7 +33,7 @@ func TestOptionsReportAllMistakes(t *testing.T) {
 	}
 	for _, want := range []string{
 		"--listen", "--probe-listen", "--resource-domain", "--policy: policy \"best\"", "--node-policy: a pod must ask for exclusive itself",
-		"--assume-limit", "--kube-api-qps", "log level",
+		"--assume-limit", "--self-check-interval", "--kube-api-qps", "log level",
 	} {
 		if !strings.Contains(err.Error(), want) {
 			t.Errorf("not a word on %s in: %v", want, err)
@@ -54,4 +62,106 @@ func TestPolicies(t *testing.T) {
 			}
 		})
 	}
+}
+
+func TestOptionsThatAreFine(t *testing.T) {
+	for _, args := range [][]string{nil, {"--self-check-interval=0"}, {"--listen=localhost:1"}, {"--listen=[::1]:1"}} {
+		o := defaultOptions()
+		if err := o.parse(args, io.Discard); err != nil {
+			t.Fatal(err)
+		}
+		if err := o.validate(); err != nil {
+			t.Errorf("%v: %v", args, err)
+		}
+	}
+}
+
+func TestVersionAndHelp(t *testing.T) {
+	for _, arg := range []string{"--version", "--help"} {
+		var out bytes.Buffer
+		if err := run(t.Context(), []string{arg}, &out, io.Discard); err != nil || out.Len() == 0 {
+			t.Errorf("%s: %q, %v", arg, out.String(), err)
+		}
+	}
+	if err := run(t.Context(), []string{"extra"}, io.Discard, io.Discard); err == nil {
+		t.Error("an argument too many was taken")
+	}
+}
+
+// TestWithNothingAround runs the whole process where there is no API server: it
+// stays up, says what is missing, and ends when it is told to.
+func TestWithNothingAround(t *testing.T) {
+	kubeconfig := filepath.Join(t.TempDir(), "kubeconfig")
+	if err := os.WriteFile(kubeconfig, []byte(`{"apiVersion":"v1","kind":"Config","current-context":"c",
+		"contexts":[{"name":"c","context":{"cluster":"c"}}],"clusters":[{"name":"c","cluster":{"server":"http://127.0.0.1:1"}}]}`), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	logs, stderr := io.Pipe()
+	done := make(chan error, 1)
+	go func() {
+		err := run(ctx, []string{"--listen=127.0.0.1:0", "--probe-listen=127.0.0.1:0", "--kubeconfig=" + kubeconfig}, io.Discard, stderr)
+		done <- err
+		_ = stderr.Close()
+	}()
+	type addresses struct{ Msg, Verbs, Probes string }
+	serving := make(chan addresses, 1)
+	go func() {
+		lines := bufio.NewScanner(logs)
+		for lines.Scan() {
+			var line addresses
+			if json.Unmarshal(lines.Bytes(), &line) == nil && line.Msg == "serving" {
+				serving <- line
+			}
+		}
+	}()
+	var at addresses
+	select {
+	case at = <-serving:
+	case err := <-done:
+		t.Fatalf("ended: %v", err)
+	}
+	for _, tc := range []struct {
+		address, path string
+		status        int
+		want          string
+	}{
+		{at.Probes, "/readyz", http.StatusServiceUnavailable, "[-] cache: the first list of nodes has not been worked off"},
+		{at.Probes, "/healthz", http.StatusOK, "ok"},
+		{at.Probes, "/version", http.StatusOK, `"version":"dev"`},
+		{at.Probes, "/metrics", http.StatusOK, `gpumem_extender_cache_drift_objects{kind="pod"} 0`},
+		{at.Verbs, "/metrics", http.StatusNotFound, ""},
+	} {
+		if body := get(ctx, t, "http://"+tc.address+tc.path, tc.status); !strings.Contains(body, tc.want) {
+			t.Errorf("not a word of %q on %s:\n%s", tc.want, tc.path, body)
+		}
+	}
+	cancel()
+	select {
+	case err := <-done:
+		if err != nil {
+			t.Errorf("run: %v", err)
+		}
+	case <-time.After(20 * time.Second):
+		t.Fatal("does not end")
+	}
+}
+
+func get(ctx context.Context, t *testing.T, url string, want int) string {
+	t.Helper()
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	resp, err := http.DefaultClient.Do(req)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer resp.Body.Close()
+	body, err := io.ReadAll(resp.Body)
+	if err != nil || resp.StatusCode != want {
+		t.Errorf("%s: %s, %v\n%s", url, resp.Status, err, body)
+	}
+	return string(body)
 }

@@ -28,6 +28,7 @@ type options struct {
 	policy      string
 	nodePolicy  string
 	assumeLimit time.Duration
+	selfCheck   time.Duration
 
 	kubeconfig string
 	kubeQPS    float32
@@ -47,6 +48,7 @@ func defaultOptions() options {
 		domain:      api.DefaultDomain,
 		policy:      "binpack",
 		assumeLimit: 30 * time.Second,
+		selfCheck:   time.Minute,
 		kubeQPS:     500,
 		kubeBurst:   1000,
 		logLevel:    "info",
@@ -58,11 +60,12 @@ func (o *options) parse(args []string, stdout io.Writer) error {
 	f := pflag.NewFlagSet("gpumem-extender", pflag.ContinueOnError)
 	f.SetOutput(stdout)
 	f.StringVar(&o.listen, "listen", o.listen, "`address` on which kube-scheduler calls filter, prioritize and bind; loopback only, for it asks for no credentials")
-	f.StringVar(&o.probeListen, "probe-listen", o.probeListen, "`address` of /healthz, /readyz and /version")
+	f.StringVar(&o.probeListen, "probe-listen", o.probeListen, "`address` of /healthz, /readyz, /metrics and /version")
 	f.StringVar(&o.domain, "resource-domain", o.domain, "`domain` of the extended resources and annotations")
 	f.StringVar(&o.policy, "policy", o.policy, "`policy` by which GPUs are chosen for pods that name none: binpack or spread")
 	f.StringVar(&o.nodePolicy, "node-policy", o.nodePolicy, "`policy` by which nodes are chosen for them: binpack or spread; empty: that of --policy")
 	f.DurationVar(&o.assumeLimit, "assume-limit", o.assumeLimit, "how long a placement whose outcome is unknown is kept before the API server is asked")
+	f.DurationVar(&o.selfCheck, "self-check-interval", o.selfCheck, "time between two comparisons of the cache with the API server; what differs in both is logged, counted and put right; 0: none")
 	f.StringVar(&o.kubeconfig, "kubeconfig", o.kubeconfig, "`file` with access to the API server; empty: that of the pod's service account")
 	f.Float32Var(&o.kubeQPS, "kube-api-qps", o.kubeQPS, "requests per second to the API server")
 	f.IntVar(&o.kubeBurst, "kube-api-burst", o.kubeBurst, "requests to the API server at once")
@@ -101,6 +104,9 @@ func (o *options) validate() error {
 	}
 	if least := 2 * controller.BindDeadline; o.assumeLimit < least {
 		errs = append(errs, fmt.Errorf("--assume-limit: %s is less than %s, within which a binding may still land", o.assumeLimit, least))
+	}
+	if o.selfCheck != 0 && o.selfCheck < time.Second {
+		errs = append(errs, fmt.Errorf("--self-check-interval: %s: want 1s or more, or 0 for none", o.selfCheck))
 	}
 	if o.kubeQPS <= 0 || o.kubeBurst <= 0 {
 		errs = append(errs, errors.New("--kube-api-qps and --kube-api-burst: want more than 0"))

@@ -24,12 +24,12 @@ type Cache struct {
 // guarded by Cache.mu.
 type node struct {
 	name      string
-	known     bool // the API server has it; a ghost otherwise
-	inventory gpu.Inventory
+	inventory *gpu.Inventory  // made anew by each SetNode; nil: a ghost
 	pods      map[string]*pod // by UID
 	view      atomic.Pointer[placement.Node]
 }
 
+// pod is made anew by all that is heard of it.
 type pod struct {
 	placement.Holding
 	node    string
@@ -52,11 +52,8 @@ func New() *Cache {
 func (c *Cache) SetNode(name string, inv gpu.Inventory) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	n := c.node(name)
-	n.known = true
-	n.inventory = inv
-	n.inventory.Devices = slices.Clone(inv.Devices)
-	n.publish()
+	inv.Devices = slices.Clone(inv.Devices)
+	c.offer(name, &inv)
 }
 
 // RemoveNode forgets a node. Its pods are kept until they are removed
@@ -64,14 +61,7 @@ func (c *Cache) SetNode(name string, inv gpu.Inventory) {
 func (c *Cache) RemoveNode(name string) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	n, ok := c.lookup(name)
-	if !ok {
-		return
-	}
-	n.known = false
-	n.inventory = gpu.Inventory{}
-	n.publish()
-	c.dropIfEmpty(n)
+	c.offer(name, nil)
 }
 
 // AddPod records what the API server says of a bound pod, which counts whatever
@@ -155,7 +145,7 @@ func (c *Cache) AssumePod(ref placement.PodRef, nodeName string, req placement.R
 		return placement.Assignment{}, &ElsewhereError{Node: p.node, Assumed: p.assumed && !p.read}
 	}
 	n, ok := c.lookup(nodeName)
-	if !ok || !n.known {
+	if !ok || n.inventory == nil {
 		return placement.Assignment{}, &UnfitError{placement.Fit(req, placement.Node{Name: nodeName})}
 	}
 	chosen, err := Decide(*n.view.Load(), ref, req, fallback)
@@ -286,8 +276,16 @@ func (c *Cache) node(name string) *node {
 	return n
 }
 
+// offer records what a node offers; nil: it is deleted.
+func (c *Cache) offer(name string, inv *gpu.Inventory) {
+	n := c.node(name)
+	n.inventory = inv
+	n.publish()
+	c.dropIfEmpty(n)
+}
+
 func (c *Cache) dropIfEmpty(n *node) {
-	if n.known || len(n.pods) > 0 {
+	if n.inventory != nil || len(n.pods) > 0 {
 		return
 	}
 	c.nodes.Delete(n.name)
@@ -318,7 +316,7 @@ func (c *Cache) remove(uid string) {
 
 // publish remakes what readers see of the node.
 func (n *node) publish() {
-	if !n.known {
+	if n.inventory == nil {
 		n.view.Store(nil)
 		return
 	}
@@ -326,7 +324,7 @@ func (n *node) publish() {
 	for _, p := range n.pods {
 		holdings = append(holdings, p.Holding)
 	}
-	view := placement.NewNode(n.name, n.inventory, holdings)
+	view := placement.NewNode(n.name, *n.inventory, holdings)
 	n.view.Store(&view)
 }
 

@@ -19,8 +19,8 @@ import (
 // binding of unknown outcome can be settled by reading the pod.
 const BindDeadline = 5 * time.Second
 
-// Client reads pods and sends bindings for the extender. The Controller lends
-// it the pods of the watch.
+// Client reads pods and sends bindings for the extender, and reads for the
+// Comparer. The Controller lends it the objects of the watches.
 type Client struct {
 	*Controller
 	core corev1.CoreV1Interface
@@ -38,6 +38,15 @@ func (c *Client) ReadPod(ctx context.Context, namespace, name string) (*v1.Pod, 
 		return nil, nil
 	}
 	return pod, err
+}
+
+// ReadNode reads a node from the API server. It returns nil when there is none.
+func (c *Client) ReadNode(ctx context.Context, name string) (*v1.Node, error) {
+	node, err := c.core.Nodes().Get(ctx, name, metav1.GetOptions{})
+	if apierrors.IsNotFound(err) {
+		return nil, nil
+	}
+	return node, err
 }
 
 // Bind sends a binding with a deadline.

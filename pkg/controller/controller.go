@@ -8,6 +8,7 @@ import (
 	v1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/fields"
+	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/client-go/informers"
 	"k8s.io/client-go/kubernetes"
 	listers "k8s.io/client-go/listers/core/v1"
@@ -19,11 +20,12 @@ import (
 
 // Controller feeds a cache from watches.
 type Controller struct {
-	pods      informers.SharedInformerFactory
-	nodes     informers.SharedInformerFactory
-	podLister listers.PodLister
-	podsDone  toolscache.ResourceEventHandlerRegistration
-	nodesDone toolscache.ResourceEventHandlerRegistration
+	pods       informers.SharedInformerFactory
+	nodes      informers.SharedInformerFactory
+	podLister  listers.PodLister
+	nodeLister listers.NodeLister
+	podsDone   toolscache.ResourceEventHandlerRegistration
+	nodesDone  toolscache.ResourceEventHandlerRegistration
 }
 
 // New makes a controller. Nothing is watched until Run.
@@ -39,13 +41,14 @@ func New(log *zap.Logger, client kubernetes.Interface, names api.Names, c *cache
 		nodes: informers.NewSharedInformerFactoryWithOptions(client, 0, informers.WithTransform(trim(names))),
 	}
 	podInformer := ctl.pods.Core().V1().Pods()
-	ctl.podLister = podInformer.Lister()
+	nodeInformer := ctl.nodes.Core().V1().Nodes()
+	ctl.podLister, ctl.nodeLister = podInformer.Lister(), nodeInformer.Lister()
 	books := &Books{Log: log, Names: names, Cache: c}
 	var err error
 	if ctl.podsDone, err = podInformer.Informer().AddEventHandler(books.PodHandler()); err != nil {
 		return nil, fmt.Errorf("watch pods: %w", err)
 	}
-	if ctl.nodesDone, err = ctl.nodes.Core().V1().Nodes().Informer().AddEventHandler(books.NodeHandler()); err != nil {
+	if ctl.nodesDone, err = nodeInformer.Informer().AddEventHandler(books.NodeHandler()); err != nil {
 		return nil, fmt.Errorf("watch nodes: %w", err)
 	}
 	return ctl, nil
@@ -80,4 +83,13 @@ func (c *Controller) Pod(namespace, name string) *v1.Pod {
 		return nil // a lister's only error: not found
 	}
 	return pod
+}
+
+// Stored returns all objects that the watches have told of, trimmed to what
+// gpumem reads, and whether the first lists are among them. They are not to be
+// changed. The cache may not have heard of the latest yet.
+func (c *Controller) Stored() (pods []*v1.Pod, nodes []*v1.Node, complete bool) {
+	pods, podsErr := c.podLister.List(labels.Everything())
+	nodes, nodesErr := c.nodeLister.List(labels.Everything())
+	return pods, nodes, c.Missing() == "" && podsErr == nil && nodesErr == nil
 }

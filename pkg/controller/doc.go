@@ -19,4 +19,15 @@
 //
 // Synced means that the handlers have seen the first list, not only that it has
 // arrived.
+//
+// The Comparer checks the cache at intervals, as kube-scheduler's cache comparer
+// does, against what the watches have stored: that costs no request, and all
+// that has gone wrong between a watch and the cache shows. An event on its way
+// there is not wrong, so a difference counts when it is found a second time and
+// nothing was heard of the object in between. Then it is read from the API
+// server itself, and the cache gets the answer. What becomes of an assumed pod,
+// which the watch does not know, is not decided here.
+//
+// A watch that has fallen silent is for client-go to find: it pings the
+// connection, and begins each watch anew every few minutes.
 package controller

@@ -184,6 +184,25 @@ func (n *notes) all() []string {
 	return slices.Clone(n.list)
 }
 
+// counts are what the metrics were told.
+type counts struct {
+	mu          sync.Mutex
+	drifted     []int // by look
+	corrections []string
+}
+
+func (c *counts) Drifted(pods int) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.drifted = append(c.drifted, pods)
+}
+
+func (c *counts) Corrected(reason string) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.corrections = append(c.corrections, reason)
+}
+
 // container is short for one of a request.
 func container(name string, kind placement.ContainerKind, units gpu.Units) placement.Container {
 	return placement.Container{Name: name, Kind: kind, Units: units}
@@ -214,6 +233,7 @@ type node struct {
 	pods    *pods
 	kubelet *kubelet
 	notes   *notes
+	counts  *counts
 	client  pluginapi.DevicePluginClient
 }
 
@@ -225,8 +245,8 @@ func newNode(t *testing.T, change func(*Config), known []string, list ...allocat
 	if change != nil {
 		change(&cfg)
 	}
-	n := &node{prober: newProber(twoGPUs()), pods: newPods(list...), kubelet: newKubelet(known...), notes: &notes{}}
-	n.Plugin = New(cfg, n.prober, n.pods, n.kubelet, n.notes, zap.NewNop())
+	n := &node{prober: newProber(twoGPUs()), pods: newPods(list...), kubelet: newKubelet(known...), notes: &notes{}, counts: &counts{}}
+	n.Plugin = New(cfg, n.prober, n.pods, n.kubelet, n.notes, n.counts, zap.NewNop())
 	n.client = connect(t, n.Plugin)
 	return n
 }

@@ -43,6 +43,24 @@ type Events interface {
 	Node(warning bool, reason, note string)
 }
 
+// Metrics is told how far apart the assignments are that are written and those
+// that the kubelet has made.
+type Metrics interface {
+	// Drifted tells of how many pods something else is written than what they
+	// have been given.
+	Drifted(pods int)
+	// Corrected tells that an assignment has been written, and why: one of the
+	// Reasons.
+	Corrected(reason string)
+}
+
+// Reasons to write an assignment.
+const (
+	ReasonPlaced  = "placed"  // there was none
+	ReasonHeld    = "held"    // the kubelet has given the pod other GPUs
+	ReasonPlanned = "planned" // the kubelet has given the pod's GPUs to another, which leaves it that one's
+)
+
 // Config is what a Plugin is to do. All fields are to be set.
 type Config struct {
 	Node            string
@@ -50,7 +68,6 @@ type Config struct {
 	PlaceUnassigned bool             // place pods that no scheduler placed; otherwise refuse them
 	Strategy        Strategy
 	Frameworks      []Framework
-	GPUShare        bool // tell containers of their grant in gpushare's words too
 
 	PodWait     time.Duration // for the news of a pod for which the kubelet asks
 	KubeletWait time.Duration // for an answer of the kubelet
@@ -76,6 +93,7 @@ type Plugin struct {
 	pods    Pods
 	kubelet Kubelet
 	events  Events
+	metrics Metrics
 	log     *zap.Logger
 
 	kick chan struct{} // capacity 1: the loop is to look
@@ -87,9 +105,9 @@ type Plugin struct {
 }
 
 // New returns a plugin.
-func New(cfg Config, prober Prober, pods Pods, kubelet Kubelet, events Events, log *zap.Logger) *Plugin {
+func New(cfg Config, prober Prober, pods Pods, kubelet Kubelet, events Events, metrics Metrics, log *zap.Logger) *Plugin {
 	return &Plugin{
-		cfg: cfg, prober: prober, pods: pods, kubelet: kubelet, events: events, log: log,
+		cfg: cfg, prober: prober, pods: pods, kubelet: kubelet, events: events, metrics: metrics, log: log,
 		kick: make(chan struct{}, 1), writing: make(map[string]bool), reported: make(map[string]bool),
 	}
 }
@@ -214,7 +232,7 @@ func (p *Plugin) Allocate(ctx context.Context, req *pluginapi.AllocateRequest) (
 			return nil, asStatus(err)
 		}
 		p.log.Info("allocated", zap.String("node", p.cfg.Node), zap.Strings("devices", uuids(grant.Devices)), zap.Int64("units", int64(grant.Units)))
-		out.ContainerResponses = append(out.ContainerResponses, response(grant, inv, p.cfg))
+		out.ContainerResponses = append(out.ContainerResponses, response(grant, inv, p.cfg.Strategy, p.cfg.Frameworks))
 	}
 	p.Kick()
 	return out, nil
@@ -261,16 +279,12 @@ func (p *Plugin) admit(ctx context.Context, ids []gpu.SlotID) (allocation.Grant,
 func (p *Plugin) PreStartContainer(ctx context.Context, req *pluginapi.PreStartContainerRequest) (*pluginapi.PreStartContainerResponse, error) {
 	out := &pluginapi.PreStartContainerResponse{}
 	ids := slotIDs(req.GetDevicesIds())
-	defer p.Kick() // for what is not put right here
 	s, _, asked := p.look(ctx)
-	if slices.ContainsFunc(ids, gpu.SlotID.GPUShare) {
-		p.log.Info("container of a pod starts that gpushare has placed", zap.String("node", p.cfg.Node), zap.Strings("slots", req.GetDevicesIds()))
-		return out, nil // with the environment that gpushare's plugin gave it
-	}
 	grant, err := allocation.Resolve(s, ids)
 	if err != nil {
 		return nil, asStatus(err)
 	}
+	defer p.Kick() // for what is not put right here
 	if asked != nil {
 		return out, nil // logged; what the kubelet accounts is right all the same
 	}

@@ -143,6 +143,15 @@ func TestASwapIsCorrectedOnBothSides(t *testing.T) {
 	if diff := cmp.Diff([]string{"ns/a GPUMemoryCorrected", "ns/b GPUMemoryCorrected"}, n.notes.all()); diff != "" {
 		t.Errorf("events (-want +got):\n%s", diff)
 	}
+	if err := n.reconcile(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff([]int{1, 0}, n.counts.drifted); diff != "" {
+		t.Errorf("drifted at each look (-want +got):\n%s", diff)
+	}
+	if diff := cmp.Diff([]string{ReasonPlanned, ReasonHeld}, n.counts.corrections); diff != "" {
+		t.Errorf("corrections counted (-want +got):\n%s", diff)
+	}
 	gpus, err := n.admit(t, a)
 	if err != nil || !slices.Equal(gpus, []string{"main=1"}) {
 		t.Errorf("the other pod then got %v, %v; want GPU 1", gpus, err)

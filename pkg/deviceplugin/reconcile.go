@@ -82,7 +82,7 @@ func (p *Plugin) reconcile(ctx context.Context) error {
 	p.mu.Unlock()
 	s, _ := p.recall()
 	p.forgetReports(s)
-	return errors.Join(p.correctAll(ctx, s), p.markAll(ctx, s))
+	return p.correctAll(ctx, s)
 }
 
 // correctAll writes all that is written wrong.
@@ -101,6 +101,13 @@ func (p *Plugin) correctAll(ctx context.Context, s allocation.State) error {
 			return 1
 		}
 	})
+	drifted := 0
+	for _, c := range corrections {
+		if holds(s, c.Pod) {
+			drifted++
+		}
+	}
+	p.metrics.Drifted(drifted)
 	var errs []error
 	for _, c := range corrections {
 		if n := len(c.Actual.Shares); n != c.Pod.Request.GPUs() {
@@ -112,32 +119,6 @@ func (p *Plugin) correctAll(ctx context.Context, s allocation.State) error {
 		cancel()
 	}
 	return errors.Join(errs...)
-}
-
-// markAll writes of pods that the kubelet has admitted that it has.
-func (p *Plugin) markAll(ctx context.Context, s allocation.State) error {
-	var errs []error
-	for _, pod := range s.Pods {
-		if !pod.Unmarked || !pod.Settled || !p.claim(pod.Pod) {
-			continue
-		}
-		errs = append(errs, p.mark(ctx, pod.Pod, s.Inventory))
-		p.release(pod.Pod)
-	}
-	return errors.Join(errs...)
-}
-
-// mark writes of a pod what is written of it already, which puts gpushare's
-// mark on it.
-func (p *Plugin) mark(ctx context.Context, ref placement.PodRef, inv gpu.Inventory) error {
-	pods, _, _ := p.pods.Pods()
-	i := slices.IndexFunc(pods, func(pod allocation.Pod) bool { return pod.Pod == ref })
-	if i < 0 || !pods[i].Unmarked || pods[i].Assignment.None() {
-		return nil
-	}
-	writing, cancel := context.WithTimeout(ctx, p.cfg.WriteWait)
-	defer cancel()
-	return p.pods.Correct(writing, ref, pods[i].Assignment, inv)
 }
 
 // mixed says that a pod has slots of more GPUs than it asks for, or of fewer.
@@ -173,13 +154,14 @@ func (p *Plugin) correct(ctx context.Context, c allocation.Correction, s allocat
 	p.log.Info("assignment corrected", zap.String("node", p.cfg.Node), zap.Stringer("pod", ref), zap.String("uid", ref.UID),
 		zap.Any("devices", is.Devices()), zap.Any("was", was.Devices()), zap.Int64("units", int64(c.Pod.Request.Units())))
 	switch {
-	case was.None() && len(c.Pod.Indexes) > 0:
-		p.events.Pod(ref, false, "GPUMemoryTakenOver", "counts on "+describe(is, inv)+", which gpushare had chosen for it")
 	case was.None():
+		p.metrics.Corrected(ReasonPlaced)
 		p.events.Pod(ref, false, "GPUMemoryPlaced", "placed on "+describe(is, inv)+" by the device plugin of its node: no scheduler of gpumem had placed it")
 	case holds(s, c.Pod):
+		p.metrics.Corrected(ReasonHeld)
 		p.events.Pod(ref, false, "GPUMemoryCorrected", "has "+describe(is, inv)+" and not "+describe(was, inv)+", as was written: the kubelet took it for a pod of the same size")
 	default:
+		p.metrics.Corrected(ReasonPlanned)
 		p.events.Pod(ref, false, "GPUMemoryCorrected", "is to have "+describe(is, inv)+" instead of "+describe(was, inv)+", which the kubelet gave to a pod of the same size")
 	}
 	return nil

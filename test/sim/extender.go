@@ -65,6 +65,7 @@ func (w *World) newExtender(name string) *extenderProc {
 	touched := func() { e.dirty = true }
 	e.nodes.after, e.pods.after = touched, touched
 	e.scheduleReview()
+	e.scheduleCheck(&controller.Comparer{Log: zap.NewNop(), Names: w.names, Cache: e.books, Source: watched{e}, Drift: watched{e}})
 	return e
 }
 
@@ -94,6 +95,58 @@ func (e *extenderProc) scheduleReview() {
 			e.w.mu.Unlock()
 		})
 	})
+}
+
+// scheduleCheck runs the extender's self-check, more often than it does.
+func (e *extenderProc) scheduleCheck(comparer *controller.Comparer) {
+	e.w.after(checkInterval, e.process, e.name+": self-check", func() {
+		e.w.spawn(func() {
+			comparer.Compare(context.Background())
+			e.w.mu.Lock()
+			e.scheduleCheck(comparer)
+			e.w.mu.Unlock()
+		})
+	})
+}
+
+// checkInterval is long enough to leave the steps of a run to its faults.
+const checkInterval = 5 * time.Second
+
+// watched is what the self-check compares the cache with.
+type watched struct{ e *extenderProc }
+
+func (a watched) Stored() (pods []*v1.Pod, nodes []*v1.Node, complete bool) {
+	a.e.w.mu.Lock()
+	defer a.e.w.mu.Unlock()
+	for _, pod := range a.e.pods.store {
+		pods = append(pods, pod)
+	}
+	for _, node := range a.e.nodes.store {
+		nodes = append(nodes, node)
+	}
+	return pods, nodes, a.e.missing() == ""
+}
+
+func (a watched) ReadPod(_ context.Context, _, name string) (*v1.Pod, error) {
+	a.e.w.mu.Lock()
+	defer a.e.w.mu.Unlock()
+	return a.e.w.api.pods[name], nil
+}
+
+func (a watched) ReadNode(_ context.Context, name string) (*v1.Node, error) {
+	a.e.w.mu.Lock()
+	defer a.e.w.mu.Unlock()
+	return a.e.w.api.nodes[name], nil
+}
+
+// Compared is told of what the self-check found wrong: no event is lost between
+// a watch and the books, so nothing is.
+func (a watched) Compared(wrong, _ map[string]int) {
+	a.e.w.mu.Lock()
+	defer a.e.w.mu.Unlock()
+	if len(wrong) > 0 {
+		a.e.w.violate("I3", "the self-check of %s has found fault with what is right: %v", a.e.name, wrong)
+	}
 }
 
 // assumed returns the pods that are assumed, and for which nothing has been sent

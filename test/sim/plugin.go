@@ -56,7 +56,7 @@ func (w *World) newPlugin(m *machine) *plugin {
 	cfg := deviceplugin.DefaultConfig(m.name)
 	cfg.Policy = placement.Policy(w.cfg.policy)
 	cfg.PlaceUnassigned = !w.cfg.Refuse
-	p.real = deviceplugin.New(cfg, prober{p}, nodePods{p}, podResources{p}, recorder{p}, zap.NewNop())
+	p.real = deviceplugin.New(cfg, prober{p}, nodePods{p}, podResources{p}, recorder{p}, recorder{p}, zap.NewNop())
 	p.pods = w.api.watchPods(p.process, p.name+" pods", toolscache.ResourceEventHandlerFuncs{
 		AddFunc:    func(obj any) { p.put(obj.(*v1.Pod)) },
 		UpdateFunc: func(_, obj any) { p.put(obj.(*v1.Pod)) },
@@ -305,6 +305,10 @@ func (a recorder) Pod(ref placement.PodRef, _ bool, reason, note string) {
 }
 
 func (a recorder) Node(bool, string, string) {}
+
+func (a recorder) Drifted(int) {}
+
+func (a recorder) Corrected(string) {}
 
 // registerSoon brings the plugin to the kubelet.
 func (p *plugin) registerSoon() {

@@ -1,0 +1,14 @@
+// Package metrics names what gpumem's processes measure, for Prometheus.
+//
+// There is one type for each process, made with the registry that it is to be
+// seen in, whose methods are what the parts of that process tell. A part knows
+// an interface of its own with the methods that it needs, and nothing of
+// Prometheus.
+//
+// # Decisions
+//
+// Names follow prometheus.io/docs/practices/naming: gpumem, the process, the
+// thing, its unit; counters end in "_total". The labels of a metric have a fixed
+// set of values, each of which is there from the start with zero: a series that
+// appears with its first event hides that event from rate().
+package metrics
