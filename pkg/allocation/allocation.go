@@ -107,7 +107,8 @@ func (s State) planned() []Pod {
 	pods := slices.Clone(s.Pods)
 	waits := make([]bool, len(pods))
 	for i, p := range s.Pods {
-		actual, ok := s.actual(p)
+		pods[i].Assignment.Leaving = nil
+		actual, ok := Actual(s, p)
 		if waits[i] = !ok; ok {
 			pods[i].Assignment = actual
 		}
@@ -147,7 +148,7 @@ func (s State) planned() []Pod {
 			}
 		}
 		for n, k := range displaced[:min(len(displaced), len(written))] {
-			pods[k].Assignment = written[n]
+			pods[k].Assignment = placement.Assignment{Shares: written[n].Shares}
 		}
 	}
 	return pods
@@ -412,7 +413,7 @@ func (s State) admit(p Pod, g Grant) error {
 	for _, d := range g.Devices {
 		given.Shares = append(given.Shares, placement.Share{Device: d.UUID})
 	}
-	if actual, ok := s.actual(p); ok && !actual.SameDevices(given) {
+	if actual, ok := Actual(s, p); ok && !actual.SameDevices(given) {
 		return fmt.Errorf("pod %s is on GPU %v, and the kubelet took slots of %v", p.Pod, actual.Devices(), given.Devices())
 	}
 	return nil
@@ -437,23 +438,67 @@ type Correction struct {
 	Actual placement.Assignment
 }
 
+// Moves reports whether the correction names other GPUs than what is written.
+func (c Correction) Moves() bool { return !c.Actual.SameDevices(c.Pod.Assignment) }
+
+// Whole reports whether the pod has as many GPUs as it asks for: otherwise
+// there is nothing true that could be written.
+func (c Correction) Whole() bool { return len(c.Actual.Shares) == c.Pod.Request.GPUs() }
+
+// left returns the GPUs that are written of the pod and that it does not have.
+func (c Correction) left() []gpu.UUID {
+	return slices.DeleteFunc(append(c.Pod.Assignment.Devices(), c.Pod.Assignment.Leaving...), func(d gpu.UUID) bool {
+		return slices.Contains(c.Actual.Devices(), d)
+	})
+}
+
 // Reconcile returns the pods of which something else is written than what the
 // kubelet gave them, and those that wait and are to have what such a pod has
 // left: were they not moved with it, their GPU would be promised twice, and
 // the one that was left not at all.
+//
+// Where several move, they leave their old GPUs only once all of them have been
+// written: that is for a later call to return.
+//
+// Only what settled pods hold counts. The kubelet names pods without their UID:
+// what it lists for one that it may not have admitted yet can be of another,
+// deleted by force, that had the name before. For the same reason State.Pods
+// must have been read before State.Held.
 func Reconcile(s State) []Correction {
+	s.Held = s.heldBySettled()
 	var out []Correction
+	moving := 0
 	for i, p := range s.planned() {
-		if written := s.Pods[i]; !p.Assignment.None() && !p.Assignment.SameDevices(written.Assignment) {
-			out = append(out, Correction{Pod: written, Actual: p.Assignment})
+		c := Correction{Pod: s.Pods[i], Actual: p.Assignment}
+		if p.Assignment.None() || p.Assignment.Same(c.Pod.Assignment) {
+			continue
+		}
+		if c.Moves() && c.Whole() {
+			moving++
+		}
+		out = append(out, c)
+	}
+	for i, c := range out {
+		if moving > 1 || moving == 1 && !c.Moves() {
+			out[i].Actual.Leaving = c.left()
+		}
+	}
+	return slices.DeleteFunc(out, func(c Correction) bool { return c.Actual.Same(c.Pod.Assignment) })
+}
+
+func (s State) heldBySettled() []Held {
+	var out []Held
+	for _, h := range s.Held {
+		if slices.ContainsFunc(s.Pods, func(p Pod) bool { return p.Settled && h.of(p) }) {
+			out = append(out, h)
 		}
 	}
 	return out
 }
 
-// actual returns where the kubelet has put a pod, if it has given it anything.
+// Actual returns where the kubelet has put a pod, if it has given it anything.
 // Slots of a GPU that is gone say nothing.
-func (s State) actual(p Pod) (placement.Assignment, bool) {
+func Actual(s State, p Pod) (placement.Assignment, bool) {
 	found := make(map[gpu.UUID]bool)
 	for _, h := range s.Held {
 		if !h.of(p) {

@@ -130,6 +130,7 @@ func (c *cluster) admit(name string) error {
 	c.t.Helper()
 	i := slices.IndexFunc(c.pods, func(p Pod) bool { return p.Pod.Name == name })
 	_, err := c.kubelet.admit(c.pods[i].Pod, c.pods[i].Request)
+	c.pods[i].Settled = err == nil
 	return err
 }
 
@@ -142,13 +143,19 @@ func (c *cluster) mustAdmit(names ...string) {
 	}
 }
 
-// correct writes what Reconcile says, as the plugin does.
+// correct writes what Reconcile says, as the plugin does: until it says nothing.
 func (c *cluster) correct() {
-	for _, correction := range Reconcile(c.state()) {
-		for i := range c.pods {
-			if c.pods[i].Pod == correction.Pod.Pod {
-				c.pods[i].Assignment = correction.Actual
-			}
+	for corrections := Reconcile(c.state()); len(corrections) > 0; corrections = Reconcile(c.state()) {
+		for _, correction := range corrections {
+			c.write(correction)
+		}
+	}
+}
+
+func (c *cluster) write(correction Correction) {
+	for i := range c.pods {
+		if c.pods[i].Pod == correction.Pod.Pod {
+			c.pods[i].Assignment = correction.Actual
 		}
 	}
 }
@@ -239,6 +246,30 @@ func TestTwoEqualPodsInTheOtherOrder(t *testing.T) {
 	c.want("second", []gpu.Units{0, 8}, 1)
 }
 
+// corrections returns what Reconcile says, by the pod's name.
+func corrections(c *cluster) map[string]placement.Assignment {
+	out := make(map[string]placement.Assignment)
+	for _, correction := range Reconcile(c.state()) {
+		out[correction.Pod.Pod.Name] = correction.Actual
+	}
+	return out
+}
+
+// PodResources names a pod without its UID: what it lists for one that the
+// kubelet has not admitted may be of the one that had the name before.
+func TestAPodMadeAgainIsNotTakenForTheOneBefore(t *testing.T) {
+	req := ask(app("a", 8))
+	c := newCluster(t, 1, inventory(8, 8, 8))
+	c.pods = []Pod{pod("again", req, 0)}
+	c.mustAdmit("again")
+	again := pod("again", req, 1)
+	again.Pod.UID = "another"
+	c.pods = []Pod{again, pod("like it", req, 2)}
+	if got := corrections(c); len(got) > 0 {
+		t.Errorf("corrections %v, want none: the kubelet has admitted neither", got)
+	}
+}
+
 // Where PodResources cannot be asked which pods there are, or the kubelet has
 // just started and lists all, equal pods are taken for one another: each stays
 // whole, no GPU holds more than was planned, and what is written follows.
@@ -255,13 +286,32 @@ func TestTwoEqualPodsTakenForOneAnother(t *testing.T) {
 	if diff := cmp.Diff([]gpu.Units{8, 0, 0}, c.on("third")); diff != "" {
 		t.Errorf("what third holds (-want +got):\n%s", diff)
 	}
-	corrections := make(map[string][]gpu.UUID)
-	for _, c := range Reconcile(c.state()) {
-		corrections[c.Pod.Pod.Name] = c.Actual.Devices()
+	want := map[string]placement.Assignment{
+		"third": {Shares: []placement.Share{{Device: uuid(0), Units: 8}}, Leaving: []gpu.UUID{uuid(2)}},
+		"first": {Shares: []placement.Share{{Device: uuid(2), Units: 8}}, Leaving: []gpu.UUID{uuid(0)}},
 	}
-	want := map[string][]gpu.UUID{"third": {uuid(0)}, "first": {uuid(2)}}
-	if diff := cmp.Diff(want, corrections); diff != "" {
+	if diff := cmp.Diff(want, corrections(c)); diff != "" {
 		t.Errorf("corrections (-want +got):\n%s", diff)
+	}
+	for _, name := range []string{"first", "third"} { // one is written, and then the plugin dies
+		alone := *c
+		alone.pods = slices.Clone(c.pods)
+		for _, correction := range Reconcile(c.state()) {
+			if correction.Pod.Pod.Name == name {
+				alone.write(correction)
+			}
+		}
+		alone.correct()
+		total := make([]gpu.Units, 3)
+		for _, p := range alone.pods {
+			total[alone.written(p.Pod.Name)[0]] += 8
+			if p.Assignment.Leaving != nil {
+				t.Errorf("%s leaves %v for ever", p.Pod, p.Assignment.Leaving)
+			}
+		}
+		if name == "first" && !slices.Equal(total, []gpu.Units{8, 8, 8}) {
+			t.Errorf("with %s written first, the GPUs are promised %v", name, total)
+		}
 	}
 	c.mustAdmit("second", "first")
 	c.correct()

@@ -24,7 +24,9 @@
 //   - A wrong guess exchanges pods that are interchangeable (the scheduler side
 //     lets no others wait here together): the one takes the other's GPU, and the
 //     other has its plan from then on. So no GPU ever holds more than was
-//     planned, and Reconcile puts the names right, of both at once.
+//     planned, and Reconcile puts the names right. While some of them are
+//     written and others not, each is charged with both GPUs: nobody can book
+//     what seems to be free in between.
 //   - A pod that has been given anything stays on those GPUs.
 //
 // # Decisions
@@ -38,7 +40,12 @@
 //
 // # Limits
 //
-// PodResources names pods without their UID, and tells nothing of a pod whose
-// plain init containers alone ask for memory: what is written of such a pod is
-// taken for true.
+// PodResources names pods without their UID. What it lists of a pod is written
+// down once the kubelet has said (by the start time in the pod's status) that it
+// has admitted this one: until then it may be of another that was deleted by
+// force and had the name before. A pod that is deleted in the second between a
+// wrong guess and its correction frees the wrong GPU in the books for as long.
+//
+// PodResources tells nothing of a pod whose plain init containers alone ask for
+// memory: what is written of such a pod is taken for true.
 package allocation

@@ -46,6 +46,7 @@ type assignmentJSON struct {
 	UnitMiB     int64           `json:"unitMiB"`
 	Enforcement gpu.Enforcement `json:"enforcement"`
 	GPUs        []shareJSON     `json:"gpus"`
+	Leaving     []gpu.UUID      `json:"leaving,omitempty"`
 }
 
 type shareJSON struct {
@@ -138,7 +139,7 @@ func (n Names) AssignmentAnnotations(a placement.Assignment, on placement.Node) 
 	if a.None() {
 		return nil, errors.New("no GPU is assigned")
 	}
-	out := assignmentJSON{Version: version, UnitMiB: on.UnitMiB, Enforcement: cmp.Or(on.Enforcement, gpu.EnforcementAdvisory)}
+	out := assignmentJSON{Version: version, UnitMiB: on.UnitMiB, Enforcement: cmp.Or(on.Enforcement, gpu.EnforcementAdvisory), Leaving: a.Leaving}
 	var indexes []string
 	for _, s := range a.Shares {
 		index := -1
@@ -183,6 +184,13 @@ func DecodeAssignment(s string) (placement.Assignment, error) {
 		}
 		seen[g.UUID] = true
 		a.Shares = append(a.Shares, placement.Share{Device: g.UUID, Units: g.Units, Cores: g.Cores})
+	}
+	for _, left := range in.Leaving {
+		if left == "" || seen[left] {
+			return placement.Assignment{}, fmt.Errorf("GPU %q to leave is empty or named twice", left)
+		}
+		seen[left] = true
+		a.Leaving = append(a.Leaving, left)
 	}
 	return a, nil
 }

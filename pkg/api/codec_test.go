@@ -139,6 +139,9 @@ func TestDecodeAssignment(t *testing.T) {
 		"a GPU without a name":    {assignmentOf(""), "empty"},
 		"no units":                {`{"v":1,"gpus":[{"uuid":"a"}]}`, "out of range"},
 		"negative units":          {`{"v":1,"gpus":[{"uuid":"a","units":-1}]}`, "out of range"},
+		"GPUs that it leaves":     {`{"v":1,"gpus":[{"uuid":"a","units":1}],"leaving":["b","c"]}`, ""},
+		"leaving where it is":     {`{"v":1,"gpus":[{"uuid":"a","units":1}],"leaving":["a"]}`, "named twice"},
+		"leaving nothing":         {`{"v":1,"gpus":[{"uuid":"a","units":1}],"leaving":[""]}`, "empty"},
 		"endless units":           {`{"v":1,"gpus":[{"uuid":"a","units":9223372036854775807}]}`, "out of range"},
 		"negative cores":          {`{"v":1,"gpus":[{"uuid":"a","units":1,"cores":-1}]}`, "out of range"},
 		"more cores than a GPU's": {`{"v":1,"gpus":[{"uuid":"a","units":1,"cores":101}]}`, "out of range"},
@@ -193,6 +196,7 @@ func FuzzDecodeAssignment(f *testing.F) {
 	f.Add(assignmentOf("GPU-a", "GPU-b"))
 	f.Add(`{"v":1,"gpus":[{"uuid":"a","units":1,"cores":100}]}`)
 	f.Add(`{"v":2,"gpus":7}`)
+	f.Add(`{"v":1,"gpus":[{"uuid":"a","units":1}],"leaving":["b"]}`)
 	f.Add(`{"V":1,"GPUS":[{"UUID":"a","UNITS":1.0}]}`)
 	f.Fuzz(func(t *testing.T, s string) {
 		a, err := DecodeAssignment(s)
@@ -200,7 +204,7 @@ func FuzzDecodeAssignment(f *testing.F) {
 			return
 		}
 		seen := make(map[gpu.UUID]bool)
-		out := assignmentJSON{Version: version}
+		out := assignmentJSON{Version: version, Leaving: a.Leaving}
 		for _, share := range a.Shares {
 			if seen[share.Device] || share.Device == "" || share.Units < 1 || share.Units > maxAmount || share.Cores < 0 || share.Cores > 100 {
 				t.Fatalf("share %+v of %q", share, s)

@@ -18,8 +18,9 @@
 // and none of these names a pod. The plugin reads the kubelet's PodResources
 // inside each, which tells for whom the kubelet can be asking, and, once IDs are
 // given, who holds them. What is found to differ from the pod's annotation is
-// corrected at once in PreStartContainer, and by a loop (Reconcile) after each
-// allocation, when pods change, and every minute.
+// corrected in PreStartContainer if the kubelet has reported by then that it has
+// admitted the pod, and by a loop (Reconcile) after each allocation, when pods
+// change, and every minute.
 //
 // # Invariants
 //

@@ -89,6 +89,17 @@ func (p *pods) add(pod allocation.Pod) {
 	p.changed = make(chan struct{})
 }
 
+// settle is the kubelet's word that it has admitted a pod.
+func (p *pods) settle(name string) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for i := range p.list {
+		if p.list[i].Pod.Name == name {
+			p.list[i].Settled = true
+		}
+	}
+}
+
 func (p *pods) Correct(_ context.Context, ref placement.PodRef, a placement.Assignment, _ gpu.Inventory) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -97,7 +108,11 @@ func (p *pods) Correct(_ context.Context, ref placement.PodRef, a placement.Assi
 	}
 	for i, pod := range p.list {
 		if pod.Pod == ref {
-			p.corrections = append(p.corrections, fmt.Sprint(ref, " ", a.Devices()))
+			line := fmt.Sprint(ref, " ", a.Devices())
+			if len(a.Leaving) > 0 {
+				line += fmt.Sprint(" leaving ", a.Leaving)
+			}
+			p.corrections = append(p.corrections, line)
 			p.list[i].Assignment = a
 			close(p.changed)
 			p.changed = make(chan struct{})
@@ -362,6 +377,7 @@ func (n *node) admit(t *testing.T, p allocation.Pod) ([]string, error) {
 			n.kubelet.give(p.Pod.Name, c.Name, ids)
 		}
 	}
+	n.pods.settle(p.Pod.Name)
 	for _, c := range p.Request.Containers {
 		if err := n.start(ctx, given[c.Name]...); err != nil {
 			return gpus, fmt.Errorf("start %s: %w", c.Name, err)

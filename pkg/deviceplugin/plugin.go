@@ -304,11 +304,9 @@ func (p *Plugin) PreStartContainer(ctx context.Context, req *pluginapi.PreStartC
 	pod := s.Pods[i]
 	p.log.Info("container starts", zap.String("node", p.cfg.Node), zap.Stringer("pod", pod.Pod), zap.String("uid", pod.Pod.UID),
 		zap.String("container", held.Container), zap.Strings("devices", uuids(grant.Devices)), zap.Int64("units", int64(grant.Units)))
-	for _, c := range allocation.Reconcile(s) {
-		if c.Pod.Pod == pod.Pod && len(c.Actual.Shares) != pod.Request.GPUs() {
-			p.report(pod.Pod, mixed(pod, c.Actual))
-			return nil, asStatus(errors.New(mixed(pod, c.Actual)))
-		}
+	if actual, ok := allocation.Actual(s, pod); ok && len(actual.Shares) != pod.Request.GPUs() {
+		p.report(pod.Pod, mixed(pod, actual))
+		return nil, asStatus(errors.New(mixed(pod, actual)))
 	}
 	writing, cancel := context.WithTimeout(ctx, p.cfg.WriteWait)
 	defer cancel()
@@ -324,30 +322,30 @@ func (p *Plugin) PreStartContainer(ctx context.Context, req *pluginapi.PreStartC
 func (p *Plugin) look(ctx context.Context) (allocation.State, <-chan struct{}, error) {
 	asking, cancel := context.WithTimeout(ctx, p.cfg.KubeletWait)
 	defer cancel()
+	pods, _, changed := p.pods.Pods() // before the kubelet is asked: see allocation.Reconcile
 	held, known, err := p.kubelet.List(asking)
-	if err == nil {
-		p.mu.Lock()
-		p.held = held
-		p.mu.Unlock()
-	} else {
+	if err != nil {
 		p.log.Warn("the kubelet does not tell what it has given", zap.String("node", p.cfg.Node), zap.Error(err))
-		known = nil
+		p.mu.Lock()
+		held, known = p.held, nil
+		p.mu.Unlock()
 	}
-	s, changed := p.recall()
+	s := p.recall(pods, held)
 	s.Known = known
 	return s, changed, err
 }
 
-// recall is the state of the node as far as it is known without asking.
-func (p *Plugin) recall() (allocation.State, <-chan struct{}) {
+// recall is the state of the node with what its pods hold, which is remembered
+// for when the kubelet does not tell.
+func (p *Plugin) recall(pods []allocation.Pod, held []allocation.Held) allocation.State {
 	o, _ := p.offer()
-	pods, _, changed := p.pods.Pods()
 	p.mu.Lock()
 	defer p.mu.Unlock()
+	p.held = held
 	return allocation.State{
-		Inventory: o.inventory, Slots: o.slots, Pods: pods, Held: p.held,
+		Inventory: o.inventory, Slots: o.slots, Pods: pods, Held: held,
 		Policy: p.cfg.Policy, PlaceUnassigned: p.cfg.PlaceUnassigned,
-	}, changed
+	}
 }
 
 // refuse logs a refusal, and tells the pod of it if it is clear which it is.

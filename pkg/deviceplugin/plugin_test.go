@@ -133,20 +133,32 @@ func TestASwapIsCorrectedOnBothSides(t *testing.T) {
 	}
 	n.kubelet.fail = nil
 	n.kubelet.give("b", "main", ids)
-	if err := n.reconcile(t.Context()); err != nil {
-		t.Fatal(err)
+	for range 2 {
+		if err := n.reconcile(t.Context()); err != nil {
+			t.Fatal(err)
+		}
 	}
-	want := []string{"ns/a [" + string(uuidB) + "]", "ns/b [" + string(uuidA) + "]"} // who waits first
+	if got := n.pods.corrected(); len(got) > 0 {
+		t.Errorf("corrected before the kubelet says that it has admitted b: %v", got)
+	}
+	n.pods.settle("b")
+	for range 3 {
+		if err := n.reconcile(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+	}
+	onA, onB := "["+string(uuidA)+"]", "["+string(uuidB)+"]"
+	want := []string{
+		"ns/a " + onB + " leaving " + onA, "ns/b " + onA + " leaving " + onB, // who waits first
+		"ns/a " + onB, "ns/b " + onA,
+	}
 	if diff := cmp.Diff(want, n.pods.corrected()); diff != "" {
 		t.Errorf("corrections (-want +got):\n%s", diff)
 	}
 	if diff := cmp.Diff([]string{"ns/a GPUMemoryCorrected", "ns/b GPUMemoryCorrected"}, n.notes.all()); diff != "" {
 		t.Errorf("events (-want +got):\n%s", diff)
 	}
-	if err := n.reconcile(t.Context()); err != nil {
-		t.Fatal(err)
-	}
-	if diff := cmp.Diff([]int{1, 0}, n.counts.drifted); diff != "" {
+	if diff := cmp.Diff([]int{0, 0, 1, 0, 0}, n.counts.drifted); diff != "" {
 		t.Errorf("drifted at each look (-want +got):\n%s", diff)
 	}
 	if diff := cmp.Diff([]string{ReasonPlanned, ReasonHeld}, n.counts.corrections); diff != "" {
@@ -324,6 +336,7 @@ func TestPreStartOfAPodOnTwoGPUs(t *testing.T) {
 func TestPreStartDoesNotDependOnTheAPIServer(t *testing.T) {
 	n := newNode(t, nil, []string{"ns/a"}, pod("a", 1, "", app(1)))
 	n.kubelet.give("a", "main", []string{"aaaaaaaa-0"})
+	n.pods.settle("a")
 	n.pods.fail = errors.New("the API server is down")
 	if err := n.start(t.Context(), "aaaaaaaa-0"); err != nil {
 		t.Fatalf("start: %v", err)

@@ -73,14 +73,12 @@ func (p *Plugin) Reconcile(ctx context.Context) error {
 func (p *Plugin) reconcile(ctx context.Context) error {
 	asking, cancel := context.WithTimeout(ctx, p.cfg.KubeletWait)
 	defer cancel()
+	pods, _, _ := p.pods.Pods() // before the kubelet is asked: see allocation.Reconcile
 	held, _, err := p.kubelet.List(asking)
 	if err != nil {
 		return err
 	}
-	p.mu.Lock()
-	p.held = held
-	p.mu.Unlock()
-	s, _ := p.recall()
+	s := p.recall(pods, held)
 	p.forgetReports(s)
 	return p.correctAll(ctx, s)
 }
@@ -103,14 +101,14 @@ func (p *Plugin) correctAll(ctx context.Context, s allocation.State) error {
 	})
 	drifted := 0
 	for _, c := range corrections {
-		if holds(s, c.Pod) {
+		if c.Moves() && holds(s, c.Pod) {
 			drifted++
 		}
 	}
 	p.metrics.Drifted(drifted)
 	var errs []error
 	for _, c := range corrections {
-		if n := len(c.Actual.Shares); n != c.Pod.Request.GPUs() {
+		if !c.Whole() {
 			p.report(c.Pod.Pod, mixed(c.Pod, c.Actual))
 			continue
 		}
@@ -140,7 +138,7 @@ func (p *Plugin) correct(ctx context.Context, c allocation.Correction, s allocat
 	ref, inv := c.Pod.Pod, s.Inventory
 	pods, _, _ := p.pods.Pods()
 	i := slices.IndexFunc(pods, func(pod allocation.Pod) bool { return pod.Pod == ref })
-	if i < 0 || pods[i].Assignment.SameDevices(c.Actual) {
+	if i < 0 || pods[i].Assignment.Same(c.Actual) {
 		return nil
 	}
 	if !p.claim(ref) {
@@ -151,6 +149,9 @@ func (p *Plugin) correct(ctx context.Context, c allocation.Correction, s allocat
 		return err
 	}
 	was, is := pods[i].Assignment, c.Actual
+	if was.SameDevices(is) {
+		return nil // it has left its old GPUs for good: that has been told
+	}
 	p.log.Info("assignment corrected", zap.String("node", p.cfg.Node), zap.Stringer("pod", ref), zap.String("uid", ref.UID),
 		zap.Any("devices", is.Devices()), zap.Any("was", was.Devices()), zap.Int64("units", int64(c.Pod.Request.Units())))
 	switch {

@@ -184,6 +184,26 @@ func TestNodeSums(t *testing.T) {
 	}
 }
 
+// A pod that is being moved counts on both sides, and keeps others off both.
+func TestAPodThatLeavesADevice(t *testing.T) {
+	moving := hold("a", ask(3), 1)
+	moving.Request.Policy = Exclusive
+	moving.Assignment.Leaving = []gpu.UUID{moving.Assignment.Shares[0].Device, "GPU-gone"}
+	moving.Assignment.Shares = hold("a", ask(3), 0).Assignment.Shares
+	n := node(inventory(device(0, 10), device(1, 10)), moving)
+	for _, d := range n.Devices {
+		if d.Requested != 3 || len(d.Pods) != 1 {
+			t.Errorf("GPU %d: %d units requested by %d pods, want 3 by one", d.Index, d.Requested, len(d.Pods))
+		}
+	}
+	if got := Fit(ask(1), n).Reason; got != Occupied {
+		t.Errorf("beside an exclusive pod that is being moved: %v, want %v", got, Occupied)
+	}
+	if settled := hold("a", ask(3), 0).Assignment; settled.Same(moving.Assignment) || !settled.SameDevices(moving.Assignment) {
+		t.Error("what a pod leaves does not tell two assignments apart")
+	}
+}
+
 func TestSameDevices(t *testing.T) {
 	at := func(devices ...int) Assignment { return hold("", ask(1), devices...).Assignment }
 	if !at(0, 3).SameDevices(at(3, 0)) || !at().SameDevices(Assignment{}) {

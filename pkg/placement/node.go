@@ -18,6 +18,11 @@ type Share struct {
 // The zero value means: none yet.
 type Assignment struct {
 	Shares []Share
+
+	// Leaving are other devices that are charged with the same share. Pods that
+	// exchange devices are corrected one by one: each is charged on both sides
+	// until all are where they belong, so that nobody takes the gap between.
+	Leaving []gpu.UUID
 }
 
 // None reports whether nothing is assigned.
@@ -32,9 +37,16 @@ func (a Assignment) Devices() []gpu.UUID {
 	return out
 }
 
-// SameDevices reports whether two assignments name the same devices, in any order.
-func (a Assignment) SameDevices(b Assignment) bool {
-	x, y := a.Devices(), b.Devices()
+// SameDevices reports whether two assignments name the same devices, in any
+// order. Those that they leave do not count.
+func (a Assignment) SameDevices(b Assignment) bool { return sameSet(a.Devices(), b.Devices()) }
+
+// Same reports whether two assignments name the same devices and leave the same.
+func (a Assignment) Same(b Assignment) bool {
+	return a.SameDevices(b) && sameSet(slices.Clone(a.Leaving), slices.Clone(b.Leaving))
+}
+
+func sameSet(x, y []gpu.UUID) bool {
 	slices.Sort(x)
 	slices.Sort(y)
 	return slices.Equal(x, y)
@@ -44,7 +56,7 @@ func (a Assignment) SameDevices(b Assignment) bool {
 // a request has of each.
 func (a Assignment) WithShares(r Request) Assignment {
 	units, cores := r.Share()
-	var out Assignment
+	out := Assignment{Leaving: a.Leaving}
 	for _, s := range a.Shares {
 		out.Shares = append(out.Shares, Share{Device: s.Device, Units: units, Cores: cores})
 	}
@@ -65,7 +77,7 @@ type Device struct {
 	gpu.Device
 	Requested      gpu.Units
 	RequestedCores int
-	Pods           []Holding // by namespace and name
+	Pods           []Holding // by namespace and name, those that leave it included
 }
 
 // Free returns the units that nobody holds: never negative.
@@ -111,13 +123,21 @@ func NewNode(name string, inv gpu.Inventory, holdings []Holding) Node {
 			continue
 		}
 		for _, s := range h.Assignment.Shares {
-			d := &n.Devices[at[s.Device]]
-			d.Requested += s.Units
-			d.RequestedCores += s.Cores
-			d.Pods = append(d.Pods, h)
+			n.Devices[at[s.Device]].charge(h, s)
+		}
+		for _, left := range h.Assignment.Leaving {
+			if i, ok := at[left]; ok {
+				n.Devices[i].charge(h, h.Assignment.Shares[0])
+			}
 		}
 	}
 	return n
+}
+
+func (d *Device) charge(h Holding, s Share) {
+	d.Requested += s.Units
+	d.RequestedCores += s.Cores
+	d.Pods = append(d.Pods, h)
 }
 
 // Capacity returns the units of all devices, healthy or not.

@@ -21,6 +21,7 @@ type decoded struct {
 		Units   int    `json:"units"`
 		Healthy bool   `json:"healthy"`
 	} `json:"gpus"`
+	Leaving []string `json:"leaving"`
 }
 
 func (w *World) decode(value string) decoded {
@@ -38,6 +39,12 @@ func (w *World) decode(value string) decoded {
 // assignment returns the GPUs that are written of a pod, or none.
 func (w *World) assignment(pod *v1.Pod) []string {
 	return w.gpusOf(w.pods[string(pod.UID)], pod.Annotations[w.names.Assignment()])
+}
+
+// leaving returns the GPUs that a pod is charged with until the pods that it has
+// been taken for are written down as well.
+func (w *World) leaving(pod *v1.Pod) []string {
+	return w.decode(pod.Annotations[w.names.Assignment()]).Leaving
 }
 
 func (w *World) gpusOf(s *spec, annotation string) []string {
@@ -68,11 +75,12 @@ type books struct {
 	healthy   map[string]bool
 	requested map[string]int
 	holders   map[string][]*spec
-	nowhere   []*spec // bound to the node, on no GPU that is known
+	leaving   map[string]int // part of requested that is charged twice
+	nowhere   []*spec        // bound to the node, on no GPU that is known
 }
 
 func (w *World) newBooks(node *v1.Node) *books {
-	b := &books{capacity: make(map[string]int), healthy: make(map[string]bool), requested: make(map[string]int), holders: make(map[string][]*spec)}
+	b := &books{capacity: make(map[string]int), healthy: make(map[string]bool), requested: make(map[string]int), holders: make(map[string][]*spec), leaving: make(map[string]int)}
 	for _, g := range w.decode(node.Annotations[w.names.Inventory()]).GPUs {
 		b.capacity[g.UUID] = g.Units
 		b.healthy[g.UUID] = g.Healthy
@@ -80,7 +88,7 @@ func (w *World) newBooks(node *v1.Node) *books {
 	return b
 }
 
-func (b *books) add(s *spec, gpus []string) {
+func (b *books) add(s *spec, gpus, leaving []string) {
 	lost := slices.ContainsFunc(gpus, func(id string) bool { _, ok := b.capacity[id]; return !ok })
 	if len(gpus) == 0 || lost {
 		b.nowhere = append(b.nowhere, s)
@@ -89,6 +97,13 @@ func (b *books) add(s *spec, gpus []string) {
 	for _, id := range gpus {
 		b.requested[id] += s.share()
 		b.holders[id] = append(b.holders[id], s)
+	}
+	for _, id := range leaving {
+		if _, ok := b.capacity[id]; ok {
+			b.requested[id] += s.share()
+			b.leaving[id] += s.share()
+			b.holders[id] = append(b.holders[id], s)
+		}
 	}
 }
 
@@ -121,6 +136,7 @@ func (b *books) allows(s *spec, id string) bool {
 type known struct {
 	node string
 	gpus []string
+	left []string
 	spec *spec
 }
 
@@ -147,13 +163,13 @@ func (e *extenderProc) view() map[string]known {
 			delete(e.read, uid)
 			continue
 		}
-		out[uid] = known{node: pod.Spec.NodeName, gpus: w.assignment(pod), spec: w.pods[uid]}
+		out[uid] = known{node: pod.Spec.NodeName, gpus: w.assignment(pod), left: w.leaving(pod), spec: w.pods[uid]}
 	}
 	for _, pod := range e.pods.store {
 		if pod.Spec.NodeName != "" {
 			uid := string(pod.UID)
 			delete(e.read, uid)
-			out[uid] = known{node: pod.Spec.NodeName, gpus: w.assignment(pod), spec: w.pods[uid]}
+			out[uid] = known{node: pod.Spec.NodeName, gpus: w.assignment(pod), left: w.leaving(pod), spec: w.pods[uid]}
 		}
 	}
 	for uid := range e.reserved {
@@ -187,7 +203,7 @@ func (w *World) checkBooks(e *extenderProc) {
 		want := w.newBooks(node)
 		for _, uid := range uids {
 			if view[uid].node == name {
-				want.add(view[uid].spec, view[uid].gpus)
+				want.add(view[uid].spec, view[uid].gpus, view[uid].left)
 			}
 		}
 		got, ok := e.books.Node(name)
@@ -245,7 +261,7 @@ func (e *extenderProc) checkDecision(uid, nodeName, annotation string) {
 	b := w.newBooks(node)
 	for other, k := range e.view() {
 		if other != uid && k.node == nodeName {
-			b.add(k.spec, k.gpus)
+			b.add(k.spec, k.gpus, k.left)
 		}
 	}
 	for i, id := range gpus {
@@ -271,7 +287,7 @@ func (w *World) truth(name string) *books {
 	b := w.newBooks(node)
 	for _, podName := range slices.Sorted(maps.Keys(w.api.pods)) {
 		if pod := w.api.pods[podName]; pod.Spec.NodeName == name && !terminal(pod) {
-			b.add(w.pods[string(pod.UID)], w.assignment(pod))
+			b.add(w.pods[string(pod.UID)], w.assignment(pod), w.leaving(pod))
 		}
 	}
 	return b
@@ -300,7 +316,7 @@ func (w *World) checkTruth() {
 		b := w.truth(m.name)
 		for _, d := range m.hardware {
 			id := string(d.UUID)
-			if _, offered := b.capacity[id]; offered && !m.resized[d.UUID] && b.requested[id] > int(d.Capacity) {
+			if _, offered := b.capacity[id]; offered && !m.resized[d.UUID] && b.requested[id]-b.leaving[id] > int(d.Capacity) {
 				w.violate("I2", "%s of %s has %d units and pods that hold %d: %v", id, m.name, d.Capacity, b.requested[id], specNames(b.holders[id]))
 			}
 		}

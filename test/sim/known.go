@@ -7,4 +7,4 @@ package sim
 // pod made again under its name, while the kubelet still holds the one before
 // it, is taken for that one: its annotation is made to say where the other is,
 // until the kubelet has admitted it. Found with seed 554.
-const knownSameName = true
+const knownSameName = false
