@@ -1,5 +1,5 @@
-// Package placement answers three questions about one request and one node:
-// does it fit, how well, and on which GPUs.
+// Package placement answers four questions about one request and one node: does
+// it fit, how well, on which GPUs, and if not, who would have to leave for it.
 //
 // Extender, device plugin, command line and simulator ask the same functions,
 // so that they cannot disagree.
@@ -36,6 +36,17 @@
 //
 // A pod's own policy is of GPUs and of nodes. One for nodes alone would be a
 // second word for what topologySpreadConstraints and affinity say of pods.
+//
+// Victims are chosen per GPU, in the order in which kube-scheduler chooses a
+// node, and nobody is evicted whom the others' eviction makes needless. On one
+// GPU this is the least for pods of one priority; over several GPUs or
+// priorities, and with budgets, it is a good choice and not always the best.
+//
+// A nominated pod is one for which others were evicted. It is counted on the GPU
+// where it would go by the same functions, against pods of its priority or a
+// lower one, so that nobody takes the room that was made for it. This is worked
+// out anew for each question, and nothing is stored: room that becomes free
+// elsewhere may change it.
 //
 // A node's refusal is a value with numbers in it, not a sentence: who prints it
 // decides on the words, and nobody has to parse them back.

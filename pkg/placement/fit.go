@@ -127,12 +127,15 @@ func (v Verdict) devices() string {
 	return strings.Join(parts, ", ")
 }
 
-// anywhere tells of the pods that are counted on each device.
-func (v Verdict) anywhere() string {
+// anywhere tells of the pods that are counted and that nobody sees on a device.
+func (v Verdict) anywhere() (s string) {
 	if n := len(v.Node.Unattributed); n > 0 {
-		return fmt.Sprintf("; pods whose GPU is not known yet, counted on each: %d", n)
+		s = fmt.Sprintf("; pods whose GPU is not known yet, counted on each: %d", n)
 	}
-	return ""
+	if n := len(v.Node.holdings(func(h Holding) bool { return h.Nominated })); n > 0 {
+		s += fmt.Sprintf("; kept for pods that are nominated to this node: %d", n)
+	}
+	return s
 }
 
 func (v Verdict) largest() string {

@@ -3,6 +3,7 @@ package placement
 import (
 	"cmp"
 	"slices"
+	"time"
 
 	"github.com/gpumem/gpumem/pkg/gpu"
 )
@@ -70,6 +71,10 @@ type Holding struct {
 	Request    Request
 	Assignment Assignment
 	Settled    bool // the kubelet has admitted the pod: its GPUs no longer change
+
+	Started     time.Time // when the kubelet admitted it; zero before
+	Terminating bool      // it is being deleted, and holds what it has to the end
+	Nominated   bool      // it is not on the node yet: room is made for it
 }
 
 // Device is one GPU of a node with what pods hold of it.
@@ -97,6 +102,10 @@ type Node struct {
 
 	// Unattributed are pods on this node that no device is known of.
 	Unattributed []Holding
+
+	// Nominated are pods that are to come here once others have left, the first
+	// in line first. They hold nothing yet: see Reserved.
+	Nominated []Holding
 }
 
 // NewNode puts holdings on the devices of an inventory. The order of the

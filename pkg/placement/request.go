@@ -83,6 +83,8 @@ type Request struct {
 	ExclusiveGroup string // never on one GPU with a pod of the same value
 
 	Enforcement gpu.Enforcement // the weakest level to accept; empty: any
+
+	Priority int32 // pods of lower priority can be evicted for it
 }
 
 // GPUs returns how many GPUs the request is split over: one or more.

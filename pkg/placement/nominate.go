@@ -1,0 +1,111 @@
+package placement
+
+import (
+	"slices"
+
+	"github.com/gpumem/gpumem/pkg/gpu"
+)
+
+// WithNominated returns the node with pods that are to come to it, in line by
+// priority.
+func (n Node) WithNominated(pods []Holding) Node {
+	n.Nominated = slices.Clone(pods)
+	slices.SortFunc(n.Nominated, moreImportant)
+	return n
+}
+
+// Reserved returns the node as one pod finds it: the nominated pods that go
+// before it hold their memory, on the GPUs where they fit, or else where room is
+// being made for them.
+//
+// Those go before it that have its priority or a higher one. A pod that is
+// nominated to the node itself goes before its equals behind it in line, so that
+// no two of them wait for one another.
+func (n Node) Reserved(pod PodRef, req Request, fallback Policy) Node {
+	ahead := slices.IndexFunc(n.Nominated, func(h Holding) bool { return h.Pod.UID == pod.UID })
+	if ahead < 0 {
+		ahead = len(n.Nominated)
+	}
+	for _, h := range n.Nominated[:ahead] {
+		if h.Request.Priority >= req.Priority {
+			h.Assignment, h.Nominated = n.landing(h.Request, fallback), true
+			n = n.with(h)
+		}
+	}
+	return n
+}
+
+// landing is where a nominated pod goes: none when it does not fit the node,
+// whoever leaves.
+func (n Node) landing(req Request, fallback Policy) Assignment {
+	if !Fit(req, n).Fits() {
+		victims, _ := makeRoom(req, n, nil)
+		n = n.without(victims)
+	}
+	chosen, _ := Choose(fallback, req, n)
+	return chosen
+}
+
+// only returns the node with one of its devices.
+func (n Node) only(device gpu.UUID) Node {
+	i := slices.IndexFunc(n.Devices, func(d Device) bool { return d.UUID == device })
+	n.Devices = n.Devices[i : i+1]
+	return n
+}
+
+// Holdings returns the pods that hold anything of the node, each once.
+func (n Node) Holdings() []Holding { return n.holdings(func(Holding) bool { return true }) }
+
+func (n Node) holdings(wanted func(Holding) bool) []Holding {
+	var out []Holding
+	add := func(pods []Holding) {
+		for _, h := range pods {
+			if wanted(h) && !hasPod(out, h) {
+				out = append(out, h)
+			}
+		}
+	}
+	for _, d := range n.Devices {
+		add(d.Pods)
+	}
+	add(n.Unattributed)
+	return out
+}
+
+func hasPod(pods []Holding, h Holding) bool {
+	return slices.ContainsFunc(pods, func(p Holding) bool { return p.Pod.UID == h.Pod.UID })
+}
+
+// with returns the node with one more pod on the devices of its assignment.
+func (n Node) with(h Holding) Node {
+	n.Devices = slices.Clone(n.Devices)
+	for _, s := range h.Assignment.Shares {
+		for i := range n.Devices {
+			if d := &n.Devices[i]; d.UUID == s.Device {
+				d.Pods = append(slices.Clone(d.Pods), h)
+				d.Requested += s.Units
+				d.RequestedCores += s.Cores
+			}
+		}
+	}
+	return n
+}
+
+// without returns the node as it is when some of its pods have left.
+func (n Node) without(gone []Holding) Node {
+	left := func(h Holding) bool { return hasPod(gone, h) }
+	n.Devices = slices.Clone(n.Devices)
+	for i := range n.Devices {
+		d := &n.Devices[i]
+		for _, h := range d.Pods {
+			if left(h) {
+				units, cores := h.Request.Share()
+				d.Requested -= units
+				d.RequestedCores -= cores
+			}
+		}
+		d.Pods = slices.DeleteFunc(slices.Clone(d.Pods), left)
+	}
+	n.Unattributed = slices.DeleteFunc(slices.Clone(n.Unattributed), left)
+	return n
+}

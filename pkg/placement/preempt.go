@@ -1,0 +1,277 @@
+package placement
+
+import (
+	"cmp"
+	"math"
+	"slices"
+
+	"github.com/gpumem/gpumem/pkg/gpu"
+)
+
+// Budget says how many of certain pods may still be disrupted at will, as a
+// PodDisruptionBudget does.
+type Budget struct {
+	Pods    []string // UIDs
+	Allowed int
+}
+
+// Victims are pods of a node that are to be evicted for another one.
+type Victims struct {
+	Pods       []Holding // the most important first
+	Violations int       // how many of the evictions are beyond a budget
+}
+
+// Preempt chooses whom to evict from a node so that the request fits it: pods
+// of lower priority, as few and as unimportant as there are, on the GPUs where
+// that costs the least (see cheaper). It reports false when no eviction helps.
+//
+// Proposed are the pods that kube-scheduler would evict, with and without a GPU.
+// Whom it proposes only for the node's sum of GPU memory to fit is replaced by
+// pods of one GPU. Whom the sum does not explain stands in the way of something
+// that is not to be seen here, like CPU, and is evicted too. Where that alone
+// makes room on a GPU, nothing is to be chosen, and all that are proposed go.
+func Preempt(req Request, node Node, proposed []Holding, budgets []Budget) (Victims, bool) {
+	kept := unexplained(req, node, proposed, budgets)
+	rest := node.without(kept)
+	if Fit(req, rest).Fits() {
+		return newVictims(proposed, budgets), true
+	}
+	chosen, ok := makeRoom(req, rest, budgets)
+	if !ok {
+		return Victims{}, false
+	}
+	return newVictims(slices.Concat(kept, chosen), budgets), true
+}
+
+func newVictims(pods []Holding, budgets []Budget) Victims {
+	pods = slices.Clone(pods)
+	slices.SortFunc(pods, moreImportant)
+	return Victims{Pods: pods, Violations: Violations(pods, budgets)}
+}
+
+// Violations counts the pods whose eviction is beyond a budget, when they are
+// evicted in this order. Pods that are being deleted already are beyond none.
+func Violations(pods []Holding, budgets []Budget) (n int) {
+	left := make([]int, len(budgets))
+	for i, b := range budgets {
+		left[i] = b.Allowed
+	}
+	for _, h := range pods {
+		if !h.Terminating && spend(h, budgets, left) {
+			n++
+		}
+	}
+	return n
+}
+
+// spend takes a pod off the budgets that it is under, and reports whether one
+// of them did not allow it.
+func spend(h Holding, budgets []Budget, left []int) (beyond bool) {
+	for i, b := range budgets {
+		if slices.Contains(b.Pods, h.Pod.UID) {
+			left[i]--
+			beyond = beyond || left[i] < 0
+		}
+	}
+	return beyond
+}
+
+// moreImportant orders pods as kube-scheduler does: by priority, then by age.
+// (k8s.io/kubernetes/pkg/scheduler/util, MoreImportantPod)
+func moreImportant(a, b Holding) int {
+	return cmp.Or(
+		cmp.Compare(b.Request.Priority, a.Request.Priority),
+		compareBool(a.Started.IsZero(), b.Started.IsZero()),
+		a.Started.Compare(b.Started),
+		cmp.Compare(a.Pod.Namespace, b.Pod.Namespace),
+		cmp.Compare(a.Pod.Name, b.Pod.Name),
+		cmp.Compare(a.Pod.UID, b.Pod.UID),
+	)
+}
+
+// moreWorth orders pods by what their eviction would cost: one that is being
+// deleted costs nothing, and of equal priority the smaller ones stay, for then
+// the fewest have to go.
+func moreWorth(a, b Holding) int {
+	return cmp.Or(
+		compareBool(a.Terminating, b.Terminating),
+		cmp.Compare(b.Request.Priority, a.Request.Priority),
+		cmp.Compare(a.Request.Units(), b.Request.Units()),
+		moreImportant(a, b),
+	)
+}
+
+// unexplained returns those of the proposed pods that kube-scheduler would not
+// evict if it were for the node's sums alone: those that hold no GPU of it, and
+// of the others whom it would put back. It does as kube-scheduler does: without
+// all pods that may be evicted, each in turn is put back if it can be.
+// (SelectVictimsOnNode of
+// k8s.io/kubernetes/pkg/scheduler/framework/plugins/defaultpreemption)
+func unexplained(req Request, node Node, proposed []Holding, budgets []Budget) (out []Holding) {
+	pods := byWorth(node.holdings(below(req)), budgets, moreImportant)
+	for _, h := range proposed {
+		if !hasPod(pods, h) {
+			out = append(out, h)
+		}
+	}
+	gone := pods
+	for _, h := range pods {
+		others := except(gone, h)
+		switch {
+		case !hasPod(proposed, h):
+			gone = others
+		case node.without(others).sumFits(req):
+			out = append(out, h)
+		}
+	}
+	return out
+}
+
+// sumFits is kube-scheduler's check: what the node's healthy devices offer,
+// less what all its pods hold.
+func (n Node) sumFits(req Request) bool {
+	units, cores := -n.Requested(), 0
+	for _, d := range n.Devices {
+		cores -= d.RequestedCores
+		if d.Healthy {
+			units += d.Capacity
+			cores += gpu.CoresPerDevice
+		}
+	}
+	for _, h := range n.Unattributed {
+		cores -= h.Request.Cores()
+	}
+	return units >= req.Units() && (req.Cores() == 0 || cores >= req.Cores())
+}
+
+// makeRoom returns the pods that must leave for a request that does not fit the
+// node. It begins with each device in turn and goes on where it costs the least,
+// for pods may hold several devices.
+func makeRoom(req Request, node Node, budgets []Budget) (victims []Holding, ok bool) {
+	for _, d := range node.Devices {
+		pods, fits := makeRoomFrom(d.UUID, req, node, budgets)
+		if fits && (!ok || cheaper(pods, victims, budgets) < 0) {
+			victims, ok = pods, true
+		}
+	}
+	return victims, ok
+}
+
+func makeRoomFrom(device gpu.UUID, req Request, node Node, budgets []Budget) ([]Holding, bool) {
+	one := req.ofOneGPU()
+	cleared := []gpu.UUID{device}
+	gone, ok := clearDevice(device, one, node, budgets)
+	for ok && len(cleared) < req.GPUs() {
+		left := node.without(gone)
+		var next []Holding
+		ok = false
+		for _, d := range left.Devices {
+			if slices.Contains(cleared, d.UUID) {
+				continue
+			}
+			pods, fits := clearDevice(d.UUID, one, left, budgets)
+			if fits && (!ok || cheaper(pods, next, budgets) < 0) {
+				device, next, ok = d.UUID, pods, true
+			}
+		}
+		cleared, gone = append(cleared, device), append(gone, next...)
+	}
+	if !ok {
+		return nil, false
+	}
+	return reprieve(node, byWorth(gone, budgets, moreWorth), func(n Node) bool { return Fit(req, n).Fits() })
+}
+
+// clearDevice returns the pods that must leave one device for a request of one.
+func clearDevice(device gpu.UUID, one Request, node Node, budgets []Budget) ([]Holding, bool) {
+	alone := node.only(device)
+	pods := byWorth(alone.holdings(below(one)), budgets, moreWorth)
+	return reprieve(alone, pods, func(n Node) bool { return Fit(one, n).Fits() })
+}
+
+// ofOneGPU is what a request wants of each of its GPUs.
+func (r Request) ofOneGPU() Request {
+	units, cores := r.Share()
+	r.Containers, r.Count = []Container{{Kind: App, Units: units, Cores: cores}}, 1
+	return r
+}
+
+// below tells the pods that may be evicted for a request.
+func below(req Request) func(Holding) bool {
+	return func(h Holding) bool { return h.Request.Priority < req.Priority }
+}
+
+// reprieve returns those of the pods without whom the node fits, when each in
+// turn stays if it can. It reports false when the node does not fit without any
+// of them.
+func reprieve(node Node, pods []Holding, fits func(Node) bool) (victims []Holding, ok bool) {
+	victims = slices.Clone(pods)
+	if !fits(node.without(victims)) {
+		return nil, false
+	}
+	for _, h := range pods {
+		others := except(victims, h)
+		if fits(node.without(others)) {
+			victims = others
+		}
+	}
+	return victims, true
+}
+
+func except(pods []Holding, h Holding) []Holding {
+	return slices.DeleteFunc(slices.Clone(pods), func(p Holding) bool { return p.Pod.UID == h.Pod.UID })
+}
+
+// byWorth orders pods for reprieve: those first that are beyond a budget.
+func byWorth(pods []Holding, budgets []Budget, compare func(a, b Holding) int) []Holding {
+	slices.SortFunc(pods, compare)
+	left := make([]int, len(budgets))
+	for i, b := range budgets {
+		left[i] = b.Allowed
+	}
+	var beyond, within []Holding
+	for _, h := range pods {
+		if spend(h, budgets, left) {
+			beyond = append(beyond, h)
+		} else {
+			within = append(within, h)
+		}
+	}
+	return append(beyond, within...)
+}
+
+// cheaper orders sets of victims as kube-scheduler orders nodes: by budgets
+// violated, by the highest priority, by the sum of priorities, which is first of
+// all their number; then by the memory that they hold. Pods that are being
+// deleted cost nothing. (k8s.io/kubernetes/pkg/scheduler/framework/preemption,
+// pickOneNodeForPreemption)
+func cheaper(a, b []Holding, budgets []Budget) int {
+	x, y := newCost(a, budgets), newCost(b, budgets)
+	return cmp.Or(
+		cmp.Compare(x.violations, y.violations),
+		cmp.Compare(x.highest, y.highest),
+		cmp.Compare(x.priorities, y.priorities),
+		cmp.Compare(x.units, y.units),
+	)
+}
+
+type cost struct {
+	violations int
+	highest    int64
+	priorities int64 // each above the lowest there is
+	units      gpu.Units
+}
+
+func newCost(victims []Holding, budgets []Budget) cost {
+	c := cost{violations: Violations(victims, budgets), highest: math.MinInt64}
+	for _, h := range victims {
+		if h.Terminating {
+			continue
+		}
+		priority := int64(h.Request.Priority)
+		c.highest = max(c.highest, priority)
+		c.priorities += priority - math.MinInt32 + 1
+		c.units += h.Request.Units()
+	}
+	return c
+}
