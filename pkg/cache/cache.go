@@ -16,8 +16,9 @@ import (
 type Cache struct {
 	nodes sync.Map // name → *node; written under mu, read without
 
-	mu   sync.Mutex
-	pods map[string]*pod // by UID
+	mu        sync.Mutex
+	pods      map[string]*pod // by UID
+	nominated map[string]*pod // the same: those that are to come to a node
 }
 
 // node is what the cache knows under one name. The fields other than view are
@@ -26,6 +27,7 @@ type node struct {
 	name      string
 	inventory *gpu.Inventory  // made anew by each SetNode; nil: a ghost
 	pods      map[string]*pod // by UID
+	nominated map[string]*pod // by UID: they hold nothing yet
 	view      atomic.Pointer[placement.Node]
 }
 
@@ -45,7 +47,7 @@ func (p *pod) since() time.Time { return slices.MaxFunc(p.bindings, time.Time.Co
 
 // New returns an empty cache.
 func New() *Cache {
-	return &Cache{pods: make(map[string]*pod)}
+	return &Cache{pods: make(map[string]*pod), nominated: make(map[string]*pod)}
 }
 
 // SetNode records what a node offers: a new node, or a change.
@@ -69,6 +71,7 @@ func (c *Cache) RemoveNode(name string) {
 func (c *Cache) AddPod(nodeName string, h placement.Holding) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	c.withdraw(h.Pod.UID)
 	c.put(&pod{Holding: h, node: nodeName})
 }
 
@@ -84,11 +87,24 @@ func (c *Cache) ConfirmPod(nodeName string, h placement.Holding, now time.Time) 
 	}
 }
 
+// NominatePod records that a pod without a node is to come to one, once others
+// have left it for the pod. An empty name takes that back.
+func (c *Cache) NominatePod(nodeName string, ref placement.PodRef, req placement.Request) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.withdraw(ref.UID)
+	if p, ok := c.pods[ref.UID]; nodeName == "" || ok && !p.assumed {
+		return
+	}
+	c.nominate(&pod{Holding: placement.Holding{Pod: ref, Request: req}, node: nodeName})
+}
+
 // RemovePod forgets a pod that is terminal or gone. A pod that is not known is
 // nothing to do.
 func (c *Cache) RemovePod(uid string) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	c.withdraw(uid)
 	c.remove(uid)
 }
 
@@ -159,11 +175,13 @@ func (c *Cache) AssumePod(ref placement.PodRef, nodeName string, req placement.R
 	return chosen, nil
 }
 
-// Decide chooses GPUs of a node for a pod that holds nothing of it yet. It is
-// what AssumePod reserves by; to those who only ask, it promises nothing.
+// Decide chooses GPUs of a node for a pod that holds nothing of it yet, and
+// leaves to nominated pods what is theirs. It is what AssumePod reserves by; to
+// those who only ask, it promises nothing.
 //
 // The error is an *UnfitError or a *WaitError.
 func Decide(n placement.Node, ref placement.PodRef, req placement.Request, fallback placement.Policy) (placement.Assignment, error) {
+	n = n.Reserved(ref, req, fallback)
 	chosen, verdict := placement.Choose(fallback, req, n)
 	if !verdict.Fits() {
 		return placement.Assignment{}, &UnfitError{verdict}
@@ -178,7 +196,7 @@ func Decide(n placement.Node, ref placement.PodRef, req placement.Request, fallb
 // and could take for this one, to the harm of either.
 func confusedWith(n placement.Node, ref placement.PodRef, req placement.Request, chosen placement.Assignment) (placement.PodRef, bool) {
 	harm := func(h placement.Holding) bool {
-		return !h.Settled && h.Pod.UID != ref.UID &&
+		return !h.Settled && !h.Nominated && h.Pod.UID != ref.UID &&
 			h.Request.Confusable(req) && !h.Request.Interchangeable(req) && !h.Assignment.SameDevices(chosen)
 	}
 	for _, d := range n.Devices {
@@ -271,7 +289,7 @@ func (c *Cache) node(name string) *node {
 	if n, ok := c.lookup(name); ok {
 		return n
 	}
-	n := &node{name: name, pods: make(map[string]*pod)}
+	n := &node{name: name, pods: make(map[string]*pod), nominated: make(map[string]*pod)}
 	c.nodes.Store(name, n)
 	return n
 }
@@ -285,7 +303,7 @@ func (c *Cache) offer(name string, inv *gpu.Inventory) {
 }
 
 func (c *Cache) dropIfEmpty(n *node) {
-	if n.inventory != nil || len(n.pods) > 0 {
+	if n.inventory != nil || len(n.pods) > 0 || len(n.nominated) > 0 {
 		return
 	}
 	c.nodes.Delete(n.name)
@@ -314,6 +332,26 @@ func (c *Cache) remove(uid string) {
 	c.dropIfEmpty(n)
 }
 
+func (c *Cache) nominate(p *pod) {
+	n := c.node(p.node)
+	c.nominated[p.Pod.UID] = p
+	n.nominated[p.Pod.UID] = p
+	n.publish()
+}
+
+// withdraw forgets where a pod was to come to.
+func (c *Cache) withdraw(uid string) {
+	p, ok := c.nominated[uid]
+	if !ok {
+		return
+	}
+	delete(c.nominated, uid)
+	n := c.node(p.node)
+	delete(n.nominated, uid)
+	n.publish()
+	c.dropIfEmpty(n)
+}
+
 // publish remakes what readers see of the node.
 func (n *node) publish() {
 	if n.inventory == nil {
@@ -324,7 +362,13 @@ func (n *node) publish() {
 	for _, p := range n.pods {
 		holdings = append(holdings, p.Holding)
 	}
-	view := placement.NewNode(n.name, *n.inventory, holdings)
+	var nominated []placement.Holding
+	for uid, p := range n.nominated {
+		if _, assumed := n.pods[uid]; !assumed {
+			nominated = append(nominated, p.Holding)
+		}
+	}
+	view := placement.NewNode(n.name, *n.inventory, holdings).WithNominated(nominated)
 	n.view.Store(&view)
 }
 

@@ -366,6 +366,77 @@ func TestTransitions(t *testing.T) {
 	}
 }
 
+// Room that was made for a pod is not given to one of lower priority.
+func TestRoomIsKeptForANominatedPod(t *testing.T) {
+	for name, tc := range map[string]struct {
+		do       func(c *Cache)
+		priority int32 // of a pod that comes now
+		want     bool  // it finds room
+	}{
+		"nobody is nominated":  {do: func(*Cache) {}, want: true},
+		"nominated":            {do: func(c *Cache) { nominate(c, "n") }},
+		"nominated elsewhere":  {do: func(c *Cache) { nominate(c, "m") }, want: true},
+		"nominated once more":  {do: func(c *Cache) { nominate(c, "n", "m") }, want: true},
+		"no longer nominated":  {do: func(c *Cache) { nominate(c, "n", "") }, want: true},
+		"nominated, then gone": {do: func(c *Cache) { nominate(c, "n"); c.RemovePod("vip") }, want: true},
+		"nominated, then bound elsewhere": {do: func(c *Cache) {
+			nominate(c, "n")
+			c.AddPod("m", bound("vip", important(ask(8)), 0))
+		}, want: true},
+		"bound before the nomination is heard of": {do: func(c *Cache) {
+			c.AddPod("m", bound("vip", important(ask(8)), 0))
+			nominate(c, "n")
+		}, want: true},
+		"the node is heard of after the nomination": {do: func(c *Cache) {
+			c.RemoveNode("n")
+			nominate(c, "n")
+			c.SetNode("n", inventory(10))
+		}},
+		"a pod of higher priority comes": {do: func(c *Cache) { nominate(c, "n") }, priority: 101, want: true},
+		"a pod of its priority comes":    {do: func(c *Cache) { nominate(c, "n") }, priority: 100},
+	} {
+		t.Run(name, func(t *testing.T) {
+			c := New()
+			c.SetNode("n", inventory(10))
+			c.SetNode("m", inventory(10))
+			tc.do(c)
+			r := ask(4)
+			r.Priority = tc.priority
+			_, err := assume(c, "p", "n", r)
+			if unfit := (*UnfitError)(nil); (err == nil) != tc.want || err != nil && !errors.As(err, &unfit) {
+				t.Errorf("AssumePod: %v, want success: %t", err, tc.want)
+			}
+		})
+	}
+}
+
+func important(r placement.Request) placement.Request {
+	r.Priority = 100
+	return r
+}
+
+func nominate(c *Cache, nodes ...string) {
+	for _, n := range nodes {
+		c.NominatePod(n, ref("vip"), important(ask(8)))
+	}
+}
+
+// The nominated pod itself finds its room, and is counted once when it has it.
+func TestANominatedPodIsAssumed(t *testing.T) {
+	c := New()
+	c.SetNode("n", inventory(10))
+	nominate(c, "n")
+	mustAssume(t, c, "vip", "n", important(ask(8)))
+	if n, _ := c.Node("n"); len(n.Nominated) != 0 || n.Devices[0].Requested != 8 {
+		t.Errorf("%d nominated and %d units held, want none and 8", len(n.Nominated), n.Devices[0].Requested)
+	}
+	mustAssume(t, c, "p", "n", ask(2))
+	c.RefusePod("vip", start)
+	if _, err := assume(c, "q", "n", ask(1)); err == nil {
+		t.Error("the room of a nominated pod whose binding was refused was given away")
+	}
+}
+
 func TestGhosts(t *testing.T) {
 	c := New()
 	c.RemoveNode("never heard of")
@@ -616,9 +687,10 @@ func TestRecreatedUnderTheSameName(t *testing.T) {
 // twin is the cache told in the dumbest way: a list of what the API server has
 // and a list of what is assumed.
 type twin struct {
-	nodes   map[string]gpu.Inventory
-	objects []object
-	assumed []object
+	nodes     map[string]gpu.Inventory
+	objects   []object
+	assumed   []object
+	nominated []object
 }
 
 type object struct {
@@ -645,7 +717,14 @@ func (w *twin) view(name string) (placement.Node, bool) {
 			holdings = append(holdings, o.Holding)
 		}
 	}
-	return placement.NewNode(name, inv, holdings), true
+	var nominated []placement.Holding
+	for _, o := range w.nominated {
+		isAssumed := slices.ContainsFunc(w.assumed, func(a object) bool { return a.Pod.UID == o.Pod.UID && a.node == name })
+		if o.node == name && !isAssumed {
+			nominated = append(nominated, o.Holding)
+		}
+	}
+	return placement.NewNode(name, inv, holdings).WithNominated(nominated), true
 }
 
 // FuzzCache: after each step, the cache is what comes out when all objects and
@@ -683,7 +762,8 @@ func step(t *testing.T, random *rand.Rand, c *Cache, w *twin) {
 		holding = bound(uid, req, random.IntN(3))
 	}
 	holding.Settled = random.IntN(2) == 0
-	switch random.IntN(10) {
+	req.Priority = int32(random.IntN(3))
+	switch random.IntN(12) {
 	case 0:
 		inv := inventory(gpu.Units(random.IntN(9)), gpu.Units(random.IntN(9)))
 		c.SetNode(node, inv)
@@ -697,6 +777,7 @@ func step(t *testing.T, random *rand.Rand, c *Cache, w *twin) {
 		c.AddPod(node, holding)
 		w.drop(&w.objects, uid)
 		w.drop(&w.assumed, uid)
+		w.drop(&w.nominated, uid)
 		w.objects = append(w.objects, object{node: node, Holding: holding})
 	case 3:
 		c.ConfirmPod(node, holding, start.Add(time.Minute))
@@ -707,6 +788,7 @@ func step(t *testing.T, random *rand.Rand, c *Cache, w *twin) {
 		c.RemovePod(uid)
 		w.drop(&w.objects, uid)
 		w.drop(&w.assumed, uid)
+		w.drop(&w.nominated, uid)
 	case 5:
 		c.ForgetPod(uid)
 		w.drop(&w.assumed, uid)
@@ -718,6 +800,16 @@ func step(t *testing.T, random *rand.Rand, c *Cache, w *twin) {
 			if o.bindings == 0 && !o.read {
 				w.drop(&w.assumed, uid)
 			}
+		}
+	case 7, 8:
+		if random.IntN(3) == 0 {
+			node = ""
+		}
+		c.NominatePod(node, ref(uid), req)
+		w.drop(&w.nominated, uid)
+		isBound := slices.ContainsFunc(w.objects, func(o object) bool { return o.Pod.UID == uid })
+		if node != "" && !isBound {
+			w.nominated = append(w.nominated, object{node: node, Holding: placement.Holding{Pod: ref(uid), Request: req}})
 		}
 	default:
 		before, _ := w.view(node)

@@ -22,10 +22,11 @@ type Difference struct {
 	cached entry
 }
 
-// entry is what a cache has of one pod or of one node; nil: it knows neither.
+// entry is what a cache has of one pod or of one node; nil: it does not know.
 type entry struct {
-	pod     *pod
-	offered *gpu.Inventory
+	pod       *pod
+	nominated *pod
+	offered   *gpu.Inventory
 }
 
 // OfNode reports whether it is a node that differs, rather than a pod.
@@ -35,18 +36,18 @@ func (d Difference) OfNode() bool { return d.Pod == placement.PodRef{} }
 // that the cache assumes and real does not have is no difference: nobody but the
 // cache knows of it.
 func (c *Cache) Differences(real *Cache) []Difference {
-	pods, nodes := c.contents()
-	realPods, realNodes := real.contents()
+	cached, actual := c.contents(), real.contents()
 	var out []Difference
-	for name := range union(nodes, realNodes) {
-		if cached := (entry{offered: nodes[name]}); cached.differs(entry{offered: realNodes[name]}) {
-			out = append(out, Difference{Node: name, cached: cached})
+	for name := range union(cached.nodes, actual.nodes) {
+		if e := cached.node(name); e.differs(actual.node(name)) {
+			out = append(out, Difference{Node: name, cached: e})
 		}
 	}
-	for uid := range union(pods, realPods) {
-		if cached := (entry{pod: pods[uid]}); cached.differs(entry{pod: realPods[uid]}) {
-			known := cmp.Or(pods[uid], realPods[uid])
-			out = append(out, Difference{Pod: known.Pod, Node: known.node, cached: cached})
+	for uid := range union(cached.pods, actual.pods, cached.nominated, actual.nominated) {
+		e, is := cached.pod(uid), actual.pod(uid)
+		if e.differs(is) {
+			known := cmp.Or(e.pod, is.pod, e.nominated, is.nominated)
+			out = append(out, Difference{Pod: known.Pod, Node: known.node, cached: e})
 		}
 	}
 	slices.SortFunc(out, func(a, b Difference) int {
@@ -69,20 +70,43 @@ func (c *Cache) Heal(d Difference, real *Cache) (was, is string, healed bool) {
 	if c.find(d) != d.cached || !d.cached.differs(right) {
 		return "", "", false
 	}
-	switch {
-	case d.OfNode():
+	if d.OfNode() {
 		c.offer(d.Node, right.offered)
+	} else {
+		c.healPod(d, right)
+	}
+	return d.cached.String(), right.String(), true
+}
+
+// healPod assumes that mu is held.
+func (c *Cache) healPod(d Difference, right entry) {
+	switch {
+	case !podDiffers(d.cached.pod, right.pod):
 	case right.pod == nil:
 		c.remove(d.Pod.UID)
 	default:
 		c.put(right.pod)
 	}
-	return d.cached.String(), right.String(), true
+	c.withdraw(d.Pod.UID)
+	if right.nominated != nil {
+		c.nominate(right.nominated)
+	}
 }
 
-// contents returns the pods by UID, and what the nodes offer that are not
-// ghosts. None of the values changes while it is in the cache.
-func (c *Cache) contents() (map[string]*pod, map[string]*gpu.Inventory) {
+// contents are the pods by UID, those that are nominated, and what the nodes
+// offer that are not ghosts. None of the values changes while it is in the cache.
+type contents struct {
+	pods, nominated map[string]*pod
+	nodes           map[string]*gpu.Inventory
+}
+
+func (c contents) node(name string) entry { return entry{offered: c.nodes[name]} }
+
+func (c contents) pod(uid string) entry {
+	return entry{pod: c.pods[uid], nominated: c.nominated[uid]}
+}
+
+func (c *Cache) contents() contents {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	nodes := make(map[string]*gpu.Inventory)
@@ -92,7 +116,7 @@ func (c *Cache) contents() (map[string]*pod, map[string]*gpu.Inventory) {
 		}
 		return true
 	})
-	return maps.Clone(c.pods), nodes
+	return contents{pods: maps.Clone(c.pods), nominated: maps.Clone(c.nominated), nodes: nodes}
 }
 
 // entry returns what the cache has of that which differs.
@@ -105,7 +129,7 @@ func (c *Cache) entry(d Difference) entry {
 // find assumes that mu is held.
 func (c *Cache) find(d Difference) entry {
 	if !d.OfNode() {
-		return entry{pod: c.pods[d.Pod.UID]}
+		return entry{pod: c.pods[d.Pod.UID], nominated: c.nominated[d.Pod.UID]}
 	}
 	if n, ok := c.lookup(d.Node); ok {
 		return entry{offered: n.inventory}
@@ -115,14 +139,22 @@ func (c *Cache) find(d Difference) entry {
 
 // differs reports whether the cached entry is not what is real.
 func (e entry) differs(real entry) bool {
-	p, r := e.pod, real.pod
-	switch {
-	case p == nil || r == nil:
+	return podDiffers(e.pod, real.pod) || nominationDiffers(e.nominated, real.nominated) || !reflect.DeepEqual(e.offered, real.offered)
+}
+
+func podDiffers(p, r *pod) bool {
+	if p == nil || r == nil {
 		assumed := p != nil && p.assumed
-		return p != r && !assumed || !reflect.DeepEqual(e.offered, real.offered)
-	default:
-		return p.assumed != r.assumed || p.node != r.node || !reflect.DeepEqual(p.Holding, r.Holding)
+		return p != r && !assumed
 	}
+	return p.assumed != r.assumed || p.node != r.node || !reflect.DeepEqual(p.Holding, r.Holding)
+}
+
+func nominationDiffers(p, r *pod) bool {
+	if p == nil || r == nil {
+		return p != r
+	}
+	return p.node != r.node || !reflect.DeepEqual(p.Holding, r.Holding)
 }
 
 func (e entry) String() string {
@@ -138,18 +170,19 @@ func (e entry) String() string {
 			parts = append(parts, fmt.Sprintf("%s: %d, healthy %t", d.UUID, d.Capacity, d.Healthy))
 		}
 		return fmt.Sprintf("offers [%s]", strings.Join(parts, "; "))
+	case e.nominated != nil:
+		return "nominated to " + e.nominated.node
 	default:
 		return "not there"
 	}
 }
 
-func union[V any](a, b map[string]V) map[string]bool {
-	out := make(map[string]bool, max(len(a), len(b)))
-	for k := range a {
-		out[k] = true
-	}
-	for k := range b {
-		out[k] = true
+func union[V any](sets ...map[string]V) map[string]bool {
+	out := make(map[string]bool)
+	for _, set := range sets {
+		for k := range set {
+			out[k] = true
+		}
 	}
 	return out
 }

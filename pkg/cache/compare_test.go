@@ -16,6 +16,9 @@ func (w *twin) fromScratch() *Cache {
 	for _, o := range w.objects {
 		c.AddPod(o.node, o.Holding)
 	}
+	for _, o := range w.nominated {
+		c.NominatePod(o.node, o.Pod, o.Request)
+	}
 	for name, inv := range w.nodes {
 		c.SetNode(name, inv)
 	}
@@ -30,6 +33,7 @@ func TestDifferencesAndHeal(t *testing.T) {
 	node := func(name string, capacities ...gpu.Units) change {
 		return func(c *Cache) { c.SetNode(name, inventory(capacities...)) }
 	}
+	nominated := func(node string) change { return func(c *Cache) { nominate(c, node) } }
 	assumed := func(c *Cache) { _, _ = assume(c, "p", "n", ask(3)) } // it fits
 	tests := map[string]struct {
 		cached, real []change // beside node n with two GPUs
@@ -74,6 +78,16 @@ func TestDifferencesAndHeal(t *testing.T) {
 			was:  "on n with [GPU-0: 3], assumed false, admitted true",
 			is:   "on m with [GPU-1: 3], assumed false, admitted true",
 			held: []gpu.Units{0, 0, 0},
+		},
+		"a nomination that was missed": {
+			real: []change{nominated("n")}, want: "ns/vip on n", was: "not there", is: "nominated to n", held: []gpu.Units{0, 0, 0},
+		},
+		"a nomination whose end was missed": {
+			cached: []change{nominated("n")}, want: "ns/vip on n", was: "nominated to n", is: "not there", held: []gpu.Units{0, 0, 0},
+		},
+		"a nomination to another node": {
+			cached: []change{nominated("n")}, real: []change{nominated("m")},
+			want: "ns/vip on n", was: "nominated to n", is: "nominated to m", held: []gpu.Units{0, 0, 0},
 		},
 		"a node that was missed": {
 			real: []change{node("m", 4)},

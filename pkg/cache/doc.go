@@ -13,6 +13,11 @@
 //	AddPod from unknown → bound (a restart, another scheduler).
 //	RemovePod from unknown → nothing.
 //
+// A pod without a node may be nominated to one (NominatePod): others are leaving
+// it to make room. It holds nothing, and is counted against those who come after
+// it until it is bound (AddPod), gone (RemovePod) or nominated to
+// another node or to none.
+//
 // # Invariants
 //
 //   - Per GPU, what pods hold is at most what the GPU offers, unless the GPU
