@@ -42,6 +42,23 @@ func Settled(pod *v1.Pod) bool {
 	return pod.Status.StartTime != nil || Terminal(pod)
 }
 
+// Priority returns the pod's priority as admission has set it.
+func Priority(pod *v1.Pod) int32 {
+	if pod.Spec.Priority == nil {
+		return 0
+	}
+	return *pod.Spec.Priority
+}
+
+// NominatedTo returns the node that a waiting pod is to come to once others have
+// left it for the pod, or nothing.
+func NominatedTo(pod *v1.Pod) string {
+	if pod.Spec.NodeName != "" || pod.DeletionTimestamp != nil {
+		return ""
+	}
+	return pod.Status.NominatedNodeName
+}
+
 // Holds reports whether the pod names GPU memory at all, in any container, with
 // whatever amount.
 func (n Names) Holds(pod *v1.Pod) bool {
@@ -66,9 +83,10 @@ func (n Names) Request(pod *v1.Pod) (placement.Request, error) {
 	return r, nil
 }
 
-// amounts reads what the containers ask for. What can be read of them is good
-// beside an error, which is the first.
+// amounts reads what the containers ask for, and the pod's priority. What can be
+// read of them is good beside an error, which is the first.
 func (n Names) amounts(pod *v1.Pod) (r placement.Request, err error) {
+	r.Priority = Priority(pod)
 	add := func(c v1.Container, kind placement.ContainerKind) {
 		if e := n.addContainer(&r, c, kind); err == nil {
 			err = e
@@ -243,7 +261,10 @@ func readWord(s string) (string, error) {
 // which nobody can change. The error names what could not be read, and the
 // holding is good all the same.
 func (n Names) Holding(pod *v1.Pod) (placement.Holding, error) {
-	h := placement.Holding{Pod: Ref(pod), Settled: Settled(pod)}
+	h := placement.Holding{Pod: Ref(pod), Settled: Settled(pod), Terminating: pod.DeletionTimestamp != nil}
+	if pod.Status.StartTime != nil {
+		h.Started = pod.Status.StartTime.Time
+	}
 	req, err := n.Request(pod)
 	if err != nil {
 		req, _ = n.amounts(pod)

@@ -5,6 +5,7 @@ import (
 	"math"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 	v1 "k8s.io/api/core/v1"
@@ -263,6 +264,26 @@ func TestHolding(t *testing.T) {
 				t.Errorf("pod %+v, want %+v", got.Pod, want)
 			}
 		})
+	}
+}
+
+// What decides who is evicted, and for whom.
+func TestPriorities(t *testing.T) {
+	began := metav1.NewTime(time.Unix(7, 0))
+	p := annotated(pod(container("c", "gpu-mem", "3")), "policy", "?") // also where something cannot be read
+	p.Spec.Priority, p.Spec.NodeName = new(int32(100)), "node"
+	p.Status.StartTime, p.Status.NominatedNodeName, p.DeletionTimestamp = &began, "node", &began
+	h, err := names(t).Holding(p)
+	checkError(t, err, "policy")
+	if h.Request.Priority != 100 || !h.Started.Equal(began.Time) || !h.Terminating || h.Nominated {
+		t.Errorf("%+v, want priority 100, started, terminating", h)
+	}
+	waiting := &v1.Pod{Status: v1.PodStatus{NominatedNodeName: "node"}}
+	if got := NominatedTo(p) + NominatedTo(&v1.Pod{}) + NominatedTo(waiting); got != "node" {
+		t.Errorf("nominated to %q, want only the one that waits", got)
+	}
+	if got := Priority(&v1.Pod{}); got != 0 {
+		t.Errorf("priority %d of a pod without one", got)
 	}
 }
 

@@ -57,10 +57,13 @@ func last(obj any) any {
 func (b *Books) setPod(obj any) {
 	pod, ok := obj.(*v1.Pod)
 	switch {
-	case !ok || pod.Spec.NodeName == "" || !b.Names.Holds(pod):
+	case !ok || !b.Names.Holds(pod):
 		return
 	case api.Terminal(pod):
 		b.removePod(pod)
+		return
+	case pod.Spec.NodeName == "":
+		b.nominate(pod)
 		return
 	}
 	holding, err := b.Names.Holding(pod)
@@ -72,6 +75,17 @@ func (b *Books) setPod(obj any) {
 	if !holding.Request.Empty() {
 		b.Cache.AddPod(pod.Spec.NodeName, holding)
 	}
+}
+
+// nominate enters where a waiting pod is to come to. One that cannot be read
+// comes nowhere.
+func (b *Books) nominate(pod *v1.Pod) {
+	node := api.NominatedTo(pod)
+	req, err := b.Names.Request(pod)
+	if err != nil || req.Empty() {
+		node = ""
+	}
+	b.Cache.NominatePod(node, api.Ref(pod), req)
 }
 
 func (b *Books) removePod(obj any) {

@@ -6,12 +6,14 @@ import (
 
 	"go.uber.org/zap"
 	v1 "k8s.io/api/core/v1"
+	policyv1 "k8s.io/api/policy/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/client-go/informers"
 	"k8s.io/client-go/kubernetes"
 	listers "k8s.io/client-go/listers/core/v1"
+	policylisters "k8s.io/client-go/listers/policy/v1"
 	toolscache "k8s.io/client-go/tools/cache"
 
 	"github.com/gpumem/gpumem/pkg/api"
@@ -21,12 +23,20 @@ import (
 // Controller feeds a cache from watches.
 type Controller struct {
 	pods       informers.SharedInformerFactory
-	nodes      informers.SharedInformerFactory
+	others     informers.SharedInformerFactory // nodes, and the budgets of pods
 	podLister  listers.PodLister
+	podIndex   toolscache.Indexer
 	nodeLister listers.NodeLister
+	budgets    policylisters.PodDisruptionBudgetLister
 	podsDone   toolscache.ResourceEventHandlerRegistration
 	nodesDone  toolscache.ResourceEventHandlerRegistration
+	// budgetsDone reports whether the first list of budgets is here: nobody
+	// handles their events.
+	budgetsDone toolscache.InformerSynced
 }
+
+// byNode is the index of pods by the node that they are on.
+const byNode = "node"
 
 // New makes a controller. Nothing is watched until Run.
 func New(log *zap.Logger, client kubernetes.Interface, names api.Names, c *cache.Cache) (*Controller, error) {
@@ -37,12 +47,18 @@ func New(log *zap.Logger, client kubernetes.Interface, names api.Names, c *cache
 		).String()
 	})
 	ctl := &Controller{
-		pods:  informers.NewSharedInformerFactoryWithOptions(client, 0, notTerminal, informers.WithTransform(trim(names))),
-		nodes: informers.NewSharedInformerFactoryWithOptions(client, 0, informers.WithTransform(trim(names))),
+		pods:   informers.NewSharedInformerFactoryWithOptions(client, 0, notTerminal, informers.WithTransform(trim(names))),
+		others: informers.NewSharedInformerFactoryWithOptions(client, 0, informers.WithTransform(trim(names))),
 	}
 	podInformer := ctl.pods.Core().V1().Pods()
-	nodeInformer := ctl.nodes.Core().V1().Nodes()
+	nodeInformer := ctl.others.Core().V1().Nodes()
 	ctl.podLister, ctl.nodeLister = podInformer.Lister(), nodeInformer.Lister()
+	ctl.podIndex = podInformer.Informer().GetIndexer()
+	if err := podInformer.Informer().AddIndexers(toolscache.Indexers{byNode: nodeOf}); err != nil {
+		return nil, fmt.Errorf("watch pods: %w", err)
+	}
+	budgetInformer := ctl.others.Policy().V1().PodDisruptionBudgets()
+	ctl.budgets, ctl.budgetsDone = budgetInformer.Lister(), budgetInformer.Informer().HasSynced
 	books := &Books{Log: log, Names: names, Cache: c}
 	var err error
 	if ctl.podsDone, err = podInformer.Informer().AddEventHandler(books.PodHandler()); err != nil {
@@ -57,20 +73,22 @@ func New(log *zap.Logger, client kubernetes.Interface, names api.Names, c *cache
 // Run watches until the context is done.
 func (c *Controller) Run(ctx context.Context) {
 	c.pods.StartWithContext(ctx)
-	c.nodes.StartWithContext(ctx)
+	c.others.StartWithContext(ctx)
 	<-ctx.Done()
 	c.pods.Shutdown()
-	c.nodes.Shutdown()
+	c.others.Shutdown()
 }
 
 // Missing says which list the cache has not seen in full yet; it is empty when
-// it has seen both.
+// it has seen all.
 func (c *Controller) Missing() string {
 	switch {
 	case !c.nodesDone.HasSynced():
 		return "the first list of nodes has not been worked off"
 	case !c.podsDone.HasSynced():
 		return "the first list of pods has not been worked off"
+	case !c.budgetsDone():
+		return "the first list of PodDisruptionBudgets has not arrived"
 	}
 	return ""
 }
@@ -92,4 +110,35 @@ func (c *Controller) Stored() (pods []*v1.Pod, nodes []*v1.Node, complete bool) 
 	pods, podsErr := c.podLister.List(labels.Everything())
 	nodes, nodesErr := c.nodeLister.List(labels.Everything())
 	return pods, nodes, c.Missing() == "" && podsErr == nil && nodesErr == nil
+}
+
+func nodeOf(obj any) ([]string, error) {
+	if pod, ok := obj.(*v1.Pod); ok && pod.Spec.NodeName != "" {
+		return []string{pod.Spec.NodeName}, nil
+	}
+	return nil, nil
+}
+
+// PodsOn returns the pods that are bound to a node and not terminal, trimmed.
+func (c *Controller) PodsOn(node string) []*v1.Pod {
+	objects, err := c.podIndex.ByIndex(byNode, node)
+	if err != nil {
+		return nil // an index's only error: there is none of that name
+	}
+	pods := make([]*v1.Pod, 0, len(objects))
+	for _, obj := range objects {
+		if pod, ok := obj.(*v1.Pod); ok {
+			pods = append(pods, pod)
+		}
+	}
+	return pods
+}
+
+// Budgets returns the PodDisruptionBudgets of a namespace, trimmed.
+func (c *Controller) Budgets(namespace string) []*policyv1.PodDisruptionBudget {
+	budgets, err := c.budgets.PodDisruptionBudgets(namespace).List(labels.Everything())
+	if err != nil {
+		return nil // a lister of a cache has none
+	}
+	return budgets
 }

@@ -8,13 +8,16 @@ import (
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 	"go.uber.org/zap/zaptest"
 	v1 "k8s.io/api/core/v1"
+	policyv1 "k8s.io/api/policy/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/intstr"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/kubernetes/fake"
 	"k8s.io/client-go/rest"
@@ -23,6 +26,7 @@ import (
 	"github.com/gpumem/gpumem/pkg/api"
 	"github.com/gpumem/gpumem/pkg/cache"
 	"github.com/gpumem/gpumem/pkg/gpu"
+	"github.com/gpumem/gpumem/pkg/placement"
 )
 
 const inventory = `{"v":1,"unitMiB":1024,"gpus":[{"uuid":"GPU-a","index":0,"memoryMiB":16384,"units":16,"healthy":true},{"uuid":"GPU-b","index":1,"memoryMiB":16384,"units":16,"healthy":true}]}`
@@ -117,6 +121,59 @@ func TestBooks(t *testing.T) {
 	}
 }
 
+func TestBooksOfNominatedPods(t *testing.T) {
+	nominated := func(change ...func(*v1.Pod)) *v1.Pod {
+		p := pod("web", "1", "GPU-a")
+		p.Annotations = nil
+		p.Spec.NodeName, p.Spec.Priority, p.Status.NominatedNodeName = "", new(int32(7)), "node"
+		for _, c := range change {
+			c(p)
+		}
+		return p
+	}
+	waits := []placement.Holding{{
+		Pod: placement.PodRef{Namespace: "team", Name: "web", UID: "1"},
+		Request: placement.Request{
+			Containers: []placement.Container{{Name: "main", Kind: placement.App, Units: 3}}, Priority: 7,
+		},
+	}}
+	for _, tc := range []struct {
+		name   string
+		events []*v1.Pod // the last one is gone, if it is nil
+		want   []placement.Holding
+	}{
+		{"nominated", []*v1.Pod{nominated()}, waits},
+		{"no longer", []*v1.Pod{nominated(), nominated(func(p *v1.Pod) { p.Status.NominatedNodeName = "" })}, nil},
+		{"bound", []*v1.Pod{nominated(), nominated(func(p *v1.Pod) { p.Spec.NodeName = "node" })}, nil},
+		{"gone", []*v1.Pod{nominated(), nil}, nil},
+		{"failed", []*v1.Pod{nominated(), nominated(func(p *v1.Pod) { p.Status.Phase = v1.PodFailed })}, nil},
+		{"being deleted", []*v1.Pod{nominated(), nominated(func(p *v1.Pod) { p.DeletionTimestamp = &metav1.Time{} })}, nil},
+		{"it cannot be read", []*v1.Pod{nominated(func(p *v1.Pod) { p.Annotations = map[string]string{"gpumem.dev/gpu-count": "two"} })}, nil},
+		{"it asks for no GPU memory", []*v1.Pod{nominated(func(p *v1.Pod) { p.Spec.Containers[0].Resources.Limits = nil })}, nil},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			books := &Books{Log: zaptest.NewLogger(t), Names: names(t), Cache: cache.New()}
+			books.NodeHandler().OnAdd(node(inventory), false)
+			handler, last := books.PodHandler(), (*v1.Pod)(nil)
+			for _, p := range tc.events {
+				switch {
+				case last == nil:
+					handler.OnAdd(p, false)
+				case p == nil:
+					handler.OnDelete(last)
+				default:
+					handler.OnUpdate(last, p)
+				}
+				last = p
+			}
+			n, _ := books.Cache.Node("node")
+			if diff := cmp.Diff(tc.want, n.Nominated); diff != "" {
+				t.Errorf("nominated (-want +got):\n%s", diff)
+			}
+		})
+	}
+}
+
 func TestANodeThatCannotBeReadStopsNothing(t *testing.T) {
 	books := &Books{Log: zaptest.NewLogger(t), Names: names(t), Cache: cache.New()}
 	nodes := books.NodeHandler()
@@ -136,7 +193,14 @@ func TestANodeThatCannotBeReadStopsNothing(t *testing.T) {
 
 func TestControllerIsReadyWhenItHasSeenEverything(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		client := fake.NewClientset(node(inventory), pod("web", "1", "GPU-a"), pod("db", "2", "GPU-b"))
+		plain := pod("plain", "3", "")
+		plain.Spec.Containers, plain.Spec.Priority = nil, new(int32(5))
+		budget := &policyv1.PodDisruptionBudget{
+			ObjectMeta: metav1.ObjectMeta{Namespace: "team", Name: "budget", ManagedFields: []metav1.ManagedFieldsEntry{{Manager: "x"}}},
+			Spec:       policyv1.PodDisruptionBudgetSpec{MaxUnavailable: new(intstr.FromInt32(1)), Selector: &metav1.LabelSelector{}},
+			Status:     policyv1.PodDisruptionBudgetStatus{DisruptionsAllowed: 1, DisruptedPods: map[string]metav1.Time{"web": {}}},
+		}
+		client := fake.NewClientset(node(inventory), pod("web", "1", "GPU-a"), pod("db", "2", "GPU-b"), plain, budget)
 		books := cache.New()
 		ctl, err := New(zaptest.NewLogger(t), client, names(t), books)
 		if err != nil {
@@ -158,6 +222,20 @@ func TestControllerIsReadyWhenItHasSeenEverything(t *testing.T) {
 		if ctl.Pod("team", "web") == nil || ctl.Pod("team", "nobody") != nil {
 			t.Error("Pod does not answer from the watch")
 		}
+		priorities := make(map[string]int32)
+		for _, p := range ctl.PodsOn("node") {
+			priorities[p.Name] = api.Priority(p)
+		}
+		if diff := cmp.Diff(map[string]int32{"web": 0, "db": 0, "plain": 5}, priorities); diff != "" {
+			t.Errorf("pods on the node (-want +got):\n%s", diff)
+		}
+		budget.ManagedFields, budget.Spec.MaxUnavailable = nil, nil // what nobody reads
+		if diff := cmp.Diff([]*policyv1.PodDisruptionBudget{budget}, ctl.Budgets("team")); diff != "" {
+			t.Errorf("budgets (-want +got):\n%s", diff)
+		}
+		if len(ctl.PodsOn("")) != 0 || len(ctl.Budgets("other")) != 0 {
+			t.Error("pods or budgets of elsewhere")
+		}
 		cancel()
 		<-done
 	})
@@ -166,6 +244,10 @@ func TestControllerIsReadyWhenItHasSeenEverything(t *testing.T) {
 func TestTrimKeepsWhatIsRead(t *testing.T) {
 	full := pod("web", "1", "GPU-a")
 	full.Annotations["other.io/key"] = "long"
+	full.Labels = map[string]string{"app": "web"}
+	full.Spec.Priority = new(int32(5))
+	full.Status.StartTime = &metav1.Time{Time: time.Unix(1, 0)}
+	full.DeletionTimestamp = &metav1.Time{}
 	full.Spec.Containers[0].Env = []v1.EnvVar{{Name: "SECRET", Value: "x"}}
 	full.ManagedFields = []metav1.ManagedFieldsEntry{{Manager: "x"}}
 	n := names(t)
@@ -184,6 +266,9 @@ func TestTrimKeepsWhatIsRead(t *testing.T) {
 	}
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("holding (-full +trimmed):\n%s", diff)
+	}
+	if diff := cmp.Diff(full.Labels, small.Labels); diff != "" {
+		t.Errorf("labels (-full +trimmed):\n%s", diff)
 	}
 	if len(small.Annotations) != 1 || small.Spec.Containers[0].Env != nil || small.ManagedFields != nil {
 		t.Errorf("kept too much: %v", small)

@@ -4,14 +4,15 @@ import (
 	"strings"
 
 	v1 "k8s.io/api/core/v1"
+	policyv1 "k8s.io/api/policy/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	toolscache "k8s.io/client-go/tools/cache"
 
 	"github.com/gpumem/gpumem/pkg/api"
 )
 
-// trim returns an informer's transform function that keeps of pods and nodes
-// only what gpumem reads.
+// trim returns an informer's transform function that keeps of objects only
+// what gpumem reads.
 func trim(names api.Names) toolscache.TransformFunc {
 	return func(obj any) (any, error) {
 		switch o := obj.(type) {
@@ -19,6 +20,12 @@ func trim(names api.Names) toolscache.TransformFunc {
 			return trimPod(names, o), nil
 		case *v1.Node:
 			return &v1.Node{ObjectMeta: trimMeta(names, o.ObjectMeta)}, nil
+		case *policyv1.PodDisruptionBudget:
+			return &policyv1.PodDisruptionBudget{
+				ObjectMeta: trimMeta(names, o.ObjectMeta),
+				Spec:       policyv1.PodDisruptionBudgetSpec{Selector: o.Spec.Selector},
+				Status:     policyv1.PodDisruptionBudgetStatus{DisruptionsAllowed: o.Status.DisruptionsAllowed, DisruptedPods: o.Status.DisruptedPods},
+			}, nil
 		default:
 			return obj, nil
 		}
@@ -28,13 +35,16 @@ func trim(names api.Names) toolscache.TransformFunc {
 func trimPod(names api.Names, pod *v1.Pod) *v1.Pod {
 	small := &v1.Pod{
 		ObjectMeta: trimMeta(names, pod.ObjectMeta),
-		Spec:       v1.PodSpec{NodeName: pod.Spec.NodeName},
-		Status:     v1.PodStatus{Phase: pod.Status.Phase, StartTime: pod.Status.StartTime},
+		Spec:       v1.PodSpec{NodeName: pod.Spec.NodeName, Priority: pod.Spec.Priority},
+		Status: v1.PodStatus{
+			Phase: pod.Status.Phase, StartTime: pod.Status.StartTime, NominatedNodeName: pod.Status.NominatedNodeName,
+		},
 	}
 	if !names.Holds(pod) {
 		small.Annotations = nil
 		return small
 	}
+	small.Labels = pod.Labels // what a PodDisruptionBudget selects by
 	small.Spec.InitContainers = trimContainers(pod.Spec.InitContainers)
 	small.Spec.Containers = trimContainers(pod.Spec.Containers)
 	return small
