@@ -94,7 +94,7 @@ func start(ctx context.Context, log *zap.Logger, opts options) error {
 		Source: cluster, Drift: metrics.NewExtender(registry),
 	}
 	ext := &extender.Extender{
-		Log: log.Named("extender"), Names: names, Cache: books, Cluster: cluster,
+		Log: log.Named("extender"), Names: names, Cache: books, Cluster: cluster, Neighbours: watch,
 		Policy: policies.GPU, NodePolicy: policies.Node, Now: time.Now, Missing: watch.Missing,
 	}
 	verbs, err := net.Listen("tcp", opts.listen)

@@ -59,7 +59,7 @@ func defaultOptions() options {
 func (o *options) parse(args []string, stdout io.Writer) error {
 	f := pflag.NewFlagSet("gpumem-extender", pflag.ContinueOnError)
 	f.SetOutput(stdout)
-	f.StringVar(&o.listen, "listen", o.listen, "`address` on which kube-scheduler calls filter, prioritize and bind; loopback only, for it asks for no credentials")
+	f.StringVar(&o.listen, "listen", o.listen, "`address` on which kube-scheduler calls filter, prioritize, preempt and bind; loopback only, for it asks for no credentials")
 	f.StringVar(&o.probeListen, "probe-listen", o.probeListen, "`address` of /healthz, /readyz, /metrics and /version")
 	f.StringVar(&o.domain, "resource-domain", o.domain, "`domain` of the extended resources and annotations")
 	f.StringVar(&o.policy, "policy", o.policy, "`policy` by which GPUs are chosen for pods that name none: binpack or spread")

@@ -45,6 +45,9 @@ type Extender struct {
 
 	NodePolicy placement.Policy // the same of nodes; empty: as for GPUs
 
+	// Neighbours is nil where nobody evicts.
+	Neighbours Neighbours
+
 	// Missing says what is not ready yet, and is empty when the cache can be
 	// believed.
 	Missing func() string
@@ -178,10 +181,10 @@ func (e *Extender) Prioritize(_ context.Context, args *extenderv1.ExtenderArgs) 
 		return &result
 	}
 	var nodes []placement.Node
-	for _, node := range e.asked(args) {
-		nodes = append(nodes, node)
-	}
 	req, err := e.Names.Request(args.Pod)
+	for _, node := range e.asked(args) {
+		nodes = append(nodes, node.Reserved(api.Ref(args.Pod), req, e.Policy))
+	}
 	scores := make([]int64, len(nodes))
 	if err == nil && !req.Empty() && e.Missing() == "" {
 		scores = placement.Rank(placement.Policies{GPU: e.Policy, Node: e.NodePolicy}, req, nodes)

@@ -539,7 +539,7 @@ func TestRoutesAnswerEveryBody(t *testing.T) {
 		`{} {}`:                        {http.StatusBadRequest, "something follows"},
 		strings.Repeat(" ", maxBody+1): {http.StatusRequestEntityTooLarge, "the body is larger than"},
 	} {
-		for _, path := range []string{"/filter", "/prioritize", "/bind"} {
+		for _, path := range []string{"/filter", "/prioritize", "/preempt", "/bind"} {
 			status, text := post(path, body)
 			if status != want.status || !strings.Contains(text, want.text) {
 				t.Errorf("%s %.40q: %d %s, want %d with %q", path, body, status, text, want.status, want.text)
@@ -549,6 +549,7 @@ func TestRoutesAnswerEveryBody(t *testing.T) {
 	for path, want := range map[string]string{
 		"/filter":     "the request names no pod",
 		"/prioritize": "[]",
+		"/preempt":    `{"NodeNameToMetaVictims":{}}`,
 		"/bind":       "must name namespace, name and UID",
 	} {
 		if status, text := post(path, `{}`); status != http.StatusOK || !strings.Contains(text, want) {
@@ -573,12 +574,15 @@ func FuzzRoutes(f *testing.F) {
 	f.Add("/filter", `{"Pod":{"metadata":{"name":"pod"},"spec":{"containers":[{"resources":{"limits":{"gpumem.dev/gpu-mem":"3"}}}]}},"NodeNames":["pair"]}`)
 	f.Add("/filter", `{"Pod":{"metadata":{"annotations":{"gpumem.dev/gpu-count":"-1"}}},"Nodes":{"items":[{"metadata":{"name":"x","annotations":{"gpumem.dev/inventory":"{}"}}}]}}`)
 	f.Add("/prioritize", `{"Pod":{},"NodeNames":["pair","pair",""]}`)
+	f.Add("/preempt", `{"Pod":{"metadata":{"uid":"x"},"spec":{"priority":9,"containers":[{"resources":{"limits":{"gpumem.dev/gpu-mem":"9"}}}]}},"NodeNameToMetaVictims":{"pair":{"Pods":[{"UID":"uid-low-1"},null,{}]},"big":null},"NodeNameToVictims":{"big":{"Pods":[null,{}]}}}`)
 	f.Add("/bind", `{"PodName":"pod","PodNamespace":"team","PodUID":"uid-pod","Node":"pair"}`)
 	f.Fuzz(func(t *testing.T, path, body string) {
-		w := newWorld(t)
+		w, _ := crowded(t)
 		w.pod("pod", "3")
+		w.cluster.bindings = nil
+		w.Cache.RemovePod("uid-bulk")
 		routes := w.Routes("v1")
-		if !slices.Contains([]string{"/filter", "/prioritize", "/bind"}, path) {
+		if !slices.Contains([]string{"/filter", "/prioritize", "/preempt", "/bind"}, path) {
 			path = "/filter"
 		}
 		before := w.Cache.Nodes()
@@ -586,6 +590,17 @@ func FuzzRoutes(f *testing.F) {
 		routes.ServeHTTP(recorder, httptest.NewRequest(http.MethodPost, path, strings.NewReader(body)))
 		if recorder.Code == http.StatusInternalServerError {
 			t.Errorf("%s %q: 500", path, body)
+		}
+		if path == "/preempt" {
+			var answer extenderv1.ExtenderPreemptionResult
+			if err := json.Unmarshal(recorder.Body.Bytes(), &answer); err != nil {
+				t.Errorf("%s %q: %v", path, body, err)
+			}
+			for node, v := range answer.NodeNameToMetaVictims {
+				if v == nil || len(v.Pods) == 0 || v.NumPDBViolations < 0 {
+					t.Errorf("%s %q: node %s with victims %v, which kube-scheduler takes for an error", path, body, node, v)
+				}
+			}
 		}
 		if path != "/bind" {
 			if diff := cmp.Diff(before, w.Cache.Nodes()); diff != "" {

@@ -23,6 +23,7 @@ func (e *Extender) Routes(version string) http.Handler {
 	router := httprouter.New()
 	router.POST("/filter", verb(e.Log, e.Filter))
 	router.POST("/prioritize", verb(e.Log, e.Prioritize))
+	router.POST("/preempt", verb(e.Log, e.Preempt))
 	router.POST("/bind", verb(e.Log, e.Bind))
 	router.GET("/version", serve.Version(version))
 	router.PanicHandler = func(w http.ResponseWriter, r *http.Request, cause any) {
