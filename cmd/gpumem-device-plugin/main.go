@@ -80,6 +80,7 @@ type parts struct {
 	node   *nodepods.Node
 	plugin *deviceplugin.Plugin
 	runner *deviceplugin.Runner
+	count  *deviceplugin.Runner // of the resource that counts GPUs; nil unless names are gpushare's
 
 	metrics http.Handler
 }
@@ -124,6 +125,9 @@ func start(ctx context.Context, log *zap.Logger, opts options) (err error) {
 	// Before the first probe nobody is to hear that there is no GPU.
 	group.Go(func() error { return p.whenProbed(ctx, func() error { return p.node.Run(ctx, p.plugin.Inventory) }) })
 	group.Go(func() error { return p.whenProbed(ctx, func() error { return p.runner.Run(ctx) }) })
+	if p.count != nil {
+		group.Go(func() error { return p.whenProbed(ctx, func() error { return p.count.Run(ctx) }) })
+	}
 	log.Info("serving", zap.Stringer("probes", listener.Addr()))
 	err = group.Wait()
 	log.Info("stopped", zap.Error(err))
@@ -146,6 +150,7 @@ func newParts(log *zap.Logger, opts options, names api.Names, client kubernetes.
 	if cfg.Frameworks, err = deviceplugin.ParseFrameworks(opts.frameworkEnv); err != nil {
 		return nil, err
 	}
+	cfg.GPUShare = names.GPUShare()
 	p := &parts{
 		prober: nvml.New(nvml.Config{
 			Open:    nvml.Opener(opts.nvmlLibrary, opts.driverRoot),
@@ -159,7 +164,11 @@ func newParts(log *zap.Logger, opts options, names api.Names, client kubernetes.
 	registry := metrics.NewRegistry()
 	p.metrics = metrics.Handler(registry)
 	p.plugin = deviceplugin.New(cfg, p.prober, p.pods, kubelet, events, metrics.NewDevicePlugin(registry), log.Named("plugin"))
-	p.runner = deviceplugin.NewRunner(filepath.Join(opts.kubeletDir, "device-plugins"), string(names.GPUMem()), p.plugin, log.Named("runner"))
+	sockets := filepath.Join(opts.kubeletDir, "device-plugins")
+	p.runner = deviceplugin.NewRunner(sockets, string(names.GPUMem()), p.plugin, log.Named("runner"))
+	if names.GPUShare() {
+		p.count = deviceplugin.NewRunner(sockets, string(names.GPUCount()), deviceplugin.NewCount(p.plugin.Inventory), log.Named("runner"))
+	}
 	return p, nil
 }
 
@@ -195,10 +204,14 @@ func (p *parts) checks() []serve.Check {
 			gpus.Missing = say(why)
 		}
 	}
-	return []serve.Check{
+	checks := []serve.Check{
 		gpus,
 		{Name: "pods", Missing: p.pods.Missing},
 		{Name: "kubelet", Missing: p.runner.Missing},
 		{Name: "inventory", Missing: p.node.Missing},
 	}
+	if p.count != nil {
+		checks = append(checks, serve.Check{Name: "kubelet, gpu-count", Missing: p.count.Missing})
+	}
+	return checks
 }

@@ -16,6 +16,10 @@ import (
 type Pod struct {
 	placement.Holding
 	Created time.Time
+
+	// What gpushare wrote, or would have written, where gpumem stands in for it.
+	Indexes  []int // of the GPUs that gpushare's scheduler chose
+	Unmarked bool  // it is written that the kubelet has not admitted the pod
 }
 
 // Held is what the kubelet has given to one container.
@@ -58,11 +62,11 @@ func Prefer(s State, available, must []gpu.SlotID, size int) ([]gpu.SlotID, erro
 	if size <= 0 || len(must) > size {
 		return nil, fmt.Errorf("the kubelet asks for %d slots, %d of which it names", size, len(must))
 	}
-	free := s.bySlot(available)
+	s.Pods = s.planned()
+	free := s.usable(available, must)
 	if len(must) > 0 {
 		return s.extend(free, must, size)
 	}
-	s.Pods = s.planned()
 	waiting := s.waitingFor(gpu.Units(size))
 	for _, p := range waiting {
 		if ids, ok := take(free, nil, p.Assignment.Devices(), size); ok {
@@ -99,6 +103,24 @@ func (s State) refusal(waiting []Pod, size int) error {
 	return fmt.Errorf("pod %s wants %s of GPU %v, of which the kubelet has not as much left", p.Pod, amount, p.Assignment.Devices())
 }
 
+// written returns what is written of a pod: by gpumem, or else by gpushare,
+// which names GPUs by index.
+func (s State) written(p Pod) placement.Assignment {
+	if !p.Assignment.None() || len(p.Indexes) != p.Request.GPUs() {
+		return p.Assignment
+	}
+	var a placement.Assignment
+	for _, d := range s.Inventory.Devices {
+		if slices.Contains(p.Indexes, d.Index) {
+			a.Shares = append(a.Shares, placement.Share{Device: d.UUID})
+		}
+	}
+	if len(a.Shares) != len(p.Indexes) {
+		return placement.Assignment{}
+	}
+	return a.WithShares(p.Request)
+}
+
 // planned returns the pods with the GPUs where they are or are to be. It is
 // what is written of them, but for pods that the kubelet took for one another:
 // one that has slots is where those are, and one that waits has what such a pod
@@ -106,8 +128,12 @@ func (s State) refusal(waiting []Pod, size int) error {
 func (s State) planned() []Pod {
 	pods := slices.Clone(s.Pods)
 	waits := make([]bool, len(pods))
-	for i, p := range s.Pods {
+	for i := range pods {
+		pods[i].Assignment = s.written(pods[i])
 		pods[i].Assignment.Leaving = nil
+	}
+	recorded := slices.Clone(pods)
+	for i, p := range recorded {
 		actual, ok := Actual(s, p)
 		if waits[i] = !ok; ok {
 			pods[i].Assignment = actual
@@ -124,7 +150,7 @@ func (s State) planned() []Pod {
 		for k := i; k < len(pods); k++ {
 			if pods[k].Request.Interchangeable(pods[i].Request) {
 				alike, done[k] = append(alike, k), true
-				if a := s.Pods[k].Assignment; !a.None() {
+				if a := recorded[k].Assignment; !a.None() {
 					written = append(written, a)
 				}
 			}
@@ -166,6 +192,38 @@ func (s State) bySlot(available []gpu.SlotID) map[gpu.UUID][]gpu.SlotID {
 		}
 	}
 	return out
+}
+
+// usable is bySlot without the slots whose memory pods of gpushare use. The
+// kubelet counts those pods by IDs that are none of ours, and so takes as many of
+// ours for free as there are. What is in must stays.
+func (s State) usable(available, must []gpu.SlotID) map[gpu.UUID][]gpu.SlotID {
+	free := s.bySlot(available)
+	var holdings []placement.Holding
+	for _, h := range s.Held {
+		if h.byGPUShare() && !slices.ContainsFunc(s.Pods, h.of) {
+			holdings = append(holdings, s.orphan(h))
+		}
+	}
+	for _, p := range s.Pods {
+		if s.fromGPUShare(p) {
+			holdings = append(holdings, p.Holding)
+		}
+	}
+	node := placement.NewNode("", s.Inventory, holdings)
+	for _, d := range node.Devices {
+		used := d.Requested
+		for _, h := range node.Unattributed {
+			used += h.Request.Units()
+		}
+		for i := len(free[d.UUID]) - 1; i >= 0 && used > 0; i-- {
+			if !slices.Contains(must, free[d.UUID][i]) {
+				free[d.UUID] = slices.Delete(free[d.UUID], i, i+1)
+				used--
+			}
+		}
+	}
+	return free
 }
 
 // extend adds slots to those that a pod's init containers have left it, from
@@ -242,7 +300,7 @@ func (s State) place(free map[gpu.UUID][]gpu.SlotID, p Pod, size int) ([]gpu.Slo
 func (s State) without(p Pod) placement.Node {
 	var holdings []placement.Holding
 	for _, other := range s.planned() {
-		if other.Pod.UID == p.Pod.UID || other.Assignment.None() {
+		if other.Pod.UID == p.Pod.UID || other.Assignment.None() && !s.begun(other) {
 			continue // a pod that is as unplaced as this one comes after it
 		}
 		holdings = append(holdings, other.Holding)
@@ -255,8 +313,13 @@ func (s State) without(p Pod) placement.Node {
 	return placement.NewNode("", s.Inventory, holdings)
 }
 
+// orphan is what the kubelet holds of a pod that is not known. Where gpushare's
+// slots are is not known either, so they count everywhere.
 func (s State) orphan(h Held) placement.Holding {
 	out := placement.Holding{Pod: placement.PodRef{Namespace: h.Namespace, Name: h.Name}, Settled: true}
+	if h.byGPUShare() {
+		out.Request.Containers = []placement.Container{{Kind: placement.App, Units: gpu.Units(len(h.Slots))}}
+	}
 	free := s.bySlot(h.Slots)
 	for _, d := range s.Inventory.Devices {
 		if n := len(free[d.UUID]); n > 0 {
@@ -329,9 +392,19 @@ func (s State) unserved(p Pod) []placement.Container {
 	return rest
 }
 
+// fromGPUShare reports whether the kubelet has slots of gpushare for the pod.
+func (s State) fromGPUShare(p Pod) bool {
+	return slices.ContainsFunc(s.Held, func(h Held) bool { return h.of(p) && h.byGPUShare() })
+}
+
 // begun reports whether the kubelet has served a container of the pod already.
 func (s State) begun(p Pod) bool {
 	return slices.ContainsFunc(s.Held, func(h Held) bool { return h.of(p) })
+}
+
+// byGPUShare reports whether gpushare's device plugin gave the slots.
+func (h Held) byGPUShare() bool {
+	return slices.ContainsFunc(h.Slots, gpu.SlotID.GPUShare)
 }
 
 func (h Held) of(p Pod) bool { return h.Namespace == p.Pod.Namespace && h.Name == p.Pod.Name }
@@ -406,7 +479,7 @@ func (s State) admit(p Pod, g Grant) error {
 	if p.Request.GPUs() != len(g.Devices) {
 		return fmt.Errorf("pod %s is to have %d GPUs, and the kubelet took slots of %d", p.Pod, p.Request.GPUs(), len(g.Devices))
 	}
-	if p.Assignment.None() && !s.PlaceUnassigned {
+	if s.written(p).None() && !s.PlaceUnassigned {
 		return s.refusal([]Pod{p}, int(g.Units)*len(g.Devices))
 	}
 	var given placement.Assignment
@@ -497,9 +570,14 @@ func (s State) heldBySettled() []Held {
 }
 
 // Actual returns where the kubelet has put a pod, if it has given it anything.
-// Slots of a GPU that is gone say nothing.
+// Slots of a GPU that is gone say nothing, and those of gpushare that the pod is
+// where it is written to be.
 func Actual(s State, p Pod) (placement.Assignment, bool) {
 	found := make(map[gpu.UUID]bool)
+	if s.fromGPUShare(p) {
+		a := s.written(p)
+		return a, !a.None()
+	}
 	for _, h := range s.Held {
 		if !h.of(p) {
 			continue

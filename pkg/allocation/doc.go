@@ -38,6 +38,16 @@
 // are placed here, by the same function and beside what is planned for pods
 // that the kubelet has not admitted yet.
 //
+// Pods that gpushare placed run on by its IDs. The kubelet took those at random
+// (its plugin states no preference), so that they tell nothing of the GPU: such a
+// pod is where gpushare's annotation says it is, as its containers are, and it is
+// never moved. Our IDs have another form. Had we offered IDs of gpushare's form,
+// the kubelet's accounts would name the wrong GPUs for as long as those pods run.
+// So the kubelet counts those pods by IDs that it knows nothing else of, and has
+// all of ours for free. Their memory is kept from others here: as many of our
+// slots are not preferred as they have units of a GPU, or of each GPU where
+// nobody knows which it is.
+//
 // # Limits
 //
 // PodResources names pods without their UID. What it lists of a pod is written
@@ -48,4 +58,7 @@
 //
 // PodResources tells nothing of a pod whose plain init containers alone ask for
 // memory: what is written of such a pod is taken for true.
+//
+// What gpushare wrote of two equal pods may be exchanged, for its plugin told
+// pods by their amounts. Nothing that can be asked tells of it.
 package allocation

@@ -15,6 +15,10 @@
 // a reader does not know are ignored, so that a newer writer may add some; a
 // change that an older reader would misread raises the version.
 //
+// Under the domain aliyun.com, gpushare's annotations are written beside our own,
+// and read where our own are missing. They name a GPU by its index, which only
+// its node can translate: the device plugin does, and writes our own.
+//
 // A Binding's annotations are merged into the pod in the same guarded write
 // that sets its node (k8s.io/kubernetes/pkg/registry/core/pod/storage), so node
 // and GPU become visible together or not at all.

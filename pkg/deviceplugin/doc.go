@@ -36,6 +36,11 @@
 // A pod that the kubelet lists is waited for, even when another pod that it does
 // not list yet would fit the question: the one in question is listed.
 //
+// A container that starts with IDs of gpushare's plugin is let through: the
+// kubelet has kept that plugin's reply, and starts it as before. After the node
+// has rebooted, the kubelet itself refuses such a pod, since nobody offers its
+// IDs any more.
+//
 // The list carries no NUMA topology: the kubelet takes aligned IDs before it
 // looks at the preference, and the preference is what makes IDs and assignment
 // agree.

@@ -3,6 +3,7 @@ package deviceplugin
 import (
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"strconv"
 	"strings"
@@ -10,6 +11,7 @@ import (
 	pluginapi "k8s.io/kubelet/pkg/apis/deviceplugin/v1beta1"
 
 	"github.com/gpumem/gpumem/pkg/allocation"
+	"github.com/gpumem/gpumem/pkg/api"
 	"github.com/gpumem/gpumem/pkg/gpu"
 )
 
@@ -81,13 +83,16 @@ const (
 )
 
 // response tells the runtime of a grant, and the programs in the container.
-func response(g allocation.Grant, inv gpu.Inventory, strategy Strategy, frameworks []Framework) *pluginapi.ContainerAllocateResponse {
-	out := &pluginapi.ContainerAllocateResponse{Envs: environment(g, inv, frameworks)}
+func response(g allocation.Grant, inv gpu.Inventory, cfg Config) *pluginapi.ContainerAllocateResponse {
+	out := &pluginapi.ContainerAllocateResponse{Envs: environment(g, inv, cfg.Frameworks)}
+	if cfg.GPUShare {
+		maps.Copy(out.Envs, gpushareEnvironment(g, inv))
+	}
 	var uuids []string
 	for _, d := range g.Devices {
 		uuids = append(uuids, string(d.UUID))
 	}
-	switch strategy {
+	switch cfg.Strategy {
 	case VolumeMounts:
 		out.Envs[visibleDevices] = mountsRoot
 		for _, uuid := range uuids {
@@ -100,7 +105,7 @@ func response(g allocation.Grant, inv gpu.Inventory, strategy Strategy, framewor
 		for _, uuid := range uuids {
 			names = append(names, cdiKind+"="+uuid)
 		}
-		if strategy == CDIAnnotations {
+		if cfg.Strategy == CDIAnnotations {
 			out.Annotations = map[string]string{cdiAnnotationKey: strings.Join(names, ",")}
 			break
 		}
@@ -144,6 +149,25 @@ func environment(g allocation.Grant, inv gpu.Inventory, frameworks []Framework) 
 		}
 	}
 	return env
+}
+
+// gpushareEnvironment returns a grant in units, as gpushare's plugin does. It too
+// knows of the container alone, and calls that the pod. Of several GPUs, amounts
+// are those of each, and the size is that of the largest.
+func gpushareEnvironment(g allocation.Grant, inv gpu.Inventory) map[string]string {
+	var indexes []string
+	var largest int64
+	for _, d := range g.Devices {
+		indexes = append(indexes, strconv.Itoa(d.Index))
+		largest = max(largest, d.MemoryMiB)
+	}
+	granted := strconv.FormatInt(int64(g.Units), 10)
+	return map[string]string{
+		api.GPUShareIndex:     strings.Join(indexes, ","),
+		api.GPUSharePod:       granted,
+		api.GPUShareContainer: granted,
+		api.GPUShareDevice:    strconv.FormatInt(int64(gpu.UnitsIn(largest, 0, inv.UnitMiB)), 10),
+	}
 }
 
 // fraction returns part of whole with four decimals, rounded down.

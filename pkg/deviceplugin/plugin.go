@@ -68,6 +68,7 @@ type Config struct {
 	PlaceUnassigned bool             // place pods that no scheduler placed; otherwise refuse them
 	Strategy        Strategy
 	Frameworks      []Framework
+	GPUShare        bool // tell containers of their grant in gpushare's words too
 
 	PodWait     time.Duration // for the news of a pod for which the kubelet asks
 	KubeletWait time.Duration // for an answer of the kubelet
@@ -232,7 +233,7 @@ func (p *Plugin) Allocate(ctx context.Context, req *pluginapi.AllocateRequest) (
 			return nil, asStatus(err)
 		}
 		p.log.Info("allocated", zap.String("node", p.cfg.Node), zap.Strings("devices", uuids(grant.Devices)), zap.Int64("units", int64(grant.Units)))
-		out.ContainerResponses = append(out.ContainerResponses, response(grant, inv, p.cfg.Strategy, p.cfg.Frameworks))
+		out.ContainerResponses = append(out.ContainerResponses, response(grant, inv, p.cfg))
 	}
 	p.Kick()
 	return out, nil
@@ -279,12 +280,16 @@ func (p *Plugin) admit(ctx context.Context, ids []gpu.SlotID) (allocation.Grant,
 func (p *Plugin) PreStartContainer(ctx context.Context, req *pluginapi.PreStartContainerRequest) (*pluginapi.PreStartContainerResponse, error) {
 	out := &pluginapi.PreStartContainerResponse{}
 	ids := slotIDs(req.GetDevicesIds())
+	defer p.Kick() // for what is not put right here
 	s, _, asked := p.look(ctx)
+	if slices.ContainsFunc(ids, gpu.SlotID.GPUShare) {
+		p.log.Info("container of a pod starts that gpushare has placed", zap.String("node", p.cfg.Node), zap.Strings("slots", req.GetDevicesIds()))
+		return out, nil // with the environment that gpushare's plugin gave it
+	}
 	grant, err := allocation.Resolve(s, ids)
 	if err != nil {
 		return nil, asStatus(err)
 	}
-	defer p.Kick() // for what is not put right here
 	if asked != nil {
 		return out, nil // logged; what the kubelet accounts is right all the same
 	}

@@ -80,7 +80,7 @@ func (p *Plugin) reconcile(ctx context.Context) error {
 	}
 	s := p.recall(pods, held)
 	p.forgetReports(s)
-	return p.correctAll(ctx, s)
+	return errors.Join(p.correctAll(ctx, s), p.markAll(ctx, s))
 }
 
 // correctAll writes all that is written wrong.
@@ -119,6 +119,32 @@ func (p *Plugin) correctAll(ctx context.Context, s allocation.State) error {
 	return errors.Join(errs...)
 }
 
+// markAll writes of pods that the kubelet has admitted that it has.
+func (p *Plugin) markAll(ctx context.Context, s allocation.State) error {
+	var errs []error
+	for _, pod := range s.Pods {
+		if !pod.Unmarked || !pod.Settled || !p.claim(pod.Pod) {
+			continue
+		}
+		errs = append(errs, p.mark(ctx, pod.Pod, s.Inventory))
+		p.release(pod.Pod)
+	}
+	return errors.Join(errs...)
+}
+
+// mark writes of a pod what is written of it already, which puts gpushare's
+// mark on it.
+func (p *Plugin) mark(ctx context.Context, ref placement.PodRef, inv gpu.Inventory) error {
+	pods, _, _ := p.pods.Pods()
+	i := slices.IndexFunc(pods, func(pod allocation.Pod) bool { return pod.Pod == ref })
+	if i < 0 || !pods[i].Unmarked || pods[i].Assignment.None() {
+		return nil
+	}
+	writing, cancel := context.WithTimeout(ctx, p.cfg.WriteWait)
+	defer cancel()
+	return p.pods.Correct(writing, ref, pods[i].Assignment, inv)
+}
+
 // mixed says that a pod has slots of more GPUs than it asks for, or of fewer.
 func mixed(pod allocation.Pod, actual placement.Assignment) string {
 	return fmt.Sprintf("pod %s has slots of %d GPUs and asks for %d: delete it, to have it placed again",
@@ -155,6 +181,8 @@ func (p *Plugin) correct(ctx context.Context, c allocation.Correction, s allocat
 	p.log.Info("assignment corrected", zap.String("node", p.cfg.Node), zap.Stringer("pod", ref), zap.String("uid", ref.UID),
 		zap.Any("devices", is.Devices()), zap.Any("was", was.Devices()), zap.Int64("units", int64(c.Pod.Request.Units())))
 	switch {
+	case was.None() && len(c.Pod.Indexes) > 0:
+		p.events.Pod(ref, false, "GPUMemoryTakenOver", "counts on "+describe(is, inv)+", which gpushare had chosen for it")
 	case was.None():
 		p.metrics.Corrected(ReasonPlaced)
 		p.events.Pod(ref, false, "GPUMemoryPlaced", "placed on "+describe(is, inv)+" by the device plugin of its node: no scheduler of gpumem had placed it")

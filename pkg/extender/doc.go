@@ -8,6 +8,9 @@
 // the cache does not know them: the cluster autoscaler asks about nodes that do
 // not exist yet.
 //
+// Under the domain aliyun.com, the routes are gpushare's as well, with its
+// inspect beside the verbs.
+//
 // # Invariants
 //
 //   - Filter, Prioritize and Preempt change nothing.

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"time"
 
 	"go.uber.org/zap"
@@ -256,6 +257,7 @@ func (e *Extender) bind(ctx context.Context, ref placement.PodRef, nodeName stri
 		e.Cache.RefusePod(ref.UID, now)
 		return none, err
 	}
+	maps.Copy(binding.Annotations, e.Names.GPUShareAnnotations(assignment, node, e.Now(), false))
 	if err := e.Cluster.Bind(ctx, binding); err != nil {
 		return e.settle(ctx, ref, nodeName, now, err)
 	}

@@ -14,6 +14,12 @@ import (
 // "a1b2c3d4-11". IDs are unique in a node and the same after a reboot.
 type SlotID string
 
+// GPUShare reports whether gpushare's device plugin made the ID, as
+// "<UUID>-_-<n>". The UUID in it does not tell the GPU: the kubelet took such IDs
+// at random, and gpushare gave the container the GPU that its scheduler had
+// written of the pod.
+func (id SlotID) GPUShare() bool { return strings.Contains(string(id), "-_-") }
+
 // slotDigits is how many digits of the UUID an ID carries, unless two GPUs of
 // the node begin alike.
 const slotDigits = 8

@@ -10,6 +10,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"time"
 
 	"go.uber.org/zap"
 	v1 "k8s.io/api/core/v1"
@@ -130,7 +131,7 @@ func (p *Pods) trim(obj any) (any, error) {
 		return out, nil
 	}
 	for key, value := range pod.Annotations {
-		if strings.HasPrefix(key, p.names.Domain()+"/") {
+		if p.names.Reads(key) {
 			metav1.SetMetaDataAnnotation(&out.ObjectMeta, key, value)
 		}
 	}
@@ -173,7 +174,10 @@ func (p *Pods) put(obj any) {
 	}
 	holding, err := p.names.Holding(pod)
 	now := entry{
-		pod:     allocation.Pod{Holding: holding, Created: pod.CreationTimestamp.Time},
+		pod: allocation.Pod{
+			Holding: holding, Created: pod.CreationTimestamp.Time,
+			Indexes: p.names.GPUShareIndexes(pod), Unmarked: p.names.GPUShareWaits(pod),
+		},
 		version: pod.ResourceVersion,
 	}
 	if err != nil {
@@ -223,6 +227,14 @@ func (p *Pods) forget(pod *v1.Pod) {
 	}
 }
 
+// settled reports whether the kubelet is known to have admitted the pod.
+func (p *Pods) settled(ref placement.PodRef) bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	e, ok := p.pods[types.NamespacedName{Namespace: ref.Namespace, Name: ref.Name}]
+	return ok && e.pod.Pod == ref && e.pod.Settled
+}
+
 // signal tells that something changed. The lock must be held.
 func (p *Pods) signal() {
 	close(p.changed)
@@ -232,10 +244,12 @@ func (p *Pods) signal() {
 // Correct writes which GPUs of an inventory a pod has. The API server refuses
 // it when the pod of that name is another by now.
 func (p *Pods) Correct(ctx context.Context, ref placement.PodRef, a placement.Assignment, inv gpu.Inventory) error {
-	annotations, err := p.names.AssignmentAnnotations(a, placement.NewNode(p.node, inv, nil))
+	node := placement.NewNode(p.node, inv, nil)
+	annotations, err := p.names.AssignmentAnnotations(a, node)
 	if err != nil {
 		return fmt.Errorf("write the assignment of pod %s: %w", ref, err)
 	}
+	maps.Copy(annotations, p.names.GPUShareAnnotations(a, node, time.Time{}, p.settled(ref)))
 	patch, err := json.Marshal(map[string]any{
 		"metadata": map[string]any{"uid": ref.UID, "annotations": annotations},
 	})
