@@ -122,6 +122,16 @@ func (c *Cluster) RemoveNode(ctx context.Context, name string) error {
 	return os.RemoveAll(c.NodeDir(name))
 }
 
+// StartBesideControlPlane starts a command in the control plane's network, where
+// kube-scheduler calls extenders on loopback. The file scheduler.kubeconfig in
+// Dir leads from there to the API server, with kube-scheduler's rights.
+func (c *Cluster) StartBesideControlPlane(cmd *exec.Cmd) error {
+	if err := linux.StartIn(c.state.Fabric.PID, cmd); err != nil {
+		return fmt.Errorf("run %s beside the control plane: %w", filepath.Base(cmd.Path), err)
+	}
+	return nil
+}
+
 // StartOnNode starts a command in the namespaces of a node: it sees the node's
 // network, its /run and its /var/lib.
 func (c *Cluster) StartOnNode(node string, cmd *exec.Cmd) error {

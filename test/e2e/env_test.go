@@ -43,6 +43,7 @@ type env struct {
 	cluster   *cluster.Cluster
 	client    kubernetes.Interface
 	namespace string
+	domain    string // of resources and annotations
 }
 
 // setup gives a test its namespace, and checks at its end that it leaks nothing.
@@ -53,7 +54,7 @@ func setup(t *testing.T) *env {
 	}
 	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Minute)
 	t.Cleanup(cancel)
-	e := &env{T: t, ctx: ctx, cluster: suite.cluster, client: suite.cluster.Client()}
+	e := &env{T: t, ctx: ctx, cluster: suite.cluster, client: suite.cluster.Client(), domain: "gpumem.dev"}
 	namespace, err := e.client.CoreV1().Namespaces().Create(ctx, &v1.Namespace{ObjectMeta: metav1.ObjectMeta{GenerateName: "e2e-"}}, metav1.CreateOptions{})
 	if err != nil {
 		t.Fatal(err)
@@ -270,7 +271,7 @@ type report struct {
 
 func (e *env) inspect() report {
 	e.Helper()
-	text, err := suite.stack.Inspect(e.ctx, e.cluster, "-o", "json")
+	text, err := suite.stack.Inspect(e.ctx, e.cluster, "-o", "json", "--resource-domain", e.domain)
 	if err != nil {
 		e.Fatal(err)
 	}
@@ -317,7 +318,7 @@ func (e *env) held(node string) map[string][]string {
 	for _, pod := range list.GetPodResources() {
 		for _, c := range pod.GetContainers() {
 			for _, d := range c.GetDevices() {
-				if d.GetResourceName() == gpuMem {
+				if d.GetResourceName() == e.domain+"/gpu-mem" {
 					key := pod.GetNamespace() + "/" + pod.GetName() + "/" + c.GetName()
 					out[key] = append(out[key], d.GetDeviceIds()...)
 				}
@@ -348,8 +349,9 @@ func (e *env) environment(pod, container string) map[string]string {
 func (e *env) assigned(pod *v1.Pod) []string {
 	e.Helper()
 	var value struct{ GPUs []struct{ UUID string } }
-	if err := json.Unmarshal([]byte(pod.Annotations[assignment]), &value); err != nil {
-		e.Fatalf("annotation of pod %s: %v: %q", pod.Name, err, pod.Annotations[assignment])
+	text := pod.Annotations[e.domain+"/assignment"]
+	if err := json.Unmarshal([]byte(text), &value); err != nil {
+		e.Fatalf("annotation of pod %s: %v: %q", pod.Name, err, text)
 	}
 	var out []string
 	for _, g := range value.GPUs {
@@ -367,7 +369,7 @@ func (e *env) agree(name string, containers ...string) []string {
 	var uuids []string
 	e.eventually("annotation and kubelet agree on pod "+name, func() (bool, string) {
 		pod := e.get(name)
-		if pod.Annotations[assignment] == "" {
+		if pod.Annotations[e.domain+"/assignment"] == "" {
 			return false, "it has no annotation"
 		}
 		uuids = e.assigned(pod)

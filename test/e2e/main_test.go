@@ -74,7 +74,7 @@ func start(ctx context.Context, log io.Writer) error {
 	if suite.stack, err = stack.Build(ctx, filepath.Join(cache, "e2e"), log); err != nil {
 		return err
 	}
-	config := cluster.Config{Name: "e2e", Log: log}
+	config := cluster.Config{Name: "e2e", Log: log, SchedulerConfig: []byte(gpushareSchedulerConfig)}
 	if config.Nodes, err = stack.TwoNodes(); err != nil {
 		return err
 	}

@@ -145,14 +145,19 @@ func (s *Stack) images(c *cluster.Cluster) ([]string, error) {
 // of its pods are ready. It returns what Helm prints: the chart's notes.
 // More values are given as Helm's --set takes them.
 func (s *Stack) Install(ctx context.Context, c *cluster.Cluster, set ...string) (notes string, err error) {
+	return s.InstallAs(ctx, c, Release, Namespace, set...)
+}
+
+// InstallAs is Install with another release, in another namespace.
+func (s *Stack) InstallAs(ctx context.Context, c *cluster.Cluster, release, namespace string, set ...string) (notes string, err error) {
 	helm, err := c.Helm(ctx, s.log)
 	if err != nil {
 		return "", err
 	}
-	fmt.Fprintln(s.log, "helm upgrade --install", Release)
+	fmt.Fprintln(s.log, "helm upgrade --install", release)
 	args := []string{
 		"--kubeconfig", c.Kubeconfig(),
-		"upgrade", "--install", Release, s.Chart(), "--namespace", Namespace, "--create-namespace",
+		"upgrade", "--install", release, s.Chart(), "--namespace", namespace, "--create-namespace",
 		"--values", filepath.Join(s.Chart(), "ci", "demo-values.yaml"),
 		"--wait", "--timeout", "3m",
 	}
@@ -163,8 +168,22 @@ func (s *Stack) Install(ctx context.Context, c *cluster.Cluster, set ...string) 
 		return "", err
 	}
 	// Helm is content when a DaemonSet lacks as many pods as an update may take.
-	_, err = s.Kubectl(ctx, c, "wait", "pods", "--namespace", Namespace, "--all", "--for=condition=Ready", "--timeout=2m")
+	_, err = s.Kubectl(ctx, c, "wait", "pods", "--namespace", namespace, "--all", "--for=condition=Ready", "--timeout=2m")
 	return notes, err
+}
+
+// Uninstall takes a release away and waits until its pods are gone.
+func (s *Stack) Uninstall(ctx context.Context, c *cluster.Cluster, release, namespace string) error {
+	helm, err := c.Helm(ctx, s.log)
+	if err != nil {
+		return err
+	}
+	fmt.Fprintln(s.log, "helm uninstall", release)
+	if _, err := run(ctx, helm, "--kubeconfig", c.Kubeconfig(), "uninstall", release, "--namespace", namespace, "--wait"); err != nil {
+		return err
+	}
+	_, err = s.Kubectl(ctx, c, "delete", "namespace", namespace, "--timeout=1m")
+	return err
 }
 
 // Inspect runs "kubectl inspect gpumem", found by kubectl on the PATH, and

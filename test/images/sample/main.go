@@ -1,6 +1,6 @@
 // Program sample prints what it was granted, the variables of its environment
-// whose names begin with GPUMEM_, NVIDIA_ or CUDA_, one a line and sorted, and then waits
-// to be told to end.
+// whose names begin with GPUMEM_, NVIDIA_, CUDA_ or ALIYUN_COM_ (gpushare's), one a
+// line and sorted, and then waits to be told to end.
 //
 //	SAMPLE_EXIT_AFTER=5s     or -exit-after 5s: end by itself, with success
 //	SAMPLE_EXIT_CODE=1       or -exit-code 1: with this exit status then
@@ -63,7 +63,9 @@ func run() error {
 	}
 
 	env := slices.DeleteFunc(os.Environ(), func(s string) bool {
-		return !strings.HasPrefix(s, "GPUMEM_") && !strings.HasPrefix(s, "NVIDIA_") && !strings.HasPrefix(s, "CUDA_")
+		return !slices.ContainsFunc([]string{"GPUMEM_", "NVIDIA_", "CUDA_", "ALIYUN_COM_"}, func(prefix string) bool {
+			return strings.HasPrefix(s, prefix)
+		})
 	})
 	slices.Sort(env)
 	for _, s := range env {

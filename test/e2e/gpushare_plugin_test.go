@@ -1,0 +1,131 @@
+package e2e
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"net"
+	"os"
+	"path/filepath"
+	"strconv"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials/insecure"
+	v1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/kubernetes"
+	pluginapi "k8s.io/kubelet/pkg/apis/deviceplugin/v1beta1"
+)
+
+// gpushareSchedulerConfig is how a cluster's kube-scheduler is set up for
+// gpushare, in the form that present versions take.
+const gpushareSchedulerConfig = `
+extenders:
+  - urlPrefix: http://127.0.0.1:32766/gpushare-scheduler
+    filterVerb: filter
+    bindVerb: bind
+    enableHTTPS: false
+    nodeCacheCapable: true
+    managedResources:
+      - name: aliyun.com/gpu-mem
+        ignoredByScheduler: false
+    ignorable: false
+`
+
+// gpusharePlugin does what gpushare's device plugin does
+// (github.com/AliyunContainerService/gpushare-device-plugin): IDs that name a
+// GPU and mean nothing by it, and environment by the annotation of the pod of
+// that amount which waits.
+type gpusharePlugin struct {
+	pluginapi.UnimplementedDevicePluginServer
+	client kubernetes.Interface
+	node   string
+	uuids  []string
+	units  int // of each GPU
+}
+
+// serve registers the plugin with the kubelet whose folder for plugins this is.
+// What it returns ends the plugin.
+func (p *gpusharePlugin) serve(ctx context.Context, dir string) (stop func(), err error) {
+	const socket = "aliyungpushare.sock"
+	if err := os.RemoveAll(filepath.Join(dir, socket)); err != nil {
+		return nil, err
+	}
+	listener, err := net.Listen("unix", filepath.Join(dir, socket))
+	if err != nil {
+		return nil, err
+	}
+	server := grpc.NewServer()
+	pluginapi.RegisterDevicePluginServer(server, p)
+	go server.Serve(listener)
+	conn, err := grpc.NewClient("unix://"+filepath.Join(dir, "kubelet.sock"), grpc.WithTransportCredentials(insecure.NewCredentials()))
+	if err != nil {
+		server.Stop()
+		return nil, err
+	}
+	defer conn.Close()
+	_, err = pluginapi.NewRegistrationClient(conn).Register(ctx, &pluginapi.RegisterRequest{
+		Version: pluginapi.Version, Endpoint: socket, ResourceName: "aliyun.com/gpu-mem",
+	}, grpc.WaitForReady(true))
+	if err != nil {
+		server.Stop()
+		return nil, err
+	}
+	return server.Stop, nil
+}
+
+func (p *gpusharePlugin) GetDevicePluginOptions(context.Context, *pluginapi.Empty) (*pluginapi.DevicePluginOptions, error) {
+	return &pluginapi.DevicePluginOptions{}, nil
+}
+
+func (p *gpusharePlugin) ListAndWatch(_ *pluginapi.Empty, stream grpc.ServerStreamingServer[pluginapi.ListAndWatchResponse]) error {
+	list := &pluginapi.ListAndWatchResponse{}
+	for _, uuid := range p.uuids {
+		for n := range p.units {
+			list.Devices = append(list.Devices, &pluginapi.Device{ID: fmt.Sprintf("%s-_-%d", uuid, n), Health: pluginapi.Healthy})
+		}
+	}
+	if err := stream.Send(list); err != nil {
+		return err
+	}
+	<-stream.Context().Done()
+	return nil
+}
+
+func (p *gpusharePlugin) Allocate(ctx context.Context, req *pluginapi.AllocateRequest) (*pluginapi.AllocateResponse, error) {
+	amount := len(req.GetContainerRequests()[0].GetDevicesIds())
+	pod, err := p.waiting(ctx, amount)
+	if err != nil {
+		return nil, err
+	}
+	patch, err := json.Marshal(map[string]any{"metadata": map[string]any{"annotations": map[string]string{"ALIYUN_COM_GPU_MEM_ASSIGNED": "true"}}})
+	if err != nil {
+		return nil, err
+	}
+	if _, err := p.client.CoreV1().Pods(pod.Namespace).Patch(ctx, pod.Name, types.MergePatchType, patch, metav1.PatchOptions{}); err != nil {
+		return nil, err
+	}
+	index := pod.Annotations["ALIYUN_COM_GPU_MEM_IDX"]
+	return &pluginapi.AllocateResponse{ContainerResponses: []*pluginapi.ContainerAllocateResponse{{Envs: map[string]string{
+		"NVIDIA_VISIBLE_DEVICES":       index,
+		"ALIYUN_COM_GPU_MEM_IDX":       index,
+		"ALIYUN_COM_GPU_MEM_POD":       strconv.Itoa(amount),
+		"ALIYUN_COM_GPU_MEM_CONTAINER": strconv.Itoa(amount),
+		"ALIYUN_COM_GPU_MEM_DEV":       strconv.Itoa(p.units),
+	}}}}, nil
+}
+
+// waiting returns the pod of that amount which is to be admitted.
+func (p *gpusharePlugin) waiting(ctx context.Context, amount int) (*v1.Pod, error) {
+	pods, err := p.client.CoreV1().Pods(metav1.NamespaceAll).List(ctx, metav1.ListOptions{FieldSelector: "status.phase=Pending,spec.nodeName=" + p.node})
+	if err != nil {
+		return nil, err
+	}
+	for _, pod := range pods.Items {
+		if pod.Annotations["ALIYUN_COM_GPU_MEM_ASSIGNED"] == "false" && pod.Annotations["ALIYUN_COM_GPU_MEM_POD"] == strconv.Itoa(amount) {
+			return &pod, nil
+		}
+	}
+	return nil, fmt.Errorf("no pod of %d units waits", amount)
+}
