@@ -53,6 +53,7 @@ var ErrNoPod = errors.New("no pod that waits on this node asks for this amount")
 type Grant struct {
 	Devices []gpu.Device // by index
 	Units   gpu.Units    // of each device
+	Slots   []gpu.SlotID // in the kubelet's order
 }
 
 // Prefer returns which of the available slots the kubelet should give to a
@@ -63,7 +64,7 @@ func Prefer(s State, available, must []gpu.SlotID, size int) ([]gpu.SlotID, erro
 		return nil, fmt.Errorf("the kubelet asks for %d slots, %d of which it names", size, len(must))
 	}
 	s.Pods = s.planned()
-	free := s.usable(available, must)
+	free := s.usable(s.notHeld(available), must)
 	if len(must) > 0 {
 		return s.extend(free, must, size)
 	}
@@ -178,6 +179,18 @@ func (s State) planned() []Pod {
 		}
 	}
 	return pods
+}
+
+// notHeld returns the slots that no container holds. The kubelet can offer
+// others: see Decisions.
+func (s State) notHeld(available []gpu.SlotID) []gpu.SlotID {
+	held := make(map[gpu.SlotID]bool)
+	for _, h := range s.Held {
+		for _, id := range h.Slots {
+			held[id] = true
+		}
+	}
+	return slices.DeleteFunc(slices.Clone(available), func(id gpu.SlotID) bool { return held[id] })
 }
 
 // bySlot sorts available slots by device. Those that no device has are not to
@@ -418,7 +431,7 @@ func Resolve(s State, ids []gpu.SlotID) (Grant, error) {
 	}
 	units := make(map[gpu.UUID]gpu.Units)
 	seen := make(map[gpu.SlotID]bool, len(ids))
-	var g Grant
+	g := Grant{Slots: ids}
 	for _, id := range ids {
 		d, err := s.Slots.Device(id)
 		switch {
@@ -453,10 +466,16 @@ func parts(devices []gpu.Device, units map[gpu.UUID]gpu.Units) string {
 	return strings.Join(out, ", ")
 }
 
-// Admit checks a grant against the pods that wait for it: some pod must want
-// that amount over as many GPUs, and on those where it is already, or else the
-// container must not start. ErrNoPod means that no pod asks for this amount.
+// Admit checks a grant, before the kubelet has recorded it, against the pods
+// that wait for it: some pod must want that amount over as many GPUs, and on
+// those where it is already, and no other may have been given the slots, or else
+// the container must not start. ErrNoPod means that no pod asks for this amount.
 func Admit(s State, g Grant) error {
+	for _, h := range s.Held {
+		if i := slices.IndexFunc(g.Slots, func(id gpu.SlotID) bool { return slices.Contains(h.Slots, id) }); i >= 0 {
+			return fmt.Errorf("slot %s is held by container %s of pod %s/%s", g.Slots[i], h.Container, h.Namespace, h.Name)
+		}
+	}
 	size := g.Units * gpu.Units(len(g.Devices))
 	asking := s.asking(size)
 	if len(asking) == 0 {

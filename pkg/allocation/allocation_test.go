@@ -82,7 +82,8 @@ func newCluster(t testing.TB, seed uint64, inv gpu.Inventory) *cluster {
 	}
 	c := &cluster{t: t, inv: inv, slots: slots, place: true}
 	c.kubelet = &kubelet{
-		random: rand.New(rand.NewPCG(seed, 11)),
+		random:    rand.New(rand.NewPCG(seed, 11)),
+		forgotten: make(map[gpu.SlotID]bool),
 		prefer: func(_ *kubelet, available, must []gpu.SlotID, size int) ([]gpu.SlotID, error) {
 			got, err := Prefer(c.state(), available, must, size)
 			if err == nil {
@@ -470,6 +471,36 @@ func TestAPodWhoseGPUTheKubeletHasNotFreedYetGoesToAnother(t *testing.T) {
 	}
 }
 
+// The kubelet can lose sight of slots that it has just given, and offer them
+// again.
+func TestSlotsThatAnotherContainerHoldsAreNotTaken(t *testing.T) {
+	c := newCluster(t, 1, inventory(6))
+	c.pods = []Pod{pod("p", ask(app("a", 3)), 0), pod("q", ask(app("a", 2)), 0)}
+	s := c.state()
+	s.Held = []Held{{"ns", "p", "a", ids(0, 0, 1, 2)}}
+	got, err := Prefer(s, ids(0, 0, 1, 2, 3, 4, 5), nil, 2)
+	if diff := cmp.Diff(ids(0, 3, 4), got); diff != "" || err != nil {
+		t.Errorf("Prefer: %v (-want +got):\n%s", err, diff)
+	}
+	for name, tc := range map[string]struct {
+		ids     []gpu.SlotID
+		wantErr string
+	}{
+		"free": {ids(0, 3, 4), ""},
+		"held": {ids(0, 2, 3), "slot 00000000-2 is held by container a of pod ns/p"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			g, err := Resolve(s, tc.ids)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if err := Admit(s, g); (err == nil) != (tc.wantErr == "") || err != nil && err.Error() != tc.wantErr {
+				t.Errorf("Admit: %v, want %q", err, tc.wantErr)
+			}
+		})
+	}
+}
+
 func TestPreferGuesses(t *testing.T) {
 	req := ask(app("a", 2))
 	younger := func(p Pod) Pod { p.Created = start.Add(time.Minute); return p }
@@ -553,7 +584,7 @@ func TestResolve(t *testing.T) {
 			for _, i := range tc.want {
 				want.Devices = append(want.Devices, inv.Devices[i])
 			}
-			want.Units = tc.units
+			want.Units, want.Slots = tc.units, tc.ids
 			if diff := cmp.Diff(want, got); diff != "" || err != nil {
 				t.Errorf("Resolve: %v (-want +got):\n%s", err, diff)
 			}

@@ -34,6 +34,13 @@
 // A preference that is too short would be filled up by the kubelet at random,
 // from any GPU. Prefer answers in full or with an error.
 //
+// What the kubelet offers may be held already. It waits for Allocate without its
+// lock, and when it counts what is free meanwhile, because pods have ended and
+// somebody asks PodResources, the slots in question are in none of its records:
+// they stay on offer until it counts again (kubernetes/kubernetes#137534). Its
+// PodResources API tells the truth, so Prefer leaves out what that names, and
+// Admit refuses it.
+//
 // Pods that no scheduler placed (a node name in the spec, another scheduler)
 // are placed here, by the same function and beside what is planned for pods
 // that the kubelet has not admitted yet.

@@ -18,6 +18,10 @@ type kubelet struct {
 
 	pods []*admitted
 
+	// forgotten are slots that it holds for free: those that it was giving when it
+	// last counted what is free (UpdateAllocatedDevices), until it counts again.
+	forgotten map[gpu.SlotID]bool
+
 	prefer   func(k *kubelet, available, must []gpu.SlotID, size int) ([]gpu.SlotID, error)
 	allocate func(k *kubelet, ids []gpu.SlotID) error
 }
@@ -42,8 +46,10 @@ func (k *kubelet) admit(ref placement.PodRef, req placement.Request) (map[string
 			return nil, fmt.Errorf("container %s: %w", c.Name, err)
 		}
 		p.slots[c.Name] = ids
+		countsMeanwhile := k.random.IntN(8) == 0
 		for _, id := range ids {
 			reuse[id] = c.Kind == placement.Init
+			k.forgotten[id] = countsMeanwhile && c.Kind != placement.Init
 		}
 		if c.Kind != placement.Init {
 			p.names = append(p.names, c.Name)
@@ -96,7 +102,7 @@ func (k *kubelet) free() []gpu.SlotID {
 	for _, p := range k.pods {
 		for _, ids := range p.slots {
 			for _, id := range ids {
-				taken[id] = true
+				taken[id] = !k.forgotten[id]
 			}
 		}
 	}
@@ -111,6 +117,7 @@ func (k *kubelet) free() []gpu.SlotID {
 
 func (k *kubelet) remove(ref placement.PodRef) {
 	k.pods = slices.DeleteFunc(k.pods, func(p *admitted) bool { return p.pod == ref })
+	clear(k.forgotten)
 }
 
 // podResources is the List of the PodResources API: names and no UIDs.

@@ -30,7 +30,7 @@ type world struct {
 func (w *world) lost() bool { return w.blind && w.strays }
 
 // FuzzNode binds, admits, ends and corrects pods in any order, admission in
-// another than binding. Then, whatever was guessed: no GPU gives more than it
+// another than binding. Then, whatever was guessed: no slot is given twice, and no GPU gives more than it
 // has, neither at the kubelet nor in the books; each pod is on as many GPUs as
 // it asks for, in equal parts, where its constraints let it; a pod that the
 // scheduler placed by true books is admitted; and in the end what is written is
@@ -227,6 +227,16 @@ func (w *world) promised(i int) (sum gpu.Units) {
 
 func (w *world) check() {
 	w.t.Helper()
+	holders := make(map[gpu.SlotID]Held)
+	held, _ := w.kubelet.podResources()
+	for _, h := range held {
+		for _, id := range h.Slots {
+			if other, twice := holders[id]; twice {
+				w.t.Fatalf("slot %s is held by %+v and %+v", id, other, h)
+			}
+			holders[id] = h
+		}
+	}
 	total := make([]gpu.Units, len(w.inv.Devices))
 	for _, p := range w.pods {
 		if !p.Settled {
