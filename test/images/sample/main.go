@@ -55,7 +55,9 @@ func run() error {
 	// send it.
 	ctx := context.Background()
 	if ignoreTerm {
-		signal.Ignore(syscall.SIGTERM)
+		// Caught and not read. Were it ignored, nothing could wake the program any
+		// more, and Go ends one of which that is so.
+		signal.Notify(make(chan os.Signal, 1), syscall.SIGTERM)
 	} else {
 		var stop context.CancelFunc
 		ctx, stop = signal.NotifyContext(ctx, syscall.SIGTERM, os.Interrupt)
