@@ -1,0 +1,131 @@
+package chaos
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/wait"
+)
+
+// leakTime is how long memory may still be held after the last pod was deleted.
+const leakTime = 90 * time.Second
+
+// leaks deletes all pods and returns how many units are held after that: in
+// the books, at the kubelets, or somewhere that only a pod of a GPU's whole size
+// finds.
+func (b *bench) leaks(ctx context.Context, w *Watcher) (units int64, err error) {
+	if err := b.deleteAll(ctx); err != nil {
+		return 0, err
+	}
+	var now string
+	err = wait.PollUntilContextTimeout(ctx, time.Second, leakTime, true, func(ctx context.Context) (bool, error) {
+		units, now = b.stillHeld(ctx, w)
+		return now == "", nil
+	})
+	if err != nil {
+		w.mu.Lock()
+		w.report(finding{invariant: leaked, text: fmt.Sprintf("%s after the last pod was deleted: %s", leakTime, now)})
+		w.mu.Unlock()
+		return max(units, 1), ctx.Err()
+	}
+	return b.fillAll(ctx, w)
+}
+
+// deleteAll deletes all that the run has made.
+func (b *bench) deleteAll(ctx context.Context) error {
+	background := metav1.DeletePropagationBackground
+	if err := b.client.BatchV1().Jobs(namespace).DeleteCollection(ctx, metav1.DeleteOptions{PropagationPolicy: &background}, metav1.ListOptions{}); err != nil {
+		return err
+	}
+	return b.client.CoreV1().Pods(namespace).DeleteCollection(ctx, metav1.DeleteOptions{GracePeriodSeconds: new(int64(1))}, metav1.ListOptions{})
+}
+
+// stillHeld returns how many units are held and where, or nothing.
+func (b *bench) stillHeld(ctx context.Context, w *Watcher) (int64, string) {
+	var units int64
+	where := ""
+	held, err := w.allHeld(ctx)
+	if err != nil {
+		return 0, err.Error()
+	}
+	for node, list := range held {
+		for _, h := range list {
+			units += int64(len(h.ids))
+			where += fmt.Sprintf("the kubelet of %s has given %d to %s/%s; ", node, len(h.ids), h.pod, h.container)
+		}
+	}
+	text, err := b.stack.Inspect(ctx, b.cluster, "-o", "json")
+	if err != nil {
+		return 0, err.Error()
+	}
+	var report struct {
+		Nodes []struct {
+			Name         string
+			Requested    *struct{ Units int64 }
+			Unattributed []json.RawMessage
+			PodCount     int
+			GPUs         []struct {
+				UUID      string
+				Requested *struct{ Units int64 }
+			}
+		}
+	}
+	if err := json.Unmarshal([]byte(text), &report); err != nil {
+		return 0, err.Error()
+	}
+	gpus := 0
+	for _, n := range report.Nodes {
+		if n.Requested == nil || n.Requested.Units != 0 || n.PodCount != 0 || len(n.Unattributed) > 0 {
+			where += fmt.Sprintf("the books of %s have %d pods; ", n.Name, n.PodCount)
+		}
+		for _, g := range n.GPUs {
+			gpus++
+			if g.Requested == nil {
+				where += fmt.Sprintf("what %s gives is not known; ", g.UUID)
+			} else if g.Requested.Units != 0 {
+				units += g.Requested.Units
+				where += fmt.Sprintf("the books of %s give %d units of %s; ", n.Name, g.Requested.Units, g.UUID)
+			}
+		}
+	}
+	if gpus != len(b.devices) {
+		where += fmt.Sprintf("%d of %d GPUs are shown; ", gpus, len(b.devices))
+	}
+	return units, where
+}
+
+// fillAll starts a pod of full size on each GPU and returns how many units of
+// GPUs could not be had.
+func (b *bench) fillAll(ctx context.Context, w *Watcher) (int64, error) {
+	for _, d := range b.devices {
+		if _, err := b.client.CoreV1().Pods(namespace).Create(ctx, fullPod(d), metav1.CreateOptions{}); err != nil {
+			return 0, err
+		}
+	}
+	var missing int64
+	var why string
+	err := wait.PollUntilContextTimeout(ctx, time.Second, leakTime, true, func(ctx context.Context) (bool, error) {
+		pods, err := listPods(ctx, b.client)
+		if err != nil {
+			return false, nil
+		}
+		missing, why = 0, ""
+		for _, p := range pods {
+			if !p.ready {
+				missing += p.need
+				why += fmt.Sprintf("pod %v of %d units, bound to %q, does not run: %s; ", p, p.need, p.node, p.waits)
+			}
+		}
+		return missing == 0 && len(pods) == len(b.devices), nil
+	})
+	if err != nil {
+		w.mu.Lock()
+		w.report(finding{invariant: leaked, text: why})
+		w.mu.Unlock()
+		return max(missing, 1), ctx.Err()
+	}
+	return 0, w.rest(ctx)
+}

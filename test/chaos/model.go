@@ -1,0 +1,206 @@
+package chaos
+
+import (
+	"encoding/json"
+	"fmt"
+	"slices"
+	"strings"
+
+	v1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+)
+
+// What the product is called in the API. They are written out, and formats are
+// read here again, so that a fault of the product's own code cannot hide itself.
+const (
+	gpuMem          = "gpumem.dev/gpu-mem"
+	countKey        = "gpumem.dev/gpu-count"
+	policyKey       = "gpumem.dev/policy"
+	uuidKey         = "gpumem.dev/gpu-uuid"
+	assignmentKey   = "gpumem.dev/assignment"
+	inventoryKey    = "gpumem.dev/inventory"
+	schedulerName   = "gpumem-scheduler"
+	pluginManager   = "gpumem-device-plugin"
+	unitMiB         = 1024
+	slotPrefixDigit = 8
+)
+
+// device is one GPU of the cluster.
+type device struct {
+	node  string
+	uuid  string
+	index int
+	units int64
+}
+
+// prefix is what the IDs of the device's units begin with.
+func (d device) prefix() string { return strings.TrimPrefix(d.uuid, "GPU-")[:slotPrefixDigit] }
+
+// devices are those of all nodes, in order.
+type devices []device
+
+func (all devices) byUUID(node, uuid string) (device, bool) {
+	i := slices.IndexFunc(all, func(d device) bool { return d.node == node && d.uuid == uuid })
+	if i < 0 {
+		return device{}, false
+	}
+	return all[i], true
+}
+
+func (all devices) byPrefix(node, prefix string) (device, bool) {
+	i := slices.IndexFunc(all, func(d device) bool { return d.node == node && d.prefix() == prefix })
+	if i < 0 {
+		return device{}, false
+	}
+	return all[i], true
+}
+
+// devicesOf reads what a node says that it has.
+func devicesOf(node *v1.Node) (devices, error) {
+	var inventory struct {
+		GPUs []struct {
+			UUID  string
+			Index int
+			Units int64
+		}
+	}
+	if err := json.Unmarshal([]byte(node.Annotations[inventoryKey]), &inventory); err != nil {
+		return nil, fmt.Errorf("inventory of node %s: %w", node.Name, err)
+	}
+	var out devices
+	for _, g := range inventory.GPUs {
+		out = append(out, device{node: node.Name, uuid: g.UUID, index: g.Index, units: g.Units})
+	}
+	return out, nil
+}
+
+type share struct {
+	uuid  string
+	units int64
+}
+
+// pod is what the API server has written of a pod that asks for GPU memory.
+type pod struct {
+	uid        types.UID
+	name       string // namespace/name
+	node       string // empty: not bound
+	ended      bool
+	deleting   bool
+	ready      bool
+	shape      string
+	touched    bool // by the device plugin, after it was bound
+	count      int
+	need       int64
+	containers map[string]int64  // units of each container that has any
+	names      map[string]string // container's name by its ID
+	shares     []share
+	problem    string // why the shares could not be read
+	waits      string // why it is not placed
+}
+
+func (p pod) String() string { return fmt.Sprintf("%s (%s)", p.name, p.uid) }
+
+func (p pod) uuids() []string {
+	var out []string
+	for _, s := range p.shares {
+		out = append(out, s.uuid)
+	}
+	slices.Sort(out)
+	return out
+}
+
+// podOf reads a pod; ok is false for one that asks for no GPU memory.
+func podOf(in *v1.Pod) (p pod, ok bool) {
+	p = pod{
+		uid: in.UID, name: in.Namespace + "/" + in.Name, node: in.Spec.NodeName,
+		ended:      in.Status.Phase == v1.PodSucceeded || in.Status.Phase == v1.PodFailed,
+		deleting:   in.DeletionTimestamp != nil,
+		shape:      in.Labels[shapeLabel],
+		count:      1,
+		containers: make(map[string]int64),
+		names:      make(map[string]string),
+	}
+	fmt.Sscan(in.Annotations[countKey], &p.count)
+	for _, c := range in.Status.Conditions {
+		switch {
+		case c.Type == v1.PodReady:
+			p.ready = c.Status == v1.ConditionTrue
+		case c.Type == v1.PodScheduled && c.Status == v1.ConditionFalse:
+			p.waits = c.Message
+		}
+	}
+	for _, m := range in.ManagedFields {
+		p.touched = p.touched || m.Manager == pluginManager && m.Subresource == ""
+	}
+	var sidecars int64
+	for _, c := range in.Spec.InitContainers {
+		units := p.container(c)
+		if c.RestartPolicy != nil && *c.RestartPolicy == v1.ContainerRestartPolicyAlways {
+			sidecars += units
+			continue
+		}
+		p.need = max(p.need, sidecars+units)
+	}
+	sum := sidecars
+	for _, c := range in.Spec.Containers {
+		sum += p.container(c)
+	}
+	p.need = max(p.need, sum)
+	for _, s := range slices.Concat(in.Status.InitContainerStatuses, in.Status.ContainerStatuses) {
+		if _, id, ok := strings.Cut(s.ContainerID, "://"); ok {
+			p.names[id] = s.Name
+		}
+	}
+	p.shares, p.problem = sharesOf(in.Annotations[assignmentKey])
+	return p, p.need > 0
+}
+
+func (p pod) container(c v1.Container) int64 {
+	q := c.Resources.Limits[gpuMem]
+	if units := q.Value(); units > 0 {
+		p.containers[c.Name] = units
+	}
+	return q.Value()
+}
+
+func sharesOf(annotation string) ([]share, string) {
+	if annotation == "" {
+		return nil, "it has no assignment"
+	}
+	var a struct {
+		V       int
+		UnitMiB int64
+		GPUs    []struct {
+			UUID  string
+			Units int64
+		}
+	}
+	if err := json.Unmarshal([]byte(annotation), &a); err != nil {
+		return nil, fmt.Sprintf("its assignment cannot be read: %v: %s", err, annotation)
+	}
+	if a.V != 1 || a.UnitMiB != unitMiB {
+		return nil, fmt.Sprintf("its assignment is of version %d with units of %d MiB", a.V, a.UnitMiB)
+	}
+	var out []share
+	for _, g := range a.GPUs {
+		out = append(out, share{g.UUID, g.Units})
+	}
+	return out, ""
+}
+
+// holding is what a kubelet has given to a container.
+type holding struct {
+	pod       string // namespace/name: the kubelet tells no UID
+	container string
+	ids       []string
+}
+
+// process is one in a container that was granted GPU memory.
+type process struct {
+	pid, start int // together they name it: numbers are used again
+	node       string
+	pod        types.UID
+	container  string // ID
+	uuids      []string
+	limitMiB   int64 // of each GPU
+}

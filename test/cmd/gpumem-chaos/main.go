@@ -1,0 +1,87 @@
+// Command gpumem-chaos runs gpumem on a real cluster on this machine and kills
+// its parts while pods come and go, see package chaos.
+//
+//	gpumem-chaos             chaos for ten minutes
+//	gpumem-chaos failover    the leading scheduler killed in a burst of 500 pods
+//
+// Each ends with a line that begins with "result:", and fails when a promise was
+// broken.
+package main
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"os"
+	"os/signal"
+	"syscall"
+	"time"
+
+	"github.com/gpumem/gpumem/test/chaos"
+	"github.com/gpumem/gpumem/test/cluster"
+)
+
+const name = "chaos"
+
+func main() {
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	defer stop()
+	if err := run(ctx, os.Args[1:], os.Stdout, os.Stderr); err != nil {
+		fmt.Fprintln(os.Stderr, "gpumem-chaos:", err)
+		os.Exit(1)
+	}
+}
+
+func run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
+	flags := flag.NewFlagSet("gpumem-chaos", flag.ContinueOnError)
+	flags.SetOutput(stderr)
+	flags.Usage = func() {
+		fmt.Fprintln(stderr, "usage: gpumem-chaos [flags] [failover]")
+		flags.PrintDefaults()
+	}
+	duration := flags.Duration("duration", 10*time.Minute, "how long the chaos goes on")
+	seed := flags.Uint64("seed", 0, "seed of the random choices (default: another each time)")
+	nodes := flags.Int("nodes", 3, "number of nodes")
+	pods := flags.Int("pods", 500, "number of pods in the burst of the failover")
+	keepLogs := flags.Bool("keep-logs", false, "keep the logs of all parts, also when all is well")
+	if err := flags.Parse(args); err != nil {
+		if errors.Is(err, flag.ErrHelp) {
+			return nil
+		}
+		return err
+	}
+	if *seed == 0 {
+		*seed = uint64(rand.Uint32())
+	}
+	if err := cluster.CheckHost(); err != nil {
+		return fmt.Errorf("this machine cannot run the cluster: %w", err)
+	}
+	switch {
+	case flags.NArg() == 0:
+		if *nodes < 1 {
+			return fmt.Errorf("-nodes=%d: want at least 1", *nodes)
+		}
+		report, err := chaos.Run(ctx, chaos.Config{Name: name, Duration: *duration, Seed: *seed, Nodes: *nodes, KeepLogs: *keepLogs, Log: stderr})
+		return finish(stdout, report, report.OK(), err)
+	case flags.NArg() == 1 && flags.Arg(0) == "failover":
+		report, err := chaos.Failover(ctx, chaos.FailoverConfig{Name: name, Pods: *pods, Seed: *seed, KeepLogs: *keepLogs, Log: stderr})
+		return finish(stdout, report, report.OK(), err)
+	default:
+		flags.Usage()
+		return fmt.Errorf("what is %q?", flags.Args())
+	}
+}
+
+func finish(stdout io.Writer, report fmt.Stringer, ok bool, err error) error {
+	if err != nil {
+		return err
+	}
+	fmt.Fprintln(stdout, report)
+	if !ok {
+		return errors.New("promises were broken")
+	}
+	return nil
+}
