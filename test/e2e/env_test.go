@@ -4,8 +4,6 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
-	"os"
-	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
@@ -14,15 +12,11 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
-	"google.golang.org/grpc"
-	"google.golang.org/grpc/credentials/insecure"
 	v1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/client-go/kubernetes"
-	podresourcesv1 "k8s.io/kubelet/pkg/apis/podresources/v1"
 
 	"github.com/gpumem/gpumem/test/cluster"
 	"github.com/gpumem/gpumem/test/stack"
@@ -126,22 +120,13 @@ func (e *env) pod(name string, units int64, more ...func(*v1.Pod)) *v1.Pod {
 		Spec: v1.PodSpec{
 			SchedulerName:                 "gpumem-scheduler",
 			TerminationGracePeriodSeconds: new(int64(1)),
-			Containers:                    []v1.Container{sample("main", units)},
+			Containers:                    []v1.Container{stack.SampleContainer("main", units)},
 		},
 	}
 	for _, change := range more {
 		change(pod)
 	}
 	return pod
-}
-
-// sample is a container of the sample image.
-func sample(name string, units int64, args ...string) v1.Container {
-	c := v1.Container{Name: name, Image: cluster.SampleImage, ImagePullPolicy: v1.PullNever, Args: args}
-	if units > 0 {
-		c.Resources.Limits = v1.ResourceList{gpuMem: *resource.NewQuantity(units, resource.DecimalSI)}
-	}
-	return c
 }
 
 func onNode(node string) func(*v1.Pod) {
@@ -302,17 +287,11 @@ func (e *env) books() map[string]map[string]int64 {
 // container of the shared resource: by "namespace/pod/container".
 func (e *env) held(node string) map[string][]string {
 	e.Helper()
-	socket := filepath.Join(e.cluster.NodeDir(node), "lib", "kubelet", "pod-resources", "kubelet.sock")
-	conn, err := grpc.NewClient("unix://"+socket, grpc.WithTransportCredentials(insecure.NewCredentials()))
-	if err != nil {
-		e.Fatal(err)
-	}
-	defer conn.Close()
 	ctx, cancel := context.WithTimeout(e.ctx, 30*time.Second)
 	defer cancel()
-	list, err := podresourcesv1.NewPodResourcesListerClient(conn).List(ctx, &podresourcesv1.ListPodResourcesRequest{}, grpc.WaitForReady(true))
+	list, err := e.cluster.PodResources(ctx, node)
 	if err != nil {
-		e.Fatalf("PodResources of %s: %v", node, err)
+		e.Fatal(err)
 	}
 	out := make(map[string][]string)
 	for _, pod := range list.GetPodResources() {
@@ -420,48 +399,22 @@ func (e *env) gpu(node string, index int) string {
 	return ""
 }
 
-// processes returns the numbers of the processes on a node that run a program,
-// in containers too.
-func (e *env) processes(node, program string) []int {
-	e.Helper()
-	entries, err := os.ReadDir("/proc")
-	if err != nil {
-		e.Fatal(err)
-	}
-	var out []int
-	for _, entry := range entries {
-		pid, err := strconv.Atoi(entry.Name())
-		if err != nil {
-			continue
-		}
-		exe, err := os.Readlink(filepath.Join("/proc", entry.Name(), "exe"))
-		if err != nil || filepath.Base(exe) != program {
-			continue
-		}
-		cgroup, err := os.ReadFile(filepath.Join("/proc", entry.Name(), "cgroup"))
-		if err == nil && strings.Contains(string(cgroup), "/gpumem-"+e.cluster.Name()+"/"+node+"/") {
-			out = append(out, pid)
-		}
-	}
-	return out
-}
-
 // killContainers kills one of gpumem's own programs in its containers on all
 // nodes, with no chance to end in order, and waits until it is ready again.
 func (e *env) killContainers(program string) {
 	e.Helper()
 	before := e.componentIDs(program)
-	killed := 0
-	for _, node := range e.cluster.Nodes() {
-		for _, pid := range e.processes(node, program) {
-			if err := syscall.Kill(pid, syscall.SIGKILL); err != nil {
-				e.Fatalf("kill %s: %v", program, err)
-			}
-			killed++
-		}
+	processes, err := e.cluster.ContainerProcesses(program)
+	if err != nil {
+		e.Fatal(err)
 	}
-	if killed != len(before) || killed == 0 {
-		e.Fatalf("killed %d processes of %s, want %d", killed, program, len(before))
+	if len(processes) != len(before) || len(processes) == 0 {
+		e.Fatalf("there are %d processes of %s, want %d", len(processes), program, len(before))
+	}
+	for _, p := range processes {
+		if err := p.Signal(syscall.SIGKILL); err != nil {
+			e.Fatalf("kill %s: %v", program, err)
+		}
 	}
 	e.eventually(program+" is ready again", func() (bool, string) {
 		after := e.componentIDs(program)

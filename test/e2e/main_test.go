@@ -8,7 +8,6 @@ import (
 	"io"
 	"os"
 	"path/filepath"
-	"strings"
 	"testing"
 	"time"
 
@@ -47,13 +46,13 @@ func run(m *testing.M) (code int, err error) {
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), 25*time.Minute)
 	defer cancel()
-	log := &progress{out: os.Stderr, start: time.Now()}
+	log := stack.Progress(os.Stderr)
 	defer func() {
 		if suite.cluster == nil {
 			return
 		}
 		if code != 0 {
-			saveLogs(log)
+			suite.stack.SaveLogs(ctx, suite.cluster)
 		}
 		ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 		defer cancel()
@@ -87,48 +86,4 @@ func start(ctx context.Context, log io.Writer) error {
 	// A GPU that has failed is back after three good probes.
 	suite.notes, err = suite.stack.Install(ctx, suite.cluster, "devicePlugin.extraArgs={--probe-interval=1s}")
 	return err
-}
-
-// saveLogs keeps the logs of the cluster's processes of a failed run, which go
-// with the cluster.
-func saveLogs(log io.Writer) {
-	dir, err := os.MkdirTemp("", "gpumem-e2e-logs-")
-	if err != nil {
-		fmt.Fprintln(log, "keep the logs:", err)
-		return
-	}
-	for _, name := range suite.cluster.Processes() {
-		text, err := os.ReadFile(suite.cluster.LogFile(name))
-		if err == nil {
-			err = os.WriteFile(filepath.Join(dir, name+".log"), text, 0o600)
-		}
-		if err != nil {
-			fmt.Fprintln(log, "keep the logs:", err)
-		}
-	}
-	for _, selector := range []string{"app.kubernetes.io/component=scheduler", "app.kubernetes.io/component=device-plugin"} {
-		text, err := suite.stack.Kubectl(context.Background(), suite.cluster, "logs", "--namespace", stack.Namespace, "--selector", selector, "--all-containers", "--prefix", "--tail=-1")
-		if err == nil {
-			err = os.WriteFile(filepath.Join(dir, strings.ReplaceAll(selector, "/", "_")+".log"), []byte(text), 0o600)
-		}
-		if err != nil {
-			fmt.Fprintln(log, "keep the logs:", err)
-		}
-	}
-	fmt.Fprintln(log, "the logs of the failed run are in", dir)
-}
-
-// progress puts the time since the start before each line.
-type progress struct {
-	out   io.Writer
-	start time.Time
-}
-
-func (p *progress) Write(text []byte) (int, error) {
-	for line := range strings.Lines(string(text)) {
-		if _, err := fmt.Fprintf(p.out, "[%3.0fs] %s", time.Since(p.start).Seconds(), line); err != nil {
-			return 0, err
-		}
-	}
-	return len(text), nil
 }

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -175,17 +176,27 @@ func (m Members) has(dir string) bool {
 			return true
 		}
 	}
+	paths, err := cgroups(dir)
+	return err == nil && slices.ContainsFunc(paths, func(path string) bool { return within(path, m.cgroup) })
+}
+
+// Cgroups returns the paths of the control groups that a process is in: one, or
+// in the first version one for each hierarchy.
+func Cgroups(pid int) ([]string, error) { return cgroups(fmt.Sprintf("/proc/%d", pid)) }
+
+func cgroups(dir string) ([]string, error) {
 	content, err := os.ReadFile(dir + "/cgroup")
 	if err != nil {
-		return false
+		return nil, err
 	}
+	var paths []string
 	for line := range strings.Lines(string(content)) {
 		// "4:memory:/path" or, in the second version, "0::/path"
-		if fields := strings.SplitN(strings.TrimSpace(line), ":", 3); len(fields) == 3 && within(fields[2], m.cgroup) {
-			return true
+		if fields := strings.SplitN(strings.TrimSpace(line), ":", 3); len(fields) == 3 {
+			paths = append(paths, fields[2])
 		}
 	}
-	return false
+	return paths, nil
 }
 
 func within(path, parent string) bool {
