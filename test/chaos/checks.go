@@ -10,7 +10,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 )
 
-// invariant is the number of a promise in the design.
+// invariant is the name of a promise: see the package's documentation.
 type invariant string
 
 const (
@@ -18,7 +18,8 @@ const (
 	i2 invariant = "I2"
 	i4 invariant = "I4"
 	i5 invariant = "I5"
-	// stuck is a pod that is bound and does not come to run.
+	// stuck is a pod that is bound and does not come to run, or that waits although
+	// there is room.
 	stuck invariant = "stuck"
 	// leaked is memory that is held for no pod.
 	leaked invariant = "leaked"
@@ -29,7 +30,8 @@ const (
 type finding struct {
 	invariant invariant
 	text      string
-	lenient   bool // the device plugin may be about to mend it
+	pods      []string // that take part, as namespace/name
+	lenient   bool     // the device plugin may be about to mend it
 }
 
 func (f finding) String() string { return string(f.invariant) + ": " + f.text }
@@ -39,71 +41,69 @@ func checkHeld(all devices, node string, held []holding) []finding {
 	var out []finding
 	// An app container may have the IDs of a plain init container before it, but
 	// of those the kubelet does not tell.
-	owners := make(map[string][]string) // containers by ID
+	holders := make(map[string][]holding) // by ID
 	for _, h := range held {
 		for _, id := range h.ids {
-			owners[id] = append(owners[id], h.pod+"/"+h.container)
+			holders[id] = append(holders[id], h)
 		}
 	}
-	given := make(map[device]int64)
-	for _, id := range slices.Sorted(maps.Keys(owners)) {
-		if containers := owners[id]; len(containers) > 1 {
-			slices.Sort(containers)
-			out = append(out, finding{invariant: i1, text: fmt.Sprintf("the kubelet of %s has given %s to %s", node, id, strings.Join(containers, " and "))})
+	for _, id := range slices.Sorted(maps.Keys(holders)) {
+		var pods, containers []string
+		for _, h := range holders[id] {
+			pods, containers = append(pods, h.pod), append(containers, h.String())
 		}
-		prefix, number, _ := strings.Cut(id, "-")
-		d, ok := all.byPrefix(node, prefix)
-		n, err := strconv.ParseInt(number, 10, 64)
-		if !ok || err != nil || n < 0 || n >= d.units {
-			out = append(out, finding{invariant: i1, text: fmt.Sprintf("the kubelet of %s has given %s, which is no unit of its GPUs", node, id)})
-			continue
+		slices.Sort(containers)
+		if len(containers) > 1 {
+			out = append(out, finding{invariant: i1, pods: pods, text: fmt.Sprintf("the kubelet of %s has given %s to %s", node, id, strings.Join(containers, " and "))})
 		}
-		given[d]++
-	}
-	for d, units := range given {
-		if units > d.units {
-			out = append(out, finding{invariant: i1, text: fmt.Sprintf("the kubelet of %s has given %d units of %s, which has %d", node, units, d.uuid, d.units)})
+		// Without a unit twice, a GPU gives no more than it has.
+		if _, ok := all.byID(node, id); !ok {
+			out = append(out, finding{invariant: i1, pods: pods, text: fmt.Sprintf("the kubelet of %s has given %s, which is no unit of its GPUs", node, id)})
 		}
 	}
 	return out
 }
 
+// byID returns the device of a unit.
+func (all devices) byID(node, id string) (device, bool) {
+	prefix, number, _ := strings.Cut(id, "-")
+	n, err := strconv.ParseInt(number, 10, 64)
+	i := slices.IndexFunc(all, func(d device) bool { return d.node == node && d.prefix() == prefix && n < d.units })
+	if err != nil || n < 0 || i < 0 {
+		return device{}, false
+	}
+	return all[i], true
+}
+
 // crowd is GPU memory that was granted to more processes than it has room for.
 type crowd struct {
-	device    device
-	processes []process
-	forced    bool // it would fit but for pods deleted by force
-	text      string
+	finding
+	forced bool // it would fit but for pods deleted by force
 }
 
 // checkLiving adds up the grants of processes that live, per GPU.
 func checkLiving(all devices, living []process, forced map[types.UID]bool) []crowd {
 	var out []crowd
 	for _, d := range all {
-		var in []process
 		var sum, ofOthers int64
+		var who []string
 		for _, p := range living {
-			if p.node != d.node || !slices.Contains(p.uuids, d.uuid) {
+			if p.Node != d.node || !slices.Contains(p.uuids, d.uuid) {
 				continue
 			}
-			in = append(in, p)
 			sum += p.limitMiB
-			if !forced[p.pod] {
+			if !forced[p.Pod] {
 				ofOthers += p.limitMiB
 			}
+			who = append(who, fmt.Sprintf("pod %s container %.12s pid %d %d MiB", p.Pod, p.Container, p.PID, p.limitMiB))
 		}
-		if sum <= d.units*unitMiB {
-			continue
+		if sum > d.units*unitMiB {
+			slices.Sort(who)
+			out = append(out, crowd{
+				finding: finding{invariant: i1, text: fmt.Sprintf("processes that live on %s of %s have grants for %d MiB of %d: %s", d.uuid, d.node, sum, d.units*unitMiB, strings.Join(who, "; "))},
+				forced:  ofOthers <= d.units*unitMiB,
+			})
 		}
-		slices.SortFunc(in, func(a, b process) int { return a.pid - b.pid })
-		var who []string
-		for _, p := range in {
-			who = append(who, fmt.Sprintf("%s/%.12s pid %d %d MiB", p.pod, p.container, p.pid, p.limitMiB))
-		}
-		out = append(out, crowd{
-			device: d, processes: in, forced: ofOthers <= d.units*unitMiB,
-			text: fmt.Sprintf("processes that live on %s of %s have grants for %d MiB of %d: %s", d.uuid, d.node, sum, d.units*unitMiB, strings.Join(who, "; ")),
-		})
 	}
 	return out
 }
@@ -113,30 +113,42 @@ func checkLiving(all devices, living []process, forced map[types.UID]bool) []cro
 func checkShares(all devices, pods []pod) []finding {
 	var out []finding
 	for _, d := range all {
+		f := finding{invariant: i2}
 		var sum int64
 		var who []string
-		lenient := false
 		for _, p := range pods {
-			if p.node != d.node || p.ended {
+			units := p.on(d)
+			if units == 0 {
 				continue
 			}
-			for _, s := range p.shares {
-				if s.uuid != d.uuid {
-					continue
-				}
-				sum += s.units
-				who = append(who, fmt.Sprintf("%v %d", p, s.units))
-				// Where the kubelet has taken one pod for another, two corrections
-				// follow each other.
-				lenient = lenient || p.mayBeMended()
-			}
+			sum += units
+			f.pods, who = append(f.pods, p.name), append(who, fmt.Sprintf("%v %d", p, units))
+			// Where the kubelet has taken one pod for another, two corrections
+			// follow each other.
+			f.lenient = f.lenient || p.mayBeMended()
 		}
 		if sum > d.units {
 			slices.Sort(who)
-			out = append(out, finding{i2, fmt.Sprintf("%s of %s has %d units and gives %d: %s", d.uuid, d.node, d.units, sum, strings.Join(who, "; ")), lenient})
+			f.text = fmt.Sprintf("%s of %s has %d units and gives %d: %s", d.uuid, d.node, d.units, sum, strings.Join(who, "; "))
+			out = append(out, f)
 		}
 	}
 	return out
+}
+
+// on returns the units of a GPU that are written of the pod, if it is bound and
+// has not ended.
+func (p pod) on(d device) int64 {
+	if p.node != d.node || p.ended {
+		return 0
+	}
+	var units int64
+	for _, s := range p.shares {
+		if s.uuid == d.uuid {
+			units += s.units
+		}
+	}
+	return units
 }
 
 // mayBeMended says whether the device plugin has a hand in the pod's assignment,
@@ -144,13 +156,18 @@ func checkShares(all devices, pods []pod) []finding {
 // cannot: it is written with the binding, and once.
 func (p pod) mayBeMended() bool { return p.touched || p.shape == direct }
 
+// finding is one about this pod.
+func (p pod) finding(i invariant, lenient bool, format string, args ...any) finding {
+	return finding{invariant: i, pods: []string{p.name}, lenient: lenient, text: fmt.Sprintf("pod %v ", p) + fmt.Sprintf(format, args...)}
+}
+
 // checkAssignment checks that a bound pod has a valid assignment.
 func checkAssignment(all devices, p pod) []finding {
 	if p.node == "" || p.ended {
 		return nil
 	}
 	if why := invalid(all, p); why != "" {
-		return []finding{{i4, fmt.Sprintf("pod %v on %s: %s", p, p.node, why), p.mayBeMended()}}
+		return []finding{p.finding(i4, p.mayBeMended(), "on %s: %s", p.node, why)}
 	}
 	return nil
 }
@@ -162,12 +179,11 @@ func invalid(all devices, p pod) string {
 	if len(p.shares) != p.count {
 		return fmt.Sprintf("it has %d GPUs and asks for %d", len(p.shares), p.count)
 	}
-	uuids := p.uuids()
-	if len(slices.Compact(uuids)) != p.count {
+	if len(slices.Compact(p.uuids())) != p.count {
 		return fmt.Sprintf("it has a GPU twice: %v", p.shares)
 	}
 	for _, s := range p.shares {
-		if _, ok := all.byUUID(p.node, s.uuid); !ok {
+		if !slices.ContainsFunc(all, func(d device) bool { return d.node == p.node && d.uuid == s.uuid }) {
 			return fmt.Sprintf("its node has no GPU %s", s.uuid)
 		}
 		if s.units*int64(p.count) != p.need {
@@ -187,18 +203,17 @@ func checkKubelet(all devices, p pod, held []holding) []finding {
 		}
 		units := make(map[string]int64) // by UUID
 		for _, id := range h.ids {
-			prefix, _, _ := strings.Cut(id, "-")
-			d, _ := all.byPrefix(p.node, prefix)
+			d, _ := all.byID(p.node, id)
 			units[d.uuid]++
 		}
 		has := slices.Sorted(maps.Keys(units))
 		if !slices.Equal(has, p.uuids()) {
-			out = append(out, finding{i5, fmt.Sprintf("pod %v: written are %v, and the kubelet has given container %s units of %v", p, p.uuids(), h.container, has), true})
+			out = append(out, p.finding(i5, true, "is to have %v, and the kubelet has given container %s units of %v", p.uuids(), h.container, has))
 			continue
 		}
-		for uuid, n := range units {
-			if n*int64(p.count) != p.containers[h.container] {
-				out = append(out, finding{i5, fmt.Sprintf("pod %v: container %s asks for %d units of %d GPUs, and the kubelet has given %d of %s", p, h.container, p.containers[h.container], p.count, n, uuid), true})
+		for _, uuid := range has {
+			if n := units[uuid]; n*int64(p.count) != p.containers[h.container] {
+				out = append(out, p.finding(i5, true, "container %s asks for %d units of %d GPUs, and the kubelet has given %d of %s", h.container, p.containers[h.container], p.count, n, uuid))
 			}
 		}
 	}
@@ -210,36 +225,103 @@ func checkKubelet(all devices, p pod, held []holding) []finding {
 func checkEnvironment(p pod, living []process) []finding {
 	var out []finding
 	for _, proc := range living {
-		if proc.pod != p.uid {
+		if proc.Pod != p.uid {
 			continue
 		}
 		see := slices.Sorted(slices.Values(proc.uuids))
 		if !slices.Equal(see, p.uuids()) {
-			out = append(out, finding{i5, fmt.Sprintf("pod %v: written are %v, and container %.12s sees %v", p, p.uuids(), proc.container, see), true})
+			out = append(out, p.finding(i5, true, "is to have %v, and container %.12s sees %v", p.uuids(), proc.Container, see))
 		}
-		name, known := p.names[proc.container]
+		name, known := p.names[proc.Container]
 		if known && proc.limitMiB*int64(p.count) != p.containers[name]*unitMiB {
-			out = append(out, finding{i5, fmt.Sprintf("pod %v: container %s asks for %d units of %d GPUs and sees a limit of %d MiB", p, name, p.containers[name], p.count, proc.limitMiB), true})
+			out = append(out, p.finding(i5, true, "container %s asks for %d units of %d GPUs and sees a limit of %d MiB", name, p.containers[name], p.count, proc.limitMiB))
 		}
 	}
 	return out
 }
 
-// checkComplete checks that each container of a pod that runs has what it asks
-// for, at the kubelet and in its environment.
+// checkComplete checks that each container that runs has what it asks for, at
+// the kubelet and in its environment.
 func checkComplete(p pod, held []holding, living []process) []finding {
 	var out []finding
-	for name := range p.names {
-		container := p.names[name]
-		if p.containers[container] == 0 || !slices.ContainsFunc(living, func(proc process) bool { return proc.container == name }) {
+	for _, id := range slices.Sorted(maps.Keys(p.running)) {
+		name := p.running[id]
+		if p.containers[name] == 0 {
 			continue
 		}
-		if !slices.ContainsFunc(held, func(h holding) bool { return h.pod == p.name && h.container == container }) {
-			out = append(out, finding{i5, fmt.Sprintf("pod %v: container %s runs, and the kubelet has given it nothing", p, container), true})
+		if !slices.ContainsFunc(held, func(h holding) bool { return h.pod == p.name && h.container == name }) {
+			out = append(out, p.finding(i5, true, "container %s runs, and the kubelet has given it nothing", name))
+		}
+		if !slices.ContainsFunc(living, func(proc process) bool { return proc.Container == id }) {
+			out = append(out, p.finding(i5, true, "container %s runs, and no process in it sees a grant", name))
 		}
 	}
-	if !slices.ContainsFunc(living, func(proc process) bool { return proc.pod == p.uid }) {
-		out = append(out, finding{i5, fmt.Sprintf("pod %v is ready, and none of its processes sees a grant", p), true})
+	return out
+}
+
+// checkRest checks a pod at rest.
+func checkRest(all devices, pods []pod, p pod, held []holding, living []process) []finding {
+	switch {
+	case p.ended:
+		return nil
+	case p.deleting:
+		return []finding{p.finding(stuck, true, "is still being deleted")}
+	case p.node == "":
+		return checkWaiting(all, pods, p)
+	case p.shape == restarts:
+		return nil // its containers come and go
+	case !p.ready:
+		return []finding{p.finding(stuck, true, "is bound to %s and does not run", p.node)}
+	}
+	return slices.Concat(checkKubelet(all, p, held), checkEnvironment(p, living), checkComplete(p, held, living))
+}
+
+// checkWaiting checks that a pod which is not bound has nowhere to go, and that
+// somebody says so.
+func checkWaiting(all devices, pods []pod, p pod) []finding {
+	if p.waits == "" {
+		return []finding{p.finding(stuck, true, "is not bound, and nobody says why")}
+	}
+	rooms := make(map[string]int) // GPUs that would do, by node
+	for _, d := range all {
+		if fits(d, pods, p) {
+			rooms[d.node]++
+		}
+	}
+	for _, node := range slices.Sorted(maps.Keys(rooms)) {
+		if rooms[node] >= p.count {
+			return []finding{p.finding(stuck, true, "waits although %s has room for it: %s", node, p.waits)}
+		}
+	}
+	return nil
+}
+
+// fits says whether a GPU has room for a pod's part on it.
+func fits(d device, pods []pod, p pod) bool {
+	if p.pinned != "" && p.pinned != d.uuid {
+		return false
+	}
+	free, empty := d.units, true
+	for _, other := range pods {
+		units := other.on(d)
+		if units > 0 && other.exclusive {
+			return false
+		}
+		free, empty = free-units, empty && units == 0
+	}
+	return free*int64(p.count) >= p.need && (empty || !p.exclusive)
+}
+
+// checkOrphans checks at rest that the kubelets have given nothing to pods that
+// are not there.
+func checkOrphans(pods []pod, held map[string][]holding) []finding {
+	var out []finding
+	for _, node := range slices.Sorted(maps.Keys(held)) {
+		for _, h := range held[node] {
+			if !slices.ContainsFunc(pods, func(p pod) bool { return p.name == h.pod && p.node == node && !p.ended }) {
+				out = append(out, finding{invariant: leaked, pods: []string{h.pod}, text: fmt.Sprintf("the kubelet of %s has given %v to %s, which is not there", node, h.ids, h)})
+			}
+		}
 	}
 	return out
 }

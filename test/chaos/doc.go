@@ -1,34 +1,38 @@
-// Package chaos runs gpumem on a real cluster while its parts are killed at
-// random, and looks from outside whether its promises hold.
+// Package chaos runs gpumem on a real cluster while its parts are killed, and
+// looks from outside whether its promises hold.
 //
 // # What happens
 //
-// Three nodes take pods of mixed shapes, made and deleted as fast as they go:
+// Run: three nodes take pods of mixed shapes, made and deleted as fast as they go:
 // one container or several, sidecars and init containers, two GPUs, policies,
 // pods with a nodeName, Jobs, names used again, deletion with grace, without, and
-// by force. Meanwhile the extender, the device plugin, the kubelet, kube-scheduler in
-// its pod, the API server and etcd get SIGKILL. The random choices follow
+// by force. Meanwhile the extender, the device plugin, the kubelet, kube-scheduler
+// in its pod, the API server and etcd get SIGKILL. The random choices follow
 // from a seed; the cluster's part is its own, so the same seed makes the same
-// choices and not the same run.
+// choices and not the same run. Now and then all stop, and the rest is checked;
+// in the end all pods are deleted, and one pod fills each GPU.
+//
+// Failover: of two replicas of the scheduler's pod, the leader is killed in the
+// middle of a burst of pods that all fit.
 //
 // # What is checked
 //
-// The Watcher shares no code with the product. It reads three things: what the
+// The watcher shares no code with the product. It reads three things: what the
 // API server has written of pods, what the kubelets have given (PodResources),
-// and the environment of the processes in the containers (/proc).
+// and the environment of the processes in the containers.
 //
-//	I1  A GPU gives no more units than it has, and none of them to two pods; nor
-//	    do the processes that live have grants for more than the GPU.
+//	I1  A GPU gives no more units than it has, and none of them to two
+//	    containers; nor do the processes that live have grants for more than it.
 //	I2  Per GPU, the shares written of bound pods that have not ended are no more
 //	    than its units.
 //	I4  A bound pod has exactly one valid assignment.
 //	I5  Assignment, kubelet and environment say the same.
 //
-// The sources cannot be read at one moment, so what looks wrong is
-// counted only when it is certain:
+// The sources cannot be read at one moment, so what looks wrong counts only when
+// it is certain:
 //
-//   - I1 is read again at once: the same pods must still hold the same, or the
-//     same processes still live. There is no other excuse.
+//   - I1 is read again at once: the same containers must still hold the same, or
+//     the same processes still live. There is no other excuse.
 //   - I2 and I4 are read in one list, which is one state of the API server. Of
 //     pods that the extender has bound and nobody has touched since, they must
 //     hold in each. Where the device plugin has written, they must hold
@@ -36,7 +40,8 @@
 //     are up: one that is down can mend nothing.
 //
 // At rest, when pods have stopped coming and going and all parts are up, I5 must
-// hold exactly, and a pod that is bound must run.
+// hold exactly, a pod that is bound must run, and one that waits must have
+// nowhere to go.
 //
 // # What is no violation
 //
@@ -44,4 +49,12 @@
 // counted and told of: Kubernetes admits a pod once. So is the overlap of a
 // pod deleted by force with the next one: to the API and to the kubelet it is gone
 // before its processes are, which is what force means.
+//
+// # Decisions
+//
+// A fault waits until a pod has been bound since the last one, for a while: a
+// cluster that only recovers does nothing that could go wrong.
+//
+// Nothing is expected within a time but what must come at all, and those limits
+// are far above what a loaded machine needs.
 package chaos

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"math/rand/v2"
 	"strings"
 	"sync"
@@ -23,57 +22,26 @@ import (
 
 // FailoverConfig describes a failover.
 type FailoverConfig struct {
-	Name     string // of the cluster
-	Pods     int    // of the burst
-	Seed     uint64
-	KeepLogs bool
-	Log      io.Writer
-}
-
-// FailoverReport is how a failover has gone.
-type FailoverReport struct {
-	Pods         int
-	Before       int           // bound when the leader was killed
-	NextBind     time.Duration // from the kill to the first bind of the next leader
-	AllBound     time.Duration // from the first creation
-	AllRunning   time.Duration // the same
-	DoubleBooked int
-	Stuck        int
-	Violations   []string
-	Leaked       int64
-}
-
-// OK says whether all promises held.
-func (r FailoverReport) OK() bool {
-	return r.DoubleBooked == 0 && r.Stuck == 0 && len(r.Violations) == 0 && r.Leaked == 0
-}
-
-func (r FailoverReport) String() string {
-	var b strings.Builder
-	fmt.Fprintf(&b, "the leader was killed when %d of %d pods were bound; all were bound %s after the first was made, and all ran after %s\n",
-		r.Before, r.Pods, r.AllBound.Round(100*time.Millisecond), r.AllRunning.Round(100*time.Millisecond))
-	for _, v := range r.Violations {
-		fmt.Fprintln(&b, "violation:", v)
-	}
-	if r.Leaked > 0 {
-		fmt.Fprintf(&b, "violation: %d units leaked\n", r.Leaked)
-	}
-	fmt.Fprintf(&b, "result: failover pods=%d double-booked=%d stuck=%d next-bind=%s", r.Pods, r.DoubleBooked, r.Stuck, r.NextBind.Round(10*time.Millisecond))
-	return b.String()
+	Config
+	Pods int // of the burst
 }
 
 const (
 	failoverNodes = 3
+	// maxPods is how many pods a kubelet takes: see test/cluster.
+	maxPods = 250
 	// Pods of a burst ask for 1 to burstUnits units.
 	burstUnits = 5
 	a100Units  = 79
-	// burstTime is how long a pod of a burst may take to run: the machine is
+	// burstTime is how long the pods of a burst may take to run: the machine is
 	// small, and each one needs a network and two containers.
-	burstTime = 10 * time.Minute
+	burstTime = 15 * time.Minute
+	// leaderTime is how long it may take until there is another leader.
+	leaderTime = 3 * time.Minute
 )
 
-// burstNodes returns nodes with GPUs that a burst fills for the most part, so that a
-// pod booked twice finds no room.
+// burstNodes returns nodes with GPUs that a burst fills for the most part, so
+// that a pod booked twice would find no room.
 func burstNodes(pods int) ([]cluster.Node, error) {
 	units := pods * (1 + burstUnits) / 2
 	gpus := units*10/9/a100Units/failoverNodes + 1
@@ -96,120 +64,107 @@ func burstNodes(pods int) ([]cluster.Node, error) {
 // Failover starts a cluster with two replicas of the scheduler's pod, kills the
 // leader in the middle of a burst of pods, and takes the cluster away.
 func Failover(ctx context.Context, config FailoverConfig) (report FailoverReport, err error) {
-	log := stamp(config.Log)
-	descriptions, err := burstNodes(config.Pods)
+	if config.Pods < 3 || config.Pods > failoverNodes*maxPods*9/10 {
+		return FailoverReport{}, fmt.Errorf("a burst of %d pods: want from 3 to %d", config.Pods, failoverNodes*maxPods*9/10)
+	}
+	nodes, err := burstNodes(config.Pods)
 	if err != nil {
 		return FailoverReport{}, err
 	}
-	b, err := startBench(ctx, config.Name, descriptions, log)
-	if err != nil {
-		return FailoverReport{}, err
-	}
-	defer func() {
-		if err != nil || !report.OK() || config.KeepLogs {
-			b.keepLogs(ctx)
-		}
-		err = errors.Join(err, b.stop(ctx))
-	}()
-	f := &failover{bench: b, tracker: newTracker()}
-	if f.watcher, err = newWatcher(b, f.tracker); err != nil {
-		return FailoverReport{}, err
-	}
-	defer func() { err = errors.Join(err, f.watcher.close()) }()
-	fmt.Fprintf(log, "failover: seed %d, %d pods, %d nodes with %d GPUs\n", config.Seed, config.Pods, failoverNodes, len(b.devices))
-	return f.all(ctx, config.Pods, config.Seed)
+	err = withBench(ctx, config.Config, nodes, func(ctx context.Context, b *bench) (bool, error) {
+		fmt.Fprintf(b.log, "failover: seed %d, %d pods, %d nodes with %d GPUs\n", config.Seed, config.Pods, failoverNodes, len(b.devices))
+		f := &failover{bench: b, pods: config.Pods, report: FailoverReport{Seed: config.Seed, Pods: config.Pods}}
+		err := f.run(ctx)
+		report = f.report
+		report.Refused, report.Findings = b.tracker.refusals(), b.watcher.findings()
+		return report.OK() && err == nil, err
+	})
+	return report, err
 }
 
 type failover struct {
 	*bench
-	tracker *tracker
-	watcher *Watcher
+	pods   int
+	report FailoverReport
 }
 
-func (f *failover) all(ctx context.Context, pods int, seed uint64) (report FailoverReport, err error) {
-	ctx, cancel := context.WithCancel(ctx)
-	var background sync.WaitGroup
-	defer background.Wait()
-	defer cancel()
-	background.Go(func() { f.tracker.run(ctx, f.client) })
-	background.Go(func() { f.watcher.run(ctx) })
-	background.Go(func() { f.progress(ctx) })
+func (f *failover) run(ctx context.Context) error {
+	beside, done := context.WithCancel(ctx)
+	var group sync.WaitGroup
+	group.Go(func() { f.progress(beside) })
+	defer group.Wait()
+	defer done()
 
-	report.Pods = pods
-	leader, err := f.leader(ctx)
-	if err != nil {
-		return report, err
-	}
 	burst, burstCtx := errgroup.WithContext(ctx)
 	start := time.Now()
-	burst.Go(func() error { return f.create(burstCtx, pods, seed) })
-	if err := f.waitFor(ctx, func() bool { _, bound, _, _ := f.tracker.counts(); return bound >= pods/3 }); err != nil {
-		return report, fmt.Errorf("wait for the first third: %w", err)
+	burst.Go(func() error { return f.create(burstCtx) })
+	if err := f.kill(ctx); err != nil {
+		return err
 	}
-	if err := f.killLeader(ctx, leader); err != nil {
-		return report, err
-	}
-	killed := time.Now()
-	_, report.Before, _, _ = f.tracker.counts()
-	fmt.Fprintf(f.log, "kill -9 the leader, %s, and its extender: %d pods are bound\n", leader, report.Before)
-	if report.NextBind, err = f.nextBind(ctx, leader, killed); err != nil {
-		return report, err
-	}
-	fmt.Fprintf(f.log, "the next leader has bound a pod %.2f s after that\n", report.NextBind.Seconds())
 	if err := burst.Wait(); err != nil {
-		return report, err
+		return err
 	}
-	// What does not come to be is counted, and no error.
-	if f.waitFor(ctx, func() bool { _, bound, _, _ := f.tracker.counts(); return bound >= pods }) == nil {
-		report.AllBound = time.Since(start)
+	if err := f.await(ctx, start); err != nil {
+		return err
 	}
-	if f.waitFor(ctx, func() bool { _, _, ran, refused := f.tracker.counts(); return ran+refused >= pods }) == nil {
-		report.AllRunning = time.Since(start)
-	}
-	if ctx.Err() != nil {
-		return report, ctx.Err()
-	}
-	list, err := listPods(ctx, f.client)
-	if err != nil {
-		return report, err
-	}
-	for _, p := range list {
-		if p.node == "" || p.ended || !f.tracker.hasRun(p.uid) {
-			report.Stuck++
-			fmt.Fprintf(f.log, "stuck: pod %v, bound to %q: %s\n", p, p.node, p.waits)
-		}
-	}
-	report.Stuck += pods - len(list) // lost altogether
-	for why, n := range f.tracker.refusals() {
-		fmt.Fprintf(f.log, "a kubelet refused %d pods: %s\n", n, why)
+	if err := f.countStuck(ctx); err != nil {
+		return err
 	}
 	if err := f.watcher.rest(ctx); err != nil {
-		return report, err
+		return err
 	}
-	report.DoubleBooked = f.watcher.count(i1, i2)
-	if report.Leaked, err = f.leaks(ctx, f.watcher); err != nil {
-		return report, err
-	}
-	var r Report
-	r.fill(f.watcher)
-	report.Violations = r.Violations
-	return report, nil
+	f.report.Doubled = f.watcher.count(i1, i2)
+	var err error
+	f.report.Leaked, err = f.leaks(ctx)
+	return err
 }
 
 // create makes the pods of the burst as fast as the API server takes them.
-func (f *failover) create(ctx context.Context, pods int, seed uint64) error {
-	r := rand.New(rand.NewPCG(seed, 0))
+func (f *failover) create(ctx context.Context) error {
+	r := rand.New(rand.NewPCG(f.report.Seed, 0))
 	group, ctx := errgroup.WithContext(ctx)
 	group.SetLimit(16)
-	for i := range pods {
+	for i := range f.pods {
 		pod := basicPod(fmt.Sprintf("burst-%d", i))
-		pod.Spec.Containers = []v1.Container{sample("main", 1+r.Int64N(burstUnits))}
+		pod.Spec.Containers = []v1.Container{stack.SampleContainer("main", 1+r.Int64N(burstUnits))}
 		group.Go(func() error {
 			_, err := f.client.CoreV1().Pods(namespace).Create(ctx, pod, metav1.CreateOptions{})
 			return err
 		})
 	}
 	return group.Wait()
+}
+
+// kill kills the leader when a third of the pods is bound, and waits for the
+// next one's first bind.
+func (f *failover) kill(ctx context.Context) error {
+	if err := f.waitCount(ctx, func(c counts) bool { return c.bound >= f.pods/3 }); err != nil {
+		return fmt.Errorf("wait for the first third: %w", err)
+	}
+	leader, err := f.leader(ctx)
+	if err != nil {
+		return err
+	}
+	if err := f.killPod(ctx, leader); err != nil {
+		return err
+	}
+	killed := time.Now()
+	f.report.Before = f.tracker.count().bound
+	f.journal.add("", "kill -9 the leader %s and its extender", leader)
+	fmt.Fprintf(f.log, "kill -9 the leader, %s, and its extender: %d pods are bound\n", leader, f.report.Before)
+	if err := f.awaitLeader(ctx, leader); err != nil {
+		return err
+	}
+	// What the old leader had under way has arrived by now.
+	before := f.tracker.count().bound
+	fmt.Fprintf(f.log, "there is another leader %.2f s after that, and %d pods are bound\n", time.Since(killed).Seconds(), before)
+	if before >= f.pods {
+		return errors.New("all pods were bound before the leader was killed: the burst is too small")
+	}
+	err = f.waitCount(ctx, func(c counts) bool { return c.bound > before })
+	f.report.NextBind = time.Since(killed)
+	fmt.Fprintf(f.log, "it has bound a pod %.2f s after that\n", f.report.NextBind.Seconds())
+	return err
 }
 
 // leader returns who holds the Lease of kube-scheduler: "POD_ID".
@@ -220,34 +175,32 @@ func (f *failover) leader(ctx context.Context) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	if lease.Spec.HolderIdentity == nil {
+	if lease.Spec.HolderIdentity == nil || *lease.Spec.HolderIdentity == "" {
 		return "", errors.New("nobody holds the Lease")
 	}
 	return *lease.Spec.HolderIdentity, nil
 }
 
-// killLeader kills the leader's kube-scheduler and its extender.
-func (f *failover) killLeader(ctx context.Context, leader string) error {
+// killPod kills the leader's kube-scheduler and its extender.
+func (f *failover) killPod(ctx context.Context, leader string) error {
 	name, _, _ := strings.Cut(leader, "_")
 	pod, err := f.client.CoreV1().Pods(stack.Namespace).Get(ctx, name, metav1.GetOptions{})
 	if err != nil {
 		return err
 	}
-	all, err := findProcesses(f.cluster.Name(), "kube-scheduler", "gpumem-extender")
+	processes, err := f.cluster.ContainerProcesses("kube-scheduler", "gpumem-extender")
 	if err != nil {
 		return err
 	}
 	killed := 0
-	for _, list := range all {
-		for _, p := range list {
-			if p.pod != pod.UID {
-				continue
-			}
-			if err := syscall.Kill(p.pid, syscall.SIGKILL); err != nil {
-				return err
-			}
-			killed++
+	for _, p := range processes {
+		if p.Pod != pod.UID {
+			continue
 		}
+		if err := p.Signal(syscall.SIGKILL); err != nil {
+			return err
+		}
+		killed++
 	}
 	if killed != 2 {
 		return fmt.Errorf("killed %d processes of the leader, want 2", killed)
@@ -255,33 +208,55 @@ func (f *failover) killLeader(ctx context.Context, leader string) error {
 	return nil
 }
 
-// nextBind waits until another leads and one more pod is bound. What the old
-// leader had under way arrives before that.
-func (f *failover) nextBind(ctx context.Context, old string, killed time.Time) (time.Duration, error) {
-	err := wait.PollUntilContextTimeout(ctx, 50*time.Millisecond, time.Minute, true, func(ctx context.Context) (bool, error) {
+func (f *failover) awaitLeader(ctx context.Context, old string) error {
+	err := wait.PollUntilContextTimeout(ctx, 50*time.Millisecond, leaderTime, true, func(ctx context.Context) (bool, error) {
 		now, err := f.leader(ctx)
-		return err == nil && now != "" && now != old, nil
+		return err == nil && now != old, nil
 	})
 	if err != nil {
-		return 0, fmt.Errorf("wait for the next leader: %w", err)
+		return fmt.Errorf("wait for the next leader: %w", err)
 	}
-	_, before, _, _ := f.tracker.counts()
-	fmt.Fprintf(f.log, "there is a leader %.2f s after that, and %d pods are bound\n", time.Since(killed).Seconds(), before)
-	err = f.waitFor(ctx, func() bool { _, bound, _, _ := f.tracker.counts(); return bound > before })
-	return time.Since(killed), err
+	return nil
 }
 
-func (f *failover) waitFor(ctx context.Context, condition func() bool) error {
-	return wait.PollUntilContextTimeout(ctx, 10*time.Millisecond, burstTime, true, func(context.Context) (bool, error) { return condition(), nil })
+// await waits until all pods are bound, and until all have run. What does not
+// come to be is no error: it is counted later.
+func (f *failover) await(ctx context.Context, start time.Time) error {
+	if f.waitCount(ctx, func(c counts) bool { return c.bound >= f.pods }) == nil {
+		f.report.AllBound = time.Since(start)
+	}
+	if f.waitCount(ctx, func(c counts) bool { return c.ran+c.refused >= f.pods }) == nil {
+		f.report.AllRunning = time.Since(start)
+	}
+	return ctx.Err()
 }
 
-func (f *failover) progress(ctx context.Context) {
-	for {
-		sleep(ctx, 10*time.Second)
-		if ctx.Err() != nil {
-			return
+// countStuck counts the pods that do not run.
+func (f *failover) countStuck(ctx context.Context) error {
+	list, err := listPods(ctx, f.client)
+	if err != nil {
+		return err
+	}
+	f.report.Stuck = f.pods - len(list) // lost altogether
+	for _, p := range list {
+		if p.node == "" || p.ended || !f.tracker.hasRun(p.uid) {
+			f.report.Stuck++
+			fmt.Fprintf(f.log, "stuck: pod %v, bound to %q: %s\n", p, p.node, p.waits)
 		}
-		_, bound, ran, refused := f.tracker.counts()
-		fmt.Fprintf(f.log, "pods: %d bound, %d ran, %d refused; violations %d\n", bound, ran, refused, f.watcher.count())
+	}
+	return nil
+}
+
+func (f *failover) waitCount(ctx context.Context, condition func(counts) bool) error {
+	ctx, cancel := context.WithTimeout(ctx, burstTime)
+	defer cancel()
+	return f.tracker.waitCount(ctx, condition)
+}
+
+// progress prints a line now and then.
+func (f *failover) progress(ctx context.Context) {
+	for sleep(ctx, 10*time.Second); ctx.Err() == nil; sleep(ctx, 10*time.Second) {
+		c := f.tracker.count()
+		fmt.Fprintf(f.log, "pods: %d bound, %d ran, %d refused; violations %d\n", c.bound, c.ran, c.refused, f.watcher.count())
 	}
 }

@@ -12,17 +12,25 @@ import (
 	"syscall"
 	"time"
 
+	"golang.org/x/sync/errgroup"
+
 	"github.com/gpumem/gpumem/test/cluster"
+	"github.com/gpumem/gpumem/test/stack"
 )
 
 // parts are what is killed. The first three run in containers, where the kubelet
 // starts them again; of the others, faults does.
 var parts = []string{"gpumem-extender", "gpumem-device-plugin", "kube-scheduler", "kubelet", "apiserver", "etcd"}
 
+// bindTime is how long a fault waits for a pod to be bound after the last one.
+const bindTime = 20 * time.Second
+
 // faults kills parts at random, with SIGKILL, and starts them again.
 type faults struct {
 	cluster *cluster.Cluster
 	random  *rand.Rand
+	tracker *tracker
+	journal *journal
 	log     io.Writer
 
 	mu     sync.Mutex
@@ -31,9 +39,9 @@ type faults struct {
 	down   map[string]bool // processes that are to stay down for now
 }
 
-func newFaults(c *cluster.Cluster, seed uint64, log io.Writer) *faults {
+func newFaults(b *bench, seed uint64) *faults {
 	return &faults{
-		cluster: c, random: rand.New(rand.NewPCG(seed, 1<<32)), log: log,
+		cluster: b.cluster, random: rand.New(rand.NewPCG(seed, 1<<32)), tracker: b.tracker, journal: b.journal, log: b.log,
 		counts: make(map[string]int), own: make(map[string]int), down: make(map[string]bool),
 	}
 }
@@ -41,37 +49,34 @@ func newFaults(c *cluster.Cluster, seed uint64, log io.Writer) *faults {
 // run kills until ctx ends, and returns when everything has been started again.
 // A failure to kill or to start is the test's own.
 func (f *faults) run(ctx context.Context) error {
-	var group sync.WaitGroup
-	defer group.Wait()
-	errs := make(chan error, 1)
+	group, ctx := errgroup.WithContext(ctx)
 	for {
-		sleep(ctx, 2*time.Second+time.Duration(f.random.Int64N(int64(6*time.Second))))
-		if ctx.Err() != nil {
-			return nil
-		}
+		pause := time.Second + time.Duration(f.random.Int64N(int64(6*time.Second)))
 		// Now and then, two at once.
 		n := 1
 		if f.random.IntN(5) == 0 {
 			n = 2
 		}
-		for _, i := range f.random.Perm(len(parts))[:n] {
+		victims := f.random.Perm(len(parts))[:n]
+		sleep(ctx, pause)
+		f.awaitBind(ctx)
+		if ctx.Err() != nil {
+			return group.Wait()
+		}
+		for _, i := range victims {
 			downtime := time.Duration(f.random.Int64N(int64(4 * time.Second)))
 			pick := f.random.Uint64()
-			group.Go(func() {
-				if err := f.kill(ctx, parts[i], pick, downtime); err != nil {
-					select {
-					case errs <- err:
-					default:
-					}
-				}
-			})
-		}
-		select {
-		case err := <-errs:
-			return err
-		default:
+			group.Go(func() error { return f.kill(ctx, parts[i], pick, downtime) })
 		}
 	}
+}
+
+// awaitBind waits until another pod is bound, for a while.
+func (f *faults) awaitBind(ctx context.Context) {
+	ctx, cancel := context.WithTimeout(ctx, bindTime)
+	defer cancel()
+	before := f.tracker.count().bound
+	f.tracker.waitCount(ctx, func(c counts) bool { return c.bound > before })
 }
 
 func (f *faults) kill(ctx context.Context, part string, pick uint64, downtime time.Duration) error {
@@ -88,48 +93,56 @@ func (f *faults) kill(ctx context.Context, part string, pick uint64, downtime ti
 
 // killProcess kills one of the cluster's processes and starts it again later.
 func (f *faults) killProcess(ctx context.Context, part, name string, downtime time.Duration) error {
-	f.mu.Lock()
-	busy := f.down[name]
-	f.down[name] = true
-	f.mu.Unlock()
-	if busy {
+	if !f.takeDown(name) {
 		return nil
 	}
-	defer func() {
-		f.mu.Lock()
-		delete(f.down, name)
-		f.mu.Unlock()
-	}()
-	if _, running := f.cluster.Running(name); !running {
-		return nil // it has ended by itself, and revive will see to it
+	defer f.release(name)
+	if _, running := f.cluster.Running(name); running { // else it has ended by itself just now
+		if err := f.cluster.Kill(context.WithoutCancel(ctx), name); err != nil {
+			return err
+		}
+		f.killed(part, name)
 	}
-	if err := f.cluster.Kill(context.WithoutCancel(ctx), name); err != nil {
-		return err
-	}
-	f.killed(part, name)
 	sleep(ctx, downtime)
+	f.journal.add("", "start %s", name)
 	return f.cluster.StartProcess(name)
+}
+
+// takeDown claims a process; it fails when it has been claimed already.
+func (f *faults) takeDown(name string) bool {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.down[name] {
+		return false
+	}
+	f.down[name] = true
+	return true
+}
+
+func (f *faults) release(name string) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	delete(f.down, name)
 }
 
 // killContainer kills one of the processes that run a program in a container.
 func (f *faults) killContainer(program string, pick uint64) error {
-	all, err := findProcesses(f.cluster.Name(), program)
+	candidates, err := f.cluster.ContainerProcesses(program)
 	if err != nil {
 		return err
 	}
-	candidates := all[program]
 	if len(candidates) == 0 {
 		return nil // killed before, and not back yet
 	}
 	p := candidates[pick%uint64(len(candidates))]
 	// Containers are called as their programs.
-	if err := saveLogs(f.cluster, p.node, program); err != nil {
+	if err := stack.KeepContainerLogs(f.cluster, p.Node, program); err != nil {
 		return err
 	}
-	if err := syscall.Kill(p.pid, syscall.SIGKILL); err != nil && err != syscall.ESRCH {
-		return fmt.Errorf("kill %s on %s: %w", program, p.node, err)
+	if err := p.Signal(syscall.SIGKILL); err != nil {
+		return err
 	}
-	f.killed(program, program+" on "+p.node)
+	f.killed(program, program+" on "+p.Node)
 	return nil
 }
 
@@ -137,6 +150,7 @@ func (f *faults) killed(part, what string) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.counts[part]++
+	f.journal.add("", "kill -9 %s", what)
 	fmt.Fprintln(f.log, "kill -9", what)
 }
 
@@ -145,28 +159,28 @@ func (f *faults) killed(part, what string) {
 func (f *faults) revive(ctx context.Context) error {
 	for ; ctx.Err() == nil; sleep(ctx, 500*time.Millisecond) {
 		for _, name := range f.cluster.Processes() {
-			f.mu.Lock()
-			_, running := f.cluster.Running(name)
-			ended := !running && !f.down[name]
-			if ended {
-				f.down[name] = true
-			}
-			f.mu.Unlock()
-			if !ended {
-				continue
-			}
-			err := f.cluster.StartProcess(name)
-			f.mu.Lock()
-			delete(f.down, name)
-			f.own[name]++
-			f.mu.Unlock()
-			if err != nil {
+			if err := f.reviveOne(name); err != nil {
 				return err
 			}
-			fmt.Fprintln(f.log, name, "had ended by itself and was started again")
 		}
 	}
 	return nil
+}
+
+func (f *faults) reviveOne(name string) error {
+	if !f.takeDown(name) {
+		return nil
+	}
+	defer f.release(name)
+	if _, running := f.cluster.Running(name); running {
+		return nil
+	}
+	f.mu.Lock()
+	f.own[name]++
+	f.mu.Unlock()
+	f.journal.add("", "start %s, which had ended by itself", name)
+	fmt.Fprintln(f.log, name, "had ended by itself and is started again")
+	return f.cluster.StartProcess(name)
 }
 
 func (f *faults) total() int {

@@ -10,28 +10,27 @@ import (
 	"k8s.io/apimachinery/pkg/util/wait"
 )
 
-// leakTime is how long memory may still be held after the last pod was deleted.
-const leakTime = 90 * time.Second
+// leakTime is how long memory may still be held after the last pod was deleted,
+// and how long it may take until each GPU is filled.
+const leakTime = 3 * time.Minute
 
 // leaks deletes all pods and returns how many units are held after that: in
 // the books, at the kubelets, or somewhere that only a pod of a GPU's whole size
 // finds.
-func (b *bench) leaks(ctx context.Context, w *Watcher) (units int64, err error) {
+func (b *bench) leaks(ctx context.Context) (units int64, err error) {
 	if err := b.deleteAll(ctx); err != nil {
 		return 0, err
 	}
 	var now string
 	err = wait.PollUntilContextTimeout(ctx, time.Second, leakTime, true, func(ctx context.Context) (bool, error) {
-		units, now = b.stillHeld(ctx, w)
+		units, now = b.stillHeld(ctx)
 		return now == "", nil
 	})
 	if err != nil {
-		w.mu.Lock()
-		w.report(finding{invariant: leaked, text: fmt.Sprintf("%s after the last pod was deleted: %s", leakTime, now)})
-		w.mu.Unlock()
+		b.watcher.leak("%s after the last pod was deleted: %s", leakTime, now)
 		return max(units, 1), ctx.Err()
 	}
-	return b.fillAll(ctx, w)
+	return b.fillAll(ctx)
 }
 
 // deleteAll deletes all that the run has made.
@@ -44,19 +43,24 @@ func (b *bench) deleteAll(ctx context.Context) error {
 }
 
 // stillHeld returns how many units are held and where, or nothing.
-func (b *bench) stillHeld(ctx context.Context, w *Watcher) (int64, string) {
-	var units int64
-	where := ""
-	held, err := w.allHeld(ctx)
+func (b *bench) stillHeld(ctx context.Context) (units int64, where string) {
+	held, err := b.watcher.allHeld(ctx)
 	if err != nil {
 		return 0, err.Error()
 	}
 	for node, list := range held {
 		for _, h := range list {
 			units += int64(len(h.ids))
-			where += fmt.Sprintf("the kubelet of %s has given %d to %s/%s; ", node, len(h.ids), h.pod, h.container)
+			where += fmt.Sprintf("the kubelet of %s has given %d to %s; ", node, len(h.ids), h)
 		}
 	}
+	inBooks, inWhich := b.inBooks(ctx)
+	return units + inBooks, where + inWhich
+}
+
+// inBooks returns the units that "kubectl inspect gpumem" shows as requested, and
+// where, or nothing.
+func (b *bench) inBooks(ctx context.Context) (units int64, where string) {
 	text, err := b.stack.Inspect(ctx, b.cluster, "-o", "json")
 	if err != nil {
 		return 0, err.Error()
@@ -64,7 +68,6 @@ func (b *bench) stillHeld(ctx context.Context, w *Watcher) (int64, string) {
 	var report struct {
 		Nodes []struct {
 			Name         string
-			Requested    *struct{ Units int64 }
 			Unattributed []json.RawMessage
 			PodCount     int
 			GPUs         []struct {
@@ -78,14 +81,15 @@ func (b *bench) stillHeld(ctx context.Context, w *Watcher) (int64, string) {
 	}
 	gpus := 0
 	for _, n := range report.Nodes {
-		if n.Requested == nil || n.Requested.Units != 0 || n.PodCount != 0 || len(n.Unattributed) > 0 {
+		if n.PodCount != 0 || len(n.Unattributed) > 0 {
 			where += fmt.Sprintf("the books of %s have %d pods; ", n.Name, n.PodCount)
 		}
 		for _, g := range n.GPUs {
 			gpus++
-			if g.Requested == nil {
+			switch {
+			case g.Requested == nil:
 				where += fmt.Sprintf("what %s gives is not known; ", g.UUID)
-			} else if g.Requested.Units != 0 {
+			case g.Requested.Units != 0:
 				units += g.Requested.Units
 				where += fmt.Sprintf("the books of %s give %d units of %s; ", n.Name, g.Requested.Units, g.UUID)
 			}
@@ -99,15 +103,14 @@ func (b *bench) stillHeld(ctx context.Context, w *Watcher) (int64, string) {
 
 // fillAll starts a pod of full size on each GPU and returns how many units of
 // GPUs could not be had.
-func (b *bench) fillAll(ctx context.Context, w *Watcher) (int64, error) {
+func (b *bench) fillAll(ctx context.Context) (missing int64, err error) {
 	for _, d := range b.devices {
 		if _, err := b.client.CoreV1().Pods(namespace).Create(ctx, fullPod(d), metav1.CreateOptions{}); err != nil {
 			return 0, err
 		}
 	}
-	var missing int64
 	var why string
-	err := wait.PollUntilContextTimeout(ctx, time.Second, leakTime, true, func(ctx context.Context) (bool, error) {
+	err = wait.PollUntilContextTimeout(ctx, time.Second, leakTime, true, func(ctx context.Context) (bool, error) {
 		pods, err := listPods(ctx, b.client)
 		if err != nil {
 			return false, nil
@@ -122,10 +125,8 @@ func (b *bench) fillAll(ctx context.Context, w *Watcher) (int64, error) {
 		return missing == 0 && len(pods) == len(b.devices), nil
 	})
 	if err != nil {
-		w.mu.Lock()
-		w.report(finding{invariant: leaked, text: why})
-		w.mu.Unlock()
+		b.watcher.leak("%s", why)
 		return max(missing, 1), ctx.Err()
 	}
-	return 0, w.rest(ctx)
+	return 0, b.watcher.rest(ctx)
 }

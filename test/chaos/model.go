@@ -8,21 +8,22 @@ import (
 
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/gpumem/gpumem/test/cluster"
 )
 
-// What the product is called in the API. They are written out, and formats are
+// What the product is called in the API. Names are written out, and formats are
 // read here again, so that a fault of the product's own code cannot hide itself.
 const (
-	gpuMem          = "gpumem.dev/gpu-mem"
-	countKey        = "gpumem.dev/gpu-count"
-	policyKey       = "gpumem.dev/policy"
-	uuidKey         = "gpumem.dev/gpu-uuid"
-	assignmentKey   = "gpumem.dev/assignment"
-	inventoryKey    = "gpumem.dev/inventory"
-	schedulerName   = "gpumem-scheduler"
-	pluginManager   = "gpumem-device-plugin"
-	unitMiB         = 1024
-	slotPrefixDigit = 8
+	gpuMem        = "gpumem.dev/gpu-mem"
+	countKey      = "gpumem.dev/gpu-count"
+	policyKey     = "gpumem.dev/policy"
+	uuidKey       = "gpumem.dev/gpu-uuid"
+	assignmentKey = "gpumem.dev/assignment"
+	inventoryKey  = "gpumem.dev/inventory"
+	schedulerName = "gpumem-scheduler"
+	pluginManager = "gpumem-device-plugin"
+	unitMiB       = 1024
 )
 
 // device is one GPU of the cluster.
@@ -34,26 +35,10 @@ type device struct {
 }
 
 // prefix is what the IDs of the device's units begin with.
-func (d device) prefix() string { return strings.TrimPrefix(d.uuid, "GPU-")[:slotPrefixDigit] }
+func (d device) prefix() string { return strings.TrimPrefix(d.uuid, "GPU-")[:len("01234567")] }
 
 // devices are those of all nodes, in order.
 type devices []device
-
-func (all devices) byUUID(node, uuid string) (device, bool) {
-	i := slices.IndexFunc(all, func(d device) bool { return d.node == node && d.uuid == uuid })
-	if i < 0 {
-		return device{}, false
-	}
-	return all[i], true
-}
-
-func (all devices) byPrefix(node, prefix string) (device, bool) {
-	i := slices.IndexFunc(all, func(d device) bool { return d.node == node && d.prefix() == prefix })
-	if i < 0 {
-		return device{}, false
-	}
-	return all[i], true
-}
 
 // devicesOf reads what a node says that it has.
 func devicesOf(node *v1.Node) (devices, error) {
@@ -89,10 +74,13 @@ type pod struct {
 	ready      bool
 	shape      string
 	touched    bool // by the device plugin, after it was bound
+	exclusive  bool
+	pinned     string // UUID of the GPU that it asks for, if it does
 	count      int
 	need       int64
 	containers map[string]int64  // units of each container that has any
-	names      map[string]string // container's name by its ID
+	names      map[string]string // of containers, by the ID of the last start
+	running    map[string]string // the same, of those that run
 	shares     []share
 	problem    string // why the shares could not be read
 	waits      string // why it is not placed
@@ -116,11 +104,14 @@ func podOf(in *v1.Pod) (p pod, ok bool) {
 		ended:      in.Status.Phase == v1.PodSucceeded || in.Status.Phase == v1.PodFailed,
 		deleting:   in.DeletionTimestamp != nil,
 		shape:      in.Labels[shapeLabel],
+		exclusive:  in.Annotations[policyKey] == "exclusive",
+		pinned:     in.Annotations[uuidKey],
 		count:      1,
 		containers: make(map[string]int64),
 		names:      make(map[string]string),
+		running:    make(map[string]string),
 	}
-	fmt.Sscan(in.Annotations[countKey], &p.count)
+	fmt.Sscan(in.Annotations[countKey], &p.count) // not set: one
 	for _, c := range in.Status.Conditions {
 		switch {
 		case c.Type == v1.PodReady:
@@ -147,8 +138,12 @@ func podOf(in *v1.Pod) (p pod, ok bool) {
 	}
 	p.need = max(p.need, sum)
 	for _, s := range slices.Concat(in.Status.InitContainerStatuses, in.Status.ContainerStatuses) {
-		if _, id, ok := strings.Cut(s.ContainerID, "://"); ok {
+		_, id, ok := strings.Cut(s.ContainerID, "://")
+		if ok {
 			p.names[id] = s.Name
+		}
+		if ok && s.State.Running != nil {
+			p.running[id] = s.Name
 		}
 	}
 	p.shares, p.problem = sharesOf(in.Annotations[assignmentKey])
@@ -195,12 +190,11 @@ type holding struct {
 	ids       []string
 }
 
+func (h holding) String() string { return h.pod + "/" + h.container }
+
 // process is one in a container that was granted GPU memory.
 type process struct {
-	pid, start int // together they name it: numbers are used again
-	node       string
-	pod        types.UID
-	container  string // ID
-	uuids      []string
-	limitMiB   int64 // of each GPU
+	cluster.ContainerProcess
+	uuids    []string
+	limitMiB int64 // of each GPU
 }

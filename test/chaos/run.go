@@ -1,107 +1,92 @@
 package chaos
 
 import (
-	"cmp"
 	"context"
-	"errors"
 	"fmt"
-	"io"
 	"sync"
 	"time"
+
+	"golang.org/x/sync/errgroup"
 )
 
-// Config describes a run.
-type Config struct {
-	Name     string        // of the cluster
+const (
+	// placesPerNode is how many pods there are at once.
+	placesPerNode = 12
+	// stormTime is how long faults go on between two rests.
+	stormTime = 100 * time.Second
+)
+
+// RunConfig describes a run.
+type RunConfig struct {
+	Config
 	Duration time.Duration // of the chaos, rests included
-	Seed     uint64
 	Nodes    int
-	Places   int  // how many pods there are at once; 0 means 12 a node
-	KeepLogs bool // also when all is well
-	Log      io.Writer
 }
 
-// stormTime is how long faults go on between two rests.
-const stormTime = 100 * time.Second
-
 // Run starts a cluster, lets chaos loose on it, and takes it away.
-func Run(ctx context.Context, config Config) (report Report, err error) {
-	log := stamp(config.Log)
-	places := cmp.Or(config.Places, 12*config.Nodes)
-	descriptions, err := nodes(config.Nodes)
+func Run(ctx context.Context, config RunConfig) (report Report, err error) {
+	nodes, err := mixedNodes(config.Nodes)
 	if err != nil {
 		return Report{}, err
 	}
-	b, err := startBench(ctx, config.Name, descriptions, log)
-	if err != nil {
-		return Report{}, err
-	}
-	defer func() {
-		if err != nil || !report.OK() || config.KeepLogs {
-			b.keepLogs(ctx)
+	err = withBench(ctx, config.Config, nodes, func(ctx context.Context, b *bench) (bool, error) {
+		fmt.Fprintf(b.log, "chaos: seed %d, %s, %d nodes with %d GPUs, %d pods at once\n",
+			config.Seed, config.Duration, config.Nodes, len(b.devices), placesPerNode*config.Nodes)
+		r := &run{
+			bench:    b,
+			workload: &workload{client: b.client, tracker: b.tracker, nodes: b.cluster.Nodes(), seed: config.Seed},
+			faults:   newFaults(b, config.Seed),
 		}
-		err = errors.Join(err, b.stop(ctx))
-	}()
-
-	r := &run{bench: b, tracker: newTracker(), faults: newFaults(b.cluster, config.Seed, log)}
-	if r.watcher, err = newWatcher(b, r.tracker); err != nil {
-		return Report{}, err
-	}
-	defer func() { err = errors.Join(err, r.watcher.close()) }()
-	r.workload = &workload{client: b.client, tracker: r.tracker, nodes: b.cluster.Nodes(), seed: config.Seed, gate: newGate()}
-
-	fmt.Fprintf(log, "chaos: seed %d, %s, %d nodes with %d GPUs, %d pods at once\n", config.Seed, config.Duration, config.Nodes, len(b.devices), places)
-	leaked, err := r.all(ctx, config.Duration, places)
-	report = Report{
-		Seed: config.Seed, Created: int(r.workload.created.Load()), Faults: r.faults.total(), Kinds: r.faults.String(),
-		Refused: r.tracker.refusals(), Leaked: leaked,
-	}
-	_, _, report.Pods, _ = r.tracker.counts()
-	report.fill(r.watcher)
+		leaked, err := r.all(ctx, config.Duration)
+		report = Report{
+			Seed: config.Seed, Created: int(r.workload.created.Load()), Pods: b.tracker.count().ran,
+			Faults: r.faults.total(), Kinds: r.faults.String(), Refused: b.tracker.refusals(),
+			Leaked: leaked, Findings: b.watcher.findings(),
+		}
+		return report.OK() && err == nil, err
+	})
 	return report, err
 }
 
 type run struct {
 	*bench
-	tracker  *tracker
-	watcher  *Watcher
 	workload *workload
 	faults   *faults
 }
 
 // all is the whole of a run on a cluster that stands. It returns the units
 // leaked.
-func (r *run) all(ctx context.Context, duration time.Duration, places int) (leaked int64, err error) {
-	ctx, cancel := context.WithCancelCause(ctx)
-	var group sync.WaitGroup
-	defer group.Wait()
-	defer cancel(nil)
-	background := func(f func(context.Context) error) {
-		group.Go(func() {
-			if err := f(ctx); err != nil {
-				cancel(err)
-			}
-		})
-	}
-	background(func(ctx context.Context) error { return r.tracker.run(ctx, r.client) })
-	background(func(ctx context.Context) error { r.watcher.run(ctx); return nil })
-	background(r.faults.revive)
-	background(r.progress)
+func (r *run) all(ctx context.Context, duration time.Duration) (leaked int64, err error) {
+	group, ctx := errgroup.WithContext(ctx)
+	beside, done := context.WithCancel(ctx)
+	group.Go(func() error { return r.faults.revive(beside) })
+	group.Go(func() error { r.progress(beside); return nil })
+	group.Go(func() error {
+		defer done()
+		if err := r.storms(ctx, duration); err != nil {
+			return err
+		}
+		fmt.Fprintln(r.log, "delete all, and fill each GPU")
+		leaked, err = r.leaks(ctx)
+		return err
+	})
+	err = group.Wait()
+	return leaked, err
+}
 
-	working, rested := context.WithCancel(ctx)
-	defer rested()
+// storms runs the workload, with faults and with rests between them.
+func (r *run) storms(ctx context.Context, duration time.Duration) error {
+	working, stop := context.WithCancel(ctx)
 	var work sync.WaitGroup
-	work.Go(func() { r.workload.run(working, places) })
+	work.Go(func() { r.workload.run(working, placesPerNode*len(r.cluster.Nodes())) })
+	defer work.Wait()
+	defer stop()
 	for end := time.Now().Add(duration); time.Now().Before(end); {
 		if err := r.storm(ctx, min(stormTime, time.Until(end))); err != nil {
-			return 0, err
+			return err
 		}
 	}
-	rested()
-	work.Wait()
-	fmt.Fprintln(r.log, "delete all, and fill each GPU")
-	leaked, err = r.leaks(ctx, r.watcher)
-	return leaked, errors.Join(err, context.Cause(ctx))
+	return nil
 }
 
 // storm kills parts for a time, and then checks the rest.
@@ -114,30 +99,28 @@ func (r *run) storm(ctx context.Context, d time.Duration) error {
 	if ctx.Err() != nil {
 		return context.Cause(ctx)
 	}
-	start := time.Now()
+	start, violations := time.Now(), r.watcher.count()
 	// Nothing more is made or deleted; what was begun goes on.
-	r.workload.gate.shut()
-	defer r.workload.gate.lift()
+	resume := r.workload.pause()
+	defer resume()
 	if err := r.healthy(ctx); err != nil {
 		return err
 	}
 	if err := r.watcher.rest(ctx); err != nil {
 		return err
 	}
-	alive, _, _, _ := r.tracker.counts()
-	fmt.Fprintf(r.log, "at rest after %.1f s, with %d pods: %d violations\n", time.Since(start).Seconds(), alive, r.watcher.count())
+	fmt.Fprintf(r.log, "at rest after %.1f s, with %d pods: %d violations\n", time.Since(start).Seconds(), r.tracker.count().exist, r.watcher.count())
+	if r.watcher.count() > violations {
+		r.stack.SaveLogs(ctx, r.cluster, namespace) // while the pods in question are there
+	}
 	return nil
 }
 
 // progress prints a line now and then.
-func (r *run) progress(ctx context.Context) error {
-	for {
-		sleep(ctx, 10*time.Second)
-		if ctx.Err() != nil {
-			return nil
-		}
-		alive, bound, ran, refused := r.tracker.counts()
+func (r *run) progress(ctx context.Context) {
+	for sleep(ctx, 10*time.Second); ctx.Err() == nil; sleep(ctx, 10*time.Second) {
+		c := r.tracker.count()
 		fmt.Fprintf(r.log, "pods: %d created, %d bound, %d ran, %d refused, %d now; faults %d; violations %d\n",
-			r.workload.created.Load(), bound, ran, refused, alive, r.faults.total(), r.watcher.count())
+			r.workload.created.Load(), c.bound, c.ran, c.refused, c.exist, r.faults.total(), r.watcher.count())
 	}
 }

@@ -6,16 +6,16 @@ import (
 
 	batchv1 "k8s.io/api/batch/v1"
 	v1 "k8s.io/api/core/v1"
-	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-	"github.com/gpumem/gpumem/test/cluster"
+	"github.com/gpumem/gpumem/test/stack"
 )
 
 const (
 	namespace  = "chaos"
 	shapeLabel = "chaos/shape"
-	direct     = "direct"
+	direct     = "direct"   // the name of the shape with a nodeName
+	restarts   = "restarts" // the name of the shape whose container fails again and again
 )
 
 // shape makes pods of one kind.
@@ -30,49 +30,49 @@ func shapes() []shape {
 	units := func(r *rand.Rand, from, to int64) int64 { return from + r.Int64N(to-from+1) }
 	return []shape{
 		{"single", 30, func(r *rand.Rand, pod *v1.Pod, _ []string) {
-			pod.Spec.Containers = []v1.Container{sample("main", units(r, 1, 6))}
+			pod.Spec.Containers = []v1.Container{stack.SampleContainer("main", units(r, 1, 6))}
 		}},
 		// Of equal size, so that the kubelet can take one for another.
 		{"equal", 15, func(_ *rand.Rand, pod *v1.Pod, _ []string) {
-			pod.Spec.Containers = []v1.Container{sample("main", 4)}
+			pod.Spec.Containers = []v1.Container{stack.SampleContainer("main", 4)}
 			pod.Annotations[policyKey] = "spread"
 		}},
 		{"large", 8, func(r *rand.Rand, pod *v1.Pod, _ []string) {
-			pod.Spec.Containers = []v1.Container{sample("main", units(r, 9, 14))}
+			pod.Spec.Containers = []v1.Container{stack.SampleContainer("main", units(r, 9, 14))}
 		}},
 		{"huge", 2, func(r *rand.Rand, pod *v1.Pod, _ []string) {
-			pod.Spec.Containers = []v1.Container{sample("main", units(r, 30, 50))}
+			pod.Spec.Containers = []v1.Container{stack.SampleContainer("main", units(r, 30, 50))}
 		}},
 		{"multi", 10, func(r *rand.Rand, pod *v1.Pod, _ []string) {
-			pod.Spec.Containers = []v1.Container{sample("one", units(r, 1, 3)), sample("two", units(r, 1, 3)), sample("none", 0)}
+			pod.Spec.Containers = []v1.Container{stack.SampleContainer("one", units(r, 1, 3)), stack.SampleContainer("two", units(r, 1, 3)), stack.SampleContainer("none", 0)}
 		}},
 		{"sidecar", 10, func(r *rand.Rand, pod *v1.Pod, _ []string) {
-			sidecar := sample("sidecar", 1)
+			sidecar := stack.SampleContainer("sidecar", 1)
 			sidecar.RestartPolicy = &always
-			pod.Spec.InitContainers = []v1.Container{sidecar, sample("prepare", units(r, 1, 5), "-exit-after=50ms")}
-			pod.Spec.Containers = []v1.Container{sample("main", units(r, 1, 3))}
+			pod.Spec.InitContainers = []v1.Container{sidecar, stack.SampleContainer("prepare", units(r, 1, 5), "-exit-after=50ms")}
+			pod.Spec.Containers = []v1.Container{stack.SampleContainer("main", units(r, 1, 3))}
 		}},
 		{"two-gpus", 10, func(r *rand.Rand, pod *v1.Pod, _ []string) {
 			pod.Annotations[countKey] = "2"
-			pod.Spec.Containers = []v1.Container{sample("main", 2*units(r, 1, 4))}
+			pod.Spec.Containers = []v1.Container{stack.SampleContainer("main", 2*units(r, 1, 4))}
 		}},
 		{"exclusive", 3, func(r *rand.Rand, pod *v1.Pod, _ []string) {
-			pod.Spec.Containers = []v1.Container{sample("main", units(r, 1, 4))}
+			pod.Spec.Containers = []v1.Container{stack.SampleContainer("main", units(r, 1, 4))}
 			pod.Annotations[policyKey] = "exclusive"
 		}},
 		{direct, 8, func(r *rand.Rand, pod *v1.Pod, nodes []string) {
-			pod.Spec.Containers = []v1.Container{sample("main", units(r, 1, 4))}
+			pod.Spec.Containers = []v1.Container{stack.SampleContainer("main", units(r, 1, 4))}
 			pod.Spec.NodeName = nodes[r.IntN(len(nodes))]
 		}},
 		{"ends", 8, func(r *rand.Rand, pod *v1.Pod, _ []string) {
-			pod.Spec.Containers = []v1.Container{sample("main", units(r, 1, 4), "-exit-after=1s")}
+			pod.Spec.Containers = []v1.Container{stack.SampleContainer("main", units(r, 1, 4), "-exit-after=1s")}
 			pod.Spec.RestartPolicy = v1.RestartPolicyNever
 		}},
-		{"restarts", 4, func(r *rand.Rand, pod *v1.Pod, _ []string) {
-			pod.Spec.Containers = []v1.Container{sample("main", units(r, 1, 4), "-exit-after=2s", "-exit-code=1")}
+		{restarts, 4, func(r *rand.Rand, pod *v1.Pod, _ []string) {
+			pod.Spec.Containers = []v1.Container{stack.SampleContainer("main", units(r, 1, 4), "-exit-after=2s", "-exit-code=1")}
 		}},
 		{"stubborn", 6, func(r *rand.Rand, pod *v1.Pod, _ []string) {
-			pod.Spec.Containers = []v1.Container{sample("main", units(r, 1, 6), "-ignore-term")}
+			pod.Spec.Containers = []v1.Container{stack.SampleContainer("main", units(r, 1, 6), "-ignore-term")}
 			pod.Spec.TerminationGracePeriodSeconds = new(int64(3))
 		}},
 	}
@@ -113,7 +113,7 @@ func basicPod(name string) *v1.Pod {
 func newJob(r *rand.Rand, name string) *batchv1.Job {
 	pod := basicPod("")
 	pod.Spec.RestartPolicy = v1.RestartPolicyNever
-	pod.Spec.Containers = []v1.Container{sample("main", 1+r.Int64N(3), "-exit-after=500ms")}
+	pod.Spec.Containers = []v1.Container{stack.SampleContainer("main", 1+r.Int64N(3), "-exit-after=500ms")}
 	pod.Labels[shapeLabel] = "job"
 	return &batchv1.Job{
 		ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name},
@@ -126,19 +126,11 @@ func newJob(r *rand.Rand, name string) *batchv1.Job {
 	}
 }
 
-func sample(name string, units int64, args ...string) v1.Container {
-	c := v1.Container{Name: name, Image: cluster.SampleImage, ImagePullPolicy: v1.PullNever, Args: args}
-	if units > 0 {
-		c.Resources.Limits = v1.ResourceList{gpuMem: *resource.NewQuantity(units, resource.DecimalSI)}
-	}
-	return c
-}
-
 // fullPod asks for all of one GPU.
 func fullPod(d device) *v1.Pod {
 	pod := basicPod(fmt.Sprintf("full-%s-%d", d.node, d.index))
 	pod.Annotations[uuidKey] = d.uuid
 	pod.Spec.NodeSelector = map[string]string{v1.LabelHostname: d.node}
-	pod.Spec.Containers = []v1.Container{sample("main", d.units)}
+	pod.Spec.Containers = []v1.Container{stack.SampleContainer("main", d.units)}
 	return pod
 }

@@ -2,6 +2,7 @@ package chaos
 
 import (
 	"context"
+	"fmt"
 	"maps"
 	"regexp"
 	"slices"
@@ -15,36 +16,58 @@ import (
 	"k8s.io/client-go/tools/cache"
 )
 
-// tracker follows the pods of the run by a watch. It serves the workload and the
-// counts; no check relies on it, because a watch may lag and leave out.
+// tracker follows the pods of the run by a watch. It serves the workload, the
+// counts and the journal; no check relies on it, because a watch may lag and
+// leave out.
 type tracker struct {
+	journal *journal
+
 	mu      sync.Mutex
 	pods    map[string]seen // by name
 	bound   map[types.UID]bool
 	ran     map[types.UID]bool
-	refused map[types.UID]string
+	refused map[types.UID]string // why
 	forced  map[types.UID]bool
 	changed chan struct{} // closed at the next change
 }
 
-// seen is what the workload waits for.
+// seen is what the watch has told of a pod.
 type seen struct {
-	uid                   types.UID
-	bound, started, ended bool
+	uid                      types.UID
+	node                     string
+	gpus                     string
+	started, ended, deleting bool
 }
 
-func newTracker() *tracker {
+func (s seen) String() string {
+	text := fmt.Sprintf("(%s): ", s.uid)
+	if s.node == "" {
+		text += "waits"
+	} else {
+		text += "on " + s.node
+	}
+	for _, part := range []struct {
+		holds bool
+		text  string
+	}{{s.gpus != "", " with " + s.gpus}, {s.started, ", started"}, {s.ended, ", ended"}, {s.deleting, ", is being deleted"}} {
+		if part.holds {
+			text += part.text
+		}
+	}
+	return text
+}
+
+func newTracker(j *journal) *tracker {
 	return &tracker{
-		pods: make(map[string]seen), bound: make(map[types.UID]bool), ran: make(map[types.UID]bool),
+		journal: j, pods: make(map[string]seen), bound: make(map[types.UID]bool), ran: make(map[types.UID]bool),
 		refused: make(map[types.UID]string), forced: make(map[types.UID]bool), changed: make(chan struct{}),
 	}
 }
 
-// run watches until the context is done.
-func (t *tracker) run(ctx context.Context, client kubernetes.Interface) error {
+// start begins to watch, until ctx ends.
+func (t *tracker) start(ctx context.Context, client kubernetes.Interface) error {
 	factory := informers.NewSharedInformerFactoryWithOptions(client, 0, informers.WithNamespace(namespace))
-	informer := factory.Core().V1().Pods().Informer()
-	_, err := informer.AddEventHandler(cache.ResourceEventHandlerFuncs{
+	_, err := factory.Core().V1().Pods().Informer().AddEventHandler(cache.ResourceEventHandlerFuncs{
 		AddFunc:    func(o any) { t.saw(o.(*v1.Pod)) },
 		UpdateFunc: func(_, o any) { t.saw(o.(*v1.Pod)) },
 		DeleteFunc: func(o any) {
@@ -54,24 +77,28 @@ func (t *tracker) run(ctx context.Context, client kubernetes.Interface) error {
 			t.gone(o.(*v1.Pod))
 		},
 	})
-	if err != nil {
-		return err
-	}
 	factory.Start(ctx.Done())
-	defer factory.Shutdown()
-	<-ctx.Done()
-	return nil
+	return err
 }
 
 func (t *tracker) saw(pod *v1.Pod) {
-	s := seen{uid: pod.UID, bound: pod.Spec.NodeName != "", ended: pod.Status.Phase == v1.PodFailed || pod.Status.Phase == v1.PodSucceeded}
+	s := seen{
+		uid: pod.UID, node: pod.Spec.NodeName, deleting: pod.DeletionTimestamp != nil,
+		ended: pod.Status.Phase == v1.PodFailed || pod.Status.Phase == v1.PodSucceeded,
+	}
+	if shares, _ := sharesOf(pod.Annotations[assignmentKey]); len(shares) > 0 {
+		s.gpus = fmt.Sprint(shares)
+	}
 	s.started = slices.ContainsFunc(pod.Status.ContainerStatuses, func(c v1.ContainerStatus) bool {
 		return c.State.Running != nil || c.State.Terminated != nil && !c.State.Terminated.StartedAt.IsZero()
 	})
 	t.mu.Lock()
 	defer t.mu.Unlock()
+	if t.pods[pod.Name] != s {
+		t.journal.add(namespace+"/"+pod.Name, "%s", s)
+	}
 	t.pods[pod.Name] = s
-	if s.bound {
+	if s.node != "" {
 		t.bound[s.uid] = true
 	}
 	if s.started {
@@ -89,6 +116,7 @@ func (t *tracker) gone(pod *v1.Pod) {
 	if t.pods[pod.Name].uid == pod.UID {
 		delete(t.pods, pod.Name)
 	}
+	t.journal.add(namespace+"/"+pod.Name, "(%s): gone", pod.UID)
 	t.tell()
 }
 
@@ -98,14 +126,13 @@ func (t *tracker) tell() {
 	t.changed = make(chan struct{})
 }
 
-// wait waits until condition holds for the pod called name.
-func (t *tracker) wait(ctx context.Context, name string, condition func(s seen, exists bool) bool) error {
+// wait waits until condition holds of the pods, by name.
+func (t *tracker) wait(ctx context.Context, condition func(pods map[string]seen) bool) error {
 	for {
 		t.mu.Lock()
-		s, exists := t.pods[name]
-		changed := t.changed
+		holds, changed := condition(t.pods), t.changed
 		t.mu.Unlock()
-		if condition(s, exists) {
+		if holds {
 			return nil
 		}
 		select {
@@ -114,6 +141,11 @@ func (t *tracker) wait(ctx context.Context, name string, condition func(s seen, 
 		case <-changed:
 		}
 	}
+}
+
+// waitCount is wait for a condition of the counts.
+func (t *tracker) waitCount(ctx context.Context, condition func(counts) bool) error {
+	return t.wait(ctx, func(map[string]seen) bool { return condition(t.countLocked()) })
 }
 
 // force notes that a pod is going to be deleted by force.
@@ -135,10 +167,18 @@ func (t *tracker) hasRun(uid types.UID) bool {
 	return t.ran[uid]
 }
 
-func (t *tracker) counts() (alive, bound, ran, refused int) {
+// counts are of pods: those that exist, and those that ever were bound, ran, or
+// were refused by a kubelet.
+type counts struct{ exist, bound, ran, refused int }
+
+func (t *tracker) count() counts {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	return len(t.pods), len(t.bound), len(t.ran), len(t.refused)
+	return t.countLocked()
+}
+
+func (t *tracker) countLocked() counts {
+	return counts{exist: len(t.pods), bound: len(t.bound), ran: len(t.ran), refused: len(t.refused)}
 }
 
 // refusals returns how often kubelets refused pods, by the reason.

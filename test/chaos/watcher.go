@@ -2,9 +2,9 @@ package chaos
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"slices"
 	"strings"
 	"sync"
@@ -20,64 +20,58 @@ const (
 	sampleInterval = 500 * time.Millisecond
 	// mendTime is how long something may be wrong that the device plugin can
 	// mend, counted while all parts are up.
-	mendTime = 20 * time.Second
+	mendTime = 30 * time.Second
 	// settleTime is how long parts that have started need before they count as up.
 	settleTime = 3 * time.Second
 	// restTime is how long it may take until pods have stopped coming and going.
-	restTime = 2 * time.Minute
+	restTime = 3 * time.Minute
 )
 
-// A Watcher looks at a cluster from outside the product and collects what
+// A watcher looks at a cluster from outside the product and collects what
 // breaks its promises.
-type Watcher struct {
-	cluster  *cluster.Cluster
-	client   kubernetes.Interface
-	devices  devices
-	kubelets []*kubelet
-	tracker  *tracker
-	log      io.Writer
+type watcher struct {
+	cluster *cluster.Cluster
+	client  kubernetes.Interface
+	devices devices
+	tracker *tracker
+	journal *journal
+	log     io.Writer
 
 	mu         sync.Mutex
-	violations []finding
-	known      map[string]bool
+	violations []violation
+	known      map[string]bool // texts of violations
 	overlaps   map[string]bool // of pods deleted by force
 	held       map[string][]holding
 	living     []process
 	suspects   map[string]time.Duration // text of a finding: how long it has been there
-	longest    time.Duration            // that a suspect has lasted
-	up         time.Duration            // how long all parts have been up
-	samples    map[string]int
+	samples    samples
 	parts      string // that are up: changes with every start
 	partsSince time.Time
 }
 
-func newWatcher(b *bench, t *tracker) (*Watcher, error) {
-	w := &Watcher{
-		cluster: b.cluster, client: b.client, devices: b.devices, tracker: t, log: b.log,
-		known: make(map[string]bool), overlaps: make(map[string]bool), held: make(map[string][]holding),
-		suspects: make(map[string]time.Duration), samples: make(map[string]int),
-	}
-	for _, node := range b.cluster.Nodes() {
-		k, err := dialKubelet(b.cluster, node)
-		if err != nil {
-			return nil, errors.Join(err, w.close())
-		}
-		w.kubelets = append(w.kubelets, k)
-	}
-	return w, nil
+// samples is how much the watcher has looked.
+type samples struct {
+	kubelets, processes, pods int
+	up                        time.Duration // how long all parts were up
+	longest                   time.Duration // that there was something to mend, while all parts were up
 }
 
-func (w *Watcher) close() error {
-	var errs []error
-	for _, k := range w.kubelets {
-		errs = append(errs, k.close())
+// A violation is a finding that is certain.
+type violation struct {
+	finding
+	at time.Time
+}
+
+func newWatcher(b *bench) *watcher {
+	return &watcher{
+		cluster: b.cluster, client: b.client, devices: b.devices, tracker: b.tracker, journal: b.journal, log: b.log,
+		known: make(map[string]bool), overlaps: make(map[string]bool), held: make(map[string][]holding), suspects: make(map[string]time.Duration),
 	}
-	return errors.Join(errs...)
 }
 
 // run looks until ctx ends. Each source is read on its own, so that one that is
 // down does not hide the others.
-func (w *Watcher) run(ctx context.Context) {
+func (w *watcher) run(ctx context.Context) {
 	var group sync.WaitGroup
 	loop := func(look func(context.Context)) {
 		group.Go(func() {
@@ -86,10 +80,10 @@ func (w *Watcher) run(ctx context.Context) {
 			}
 		})
 	}
-	for _, k := range w.kubelets {
-		loop(func(ctx context.Context) { w.lookAtKubelet(ctx, k) })
+	for _, node := range w.cluster.Nodes() {
+		loop(func(ctx context.Context) { w.lookAtKubelet(ctx, node) })
 	}
-	loop(w.lookAtProcesses)
+	loop(func(context.Context) { w.lookAtProcesses() })
 	last := time.Now()
 	loop(func(ctx context.Context) {
 		now := time.Now()
@@ -100,58 +94,79 @@ func (w *Watcher) run(ctx context.Context) {
 }
 
 // lookAtKubelet checks I1 in what a kubelet has given.
-func (w *Watcher) lookAtKubelet(ctx context.Context, k *kubelet) {
-	held, err := k.held(ctx)
+func (w *watcher) lookAtKubelet(ctx context.Context, node string) {
+	given, err := held(ctx, w.cluster, node)
 	if err != nil {
 		return
 	}
-	findings := checkHeld(w.devices, k.node, held)
+	findings := checkHeld(w.devices, node, given)
 	if len(findings) > 0 {
 		// The kubelet does not answer from one moment. What it still says is so.
-		again, err := k.held(ctx)
-		if err != nil {
+		if given, err = held(ctx, w.cluster, node); err != nil {
 			return
 		}
-		held = again
-		second := checkHeld(w.devices, k.node, again)
-		findings = slices.DeleteFunc(findings, func(f finding) bool { return !slices.Contains(second, f) })
+		again := checkHeld(w.devices, node, given)
+		findings = slices.DeleteFunc(findings, func(f finding) bool {
+			return !slices.ContainsFunc(again, func(g finding) bool { return f.text == g.text })
+		})
 	}
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	w.held[k.node] = held
-	w.samples["kubelets"]++
+	w.noteChanges(node, w.held[node], given)
+	w.held[node] = given
+	w.samples.kubelets++
 	w.report(findings...)
 }
 
+// noteChanges writes down what a kubelet has given and taken back.
+func (w *watcher) noteChanges(node string, before, now []holding) {
+	note := func(what string, these, others []holding) {
+		for _, h := range these {
+			if !slices.ContainsFunc(others, func(o holding) bool { return o.String() == h.String() && slices.Equal(o.ids, h.ids) }) {
+				w.journal.add(h.pod, "%s: the kubelet of %s %s %v", h.container, node, what, h.ids)
+			}
+		}
+	}
+	note("has taken back", before, now)
+	note("has given", now, before)
+}
+
 // lookAtProcesses checks I1 in the grants of what really runs.
-func (w *Watcher) lookAtProcesses(context.Context) {
-	processes, err := living(w.cluster.Name())
+func (w *watcher) lookAtProcesses() {
+	processes, err := living(w.cluster)
 	if err != nil {
 		return
 	}
 	// Read after the processes: what was forced before may be among them.
 	crowds := checkLiving(w.devices, processes, w.tracker.forcedPods())
+	if len(crowds) > 0 {
+		// The processes were read one by one. Those that are still there were all
+		// there at one moment, between the first reading and the second.
+		again, err := living(w.cluster)
+		if err != nil {
+			return
+		}
+		processes = slices.DeleteFunc(processes, func(p process) bool {
+			return !slices.ContainsFunc(again, func(q process) bool { return p.Process == q.Process })
+		})
+		crowds = checkLiving(w.devices, processes, w.tracker.forcedPods())
+	}
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.living = processes
-	w.samples["processes"]++
+	w.samples.processes++
 	for _, c := range crowds {
-		// The processes were read one by one. If all are alive after that, there was
-		// a moment with all of them.
-		if slices.ContainsFunc(c.processes, func(p process) bool { return !alive(p.pid, p.start) }) {
-			continue
-		}
 		if c.forced {
 			w.overlaps[c.text] = true
-			continue
+		} else {
+			w.report(c.finding)
 		}
-		w.report(finding{invariant: i1, text: c.text})
 	}
 }
 
 // lookAtPods checks I2 and I4 in what is written, and I5 against what was read
 // last of the others.
-func (w *Watcher) lookAtPods(ctx context.Context, elapsed time.Duration) {
+func (w *watcher) lookAtPods(ctx context.Context, elapsed time.Duration) {
 	up := w.partsUp()
 	pods, err := listPods(ctx, w.client)
 	if err != nil {
@@ -167,9 +182,9 @@ func (w *Watcher) lookAtPods(ctx context.Context, elapsed time.Duration) {
 			findings = append(findings, checkEnvironment(p, w.living)...)
 		}
 	}
-	w.samples["pods"]++
+	w.samples.pods++
 	if up {
-		w.up += elapsed
+		w.samples.up += elapsed
 	} else {
 		elapsed = 0
 	}
@@ -178,7 +193,7 @@ func (w *Watcher) lookAtPods(ctx context.Context, elapsed time.Duration) {
 
 // suspect reports findings that are certain, and the others when they have
 // lasted; w.mu is held.
-func (w *Watcher) suspect(findings []finding, elapsed time.Duration) {
+func (w *watcher) suspect(findings []finding, elapsed time.Duration) {
 	lasting := make(map[string]time.Duration)
 	for _, f := range findings {
 		if !f.lenient {
@@ -190,7 +205,7 @@ func (w *Watcher) suspect(findings []finding, elapsed time.Duration) {
 			age += elapsed
 		}
 		lasting[f.text] = age
-		w.longest = max(w.longest, age)
+		w.samples.longest = max(w.samples.longest, age)
 		if age > mendTime {
 			w.report(f)
 		}
@@ -198,67 +213,66 @@ func (w *Watcher) suspect(findings []finding, elapsed time.Duration) {
 	w.suspects = lasting
 }
 
-// report counts a violation once; w.mu is held.
-func (w *Watcher) report(findings ...finding) {
+// report counts violations, each once; w.mu is held.
+func (w *watcher) report(findings ...finding) {
 	for _, f := range findings {
 		if w.known[f.text] {
 			continue
 		}
 		w.known[f.text] = true
-		w.violations = append(w.violations, f)
+		w.violations = append(w.violations, violation{finding: f, at: time.Now()})
 		fmt.Fprintln(w.log, "VIOLATION", f)
 	}
 }
 
 // partsUp says whether all parts run, and have for a moment.
-func (w *Watcher) partsUp() bool {
+func (w *watcher) partsUp() bool {
+	now, complete := w.runningParts()
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if now != w.parts {
+		w.parts, w.partsSince = now, time.Now()
+	}
+	return complete && time.Since(w.partsSince) > settleTime
+}
+
+// runningParts returns which parts run, and whether these are all.
+func (w *watcher) runningParts() (parts string, complete bool) {
 	var now []string
-	complete := true
+	complete = true
 	for _, name := range w.cluster.Processes() {
 		pid, running := w.cluster.Running(name)
 		complete = complete && running
 		now = append(now, fmt.Sprint(name, pid))
 	}
-	product, err := findProcesses(w.cluster.Name(), "gpumem-extender", "gpumem-device-plugin", "kube-scheduler")
+	product, err := w.cluster.ContainerProcesses("gpumem-extender", "gpumem-device-plugin", "kube-scheduler")
 	if err != nil {
-		return false
+		return "", false
 	}
-	for program, want := range map[string]int{"gpumem-extender": replicas, "kube-scheduler": replicas, "gpumem-device-plugin": len(w.kubelets)} {
-		complete = complete && len(product[program]) == want
-		for _, p := range product[program] {
-			now = append(now, fmt.Sprint(program, p.pid))
-		}
+	count := make(map[string]int)
+	for _, p := range product {
+		count[p.Program]++
+		now = append(now, fmt.Sprint(p.Program, p.PID))
 	}
+	want := map[string]int{"gpumem-extender": replicas, "kube-scheduler": replicas, "gpumem-device-plugin": len(w.cluster.Nodes())}
 	slices.Sort(now)
-	key := strings.Join(now, " ")
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	if key != w.parts {
-		w.parts, w.partsSince = key, time.Now()
-	}
-	return complete && time.Since(w.partsSince) > settleTime
+	return strings.Join(now, " "), complete && maps.Equal(count, want)
 }
 
 // rest waits until all that was begun has ended, and reports what then is not
 // as it must be at rest.
-func (w *Watcher) rest(ctx context.Context) error {
+func (w *watcher) rest(ctx context.Context) error {
 	deadline := time.Now().Add(restTime)
-	for calm := 0; ; sleep(ctx, time.Second) {
+	for calm := 0; calm < 2; sleep(ctx, time.Second) {
 		if ctx.Err() != nil {
 			return context.Cause(ctx)
 		}
 		findings, err := w.lookAtAll(ctx)
-		switch {
-		case err != nil:
-			calm = 0
-		case len(findings) == 0:
-			if calm++; calm == 2 {
-				return nil
-			}
+		if err == nil && len(findings) == 0 {
+			calm++
 			continue
-		default:
-			calm = 0
 		}
+		calm = 0
 		if time.Now().After(deadline) {
 			w.mu.Lock()
 			w.report(findings...)
@@ -266,81 +280,77 @@ func (w *Watcher) rest(ctx context.Context) error {
 			return err
 		}
 	}
+	return nil
 }
 
 // lookAtAll reads everything and returns what would be wrong at rest.
-func (w *Watcher) lookAtAll(ctx context.Context) ([]finding, error) {
+func (w *watcher) lookAtAll(ctx context.Context) ([]finding, error) {
 	pods, err := listPods(ctx, w.client)
 	if err != nil {
 		return nil, err
 	}
-	held, err := w.allHeld(ctx)
+	given, err := w.allHeld(ctx)
 	if err != nil {
 		return nil, err
 	}
-	processes, err := living(w.cluster.Name())
+	processes, err := living(w.cluster)
 	if err != nil {
 		return nil, err
 	}
 	out := checkShares(w.devices, pods)
 	for _, p := range pods {
 		out = append(out, checkAssignment(w.devices, p)...)
-		out = append(out, checkRest(w.devices, p, held[p.node], processes)...)
+		out = append(out, checkRest(w.devices, pods, p, given[p.node], processes)...)
 	}
-	return out, nil
-}
-
-// checkRest checks one pod at rest.
-func checkRest(all devices, p pod, held []holding, processes []process) []finding {
-	switch {
-	case p.ended:
-		return nil
-	case p.deleting:
-		return []finding{{stuck, fmt.Sprintf("pod %v is still being deleted", p), true}}
-	case p.node == "" && p.waits == "":
-		return []finding{{stuck, fmt.Sprintf("pod %v is not bound, and nobody says why", p), true}}
-	case p.node == "":
-		return nil
-	case !p.ready && p.shape == "restarts":
-		return nil // it comes and goes
-	case !p.ready:
-		return []finding{{stuck, fmt.Sprintf("pod %v is bound to %s and does not run", p, p.node), true}}
-	}
-	out := checkKubelet(all, p, held)
-	out = append(out, checkEnvironment(p, processes)...)
-	if p.shape != "restarts" && p.shape != "ends" {
-		out = append(out, checkComplete(p, held, processes)...)
-	}
-	return out
+	return append(out, checkOrphans(pods, given)...), nil
 }
 
 // allHeld asks all kubelets what they have given, by node.
-func (w *Watcher) allHeld(ctx context.Context) (map[string][]holding, error) {
+func (w *watcher) allHeld(ctx context.Context) (map[string][]holding, error) {
 	out := make(map[string][]holding)
 	var mu sync.Mutex
 	group, ctx := errgroup.WithContext(ctx)
-	for _, k := range w.kubelets {
+	for _, node := range w.cluster.Nodes() {
 		group.Go(func() error {
-			held, err := k.held(ctx)
+			given, err := held(ctx, w.cluster, node)
 			mu.Lock()
 			defer mu.Unlock()
-			out[k.node] = held
+			out[node] = given
 			return err
 		})
 	}
 	return out, group.Wait()
 }
 
+// leak reports memory that is held for no pod.
+func (w *watcher) leak(format string, args ...any) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.report(finding{invariant: leaked, text: fmt.Sprintf(format, args...)})
+}
+
 // count returns how many violations there are, of the named invariants or of
 // all.
-func (w *Watcher) count(of ...invariant) int {
+func (w *watcher) count(of ...invariant) int {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	n := 0
-	for _, f := range w.violations {
-		if len(of) == 0 || slices.Contains(of, f.invariant) {
+	for _, v := range w.violations {
+		if len(of) == 0 || slices.Contains(of, v.invariant) {
 			n++
 		}
 	}
 	return n
+}
+
+// findings returns the violations with what has happened around them, and the
+// rest of what the watcher knows.
+func (w *watcher) findings() Findings {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	out := Findings{samples: w.samples, Overlaps: len(w.overlaps)}
+	for _, v := range w.violations {
+		out.Violations = append(out.Violations, v.String()+"\n"+w.journal.around(v.at, v.pods))
+	}
+	return out
 }

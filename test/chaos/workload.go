@@ -9,7 +9,6 @@ import (
 	"sync/atomic"
 	"time"
 
-	batchv1 "k8s.io/api/batch/v1"
 	v1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -24,8 +23,8 @@ type workload struct {
 	tracker *tracker
 	nodes   []string
 	seed    uint64
-	gate    *gate
 	created atomic.Int64
+	calls   sync.RWMutex // held for writing, it keeps calls back: see pause
 }
 
 // run keeps a number of places busy until ctx ends.
@@ -67,8 +66,8 @@ func (w *workload) pod(ctx context.Context, r *rand.Rand, name string) {
 	}
 	waiting, cancel := context.WithTimeout(ctx, patience)
 	// Some are deleted before they run, and some before they are bound.
-	w.tracker.wait(waiting, name, func(s seen, exists bool) bool {
-		return exists && s.uid == uid && (s.started || s.ended)
+	w.tracker.wait(waiting, func(pods map[string]seen) bool {
+		return pods[name].uid == uid && (pods[name].started || pods[name].ended)
 	})
 	cancel()
 	sleep(ctx, life)
@@ -83,10 +82,9 @@ func (w *workload) pod(ctx context.Context, r *rand.Rand, name string) {
 			err = w.delete(ctx, name, uid, new(int64(0)))
 		}
 	}
-	if err != nil {
-		return
+	if err == nil {
+		w.tracker.wait(ctx, func(pods map[string]seen) bool { return pods[name].uid != uid })
 	}
-	w.tracker.wait(ctx, name, func(s seen, exists bool) bool { return !exists || s.uid != uid })
 }
 
 func (w *workload) create(ctx context.Context, pod *v1.Pod) (types.UID, error) {
@@ -138,12 +136,11 @@ func (w *workload) job(ctx context.Context, r *rand.Rand, name string) {
 		return
 	}
 	w.created.Add(int64(*job.Spec.Completions))
-	done := func(j *batchv1.Job) bool { return j.Status.Succeeded == *job.Spec.Completions }
 	for deadline := time.Now().Add(life); time.Now().Before(deadline) && ctx.Err() == nil; sleep(ctx, time.Second) {
 		call, cancel := context.WithTimeout(ctx, callTimeout)
 		now, err := jobs.Get(call, name, metav1.GetOptions{})
 		cancel()
-		if err == nil && done(now) {
+		if err == nil && now.Status.Succeeded == *job.Spec.Completions {
 			break
 		}
 	}
@@ -153,17 +150,21 @@ func (w *workload) job(ctx context.Context, r *rand.Rand, name string) {
 	})
 }
 
-// try repeats a call until it is answered: the API server may be down. Nothing
-// is called while the workload rests.
+// pause keeps the workload from making and deleting anything until resume is
+// called. It returns when no such call is under way.
+func (w *workload) pause() (resume func()) {
+	w.calls.Lock()
+	return w.calls.Unlock
+}
+
+// try repeats a call until it is answered: the API server may be down.
 func (w *workload) try(ctx context.Context, call func(context.Context) error) error {
 	for {
-		if err := w.gate.enter(ctx); err != nil {
-			return err
-		}
+		w.calls.RLock()
 		one, cancel := context.WithTimeout(ctx, callTimeout)
 		err := call(one)
 		cancel()
-		w.gate.leave()
+		w.calls.RUnlock()
 		if err == nil || apierrors.IsNotFound(err) || apierrors.IsConflict(err) || apierrors.IsInvalid(err) {
 			return err
 		}
@@ -181,53 +182,4 @@ func sleep(ctx context.Context, d time.Duration) {
 	case <-ctx.Done():
 	case <-timer.C:
 	}
-}
-
-// gate lets calls through or holds them back.
-type gate struct {
-	mu     sync.Mutex
-	open   chan struct{} // closed while calls may pass
-	inside sync.WaitGroup
-}
-
-func newGate() *gate {
-	g := &gate{open: make(chan struct{})}
-	close(g.open)
-	return g
-}
-
-func (g *gate) enter(ctx context.Context) error {
-	for {
-		g.mu.Lock()
-		open := g.open
-		select {
-		case <-open:
-			g.inside.Add(1)
-			g.mu.Unlock()
-			return nil
-		default:
-		}
-		g.mu.Unlock()
-		select {
-		case <-ctx.Done():
-			return ctx.Err()
-		case <-open:
-		}
-	}
-}
-
-func (g *gate) leave() { g.inside.Done() }
-
-// shut holds calls back, and returns when none is under way.
-func (g *gate) shut() {
-	g.mu.Lock()
-	g.open = make(chan struct{})
-	g.mu.Unlock()
-	g.inside.Wait()
-}
-
-func (g *gate) lift() {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	close(g.open)
 }

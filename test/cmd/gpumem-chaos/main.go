@@ -22,9 +22,8 @@ import (
 
 	"github.com/gpumem/gpumem/test/chaos"
 	"github.com/gpumem/gpumem/test/cluster"
+	"github.com/gpumem/gpumem/test/stack"
 )
-
-const name = "chaos"
 
 func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
@@ -42,19 +41,17 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 		fmt.Fprintln(stderr, "usage: gpumem-chaos [flags] [failover]")
 		flags.PrintDefaults()
 	}
-	duration := flags.Duration("duration", 10*time.Minute, "how long the chaos goes on")
-	seed := flags.Uint64("seed", 0, "seed of the random choices (default: another each time)")
-	nodes := flags.Int("nodes", 3, "number of nodes")
+	config := chaos.Config{Name: "chaos", Log: stack.Progress(stderr)}
+	flags.Uint64Var(&config.Seed, "seed", rand.Uint64N(1<<32), "seed of the random choices (default: another each time)")
+	flags.BoolVar(&config.KeepLogs, "keep-logs", false, "keep the logs of all parts, also when all is well")
+	duration := flags.Duration("duration", 10*time.Minute, "how long the chaos goes on, rests included")
+	nodes := flags.Int("nodes", 3, "number of nodes of the chaos")
 	pods := flags.Int("pods", 500, "number of pods in the burst of the failover")
-	keepLogs := flags.Bool("keep-logs", false, "keep the logs of all parts, also when all is well")
 	if err := flags.Parse(args); err != nil {
 		if errors.Is(err, flag.ErrHelp) {
 			return nil
 		}
 		return err
-	}
-	if *seed == 0 {
-		*seed = uint64(rand.Uint32())
 	}
 	if err := cluster.CheckHost(); err != nil {
 		return fmt.Errorf("this machine cannot run the cluster: %w", err)
@@ -64,10 +61,10 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 		if *nodes < 1 {
 			return fmt.Errorf("-nodes=%d: want at least 1", *nodes)
 		}
-		report, err := chaos.Run(ctx, chaos.Config{Name: name, Duration: *duration, Seed: *seed, Nodes: *nodes, KeepLogs: *keepLogs, Log: stderr})
+		report, err := chaos.Run(ctx, chaos.RunConfig{Config: config, Duration: *duration, Nodes: *nodes})
 		return finish(stdout, report, report.OK(), err)
 	case flags.NArg() == 1 && flags.Arg(0) == "failover":
-		report, err := chaos.Failover(ctx, chaos.FailoverConfig{Name: name, Pods: *pods, Seed: *seed, KeepLogs: *keepLogs, Log: stderr})
+		report, err := chaos.Failover(ctx, chaos.FailoverConfig{Config: config, Pods: *pods})
 		return finish(stdout, report, report.OK(), err)
 	default:
 		flags.Usage()
