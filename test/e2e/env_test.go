@@ -120,13 +120,18 @@ func (e *env) pod(name string, units int64, more ...func(*v1.Pod)) *v1.Pod {
 		Spec: v1.PodSpec{
 			SchedulerName:                 "gpumem-scheduler",
 			TerminationGracePeriodSeconds: new(int64(1)),
-			Containers:                    []v1.Container{stack.SampleContainer("main", units)},
+			Containers:                    []v1.Container{sample("main", units)},
 		},
 	}
 	for _, change := range more {
 		change(pod)
 	}
 	return pod
+}
+
+// sample is a container of the sample image.
+func sample(name string, units int64, args ...string) v1.Container {
+	return stack.SampleContainer(name, units, args...)
 }
 
 func onNode(node string) func(*v1.Pod) {

@@ -295,13 +295,16 @@ func (e *env) ofGPUShare(name string, units int64, index int) *v1.Pod {
 func (e *env) killContainersOf(name string) {
 	e.Helper()
 	pod := e.get(name)
+	processes, err := e.cluster.ContainerProcesses("sample")
+	if err != nil {
+		e.Fatal(err)
+	}
 	killed := 0
-	for _, pid := range e.processes(pod.Spec.NodeName, "sample") {
-		cgroup, err := os.ReadFile(fmt.Sprintf("/proc/%d/cgroup", pid))
-		if err != nil || !strings.Contains(string(cgroup), "pod"+string(pod.UID)) {
+	for _, p := range processes {
+		if p.Pod != pod.UID {
 			continue
 		}
-		if err := syscall.Kill(pid, syscall.SIGKILL); err != nil {
+		if err := p.Signal(syscall.SIGKILL); err != nil {
 			e.Fatalf("kill a container of %s: %v", name, err)
 		}
 		killed++

@@ -7,8 +7,6 @@ import (
 	"github.com/google/go-cmp/cmp"
 	v1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-
-	"github.com/gpumem/gpumem/test/stack"
 )
 
 // The demo's nodes: node1 has two T4 of 14 usable GiB each, node2 an A100 of 79
@@ -100,10 +98,10 @@ func TestContainersOfOnePodShareItsGPU(t *testing.T) {
 	e := setup(t)
 	always := v1.ContainerRestartPolicyAlways
 	e.create(e.pod("mixed", 0, func(pod *v1.Pod) {
-		sidecar := stack.SampleContainer("sidecar", 1)
+		sidecar := sample("sidecar", 1)
 		sidecar.RestartPolicy = &always
-		pod.Spec.InitContainers = []v1.Container{sidecar, stack.SampleContainer("prepare", 3, "-exit-after=100ms")}
-		pod.Spec.Containers = []v1.Container{stack.SampleContainer("one", 1), stack.SampleContainer("two", 2), stack.SampleContainer("none", 0)}
+		pod.Spec.InitContainers = []v1.Container{sidecar, sample("prepare", 3, "-exit-after=100ms")}
+		pod.Spec.Containers = []v1.Container{sample("one", 1), sample("two", 2), sample("none", 0)}
 	}))
 	pod := e.running("mixed")
 	uuids := e.agree("mixed", "sidecar", "one", "two")
