@@ -124,6 +124,51 @@ func TestInPlaceOfGPUShare(t *testing.T) {
 		e.gone("nine")
 	})
 	t.Run("what is made for gpushare works", e.testGPUSharesSample)
+	t.Run("gpumem's extender runs where gpushare's was", e.testExtenderForGPUShare)
+	t.Run("but a reboot ends what gpushare has placed", func(t *testing.T) {
+		if err := e.cluster.Kill(e.ctx, "kubelet@node1"); err != nil {
+			t.Fatal(err)
+		}
+		e.killContainersOf("old-b")
+		if err := e.cluster.StartProcess("kubelet@node1"); err != nil {
+			t.Fatal(err)
+		}
+		if err := e.cluster.WaitReady(e.ctx); err != nil {
+			t.Fatal(err)
+		}
+		e.eventually("the kubelet has refused it", func() (bool, string) {
+			pod := e.get("old-b")
+			return pod.Status.Phase == v1.PodFailed && pod.Status.Reason == "UnexpectedAdmissionError", pod.Status.Reason + ": " + pod.Status.Message
+		})
+		e.eventually("its memory is free", func() (bool, string) {
+			got := e.books()["node1"][e.uuid("node1", 0)]
+			return got == 0, fmt.Sprint(got)
+		})
+	})
+}
+
+// testExtenderForGPUShare has the extender run as the manifest for that says, on
+// a node that is called one of the control plane.
+func (e *env) testExtenderForGPUShare(t *testing.T) {
+	kubectl := func(args ...string) string {
+		t.Helper()
+		out, err := suite.stack.Kubectl(e.ctx, e.cluster, args...)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return out
+	}
+	const role, account = "node-role.kubernetes.io/control-plane", "system:serviceaccount:gpumem-system:gpumem-gpushare-extender"
+	manifest := suite.stack.SchedulerFile("gpushare-extender.yaml")
+	kubectl("label", "node", "node2", role+"=")
+	defer kubectl("label", "node", "node2", role+"-")
+	kubectl("apply", "--filename", manifest)
+	defer kubectl("delete", "--filename", manifest)
+	kubectl("rollout", "status", "daemonset/gpumem-gpushare-extender", "--namespace", "gpumem-system", "--timeout=1m")
+	kubectl("auth", "can-i", "create", "pods", "--subresource=binding", "--all-namespaces", "--as", account)
+	if log := kubectl("logs", "daemonset/gpumem-gpushare-extender", "--namespace", "gpumem-system"); strings.Contains(log, "forbidden") {
+		t.Errorf("it lacks rights:\n%s", log)
+	}
 }
 
 // testGPUSharesSample runs pods that know nothing of gpumem by the cluster's own

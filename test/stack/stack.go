@@ -83,6 +83,11 @@ func (s *Stack) Sample(name string) string {
 	return filepath.Join(s.root, "config", "samples", name)
 }
 
+// SchedulerFile returns a file of config/scheduler.
+func (s *Stack) SchedulerFile(name string) string {
+	return filepath.Join(s.root, "config", "scheduler", name)
+}
+
 // LoadImages puts the images of gpumem, of kube-scheduler and of the sample on
 // all nodes.
 func (s *Stack) LoadImages(ctx context.Context, c *cluster.Cluster) error {
