@@ -80,6 +80,7 @@ type parts struct {
 	node   *nodepods.Node
 	plugin *deviceplugin.Plugin
 	runner *deviceplugin.Runner
+	cores  *deviceplugin.Runner // nil where they are not offered
 	count  *deviceplugin.Runner // of the resource that counts GPUs; nil unless names are gpushare's
 
 	metrics http.Handler
@@ -99,7 +100,7 @@ func start(ctx context.Context, log *zap.Logger, opts options) (err error) {
 	if err != nil {
 		return err
 	}
-	kubelet, err := podresources.New(filepath.Join(opts.kubeletDir, "pod-resources", "kubelet.sock"), string(names.GPUMem()))
+	kubelet, err := podresources.New(filepath.Join(opts.kubeletDir, "pod-resources", "kubelet.sock"), string(names.GPUMem()), string(names.GPUCore()))
 	if err != nil {
 		return err
 	}
@@ -125,6 +126,9 @@ func start(ctx context.Context, log *zap.Logger, opts options) (err error) {
 	// Before the first probe nobody is to hear that there is no GPU.
 	group.Go(func() error { return p.whenProbed(ctx, func() error { return p.node.Run(ctx, p.plugin.Inventory) }) })
 	group.Go(func() error { return p.whenProbed(ctx, func() error { return p.runner.Run(ctx) }) })
+	if p.cores != nil {
+		group.Go(func() error { return p.whenProbed(ctx, func() error { return p.cores.Run(ctx) }) })
+	}
 	if p.count != nil {
 		group.Go(func() error { return p.whenProbed(ctx, func() error { return p.count.Run(ctx) }) })
 	}
@@ -164,10 +168,13 @@ func newParts(log *zap.Logger, opts options, names api.Names, client kubernetes.
 	registry := metrics.NewRegistry()
 	p.metrics = metrics.Handler(registry)
 	p.plugin = deviceplugin.New(cfg, p.prober, p.pods, kubelet, events, metrics.NewDevicePlugin(registry), log.Named("plugin"))
-	sockets := filepath.Join(opts.kubeletDir, "device-plugins")
-	p.runner = deviceplugin.NewRunner(sockets, string(names.GPUMem()), p.plugin, log.Named("runner"))
+	dir := filepath.Join(opts.kubeletDir, "device-plugins")
+	p.runner = deviceplugin.NewRunner(dir, string(names.GPUMem()), p.plugin, log.Named("runner"))
+	if opts.cores {
+		p.cores = deviceplugin.NewRunner(dir, string(names.GPUCore()), p.plugin.Cores(), log.Named("runner"))
+	}
 	if names.GPUShare() {
-		p.count = deviceplugin.NewRunner(sockets, string(names.GPUCount()), deviceplugin.NewCount(p.plugin.Inventory), log.Named("runner"))
+		p.count = deviceplugin.NewRunner(dir, string(names.GPUCount()), deviceplugin.NewCount(p.plugin.Inventory), log.Named("runner"))
 	}
 	return p, nil
 }
@@ -209,6 +216,9 @@ func (p *parts) checks() []serve.Check {
 		{Name: "pods", Missing: p.pods.Missing},
 		{Name: "kubelet", Missing: p.runner.Missing},
 		{Name: "inventory", Missing: p.node.Missing},
+	}
+	if p.cores != nil {
+		checks = append(checks, serve.Check{Name: "kubelet, gpu-core", Missing: p.cores.Missing})
 	}
 	if p.count != nil {
 		checks = append(checks, serve.Check{Name: "kubelet, gpu-count", Missing: p.count.Missing})

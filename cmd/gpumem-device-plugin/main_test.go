@@ -82,7 +82,7 @@ func TestWithNothingAround(t *testing.T) {
 	go func() {
 		err := run(ctx, []string{
 			"--node-name=n1", "--nvml-library=" + filepath.Join(dir, "absent.so"), "--kubelet-dir=" + dir,
-			"--probe-listen=127.0.0.1:0", "--kubeconfig=" + kubeconfig,
+			"--cores", "--probe-listen=127.0.0.1:0", "--kubeconfig=" + kubeconfig,
 		}, io.Discard, stderr)
 		done <- err
 		_ = stderr.Close()
@@ -124,6 +124,7 @@ func TestWithNothingAround(t *testing.T) {
 		"[+] gpus (none: NVIDIA's library cannot be loaded from " + filepath.Join(dir, "absent.so"),
 		"[-] pods: the pods of node n1 have not been listed yet",
 		"[-] kubelet: ",
+		"[-] kubelet, gpu-core: ",
 		"[-] inventory: node n1 has not been read yet",
 	} {
 		if !strings.Contains(body, want) {

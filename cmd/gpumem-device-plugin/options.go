@@ -33,6 +33,7 @@ type options struct {
 	nodeName string
 	domain   string
 
+	cores         bool
 	unitMiB       int64
 	reserveMiB    int64
 	nvmlLibrary   string
@@ -104,6 +105,7 @@ func (o *options) parse(args []string, stdout io.Writer) error {
 func (o *options) addFlags(f *pflag.FlagSet) {
 	f.StringVar(&o.nodeName, "node-name", o.nodeName, "`name` of the node; default: the environment variable NODE_NAME")
 	f.StringVar(&o.domain, "resource-domain", o.domain, "`domain` of the extended resources and annotations")
+	f.BoolVar(&o.cores, "cores", o.cores, "offer the cores of the GPUs as a resource beside their memory, 100 of each GPU")
 	f.Int64Var(&o.unitMiB, "unit-mib", o.unitMiB, "`MiB` of GPU memory that one unit of the resource stands for")
 	f.Int64Var(&o.reserveMiB, "reserve-mib", o.reserveMiB, "`MiB` of each GPU that are kept from pods, beside what the driver keeps for itself")
 	f.StringVar(&o.nvmlLibrary, "nvml-library", o.nvmlLibrary, "`file` to load NVML from; empty: look for libnvidia-ml.so.1 under --driver-root")

@@ -26,7 +26,12 @@ type Pod struct {
 type Held struct {
 	Namespace, Name string // of the pod
 	Container       string
-	Slots           []gpu.SlotID
+	Slots           []gpu.SlotID // of memory and of cores
+}
+
+// Has reports whether slots of the resource are among them.
+func (h Held) Has(r gpu.Resource) bool {
+	return slices.ContainsFunc(h.Slots, func(id gpu.SlotID) bool { return id.Resource() == r })
 }
 
 // State is what is known on a node at one moment.
@@ -34,7 +39,7 @@ type State struct {
 	Inventory gpu.Inventory
 	Slots     *gpu.Slots // of Inventory
 	Pods      []Pod      // bound to this node and not terminal
-	Held      []Held     // of the shared resource
+	Held      []Held     // of the shared resources
 
 	// Known are the pods that the kubelet lists, as namespace/name, with
 	// something held or without; nil when it cannot be asked. It lists a pod
@@ -49,48 +54,76 @@ type State struct {
 // server's news of it may still be on its way.
 var ErrNoPod = errors.New("no pod that waits on this node asks for this amount")
 
-// Grant is what a container gets.
+// Grant is what a container gets of one resource.
 type Grant struct {
-	Devices []gpu.Device // by index
-	Units   gpu.Units    // of each device
-	Slots   []gpu.SlotID // in the kubelet's order
+	Resource gpu.Resource
+	Devices  []gpu.Device // by index
+	Each     int          // slots of each device
+	Slots    []gpu.SlotID // in the kubelet's order
 }
 
-// Prefer returns which of the available slots the kubelet should give to a
-// container that wants size of them, those in must among them. The error is
-// ErrNoPod when it cannot be told yet for which pod the kubelet asks.
-func Prefer(s State, available, must []gpu.SlotID, size int) ([]gpu.SlotID, error) {
+// size is how many slots the kubelet gives in all.
+func (g Grant) size() int { return g.Each * len(g.Devices) }
+
+// Amount returns how many slots of a resource a container asks for.
+func Amount(r gpu.Resource, c placement.Container) int {
+	if r == gpu.Cores {
+		return c.Cores
+	}
+	return int(c.Units)
+}
+
+// Prefer returns which of the available slots of a resource the kubelet should
+// give to a container that wants size of them, those in must among them. The
+// error is ErrNoPod when it cannot be told yet for which pod the kubelet asks.
+func Prefer(s State, r gpu.Resource, available, must []gpu.SlotID, size int) ([]gpu.SlotID, error) {
 	if size <= 0 || len(must) > size {
 		return nil, fmt.Errorf("the kubelet asks for %d slots, %d of which it names", size, len(must))
 	}
 	s.Pods = s.planned()
-	free := s.usable(s.notHeld(available), must)
+	free := s.usable(r, s.notHeld(available), must)
 	if len(must) > 0 {
-		return s.extend(free, must, size)
+		return s.extend(r, free, must, size)
 	}
-	waiting := s.waitingFor(gpu.Units(size))
+	waiting := s.waitingFor(r, size)
 	for _, p := range waiting {
 		if ids, ok := take(free, nil, p.Assignment.Devices(), size); ok {
 			return ids, nil
 		}
-		if s.begun(p) {
-			return nil, s.refusal(waiting, size) // it cannot go to other GPUs than it has
+		if s.begun(p) || unseen(p) && !p.Assignment.None() {
+			return nil, s.refusal(r, waiting, size) // it cannot go to other GPUs than it has
 		}
 	}
 	for _, p := range waiting {
 		if !s.PlaceUnassigned {
 			break
 		}
-		if ids, ok := s.place(free, p, size); ok {
+		if ids, ok := s.place(r, free, p, size); ok {
 			return ids, nil
 		}
 	}
-	return nil, s.refusal(waiting, size)
+	return nil, s.refusal(r, waiting, size)
+}
+
+// unseen reports whether a pod that asks for both resources has a plain init
+// container. What that has got of the one does not show when the kubelet asks
+// for the other, so both answers must follow from what is written alone.
+func unseen(p Pod) bool {
+	return p.Request.Cores() > 0 && slices.ContainsFunc(p.Request.Containers, func(c placement.Container) bool {
+		return c.Kind == placement.Init
+	})
+}
+
+func (s State) format(r gpu.Resource, size int) string {
+	if r == gpu.Cores {
+		return fmt.Sprintf("%d%% of cores", size)
+	}
+	return gpu.Format(gpu.Units(size), s.Inventory.UnitMiB)
 }
 
 // refusal says why none of the pods that could be meant gets its slots.
-func (s State) refusal(waiting []Pod, size int) error {
-	amount := gpu.Format(gpu.Units(size), s.Inventory.UnitMiB)
+func (s State) refusal(r gpu.Resource, waiting []Pod, size int) error {
+	amount := s.format(r, size)
 	if len(waiting) == 0 {
 		return fmt.Errorf("%w: %s", ErrNoPod, amount)
 	}
@@ -210,8 +243,11 @@ func (s State) bySlot(available []gpu.SlotID) map[gpu.UUID][]gpu.SlotID {
 // usable is bySlot without the slots whose memory pods of gpushare use. The
 // kubelet counts those pods by IDs that are none of ours, and so takes as many of
 // ours for free as there are. What is in must stays.
-func (s State) usable(available, must []gpu.SlotID) map[gpu.UUID][]gpu.SlotID {
+func (s State) usable(r gpu.Resource, available, must []gpu.SlotID) map[gpu.UUID][]gpu.SlotID {
 	free := s.bySlot(available)
+	if r == gpu.Cores {
+		return free // gpushare has none
+	}
 	var holdings []placement.Holding
 	for _, h := range s.Held {
 		if h.byGPUShare() && !slices.ContainsFunc(s.Pods, h.of) {
@@ -241,7 +277,7 @@ func (s State) usable(available, must []gpu.SlotID) map[gpu.UUID][]gpu.SlotID {
 
 // extend adds slots to those that a pod's init containers have left it, from
 // the same GPUs.
-func (s State) extend(free map[gpu.UUID][]gpu.SlotID, must []gpu.SlotID, size int) ([]gpu.SlotID, error) {
+func (s State) extend(r gpu.Resource, free map[gpu.UUID][]gpu.SlotID, must []gpu.SlotID, size int) ([]gpu.SlotID, error) {
 	var devices []gpu.UUID
 	for _, id := range must {
 		d, err := s.Slots.Device(id)
@@ -255,7 +291,7 @@ func (s State) extend(free map[gpu.UUID][]gpu.SlotID, must []gpu.SlotID, size in
 	ids, ok := take(free, must, devices, size)
 	if !ok {
 		return nil, fmt.Errorf("the pod's init containers are on %v, which has no %s free for the container that follows",
-			devices, gpu.Format(gpu.Units(size), s.Inventory.UnitMiB))
+			devices, s.format(r, size))
 	}
 	return ids, nil
 }
@@ -292,11 +328,12 @@ func take(free map[gpu.UUID][]gpu.SlotID, must []gpu.SlotID, devices []gpu.UUID,
 }
 
 // place finds GPUs for a pod that has none, or whose own were taken by another.
-func (s State) place(free map[gpu.UUID][]gpu.SlotID, p Pod, size int) ([]gpu.SlotID, bool) {
+func (s State) place(r gpu.Resource, free map[gpu.UUID][]gpu.SlotID, p Pod, size int) ([]gpu.SlotID, bool) {
 	node := s.without(p)
-	share, _ := p.Request.Share()
+	units, cores := p.Request.Share()
+	share := Amount(r, placement.Container{Units: units, Cores: cores})
 	for i, d := range node.Devices {
-		if gpu.Units(len(free[d.UUID])) < share {
+		if len(free[d.UUID]) < share && !unseen(p) {
 			node.Devices[i].Healthy = false // the kubelet has not freed enough of it yet
 		}
 	}
@@ -333,11 +370,20 @@ func (s State) orphan(h Held) placement.Holding {
 	if h.byGPUShare() {
 		out.Request.Containers = []placement.Container{{Kind: placement.App, Units: gpu.Units(len(h.Slots))}}
 	}
-	free := s.bySlot(h.Slots)
+	held := s.bySlot(h.Slots)
 	for _, d := range s.Inventory.Devices {
-		if n := len(free[d.UUID]); n > 0 {
-			out.Assignment.Shares = append(out.Assignment.Shares, placement.Share{Device: d.UUID, Units: gpu.Units(n)})
+		if len(held[d.UUID]) == 0 {
+			continue
 		}
+		share := placement.Share{Device: d.UUID}
+		for _, id := range held[d.UUID] {
+			if id.Resource() == gpu.Cores {
+				share.Cores++
+			} else {
+				share.Units++
+			}
+		}
+		out.Assignment.Shares = append(out.Assignment.Shares, share)
 	}
 	return out
 }
@@ -347,10 +393,10 @@ func (s State) orphan(h Held) placement.Holding {
 // the oldest. Pods that the kubelet does not list yet are left out when there
 // is one that it does, and those that it has admitted when there is one that
 // it has not: if all are, it has lost its records and admits them again.
-func (s State) waitingFor(size gpu.Units) []Pod {
+func (s State) waitingFor(r gpu.Resource, size int) []Pod {
 	var pods []Pod
 	for _, p := range s.Pods {
-		if rest := s.unserved(p); len(rest) > 0 && rest[0].Units == size {
+		if rest := s.unserved(r, p); len(rest) > 0 && Amount(r, rest[0]) == size {
 			pods = append(pods, p)
 		}
 	}
@@ -392,14 +438,18 @@ func compareTrueFirst(a, b bool) int {
 	}
 }
 
-// unserved returns the containers of a pod that the kubelet has still to serve:
-// those after the last that holds something. A plain init container is among
-// them until the next has been served, for it never shows what it holds.
-func (s State) unserved(p Pod) []placement.Container {
-	rest := p.Request.Containers
-	for i, c := range p.Request.Containers {
-		if slices.ContainsFunc(s.Held, func(h Held) bool { return h.of(p) && h.Container == c.Name }) {
-			rest = p.Request.Containers[i+1:]
+// unserved returns the containers of a pod that ask for a resource and that the
+// kubelet has still to serve with it: those after the last that holds some. A
+// plain init container is among them until the next has been served, for it
+// never shows what it holds.
+func (s State) unserved(r gpu.Resource, p Pod) []placement.Container {
+	var rest []placement.Container
+	for _, c := range p.Request.Containers {
+		switch {
+		case slices.ContainsFunc(s.Held, func(h Held) bool { return h.of(p) && h.Container == c.Name && h.Has(r) }):
+			rest = nil
+		case Amount(r, c) > 0:
+			rest = append(rest, c)
 		}
 	}
 	return rest
@@ -422,46 +472,48 @@ func (h Held) byGPUShare() bool {
 
 func (h Held) of(p Pod) bool { return h.Namespace == p.Pod.Namespace && h.Name == p.Pod.Name }
 
-// Resolve reads the slots that the kubelet gives to a container. It fails for a
-// slot that is unknown or twice there, for a GPU that is not healthy, and when
-// several GPUs have unequal parts.
-func Resolve(s State, ids []gpu.SlotID) (Grant, error) {
+// Resolve reads the slots of a resource that the kubelet gives to a container.
+// It fails for a slot that is unknown, of the other resource or twice there,
+// for a GPU that is not healthy, and when several GPUs have unequal parts.
+func Resolve(s State, r gpu.Resource, ids []gpu.SlotID) (Grant, error) {
 	if len(ids) == 0 {
 		return Grant{}, errors.New("no slots are named")
 	}
-	units := make(map[gpu.UUID]gpu.Units)
+	parts := make(map[gpu.UUID]int)
 	seen := make(map[gpu.SlotID]bool, len(ids))
-	g := Grant{Slots: ids}
+	g := Grant{Resource: r, Slots: ids}
 	for _, id := range ids {
 		d, err := s.Slots.Device(id)
 		switch {
 		case err != nil:
 			return Grant{}, err
+		case id.Resource() != r:
+			return Grant{}, fmt.Errorf("slot %q is of the other resource", id)
 		case seen[id]:
 			return Grant{}, fmt.Errorf("slot %q is named twice", id)
 		case !d.Healthy:
 			return Grant{}, fmt.Errorf("GPU %d (%s) is not healthy: %s", d.Index, d.UUID, cmp.Or(d.Unhealthy, "no reason given"))
 		}
 		seen[id] = true
-		if units[d.UUID] == 0 {
+		if parts[d.UUID] == 0 {
 			g.Devices = append(g.Devices, d)
 		}
-		units[d.UUID]++
+		parts[d.UUID]++
 	}
 	slices.SortFunc(g.Devices, func(a, b gpu.Device) int { return cmp.Compare(a.Index, b.Index) })
-	g.Units = units[g.Devices[0].UUID]
+	g.Each = parts[g.Devices[0].UUID]
 	for _, d := range g.Devices {
-		if units[d.UUID] != g.Units {
-			return Grant{}, fmt.Errorf("the slots are of several GPUs in unequal parts (%s), and no pod may have that", parts(g.Devices, units))
+		if parts[d.UUID] != g.Each {
+			return Grant{}, fmt.Errorf("the slots are of several GPUs in unequal parts (%s), and no pod may have that", list(g.Devices, parts))
 		}
 	}
 	return g, nil
 }
 
-func parts(devices []gpu.Device, units map[gpu.UUID]gpu.Units) string {
+func list(devices []gpu.Device, parts map[gpu.UUID]int) string {
 	out := make([]string, 0, len(devices))
 	for _, d := range devices {
-		out = append(out, fmt.Sprintf("GPU%d %d", d.Index, units[d.UUID]))
+		out = append(out, fmt.Sprintf("GPU%d %d", d.Index, parts[d.UUID]))
 	}
 	return strings.Join(out, ", ")
 }
@@ -476,10 +528,9 @@ func Admit(s State, g Grant) error {
 			return fmt.Errorf("slot %s is held by container %s of pod %s/%s", g.Slots[i], h.Container, h.Namespace, h.Name)
 		}
 	}
-	size := g.Units * gpu.Units(len(g.Devices))
-	asking := s.asking(size)
+	asking := s.asking(g.Resource, g.size())
 	if len(asking) == 0 {
-		return fmt.Errorf("%w: %s", ErrNoPod, gpu.Format(size, s.Inventory.UnitMiB))
+		return fmt.Errorf("%w: %s", ErrNoPod, s.format(g.Resource, g.size()))
 	}
 	var first error
 	for _, p := range asking {
@@ -499,7 +550,7 @@ func (s State) admit(p Pod, g Grant) error {
 		return fmt.Errorf("pod %s is to have %d GPUs, and the kubelet took slots of %d", p.Pod, p.Request.GPUs(), len(g.Devices))
 	}
 	if s.written(p).None() && !s.PlaceUnassigned {
-		return s.refusal([]Pod{p}, int(g.Units)*len(g.Devices))
+		return s.refusal(g.Resource, []Pod{p}, g.size())
 	}
 	var given placement.Assignment
 	for _, d := range g.Devices {
@@ -514,10 +565,10 @@ func (s State) admit(p Pod, g Grant) error {
 // asking returns the pods that a container of that size could be of: those that
 // the kubelet lists, if there is one, and unlike waitingFor also one whose init
 // containers have been served without a trace.
-func (s State) asking(size gpu.Units) []Pod {
+func (s State) asking(r gpu.Resource, size int) []Pod {
 	var out []Pod
 	for _, p := range s.Pods {
-		if slices.ContainsFunc(s.unserved(p), func(c placement.Container) bool { return c.Units == size }) {
+		if slices.ContainsFunc(s.unserved(r, p), func(c placement.Container) bool { return Amount(r, c) == size }) {
 			out = append(out, p)
 		}
 	}
@@ -620,11 +671,12 @@ func Actual(s State, p Pod) (placement.Assignment, bool) {
 	return a, true
 }
 
-// Find returns the container that holds exactly these slots.
-func Find(held []Held, ids []gpu.SlotID) (Held, bool) {
+// Find returns the container that holds exactly these slots of a resource.
+func Find(held []Held, r gpu.Resource, ids []gpu.SlotID) (Held, bool) {
 	want := slices.Sorted(slices.Values(ids))
 	for _, h := range held {
-		if slices.Equal(slices.Sorted(slices.Values(h.Slots)), want) {
+		other := func(id gpu.SlotID) bool { return id.Resource() != r }
+		if slices.Equal(slices.DeleteFunc(slices.Sorted(slices.Values(h.Slots)), other), want) {
 			return h, true
 		}
 	}

@@ -36,6 +36,15 @@ func ids(device int, numbers ...int) []gpu.SlotID {
 	return out
 }
 
+// coreIDs are the same of its cores.
+func coreIDs(device int, numbers ...int) []gpu.SlotID {
+	var out []gpu.SlotID
+	for _, n := range numbers {
+		out = append(out, gpu.SlotID(fmt.Sprintf("%08d-c%d", device, n)))
+	}
+	return out
+}
+
 func app(name string, units gpu.Units) placement.Container {
 	return placement.Container{Name: name, Kind: placement.App, Units: units}
 }
@@ -84,15 +93,15 @@ func newCluster(t testing.TB, seed uint64, inv gpu.Inventory) *cluster {
 	c.kubelet = &kubelet{
 		random:    rand.New(rand.NewPCG(seed, 11)),
 		forgotten: make(map[gpu.SlotID]bool),
-		prefer: func(_ *kubelet, available, must []gpu.SlotID, size int) ([]gpu.SlotID, error) {
-			got, err := Prefer(c.state(), available, must, size)
+		prefer: func(r gpu.Resource, available, must []gpu.SlotID, size int) ([]gpu.SlotID, error) {
+			got, err := Prefer(c.state(), r, available, must, size)
 			if err == nil {
 				c.checkPreference(got, available, must, size)
 			}
 			return got, err
 		},
-		allocate: func(_ *kubelet, ids []gpu.SlotID) error {
-			g, err := Resolve(c.state(), ids)
+		allocate: func(r gpu.Resource, ids []gpu.SlotID) error {
+			g, err := Resolve(c.state(), r, ids)
 			if err != nil {
 				return err
 			}
@@ -100,7 +109,7 @@ func newCluster(t testing.TB, seed uint64, inv gpu.Inventory) *cluster {
 		},
 	}
 	for _, d := range inv.Devices {
-		c.kubelet.slots = append(c.kubelet.slots, slots.Of(d.UUID)...)
+		c.kubelet.slots = slices.Concat(c.kubelet.slots, slots.Of(gpu.Memory, d.UUID), slots.Of(gpu.Cores, d.UUID))
 	}
 	return c
 }
@@ -162,13 +171,18 @@ func (c *cluster) write(correction Correction) {
 }
 
 // on returns the units that a pod really holds of each GPU.
-func (c *cluster) on(name string) []gpu.Units {
+func (c *cluster) on(name string) []gpu.Units { return c.slotsOn(gpu.Memory, name) }
+
+func (c *cluster) slotsOn(r gpu.Resource, name string) []gpu.Units {
 	out := make([]gpu.Units, len(c.inv.Devices))
 	for _, p := range c.pods {
 		if p.Pod.Name != name {
 			continue
 		}
 		for _, id := range c.kubelet.all(p.Pod) {
+			if id.Resource() != r {
+				continue
+			}
 			if id.GPUShare() { // the container got what was written, not what the ID says
 				out[p.Indexes[0]]++
 				continue
@@ -282,10 +296,10 @@ func TestTwoEqualPodsTakenForOneAnother(t *testing.T) {
 	req := ask(app("a", 5), app("b", 3))
 	c := newCluster(t, 1, inventory(8, 8, 8))
 	c.pods = []Pod{pod("first", req, 0), pod("second", req, 1), pod("third", req, 2)}
-	c.kubelet.prefer = func(_ *kubelet, available, must []gpu.SlotID, size int) ([]gpu.SlotID, error) {
+	c.kubelet.prefer = func(r gpu.Resource, available, must []gpu.SlotID, size int) ([]gpu.SlotID, error) {
 		s := c.state()
 		s.Known = nil
-		return Prefer(s, available, must, size)
+		return Prefer(s, r, available, must, size)
 	}
 	c.mustAdmit("third") // the kubelet asks for 5, and first is the likeliest
 	if diff := cmp.Diff([]gpu.Units{8, 0, 0}, c.on("third")); diff != "" {
@@ -379,8 +393,92 @@ func TestAPodOverTwoGPUs(t *testing.T) {
 	c.mustAdmit("p")
 	c.correct()
 	c.want("p", []gpu.Units{4, 0, 4}, 0, 2)
-	if err := Admit(c.state(), Grant{Devices: c.inv.Devices[:1], Units: 6}); err == nil {
+	if err := Admit(c.state(), Grant{Devices: c.inv.Devices[:1], Each: 6}); err == nil {
 		t.Error("a grant of one GPU is admitted for a pod of two that has been served")
+	}
+}
+
+func cored(c placement.Container, cores int) placement.Container {
+	c.Cores = cores
+	return c
+}
+
+func TestMemoryAndCoresAreOfTheSameGPU(t *testing.T) {
+	tests := map[string]placement.Request{
+		"one container":                         ask(cored(app("a", 2), 40)),
+		"a container of each kind":              ask(cored(sidecar("s", 1), 10), cored(initial("i", 3), 20), cored(app("a", 2), 40)),
+		"an init container with more":           ask(cored(initial("i", 3), 60), cored(app("a", 2), 40)),
+		"an init container with memory alone":   ask(initial("i", 3), cored(app("a", 4), 40)),
+		"cores of the second container alone":   ask(app("a", 2), cored(app("b", 2), 40)),
+		"cores of the first and third":          ask(cored(app("a", 1), 20), app("b", 2), cored(app("c", 1), 20)),
+		"an init container that asks for cores": ask(cored(initial("i", 2), 50), app("a", 2)),
+	}
+	for name, req := range tests {
+		for _, count := range []int{1, 2} {
+			t.Run(fmt.Sprint(name, ", over ", count), func(t *testing.T) {
+				req := req
+				req.Count = count
+				if count == 2 {
+					req.Containers = slices.Clone(req.Containers)
+					for i := range req.Containers {
+						req.Containers[i].Units *= 2
+					}
+				}
+				for seed := range uint64(40) { // the kubelet's order is another each time
+					c := newCluster(t, seed, inventory(8, 8, 8))
+					devices := []int{1, 2}[:count]
+					c.pods = []Pod{pod("p", req, devices...), pod("stray", ask(cored(app("a", 1), 40)))}
+					if count == 2 && slices.ContainsFunc(req.Containers, func(c placement.Container) bool { return c.Kind == placement.Init }) {
+						continue // see pkg/api
+					}
+					c.mustAdmit("p")
+					for i, units := range c.slotsOn(gpu.Memory, "p") {
+						cores := c.slotsOn(gpu.Cores, "p")[i]
+						if on := slices.Contains(devices, i); (units > 0) != on || (cores > 0) != on {
+							t.Fatalf("seed %d: %d units and %d%% of GPU %d", seed, units, cores, i)
+						}
+					}
+					if got := Reconcile(c.state()); len(got) > 0 && slices.ContainsFunc(got, func(c Correction) bool { return c.Pod.Pod.Name == "p" }) {
+						t.Fatalf("seed %d: %v is to be corrected", seed, got)
+					}
+				}
+			})
+		}
+	}
+}
+
+func TestStraysGetMemoryAndCoresOfOneGPU(t *testing.T) {
+	for seed := range uint64(40) {
+		c := newCluster(t, seed, inventory(4, 8, 8))
+		c.pods = []Pod{
+			pod("planned", ask(cored(app("a", 1), 60)), 0), // there would be room for the memory
+			pod("stray", ask(cored(app("a", 2), 60))),
+		}
+		c.mustAdmit("stray", "planned")
+		c.correct()
+		c.want("stray", []gpu.Units{0, 2, 0}, 1)
+		if diff := cmp.Diff([]gpu.Units{0, 60, 0}, c.slotsOn(gpu.Cores, "stray")); diff != "" {
+			t.Errorf("cores (-want +got):\n%s", diff)
+		}
+	}
+}
+
+func TestCoresOfAnotherGPUThanMemoryAreRefused(t *testing.T) {
+	c := newCluster(t, 1, inventory(4, 4))
+	c.pods = []Pod{pod("p", ask(cored(app("a", 2), 40)), 0)}
+	s := c.state()
+	s.Held = []Held{{"ns", "p", "a", ids(0, 0, 1)}}
+	grant := Grant{Resource: gpu.Cores, Devices: c.inv.Devices[1:], Each: 40}
+	if err := Admit(s, grant); err == nil || !strings.Contains(err.Error(), "pod ns/p is on GPU [GPU-00000000], and the kubelet took slots of [GPU-00000001]") {
+		t.Errorf("Admit: %v, want that p is elsewhere", err)
+	}
+	grant.Devices = c.inv.Devices[:1]
+	if err := Admit(s, grant); err != nil {
+		t.Errorf("Admit: %v", err)
+	}
+	grant.Each = 30
+	if err := Admit(s, grant); !errors.Is(err, ErrNoPod) || !strings.Contains(err.Error(), "30% of cores") {
+		t.Errorf("Admit: %v, want that nobody asks for 30%% of cores", err)
 	}
 }
 
@@ -410,10 +508,10 @@ func TestAContainerStaysWithItsPod(t *testing.T) {
 	s := c.state()
 	s.Held = []Held{{Namespace: "ns", Name: "p", Container: "a", Slots: ids(0, 0, 1)}}
 	available := slices.Concat(ids(0, 2, 3), ids(1, 0, 1, 2, 3, 4, 5, 6, 7))
-	if got, err := Prefer(s, available, nil, 3); err == nil {
+	if got, err := Prefer(s, gpu.Memory, available, nil, 3); err == nil {
 		t.Errorf("Prefer = %v for a container whose pod's GPU has 2 left, want an error", got)
 	}
-	g, err := Resolve(s, ids(1, 0, 1, 2))
+	g, err := Resolve(s, gpu.Memory, ids(1, 0, 1, 2))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -446,14 +544,14 @@ func TestPreferErrors(t *testing.T) {
 	}
 	for name, tc := range tests {
 		t.Run(name, func(t *testing.T) {
-			got, err := Prefer(c.state(), tc.available, tc.must, tc.size)
+			got, err := Prefer(c.state(), gpu.Memory, tc.available, tc.must, tc.size)
 			if err == nil || !strings.Contains(err.Error(), tc.want) || errors.Is(err, ErrNoPod) != tc.noPod {
 				t.Errorf("Prefer = %v, %v, want an error with %q", got, err, tc.want)
 			}
 		})
 	}
 	t.Run("a slot of a GPU that has gone is passed over", func(t *testing.T) {
-		got, err := Prefer(c.state(), slices.Concat(ids(7, 0, 1), []gpu.SlotID{"?"}, ids(0, 3, 1, 2)), nil, 2)
+		got, err := Prefer(c.state(), gpu.Memory, slices.Concat(ids(7, 0, 1), []gpu.SlotID{"?"}, ids(0, 3, 1, 2)), nil, 2)
 		if diff := cmp.Diff(ids(0, 1, 2), got); diff != "" || err != nil {
 			t.Errorf("Prefer: %v (-want +got):\n%s", err, diff)
 		}
@@ -465,7 +563,7 @@ func TestPreferErrors(t *testing.T) {
 func TestAPodWhoseGPUTheKubeletHasNotFreedYetGoesToAnother(t *testing.T) {
 	c := newCluster(t, 1, inventory(4, 4))
 	c.pods = []Pod{pod("p", ask(app("a", 2)), 0), pod("q", ask(app("b", 1)), 0)}
-	got, err := Prefer(c.state(), slices.Concat(ids(0, 3), ids(1, 0, 1, 2, 3)), nil, 2)
+	got, err := Prefer(c.state(), gpu.Memory, slices.Concat(ids(0, 3), ids(1, 0, 1, 2, 3)), nil, 2)
 	if diff := cmp.Diff(ids(1, 0, 1), got); diff != "" || err != nil {
 		t.Errorf("Prefer: %v (-want +got):\n%s", err, diff)
 	}
@@ -478,7 +576,7 @@ func TestSlotsThatAnotherContainerHoldsAreNotTaken(t *testing.T) {
 	c.pods = []Pod{pod("p", ask(app("a", 3)), 0), pod("q", ask(app("a", 2)), 0)}
 	s := c.state()
 	s.Held = []Held{{"ns", "p", "a", ids(0, 0, 1, 2)}}
-	got, err := Prefer(s, ids(0, 0, 1, 2, 3, 4, 5), nil, 2)
+	got, err := Prefer(s, gpu.Memory, ids(0, 0, 1, 2, 3, 4, 5), nil, 2)
 	if diff := cmp.Diff(ids(0, 3, 4), got); diff != "" || err != nil {
 		t.Errorf("Prefer: %v (-want +got):\n%s", err, diff)
 	}
@@ -490,7 +588,7 @@ func TestSlotsThatAnotherContainerHoldsAreNotTaken(t *testing.T) {
 		"held": {ids(0, 2, 3), "slot 00000000-2 is held by container a of pod ns/p"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			g, err := Resolve(s, tc.ids)
+			g, err := Resolve(s, gpu.Memory, tc.ids)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -538,7 +636,7 @@ func TestPreferGuesses(t *testing.T) {
 			for _, k := range tc.known {
 				s.Known[k] = true
 			}
-			got, err := Prefer(s, slices.Concat(ids(1, 3, 2), ids(0, 3, 2)), nil, 2)
+			got, err := Prefer(s, gpu.Memory, slices.Concat(ids(1, 3, 2), ids(0, 3, 2)), nil, 2)
 			if diff := cmp.Diff(ids(tc.want, 2, 3), got); diff != "" || err != nil {
 				t.Errorf("Prefer: %v (-want +got):\n%s", err, diff)
 			}
@@ -557,11 +655,11 @@ func TestResolve(t *testing.T) {
 	tests := map[string]struct {
 		ids     []gpu.SlotID
 		want    []int // GPUs
-		units   gpu.Units
+		each    int
 		wantErr string
 	}{
-		"slots of one GPU":              {ids: ids(1, 3, 0), want: []int{1}, units: 2},
-		"equal parts, by index":         {ids: slices.Concat(ids(1, 3, 0), ids(0, 1, 2)), want: []int{0, 1}, units: 2},
+		"slots of one GPU":              {ids: ids(1, 3, 0), want: []int{1}, each: 2},
+		"equal parts, by index":         {ids: slices.Concat(ids(1, 3, 0), ids(0, 1, 2)), want: []int{0, 1}, each: 2},
 		"no slots":                      {wantErr: "no slots are named"},
 		"unequal parts":                 {ids: slices.Concat(ids(1, 3), ids(0, 1, 2)), wantErr: "of several GPUs in unequal parts (GPU0 2, GPU1 1)"},
 		"a slot twice":                  {ids: ids(1, 3, 3), wantErr: `slot "00000001-3" is named twice`},
@@ -569,11 +667,12 @@ func TestResolve(t *testing.T) {
 		"a GPU that the node has not":   {ids: ids(9, 0), wantErr: "does not have"},
 		"a slot past the end of a GPU":  {ids: ids(1, 4), wantErr: "past the end"},
 		"something that is not an ID":   {ids: []gpu.SlotID{"nvidia0"}, wantErr: "not of the form"},
+		"slots of the other resource":   {ids: coreIDs(1, 4), wantErr: `slot "00000001-c4" is of the other resource`},
 		"an unhealthy GPU among others": {ids: slices.Concat(ids(0, 0), ids(2, 0)), wantErr: "not healthy"},
 	}
 	for name, tc := range tests {
 		t.Run(name, func(t *testing.T) {
-			got, err := Resolve(s, tc.ids)
+			got, err := Resolve(s, gpu.Memory, tc.ids)
 			if tc.wantErr != "" {
 				if err == nil || !strings.Contains(err.Error(), tc.wantErr) {
 					t.Errorf("Resolve = %v, %v, want an error with %q", got, err, tc.wantErr)
@@ -584,7 +683,7 @@ func TestResolve(t *testing.T) {
 			for _, i := range tc.want {
 				want.Devices = append(want.Devices, inv.Devices[i])
 			}
-			want.Units, want.Slots = tc.units, tc.ids
+			want.Each, want.Slots = tc.each, tc.ids
 			if diff := cmp.Diff(want, got); diff != "" || err != nil {
 				t.Errorf("Resolve: %v (-want +got):\n%s", err, diff)
 			}
@@ -597,14 +696,14 @@ func TestAdmitRefuses(t *testing.T) {
 	two := ask(app("a", 4))
 	two.Count = 2
 	c.pods = []Pod{pod("p", two, 0, 1)}
-	one := Grant{Devices: c.inv.Devices[:1], Units: 4}
+	one := Grant{Devices: c.inv.Devices[:1], Each: 4}
 	if err := Admit(c.state(), one); err == nil || !strings.Contains(err.Error(), "pod ns/p is to have 2 GPUs, and the kubelet took slots of 1") {
 		t.Errorf("Admit of one GPU for a pod of two: %v", err)
 	}
-	if err := Admit(c.state(), Grant{Devices: c.inv.Devices, Units: 2}); err != nil {
+	if err := Admit(c.state(), Grant{Devices: c.inv.Devices, Each: 2}); err != nil {
 		t.Errorf("Admit of both: %v", err)
 	}
-	if err := Admit(c.state(), Grant{Devices: c.inv.Devices, Units: 3}); !errors.Is(err, ErrNoPod) {
+	if err := Admit(c.state(), Grant{Devices: c.inv.Devices, Each: 3}); !errors.Is(err, ErrNoPod) {
 		t.Errorf("Admit of what nobody asks for: %v, want ErrNoPod", err)
 	}
 	c.pods = append(c.pods, pod("later", ask(app("a", 4)), 0))
@@ -616,12 +715,15 @@ func TestAdmitRefuses(t *testing.T) {
 }
 
 func TestFind(t *testing.T) {
-	held := []Held{{"ns", "p", "a", ids(0, 0, 1)}, {"ns", "p", "b", ids(0, 2)}}
-	if got, ok := Find(held, ids(0, 1, 0)); !ok || got.Container != "a" {
+	held := []Held{{"ns", "p", "a", slices.Concat(coreIDs(0, 3), ids(0, 0, 1))}, {"ns", "p", "b", ids(0, 2)}}
+	if got, ok := Find(held, gpu.Cores, coreIDs(0, 3)); !ok || got.Container != "a" {
+		t.Errorf("Find = %v, %t, want container a", got, ok)
+	}
+	if got, ok := Find(held, gpu.Memory, ids(0, 1, 0)); !ok || got.Container != "a" {
 		t.Errorf("Find = %v, %t, want container a", got, ok)
 	}
 	for _, other := range [][]gpu.SlotID{ids(0, 0), ids(0, 0, 1, 2), nil} {
-		if got, ok := Find(held, other); ok {
+		if got, ok := Find(held, gpu.Memory, other); ok {
 			t.Errorf("Find(%v) = %v, want none", other, got)
 		}
 	}

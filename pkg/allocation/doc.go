@@ -9,7 +9,9 @@
 // given already is told by its PodResources API, sidecars and app containers by
 // name, plain init containers not at all. That API lists a pod from the moment
 // before its admission, so the pod in question is as a rule the only one on the
-// list that lacks something. Slot IDs name their GPU. So:
+// list that lacks something. Memory and cores of a container are asked for one
+// after the other, in either order, and the first shows on the list when the
+// second is asked for. Slot IDs name their GPU and their resource. So:
 //
 //   - Prefer guesses for which waiting pod the kubelet asks, from the amount and
 //     from what each pod has got already, and answers with IDs of that pod's GPU.
@@ -20,7 +22,8 @@
 //
 // # Invariants
 //
-//   - A container's slots are all of its pod's GPUs, in equal parts.
+//   - A container's slots are all of its pod's GPUs, in equal parts, of memory
+//     and of cores.
 //   - A wrong guess exchanges pods that are interchangeable (the scheduler side
 //     lets no others wait here together): the one takes the other's GPU, and the
 //     other has its plan from then on. So no GPU ever holds more than was
@@ -56,6 +59,12 @@
 // nobody knows which it is.
 //
 // # Limits
+//
+// What a plain init container has got of the one resource does not show when the
+// kubelet asks for the other. The GPU of a pod that has both a plain init
+// container and cores is therefore the one that is written of it, or where the
+// same choice leads again; when the kubelet has not freed enough of that one
+// yet, the pod is refused.
 //
 // PodResources names pods without their UID. What it lists of a pod is written
 // down once the kubelet has said (by the start time in the pod's status) that it

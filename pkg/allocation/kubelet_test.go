@@ -10,8 +10,8 @@ import (
 )
 
 // kubelet is the part of the kubelet that this package deals with, told by its
-// rules: k8s.io/kubernetes/pkg/kubelet/cm/devicemanager, v1.36.3. It has one
-// device plugin, which answers as ours does.
+// rules: k8s.io/kubernetes/pkg/kubelet/cm/devicemanager, v1.36.3. It has two
+// resources, whose plugin answers as ours does.
 type kubelet struct {
 	random *rand.Rand
 	slots  []gpu.SlotID // as the plugin has listed them
@@ -22,8 +22,8 @@ type kubelet struct {
 	// last counted what is free (UpdateAllocatedDevices), until it counts again.
 	forgotten map[gpu.SlotID]bool
 
-	prefer   func(k *kubelet, available, must []gpu.SlotID, size int) ([]gpu.SlotID, error)
-	allocate func(k *kubelet, ids []gpu.SlotID) error
+	prefer   func(r gpu.Resource, available, must []gpu.SlotID, size int) ([]gpu.SlotID, error)
+	allocate func(r gpu.Resource, ids []gpu.SlotID) error
 }
 
 // admitted is a pod that the kubelet has heard of.
@@ -40,29 +40,35 @@ func (k *kubelet) admit(ref placement.PodRef, req placement.Request) (map[string
 	k.pods = append(k.pods, p) // PodResources lists the pod from here on
 	reuse := make(map[gpu.SlotID]bool)
 	for _, c := range req.Containers {
-		ids, err := k.serve(reuse, int(c.Units))
-		if err != nil {
-			k.remove(ref) // the pod has failed, and is not active any more
-			return nil, fmt.Errorf("container %s: %w", c.Name, err)
-		}
-		p.slots[c.Name] = ids
-		countsMeanwhile := k.random.IntN(8) == 0
-		for _, id := range ids {
-			reuse[id] = c.Kind == placement.Init
-			k.forgotten[id] = countsMeanwhile && c.Kind != placement.Init
-		}
 		if c.Kind != placement.Init {
 			p.names = append(p.names, c.Name)
+		}
+		// The order of the resources is that of a map.
+		for _, r := range [][]gpu.Resource{{gpu.Memory, gpu.Cores}, {gpu.Cores, gpu.Memory}}[k.random.IntN(2)] {
+			if Amount(r, c) == 0 {
+				continue
+			}
+			ids, err := k.serve(r, reuse, Amount(r, c))
+			if err != nil {
+				k.remove(ref) // the pod has failed, and is not active any more
+				return nil, fmt.Errorf("container %s: %w", c.Name, err)
+			}
+			p.slots[c.Name] = append(p.slots[c.Name], ids...)
+			countsMeanwhile := k.random.IntN(8) == 0
+			for _, id := range ids {
+				reuse[id] = c.Kind == placement.Init
+				k.forgotten[id] = countsMeanwhile && c.Kind != placement.Init
+			}
 		}
 	}
 	return p.slots, nil
 }
 
 // serve is devicesToAllocate and the call of Allocate that follows it.
-func (k *kubelet) serve(reuse map[gpu.SlotID]bool, size int) ([]gpu.SlotID, error) {
+func (k *kubelet) serve(r gpu.Resource, reuse map[gpu.SlotID]bool, size int) ([]gpu.SlotID, error) {
 	var must []gpu.SlotID
 	for id, ok := range reuse {
-		if ok {
+		if ok && id.Resource() == r {
 			must = append(must, id)
 		}
 	}
@@ -72,14 +78,14 @@ func (k *kubelet) serve(reuse map[gpu.SlotID]bool, size int) ([]gpu.SlotID, erro
 		// What init containers leave is taken first, in the order of a map,
 		// and no preference is asked for.
 		ids := must[:size]
-		return ids, k.allocate(k, ids)
+		return ids, k.allocate(r, ids)
 	}
-	available := slices.Concat(k.free(), must)
+	available := slices.Concat(k.free(r), must)
 	k.shuffle(available)
 	if len(available) < size {
 		return nil, fmt.Errorf("%d slots are wanted and %d available", size, len(available))
 	}
-	preferred, err := k.prefer(k, available, must, size)
+	preferred, err := k.prefer(r, available, must, size)
 	if err != nil {
 		return nil, err
 	}
@@ -90,14 +96,14 @@ func (k *kubelet) serve(reuse map[gpu.SlotID]bool, size int) ([]gpu.SlotID, erro
 			ids = append(ids, id)
 		}
 	}
-	return ids, k.allocate(k, ids)
+	return ids, k.allocate(r, ids)
 }
 
 func (k *kubelet) shuffle(ids []gpu.SlotID) {
 	k.random.Shuffle(len(ids), func(a, b int) { ids[a], ids[b] = ids[b], ids[a] })
 }
 
-func (k *kubelet) free() []gpu.SlotID {
+func (k *kubelet) free(r gpu.Resource) []gpu.SlotID {
 	taken := make(map[gpu.SlotID]bool)
 	for _, p := range k.pods {
 		for _, ids := range p.slots {
@@ -108,7 +114,7 @@ func (k *kubelet) free() []gpu.SlotID {
 	}
 	var out []gpu.SlotID
 	for _, id := range k.slots {
-		if !taken[id] {
+		if !taken[id] && id.Resource() == r {
 			out = append(out, id)
 		}
 	}
@@ -126,6 +132,9 @@ func (k *kubelet) podResources() (held []Held, known map[string]bool) {
 	for _, p := range k.pods {
 		known[p.pod.String()] = true
 		for _, name := range p.names {
+			if len(p.slots[name]) == 0 {
+				continue // it is listed, with nothing
+			}
 			held = append(held, Held{Namespace: p.pod.Namespace, Name: p.pod.Name, Container: name, Slots: p.slots[name]})
 		}
 	}

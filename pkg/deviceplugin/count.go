@@ -32,7 +32,7 @@ var errOnlyCounted = status.Error(codes.FailedPrecondition,
 
 // GetDevicePluginOptions implements pluginapi.DevicePluginServer.
 func (c *Count) GetDevicePluginOptions(context.Context, *pluginapi.Empty) (*pluginapi.DevicePluginOptions, error) {
-	return Options(), nil
+	return &pluginapi.DevicePluginOptions{GetPreferredAllocationAvailable: true}, nil
 }
 
 // ListAndWatch sends one device for each GPU, and again whenever they change.

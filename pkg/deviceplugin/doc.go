@@ -1,5 +1,6 @@
-// Package deviceplugin is the kubelet's device plugin for GPU memory
-// (k8s.io/kubelet/pkg/apis/deviceplugin/v1beta1): units of GPUs as devices.
+// Package deviceplugin is the kubelet's device plugin for GPU memory, and for
+// the cores beside it (k8s.io/kubelet/pkg/apis/deviceplugin/v1beta1): units and
+// per cent of GPUs as devices.
 //
 // # Protocol
 //
@@ -15,7 +16,8 @@
 //	                                             with which env?
 //	PreStartContainer(ids)                       at every start: whose are they really?
 //
-// and none of these names a pod. The plugin reads the kubelet's PodResources
+// and none of these names a pod. It asks so for memory and for cores, on a
+// socket each, in either order; PreStartContainer is for memory alone. The plugin reads the kubelet's PodResources
 // inside each, which tells for whom the kubelet can be asking, and, once IDs are
 // given, who holds them. What is found to differ from the pod's annotation is
 // corrected in PreStartContainer if the kubelet has reported by then that it has
@@ -40,6 +42,10 @@
 // kubelet has kept that plugin's reply, and starts it as before. After the node
 // has rebooted, the kubelet itself refuses such a pod, since nobody offers its
 // IDs any more.
+//
+// The answers about the two resources of a container are merged by the kubelet,
+// one before the other as it happens. So that about cores says nothing that the
+// other says too.
 //
 // The list carries no NUMA topology: the kubelet takes aligned IDs before it
 // looks at the preference, and the preference is what makes IDs and assignment

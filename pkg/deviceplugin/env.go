@@ -118,6 +118,13 @@ func response(g allocation.Grant, inv gpu.Inventory, cfg Config) *pluginapi.Cont
 	return out
 }
 
+// coreResponse tells the programs in a container of its share of cores, and no
+// more: what the container gets of its GPUs is told with the memory, and the
+// kubelet takes the one answer before the other as it happens.
+func coreResponse(g allocation.Grant, _ gpu.Inventory) *pluginapi.ContainerAllocateResponse {
+	return &pluginapi.ContainerAllocateResponse{Envs: map[string]string{"GPUMEM_CORE_PERCENT": strconv.Itoa(g.Each)}}
+}
+
 // environment returns the numbers of a grant, lists in the order of the GPUs'
 // indexes.
 func environment(g allocation.Grant, inv gpu.Inventory, frameworks []Framework) map[string]string {
@@ -129,7 +136,7 @@ func environment(g allocation.Grant, inv gpu.Inventory, frameworks []Framework) 
 		sizes = append(sizes, strconv.FormatInt(d.MemoryMiB, 10))
 		largest = max(largest, d.MemoryMiB)
 	}
-	limit := int64(g.Units) * inv.UnitMiB
+	limit := int64(g.Each) * inv.UnitMiB
 	// One fraction stands for all GPUs, so it is that of the largest.
 	share := fraction(limit, largest)
 	env := map[string]string{
@@ -161,7 +168,7 @@ func gpushareEnvironment(g allocation.Grant, inv gpu.Inventory) map[string]strin
 		indexes = append(indexes, strconv.Itoa(d.Index))
 		largest = max(largest, d.MemoryMiB)
 	}
-	granted := strconv.FormatInt(int64(g.Units), 10)
+	granted := strconv.Itoa(g.Each)
 	return map[string]string{
 		api.GPUShareIndex:     strings.Join(indexes, ","),
 		api.GPUSharePod:       granted,

@@ -37,7 +37,7 @@ func TestResponse(t *testing.T) {
 		want       *pluginapi.ContainerAllocateResponse
 	}{
 		{
-			name: "by environment, for all frameworks", grant: allocation.Grant{Devices: []gpu.Device{t4}, Units: 2}, unitMiB: 1024,
+			name: "by environment, for all frameworks", grant: allocation.Grant{Devices: []gpu.Device{t4}, Each: 2}, unitMiB: 1024,
 			strategy: Envvar, frameworks: "jax,pytorch,paddle",
 			want: &pluginapi.ContainerAllocateResponse{Envs: with(map[string]string{
 				"NVIDIA_VISIBLE_DEVICES":              "GPU-a",
@@ -47,7 +47,7 @@ func TestResponse(t *testing.T) {
 			})},
 		},
 		{
-			name: "by mounts, for none", grant: allocation.Grant{Devices: []gpu.Device{t4}, Units: 2}, unitMiB: 1024,
+			name: "by mounts, for none", grant: allocation.Grant{Devices: []gpu.Device{t4}, Each: 2}, unitMiB: 1024,
 			strategy: VolumeMounts, frameworks: "none",
 			want: &pluginapi.ContainerAllocateResponse{
 				Envs:   with(map[string]string{"NVIDIA_VISIBLE_DEVICES": "/var/run/nvidia-container-devices"}),
@@ -55,7 +55,7 @@ func TestResponse(t *testing.T) {
 			},
 		},
 		{
-			name: "by CDI", grant: allocation.Grant{Devices: []gpu.Device{t4}, Units: 2}, unitMiB: 1024,
+			name: "by CDI", grant: allocation.Grant{Devices: []gpu.Device{t4}, Each: 2}, unitMiB: 1024,
 			strategy: CDICRI, frameworks: "jax",
 			want: &pluginapi.ContainerAllocateResponse{
 				Envs:       with(map[string]string{"NVIDIA_VISIBLE_DEVICES": "void", "XLA_PYTHON_CLIENT_MEM_FRACTION": "0.1333"}),
@@ -63,7 +63,7 @@ func TestResponse(t *testing.T) {
 			},
 		},
 		{
-			name: "two unlike GPUs, by annotations: one fraction that suits both", grant: allocation.Grant{Devices: []gpu.Device{t4, a100}, Units: 8}, unitMiB: 256,
+			name: "two unlike GPUs, by annotations: one fraction that suits both", grant: allocation.Grant{Devices: []gpu.Device{t4, a100}, Each: 8}, unitMiB: 256,
 			strategy: CDIAnnotations, frameworks: "none",
 			want: &pluginapi.ContainerAllocateResponse{
 				Envs: map[string]string{
@@ -74,7 +74,7 @@ func TestResponse(t *testing.T) {
 			},
 		},
 		{
-			name: "next to nothing sets no framework to nothing", grant: allocation.Grant{Devices: []gpu.Device{a100}, Units: 1}, unitMiB: 1,
+			name: "next to nothing sets no framework to nothing", grant: allocation.Grant{Devices: []gpu.Device{a100}, Each: 1}, unitMiB: 1,
 			strategy: Envvar, frameworks: "jax,pytorch,paddle",
 			want: &pluginapi.ContainerAllocateResponse{Envs: map[string]string{
 				"NVIDIA_VISIBLE_DEVICES": "GPU-b", "GPUMEM_GPU_INDEX": "3", "GPUMEM_GPU_UUID": "GPU-b", "GPUMEM_GPU_MIB": "81920",
@@ -104,13 +104,13 @@ func TestGPUShareEnvironment(t *testing.T) {
 		unitMiB int64
 		want    map[string]string
 	}{
-		{"one GPU, all of its memory counted", allocation.Grant{Devices: []gpu.Device{t4}, Units: 3}, 1024, map[string]string{
+		{"one GPU, all of its memory counted", allocation.Grant{Devices: []gpu.Device{t4}, Each: 3}, 1024, map[string]string{
 			"ALIYUN_COM_GPU_MEM_IDX": "2", "ALIYUN_COM_GPU_MEM_POD": "3", "ALIYUN_COM_GPU_MEM_CONTAINER": "3", "ALIYUN_COM_GPU_MEM_DEV": "15",
 		}},
-		{"units of 1 MiB", allocation.Grant{Devices: []gpu.Device{t4}, Units: 3000}, 1, map[string]string{
+		{"units of 1 MiB", allocation.Grant{Devices: []gpu.Device{t4}, Each: 3000}, 1, map[string]string{
 			"ALIYUN_COM_GPU_MEM_IDX": "2", "ALIYUN_COM_GPU_MEM_POD": "3000", "ALIYUN_COM_GPU_MEM_CONTAINER": "3000", "ALIYUN_COM_GPU_MEM_DEV": "15360",
 		}},
-		{"two GPUs", allocation.Grant{Devices: []gpu.Device{t4, a100}, Units: 4}, 1024, map[string]string{
+		{"two GPUs", allocation.Grant{Devices: []gpu.Device{t4, a100}, Each: 4}, 1024, map[string]string{
 			"ALIYUN_COM_GPU_MEM_IDX": "2,3", "ALIYUN_COM_GPU_MEM_POD": "4", "ALIYUN_COM_GPU_MEM_CONTAINER": "4", "ALIYUN_COM_GPU_MEM_DEV": "80",
 		}},
 	} {

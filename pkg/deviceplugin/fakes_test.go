@@ -172,6 +172,12 @@ func (k *kubelet) list(name string) {
 func (k *kubelet) give(pod, container string, ids []string) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
+	for i, h := range k.held {
+		if h.Name == pod && h.Container == container {
+			k.held[i].Slots = slices.Concat(h.Slots, slotIDs(ids))
+			return
+		}
+	}
 	k.held = append(k.held, allocation.Held{Namespace: "ns", Name: pod, Container: container, Slots: slotIDs(ids)})
 }
 
@@ -298,7 +304,7 @@ func (n *node) free(but ...string) []string {
 	n.kubelet.mu.Lock()
 	defer n.kubelet.mu.Unlock()
 	var out []string
-	for _, d := range o.list().GetDevices() {
+	for _, d := range o.list(gpu.Memory).GetDevices() {
 		taken := slices.Contains(but, d.GetID()) || slices.ContainsFunc(n.kubelet.held, func(h allocation.Held) bool {
 			return slices.Contains(h.Slots, gpu.SlotID(d.GetID()))
 		})

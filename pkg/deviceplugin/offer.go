@@ -23,7 +23,7 @@ type offer struct {
 func newOffer(inv gpu.Inventory, reason string) offer {
 	nothing := func(why string) offer {
 		refused := len(inv.Devices) > 0
-		inv.Devices = nil
+		inv.Devices, inv.Links = nil, nil
 		slots, _ := gpu.NewSlots(inv) // of no device: nothing to fail
 		return offer{inventory: inv, slots: slots, why: why, refused: refused}
 	}
@@ -58,15 +58,15 @@ func smallestUnit(inv gpu.Inventory) int64 {
 	return gpu.SmallestUnit(usable, gpu.MessageLimit)
 }
 
-// list returns the offer as the kubelet takes it.
-func (o offer) list() *pluginapi.ListAndWatchResponse {
+// list returns what is offered of a resource as the kubelet takes it.
+func (o offer) list(r gpu.Resource) *pluginapi.ListAndWatchResponse {
 	out := &pluginapi.ListAndWatchResponse{}
 	for _, d := range o.inventory.Devices {
 		health := pluginapi.Unhealthy
 		if d.Healthy {
 			health = pluginapi.Healthy
 		}
-		for _, id := range o.slots.Of(d.UUID) {
+		for _, id := range o.slots.Of(r, d.UUID) {
 			out.Devices = append(out.Devices, &pluginapi.Device{ID: string(id), Health: health})
 		}
 	}

@@ -84,8 +84,9 @@ func DefaultConfig(node string) Config {
 	}
 }
 
-// Plugin answers the kubelet. Runner brings it to the kubelet, and Reconcile
-// runs beside it.
+// Plugin answers the kubelet about memory, and has a server of its own for
+// cores (Cores). Runner brings each to the kubelet, and Reconcile runs beside
+// them.
 type Plugin struct {
 	pluginapi.UnimplementedDevicePluginServer
 
@@ -113,26 +114,25 @@ func New(cfg Config, prober Prober, pods Pods, kubelet Kubelet, events Events, m
 	}
 }
 
-// Options returns what the kubelet is to know of the plugin.
-func Options() *pluginapi.DevicePluginOptions {
-	return &pluginapi.DevicePluginOptions{PreStartRequired: true, GetPreferredAllocationAvailable: true}
-}
-
 // GetDevicePluginOptions implements pluginapi.DevicePluginServer.
 func (p *Plugin) GetDevicePluginOptions(context.Context, *pluginapi.Empty) (*pluginapi.DevicePluginOptions, error) {
-	return Options(), nil
+	return &pluginapi.DevicePluginOptions{PreStartRequired: true, GetPreferredAllocationAvailable: true}, nil
 }
 
 // ListAndWatch sends what is offered, and again whenever that is something else.
 func (p *Plugin) ListAndWatch(_ *pluginapi.Empty, stream grpc.ServerStreamingServer[pluginapi.ListAndWatchResponse]) error {
+	return p.listAndWatch(gpu.Memory, stream)
+}
+
+func (p *Plugin) listAndWatch(r gpu.Resource, stream grpc.ServerStreamingServer[pluginapi.ListAndWatchResponse]) error {
 	var last *pluginapi.ListAndWatchResponse
 	for {
 		o, changed := p.offer()
-		if list := o.list(); last == nil || !proto.Equal(list, last) {
+		if list := o.list(r); last == nil || !proto.Equal(list, last) {
 			if err := stream.Send(list); err != nil {
 				return fmt.Errorf("send the devices: %w", err)
 			}
-			p.log.Info("devices sent", zap.String("node", p.cfg.Node), zap.Int("devices", len(o.inventory.Devices)), zap.Int("units", len(list.GetDevices())))
+			p.log.Info("devices sent", zap.String("node", p.cfg.Node), zap.Int("devices", len(o.inventory.Devices)), zap.Stringer("resource", r), zap.Int("slots", len(list.GetDevices())))
 			last = list
 		}
 		select {
@@ -146,9 +146,13 @@ func (p *Plugin) ListAndWatch(_ *pluginapi.Empty, stream grpc.ServerStreamingSer
 // GetPreferredAllocation steers the kubelet to the GPUs of the pod that it is
 // likely to be admitting.
 func (p *Plugin) GetPreferredAllocation(ctx context.Context, req *pluginapi.PreferredAllocationRequest) (*pluginapi.PreferredAllocationResponse, error) {
+	return p.preferredAllocation(ctx, gpu.Memory, req)
+}
+
+func (p *Plugin) preferredAllocation(ctx context.Context, r gpu.Resource, req *pluginapi.PreferredAllocationRequest) (*pluginapi.PreferredAllocationResponse, error) {
 	out := &pluginapi.PreferredAllocationResponse{}
 	for _, c := range req.GetContainerRequests() {
-		ids, err := p.prefer(ctx, slotIDs(c.GetAvailableDeviceIDs()), slotIDs(c.GetMustIncludeDeviceIDs()), int(c.GetAllocationSize()))
+		ids, err := p.prefer(ctx, r, slotIDs(c.GetAvailableDeviceIDs()), slotIDs(c.GetMustIncludeDeviceIDs()), int(c.GetAllocationSize()))
 		if err != nil {
 			return nil, asStatus(err)
 		}
@@ -158,12 +162,12 @@ func (p *Plugin) GetPreferredAllocation(ctx context.Context, req *pluginapi.Pref
 }
 
 // prefer waits for the pod to be known before it chooses without knowing it.
-func (p *Plugin) prefer(ctx context.Context, available, must []gpu.SlotID, size int) ([]gpu.SlotID, error) {
+func (p *Plugin) prefer(ctx context.Context, r gpu.Resource, available, must []gpu.SlotID, size int) ([]gpu.SlotID, error) {
 	waiting, cancel := context.WithTimeout(ctx, p.cfg.PodWait)
 	defer cancel()
 	for {
 		s, changed, _ := p.look(waiting)
-		ids, err := preferListed(s, available, must, size)
+		ids, err := preferListed(s, r, available, must, size)
 		if errors.Is(err, allocation.ErrNoPod) {
 			select {
 			case <-changed:
@@ -173,37 +177,38 @@ func (p *Plugin) prefer(ctx context.Context, available, must []gpu.SlotID, size 
 			if ctx.Err() != nil {
 				return nil, fmt.Errorf("the kubelet did not wait: %w", ctx.Err())
 			}
-			ids, err = p.lastResort(s, available, must, size)
+			ids, err = p.lastResort(s, r, available, must, size)
 		}
 		if err != nil {
-			p.refuse(s, gpu.Units(size), err)
+			p.refuse(s, r, size, err)
 			return nil, err
 		}
-		p.log.Debug("slots preferred", zap.String("node", p.cfg.Node), zap.Int("units", size), zap.Strings("devices", deviceNames(s, ids)))
+		p.log.Debug("slots preferred", zap.String("node", p.cfg.Node), zap.Stringer("resource", r), zap.Int("slots", size), zap.Strings("devices", deviceNames(s, ids)))
 		return ids, nil
 	}
 }
 
 // preferListed is allocation.Prefer, but says ErrNoPod when none of the pods
 // that the kubelet lists is waiting: it lists the one that it asks for.
-func preferListed(s allocation.State, available, must []gpu.SlotID, size int) ([]gpu.SlotID, error) {
+func preferListed(s allocation.State, r gpu.Resource, available, must []gpu.SlotID, size int) ([]gpu.SlotID, error) {
 	if s.Known != nil {
 		listed := s
 		listed.Pods = slices.DeleteFunc(slices.Clone(s.Pods), func(pod allocation.Pod) bool { return !s.Known[pod.Pod.String()] })
-		if ids, err := allocation.Prefer(listed, available, must, size); errors.Is(err, allocation.ErrNoPod) {
+		if ids, err := allocation.Prefer(listed, r, available, must, size); errors.Is(err, allocation.ErrNoPod) {
 			return ids, err
 		}
 	}
-	return allocation.Prefer(s, available, must, size)
+	return allocation.Prefer(s, r, available, must, size)
 }
 
-// lastResort chooses for a pod that has not become known in time.
-func (p *Plugin) lastResort(s allocation.State, available, must []gpu.SlotID, size int) ([]gpu.SlotID, error) {
-	ids, err := allocation.Prefer(s, available, must, size)
+// lastResort chooses for a pod that has not become known in time. It gets no
+// cores: nobody knows which GPU they would have to be of.
+func (p *Plugin) lastResort(s allocation.State, r gpu.Resource, available, must []gpu.SlotID, size int) ([]gpu.SlotID, error) {
+	ids, err := allocation.Prefer(s, r, available, must, size)
 	if !errors.Is(err, allocation.ErrNoPod) {
 		return ids, err
 	}
-	if !p.cfg.PlaceUnassigned {
+	if !p.placesUnknown(r) {
 		return nil, p.unknown(err)
 	}
 	stranger := allocation.Pod{Holding: placement.Holding{
@@ -212,7 +217,7 @@ func (p *Plugin) lastResort(s allocation.State, available, must []gpu.SlotID, si
 	}}
 	s.Pods = append(slices.Clone(s.Pods), stranger)
 	s.Known = nil
-	ids, err = allocation.Prefer(s, available, must, size)
+	ids, err = allocation.Prefer(s, r, available, must, size)
 	if err == nil {
 		p.log.Warn("placed without knowing the pod", zap.String("node", p.cfg.Node), zap.Int("units", size),
 			zap.Strings("devices", deviceNames(s, ids)), zap.Duration("waited", p.cfg.PodWait))
@@ -220,20 +225,32 @@ func (p *Plugin) lastResort(s allocation.State, available, must []gpu.SlotID, si
 	return ids, err
 }
 
+func (p *Plugin) placesUnknown(r gpu.Resource) bool { return p.cfg.PlaceUnassigned && r == gpu.Memory }
+
 func (p *Plugin) unknown(err error) error {
-	return fmt.Errorf("%w: the API server has not told of it in %s, and this node refuses pods that no scheduler of gpumem has placed", err, p.cfg.PodWait)
+	why := "this node refuses pods that no scheduler of gpumem has placed"
+	if p.cfg.PlaceUnassigned {
+		why = "cores go to a pod that is known to ask for memory beside them"
+	}
+	return fmt.Errorf("%w: the API server has not told of it in %s, and %s", err, p.cfg.PodWait, why)
 }
 
 // Allocate tells containers which GPUs they got.
 func (p *Plugin) Allocate(ctx context.Context, req *pluginapi.AllocateRequest) (*pluginapi.AllocateResponse, error) {
+	return p.allocate(ctx, gpu.Memory, req, func(g allocation.Grant, inv gpu.Inventory) *pluginapi.ContainerAllocateResponse {
+		return response(g, inv, p.cfg)
+	})
+}
+
+func (p *Plugin) allocate(ctx context.Context, r gpu.Resource, req *pluginapi.AllocateRequest, respond func(allocation.Grant, gpu.Inventory) *pluginapi.ContainerAllocateResponse) (*pluginapi.AllocateResponse, error) {
 	out := &pluginapi.AllocateResponse{}
 	for _, c := range req.GetContainerRequests() {
-		grant, inv, err := p.admit(ctx, slotIDs(c.GetDevicesIds()))
+		grant, inv, err := p.admit(ctx, r, slotIDs(c.GetDevicesIds()))
 		if err != nil {
 			return nil, asStatus(err)
 		}
-		p.log.Info("allocated", zap.String("node", p.cfg.Node), zap.Strings("devices", uuids(grant.Devices)), zap.Int64("units", int64(grant.Units)))
-		out.ContainerResponses = append(out.ContainerResponses, response(grant, inv, p.cfg))
+		p.log.Info("allocated", zap.String("node", p.cfg.Node), zap.Strings("devices", uuids(grant.Devices)), zap.Stringer("resource", r), zap.Int("slots", grant.Each))
+		out.ContainerResponses = append(out.ContainerResponses, respond(grant, inv))
 	}
 	p.Kick()
 	return out, nil
@@ -241,14 +258,14 @@ func (p *Plugin) Allocate(ctx context.Context, req *pluginapi.AllocateRequest) (
 
 // admit reads the slots that the kubelet took, and waits for the pod to be
 // known before it says that none asks for so much.
-func (p *Plugin) admit(ctx context.Context, ids []gpu.SlotID) (allocation.Grant, gpu.Inventory, error) {
+func (p *Plugin) admit(ctx context.Context, r gpu.Resource, ids []gpu.SlotID) (allocation.Grant, gpu.Inventory, error) {
 	waiting, cancel := context.WithTimeout(ctx, p.cfg.PodWait)
 	defer cancel()
 	for {
 		s, changed, _ := p.look(waiting)
-		grant, err := allocation.Resolve(s, ids)
+		grant, err := allocation.Resolve(s, r, ids)
 		if err != nil {
-			p.log.Warn("refused", zap.String("node", p.cfg.Node), zap.Int("units", len(ids)), zap.Error(err))
+			p.log.Warn("refused", zap.String("node", p.cfg.Node), zap.Stringer("resource", r), zap.Int("slots", len(ids)), zap.Error(err))
 			return allocation.Grant{}, gpu.Inventory{}, err
 		}
 		err = allocation.Admit(s, grant)
@@ -261,14 +278,14 @@ func (p *Plugin) admit(ctx context.Context, ids []gpu.SlotID) (allocation.Grant,
 			switch {
 			case ctx.Err() != nil:
 				err = fmt.Errorf("the kubelet did not wait: %w", ctx.Err())
-			case p.cfg.PlaceUnassigned:
+			case p.placesUnknown(r):
 				err = nil
 			default:
 				err = p.unknown(err)
 			}
 		}
 		if err != nil {
-			p.refuse(s, gpu.Units(len(ids)), err)
+			p.refuse(s, r, len(ids), err)
 			return allocation.Grant{}, gpu.Inventory{}, err
 		}
 		return grant, s.Inventory, nil
@@ -286,16 +303,16 @@ func (p *Plugin) PreStartContainer(ctx context.Context, req *pluginapi.PreStartC
 		p.log.Info("container of a pod starts that gpushare has placed", zap.String("node", p.cfg.Node), zap.Strings("slots", req.GetDevicesIds()))
 		return out, nil // with the environment that gpushare's plugin gave it
 	}
-	grant, err := allocation.Resolve(s, ids)
+	grant, err := allocation.Resolve(s, gpu.Memory, ids)
 	if err != nil {
 		return nil, asStatus(err)
 	}
 	if asked != nil {
 		return out, nil // logged; what the kubelet accounts is right all the same
 	}
-	held, ok := allocation.Find(s.Held, ids)
+	held, ok := allocation.Find(s.Held, gpu.Memory, ids)
 	if !ok { // a plain init container: the kubelet does not list those
-		p.log.Debug("container starts", zap.String("node", p.cfg.Node), zap.Strings("devices", uuids(grant.Devices)), zap.Int64("units", int64(grant.Units)))
+		p.log.Debug("container starts", zap.String("node", p.cfg.Node), zap.Strings("devices", uuids(grant.Devices)), zap.Int("units", grant.Each))
 		return out, nil
 	}
 	i := slices.IndexFunc(s.Pods, func(pod allocation.Pod) bool {
@@ -308,7 +325,7 @@ func (p *Plugin) PreStartContainer(ctx context.Context, req *pluginapi.PreStartC
 	}
 	pod := s.Pods[i]
 	p.log.Info("container starts", zap.String("node", p.cfg.Node), zap.Stringer("pod", pod.Pod), zap.String("uid", pod.Pod.UID),
-		zap.String("container", held.Container), zap.Strings("devices", uuids(grant.Devices)), zap.Int64("units", int64(grant.Units)))
+		zap.String("container", held.Container), zap.Strings("devices", uuids(grant.Devices)), zap.Int("units", grant.Each))
 	if actual, ok := allocation.Actual(s, pod); ok && len(actual.Shares) != pod.Request.GPUs() {
 		p.report(pod.Pod, mixed(pod, actual))
 		return nil, asStatus(errors.New(mixed(pod, actual)))
@@ -354,12 +371,13 @@ func (p *Plugin) recall(pods []allocation.Pod, held []allocation.Held) allocatio
 }
 
 // refuse logs a refusal, and tells the pod of it if it is clear which it is.
-func (p *Plugin) refuse(s allocation.State, size gpu.Units, err error) {
-	p.log.Warn("refused", zap.String("node", p.cfg.Node), zap.Int64("units", int64(size)), zap.Error(err))
+func (p *Plugin) refuse(s allocation.State, r gpu.Resource, size int, err error) {
+	p.log.Warn("refused", zap.String("node", p.cfg.Node), zap.Stringer("resource", r), zap.Int("slots", size), zap.Error(err))
 	var meant []placement.PodRef
 	for _, pod := range s.Pods {
-		asks := slices.ContainsFunc(pod.Request.Containers, func(c placement.Container) bool { return c.Units == size })
-		if asks && !holds(s, pod) && (s.Known == nil || s.Known[pod.Pod.String()]) {
+		asks := slices.ContainsFunc(pod.Request.Containers, func(c placement.Container) bool { return allocation.Amount(r, c) == size })
+		served := slices.ContainsFunc(s.Held, func(h allocation.Held) bool { return of(h, pod) && h.Has(r) })
+		if asks && !served && (s.Known == nil || s.Known[pod.Pod.String()]) {
 			meant = append(meant, pod.Pod)
 		}
 	}

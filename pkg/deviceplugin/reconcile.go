@@ -153,9 +153,11 @@ func mixed(pod allocation.Pod, actual placement.Assignment) string {
 
 // holds reports whether the kubelet has given the pod anything.
 func holds(s allocation.State, p allocation.Pod) bool {
-	return slices.ContainsFunc(s.Held, func(h allocation.Held) bool {
-		return h.Namespace == p.Pod.Namespace && h.Name == p.Pod.Name
-	})
+	return slices.ContainsFunc(s.Held, func(h allocation.Held) bool { return of(h, p) })
+}
+
+func of(h allocation.Held, p allocation.Pod) bool {
+	return h.Namespace == p.Pod.Namespace && h.Name == p.Pod.Name
 }
 
 // correct writes what a pod really has, or is to have, unless that is written

@@ -180,12 +180,16 @@ func (r *Runner) checkSelf(ctx context.Context, socket string) error {
 }
 
 func (r *Runner) register(ctx context.Context, kubelet string) error {
+	options, err := r.plugin.GetDevicePluginOptions(ctx, &pluginapi.Empty{})
+	if err != nil {
+		return err
+	}
 	return dial(ctx, kubelet, func(ctx context.Context, conn *grpc.ClientConn) error {
 		_, err := pluginapi.NewRegistrationClient(conn).Register(ctx, &pluginapi.RegisterRequest{
 			Version:      pluginapi.Version,
 			Endpoint:     r.socketName(),
 			ResourceName: r.resource,
-			Options:      Options(),
+			Options:      options,
 		})
 		return err
 	})

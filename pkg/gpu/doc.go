@@ -7,8 +7,9 @@
 //     it may change with a reboot.
 //   - Memory is counted in Units. One unit is Inventory.UnitMiB MiB; the devices
 //     of a node share the unit and may differ in everything else.
-//   - A slot is one unit of one device, as the kubelet sees it. Its ID names the
-//     device, so that a list of IDs is an assignment without any other record.
+//   - A slot is one unit of one device, or one per cent of its cores, as the
+//     kubelet sees it. Its ID names the device, so that a list of IDs is an
+//     assignment without any other record.
 //
 // # Decisions
 //

@@ -9,10 +9,38 @@ import (
 	"strings"
 )
 
-// SlotID is the ID under which the kubelet accounts for one unit of one
-// device: "<first hexadecimal digits of the UUID>-<n>", for example
-// "a1b2c3d4-11". IDs are unique in a node and the same after a reboot.
+// Resource is one of the two extended resources of which each GPU has some.
+type Resource uint8
+
+const (
+	Memory Resource = iota // units of its memory
+	Cores                  // per cent of its streaming multiprocessors
+)
+
+func (r Resource) String() string {
+	if r == Cores {
+		return "cores"
+	}
+	return "memory"
+}
+
+// SlotID is the ID under which the kubelet accounts for one unit, or for one
+// per cent of the cores, of one device: "<first hexadecimal digits of the
+// UUID>-<n>", for example "a1b2c3d4-11", or "a1b2c3d4-c11" of its cores. IDs
+// are unique in a node and the same after a reboot.
 type SlotID string
+
+// coreMark is what the number of a core begins with.
+const coreMark = "c"
+
+// Resource returns what the slot is a part of.
+func (id SlotID) Resource() Resource {
+	_, number, _ := strings.Cut(string(id), "-")
+	if strings.HasPrefix(number, coreMark) && !strings.Contains(number, "-") {
+		return Cores
+	}
+	return Memory
+}
 
 // GPUShare reports whether gpushare's device plugin made the ID, as
 // "<UUID>-_-<n>". The UUID in it does not tell the GPU: the kubelet took such IDs
@@ -71,20 +99,33 @@ func uuids(devices []Device) []UUID {
 	return out
 }
 
-// Of returns the slots of one device, in order: as many as its capacity. An
-// unknown device has none.
-func (s *Slots) Of(id UUID) []SlotID {
+// Of returns the slots of one device, in order: as many as it has of the
+// resource. An unknown device has none.
+func (s *Slots) Of(r Resource, id UUID) []SlotID {
 	for i, d := range s.devices {
 		if d.UUID != id {
 			continue
 		}
-		out := make([]SlotID, 0, max(0, d.Capacity))
-		for n := range d.Capacity {
-			out = append(out, SlotID(s.prefixes[i]+"-"+strconv.FormatInt(int64(n), 10)))
+		before := s.prefixes[i] + "-"
+		if r == Cores {
+			before += coreMark
+		}
+		out := make([]SlotID, 0, count(r, d))
+		for n := range count(r, d) {
+			out = append(out, SlotID(before+strconv.FormatInt(n, 10)))
 		}
 		return out
 	}
 	return nil
+}
+
+// count returns how many slots a device has: no cores without memory, for
+// nobody could use them.
+func count(r Resource, d Device) int64 {
+	if r == Cores && d.Capacity > 0 {
+		return CoresPerDevice
+	}
+	return max(0, int64(d.Capacity))
 }
 
 // Device returns the device that a slot belongs to. The error says what is
@@ -94,10 +135,11 @@ func (s *Slots) Device(id SlotID) (Device, error) {
 	if err != nil {
 		return Device{}, err
 	}
-	if d := s.devices[i]; n < int64(d.Capacity) {
-		return d, nil
+	d := s.devices[i]
+	if most := count(id.Resource(), d); n >= most {
+		return Device{}, fmt.Errorf("slot %q is past the end of GPU %s, which has %d of them", id, d.UUID, most)
 	}
-	return Device{}, fmt.Errorf("slot %q is past the end of GPU %s, which has %d units", id, s.devices[i].UUID, s.devices[i].Capacity)
+	return d, nil
 }
 
 func (s *Slots) split(id SlotID) (device int, n int64, err error) {
@@ -109,6 +151,7 @@ func (s *Slots) split(id SlotID) (device int, n int64, err error) {
 	if !ok {
 		return 0, 0, fmt.Errorf("slot %q names a GPU that this node does not have", id)
 	}
+	number = strings.TrimPrefix(number, coreMark)
 	n, err = strconv.ParseInt(number, 10, 32)
 	if err != nil || n < 0 || number != strconv.FormatInt(n, 10) {
 		return 0, 0, fmt.Errorf("slot %q does not end in a number", id)
@@ -116,7 +159,7 @@ func (s *Slots) split(id SlotID) (device int, n int64, err error) {
 	return device, n, nil
 }
 
-// Sort orders IDs by device and number, so that what is chosen from them does
+// Sort orders IDs of a resource by device and number, so that what is chosen from them does
 // not depend on the order in which the kubelet names them. IDs that belong to
 // no device come last.
 func (s *Slots) Sort(ids []SlotID) {

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"math"
 	"math/rand/v2"
+	"slices"
 	"strings"
 	"testing"
 
@@ -65,14 +66,14 @@ func TestSlotIDs(t *testing.T) {
 			s := mustSlots(t, tc.inv)
 			var got [][]SlotID
 			for _, d := range tc.inv.Devices {
-				got = append(got, s.Of(d.UUID))
+				got = append(got, s.Of(Memory, d.UUID))
 			}
 			if diff := cmp.Diff(tc.want, got); diff != "" {
 				t.Errorf("slots by device (-want +got):\n%s", diff)
 			}
 		})
 	}
-	if got := mustSlots(t, inventory()).Of("GPU-x"); got != nil {
+	if got := mustSlots(t, inventory()).Of(Memory, "GPU-x"); got != nil {
 		t.Errorf("an unknown device has slots %v", got)
 	}
 }
@@ -103,7 +104,7 @@ func TestSlotIDsAreStable(t *testing.T) {
 	before := mustSlots(t, inventory(a, b))
 	after := mustSlots(t, inventory(b, a)) // a reboot that changed the indexes
 	for _, d := range []Device{a, b} {
-		if diff := cmp.Diff(before.Of(d.UUID), after.Of(d.UUID)); diff != "" {
+		if diff := cmp.Diff(before.Of(Memory, d.UUID), after.Of(Memory, d.UUID)); diff != "" {
 			t.Errorf("slots of %s before and after a reboot (-before +after):\n%s", d.UUID, diff)
 		}
 	}
@@ -135,13 +136,35 @@ func TestSlotDeviceRefuses(t *testing.T) {
 		"a1b2c3d4-01":                      "does not end in a number",
 		"a1b2c3d4-1-1":                     "does not end in a number",
 		"a1b2c3d4-9999999999999999999999":  "does not end in a number",
-		"a1b2c3d4-12":                      "past the end",
+		"a1b2c3d4-c":                       "does not end in a number",
+		"a1b2c3d4-cc1":                     "does not end in a number",
+		"a1b2c3d4-c01":                     "does not end in a number",
+		"a1b2c3d4-c-1":                     "does not end in a number",
+		"a1b2c3d4-c100":                    "past the end of GPU GPU-a1b2c3d4-5e1d-0c3b-9a8f-7e6d5c4b3a29, which has 100 of them",
+		"a1b2c3d4-12":                      "past the end of GPU GPU-a1b2c3d4-5e1d-0c3b-9a8f-7e6d5c4b3a29, which has 12 of them",
 		"a1b2c3d4-2147483647":              "past the end",
 		"gpu-a1b2c3d4-1111-1111-1111-1111": "does not have",
 	} {
 		if d, err := s.Device(id); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("Device(%q) = %v, %v, want an error with %q", id, d.UUID, err, want)
 		}
+	}
+}
+
+func TestCoreSlots(t *testing.T) {
+	s := mustSlots(t, inventory(Device{UUID: a100("a1b2c3d4"), Capacity: 2}, Device{UUID: a100("b1b2c3d4")}))
+	ids := s.Of(Cores, a100("a1b2c3d4"))
+	if len(ids) != CoresPerDevice || ids[0] != "a1b2c3d4-c0" || ids[99] != "a1b2c3d4-c99" {
+		t.Errorf("the cores are %v", ids)
+	}
+	if got := s.Of(Cores, a100("b1b2c3d4")); len(got) > 0 {
+		t.Errorf("a GPU without a unit of memory has cores %v", got)
+	}
+	if got := SlotID("GPU-c1b2c3d4-5e1d-0c3b-9a8f-7e6d5c4b3a29-_-3").Resource(); got != Memory {
+		t.Errorf("a slot of gpushare is one of %s", got)
+	}
+	if d, err := s.Device("a1b2c3d4-c99"); err != nil || d.UUID != a100("a1b2c3d4") {
+		t.Errorf("Device = %v, %v", d.UUID, err)
 	}
 }
 
@@ -170,11 +193,14 @@ func FuzzSlots(f *testing.F) {
 		}
 		owner := make(map[SlotID]UUID)
 		for _, d := range inv.Devices {
-			ids := s.Of(d.UUID)
-			if len(ids) != max(0, int(d.Capacity)) {
-				t.Fatalf("%d slots of a device with %d units", len(ids), d.Capacity)
+			units, cores := s.Of(Memory, d.UUID), s.Of(Cores, d.UUID)
+			if len(units) != max(0, int(d.Capacity)) || len(cores) != 100 && len(units) > 0 || len(cores) > 0 && len(units) == 0 {
+				t.Fatalf("%d units and %d cores of a device with %d units", len(units), len(cores), d.Capacity)
 			}
-			for _, id := range ids {
+			for i, id := range slices.Concat(units, cores) {
+				if (id.Resource() == Cores) != (i >= len(units)) {
+					t.Fatalf("slot %q, the %d of %d units, is of resource %d", id, i, len(units), id.Resource())
+				}
 				if other, taken := owner[id]; taken {
 					t.Fatalf("slot %q is of %q and of %q", id, other, d.UUID)
 				}
@@ -195,7 +221,7 @@ func FuzzSlots(f *testing.F) {
 func message(s *Slots, inv Inventory) *pluginapi.ListAndWatchResponse {
 	var out pluginapi.ListAndWatchResponse
 	for _, d := range inv.Devices {
-		for _, id := range s.Of(d.UUID) {
+		for _, id := range s.Of(Memory, d.UUID) {
 			out.Devices = append(out.Devices, &pluginapi.Device{ID: string(id), Health: pluginapi.Unhealthy})
 		}
 	}

@@ -3,6 +3,7 @@ package podresources
 import (
 	"context"
 	"fmt"
+	"slices"
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials/insecure"
@@ -18,13 +19,13 @@ const maxMessage = 64 << 20
 
 // Client asks the kubelet.
 type Client struct {
-	conn     *grpc.ClientConn
-	resource string
+	conn      *grpc.ClientConn
+	resources []string
 }
 
-// New returns a client for one resource. It connects when it is first asked,
+// New returns a client for some resources. It connects when it is first asked,
 // and again whenever the kubelet has restarted.
-func New(socket, resource string) (*Client, error) {
+func New(socket string, resources ...string) (*Client, error) {
 	conn, err := grpc.NewClient("unix://"+socket,
 		grpc.WithTransportCredentials(insecure.NewCredentials()), // a unix socket
 		grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(maxMessage)),
@@ -34,13 +35,13 @@ func New(socket, resource string) (*Client, error) {
 	if err != nil {
 		return nil, fmt.Errorf("PodResources at %s: %w", socket, err)
 	}
-	return &Client{conn: conn, resource: resource}, nil
+	return &Client{conn: conn, resources: resources}, nil
 }
 
 // Close ends the connection.
 func (c *Client) Close() error { return c.conn.Close() }
 
-// List returns what containers hold of the resource, and the pods that the
+// List returns what containers hold of the resources, and the pods that the
 // kubelet lists at all, as namespace/name.
 func (c *Client) List(ctx context.Context) ([]allocation.Held, map[string]bool, error) {
 	answer, err := podresources.NewPodResourcesListerClient(c.conn).List(ctx, &podresources.ListPodResourcesRequest{})
@@ -66,7 +67,7 @@ func (c *Client) List(ctx context.Context) ([]allocation.Held, map[string]bool, 
 func (c *Client) slots(container *podresources.ContainerResources) []gpu.SlotID {
 	var out []gpu.SlotID
 	for _, d := range container.GetDevices() {
-		if d.GetResourceName() != c.resource {
+		if !slices.Contains(c.resources, d.GetResourceName()) {
 			continue
 		}
 		for _, id := range d.GetDeviceIds() {

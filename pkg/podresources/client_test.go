@@ -53,7 +53,7 @@ func serve(t *testing.T, socket string, k *kubelet) (stop func()) {
 
 func client(t *testing.T, socket string) *Client {
 	t.Helper()
-	c, err := New(socket, "gpumem.dev/gpu-mem")
+	c, err := New(socket, "gpumem.dev/gpu-mem", "gpumem.dev/gpu-core")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -84,6 +84,7 @@ func TestList(t *testing.T) {
 				devices("gpumem.dev/gpu-mem", "aaaaaaaa-0"), // the kubelet has one entry per ID
 				devices("nvidia.com/gpu", "GPU-x"),
 				devices("gpumem.dev/gpu-mem", "aaaaaaaa-1"),
+				devices("gpumem.dev/gpu-core", "aaaaaaaa-c7"),
 			}},
 			{Name: "logger"},
 		}},
@@ -94,7 +95,7 @@ func TestList(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	wantHeld := []allocation.Held{{Namespace: "ns", Name: "train", Container: "main", Slots: []gpu.SlotID{"aaaaaaaa-0", "aaaaaaaa-1"}}}
+	wantHeld := []allocation.Held{{Namespace: "ns", Name: "train", Container: "main", Slots: []gpu.SlotID{"aaaaaaaa-0", "aaaaaaaa-1", "aaaaaaaa-c7"}}}
 	if diff := cmp.Diff(wantHeld, held); diff != "" {
 		t.Errorf("held (-want +got):\n%s", diff)
 	}
