@@ -266,6 +266,36 @@ func TestADaemonSetHasAPodOnEachNode(t *testing.T) {
 	}
 }
 
+func TestARequestTranslatedFromHAMi(t *testing.T) {
+	e := setup(t)
+	e.apply("from-hami.yaml")
+	var name string
+	e.eventually("the deployment has a pod", func() (bool, string) {
+		list, err := e.client.CoreV1().Pods(e.namespace).List(e.ctx, metav1.ListOptions{LabelSelector: "app=from-hami"})
+		if err != nil || len(list.Items) != 1 {
+			return false, fmt.Sprint(len(list.Items), err)
+		}
+		name = list.Items[0].Name
+		return true, ""
+	})
+	pod := e.running(name)
+	gpus := e.agree(name, "serve")
+	if len(gpus) != 2 || pod.Spec.NodeName != "node1" {
+		t.Errorf("on %v of %s, want the two T4 of node1", gpus, pod.Spec.NodeName)
+	}
+	for _, gpu := range gpus {
+		if got := e.books()["node1"][gpu]; got != 3 {
+			t.Errorf("the books have %d units on %s, want 3", got, gpu)
+		}
+	}
+	if got := e.environment(name, "serve")["GPUMEM_LIMIT_MIB"]; got != "3072" {
+		t.Errorf("it is told of %s MiB, want 3072 of each GPU", got)
+	}
+	if err := e.client.AppsV1().Deployments(e.namespace).Delete(e.ctx, "from-hami", metav1.DeleteOptions{}); err != nil {
+		t.Error(err)
+	}
+}
+
 func TestAPodResizedInPlaceKeepsItsGPU(t *testing.T) {
 	e := setup(t)
 	e.create(e.pod("resized", 3, func(pod *v1.Pod) {
