@@ -64,13 +64,13 @@ func (v Verdict) String() string {
 	case NoDevices:
 		return "the node offers no GPU memory: its device plugin has found no GPU, or has not reported yet"
 	case WeakerEnforcement:
-		return fmt.Sprintf("wants enforcement %s; this node has %s", v.Request.Enforcement, cmp.Or(v.Node.Enforcement, gpu.EnforcementAdvisory))
+		return fmt.Sprintf("wants enforcement %s; this node has %s: ask for that, or for none", v.Request.Enforcement, cmp.Or(v.Node.Enforcement, gpu.EnforcementAdvisory))
 	case NoSuchDevice:
-		return fmt.Sprintf("wants a GPU that matches %s; this node has %s", globs(v.Request), models(v.Node))
+		return fmt.Sprintf("wants a GPU that matches %s; this node has %s: change %s", globs(v.Request), models(v.Node), v.globbed())
 	case TooLarge:
 		return fmt.Sprintf("%s; the largest that qualifies here has %s: ask for less, or for more GPUs", need, v.largest())
 	case TooFew:
-		return fmt.Sprintf("%s; large enough here: %d", need, v.largeEnough())
+		return fmt.Sprintf("%s; large enough here: %d: ask for fewer GPUs, or for less on each", need, v.largeEnough())
 	case Unhealthy, Occupied:
 		return need + "; " + v.devices() + v.anywhere()
 	case Fragmented:
@@ -163,6 +163,18 @@ func (v Verdict) largeEnough() (n int) {
 		}
 	}
 	return n
+}
+
+// globbed names the annotations that the globs are from.
+func (v Verdict) globbed() string {
+	switch {
+	case len(v.Request.UUIDs) == 0:
+		return "gpu-model"
+	case len(v.Request.Models) == 0:
+		return "gpu-uuid"
+	default:
+		return "gpu-model or gpu-uuid"
+	}
 }
 
 func globs(r Request) string { return strings.Join(slices.Concat(r.Models, r.UUIDs), ",") }

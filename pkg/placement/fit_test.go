@@ -88,7 +88,7 @@ func TestFit(t *testing.T) {
 		},
 		"the node enforces less than is demanded": {
 			req: ask(1, enforced(gpu.EnforcementKernel)), node: node(two), want: WeakerEnforcement, unresolvable: true,
-			wantSentence: "wants enforcement kernel; this node has advisory",
+			wantSentence: "wants enforcement kernel; this node has advisory: ask for that, or for none",
 		},
 		"the node enforces more than is demanded": {
 			req:  ask(1, enforced(gpu.EnforcementMPS)),
@@ -97,11 +97,11 @@ func TestFit(t *testing.T) {
 		},
 		"no GPU of the model": {
 			req: ask(1, globsOf("H100*", "!*PCIe")), node: node(inventory(device(0, 10), device(1, 10), device(2, 15, model("Tesla T4")))), want: NoSuchDevice, unresolvable: true,
-			wantSentence: "wants a GPU that matches H100*,!*PCIe; this node has NVIDIA A100-SXM4-80GB, Tesla T4",
+			wantSentence: "wants a GPU that matches H100*,!*PCIe; this node has NVIDIA A100-SXM4-80GB, Tesla T4: change gpu-model",
 		},
 		"no GPU of the UUID": {
 			req: ask(1, uuids("GPU-7")), node: node(inventory(device(0, 10, model("")))), want: NoSuchDevice, unresolvable: true,
-			wantSentence: "wants a GPU that matches GPU-7; this node has a GPU of unknown model",
+			wantSentence: "wants a GPU that matches GPU-7; this node has a GPU of unknown model: change gpu-uuid",
 		},
 		"larger than any GPU, though not than all together": {
 			req: ask(11), node: node(two), want: TooLarge, unresolvable: true,
@@ -121,11 +121,11 @@ func TestFit(t *testing.T) {
 		},
 		"fewer large GPUs than wanted": {
 			req: ask(30, count(3)), node: node(inventory(device(0, 10), device(1, 9), device(2, 10))), want: TooFew, unresolvable: true,
-			wantSentence: "needs 10 GiB on each of 3 GPUs; large enough here: 2",
+			wantSentence: "needs 10 GiB on each of 3 GPUs; large enough here: 2: ask for fewer GPUs, or for less on each",
 		},
 		"fewer GPUs than wanted": {
 			req: ask(4, count(4)), node: node(two), want: TooFew, unresolvable: true,
-			wantSentence: "needs 1 GiB on each of 4 GPUs; large enough here: 2",
+			wantSentence: "needs 1 GiB on each of 4 GPUs; large enough here: 2: ask for fewer GPUs, or for less on each",
 		},
 		"the only GPU is not healthy": {
 			req: ask(3), node: node(inventory(device(0, 10, sick), device(1, 2))), want: Unhealthy,

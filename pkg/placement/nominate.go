@@ -82,9 +82,8 @@ func (n Node) with(h Holding) Node {
 	for _, s := range h.Assignment.Shares {
 		for i := range n.Devices {
 			if d := &n.Devices[i]; d.UUID == s.Device {
-				d.Pods = append(slices.Clone(d.Pods), h)
-				d.Requested += s.Units
-				d.RequestedCores += s.Cores
+				d.Pods = slices.Clone(d.Pods)
+				d.charge(h, s)
 			}
 		}
 	}

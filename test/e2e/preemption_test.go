@@ -29,9 +29,7 @@ func (e *env) applyForTest(sample string) {
 			e.Errorf("take %s away: %v", sample, err)
 		}
 	})
-	if _, err := e.kubectl("apply", "--filename", file); err != nil {
-		e.Fatal(err)
-	}
+	e.apply(sample)
 }
 
 // ofPriority gives a pod a priority, with a class that lives as long as the test.
