@@ -143,6 +143,10 @@ func newParts(log *zap.Logger, opts options, names api.Names, client kubernetes.
 	if err != nil {
 		return nil, err
 	}
+	speeds, err := nvml.ReadSpeeds(opts.gpuSpeeds)
+	if err != nil {
+		return nil, err
+	}
 	cfg := deviceplugin.DefaultConfig(opts.nodeName)
 	cfg.PlaceUnassigned = opts.unassigned == unassignedPlace
 	if cfg.Policy, err = api.ParsePolicy(opts.policy); err != nil {
@@ -158,7 +162,7 @@ func newParts(log *zap.Logger, opts options, names api.Names, client kubernetes.
 	p := &parts{
 		prober: nvml.New(nvml.Config{
 			Open:    nvml.Opener(opts.nvmlLibrary, opts.driverRoot),
-			UnitMiB: opts.unitMiB, ReserveMiB: opts.reserveMiB,
+			UnitMiB: opts.unitMiB, ReserveMiB: opts.reserveMiB, Speeds: speeds,
 			Interval: opts.probeInterval, Retry: probeRetry, Timeout: probeTimeout,
 			Recovery: probeRecovery, IgnoreXIDs: xids,
 		}, log.Named("nvml")),

@@ -34,6 +34,7 @@ type options struct {
 	domain   string
 
 	cores         bool
+	gpuSpeeds     string
 	unitMiB       int64
 	reserveMiB    int64
 	nvmlLibrary   string
@@ -108,6 +109,7 @@ func (o *options) addFlags(f *pflag.FlagSet) {
 	f.BoolVar(&o.cores, "cores", o.cores, "offer the cores of the GPUs as a resource beside their memory, 100 of each GPU")
 	f.Int64Var(&o.unitMiB, "unit-mib", o.unitMiB, "`MiB` of GPU memory that one unit of the resource stands for")
 	f.Int64Var(&o.reserveMiB, "reserve-mib", o.reserveMiB, "`MiB` of each GPU that are kept from pods, beside what the driver keeps for itself")
+	f.StringVar(&o.gpuSpeeds, "gpu-speeds", o.gpuSpeeds, "`file` with relative speeds of GPU models, for pods that prefer one: YAML, a glob of the model and a number (A100: 100) on each line; others keep theirs")
 	f.StringVar(&o.nvmlLibrary, "nvml-library", o.nvmlLibrary, "`file` to load NVML from; empty: look for libnvidia-ml.so.1 under --driver-root")
 	f.StringVar(&o.driverRoot, "driver-root", o.driverRoot, "`directory` under which the NVIDIA driver is installed, for example /run/nvidia/driver")
 	f.DurationVar(&o.probeInterval, "probe-interval", o.probeInterval, "time between two looks at the health of the GPUs")
@@ -145,6 +147,8 @@ func (o *options) validate() error {
 	if o.reserveMiB < 0 {
 		check("reserve-mib", fmt.Errorf("%d, want 0 or more", o.reserveMiB))
 	}
+	_, err = nvml.ReadSpeeds(o.gpuSpeeds)
+	check("gpu-speeds", err)
 	if o.probeInterval < time.Second {
 		check("probe-interval", fmt.Errorf("%s, want 1s or more", o.probeInterval))
 	}

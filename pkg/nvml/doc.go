@@ -33,5 +33,12 @@
 // reserves varies by some MiB while programs run, and units must not come and go
 // with it.
 //
+// GPUs that NVSwitches join count as linked each with each, by as many lanes as
+// the one has that has fewer. Whether the switches are set up so is not asked:
+// where they are not, no choice of GPUs is better than another.
+//
+// How fast a model is comes with the inventory from here, so that the scheduler,
+// the node and whoever looks on know of one order.
+//
 // GPUs in MIG mode are left to NVIDIA's own plugin.
 package nvml

@@ -25,8 +25,16 @@ type card struct {
 	ret                nvml.Return
 	mig                int
 	hang               chan struct{}
+	nvlinks            []nvlink
 	asked              int
 	device             nvml.Device
+}
+
+// nvlink is one of a card's links.
+type nvlink struct {
+	to       string // bus address
+	kind     nvml.IntNvLinkDeviceType
+	inactive bool
 }
 
 func newMachine(cards ...*card) *machine {
@@ -98,6 +106,16 @@ func (m *machine) open() (nvml.Interface, string) {
 	return lib, "/driver/libnvidia-ml.so.1"
 }
 
+// busOf returns the bus address of the card of an index.
+func busOf(index int) string { return fmt.Sprintf("00000000:%02X:00.0", 0x3B+index) }
+
+func pciInfo(bus string) (out nvml.PciInfo) {
+	for i, b := range []byte(bus) {
+		out.BusId[i] = int8(b)
+	}
+	return out
+}
+
 func (m *machine) device(c *card) nvml.Device {
 	d := &mock.Device{}
 	d.GetUUIDFunc = func() (string, nvml.Return) { return c.uuid, nvml.SUCCESS }
@@ -116,13 +134,32 @@ func (m *machine) device(c *card) nvml.Device {
 	d.GetPciInfoFunc = func() (nvml.PciInfo, nvml.Return) {
 		m.mu.Lock()
 		defer m.mu.Unlock()
-		var pci nvml.PciInfo
-		for i, b := range []byte(fmt.Sprintf("00000000:%02X:00.0", 0x3B+m.index(c))) {
-			pci.BusId[i] = int8(b)
-		}
-		return pci, nvml.SUCCESS
+		return pciInfo(busOf(m.index(c))), nvml.SUCCESS
 	}
 	d.GetMemoryAffinityFunc = func(int, nvml.AffinityScope) ([]uint, nvml.Return) { return []uint{0, 2}, nvml.SUCCESS }
+	at := func(link int) (nvlink, nvml.Return) {
+		m.mu.Lock()
+		defer m.mu.Unlock()
+		if link >= len(c.nvlinks) {
+			return nvlink{}, nvml.ERROR_NOT_SUPPORTED
+		}
+		return c.nvlinks[link], nvml.SUCCESS
+	}
+	d.GetNvLinkStateFunc = func(link int) (nvml.EnableState, nvml.Return) {
+		l, ret := at(link)
+		if l.inactive {
+			return nvml.FEATURE_DISABLED, ret
+		}
+		return nvml.FEATURE_ENABLED, ret
+	}
+	d.GetNvLinkRemoteDeviceTypeFunc = func(link int) (nvml.IntNvLinkDeviceType, nvml.Return) {
+		l, ret := at(link)
+		return l.kind, ret
+	}
+	d.GetNvLinkRemotePciInfoFunc = func(link int) (nvml.PciInfo, nvml.Return) {
+		l, ret := at(link)
+		return pciInfo(l.to), ret
+	}
 	d.RegisterEventsFunc = func(uint64, nvml.EventSet) nvml.Return { return nvml.SUCCESS }
 	return d
 }

@@ -23,6 +23,7 @@ type Config struct {
 
 	UnitMiB    int64
 	ReserveMiB int64 // of each GPU, beside what the driver keeps
+	Speeds     Speeds
 
 	Interval   time.Duration // between two probes
 	Retry      time.Duration // the same while nothing is found
@@ -58,7 +59,8 @@ type Prober struct {
 // tracked is one GPU that was offered once.
 type tracked struct {
 	gpu.Device
-	good int // probes in a row since it was found unhealthy
+	nvlinks nvlinks
+	good    int // probes in a row since it was found unhealthy
 }
 
 // New returns a prober that knows nothing until it runs.
@@ -271,14 +273,16 @@ func (p *Prober) at(index int, seen map[gpu.UUID]bool) *tracked {
 func (p *Prober) found(r reading) {
 	d := p.devices[r.device.UUID]
 	if d == nil {
-		d = &tracked{Device: r.device}
+		d = &tracked{Device: r.device, nvlinks: r.nvlinks}
 		d.Healthy = true
+		d.Speed = p.cfg.Speeds.of(d.Model)
 		d.Capacity = gpu.UnitsIn(r.device.MemoryMiB, r.reservedMiB+p.cfg.ReserveMiB, p.cfg.UnitMiB)
 		p.devices[d.UUID] = d
 		p.log.Info("GPU found", zap.String("device", string(d.UUID)), zap.Int("index", d.Index), zap.String("model", d.Model),
 			zap.Int64("memory_mib", d.MemoryMiB), zap.Int64("reserved_mib", r.reservedMiB+p.cfg.ReserveMiB), zap.Int64("units", int64(d.Capacity)))
 		return
 	}
+	d.nvlinks = r.nvlinks
 	if d.Index != r.device.Index {
 		p.log.Info("GPU has another index", zap.String("device", string(d.UUID)), zap.Int("index", r.device.Index), zap.Int("was", d.Index))
 		d.Index = r.device.Index
@@ -352,10 +356,11 @@ func (p *Prober) publish(reason string) {
 	if p.session != nil {
 		inv.DriverVersion = p.session.driver
 	}
-	for _, d := range p.devices {
+	byIndex := slices.SortedFunc(maps.Values(p.devices), func(a, b *tracked) int { return cmp.Compare(a.Index, b.Index) })
+	for _, d := range byIndex {
 		inv.Devices = append(inv.Devices, d.Device)
 	}
-	inv.Sort()
+	inv.Links = links(byIndex)
 	if len(inv.Devices) > 0 {
 		reason = ""
 	}
@@ -367,7 +372,8 @@ func (p *Prober) publish(reason string) {
 	if reason != "" && reason != p.reason {
 		p.log.Info("the node has no GPU to offer", zap.String("reason", reason))
 	}
-	same := reason == p.reason && inv.DriverVersion == p.inventory.DriverVersion && slices.Equal(inv.Devices, p.inventory.Devices)
+	same := reason == p.reason && inv.DriverVersion == p.inventory.DriverVersion &&
+		slices.Equal(inv.Devices, p.inventory.Devices) && slices.Equal(inv.Links, p.inventory.Links)
 	if same {
 		return
 	}

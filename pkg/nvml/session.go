@@ -17,7 +17,7 @@ type session struct {
 	driver string
 
 	// Calling a function that an old library lacks ends the process.
-	memoryV2, affinity, mig bool
+	memoryV2, affinity, mig, nvlink, nvlinkType bool
 }
 
 // open loads and initialises the library. The error is for people: it becomes
@@ -39,6 +39,9 @@ func open(find func() (nvml.Interface, string)) (*session, error) {
 		memoryV2: has("nvmlDeviceGetMemoryInfo_v2"),
 		affinity: has("nvmlDeviceGetMemoryAffinity"),
 		mig:      has("nvmlDeviceGetMigMode"),
+
+		nvlink:     has("nvmlDeviceGetNvLinkState") && has("nvmlDeviceGetNvLinkRemotePciInfo_v2"),
+		nvlinkType: has("nvmlDeviceGetNvLinkRemoteDeviceType"),
 	}
 	if version, ret := lib.SystemGetDriverVersion(); ret == nvml.SUCCESS {
 		s.driver = version
@@ -50,6 +53,7 @@ func open(find func() (nvml.Interface, string)) (*session, error) {
 type reading struct {
 	device      gpu.Device // without capacity and health
 	reservedMiB int64      // what the driver keeps for itself
+	nvlinks     nvlinks
 	mig         bool
 	handle      nvml.Device
 	failed      string // why there is no answer; the rest is then empty
@@ -89,6 +93,9 @@ func (s *session) read(index int) reading {
 	}
 	if s.affinity {
 		r.device.NUMANode = numaNode(handle)
+	}
+	if s.nvlink {
+		r.nvlinks = s.nvlinks(handle)
 	}
 	return r
 }

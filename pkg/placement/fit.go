@@ -209,11 +209,15 @@ func (n Node) room(d Device) room {
 	return r
 }
 
-// allows reports whether the pod's globs let it use the device. A model counts
-// without the maker's name too: "A100*" matches "NVIDIA A100-SXM4-80GB".
+// allows reports whether the pod's globs let it use the device.
 func (r Request) allows(d Device) bool {
-	return MatchGlobs(r.UUIDs, string(d.UUID)) &&
-		MatchGlobs(r.Models, d.Model, strings.TrimPrefix(d.Model, "NVIDIA "))
+	return MatchGlobs(r.UUIDs, string(d.UUID)) && MatchModel(r.Models, d.Model)
+}
+
+// MatchModel is MatchGlobs for a model, which counts without the maker's name
+// too: "A100*" matches "NVIDIA A100-SXM4-80GB".
+func MatchModel(globs []string, model string) bool {
+	return MatchGlobs(globs, model, strings.TrimPrefix(model, "NVIDIA "))
 }
 
 // fitsEmpty reports whether the device would be large enough, were it empty.

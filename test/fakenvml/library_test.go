@@ -358,7 +358,22 @@ func TestTopology(t *testing.T) {
 	expect(t, ret, nvml.ERROR_NOT_SUPPORTED)
 	remote := must(a.GetNvLinkRemotePciInfo(0))(t)
 	equal(t, "remote", cString(remote.BusId[:]), m.GPUs[1].PCI)
+	equal(t, "remote type", must(a.GetNvLinkRemoteDeviceType(0))(t), nvml.NVLINK_DEVICE_TYPE_GPU)
 	equal(t, "capability", must(a.GetNvLinkCapability(0, nvml.NVLINK_CAP_P2P_SUPPORTED))(t), uint32(1))
+}
+
+func TestSwitch(t *testing.T) {
+	m := NewMachine(H100("a"), H100("b"), H100("c"))
+	for i := range 2 {
+		m.GPUs[i].NVLinks = []NVLink{{PeerPCI: "00000000:C0:00.0"}, {PeerPCI: "00000000:C1:00.0"}}
+	}
+	f := start(t, m)
+	a, b, c := f.device(t, 0), f.device(t, 1), f.device(t, 2)
+	equal(t, "remote type", must(a.GetNvLinkRemoteDeviceType(1))(t), nvml.NVLINK_DEVICE_TYPE_SWITCH)
+	equal(t, "P2P a-b", must(a.GetP2PStatus(b, nvml.P2P_CAPS_INDEX_NVLINK))(t), nvml.P2P_STATUS_OK)
+	equal(t, "P2P a-c", must(a.GetP2PStatus(c, nvml.P2P_CAPS_INDEX_NVLINK))(t), nvml.P2P_STATUS_NOT_SUPPORTED)
+	_, ret := c.GetNvLinkRemoteDeviceType(0)
+	expect(t, ret, nvml.ERROR_NOT_SUPPORTED)
 }
 
 func TestLostAndBack(t *testing.T) {

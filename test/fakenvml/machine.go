@@ -81,7 +81,7 @@ type Process struct {
 
 // NVLink is one link of a GPU; its number is its position.
 type NVLink struct {
-	PeerPCI string `json:"peerPci"`
+	PeerPCI string `json:"peerPci"`          // of another GPU, or else of an NVSwitch
 	Active  *bool  `json:"active,omitempty"` // nil: true
 }
 

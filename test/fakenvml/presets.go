@@ -75,6 +75,30 @@ func RTX4090(name string) GPU {
 		ComputeCapability: "8.9", PCIDeviceID: 0x268410DE, PowerW: 25, PowerLimitW: 450}
 }
 
+// DGX1 returns the eight V100 of a DGX-1, four on each NUMA node, with the six
+// NVLinks that each has to others: a hybrid cube mesh (NVIDIA, "DGX-1 With Tesla
+// V100 System Architecture"). Their UUIDs follow from name.
+func DGX1(name string) []GPU {
+	gpus := make([]GPU, 8)
+	for i := range gpus {
+		gpus[i] = V100_16GB(fmt.Sprint(name, "-", i))
+		gpus[i].NUMANode = new(i / 4)
+	}
+	gpus = NewMachine(gpus...).GPUs
+	for _, l := range [][3]int{
+		{0, 1, 1}, {0, 2, 1}, {0, 3, 2}, {1, 2, 2}, {1, 3, 1}, {2, 3, 2},
+		{4, 5, 1}, {4, 6, 1}, {4, 7, 2}, {5, 6, 2}, {5, 7, 1}, {6, 7, 2},
+		{0, 4, 2}, {1, 5, 2}, {2, 6, 1}, {3, 7, 1},
+	} {
+		a, b := &gpus[l[0]], &gpus[l[1]]
+		for range l[2] {
+			a.NVLinks = append(a.NVLinks, NVLink{PeerPCI: b.PCI})
+			b.NVLinks = append(b.NVLinks, NVLink{PeerPCI: a.PCI})
+		}
+	}
+	return gpus
+}
+
 func serial(name string) string {
 	h := sha256.Sum256([]byte("serial " + name))
 	return fmt.Sprintf("13%011d", (uint64(h[0])<<32|uint64(h[1])<<24|uint64(h[2])<<16|uint64(h[3])<<8|uint64(h[4]))%1e11)

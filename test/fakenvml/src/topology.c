@@ -47,6 +47,23 @@ static bool nvlinked(const struct gpu *a, const struct gpu *b)
 	return false;
 }
 
+// What is no GPU of the machine is an NVSwitch.
+static bool leads_to_switch(const struct machine *m, const struct nvlink *link)
+{
+	for (size_t i = 0; i < m->gpu_count; i++)
+		if (pci_equal(m->gpus[i].pci, link->peer))
+			return false;
+	return true;
+}
+
+static bool switched(const struct machine *m, const struct gpu *g)
+{
+	for (size_t i = 0; i < g->nvlink_count; i++)
+		if (g->nvlinks[i].active && leads_to_switch(m, &g->nvlinks[i]))
+			return true;
+	return false;
+}
+
 EXPORT nvmlReturn_t nvmlDeviceGetTopologyCommonAncestor(nvmlDevice_t a, nvmlDevice_t b, nvmlGpuTopologyLevel_t *out)
 {
 	struct call c;
@@ -66,7 +83,8 @@ EXPORT nvmlReturn_t nvmlDeviceGetP2PStatus(nvmlDevice_t a, nvmlDevice_t b, nvmlG
 	nvmlReturn_t r = begin_pair(&c, a, b, out, &other);
 	if (r != NVML_SUCCESS)
 		return r;
-	bool linked = nvlinked(c.gpu, other) || nvlinked(other, c.gpu);
+	bool linked = nvlinked(c.gpu, other) || nvlinked(other, c.gpu) ||
+		      (switched(c.machine, c.gpu) && switched(c.machine, other));
 	bool near = level(c.gpu, other) <= NVML_TOPOLOGY_HOSTBRIDGE;
 	switch (index) {
 	case NVML_P2P_CAPS_INDEX_NVLINK:
@@ -118,6 +136,17 @@ EXPORT nvmlReturn_t nvmlDeviceGetNvLinkCapability(nvmlDevice_t device, unsigned 
 	if ((unsigned)capability >= NVML_NVLINK_CAP_COUNT)
 		return call_end(&c, NVML_ERROR_INVALID_ARGUMENT);
 	*out = capability != NVML_NVLINK_CAP_SLI_BRIDGE;
+	return call_end(&c, NVML_SUCCESS);
+}
+
+EXPORT nvmlReturn_t nvmlDeviceGetNvLinkRemoteDeviceType(nvmlDevice_t device, unsigned int link,
+							nvmlIntNvLinkDeviceType_t *out)
+{
+	struct call c;
+	nvmlReturn_t r = begin_link(&c, device, link, out);
+	if (r != NVML_SUCCESS)
+		return r;
+	*out = leads_to_switch(c.machine, &c.gpu->nvlinks[link]) ? NVML_NVLINK_DEVICE_TYPE_SWITCH : NVML_NVLINK_DEVICE_TYPE_GPU;
 	return call_end(&c, NVML_SUCCESS);
 }
 
