@@ -1,9 +1,11 @@
 package extender
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
+	"iter"
 	"maps"
 	"time"
 
@@ -68,22 +70,22 @@ func (e *Extender) Filter(_ context.Context, args *extenderv1.ExtenderArgs) *ext
 	judge := e.judge(args.Pod, req)
 	passed := make(map[string]bool)
 	names := []string{}
-	for name, node := range e.asked(args) {
+	for node, problem := range e.asked(args) {
 		var refusal error
 		switch {
-		case err != nil:
-			result.FailedAndUnresolvableNodes[name] = err.Error()
+		case err != nil || problem != nil:
+			result.FailedAndUnresolvableNodes[node.Name] = cmp.Or(err, problem).Error()
 			continue
 		case !req.Empty():
 			refusal = judge(node)
 		}
 		if unfit := (*cache.UnfitError)(nil); errors.As(refusal, &unfit) && unfit.Unresolvable() {
-			result.FailedAndUnresolvableNodes[name] = refusal.Error()
+			result.FailedAndUnresolvableNodes[node.Name] = refusal.Error()
 		} else if refusal != nil {
-			result.FailedNodes[name] = refusal.Error()
+			result.FailedNodes[node.Name] = refusal.Error()
 		} else {
-			passed[name] = true
-			names = append(names, name)
+			passed[node.Name] = true
+			names = append(names, node.Name)
 		}
 	}
 	if args.NodeNames != nil {
@@ -126,36 +128,37 @@ func (e *Extender) unanswerable(args *extenderv1.ExtenderArgs) string {
 	return ""
 }
 
-// asked yields the nodes of a question, by name.
-func (e *Extender) asked(args *extenderv1.ExtenderArgs) func(yield func(string, placement.Node) bool) {
-	return func(yield func(string, placement.Node) bool) {
+// asked yields the nodes of a question, each with why it cannot be read, if it
+// cannot. Of a node that is given in full and not known, it is what it says
+// itself.
+func (e *Extender) asked(args *extenderv1.ExtenderArgs) iter.Seq2[placement.Node, error] {
+	return func(yield func(placement.Node, error) bool) {
 		if args.NodeNames != nil {
 			for _, name := range *args.NodeNames {
 				node, ok := e.Cache.Node(name)
 				if !ok {
 					node.Name = name
 				}
-				if !yield(name, node) {
+				if !yield(node, nil) {
 					return
 				}
 			}
 			return
 		}
 		for i := range args.Nodes.Items {
-			object := &args.Nodes.Items[i]
-			node, ok := e.Cache.Node(object.Name)
-			if !ok {
-				inv, err := e.Names.InventoryOf(object)
-				if err != nil {
-					inv = gpu.Inventory{}
-				}
-				node = placement.NewNode(object.Name, inv, nil)
-			}
-			if !yield(object.Name, node) {
+			if !yield(e.described(&args.Nodes.Items[i])) {
 				return
 			}
 		}
 	}
+}
+
+func (e *Extender) described(object *v1.Node) (placement.Node, error) {
+	if node, ok := e.Cache.Node(object.Name); ok {
+		return node, nil
+	}
+	inv, err := e.Names.TemplateInventory(object)
+	return placement.NewNode(object.Name, inv, nil), err
 }
 
 // judge returns a function that says why the pod cannot go to a node, or nil.
@@ -183,7 +186,7 @@ func (e *Extender) Prioritize(_ context.Context, args *extenderv1.ExtenderArgs) 
 	}
 	var nodes []placement.Node
 	req, err := e.Names.Request(args.Pod)
-	for _, node := range e.asked(args) {
+	for node := range e.asked(args) {
 		nodes = append(nodes, node.Reserved(api.Ref(args.Pod), req, e.Policy))
 	}
 	scores := make([]int64, len(nodes))

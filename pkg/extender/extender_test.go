@@ -233,20 +233,84 @@ func TestFilterSaysWhereAPodFitsAndWhyNotElsewhere(t *testing.T) {
 	}
 }
 
+// Nodes that do not exist yet are judged by what is said of them.
 func TestFilterAnswersForNodesItIsGivenInFull(t *testing.T) {
 	w := newWorld(t)
 	value, err := api.EncodeInventory(inventory(gpu.Device{UUID: "GPU-dddd", Capacity: 24}))
 	if err != nil {
 		t.Fatal(err)
 	}
-	template := v1.Node{ObjectMeta: metav1.ObjectMeta{Name: "template", Annotations: map[string]string{w.Names.Inventory(): value}}}
-	nodes := &v1.NodeList{Items: []v1.Node{template, {ObjectMeta: metav1.ObjectMeta{Name: "pair"}}}}
-	got := w.Filter(context.Background(), &extenderv1.ExtenderArgs{Pod: w.pod("pod", "20"), Nodes: nodes})
-	if got.Nodes == nil || len(got.Nodes.Items) != 1 || got.Nodes.Items[0].Name != "template" {
-		t.Errorf("fits %v, want the template node alone", got.Nodes)
+	template := func(name string, change ...func(*v1.Node)) v1.Node {
+		n := v1.Node{ObjectMeta: metav1.ObjectMeta{Name: name, Labels: map[string]string{}, Annotations: map[string]string{}}}
+		for _, c := range change {
+			c(&n)
+		}
+		return n
 	}
-	if _, ok := got.FailedAndUnresolvableNodes["pair"]; !ok {
-		t.Errorf("unresolvable %v, want pair among them", got.FailedAndUnresolvableNodes)
+	annotated := func(n *v1.Node) { n.Annotations[w.Names.Inventory()] = value }
+	labelled := func(units, count, product string) func(*v1.Node) {
+		return func(n *v1.Node) {
+			n.Labels["nvidia.com/gpu.count"], n.Labels["nvidia.com/gpu.product"], n.Labels["nvidia.com/gpu.memory"] = count, product, "24564"
+			n.Status.Allocatable = v1.ResourceList{w.Names.GPUMem(): resource.MustParse(units)}
+		}
+	}
+	nodes := &v1.NodeList{Items: []v1.Node{
+		template("annotated", annotated), template("labelled", labelled("46", "2", "NVIDIA-L4")),
+		template("other", labelled("46", "2", "NVIDIA-A10")), template("split", labelled("64", "4", "NVIDIA-L4")),
+		template("broken", labelled("46", "two", "NVIDIA-L4")), template("bare"),
+		template("pair"), // known, and it counts what is known
+	}}
+	for _, tc := range []struct {
+		name             string
+		annotations      map[string]string
+		wantFits         []string
+		wantUnresolvable map[string]string
+	}{
+		{
+			name: "by memory", wantFits: []string{"annotated", "labelled", "other"},
+			wantUnresolvable: map[string]string{
+				"pair":   "needs 20 GiB on one GPU; the largest that qualifies here has 16 GiB: ask for less, or for more GPUs",
+				"split":  "needs 20 GiB on one GPU; the largest that qualifies here has 16 GiB: ask for less, or for more GPUs",
+				"broken": `label nvidia.com/gpu.count: "two": want a number from 0 to 1024`,
+				"bare":   noGPU,
+			},
+		},
+		{
+			name: "by model", wantFits: []string{"labelled"}, annotations: map[string]string{"gpumem.dev/gpu-model": "L4"},
+			wantUnresolvable: map[string]string{
+				"annotated": "wants a GPU that matches L4; this node has a GPU of unknown model: change gpu-model",
+				"other":     "wants a GPU that matches L4; this node has NVIDIA A10: change gpu-model",
+				"pair":      "wants a GPU that matches L4; this node has a GPU of unknown model: change gpu-model",
+				"split":     "needs 20 GiB on one GPU that matches L4; the largest that qualifies here has 16 GiB: ask for less, or for more GPUs",
+				"broken":    `label nvidia.com/gpu.count: "two": want a number from 0 to 1024`,
+				"bare":      noGPU,
+			},
+		},
+		{
+			name: "by count", wantFits: []string{"labelled", "other", "pair", "split"}, annotations: map[string]string{"gpumem.dev/gpu-count": "2"},
+			wantUnresolvable: map[string]string{
+				"annotated": "needs 10 GiB on each of 2 GPUs; large enough here: 1: ask for fewer GPUs, or for less on each",
+				"broken":    `label nvidia.com/gpu.count: "two": want a number from 0 to 1024`,
+				"bare":      noGPU,
+			},
+		},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			pod := w.pod("pod", "20")
+			pod.Annotations = tc.annotations
+			got := w.Filter(context.Background(), &extenderv1.ExtenderArgs{Pod: pod, Nodes: nodes})
+			var fits []string
+			for _, n := range got.Nodes.Items {
+				fits = append(fits, n.Name)
+			}
+			slices.Sort(fits)
+			if diff := cmp.Diff(tc.wantFits, fits); diff != "" || got.NodeNames != nil {
+				t.Errorf("fits, by objects and not by names %v (-want +got):\n%s", got.NodeNames, diff)
+			}
+			if diff := cmp.Diff(extenderv1.FailedNodesMap(tc.wantUnresolvable), got.FailedAndUnresolvableNodes); diff != "" {
+				t.Errorf("unresolvable (-want +got):\n%s", diff)
+			}
+		})
 	}
 }
 
@@ -573,6 +637,7 @@ func TestRoutesSurviveAPanic(t *testing.T) {
 func FuzzRoutes(f *testing.F) {
 	f.Add("/filter", `{"Pod":{"metadata":{"name":"pod"},"spec":{"containers":[{"resources":{"limits":{"gpumem.dev/gpu-mem":"3"}}}]}},"NodeNames":["pair"]}`)
 	f.Add("/filter", `{"Pod":{"metadata":{"annotations":{"gpumem.dev/gpu-count":"-1"}}},"Nodes":{"items":[{"metadata":{"name":"x","annotations":{"gpumem.dev/inventory":"{}"}}}]}}`)
+	f.Add("/filter", `{"Pod":{"spec":{"containers":[{"resources":{"limits":{"gpumem.dev/gpu-mem":"3"}}}]}},"Nodes":{"items":[{"metadata":{"name":"x","labels":{"nvidia.com/gpu.count":"2","nvidia.com/gpu.memory":"15360"}},"status":{"allocatable":{"gpumem.dev/gpu-mem":"28"}}}]}}`)
 	f.Add("/prioritize", `{"Pod":{},"NodeNames":["pair","pair",""]}`)
 	f.Add("/preempt", `{"Pod":{"metadata":{"uid":"x"},"spec":{"priority":9,"containers":[{"resources":{"limits":{"gpumem.dev/gpu-mem":"9"}}}]}},"NodeNameToMetaVictims":{"pair":{"Pods":[{"UID":"uid-low-1"},null,{}]},"big":null},"NodeNameToVictims":{"big":{"Pods":[null,{}]}}}`)
 	f.Add("/bind", `{"PodName":"pod","PodNamespace":"team","PodUID":"uid-pod","Node":"pair"}`)
