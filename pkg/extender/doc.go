@@ -5,8 +5,8 @@
 //
 // k8s.io/kube-scheduler/extender/v1, with nodeCacheCapable: names in and names
 // out. Full Node objects are answered too, from what they say themselves when
-// the cache does not know them: the cluster autoscaler asks about nodes that do
-// not exist yet.
+// the cache does not know them: an autoscaler asks about nodes that do not exist
+// yet.
 //
 // Under the domain aliyun.com, the routes are gpushare's as well, with its
 // inspect beside the verbs.

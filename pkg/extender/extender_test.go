@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"net/http"
 	"net/http/httptest"
+	"os"
 	"slices"
 	"strings"
 	"sync"
@@ -20,6 +21,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	extenderv1 "k8s.io/kube-scheduler/extender/v1"
+	"sigs.k8s.io/yaml"
 
 	"github.com/gpumem/gpumem/pkg/api"
 	"github.com/gpumem/gpumem/pkg/cache"
@@ -311,6 +313,27 @@ func TestFilterAnswersForNodesItIsGivenInFull(t *testing.T) {
 				t.Errorf("unresolvable (-want +got):\n%s", diff)
 			}
 		})
+	}
+}
+
+func TestTheSampleOfATemplateNode(t *testing.T) {
+	text, err := os.ReadFile("../../config/samples/template-node.yaml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var template v1.Node
+	if err := yaml.UnmarshalStrict(text, &template); err != nil {
+		t.Fatal(err)
+	}
+	w := newWorld(t)
+	for units, want := range map[string]string{
+		"22": "",
+		"23": "needs 23 GiB on one GPU; the largest that qualifies here has 22 GiB: ask for less, or for more GPUs",
+	} {
+		got := w.Filter(context.Background(), &extenderv1.ExtenderArgs{Pod: w.pod("pod", units), Nodes: &v1.NodeList{Items: []v1.Node{template}}})
+		if reason := got.FailedAndUnresolvableNodes[template.Name]; reason != want || len(got.Nodes.Items) != 1 && want == "" {
+			t.Errorf("%s units: %q, want %q", units, reason, want)
+		}
 	}
 }
 
