@@ -70,6 +70,10 @@ func TestInPlaceOfGPUShare(t *testing.T) {
 		}
 	}
 	t.Run("what runs is not touched", undisturbed)
+	e.eventually("the pod's events tell of it", func() (bool, string) {
+		events := strings.Join(e.events("old-a"), "\n")
+		return strings.Contains(events, "GPUMemoryTakenOver: counts on GPU 0 ("+e.uuid("node1", 0)+"), which gpushare had chosen for it"), events
+	})
 	t.Run("its memory is not given away", func(t *testing.T) {
 		e.create(e.ofHeir("four", 4, onNode("node1"))) // 3 are left on GPU 0
 		e.running("four")
