@@ -7,6 +7,9 @@ SHELL := /bin/bash
 VERSION  ?= v0.1.0
 FUZZTIME ?= 5s
 KEEP     ?=
+DURATION ?= 10m
+PODS     ?= 500
+SEED     ?=
 BIN      := bin
 
 # go-nvml compiles NVIDIA's deprecated prototypes; their warnings are not ours.
@@ -58,6 +61,19 @@ test-fuzz: ## Fuzz every target for FUZZTIME each
 test-cluster: ## Run the tests on real clusters, and of what they are made
 	@if [ "$$(id -u)" != 0 ]; then echo "Not root: test/cluster, test/e2e and whatever else needs a real cluster are left out."; fi
 	cd test && go test -race -timeout 30m -p 1 ./...
+
+.PHONY: chaos
+chaos: $(BIN)/gpumem-chaos ## Kill parts of a real cluster for DURATION while pods come and go (SEED= repeats the choices); needs root
+	@$(BIN)/gpumem-chaos -duration $(DURATION) $(if $(SEED),-seed $(SEED))
+
+.PHONY: failover
+failover: $(BIN)/gpumem-chaos ## Kill the leading scheduler of a real cluster in a burst of PODS pods; needs root
+	@$(BIN)/gpumem-chaos -pods $(PODS) $(if $(SEED),-seed $(SEED)) failover
+
+.PHONY: $(BIN)/gpumem-chaos
+$(BIN)/gpumem-chaos:
+	@mkdir -p $(BIN)
+	@cd test && go build -o ../$(BIN)/gpumem-chaos ./cmd/gpumem-chaos
 
 .PHONY: clean
 clean: ## Remove what was built in the checkout (not the cache of the test cluster)
