@@ -2,6 +2,7 @@ package chaos
 
 import (
 	"context"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -68,6 +69,7 @@ func held(ctx context.Context, c *cluster.Cluster, node string) ([]holding, erro
 				}
 			}
 			if len(h.ids) > 0 {
+				slices.Sort(h.ids) // the kubelet has them in a map
 				out = append(out, h)
 			}
 		}

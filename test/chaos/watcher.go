@@ -19,8 +19,9 @@ import (
 const (
 	sampleInterval = 500 * time.Millisecond
 	// mendTime is how long something may be wrong that the device plugin can
-	// mend, counted while all parts are up.
-	mendTime = 30 * time.Second
+	// mend, counted while all parts are up. Its watches try again up to a minute
+	// after the API server is back: client-go waits longer each time.
+	mendTime = 90 * time.Second
 	// settleTime is how long parts that have started need before they count as up.
 	settleTime = 3 * time.Second
 	// restTime is how long it may take until pods have stopped coming and going.
