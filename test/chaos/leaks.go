@@ -4,15 +4,11 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
-	"time"
+	"maps"
+	"slices"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/util/wait"
 )
-
-// leakTime is how long memory may still be held after the last pod was deleted,
-// and how long it may take until each GPU is filled.
-const leakTime = 3 * time.Minute
 
 // leaks deletes all pods and returns how many units are held after that: in
 // the books, at the kubelets, or somewhere that only a pod of a GPU's whole size
@@ -21,14 +17,16 @@ func (b *bench) leaks(ctx context.Context) (units int64, err error) {
 	if err := b.deleteAll(ctx); err != nil {
 		return 0, err
 	}
-	var now string
-	err = wait.PollUntilContextTimeout(ctx, time.Second, leakTime, true, func(ctx context.Context) (bool, error) {
-		units, now = b.stillHeld(ctx)
-		return now == "", nil
+	left, err := settle(ctx, func(ctx context.Context) (where string) {
+		units, where = b.stillHeld(ctx)
+		return where
 	})
 	if err != nil {
-		b.watcher.leak("%s after the last pod was deleted: %s", leakTime, now)
-		return max(units, 1), ctx.Err()
+		return 0, err
+	}
+	if left != "" {
+		b.watcher.leak("after the last pod was deleted: %s", left)
+		return max(units, 1), nil
 	}
 	return b.fillAll(ctx)
 }
@@ -48,8 +46,8 @@ func (b *bench) stillHeld(ctx context.Context) (units int64, where string) {
 	if err != nil {
 		return 0, err.Error()
 	}
-	for node, list := range held {
-		for _, h := range list {
+	for _, node := range slices.Sorted(maps.Keys(held)) {
+		for _, h := range held[node] {
 			units += int64(len(h.ids))
 			where += fmt.Sprintf("the kubelet of %s has given %d to %s; ", node, len(h.ids), h)
 		}
@@ -109,24 +107,34 @@ func (b *bench) fillAll(ctx context.Context) (missing int64, err error) {
 			return 0, err
 		}
 	}
-	var why string
-	err = wait.PollUntilContextTimeout(ctx, time.Second, leakTime, true, func(ctx context.Context) (bool, error) {
-		pods, err := listPods(ctx, b.client)
-		if err != nil {
-			return false, nil
-		}
-		missing, why = 0, ""
-		for _, p := range pods {
-			if !p.ready {
-				missing += p.need
-				why += fmt.Sprintf("pod %v of %d units, bound to %q, does not run: %s; ", p, p.need, p.node, p.waits)
-			}
-		}
-		return missing == 0 && len(pods) == len(b.devices), nil
+	left, err := settle(ctx, func(ctx context.Context) (why string) {
+		missing, why = b.notFilled(ctx)
+		return why
 	})
 	if err != nil {
-		b.watcher.leak("%s", why)
-		return max(missing, 1), ctx.Err()
+		return 0, err
+	}
+	if left != "" {
+		b.watcher.leak("%s", left)
+		return max(missing, 1), nil
 	}
 	return 0, b.watcher.rest(ctx)
+}
+
+// notFilled returns the units of pods that do not run, and why, or nothing.
+func (b *bench) notFilled(ctx context.Context) (units int64, why string) {
+	pods, err := listPods(ctx, b.client)
+	if err != nil {
+		return 0, err.Error()
+	}
+	for _, p := range pods {
+		if !p.ready {
+			units += p.need
+			why += fmt.Sprintf("pod %v of %d units, bound to %q, does not run: %s; ", p, p.need, p.node, p.waits)
+		}
+	}
+	if len(pods) != len(b.devices) {
+		why += fmt.Sprintf("there are %d pods for %d GPUs; ", len(pods), len(b.devices))
+	}
+	return units, why
 }

@@ -24,8 +24,6 @@ const (
 	mendTime = 90 * time.Second
 	// settleTime is how long parts that have started need before they count as up.
 	settleTime = 3 * time.Second
-	// restTime is how long it may take until pods have stopped coming and going.
-	restTime = 3 * time.Minute
 )
 
 // A watcher looks at a cluster from outside the product and collects what
@@ -263,25 +261,32 @@ func (w *watcher) runningParts() (parts string, complete bool) {
 // rest waits until all that was begun has ended, and reports what then is not
 // as it must be at rest.
 func (w *watcher) rest(ctx context.Context) error {
-	deadline := time.Now().Add(restTime)
-	for calm := 0; calm < 2; sleep(ctx, time.Second) {
-		if ctx.Err() != nil {
-			return context.Cause(ctx)
+	var findings []finding
+	left, err := settle(ctx, func(ctx context.Context) string {
+		var err error
+		if findings, err = w.lookAtAll(ctx); err != nil {
+			return err.Error()
 		}
-		findings, err := w.lookAtAll(ctx)
-		if err == nil && len(findings) == 0 {
-			calm++
-			continue
-		}
-		calm = 0
-		if time.Now().After(deadline) {
-			w.mu.Lock()
-			w.report(findings...)
-			w.mu.Unlock()
-			return err
-		}
+		return text(findings)
+	})
+	if err != nil {
+		return err
 	}
+	if left != "" && len(findings) == 0 {
+		return fmt.Errorf("look at all at rest: %s", left)
+	}
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.report(findings...)
 	return nil
+}
+
+func text(findings []finding) string {
+	var lines []string
+	for _, f := range findings {
+		lines = append(lines, f.String())
+	}
+	return strings.Join(lines, "\n")
 }
 
 // lookAtAll reads everything and returns what would be wrong at rest.
