@@ -5,6 +5,8 @@ import (
 	"fmt"
 	"io"
 	"strings"
+
+	"github.com/gpumem/gpumem/pkg/gpu"
 )
 
 // Details prints each node with its GPUs and the pods on them, and then the
@@ -83,7 +85,7 @@ func (o TableOptions) gpus(out *bytes.Buffer, n Node, m measure) {
 	}
 	header = append(header, "HEALTH", "UUID")
 	if o.Wide {
-		header = append(header, "PCI", "NUMA", "COMPUTE", "MEMORY(MiB)")
+		header = append(header, "PCI", "NUMA", "NVLINKS", "COMPUTE", "SPEED", "MEMORY(MiB)")
 	}
 	g := newGrid(out)
 	if !o.NoHeaders {
@@ -92,7 +94,7 @@ func (o TableOptions) gpus(out *bytes.Buffer, n Node, m measure) {
 	for _, d := range n.GPUs {
 		cells := []string{fmt.Sprint(d.Index), m.ratio(d.Requested, d.Capacity), percentOf(d.Requested, d.Capacity)}
 		if withCores {
-			cells = append(cells, cores(d.RequestedCores))
+			cells = append(cells, fmt.Sprintf("%d/%d", d.RequestedCores, gpu.CoresPerDevice))
 		}
 		health := "Healthy"
 		if !d.Healthy {
@@ -100,15 +102,27 @@ func (o TableOptions) gpus(out *bytes.Buffer, n Node, m measure) {
 		}
 		cells = append(cells, health, string(d.UUID))
 		if o.Wide {
-			numa := ""
+			numa, speed := "", ""
 			if d.NUMANode != nil {
 				numa = fmt.Sprint(*d.NUMANode)
 			}
-			cells = append(cells, d.PCI, numa, d.ComputeCapability, fmt.Sprint(d.MemoryMiB))
+			if d.Speed > 0 {
+				speed = fmt.Sprint(d.Speed)
+			}
+			cells = append(cells, d.PCI, numa, linked(d.NVLinks), d.ComputeCapability, speed, fmt.Sprint(d.MemoryMiB))
 		}
 		g.row(append(cells, d.Model)...)
 	}
 	g.flush()
+}
+
+// linked names the GPUs that NVLinks lead to, and how many to each: "1×2,3×1".
+func linked(links []NVLink) string {
+	var parts []string
+	for _, l := range links {
+		parts = append(parts, fmt.Sprintf("%d×%d", l.GPU, l.Lanes))
+	}
+	return strings.Join(parts, ",")
 }
 
 func (o TableOptions) pods(out *bytes.Buffer, n Node, m measure) {

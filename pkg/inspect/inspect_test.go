@@ -158,7 +158,12 @@ func scenes() map[string]Report {
 			{Pod: ref("web/odd"), Problem: `annotation gpumem.dev/gpu-count: "two": want a number of GPUs from 1 to 64`},
 		},
 	}
-	eight := []node{{"dgx-1", inventory("dgx-1", 80, 80, 80, 80, 80, 80, 80, 80), []placement.Holding{
+	dgx := inventory("dgx-1", 80, 80, 80, 80, 80, 80, 80, 80)
+	for i := range dgx.Devices {
+		dgx.Devices[i].Speed = 100
+	}
+	dgx.Links = []gpu.Link{{A: uuid("dgx-1", 0), B: uuid("dgx-1", 3), Lanes: 2}, {A: uuid("dgx-1", 1), B: uuid("dgx-1", 0), Lanes: 1}}
+	eight := []node{{"dgx-1", dgx, []placement.Holding{
 		holding("a", request(80, 0), uuid("dgx-1", 0)), holding("b", request(33, 0), uuid("dgx-1", 7)),
 	}}}
 	return map[string]Report{

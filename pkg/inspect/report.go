@@ -77,6 +77,8 @@ type GPU struct {
 	PCI               string   `json:"pci,omitempty"`
 	NUMANode          *int     `json:"numaNode,omitempty"`
 	ComputeCapability string   `json:"computeCapability,omitempty"`
+	Speed             int      `json:"speed,omitempty"` // relative to an A100, which has 100
+	NVLinks           []NVLink `json:"nvlinks,omitempty"`
 	Healthy           bool     `json:"healthy"`
 	Unhealthy         string   `json:"unhealthy,omitempty"`
 
@@ -84,6 +86,12 @@ type GPU struct {
 	Requested      *Memory `json:"requested,omitempty"`      // nil when unknown
 	RequestedCores int     `json:"requestedCores,omitempty"` // per cent
 	Pods           []Pod   `json:"pods"`
+}
+
+// NVLink is what joins a GPU to another of its node.
+type NVLink struct {
+	GPU   int `json:"gpu"` // index of the other
+	Lanes int `json:"lanes"`
 }
 
 // Pod is what one pod holds of one GPU, or of its node when it is on no known GPU.
@@ -222,7 +230,7 @@ func newNode(n placement.Node, f NodeFacts, facts Facts) Node {
 	for _, d := range n.Devices {
 		g := GPU{
 			Index: d.Index, UUID: d.UUID, Model: d.Model, MemoryMiB: d.MemoryMiB,
-			PCI: d.PCI, ComputeCapability: d.ComputeCapability, Healthy: d.Healthy, Unhealthy: d.Unhealthy,
+			PCI: d.PCI, ComputeCapability: d.ComputeCapability, Speed: d.Speed, NVLinks: nvlinks(n, d.UUID), Healthy: d.Healthy, Unhealthy: d.Unhealthy,
 			Capacity: memory(d.Capacity), Requested: requested(d.Requested), RequestedCores: d.RequestedCores,
 			Pods: []Pod{},
 		}
@@ -249,6 +257,19 @@ func newNode(n placement.Node, f NodeFacts, facts Facts) Node {
 		pending := memory(unattributed)
 		out.UnattributedMemory = &pending
 	}
+	return out
+}
+
+// nvlinks returns what joins a GPU to others, by their indexes.
+func nvlinks(n placement.Node, id gpu.UUID) (out []NVLink) {
+	for _, l := range n.Links {
+		for _, d := range n.Devices {
+			if l.A == id && l.B == d.UUID || l.B == id && l.A == d.UUID {
+				out = append(out, NVLink{GPU: d.Index, Lanes: l.Lanes})
+			}
+		}
+	}
+	slices.SortFunc(out, func(a, b NVLink) int { return cmp.Compare(a.GPU, b.GPU) })
 	return out
 }
 
