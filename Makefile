@@ -6,6 +6,7 @@ SHELL := /bin/bash
 
 VERSION  ?= v0.1.0
 FUZZTIME ?= 5s
+FUZZFLAGS ?=
 KEEP     ?=
 DURATION ?= 10m
 PODS     ?= 500
@@ -49,13 +50,15 @@ test-unit: ## Run the tests of the packages
 	go test -race -shuffle=on ./...
 
 .PHONY: test-fuzz
-test-fuzz: ## Fuzz every target for FUZZTIME each
-	@for package in $$(go list ./...); do \
+test-fuzz: ## Fuzz every target for FUZZTIME each (FUZZFLAGS="-parallel 1" leaves the machine to others)
+	@failed=; \
+	for package in $$(go list ./...); do \
 		for target in $$(go test -list '^Fuzz' $$package | grep '^Fuzz' || true); do \
 			echo "fuzz $$package $$target for $(FUZZTIME)"; \
-			go test -run '^$$' -fuzz "^$$target$$" -fuzztime $(FUZZTIME) $$package; \
+			go test -run '^$$' -fuzz "^$$target$$" -fuzztime $(FUZZTIME) -fuzzminimizetime 1s $(FUZZFLAGS) $$package || failed="$$failed $$target"; \
 		done; \
-	done
+	done; \
+	if [ -n "$$failed" ]; then echo "failed:$$failed"; exit 1; fi
 
 .PHONY: test-cluster
 test-cluster: ## Run the tests on real clusters, and of what they are made

@@ -12,6 +12,10 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"go.uber.org/zap"
+
+	"github.com/gpumem/gpumem/pkg/api"
 )
 
 func TestOptionsReportAllMistakes(t *testing.T) {
@@ -162,4 +166,30 @@ func get(t *testing.T, ctx context.Context, url string, want int) string {
 		t.Errorf("%s: %s, %v\n%s", url, resp.Status, err, body)
 	}
 	return string(body)
+}
+
+// FuzzOptions gives any arguments: they are refused with words, or all parts can
+// be made with them.
+func FuzzOptions(f *testing.F) {
+	f.Add("--node-name=n1 --unit-mib=256 --ignore-xids=,13, --framework-env=jax,jax --device-list-strategy=cdi-cri")
+	f.Add("--node-name=n1 --unit-mib=9223372036854775807 --reserve-mib=9223372036854775807 --resource-domain=aliyun.com")
+	f.Add("--node-name= --probe-interval=-1s --ignore-xids=-1")
+	f.Add("--node-name=n1 --policy=exclusive --unassigned=refuse --kube-api-qps=NaN")
+	f.Fuzz(func(t *testing.T, line string) {
+		o := defaultOptions()
+		if o.parse(strings.Fields(line), io.Discard) != nil || o.validate() != nil {
+			return
+		}
+		names, err := api.NewNames(o.domain)
+		if err != nil {
+			t.Fatalf("%q: %v", line, err)
+		}
+		p, err := newParts(zap.NewNop(), o, names, nil, nil, nil)
+		if err != nil {
+			t.Fatalf("%q: %v", line, err)
+		}
+		if inv, _ := p.plugin.Inventory(); len(inv.Devices) > 0 || !(o.kubeQPS > 0) || o.nodeName == "" {
+			t.Errorf("%q is accepted: %v", line, o.effective())
+		}
+	})
 }

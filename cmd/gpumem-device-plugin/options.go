@@ -171,7 +171,7 @@ func (o *options) validate() error {
 	}
 	_, _, err = net.SplitHostPort(o.probeListen)
 	check("probe-listen", err)
-	if o.kubeQPS <= 0 || o.kubeBurst <= 0 {
+	if !(o.kubeQPS > 0) || o.kubeBurst <= 0 { // NaN too
 		errs = append(errs, errors.New("--kube-api-qps and --kube-api-burst: want more than 0"))
 	}
 	if _, err := logging.New(o.logLevel, o.logFormat, io.Discard); err != nil {

@@ -6,6 +6,7 @@ import (
 	"context"
 	"encoding/json"
 	"io"
+	"net"
 	"net/http"
 	"os"
 	"path/filepath"
@@ -15,6 +16,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/gpumem/gpumem/pkg/controller"
 	"github.com/gpumem/gpumem/pkg/placement"
 )
 
@@ -164,4 +166,26 @@ func get(ctx context.Context, t *testing.T, url string, want int) string {
 		t.Errorf("%s: %s, %v\n%s", url, resp.Status, err, body)
 	}
 	return string(body)
+}
+
+// FuzzOptions gives any arguments: they are refused with words, or they are safe
+// to run with.
+func FuzzOptions(f *testing.F) {
+	f.Add("--listen=127.0.0.1:0 --policy=spread --node-policy=binpack")
+	f.Add("--self-check-interval 0 --assume-limit=1h --kube-api-qps=NaN")
+	f.Add("--resource-domain requests.x --log-format= -- extra")
+	f.Add("--listen=[::ffff:127.0.0.1]:1 --kube-api-burst=-9223372036854775808")
+	f.Fuzz(func(t *testing.T, line string) {
+		o := defaultOptions()
+		if o.parse(strings.Fields(line), io.Discard) != nil || o.validate() != nil {
+			return
+		}
+		host, _, err := net.SplitHostPort(o.listen)
+		if ip := net.ParseIP(host); err != nil || host != "localhost" && (ip == nil || !ip.IsLoopback()) {
+			t.Errorf("%q lets others bind pods: %q, %v", line, o.listen, err)
+		}
+		if !(o.kubeQPS > 0) || o.kubeBurst <= 0 || o.selfCheck < 0 || o.assumeLimit < 2*controller.BindDeadline {
+			t.Errorf("%q is accepted: %v", line, o.effective())
+		}
+	})
 }

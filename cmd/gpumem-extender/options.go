@@ -108,7 +108,7 @@ func (o *options) validate() error {
 	if o.selfCheck != 0 && o.selfCheck < time.Second {
 		errs = append(errs, fmt.Errorf("--self-check-interval: %s: want 1s or more, or 0 for none", o.selfCheck))
 	}
-	if o.kubeQPS <= 0 || o.kubeBurst <= 0 {
+	if !(o.kubeQPS > 0) || o.kubeBurst <= 0 { // NaN too
 		errs = append(errs, errors.New("--kube-api-qps and --kube-api-burst: want more than 0"))
 	}
 	if _, err := logging.New(o.logLevel, o.logFormat, io.Discard); err != nil {

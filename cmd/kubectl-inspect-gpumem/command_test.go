@@ -482,3 +482,23 @@ func FuzzRun(f *testing.F) {
 		}
 	})
 }
+
+// FuzzArguments gives any arguments: they are carried out or refused with words,
+// and what looks like JSON is.
+func FuzzArguments(f *testing.F) {
+	f.Add("-o wide -d -n a n1 n2")
+	f.Add("-A -l a=b,c!=d --no-headers")
+	f.Add("-ojson --resource-domain x.y")
+	f.Add("-o yaml --resource-domain x..y")
+	f.Add("--selector ,, -o= node/n")
+	f.Add("__complete -n")
+	f.Fuzz(func(t *testing.T, line string) {
+		stdout, _, err := inspectWith(fake.NewClientset(makeNode(t, "n", gpu.Inventory{})), strings.Fields(line)...)
+		if err != nil && err.Error() == "" {
+			t.Errorf("%q: an error that says nothing", line)
+		}
+		if strings.HasPrefix(stdout, "{") && !json.Valid([]byte(stdout)) {
+			t.Errorf("%q: broken JSON: %s", line, stdout)
+		}
+	})
+}

@@ -67,6 +67,9 @@ func (n Names) GPUShareIndexes(pod *v1.Pod) []int {
 	indexes := make(map[int]bool)
 	for _, byIndex := range allocation {
 		for index := range byIndex {
+			if index < 0 {
+				return nil
+			}
 			indexes[index] = true
 		}
 	}

@@ -106,3 +106,29 @@ func TestReads(t *testing.T) {
 		}
 	}
 }
+
+// FuzzGPUShareIndexes: whatever is written where gpushare writes, each GPU is
+// named once, in order, and by an index that one can have.
+func FuzzGPUShareIndexes(f *testing.F) {
+	f.Add("2", "", "true")
+	f.Add("-1", `{"c":{"1":3,"0":3},"d":{"1":1}}`, "false")
+	f.Add("x", `{"c":{"-1":3}}`, "")
+	f.Add("", `{"c":null,"d":{"99999999999999999999":1}}`, "")
+	n, err := NewNames(gpushareDomain)
+	if err != nil {
+		f.Fatal(err)
+	}
+	f.Fuzz(func(t *testing.T, index, allocation, assigned string) {
+		p := &v1.Pod{}
+		p.Annotations = map[string]string{GPUShareIndex: index, gpushareAllocation: allocation, gpushareAssigned: assigned}
+		got := n.GPUShareIndexes(p)
+		for i, index := range got {
+			if index < 0 || i > 0 && index <= got[i-1] {
+				t.Fatalf("GPUs %v", got)
+			}
+		}
+		if want := assigned == "false"; n.GPUShareWaits(p) != want {
+			t.Fatalf("waits: %t, want %t", !want, want)
+		}
+	})
+}

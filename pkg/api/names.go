@@ -2,6 +2,7 @@ package api
 
 import (
 	"fmt"
+	"strings"
 
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/util/validation"
@@ -14,12 +15,24 @@ const DefaultDomain = "gpumem.dev"
 // Kubernetes API, under one domain.
 type Names struct{ domain string }
 
-// NewNames returns the names under a domain, for example "gpumem.dev".
+// NewNames returns the names under a domain, for example "gpumem.dev". It takes
+// those under which Kubernetes has extended resources.
 func NewNames(domain string) (Names, error) {
-	if problems := validation.IsDNS1123Subdomain(domain); len(problems) > 0 {
+	n := Names{domain: domain}
+	problems := validation.IsDNS1123Subdomain(domain)
+	switch {
+	case len(problems) > 0:
+	case strings.Contains(string(n.GPUMem()), v1.ResourceDefaultNamespacePrefix):
+		problems = []string{"Kubernetes keeps kubernetes.io for itself"}
+	case strings.HasPrefix(domain, v1.DefaultResourceRequestsPrefix):
+		problems = []string{`resource quotas use the prefix "requests."`}
+	default:
+		problems = validation.IsQualifiedName(v1.DefaultResourceRequestsPrefix + string(n.GPUMem()))
+	}
+	if len(problems) > 0 {
 		return Names{}, fmt.Errorf("resource domain %q: %s", domain, problems[0])
 	}
-	return Names{domain: domain}, nil
+	return n, nil
 }
 
 // Domain returns the domain itself.

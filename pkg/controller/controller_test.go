@@ -3,6 +3,7 @@ package controller
 import (
 	"context"
 	"encoding/json"
+	"fmt"
 	"net/http"
 	"net/http/httptest"
 	"sync/atomic"
@@ -343,5 +344,53 @@ func status(w http.ResponseWriter, code int32, reason metav1.StatusReason) {
 	// A failed write shows as a failed Bind.
 	_ = json.NewEncoder(w).Encode(metav1.Status{
 		TypeMeta: metav1.TypeMeta{Kind: "Status", APIVersion: "v1"}, Code: code, Reason: reason, Message: string(reason),
+	})
+}
+
+// FuzzTrim: of a pod or a node as it may come from the API server, the books
+// are told the same by what is kept as by all of it.
+func FuzzTrim(f *testing.F) {
+	for _, obj := range []any{pod("web", "1", "GPU-a"), node(inventory)} {
+		data, err := json.Marshal(obj)
+		if err != nil {
+			f.Fatal(err)
+		}
+		f.Add(data)
+	}
+	f.Add([]byte(`{"metadata":{"annotations":{"gpumem.dev/policy":"x"}},"spec":{"initContainers":[{"restartPolicy":"Always","resources":{"requests":{"gpumem.dev/gpu-mem":"1"}}}]}}`))
+	f.Add([]byte(`{"spec":{"priority":-1},"status":{"nominatedNodeName":"node","phase":"Failed","startTime":"2026-01-01T00:00:00Z"}}`))
+	n := names(f)
+	f.Fuzz(func(t *testing.T, data []byte) {
+		var pod v1.Pod
+		if json.Unmarshal(data, &pod) == nil {
+			obj, err := trim(n)(pod.DeepCopy())
+			if err != nil {
+				t.Fatal(err)
+			}
+			small := obj.(*v1.Pod)
+			if n.Holds(&pod) {
+				want, wantErr := n.Holding(&pod)
+				got, err := n.Holding(small)
+				if diff := cmp.Diff(want, got); diff != "" || fmt.Sprint(wantErr) != fmt.Sprint(err) {
+					t.Errorf("%s: %v, trimmed %v (-full +trimmed):\n%s", data, wantErr, err, diff)
+				}
+			}
+			if n.Holds(&pod) != n.Holds(small) || api.Terminal(&pod) != api.Terminal(small) || api.NominatedTo(&pod) != api.NominatedTo(small) ||
+				api.Priority(&pod) != api.Priority(small) || pod.Spec.NodeName != small.Spec.NodeName {
+				t.Errorf("%s: trimmed to %v", data, small)
+			}
+		}
+		var node v1.Node
+		if json.Unmarshal(data, &node) == nil {
+			obj, err := trim(n)(node.DeepCopy())
+			if err != nil {
+				t.Fatal(err)
+			}
+			want, wantErr := n.InventoryOf(&node)
+			got, err := n.InventoryOf(obj.(*v1.Node))
+			if diff := cmp.Diff(want, got); diff != "" || fmt.Sprint(wantErr) != fmt.Sprint(err) {
+				t.Errorf("%s: %v, trimmed %v (-full +trimmed):\n%s", data, wantErr, err, diff)
+			}
+		}
 	})
 }

@@ -2,8 +2,10 @@ package extender
 
 import (
 	"fmt"
+	"io"
 	"net/http"
 	"net/http/httptest"
+	"net/url"
 	"strings"
 	"testing"
 
@@ -76,4 +78,33 @@ func TestGPUSharesRoutesAreOurs(t *testing.T) {
 	if status, _ := other.call(http.MethodGet, "/gpushare-scheduler/inspect", ""); status != http.StatusNotFound {
 		t.Errorf("under other names: %d, want 404", status)
 	}
+}
+
+// FuzzGPUShareRoutes asks under gpushare's names: each request is answered, and
+// what pods hold does not change but by a bind.
+func FuzzGPUShareRoutes(f *testing.F) {
+	f.Add("GET", "/inspect/pair", "")
+	f.Add("GET", "/inspect", "")
+	f.Add("GET", "/inspect/%2e%2e/x", "")
+	f.Add("POST", "/filter", `{"Pod":{"spec":{"containers":[{"resources":{"limits":{"aliyun.com/gpu-mem":"3"}}}]}},"NodeNames":["pair"]}`)
+	f.Add("POST", "/bind", `{"PodName":"pod","PodNamespace":"team","PodUID":"uid-pod","Node":"pair"}`)
+	f.Fuzz(func(t *testing.T, method, path, body string) {
+		target, err := url.Parse("http://extender" + gpusharePrefix + "/" + strings.TrimPrefix(path, "/"))
+		if err != nil {
+			return // no client sends it
+		}
+		w := newGPUShareWorld(t)
+		w.pod("pod", "3")
+		before := w.Cache.Nodes()
+		recorder := httptest.NewRecorder()
+		w.Routes("v1").ServeHTTP(recorder, &http.Request{
+			Method: method, URL: target, Header: http.Header{}, Body: io.NopCloser(strings.NewReader(body)), ContentLength: int64(len(body)),
+		})
+		if recorder.Code == http.StatusInternalServerError {
+			t.Errorf("%s %q %q: 500", method, path, body)
+		}
+		if diff := cmp.Diff(before, w.Cache.Nodes()); diff != "" && len(w.cluster.bindings) == 0 {
+			t.Errorf("%s %q %q changed the cache (-before +after):\n%s", method, path, body, diff)
+		}
+	})
 }

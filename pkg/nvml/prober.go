@@ -139,6 +139,9 @@ func (p *Prober) rest(ctx context.Context) bool {
 	}
 }
 
+// maxGPUs is more than any machine has.
+const maxGPUs = 1024
+
 // probe reads all GPUs and returns why there is none.
 func (p *Prober) probe(ctx context.Context) (reason string) {
 	if p.session != nil && !p.allWell() {
@@ -175,6 +178,8 @@ func (p *Prober) probe(ctx context.Context) (reason string) {
 		return p.lost("NVML does not answer")
 	case count.ret != nvml.SUCCESS:
 		return p.lost("NVML does not tell how many GPUs there are: " + count.ret.Error())
+	case count.n < 0 || count.n > maxGPUs:
+		return p.lost(fmt.Sprintf("NVML reports %d GPUs, which makes no sense", count.n))
 	}
 	readings := p.readAll(ctx, s, count.n)
 	p.merge(readings)

@@ -66,8 +66,11 @@ func (s *session) read(index int) reading {
 		return reading{failed: failure(ret)}
 	}
 	uuid, ret := handle.GetUUID()
-	if ret != nvml.SUCCESS {
+	switch {
+	case ret != nvml.SUCCESS:
 		return reading{failed: failure(ret)}
+	case uuid == "":
+		return reading{failed: "it has no UUID"}
 	}
 	r := reading{handle: handle, device: gpu.Device{UUID: gpu.UUID(uuid), Index: index, NUMANode: -1}}
 	if s.mig {

@@ -2,8 +2,10 @@ package placement
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
+	"unicode/utf8"
 
 	"github.com/google/go-cmp/cmp"
 
@@ -394,4 +396,46 @@ func TestInterchangeable(t *testing.T) {
 			t.Errorf("%s: Confusable is not %t both ways", name, tc.want)
 		}
 	}
+}
+
+// FuzzMatchGlobs: neither the order of the globs nor the case of letters counts,
+// a name without signs is a glob for itself, and what a glob has let in it keeps
+// out with a "!".
+func FuzzMatchGlobs(f *testing.F) {
+	f.Add("A100*,!A100-SXM4-80GB", "NVIDIA A100-SXM4-80GB")
+	f.Add("!", "")
+	f.Add("[a-,\\\\,*", "[")
+	f.Add("!!a,a", "!a")
+	f.Fuzz(func(t *testing.T, list, name string) {
+		if !utf8.ValidString(list + name) {
+			return // the API server stores valid UTF-8
+		}
+		globs := strings.Split(list, ",")
+		got := MatchGlobs(globs, name)
+		slices.Reverse(globs)
+		if MatchGlobs(globs, name) != got {
+			t.Errorf("%q and %q: %t, and otherwise in reverse", list, name, got)
+		}
+		if upper := asciiUpper(name); MatchGlobs(globs, upper) != got {
+			t.Errorf("%q and %q: %t, and otherwise for %q", list, name, got, upper)
+		}
+		if got && MatchGlobs(append(globs, "!*", "!*/*"), name) && !strings.Contains(name, "/") {
+			t.Errorf("%q and %q: everything is excluded, and it matches", list, name)
+		}
+		if plain := !strings.ContainsAny(name, `!*?[\`); plain && name != "" {
+			if !MatchGlobs([]string{name}, name) || MatchGlobs([]string{name, "!" + name}, name) {
+				t.Errorf("%q is no glob for itself", name)
+			}
+		}
+	})
+}
+
+// asciiUpper leaves alone the letters whose upper case has another lower case.
+func asciiUpper(s string) string {
+	return strings.Map(func(r rune) rune {
+		if 'a' <= r && r <= 'z' {
+			return r - 'a' + 'A'
+		}
+		return r
+	}, s)
 }

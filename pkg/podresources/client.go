@@ -48,26 +48,31 @@ func (c *Client) List(ctx context.Context) ([]allocation.Held, map[string]bool, 
 	if err != nil {
 		return nil, nil, fmt.Errorf("ask the kubelet for its PodResources: %w", err)
 	}
-	var held []allocation.Held
-	known := make(map[string]bool, len(answer.GetPodResources()))
+	held, known := read(answer, c.resources)
+	return held, known, nil
+}
+
+// read gathers what an answer says of the resources.
+func read(answer *podresources.ListPodResourcesResponse, resources []string) (held []allocation.Held, known map[string]bool) {
+	known = make(map[string]bool, len(answer.GetPodResources()))
 	for _, pod := range answer.GetPodResources() {
 		known[pod.GetNamespace()+"/"+pod.GetName()] = true
 		for _, container := range pod.GetContainers() {
-			if slots := c.slots(container); len(slots) > 0 {
+			if slots := slotsOf(container, resources); len(slots) > 0 {
 				held = append(held, allocation.Held{
 					Namespace: pod.GetNamespace(), Name: pod.GetName(), Container: container.GetName(), Slots: slots,
 				})
 			}
 		}
 	}
-	return held, known, nil
+	return held, known
 }
 
-// slots gathers a container's IDs: the kubelet has one entry for each.
-func (c *Client) slots(container *podresources.ContainerResources) []gpu.SlotID {
+// slotsOf gathers a container's IDs: the kubelet has one entry for each.
+func slotsOf(container *podresources.ContainerResources, resources []string) []gpu.SlotID {
 	var out []gpu.SlotID
 	for _, d := range container.GetDevices() {
-		if !slices.Contains(c.resources, d.GetResourceName()) {
+		if !slices.Contains(resources, d.GetResourceName()) {
 			continue
 		}
 		for _, id := range d.GetDeviceIds() {

@@ -5,12 +5,14 @@ import (
 	"errors"
 	"net"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/google/go-cmp/cmp"
 	"google.golang.org/grpc"
+	"google.golang.org/protobuf/proto"
 	podresources "k8s.io/kubelet/pkg/apis/podresources/v1"
 
 	"github.com/gpumem/gpumem/pkg/allocation"
@@ -137,4 +139,54 @@ func TestListAfterARestart(t *testing.T) {
 		}
 		stop()
 	}
+}
+
+// FuzzRead: whatever the kubelet answers, each ID of the resources is read once
+// for each time it is there, no other is, and every pod that holds some is known.
+func FuzzRead(f *testing.F) {
+	resources := []string{"gpumem.dev/gpu-mem", "gpumem.dev/gpu-core"}
+	for _, answer := range []*podresources.ListPodResourcesResponse{
+		{},
+		{PodResources: []*podresources.PodResources{{Namespace: "ns", Name: "a", Containers: []*podresources.ContainerResources{
+			{Name: "main", Devices: []*podresources.ContainerDevices{devices(resources[0], "aaaaaaaa-0", ""), devices(resources[1], "aaaaaaaa-c7"), devices("nvidia.com/gpu", "GPU-x")}}, {},
+		}}, {}}},
+	} {
+		data, err := proto.Marshal(answer)
+		if err != nil {
+			f.Fatal(err)
+		}
+		f.Add(data)
+	}
+	f.Fuzz(func(t *testing.T, data []byte) {
+		answer := &podresources.ListPodResourcesResponse{}
+		if proto.Unmarshal(data, answer) != nil {
+			return // gRPC fails the call
+		}
+		left := make(map[string]int)
+		for _, pod := range answer.GetPodResources() {
+			for _, container := range pod.GetContainers() {
+				for _, d := range container.GetDevices() {
+					if slices.Contains(resources, d.GetResourceName()) {
+						for _, id := range d.GetDeviceIds() {
+							left[id]++
+						}
+					}
+				}
+			}
+		}
+		held, known := read(answer, resources)
+		for _, h := range held {
+			if !known[h.Namespace+"/"+h.Name] || len(h.Slots) == 0 {
+				t.Errorf("%+v, of a pod that is known: %t", h, known[h.Namespace+"/"+h.Name])
+			}
+			for _, id := range h.Slots {
+				left[string(id)]--
+			}
+		}
+		for id, n := range left {
+			if n != 0 {
+				t.Errorf("ID %q is read %d times too few", id, n)
+			}
+		}
+	})
 }

@@ -1,0 +1,59 @@
+package api
+
+import (
+	"strings"
+	"testing"
+
+	"k8s.io/apimachinery/pkg/util/validation"
+)
+
+func TestNewNames(t *testing.T) {
+	for domain, want := range map[string]string{
+		"gpumem.dev":             "",
+		"aliyun.com":             "",
+		"Not A Domain":           "lower case",
+		"":                       "lower case",
+		"kubernetes.io":          "keeps kubernetes.io for itself",
+		"gpu.kubernetes.io":      "keeps kubernetes.io for itself",
+		"notkubernetes.io":       "keeps kubernetes.io for itself", // by the words alone
+		"requests.gpumem.dev":    "resource quotas",
+		strings.Repeat("a", 250): "must be no more than",
+	} {
+		_, err := NewNames(domain)
+		if want == "" && err != nil || want != "" && (err == nil || !strings.Contains(err.Error(), want)) {
+			t.Errorf("%q: %v, want %q", domain, err, want)
+		}
+	}
+}
+
+// FuzzNewNames: under any domain that is accepted, Kubernetes takes the
+// resources for extended ones and the annotations for what they are.
+func FuzzNewNames(f *testing.F) {
+	f.Add("gpumem.dev")
+	f.Add("requests.x")
+	f.Add("a.kubernetes.io")
+	f.Add("-")
+	f.Add(strings.Repeat("a", 63) + "." + strings.Repeat("b", 63))
+	f.Fuzz(func(t *testing.T, domain string) {
+		n, err := NewNames(domain)
+		if err != nil {
+			return
+		}
+		// What the kubelet asks of the resources of device plugins
+		// (k8s.io/kubernetes/pkg/apis/core/v1/helper, IsExtendedResourceName).
+		for _, name := range []string{string(n.GPUMem()), string(n.GPUCore()), string(n.GPUCount())} {
+			native := !strings.Contains(name, "/") || strings.Contains(name, "kubernetes.io/")
+			if problems := validation.IsQualifiedName("requests." + name); native || strings.HasPrefix(name, "requests.") || len(problems) > 0 {
+				t.Errorf("resource %q: native %t, %v", name, native, problems)
+			}
+		}
+		for _, key := range []string{
+			n.Count(), n.Policy(), n.Model(), n.UUID(), n.ModelPreference(), n.Group(), n.ExclusiveGroup(),
+			n.EnforcementLevel(), n.Assignment(), n.Index(), n.Inventory(),
+		} {
+			if problems := validation.IsQualifiedName(key); len(problems) > 0 {
+				t.Errorf("annotation %q: %v", key, problems)
+			}
+		}
+	})
+}
