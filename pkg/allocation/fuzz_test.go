@@ -26,7 +26,9 @@ func fuzzedState(t *testing.T, held string, broken bool) State {
 	t.Helper()
 	c := newCluster(t, 1, inventory(5, 12))
 	c.inv.Devices[1].Healthy = !broken
-	c.pods = []Pod{pod("a", ask(app("a", 2))), pod("b", ask(app("a", 2)), 1), pod("c", ask(initial("i", 3), app("a", 1)), 0)}
+	half := app("a", 2)
+	half.Cores = 50
+	c.pods = []Pod{pod("a", ask(half)), pod("b", ask(app("a", 2)), 1), pod("c", ask(initial("i", 3), app("a", 1)), 0)}
 	s := c.state()
 	slots, err := gpu.NewSlots(c.inv)
 	if err != nil {
@@ -42,36 +44,41 @@ func fuzzedState(t *testing.T, held string, broken bool) State {
 // FuzzResolve: IDs are granted when each is a healthy GPU's, none is named twice
 // and all GPUs have as many; then the grant says just that.
 func FuzzResolve(f *testing.F) {
-	f.Add("00000000-0,00000000-1", false)
-	f.Add("00000000-0,00000001-0", false)
-	f.Add("00000000-0,00000001-0,00000001-1", false)
-	f.Add("00000001-11", true)
-	f.Add("00000000-0,00000000-0", false)
-	f.Add("GPU-00000000-_-1,-,", false)
-	f.Fuzz(func(t *testing.T, list string, broken bool) {
-		s, ids := fuzzedState(t, "", broken), slotsOf(list)
+	f.Add("00000000-0,00000000-1", false, false)
+	f.Add("00000000-0,00000001-0", false, false)
+	f.Add("00000000-0,00000001-0,00000001-1", false, false)
+	f.Add("00000001-11", false, true)
+	f.Add("00000000-0,00000000-0", false, false)
+	f.Add("00000000-c0,00000000-c99", true, false)
+	f.Add("00000000-c0,00000000-1", true, false)
+	f.Add("GPU-00000000-_-1,-,", false, false)
+	f.Fuzz(func(t *testing.T, list string, cores, broken bool) {
+		s, ids, resource := fuzzedState(t, "", broken), slotsOf(list), gpu.Memory
+		if cores {
+			resource = gpu.Cores
+		}
 		perGPU := make(map[gpu.UUID]int)
 		good := len(ids) > 0
 		for i, id := range ids {
 			d, err := s.Slots.Device(id)
-			good = good && err == nil && d.Healthy && !slices.Contains(ids[:i], id)
+			good = good && err == nil && d.Healthy && id.Resource() == resource && !slices.Contains(ids[:i], id)
 			perGPU[d.UUID]++
 		}
 		for _, n := range perGPU {
 			good = good && n*len(perGPU) == len(ids)
 		}
-		grant, err := Resolve(s, ids)
+		grant, err := Resolve(s, resource, ids)
 		if good != (err == nil) {
 			t.Fatalf("%q: %v, want an error: %t", ids, err, !good)
 		}
 		if err != nil {
 			return
 		}
-		if len(grant.Devices) != len(perGPU) || int(grant.Units)*len(perGPU) != len(ids) {
-			t.Fatalf("%q: granted %d units of %v", ids, grant.Units, grant.Devices)
+		if len(grant.Devices) != len(perGPU) || grant.Each*len(perGPU) != len(ids) {
+			t.Fatalf("%q: granted %d slots each of %v", ids, grant.Each, grant.Devices)
 		}
 		_ = Admit(s, grant) // it may refuse, and does not panic
-		_, _ = Find(s.Held, ids)
+		_, _ = Find(s.Held, resource, ids)
 	})
 }
 
@@ -79,13 +86,17 @@ func FuzzResolve(f *testing.F) {
 // is as much as it asks for, all of it offered and all that it insists on, each
 // once, and of one GPU for pods of one.
 func FuzzPrefer(f *testing.F) {
-	f.Add("00000000-0,00000000-1,00000001-0,00000001-1", "", "", 2, false)
-	f.Add("00000001-0,00000001-1,x,00000001-1", "00000001-1", "00000000-3", 3, false)
-	f.Add("", "00000000-9", "GPU-00000000-_-1", 1, true)
-	f.Add("00000000-0", "", "", -1, true)
-	f.Fuzz(func(t *testing.T, offered, insisted, held string, size int, broken bool) {
-		s, available, must := fuzzedState(t, held, broken), slotsOf(offered), slotsOf(insisted)
-		got, err := Prefer(s, available, must, size)
+	f.Add("00000000-0,00000000-1,00000001-0,00000001-1", "", "", 2, false, false)
+	f.Add("00000001-0,00000001-1,x,00000001-1", "00000001-1", "00000000-3", 3, false, false)
+	f.Add("", "00000000-9", "GPU-00000000-_-1", 1, false, true)
+	f.Add("00000000-c0,00000001-c1", "", "00000001-0,00000001-1", 1, true, false)
+	f.Add("00000000-0", "", "", -1, false, true)
+	f.Fuzz(func(t *testing.T, offered, insisted, held string, size int, cores, broken bool) {
+		s, available, must, resource := fuzzedState(t, held, broken), slotsOf(offered), slotsOf(insisted), gpu.Memory
+		if cores {
+			resource = gpu.Cores
+		}
+		got, err := Prefer(s, resource, available, must, size)
 		_ = Reconcile(s)
 		if err != nil {
 			return

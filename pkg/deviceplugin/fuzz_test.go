@@ -21,6 +21,7 @@ func FuzzRPCs(f *testing.F) {
 	f.Add("aaaaaaaa-0,bbbbbbbb-0", "bbbbbbbb-0", "aaaaaaaa-0,bbbbbbbb-0", int32(2), uint8(1))
 	f.Add("", "", "", int32(-1), uint8(2))
 	f.Add("GPU-aaaaaaaa-_-0", "x", "aaaaaaaa-00", int32(1), uint8(7))
+	f.Add("aaaaaaaa-c0,bbbbbbbb-c0", "", "aaaaaaaa-c0", int32(1), uint8(32+64))
 	f.Fuzz(func(t *testing.T, available, must, ids string, size int32, setting uint8) {
 		split := func(list string) []string {
 			return slices.DeleteFunc(strings.Split(list, ","), func(s string) bool { return s == "" })
@@ -37,15 +38,19 @@ func FuzzRPCs(f *testing.F) {
 		}
 		p := New(cfg, newProber(twoGPUs()), list, kubelet, &notes{}, &counts{}, zap.NewNop())
 		ctx := t.Context()
-		if preferred, err := p.GetPreferredAllocation(ctx, &pluginapi.PreferredAllocationRequest{
+		server, ofCores := pluginapi.DevicePluginServer(p), setting&32 != 0
+		if ofCores {
+			server = p.Cores()
+		}
+		if preferred, err := server.GetPreferredAllocation(ctx, &pluginapi.PreferredAllocationRequest{
 			ContainerRequests: []*pluginapi.ContainerPreferredAllocationRequest{nil, {
 				AvailableDeviceIDs: split(available), MustIncludeDeviceIDs: split(must), AllocationSize: size,
 			}},
 		}); err == nil {
 			t.Errorf("a request for nothing is answered: %v", preferred)
 		}
-		grants, err := p.Allocate(ctx, &pluginapi.AllocateRequest{ContainerRequests: []*pluginapi.ContainerAllocateRequest{{DevicesIds: split(ids)}}})
-		if err == nil {
+		grants, err := server.Allocate(ctx, &pluginapi.AllocateRequest{ContainerRequests: []*pluginapi.ContainerAllocateRequest{{DevicesIds: split(ids)}}})
+		if err == nil && !ofCores {
 			checkGrant(t, grants, split(ids), cfg.Strategy)
 		}
 		_, _ = p.PreStartContainer(ctx, &pluginapi.PreStartContainerRequest{DevicesIds: split(ids)})
