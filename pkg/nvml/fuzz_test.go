@@ -71,7 +71,8 @@ func (l *liar) open() (nvml.Interface, string) {
 
 func (l *liar) device(uuid string) nvml.Device {
 	memory, reserved, mig, set := l.tape.amount(), l.tape.amount(), l.tape.number(3), uint(l.tape.amount())
-	rets := make([]nvml.Return, 8)
+	links := l.tape.number(256) // a bit each for state, kind and the GPU at the other end
+	rets := make([]nvml.Return, 11)
 	for i := range rets {
 		rets[i] = l.tape.ret()
 	}
@@ -84,10 +85,28 @@ func (l *liar) device(uuid string) nvml.Device {
 		GetMemoryInfoFunc:            func() (nvml.Memory, nvml.Return) { return nvml.Memory{Total: memory}, rets[3] },
 		GetNameFunc:                  func() (string, nvml.Return) { return "Tesla T4", rets[4] },
 		GetCudaComputeCapabilityFunc: func() (int, int, nvml.Return) { return -1, mig, rets[5] },
-		GetPciInfoFunc:               func() (nvml.PciInfo, nvml.Return) { return nvml.PciInfo{}, rets[6] },
+		GetPciInfoFunc:               func() (nvml.PciInfo, nvml.Return) { return someBus(mig), rets[6] },
 		GetMemoryAffinityFunc:        func(int, nvml.AffinityScope) ([]uint, nvml.Return) { return []uint{0, set}, rets[7] },
-		RegisterEventsFunc:           func(uint64, nvml.EventSet) nvml.Return { return rets[7] },
+		GetNvLinkStateFunc: func(link int) (nvml.EnableState, nvml.Return) {
+			return nvml.EnableState(links >> (link % 8) & 1), rets[8]
+		},
+		GetNvLinkRemoteDeviceTypeFunc: func(link int) (nvml.IntNvLinkDeviceType, nvml.Return) {
+			return nvml.IntNvLinkDeviceType(links >> (link % 3) & 3), rets[9]
+		},
+		GetNvLinkRemotePciInfoFunc: func(link int) (nvml.PciInfo, nvml.Return) { return someBus(links >> (link % 5) & 3), rets[10] },
+		RegisterEventsFunc:         func(uint64, nvml.EventSet) nvml.Return { return rets[7] },
 	}
+}
+
+// someBus names one of a few bus addresses, or none.
+func someBus(n int) (pci nvml.PciInfo) {
+	if n == 0 {
+		return pci
+	}
+	for i, b := range []byte(fmt.Sprintf("00000000:%02X:00.0", 0x3B+n)) {
+		pci.BusId[i] = int8(b)
+	}
+	return pci
 }
 
 // FuzzAnswers: whatever NVML answers, probe after probe, the prober says what
