@@ -45,6 +45,6 @@ func TestPromisesHoldWhilePartsAreKilled(t *testing.T) {
 
 // A larger one is "make failover".
 func TestNextLeaderGoesOnWithABurst(t *testing.T) {
-	report, err := Failover(t.Context(), FailoverConfig{Config: config(t), Pods: 90})
+	report, err := Failover(t.Context(), FailoverConfig{Config: config(t), Pods: 60})
 	check(t, report, report.OK(), err)
 }
