@@ -189,3 +189,23 @@ func FuzzOptions(f *testing.F) {
 		}
 	})
 }
+
+// The verbs ask for no credentials, and whoever reaches bind can bind any pod to
+// any node. So they are served to this machine alone.
+func TestVerbsAreServedOnLoopbackAlone(t *testing.T) {
+	for address, want := range map[string]bool{
+		"127.0.0.1:8010": true, "127.0.0.2:8010": true, "localhost:8010": true, "[::1]:8010": true,
+		":8010": false, "0.0.0.0:8010": false, "[::]:8010": false, "10.0.0.1:8010": false, "example.com:8010": false, "8010": false,
+	} {
+		o := defaultOptions()
+		if err := o.parse([]string{"--listen=" + address}, io.Discard); err != nil {
+			t.Fatal(err)
+		}
+		if err := o.validate(); (err == nil) != want {
+			t.Errorf("--listen=%s: %v, want it accepted: %t", address, err, want)
+		}
+	}
+	if host, _, err := net.SplitHostPort(defaultOptions().listen); err != nil || !net.ParseIP(host).IsLoopback() {
+		t.Errorf("by default they are served on %q", host)
+	}
+}

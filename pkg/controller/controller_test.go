@@ -394,3 +394,41 @@ func FuzzTrim(f *testing.F) {
 		}
 	})
 }
+
+// When the extender starts, the cluster has a node and pods that cannot be read,
+// and a pod on a node that is gone. It becomes ready all the same, counts what
+// it can, and offers the rest.
+func TestOneBadObjectDoesNotStopTheStart(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		broken := node("{")
+		broken.Name = "broken"
+		unread, ghost, odd := pod("unread", "2", "GPU-a"), pod("ghost", "3", "GPU-a"), pod("odd", "4", "GPU-b")
+		unread.Annotations["gpumem.dev/assignment"] = `{"v":1,"gpus":"all"}`
+		ghost.Spec.NodeName = "gone"
+		odd.Annotations["gpumem.dev/gpu-count"] = "two"
+		client := fake.NewClientset(node(inventory), broken, pod("web", "1", "GPU-b"), unread, ghost, odd)
+		books := cache.New()
+		ctl, err := New(zaptest.NewLogger(t), client, names(t), books)
+		if err != nil {
+			t.Fatal(err)
+		}
+		ctx, cancel := context.WithCancel(t.Context())
+		done := make(chan struct{})
+		go func() { defer close(done); ctl.Run(ctx) }()
+		synctest.Wait()
+		if missing := ctl.Missing(); missing != "" {
+			t.Errorf("not ready: %s", missing)
+		}
+		if diff := cmp.Diff([]gpu.Units{0, 6}, requested(books)); diff != "" {
+			t.Errorf("requested (-want +got):\n%s", diff)
+		}
+		if n, _ := books.Node("node"); len(n.Unattributed) != 1 {
+			t.Errorf("%d pods are on no known GPU, want the one that cannot be read", len(n.Unattributed))
+		}
+		if n, ok := books.Node("broken"); !ok || len(n.Devices) != 0 {
+			t.Errorf("the broken node is known: %t, with %d GPUs, want none", ok, len(n.Devices))
+		}
+		cancel()
+		<-done
+	})
+}

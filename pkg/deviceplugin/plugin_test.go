@@ -12,6 +12,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/proto"
 	pluginapi "k8s.io/kubelet/pkg/apis/deviceplugin/v1beta1"
 
 	"github.com/gpumem/gpumem/pkg/allocation"
@@ -454,5 +455,39 @@ func TestAnnounce(t *testing.T) {
 	got := n.notes.all()
 	if len(got) != 1 || !strings.HasPrefix(got[0], "node GPUMemoryNotOffered: NVML's answers make no sense") {
 		t.Errorf("events %q", got)
+	}
+}
+
+// Eight GPUs of 141 GB with a unit of 1 MiB would make a list of devices that the
+// kubelet drops without a word. It is refused, with the unit that would do; with
+// that unit, and with the usual one, the message is within what the kubelet
+// receives.
+func TestEightLargeGPUsInSmallUnits(t *testing.T) {
+	const mib = 144384 // 141 GiB
+	offerIn := func(unit int64) offer {
+		inv := gpu.Inventory{UnitMiB: unit}
+		for i := range 8 {
+			inv.Devices = append(inv.Devices, gpu.Device{
+				UUID: gpu.UUID(fmt.Sprintf("GPU-%08x-0000-0000-0000-000000000000", i)), Index: i, Model: "NVIDIA H200",
+				MemoryMiB: mib, Capacity: gpu.UnitsIn(mib, 0, unit), NUMANode: -1, Healthy: true,
+			})
+		}
+		return newOffer(inv, "")
+	}
+	tooSmall := offerIn(1)
+	var suggested int64
+	_, advice, ok := strings.Cut(tooSmall.why, "use --unit-mib=")
+	if _, err := fmt.Sscanf(advice, "%d or more", &suggested); err != nil || !ok || len(tooSmall.list(gpu.Memory).GetDevices()) != 0 {
+		t.Fatalf("offered %d devices, and said %q", len(tooSmall.list(gpu.Memory).GetDevices()), tooSmall.why)
+	}
+	for _, unit := range []int64{suggested, 256, 1024} {
+		o := offerIn(unit)
+		list := o.list(gpu.Memory)
+		if size := proto.Size(list); o.why != "" || size > gpu.MessageLimit || len(list.GetDevices()) != 8*int(mib/unit) {
+			t.Errorf("unit of %d MiB: %d devices in %d bytes, %q", unit, len(list.GetDevices()), size, o.why)
+		}
+	}
+	if o := offerIn(suggested - 1); o.why == "" {
+		t.Errorf("a unit of %d MiB would have done, and %d was suggested", suggested-1, suggested)
 	}
 }
