@@ -48,6 +48,7 @@ vet: ## Check formatting and vet
 .PHONY: test-unit
 test-unit: ## Run the tests of the packages
 	go test -race -shuffle=on ./...
+	cd test/kueue && go test ./...
 
 .PHONY: test-fuzz
 test-fuzz: ## Fuzz every target for FUZZTIME each (FUZZFLAGS="-parallel 1" leaves the machine to others)
