@@ -73,7 +73,12 @@ func (n Node) holdings(wanted func(Holding) bool) []Holding {
 }
 
 func hasPod(pods []Holding, h Holding) bool {
-	return slices.ContainsFunc(pods, func(p Holding) bool { return p.Pod.UID == h.Pod.UID })
+	for i := range pods { // a Holding is large
+		if pods[i].Pod.UID == h.Pod.UID {
+			return true
+		}
+	}
+	return false
 }
 
 // with returns the node with one more pod on the devices of its assignment.

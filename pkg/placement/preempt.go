@@ -114,34 +114,34 @@ func unexplained(req Request, node Node, proposed []Holding, budgets []Budget) (
 			out = append(out, h)
 		}
 	}
-	gone := pods
+	free := node.without(pods).sum()
 	for _, h := range pods {
-		others := except(gone, h)
+		left := room{units: free.units - h.Request.Units(), cores: free.cores - h.Request.Cores()}
 		switch {
 		case !hasPod(proposed, h):
-			gone = others
-		case node.without(others).sumFits(req):
+			free = left
+		case left.units >= req.Units() && (req.Cores() == 0 || left.cores >= req.Cores()):
 			out = append(out, h)
 		}
 	}
 	return out
 }
 
-// sumFits is kube-scheduler's check: what the node's healthy devices offer,
-// less what all its pods hold.
-func (n Node) sumFits(req Request) bool {
-	units, cores := -n.Requested(), 0
+// sum is what kube-scheduler takes to be free on the node: what its healthy
+// devices offer, less what all its pods hold. It may be negative.
+func (n Node) sum() (free room) {
 	for _, d := range n.Devices {
-		cores -= d.RequestedCores
+		free.cores -= d.RequestedCores
 		if d.Healthy {
-			units += d.Capacity
-			cores += gpu.CoresPerDevice
+			free.units += d.Capacity
+			free.cores += gpu.CoresPerDevice
 		}
 	}
 	for _, h := range n.Unattributed {
-		cores -= h.Request.Cores()
+		free.cores -= h.Request.Cores()
 	}
-	return units >= req.Units() && (req.Cores() == 0 || cores >= req.Cores())
+	free.units -= n.Requested()
+	return free
 }
 
 // makeRoom returns the pods that must leave for a request that does not fit the
