@@ -69,11 +69,7 @@ func (p *Pods) Run(ctx context.Context) error {
 		informers.WithTweakListOptions(func(o *metav1.ListOptions) { o.FieldSelector = selector.String() }),
 		informers.WithTransform(p.trim),
 	)
-	handler, err := factory.Core().V1().Pods().Informer().AddEventHandler(cache.ResourceEventHandlerFuncs{
-		AddFunc:    func(obj any) { p.put(obj) },
-		UpdateFunc: func(_, obj any) { p.put(obj) },
-		DeleteFunc: p.remove,
-	})
+	handler, err := factory.Core().V1().Pods().Informer().AddEventHandler(p.Handler())
 	if err != nil {
 		return fmt.Errorf("watch pods: %w", err)
 	}
@@ -87,6 +83,15 @@ func (p *Pods) Run(ctx context.Context) error {
 	}
 	<-ctx.Done()
 	return nil
+}
+
+// Handler takes in what a watch tells of pods.
+func (p *Pods) Handler() cache.ResourceEventHandler {
+	return cache.ResourceEventHandlerFuncs{
+		AddFunc:    p.put,
+		UpdateFunc: func(_, obj any) { p.put(obj) },
+		DeleteFunc: p.remove,
+	}
 }
 
 // Missing says what is missing before the pods can be relied on.
