@@ -179,6 +179,10 @@ func (s *apiServer) request(ctx context.Context, p *process, name string, write 
 	}
 	arrive := func(d time.Duration, done func(error)) {
 		w.after(d, nil, name, func() {
+			if s.down {
+				done(errLost)
+				return
+			}
 			e := apply()
 			if e != nil {
 				w.logf("  refused: %v", e)

@@ -1,10 +1,15 @@
 package sim
 
 import (
+	"bytes"
 	"context"
+	"encoding/json"
 	"fmt"
+	"net/http"
+	"net/http/httptest"
 	"reflect"
 	"slices"
+	"strings"
 	"sync"
 	"time"
 	"unsafe"
@@ -29,11 +34,12 @@ const (
 // its controller's event handlers are the product's. The watches are modelled.
 type extenderProc struct {
 	*process
-	w     *World
-	ext   *extender.Extender
-	books *cache.Cache
-	pods  *informer[*v1.Pod]
-	nodes *informer[*v1.Node]
+	w      *World
+	ext    *extender.Extender
+	routes http.Handler
+	books  *cache.Cache
+	pods   *informer[*v1.Pod]
+	nodes  *informer[*v1.Node]
 
 	sent     map[string]*v1.Binding // the last binding sent, by UID
 	sentAt   map[string]time.Duration
@@ -59,6 +65,7 @@ func (w *World) newExtender(name string) *extenderProc {
 		Log: zap.NewNop(), Names: w.names, Cache: e.books, Cluster: cluster{e},
 		Policy: placement.Policy(w.cfg.policy), Now: time.Now, Missing: e.missing,
 	}
+	e.routes = e.ext.Routes("simulation")
 	books := &controller.Books{Log: zap.NewNop(), Names: w.names, Cache: e.books}
 	e.nodes = w.api.watchNodes(e.process, name+" nodes", books.NodeHandler(), func(*v1.Node) bool { return true })
 	e.pods = w.api.watchPods(e.process, name+" pods", books.PodHandler(), notTerminal)
@@ -99,7 +106,11 @@ func (e *extenderProc) scheduleReview() {
 
 // scheduleCheck runs the extender's self-check, more often than it does.
 func (e *extenderProc) scheduleCheck(comparer *controller.Comparer) {
-	e.w.after(checkInterval, e.process, e.name+": self-check", func() {
+	interval := checkInterval
+	if e.w.quiet {
+		interval *= 6
+	}
+	e.w.after(interval, e.process, e.name+": self-check", func() {
 		e.w.spawn(func() {
 			comparer.Compare(context.Background())
 			e.w.mu.Lock()
@@ -109,7 +120,8 @@ func (e *extenderProc) scheduleCheck(comparer *controller.Comparer) {
 	})
 }
 
-// checkInterval is long enough to leave the steps of a run to its faults.
+// checkInterval is long enough to leave the steps of a run to its faults. At
+// rest there is less to be found.
 const checkInterval = 5 * time.Second
 
 // watched is what the self-check compares the cache with.
@@ -160,23 +172,45 @@ func (e *extenderProc) assumed(age time.Duration) (out []*spec) {
 	return out
 }
 
-// filter is the HTTP handler's call. It must change nothing (I7).
-func (e *extenderProc) filter(pod *v1.Pod, names []string) (result *extenderv1.ExtenderFilterResult) {
-	before := e.views()
-	e.w.guard(func() {
-		result = e.ext.Filter(context.Background(), &extenderv1.ExtenderArgs{Pod: pod, NodeNames: &names})
-	})
-	e.unchanged(before, "Filter")
-	return result
+// filter, prioritize and preempt are one HTTP request each. They must change
+// nothing (I7).
+func (e *extenderProc) filter(pod *v1.Pod, names []string) *extenderv1.ExtenderFilterResult {
+	return question[extenderv1.ExtenderFilterResult](e, "/filter", &extenderv1.ExtenderArgs{Pod: pod, NodeNames: &names})
 }
 
-func (e *extenderProc) prioritize(pod *v1.Pod, names []string) (result *extenderv1.HostPriorityList) {
+func (e *extenderProc) prioritize(pod *v1.Pod, names []string) *extenderv1.HostPriorityList {
+	return question[extenderv1.HostPriorityList](e, "/prioritize", &extenderv1.ExtenderArgs{Pod: pod, NodeNames: &names})
+}
+
+func (e *extenderProc) preempt(pod *v1.Pod, victims map[string]*extenderv1.MetaVictims) *extenderv1.ExtenderPreemptionResult {
+	return question[extenderv1.ExtenderPreemptionResult](e, "/preempt", &extenderv1.ExtenderPreemptionArgs{Pod: pod, NodeNameToMetaVictims: victims})
+}
+
+func question[Out any](e *extenderProc, path string, in any) *Out {
 	before := e.views()
-	e.w.guard(func() {
-		result = e.ext.Prioritize(context.Background(), &extenderv1.ExtenderArgs{Pod: pod, NodeNames: &names})
-	})
-	e.unchanged(before, "Prioritize")
-	return result
+	out, status := post[Out](e, path, in)
+	if status != http.StatusOK {
+		e.w.violate("I9", "%s answers %s with status %d", e.name, path, status)
+	}
+	if !slices.Equal(before, e.views()) {
+		e.w.violate("I7", "%s of %s has changed the cache", path, e.name)
+	}
+	return out
+}
+
+// post makes one request of the handlers. A panic of theirs is a status of 500.
+func post[Out any](e *extenderProc, path string, in any) (*Out, int) {
+	body, err := json.Marshal(in)
+	if err != nil {
+		panic(err) // a type of the protocol
+	}
+	answer := httptest.NewRecorder()
+	e.routes.ServeHTTP(answer, httptest.NewRequest(http.MethodPost, path, bytes.NewReader(body)))
+	out := new(Out)
+	if err := json.Unmarshal(answer.Body.Bytes(), out); err != nil {
+		return out, http.StatusInternalServerError
+	}
+	return out, answer.Code
 }
 
 // views identifies the state of the cache: each node's state is a value that is
@@ -191,12 +225,6 @@ func (e *extenderProc) views() []*placement.Device {
 	return out
 }
 
-func (e *extenderProc) unchanged(before []*placement.Device, verb string) {
-	if !slices.Equal(before, e.views()) {
-		e.w.violate("I7", "%s of %s has changed the cache", verb, e.name)
-	}
-}
-
 // bind is the handler's call for one HTTP request, in a coroutine.
 func (e *extenderProc) bind(pod *v1.Pod, node string, done func(problem string)) {
 	w, uid := e.w, string(pod.UID)
@@ -204,11 +232,19 @@ func (e *extenderProc) bind(pod *v1.Pod, node string, done func(problem string))
 		w.mu.Lock()
 		e.calls[uid]++
 		w.mu.Unlock()
-		result := e.ext.Bind(context.Background(), &extenderv1.ExtenderBindingArgs{
+		result, status := post[extenderv1.ExtenderBindingResult](e, "/bind", &extenderv1.ExtenderBindingArgs{
 			PodName: pod.Name, PodNamespace: pod.Namespace, PodUID: pod.UID, Node: node,
 		})
 		w.mu.Lock()
 		defer w.mu.Unlock()
+		if status != http.StatusOK {
+			w.violate("I9", "%s answers /bind with status %d", e.name, status)
+		}
+		w.counts.Binds++
+		if waits(result.Error) {
+			w.counts.BindsThatWait++
+		}
+		w.noteWait(w.pods[uid], waits(result.Error))
 		e.calls[uid]--
 		e.dirty = true
 		w.logf("  %s: bind %s to %s: %q", e.name, pod.Name, node, result.Error)
@@ -281,6 +317,7 @@ func (c cluster) Bind(ctx context.Context, b *v1.Binding) error {
 	delete(e.refused, uid)
 	e.dirty = true
 	e.checkDecision(uid, b.Target.Name, b.Annotations[w.names.Assignment()])
+	w.sent[uid] = sending{by: e.process, node: b.Target.Name, gpus: w.gpusOf(w.pods[uid], b.Annotations[w.names.Assignment()])}
 	w.logf("  %s: POST binding of %s to %s %s", e.name, b.Name, b.Target.Name, b.Annotations[w.names.Index()])
 	err := w.api.request(ctx, e.process, "POST binding "+b.Name, true, func() error {
 		err := w.api.bind(b)
@@ -322,4 +359,19 @@ func locked(of any) bool {
 		return false
 	}
 	return true
+}
+
+// waits reports whether a reason is that another pod must be admitted first.
+func waits(reason string) bool { return strings.Contains(reason, "waits until pod ") }
+
+// noteWait measures how long pods wait for others to be admitted.
+func (w *World) noteWait(s *spec, waits bool) {
+	switch {
+	case waits && s.waitsSince == 0:
+		s.waitsSince = w.now()
+	case !waits && s.waitsSince > 0:
+		w.counts.PodsThatWait++
+		w.counts.Waited += w.now() - s.waitsSince
+		s.waitsSince = 0
+	}
 }

@@ -40,7 +40,6 @@ func (w *World) userActs() {
 		}
 		s := w.newSpec()
 		s.bound = m.name
-		w.excuse(m, "a pod that no scheduler placed")
 		w.create(s)
 	default:
 		if len(w.api.pods) >= 14 {
@@ -105,7 +104,6 @@ var allFaults = []fault{
 	{"an extender crashes", func(w *World) {
 		r := pick(w.rng, w.replicas)
 		if r.ext.live {
-			w.excuseIfBinding(r.ext)
 			r.ext.kill()
 			w.after(w.between(200*tick, 5*time.Second), nil, r.name+": extender starts", func() {
 				if !r.ext.live {
@@ -118,27 +116,33 @@ var allFaults = []fault{
 		r := w.replicas[w.leader]
 		if r.sched != nil && r.sched.live {
 			r.sched.kill()
-			w.after(w.between(200*tick, 5*time.Second), nil, r.name+": scheduler starts", func() {
-				if w.replicas[w.leader] == r && !r.sched.live {
-					r.sched = w.newScheduler(r)
-				}
-			})
+			w.after(w.between(200*tick, 5*time.Second), nil, r.name+": scheduler starts", w.lead)
 		}
 	}},
 	{"a failover", func(w *World) {
-		old := w.replicas[w.leader]
-		w.excuseIfBinding(old.ext)
-		w.excuseAll("two extenders, the watch of each of which lags")
-		if old.sched != nil {
-			old.sched.kill()
+		// The new leader may begin before the old one has noticed.
+		if old := w.replicas[w.leader].sched; old != nil {
+			w.after(w.between(1*tick, 3*time.Second), old.process, old.name+": has lost the lead", func() {
+				old.kill()
+				w.lead()
+			})
 		}
 		w.leader = (w.leader + 1) % len(w.replicas)
-		r := w.replicas[w.leader]
-		w.after(w.between(1*tick, 3*time.Second), nil, r.name+": leads", func() {
-			if w.replicas[w.leader] == r && (r.sched == nil || !r.sched.live) {
-				r.sched = w.newScheduler(r)
+		w.after(w.between(1*tick, 3*time.Second), nil, w.replicas[w.leader].name+": leads", w.lead)
+	}},
+	{"a process stalls", func(w *World) {
+		var live []*process
+		for _, p := range w.procs {
+			if p.live {
+				live = append(live, p)
 			}
-		})
+		}
+		if len(live) == 0 {
+			return
+		}
+		p := pick(w.rng, live)
+		w.logf("  %s", p.name)
+		w.stall(p, w.between(500*tick, 8*time.Second))
 	}},
 	{"a plugin crashes", func(w *World) {
 		m := pick(w.rng, w.machines)
@@ -153,6 +157,17 @@ var allFaults = []fault{
 	{"a machine reboots", func(w *World) {
 		if w.rng.IntN(3) == 0 {
 			pick(w.rng, w.machines).reboot()
+		}
+	}},
+	{"a container ends and starts again", func(w *World) {
+		m := pick(w.rng, w.machines)
+		if m.kubelet != nil && m.kubelet.live {
+			m.kubelet.restartOne()
+		}
+	}},
+	{"a plugin loses its socket", func(w *World) {
+		if m := pick(w.rng, w.machines); m.plugin != nil && m.plugin.live {
+			m.plugin.registerSoon()
 		}
 	}},
 	{"a GPU fails", func(w *World) {
@@ -231,11 +246,6 @@ var allFaults = []fault{
 		if pod.Spec.NodeName == "" || pod.Status.StartTime == nil {
 			return
 		}
-		for _, m := range w.machines {
-			if m.name == pod.Spec.NodeName {
-				w.excuse(m, "an edited assignment")
-			}
-		}
 		value := pick(w.rng, []string{"", "{", `{"v":9}`, `{"v":1,"gpus":[{"uuid":"GPU-none","index":0,"units":2}]}`})
 		_ = w.api.changePod(pod.Name, pod.UID, func(p *v1.Pod) { // it is there
 			if value == "" {
@@ -254,19 +264,6 @@ var allFaults = []fault{
 			}
 		})
 	}},
-}
-
-// excuseIfBinding excuses the machines to which a process has bindings under
-// way that its successor cannot know of.
-func (w *World) excuseIfBinding(e *extenderProc) {
-	for _, n := range e.calls {
-		if n > 0 {
-			w.excuseAll("bindings of a dead process under way")
-		}
-	}
-	if len(e.assumed(0)) > 0 {
-		w.excuseAll("assumptions of a dead process")
-	}
 }
 
 func (m *machine) setHealth(id gpu.UUID, healthy bool) {
@@ -295,7 +292,6 @@ func (m *machine) vanish() {
 	if w.api.nodes[m.name] == nil {
 		return
 	}
-	w.excuse(m, "the node has vanished")
 	w.api.setNode(m.name, nil)
 	m.killPlugin()
 	m.killKubelet()
@@ -311,7 +307,6 @@ func (m *machine) vanish() {
 	})
 	other := w.rng.IntN(2) == 0
 	w.after(w.between(50*tick, 8*time.Second), nil, m.name+" comes back", func() {
-		w.excuse(m, "the node is back")
 		if other {
 			m.killKubelet()
 			m.killPlugin()
@@ -326,6 +321,13 @@ func (m *machine) vanish() {
 		m.startKubelet()
 		m.startPlugin()
 	})
+}
+
+// lead has the leading replica's scheduler run.
+func (w *World) lead() {
+	if r := w.replicas[w.leader]; r.sched == nil || !r.sched.live {
+		r.sched = w.newScheduler(r)
+	}
 }
 
 // calm turns the faults off and mends what is broken.
@@ -344,9 +346,12 @@ func (w *World) calm() {
 			r.ext = w.newExtender(r.name)
 		}
 	}
-	if r := w.replicas[w.leader]; r.sched == nil || !r.sched.live {
-		r.sched = w.newScheduler(r)
+	for i, r := range w.replicas {
+		if i != w.leader && r.sched != nil {
+			r.sched.kill()
+		}
 	}
+	w.lead()
 	for _, m := range w.machines {
 		for i := range m.hardware {
 			m.hardware[i].Healthy, m.hardware[i].Unhealthy = true, ""

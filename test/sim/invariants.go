@@ -7,9 +7,11 @@ import (
 	"path"
 	"slices"
 	"strings"
-	"time"
 
 	v1 "k8s.io/api/core/v1"
+
+	"github.com/gpumem/gpumem/pkg/allocation"
+	"github.com/gpumem/gpumem/pkg/placement"
 )
 
 // decoded is an annotation as the checks read it: on their own, so that a fault
@@ -49,7 +51,7 @@ func (w *World) leaving(pod *v1.Pod) []string {
 
 func (w *World) gpusOf(s *spec, annotation string) []string {
 	d := w.decode(annotation)
-	if !d.ok || len(d.GPUs) != s.countsAs() {
+	if !d.ok || len(d.GPUs) != s.gpus {
 		return nil
 	}
 	out := make([]string, 0, len(d.GPUs))
@@ -59,15 +61,7 @@ func (w *World) gpusOf(s *spec, annotation string) []string {
 	return out
 }
 
-// countsAs is over how many GPUs the books split a pod.
-func (s *spec) countsAs() int {
-	if s.broken {
-		return 1 // what cannot be read is counted by what the containers name
-	}
-	return s.gpus
-}
-
-func (s *spec) share() int { return s.need / s.countsAs() }
+func (s *spec) share() int { return s.need / s.gpus }
 
 // books is the dumb model: what is held on each GPU of a node, from scratch.
 type books struct {
@@ -107,6 +101,16 @@ func (b *books) add(s *spec, gpus, leaving []string) {
 	}
 }
 
+// keep drops the pods of a GPU that do not pass, and those that are nowhere.
+func (b *books) keep(id string, passes func(*spec) bool) {
+	b.nowhere = nil
+	b.holders[id] = slices.DeleteFunc(b.holders[id], func(s *spec) bool { return !passes(s) })
+	b.requested[id] = 0
+	for _, s := range b.holders[id] {
+		b.requested[id] += s.share()
+	}
+}
+
 // free returns what is left of a GPU when each pod that may be anywhere is on it.
 func (b *books) free(id string) int {
 	left := b.capacity[id] - b.requested[id]
@@ -119,7 +123,7 @@ func (b *books) free(id string) int {
 // allows reports whether the rules of pods let one be on a GPU beside others.
 func (b *books) allows(s *spec, id string) bool {
 	for _, other := range slices.Concat(b.holders[id], b.nowhere) {
-		if other != s && (other.exclusive && !other.broken || s.exclusive || s.apart != "" && s.apart == other.apart && !other.broken) {
+		if other != s && (other.exclusive || s.exclusive || s.apart != "" && s.apart == other.apart) {
 			return false
 		}
 	}
@@ -226,6 +230,13 @@ func (w *World) checkBooks(e *extenderProc) {
 	}
 }
 
+func holdingNames(holdings []placement.Holding) (out []string) {
+	for _, h := range holdings {
+		out = append(out, h.Pod.Name)
+	}
+	return out
+}
+
 func specNames(specs []*spec) (out []string) {
 	for _, s := range specs {
 		out = append(out, s.name)
@@ -275,7 +286,11 @@ func (e *extenderProc) checkDecision(uid, nodeName, annotation string) {
 		case !b.allows(s, id):
 			w.violate("I4", "%s gives %s %s, which the rules forbid (held by %v)", e.name, s.name, id, specNames(b.holders[id]))
 		}
+		if d := w.machine(nodeName).device(id); d == nil || b.capacity[id] > int(d.Capacity) {
+			s.excused = "bound by an older inventory"
+		}
 	}
+	e.checkNews(s, nodeName, gpus, b)
 }
 
 // truth returns the books by what the API server has.
@@ -293,31 +308,28 @@ func (w *World) truth(name string) *books {
 	return b
 }
 
-// excuse says that the books of a machine, as all parts together have written
-// them, may be too full for a while: two parts have decided that could not know
-// of each other. At rest nothing is excused but a GPU that has shrunk.
-func (w *World) excuse(m *machine, why string) {
-	m.excused = max(m.excused, w.now()+time.Minute)
-	m.why = why
-}
-
-func (w *World) excuseAll(why string) {
-	for _, m := range w.machines {
-		w.excuse(m, why)
-	}
-}
-
-// checkTruth is I2 for what is written in the API.
+// checkTruth is I2 for what is written in the API: the pods that were placed
+// with all that there was to know fit the GPU. Of pods that are exchanging their
+// GPUs the halves are written one by one: they count when that is done, and so
+// does whoever has taken the gap meanwhile.
 func (w *World) checkTruth() {
 	for _, m := range w.machines {
-		if w.now() < m.excused || w.api.nodes[m.name] == nil {
+		if w.api.nodes[m.name] == nil {
 			continue
 		}
 		b := w.truth(m.name)
 		for _, d := range m.hardware {
 			id := string(d.UUID)
-			if _, offered := b.capacity[id]; offered && !m.resized[d.UUID] && b.requested[id]-b.leaving[id] > int(d.Capacity) {
-				w.violate("I2", "%s of %s has %d units and pods that hold %d: %v", id, m.name, d.Capacity, b.requested[id], specNames(b.holders[id]))
+			b.keep(id, func(s *spec) bool {
+				return s.excused == "" && slices.Contains(w.assignment(w.api.pods[s.name]), id) && !m.exchanging(s)
+			})
+			if sum := b.requested[id]; sum > int(d.Capacity) && !m.resized[d.UUID] {
+				w.violate("I2", "%s of %s has %d units, and pods that were placed with full knowledge hold %d: %v", id, m.name, d.Capacity, sum, specNames(b.holders[id]))
+			}
+			for _, s := range b.holders[id] {
+				if !b.allows(s, id) {
+					w.violate("I4", "%s is on %s of %s, which its rules forbid, or those of others: %v", s.name, id, m.name, specNames(b.holders[id]))
+				}
 			}
 		}
 	}
@@ -336,7 +348,7 @@ func (k *kubelet) checkGrant(m *managed, c container) {
 	for uid, containers := range k.m.checkpoint {
 		for name, other := range containers {
 			for _, id := range other.ids {
-				if uid != s.uid && slices.Contains(g.ids, id) {
+				if uid != s.uid && !other.hidden && slices.Contains(g.ids, id) {
 					w.violate("I1", "%s of %s/%s is held by %s/%s too", id, s.name, c.name, w.pods[uid].name, name)
 				}
 			}
@@ -354,12 +366,10 @@ func (k *kubelet) checkGrant(m *managed, c container) {
 	if uuids := slices.Sorted(strings.SplitSeq(g.env["NVIDIA_VISIBLE_DEVICES"], ",")); !slices.Equal(uuids, slices.Sorted(maps.Keys(perGPU))) {
 		w.violate("I5", "%s/%s sees %v and holds IDs of %v", s.name, c.name, uuids, perGPU)
 	}
-	if pod := w.api.pods[s.name]; pod != nil && string(pod.UID) == s.uid && !slices.Equal(slices.Sorted(slices.Values(w.assignment(pod))), k.m.gpusOf(g.ids)) {
-		w.excuse(k.m, "a pod is elsewhere than the extender knows")
-	}
-	p := k.endpoint
-	if s.broken || p == nil || p.known[s.name].Pod.UID != s.uid {
+	k.checkPlace(s, k.m.gpusOf(g.ids))
+	if !slices.ContainsFunc(k.advised, func(o allocation.Pod) bool { return o.Pod.UID == s.uid }) {
 		m.blind = true // the plugin could not know whom it served
+		s.excused = "placed by the plugin without news of it"
 		return
 	}
 	for _, n := range perGPU {
@@ -420,7 +430,7 @@ func (w *World) checkExtenderAtRest(e *extenderProc) {
 	for _, n := range e.books.Nodes() {
 		want := w.truth(n.Name)
 		if len(n.Unattributed) != len(want.nowhere) {
-			w.violate("I3", "at rest %s counts %d pods of %s nowhere, want %v", e.name, len(n.Unattributed), n.Name, specNames(want.nowhere))
+			w.violate("I3", "at rest %s counts as nowhere on %s %v, want %v", e.name, n.Name, holdingNames(n.Unattributed), specNames(want.nowhere))
 		}
 		for _, d := range n.Devices {
 			if id := string(d.UUID); int(d.Requested) != want.requested[id] {
@@ -443,7 +453,7 @@ func (w *World) checkMachineAtRest(m *machine) {
 		pod := w.api.pods[name]
 		s := w.pods[string(pod.UID)]
 		k := m.kubelet.managed[s.uid]
-		if pod.Spec.NodeName != m.name || terminal(pod) || s.broken || k == nil || k.blind {
+		if pod.Spec.NodeName != m.name || terminal(pod) || k == nil {
 			continue
 		}
 		if !k.active() {
@@ -465,6 +475,9 @@ func (w *World) checkMachineAtRest(m *machine) {
 		if slices.ContainsFunc(gpus, func(id string) bool { return m.isResized(id) || m.capacity(id) == 0 }) {
 			continue
 		}
+		if k.blind && len(gpus) != s.gpus {
+			continue // nothing true can be written of it: it never starts, and its events say so
+		}
 		if written := slices.Sorted(slices.Values(w.assignment(pod))); !slices.Equal(written, gpus) {
 			w.violate("I5", "%s on %s holds IDs of %v, and %v is written of it", name, m.name, gpus, written)
 		}
@@ -481,6 +494,41 @@ func (w *World) checkMachineAtRest(m *machine) {
 			w.violate("I2", "at rest pods hold %d units of %s, which has %d: %v", b.requested[id], id, d.Capacity, specNames(b.holders[id]))
 		}
 	}
+}
+
+// probe makes some more pods when all is at rest: each has to run, or to wait
+// for want of room.
+func (w *World) probe() {
+	var probes []*spec
+	for _, units := range []int{2, 2, 4} {
+		s := &spec{gpus: 1, need: units, containers: []container{{name: "c0", kind: app, units: units}}}
+		w.create(s)
+		probes = append(probes, s)
+	}
+	for end := w.now() + probeTime; w.next(end); {
+	}
+	for _, s := range probes {
+		pod := w.api.pods[s.name]
+		if pod == nil || pod.Status.Phase != v1.PodFailed {
+			continue // evicted for a pod of high priority, or as it should be
+		}
+		if on := pod.Spec.NodeName; !w.machine(on).crooked() {
+			w.violate("rest", "%s was made at rest, and has been refused on %s", s.name, on)
+		}
+	}
+}
+
+// crooked reports whether the kubelet has other IDs left than the books: a GPU
+// has shrunk, or a pod never starts because it has IDs of the wrong number of
+// GPUs.
+func (m *machine) crooked() bool {
+	for uid := range m.checkpoint {
+		s := m.w.pods[uid]
+		if k := m.kubelet.managed[uid]; k == nil || k.active() && (k.blind || slices.ContainsFunc(m.holds(s), m.isResized)) {
+			return true
+		}
+	}
+	return false
 }
 
 // checkPending looks for pods that wait though they fit: what they wait for is
@@ -512,21 +560,10 @@ func (w *World) checkPending() {
 					fitting++
 				}
 			}
-			if sum >= 0 && fitting >= s.gpus && !w.barred(m, s) {
+			if sum >= 0 && fitting >= s.gpus {
 				w.violate("rest", "%s waits (%s), and fits %s", name, s, m.name)
 				return
 			}
 		}
 	}
-}
-
-// barred reports whether a pod of the machine can never be settled, so that one
-// that could be taken for it waits for as long.
-func (w *World) barred(m *machine, s *spec) bool {
-	for _, pod := range w.api.pods {
-		if pod.Spec.NodeName == m.name && !terminal(pod) && pod.Status.StartTime == nil {
-			return true
-		}
-	}
-	return false
 }

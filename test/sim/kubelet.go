@@ -16,14 +16,19 @@ import (
 
 	"github.com/gpumem/gpumem/pkg/allocation"
 	"github.com/gpumem/gpumem/pkg/gpu"
-	"github.com/gpumem/gpumem/pkg/placement"
 )
 
 // grant is what the kubelet records of one container: the checkpoint keeps it,
 // the plugin's reply included.
+//
+// Where the list of allocated IDs has been made anew while the kubelet waited
+// for Allocate, the IDs in question are not in it, and others may be given them
+// (kubernetes/kubernetes#137534). The plugin sees by PodResources that they are
+// held, unless by a plain init container: then nobody but the checkpoint knows.
 type grant struct {
-	ids []string
-	env map[string]string
+	ids    []string
+	env    map[string]string
+	hidden bool
 }
 
 // sandbox is one pod in the container runtime, which outlives the kubelet.
@@ -39,17 +44,19 @@ type kubelet struct {
 	w *World
 	m *machine
 
-	pods    *informer[*v1.Pod]
-	managed map[string]*managed // the pod manager, by UID
-	inbox   []func()            // what the sync loop has still to do, in a coroutine
-	looping bool
-	ready   bool // all sources have been seen
+	pods     *informer[*v1.Pod]
+	managed  map[string]*managed // the pod manager, by UID
+	inbox    []func()            // what the sync loop has still to do, in a coroutine
+	looping  bool
+	ready    bool // all sources have been seen
+	batching bool // more is waited for
 
 	healthy   map[string]bool
 	unhealthy map[string]bool
 	allocated map[string]bool
 	reuse     map[string]map[string]bool // by UID
 	endpoint  *plugin
+	advised   []allocation.Pod // what the plugin knew when it last stated a preference
 }
 
 // managed is one pod as the pod manager and its worker know it.
@@ -59,6 +66,7 @@ type managed struct {
 	rejected   bool
 	admitted   bool
 	stopping   bool
+	working    bool // its worker is at work
 	terminated bool
 	phase      v1.PodPhase // to be written
 	writing    bool
@@ -75,7 +83,7 @@ func (w *World) newKubelet(m *machine) *kubelet {
 	}
 	k.allocated = k.recorded()
 	k.pods = w.api.watchPods(k.process, k.name+" pods", toolscache.ResourceEventHandlerFuncs{}, func(p *v1.Pod) bool { return p.Spec.NodeName == m.name })
-	k.pods.after = k.set
+	k.pods.after = k.changed
 	return k
 }
 
@@ -90,6 +98,23 @@ func (k *kubelet) recorded() map[string]bool {
 		}
 	}
 	return out
+}
+
+// changed takes in what the watch has brought: at once, or a while later with
+// what comes until then. The pods of one batch are admitted by their age, in
+// another order than they were bound.
+func (k *kubelet) changed() {
+	switch {
+	case k.batching:
+	case k.w.chance(8):
+		k.batching = true
+		k.w.after(k.w.between(20*tick, 500*tick), k.process, k.name+": pods in a batch", func() {
+			k.batching = false
+			k.set()
+		})
+	default:
+		k.set()
+	}
 }
 
 // set compares the pods of the API with those that are managed, as PodConfig
@@ -192,11 +217,7 @@ func (k *kubelet) admit(pod *v1.Pod) {
 		return
 	}
 	w.after(1*tick, k.process, k.name+": worker of "+m.spec.name, func() {
-		w.spawn(func() {
-			w.mu.Lock()
-			k.work(m)
-			w.mu.Unlock()
-		})
+		w.spawn(func() { k.again(m) })
 	})
 }
 
@@ -343,6 +364,7 @@ func (k *kubelet) devicesToAllocate(m *managed, c container) ([]string, error) {
 		if err == nil && len(out.GetContainerResponses()) > 0 {
 			preferred = out.GetContainerResponses()[0].GetDeviceIDs()
 		}
+		k.advised = p.list()
 		return err
 	})
 	if err != nil {
@@ -389,10 +411,7 @@ func (k *kubelet) callAllocate(m *managed, c container, ids []string) error {
 		k.m.checkpoint[uid] = make(map[string]*grant)
 	}
 	sorted := slices.Sorted(slices.Values(ids))
-	k.m.checkpoint[uid][c.name] = &grant{ids: sorted, env: resp.ContainerResponses[0].GetEnvs()}
-	for _, id := range ids {
-		k.allocated[id] = true
-	}
+	k.m.checkpoint[uid][c.name] = &grant{ids: sorted, env: resp.ContainerResponses[0].GetEnvs(), hidden: c.kind == initial && !k.allocated[ids[0]]}
 	k.w.logf("%s: gives %s/%s %v", k.name, m.spec.name, c.name, sorted)
 	k.checkGrant(m, c)
 	return nil
@@ -459,16 +478,6 @@ func (k *kubelet) list() ([]allocation.Held, map[string]bool) {
 	}
 	k.w.rng.Shuffle(len(held), func(i, j int) { held[i], held[j] = held[j], held[i] })
 	return held, known
-}
-
-// holdsNamesake reports whether another pod of that name has not ended here.
-func (k *kubelet) holdsNamesake(ref placement.PodRef) bool {
-	for uid, m := range k.managed {
-		if m.active() && m.spec.name == ref.Name && uid != ref.UID {
-			return true
-		}
-	}
-	return false
 }
 
 // devices is what ListAndWatch brings.
@@ -549,6 +558,36 @@ func (k *kubelet) work(m *managed) {
 			}
 		})
 	}
+}
+
+// restartOne has a container of some pod end and start again: the kubelet takes
+// the reply from its checkpoint.
+func (k *kubelet) restartOne() {
+	for _, uid := range slices.Sorted(maps.Keys(k.managed)) {
+		m, box := k.managed[uid], k.m.sandboxes[uid]
+		if !m.active() || m.stopping || box == nil || k.w.rng.IntN(2) == 0 {
+			continue
+		}
+		for _, c := range m.spec.containers {
+			if box.running[c.name] && c.kind != initial {
+				k.w.logf("%s: %s/%s starts again", k.name, m.spec.name, c.name)
+				delete(box.running, c.name)
+				k.w.after(1*tick, k.process, k.name+": worker of "+m.spec.name, func() { k.w.spawn(func() { k.again(m) }) })
+				return
+			}
+		}
+	}
+}
+
+// again is the pod's worker once more, unless it is at work.
+func (k *kubelet) again(m *managed) {
+	k.w.mu.Lock()
+	if m.active() && !m.stopping && !m.working {
+		m.working = true
+		k.work(m)
+		m.working = false
+	}
+	k.w.mu.Unlock()
 }
 
 // start is what comes before the start of a container.

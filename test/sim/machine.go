@@ -28,13 +28,14 @@ type machine struct {
 	plugin  *plugin
 	rpcs    []*rpc // under way between the two
 
-	excused time.Duration // its books may be too full up to then
-	why     string
-
 	resized map[gpu.UUID]bool // GPUs that have shrunk or gone, and may hold more than they have
 }
 
 const unitMiB = 1024
+
+func (w *World) machine(name string) *machine {
+	return w.machines[slices.IndexFunc(w.machines, func(m *machine) bool { return m.name == name })]
+}
 
 func (w *World) newMachine(name string) *machine {
 	m := &machine{
@@ -66,12 +67,20 @@ func (m *machine) inventory() gpu.Inventory {
 	return gpu.Inventory{UnitMiB: unitMiB, DriverVersion: "615.00", Enforcement: gpu.EnforcementAdvisory, Devices: slices.Clone(m.hardware)}
 }
 
+// device returns a GPU as it is, or nil.
+func (m *machine) device(uuid string) *gpu.Device {
+	for i := range m.hardware {
+		if string(m.hardware[i].UUID) == uuid {
+			return &m.hardware[i]
+		}
+	}
+	return nil
+}
+
 // capacity returns the units of a GPU, as they are.
 func (m *machine) capacity(uuid string) int {
-	for _, d := range m.hardware {
-		if string(d.UUID) == uuid {
-			return int(d.Capacity)
-		}
+	if d := m.device(uuid); d != nil {
+		return int(d.Capacity)
 	}
 	return 0
 }
@@ -159,11 +168,16 @@ func (m *machine) killPlugin() {
 	}
 }
 
-// reboot ends everything on the machine.
+// reboot ends everything on the machine. The kubelet's directory may be lost.
 func (m *machine) reboot() {
 	m.killPlugin()
 	m.killKubelet()
 	m.sandboxes = make(map[string]*sandbox)
+	if m.w.rng.IntN(4) == 0 {
+		m.w.logf("  %s: the checkpoint is lost", m.name)
+		m.checkpoint = make(map[string]map[string]*grant)
+		m.registered = false
+	}
 	for i := range m.hardware {
 		m.hardware[i].Healthy, m.hardware[i].Unhealthy = true, ""
 	}

@@ -2,15 +2,19 @@ package sim
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"maps"
-	"slices"
-	"strconv"
 	"time"
 
 	"go.uber.org/zap"
 	"google.golang.org/grpc"
 	v1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/kubernetes"
+	corev1 "k8s.io/client-go/kubernetes/typed/core/v1"
+	"k8s.io/client-go/rest"
 	toolscache "k8s.io/client-go/tools/cache"
 	pluginapi "k8s.io/kubelet/pkg/apis/deviceplugin/v1beta1"
 
@@ -18,6 +22,7 @@ import (
 	"github.com/gpumem/gpumem/pkg/api"
 	"github.com/gpumem/gpumem/pkg/deviceplugin"
 	"github.com/gpumem/gpumem/pkg/gpu"
+	"github.com/gpumem/gpumem/pkg/nodepods"
 	"github.com/gpumem/gpumem/pkg/placement"
 )
 
@@ -32,9 +37,9 @@ type plugin struct {
 
 	pods    *informer[*v1.Pod]
 	nodes   *informer[*v1.Node]
-	known   map[string]allocation.Pod // by name, as nodepods.Pods keeps them
-	version map[string]int64
-	changed chan struct{} // closed when the pods change
+	known   *nodepods.Pods
+	news    <-chan struct{} // closed when known has changed
+	changed chan struct{}   // closed soon after
 
 	inventory  gpu.Inventory
 	newDevices chan struct{} // closed when the inventory changes
@@ -50,61 +55,39 @@ type plugin struct {
 func (w *World) newPlugin(m *machine) *plugin {
 	p := &plugin{
 		process: w.newProcess(m.name + " plugin"), w: w, m: m,
-		known: make(map[string]allocation.Pod), version: make(map[string]int64),
 		changed: make(chan struct{}), newDevices: make(chan struct{}), inventory: m.inventory(),
 	}
 	cfg := deviceplugin.DefaultConfig(m.name)
 	cfg.Policy = placement.Policy(w.cfg.policy)
 	cfg.PlaceUnassigned = !w.cfg.Refuse
 	p.real = deviceplugin.New(cfg, prober{p}, nodePods{p}, podResources{p}, recorder{p}, recorder{p}, zap.NewNop())
-	p.pods = w.api.watchPods(p.process, p.name+" pods", toolscache.ResourceEventHandlerFuncs{
-		AddFunc:    func(obj any) { p.put(obj.(*v1.Pod)) },
-		UpdateFunc: func(_, obj any) { p.put(obj.(*v1.Pod)) },
-		DeleteFunc: p.remove,
-	}, func(pod *v1.Pod) bool { return pod.Spec.NodeName == m.name && notTerminal(pod) })
+	p.known = nodepods.NewPods(apiClient{p: p}, w.names, m.name, zap.NewNop())
+	_, _, p.news = p.known.Pods()
+	p.pods = w.api.watchPods(p.process, p.name+" pods", p.known.Handler(), func(pod *v1.Pod) bool {
+		return pod.Spec.NodeName == m.name && notTerminal(pod)
+	})
+	p.pods.after = p.listen
 	p.nodes = w.api.watchNodes(p.process, p.name+" node", toolscache.ResourceEventHandlerFuncs{}, func(n *v1.Node) bool { return n.Name == m.name })
 	p.nodes.after = p.ensureInventory
 	p.minutely()
 	return p
 }
 
-// put, remove and note do what nodepods.Pods does with the events of its watch
-// and with the answer to its own write.
-func (p *plugin) put(pod *v1.Pod) {
-	if api.Terminal(pod) || !p.w.names.Holds(pod) {
-		p.forget(pod)
+// list returns the pods that the plugin knows.
+func (p *plugin) list() []allocation.Pod {
+	pods, _, _ := p.known.Pods()
+	return pods
+}
+
+// listen wakes RPCs that wait for news of pods if there is any, and has
+// Reconcile look.
+func (p *plugin) listen() {
+	select {
+	case <-p.news:
+		_, _, p.news = p.known.Pods()
+	default:
 		return
 	}
-	p.note(pod)
-	p.signal()
-}
-
-func (p *plugin) note(pod *v1.Pod) {
-	version, _ := strconv.ParseInt(pod.ResourceVersion, 10, 64)
-	if was, ok := p.known[pod.Name]; ok && was.Pod.UID == string(pod.UID) && p.version[pod.Name] > version {
-		return
-	}
-	holding, _ := p.w.names.Holding(pod) // good beside an error
-	p.known[pod.Name] = allocation.Pod{Holding: holding, Created: pod.CreationTimestamp.Time}
-	p.version[pod.Name] = version
-}
-
-func (p *plugin) remove(obj any) {
-	if tombstone, ok := obj.(toolscache.DeletedFinalStateUnknown); ok {
-		obj = tombstone.Obj
-	}
-	p.forget(obj.(*v1.Pod))
-}
-
-func (p *plugin) forget(pod *v1.Pod) {
-	if was, ok := p.known[pod.Name]; ok && was.Pod.UID == string(pod.UID) {
-		delete(p.known, pod.Name)
-		p.signal()
-	}
-}
-
-// signal wakes an RPC that waits for news of pods, and has Reconcile look.
-func (p *plugin) signal() {
 	p.w.busy = true
 	close(p.changed)
 	p.changed = make(chan struct{})
@@ -212,48 +195,66 @@ func (a prober) Inventory() (gpu.Inventory, string, <-chan struct{}) {
 	return a.p.inventory, "", a.p.newDevices
 }
 
+// nodePods is nodepods.Pods, whose writes go to the model of the API server, and
+// whose news wakes those who wait for it in an event of its own.
 type nodePods struct{ p *plugin }
 
 func (a nodePods) Pods() ([]allocation.Pod, bool, <-chan struct{}) {
+	pods, complete, _ := a.p.known.Pods()
 	a.p.w.mu.Lock()
 	defer a.p.w.mu.Unlock()
-	var out []allocation.Pod
-	for _, name := range slices.Sorted(maps.Keys(a.p.known)) {
-		out = append(out, a.p.known[name])
-	}
-	return out, a.p.pods.synced, a.p.changed
+	return pods, complete, a.p.changed
 }
 
 func (a nodePods) Correct(ctx context.Context, ref placement.PodRef, to placement.Assignment, inv gpu.Inventory) error {
 	p, w := a.p, a.p.w
-	annotations, err := w.names.AssignmentAnnotations(to, placement.NewNode(p.m.name, inv, nil))
-	if err != nil {
-		return err
-	}
 	w.mu.Lock()
 	leave := enter(ctx)
 	p.unlocked("Correct")
-	w.logf("  %s: PATCH %s to %v", p.name, ref.Name, to.Devices())
-	if knownSameName && p.m.kubelet.holdsNamesake(ref) {
-		w.excuse(p.m, "the plugin takes a pod for the one before it of that name")
-	}
-	var pod *v1.Pod
-	err = w.api.request(ctx, p.process, p.name+": PATCH "+ref.Name, true, func() error {
-		err := w.api.changePod(ref.Name, podUID(ref.UID), func(o *v1.Pod) { maps.Copy(o.Annotations, annotations) })
-		pod = w.api.pods[ref.Name]
-		return err
-	})
+	w.logf("  %s: corrects %s to %v", p.name, ref.Name, to.Devices())
+	w.mu.Unlock()
+	err := p.known.Correct(ctx, ref, to, inv)
+	w.mu.Lock()
 	if err == nil {
-		if pod != nil && string(pod.UID) == ref.UID {
-			p.note(pod)
-			w.after(1*tick, p.process, p.name+": knows of its own write", p.signal)
-		}
+		w.after(1*tick, p.process, p.name+": knows of its own write", p.listen)
 	} else if !errors.Is(err, context.Canceled) {
 		p.retrySoon()
 	}
 	leave()
 	w.mu.Unlock()
 	return err
+}
+
+// apiClient is as much of a client of the API server as nodepods.Pods uses.
+type apiClient struct {
+	kubernetes.Interface
+	corev1.CoreV1Interface
+	corev1.PodInterface
+	p *plugin
+}
+
+func (c apiClient) CoreV1() corev1.CoreV1Interface  { return c }
+func (c apiClient) Pods(string) corev1.PodInterface { return c }
+func (c apiClient) RESTClient() rest.Interface      { return nil }
+
+// Patch is a merge patch of a pod's annotations, with its UID as a condition.
+func (c apiClient) Patch(ctx context.Context, name string, _ types.PatchType, data []byte, _ metav1.PatchOptions, _ ...string) (*v1.Pod, error) {
+	p, w := c.p, c.p.w
+	var patch struct{ Metadata metav1.ObjectMeta }
+	if err := json.Unmarshal(data, &patch); err != nil {
+		return nil, err
+	}
+	w.mu.Lock()
+	p.unlocked("PATCH")
+	w.logf("  %s: PATCH %s %s", p.name, name, patch.Metadata.Annotations[w.names.Index()])
+	var pod *v1.Pod
+	err := w.api.request(ctx, p.process, p.name+": PATCH "+name, true, func() error {
+		err := w.api.changePod(name, patch.Metadata.UID, func(o *v1.Pod) { maps.Copy(o.Annotations, patch.Metadata.Annotations) })
+		pod = w.api.pods[name]
+		return err
+	})
+	w.mu.Unlock()
+	return pod, err
 }
 
 // retrySoon stands for the loop's own wait after a failure.
@@ -290,7 +291,7 @@ func (a podResources) List(ctx context.Context) (held []allocation.Held, known m
 }
 
 func (p *plugin) unlocked(call string) {
-	if locked(p.real) {
+	if locked(p.real) || locked(p.known) {
 		p.w.violate("I8", "%s is called while the plugin is locked", call)
 	}
 }

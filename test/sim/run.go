@@ -1,6 +1,7 @@
 package sim
 
 import (
+	"fmt"
 	"io"
 	"math/rand/v2"
 	"testing"
@@ -28,16 +29,56 @@ type Config struct {
 
 // Result is how a run went.
 type Result struct {
-	Steps     int // all
-	Chaos     int // those with faults
-	Virtual   time.Duration
-	Bound     int // pods
 	Violation *Violation
+	Counts
+}
+
+// Counts is what happened in runs, beside violations.
+type Counts struct {
+	Steps   int
+	Virtual time.Duration
+	Bound   int // pods
+	Excused int // pods whose place was chosen without news of another
+
+	// What the rule of confusable pods costs.
+	Filters, Binds                 int
+	FiltersThatWait, BindsThatWait int // those that say that the pod must wait
+	PodsThatWait                   int
+	Waited                         time.Duration // by all those pods
+}
+
+// Add adds what happened in other runs.
+func (c *Counts) Add(o Counts) {
+	c.Steps += o.Steps
+	c.Virtual += o.Virtual
+	c.Bound += o.Bound
+	c.Excused += o.Excused
+	c.Filters += o.Filters
+	c.Binds += o.Binds
+	c.FiltersThatWait += o.FiltersThatWait
+	c.BindsThatWait += o.BindsThatWait
+	c.PodsThatWait += o.PodsThatWait
+	c.Waited += o.Waited
+}
+
+// String tells in two lines of the pods and of what the rule of confusable pods
+// costs.
+func (c Counts) String() string {
+	percent := func(part, of int) float64 { return 100 * float64(part) / float64(max(1, of)) }
+	return fmt.Sprintf("pods: %d bound in %s of virtual time; %d (%.1f%%) placed by somebody who could not know of another\n",
+		c.Bound, c.Virtual.Round(time.Second), c.Excused, percent(c.Excused, c.Bound)) +
+		fmt.Sprintf("confusable pods: %d of %d binds (%.2f%%) and %d of %d filters (%.1f%%) had the pod wait; %d pods waited, %s each on average",
+			c.BindsThatWait, c.Binds, percent(c.BindsThatWait, c.Binds), c.FiltersThatWait, c.Filters, percent(c.FiltersThatWait, c.Filters),
+			c.PodsThatWait, (c.Waited / time.Duration(max(1, c.PodsThatWait))).Round(10*time.Millisecond))
 }
 
 // restTime is how long it takes until everything has settled: longer than an
 // assumption may live, and than two rounds of each part's own looking around.
 const restTime = 150 * time.Second
+
+// probeTime is long enough for pods that come at rest: they are scheduled again
+// and again, and admitted at once.
+const probeTime = 25 * time.Second
 
 // Run makes one run in a bubble of virtual time.
 func Run(t *testing.T, cfg Config) (result Result) {
@@ -46,7 +87,6 @@ func Run(t *testing.T, cfg Config) (result Result) {
 		w.mu.Lock()
 		for w.steps < cfg.Steps && w.next(time.Hour) {
 		}
-		result.Chaos = w.steps
 		if w.found == nil {
 			w.calm()
 			end := w.now() + restTime
@@ -56,12 +96,23 @@ func Run(t *testing.T, cfg Config) (result Result) {
 		if w.found == nil {
 			w.checkRest()
 		}
-		result.Steps, result.Virtual, result.Violation = w.steps, w.now(), w.found
+		if w.found == nil {
+			w.probe()
+		}
+		if w.found == nil {
+			w.checkRest()
+		}
+		result.Violation = w.found
+		w.counts.Steps, w.counts.Virtual = w.steps, w.now()
 		for _, s := range w.order {
 			if s.wasBound {
-				result.Bound++
+				w.counts.Bound++
+			}
+			if s.excused != "" {
+				w.counts.Excused++
 			}
 		}
+		result.Counts = w.counts
 		w.end()
 		w.mu.Unlock()
 		time.Sleep(time.Hour) // for timers of dead processes to run off
@@ -72,7 +123,7 @@ func Run(t *testing.T, cfg Config) (result Result) {
 func newWorld(cfg Config) *World {
 	w := &World{
 		rng: rand.New(rand.NewPCG(cfg.Seed, 0x9e3779b97f4a7c15)), start: time.Now(),
-		pods: make(map[string]*spec), decoded: make(map[string]decoded), out: cfg.Out,
+		pods: make(map[string]*spec), sent: make(map[string]sending), decoded: make(map[string]decoded), out: cfg.Out,
 	}
 	w.names, _ = api.NewNames(api.DefaultDomain) // it is a domain
 	w.api = newAPIServer(w)
@@ -96,8 +147,8 @@ func newWorld(cfg Config) *World {
 	return w
 }
 
-// draw decides what the run has. Few kinds of faults at a time let the checks
-// excuse less.
+// draw decides what the run has. Few kinds of faults at a time let each have its
+// consequences.
 func (w *World) draw(cfg Config) Config {
 	often := func(n int) bool { return w.rng.IntN(n) == 0 }
 	cfg.Rules, cfg.Nonsense, cfg.Unassigned, cfg.Refuse = often(2), often(4), often(3), often(4)

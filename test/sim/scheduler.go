@@ -7,6 +7,7 @@ import (
 
 	v1 "k8s.io/api/core/v1"
 	toolscache "k8s.io/client-go/tools/cache"
+	extenderv1 "k8s.io/kube-scheduler/extender/v1"
 )
 
 // What kube-scheduler does with its extender.
@@ -139,11 +140,17 @@ func (s *scheduler) schedule(pod *v1.Pod) {
 		return
 	}
 	result := ext.filter(pod, names)
-	if result == nil || result.Error != "" {
+	if result.Error != "" {
 		s.failed(uid, "the extender cannot tell")
 		return
 	}
 	names = *result.NodeNames
+	waiting := len(names) == 0 && slices.ContainsFunc(slices.Collect(maps.Values(result.FailedNodes)), waits)
+	w.counts.Filters++
+	if waiting {
+		w.counts.FiltersThatWait++
+	}
+	w.noteWait(p, waiting)
 	if len(names) == 0 {
 		w.logf("  filter: %v %v", result.FailedNodes, result.FailedAndUnresolvableNodes)
 		s.failed(uid, "the extender refuses all nodes")
@@ -165,9 +172,6 @@ func (s *scheduler) schedule(pod *v1.Pod) {
 
 func (s *scheduler) best(ext *extenderProc, pod *v1.Pod, names []string) []string {
 	scores := ext.prioritize(pod, names)
-	if scores == nil {
-		return names
-	}
 	var top []string
 	most := int64(-1)
 	for _, score := range *scores {
@@ -181,13 +185,14 @@ func (s *scheduler) best(ext *extenderProc, pod *v1.Pod, names []string) []strin
 	return top
 }
 
-// fits is the in-tree check of a node's sum, nominated pods included.
-func (s *scheduler) fits(p *spec, pod *v1.Pod, node *v1.Node) bool {
+// fits is the in-tree check of a node's sum, nominated pods included. Some pods
+// may be taken to be gone.
+func (s *scheduler) fits(p *spec, pod *v1.Pod, node *v1.Node, gone ...*v1.Pod) bool {
 	q := node.Status.Allocatable[s.w.names.GPUMem()]
 	free := int(q.Value()) - p.need
 	for _, other := range s.pods.store {
 		switch {
-		case other == pod:
+		case other == pod || slices.Contains(gone, other):
 		case other.Spec.NodeName == node.Name, other.Spec.NodeName == "" && other.Status.NominatedNodeName == node.Name && other.UID != pod.UID && s.w.pods[string(other.UID)].priority:
 			free -= s.w.pods[string(other.UID)].need
 		}
@@ -203,22 +208,86 @@ func (s *scheduler) fits(p *spec, pod *v1.Pod, node *v1.Node) bool {
 	return free >= 0
 }
 
-// preempt evicts a pod for one of high priority, and nominates the node.
+// preempt chooses by the nodes' sums whom to evict for a pod of high priority,
+// asks the extender, and evicts whom it names. The pod is nominated to the node.
 func (s *scheduler) preempt(pod *v1.Pod) {
-	w, uid := s.w, string(pod.UID)
-	if w.quiet || !w.pods[uid].priority || w.rng.IntN(3) > 0 {
+	w, ext := s.w, s.replica.ext
+	if !w.pods[string(pod.UID)].priority || w.api.down || !ext.live || s.evicting(pod) {
 		return
 	}
-	for _, name := range slices.Sorted(maps.Keys(s.pods.store)) {
-		victim := s.pods.store[name]
-		if victim.Spec.NodeName == "" || w.pods[string(victim.UID)].priority || victim.DeletionTimestamp != nil {
-			continue
+	proposed := make(map[string]*extenderv1.MetaVictims)
+	for name, node := range s.nodes.store {
+		if victims := s.victims(pod, node); len(victims) > 0 {
+			proposed[name] = &extenderv1.MetaVictims{}
+			for _, v := range victims {
+				proposed[name].Pods = append(proposed[name].Pods, &extenderv1.MetaPod{UID: string(v.UID)})
+			}
 		}
-		w.logf("  %s: %s is to make room for %s on %s", s.name, name, pod.Name, victim.Spec.NodeName)
-		_ = w.api.deletePod(name, victim.UID, true) // it may be gone
-		_ = w.api.changePod(pod.Name, pod.UID, func(p *v1.Pod) { p.Status.NominatedNodeName = victim.Spec.NodeName })
-		return
 	}
+	nominated := ""
+	if len(proposed) > 0 {
+		answer := ext.preempt(pod, proposed).NodeNameToMetaVictims
+		for _, name := range slices.Sorted(maps.Keys(answer)) {
+			for _, v := range answer[name].Pods {
+				if !s.isOn(v.UID, name) {
+					w.logf("  %s: no preemption: %s is not on %s", s.name, w.pods[v.UID].name, name)
+					return
+				}
+			}
+		}
+		if names := slices.Sorted(maps.Keys(answer)); len(names) > 0 {
+			nominated = pick(w.rng, names)
+			for _, v := range answer[nominated].Pods {
+				victim := w.pods[v.UID]
+				if victim.priority {
+					w.violate("preempt", "%s would have %s evicted for %s, which is not more important", ext.name, victim.name, pod.Name)
+				}
+				w.logf("  %s: %s is to make room for %s on %s", s.name, victim.name, pod.Name, nominated)
+				_ = w.api.deletePod(victim.name, podUID(v.UID), true) // it may be gone
+			}
+		}
+	}
+	if nominated != pod.Status.NominatedNodeName {
+		_ = w.api.changePod(pod.Name, pod.UID, func(p *v1.Pod) { p.Status.NominatedNodeName = nominated }) // or it is gone
+	}
+}
+
+// isOn reports whether the scheduler has a pod on a node. If it has not, it does
+// not take an extender's answer that names the pod as a victim.
+func (s *scheduler) isOn(uid, node string) bool {
+	pod := s.pods.store[s.w.pods[uid].name]
+	return pod != nil && string(pod.UID) == uid && pod.Spec.NodeName == node || s.assumed[uid].node == node
+}
+
+// evicting reports whether pods are leaving for this one already.
+func (s *scheduler) evicting(pod *v1.Pod) bool {
+	on := pod.Status.NominatedNodeName
+	for _, other := range s.pods.store {
+		if on != "" && other.Spec.NodeName == on && other.DeletionTimestamp != nil && !s.w.pods[string(other.UID)].priority {
+			return true
+		}
+	}
+	return false
+}
+
+// victims returns whom the node's sum wants to be evicted: nobody if it fits.
+func (s *scheduler) victims(pod *v1.Pod, node *v1.Node) []*v1.Pod {
+	p := s.w.pods[string(pod.UID)]
+	var gone []*v1.Pod
+	for _, name := range slices.Sorted(maps.Keys(s.pods.store)) {
+		if other := s.pods.store[name]; other.Spec.NodeName == node.Name && !s.w.pods[string(other.UID)].priority {
+			gone = append(gone, other)
+		}
+	}
+	if !s.fits(p, pod, node, gone...) {
+		return nil
+	}
+	for i := len(gone) - 1; i >= 0; i-- {
+		if kept := slices.Delete(slices.Clone(gone), i, i+1); s.fits(p, pod, node, kept...) {
+			gone = kept
+		}
+	}
+	return gone
 }
 
 // bind asks the extender to bind, waits for the answer for so long and believes

@@ -5,9 +5,10 @@ import (
 	"flag"
 	"fmt"
 	"os"
+	"path/filepath"
 	"runtime"
+	"runtime/debug"
 	"sync"
-	"sync/atomic"
 	"testing"
 	"time"
 
@@ -15,11 +16,26 @@ import (
 )
 
 var (
-	seeds = flag.Int("seeds", 300, "how many seeds to run")
-	first = flag.Uint64("first", 1, "the first seed")
-	seed  = flag.Uint64("seed", 0, "run this seed alone, and print it")
-	steps = flag.Int("steps", 400, "steps with faults in a run")
+	seeds  = flag.Int("seeds", 300, "how many seeds to run")
+	first  = flag.Uint64("first", 1, "the first seed")
+	seed   = flag.Uint64("seed", 0, "run this seed alone, and print it")
+	steps  = flag.Int("steps", 400, "steps with faults in a run")
+	all    = flag.Bool("all", false, "go on after a violation, and list them all")
+	shrink = flag.Bool("shrink", true, "look for the shortest prefix of a run that breaks an invariant, and print its run")
 )
+
+// lastLine is printed when all is over: people and scripts look for it there.
+var lastLine string
+
+func TestMain(m *testing.M) {
+	flag.Parse()
+	debug.SetGCPercent(400) // the worlds are small, and thrown away
+	code := m.Run()
+	if lastLine != "" {
+		fmt.Println(lastLine)
+	}
+	os.Exit(code)
+}
 
 // TestSim runs many seeds.
 func TestSim(t *testing.T) {
@@ -27,44 +43,84 @@ func TestSim(t *testing.T) {
 		one(t, *seed, *steps)
 		return
 	}
-	var next, total, bound atomic.Int64
-	var failed atomic.Pointer[Config]
-	start := time.Now()
-	var mu sync.Mutex
+	s := &search{start: time.Now()}
 	t.Run("seeds", func(t *testing.T) {
 		for range runtime.GOMAXPROCS(0) {
 			t.Run("worker", func(t *testing.T) {
 				t.Parallel()
-				for failed.Load() == nil {
-					n := next.Add(1) - 1
-					if n >= int64(*seeds) {
-						return
-					}
-					cfg := Config{Seed: *first + uint64(n), Steps: *steps}
-					result := Run(t, cfg)
-					total.Add(int64(result.Steps))
-					bound.Add(int64(result.Bound))
-					if result.Violation != nil {
-						mu.Lock()
-						if was := failed.Load(); was == nil || was.Seed > cfg.Seed {
-							failed.Store(&cfg)
-						}
-						mu.Unlock()
-					}
-				}
+				s.work(t)
 			})
 		}
 	})
-	took := time.Since(start)
-	if cfg := failed.Load(); cfg != nil {
-		n := shortest(t, *cfg)
-		t.Errorf("seed %d breaks an invariant; the shortest prefix that does has %d steps.\nIts run: go test ./sim -run TestSim -seed=%d -steps=%d -v\nTo keep it: write \"seed %d steps %d\" to a file in testdata.", cfg.Seed, n, cfg.Seed, n, cfg.Seed, n)
-		one(t, cfg.Seed, n)
-		fmt.Printf("result: sim seeds=%d steps=%d violations=1\n", min(next.Load(), int64(*seeds)), total.Load())
+	fmt.Println(s.counts)
+	fmt.Printf("speed: %.0f seeds a second\n", float64(s.done)/time.Since(s.start).Seconds())
+	lastLine = fmt.Sprintf("result: sim seeds=%d steps=%d violations=%d", s.done, s.counts.Steps, s.violations)
+	if s.violations == 0 {
 		return
 	}
-	t.Logf("%d pods were bound; %.0f seeds a second", bound.Load(), float64(*seeds)/took.Seconds())
-	fmt.Printf("result: sim seeds=%d steps=%d violations=0\n", *seeds, total.Load())
+	n := s.worst.Violation.Step
+	t.Errorf("seed %d: %v", s.worst.seed, s.worst.Violation)
+	if *shrink {
+		n = shortest(t, s.worst.seed)
+		one(t, s.worst.seed, n)
+	}
+	t.Errorf("See it: cd test/sim && go test -run TestSim -seed=%d -steps=%d .\n"+
+		"Keep it: a file in test/sim/testdata that begins with \"seed %d steps %d\" and says below what went wrong.", s.worst.seed, n, s.worst.seed, n)
+}
+
+// search is a number of seeds being run by several workers.
+type search struct {
+	start time.Time
+
+	mu         sync.Mutex
+	next, done int
+	violations int
+	counts     Counts
+	worst      struct { // the lowest seed that breaks an invariant
+		seed uint64
+		Result
+	}
+	told time.Time // progress
+}
+
+func (s *search) work(t *testing.T) {
+	for {
+		seed, ok := s.take()
+		if !ok {
+			return
+		}
+		s.add(seed, Run(t, Config{Seed: seed, Steps: *steps}))
+	}
+}
+
+// take returns the next seed. All that are lower have been taken, so the lowest
+// that breaks an invariant is always found.
+func (s *search) take() (seed uint64, ok bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.next >= *seeds || s.violations > 0 && !*all {
+		return 0, false
+	}
+	s.next++
+	return *first + uint64(s.next) - 1, true
+}
+
+func (s *search) add(seed uint64, r Result) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.done++
+	s.counts.Add(r.Counts)
+	if v := r.Violation; v != nil {
+		s.violations++
+		fmt.Printf("violation: seed=%d step=%d invariant=%s %s\n", seed, v.Step, v.Invariant, v.Detail)
+		if s.worst.Violation == nil || seed < s.worst.seed {
+			s.worst.seed, s.worst.Result = seed, r
+		}
+	}
+	if now := time.Now(); now.Sub(s.told) > 10*time.Second && now.Sub(s.start) > 10*time.Second {
+		s.told = now
+		fmt.Printf("sim: %d of %d seeds, %d steps, %d violations after %s\n", s.done, *seeds, s.counts.Steps, s.violations, now.Sub(s.start).Round(time.Second))
+	}
 }
 
 // one runs a seed and prints what happens in it.
@@ -78,19 +134,39 @@ func one(t *testing.T, seed uint64, steps int) {
 	}
 }
 
-// shortest returns the fewest steps after which the run breaks an invariant,
-// at once or on the way to rest.
-func shortest(t *testing.T, cfg Config) int {
-	low, high := 0, cfg.Steps
-	for low < high {
-		cfg.Steps = (low + high) / 2
-		if Run(t, cfg).Violation != nil {
-			high = cfg.Steps
-		} else {
-			low = cfg.Steps + 1
+// shortest returns the fewest steps with faults after which a run breaks an
+// invariant, at once or on the way to rest. It tries them all: what follows when
+// the faults end depends on when they do.
+func shortest(t *testing.T, seed uint64) int {
+	for n := range *steps {
+		if Run(t, Config{Seed: seed, Steps: n}).Violation != nil {
+			return n
 		}
 	}
-	return high
+	return *steps
+}
+
+// TestTraces runs what once broke an invariant.
+func TestTraces(t *testing.T) {
+	files, err := filepath.Glob("testdata/*.txt")
+	if err != nil || len(files) == 0 {
+		t.Fatalf("traces: %v, %v", files, err)
+	}
+	for _, file := range files {
+		t.Run(filepath.Base(file), func(t *testing.T) {
+			content, err := os.ReadFile(file)
+			if err != nil {
+				t.Fatal(err)
+			}
+			var cfg Config
+			if _, err := fmt.Sscanf(string(content), "seed %d steps %d\n", &cfg.Seed, &cfg.Steps); err != nil {
+				t.Fatalf("want \"seed N steps M\" in the first line: %v", err)
+			}
+			if v := Run(t, cfg).Violation; v != nil {
+				t.Error(v)
+			}
+		})
+	}
 }
 
 // TestTwice pins what everything here leans on: a seed is one run.

@@ -2,6 +2,7 @@ package sim
 
 import (
 	"fmt"
+	"slices"
 	"strconv"
 	"time"
 
@@ -23,12 +24,22 @@ type spec struct {
 	together   string // group
 	uuids      string // globs
 	policy     string
-	broken     bool   // an annotation that cannot be read
+	broken     bool   // an annotation that cannot be read: it counts by what its containers name
 	bound      string // node name given by the user: no scheduler is asked
 	keeper     bool   // made again under its name when it is gone
 	priority   bool   // may evict others
 	created    time.Duration
 	wasBound   bool
+
+	waitsSince time.Duration // for another pod to be admitted
+	excused    string        // why whoever chose its GPUs may have filled them too much
+}
+
+// alike reports whether two pods can stand in for one another.
+func (s *spec) alike(o *spec) bool {
+	same := func(a, b container) bool { return a.kind == b.kind && a.units == b.units }
+	return slices.EqualFunc(s.containers, o.containers, same) && s.gpus == o.gpus && s.exclusive == o.exclusive &&
+		s.apart == o.apart && s.together == o.together && s.uuids == o.uuids && s.policy == o.policy
 }
 
 type container struct {
@@ -96,7 +107,9 @@ func (w *World) newSpec() *spec {
 	default:
 		c(app, size())
 	}
-	if w.cfg.Rules {
+	if w.cfg.Nonsense && w.chance(12) {
+		s.broken, s.gpus = true, 1 // counted by what the containers name
+	} else if w.cfg.Rules {
 		switch w.rng.IntN(16) {
 		case 0:
 			s.exclusive = true
@@ -109,9 +122,6 @@ func (w *World) newSpec() *spec {
 		case 4:
 			s.uuids = "!" + string(w.machines[0].hardware[0].UUID)
 		}
-	}
-	if w.cfg.Nonsense && w.chance(12) {
-		s.broken = true
 	}
 	s.need = peak(s.containers)
 	s.priority = w.rng.IntN(6) == 0
@@ -162,7 +172,7 @@ func (w *World) object(s *spec) *v1.Pod {
 			Namespace: namespace, Name: s.name, UID: types.UID(s.uid),
 			CreationTimestamp: w.api.wallClock(), Annotations: make(map[string]string),
 		},
-		Spec:   v1.PodSpec{NodeName: s.bound},
+		Spec:   v1.PodSpec{NodeName: s.bound, Priority: priority(s.priority)},
 		Status: v1.PodStatus{Phase: v1.PodPending},
 	}
 	for _, c := range s.containers {
@@ -201,6 +211,14 @@ func (w *World) object(s *spec) *v1.Pod {
 		a[w.names.Count()] = "many"
 	}
 	return pod
+}
+
+func priority(high bool) *int32 {
+	n := int32(0)
+	if high {
+		n = 1000
+	}
+	return &n
 }
 
 // terminal reports whether all containers of a pod have ended for good.

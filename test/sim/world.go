@@ -8,6 +8,8 @@ import (
 	"math/rand/v2"
 	"runtime"
 	"runtime/debug"
+	"slices"
+	"sort"
 	"sync"
 	"testing/synctest"
 	"time"
@@ -45,8 +47,10 @@ type World struct {
 	order    []*spec          // in order of creation
 	serial   int
 	decoded  map[string]decoded
-	checked  int64 // the version of the API's objects that has been checked
+	sent     map[string]sending // the last binding of each pod, by UID
+	checked  int64              // the version of the API's objects that has been checked
 	procs    []*process
+	counts   Counts
 }
 
 // Violation is a broken invariant.
@@ -64,9 +68,11 @@ func (v *Violation) Error() string {
 // process is something that can be killed at any moment. Its events are dropped
 // and its coroutines end when it is.
 type process struct {
-	name string
-	dead chan struct{}
-	live bool
+	name    string
+	dead    chan struct{}
+	live    bool
+	stalled bool     // it is stopped, and goes on later
+	held    []*event // what has been due since
 }
 
 func (w *World) newProcess(name string) *process {
@@ -126,6 +132,27 @@ func (w *World) at(n time.Duration, owner *process, name string, fire func()) {
 	heap.Push(&w.queue, &event{at: n*tick + time.Duration(w.seq), owner: owner, name: name, fire: fire})
 }
 
+// stall stops a process for a while. What is due meanwhile happens afterwards,
+// in the same order and before all that is due later.
+func (w *World) stall(p *process, d time.Duration) {
+	if p.stalled {
+		return
+	}
+	p.stalled = true
+	w.after(d, nil, p.name+": goes on", func() {
+		now := w.now() / tick
+		later := func(e *event) bool { return e.owner != p || e.at/tick > now }
+		late := slices.DeleteFunc(slices.Clone(w.queue), later)
+		sort.Sort(late)
+		w.queue = slices.DeleteFunc(w.queue, func(e *event) bool { return !later(e) })
+		heap.Init(&w.queue)
+		for _, e := range append(p.held, late...) {
+			w.at(now, p, e.name, e.fire)
+		}
+		p.stalled, p.held = false, nil
+	})
+}
+
 // next works off one event. It reports false when there is none before the
 // deadline, or an invariant has been broken.
 func (w *World) next(deadline time.Duration) bool {
@@ -134,7 +161,10 @@ func (w *World) next(deadline time.Duration) bool {
 			return false
 		}
 		e := heap.Pop(&w.queue).(*event)
-		if e.owner != nil && !e.owner.live {
+		if p := e.owner; p != nil && !p.live {
+			continue
+		} else if p != nil && p.stalled {
+			p.held = append(p.held, e)
 			continue
 		}
 		if d := e.at - w.now(); d > 0 {
@@ -182,7 +212,7 @@ func (w *World) spawn(f func()) {
 	go func() {
 		defer func() {
 			if r := recover(); r != nil {
-				w.mu.Lock()
+				w.mu.TryLock() // or it is held here already
 				w.violate("I9", "panic: %v\n%s", r, debug.Stack())
 				w.mu.Unlock()
 			}

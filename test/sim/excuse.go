@@ -1,0 +1,181 @@
+package sim
+
+import (
+	"slices"
+	"strings"
+
+	v1 "k8s.io/api/core/v1"
+
+	"github.com/gpumem/gpumem/pkg/allocation"
+)
+
+// Nothing here is transactional: an extender and a device plugin each decide by
+// what they have been told, and two that have not heard of each other's latest
+// decision can promise the same memory. The kubelet then gives it to one of the
+// two, and the other goes elsewhere or fails. So the books of a GPU may be too
+// full for a while on account of a pod whose GPUs were chosen without news of
+// another pod on them; and of no other pod.
+
+// sending is a binding that an extender has sent.
+type sending struct {
+	by   *process
+	node string
+	gpus []string
+}
+
+// whereabouts returns the GPUs of a node that a pod is on, or may be on its way
+// to.
+func (w *World) whereabouts(s *spec, node string) []string {
+	pod := w.api.pods[s.name]
+	if pod == nil || string(pod.UID) != s.uid || terminal(pod) {
+		return nil
+	}
+	switch pod.Spec.NodeName {
+	case node:
+		m := w.machine(node)
+		if held := m.holds(s); held != nil && !m.exchanged(s, held) {
+			return held
+		}
+		return w.assignment(pod)
+	case "":
+		if last := w.sent[s.uid]; last.node == node {
+			return last.gpus
+		}
+	}
+	return nil
+}
+
+// unheard returns a pod that is on one of the GPUs that another is given, and
+// not in the books of whoever gives them.
+func (w *World) unheard(self *spec, node string, gpus []string, b *books) *spec {
+	for _, s := range w.order {
+		if s == self || slices.Contains(b.nowhere, s) {
+			continue
+		}
+		for _, id := range w.whereabouts(s, node) {
+			if slices.Contains(gpus, id) && !slices.Contains(b.holders[id], s) {
+				return s
+			}
+		}
+	}
+	return nil
+}
+
+// checkNews looks at what the sender of a binding did not know. Of its own
+// bindings it has to know.
+func (e *extenderProc) checkNews(s *spec, node string, gpus []string, b *books) {
+	w := e.w
+	other := w.unheard(s, node, gpus, b)
+	if other == nil {
+		return
+	}
+	pod := w.api.pods[other.name]
+	if last := w.sent[other.uid]; last.by == e.process && pod.Spec.NodeName == node && sameSet(last.gpus, w.whereabouts(other, node)) {
+		w.violate("I2", "%s gives %s %v, and has forgotten that it gave %s %v", e.name, s.name, gpus, other.name, last.gpus)
+		return
+	}
+	s.excused = "bound without news of " + other.name
+}
+
+// checkPlace looks at the GPUs that the kubelet has given a pod, if they are not
+// those that are written of it. Pods that can stand in for one another may
+// exchange theirs; else the plugin has to find it a place beside all that it
+// knows of.
+func (k *kubelet) checkPlace(s *spec, gpus []string) {
+	w, p := k.w, k.endpoint
+	pod := w.api.pods[s.name]
+	if pod == nil || string(pod.UID) != s.uid || p == nil || k.m.exchanged(s, gpus) {
+		return
+	}
+	b := w.newBooks(&v1.Node{})
+	for _, d := range p.inventory.Devices {
+		b.capacity[string(d.UUID)] = int(d.Capacity)
+	}
+	for _, other := range k.advised {
+		if o := w.pods[other.Pod.UID]; o != s {
+			b.add(o, k.m.placeOf(o, other), nil)
+		}
+	}
+	if other := w.unheard(s, k.m.name, gpus, b); other != nil {
+		s.excused = "placed by the plugin without news of " + other.name
+	}
+}
+
+// placeOf returns where the plugin takes a pod to be: on the GPUs that the
+// kubelet has given to one of that name (it tells no UID), or else on those that
+// are written of it.
+func (m *machine) placeOf(s *spec, p allocation.Pod) []string {
+	for uid := range m.checkpoint {
+		if o := m.w.pods[uid]; o.name == s.name {
+			return m.holds(o)
+		}
+	}
+	var out []string
+	for _, id := range p.Assignment.Devices() {
+		out = append(out, string(id))
+	}
+	return out
+}
+
+// holds returns the GPUs of the IDs that the kubelet has recorded of a pod.
+func (m *machine) holds(s *spec) []string {
+	var ids []string
+	for _, g := range m.checkpoint[s.uid] {
+		ids = append(ids, g.ids...)
+	}
+	return m.gpusOf(ids)
+}
+
+// exchanged reports whether a pod that is on these GPUs has its own, or another's
+// in exchange: among the pods that can stand in for it, no more are on any GPUs
+// than are planned there.
+func (m *machine) exchanged(s *spec, gpus []string) bool {
+	w := m.w
+	if sameSet(gpus, w.assignment(w.api.pods[s.name])) {
+		return true
+	}
+	planned := make(map[string]int)
+	for _, o := range m.alike(s) {
+		if written := w.assignment(w.api.pods[o.name]); written != nil {
+			planned[key(written)]++
+		}
+		if o == s {
+			planned[key(gpus)]--
+		} else if held := m.holds(o); held != nil {
+			planned[key(held)]--
+		}
+	}
+	for _, n := range planned {
+		if n < 0 {
+			return false
+		}
+	}
+	return true
+}
+
+// exchanging reports whether the pod, or one that can stand in for it, is not
+// written as what it is.
+func (m *machine) exchanging(s *spec) bool {
+	w := m.w
+	return slices.ContainsFunc(m.alike(s), func(o *spec) bool {
+		pod := w.api.pods[o.name]
+		held := m.holds(o)
+		return held != nil && !sameSet(held, w.assignment(pod)) || len(w.leaving(pod)) > 0
+	})
+}
+
+// alike returns the pods of the machine that can stand in for one, itself among
+// them.
+func (m *machine) alike(s *spec) (out []*spec) {
+	for _, o := range m.w.order {
+		pod := m.w.api.pods[o.name]
+		if pod != nil && string(pod.UID) == o.uid && pod.Spec.NodeName == m.name && !terminal(pod) && o.alike(s) {
+			out = append(out, o)
+		}
+	}
+	return out
+}
+
+func key(gpus []string) string { return strings.Join(slices.Sorted(slices.Values(gpus)), " ") }
+
+func sameSet(a, b []string) bool { return key(a) == key(b) }
