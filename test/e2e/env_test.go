@@ -254,7 +254,9 @@ type report struct {
 			Unhealthy string
 			Capacity  struct{ Units int64 }
 			Requested struct{ Units int64 }
-			Pods      []struct{ Namespace, Name string }
+
+			RequestedCores int
+			Pods           []struct{ Namespace, Name string }
 		}
 	}
 }

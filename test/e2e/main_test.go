@@ -11,7 +11,10 @@ import (
 	"testing"
 	"time"
 
+	v1 "k8s.io/api/core/v1"
+
 	"github.com/gpumem/gpumem/test/cluster"
+	"github.com/gpumem/gpumem/test/fakenvml"
 	"github.com/gpumem/gpumem/test/stack"
 )
 
@@ -77,6 +80,12 @@ func start(ctx context.Context, log io.Writer) error {
 	if config.Nodes, err = stack.TwoNodes(); err != nil {
 		return err
 	}
+	linked, err := stack.Node("node3", fakenvml.DGX1("node3")...)
+	if err != nil {
+		return err
+	}
+	linked.Taints = []v1.Taint{{Key: "nvidia.com/gpu", Effect: v1.TaintEffectNoSchedule}} // for tests of its own
+	config.Nodes = append(config.Nodes, linked)
 	if suite.cluster, err = cluster.Start(ctx, config); err != nil {
 		return err
 	}
@@ -84,6 +93,6 @@ func start(ctx context.Context, log io.Writer) error {
 		return err
 	}
 	// A GPU that has failed is back after three good probes.
-	suite.notes, err = suite.stack.Install(ctx, suite.cluster, "devicePlugin.extraArgs={--probe-interval=1s}")
+	suite.notes, err = suite.stack.Install(ctx, suite.cluster, "devicePlugin.extraArgs={--probe-interval=1s}", "cores=true")
 	return err
 }

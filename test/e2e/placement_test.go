@@ -14,11 +14,12 @@ import (
 const (
 	t4   = 14
 	a100 = 79
+	v100 = 15 // eight of them on node3
 )
 
 func TestNodesOfferTheSumOfTheirOwnGPUs(t *testing.T) {
 	e := setup(t)
-	want := map[string]int64{"node1": t4 + t4, "node2": a100 + t4}
+	want := map[string]int64{"node1": t4 + t4, "node2": a100 + t4, "node3": 8 * v100}
 	for _, n := range e.inspect().Nodes {
 		var units int64
 		for _, g := range n.GPUs {

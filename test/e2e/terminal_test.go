@@ -25,8 +25,8 @@ func TestPodsThatCanNeverBePlacedSayWhatToChange(t *testing.T) {
 	} {
 		e.eventually("pod "+name+" says what is wrong with it", func() (bool, string) {
 			events := strings.Join(e.events(name), "\n")
-			return strings.Contains(events, "FailedScheduling: 0/2 nodes are available: ") && strings.Contains(events, want) &&
-				strings.Contains(events, "2 Preemption is not helpful for scheduling"), events
+			return strings.Contains(events, "FailedScheduling: 0/3 nodes are available: ") && strings.Contains(events, want) &&
+				strings.Contains(events, "3 Preemption is not helpful for scheduling"), events
 		})
 	}
 	e.untouched(fillers...)
