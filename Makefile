@@ -11,6 +11,7 @@ KEEP     ?=
 DURATION ?= 10m
 PODS     ?= 500
 SEED     ?=
+SEEDS    ?= 10000
 BIN      := bin
 
 # go-nvml compiles NVIDIA's deprecated prototypes; their warnings are not ours.
@@ -37,18 +38,30 @@ demo-down: ## End a demo that was left up
 	@cd test && go run ./cmd/gpumem-demo --down
 
 .PHONY: test
-test: vet test-unit test-fuzz test-cluster ## Run all tests: what CI runs (those on a real cluster need root)
+test: vet test-unit test-sim test-fuzz test-cluster ## Run all tests: what CI runs (those on a real cluster need root)
 
 .PHONY: vet
 vet: ## Check formatting and vet
 	@test -z "$$(gofmt -l cmd pkg test | tee /dev/stderr)"
 	go vet ./...
 	cd test && go vet ./...
+	cd test/sim && go vet ./...
 
 .PHONY: test-unit
 test-unit: ## Run the tests of the packages
 	go test -race -shuffle=on ./...
 	cd test/kueue && go test ./...
+
+.PHONY: test-sim
+test-sim: ## Simulate a cluster under faults: some seeds, some of them with the race detector, and the traces
+	cd test/sim && go test -timeout 20m -seeds 800 ./...
+	cd test/sim && go test -race -timeout 20m -run 'TestSim$$' -seeds 40 -first 100000 .
+
+.PHONY: sim
+sim: ## Simulate a cluster under faults: SEEDS seeds from SEED on
+	@mkdir -p $(BIN)
+	@cd test/sim && go test -c -o ../../$(BIN)/sim.test .
+	@$(BIN)/sim.test -test.run 'TestSim$$' -test.timeout 0 -seeds $(SEEDS) $(if $(SEED),-first $(SEED))
 
 .PHONY: test-fuzz
 test-fuzz: ## Fuzz every target for FUZZTIME each (FUZZFLAGS="-parallel 1" leaves the machine to others)

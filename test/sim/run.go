@@ -69,7 +69,7 @@ func (c Counts) String() string {
 		c.Bound, c.Virtual.Round(time.Second), c.Excused, percent(c.Excused, c.Bound)) +
 		fmt.Sprintf("confusable pods: %d of %d binds (%.2f%%) and %d of %d filters (%.1f%%) had the pod wait; %d pods waited, %s each on average",
 			c.BindsThatWait, c.Binds, percent(c.BindsThatWait, c.Binds), c.FiltersThatWait, c.Filters, percent(c.FiltersThatWait, c.Filters),
-			c.PodsThatWait, (c.Waited / time.Duration(max(1, c.PodsThatWait))).Round(10*time.Millisecond))
+			c.PodsThatWait, (c.Waited/time.Duration(max(1, c.PodsThatWait))).Round(10*time.Millisecond))
 }
 
 // restTime is how long it takes until everything has settled: longer than an

@@ -1,0 +1,45 @@
+// Package sim is a deterministic simulation of gpumem and the cluster around it.
+// A seed is one run, bit for bit, in virtual time (testing/synctest). After each
+// step the invariants of the product are checked against a dumb model that
+// recomputes everything; then the faults end, and everything has to settle.
+//
+// # What is real
+//
+// The extender's HTTP handlers, its cache, its event handlers, its review of
+// assumptions and its self-check; the device plugin's RPCs and its Reconcile;
+// what the plugin knows of pods, and the patches that it writes.
+//
+// # What is modelled
+//
+//   - The API server: Binding and patches with their preconditions, watches with
+//     delays, duplicates, gaps and new lists, answers that are slow or lost,
+//     refusals, restarts, a wall clock that jumps. The product measures time by
+//     the monotonic clock, which does not.
+//   - kube-scheduler: one cycle at a time and several bindings beside it, retries,
+//     pods that are filtered and not bound, preemption and nominated pods, a leader
+//     that goes on after another has taken over.
+//   - The kubelet's device manager: one pod at a time, in batches in another
+//     order than they were bound, IDs at random, those of init containers again,
+//     a checkpoint, restarts that admit everything again. It has the real one's
+//     fault of forgetting IDs while it waits for Allocate.
+//
+// # What is excused
+//
+//   - A GPU that has shrunk may hold more than it has.
+//   - A pod whose GPUs were chosen by somebody who could not know of another pod
+//     on them (see excuse.go). Every such case is looked at on its own: an extender
+//     has to know its own bindings, and a plugin all that it has been told.
+//   - A pod that the kubelet admits before the plugin has heard of it: it is given
+//     one GPU, as for a pod of which no scheduler knows. If it asks for several it
+//     never starts, and its events say so.
+//   - IDs of a plain init container that the kubelet has forgotten: nothing shows
+//     them to the plugin.
+//
+// GPU cores, a second resource of the kubelet, are not in it.
+//
+// # Traces
+//
+// testdata has runs that once broke an invariant. A seed is a run of the model as
+// it was then: what it found is pinned by a test of the package at fault, and the
+// trace stays as one more run.
+package sim
