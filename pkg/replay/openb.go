@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"hash/fnv"
 	"io"
+	"maps"
 	"slices"
 	"strconv"
 	"strings"
@@ -60,8 +61,7 @@ type GiB map[string]gpu.Units
 
 // InGiB returns an openb trace with GPU memory in place of shares: GPUs have
 // the memory of their model, and a pod asks for its share of a reference model,
-// which is drawn by its name in proportion to the fleet's GPUs that it may use,
-// on nodes with as many as it needs.
+// which is drawn by its name in proportion to the fleet's GPUs that it may use.
 //
 // The trace says neither on which GPU a pod ran nor how much memory its GPUs
 // had; shares and the mix of GPUs are real, GiB are derived from them.
@@ -92,34 +92,45 @@ func (t Trace) InGiB(name string, memory GiB) (Trace, error) {
 	return out, out.Validate()
 }
 
-// reference draws the model of which a pod's share is taken.
+// reference draws the model of which a pod's share is taken: any that the pod
+// may use, or the most frequent of those with enough GPUs on a node.
 func (t Trace) reference(pod string, s Shape) string {
-	var models []string
-	count := make(map[string]uint64)
-	var all uint64
+	count, enough := make(map[string]uint64), make(map[string]bool)
 	for _, n := range t.Nodes {
-		if len(n.GPUs) < s.GPUs || !s.allows(n.GPUs[0].Model) {
-			continue
+		for _, g := range n.GPUs {
+			if s.allows(g.Model) {
+				count[g.Model]++
+				enough[g.Model] = enough[g.Model] || len(n.GPUs) >= s.GPUs
+			}
 		}
-		model := n.GPUs[0].Model
-		if count[model] == 0 {
-			models = append(models, model)
+	}
+	drawn := draw(pod, count)
+	if enough[drawn] {
+		return drawn
+	}
+	most := ""
+	for _, model := range slices.Sorted(maps.Keys(enough)) {
+		if enough[model] && count[model] > count[most] {
+			most = model
 		}
-		count[model] += uint64(len(n.GPUs))
-		all += uint64(len(n.GPUs))
 	}
-	if all == 0 {
-		return ""
+	return most
+}
+
+// draw picks a key by the FNV-1a hash of a name, in proportion to the counts.
+func draw(name string, count map[string]uint64) string {
+	var all uint64
+	for _, n := range count {
+		all += n
 	}
-	slices.Sort(models)
 	hash := fnv.New64a()
-	hash.Write([]byte(pod)) // never fails
-	at := hash.Sum64() % all
-	for _, model := range models {
-		if at < count[model] {
-			return model
+	hash.Write([]byte(name)) // never fails
+	at := hash.Sum64() % max(1, all)
+	for _, key := range slices.Sorted(maps.Keys(count)) {
+		if at < count[key] {
+			return key
 		}
-		at -= count[model]
+		at -= count[key]
 	}
 	return ""
 }
