@@ -11,6 +11,7 @@ import (
 	v1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/component-helpers/resource"
 
 	"github.com/gpumem/gpumem/pkg/gpu"
 	"github.com/gpumem/gpumem/pkg/placement"
@@ -59,6 +60,13 @@ func NominatedTo(pod *v1.Pod) string {
 	return pod.Status.NominatedNodeName
 }
 
+// CPU returns what a pod requests of its node's CPU, in millicores, as
+// kube-scheduler counts it.
+func CPU(pod *v1.Pod) int64 {
+	requests := resource.PodRequests(pod, resource.PodResourcesOptions{})
+	return requests.Cpu().MilliValue()
+}
+
 // Holds reports whether the pod names GPU memory at all, in any container, with
 // whatever amount.
 func (n Names) Holds(pod *v1.Pod) bool {
@@ -83,10 +91,10 @@ func (n Names) Request(pod *v1.Pod) (placement.Request, error) {
 	return r, nil
 }
 
-// amounts reads what the containers ask for, and the pod's priority. What can be
+// amounts reads what the containers ask for, the pod's CPU and its priority. What can be
 // read of them is good beside an error, which is the first.
 func (n Names) amounts(pod *v1.Pod) (r placement.Request, err error) {
-	r.Priority = Priority(pod)
+	r.Priority, r.CPU = Priority(pod), CPU(pod)
 	add := func(c v1.Container, kind placement.ContainerKind) {
 		if e := n.addContainer(&r, c, kind); err == nil {
 			err = e

@@ -52,7 +52,7 @@ func (n Names) TemplateInventory(node *v1.Node) (gpu.Inventory, error) {
 	}
 	// The label has dashes where the driver's name has spaces.
 	model := strings.Replace(node.Labels[gpuProductLabel], "NVIDIA-", "NVIDIA ", 1)
-	inv := gpu.Inventory{UnitMiB: unitOf(memory, share)}
+	inv := gpu.Inventory{UnitMiB: unitOf(memory, share), CPU: node.Status.Allocatable.Cpu().MilliValue()}
 	for i := range int(count) {
 		inv.Devices = append(inv.Devices, gpu.Device{
 			UUID: gpu.UUID(fmt.Sprintf("GPU-template-%d", i)), Index: i, Model: model,

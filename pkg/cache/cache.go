@@ -19,6 +19,10 @@ type Cache struct {
 	mu        sync.Mutex
 	pods      map[string]*pod // by UID
 	nominated map[string]*pod // the same: those that are to come to a node
+	changes   int             // of nodes, so far
+	mix       placement.Mix
+
+	prices atomic.Pointer[priced]
 }
 
 // node is what the cache knows under one name. The fields other than view are
@@ -44,6 +48,9 @@ type pod struct {
 // since returns what is the latest of an assumed pod: when a binding was decided
 // that may still land, or when it was read.
 func (p *pod) since() time.Time { return slices.MaxFunc(p.bindings, time.Time.Compare) }
+
+// onlyCPU reports whether the pod holds nothing of a GPU.
+func (p *pod) onlyCPU() bool { return p.Request.Empty() && p.Assignment.None() }
 
 // New returns an empty cache.
 func New() *Cache {
@@ -71,6 +78,9 @@ func (c *Cache) RemoveNode(name string) {
 func (c *Cache) AddPod(nodeName string, h placement.Holding) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	if old, ok := c.pods[h.Pod.UID]; ok && old.node == nodeName && old.onlyCPU() && h.Request.Empty() && old.Request.CPU == h.Request.CPU {
+		return // most of what is heard is of such pods
+	}
 	c.withdraw(h.Pod.UID)
 	c.put(&pod{Holding: h, node: nodeName})
 }
@@ -298,7 +308,7 @@ func (c *Cache) node(name string) *node {
 func (c *Cache) offer(name string, inv *gpu.Inventory) {
 	n := c.node(name)
 	n.inventory = inv
-	n.publish()
+	c.publish(n)
 	c.dropIfEmpty(n)
 }
 
@@ -317,7 +327,7 @@ func (c *Cache) put(p *pod) {
 	n := c.node(p.node)
 	c.pods[uid] = p
 	n.pods[uid] = p
-	n.publish()
+	c.publish(n)
 }
 
 func (c *Cache) remove(uid string) {
@@ -328,7 +338,7 @@ func (c *Cache) remove(uid string) {
 	delete(c.pods, uid)
 	n := c.node(p.node)
 	delete(n.pods, uid)
-	n.publish()
+	c.publish(n)
 	c.dropIfEmpty(n)
 }
 
@@ -336,7 +346,7 @@ func (c *Cache) nominate(p *pod) {
 	n := c.node(p.node)
 	c.nominated[p.Pod.UID] = p
 	n.nominated[p.Pod.UID] = p
-	n.publish()
+	c.publish(n)
 }
 
 // withdraw forgets where a pod was to come to.
@@ -348,12 +358,12 @@ func (c *Cache) withdraw(uid string) {
 	delete(c.nominated, uid)
 	n := c.node(p.node)
 	delete(n.nominated, uid)
-	n.publish()
+	c.publish(n)
 	c.dropIfEmpty(n)
 }
 
 // publish remakes what readers see of the node.
-func (n *node) publish() {
+func (c *Cache) publish(n *node) {
 	if n.inventory == nil {
 		n.view.Store(nil)
 		return
@@ -369,6 +379,7 @@ func (n *node) publish() {
 		}
 	}
 	view := placement.NewNode(n.name, *n.inventory, holdings).WithNominated(nominated)
+	c.changes++
 	n.view.Store(&view)
 }
 

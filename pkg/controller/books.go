@@ -8,6 +8,7 @@ import (
 	"github.com/gpumem/gpumem/pkg/api"
 	"github.com/gpumem/gpumem/pkg/cache"
 	"github.com/gpumem/gpumem/pkg/gpu"
+	"github.com/gpumem/gpumem/pkg/placement"
 )
 
 // Books enters what the API server tells into a cache.
@@ -20,11 +21,12 @@ type Books struct {
 // PodHandler enters pods. It must be given every pod that is not terminal.
 func (b *Books) PodHandler() toolscache.ResourceEventHandler {
 	return toolscache.ResourceEventHandlerFuncs{
-		AddFunc: b.setPod,
+		AddFunc: func(obj any) { b.learn(obj); b.setPod(obj) },
 		UpdateFunc: func(before, after any) {
 			old, wasPod := before.(*v1.Pod)
 			if pod, isPod := after.(*v1.Pod); wasPod && isPod && old.UID != pod.UID {
 				b.removePod(old)
+				b.learn(pod)
 			}
 			b.setPod(after)
 		},
@@ -57,10 +59,13 @@ func last(obj any) any {
 func (b *Books) setPod(obj any) {
 	pod, ok := obj.(*v1.Pod)
 	switch {
-	case !ok || !b.Names.Holds(pod):
+	case !ok:
 		return
 	case api.Terminal(pod):
 		b.removePod(pod)
+		return
+	case !b.Names.Holds(pod):
+		b.setOther(pod)
 		return
 	case pod.Spec.NodeName == "":
 		b.nominate(pod)
@@ -74,6 +79,25 @@ func (b *Books) setPod(obj any) {
 	}
 	if !holding.Request.Empty() {
 		b.Cache.AddPod(pod.Spec.NodeName, holding)
+	}
+}
+
+// setOther enters a pod without GPU memory, for the CPU that it takes.
+func (b *Books) setOther(pod *v1.Pod) {
+	if cpu := api.CPU(pod); pod.Spec.NodeName != "" && cpu > 0 {
+		b.Cache.AddPod(pod.Spec.NodeName, placement.Holding{Pod: api.Ref(pod), Request: placement.Request{CPU: cpu}, Settled: true})
+	}
+}
+
+// learn enters what a pod asks for that is told of for the first time. After a
+// restart, these are all pods that there are.
+func (b *Books) learn(obj any) {
+	pod, ok := obj.(*v1.Pod)
+	if !ok || !b.Names.Holds(pod) || api.Terminal(pod) {
+		return
+	}
+	if req, err := b.Names.Request(pod); err == nil {
+		b.Cache.Learn(req)
 	}
 }
 
@@ -104,5 +128,6 @@ func (b *Books) setNode(obj any) {
 		b.Log.Warn("node cannot be read; it counts as having no GPUs", zap.String("node", node.Name), zap.Error(err))
 		inv = gpu.Inventory{}
 	}
+	inv.CPU = node.Status.Allocatable.Cpu().MilliValue()
 	b.Cache.SetNode(node.Name, inv)
 }

@@ -5,6 +5,7 @@ import (
 
 	v1 "k8s.io/api/core/v1"
 	policyv1 "k8s.io/api/policy/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	toolscache "k8s.io/client-go/tools/cache"
 
@@ -19,7 +20,11 @@ func trim(names api.Names) toolscache.TransformFunc {
 		case *v1.Pod:
 			return trimPod(names, o), nil
 		case *v1.Node:
-			return &v1.Node{ObjectMeta: trimMeta(names, o.ObjectMeta)}, nil
+			small := &v1.Node{ObjectMeta: trimMeta(names, o.ObjectMeta)}
+			if cpu, ok := o.Status.Allocatable[v1.ResourceCPU]; ok {
+				small.Status.Allocatable = v1.ResourceList{v1.ResourceCPU: cpu}
+			}
+			return small, nil
 		case *policyv1.PodDisruptionBudget:
 			return &policyv1.PodDisruptionBudget{
 				ObjectMeta: trimMeta(names, o.ObjectMeta),
@@ -42,8 +47,13 @@ func trimPod(names api.Names, pod *v1.Pod) *v1.Pod {
 	}
 	if !names.Holds(pod) {
 		small.Annotations = nil
+		if cpu := api.CPU(pod); cpu > 0 {
+			sum := v1.ResourceList{v1.ResourceCPU: *resource.NewMilliQuantity(cpu, resource.DecimalSI)}
+			small.Spec.Containers = []v1.Container{{Resources: v1.ResourceRequirements{Requests: sum}}}
+		}
 		return small
 	}
+	small.Spec.Overhead, small.Spec.Resources = pod.Spec.Overhead, pod.Spec.Resources
 	small.Labels = pod.Labels // what a PodDisruptionBudget selects by
 	small.Spec.InitContainers = trimContainers(pod.Spec.InitContainers)
 	small.Spec.Containers = trimContainers(pod.Spec.Containers)

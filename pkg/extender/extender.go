@@ -54,6 +54,8 @@ type Extender struct {
 	// Missing says what is not ready yet, and is empty when the cache can be
 	// believed.
 	Missing func() string
+
+	ranker placement.Ranker
 }
 
 // Filter says on which of the nodes the pod fits, and of each other one why not.
@@ -191,7 +193,8 @@ func (e *Extender) Prioritize(_ context.Context, args *extenderv1.ExtenderArgs) 
 	}
 	scores := make([]int64, len(nodes))
 	if err == nil && !req.Empty() && e.Missing() == "" {
-		scores = placement.Rank(placement.Policies{GPU: e.Policy, Node: e.NodePolicy}, req, nodes)
+		policies := placement.Policies{GPU: e.Policy, Node: e.NodePolicy}
+		scores = e.ranker.Rank(policies, req, nodes, e.Cache.Prices())
 	}
 	best := ""
 	for i, node := range nodes {

@@ -21,7 +21,7 @@ func TestWhatTheCoreImports(t *testing.T) {
 		"cache":      {module + "pkg/gpu", module + "pkg/placement"},
 		"allocation": {module + "pkg/gpu", module + "pkg/placement"},
 		"inspect":    {module + "pkg/gpu", module + "pkg/placement", module + "pkg/cache"},
-		"api":        {module + "pkg/gpu", module + "pkg/placement", "k8s.io/api/", "k8s.io/apimachinery/"},
+		"api":        {module + "pkg/gpu", module + "pkg/placement", "k8s.io/api/", "k8s.io/apimachinery/", "k8s.io/component-helpers/resource"},
 	}
 	// Of the standard library, what the core must do without.
 	forbidden := []string{"net", "net/http", "os", "os/exec", "syscall", "unsafe", "log", "math/rand", "math/rand/v2"}

@@ -50,6 +50,7 @@ type Inventory struct {
 	Enforcement   Enforcement
 	Devices       []Device // sorted by Index
 	Links         []Link   // between these; each pair once
+	CPU           int64    // that pods can have of the node beside them, in millicores; 0: not known
 }
 
 // Device returns the device with that UUID.

@@ -2,7 +2,6 @@ package placement
 
 import (
 	"cmp"
-	"math"
 	"slices"
 
 	"github.com/gpumem/gpumem/pkg/gpu"
@@ -77,97 +76,4 @@ func compareBool(a, b bool) int {
 
 func (r Request) inGroup(d Device) bool {
 	return r.Group != "" && slices.ContainsFunc(d.Pods, func(h Holding) bool { return h.Request.Group == r.Group })
-}
-
-// MaxScore is the highest score that Rank gives, k8s.io/kube-scheduler's
-// MaxExtenderPriority.
-const MaxScore = 10
-
-// Policies are those of the cluster, for pods that name none.
-type Policies struct {
-	GPU  Policy
-	Node Policy // empty: as for GPUs
-}
-
-// node returns the policy by which nodes are chosen for a request. What a pod
-// asks for itself is of nodes too, but for Exclusive, which is of GPUs alone.
-func (p Policies) node(req Request) Policy {
-	if req.Policy == Binpack || req.Policy == Spread {
-		return req.Policy
-	}
-	return cmp.Or(p.Node, p.GPU)
-}
-
-// Rank scores nodes for a request, from 0 to MaxScore, in their order.
-//
-// The best node gets MaxScore and the others share the rest by rank: eleven
-// levels are too coarse to carry a measure. Nodes between which there is no
-// difference get the same, and kube-scheduler's other scores decide.
-//
-// A node with the pod's group, a model that it prefers or GPUs nearer to one
-// another goes before. Then Binpack prefers the node on whose chosen GPU the
-// least stays free, and among equals the fullest node; Spread the emptiest
-// node, and among equals that with the emptiest GPU. A node on which the
-// request does not fit gets 0.
-func Rank(defaults Policies, req Request, nodes []Node) []int64 {
-	entries := make([]ranked, 0, len(nodes))
-	for i, n := range nodes {
-		if chosen, reason := choose(defaults.GPU, req, n); reason == Fits {
-			entries = append(entries, newRanked(i, req, n, chosen))
-		}
-	}
-	compare := func(a, b ranked) int { return a.compare(b, defaults.node(req)) }
-	slices.SortFunc(entries, compare)
-	scores := make([]int64, len(nodes))
-	for rank, e := range entries {
-		switch {
-		case compare(e, entries[0]) == 0:
-			scores[e.node] = MaxScore
-		case compare(e, entries[rank-1]) == 0:
-			scores[e.node] = scores[entries[rank-1].node]
-		default:
-			scores[e.node] = (MaxScore - 1) - int64((MaxScore-1)*rank/len(entries))
-		}
-	}
-	return scores
-}
-
-// ranked is what Rank compares of one node.
-type ranked struct {
-	node     int
-	grouped  bool
-	cost     int // of the GPU that is preferred least
-	distance distance
-	slack    gpu.Units // left on the chosen devices after placing
-	nodeFree gpu.Units
-}
-
-func newRanked(i int, req Request, node Node, chosen []Device) ranked {
-	units, _ := req.Share()
-	r := ranked{node: i, cost: math.MinInt, distance: node.span(chosen)}
-	for _, d := range chosen {
-		r.slack += d.Free() - units
-		r.cost = max(r.cost, req.Preference.cost(d.Speed))
-		r.grouped = r.grouped || req.inGroup(d)
-	}
-	for _, d := range node.Devices {
-		r.nodeFree += d.Free()
-	}
-	return r
-}
-
-// compare orders nodes, the better one first. Lanes do not count: those of
-// different models are not alike.
-func (a ranked) compare(b ranked, p Policy) int {
-	likes := cmp.Or(
-		-compareBool(a.grouped, b.grouped),
-		cmp.Compare(a.cost, b.cost),
-		cmp.Compare(a.distance.unlinked, b.distance.unlinked),
-		cmp.Compare(a.distance.crossing, b.distance.crossing),
-	)
-	slack, free := compareFree(p, a.slack, b.slack), compareFree(p, a.nodeFree, b.nodeFree)
-	if p == Spread {
-		return cmp.Or(likes, free, slack)
-	}
-	return cmp.Or(likes, slack, free)
 }

@@ -160,7 +160,7 @@ func TestRank(t *testing.T) {
 	}
 	for name, tc := range tests {
 		t.Run(name, func(t *testing.T) {
-			if diff := cmp.Diff(tc.want, Rank(tc.defaults, tc.req, tc.nodes)); diff != "" {
+			if diff := cmp.Diff(tc.want, new(Ranker).Rank(tc.defaults, tc.req, tc.nodes, nil)); diff != "" {
 				t.Errorf("scores (-want +got):\n%s", diff)
 			}
 		})
@@ -376,10 +376,10 @@ func checkRank(t *testing.T, random *rand.Rand, defaults Policies, req Request, 
 		inv, holdings, _ := world(random)
 		nodes = append(nodes, NewNode(fmt.Sprint("n", i), inv, holdings))
 	}
-	scores := Rank(defaults, req, nodes)
+	scores := new(Ranker).Rank(defaults, req, nodes, nil)
 	best, fitting := 0, 0
 	for i, score := range scores {
-		fits := Fit(req, nodes[i]).Fits()
+		fits := req.Empty() || Fit(req, nodes[i]).Fits()
 		if fits {
 			fitting++
 		}
@@ -394,7 +394,7 @@ func checkRank(t *testing.T, random *rand.Rand, defaults Policies, req Request, 
 		t.Fatalf("%d of %d nodes that fit have the highest score", best, fitting)
 	}
 	slices.Reverse(nodes)
-	backwards := Rank(defaults, req, nodes)
+	backwards := new(Ranker).Rank(defaults, req, nodes, nil)
 	slices.Reverse(backwards)
 	if diff := cmp.Diff(scores, backwards); diff != "" {
 		t.Fatalf("the order of the nodes shows (-want +got):\n%s", diff)

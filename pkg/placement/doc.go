@@ -48,6 +48,14 @@
 // out anew for each question, and nothing is stored: room that becomes free
 // elsewhere may change it.
 //
+// Nodes are ranked by the memory that stays free on the GPU chosen, and by what
+// the pod takes from pods to come (Prices). The first alone packs well until
+// pods find GPUs without CPU beside them, small GPUs full and large ones broken
+// into, or no node with as many free GPUs as they need; the second sees these
+// before they happen. What pods ask for is learned from those that have come
+// (Mix), so a new cluster packs by the first alone. The GPU inside a node is
+// chosen without prices: with them it was the same one nearly always.
+//
 // A node's refusal is a value with numbers in it, not a sentence: who prints it
 // decides on the words, and nobody has to parse them back.
 package placement

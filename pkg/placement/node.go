@@ -2,6 +2,7 @@ package placement
 
 import (
 	"cmp"
+	"math"
 	"slices"
 	"time"
 
@@ -99,6 +100,8 @@ type Node struct {
 	Enforcement   gpu.Enforcement
 	Devices       []Device // by index
 	Links         []gpu.Link
+	CPU           int64 // what pods can have of it, in millicores; 0: not known
+	RequestedCPU  int64 // by all pods of the node, with GPU memory or without
 
 	// Unattributed are pods on this node that no device is known of.
 	Unattributed []Holding
@@ -111,7 +114,7 @@ type Node struct {
 // NewNode puts holdings on the devices of an inventory. The order of the
 // holdings does not matter.
 func NewNode(name string, inv gpu.Inventory, holdings []Holding) Node {
-	n := Node{Name: name, UnitMiB: inv.UnitMiB, DriverVersion: inv.DriverVersion, Enforcement: inv.Enforcement, Links: inv.Links}
+	n := Node{Name: name, UnitMiB: inv.UnitMiB, DriverVersion: inv.DriverVersion, Enforcement: inv.Enforcement, Links: inv.Links, CPU: inv.CPU}
 	at := make(map[gpu.UUID]int, len(inv.Devices))
 	n.Devices = make([]Device, len(inv.Devices))
 	for i, d := range inv.Devices {
@@ -124,6 +127,7 @@ func NewNode(name string, inv gpu.Inventory, holdings []Holding) Node {
 	})
 	elsewhere := func(s Share) bool { _, ok := at[s.Device]; return !ok }
 	for _, h := range holdings {
+		n.RequestedCPU += h.Request.CPU
 		if h.Assignment.None() && h.Request.Empty() {
 			continue // it names the resource, and asks for none of it
 		}
@@ -147,6 +151,24 @@ func (d *Device) charge(h Holding, s Share) {
 	d.Requested += s.Units
 	d.RequestedCores += s.Cores
 	d.Pods = append(d.Pods, h)
+}
+
+// freeCPU returns the CPU that nobody holds: never negative, and endless where
+// it is not known.
+func (n Node) freeCPU() int64 {
+	if n.CPU == 0 {
+		return math.MaxInt64
+	}
+	return max(0, n.CPU-n.RequestedCPU)
+}
+
+// state identifies what a node is at present, for a node with devices is not
+// changed once made; nil: nothing does.
+func (n Node) state() *Device {
+	if len(n.Devices) == 0 {
+		return nil
+	}
+	return &n.Devices[0]
 }
 
 // Capacity returns the units of all devices, healthy or not.

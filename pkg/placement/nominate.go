@@ -83,6 +83,7 @@ func hasPod(pods []Holding, h Holding) bool {
 
 // with returns the node with one more pod on the devices of its assignment.
 func (n Node) with(h Holding) Node {
+	n.RequestedCPU += h.Request.CPU
 	n.Devices = slices.Clone(n.Devices)
 	for _, s := range h.Assignment.Shares {
 		for i := range n.Devices {

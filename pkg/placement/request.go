@@ -84,6 +84,8 @@ type Request struct {
 
 	Enforcement gpu.Enforcement // the weakest level to accept; empty: any
 
+	CPU int64 // of the node, in millicores: others need it beside their GPUs
+
 	Priority int32 // pods of lower priority can be evicted for it
 }
 

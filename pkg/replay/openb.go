@@ -67,6 +67,7 @@ type GiB map[string]gpu.Units
 // had; shares and the mix of GPUs are real, GiB are derived from them.
 func (t Trace) InGiB(name string, memory GiB) (Trace, error) {
 	out := Trace{Name: name, Pods: slices.Clone(t.Pods)}
+	references := make(map[Shape]reference)
 	for _, n := range t.Nodes {
 		n.GPUs = slices.Clone(n.GPUs)
 		for i, g := range n.GPUs {
@@ -83,7 +84,11 @@ func (t Trace) InGiB(name string, memory GiB) (Trace, error) {
 		if p.GPUs == 0 {
 			continue
 		}
-		whole, ok := memory[t.reference(p.Name, p.Shape)]
+		wants := Shape{GPUs: p.GPUs, Models: p.Models}
+		if _, known := references[wants]; !known {
+			references[wants] = t.reference(wants)
+		}
+		whole, ok := memory[references[wants].of(p.Name)]
 		if !ok {
 			return Trace{}, fmt.Errorf("%s: no node can hold pod %s", name, p.Name)
 		}
@@ -92,29 +97,38 @@ func (t Trace) InGiB(name string, memory GiB) (Trace, error) {
 	return out, out.Validate()
 }
 
-// reference draws the model of which a pod's share is taken: any that the pod
-// may use, or the most frequent of those with enough GPUs on a node.
-func (t Trace) reference(pod string, s Shape) string {
-	count, enough := make(map[string]uint64), make(map[string]bool)
+// reference is of which models a pod's share may be taken.
+type reference struct {
+	count  map[string]uint64 // of GPUs of each model that the pod may use
+	enough map[string]bool   // models that a node has enough GPUs of
+	most   string            // the most frequent of these
+}
+
+func (t Trace) reference(wants Shape) reference {
+	r := reference{count: make(map[string]uint64), enough: make(map[string]bool)}
 	for _, n := range t.Nodes {
 		for _, g := range n.GPUs {
-			if s.allows(g.Model) {
-				count[g.Model]++
-				enough[g.Model] = enough[g.Model] || len(n.GPUs) >= s.GPUs
+			if wants.allows(g.Model) {
+				r.count[g.Model]++
+				r.enough[g.Model] = r.enough[g.Model] || len(n.GPUs) >= wants.GPUs
 			}
 		}
 	}
-	drawn := draw(pod, count)
-	if enough[drawn] {
-		return drawn
-	}
-	most := ""
-	for _, model := range slices.Sorted(maps.Keys(enough)) {
-		if enough[model] && count[model] > count[most] {
-			most = model
+	for _, model := range slices.Sorted(maps.Keys(r.count)) {
+		if r.enough[model] && r.count[model] > r.count[r.most] {
+			r.most = model
 		}
 	}
-	return most
+	return r
+}
+
+// of returns the model for a pod: any that it may use, or the most frequent of
+// those with enough GPUs on a node.
+func (r reference) of(pod string) string {
+	if drawn := draw(pod, r.count); r.enough[drawn] {
+		return drawn
+	}
+	return r.most
 }
 
 // draw picks a key by the FNV-1a hash of a name, in proportion to the counts.

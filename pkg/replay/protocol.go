@@ -7,6 +7,7 @@ import (
 	"slices"
 
 	"github.com/gpumem/gpumem/pkg/gpu"
+	"github.com/gpumem/gpumem/pkg/placement"
 )
 
 // Inflation is the demand of a published run, as a multiple of the capacity.
@@ -71,7 +72,7 @@ func tune(t Trace, random *rand.Rand) []int {
 
 // Policies lists the names of the policies that Published and Churn know.
 func Policies() []string {
-	return []string{"dot-product", "clustering", "packing", "best-fit", "fgd", "device-best-fit", "first-fit"}
+	return []string{"dot-product", "clustering", "packing", "best-fit", "fgd", "device-best-fit", "first-fit", "binpack", "spread"}
 }
 
 func newRun(t Trace, order []int, policy string) (*run, error) {
@@ -95,6 +96,8 @@ func newRun(t Trace, order []int, policy string) (*run, error) {
 		r.policy = &first{scorer: deviceBestFit{}}
 	case "first-fit":
 		r.policy = &first{scorer: firstFit{}}
+	case "binpack", "spread":
+		r.policy = newExtended(f, placement.Policies{GPU: placement.Policy(policy)})
 	default:
 		return nil, fmt.Errorf("policy %q is not known: want one of %v", policy, Policies())
 	}

@@ -1,0 +1,234 @@
+package placement
+
+import (
+	"math"
+	"strings"
+
+	"github.com/gpumem/gpumem/pkg/gpu"
+)
+
+// Prices say what the free parts of nodes are worth to the pods that are to
+// come, for Rank to spare what is scarce. They do not change once made.
+//
+// A slot is room for one pod of a kind that the mix has seen: GPUs, cores, and
+// CPU of the node. Putting a pod somewhere destroys slots of other kinds, and
+// each has its price: what such a pod asks for, times how likely it is to miss
+// the slot. That is taken from what comes until the nodes are full, in the
+// proportions of the mix: demand for a kind are the pods of it and of all kinds
+// that fit nowhere else, supply are its slots, both as parts of empty nodes.
+//
+//	price = memory × GPUs × min(1, demand/supply)⁴ ÷ 2
+//
+// Kinds that differ in CPU alone share one price, by how frequent they are.
+type Prices struct {
+	kinds []priced
+	stock map[string]stock // by node
+}
+
+// maxPriced bounds the kinds that have a price: those that ask for the most. A
+// set of them is a uint64.
+const maxPriced = 64
+
+// priced is a kind of pods.
+type priced struct {
+	kind
+	globs []string
+	price float64 // of a slot, in units
+}
+
+// stock is what a node has room for, each kind taken alone.
+type stock struct {
+	of    *Device // the state of the node
+	slots []slots
+}
+
+// slots counts the pods of a kind for which there is room.
+type slots struct {
+	gpus int64 // that the GPUs have, were CPU no matter; of a kind with several GPUs: the GPUs
+	node int64 // that the node has
+}
+
+// NewPrices takes stock of nodes. Without a mix there are no prices.
+func NewPrices(mix Mix, nodes []Node) *Prices {
+	p := &Prices{stock: make(map[string]stock, len(nodes))}
+	kinds := mix.kinds()
+	for _, a := range kinds[:min(len(kinds), maxPriced)] {
+		k := priced{kind: a}
+		if a.models != "" {
+			k.globs = strings.Split(a.models, ",")
+		}
+		p.kinds = append(p.kinds, k)
+	}
+	if len(p.kinds) == 0 {
+		return p
+	}
+	market := newMarket(len(p.kinds))
+	free := gpu.Units(0)
+	for i := range nodes {
+		now := p.count(&nodes[i])
+		p.stock[nodes[i].Name] = stock{of: nodes[i].state(), slots: now}
+		market.add(p.count(nodes[i].emptied()), now)
+		free += nodes[i].free()
+	}
+	market.settle(p.kinds, mix, float64(free)/mix.mean())
+	return p
+}
+
+// emptied returns the node without pods.
+func (n Node) emptied() *Node {
+	n.RequestedCPU = 0
+	devices := make([]Device, len(n.Devices))
+	for i, d := range n.Devices {
+		devices[i].Device = d.Device
+	}
+	n.Devices = devices
+	return &n
+}
+
+func (n Node) free() (sum gpu.Units) {
+	for i := range n.Devices {
+		sum += n.Devices[i].Free()
+	}
+	return sum
+}
+
+// market is what kinds of pods want of all nodes, and what there is.
+type market struct {
+	nodes  []float64 // on which a kind fits when they are empty
+	part   []float64 // that one pod takes of an empty node; summed up over these
+	supply []float64 // in empty nodes
+	within []uint64  // the kinds that fit wherever this kind does
+}
+
+func newMarket(kinds int) *market {
+	m := &market{
+		nodes: make([]float64, kinds), part: make([]float64, kinds),
+		supply: make([]float64, kinds), within: make([]uint64, kinds),
+	}
+	for k := range m.within {
+		m.within[k] = math.MaxUint64
+	}
+	return m
+}
+
+// add takes in a node: what it has room for when it is empty, and now.
+func (m *market) add(empty, now []slots) {
+	var fitting uint64
+	for k := range empty {
+		if empty[k].node > 0 {
+			fitting |= 1 << k
+		}
+	}
+	for k := range empty {
+		if empty[k].node > 0 {
+			m.nodes[k]++
+			m.part[k] += 1 / float64(empty[k].node)
+			m.supply[k] += float64(now[k].node) / float64(empty[k].node)
+			m.within[k] &= fitting
+		}
+	}
+}
+
+// settle sets the prices for so many pods to come.
+func (m *market) settle(kinds []priced, mix Mix, pods float64) {
+	for k := range kinds {
+		if m.nodes[k] == 0 {
+			continue // it fits nowhere
+		}
+		demand, alike := 0.0, 0.0
+		for o := range kinds {
+			count := mix.seen[kinds[o].kind]
+			if kinds[o].alike(kinds[k]) {
+				alike += count
+			}
+			if m.within[o]&(1<<k) != 0 && kinds[o].gpus >= kinds[k].gpus && m.nodes[o] > 0 {
+				demand += count / mix.total * pods * m.part[o] / m.nodes[o]
+			}
+		}
+		scarcity := 1.0
+		if m.supply[k] > demand {
+			scarcity = demand / m.supply[k]
+		}
+		share := mix.seen[kinds[k].kind] / alike
+		kinds[k].price = share * kinds[k].demand() * float64(kinds[k].gpus) * math.Pow(scarcity, 4) / 2
+	}
+}
+
+// alike reports whether two kinds differ in nothing but CPU.
+func (k priced) alike(o priced) bool {
+	a := o.kind
+	a.cpu = k.cpu
+	return a == k.kind
+}
+
+// count returns what a node has room for.
+func (p *Prices) count(n *Node) []slots {
+	out := make([]slots, len(p.kinds))
+	for k := range p.kinds {
+		one := &p.kinds[k]
+		for i := range n.Devices {
+			if d := &n.Devices[i]; one.allows(d) {
+				out[k].gpus += one.on(d.Free(), d.FreeCores())
+			}
+		}
+		out[k].node = one.pods(out[k].gpus, n.freeCPU())
+	}
+	return out
+}
+
+func (k *priced) allows(d *Device) bool {
+	return d.Healthy && (len(k.globs) == 0 || MatchModel(k.globs, d.Model))
+}
+
+// on returns how many pods have room on what is left of a GPU, or, of a kind
+// with several GPUs, whether it is one of them.
+func (k *priced) on(units gpu.Units, cores int) int64 {
+	n := int64(units / max(1, k.units))
+	if k.cores > 0 {
+		n = min(n, int64(cores/k.cores))
+	}
+	if k.gpus > 1 {
+		n = min(n, 1)
+	}
+	return n
+}
+
+// pods returns how many pods have room on a node.
+func (k *priced) pods(gpus, cpu int64) int64 {
+	n := gpus
+	if k.gpus > 1 {
+		n /= int64(k.gpus)
+	}
+	if k.cpu > 0 {
+		n = min(n, cpu/k.cpu)
+	}
+	return n
+}
+
+// lost returns what the slots are worth that a request destroys on devices of
+// a node, in units.
+func (p *Prices) lost(n *Node, req Request, devices []Device) (sum float64) {
+	if p == nil || len(p.kinds) == 0 {
+		return 0
+	}
+	before := p.stock[n.Name]
+	if before.of != n.state() || before.of == nil {
+		before.slots = p.count(n)
+	}
+	units, cores := req.Share()
+	cpu := max(0, n.freeCPU()-req.CPU)
+	for k := range p.kinds {
+		one, was := &p.kinds[k], before.slots[k]
+		if was.node == 0 || one.price == 0 {
+			continue
+		}
+		left := was.gpus
+		for i := range devices {
+			if d := &devices[i]; one.allows(d) {
+				left += one.on(d.Free()-units, d.FreeCores()-cores) - one.on(d.Free(), d.FreeCores())
+			}
+		}
+		sum += one.price * float64(was.node-one.pods(left, cpu))
+	}
+	return sum
+}

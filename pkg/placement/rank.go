@@ -1,0 +1,166 @@
+package placement
+
+import (
+	"cmp"
+	"fmt"
+	"math"
+	"slices"
+	"sync"
+
+	"github.com/gpumem/gpumem/pkg/gpu"
+)
+
+// MaxScore is the highest score that Rank gives, k8s.io/kube-scheduler's
+// MaxExtenderPriority.
+const MaxScore = 10
+
+// Policies are those of the cluster, for pods that name none.
+type Policies struct {
+	GPU  Policy
+	Node Policy // empty: as for GPUs
+}
+
+// node returns the policy by which nodes are chosen for a request. What a pod
+// asks for itself is of nodes too, but for Exclusive, which is of GPUs alone.
+func (p Policies) node(req Request) Policy {
+	if req.Policy == Binpack || req.Policy == Spread {
+		return req.Policy
+	}
+	return cmp.Or(p.Node, p.GPU)
+}
+
+// Ranker scores nodes for requests. It keeps what it has found of a node until
+// the node changes, and is safe for use by several goroutines. The zero value
+// is ready.
+type Ranker struct {
+	mu    sync.Mutex
+	kept  map[string]map[string]*ranked // by request and node
+	count int
+}
+
+// maxKept bounds what a Ranker keeps: requests times nodes.
+const maxKept = 1 << 18
+
+// Rank scores nodes for a request, from 0 to MaxScore, in their order.
+//
+// The best node gets MaxScore and the others share the rest by rank: eleven
+// levels are too coarse to carry a measure. Nodes between which there is no
+// difference get the same, and kube-scheduler's other scores decide.
+//
+// A node with the pod's group, a model that it prefers or GPUs nearer to one
+// another goes before. Then Binpack prefers the node on whose chosen GPU the
+// least stays free, what the pod takes from others at these prices included, and
+// among equals the fullest node; Spread the emptiest node, and among equals that
+// with the emptiest GPU. A node on which the request does not fit gets 0.
+func (r *Ranker) Rank(defaults Policies, req Request, nodes []Node, prices *Prices) []int64 {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	policy := defaults.node(req)
+	if policy == Spread {
+		prices = nil
+	}
+	known := r.of(defaults, req, len(nodes))
+	entries := make([]*ranked, len(nodes))
+	fitting := make([]int, 0, len(nodes))
+	for i := range nodes {
+		n := &nodes[i]
+		e := known[n.Name]
+		if e == nil || e.of == nil || e.of != n.state() {
+			e = newRanked(defaults.GPU, req, n)
+			known[n.Name] = e
+		}
+		if !e.fits {
+			continue
+		}
+		if e.prices != prices || !e.valued {
+			e.lost, e.prices, e.valued = prices.lost(n, req, e.chosen), prices, true
+		}
+		entries[i] = e
+		fitting = append(fitting, i)
+	}
+	compare := func(a, b int) int { return entries[a].compare(entries[b], policy) }
+	slices.SortFunc(fitting, compare)
+	return score(len(nodes), fitting, compare)
+}
+
+// score gives the levels to nodes in order, the best first.
+func score(nodes int, order []int, compare func(a, b int) int) []int64 {
+	scores := make([]int64, nodes)
+	for rank, i := range order {
+		switch {
+		case compare(i, order[0]) == 0:
+			scores[i] = MaxScore
+		case compare(i, order[rank-1]) == 0:
+			scores[i] = scores[order[rank-1]]
+		default:
+			scores[i] = (MaxScore - 1) - int64((MaxScore-1)*rank/len(order))
+		}
+	}
+	return scores
+}
+
+// of returns what is kept for a request. All is forgotten when it is too much.
+func (r *Ranker) of(defaults Policies, req Request, nodes int) map[string]*ranked {
+	units, cores := req.Share()
+	key := fmt.Sprintf("%q %d %d %d %d %q %q %q %q %q %q %q", defaults.GPU, req.GPUs(), units, cores, req.CPU,
+		req.Policy, req.Models, req.UUIDs, req.Preference, req.Group, req.ExclusiveGroup, req.Enforcement)
+	known, ok := r.kept[key]
+	if !ok {
+		if r.count += nodes; r.count > maxKept || r.kept == nil {
+			r.kept, r.count = make(map[string]map[string]*ranked), nodes
+		}
+		known = make(map[string]*ranked, nodes)
+		r.kept[key] = known
+	}
+	return known
+}
+
+// ranked is what Rank compares of one node.
+type ranked struct {
+	of *Device // the state of the node
+
+	fits     bool
+	chosen   []Device
+	grouped  bool
+	cost     int // of the GPU that is preferred least
+	distance distance
+	slack    gpu.Units // left on the chosen devices after placing
+	nodeFree gpu.Units
+
+	valued bool
+	prices *Prices
+	lost   float64 // at these prices
+}
+
+func newRanked(fallback Policy, req Request, n *Node) *ranked {
+	if req.Empty() {
+		return &ranked{of: n.state(), fits: true, nodeFree: n.free()}
+	}
+	chosen, reason := choose(fallback, req, *n)
+	if reason != Fits {
+		return &ranked{of: n.state()}
+	}
+	units, _ := req.Share()
+	r := &ranked{of: n.state(), fits: true, chosen: chosen, cost: math.MinInt, distance: n.span(chosen), nodeFree: n.free()}
+	for _, d := range chosen {
+		r.slack += d.Free() - units
+		r.cost = max(r.cost, req.Preference.cost(d.Speed))
+		r.grouped = r.grouped || req.inGroup(d)
+	}
+	return r
+}
+
+// compare orders nodes, the better one first. Lanes do not count: those of
+// different models are not alike.
+func (a *ranked) compare(b *ranked, p Policy) int {
+	likes := cmp.Or(
+		-compareBool(a.grouped, b.grouped),
+		cmp.Compare(a.cost, b.cost),
+		cmp.Compare(a.distance.unlinked, b.distance.unlinked),
+		cmp.Compare(a.distance.crossing, b.distance.crossing),
+	)
+	if p == Spread {
+		return cmp.Or(likes, cmp.Compare(b.nodeFree, a.nodeFree), cmp.Compare(b.slack, a.slack))
+	}
+	return cmp.Or(likes, cmp.Compare(float64(a.slack)+a.lost, float64(b.slack)+b.lost), cmp.Compare(a.nodeFree, b.nodeFree))
+}

@@ -1,0 +1,113 @@
+package replay
+
+import (
+	"fmt"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/gpumem/gpumem/pkg/cache"
+	"github.com/gpumem/gpumem/pkg/gpu"
+	"github.com/gpumem/gpumem/pkg/placement"
+)
+
+// extended is the extender at work: its books, its scores from 0 to 10 and its
+// choice of GPUs. Of the nodes with the highest score the first is taken.
+type extended struct {
+	books    *cache.Cache
+	ranker   placement.Ranker
+	policies placement.Policies
+	index    map[string]int // of nodes
+	requests []placement.Request
+	chosen   placement.Assignment
+	pods     int
+}
+
+func newExtended(f *Fleet, policies placement.Policies) *extended {
+	p := &extended{books: cache.New(), policies: policies, index: make(map[string]int)}
+	for i := range f.nodes {
+		n := &f.nodes[i]
+		inv := gpu.Inventory{UnitMiB: 1024, CPU: n.Node.CPU}
+		for g := range n.gpus {
+			d := &n.gpus[g]
+			inv.Devices = append(inv.Devices, gpu.Device{
+				UUID: gpu.UUID(strconv.Itoa(g)), Index: g, Model: f.models[d.model],
+				MemoryMiB: int64(d.capacity) * 1024, Capacity: d.capacity, Healthy: true,
+			})
+		}
+		p.index[n.Name] = i
+		p.books.SetNode(n.Name, inv)
+	}
+	return p
+}
+
+// request returns a shape as the extender reads it from a pod.
+func (p *extended) request(s *shape) *placement.Request {
+	for len(p.requests) <= s.id {
+		p.requests = append(p.requests, placement.Request{})
+	}
+	r := &p.requests[s.id]
+	if r.CPU == 0 && r.Empty() {
+		r.CPU, r.Count = s.CPU, s.GPUs
+		if s.GPUs > 0 {
+			r.Containers = []placement.Container{{Name: "main", Kind: placement.App, Units: s.Total(), Cores: s.Cores * s.GPUs}}
+		}
+		if s.Models != "" {
+			r.Models = strings.Split(s.Models, "|")
+		}
+	}
+	return r
+}
+
+func (p *extended) choose(f *Fleet, s *shape) (place, bool) {
+	req := p.request(s)
+	p.books.Learn(*req)
+	var nodes []placement.Node
+	for i := range f.nodes {
+		if n := &f.nodes[i]; s.fits(n) {
+			node, _ := p.books.Node(n.Name)
+			nodes = append(nodes, node)
+		}
+	}
+	for i, score := range p.ranker.Rank(p.policies, *req, nodes, p.books.Prices()) {
+		if score == placement.MaxScore {
+			return p.bind(f, req, nodes[i].Name)
+		}
+	}
+	return place{}, false
+}
+
+func (p *extended) bind(f *Fleet, req *placement.Request, node string) (place, bool) {
+	at := place{node: p.index[node]}
+	p.chosen = placement.Assignment{}
+	if req.Empty() {
+		return at, true
+	}
+	n, _ := p.books.Node(node)
+	chosen, verdict := placement.Choose(p.policies.GPU, *req, n)
+	if !verdict.Fits() {
+		return place{}, false
+	}
+	p.chosen = chosen
+	for _, d := range chosen.Devices() {
+		i, err := strconv.Atoi(string(d))
+		if err != nil {
+			return place{}, false
+		}
+		at.gpus = append(at.gpus, i)
+	}
+	return at, true
+}
+
+func (p *extended) placed(f *Fleet, pod int, s *shape, at place) error {
+	uid := strconv.Itoa(pod)
+	ref := placement.PodRef{Namespace: "replay", Name: uid, UID: uid}
+	h := placement.Holding{Pod: ref, Request: *p.request(s), Assignment: p.chosen, Settled: true, Started: time.Unix(0, 0)}
+	if len(p.chosen.Shares) != s.GPUs {
+		return fmt.Errorf("the extender chose %d GPUs, want %d", len(p.chosen.Shares), s.GPUs)
+	}
+	p.books.AddPod(f.nodes[at.node].Name, h)
+	return nil
+}
+
+func (p *extended) removed(_ *Fleet, pod int) { p.books.RemovePod(strconv.Itoa(pod)) }
