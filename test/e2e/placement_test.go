@@ -173,6 +173,10 @@ func TestEqualPodsAdmittedInTheOtherOrderThanBound(t *testing.T) {
 	if a[0] == b[0] {
 		t.Errorf("both are on %s, want a GPU each", a[0])
 	}
+	e.eventually("the books have 8 units of each GPU", func() (bool, string) {
+		books := e.books()["node1"]
+		return books[a[0]] == 8 && books[b[0]] == 8, fmt.Sprint(books)
+	})
 }
 
 func TestAPodThatIsBeingDeletedKeepsItsMemory(t *testing.T) {
