@@ -63,6 +63,10 @@ sim: ## Simulate a cluster under faults: SEEDS seeds from SEED on
 	@cd test/sim && go test -c -o ../../$(BIN)/sim.test .
 	@$(BIN)/sim.test -test.run 'TestSim$$' -test.timeout 0 -seeds $(SEEDS) $(if $(SEED),-first $(SEED))
 
+.PHONY: sim-mutants
+sim-mutants: ## Put faults into gpumem, one at a time, and see whether the simulation finds each
+	@cd test/sim && go build -o ../../$(BIN)/sim-mutants ./mutants && ../../$(BIN)/sim-mutants
+
 .PHONY: test-fuzz
 test-fuzz: ## Fuzz every target for FUZZTIME each (FUZZFLAGS="-parallel 1" leaves the machine to others)
 	@failed=; \

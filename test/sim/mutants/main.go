@@ -1,0 +1,119 @@
+// Command mutants shows that the simulation bites: it puts faults into gpumem,
+// one at a time, and lets the simulation look for each. The tree is not changed:
+// the compiler is given other files in its place (go build -overlay).
+//
+// It is run in test/sim. The exit status is 1 unless every fault is found.
+package main
+
+import (
+	"encoding/json"
+	"errors"
+	"flag"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"time"
+)
+
+func main() {
+	seeds := flag.Int("seeds", 4000, "how many seeds to look for a fault at most")
+	only := flag.String("only", "", "only mutants whose name matches")
+	flag.Parse()
+	if err := run(*seeds, *only); err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		os.Exit(1)
+	}
+}
+
+func run(seeds int, only string) error {
+	dir, err := os.MkdirTemp("", "mutants")
+	if err != nil {
+		return err
+	}
+	defer os.RemoveAll(dir)
+	chosen, err := regexp.Compile(only)
+	if err != nil {
+		return err
+	}
+	tried, caught := 0, 0
+	for _, m := range table {
+		if !chosen.MatchString(m.name) {
+			continue
+		}
+		tried++
+		binary, err := m.build(dir)
+		if err != nil {
+			fmt.Printf("%-28s %v\n", m.name, err)
+			continue
+		}
+		start := time.Now()
+		found, err := search(binary, seeds)
+		if err != nil {
+			fmt.Printf("%-28s NOT CAUGHT: %v\n", m.name, err)
+			continue
+		}
+		caught++
+		fmt.Printf("%-28s %-8s after %4s seeds, at step %4s (%s)\n", m.name, found.invariant, found.seed, found.step, time.Since(start).Round(time.Second))
+	}
+	fmt.Printf("result: mutants %d/%d caught\n", caught, tried)
+	if caught < tried {
+		return errors.New("the simulation does not see every fault")
+	}
+	return nil
+}
+
+// mutate returns the file with the fault in it. The old text must be there
+// exactly once.
+func (m mutant) mutate() (path string, content []byte, err error) {
+	path, err = filepath.Abs(filepath.Join("..", "..", m.file))
+	if err != nil {
+		return "", nil, err
+	}
+	source, err := os.ReadFile(path)
+	if err != nil {
+		return "", nil, err
+	}
+	if n := strings.Count(string(source), m.old); n != 1 {
+		return "", nil, fmt.Errorf("the text to replace is %d times in %s, want once: %q", n, m.file, m.old)
+	}
+	return path, []byte(strings.Replace(string(source), m.old, m.new, 1)), nil
+}
+
+// build compiles the simulation with the fault in it.
+func (m mutant) build(dir string) (binary string, err error) {
+	path, content, err := m.mutate()
+	if err != nil {
+		return "", err
+	}
+	file, overlay, binary := filepath.Join(dir, "mutant.go"), filepath.Join(dir, "overlay.json"), filepath.Join(dir, "sim.test")
+	replace, err := json.Marshal(map[string]any{"Replace": map[string]string{path: file}})
+	if err != nil {
+		return "", err
+	}
+	if err := errors.Join(os.WriteFile(file, content, 0o600), os.WriteFile(overlay, replace, 0o600)); err != nil {
+		return "", err
+	}
+	if out, err := exec.Command("go", "test", "-c", "-vet=off", "-ldflags=-s -w", "-overlay", overlay, "-o", binary, ".").CombinedOutput(); err != nil {
+		return "", fmt.Errorf("does not compile: %w\n%s", err, out)
+	}
+	return binary, nil
+}
+
+type violation struct{ seed, step, invariant string }
+
+var line = regexp.MustCompile(`(?m)^violation: seed=(\d+) step=(\d+) invariant=(\S+)`)
+
+// search runs seeds until one breaks an invariant.
+func search(binary string, seeds int) (violation, error) {
+	out, err := exec.Command(binary, "-test.run", "TestSim$", "-test.timeout", "20m", "-shrink=false", "-seeds", fmt.Sprint(seeds)).CombinedOutput()
+	if found := line.FindSubmatch(out); found != nil {
+		return violation{string(found[1]), string(found[2]), string(found[3])}, nil
+	}
+	if err != nil {
+		return violation{}, fmt.Errorf("%w\n%s", err, out)
+	}
+	return violation{}, fmt.Errorf("%d seeds break no invariant", seeds)
+}

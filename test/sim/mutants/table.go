@@ -1,0 +1,109 @@
+package main
+
+// mutant is one fault: a text of a file and what stands there instead.
+type mutant struct {
+	name, file, old, new string
+}
+
+// table has mistakes that systems of this kind have made, and the ones that this
+// one was close to.
+var table = []mutant{
+	{
+		"free at deletionTimestamp", "pkg/controller/books.go",
+		"case api.Terminal(pod):", "case api.Terminal(pod) || pod.DeletionTimestamp != nil:",
+	},
+	{
+		"key by name", "pkg/controller/books.go",
+		"isPod && old.UID != pod.UID {", "isPod && old.Name != pod.Name {",
+	},
+	{
+		"unsigned remainder", "pkg/placement/node.go",
+		"return max(0, d.Capacity-d.Requested)", "return gpu.Units(uint32(d.Capacity - d.Requested))",
+	},
+	{
+		"equal split", "pkg/placement/node.go",
+		"n.Devices[i].Device = d\n", "n.Devices[i].Device = d\n\t\tn.Devices[i].Capacity = inv.Capacity() / gpu.Units(len(inv.Devices))\n",
+	},
+	{
+		"lock released in between", "pkg/cache/cache.go",
+		"	c.put(&pod{\n		Holding: placement.Holding{Pod: ref, Request: req, Assignment: chosen},",
+		"	c.mu.Unlock()\n	time.Sleep(20 * time.Millisecond)\n	c.mu.Lock()\n	c.put(&pod{\n		Holding: placement.Holding{Pod: ref, Request: req, Assignment: chosen},",
+	},
+	{
+		"a forgotten Forget", "pkg/extender/extender.go",
+		"e.Cache.RefusePod(ref.UID, decided)", "_ = decided",
+	},
+	{
+		"unknown outcome is a refusal", "pkg/extender/extender.go",
+		"case e.Cluster.Refused(cause):", "case true:",
+	},
+	{
+		"bindings not counted", "pkg/cache/cache.go",
+		"return len(p.bindings) == 0", "return true",
+	},
+	{
+		"swap not corrected", "pkg/deviceplugin/reconcile.go",
+		"if !p.claim(ref) {", "if true || !p.claim(ref) {",
+	},
+	{
+		"swap corrected with a gap", "pkg/allocation/allocation.go",
+		"if moving > 1 || moving == 1 && !c.Moves() {", "if false {",
+	},
+	{
+		"confusable rule off", "pkg/cache/cache.go",
+		"return !h.Settled && !h.Nominated &&", "return false && !h.Nominated &&",
+	},
+	{
+		"settled ignored", "pkg/api/pod.go",
+		"return pod.Status.StartTime != nil || Terminal(pod)", "return Terminal(pod)",
+	},
+	{
+		"init containers summed", "pkg/placement/request.go",
+		"highest = max(highest, sidecars+amount(c))\n", "apps += amount(c)\n",
+	},
+	{
+		"ghost's pods dropped", "pkg/cache/cache.go",
+		"if n.inventory != nil || len(n.pods) > 0 || len(n.nominated) > 0 {", "if n.inventory != nil {",
+	},
+	{
+		"confirmed after removal", "pkg/cache/cache.go",
+		"if p, ok := c.pods[h.Pod.UID]; ok && p.assumed {", "if p, ok := c.pods[h.Pod.UID]; !ok || p.assumed {",
+	},
+	{
+		"stale read beats the watch", "pkg/cache/cache.go",
+		"if p, ok := c.pods[h.Pod.UID]; ok && p.assumed {", "if _, ok := c.pods[h.Pod.UID]; ok {",
+	},
+	{
+		"confirmed though it has ended", "pkg/extender/extender.go",
+		"	if api.Terminal(pod) {\n		e.Cache.ForgetPod", "	if false {\n		e.Cache.ForgetPod",
+	},
+	{
+		"retry chooses anew", "pkg/cache/cache.go",
+		"			p.bindings = append(p.bindings, now)\n			return p.Assignment, nil\n",
+		"			p.bindings = append(p.bindings, now)\n			chosen, _ := placement.Choose(fallback, req, *c.node(nodeName).view.Load())\n			return chosen, nil\n",
+	},
+	{
+		"short preference", "pkg/deviceplugin/plugin.go",
+		"ContainerPreferredAllocationResponse{DeviceIDs: plain(ids)})", "ContainerPreferredAllocationResponse{DeviceIDs: plain(ids[1:])})",
+	},
+	{
+		"unhealthy GPU offered", "pkg/placement/fit.go",
+		"		if !d.Healthy {\n			continue\n		}\n		healthy++", "		healthy++",
+	},
+	{
+		"unplaced pods not counted", "pkg/placement/node.go",
+		"			n.Unattributed = append(n.Unattributed, h)\n", "",
+	},
+	{
+		"own write forgotten", "pkg/nodepods/pods.go",
+		"if known && was.newer(now) {", "if false {",
+	},
+	{
+		"API call under the lock", "pkg/deviceplugin/reconcile.go",
+		"	if err := p.pods.Correct(ctx, ref, c.Actual, inv); err != nil {", "	p.mu.Lock()\n	err := p.pods.Correct(ctx, ref, c.Actual, inv)\n	p.mu.Unlock()\n	if err != nil {",
+	},
+	{
+		"panic on a bad annotation", "pkg/api/pod.go",
+		"	if err != nil || count < 1 || count > 64 {", "	if err != nil {\n		panic(err)\n	}\n	if count < 1 || count > 64 {",
+	},
+}
