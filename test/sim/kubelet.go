@@ -364,7 +364,7 @@ func (k *kubelet) devicesToAllocate(m *managed, c container) ([]string, error) {
 		if err == nil && len(out.GetContainerResponses()) > 0 {
 			preferred = out.GetContainerResponses()[0].GetDeviceIDs()
 		}
-		k.advised = p.list()
+		k.advised = ctx.Value(rpcKey{}).(*rpc).knew
 		return err
 	})
 	if err != nil {
@@ -427,8 +427,9 @@ func (k *kubelet) call(name string, do func(context.Context, *plugin) error) err
 	r := newReply()
 	var err error
 	ctx, cancel := context.WithCancel(context.Background())
-	k.m.rpcs = append(k.m.rpcs, &rpc{kubelet: k, plugin: p, fail: func() { err = errLost; w.send(r) }, cancel: cancel})
-	mine := k.m.rpcs[len(k.m.rpcs)-1]
+	mine := &rpc{kubelet: k, plugin: p, fail: func() { err = errLost; w.send(r) }, cancel: cancel}
+	ctx = context.WithValue(ctx, rpcKey{}, mine)
+	k.m.rpcs = append(k.m.rpcs, mine)
 	w.after(1*tick, p.process, name+" on "+k.m.name, func() {
 		w.spawn(func() {
 			e := do(ctx, p)
@@ -451,7 +452,11 @@ type rpc struct {
 	plugin  *plugin
 	fail    func()
 	cancel  func()
+	knew    []allocation.Pod // the pods that the plugin answers by
 }
+
+// rpcKey carries an rpc in the context of what it calls.
+type rpcKey struct{}
 
 // list is PodResources' List.
 func (k *kubelet) list() ([]allocation.Held, map[string]bool) {

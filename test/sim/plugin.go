@@ -269,6 +269,9 @@ func (a podResources) List(ctx context.Context) (held []allocation.Held, known m
 	w.mu.Lock()
 	leave := enter(ctx)
 	p.unlocked("List")
+	if call, ok := ctx.Value(rpcKey{}).(*rpc); ok {
+		call.knew = p.list() // the plugin has just read them
+	}
 	r := newReply()
 	w.after(1*tick, p.process, p.name+": PodResources", func() {
 		k := p.m.kubelet
