@@ -23,7 +23,7 @@ help: ## List the targets
 
 .PHONY: build
 build: ## Build the binaries into bin/
-	CGO_ENABLED=0 go build -trimpath -ldflags "-s -w -X main.version=$(VERSION)" -o $(BIN)/ ./cmd/gpumem-extender ./cmd/kubectl-inspect-gpumem
+	CGO_ENABLED=0 go build -trimpath -ldflags "-s -w -X main.version=$(VERSION)" -o $(BIN)/ ./cmd/gpumem-extender ./cmd/gpumem-sim ./cmd/kubectl-inspect-gpumem
 	CGO_ENABLED=1 go build -trimpath -ldflags "-s -w -X main.version=$(VERSION)" -o $(BIN)/ ./cmd/gpumem-device-plugin
 
 .PHONY: demo
@@ -95,6 +95,19 @@ failover: $(BIN)/gpumem-chaos ## Kill the leading scheduler of a real cluster in
 $(BIN)/gpumem-chaos:
 	@mkdir -p $(BIN)
 	@cd test && go build -o ../$(BIN)/gpumem-chaos ./cmd/gpumem-chaos
+
+# Where the traces are that bench-packing runs on: the node list and the pod
+# lists of the trace cluster-trace-gpu-v2023.
+TRACES ?= ../shared/data
+
+.PHONY: bench-packing
+bench-packing: ## Compare placement policies on the traces in the folder TRACES
+	@ls $(TRACES)/openb_node_list_gpu_node.csv $(TRACES)/openb_pod_list_*.csv >/dev/null || \
+		{ echo "bench-packing: TRACES=$(TRACES) lacks openb_node_list_gpu_node.csv or any openb_pod_list_*.csv" >&2; exit 1; }
+	@if [ -f $(TRACES)/openb_published_allocation.csv ]; then \
+		TRACES=$(abspath $(TRACES)) go test -count=1 -run TestPublishedCurves ./pkg/replay; \
+	else echo "bench-packing: no openb_published_allocation.csv in $(TRACES): the published curves are not compared"; fi
+	go run ./cmd/gpumem-sim bench --traces $(TRACES) $(BENCH)
 
 .PHONY: clean
 clean: ## Remove what was built in the checkout (not the cache of the test cluster)

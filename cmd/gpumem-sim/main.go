@@ -1,0 +1,44 @@
+// Command gpumem-sim replays traces of pods through the policies of gpumem and
+// of others, to choose one and to see what more nodes would bring.
+package main
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"os"
+	"os/signal"
+	"syscall"
+
+	"github.com/spf13/cobra"
+)
+
+// version is set by the linker.
+var version = "dev"
+
+func main() {
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	defer stop()
+	if err := run(ctx, os.Args[1:], os.Stdout, os.Stderr); err != nil {
+		fmt.Fprintln(os.Stderr, "gpumem-sim:", err)
+		os.Exit(1)
+	}
+}
+
+// run is main with its surroundings passed in.
+func run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
+	cmd := &cobra.Command{
+		Use:   "gpumem-sim",
+		Short: "Replay pods through placement policies",
+		Long: `Replay pods through the placement policies of gpumem and of others.
+
+The policies of gpumem are the extender's own code, with the scores that it sends to
+kube-scheduler. A replay is a simulation: it says nothing of any real GPU.`,
+		Version: version, SilenceUsage: true, SilenceErrors: true,
+	}
+	cmd.SetArgs(args)
+	cmd.SetOut(stdout)
+	cmd.SetErr(stderr)
+	cmd.AddCommand(benchCommand())
+	return cmd.ExecuteContext(ctx)
+}
