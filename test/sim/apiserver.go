@@ -197,8 +197,14 @@ func (s *apiServer) request(ctx context.Context, p *process, name string, write 
 		answer(there, fmt.Errorf("dial: %w", syscall.ECONNREFUSED))
 	case w.quiet || fate >= 7:
 		arrive(there, func(e error) { answer(back, e) })
-	case fate == 0: // slow
-		arrive(w.between(10*tick, time.Second), func(e error) { answer(back, e) })
+	case fate == 0: // slow, on the way there or back
+		slow := w.between(10*tick, time.Second)
+		if w.chance(2) {
+			there = slow
+		} else {
+			back = slow
+		}
+		arrive(there, func(e error) { answer(back, e) })
 	case fate == 1: // it never arrives
 		answer(w.between(1*tick, 2*time.Second), errLost)
 	case fate == 2: // it arrives, and the answer is lost

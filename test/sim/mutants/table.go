@@ -95,8 +95,16 @@ var table = []mutant{
 		"			n.Unattributed = append(n.Unattributed, h)\n", "",
 	},
 	{
-		"own write forgotten", "pkg/nodepods/pods.go",
-		"if known && was.newer(now) {", "if false {",
+		"namesake's GPU", "pkg/allocation/allocation.go",
+		"	s.Held = s.heldBySettled()\n", "",
+	},
+	{
+		"filter reserves", "pkg/extender/extender.go",
+		"_, err := cache.Decide(node, ref, req, e.Policy)", "_, err := e.Cache.AssumePod(ref, node.Name, req, e.Policy, e.Now())",
+	},
+	{
+		"equals evicted", "pkg/placement/preempt.go",
+		"h.Request.Priority < req.Priority", "h.Request.Priority <= req.Priority",
 	},
 	{
 		"API call under the lock", "pkg/deviceplugin/reconcile.go",
