@@ -39,6 +39,6 @@ kube-scheduler. A replay is a simulation: it says nothing of any real GPU.`,
 	cmd.SetArgs(args)
 	cmd.SetOut(stdout)
 	cmd.SetErr(stderr)
-	cmd.AddCommand(benchCommand())
+	cmd.AddCommand(replayCommand(), benchCommand())
 	return cmd.ExecuteContext(ctx)
 }

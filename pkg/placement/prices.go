@@ -29,6 +29,10 @@ type Prices struct {
 // set of them is a uint64.
 const maxPriced = 64
 
+// plenty is the scarcity below which a slot costs nothing: it would be less than
+// a ten-thousandth of what the pod asks for.
+const plenty = 0.1
+
 // priced is a kind of pods.
 type priced struct {
 	kind
@@ -148,6 +152,9 @@ func (m *market) settle(kinds []priced, mix Mix, pods float64) {
 		scarcity := 1.0
 		if m.supply[k] > demand {
 			scarcity = demand / m.supply[k]
+		}
+		if scarcity < plenty {
+			continue
 		}
 		share := mix.seen[kinds[k].kind] / alike
 		kinds[k].price = share * kinds[k].demand() * float64(kinds[k].gpus) * math.Pow(scarcity, 4) / 2

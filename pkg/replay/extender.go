@@ -20,7 +20,7 @@ type extended struct {
 	index    map[string]int // of nodes
 	requests []placement.Request
 	chosen   placement.Assignment
-	pods     int
+	nodes    []placement.Node // with room, of the pod at hand
 }
 
 func newExtended(f *Fleet, policies placement.Policies) *extended {
@@ -62,13 +62,14 @@ func (p *extended) request(s *shape) *placement.Request {
 func (p *extended) choose(f *Fleet, s *shape) (place, bool) {
 	req := p.request(s)
 	p.books.Learn(*req)
-	var nodes []placement.Node
+	nodes := p.nodes[:0]
 	for i := range f.nodes {
 		if n := &f.nodes[i]; s.fits(n) {
 			node, _ := p.books.Node(n.Name)
 			nodes = append(nodes, node)
 		}
 	}
+	p.nodes = nodes
 	for i, score := range p.ranker.Rank(p.policies, *req, nodes, p.books.Prices()) {
 		if score == placement.MaxScore {
 			return p.bind(f, req, nodes[i].Name)

@@ -20,6 +20,14 @@ const watches = 10
 // Published runs a policy as the published simulator does: the same pods in the
 // same order on nodes in the same order, for a seed.
 func Published(t Trace, policy string, seed int64) (Arrivals, error) {
+	r, err := prepare(t, policy, seed)
+	if err != nil {
+		return Arrivals{}, err
+	}
+	return r.arrivals()
+}
+
+func prepare(t Trace, policy string, seed int64) (*run, error) {
 	random := rand.New(rand.NewSource(seed))
 	random.Int()
 	pods := tune(t, random)
@@ -32,12 +40,12 @@ func Published(t Trace, policy string, seed int64) (Arrivals, error) {
 	}
 	r, err := newRun(t, order, policy)
 	if err != nil {
-		return Arrivals{}, err
+		return nil, err
 	}
 	for _, i := range pods {
 		r.pods = append(r.pods, r.fleet.shape(t.Pods[i].Shape))
 	}
-	return r.arrivals()
+	return r, nil
 }
 
 // tune returns which pods come, in order: all in random order, and more or

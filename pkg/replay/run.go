@@ -78,6 +78,9 @@ func (r *run) arrivals() (Arrivals, error) {
 				out.First = arrived
 			}
 		}
+		if r.watch != nil {
+			r.watch(r.fleet, s, arrived, ok)
+		}
 		out.Points = append(out.Points, Point{Arrived: arrived, Allocated: r.fleet.allocated})
 	}
 	return out, nil
@@ -88,6 +91,9 @@ type run struct {
 	fleet  *Fleet
 	policy Policy
 	pods   []shape
+
+	// watch, if set, is told of each arrival.
+	watch func(f *Fleet, s *shape, arrived gpu.Units, placed bool)
 }
 
 func (r *run) place(pod int, s *shape) (place, bool, error) {
