@@ -30,6 +30,7 @@ type plot struct {
 	Low, High float64
 	Lines     []line
 	Grid      []gridLine
+	Ticks     []tick
 }
 
 type line struct {
@@ -38,6 +39,11 @@ type line struct {
 
 type gridLine struct {
 	Y     float64
+	Label string
+}
+
+type tick struct {
+	X     float64
 	Label string
 }
 
@@ -103,10 +109,14 @@ func newPlot(groups [][]replay.Record, of func(replay.Record) []float64, from in
 	}
 	p.High = max(p.High, p.Low+1)
 	y := func(v float64) float64 { return 290 - 280*(v-p.Low)/(p.High-p.Low) }
+	x := func(at int) float64 { return 40 + 640*float64(at-from)/float64(max(1, 130-from)) }
+	for at := from; at <= 130; at += 10 {
+		p.Ticks = append(p.Ticks, tick{X: x(at), Label: fmt.Sprint(at, "%")})
+	}
 	for i, curve := range curves {
 		var points strings.Builder
 		for at := from; at < len(curve); at++ {
-			fmt.Fprintf(&points, "%.1f,%.1f ", 40+650*float64(at-from)/float64(len(curve)-from), y(curve[at]))
+			fmt.Fprintf(&points, "%.1f,%.1f ", x(at), y(curve[at]))
 		}
 		p.Lines = append(p.Lines, line{Policy: groups[i][0].Policy, Colour: colours()[i%len(colours())], Points: points.String()})
 	}

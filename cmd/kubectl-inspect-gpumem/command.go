@@ -70,6 +70,8 @@ func newCommand(o *options) *cobra.Command {
 			return o.Run(cmd.Context())
 		},
 	}
+	cmd.CompletionOptions.HiddenDefaultCmd = true
+	cmd.AddCommand(newSnapshotCommand(o))
 	cmd.SetIn(o.In)
 	cmd.SetOut(o.Out)
 	cmd.SetErr(o.ErrOut)

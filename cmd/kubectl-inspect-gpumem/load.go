@@ -49,6 +49,7 @@ func load(ctx context.Context, client kubernetes.Interface, names api.Names, sel
 			f.Problem = oneLine(err)
 			problem("node "+node.Name, err)
 		}
+		inv.CPU = node.Status.Allocatable.Cpu().MilliValue()
 		facts.Nodes[node.Name] = f
 		inventories[node.Name] = inv
 	}
@@ -76,6 +77,9 @@ func load(ctx context.Context, client kubernetes.Interface, names api.Names, sel
 	}
 	// Nodes come last, so that the cache does the sums of each node once.
 	for name, inv := range inventories {
+		if inv.CPU > 0 {
+			inv.CPU = max(1, inv.CPU-pods.otherCPU[name])
+		}
 		books.SetNode(name, inv)
 	}
 	slices.SortStableFunc(facts.Problems, func(a, b inspect.Problem) int { return cmp.Compare(a.Object, b.Object) })
@@ -107,6 +111,8 @@ func eachNode(ctx context.Context, client kubernetes.Interface, sel selection, a
 type found struct {
 	bound   []boundPod
 	waiting []inspect.WaitFacts
+
+	otherCPU map[string]int64 // of pods without GPU memory, in millicores, by node
 }
 
 type boundPod struct {
@@ -136,7 +142,14 @@ func listPods(ctx context.Context, client kubernetes.Interface, names api.Names)
 
 func (f *found) add(names api.Names, pod *v1.Pod) {
 	// Not every server knows the field selector.
-	if api.Terminal(pod) || !names.Holds(pod) {
+	if api.Terminal(pod) {
+		return
+	}
+	if !names.Holds(pod) {
+		if f.otherCPU == nil {
+			f.otherCPU = make(map[string]int64)
+		}
+		f.otherCPU[pod.Spec.NodeName] += api.CPU(pod)
 		return
 	}
 	if pod.Spec.NodeName != "" {

@@ -1,0 +1,57 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+
+	"github.com/spf13/cobra"
+
+	"github.com/gpumem/gpumem/pkg/inspect"
+	"github.com/gpumem/gpumem/pkg/placement"
+	"github.com/gpumem/gpumem/pkg/replay"
+)
+
+// newSnapshotCommand returns the subcommand that writes a cluster for gpumem-sim.
+func newSnapshotCommand(o *options) *cobra.Command {
+	output := "json"
+	cmd := &cobra.Command{
+		Use:   "snapshot [-o json]",
+		Short: "Write nodes and pods for gpumem-sim to replay",
+		Long: `Write what nodes offer and what pods ask for, for gpumem-sim to replay.
+
+It contains the names of nodes and pods, GPU models and amounts, and nothing else of the cluster.`,
+		Example: "  kubectl inspect gpumem snapshot > cluster.json\n  gpumem-sim replay --snapshot cluster.json --html report.html",
+		Args:    cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			if output != "json" {
+				return fmt.Errorf("--output is %q, want json", output)
+			}
+			if err := o.Complete(nil); err != nil {
+				return err
+			}
+			return o.snapshot(cmd.Context())
+		},
+	}
+	cmd.Flags().StringVarP(&output, "output", "o", output, "Output format: json")
+	return cmd
+}
+
+func (o *options) snapshot(ctx context.Context) error {
+	nodes, facts, err := load(ctx, o.client, o.names, selection{})
+	if err != nil {
+		return err
+	}
+	waiting := make(map[string]placement.Request)
+	for _, w := range facts.Waiting {
+		if w.Problem == "" {
+			waiting[w.Pod.String()] = w.Request
+		}
+	}
+	encoder := json.NewEncoder(o.Out)
+	encoder.SetIndent("", "  ")
+	if err := encoder.Encode(replay.NewSnapshot(nodes, waiting)); err != nil {
+		return err
+	}
+	return o.complain(inspect.New(nodes, facts))
+}
