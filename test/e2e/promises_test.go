@@ -32,13 +32,14 @@ func TestInitContainersAndPlainSidecarsAddNothing(t *testing.T) {
 // of it all the same, so that others are not placed on what it holds.
 func TestPodsThatReachPastTheirGrantAreCounted(t *testing.T) {
 	e := setup(t)
-	e.create(e.pod("names-all", 3, func(pod *v1.Pod) {
+	e.create(e.pod("names-all", 3, onNode("node1"), func(pod *v1.Pod) {
 		pod.Spec.Containers[0].Env = append(pod.Spec.Containers[0].Env, v1.EnvVar{Name: "NVIDIA_VISIBLE_DEVICES", Value: "all"})
 	}))
-	e.create(e.pod("privileged", 3, func(pod *v1.Pod) {
+	e.create(e.pod("privileged", 3, onNode("node1"), func(pod *v1.Pod) {
 		pod.Spec.Containers[0].SecurityContext = &v1.SecurityContext{Privileged: new(true)}
 	}))
-	want := make(map[string]int64)
+	want := make(map[string]int64) // by GPU
+	node := ""
 	for _, name := range []string{"names-all", "privileged"} {
 		pod := e.running(name)
 		uuids := e.agree(name)
@@ -46,8 +47,11 @@ func TestPodsThatReachPastTheirGrantAreCounted(t *testing.T) {
 			t.Fatalf("%s is written to be on %v, want one GPU, and 3 slots of it held", name, uuids)
 		}
 		want[uuids[0]] += 3
-		if got := e.books()[pod.Spec.NodeName][uuids[0]]; got != want[uuids[0]] {
-			t.Errorf("the books have %d units of %s, want %d", got, uuids[0], want[uuids[0]])
+		node = pod.Spec.NodeName
+	}
+	for uuid, units := range want {
+		if got := e.books()[node][uuid]; got != units {
+			t.Errorf("the books have %d units of %s, want %d", got, uuid, units)
 		}
 	}
 	if got := e.environment("names-all", "main")["NVIDIA_VISIBLE_DEVICES"]; got != "all" {
