@@ -367,7 +367,7 @@ func (k *kubelet) checkGrant(m *managed, c container) {
 		w.violate("I5", "%s/%s sees %v and holds IDs of %v", s.name, c.name, uuids, perGPU)
 	}
 	k.checkPlace(s, k.m.gpusOf(g.ids))
-	if !slices.ContainsFunc(k.advised, func(o allocation.Pod) bool { return o.Pod.UID == s.uid }) {
+	if k.holdsNamesake(s) || !slices.ContainsFunc(k.advised, func(o allocation.Pod) bool { return o.Pod.UID == s.uid }) {
 		m.blind = true // the plugin could not know whom it served
 		s.excused = "placed by the plugin without news of it"
 		return
@@ -416,7 +416,6 @@ func (w *World) checkRest() {
 	for _, m := range w.machines {
 		w.checkMachineAtRest(m)
 	}
-	w.checkPending()
 }
 
 func (w *World) checkExtenderAtRest(e *extenderProc) {

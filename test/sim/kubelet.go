@@ -67,6 +67,7 @@ type managed struct {
 	admitted   bool
 	stopping   bool
 	working    bool // its worker is at work
+	again      bool // and has more to do
 	terminated bool
 	phase      v1.PodPhase // to be written
 	writing    bool
@@ -485,6 +486,16 @@ func (k *kubelet) list() ([]allocation.Held, map[string]bool) {
 	return held, known
 }
 
+// holdsNamesake reports whether another pod of that name has not ended here.
+func (k *kubelet) holdsNamesake(s *spec) bool {
+	for uid, m := range k.managed {
+		if m.active() && m.spec.name == s.name && uid != s.uid {
+			return true
+		}
+	}
+	return false
+}
+
 // devices is what ListAndWatch brings.
 func (k *kubelet) devices(list []*pluginapi.Device) {
 	k.healthy, k.unhealthy = make(map[string]bool), make(map[string]bool)
@@ -587,8 +598,9 @@ func (k *kubelet) restartOne() {
 // again is the pod's worker once more, unless it is at work.
 func (k *kubelet) again(m *managed) {
 	k.w.mu.Lock()
-	if m.active() && !m.stopping && !m.working {
-		m.working = true
+	m.again = true
+	for m.again && m.active() && !m.stopping && !m.working {
+		m.working, m.again = true, false
 		k.work(m)
 		m.working = false
 	}

@@ -67,6 +67,9 @@ func (w *World) newPlugin(m *machine) *plugin {
 		return pod.Spec.NodeName == m.name && notTerminal(pod)
 	})
 	p.pods.after = p.listen
+	if w.cfg.Narrow {
+		p.pods.lag = pick(w.rng, []time.Duration{30 * tick, 300 * tick, time.Second})
+	}
 	p.nodes = w.api.watchNodes(p.process, p.name+" node", toolscache.ResourceEventHandlerFuncs{}, func(n *v1.Node) bool { return n.Name == m.name })
 	p.nodes.after = p.ensureInventory
 	p.minutely()
@@ -275,8 +278,8 @@ func (a podResources) List(ctx context.Context) (held []allocation.Held, known m
 	r := newReply()
 	w.after(1*tick, p.process, p.name+": PodResources", func() {
 		k := p.m.kubelet
-		if k == nil || !k.live {
-			err = errors.New("the kubelet does not answer")
+		if k == nil || !k.live || w.chance(25) {
+			err = errors.New("the kubelet does not answer") // or it has been asked too often
 		} else {
 			held, known = k.list()
 		}

@@ -22,6 +22,7 @@ type Config struct {
 	Nonsense   bool // pods that cannot be read
 	Unassigned bool // pods that no scheduler places
 	Refuse     bool // the plugins refuse those
+	Narrow     bool // pods of few shapes, which are easily taken for one another
 	policy     string
 	callFaults int // of this many calls to the API server, seven go wrong
 	kinds      []fault
@@ -97,6 +98,9 @@ func Run(t *testing.T, cfg Config) (result Result) {
 			w.checkRest()
 		}
 		if w.found == nil {
+			w.checkPending()
+		}
+		if w.found == nil {
 			w.probe()
 		}
 		if w.found == nil {
@@ -152,6 +156,7 @@ func newWorld(cfg Config) *World {
 func (w *World) draw(cfg Config) Config {
 	often := func(n int) bool { return w.rng.IntN(n) == 0 }
 	cfg.Rules, cfg.Nonsense, cfg.Unassigned, cfg.Refuse = often(2), often(4), often(3), often(4)
+	cfg.Narrow = often(3)
 	cfg.policy = pick(w.rng, []string{"binpack", "spread"})
 	cfg.callFaults = pick(w.rng, []int{20, 60, 200})
 	share := 1 + w.rng.IntN(3)

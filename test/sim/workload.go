@@ -81,14 +81,17 @@ func (w *World) newSpec() *spec {
 		s.containers = append(s.containers, container{name: fmt.Sprintf("c%d", len(s.containers)), kind: k, units: units})
 	}
 	size := func() int { return pick(w.rng, sizes) }
-	switch w.rng.IntN(12) {
+	shapes, rules := 12, 16
+	if w.cfg.Narrow {
+		size = func() int { return 4 }
+		shapes, rules = 2, 6
+	}
+	switch w.rng.IntN(shapes) {
 	case 0:
 		c(app, size())
-		c(app, size())
 	case 1:
-		n := size()
-		c(initial, n)
-		c(app, n)
+		c(app, size())
+		c(app, size())
 	case 2:
 		c(initial, size())
 		c(app, size())
@@ -104,13 +107,17 @@ func (w *World) newSpec() *spec {
 		c(app, 2*size())
 	case 6:
 		c(app, 8)
+	case 7:
+		n := size()
+		c(initial, n)
+		c(app, n)
 	default:
 		c(app, size())
 	}
 	if w.cfg.Nonsense && w.chance(12) {
 		s.broken, s.gpus = true, 1 // counted by what the containers name
 	} else if w.cfg.Rules {
-		switch w.rng.IntN(16) {
+		switch w.rng.IntN(rules) {
 		case 0:
 			s.exclusive = true
 		case 1:
