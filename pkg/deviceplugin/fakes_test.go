@@ -71,6 +71,7 @@ type pods struct {
 	changed     chan struct{}
 	corrections []string
 	fail        error
+	failOnce    string // the pod of which the next correction fails
 }
 
 func newPods(list ...allocation.Pod) *pods { return &pods{list: list, changed: make(chan struct{})} }
@@ -105,6 +106,10 @@ func (p *pods) Correct(_ context.Context, ref placement.PodRef, a placement.Assi
 	defer p.mu.Unlock()
 	if p.fail != nil {
 		return p.fail
+	}
+	if p.failOnce == ref.Name {
+		p.failOnce = ""
+		return errors.New("connection lost")
 	}
 	for i, pod := range p.list {
 		if pod.Pod == ref {

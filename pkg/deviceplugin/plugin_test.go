@@ -171,6 +171,40 @@ func TestASwapIsCorrectedOnBothSides(t *testing.T) {
 	}
 }
 
+// What the one that waits is to have is told by what is written of the other.
+func TestASwapIsNotCorrectedByHalf(t *testing.T) {
+	a, b := pod("a", 1, uuidA, app(6)), pod("b", 2, uuidB, app(6))
+	n := newNode(t, nil, nil, a, b)
+	n.kubelet.fail = errors.New("no such socket") // nothing tells b from a: a, the older, is guessed
+	ids, err := n.preferred(t.Context(), n.free(), nil, 6)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := n.allocate(t.Context(), ids...); err != nil {
+		t.Fatal(err)
+	}
+	n.kubelet.fail = nil
+	n.kubelet.give("b", "main", ids)
+	n.pods.settle("b")
+	n.pods.failOnce = "a"
+	if err := n.reconcile(t.Context()); err == nil {
+		t.Error("want the error of the correction that failed")
+	}
+	for range 3 {
+		if err := n.reconcile(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+	}
+	onA, onB := "["+string(uuidA)+"]", "["+string(uuidB)+"]"
+	want := []string{
+		"ns/a " + onB + " leaving " + onA, "ns/b " + onA + " leaving " + onB,
+		"ns/a " + onB, "ns/b " + onA,
+	}
+	if diff := cmp.Diff(want, n.pods.corrected()); diff != "" {
+		t.Errorf("corrections (-want +got):\n%s", diff)
+	}
+}
+
 func TestASwappedPodStaysOnOneGPU(t *testing.T) {
 	two := []placement.Container{container("one", placement.App, 2), container("two", placement.App, 3)}
 	a, b := pod("a", 1, uuidA, two...), pod("b", 2, uuidB, two...)

@@ -86,7 +86,8 @@ func (p *Plugin) reconcile(ctx context.Context) error {
 // correctAll writes all that is written wrong.
 //
 // Pods that wait go first. One that has lost its GPU to another gets the
-// other's plan, and that can be told only while it is written of the other.
+// other's plan, and that can be told only while it is written of the other: if
+// it cannot be written, neither is the other.
 func (p *Plugin) correctAll(ctx context.Context, s allocation.State) error {
 	corrections := allocation.Reconcile(s)
 	slices.SortStableFunc(corrections, func(a, b allocation.Correction) int {
@@ -113,11 +114,21 @@ func (p *Plugin) correctAll(ctx context.Context, s allocation.State) error {
 			continue
 		}
 		writing, cancel := context.WithTimeout(ctx, p.cfg.WriteWait)
-		errs = append(errs, p.correct(writing, c, s))
+		err := p.correct(writing, c, s)
 		cancel()
+		if !errors.Is(err, errBeingWritten) {
+			errs = append(errs, err)
+		}
+		if err != nil && !holds(s, c.Pod) {
+			break
+		}
 	}
 	return errors.Join(errs...)
 }
+
+// errBeingWritten says that another call is writing the pod's assignment. When
+// that is done, the loop looks again.
+var errBeingWritten = errors.New("the assignment is being written")
 
 // markAll writes of pods that the kubelet has admitted that it has.
 func (p *Plugin) markAll(ctx context.Context, s allocation.State) error {
@@ -170,7 +181,7 @@ func (p *Plugin) correct(ctx context.Context, c allocation.Correction, s allocat
 		return nil
 	}
 	if !p.claim(ref) {
-		return nil
+		return errBeingWritten
 	}
 	defer p.release(ref)
 	if err := p.pods.Correct(ctx, ref, c.Actual, inv); err != nil {

@@ -330,6 +330,7 @@ func (c cluster) Bind(ctx context.Context, b *v1.Binding) error {
 	})
 	switch {
 	case err == nil:
+		e.unknown[uid] = true // or is known to have landed
 	case c.Refused(err):
 		e.refused[uid] = !e.unknown[uid]
 	default:
