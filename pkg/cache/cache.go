@@ -20,6 +20,7 @@ type Cache struct {
 	pods      map[string]*pod // by UID
 	nominated map[string]*pod // the same: those that are to come to a node
 	changes   int             // of nodes, so far
+	changed   chan struct{}   // closed by the next of them; nil: nobody waits
 	mix       placement.Mix
 
 	prices atomic.Pointer[priced]
@@ -269,6 +270,17 @@ func (c *Cache) Node(name string) (placement.Node, bool) {
 	return placement.Node{}, false
 }
 
+// Changed returns a channel that is closed once some node is not what it was.
+// Whoever means to wait for that asks for the channel before he reads nodes.
+func (c *Cache) Changed() <-chan struct{} {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.changed == nil {
+		c.changed = make(chan struct{})
+	}
+	return c.changed
+}
+
 // Nodes returns all nodes by name. It takes no lock, and the values do not
 // change.
 func (c *Cache) Nodes() []placement.Node {
@@ -364,6 +376,7 @@ func (c *Cache) withdraw(uid string) {
 
 // publish remakes what readers see of the node.
 func (c *Cache) publish(n *node) {
+	defer c.tell()
 	if n.inventory == nil {
 		n.view.Store(nil)
 		return
@@ -381,6 +394,14 @@ func (c *Cache) publish(n *node) {
 	view := placement.NewNode(n.name, *n.inventory, holdings).WithNominated(nominated)
 	c.changes++
 	n.view.Store(&view)
+}
+
+// tell wakes those who wait for a change.
+func (c *Cache) tell() {
+	if c.changed != nil {
+		close(c.changed)
+		c.changed = nil
+	}
 }
 
 // UnfitError says that a request does not fit the node.

@@ -28,6 +28,13 @@
 // A binding outlives the request that asked for it: were it cut off with the
 // caller's connection, its outcome would be unknown for no good reason.
 //
+// kube-scheduler's watch may tell of a pod that is gone a moment before the
+// extender's does. A pod that is refused in that moment would wait for the next
+// event, or for five minutes: one that replaces another of its size is likely to
+// be. So Filter waits shortly before it refuses a pod everywhere (see SecondLook),
+// but once in a second at most, for all other pods wait meanwhile. To ask the API
+// server instead would cost a list of all pods of all nodes.
+//
 // What in a pod cannot be read fails every node as unresolvable, with that
 // reason, so that people find it where they look: in the pod's events.
 //

@@ -56,10 +56,32 @@ type Extender struct {
 	Missing func() string
 
 	ranker placement.Ranker
+	looks  looks
 }
 
 // Filter says on which of the nodes the pod fits, and of each other one why not.
-func (e *Extender) Filter(_ context.Context, args *extenderv1.ExtenderArgs) *extenderv1.ExtenderFilterResult {
+// Before it says that the pod fits nowhere, it may wait for SecondLook.
+func (e *Extender) Filter(ctx context.Context, args *extenderv1.ExtenderArgs) *extenderv1.ExtenderFilterResult {
+	changed := e.Cache.Changed()
+	result := e.filter(args)
+	if len(result.FailedNodes) == 0 || fitsSomewhere(result) || !e.looks.allow(e.Now()) {
+		return result
+	}
+	ctx, cancel := context.WithTimeout(ctx, SecondLook)
+	defer cancel()
+	for !fitsSomewhere(result) {
+		select {
+		case <-ctx.Done():
+			return result
+		case <-changed:
+			changed = e.Cache.Changed()
+			result = e.filter(args)
+		}
+	}
+	return result
+}
+
+func (e *Extender) filter(args *extenderv1.ExtenderArgs) *extenderv1.ExtenderFilterResult {
 	result := &extenderv1.ExtenderFilterResult{
 		FailedNodes:                extenderv1.FailedNodesMap{},
 		FailedAndUnresolvableNodes: extenderv1.FailedNodesMap{},
