@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"io"
 	"net"
+	"net/http"
 	"os"
 	"os/signal"
 	"syscall"
@@ -22,6 +23,7 @@ import (
 	"github.com/gpumem/gpumem/pkg/api"
 	"github.com/gpumem/gpumem/pkg/cache"
 	"github.com/gpumem/gpumem/pkg/controller"
+	"github.com/gpumem/gpumem/pkg/decisions"
 	"github.com/gpumem/gpumem/pkg/extender"
 	"github.com/gpumem/gpumem/pkg/logging"
 	"github.com/gpumem/gpumem/pkg/metrics"
@@ -93,9 +95,12 @@ func start(ctx context.Context, log *zap.Logger, opts options) error {
 		Log: log.Named("comparer"), Names: names, Cache: books,
 		Source: cluster, Drift: metrics.NewExtender(registry),
 	}
+	decided := decisions.NewLog(opts.decisions)
 	ext := &extender.Extender{
 		Log: log.Named("extender"), Names: names, Cache: books, Cluster: cluster, Neighbours: watch,
 		Policy: policies.GPU, NodePolicy: policies.Node, Now: time.Now, Missing: watch.Missing,
+		Decided: decided.Add,
+		Reads:   map[string]http.Handler{decisions.Path: decided},
 	}
 	verbs, err := net.Listen("tcp", opts.listen)
 	if err != nil {

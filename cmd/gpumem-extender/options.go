@@ -29,6 +29,7 @@ type options struct {
 	nodePolicy  string
 	assumeLimit time.Duration
 	selfCheck   time.Duration
+	decisions   int
 
 	kubeconfig string
 	kubeQPS    float32
@@ -49,6 +50,7 @@ func defaultOptions() options {
 		policy:      "binpack",
 		assumeLimit: 30 * time.Second,
 		selfCheck:   time.Minute,
+		decisions:   1000,
 		kubeQPS:     500,
 		kubeBurst:   1000,
 		logLevel:    "info",
@@ -66,6 +68,7 @@ func (o *options) parse(args []string, stdout io.Writer) error {
 	f.StringVar(&o.nodePolicy, "node-policy", o.nodePolicy, "`policy` by which nodes are chosen for them: binpack or spread; empty: that of --policy")
 	f.DurationVar(&o.assumeLimit, "assume-limit", o.assumeLimit, "how long a placement whose outcome is unknown is kept before the API server is asked")
 	f.DurationVar(&o.selfCheck, "self-check-interval", o.selfCheck, "time between two comparisons of the cache with the API server; what differs in both is logged, counted and put right; 0: none")
+	f.IntVar(&o.decisions, "decisions", o.decisions, "`number` of pods whose last decisions are kept, with what was considered, for kubectl inspect gpumem explain; 0: none")
 	f.StringVar(&o.kubeconfig, "kubeconfig", o.kubeconfig, "`file` with access to the API server; empty: that of the pod's service account")
 	f.Float32Var(&o.kubeQPS, "kube-api-qps", o.kubeQPS, "requests per second to the API server")
 	f.IntVar(&o.kubeBurst, "kube-api-burst", o.kubeBurst, "requests to the API server at once")
@@ -107,6 +110,9 @@ func (o *options) validate() error {
 	}
 	if o.selfCheck != 0 && o.selfCheck < time.Second {
 		errs = append(errs, fmt.Errorf("--self-check-interval: %s: want 1s or more, or 0 for none", o.selfCheck))
+	}
+	if o.decisions < 0 {
+		errs = append(errs, fmt.Errorf("--decisions: %d, want 0 or more", o.decisions))
 	}
 	if !(o.kubeQPS > 0) || o.kubeBurst <= 0 { // NaN too
 		errs = append(errs, errors.New("--kube-api-qps and --kube-api-burst: want more than 0"))

@@ -19,6 +19,8 @@
 //     is not known it stays until the watch or a later read tells.
 //   - A Bind for a pod that is on that node already is a success: kube-scheduler
 //     repeats one whose answer it did not get.
+//   - What is decided about a pod is told to whoever listens (Decided) after the
+//     answer is known, and changes none.
 //   - Every request gets an answer that says what was wrong. Failures of the
 //     matter travel as HTTP 200 with Error (kube-scheduler drops the body of
 //     anything else); only what is no request at all is a 4xx.

@@ -3,10 +3,10 @@ package extender
 import (
 	"cmp"
 	"context"
-	"errors"
 	"fmt"
 	"iter"
 	"maps"
+	"net/http"
 	"time"
 
 	"go.uber.org/zap"
@@ -15,6 +15,7 @@ import (
 
 	"github.com/gpumem/gpumem/pkg/api"
 	"github.com/gpumem/gpumem/pkg/cache"
+	"github.com/gpumem/gpumem/pkg/decisions"
 	"github.com/gpumem/gpumem/pkg/gpu"
 	"github.com/gpumem/gpumem/pkg/placement"
 )
@@ -55,6 +56,14 @@ type Extender struct {
 	// believed.
 	Missing func() string
 
+	// Decided is told of each answer about a pod, and Answered how long a verb
+	// took. They are nil where nobody wants to know.
+	Decided  func(placement.PodRef, decisions.Decision)
+	Answered func(verb string, took time.Duration)
+
+	// Reads are what is served beside the verbs, by path, for GET alone.
+	Reads map[string]http.Handler
+
 	ranker placement.Ranker
 	looks  looks
 }
@@ -88,28 +97,33 @@ func (e *Extender) filter(args *extenderv1.ExtenderArgs) *extenderv1.ExtenderFil
 	}
 	if problem := e.unanswerable(args); problem != "" {
 		result.Error = problem
+		e.tellFailure(decisions.Filter, args.Pod, problem)
 		return result
 	}
 	req, err := e.Names.Request(args.Pod)
 	judge := e.judge(args.Pod, req)
 	passed := make(map[string]bool)
 	names := []string{}
+	var refused refusals
 	for node, problem := range e.asked(args) {
-		var refusal error
-		switch {
-		case err != nil || problem != nil:
-			result.FailedAndUnresolvableNodes[node.Name] = cmp.Or(err, problem).Error()
+		if problem = cmp.Or(err, problem); problem != nil {
+			result.FailedAndUnresolvableNodes[node.Name] = problem.Error()
+			refused.unreadable(problem)
 			continue
-		case !req.Empty():
+		}
+		var refusal error
+		if !req.Empty() {
 			refusal = judge(node)
 		}
-		if unfit := (*cache.UnfitError)(nil); errors.As(refusal, &unfit) && unfit.Unresolvable() {
-			result.FailedAndUnresolvableNodes[node.Name] = refusal.Error()
-		} else if refusal != nil {
-			result.FailedNodes[node.Name] = refusal.Error()
-		} else {
+		if refusal == nil {
 			passed[node.Name] = true
 			names = append(names, node.Name)
+			continue
+		}
+		if refused.add(refusal) {
+			result.FailedAndUnresolvableNodes[node.Name] = refusal.Error()
+		} else {
+			result.FailedNodes[node.Name] = refusal.Error()
 		}
 	}
 	if args.NodeNames != nil {
@@ -123,6 +137,7 @@ func (e *Extender) filter(args *extenderv1.ExtenderArgs) *extenderv1.ExtenderFil
 		}
 	}
 	e.logFilter(args.Pod, req, err, len(passed), result)
+	e.tell(api.Ref(args.Pod), refused.decision(len(passed)))
 	return result
 }
 
@@ -225,6 +240,7 @@ func (e *Extender) Prioritize(_ context.Context, args *extenderv1.ExtenderArgs) 
 			best = node.Name
 		}
 	}
+	e.tell(api.Ref(args.Pod), ranked(nodes, scores, best))
 	e.Log.Debug("prioritize",
 		zap.Stringer("pod", api.Ref(args.Pod)), zap.String("uid", string(args.Pod.UID)),
 		zap.Int("nodes", len(nodes)), zap.String("best", best))
@@ -238,7 +254,9 @@ func (e *Extender) Bind(ctx context.Context, args *extenderv1.ExtenderBindingArg
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), BindTimeout)
 	defer cancel()
 
+	before, _ := e.Cache.Node(args.Node)
 	assignment, err := e.bind(ctx, ref, args.Node)
+	e.tell(ref, e.bound(ref, before, args.Node, assignment, err))
 	if err != nil {
 		log.Info("bind refused", zap.String("reason", err.Error()))
 		return &extenderv1.ExtenderBindingResult{Error: err.Error()}

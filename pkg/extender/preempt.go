@@ -1,6 +1,7 @@
 package extender
 
 import (
+	"cmp"
 	"context"
 	"slices"
 
@@ -10,6 +11,7 @@ import (
 	extenderv1 "k8s.io/kube-scheduler/extender/v1"
 
 	"github.com/gpumem/gpumem/pkg/api"
+	"github.com/gpumem/gpumem/pkg/decisions"
 	"github.com/gpumem/gpumem/pkg/placement"
 )
 
@@ -35,6 +37,7 @@ func (e *Extender) Preempt(_ context.Context, args *extenderv1.ExtenderPreemptio
 	req, err := e.Names.Request(args.Pod)
 	if missing := e.Missing(); err != nil || missing != "" {
 		log.Info("no preemption", zap.String("missing", missing), zap.Error(err))
+		e.tellFailure(decisions.Preempt, args.Pod, cmp.Or(missing, "the pod's request cannot be read"))
 		return result
 	}
 	proposed := metaVictims(args)
@@ -44,6 +47,7 @@ func (e *Extender) Preempt(_ context.Context, args *extenderv1.ExtenderPreemptio
 		}
 	}
 	log.Info("preempt", zap.Int64("units", int64(req.Units())), zap.Int("proposed", len(proposed)), zap.Int("possible", len(result.NodeNameToMetaVictims)))
+	e.tell(api.Ref(args.Pod), preempted(len(proposed), len(result.NodeNameToMetaVictims)))
 	return result
 }
 

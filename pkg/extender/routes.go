@@ -12,6 +12,7 @@ import (
 	"github.com/julienschmidt/httprouter"
 	"go.uber.org/zap"
 
+	"github.com/gpumem/gpumem/pkg/decisions"
 	"github.com/gpumem/gpumem/pkg/serve"
 )
 
@@ -22,6 +23,9 @@ const maxBody = 128 << 20
 // gpushare's names where gpushare has them.
 func (e *Extender) Routes(version string) http.Handler {
 	router := httprouter.New()
+	for path, handler := range e.Reads {
+		router.Handler(http.MethodGet, path, handler)
+	}
 	prefixes := []string{""}
 	if e.Names.GPUShare() {
 		prefixes = append(prefixes, gpusharePrefix)
@@ -29,10 +33,10 @@ func (e *Extender) Routes(version string) http.Handler {
 		router.GET(gpusharePrefix+"/inspect/:node", e.inspectGPUShare)
 	}
 	for _, prefix := range prefixes {
-		router.POST(prefix+"/filter", verb(e.Log, e.Filter))
-		router.POST(prefix+"/prioritize", verb(e.Log, e.Prioritize))
-		router.POST(prefix+"/preempt", verb(e.Log, e.Preempt))
-		router.POST(prefix+"/bind", verb(e.Log, e.Bind))
+		router.POST(prefix+"/filter", verb(e, decisions.Filter, e.Filter))
+		router.POST(prefix+"/prioritize", verb(e, decisions.Prioritize, e.Prioritize))
+		router.POST(prefix+"/preempt", verb(e, decisions.Preempt, e.Preempt))
+		router.POST(prefix+"/bind", verb(e, decisions.Bind, e.Bind))
 		router.GET(prefix+"/version", serve.Version(version))
 	}
 	router.PanicHandler = func(w http.ResponseWriter, r *http.Request, cause any) {
@@ -43,17 +47,21 @@ func (e *Extender) Routes(version string) http.Handler {
 }
 
 // verb decodes a request, calls f and encodes its result.
-func verb[In, Out any](log *zap.Logger, f func(context.Context, *In) *Out) httprouter.Handle {
+func verb[In, Out any](e *Extender, name string, f func(context.Context, *In) *Out) httprouter.Handle {
 	return func(w http.ResponseWriter, r *http.Request, _ httprouter.Params) {
+		if e.Answered != nil {
+			began := e.Now()
+			defer func() { e.Answered(name, e.Now().Sub(began)) }()
+		}
 		in, status, err := read[In](w, r)
 		if err != nil {
-			log.Warn("request refused", zap.String("path", r.URL.Path), zap.Int("status", status), zap.Error(err))
+			e.Log.Warn("request refused", zap.String("path", r.URL.Path), zap.Int("status", status), zap.Error(err))
 			writeError(w, status, err)
 			return
 		}
 		w.Header().Set("Content-Type", "application/json")
 		if err := json.NewEncoder(w).Encode(f(r.Context(), in)); err != nil {
-			log.Warn("answer not delivered", zap.String("path", r.URL.Path), zap.Error(err))
+			e.Log.Warn("answer not delivered", zap.String("path", r.URL.Path), zap.Error(err))
 		}
 	}
 }

@@ -206,7 +206,7 @@ func newNode(n placement.Node, f NodeFacts, facts Facts) Node {
 		out.Enforcement = cmp.Or(n.Enforcement, gpu.EnforcementAdvisory)
 	}
 	if !facts.PodsUnknown {
-		largest := memory(largestFree(n))
+		largest := memory(n.LargestFree())
 		out.LargestFree = &largest
 	}
 	counted := make(map[string]bool)
@@ -314,28 +314,12 @@ func closest(req placement.Request, nodes []placement.Node) placement.Verdict {
 		if v.Fits() {
 			return v
 		}
-		free := int64(largestFree(n)) * n.UnitMiB
+		free := int64(n.LargestFree()) * n.UnitMiB
 		if c := cmp.Compare(v.Reason, best.Reason); c > 0 || c == 0 && free > mostFree {
 			best, mostFree = v, free
 		}
 	}
 	return best
-}
-
-// largestFree is the most that is free on a healthy GPU, where pods on no known
-// GPU are taken to be on each of them, as placement does.
-func largestFree(n placement.Node) (most gpu.Units) {
-	var pending gpu.Units
-	for _, h := range n.Unattributed {
-		units, _ := h.Request.Share()
-		pending += units
-	}
-	for _, d := range n.Devices {
-		if d.Healthy {
-			most = max(most, d.Free()-pending)
-		}
-	}
-	return most
 }
 
 // InNamespace returns the report with the pods of one namespace only. What

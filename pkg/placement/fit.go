@@ -256,6 +256,27 @@ func Fit(req Request, node Node) Verdict {
 	return Verdict{Reason: reason, Request: req, Node: node}
 }
 
+// Check says whether a device of the node would do for one share of the request,
+// and if not, why: the first of NoSuchDevice, TooLarge, Unhealthy, Occupied and
+// Insufficient that is so.
+func (n Node) Check(r Request, d Device) Reason {
+	units, cores := r.Share()
+	switch {
+	case !r.allows(d):
+		return NoSuchDevice
+	case !r.fitsEmpty(d):
+		return TooLarge
+	case !d.Healthy:
+		return Unhealthy
+	case !n.apart(r, d):
+		return Occupied
+	case !n.room(d).covers(units, cores):
+		return Insufficient
+	default:
+		return Fits
+	}
+}
+
 // candidates returns the devices of the node on which the request fits, or why
 // they are not enough: the first check that too few devices pass.
 func candidates(req Request, node Node) ([]Device, Reason) {
@@ -267,29 +288,19 @@ func candidates(req Request, node Node) ([]Device, Reason) {
 	}
 	units, cores := req.Share()
 	want := req.GPUs()
-	var allowed, large, healthy, apart int
+	var failed [Fragmented]int // devices, by check
 	var fitting []Device
 	for _, d := range node.Devices {
-		if !req.allows(d) {
-			continue
-		}
-		allowed++
-		if !req.fitsEmpty(d) {
-			continue
-		}
-		large++
-		if !d.Healthy {
-			continue
-		}
-		healthy++
-		if !node.apart(req, d) {
-			continue
-		}
-		apart++
-		if node.room(d).covers(units, cores) {
+		reason := node.Check(req, d)
+		failed[reason]++
+		if reason == Fits {
 			fitting = append(fitting, d)
 		}
 	}
+	allowed := len(node.Devices) - failed[NoSuchDevice]
+	large := allowed - failed[TooLarge]
+	healthy := large - failed[Unhealthy]
+	apart := healthy - failed[Occupied]
 	switch {
 	case len(fitting) >= want:
 		return fitting, Fits

@@ -190,3 +190,19 @@ func (n Node) Requested() (sum gpu.Units) {
 	}
 	return sum
 }
+
+// LargestFree returns the most that is free on a healthy GPU, where pods on no
+// known GPU are taken to be on each of them with a share.
+func (n Node) LargestFree() (most gpu.Units) {
+	var pending gpu.Units
+	for _, h := range n.Unattributed {
+		units, _ := h.Request.Share()
+		pending += units
+	}
+	for _, d := range n.Devices {
+		if d.Healthy {
+			most = max(most, d.Free()-pending)
+		}
+	}
+	return most
+}

@@ -1,0 +1,136 @@
+package extender
+
+import (
+	"cmp"
+	"errors"
+	"slices"
+
+	v1 "k8s.io/api/core/v1"
+
+	"github.com/gpumem/gpumem/pkg/api"
+	"github.com/gpumem/gpumem/pkg/cache"
+	"github.com/gpumem/gpumem/pkg/decisions"
+	"github.com/gpumem/gpumem/pkg/placement"
+)
+
+// tell passes on what has been decided about a pod.
+func (e *Extender) tell(ref placement.PodRef, d decisions.Decision) {
+	if e.Decided != nil {
+		d.Time = e.Now()
+		e.Decided(ref, d)
+	}
+}
+
+// tellFailure tells that a question about a pod could not be answered.
+func (e *Extender) tellFailure(verb string, pod *v1.Pod, message string) {
+	if pod != nil {
+		e.tell(api.Ref(pod), decisions.Decision{Verb: verb, Result: decisions.Failed, Reason: decisions.Error, Message: message})
+	}
+}
+
+// refusals are why nodes were refused to a pod. The zero value is ready for use.
+type refusals struct {
+	closest decisions.Closest
+	count   int
+
+	// Of the last one that is no verdict.
+	reason, message string
+}
+
+// unreadable counts a node of which, or a pod of which, something cannot be read.
+func (r *refusals) unreadable(problem error) {
+	r.count++
+	r.reason, r.message = decisions.Unreadable, problem.Error()
+}
+
+// add counts one refusal, and reports whether it can never be otherwise.
+func (r *refusals) add(refusal error) (unresolvable bool) {
+	r.count++
+	unfit := (*cache.UnfitError)(nil)
+	if !errors.As(refusal, &unfit) {
+		r.reason, r.message = reasonOf(refusal), refusal.Error()
+		return false
+	}
+	r.closest.Add(unfit.Verdict)
+	return unfit.Unresolvable()
+}
+
+// decision is what filter has decided, where the pod fits on so many nodes.
+func (r *refusals) decision(fit int) decisions.Decision {
+	d := decisions.Decision{Verb: decisions.Filter, Result: decisions.Fits, Asked: fit + r.count, Fit: fit, Nodes: r.closest.Nodes()}
+	if fit > 0 {
+		return d
+	}
+	d.Result = decisions.Unfit
+	switch {
+	case r.reason != "":
+		d.Reason, d.Message = r.reason, r.message
+	case len(d.Nodes) > 0:
+		d.Reason, d.Message = d.Nodes[0].Reason, d.Nodes[0].Message
+	default:
+		d.Reason, d.Message = placement.NoDevices.String(), "kube-scheduler asked about no node"
+	}
+	return d
+}
+
+// reasonOf names a refusal in a word.
+func reasonOf(err error) string {
+	var (
+		unfit     *cache.UnfitError
+		waits     *cache.WaitError
+		elsewhere *cache.ElsewhereError
+	)
+	switch {
+	case errors.As(err, &unfit):
+		return unfit.Reason.String()
+	case errors.As(err, &waits):
+		return decisions.Confusable
+	case errors.As(err, &elsewhere):
+		return decisions.Elsewhere
+	default:
+		return decisions.Error
+	}
+}
+
+// ranked is what prioritize has decided: the best nodes by their scores.
+func ranked(nodes []placement.Node, scores []int64, best string) decisions.Decision {
+	d := decisions.Decision{Verb: decisions.Prioritize, Result: decisions.Fits, Node: best, Asked: len(nodes), Fit: len(nodes)}
+	for i, node := range nodes {
+		d.Nodes = insertScored(d.Nodes, decisions.Node{Name: node.Name, Score: &scores[i]})
+	}
+	return d
+}
+
+// insertScored keeps the nodes with the highest scores, in order.
+func insertScored(best []decisions.Node, n decisions.Node) []decisions.Node {
+	at, _ := slices.BinarySearchFunc(best, n, func(a, b decisions.Node) int {
+		return cmp.Or(cmp.Compare(*b.Score, *a.Score), cmp.Compare(a.Name, b.Name))
+	})
+	if at == decisions.MaxNodes {
+		return best
+	}
+	return slices.Insert(best[:min(len(best), decisions.MaxNodes-1)], at, n)
+}
+
+// preempted is what preempt has decided.
+func preempted(proposed, possible int) decisions.Decision {
+	d := decisions.Decision{Verb: decisions.Preempt, Result: decisions.Fits, Asked: proposed, Fit: possible}
+	if possible == 0 {
+		d.Result, d.Reason, d.Message = decisions.Unfit, placement.Insufficient.String(), "no eviction makes room on one GPU"
+	}
+	return d
+}
+
+// bound is what bind has decided about the GPUs of a node, as they were before.
+func (e *Extender) bound(ref placement.PodRef, before placement.Node, name string, assignment placement.Assignment, err error) decisions.Decision {
+	d := decisions.Decision{Verb: decisions.Bind, Result: decisions.Bound, Node: name, Asked: 1, Fit: 1}
+	if err != nil {
+		d.Result, d.Reason, d.Message, d.Fit = decisions.Refused, reasonOf(err), err.Error(), 0
+	}
+	if pod := e.Cluster.Pod(ref.Namespace, ref.Name); pod != nil && before.Name != "" {
+		if req, err := e.Names.Request(pod); err == nil {
+			d.Nodes = []decisions.Node{decisions.Look(req, before, assignment)}
+		}
+	}
+	return d
+}

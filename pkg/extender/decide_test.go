@@ -1,0 +1,124 @@
+package extender
+
+import (
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/google/go-cmp/cmp/cmpopts"
+	extenderv1 "k8s.io/kube-scheduler/extender/v1"
+
+	"github.com/gpumem/gpumem/pkg/decisions"
+	"github.com/gpumem/gpumem/pkg/placement"
+)
+
+// remembering makes the world remember what it decides.
+func (w *world) remembering() *decisions.Log {
+	log := decisions.NewLog(100)
+	w.Decided = log.Add
+	return log
+}
+
+func TestWhatWasConsideredIsRemembered(t *testing.T) {
+	w := newWorld(t)
+	log := w.remembering()
+	pod := w.pod("a", "10")
+	nodes := []string{"pair", "big", "plain"}
+	w.Filter(t.Context(), &extenderv1.ExtenderArgs{Pod: pod, NodeNames: &nodes})
+	w.Prioritize(t.Context(), &extenderv1.ExtenderArgs{Pod: pod, NodeNames: &nodes})
+	w.Bind(t.Context(), &extenderv1.ExtenderBindingArgs{PodName: "a", PodNamespace: "team", PodUID: pod.UID, Node: "pair"})
+
+	got := log.Pods("team", "a")[0]
+	var verbs []string
+	for _, d := range got.Decisions {
+		verbs = append(verbs, d.Verb+" "+d.Result+" "+d.Node)
+	}
+	if diff := cmp.Diff([]string{"bind bound pair", "prioritize fits pair", "filter fits "}, verbs); diff != "" {
+		t.Errorf("decisions (-want +got):\n%s", diff)
+	}
+	bind, filter := got.Decisions[0], got.Decisions[2]
+	want := []decisions.Node{{Name: "pair", UnitMiB: 1024, GPUs: []decisions.GPU{
+		{Index: 0, UUID: "GPU-aaaa", Capacity: 16, Free: 16, Chosen: true},
+		{Index: 1, UUID: "GPU-bbbb", Capacity: 16, Free: 16},
+	}}}
+	if diff := cmp.Diff(want, bind.Nodes); diff != "" {
+		t.Errorf("bind (-want +got):\n%s", diff)
+	}
+	if filter.Asked != 3 || filter.Fit != 2 || len(filter.Nodes) != 1 || filter.Nodes[0].Reason != "NoDevices" {
+		t.Errorf("filter: %+v", filter)
+	}
+}
+
+func TestRefusalsAreRememberedWithTheirReason(t *testing.T) {
+	w := newWorld(t)
+	log := w.remembering()
+	nodes := []string{"pair", "big", "plain"}
+	ask := func(units, annotation string) {
+		pod := w.pod("p", units)
+		if annotation != "" {
+			pod.Annotations = map[string]string{w.Names.Count(): annotation}
+		}
+		w.Filter(t.Context(), &extenderv1.ExtenderArgs{Pod: pod, NodeNames: &nodes})
+	}
+	for _, tc := range []struct {
+		name, units, count string
+		want               decisions.Decision
+	}{
+		{"too large", "100", "", decisions.Decision{Verb: "filter", Result: "unfit", Reason: "TooLarge", Asked: 3,
+			Message: "needs 100 GiB on one GPU; the largest that qualifies here has 80 GiB: ask for less, or for more GPUs"}},
+		{"unreadable", "10", "two", decisions.Decision{Verb: "filter", Result: "unfit", Reason: "Unreadable", Asked: 3,
+			Message: `annotation gpumem.dev/gpu-count: "two": want a number of GPUs from 1 to 64`}},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			ask(tc.units, tc.count)
+			got := log.Pods("", "")[0].Decisions[0]
+			if diff := cmp.Diff(tc.want, got, cmpopts.IgnoreFields(decisions.Decision{}, "Time", "Nodes")); diff != "" {
+				t.Errorf("(-want +got):\n%s", diff)
+			}
+		})
+	}
+	t.Run("not ready", func(t *testing.T) {
+		w.Missing = func() string { return "no pods yet" }
+		ask("1", "")
+		if got := log.Pods("", "")[0].Decisions[0]; got.Result != decisions.Failed || got.Reason != decisions.Error {
+			t.Errorf("%+v", got)
+		}
+		w.Missing = func() string { return "" }
+	})
+	t.Run("bind", func(t *testing.T) {
+		pod := w.pod("p", "100")
+		w.Bind(t.Context(), &extenderv1.ExtenderBindingArgs{PodName: "p", PodNamespace: "team", PodUID: pod.UID, Node: "big"})
+		if got := log.Pods("", "")[0].Decisions[0]; got.Result != decisions.Refused || got.Reason != placement.TooLarge.String() || got.Nodes[0].GPUs[0].Reason != "TooLarge" {
+			t.Errorf("%+v", got)
+		}
+	})
+}
+
+func TestReadsAreServedAndTimed(t *testing.T) {
+	w := newWorld(t)
+	log := w.remembering()
+	w.Reads = map[string]http.Handler{decisions.Path: log}
+	took := make(map[string]time.Duration)
+	w.Answered = func(verb string, d time.Duration) { took[verb] += d }
+	w.Now = func() time.Time { w.now = w.now.Add(time.Second); return w.now }
+	routes := w.Routes("v1")
+	call := func(method, path, body string) *httptest.ResponseRecorder {
+		recorder := httptest.NewRecorder()
+		routes.ServeHTTP(recorder, httptest.NewRequest(method, path, strings.NewReader(body)))
+		return recorder
+	}
+	call("POST", "/filter", `{"Pod":{"metadata":{"name":"x","namespace":"team","uid":"u"}},"NodeNames":["pair"]}`)
+	call("POST", "/bind", `no JSON`)
+	if diff := cmp.Diff([]bool{true, true, false}, []bool{took["filter"] > 0, took["bind"] > 0, took["prioritize"] > 0}); diff != "" {
+		t.Errorf("timed %v", took)
+	}
+	if answer := call("GET", decisions.Path, ""); answer.Code != http.StatusOK || !strings.Contains(answer.Body.String(), `"verb":"filter"`) {
+		t.Errorf("GET: %d %s", answer.Code, answer.Body)
+	}
+	if answer := call("POST", decisions.Path, ""); answer.Code != http.StatusMethodNotAllowed {
+		t.Errorf("POST: %d, want %d", answer.Code, http.StatusMethodNotAllowed)
+	}
+}
