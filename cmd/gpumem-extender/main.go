@@ -3,6 +3,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -102,7 +103,14 @@ func start(ctx context.Context, log *zap.Logger, opts options) error {
 		Decided: decided.Add,
 		Reads:   map[string]http.Handler{decisions.Path: decided},
 	}
-	verbs, err := net.Listen("tcp", opts.listen)
+	checks := []serve.Check{{Name: "cache", Missing: watch.Missing}}
+	var leader *election
+	if opts.leaderElect {
+		leader = &election{client: client, namespace: opts.leaseNamespace, name: opts.leaseName, identity: opts.identity, log: log.Named("leader")}
+		checks = append(checks, serve.Check{Name: "leader", Missing: leader.Missing})
+		ext.Missing = func() string { return cmp.Or(watch.Missing(), leader.Missing()) }
+	}
+	verbs, err := listenForVerbs(log, opts)
 	if err != nil {
 		return fmt.Errorf("listen for kube-scheduler: %w", err)
 	}
@@ -122,15 +130,36 @@ func start(ctx context.Context, log *zap.Logger, opts options) error {
 			return nil
 		})
 	}
-	group.Go(func() error { return serve.Run(ctx, verbs, ext.Routes(version)) })
+	// The Lease is held until the last Bind has been answered.
+	leading, resign := context.WithCancel(context.WithoutCancel(ctx))
 	group.Go(func() error {
-		ready := serve.Check{Name: "cache", Missing: watch.Missing}
-		return serve.Run(ctx, probes, serve.Probes(version, metrics.Handler(registry), ready))
+		defer resign()
+		return serve.Run(ctx, verbs, ext.Routes(version))
+	})
+	if leader != nil {
+		group.Go(func() error { return leader.Run(leading) })
+	}
+	group.Go(func() error {
+		return serve.Run(ctx, probes, serve.Probes(version, metrics.Handler(registry), checks...))
 	})
 	log.Info("serving", zap.Stringer("verbs", verbs.Addr()), zap.Stringer("probes", probes.Addr()))
 	err = group.Wait()
 	log.Info("stopped", zap.Error(err))
 	return err
+}
+
+// listenForVerbs listens for kube-scheduler, by mutual TLS where there are files
+// for it.
+func listenForVerbs(log *zap.Logger, opts options) (net.Listener, error) {
+	listener, err := net.Listen("tcp", opts.listen)
+	if err != nil || !opts.withTLS() {
+		return listener, err
+	}
+	secure, err := opts.tls.Listener(listener, log.Named("tls"))
+	if err != nil {
+		return nil, errors.Join(err, listener.Close())
+	}
+	return secure, nil
 }
 
 // reviewInterval is how often assumptions are looked at for their age.

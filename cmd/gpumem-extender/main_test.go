@@ -23,8 +23,8 @@ import (
 func TestOptionsReportAllMistakes(t *testing.T) {
 	o := defaultOptions()
 	args := []string{
-		"--listen=0.0.0.0:8010", "--probe-listen=8011", "--resource-domain=Not A Domain", "--policy=best", "--node-policy=exclusive",
-		"--assume-limit=1s", "--self-check-interval=-1s", "--kube-api-qps=0", "--log-level=loud",
+		"--listen=8010", "--probe-listen=8011", "--resource-domain=Not A Domain", "--policy=best", "--node-policy=exclusive",
+		"--tls-cert-file=tls.crt", "--leader-elect", "--assume-limit=1s", "--self-check-interval=-1s", "--kube-api-qps=0", "--log-level=loud",
 	}
 	if err := o.parse(args, io.Discard); err != nil {
 		t.Fatal(err)
@@ -34,7 +34,7 @@ func TestOptionsReportAllMistakes(t *testing.T) {
 		t.Fatal("all is well")
 	}
 	for _, want := range []string{
-		"--listen", "--probe-listen", "--resource-domain", "--policy: policy \"best\"", "--node-policy: a pod must ask for exclusive itself",
+		"--listen", "--tls-private-key-file", "--leader-elect-lease-namespace", "--probe-listen", "--resource-domain", "--policy: policy \"best\"", "--node-policy: a pod must ask for exclusive itself",
 		"--assume-limit", "--self-check-interval", "--kube-api-qps", "log level",
 	} {
 		if !strings.Contains(err.Error(), want) {
@@ -174,6 +174,7 @@ func FuzzOptions(f *testing.F) {
 	f.Add("--listen=127.0.0.1:0 --policy=spread --node-policy=binpack")
 	f.Add("--self-check-interval 0 --assume-limit=1h --kube-api-qps=NaN")
 	f.Add("--resource-domain requests.x --log-format= -- extra")
+	f.Add("--listen=:1 --tls-cert-file=a --tls-private-key-file=b --tls-client-ca-file=c --tls-client-name=")
 	f.Add("--listen=[::ffff:127.0.0.1]:1 --kube-api-burst=-9223372036854775808")
 	f.Fuzz(func(t *testing.T, line string) {
 		o := defaultOptions()
@@ -181,7 +182,8 @@ func FuzzOptions(f *testing.F) {
 			return
 		}
 		host, _, err := net.SplitHostPort(o.listen)
-		if ip := net.ParseIP(host); err != nil || host != "localhost" && (ip == nil || !ip.IsLoopback()) {
+		secret := o.tls.CertFile != "" && o.tls.KeyFile != "" && o.tls.ClientCAFile != "" && o.tls.ClientName != ""
+		if ip := net.ParseIP(host); err != nil || !secret && host != "localhost" && (ip == nil || !ip.IsLoopback()) {
 			t.Errorf("%q lets others bind pods: %q, %v", line, o.listen, err)
 		}
 		if !(o.kubeQPS > 0) || o.kubeBurst <= 0 || o.selfCheck < 0 || o.assumeLimit < 2*controller.BindDeadline {
@@ -190,8 +192,8 @@ func FuzzOptions(f *testing.F) {
 	})
 }
 
-// The verbs ask for no credentials, and whoever reaches bind can bind any pod to
-// any node. So they are served to this machine alone.
+// Whoever reaches bind can bind any pod to any node. So the verbs are served to
+// this machine alone, or to who shows a certificate.
 func TestVerbsAreServedOnLoopbackAlone(t *testing.T) {
 	for address, want := range map[string]bool{
 		"127.0.0.1:8010": true, "127.0.0.2:8010": true, "localhost:8010": true, "[::1]:8010": true,
@@ -203,6 +205,12 @@ func TestVerbsAreServedOnLoopbackAlone(t *testing.T) {
 		}
 		if err := o.validate(); (err == nil) != want {
 			t.Errorf("--listen=%s: %v, want it accepted: %t", address, err, want)
+		}
+		if err := o.parse([]string{"--listen=" + address, "--tls-cert-file=a", "--tls-private-key-file=b", "--tls-client-ca-file=c"}, io.Discard); err != nil {
+			t.Fatal(err)
+		}
+		if err := o.validate(); (err == nil) != strings.Contains(address, ":") {
+			t.Errorf("--listen=%s, by mutual TLS: %v", address, err)
 		}
 	}
 	if host, _, err := net.SplitHostPort(defaultOptions().listen); err != nil || !net.ParseIP(host).IsLoopback() {

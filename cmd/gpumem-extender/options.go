@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"io"
 	"net"
+	"os"
 	"strings"
 	"time"
 
@@ -17,12 +18,19 @@ import (
 	"github.com/gpumem/gpumem/pkg/controller"
 	"github.com/gpumem/gpumem/pkg/logging"
 	"github.com/gpumem/gpumem/pkg/placement"
+	"github.com/gpumem/gpumem/pkg/serve"
 )
 
 // options are the flags of the command.
 type options struct {
 	listen      string
 	probeListen string
+	tls         serve.MutualTLS
+
+	leaderElect    bool
+	leaseName      string
+	leaseNamespace string
+	identity       string
 
 	domain      string
 	policy      string
@@ -44,24 +52,36 @@ type options struct {
 
 func defaultOptions() options {
 	return options{
-		listen:      "127.0.0.1:8010",
-		probeListen: ":8011",
-		domain:      api.DefaultDomain,
-		policy:      "binpack",
-		assumeLimit: 30 * time.Second,
-		selfCheck:   time.Minute,
-		decisions:   1000,
-		kubeQPS:     500,
-		kubeBurst:   1000,
-		logLevel:    "info",
-		logFormat:   "json",
+		listen:         "127.0.0.1:8010",
+		probeListen:    ":8011",
+		tls:            serve.MutualTLS{ClientName: "gpumem-kube-scheduler"},
+		leaseName:      "gpumem-extender",
+		leaseNamespace: os.Getenv("POD_NAMESPACE"),
+		identity:       os.Getenv("POD_NAME"),
+		domain:         api.DefaultDomain,
+		policy:         "binpack",
+		assumeLimit:    30 * time.Second,
+		selfCheck:      time.Minute,
+		decisions:      1000,
+		kubeQPS:        500,
+		kubeBurst:      1000,
+		logLevel:       "info",
+		logFormat:      "json",
 	}
 }
 
 func (o *options) parse(args []string, stdout io.Writer) error {
 	f := pflag.NewFlagSet("gpumem-extender", pflag.ContinueOnError)
 	f.SetOutput(stdout)
-	f.StringVar(&o.listen, "listen", o.listen, "`address` on which kube-scheduler calls filter, prioritize, preempt and bind; loopback only, for it asks for no credentials")
+	f.StringVar(&o.listen, "listen", o.listen, "`address` on which kube-scheduler calls filter, prioritize, preempt and bind; loopback only, unless clients must show a certificate")
+	f.StringVar(&o.tls.CertFile, "tls-cert-file", o.tls.CertFile, "`file` with the certificate to serve with, PEM; read again for each connection")
+	f.StringVar(&o.tls.KeyFile, "tls-private-key-file", o.tls.KeyFile, "`file` with its key, PEM")
+	f.StringVar(&o.tls.ClientCAFile, "tls-client-ca-file", o.tls.ClientCAFile, "`file` with the authorities that sign kube-scheduler's certificate, PEM")
+	f.StringVar(&o.tls.ClientName, "tls-client-name", o.tls.ClientName, "common `name` that kube-scheduler's certificate must have")
+	f.BoolVar(&o.leaderElect, "leader-elect", o.leaderElect, "answer only while this replica leads: where several serve one kube-scheduler")
+	f.StringVar(&o.leaseName, "leader-elect-lease-name", o.leaseName, "`name` of the Lease by which replicas choose the leader")
+	f.StringVar(&o.leaseNamespace, "leader-elect-lease-namespace", o.leaseNamespace, "`namespace` of the Lease; default: the environment variable POD_NAMESPACE")
+	f.StringVar(&o.identity, "leader-elect-identity", o.identity, "`name` of this replica in the Lease; default: the environment variable POD_NAME")
 	f.StringVar(&o.probeListen, "probe-listen", o.probeListen, "`address` of /healthz, /readyz, /metrics and /version")
 	f.StringVar(&o.domain, "resource-domain", o.domain, "`domain` of the extended resources and annotations")
 	f.StringVar(&o.policy, "policy", o.policy, "`policy` by which GPUs are chosen for pods that name none: binpack or spread")
@@ -93,8 +113,14 @@ func (o *options) validate() error {
 	var errs []error
 	if host, _, err := net.SplitHostPort(o.listen); err != nil {
 		errs = append(errs, fmt.Errorf("--listen: %w", err))
-	} else if ip := net.ParseIP(host); host != "localhost" && (ip == nil || !ip.IsLoopback()) {
-		errs = append(errs, fmt.Errorf("--listen: %q is not a loopback address, and anyone who reaches it can bind pods", o.listen))
+	} else if ip := net.ParseIP(host); !o.withTLS() && host != "localhost" && (ip == nil || !ip.IsLoopback()) {
+		errs = append(errs, fmt.Errorf("--listen: %q is not a loopback address, and anyone who reaches it can bind pods; give the --tls-… files, or listen on 127.0.0.1", o.listen))
+	}
+	if o.withTLS() && (o.tls.CertFile == "" || o.tls.KeyFile == "" || o.tls.ClientCAFile == "" || o.tls.ClientName == "") {
+		errs = append(errs, errors.New("--tls-cert-file, --tls-private-key-file, --tls-client-ca-file and --tls-client-name: want all of them or no file"))
+	}
+	if o.leaderElect && (o.leaseName == "" || o.leaseNamespace == "" || o.identity == "") {
+		errs = append(errs, errors.New("--leader-elect: want --leader-elect-lease-name, --leader-elect-lease-namespace and --leader-elect-identity too"))
 	}
 	if _, _, err := net.SplitHostPort(o.probeListen); err != nil {
 		errs = append(errs, fmt.Errorf("--probe-listen: %w", err))
@@ -121,6 +147,11 @@ func (o *options) validate() error {
 		errs = append(errs, err)
 	}
 	return errors.Join(errs...)
+}
+
+// withTLS reports whether clients are to show a certificate.
+func (o *options) withTLS() bool {
+	return o.tls.CertFile != "" || o.tls.KeyFile != "" || o.tls.ClientCAFile != ""
 }
 
 // policies reads what the flags say of pods that name no policy.

@@ -1,0 +1,82 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"go.uber.org/zap/zaptest"
+	coordinationv1 "k8s.io/api/coordination/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/client-go/kubernetes/fake"
+	clienttesting "k8s.io/client-go/testing"
+)
+
+// One replica leads and the others name it; it goes and another leads, at once.
+func TestOneReplicaLeads(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		client := fake.NewClientset()
+		replica := func(name string) (*election, context.CancelFunc, chan error) {
+			e := &election{client: client, namespace: "gpumem-system", name: "gpumem-extender", identity: name, log: zaptest.NewLogger(t)}
+			ctx, cancel := context.WithCancel(t.Context())
+			done := make(chan error, 1)
+			go func() { done <- e.Run(ctx) }()
+			time.Sleep(2 * retryPeriod)
+			synctest.Wait()
+			return e, cancel, done
+		}
+		a, stopA, doneA := replica("a")
+		b, stopB, doneB := replica("b")
+		if a.Missing() != "" || b.Missing() != "replica a leads" {
+			t.Errorf("a: %q, b: %q", a.Missing(), b.Missing())
+		}
+		stopA()
+		if err := <-doneA; err != nil {
+			t.Errorf("a ends with %v", err)
+		}
+		time.Sleep(2 * retryPeriod) // and not leaseDuration: it was given back
+		synctest.Wait()
+		if a.Missing() == "" || b.Missing() != "" {
+			t.Errorf("a: %q, b: %q", a.Missing(), b.Missing())
+		}
+		stopB()
+		if err := <-doneB; err != nil {
+			t.Errorf("b ends with %v", err)
+		}
+	})
+}
+
+// A replica that cannot renew its Lease ends: another may lead already.
+func TestAReplicaThatLosesItsLeaseEnds(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		client := fake.NewClientset()
+		e := &election{client: client, namespace: "gpumem-system", name: "gpumem-extender", identity: "a", log: zaptest.NewLogger(t)}
+		if got := e.Missing(); got != "no replica leads yet" {
+			t.Errorf("before the election: %q", got)
+		}
+		done := make(chan error, 1)
+		go func() { done <- e.Run(t.Context()) }()
+		time.Sleep(retryPeriod)
+		synctest.Wait()
+		if e.Missing() != "" {
+			t.Fatalf("does not lead: %s", e.Missing())
+		}
+		client.PrependReactor("update", "leases", func(clienttesting.Action) (bool, runtime.Object, error) {
+			return true, nil, apierrors.NewInternalError(errors.New("the API server is away"))
+		})
+		if err := <-done; !errors.Is(err, errLostLease) {
+			t.Errorf("ends with %v", err)
+		}
+		if e.Missing() == "" {
+			t.Error("says that it leads")
+		}
+		lease, err := client.CoordinationV1().Leases("gpumem-system").Get(t.Context(), "gpumem-extender", metav1.GetOptions{})
+		if err != nil || *lease.Spec.HolderIdentity != "a" {
+			t.Errorf("lease %+v, %v", (*coordinationv1.Lease)(lease), err)
+		}
+	})
+}
