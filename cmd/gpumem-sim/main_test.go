@@ -76,11 +76,12 @@ func TestReplayWritesWhatItIsAskedFor(t *testing.T) {
 	}
 	nodes := file("nodes.csv", "name,gpus,gpu-mem,gpu-model,cpu\na,2,16,T4,16000\nb,4,80,<A100>,64000\n")
 	pods := file("pods.csv", "name,gpu-mem,gpu-count,cpu\nx,10,,4000\ny,40,2,8000\nz,3,,1000\n")
+	plot := file("plot.svg", "")
 	html, curves, records := file("report.html", ""), file("curves.csv", ""), file("records.json", "")
 	var stdout, stderr strings.Builder
 	err := run(context.Background(), []string{
 		"replay", "--nodes", nodes, "--pods", pods, "--add-nodes", "b=1", "--remove-nodes", "a", "--policies", "binpack,fgd", "--seeds", "1-2",
-		"--html", html, "--csv", curves, "--json", records,
+		"--allocation-svg", plot, "--html", html, "--csv", curves, "--json", records,
 	}, &stdout, &stderr)
 	if err != nil {
 		t.Fatal(err)
@@ -100,6 +101,9 @@ func TestReplayWritesWhatItIsAskedFor(t *testing.T) {
 	page := read(html)
 	if strings.Count(page, "<polyline") != 4 || strings.Count(page, "<h2>") != 4 || strings.Contains(page, "src=") || strings.Contains(page, "ZgotmplZ") {
 		t.Errorf("the page has not two plots of two policies each, or is not whole in itself:\n%.600s", page)
+	}
+	if svg := read(plot); !strings.HasPrefix(svg, "<svg xmlns=") || strings.Count(svg, "<polyline") != 2 {
+		t.Errorf("the plot is no SVG with two lines:\n%.300s", svg)
 	}
 	if got := strings.Count(read(curves), "\n"); got < 4*100 {
 		t.Errorf("%d lines of curves, want one for each run and per cent", got)

@@ -28,6 +28,7 @@ type replayOptions struct {
 	seeds               string
 	workers             int
 	html, json, csv     string
+	allocated, fragment string
 }
 
 const replayExample = `  # The pods of a cluster, placed anew by three policies, with four more nodes
@@ -61,6 +62,8 @@ func replayCommand() *cobra.Command {
 	f.StringVar(&o.html, "html", o.html, "write a report with plots to this `file`")
 	f.StringVar(&o.json, "json", o.json, "write all that was recorded to this `file`; - is standard output")
 	f.StringVar(&o.csv, "csv", o.csv, "write the curves to this `file`; - is standard output")
+	f.StringVar(&o.allocated, "allocation-svg", o.allocated, "write the plot of allocation alone to this `file`")
+	f.StringVar(&o.fragment, "fragmentation-svg", o.fragment, "write the plot of fragmentation alone to this `file`")
 	return cmd
 }
 
@@ -86,6 +89,12 @@ func (o *replayOptions) run(cmd *cobra.Command) error {
 	return errors.Join(
 		write(cmd.OutOrStdout(), o.json, func(w io.Writer) error { return json.NewEncoder(w).Encode(records) }),
 		write(cmd.OutOrStdout(), o.csv, func(w io.Writer) error { return writeCurves(w, records) }),
+		write(cmd.OutOrStdout(), o.allocated, func(w io.Writer) error {
+			return writePlot(w, trace, records, func(r report) plot { return r.Allocated })
+		}),
+		write(cmd.OutOrStdout(), o.fragment, func(w io.Writer) error {
+			return writePlot(w, trace, records, func(r report) plot { return r.Fragmented })
+		}),
 		write(cmd.OutOrStdout(), o.html, func(w io.Writer) error { return writeReport(w, trace, records) }),
 	)
 }

@@ -35,6 +35,7 @@ type plot struct {
 
 type line struct {
 	Policy, Colour, Points string
+	KeyY                   int // where its name stands
 }
 
 type gridLine struct {
@@ -74,6 +75,15 @@ func colours() []string {
 }
 
 func writeReport(w io.Writer, t replay.Trace, records []replay.Record) error {
+	return render(w, "report", t, records, func(r report) any { return r })
+}
+
+// writePlot writes one of the report's plots as an SVG.
+func writePlot(w io.Writer, t replay.Trace, records []replay.Record, of func(report) plot) error {
+	return render(w, "plot", t, records, func(r report) any { return of(r) })
+}
+
+func render(w io.Writer, name string, t replay.Trace, records []replay.Record, of func(report) any) error {
 	page, err := template.New("report").Parse(reportPage)
 	if err != nil {
 		return err
@@ -92,7 +102,7 @@ func writeReport(w io.Writer, t replay.Trace, records []replay.Record) error {
 	for i, g := range groups {
 		r.Policies = append(r.Policies, newPolicyReport(g, colours()[i%len(colours())], most))
 	}
-	return page.Execute(w, r)
+	return page.ExecuteTemplate(w, name, of(r))
 }
 
 // newPlot draws the mean over seeds of a measure, from a per cent of arrived
@@ -118,7 +128,7 @@ func newPlot(groups [][]replay.Record, of func(replay.Record) []float64, from in
 		for at := from; at < len(curve); at++ {
 			fmt.Fprintf(&points, "%.1f,%.1f ", x(at), y(curve[at]))
 		}
-		p.Lines = append(p.Lines, line{Policy: groups[i][0].Policy, Colour: colours()[i%len(colours())], Points: points.String()})
+		p.Lines = append(p.Lines, line{Policy: groups[i][0].Policy, Colour: colours()[i%len(colours())], Points: points.String(), KeyY: 180 + 14*i})
 	}
 	for i := range 6 {
 		v := p.Low + (p.High-p.Low)*float64(i)/5
