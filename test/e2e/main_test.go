@@ -27,6 +27,13 @@ var suite struct {
 	why     string
 }
 
+// installed are the values of the chart with which the cluster of the suite
+// starts.
+var installed = []string{
+	"devicePlugin.extraArgs={--probe-interval=1s}", // a GPU that has failed is back after three good probes
+	"cores=true",
+}
+
 func TestMain(m *testing.M) {
 	flag.Parse()
 	code, err := run(m)
@@ -92,7 +99,6 @@ func start(ctx context.Context, log io.Writer) error {
 	if err := suite.stack.LoadImages(ctx, suite.cluster); err != nil {
 		return err
 	}
-	// A GPU that has failed is back after three good probes.
-	suite.notes, err = suite.stack.Install(ctx, suite.cluster, "devicePlugin.extraArgs={--probe-interval=1s}", "cores=true")
+	suite.notes, err = suite.stack.Install(ctx, suite.cluster, installed...)
 	return err
 }

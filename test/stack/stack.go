@@ -173,7 +173,7 @@ func (s *Stack) InstallAs(ctx context.Context, c *cluster.Cluster, release, name
 		return "", err
 	}
 	// Helm is content when a DaemonSet lacks as many pods as an update may take.
-	_, err = s.Kubectl(ctx, c, "wait", "pods", "--namespace", namespace, "--all", "--for=condition=Ready", "--timeout=2m")
+	_, err = s.Kubectl(ctx, c, "rollout", "status", "daemonset", "--namespace", namespace, "--selector", "app.kubernetes.io/instance="+release, "--timeout=2m")
 	return notes, err
 }
 
