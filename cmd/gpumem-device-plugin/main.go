@@ -171,9 +171,12 @@ func newParts(log *zap.Logger, opts options, names api.Names, client kubernetes.
 	}
 	registry := metrics.NewRegistry()
 	p.metrics = metrics.Handler(registry)
-	p.plugin = deviceplugin.New(cfg, p.prober, p.pods, kubelet, events, metrics.NewDevicePlugin(registry), log.Named("plugin"))
+	measured := metrics.NewDevicePlugin(registry)
+	metrics.RegisterGPUs(registry, p.prober)
+	p.plugin = deviceplugin.New(cfg, p.prober, p.pods, kubelet, events, measured, log.Named("plugin"))
 	dir := filepath.Join(opts.kubeletDir, "device-plugins")
 	p.runner = deviceplugin.NewRunner(dir, string(names.GPUMem()), p.plugin, log.Named("runner"))
+	p.runner.Answered = measured.Answered
 	if opts.cores {
 		p.cores = deviceplugin.NewRunner(dir, string(names.GPUCore()), p.plugin.Cores(), log.Named("runner"))
 	}

@@ -28,6 +28,7 @@ import (
 	"github.com/gpumem/gpumem/pkg/extender"
 	"github.com/gpumem/gpumem/pkg/logging"
 	"github.com/gpumem/gpumem/pkg/metrics"
+	"github.com/gpumem/gpumem/pkg/placement"
 	"github.com/gpumem/gpumem/pkg/serve"
 )
 
@@ -92,16 +93,22 @@ func start(ctx context.Context, log *zap.Logger, opts options) error {
 	}
 	cluster := controller.NewClient(watch, client)
 	registry := metrics.NewRegistry()
+	measured := metrics.NewExtender(registry)
+	metrics.RegisterFleet(registry, metrics.Fleet{Nodes: books.Nodes, Assumed: books.AssumedBefore, Waiting: func() int { return len(watch.Waiting()) }})
 	comparer := &controller.Comparer{
 		Log: log.Named("comparer"), Names: names, Cache: books,
-		Source: cluster, Drift: metrics.NewExtender(registry),
+		Source: cluster, Drift: measured,
 	}
 	decided := decisions.NewLog(opts.decisions)
 	ext := &extender.Extender{
 		Log: log.Named("extender"), Names: names, Cache: books, Cluster: cluster, Neighbours: watch,
 		Policy: policies.GPU, NodePolicy: policies.Node, Now: time.Now, Missing: watch.Missing,
-		Decided: decided.Add,
-		Reads:   map[string]http.Handler{decisions.Path: decided},
+		Answered: measured.Answered,
+		Decided: func(pod placement.PodRef, d decisions.Decision) {
+			decided.Add(pod, d)
+			measured.Decided(d)
+		},
+		Reads: map[string]http.Handler{decisions.Path: decided},
 	}
 	checks := []serve.Check{{Name: "cache", Missing: watch.Missing}}
 	var leader *election

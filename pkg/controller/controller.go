@@ -54,7 +54,7 @@ func New(log *zap.Logger, client kubernetes.Interface, names api.Names, c *cache
 	nodeInformer := ctl.others.Core().V1().Nodes()
 	ctl.podLister, ctl.nodeLister = podInformer.Lister(), nodeInformer.Lister()
 	ctl.podIndex = podInformer.Informer().GetIndexer()
-	if err := podInformer.Informer().AddIndexers(toolscache.Indexers{byNode: nodeOf}); err != nil {
+	if err := podInformer.Informer().AddIndexers(toolscache.Indexers{byNode: nodeOf(names)}); err != nil {
 		return nil, fmt.Errorf("watch pods: %w", err)
 	}
 	budgetInformer := ctl.others.Policy().V1().PodDisruptionBudgets()
@@ -112,11 +112,15 @@ func (c *Controller) Stored() (pods []*v1.Pod, nodes []*v1.Node, complete bool) 
 	return pods, nodes, c.Missing() == "" && podsErr == nil && nodesErr == nil
 }
 
-func nodeOf(obj any) ([]string, error) {
-	if pod, ok := obj.(*v1.Pod); ok && pod.Spec.NodeName != "" {
-		return []string{pod.Spec.NodeName}, nil
+// nodeOf returns the index of pods by node: those that ask for GPU memory and
+// have none are under the empty name.
+func nodeOf(names api.Names) toolscache.IndexFunc {
+	return func(obj any) ([]string, error) {
+		if pod, ok := obj.(*v1.Pod); ok && (pod.Spec.NodeName != "" || names.Holds(pod)) {
+			return []string{pod.Spec.NodeName}, nil
+		}
+		return nil, nil
 	}
-	return nil, nil
 }
 
 // PodsOn returns the pods that are bound to a node and not terminal, trimmed.
@@ -133,6 +137,9 @@ func (c *Controller) PodsOn(node string) []*v1.Pod {
 	}
 	return pods
 }
+
+// Waiting returns the pods that ask for GPU memory and are on no node, trimmed.
+func (c *Controller) Waiting() []*v1.Pod { return c.PodsOn("") }
 
 // Budgets returns the PodDisruptionBudgets of a namespace, trimmed.
 func (c *Controller) Budgets(namespace string) []*policyv1.PodDisruptionBudget {

@@ -38,6 +38,10 @@ type Runner struct {
 	plugin   pluginapi.DevicePluginServer
 	log      *zap.Logger
 
+	// Answered is told how long each call of the kubelet took, and how it ended.
+	// It is nil where nobody wants to know, and not to be set once Run runs.
+	Answered func(rpc string, took time.Duration, err error)
+
 	mu      sync.Mutex
 	missing string // why the plugin is not registered
 }
@@ -122,7 +126,7 @@ func (r *Runner) life(ctx context.Context) error {
 
 	life, end := context.WithCancel(ctx)
 	defer end()
-	server := grpc.NewServer(grpc.MaxRecvMsgSize(maxRequest), grpc.StreamInterceptor(endWith(life)))
+	server := grpc.NewServer(grpc.MaxRecvMsgSize(maxRequest), grpc.StreamInterceptor(endWith(life)), grpc.UnaryInterceptor(r.timed))
 	pluginapi.RegisterDevicePluginServer(server, r.plugin)
 	served := make(chan error, 1)
 	go func() { served <- server.Serve(listener) }()
@@ -230,3 +234,13 @@ type boundedStream struct {
 }
 
 func (s *boundedStream) Context() context.Context { return s.ctx }
+
+// timed calls a handler and tells how that went.
+func (r *Runner) timed(ctx context.Context, req any, info *grpc.UnaryServerInfo, handle grpc.UnaryHandler) (any, error) {
+	began := time.Now()
+	out, err := handle(ctx, req)
+	if r.Answered != nil {
+		r.Answered(info.FullMethod[strings.LastIndexByte(info.FullMethod, '/')+1:], time.Since(began), err)
+	}
+	return out, err
+}

@@ -1,9 +1,19 @@
 package metrics
 
-import "github.com/prometheus/client_golang/prometheus"
+import (
+	"strconv"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/gpumem/gpumem/pkg/gpu"
+	"github.com/gpumem/gpumem/pkg/nvml"
+)
 
 // DevicePlugin is what gpumem-device-plugin measures.
 type DevicePlugin struct {
+	took        *prometheus.HistogramVec
+	failed      *prometheus.CounterVec
 	drift       prometheus.Gauge
 	corrections *prometheus.CounterVec
 }
@@ -13,6 +23,15 @@ type DevicePlugin struct {
 func NewDevicePlugin(to prometheus.Registerer) *DevicePlugin {
 	const subsystem = "device_plugin"
 	m := &DevicePlugin{
+		took: prometheus.NewHistogramVec(prometheus.HistogramOpts{
+			Namespace: namespace, Subsystem: subsystem, Name: "request_duration_seconds",
+			Help:    "Time to answer the kubelet, by call.",
+			Buckets: prometheus.ExponentialBuckets(0.001, 2.5, 10), // 1 ms to 4 s
+		}, []string{"rpc"}),
+		failed: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Namespace: namespace, Subsystem: subsystem, Name: "request_errors_total",
+			Help: "Calls of the kubelet that were answered with an error, which ends the pod at Allocate, by call.",
+		}, []string{"rpc"}),
 		drift: prometheus.NewGauge(prometheus.GaugeOpts{
 			Namespace: namespace, Subsystem: subsystem, Name: "assignment_drift_pods",
 			Help: "Pods of the node whose assignment annotation was not what the kubelet has given them at the last look.",
@@ -22,7 +41,11 @@ func NewDevicePlugin(to prometheus.Registerer) *DevicePlugin {
 			Help: "Assignment annotations written, by reason: placed (there was none), held (the kubelet has given other GPUs), planned (the kubelet has given the pod's GPUs to another).",
 		}, []string{"reason"}),
 	}
-	to.MustRegister(m.drift, m.corrections)
+	to.MustRegister(m.took, m.failed, m.drift, m.corrections)
+	for _, rpc := range []string{"GetPreferredAllocation", "Allocate", "PreStartContainer"} {
+		m.took.WithLabelValues(rpc)
+		m.failed.WithLabelValues(rpc)
+	}
 	for _, reason := range []string{"placed", "held", "planned"} {
 		m.corrections.WithLabelValues(reason)
 	}
@@ -34,3 +57,75 @@ func (m *DevicePlugin) Drifted(pods int) { m.drift.Set(float64(pods)) }
 
 // Corrected implements deviceplugin.Metrics.
 func (m *DevicePlugin) Corrected(reason string) { m.corrections.WithLabelValues(reason).Inc() }
+
+// Answered counts one call of the kubelet.
+func (m *DevicePlugin) Answered(rpc string, took time.Duration, err error) {
+	m.took.WithLabelValues(rpc).Observe(took.Seconds())
+	if err != nil {
+		m.failed.WithLabelValues(rpc).Inc()
+	}
+}
+
+// GPUs are those of a node, as they are known now.
+type GPUs interface {
+	Inventory() (inv gpu.Inventory, reason string, changed <-chan struct{})
+	Usage() map[gpu.UUID]nvml.Usage
+}
+
+// gpuCollector tells what is known of the GPUs at the moment that it is asked.
+type gpuCollector struct {
+	gpus GPUs
+	all  []*prometheus.Desc
+
+	memory, used, busy, healthy, enforcement *prometheus.Desc
+}
+
+// RegisterGPUs registers what is known of a node's GPUs. It panics when that is
+// registered already.
+func RegisterGPUs(to prometheus.Registerer, gpus GPUs) {
+	c := &gpuCollector{gpus: gpus}
+	of := func(name, help string, labels ...string) *prometheus.Desc {
+		c.all = append(c.all, prometheus.NewDesc(prometheus.BuildFQName(namespace, "device_plugin", name), help, labels, nil))
+		return c.all[len(c.all)-1]
+	}
+	device := []string{"gpu", "uuid", "model"}
+	c.memory = of("gpu_memory_bytes", "All memory of a GPU, what the driver keeps and what is held back included.", device...)
+	c.used = of("gpu_memory_used_bytes", "Memory of a GPU that programs use, by NVML, at the last probe.", device...)
+	c.busy = of("gpu_utilization_ratio", "Share of the time in which a kernel ran on a GPU, by NVML, at the last probe.", device...)
+	c.healthy = of("gpu_healthy", "Whether a GPU is healthy: 1 or 0.", device...)
+	c.enforcement = of("enforcement", "Who holds containers of this node to their grant: 1 for the level that is so.", "level")
+	to.MustRegister(c)
+}
+
+// Describe implements prometheus.Collector.
+func (c *gpuCollector) Describe(out chan<- *prometheus.Desc) {
+	for _, d := range c.all {
+		out <- d
+	}
+}
+
+// Collect implements prometheus.Collector.
+func (c *gpuCollector) Collect(out chan<- prometheus.Metric) {
+	const mib = 1 << 20
+	gauge := func(d *prometheus.Desc, value float64, labels ...string) {
+		out <- prometheus.MustNewConstMetric(d, prometheus.GaugeValue, value, labels...)
+	}
+	inv, _, _ := c.gpus.Inventory()
+	usage := c.gpus.Usage()
+	for _, d := range inv.Devices {
+		labels := []string{strconv.Itoa(d.Index), string(d.UUID), d.Model}
+		gauge(c.memory, float64(d.MemoryMiB)*mib, labels...)
+		gauge(c.healthy, oneIf(d.Healthy), labels...)
+		u, ok := usage[d.UUID]
+		if !ok {
+			continue
+		}
+		gauge(c.used, float64(u.UsedBytes), labels...)
+		if u.Busy >= 0 {
+			gauge(c.busy, u.Busy, labels...)
+		}
+	}
+	for _, level := range []gpu.Enforcement{gpu.EnforcementAdvisory, gpu.EnforcementMPS, gpu.EnforcementKernel} {
+		gauge(c.enforcement, oneIf(level == inv.Enforcement), string(level))
+	}
+}

@@ -11,4 +11,8 @@
 // thing, its unit; counters end in "_total". The labels of a metric have a fixed
 // set of values, each of which is there from the start with zero: a series that
 // appears with its first event hides that event from rate().
+//
+// What is known of a node, a GPU or the fleet is read when Prometheus asks, so
+// that nothing that is gone leaves a series behind. Every replica of the extender
+// tells the same of the fleet: take max() of them, and not sum().
 package metrics

@@ -1,15 +1,22 @@
 package metrics
 
 import (
+	"errors"
 	"net/http/httptest"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/testutil"
 
+	"github.com/gpumem/gpumem/pkg/cache"
 	"github.com/gpumem/gpumem/pkg/controller"
+	"github.com/gpumem/gpumem/pkg/decisions"
 	"github.com/gpumem/gpumem/pkg/deviceplugin"
+	"github.com/gpumem/gpumem/pkg/gpu"
+	"github.com/gpumem/gpumem/pkg/nvml"
+	"github.com/gpumem/gpumem/pkg/placement"
 )
 
 var (
@@ -31,11 +38,22 @@ func newRegistry(t *testing.T) *prometheus.Registry {
 	return registry
 }
 
-func want(t *testing.T, registry *prometheus.Registry, text string) {
+// want compares the metrics of these names, all of them when none is named.
+func want(t *testing.T, registry *prometheus.Registry, names []string, text string) {
 	t.Helper()
-	if err := testutil.GatherAndCompare(registry, strings.NewReader(text)); err != nil {
+	if err := testutil.GatherAndCompare(registry, strings.NewReader(text), names...); err != nil {
 		t.Error(err)
 	}
+}
+
+// series counts those of a metric.
+func series(t *testing.T, registry *prometheus.Registry, name string) int {
+	t.Helper()
+	n, err := testutil.GatherAndCount(registry, name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return n
 }
 
 func TestExtender(t *testing.T) {
@@ -43,7 +61,12 @@ func TestExtender(t *testing.T) {
 	m := NewExtender(registry)
 	m.Compared(map[string]int{"pod": 3, "node": 1}, map[string]int{"pod": 2})
 	m.Compared(map[string]int{"pod": 1}, map[string]int{"pod": 1})
-	want(t, registry, `
+	m.Answered("filter", 3*time.Millisecond)
+	m.Decided(decisions.Decision{Verb: "filter", Result: "unfit", Reason: "Fragmented"})
+	if got := series(t, registry, "gpumem_extender_decisions_total"); got != 4+2*(4+9) {
+		t.Errorf("%d series of decisions: each that there can be is to be there from the start, and no other", got)
+	}
+	want(t, registry, []string{"gpumem_extender_cache_checks_total", "gpumem_extender_cache_drift_objects", "gpumem_extender_cache_healed_objects_total"}, `
 # HELP gpumem_extender_cache_checks_total Comparisons of the cache with the API server.
 # TYPE gpumem_extender_cache_checks_total counter
 gpumem_extender_cache_checks_total 2
@@ -65,7 +88,9 @@ func TestDevicePlugin(t *testing.T) {
 	m.Corrected(deviceplugin.ReasonHeld)
 	m.Corrected(deviceplugin.ReasonPlanned)
 	m.Corrected(deviceplugin.ReasonHeld)
-	want(t, registry, `
+	m.Answered("Allocate", time.Millisecond, errors.New("refused"))
+	m.Answered("Allocate", time.Millisecond, nil)
+	want(t, registry, []string{"gpumem_device_plugin_assignment_corrections_total", "gpumem_device_plugin_assignment_drift_pods", "gpumem_device_plugin_request_errors_total"}, `
 # HELP gpumem_device_plugin_assignment_corrections_total Assignment annotations written, by reason: placed (there was none), held (the kubelet has given other GPUs), planned (the kubelet has given the pod's GPUs to another).
 # TYPE gpumem_device_plugin_assignment_corrections_total counter
 gpumem_device_plugin_assignment_corrections_total{reason="held"} 2
@@ -74,6 +99,11 @@ gpumem_device_plugin_assignment_corrections_total{reason="planned"} 1
 # HELP gpumem_device_plugin_assignment_drift_pods Pods of the node whose assignment annotation was not what the kubelet has given them at the last look.
 # TYPE gpumem_device_plugin_assignment_drift_pods gauge
 gpumem_device_plugin_assignment_drift_pods 2
+# HELP gpumem_device_plugin_request_errors_total Calls of the kubelet that were answered with an error, which ends the pod at Allocate, by call.
+# TYPE gpumem_device_plugin_request_errors_total counter
+gpumem_device_plugin_request_errors_total{rpc="Allocate"} 1
+gpumem_device_plugin_request_errors_total{rpc="GetPreferredAllocation"} 0
+gpumem_device_plugin_request_errors_total{rpc="PreStartContainer"} 0
 `)
 }
 
@@ -86,5 +116,119 @@ func TestHandler(t *testing.T) {
 		if !strings.Contains(answer.Body.String(), line) {
 			t.Errorf("no %q in:\n%s", line, answer.Body)
 		}
+	}
+}
+
+// TestFleet has a node with an empty GPU, one in part use and one that has
+// failed, and a node without free CPU.
+func TestFleet(t *testing.T) {
+	registry := newRegistry(t)
+	books := cache.New()
+	RegisterFleet(registry, Fleet{Nodes: books.Nodes, Assumed: books.AssumedBefore, Waiting: func() int { return 7 }})
+	inv := func(cpu int64, devices ...gpu.Device) gpu.Inventory {
+		return gpu.Inventory{UnitMiB: 1024, Devices: devices, CPU: cpu}
+	}
+	books.SetNode("a", inv(0,
+		gpu.Device{UUID: "GPU-1", Index: 0, Model: "T4", Capacity: 10, Healthy: true},
+		gpu.Device{UUID: "GPU-2", Index: 1, Model: "T4", Capacity: 10, Healthy: true},
+		gpu.Device{UUID: "GPU-3", Index: 2, Model: "T4", Capacity: 4},
+	))
+	books.SetNode("b", inv(1000, gpu.Device{UUID: "GPU-4", Capacity: 2, Healthy: true}))
+	books.SetNode("plain", inv(0))
+	books.AddPod("a", placement.Holding{
+		Pod:        placement.PodRef{UID: "u"},
+		Request:    placement.Request{Containers: []placement.Container{{Kind: placement.App, Units: 4}}},
+		Assignment: placement.Assignment{Shares: []placement.Share{{Device: "GPU-2", Units: 4}}},
+	})
+	books.AddPod("b", placement.Holding{Pod: placement.PodRef{UID: "cpu"}, Request: placement.Request{CPU: 1000}})
+
+	const text = `
+# HELP gpumem_extender_fragmentation_ratio Share of the free memory that is on GPUs which pods use in part: 0 when all that is free are whole GPUs.
+# TYPE gpumem_extender_fragmentation_ratio gauge
+gpumem_extender_fragmentation_ratio 0.375
+# HELP gpumem_extender_free_bytes Memory that nobody holds, of GPUs that take new pods.
+# TYPE gpumem_extender_free_bytes gauge
+gpumem_extender_free_bytes 1.7179869184e+10
+# HELP gpumem_extender_gpu_allocated_bytes Memory of a GPU that pods hold.
+# TYPE gpumem_extender_gpu_allocated_bytes gauge
+gpumem_extender_gpu_allocated_bytes{gpu="0",model="",node="b",uuid="GPU-4"} 0
+gpumem_extender_gpu_allocated_bytes{gpu="0",model="T4",node="a",uuid="GPU-1"} 0
+gpumem_extender_gpu_allocated_bytes{gpu="1",model="T4",node="a",uuid="GPU-2"} 4.294967296e+09
+gpumem_extender_gpu_allocated_bytes{gpu="2",model="T4",node="a",uuid="GPU-3"} 0
+# HELP gpumem_extender_largest_free_bytes The most that a pod could get of one GPU now.
+# TYPE gpumem_extender_largest_free_bytes gauge
+gpumem_extender_largest_free_bytes 1.073741824e+10
+# HELP gpumem_extender_nodes Nodes that offer GPU memory.
+# TYPE gpumem_extender_nodes gauge
+gpumem_extender_nodes 2
+# HELP gpumem_extender_stranded_bytes Memory that nobody holds and nobody can get: of GPUs that take no new pods, and of nodes without free CPU.
+# TYPE gpumem_extender_stranded_bytes gauge
+gpumem_extender_stranded_bytes 6.442450944e+09
+# HELP gpumem_extender_waiting_pods Pods that ask for GPU memory and are on no node.
+# TYPE gpumem_extender_waiting_pods gauge
+gpumem_extender_waiting_pods 7
+`
+	names := []string{
+		"gpumem_extender_fragmentation_ratio", "gpumem_extender_free_bytes", "gpumem_extender_gpu_allocated_bytes", "gpumem_extender_largest_free_bytes",
+		"gpumem_extender_nodes", "gpumem_extender_stranded_bytes", "gpumem_extender_waiting_pods",
+	}
+	want(t, registry, names, text)
+
+	// A node that is gone leaves no series behind.
+	books.RemoveNode("a")
+	if got := series(t, registry, "gpumem_extender_gpu_capacity_bytes"); got != 1 {
+		t.Errorf("%d GPUs, want 1", got)
+	}
+	_, err := books.AssumePod(placement.PodRef{UID: "late"}, "b", placement.Request{Containers: []placement.Container{{Kind: placement.App, Units: 1}}}, placement.Binpack, time.Now().Add(-time.Minute))
+	if err != nil {
+		t.Fatal(err)
+	}
+	want(t, registry, []string{"gpumem_extender_assumed_pods"}, `
+# HELP gpumem_extender_assumed_pods Pods whose binding is on its way, or has not been heard of yet.
+# TYPE gpumem_extender_assumed_pods gauge
+gpumem_extender_assumed_pods 1
+`)
+}
+
+// gpus are those of a node that a test says.
+type gpus struct {
+	inv   gpu.Inventory
+	usage map[gpu.UUID]nvml.Usage
+}
+
+func (g *gpus) Inventory() (gpu.Inventory, string, <-chan struct{}) { return g.inv, "", nil }
+func (g *gpus) Usage() map[gpu.UUID]nvml.Usage                      { return g.usage }
+
+func TestGPUs(t *testing.T) {
+	registry := newRegistry(t)
+	g := &gpus{inv: gpu.Inventory{Enforcement: gpu.EnforcementMPS, Devices: []gpu.Device{
+		{UUID: "GPU-1", Index: 0, Model: "T4", MemoryMiB: 16, Healthy: true},
+		{UUID: "GPU-2", Index: 1, Model: "T4", MemoryMiB: 16},
+	}}, usage: map[gpu.UUID]nvml.Usage{"GPU-1": {UsedBytes: 5, Busy: 0.25}}}
+	RegisterGPUs(registry, g)
+	want(t, registry, nil, `
+# HELP gpumem_device_plugin_enforcement Who holds containers of this node to their grant: 1 for the level that is so.
+# TYPE gpumem_device_plugin_enforcement gauge
+gpumem_device_plugin_enforcement{level="advisory"} 0
+gpumem_device_plugin_enforcement{level="kernel"} 0
+gpumem_device_plugin_enforcement{level="mps"} 1
+# HELP gpumem_device_plugin_gpu_healthy Whether a GPU is healthy: 1 or 0.
+# TYPE gpumem_device_plugin_gpu_healthy gauge
+gpumem_device_plugin_gpu_healthy{gpu="0",model="T4",uuid="GPU-1"} 1
+gpumem_device_plugin_gpu_healthy{gpu="1",model="T4",uuid="GPU-2"} 0
+# HELP gpumem_device_plugin_gpu_memory_bytes All memory of a GPU, what the driver keeps and what is held back included.
+# TYPE gpumem_device_plugin_gpu_memory_bytes gauge
+gpumem_device_plugin_gpu_memory_bytes{gpu="0",model="T4",uuid="GPU-1"} 1.6777216e+07
+gpumem_device_plugin_gpu_memory_bytes{gpu="1",model="T4",uuid="GPU-2"} 1.6777216e+07
+# HELP gpumem_device_plugin_gpu_memory_used_bytes Memory of a GPU that programs use, by NVML, at the last probe.
+# TYPE gpumem_device_plugin_gpu_memory_used_bytes gauge
+gpumem_device_plugin_gpu_memory_used_bytes{gpu="0",model="T4",uuid="GPU-1"} 5
+# HELP gpumem_device_plugin_gpu_utilization_ratio Share of the time in which a kernel ran on a GPU, by NVML, at the last probe.
+# TYPE gpumem_device_plugin_gpu_utilization_ratio gauge
+gpumem_device_plugin_gpu_utilization_ratio{gpu="0",model="T4",uuid="GPU-1"} 0.25
+`)
+	g.inv.Devices = nil
+	if got := series(t, registry, "gpumem_device_plugin_gpu_healthy"); got != 0 {
+		t.Errorf("%d GPUs, want none", got)
 	}
 }

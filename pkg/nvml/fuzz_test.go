@@ -94,6 +94,7 @@ func (l *liar) device(uuid string) nvml.Device {
 			return nvml.IntNvLinkDeviceType(links >> (link % 3) & 3), rets[9]
 		},
 		GetNvLinkRemotePciInfoFunc: func(link int) (nvml.PciInfo, nvml.Return) { return someBus(links >> (link % 5) & 3), rets[10] },
+		GetUtilizationRatesFunc:    func() (nvml.Utilization, nvml.Return) { return nvml.Utilization{Gpu: uint32(set)}, rets[4] },
 		RegisterEventsFunc:         func(uint64, nvml.EventSet) nvml.Return { return rets[7] },
 	}
 }

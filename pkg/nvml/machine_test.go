@@ -127,8 +127,9 @@ func (m *machine) device(c *card) nvml.Device {
 	d.GetMemoryInfo_v2Func = func() (nvml.Memory_v2, nvml.Return) {
 		m.mu.Lock()
 		defer m.mu.Unlock()
-		return nvml.Memory_v2{Total: c.totalMiB << 20, Reserved: c.reserved << 20}, nvml.SUCCESS
+		return nvml.Memory_v2{Total: c.totalMiB << 20, Reserved: c.reserved << 20, Used: 3 << 20}, nvml.SUCCESS
 	}
+	d.GetUtilizationRatesFunc = func() (nvml.Utilization, nvml.Return) { return nvml.Utilization{Gpu: 25}, nvml.SUCCESS }
 	d.GetNameFunc = func() (string, nvml.Return) { return "Tesla T4", nvml.SUCCESS }
 	d.GetCudaComputeCapabilityFunc = func() (int, int, nvml.Return) { return 7, 5, nvml.SUCCESS }
 	d.GetPciInfoFunc = func() (nvml.PciInfo, nvml.Return) {

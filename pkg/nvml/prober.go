@@ -43,6 +43,7 @@ type Prober struct {
 
 	mu        sync.Mutex // guards the rest of this block
 	inventory gpu.Inventory
+	usage     map[gpu.UUID]Usage
 	reason    string
 	changed   chan struct{} // closed and replaced when inventory or reason change
 
@@ -85,6 +86,20 @@ func (p *Prober) Inventory() (inv gpu.Inventory, reason string, changed <-chan s
 	inv = p.inventory
 	inv.Devices = slices.Clone(inv.Devices)
 	return inv, p.reason, p.changed
+}
+
+// Usage is how much a GPU was in use at the last probe.
+type Usage struct {
+	UsedBytes uint64  // of its memory
+	Busy      float64 // share of the time in which a kernel ran; -1 when not known
+}
+
+// Usage returns how much each GPU was in use at the last probe. Those that did
+// not answer are left out.
+func (p *Prober) Usage() map[gpu.UUID]Usage {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.usage
 }
 
 // Probed is closed once the first probe has ended, well or not.
@@ -183,6 +198,7 @@ func (p *Prober) probe(ctx context.Context) (reason string) {
 	}
 	readings := p.readAll(ctx, s, count.n)
 	p.merge(readings)
+	p.measure(readings)
 	p.watch(s, readings)
 	if len(p.devices) > 0 {
 		return ""
@@ -264,6 +280,19 @@ func (p *Prober) merge(readings []reading) {
 	p.separateIndexes(len(readings))
 }
 
+// measure makes known how much the GPUs are in use.
+func (p *Prober) measure(readings []reading) {
+	usage := make(map[gpu.UUID]Usage)
+	for _, r := range readings {
+		if r.failed == "" && !r.mig {
+			usage[r.device.UUID] = r.usage
+		}
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.usage = usage
+}
+
 // at returns the device that had an index and was not seen at another.
 func (p *Prober) at(index int, seen map[gpu.UUID]bool) *tracked {
 	for uuid, d := range p.devices {
@@ -336,6 +365,7 @@ func (p *Prober) separateIndexes(n int) {
 
 // lost marks all devices, when NVML as a whole has failed.
 func (p *Prober) lost(reason string) string {
+	p.measure(nil)
 	for _, d := range p.devices {
 		p.markUnhealthy(d, reason)
 	}

@@ -100,6 +100,22 @@ func TestProberReadsWhatAGPUIs(t *testing.T) {
 	})
 }
 
+func TestProberTellsHowMuchIsInUse(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		m := newMachine(t4("GPU-a"), t4("GPU-b"))
+		p, _ := watched(t, config(m.open))
+		in := Usage{UsedBytes: 3 << 20, Busy: 0.25}
+		if diff := cmp.Diff(map[gpu.UUID]Usage{"GPU-a": in, "GPU-b": in}, p.Usage()); diff != "" {
+			t.Errorf("(-want +got):\n%s", diff)
+		}
+		m.change(func() { m.gpus[1].ret = nvml.ERROR_GPU_IS_LOST })
+		pass(interval)
+		if diff := cmp.Diff(map[gpu.UUID]Usage{"GPU-a": in}, p.Usage()); diff != "" {
+			t.Errorf("with one lost (-want +got):\n%s", diff)
+		}
+	})
+}
+
 func TestProberWithoutTheNewerFunctions(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		server := dgxa100.New()

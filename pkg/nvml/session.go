@@ -17,7 +17,7 @@ type session struct {
 	driver string
 
 	// Calling a function that an old library lacks ends the process.
-	memoryV2, affinity, mig, nvlink, nvlinkType bool
+	memoryV2, affinity, mig, utilization, nvlink, nvlinkType bool
 }
 
 // open loads and initialises the library. The error is for people: it becomes
@@ -40,6 +40,8 @@ func open(find func() (nvml.Interface, string)) (*session, error) {
 		affinity: has("nvmlDeviceGetMemoryAffinity"),
 		mig:      has("nvmlDeviceGetMigMode"),
 
+		utilization: has("nvmlDeviceGetUtilizationRates"),
+
 		nvlink:     has("nvmlDeviceGetNvLinkState") && has("nvmlDeviceGetNvLinkRemotePciInfo_v2"),
 		nvlinkType: has("nvmlDeviceGetNvLinkRemoteDeviceType"),
 	}
@@ -53,6 +55,7 @@ func open(find func() (nvml.Interface, string)) (*session, error) {
 type reading struct {
 	device      gpu.Device // without capacity and health
 	reservedMiB int64      // what the driver keeps for itself
+	usage       Usage
 	nvlinks     nvlinks
 	mig         bool
 	handle      nvml.Device
@@ -78,13 +81,19 @@ func (s *session) read(index int) reading {
 			r.mig = true
 		}
 	}
-	total, reserved, ret := s.memory(handle)
+	total, reserved, used, ret := s.memory(handle)
 	if ret != nvml.SUCCESS {
 		return reading{failed: failure(ret)}
 	}
 	const mib = 1 << 20
 	r.device.MemoryMiB = int64(total / mib)
 	r.reservedMiB = int64((reserved + mib - 1) / mib)
+	r.usage = Usage{UsedBytes: used, Busy: -1}
+	if s.utilization {
+		if rates, ret := handle.GetUtilizationRates(); ret == nvml.SUCCESS {
+			r.usage.Busy = float64(rates.Gpu) / 100
+		}
+	}
 	if name, ret := handle.GetName(); ret == nvml.SUCCESS {
 		r.device.Model = name
 	}
@@ -103,14 +112,16 @@ func (s *session) read(index int) reading {
 	return r
 }
 
-func (s *session) memory(handle nvml.Device) (total, reserved uint64, ret nvml.Return) {
+// memory returns the bytes of a GPU in all, those that the driver keeps, and
+// those that programs use.
+func (s *session) memory(handle nvml.Device) (total, reserved, used uint64, ret nvml.Return) {
 	if s.memoryV2 {
 		if m, ret := handle.GetMemoryInfo_v2(); ret == nvml.SUCCESS {
-			return m.Total, m.Reserved, ret
+			return m.Total, m.Reserved, m.Used, ret
 		}
 	}
 	m, ret := handle.GetMemoryInfo()
-	return m.Total, 0, ret
+	return m.Total, 0, m.Used, ret
 }
 
 func failure(ret nvml.Return) string {
