@@ -1,0 +1,153 @@
+package e2e
+
+import (
+	"bytes"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"text/template"
+
+	"k8s.io/client-go/tools/clientcmd"
+	"sigs.k8s.io/yaml"
+
+	"github.com/gpumem/gpumem/test/cluster"
+	"github.com/gpumem/gpumem/test/monitoring"
+	"github.com/gpumem/gpumem/test/stack"
+)
+
+// prometheusConfig scrapes the pods as the chart's PodMonitors say, but through
+// the API server: nothing of the machine is in the network of the pods.
+var prometheusConfig = template.Must(template.New("").Parse(`
+global: {scrape_interval: 1s, evaluation_interval: 1s}
+rule_files: [{{.Rules}}]
+scrape_configs:
+{{- range $component, $node := .Components}}
+  - job_name: {{$component}}
+    scheme: https
+    tls_config: {ca_file: {{$.Dir}}/ca, cert_file: {{$.Dir}}/cert, key_file: {{$.Dir}}/key}
+    kubernetes_sd_configs:
+      - {role: pod, kubeconfig_file: {{$.Kubeconfig}}, namespaces: {names: [{{$.Namespace}}]}}
+    relabel_configs:
+      - {source_labels: [__meta_kubernetes_pod_label_app_kubernetes_io_component, __meta_kubernetes_pod_container_port_name], regex: {{$component}};probes, action: keep}
+      - {source_labels: [__meta_kubernetes_pod_name, __meta_kubernetes_pod_container_port_number], regex: (.+);(.+), target_label: __metrics_path__, replacement: /api/v1/namespaces/{{$.Namespace}}/pods/$1:$2/proxy/metrics}
+      - {source_labels: [__meta_kubernetes_pod_name], target_label: pod}
+{{- if $node}}
+      - {source_labels: [__meta_kubernetes_pod_node_name], target_label: node}
+{{- end}}
+      - {target_label: __address__, replacement: {{$.Server}}}
+{{- end}}
+`))
+
+// startPrometheus runs one that scrapes the stack, until the test ends.
+func (e *env) startPrometheus() *monitoring.Prometheus {
+	e.Helper()
+	cache, err := cluster.DefaultCacheDir()
+	if err != nil {
+		e.Fatal(err)
+	}
+	programs, err := monitoring.Programs(e.ctx, cache)
+	if err != nil {
+		e.Skip(err)
+	}
+	access, err := clientcmd.BuildConfigFromFlags("", e.cluster.Kubeconfig())
+	if err != nil {
+		e.Fatal(err)
+	}
+	dir := e.TempDir()
+	for name, content := range map[string][]byte{"ca": access.CAData, "cert": access.CertData, "key": access.KeyData} {
+		if err := os.WriteFile(filepath.Join(dir, name), content, 0o600); err != nil {
+			e.Fatal(err)
+		}
+	}
+	var config bytes.Buffer
+	if err := prometheusConfig.Execute(&config, map[string]any{
+		"Dir": dir, "Kubeconfig": e.cluster.Kubeconfig(), "Namespace": stack.Namespace,
+		"Server":     strings.TrimPrefix(access.Host, "https://"),
+		"Rules":      filepath.Join(suite.stack.Chart(), "files", "rules.yaml"),
+		"Components": map[string]bool{"scheduler": false, "device-plugin": true},
+	}); err != nil {
+		e.Fatal(err)
+	}
+	file := filepath.Join(dir, "prometheus.yaml")
+	if err := os.WriteFile(file, config.Bytes(), 0o600); err != nil {
+		e.Fatal(err)
+	}
+	var log bytes.Buffer
+	p, err := monitoring.Start(programs, file, filepath.Join(dir, "data"), &log)
+	if err != nil {
+		e.Fatal(err)
+	}
+	e.Cleanup(func() {
+		if err := p.Stop(); err != nil || e.Failed() {
+			e.Logf("Prometheus: %v\n%s", err, log.String())
+		}
+	})
+	return p
+}
+
+// Every query of the dashboard, and every expression of an alert up to what it is
+// compared with, has data from a real Prometheus that scrapes the real cluster.
+func TestEveryQueryOfTheDashboardReturnsData(t *testing.T) {
+	e := setup(t)
+	p := e.startPrometheus()
+	e.create(e.pod("holds", 5, onNode("node1")))
+	e.create(e.pod("waits", a100+1))
+	e.running("holds")
+	e.pending("waits")
+
+	chart := suite.stack.Chart()
+	dashboard, err := monitoring.ReadDashboard(filepath.Join(chart, "files", "dashboard.json"), "30s")
+	if err != nil {
+		t.Fatal(err)
+	}
+	queries := make(map[string]string) // by what they are for
+	for _, panel := range dashboard.Panels {
+		for i, target := range panel.Targets {
+			queries[fmt.Sprintf("panel %q, query %d", panel.Title, i)] = target.Expr
+		}
+	}
+	text, err := os.ReadFile(filepath.Join(chart, "files", "rules.yaml"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	var rules struct {
+		Groups []struct {
+			Rules []struct{ Alert, Expr string }
+		}
+	}
+	if err := yaml.Unmarshal(text, &rules); err != nil {
+		t.Fatal(err)
+	}
+	for _, rule := range rules.Groups[0].Rules {
+		for i, side := range strings.Split(rule.Expr, " and ") {
+			at := strings.LastIndexAny(side, "=<>")
+			queries[fmt.Sprintf("alert %s, side %d", rule.Alert, i)] = strings.TrimRight(side[:at], "=<> ")
+		}
+	}
+	if len(queries) < 30 {
+		t.Errorf("only %d queries: is the dashboard read?", len(queries))
+	}
+	for what, query := range queries {
+		e.eventually(what+" has data", func() (bool, string) {
+			samples, err := p.Query(e.ctx, query)
+			return err == nil && len(samples) > 0, fmt.Sprintf("%s: %v", query, err)
+		})
+	}
+
+	for query, want := range map[string]float64{
+		`max(gpumem_extender_waiting_pods)`:                                   1,
+		`sum(max by (uuid) (gpumem_extender_gpu_allocated_bytes)) / 1024^3`:   5,
+		`sum by (node) (gpumem_device_plugin_gpu_healthy{node="node1"})`:      2,
+		`sum(max by (uuid) (gpumem_extender_gpu_healthy{node="node1"}))`:      2,
+		`count(up{job="device-plugin"} == 1)`:                                 3,
+		`count(ALERTS{alertname="GPUMemoryPodsWait",alertstate="pending"})`:   1,
+		`count(count by (node, uuid) (gpumem_device_plugin_gpu_healthy)) > 2`: 12,
+	} {
+		e.eventually(query, func() (bool, string) {
+			samples, err := p.Query(e.ctx, query)
+			return err == nil && len(samples) == 1 && samples[0].Value == want, fmt.Sprintf("%v %v, want %v", samples, err, want)
+		})
+	}
+}
