@@ -77,7 +77,7 @@ type gpuCollector struct {
 	gpus GPUs
 	all  []*prometheus.Desc
 
-	memory, used, busy, healthy, enforcement *prometheus.Desc
+	memory, used, busy, healthy *prometheus.Desc
 }
 
 // RegisterGPUs registers what is known of a node's GPUs. It panics when that is
@@ -93,7 +93,6 @@ func RegisterGPUs(to prometheus.Registerer, gpus GPUs) {
 	c.used = of("gpu_memory_used_bytes", "Memory of a GPU that programs use, by NVML, at the last probe.", device...)
 	c.busy = of("gpu_utilization_ratio", "Share of the time in which a kernel ran on a GPU, by NVML, at the last probe.", device...)
 	c.healthy = of("gpu_healthy", "Whether a GPU is healthy: 1 or 0.", device...)
-	c.enforcement = of("enforcement", "Who holds containers of this node to their grant: 1 for the level that is so.", "level")
 	to.MustRegister(c)
 }
 
@@ -124,8 +123,5 @@ func (c *gpuCollector) Collect(out chan<- prometheus.Metric) {
 		if u.Busy >= 0 {
 			gauge(c.busy, u.Busy, labels...)
 		}
-	}
-	for _, level := range []gpu.Enforcement{gpu.EnforcementAdvisory, gpu.EnforcementMPS, gpu.EnforcementKernel} {
-		gauge(c.enforcement, oneIf(level == inv.Enforcement), string(level))
 	}
 }

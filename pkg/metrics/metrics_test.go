@@ -201,17 +201,12 @@ func (g *gpus) Usage() map[gpu.UUID]nvml.Usage                      { return g.u
 
 func TestGPUs(t *testing.T) {
 	registry := newRegistry(t)
-	g := &gpus{inv: gpu.Inventory{Enforcement: gpu.EnforcementMPS, Devices: []gpu.Device{
+	g := &gpus{inv: gpu.Inventory{Devices: []gpu.Device{
 		{UUID: "GPU-1", Index: 0, Model: "T4", MemoryMiB: 16, Healthy: true},
 		{UUID: "GPU-2", Index: 1, Model: "T4", MemoryMiB: 16},
 	}}, usage: map[gpu.UUID]nvml.Usage{"GPU-1": {UsedBytes: 5, Busy: 0.25}}}
 	RegisterGPUs(registry, g)
 	want(t, registry, nil, `
-# HELP gpumem_device_plugin_enforcement Who holds containers of this node to their grant: 1 for the level that is so.
-# TYPE gpumem_device_plugin_enforcement gauge
-gpumem_device_plugin_enforcement{level="advisory"} 0
-gpumem_device_plugin_enforcement{level="kernel"} 0
-gpumem_device_plugin_enforcement{level="mps"} 1
 # HELP gpumem_device_plugin_gpu_healthy Whether a GPU is healthy: 1 or 0.
 # TYPE gpumem_device_plugin_gpu_healthy gauge
 gpumem_device_plugin_gpu_healthy{gpu="0",model="T4",uuid="GPU-1"} 1
