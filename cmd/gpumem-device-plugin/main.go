@@ -22,8 +22,11 @@ import (
 
 	"github.com/gpumem/gpumem/pkg/api"
 	"github.com/gpumem/gpumem/pkg/deviceplugin"
+	"github.com/gpumem/gpumem/pkg/enforcement"
+	"github.com/gpumem/gpumem/pkg/gpu"
 	"github.com/gpumem/gpumem/pkg/logging"
 	"github.com/gpumem/gpumem/pkg/metrics"
+	"github.com/gpumem/gpumem/pkg/mps"
 	"github.com/gpumem/gpumem/pkg/nodepods"
 	"github.com/gpumem/gpumem/pkg/nvml"
 	"github.com/gpumem/gpumem/pkg/podresources"
@@ -39,6 +42,9 @@ const (
 	probeTimeout  = 5 * time.Second
 	probeRecovery = 3
 )
+
+// levelInterval is the time between two looks at who enforces limits.
+const levelInterval = 2 * time.Second
 
 func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
@@ -76,6 +82,7 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 // parts are what the process is made of.
 type parts struct {
 	prober *nvml.Prober
+	level  *enforcement.Node
 	pods   *nodepods.Pods
 	node   *nodepods.Node
 	plugin *deviceplugin.Plugin
@@ -120,17 +127,18 @@ func start(ctx context.Context, log *zap.Logger, opts options) (err error) {
 	}
 	group.Go(func() error { return p.prober.Run(ctx) })
 	group.Go(func() error { return p.pods.Run(ctx) })
+	group.Go(func() error { return p.whenProbed(ctx, func() error { return p.level.Run(ctx) }) })
 	group.Go(func() error { return p.plugin.Announce(ctx) })
 	group.Go(func() error { return p.plugin.Reconcile(ctx) })
 	group.Go(func() error { return serve.Run(ctx, listener, p.probes()) })
 	// Before the first probe nobody is to hear that there is no GPU.
-	group.Go(func() error { return p.whenProbed(ctx, func() error { return p.node.Run(ctx, p.plugin.Inventory) }) })
-	group.Go(func() error { return p.whenProbed(ctx, func() error { return p.runner.Run(ctx) }) })
+	group.Go(func() error { return p.whenLooked(ctx, func() error { return p.node.Run(ctx, p.plugin.Inventory) }) })
+	group.Go(func() error { return p.whenLooked(ctx, func() error { return p.runner.Run(ctx) }) })
 	if p.cores != nil {
-		group.Go(func() error { return p.whenProbed(ctx, func() error { return p.cores.Run(ctx) }) })
+		group.Go(func() error { return p.whenLooked(ctx, func() error { return p.cores.Run(ctx) }) })
 	}
 	if p.count != nil {
-		group.Go(func() error { return p.whenProbed(ctx, func() error { return p.count.Run(ctx) }) })
+		group.Go(func() error { return p.whenLooked(ctx, func() error { return p.count.Run(ctx) }) })
 	}
 	log.Info("serving", zap.Stringer("probes", listener.Addr()))
 	err = group.Wait()
@@ -172,8 +180,10 @@ func newParts(log *zap.Logger, opts options, names api.Names, client kubernetes.
 	registry := metrics.NewRegistry()
 	p.metrics = metrics.Handler(registry)
 	measured := metrics.NewDevicePlugin(registry)
-	metrics.RegisterGPUs(registry, p.prober)
-	p.plugin = deviceplugin.New(cfg, p.prober, p.pods, kubelet, events, measured, log.Named("plugin"))
+	p.level = newLevel(log, opts, p.prober)
+	metrics.RegisterGPUs(registry, gpus{p.level, p.prober})
+	cfg.MPSDir, cfg.Ready = opts.mpsDir, p.level.Ready
+	p.plugin = deviceplugin.New(cfg, p.level, p.pods, kubelet, events, measured, log.Named("plugin"))
 	dir := filepath.Join(opts.kubeletDir, "device-plugins")
 	p.runner = deviceplugin.NewRunner(dir, string(names.GPUMem()), p.plugin, log.Named("runner"))
 	p.runner.Answered = measured.Answered
@@ -184,6 +194,35 @@ func newParts(log *zap.Logger, opts options, names api.Names, client kubernetes.
 		p.count = deviceplugin.NewRunner(dir, string(names.GPUCount()), deviceplugin.NewCount(p.plugin.Inventory), log.Named("runner"))
 	}
 	return p, nil
+}
+
+// gpus are the node's, with how much they are in use.
+type gpus struct {
+	*enforcement.Node
+	prober *nvml.Prober
+}
+
+func (g gpus) Usage() map[gpu.UUID]nvml.Usage { return g.prober.Usage() }
+
+// newLevel returns the node's GPUs with the level that holds on them.
+func newLevel(log *zap.Logger, opts options, prober *nvml.Prober) *enforcement.Node {
+	return enforcement.NewNode(enforcement.Mode(opts.enforcement), levelInterval, prober, enforcement.Probes{
+		Regions: enforcement.Cgroups{Root: opts.cgroupRoot}.Regions,
+		Hook:    enforcement.NewToolkit(opts.hostRoot, opts.driverRoot).Hook,
+		NRI:     func() error { return errors.New("the container runtime is not asked to call the plugin") },
+		MPS:     mps.NewClient(opts.mpsDir).Check,
+	}, log.Named("enforcement"))
+}
+
+// whenLooked runs something once the GPUs have been looked for, and it is known
+// at which level containers are held to their grants.
+func (p *parts) whenLooked(ctx context.Context, run func() error) error {
+	select {
+	case <-ctx.Done():
+		return nil
+	case <-p.level.Looked():
+		return run()
+	}
 }
 
 // whenProbed runs something once the GPUs have been looked for.
@@ -206,20 +245,20 @@ func (p *parts) probes() http.Handler {
 
 func (p *parts) checks() []serve.Check {
 	say := func(missing string) func() string { return func() string { return missing } }
-	gpus := serve.Check{Name: "gpus", Missing: say("")}
+	found := serve.Check{Name: "gpus", Missing: say("")}
 	switch why, mistake := p.plugin.Nothing(); {
 	case mistake:
-		gpus.Missing = say(why)
+		found.Missing = say(why)
 	case why != "":
 		select {
-		case <-p.prober.Probed():
-			gpus.Name = "gpus (none: " + why + ")"
+		case <-p.level.Looked():
+			found.Name = "gpus (none: " + why + ")"
 		default:
-			gpus.Missing = say(why)
+			found.Missing = say(why)
 		}
 	}
 	checks := []serve.Check{
-		gpus,
+		found,
 		{Name: "pods", Missing: p.pods.Missing},
 		{Name: "kubelet", Missing: p.runner.Missing},
 		{Name: "inventory", Missing: p.node.Missing},

@@ -6,6 +6,7 @@ import (
 	"io"
 	"net"
 	"os"
+	"path/filepath"
 	"strconv"
 	"strings"
 	"time"
@@ -17,6 +18,7 @@ import (
 
 	"github.com/gpumem/gpumem/pkg/api"
 	"github.com/gpumem/gpumem/pkg/deviceplugin"
+	"github.com/gpumem/gpumem/pkg/enforcement"
 	"github.com/gpumem/gpumem/pkg/logging"
 	"github.com/gpumem/gpumem/pkg/nvml"
 	"github.com/gpumem/gpumem/pkg/placement"
@@ -46,6 +48,11 @@ type options struct {
 	policy       string
 	strategy     string
 	frameworkEnv string
+
+	enforcement string
+	mpsDir      string
+	cgroupRoot  string
+	hostRoot    string
 
 	kubeletDir  string
 	probeListen string
@@ -77,6 +84,10 @@ func defaultOptions() options {
 		policy:        "binpack",
 		strategy:      string(deviceplugin.Envvar),
 		frameworkEnv:  "jax,pytorch,paddle",
+		enforcement:   string(enforcement.Auto),
+		mpsDir:        "/run/gpumem/mps",
+		cgroupRoot:    "/sys/fs/cgroup",
+		hostRoot:      "/",
 		kubeletDir:    "/var/lib/kubelet",
 		probeListen:   ":8012",
 		kubeQPS:       20,
@@ -118,6 +129,10 @@ func (o *options) addFlags(f *pflag.FlagSet) {
 	f.StringVar(&o.policy, "policy", o.policy, "`policy` to place them by, if they name none: binpack or spread")
 	f.StringVar(&o.strategy, "device-list-strategy", o.strategy, "how the container runtime is told of GPUs: envvar, volume-mounts, cdi-annotations or cdi-cri")
 	f.StringVar(&o.frameworkEnv, "framework-env", o.frameworkEnv, "`frameworks` whose own environment variables are set to the container's share: jax, pytorch, paddle; or none")
+	f.StringVar(&o.enforcement, "enforcement", o.enforcement, "`level` at which containers are held to their grants: kernel, mps, advisory, or auto for the strongest that the node can prove")
+	f.StringVar(&o.mpsDir, "mps-dir", o.mpsDir, "`directory` of the MPS daemon, the same on the node, here and in containers")
+	f.StringVar(&o.cgroupRoot, "cgroup-root", o.cgroupRoot, "`directory` where the node's control groups are mounted")
+	f.StringVar(&o.hostRoot, "host-root", o.hostRoot, "`directory` below which the node's files are, to look for NVIDIA's container toolkit; --driver-root is searched as well")
 	f.StringVar(&o.kubeletDir, "kubelet-dir", o.kubeletDir, "`directory` of the kubelet, with device-plugins and pod-resources in it")
 	f.StringVar(&o.probeListen, "probe-listen", o.probeListen, "`address` of /healthz, /readyz, /metrics and /version")
 	f.StringVar(&o.kubeconfig, "kubeconfig", o.kubeconfig, "`file` with access to the API server; empty: that of the pod's service account")
@@ -166,6 +181,11 @@ func (o *options) validate() error {
 	check("device-list-strategy", err)
 	_, err = deviceplugin.ParseFrameworks(o.frameworkEnv)
 	check("framework-env", err)
+	_, err = enforcement.ParseMode(o.enforcement)
+	check("enforcement", err)
+	if !filepath.IsAbs(o.mpsDir) {
+		check("mps-dir", fmt.Errorf("%q, want an absolute path: containers see it too", o.mpsDir))
+	}
 	if o.kubeletDir == "" {
 		check("kubelet-dir", errors.New("is empty"))
 	}

@@ -3,7 +3,6 @@ package main
 import (
 	"cmp"
 	"context"
-	"encoding/json"
 	"slices"
 	"strings"
 
@@ -223,20 +222,11 @@ func podFacts(names api.Names, pod *v1.Pod) inspect.PodFacts {
 // enforcementOf returns the level that the pod was given with its GPUs: its
 // node may have another by now. It is empty when that is not known.
 func enforcementOf(names api.Names, pod *v1.Pod) string {
-	if a, err := names.AssignmentOf(pod); err != nil || a.None() {
-		return ""
-	}
-	var given struct {
-		Enforcement string `json:"enforcement"`
-	}
-	if err := json.Unmarshal([]byte(pod.Annotations[names.Assignment()]), &given); err != nil {
-		return ""
-	}
-	level, err := gpu.ParseEnforcement(given.Enforcement)
+	a, err := names.AssignmentOf(pod)
 	if err != nil {
 		return ""
 	}
-	return string(level)
+	return string(a.Enforcement)
 }
 
 // oneLine is an error for a line of its own: joined errors have several.

@@ -552,6 +552,11 @@ func (s State) admit(p Pod, g Grant) error {
 	if s.written(p).None() && !s.PlaceUnassigned {
 		return s.refusal(g.Resource, []Pod{p}, g.size())
 	}
+	if !s.Inventory.Enforcement.AtLeast(p.Request.Enforcement) {
+		return fmt.Errorf("pod %s %s", p.Pod, placement.Verdict{
+			Reason: placement.WeakerEnforcement, Request: p.Request, Node: placement.NewNode("", s.Inventory, nil),
+		})
+	}
 	var given placement.Assignment
 	for _, d := range g.Devices {
 		given.Shares = append(given.Shares, placement.Share{Device: d.UUID})

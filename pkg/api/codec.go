@@ -23,6 +23,7 @@ type inventoryJSON struct {
 	UnitMiB       int64           `json:"unitMiB"`
 	DriverVersion string          `json:"driverVersion,omitempty"`
 	Enforcement   gpu.Enforcement `json:"enforcement,omitempty"`
+	Weaker        string          `json:"weaker,omitempty"` // why it is no stronger
 	GPUs          []deviceJSON    `json:"gpus"`
 	NVLinks       [][3]int        `json:"nvlinks,omitempty"` // two indexes and the number of links between them
 }
@@ -64,7 +65,7 @@ func EncodeInventory(inv gpu.Inventory) (string, error) {
 	}
 	out := inventoryJSON{
 		Version: version, UnitMiB: inv.UnitMiB, DriverVersion: inv.DriverVersion,
-		Enforcement: inv.Enforcement, GPUs: []deviceJSON{},
+		Enforcement: inv.Enforcement, Weaker: inv.Weaker, GPUs: []deviceJSON{},
 	}
 	for _, d := range inv.Devices {
 		j := deviceJSON{
@@ -91,7 +92,7 @@ func DecodeInventory(s string) (gpu.Inventory, error) {
 	if err := decode(s, &in); err != nil {
 		return gpu.Inventory{}, err
 	}
-	inv := gpu.Inventory{UnitMiB: in.UnitMiB, DriverVersion: in.DriverVersion, Enforcement: in.Enforcement}
+	inv := gpu.Inventory{UnitMiB: in.UnitMiB, DriverVersion: in.DriverVersion, Enforcement: in.Enforcement, Weaker: in.Weaker}
 	for _, j := range in.GPUs {
 		d := gpu.Device{
 			UUID: j.UUID, Index: j.Index, Model: j.Model, MemoryMiB: j.MemoryMiB, Capacity: j.Units,
@@ -139,7 +140,7 @@ func (n Names) AssignmentAnnotations(a placement.Assignment, on placement.Node) 
 	if a.None() {
 		return nil, errors.New("no GPU is assigned")
 	}
-	out := assignmentJSON{Version: version, UnitMiB: on.UnitMiB, Enforcement: cmp.Or(on.Enforcement, gpu.EnforcementAdvisory), Leaving: a.Leaving}
+	out := assignmentJSON{Version: version, UnitMiB: on.UnitMiB, Enforcement: cmp.Or(a.Enforcement, on.Enforcement, gpu.EnforcementAdvisory), Leaving: a.Leaving}
 	var indexes []string
 	for _, s := range a.Shares {
 		index := -1
@@ -173,7 +174,12 @@ func DecodeAssignment(s string) (placement.Assignment, error) {
 	if len(in.GPUs) == 0 {
 		return placement.Assignment{}, errors.New("it names no GPU")
 	}
-	var a placement.Assignment
+	a := placement.Assignment{Enforcement: in.Enforcement}
+	if in.Enforcement != "" {
+		if _, err := gpu.ParseEnforcement(string(in.Enforcement)); err != nil {
+			return placement.Assignment{}, err
+		}
+	}
 	seen := make(map[gpu.UUID]bool)
 	for _, g := range in.GPUs {
 		switch {

@@ -108,6 +108,7 @@ func TestAssignmentRoundTrip(t *testing.T) {
 	if diff := cmp.Diff(wantBinding, binding); diff != "" {
 		t.Errorf("binding (-want +got):\n%s", diff)
 	}
+	want.Enforcement = gpu.EnforcementKernel // the node's
 	got, err := n.AssignmentOf(&v1.Pod{ObjectMeta: metav1.ObjectMeta{Annotations: binding.Annotations}})
 	if diff := cmp.Diff(want, got); diff != "" || err != nil {
 		t.Errorf("read back: %v (-want +got):\n%s", err, diff)

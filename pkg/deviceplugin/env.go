@@ -1,6 +1,7 @@
 package deviceplugin
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"maps"
@@ -85,6 +86,7 @@ const (
 // response tells the runtime of a grant, and the programs in the container.
 func response(g allocation.Grant, inv gpu.Inventory, cfg Config) *pluginapi.ContainerAllocateResponse {
 	out := &pluginapi.ContainerAllocateResponse{Envs: environment(g, inv, cfg.Frameworks)}
+	enforce(out, g, inv, cfg.MPSDir)
 	if cfg.GPUShare {
 		maps.Copy(out.Envs, gpushareEnvironment(g, inv))
 	}
@@ -121,8 +123,13 @@ func response(g allocation.Grant, inv gpu.Inventory, cfg Config) *pluginapi.Cont
 // coreResponse tells the programs in a container of its share of cores, and no
 // more: what the container gets of its GPUs is told with the memory, and the
 // kubelet takes the one answer before the other as it happens.
-func coreResponse(g allocation.Grant, _ gpu.Inventory) *pluginapi.ContainerAllocateResponse {
-	return &pluginapi.ContainerAllocateResponse{Envs: map[string]string{"GPUMEM_CORE_PERCENT": strconv.Itoa(g.Each)}}
+func coreResponse(g allocation.Grant, inv gpu.Inventory) *pluginapi.ContainerAllocateResponse {
+	percent := strconv.Itoa(g.Each)
+	out := &pluginapi.ContainerAllocateResponse{Envs: map[string]string{"GPUMEM_CORE_PERCENT": percent}}
+	if inv.Enforcement.AtLeast(gpu.EnforcementMPS) {
+		out.Envs[mpsThreads] = percent
+	}
+	return out
 }
 
 // environment returns the numbers of a grant, lists in the order of the GPUs'
@@ -145,7 +152,7 @@ func environment(g allocation.Grant, inv gpu.Inventory, frameworks []Framework) 
 		"GPUMEM_GPU_MIB":     strings.Join(sizes, ","),
 		"GPUMEM_LIMIT_MIB":   strconv.FormatInt(limit, 10),
 		"GPUMEM_FRACTION":    share,
-		"GPUMEM_ENFORCEMENT": string(gpu.EnforcementAdvisory),
+		"GPUMEM_ENFORCEMENT": string(cmp.Or(inv.Enforcement, gpu.EnforcementAdvisory)),
 	}
 	if share == fraction(0, 1) {
 		return env // to a framework, nothing means no limit, or no start

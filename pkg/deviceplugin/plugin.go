@@ -70,6 +70,10 @@ type Config struct {
 	Frameworks      []Framework
 	GPUShare        bool // tell containers of their grant in gpushare's words too
 
+	MPSDir string // where the MPS daemon keeps its pipes, on the host and in containers
+	// Ready says why a container that was promised a level must not start now.
+	Ready func(ctx context.Context, level gpu.Enforcement) error
+
 	PodWait     time.Duration // for the news of a pod for which the kubelet asks
 	KubeletWait time.Duration // for an answer of the kubelet
 	WriteWait   time.Duration // for the correction of a pod whose container is to start
@@ -79,7 +83,8 @@ type Config struct {
 // the rest.
 func DefaultConfig(node string) Config {
 	return Config{
-		Node: node, Policy: placement.Binpack, PlaceUnassigned: true, Strategy: Envvar,
+		Node: node, Policy: placement.Binpack, PlaceUnassigned: true, Strategy: Envvar, MPSDir: "/run/gpumem/mps",
+		Ready:   func(context.Context, gpu.Enforcement) error { return nil },
 		PodWait: 3 * time.Second, KubeletWait: time.Second, WriteWait: 2 * time.Second,
 	}
 }
@@ -104,13 +109,14 @@ type Plugin struct {
 	held     []allocation.Held
 	writing  map[string]bool // UIDs of pods that are being corrected
 	reported map[string]bool // UIDs of pods whose slots fit no assignment
+	levels   levels
 }
 
 // New returns a plugin.
 func New(cfg Config, prober Prober, pods Pods, kubelet Kubelet, events Events, metrics Metrics, log *zap.Logger) *Plugin {
 	return &Plugin{
 		cfg: cfg, prober: prober, pods: pods, kubelet: kubelet, events: events, metrics: metrics, log: log,
-		kick: make(chan struct{}, 1), writing: make(map[string]bool), reported: make(map[string]bool),
+		kick: make(chan struct{}, 1), writing: make(map[string]bool), reported: make(map[string]bool), levels: make(levels),
 	}
 }
 
@@ -251,6 +257,9 @@ func (p *Plugin) allocate(ctx context.Context, r gpu.Resource, req *pluginapi.Al
 		}
 		p.log.Info("allocated", zap.String("node", p.cfg.Node), zap.Strings("devices", uuids(grant.Devices)), zap.Stringer("resource", r), zap.Int("slots", grant.Each))
 		out.ContainerResponses = append(out.ContainerResponses, respond(grant, inv))
+		p.mu.Lock()
+		p.levels.handOut(grant.Slots, inv.Enforcement)
+		p.mu.Unlock()
 	}
 	p.Kick()
 	return out, nil
@@ -329,6 +338,9 @@ func (p *Plugin) PreStartContainer(ctx context.Context, req *pluginapi.PreStartC
 	if actual, ok := allocation.Actual(s, pod); ok && len(actual.Shares) != pod.Request.GPUs() {
 		p.report(pod.Pod, mixed(pod, actual))
 		return nil, asStatus(errors.New(mixed(pod, actual)))
+	}
+	if err := p.mayStart(ctx, s, pod, held.Container); err != nil {
+		return nil, p.unenforced(pod.Pod, err)
 	}
 	writing, cancel := context.WithTimeout(ctx, p.cfg.WriteWait)
 	defer cancel()

@@ -80,7 +80,7 @@ func (p *Plugin) reconcile(ctx context.Context) error {
 	}
 	s := p.recall(pods, held)
 	p.forgetReports(s)
-	return errors.Join(p.correctAll(ctx, s), p.markAll(ctx, s))
+	return errors.Join(p.correctAll(ctx, s), p.markAll(ctx, s), p.levelAll(ctx, s))
 }
 
 // correctAll writes all that is written wrong.
@@ -184,10 +184,11 @@ func (p *Plugin) correct(ctx context.Context, c allocation.Correction, s allocat
 		return errBeingWritten
 	}
 	defer p.release(ref)
-	if err := p.pods.Correct(ctx, ref, c.Actual, inv); err != nil {
+	was, is := pods[i].Assignment, c.Actual
+	is.Enforcement = p.levelOf(s, pods[i])
+	if err := p.pods.Correct(ctx, ref, is, inv); err != nil {
 		return err
 	}
-	was, is := pods[i].Assignment, c.Actual
 	if was.SameDevices(is) {
 		return nil // it has left its old GPUs for good: that has been told
 	}

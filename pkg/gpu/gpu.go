@@ -48,6 +48,7 @@ type Inventory struct {
 	UnitMiB       int64
 	DriverVersion string
 	Enforcement   Enforcement
+	Weaker        string   // why the enforcement is no stronger; empty when it is the strongest, or was chosen
 	Devices       []Device // sorted by Index
 	Links         []Link   // between these; each pair once
 	CPU           int64    // that pods can have of the node beside them, in millicores; 0: not known
@@ -174,6 +175,14 @@ func ParseEnforcement(s string) (Enforcement, error) {
 		}
 	}
 	return "", fmt.Errorf("enforcement %q: want advisory, mps or kernel", s)
+}
+
+// WeakerOf returns the weaker of two levels.
+func WeakerOf(a, b Enforcement) Enforcement {
+	if a.AtLeast(b) {
+		return b
+	}
+	return a
 }
 
 // AtLeast reports whether e enforces as strongly as want.

@@ -53,7 +53,7 @@ func (o TableOptions) node(out *bytes.Buffer, n Node) {
 	}
 	if len(n.GPUs) > 0 {
 		g.row("DRIVER:", n.DriverVersion)
-		g.row("ENFORCEMENT:", string(n.Enforcement))
+		g.row("ENFORCEMENT:", enforcement(n))
 		if n.UnitMiB != 1024 {
 			g.row("UNIT:", fmt.Sprintf("%d MiB", n.UnitMiB))
 		}
@@ -75,6 +75,14 @@ func (o TableOptions) node(out *bytes.Buffer, n Node) {
 		o.pods(out, n, m)
 	}
 	notes(out, n, m)
+}
+
+// enforcement is the level that holds on the node, and why no stronger one does.
+func enforcement(n Node) string {
+	if n.Weaker == "" {
+		return string(n.Enforcement)
+	}
+	return fmt.Sprintf("%s (%s)", n.Enforcement, n.Weaker)
 }
 
 func (o TableOptions) gpus(out *bytes.Buffer, n Node, m measure) {

@@ -52,6 +52,7 @@ type Node struct {
 	UnitMiB       int64           `json:"unitMiB"`          // 0 when not known
 	DriverVersion string          `json:"driverVersion,omitempty"`
 	Enforcement   gpu.Enforcement `json:"enforcement,omitempty"`
+	Weaker        string          `json:"weaker,omitempty"` // why the enforcement is no stronger
 
 	Capacity  Memory  `json:"capacity"`
 	Requested *Memory `json:"requested,omitempty"` // pods on no known GPU included; nil when unknown
@@ -203,7 +204,7 @@ func newNode(n placement.Node, f NodeFacts, facts Facts) Node {
 		Capacity: memory(n.Capacity()), Requested: requested(n.Requested()), GPUs: []GPU{}, Unattributed: []Pod{},
 	}
 	if len(n.Devices) > 0 {
-		out.Enforcement = cmp.Or(n.Enforcement, gpu.EnforcementAdvisory)
+		out.Enforcement, out.Weaker = cmp.Or(n.Enforcement, gpu.EnforcementAdvisory), n.Weaker
 	}
 	if !facts.PodsUnknown {
 		largest := memory(n.LargestFree())

@@ -64,7 +64,11 @@ func (v Verdict) String() string {
 	case NoDevices:
 		return "the node offers no GPU memory: its device plugin has found no GPU, or has not reported yet"
 	case WeakerEnforcement:
-		return fmt.Sprintf("wants enforcement %s; this node has %s: ask for that, or for none", v.Request.Enforcement, cmp.Or(v.Node.Enforcement, gpu.EnforcementAdvisory))
+		has := string(cmp.Or(v.Node.Enforcement, gpu.EnforcementAdvisory))
+		if v.Node.Weaker != "" {
+			has += " (" + v.Node.Weaker + ")"
+		}
+		return fmt.Sprintf("wants enforcement %s; this node has %s: ask for that, or for none", v.Request.Enforcement, has)
 	case NoSuchDevice:
 		return fmt.Sprintf("wants a GPU that matches %s; this node has %s: change %s", globs(v.Request), models(v.Node), v.globbed())
 	case TooLarge:

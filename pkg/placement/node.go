@@ -21,6 +21,10 @@ type Share struct {
 type Assignment struct {
 	Shares []Share
 
+	// Enforcement is the level at which the pod was given its devices; empty: that
+	// of the node when it was assigned.
+	Enforcement gpu.Enforcement
+
 	// Leaving are other devices that are charged with the same share. Pods that
 	// exchange devices are corrected one by one: each is charged on both sides
 	// until all are where they belong, so that nobody takes the gap between.
@@ -58,7 +62,7 @@ func sameSet(x, y []gpu.UUID) bool {
 // a request has of each.
 func (a Assignment) WithShares(r Request) Assignment {
 	units, cores := r.Share()
-	out := Assignment{Leaving: a.Leaving}
+	out := Assignment{Enforcement: a.Enforcement, Leaving: a.Leaving}
 	for _, s := range a.Shares {
 		out.Shares = append(out.Shares, Share{Device: s.Device, Units: units, Cores: cores})
 	}
@@ -98,6 +102,7 @@ type Node struct {
 	UnitMiB       int64
 	DriverVersion string
 	Enforcement   gpu.Enforcement
+	Weaker        string   // why it is no stronger
 	Devices       []Device // by index
 	Links         []gpu.Link
 	CPU           int64 // what pods can have of it, in millicores; 0: not known
@@ -114,7 +119,7 @@ type Node struct {
 // NewNode puts holdings on the devices of an inventory. The order of the
 // holdings does not matter.
 func NewNode(name string, inv gpu.Inventory, holdings []Holding) Node {
-	n := Node{Name: name, UnitMiB: inv.UnitMiB, DriverVersion: inv.DriverVersion, Enforcement: inv.Enforcement, Links: inv.Links, CPU: inv.CPU}
+	n := Node{Name: name, UnitMiB: inv.UnitMiB, DriverVersion: inv.DriverVersion, Enforcement: inv.Enforcement, Weaker: inv.Weaker, Links: inv.Links, CPU: inv.CPU}
 	at := make(map[gpu.UUID]int, len(inv.Devices))
 	n.Devices = make([]Device, len(inv.Devices))
 	for i, d := range inv.Devices {

@@ -1,0 +1,145 @@
+package deviceplugin
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+
+	"go.uber.org/zap"
+	pluginapi "k8s.io/kubelet/pkg/apis/deviceplugin/v1beta1"
+
+	"github.com/gpumem/gpumem/pkg/allocation"
+	"github.com/gpumem/gpumem/pkg/gpu"
+	"github.com/gpumem/gpumem/pkg/placement"
+)
+
+// Variables that hold a container to its grant, and who reads them.
+const (
+	mpsPipeDirectory = "CUDA_MPS_PIPE_DIRECTORY"          // libcuda: where the MPS daemon is
+	mpsPinnedLimit   = "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT" // the MPS server, by the index that the container sees
+	mpsThreads       = "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE"
+	memoryRequest    = "NVIDIA_GPU_MEMORY_REQUEST" // the hook of NVIDIA's container toolkit, in MiB
+	memoryLimit      = "NVIDIA_GPU_MEMORY_LIMIT"
+)
+
+// enforce adds what holds the container to its grant at the node's level. The
+// kernel's accounting is done by the MPS daemon too, so level kernel has all that
+// mps has.
+func enforce(out *pluginapi.ContainerAllocateResponse, g allocation.Grant, inv gpu.Inventory, mpsDir string) {
+	limit := int64(g.Each) * inv.UnitMiB
+	if inv.Enforcement.AtLeast(gpu.EnforcementKernel) {
+		out.Envs[memoryRequest] = strconv.FormatInt(limit, 10)
+		out.Envs[memoryLimit] = strconv.FormatInt(limit, 10)
+	}
+	if !inv.Enforcement.AtLeast(gpu.EnforcementMPS) {
+		return
+	}
+	var limits []string
+	for i := range g.Devices {
+		limits = append(limits, fmt.Sprintf("%d=%dM", i, limit))
+	}
+	out.Envs[mpsPinnedLimit] = strings.Join(limits, ",")
+	out.Envs[mpsPipeDirectory] = mpsDir + "/pipe"
+	out.Mounts = append(out.Mounts,
+		&pluginapi.Mount{ContainerPath: mpsDir + "/pipe", HostPath: mpsDir + "/pipe"},
+		// Client and server share memory there, which saves user pods hostIPC.
+		&pluginapi.Mount{ContainerPath: "/dev/shm", HostPath: mpsDir + "/shm"},
+	)
+}
+
+// levels remembers at which level slots were handed out.
+type levels map[gpu.SlotID]gpu.Enforcement
+
+func (l levels) handOut(slots []gpu.SlotID, level gpu.Enforcement) {
+	for _, id := range slots {
+		l[id] = cmp.Or(level, gpu.EnforcementAdvisory)
+	}
+}
+
+// of returns the weakest level of some slots; empty when one is not remembered,
+// for it was handed out before this process started.
+func (l levels) of(slots []gpu.SlotID) gpu.Enforcement {
+	level := gpu.EnforcementKernel
+	for _, id := range slots {
+		one, ok := l[id]
+		if !ok {
+			return ""
+		}
+		level = gpu.WeakerOf(level, one)
+	}
+	return level
+}
+
+// levelOf returns the level at which the pod was given what it holds: as
+// remembered, or else as it is written.
+func (p *Plugin) levelOf(s allocation.State, pod allocation.Pod) gpu.Enforcement {
+	var slots []gpu.SlotID
+	for _, h := range s.Held {
+		if of(h, pod) {
+			slots = append(slots, h.Slots...)
+		}
+	}
+	slots = slices.DeleteFunc(slots, func(id gpu.SlotID) bool { return id.Resource() != gpu.Memory || id.GPUShare() })
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if level := p.levels.of(slots); level != "" && len(slots) > 0 {
+		return level
+	}
+	return pod.Assignment.Enforcement
+}
+
+// levelAll writes of pods at which level they were given what they have, where
+// their node had another when they were bound to it.
+func (p *Plugin) levelAll(ctx context.Context, s allocation.State) error {
+	var errs []error
+	for _, pod := range s.Pods {
+		level := p.levelOf(s, pod)
+		if !pod.Settled || pod.Assignment.None() || level == cmp.Or(pod.Assignment.Enforcement, gpu.EnforcementAdvisory) || level == "" || !p.claim(pod.Pod) {
+			continue
+		}
+		errs = append(errs, p.writeLevel(ctx, pod, level, s.Inventory))
+		p.release(pod.Pod)
+	}
+	return errors.Join(errs...)
+}
+
+func (p *Plugin) writeLevel(ctx context.Context, pod allocation.Pod, level gpu.Enforcement, inv gpu.Inventory) error {
+	writing, cancel := context.WithTimeout(ctx, p.cfg.WriteWait)
+	defer cancel()
+	is, was := pod.Assignment, cmp.Or(pod.Assignment.Enforcement, gpu.EnforcementAdvisory)
+	is.Enforcement = level
+	if err := p.pods.Correct(writing, pod.Pod, is, inv); err != nil {
+		return err
+	}
+	p.log.Info("level corrected", zap.String("node", p.cfg.Node), zap.Stringer("pod", pod.Pod), zap.String("uid", pod.Pod.UID),
+		zap.String("level", string(level)), zap.String("was", string(was)))
+	p.events.Pod(pod.Pod, !level.AtLeast(was), "GPUMemoryEnforcement",
+		fmt.Sprintf("is held to its grant at level %s: the node had %s when the pod was bound to it", level, was))
+	return nil
+}
+
+// mayStart says why a container must not start: what its environment says of its
+// limit would not hold.
+func (p *Plugin) mayStart(ctx context.Context, s allocation.State, pod allocation.Pod, container string) error {
+	level := p.levelOf(s, pod)
+	if !level.AtLeast(pod.Request.Enforcement) {
+		return fmt.Errorf("pod %s wants enforcement %s and was given %s: delete it, to have it placed again", pod.Pod, pod.Request.Enforcement, cmp.Or(level, gpu.EnforcementAdvisory))
+	}
+	asking, cancel := context.WithTimeout(ctx, p.cfg.KubeletWait)
+	defer cancel()
+	if err := p.cfg.Ready(asking, level); err != nil {
+		return fmt.Errorf("container %s of pod %s waits: %w", container, pod.Pod, err)
+	}
+	return nil
+}
+
+// unenforced reports of a container that it waits for its limit to hold.
+func (p *Plugin) unenforced(pod placement.PodRef, err error) error {
+	p.log.Warn("container does not start", zap.String("node", p.cfg.Node), zap.Stringer("pod", pod), zap.String("uid", pod.UID), zap.Error(err))
+	p.events.Pod(pod, true, "GPUMemoryNotEnforced", err.Error())
+	return asStatus(err)
+}

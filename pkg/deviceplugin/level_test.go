@@ -1,0 +1,154 @@
+package deviceplugin
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/protobuf/testing/protocmp"
+	pluginapi "k8s.io/kubelet/pkg/apis/deviceplugin/v1beta1"
+
+	"github.com/gpumem/gpumem/pkg/allocation"
+	"github.com/gpumem/gpumem/pkg/gpu"
+)
+
+func TestWhatEnforcesAGrant(t *testing.T) {
+	devices := []gpu.Device{{UUID: "GPU-a", MemoryMiB: 15360}, {UUID: "GPU-b", Index: 3, MemoryMiB: 15360}}
+	mounts := []*pluginapi.Mount{
+		{ContainerPath: "/run/gpumem/mps/pipe", HostPath: "/run/gpumem/mps/pipe"},
+		{ContainerPath: "/dev/shm", HostPath: "/run/gpumem/mps/shm"},
+	}
+	for _, tc := range []struct {
+		level  gpu.Enforcement
+		env    map[string]string
+		mounts []*pluginapi.Mount
+		cores  map[string]string
+	}{
+		{"", map[string]string{"GPUMEM_ENFORCEMENT": "advisory"}, nil, map[string]string{"GPUMEM_CORE_PERCENT": "30"}},
+		{gpu.EnforcementAdvisory, map[string]string{"GPUMEM_ENFORCEMENT": "advisory"}, nil, map[string]string{"GPUMEM_CORE_PERCENT": "30"}},
+		{gpu.EnforcementMPS, map[string]string{
+			"GPUMEM_ENFORCEMENT": "mps", "CUDA_MPS_PIPE_DIRECTORY": "/run/gpumem/mps/pipe", "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT": "0=3072M,1=3072M",
+		}, mounts, map[string]string{"GPUMEM_CORE_PERCENT": "30", "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE": "30"}},
+		{gpu.EnforcementKernel, map[string]string{
+			"GPUMEM_ENFORCEMENT": "kernel", "CUDA_MPS_PIPE_DIRECTORY": "/run/gpumem/mps/pipe", "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT": "0=3072M,1=3072M",
+			"NVIDIA_GPU_MEMORY_REQUEST": "3072", "NVIDIA_GPU_MEMORY_LIMIT": "3072",
+		}, mounts, map[string]string{"GPUMEM_CORE_PERCENT": "30", "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE": "30"}},
+	} {
+		t.Run(string(tc.level), func(t *testing.T) {
+			inv := gpu.Inventory{UnitMiB: 1024, Enforcement: tc.level}
+			got := response(allocation.Grant{Devices: devices, Each: 3}, inv, DefaultConfig("n"))
+			env := got.GetEnvs()
+			for name := range env {
+				if !strings.HasPrefix(name, "CUDA_") && !strings.HasPrefix(name, "NVIDIA_GPU_") && name != "GPUMEM_ENFORCEMENT" {
+					delete(env, name)
+				}
+			}
+			if diff := cmp.Diff(tc.env, env); diff != "" {
+				t.Errorf("environment (-want +got):\n%s", diff)
+			}
+			if diff := cmp.Diff(tc.mounts, got.GetMounts(), protocmp.Transform()); diff != "" {
+				t.Errorf("mounts (-want +got):\n%s", diff)
+			}
+			cores := coreResponse(allocation.Grant{Devices: devices, Each: 30}, inv).GetEnvs()
+			if diff := cmp.Diff(tc.cores, cores); diff != "" {
+				t.Errorf("environment of cores (-want +got):\n%s", diff)
+			}
+		})
+	}
+}
+
+// demanding is a pod that accepts no level below that.
+func demanding(p allocation.Pod, level gpu.Enforcement) allocation.Pod {
+	p.Request.Enforcement = level
+	return p
+}
+
+func (n *node) levelIs(level gpu.Enforcement) {
+	n.prober.set(func(inv *gpu.Inventory) { inv.Enforcement = level })
+}
+
+func (n *node) assignedLevel(name string) gpu.Enforcement {
+	pods, _, _ := n.pods.Pods()
+	i := slices.IndexFunc(pods, func(p allocation.Pod) bool { return p.Pod.Name == name })
+	return pods[i].Assignment.Enforcement
+}
+
+func TestTheLevelThatAPodHasIsWritten(t *testing.T) {
+	bound := pod("a", 1, uuidA, app(3))
+	bound.Assignment.Enforcement = gpu.EnforcementMPS // when it was bound, and the daemon has died since
+	n := newNode(t, nil, nil, bound)
+	if _, err := n.admit(t, bound); err != nil {
+		t.Fatal(err)
+	}
+	if err := n.reconcile(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if got := n.assignedLevel("a"); got != gpu.EnforcementAdvisory {
+		t.Errorf("the pod is written to have %q, and was given advisory", got)
+	}
+	if want := "ns/a GPUMemoryEnforcement"; !slices.Contains(n.notes.all(), want) {
+		t.Errorf("events %v, want %s", n.notes.all(), want)
+	}
+
+	n.levelIs(gpu.EnforcementMPS) // of the node; what the pod was given stays
+	if err := n.reconcile(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if got := n.assignedLevel("a"); got != gpu.EnforcementAdvisory {
+		t.Errorf("the pod is written to have %q once its node has mps", got)
+	}
+}
+
+func TestAPodThatDemandsALevel(t *testing.T) {
+	p := demanding(pod("a", 1, uuidA, app(3)), gpu.EnforcementMPS)
+	n := newNode(t, nil, nil, p)
+	_, err := n.admit(t, p)
+	wantStatus(t, err, codes.FailedPrecondition, "pod ns/a wants enforcement mps; this node has advisory")
+
+	n.levelIs(gpu.EnforcementKernel)
+	if _, err := n.admit(t, p); err != nil {
+		t.Errorf("a stronger level does not do: %v", err)
+	}
+}
+
+func TestNoContainerStartsWithoutItsLimit(t *testing.T) {
+	dead := errors.New("the MPS daemon is dead")
+	var ready error
+	var asked []gpu.Enforcement
+	p := pod("a", 1, uuidA, app(3))
+	n := newNode(t, func(c *Config) {
+		c.Ready = func(_ context.Context, level gpu.Enforcement) error {
+			asked = append(asked, level)
+			return ready
+		}
+	}, nil, p)
+	n.levelIs(gpu.EnforcementMPS)
+	if _, err := n.admit(t, p); err != nil {
+		t.Fatal(err)
+	}
+	ids := plain(n.kubelet.held[0].Slots)
+	ready = dead
+	wantStatus(t, n.start(t.Context(), ids...), codes.FailedPrecondition, "container main of pod ns/a waits: the MPS daemon is dead")
+	if want := "ns/a GPUMemoryNotEnforced"; !slices.Contains(n.notes.all(), want) {
+		t.Errorf("events %v, want %s", n.notes.all(), want)
+	}
+	ready = nil
+	if err := n.start(t.Context(), ids...); err != nil {
+		t.Errorf("it is back, and the container does not start: %v", err)
+	}
+
+	// A plugin that has just started knows from the annotation.
+	if err := n.reconcile(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	n.levels = make(levels)
+	ready = dead
+	wantStatus(t, n.start(t.Context(), ids...), codes.FailedPrecondition, "the MPS daemon is dead")
+	if diff := cmp.Diff(slices.Repeat([]gpu.Enforcement{gpu.EnforcementMPS}, 4), asked); diff != "" {
+		t.Errorf("levels asked for (-want +got):\n%s", diff)
+	}
+}

@@ -1,0 +1,178 @@
+package enforcement
+
+import (
+	"context"
+	"fmt"
+	"reflect"
+	"slices"
+	"sync"
+	"time"
+
+	"go.uber.org/zap"
+
+	"github.com/gpumem/gpumem/pkg/gpu"
+)
+
+// Prober tells which GPUs the node has, why it has none, and when that changes.
+type Prober interface {
+	Inventory() (inv gpu.Inventory, reason string, changed <-chan struct{})
+}
+
+// Probes ask the node what there is. None waits long.
+type Probes struct {
+	Regions func() ([]Region, error)
+	Hook    func() error
+	NRI     func() error
+	// MPS asks the MPS daemon whether it works, and whether it accounts for memory.
+	MPS func(ctx context.Context) (accounting bool, err error)
+}
+
+// Node is a prober's GPUs with the level at which containers are held to their
+// grants.
+type Node struct {
+	mode     Mode
+	interval time.Duration
+	prober   Prober
+	probes   Probes
+	log      *zap.Logger
+
+	looked chan struct{} // closed after the first look
+	first  sync.Once
+
+	mu      sync.Mutex // guards the rest
+	view    view
+	changed chan struct{} // closed and replaced when the view changes
+}
+
+// view is what was found at one look.
+type view struct {
+	inventory gpu.Inventory
+	reason    string // why there is no GPU
+	regions   []Region
+	writes    bool
+}
+
+// NewNode returns a node that has nothing until it runs.
+func NewNode(mode Mode, interval time.Duration, prober Prober, probes Probes, log *zap.Logger) *Node {
+	inv, reason, _ := prober.Inventory()
+	return &Node{
+		mode: mode, interval: interval, prober: prober, probes: probes, log: log,
+		looked:  make(chan struct{}),
+		view:    view{inventory: inv, reason: reason},
+		changed: make(chan struct{}),
+	}
+}
+
+// Inventory returns the prober's, with the level that holds and why it is no
+// stronger. Where the node was told to have a level that does not hold, no GPU
+// is healthy. The channel is closed when any of this has changed.
+func (n *Node) Inventory() (inv gpu.Inventory, reason string, changed <-chan struct{}) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	inv = n.view.inventory
+	inv.Devices = slices.Clone(inv.Devices)
+	return inv, n.view.reason, n.changed
+}
+
+// Looked is closed once Run has looked for the first time.
+func (n *Node) Looked() <-chan struct{} { return n.looked }
+
+// Run looks at an interval, and when the GPUs change, until the context is done.
+func (n *Node) Run(ctx context.Context) error {
+	timer := time.NewTicker(n.interval)
+	defer timer.Stop()
+	for {
+		changed := n.look(ctx)
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-changed:
+		case <-timer.C:
+		}
+	}
+}
+
+// look judges the node anew and publishes what has changed. It returns what is
+// closed when there are other GPUs.
+func (n *Node) look(ctx context.Context) <-chan struct{} {
+	inv, reason, changed := n.prober.Inventory()
+	facts := n.facts(ctx, inv)
+	if ctx.Err() != nil {
+		return changed
+	}
+	verdict := Judge(facts)
+	verdict.apply(n.mode, &inv)
+	now := view{inventory: inv, reason: reason, regions: facts.Regions, writes: verdict.Writes}
+	was := n.publish(now)
+	n.first.Do(func() { close(n.looked) })
+	if was.inventory.Enforcement != inv.Enforcement || was.inventory.Weaker != inv.Weaker {
+		n.log.Info("enforcement judged", zap.String("level", string(inv.Enforcement)),
+			zap.String("was", string(was.inventory.Enforcement)), zap.String("weaker", inv.Weaker))
+	}
+	return changed
+}
+
+// publish makes a view known, if it is another, and returns the one before.
+func (n *Node) publish(now view) (was view) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	was = n.view
+	if !reflect.DeepEqual(was, now) {
+		n.view = now
+		close(n.changed)
+		n.changed = make(chan struct{})
+	}
+	return was
+}
+
+// apply writes a verdict into an inventory.
+func (v Verdict) apply(mode Mode, inv *gpu.Inventory) {
+	inv.Enforcement, inv.Weaker = v.Level, v.Weaker()
+	if mode == Auto {
+		return
+	}
+	told := gpu.Enforcement(mode)
+	inv.Enforcement, inv.Weaker = gpu.WeakerOf(v.Level, told), ""
+	if v.Level.AtLeast(told) {
+		return
+	}
+	inv.Weaker = fmt.Sprintf("%s: %v", told, v.lacks(told))
+	for i := range inv.Devices {
+		if d := &inv.Devices[i]; d.Healthy {
+			d.Healthy, d.Unhealthy = false, "enforcement "+inv.Weaker
+		}
+	}
+}
+
+func (n *Node) facts(ctx context.Context, inv gpu.Inventory) Facts {
+	f := Facts{Driver: inv.DriverVersion, Devices: inv.Devices, Hook: n.probes.Hook(), NRI: n.probes.NRI()}
+	f.Regions, f.Dmem = n.probes.Regions()
+	f.Accounting, f.MPS = n.probes.MPS(ctx)
+	return f
+}
+
+// Ready says why a container that was promised a level must not start now; nil
+// when it may. It asks those who enforce, and not what was found last.
+func (n *Node) Ready(ctx context.Context, level gpu.Enforcement) error {
+	if level == gpu.EnforcementAdvisory || level == "" {
+		return nil
+	}
+	inv, _, _ := n.prober.Inventory()
+	if verdict := Judge(n.facts(ctx, inv)); !verdict.Level.AtLeast(level) {
+		return fmt.Errorf("enforcement %s does not hold at present: %w", level, verdict.lacks(level))
+	}
+	return nil
+}
+
+// Writes reports whether the plugin has to write a container's limits itself,
+// and into which regions those of some GPUs go.
+func (n *Node) Writes(devices []gpu.Device) (regions []Region, writes bool) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	for _, d := range devices {
+		if r, ok := RegionOf(d, n.view.regions); ok {
+			regions = append(regions, r)
+		}
+	}
+	return regions, n.view.writes
+}

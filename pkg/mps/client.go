@@ -1,0 +1,84 @@
+package mps
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"net"
+	"net/http"
+	"path/filepath"
+	"syscall"
+	"time"
+)
+
+// statusSocket is where a supervisor answers, in its directory.
+const statusSocket = "status.sock"
+
+// checkTimeout bounds one question: the supervisor answers from memory.
+const checkTimeout = time.Second
+
+// Status is what a supervisor says of its daemon.
+type Status struct {
+	Healthy    bool   `json:"healthy"`
+	Reason     string `json:"reason,omitempty"` // why it is not
+	Protocol   int    `json:"protocol"`         // 2 or 3
+	Accounting bool   `json:"accounting"`       // it accounts for memory
+	Restarts   int    `json:"restarts"`         // of the daemon, by this supervisor
+	Clients    int    `json:"clients"`          // at the last look
+}
+
+// Client asks the supervisor of a directory.
+type Client struct{ http http.Client }
+
+// NewClient returns a client that connects whenever it is asked.
+func NewClient(dir string) *Client {
+	socket := filepath.Join(dir, statusSocket)
+	return &Client{http: http.Client{
+		Timeout: checkTimeout,
+		Transport: &http.Transport{
+			DisableKeepAlives: true, // a supervisor that has ended must not seem to answer
+			DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
+				return (&net.Dialer{}).DialContext(ctx, "unix", socket)
+			},
+		},
+	}}
+}
+
+// Status asks how the daemon is.
+func (c *Client) Status(ctx context.Context) (Status, error) {
+	request, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://mps/status", nil)
+	if err != nil {
+		return Status{}, err
+	}
+	answer, err := c.http.Do(request)
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		return Status{}, errors.New("no MPS daemon runs on the node")
+	case errors.Is(err, syscall.ECONNREFUSED):
+		return Status{}, errors.New("the supervisor of the MPS daemon has ended")
+	case err != nil:
+		return Status{}, fmt.Errorf("ask for the MPS daemon: %w", err)
+	}
+	defer answer.Body.Close()
+	var s Status
+	if err := json.NewDecoder(io.LimitReader(answer.Body, 1<<16)).Decode(&s); err != nil {
+		return Status{}, fmt.Errorf("ask for the MPS daemon: %w", err)
+	}
+	return s, nil
+}
+
+// Check says why the daemon does not work, and whether it accounts for memory.
+func (c *Client) Check(ctx context.Context) (accounting bool, err error) {
+	s, err := c.Status(ctx)
+	switch {
+	case err != nil:
+		return false, err
+	case !s.Healthy:
+		return false, fmt.Errorf("the MPS daemon: %s", s.Reason)
+	default:
+		return s.Accounting, nil
+	}
+}
