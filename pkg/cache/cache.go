@@ -33,7 +33,7 @@ type node struct {
 	inventory *gpu.Inventory  // made anew by each SetNode; nil: a ghost
 	pods      map[string]*pod // by UID
 	nominated map[string]*pod // by UID: they hold nothing yet
-	view      atomic.Pointer[placement.Node]
+	view      atomic.Pointer[view]
 }
 
 // pod is made anew by all that is heard of it.
@@ -175,7 +175,7 @@ func (c *Cache) AssumePod(ref placement.PodRef, nodeName string, req placement.R
 	if !ok || n.inventory == nil {
 		return placement.Assignment{}, &UnfitError{placement.Fit(req, placement.Node{Name: nodeName})}
 	}
-	chosen, err := Decide(*n.view.Load(), ref, req, fallback)
+	chosen, err := Decide(n.view.Load().Node, ref, req, fallback)
 	if err != nil {
 		return placement.Assignment{}, err
 	}
@@ -265,7 +265,7 @@ func (c *Cache) Node(name string) (placement.Node, bool) {
 		return placement.Node{}, false
 	}
 	if view := n.view.Load(); view != nil {
-		return *view, true
+		return view.Node, true
 	}
 	return placement.Node{}, false
 }
@@ -287,7 +287,7 @@ func (c *Cache) Nodes() []placement.Node {
 	var out []placement.Node
 	c.nodes.Range(func(_, value any) bool {
 		if view := value.(*node).view.Load(); view != nil {
-			out = append(out, *view)
+			out = append(out, view.Node)
 		}
 		return true
 	})
@@ -391,9 +391,8 @@ func (c *Cache) publish(n *node) {
 			nominated = append(nominated, p.Holding)
 		}
 	}
-	view := placement.NewNode(n.name, *n.inventory, holdings).WithNominated(nominated)
 	c.changes++
-	n.view.Store(&view)
+	n.view.Store(&view{Node: placement.NewNode(n.name, *n.inventory, holdings).WithNominated(nominated)})
 }
 
 // tell wakes those who wait for a change.

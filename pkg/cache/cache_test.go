@@ -832,6 +832,34 @@ func step(t *testing.T, random *rand.Rand, c *Cache, w *twin) {
 	}
 }
 
+// compareAnswers asks in more ways than answers are kept.
+func compareAnswers(t *testing.T, c *Cache, w *twin) {
+	t.Helper()
+	for i := range answersKept + 2 {
+		req := ask(gpu.Units(1+i), gpu.Units(i%2))
+		if i%3 == 0 {
+			req.Policy = placement.Exclusive
+		}
+		q := NewQuestion(ref("stranger"), req, placement.Binpack)
+		for _, name := range []string{"n0", "n1", "n2"} {
+			n, ok := w.view(name)
+			if !ok {
+				n.Name = name
+			}
+			want, got := "", ""
+			if _, err := Decide(n, q.Pod, req, placement.Binpack); err != nil {
+				want = err.Error()
+			}
+			if refusal := c.Refused(name, q); refusal != nil {
+				got = refusal.Message
+			}
+			if got != want {
+				t.Errorf("Refused(%s) for %d units: %q, want %q", name, 1+i, got, want)
+			}
+		}
+	}
+}
+
 func compare(t *testing.T, c *Cache, w *twin) {
 	t.Helper()
 	var want []placement.Node
@@ -843,6 +871,7 @@ func compare(t *testing.T, c *Cache, w *twin) {
 			}
 		}
 	}
+	compareAnswers(t, c, w)
 	if got := c.Nodes(); !reflect.DeepEqual(want, got) {
 		t.Errorf("the cache and its twin differ (-want +got):\n%s", cmp.Diff(want, got))
 	}

@@ -184,12 +184,15 @@ const MaxNodes = 16
 type Closest struct{ kept []candidate }
 
 type candidate struct {
-	placement.Verdict
+	*placement.Verdict
 	free gpu.Units // the most on one GPU
 }
 
-// Add takes one more verdict.
-func (c *Closest) Add(v placement.Verdict) {
+// Add takes one more verdict. Most are not among the closest, and cost little.
+func (c *Closest) Add(v *placement.Verdict) {
+	if len(c.kept) == MaxNodes && v.Reason < c.kept[MaxNodes-1].Reason {
+		return
+	}
 	one := candidate{v, v.Node.LargestFree()}
 	at, _ := slices.BinarySearchFunc(c.kept, one, compare)
 	if at == MaxNodes {
@@ -207,10 +210,10 @@ func compare(a, b candidate) int {
 	)
 }
 
-// Nodes describes them, the closest first.
-func (c *Closest) Nodes() []Node {
+// Nodes describes so many of them at most, the closest first.
+func (c *Closest) Nodes(most int) []Node {
 	var out []Node
-	for _, v := range c.kept {
+	for _, v := range c.kept[:min(len(c.kept), most)] {
 		n := Look(v.Request, v.Node, placement.Assignment{})
 		n.Reason, n.Message = v.Reason.String(), v.String()
 		out = append(out, n)

@@ -107,8 +107,8 @@ func TestClosestIsASort(t *testing.T) {
 			capacity := gpu.Units(random.IntN(4))
 			node := placement.NewNode(fmt.Sprintf("n%03d", i), gpu.Inventory{UnitMiB: 1024, Devices: []gpu.Device{{UUID: "GPU-a", Capacity: capacity, Healthy: true}}}, nil)
 			v := placement.Verdict{Reason: placement.Reason(random.IntN(4)), Node: node}
-			closest.Add(v)
-			all = append(all, candidate{v, capacity})
+			closest.Add(&v)
+			all = append(all, candidate{&v, capacity})
 		}
 		slices.SortFunc(all, compare)
 		all = all[:min(len(all), MaxNodes)]
@@ -116,7 +116,7 @@ func TestClosestIsASort(t *testing.T) {
 		for _, v := range all {
 			want = append(want, v.Node.Name)
 		}
-		for _, n := range closest.Nodes() {
+		for _, n := range closest.Nodes(MaxNodes) {
 			got = append(got, n.Name)
 		}
 		if diff := cmp.Diff(want, got); diff != "" {

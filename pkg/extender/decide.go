@@ -33,38 +33,35 @@ type refusals struct {
 	closest decisions.Closest
 	count   int
 
-	// Of the last one that is no verdict.
-	reason, message string
-}
-
-// unreadable counts a node of which, or a pod of which, something cannot be read.
-func (r *refusals) unreadable(problem error) {
-	r.count++
-	r.reason, r.message = decisions.Unreadable, problem.Error()
+	// The last one that is no verdict.
+	other  *cache.Refusal
+	reason string
 }
 
 // add counts one refusal, and reports whether it can never be otherwise.
-func (r *refusals) add(refusal error) (unresolvable bool) {
+func (r *refusals) add(refusal *cache.Refusal) (unresolvable bool) {
 	r.count++
-	unfit := (*cache.UnfitError)(nil)
-	if !errors.As(refusal, &unfit) {
-		r.reason, r.message = reasonOf(refusal), refusal.Error()
-		return false
+	if refusal.Verdict != nil {
+		r.closest.Add(refusal.Verdict)
+		return refusal.Verdict.Unresolvable()
 	}
-	r.closest.Add(unfit.Verdict)
-	return unfit.Unresolvable()
+	if r.other != refusal {
+		r.other, r.reason = refusal, reasonOf(refusal.Err)
+	}
+	return r.reason == decisions.Unreadable
 }
 
 // decision is what filter has decided, where the pod fits on so many nodes.
 func (r *refusals) decision(fit int) decisions.Decision {
-	d := decisions.Decision{Verb: decisions.Filter, Result: decisions.Fits, Asked: fit + r.count, Fit: fit, Nodes: r.closest.Nodes()}
+	d := decisions.Decision{Verb: decisions.Filter, Result: decisions.Fits, Asked: fit + r.count, Fit: fit}
 	if fit > 0 {
+		d.Nodes = r.closest.Nodes(fewRefused)
 		return d
 	}
-	d.Result = decisions.Unfit
+	d.Result, d.Nodes = decisions.Unfit, r.closest.Nodes(decisions.MaxNodes)
 	switch {
-	case r.reason != "":
-		d.Reason, d.Message = r.reason, r.message
+	case r.other != nil:
+		d.Reason, d.Message = r.reason, r.other.Message
 	case len(d.Nodes) > 0:
 		d.Reason, d.Message = d.Nodes[0].Reason, d.Nodes[0].Message
 	default:
@@ -73,14 +70,21 @@ func (r *refusals) decision(fit int) decisions.Decision {
 	return d
 }
 
+// fewRefused is how many of the nodes that were refused are described beside
+// others that fit.
+const fewRefused = 2
+
 // reasonOf names a refusal in a word.
 func reasonOf(err error) string {
 	var (
 		unfit     *cache.UnfitError
 		waits     *cache.WaitError
 		elsewhere *cache.ElsewhereError
+		unread    *unreadableError
 	)
 	switch {
+	case errors.As(err, &unread):
+		return decisions.Unreadable
 	case errors.As(err, &unfit):
 		return unfit.Reason.String()
 	case errors.As(err, &waits):

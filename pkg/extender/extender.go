@@ -1,7 +1,6 @@
 package extender
 
 import (
-	"cmp"
 	"context"
 	"fmt"
 	"iter"
@@ -100,57 +99,47 @@ func (e *Extender) filter(args *extenderv1.ExtenderArgs) *extenderv1.ExtenderFil
 		e.tellFailure(decisions.Filter, args.Pod, problem)
 		return result
 	}
-	req, err := e.Names.Request(args.Pod)
-	judge := e.judge(args.Pod, req)
-	passed := make(map[string]bool)
-	names := []string{}
+	judge := e.judge(args.Pod)
 	var refused refusals
-	for node, problem := range e.asked(args) {
-		if problem = cmp.Or(err, problem); problem != nil {
-			result.FailedAndUnresolvableNodes[node.Name] = problem.Error()
-			refused.unreadable(problem)
-			continue
+	fit := 0
+	// passes takes in what was found of one node.
+	passes := func(node string, refusal *cache.Refusal) bool {
+		switch {
+		case refusal == nil:
+			fit++
+			return true
+		case refused.add(refusal):
+			result.FailedAndUnresolvableNodes[node] = refusal.Message
+		default:
+			result.FailedNodes[node] = refusal.Message
 		}
-		var refusal error
-		if !req.Empty() {
-			refusal = judge(node)
-		}
-		if refusal == nil {
-			passed[node.Name] = true
-			names = append(names, node.Name)
-			continue
-		}
-		if refused.add(refusal) {
-			result.FailedAndUnresolvableNodes[node.Name] = refusal.Error()
-		} else {
-			result.FailedNodes[node.Name] = refusal.Error()
-		}
+		return false
 	}
 	if args.NodeNames != nil {
+		names := make([]string, 0, len(*args.NodeNames))
+		for _, name := range *args.NodeNames {
+			if passes(name, judge(name, nil)) {
+				names = append(names, name)
+			}
+		}
 		result.NodeNames = &names
 	} else {
 		result.Nodes = &v1.NodeList{}
-		for _, node := range args.Nodes.Items {
-			if passed[node.Name] {
-				result.Nodes.Items = append(result.Nodes.Items, node)
+		for i := range args.Nodes.Items {
+			if node := &args.Nodes.Items[i]; passes(node.Name, judge(node.Name, node)) {
+				result.Nodes.Items = append(result.Nodes.Items, *node)
 			}
 		}
 	}
-	e.logFilter(args.Pod, req, err, len(passed), result)
-	e.tell(api.Ref(args.Pod), refused.decision(len(passed)))
+	e.logFilter(args.Pod, fit, result)
+	e.tell(api.Ref(args.Pod), refused.decision(fit))
 	return result
 }
 
-func (e *Extender) logFilter(pod *v1.Pod, req placement.Request, unreadable error, passed int, result *extenderv1.ExtenderFilterResult) {
-	fields := []zap.Field{
-		zap.Stringer("pod", api.Ref(pod)), zap.String("uid", string(pod.UID)),
-		zap.Int64("units", int64(req.Units())), zap.Int("fit", passed),
-		zap.Int("failed", len(result.FailedNodes)), zap.Int("unresolvable", len(result.FailedAndUnresolvableNodes)),
-	}
-	if unreadable != nil {
-		fields = append(fields, zap.String("reason", unreadable.Error()))
-	}
-	e.Log.Debug("filter", fields...)
+func (e *Extender) logFilter(pod *v1.Pod, fit int, result *extenderv1.ExtenderFilterResult) {
+	e.Log.Debug("filter",
+		zap.Stringer("pod", api.Ref(pod)), zap.String("uid", string(pod.UID)), zap.Int("fit", fit),
+		zap.Int("failed", len(result.FailedNodes)), zap.Int("unresolvable", len(result.FailedAndUnresolvableNodes)))
 }
 
 // unanswerable says why a question about nodes cannot be answered at all.
@@ -200,21 +189,47 @@ func (e *Extender) described(object *v1.Node) (placement.Node, error) {
 	return placement.NewNode(object.Name, inv, nil), err
 }
 
-// judge returns a function that says why the pod cannot go to a node, or nil.
-func (e *Extender) judge(pod *v1.Pod, req placement.Request) func(placement.Node) error {
+// judge returns a function that says why the pod cannot go to a node, or nil. A
+// node that is given in full counts where the cache does not know it.
+func (e *Extender) judge(pod *v1.Pod) func(name string, given *v1.Node) *cache.Refusal {
 	ref := api.Ref(pod)
+	req, err := e.Names.Request(pod)
+	if err != nil {
+		unreadable := cache.NewRefusal(&unreadableError{err})
+		return func(string, *v1.Node) *cache.Refusal { return unreadable }
+	}
 	on, assumed, known := e.Cache.Where(ref.UID)
-	return func(node placement.Node) error {
+	elsewhere := cache.NewRefusal(&cache.ElsewhereError{Node: on, Assumed: assumed})
+	question := cache.NewQuestion(ref, req, e.Policy)
+	return func(name string, given *v1.Node) *cache.Refusal {
 		switch {
-		case known && on != node.Name:
-			return &cache.ElsewhereError{Node: on, Assumed: assumed}
+		case req.Empty():
+			return nil
+		case known && on != name:
+			return elsewhere
 		case known:
 			return nil // what it holds there already is enough for it
+		case given == nil:
+			return e.Cache.Refused(name, question)
 		}
-		_, err := cache.Decide(node, ref, req, e.Policy)
-		return err
+		return e.judgeGiven(given, question)
 	}
 }
+
+func (e *Extender) judgeGiven(given *v1.Node, question cache.Question) *cache.Refusal {
+	if _, ok := e.Cache.Node(given.Name); ok {
+		return e.Cache.Refused(given.Name, question)
+	}
+	node, err := e.described(given)
+	if err != nil {
+		return cache.NewRefusal(&unreadableError{err})
+	}
+	return question.Ask(node)
+}
+
+// unreadableError says that something in a pod or a node cannot be read, on which
+// no other pod has any influence.
+type unreadableError struct{ error }
 
 // Prioritize scores the nodes, from 0 to extenderv1.MaxExtenderPriority. It
 // has no way to say what is wrong: then all nodes are equal.

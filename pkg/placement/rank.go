@@ -2,7 +2,6 @@ package placement
 
 import (
 	"cmp"
-	"fmt"
 	"math"
 	"slices"
 	"sync"
@@ -101,9 +100,7 @@ func score(nodes int, order []int, compare func(a, b int) int) []int64 {
 
 // of returns what is kept for a request. All is forgotten when it is too much.
 func (r *Ranker) of(defaults Policies, req Request, nodes int) map[string]*ranked {
-	units, cores := req.Share()
-	key := fmt.Sprintf("%q %d %d %d %d %q %q %q %q %q %q %q", defaults.GPU, req.GPUs(), units, cores, req.CPU,
-		req.Policy, req.Models, req.UUIDs, req.Preference, req.Group, req.ExclusiveGroup, req.Enforcement)
+	key := string(defaults.GPU) + " " + req.Key()
 	known, ok := r.kept[key]
 	if !ok {
 		if r.count += nodes; r.count > maxKept || r.kept == nil {

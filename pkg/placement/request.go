@@ -1,6 +1,7 @@
 package placement
 
 import (
+	"fmt"
 	"math"
 	"path"
 	"slices"
@@ -131,6 +132,17 @@ func (r Request) Share() (gpu.Units, int) {
 }
 
 func ceilDiv[N gpu.Units | int](a, b N) N { return (a + b - 1) / b }
+
+// Key returns the same for requests that ask for the same: they fit the same
+// nodes and like the same. Names of containers and the priority are not in it.
+func (r Request) Key() string {
+	var key strings.Builder
+	fmt.Fprintf(&key, "%d %q %q %q %q %q %q %q %d", r.GPUs(), r.Policy, r.Models, r.UUIDs, r.Preference, r.Group, r.ExclusiveGroup, r.Enforcement, r.CPU)
+	for _, c := range r.Containers {
+		fmt.Fprintf(&key, " %d:%d:%d", c.Kind, c.Units, c.Cores)
+	}
+	return key.String()
+}
 
 // Interchangeable reports whether two pods can stand in for one another on a
 // node: the kubelet asks for them in the same words, and what one may have the

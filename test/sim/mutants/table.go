@@ -100,7 +100,7 @@ var table = []mutant{
 	},
 	{
 		"filter reserves", "pkg/extender/extender.go",
-		"_, err := cache.Decide(node, ref, req, e.Policy)", "_, err := e.Cache.AssumePod(ref, node.Name, req, e.Policy, e.Now())",
+		"return e.Cache.Refused(name, question)", "_, _ = e.Cache.AssumePod(ref, name, req, e.Policy, e.Now()); return nil",
 	},
 	{
 		"equals evicted", "pkg/placement/preempt.go",
