@@ -194,6 +194,15 @@ func (c *Cluster) Kubectl() (string, error) {
 	return link, nil
 }
 
+// Scheduler returns the path of a kube-scheduler.
+func (c *Cluster) Scheduler() string {
+	return c.state.Components.Program(component.Kube, "kube-scheduler")
+}
+
+// AuditLog returns the file with what the API server was asked, an Event of
+// audit.k8s.io/v1 on each line.
+func (c *Cluster) AuditLog() string { return c.path("logs", "audit.log") }
+
 // Helm returns the path of a helm, built when it is missing.
 func (c *Cluster) Helm(ctx context.Context, log io.Writer) (string, error) {
 	dirs, err := Config{CacheDir: c.state.CacheDir, Log: log}.build(ctx, component.Helm)
@@ -274,7 +283,7 @@ func (c *Cluster) start(ctx context.Context, config Config) error {
 		return err
 	}
 	fmt.Fprintf(c.log, "cluster %s: starting the control plane\n", config.Name)
-	if err := c.startEtcdAndAPIServer(); err != nil {
+	if err := c.startEtcdAndAPIServer(config); err != nil {
 		return err
 	}
 	for _, n := range config.Nodes {

@@ -34,6 +34,9 @@ type Config struct {
 	// SchedulerConfig is a KubeSchedulerConfiguration for the default
 	// scheduler; its clientConnection is filled in. Empty means the defaults.
 	SchedulerConfig []byte
+	// AuditPolicy is the API server's, in YAML: what of it is written to the file
+	// that AuditLog names. Empty means that nothing is.
+	AuditPolicy []byte
 	// Forwarder, when set, is the command of a process that calls Forward, so
 	// that the cluster outlives the process that starts it. It is started with
 	// the cluster's state folder as one more argument. Otherwise this process

@@ -100,7 +100,7 @@ func (c *Cluster) writeKubeconfig(file, name, server, user string, groups ...str
 }
 
 // startEtcdAndAPIServer starts both at once: the one waits for the other.
-func (c *Cluster) startEtcdAndAPIServer() error {
+func (c *Cluster) startEtcdAndAPIServer(config Config) error {
 	const peers = "http://127.0.0.1:2380"
 	const clients = "http://127.0.0.1:2379"
 	err := c.run("etcd", fabric, c.state.Components.Program(component.Etcd, "server"),
@@ -119,7 +119,7 @@ func (c *Cluster) startEtcdAndAPIServer() error {
 	if err != nil {
 		return err
 	}
-	return c.runKube("apiserver", fabric, "kube-apiserver",
+	args := []string{
 		"--advertise-address="+apiServerIP,
 		"--allow-privileged=true",
 		"--authorization-mode=Node,RBAC",
@@ -148,7 +148,15 @@ func (c *Cluster) startEtcdAndAPIServer() error {
 		"--tls-cert-file="+c.path("pki", "apiserver.crt"),
 		"--tls-private-key-file="+c.path("pki", "apiserver.key"),
 		"--shutdown-delay-duration=0s",
-	)
+	}
+	if len(config.AuditPolicy) > 0 {
+		policy := c.path("audit-policy.yaml")
+		if err := os.WriteFile(policy, config.AuditPolicy, 0o644); err != nil {
+			return err
+		}
+		args = append(args, "--audit-policy-file="+policy, "--audit-log-path="+c.AuditLog())
+	}
+	return c.runKube("apiserver", fabric, "kube-apiserver", args...)
 }
 
 // startControllers starts the clients of the control plane.
@@ -178,7 +186,7 @@ func (c *Cluster) startControllers(config Config) error {
 	if err := writeSchedulerConfig(file, config.SchedulerConfig, c.path("scheduler.kubeconfig")); err != nil {
 		return err
 	}
-	return c.run("scheduler", fabric, c.state.Components.Program(component.Kube, "kube-scheduler"),
+	return c.run("scheduler", fabric, c.Scheduler(),
 		"--authentication-kubeconfig="+c.path("scheduler.kubeconfig"),
 		"--authorization-kubeconfig="+c.path("scheduler.kubeconfig"),
 		"--bind-address=127.0.0.1",

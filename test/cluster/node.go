@@ -258,6 +258,13 @@ func (c *Cluster) connect(n nodeState) error {
 	if err := linux.AddRoute(n.Anchor.PID, everywhere, fabricAddress().Addr()); err != nil {
 		return err
 	}
+	if n.Index == 1 {
+		// The control plane runs no kube-proxy: that of the first node leads it to
+		// Services.
+		if err := linux.AddRoute(c.state.Fabric.PID, netip.MustParsePrefix(serviceNetwork), n.address()); err != nil {
+			return err
+		}
+	}
 	return linux.AddRoute(c.state.Fabric.PID, n.pods(), n.address())
 }
 

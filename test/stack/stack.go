@@ -8,6 +8,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strings"
 
 	"golang.org/x/sync/errgroup"
 
@@ -155,13 +156,7 @@ func (s *Stack) Install(ctx context.Context, c *cluster.Cluster, set ...string) 
 
 // InstallAs is Install with another release, in another namespace.
 func (s *Stack) InstallAs(ctx context.Context, c *cluster.Cluster, release, namespace string, set ...string) (notes string, err error) {
-	helm, err := c.Helm(ctx, s.log)
-	if err != nil {
-		return "", err
-	}
-	fmt.Fprintln(s.log, "helm upgrade --install", release)
 	args := []string{
-		"--kubeconfig", c.Kubeconfig(),
 		"upgrade", "--install", release, s.Chart(), "--namespace", namespace, "--create-namespace",
 		"--values", filepath.Join(s.Chart(), "ci", "demo-values.yaml"),
 		"--wait", "--timeout", "3m",
@@ -169,7 +164,7 @@ func (s *Stack) InstallAs(ctx context.Context, c *cluster.Cluster, release, name
 	for _, value := range set {
 		args = append(args, "--set", value)
 	}
-	if notes, err = run(ctx, helm, args...); err != nil {
+	if notes, err = s.Helm(ctx, c, args...); err != nil {
 		return "", err
 	}
 	// Helm is content when a DaemonSet lacks as many pods as an update may take.
@@ -179,16 +174,21 @@ func (s *Stack) InstallAs(ctx context.Context, c *cluster.Cluster, release, name
 
 // Uninstall takes a release away and waits until its pods are gone.
 func (s *Stack) Uninstall(ctx context.Context, c *cluster.Cluster, release, namespace string) error {
+	if _, err := s.Helm(ctx, c, "uninstall", release, "--namespace", namespace, "--wait"); err != nil {
+		return err
+	}
+	_, err := s.Kubectl(ctx, c, "delete", "namespace", namespace, "--timeout=1m")
+	return err
+}
+
+// Helm runs helm and returns what it prints.
+func (s *Stack) Helm(ctx context.Context, c *cluster.Cluster, args ...string) (string, error) {
 	helm, err := c.Helm(ctx, s.log)
 	if err != nil {
-		return err
+		return "", err
 	}
-	fmt.Fprintln(s.log, "helm uninstall", release)
-	if _, err := run(ctx, helm, "--kubeconfig", c.Kubeconfig(), "uninstall", release, "--namespace", namespace, "--wait"); err != nil {
-		return err
-	}
-	_, err = s.Kubectl(ctx, c, "delete", "namespace", namespace, "--timeout=1m")
-	return err
+	fmt.Fprintln(s.log, "helm", strings.Join(args[:min(len(args), 3)], " "))
+	return run(ctx, helm, append([]string{"--kubeconfig", c.Kubeconfig()}, args...)...)
 }
 
 // Inspect runs "kubectl inspect gpumem", found by kubectl on the PATH, and

@@ -20,6 +20,31 @@
 {{ include "gpumem.fullname" . }}-scheduler
 {{- end -}}
 
+{{/* The extender's own objects, where it serves a kube-scheduler that is there already. */}}
+{{- define "gpumem.extender.fullname" -}}
+{{ include "gpumem.fullname" . }}-extender
+{{- end -}}
+
+{{- define "gpumem.extender.serviceAccountName" -}}
+{{ .Values.scheduler.serviceAccount.name | default (include "gpumem.extender.fullname" .) }}
+{{- end -}}
+
+{{/* The Secret with the extender's certificate, its key, and the authority of clients. */}}
+{{- define "gpumem.extender.tlsSecretName" -}}
+{{ ternary .Values.extender.tls.secretName (printf "%s-tls" (include "gpumem.extender.fullname" .)) (eq .Values.extender.tls.source "secret") }}
+{{- end -}}
+
+{{/* The Secret with the certificate that kube-scheduler shows. */}}
+{{- define "gpumem.extender.clientSecretName" -}}
+{{ include "gpumem.extender.fullname" . }}-client
+{{- end -}}
+
+{{/* The names under which the extender is reached, as JSON. */}}
+{{- define "gpumem.extender.hosts" -}}
+{{- $name := include "gpumem.extender.fullname" . -}}
+{{- list $name (printf "%s.%s" $name .Release.Namespace) (printf "%s.%s.svc" $name .Release.Namespace) | toJson -}}
+{{- end -}}
+
 {{- define "gpumem.devicePlugin.fullname" -}}
 {{ include "gpumem.fullname" . }}-device-plugin
 {{- end -}}
@@ -95,4 +120,38 @@ readOnlyRootFilesystem: true
 runAsNonRoot: true
 seccompProfile:
   type: RuntimeDefault
+{{- end -}}
+
+{{/* The flags of the extender that are the same in both modes. */}}
+{{- define "gpumem.extender.args" -}}
+- --probe-listen=:8011
+- --resource-domain={{ .Values.resourceDomain }}
+- --policy={{ .Values.policy }}
+- --node-policy={{ .Values.nodePolicy | default .Values.policy }}
+- --kube-api-qps={{ int64 .Values.extender.kubeAPI.qps }}
+- --kube-api-burst={{ int64 .Values.extender.kubeAPI.burst }}
+- --log-level={{ .Values.log.level }}
+- --log-format={{ .Values.log.format }}
+{{- range .Values.extender.extraArgs }}
+- {{ . | quote }}
+{{- end }}
+{{- end -}}
+
+{{/* What the extender does. */}}
+{{- define "gpumem.extender.rules" -}}
+- apiGroups: [""]
+  resources: [nodes, pods]
+  verbs: [get, list, watch]
+# Whom to evict for a pod of higher priority depends on them.
+- apiGroups: [policy]
+  resources: [poddisruptionbudgets]
+  verbs: [get, list, watch]
+# One request binds the pod and writes its assignment, so there is no need to
+# patch pods.
+- apiGroups: [""]
+  resources: [pods/binding]
+  verbs: [create]
+- apiGroups: ["", events.k8s.io]
+  resources: [events]
+  verbs: [create, patch]
 {{- end -}}
