@@ -61,6 +61,7 @@ func TestTheClustersOwnSchedulerAsks(t *testing.T) {
 		}
 	})
 	t.Run("certificates", e.testServedCertificates(credentials))
+	e.nothingDenied(servedNamespace)
 }
 
 // installServed installs the chart as for a kube-scheduler that is there, and

@@ -72,7 +72,13 @@ func run(m *testing.M) (code int, err error) {
 		return 1, err
 	}
 	fmt.Fprintln(log, "the cluster is ready for the tests")
-	return m.Run(), nil
+	if code = m.Run(); code != 0 {
+		return code, nil
+	}
+	if err := checkRights(ctx); err != nil {
+		return 1, fmt.Errorf("rights:\n%w", err)
+	}
+	return 0, nil
 }
 
 func start(ctx context.Context, log io.Writer) error {
@@ -83,7 +89,7 @@ func start(ctx context.Context, log io.Writer) error {
 	if suite.stack, err = stack.Build(ctx, filepath.Join(cache, "e2e"), log); err != nil {
 		return err
 	}
-	config := cluster.Config{Name: "e2e", Log: log, SchedulerConfig: []byte(gpushareSchedulerConfig)}
+	config := cluster.Config{Name: "e2e", Log: log, SchedulerConfig: []byte(gpushareSchedulerConfig), AuditPolicy: []byte(auditPolicy)}
 	if config.Nodes, err = stack.TwoNodes(); err != nil {
 		return err
 	}
