@@ -7,7 +7,6 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/gpumem/gpumem/pkg/gpu"
-	"github.com/gpumem/gpumem/pkg/nvml"
 )
 
 // DevicePlugin is what gpumem-device-plugin measures.
@@ -69,7 +68,7 @@ func (m *DevicePlugin) Answered(rpc string, took time.Duration, err error) {
 // GPUs are those of a node, as they are known now.
 type GPUs interface {
 	Inventory() (inv gpu.Inventory, reason string, changed <-chan struct{})
-	Usage() map[gpu.UUID]nvml.Usage
+	Usage(gpu.UUID) (usedBytes uint64, busy float64, ok bool)
 }
 
 // gpuCollector tells what is known of the GPUs at the moment that it is asked.
@@ -110,18 +109,16 @@ func (c *gpuCollector) Collect(out chan<- prometheus.Metric) {
 		out <- prometheus.MustNewConstMetric(d, prometheus.GaugeValue, value, labels...)
 	}
 	inv, _, _ := c.gpus.Inventory()
-	usage := c.gpus.Usage()
 	for _, d := range inv.Devices {
 		labels := []string{strconv.Itoa(d.Index), string(d.UUID), d.Model}
 		gauge(c.memory, float64(d.MemoryMiB)*mib, labels...)
 		gauge(c.healthy, oneIf(d.Healthy), labels...)
-		u, ok := usage[d.UUID]
-		if !ok {
-			continue
+		used, busy, ok := c.gpus.Usage(d.UUID)
+		if ok {
+			gauge(c.used, float64(used), labels...)
 		}
-		gauge(c.used, float64(u.UsedBytes), labels...)
-		if u.Busy >= 0 {
-			gauge(c.busy, u.Busy, labels...)
+		if ok && busy >= 0 {
+			gauge(c.busy, busy, labels...)
 		}
 	}
 }

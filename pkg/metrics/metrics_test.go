@@ -15,7 +15,6 @@ import (
 	"github.com/gpumem/gpumem/pkg/decisions"
 	"github.com/gpumem/gpumem/pkg/deviceplugin"
 	"github.com/gpumem/gpumem/pkg/gpu"
-	"github.com/gpumem/gpumem/pkg/nvml"
 	"github.com/gpumem/gpumem/pkg/placement"
 )
 
@@ -191,20 +190,17 @@ gpumem_extender_assumed_pods 1
 }
 
 // gpus are those of a node that a test says.
-type gpus struct {
-	inv   gpu.Inventory
-	usage map[gpu.UUID]nvml.Usage
-}
+type gpus struct{ inv gpu.Inventory }
 
 func (g *gpus) Inventory() (gpu.Inventory, string, <-chan struct{}) { return g.inv, "", nil }
-func (g *gpus) Usage() map[gpu.UUID]nvml.Usage                      { return g.usage }
+func (g *gpus) Usage(id gpu.UUID) (uint64, float64, bool)           { return 5, 0.25, id == "GPU-1" }
 
 func TestGPUs(t *testing.T) {
 	registry := newRegistry(t)
 	g := &gpus{inv: gpu.Inventory{Devices: []gpu.Device{
 		{UUID: "GPU-1", Index: 0, Model: "T4", MemoryMiB: 16, Healthy: true},
 		{UUID: "GPU-2", Index: 1, Model: "T4", MemoryMiB: 16},
-	}}, usage: map[gpu.UUID]nvml.Usage{"GPU-1": {UsedBytes: 5, Busy: 0.25}}}
+	}}}
 	RegisterGPUs(registry, g)
 	want(t, registry, nil, `
 # HELP gpumem_device_plugin_gpu_healthy Whether a GPU is healthy: 1 or 0.

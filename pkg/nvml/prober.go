@@ -43,7 +43,7 @@ type Prober struct {
 
 	mu        sync.Mutex // guards the rest of this block
 	inventory gpu.Inventory
-	usage     map[gpu.UUID]Usage
+	usage     map[gpu.UUID]usage
 	reason    string
 	changed   chan struct{} // closed and replaced when inventory or reason change
 
@@ -88,18 +88,20 @@ func (p *Prober) Inventory() (inv gpu.Inventory, reason string, changed <-chan s
 	return inv, p.reason, p.changed
 }
 
-// Usage is how much a GPU was in use at the last probe.
-type Usage struct {
-	UsedBytes uint64  // of its memory
-	Busy      float64 // share of the time in which a kernel ran; -1 when not known
-}
-
-// Usage returns how much each GPU was in use at the last probe. Those that did
-// not answer are left out.
-func (p *Prober) Usage() map[gpu.UUID]Usage {
+// Usage tells how much a GPU was in use at the last probe: bytes of its memory,
+// and the share of the time in which a kernel ran, which is -1 when not known.
+// Not ok is one that did not answer.
+func (p *Prober) Usage(id gpu.UUID) (usedBytes uint64, busy float64, ok bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	return p.usage
+	u, ok := p.usage[id]
+	return u.usedBytes, u.busy, ok
+}
+
+// usage is what Usage tells.
+type usage struct {
+	usedBytes uint64
+	busy      float64
 }
 
 // Probed is closed once the first probe has ended, well or not.
@@ -282,15 +284,15 @@ func (p *Prober) merge(readings []reading) {
 
 // measure makes known how much the GPUs are in use.
 func (p *Prober) measure(readings []reading) {
-	usage := make(map[gpu.UUID]Usage)
+	measured := make(map[gpu.UUID]usage)
 	for _, r := range readings {
 		if r.failed == "" && !r.mig {
-			usage[r.device.UUID] = r.usage
+			measured[r.device.UUID] = r.usage
 		}
 	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.usage = usage
+	p.usage = measured
 }
 
 // at returns the device that had an index and was not seen at another.

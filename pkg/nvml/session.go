@@ -55,7 +55,7 @@ func open(find func() (nvml.Interface, string)) (*session, error) {
 type reading struct {
 	device      gpu.Device // without capacity and health
 	reservedMiB int64      // what the driver keeps for itself
-	usage       Usage
+	usage       usage
 	nvlinks     nvlinks
 	mig         bool
 	handle      nvml.Device
@@ -88,10 +88,10 @@ func (s *session) read(index int) reading {
 	const mib = 1 << 20
 	r.device.MemoryMiB = int64(total / mib)
 	r.reservedMiB = int64((reserved + mib - 1) / mib)
-	r.usage = Usage{UsedBytes: used, Busy: -1}
+	r.usage = usage{usedBytes: used, busy: -1}
 	if s.utilization {
 		if rates, ret := handle.GetUtilizationRates(); ret == nvml.SUCCESS {
-			r.usage.Busy = float64(rates.Gpu) / 100
+			r.usage.busy = float64(rates.Gpu) / 100
 		}
 	}
 	if name, ret := handle.GetName(); ret == nvml.SUCCESS {
