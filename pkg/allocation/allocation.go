@@ -46,6 +46,14 @@ type State struct {
 	// from the moment before it admits it.
 	Known map[string]bool
 
+	// Given is what was given to pods that are still here, as Admit returned it.
+	// The kubelet may not have told of it yet.
+	Given []Given
+
+	// Blind says that the kubelet has not told yet, to whoever asks here, what it
+	// has given: any pod may have got something already.
+	Blind bool
+
 	Policy          placement.Policy // for pods that name none
 	PlaceUnassigned bool             // place pods that no scheduler placed; otherwise refuse them
 }
@@ -64,6 +72,38 @@ type Grant struct {
 
 // size is how many slots the kubelet gives in all.
 func (g Grant) size() int { return g.Each * len(g.Devices) }
+
+// Given is a grant, and the container for which the kubelet is likeliest to have
+// asked.
+type Given struct {
+	Pod       placement.PodRef
+	Container placement.Container
+	Slots     []gpu.SlotID
+}
+
+func (g Given) held() Held {
+	return Held{Namespace: g.Pod.Namespace, Name: g.Pod.Name, Container: g.Container.Name, Slots: g.Slots}
+}
+
+// Told reports whether the kubelet lists the slots, or never will: it lists no
+// plain init containers.
+func (g Given) Told(held []Held) bool {
+	return g.Container.Kind == placement.Init || slices.ContainsFunc(held, func(h Held) bool {
+		return h.Namespace == g.Pod.Namespace && h.Name == g.Pod.Name && h.Container == g.Container.Name && slices.Contains(h.Slots, g.Slots[0])
+	})
+}
+
+// Recall adds to what the kubelet told last what was given since.
+func (s State) Recall() State {
+	held := slices.Clone(s.Held)
+	for _, g := range s.Given {
+		if !g.Told(s.Held) {
+			held = append(held, g.held())
+		}
+	}
+	s.Held = held
+	return s
+}
 
 // Amount returns how many slots of a resource a container asks for.
 func Amount(r gpu.Resource, c placement.Container) int {
@@ -85,6 +125,11 @@ func Prefer(s State, r gpu.Resource, available, must []gpu.SlotID, size int) ([]
 	if len(must) > 0 {
 		return s.extend(r, free, must, size)
 	}
+	if s.Blind {
+		if err := s.ambiguous(r, size); err != nil {
+			return nil, err
+		}
+	}
 	waiting := s.waitingFor(r, size)
 	for _, p := range waiting {
 		if ids, ok := take(free, nil, p.Assignment.Devices(), size); ok {
@@ -103,6 +148,33 @@ func Prefer(s State, r gpu.Resource, available, must []gpu.SlotID, size int) ([]
 		}
 	}
 	return nil, s.refusal(r, waiting, size)
+}
+
+// ambiguous returns an error when the kubelet may be asking for a later container
+// of a pod that has its GPU already, and may as well be asking for another pod
+// that is to have another GPU.
+func (s State) ambiguous(r gpu.Resource, size int) error {
+	asks := func(c placement.Container) bool { return Amount(r, c) == size }
+	var all, later []Pod
+	for _, p := range s.Pods {
+		if p.Settled {
+			continue
+		}
+		if slices.ContainsFunc(p.Request.Containers, asks) {
+			all = append(all, p)
+			if slices.ContainsFunc(p.Request.Containers[1:], asks) {
+				later = append(later, p)
+			}
+		}
+	}
+	for _, p := range later {
+		for _, o := range all {
+			if !o.Assignment.SameDevices(p.Assignment) {
+				return fmt.Errorf("the kubelet does not tell what it has given, and may be asking for pod %s or for pod %s", p.Pod, o.Pod)
+			}
+		}
+	}
+	return nil
 }
 
 // unseen reports whether a pod that asks for both resources has a plain init
@@ -403,14 +475,17 @@ func (s State) waitingFor(r gpu.Resource, size int) []Pod {
 	pods = preferring(pods, func(p Pod) bool { return s.Known[p.Pod.String()] })
 	pods = preferring(pods, func(p Pod) bool { return !p.Settled })
 	slices.SortFunc(pods, func(a, b Pod) int {
-		return cmp.Or(
-			compareTrueFirst(s.begun(a), s.begun(b)),
-			a.Created.Compare(b.Created),
-			strings.Compare(a.Pod.String(), b.Pod.String()),
-			strings.Compare(a.Pod.UID, b.Pod.UID),
-		)
+		return cmp.Or(compareTrueFirst(s.begun(a), s.begun(b)), compareAge(a, b))
 	})
 	return pods
+}
+
+func compareAge(a, b Pod) int {
+	return cmp.Or(
+		a.Created.Compare(b.Created),
+		strings.Compare(a.Pod.String(), b.Pod.String()),
+		strings.Compare(a.Pod.UID, b.Pod.UID),
+	)
 }
 
 // preferring keeps the pods that pass, or all if none does.
@@ -522,27 +597,48 @@ func list(devices []gpu.Device, parts map[gpu.UUID]int) string {
 // that wait for it: some pod must want that amount over as many GPUs, and on
 // those where it is already, and no other may have been given the slots, or else
 // the container must not start. ErrNoPod means that no pod asks for this amount.
-func Admit(s State, g Grant) error {
+//
+// It returns for which container the kubelet is likeliest to have asked.
+func Admit(s State, g Grant) (Given, error) {
 	for _, h := range s.Held {
 		if i := slices.IndexFunc(g.Slots, func(id gpu.SlotID) bool { return slices.Contains(h.Slots, id) }); i >= 0 {
-			return fmt.Errorf("slot %s is held by container %s of pod %s/%s", g.Slots[i], h.Container, h.Namespace, h.Name)
+			return Given{}, fmt.Errorf("slot %s is held by container %s of pod %s/%s", g.Slots[i], h.Container, h.Namespace, h.Name)
 		}
 	}
-	asking := s.asking(g.Resource, g.size())
+	asking := s.asking(g)
 	if len(asking) == 0 {
-		return fmt.Errorf("%w: %s", ErrNoPod, s.format(g.Resource, g.size()))
+		return Given{}, fmt.Errorf("%w: %s", ErrNoPod, s.format(g.Resource, g.size()))
 	}
 	var first error
 	for _, p := range asking {
 		err := s.admit(p, g)
 		if err == nil {
-			return nil
+			return s.given(p, g), nil
 		}
 		if first == nil {
 			first = err
 		}
 	}
-	return first
+	return Given{}, first
+}
+
+// given says to which container of a pod a grant goes: the first that may lack it
+// and was not given anything before.
+func (s State) given(p Pod, g Grant) Given {
+	out := Given{Pod: p.Pod, Slots: g.Slots}
+	for _, c := range s.unserved(g.Resource, p) {
+		if Amount(g.Resource, c) != g.size() {
+			continue
+		}
+		out.Container = c
+		before := func(o Given) bool {
+			return o.Pod == p.Pod && o.Container.Name == c.Name && o.Slots[0].Resource() == g.Resource
+		}
+		if !slices.ContainsFunc(s.Given, before) {
+			break
+		}
+	}
+	return out
 }
 
 func (s State) admit(p Pod, g Grant) error {
@@ -557,26 +653,41 @@ func (s State) admit(p Pod, g Grant) error {
 			Reason: placement.WeakerEnforcement, Request: p.Request, Node: placement.NewNode("", s.Inventory, nil),
 		})
 	}
-	var given placement.Assignment
-	for _, d := range g.Devices {
-		given.Shares = append(given.Shares, placement.Share{Device: d.UUID})
-	}
+	given := g.assignment()
 	if actual, ok := Actual(s, p); ok && !actual.SameDevices(given) {
 		return fmt.Errorf("pod %s is on GPU %v, and the kubelet took slots of %v", p.Pod, actual.Devices(), given.Devices())
 	}
 	return nil
 }
 
-// asking returns the pods that a container of that size could be of: those that
-// the kubelet lists, if there is one, and unlike waitingFor also one whose init
-// containers have been served without a trace.
-func (s State) asking(r gpu.Resource, size int) []Pod {
+// assignment is the devices of the grant, without amounts.
+func (g Grant) assignment() placement.Assignment {
+	var a placement.Assignment
+	for _, d := range g.Devices {
+		a.Shares = append(a.Shares, placement.Share{Device: d.UUID})
+	}
+	return a
+}
+
+// asking returns the pods that the container of a grant could be of, the
+// likeliest first: those that the kubelet lists, if there is one, and unlike
+// waitingFor also one whose init containers have been served without a trace.
+func (s State) asking(g Grant) []Pod {
 	var out []Pod
 	for _, p := range s.Pods {
-		if slices.ContainsFunc(s.unserved(r, p), func(c placement.Container) bool { return Amount(r, c) == size }) {
+		if slices.ContainsFunc(s.unserved(g.Resource, p), func(c placement.Container) bool { return Amount(g.Resource, c) == g.size() }) {
 			out = append(out, p)
 		}
 	}
+	given := g.assignment()
+	planned := func(p Pod) bool { return s.written(p).SameDevices(given) }
+	slices.SortFunc(out, func(a, b Pod) int {
+		return cmp.Or(
+			compareTrueFirst(s.begun(a), s.begun(b)),
+			compareTrueFirst(planned(a), planned(b)),
+			compareAge(a, b),
+		)
+	})
 	return preferring(out, func(p Pod) bool { return s.Known[p.Pod.String()] })
 }
 

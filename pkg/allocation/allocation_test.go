@@ -105,7 +105,8 @@ func newCluster(t testing.TB, seed uint64, inv gpu.Inventory) *cluster {
 			if err != nil {
 				return err
 			}
-			return Admit(c.state(), g)
+			_, err = Admit(c.state(), g)
+			return err
 		},
 	}
 	for _, d := range inv.Devices {
@@ -393,7 +394,7 @@ func TestAPodOverTwoGPUs(t *testing.T) {
 	c.mustAdmit("p")
 	c.correct()
 	c.want("p", []gpu.Units{4, 0, 4}, 0, 2)
-	if err := Admit(c.state(), Grant{Devices: c.inv.Devices[:1], Each: 6}); err == nil {
+	if _, err := Admit(c.state(), Grant{Devices: c.inv.Devices[:1], Each: 6}); err == nil {
 		t.Error("a grant of one GPU is admitted for a pod of two that has been served")
 	}
 }
@@ -469,15 +470,15 @@ func TestCoresOfAnotherGPUThanMemoryAreRefused(t *testing.T) {
 	s := c.state()
 	s.Held = []Held{{"ns", "p", "a", ids(0, 0, 1)}}
 	grant := Grant{Resource: gpu.Cores, Devices: c.inv.Devices[1:], Each: 40}
-	if err := Admit(s, grant); err == nil || !strings.Contains(err.Error(), "pod ns/p is on GPU [GPU-00000000], and the kubelet took slots of [GPU-00000001]") {
+	if _, err := Admit(s, grant); err == nil || !strings.Contains(err.Error(), "pod ns/p is on GPU [GPU-00000000], and the kubelet took slots of [GPU-00000001]") {
 		t.Errorf("Admit: %v, want that p is elsewhere", err)
 	}
 	grant.Devices = c.inv.Devices[:1]
-	if err := Admit(s, grant); err != nil {
+	if _, err := Admit(s, grant); err != nil {
 		t.Errorf("Admit: %v", err)
 	}
 	grant.Each = 30
-	if err := Admit(s, grant); !errors.Is(err, ErrNoPod) || !strings.Contains(err.Error(), "30% of cores") {
+	if _, err := Admit(s, grant); !errors.Is(err, ErrNoPod) || !strings.Contains(err.Error(), "30% of cores") {
 		t.Errorf("Admit: %v, want that nobody asks for 30%% of cores", err)
 	}
 }
@@ -515,11 +516,11 @@ func TestAContainerStaysWithItsPod(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := Admit(s, g); err != nil {
+	if _, err := Admit(s, g); err != nil {
 		t.Errorf("Admit: %v, want that q may have it", err)
 	}
 	s.Pods = s.Pods[:1]
-	if err := Admit(s, g); err == nil || !strings.Contains(err.Error(), "pod ns/p is on GPU [GPU-00000000], and the kubelet took slots of [GPU-00000001]") {
+	if _, err := Admit(s, g); err == nil || !strings.Contains(err.Error(), "pod ns/p is on GPU [GPU-00000000], and the kubelet took slots of [GPU-00000001]") {
 		t.Errorf("Admit: %v, want that p is elsewhere", err)
 	}
 }
@@ -592,7 +593,7 @@ func TestSlotsThatAnotherContainerHoldsAreNotTaken(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			if err := Admit(s, g); (err == nil) != (tc.wantErr == "") || err != nil && err.Error() != tc.wantErr {
+			if _, err := Admit(s, g); (err == nil) != (tc.wantErr == "") || err != nil && err.Error() != tc.wantErr {
 				t.Errorf("Admit: %v, want %q", err, tc.wantErr)
 			}
 		})
@@ -697,19 +698,19 @@ func TestAdmitRefuses(t *testing.T) {
 	two.Count = 2
 	c.pods = []Pod{pod("p", two, 0, 1)}
 	one := Grant{Devices: c.inv.Devices[:1], Each: 4}
-	if err := Admit(c.state(), one); err == nil || !strings.Contains(err.Error(), "pod ns/p is to have 2 GPUs, and the kubelet took slots of 1") {
+	if _, err := Admit(c.state(), one); err == nil || !strings.Contains(err.Error(), "pod ns/p is to have 2 GPUs, and the kubelet took slots of 1") {
 		t.Errorf("Admit of one GPU for a pod of two: %v", err)
 	}
-	if err := Admit(c.state(), Grant{Devices: c.inv.Devices, Each: 2}); err != nil {
+	if _, err := Admit(c.state(), Grant{Devices: c.inv.Devices, Each: 2}); err != nil {
 		t.Errorf("Admit of both: %v", err)
 	}
-	if err := Admit(c.state(), Grant{Devices: c.inv.Devices, Each: 3}); !errors.Is(err, ErrNoPod) {
+	if _, err := Admit(c.state(), Grant{Devices: c.inv.Devices, Each: 3}); !errors.Is(err, ErrNoPod) {
 		t.Errorf("Admit of what nobody asks for: %v, want ErrNoPod", err)
 	}
 	c.pods = append(c.pods, pod("later", ask(app("a", 4)), 0))
 	s := c.state()
 	s.Known = map[string]bool{"ns/p": true}
-	if err := Admit(s, one); err == nil {
+	if _, err := Admit(s, one); err == nil {
 		t.Error("Admit of what only a pod may have that the kubelet does not list yet: want an error")
 	}
 }

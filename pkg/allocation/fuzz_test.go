@@ -77,7 +77,7 @@ func FuzzResolve(f *testing.F) {
 		if len(grant.Devices) != len(perGPU) || grant.Each*len(perGPU) != len(ids) {
 			t.Fatalf("%q: granted %d slots each of %v", ids, grant.Each, grant.Devices)
 		}
-		_ = Admit(s, grant) // it may refuse, and does not panic
+		_, _ = Admit(s, grant) // it may refuse, and does not panic
 		_, _ = Find(s.Held, resource, ids)
 	})
 }

@@ -38,6 +38,12 @@
 // A pod that the kubelet lists is waited for, even when another pod that it does
 // not list yet would fit the question: the one in question is listed.
 //
+// A kubelet that does not tell what it has given is asked again for a while.
+// Then it is what it told last that counts, and what Allocate has answered since:
+// the containers of a pod stay together. Until it has told anything at all, a
+// question that may be for a later container of one pod, or for another pod, is
+// refused.
+//
 // A container that starts with IDs of gpushare's plugin is let through: the
 // kubelet has kept that plugin's reply, and starts it as before. After the node
 // has rebooted, the kubelet itself refuses such a pod, since nobody offers its

@@ -135,11 +135,12 @@ func (p *pods) corrected() []string {
 
 // kubelet knows pods and what it gave them.
 type kubelet struct {
-	mu    sync.Mutex
-	held  []allocation.Held
-	known map[string]bool
-	fail  error
-	deaf  bool // answers nothing until the caller gives up
+	mu       sync.Mutex
+	held     []allocation.Held
+	known    map[string]bool
+	fail     error
+	failures int  // answers that fail before others
+	deaf     bool // answers nothing until the caller gives up
 }
 
 func newKubelet(known ...string) *kubelet {
@@ -153,6 +154,10 @@ func newKubelet(known ...string) *kubelet {
 func (k *kubelet) List(ctx context.Context) ([]allocation.Held, map[string]bool, error) {
 	k.mu.Lock()
 	deaf, fail := k.deaf, k.fail
+	if k.failures > 0 {
+		k.failures--
+		fail = errors.New("asked too often")
+	}
 	held, known := slices.Clone(k.held), make(map[string]bool)
 	for name := range k.known {
 		known[name] = true

@@ -107,8 +107,10 @@ type Plugin struct {
 
 	mu       sync.Mutex // guards the rest
 	held     []allocation.Held
-	writing  map[string]bool // UIDs of pods that are being corrected
-	reported map[string]bool // UIDs of pods whose slots fit no assignment
+	heard    bool               // the kubelet has told what it has given
+	given    []allocation.Given // the kubelet may not have told of it yet
+	writing  map[string]bool    // UIDs of pods that are being corrected
+	reported map[string]bool    // UIDs of pods whose slots fit no assignment
 	levels   levels
 }
 
@@ -131,6 +133,7 @@ func (p *Plugin) ListAndWatch(_ *pluginapi.Empty, stream grpc.ServerStreamingSer
 }
 
 func (p *Plugin) listAndWatch(r gpu.Resource, stream grpc.ServerStreamingServer[pluginapi.ListAndWatchResponse]) error {
+	p.forgetGiven() // a kubelet that has restarted may have lost them
 	var last *pluginapi.ListAndWatchResponse
 	for {
 		o, changed := p.offer()
@@ -277,7 +280,7 @@ func (p *Plugin) admit(ctx context.Context, r gpu.Resource, ids []gpu.SlotID) (a
 			p.log.Warn("refused", zap.String("node", p.cfg.Node), zap.Stringer("resource", r), zap.Int("slots", len(ids)), zap.Error(err))
 			return allocation.Grant{}, gpu.Inventory{}, err
 		}
-		err = allocation.Admit(s, grant)
+		given, err := allocation.Admit(s, grant)
 		if errors.Is(err, allocation.ErrNoPod) {
 			select {
 			case <-changed:
@@ -297,6 +300,7 @@ func (p *Plugin) admit(ctx context.Context, r gpu.Resource, ids []gpu.SlotID) (a
 			p.refuse(s, r, len(ids), err)
 			return allocation.Grant{}, gpu.Inventory{}, err
 		}
+		p.remember(given)
 		return grant, s.Inventory, nil
 	}
 }
@@ -350,36 +354,85 @@ func (p *Plugin) PreStartContainer(ctx context.Context, req *pluginapi.PreStartC
 	return out, nil
 }
 
+// kubeletPause is how long to wait before the kubelet is asked again that did not
+// answer: it answers a few questions at once, and then one each 10 ms.
+const kubeletPause = 20 * time.Millisecond
+
 // look gathers the state of the node, asking the kubelet. The error is the
-// kubelet's; the state then has what it said last, and does not say which pods
-// it lists.
+// kubelet's; the state then has what it said last and what it was given since,
+// and does not say which pods it lists.
 func (p *Plugin) look(ctx context.Context) (allocation.State, <-chan struct{}, error) {
 	asking, cancel := context.WithTimeout(ctx, p.cfg.KubeletWait)
 	defer cancel()
-	pods, _, changed := p.pods.Pods() // before the kubelet is asked: see allocation.Reconcile
-	held, known, err := p.kubelet.List(asking)
-	if err != nil {
-		p.log.Warn("the kubelet does not tell what it has given", zap.String("node", p.cfg.Node), zap.Error(err))
-		p.mu.Lock()
-		held, known = p.held, nil
-		p.mu.Unlock()
+	for {
+		pods, _, changed := p.pods.Pods() // before the kubelet is asked: see allocation.Reconcile
+		held, known, err := p.kubelet.List(asking)
+		if err == nil {
+			s := p.heardOf(pods, held)
+			s.Known = known
+			return s, changed, nil
+		}
+		select {
+		case <-asking.Done():
+			p.log.Warn("the kubelet does not tell what it has given", zap.String("node", p.cfg.Node), zap.Error(err))
+			return p.recall(pods), changed, err
+		case <-time.After(kubeletPause):
+		}
 	}
-	s := p.recall(pods, held)
-	s.Known = known
-	return s, changed, err
 }
 
-// recall is the state of the node with what its pods hold, which is remembered
+// heardOf is the state of the node with what its pods hold, which is remembered
 // for when the kubelet does not tell.
-func (p *Plugin) recall(pods []allocation.Pod, held []allocation.Held) allocation.State {
-	o, _ := p.offer()
+func (p *Plugin) heardOf(pods []allocation.Pod, held []allocation.Held) allocation.State {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.held = held
+	p.held, p.heard = held, true
+	p.forgetTold(pods)
+	return p.state(pods, held)
+}
+
+// recall is the state of the node by what the kubelet told last, and by what it
+// was given since.
+func (p *Plugin) recall(pods []allocation.Pod) allocation.State {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.forgetTold(pods)
+	s := p.state(pods, p.held).Recall()
+	s.Blind = !p.heard
+	return s
+}
+
+func (p *Plugin) state(pods []allocation.Pod, held []allocation.Held) allocation.State {
+	o, _ := p.offer()
 	return allocation.State{
-		Inventory: o.inventory, Slots: o.slots, Pods: pods, Held: held,
+		Inventory: o.inventory, Slots: o.slots, Pods: pods, Held: held, Given: slices.Clone(p.given),
 		Policy: p.cfg.Policy, PlaceUnassigned: p.cfg.PlaceUnassigned,
 	}
+}
+
+// remember keeps what a container is given until the kubelet has told of it.
+func (p *Plugin) remember(given allocation.Given) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if len(given.Slots) > 0 {
+		p.given = append(p.given, given)
+	}
+}
+
+func (p *Plugin) forgetGiven() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.given = nil
+}
+
+// forgetTold drops what was given to pods that are gone, and of pods that are
+// settled what the kubelet has told of. Before that, an answer may be older than
+// the one before it. The caller holds mu.
+func (p *Plugin) forgetTold(pods []allocation.Pod) {
+	p.given = slices.DeleteFunc(p.given, func(g allocation.Given) bool {
+		i := slices.IndexFunc(pods, func(pod allocation.Pod) bool { return pod.Pod == g.Pod })
+		return i < 0 || pods[i].Settled && g.Told(p.held)
+	})
 }
 
 // refuse logs a refusal, and tells the pod of it if it is clear which it is.

@@ -78,7 +78,7 @@ func (p *Plugin) reconcile(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	s := p.recall(pods, held)
+	s := p.heardOf(pods, held)
 	p.forgetReports(s)
 	return errors.Join(p.correctAll(ctx, s), p.markAll(ctx, s), p.levelAll(ctx, s))
 }
