@@ -155,7 +155,8 @@ func (c *Cache) forget(uid string, over func(*pod) bool) {
 
 // AssumePod chooses GPUs for a pod on a node and reserves them, so that the
 // next call sees them taken. A pod that is already on that node gets the same
-// answer again. Each answer for a pod that is not bound is taken for one more
+// answer again, unless that is not known to be bound and has been overtaken: what
+// another extender bound meanwhile is on those GPUs. Each answer for a pod that is not bound is taken for one more
 // binding of it, which the caller sends.
 //
 // The error is an *UnfitError when the request does not fit, a *WaitError when
@@ -165,7 +166,7 @@ func (c *Cache) AssumePod(ref placement.PodRef, nodeName string, req placement.R
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if p, ok := c.pods[ref.UID]; ok {
-		if p.node == nodeName && !p.Assignment.None() {
+		if p.node == nodeName && !p.Assignment.None() && !c.overtaken(p) {
 			p.bindings = append(p.bindings, now)
 			return p.Assignment, nil
 		}
@@ -305,6 +306,15 @@ func (c *Cache) lookup(name string) (*node, bool) {
 }
 
 // The methods below assume that mu is held.
+
+// overtaken reports whether an assumed pod has no room any more where it is to be.
+func (c *Cache) overtaken(p *pod) bool {
+	if !p.assumed || p.read {
+		return false
+	}
+	n, ok := c.lookup(p.node)
+	return !ok || n.inventory == nil || !n.view.Load().Bears(p.Holding)
+}
 
 // node returns the node of that name, made as a ghost if it is new.
 func (c *Cache) node(name string) *node {

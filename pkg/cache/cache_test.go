@@ -551,6 +551,41 @@ func TestAWaitEndsWhenTheOtherIsSettled(t *testing.T) {
 	mustAssume(t, c, "short", "n", ask(2))
 }
 
+// Two extenders, one of which leads no more, can choose the same memory.
+func TestABindingIsNotRepeatedWhenItHasBeenOvertaken(t *testing.T) {
+	overtaken := func(t *testing.T, c *Cache) {
+		t.Helper()
+		_, err := assume(c, "p", "n", ask(6))
+		if on := (*ElsewhereError)(nil); !errors.As(err, &on) || !on.Assumed {
+			t.Errorf("AssumePod: %v, want that the outcome of the first binding is not known", err)
+		}
+	}
+	for name, happens := range map[string]func(c *Cache){
+		"another pod is on its GPU": func(c *Cache) { c.AddPod("n", bound("other", ask(6), 0)) },
+		"its GPU is gone":           func(c *Cache) { c.SetNode("n", inventory()) },
+		"its GPU has shrunk":        func(c *Cache) { c.SetNode("n", inventory(4, 10)) },
+		"its node is gone":          func(c *Cache) { c.RemoveNode("n") },
+	} {
+		t.Run(name, func(t *testing.T) {
+			c := New()
+			c.SetNode("n", inventory(10, 10))
+			first := mustAssume(t, c, "p", "n", ask(6))
+			if again := mustAssume(t, c, "p", "n", ask(6)); !again.Same(first) {
+				t.Fatalf("AssumePod = %v, want %v again", again, first)
+			}
+			happens(c)
+			overtaken(t, c)
+			if _, assumed, ok := c.Where("p"); !ok || !assumed {
+				t.Error("it is no longer assumed: its first binding may have landed")
+			}
+			c.ExpirePod("p", start.Add(time.Minute))
+			if _, _, ok := c.Where("p"); ok {
+				t.Error("what was refused made its assumption younger")
+			}
+		})
+	}
+}
+
 func TestAssumedBefore(t *testing.T) {
 	c := New()
 	c.SetNode("n", inventory(100))

@@ -51,7 +51,9 @@
 // for too long is handed to the caller, which asks the API server and then
 // calls ConfirmPod or ExpirePod: only the API server knows the outcome of a binding
 // whose answer was lost. That a later binding of the same pod was refused says
-// nothing of such an earlier one, so bindings are counted. One that a read has
+// nothing of such an earlier one, so bindings are counted. A binding is repeated
+// only while what it reserved is still there: another extender may have bound
+// others to those GPUs. One that a read has
 // shown to be bound is read again in its turn until the watch tells of it: a
 // watch that was broken never tells of a pod that has come and gone meanwhile.
 //

@@ -281,6 +281,19 @@ func (n Node) Check(r Request, d Device) Reason {
 	}
 }
 
+// Bears reports whether a pod of the node fits on the very devices that it is
+// assigned to, beside the others.
+func (n Node) Bears(h Holding) bool {
+	n = n.without([]Holding{h})
+	fits := func(d Device) bool { return n.Check(h.Request, d) == Fits }
+	for _, id := range h.Assignment.Devices() {
+		if !slices.ContainsFunc(n.Devices, func(d Device) bool { return d.UUID == id && fits(d) }) {
+			return false
+		}
+	}
+	return true
+}
+
 // candidates returns the devices of the node on which the request fits, or why
 // they are not enough: the first check that too few devices pass.
 func candidates(req Request, node Node) ([]Device, Reason) {
