@@ -62,7 +62,8 @@ func (w *World) unheard(self *spec, node string, gpus []string, b *books) *spec 
 }
 
 // checkNews looks at what the sender of a binding did not know. Of its own
-// bindings it has to know.
+// bindings it has to know, unless they were refused for certain: what landed then
+// was another's.
 func (e *extenderProc) checkNews(s *spec, node string, gpus []string, b *books) {
 	w := e.w
 	other := w.unheard(s, node, gpus, b)
@@ -70,7 +71,7 @@ func (e *extenderProc) checkNews(s *spec, node string, gpus []string, b *books) 
 		return
 	}
 	pod := w.api.pods[other.name]
-	if last := w.sent[other.uid]; last.by == e.process && pod.Spec.NodeName == node && sameSet(last.gpus, w.whereabouts(other, node)) {
+	if last := w.sent[other.uid]; last.by == e.process && !e.refused[other.uid] && pod.Spec.NodeName == node && sameSet(last.gpus, w.whereabouts(other, node)) {
 		w.violate("I2", "%s gives %s %v, and has forgotten that it gave %s %v", e.name, s.name, gpus, other.name, last.gpus)
 		return
 	}

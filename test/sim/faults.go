@@ -154,6 +154,9 @@ var allFaults = []fault{
 		m.killKubelet()
 		w.after(w.between(200*tick, 5*time.Second), nil, m.name+": kubelet starts", m.startKubelet)
 	}},
+	{"a kubelet does not tell what it has given", func(w *World) {
+		pick(w.rng, w.machines).deaf = w.now() + w.between(100*tick, 10*time.Second)
+	}},
 	{"a machine reboots", func(w *World) {
 		if w.rng.IntN(3) == 0 {
 			pick(w.rng, w.machines).reboot()
@@ -353,6 +356,7 @@ func (w *World) calm() {
 	}
 	w.lead()
 	for _, m := range w.machines {
+		m.deaf = 0
 		for i := range m.hardware {
 			m.hardware[i].Healthy, m.hardware[i].Unhealthy = true, ""
 		}

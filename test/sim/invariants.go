@@ -252,9 +252,7 @@ func (e *extenderProc) checkDecision(uid, nodeName, annotation string) {
 	node := e.nodes.store[nodeName]
 	gpus := w.gpusOf(s, annotation)
 	if node == nil {
-		if !e.repeated[uid] {
-			w.violate("I4", "%s binds %s to %s, which it does not know", e.name, s.name, nodeName)
-		}
+		w.violate("I4", "%s binds %s to %s, which it does not know", e.name, s.name, nodeName)
 		return
 	}
 	if len(gpus) != s.gpus {
@@ -265,9 +263,6 @@ func (e *extenderProc) checkDecision(uid, nodeName, annotation string) {
 		if g.Units != s.share() {
 			w.violate("I4", "%s gives %s %d units of %s, want %d", e.name, s.name, g.Units, g.UUID, s.share())
 		}
-	}
-	if e.repeated[uid] {
-		return // decided before
 	}
 	b := w.newBooks(node)
 	for other, k := range e.view() {

@@ -26,7 +26,8 @@ type machine struct {
 
 	kubelet *kubelet
 	plugin  *plugin
-	rpcs    []*rpc // under way between the two
+	rpcs    []*rpc        // under way between the two
+	deaf    time.Duration // until when the kubelet's PodResources does not answer
 
 	resized map[gpu.UUID]bool // GPUs that have shrunk or gone, and may hold more than they have
 }

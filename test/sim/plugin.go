@@ -278,7 +278,7 @@ func (a podResources) List(ctx context.Context) (held []allocation.Held, known m
 	r := newReply()
 	w.after(1*tick, p.process, p.name+": PodResources", func() {
 		k := p.m.kubelet
-		if k == nil || !k.live || w.chance(25) {
+		if k == nil || !k.live || w.now() < p.m.deaf || w.chance(25) {
 			err = errors.New("the kubelet does not answer") // or it has been asked too often
 		} else {
 			held, known = k.list()
