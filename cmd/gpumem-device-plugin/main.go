@@ -202,7 +202,7 @@ type gpus struct {
 	prober *nvml.Prober
 }
 
-func (g gpus) Usage() map[gpu.UUID]nvml.Usage { return g.prober.Usage() }
+func (g gpus) Usage(id gpu.UUID) (usedBytes uint64, busy float64, ok bool) { return g.prober.Usage(id) }
 
 // newLevel returns the node's GPUs with the level that holds on them.
 func newLevel(log *zap.Logger, opts options, prober *nvml.Prober) *enforcement.Node {
