@@ -172,6 +172,45 @@ func (s *Stack) InstallAs(ctx context.Context, c *cluster.Cluster, release, name
 	return notes, err
 }
 
+// Render returns what a template of the chart makes of the demo's values and
+// more.
+func (s *Stack) Render(ctx context.Context, c *cluster.Cluster, template string, set ...string) (string, error) {
+	helm, err := c.Helm(ctx, s.log)
+	if err != nil {
+		return "", err
+	}
+	args := []string{
+		"--kubeconfig", c.Kubeconfig(),
+		"template", Release, s.Chart(), "--namespace", Namespace, "--validate", "--show-only", template,
+		"--values", filepath.Join(s.Chart(), "ci", "demo-values.yaml"),
+	}
+	for _, value := range set {
+		args = append(args, "--set", value)
+	}
+	return run(ctx, helm, args...)
+}
+
+// Apply makes objects what a text in YAML says.
+func (s *Stack) Apply(ctx context.Context, c *cluster.Cluster, objects string) error {
+	return s.kubectlOf(ctx, c, objects, "apply")
+}
+
+// Delete removes them.
+func (s *Stack) Delete(ctx context.Context, c *cluster.Cluster, objects string) error {
+	return s.kubectlOf(ctx, c, objects, "delete")
+}
+
+func (s *Stack) kubectlOf(ctx context.Context, c *cluster.Cluster, objects, verb string) error {
+	kubectl, err := c.Kubectl()
+	if err != nil {
+		return err
+	}
+	cmd := exec.CommandContext(ctx, kubectl, "--kubeconfig", c.Kubeconfig(), verb, "-f", "-")
+	cmd.Stdin = strings.NewReader(objects)
+	_, err = output(cmd)
+	return err
+}
+
 // Uninstall takes a release away and waits until its pods are gone.
 func (s *Stack) Uninstall(ctx context.Context, c *cluster.Cluster, release, namespace string) error {
 	if _, err := s.Helm(ctx, c, "uninstall", release, "--namespace", namespace, "--wait"); err != nil {

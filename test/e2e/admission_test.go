@@ -1,0 +1,182 @@
+package e2e
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+
+	v1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+)
+
+// dryRun creates a pod as far as the API server does before it stores it.
+func (e *env) dryRun(pod *v1.Pod) (*v1.Pod, error) {
+	return e.client.CoreV1().Pods(pod.Namespace).Create(e.ctx, pod, metav1.CreateOptions{DryRun: []string{metav1.DryRunAll}})
+}
+
+func setting(name string) func(*v1.Pod) {
+	return func(pod *v1.Pod) {
+		for i := range pod.Spec.Containers {
+			pod.Spec.Containers[i].Env = append(pod.Spec.Containers[i].Env, v1.EnvVar{Name: "PATH_OF_MINE", Value: "/"}, v1.EnvVar{Name: name, Value: "all"})
+		}
+	}
+}
+
+func privileged(pod *v1.Pod) {
+	pod.Spec.Containers[0].SecurityContext = &v1.SecurityContext{Privileged: new(true)}
+}
+
+// without asks for no GPU memory.
+func without(pod *v1.Pod) {
+	for i := range pod.Spec.Containers {
+		pod.Spec.Containers[i].Resources = v1.ResourceRequirements{}
+	}
+}
+
+// TestReservedNames: pods that ask for GPU memory cannot set what gpumem sets,
+// and the policy is about no others.
+func TestReservedNames(t *testing.T) {
+	e := setup(t)
+	const ends = ", which gpumem sets in containers that ask for gpumem.dev/gpu-mem: remove it from the pod"
+	for name, tc := range map[string]struct {
+		change []func(*v1.Pod)
+		want   string // empty: it is taken
+	}{
+		"nothing":            {nil, ""},
+		"the devices":        {[]func(*v1.Pod){setting("NVIDIA_VISIBLE_DEVICES")}, "container main sets NVIDIA_VISIBLE_DEVICES" + ends},
+		"its grant":          {[]func(*v1.Pod){setting("GPUMEM_LIMIT_MIB")}, "container main sets GPUMEM_LIMIT_MIB" + ends},
+		"the kernel's limit": {[]func(*v1.Pod){setting("NVIDIA_GPU_MEMORY_LIMIT")}, "container main sets NVIDIA_GPU_MEMORY_LIMIT" + ends},
+		"the limit of MPS":   {[]func(*v1.Pod){setting("CUDA_MPS_PINNED_DEVICE_MEM_LIMIT")}, "container main sets CUDA_MPS_PINNED_DEVICE_MEM_LIMIT" + ends},
+		"a like name":        {[]func(*v1.Pod){setting("MY_NVIDIA_VISIBLE_DEVICES"), setting("CUDA_VISIBLE_DEVICES")}, ""},
+		"a framework's":      {[]func(*v1.Pod){setting("XLA_PYTHON_CLIENT_MEM_FRACTION")}, ""},
+		"of an init container": {[]func(*v1.Pod){func(pod *v1.Pod) {
+			pod.Spec.InitContainers = []v1.Container{{Name: "first", Image: "i", Env: []v1.EnvVar{{Name: "GPUMEM_FRACTION", Value: "1"}}}}
+		}}, "container first sets GPUMEM_FRACTION" + ends},
+		"all GPUs, as privileged": {[]func(*v1.Pod){privileged}, "container main is privileged and so sees all GPUs: a pod that asks for gpumem.dev/gpu-mem may not be"},
+		"all of this, without GPU memory": {[]func(*v1.Pod){
+			without, privileged, setting("NVIDIA_VISIBLE_DEVICES"), setting("GPUMEM_LIMIT_MIB"), setting("CUDA_MPS_PIPE_DIRECTORY"),
+		}, ""},
+	} {
+		e.eventually(name, func() (bool, string) {
+			_, err := e.dryRun(e.pod("p", 1, tc.change...))
+			if tc.want == "" {
+				return err == nil, fmt.Sprint(err)
+			}
+			return err != nil && strings.Contains(err.Error(), tc.want), fmt.Sprint(err)
+		})
+	}
+
+	// kubectl debug, of a pod that asks for GPU memory.
+	pod := e.create(e.pod("debugged", 1, func(pod *v1.Pod) { pod.Spec.SchedulerName = "nobody" }))
+	pod.Spec.EphemeralContainers = []v1.EphemeralContainer{{EphemeralContainerCommon: v1.EphemeralContainerCommon{
+		Name: "debugger", Image: "i", Env: []v1.EnvVar{{Name: "NVIDIA_VISIBLE_DEVICES", Value: "all"}},
+	}}}
+	_, err := e.client.CoreV1().Pods(e.namespace).UpdateEphemeralContainers(e.ctx, pod.Name, pod, metav1.UpdateOptions{})
+	if err == nil || !strings.Contains(err.Error(), "container debugger sets NVIDIA_VISIBLE_DEVICES") {
+		t.Errorf("an ephemeral container that names all GPUs: %v", err)
+	}
+}
+
+// TestAPolicyThatFailsStopsNoOtherPods: one whose validation cannot be evaluated
+// refuses pods that ask for GPU memory, and is not heard of others.
+func TestAPolicyThatFailsStopsNoOtherPods(t *testing.T) {
+	e := setup(t)
+	const policy = "gpumem-reserved-names"
+	policies := e.client.AdmissionregistrationV1().ValidatingAdmissionPolicies()
+	was, err := policies.Get(e.ctx, policy, metav1.GetOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	e.atEnd(func() {
+		now, err := policies.Get(e.ctx, policy, metav1.GetOptions{})
+		if err == nil {
+			now.Spec.Validations = was.Spec.Validations
+			_, err = policies.Update(e.ctx, now, metav1.UpdateOptions{})
+		}
+		if err != nil {
+			e.Errorf("mend the policy: %v", err)
+		}
+		e.eventually("the policy works again", func() (bool, string) {
+			_, err := e.dryRun(e.pod("p", 1))
+			return err == nil, fmt.Sprint(err)
+		})
+	})
+	patch := `[{"op": "replace", "path": "/spec/validations", "value": [{"expression": "object.spec.containers[99].name == 'x'"}]}]`
+	if _, err := policies.Patch(e.ctx, policy, types.JSONPatchType, []byte(patch), metav1.PatchOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	e.eventually("the policy fails", func() (bool, string) {
+		_, err := e.dryRun(e.pod("p", 1))
+		return err != nil && strings.Contains(err.Error(), "index out of bounds"), fmt.Sprint(err)
+	})
+	if _, err := e.dryRun(e.pod("p", 1, without, setting("NVIDIA_VISIBLE_DEVICES"))); err != nil {
+		t.Errorf("a pod that asks for no GPU memory: %v", err)
+	}
+}
+
+// TestOptionalPolicies: pods that ask for no GPU do not get one by its name, and
+// pods that ask for GPU memory get their scheduler.
+func TestOptionalPolicies(t *testing.T) {
+	e := setup(t)
+	rendered, err := suite.stack.Render(e.ctx, e.cluster, "templates/admission.yaml",
+		"fullnameOverride=optional", "admission.reservedNames=false", "admission.guardGPUs=true", "admission.setSchedulerName=true")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := suite.stack.Apply(e.ctx, e.cluster, rendered); err != nil {
+		t.Fatal(err)
+	}
+	e.atEnd(func() {
+		if err := suite.stack.Delete(e.ctx, e.cluster, rendered); err != nil {
+			e.Errorf("delete the policies: %v", err)
+		}
+		e.eventually("the policies are gone", func() (bool, string) {
+			pod, err := e.dryRun(e.pod("p", 1, unscheduled))
+			return err == nil && pod.Spec.SchedulerName == v1.DefaultSchedulerName, fmt.Sprint(err)
+		})
+	})
+
+	e.eventually("a pod that asks for no GPU cannot name one", func() (bool, string) {
+		_, err := e.dryRun(e.pod("p", 1, without, setting("NVIDIA_VISIBLE_DEVICES")))
+		return err != nil && strings.Contains(err.Error(), "container main sets NVIDIA_VISIBLE_DEVICES and the pod asks for no GPU: ask for gpumem.dev/gpu-mem"), fmt.Sprint(err)
+	})
+	for name, change := range map[string]func(*v1.Pod){
+		"nothing of the kind": without,
+		"none":                func(pod *v1.Pod) { without(pod); pod.Spec.Containers[0].Env = []v1.EnvVar{{Name: "NVIDIA_VISIBLE_DEVICES", Value: "void"}} },
+		"a whole GPU": func(pod *v1.Pod) {
+			setting("NVIDIA_VISIBLE_DEVICES")(pod)
+			pod.Spec.Containers[0].Resources.Limits = v1.ResourceList{"nvidia.com/gpu": resource.MustParse("1")}
+		},
+		"in an exempt namespace": func(pod *v1.Pod) {
+			without(pod)
+			setting("NVIDIA_VISIBLE_DEVICES")(pod)
+			pod.Namespace = "kube-system"
+		},
+	} {
+		if _, err := e.dryRun(e.pod("p", 1, change)); err != nil {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+
+	e.eventually("a pod that asks for GPU memory gets the scheduler", func() (bool, string) {
+		pod, err := e.dryRun(e.pod("p", 1, unscheduled))
+		return err == nil && pod.Spec.SchedulerName == "gpumem-scheduler", fmt.Sprint(err)
+	})
+	for name, tc := range map[string]struct {
+		change func(*v1.Pod)
+		want   string
+	}{
+		"without GPU memory": {func(pod *v1.Pod) { unscheduled(pod); without(pod) }, v1.DefaultSchedulerName},
+		"of its own choice":  {func(pod *v1.Pod) { pod.Spec.SchedulerName = "other" }, "other"},
+		"on a node":          {func(pod *v1.Pod) { unscheduled(pod); pod.Spec.NodeName = "node1" }, v1.DefaultSchedulerName},
+	} {
+		pod, err := e.dryRun(e.pod("p", 1, tc.change))
+		if err != nil || pod.Spec.SchedulerName != tc.want {
+			t.Errorf("%s: scheduler %q, %v; want %s", name, pod.Spec.SchedulerName, err, tc.want)
+		}
+	}
+}
+
+func unscheduled(pod *v1.Pod) { pod.Spec.SchedulerName = "" }
