@@ -76,7 +76,7 @@ type gpuCollector struct {
 	gpus GPUs
 	all  []*prometheus.Desc
 
-	memory, used, busy, healthy *prometheus.Desc
+	memory, used, busy, healthy, enforcement *prometheus.Desc
 }
 
 // RegisterGPUs registers what is known of a node's GPUs. It panics when that is
@@ -92,6 +92,7 @@ func RegisterGPUs(to prometheus.Registerer, gpus GPUs) {
 	c.used = of("gpu_memory_used_bytes", "Memory of a GPU that programs use, by NVML, at the last probe.", device...)
 	c.busy = of("gpu_utilization_ratio", "Share of the time in which a kernel ran on a GPU, by NVML, at the last probe.", device...)
 	c.healthy = of("gpu_healthy", "Whether a GPU is healthy: 1 or 0.", device...)
+	c.enforcement = of("enforcement", "Level at which containers of the node are held to their grants: 1 for the one that holds, of advisory, mps and kernel.", "level")
 	to.MustRegister(c)
 }
 
@@ -120,5 +121,8 @@ func (c *gpuCollector) Collect(out chan<- prometheus.Metric) {
 		if ok && busy >= 0 {
 			gauge(c.busy, busy, labels...)
 		}
+	}
+	for _, level := range []gpu.Enforcement{gpu.EnforcementAdvisory, gpu.EnforcementMPS, gpu.EnforcementKernel} {
+		gauge(c.enforcement, oneIf(level == inv.Enforcement), string(level))
 	}
 }

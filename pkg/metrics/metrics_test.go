@@ -197,12 +197,17 @@ func (g *gpus) Usage(id gpu.UUID) (uint64, float64, bool)           { return 5, 
 
 func TestGPUs(t *testing.T) {
 	registry := newRegistry(t)
-	g := &gpus{inv: gpu.Inventory{Devices: []gpu.Device{
+	g := &gpus{inv: gpu.Inventory{Enforcement: gpu.EnforcementMPS, Devices: []gpu.Device{
 		{UUID: "GPU-1", Index: 0, Model: "T4", MemoryMiB: 16, Healthy: true},
 		{UUID: "GPU-2", Index: 1, Model: "T4", MemoryMiB: 16},
 	}}}
 	RegisterGPUs(registry, g)
 	want(t, registry, nil, `
+# HELP gpumem_device_plugin_enforcement Level at which containers of the node are held to their grants: 1 for the one that holds, of advisory, mps and kernel.
+# TYPE gpumem_device_plugin_enforcement gauge
+gpumem_device_plugin_enforcement{level="advisory"} 0
+gpumem_device_plugin_enforcement{level="kernel"} 0
+gpumem_device_plugin_enforcement{level="mps"} 1
 # HELP gpumem_device_plugin_gpu_healthy Whether a GPU is healthy: 1 or 0.
 # TYPE gpumem_device_plugin_gpu_healthy gauge
 gpumem_device_plugin_gpu_healthy{gpu="0",model="T4",uuid="GPU-1"} 1
