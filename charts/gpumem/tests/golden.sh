@@ -44,7 +44,7 @@ compare versions.yaml
 
 for values in ci/*-values.yaml; do
 	name=$(basename "$values" -values.yaml)
-	"$helm" lint --strict --quiet --values "$values" .
+	"$helm" lint --strict --quiet --kube-version v1.36.3 --values "$values" .
 	"$helm" template gpumem . --namespace gpumem-system --kube-version v1.36.3 \
 		--values "$values" >"$out/$name.yaml"
 	"$helm" template gpumem "$out/chart" --namespace gpumem-system --kube-version v1.36.3 \
