@@ -49,7 +49,7 @@ func TestReservedNames(t *testing.T) {
 		"its grant":          {[]func(*v1.Pod){setting("GPUMEM_LIMIT_MIB")}, "container main sets GPUMEM_LIMIT_MIB" + ends},
 		"the kernel's limit": {[]func(*v1.Pod){setting("NVIDIA_GPU_MEMORY_LIMIT")}, "container main sets NVIDIA_GPU_MEMORY_LIMIT" + ends},
 		"the limit of MPS":   {[]func(*v1.Pod){setting("CUDA_MPS_PINNED_DEVICE_MEM_LIMIT")}, "container main sets CUDA_MPS_PINNED_DEVICE_MEM_LIMIT" + ends},
-		"a like name":        {[]func(*v1.Pod){setting("MY_NVIDIA_VISIBLE_DEVICES"), setting("CUDA_VISIBLE_DEVICES")}, ""},
+		"a like name":        {[]func(*v1.Pod){setting("MY_NVIDIA_VISIBLE_DEVICES")}, ""},
 		"a framework's":      {[]func(*v1.Pod){setting("XLA_PYTHON_CLIENT_MEM_FRACTION")}, ""},
 		"of an init container": {[]func(*v1.Pod){func(pod *v1.Pod) {
 			pod.Spec.InitContainers = []v1.Container{{Name: "first", Image: "i", Env: []v1.EnvVar{{Name: "GPUMEM_FRACTION", Value: "1"}}}}
