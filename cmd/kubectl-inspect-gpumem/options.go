@@ -21,6 +21,7 @@ import (
 
 	"github.com/gpumem/gpumem/pkg/api"
 	"github.com/gpumem/gpumem/pkg/inspect"
+	"github.com/gpumem/gpumem/pkg/printers"
 )
 
 // options is all that a run needs. Complete fills in what follows from the
@@ -142,25 +143,25 @@ func (o *options) namespace() string {
 	return *o.config.Namespace
 }
 
-func (o *options) printer() inspect.Printer {
-	table := inspect.TableOptions{Wide: o.output == "wide", NoHeaders: o.noHeaders}
+func (o *options) printer() printers.Printer {
+	table := printers.TableOptions{Wide: o.output == "wide", NoHeaders: o.noHeaders}
 	switch {
 	case o.output == "json":
-		return inspect.JSON
+		return printers.JSON
 	case o.output == "yaml":
 		return printYAML
 	case o.output == "name":
-		return inspect.Names
+		return printers.Names
 	case o.details:
-		return inspect.Details(table)
+		return printers.Details(table)
 	default:
-		return inspect.Table(table)
+		return printers.Table(table)
 	}
 }
 
 func printYAML(w io.Writer, r inspect.Report) error {
 	var text bytes.Buffer
-	if err := inspect.JSON(&text, r); err != nil {
+	if err := printers.JSON(&text, r); err != nil {
 		return err
 	}
 	out, err := yaml.JSONToYAML(text.Bytes())
@@ -183,7 +184,7 @@ func (o *options) complain(r inspect.Report) error {
 		return nil
 	}
 	for _, p := range r.Problems[:min(len(r.Problems), maxComplaints)] {
-		fmt.Fprintf(o.ErrOut, "warning: %s: %s\n", inspect.Clean(p.Object), inspect.Clean(p.Message))
+		fmt.Fprintf(o.ErrOut, "warning: %s: %s\n", printers.Clean(p.Object), printers.Clean(p.Message))
 	}
 	if more := len(r.Problems) - maxComplaints; more > 0 {
 		fmt.Fprintf(o.ErrOut, "warning: and %d more; -o json lists them\n", more)

@@ -3,7 +3,6 @@ package inspect
 import (
 	"cmp"
 	"fmt"
-	"maps"
 	"slices"
 
 	"github.com/gpumem/gpumem/pkg/gpu"
@@ -347,27 +346,4 @@ func (r Report) InNamespace(namespace string) Report {
 	}
 	r.Waiting = slices.DeleteFunc(slices.Clone(r.Waiting), func(w Wait) bool { return w.Namespace != namespace })
 	return r
-}
-
-// listed returns how many different pods of the node the report lists.
-func (n Node) listed() int {
-	type key struct{ namespace, name, uid string }
-	pods := make(map[key]bool)
-	for _, g := range n.GPUs {
-		for _, p := range g.Pods {
-			pods[key{p.Namespace, p.Name, p.UID}] = true
-		}
-	}
-	return len(pods) + len(n.Unattributed)
-}
-
-// indexes returns the GPU indexes that occur on any node, in order.
-func (r Report) indexes() []int {
-	set := make(map[int]bool)
-	for _, n := range r.Nodes {
-		for _, g := range n.GPUs {
-			set[g.Index] = true
-		}
-	}
-	return slices.Sorted(maps.Keys(set))
 }

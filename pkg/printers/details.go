@@ -1,4 +1,4 @@
-package inspect
+package printers
 
 import (
 	"bytes"
@@ -7,12 +7,13 @@ import (
 	"strings"
 
 	"github.com/gpumem/gpumem/pkg/gpu"
+	"github.com/gpumem/gpumem/pkg/inspect"
 )
 
 // Details prints each node with its GPUs and the pods on them, and then the
 // pods that wait for a node.
 func Details(o TableOptions) Printer {
-	return func(w io.Writer, r Report) error {
+	return func(w io.Writer, r inspect.Report) error {
 		var out bytes.Buffer
 		for i, n := range r.Nodes {
 			if i > 0 {
@@ -35,16 +36,16 @@ func Details(o TableOptions) Printer {
 	}
 }
 
-// measure is that of the node alone: its tables hold no other's numbers.
-func (n Node) measure() measure {
+// measureFor is that of the node alone: its tables hold no other's numbers.
+func measureFor(n inspect.Node) measure {
 	if n.UnitMiB == 0 {
 		return inUnits
 	}
-	return measureOf([]Node{n})
+	return measureOf([]inspect.Node{n})
 }
 
-func (o TableOptions) node(out *bytes.Buffer, n Node) {
-	m := n.measure()
+func (o TableOptions) node(out *bytes.Buffer, n inspect.Node) {
+	m := measureFor(n)
 	g := newGrid(out)
 	g.row("NAME:", n.Name)
 	g.row("ADDRESS:", n.Address)
@@ -78,14 +79,14 @@ func (o TableOptions) node(out *bytes.Buffer, n Node) {
 }
 
 // enforcement is the level that holds on the node, and why no stronger one does.
-func enforcement(n Node) string {
+func enforcement(n inspect.Node) string {
 	if n.Weaker == "" {
 		return string(n.Enforcement)
 	}
 	return fmt.Sprintf("%s (%s)", n.Enforcement, n.Weaker)
 }
 
-func (o TableOptions) gpus(out *bytes.Buffer, n Node, m measure) {
+func (o TableOptions) gpus(out *bytes.Buffer, n inspect.Node, m measure) {
 	withCores := usesCores(n)
 	header := []string{"GPU", fmt.Sprintf("ALLOCATED/TOTAL(%s)", m), "ALLOCATED"}
 	if withCores {
@@ -125,7 +126,7 @@ func (o TableOptions) gpus(out *bytes.Buffer, n Node, m measure) {
 }
 
 // linked names the GPUs that NVLinks lead to, and how many to each: "1×2,3×1".
-func linked(links []NVLink) string {
+func linked(links []inspect.NVLink) string {
 	var parts []string
 	for _, l := range links {
 		parts = append(parts, fmt.Sprintf("%d×%d", l.GPU, l.Lanes))
@@ -133,7 +134,7 @@ func linked(links []NVLink) string {
 	return strings.Join(parts, ",")
 }
 
-func (o TableOptions) pods(out *bytes.Buffer, n Node, m measure) {
+func (o TableOptions) pods(out *bytes.Buffer, n inspect.Node, m measure) {
 	withCores := usesCores(n)
 	g := newGrid(out)
 	if !o.NoHeaders {
@@ -147,7 +148,7 @@ func (o TableOptions) pods(out *bytes.Buffer, n Node, m measure) {
 		}
 		g.row(header...)
 	}
-	row := func(index, uuid string, p Pod) {
+	row := func(index, uuid string, p inspect.Pod) {
 		cells := []string{index, p.Namespace, p.Name, m.amount(&p.Memory)}
 		if withCores {
 			cells = append(cells, cores(p.Cores))
@@ -174,7 +175,7 @@ func (o TableOptions) pods(out *bytes.Buffer, n Node, m measure) {
 }
 
 // notes say in words what a table has no room for.
-func notes(out *bytes.Buffer, n Node, m measure) {
+func notes(out *bytes.Buffer, n inspect.Node, m measure) {
 	var lines []string
 	note := func(format string, args ...any) { lines = append(lines, Clean(fmt.Sprintf(format, args...))) }
 	for _, g := range n.GPUs {
@@ -186,7 +187,7 @@ func notes(out *bytes.Buffer, n Node, m measure) {
 			note("GPU%d is unhealthy and takes no new pods: %s", g.Index, reason)
 		}
 		if g.Requested != nil && g.Requested.Units > g.Capacity.Units {
-			over := Memory{Units: g.Requested.Units - g.Capacity.Units, MiB: g.Requested.MiB - g.Capacity.MiB}
+			over := inspect.Memory{Units: g.Requested.Units - g.Capacity.Units, MiB: g.Requested.MiB - g.Capacity.MiB}
 			note("GPU%d is over-committed by %s %s", g.Index, m.amount(&over), m)
 		}
 		for _, p := range g.Pods {
@@ -216,7 +217,7 @@ func notes(out *bytes.Buffer, n Node, m measure) {
 	if len(n.GPUs) == 0 && n.Problem == "" {
 		note("The device plugin has reported no GPU of this node")
 	}
-	if hidden := n.PodCount - n.listed(); hidden > 0 {
+	if hidden := n.PodCount - listed(n); hidden > 0 {
 		note("Pods of other namespaces that are not listed: %d", hidden)
 	}
 	if len(lines) > 0 {
@@ -224,12 +225,12 @@ func notes(out *bytes.Buffer, n Node, m measure) {
 	}
 }
 
-func (o TableOptions) waiting(out *bytes.Buffer, r Report) {
+func (o TableOptions) waiting(out *bytes.Buffer, r inspect.Report) {
 	if out.Len() > 0 {
 		fmt.Fprintln(out)
 	}
 	unit := commonUnit(r.Nodes)
-	m := Node{UnitMiB: unit}.measure()
+	m := measureFor(inspect.Node{UnitMiB: unit})
 	withCores := false
 	for _, p := range r.Waiting {
 		withCores = withCores || p.Cores > 0
@@ -244,7 +245,7 @@ func (o TableOptions) waiting(out *bytes.Buffer, r Report) {
 		g.row(append(header, "REASON")...)
 	}
 	for _, p := range r.Waiting {
-		need := Memory{Units: p.Units, MiB: int64(p.Units) * unit}
+		need := inspect.Memory{Units: p.Units, MiB: int64(p.Units) * unit}
 		cells := []string{p.Namespace, p.Name, m.amount(&need), fmt.Sprint(p.GPUs)}
 		if p.GPUs == 0 {
 			cells = []string{p.Namespace, p.Name, unknown, unknown}
@@ -266,7 +267,7 @@ func (o TableOptions) waiting(out *bytes.Buffer, r Report) {
 
 // commonUnit returns the unit of all nodes that have one, in which alone a pod
 // without a node can be measured. It is 0 when they differ.
-func commonUnit(nodes []Node) (unit int64) {
+func commonUnit(nodes []inspect.Node) (unit int64) {
 	for _, n := range nodes {
 		switch {
 		case n.UnitMiB == 0 || n.UnitMiB == unit:
@@ -279,7 +280,7 @@ func commonUnit(nodes []Node) (unit int64) {
 	return unit
 }
 
-func usesCores(n Node) bool {
+func usesCores(n inspect.Node) bool {
 	for _, g := range n.GPUs {
 		if g.RequestedCores > 0 {
 			return true
@@ -293,7 +294,7 @@ func usesCores(n Node) bool {
 	return false
 }
 
-func hasPods(n Node) bool {
+func hasPods(n inspect.Node) bool {
 	if len(n.Unattributed) > 0 {
 		return true
 	}

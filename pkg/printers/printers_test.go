@@ -1,4 +1,4 @@
-package inspect
+package printers
 
 import (
 	"bytes"
@@ -15,6 +15,7 @@ import (
 
 	"github.com/gpumem/gpumem/pkg/cache"
 	"github.com/gpumem/gpumem/pkg/gpu"
+	"github.com/gpumem/gpumem/pkg/inspect"
 	"github.com/gpumem/gpumem/pkg/placement"
 )
 
@@ -85,12 +86,12 @@ type node struct {
 }
 
 // report goes the way of the command: through the cache.
-func report(facts Facts, nodes ...node) Report {
+func report(facts inspect.Facts, nodes ...node) inspect.Report {
 	c := cache.New()
 	if facts.Nodes == nil {
-		facts.Nodes = make(map[string]NodeFacts)
+		facts.Nodes = make(map[string]inspect.NodeFacts)
 	}
-	facts.Pods = make(map[string]PodFacts)
+	facts.Pods = make(map[string]inspect.PodFacts)
 	facts.Resource = "gpumem.dev/gpu-mem"
 	for i, n := range nodes {
 		for _, h := range n.pods {
@@ -102,22 +103,22 @@ func report(facts Facts, nodes ...node) Report {
 		f.Address, f.Status = fmt.Sprintf("10.0.0.%d", i+1), "Ready"
 		facts.Nodes[n.name] = f
 	}
-	return New(c.Nodes(), facts)
+	return inspect.New(c.Nodes(), facts)
 }
 
-func podFacts(h placement.Holding) PodFacts {
-	f := PodFacts{State: "Running", Enforcement: string(gpu.EnforcementMPS)}
+func podFacts(h placement.Holding) inspect.PodFacts {
+	f := inspect.PodFacts{State: "Running", Enforcement: string(gpu.EnforcementMPS)}
 	switch {
 	case strings.Contains(h.Pod.Name, "leaving"):
 		f.State = "Terminating"
 	case h.Assignment.None():
-		f = PodFacts{State: "Pending"}
+		f = inspect.PodFacts{State: "Pending"}
 	}
 	return f
 }
 
 // scenes are the situations that a reader meets.
-func scenes() map[string]Report {
+func scenes() map[string]inspect.Report {
 	demo := []node{
 		{"gpu-a", inventory("gpu-a", 15, 15), []placement.Holding{
 			holding("binpack-0", request(3, 0), uuid("gpu-a", 0)),
@@ -148,10 +149,10 @@ func scenes() map[string]Report {
 		{"silent", gpu.Inventory{}, []placement.Holding{holding("web/early", request(7, 0))}},
 	}
 	problem := `annotation gpumem.dev/inventory: version 7 is not known here, want 1`
-	troubled := Facts{
-		Nodes:    map[string]NodeFacts{"unread": {Problem: problem}},
-		Problems: []Problem{{Object: "node unread", Message: problem}},
-		Waiting: []WaitFacts{
+	troubled := inspect.Facts{
+		Nodes:    map[string]inspect.NodeFacts{"unread": {Problem: problem}},
+		Problems: []inspect.Problem{{Object: "node unread", Message: problem}},
+		Waiting: []inspect.WaitFacts{
 			{Pod: ref("ml/huge"), Request: request(100, 0)},
 			{Pod: ref("ml/wide"), Request: request(41, 0)},
 			{Pod: ref("ml/cores"), Request: request(1, 50)},
@@ -166,16 +167,16 @@ func scenes() map[string]Report {
 	eight := []node{{"dgx-1", dgx, []placement.Holding{
 		holding("a", request(80, 0), uuid("dgx-1", 0)), holding("b", request(33, 0), uuid("dgx-1", 7)),
 	}}}
-	return map[string]Report{
-		"demo":      report(Facts{}, demo...),
+	return map[string]inspect.Report{
+		"demo":      report(inspect.Facts{}, demo...),
 		"busy":      report(troubled, busy...),
 		"namespace": report(troubled, busy...).InNamespace("ml"),
-		"units":     report(Facts{Waiting: []WaitFacts{{Pod: ref("w"), Request: request(5, 0)}}}, append(demo, node{"edge", small, []placement.Holding{holding("cam", request(3, 0), uuid("edge", 1))}})...),
-		"eight":     report(Facts{Selected: true}, eight...),
-		"forbidden": report(Facts{PodsUnknown: true, Problems: []Problem{{"pods", "forbidden"}}}, node{"gpu-a", inventory("gpu-a", 15, 15), nil}),
-		"none":      report(Facts{}, node{"cpu-1", gpu.Inventory{}, nil}),
-		"closed":    report(Facts{Nodes: map[string]NodeFacts{"gpu-b": {Unschedulable: true}}, Waiting: []WaitFacts{{Pod: ref("w"), Request: request(5, 0)}}}, node{"gpu-b", inventory("gpu-b", 80), nil}),
-		"asked":     report(Facts{Selected: true, Nodes: map[string]NodeFacts{"cpu-1": {Wanted: true}}}, node{"cpu-1", gpu.Inventory{}, nil}),
+		"units":     report(inspect.Facts{Waiting: []inspect.WaitFacts{{Pod: ref("w"), Request: request(5, 0)}}}, append(demo, node{"edge", small, []placement.Holding{holding("cam", request(3, 0), uuid("edge", 1))}})...),
+		"eight":     report(inspect.Facts{Selected: true}, eight...),
+		"forbidden": report(inspect.Facts{PodsUnknown: true, Problems: []inspect.Problem{{Object: "pods", Message: "forbidden"}}}, node{"gpu-a", inventory("gpu-a", 15, 15), nil}),
+		"none":      report(inspect.Facts{}, node{"cpu-1", gpu.Inventory{}, nil}),
+		"closed":    report(inspect.Facts{Nodes: map[string]inspect.NodeFacts{"gpu-b": {Unschedulable: true}}, Waiting: []inspect.WaitFacts{{Pod: ref("w"), Request: request(5, 0)}}}, node{"gpu-b", inventory("gpu-b", 80), nil}),
+		"asked":     report(inspect.Facts{Selected: true, Nodes: map[string]inspect.NodeFacts{"cpu-1": {Wanted: true}}}, node{"cpu-1", gpu.Inventory{}, nil}),
 	}
 }
 
@@ -219,7 +220,7 @@ func TestJSONIsReadBack(t *testing.T) {
 			if err := JSON(&out, want); err != nil {
 				t.Fatal(err)
 			}
-			var got Report
+			var got inspect.Report
 			if err := json.Unmarshal(out.Bytes(), &got); err != nil {
 				t.Fatal(err)
 			}
@@ -249,7 +250,7 @@ func TestRowsHaveAsManyWordsAsTheHeader(t *testing.T) {
 }
 
 func TestOverCommittedGPUIsShownAsItIs(t *testing.T) {
-	r := report(Facts{}, node{"gpu-a", inventory("gpu-a", 16), []placement.Holding{
+	r := report(inspect.Facts{}, node{"gpu-a", inventory("gpu-a", 16), []placement.Holding{
 		holding("a", request(12, 0), uuid("gpu-a", 0)), holding("b", request(8, 0), uuid("gpu-a", 0)),
 	}})
 	for want, print := range map[string]Printer{
@@ -271,7 +272,7 @@ func TestTextOfOthersCannotSteerTheTerminal(t *testing.T) {
 	inv := inventory("gpu-a", 16)
 	inv.Devices[0].Model = "evil\x1b[2J\tmodel\nnext"
 	inv.Devices[0].Healthy, inv.Devices[0].Unhealthy = false, "\x1b]0;title\a"
-	r := report(Facts{Waiting: []WaitFacts{{Pod: ref("w"), Problem: "\x1b[31mred"}}}, node{"gpu-a", inv, nil})
+	r := report(inspect.Facts{Waiting: []inspect.WaitFacts{{Pod: ref("w"), Problem: "\x1b[31mred"}}}, node{"gpu-a", inv, nil})
 	for _, print := range []Printer{Table(TableOptions{Wide: true}), Details(TableOptions{Wide: true})} {
 		var out bytes.Buffer
 		if err := print(&out, r); err != nil {
@@ -306,10 +307,10 @@ func TestInNamespaceLeavesTheReportAsItWas(t *testing.T) {
 // Nobody checks these values on the way: a Report may be read from a file.
 func TestOddReportsPrint(t *testing.T) {
 	minus := int64(-1 << 62)
-	for _, r := range []Report{
+	for _, r := range []inspect.Report{
 		{},
-		{Nodes: []Node{{}}, Waiting: []Wait{{}}},
-		{Nodes: []Node{{UnitMiB: -5, GPUs: []GPU{{Index: -3}, {Index: 1 << 60}}, Unattributed: []Pod{{}}}}, Total: Total{RequestedMiB: &minus, CapacityMiB: 1}},
+		{Nodes: []inspect.Node{{}}, Waiting: []inspect.Wait{{}}},
+		{Nodes: []inspect.Node{{UnitMiB: -5, GPUs: []inspect.GPU{{Index: -3}, {Index: 1 << 60}}, Unattributed: []inspect.Pod{{}}}}, Total: inspect.Total{RequestedMiB: &minus, CapacityMiB: 1}},
 	} {
 		for _, print := range []Printer{Table(TableOptions{Wide: true}), Details(TableOptions{Wide: true}), JSON, Names} {
 			if err := print(&bytes.Buffer{}, r.InNamespace("x")); err != nil {
@@ -328,12 +329,12 @@ func BenchmarkNewAndTable(b *testing.B) {
 		}
 		c.SetNode(name, inventory(name, 80, 80, 80, 80, 80, 80, 80, 80))
 	}
-	facts := Facts{}
+	facts := inspect.Facts{}
 	for i := range 1000 {
-		facts.Waiting = append(facts.Waiting, WaitFacts{Pod: ref(fmt.Sprint("w", i)), Request: request(gpu.Units(90+i%10), 0)})
+		facts.Waiting = append(facts.Waiting, inspect.WaitFacts{Pod: ref(fmt.Sprint("w", i)), Request: request(gpu.Units(90+i%10), 0)})
 	}
 	for b.Loop() {
-		r := New(c.Nodes(), facts)
+		r := inspect.New(c.Nodes(), facts)
 		if err := Table(TableOptions{})(&bytes.Buffer{}, r); err != nil {
 			b.Fatal(err)
 		}

@@ -1,4 +1,4 @@
-package inspect
+package printers
 
 import (
 	"bytes"
@@ -11,6 +11,7 @@ import (
 	"unicode"
 
 	"github.com/gpumem/gpumem/pkg/gpu"
+	"github.com/gpumem/gpumem/pkg/inspect"
 	"github.com/gpumem/gpumem/pkg/placement"
 )
 
@@ -30,7 +31,7 @@ func FuzzReport(f *testing.F) {
 	f.Fuzz(func(t *testing.T, seed uint64, model, name, text string) {
 		random := rand.New(rand.NewPCG(seed, 17))
 		var nodes []node
-		facts := Facts{Nodes: make(map[string]NodeFacts)}
+		facts := inspect.Facts{Nodes: make(map[string]inspect.NodeFacts)}
 		for n := range 1 + random.IntN(4) {
 			inv := gpu.Inventory{UnitMiB: odd(random), DriverVersion: text}
 			for i := range random.IntN(4) {
@@ -50,16 +51,16 @@ func FuzzReport(f *testing.F) {
 				pods = append(pods, h)
 			}
 			node := node{fmt.Sprint(name, n), inv, pods}
-			facts.Nodes[node.name] = NodeFacts{Problem: []string{"", text}[random.IntN(2)]}
+			facts.Nodes[node.name] = inspect.NodeFacts{Problem: []string{"", text}[random.IntN(2)]}
 			nodes = append(nodes, node)
 		}
-		facts.Waiting = append(facts.Waiting, WaitFacts{Pod: ref("waiting"), Request: request(gpu.Units(odd(random)>>16), 0), Problem: []string{"", text}[random.IntN(2)]})
+		facts.Waiting = append(facts.Waiting, inspect.WaitFacts{Pod: ref("waiting"), Request: request(gpu.Units(odd(random)>>16), 0), Problem: []string{"", text}[random.IntN(2)]})
 		r := report(facts, nodes...)
 		mine := r.InNamespace(name + "0")
 		if mine.Total.CapacityMiB != r.Total.CapacityMiB || fmt.Sprint(deref(mine.Total.RequestedMiB)) != fmt.Sprint(deref(r.Total.RequestedMiB)) {
 			t.Errorf("sums of the namespace %+v, of all %+v", mine.Total, r.Total)
 		}
-		for _, r := range []Report{r, mine} {
+		for _, r := range []inspect.Report{r, mine} {
 			for i, print := range []Printer{
 				Table(TableOptions{}), Table(TableOptions{Wide: true}), Table(TableOptions{NoHeaders: true}),
 				Details(TableOptions{}), Details(TableOptions{Wide: true}), Names, JSON,

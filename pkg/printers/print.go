@@ -1,19 +1,22 @@
-package inspect
+package printers
 
 import (
 	"bytes"
 	"encoding/json"
 	"fmt"
 	"io"
+	"maps"
+	"slices"
 	"strings"
 	"text/tabwriter"
 	"unicode"
 
 	"github.com/gpumem/gpumem/pkg/gpu"
+	"github.com/gpumem/gpumem/pkg/inspect"
 )
 
 // Printer writes a report for a reader.
-type Printer func(io.Writer, Report) error
+type Printer func(io.Writer, inspect.Report) error
 
 // TableOptions say how tables are printed.
 type TableOptions struct {
@@ -22,7 +25,7 @@ type TableOptions struct {
 }
 
 // JSON prints all of the report.
-func JSON(w io.Writer, r Report) error {
+func JSON(w io.Writer, r inspect.Report) error {
 	enc := json.NewEncoder(w)
 	enc.SetIndent("", "  ")
 	enc.SetEscapeHTML(false)
@@ -30,7 +33,7 @@ func JSON(w io.Writer, r Report) error {
 }
 
 // Names prints the nodes alone, in the form that kubectl takes them.
-func Names(w io.Writer, r Report) error {
+func Names(w io.Writer, r inspect.Report) error {
 	var out bytes.Buffer
 	for _, n := range r.Nodes {
 		fmt.Fprintf(&out, "node/%s\n", Clean(n.Name))
@@ -57,7 +60,7 @@ const (
 )
 
 // measureOf returns the measure that prints the amounts of all nodes exactly.
-func measureOf(nodes []Node) measure {
+func measureOf(nodes []inspect.Node) measure {
 	m := inGiB
 	for _, n := range nodes {
 		if n.UnitMiB%1024 != 0 {
@@ -69,7 +72,7 @@ func measureOf(nodes []Node) measure {
 
 // amount prints what is known of an amount. Where MiB are not known, it says
 // that these are units.
-func (m measure) amount(a *Memory) string {
+func (m measure) amount(a *inspect.Memory) string {
 	switch {
 	case a == nil:
 		return "?"
@@ -93,7 +96,7 @@ func (m measure) mib(mib *int64) string {
 	}
 }
 
-func (m measure) ratio(requested *Memory, capacity Memory) string {
+func (m measure) ratio(requested *inspect.Memory, capacity inspect.Memory) string {
 	return m.amount(requested) + "/" + m.amount(&capacity)
 }
 
@@ -109,7 +112,7 @@ func percent(part *int64, whole int64) string {
 	}
 }
 
-func percentOf(requested *Memory, capacity Memory) string {
+func percentOf(requested *inspect.Memory, capacity inspect.Memory) string {
 	if requested == nil {
 		return percent(nil, int64(capacity.Units))
 	}
@@ -118,7 +121,7 @@ func percentOf(requested *Memory, capacity Memory) string {
 }
 
 // ofCluster is the line of the sum.
-func ofCluster(r Report) string {
+func ofCluster(r inspect.Report) string {
 	where := "In Cluster"
 	if r.Selected {
 		where = "Of These Nodes"
@@ -162,7 +165,7 @@ func (g grid) row(cells ...string) {
 
 func (g grid) flush() { _ = g.tw.Flush() }
 
-func models(gpus []GPU) string {
+func models(gpus []inspect.GPU) string {
 	var out []string
 	seen := make(map[string]bool)
 	for _, g := range gpus {
@@ -182,4 +185,27 @@ func uuids(ids []gpu.UUID) string {
 		out = append(out, string(id))
 	}
 	return strings.Join(out, ",")
+}
+
+// listed returns how many different pods of the node the report lists.
+func listed(n inspect.Node) int {
+	type key struct{ namespace, name, uid string }
+	pods := make(map[key]bool)
+	for _, g := range n.GPUs {
+		for _, p := range g.Pods {
+			pods[key{p.Namespace, p.Name, p.UID}] = true
+		}
+	}
+	return len(pods) + len(n.Unattributed)
+}
+
+// indexes returns the GPU indexes that occur on any node, in order.
+func indexes(r inspect.Report) []int {
+	set := make(map[int]bool)
+	for _, n := range r.Nodes {
+		for _, g := range n.GPUs {
+			set[g.Index] = true
+		}
+	}
+	return slices.Sorted(maps.Keys(set))
 }

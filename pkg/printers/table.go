@@ -1,9 +1,11 @@
-package inspect
+package printers
 
 import (
 	"bytes"
 	"fmt"
 	"io"
+
+	"github.com/gpumem/gpumem/pkg/inspect"
 )
 
 // maxLongHeaders is how many GPU columns say what their numbers are. A line
@@ -14,7 +16,7 @@ const notListed = "? is not known: the pods could not be listed.\n"
 
 // Table prints one line per node, with a column for each GPU.
 func Table(o TableOptions) Printer {
-	return func(w io.Writer, r Report) error {
+	return func(w io.Writer, r inspect.Report) error {
 		var out bytes.Buffer
 		if len(r.Nodes) > 0 {
 			o.table(&out, r)
@@ -24,14 +26,14 @@ func Table(o TableOptions) Printer {
 	}
 }
 
-func (o TableOptions) table(out *bytes.Buffer, r Report) {
-	m, indexes, pending := measureOf(r.Nodes), r.indexes(), anyPending(r)
+func (o TableOptions) table(out *bytes.Buffer, r inspect.Report) {
+	m, columns, pending := measureOf(r.Nodes), indexes(r), anyPending(r)
 	g := newGrid(out)
 	if !o.NoHeaders {
-		g.row(o.header(m, indexes, pending)...)
+		g.row(o.header(m, columns, pending)...)
 	}
 	for _, n := range r.Nodes {
-		g.row(o.line(n, m, indexes, pending)...)
+		g.row(o.line(n, m, columns, pending)...)
 	}
 	g.flush()
 	if o.NoHeaders {
@@ -63,12 +65,12 @@ func (o TableOptions) header(m measure, indexes []int, pending bool) []string {
 	return cells
 }
 
-func (o TableOptions) line(n Node, m measure, indexes []int, pending bool) []string {
+func (o TableOptions) line(n inspect.Node, m measure, indexes []int, pending bool) []string {
 	cells := []string{n.Name, n.Address}
 	if o.Wide {
 		cells = append(cells, n.Status)
 	}
-	at := make(map[int]GPU, len(n.GPUs))
+	at := make(map[int]inspect.GPU, len(n.GPUs))
 	for _, g := range n.GPUs {
 		at[g.Index] = g
 	}
@@ -111,7 +113,7 @@ func (o TableOptions) line(n Node, m measure, indexes []int, pending bool) []str
 	return cells
 }
 
-func (o TableOptions) legend(out *bytes.Buffer, r Report) {
+func (o TableOptions) legend(out *bytes.Buffer, r inspect.Report) {
 	sick := false
 	for _, n := range r.Nodes {
 		for _, g := range n.GPUs {
@@ -140,7 +142,7 @@ func (o TableOptions) legend(out *bytes.Buffer, r Report) {
 }
 
 // anyPending reports whether some pod is on no known GPU.
-func anyPending(r Report) bool {
+func anyPending(r inspect.Report) bool {
 	for _, n := range r.Nodes {
 		if n.UnattributedMemory != nil && n.UnattributedMemory.Units > 0 {
 			return true
@@ -150,7 +152,7 @@ func anyPending(r Report) bool {
 }
 
 // left says how many nodes are not in the table.
-func left(out *bytes.Buffer, r Report) {
+func left(out *bytes.Buffer, r inspect.Report) {
 	switch r.WithoutInventory {
 	case 0:
 	case 1:
