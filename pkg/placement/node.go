@@ -114,12 +114,17 @@ type Node struct {
 	// Nominated are pods that are to come here once others have left, the first
 	// in line first. They hold nothing yet: see Reserved.
 	Nominated []Holding
+
+	State *State // nil: of a node that NewNode did not make
 }
+
+// State identifies what a node is at present: once changed, it has another.
+type State struct{ _ byte } // of a size, so that no two are at one address
 
 // NewNode puts holdings on the devices of an inventory. The order of the
 // holdings does not matter.
 func NewNode(name string, inv gpu.Inventory, holdings []Holding) Node {
-	n := Node{Name: name, UnitMiB: inv.UnitMiB, DriverVersion: inv.DriverVersion, Enforcement: inv.Enforcement, Weaker: inv.Weaker, Links: inv.Links, CPU: inv.CPU}
+	n := Node{Name: name, UnitMiB: inv.UnitMiB, DriverVersion: inv.DriverVersion, Enforcement: inv.Enforcement, Weaker: inv.Weaker, Links: inv.Links, CPU: inv.CPU, State: new(State)}
 	at := make(map[gpu.UUID]int, len(inv.Devices))
 	n.Devices = make([]Device, len(inv.Devices))
 	for i, d := range inv.Devices {
@@ -165,15 +170,6 @@ func (n Node) freeCPU() int64 {
 		return math.MaxInt64
 	}
 	return max(0, n.CPU-n.RequestedCPU)
-}
-
-// state identifies what a node is at present, for a node with devices is not
-// changed once made; nil: nothing does.
-func (n Node) state() *Device {
-	if len(n.Devices) == 0 {
-		return nil
-	}
-	return &n.Devices[0]
 }
 
 // Capacity returns the units of all devices, healthy or not.

@@ -49,7 +49,7 @@ func (n Node) landing(req Request, fallback Policy) Assignment {
 // only returns the node with one of its devices.
 func (n Node) only(device gpu.UUID) Node {
 	i := slices.IndexFunc(n.Devices, func(d Device) bool { return d.UUID == device })
-	n.Devices = n.Devices[i : i+1]
+	n.Devices, n.State = n.Devices[i:i+1], nil
 	return n
 }
 
@@ -84,7 +84,7 @@ func hasPod(pods []Holding, h Holding) bool {
 // with returns the node with one more pod on the devices of its assignment.
 func (n Node) with(h Holding) Node {
 	n.RequestedCPU += h.Request.CPU
-	n.Devices = slices.Clone(n.Devices)
+	n.Devices, n.State = slices.Clone(n.Devices), nil
 	for _, s := range h.Assignment.Shares {
 		for i := range n.Devices {
 			if d := &n.Devices[i]; d.UUID == s.Device {
@@ -99,7 +99,7 @@ func (n Node) with(h Holding) Node {
 // without returns the node as it is when some of its pods have left.
 func (n Node) without(gone []Holding) Node {
 	left := func(h Holding) bool { return hasPod(gone, h) }
-	n.Devices = slices.Clone(n.Devices)
+	n.Devices, n.State = slices.Clone(n.Devices), nil
 	for i := range n.Devices {
 		d := &n.Devices[i]
 		for _, h := range d.Pods {

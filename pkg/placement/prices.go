@@ -2,6 +2,7 @@ package placement
 
 import (
 	"math"
+	"slices"
 	"strings"
 
 	"github.com/gpumem/gpumem/pkg/gpu"
@@ -21,8 +22,7 @@ import (
 //
 // Kinds that differ in CPU alone share one price, by how frequent they are.
 type Prices struct {
-	kinds []priced
-	stock map[string]stock // by node
+	kinds []priced // those whose slots cost anything
 }
 
 // maxPriced bounds the kinds that have a price: those that ask for the most. A
@@ -40,12 +40,6 @@ type priced struct {
 	price float64 // of a slot, in units
 }
 
-// stock is what a node has room for, each kind taken alone.
-type stock struct {
-	of    *Device // the state of the node
-	slots []slots
-}
-
 // slots counts the pods of a kind for which there is room.
 type slots struct {
 	gpus int64 // that the GPUs have, were CPU no matter; of a kind with several GPUs: the GPUs
@@ -54,28 +48,26 @@ type slots struct {
 
 // NewPrices takes stock of nodes. Without a mix there are no prices.
 func NewPrices(mix Mix, nodes []Node) *Prices {
-	p := &Prices{stock: make(map[string]stock, len(nodes))}
+	var all []priced
 	kinds := mix.kinds()
 	for _, a := range kinds[:min(len(kinds), maxPriced)] {
 		k := priced{kind: a}
 		if a.models != "" {
 			k.globs = strings.Split(a.models, ",")
 		}
-		p.kinds = append(p.kinds, k)
+		all = append(all, k)
 	}
-	if len(p.kinds) == 0 {
-		return p
+	if len(all) == 0 {
+		return &Prices{}
 	}
-	market := newMarket(len(p.kinds))
+	market := newMarket(len(all))
 	free := gpu.Units(0)
 	for i := range nodes {
-		now := p.count(&nodes[i])
-		p.stock[nodes[i].Name] = stock{of: nodes[i].state(), slots: now}
-		market.add(p.count(nodes[i].emptied()), now)
+		market.add(slotsOf(all, nodes[i].emptied()), slotsOf(all, &nodes[i]))
 		free += nodes[i].free()
 	}
-	market.settle(p.kinds, mix, float64(free)/mix.mean())
-	return p
+	market.settle(all, mix, float64(free)/mix.mean())
+	return &Prices{kinds: slices.DeleteFunc(all, func(k priced) bool { return k.price == 0 })}
 }
 
 // emptied returns the node without pods.
@@ -168,11 +160,11 @@ func (k priced) alike(o priced) bool {
 	return a == k.kind
 }
 
-// count returns what a node has room for.
-func (p *Prices) count(n *Node) []slots {
-	out := make([]slots, len(p.kinds))
-	for k := range p.kinds {
-		one := &p.kinds[k]
+// slotsOf returns what a node has room for, each kind taken alone.
+func slotsOf(kinds []priced, n *Node) []slots {
+	out := make([]slots, len(kinds))
+	for k := range kinds {
+		one := &kinds[k]
 		for i := range n.Devices {
 			if d := &n.Devices[i]; one.allows(d) {
 				out[k].gpus += one.on(d.Free(), d.FreeCores())
@@ -213,25 +205,18 @@ func (k *priced) pods(gpus, cpu int64) int64 {
 }
 
 // lost returns what the slots are worth that a request destroys on devices of
-// a node, in units.
-func (p *Prices) lost(n *Node, req Request, devices []Device) (sum float64) {
-	if p == nil || len(p.kinds) == 0 {
-		return 0
-	}
-	before := p.stock[n.Name]
-	if before.of != n.state() || before.of == nil {
-		before.slots = p.count(n)
-	}
+// a node, of those that it has before, in units.
+func (p *Prices) lost(n *Node, before []slots, req Request, devices []int) (sum float64) {
 	units, cores := req.Share()
 	cpu := max(0, n.freeCPU()-req.CPU)
 	for k := range p.kinds {
-		one, was := &p.kinds[k], before.slots[k]
-		if was.node == 0 || one.price == 0 {
+		one, was := &p.kinds[k], before[k]
+		if was.node == 0 {
 			continue
 		}
 		left := was.gpus
-		for i := range devices {
-			if d := &devices[i]; one.allows(d) {
+		for _, i := range devices {
+			if d := &n.Devices[i]; one.allows(d) {
 				left += one.on(d.Free()-units, d.FreeCores()-cores) - one.on(d.Free(), d.FreeCores())
 			}
 		}

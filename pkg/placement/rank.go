@@ -35,6 +35,15 @@ type Ranker struct {
 	mu    sync.Mutex
 	kept  map[string]map[string]*ranked // by request and node
 	count int
+
+	prices *Prices // the last
+	stock  map[string]stock
+}
+
+// stock is what a node has room for at the last prices.
+type stock struct {
+	of    *State
+	slots []slots
 }
 
 // maxKept bounds what a Ranker keeps: requests times nodes.
@@ -58,21 +67,24 @@ func (r *Ranker) Rank(defaults Policies, req Request, nodes []Node, prices *Pric
 	if policy == Spread {
 		prices = nil
 	}
+	if prices != nil && prices != r.prices {
+		r.prices, r.stock = prices, make(map[string]stock, len(nodes))
+	}
 	known := r.of(defaults, req, len(nodes))
 	entries := make([]*ranked, len(nodes))
 	fitting := make([]int, 0, len(nodes))
 	for i := range nodes {
 		n := &nodes[i]
 		e := known[n.Name]
-		if e == nil || e.of == nil || e.of != n.state() {
+		if e == nil || e.of == nil || e.of != n.State {
 			e = newRanked(defaults.GPU, req, n)
 			known[n.Name] = e
 		}
 		if !e.fits {
 			continue
 		}
-		if e.prices != prices || !e.valued {
-			e.lost, e.prices, e.valued = prices.lost(n, req, e.chosen), prices, true
+		if prices != nil && e.prices != prices {
+			e.lost, e.prices = prices.lost(n, r.slots(n), req, e.chosen), prices
 		}
 		entries[i] = e
 		fitting = append(fitting, i)
@@ -80,6 +92,16 @@ func (r *Ranker) Rank(defaults Policies, req Request, nodes []Node, prices *Pric
 	compare := func(a, b int) int { return entries[a].compare(entries[b], policy) }
 	slices.SortFunc(fitting, compare)
 	return score(len(nodes), fitting, compare)
+}
+
+// slots returns what a node has room for at the last prices.
+func (r *Ranker) slots(n *Node) []slots {
+	s := r.stock[n.Name]
+	if s.of == nil || s.of != n.State {
+		s = stock{of: n.State, slots: slotsOf(r.prices.kinds, n)}
+		r.stock[n.Name] = s
+	}
+	return s.slots
 }
 
 // score gives the levels to nodes in order, the best first.
@@ -114,32 +136,32 @@ func (r *Ranker) of(defaults Policies, req Request, nodes int) map[string]*ranke
 
 // ranked is what Rank compares of one node.
 type ranked struct {
-	of *Device // the state of the node
+	of *State // of the node
 
 	fits     bool
-	chosen   []Device
+	chosen   []int // devices
 	grouped  bool
 	cost     int // of the GPU that is preferred least
 	distance distance
 	slack    gpu.Units // left on the chosen devices after placing
 	nodeFree gpu.Units
 
-	valued bool
 	prices *Prices
 	lost   float64 // at these prices
 }
 
 func newRanked(fallback Policy, req Request, n *Node) *ranked {
 	if req.Empty() {
-		return &ranked{of: n.state(), fits: true, nodeFree: n.free()}
+		return &ranked{of: n.State, fits: true, nodeFree: n.free()}
 	}
 	chosen, reason := choose(fallback, req, *n)
 	if reason != Fits {
-		return &ranked{of: n.state()}
+		return &ranked{of: n.State}
 	}
 	units, _ := req.Share()
-	r := &ranked{of: n.state(), fits: true, chosen: chosen, cost: math.MinInt, distance: n.span(chosen), nodeFree: n.free()}
+	r := &ranked{of: n.State, fits: true, cost: math.MinInt, distance: n.span(chosen), nodeFree: n.free()}
 	for _, d := range chosen {
+		r.chosen = append(r.chosen, slices.IndexFunc(n.Devices, func(o Device) bool { return o.UUID == d.UUID }))
 		r.slack += d.Free() - units
 		r.cost = max(r.cost, req.Preference.cost(d.Speed))
 		r.grouped = r.grouped || req.inGroup(d)
