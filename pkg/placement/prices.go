@@ -40,6 +40,13 @@ type priced struct {
 	price float64 // of a slot, in units
 }
 
+// stock is what a node has room for, each kind taken alone.
+type stock struct {
+	of      *State
+	slots   []slots  // by kind
+	allowed []uint64 // by device, the kinds that may use it
+}
+
 // slots counts the pods of a kind for which there is room.
 type slots struct {
 	gpus int64 // that the GPUs have, were CPU no matter; of a kind with several GPUs: the GPUs
@@ -63,7 +70,7 @@ func NewPrices(mix Mix, nodes []Node) *Prices {
 	market := newMarket(len(all))
 	free := gpu.Units(0)
 	for i := range nodes {
-		market.add(slotsOf(all, nodes[i].emptied()), slotsOf(all, &nodes[i]))
+		market.add(takeStock(all, nodes[i].emptied()).slots, takeStock(all, &nodes[i]).slots)
 		free += nodes[i].free()
 	}
 	market.settle(all, mix, float64(free)/mix.mean())
@@ -160,19 +167,22 @@ func (k priced) alike(o priced) bool {
 	return a == k.kind
 }
 
-// slotsOf returns what a node has room for, each kind taken alone.
-func slotsOf(kinds []priced, n *Node) []slots {
-	out := make([]slots, len(kinds))
-	for k := range kinds {
-		one := &kinds[k]
-		for i := range n.Devices {
-			if d := &n.Devices[i]; one.allows(d) {
-				out[k].gpus += one.on(d.Free(), d.FreeCores())
+// takeStock counts what a node has room for.
+func takeStock(kinds []priced, n *Node) stock {
+	s := stock{of: n.State, slots: make([]slots, len(kinds)), allowed: make([]uint64, len(n.Devices))}
+	for i := range n.Devices {
+		d := &n.Devices[i]
+		for k := range kinds {
+			if one := &kinds[k]; one.allows(d) {
+				s.allowed[i] |= 1 << k
+				s.slots[k].gpus += one.on(d.Free(), d.FreeCores())
 			}
 		}
-		out[k].node = one.pods(out[k].gpus, n.freeCPU())
 	}
-	return out
+	for k := range kinds {
+		s.slots[k].node = kinds[k].pods(s.slots[k].gpus, n.freeCPU())
+	}
+	return s
 }
 
 func (k *priced) allows(d *Device) bool {
@@ -206,17 +216,18 @@ func (k *priced) pods(gpus, cpu int64) int64 {
 
 // lost returns what the slots are worth that a request destroys on devices of
 // a node, of those that it has before, in units.
-func (p *Prices) lost(n *Node, before []slots, req Request, devices []int) (sum float64) {
+func (p *Prices) lost(n *Node, before stock, req Request, devices []int) (sum float64) {
 	units, cores := req.Share()
 	cpu := max(0, n.freeCPU()-req.CPU)
 	for k := range p.kinds {
-		one, was := &p.kinds[k], before[k]
+		one, was := &p.kinds[k], before.slots[k]
 		if was.node == 0 {
 			continue
 		}
 		left := was.gpus
 		for _, i := range devices {
-			if d := &n.Devices[i]; one.allows(d) {
+			if before.allowed[i]&(1<<k) != 0 {
+				d := &n.Devices[i]
 				left += one.on(d.Free()-units, d.FreeCores()-cores) - one.on(d.Free(), d.FreeCores())
 			}
 		}

@@ -36,14 +36,8 @@ type Ranker struct {
 	kept  map[string]map[string]*ranked // by request and node
 	count int
 
-	prices *Prices // the last
-	stock  map[string]stock
-}
-
-// stock is what a node has room for at the last prices.
-type stock struct {
-	of    *State
-	slots []slots
+	prices *Prices          // the last
+	stock  map[string]stock // by node, at these prices
 }
 
 // maxKept bounds what a Ranker keeps: requests times nodes.
@@ -84,7 +78,7 @@ func (r *Ranker) Rank(defaults Policies, req Request, nodes []Node, prices *Pric
 			continue
 		}
 		if prices != nil && e.prices != prices {
-			e.lost, e.prices = prices.lost(n, r.slots(n), req, e.chosen), prices
+			e.lost, e.prices = prices.lost(n, r.stockOf(n), req, e.chosen), prices
 		}
 		entries[i] = e
 		fitting = append(fitting, i)
@@ -94,14 +88,14 @@ func (r *Ranker) Rank(defaults Policies, req Request, nodes []Node, prices *Pric
 	return score(len(nodes), fitting, compare)
 }
 
-// slots returns what a node has room for at the last prices.
-func (r *Ranker) slots(n *Node) []slots {
+// stockOf returns what a node has room for at the last prices.
+func (r *Ranker) stockOf(n *Node) stock {
 	s := r.stock[n.Name]
 	if s.of == nil || s.of != n.State {
-		s = stock{of: n.State, slots: slotsOf(r.prices.kinds, n)}
+		s = takeStock(r.prices.kinds, n)
 		r.stock[n.Name] = s
 	}
-	return s.slots
+	return s
 }
 
 // score gives the levels to nodes in order, the best first.

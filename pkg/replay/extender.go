@@ -21,10 +21,17 @@ type extended struct {
 	requests []placement.Request
 	chosen   placement.Assignment
 	nodes    []placement.Node // with room, of the pod at hand
+	read     []read           // by node of the fleet
+}
+
+// read is a node as the books have it, until it changes.
+type read struct {
+	node    placement.Node
+	version uint32 // of the node, plus one
 }
 
 func newExtended(f *Fleet, policies placement.Policies) *extended {
-	p := &extended{books: cache.New(), policies: policies, index: make(map[string]int)}
+	p := &extended{books: cache.New(), policies: policies, index: make(map[string]int), read: make([]read, len(f.nodes))}
 	for i := range f.nodes {
 		n := &f.nodes[i]
 		inv := gpu.Inventory{UnitMiB: 1024, CPU: n.Node.CPU}
@@ -64,10 +71,15 @@ func (p *extended) choose(f *Fleet, s *shape) (place, bool) {
 	p.books.Learn(*req)
 	nodes := p.nodes[:0]
 	for i := range f.nodes {
-		if n := &f.nodes[i]; s.fits(n) {
-			node, _ := p.books.Node(n.Name)
-			nodes = append(nodes, node)
+		n, r := &f.nodes[i], &p.read[i]
+		if !s.fits(n) {
+			continue
 		}
+		if r.version != n.version+1 {
+			r.version = n.version + 1
+			r.node, _ = p.books.Node(n.Name)
+		}
+		nodes = append(nodes, r.node)
 	}
 	p.nodes = nodes
 	for i, score := range p.ranker.Rank(p.policies, *req, nodes, p.books.Prices()) {
