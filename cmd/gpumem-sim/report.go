@@ -1,10 +1,13 @@
 package main
 
 import (
+	"cmp"
 	_ "embed"
 	"fmt"
 	"html/template"
 	"io"
+	"math"
+	"slices"
 	"strings"
 
 	"github.com/gpumem/gpumem/pkg/gpu"
@@ -25,17 +28,17 @@ type report struct {
 	Policies         []policyReport
 }
 
-// plot is a set of curves over arrived demand, in a box of 700 by 300.
+// plot is a set of curves over arrived demand, in a box of 700 by 320 with the
+// names of the curves at their ends.
 type plot struct {
-	Low, High float64
-	Lines     []line
-	Grid      []gridLine
-	Ticks     []tick
+	Lines []line
+	Grid  []gridLine
+	Ticks []tick
 }
 
 type line struct {
 	Policy, Colour, Points string
-	KeyY                   int // where its name stands
+	KeyY                   float64 // where its name stands
 }
 
 type gridLine struct {
@@ -68,10 +71,10 @@ type bar struct {
 	Units int64
 }
 
-// colours tell policies apart; Okabe and Ito's, which people who see few colours
-// can tell apart as well.
+// colours tell policies apart on light and on dark, after Okabe and Ito's, which
+// people who see few colours can tell apart as well.
 func colours() []string {
-	return []string{"#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000", "#999999", "#8B4513"}
+	return []string{"#2b83c6", "#d55e00", "#009e73", "#cc79a7", "#d99000", "#56b4e9", "#8c8c8c", "#a9744f", "#8f7fe0"}
 }
 
 func writeReport(w io.Writer, t replay.Trace, records []replay.Record) error {
@@ -108,18 +111,24 @@ func render(w io.Writer, name string, t replay.Trace, records []replay.Record, o
 // newPlot draws the mean over seeds of a measure, from a per cent of arrived
 // demand on.
 func newPlot(groups [][]replay.Record, of func(replay.Record) []float64, from int) plot {
+	const left, right, top, bottom = 40, 570, 10, 295
 	var curves [][]float64
-	p := plot{Low: 100, High: 0}
+	low, high := 100.0, 0.0
 	for _, g := range groups {
 		curve := average(g, of)
 		for _, v := range curve[min(from, len(curve)):] {
-			p.Low, p.High = min(p.Low, v), max(p.High, v)
+			low, high = min(low, v), max(high, v)
 		}
 		curves = append(curves, curve)
 	}
-	p.High = max(p.High, p.Low+1)
-	y := func(v float64) float64 { return 290 - 280*(v-p.Low)/(p.High-p.Low) }
-	x := func(at int) float64 { return 40 + 640*float64(at-from)/float64(max(1, 130-from)) }
+	marks := roundMarks(low, max(high, low+1))
+	low, high = marks[0], marks[len(marks)-1]
+	y := func(v float64) float64 { return bottom - (bottom-top)*(v-low)/(high-low) }
+	x := func(at int) float64 { return left + (right-left)*float64(at-from)/float64(max(1, 130-from)) }
+	var p plot
+	for _, v := range marks {
+		p.Grid = append(p.Grid, gridLine{Y: y(v), Label: fmt.Sprintf("%.0f%%", v)})
+	}
 	for at := from; at <= 130; at += 10 {
 		p.Ticks = append(p.Ticks, tick{X: x(at), Label: fmt.Sprint(at, "%")})
 	}
@@ -128,13 +137,41 @@ func newPlot(groups [][]replay.Record, of func(replay.Record) []float64, from in
 		for at := from; at < len(curve); at++ {
 			fmt.Fprintf(&points, "%.1f,%.1f ", x(at), y(curve[at]))
 		}
-		p.Lines = append(p.Lines, line{Policy: groups[i][0].Policy, Colour: colours()[i%len(colours())], Points: points.String(), KeyY: 180 + 14*i})
+		l := line{Policy: groups[i][0].Policy, Colour: colours()[i%len(colours())], Points: points.String()}
+		if len(curve) > 0 {
+			l.KeyY = y(curve[len(curve)-1])
+		}
+		p.Lines = append(p.Lines, l)
 	}
-	for i := range 6 {
-		v := p.Low + (p.High-p.Low)*float64(i)/5
-		p.Grid = append(p.Grid, gridLine{Y: y(v), Label: fmt.Sprintf("%.1f", v)})
-	}
+	partNames(p.Lines)
 	return p
+}
+
+// roundMarks returns whole numbers in equal steps, from low or less to high or more.
+func roundMarks(low, high float64) (marks []float64) {
+	step := 20.0
+	for _, s := range []float64{10, 5, 2, 1} {
+		if (high-low)/s <= 7 {
+			step = s
+		}
+	}
+	for v := step * math.Floor(low/step); v < math.Ceil(high/step)*step+step/2; v += step {
+		marks = append(marks, v)
+	}
+	return marks
+}
+
+// partNames moves names that would be printed over one another.
+func partNames(lines []line) {
+	const height = 14
+	order := make([]*line, len(lines))
+	for i := range lines {
+		order[i] = &lines[i]
+	}
+	slices.SortStableFunc(order, func(a, b *line) int { return cmp.Compare(b.KeyY, a.KeyY) })
+	for i := 1; i < len(order); i++ {
+		order[i].KeyY = min(order[i].KeyY, order[i-1].KeyY-height)
+	}
 }
 
 func average(records []replay.Record, of func(replay.Record) []float64) []float64 {
@@ -164,25 +201,28 @@ func newPolicyReport(records []replay.Record, colour string, most gpu.Units) pol
 	return p
 }
 
-// heat draws a column of squares for each node, in rows of 175 nodes.
+// heat draws a column of squares for each node, in rows as wide as the page.
 func heat(fleet [][]int) ([]heatCell, int) {
-	const perRow, side = 175, 4
+	const width = 700
+	side := max(4, min(14, width/max(1, len(fleet))))
+	perRow := width / side
 	tallest := 1
 	for _, gpus := range fleet {
 		tallest = max(tallest, len(gpus))
 	}
+	height := tallest*side + side
 	var paths [11]strings.Builder
 	for i, gpus := range fleet {
 		for k, used := range gpus {
-			x, y := (i%perRow)*side, (i/perRow)*(tallest*side+6)+k*side
-			fmt.Fprintf(&paths[min(10, max(0, used)/10)], "M%d %dh3v3h-3z", x, y)
+			x, y := (i%perRow)*side, (i/perRow)*height+k*side
+			fmt.Fprintf(&paths[min(10, max(0, used)/10)], "M%d %dh%dv%dh-%dz", x, y, side-1, side-1, side-1)
 		}
 	}
 	var out []heatCell
 	for shade := range paths {
 		if paths[shade].Len() > 0 {
-			out = append(out, heatCell{Colour: fmt.Sprintf("hsl(210 60%% %d%%)", 92-7*shade), Path: paths[shade].String()})
+			out = append(out, heatCell{Colour: fmt.Sprintf("hsl(210 60%% %d%%)", 90-6*shade), Path: paths[shade].String()})
 		}
 	}
-	return out, (len(fleet)/perRow + 1) * (tallest*side + 6)
+	return out, (len(fleet) + perRow - 1) / perRow * height
 }
