@@ -31,6 +31,7 @@ import (
 	"github.com/gpumem/gpumem/pkg/nvml"
 	"github.com/gpumem/gpumem/pkg/podresources"
 	"github.com/gpumem/gpumem/pkg/serve"
+	"github.com/gpumem/gpumem/pkg/usage"
 )
 
 // version is set by the linker.
@@ -86,6 +87,7 @@ type parts struct {
 	pods   *nodepods.Pods
 	node   *nodepods.Node
 	plugin *deviceplugin.Plugin
+	usage  *usage.Watch
 	runner *deviceplugin.Runner
 	cores  *deviceplugin.Runner // nil where they are not offered
 	count  *deviceplugin.Runner // of the resource that counts GPUs; nil unless names are gpushare's
@@ -130,6 +132,7 @@ func start(ctx context.Context, log *zap.Logger, opts options) (err error) {
 	group.Go(func() error { return p.whenProbed(ctx, func() error { return p.level.Run(ctx) }) })
 	group.Go(func() error { return p.plugin.Announce(ctx) })
 	group.Go(func() error { return p.plugin.Reconcile(ctx) })
+	group.Go(func() error { return p.usage.Run(ctx) })
 	group.Go(func() error { return serve.Run(ctx, listener, p.probes()) })
 	// Before the first probe nobody is to hear that there is no GPU.
 	group.Go(func() error { return p.whenLooked(ctx, func() error { return p.node.Run(ctx, p.plugin.Inventory) }) })
@@ -184,6 +187,8 @@ func newParts(log *zap.Logger, opts options, names api.Names, client kubernetes.
 	metrics.RegisterGPUs(registry, gpus{p.level, p.prober})
 	cfg.MPSDir, cfg.Ready = opts.mpsDir, p.level.Ready
 	p.plugin = deviceplugin.New(cfg, p.level, p.pods, kubelet, events, measured, log.Named("plugin"))
+	p.usage = usage.New(opts.toleranceMiB, p.prober, usage.Proc{Root: "/proc"}, p.pods, p.plugin, events, opts.evictor(client), log.Named("usage"))
+	metrics.RegisterContainers(registry, p.usage.Samples)
 	dir := filepath.Join(opts.kubeletDir, "device-plugins")
 	p.runner = deviceplugin.NewRunner(dir, string(names.GPUMem()), p.plugin, log.Named("runner"))
 	p.runner.Answered = measured.Answered

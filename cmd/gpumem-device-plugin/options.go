@@ -13,6 +13,7 @@ import (
 
 	"github.com/spf13/pflag"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
 
@@ -20,14 +21,22 @@ import (
 	"github.com/gpumem/gpumem/pkg/deviceplugin"
 	"github.com/gpumem/gpumem/pkg/enforcement"
 	"github.com/gpumem/gpumem/pkg/logging"
+	"github.com/gpumem/gpumem/pkg/nodepods"
 	"github.com/gpumem/gpumem/pkg/nvml"
 	"github.com/gpumem/gpumem/pkg/placement"
+	"github.com/gpumem/gpumem/pkg/usage"
 )
 
 // What to do with pods that no scheduler of gpumem has placed.
 const (
 	unassignedPlace  = "place"
 	unassignedRefuse = "refuse"
+)
+
+// What to do with pods that use more than they were granted.
+const (
+	overuseWarn  = "warn"
+	overuseEvict = "evict"
 )
 
 // options are the flags of the command.
@@ -49,10 +58,12 @@ type options struct {
 	strategy     string
 	frameworkEnv string
 
-	enforcement string
-	mpsDir      string
-	cgroupRoot  string
-	hostRoot    string
+	enforcement  string
+	mpsDir       string
+	cgroupRoot   string
+	hostRoot     string
+	onOveruse    string
+	toleranceMiB int64
 
 	kubeletDir  string
 	probeListen string
@@ -88,6 +99,8 @@ func defaultOptions() options {
 		mpsDir:        "/run/gpumem/mps",
 		cgroupRoot:    "/sys/fs/cgroup",
 		hostRoot:      "/",
+		onOveruse:     overuseWarn,
+		toleranceMiB:  512,
 		kubeletDir:    "/var/lib/kubelet",
 		probeListen:   ":8012",
 		kubeQPS:       20,
@@ -133,6 +146,8 @@ func (o *options) addFlags(f *pflag.FlagSet) {
 	f.StringVar(&o.mpsDir, "mps-dir", o.mpsDir, "`directory` of the MPS daemon, the same on the node, here and in containers")
 	f.StringVar(&o.cgroupRoot, "cgroup-root", o.cgroupRoot, "`directory` where the node's control groups are mounted")
 	f.StringVar(&o.hostRoot, "host-root", o.hostRoot, "`directory` below which the node's files are, to look for NVIDIA's container toolkit; --driver-root is searched as well")
+	f.StringVar(&o.onOveruse, "on-overuse", o.onOveruse, "what to do with a pod of which a container uses more than it was granted: warn, by an event, or evict as well")
+	f.Int64Var(&o.toleranceMiB, "overuse-tolerance-mib", o.toleranceMiB, "`MiB` that a container may use beyond its grant before that, for CUDA's contexts")
 	f.StringVar(&o.kubeletDir, "kubelet-dir", o.kubeletDir, "`directory` of the kubelet, with device-plugins and pod-resources in it")
 	f.StringVar(&o.probeListen, "probe-listen", o.probeListen, "`address` of /healthz, /readyz, /metrics and /version")
 	f.StringVar(&o.kubeconfig, "kubeconfig", o.kubeconfig, "`file` with access to the API server; empty: that of the pod's service account")
@@ -186,6 +201,12 @@ func (o *options) validate() error {
 	if !filepath.IsAbs(o.mpsDir) {
 		check("mps-dir", fmt.Errorf("%q, want an absolute path: containers see it too", o.mpsDir))
 	}
+	if o.onOveruse != overuseWarn && o.onOveruse != overuseEvict {
+		check("on-overuse", fmt.Errorf("%q, want warn or evict", o.onOveruse))
+	}
+	if o.toleranceMiB < 0 {
+		check("overuse-tolerance-mib", fmt.Errorf("%d, want 0 or more", o.toleranceMiB))
+	}
 	if o.kubeletDir == "" {
 		check("kubelet-dir", errors.New("is empty"))
 	}
@@ -198,6 +219,14 @@ func (o *options) validate() error {
 		errs = append(errs, err)
 	}
 	return errors.Join(errs...)
+}
+
+// evictor returns who evicts pods that use too much; nil when nobody is to.
+func (o *options) evictor(client kubernetes.Interface) usage.Evictor {
+	if o.onOveruse != overuseEvict {
+		return nil
+	}
+	return nodepods.NewEvictor(client)
 }
 
 func parseXIDs(list string) ([]uint64, error) {

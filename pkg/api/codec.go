@@ -34,6 +34,7 @@ type deviceJSON struct {
 	Model             string    `json:"model,omitempty"`
 	MemoryMiB         int64     `json:"memoryMiB"`
 	Units             gpu.Units `json:"units"`
+	Foreign           gpu.Units `json:"foreign,omitempty"`
 	NUMANode          *int      `json:"numaNode,omitempty"`
 	PCI               string    `json:"pci,omitempty"`
 	ComputeCapability string    `json:"computeCapability,omitempty"`
@@ -69,7 +70,7 @@ func EncodeInventory(inv gpu.Inventory) (string, error) {
 	}
 	for _, d := range inv.Devices {
 		j := deviceJSON{
-			UUID: d.UUID, Index: d.Index, Model: d.Model, MemoryMiB: d.MemoryMiB, Units: d.Capacity,
+			UUID: d.UUID, Index: d.Index, Model: d.Model, MemoryMiB: d.MemoryMiB, Units: d.Capacity, Foreign: d.Foreign,
 			PCI: d.PCI, ComputeCapability: d.ComputeCapability, Speed: d.Speed, Healthy: d.Healthy, Unhealthy: d.Unhealthy,
 		}
 		if d.NUMANode >= 0 {
@@ -95,7 +96,7 @@ func DecodeInventory(s string) (gpu.Inventory, error) {
 	inv := gpu.Inventory{UnitMiB: in.UnitMiB, DriverVersion: in.DriverVersion, Enforcement: in.Enforcement, Weaker: in.Weaker}
 	for _, j := range in.GPUs {
 		d := gpu.Device{
-			UUID: j.UUID, Index: j.Index, Model: j.Model, MemoryMiB: j.MemoryMiB, Capacity: j.Units,
+			UUID: j.UUID, Index: j.Index, Model: j.Model, MemoryMiB: j.MemoryMiB, Capacity: j.Units, Foreign: j.Foreign,
 			NUMANode: -1, PCI: j.PCI, ComputeCapability: j.ComputeCapability, Speed: j.Speed, Healthy: j.Healthy, Unhealthy: j.Unhealthy,
 		}
 		if j.NUMANode != nil {

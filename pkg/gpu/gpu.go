@@ -27,6 +27,7 @@ type Device struct {
 
 	MemoryMiB int64 // all of the GPU's memory, the driver's share included
 	Capacity  Units // what pods may hold of it
+	Foreign   Units // of Capacity, what programs use that were granted none of it
 
 	NUMANode          int    // -1 when unknown
 	PCI               string // bus address, for example "00000000:3b:00.0"
@@ -35,6 +36,12 @@ type Device struct {
 
 	Healthy   bool
 	Unhealthy string // why the GPU is not healthy; empty when it is
+}
+
+// Process is one that uses a device.
+type Process struct {
+	PID   int    // on the host
+	Bytes uint64 // of the device's memory
 }
 
 // Link is a way between two GPUs of a node that is faster than the bus.
@@ -107,6 +114,8 @@ func (inv Inventory) Validate() error {
 			return fmt.Errorf("index %d is listed twice", d.Index)
 		case d.Capacity < 0 || d.MemoryMiB < 0 || d.MemoryMiB > maxMiB:
 			return fmt.Errorf("device %s has %d units in %d MiB, want 0 or more, and at most %d MiB", d.UUID, d.Capacity, d.MemoryMiB, int64(maxMiB))
+		case d.Foreign < 0 || d.Foreign > d.Capacity:
+			return fmt.Errorf("device %s has %d units of which %d are in foreign use", d.UUID, d.Capacity, d.Foreign)
 		case int64(d.Capacity) > d.MemoryMiB/inv.UnitMiB:
 			return fmt.Errorf("device %s has %d units of %d MiB in %d MiB", d.UUID, d.Capacity, inv.UnitMiB, d.MemoryMiB)
 		}

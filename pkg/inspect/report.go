@@ -83,6 +83,7 @@ type GPU struct {
 	Unhealthy         string   `json:"unhealthy,omitempty"`
 
 	Capacity       Memory  `json:"capacity"`
+	Foreign        *Memory `json:"foreign,omitempty"`        // of it, used by programs that were granted none
 	Requested      *Memory `json:"requested,omitempty"`      // nil when unknown
 	RequestedCores int     `json:"requestedCores,omitempty"` // per cent
 	Pods           []Pod   `json:"pods"`
@@ -233,6 +234,10 @@ func newNode(n placement.Node, f NodeFacts, facts Facts) Node {
 			PCI: d.PCI, ComputeCapability: d.ComputeCapability, Speed: d.Speed, NVLinks: nvlinks(n, d.UUID), Healthy: d.Healthy, Unhealthy: d.Unhealthy,
 			Capacity: memory(d.Capacity), Requested: requested(d.Requested), RequestedCores: d.RequestedCores,
 			Pods: []Pod{},
+		}
+		if d.Foreign > 0 {
+			foreign := memory(d.Foreign)
+			g.Foreign = &foreign
 		}
 		if d.NUMANode >= 0 {
 			g.NUMANode = &d.NUMANode

@@ -144,6 +144,7 @@ func TestPodsAreTrimmed(t *testing.T) {
 	p := NewPods(fake.NewClientset(), names(t), "n1", zap.NewNop())
 	full := pod("a", "u1", 3)
 	full.Annotations = map[string]string{"gpumem.dev/policy": "spread", "example.com/note": "long"}
+	full.Status.ContainerStatuses = []v1.ContainerStatus{{Name: "main", ContainerID: "containerd://1", Image: "long"}}
 	full.ManagedFields = []metav1.ManagedFieldsEntry{{Manager: "kubectl"}}
 	obj, err := p.trim(full)
 	if err != nil {
@@ -156,6 +157,7 @@ func TestPodsAreTrimmed(t *testing.T) {
 			Name:      "main",
 			Resources: v1.ResourceRequirements{Limits: v1.ResourceList{"gpumem.dev/gpu-mem": *resource.NewQuantity(3, resource.DecimalSI)}},
 		}}},
+		Status: v1.PodStatus{ContainerStatuses: []v1.ContainerStatus{{Name: "main", ContainerID: "containerd://1"}}},
 	}
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("trimmed (-want +got):\n%s", diff)
@@ -220,7 +222,9 @@ func TestCorrectCarriesTheUID(t *testing.T) {
 		t.Fatal(err)
 	}
 	pods, _, _ := p.Pods()
-	if diff := cmp.Diff(to(gpu1), pods[0].Assignment); diff != "" {
+	want := to(gpu1)
+	want.Enforcement = gpu.EnforcementAdvisory // the node's
+	if diff := cmp.Diff(want, pods[0].Assignment); diff != "" {
 		t.Errorf("known at once (-want +got):\n%s", diff)
 	}
 	got, err := client.CoreV1().Pods("ns").Get(t.Context(), "a", metav1.GetOptions{})

@@ -47,6 +47,8 @@ type entry struct {
 	pod     allocation.Pod
 	version string // resource version
 	problem string // what of it cannot be read
+
+	containers map[string]string // names by ID
 }
 
 // NewPods returns a view that is empty until it runs.
@@ -142,7 +144,17 @@ func (p *Pods) trim(obj any) (any, error) {
 	}
 	out.Spec.InitContainers = p.trimContainers(pod.Spec.InitContainers)
 	out.Spec.Containers = p.trimContainers(pod.Spec.Containers)
+	out.Status.InitContainerStatuses = trimStatuses(pod.Status.InitContainerStatuses)
+	out.Status.ContainerStatuses = trimStatuses(pod.Status.ContainerStatuses)
 	return out, nil
+}
+
+func trimStatuses(statuses []v1.ContainerStatus) []v1.ContainerStatus {
+	var out []v1.ContainerStatus
+	for _, s := range statuses {
+		out = append(out, v1.ContainerStatus{Name: s.Name, ContainerID: s.ContainerID})
+	}
+	return out
 }
 
 func (p *Pods) trimContainers(containers []v1.Container) []v1.Container {
@@ -183,7 +195,8 @@ func (p *Pods) put(obj any) {
 			Holding: holding, Created: pod.CreationTimestamp.Time,
 			Indexes: p.names.GPUShareIndexes(pod), Unmarked: p.names.GPUShareWaits(pod),
 		},
-		version: pod.ResourceVersion,
+		version:    pod.ResourceVersion,
+		containers: containerNames(pod),
 	}
 	if err != nil {
 		now.problem = err.Error()
@@ -202,6 +215,42 @@ func (p *Pods) put(obj any) {
 	if now.problem != "" && now.problem != was.problem {
 		p.log.Warn("pod cannot be read in full", zap.Stringer("pod", holding.Pod), zap.String("uid", holding.Pod.UID), zap.Error(err))
 	}
+}
+
+// containerNames returns the names of the containers that run, or ran last, by
+// their IDs. The status has these with the runtime's name: "containerd://ID".
+func containerNames(pod *v1.Pod) map[string]string {
+	out := make(map[string]string)
+	for _, s := range slices.Concat(pod.Status.InitContainerStatuses, pod.Status.ContainerStatuses) {
+		if _, id, ok := strings.Cut(s.ContainerID, "://"); ok {
+			out[id] = s.Name
+		}
+	}
+	return out
+}
+
+// Container returns the pod and the name of a container by its ID.
+func (p *Pods) Container(id string) (pod placement.PodRef, name string, ok bool) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for _, e := range p.pods {
+		if name, ok := e.containers[id]; ok {
+			return e.pod.Pod, name, true
+		}
+	}
+	return placement.PodRef{}, "", false
+}
+
+// Holds reports whether the pod with that UID holds GPU memory.
+func (p *Pods) Holds(uid string) bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for _, e := range p.pods {
+		if e.pod.Pod.UID == uid {
+			return true
+		}
+	}
+	return false
 }
 
 // newer reports whether e is the same pod at a later time than another entry.

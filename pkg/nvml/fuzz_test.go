@@ -76,7 +76,11 @@ func (l *liar) device(uuid string) nvml.Device {
 	for i := range rets {
 		rets[i] = l.tape.ret()
 	}
+	processes := func() ([]nvml.ProcessInfo, nvml.Return) {
+		return []nvml.ProcessInfo{{Pid: uint32(set), UsedGpuMemory: memory}, {Pid: uint32(mig), UsedGpuMemory: reserved}}, rets[8]
+	}
 	return &mock.Device{
+		GetComputeRunningProcessesFunc: processes, GetGraphicsRunningProcessesFunc: processes, GetMPSComputeRunningProcessesFunc: processes,
 		GetUUIDFunc:    func() (string, nvml.Return) { return uuid, rets[0] },
 		GetMigModeFunc: func() (int, int, nvml.Return) { return mig, mig, rets[1] },
 		GetMemoryInfo_v2Func: func() (nvml.Memory_v2, nvml.Return) {

@@ -26,6 +26,7 @@ type card struct {
 	mig                int
 	hang               chan struct{}
 	nvlinks            []nvlink
+	processes          [3][]nvml.ProcessInfo // compute, graphics, MPS
 	asked              int
 	device             nvml.Device
 }
@@ -130,6 +131,14 @@ func (m *machine) device(c *card) nvml.Device {
 		return nvml.Memory_v2{Total: c.totalMiB << 20, Reserved: c.reserved << 20, Used: 3 << 20}, nvml.SUCCESS
 	}
 	d.GetUtilizationRatesFunc = func() (nvml.Utilization, nvml.Return) { return nvml.Utilization{Gpu: 25}, nvml.SUCCESS }
+	processes := func(kind int) func() ([]nvml.ProcessInfo, nvml.Return) {
+		return func() ([]nvml.ProcessInfo, nvml.Return) {
+			m.mu.Lock()
+			defer m.mu.Unlock()
+			return c.processes[kind], nvml.SUCCESS
+		}
+	}
+	d.GetComputeRunningProcessesFunc, d.GetGraphicsRunningProcessesFunc, d.GetMPSComputeRunningProcessesFunc = processes(0), processes(1), processes(2)
 	d.GetNameFunc = func() (string, nvml.Return) { return "Tesla T4", nvml.SUCCESS }
 	d.GetCudaComputeCapabilityFunc = func() (int, int, nvml.Return) { return 7, 5, nvml.SUCCESS }
 	d.GetPciInfoFunc = func() (nvml.PciInfo, nvml.Return) {

@@ -44,6 +44,9 @@ type Prober struct {
 	mu        sync.Mutex // guards the rest of this block
 	inventory gpu.Inventory
 	usage     map[gpu.UUID]usage
+	processes map[gpu.UUID][]gpu.Process
+	measured  chan struct{}       // closed and replaced when usage and processes are new
+	foreign   map[gpu.UUID]uint64 // bytes, as Run will take them in
 	reason    string
 	changed   chan struct{} // closed and replaced when inventory or reason change
 
@@ -60,8 +63,9 @@ type Prober struct {
 // tracked is one GPU that was offered once.
 type tracked struct {
 	gpu.Device
-	nvlinks nvlinks
-	good    int // probes in a row since it was found unhealthy
+	nvlinks     nvlinks
+	good        int   // probes in a row since it was found unhealthy
+	reservedMiB int64 // what the driver kept for itself when the GPU was found
 }
 
 // New returns a prober that knows nothing until it runs.
@@ -71,6 +75,7 @@ func New(cfg Config, log *zap.Logger) *Prober {
 		inventory: gpu.Inventory{UnitMiB: cfg.UnitMiB, Enforcement: gpu.EnforcementAdvisory},
 		reason:    "the GPUs have not been probed yet",
 		changed:   make(chan struct{}),
+		measured:  make(chan struct{}),
 		probed:    make(chan struct{}),
 		devices:   make(map[gpu.UUID]*tracked),
 		hanging:   make(map[string]<-chan struct{}),
@@ -96,6 +101,34 @@ func (p *Prober) Usage(id gpu.UUID) (usedBytes uint64, busy float64, ok bool) {
 	defer p.mu.Unlock()
 	u, ok := p.usage[id]
 	return u.usedBytes, u.busy, ok
+}
+
+// Processes returns who used the GPUs at the last probe, and a channel that is
+// closed after the next. GPUs that did not answer are left out.
+func (p *Prober) Processes() (of map[gpu.UUID][]gpu.Process, probed <-chan struct{}) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.processes, p.measured
+}
+
+// SetForeign tells how many bytes of GPUs are used by programs that were granted
+// none of it. From the next probe on, those are not offered: the reserve
+// (Config.ReserveMiB) is taken for them first, then whole units.
+func (p *Prober) SetForeign(bytes map[gpu.UUID]uint64) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.foreign = bytes
+}
+
+// foreignUnits returns how many units of a GPU's capacity foreign programs use.
+func (p *Prober) foreignUnits(d *tracked, bytes uint64) gpu.Units {
+	const mib = 1 << 20
+	foreignMiB := int64(min(bytes/mib, uint64(d.MemoryMiB)))
+	if bytes%mib > 0 {
+		foreignMiB++
+	}
+	left := gpu.UnitsIn(d.MemoryMiB, d.reservedMiB+max(p.cfg.ReserveMiB, foreignMiB), p.cfg.UnitMiB)
+	return max(0, d.Capacity-left)
 }
 
 // usage is what Usage tells.
@@ -284,15 +317,17 @@ func (p *Prober) merge(readings []reading) {
 
 // measure makes known how much the GPUs are in use.
 func (p *Prober) measure(readings []reading) {
-	measured := make(map[gpu.UUID]usage)
+	measured, processes := make(map[gpu.UUID]usage), make(map[gpu.UUID][]gpu.Process)
 	for _, r := range readings {
 		if r.failed == "" && !r.mig {
-			measured[r.device.UUID] = r.usage
+			measured[r.device.UUID], processes[r.device.UUID] = r.usage, r.processes
 		}
 	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.usage = measured
+	p.usage, p.processes = measured, processes
+	close(p.measured)
+	p.measured = make(chan struct{})
 }
 
 // at returns the device that had an index and was not seen at another.
@@ -309,7 +344,7 @@ func (p *Prober) at(index int, seen map[gpu.UUID]bool) *tracked {
 func (p *Prober) found(r reading) {
 	d := p.devices[r.device.UUID]
 	if d == nil {
-		d = &tracked{Device: r.device, nvlinks: r.nvlinks}
+		d = &tracked{Device: r.device, nvlinks: r.nvlinks, reservedMiB: r.reservedMiB}
 		d.Healthy = true
 		d.Speed = p.cfg.Speeds.of(d.Model)
 		d.Capacity = gpu.UnitsIn(r.device.MemoryMiB, r.reservedMiB+p.cfg.ReserveMiB, p.cfg.UnitMiB)
@@ -394,7 +429,11 @@ func (p *Prober) publish(reason string) {
 		inv.DriverVersion = p.session.driver
 	}
 	byIndex := slices.SortedFunc(maps.Values(p.devices), func(a, b *tracked) int { return cmp.Compare(a.Index, b.Index) })
+	p.mu.Lock()
+	foreign := p.foreign
+	p.mu.Unlock()
 	for _, d := range byIndex {
+		d.Foreign = p.foreignUnits(d, foreign[d.UUID])
 		inv.Devices = append(inv.Devices, d.Device)
 	}
 	inv.Links = links(byIndex)

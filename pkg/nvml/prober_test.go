@@ -334,3 +334,57 @@ func TestFindLibrary(t *testing.T) {
 		t.Errorf("set: %q", got)
 	}
 }
+
+func TestProcesses(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		a := t4("GPU-a")
+		a.processes = [3][]nvml.ProcessInfo{
+			{{Pid: 7, UsedGpuMemory: 100 << 20}, {Pid: 3, UsedGpuMemory: 5 << 20}, {Pid: 9, UsedGpuMemory: notAvailable}},
+			{{Pid: 8, UsedGpuMemory: 1 << 20}},
+			{{Pid: 7, UsedGpuMemory: 120 << 20}}, // as MPS sees it
+		}
+		m := newMachine(a, t4("GPU-b"))
+		p, _ := watched(t, config(m.open))
+		got, probed := p.Processes()
+		want := map[gpu.UUID][]gpu.Process{"GPU-a": {{PID: 3, Bytes: 5 << 20}, {PID: 7, Bytes: 120 << 20}, {PID: 8, Bytes: 1 << 20}}, "GPU-b": nil}
+		if diff := cmp.Diff(want, got); diff != "" {
+			t.Errorf("processes (-want +got):\n%s", diff)
+		}
+		m.change(func() { a.processes = [3][]nvml.ProcessInfo{} })
+		<-probed
+		if got, _ := p.Processes(); len(got["GPU-a"]) != 0 {
+			t.Errorf("processes that have ended: %v", got)
+		}
+	})
+}
+
+func TestWhatForeignProgramsUseIsNotOffered(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		cfg := config(newMachine(t4("GPU-a"), t4("GPU-b")).open)
+		cfg.ReserveMiB = 200
+		p, _ := watched(t, cfg)
+		for _, tc := range []struct {
+			mib     uint64
+			foreign gpu.Units
+		}{
+			{0, 0},
+			{200, 0}, // the reserve
+			{574, 0}, // and what is too little for a unit: 15360 − 450 − 14 × 1024
+			{575, 1},
+			{1598, 1},
+			{1599, 2},
+			{1 << 30, 14}, // more than there is
+			{0, 0},
+		} {
+			p.SetForeign(map[gpu.UUID]uint64{"GPU-a": tc.mib << 20, "GPU-gone": 1})
+			pass(interval)
+			inv, _, _ := p.Inventory()
+			if a, b := inv.Devices[0], inv.Devices[1]; a.Foreign != tc.foreign || a.Capacity != 14 || b.Foreign != 0 {
+				t.Errorf("of %d MiB: %d units of %d, and %d of the other GPU; want %d of 14, and 0", tc.mib, a.Foreign, a.Capacity, b.Foreign, tc.foreign)
+			}
+			if err := inv.Validate(); err != nil {
+				t.Error(err)
+			}
+		}
+	})
+}

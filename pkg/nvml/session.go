@@ -3,7 +3,9 @@ package nvml
 import (
 	"bytes"
 	"fmt"
+	"maps"
 	"math/bits"
+	"slices"
 	"strings"
 
 	nvml "github.com/NVIDIA/go-nvml/pkg/nvml"
@@ -17,7 +19,7 @@ type session struct {
 	driver string
 
 	// Calling a function that an old library lacks ends the process.
-	memoryV2, affinity, mig, utilization, nvlink, nvlinkType bool
+	memoryV2, affinity, mig, utilization, compute, graphics, mps, nvlink, nvlinkType bool
 }
 
 // open loads and initialises the library. The error is for people: it becomes
@@ -42,6 +44,10 @@ func open(find func() (nvml.Interface, string)) (*session, error) {
 
 		utilization: has("nvmlDeviceGetUtilizationRates"),
 
+		compute:  has("nvmlDeviceGetComputeRunningProcesses"),
+		graphics: has("nvmlDeviceGetGraphicsRunningProcesses"),
+		mps:      has("nvmlDeviceGetMPSComputeRunningProcesses"),
+
 		nvlink:     has("nvmlDeviceGetNvLinkState") && has("nvmlDeviceGetNvLinkRemotePciInfo_v2"),
 		nvlinkType: has("nvmlDeviceGetNvLinkRemoteDeviceType"),
 	}
@@ -56,6 +62,7 @@ type reading struct {
 	device      gpu.Device // without capacity and health
 	reservedMiB int64      // what the driver keeps for itself
 	usage       usage
+	processes   []gpu.Process
 	nvlinks     nvlinks
 	mig         bool
 	handle      nvml.Device
@@ -94,6 +101,7 @@ func (s *session) read(index int) reading {
 			r.usage.busy = float64(rates.Gpu) / 100
 		}
 	}
+	r.processes = s.processes(handle)
 	if name, ret := handle.GetName(); ret == nvml.SUCCESS {
 		r.device.Model = name
 	}
@@ -110,6 +118,41 @@ func (s *session) read(index int) reading {
 		r.nvlinks = s.nvlinks(handle)
 	}
 	return r
+}
+
+// notAvailable is what NVML says of a process whose memory it does not know.
+const notAvailable = 1<<64 - 1
+
+// processes returns who uses a GPU. A process is in several lists when it does
+// so in several ways, with all of its memory in each.
+func (s *session) processes(handle nvml.Device) []gpu.Process {
+	most := make(map[int]uint64)
+	for _, list := range []struct {
+		there bool
+		of    func() ([]nvml.ProcessInfo, nvml.Return)
+	}{
+		{s.compute, handle.GetComputeRunningProcesses},
+		{s.graphics, handle.GetGraphicsRunningProcesses},
+		{s.mps, handle.GetMPSComputeRunningProcesses},
+	} {
+		if !list.there {
+			continue
+		}
+		found, ret := list.of()
+		if ret != nvml.SUCCESS {
+			continue
+		}
+		for _, p := range found {
+			if p.UsedGpuMemory != notAvailable {
+				most[int(p.Pid)] = max(most[int(p.Pid)], p.UsedGpuMemory)
+			}
+		}
+	}
+	var out []gpu.Process
+	for _, pid := range slices.Sorted(maps.Keys(most)) {
+		out = append(out, gpu.Process{PID: pid, Bytes: most[pid]})
+	}
+	return out
 }
 
 // memory returns the bytes of a GPU in all, those that the driver keeps, and

@@ -90,8 +90,8 @@ type Device struct {
 	Pods           []Holding // by namespace and name, those that leave it included
 }
 
-// Free returns the units that nobody holds: never negative.
-func (d Device) Free() gpu.Units { return max(0, d.Capacity-d.Requested) }
+// Free returns the units that nobody holds or uses: never negative.
+func (d Device) Free() gpu.Units { return max(0, d.Capacity-d.Foreign-d.Requested) }
 
 // FreeCores returns the per cent of cores that nobody holds: never negative.
 func (d Device) FreeCores() int { return max(0, gpu.CoresPerDevice-d.RequestedCores) }

@@ -186,6 +186,9 @@ func notes(out *bytes.Buffer, n inspect.Node, m measure) {
 			}
 			note("GPU%d is unhealthy and takes no new pods: %s", g.Index, reason)
 		}
+		if g.Foreign != nil {
+			note("GPU%d: %s %s are used by programs that were granted none, and not given to pods", g.Index, m.amount(g.Foreign), m)
+		}
 		if g.Requested != nil && g.Requested.Units > g.Capacity.Units {
 			over := inspect.Memory{Units: g.Requested.Units - g.Capacity.Units, MiB: g.Requested.MiB - g.Capacity.MiB}
 			note("GPU%d is over-committed by %s %s", g.Index, m.amount(&over), m)

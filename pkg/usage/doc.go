@@ -1,0 +1,36 @@
+// Package usage compares what containers use of GPUs with what they were granted.
+//
+// # Protocol
+//
+// After each probe of the GPUs, Watch takes the list of processes that NVML has,
+// finds out from the control groups of each which container it is in, and adds up:
+//
+//	process ──/proc/PID/cgroup──▶ pod UID, container ID
+//	container ID ──pod status──▶ namespace, pod, container ──PodResources──▶ grant
+//
+// A container goes over its grant when it has used more, by more than a tolerance,
+// at Looks probes in a row, and is within it again after as many: what goes up and
+// down around the limit is told once. Going over is a Warning on the pod, and, if
+// so decided, the beginning of its eviction.
+//
+// # Invariants
+//
+//   - Every process is in exactly one of: a container with a grant, a pod with a
+//     grant of which the container is not known yet, foreign.
+//   - What foreign programs use is not offered to pods. Foreign are processes of no
+//     pod, and of pods that hold no GPU memory: nobody has counted theirs.
+//   - A pod is evicted by the eviction API, so that disruption budgets hold. One
+//     that a budget keeps is tried again after the next probe.
+//
+// # Decisions
+//
+// The tolerance is for CUDA's contexts, which NVML counts and most frameworks do
+// not: a framework that keeps its allocations to the grant is not to be reported.
+//
+// Control groups are read by their names: container runtimes write the pod's UID
+// and the container's ID into them, and asking the runtime would need its socket.
+//
+// The plugin must see the host's process IDs for this, as NVML tells them. A
+// process that it does not see has ended, or the plugin is not in the host's PID
+// namespace: then nothing is taken for foreign (see Watch.Blind).
+package usage
