@@ -34,7 +34,7 @@
 // extender's does. A pod that is refused in that moment would wait for the next
 // event, or for five minutes: one that replaces another of its size is likely to
 // be. So Filter waits shortly before it refuses a pod everywhere (see SecondLook),
-// but once in a second at most, for all other pods wait meanwhile. To ask the API
+// but for a tenth of the time at most, for all other pods wait meanwhile. To ask the API
 // server instead would cost a list of all pods of all nodes.
 //
 // What in a pod cannot be read fails every node as unresolvable, with that

@@ -670,7 +670,7 @@ func FuzzRoutes(f *testing.F) {
 		w.cluster.bindings = nil
 		w.Cache.RemovePod("uid-bulk")
 		routes := w.Routes("v1")
-		w.looks.allow(w.now) // the wait for news would be all that is fuzzed
+		w.looks = looks{spent: looksAtOnce * SecondLook, last: w.now} // the wait for news would be all that is fuzzed
 		if !slices.Contains([]string{"/filter", "/prioritize", "/preempt", "/bind"}, path) {
 			path = "/filter"
 		}

@@ -11,24 +11,31 @@ import (
 // none of them.
 const SecondLook = 100 * time.Millisecond
 
-// looksApart is the time from one such wait to the next. kube-scheduler looks at
-// one pod at a time: the rest of them must not wait for those that fit nowhere.
-const looksApart = time.Second
+// kube-scheduler looks at one pod at a time: the rest of them must not wait for
+// those that fit nowhere. So the waits take a tenth of the time at most, but for
+// some at once: the pods of a burst are deleted one soon after the other.
+const (
+	looksShare  = 10
+	looksAtOnce = 10
+)
 
 // looks counts the waits.
 type looks struct {
-	mu   sync.Mutex
-	last time.Time
+	mu    sync.Mutex
+	spent time.Duration // on waits, and not made up for yet
+	last  time.Time
 }
 
-// allow reports whether it is time for one more, and counts it.
+// allow reports whether there is time for one more, and counts it.
 func (l *looks) allow(now time.Time) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if now.Sub(l.last) < looksApart {
+	l.spent = max(0, l.spent-now.Sub(l.last)/looksShare)
+	l.last = now
+	if l.spent > (looksAtOnce-1)*SecondLook {
 		return false
 	}
-	l.last = now
+	l.spent += SecondLook
 	return true
 }
 
