@@ -15,9 +15,10 @@
 //     delays, duplicates, gaps and new lists, answers that are slow or lost,
 //     refusals, restarts, a wall clock that jumps. The product measures time by
 //     the monotonic clock, which does not.
-//   - kube-scheduler: one cycle at a time and several bindings beside it, retries,
-//     pods that are filtered and not bound, preemption and nominated pods, a leader
-//     that goes on after another has taken over.
+//   - kube-scheduler: one cycle at a time and several bindings beside it, a queue
+//     whose pods are tried again when its own watches tell of something and
+//     otherwise after five minutes, pods that are filtered and not bound, preemption
+//     and nominated pods, a leader that goes on after another has taken over.
 //   - The kubelet's device manager: one pod at a time, in batches in another
 //     order than they were bound, IDs at random, those of init containers again,
 //     a checkpoint, restarts that admit everything again. It has the real one's
@@ -35,6 +36,10 @@
 //     while the kubelet still has another of its name: PodResources tells no UID.
 //   - IDs of a plain init container that the kubelet has forgotten: nothing shows
 //     them to the plugin.
+//
+//   - A pod that waits though it fits, for five minutes: if the extender that
+//     refused it could not have known better within the time that Filter waits for
+//     news, and nothing has happened since that has kube-scheduler try again.
 //
 // GPU cores, a second resource of the kubelet, are not in it.
 //

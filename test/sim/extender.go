@@ -37,6 +37,7 @@ type extenderProc struct {
 	w      *World
 	ext    *extender.Extender
 	routes http.Handler
+	asked  http.Handler // what changes nothing: Filter, which may wait, looks again when it is let to
 	books  *cache.Cache
 	pods   *informer[*v1.Pod]
 	nodes  *informer[*v1.Node]
@@ -50,6 +51,11 @@ type extenderProc struct {
 	reserved map[string]bool    // UIDs that have been assumed ever since a binding was sent
 	repeated map[string]bool    // UIDs whose last binding was a repetition
 	calls    map[string]int     // Bind calls under way, by UID
+	looked   bool               // the question at hand has been looked at once
+	again    chan struct{}      // Filter waits to look again until it is closed; nil: none does
+	lookedIn int                // the step in which it was let to
+	open     map[*reply]func()  // questions under way, and what breaks each
+	paused   []time.Duration    // when Filter has waited for news, lately
 	stale    time.Duration      // reads that failed in reviews hold assumptions up to here
 	dirty    bool
 }
@@ -60,16 +66,25 @@ func (w *World) newExtender(name string) *extenderProc {
 		sent: make(map[string]*v1.Binding), sentAt: make(map[string]time.Duration), read: make(map[string]*v1.Pod),
 		refused: make(map[string]bool), unknown: make(map[string]bool),
 		over: make(map[string]bool), reserved: make(map[string]bool), repeated: make(map[string]bool), calls: make(map[string]int), dirty: true,
+		open: make(map[*reply]func()),
 	}
 	e.ext = &extender.Extender{
 		Log: zap.NewNop(), Names: w.names, Cache: e.books, Cluster: cluster{e},
 		Policy: placement.Policy(w.cfg.policy), Now: time.Now, Missing: e.missing,
 	}
 	e.routes = e.ext.Routes("simulation")
+	asked := &extender.Extender{
+		Log: zap.NewNop(), Names: w.names, Cache: e.books, Cluster: cluster{e},
+		Policy: placement.Policy(w.cfg.policy), Now: time.Now, Missing: e.lookedAt,
+	}
+	e.asked = asked.Routes("simulation")
 	books := &controller.Books{Log: zap.NewNop(), Names: w.names, Cache: e.books}
 	e.nodes = w.api.watchNodes(e.process, name+" nodes", books.NodeHandler(), func(*v1.Node) bool { return true })
 	e.pods = w.api.watchPods(e.process, name+" pods", books.PodHandler(), notTerminal)
-	touched := func() { e.dirty = true }
+	touched := func() {
+		e.dirty = true
+		w.busy = w.busy || len(e.open) > 0 // Filter may wait for this
+	}
 	e.nodes.after, e.pods.after = touched, touched
 	e.scheduleReview()
 	e.scheduleCheck(&controller.Comparer{Log: zap.NewNop(), Names: w.names, Cache: e.books, Source: watched{e}, Drift: watched{e}})
@@ -172,40 +187,126 @@ func (e *extenderProc) assumed(age time.Duration) (out []*spec) {
 	return out
 }
 
+// lookedAt is missing for questions. Filter looks again as soon as the cache has
+// changed, in the midst of an event, once or more often as it happens: it is held
+// here until that is over.
+func (e *extenderProc) lookedAt() string {
+	if e.looked && e.lookedIn != e.w.steps {
+		again := make(chan struct{})
+		e.again = again
+		select {
+		case <-again:
+		case <-e.dead:
+		}
+	}
+	e.looked = true
+	return e.missing()
+}
+
+// lookAgain lets a Filter that waits for news look at it, in an event of its own.
+func (w *World) lookAgain() {
+	for _, r := range w.replicas {
+		if again := r.ext.again; again != nil {
+			r.ext.again = nil
+			w.after(1*tick, r.ext.process, r.ext.name+": looks again", func() {
+				w.busy = true
+				r.ext.lookedIn = w.steps
+				close(again)
+			})
+		}
+	}
+}
+
 // filter, prioritize and preempt are one HTTP request each. They must change
-// nothing (I7).
-func (e *extenderProc) filter(pod *v1.Pod, names []string) *extenderv1.ExtenderFilterResult {
-	return question[extenderv1.ExtenderFilterResult](e, "/filter", &extenderv1.ExtenderArgs{Pod: pod, NodeNames: &names})
+// nothing (I7). The error is that there is no answer.
+func (e *extenderProc) filter(s *scheduler, pod *v1.Pod, names []string) (*extenderv1.ExtenderFilterResult, error) {
+	return question[extenderv1.ExtenderFilterResult](e, s, "/filter", &extenderv1.ExtenderArgs{Pod: pod, NodeNames: &names})
 }
 
-func (e *extenderProc) prioritize(pod *v1.Pod, names []string) *extenderv1.HostPriorityList {
-	return question[extenderv1.HostPriorityList](e, "/prioritize", &extenderv1.ExtenderArgs{Pod: pod, NodeNames: &names})
+func (e *extenderProc) prioritize(s *scheduler, pod *v1.Pod, names []string) (*extenderv1.HostPriorityList, error) {
+	return question[extenderv1.HostPriorityList](e, s, "/prioritize", &extenderv1.ExtenderArgs{Pod: pod, NodeNames: &names})
 }
 
-func (e *extenderProc) preempt(pod *v1.Pod, victims map[string]*extenderv1.MetaVictims) *extenderv1.ExtenderPreemptionResult {
-	return question[extenderv1.ExtenderPreemptionResult](e, "/preempt", &extenderv1.ExtenderPreemptionArgs{Pod: pod, NodeNameToMetaVictims: victims})
+func (e *extenderProc) preempt(s *scheduler, pod *v1.Pod, victims map[string]*extenderv1.MetaVictims) (*extenderv1.ExtenderPreemptionResult, error) {
+	return question[extenderv1.ExtenderPreemptionResult](e, s, "/preempt", &extenderv1.ExtenderPreemptionArgs{Pod: pod, NodeNameToMetaVictims: victims})
 }
 
-func question[Out any](e *extenderProc, path string, in any) *Out {
-	before := e.views()
-	out, status := post[Out](e, path, in)
-	if status != http.StatusOK {
-		e.w.violate("I9", "%s answers %s with status %d", e.name, path, status)
+// question asks in a coroutine of a scheduler, which waits for so long as
+// kube-scheduler does. The world's lock is held before and after.
+func question[Out any](e *extenderProc, s *scheduler, path string, in any) (*Out, error) {
+	w := e.w
+	if !e.live || w.chance(60) {
+		return nil, errLost
 	}
-	if !slices.Equal(before, e.views()) {
-		e.w.violate("I7", "%s of %s has changed the cache", path, e.name)
+	r := newReply()
+	var out *Out
+	ctx, cancel := context.WithTimeout(context.Background(), extenderTimeout)
+	defer cancel()
+	e.open[r] = func() { w.send(r) }
+	defer delete(e.open, r)
+	w.after(1*tick, e.process, s.name+" asks "+path, func() {
+		w.spawn(func() {
+			w.mu.Lock()
+			e.looked = false
+			before, step := e.views(), w.steps
+			w.mu.Unlock()
+			began := w.now()
+			answer, status := post[Out](e.asked, path, in)
+			w.mu.Lock()
+			defer w.mu.Unlock()
+			if w.now() > began {
+				e.paused = append(e.paused, began)
+			}
+			if status != http.StatusOK {
+				w.violate("I9", "%s answers %s with status %d", e.name, path, status)
+			}
+			if step == w.steps && !slices.Equal(before, e.views()) {
+				w.violate("I7", "%s of %s has changed the cache", path, e.name)
+			}
+			if e.live {
+				w.after(1*tick, s.process, e.name+" answers "+path, func() { out = answer; w.send(r) })
+			}
+		})
+	})
+	if err := w.wait(ctx, s.process, r); err != nil {
+		return nil, err
 	}
-	return out
+	if out == nil {
+		return nil, errLost
+	}
+	return out, nil
+}
+
+// crash kills the process, and tells a moment later those who wait for answers.
+func (e *extenderProc) crash() {
+	e.kill()
+	for _, lost := range e.open {
+		e.w.after(1*tick, nil, e.name+": the connection breaks", lost)
+	}
+}
+
+// behind reports whether the extender cannot know what is true, though it was
+// asked some time ago and may wait for news since: its watches are slower, it
+// holds room for pods of whose bindings the scheduler that asks it knows nothing,
+// or it has waited for as long as it may, which is a tenth of the time.
+func (e *extenderProc) behind(s *scheduler, asked time.Duration) bool {
+	by := asked + extender.SecondLook
+	e.paused = slices.DeleteFunc(e.paused, func(at time.Duration) bool { return at < asked-10*time.Second })
+	if len(e.paused) > 9 && e.w.now()-asked < extender.SecondLook {
+		return true
+	}
+	late := !e.pods.open || !e.nodes.open || !e.pods.synced || !e.nodes.synced || e.stalled || max(e.pods.last, e.nodes.last) > by/tick
+	return late || slices.ContainsFunc(e.assumed(0), func(o *spec) bool { _, knows := s.assumed[o.uid]; return !knows })
 }
 
 // post makes one request of the handlers. A panic of theirs is a status of 500.
-func post[Out any](e *extenderProc, path string, in any) (*Out, int) {
+func post[Out any](routes http.Handler, path string, in any) (*Out, int) {
 	body, err := json.Marshal(in)
 	if err != nil {
 		panic(err) // a type of the protocol
 	}
 	answer := httptest.NewRecorder()
-	e.routes.ServeHTTP(answer, httptest.NewRequest(http.MethodPost, path, bytes.NewReader(body)))
+	routes.ServeHTTP(answer, httptest.NewRequest(http.MethodPost, path, bytes.NewReader(body)))
 	out := new(Out)
 	if err := json.Unmarshal(answer.Body.Bytes(), out); err != nil {
 		return out, http.StatusInternalServerError
@@ -232,7 +333,7 @@ func (e *extenderProc) bind(pod *v1.Pod, node string, done func(problem string))
 		w.mu.Lock()
 		e.calls[uid]++
 		w.mu.Unlock()
-		result, status := post[extenderv1.ExtenderBindingResult](e, "/bind", &extenderv1.ExtenderBindingArgs{
+		result, status := post[extenderv1.ExtenderBindingResult](e.routes, "/bind", &extenderv1.ExtenderBindingArgs{
 			PodName: pod.Name, PodNamespace: pod.Namespace, PodUID: pod.UID, Node: node,
 		})
 		w.mu.Lock()

@@ -104,7 +104,7 @@ var allFaults = []fault{
 	{"an extender crashes", func(w *World) {
 		r := pick(w.rng, w.replicas)
 		if r.ext.live {
-			r.ext.kill()
+			r.ext.crash()
 			w.after(w.between(200*tick, 5*time.Second), nil, r.name+": extender starts", func() {
 				if !r.ext.live {
 					r.ext = w.newExtender(r.name)
@@ -355,6 +355,9 @@ func (w *World) calm() {
 		}
 	}
 	w.lead()
+	for i := range 3 {
+		w.after(time.Duration(20+10*i)*time.Second, nil, "a pod ends", w.endOne)
+	}
 	for _, m := range w.machines {
 		m.deaf = 0
 		for i := range m.hardware {
@@ -363,5 +366,21 @@ func (w *World) calm() {
 		m.startKubelet()
 		m.startPlugin()
 		m.reprobe()
+	}
+}
+
+// endOne ends a pod when all is quiet: nothing else happens then that has those
+// tried again that wait for its room.
+func (w *World) endOne() {
+	var on []string
+	for _, name := range slices.Sorted(maps.Keys(w.api.pods)) {
+		if pod := w.api.pods[name]; pod.Status.Phase == v1.PodRunning && pod.DeletionTimestamp == nil {
+			on = append(on, name)
+		}
+	}
+	if len(on) > 0 {
+		pod := w.api.pods[pick(w.rng, on)]
+		w.logf("  user deletes %s", pod.Name)
+		_ = w.api.deletePod(pod.Name, pod.UID, true) // it is there
 	}
 }

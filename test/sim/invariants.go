@@ -526,8 +526,9 @@ func (m *machine) crooked() bool {
 }
 
 // checkPending looks for pods that wait though they fit: what they wait for is
-// then in somebody's books only.
-func (w *World) checkPending() {
+// then in somebody's books only, or they were never tried again. It reports
+// whether there are some that were misled: they are tried again in their time.
+func (w *World) checkPending() (misled bool) {
 	for _, name := range slices.Sorted(maps.Keys(w.api.pods)) {
 		pod := w.api.pods[name]
 		s := w.pods[string(pod.UID)]
@@ -535,29 +536,46 @@ func (w *World) checkPending() {
 			continue
 		}
 		for _, m := range w.machines {
-			node := w.api.nodes[m.name]
-			if node == nil {
+			if !w.fits(s, m) {
 				continue
 			}
-			b := w.truth(m.name)
-			q := node.Status.Allocatable[w.names.GPUMem()]
-			sum := int(q.Value()) - s.need
-			for _, other := range w.api.pods {
-				o := w.pods[string(other.UID)]
-				if other.Spec.NodeName == m.name && !terminal(other) || other.Spec.NodeName == "" && other.Status.NominatedNodeName == m.name && o != s {
-					sum -= o.need
-				}
-			}
-			fitting := 0
-			for id := range b.capacity {
-				if b.healthy[id] && b.free(id) >= s.share() && b.allows(s, id) {
-					fitting++
-				}
-			}
-			if sum >= 0 && fitting >= s.gpus {
+			if !s.misled {
 				w.violate("rest", "%s waits (%s), and fits %s", name, s, m.name)
-				return
+				return false
 			}
+			misled = true
 		}
+	}
+	return misled
+}
+
+// fits reports whether a pod without a node fits one, by what is true.
+func (w *World) fits(s *spec, m *machine) bool {
+	node := w.api.nodes[m.name]
+	if node == nil {
+		return false
+	}
+	b := w.truth(m.name)
+	q := node.Status.Allocatable[w.names.GPUMem()]
+	sum := int(q.Value()) - s.need
+	for _, other := range w.api.pods {
+		o := w.pods[string(other.UID)]
+		if other.Spec.NodeName == m.name && !terminal(other) || other.Spec.NodeName == "" && other.Status.NominatedNodeName == m.name && o != s {
+			sum -= o.need
+		}
+	}
+	fitting := 0
+	for id := range b.capacity {
+		if b.healthy[id] && b.free(id) >= s.share() && b.allows(s, id) {
+			fitting++
+		}
+	}
+	return sum >= 0 && fitting >= s.gpus
+}
+
+// forgive ends what excuses pods that wait: they have been tried again.
+func (w *World) forgive() {
+	for _, s := range w.order {
+		s.misled = false
 	}
 }

@@ -97,7 +97,11 @@ func Run(t *testing.T, cfg Config) (result Result) {
 		if w.found == nil {
 			w.checkRest()
 		}
-		if w.found == nil {
+		if w.found == nil && w.checkPending() {
+			end := w.now() + parkedFor
+			for w.next(end) {
+			}
+			w.forgive()
 			w.checkPending()
 		}
 		if w.found == nil {

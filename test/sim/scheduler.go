@@ -26,17 +26,19 @@ type replica struct {
 }
 
 // scheduler is a model of kube-scheduler: one scheduling cycle at a time,
-// bindings beside it, and its own account of what is on the nodes.
+// bindings beside it, its own account of what is on the nodes, and a queue. A pod
+// that fits nowhere is tried again when its watches tell of something
+// (pkg/scheduler/eventhandlers.go), or after minutes.
 type scheduler struct {
 	*process
 	w       *World
 	replica *replica
 	pods    *informer[*v1.Pod]
 	nodes   *informer[*v1.Node]
-	assumed map[string]assumed       // by UID
-	retry   map[string]time.Duration // not before, by UID
-	backoff map[string]time.Duration
-	due     time.Duration // when the next cycle is
+	assumed map[string]assumed // by UID
+	queue   map[string]*queued // the same: pods without a node, but for those that are assumed
+	trying  string             // the UID of the pod whose cycle is under way
+	due     time.Duration      // when the next cycle is
 }
 
 type assumed struct {
@@ -44,15 +46,78 @@ type assumed struct {
 	need int
 }
 
+// queued is a pod in the queue.
+type queued struct {
+	parked  time.Duration // since when it is among those that fit nowhere; 0: it is not
+	errors  bool          // it was put back by an error: its back-off has to pass
+	until   time.Duration // the back-off
+	backoff time.Duration
+	moved   bool // something has happened since its cycle began
+}
+
+// parkedFor is how long a pod waits for something to happen.
+const parkedFor = 5 * time.Minute
+
 func (w *World) newScheduler(r *replica) *scheduler {
 	s := &scheduler{
 		process: w.newProcess(r.name + " scheduler"), w: w, replica: r,
-		assumed: make(map[string]assumed), retry: make(map[string]time.Duration), backoff: make(map[string]time.Duration),
+		assumed: make(map[string]assumed), queue: make(map[string]*queued),
 	}
-	s.pods = w.api.watchPods(s.process, s.name+" pods", toolscache.ResourceEventHandlerFuncs{}, notTerminal)
-	s.nodes = w.api.watchNodes(s.process, s.name+" nodes", toolscache.ResourceEventHandlerFuncs{}, func(*v1.Node) bool { return true })
+	s.pods = w.api.watchPods(s.process, s.name+" pods", toolscache.ResourceEventHandlerFuncs{
+		AddFunc:    func(o any) { s.added(o.(*v1.Pod)) },
+		UpdateFunc: func(old, now any) { s.updated(old.(*v1.Pod), now.(*v1.Pod)) },
+		DeleteFunc: func(o any) {
+			if last, ok := o.(toolscache.DeletedFinalStateUnknown); ok {
+				o = last.Obj
+			}
+			s.deleted(o.(*v1.Pod))
+		},
+	}, notTerminal)
+	s.nodes = w.api.watchNodes(s.process, s.name+" nodes", toolscache.ResourceEventHandlerFuncs{
+		AddFunc:    func(any) { s.move() },
+		UpdateFunc: func(any, any) { s.move() },
+		DeleteFunc: func(any) { s.move() },
+	}, func(*v1.Node) bool { return true })
 	s.pods.after, s.nodes.after = s.wake, s.wake
 	return s
+}
+
+func (s *scheduler) added(pod *v1.Pod) {
+	if pod.Spec.NodeName != "" {
+		s.move()
+	} else {
+		s.queue[string(pod.UID)] = &queued{}
+	}
+}
+
+func (s *scheduler) updated(old, now *v1.Pod) {
+	switch {
+	case old.UID != now.UID:
+		s.deleted(old)
+		s.added(now)
+	case now == old:
+	case now.Spec.NodeName != "":
+		delete(s.queue, string(now.UID))
+		s.move()
+	case old.Status.NominatedNodeName != "" && old.Status.NominatedNodeName != now.Status.NominatedNodeName:
+		s.move()
+	}
+}
+
+func (s *scheduler) deleted(pod *v1.Pod) {
+	uid := string(pod.UID)
+	delete(s.queue, uid)
+	_, under := s.assumed[uid]
+	if delete(s.assumed, uid); under || pod.Spec.NodeName != "" || pod.Status.NominatedNodeName != "" {
+		s.move()
+	}
+}
+
+// move has all pods tried again that fit nowhere: something has happened.
+func (s *scheduler) move() {
+	for _, q := range s.queue {
+		q.parked, q.moved = 0, true
+	}
 }
 
 // wake has a cycle run soon: something has changed.
@@ -73,53 +138,78 @@ func (s *scheduler) cycleIn(d time.Duration) {
 	})
 }
 
-// cycle schedules one pod, if one waits.
+// cycle schedules one pod, if one waits. One whose back-off has not passed may
+// have its turn when there is no other, unless an error put it back.
 func (s *scheduler) cycle() {
 	w := s.w
-	if !s.pods.synced || !s.nodes.synced {
-		return // the lists wake it
+	if !s.pods.synced || !s.nodes.synced || s.trying != "" {
+		return // the lists wake it, and the end of the cycle does
 	}
 	for uid, a := range s.assumed {
-		if pod := s.pods.store[w.pods[uid].name]; pod == nil || string(pod.UID) != uid || pod.Spec.NodeName == a.node {
-			if s.pods.gone[podUID(uid)] != "" || pod != nil && string(pod.UID) == uid && pod.Spec.NodeName != "" {
-				delete(s.assumed, uid)
-			}
+		if pod := s.pods.store[w.pods[uid].name]; pod != nil && string(pod.UID) == uid && pod.Spec.NodeName == a.node {
+			delete(s.assumed, uid)
 		}
 	}
 	var ready []*v1.Pod
 	soonest := time.Duration(0)
 	for _, name := range slices.Sorted(maps.Keys(s.pods.store)) {
 		pod := s.pods.store[name]
-		uid := string(pod.UID)
-		if _, under := s.assumed[uid]; under || pod.Spec.NodeName != "" || pod.DeletionTimestamp != nil {
+		q, ok := s.queue[string(pod.UID)]
+		if _, under := s.assumed[string(pod.UID)]; !ok || under || pod.Spec.NodeName != "" || pod.DeletionTimestamp != nil {
 			continue
 		}
-		if left := s.retry[uid] - w.now(); left > 0 {
-			if soonest == 0 || left < soonest {
-				soonest = left
-			}
-			continue
+		at := time.Duration(0)
+		switch {
+		case q.parked > 0:
+			at = q.parked + parkedFor
+		case q.errors:
+			at = q.until
 		}
-		ready = append(ready, pod)
+		if at <= w.now() {
+			ready = append(ready, pod)
+		} else if soonest == 0 || at < soonest {
+			soonest = at
+		}
 	}
 	switch {
 	case len(ready) > 0:
-		s.schedule(pick(w.rng, ready))
-		s.wake()
+		pod := pick(w.rng, ready)
+		s.trying = string(pod.UID)
+		s.queue[s.trying].moved = false
+		w.spawn(func() {
+			w.mu.Lock()
+			s.schedule(pod)
+			s.trying = ""
+			s.wake()
+			w.mu.Unlock()
+		})
 	case soonest > 0:
-		s.cycleIn(soonest + tick)
+		s.cycleIn(soonest - w.now() + tick)
 	}
 }
 
-// failed puts a pod back, for longer each time.
+// failed puts a pod back because of an error, for longer each time.
 func (s *scheduler) failed(uid, why string) {
-	b := min(max(minBackoff, 2*s.backoff[uid]), maxBackoff)
-	s.backoff[uid] = b
-	s.retry[uid] = s.w.now() + b
 	s.w.logf("  %s: %s not scheduled: %s", s.name, s.w.pods[uid].name, why)
-	s.cycleIn(b + tick)
+	if q := s.queue[uid]; q != nil {
+		q.backoff = min(max(minBackoff, 2*q.backoff), maxBackoff)
+		q.until, q.errors, q.parked = s.w.now()+q.backoff, true, 0
+		s.cycleIn(q.backoff + tick)
+	}
 }
 
+// refused puts a pod back that fits nowhere, until something happens.
+func (s *scheduler) refused(uid, why string) {
+	s.w.logf("  %s: %s fits nowhere: %s", s.name, s.w.pods[uid].name, why)
+	if q := s.queue[uid]; q != nil {
+		q.errors = false
+		if !q.moved {
+			q.parked = s.w.now()
+		}
+	}
+}
+
+// schedule is one cycle, in a coroutine.
 func (s *scheduler) schedule(pod *v1.Pod) {
 	w, uid := s.w, string(pod.UID)
 	p := w.pods[uid]
@@ -130,18 +220,15 @@ func (s *scheduler) schedule(pod *v1.Pod) {
 		}
 	}
 	if len(names) == 0 {
-		s.failed(uid, "no node has as much in all")
+		s.refused(uid, "no node has as much in all")
 		s.preempt(pod)
 		return
 	}
-	ext := s.replica.ext
-	if !ext.live || w.chance(60) {
+	ext, began := s.replica.ext, w.now()
+	p.misled = false
+	result, err := ext.filter(s, pod, names)
+	if err != nil || result.Error != "" {
 		s.failed(uid, "the extender does not answer")
-		return
-	}
-	result := ext.filter(pod, names)
-	if result.Error != "" {
-		s.failed(uid, "the extender cannot tell")
 		return
 	}
 	names = *result.NodeNames
@@ -153,25 +240,35 @@ func (s *scheduler) schedule(pod *v1.Pod) {
 	w.noteWait(p, waiting)
 	if len(names) == 0 {
 		w.logf("  filter: %v %v", result.FailedNodes, result.FailedAndUnresolvableNodes)
-		s.failed(uid, "the extender refuses all nodes")
+		p.misled = ext.behind(s, began)
+		s.refused(uid, "the extender refuses all nodes")
 		s.preempt(pod)
 		return
 	}
 	if len(names) > 1 {
-		names = s.best(ext, pod, names)
+		if names, err = s.best(ext, pod, names); err != nil {
+			s.failed(uid, "the extender does not answer")
+			return
+		}
 	}
 	node := pick(w.rng, names)
 	if w.chance(12) {
 		s.failed(uid, "another plugin refuses, or the scheduler forgets")
 		return
 	}
+	if q := s.queue[uid]; q == nil {
+		return // it is gone
+	}
 	s.assumed[uid] = assumed{node: node, need: p.need}
 	w.logf("  %s: %s to %s", s.name, p.name, node)
 	w.after(w.between(1*tick, 20*tick), s.process, "bind "+p.name, func() { s.bind(pod, node) })
 }
 
-func (s *scheduler) best(ext *extenderProc, pod *v1.Pod, names []string) []string {
-	scores := ext.prioritize(pod, names)
+func (s *scheduler) best(ext *extenderProc, pod *v1.Pod, names []string) ([]string, error) {
+	scores, err := ext.prioritize(s, pod, names)
+	if err != nil {
+		return nil, err
+	}
 	var top []string
 	most := int64(-1)
 	for _, score := range *scores {
@@ -182,7 +279,7 @@ func (s *scheduler) best(ext *extenderProc, pod *v1.Pod, names []string) []strin
 			top = append(top, score.Host)
 		}
 	}
-	return top
+	return top, nil
 }
 
 // fits is the in-tree check of a node's sum, nominated pods included. Some pods
@@ -212,7 +309,7 @@ func (s *scheduler) fits(p *spec, pod *v1.Pod, node *v1.Node, gone ...*v1.Pod) b
 // asks the extender, and evicts whom it names. The pod is nominated to the node.
 func (s *scheduler) preempt(pod *v1.Pod) {
 	w, ext := s.w, s.replica.ext
-	if !w.pods[string(pod.UID)].priority || w.api.down || !ext.live || s.evicting(pod) {
+	if !w.pods[string(pod.UID)].priority || w.api.down || s.evicting(pod) {
 		return
 	}
 	proposed := make(map[string]*extenderv1.MetaVictims)
@@ -226,7 +323,11 @@ func (s *scheduler) preempt(pod *v1.Pod) {
 	}
 	nominated := ""
 	if len(proposed) > 0 {
-		answer := ext.preempt(pod, proposed).NodeNameToMetaVictims
+		result, err := ext.preempt(s, pod, proposed)
+		if err != nil || w.api.down {
+			return
+		}
+		answer := result.NodeNameToMetaVictims
 		for _, name := range slices.Sorted(maps.Keys(answer)) {
 			for _, v := range answer[name].Pods {
 				if !s.isOn(v.UID, name) {
@@ -301,10 +402,11 @@ func (s *scheduler) bind(pod *v1.Pod, node string) {
 		}
 		answered = true
 		if problem == "" {
-			delete(s.backoff, uid)
+			delete(s.queue, uid)
 			return
 		}
 		delete(s.assumed, uid)
+		s.move() // for others it is as if a pod had been deleted
 		s.failed(uid, problem)
 	}
 	if !ext.live {

@@ -31,6 +31,7 @@ type spec struct {
 	created    time.Duration
 	wasBound   bool
 
+	misled     bool          // its scheduler was told that it fits nowhere by an extender that could not know better
 	waitsSince time.Duration // for another pod to be admitted
 	excused    string        // why whoever chose its GPUs may have filled them too much
 }

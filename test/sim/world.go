@@ -179,6 +179,7 @@ func (w *World) next(deadline time.Duration) bool {
 			w.settleCoroutines()
 			w.busy = false
 		}
+		w.lookAgain()
 		if w.found == nil {
 			w.check()
 		}

@@ -103,6 +103,10 @@ var table = []mutant{
 		"return e.Cache.Refused(name, question)", "_, _ = e.Cache.AssumePod(ref, name, req, e.Policy, e.Now()); return nil",
 	},
 	{
+		"no second look", "pkg/extender/extender.go",
+		"!e.looks.allow(e.Now())", "true",
+	},
+	{
 		"equals evicted", "pkg/placement/preempt.go",
 		"h.Request.Priority < req.Priority", "h.Request.Priority <= req.Priority",
 	},
