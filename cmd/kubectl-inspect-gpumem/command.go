@@ -60,29 +60,46 @@ func newCommand(o *options) *cobra.Command {
 		SilenceErrors:         true, // run prints them
 		Args:                  cobra.ArbitraryArgs,
 		ValidArgsFunction:     o.completeNodes,
-		RunE: func(cmd *cobra.Command, args []string) error {
-			if err := o.Complete(args); err != nil {
-				return err
-			}
-			if err := o.Validate(); err != nil {
-				return err
-			}
-			return o.Run(cmd.Context())
-		},
+		RunE:                  o.overview,
 	}
 	cmd.CompletionOptions.HiddenDefaultCmd = true
-	cmd.AddCommand(newSnapshotCommand(o))
+	cmd.AddCommand(
+		newNodesCommand(o), newGPUsCommand(o), newPodsCommand(o), newTopCommand(o), newExplainCommand(o), newFitCommand(o),
+		newCordonCommand(o), newUncordonCommand(o), newDrainCommand(o), newSnapshotCommand(o),
+	)
 	cmd.SetIn(o.In)
 	cmd.SetOut(o.Out)
 	cmd.SetErr(o.ErrOut)
 	cmd.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error {
 		return fmt.Errorf("%w\nSee '%s --help' for usage", err, cmd.CommandPath())
 	})
-	o.AddFlags(cmd.PersistentFlags(), cmd.Flags())
-	// These fail for a flag that does not exist, which a test would show.
-	_ = cmd.RegisterFlagCompletionFunc("output", cobra.FixedCompletions(formats(), cobra.ShellCompDirectiveNoFileComp))
+	o.addSharedFlags(cmd.PersistentFlags())
+	o.addOverviewFlags(cmd)
+	// It fails for a flag that does not exist, which a test would show.
 	_ = cmd.RegisterFlagCompletionFunc("namespace", o.completeNamespaces)
 	return cmd
+}
+
+// overview is what the root does, and nodes.
+func (o *options) overview(cmd *cobra.Command, args []string) error {
+	if err := o.prepare(args, o.Validate); err != nil {
+		return err
+	}
+	if err := o.Run(cmd.Context()); err != nil || !o.watch {
+		return err
+	}
+	return o.onChange(cmd.Context(), func(ctx context.Context) error {
+		fmt.Fprintln(o.Out)
+		return o.Run(ctx)
+	})
+}
+
+// prepare derives what the flags stand for, and says what is wrong with them.
+func (o *options) prepare(nodes []string, validate func() error) error {
+	if err := o.Complete(nodes); err != nil {
+		return err
+	}
+	return validate()
 }
 
 // completionTime is how long a shell waits for names before it gives up.
@@ -97,6 +114,22 @@ func (o *options) completeNodes(cmd *cobra.Command, given []string, prefix strin
 		for _, n := range list.Items {
 			if _, offers := n.Annotations[o.names.Inventory()]; offers {
 				names = append(names, n.Name)
+			}
+		}
+		return names, nil
+	})
+}
+
+// completePods completes the names of pods with GPU memory.
+func (o *options) completePods(cmd *cobra.Command, given []string, prefix string) ([]string, cobra.ShellCompDirective) {
+	return o.completeNames(cmd, given, prefix, func(ctx context.Context) (names []string, err error) {
+		list, err := o.client.CoreV1().Pods(o.namespace()).List(ctx, metav1.ListOptions{ResourceVersion: "0"})
+		if err != nil {
+			return nil, err
+		}
+		for _, pod := range list.Items {
+			if o.names.Holds(&pod) {
+				names = append(names, pod.Name)
 			}
 		}
 		return names, nil

@@ -24,6 +24,8 @@ import (
 type selection struct {
 	names  []string
 	labels string
+
+	eachPod func(*v1.Pod) // is told of each pod with GPU memory; nil: nobody is
 }
 
 // load reads nodes and pods and keeps the scheduler's books of them. What
@@ -58,7 +60,7 @@ func load(ctx context.Context, client kubernetes.Interface, names api.Names, sel
 	}
 
 	books := cache.New()
-	pods, err := listPods(ctx, client, names)
+	pods, err := listPods(ctx, client, names, sel.eachPod)
 	if err != nil {
 		facts.PodsUnknown = true
 		problem("pods", err)
@@ -123,7 +125,7 @@ type boundPod struct {
 
 // listPods reads all pods and keeps little of each: a cluster may have very
 // many of them, and few that matter here.
-func listPods(ctx context.Context, client kubernetes.Interface, names api.Names) (found, error) {
+func listPods(ctx context.Context, client kubernetes.Interface, names api.Names, each func(*v1.Pod)) (found, error) {
 	var out found
 	opts := metav1.ListOptions{FieldSelector: "status.phase!=" + string(v1.PodSucceeded) + ",status.phase!=" + string(v1.PodFailed)}
 	err := list(ctx, opts, func(ctx context.Context, opts metav1.ListOptions) (runtime.Object, error) {
@@ -131,6 +133,9 @@ func listPods(ctx context.Context, client kubernetes.Interface, names api.Names)
 	}, func() { out = found{} }, func(obj runtime.Object) {
 		if pod, ok := obj.(*v1.Pod); ok {
 			out.add(names, pod)
+			if each != nil && names.Holds(pod) {
+				each(pod)
+			}
 		}
 	})
 	if err != nil {

@@ -9,6 +9,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/cli-runtime/pkg/genericclioptions"
@@ -36,10 +37,12 @@ type options struct {
 	details       bool
 	noHeaders     bool
 	allNamespaces bool
+	watch         bool
 
 	nodes  []string // empty: all
 	names  api.Names
 	client kubernetes.Interface // made from config unless it is set
+	rest   *rest.Config         // nil when the client was set
 }
 
 func newOptions(streams genericiooptions.IOStreams) *options {
@@ -51,19 +54,26 @@ func newOptions(streams genericiooptions.IOStreams) *options {
 // formats are the values of --output.
 func formats() []string { return []string{"wide", "json", "yaml", "name"} }
 
-// AddFlags adds the flags that all commands of the tree share, and those of the
-// overview.
-func (o *options) AddFlags(shared, own *pflag.FlagSet) {
-	o.config.AddFlags(shared)
-	if f := shared.Lookup("namespace"); f != nil {
+// addSharedFlags adds the flags that all commands of the tree share.
+func (o *options) addSharedFlags(f *pflag.FlagSet) {
+	o.config.AddFlags(f)
+	if f := f.Lookup("namespace"); f != nil {
 		f.Usage = "List only the pods of this namespace. The pods of all others still count in the sums"
 	}
-	shared.StringVar(&o.domain, "resource-domain", o.domain, "Domain of the resources and annotations that this cluster uses")
-	own.StringVarP(&o.output, "output", "o", o.output, "Output format: "+strings.Join(formats(), ", ")+"; a table unless set")
-	own.StringVarP(&o.selector, "selector", "l", o.selector, "Show only nodes whose labels match, for example pool=gpu")
-	own.BoolVarP(&o.details, "details", "d", o.details, "Show each node with its GPUs and the pods on them, and the pods that wait for a node")
-	own.BoolVar(&o.noHeaders, "no-headers", o.noHeaders, "Print rows alone, without headers, legends and sums")
-	own.BoolVarP(&o.allNamespaces, "all-namespaces", "A", o.allNamespaces, "List the pods of all namespaces, which is the default")
+	f.StringVar(&o.domain, "resource-domain", o.domain, "Domain of the resources and annotations that this cluster uses")
+}
+
+// addOverviewFlags adds those of the overview.
+func (o *options) addOverviewFlags(cmd *cobra.Command) {
+	f := cmd.Flags()
+	f.StringVarP(&o.output, "output", "o", o.output, "Output format: "+strings.Join(formats(), ", ")+"; a table unless set")
+	f.StringVarP(&o.selector, "selector", "l", o.selector, "Show only nodes whose labels match, for example pool=gpu")
+	f.BoolVarP(&o.details, "details", "d", o.details, "Show each node with its GPUs and the pods on them, and the pods that wait for a node")
+	f.BoolVar(&o.noHeaders, "no-headers", o.noHeaders, "Print rows alone, without headers, legends and sums")
+	f.BoolVarP(&o.watch, "watch", "w", o.watch, "Print it again whenever it changes")
+	f.BoolVarP(&o.allNamespaces, "all-namespaces", "A", o.allNamespaces, "List the pods of all namespaces, which is the default")
+	// It fails for a flag that does not exist, which a test would show.
+	_ = cmd.RegisterFlagCompletionFunc("output", cobra.FixedCompletions(formats(), cobra.ShellCompDirectiveNoFileComp))
 }
 
 // Complete derives what the flags stand for.
@@ -93,6 +103,7 @@ func (o *options) Complete(args []string) error {
 	config.QPS, config.Burst = 50, 300
 	config.ContentType = "application/vnd.kubernetes.protobuf"
 	config.AcceptContentTypes = "application/vnd.kubernetes.protobuf,application/json"
+	o.rest = config
 	o.client, err = kubernetes.NewForConfig(config)
 	return err
 }
@@ -120,18 +131,31 @@ func (o *options) Validate() error {
 
 // Run looks at the cluster and prints what it found.
 func (o *options) Run(ctx context.Context) error {
-	nodes, facts, err := load(ctx, o.client, o.names, selection{names: o.nodes, labels: o.selector})
+	report, err := o.report(ctx, selection{names: o.nodes, labels: o.selector})
 	if err != nil {
 		return err
+	}
+	if err := o.printer()(o.Out, report); err != nil {
+		return err
+	}
+	if len(report.Nodes) == 0 && len(report.Problems) == 0 {
+		fmt.Fprintf(o.ErrOut, "No nodes found that offer %s (%d without it)\n", report.Resource, report.WithoutInventory)
+	}
+	return o.complain(report)
+}
+
+// report reads the cluster, and leaves out the pods of namespaces that are not
+// asked for.
+func (o *options) report(ctx context.Context, sel selection) (inspect.Report, error) {
+	nodes, facts, err := load(ctx, o.client, o.names, sel)
+	if err != nil {
+		return inspect.Report{}, err
 	}
 	report := inspect.New(nodes, facts)
 	if namespace := o.namespace(); namespace != "" {
 		report = report.InNamespace(namespace)
 	}
-	if err := o.printer()(o.Out, report); err != nil {
-		return err
-	}
-	return o.complain(report)
+	return report, nil
 }
 
 // namespace is that of the flag alone: the one of the kubeconfig would hide
@@ -177,9 +201,6 @@ const maxComplaints = 20
 
 // complain tells what the output lacks. The error says that it lacks something.
 func (o *options) complain(r inspect.Report) error {
-	if len(r.Nodes) == 0 && len(r.Problems) == 0 {
-		fmt.Fprintf(o.ErrOut, "No nodes found that offer %s (%d without it)\n", r.Resource, r.WithoutInventory)
-	}
 	if len(r.Problems) == 0 {
 		return nil
 	}

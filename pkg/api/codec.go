@@ -132,8 +132,43 @@ func (n Names) InventoryOf(node *v1.Node) (gpu.Inventory, error) {
 	if err != nil {
 		return gpu.Inventory{}, fmt.Errorf("annotation %s: %w", n.Inventory(), err)
 	}
-	return inv, nil
+	return Cordon(inv, n.CordonedGPUs(node)), nil
 }
+
+// CordonedGPUs reads which GPUs of a node are to take no new pods. Those that it
+// does not have are nobody's concern: they may come back.
+func (n Names) CordonedGPUs(node *v1.Node) (ids []gpu.UUID) {
+	for id := range strings.SplitSeq(node.Annotations[n.Cordoned()], ",") {
+		if id = strings.TrimSpace(id); id != "" {
+			ids = append(ids, gpu.UUID(id))
+		}
+	}
+	return ids
+}
+
+// FormatCordonedGPUs returns the value of the annotation Cordoned.
+func FormatCordonedGPUs(ids []gpu.UUID) string {
+	out := make([]string, 0, len(ids))
+	for _, id := range ids {
+		out = append(out, string(id))
+	}
+	return strings.Join(out, ",")
+}
+
+// Cordon returns the inventory with these GPUs taking no new pods: like those
+// that are not healthy, with another reason.
+func Cordon(inv gpu.Inventory, ids []gpu.UUID) gpu.Inventory {
+	inv.Devices = slices.Clone(inv.Devices)
+	for i := range inv.Devices {
+		if d := &inv.Devices[i]; slices.Contains(ids, d.UUID) && d.Healthy {
+			d.Healthy, d.Unhealthy = false, Cordoned
+		}
+	}
+	return inv
+}
+
+// Cordoned is why a GPU takes no new pods that people have cordoned.
+const Cordoned = "cordoned"
 
 // AssignmentAnnotations returns the annotations that tell of an assignment on a
 // node: it must have devices, and all of them must be the node's.

@@ -81,3 +81,8 @@ func (n Names) Index() string { return n.domain + "/gpu-index" }
 
 // Inventory is, on a node, the GPUs that it offers: JSON.
 func (n Names) Inventory() string { return n.domain + "/inventory" }
+
+// Annotations that people and kubectl inspect gpumem write on nodes.
+
+// Cordoned is the GPUs that are to take no new pods: UUIDs, separated by commas.
+func (n Names) Cordoned() string { return n.domain + "/cordoned-gpus" }

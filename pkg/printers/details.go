@@ -256,14 +256,7 @@ func (o TableOptions) waiting(out *bytes.Buffer, r inspect.Report) {
 		if withCores {
 			cells = append(cells, cores(p.Cores))
 		}
-		reason := p.Reason
-		switch {
-		case p.Fits:
-			reason = "fits on " + p.Node + "; its events say what else it waits for"
-		case p.Node != "":
-			reason = p.Node + ": " + reason
-		}
-		g.row(append(cells, reason)...)
+		g.row(append(cells, reasonOf(p))...)
 	}
 	g.flush()
 }

@@ -9,6 +9,7 @@ import (
 	"testing"
 	"text/template"
 
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/tools/clientcmd"
 	"sigs.k8s.io/yaml"
 
@@ -17,26 +18,23 @@ import (
 	"github.com/gpumem/gpumem/test/stack"
 )
 
-// prometheusConfig scrapes the pods as the chart's PodMonitors say, but through
-// the API server: nothing of the machine is in the network of the pods.
+// prometheusConfig scrapes the pods that the chart's PodMonitors select, but
+// through the API server: nothing of the machine is in the network of the pods.
 var prometheusConfig = template.Must(template.New("").Parse(`
 global: {scrape_interval: 1s, evaluation_interval: 1s}
 rule_files: [{{.Rules}}]
 scrape_configs:
-{{- range $component, $node := .Components}}
-  - job_name: {{$component}}
+  - job_name: gpumem
     scheme: https
-    tls_config: {ca_file: {{$.Dir}}/ca, cert_file: {{$.Dir}}/cert, key_file: {{$.Dir}}/key}
-    kubernetes_sd_configs:
-      - {role: pod, kubeconfig_file: {{$.Kubeconfig}}, namespaces: {names: [{{$.Namespace}}]}}
-    relabel_configs:
-      - {source_labels: [__meta_kubernetes_pod_label_app_kubernetes_io_component, __meta_kubernetes_pod_container_port_name], regex: {{$component}};probes, action: keep}
-      - {source_labels: [__meta_kubernetes_pod_name, __meta_kubernetes_pod_container_port_number], regex: (.+);(.+), target_label: __metrics_path__, replacement: /api/v1/namespaces/{{$.Namespace}}/pods/$1:$2/proxy/metrics}
-      - {source_labels: [__meta_kubernetes_pod_name], target_label: pod}
-{{- if $node}}
-      - {source_labels: [__meta_kubernetes_pod_node_name], target_label: node}
+    tls_config: {ca_file: {{.Dir}}/ca, cert_file: {{.Dir}}/cert, key_file: {{.Dir}}/key}
+    static_configs:
+{{- range .Pods}}
+      - targets: [{{$.Server}}]
+{{- if eq (index .Labels "app.kubernetes.io/component") "device-plugin"}}
+        labels: {pod: {{.Name}}, __metrics_path__: "/api/v1/namespaces/{{.Namespace}}/pods/{{.Name}}:8012/proxy/metrics", node: {{.Spec.NodeName}}}
+{{- else}}
+        labels: {pod: {{.Name}}, __metrics_path__: "/api/v1/namespaces/{{.Namespace}}/pods/{{.Name}}:8011/proxy/metrics"}
 {{- end}}
-      - {target_label: __address__, replacement: {{$.Server}}}
 {{- end}}
 `))
 
@@ -55,6 +53,10 @@ func (e *env) startPrometheus() *monitoring.Prometheus {
 	if err != nil {
 		e.Fatal(err)
 	}
+	pods, err := e.client.CoreV1().Pods(stack.Namespace).List(e.ctx, metav1.ListOptions{LabelSelector: "app.kubernetes.io/part-of=gpumem"})
+	if err != nil {
+		e.Fatal(err)
+	}
 	dir := e.TempDir()
 	for name, content := range map[string][]byte{"ca": access.CAData, "cert": access.CertData, "key": access.KeyData} {
 		if err := os.WriteFile(filepath.Join(dir, name), content, 0o600); err != nil {
@@ -63,10 +65,8 @@ func (e *env) startPrometheus() *monitoring.Prometheus {
 	}
 	var config bytes.Buffer
 	if err := prometheusConfig.Execute(&config, map[string]any{
-		"Dir": dir, "Kubeconfig": e.cluster.Kubeconfig(), "Namespace": stack.Namespace,
-		"Server":     strings.TrimPrefix(access.Host, "https://"),
-		"Rules":      filepath.Join(suite.stack.Chart(), "files", "rules.yaml"),
-		"Components": map[string]bool{"scheduler": false, "device-plugin": true},
+		"Dir": dir, "Pods": pods.Items, "Server": strings.TrimPrefix(access.Host, "https://"),
+		"Rules": filepath.Join(suite.stack.Chart(), "files", "rules.yaml"),
 	}); err != nil {
 		e.Fatal(err)
 	}
@@ -141,7 +141,7 @@ func TestEveryQueryOfTheDashboardReturnsData(t *testing.T) {
 		`sum(max by (uuid) (gpumem_extender_gpu_allocated_bytes)) / 1024^3`:   5,
 		`sum by (node) (gpumem_device_plugin_gpu_healthy{node="node1"})`:      2,
 		`sum(max by (uuid) (gpumem_extender_gpu_healthy{node="node1"}))`:      2,
-		`count(up{job="device-plugin"} == 1)`:                                 3,
+		`count(up{node!=""} == 1)`:                                            3,
 		`count(ALERTS{alertname="GPUMemoryPodsWait",alertstate="pending"})`:   1,
 		`count(count by (node, uuid) (gpumem_device_plugin_gpu_healthy)) > 2`: 12,
 	} {

@@ -1,0 +1,192 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"slices"
+	"strconv"
+	"time"
+
+	"github.com/spf13/cobra"
+	v1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/util/retry"
+	"k8s.io/kubectl/pkg/drain"
+
+	"github.com/gpumem/gpumem/pkg/api"
+	"github.com/gpumem/gpumem/pkg/gpu"
+)
+
+func newCordonCommand(o *options) *cobra.Command {
+	return newMarkCommand(o, "cordon", "Keep new pods off a GPU", `Keep new pods off a GPU. Those that are on it stay.
+
+The GPU is named in an annotation of its node. Its capacity stays what it was, and
+containers on it can restart.`, true)
+}
+
+func newUncordonCommand(o *options) *cobra.Command {
+	return newMarkCommand(o, "uncordon", "Let pods onto a GPU again", "Let pods onto a GPU again.", false)
+}
+
+func newMarkCommand(o *options, use, short, long string, cordoned bool) *cobra.Command {
+	return &cobra.Command{
+		Use:               use + " NODE GPU",
+		Short:             short,
+		Long:              long,
+		Example:           "  kubectl inspect gpumem " + use + " gpu-a 3",
+		Args:              cobra.ExactArgs(2),
+		ValidArgsFunction: o.completeNodeAndGPU,
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if err := o.prepare(args[:1], o.Validate); err != nil {
+				return err
+			}
+			device, err := o.mark(cmd.Context(), o.nodes[0], args[1], cordoned)
+			if err != nil {
+				return err
+			}
+			fmt.Fprintf(o.Out, "gpu/%s/%d %sed\n", o.nodes[0], device.Index, use)
+			return nil
+		},
+	}
+}
+
+// mark writes whether a GPU of a node is cordoned.
+func (o *options) mark(ctx context.Context, nodeName, which string, cordoned bool) (device gpu.Device, err error) {
+	err = retry.RetryOnConflict(retry.DefaultRetry, func() error {
+		node, err := o.client.CoreV1().Nodes().Get(ctx, nodeName, metav1.GetOptions{})
+		if err != nil {
+			return err
+		}
+		if device, err = o.gpuOf(node, which); err != nil {
+			return err
+		}
+		listed := slices.DeleteFunc(o.names.CordonedGPUs(node), func(id gpu.UUID) bool { return id == device.UUID })
+		if cordoned {
+			listed = append(listed, device.UUID)
+		}
+		var value any = api.FormatCordonedGPUs(listed)
+		if len(listed) == 0 {
+			value = nil // takes the annotation away
+		}
+		patch, err := json.Marshal(map[string]any{"metadata": map[string]any{
+			"resourceVersion": node.ResourceVersion,
+			"annotations":     map[string]any{o.names.Cordoned(): value},
+		}})
+		if err != nil {
+			return err
+		}
+		_, err = o.client.CoreV1().Nodes().Patch(ctx, nodeName, types.MergePatchType, patch, metav1.PatchOptions{FieldManager: "kubectl-inspect-gpumem"})
+		return err
+	})
+	return device, err
+}
+
+// gpuOf finds a GPU of a node by its index or UUID.
+func (o *options) gpuOf(node *v1.Node, which string) (gpu.Device, error) {
+	inv, err := o.names.InventoryOf(node)
+	if err != nil {
+		return gpu.Device{}, fmt.Errorf("node %s: %w", node.Name, err)
+	}
+	var indexes []string
+	for _, d := range inv.Devices {
+		index := strconv.Itoa(d.Index)
+		if which == index || which == string(d.UUID) {
+			return d, nil
+		}
+		indexes = append(indexes, index)
+	}
+	if len(indexes) == 0 {
+		return gpu.Device{}, fmt.Errorf("node %s offers no GPU memory", node.Name)
+	}
+	return gpu.Device{}, fmt.Errorf("node %s has no GPU %q: want an index, of %v, or a UUID", node.Name, which, indexes)
+}
+
+func newDrainCommand(o *options) *cobra.Command {
+	helper := &drain.Helper{GracePeriodSeconds: -1, Timeout: 5 * time.Minute, DeleteEmptyDirData: true}
+	cmd := &cobra.Command{
+		Use:   "drain NODE GPU",
+		Short: "Cordon a GPU and evict the pods on it, and no others",
+		Long: `Cordon a GPU and evict the pods on it, and no others.
+
+Pods are evicted, so PodDisruptionBudgets hold: one that may not go yet is tried
+again until --timeout. Pods of DaemonSets, which would come back at once, and pods
+that nothing would make again are refused unless the flags say otherwise.`,
+		Example:           "  kubectl inspect gpumem drain gpu-a 3 --ignore-daemonsets",
+		Args:              cobra.ExactArgs(2),
+		ValidArgsFunction: o.completeNodeAndGPU,
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if err := o.prepare(args[:1], o.Validate); err != nil {
+				return err
+			}
+			return o.drain(cmd.Context(), helper, o.nodes[0], args[1])
+		},
+	}
+	f := cmd.Flags()
+	f.BoolVar(&helper.Force, "force", false, "Evict pods too that nothing will make again")
+	f.BoolVar(&helper.IgnoreAllDaemonSets, "ignore-daemonsets", false, "Leave pods of DaemonSets where they are")
+	f.IntVar(&helper.GracePeriodSeconds, "grace-period", -1, "Seconds that a pod has to end; -1: what it says itself")
+	f.DurationVar(&helper.Timeout, "timeout", helper.Timeout, "How long to wait for the pods to be gone; 0: for ever")
+	return cmd
+}
+
+func (o *options) drain(ctx context.Context, helper *drain.Helper, nodeName, which string) error {
+	device, err := o.mark(ctx, nodeName, which, true)
+	if err != nil {
+		return err
+	}
+	fmt.Fprintf(o.Out, "gpu/%s/%d cordoned\n", nodeName, device.Index)
+	helper.Ctx, helper.Client, helper.Out, helper.ErrOut = ctx, o.client, o.Out, o.ErrOut
+	helper.AdditionalFilters = []drain.PodFilter{func(pod v1.Pod) drain.PodDeleteStatus {
+		return drain.PodDeleteStatus{Delete: o.isOn(&pod, device.UUID)}
+	}}
+	helper.OnPodDeletionOrEvictionFinished = func(pod *v1.Pod, _ bool, err error) {
+		if err == nil {
+			fmt.Fprintf(o.Out, "pod/%s evicted\n", pod.Name)
+		}
+	}
+	pods, errs := helper.GetPodsForDeletion(nodeName)
+	if len(errs) > 0 {
+		return fmt.Errorf("nothing was evicted: %w", errors.Join(errs...))
+	}
+	if warnings := pods.Warnings(); warnings != "" {
+		fmt.Fprintf(o.ErrOut, "warning: %s\n", warnings)
+	}
+	if err := helper.DeleteOrEvictPods(pods.Pods()); err != nil {
+		return err
+	}
+	fmt.Fprintf(o.Out, "gpu/%s/%d drained\n", nodeName, device.Index)
+	return nil
+}
+
+// isOn reports whether a pod holds memory of a GPU, or is leaving it.
+func (o *options) isOn(pod *v1.Pod, id gpu.UUID) bool {
+	if api.Terminal(pod) || !o.names.Holds(pod) {
+		return false
+	}
+	a, err := o.names.AssignmentOf(pod)
+	return err == nil && (slices.Contains(a.Devices(), id) || slices.Contains(a.Leaving, id))
+}
+
+// completeNodeAndGPU completes the name of a node, and then a GPU of it.
+func (o *options) completeNodeAndGPU(cmd *cobra.Command, given []string, prefix string) ([]string, cobra.ShellCompDirective) {
+	switch len(given) {
+	case 0:
+		return o.completeNodes(cmd, nil, prefix)
+	case 1:
+		return o.completeNames(cmd, nil, prefix, func(ctx context.Context) (indexes []string, err error) {
+			node, err := o.client.CoreV1().Nodes().Get(ctx, given[0], metav1.GetOptions{})
+			if err != nil {
+				return nil, err
+			}
+			inv, err := o.names.InventoryOf(node)
+			for _, d := range inv.Devices {
+				indexes = append(indexes, strconv.Itoa(d.Index))
+			}
+			return indexes, err
+		})
+	}
+	return nil, cobra.ShellCompDirectiveNoFileComp
+}

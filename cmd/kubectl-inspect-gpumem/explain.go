@@ -1,0 +1,322 @@
+package main
+
+import (
+	"cmp"
+	"context"
+	"encoding/json"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+	v1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/duration"
+
+	"github.com/gpumem/gpumem/pkg/api"
+	"github.com/gpumem/gpumem/pkg/decisions"
+	"github.com/gpumem/gpumem/pkg/gpu"
+	"github.com/gpumem/gpumem/pkg/inspect"
+	"github.com/gpumem/gpumem/pkg/placement"
+	"github.com/gpumem/gpumem/pkg/printers"
+)
+
+func newExplainCommand(o *options) *cobra.Command {
+	var all bool
+	cmd := &cobra.Command{
+		Use:   "explain POD [-n NAMESPACE] [--all] [-o json]",
+		Short: "Say why a pod waits, or why it is where it is",
+		Long: `Say why a pod waits, or why it is where it is: every GPU that was considered,
+with the reason why it would not do.
+
+What would do now is worked out from the API server. What was decided, and when,
+is told by the extender, which remembers its last answers about each pod; for
+that you need the right to forward ports to its pods (create pods/portforward).`,
+		Example:           "  kubectl inspect gpumem explain -n ml train-0",
+		Args:              cobra.ExactArgs(1),
+		ValidArgsFunction: o.completePods,
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if err := o.prepare(nil, o.Validate); err != nil {
+				return err
+			}
+			namespace, name, err := o.podNamed(args[0])
+			if err != nil {
+				return err
+			}
+			return o.explain(cmd.Context(), namespace, name, all)
+		},
+	}
+	cmd.Flags().BoolVar(&all, "all", false, "Show all nodes, not those alone that come closest")
+	cmd.Flags().StringVarP(&o.output, "output", "o", "", "Output format: json; text unless set")
+	return cmd
+}
+
+// podNamed reads POD or NAMESPACE/POD. The namespace is that of the flag, or else
+// of the kubeconfig, as kubectl has it.
+func (o *options) podNamed(arg string) (namespace, name string, err error) {
+	arg = strings.TrimPrefix(arg, "pod/")
+	if namespace, name, ok := strings.Cut(arg, "/"); ok {
+		return namespace, name, nil
+	}
+	namespace, _, err = o.config.ToRawKubeConfigLoader().Namespace()
+	return cmp.Or(o.namespace(), namespace, metav1.NamespaceDefault), arg, err
+}
+
+// explanation is what explain tells, for programs too.
+type explanation struct {
+	APIVersion string           `json:"apiVersion"`
+	Kind       string           `json:"kind"`
+	Namespace  string           `json:"namespace"`
+	Name       string           `json:"name"`
+	Asks       string           `json:"asks,omitempty"`
+	Node       string           `json:"node,omitempty"`
+	Indexes    string           `json:"gpus,omitempty"`
+	Summary    string           `json:"summary"`
+	Now        []decisions.Node `json:"now,omitempty"`     // nodes as they are for the pod, while it waits
+	Decided    *decisions.Pod   `json:"decided,omitempty"` // nil when no extender remembers it
+
+	unitMiB int64
+	more    int // nodes that are left out
+}
+
+// shownNodes is how many nodes explain shows unless all are asked for.
+const shownNodes = 5
+
+func (o *options) explain(ctx context.Context, namespace, name string, all bool) error {
+	pod, err := o.client.CoreV1().Pods(namespace).Get(ctx, name, metav1.GetOptions{})
+	if err != nil {
+		return err
+	}
+	if !o.names.Holds(pod) {
+		return fmt.Errorf("pod %s/%s asks for no %s", namespace, name, o.names.GPUMem())
+	}
+	nodes, facts, err := load(ctx, o.client, o.names, selection{})
+	if err != nil {
+		return err
+	}
+	e := explanation{
+		APIVersion: inspect.APIVersion, Kind: "Explanation", Namespace: namespace, Name: name,
+		Node: pod.Spec.NodeName, Indexes: pod.Annotations[o.names.Index()],
+	}
+	for _, n := range nodes {
+		e.unitMiB = cmp.Or(n.UnitMiB, e.unitMiB)
+	}
+	req, problem := o.names.Request(pod)
+	switch {
+	case problem != nil:
+		e.Summary = "waits, since its request cannot be read: " + oneLine(problem)
+	case pod.Spec.NodeName != "":
+		e.Summary = o.whyThere(pod)
+	default:
+		e.consider(req, nodes, facts, all)
+	}
+	if problem == nil {
+		e.Asks = asks(req, e.unitMiB)
+	}
+	remembered, err := o.decided(ctx, namespace, name, string(pod.UID))
+	if err != nil {
+		fmt.Fprintf(o.ErrOut, "warning: what was decided cannot be read: %s\n", printers.Clean(oneLine(err)))
+	}
+	e.Decided = remembered
+	if o.output == "json" {
+		encoder := json.NewEncoder(o.Out)
+		encoder.SetIndent("", "  ")
+		return encoder.Encode(e)
+	}
+	return o.printExplanation(e)
+}
+
+// whyThere says of a bound pod who has placed it.
+func (o *options) whyThere(pod *v1.Pod) string {
+	switch a, err := o.names.AssignmentOf(pod); {
+	case api.Terminal(pod):
+		return "has ended, and holds nothing any more"
+	case err != nil:
+		return "is on a node, and which GPU it has cannot be read: " + oneLine(err)
+	case a.None():
+		return "is on a node, and has no GPU yet: no scheduler of gpumem has placed it, and the node's device plugin has not either"
+	default:
+		return "is on a node, where scheduler " + cmp.Or(pod.Spec.SchedulerName, v1.DefaultSchedulerName) + " has put it"
+	}
+}
+
+// consider looks at every node as it is now.
+func (e *explanation) consider(req placement.Request, nodes []placement.Node, facts inspect.Facts, all bool) {
+	type judged struct {
+		placement.Verdict
+		closed bool
+	}
+	var verdicts []judged
+	fit := 0
+	for _, n := range nodes {
+		if len(n.Devices) == 0 {
+			continue
+		}
+		v := judged{placement.Fit(req, n), facts.Nodes[n.Name].Unschedulable}
+		if v.Fits() && !v.closed {
+			fit++
+		}
+		verdicts = append(verdicts, v)
+	}
+	slices.SortStableFunc(verdicts, func(a, b judged) int {
+		if a.Fits() != b.Fits() {
+			if a.Fits() {
+				return -1
+			}
+			return 1
+		}
+		return cmp.Or(cmp.Compare(b.Reason, a.Reason), cmp.Compare(b.Node.LargestFree(), a.Node.LargestFree()))
+	})
+	switch {
+	case len(verdicts) == 0:
+		e.Summary = "waits: no node offers GPU memory"
+	case fit > 0:
+		e.Summary = fmt.Sprintf("waits, though by GPU memory it fits on %d of %d nodes: its events say what else it waits for", fit, len(verdicts))
+	default:
+		e.Summary = fmt.Sprintf("waits: it fits on none of %d nodes; %s comes closest: %s", len(verdicts), verdicts[0].Node.Name, verdicts[0].String())
+	}
+	if !all && len(verdicts) > shownNodes {
+		e.more = len(verdicts) - shownNodes
+		verdicts = verdicts[:shownNodes]
+	}
+	for _, v := range verdicts {
+		n := decisions.Look(req, v.Node, placement.Assignment{})
+		switch {
+		case v.closed:
+			n.Reason, n.Message = "SchedulingDisabled", "the node is cordoned: it takes no new pods"
+		case !v.Fits():
+			n.Reason, n.Message = v.Reason.String(), v.String()
+		}
+		e.Now = append(e.Now, n)
+	}
+}
+
+// asks says what a pod asks for.
+func asks(req placement.Request, unitMiB int64) string {
+	units, cores := req.Share()
+	s := fmt.Sprintf("%d units", units)
+	if unitMiB > 0 {
+		s = gpu.Format(units, unitMiB)
+	}
+	if cores > 0 {
+		s += fmt.Sprintf(" and %d%% of cores", cores)
+	}
+	if n := req.GPUs(); n > 1 {
+		return s + fmt.Sprintf(" on each of %d GPUs", n)
+	}
+	return s + " on one GPU"
+}
+
+func (o *options) printExplanation(e explanation) error {
+	out := o.Out
+	fmt.Fprintf(out, "Pod %s/%s %s\n", printers.Clean(e.Namespace), printers.Clean(e.Name), printers.Clean(e.Summary))
+	if e.Asks != "" {
+		fmt.Fprintf(out, "Asks for:  %s\n", e.Asks)
+	}
+	if e.Node != "" {
+		fmt.Fprintf(out, "Node:      %s\nGPU:       %s\n", printers.Clean(e.Node), printers.Clean(cmp.Or(e.Indexes, "not known yet")))
+	}
+	if len(e.Now) > 0 {
+		fmt.Fprintln(out, "\nNow:")
+		if err := o.printConsidered(e.Now); err != nil {
+			return err
+		}
+		if e.more > 0 {
+			fmt.Fprintf(out, "and %d more nodes; --all shows them\n", e.more)
+		}
+	}
+	if e.Decided == nil {
+		return nil
+	}
+	fmt.Fprintf(out, "\nDecided (asked for the first time %s ago, %d times in all):\n", since(e.Decided.First), e.Decided.Tries)
+	for _, d := range slices.Backward(e.Decided.Decisions) {
+		fmt.Fprintf(out, "  %s ago  %-10s  %s\n", since(d.Time), d.Verb, printers.Clean(outcome(d)))
+	}
+	for _, d := range e.Decided.Decisions {
+		if d.Verb == decisions.Bind && len(d.Nodes) > 0 {
+			fmt.Fprintln(out, "\nThe GPUs of the node when it was bound:")
+			return o.printConsidered(d.Nodes)
+		}
+	}
+	return nil
+}
+
+// outcome is what was decided, in a line.
+func outcome(d decisions.Decision) string {
+	switch {
+	case d.Message != "":
+		return d.Result + ": " + d.Message
+	case d.Verb == decisions.Filter:
+		return fmt.Sprintf("fits on %d of %d nodes", d.Fit, d.Asked)
+	case d.Verb == decisions.Prioritize:
+		var best []string
+		for _, n := range d.Nodes[:min(3, len(d.Nodes))] {
+			best = append(best, fmt.Sprintf("%s %d", n.Name, *n.Score))
+		}
+		return fmt.Sprintf("best of %d nodes, 10 is most: %s", d.Asked, strings.Join(best, ", "))
+	default:
+		return strings.TrimSpace(d.Result + " " + d.Node)
+	}
+}
+
+func since(t time.Time) string { return duration.HumanDuration(time.Since(t)) }
+
+// considered is one GPU of a list of those that were considered.
+type considered struct {
+	node decisions.Node
+	gpu  decisions.GPU
+}
+
+func (o *options) printConsidered(nodes []decisions.Node) error {
+	var rows []considered
+	for _, n := range nodes {
+		for _, g := range n.GPUs {
+			rows = append(rows, considered{n, g})
+		}
+	}
+	return printers.List(o.Out, []printers.Column[considered]{
+		{Header: "NODE", Cell: func(c considered) string { return c.node.Name }},
+		{Header: "GPU", Cell: func(c considered) string { return fmt.Sprint(c.gpu.Index) }},
+		{Header: "MODEL", Cell: func(c considered) string { return c.gpu.Model }},
+		{Header: "ALLOCATED", Cell: func(c considered) string {
+			return printers.Bar(float64(c.gpu.Capacity-c.gpu.Free), float64(c.gpu.Capacity))
+		}},
+		{Header: "FREE/TOTAL", Cell: func(c considered) string {
+			free, _ := gpu.Scale(c.gpu.Free, c.node.UnitMiB)
+			return fmt.Sprintf("%d/%s", free, gpu.Format(c.gpu.Capacity, c.node.UnitMiB))
+		}},
+		{Header: "VERDICT", Cell: verdict, Colour: func(c considered) printers.Colour {
+			if c.gpu.Reason == "" && c.node.Reason == "" {
+				return printers.Green
+			}
+			return printers.Plain
+		}},
+	}, rows, printers.ListOptions{Colours: o.colours()})
+}
+
+// verdict says of a GPU in some words whether it would do.
+func verdict(c considered) string {
+	switch c.gpu.Reason {
+	case "NoSuchDevice":
+		return "is none that the pod asks for"
+	case "TooLarge":
+		return "too small, were it empty"
+	case "Unhealthy":
+		return "takes no new pods"
+	case "Occupied":
+		return "has pods that it may not be beside"
+	case "Insufficient":
+		return "not enough free"
+	}
+	switch {
+	case c.gpu.Chosen:
+		return "chosen"
+	case c.node.Reason == "SchedulingDisabled":
+		return "would do, but the node is cordoned"
+	case c.node.Reason != "" && c.node.Reason != "Fits":
+		return "would do, but the node does not: " + c.node.Reason
+	default:
+		return "would do"
+	}
+}

@@ -1,0 +1,106 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"net/url"
+	"time"
+
+	v1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/tools/portforward"
+	"k8s.io/client-go/transport/spdy"
+
+	"github.com/gpumem/gpumem/pkg/decisions"
+)
+
+const (
+	// extenderPort is where the extender answers kube-scheduler, on its pod's
+	// loopback alone.
+	extenderPort = 8010
+	// extenderTime is how long one extender may take to tell.
+	extenderTime = 10 * time.Second
+)
+
+// decided returns what the extenders remember of a pod; nil when none does. Only
+// the one beside the leading scheduler is asked about pods, and which that is may
+// have changed, so all are.
+func (o *options) decided(ctx context.Context, namespace, name, uid string) (*decisions.Pod, error) {
+	if o.rest == nil {
+		return nil, nil
+	}
+	extenders, err := o.client.CoreV1().Pods(metav1.NamespaceAll).List(ctx, metav1.ListOptions{LabelSelector: extenderSelector})
+	if err != nil {
+		return nil, err
+	}
+	var errs []error
+	var latest *decisions.Pod
+	path := decisions.Path + "?" + url.Values{"namespace": {namespace}, "pod": {name}}.Encode()
+	for _, extender := range extenders.Items {
+		var list decisions.List
+		if err := o.readExtender(ctx, &extender, path, &list); err != nil {
+			errs = append(errs, fmt.Errorf("pod %s/%s: %w", extender.Namespace, extender.Name, err))
+			continue
+		}
+		for _, pod := range list.Pods {
+			if pod.UID == uid && (latest == nil || pod.Decisions[0].Time.After(latest.Decisions[0].Time)) {
+				latest = &pod
+			}
+		}
+	}
+	if latest != nil {
+		return latest, nil
+	}
+	if len(extenders.Items) == 0 {
+		errs = append(errs, fmt.Errorf("no pod of gpumem's extender is found by %s", extenderSelector))
+	}
+	return nil, errors.Join(errs...)
+}
+
+// readExtender reads JSON from the loopback of an extender's pod, by a forwarded
+// port.
+func (o *options) readExtender(ctx context.Context, pod *v1.Pod, path string, into any) error {
+	ctx, cancel := context.WithTimeout(ctx, extenderTime)
+	defer cancel()
+	transport, upgrader, err := spdy.RoundTripperFor(o.rest)
+	if err != nil {
+		return err
+	}
+	forward := o.client.CoreV1().RESTClient().Post().Resource("pods").Namespace(pod.Namespace).Name(pod.Name).SubResource("portforward").URL()
+	dialer := spdy.NewDialer(upgrader, &http.Client{Transport: transport}, http.MethodPost, forward)
+	ready := make(chan struct{})
+	forwarder, err := portforward.NewOnAddresses(dialer, []string{"127.0.0.1"}, []string{fmt.Sprintf("0:%d", extenderPort)}, ctx.Done(), ready, io.Discard, io.Discard)
+	if err != nil {
+		return err
+	}
+	ended := make(chan error, 1)
+	go func() { ended <- forwarder.ForwardPorts() }()
+	select {
+	case err := <-ended:
+		return err
+	case <-ctx.Done():
+		return ctx.Err()
+	case <-ready:
+	}
+	ports, err := forwarder.GetPorts()
+	if err != nil {
+		return err
+	}
+	request, err := http.NewRequestWithContext(ctx, http.MethodGet, fmt.Sprintf("http://127.0.0.1:%d%s", ports[0].Local, path), nil)
+	if err != nil {
+		return err
+	}
+	answer, err := http.DefaultClient.Do(request)
+	if err != nil {
+		return err
+	}
+	defer answer.Body.Close()
+	if answer.StatusCode != http.StatusOK {
+		return fmt.Errorf("it answers %s: is it older than this command?", answer.Status)
+	}
+	return json.NewDecoder(answer.Body).Decode(into)
+}

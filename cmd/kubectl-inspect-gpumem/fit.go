@@ -1,0 +1,188 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strconv"
+
+	"github.com/spf13/cobra"
+	v1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/gpumem/gpumem/pkg/gpu"
+	"github.com/gpumem/gpumem/pkg/inspect"
+	"github.com/gpumem/gpumem/pkg/placement"
+	"github.com/gpumem/gpumem/pkg/printers"
+)
+
+// wish is a pod that one thinks of.
+type wish struct {
+	memory        string
+	count, cores  int
+	model, policy string
+}
+
+// room is how often a pod fits one node.
+type room struct {
+	Node   string `json:"node"`
+	Times  int    `json:"times"`
+	Reason string `json:"reason,omitempty"` // why not once
+}
+
+func newFitCommand(o *options) *cobra.Command {
+	l := &listing{options: o}
+	w := wish{count: 1}
+	cmd := &cobra.Command{
+		Use:   "fit --mem AMOUNT [--count N] [NODE...]",
+		Short: "Say whether a pod would fit, and how many of the kind",
+		Long: `Say whether a pod would fit, and how many of the kind, on each node and in all.
+The exit code is 1 when it fits nowhere.
+
+It counts GPU memory and cores alone: whether a node has CPU and memory for so
+many pods, and takes them, is kube-scheduler's to say.`,
+		Example: `  # How many pods of 10 GiB would fit
+  kubectl inspect gpumem fit --mem 10
+
+  # Of 2 GPUs with 40 GiB each, on A100s
+  kubectl inspect gpumem fit --mem 80 --count 2 --model 'A100*'`,
+		ValidArgsFunction: o.completeNodes,
+		RunE: func(cmd *cobra.Command, args []string) error {
+			err := o.prepare(args, func() error {
+				_, err := w.request(o, 1)
+				return errors.Join(l.validate(), err)
+			})
+			if err != nil {
+				return err
+			}
+			return o.fit(cmd.Context(), l, w)
+		},
+	}
+	l.addFlags(cmd, "nodes")
+	f := cmd.Flags()
+	f.StringVar(&w.memory, "mem", "", "GPU memory of the pod, of all its GPUs together: GiB, or with a unit (512Mi)")
+	f.IntVar(&w.count, "count", w.count, "How many GPUs it is split over")
+	f.IntVar(&w.cores, "cores", 0, "Per cent of a GPU's cores that it asks for beside")
+	f.StringVar(&w.model, "model", "", "Globs of GPU models, as in the annotation gpu-model")
+	f.StringVar(&w.policy, "policy", "", "Policy, as in the annotation: binpack, spread or exclusive")
+	_ = cmd.MarkFlagRequired("mem") // it exists
+	return cmd
+}
+
+// mib reads the amount: a bare number is GiB.
+func (w wish) mib() (int64, error) {
+	q, err := resource.ParseQuantity(w.memory)
+	if _, number := strconv.ParseFloat(w.memory, 64); number == nil {
+		q, err = resource.ParseQuantity(w.memory + "Gi")
+	}
+	if err != nil || q.Sign() <= 0 {
+		return 0, fmt.Errorf("--mem is %q, want GiB (10) or an amount with a unit (512Mi)", w.memory)
+	}
+	const mib = 1 << 20
+	return (q.Value()-1)/mib + 1, nil
+}
+
+// request is what the pod asks for where a unit has so many MiB: what a pod with
+// these limits and annotations does.
+func (w wish) request(o *options, unitMiB int64) (placement.Request, error) {
+	mib, err := w.mib()
+	if err != nil {
+		return placement.Request{}, err
+	}
+	count := int64(max(1, w.count))
+	each := (mib-1)/(unitMiB*count) + 1 // units on each GPU
+	limits := v1.ResourceList{o.names.GPUMem(): *resource.NewQuantity(each*count, resource.DecimalSI)}
+	if w.cores != 0 {
+		limits[o.names.GPUCore()] = *resource.NewQuantity(int64(w.cores), resource.DecimalSI)
+	}
+	annotations := map[string]string{o.names.Count(): strconv.Itoa(w.count)}
+	for key, value := range map[string]string{o.names.Model(): w.model, o.names.Policy(): w.policy} {
+		if value != "" {
+			annotations[key] = value
+		}
+	}
+	return o.names.Request(&v1.Pod{
+		ObjectMeta: metav1.ObjectMeta{Annotations: annotations},
+		Spec:       v1.PodSpec{Containers: []v1.Container{{Name: "main", Resources: v1.ResourceRequirements{Limits: limits}}}},
+	})
+}
+
+func (o *options) fit(ctx context.Context, l *listing, w wish) error {
+	nodes, facts, err := load(ctx, o.client, o.names, selection{names: o.nodes, labels: o.selector})
+	if err != nil {
+		return err
+	}
+	var rows []room
+	total := 0
+	for _, n := range nodes {
+		if len(n.Devices) == 0 {
+			continue
+		}
+		req, err := w.request(o, n.UnitMiB)
+		if err != nil {
+			return err
+		}
+		row := room{Node: n.Name}
+		if facts.Nodes[n.Name].Unschedulable {
+			row.Reason = "the node is cordoned"
+		} else {
+			row.Times, row.Reason = times(req, n)
+		}
+		total += row.Times
+		rows = append(rows, row)
+	}
+	if err := sortRows(rows, l.sortBy); err != nil {
+		return err
+	}
+	report := inspect.Report{Problems: facts.Problems}
+	if err := printRows(l, roomView(), report, rows, !l.noHeaders); err != nil {
+		return err
+	}
+	if l.output == "" && !l.noHeaders {
+		fmt.Fprintf(o.Out, "\nFits %d times in all.\n", total)
+	}
+	if err := o.complain(report); err != nil {
+		return err
+	}
+	if total == 0 {
+		return errors.New("it fits nowhere")
+	}
+	return nil
+}
+
+func roomView() view[room] {
+	return view[room]{
+		kind: "RoomList",
+		name: func(r room) string { return "node/" + r.Node },
+		columns: func(inspect.Report) []printers.Column[room] {
+			return []printers.Column[room]{
+				{Header: "NODE", Cell: func(r room) string { return r.Node }},
+				{Header: "TIMES", Cell: func(r room) string { return strconv.Itoa(r.Times) }},
+				{Header: "REASON", Cell: func(r room) string { return r.Reason }},
+			}
+		},
+	}
+}
+
+// times counts how many pods of a kind a node takes, one after the other, and
+// says why when it takes none.
+func times(req placement.Request, n placement.Node) (count int, reason string) {
+	inv := gpu.Inventory{UnitMiB: n.UnitMiB, Enforcement: n.Enforcement, Links: n.Links}
+	for _, d := range n.Devices {
+		inv.Devices = append(inv.Devices, d.Device)
+	}
+	holdings := n.Holdings()
+	for {
+		a, verdict := placement.Choose(placement.Binpack, req, n)
+		if !verdict.Fits() {
+			if count == 0 {
+				reason = verdict.String()
+			}
+			return count, reason
+		}
+		count++
+		holdings = append(holdings, placement.Holding{Pod: placement.PodRef{UID: fmt.Sprint("fit ", count)}, Request: req, Assignment: a})
+		n = placement.NewNode(n.Name, inv, holdings)
+	}
+}

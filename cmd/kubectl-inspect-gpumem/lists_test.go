@@ -1,0 +1,253 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	v1 "k8s.io/api/core/v1"
+	policyv1 "k8s.io/api/policy/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/client-go/kubernetes/fake"
+	restclient "k8s.io/client-go/rest"
+	clienttesting "k8s.io/client-go/testing"
+
+	"github.com/gpumem/gpumem/pkg/api"
+)
+
+// pluginPod is the device plugin's on a node.
+func pluginPod(node string) *v1.Pod {
+	return &v1.Pod{
+		ObjectMeta: metav1.ObjectMeta{Namespace: "gpumem-system", Name: "plugin-" + node, UID: "uid-plugin", Labels: map[string]string{
+			"app.kubernetes.io/part-of": "gpumem", "app.kubernetes.io/component": "device-plugin",
+		}},
+		Spec: v1.PodSpec{NodeName: node, Containers: []v1.Container{{Name: "p", Ports: []v1.ContainerPort{{Name: "probes", ContainerPort: 8012}}}}},
+	}
+}
+
+// answer is what a proxied request is answered with.
+type answer struct {
+	text string
+	err  error
+}
+
+func (a answer) DoRaw(context.Context) ([]byte, error) { return []byte(a.text), a.err }
+func (a answer) Stream(context.Context) (io.ReadCloser, error) {
+	return nil, a.err
+}
+
+// measured is the odd cluster with device plugins, of which that on gpu-c does
+// not answer.
+func measured(t *testing.T) *fake.Clientset {
+	objects := append(oddCluster(t), pluginPod("gpu-a"), pluginPod("gpu-c"))
+	for _, object := range objects {
+		if pod, ok := object.(*v1.Pod); ok && pod.Namespace == "ml" {
+			pod.Labels = map[string]string{"team": "vision"}
+		}
+	}
+	client := fake.NewClientset(objects...)
+	client.AddProxyReactor("pods", func(action clienttesting.Action) (bool, restclient.ResponseWrapper, error) {
+		get := action.(clienttesting.ProxyGetAction)
+		if get.GetName() != "plugin-gpu-a" || get.GetPort() != "8012" || get.GetPath() != "/metrics" {
+			return true, answer{err: fmt.Errorf("no answer from %s:%s", get.GetName(), get.GetPort())}, nil
+		}
+		return true, answer{text: `
+# TYPE gpumem_device_plugin_gpu_memory_used_bytes gauge
+gpumem_device_plugin_gpu_memory_used_bytes{gpu="0",uuid="GPU-gpu-a-0",model="x"} 9.663676416e+09
+# TYPE gpumem_device_plugin_container_memory_used_bytes gauge
+gpumem_device_plugin_container_memory_used_bytes{namespace="ml",pod="train",container="main",uuid="GPU-gpu-a-0"} 2.147483648e+09
+gpumem_device_plugin_container_memory_used_bytes{namespace="ml",pod="leaving",container="main",uuid="GPU-gpu-a-0"} 1.3958643712e+10
+# TYPE gpumem_device_plugin_container_memory_peak_bytes gauge
+gpumem_device_plugin_container_memory_peak_bytes{namespace="ml",pod="train",container="main",uuid="GPU-gpu-a-0"} 3.221225472e+09
+gpumem_device_plugin_container_memory_peak_bytes{namespace="ml",pod="leaving",container="main",uuid="GPU-gpu-a-0"} 1.3958643712e+10
+`}, nil
+	})
+	return client
+}
+
+func TestLists(t *testing.T) {
+	for name, args := range map[string][]string{
+		"gpus":           {"gpus"},
+		"gpus-wide":      {"gpus", "-o", "wide", "gpu-a"},
+		"gpus-sorted":    {"gpus", "--sort-by", ".requested.units", "--no-headers"},
+		"gpus-name":      {"gpus", "-o", "name", "-l", "name=gpu-a"},
+		"pods":           {"pods"},
+		"pods-selector":  {"pods", "-l", "team=vision", "-o", "wide"},
+		"pods-waiting":   {"pods", "--waiting", "-o", "wide"},
+		"pods-name":      {"pods", "-n", "ml", "-o", "name"},
+		"pods-named":     {"pods", "ml/train", "pod/new", "nobody"},
+		"pods-yaml":      {"pods", "train", "-o", "yaml"},
+		"top":            {"top", "-n", "ml"},
+		"fit":            {"fit", "--mem", "10"},
+		"fit-two":        {"fit", "--mem", "20Gi", "--count", "2", "-o", "json"},
+		"fit-nowhere":    {"fit", "--mem", "1000"},
+		"explain-waits":  {"explain", "-n", "ml", "huge"},
+		"explain-bound":  {"explain", "ml/train"},
+		"explain-odd":    {"explain", "web/odd"},
+		"explain-nobody": {"explain", "web/plain"},
+		"nodes":          {"nodes", "gpu-a"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			stdout, stderr, err := inspectWith(measured(t), args...)
+			got := fmt.Sprintf("$ kubectl inspect gpumem %s\n%s--- stderr\n%s--- error\n%v\n", strings.Join(args, " "), stdout, stderr, err)
+			path := filepath.Join("testdata", "lists", name+".txt")
+			if *update {
+				if err := os.WriteFile(path, []byte(got), 0o644); err != nil {
+					t.Fatal(err)
+				}
+			}
+			want, err := os.ReadFile(path)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if diff := cmp.Diff(string(want), got); diff != "" {
+				t.Errorf("%s (-want +got):\n%s", path, diff)
+			}
+		})
+	}
+}
+
+func TestListsSayWhatIsWrongWithFlags(t *testing.T) {
+	for want, args := range map[string][]string{
+		`--output is "csv"`:            {"gpus", "-o", "csv"},
+		"--selector":                   {"pods", "-l", "a=b=c"},
+		"--sort-by":                    {"pods", "--sort-by", "{.a"},
+		"no row has .nothing":          {"gpus", "--sort-by", ".nothing"},
+		"--watch prints rows":          {"gpus", "-w", "-o", "json"},
+		`--mem is "much"`:              {"fit", "--mem", "much"},
+		"want a number of GPUs from 1": {"fit", "--mem", "1", "--count", "0"},
+		`policy "best"`:                {"fit", "--mem", "1", "--policy", "best"},
+		"has no GPU \"7\": want an":    {"cordon", "gpu-a", "7"},
+		"offers no GPU memory":         {"cordon", "cpu-1", "0"},
+		"not found":                    {"cordon", "nobody", "0"},
+	} {
+		if _, _, err := inspectWith(measured(t), args...); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%v: %v, want %q", args, err, want)
+		}
+	}
+}
+
+func TestListsAreJSON(t *testing.T) {
+	for _, list := range []string{"gpus", "pods", "top"} {
+		stdout, _, _ := inspectWith(measured(t), list, "-o", "json")
+		var got struct {
+			APIVersion, Kind string
+			Items            []map[string]any
+			Problems         []any
+		}
+		if err := json.Unmarshal([]byte(stdout), &got); err != nil {
+			t.Fatalf("%s: %v\n%s", list, err, stdout)
+		}
+		if got.APIVersion != "inspect.gpumem.dev/v1" || got.Kind == "" || len(got.Items) == 0 || len(got.Problems) != 3 {
+			t.Errorf("%s: %+v", list, got)
+		}
+	}
+}
+
+func cordonedOn(t *testing.T, client *fake.Clientset, node string) string {
+	t.Helper()
+	n, err := client.CoreV1().Nodes().Get(t.Context(), node, metav1.GetOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return n.Annotations[testNames(t).Cordoned()]
+}
+
+func TestCordonAndUncordon(t *testing.T) {
+	client := fake.NewClientset(makeNode(t, "gpu-a", inventory("gpu-a", 16, 80)))
+	for _, tc := range []struct {
+		args         []string
+		says, listed string
+	}{
+		{[]string{"cordon", "gpu-a", "1"}, "gpu/gpu-a/1 cordoned\n", "GPU-gpu-a-1"},
+		{[]string{"cordon", "gpu-a", "1"}, "gpu/gpu-a/1 cordoned\n", "GPU-gpu-a-1"},
+		{[]string{"cordon", "node/gpu-a", "GPU-gpu-a-0"}, "gpu/gpu-a/0 cordoned\n", "GPU-gpu-a-1,GPU-gpu-a-0"},
+		{[]string{"uncordon", "gpu-a", "1"}, "gpu/gpu-a/1 uncordoned\n", "GPU-gpu-a-0"},
+		{[]string{"uncordon", "gpu-a", "0"}, "gpu/gpu-a/0 uncordoned\n", ""},
+	} {
+		stdout, _, err := inspectWith(client, tc.args...)
+		if err != nil || stdout != tc.says || cordonedOn(t, client, "gpu-a") != tc.listed {
+			t.Errorf("%v: %v, %q, listed %q; want %q, %q", tc.args, err, stdout, cordonedOn(t, client, "gpu-a"), tc.says, tc.listed)
+		}
+	}
+	if _, _, err := inspectWith(client, "cordon", "gpu-a", "0"); err != nil {
+		t.Fatal(err)
+	}
+	if stdout, _, err := inspectWith(client, "gpus"); err != nil || !strings.Contains(stdout, "Unhealthy: "+api.Cordoned) {
+		t.Errorf("%v\n%s", err, stdout)
+	}
+}
+
+// evicting makes a fake cluster obey evictions, but for those of a pod that a
+// budget protects.
+func evicting(client *fake.Clientset) (evicted *[]string) {
+	evicted = new([]string)
+	client.Resources = []*metav1.APIResourceList{
+		{GroupVersion: "policy/v1"},
+		{GroupVersion: "v1", APIResources: []metav1.APIResource{{Name: "pods/eviction", Kind: "Eviction", Group: "policy", Version: "v1"}}},
+	}
+	client.PrependReactor("create", "pods", func(action clienttesting.Action) (bool, runtime.Object, error) {
+		if action.GetSubresource() != "eviction" {
+			return false, nil, nil
+		}
+		eviction := action.(clienttesting.CreateAction).GetObject().(*policyv1.Eviction)
+		*evicted = append(*evicted, eviction.Namespace+"/"+eviction.Name)
+		return true, nil, client.Tracker().Delete(v1.SchemeGroupVersion.WithResource("pods"), eviction.Namespace, eviction.Name)
+	})
+	return evicted
+}
+
+func controlled(kind string) func(*v1.Pod) {
+	yes := true
+	return func(pod *v1.Pod) {
+		pod.OwnerReferences = []metav1.OwnerReference{{APIVersion: "apps/v1", Kind: kind, Name: "owner", Controller: &yes}}
+	}
+}
+
+func TestDrainEvictsThePodsOfTheGPUAlone(t *testing.T) {
+	here, there := uuid("gpu-a", 0), uuid("gpu-a", 1)
+	client := fake.NewClientset(
+		makeNode(t, "gpu-a", inventory("gpu-a", 16, 80)),
+		with(makePod(t, "ml/on-it", "gpu-a", 4, here), controlled("ReplicaSet")),
+		with(makePod(t, "ml/on-both", "gpu-a", 4, here, there), controlled("ReplicaSet")),
+		with(makePod(t, "ml/beside", "gpu-a", 4, there), controlled("ReplicaSet")),
+		with(makePod(t, "ml/done", "gpu-a", 4, here), func(p *v1.Pod) { p.Status.Phase = v1.PodSucceeded }),
+	)
+	evicted := evicting(client)
+	stdout, stderr, err := inspectWith(client, "drain", "gpu-a", "0")
+	if err != nil {
+		t.Fatalf("%v\n%s", err, stderr)
+	}
+	if diff := cmp.Diff(map[string]bool{"ml/on-it": true, "ml/on-both": true}, setOf(*evicted)); diff != "" {
+		t.Errorf("evicted (-want +got):\n%s", diff)
+	}
+	if cordonedOn(t, client, "gpu-a") != string(here) || !strings.HasSuffix(stdout, "gpu/gpu-a/0 drained\n") {
+		t.Errorf("cordoned %q, says:\n%s", cordonedOn(t, client, "gpu-a"), stdout)
+	}
+}
+
+func TestDrainRefusesPodsThatNothingMakesAgain(t *testing.T) {
+	client := fake.NewClientset(makeNode(t, "gpu-a", inventory("gpu-a", 16)), makePod(t, "ml/alone", "gpu-a", 4, uuid("gpu-a", 0)))
+	evicted := evicting(client)
+	if _, _, err := inspectWith(client, "drain", "gpu-a", "0"); err == nil || !strings.Contains(err.Error(), "nothing was evicted") || len(*evicted) > 0 {
+		t.Errorf("%v, evicted %v", err, *evicted)
+	}
+	if _, _, err := inspectWith(client, "drain", "gpu-a", "0", "--force"); err != nil || len(*evicted) != 1 {
+		t.Errorf("%v, evicted %v", err, *evicted)
+	}
+}
+
+func setOf(names []string) map[string]bool {
+	out := make(map[string]bool)
+	for _, name := range names {
+		out[name] = true
+	}
+	return out
+}

@@ -1,0 +1,136 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+
+	dto "github.com/prometheus/client_model/go"
+	"github.com/prometheus/common/expfmt"
+	"github.com/prometheus/common/model"
+	"golang.org/x/sync/errgroup"
+	v1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/gpumem/gpumem/pkg/gpu"
+	"github.com/gpumem/gpumem/pkg/inspect"
+	"github.com/gpumem/gpumem/pkg/printers"
+)
+
+// How gpumem's own pods are found, whatever the release is called.
+const (
+	pluginSelector   = "app.kubernetes.io/part-of=gpumem,app.kubernetes.io/component=device-plugin"
+	extenderSelector = "app.kubernetes.io/part-of=gpumem,app.kubernetes.io/component in (scheduler,extender)"
+	probesPort       = "probes"
+)
+
+// Metrics of the device plugin that are read.
+const (
+	gpuUsed       = "gpumem_device_plugin_gpu_memory_used_bytes"
+	containerUsed = "gpumem_device_plugin_container_memory_used_bytes"
+	containerPeak = "gpumem_device_plugin_container_memory_peak_bytes"
+)
+
+// usage is what GPUs and pods use, as far as the device plugins tell.
+type usage struct {
+	gpus     map[gpu.UUID]printers.Usage
+	pods     map[string]printers.Usage // by namespace/name
+	problems []inspect.Problem
+}
+
+// atOnce is how many device plugins are asked at a time.
+const atOnce = 32
+
+// readUsage asks the device plugins for their metrics, through the API server.
+func (o *options) readUsage(ctx context.Context) usage {
+	out := usage{gpus: make(map[gpu.UUID]printers.Usage), pods: make(map[string]printers.Usage)}
+	plugins, err := o.client.CoreV1().Pods(metav1.NamespaceAll).List(ctx, metav1.ListOptions{LabelSelector: pluginSelector})
+	if err != nil {
+		out.problems = append(out.problems, inspect.Problem{Object: "device plugins", Message: oneLine(err)})
+		return out
+	}
+	var mu sync.Mutex
+	var silent []string // nodes
+	var why error
+	var group errgroup.Group
+	group.SetLimit(atOnce)
+	for _, plugin := range plugins.Items {
+		group.Go(func() error {
+			families, err := o.metricsOf(ctx, &plugin)
+			mu.Lock()
+			defer mu.Unlock()
+			if err != nil {
+				silent, why = append(silent, plugin.Spec.NodeName), err
+				return nil
+			}
+			out.add(families)
+			return nil
+		})
+	}
+	_ = group.Wait() // no goroutine fails: see silent
+	if len(silent) > 0 {
+		slices.Sort(silent)
+		out.problems = append(out.problems, inspect.Problem{
+			Object: "usage on " + strings.Join(silent[:min(len(silent), maxComplaints)], ", "), Message: oneLine(why),
+		})
+	}
+	return out
+}
+
+func (o *options) metricsOf(ctx context.Context, pod *v1.Pod) (map[string]*dto.MetricFamily, error) {
+	text, err := o.client.CoreV1().Pods(pod.Namespace).ProxyGet("http", pod.Name, portOf(pod), "/metrics", nil).DoRaw(ctx)
+	if err != nil {
+		return nil, fmt.Errorf("read the metrics of pod %s/%s: %w", pod.Namespace, pod.Name, err)
+	}
+	parser := expfmt.NewTextParser(model.LegacyValidation)
+	return parser.TextToMetricFamilies(bytes.NewReader(text))
+}
+
+// portOf returns the number of the port with probes and metrics.
+func portOf(pod *v1.Pod) string {
+	for _, c := range append(pod.Spec.InitContainers, pod.Spec.Containers...) {
+		for _, p := range c.Ports {
+			if p.Name == probesPort {
+				return fmt.Sprint(p.ContainerPort)
+			}
+		}
+	}
+	return ""
+}
+
+// add takes in what one plugin tells. A pod with several containers, or on
+// several GPUs, uses their sum.
+func (u *usage) add(families map[string]*dto.MetricFamily) {
+	const mib = 1 << 20
+	each := func(name string, f func(labels map[string]string, mib int64)) {
+		for _, m := range families[name].GetMetric() {
+			labels := make(map[string]string)
+			for _, l := range m.GetLabel() {
+				labels[l.GetName()] = l.GetValue()
+			}
+			f(labels, int64(m.GetGauge().GetValue()/mib))
+		}
+	}
+	each(gpuUsed, func(labels map[string]string, used int64) {
+		u.gpus[gpu.UUID(labels["uuid"])] = printers.Usage{UsedMiB: used}
+	})
+	podOf := func(labels map[string]string) string {
+		return strings.Join([]string{labels["namespace"], labels["pod"]}, "/")
+	}
+	each(containerUsed, func(labels map[string]string, used int64) {
+		pod := u.pods[podOf(labels)]
+		pod.UsedMiB += used
+		u.pods[podOf(labels)] = pod
+	})
+	each(containerPeak, func(labels map[string]string, peak int64) {
+		pod := u.pods[podOf(labels)]
+		if pod.PeakMiB == nil {
+			pod.PeakMiB = new(int64)
+		}
+		*pod.PeakMiB += peak
+		u.pods[podOf(labels)] = pod
+	})
+}

@@ -1,0 +1,65 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/informers"
+	"k8s.io/client-go/tools/cache"
+)
+
+const (
+	// debounce lets what happens together be shown together.
+	debounce = 500 * time.Millisecond
+	// quiet is after how long it is looked again though nothing was heard: what
+	// containers use changes without a word.
+	quiet = 30 * time.Second
+)
+
+// onChange calls f whenever nodes or pods have changed, until the context is done
+// or f fails.
+func (o *options) onChange(ctx context.Context, f func(context.Context) error) error {
+	touched := make(chan struct{}, 1)
+	touch := func() {
+		select {
+		case touched <- struct{}{}:
+		default:
+		}
+	}
+	nameOnly := informers.WithTransform(func(obj any) (any, error) {
+		if object, ok := obj.(metav1.Object); ok { // that something changed is all that counts
+			return &metav1.PartialObjectMetadata{ObjectMeta: metav1.ObjectMeta{Namespace: object.GetNamespace(), Name: object.GetName(), UID: object.GetUID()}}, nil
+		}
+		return obj, nil
+	})
+	factory := informers.NewSharedInformerFactoryWithOptions(o.client, 0, nameOnly)
+	for _, informer := range []cache.SharedIndexInformer{factory.Core().V1().Nodes().Informer(), factory.Core().V1().Pods().Informer()} {
+		if _, err := informer.AddEventHandler(cache.ResourceEventHandlerFuncs{
+			AddFunc:    func(any) { touch() },
+			UpdateFunc: func(any, any) { touch() },
+			DeleteFunc: func(any) { touch() },
+		}); err != nil {
+			return fmt.Errorf("watch for changes: %w", err)
+		}
+	}
+	factory.StartWithContext(ctx)
+	defer factory.Shutdown()
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-touched:
+		case <-time.After(quiet):
+		}
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-time.After(debounce):
+		}
+		if err := f(ctx); err != nil && ctx.Err() == nil {
+			return err
+		}
+	}
+}

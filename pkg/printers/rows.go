@@ -1,0 +1,273 @@
+package printers
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/gpumem/gpumem/pkg/gpu"
+	"github.com/gpumem/gpumem/pkg/inspect"
+)
+
+// Usage is what is in use of a GPU, or of what a pod was granted, in MiB.
+type Usage struct {
+	UsedMiB int64  `json:"usedMiB"`
+	PeakMiB *int64 `json:"peakMiB,omitempty"` // the most since the container has started
+}
+
+// GPURow is one GPU of a list.
+type GPURow struct {
+	Node string `json:"node"`
+	inspect.GPU
+	Usage *Usage `json:"usage,omitempty"` // nil when not known
+}
+
+// PodRow is one pod of a list.
+type PodRow struct {
+	Namespace   string         `json:"namespace"`
+	Name        string         `json:"name"`
+	UID         string         `json:"uid,omitempty"`
+	Node        string         `json:"node,omitempty"` // empty while it waits
+	GPUs        []int          `json:"gpus"`           // by index; empty when not known
+	UUIDs       []gpu.UUID     `json:"uuids,omitempty"`
+	Granted     inspect.Memory `json:"granted"` // of all its GPUs; what it asks for while it waits
+	Cores       int            `json:"cores,omitempty"`
+	Usage       *Usage         `json:"usage,omitempty"` // nil when not known
+	Enforcement string         `json:"enforcement,omitempty"`
+	State       string         `json:"state"`
+	Reason      string         `json:"reason,omitempty"` // why it waits, or what is wrong with it
+}
+
+// Waiting is the state of a pod that is on no node.
+const Waiting = "Waiting"
+
+// GPURows lists the GPUs of a report, by node and index.
+func GPURows(r inspect.Report, usage map[gpu.UUID]Usage) (rows []GPURow) {
+	for _, n := range r.Nodes {
+		for _, g := range n.GPUs {
+			row := GPURow{Node: n.Name, GPU: g}
+			if u, ok := usage[g.UUID]; ok {
+				row.Usage = &u
+			}
+			rows = append(rows, row)
+		}
+	}
+	return rows
+}
+
+// PodRows lists the pods of a report by namespace and name, those that wait
+// among them. Usage is by namespace/name.
+func PodRows(r inspect.Report, usage map[string]Usage) (rows []PodRow) {
+	at := make(map[string]int)
+	add := func(n inspect.Node, p inspect.Pod, g *inspect.GPU) {
+		key := p.Namespace + "/" + p.Name + "/" + p.UID
+		i, ok := at[key]
+		if !ok {
+			i = len(rows)
+			at[key] = i
+			rows = append(rows, PodRow{
+				Namespace: p.Namespace, Name: p.Name, UID: p.UID, Node: n.Name, GPUs: []int{},
+				Enforcement: p.Enforcement, State: p.State, Reason: p.Problem,
+			})
+			if u, ok := usage[p.Namespace+"/"+p.Name]; ok {
+				rows[i].Usage = &u
+			}
+		}
+		rows[i].Granted.Units += p.Memory.Units
+		rows[i].Granted.MiB += p.Memory.MiB
+		rows[i].Cores += p.Cores
+		if g != nil {
+			rows[i].GPUs = append(rows[i].GPUs, g.Index)
+			rows[i].UUIDs = append(rows[i].UUIDs, g.UUID)
+		}
+	}
+	for _, n := range r.Nodes {
+		for i := range n.GPUs {
+			for _, p := range n.GPUs[i].Pods {
+				add(n, p, &n.GPUs[i])
+			}
+		}
+		for _, p := range n.Unattributed {
+			add(n, p, nil)
+		}
+	}
+	unit := commonUnit(r.Nodes)
+	for _, w := range r.Waiting {
+		rows = append(rows, PodRow{
+			Namespace: w.Namespace, Name: w.Name, UID: w.UID, GPUs: []int{}, State: Waiting, Cores: w.Cores, Reason: reasonOf(w),
+			Granted: inspect.Memory{Units: w.Units, MiB: int64(w.Units) * unit},
+		})
+	}
+	slices.SortStableFunc(rows, func(a, b PodRow) int {
+		return cmp.Or(cmp.Compare(a.Namespace, b.Namespace), cmp.Compare(a.Name, b.Name), cmp.Compare(a.UID, b.UID))
+	})
+	return rows
+}
+
+// GPUColumns are those of a list of GPUs.
+func GPUColumns(r inspect.Report) []Column[GPURow] {
+	m := measureOf(r.Nodes)
+	return []Column[GPURow]{
+		{Header: "NODE", Cell: func(g GPURow) string { return g.Node }},
+		{Header: "GPU", Cell: func(g GPURow) string { return strconv.Itoa(g.Index) }},
+		{Header: "MODEL", Cell: func(g GPURow) string { return g.Model }},
+		{
+			Header: fmt.Sprintf("ALLOCATED/TOTAL(%s)", m),
+			Cell:   func(g GPURow) string { return bar(g.Requested, g.Capacity) + " " + m.ratio(g.Requested, g.Capacity) },
+			Colour: func(g GPURow) Colour { return full(g.Requested, g.Capacity) },
+		},
+		{Header: fmt.Sprintf("FREE(%s)", m), Cell: func(g GPURow) string { return free(m, g.GPU) }},
+		{Header: "USED(MiB)", Cell: func(g GPURow) string { return used(g.Usage) }},
+		{Header: "PODS", Cell: func(g GPURow) string { return strconv.Itoa(len(g.Pods)) }},
+		{
+			Header: "HEALTH",
+			Cell: func(g GPURow) string {
+				if g.Healthy {
+					return "Healthy"
+				}
+				return "Unhealthy: " + cmp.Or(g.Unhealthy, "no reason given")
+			},
+			Colour: func(g GPURow) Colour {
+				if g.Healthy {
+					return Plain
+				}
+				return Red
+			},
+		},
+		{Header: "GPU-CORE(%)", Wide: true, Cell: func(g GPURow) string { return fmt.Sprintf("%d/%d", g.RequestedCores, gpu.CoresPerDevice) }},
+		{Header: "UUID", Wide: true, Cell: func(g GPURow) string { return string(g.UUID) }},
+		{Header: "PCI", Wide: true, Cell: func(g GPURow) string { return g.PCI }},
+		{Header: "MEMORY(MiB)", Wide: true, Cell: func(g GPURow) string { return fmt.Sprint(g.MemoryMiB) }},
+	}
+}
+
+// PodColumns are those of a list of pods.
+func PodColumns(r inspect.Report) []Column[PodRow] {
+	m := measureOf(r.Nodes)
+	return []Column[PodRow]{
+		{Header: "NAMESPACE", Cell: func(p PodRow) string { return p.Namespace }},
+		{Header: "NAME", Cell: func(p PodRow) string { return p.Name }},
+		{Header: "NODE", Cell: func(p PodRow) string { return p.Node }},
+		{Header: "GPU", Cell: func(p PodRow) string { return numbers(p.GPUs) }},
+		{Header: fmt.Sprintf("GRANTED(%s)", m), Cell: func(p PodRow) string { return m.amount(&p.Granted) }},
+		{Header: "USED(MiB)", Cell: func(p PodRow) string { return used(p.Usage) }, Colour: overUse},
+		{Header: "ENFORCEMENT", Cell: func(p PodRow) string { return p.Enforcement }},
+		{Header: "STATE", Cell: func(p PodRow) string { return p.State }, Colour: func(p PodRow) Colour {
+			if p.State == Waiting {
+				return Yellow
+			}
+			return Plain
+		}},
+		{Header: "GPU-CORE(%)", Wide: true, Cell: func(p PodRow) string { return cores(p.Cores) }},
+		{Header: "REASON", Wide: true, Cell: func(p PodRow) string { return p.Reason }},
+		{Header: "GPU-UUID", Wide: true, Cell: func(p PodRow) string { return uuids(p.UUIDs) }},
+	}
+}
+
+// TopColumns are those of a list of pods by what they use of their grant.
+func TopColumns() []Column[PodRow] {
+	mib := func(n *int64) string {
+		if n == nil {
+			return "?"
+		}
+		return fmt.Sprint(*n)
+	}
+	return []Column[PodRow]{
+		{Header: "NAMESPACE", Cell: func(p PodRow) string { return p.Namespace }},
+		{Header: "NAME", Cell: func(p PodRow) string { return p.Name }},
+		{Header: "NODE", Cell: func(p PodRow) string { return p.Node }},
+		{Header: "GPU", Cell: func(p PodRow) string { return numbers(p.GPUs) }},
+		{Header: "GRANTED(MiB)", Cell: func(p PodRow) string { return mib(&p.Granted.MiB) }},
+		{Header: "USED(MiB)", Cell: func(p PodRow) string { return used(p.Usage) }},
+		{Header: "USED", Colour: overUse, Cell: func(p PodRow) string {
+			if p.Usage == nil {
+				return "?"
+			}
+			return Bar(float64(p.Usage.UsedMiB), float64(p.Granted.MiB)) + " " + percent(&p.Usage.UsedMiB, p.Granted.MiB)
+		}},
+		{Header: "PEAK(MiB)", Cell: func(p PodRow) string {
+			if p.Usage == nil {
+				return "?"
+			}
+			return mib(p.Usage.PeakMiB)
+		}},
+		{Header: "HINT", Cell: hint},
+	}
+}
+
+// headroom is what a hint leaves above the peak.
+const headroom = 1.2
+
+// hint says what the pod could ask for instead, by its peak.
+func hint(p PodRow) string {
+	if p.Usage == nil || p.Usage.PeakMiB == nil || p.Granted.Units == 0 || p.Granted.MiB == 0 {
+		return absent
+	}
+	unit := p.Granted.MiB / int64(p.Granted.Units)
+	enough := int64(float64(*p.Usage.PeakMiB)*headroom)/unit + 1
+	switch asked := int64(p.Granted.Units); {
+	case *p.Usage.PeakMiB > p.Granted.MiB:
+		return fmt.Sprintf("uses more than granted: ask for %d", enough)
+	case enough < asked:
+		return fmt.Sprintf("%d instead of %d would do", enough, asked)
+	default:
+		return absent
+	}
+}
+
+func reasonOf(w inspect.Wait) string {
+	switch {
+	case w.Fits:
+		return "fits on " + w.Node + "; its events say what else it waits for"
+	case w.Node != "":
+		return w.Node + ": " + w.Reason
+	default:
+		return w.Reason
+	}
+}
+
+func overUse(p PodRow) Colour {
+	if p.Usage == nil {
+		return Plain
+	}
+	return load(float64(p.Usage.UsedMiB), float64(p.Granted.MiB))
+}
+
+func bar(requested *inspect.Memory, capacity inspect.Memory) string {
+	if requested == nil {
+		return Bar(0, 1)
+	}
+	return Bar(float64(requested.Units), float64(capacity.Units))
+}
+
+func full(requested *inspect.Memory, capacity inspect.Memory) Colour {
+	if requested == nil {
+		return Plain
+	}
+	return load(float64(requested.Units), float64(capacity.Units))
+}
+
+func free(m measure, g inspect.GPU) string {
+	if g.Requested == nil {
+		return "?"
+	}
+	left := inspect.Memory{Units: max(0, g.Capacity.Units-g.Requested.Units), MiB: max(0, g.Capacity.MiB-g.Requested.MiB)}
+	return m.amount(&left)
+}
+
+func used(u *Usage) string {
+	if u == nil {
+		return "?"
+	}
+	return fmt.Sprint(u.UsedMiB)
+}
+
+func numbers(of []int) string {
+	var out []string
+	for _, n := range of {
+		out = append(out, strconv.Itoa(n))
+	}
+	return strings.Join(out, ",")
+}
