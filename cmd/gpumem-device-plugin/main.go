@@ -1,5 +1,6 @@
 // Command gpumem-device-plugin offers the GPU memory of its node to the kubelet,
 // tells containers which GPU they got, and keeps what is written of both true.
+// Called as "gpumem-device-plugin mps", it keeps NVIDIA's MPS daemon running.
 package main
 
 import (
@@ -58,6 +59,9 @@ func main() {
 
 // run is main with its surroundings passed in.
 func run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
+	if len(args) > 0 && args[0] == mpsCommand {
+		return runMPS(ctx, args[1:], stdout, stderr)
+	}
 	opts := defaultOptions()
 	switch err := opts.parse(args, stdout); {
 	case errors.Is(err, pflag.ErrHelp):

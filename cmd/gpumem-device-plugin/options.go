@@ -115,7 +115,7 @@ func (o *options) parse(args []string, stdout io.Writer) error {
 	f.SetOutput(stdout)
 	o.addFlags(f)
 	f.Usage = func() {
-		fmt.Fprintf(stdout, "gpumem-device-plugin offers the GPU memory of its node to the kubelet.\n\nUsage: gpumem-device-plugin [flags]\n\nFlags:\n%s", f.FlagUsages())
+		fmt.Fprintf(stdout, "gpumem-device-plugin offers the GPU memory of its node to the kubelet.\n\nUsage: gpumem-device-plugin [flags]\n       gpumem-device-plugin mps [flags]   keep NVIDIA's MPS daemon running\n\nFlags:\n%s", f.FlagUsages())
 	}
 	o.flags = f
 	if err := f.Parse(args); err != nil {

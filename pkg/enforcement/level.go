@@ -97,7 +97,7 @@ func (f Facts) mps() error {
 }
 
 func (f Facts) kernel() error {
-	if major, _, _ := strings.Cut(f.Driver, "."); number(major) < minDriver {
+	if !PartitionsMemory(f.Driver) {
 		return fmt.Errorf("the driver is %q, want %d or newer", f.Driver, minDriver)
 	}
 	if f.Dmem != nil {
@@ -118,6 +118,13 @@ func (f Facts) kernel() error {
 		return errors.New("the MPS daemon does not account for memory")
 	}
 	return nil
+}
+
+// PartitionsMemory reports whether a driver of that version can hold containers to
+// their memory, and has an MPS daemon of version 3.
+func PartitionsMemory(driver string) bool {
+	major, _, _ := strings.Cut(driver, ".")
+	return number(major) >= minDriver
 }
 
 // number reads a version's first part; what is none is no version.

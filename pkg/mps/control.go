@@ -1,0 +1,167 @@
+package mps
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"os/exec"
+	"strconv"
+	"strings"
+	"time"
+)
+
+// control speaks to a daemon.
+type control struct {
+	timeout  time.Duration // of one command
+	program  string
+	protocol int
+	env      []string
+}
+
+// refusals are words in replies that say no. The program ends with success all the
+// same.
+var refusals = [...]string{"error", "invalid", "fail", "unknown", "cannot", "can't", "not found", "usage:"}
+
+// command runs one and returns its reply.
+func (c control) command(ctx context.Context, words ...string) (string, error) {
+	ctx, cancel := context.WithTimeout(ctx, c.timeout)
+	defer cancel()
+	cmd := exec.CommandContext(ctx, c.program)
+	if c.protocol >= 3 {
+		cmd.Args = append(cmd.Args, words...)
+	} else {
+		cmd.Stdin = strings.NewReader(strings.Join(words, " ") + "\n")
+	}
+	cmd.Env = c.env
+	cmd.WaitDelay = time.Second
+	var out, diagnostics bytes.Buffer
+	cmd.Stdout, cmd.Stderr = &out, &diagnostics
+	err := cmd.Run()
+	reply := strings.TrimSpace(out.String())
+	said := strings.TrimSpace(reply + " " + diagnostics.String())
+	switch {
+	case ctx.Err() != nil:
+		return "", fmt.Errorf("%s: no answer in %s", strings.Join(words, " "), c.timeout)
+	case err != nil:
+		return "", fmt.Errorf("%s: %w: %q", strings.Join(words, " "), err, said)
+	case refuses(said):
+		return "", fmt.Errorf("%s: refused: %q", strings.Join(words, " "), said)
+	}
+	return reply, nil
+}
+
+func refuses(reply string) bool {
+	reply = strings.ToLower(reply)
+	for _, word := range refusals {
+		if strings.Contains(reply, word) {
+			return true
+		}
+	}
+	return false
+}
+
+// check asks something that any daemon that works can answer.
+func (c control) check(ctx context.Context) error {
+	if c.protocol >= 3 {
+		_, err := c.command(ctx, "server", "list")
+		return err
+	}
+	reply, err := c.command(ctx, "get_default_active_thread_percentage")
+	if err != nil {
+		return err
+	}
+	if percent, err := strconv.ParseFloat(reply, 64); err != nil || percent <= 0 || percent > 100 {
+		return fmt.Errorf("get_default_active_thread_percentage: %q is no per cent", reply)
+	}
+	return nil
+}
+
+// apply gives a daemon of version 2 its settings. One of version 3 has what it
+// needs from its file.
+func (c control) apply(ctx context.Context, s Settings) error {
+	if c.protocol >= 3 {
+		return nil
+	}
+	if _, err := c.command(ctx, "set_default_active_thread_percentage", "100"); err != nil {
+		return err
+	}
+	for index, limit := range s.PinnedMiB {
+		if _, err := c.command(ctx, "set_default_device_pinned_mem_limit", strconv.Itoa(index), fmt.Sprintf("%dM", limit)); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// clients returns how many processes use the daemon.
+func (c control) clients(ctx context.Context) (int, error) {
+	if c.protocol >= 3 {
+		return c.count(ctx, "client", "list")
+	}
+	servers, err := c.command(ctx, "get_server_list")
+	if err != nil {
+		return 0, err
+	}
+	sum := 0
+	for _, pid := range strings.Fields(servers) {
+		n, err := c.count(ctx, "get_client_list", pid)
+		if err != nil {
+			return 0, err
+		}
+		sum += n
+	}
+	return sum, nil
+}
+
+// count returns how many lines of a reply begin with a number: a process each.
+func (c control) count(ctx context.Context, words ...string) (n int, err error) {
+	reply, err := c.command(ctx, words...)
+	if err != nil {
+		return 0, err
+	}
+	for line := range strings.Lines(reply) {
+		if fields := strings.Fields(line); len(fields) > 0 {
+			if _, err := strconv.Atoi(fields[0]); err == nil {
+				n++
+			}
+		}
+	}
+	return n, nil
+}
+
+// quit tells the daemon to end.
+func (c control) quit(ctx context.Context) error {
+	word := "quit"
+	if c.protocol >= 3 {
+		word = "-q"
+	}
+	_, err := c.command(ctx, word)
+	return err
+}
+
+// Settings are what every daemon of version 2 is given.
+type Settings struct {
+	PinnedMiB []int64 // by index of the GPU: the most that a client may have of it
+}
+
+// file is the configuration of a daemon of version 3 (NVIDIA, "MPS v3
+// Configuration File"). Limits are the clients' own, and the kernel's.
+const file = `schema_version = "1.0"
+
+[features.memacct]
+enabled = true
+audit_log = true
+`
+
+// validate says what of the settings no daemon can take.
+func (s Settings) validate() error {
+	for index, limit := range s.PinnedMiB {
+		if limit < 1 {
+			return fmt.Errorf("GPU %d is to have a limit of %d MiB: %w", index, limit, errNoLimit)
+		}
+	}
+	return nil
+}
+
+var errNoLimit = errors.New("want 1 or more")

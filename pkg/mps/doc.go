@@ -1,0 +1,51 @@
+// Package mps keeps NVIDIA's MPS control daemon running on a node, and tells
+// whether it works.
+//
+// # Protocol
+//
+//	           start            answers, settings taken
+//	ended ─────────────▶ starting ───────────────────▶ healthy
+//	  ▲                     │                             │ a question fails
+//	  │ exits, or MaxFailures questions in a row fail     ▼
+//	  └─────────────────────┴──────────────────────── not healthy
+//
+// Supervisor starts nvidia-cuda-mps-control in the foreground and speaks to it as
+// people do, by the same program (NVIDIA, "Multi-Process Service"): version 2 takes
+// commands on its standard input, version 3 as arguments. Every reply is checked. The
+// daemon counts as healthy only after it has taken all settings, and stops to at the
+// first question that it does not answer, before it is started anew.
+//
+// Others ask over a unix socket in the same directory (Client), which nobody
+// answers once the supervisor has ended:
+//
+//	<dir>/pipe         CUDA_MPS_PIPE_DIRECTORY of daemon and clients
+//	<dir>/shm          their /dev/shm, so that they need not share the host's IPC
+//	<dir>/log          CUDA_MPS_LOG_DIRECTORY
+//	<dir>/status.sock  where the supervisor answers
+//	<dir>/modes.json   compute modes as they were found, while they are changed
+//
+// # Invariants
+//
+//   - A daemon that was started anew has the settings of the one before it.
+//   - Compute modes are left as they were found, also by a supervisor that was
+//     killed: the next one puts them back.
+//   - A supervisor that is told to end says so at once, so that nobody new comes,
+//     waits for clients to end (Config.Drain), and then ends the daemon.
+//
+// # Decisions
+//
+// The supervisor runs in a DaemonSet of its own and not beside the device plugin: when
+// the daemon ends, so do the programs of all its clients, and an update of the plugin
+// must not cost them that. For the same reason its DaemonSet is updated by hand
+// (OnDelete).
+//
+// The client's limits are in its environment, put there by the device plugin, for each
+// container its own. The daemon's default is what the GPU offers in all: nobody gets
+// more by leaving the variable out, and a default can only be made tighter.
+//
+// Version 2 runs one server for the users of all containers (-multiuser-server): with
+// one for each, containers of a second user would wait for those of the first to end.
+//
+// With Config.Exclusive the GPUs are in EXCLUSIVE_PROCESS mode meanwhile: a program that
+// does not go through the daemon then gets no GPU at all, instead of one without a limit.
+package mps

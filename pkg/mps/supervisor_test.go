@@ -1,0 +1,375 @@
+package mps
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"go.uber.org/zap"
+)
+
+const patience = 20 * time.Second
+
+// standin is the program that takes the daemon's place.
+var standin string
+
+func TestMain(m *testing.M) {
+	os.Exit(func() int {
+		dir, err := os.MkdirTemp("", "mps")
+		if err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			return 1
+		}
+		defer os.RemoveAll(dir)
+		standin = filepath.Join(dir, "nvidia-cuda-mps-control")
+		if out, err := exec.Command("go", "build", "-o", standin, "./internal/standin").CombinedOutput(); err != nil {
+			fmt.Fprintf(os.Stderr, "build the stand-in: %v\n%s", err, out)
+			return 1
+		}
+		return m.Run()
+	}())
+}
+
+// modes are the compute modes of a machine's GPUs.
+type modes struct {
+	is   map[string]int
+	fail string // the GPU that takes none
+}
+
+func (m *modes) Modes() (map[string]int, error) {
+	out := make(map[string]int)
+	for uuid, mode := range m.is {
+		out[uuid] = mode
+	}
+	return out, nil
+}
+
+func (m *modes) SetMode(uuid string, mode int) error {
+	if m.fail == uuid {
+		return errors.New("refused")
+	}
+	m.is[uuid] = mode
+	return nil
+}
+
+// node is a directory with a supervisor over it.
+type node struct {
+	*testing.T
+	cfg   Config
+	modes *modes
+	stop  context.CancelFunc
+	ended chan error
+}
+
+func newNode(t *testing.T, protocol int) *node {
+	// A path of a socket has at most 107 bytes.
+	dir, err := os.MkdirTemp("", "mps")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { os.RemoveAll(dir) })
+	return &node{T: t, modes: &modes{is: map[string]int{"GPU-a": 0, "GPU-b": 2}}, cfg: Config{
+		Dir: dir, Program: standin, Protocol: protocol, Settings: Settings{PinnedMiB: []int64{14336, 80896}},
+		Interval: 10 * time.Millisecond, Timeout: 5 * time.Second, Backoff: 10 * time.Millisecond, Drain: patience, Quit: 2 * time.Second,
+	}}
+}
+
+// run starts a supervisor. The test ends it.
+func (n *node) run() *node {
+	ctx, cancel := context.WithCancel(n.Context())
+	n.stop, n.ended = cancel, make(chan error, 1)
+	s := New(n.cfg, n.modes, zap.NewNop())
+	ended := n.ended
+	go func() { ended <- s.Run(ctx) }()
+	n.Cleanup(func() {
+		os.Remove(n.pipe("deaf"))
+		os.Remove(n.pipe("clients"))
+		cancel()
+	})
+	return n
+}
+
+// end tells the supervisor to end and waits until it has.
+func (n *node) end() error {
+	n.stop()
+	select {
+	case err := <-n.ended:
+		return err
+	case <-time.After(patience):
+		n.Fatal("the supervisor does not end")
+		return nil
+	}
+}
+
+func (n *node) pipe(name string) string { return filepath.Join(n.cfg.Dir, "pipe", name) }
+
+// steer gives the stand-in a file, and takes it away when the content is empty.
+func (n *node) steer(name, content string) {
+	n.Helper()
+	err := os.WriteFile(n.pipe(name), []byte(content), 0o644)
+	if content == "" {
+		err = os.Remove(n.pipe(name))
+	}
+	if err != nil {
+		n.Fatal(err)
+	}
+}
+
+// told returns what the daemons were told, those questions left out that only
+// ask whether they live.
+func (n *node) told() []string {
+	text, err := os.ReadFile(filepath.Join(n.cfg.Dir, "log", "standin.log"))
+	if err != nil {
+		return nil
+	}
+	return slices.DeleteFunc(strings.Split(strings.TrimSpace(string(text)), "\n"), func(line string) bool {
+		return strings.HasPrefix(line, "get_") || strings.HasSuffix(line, " list")
+	})
+}
+
+// eventually waits for what the client is told of the daemon.
+func (n *node) eventually(what string, holds func(Status, error) bool) Status {
+	n.Helper()
+	deadline := time.After(patience)
+	ticker := time.NewTicker(5 * time.Millisecond)
+	defer ticker.Stop()
+	for {
+		status, err := NewClient(n.cfg.Dir).Status(n.Context())
+		if holds(status, err) {
+			return status
+		}
+		select {
+		case <-deadline:
+			n.Fatalf("waited for: %s; now: %+v, %v", what, status, err)
+		case <-ticker.C:
+		}
+	}
+}
+
+func healthy(s Status, err error) bool { return err == nil && s.Healthy }
+
+func sick(words string) func(Status, error) bool {
+	return func(s Status, err error) bool { return err == nil && !s.Healthy && strings.Contains(s.Reason, words) }
+}
+
+func (n *node) pid() int {
+	n.Helper()
+	text, err := os.ReadFile(n.pipe("nvidia-cuda-mps-control.pid"))
+	if err != nil {
+		n.Fatal(err)
+	}
+	pid, err := strconv.Atoi(string(text))
+	if err != nil {
+		n.Fatal(err)
+	}
+	return pid
+}
+
+var settings = []string{
+	"start -f -multiuser-server", "set_default_active_thread_percentage 100",
+	"set_default_device_pinned_mem_limit 0 14336M", "set_default_device_pinned_mem_limit 1 80896M",
+}
+
+func TestALifeOfADaemon(t *testing.T) {
+	n := newNode(t, 2)
+	if _, err := NewClient(n.cfg.Dir).Check(t.Context()); err == nil || err.Error() != "no MPS daemon runs on the node" {
+		t.Errorf("before: %v", err)
+	}
+	n.run()
+	s := n.eventually("the daemon is healthy", healthy)
+	if diff := cmp.Diff(Status{Healthy: true, Protocol: 2}, s); diff != "" {
+		t.Errorf("status (-want +got):\n%s", diff)
+	}
+	n.steer("clients", "17\n23\n")
+	n.eventually("two clients", func(s Status, err error) bool { return healthy(s, err) && s.Clients == 2 })
+	n.stop()
+	n.eventually("nobody is sent there any more", sick("it is about to end"))
+	select {
+	case err := <-n.ended:
+		t.Fatalf("the daemon was ended under its clients: %v", err)
+	default:
+	}
+	n.steer("clients", "")
+	if err := n.end(); err != nil {
+		t.Error(err)
+	}
+	if diff := cmp.Diff(slices.Concat(settings, []string{"quit", "end"}), n.told()); diff != "" {
+		t.Errorf("the daemon was told (-want +got):\n%s", diff)
+	}
+	if _, err := NewClient(n.cfg.Dir).Check(t.Context()); err == nil {
+		t.Error("somebody answers for a supervisor that has ended")
+	}
+}
+
+func TestClientsThatDoNotEnd(t *testing.T) {
+	n := newNode(t, 2)
+	n.cfg.Drain = 30 * time.Millisecond
+	n.run()
+	n.eventually("the daemon is healthy", healthy)
+	n.steer("clients", "17\n")
+	if err := n.end(); err != nil {
+		t.Error(err)
+	}
+	if told := n.told(); !slices.Contains(told, "quit") {
+		t.Errorf("the daemon was told %v", told)
+	}
+}
+
+func TestADaemonThatIsKilledComesBackWithItsSettings(t *testing.T) {
+	n := newNode(t, 2).run()
+	n.eventually("the daemon is healthy", healthy)
+	if err := syscall.Kill(n.pid(), syscall.SIGKILL); err != nil {
+		t.Fatal(err)
+	}
+	n.eventually("another daemon is healthy", func(s Status, err error) bool { return healthy(s, err) && s.Restarts == 1 })
+	if diff := cmp.Diff(slices.Concat(settings, settings), n.told()); diff != "" {
+		t.Errorf("the daemons were told (-want +got):\n%s", diff)
+	}
+	if err := n.end(); err != nil {
+		t.Error(err)
+	}
+}
+
+func TestADaemonThatAnswersNoMore(t *testing.T) {
+	n := newNode(t, 2)
+	n.cfg.Timeout, n.cfg.Quit = 200*time.Millisecond, 50*time.Millisecond
+	n.run()
+	n.eventually("the daemon is healthy", healthy)
+	before := n.pid()
+	n.steer("deaf", "x")
+	n.eventually("it is not, at the first question", sick("no answer in"))
+	n.eventually("it is started anew", func(s Status, err error) bool { return err == nil && s.Restarts > 0 })
+	n.steer("deaf", "")
+	n.eventually("the daemon is healthy again", healthy)
+	if n.pid() == before {
+		t.Error("it is the same daemon")
+	}
+	if err := n.end(); err != nil {
+		t.Error(err)
+	}
+}
+
+func TestADaemonThatRefuses(t *testing.T) {
+	n := newNode(t, 2).run()
+	n.eventually("the daemon is healthy", healthy)
+	n.steer("broken", "get_default_active_thread_percentage")
+	n.eventually("it is not", sick("the operation failed"))
+	n.steer("broken", "set_default_device_pinned_mem_limit")
+	if err := syscall.Kill(n.pid(), syscall.SIGKILL); err != nil {
+		t.Fatal(err)
+	}
+	n.eventually("a daemon that does not take its settings is not healthy", sick("it has ended"))
+	n.steer("broken", "")
+	n.eventually("the daemon is healthy again", healthy)
+	if err := n.end(); err != nil {
+		t.Error(err)
+	}
+}
+
+func TestVersionThree(t *testing.T) {
+	n := newNode(t, 3).run()
+	s := n.eventually("the daemon is healthy", healthy)
+	if accounting, err := NewClient(n.cfg.Dir).Check(t.Context()); !accounting || err != nil || !s.Accounting || s.Protocol != 3 {
+		t.Errorf("it accounts for memory: %t, %v, %+v", accounting, err, s)
+	}
+	if err := n.end(); err != nil {
+		t.Error(err)
+	}
+	want := []string{"start -p 3 -m -f -a " + filepath.Join(n.cfg.Dir, "config.toml"), "quit", "end"}
+	if diff := cmp.Diff(want, n.told()); diff != "" {
+		t.Errorf("the daemon was told (-want +got):\n%s", diff)
+	}
+}
+
+func TestAProgramThatIsNotThere(t *testing.T) {
+	n := newNode(t, 2)
+	n.cfg.Program = filepath.Join(n.cfg.Dir, "absent")
+	n.run()
+	n.eventually("it says so", sick("no such file"))
+	if err := n.end(); err != nil {
+		t.Error(err)
+	}
+}
+
+func TestComputeModesAreLeftAsFound(t *testing.T) {
+	found := map[string]int{"GPU-a": 0, "GPU-b": 2}
+	exclusive := map[string]int{"GPU-a": exclusiveProcess, "GPU-b": exclusiveProcess}
+	wantModes := func(t *testing.T, n *node, want map[string]int) {
+		t.Helper()
+		if diff := cmp.Diff(want, n.modes.is); diff != "" {
+			t.Errorf("modes (-want +got):\n%s", diff)
+		}
+	}
+	t.Run("not touched", func(t *testing.T) {
+		n := newNode(t, 2)
+		n.modes.fail = "GPU-a"
+		n.run()
+		n.eventually("the daemon is healthy", healthy)
+		if err := n.end(); err != nil {
+			t.Error(err)
+		}
+		wantModes(t, n, found)
+	})
+	t.Run("exclusive meanwhile", func(t *testing.T) {
+		n := newNode(t, 2)
+		n.cfg.Exclusive = true
+		n.run()
+		n.eventually("the daemon is healthy", healthy)
+		wantModes(t, n, exclusive)
+		if err := n.end(); err != nil {
+			t.Error(err)
+		}
+		wantModes(t, n, found)
+	})
+	t.Run("after one that was killed", func(t *testing.T) {
+		n := newNode(t, 2)
+		n.modes.is = map[string]int{"GPU-a": exclusiveProcess, "GPU-b": exclusiveProcess}
+		if err := os.WriteFile(filepath.Join(n.cfg.Dir, modesFile), []byte(`{"GPU-a":0,"GPU-b":2}`), 0o644); err != nil {
+			t.Fatal(err)
+		}
+		n.run()
+		n.eventually("the daemon is healthy", healthy)
+		wantModes(t, n, found)
+		if err := n.end(); err != nil {
+			t.Error(err)
+		}
+	})
+	t.Run("one that cannot be set", func(t *testing.T) {
+		n := newNode(t, 2)
+		n.cfg.Exclusive, n.modes.fail = true, "GPU-b"
+		n.run()
+		select {
+		case err := <-n.ended:
+			if err == nil || !strings.Contains(err.Error(), "set the compute mode of GPU-b: refused") {
+				t.Errorf("error %v", err)
+			}
+		case <-time.After(patience):
+			t.Fatal("it runs")
+		}
+		if n.modes.is["GPU-a"] != 0 {
+			t.Errorf("GPU-a is left in mode %d", n.modes.is["GPU-a"])
+		}
+	})
+}
+
+func TestASecondSupervisor(t *testing.T) {
+	n := newNode(t, 2).run()
+	n.eventually("the daemon is healthy", healthy)
+	err := New(n.cfg, n.modes, zap.NewNop()).Run(t.Context())
+	if err == nil || !strings.Contains(err.Error(), "another supervisor answers") {
+		t.Errorf("error %v", err)
+	}
+	if err := n.end(); err != nil {
+		t.Error(err)
+	}
+}

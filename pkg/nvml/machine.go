@@ -1,0 +1,94 @@
+package nvml
+
+import (
+	"errors"
+	"fmt"
+
+	nvml "github.com/NVIDIA/go-nvml/pkg/nvml"
+)
+
+// Machine is all GPUs of a node at once, for a process that does not watch them.
+// Each call initialises the library and shuts it down.
+type Machine struct {
+	// Open returns the library, not initialised, and the path it is loaded from.
+	Open func() (nvml.Interface, string)
+}
+
+// each calls a function with every GPU.
+func (m Machine) each(f func(s *session, index int, handle nvml.Device) error) (err error) {
+	s, err := open(m.Open)
+	if err != nil {
+		return err
+	}
+	defer func() {
+		if ret := s.lib.Shutdown(); ret != nvml.SUCCESS {
+			err = errors.Join(err, fmt.Errorf("shut NVML down: %s", ret.Error()))
+		}
+	}()
+	n, ret := s.lib.DeviceGetCount()
+	if ret != nvml.SUCCESS || n < 0 || n > maxGPUs {
+		return fmt.Errorf("NVML reports %d GPUs: %s", n, ret.Error())
+	}
+	for i := range n {
+		handle, ret := s.lib.DeviceGetHandleByIndex(i)
+		if ret != nvml.SUCCESS {
+			return fmt.Errorf("GPU %d: %s", i, failure(ret))
+		}
+		if err := f(s, i, handle); err != nil {
+			return fmt.Errorf("GPU %d: %w", i, err)
+		}
+	}
+	return nil
+}
+
+// Limits returns the driver's version and, by index, how many MiB of each GPU
+// programs can have beside the driver and a reserve.
+func (m Machine) Limits(reserveMiB int64) (driver string, limits []int64, err error) {
+	err = m.each(func(s *session, index int, _ nvml.Device) error {
+		r := s.read(index)
+		if r.failed != "" {
+			return errors.New(r.failed)
+		}
+		driver = s.driver
+		limits = append(limits, max(1, r.device.MemoryMiB-r.reservedMiB-reserveMiB))
+		return nil
+	})
+	if err == nil && len(limits) == 0 {
+		err = errors.New("NVML reports no GPU")
+	}
+	return driver, limits, err
+}
+
+// Modes returns the compute modes of the GPUs by UUID, as NVML numbers them.
+func (m Machine) Modes() (map[string]int, error) {
+	modes := make(map[string]int)
+	err := m.each(func(_ *session, _ int, handle nvml.Device) error {
+		uuid, ret := handle.GetUUID()
+		if ret != nvml.SUCCESS {
+			return errors.New(failure(ret))
+		}
+		mode, ret := handle.GetComputeMode()
+		if ret != nvml.SUCCESS {
+			return errors.New(failure(ret))
+		}
+		modes[uuid] = int(mode)
+		return nil
+	})
+	return modes, err
+}
+
+// SetMode sets the compute mode of one GPU.
+func (m Machine) SetMode(uuid string, mode int) error {
+	done := errors.New("NVML lists no such GPU")
+	err := m.each(func(_ *session, _ int, handle nvml.Device) error {
+		if own, ret := handle.GetUUID(); ret != nvml.SUCCESS || own != uuid {
+			return nil
+		}
+		done = nil
+		if ret := handle.SetComputeMode(nvml.ComputeMode(mode)); ret != nvml.SUCCESS {
+			return errors.New(failure(ret))
+		}
+		return nil
+	})
+	return errors.Join(err, done)
+}
