@@ -21,7 +21,7 @@ const (
 	TooLarge                 // no GPU is large enough, were it empty
 	TooFew                   // GPUs are large enough, but not as many as wanted
 	Unhealthy                // too many of them are not healthy
-	Occupied                 // the pod may not be beside the pods that are on them
+	Occupied                 // the pod may not be beside the pods that are on them, or they are too many
 	Insufficient             // not enough is free, on one GPU or in all
 	Fragmented               // enough is free in all, on no GPU alone
 )
@@ -122,6 +122,8 @@ func (v Verdict) devices() string {
 			part += "unhealthy (" + cmp.Or(d.Unhealthy, "no reason given") + ")"
 		case !v.Node.apart(v.Request, d):
 			part += "occupied"
+		case !v.Node.serves(v.Request, d):
+			part += fmt.Sprintf("has no MPS client left of %d", mpsClients)
 		default:
 			n, _ := gpu.Scale(left.units, v.Node.UnitMiB)
 			part += fmt.Sprint(n) + v.cores(left.cores)
@@ -240,11 +242,41 @@ func (n Node) apart(r Request, d Device) bool {
 	return !slices.ContainsFunc(d.Pods, bars) && !slices.ContainsFunc(n.Unattributed, bars)
 }
 
+// mpsClients is how many processes the MPS server serves on one GPU (NVIDIA,
+// "Multi-Process Service": 48 on Volta and newer).
+const mpsClients = 48
+
+// serves reports whether the MPS server, where it enforces grants, has a client
+// left on the device for each container of the request. A container counts as one
+// process: how many it has is not known before.
+func (n Node) serves(r Request, d Device) bool {
+	if !n.Enforcement.AtLeast(gpu.EnforcementMPS) {
+		return true
+	}
+	clients := r.processes()
+	for _, pods := range [...][]Holding{d.Pods, n.Unattributed} {
+		for _, h := range pods {
+			clients += h.Request.processes()
+		}
+	}
+	return clients <= mpsClients
+}
+
+// processes returns how many containers use the pod's GPUs at once, at most.
+func (r Request) processes() int {
+	return peak(r.Containers, func(c Container) int {
+		if c.Units > 0 {
+			return 1
+		}
+		return 0
+	})
+}
+
 // freeFor returns what is free in all on the devices that the request may use,
 // large enough or not: were it on one of them, it might do.
 func (n Node) freeFor(r Request) (sum room) {
 	for _, d := range n.Devices {
-		if r.allows(d) && d.Healthy && n.apart(r, d) {
+		if r.allows(d) && d.Healthy && n.apart(r, d) && n.serves(r, d) {
 			left := n.room(d)
 			sum.units += left.units
 			sum.cores += left.cores
@@ -272,7 +304,7 @@ func (n Node) Check(r Request, d Device) Reason {
 		return TooLarge
 	case !d.Healthy:
 		return Unhealthy
-	case !n.apart(r, d):
+	case !n.apart(r, d), !n.serves(r, d):
 		return Occupied
 	case !n.room(d).covers(units, cores):
 		return Insufficient

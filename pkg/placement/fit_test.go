@@ -439,3 +439,42 @@ func asciiUpper(s string) string {
 		return r
 	}, s)
 }
+
+// TestClientsOfMPS: the server has 48 clients on a GPU, and each container is one.
+func TestClientsOfMPS(t *testing.T) {
+	inv := inventory(device(0, 100))
+	container := func(kind ContainerKind, units gpu.Units) Container { return Container{Kind: kind, Units: units} }
+	holding := func(n int, containers ...Container) Holding {
+		name := fmt.Sprintf("p%02d", n)
+		return Holding{
+			Pod: PodRef{Namespace: "ns", Name: name, UID: name}, Request: Request{Containers: containers},
+			Assignment: Assignment{Shares: []Share{{Device: inv.Devices[0].UUID, Units: 1}}},
+		}
+	}
+	var pods []Holding
+	for i := range 46 {
+		pods = append(pods, holding(i, container(App, 1)))
+	}
+	// An init container is no client any more when the others run.
+	pods = append(pods, holding(46, container(Init, 1), container(App, 1)))
+	for _, tc := range []struct {
+		level gpu.Enforcement
+		req   Request
+		want  Reason
+	}{
+		{gpu.EnforcementAdvisory, Request{Containers: []Container{container(App, 1), container(App, 1)}}, Fits},
+		{gpu.EnforcementMPS, Request{Containers: []Container{container(App, 1)}}, Fits},
+		{gpu.EnforcementMPS, Request{Containers: []Container{container(App, 1), container(App, 1)}}, Occupied},
+		{gpu.EnforcementMPS, Request{Containers: []Container{container(Sidecar, 1), container(App, 1)}}, Occupied},
+		{gpu.EnforcementKernel, Request{Containers: []Container{container(App, 1), container(App, 1)}}, Occupied},
+	} {
+		inv.Enforcement = tc.level
+		verdict := Fit(tc.req, NewNode("n", inv, pods))
+		if verdict.Reason != tc.want {
+			t.Errorf("%s, %d containers: %s, want %s", tc.level, len(tc.req.Containers), verdict, tc.want)
+		}
+		if want := "has no MPS client left of 48"; tc.want == Occupied && !strings.Contains(verdict.String(), want) {
+			t.Errorf("%q does not say %q", verdict, want)
+		}
+	}
+}
