@@ -120,33 +120,33 @@ func (c *Cluster) startEtcdAndAPIServer(config Config) error {
 		return err
 	}
 	args := []string{
-		"--advertise-address="+apiServerIP,
+		"--advertise-address=" + apiServerIP,
 		"--allow-privileged=true",
 		"--authorization-mode=Node,RBAC",
-		"--client-ca-file="+c.path("pki", "ca.crt"),
+		"--client-ca-file=" + c.path("pki", "ca.crt"),
 		"--enable-admission-plugins=NodeRestriction",
 		// The control plane runs no kube-proxy: webhooks and aggregated APIs
 		// are called at their endpoints.
 		"--enable-aggregator-routing=true",
-		"--etcd-servers="+clients,
-		"--kubelet-certificate-authority="+c.path("pki", "ca.crt"),
-		"--kubelet-client-certificate="+c.path("pki", "apiserver-kubelet-client.crt"),
-		"--kubelet-client-key="+c.path("pki", "apiserver-kubelet-client.key"),
+		"--etcd-servers=" + clients,
+		"--kubelet-certificate-authority=" + c.path("pki", "ca.crt"),
+		"--kubelet-client-certificate=" + c.path("pki", "apiserver-kubelet-client.crt"),
+		"--kubelet-client-key=" + c.path("pki", "apiserver-kubelet-client.key"),
 		"--kubelet-preferred-address-types=InternalIP",
-		"--proxy-client-cert-file="+c.path("pki", "front-proxy", "client.crt"),
-		"--proxy-client-key-file="+c.path("pki", "front-proxy", "client.key"),
+		"--proxy-client-cert-file=" + c.path("pki", "front-proxy", "client.crt"),
+		"--proxy-client-key-file=" + c.path("pki", "front-proxy", "client.key"),
 		"--requestheader-allowed-names=front-proxy-client",
-		"--requestheader-client-ca-file="+c.path("pki", "front-proxy", "ca.crt"),
+		"--requestheader-client-ca-file=" + c.path("pki", "front-proxy", "ca.crt"),
 		"--requestheader-extra-headers-prefix=X-Remote-Extra-",
 		"--requestheader-group-headers=X-Remote-Group",
 		"--requestheader-username-headers=X-Remote-User",
 		"--secure-port=6443",
 		"--service-account-issuer=https://kubernetes.default.svc.cluster.local",
-		"--service-account-key-file="+c.path("pki", "service-account.key"),
-		"--service-account-signing-key-file="+c.path("pki", "service-account.key"),
-		"--service-cluster-ip-range="+serviceNetwork,
-		"--tls-cert-file="+c.path("pki", "apiserver.crt"),
-		"--tls-private-key-file="+c.path("pki", "apiserver.key"),
+		"--service-account-key-file=" + c.path("pki", "service-account.key"),
+		"--service-account-signing-key-file=" + c.path("pki", "service-account.key"),
+		"--service-cluster-ip-range=" + serviceNetwork,
+		"--tls-cert-file=" + c.path("pki", "apiserver.crt"),
+		"--tls-private-key-file=" + c.path("pki", "apiserver.key"),
 		"--shutdown-delay-duration=0s",
 	}
 	if len(config.AuditPolicy) > 0 {
@@ -182,16 +182,36 @@ func (c *Cluster) startControllers(config Config) error {
 	if err != nil || config.NoScheduler {
 		return err
 	}
+	return c.StartScheduler(config.SchedulerConfig)
+}
+
+// StartScheduler starts the default scheduler, the process "scheduler", with a
+// KubeSchedulerConfiguration as Config.SchedulerConfig has it. An earlier one
+// must have ended.
+func (c *Cluster) StartScheduler(config []byte) error {
 	file := c.path("scheduler.yaml")
-	if err := writeSchedulerConfig(file, config.SchedulerConfig, c.path("scheduler.kubeconfig")); err != nil {
+	if err := writeSchedulerConfig(file, config, c.SchedulerKubeconfig()); err != nil {
 		return err
 	}
-	return c.run("scheduler", fabric, c.Scheduler(),
-		"--authentication-kubeconfig="+c.path("scheduler.kubeconfig"),
-		"--authorization-kubeconfig="+c.path("scheduler.kubeconfig"),
+	return c.Run("scheduler", c.state.Components.Program(component.Kube, "kube-scheduler"),
+		"--authentication-kubeconfig="+c.SchedulerKubeconfig(),
+		"--authorization-kubeconfig="+c.SchedulerKubeconfig(),
 		"--bind-address=127.0.0.1",
 		"--config="+file,
 	)
+}
+
+// SchedulerKubeconfig returns the file with which a program beside the control
+// plane talks to the API server as kube-scheduler.
+func (c *Cluster) SchedulerKubeconfig() string { return c.path("scheduler.kubeconfig") }
+
+// Run starts a program beside the control plane, in its network, as a process of
+// that name. An earlier one of the name must have ended.
+func (c *Cluster) Run(name, path string, args ...string) error {
+	if _, running := c.Running(name); running {
+		return fmt.Errorf("the process %s runs already", name)
+	}
+	return c.run(name, fabric, path, args...)
 }
 
 // writeSchedulerConfig writes a KubeSchedulerConfiguration, given or the

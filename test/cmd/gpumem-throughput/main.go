@@ -1,0 +1,92 @@
+// Command gpumem-throughput measures how many pods kube-scheduler binds in a
+// second with gpumem's extender and without any, see package throughput. It ends
+// with a line for each goal that begins with "result:".
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"os"
+	"os/signal"
+	"slices"
+	"strconv"
+	"strings"
+	"syscall"
+
+	"k8s.io/klog/v2"
+
+	"github.com/gpumem/gpumem/test/cluster"
+	"github.com/gpumem/gpumem/test/stack"
+	"github.com/gpumem/gpumem/test/throughput"
+)
+
+func main() {
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	defer stop()
+	klog.SetLogger(klog.Logger{})
+	if err := run(ctx, os.Args[1:], os.Stdout, os.Stderr); err != nil {
+		fmt.Fprintln(os.Stderr, "gpumem-throughput:", err)
+		os.Exit(1)
+	}
+}
+
+func run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
+	flags := flag.NewFlagSet("gpumem-throughput", flag.ContinueOnError)
+	flags.SetOutput(stderr)
+	config := throughput.Config{Log: stack.Progress(stderr), Nodes: []int{500, 5000}}
+	flags.Func("nodes", "sizes of the fleet, ascending (default 500,5000)", func(s string) (err error) {
+		config.Nodes, err = readSizes(s)
+		return err
+	})
+	flags.IntVar(&config.Pods, "pods", 2000, "pods that are made at once")
+	flags.IntVar(&config.Rate, "rate", 40, "pods per second of the stream")
+	flags.IntVar(&config.Stream, "stream", 800, "pods of the stream")
+	flags.IntVar(&config.Rounds, "rounds", 3, "how often it is measured with the extender and without")
+	file := flags.String("json", "", "write all figures to this file too, as JSON")
+	if err := flags.Parse(args); err != nil {
+		if errors.Is(err, flag.ErrHelp) {
+			return nil
+		}
+		return err
+	}
+	if config.Pods < 1 || config.Rate < 1 || config.Stream < 1 || config.Rounds < 1 {
+		return errors.New("-pods, -rate, -stream and -rounds: want 1 or more")
+	}
+	if err := cluster.CheckHost(); err != nil {
+		return fmt.Errorf("this machine cannot run the cluster: %w", err)
+	}
+	report, err := throughput.Run(ctx, config)
+	if err != nil {
+		return err
+	}
+	if *file != "" {
+		content, err := json.MarshalIndent(report, "", "  ")
+		if err != nil {
+			return err
+		}
+		if err := os.WriteFile(*file, append(content, '\n'), 0o644); err != nil {
+			return err
+		}
+	}
+	_, err = fmt.Fprint(stdout, report)
+	return err
+}
+
+func readSizes(s string) ([]int, error) {
+	var out []int
+	for part := range strings.SplitSeq(s, ",") {
+		n, err := strconv.Atoi(part)
+		if err != nil {
+			return nil, err
+		}
+		out = append(out, n)
+	}
+	if !slices.IsSorted(out) || out[0] < 1 {
+		return nil, fmt.Errorf("%v: want numbers from 1 up, ascending", out)
+	}
+	return out, nil
+}

@@ -1,0 +1,20 @@
+// Package throughput measures how many pods a real kube-scheduler binds in a
+// second, with gpumem's extender beside it and without any.
+//
+// # What happens
+//
+// etcd, an API server and kube-scheduler are real; nodes are objects with an
+// inventory and no kubelet, so a pod is done when it is bound. In turn, with the
+// extender and without, some pods are made all at once, and then more in a
+// steady stream. kube-scheduler has the configuration that the chart renders,
+// with the extender cut out or not, but may talk to the API server as fast as
+// it can: otherwise its client's own limit would be measured on both sides.
+// The extender is the binary, with its defaults.
+//
+// # What is compared
+//
+// Each round with the extender is divided by the round without it that came
+// next, so what else the machine does at the time weighs on both; of these
+// ratios, the median counts. The time that each process was on a processor, per
+// pod, is told beside them: it depends the least on what else runs.
+package throughput

@@ -1,0 +1,183 @@
+package throughput
+
+import (
+	"context"
+	"fmt"
+	"sync"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+	v1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/fields"
+	"k8s.io/apimachinery/pkg/util/wait"
+	"k8s.io/apimachinery/pkg/watch"
+	"k8s.io/client-go/kubernetes"
+)
+
+const namespace = "throughput"
+
+// sizes are what pods ask for by turns, in units.
+var sizes = []int64{3, 5, 8, 10, 16, 20, 40}
+
+// fakePod describes the i-th pod of a batch. No kubelet runs it.
+func fakePod(batch string, i int, scheduler string) *v1.Pod {
+	automount, grace := false, int64(0)
+	return &v1.Pod{
+		ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: fmt.Sprintf("%s-%05d", batch, i)},
+		Spec: v1.PodSpec{
+			SchedulerName: scheduler, AutomountServiceAccountToken: &automount, TerminationGracePeriodSeconds: &grace,
+			// Who takes this taint from new nodes does not run.
+			Tolerations: []v1.Toleration{{Key: v1.TaintNodeNotReady, Operator: v1.TolerationOpExists}},
+			Containers: []v1.Container{{
+				Name: "main", Image: "example.org/model-server:1",
+				Resources: v1.ResourceRequirements{
+					Requests: v1.ResourceList{v1.ResourceCPU: resource.MustParse("100m"), v1.ResourceMemory: resource.MustParse("128Mi")},
+					Limits:   v1.ResourceList{gpuMem: *resource.NewQuantity(sizes[i%len(sizes)], resource.DecimalSI)},
+				},
+			}},
+		},
+	}
+}
+
+// batch is pods that are made, and when each was made and bound.
+type batch struct {
+	client    kubernetes.Interface
+	name      string
+	scheduler string
+	pods      int
+	interval  time.Duration // between two of them; 0: all at once
+
+	mu      sync.Mutex
+	created map[string]time.Time
+	bound   map[string]time.Time
+}
+
+// figures are how a batch has gone.
+type figures struct {
+	took    time.Duration   // from the first pod that was made to the last that was bound
+	waiting []time.Duration // of each pod, from its creation to its binding
+}
+
+// run makes the pods, waits until all of them are bound, and deletes them.
+func (b *batch) run(ctx context.Context) (figures, error) {
+	b.created, b.bound = make(map[string]time.Time, b.pods), make(map[string]time.Time, b.pods)
+	bound, err := b.watch(ctx)
+	if err != nil {
+		return figures{}, err
+	}
+	defer bound.Stop()
+	group, groupCtx := errgroup.WithContext(ctx)
+	group.Go(func() error { return b.create(groupCtx) })
+	group.Go(func() error { return b.await(groupCtx, bound) })
+	if err := group.Wait(); err != nil {
+		return figures{}, fmt.Errorf("%d pods %s: %d made, %d bound: %w", b.pods, b.name, len(b.created), len(b.bound), err)
+	}
+	return b.figures(), b.clear(ctx)
+}
+
+// watch begins to watch pods that have a node.
+func (b *batch) watch(ctx context.Context) (watch.Interface, error) {
+	none, err := b.client.CoreV1().Pods(namespace).List(ctx, metav1.ListOptions{})
+	if err != nil {
+		return nil, err
+	}
+	return b.client.CoreV1().Pods(namespace).Watch(ctx, metav1.ListOptions{
+		ResourceVersion: none.ResourceVersion,
+		FieldSelector:   fields.OneTermNotEqualSelector("spec.nodeName", "").String(),
+	})
+}
+
+func (b *batch) create(ctx context.Context) error {
+	group, ctx := errgroup.WithContext(ctx)
+	group.SetLimit(writers)
+	next := time.Now()
+	for i := range b.pods {
+		if err := sleepUntil(ctx, next); err != nil {
+			break
+		}
+		next = next.Add(b.interval)
+		group.Go(func() error {
+			pod := fakePod(b.name, i, b.scheduler)
+			b.note(b.created, pod.Name)
+			_, err := b.client.CoreV1().Pods(namespace).Create(ctx, pod, metav1.CreateOptions{})
+			return err
+		})
+	}
+	return group.Wait()
+}
+
+func sleepUntil(ctx context.Context, at time.Time) error {
+	timer := time.NewTimer(time.Until(at))
+	defer timer.Stop()
+	select {
+	case <-ctx.Done():
+		return ctx.Err()
+	case <-timer.C:
+		return nil
+	}
+}
+
+func (b *batch) await(ctx context.Context, events watch.Interface) error {
+	for {
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case event, open := <-events.ResultChan():
+			pod, ok := event.Object.(*v1.Pod)
+			if !open || !ok {
+				return fmt.Errorf("the watch of pods has ended: %v", event)
+			}
+			if b.note(b.bound, pod.Name) == b.pods {
+				return nil
+			}
+		}
+	}
+}
+
+// note remembers when something first happened to a pod, and returns to how
+// many it has.
+func (b *batch) note(times map[string]time.Time, pod string) int {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if _, known := times[pod]; !known {
+		times[pod] = time.Now()
+	}
+	return len(times)
+}
+
+func (b *batch) figures() figures {
+	var f figures
+	var first, last time.Time
+	for pod, created := range b.created {
+		bound := b.bound[pod]
+		f.waiting = append(f.waiting, bound.Sub(created))
+		if first.IsZero() || created.Before(first) {
+			first = created
+		}
+		if bound.After(last) {
+			last = bound
+		}
+	}
+	f.took = last.Sub(first)
+	return f
+}
+
+// clear deletes all pods and waits until they are gone.
+func (b *batch) clear(ctx context.Context) error {
+	group, groupCtx := errgroup.WithContext(ctx)
+	group.SetLimit(writers)
+	for pod := range b.created {
+		group.Go(func() error {
+			return b.client.CoreV1().Pods(namespace).Delete(groupCtx, pod, *metav1.NewDeleteOptions(0))
+		})
+	}
+	if err := group.Wait(); err != nil {
+		return fmt.Errorf("delete the pods: %w", err)
+	}
+	return wait.PollUntilContextCancel(ctx, 100*time.Millisecond, true, func(ctx context.Context) (bool, error) {
+		list, err := b.client.CoreV1().Pods(namespace).List(ctx, metav1.ListOptions{Limit: 1})
+		return err == nil && len(list.Items) == 0, err
+	})
+}

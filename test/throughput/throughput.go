@@ -1,0 +1,196 @@
+package throughput
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"path/filepath"
+	"slices"
+	"time"
+
+	v1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/util/wait"
+	"k8s.io/client-go/kubernetes"
+
+	"github.com/gpumem/gpumem/test/cluster"
+	"github.com/gpumem/gpumem/test/stack"
+)
+
+// Config says what to measure.
+type Config struct {
+	Nodes  []int // sizes of the fleet, ascending
+	Pods   int   // that are made at once
+	Rate   int   // of the stream, in pods per second
+	Stream int   // pods of it
+	Rounds int   // with the extender and without it
+	Log    io.Writer
+}
+
+const (
+	// batchTime is how long the pods of a batch may take.
+	batchTime = 5 * time.Minute
+	// warmUp is how many pods show that all is up, and that connections are open.
+	warmUp = 50
+)
+
+// The processes of the cluster that are started and ended here.
+const (
+	scheduler = "scheduler"
+	extender  = "extender"
+)
+
+// Run starts a control plane, measures, and takes it away.
+func Run(ctx context.Context, config Config) (report Report, err error) {
+	cache, err := cluster.DefaultCacheDir()
+	if err != nil {
+		return Report{}, err
+	}
+	built, err := stack.Build(ctx, filepath.Join(cache, "throughput"), config.Log)
+	if err != nil {
+		return Report{}, err
+	}
+	c, err := cluster.Start(ctx, cluster.Config{Name: "throughput", NoScheduler: true, Log: config.Log})
+	if err != nil {
+		return Report{}, err
+	}
+	defer func() {
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Minute)
+		defer cancel()
+		err = errors.Join(err, c.Stop(ctx))
+	}()
+	b := &bench{Config: config, cluster: c, binary: built.Binary("gpumem-extender")}
+	if err := b.prepare(ctx, built); err != nil {
+		return Report{}, err
+	}
+	have := 0
+	for _, nodes := range config.Nodes {
+		fmt.Fprintf(config.Log, "make nodes: %d\n", nodes)
+		if err := makeNodes(ctx, b.client, have, nodes); err != nil {
+			return Report{}, fmt.Errorf("make nodes: %w", err)
+		}
+		have = nodes
+		results, err := b.compare(ctx, nodes)
+		if err != nil {
+			return Report{}, err
+		}
+		report.Sizes = append(report.Sizes, results)
+	}
+	return report, nil
+}
+
+// bench is a control plane with no scheduler yet.
+type bench struct {
+	Config
+	cluster  *cluster.Cluster
+	client   kubernetes.Interface
+	binary   string                  // of the extender
+	settings stack.SchedulerSettings // with the extender
+}
+
+func (b *bench) prepare(ctx context.Context, built *stack.Stack) error {
+	rest, err := b.cluster.RESTConfig()
+	if err != nil {
+		return err
+	}
+	rest.ContentType = runtime.ContentTypeProtobuf
+	if b.client, err = kubernetes.NewForConfig(rest); err != nil {
+		return err
+	}
+	if b.settings, err = built.SchedulerSettings(ctx, b.cluster); err != nil {
+		return err
+	}
+	_, err = b.client.CoreV1().Namespaces().Create(ctx, &v1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: namespace}}, metav1.CreateOptions{})
+	if err != nil {
+		return err
+	}
+	err = wait.PollUntilContextTimeout(ctx, 100*time.Millisecond, time.Minute, true, func(ctx context.Context) (bool, error) {
+		_, err := b.client.CoreV1().ServiceAccounts(namespace).Get(ctx, "default", metav1.GetOptions{})
+		return err == nil, nil
+	})
+	if err != nil {
+		return fmt.Errorf("wait for the service account of pods: %w", err)
+	}
+	// It would find the nodes without a kubelet dead.
+	return b.cluster.Kill(ctx, "controller-manager")
+}
+
+// compare measures in turn with the extender and without.
+func (b *bench) compare(ctx context.Context, nodes int) (Comparison, error) {
+	out := Comparison{Nodes: nodes}
+	for i := range b.Rounds {
+		for _, side := range []struct {
+			with bool
+			into *[]Round
+		}{{true, &out.With}, {false, &out.Without}} {
+			r, err := b.round(ctx, side.with)
+			if err != nil {
+				return out, fmt.Errorf("%d nodes, round %d, extender %t: %w", nodes, i+1, side.with, err)
+			}
+			fmt.Fprintf(b.Log, "%d nodes, extender %-5t %v\n", nodes, side.with, r)
+			*side.into = append(*side.into, r)
+		}
+	}
+	return out, nil
+}
+
+// round measures once, with a new scheduler.
+func (b *bench) round(ctx context.Context, with bool) (_ Round, err error) {
+	started, err := b.start(with)
+	defer func() {
+		for _, name := range started {
+			err = errors.Join(err, b.cluster.Kill(ctx, name))
+		}
+	}()
+	if err != nil {
+		return Round{}, err
+	}
+	if _, err := b.batch(ctx, "warm", warmUp, 0); err != nil {
+		return Round{}, err
+	}
+	before, err := b.processorTimes(started)
+	if err != nil {
+		return Round{}, err
+	}
+	burst, err := b.batch(ctx, "burst", b.Pods, 0)
+	if err != nil {
+		return Round{}, err
+	}
+	after, err := b.processorTimes(started)
+	if err != nil {
+		return Round{}, err
+	}
+	stream, err := b.batch(ctx, "stream", b.Stream, time.Second/time.Duration(b.Rate))
+	if err != nil {
+		return Round{}, err
+	}
+	return newRound(burst, stream, before, after), nil
+}
+
+func (b *bench) batch(ctx context.Context, name string, pods int, interval time.Duration) (figures, error) {
+	ctx, cancel := context.WithTimeoutCause(ctx, batchTime, errors.New("not all pods were bound in time"))
+	defer cancel()
+	one := &batch{client: b.client, name: name, scheduler: b.settings.Name, pods: pods, interval: interval}
+	return one.run(ctx)
+}
+
+// start starts kube-scheduler, and the extender first where there is to be one.
+func (b *bench) start(with bool) (started []string, err error) {
+	if with {
+		err := b.cluster.Run(extender, b.binary, "--kubeconfig="+b.cluster.SchedulerKubeconfig())
+		if err != nil {
+			return nil, err
+		}
+		started = append(started, extender)
+	}
+	config, err := b.settings.Config(with)
+	if err != nil {
+		return started, err
+	}
+	if err := b.cluster.StartScheduler(config); err != nil {
+		return started, err
+	}
+	return slices.Concat(started, []string{scheduler}), nil
+}
