@@ -47,8 +47,8 @@ func New(log *zap.Logger, client kubernetes.Interface, names api.Names, c *cache
 		).String()
 	})
 	ctl := &Controller{
-		pods:   informers.NewSharedInformerFactoryWithOptions(client, 0, notTerminal, informers.WithTransform(trim(names))),
-		others: informers.NewSharedInformerFactoryWithOptions(client, 0, informers.WithTransform(trim(names))),
+		pods:   informers.NewSharedInformerFactoryWithOptions(client, 0, notTerminal, informers.WithTransform(Trim(names))),
+		others: informers.NewSharedInformerFactoryWithOptions(client, 0, informers.WithTransform(Trim(names))),
 	}
 	podInformer := ctl.pods.Core().V1().Pods()
 	nodeInformer := ctl.others.Core().V1().Nodes()

@@ -256,7 +256,7 @@ func TestTrimKeepsWhatIsRead(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	obj, err := trim(n)(full)
+	obj, err := Trim(n)(full)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -274,7 +274,7 @@ func TestTrimKeepsWhatIsRead(t *testing.T) {
 	if len(small.Annotations) != 1 || small.Spec.Containers[0].Env != nil || small.ManagedFields != nil {
 		t.Errorf("kept too much: %v", small)
 	}
-	obj, err = trim(n)(node(inventory))
+	obj, err = Trim(n)(node(inventory))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -363,7 +363,7 @@ func FuzzTrim(f *testing.F) {
 	f.Fuzz(func(t *testing.T, data []byte) {
 		var pod v1.Pod
 		if json.Unmarshal(data, &pod) == nil {
-			obj, err := trim(n)(pod.DeepCopy())
+			obj, err := Trim(n)(pod.DeepCopy())
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -376,13 +376,13 @@ func FuzzTrim(f *testing.F) {
 				}
 			}
 			if n.Holds(&pod) != n.Holds(small) || api.Terminal(&pod) != api.Terminal(small) || api.NominatedTo(&pod) != api.NominatedTo(small) ||
-				api.Priority(&pod) != api.Priority(small) || pod.Spec.NodeName != small.Spec.NodeName {
+				api.Priority(&pod) != api.Priority(small) || api.CPU(&pod) != api.CPU(small) || pod.Spec.NodeName != small.Spec.NodeName {
 				t.Errorf("%s: trimmed to %v", data, small)
 			}
 		}
 		var node v1.Node
 		if json.Unmarshal(data, &node) == nil {
-			obj, err := trim(n)(node.DeepCopy())
+			obj, err := Trim(n)(node.DeepCopy())
 			if err != nil {
 				t.Fatal(err)
 			}

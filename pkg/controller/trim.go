@@ -2,6 +2,7 @@ package controller
 
 import (
 	"strings"
+	"sync"
 
 	v1 "k8s.io/api/core/v1"
 	policyv1 "k8s.io/api/policy/v1"
@@ -12,13 +13,14 @@ import (
 	"github.com/gpumem/gpumem/pkg/api"
 )
 
-// trim returns an informer's transform function that keeps of objects only
-// what gpumem reads.
-func trim(names api.Names) toolscache.TransformFunc {
+// Trim returns an informer's transform function that keeps of objects only what
+// gpumem reads.
+func Trim(names api.Names) toolscache.TransformFunc {
+	t := &trimmer{names: names}
 	return func(obj any) (any, error) {
 		switch o := obj.(type) {
 		case *v1.Pod:
-			return trimPod(names, o), nil
+			return t.pod(o), nil
 		case *v1.Node:
 			small := &v1.Node{ObjectMeta: trimMeta(names, o.ObjectMeta)}
 			if cpu, ok := o.Status.Allocatable[v1.ResourceCPU]; ok {
@@ -37,35 +39,101 @@ func trim(names api.Names) toolscache.TransformFunc {
 	}
 }
 
-func trimPod(names api.Names, pod *v1.Pod) *v1.Pod {
+// trimmer trims pods. Very many of them ask for the same, and a list of one
+// resource takes as much room as one of eight: so they share them.
+type trimmer struct {
+	names   api.Names
+	cpus    shared[int64, *v1.ResourceRequirements] // by millicores
+	amounts shared[amounts, v1.ResourceList]
+}
+
+// amounts are what a container asks for of the resources of gpumem, and whether
+// it names them.
+type amounts struct {
+	memory, cores       resource.Quantity
+	hasMemory, hasCores bool
+}
+
+func (t *trimmer) pod(pod *v1.Pod) *v1.Pod {
 	small := &v1.Pod{
-		ObjectMeta: trimMeta(names, pod.ObjectMeta),
+		ObjectMeta: trimMeta(t.names, pod.ObjectMeta),
 		Spec:       v1.PodSpec{NodeName: pod.Spec.NodeName, Priority: pod.Spec.Priority},
 		Status: v1.PodStatus{
 			Phase: pod.Status.Phase, StartTime: pod.Status.StartTime, NominatedNodeName: pod.Status.NominatedNodeName,
 		},
 	}
-	if !names.Holds(pod) {
+	if cpu := api.CPU(pod); cpu != 0 {
+		small.Spec.Resources = t.cpus.get(cpu, func() *v1.ResourceRequirements {
+			return &v1.ResourceRequirements{Requests: v1.ResourceList{v1.ResourceCPU: *resource.NewMilliQuantity(cpu, resource.DecimalSI)}}
+		})
+	}
+	if !t.names.Holds(pod) {
 		small.Annotations = nil
-		if cpu := api.CPU(pod); cpu > 0 {
-			sum := v1.ResourceList{v1.ResourceCPU: *resource.NewMilliQuantity(cpu, resource.DecimalSI)}
-			small.Spec.Containers = []v1.Container{{Resources: v1.ResourceRequirements{Requests: sum}}}
-		}
 		return small
 	}
-	small.Spec.Overhead, small.Spec.Resources = pod.Spec.Overhead, pod.Spec.Resources
 	small.Labels = pod.Labels // what a PodDisruptionBudget selects by
-	small.Spec.InitContainers = trimContainers(pod.Spec.InitContainers)
-	small.Spec.Containers = trimContainers(pod.Spec.Containers)
+	small.Spec.InitContainers = t.containers(pod.Spec.InitContainers)
+	small.Spec.Containers = t.containers(pod.Spec.Containers)
 	return small
 }
 
-func trimContainers(containers []v1.Container) []v1.Container {
-	out := make([]v1.Container, 0, len(containers))
+// containers returns those that name a resource of gpumem, with that alone. The
+// CPU of all of them is the pod's.
+func (t *trimmer) containers(containers []v1.Container) (out []v1.Container) {
 	for _, c := range containers {
-		out = append(out, v1.Container{Name: c.Name, Resources: c.Resources, RestartPolicy: c.RestartPolicy})
+		a := amounts{}
+		a.memory, a.hasMemory = named(c, t.names.GPUMem())
+		a.cores, a.hasCores = named(c, t.names.GPUCore())
+		if a.hasMemory || a.hasCores {
+			limits := t.amounts.get(a, func() v1.ResourceList { return t.list(a) })
+			out = append(out, v1.Container{Name: c.Name, RestartPolicy: c.RestartPolicy, Resources: v1.ResourceRequirements{Limits: limits}})
+		}
 	}
 	return out
+}
+
+// named returns what a container asks for of an extended resource: the limit, as
+// the kubelet does, or else the request.
+func named(c v1.Container, name v1.ResourceName) (resource.Quantity, bool) {
+	if q, ok := c.Resources.Limits[name]; ok {
+		return q, true
+	}
+	q, ok := c.Resources.Requests[name]
+	return q, ok
+}
+
+func (t *trimmer) list(a amounts) v1.ResourceList {
+	out := make(v1.ResourceList)
+	if a.hasMemory {
+		out[t.names.GPUMem()] = a.memory
+	}
+	if a.hasCores {
+		out[t.names.GPUCore()] = a.cores
+	}
+	return out
+}
+
+// shared keeps one of each value that many have, by what it is made of.
+type shared[K comparable, V any] struct {
+	mu     sync.Mutex
+	values map[K]V
+}
+
+// mostShared bounds the values that are kept, in case there are not a few.
+const mostShared = 1000
+
+func (s *shared[K, V]) get(key K, value func() V) V {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if v, ok := s.values[key]; ok {
+		return v
+	}
+	if s.values == nil || len(s.values) == mostShared {
+		s.values = make(map[K]V)
+	}
+	v := value()
+	s.values[key] = v
+	return v
 }
 
 func trimMeta(names api.Names, meta metav1.ObjectMeta) metav1.ObjectMeta {

@@ -27,7 +27,12 @@ func (s *Stack) SchedulerSettings(ctx context.Context, c *cluster.Cluster) (Sche
 	if err != nil {
 		return SchedulerSettings{}, err
 	}
-	rendered, err := run(ctx, helm, "template", Release, s.Chart(), "--namespace", Namespace, "--show-only", "templates/scheduler-configmap.yaml")
+	server, err := c.Client().Discovery().ServerVersion()
+	if err != nil {
+		return SchedulerSettings{}, err
+	}
+	rendered, err := run(ctx, helm, "template", Release, s.Chart(), "--namespace", Namespace,
+		"--kube-version", server.GitVersion, "--show-only", "templates/scheduler-configmap.yaml")
 	if err != nil {
 		return SchedulerSettings{}, err
 	}

@@ -12,7 +12,6 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/apimachinery/pkg/util/wait"
-	"k8s.io/apimachinery/pkg/watch"
 	"k8s.io/client-go/kubernetes"
 )
 
@@ -63,30 +62,17 @@ type figures struct {
 // run makes the pods, waits until all of them are bound, and deletes them.
 func (b *batch) run(ctx context.Context) (figures, error) {
 	b.created, b.bound = make(map[string]time.Time, b.pods), make(map[string]time.Time, b.pods)
-	bound, err := b.watch(ctx)
+	none, err := b.client.CoreV1().Pods(namespace).List(ctx, metav1.ListOptions{})
 	if err != nil {
 		return figures{}, err
 	}
-	defer bound.Stop()
 	group, groupCtx := errgroup.WithContext(ctx)
 	group.Go(func() error { return b.create(groupCtx) })
-	group.Go(func() error { return b.await(groupCtx, bound) })
+	group.Go(func() error { return b.await(groupCtx, none.ResourceVersion) })
 	if err := group.Wait(); err != nil {
 		return figures{}, fmt.Errorf("%d pods %s: %d made, %d bound: %w", b.pods, b.name, len(b.created), len(b.bound), err)
 	}
 	return b.figures(), b.clear(ctx)
-}
-
-// watch begins to watch pods that have a node.
-func (b *batch) watch(ctx context.Context) (watch.Interface, error) {
-	none, err := b.client.CoreV1().Pods(namespace).List(ctx, metav1.ListOptions{})
-	if err != nil {
-		return nil, err
-	}
-	return b.client.CoreV1().Pods(namespace).Watch(ctx, metav1.ListOptions{
-		ResourceVersion: none.ResourceVersion,
-		FieldSelector:   fields.OneTermNotEqualSelector("spec.nodeName", "").String(),
-	})
 }
 
 func (b *batch) create(ctx context.Context) error {
@@ -119,19 +105,31 @@ func sleepUntil(ctx context.Context, at time.Time) error {
 	}
 }
 
-func (b *batch) await(ctx context.Context, events watch.Interface) error {
+// await watches until all pods have a node. The API server ends watches whose
+// other end it finds too slow, so there may be several, each from where the one
+// before ended.
+func (b *batch) await(ctx context.Context, version string) error {
 	for {
-		select {
-		case <-ctx.Done():
-			return ctx.Err()
-		case event, open := <-events.ResultChan():
+		events, err := b.client.CoreV1().Pods(namespace).Watch(ctx, metav1.ListOptions{
+			ResourceVersion: version,
+			FieldSelector:   fields.OneTermNotEqualSelector("spec.nodeName", "").String(),
+		})
+		if err != nil {
+			return err
+		}
+		for event := range events.ResultChan() {
 			pod, ok := event.Object.(*v1.Pod)
-			if !open || !ok {
-				return fmt.Errorf("the watch of pods has ended: %v", event)
+			if !ok {
+				return fmt.Errorf("watch pods: %v", event.Object)
 			}
+			version = pod.ResourceVersion
 			if b.note(b.bound, pod.Name) == b.pods {
+				events.Stop()
 				return nil
 			}
+		}
+		if ctx.Err() != nil {
+			return context.Cause(ctx)
 		}
 	}
 }
