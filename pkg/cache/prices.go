@@ -23,7 +23,7 @@ func (c *Cache) Learn(req placement.Request) {
 // what was learned of them. They are made anew when about one in stale nodes has
 // changed.
 func (c *Cache) Prices() *placement.Prices {
-	const stale = 8
+	const stale = 4
 	last := c.prices.Load()
 	c.mu.Lock()
 	if last != nil && c.changes-last.changes <= last.nodes/stale {

@@ -14,13 +14,17 @@ import (
 // A slot is room for one pod of a kind that the mix has seen: GPUs, cores, and
 // CPU of the node. Putting a pod somewhere destroys slots of other kinds, and
 // each has its price: what such a pod asks for, times how likely it is to miss
-// the slot. That is taken from what comes until the nodes are full, in the
-// proportions of the mix: demand for a kind are the pods of it and of all kinds
-// that fit nowhere else, supply are its slots, both as parts of empty nodes.
+// the slot. That is taken from what comes until twice the memory that is free has
+// been asked for, in the proportions of the mix: demand for a kind are the pods
+// of it and of all kinds that fit nowhere else, supply are its slots, both as
+// parts of empty nodes.
 //
-//	price = memory × GPUs × min(1, demand/supply)⁴ ÷ 2
+//	price = memory × GPUs² × min(1, demand/supply)⁴ ÷ 50
 //
-// Kinds that differ in CPU alone share one price, by how frequent they are.
+// The price of a slot for one GPU is so low that it decides among GPUs on which
+// as much stays free. That for several GPUs is not: such slots do not come back
+// by themselves once small pods are on the node. Kinds that differ in CPU alone
+// share one price, by how frequent they are.
 type Prices struct {
 	kinds []priced // those whose slots cost anything
 }
@@ -32,6 +36,10 @@ const maxPriced = 64
 // plenty is the scarcity below which a slot costs nothing: it would be less than
 // a ten-thousandth of what the pod asks for.
 const plenty = 0.1
+
+// ahead is how far demand is looked at: for pods leave, too, more come than
+// there is room for now.
+const ahead = 2
 
 // priced is a kind of pods.
 type priced struct {
@@ -73,7 +81,7 @@ func NewPrices(mix Mix, nodes []Node) *Prices {
 		market.add(takeStock(all, nodes[i].emptied()).slots, takeStock(all, &nodes[i]).slots)
 		free += nodes[i].free()
 	}
-	market.settle(all, mix, float64(free)/mix.mean())
+	market.settle(all, mix, ahead*float64(free)/mix.mean())
 	return &Prices{kinds: slices.DeleteFunc(all, func(k priced) bool { return k.price == 0 })}
 }
 
@@ -156,7 +164,8 @@ func (m *market) settle(kinds []priced, mix Mix, pods float64) {
 			continue
 		}
 		share := mix.seen[kinds[k].kind] / alike
-		kinds[k].price = share * kinds[k].demand() * float64(kinds[k].gpus) * math.Pow(scarcity, 4) / 2
+		gpus := float64(kinds[k].gpus)
+		kinds[k].price = share * kinds[k].demand() * gpus * gpus * math.Pow(scarcity, 4) / 50
 	}
 }
 
