@@ -135,6 +135,7 @@ func start(ctx context.Context, log *zap.Logger, opts options) (err error) {
 	group.Go(func() error { return p.pods.Run(ctx) })
 	group.Go(func() error { return p.whenProbed(ctx, func() error { return p.level.Run(ctx) }) })
 	group.Go(func() error { return p.plugin.Announce(ctx) })
+	group.Go(func() error { return p.plugin.AnnounceHealth(ctx) })
 	group.Go(func() error { return p.plugin.Reconcile(ctx) })
 	group.Go(func() error { return p.usage.Run(ctx) })
 	group.Go(func() error { return serve.Run(ctx, listener, p.probes()) })
@@ -190,6 +191,7 @@ func newParts(log *zap.Logger, opts options, names api.Names, client kubernetes.
 	p.level = newLevel(log, opts, p.prober)
 	metrics.RegisterGPUs(registry, gpus{p.level, p.prober})
 	cfg.MPSDir, cfg.Ready = opts.mpsDir, p.level.Ready
+	cfg.Cordoned = p.node.Cordoned
 	p.plugin = deviceplugin.New(cfg, p.level, p.pods, kubelet, events, measured, log.Named("plugin"))
 	p.usage = usage.New(opts.toleranceMiB, p.prober, usage.Proc{Root: "/proc"}, p.pods, p.plugin, events, opts.evictor(client), log.Named("usage"))
 	metrics.RegisterContainers(registry, p.usage.Samples)

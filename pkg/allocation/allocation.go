@@ -54,6 +54,7 @@ type State struct {
 	// has given: any pod may have got something already.
 	Blind bool
 
+	Cordoned        []gpu.UUID       // take no pods that no scheduler placed
 	Policy          placement.Policy // for pods that name none
 	PlaceUnassigned bool             // place pods that no scheduler placed; otherwise refuse them
 }
@@ -432,7 +433,13 @@ func (s State) without(p Pod) placement.Node {
 			holdings = append(holdings, s.orphan(h))
 		}
 	}
-	return placement.NewNode("", s.Inventory, holdings)
+	node := placement.NewNode("", s.Inventory, holdings)
+	for i, d := range node.Devices {
+		if slices.Contains(s.Cordoned, d.UUID) {
+			node.Devices[i].Healthy, node.Devices[i].Unhealthy = false, "cordoned"
+		}
+	}
+	return node
 }
 
 // orphan is what the kubelet holds of a pod that is not known. Where gpushare's

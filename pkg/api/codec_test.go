@@ -222,3 +222,33 @@ func FuzzDecodeAssignment(f *testing.F) {
 		}
 	})
 }
+
+func TestCordonedGPUsTakeNoNewPods(t *testing.T) {
+	names, err := NewNames(DefaultDomain)
+	if err != nil {
+		t.Fatal(err)
+	}
+	value, err := EncodeInventory(gpu.Inventory{UnitMiB: 1024, Devices: []gpu.Device{
+		{UUID: "GPU-a", Index: 0, Healthy: true}, {UUID: "GPU-b", Index: 1, Healthy: true}, {UUID: "GPU-c", Index: 2, Unhealthy: "XID 79"},
+	}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	node := &v1.Node{ObjectMeta: metav1.ObjectMeta{Annotations: map[string]string{
+		names.Inventory(): value, names.Cordoned(): " GPU-b,,GPU-c, GPU-gone ",
+	}}}
+	inv, err := names.InventoryOf(node)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var got []string
+	for _, d := range inv.Devices {
+		got = append(got, d.Unhealthy)
+	}
+	if diff := cmp.Diff([]string{"", Cordoned, "XID 79"}, got); diff != "" || inv.Devices[1].Healthy {
+		t.Errorf("(-want +got):\n%s", diff)
+	}
+	if got := FormatCordonedGPUs(names.CordonedGPUs(node)); got != "GPU-b,GPU-c,GPU-gone" {
+		t.Errorf("written again: %q", got)
+	}
+}

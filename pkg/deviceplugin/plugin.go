@@ -61,7 +61,8 @@ const (
 	ReasonPlanned = "planned" // the kubelet has given the pod's GPUs to another, which leaves it that one's
 )
 
-// Config is what a Plugin is to do. All fields are to be set.
+// Config is what a Plugin is to do. All fields are to be set, but for those that
+// say otherwise.
 type Config struct {
 	Node            string
 	Policy          placement.Policy // for pods that name none
@@ -73,6 +74,11 @@ type Config struct {
 	MPSDir string // where the MPS daemon keeps its pipes, on the host and in containers
 	// Ready says why a container that was promised a level must not start now.
 	Ready func(ctx context.Context, level gpu.Enforcement) error
+
+	// Cordoned tells which GPUs get no pods that no scheduler placed; nil: none.
+	// To the kubelet they stay healthy: it would not restart the containers on
+	// them otherwise.
+	Cordoned func() []gpu.UUID
 
 	PodWait     time.Duration // for the news of a pod for which the kubelet asks
 	KubeletWait time.Duration // for an answer of the kubelet
@@ -402,11 +408,18 @@ func (p *Plugin) recall(pods []allocation.Pod) allocation.State {
 	return s
 }
 
+func (p *Plugin) cordoned() []gpu.UUID {
+	if p.cfg.Cordoned == nil {
+		return nil
+	}
+	return p.cfg.Cordoned()
+}
+
 func (p *Plugin) state(pods []allocation.Pod, held []allocation.Held) allocation.State {
 	o, _ := p.offer()
 	return allocation.State{
 		Inventory: o.inventory, Slots: o.slots, Pods: pods, Held: held, Given: slices.Clone(p.given),
-		Policy: p.cfg.Policy, PlaceUnassigned: p.cfg.PlaceUnassigned,
+		Cordoned: p.cordoned(), Policy: p.cfg.Policy, PlaceUnassigned: p.cfg.PlaceUnassigned,
 	}
 }
 

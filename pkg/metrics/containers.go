@@ -8,8 +8,8 @@ import (
 
 // containerCollector tells what containers used at the last look.
 type containerCollector struct {
-	samples       func() []usage.Sample
-	used, granted *prometheus.Desc
+	samples             func() []usage.Sample
+	used, granted, peak *prometheus.Desc
 }
 
 // RegisterContainers registers what containers use of GPUs and what they were
@@ -22,6 +22,7 @@ func RegisterContainers(to prometheus.Registerer, samples func() []usage.Sample)
 		samples: samples,
 		used:    of("container_memory_used_bytes", "Memory of a GPU that a container uses, by NVML, at the last probe. Containers that use none are left out."),
 		granted: of("container_memory_granted_bytes", "Memory of that GPU that the container was granted."),
+		peak:    of("container_memory_peak_bytes", "The most that the container was seen to use of that GPU."),
 	})
 }
 
@@ -29,6 +30,7 @@ func RegisterContainers(to prometheus.Registerer, samples func() []usage.Sample)
 func (c *containerCollector) Describe(out chan<- *prometheus.Desc) {
 	out <- c.used
 	out <- c.granted
+	out <- c.peak
 }
 
 // Collect implements prometheus.Collector.
@@ -37,5 +39,6 @@ func (c *containerCollector) Collect(out chan<- prometheus.Metric) {
 		labels := []string{s.Pod.Namespace, s.Pod.Name, s.Container, string(s.Device)}
 		out <- prometheus.MustNewConstMetric(c.used, prometheus.GaugeValue, float64(s.Used), labels...)
 		out <- prometheus.MustNewConstMetric(c.granted, prometheus.GaugeValue, float64(s.Granted), labels...)
+		out <- prometheus.MustNewConstMetric(c.peak, prometheus.GaugeValue, float64(s.Peak), labels...)
 	}
 }

@@ -233,12 +233,15 @@ gpumem_device_plugin_gpu_utilization_ratio{gpu="0",model="T4",uuid="GPU-1"} 0.25
 func TestContainers(t *testing.T) {
 	registry := newRegistry(t)
 	RegisterContainers(registry, func() []usage.Sample {
-		return []usage.Sample{{Pod: placement.PodRef{Namespace: "ns", Name: "p", UID: "u"}, Container: "main", Device: "GPU-1", Used: 7, Granted: 5}}
+		return []usage.Sample{{Pod: placement.PodRef{Namespace: "ns", Name: "p", UID: "u"}, Container: "main", Device: "GPU-1", Used: 7, Granted: 5, Peak: 9}}
 	})
 	want(t, registry, nil, `
 # HELP gpumem_device_plugin_container_memory_granted_bytes Memory of that GPU that the container was granted.
 # TYPE gpumem_device_plugin_container_memory_granted_bytes gauge
 gpumem_device_plugin_container_memory_granted_bytes{container="main",namespace="ns",pod="p",uuid="GPU-1"} 5
+# HELP gpumem_device_plugin_container_memory_peak_bytes The most that the container was seen to use of that GPU.
+# TYPE gpumem_device_plugin_container_memory_peak_bytes gauge
+gpumem_device_plugin_container_memory_peak_bytes{container="main",namespace="ns",pod="p",uuid="GPU-1"} 9
 # HELP gpumem_device_plugin_container_memory_used_bytes Memory of a GPU that a container uses, by NVML, at the last probe. Containers that use none are left out.
 # TYPE gpumem_device_plugin_container_memory_used_bytes gauge
 gpumem_device_plugin_container_memory_used_bytes{container="main",namespace="ns",pod="p",uuid="GPU-1"} 7

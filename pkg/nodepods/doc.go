@@ -8,7 +8,9 @@
 //     pod, and nothing else of it.
 //   - Node is a watch of the node's own object. It writes the inventory
 //     annotation whenever it is not what the node offers: when the GPUs change,
-//     when somebody edits it, when the object is made again.
+//     when somebody edits it, when the object is made again. So it does with the
+//     condition that says whether the GPUs are healthy. It reads which GPUs
+//     people have cordoned.
 //   - Events says on pods and on the node what has been done to them.
 //
 // # Invariants

@@ -3,6 +3,7 @@ package nodepods
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"sync"
 	"time"
@@ -35,9 +36,13 @@ type Node struct {
 	name   string
 	log    *zap.Logger
 
-	mu      sync.Mutex
-	missing string // why the annotation is not what it should be
+	mu       sync.Mutex
+	missing  string // why the annotation is not what it should be
+	cordoned []gpu.UUID
 }
+
+// Healthy is the type of the condition that says whether the node's GPUs are.
+const Healthy v1.NodeConditionType = "GPUMemoryHealthy"
 
 // NewNode returns a Node that does nothing until it runs.
 func NewNode(client kubernetes.Interface, names api.Names, name string, log *zap.Logger) *Node {
@@ -49,6 +54,13 @@ func (n *Node) Missing() string {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	return n.missing
+}
+
+// Cordoned returns the GPUs that people want to take no new pods.
+func (n *Node) Cordoned() []gpu.UUID {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	return n.cordoned
 }
 
 // Run writes until the context is done. The source tells what the node offers,
@@ -104,7 +116,8 @@ func (n *Node) Run(ctx context.Context, source func() (gpu.Inventory, <-chan str
 	}
 }
 
-// ensure writes the annotation if it is not what it should be.
+// ensure writes the annotation and the condition, if they are not what they
+// should be.
 func (n *Node) ensure(ctx context.Context, store cache.Store, inv gpu.Inventory) error {
 	value, err := api.EncodeInventory(inv)
 	if err != nil {
@@ -118,6 +131,11 @@ func (n *Node) ensure(ctx context.Context, store cache.Store, inv gpu.Inventory)
 	if !ok {
 		return fmt.Errorf("node %s is a %T", n.name, obj)
 	}
+	n.heed(node)
+	return errors.Join(n.ensureAnnotation(ctx, node, value, inv), n.ensureCondition(ctx, node, inv))
+}
+
+func (n *Node) ensureAnnotation(ctx context.Context, node *v1.Node, value string, inv gpu.Inventory) error {
 	if node.Annotations[n.names.Inventory()] == value {
 		return nil
 	}
@@ -158,8 +176,13 @@ func (n *Node) trim(obj any) (any, error) {
 		return obj, nil
 	}
 	out := &v1.Node{ObjectMeta: metav1.ObjectMeta{Name: node.Name, UID: node.UID, ResourceVersion: node.ResourceVersion}}
-	if value, ok := node.Annotations[n.names.Inventory()]; ok {
-		out.Annotations = map[string]string{n.names.Inventory(): value}
+	for _, key := range []string{n.names.Inventory(), n.names.Cordoned()} {
+		if value, ok := node.Annotations[key]; ok {
+			metav1.SetMetaDataAnnotation(&out.ObjectMeta, key, value)
+		}
+	}
+	if c := conditionOf(node); c != nil {
+		out.Status.Conditions = []v1.NodeCondition{*c}
 	}
 	return out, nil
 }

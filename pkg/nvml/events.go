@@ -1,6 +1,7 @@
 package nvml
 
 import (
+	"fmt"
 	"maps"
 	"slices"
 	"time"
@@ -16,9 +17,31 @@ const eventWaitMS = 1000
 
 // event is an error that NVML reports of a GPU, or its wish that we look.
 type event struct {
-	uuid  gpu.UUID
-	xid   uint64
-	probe bool
+	uuid   gpu.UUID
+	reason string
+	probe  bool
+}
+
+// failures are the events that say that a GPU has failed. A fault of an NVLink
+// comes as an XID.
+const failures = nvml.EventTypeXidCriticalError | nvml.EventTypeDoubleBitEccError
+
+// meanings are what NVIDIA says of XIDs that a GPU itself is the cause of ("Xid
+// Errors").
+func meanings() map[uint64]string {
+	return map[uint64]string{
+		48: "double-bit ECC error", 62: "internal micro-controller halt", 63: "row remapping event", 64: "row remapping failure",
+		74: "NVLink error", 79: "the GPU has fallen off the bus", 92: "high rate of single-bit ECC errors", 94: "contained ECC error",
+		95: "uncontained ECC error", 119: "GSP firmware does not answer", 120: "GSP firmware error", 140: "unrecovered ECC error",
+	}
+}
+
+// xidReason says why a GPU is not healthy after an XID.
+func xidReason(xid uint64) string {
+	if meaning, ok := meanings()[xid]; ok {
+		return fmt.Sprintf("XID %d: %s", xid, meaning)
+	}
+	return fmt.Sprintf("XID %d", xid)
 }
 
 // watcher waits for NVML's events in a goroutine of its own, for the waiting is
@@ -87,7 +110,7 @@ func (w *watcher) run(s *session, ignore []uint64, log *zap.Logger) {
 	}
 	defer func() { _ = set.Free() }() // the session ends: nothing is lost
 	for handle, uuid := range w.uuids {
-		if ret := handle.RegisterEvents(nvml.EventTypeXidCriticalError, set); ret != nvml.SUCCESS {
+		if ret := handle.RegisterEvents(supported(handle), set); ret != nvml.SUCCESS {
 			log.Debug("no events from GPU", zap.String("device", string(uuid)), zap.String("reason", ret.Error()))
 		}
 	}
@@ -103,17 +126,32 @@ func (w *watcher) run(s *session, ignore []uint64, log *zap.Logger) {
 		case ret != nvml.SUCCESS: // a GPU is lost, or the driver: the next session tells
 			w.send(event{probe: true})
 			return
+		case e.EventType == nvml.EventTypeDoubleBitEccError:
+			w.tell(e.Device, "double-bit ECC error")
 		case e.EventType != nvml.EventTypeXidCriticalError:
 		case slices.Contains(ignore, e.EventData):
 			log.Info("XID of a program", zap.String("device", string(w.uuids[e.Device])), zap.Uint64("xid", e.EventData))
 		default:
-			if uuid, ok := w.uuids[e.Device]; ok {
-				w.send(event{uuid: uuid, xid: e.EventData})
-			} else {
-				w.send(event{probe: true})
-			}
+			w.tell(e.Device, xidReason(e.EventData))
 		}
 	}
+}
+
+// supported returns which of the failures a GPU can tell of.
+func supported(handle nvml.Device) uint64 {
+	if types, ret := handle.GetSupportedEventTypes(); ret == nvml.SUCCESS {
+		return types & failures
+	}
+	return nvml.EventTypeXidCriticalError
+}
+
+// tell reports what has happened to a GPU. One that is not known is looked for.
+func (w *watcher) tell(device nvml.Device, reason string) {
+	if uuid, ok := w.uuids[device]; ok {
+		w.send(event{uuid: uuid, reason: reason})
+		return
+	}
+	w.send(event{probe: true})
 }
 
 func (w *watcher) send(e event) {

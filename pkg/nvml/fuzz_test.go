@@ -99,6 +99,7 @@ func (l *liar) device(uuid string) nvml.Device {
 		},
 		GetNvLinkRemotePciInfoFunc: func(link int) (nvml.PciInfo, nvml.Return) { return someBus(links >> (link % 5) & 3), rets[10] },
 		GetUtilizationRatesFunc:    func() (nvml.Utilization, nvml.Return) { return nvml.Utilization{Gpu: uint32(set)}, rets[4] },
+		GetSupportedEventTypesFunc: func() (uint64, nvml.Return) { return uint64(set), rets[5] },
 		RegisterEventsFunc:         func(uint64, nvml.EventSet) nvml.Return { return rets[7] },
 	}
 }

@@ -170,6 +170,7 @@ func (m *machine) device(c *card) nvml.Device {
 		l, ret := at(link)
 		return pciInfo(l.to), ret
 	}
+	d.GetSupportedEventTypesFunc = func() (uint64, nvml.Return) { return nvml.EventTypeAll, nvml.SUCCESS }
 	d.RegisterEventsFunc = func(uint64, nvml.EventSet) nvml.Return { return nvml.SUCCESS }
 	return d
 }

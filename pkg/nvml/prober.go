@@ -182,7 +182,7 @@ func (p *Prober) rest(ctx context.Context) bool {
 				return true
 			}
 			if d := p.devices[e.uuid]; d != nil {
-				p.markUnhealthy(d, fmt.Sprintf("XID %d", e.xid))
+				p.markUnhealthy(d, e.reason)
 				p.publish("")
 			}
 		}

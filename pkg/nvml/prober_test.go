@@ -267,16 +267,23 @@ func TestProberHearsOfXIDs(t *testing.T) {
 		a := t4("GPU-a")
 		m := newMachine(a)
 		p, _ := watched(t, config(m.open))
-		report := func(xid uint64) {
-			m.events <- nvml.EventData{Device: a.device, EventType: nvml.EventTypeXidCriticalError, EventData: xid}
+		report := func(kind, xid uint64) {
+			m.events <- nvml.EventData{Device: a.device, EventType: kind, EventData: xid}
 			synctest.Wait()
 		}
-		report(31)
+		report(nvml.EventTypeXidCriticalError, 31)
 		wantHealth(t, p, "GPU-a: healthy")
-		report(79)
-		wantHealth(t, p, "GPU-a: XID 79")
+		report(nvml.EventTypeSingleBitEccError, 0)
+		wantHealth(t, p, "GPU-a: healthy")
+		report(nvml.EventTypeXidCriticalError, 79)
+		wantHealth(t, p, "GPU-a: XID 79: the GPU has fallen off the bus")
 		pass(4 * interval)
 		wantHealth(t, p, "GPU-a: healthy")
+		report(nvml.EventTypeDoubleBitEccError, 0)
+		wantHealth(t, p, "GPU-a: double-bit ECC error")
+		pass(4 * interval)
+		report(nvml.EventTypeXidCriticalError, 74)
+		wantHealth(t, p, "GPU-a: XID 74: NVLink error")
 	})
 }
 

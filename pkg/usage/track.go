@@ -17,6 +17,7 @@ type Sample struct {
 	Device    gpu.UUID
 	Used      uint64 // bytes
 	Granted   uint64
+	Peak      uint64 // the most that was seen
 }
 
 // key is whom a sample is of.

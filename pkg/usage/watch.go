@@ -69,6 +69,7 @@ type Watch struct {
 	// Used by Run only.
 	tracker tracker
 	evicted map[string]bool // UIDs of pods whose eviction was granted
+	peaks   map[key]uint64
 
 	mu      sync.Mutex // guards the rest
 	samples []Sample
@@ -81,7 +82,7 @@ func New(toleranceMiB int64, gpus GPUs, owners Owners, pods Pods, grants Grants,
 	return &Watch{
 		gpus: gpus, owners: owners, pods: pods, grants: grants, events: events, evictor: evictor, log: log,
 		tracker: tracker{tolerance: uint64(max(0, toleranceMiB)) * mib, states: make(map[key]state)},
-		evicted: make(map[string]bool),
+		evicted: make(map[string]bool), peaks: make(map[key]uint64),
 	}
 }
 
@@ -130,6 +131,7 @@ func (w *Watch) look(ctx context.Context, processes map[gpu.UUID][]gpu.Process) 
 		return // and nothing is said of anybody
 	}
 	samples, foreign, blind := w.measure(processes, grants)
+	w.peak(samples)
 	w.mu.Lock()
 	was := w.blind
 	w.samples, w.blind = samples, blind
@@ -148,6 +150,16 @@ func (w *Watch) look(ctx context.Context, processes map[gpu.UUID][]gpu.Process) 
 		w.events.Pod(s.Pod, false, "GPUMemoryWithinGrant", fmt.Sprintf("container %s uses %d MiB of GPU %s, within the %d MiB that it was granted", s.Container, s.Used/mib, s.Device, s.Granted/mib))
 	}
 	w.evict(ctx, over)
+}
+
+// peak fills in the most that each container was seen to use, and forgets those
+// of pods that hold nothing any more.
+func (w *Watch) peak(samples []Sample) {
+	maps.DeleteFunc(w.peaks, func(k key, _ uint64) bool { return !w.pods.Holds(k.uid) })
+	for i, s := range samples {
+		samples[i].Peak = max(w.peaks[s.key()], s.Used)
+		w.peaks[s.key()] = samples[i].Peak
+	}
 }
 
 // evict asks for the eviction of pods that are over, at each look until it is

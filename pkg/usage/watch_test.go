@@ -101,7 +101,7 @@ func TestWhoUsesWhat(t *testing.T) {
 		"GPU-b": {process(inPod, 1), process(ofTheHost, 9)},
 	})
 	pod := placement.PodRef{Namespace: "ns", Name: "p", UID: podUID}
-	want := []Sample{{pod, "main", "GPU-a", 500 * mib, 1000 * mib}, {pod, "main", "GPU-b", 1 * mib, 0}}
+	want := []Sample{{pod, "main", "GPU-a", 500 * mib, 1000 * mib, 500 * mib}, {pod, "main", "GPU-b", 1 * mib, 0, 1 * mib}}
 	if diff := cmp.Diff(want, watch.Samples()); diff != "" {
 		t.Errorf("samples (-want +got):\n%s", diff)
 	}
@@ -191,5 +191,16 @@ func TestEviction(t *testing.T) {
 	}
 	if len(w.evicted) != 1 {
 		t.Errorf("evicted again: %v", w.evicted)
+	}
+}
+
+func TestThePeakIsKept(t *testing.T) {
+	_, watch := newWorld()
+	for _, look := range []struct{ used, peak uint64 }{{300, 300}, {500, 500}, {200, 500}} {
+		watch.look(t.Context(), map[gpu.UUID][]gpu.Process{"GPU-a": {process(inPod, look.used)}})
+		samples := watch.Samples()
+		if len(samples) != 1 || samples[0].Used != look.used*mib || samples[0].Peak != look.peak*mib {
+			t.Errorf("%+v, want %d MiB with a peak of %d", samples, look.used, look.peak)
+		}
 	}
 }
