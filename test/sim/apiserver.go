@@ -234,21 +234,22 @@ type informer[T object] struct {
 	p       *process
 	name    string
 	handler toolscache.ResourceEventHandler
-	matches func(T) bool         // the selector
-	list    func() map[string]T  // the server's objects
-	after   func()               // what the client does when something came
-	store   map[string]T         // what the client knows, by name
-	lag     time.Duration        // longest delay of an event
-	last    time.Duration        // the tick in which the latest event on its way is due
-	open    bool                 // events are sent
-	synced  bool                 // the first list has been handled
-	gone    map[types.UID]string // UIDs whose end the client has been told of
+	matches func(T) bool                // the selector
+	list    func() map[string]T         // the server's objects
+	after   func()                      // what the client does when something came
+	store   map[string]T                // what the client knows, by name
+	lag     time.Duration               // longest delay of an event
+	last    time.Duration               // the tick in which the latest event on its way is due
+	open    bool                        // events are sent
+	synced  bool                        // the first list has been handled
+	gone    map[types.UID]string        // UIDs whose end the client has been told of
+	goneAt  map[types.UID]time.Duration // and when
 }
 
 func newInformer[T object](w *World, p *process, name string, handler toolscache.ResourceEventHandler, list func() map[string]T, matches func(T) bool) *informer[T] {
 	return &informer[T]{
 		w: w, p: p, name: name, handler: handler, list: list, matches: matches,
-		store: make(map[string]T), lag: pick(w.rng, []time.Duration{10 * tick, 30 * tick, 300 * tick}), gone: make(map[types.UID]string),
+		store: make(map[string]T), lag: pick(w.rng, []time.Duration{10 * tick, 30 * tick, 300 * tick}), gone: make(map[types.UID]string), goneAt: make(map[types.UID]time.Duration),
 	}
 }
 
@@ -316,9 +317,14 @@ func (i *informer[T]) put(now T) {
 		return
 	}
 	if old.GetUID() != now.GetUID() {
-		i.gone[old.GetUID()] = old.GetName()
+		i.ended(old)
 	}
 	i.handler.OnUpdate(old, now)
+}
+
+// ended records that the client is told of an object's end.
+func (i *informer[T]) ended(last T) {
+	i.gone[last.GetUID()], i.goneAt[last.GetUID()] = last.GetName(), i.w.now()
 }
 
 func (i *informer[T]) drop(name string, last any) {
@@ -327,7 +333,7 @@ func (i *informer[T]) drop(name string, last any) {
 	if old == none {
 		return // client-go swallows it as well
 	}
-	i.gone[old.GetUID()] = name
+	i.ended(old)
 	delete(i.store, name)
 	i.handler.OnDelete(last)
 }

@@ -27,13 +27,16 @@
 // # What is excused
 //
 //   - A GPU that has shrunk may hold more than it has.
+//
 //   - A pod whose GPUs were chosen by somebody who could not know of another pod
 //     on them (see excuse.go). Every such case is looked at on its own: an extender
 //     has to know its own bindings, and a plugin all that it has been told.
+//
 //   - A pod that the kubelet admits before the plugin has heard of it: it is given
 //     one GPU, as for a pod of which no scheduler knows. If it asks for several it
 //     never starts, and its events say so. The same for a pod that is admitted
 //     while the kubelet still has another of its name: PodResources tells no UID.
+//
 //   - IDs of a plain init container that the kubelet has forgotten: nothing shows
 //     them to the plugin.
 //

@@ -180,3 +180,31 @@ func (m *machine) alike(s *spec) (out []*spec) {
 func key(gpus []string) string { return strings.Join(slices.Sorted(slices.Values(gpus)), " ") }
 
 func sameSet(a, b []string) bool { return key(a) == key(b) }
+
+// checkMove looks at what a plugin has written of a pod, if that is on other GPUs
+// now: either the kubelet has put it there, or it has lost its own to a pod that
+// can stand in for it. And it leaves no gap on GPUs to which such a pod is still
+// to come.
+func (m *machine) checkMove(before, after *v1.Pod) {
+	w := m.w
+	s := w.pods[string(after.UID)]
+	was, is := w.assignment(before), w.assignment(after)
+	if was == nil || sameSet(was, is) {
+		return
+	}
+	others := slices.DeleteFunc(m.alike(s), func(o *spec) bool { return o == s })
+	if !s.begun && len(others) == 0 {
+		w.violate("I5", "%s is written to be on %v and not on %v: the kubelet has given it nothing, and nobody has taken its place", s.name, is, was)
+	}
+	for _, id := range was {
+		if slices.Contains(is, id) || slices.Contains(w.leaving(after), id) {
+			continue
+		}
+		for _, o := range others {
+			pod := w.api.pods[o.name]
+			if slices.Contains(m.holds(o), id) && !slices.Contains(w.assignment(pod), id) && !slices.Contains(w.leaving(pod), id) && sameSet(w.assignment(pod), is) {
+				w.violate("I2", "%s is written to have left %s, which %s has and is not charged with", s.name, id, o.name)
+			}
+		}
+	}
+}

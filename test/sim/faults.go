@@ -60,7 +60,7 @@ func (w *World) deleteSome() {
 		return
 	}
 	pod := w.api.pods[pick(w.rng, names)]
-	grace := w.rng.IntN(3) > 0
+	grace := !w.cfg.Namesakes && w.rng.IntN(3) > 0
 	w.logf("  user deletes %s, grace %t", pod.Name, grace)
 	_ = w.api.deletePod(pod.Name, pod.UID, grace) // it is there
 	if s := w.pods[string(pod.UID)]; s.keeper && w.api.pods[pod.Name] == nil {

@@ -159,6 +159,10 @@ func (e *extenderProc) view() map[string]known {
 			w.violate("I3", "%s has assumed %s on %s, for which it has sent nothing", e.name, s.name, node)
 			continue
 		}
+		if at, gone := e.pods.goneAt[podUID(s.uid)]; gone && e.sentAt[s.uid] < at {
+			w.violate("I3", "%s assumes %s, for which it has sent nothing since it was told that the pod is gone", e.name, s.name)
+			continue
+		}
 		out[s.uid] = known{node: node, gpus: w.gpusOf(s, sent.Annotations[w.names.Assignment()]), spec: s}
 	}
 	for uid, pod := range e.read {

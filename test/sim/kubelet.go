@@ -107,7 +107,7 @@ func (k *kubelet) recorded() map[string]bool {
 func (k *kubelet) changed() {
 	switch {
 	case k.batching:
-	case k.w.chance(8):
+	case k.w.chance(k.w.cfg.batches):
 		k.batching = true
 		k.w.after(k.w.between(20*tick, 500*tick), k.process, k.name+": pods in a batch", func() {
 			k.batching = false
@@ -412,6 +412,7 @@ func (k *kubelet) callAllocate(m *managed, c container, ids []string) error {
 		k.m.checkpoint[uid] = make(map[string]*grant)
 	}
 	sorted := slices.Sorted(slices.Values(ids))
+	m.spec.begun = true
 	k.m.checkpoint[uid][c.name] = &grant{ids: sorted, env: resp.ContainerResponses[0].GetEnvs(), hidden: c.kind == initial && !k.allocated[ids[0]]}
 	k.w.logf("%s: gives %s/%s %v", k.name, m.spec.name, c.name, sorted)
 	k.checkGrant(m, c)
@@ -660,7 +661,7 @@ func (k *kubelet) writeStatus(m *managed, phase v1.PodPhase) {
 		return
 	}
 	m.writing = true
-	k.w.after(k.w.between(2*tick, 100*tick), k.process, k.name+": status of "+m.spec.name, func() {
+	k.w.after(k.w.between(2*tick, k.w.cfg.status), k.process, k.name+": status of "+m.spec.name, func() {
 		m.writing = false
 		if k.w.api.down {
 			k.writeStatus(m, m.phase)

@@ -252,8 +252,12 @@ func (c apiClient) Patch(ctx context.Context, name string, _ types.PatchType, da
 	w.logf("  %s: PATCH %s %s", p.name, name, patch.Metadata.Annotations[w.names.Index()])
 	var pod *v1.Pod
 	err := w.api.request(ctx, p.process, p.name+": PATCH "+name, true, func() error {
+		before := w.api.pods[name]
 		err := w.api.changePod(name, patch.Metadata.UID, func(o *v1.Pod) { maps.Copy(o.Annotations, patch.Metadata.Annotations) })
 		pod = w.api.pods[name]
+		if err == nil {
+			p.m.checkMove(before, pod)
+		}
 		return err
 	})
 	w.mu.Unlock()

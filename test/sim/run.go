@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"io"
 	"math/rand/v2"
+	"slices"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -23,8 +24,12 @@ type Config struct {
 	Unassigned bool // pods that no scheduler places
 	Refuse     bool // the plugins refuse those
 	Narrow     bool // pods of few shapes, which are easily taken for one another
+	Equal      bool // most pods are alike
+	Namesakes  bool // most pods are made again under their names, after force
 	policy     string
-	callFaults int // of this many calls to the API server, seven go wrong
+	callFaults int           // of this many calls to the API server, seven go wrong
+	batches    int           // of this many pods, one comes to the kubelet with those that follow it
+	status     time.Duration // the longest that a kubelet takes to write a pod's status
 	kinds      []fault
 }
 
@@ -160,7 +165,8 @@ func newWorld(cfg Config) *World {
 func (w *World) draw(cfg Config) Config {
 	often := func(n int) bool { return w.rng.IntN(n) == 0 }
 	cfg.Rules, cfg.Nonsense, cfg.Unassigned, cfg.Refuse = often(2), often(4), often(3), often(4)
-	cfg.Narrow = often(3)
+	cfg.Narrow, cfg.Equal, cfg.Namesakes = often(3), often(4), often(4)
+	cfg.batches, cfg.status = pick(w.rng, []int{8, 8, 2}), pick(w.rng, []time.Duration{100 * tick, 100 * tick, 2 * time.Second})
 	cfg.policy = pick(w.rng, []string{"binpack", "spread"})
 	cfg.callFaults = pick(w.rng, []int{20, 60, 200})
 	share := 1 + w.rng.IntN(3)
@@ -168,6 +174,9 @@ func (w *World) draw(cfg Config) Config {
 		if w.rng.IntN(4) < share {
 			cfg.kinds = append(cfg.kinds, f)
 		}
+	}
+	if len(cfg.kinds) > 0 && often(3) { // one of them all the time
+		cfg.kinds = append(cfg.kinds, slices.Repeat([]fault{pick(w.rng, cfg.kinds)}, 2*len(cfg.kinds))...)
 	}
 	return cfg
 }

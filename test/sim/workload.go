@@ -30,6 +30,7 @@ type spec struct {
 	priority   bool   // may evict others
 	created    time.Duration
 	wasBound   bool
+	begun      bool // the kubelet has given it something
 
 	misled     bool          // its scheduler was told that it fits nowhere by an extender that could not know better
 	waitsSince time.Duration // for another pod to be admitted
@@ -87,6 +88,10 @@ func (w *World) newSpec() *spec {
 		size = func() int { return 4 }
 		shapes, rules = 2, 6
 	}
+	if w.cfg.Equal && w.rng.IntN(4) > 0 {
+		size = func() int { return 4 }
+		shapes, rules = 1, 1000
+	}
 	switch w.rng.IntN(shapes) {
 	case 0:
 		c(app, size())
@@ -133,7 +138,7 @@ func (w *World) newSpec() *spec {
 	}
 	s.need = peak(s.containers)
 	s.priority = w.rng.IntN(6) == 0
-	s.keeper = w.rng.IntN(3) == 0
+	s.keeper = w.cfg.Namesakes || w.rng.IntN(3) == 0
 	return s
 }
 
