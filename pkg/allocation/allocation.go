@@ -126,12 +126,12 @@ func Prefer(s State, r gpu.Resource, available, must []gpu.SlotID, size int) ([]
 	if len(must) > 0 {
 		return s.extend(r, free, must, size)
 	}
-	if s.Blind {
-		if err := s.ambiguous(r, size); err != nil {
+	waiting := s.waitingFor(r, size)
+	if s.Known == nil {
+		if err := s.ambiguous(r, waiting, size); err != nil {
 			return nil, err
 		}
 	}
-	waiting := s.waitingFor(r, size)
 	for _, p := range waiting {
 		if ids, ok := take(free, nil, p.Assignment.Devices(), size); ok {
 			return ids, nil
@@ -151,31 +151,46 @@ func Prefer(s State, r gpu.Resource, available, must []gpu.SlotID, size int) ([]
 	return nil, s.refusal(r, waiting, size)
 }
 
-// ambiguous returns an error when the kubelet may be asking for a later container
-// of a pod that has its GPU already, and may as well be asking for another pod
-// that is to have another GPU.
-func (s State) ambiguous(r gpu.Resource, size int) error {
-	asks := func(c placement.Container) bool { return Amount(r, c) == size }
-	var all, later []Pod
-	for _, p := range s.Pods {
-		if p.Settled {
-			continue
-		}
-		if slices.ContainsFunc(p.Request.Containers, asks) {
-			all = append(all, p)
-			if slices.ContainsFunc(p.Request.Containers[1:], asks) {
-				later = append(later, p)
+// ambiguous returns an error when the kubelet, which does not tell for which pod
+// it asks, may be asking for pods that cannot stand in for one another and are to
+// have different GPUs. Those that wait are such by chance only: the scheduler side
+// lets none wait together. If the kubelet has never told anything, any pod that
+// waits may have begun.
+func (s State) ambiguous(r gpu.Resource, waiting []Pod, size int) error {
+	if len(waiting) > 0 && s.begun(waiting[0]) {
+		return nil
+	}
+	for i, p := range waiting {
+		for _, o := range waiting[:i] {
+			if !o.Request.Interchangeable(p.Request) && !o.together(p) {
+				return mayBeFor(o, p)
 			}
 		}
 	}
-	for _, p := range later {
-		for _, o := range all {
-			if !o.Assignment.SameDevices(p.Assignment) {
-				return fmt.Errorf("the kubelet does not tell what it has given, and may be asking for pod %s or for pod %s", p.Pod, o.Pod)
+	if !s.Blind {
+		return nil
+	}
+	asks := func(c placement.Container) bool { return Amount(r, c) == size }
+	for _, p := range s.Pods {
+		if p.Settled || p.Request.Empty() || !slices.ContainsFunc(p.Request.Containers[1:], asks) {
+			continue
+		}
+		for _, o := range s.Pods {
+			if !o.Settled && slices.ContainsFunc(o.Request.Containers, asks) && !o.together(p) {
+				return mayBeFor(p, o)
 			}
 		}
 	}
 	return nil
+}
+
+// together reports whether two pods are to have the same GPUs.
+func (p Pod) together(o Pod) bool {
+	return !p.Assignment.None() && p.Assignment.SameDevices(o.Assignment) || p.Pod == o.Pod
+}
+
+func mayBeFor(p, o Pod) error {
+	return fmt.Errorf("the kubelet does not tell for which pod it asks, and it may be pod %s or pod %s", p.Pod, o.Pod)
 }
 
 // unseen reports whether a pod that asks for both resources has a plain init
@@ -729,14 +744,20 @@ func (c Correction) left() []gpu.UUID {
 // Only what settled pods hold counts. The kubelet names pods without their UID:
 // what it lists for one that it may not have admitted yet can be of another,
 // deleted by force, that had the name before. For the same reason State.Pods
-// must have been read before State.Held.
+// must have been read before State.Held. Pods that can stand in for one of which
+// that is not known yet stay where they are written to be: it may have the GPU
+// that seems to be left.
 func Reconcile(s State) []Correction {
+	doubtful := s.doubtful()
 	s.Held = s.heldBySettled()
 	var out []Correction
 	moving := 0
 	for i, p := range s.planned() {
 		c := Correction{Pod: s.Pods[i], Actual: p.Assignment}
 		if p.Assignment.None() || p.Assignment.Same(c.Pod.Assignment) {
+			continue
+		}
+		if !c.Pod.Assignment.None() && slices.ContainsFunc(doubtful, func(o Pod) bool { return o.Request.Interchangeable(p.Request) }) {
 			continue
 		}
 		if c.Moves() && c.Whole() {
@@ -750,6 +771,12 @@ func Reconcile(s State) []Correction {
 		}
 	}
 	return slices.DeleteFunc(out, func(c Correction) bool { return c.Actual.Same(c.Pod.Assignment) })
+}
+
+// doubtful returns the pods that are not settled and for which the kubelet lists
+// something all the same.
+func (s State) doubtful() []Pod {
+	return slices.DeleteFunc(slices.Clone(s.Pods), func(p Pod) bool { return p.Settled || !s.begun(p) })
 }
 
 func (s State) heldBySettled() []Held {

@@ -290,6 +290,58 @@ func TestAPodMadeAgainIsNotTakenForTheOneBefore(t *testing.T) {
 	}
 }
 
+// The kubelet has given two equal pods the GPUs of one another, and has reported
+// one of them so far.
+func TestAPodIsNotMovedToWhereAnotherMayBe(t *testing.T) {
+	req := ask(app("a", 8))
+	c := newCluster(t, 1, inventory(8, 8, 8))
+	c.pods = []Pod{pod("first", req, 0), pod("second", req, 1)}
+	s := c.state()
+	s.Held = []Held{
+		{Namespace: "ns", Name: "first", Container: "a", Slots: ids(1, 0, 1, 2, 3, 4, 5, 6, 7)},
+		{Namespace: "ns", Name: "second", Container: "a", Slots: ids(2, 0, 1, 2, 3, 4, 5, 6, 7)},
+	}
+	s.Pods[0].Settled = true
+	if got := Reconcile(s); len(got) > 0 {
+		t.Errorf("corrections %v, want none: where second is will be known when it is settled", got)
+	}
+	s.Pods[1].Settled = true
+	if got := Reconcile(s); len(got) != 2 {
+		t.Errorf("corrections %v, want both", got)
+	}
+}
+
+func TestPodsThatCannotBeToldApartAreRefused(t *testing.T) {
+	other := ask(app("a", 4))
+	other.ExclusiveGroup = "x"
+	for name, tc := range map[string]struct {
+		pods    []Pod
+		wantErr bool
+	}{
+		"interchangeable":         {[]Pod{pod("p", ask(app("a", 4)), 0), pod("q", ask(app("a", 4)), 1)}, false},
+		"not interchangeable":     {[]Pod{pod("p", ask(app("a", 4)), 0), pod("q", other, 1)}, true},
+		"on the same GPU":         {[]Pod{pod("p", ask(app("a", 4)), 0), pod("q", other, 0)}, false},
+		"neither has been placed": {[]Pod{pod("p", ask(app("a", 4))), pod("q", other)}, true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			c := newCluster(t, 1, inventory(8, 8))
+			c.place = true
+			c.pods = tc.pods
+			s := c.state()
+			available := slices.Concat(ids(0, 0, 1, 2, 3, 4, 5, 6, 7), ids(1, 0, 1, 2, 3, 4, 5, 6, 7))
+			s.Known = map[string]bool{"ns/p": true}
+			if _, err := Prefer(s, gpu.Memory, available, nil, 4); err != nil {
+				t.Errorf("Prefer: %v; the kubelet has told that it is p", err)
+			}
+			s.Known = nil
+			_, err := Prefer(s, gpu.Memory, available, nil, 4)
+			if (err != nil) != tc.wantErr || err != nil && !strings.Contains(err.Error(), "it may be pod ns/p or pod ns/q") {
+				t.Errorf("Prefer: %v, want an error: %v", err, tc.wantErr)
+			}
+		})
+	}
+}
+
 // Where PodResources cannot be asked which pods there are, or the kubelet has
 // just started and lists all, equal pods are taken for one another: each stays
 // whole, no GPU holds more than was planned, and what is written follows.

@@ -325,7 +325,7 @@ func TestAKubeletThatHasNeverToldAnything(t *testing.T) {
 		t.Errorf("got %v, %v; want GPU 1: no other pod asks for as much", ids, err)
 	}
 	_, err = n.preferred(t.Context(), n.free(), nil, 2)
-	wantStatus(t, err, codes.FailedPrecondition, "the kubelet does not tell what it has given, and may be asking for pod ns/p or for pod ns/older")
+	wantStatus(t, err, codes.FailedPrecondition, "the kubelet does not tell for which pod it asks, and it may be pod ns/p or pod ns/older")
 }
 
 func TestAKubeletThatIsAskedTooOftenIsAskedAgain(t *testing.T) {
