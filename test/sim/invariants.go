@@ -290,6 +290,34 @@ func (e *extenderProc) checkDecision(uid, nodeName, annotation string) {
 		}
 	}
 	e.checkNews(s, nodeName, gpus, b)
+	if !e.repeated[uid] {
+		e.checkConfusable(s, nodeName, gpus)
+	}
+}
+
+// checkConfusable is the rule of confusable pods: the kubelet's first question
+// for one must not be that for another that waits on the node, is to have other
+// GPUs and cannot stand in for it.
+func (e *extenderProc) checkConfusable(s *spec, node string, gpus []string) {
+	for uid, k := range e.view() {
+		o := k.spec
+		if uid == s.uid || k.node != node || o.broken || e.knowsSettled(o) || sameSet(k.gpus, gpus) {
+			continue
+		}
+		if o.containers[0].units == s.containers[0].units && !o.alike(s) {
+			e.w.violate("I4", "%s binds %s (%s) to %s, where %s (%s) waits for the kubelet, which could take one for the other", e.name, s.name, s, node, o.name, o)
+		}
+	}
+}
+
+// knowsSettled reports whether the extender has been told that the kubelet has
+// admitted a pod.
+func (e *extenderProc) knowsSettled(s *spec) bool {
+	pod := e.pods.store[s.name]
+	if pod == nil || string(pod.UID) != s.uid || pod.Spec.NodeName == "" {
+		pod = e.read[s.uid]
+	}
+	return pod != nil && pod.Status.StartTime != nil
 }
 
 // truth returns the books by what the API server has.
