@@ -2,7 +2,6 @@ package cache
 
 import (
 	"errors"
-	"slices"
 	"sync/atomic"
 
 	"github.com/gpumem/gpumem/pkg/placement"
@@ -94,7 +93,12 @@ func (v *view) answer(q Question) *Refusal {
 		}
 	}
 	now := answer{key: q.key, refusal: q.Ask(v.Node)}
-	kept = slices.Concat([]answer{now}, kept[:min(len(kept), answersKept-1)])
-	v.answers.Store(&kept)
+	v.keep(now, kept)
 	return now.refusal
+}
+
+// keep puts an answer before those that are kept.
+func (v *view) keep(now answer, others []answer) {
+	all := append([]answer{now}, others[:min(len(others), answersKept-1)]...)
+	v.answers.Store(&all)
 }

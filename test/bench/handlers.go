@@ -1,0 +1,235 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"net/http/httptest"
+	"runtime"
+	"strconv"
+	"time"
+
+	"golang.org/x/sys/unix"
+	v1 "k8s.io/api/core/v1"
+	extenderv1 "k8s.io/kube-scheduler/extender/v1"
+)
+
+// benchHandlers measures each verb beside a handler that decodes the same
+// request and encodes the same answer.
+func benchHandlers(ctx context.Context, opts options, r *report) error {
+	bind, filter := make(map[int]time.Duration), make(map[int]time.Duration)
+	for _, nodes := range []int{500, 5000, 50000} {
+		f, err := newFleet(nodes, podsPerGPU)
+		if err != nil {
+			return err
+		}
+		asks := []ask{f.filter(), f.prioritize(), f.preempt(), f.bind()}
+		for _, a := range asks {
+			if err := ctx.Err(); err != nil {
+				return err
+			}
+			m := a.measure(opts.rounds)
+			name := a.verb + "-" + strconv.Itoa(nodes)
+			ratio := spread(name, "×", m.ratios)
+			if a.verb == "filter" && nodes == 5000 {
+				ratio = ratio.atMost(1.5)
+			}
+			r.add(ratio,
+				result{Name: name + "-time", Value: float64(m.took) / float64(time.Microsecond), Unit: "µs of CPU"},
+				result{Name: name + "-allocations", Value: m.allocations, Unit: "beyond those of the other"})
+			switch a.verb {
+			case "bind":
+				bind[nodes] = m.took
+			case "filter":
+				filter[nodes] = m.took
+			}
+		}
+	}
+	r.add(
+		result{Name: "filter-growth", Unit: "× per name from 5,000 to 50,000", Value: float64(filter[50000]) / float64(filter[5000]) / 10}.atMost(1.5),
+		result{Name: "bind-growth", Unit: "× from 500 to 50,000 nodes", Value: float64(bind[50000]) / float64(bind[500])}.atMost(1.5),
+	)
+	return benchRunning(opts, r)
+}
+
+// benchRunning compares filter where few pods run and where many do, that hold
+// the same together.
+func benchRunning(opts options, r *report) error {
+	few, err := newFleet(5000, 1)
+	if err != nil {
+		return err
+	}
+	many, err := newFleet(5000, 8)
+	if err != nil {
+		return err
+	}
+	a, b := few.filter(), many.filter()
+	a.null = b.routes
+	ratio := spread("filter-pods-running", "× with eight times as many", inverse(a.measure(opts.rounds).ratios))
+	r.add(ratio.atMost(1.2))
+	return nil
+}
+
+func inverse(ratios []float64) (out []float64) {
+	for _, v := range ratios {
+		out = append(out, 1/v)
+	}
+	return out
+}
+
+// ask is one request to a verb, that can be repeated.
+type ask struct {
+	verb   string
+	routes http.Handler
+	body   func() []byte // the next request's
+	done   func()        // takes back what it did
+	null   http.Handler  // decodes the same and answers the same
+}
+
+// measured is what came out of it.
+type measured struct {
+	ratios      []float64
+	took        time.Duration // by one call, the median
+	allocations float64       // of one call, less those of the other handler
+}
+
+func (a ask) measure(rounds int) measured {
+	const atLeast = 20 * time.Millisecond // of each side in each round
+	calls := 1
+	for a.time(a.routes, calls) < atLeast {
+		calls *= 2
+	}
+	var m measured
+	var times []float64
+	for range rounds {
+		ours, null := a.time(a.routes, calls), a.time(a.null, calls)
+		m.ratios = append(m.ratios, float64(ours)/float64(null))
+		times = append(times, float64(ours)/float64(calls))
+	}
+	m.took = time.Duration(spread("", "", times).Value)
+	m.allocations = a.allocations(a.routes) - a.allocations(a.null)
+	return m
+}
+
+// time measures the CPU time of so many calls, without what prepares each and
+// takes it back. The clock on the wall would tell of what else the machine does.
+func (a ask) time(h http.Handler, calls int) (sum time.Duration) {
+	for range calls {
+		request := httptest.NewRequest(http.MethodPost, "/"+a.verb, bytes.NewReader(a.body()))
+		recorder := httptest.NewRecorder()
+		before := cpuTime()
+		h.ServeHTTP(recorder, request)
+		sum += cpuTime() - before
+		a.done()
+	}
+	return sum
+}
+
+// cpuTime is what the process has used so far, its garbage collector included.
+func cpuTime() time.Duration {
+	var t unix.Timespec
+	if err := unix.ClockGettime(unix.CLOCK_PROCESS_CPUTIME_ID, &t); err != nil {
+		panic(err) // no Linux is without this clock
+	}
+	return time.Duration(t.Nano())
+}
+
+func (a ask) allocations(h http.Handler) float64 {
+	const calls = 10
+	var sum uint64
+	for range calls {
+		request := httptest.NewRequest(http.MethodPost, "/"+a.verb, bytes.NewReader(a.body()))
+		recorder := httptest.NewRecorder()
+		var before, after runtime.MemStats
+		runtime.ReadMemStats(&before)
+		h.ServeHTTP(recorder, request)
+		runtime.ReadMemStats(&after)
+		sum += after.Mallocs - before.Mallocs
+		a.done()
+	}
+	return float64(sum) / calls
+}
+
+// null is a handler that decodes requests and encodes what it is given.
+func null[In, Out any](answer []byte) http.Handler {
+	out := new(Out)
+	if err := json.Unmarshal(answer, out); err != nil {
+		panic(fmt.Sprintf("the answer %.200s: %v", answer, err)) // it was encoded by the same program
+	}
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		in := new(In)
+		if err := json.NewDecoder(r.Body).Decode(in); err != nil {
+			http.Error(w, err.Error(), http.StatusBadRequest)
+			return
+		}
+		w.Header().Set("Content-Type", "application/json")
+		_ = json.NewEncoder(w).Encode(out) // to memory
+	})
+}
+
+// question is an ask that changes nothing.
+func question[Out, In any](f *fleet, verb string, in In) ask {
+	body, err := json.Marshal(in)
+	if err != nil {
+		panic(err) // the protocol's own types
+	}
+	a := ask{verb: verb, routes: f.Routes("bench"), body: func() []byte { return body }, done: func() {}}
+	recorder := httptest.NewRecorder()
+	a.routes.ServeHTTP(recorder, httptest.NewRequest(http.MethodPost, "/"+verb, bytes.NewReader(body)))
+	a.null = null[In, Out](recorder.Body.Bytes())
+	return a
+}
+
+// asking is the pod that the questions are about.
+func (f *fleet) asking() *v1.Pod { return pod(f.Names, 999_999, 10) }
+
+func (f *fleet) filter() ask {
+	return question[extenderv1.ExtenderFilterResult](f, "filter", extenderv1.ExtenderArgs{Pod: f.asking(), NodeNames: &f.names})
+}
+
+func (f *fleet) prioritize() ask {
+	return question[extenderv1.HostPriorityList](f, "prioritize", extenderv1.ExtenderArgs{Pod: f.asking(), NodeNames: &f.names})
+}
+
+// preempt asks about a hundred nodes, as kube-scheduler does, with all their
+// pods as victims.
+func (f *fleet) preempt() ask {
+	p := f.asking()
+	p.Spec.Priority = new(int32(1000))
+	args := extenderv1.ExtenderPreemptionArgs{Pod: p, NodeNameToMetaVictims: map[string]*extenderv1.MetaVictims{}}
+	for _, name := range f.names[:100] {
+		node, _ := f.Cache.Node(name)
+		victims := &extenderv1.MetaVictims{}
+		for _, h := range node.Holdings() {
+			victims.Pods = append(victims.Pods, &extenderv1.MetaPod{UID: h.Pod.UID})
+		}
+		args.NodeNameToMetaVictims[name] = victims
+	}
+	return question[extenderv1.ExtenderPreemptionResult](f, "preempt", args)
+}
+
+// bind binds one pod after another to a node and takes it off again.
+func (f *fleet) bind() ask {
+	bound := 0
+	var last *v1.Pod
+	a := ask{verb: "bind", routes: f.Routes("bench"), null: null[extenderv1.ExtenderBindingArgs, extenderv1.ExtenderBindingResult]([]byte("{}"))}
+	a.body = func() []byte {
+		last = pod(f.Names, 1_000_000+bound, 3)
+		f.api.create(last)
+		body, err := json.Marshal(extenderv1.ExtenderBindingArgs{
+			PodName: last.Name, PodNamespace: last.Namespace, PodUID: last.UID, Node: f.names[bound%len(f.names)],
+		})
+		if err != nil {
+			panic(err) // the protocol's own types
+		}
+		bound++
+		return body
+	}
+	a.done = func() {
+		f.Cache.RemovePod(string(last.UID))
+		f.api.remove(last)
+	}
+	return a
+}

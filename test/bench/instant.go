@@ -1,0 +1,49 @@
+package main
+
+import (
+	"context"
+	"sync"
+
+	v1 "k8s.io/api/core/v1"
+)
+
+// instantAPI is an API server that answers at once and refuses nothing.
+type instantAPI struct {
+	mu   sync.Mutex
+	pods map[string]*v1.Pod // by namespace and name
+
+	bound func(*v1.Binding) // is told of each binding; nil: nobody wants to know
+}
+
+func newInstantAPI() *instantAPI { return &instantAPI{pods: make(map[string]*v1.Pod)} }
+
+func (a *instantAPI) create(pod *v1.Pod) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.pods[pod.Namespace+"/"+pod.Name] = pod
+}
+
+func (a *instantAPI) remove(pod *v1.Pod) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	delete(a.pods, pod.Namespace+"/"+pod.Name)
+}
+
+func (a *instantAPI) Pod(namespace, name string) *v1.Pod {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return a.pods[namespace+"/"+name]
+}
+
+func (a *instantAPI) ReadPod(_ context.Context, namespace, name string) (*v1.Pod, error) {
+	return a.Pod(namespace, name), nil
+}
+
+func (a *instantAPI) Bind(_ context.Context, b *v1.Binding) error {
+	if a.bound != nil {
+		a.bound(b)
+	}
+	return nil
+}
+
+func (*instantAPI) Refused(error) bool { return false }
