@@ -38,14 +38,10 @@ func NewRefusal(err error) *Refusal {
 }
 
 // Refused returns why the pod cannot go to a node, as Decide says of it, or nil.
-// It takes no lock. The answer must not be changed: it is kept until the node
+// The answer must not be changed: it is kept until the node
 // changes, for the next pod that asks for the same.
 func (c *Cache) Refused(nodeName string, q Question) *Refusal {
-	n, ok := c.lookup(nodeName)
-	if !ok {
-		return q.Ask(placement.Node{Name: nodeName})
-	}
-	v := n.view.Load()
+	v := c.view(nodeName)
 	switch {
 	case v == nil:
 		return q.Ask(placement.Node{Name: nodeName})

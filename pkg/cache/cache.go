@@ -3,6 +3,7 @@ package cache
 import (
 	"cmp"
 	"fmt"
+	"maps"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -14,13 +15,16 @@ import (
 
 // Cache is safe for use by several goroutines.
 type Cache struct {
-	nodes sync.Map // name → *node; written under mu, read without
+	// known is nodes as readers have it; nil: a node has come or gone since. The
+	// map does not change.
+	known atomic.Pointer[map[string]*node]
 
 	mu        sync.Mutex
-	pods      map[string]*pod // by UID
-	nominated map[string]*pod // the same: those that are to come to a node
-	changes   int             // of nodes, so far
-	changed   chan struct{}   // closed by the next of them; nil: nobody waits
+	nodes     map[string]*node // by name, ghosts included
+	pods      map[string]*pod  // by UID
+	nominated map[string]*pod  // the same: those that are to come to a node
+	changes   int              // of nodes, so far
+	changed   chan struct{}    // closed by the next of them; nil: nobody waits
 	mix       placement.Mix
 
 	prices atomic.Pointer[priced]
@@ -55,7 +59,7 @@ func (p *pod) onlyCPU() bool { return p.Request.Empty() && p.Assignment.None() }
 
 // New returns an empty cache.
 func New() *Cache {
-	return &Cache{pods: make(map[string]*pod), nominated: make(map[string]*pod)}
+	return &Cache{nodes: make(map[string]*node), pods: make(map[string]*pod), nominated: make(map[string]*pod)}
 }
 
 // SetNode records what a node offers: a new node, or a change.
@@ -172,7 +176,7 @@ func (c *Cache) AssumePod(ref placement.PodRef, nodeName string, req placement.R
 		}
 		return placement.Assignment{}, &ElsewhereError{Node: p.node, Assumed: p.assumed && !p.read}
 	}
-	n, ok := c.lookup(nodeName)
+	n, ok := c.nodes[nodeName]
 	if !ok || n.inventory == nil {
 		return placement.Assignment{}, &UnfitError{placement.Fit(req, placement.Node{Name: nodeName})}
 	}
@@ -259,16 +263,33 @@ func (c *Cache) Where(uid string) (nodeName string, assumed, ok bool) {
 	return p.node, p.assumed && !p.read, true
 }
 
-// Node returns one node. It takes no lock, and the value does not change.
+// Node returns one node. It takes no lock, unless a node has come or gone, and
+// the value does not change.
 func (c *Cache) Node(name string) (placement.Node, bool) {
-	n, ok := c.lookup(name)
-	if !ok {
-		return placement.Node{}, false
-	}
-	if view := n.view.Load(); view != nil {
+	if view := c.view(name); view != nil {
 		return view.Node, true
 	}
 	return placement.Node{}, false
+}
+
+// view returns what readers see of a node, or nil.
+func (c *Cache) view(name string) *view {
+	if n, ok := c.readable()[name]; ok {
+		return n.view.Load()
+	}
+	return nil
+}
+
+// readable returns the nodes for those who read.
+func (c *Cache) readable() map[string]*node {
+	if known := c.known.Load(); known != nil {
+		return *known
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	known := maps.Clone(c.nodes)
+	c.known.Store(&known)
+	return known
 }
 
 // Changed returns a channel that is closed once some node is not what it was.
@@ -282,27 +303,16 @@ func (c *Cache) Changed() <-chan struct{} {
 	return c.changed
 }
 
-// Nodes returns all nodes by name. It takes no lock, and the values do not
-// change.
+// Nodes returns all nodes by name, as Node does.
 func (c *Cache) Nodes() []placement.Node {
 	var out []placement.Node
-	c.nodes.Range(func(_, value any) bool {
-		if view := value.(*node).view.Load(); view != nil {
+	for _, n := range c.readable() {
+		if view := n.view.Load(); view != nil {
 			out = append(out, view.Node)
 		}
-		return true
-	})
+	}
 	slices.SortFunc(out, func(a, b placement.Node) int { return cmp.Compare(a.Name, b.Name) })
 	return out
-}
-
-// lookup returns the node of that name, ghost or not.
-func (c *Cache) lookup(name string) (*node, bool) {
-	value, ok := c.nodes.Load(name)
-	if !ok {
-		return nil, false
-	}
-	return value.(*node), true
 }
 
 // The methods below assume that mu is held.
@@ -312,17 +322,18 @@ func (c *Cache) overtaken(p *pod) bool {
 	if !p.assumed || p.read {
 		return false
 	}
-	n, ok := c.lookup(p.node)
+	n, ok := c.nodes[p.node]
 	return !ok || n.inventory == nil || !n.view.Load().Bears(p.Holding)
 }
 
 // node returns the node of that name, made as a ghost if it is new.
 func (c *Cache) node(name string) *node {
-	if n, ok := c.lookup(name); ok {
+	if n, ok := c.nodes[name]; ok {
 		return n
 	}
 	n := &node{name: name, pods: make(map[string]*pod), nominated: make(map[string]*pod)}
-	c.nodes.Store(name, n)
+	c.nodes[name] = n
+	c.known.Store(nil)
 	return n
 }
 
@@ -338,7 +349,8 @@ func (c *Cache) dropIfEmpty(n *node) {
 	if n.inventory != nil || len(n.pods) > 0 || len(n.nominated) > 0 {
 		return
 	}
-	c.nodes.Delete(n.name)
+	delete(c.nodes, n.name)
+	c.known.Store(nil)
 }
 
 func (c *Cache) put(p *pod) {

@@ -451,7 +451,7 @@ func TestGhosts(t *testing.T) {
 		t.Errorf("AssumePod on a deleted node: %v, want that it can never fit", err)
 	}
 	c.RemovePod("p")
-	if _, ok := c.lookup("n"); ok {
+	if _, ok := c.readable()["n"]; ok {
 		t.Error("a ghost is kept when its last pod is gone")
 	}
 }

@@ -110,12 +110,11 @@ func (c *Cache) contents() contents {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	nodes := make(map[string]*gpu.Inventory)
-	c.nodes.Range(func(name, value any) bool {
-		if offered := value.(*node).inventory; offered != nil {
-			nodes[name.(string)] = offered
+	for name, n := range c.nodes {
+		if n.inventory != nil {
+			nodes[name] = n.inventory
 		}
-		return true
-	})
+	}
 	return contents{pods: maps.Clone(c.pods), nominated: maps.Clone(c.nominated), nodes: nodes}
 }
 
@@ -131,7 +130,7 @@ func (c *Cache) find(d Difference) entry {
 	if !d.OfNode() {
 		return entry{pod: c.pods[d.Pod.UID], nominated: c.nominated[d.Pod.UID]}
 	}
-	if n, ok := c.lookup(d.Node); ok {
+	if n, ok := c.nodes[d.Node]; ok {
 		return entry{offered: n.inventory}
 	}
 	return entry{}

@@ -40,7 +40,8 @@
 // may be heard of again before it is, and a node that comes back under its name
 // finds them.
 //
-// Readers take no lock. Each node's state is an immutable value behind an
+// Readers take no lock, but for one that comes after a node was added or removed:
+// it makes the map of nodes anew. Each node's state is an immutable value behind an
 // atomic pointer, remade when something on that node changes; reading 5,000
 // nodes does not hold up a binding. Nodes are not frozen together: a placement
 // concerns one node, and it is checked again when it is reserved. What was

@@ -210,10 +210,10 @@ func compare(a, b candidate) int {
 	)
 }
 
-// Nodes describes so many of them at most, the closest first.
-func (c *Closest) Nodes(most int) []Node {
+// Nodes describes them, the closest first.
+func (c *Closest) Nodes() []Node {
 	var out []Node
-	for _, v := range c.kept[:min(len(c.kept), most)] {
+	for _, v := range c.kept {
 		n := Look(v.Request, v.Node, placement.Assignment{})
 		n.Reason, n.Message = v.Reason.String(), v.String()
 		out = append(out, n)

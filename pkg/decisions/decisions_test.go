@@ -116,7 +116,7 @@ func TestClosestIsASort(t *testing.T) {
 		for _, v := range all {
 			want = append(want, v.Node.Name)
 		}
-		for _, n := range closest.Nodes(MaxNodes) {
+		for _, n := range closest.Nodes() {
 			got = append(got, n.Name)
 		}
 		if diff := cmp.Diff(want, got); diff != "" {

@@ -30,8 +30,8 @@ func (e *Extender) tellFailure(verb string, pod *v1.Pod, message string) {
 
 // refusals are why nodes were refused to a pod. The zero value is ready for use.
 type refusals struct {
-	closest decisions.Closest
-	count   int
+	verdicts []*placement.Verdict
+	count    int
 
 	// The last one that is no verdict.
 	other  *cache.Refusal
@@ -42,7 +42,7 @@ type refusals struct {
 func (r *refusals) add(refusal *cache.Refusal) (unresolvable bool) {
 	r.count++
 	if refusal.Verdict != nil {
-		r.closest.Add(refusal.Verdict)
+		r.verdicts = append(r.verdicts, refusal.Verdict)
 		return refusal.Verdict.Unresolvable()
 	}
 	if r.other != refusal {
@@ -55,10 +55,10 @@ func (r *refusals) add(refusal *cache.Refusal) (unresolvable bool) {
 func (r *refusals) decision(fit int) decisions.Decision {
 	d := decisions.Decision{Verb: decisions.Filter, Result: decisions.Fits, Asked: fit + r.count, Fit: fit}
 	if fit > 0 {
-		d.Nodes = r.closest.Nodes(fewRefused)
+		d.Nodes = closest(r.verdicts[:min(len(r.verdicts), fewRefused)])
 		return d
 	}
-	d.Result, d.Nodes = decisions.Unfit, r.closest.Nodes(decisions.MaxNodes)
+	d.Result, d.Nodes = decisions.Unfit, closest(r.verdicts)
 	switch {
 	case r.other != nil:
 		d.Reason, d.Message = r.reason, r.other.Message
@@ -71,8 +71,17 @@ func (r *refusals) decision(fit int) decisions.Decision {
 }
 
 // fewRefused is how many of the nodes that were refused are described beside
-// others that fit.
+// others that fit: any of them, for it costs time.
 const fewRefused = 2
+
+// closest describes those of the verdicts that came closest.
+func closest(verdicts []*placement.Verdict) []decisions.Node {
+	var c decisions.Closest
+	for _, v := range verdicts {
+		c.Add(v)
+	}
+	return c.Nodes()
+}
 
 // reasonOf names a refusal in a word.
 func reasonOf(err error) string {
