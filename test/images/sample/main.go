@@ -5,6 +5,7 @@
 //	SAMPLE_EXIT_AFTER=5s     or -exit-after 5s: end by itself, with success
 //	SAMPLE_EXIT_CODE=1       or -exit-code 1: with this exit status then
 //	SAMPLE_IGNORE_TERM=true  or -ignore-term: outlive SIGTERM, so that a pod stays Terminating
+//	-require-grant           fail unless it was told of a share of a GPU
 //	SAMPLE_GET=URL           or -get URL: fetch the URL once and print the status
 package main
 
@@ -12,6 +13,7 @@ import (
 	"cmp"
 	"context"
 	"crypto/tls"
+	"errors"
 	"flag"
 	"fmt"
 	"net/http"
@@ -48,6 +50,7 @@ func run() error {
 	flag.DurationVar(&exitAfter, "exit-after", exitAfter, "end after this time; 0 means never")
 	flag.IntVar(&exitCode, "exit-code", exitCode, "the exit status at that end")
 	flag.BoolVar(&ignoreTerm, "ignore-term", ignoreTerm, "take no notice of SIGTERM")
+	requireGrant := flag.Bool("require-grant", false, "fail unless the environment tells of a share of a GPU")
 	flag.StringVar(&get, "get", get, "a URL to fetch once")
 	flag.Parse()
 
@@ -73,6 +76,11 @@ func run() error {
 	for _, s := range env {
 		fmt.Println(s)
 	}
+	if *requireGrant {
+		if err := checkGrant(); err != nil {
+			return err
+		}
+	}
 	if get != "" {
 		fetch(ctx, get)
 	}
@@ -85,6 +93,17 @@ func run() error {
 	case <-ctx.Done():
 	case <-after:
 		os.Exit(exitCode)
+	}
+	return nil
+}
+
+// checkGrant says what is missing of what the device plugin tells a container.
+func checkGrant() error {
+	if os.Getenv("GPUMEM_GPU_UUID") == "" {
+		return errors.New("GPUMEM_GPU_UUID is not set: no GPU was handed over")
+	}
+	if mib, err := strconv.ParseInt(os.Getenv("GPUMEM_LIMIT_MIB"), 10, 64); err != nil || mib <= 0 {
+		return fmt.Errorf("GPUMEM_LIMIT_MIB is %q, want MiB of GPU memory", os.Getenv("GPUMEM_LIMIT_MIB"))
 	}
 	return nil
 }

@@ -1,0 +1,161 @@
+package test
+
+import (
+	"flag"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	"go.yaml.in/yaml/v3"
+)
+
+var update = flag.Bool("update", false, "write the table of values anew")
+
+const (
+	chartReadme = "../charts/gpumem/README.md"
+	tableBegin  = "<!-- What follows is made of values.yaml: go test ./test -run TestTableOfValues -update -->\n"
+	tableEnd    = "<!-- The end of it. -->\n"
+)
+
+// usual are values that are everywhere the same, and explained here only.
+var usual = map[string]string{
+	"image.repository":           "registry and name of the image",
+	"image.tag":                  "tag, or digest `sha256:…`",
+	"image.pullPolicy":           "`Always`, `IfNotPresent` or `Never`",
+	"resources":                  "of the container",
+	"nodeSelector":               "labels of the nodes for these pods",
+	"affinity":                   "of these pods",
+	"tolerations":                "of these pods",
+	"podAnnotations":             "more annotations of these pods",
+	"podLabels":                  "more labels of these pods",
+	"serviceAccount.name":        "name of the account",
+	"serviceAccount.annotations": "annotations of the account",
+	"kubeAPI.qps":                "requests a second to the API server",
+	"kubeAPI.burst":              "requests to the API server at once",
+	"labels":                     "more labels of the object",
+	"interval":                   "time between two scrapes",
+	"enabled":                    "whether it is made",
+}
+
+// TestTableOfValues holds the table in the chart's README to values.yaml: each
+// value, its default, and the first sentence of its comment.
+func TestTableOfValues(t *testing.T) {
+	text, err := os.ReadFile("../charts/gpumem/values.yaml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var document yaml.Node
+	if err := yaml.Unmarshal(text, &document); err != nil {
+		t.Fatal(err)
+	}
+	var rows []string
+	walkValues(t, "", document.Content[0], &rows)
+	want := "| value | default | what |\n|---|---|---|\n" + strings.Join(rows, "")
+
+	readme, err := os.ReadFile(chartReadme)
+	if err != nil {
+		t.Fatal(err)
+	}
+	before, rest, begins := strings.Cut(string(readme), tableBegin)
+	got, after, ends := strings.Cut(rest, tableEnd)
+	if !begins || !ends {
+		t.Fatalf("%s has no place for the table", chartReadme)
+	}
+	if *update {
+		if err := os.WriteFile(chartReadme, []byte(before+tableBegin+want+tableEnd+after), 0o644); err != nil {
+			t.Fatal(err)
+		}
+		return
+	}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("the table in %s (-values.yaml +README.md):\n%s", chartReadme, diff)
+	}
+}
+
+// walkValues adds a row for each value below a mapping.
+func walkValues(t *testing.T, path string, mapping *yaml.Node, rows *[]string) {
+	t.Helper()
+	for i := 0; i < len(mapping.Content); i += 2 {
+		key, value := mapping.Content[i], mapping.Content[i+1]
+		at := strings.TrimPrefix(path+"."+key.Value, ".")
+		if value.Kind == yaml.MappingNode && len(value.Content) > 0 && !strings.HasSuffix(at, "resources") && !strings.HasSuffix(at, "labels") {
+			walkValues(t, at, value, rows)
+			continue
+		}
+		what := firstSentence(key.HeadComment)
+		if what == "" {
+			what = firstSentence(value.LineComment)
+		}
+		for suffix, text := range usual {
+			if what == "" && strings.HasSuffix(at, suffix) {
+				what = text
+			}
+		}
+		if what == "" {
+			t.Errorf("%s has no comment in values.yaml", at)
+		}
+		*rows = append(*rows, fmt.Sprintf("| `%s` | %s | %s |\n", at, inline(t, value), what))
+	}
+}
+
+// firstSentence returns the first sentence of a comment, without a full stop.
+func firstSentence(comment string) string {
+	var words []string
+	for line := range strings.Lines(comment) {
+		line = strings.TrimPrefix(strings.TrimSpace(line), "#")
+		if strings.HasPrefix(line, "   ") { // a list: what the sentence announces
+			break
+		}
+		words = append(words, strings.Fields(line)...)
+	}
+	sentence := strings.Join(words, " ")
+	if end := strings.Index(sentence, ". "); end >= 0 {
+		sentence = sentence[:end]
+	}
+	return strings.NewReplacer("|", `\|`, "<domain>", "`<domain>`").Replace(strings.TrimRight(sentence, ".:"))
+}
+
+// inline returns a value on one line, for a cell; nothing for an empty string.
+func inline(t *testing.T, value *yaml.Node) string {
+	t.Helper()
+	if value.Kind == yaml.ScalarNode {
+		if value.Value == "" {
+			return ""
+		}
+		return "`" + value.Value + "`"
+	}
+	copied := *value
+	copied.Style = yaml.FlowStyle
+	copied.HeadComment, copied.LineComment, copied.FootComment = "", "", ""
+	text, err := yaml.Marshal(&copied)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return "`" + strings.Join(strings.Fields(string(text)), " ") + "`"
+}
+
+// Of the files for a kube-scheduler of one's own, those for the distributions
+// differ in their paths alone.
+func TestSchedulerConfigurationsDifferInPathsAlone(t *testing.T) {
+	paths := map[string]*strings.Replacer{
+		"kubeadm": strings.NewReplacer("/etc/kubernetes/scheduler.conf", "KUBECONFIG", "/etc/kubernetes/gpumem", "FOLDER", "kubeadm", "IT"),
+		"rke2":    strings.NewReplacer("/var/lib/rancher/rke2/server/cred/scheduler.kubeconfig", "KUBECONFIG", "/etc/rancher/rke2/gpumem", "FOLDER", "RKE2", "IT"),
+		"k3s":     strings.NewReplacer("/var/lib/rancher/k3s/server/cred/scheduler.kubeconfig", "KUBECONFIG", "/etc/rancher/k3s/gpumem", "FOLDER", "k3s", "IT"),
+	}
+	texts := make(map[string]string)
+	for name, replacer := range paths {
+		text, err := os.ReadFile(filepath.Join("../config/scheduler", name, "kube-scheduler.yaml"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		texts[name] = replacer.Replace(string(text))
+	}
+	for name, text := range texts {
+		if diff := cmp.Diff(texts["kubeadm"], text); diff != "" {
+			t.Errorf("kubeadm's and %s's:\n%s", name, diff)
+		}
+	}
+}
