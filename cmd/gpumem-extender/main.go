@@ -46,6 +46,9 @@ func main() {
 
 // run is main with its surroundings passed in.
 func run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
+	if len(args) > 0 && args[0] == "cleanup" {
+		return runCleanup(ctx, args[1:], stdout, stderr)
+	}
 	opts := defaultOptions()
 	switch err := opts.parse(args, stdout); {
 	case errors.Is(err, pflag.ErrHelp):

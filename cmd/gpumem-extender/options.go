@@ -96,7 +96,7 @@ func (o *options) parse(args []string, stdout io.Writer) error {
 	f.StringVar(&o.logFormat, "log-format", o.logFormat, "`format` of the log: json or console")
 	f.BoolVar(&o.showVersion, "version", false, "print the version and end")
 	f.Usage = func() {
-		fmt.Fprintf(stdout, "gpumem-extender places pods that ask for GPU memory, as an extender of kube-scheduler.\n\nUsage: gpumem-extender [flags]\n\nFlags:\n%s", f.FlagUsages())
+		fmt.Fprintf(stdout, "gpumem-extender places pods that ask for GPU memory, as an extender of kube-scheduler.\n\nUsage: gpumem-extender [flags], or gpumem-extender cleanup [flags] after it was uninstalled\n\nFlags:\n%s", f.FlagUsages())
 	}
 	o.flags = f
 	if err := f.Parse(args); err != nil {

@@ -71,6 +71,35 @@ spec:
         usages: {type: array, items: {type: string, enum: [digital signature, server auth, client auth]}},
         privateKey: {type: object, properties: {algorithm: {type: string, enum: [RSA, ECDSA, Ed25519]}, rotationPolicy: {type: string, enum: [Never, Always]}}},
         issuerRef: {type: object, required: [name], properties: {name: {type: string}, kind: {type: string}, group: {type: string}}}}}}}}
+---
+apiVersion: apiextensions.k8s.io/v1
+kind: CustomResourceDefinition
+metadata: {name: podmonitors.monitoring.coreos.com}
+spec:
+  group: monitoring.coreos.com
+  scope: Namespaced
+  names: {kind: PodMonitor, plural: podmonitors}
+  versions:
+    - name: v1
+      served: true
+      storage: true
+      schema: {openAPIV3Schema: {type: object, properties: {spec: {type: object, required: [selector, podMetricsEndpoints], properties: {
+        selector: {type: object, properties: {matchLabels: {type: object, additionalProperties: {type: string}}}},
+        podMetricsEndpoints: {type: array, items: {type: object, properties: {port: {type: string}, interval: {type: string},
+          relabelings: {type: array, items: {type: object, properties: {sourceLabels: {type: array, items: {type: string}}, targetLabel: {type: string}}}}}}}}}}}}
+---
+apiVersion: apiextensions.k8s.io/v1
+kind: CustomResourceDefinition
+metadata: {name: prometheusrules.monitoring.coreos.com}
+spec:
+  group: monitoring.coreos.com
+  scope: Namespaced
+  names: {kind: PrometheusRule, plural: prometheusrules}
+  versions:
+    - name: v1
+      served: true
+      storage: true
+      schema: {openAPIV3Schema: {type: object, properties: {spec: {type: object, x-kubernetes-preserve-unknown-fields: true}}}}
 `
 
 // Each object that the chart makes, with the values as they come and with each
@@ -79,7 +108,8 @@ func TestTheAPIServerTakesWhatTheChartRenders(t *testing.T) {
 	e := setup(t)
 	e.applyText(apiOfOthers)
 	e.Cleanup(func() {
-		_, err := suite.stack.Kubectl(context.Background(), e.cluster, "delete", "crd", "issuers.cert-manager.io", "certificates.cert-manager.io")
+		_, err := suite.stack.Kubectl(context.Background(), e.cluster, "delete", "crd", "issuers.cert-manager.io", "certificates.cert-manager.io",
+			"podmonitors.monitoring.coreos.com", "prometheusrules.monitoring.coreos.com")
 		if err != nil {
 			e.Error(err)
 		}

@@ -1,0 +1,102 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"strings"
+
+	"github.com/spf13/pflag"
+	"go.uber.org/zap"
+	v1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/tools/pager"
+
+	"github.com/gpumem/gpumem/pkg/api"
+	"github.com/gpumem/gpumem/pkg/logging"
+)
+
+// runCleanup is the command that takes away what gpumem has written while it
+// ran, after it has been uninstalled.
+func runCleanup(ctx context.Context, args []string, stdout, stderr io.Writer) error {
+	opts := defaultOptions()
+	var leases []string
+	f := pflag.NewFlagSet("gpumem-extender cleanup", pflag.ContinueOnError)
+	f.SetOutput(stdout)
+	f.StringVar(&opts.domain, "resource-domain", opts.domain, "`domain` of the extended resources and annotations")
+	f.StringSliceVar(&leases, "lease", nil, "`namespace/name` of a Lease to delete")
+	f.StringVar(&opts.kubeconfig, "kubeconfig", opts.kubeconfig, "`file` with access to the API server; empty: that of the pod's service account")
+	f.StringVar(&opts.logFormat, "log-format", opts.logFormat, "`format` of the log: json or console")
+	f.Usage = func() {
+		fmt.Fprintf(stdout, "gpumem-extender cleanup takes the inventory annotation from all nodes, and Leases away.\n\nUsage: gpumem-extender cleanup [flags]\n\nFlags:\n%s", f.FlagUsages())
+	}
+	switch err := f.Parse(args); {
+	case errors.Is(err, pflag.ErrHelp):
+		return nil
+	case err != nil:
+		return err
+	case f.NArg() > 0:
+		return fmt.Errorf("unexpected arguments: %s", strings.Join(f.Args(), " "))
+	}
+	names, err := api.NewNames(opts.domain)
+	if err != nil {
+		return fmt.Errorf("--resource-domain: %w", err)
+	}
+	log, err := logging.New(opts.logLevel, opts.logFormat, stderr)
+	if err != nil {
+		return err
+	}
+	config, err := opts.restConfig()
+	if err != nil {
+		return err
+	}
+	client, err := kubernetes.NewForConfig(config)
+	if err != nil {
+		return fmt.Errorf("make a client for %s: %w", config.Host, err)
+	}
+	return cleanup(ctx, log, client, names, leases)
+}
+
+// cleanup does all that it can, and then tells what it could not. Pods keep
+// their assignment: those that run still hold what it says.
+func cleanup(ctx context.Context, log *zap.Logger, client kubernetes.Interface, names api.Names, leases []string) error {
+	patch, err := json.Marshal(map[string]any{"metadata": map[string]any{"annotations": map[string]any{names.Inventory(): nil}}})
+	if err != nil {
+		return fmt.Errorf("encode a patch: %w", err)
+	}
+	var errs []error
+	err = pager.New(pager.SimplePageFunc(func(options metav1.ListOptions) (runtime.Object, error) {
+		return client.CoreV1().Nodes().List(ctx, options)
+	})).EachListItem(ctx, metav1.ListOptions{}, func(object runtime.Object) error {
+		node, ok := object.(*v1.Node)
+		if _, has := node.Annotations[names.Inventory()]; !ok || !has {
+			return nil
+		}
+		_, err := client.CoreV1().Nodes().Patch(ctx, node.Name, types.MergePatchType, patch, metav1.PatchOptions{})
+		if err != nil && !apierrors.IsNotFound(err) {
+			errs = append(errs, fmt.Errorf("node %s: %w", node.Name, err))
+			return nil
+		}
+		log.Info("annotation taken away", zap.String("node", node.Name))
+		return nil
+	})
+	if err != nil {
+		errs = append(errs, fmt.Errorf("list nodes: %w", err))
+	}
+	for _, lease := range leases {
+		namespace, name, _ := strings.Cut(lease, "/")
+		err := client.CoordinationV1().Leases(namespace).Delete(ctx, name, metav1.DeleteOptions{})
+		if err != nil && !apierrors.IsNotFound(err) {
+			errs = append(errs, fmt.Errorf("Lease %s: %w", lease, err))
+			continue
+		}
+		log.Info("Lease is gone", zap.String("lease", lease))
+	}
+	return errors.Join(errs...)
+}

@@ -1,0 +1,73 @@
+package main
+
+import (
+	"errors"
+	"io"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	"go.uber.org/zap/zaptest"
+	coordinationv1 "k8s.io/api/coordination/v1"
+	v1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/client-go/kubernetes/fake"
+	clienttesting "k8s.io/client-go/testing"
+
+	"github.com/gpumem/gpumem/pkg/api"
+)
+
+func TestCleanup(t *testing.T) {
+	names, err := api.NewNames(api.DefaultDomain)
+	if err != nil {
+		t.Fatal(err)
+	}
+	node := func(name string, annotations map[string]string) *v1.Node {
+		return &v1.Node{ObjectMeta: metav1.ObjectMeta{Name: name, Annotations: annotations}}
+	}
+	lease := func(name string) *coordinationv1.Lease {
+		return &coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{Namespace: "gpumem-system", Name: name}}
+	}
+	client := fake.NewClientset(
+		node("gpu-a", map[string]string{names.Inventory(): "{}", "example.com/note": "stays"}),
+		node("gpu-b", map[string]string{names.Inventory(): "{}"}),
+		node("refused", map[string]string{names.Inventory(): "{}"}),
+		node("other", map[string]string{"gpumem.dev.example.com/inventory": "stays"}),
+		lease("gpumem-scheduler"), lease("other"),
+	)
+	patched := map[string]string{}
+	client.PrependReactor("patch", "nodes", func(action clienttesting.Action) (bool, runtime.Object, error) {
+		patch := action.(clienttesting.PatchAction)
+		if patch.GetName() == "refused" {
+			return true, nil, apierrors.NewInternalError(errors.New("not now"))
+		}
+		patched[patch.GetName()] = string(patch.GetPatch())
+		return true, &v1.Node{}, nil
+	})
+	err = cleanup(t.Context(), zaptest.NewLogger(t), client, names, []string{"gpumem-system/gpumem-scheduler", "gpumem-system/never-was"})
+	if err == nil || !strings.Contains(err.Error(), "node refused: ") || strings.Contains(err.Error(), "never-was") {
+		t.Errorf("error %v, want it to tell of one node alone", err)
+	}
+	const patch = `{"metadata":{"annotations":{"gpumem.dev/inventory":null}}}`
+	if diff := cmp.Diff(map[string]string{"gpu-a": patch, "gpu-b": patch}, patched); diff != "" {
+		t.Errorf("patched (-want +got):\n%s", diff)
+	}
+	left, err := client.CoordinationV1().Leases("").List(t.Context(), metav1.ListOptions{})
+	if err != nil || len(left.Items) != 1 || left.Items[0].Name != "other" {
+		t.Errorf("leases left: %v, %v", left, err)
+	}
+}
+
+func TestCleanupTellsMistakes(t *testing.T) {
+	for want, args := range map[string][]string{
+		"unexpected arguments": {"cleanup", "now"},
+		"--resource-domain":    {"cleanup", "--resource-domain=Not A Domain"},
+		"unknown flag":         {"cleanup", "--listen=127.0.0.1:1"},
+	} {
+		if err := run(t.Context(), args, io.Discard, io.Discard); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%v: %v, want %q", args, err, want)
+		}
+	}
+}
