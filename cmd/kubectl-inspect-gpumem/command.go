@@ -63,7 +63,7 @@ func newCommand(o *options) *cobra.Command {
 		RunE:                  o.overview,
 	}
 	cmd.CompletionOptions.HiddenDefaultCmd = true
-	cmd.AddCommand(
+	cmd.AddCommand(newDoctorCommand(o), 
 		newNodesCommand(o), newGPUsCommand(o), newPodsCommand(o), newTopCommand(o), newExplainCommand(o), newFitCommand(o),
 		newCordonCommand(o), newUncordonCommand(o), newDrainCommand(o), newSnapshotCommand(o),
 	)

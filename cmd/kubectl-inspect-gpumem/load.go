@@ -123,11 +123,14 @@ type boundPod struct {
 	err     error // what could not be read; the holding is good all the same
 }
 
+// notEnded selects pods whose containers may still run.
+const notEnded = "status.phase!=" + string(v1.PodSucceeded) + ",status.phase!=" + string(v1.PodFailed)
+
 // listPods reads all pods and keeps little of each: a cluster may have very
 // many of them, and few that matter here.
 func listPods(ctx context.Context, client kubernetes.Interface, names api.Names, each func(*v1.Pod)) (found, error) {
 	var out found
-	opts := metav1.ListOptions{FieldSelector: "status.phase!=" + string(v1.PodSucceeded) + ",status.phase!=" + string(v1.PodFailed)}
+	opts := metav1.ListOptions{FieldSelector: notEnded}
 	err := list(ctx, opts, func(ctx context.Context, opts metav1.ListOptions) (runtime.Object, error) {
 		return client.CoreV1().Pods(metav1.NamespaceAll).List(ctx, opts)
 	}, func() { out = found{} }, func(obj runtime.Object) {

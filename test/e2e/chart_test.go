@@ -158,7 +158,7 @@ func TestPodSecurity(t *testing.T) {
 		"existing": {"scheduler.mode=existing", becauseOfTheKubelet},
 	} {
 		t.Run(name, func(t *testing.T) {
-			text, err := suite.stack.Helm(e.ctx, e.cluster, "template", "checked", suite.stack.Chart(), "--namespace", e.namespace, "--set", tc.flags)
+			text, err := suite.stack.Helm(e.ctx, e.cluster, "template", "checked", suite.stack.Chart(), "--namespace", e.namespace, "--validate", "--set", tc.flags)
 			if err != nil {
 				t.Fatal(err)
 			}

@@ -15,7 +15,6 @@ import (
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/types"
 )
 
 // The release whose extender serves the cluster's own kube-scheduler. It works
@@ -62,6 +61,21 @@ func TestTheClustersOwnSchedulerAsks(t *testing.T) {
 	})
 	t.Run("certificates", e.testServedCertificates(credentials))
 	e.nothingDenied(servedNamespace)
+	t.Run("another unit, when no pod holds any", func(t *testing.T) {
+		for _, name := range []string{"first", "second"} {
+			e.delete(name, 0)
+			e.gone(name)
+		}
+		e.upgradeServed("unitMiB=512")
+		e.eventually("node1 offers twice as many units", func() (bool, string) {
+			node, err := e.client.CoreV1().Nodes().Get(e.ctx, "node1", metav1.GetOptions{})
+			if err != nil {
+				return false, err.Error()
+			}
+			got, before := node.Status.Allocatable[servedDomain+"/gpu-mem"], node.Status.Allocatable[gpuMem]
+			return got.Value() >= 2*before.Value(), got.String()
+		})
+	})
 }
 
 // installServed installs the chart as for a kube-scheduler that is there, and
@@ -71,15 +85,7 @@ func (e *env) installServed() {
 	e.Cleanup(func() {
 		ctx, cancel := context.WithTimeout(context.Background(), 2*patience)
 		defer cancel()
-		if err := suite.stack.Uninstall(ctx, e.cluster, served, servedNamespace); err != nil {
-			e.Error(err)
-		}
-		for _, node := range e.cluster.Nodes() {
-			patch := []byte(`{"metadata":{"annotations":{"` + servedDomain + `/inventory":null}}}`)
-			if _, err := e.client.CoreV1().Nodes().Patch(ctx, node, types.MergePatchType, patch, metav1.PatchOptions{}); err != nil {
-				e.Error(err)
-			}
-		}
+		e.uninstall(ctx, served, servedNamespace, servedDomain)
 	})
 	e.upgradeServed()
 	e.eventually("a replica leads", func() (bool, string) { return e.leader() != "", "none is ready" })
@@ -97,11 +103,11 @@ func (e *env) installServed() {
 	})
 }
 
-func (e *env) upgradeServed() {
+func (e *env) upgradeServed(set ...string) {
 	e.Helper()
 	if _, err := suite.stack.Helm(e.ctx, e.cluster, "upgrade", "--install", served, suite.stack.Chart(),
 		"--namespace", servedNamespace, "--create-namespace", "--values", filepath.Join(suite.stack.Chart(), "ci", "demo-values.yaml"),
-		"--set", "scheduler.mode=existing,scheduler.replicas=2,resourceDomain="+servedDomain+",extender.service.clusterIP="+servedAddress); err != nil {
+		"--set", strings.Join(append(set, "scheduler.mode=existing", "scheduler.replicas=2", "resourceDomain="+servedDomain, "extender.service.clusterIP="+servedAddress), ",")); err != nil {
 		e.Fatal(err)
 	}
 }

@@ -16,7 +16,6 @@ import (
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/types"
 )
 
 // The release that stands in for gpushare. It works beside the one that the
@@ -239,15 +238,7 @@ func setupHeir(t *testing.T) *env {
 		}
 		ctx, cancel := context.WithTimeout(context.Background(), 2*patience)
 		defer cancel()
-		if err := suite.stack.Uninstall(ctx, suite.cluster, heir, heirNamespace); err != nil {
-			t.Error(err)
-		}
-		for _, node := range suite.cluster.Nodes() {
-			patch := []byte(`{"metadata":{"annotations":{"aliyun.com/inventory":null}}}`)
-			if _, err := suite.cluster.Client().CoreV1().Nodes().Patch(ctx, node, types.MergePatchType, patch, metav1.PatchOptions{}); err != nil {
-				t.Error(err)
-			}
-		}
+		(&env{T: t, ctx: ctx, cluster: suite.cluster, client: suite.cluster.Client()}).uninstall(ctx, heir, heirNamespace, "aliyun.com")
 	})
 	e := setup(t)
 	e.domain = "aliyun.com"

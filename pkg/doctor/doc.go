@@ -1,0 +1,19 @@
+// Package doctor finds what is wrong with an installation of gpumem, from the
+// objects of its cluster alone, and says how to mend it.
+//
+// Examine and the checks that it is made of are functions of a State: they ask
+// nobody and change nothing. Whoever calls them reads the objects, as far as it
+// may; what it could not read is in Unread, and no check takes a missing list
+// for an empty one.
+//
+// # Decisions
+//
+// An installation is found by the labels of the chart and told from others by
+// its flag --resource-domain, because that is what its parts go by: names of
+// releases and namespaces are free.
+//
+// An error is what keeps pods from their GPU memory, or breaks a promise about
+// it. A warning is what will, or what weakens a safeguard. A state that passes
+// by itself within seconds is neither: what is younger than Settle is not
+// spoken of.
+package doctor

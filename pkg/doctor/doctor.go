@@ -1,0 +1,177 @@
+package doctor
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	admissionv1 "k8s.io/api/admissionregistration/v1"
+	appsv1 "k8s.io/api/apps/v1"
+	v1 "k8s.io/api/core/v1"
+
+	"github.com/gpumem/gpumem/pkg/api"
+)
+
+// Settle is how old something must be before it is taken for lasting.
+const Settle = time.Minute
+
+// Severity says how bad a finding is.
+type Severity string
+
+// The severities, worst first.
+const (
+	Error   Severity = "error"
+	Warning Severity = "warning"
+)
+
+// A Finding is one thing that is wrong.
+type Finding struct {
+	Severity Severity `json:"severity"`
+	Object   string   `json:"object"` // what it is about: "deployment NAMESPACE/NAME", "node NAME"
+	Wrong    string   `json:"wrong"`
+	Mend     string   `json:"mend"`
+}
+
+// State is a cluster as it was read.
+type State struct {
+	Names         api.Names
+	Now           time.Time
+	ClientVersion string // of who asks
+	ServerVersion string // of Kubernetes, "v1.36.3"
+
+	Nodes       []v1.Node
+	Pods        []v1.Pod // that have not ended
+	Deployments []appsv1.Deployment
+	DaemonSets  []appsv1.DaemonSet
+	ConfigMaps  []v1.ConfigMap
+	Secrets     []v1.Secret // with certificates
+	Policies    []admissionv1.ValidatingAdmissionPolicy
+	Bindings    []admissionv1.ValidatingAdmissionPolicyBinding
+
+	// Unread has what could not be read, by kind ("secrets"), and why.
+	Unread map[string]string
+}
+
+// Labels of the chart.
+const (
+	partOf    = "app.kubernetes.io/part-of"
+	component = "app.kubernetes.io/component"
+	instance  = "app.kubernetes.io/instance"
+	version   = "app.kubernetes.io/version"
+)
+
+// An installation is one release of the chart.
+type installation struct {
+	plugin    *appsv1.DaemonSet
+	scheduler *appsv1.Deployment // the extender's, with or without a kube-scheduler beside it
+	config    *v1.ConfigMap      // kube-scheduler's; nil where it is not the chart's
+}
+
+// bundled reports whether the release has a kube-scheduler of its own.
+func (i installation) bundled() bool {
+	return i.scheduler != nil && i.scheduler.Labels[component] == "scheduler"
+}
+
+// Examine returns what is wrong, errors first.
+func Examine(s *State) []Finding {
+	var found []Finding
+	for _, kind := range sortedKeys(s.Unread) {
+		found = append(found, Finding{Warning, kind, "cannot be read: " + s.Unread[kind], "ask for the right to list them, or have somebody run this who has it: what they could show was not checked"})
+	}
+	in, findings := find(s)
+	found = append(found, findings...)
+	if in.plugin != nil {
+		found = append(found, checkPlugin(s, in.plugin)...)
+		found = append(found, checkNodes(s, in.plugin)...)
+		found = append(found, checkPolicies(s, in.plugin)...)
+	}
+	if in.scheduler != nil {
+		found = append(found, checkScheduler(s, in)...)
+		found = append(found, checkCertificates(s, in)...)
+		found = append(found, checkKubeScheduler(s, in)...)
+	}
+	found = append(found, checkVersions(s, in)...)
+	found = append(found, checkPods(s, in)...)
+	slices.SortStableFunc(found, func(a, b Finding) int {
+		return cmp.Or(cmp.Compare(a.Severity, b.Severity), cmp.Compare(a.Object, b.Object))
+	})
+	return found
+}
+
+// read reports whether all of these kinds could be read.
+func (s *State) read(kinds ...string) bool {
+	return !slices.ContainsFunc(kinds, func(kind string) bool { return s.Unread[kind] != "" })
+}
+
+// find looks for the installation of the domain that was asked about.
+func find(s *State) (in installation, found []Finding) {
+	if !s.read("daemonsets", "deployments") {
+		return in, nil
+	}
+	var others []string
+	for i := range s.DaemonSets {
+		ds := &s.DaemonSets[i]
+		if ds.Labels[partOf] != "gpumem" || ds.Labels[component] != "device-plugin" {
+			continue
+		}
+		switch domain := flagOf(ds.Spec.Template.Spec, "resource-domain", api.DefaultDomain); {
+		case domain != s.Names.Domain():
+			others = append(others, domain)
+		case in.plugin != nil:
+			found = append(found, Finding{Error, "daemonset " + ds.Namespace + "/" + ds.Name,
+				fmt.Sprintf("a second device plugin for %s, beside %s/%s: both offer the same GPUs", domain, in.plugin.Namespace, in.plugin.Name), "uninstall one of the two releases"})
+		default:
+			in.plugin = ds
+		}
+	}
+	if in.plugin == nil {
+		mend := "helm install gpumem charts/gpumem --namespace gpumem-system --create-namespace"
+		if len(others) > 0 {
+			mend = fmt.Sprintf("ask about a domain that is installed: --resource-domain=%s; or install this one", strings.Join(others, " or "))
+		}
+		found = append(found, Finding{Error, "cluster", "no device plugin for " + s.Names.Domain() + " is installed", mend})
+	}
+	for i := range s.Deployments {
+		d := &s.Deployments[i]
+		if d.Labels[partOf] == "gpumem" && flagOf(d.Spec.Template.Spec, "resource-domain", "") == s.Names.Domain() {
+			in.scheduler = d
+		}
+	}
+	if in.scheduler == nil {
+		found = append(found, Finding{Error, "cluster", "no extender for " + s.Names.Domain() + " is installed: nothing places pods on GPUs",
+			"helm upgrade --install gpumem charts/gpumem --namespace gpumem-system --create-namespace"})
+		return in, found
+	}
+	for i := range s.ConfigMaps {
+		if c := &s.ConfigMaps[i]; c.Namespace == in.scheduler.Namespace && c.Name == in.scheduler.Name {
+			in.config = c
+		}
+	}
+	return in, found
+}
+
+// flagOf returns the value of a flag of gpumem's own container.
+func flagOf(spec v1.PodSpec, name, otherwise string) string {
+	for _, c := range slices.Concat(spec.InitContainers, spec.Containers) {
+		if !strings.HasPrefix(c.Name, "gpumem-") {
+			continue
+		}
+		for _, arg := range c.Args {
+			if value, ok := strings.CutPrefix(arg, "--"+name+"="); ok {
+				otherwise = value
+			}
+		}
+	}
+	return otherwise
+}
+
+func sortedKeys[V any](m map[string]V) []string {
+	keys := make([]string, 0, len(m))
+	for k := range m {
+		keys = append(keys, k)
+	}
+	slices.Sort(keys)
+	return keys
+}

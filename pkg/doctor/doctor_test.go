@@ -1,0 +1,328 @@
+package doctor
+
+import (
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/x509"
+	"encoding/pem"
+	"fmt"
+	"math/big"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	admissionv1 "k8s.io/api/admissionregistration/v1"
+	appsv1 "k8s.io/api/apps/v1"
+	v1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/gpumem/gpumem/pkg/api"
+	"github.com/gpumem/gpumem/pkg/gpu"
+	"github.com/gpumem/gpumem/pkg/placement"
+)
+
+const namespace = "gpumem-system"
+
+func now() time.Time { return time.Date(2026, 11, 1, 12, 0, 0, 0, time.UTC) }
+
+func names(t testing.TB) api.Names {
+	t.Helper()
+	n, err := api.NewNames(api.DefaultDomain)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return n
+}
+
+func meta(component, name string) metav1.ObjectMeta {
+	return metav1.ObjectMeta{
+		Namespace: namespace, Name: name, CreationTimestamp: metav1.NewTime(now().Add(-time.Hour)),
+		Labels: map[string]string{partOf: "gpumem", instance: "gpumem", "app.kubernetes.io/component": component, version: "0.1.0"},
+	}
+}
+
+func readyPod(component, name, node string) v1.Pod {
+	return v1.Pod{
+		ObjectMeta: meta(component, name), Spec: v1.PodSpec{NodeName: node},
+		Status: v1.PodStatus{Phase: v1.PodRunning, Conditions: []v1.PodCondition{{Type: v1.PodReady, Status: v1.ConditionTrue}}},
+	}
+}
+
+func selects(component string) *metav1.LabelSelector {
+	return &metav1.LabelSelector{MatchLabels: map[string]string{"app.kubernetes.io/component": component}}
+}
+
+// inventory is that of a node with two GPUs of 14 units.
+func inventory() gpu.Inventory {
+	inv := gpu.Inventory{UnitMiB: 1024, Enforcement: gpu.EnforcementAdvisory}
+	for i := range 2 {
+		inv.Devices = append(inv.Devices, gpu.Device{
+			UUID: gpu.UUID(fmt.Sprintf("GPU-%08d", i)), Index: i, MemoryMiB: 15360, Capacity: 14, NUMANode: -1, Healthy: true,
+		})
+	}
+	return inv
+}
+
+func setInventory(t testing.TB, node *v1.Node, inv gpu.Inventory) {
+	t.Helper()
+	value, err := api.EncodeInventory(inv)
+	if err != nil {
+		t.Fatal(err)
+	}
+	node.Annotations = map[string]string{names(t).Inventory(): value}
+}
+
+// userPod is a pod of somebody who asks for two units.
+func userPod(t testing.TB, name, node string) v1.Pod {
+	t.Helper()
+	pod := v1.Pod{
+		ObjectMeta: metav1.ObjectMeta{Namespace: "ml", Name: name, CreationTimestamp: metav1.NewTime(now().Add(-time.Hour))},
+		Spec: v1.PodSpec{NodeName: node, SchedulerName: "gpumem-scheduler", Containers: []v1.Container{{
+			Name: "main", Resources: v1.ResourceRequirements{Limits: v1.ResourceList{names(t).GPUMem(): *resource.NewQuantity(2, resource.DecimalSI)}},
+		}}},
+	}
+	if node == "" {
+		return pod
+	}
+	on := placement.Node{Name: node, Devices: []placement.Device{{Device: inventory().Devices[0]}}}
+	a, err := names(t).AssignmentAnnotations(placement.Assignment{Shares: []placement.Share{{Device: on.Devices[0].UUID, Units: 2}}}, on)
+	if err != nil {
+		t.Fatal(err)
+	}
+	pod.Annotations = a
+	return pod
+}
+
+// healthy is a cluster with nothing to complain of: two nodes, one with GPUs.
+func healthy(t testing.TB) *State {
+	node := v1.Node{
+		ObjectMeta: metav1.ObjectMeta{Name: "gpu-a", Labels: map[string]string{gpuPresent: "true"}, CreationTimestamp: metav1.NewTime(now().Add(-time.Hour))},
+		Status:     v1.NodeStatus{Allocatable: v1.ResourceList{names(t).GPUMem(): *resource.NewQuantity(28, resource.DecimalSI)}},
+	}
+	setInventory(t, &node, inventory())
+	policy := admissionv1.ValidatingAdmissionPolicy{ObjectMeta: meta("device-plugin", "gpumem-device-plugin")}
+	return &State{
+		Names: names(t), Now: now(), ClientVersion: "v0.1.0", ServerVersion: "v1.36.3",
+		Nodes: []v1.Node{node, {ObjectMeta: metav1.ObjectMeta{Name: "cpu-1"}}},
+		Pods: []v1.Pod{
+			readyPod("device-plugin", "plugin-a", "gpu-a"), readyPod("scheduler", "scheduler-1", "cpu-1"), readyPod("scheduler", "scheduler-2", "gpu-a"),
+			userPod(t, "runs", "gpu-a"), userPod(t, "waits", ""),
+		},
+		DaemonSets: []appsv1.DaemonSet{{
+			ObjectMeta: meta("device-plugin", "gpumem-device-plugin"),
+			Spec: appsv1.DaemonSetSpec{Selector: selects("device-plugin"), Template: v1.PodTemplateSpec{Spec: v1.PodSpec{Containers: []v1.Container{{
+				Name: "gpumem-device-plugin", Args: []string{"--resource-domain=gpumem.dev", "--unit-mib=1024", "--enforcement=auto"},
+			}}}}},
+			Status: appsv1.DaemonSetStatus{DesiredNumberScheduled: 1, CurrentNumberScheduled: 1, NumberReady: 1},
+		}},
+		Deployments: []appsv1.Deployment{{
+			ObjectMeta: meta("scheduler", "gpumem-scheduler"),
+			Spec: appsv1.DeploymentSpec{Replicas: new(int32(2)), Selector: selects("scheduler"), Template: v1.PodTemplateSpec{Spec: v1.PodSpec{
+				InitContainers: []v1.Container{{Name: "gpumem-extender", Args: []string{"--resource-domain=gpumem.dev"}}},
+				Containers:     []v1.Container{{Name: "kube-scheduler", Image: "registry.k8s.io/kube-scheduler:v1.36.3"}},
+			}}},
+			Status: appsv1.DeploymentStatus{ReadyReplicas: 2},
+		}},
+		ConfigMaps: []v1.ConfigMap{{
+			ObjectMeta: meta("scheduler", "gpumem-scheduler"), Data: map[string]string{"config.yaml": "profiles: [{schedulerName: gpumem-scheduler}]"},
+		}},
+		Policies: []admissionv1.ValidatingAdmissionPolicy{policy},
+		Bindings: []admissionv1.ValidatingAdmissionPolicyBinding{{
+			Spec: admissionv1.ValidatingAdmissionPolicyBindingSpec{PolicyName: policy.Name, ValidationActions: []admissionv1.ValidationAction{admissionv1.Deny}},
+		}},
+	}
+}
+
+// existing turns a state into one where the cluster's own kube-scheduler asks.
+func existing(t testing.TB, ends time.Time) func(*State) {
+	return func(s *State) {
+		d := &s.Deployments[0]
+		d.Name, d.Labels[component], d.Status.ReadyReplicas = "gpumem-extender", "extender", 1
+		d.Spec.Template.Spec.Containers = s.Deployments[0].Spec.Template.Spec.InitContainers
+		d.Spec.Template.Spec.InitContainers = nil
+		d.Spec.Template.Spec.Volumes = []v1.Volume{{VolumeSource: v1.VolumeSource{Secret: &v1.SecretVolumeSource{SecretName: "gpumem-extender-tls"}}}}
+		s.ConfigMaps = nil
+		for _, name := range []string{"gpumem-extender-tls", "gpumem-extender-client"} {
+			s.Secrets = append(s.Secrets, v1.Secret{ObjectMeta: meta("extender", name), Data: map[string][]byte{v1.TLSCertKey: certificate(t, ends)}})
+		}
+	}
+}
+
+func certificate(t testing.TB, ends time.Time) []byte {
+	t.Helper()
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		t.Fatal(err)
+	}
+	template := &x509.Certificate{SerialNumber: big.NewInt(1), NotBefore: ends.Add(-time.Hour), NotAfter: ends}
+	der, err := x509.CreateCertificate(rand.Reader, template, template, key.Public(), key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der})
+}
+
+// TestExamine changes one thing at a time in a cluster that is well.
+func TestExamine(t *testing.T) {
+	long, soon := now().AddDate(1, 0, 0), now().AddDate(0, 0, 10)
+	for name, tc := range map[string]struct {
+		change func(*State)
+		want   []string // severity, object, and a part of what is wrong
+	}{
+		"all is well": {func(*State) {}, nil},
+		"all is well, with the cluster's own kube-scheduler": {existing(t, long), nil},
+		"nothing is installed": {func(s *State) { s.DaemonSets, s.Deployments = nil, nil }, []string{
+			"error|cluster|no device plugin for gpumem.dev is installed", "error|cluster|no extender for gpumem.dev is installed",
+		}},
+		"another domain is": {func(s *State) {
+			s.DaemonSets[0].Spec.Template.Spec.Containers[0].Args[0] = "--resource-domain=aliyun.com"
+			s.Deployments[0].Spec.Template.Spec.InitContainers[0].Args[0] = "--resource-domain=aliyun.com"
+		}, []string{"error|cluster|no device plugin for gpumem.dev", "error|cluster|no extender for gpumem.dev"}},
+		"two plugins": {func(s *State) {
+			second := *s.DaemonSets[0].DeepCopy()
+			second.Name = "other-device-plugin"
+			s.DaemonSets = append(s.DaemonSets, second)
+		}, []string{"error|daemonset gpumem-system/other-device-plugin|a second device plugin for gpumem.dev, beside gpumem-system/gpumem-device-plugin"}},
+		"the extender is not ready": {func(s *State) {
+			s.Deployments[0].Status.ReadyReplicas = 0
+			for i := 1; i <= 2; i++ {
+				s.Pods[i].Status = v1.PodStatus{Phase: v1.PodPending, InitContainerStatuses: []v1.ContainerStatus{{
+					Name: "gpumem-extender", State: v1.ContainerState{Waiting: &v1.ContainerStateWaiting{Reason: "ImagePullBackOff", Message: "no such image"}},
+				}}}
+			}
+		}, []string{"error|deployment gpumem-system/gpumem-scheduler|none of its pods is ready: no pod is placed on a GPU; scheduler-1 gpumem-extender waits: ImagePullBackOff: no such image; scheduler-2"}},
+		"but only just": {func(s *State) {
+			s.Deployments[0].Status.ReadyReplicas = 0
+			s.Deployments[0].CreationTimestamp = metav1.NewTime(now().Add(-time.Second))
+		}, nil},
+		"one replica is not": {func(s *State) {
+			s.Deployments[0].Status.ReadyReplicas = 1
+			s.Pods[1].Status.Conditions = []v1.PodCondition{{Type: v1.PodScheduled, Status: v1.ConditionFalse, Message: "no room"}}
+		}, []string{"warning|deployment gpumem-system/gpumem-scheduler|1 of 2 pods are ready; scheduler-1 waits for a node: no room"}},
+		"one replica alone": {func(s *State) {
+			s.Deployments[0].Spec.Replicas, s.Deployments[0].Status.ReadyReplicas = new(int32(1)), 1
+		}, []string{"warning|deployment gpumem-system/gpumem-scheduler|has one replica"}},
+		"two lead": {func(s *State) { existing(t, long)(s); s.Deployments[0].Status.ReadyReplicas = 2 },
+			[]string{"error|deployment gpumem-system/gpumem-extender|2 pods are ready, and only the one that leads may be"}},
+		"no profile": {func(s *State) { s.ConfigMaps[0].Data["config.yaml"] = "profiles: []" },
+			[]string{"error|deployment gpumem-system/gpumem-scheduler|its kube-scheduler has no profile"}},
+		"no configuration": {func(s *State) { s.ConfigMaps = nil }, []string{"error|deployment gpumem-system/gpumem-scheduler|its kube-scheduler has no configuration"}},
+		"kube-scheduler is newer": {func(s *State) { s.ServerVersion = "v1.35.1" },
+			[]string{"error|deployment gpumem-system/gpumem-scheduler|its kube-scheduler is v1.36.3, newer than the API server, v1.35.1"}},
+		"kube-scheduler is older": {func(s *State) { s.ServerVersion = "v1.37.0+k3s1" },
+			[]string{"warning|deployment gpumem-system/gpumem-scheduler|its kube-scheduler is v1.36.3, older than the API server"}},
+		"a labelled node without a plugin": {func(s *State) {
+			s.Nodes[1].Labels = map[string]string{gpuPresent: "true"}
+			s.Nodes[1].Spec.Taints = []v1.Taint{{Key: "dedicated", Value: "ml", Effect: v1.TaintEffectNoSchedule}}
+		}, []string{"error|node cpu-1|is labelled nvidia.com/gpu.present=true and runs no device plugin"}},
+		"a plugin that is not ready": {func(s *State) {
+			s.Pods[0].Status = v1.PodStatus{Phase: v1.PodRunning, ContainerStatuses: []v1.ContainerStatus{{Name: "gpumem-device-plugin", State: v1.ContainerState{Running: &v1.ContainerStateRunning{}}}}}
+		}, []string{"error|node gpu-a|its device plugin is not ready: gpumem-device-plugin runs and is not ready"}},
+		"plugins that are not created": {func(s *State) {
+			s.DaemonSets[0].Status.CurrentNumberScheduled = 0
+			s.Pods = s.Pods[1:]
+			s.Nodes[0].Labels = nil
+		}, []string{"error|daemonset gpumem-system/gpumem-device-plugin|none of its pods is created"}},
+		"a plugin for no node": {func(s *State) { s.DaemonSets[0].Status.DesiredNumberScheduled = 0 },
+			[]string{"error|daemonset gpumem-system/gpumem-device-plugin|its nodeSelector, affinity and tolerations fit no node"}},
+		"no node offers any": {func(s *State) { s.Nodes[0].Annotations = nil }, []string{"error|cluster|no node offers gpumem.dev/gpu-mem"}},
+		"an inventory that cannot be read": {func(s *State) { s.Nodes[0].Annotations[s.Names.Inventory()] = `{"v":9}` },
+			[]string{"error|node gpu-a|its inventory cannot be read: "}},
+		"another unit": {func(s *State) {
+			inv := inventory()
+			inv.UnitMiB = 512
+			setInventory(t, &s.Nodes[0], inv)
+		}, []string{"error|node gpu-a|counts units of 512 MiB, and the DaemonSet says 1024"}},
+		"a GPU that is out": {func(s *State) {
+			inv := inventory()
+			inv.Devices[1].Healthy, inv.Devices[1].Unhealthy = false, "XID 79"
+			setInventory(t, &s.Nodes[0], inv)
+			s.Nodes[0].Status.Allocatable[s.Names.GPUMem()] = resource.MustParse("14")
+		}, []string{"warning|node gpu-a|GPU 1 (GPU-00000001) is unhealthy: XID 79"}},
+		"a kubelet that has not heard": {func(s *State) { delete(s.Nodes[0].Status.Allocatable, s.Names.GPUMem()) },
+			[]string{"warning|node gpu-a|its kubelet offers 0 of gpumem.dev/gpu-mem, and its device plugin 28"}},
+		"NVIDIA's plugin beside": {func(s *State) { s.Nodes[0].Status.Allocatable["nvidia.com/gpu"] = resource.MustParse("2") },
+			[]string{"warning|node gpu-a|offers 2 nvidia.com/gpu beside gpumem.dev/gpu-mem"}},
+		"weaker than asked": {func(s *State) {
+			s.DaemonSets[0].Spec.Template.Spec.Containers[0].Args[2] = "--enforcement=kernel"
+			inv := inventory()
+			inv.Weaker = "the driver is too old"
+			setInventory(t, &s.Nodes[0], inv)
+		}, []string{"error|node gpu-a|holds containers to their grants at the level advisory, and devicePlugin.enforcement asks for kernel: the driver is too old"}},
+		"no policy": {func(s *State) { s.Policies = nil }, []string{"warning|daemonset gpumem-system/gpumem-device-plugin|no admission policy holds the plugin to its node"}},
+		"a policy that only warns": {func(s *State) {
+			s.Bindings[0].Spec.ValidationActions = []admissionv1.ValidationAction{admissionv1.Warn}
+		},
+			[]string{"warning|validatingadmissionpolicy gpumem-device-plugin|nothing binds it with the action Deny"}},
+		"a pod without assignment": {func(s *State) { s.Pods[3].Annotations = nil }, []string{"error|pod ml/runs|is on node gpu-a and has no valid assignment"}},
+		"a pod of another scheduler": {func(s *State) { s.Pods[4].Spec.SchedulerName = "default-scheduler" },
+			[]string{"error|pod ml/waits|asks for gpumem.dev/gpu-mem and names the scheduler default-scheduler, which does not ask gpumem"}},
+		"a pod with a mistake": {func(s *State) { s.Pods[4].Annotations = map[string]string{s.Names.Count(): "two"} },
+			[]string{`error|pod ml/waits|annotation gpumem.dev/gpu-count: "two"`}},
+		"a version apart": {func(s *State) { s.Deployments[0].Labels[version] = "0.2.0" }, []string{
+			"warning|cluster|device plugin is of version 0.1.0, and extender of 0.2.0", "warning|cluster|extender is of version 0.2.0, and this command of v0.1.0",
+		}},
+		"two versions apart": {func(s *State) { s.ClientVersion = "v0.3.1" }, []string{
+			"error|cluster|device plugin is of version 0.1.0, and this command of v0.3.1", "error|cluster|extender is of version 0.1.0, and this command of v0.3.1",
+		}},
+		"a certificate that ends": {existing(t, soon), []string{
+			"warning|secret gpumem-system/gpumem-extender-client|its certificate ends on 2026-11-11", "warning|secret gpumem-system/gpumem-extender-tls|its certificate ends on 2026-11-11",
+		}},
+		"a certificate that has ended": {existing(t, now().AddDate(0, 0, -1)), []string{
+			"error|secret gpumem-system/gpumem-extender-client|its certificate has ended on 2026-10-31", "error|secret gpumem-system/gpumem-extender-tls|its certificate has ended",
+		}},
+		"a certificate that is gone": {func(s *State) { existing(t, long)(s); s.Secrets = nil },
+			[]string{"error|secret gpumem-system/gpumem-extender-tls|is not there, and the extender serves with it"}},
+		"Secrets that may not be read": {func(s *State) {
+			existing(t, long)(s)
+			s.Secrets, s.Unread = nil, map[string]string{"secrets": "forbidden"}
+		}, []string{"warning|secrets|cannot be read: forbidden"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := healthy(t)
+			tc.change(s)
+			found := Examine(s)
+			if len(found) != len(tc.want) {
+				t.Fatalf("%d findings, want %d: %+v", len(found), len(tc.want), found)
+			}
+			for i, f := range found {
+				if f.Mend == "" {
+					t.Errorf("nothing to do about %+v", f)
+				}
+				if got := fmt.Sprintf("%s|%s|%s", f.Severity, f.Object, f.Wrong); !strings.HasPrefix(got, tc.want[i]) {
+					t.Errorf("finding %d:\n%s\nwant it to begin with\n%s", i, got, tc.want[i])
+				}
+			}
+		})
+	}
+}
+
+// Whatever cannot be read, nothing is made up of what is not there.
+func TestUnreadIsNotEmpty(t *testing.T) {
+	kinds := map[string]func(*State){
+		"nodes":                             func(s *State) { s.Nodes = nil },
+		"pods":                              func(s *State) { s.Pods = nil },
+		"daemonsets":                        func(s *State) { s.DaemonSets = nil },
+		"deployments":                       func(s *State) { s.Deployments = nil },
+		"configmaps":                        func(s *State) { s.ConfigMaps = nil },
+		"validatingadmissionpolicies":       func(s *State) { s.Policies = nil },
+		"validatingadmissionpolicybindings": func(s *State) { s.Bindings = nil },
+	}
+	for kind, lose := range kinds {
+		s := healthy(t)
+		lose(s)
+		s.Unread = map[string]string{kind: "forbidden"}
+		want := []Finding{{Severity: Warning, Object: kind, Wrong: "cannot be read: forbidden"}}
+		got := slices.Clone(Examine(s))
+		for i := range got {
+			got[i].Mend = ""
+		}
+		if diff := cmp.Diff(want, got); diff != "" {
+			t.Errorf("without %s (-want +got):\n%s", kind, diff)
+		}
+	}
+}

@@ -1,0 +1,235 @@
+package doctor
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+
+	appsv1 "k8s.io/api/apps/v1"
+	v1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
+	"sigs.k8s.io/yaml"
+
+	"github.com/gpumem/gpumem/pkg/api"
+)
+
+// gpuPresent is the label that NVIDIA's feature discovery gives nodes with GPUs.
+const gpuPresent = "nvidia.com/gpu.present"
+
+// checkPlugin looks at the pods of the device plugin, and at nodes with GPUs
+// that have none.
+func checkPlugin(s *State, ds *appsv1.DaemonSet) (found []Finding) {
+	object := "daemonset " + ds.Namespace + "/" + ds.Name
+	if ds.Status.DesiredNumberScheduled == 0 && old(s, ds.ObjectMeta) {
+		found = append(found, Finding{Error, object, "its nodeSelector, affinity and tolerations fit no node",
+			"change devicePlugin.nodeSelector, .affinity or .tolerations"})
+	}
+	if !s.read("pods") {
+		return found
+	}
+	pods := s.podsOf(ds.Namespace, ds.Spec.Selector)
+	if ds.Status.CurrentNumberScheduled < ds.Status.DesiredNumberScheduled && len(pods) == 0 && old(s, ds.ObjectMeta) {
+		found = append(found, Finding{Error, object, "none of its pods is created",
+			fmt.Sprintf("kubectl -n %s describe daemonset %s; mostly Pod Security (label the namespace pod-security.kubernetes.io/enforce=privileged) or a quota for priority classes", ds.Namespace, ds.Name)})
+	}
+	has := make(map[string]bool)
+	for _, pod := range pods {
+		has[pod.Spec.NodeName] = true
+		if why := unready(&pod); why != "" && old(s, pod.ObjectMeta) {
+			found = append(found, Finding{Error, "node " + pod.Spec.NodeName, "its device plugin is not ready: " + why,
+				fmt.Sprintf("kubectl -n %s logs %s; its /readyz on port 8012 names what is missing", pod.Namespace, pod.Name)})
+		}
+	}
+	for _, node := range s.Nodes {
+		if node.Labels[gpuPresent] == "true" && !has[node.Name] && old(s, node.ObjectMeta) {
+			found = append(found, Finding{Error, "node " + node.Name, "is labelled " + gpuPresent + "=true and runs no device plugin of gpumem",
+				fmt.Sprintf("let devicePlugin.nodeSelector, .affinity and .tolerations fit it%s, or take the label away", taintsOf(node))})
+		}
+	}
+	return found
+}
+
+func taintsOf(node v1.Node) string {
+	var taints []string
+	for _, t := range node.Spec.Taints {
+		if t.Effect != v1.TaintEffectPreferNoSchedule {
+			taints = append(taints, t.ToString())
+		}
+	}
+	if len(taints) == 0 {
+		return ""
+	}
+	return " (its taints: " + strings.Join(taints, ", ") + ")"
+}
+
+// checkScheduler looks at the pods of the extender.
+func checkScheduler(s *State, in installation) (found []Finding) {
+	d := in.scheduler
+	object := "deployment " + d.Namespace + "/" + d.Name
+	wanted := int32(1)
+	if d.Spec.Replicas != nil {
+		wanted = *d.Spec.Replicas
+	}
+	var why []string
+	for _, pod := range s.podsOf(d.Namespace, d.Spec.Selector) {
+		if reason := unready(&pod); reason != "" && old(s, pod.ObjectMeta) {
+			why = append(why, pod.Name+" "+reason)
+		}
+	}
+	slices.Sort(why)
+	mend := fmt.Sprintf("kubectl -n %s describe deployment %s; kubectl -n %s logs deployment/%s -c gpumem-extender", d.Namespace, d.Name, d.Namespace, d.Name)
+	switch ready := d.Status.ReadyReplicas; {
+	case !old(s, d.ObjectMeta):
+	case wanted == 0:
+		found = append(found, Finding{Error, object, "has no replicas: no pod is placed on a GPU", "set scheduler.replicas to 2"})
+	case ready == 0:
+		wrong := "none of its pods is ready: no pod is placed on a GPU"
+		if len(why) > 0 {
+			wrong += "; " + strings.Join(why, "; ")
+		}
+		found = append(found, Finding{Error, object, wrong, mend})
+	case in.bundled() && ready < wanted:
+		found = append(found, Finding{Warning, object, fmt.Sprintf("%d of %d pods are ready; %s", ready, wanted, strings.Join(why, "; ")), mend})
+	case !in.bundled() && ready > 1:
+		found = append(found, Finding{Error, object, fmt.Sprintf("%d pods are ready, and only the one that leads may be: each gives away what the other has not seen", ready),
+			"let all run with --leader-elect and one Lease, as the chart has it"})
+	}
+	if wanted == 1 {
+		found = append(found, Finding{Warning, object, "has one replica: while it is being replaced, no pod is placed on a GPU", "set scheduler.replicas to 2"})
+	}
+	return found
+}
+
+// checkKubeScheduler looks at the kube-scheduler that the chart brings.
+func checkKubeScheduler(s *State, in installation) (found []Finding) {
+	if !in.bundled() {
+		return nil
+	}
+	object := "deployment " + in.scheduler.Namespace + "/" + in.scheduler.Name
+	if in.config == nil && s.read("configmaps") {
+		found = append(found, Finding{Error, object, "its kube-scheduler has no configuration: the ConfigMap of the same name is gone", "helm upgrade the release"})
+	}
+	if in.config != nil && len(profiles(in.config)) == 0 {
+		found = append(found, Finding{Error, object, "its kube-scheduler has no profile: no pod can name it", "helm upgrade the release with scheduler.schedulerName set"})
+	}
+	for _, c := range in.scheduler.Spec.Template.Spec.Containers {
+		if c.Name != "kube-scheduler" || s.ServerVersion == "" {
+			continue
+		}
+		_, tag, _ := strings.Cut(c.Image[strings.LastIndex(c.Image, "/")+1:], ":")
+		theirs, server := minor(tag), minor(s.ServerVersion)
+		switch {
+		case theirs < 0 || server < 0 || theirs == server:
+		case theirs > server:
+			found = append(found, Finding{Error, object, fmt.Sprintf("its kube-scheduler is %s, newer than the API server, %s", tag, s.ServerVersion),
+				"helm upgrade the release: its kube-scheduler then is the cluster's version (or set scheduler.image.tag)"})
+		default:
+			found = append(found, Finding{Warning, object, fmt.Sprintf("its kube-scheduler is %s, older than the API server, %s", tag, s.ServerVersion),
+				"helm upgrade the release: its kube-scheduler then is the cluster's version (or set scheduler.image.tag)"})
+		}
+	}
+	return found
+}
+
+// profiles returns the scheduler names that a configuration serves.
+func profiles(config *v1.ConfigMap) (names []string) {
+	var c struct {
+		Profiles []struct{ SchedulerName string }
+	}
+	if err := yaml.Unmarshal([]byte(config.Data["config.yaml"]), &c); err != nil {
+		return nil
+	}
+	for _, p := range c.Profiles {
+		if p.SchedulerName != "" {
+			names = append(names, p.SchedulerName)
+		}
+	}
+	return names
+}
+
+// podsOf returns the pods that a selector selects.
+func (s *State) podsOf(namespace string, selector *metav1.LabelSelector) (pods []v1.Pod) {
+	matches, err := metav1.LabelSelectorAsSelector(selector)
+	if err != nil {
+		return nil
+	}
+	for _, pod := range s.Pods {
+		if pod.Namespace == namespace && matches.Matches(labels.Set(pod.Labels)) {
+			pods = append(pods, pod)
+		}
+	}
+	return pods
+}
+
+// unready says why a pod is not ready, or nothing.
+func unready(pod *v1.Pod) string {
+	for _, c := range pod.Status.Conditions {
+		if c.Type == v1.PodReady && c.Status == v1.ConditionTrue || pod.DeletionTimestamp != nil {
+			return ""
+		}
+	}
+	for _, c := range pod.Status.Conditions {
+		if c.Type == v1.PodScheduled && c.Status == v1.ConditionFalse {
+			return "waits for a node: " + c.Message
+		}
+	}
+	for _, c := range slices.Concat(pod.Status.InitContainerStatuses, pod.Status.ContainerStatuses) {
+		if w := c.State.Waiting; w != nil && w.Reason != "PodInitializing" && w.Reason != "ContainerCreating" {
+			return strings.TrimSuffix(fmt.Sprintf("%s waits: %s: %s", c.Name, w.Reason, w.Message), ": ")
+		}
+		if !c.Ready && c.State.Running != nil {
+			return c.Name + " runs and is not ready"
+		}
+	}
+	return "is in phase " + string(pod.Status.Phase)
+}
+
+// old reports whether an object is older than what passes by itself.
+func old(s *State, object metav1.ObjectMeta) bool {
+	return s.Now.Sub(object.CreationTimestamp.Time) > Settle
+}
+
+// checkPods looks at pods that ask for GPU memory.
+func checkPods(s *State, in installation) (found []Finding) {
+	if !s.read("pods") {
+		return nil
+	}
+	for i := range s.Pods {
+		pod := &s.Pods[i]
+		if !s.Names.Holds(pod) || !old(s, pod.ObjectMeta) || api.Terminal(pod) {
+			continue
+		}
+		object := "pod " + pod.Namespace + "/" + pod.Name
+		if pod.Spec.NodeName == "" {
+			found = append(found, checkWaiting(s, in, object, pod)...)
+			continue
+		}
+		if a, err := s.Names.AssignmentOf(pod); err != nil || a.None() {
+			why := "the annotation is missing"
+			if err != nil {
+				why = oneLine(err)
+			}
+			found = append(found, Finding{Error, object, "is on node " + pod.Spec.NodeName + " and has no valid assignment: " + why,
+				"the device plugin of that node writes one; where it does not, its log says why, and deleting the pod has it placed anew"})
+		}
+	}
+	return found
+}
+
+func checkWaiting(s *State, in installation, object string, pod *v1.Pod) (found []Finding) {
+	if _, err := s.Names.Request(pod); err != nil {
+		found = append(found, Finding{Error, object, oneLine(err), "correct the annotation or the limit, and create the pod anew"})
+	}
+	if in.config == nil {
+		return found
+	}
+	if served := profiles(in.config); len(served) > 0 && !slices.Contains(served, pod.Spec.SchedulerName) {
+		found = append(found, Finding{Error, object, fmt.Sprintf("asks for %s and names the scheduler %s, which does not ask gpumem", s.Names.GPUMem(), pod.Spec.SchedulerName),
+			"set spec.schedulerName to " + strings.Join(served, " or ")})
+	}
+	return found
+}
+
+// oneLine is an error for a line of its own: joined errors have several.
+func oneLine(err error) string { return strings.ReplaceAll(err.Error(), "\n", "; ") }
