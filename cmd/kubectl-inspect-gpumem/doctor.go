@@ -15,7 +15,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 
 	"github.com/gpumem/gpumem/pkg/doctor"
-	"github.com/gpumem/gpumem/pkg/inspect"
+	"github.com/gpumem/gpumem/pkg/printers"
 )
 
 // newDoctorCommand returns the subcommand that looks for what is wrong with the
@@ -75,7 +75,7 @@ func printFindings(out io.Writer, output string, found []doctor.Finding) error {
 		return err
 	}
 	for _, f := range found {
-		if _, err := fmt.Fprintf(out, "%-8s%s: %s\n        %s\n", f.Severity, inspect.Clean(f.Object), inspect.Clean(f.Wrong), inspect.Clean(f.Mend)); err != nil {
+		if _, err := fmt.Fprintf(out, "%-8s%s: %s\n        %s\n", f.Severity, printers.Clean(f.Object), printers.Clean(f.Wrong), printers.Clean(f.Mend)); err != nil {
 			return err
 		}
 	}

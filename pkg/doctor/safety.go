@@ -39,7 +39,7 @@ func checkPolicies(s *State, ds *appsv1.DaemonSet) (found []Finding) {
 	}
 	if !held {
 		found = append(found, Finding{Warning, "daemonset " + ds.Namespace + "/" + ds.Name,
-			"no admission policy holds the plugin to its node: a token taken from one node may change the annotations of all nodes and pods", "set admissionPolicy.devicePlugin to true"})
+			"no admission policy holds the plugin to its node: a token taken from one node may change the annotations of all nodes and pods", "set admission.holdDevicePlugin to true"})
 	}
 	return found
 }

@@ -118,7 +118,7 @@ func TestTheAPIServerTakesWhatTheChartRenders(t *testing.T) {
 	if err != nil || len(files) < 9 {
 		t.Fatalf("%d files with values, %v: want the default and eight more", len(files), err)
 	}
-	cases := map[string][]string{"existing, with certificates by the chart": {"--set", "scheduler.mode=existing"}}
+	cases := map[string][]string{"existing": {"--set", "scheduler.mode=existing"}}
 	for _, file := range files {
 		cases[filepath.Base(file)] = []string{"--values", file}
 	}

@@ -72,13 +72,11 @@ func run(m *testing.M) (code int, err error) {
 		return 1, err
 	}
 	fmt.Fprintln(log, "the cluster is ready for the tests")
-	if code = m.Run(); code != 0 {
-		return code, nil
-	}
+	code = m.Run()
 	if err := checkRights(ctx); err != nil {
 		return 1, fmt.Errorf("rights:\n%w", err)
 	}
-	return 0, nil
+	return code, nil
 }
 
 func start(ctx context.Context, log io.Writer) error {
