@@ -22,6 +22,7 @@ import (
 	"k8s.io/client-go/kubernetes"
 
 	"github.com/gpumem/gpumem/pkg/api"
+	"github.com/gpumem/gpumem/pkg/coexist"
 	"github.com/gpumem/gpumem/pkg/deviceplugin"
 	"github.com/gpumem/gpumem/pkg/enforcement"
 	"github.com/gpumem/gpumem/pkg/gpu"
@@ -47,6 +48,9 @@ const (
 
 // levelInterval is the time between two looks at who enforces limits.
 const levelInterval = 2 * time.Second
+
+// usersInterval is the time between two looks at who else uses GPUs.
+const usersInterval = 5 * time.Second
 
 func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
@@ -87,6 +91,7 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 // parts are what the process is made of.
 type parts struct {
 	prober *nvml.Prober
+	ours   *coexist.Node // the prober's without those of others
 	level  *enforcement.Node
 	pods   *nodepods.Pods
 	node   *nodepods.Node
@@ -133,7 +138,8 @@ func start(ctx context.Context, log *zap.Logger, opts options) (err error) {
 	}
 	group.Go(func() error { return p.prober.Run(ctx) })
 	group.Go(func() error { return p.pods.Run(ctx) })
-	group.Go(func() error { return p.whenProbed(ctx, func() error { return p.level.Run(ctx) }) })
+	group.Go(func() error { return when(ctx, p.prober.Probed(), func() error { return p.ours.Run(ctx) }) })
+	group.Go(func() error { return when(ctx, p.ours.Looked(), func() error { return p.level.Run(ctx) }) })
 	group.Go(func() error { return p.plugin.Announce(ctx) })
 	group.Go(func() error { return p.plugin.AnnounceHealth(ctx) })
 	group.Go(func() error { return p.plugin.Reconcile(ctx) })
@@ -154,7 +160,13 @@ func start(ctx context.Context, log *zap.Logger, opts options) (err error) {
 	return err
 }
 
-func newParts(log *zap.Logger, opts options, names api.Names, client kubernetes.Interface, kubelet deviceplugin.Kubelet, events deviceplugin.Events) (*parts, error) {
+// kubelet says what it has given away, of our resources and of others.
+type kubelet interface {
+	deviceplugin.Kubelet
+	coexist.Users
+}
+
+func newParts(log *zap.Logger, opts options, names api.Names, client kubernetes.Interface, kubelet kubelet, events deviceplugin.Events) (*parts, error) {
 	xids, err := parseXIDs(opts.ignoreXIDs)
 	if err != nil {
 		return nil, err
@@ -188,7 +200,12 @@ func newParts(log *zap.Logger, opts options, names api.Names, client kubernetes.
 	registry := metrics.NewRegistry()
 	p.metrics = metrics.Handler(registry)
 	measured := metrics.NewDevicePlugin(registry)
-	p.level = newLevel(log, opts, p.prober)
+	selector, err := coexist.ParseSelector(opts.devices)
+	if err != nil {
+		return nil, err
+	}
+	p.ours = coexist.NewNode(selector, string(names.GPUMem()), usersInterval, p.prober, kubelet, events, log.Named("coexist"))
+	p.level = newLevel(log, opts, p.ours)
 	metrics.RegisterGPUs(registry, gpus{p.level, p.prober})
 	cfg.MPSDir, cfg.Ready = opts.mpsDir, p.level.Ready
 	cfg.Cordoned = p.node.Cordoned
@@ -216,7 +233,7 @@ type gpus struct {
 func (g gpus) Usage(id gpu.UUID) (usedBytes uint64, busy float64, ok bool) { return g.prober.Usage(id) }
 
 // newLevel returns the node's GPUs with the level that holds on them.
-func newLevel(log *zap.Logger, opts options, prober *nvml.Prober) *enforcement.Node {
+func newLevel(log *zap.Logger, opts options, prober enforcement.Prober) *enforcement.Node {
 	return enforcement.NewNode(enforcement.Mode(opts.enforcement), levelInterval, prober, enforcement.Probes{
 		Regions: enforcement.Cgroups{Root: opts.cgroupRoot}.Regions,
 		Hook:    enforcement.NewToolkit(opts.hostRoot, opts.driverRoot).Hook,
@@ -228,20 +245,15 @@ func newLevel(log *zap.Logger, opts options, prober *nvml.Prober) *enforcement.N
 // whenLooked runs something once the GPUs have been looked for, and it is known
 // at which level containers are held to their grants.
 func (p *parts) whenLooked(ctx context.Context, run func() error) error {
-	select {
-	case <-ctx.Done():
-		return nil
-	case <-p.level.Looked():
-		return run()
-	}
+	return when(ctx, p.level.Looked(), run)
 }
 
-// whenProbed runs something once the GPUs have been looked for.
-func (p *parts) whenProbed(ctx context.Context, run func() error) error {
+// when runs something once a channel is closed.
+func when(ctx context.Context, closed <-chan struct{}, run func() error) error {
 	select {
 	case <-ctx.Done():
 		return nil
-	case <-p.prober.Probed():
+	case <-closed:
 		return run()
 	}
 }

@@ -18,6 +18,7 @@ import (
 	"k8s.io/client-go/tools/clientcmd"
 
 	"github.com/gpumem/gpumem/pkg/api"
+	"github.com/gpumem/gpumem/pkg/coexist"
 	"github.com/gpumem/gpumem/pkg/deviceplugin"
 	"github.com/gpumem/gpumem/pkg/enforcement"
 	"github.com/gpumem/gpumem/pkg/logging"
@@ -44,6 +45,7 @@ type options struct {
 	nodeName string
 	domain   string
 
+	devices       string
 	cores         bool
 	gpuSpeeds     string
 	unitMiB       int64
@@ -130,6 +132,7 @@ func (o *options) parse(args []string, stdout io.Writer) error {
 func (o *options) addFlags(f *pflag.FlagSet) {
 	f.StringVar(&o.nodeName, "node-name", o.nodeName, "`name` of the node; default: the environment variable NODE_NAME")
 	f.StringVar(&o.domain, "resource-domain", o.domain, "`domain` of the extended resources and annotations")
+	f.StringVar(&o.devices, "devices", o.devices, "`globs` of the UUIDs or indexes of the GPUs to offer, with commas between them and ! before those to leave to others; empty: all")
 	f.BoolVar(&o.cores, "cores", o.cores, "offer the cores of the GPUs as a resource beside their memory, 100 of each GPU")
 	f.Int64Var(&o.unitMiB, "unit-mib", o.unitMiB, "`MiB` of GPU memory that one unit of the resource stands for")
 	f.Int64Var(&o.reserveMiB, "reserve-mib", o.reserveMiB, "`MiB` of each GPU that are kept from pods, beside what the driver keeps for itself")
@@ -171,6 +174,8 @@ func (o *options) validate() error {
 	}
 	_, err := api.NewNames(o.domain)
 	check("resource-domain", err)
+	_, err = coexist.ParseSelector(o.devices)
+	check("devices", err)
 	if o.unitMiB < 1 {
 		check("unit-mib", fmt.Errorf("%d, want 1 or more", o.unitMiB))
 	}

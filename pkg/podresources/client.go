@@ -81,3 +81,26 @@ func slotsOf(container *podresources.ContainerResources, resources []string) []g
 	}
 	return out
 }
+
+// Users returns what the kubelet has given out of every resource, by device ID:
+// the pod, as namespace/name.
+func (c *Client) Users(ctx context.Context) (map[string]map[string]string, error) {
+	answer, err := podresources.NewPodResourcesListerClient(c.conn).List(ctx, &podresources.ListPodResourcesRequest{})
+	if err != nil {
+		return nil, fmt.Errorf("ask the kubelet for its PodResources: %w", err)
+	}
+	users := make(map[string]map[string]string)
+	for _, pod := range answer.GetPodResources() {
+		for _, container := range pod.GetContainers() {
+			for _, d := range container.GetDevices() {
+				if users[d.GetResourceName()] == nil {
+					users[d.GetResourceName()] = make(map[string]string)
+				}
+				for _, id := range d.GetDeviceIds() {
+					users[d.GetResourceName()][id] = pod.GetNamespace() + "/" + pod.GetName()
+				}
+			}
+		}
+	}
+	return users, nil
+}

@@ -1,0 +1,24 @@
+// Package coexist keeps gpumem away from the GPUs of a node that are somebody
+// else's: those that it was told to leave alone, and those that NVIDIA's device
+// plugin has given to a pod.
+//
+// # Protocol
+//
+// The kubelet's PodResources names, for each container, the devices of each
+// resource. NVIDIA's plugin calls a whole GPU by its UUID and the replicas of
+// one that it shares "UUID::n".
+//
+// # Decisions
+//
+// What is left alone by choice is not in the inventory at all. A GPU that is in
+// use as nvidia.com/gpu stays in it, as unhealthy and with the pod that has it:
+// people see where it went, pods of gpumem that run on it go on and count, no
+// new ones come, and it is back by itself when that pod has ended.
+//
+// Nothing can be done here about the other direction: NVIDIA's plugin does not
+// ask who uses a GPU before it gives it away. When both have, that is said in an
+// event of the node, once for each time that it begins.
+//
+// A GPU in MIG mode is not offered (package nvml): its memory is split already,
+// by the hardware, and NVIDIA's plugin hands the parts out.
+package coexist
