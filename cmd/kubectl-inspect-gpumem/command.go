@@ -63,9 +63,9 @@ func newCommand(o *options) *cobra.Command {
 		RunE:                  o.overview,
 	}
 	cmd.CompletionOptions.HiddenDefaultCmd = true
-	cmd.AddCommand(newDoctorCommand(o), 
+	cmd.AddCommand(
 		newNodesCommand(o), newGPUsCommand(o), newPodsCommand(o), newTopCommand(o), newExplainCommand(o), newFitCommand(o),
-		newCordonCommand(o), newUncordonCommand(o), newDrainCommand(o), newSnapshotCommand(o),
+		newCordonCommand(o), newUncordonCommand(o), newDrainCommand(o), newDoctorCommand(o), newSnapshotCommand(o),
 	)
 	cmd.SetIn(o.In)
 	cmd.SetOut(o.Out)
