@@ -1,5 +1,6 @@
 // Package placement answers four questions about one request and one node: does
-// it fit, how well, on which GPUs, and if not, who would have to leave for it.
+// it fit, how well, on which GPUs, and if not, who would have to leave for it;
+// and one about all nodes: who would have to move, and where to.
 //
 // Extender, device plugin, command line and simulator ask the same functions,
 // so that they cannot disagree.
@@ -47,6 +48,12 @@
 // lower one, so that nobody takes the room that was made for it. This is worked
 // out anew for each question, and nothing is stored: room that becomes free
 // elsewhere may change it.
+//
+// A plan to defragment (Defrag) is exact in whom it evicts: all sets of pods of a
+// size are looked at before any larger one. It is greedy in where they go, which
+// kube-scheduler decides in the end. A pod is evicted only when there is room
+// for it elsewhere, or when the request goes before it and may do without: the
+// latter is preemption where a node's sum hides that it is needed.
 //
 // Nodes are ranked by the memory that stays free on the GPU chosen, and by what
 // the pod takes from pods to come (Prices). The first alone packs well until

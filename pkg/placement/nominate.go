@@ -99,6 +99,9 @@ func (n Node) with(h Holding) Node {
 // without returns the node as it is when some of its pods have left.
 func (n Node) without(gone []Holding) Node {
 	left := func(h Holding) bool { return hasPod(gone, h) }
+	for _, h := range n.holdings(left) {
+		n.RequestedCPU -= h.Request.CPU
+	}
 	n.Devices, n.State = slices.Clone(n.Devices), nil
 	for i := range n.Devices {
 		d := &n.Devices[i]

@@ -1,0 +1,312 @@
+package placement
+
+import (
+	"fmt"
+	"math/bits"
+	"math/rand/v2"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/gpumem/gpumem/pkg/gpu"
+)
+
+func anyone(Holding) bool { return true }
+
+func anywhere(PodRef, string) bool { return true }
+
+// tell writes a plan in a line.
+func tell(p Plan) string {
+	out := []string{fmt.Sprint(p.Node, p.Assignment.Devices())}
+	for _, m := range p.Moves {
+		out = append(out, fmt.Sprintf("%s %s>%s", m.Pod.Pod.Name, m.From, m.To))
+	}
+	return strings.Join(out, ", ")
+}
+
+func TestDefrag(t *testing.T) {
+	whole := ask(1, policy(Exclusive), priority(1<<31-1))
+	tests := map[string]struct {
+		defrag Defrag
+		nodes  []Node
+		want   string // empty: no plan
+	}{
+		"what fits moves nobody": {
+			defrag: Defrag{Request: ask(6)},
+			nodes:  []Node{machine("a", 0, 2, 10, hold("x", ask(6), 0))},
+			want:   "a[GPU-1]",
+		},
+		"one pod moves to the GPU beside it": {
+			defrag: Defrag{Request: ask(8)},
+			nodes:  []Node{machine("a", 0, 2, 10, hold("x", ask(5), 0), hold("y", ask(4), 1))},
+			want:   "a[GPU-1], y a>a",
+		},
+		"the smaller of two that would do": {
+			defrag: Defrag{Request: ask(7)},
+			nodes: []Node{
+				machine("a", 0, 1, 10, hold("x", ask(4), 0)),
+				machine("b", 0, 1, 10, hold("y", ask(5), 0)),
+			},
+			want: "a[GPU-0], x a>b",
+		},
+		"two pods where one does not do": {
+			defrag: Defrag{Request: ask(9)},
+			nodes: []Node{
+				machine("a", 0, 1, 10, hold("x", ask(2), 0), hold("y", ask(3), 0)),
+				machine("b", 0, 1, 10, hold("z", ask(5, priority(1)), 0)),
+			},
+			want: "a[GPU-0], y a>b, x a>b",
+		},
+		"more than is allowed": {
+			defrag: Defrag{Request: ask(9), Most: 1},
+			nodes: []Node{
+				machine("a", 0, 1, 10, hold("x", ask(2), 0), hold("y", ask(3), 0)),
+				machine("b", 0, 1, 10, hold("z", ask(5, priority(1)), 0)),
+			},
+		},
+		"a pod without room elsewhere stays": {
+			defrag: Defrag{Request: ask(8)},
+			nodes:  []Node{machine("a", 0, 1, 10, hold("x", ask(5), 0))},
+		},
+		"nor is one of its priority displaced": {
+			defrag: Defrag{Request: ask(8), Displace: true},
+			nodes:  []Node{machine("a", 0, 1, 10, hold("x", ask(5), 0))},
+		},
+		"one of lower priority is": {
+			defrag: Defrag{Request: ask(8, priority(1)), Displace: true},
+			nodes:  []Node{machine("a", 0, 1, 10, hold("x", ask(5), 0))},
+			want:   "a[GPU-0], x a>",
+		},
+		"but rather one that finds room, though it is larger": {
+			defrag: Defrag{Request: ask(8, priority(1)), Displace: true},
+			nodes: []Node{
+				machine("a", 0, 1, 10, hold("x", ask(5, globsOf("none")), 0)),
+				machine("b", 0, 1, 10, hold("y", ask(6), 0)),
+				machine("c", 0, 1, 7),
+			},
+			want: "b[GPU-0], y b>c",
+		},
+		"one of higher priority stays, though it would find room": {
+			defrag: Defrag{Request: ask(8)},
+			nodes:  []Node{machine("a", 0, 2, 10, hold("x", ask(5, priority(1)), 0), hold("y", ask(4, priority(1)), 1))},
+		},
+		"one that may not be evicted stays": {
+			defrag: Defrag{Request: ask(8), May: func(h Holding) bool { return h.Pod.Name != "x" }},
+			nodes:  []Node{machine("a", 0, 2, 10, hold("x", ask(4), 0), hold("y", ask(5), 1))},
+			want:   "a[GPU-1], y a>a",
+		},
+		"one that its budget protects stays": {
+			defrag: Defrag{Request: ask(8), Budgets: []Budget{{Pods: []string{hold("x", ask(4), 0).Pod.UID}}}},
+			nodes:  []Node{machine("a", 0, 2, 10, hold("x", ask(4), 0), hold("y", ask(5), 1))},
+			want:   "a[GPU-1], y a>a",
+		},
+		"one that goes anyway is not evicted": {
+			defrag: Defrag{Request: ask(8)},
+			nodes:  []Node{machine("a", 0, 2, 10, terminating(hold("x", ask(4), 0)), hold("y", ask(5), 1))},
+			want:   "a[GPU-1], y a>a",
+		},
+		"a node that does not suit the pod": {
+			defrag: Defrag{Request: ask(8), Suits: func(pod PodRef, node string) bool { return pod.UID != "" || node != "a" }},
+			nodes:  []Node{machine("a", 0, 1, 10), machine("b", 0, 1, 10, hold("x", ask(4), 0))},
+			want:   "b[GPU-0], x b>a",
+		},
+		"a node that does not suit an evicted pod": {
+			defrag: Defrag{Request: ask(8), Suits: func(pod PodRef, node string) bool { return pod.Name != "x" || node != "b" }},
+			nodes:  []Node{machine("a", 0, 1, 10, hold("x", ask(4), 0)), machine("b", 0, 1, 6), machine("c", 0, 1, 7)},
+			want:   "a[GPU-0], x a>c",
+		},
+		"CPU of the node that an evicted pod takes along": {
+			defrag: Defrag{Request: ask(8, cpu(3000))},
+			nodes: []Node{
+				machine("a", 4000, 1, 10, hold("x", ask(4, cpu(2000)), 0)),
+				machine("b", 1000, 1, 10),
+				machine("c", 2000, 1, 5),
+			},
+			want: "a[GPU-0], x a>c",
+		},
+		"a GPU with nobody on it": {
+			defrag: Defrag{Request: whole},
+			nodes: []Node{
+				machine("a", 0, 2, 10, hold("x", ask(2), 0), hold("y", ask(2), 0), hold("z", ask(5), 1)),
+				machine("b", 0, 1, 10, hold("w", ask(4), 0)),
+			},
+			want: "b[GPU-0], w b>a",
+		},
+		"two GPUs of one node": {
+			defrag: Defrag{Request: ask(16, count(2))},
+			nodes: []Node{
+				machine("a", 0, 3, 10, hold("x", ask(3), 0), hold("y", ask(3), 1), hold("z", ask(4), 2)),
+			},
+			want: "a[GPU-0 GPU-1], x a>a, y a>a",
+		},
+		"a pod on both of them": {
+			defrag: Defrag{Request: ask(16, count(2))},
+			nodes: []Node{
+				machine("a", 0, 2, 10, hold("x", ask(6, count(2)), 0, 1)),
+				machine("b", 0, 2, 3),
+			},
+			want: "a[GPU-0 GPU-1], x a>b",
+		},
+	}
+	for name, tc := range tests {
+		t.Run(name, func(t *testing.T) {
+			d := tc.defrag
+			if d.May == nil {
+				d.May = anyone
+			}
+			if d.Suits == nil {
+				d.Suits = anywhere
+			}
+			if d.Most == 0 {
+				d.Most = 4
+			}
+			plan, ok := d.Plan(tc.nodes)
+			if ok != (tc.want != "") || ok && tell(plan) != tc.want {
+				t.Errorf("plan %q, %t; want %q", tell(plan), ok, tc.want)
+			}
+		})
+	}
+}
+
+// FuzzDefrag: a plan can be carried out, one step after the other, and no choice
+// of fewer pods would do.
+func FuzzDefrag(f *testing.F) {
+	for seed := range uint64(200) {
+		f.Add(seed)
+	}
+	f.Fuzz(func(t *testing.T, seed uint64) {
+		random := rand.New(rand.NewPCG(seed, 11))
+		nodes, d := crowded(random)
+		plan, ok := d.Plan(nodes)
+		if ok {
+			checkPlan(t, d, nodes, plan)
+		}
+		fewest := d.Most + 1
+		if ok {
+			fewest = len(plan.Moves)
+		}
+		s := search{Defrag: d, nodes: nodes, roomy: make(map[string][]int)}
+		for i, n := range nodes {
+			pods := n.Holdings()
+			for set := range 1 << len(pods) {
+				if bits.OnesCount(uint(set)) >= fewest {
+					continue
+				}
+				var victims []Holding
+				allowed := true
+				for k, h := range pods {
+					if set&(1<<k) != 0 {
+						victims = append(victims, h)
+						allowed = allowed && d.May(h) && !h.Terminating && h.Request.Priority <= d.Request.Priority
+					}
+				}
+				if !allowed || Violations(victims, d.Budgets) > 0 || !d.Suits(PodRef{}, n.Name) {
+					continue
+				}
+				if better, found := s.relocate(candidate{node: i, victims: victims}); found {
+					t.Fatalf("plan %q, %t; but there is %q", tell(plan), ok, tell(better))
+				}
+			}
+		}
+	})
+}
+
+// crowded is a small cluster with little room, and a request.
+func crowded(random *rand.Rand) ([]Node, Defrag) {
+	var nodes []Node
+	var uids []string
+	names := 0
+	for i := range 1 + random.IntN(3) {
+		gpus := 1 + random.IntN(2)
+		free := slices.Repeat([]gpu.Units{10}, gpus)
+		var holdings []Holding
+		for range random.IntN(6) {
+			at := random.IntN(gpus)
+			units := gpu.Units(1 + random.IntN(6))
+			if units > free[at] {
+				continue
+			}
+			free[at] -= units
+			names++
+			h := hold(fmt.Sprint("p", names), ask(units, priority(random.Int32N(3)), cpu(random.Int64N(3)*1000)), at)
+			h.Terminating = random.IntN(12) == 0
+			h.Request.ExclusiveGroup = pick(random, "", "", "", fmt.Sprint("g", i))
+			if h.Request.ExclusiveGroup != "" && slices.ContainsFunc(holdings, func(o Holding) bool { return o.Request.ExclusiveGroup != "" }) {
+				h.Request.ExclusiveGroup = ""
+			}
+			holdings, uids = append(holdings, h), append(uids, h.Pod.UID)
+		}
+		nodes = append(nodes, machine(fmt.Sprint("n", i), random.Int64N(2)*16_000, gpus, 10, holdings...))
+	}
+	never, unsuited := fmt.Sprint("p", random.IntN(9)), fmt.Sprint("n", random.IntN(6))
+	d := Defrag{
+		Request:  ask(gpu.Units(3+random.IntN(8)), priority(random.Int32N(4)), cpu(random.Int64N(2)*3000)),
+		Fallback: Binpack, Displace: random.IntN(2) == 0, Most: random.IntN(5),
+		May:   func(h Holding) bool { return h.Pod.Name != never },
+		Suits: func(pod PodRef, node string) bool { return pod.UID != "" || node != unsuited },
+	}
+	d.Request.Policy = pick(random, "", "", Exclusive)
+	if random.IntN(4) == 0 {
+		d.Request.Count = 2
+	}
+	if len(uids) > 0 {
+		d.Budgets = []Budget{{Pods: uids[:1+random.IntN(len(uids))], Allowed: random.IntN(3)}}
+	}
+	return nodes, d
+}
+
+// checkPlan carries out a plan.
+func checkPlan(t *testing.T, d Defrag, nodes []Node, p Plan) {
+	t.Helper()
+	at := func(name string) int {
+		return slices.IndexFunc(nodes, func(n Node) bool { return n.Name == name })
+	}
+	now := slices.Clone(nodes)
+	var gone []Holding
+	for _, m := range p.Moves {
+		if m.From != p.Node || !d.May(m.Pod) || m.Pod.Terminating || m.Pod.Request.Priority > d.Request.Priority || !hasPod(now[at(m.From)].Holdings(), m.Pod) {
+			t.Fatalf("plan %q evicts %s, which may not be", tell(p), m.Pod.Pod)
+		}
+		gone = append(gone, m.Pod)
+		now[at(m.From)] = now[at(m.From)].without([]Holding{m.Pod})
+	}
+	if len(p.Moves) > d.Most || Violations(gone, d.Budgets) > 0 || !d.Suits(PodRef{}, p.Node) {
+		t.Fatalf("plan %q is more than what may be done", tell(p))
+	}
+	enter := func(h Holding, node string) {
+		n := &now[at(node)]
+		if !Fit(h.Request, *n).Fits() || n.freeCPU() < h.Request.CPU {
+			t.Fatalf("plan %q: %+v does not fit %s", tell(p), h.Request, node)
+		}
+		if h.Assignment.None() {
+			h.Assignment, _ = Choose(d.Fallback, h.Request, *n)
+		}
+		*n = n.with(h)
+	}
+	enter(Holding{Request: d.Request, Assignment: p.Assignment}, p.Node)
+	for _, m := range p.Moves {
+		if m.To == "" {
+			if !d.Displace || m.Pod.Request.Priority >= d.Request.Priority {
+				t.Fatalf("plan %q leaves %s without room", tell(p), m.Pod.Pod)
+			}
+			continue
+		}
+		m.Pod.Assignment = Assignment{}
+		enter(m.Pod, m.To)
+	}
+}
+
+func TestPlanIsTheSameEveryTime(t *testing.T) {
+	for seed := range uint64(50) {
+		nodes, d := crowded(rand.New(rand.NewPCG(seed, 12)))
+		want, _ := d.Plan(nodes)
+		for range 5 {
+			got, _ := d.Plan(nodes)
+			if diff := cmp.Diff(tell(want), tell(got)); diff != "" {
+				t.Fatalf("plan (-before +now):\n%s", diff)
+			}
+		}
+	}
+}
