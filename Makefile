@@ -46,11 +46,13 @@ vet: ## Check formatting and vet
 	go vet ./...
 	cd test && go vet ./...
 	cd test/sim && go vet ./...
+	cd test/bench && go vet ./...
 
 .PHONY: test-unit
 test-unit: ## Run the tests of the packages
 	go test -race -shuffle=on ./...
 	cd test/kueue && go test ./...
+	cd test/bench && go test ./...
 
 .PHONY: test-sim
 test-sim: ## Simulate a cluster under faults: some seeds, some of them with the race detector, and the traces
@@ -95,6 +97,16 @@ failover: $(BIN)/gpumem-chaos ## Kill the leading scheduler of a real cluster in
 $(BIN)/gpumem-chaos:
 	@mkdir -p $(BIN)
 	@cd test && go build -o ../$(BIN)/gpumem-chaos ./cmd/gpumem-chaos
+
+# Which parts of the benchmarks to run: nothing for all, or some of
+# handlers, stress.
+SECTIONS ?=
+
+.PHONY: bench
+bench: ## Measure what gpumem costs beside what there is without it (SECTIONS="handlers ...")
+	@mkdir -p $(BIN)
+	@cd test/bench && go build -o ../../$(BIN)/gpumem-bench .
+	@$(BIN)/gpumem-bench -json $(BIN)/bench.json $(SECTIONS)
 
 # Where the traces are that bench-packing runs on: the node list and the pod
 # lists of the trace cluster-trace-gpu-v2023.

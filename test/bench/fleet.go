@@ -74,6 +74,7 @@ type fleet struct {
 	api     *instantAPI
 	names   []string
 	running int
+	bound   int // by the benchmark of bind
 
 	capacity map[gpu.UUID]gpu.Units
 }

@@ -212,19 +212,18 @@ func (f *fleet) preempt() ask {
 
 // bind binds one pod after another to a node and takes it off again.
 func (f *fleet) bind() ask {
-	bound := 0
 	var last *v1.Pod
 	a := ask{verb: "bind", routes: f.Routes("bench"), null: null[extenderv1.ExtenderBindingArgs, extenderv1.ExtenderBindingResult]([]byte("{}"))}
 	a.body = func() []byte {
-		last = pod(f.Names, 1_000_000+bound, 3)
+		last = pod(f.Names, 1_000_000+f.bound, 3)
 		f.api.create(last)
 		body, err := json.Marshal(extenderv1.ExtenderBindingArgs{
-			PodName: last.Name, PodNamespace: last.Namespace, PodUID: last.UID, Node: f.names[bound%len(f.names)],
+			PodName: last.Name, PodNamespace: last.Namespace, PodUID: last.UID, Node: f.names[f.bound%len(f.names)],
 		})
 		if err != nil {
 			panic(err) // the protocol's own types
 		}
-		bound++
+		f.bound++
 		return body
 	}
 	a.done = func() {

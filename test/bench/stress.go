@@ -45,7 +45,7 @@ func benchStress(ctx context.Context, opts options, r *report) error {
 			return float64(latencies[int(part*float64(len(latencies)-1))]) / float64(time.Millisecond)
 		}
 		r.add(
-			result{Name: name + "-pods", Value: float64(s.bound.Load()) / duration.Seconds(), Unit: "bound per second"},
+			result{Name: name + "-pods", Value: float64(s.placed.Load()) / duration.Seconds(), Unit: "bound per second"},
 			result{Name: name + "-p50", Value: at(0.5), Unit: "ms for filter and bind"},
 			result{Name: name + "-p99", Value: at(0.99), Unit: "ms for filter and bind"},
 		)
@@ -64,7 +64,7 @@ type stress struct {
 	*fleet
 	server *httptest.Server
 
-	next, bound, errors atomic.Int64
+	next, placed, errors atomic.Int64
 
 	mu     sync.Mutex
 	shares map[string][]placement.Share // by UID, as its binding says
@@ -151,7 +151,7 @@ func (s *stress) place(ctx context.Context, client *http.Client, random *rand.Ra
 	if err != nil || answer.Error != "" {
 		return false
 	}
-	s.bound.Add(1)
+	s.placed.Add(1)
 	// The watch tells of it, and the kubelet admits it.
 	holding := placement.Holding{Pod: api.Ref(p), Assignment: placement.Assignment{Shares: s.sharesOf(p)}, Settled: true}
 	if holding.Request, err = s.Names.Request(p); err != nil {

@@ -1,0 +1,64 @@
+package main
+
+import (
+	"io"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+)
+
+func TestReport(t *testing.T) {
+	r := &report{progress: io.Discard}
+	r.add(
+		spread("ratio", "×", []float64{3, 1, 2, 1.5, 9}).atMost(2),
+		result{Name: "pods", Value: 0.9, Unit: "×"}.atLeast(0.95),
+		result{Name: "time", Value: 1234, Unit: "µs"},
+	)
+	var out strings.Builder
+	if err := r.print(&out); err != nil {
+		t.Fatal(err)
+	}
+	want := `NAME   VALUE    HALF OF THEM
+ratio  2.00 ×   1.50 to 3.00
+pods   0.90 ×   
+time   1234 µs  
+
+result: ratio 2.00 goal 2.00 met
+result: pods 0.90 goal 0.95 missed
+`
+	if diff := cmp.Diff(want, out.String()); diff != "" {
+		t.Errorf("(-want +got):\n%s", diff)
+	}
+}
+
+// TestAsks: what is measured does its work.
+func TestAsks(t *testing.T) {
+	f, err := newFleet(100, 2)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, a := range []ask{f.filter(), f.prioritize(), f.preempt(), f.bind()} {
+		if m := a.measure(1); len(m.ratios) != 1 || m.took <= 0 {
+			t.Errorf("%s: %+v", a.verb, m)
+		}
+	}
+	if f.bound == 0 {
+		t.Error("no pod was bound")
+	}
+}
+
+func TestStress(t *testing.T) {
+	s, err := newStress()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer s.server.Close()
+	if _, err := s.run(t.Context(), 8, time.Second); err != nil {
+		t.Fatal(err)
+	}
+	if s.errors.Load() != 0 || len(s.over) != 0 || s.placed.Load() == 0 {
+		t.Errorf("%d errors, %d GPUs with more than they have, %d pods bound", s.errors.Load(), len(s.over), s.placed.Load())
+	}
+}
