@@ -255,8 +255,11 @@ func (s State) planned() []Pod {
 		pods[i].Assignment.Leaving = nil
 	}
 	recorded := slices.Clone(pods)
+	own := s.heldByPod()
 	for i, p := range recorded {
-		actual, ok := Actual(s, p)
+		alone := s
+		alone.Held = own[p.name()]
+		actual, ok := Actual(alone, p)
 		if waits[i] = !ok; ok {
 			pods[i].Assignment = actual
 		}
@@ -342,8 +345,9 @@ func (s State) usable(r gpu.Resource, available, must []gpu.SlotID) map[gpu.UUID
 			holdings = append(holdings, s.orphan(h))
 		}
 	}
+	own := s.heldByPod()
 	for _, p := range s.Pods {
-		if s.fromGPUShare(p) {
+		if slices.ContainsFunc(own[p.name()], Held.byGPUShare) {
 			holdings = append(holdings, p.Holding)
 		}
 	}
@@ -550,6 +554,22 @@ func (s State) unserved(r gpu.Resource, p Pod) []placement.Container {
 		}
 	}
 	return rest
+}
+
+// podName is how the kubelet names a pod.
+type podName struct{ namespace, name string }
+
+func (p Pod) name() podName { return podName{p.Pod.Namespace, p.Pod.Name} }
+
+// heldByPod sorts what containers hold by pod, where each of very many pods is
+// looked at.
+func (s State) heldByPod() map[podName][]Held {
+	out := make(map[podName][]Held)
+	for _, h := range s.Held {
+		of := podName{h.Namespace, h.Name}
+		out[of] = append(out[of], h)
+	}
+	return out
 }
 
 // fromGPUShare reports whether the kubelet has slots of gpushare for the pod.

@@ -209,7 +209,8 @@ func preferListed(s allocation.State, r gpu.Resource, available, must []gpu.Slot
 	if s.Known != nil {
 		listed := s
 		listed.Pods = slices.DeleteFunc(slices.Clone(s.Pods), func(pod allocation.Pod) bool { return !s.Known[pod.Pod.String()] })
-		if ids, err := allocation.Prefer(listed, r, available, must, size); errors.Is(err, allocation.ErrNoPod) {
+		ids, err := allocation.Prefer(listed, r, available, must, size)
+		if errors.Is(err, allocation.ErrNoPod) || len(listed.Pods) == len(s.Pods) {
 			return ids, err
 		}
 	}
