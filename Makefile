@@ -99,14 +99,18 @@ $(BIN)/gpumem-chaos:
 	@cd test && go build -o ../$(BIN)/gpumem-chaos ./cmd/gpumem-chaos
 
 # Which parts of the benchmarks to run: nothing for all, or some of
-# handlers, stress.
+# handlers, stress, memory, node, throughput. The last one needs root.
 SECTIONS ?=
 
 .PHONY: bench
 bench: ## Measure what gpumem costs beside what there is without it (SECTIONS="handlers ...")
 	@mkdir -p $(BIN)
 	@cd test/bench && go build -o ../../$(BIN)/gpumem-bench .
-	@$(BIN)/gpumem-bench -json $(BIN)/bench.json $(SECTIONS)
+	@cd test && go build -o ../$(BIN)/gpumem-throughput ./cmd/gpumem-throughput
+	@inside="$(filter-out throughput,$(SECTIONS))"; \
+	if [ -n "$$inside" ] || [ -z "$(SECTIONS)" ]; then $(BIN)/gpumem-bench -json $(BIN)/bench.json $$inside; fi
+	@if [ -z "$(filter-out handlers stress memory node,$(or $(SECTIONS),throughput))" ]; then exit; fi; \
+	$(BIN)/gpumem-throughput -json $(BIN)/throughput.json
 
 # Where the traces are that bench-packing runs on: the node list and the pod
 # lists of the trace cluster-trace-gpu-v2023.

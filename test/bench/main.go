@@ -30,6 +30,8 @@ func sections() []section {
 	return []section{
 		{"handlers", benchHandlers},
 		{"stress", benchStress},
+		{"memory", benchMemory},
+		{"node", benchNode},
 	}
 }
 
