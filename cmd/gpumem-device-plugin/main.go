@@ -30,6 +30,7 @@ import (
 	"github.com/gpumem/gpumem/pkg/metrics"
 	"github.com/gpumem/gpumem/pkg/mps"
 	"github.com/gpumem/gpumem/pkg/nodepods"
+	"github.com/gpumem/gpumem/pkg/nri"
 	"github.com/gpumem/gpumem/pkg/nvml"
 	"github.com/gpumem/gpumem/pkg/podresources"
 	"github.com/gpumem/gpumem/pkg/serve"
@@ -97,6 +98,7 @@ type parts struct {
 	node   *nodepods.Node
 	plugin *deviceplugin.Plugin
 	usage  *usage.Watch
+	nri    *nri.Plugin // nil where the runtime is not to call us
 	runner *deviceplugin.Runner
 	cores  *deviceplugin.Runner // nil where they are not offered
 	count  *deviceplugin.Runner // of the resource that counts GPUs; nil unless names are gpushare's
@@ -144,6 +146,9 @@ func start(ctx context.Context, log *zap.Logger, opts options) (err error) {
 	group.Go(func() error { return p.plugin.AnnounceHealth(ctx) })
 	group.Go(func() error { return p.plugin.Reconcile(ctx) })
 	group.Go(func() error { return p.usage.Run(ctx) })
+	if p.nri != nil {
+		group.Go(func() error { return p.whenLooked(ctx, func() error { return p.nri.Run(ctx) }) })
+	}
 	group.Go(func() error { return serve.Run(ctx, listener, p.probes()) })
 	// Before the first probe nobody is to hear that there is no GPU.
 	group.Go(func() error { return p.whenLooked(ctx, func() error { return p.node.Run(ctx, p.plugin.Inventory) }) })
@@ -205,12 +210,15 @@ func newParts(log *zap.Logger, opts options, names api.Names, client kubernetes.
 		return nil, err
 	}
 	p.ours = coexist.NewNode(selector, string(names.GPUMem()), usersInterval, p.prober, kubelet, events, log.Named("coexist"))
-	p.level = newLevel(log, opts, p.ours)
+	p.level = newLevel(log, opts, p.ours, func() error { return p.connected() })
 	metrics.RegisterGPUs(registry, gpus{p.level, p.prober})
-	cfg.MPSDir, cfg.Ready = opts.mpsDir, p.level.Ready
+	cfg.MPSDir, cfg.Ready, cfg.Hold = opts.mpsDir, p.level.Ready, p.level.Hold
 	cfg.Cordoned = p.node.Cordoned
 	p.plugin = deviceplugin.New(cfg, p.level, p.pods, kubelet, events, measured, log.Named("plugin"))
 	p.usage = usage.New(opts.toleranceMiB, p.prober, usage.Proc{Root: "/proc"}, p.pods, p.plugin, events, opts.evictor(client), log.Named("usage"))
+	if opts.nriSocket != "" {
+		p.nri = nri.New(opts.nriSocket, p.plugin, log.Named("nri"))
+	}
 	metrics.RegisterContainers(registry, p.usage.Samples)
 	dir := filepath.Join(opts.kubeletDir, "device-plugins")
 	p.runner = deviceplugin.NewRunner(dir, string(names.GPUMem()), p.plugin, log.Named("runner"))
@@ -233,13 +241,21 @@ type gpus struct {
 func (g gpus) Usage(id gpu.UUID) (usedBytes uint64, busy float64, ok bool) { return g.prober.Usage(id) }
 
 // newLevel returns the node's GPUs with the level that holds on them.
-func newLevel(log *zap.Logger, opts options, prober enforcement.Prober) *enforcement.Node {
+func newLevel(log *zap.Logger, opts options, prober enforcement.Prober, connected func() error) *enforcement.Node {
 	return enforcement.NewNode(enforcement.Mode(opts.enforcement), levelInterval, prober, enforcement.Probes{
-		Regions: enforcement.Cgroups{Root: opts.cgroupRoot}.Regions,
+		Cgroups: enforcement.Cgroups{Root: opts.cgroupRoot},
 		Hook:    enforcement.NewToolkit(opts.hostRoot, opts.driverRoot).Hook,
-		NRI:     func() error { return errors.New("the container runtime is not asked to call the plugin") },
+		NRI:     connected,
 		MPS:     mps.NewClient(opts.mpsDir).Check,
 	}, log.Named("enforcement"))
+}
+
+// connected says why the container runtime does not call the plugin.
+func (p *parts) connected() error {
+	if p.nri == nil {
+		return errors.New("the container runtime is not asked to call the plugin")
+	}
+	return p.nri.Connected()
 }
 
 // whenLooked runs something once the GPUs have been looked for, and it is known

@@ -64,6 +64,7 @@ type options struct {
 	mpsDir       string
 	cgroupRoot   string
 	hostRoot     string
+	nriSocket    string
 	onOveruse    string
 	toleranceMiB int64
 
@@ -101,6 +102,7 @@ func defaultOptions() options {
 		mpsDir:        "/run/gpumem/mps",
 		cgroupRoot:    "/sys/fs/cgroup",
 		hostRoot:      "/",
+		nriSocket:     "/var/run/nri/nri.sock",
 		onOveruse:     overuseWarn,
 		toleranceMiB:  512,
 		kubeletDir:    "/var/lib/kubelet",
@@ -149,6 +151,7 @@ func (o *options) addFlags(f *pflag.FlagSet) {
 	f.StringVar(&o.mpsDir, "mps-dir", o.mpsDir, "`directory` of the MPS daemon, the same on the node, here and in containers")
 	f.StringVar(&o.cgroupRoot, "cgroup-root", o.cgroupRoot, "`directory` where the node's control groups are mounted")
 	f.StringVar(&o.hostRoot, "host-root", o.hostRoot, "`directory` below which the node's files are, to look for NVIDIA's container toolkit; --driver-root is searched as well")
+	f.StringVar(&o.nriSocket, "nri-socket", o.nriSocket, "`socket` of the container runtime's NRI, by which it asks about each container that holds GPU memory; empty: it does not")
 	f.StringVar(&o.onOveruse, "on-overuse", o.onOveruse, "what to do with a pod of which a container uses more than it was granted: warn, by an event, or evict as well")
 	f.Int64Var(&o.toleranceMiB, "overuse-tolerance-mib", o.toleranceMiB, "`MiB` that a container may use beyond its grant before that, for CUDA's contexts")
 	f.StringVar(&o.kubeletDir, "kubelet-dir", o.kubeletDir, "`directory` of the kubelet, with device-plugins and pod-resources in it")

@@ -74,6 +74,8 @@ type Config struct {
 	MPSDir string // where the MPS daemon keeps its pipes, on the host and in containers
 	// Ready says why a container that was promised a level must not start now.
 	Ready func(ctx context.Context, level gpu.Enforcement) error
+	// Hold makes sure of the limit in a container's control group.
+	Hold func(group string, devices []gpu.Device, limitMiB int64) error
 
 	// Cordoned tells which GPUs get no pods that no scheduler placed; nil: none.
 	// To the kubelet they stay healthy: it would not restart the containers on
@@ -91,6 +93,7 @@ func DefaultConfig(node string) Config {
 	return Config{
 		Node: node, Policy: placement.Binpack, PlaceUnassigned: true, Strategy: Envvar, MPSDir: "/run/gpumem/mps",
 		Ready:   func(context.Context, gpu.Enforcement) error { return nil },
+		Hold:    func(string, []gpu.Device, int64) error { return errors.New("nobody can write it") },
 		PodWait: 3 * time.Second, KubeletWait: time.Second, WriteWait: 2 * time.Second,
 	}
 }

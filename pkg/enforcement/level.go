@@ -39,6 +39,7 @@ type Facts struct {
 
 	Dmem    error // the dmem controller, of cgroup v2
 	Regions []Region
+	Written error // of the last limit that was to be written or read back
 
 	Hook error // of NVIDIA's container toolkit
 	NRI  error // the container runtime calls the plugin
@@ -110,6 +111,9 @@ func (f Facts) kernel() error {
 	}
 	if f.Hook != nil && f.NRI != nil {
 		return fmt.Errorf("nobody writes the limits: %w, %w", f.Hook, f.NRI)
+	}
+	if f.Written != nil {
+		return f.Written
 	}
 	if err := f.mps(); err != nil {
 		return err

@@ -20,7 +20,7 @@ type Prober interface {
 
 // Probes ask the node what there is. None waits long.
 type Probes struct {
-	Regions func() ([]Region, error)
+	Cgroups Cgroups
 	Hook    func() error
 	NRI     func() error
 	// MPS asks the MPS daemon whether it works, and whether it accounts for memory.
@@ -42,6 +42,9 @@ type Node struct {
 	mu      sync.Mutex // guards the rest
 	view    view
 	changed chan struct{} // closed and replaced when the view changes
+
+	written   error // what came of the last limit that was to be written
+	writtenAt time.Time
 }
 
 // view is what was found at one look.
@@ -61,6 +64,20 @@ func NewNode(mode Mode, interval time.Duration, prober Prober, probes Probes, lo
 		view:    view{inventory: inv, reason: reason},
 		changed: make(chan struct{}),
 	}
+}
+
+// forget is after how long a limit that could not be written is no longer held
+// against the node: the pod may be gone, and nobody would try again.
+const forget = 5 * time.Minute
+
+// lastWrite says why the last limit could not be written.
+func (n *Node) lastWrite() error {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if n.written == nil || time.Since(n.writtenAt) > forget {
+		return nil
+	}
+	return fmt.Errorf("a limit could not be set: %w", n.written)
 }
 
 // Inventory returns the prober's, with the level that holds and why it is no
@@ -146,7 +163,8 @@ func (v Verdict) apply(mode Mode, inv *gpu.Inventory) {
 
 func (n *Node) facts(ctx context.Context, inv gpu.Inventory) Facts {
 	f := Facts{Driver: inv.DriverVersion, Devices: inv.Devices, Hook: n.probes.Hook(), NRI: n.probes.NRI()}
-	f.Regions, f.Dmem = n.probes.Regions()
+	f.Regions, f.Dmem = n.probes.Cgroups.Regions()
+	f.Written = n.lastWrite()
 	f.Accounting, f.MPS = n.probes.MPS(ctx)
 	return f
 }
@@ -164,9 +182,9 @@ func (n *Node) Ready(ctx context.Context, level gpu.Enforcement) error {
 	return nil
 }
 
-// Writes reports whether the plugin has to write a container's limits itself,
-// and into which regions those of some GPUs go.
-func (n *Node) Writes(devices []gpu.Device) (regions []Region, writes bool) {
+// regionsOf returns the regions of some GPUs, and whether the plugin has to write
+// the limits itself.
+func (n *Node) regionsOf(devices []gpu.Device) (regions []Region, writes bool) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	for _, d := range devices {

@@ -3,7 +3,10 @@ package enforcement
 import (
 	"context"
 	"errors"
+	"os"
+	"path/filepath"
 	"slices"
+	"strings"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -19,11 +22,17 @@ const interval = 2 * time.Second
 // host is a node whose facts a test changes.
 type host struct {
 	mu      sync.Mutex
+	root    string // of the control groups
 	facts   Facts
 	changed chan struct{}
 }
 
-func newHost() *host { return &host{facts: proven(), changed: make(chan struct{})} }
+func newHost(t *testing.T) *host {
+	h := &host{root: t.TempDir(), facts: proven(), changed: make(chan struct{})}
+	write(t, "cpu dmem\n", h.root, "cgroup.controllers")
+	write(t, region+" 85899345920\n", h.root, "dmem.capacity")
+	return h
+}
 
 func (h *host) Inventory() (gpu.Inventory, string, <-chan struct{}) {
 	h.mu.Lock()
@@ -42,7 +51,7 @@ func (h *host) probes() Probes {
 		return h.facts
 	}
 	return Probes{
-		Regions: func() ([]Region, error) { f := read(); return f.Regions, f.Dmem },
+		Cgroups: Cgroups{Root: h.root},
 		Hook:    func() error { return read().Hook },
 		NRI:     func() error { return read().NRI },
 		MPS:     func(context.Context) (bool, error) { f := read(); return f.Accounting, f.MPS },
@@ -96,7 +105,7 @@ func wantLevel(t *testing.T, n *Node, level gpu.Enforcement, weaker, unhealthy s
 
 func TestNodeThatMayHaveAny(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		h := newHost()
+		h := newHost(t)
 		n := run(t, Auto, h)
 		wantLevel(t, n, gpu.EnforcementKernel, "", "")
 
@@ -129,7 +138,7 @@ func TestNodeThatMayHaveAny(t *testing.T) {
 
 func TestNodeThatIsToldItsLevel(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		h := newHost()
+		h := newHost(t)
 		n := run(t, "mps", h)
 		wantLevel(t, n, gpu.EnforcementMPS, "", "") // and no more
 
@@ -144,24 +153,74 @@ func TestNodeThatIsToldItsLevel(t *testing.T) {
 		wantLevel(t, n, gpu.EnforcementMPS, "", "")
 	})
 	synctest.Test(t, func(t *testing.T) {
-		n := run(t, "advisory", newHost())
+		n := run(t, "advisory", newHost(t))
 		wantLevel(t, n, gpu.EnforcementAdvisory, "", "")
 	})
 }
 
 func TestWhoWritesTheLimits(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		h := newHost()
-		n := run(t, Auto, h)
-		if _, writes := n.Writes(h.facts.Devices); writes {
-			t.Error("the plugin writes, and the toolkit has its hook")
+		h := newHost(t)
+		for _, file := range []string{"dmem.max", "dmem.min"} {
+			write(t, "", h.root, "pod/c1", file)
 		}
-		h.set(func(f *Facts) { f.Hook = errors.New("no hook") })
+		limit := filepath.Join(h.root, "pod/c1/dmem.max")
+		n := run(t, Auto, h)
+		hold := func() error { return n.Hold("/pod/c1", h.facts.Devices, 3072) }
+
+		if err := hold(); err == nil || !strings.Contains(err.Error(), "NVIDIA's hook has not set it") {
+			t.Errorf("the toolkit has its hook, which does nothing: %v", err)
+		}
 		time.Sleep(interval)
 		synctest.Wait()
-		regions, writes := n.Writes(h.facts.Devices)
-		if !writes || len(regions) != 1 || regions[0].Name != region {
-			t.Errorf("the plugin writes: %t, into %v", writes, regions)
+		inv, _, _ := n.Inventory()
+		if inv.Enforcement != gpu.EnforcementMPS || !strings.Contains(inv.Weaker, "a limit could not be set") {
+			t.Errorf("level %s (%s) after a limit that was not set", inv.Enforcement, inv.Weaker)
+		}
+		write(t, region+" 3221225472\n", limit)
+		if err := hold(); err != nil {
+			t.Errorf("the hook has set it: %v", err)
+		}
+		time.Sleep(interval)
+		synctest.Wait()
+		wantLevel(t, n, gpu.EnforcementKernel, "", "")
+
+		h.set(func(f *Facts) { f.Hook = errors.New("no hook") })
+		write(t, "", limit)
+		time.Sleep(interval)
+		synctest.Wait()
+		if err := hold(); err != nil {
+			t.Errorf("the plugin writes it: %v", err)
+		}
+		if text, err := os.ReadFile(limit); string(text) != region+" 3221225472\n" {
+			t.Errorf("dmem.max has %q, %v", text, err)
+		}
+		if err := n.Hold("/pod/gone", h.facts.Devices, 3072); err == nil {
+			t.Error("a limit was written to a control group that is not there")
+		}
+		time.Sleep(forget + interval)
+		synctest.Wait()
+		wantLevel(t, n, gpu.EnforcementKernel, "", "") // the pod is gone, and nobody tries again
+		if err := n.Hold("/pod/c1", []gpu.Device{{PCI: "00000000:99:00.0"}}, 3072); err == nil {
+			t.Error("a GPU without a region was held to a limit")
 		}
 	})
+}
+
+func TestGroupOf(t *testing.T) {
+	for path, want := range map[string]string{
+		"/kubepods/burstable/podx/c1":                           "/kubepods/burstable/podx/c1",
+		"kubepods-burstable-pod0f7a_2c.slice:cri-containerd:c1": "/kubepods.slice/kubepods-burstable.slice/kubepods-burstable-pod0f7a_2c.slice/cri-containerd-c1.scope",
+		"kubepods-pod1.slice:crio:c1":                           "/kubepods.slice/kubepods-pod1.slice/crio-c1.scope",
+		"":                                                      "",
+		"/":                                                     "",
+		"a.slice:b":                                             "",
+		"a:b:c":                                                 "",
+		"a.slice:b:":                                            "",
+	} {
+		got, err := GroupOf(path)
+		if got != want || (err != nil) != (want == "") {
+			t.Errorf("GroupOf(%q) = %q, %v; want %q", path, got, err, want)
+		}
+	}
 }

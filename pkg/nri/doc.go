@@ -1,0 +1,29 @@
+// Package nri lets the container runtime ask about each container that holds GPU
+// memory, through NRI (github.com/containerd/nri): containerd 2 offers it by default,
+// 1.7 and CRI-O when told to.
+//
+// # Protocol
+//
+//	CreateContainer   which environment?   that of this very container, whatever its
+//	                                       pod's specification sets
+//	StartContainer    may it run?          the kernel's limit is written and read back
+//
+// When StartContainer is called, the container's control group exists and its
+// program does not run yet: the runtime has made the container, waits for the answer,
+// and only then lets it go (containerd, internal/cri/server/container_start.go). The
+// kubelet's PreStartContainer comes before there is a control group.
+//
+// # Invariants
+//
+//   - Containers that gpumem gave nothing are not looked into: no question is asked,
+//     nothing is changed. They are known by the environment that the kubelet passed on.
+//   - An error keeps a container from being created or started, and the kubelet tries
+//     again: it is better not to run than to run without the limit that was promised.
+//
+// # Decisions
+//
+// The runtime drops a plugin that does not answer in time, and goes on without it. So
+// every answer has a time limit of its own, and the connection is made again whenever
+// it is lost. While it is, level kernel is only reported where the toolkit's hook
+// writes the limits.
+package nri

@@ -1,0 +1,208 @@
+package nri
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/containerd/nri/pkg/api"
+	"github.com/containerd/nri/pkg/stub"
+	"go.uber.org/zap"
+)
+
+const (
+	pluginName = "gpumem"
+	// index is where the plugin stands among others: late, so that it sees what they
+	// made.
+	index = "80"
+	// answerTimeout is less than the runtime waits by default, which is 2 s.
+	answerTimeout = 1500 * time.Millisecond
+
+	minRetry = time.Second
+	maxRetry = 30 * time.Second
+)
+
+// given is in the environment of each container that gpumem's device plugin gave
+// anything.
+const given = "GPUMEM_GPU_UUID"
+
+// Containers knows what containers were given.
+type Containers interface {
+	// Environment returns the variables of a container, and not ok for one of which
+	// the kubelet does not tell: a plain init container.
+	Environment(ctx context.Context, namespace, pod, container string) (env map[string]string, ok bool, err error)
+	// Hold makes sure of the limit of a container whose control group this is.
+	Hold(ctx context.Context, namespace, pod, container, cgroupsPath string) error
+}
+
+// Plugin answers a container runtime.
+type Plugin struct {
+	socket     string
+	containers Containers
+	log        *zap.Logger
+
+	mu      sync.Mutex // guards missing
+	missing error
+}
+
+// New returns a plugin for the runtime that listens on a socket.
+func New(socket string, containers Containers, log *zap.Logger) *Plugin {
+	return &Plugin{socket: socket, containers: containers, log: log, missing: errors.New("the container runtime was not asked to call the plugin yet")}
+}
+
+// Connected says why the runtime does not call the plugin; nil when it does.
+func (p *Plugin) Connected() error {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.missing
+}
+
+// settle remembers why the runtime does not call the plugin, and logs it when that
+// is news.
+func (p *Plugin) settle(missing error) {
+	p.mu.Lock()
+	was := p.missing
+	p.missing = missing
+	p.mu.Unlock()
+	switch {
+	case missing == nil:
+		p.log.Info("the container runtime calls the plugin", zap.String("socket", p.socket))
+	case was == nil || was.Error() != missing.Error():
+		p.log.Info("the container runtime does not call the plugin", zap.Error(missing))
+	}
+}
+
+// Run stays connected until the context is done.
+func (p *Plugin) Run(ctx context.Context) error {
+	retry := minRetry
+	for ctx.Err() == nil {
+		closed, stop, err := p.connect(ctx)
+		if err == nil {
+			p.settle(nil)
+			retry = minRetry
+			select {
+			case <-ctx.Done():
+			case <-closed:
+			}
+			stop()
+			err = errors.New("the connection was lost")
+		}
+		p.settle(fmt.Errorf("NRI at %s: %w", p.socket, err))
+		select {
+		case <-ctx.Done():
+		case <-time.After(retry):
+			retry = min(2*retry, maxRetry)
+		}
+	}
+	return nil
+}
+
+// connect registers the plugin with the runtime. The channel is closed when the
+// connection is.
+func (p *Plugin) connect(ctx context.Context) (closed <-chan struct{}, stop func(), err error) {
+	gone := make(chan struct{})
+	var once sync.Once
+	s, err := stub.New(p,
+		stub.WithPluginName(pluginName), stub.WithPluginIdx(index), stub.WithSocketPath(p.socket),
+		stub.WithOnClose(func() { once.Do(func() { close(gone) }) }),
+		stub.WithLogger(logger{p.log.Sugar()}),
+	)
+	if err != nil {
+		return nil, nil, err
+	}
+	if err := s.Start(ctx); err != nil {
+		return nil, nil, err
+	}
+	return gone, s.Stop, nil
+}
+
+// CreateContainer implements stub.CreateContainerInterface.
+func (p *Plugin) CreateContainer(ctx context.Context, pod *api.PodSandbox, container *api.Container) (*api.ContainerAdjustment, []*api.ContainerUpdate, error) {
+	if !ours(container) {
+		return nil, nil, nil
+	}
+	ctx, cancel := context.WithTimeout(ctx, answerTimeout)
+	defer cancel()
+	name := nameOf(pod, container)
+	env, ok, err := p.containers.Environment(ctx, pod.GetNamespace(), pod.GetName(), container.GetName())
+	if err != nil {
+		p.log.Warn("container is not created", zap.String("container", name), zap.Error(err))
+		return nil, nil, fmt.Errorf("gpumem: container %s: %w", name, err)
+	}
+	if !ok {
+		return nil, nil, nil
+	}
+	return p.adjust(name, container.GetEnv(), env), nil, nil
+}
+
+// adjust makes the reserved variables of a container what they are to be.
+func (p *Plugin) adjust(container string, has []string, env map[string]string) *api.ContainerAdjustment {
+	adjustment := &api.ContainerAdjustment{}
+	is := make(map[string]string)
+	for _, variable := range has {
+		name, value, _ := strings.Cut(variable, "=")
+		is[name] = value
+	}
+	var changed []string
+	for _, name := range slices.Sorted(maps.Keys(is)) {
+		if _, wanted := env[name]; !wanted && Reserved(name) {
+			adjustment.RemoveEnv(name)
+			changed = append(changed, name)
+		}
+	}
+	for _, name := range slices.Sorted(maps.Keys(env)) {
+		if value, there := is[name]; Reserved(name) && (!there || value != env[name]) {
+			adjustment.AddEnv(name, env[name])
+			changed = append(changed, name)
+		}
+	}
+	if len(changed) > 0 {
+		p.log.Info("environment corrected", zap.String("container", container), zap.Strings("variables", changed))
+	}
+	return adjustment
+}
+
+// StartContainer implements stub.StartContainerInterface.
+func (p *Plugin) StartContainer(ctx context.Context, pod *api.PodSandbox, container *api.Container) error {
+	if !ours(container) {
+		return nil
+	}
+	ctx, cancel := context.WithTimeout(ctx, answerTimeout)
+	defer cancel()
+	if err := p.containers.Hold(ctx, pod.GetNamespace(), pod.GetName(), container.GetName(), container.GetLinux().GetCgroupsPath()); err != nil {
+		name := nameOf(pod, container)
+		p.log.Warn("container is not started", zap.String("container", name), zap.Error(err))
+		return fmt.Errorf("gpumem: container %s: %w", name, err)
+	}
+	return nil
+}
+
+// Reserved reports whether a variable is gpumem's to set in containers that hold GPU
+// memory.
+func Reserved(name string) bool {
+	return name == "NVIDIA_VISIBLE_DEVICES" || strings.HasPrefix(name, "GPUMEM_") ||
+		strings.HasPrefix(name, "NVIDIA_GPU_MEMORY_") || strings.HasPrefix(name, "CUDA_MPS_")
+}
+
+func ours(container *api.Container) bool {
+	return slices.ContainsFunc(container.GetEnv(), func(s string) bool { return strings.HasPrefix(s, given+"=") })
+}
+
+// nameOf names a container for people.
+func nameOf(pod *api.PodSandbox, container *api.Container) string {
+	return pod.GetNamespace() + "/" + pod.GetName() + "/" + container.GetName()
+}
+
+// logger gives what the library says to the log: nothing of it is for people who
+// do not look for a fault.
+type logger struct{ log *zap.SugaredLogger }
+
+func (l logger) Debugf(_ context.Context, format string, args ...any) { l.log.Debugf(format, args...) }
+func (l logger) Infof(_ context.Context, format string, args ...any)  { l.log.Debugf(format, args...) }
+func (l logger) Warnf(_ context.Context, format string, args ...any)  { l.log.Debugf(format, args...) }
+func (l logger) Errorf(_ context.Context, format string, args ...any) { l.log.Debugf(format, args...) }
