@@ -70,12 +70,12 @@ func (w *World) newExtender(name string) *extenderProc {
 	}
 	e.ext = &extender.Extender{
 		Log: zap.NewNop(), Names: w.names, Cache: e.books, Cluster: cluster{e},
-		Policy: placement.Policy(w.cfg.policy), Now: time.Now, Missing: e.missing,
+		Policy: placement.Policy(w.cfg.policy), NodePolicy: placement.Policy(w.cfg.nodePolicy), Now: time.Now, Missing: e.missing,
 	}
 	e.routes = e.ext.Routes("simulation")
 	asked := &extender.Extender{
 		Log: zap.NewNop(), Names: w.names, Cache: e.books, Cluster: cluster{e},
-		Policy: placement.Policy(w.cfg.policy), Now: time.Now, Missing: e.lookedAt,
+		Policy: placement.Policy(w.cfg.policy), NodePolicy: placement.Policy(w.cfg.nodePolicy), Now: time.Now, Missing: e.lookedAt,
 	}
 	e.asked = asked.Routes("simulation")
 	books := &controller.Books{Log: zap.NewNop(), Names: w.names, Cache: e.books}

@@ -22,6 +22,7 @@ type decoded struct {
 		UUID    string `json:"uuid"`
 		Units   int    `json:"units"`
 		Healthy bool   `json:"healthy"`
+		Model   string `json:"model"`
 	} `json:"gpus"`
 	Leaving []string `json:"leaving"`
 }
@@ -67,6 +68,7 @@ func (s *spec) share() int { return s.need / s.gpus }
 type books struct {
 	capacity  map[string]int
 	healthy   map[string]bool
+	models    map[string]string
 	requested map[string]int
 	holders   map[string][]*spec
 	leaving   map[string]int // part of requested that is charged twice
@@ -74,10 +76,10 @@ type books struct {
 }
 
 func (w *World) newBooks(node *v1.Node) *books {
-	b := &books{capacity: make(map[string]int), healthy: make(map[string]bool), requested: make(map[string]int), holders: make(map[string][]*spec), leaving: make(map[string]int)}
+	b := &books{capacity: make(map[string]int), healthy: make(map[string]bool), models: make(map[string]string), requested: make(map[string]int), holders: make(map[string][]*spec), leaving: make(map[string]int)}
 	for _, g := range w.decode(node.Annotations[w.names.Inventory()]).GPUs {
 		b.capacity[g.UUID] = g.Units
-		b.healthy[g.UUID] = g.Healthy
+		b.healthy[g.UUID], b.models[g.UUID] = g.Healthy, g.Model
 	}
 	return b
 }
@@ -127,13 +129,15 @@ func (b *books) allows(s *spec, id string) bool {
 			return false
 		}
 	}
-	for glob := range strings.SplitSeq(s.uuids, ",") {
-		pattern, not := strings.CutPrefix(glob, "!")
-		if matched, _ := path.Match(strings.ToLower(pattern), strings.ToLower(id)); glob != "" && matched == not {
-			return false
-		}
-	}
-	return true
+	model := strings.TrimPrefix(strings.ToLower(b.models[id]), "nvidia ")
+	return passes(s.uuids, strings.ToLower(id)) && passes(strings.TrimPrefix(s.model, "nvidia "), model)
+}
+
+// passes reports whether something passes a glob that may begin with "!".
+func passes(glob, name string) bool {
+	pattern, not := strings.CutPrefix(strings.ToLower(glob), "!")
+	matched, _ := path.Match(pattern, name)
+	return glob == "" || matched != not
 }
 
 // known is what an extender has been told or has decided of one pod.
@@ -292,7 +296,38 @@ func (e *extenderProc) checkDecision(uid, nodeName, annotation string) {
 	e.checkNews(s, nodeName, gpus, b)
 	if !e.repeated[uid] {
 		e.checkConfusable(s, nodeName, gpus)
+		e.checkNominated(s, node, gpus, b)
 	}
+}
+
+// checkNominated looks whether a pod takes what another of higher priority is to
+// have, for which others are leaving or have left.
+func (e *extenderProc) checkNominated(s *spec, node *v1.Node, gpus []string, b *books) {
+	if pod := e.pods.store[s.name]; s.priority || pod == nil || pod.Status.NominatedNodeName == node.Name {
+		return
+	}
+	for _, pod := range e.pods.store {
+		o := e.w.pods[string(pod.UID)]
+		if _, _, counted := e.books.Where(o.uid); counted || o.broken || !o.priority || pod.Spec.NodeName != "" || pod.Status.NominatedNodeName != node.Name {
+			continue
+		}
+		before := b.fitting(o)
+		b.add(s, gpus, nil)
+		if before >= o.gpus && b.fitting(o) < o.gpus {
+			e.w.violate("I2", "%s gives %s %v of %s, and %s, which is nominated to it, does not fit any more", e.name, s.name, gpus, node.Name, o.name)
+		}
+		return // b is another now
+	}
+}
+
+// fitting returns on how many GPUs a pod fits.
+func (b *books) fitting(s *spec) (n int) {
+	for id := range b.capacity {
+		if b.healthy[id] && b.free(id) >= s.share() && b.allows(s, id) {
+			n++
+		}
+	}
+	return n
 }
 
 // checkConfusable is the rule of confusable pods: the kubelet's first question
@@ -596,13 +631,7 @@ func (w *World) fits(s *spec, m *machine) bool {
 			sum -= o.need
 		}
 	}
-	fitting := 0
-	for id := range b.capacity {
-		if b.healthy[id] && b.free(id) >= s.share() && b.allows(s, id) {
-			fitting++
-		}
-	}
-	return sum >= 0 && fitting >= s.gpus
+	return sum >= 0 && b.fitting(s) >= s.gpus
 }
 
 // forgive ends what excuses pods that wait: they have been tried again.

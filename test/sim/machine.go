@@ -34,6 +34,8 @@ type machine struct {
 
 const unitMiB = 1024
 
+var models = []string{"NVIDIA A", "NVIDIA B"}
+
 func (w *World) machine(name string) *machine {
 	return w.machines[slices.IndexFunc(w.machines, func(m *machine) bool { return m.name == name })]
 }
@@ -57,15 +59,23 @@ func (m *machine) addGPU() {
 	uuid := gpu.UUID(fmt.Sprintf("GPU-%08x-0000-0000-0000-%012x", m.w.rng.Uint32(), len(m.everHad)))
 	units := 8 + 2*m.w.rng.IntN(3)
 	m.hardware = append(m.hardware, gpu.Device{
-		UUID: uuid, Index: index, Model: "NVIDIA Simulated", MemoryMiB: int64(units)*unitMiB + 512,
+		UUID: uuid, Index: index, Model: pick(m.w.rng, models), Speed: 10 * m.w.rng.IntN(3), MemoryMiB: int64(units)*unitMiB + 512,
 		Capacity: gpu.Units(units), NUMANode: -1, Healthy: true,
 	})
 	slices.SortFunc(m.hardware, func(a, b gpu.Device) int { return a.Index - b.Index })
 	m.everHad = append(m.everHad, uuid)
 }
 
+// inventory is what NVML tells: GPUs of which those with neighbouring indexes
+// are linked.
 func (m *machine) inventory() gpu.Inventory {
-	return gpu.Inventory{UnitMiB: unitMiB, DriverVersion: "615.00", Enforcement: gpu.EnforcementAdvisory, Devices: slices.Clone(m.hardware)}
+	inv := gpu.Inventory{UnitMiB: unitMiB, DriverVersion: "615.00", Enforcement: gpu.EnforcementAdvisory, Devices: slices.Clone(m.hardware)}
+	for i := 1; i < len(inv.Devices); i++ {
+		if a, b := inv.Devices[i-1], inv.Devices[i]; a.Index/2 == b.Index/2 {
+			inv.Links = append(inv.Links, gpu.Link{A: a.UUID, B: b.UUID, Lanes: 4})
+		}
+	}
+	return inv
 }
 
 // device returns a GPU as it is, or nil.

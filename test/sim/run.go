@@ -27,6 +27,7 @@ type Config struct {
 	Equal      bool // most pods are alike
 	Namesakes  bool // most pods are made again under their names, after force
 	policy     string
+	nodePolicy string
 	callFaults int           // of this many calls to the API server, seven go wrong
 	batches    int           // of this many pods, one comes to the kubelet with those that follow it
 	status     time.Duration // the longest that a kubelet takes to write a pod's status
@@ -168,6 +169,7 @@ func (w *World) draw(cfg Config) Config {
 	cfg.Narrow, cfg.Equal, cfg.Namesakes = often(3), often(4), often(4)
 	cfg.batches, cfg.status = pick(w.rng, []int{8, 8, 2}), pick(w.rng, []time.Duration{100 * tick, 100 * tick, 2 * time.Second})
 	cfg.policy = pick(w.rng, []string{"binpack", "spread"})
+	cfg.nodePolicy = pick(w.rng, []string{"", "binpack", "spread"})
 	cfg.callFaults = pick(w.rng, []int{20, 60, 200})
 	share := 1 + w.rng.IntN(3)
 	for _, f := range allFaults {

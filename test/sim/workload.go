@@ -23,6 +23,8 @@ type spec struct {
 	apart      string // exclusive-group
 	together   string // group
 	uuids      string // globs
+	model      string // a glob
+	preference string // of models
 	policy     string
 	broken     bool   // an annotation that cannot be read: it counts by what its containers name
 	bound      string // node name given by the user: no scheduler is asked
@@ -41,7 +43,8 @@ type spec struct {
 func (s *spec) alike(o *spec) bool {
 	same := func(a, b container) bool { return a.kind == b.kind && a.units == b.units }
 	return slices.EqualFunc(s.containers, o.containers, same) && s.gpus == o.gpus && s.exclusive == o.exclusive &&
-		s.apart == o.apart && s.together == o.together && s.uuids == o.uuids && s.policy == o.policy
+		s.apart == o.apart && s.together == o.together && s.uuids == o.uuids && s.policy == o.policy &&
+		s.model == o.model && s.preference == o.preference
 }
 
 type container struct {
@@ -83,10 +86,10 @@ func (w *World) newSpec() *spec {
 		s.containers = append(s.containers, container{name: fmt.Sprintf("c%d", len(s.containers)), kind: k, units: units})
 	}
 	size := func() int { return pick(w.rng, sizes) }
-	shapes, rules := 12, 16
+	shapes, rules := 12, 20
 	if w.cfg.Narrow {
 		size = func() int { return 4 }
-		shapes, rules = 2, 6
+		shapes, rules = 2, 9
 	}
 	if w.cfg.Equal && w.rng.IntN(4) > 0 {
 		size = func() int { return 4 }
@@ -134,6 +137,10 @@ func (w *World) newSpec() *spec {
 			s.policy = "spread"
 		case 4:
 			s.uuids = "!" + string(w.machines[0].hardware[0].UUID)
+		case 5:
+			s.model = pick(w.rng, []string{"A", "!A", "nvidia b"})
+		case 6:
+			s.preference = pick(w.rng, []string{"fastest", "cheapest"})
 		}
 	}
 	s.need = peak(s.containers)
@@ -170,6 +177,9 @@ func (s *spec) String() string {
 	}
 	if s.uuids != "" {
 		out += " uuids " + s.uuids
+	}
+	if s.model != "" {
+		out += " model " + s.model
 	}
 	if s.bound != "" {
 		out += " on " + s.bound
@@ -219,6 +229,12 @@ func (w *World) object(s *spec) *v1.Pod {
 	}
 	if s.uuids != "" {
 		a[w.names.UUID()] = s.uuids
+	}
+	if s.model != "" {
+		a[w.names.Model()] = s.model
+	}
+	if s.preference != "" {
+		a[w.names.ModelPreference()] = s.preference
 	}
 	if s.broken {
 		a[w.names.Count()] = "many"

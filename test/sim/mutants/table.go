@@ -18,7 +18,7 @@ var table = []mutant{
 	},
 	{
 		"unsigned remainder", "pkg/placement/node.go",
-		"return max(0, d.Capacity-d.Requested)", "return gpu.Units(uint32(d.Capacity - d.Requested))",
+		"return max(0, d.Capacity-d.Foreign-d.Requested)", "return gpu.Units(uint32(d.Capacity - d.Foreign - d.Requested))",
 	},
 	{
 		"equal split", "pkg/placement/node.go",
@@ -88,7 +88,7 @@ var table = []mutant{
 	},
 	{
 		"unhealthy GPU offered", "pkg/placement/fit.go",
-		"		if !d.Healthy {\n			continue\n		}\n		healthy++", "		healthy++",
+		"case !d.Healthy:\n		return Unhealthy", "case false:\n		return Unhealthy",
 	},
 	{
 		"unplaced pods not counted", "pkg/placement/node.go",
@@ -97,6 +97,26 @@ var table = []mutant{
 	{
 		"namesake's GPU", "pkg/allocation/allocation.go",
 		"	s.Held = s.heldBySettled()\n", "",
+	},
+	{
+		"what was given is forgotten", "pkg/deviceplugin/plugin.go",
+		"p.state(pods, p.held).Recall()", "p.state(pods, p.held)",
+	},
+	{
+		"a guess among unlike pods", "pkg/allocation/allocation.go",
+		"!o.Request.Interchangeable(p.Request) && !o.together(p)", "false",
+	},
+	{
+		"overtaken and sent again", "pkg/cache/cache.go",
+		"if !p.assumed || p.read {", "if true {",
+	},
+	{
+		"moved to where another is", "pkg/allocation/allocation.go",
+		"!c.Pod.Assignment.None() && slices.ContainsFunc(doubtful", "false && slices.ContainsFunc(doubtful",
+	},
+	{
+		"nominated pods forgotten", "pkg/cache/cache.go",
+		"WithNominated(nominated)", "WithNominated(nil)",
 	},
 	{
 		"filter reserves", "pkg/extender/extender.go",
@@ -112,7 +132,7 @@ var table = []mutant{
 	},
 	{
 		"API call under the lock", "pkg/deviceplugin/reconcile.go",
-		"	if err := p.pods.Correct(ctx, ref, c.Actual, inv); err != nil {", "	p.mu.Lock()\n	err := p.pods.Correct(ctx, ref, c.Actual, inv)\n	p.mu.Unlock()\n	if err != nil {",
+		"	if err := p.pods.Correct(ctx, ref, is, inv); err != nil {", "	p.mu.Lock()\n	err := p.pods.Correct(ctx, ref, is, inv)\n	p.mu.Unlock()\n	if err != nil {",
 	},
 	{
 		"panic on a bad annotation", "pkg/api/pod.go",
