@@ -216,7 +216,9 @@ func (s *apiServer) request(ctx context.Context, p *process, name string, write 
 	case fate == 4: // no answer at all
 		arrive(there, ignore)
 		answer(45*time.Second, errLost) // when client-go's pings fail
-	case fate == 5 && write: // refused for reasons of its own
+	case fate == 5 && !write: // what is read is old when it comes
+		arrive(there, func(e error) { answer(w.between(100*tick, 3*time.Second), e) })
+	case fate == 5: // refused for reasons of its own
 		answer(there+back, apierrors.NewConflict(podResource, name, errors.New("try again")))
 	default: // the server fails
 		answer(there+back, apierrors.NewInternalError(errors.New("etcd has no leader")))
