@@ -85,6 +85,9 @@ func (w *World) newKubelet(m *machine) *kubelet {
 	k.allocated = k.recorded()
 	k.pods = w.api.watchPods(k.process, k.name+" pods", toolscache.ResourceEventHandlerFuncs{}, func(p *v1.Pod) bool { return p.Spec.NodeName == m.name })
 	k.pods.after = k.changed
+	if w.cfg.Namesakes { // it still has the one when the other is known to all
+		k.pods.lag = pick(w.rng, []time.Duration{30 * tick, 300 * tick, time.Second})
+	}
 	return k
 }
 
