@@ -18,6 +18,7 @@ import (
 	"github.com/spf13/pflag"
 	"go.uber.org/zap"
 	"golang.org/x/sync/errgroup"
+	v1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/client-go/kubernetes"
 
@@ -26,8 +27,10 @@ import (
 	"github.com/gpumem/gpumem/pkg/controller"
 	"github.com/gpumem/gpumem/pkg/decisions"
 	"github.com/gpumem/gpumem/pkg/extender"
+	"github.com/gpumem/gpumem/pkg/inspect"
 	"github.com/gpumem/gpumem/pkg/logging"
 	"github.com/gpumem/gpumem/pkg/metrics"
+	"github.com/gpumem/gpumem/pkg/page"
 	"github.com/gpumem/gpumem/pkg/placement"
 	"github.com/gpumem/gpumem/pkg/serve"
 )
@@ -111,7 +114,6 @@ func start(ctx context.Context, log *zap.Logger, opts options) error {
 			decided.Add(pod, d)
 			measured.Decided(d)
 		},
-		Reads: map[string]http.Handler{decisions.Path: decided},
 	}
 	checks := []serve.Check{{Name: "cache", Missing: watch.Missing}}
 	var leader *election
@@ -128,8 +130,22 @@ func start(ctx context.Context, log *zap.Logger, opts options) error {
 	if err != nil {
 		return errors.Join(fmt.Errorf("listen for probes: %w", err), verbs.Close())
 	}
+	reads, err := net.Listen("tcp", opts.readListen)
+	if err != nil {
+		return errors.Join(fmt.Errorf("listen for readers: %w", err), verbs.Close(), probes.Close())
+	}
+	var source *page.Source
+	if opts.page {
+		source = &page.Source{
+			Resource: string(names.GPUMem()), Nodes: books.Nodes, Missing: watch.Missing,
+			Waiting: func() []inspect.WaitFacts { return waiting(names, watch.Waiting()) },
+		}
+	}
 	group, ctx := errgroup.WithContext(ctx)
 	group.Go(func() error { watch.Run(ctx); return nil })
+	group.Go(func() error {
+		return serve.Run(ctx, reads, page.Handler(source, map[string]http.Handler{decisions.Path: decided}, time.Now))
+	})
 	group.Go(func() error {
 		wait.UntilWithContext(ctx, func(ctx context.Context) { ext.ReviewAssumed(ctx, opts.assumeLimit) }, reviewInterval)
 		return nil
@@ -152,10 +168,26 @@ func start(ctx context.Context, log *zap.Logger, opts options) error {
 	group.Go(func() error {
 		return serve.Run(ctx, probes, serve.Probes(version, metrics.Handler(registry), checks...))
 	})
-	log.Info("serving", zap.Stringer("verbs", verbs.Addr()), zap.Stringer("probes", probes.Addr()))
+	log.Info("serving", zap.Stringer("verbs", verbs.Addr()), zap.Stringer("probes", probes.Addr()), zap.Stringer("reads", reads.Addr()))
 	err = group.Wait()
 	log.Info("stopped", zap.Error(err))
 	return err
+}
+
+// waiting says what pods ask for that are on no node.
+func waiting(names api.Names, pods []*v1.Pod) []inspect.WaitFacts {
+	out := make([]inspect.WaitFacts, 0, len(pods))
+	for _, pod := range pods {
+		w := inspect.WaitFacts{Pod: api.Ref(pod)}
+		var err error
+		if w.Request, err = names.Request(pod); err != nil {
+			w.Problem = err.Error()
+		} else if w.Request.Empty() {
+			continue // it names an amount of zero
+		}
+		out = append(out, w)
+	}
+	return out
 }
 
 // listenForVerbs listens for kube-scheduler, by mutual TLS where there are files

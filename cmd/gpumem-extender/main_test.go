@@ -23,7 +23,7 @@ import (
 func TestOptionsReportAllMistakes(t *testing.T) {
 	o := defaultOptions()
 	args := []string{
-		"--listen=8010", "--probe-listen=8011", "--resource-domain=Not A Domain", "--policy=best", "--node-policy=exclusive",
+		"--listen=8010", "--probe-listen=8011", "--read-listen=:8013", "--decisions=-1", "--resource-domain=Not A Domain", "--policy=best", "--node-policy=exclusive",
 		"--tls-cert-file=tls.crt", "--leader-elect", "--assume-limit=1s", "--self-check-interval=-1s", "--kube-api-qps=0", "--log-level=loud",
 	}
 	if err := o.parse(args, io.Discard); err != nil {
@@ -34,7 +34,7 @@ func TestOptionsReportAllMistakes(t *testing.T) {
 		t.Fatal("all is well")
 	}
 	for _, want := range []string{
-		"--listen", "--tls-private-key-file", "--leader-elect-lease-namespace", "--probe-listen", "--resource-domain", "--policy: policy \"best\"", "--node-policy: a pod must ask for exclusive itself",
+		"--listen", "--tls-private-key-file", "--leader-elect-lease-namespace", "--probe-listen", "--read-listen", "--decisions", "--resource-domain", "--policy: policy \"best\"", "--node-policy: a pod must ask for exclusive itself",
 		"--assume-limit", "--self-check-interval", "--kube-api-qps", "log level",
 	} {
 		if !strings.Contains(err.Error(), want) {
@@ -103,7 +103,7 @@ func TestWithNothingAround(t *testing.T) {
 	logs, stderr := io.Pipe()
 	done := make(chan error, 1)
 	go func() {
-		err := run(ctx, []string{"--listen=127.0.0.1:0", "--probe-listen=127.0.0.1:0", "--kubeconfig=" + kubeconfig}, io.Discard, stderr)
+		err := run(ctx, []string{"--listen=127.0.0.1:0", "--probe-listen=127.0.0.1:0", "--read-listen=127.0.0.1:0", "--kubeconfig=" + kubeconfig}, io.Discard, stderr)
 		done <- err
 		_ = stderr.Close()
 	}()

@@ -25,6 +25,8 @@ import (
 type options struct {
 	listen      string
 	probeListen string
+	readListen  string
+	page        bool
 	tls         serve.MutualTLS
 
 	leaderElect    bool
@@ -54,6 +56,7 @@ func defaultOptions() options {
 	return options{
 		listen:         "127.0.0.1:8010",
 		probeListen:    ":8011",
+		readListen:     "127.0.0.1:8013",
 		tls:            serve.MutualTLS{ClientName: "gpumem-kube-scheduler"},
 		leaseName:      "gpumem-extender",
 		leaseNamespace: os.Getenv("POD_NAMESPACE"),
@@ -83,6 +86,8 @@ func (o *options) parse(args []string, stdout io.Writer) error {
 	f.StringVar(&o.leaseNamespace, "leader-elect-lease-namespace", o.leaseNamespace, "`namespace` of the Lease; default: the environment variable POD_NAMESPACE")
 	f.StringVar(&o.identity, "leader-elect-identity", o.identity, "`name` of this replica in the Lease; default: the environment variable POD_NAME")
 	f.StringVar(&o.probeListen, "probe-listen", o.probeListen, "`address` of /healthz, /readyz, /metrics and /version")
+	f.StringVar(&o.readListen, "read-listen", o.readListen, "`address` of what people read: the last decisions, and the page; loopback only, to be reached by kubectl port-forward")
+	f.BoolVar(&o.page, "page", o.page, "serve a page that shows the fleet at --read-listen")
 	f.StringVar(&o.domain, "resource-domain", o.domain, "`domain` of the extended resources and annotations")
 	f.StringVar(&o.policy, "policy", o.policy, "`policy` by which GPUs are chosen for pods that name none: binpack or spread")
 	f.StringVar(&o.nodePolicy, "node-policy", o.nodePolicy, "`policy` by which nodes are chosen for them: binpack or spread; empty: that of --policy")
@@ -124,6 +129,9 @@ func (o *options) validate() error {
 	}
 	if _, _, err := net.SplitHostPort(o.probeListen); err != nil {
 		errs = append(errs, fmt.Errorf("--probe-listen: %w", err))
+	}
+	if !isLoopback(o.readListen) {
+		errs = append(errs, fmt.Errorf("--read-listen: %q is not an address of the loopback, and nobody is asked for credentials there", o.readListen))
 	}
 	if _, err := api.NewNames(o.domain); err != nil {
 		errs = append(errs, fmt.Errorf("--resource-domain: %w", err))
@@ -193,4 +201,11 @@ func (o *options) restConfig() (*rest.Config, error) {
 	config.ContentType = runtime.ContentTypeProtobuf
 	config.AcceptContentTypes = runtime.ContentTypeProtobuf + "," + runtime.ContentTypeJSON
 	return config, nil
+}
+
+// isLoopback reports whether an address to listen on is of the loopback.
+func isLoopback(address string) bool {
+	host, _, err := net.SplitHostPort(address)
+	ip := net.ParseIP(host)
+	return err == nil && (host == "localhost" || ip != nil && ip.IsLoopback())
 }

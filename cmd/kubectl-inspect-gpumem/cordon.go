@@ -139,26 +139,46 @@ func (o *options) drain(ctx context.Context, helper *drain.Helper, nodeName, whi
 	}
 	fmt.Fprintf(o.Out, "gpu/%s/%d cordoned\n", nodeName, device.Index)
 	helper.Ctx, helper.Client, helper.Out, helper.ErrOut = ctx, o.client, o.Out, o.ErrOut
-	helper.AdditionalFilters = []drain.PodFilter{func(pod v1.Pod) drain.PodDeleteStatus {
-		return drain.PodDeleteStatus{Delete: o.isOn(&pod, device.UUID)}
-	}}
 	helper.OnPodDeletionOrEvictionFinished = func(pod *v1.Pod, _ bool, err error) {
 		if err == nil {
 			fmt.Fprintf(o.Out, "pod/%s evicted\n", pod.Name)
 		}
 	}
-	pods, errs := helper.GetPodsForDeletion(nodeName)
-	if len(errs) > 0 {
-		return fmt.Errorf("nothing was evicted: %w", errors.Join(errs...))
+	pods, err := o.evictable(ctx, helper, nodeName, device.UUID)
+	if err != nil {
+		return fmt.Errorf("nothing was evicted: %w", err)
 	}
-	if warnings := pods.Warnings(); warnings != "" {
-		fmt.Fprintf(o.ErrOut, "warning: %s\n", warnings)
-	}
-	if err := helper.DeleteOrEvictPods(pods.Pods()); err != nil {
+	if err := helper.DeleteOrEvictPods(pods); err != nil {
 		return err
 	}
 	fmt.Fprintf(o.Out, "gpu/%s/%d drained\n", nodeName, device.Index)
 	return nil
+}
+
+// evictable returns the pods on a GPU that are to go. The error names those that
+// may not.
+func (o *options) evictable(ctx context.Context, helper *drain.Helper, nodeName string, id gpu.UUID) ([]v1.Pod, error) {
+	list, err := o.client.CoreV1().Pods(metav1.NamespaceAll).List(ctx, metav1.ListOptions{FieldSelector: "spec.nodeName=" + nodeName})
+	if err != nil {
+		return nil, err
+	}
+	var out []v1.Pod
+	var errs []error
+	for _, pod := range list.Items {
+		owner := metav1.GetControllerOf(&pod)
+		switch {
+		case pod.Spec.NodeName != nodeName || !o.isOn(&pod, id):
+		case owner != nil && owner.Kind == "DaemonSet" && helper.IgnoreAllDaemonSets:
+			fmt.Fprintf(o.ErrOut, "warning: pod %s/%s is of a DaemonSet and stays\n", pod.Namespace, pod.Name)
+		case owner != nil && owner.Kind == "DaemonSet":
+			errs = append(errs, fmt.Errorf("pod %s/%s is of a DaemonSet, which would make it again: --ignore-daemonsets leaves it", pod.Namespace, pod.Name))
+		case owner == nil && !helper.Force:
+			errs = append(errs, fmt.Errorf("pod %s/%s has no controller that would make it again: --force evicts it", pod.Namespace, pod.Name))
+		default:
+			out = append(out, pod)
+		}
+	}
+	return out, errors.Join(errs...)
 }
 
 // isOn reports whether a pod holds memory of a GPU, or is leaving it.

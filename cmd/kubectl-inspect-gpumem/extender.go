@@ -19,9 +19,9 @@ import (
 )
 
 const (
-	// extenderPort is where the extender answers kube-scheduler, on its pod's
+	// extenderPort is where the extender tells what it remembers, on its pod's
 	// loopback alone.
-	extenderPort = 8010
+	extenderPort = 8013
 	// extenderTime is how long one extender may take to tell.
 	extenderTime = 10 * time.Second
 )

@@ -244,6 +244,28 @@ func TestDrainRefusesPodsThatNothingMakesAgain(t *testing.T) {
 	}
 }
 
+func TestDrainMindsDaemonSetsOfTheGPUAlone(t *testing.T) {
+	objects := func() []runtime.Object {
+		return []runtime.Object{
+			makeNode(t, "gpu-a", inventory("gpu-a", 16, 16)),
+			with(makePod(t, "ml/agent", "gpu-a", 1, uuid("gpu-a", 0)), controlled("DaemonSet")),
+			with(makePod(t, "ml/elsewhere", "gpu-a", 1, uuid("gpu-a", 1)), controlled("DaemonSet")),
+			pluginPod("gpu-a"), // without GPU memory: nobody's concern
+		}
+	}
+	client := fake.NewClientset(objects()...)
+	evicted := evicting(client)
+	if _, _, err := inspectWith(client, "drain", "gpu-a", "0"); err == nil || !strings.Contains(err.Error(), "pod ml/agent is of a DaemonSet") || strings.Contains(err.Error(), "elsewhere") {
+		t.Errorf("%v", err)
+	}
+	if _, stderr, err := inspectWith(client, "drain", "gpu-a", "0", "--ignore-daemonsets"); err != nil || !strings.Contains(stderr, "ml/agent is of a DaemonSet and stays") {
+		t.Errorf("%v\n%s", err, stderr)
+	}
+	if len(*evicted) > 0 {
+		t.Errorf("evicted %v", *evicted)
+	}
+}
+
 func setOf(names []string) map[string]bool {
 	out := make(map[string]bool)
 	for _, name := range names {

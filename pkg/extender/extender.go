@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"iter"
 	"maps"
-	"net/http"
 	"time"
 
 	"go.uber.org/zap"
@@ -59,9 +58,6 @@ type Extender struct {
 	// took. They are nil where nobody wants to know.
 	Decided  func(placement.PodRef, decisions.Decision)
 	Answered func(verb string, took time.Duration)
-
-	// Reads are what is served beside the verbs, by path, for GET alone.
-	Reads map[string]http.Handler
 
 	ranker placement.Ranker
 	looks  looks

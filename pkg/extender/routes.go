@@ -23,9 +23,6 @@ const maxBody = 128 << 20
 // gpushare's names where gpushare has them.
 func (e *Extender) Routes(version string) http.Handler {
 	router := httprouter.New()
-	for path, handler := range e.Reads {
-		router.Handler(http.MethodGet, path, handler)
-	}
 	prefixes := []string{""}
 	if e.Names.GPUShare() {
 		prefixes = append(prefixes, gpusharePrefix)

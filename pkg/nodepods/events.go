@@ -3,6 +3,7 @@ package nodepods
 import (
 	"context"
 	"fmt"
+	"hash/fnv"
 	"strings"
 
 	v1 "k8s.io/api/core/v1"
@@ -53,5 +54,14 @@ func (e *Events) record(regarding runtime.Object, warning bool, reason, note str
 	if warning {
 		kind = v1.EventTypeWarning
 	}
-	e.recorder.Eventf(regarding, nil, kind, reason, "AllocateGPUMemory", "%s", strings.ToValidUTF8(note[:min(len(note), maxNote)], ""))
+	e.recorder.Eventf(regarding, nil, kind, reason, action(note), "%s", strings.ToValidUTF8(note[:min(len(note), maxNote)], ""))
+}
+
+// action names what was done. The recorder takes events that differ in their note
+// alone for one that happens again, and keeps the first note; so each note has an
+// action of its own.
+func action(note string) string {
+	sum := fnv.New32a()
+	_, _ = sum.Write([]byte(note)) // a hash takes everything
+	return fmt.Sprintf("AllocateGPUMemory-%08x", sum.Sum32())
 }

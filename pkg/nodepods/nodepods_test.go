@@ -4,7 +4,9 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -12,6 +14,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"go.uber.org/zap"
 	v1 "k8s.io/api/core/v1"
+	eventsv1 "k8s.io/api/events/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -339,5 +342,56 @@ func TestEvents(t *testing.T) {
 	}
 	if got := <-recorder.Events; len(got) > maxNote+len("Normal Long ") {
 		t.Errorf("a note of %d bytes", len(got))
+	}
+}
+
+// What is said again is counted, and makes no other Event; what is said anew makes
+// one, though its reason is the same.
+func TestAThousandPodsMakeNoStormOfEvents(t *testing.T) {
+	client := fake.NewClientset()
+	made := make(chan struct{}, 10000)
+	var mu sync.Mutex
+	names := make(map[string]string) // of Events, by what they say
+	client.PrependReactor("create", "events", func(action clienttesting.Action) (bool, runtime.Object, error) {
+		event := action.(clienttesting.CreateAction).GetObject().(*eventsv1.Event)
+		mu.Lock()
+		defer mu.Unlock()
+		note := event.Regarding.Name + ": " + event.Note
+		if name, ok := names[note]; ok && name != event.Name {
+			t.Errorf("two Events say %q", note)
+		} else if !ok {
+			names[note] = event.Name
+			made <- struct{}{}
+		}
+		return true, event, nil
+	})
+	client.PrependReactor("patch", "events", func(clienttesting.Action) (bool, runtime.Object, error) { return true, &eventsv1.Event{}, nil })
+	e, err := NewEvents(t.Context(), client, "gpumem-device-plugin", "n1")
+	if err != nil {
+		t.Fatal(err)
+	}
+	next := func() {
+		t.Helper()
+		select {
+		case <-made:
+		case <-time.After(patience):
+			t.Fatal("no more Events")
+		}
+	}
+	e.Node(true, "GPUUnhealthy", "GPU 0: lost")
+	e.Node(true, "GPUUnhealthy", "GPU 0: lost")
+	e.Node(true, "GPUUnhealthy", "GPU 0: XID 79")
+	next()
+	next()
+	for i := range 1000 {
+		for range 3 {
+			e.Pod(placement.PodRef{Namespace: "ns", Name: fmt.Sprint("p", i), UID: fmt.Sprint("u", i)}, true, "GPUMemoryRefused", "no room")
+		}
+		next()
+	}
+	mu.Lock()
+	defer mu.Unlock()
+	if len(names) != 1002 {
+		t.Errorf("%d Events, want one for each of 1,000 pods and 2 of the node", len(names))
 	}
 }

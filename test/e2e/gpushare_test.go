@@ -282,7 +282,7 @@ func (e *env) startExtenderForGPUShare() {
 	if err != nil {
 		e.Fatal(err)
 	}
-	cmd := exec.Command(suite.stack.Binary("gpumem-extender"), "--listen=127.0.0.1:32766", "--probe-listen=127.0.0.1:32767",
+	cmd := exec.Command(suite.stack.Binary("gpumem-extender"), "--listen=127.0.0.1:32766", "--probe-listen=127.0.0.1:32767", "--read-listen=127.0.0.1:32765",
 		"--resource-domain=aliyun.com", "--log-level=debug", "--log-format=console", "--kubeconfig="+filepath.Join(e.cluster.Dir(), "scheduler.kubeconfig"))
 	cmd.Stdout, cmd.Stderr = log, log
 	if err := e.cluster.StartBesideControlPlane(cmd); err != nil {

@@ -125,6 +125,9 @@ seccompProfile:
 {{/* The flags of the extender that are the same in both modes. */}}
 {{- define "gpumem.extender.args" -}}
 - --probe-listen=:8011
+{{- if .Values.extender.page }}
+- --page
+{{- end }}
 - --resource-domain={{ .Values.resourceDomain }}
 - --policy={{ .Values.policy }}
 - --node-policy={{ .Values.nodePolicy | default .Values.policy }}
