@@ -26,13 +26,15 @@ type Refusal struct {
 	Err     error
 	Message string             // what it says
 	Verdict *placement.Verdict // of an *UnfitError
+
+	Unresolvable bool // the verdict is
 }
 
 // NewRefusal returns the refusal for an error.
 func NewRefusal(err error) *Refusal {
 	r := &Refusal{Err: err, Message: err.Error()}
 	if unfit := (*UnfitError)(nil); errors.As(err, &unfit) {
-		r.Verdict = &unfit.Verdict
+		r.Verdict, r.Unresolvable = &unfit.Verdict, unfit.Unresolvable()
 	}
 	return r
 }
@@ -45,8 +47,8 @@ func (c *Cache) Refused(nodeName string, q Question) *Refusal {
 	switch {
 	case v == nil:
 		return q.Ask(placement.Node{Name: nodeName})
-	case len(v.Nominated) > 0:
-		return q.Ask(v.Node) // what is left to others depends on who asks
+	case v.promised:
+		return q.Ask(v.Node)
 	}
 	return v.answer(q)
 }
@@ -60,41 +62,40 @@ func (q Question) Ask(n placement.Node) *Refusal {
 	return NewRefusal(err)
 }
 
-// view is a node as readers see it, with the latest answers about it.
+// view is a node as readers see it, with the latest answers about it. What is
+// looked at for each answer comes first, for the sake of the processor's cache.
 type view struct {
+	answers  atomic.Pointer[answers]
+	promised bool // to nominated pods: what is left to others depends on who asks
 	placement.Node
-	answers atomic.Pointer[[]answer] // the latest first; not changed once made
 }
+
+func newView(n placement.Node) *view { return &view{Node: n, promised: len(n.Nominated) > 0} }
+
+// answers are some of them, the latest first: pods that ask in more ways than
+// that at the same time drive one another's out. They do not change once made.
+type answers [8]answer
 
 // answer is one of them; no refusal: it fits.
 type answer struct {
-	key     string
+	key     string // empty: none
 	refusal *Refusal
 }
-
-// answersKept is how many answers are kept of each node: pods that ask in more
-// ways than that at the same time drive one another's out.
-const answersKept = 8
 
 // answer gives a kept answer, or a new one. Of two that are found at the same
 // time, one may not be kept.
 func (v *view) answer(q Question) *Refusal {
-	var kept []answer
-	if p := v.answers.Load(); p != nil {
-		kept = *p
+	kept := v.answers.Load()
+	if kept == nil {
+		kept = new(answers)
 	}
 	for i := range kept {
 		if kept[i].key == q.key {
 			return kept[i].refusal
 		}
 	}
-	now := answer{key: q.key, refusal: q.Ask(v.Node)}
-	v.keep(now, kept)
-	return now.refusal
-}
-
-// keep puts an answer before those that are kept.
-func (v *view) keep(now answer, others []answer) {
-	all := append([]answer{now}, others[:min(len(others), answersKept-1)]...)
-	v.answers.Store(&all)
+	now := answers{{key: q.key, refusal: q.Ask(v.Node)}}
+	copy(now[1:], kept[:])
+	v.answers.Store(&now)
+	return now[0].refusal
 }

@@ -414,7 +414,7 @@ func (c *Cache) publish(n *node) {
 		}
 	}
 	c.changes++
-	n.view.Store(&view{Node: placement.NewNode(n.name, *n.inventory, holdings).WithNominated(nominated)})
+	n.view.Store(newView(placement.NewNode(n.name, *n.inventory, holdings).WithNominated(nominated)))
 }
 
 // tell wakes those who wait for a change.

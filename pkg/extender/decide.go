@@ -43,7 +43,7 @@ func (r *refusals) add(refusal *cache.Refusal) (unresolvable bool) {
 	r.count++
 	if refusal.Verdict != nil {
 		r.verdicts = append(r.verdicts, refusal.Verdict)
-		return refusal.Verdict.Unresolvable()
+		return refusal.Unresolvable
 	}
 	if r.other != refusal {
 		r.other, r.reason = refusal, reasonOf(refusal.Err)

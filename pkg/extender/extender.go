@@ -152,6 +152,18 @@ func (e *Extender) unanswerable(args *extenderv1.ExtenderArgs) string {
 	return ""
 }
 
+// count returns how many nodes a question is about.
+func count(args *extenderv1.ExtenderArgs) int {
+	switch {
+	case args.NodeNames != nil:
+		return len(*args.NodeNames)
+	case args.Nodes != nil:
+		return len(args.Nodes.Items)
+	default:
+		return 0
+	}
+}
+
 // asked yields the nodes of a question, each with why it cannot be read, if it
 // cannot. Of a node that is given in full and not known, it is what it says
 // itself.
@@ -230,11 +242,11 @@ type unreadableError struct{ error }
 // Prioritize scores the nodes, from 0 to extenderv1.MaxExtenderPriority. It
 // has no way to say what is wrong: then all nodes are equal.
 func (e *Extender) Prioritize(_ context.Context, args *extenderv1.ExtenderArgs) *extenderv1.HostPriorityList {
-	result := extenderv1.HostPriorityList{}
+	result := make(extenderv1.HostPriorityList, 0, count(args))
 	if args.Pod == nil || args.NodeNames == nil && args.Nodes == nil {
 		return &result
 	}
-	var nodes []placement.Node
+	nodes := make([]placement.Node, 0, count(args))
 	req, err := e.Names.Request(args.Pod)
 	for node := range e.asked(args) {
 		nodes = append(nodes, node.Reserved(api.Ref(args.Pod), req, e.Policy))
