@@ -125,6 +125,10 @@ bench-packing: ## Compare placement policies on the traces in the folder TRACES
 	else echo "bench-packing: no openb_published_allocation.csv in $(TRACES): the published curves are not compared"; fi
 	go run ./cmd/gpumem-sim bench --traces $(TRACES) $(BENCH)
 
+.PHONY: release
+release: ## Make a release in dist/: binaries, images, chart, SBOMs, krew manifest, checksums
+	cd test && go run ./cmd/gpumem-release -version $(VERSION)
+
 .PHONY: clean
 clean: ## Remove what was built in the checkout (not the cache of the test cluster)
 	rm -rf $(BIN) dist

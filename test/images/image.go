@@ -30,6 +30,8 @@ type Image struct {
 	Env        []string // "NAME=value"; PATH is set when absent
 	User       string   // "uid", "uid:gid" or a name of /etc/passwd
 	Labels     map[string]string
+
+	Architecture string // as Go calls it; that of this machine when empty
 }
 
 // A File is one entry of an image. Exactly one of Source, Content and Link is
@@ -152,7 +154,7 @@ func (image Image) config(diffID string) specs.Image {
 	epoch := time.Unix(0, 0).UTC()
 	return specs.Image{
 		Created:  &epoch,
-		Platform: specs.Platform{Architecture: runtime.GOARCH, OS: "linux"},
+		Platform: specs.Platform{Architecture: cmp.Or(image.Architecture, runtime.GOARCH), OS: "linux"},
 		Config: specs.ImageConfig{
 			User:       image.User,
 			Env:        env,

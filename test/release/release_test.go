@@ -1,0 +1,166 @@
+package release
+
+import (
+	"archive/tar"
+	"bytes"
+	"compress/gzip"
+	"encoding/json"
+	"errors"
+	"go/build"
+	"io"
+	"os"
+	"path/filepath"
+	"regexp"
+	"runtime"
+	"slices"
+	"strings"
+	"testing"
+
+	"sigs.k8s.io/yaml"
+)
+
+const root = "../.."
+
+// The package has what an installation needs, nothing else, and is the same each
+// time.
+func TestChartPackage(t *testing.T) {
+	var made [2][]byte
+	for i := range made {
+		r := &Release{Root: root, Out: t.TempDir(), Version: "v1.2.3", Log: io.Discard}
+		if err := r.chart(); err != nil {
+			t.Fatal(err)
+		}
+		var err error
+		if made[i], err = os.ReadFile(filepath.Join(r.Out, "gpumem-1.2.3.tgz")); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if !bytes.Equal(made[0], made[1]) {
+		t.Error("it is another one each time")
+	}
+	names := namesIn(t, made[0])
+	for _, want := range []string{"gpumem/Chart.yaml", "gpumem/values.yaml", "gpumem/values.schema.json", "gpumem/templates/_helpers.tpl", "gpumem/templates/tests/pod.yaml", "gpumem/templates/NOTES.txt"} {
+		if !slices.Contains(names, want) {
+			t.Errorf("it lacks %s", want)
+		}
+	}
+	for _, name := range names {
+		if strings.HasPrefix(name, "gpumem/ci/") || strings.HasPrefix(name, "gpumem/tests/") {
+			t.Errorf("it has %s, a check of the chart", name)
+		}
+	}
+}
+
+func namesIn(t *testing.T, archive []byte) (names []string) {
+	t.Helper()
+	plain, err := gzip.NewReader(bytes.NewReader(archive))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for files := tar.NewReader(plain); ; {
+		header, err := files.Next()
+		if errors.Is(err, io.EOF) {
+			return names
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		if !header.ModTime.IsZero() && header.ModTime.Unix() != 0 {
+			t.Errorf("%s has a time: %s", header.Name, header.ModTime)
+		}
+		names = append(names, header.Name)
+	}
+}
+
+func TestSBOM(t *testing.T) {
+	r := &Release{Root: root, Version: "v1.2.3", work: t.TempDir()}
+	binary, err := r.build(t.Context(), "gpumem-sim", platform{runtime.GOOS, runtime.GOARCH}, "")
+	if err != nil {
+		t.Fatal(err)
+	}
+	file := filepath.Join(t.TempDir(), "gpumem-sim.cdx.json")
+	if err := writeSBOM(file, binary, "v1.2.3"); err != nil {
+		t.Fatal(err)
+	}
+	text, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var got bom
+	if err := json.Unmarshal(text, &got); err != nil {
+		t.Fatal(err)
+	}
+	if got.Format != "CycloneDX" || got.SpecVersion != "1.6" || len(got.Metadata.Component.Hashes) != 1 {
+		t.Errorf("it begins with %+v", got.Metadata)
+	}
+	for name, version := range map[string]string{"std": strings.TrimPrefix(runtime.Version(), "go"), "github.com/spf13/pflag": ""} {
+		i := slices.IndexFunc(got.Components, func(c component) bool { return c.Name == name })
+		if i < 0 || version != "" && got.Components[i].Version != version || got.Components[i].Version == "" {
+			t.Errorf("%s is not in it, or of another version than %q", name, version)
+		}
+	}
+}
+
+func TestKrewManifestAndSums(t *testing.T) {
+	dir := t.TempDir()
+	file := filepath.Join(dir, "inspect-gpumem.yaml")
+	platforms := []krewPlatform{{Selector: selector{map[string]string{"os": "linux", "arch": "amd64"}}, URI: "https://example.com/a.tar.gz", Sum: "00", Bin: "kubectl-inspect-gpumem"}}
+	if err := writeKrew(file, "v1.2.3", platforms); err != nil {
+		t.Fatal(err)
+	}
+	text, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var got struct {
+		Kind     string
+		Metadata struct{ Name string }
+		Spec     struct {
+			Version   string
+			Platforms []krewPlatform
+		}
+	}
+	if err := yaml.Unmarshal(text, &got); err != nil {
+		t.Fatal(err)
+	}
+	if got.Kind != "Plugin" || got.Metadata.Name != "inspect-gpumem" || got.Spec.Version != "v1.2.3" || len(got.Spec.Platforms) != 1 || got.Spec.Platforms[0].Bin != "kubectl-inspect-gpumem" {
+		t.Errorf("manifest %+v", got)
+	}
+	if err := writeSums(dir); err != nil {
+		t.Fatal(err)
+	}
+	sums, err := os.ReadFile(filepath.Join(dir, sumsFile))
+	if err != nil {
+		t.Fatal(err)
+	}
+	digest, err := sum(file)
+	if err != nil || string(sums) != digest+"  inspect-gpumem.yaml\n" {
+		t.Errorf("sums %q, %v", sums, err)
+	}
+}
+
+// The images of the Dockerfiles are built by the Go that go.mod asks for.
+func TestDockerfilesUseTheRightGo(t *testing.T) {
+	module, err := os.ReadFile(filepath.Join(root, "go.mod"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := regexp.MustCompile(`(?m)^go (\d+\.\d+)`).FindSubmatch(module)
+	files, err := filepath.Glob(filepath.Join(root, "cmd", "*", "Dockerfile"))
+	if err != nil || len(files) != 2 || want == nil {
+		t.Fatalf("%v, %v, %s", files, err, want)
+	}
+	for _, file := range files {
+		text, err := os.ReadFile(file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if !bytes.Contains(text, append([]byte("golang:"), append(want[1], '-')...)) {
+			t.Errorf("%s is not built by Go %s", file, want[1])
+		}
+		command := filepath.Base(filepath.Dir(file))
+		if _, err := build.ImportDir(filepath.Join(root, "cmd", command), 0); err != nil || !bytes.Contains(text, []byte("./cmd/"+command)) {
+			t.Errorf("%s does not build %s: %v", file, command, err)
+		}
+	}
+}

@@ -1,0 +1,78 @@
+package release
+
+import (
+	"debug/buildinfo"
+	"encoding/json"
+	"os"
+	"slices"
+	"strings"
+)
+
+// bom is a list of software in CycloneDX's JSON, version 1.6, as far as it is
+// used here: https://cyclonedx.org/docs/1.6/json.
+type bom struct {
+	Format      string      `json:"bomFormat"`
+	SpecVersion string      `json:"specVersion"`
+	Version     int         `json:"version"`
+	Metadata    metadata    `json:"metadata"`
+	Components  []component `json:"components"`
+}
+
+type metadata struct {
+	Component component `json:"component"`
+}
+
+type component struct {
+	Type       string     `json:"type"`
+	Name       string     `json:"name"`
+	Version    string     `json:"version"`
+	PackageURL string     `json:"purl"`
+	Hashes     []hash     `json:"hashes,omitempty"`
+	Properties []property `json:"properties,omitempty"`
+}
+
+type hash struct {
+	Algorithm string `json:"alg"`
+	Content   string `json:"content"`
+}
+
+type property struct {
+	Name  string `json:"name"`
+	Value string `json:"value"`
+}
+
+// writeSBOM writes what the modules are that a binary was linked from, which it
+// says itself.
+func writeSBOM(name, binary, version string) error {
+	info, err := buildinfo.ReadFile(binary)
+	if err != nil {
+		return err
+	}
+	digest, err := sum(binary)
+	if err != nil {
+		return err
+	}
+	out := bom{Format: "CycloneDX", SpecVersion: "1.6", Version: 1, Metadata: metadata{component{
+		Type: "application", Name: info.Path, Version: version, PackageURL: "pkg:golang/" + info.Path + "@" + version,
+		Hashes: []hash{{"SHA-256", digest}},
+	}}}
+	for _, m := range info.Deps {
+		if m.Replace != nil {
+			m = m.Replace
+		}
+		out.Components = append(out.Components, component{
+			Type: "library", Name: m.Path, Version: m.Version, PackageURL: "pkg:golang/" + m.Path + "@" + m.Version,
+			// Of the module's files, as go.sum has it, not of an archive.
+			Properties: []property{{"go:sum", m.Sum}},
+		})
+	}
+	out.Components = append(out.Components, component{
+		Type: "library", Name: "std", Version: strings.TrimPrefix(info.GoVersion, "go"), PackageURL: "pkg:golang/std@" + strings.TrimPrefix(info.GoVersion, "go"),
+	})
+	slices.SortFunc(out.Components, func(a, b component) int { return strings.Compare(a.Name, b.Name) })
+	text, err := json.MarshalIndent(out, "", "  ")
+	if err != nil {
+		return err
+	}
+	return os.WriteFile(name, append(text, '\n'), 0o644)
+}
