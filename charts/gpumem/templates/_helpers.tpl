@@ -148,13 +148,10 @@ seccompProfile:
 # Whom to evict for a pod of higher priority depends on them.
 - apiGroups: [policy]
   resources: [poddisruptionbudgets]
-  verbs: [get, list, watch]
+  verbs: [list, watch]
 # One request binds the pod and writes its assignment, so there is no need to
 # patch pods.
 - apiGroups: [""]
   resources: [pods/binding]
   verbs: [create]
-- apiGroups: ["", events.k8s.io]
-  resources: [events]
-  verbs: [create, patch]
 {{- end -}}
