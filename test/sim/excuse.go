@@ -18,9 +18,10 @@ import (
 
 // sending is a binding that an extender has sent.
 type sending struct {
-	by   *process
-	node string
-	gpus []string
+	by      *process
+	node    string
+	gpus    []string
+	refused bool // for certain, and no other of that extender may have landed
 }
 
 // whereabouts returns the GPUs of a node that a pod is on, or may be on its way
@@ -71,7 +72,7 @@ func (e *extenderProc) checkNews(s *spec, node string, gpus []string, b *books) 
 		return
 	}
 	pod := w.api.pods[other.name]
-	if last := w.sent[other.uid]; last.by == e.process && !e.refused[other.uid] && pod.Spec.NodeName == node && sameSet(last.gpus, w.whereabouts(other, node)) {
+	if last := w.sent[other.uid]; last.by == e.process && !last.refused && pod.Spec.NodeName == node && sameSet(last.gpus, w.whereabouts(other, node)) {
 		w.violate("I2", "%s gives %s %v, and has forgotten that it gave %s %v", e.name, s.name, gpus, other.name, last.gpus)
 		return
 	}

@@ -434,6 +434,10 @@ func (c cluster) Bind(ctx context.Context, b *v1.Binding) error {
 		e.unknown[uid] = true // or is known to have landed
 	case c.Refused(err):
 		e.refused[uid] = !e.unknown[uid]
+		if last := w.sent[uid]; last.by == e.process {
+			last.refused = e.refused[uid]
+			w.sent[uid] = last
+		}
 	default:
 		e.unknown[uid] = true
 	}
