@@ -48,7 +48,11 @@ type gpusharePlugin struct {
 // serve registers the plugin with the kubelet whose folder for plugins this is.
 // What it returns ends the plugin.
 func (p *gpusharePlugin) serve(ctx context.Context, dir string) (stop func(), err error) {
-	const socket = "aliyungpushare.sock"
+	return serveDevicePlugin(ctx, dir, "aliyungpushare.sock", "aliyun.com/gpu-mem", p)
+}
+
+// serveDevicePlugin registers anybody's plugin for a resource.
+func serveDevicePlugin(ctx context.Context, dir, socket, resource string, plugin pluginapi.DevicePluginServer) (stop func(), err error) {
 	if err := os.RemoveAll(filepath.Join(dir, socket)); err != nil {
 		return nil, err
 	}
@@ -57,7 +61,7 @@ func (p *gpusharePlugin) serve(ctx context.Context, dir string) (stop func(), er
 		return nil, err
 	}
 	server := grpc.NewServer()
-	pluginapi.RegisterDevicePluginServer(server, p)
+	pluginapi.RegisterDevicePluginServer(server, plugin)
 	go server.Serve(listener)
 	conn, err := grpc.NewClient("unix://"+filepath.Join(dir, "kubelet.sock"), grpc.WithTransportCredentials(insecure.NewCredentials()))
 	if err != nil {
@@ -66,7 +70,7 @@ func (p *gpusharePlugin) serve(ctx context.Context, dir string) (stop func(), er
 	}
 	defer conn.Close()
 	_, err = pluginapi.NewRegistrationClient(conn).Register(ctx, &pluginapi.RegisterRequest{
-		Version: pluginapi.Version, Endpoint: socket, ResourceName: "aliyun.com/gpu-mem",
+		Version: pluginapi.Version, Endpoint: socket, ResourceName: resource,
 	}, grpc.WaitForReady(true))
 	if err != nil {
 		server.Stop()
