@@ -1,0 +1,89 @@
+package api
+
+import (
+	"encoding/json"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/gpumem/gpumem/pkg/gpu"
+	"github.com/gpumem/gpumem/pkg/placement"
+)
+
+// What the first version wrote. It is not to be changed: parts of an installation
+// may be a minor version apart, and pods that run keep what was written of them.
+const (
+	firstInventory = `{"v":1,"unitMiB":1024,"driverVersion":"580.65.06","enforcement":"advisory","gpus":[` +
+		`{"uuid":"GPU-4cc89e34-1e0c-ae68-68be-61d8c9b26a2b","index":0,"model":"Tesla T4","memoryMiB":15360,"units":14,"numaNode":0,"pci":"0000:00:1e.0","computeCapability":"7.5","speed":21,"healthy":true},` +
+		`{"uuid":"GPU-bff86e87-4d24-0ce3-d75c-0f9687e55afa","index":1,"model":"Tesla T4","memoryMiB":15360,"units":14,"healthy":false,"unhealthy":"XID 79"}],"nvlinks":[[0,1,2]]}`
+	firstAssignment = `{"v":1,"unitMiB":1024,"enforcement":"advisory","gpus":[{"uuid":"GPU-4cc89e34-1e0c-ae68-68be-61d8c9b26a2b","index":0,"units":3,"cores":30}]}`
+)
+
+func firstMachine() gpu.Inventory {
+	first := gpu.Device{
+		UUID: "GPU-4cc89e34-1e0c-ae68-68be-61d8c9b26a2b", Index: 0, Model: "Tesla T4", MemoryMiB: 15360, Capacity: 14,
+		NUMANode: 0, PCI: "0000:00:1e.0", ComputeCapability: "7.5", Speed: 21, Healthy: true,
+	}
+	second := gpu.Device{
+		UUID: "GPU-bff86e87-4d24-0ce3-d75c-0f9687e55afa", Index: 1, Model: "Tesla T4", MemoryMiB: 15360, Capacity: 14,
+		NUMANode: -1, Unhealthy: "XID 79",
+	}
+	return gpu.Inventory{
+		UnitMiB: 1024, DriverVersion: "580.65.06", Enforcement: gpu.EnforcementAdvisory, Devices: []gpu.Device{first, second},
+		Links: []gpu.Link{{A: first.UUID, B: second.UUID, Lanes: 2}},
+	}
+}
+
+// later is a document as the next minor version may write it: it has grown.
+func later(t *testing.T, text string) string {
+	t.Helper()
+	var document map[string]any
+	if err := json.Unmarshal([]byte(text), &document); err != nil {
+		t.Fatal(err)
+	}
+	document["later"] = map[string]any{"things": []int{1, 2}}
+	for _, g := range document["gpus"].([]any) {
+		g.(map[string]any)["temperature"] = 60
+	}
+	grown, err := json.Marshal(document)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(grown)
+}
+
+// A plugin of this version and an extender of the one before read one another,
+// and the other way round.
+func TestOneMinorVersionApart(t *testing.T) {
+	for name, text := range map[string]string{"before": firstInventory, "after": later(t, firstInventory)} {
+		got, err := DecodeInventory(text)
+		if diff := cmp.Diff(firstMachine(), got); err != nil || diff != "" {
+			t.Errorf("inventory of the version %s: %v (-want +got):\n%s", name, err, diff)
+		}
+	}
+	want := placement.Assignment{Shares: []placement.Share{{Device: "GPU-4cc89e34-1e0c-ae68-68be-61d8c9b26a2b", Units: 3, Cores: 30}}, Enforcement: gpu.EnforcementAdvisory}
+	for name, text := range map[string]string{"before": firstAssignment, "after": later(t, firstAssignment)} {
+		got, err := DecodeAssignment(text)
+		if diff := cmp.Diff(want, got); err != nil || diff != "" {
+			t.Errorf("assignment of the version %s: %v (-want +got):\n%s", name, err, diff)
+		}
+	}
+	// What this version writes has the fields of the first, with the same meaning;
+	// whatever came later is left out by who knows none of it.
+	text, err := EncodeInventory(firstMachine())
+	if err != nil {
+		t.Fatal(err)
+	}
+	var was, is map[string]any
+	if err := json.Unmarshal([]byte(firstInventory), &was); err != nil {
+		t.Fatal(err)
+	}
+	if err := json.Unmarshal([]byte(text), &is); err != nil {
+		t.Fatal(err)
+	}
+	for field, value := range was {
+		if diff := cmp.Diff(value, is[field]); diff != "" {
+			t.Errorf("inventory: field %s is another now (-first +now):\n%s", field, diff)
+		}
+	}
+}
