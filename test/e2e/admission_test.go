@@ -144,7 +144,10 @@ func TestOptionalPolicies(t *testing.T) {
 	})
 	for name, change := range map[string]func(*v1.Pod){
 		"nothing of the kind": without,
-		"none":                func(pod *v1.Pod) { without(pod); pod.Spec.Containers[0].Env = []v1.EnvVar{{Name: "NVIDIA_VISIBLE_DEVICES", Value: "void"}} },
+		"none": func(pod *v1.Pod) {
+			without(pod)
+			pod.Spec.Containers[0].Env = []v1.EnvVar{{Name: "NVIDIA_VISIBLE_DEVICES", Value: "void"}}
+		},
 		"a whole GPU": func(pod *v1.Pod) {
 			setting("NVIDIA_VISIBLE_DEVICES")(pod)
 			pod.Spec.Containers[0].Resources.Limits = v1.ResourceList{"nvidia.com/gpu": resource.MustParse("1")}
