@@ -65,7 +65,7 @@ func newCommand(o *options) *cobra.Command {
 	cmd.CompletionOptions.HiddenDefaultCmd = true
 	cmd.AddCommand(
 		newNodesCommand(o), newGPUsCommand(o), newPodsCommand(o), newTopCommand(o), newExplainCommand(o), newFitCommand(o),
-		newCordonCommand(o), newUncordonCommand(o), newDrainCommand(o), newDoctorCommand(o), newSnapshotCommand(o),
+		newCordonCommand(o), newUncordonCommand(o), newDrainCommand(o), newDefragCommand(o), newDoctorCommand(o), newSnapshotCommand(o),
 	)
 	cmd.SetIn(o.In)
 	cmd.SetOut(o.Out)

@@ -25,7 +25,8 @@ type selection struct {
 	names  []string
 	labels string
 
-	eachPod func(*v1.Pod) // is told of each pod with GPU memory; nil: nobody is
+	eachPod  func(*v1.Pod)  // is told of each pod with GPU memory; nil: nobody is
+	eachNode func(*v1.Node) // the same of nodes
 }
 
 // load reads nodes and pods and keeps the scheduler's books of them. What
@@ -43,6 +44,9 @@ func load(ctx context.Context, client kubernetes.Interface, names api.Names, sel
 
 	inventories := make(map[string]gpu.Inventory)
 	addNode := func(node *v1.Node) {
+		if sel.eachNode != nil {
+			sel.eachNode(node)
+		}
 		f := nodeFacts(node)
 		f.Wanted = len(sel.names) > 0
 		inv, err := names.InventoryOf(node)

@@ -1,0 +1,264 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"math"
+	"slices"
+	"strings"
+
+	"github.com/spf13/cobra"
+	v1 "k8s.io/api/core/v1"
+	policyv1 "k8s.io/api/policy/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/cli-runtime/pkg/printers"
+	"k8s.io/component-helpers/scheduling/corev1"
+	"k8s.io/component-helpers/scheduling/corev1/nodeaffinity"
+	"k8s.io/klog/v2"
+
+	"github.com/gpumem/gpumem/pkg/api"
+	"github.com/gpumem/gpumem/pkg/gpu"
+	"github.com/gpumem/gpumem/pkg/placement"
+)
+
+// defragmentation is what the flags of defrag say.
+type defragmentation struct {
+	*options
+	gpus  int // to free, on one node
+	most  int // evictions
+	force bool
+	apply bool
+}
+
+func newDefragCommand(o *options) *cobra.Command {
+	d := &defragmentation{options: o, gpus: 1, most: 4}
+	cmd := &cobra.Command{
+		Use:   "defrag [POD]",
+		Short: "Plan the fewest evictions that make a waiting pod fit, or free a GPU",
+		Long: `Plan the fewest evictions that make a waiting pod fit or, without one, free a GPU.
+
+A pod is evicted only when there is room for it elsewhere, or when the waiting
+pod may preempt it: it has a higher priority, and the pod waits then. Those of
+higher priority stay, those of DaemonSets, those whose PodDisruptionBudget allows
+no eviction, and those without a controller, which nothing would make again.
+
+Nothing is evicted without --apply. The plan counts GPU memory and cores, the
+nodes' CPU, taints and node affinity; where the pods go is kube-scheduler's to say.`,
+		Example: `  # Whom to evict so that the pod ml/train, which waits, fits
+  kubectl inspect gpumem defrag ml/train
+
+  # Empty two GPUs of one node, and do it
+  kubectl inspect gpumem defrag --gpus 2 --apply`,
+		Args: cobra.MaximumNArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if err := o.prepare(nil, d.validate); err != nil {
+				return err
+			}
+			return d.run(cmd.Context(), args)
+		},
+	}
+	f := cmd.Flags()
+	f.IntVar(&d.gpus, "gpus", d.gpus, "How many GPUs to free, on one node")
+	f.IntVar(&d.most, "max-evictions", d.most, "How many pods may be evicted")
+	f.BoolVar(&d.force, "force", false, "Evict pods too that nothing will make again")
+	f.BoolVar(&d.apply, "apply", false, "Evict the pods of the plan")
+	return cmd
+}
+
+func (d *defragmentation) validate() error {
+	var errs []error
+	if d.gpus < 1 || d.gpus > 16 {
+		errs = append(errs, fmt.Errorf("--gpus is %d, want 1 to 16", d.gpus))
+	}
+	if d.most < 0 || d.most > 32 {
+		errs = append(errs, fmt.Errorf("--max-evictions is %d, want 0 to 32", d.most))
+	}
+	return errors.Join(append(errs, d.Validate())...)
+}
+
+func (d *defragmentation) run(ctx context.Context, args []string) error {
+	c := &crowd{nodes: make(map[string]*v1.Node), pods: make(map[string]*v1.Pod), force: d.force}
+	room := placement.Defrag{Fallback: placement.Binpack, Most: d.most, May: c.mayGo, Suits: c.suits}
+	var err error
+	if room.Request, err = d.request(ctx, c, args); err != nil {
+		return err
+	}
+	room.Displace = c.waits != nil && (c.waits.Spec.PreemptionPolicy == nil || *c.waits.Spec.PreemptionPolicy != v1.PreemptNever)
+	nodes, facts, err := load(ctx, d.client, d.names, selection{
+		eachNode: func(node *v1.Node) { c.nodes[node.Name] = node },
+		eachPod:  func(pod *v1.Pod) { c.pods[string(pod.UID)] = pod },
+	})
+	if err != nil {
+		return err
+	}
+	if facts.PodsUnknown {
+		return fmt.Errorf("there is no plan without knowing all pods: %s", facts.Problems[0].Message)
+	}
+	if room.Budgets, err = d.budgets(ctx, c); err != nil {
+		return err
+	}
+	plan, ok := room.Plan(nodes)
+	if !ok {
+		return fmt.Errorf("%d evictions or fewer make no room for %s; see --help for whom defrag leaves in peace", d.most, c.what(d.gpus))
+	}
+	if err := c.print(d.Out, plan, nodes, d.gpus); err != nil {
+		return err
+	}
+	if len(plan.Moves) == 0 {
+		return nil
+	}
+	if !d.apply {
+		fmt.Fprintln(d.Out, "Nobody was evicted: --apply does it.")
+		return nil
+	}
+	return d.evict(ctx, plan)
+}
+
+// request is what to make room for: the waiting pod, or pods that are alone on
+// their GPUs, for which everybody would make room.
+func (d *defragmentation) request(ctx context.Context, c *crowd, args []string) (placement.Request, error) {
+	if len(args) == 0 {
+		return placement.Request{
+			Containers: []placement.Container{{Kind: placement.App, Units: gpu.Units(d.gpus)}},
+			Count:      d.gpus, Policy: placement.Exclusive, Priority: math.MaxInt32,
+		}, nil
+	}
+	namespace, name, err := d.podNamed(args[0])
+	if err != nil {
+		return placement.Request{}, err
+	}
+	if c.waits, err = d.client.CoreV1().Pods(namespace).Get(ctx, name, metav1.GetOptions{}); err != nil {
+		return placement.Request{}, err
+	}
+	if c.waits.Spec.NodeName != "" {
+		return placement.Request{}, fmt.Errorf("pod %s/%s does not wait: it is on node %s", namespace, name, c.waits.Spec.NodeName)
+	}
+	req, err := d.names.Request(c.waits)
+	if err == nil && req.Empty() {
+		err = fmt.Errorf("pod %s/%s asks for no %s", namespace, name, d.names.GPUMem())
+	}
+	return req, err
+}
+
+// budgets reads the PodDisruptionBudgets that the pods are under.
+func (d *defragmentation) budgets(ctx context.Context, c *crowd) ([]placement.Budget, error) {
+	list, err := d.client.PolicyV1().PodDisruptionBudgets(metav1.NamespaceAll).List(ctx, metav1.ListOptions{})
+	if err != nil {
+		return nil, err
+	}
+	var budgets []*policyv1.PodDisruptionBudget
+	for i := range list.Items {
+		budgets = append(budgets, &list.Items[i])
+	}
+	var pods []*v1.Pod
+	for _, pod := range c.pods {
+		pods = append(pods, pod)
+	}
+	return api.Budgets(budgets, pods), nil
+}
+
+// evict carries a plan out, up to the first pod that may not go.
+func (d *defragmentation) evict(ctx context.Context, plan placement.Plan) error {
+	for i, m := range plan.Moves {
+		uid := types.UID(m.Pod.Pod.UID)
+		err := d.client.PolicyV1().Evictions(m.Pod.Pod.Namespace).Evict(ctx, &policyv1.Eviction{
+			ObjectMeta:    metav1.ObjectMeta{Namespace: m.Pod.Pod.Namespace, Name: m.Pod.Pod.Name},
+			DeleteOptions: &metav1.DeleteOptions{Preconditions: &metav1.Preconditions{UID: &uid}},
+		})
+		switch {
+		case apierrors.IsTooManyRequests(err):
+			return fmt.Errorf("pod %s may not be evicted now; evicted: %d of %d: %w", m.Pod.Pod, i, len(plan.Moves), err)
+		case err != nil:
+			return fmt.Errorf("pod %s; evicted: %d of %d: %w", m.Pod.Pod, i, len(plan.Moves), err)
+		}
+		fmt.Fprintf(d.Out, "pod/%s evicted\n", m.Pod.Pod.Name)
+	}
+	return nil
+}
+
+// crowd is who could move, and where to.
+type crowd struct {
+	nodes map[string]*v1.Node
+	pods  map[string]*v1.Pod // by UID
+	waits *v1.Pod            // nil: a GPU is to be freed
+	force bool
+}
+
+// mayGo reports whether somebody will make a pod again that is evicted.
+func (c *crowd) mayGo(h placement.Holding) bool {
+	pod := c.pods[h.Pod.UID]
+	if pod == nil || pod.Annotations[v1.MirrorPodAnnotationKey] != "" {
+		return false
+	}
+	owner := metav1.GetControllerOf(pod)
+	if owner == nil {
+		return c.force
+	}
+	return owner.Kind != "DaemonSet"
+}
+
+// suits reports whether a node would take a pod, or any pod for a GPU that is to
+// be free.
+func (c *crowd) suits(ref placement.PodRef, nodeName string) bool {
+	node, pod := c.nodes[nodeName], c.pods[ref.UID]
+	if ref.UID == "" {
+		pod = c.waits
+	}
+	if node == nil || node.Spec.Unschedulable {
+		return false
+	}
+	if pod == nil {
+		return true
+	}
+	matches, err := nodeaffinity.GetRequiredNodeAffinity(pod).Match(node)
+	_, barred := corev1.FindMatchingUntoleratedTaint(klog.Background(), node.Spec.Taints, pod.Spec.Tolerations, func(t *v1.Taint) bool {
+		return t.Effect != v1.TaintEffectPreferNoSchedule
+	}, false)
+	return matches && err == nil && !barred
+}
+
+// what says what room is made for.
+func (c *crowd) what(gpus int) string {
+	switch {
+	case c.waits != nil:
+		return fmt.Sprintf("pod %s/%s", c.waits.Namespace, c.waits.Name)
+	case gpus == 1:
+		return "a GPU without pods"
+	default:
+		return fmt.Sprintf("%d GPUs without pods on one node", gpus)
+	}
+}
+
+func (c *crowd) print(w io.Writer, plan placement.Plan, nodes []placement.Node, gpus int) error {
+	at := nodes[slices.IndexFunc(nodes, func(n placement.Node) bool { return n.Name == plan.Node })]
+	var indexes []string
+	for _, d := range at.Devices {
+		if slices.Contains(plan.Assignment.Devices(), d.UUID) {
+			indexes = append(indexes, fmt.Sprintf("GPU%d", d.Index))
+		}
+	}
+	fmt.Fprintf(w, "Room for %s: %s of node %s\n", c.what(gpus), strings.Join(indexes, ", "), plan.Node)
+	if len(plan.Moves) == 0 {
+		fmt.Fprintln(w, "There is room as it is: nobody has to be evicted.")
+		return nil
+	}
+	fmt.Fprintln(w)
+	table := printers.GetNewTabWriter(w)
+	fmt.Fprintln(table, "NAMESPACE\tPOD\tCONTROLLER\tHOLDS\tFROM\tROOM ON")
+	for _, m := range plan.Moves {
+		controller := "<none>"
+		if owner := metav1.GetControllerOf(c.pods[m.Pod.Pod.UID]); owner != nil {
+			controller = owner.Kind + "/" + owner.Name
+		}
+		to := m.To
+		if to == "" {
+			to = "<none: it will wait>"
+		}
+		fmt.Fprintf(table, "%s\t%s\t%s\t%s\t%s\t%s\n", m.Pod.Pod.Namespace, m.Pod.Pod.Name, controller, gpu.Format(m.Pod.Request.Units(), at.UnitMiB), m.From, to)
+	}
+	return table.Flush()
+}

@@ -1,0 +1,198 @@
+package main
+
+import (
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	v1 "k8s.io/api/core/v1"
+	policyv1 "k8s.io/api/policy/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/client-go/kubernetes/fake"
+	clienttesting "k8s.io/client-go/testing"
+
+	"github.com/gpumem/gpumem/pkg/gpu"
+)
+
+func ownedBy(kind string, pod *v1.Pod) *v1.Pod {
+	controls := true
+	pod.OwnerReferences = []metav1.OwnerReference{{Kind: kind, Name: "owner", Controller: &controls}}
+	return pod
+}
+
+// fragmented is two nodes with 10 GiB free on three GPUs, on none of them 8, and
+// a pod that wants 8.
+func fragmented(t *testing.T) map[string]runtime.Object {
+	return map[string]runtime.Object{
+		"gpu-a": makeNode(t, "gpu-a", inventory("gpu-a", 10, 10)),
+		"gpu-b": makeNode(t, "gpu-b", inventory("gpu-b", 16)),
+		"x":     ownedBy("ReplicaSet", makePod(t, "ml/x", "gpu-a", 4, uuid("gpu-a", 0))),
+		"y":     ownedBy("Job", makePod(t, "ml/y", "gpu-a", 5, uuid("gpu-a", 1))),
+		"z":     ownedBy("StatefulSet", makePod(t, "ml/z", "gpu-b", 10, uuid("gpu-b", 0))),
+		"waits": makePod(t, "ml/waits", "", 8),
+	}
+}
+
+const planForWaits = `Room for pod ml/waits: GPU0 of node gpu-a
+
+NAMESPACE   POD   CONTROLLER         HOLDS   FROM    ROOM ON
+ml          x     ReplicaSet/owner   4 GiB   gpu-a   gpu-a
+`
+
+func TestDefrag(t *testing.T) {
+	one := int32(1)
+	tests := map[string]struct {
+		change  func(map[string]runtime.Object)
+		args    []string
+		want    string
+		wantErr string
+		evicted []string
+	}{
+		"a plan": {
+			args: []string{"ml/waits"}, want: planForWaits + "Nobody was evicted: --apply does it.\n",
+		},
+		"carried out": {
+			args: []string{"-n", "ml", "waits", "--apply"}, want: planForWaits + "pod/x evicted\n", evicted: []string{"x"},
+		},
+		"no controller": {
+			change: func(c map[string]runtime.Object) { c["x"].(*v1.Pod).OwnerReferences = nil },
+			args:   []string{"ml/waits"},
+			want: "Room for pod ml/waits: GPU1 of node gpu-a\n\n" +
+				"NAMESPACE   POD   CONTROLLER   HOLDS   FROM    ROOM ON\n" +
+				"ml          y     Job/owner    5 GiB   gpu-a   gpu-b\n" +
+				"Nobody was evicted: --apply does it.\n",
+		},
+		"no controller, and force": {
+			change: func(c map[string]runtime.Object) { c["x"].(*v1.Pod).OwnerReferences = nil },
+			args:   []string{"ml/waits", "--force"},
+			want: "Room for pod ml/waits: GPU0 of node gpu-a\n\n" +
+				"NAMESPACE   POD   CONTROLLER   HOLDS   FROM    ROOM ON\n" +
+				"ml          x     <none>       4 GiB   gpu-a   gpu-a\n" +
+				"Nobody was evicted: --apply does it.\n",
+		},
+		"a DaemonSet, and a node that takes no pods": {
+			change: func(c map[string]runtime.Object) {
+				ownedBy("DaemonSet", c["x"].(*v1.Pod))
+				ownedBy("DaemonSet", c["z"].(*v1.Pod))
+				c["gpu-a"].(*v1.Node).Spec.Unschedulable = true
+			},
+			args: []string{"ml/waits"}, wantErr: "4 evictions or fewer make no room for pod ml/waits",
+		},
+		"budgets": {
+			change: func(c map[string]runtime.Object) {
+				for _, name := range []string{"x", "y", "z"} {
+					c[name].(*v1.Pod).Labels = map[string]string{"guarded": "yes"}
+				}
+				c["budget"] = &policyv1.PodDisruptionBudget{
+					ObjectMeta: metav1.ObjectMeta{Namespace: "ml", Name: "guard"},
+					Spec:       policyv1.PodDisruptionBudgetSpec{Selector: &metav1.LabelSelector{MatchLabels: map[string]string{"guarded": "yes"}}},
+				}
+			},
+			args: []string{"ml/waits", "--apply"}, wantErr: "make no room for pod ml/waits",
+		},
+		"pods of higher priority": {
+			change: func(c map[string]runtime.Object) {
+				for _, name := range []string{"x", "y", "z"} {
+					c[name].(*v1.Pod).Spec.Priority = &one
+				}
+			},
+			args: []string{"ml/waits"}, wantErr: "make no room for pod ml/waits",
+		},
+		"a pod of lower priority waits itself": {
+			change: func(c map[string]runtime.Object) {
+				c["waits"].(*v1.Pod).Spec.Priority = &one
+				for _, name := range []string{"gpu-a", "x", "y"} {
+					delete(c, name)
+				}
+			},
+			args: []string{"ml/waits"},
+			want: "Room for pod ml/waits: GPU0 of node gpu-b\n\n" +
+				"NAMESPACE   POD   CONTROLLER          HOLDS    FROM    ROOM ON\n" +
+				"ml          z     StatefulSet/owner   10 GiB   gpu-b   <none: it will wait>\n" +
+				"Nobody was evicted: --apply does it.\n",
+		},
+		"a GPU": {
+			args: []string{},
+			want: strings.Replace(planForWaits, "pod ml/waits", "a GPU without pods", 1) + "Nobody was evicted: --apply does it.\n",
+		},
+		"two GPUs": {
+			args: []string{"--gpus", "2"}, wantErr: "4 evictions or fewer make no room for 2 GPUs without pods on one node",
+		},
+		"there is room": {
+			change: func(c map[string]runtime.Object) { delete(c, "x") },
+			args:   []string{"ml/waits", "--apply"},
+			want:   "Room for pod ml/waits: GPU0 of node gpu-a\nThere is room as it is: nobody has to be evicted.\n",
+		},
+		"taints": {
+			change: func(c map[string]runtime.Object) {
+				c["gpu-a"].(*v1.Node).Spec.Taints = []v1.Taint{{Key: "reserved", Effect: v1.TaintEffectNoSchedule}}
+			},
+			args: []string{"ml/waits"}, wantErr: "make no room for pod ml/waits",
+		},
+		"a pod that runs":      {args: []string{"ml/x"}, wantErr: "pod ml/x does not wait: it is on node gpu-a"},
+		"a pod that is not":    {args: []string{"ml/nobody"}, wantErr: `"nobody" not found`},
+		"no GPUs":              {args: []string{"--gpus", "0"}, wantErr: "--gpus is 0, want 1 to 16"},
+		"too many evictions":   {args: []string{"--max-evictions", "99"}, wantErr: "--max-evictions is 99, want 0 to 32"},
+		"no evictions allowed": {args: []string{"ml/waits", "--max-evictions", "0"}, wantErr: "0 evictions or fewer make no room"},
+	}
+	for name, tc := range tests {
+		t.Run(name, func(t *testing.T) {
+			cluster := fragmented(t)
+			if tc.change != nil {
+				tc.change(cluster)
+			}
+			var objects []runtime.Object
+			for _, o := range cluster {
+				objects = append(objects, o)
+			}
+			client := fake.NewClientset(objects...)
+			stdout, _, err := inspectWith(client, append([]string{"defrag"}, tc.args...)...)
+			if (err != nil) != (tc.wantErr != "") || err != nil && !strings.Contains(err.Error(), tc.wantErr) {
+				t.Fatalf("error %v, want %q; output:\n%s", err, tc.wantErr, stdout)
+			}
+			if diff := cmp.Diff(tc.want, stdout); diff != "" {
+				t.Errorf("output (-want +got):\n%s", diff)
+			}
+			if diff := cmp.Diff(tc.evicted, evictions(client)); diff != "" {
+				t.Errorf("evicted (-want +got):\n%s", diff)
+			}
+		})
+	}
+}
+
+func evictions(client *fake.Clientset) (names []string) {
+	for _, a := range client.Actions() {
+		if create, ok := a.(clienttesting.CreateAction); ok && a.GetSubresource() == "eviction" {
+			names = append(names, create.GetObject().(*policyv1.Eviction).Name)
+		}
+	}
+	return names
+}
+
+func TestDefragStopsAtARefusal(t *testing.T) {
+	var objects []runtime.Object
+	for _, o := range fragmented(t) {
+		objects = append(objects, o)
+	}
+	client := fake.NewClientset(objects...)
+	client.PrependReactor("create", "pods", func(a clienttesting.Action) (bool, runtime.Object, error) {
+		return a.GetSubresource() == "eviction", nil, apierrors.NewTooManyRequests("its budget needs it", 0)
+	})
+	_, _, err := inspectWith(client, "defrag", "ml/waits", "--apply")
+	if err == nil || !strings.Contains(err.Error(), "pod ml/x may not be evicted now; evicted: 0 of 1: its budget needs it") {
+		t.Errorf("error %v, want that the pod may not be evicted now", err)
+	}
+}
+
+func TestDefragNeedsToKnowAllPods(t *testing.T) {
+	client := fake.NewClientset(makeNode(t, "gpu-a", gpu.Inventory{}))
+	client.PrependReactor("list", "pods", func(clienttesting.Action) (bool, runtime.Object, error) {
+		return true, nil, apierrors.NewForbidden(v1.Resource("pods"), "", nil)
+	})
+	_, _, err := inspectWith(client, "defrag")
+	if err == nil || !strings.Contains(err.Error(), "there is no plan without knowing all pods") {
+		t.Errorf("error %v, want that there is no plan", err)
+	}
+}
