@@ -14,12 +14,12 @@ import (
 // A slot is room for one pod of a kind that the mix has seen: GPUs, cores, and
 // CPU of the node. Putting a pod somewhere destroys slots of other kinds, and
 // each has its price: what such a pod asks for, times how likely it is to miss
-// the slot. That is taken from what comes until twice the memory that is free has
-// been asked for, in the proportions of the mix: demand for a kind are the pods
-// of it and of all kinds that fit nowhere else, supply are its slots, both as
-// parts of empty nodes.
+// the slot. That is taken from what comes until one and a half times the free
+// memory has been asked for, in the proportions of the mix: demand for a kind are
+// the pods of it and of all kinds that fit nowhere else, supply are its slots,
+// both as parts of empty nodes.
 //
-//	price = memory × GPUs² × min(1, demand/supply)⁴ ÷ 50
+//	price = memory × GPUs² × min(1, demand/supply)³ ÷ 50
 //
 // The price of a slot for one GPU is so low that it decides among GPUs on which
 // as much stays free. That for several GPUs is not: such slots do not come back
@@ -34,12 +34,12 @@ type Prices struct {
 const maxPriced = 64
 
 // plenty is the scarcity below which a slot costs nothing: it would be less than
-// a ten-thousandth of what the pod asks for.
+// a thousandth of what the pod asks for.
 const plenty = 0.1
 
 // ahead is how far demand is looked at: for pods leave, too, more come than
 // there is room for now.
-const ahead = 2
+const ahead = 1.5
 
 // priced is a kind of pods.
 type priced struct {
@@ -165,7 +165,7 @@ func (m *market) settle(kinds []priced, mix Mix, pods float64) {
 		}
 		share := mix.seen[kinds[k].kind] / alike
 		gpus := float64(kinds[k].gpus)
-		kinds[k].price = share * kinds[k].demand() * gpus * gpus * math.Pow(scarcity, 4) / 50
+		kinds[k].price = share * kinds[k].demand() * gpus * gpus * math.Pow(scarcity, 3) / 50
 	}
 }
 
