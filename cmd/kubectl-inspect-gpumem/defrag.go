@@ -8,6 +8,7 @@ import (
 	"math"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/spf13/cobra"
 	v1 "k8s.io/api/core/v1"
@@ -15,6 +16,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/cli-runtime/pkg/printers"
 	"k8s.io/component-helpers/scheduling/corev1"
 	"k8s.io/component-helpers/scheduling/corev1/nodeaffinity"
@@ -32,10 +34,12 @@ type defragmentation struct {
 	most  int // evictions
 	force bool
 	apply bool
+
+	timeout time.Duration // to wait for pods that are evicted
 }
 
 func newDefragCommand(o *options) *cobra.Command {
-	d := &defragmentation{options: o, gpus: 1, most: 4}
+	d := &defragmentation{options: o, gpus: 1, most: 4, timeout: 5 * time.Minute}
 	cmd := &cobra.Command{
 		Use:   "defrag [POD]",
 		Short: "Plan the fewest evictions that make a waiting pod fit, or free a GPU",
@@ -46,7 +50,8 @@ pod may preempt it: it has a higher priority, and the pod waits then. Those of
 higher priority stay, those of DaemonSets, those whose PodDisruptionBudget allows
 no eviction, and those without a controller, which nothing would make again.
 
-Nothing is evicted without --apply. The plan counts GPU memory and cores, the
+Nothing is evicted without --apply, which keeps new pods off the GPUs (as cordon
+does) until the evicted pods are elsewhere. The plan counts GPU memory and cores, the
 nodes' CPU, taints and node affinity; where the pods go is kube-scheduler's to say.`,
 		Example: `  # Whom to evict so that the pod ml/train, which waits, fits
   kubectl inspect gpumem defrag ml/train
@@ -66,6 +71,7 @@ nodes' CPU, taints and node affinity; where the pods go is kube-scheduler's to s
 	f.IntVar(&d.most, "max-evictions", d.most, "How many pods may be evicted")
 	f.BoolVar(&d.force, "force", false, "Evict pods too that nothing will make again")
 	f.BoolVar(&d.apply, "apply", false, "Evict the pods of the plan")
+	f.DurationVar(&d.timeout, "timeout", d.timeout, "How long to wait for evicted pods to be gone, and for those in their place to have a node")
 	return cmd
 }
 
@@ -115,7 +121,7 @@ func (d *defragmentation) run(ctx context.Context, args []string) error {
 		fmt.Fprintln(d.Out, "Nobody was evicted: --apply does it.")
 		return nil
 	}
-	return d.evict(ctx, plan)
+	return d.carryOut(ctx, c, plan)
 }
 
 // request is what to make room for: the waiting pod, or pods that are alone on
@@ -161,7 +167,33 @@ func (d *defragmentation) budgets(ctx context.Context, c *crowd) ([]placement.Bu
 	return api.Budgets(budgets, pods), nil
 }
 
-// evict carries a plan out, up to the first pod that may not go.
+// carryOut evicts the pods of a plan. Their GPUs are cordoned until the pods that
+// come in their place are elsewhere: these would take them otherwise, which are
+// free first.
+func (d *defragmentation) carryOut(ctx context.Context, c *crowd, plan placement.Plan) (err error) {
+	for _, id := range plan.Assignment.Devices() {
+		if _, err := d.mark(ctx, plan.Node, string(id), true); err != nil {
+			return err
+		}
+		defer func() {
+			// An interrupt ends the waiting, and not this.
+			_, e := d.mark(context.WithoutCancel(ctx), plan.Node, string(id), false)
+			err = errors.Join(err, e)
+		}()
+	}
+	if err := d.evict(ctx, plan); err != nil {
+		return err
+	}
+	err = wait.PollUntilContextTimeout(ctx, time.Second, d.timeout, true, func(ctx context.Context) (bool, error) {
+		return d.moved(ctx, c, plan)
+	})
+	if err != nil {
+		return fmt.Errorf("the evicted pods, or those in their place, are not where they belong yet: %w", err)
+	}
+	return nil
+}
+
+// evict stops at the first pod that may not go.
 func (d *defragmentation) evict(ctx context.Context, plan placement.Plan) error {
 	for i, m := range plan.Moves {
 		uid := types.UID(m.Pod.Pod.UID)
@@ -178,6 +210,43 @@ func (d *defragmentation) evict(ctx context.Context, plan placement.Plan) error 
 		fmt.Fprintf(d.Out, "pod/%s evicted\n", m.Pod.Pod.Name)
 	}
 	return nil
+}
+
+// moved reports whether the evicted pods are gone and, where there is room for
+// them, their controllers have as many pods on nodes as before.
+func (d *defragmentation) moved(ctx context.Context, c *crowd, plan placement.Plan) (bool, error) {
+	for _, m := range plan.Moves {
+		list, err := d.client.CoreV1().Pods(m.Pod.Pod.Namespace).List(ctx, metav1.ListOptions{})
+		if err != nil {
+			return false, err
+		}
+		owner := metav1.GetControllerOf(c.pods[m.Pod.Pod.UID])
+		now := 0
+		for i := range list.Items {
+			pod := &list.Items[i]
+			if string(pod.UID) == m.Pod.Pod.UID {
+				return false, nil
+			}
+			now += placedBy(owner, pod)
+		}
+		before := 0
+		for _, pod := range c.pods {
+			before += placedBy(owner, pod)
+		}
+		if m.To != "" && now < before {
+			return false, nil
+		}
+	}
+	return true, nil
+}
+
+// placedBy returns 1 for a pod of this controller that is on a node to stay, else 0.
+func placedBy(owner *metav1.OwnerReference, pod *v1.Pod) int {
+	of := metav1.GetControllerOf(pod)
+	if owner == nil || of == nil || of.UID != owner.UID || pod.Spec.NodeName == "" || pod.DeletionTimestamp != nil || api.Terminal(pod) {
+		return 0
+	}
+	return 1
 }
 
 // crowd is who could move, and where to.

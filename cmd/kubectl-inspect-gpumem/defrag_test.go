@@ -10,6 +10,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/kubernetes/fake"
 	clienttesting "k8s.io/client-go/testing"
 
@@ -18,7 +19,7 @@ import (
 
 func ownedBy(kind string, pod *v1.Pod) *v1.Pod {
 	controls := true
-	pod.OwnerReferences = []metav1.OwnerReference{{Kind: kind, Name: "owner", Controller: &controls}}
+	pod.OwnerReferences = []metav1.OwnerReference{{Kind: kind, Name: "owner", UID: types.UID("uid-" + kind), Controller: &controls}}
 	return pod
 }
 
@@ -148,6 +149,7 @@ func TestDefrag(t *testing.T) {
 				objects = append(objects, o)
 			}
 			client := fake.NewClientset(objects...)
+			client.PrependReactor("create", "pods", replace(t, client))
 			stdout, _, err := inspectWith(client, append([]string{"defrag"}, tc.args...)...)
 			if (err != nil) != (tc.wantErr != "") || err != nil && !strings.Contains(err.Error(), tc.wantErr) {
 				t.Fatalf("error %v, want %q; output:\n%s", err, tc.wantErr, stdout)
@@ -159,6 +161,27 @@ func TestDefrag(t *testing.T) {
 				t.Errorf("evicted (-want +got):\n%s", diff)
 			}
 		})
+	}
+}
+
+// replace does as a controller: for an evicted pod it makes one elsewhere.
+func replace(t *testing.T, client *fake.Clientset) clienttesting.ReactionFunc {
+	return func(a clienttesting.Action) (bool, runtime.Object, error) {
+		if a.GetSubresource() != "eviction" {
+			return false, nil, nil
+		}
+		resource := v1.SchemeGroupVersion.WithResource("pods")
+		name := a.(clienttesting.CreateAction).GetObject().(*policyv1.Eviction).Name
+		old, err := client.Tracker().Get(resource, a.GetNamespace(), name)
+		if err != nil {
+			return true, nil, err
+		}
+		again := makePod(t, a.GetNamespace()+"/"+name+"-again", "gpu-b", 4, uuid("gpu-b", 0))
+		again.OwnerReferences = old.(*v1.Pod).OwnerReferences
+		if err := client.Tracker().Add(again); err != nil {
+			return true, nil, err
+		}
+		return true, nil, client.Tracker().Delete(resource, a.GetNamespace(), name)
 	}
 }
 
@@ -180,7 +203,7 @@ func TestDefragStopsAtARefusal(t *testing.T) {
 	client.PrependReactor("create", "pods", func(a clienttesting.Action) (bool, runtime.Object, error) {
 		return a.GetSubresource() == "eviction", nil, apierrors.NewTooManyRequests("its budget needs it", 0)
 	})
-	_, _, err := inspectWith(client, "defrag", "ml/waits", "--apply")
+	_, _, err := inspectWith(client, "defrag", "ml/waits", "--apply", "--timeout", "1ms")
 	if err == nil || !strings.Contains(err.Error(), "pod ml/x may not be evicted now; evicted: 0 of 1: its budget needs it") {
 		t.Errorf("error %v, want that the pod may not be evicted now", err)
 	}
@@ -194,5 +217,32 @@ func TestDefragNeedsToKnowAllPods(t *testing.T) {
 	_, _, err := inspectWith(client, "defrag")
 	if err == nil || !strings.Contains(err.Error(), "there is no plan without knowing all pods") {
 		t.Errorf("error %v, want that there is no plan", err)
+	}
+}
+
+func TestDefragCordonsUntilAllAreElsewhere(t *testing.T) {
+	var objects []runtime.Object
+	for _, o := range fragmented(t) {
+		objects = append(objects, o)
+	}
+	client := fake.NewClientset(objects...)
+	client.PrependReactor("create", "pods", func(a clienttesting.Action) (bool, runtime.Object, error) {
+		return a.GetSubresource() == "eviction", nil, nil // and the pod stays for ever
+	})
+	_, _, err := inspectWith(client, "defrag", "ml/waits", "--apply", "--timeout", "1ms")
+	if err == nil || !strings.Contains(err.Error(), "are not where they belong yet") {
+		t.Errorf("error %v, want that the pods are not elsewhere yet", err)
+	}
+	var order []string
+	for _, a := range client.Actions() {
+		if patch, ok := a.(clienttesting.PatchAction); ok {
+			order = append(order, string(patch.GetPatch()))
+		} else if a.GetSubresource() == "eviction" {
+			order = append(order, "eviction")
+		}
+	}
+	cordoned := `"gpumem.dev/cordoned-gpus":"`
+	if len(order) != 3 || !strings.Contains(order[0], cordoned) || order[1] != "eviction" || strings.Contains(order[2], cordoned) {
+		t.Errorf("what was done: %q, want the GPU cordoned, an eviction, and the GPU uncordoned", order)
 	}
 }

@@ -3,6 +3,8 @@ package placement
 import (
 	"cmp"
 	"slices"
+
+	"github.com/gpumem/gpumem/pkg/gpu"
 )
 
 // Defrag is a request that is to get room, and what may be done for it.
@@ -45,7 +47,8 @@ type Move struct {
 // cheaper), then the first node. It reports false when Most are not enough.
 //
 // That an evicted pod finds room is worked out in turn, the largest first, each
-// where the least stays free. kube-scheduler may choose otherwise.
+// where the least stays free, and never on the GPUs of the request: they have to
+// be kept from it until it is elsewhere. kube-scheduler may choose otherwise.
 func (d Defrag) Plan(nodes []Node) (Plan, bool) {
 	s := search{Defrag: d, nodes: nodes, roomy: make(map[string][]int)}
 	for size := range d.Most + 1 {
@@ -187,7 +190,7 @@ func (s *search) relocate(c candidate) (Plan, bool) {
 		return Plan{}, false
 	}
 	plan := Plan{Node: n.Name, Assignment: chosen}
-	changed := map[int]Node{c.node: n.with(Holding{Request: s.Request, Assignment: chosen})}
+	changed := map[int]Node{c.node: n.with(Holding{Request: s.Request, Assignment: chosen}).closed(chosen.Devices())}
 	victims := slices.Clone(c.victims)
 	slices.SortFunc(victims, func(a, b Holding) int {
 		return cmp.Or(cmp.Compare(b.Request.Units(), a.Request.Units()), moreImportant(a, b))
@@ -207,6 +210,17 @@ func (s *search) relocate(c candidate) (Plan, bool) {
 		plan.Moves = append(plan.Moves, move)
 	}
 	return plan, true
+}
+
+// closed returns the node with some devices that take no further pods.
+func (n Node) closed(devices []gpu.UUID) Node {
+	n.Devices, n.State = slices.Clone(n.Devices), nil
+	for i := range n.Devices {
+		if slices.Contains(devices, n.Devices[i].UUID) {
+			n.Devices[i].Healthy = false
+		}
+	}
+	return n
 }
 
 // roomFor returns the node that is the best for an evicted pod, when some nodes
