@@ -151,7 +151,7 @@ func TestPodSecurity(t *testing.T) {
 		t.Fatal(err)
 	}
 	const becauseOfTheKubelet = `violates PodSecurity "restricted:latest": host namespaces (hostPID=true), restricted volume types ` +
-		`(volumes "device-plugins", "pod-resources", "mps", "cgroup", "cdi", "driver-root" use restricted volume type "hostPath"), ` +
+		`(volumes "device-plugins", "pod-resources", "nri", "mps", "cgroup", "cdi", "driver-root" use restricted volume type "hostPath"), ` +
 		`runAsNonRoot != true (pod or container "gpumem-device-plugin" must set securityContext.runAsNonRoot=true), ` +
 		`runAsUser=0 (container "gpumem-device-plugin" must not set runAsUser=0)`
 	for name, tc := range map[string]struct{ flags, refused string }{
