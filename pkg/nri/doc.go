@@ -4,8 +4,8 @@
 //
 // # Protocol
 //
-//	CreateContainer   which environment?   that of this very container, whatever its
-//	                                       pod's specification sets
+//	CreateContainer   which environment?   that of this very container, and none
+//	                                       of its pod's own making
 //	StartContainer    may it run?          the kernel's limit is written and read back
 //
 // When StartContainer is called, the container's control group exists and its
@@ -21,6 +21,12 @@
 //     again: it is better not to run than to run without the limit that was promised.
 //
 // # Decisions
+//
+// A pod's own value of a variable stands beside the device plugin's, and behind it,
+// when the runtime asks. The library of NRI (0.11, in containerd 2.2) changes the first
+// of two alike, so that the second still counts, and it removes none. A container that
+// such a value would mislead is therefore not created, with a sentence that says why;
+// one value alone that differs is replaced.
 //
 // The runtime drops a plugin that does not answer in time, and goes on without it. So
 // every answer has a time limit of its own, and the connection is made again whenever

@@ -137,34 +137,40 @@ func (p *Plugin) CreateContainer(ctx context.Context, pod *api.PodSandbox, conta
 	if !ok {
 		return nil, nil, nil
 	}
-	return p.adjust(name, container.GetEnv(), env), nil, nil
+	adjustment, err := adjust(container.GetEnv(), env)
+	if err != nil {
+		p.log.Warn("container is not created", zap.String("container", name), zap.Error(err))
+		return nil, nil, fmt.Errorf("gpumem: container %s: %w", name, err)
+	}
+	return adjustment, nil, nil
 }
 
-// adjust makes the reserved variables of a container what they are to be.
-func (p *Plugin) adjust(container string, has []string, env map[string]string) *api.ContainerAdjustment {
-	adjustment := &api.ContainerAdjustment{}
-	is := make(map[string]string)
+// adjust makes the reserved variables of a container what they are to be, or says
+// which of them the runtime could not be made to change.
+func adjust(has []string, env map[string]string) (*api.ContainerAdjustment, error) {
+	is := make(map[string][]string)
 	for _, variable := range has {
 		name, value, _ := strings.Cut(variable, "=")
-		is[name] = value
+		is[name] = append(is[name], value)
 	}
-	var changed []string
+	var own []string
+	adjustment := &api.ContainerAdjustment{}
 	for _, name := range slices.Sorted(maps.Keys(is)) {
-		if _, wanted := env[name]; !wanted && Reserved(name) {
-			adjustment.RemoveEnv(name)
-			changed = append(changed, name)
+		want, wanted := env[name]
+		differs := slices.ContainsFunc(is[name], func(value string) bool { return value != want })
+		if Reserved(name) && (!wanted || differs && len(is[name]) > 1) {
+			own = append(own, name)
 		}
+	}
+	if len(own) > 0 {
+		return nil, fmt.Errorf("sets %s, which gpumem sets: remove that from the pod, and from what its envFrom names", strings.Join(own, ", "))
 	}
 	for _, name := range slices.Sorted(maps.Keys(env)) {
-		if value, there := is[name]; Reserved(name) && (!there || value != env[name]) {
+		if values := is[name]; Reserved(name) && (len(values) == 0 || values[0] != env[name]) {
 			adjustment.AddEnv(name, env[name])
-			changed = append(changed, name)
 		}
 	}
-	if len(changed) > 0 {
-		p.log.Info("environment corrected", zap.String("container", container), zap.Strings("variables", changed))
-	}
-	return adjustment
+	return adjustment, nil
 }
 
 // StartContainer implements stub.StartContainerInterface.

@@ -3,6 +3,7 @@ package nri
 import (
 	"context"
 	"errors"
+	"strings"
 	"testing"
 
 	"github.com/containerd/nri/pkg/api"
@@ -34,30 +35,41 @@ func container(env ...string) *api.Container {
 }
 
 func TestTheEnvironmentIsThatOfTheGrant(t *testing.T) {
-	known := &containers{env: map[string]string{
-		"NVIDIA_VISIBLE_DEVICES": "GPU-a", "GPUMEM_GPU_UUID": "GPU-a", "GPUMEM_LIMIT_MIB": "3072", "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT": "0=3072M",
-		"XLA_PYTHON_CLIENT_MEM_FRACTION": "0.2000",
-	}}
-	p := New("", known, zap.NewNop())
-	adjustment, _, err := p.CreateContainer(t.Context(), sandbox, container(
-		"PATH=/bin", "GPUMEM_GPU_UUID=GPU-a", "NVIDIA_VISIBLE_DEVICES=all", "GPUMEM_LIMIT_MIB=81920", "CUDA_MPS_PIPE_DIRECTORY=/nowhere", "NVIDIA_GPU_MEMORY_LIMIT=81920",
-		"XLA_PYTHON_CLIENT_MEM_FRACTION=0.9"))
-	if err != nil {
-		t.Fatal(err)
+	grant := map[string]string{
+		"NVIDIA_VISIBLE_DEVICES": "GPU-a", "GPUMEM_GPU_UUID": "GPU-a", "GPUMEM_LIMIT_MIB": "3072", "XLA_PYTHON_CLIENT_MEM_FRACTION": "0.2000",
 	}
-	set, removed := make(map[string]string), make(map[string]bool)
-	for _, e := range adjustment.GetEnv() {
-		if name, marked := e.IsMarkedForRemoval(); marked {
-			removed[name] = true
-		} else {
-			set[e.GetKey()] = e.GetValue()
-		}
-	}
-	if diff := cmp.Diff(map[string]string{"NVIDIA_VISIBLE_DEVICES": "GPU-a", "GPUMEM_LIMIT_MIB": "3072", "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT": "0=3072M"}, set); diff != "" {
-		t.Errorf("set (-want +got):\n%s", diff)
-	}
-	if diff := cmp.Diff(map[string]bool{"CUDA_MPS_PIPE_DIRECTORY": true, "NVIDIA_GPU_MEMORY_LIMIT": true}, removed); diff != "" {
-		t.Errorf("removed (-want +got):\n%s", diff)
+	for name, tc := range map[string]struct {
+		has     []string
+		set     map[string]string
+		wantErr string
+	}{
+		"as it was given":       {[]string{"PATH=/bin", "GPUMEM_GPU_UUID=GPU-a", "NVIDIA_VISIBLE_DEVICES=GPU-a", "GPUMEM_LIMIT_MIB=3072"}, map[string]string{}, ""},
+		"a framework's own":     {[]string{"GPUMEM_GPU_UUID=GPU-a", "NVIDIA_VISIBLE_DEVICES=GPU-a", "GPUMEM_LIMIT_MIB=3072", "XLA_PYTHON_CLIENT_MEM_FRACTION=0.2000", "XLA_PYTHON_CLIENT_MEM_FRACTION=0.9"}, map[string]string{}, ""},
+		"of an exchanged pod":   {[]string{"GPUMEM_GPU_UUID=GPU-b", "NVIDIA_VISIBLE_DEVICES=GPU-b"}, map[string]string{"GPUMEM_GPU_UUID": "GPU-a", "NVIDIA_VISIBLE_DEVICES": "GPU-a", "GPUMEM_LIMIT_MIB": "3072"}, ""},
+		"twice the same":        {[]string{"GPUMEM_GPU_UUID=GPU-a", "NVIDIA_VISIBLE_DEVICES=GPU-a", "NVIDIA_VISIBLE_DEVICES=GPU-a", "GPUMEM_LIMIT_MIB=3072"}, map[string]string{}, ""},
+		"the pod's beside ours": {[]string{"GPUMEM_GPU_UUID=GPU-a", "NVIDIA_VISIBLE_DEVICES=GPU-a", "NVIDIA_VISIBLE_DEVICES=all", "GPUMEM_LIMIT_MIB=3072"}, nil, "sets NVIDIA_VISIBLE_DEVICES, which gpumem sets"},
+		"what was not given":    {[]string{"GPUMEM_GPU_UUID=GPU-a", "CUDA_MPS_PIPE_DIRECTORY=/nowhere", "NVIDIA_GPU_MEMORY_LIMIT=9"}, nil, "sets CUDA_MPS_PIPE_DIRECTORY, NVIDIA_GPU_MEMORY_LIMIT, which"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			p := New("", &containers{env: grant}, zap.NewNop())
+			adjustment, _, err := p.CreateContainer(t.Context(), sandbox, container(tc.has...))
+			if tc.wantErr != "" {
+				if err == nil || !strings.Contains(err.Error(), tc.wantErr) {
+					t.Errorf("error %v, want %q", err, tc.wantErr)
+				}
+				return
+			}
+			if err != nil {
+				t.Fatal(err)
+			}
+			set := make(map[string]string)
+			for _, e := range adjustment.GetEnv() {
+				set[e.GetKey()] = e.GetValue()
+			}
+			if diff := cmp.Diff(tc.set, set); diff != "" {
+				t.Errorf("set (-want +got):\n%s", diff)
+			}
+		})
 	}
 }
 
