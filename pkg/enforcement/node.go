@@ -176,7 +176,9 @@ func (n *Node) Ready(ctx context.Context, level gpu.Enforcement) error {
 		return nil
 	}
 	inv, _, _ := n.prober.Inventory()
-	if verdict := Judge(n.facts(ctx, inv)); !verdict.Level.AtLeast(level) {
+	facts := n.facts(ctx, inv)
+	facts.Written = nil // only the start of a container shows whether limits can be set again
+	if verdict := Judge(facts); !verdict.Level.AtLeast(level) {
 		return fmt.Errorf("enforcement %s does not hold at present: %w", level, verdict.lacks(level))
 	}
 	return nil

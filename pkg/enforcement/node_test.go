@@ -177,6 +177,9 @@ func TestWhoWritesTheLimits(t *testing.T) {
 		if inv.Enforcement != gpu.EnforcementMPS || !strings.Contains(inv.Weaker, "a limit could not be set") {
 			t.Errorf("level %s (%s) after a limit that was not set", inv.Enforcement, inv.Weaker)
 		}
+		if err := n.Ready(t.Context(), gpu.EnforcementKernel); err != nil {
+			t.Errorf("the container cannot try again: %v", err)
+		}
 		write(t, region+" 3221225472\n", limit)
 		if err := hold(); err != nil {
 			t.Errorf("the hook has set it: %v", err)
