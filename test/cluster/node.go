@@ -37,6 +37,16 @@ const DriverRoot = "/run/nvidia/driver"
 // DriverRoot.
 func (c *Cluster) NodeDir(node string) string { return c.path("nodes", node) }
 
+// NodeRoot returns the folder on this machine through which the node's files are
+// seen as the node sees them, its /run among them.
+func (c *Cluster) NodeRoot(node string) (string, error) {
+	n, err := c.nodeState(node)
+	if err != nil {
+		return "", err
+	}
+	return fmt.Sprintf("/proc/%d/root", n.Anchor.PID), nil
+}
+
 // SetGPUs replaces the description of the node's GPUs at once, while it runs.
 // The driver library is put beside it when it was missing.
 func (c *Cluster) SetGPUs(node string, description []byte) error {

@@ -31,6 +31,7 @@ var suite struct {
 // starts.
 var installed = []string{
 	"devicePlugin.extraArgs={--probe-interval=1s}", // a GPU that has failed is back after three good probes
+	"devicePlugin.cgroupRoot=" + simulatedCgroups,  // where nothing is until a test puts it there
 	"cores=true",
 }
 

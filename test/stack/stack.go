@@ -24,6 +24,9 @@ const (
 	Version = "0.1.0"
 )
 
+// MPSStandIn is the binary that takes the place of NVIDIA's MPS daemon.
+const MPSStandIn = "nvidia-cuda-mps-control"
+
 // A Stack is gpumem built from this checkout.
 type Stack struct {
 	root string // of the checkout
@@ -44,10 +47,14 @@ func Build(ctx context.Context, out string, log io.Writer) (*Stack, error) {
 	for _, b := range []struct {
 		name string
 		cgo  string // the driver's library is loaded through cgo
-	}{{"gpumem-extender", "0"}, {"kubectl-inspect-gpumem", "0"}, {"gpumem-device-plugin", "1"}} {
+	}{{"gpumem-extender", "0"}, {"kubectl-inspect-gpumem", "0"}, {"gpumem-device-plugin", "1"}, {MPSStandIn, "0"}} {
 		fmt.Fprintf(log, "build %s\n", b.name)
+		source := "./cmd/" + b.name
+		if b.name == MPSStandIn {
+			source = "./pkg/mps/internal/standin"
+		}
 		cmd := exec.CommandContext(ctx, "go", "build", "-trimpath", "-buildvcs=false",
-			"-ldflags", "-s -w -X main.version=v"+Version, "-o", s.Binary(b.name), "./cmd/"+b.name)
+			"-ldflags", "-s -w -X main.version=v"+Version, "-o", s.Binary(b.name), source)
 		cmd.Dir = s.root
 		cmd.Env = append(os.Environ(), "CGO_ENABLED="+b.cgo, "CGO_CFLAGS=-O2 -g -Wno-deprecated-declarations")
 		if output, err := cmd.CombinedOutput(); err != nil {

@@ -1,0 +1,274 @@
+package e2e
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+
+	v1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/gpumem/gpumem/test/cluster"
+	"github.com/gpumem/gpumem/test/fakenvml"
+	"github.com/gpumem/gpumem/test/stack"
+)
+
+// simulatedCgroups is where the plugins look for control groups with dmem.
+const simulatedCgroups = "/run/gpumem-e2e/cgroup"
+
+// A machine is a node whose driver and MPS daemon a test changes.
+type machine struct {
+	*env
+	node string
+	root string // its files, as this machine sees them
+	gpus fakenvml.Machine
+}
+
+// newMachine gives a test the first node, and puts it back at its end.
+func newMachine(e *env) *machine {
+	e.Helper()
+	root, err := e.cluster.NodeRoot("node1")
+	if err != nil {
+		e.Fatal(err)
+	}
+	m := &machine{env: e, node: "node1", root: root, gpus: fakenvml.NewMachine(fakenvml.T4("node1-0"), fakenvml.T4("node1-1"))}
+	e.atEnd(func() {
+		m.gpus = fakenvml.NewMachine(fakenvml.T4("node1-0"), fakenvml.T4("node1-1"))
+		m.setGPUs()
+		m.level("advisory", "")
+	})
+	return m
+}
+
+func (m *machine) setGPUs() {
+	m.Helper()
+	description, err := json.Marshal(m.gpus)
+	if err != nil {
+		m.Fatal(err)
+	}
+	if err := m.cluster.SetGPUs(m.node, description); err != nil {
+		m.Fatal(err)
+	}
+}
+
+// level waits until the node has a level, and says in its inventory why it has
+// no stronger one.
+func (m *machine) level(want, weaker string) {
+	m.Helper()
+	m.eventually(fmt.Sprintf("%s has level %s (%s)", m.node, want, weaker), func() (bool, string) {
+		node, err := m.client.CoreV1().Nodes().Get(m.ctx, m.node, metav1.GetOptions{})
+		if err != nil {
+			return false, err.Error()
+		}
+		var inventory struct{ Enforcement, Weaker string }
+		text := node.Annotations[m.domain+"/inventory"]
+		if err := json.Unmarshal([]byte(text), &inventory); err != nil {
+			return false, err.Error()
+		}
+		return inventory.Enforcement == want && strings.Contains(inventory.Weaker, weaker), text
+	})
+}
+
+// startMPS installs the chart's DaemonSet for the MPS daemon on the node, with a
+// stand-in for NVIDIA's program. The function that is returned takes it away.
+func (m *machine) startMPS() (stop func()) {
+	m.Helper()
+	program, err := os.ReadFile(suite.stack.Binary(stack.MPSStandIn))
+	if err != nil {
+		m.Fatal(err)
+	}
+	path := filepath.Join(m.cluster.NodeDir(m.node), "driver", "usr", "bin", stack.MPSStandIn)
+	if err := errors.Join(os.MkdirAll(filepath.Dir(path), 0o755), os.WriteFile(path, program, 0o755)); err != nil {
+		m.Fatal(err)
+	}
+	objects, err := suite.stack.Render(m.ctx, m.cluster, "templates/mps-daemonset.yaml",
+		"mps.enabled=true", "mps.drainSeconds=1", "devicePlugin.nodeSelector.kubernetes\\.io/hostname="+m.node)
+	if err != nil {
+		m.Fatal(err)
+	}
+	if err := suite.stack.Apply(m.ctx, m.cluster, objects); err != nil {
+		m.Fatal(err)
+	}
+	var once sync.Once
+	stop = func() {
+		once.Do(func() {
+			if err := suite.stack.Delete(m.ctx, m.cluster, objects); err != nil {
+				m.Error(err)
+			}
+		})
+	}
+	m.atEnd(stop)
+	return stop
+}
+
+// told returns what the stand-in was told.
+func (m *machine) told() string {
+	text, err := os.ReadFile(filepath.Join(m.root, "run/gpumem/mps/log/standin.log"))
+	if err != nil {
+		return err.Error()
+	}
+	return string(text)
+}
+
+// processes returns those of a pod that run a program.
+func (m *machine) processes(program string, pod *v1.Pod) []cluster.ContainerProcess {
+	m.Helper()
+	found, err := m.cluster.ContainerProcesses(program)
+	if err != nil {
+		m.Fatal(err)
+	}
+	return slices.DeleteFunc(found, func(p cluster.ContainerProcess) bool {
+		return p.Node != m.node || pod != nil && p.Pod != pod.UID
+	})
+}
+
+func (m *machine) kill(program string, pod *v1.Pod) {
+	m.Helper()
+	found := m.processes(program, pod)
+	if len(found) == 0 {
+		m.Fatalf("no process of %s on %s", program, m.node)
+	}
+	for _, p := range found {
+		if err := p.Signal(syscall.SIGKILL); err != nil {
+			m.Fatal(err)
+		}
+	}
+}
+
+// hasEvent waits for an event of a pod with some words in it.
+func (e *env) hasEvent(name string, words ...string) {
+	e.Helper()
+	e.eventually(fmt.Sprintf("pod %s has an event with %q", name, words), func() (bool, string) {
+		events := e.events(name)
+		found := slices.ContainsFunc(events, func(s string) bool {
+			return !slices.ContainsFunc(words, func(w string) bool { return !strings.Contains(s, w) })
+		})
+		return found, strings.Join(events, "\n")
+	})
+}
+
+// levelOf returns the level in the pod's assignment.
+func (e *env) levelOf(name string) string {
+	e.Helper()
+	var given struct{ Enforcement string }
+	if err := json.Unmarshal([]byte(e.get(name).Annotations[e.domain+"/assignment"]), &given); err != nil {
+		e.Fatal(err)
+	}
+	return given.Enforcement
+}
+
+func (e *env) wantEnvironment(pod string, want map[string]string) {
+	e.Helper()
+	got := e.environment(pod, "main")
+	for name, value := range want {
+		if got[name] != value {
+			e.Errorf("pod %s has %s=%q, want %q", pod, name, got[name], value)
+		}
+	}
+}
+
+func TestLevelMPS(t *testing.T) {
+	e := setup(t)
+	m := newMachine(e)
+	m.level("advisory", "mps: no MPS daemon runs on the node")
+	e.create(e.pod("early", 1, onNode(m.node), annotated("enforcement", "mps")))
+	e.pending("early", "wants enforcement mps; this node has advisory (mps: no MPS daemon runs on the node")
+
+	stop := m.startMPS()
+	m.level("mps", "kernel: the driver is")
+	e.running("early")
+	e.create(e.pod("limited", 3, onNode(m.node)))
+	pod := e.running("limited")
+	e.wantEnvironment("limited", map[string]string{
+		"GPUMEM_ENFORCEMENT": "mps", "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT": "0=3072M", "CUDA_MPS_PIPE_DIRECTORY": "/run/gpumem/mps/pipe",
+	})
+	e.wantEnvironment("early", map[string]string{"CUDA_MPS_PINNED_DEVICE_MEM_LIMIT": "0=1024M"})
+	if got := e.levelOf("limited"); got != "mps" {
+		t.Errorf("the assignment says %q", got)
+	}
+	if out, err := suite.stack.Inspect(e.ctx, e.cluster, "-d", m.node); err != nil || !strings.Contains(out, "mps (kernel: the driver is") {
+		t.Errorf("kubectl inspect gpumem -d: %v\n%s", err, out)
+	}
+
+	// The daemon is killed: another has the same settings.
+	m.kill(stack.MPSStandIn, nil)
+	e.eventually("the daemon is there again, with its settings", func() (bool, string) {
+		told := m.told()
+		return strings.Count(told, "set_default_device_pinned_mem_limit 1 14910M") == 2, told
+	})
+	m.level("mps", "")
+
+	// No daemon: what was promised a limit does not start without it, and nothing new is promised one.
+	stop()
+	m.level("advisory", "MPS daemon")
+	m.kill("sample", pod)
+	e.hasEvent("limited", "GPUMemoryNotEnforced", "container main of pod "+e.namespace+"/limited waits")
+	e.create(e.pod("late", 1, onNode(m.node), annotated("enforcement", "mps")))
+	e.pending("late", "wants enforcement mps; this node has advisory")
+	e.create(e.pod("anyhow", 1, onNode(m.node)))
+	e.running("anyhow")
+	e.wantEnvironment("anyhow", map[string]string{"GPUMEM_ENFORCEMENT": "advisory", "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT": ""})
+}
+
+// TestTheRuntimeAsks: a container whose pod sets what gpumem sets, past the admission
+// policy, is not made.
+func TestTheRuntimeAsks(t *testing.T) {
+	e := setup(t)
+	_, err := e.client.CoreV1().ConfigMaps(e.namespace).Create(e.ctx, &v1.ConfigMap{
+		ObjectMeta: metav1.ObjectMeta{Name: "sly"},
+		Data:       map[string]string{"NVIDIA_VISIBLE_DEVICES": "all", "GPUMEM_LIMIT_MIB": "99999", "CUDA_MPS_PIPE_DIRECTORY": "/nowhere", "NVIDIA_GPU_MEMORY_LIMIT": "99999"},
+	}, metav1.CreateOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	e.create(e.pod("sly", 3, onNode("node1"), func(pod *v1.Pod) {
+		pod.Spec.Containers[0].EnvFrom = []v1.EnvFromSource{{ConfigMapRef: &v1.ConfigMapEnvSource{LocalObjectReference: v1.LocalObjectReference{Name: "sly"}}}}
+	}))
+	e.hasEvent("sly", "container "+e.namespace+"/sly/main: sets CUDA_MPS_PIPE_DIRECTORY, GPUMEM_LIMIT_MIB, NVIDIA_GPU_MEMORY_LIMIT, NVIDIA_VISIBLE_DEVICES, which gpumem sets")
+	e.create(e.pod("plain", 3, onNode("node1"))) // the runtime asks about it too
+	e.running("plain")
+	e.agree("plain", "main")
+}
+
+func TestOverUse(t *testing.T) {
+	e := setup(t)
+	m := newMachine(e)
+	e.create(e.pod("greedy", 3, onNode(m.node)))
+	pod := e.running("greedy")
+	uuid := e.agree("greedy", "main")[0]
+	var processes []fakenvml.Process
+	for _, p := range m.processes("sample", pod) {
+		pid, err := cluster.NodePID(p.PID)
+		if err != nil {
+			t.Fatal(err)
+		}
+		processes = append(processes, fakenvml.Process{PID: uint32(pid), UsedMiB: 5000})
+	}
+	i := slices.IndexFunc(m.gpus.GPUs, func(g fakenvml.GPU) bool { return g.UUID == uuid })
+	// The node's first process is in no pod.
+	m.gpus.GPUs[i].Processes = append(processes, fakenvml.Process{PID: 1, UsedMiB: 2000})
+	m.setGPUs()
+	e.hasEvent("greedy", "GPUMemoryOverUse", "container main uses 5000 MiB of GPU "+uuid+" and was granted 3072 MiB")
+	m.eventuallyForeign("2 GiB are used by programs that were granted none")
+	e.create(e.pod("large", 10, onNode(m.node), annotated("gpu-uuid", uuid)))
+	e.pending("large", "needs 10 GiB on one GPU")
+
+	m.gpus.GPUs[i].Processes = nil
+	m.setGPUs()
+	e.running("large")
+}
+
+func (m *machine) eventuallyForeign(words string) {
+	m.Helper()
+	m.eventually("kubectl inspect gpumem says of foreign programs", func() (bool, string) {
+		out, err := suite.stack.Inspect(m.ctx, m.cluster, "-d", m.node)
+		return err == nil && strings.Contains(out, words), fmt.Sprint(err, out)
+	})
+}
