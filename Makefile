@@ -26,6 +26,10 @@ build: ## Build the binaries into bin/
 	CGO_ENABLED=0 go build -trimpath -ldflags "-s -w -X main.version=$(VERSION)" -o $(BIN)/ ./cmd/gpumem-extender ./cmd/gpumem-sim ./cmd/kubectl-inspect-gpumem
 	CGO_ENABLED=1 go build -trimpath -ldflags "-s -w -X main.version=$(VERSION)" -o $(BIN)/ ./cmd/gpumem-device-plugin
 
+.PHONY: page
+page: ## Bundle the page of the extender anew (needs Node.js; the bundle is kept in git)
+	cd pkg/page && npm ci --no-audit --no-fund && npm run build
+
 .PHONY: demo
 demo: ## Show gpumem on a real cluster on this machine (KEEP=1 leaves it up); needs root
 	@mkdir -p $(BIN)
