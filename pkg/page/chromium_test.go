@@ -88,7 +88,7 @@ func (b *browser) eval(expression string) string {
 // until waits for an expression to hold.
 func (b *browser) until(expression string) {
 	b.Helper()
-	if _, err := chromedp.Run(b.ctx, chromedp.Poll[bool](expression)); err != nil {
+	if _, err := chromedp.Run(b.ctx, chromedp.Poll[bool](expression, chromedp.WithPollingTimeout(patience))); err != nil {
 		b.Fatalf("waiting for %s: %v", expression, err)
 	}
 }
