@@ -1,0 +1,85 @@
+package e2e
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+
+	appsv1 "k8s.io/api/apps/v1"
+	v1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+)
+
+// replicaSet makes a ReplicaSet of one pod, and takes it away at the end of the test.
+func (e *env) replicaSet(name string, pod *v1.Pod) {
+	e.Helper()
+	labels := map[string]string{"app": name}
+	sets := e.client.AppsV1().ReplicaSets(e.namespace)
+	pod.Spec.TerminationGracePeriodSeconds = new(int64(1))
+	_, err := sets.Create(e.ctx, &appsv1.ReplicaSet{
+		ObjectMeta: metav1.ObjectMeta{Name: name},
+		Spec: appsv1.ReplicaSetSpec{
+			Selector: &metav1.LabelSelector{MatchLabels: labels},
+			Template: v1.PodTemplateSpec{ObjectMeta: metav1.ObjectMeta{Labels: labels, Annotations: pod.Annotations}, Spec: pod.Spec},
+		},
+	}, metav1.CreateOptions{})
+	if err != nil {
+		e.Fatal(err)
+	}
+	e.atEnd(func() {
+		if err := sets.Delete(e.ctx, name, metav1.DeleteOptions{}); err != nil {
+			e.Errorf("delete replica set %s: %v", name, err)
+		}
+	})
+}
+
+// runningOf waits until the pod of a ReplicaSet runs, and returns its name.
+func (e *env) runningOf(replicaSet string) (name string) {
+	e.Helper()
+	e.eventually("the pod of replica set "+replicaSet+" runs", func() (bool, string) {
+		list, err := e.client.CoreV1().Pods(e.namespace).List(e.ctx, metav1.ListOptions{LabelSelector: "app=" + replicaSet})
+		if err != nil || len(list.Items) != 1 || !isReady(list.Items[0]) {
+			return false, fmt.Sprint(err, len(list.Items))
+		}
+		name = list.Items[0].Name
+		return true, ""
+	})
+	return name
+}
+
+// Two GPUs with 9 GiB free on each, and a pod that wants 10: kube-scheduler sees
+// 18 and preempts nobody. One of the two pods on them nothing would make again.
+func TestDefragMakesRoomForAWaitingPod(t *testing.T) {
+	e := setup(t)
+	at := onNode("node1")
+	e.replicaSet("web", e.pod("web", 5, at))
+	web := e.runningOf("web")
+	e.create(e.pod("bare", 5, at, annotated("policy", "spread")))
+	bare := e.running("bare")
+	was, other := e.agree(web, "main")[0], e.agree("bare", "main")[0]
+	if was == other {
+		t.Fatalf("both are on %s, want a GPU for each", was)
+	}
+	e.create(e.pod("large", 10, at))
+	e.pending("large", "fragmented")
+
+	plan, err := suite.stack.Inspect(e.ctx, e.cluster, "defrag", e.namespace+"/large")
+	if err != nil || !strings.Contains(plan, web) || strings.Contains(plan, "bare") || !strings.Contains(plan, "Nobody was evicted") {
+		t.Fatalf("error %v; plan:\n%s", err, plan)
+	}
+	e.untouched(bare, e.get(web))
+
+	done, err := suite.stack.Inspect(e.ctx, e.cluster, "defrag", e.namespace+"/large", "--apply", "--timeout", "60s")
+	if err != nil || !strings.Contains(done, "pod/"+web+" evicted") {
+		t.Fatalf("error %v; output:\n%s", err, done)
+	}
+	e.running("large")
+	if got := e.agree("large", "main")[0]; got != was {
+		t.Errorf("the pod is on %s, want %s", got, was)
+	}
+	again := e.runningOf("web")
+	if got := e.agree(again, "main")[0]; again == web || got != other {
+		t.Errorf("%s, which came in place of %s, is on %s, want %s", again, web, got, other)
+	}
+	e.untouched(bare)
+}
