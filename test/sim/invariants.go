@@ -300,23 +300,26 @@ func (e *extenderProc) checkDecision(uid, nodeName, annotation string) {
 	}
 }
 
-// checkNominated looks whether a pod takes what another of higher priority is to
-// have, for which others are leaving or have left.
+// checkNominated looks whether a pod takes what the one of higher priority is to
+// have that is nominated to the node: others are leaving or have left for it.
+// Where several are, which of them lands where is for the extender to choose.
 func (e *extenderProc) checkNominated(s *spec, node *v1.Node, gpus []string, b *books) {
-	if pod := e.pods.store[s.name]; s.priority || pod == nil || pod.Status.NominatedNodeName == node.Name {
+	if s.priority {
 		return
 	}
+	var nominated []*spec
 	for _, pod := range e.pods.store {
-		o := e.w.pods[string(pod.UID)]
-		if _, _, counted := e.books.Where(o.uid); counted || o.broken || !o.priority || pod.Spec.NodeName != "" || pod.Status.NominatedNodeName != node.Name {
-			continue
+		if _, _, counted := e.books.Where(string(pod.UID)); !counted && pod.Spec.NodeName == "" && pod.Status.NominatedNodeName == node.Name {
+			nominated = append(nominated, e.w.pods[string(pod.UID)])
 		}
-		before := b.fitting(o)
-		b.add(s, gpus, nil)
-		if before >= o.gpus && b.fitting(o) < o.gpus {
-			e.w.violate("I2", "%s gives %s %v of %s, and %s, which is nominated to it, does not fit any more", e.name, s.name, gpus, node.Name, o.name)
-		}
-		return // b is another now
+	}
+	if len(nominated) != 1 || nominated[0] == s || nominated[0].broken || !nominated[0].priority {
+		return
+	}
+	before := b.fitting(nominated[0])
+	b.add(s, gpus, nil)
+	if before >= nominated[0].gpus && b.fitting(nominated[0]) < nominated[0].gpus {
+		e.w.violate("I2", "%s gives %s %v of %s, and %s, which is nominated to it, does not fit any more", e.name, s.name, gpus, node.Name, nominated[0].name)
 	}
 }
 
