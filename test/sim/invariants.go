@@ -170,7 +170,11 @@ func (e *extenderProc) view() map[string]known {
 		out[s.uid] = known{node: node, gpus: w.gpusOf(s, sent.Annotations[w.names.Assignment()]), spec: s}
 	}
 	for uid, pod := range e.read {
-		_, _, counted := e.books.Where(uid)
+		_, assumed, counted := e.books.Where(uid)
+		if assumed {
+			delete(e.read, uid) // it was read in the place of another of its name
+			continue
+		}
 		if _, over := e.pods.gone[pod.UID]; over || e.over[uid] && !counted {
 			delete(e.read, uid)
 			continue
@@ -259,6 +263,9 @@ func (e *extenderProc) checkDecision(uid, nodeName, annotation string) {
 	s := w.pods[uid]
 	node := e.nodes.store[nodeName]
 	gpus := w.gpusOf(s, annotation)
+	if on, assumed, ok := e.books.Where(uid); ok && !assumed && on == nodeName {
+		return // what it read was old: it has been told since that the pod is bound, and is refused
+	}
 	if node == nil {
 		w.violate("I4", "%s binds %s to %s, which it does not know", e.name, s.name, nodeName)
 		return
