@@ -103,10 +103,6 @@ var table = []mutant{
 		"p.state(pods, p.held).Recall()", "p.state(pods, p.held)",
 	},
 	{
-		"a guess among unlike pods", "pkg/allocation/allocation.go",
-		"!o.Request.Interchangeable(p.Request) && !o.together(p)", "false",
-	},
-	{
 		"overtaken and sent again", "pkg/cache/cache.go",
 		"if !p.assumed || p.read {", "if true {",
 	},
