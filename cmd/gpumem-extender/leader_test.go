@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"errors"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -38,7 +39,7 @@ func TestOneReplicaLeads(t *testing.T) {
 		if err := <-doneA; err != nil {
 			t.Errorf("a ends with %v", err)
 		}
-		time.Sleep(2 * retryPeriod) // and not leaseDuration: it was given back
+		time.Sleep(3 * retryPeriod) // a try comes after 2.2 at most; and not leaseDuration: it was given back
 		synctest.Wait()
 		if a.Missing() == "" || b.Missing() != "" {
 			t.Errorf("a: %q, b: %q", a.Missing(), b.Missing())
@@ -53,7 +54,11 @@ func TestOneReplicaLeads(t *testing.T) {
 // A replica that cannot renew its Lease ends: another may lead already.
 func TestAReplicaThatLosesItsLeaseEnds(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
+		var away atomic.Bool
 		client := fake.NewClientset()
+		client.PrependReactor("update", "leases", func(clienttesting.Action) (bool, runtime.Object, error) {
+			return away.Load(), nil, apierrors.NewInternalError(errors.New("the API server is away"))
+		})
 		e := &election{client: client, namespace: "gpumem-system", name: "gpumem-extender", identity: "a", log: zaptest.NewLogger(t)}
 		if got := e.Missing(); got != "no replica leads yet" {
 			t.Errorf("before the election: %q", got)
@@ -65,9 +70,7 @@ func TestAReplicaThatLosesItsLeaseEnds(t *testing.T) {
 		if e.Missing() != "" {
 			t.Fatalf("does not lead: %s", e.Missing())
 		}
-		client.PrependReactor("update", "leases", func(clienttesting.Action) (bool, runtime.Object, error) {
-			return true, nil, apierrors.NewInternalError(errors.New("the API server is away"))
-		})
+		away.Store(true)
 		if err := <-done; !errors.Is(err, errLostLease) {
 			t.Errorf("ends with %v", err)
 		}
