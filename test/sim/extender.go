@@ -191,15 +191,20 @@ func (e *extenderProc) assumed(age time.Duration) (out []*spec) {
 // changed, in the midst of an event, once or more often as it happens: it is held
 // here until that is over.
 func (e *extenderProc) lookedAt() string {
+	e.w.mu.Lock()
+	var again chan struct{}
 	if e.looked && e.lookedIn != e.w.steps {
-		again := make(chan struct{})
+		again = make(chan struct{})
 		e.again = again
+	}
+	e.looked = true
+	e.w.mu.Unlock()
+	if again != nil {
 		select {
 		case <-again:
 		case <-e.dead:
 		}
 	}
-	e.looked = true
 	return e.missing()
 }
 
