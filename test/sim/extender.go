@@ -248,7 +248,6 @@ func question[Out any](e *extenderProc, s *scheduler, path string, in any) (*Out
 	ctx, cancel := context.WithTimeout(context.Background(), extenderTimeout)
 	defer cancel()
 	e.open[r] = func() { w.send(r) }
-	defer delete(e.open, r)
 	w.after(1*tick, e.process, s.name+" asks "+path, func() {
 		w.spawn(func() {
 			w.mu.Lock()
@@ -273,10 +272,12 @@ func question[Out any](e *extenderProc, s *scheduler, path string, in any) (*Out
 			}
 		})
 	})
-	if err := w.wait(ctx, s.process, r); err != nil {
+	err := w.wait(ctx, s.process, r) // ends here if the scheduler does, without the lock
+	delete(e.open, r)
+	switch {
+	case err != nil:
 		return nil, err
-	}
-	if out == nil {
+	case out == nil:
 		return nil, errLost
 	}
 	return out, nil

@@ -175,7 +175,7 @@ func (w *World) next(deadline time.Duration) bool {
 		w.steps++
 		w.logf("%s", e.name)
 		w.guard(e.fire)
-		if w.busy || w.asked() {
+		if w.busy {
 			w.settleCoroutines()
 			w.busy = false
 		}
@@ -186,12 +186,6 @@ func (w *World) next(deadline time.Duration) bool {
 		return w.found == nil
 	}
 	return false
-}
-
-// asked reports whether an extender has questions to answer: a change of its cache
-// may wake one.
-func (w *World) asked() bool {
-	return slices.ContainsFunc(w.replicas, func(r *replica) bool { return len(r.ext.open) > 0 })
 }
 
 // settleCoroutines waits until each coroutine is blocked.
