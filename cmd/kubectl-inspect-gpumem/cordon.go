@@ -5,8 +5,10 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"slices"
 	"strconv"
+	"sync"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -138,10 +140,11 @@ func (o *options) drain(ctx context.Context, helper *drain.Helper, nodeName, whi
 		return err
 	}
 	fmt.Fprintf(o.Out, "gpu/%s/%d cordoned\n", nodeName, device.Index)
-	helper.Ctx, helper.Client, helper.Out, helper.ErrOut = ctx, o.client, o.Out, o.ErrOut
+	out := &lockedWriter{Writer: o.Out} // the pods go side by side
+	helper.Ctx, helper.Client, helper.Out, helper.ErrOut = ctx, o.client, out, &lockedWriter{Writer: o.ErrOut}
 	helper.OnPodDeletionOrEvictionFinished = func(pod *v1.Pod, _ bool, err error) {
 		if err == nil {
-			fmt.Fprintf(o.Out, "pod/%s evicted\n", pod.Name)
+			fmt.Fprintf(out, "pod/%s evicted\n", pod.Name)
 		}
 	}
 	pods, err := o.evictable(ctx, helper, nodeName, device.UUID)
@@ -153,6 +156,18 @@ func (o *options) drain(ctx context.Context, helper *drain.Helper, nodeName, whi
 	}
 	fmt.Fprintf(o.Out, "gpu/%s/%d drained\n", nodeName, device.Index)
 	return nil
+}
+
+// lockedWriter lets several goroutines write, one at a time.
+type lockedWriter struct {
+	mu sync.Mutex
+	io.Writer
+}
+
+func (w *lockedWriter) Write(p []byte) (int, error) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.Writer.Write(p)
 }
 
 // evictable returns the pods on a GPU that are to go. The error names those that
