@@ -46,7 +46,12 @@ func (e *env) ofPriority(value int32) func(*v1.Pod) {
 			e.Errorf("delete priority class %s: %v", name, err)
 		}
 	})
-	return func(pod *v1.Pod) { pod.Spec.PriorityClassName = name }
+	of := func(pod *v1.Pod) { pod.Spec.PriorityClassName = name }
+	e.eventually("pods may be of the new priority class", func() (bool, string) {
+		_, err := e.client.CoreV1().Pods(e.namespace).Create(e.ctx, e.pod("of-the-class", 0, of), metav1.CreateOptions{DryRun: []string{metav1.DryRunAll}})
+		return err == nil, fmt.Sprint(err)
+	})
+	return of
 }
 
 // untouched fails the test if a pod is no longer what it was.
