@@ -1,9 +1,11 @@
 package e2e
 
 import (
+	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"slices"
@@ -12,6 +14,8 @@ import (
 	"syscall"
 	"testing"
 
+	"github.com/containerd/nri/pkg/api"
+	"github.com/containerd/nri/pkg/stub"
 	v1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
@@ -23,7 +27,7 @@ import (
 // simulatedCgroups is where the plugins look for control groups with dmem.
 const simulatedCgroups = "/run/gpumem-e2e/cgroup"
 
-// A machine is a node whose driver and MPS daemon a test changes.
+// A machine is a node whose driver, MPS daemon and control groups a test changes.
 type machine struct {
 	*env
 	node string
@@ -40,8 +44,15 @@ func newMachine(e *env) *machine {
 	}
 	m := &machine{env: e, node: "node1", root: root, gpus: fakenvml.NewMachine(fakenvml.T4("node1-0"), fakenvml.T4("node1-1"))}
 	e.atEnd(func() {
+		updated := m.gpus.DriverVersion != ""
 		m.gpus = fakenvml.NewMachine(fakenvml.T4("node1-0"), fakenvml.T4("node1-1"))
 		m.setGPUs()
+		if updated {
+			m.updateDriver("580.65.06")
+		}
+		for _, path := range []string{simulatedCgroups, "/run/cdi"} {
+			m.empty(path)
+		}
 		m.level("advisory", "")
 	})
 	return m
@@ -55,6 +66,54 @@ func (m *machine) setGPUs() {
 	}
 	if err := m.cluster.SetGPUs(m.node, description); err != nil {
 		m.Fatal(err)
+	}
+}
+
+// updateDriver gives the node another driver: its GPUs are lost meanwhile, and NVML
+// is initialised anew.
+func (m *machine) updateDriver(version string) {
+	m.Helper()
+	m.gpus.DriverVersion = version
+	for _, state := range []fakenvml.State{fakenvml.Lost, fakenvml.OK} {
+		for i := range m.gpus.GPUs {
+			m.gpus.GPUs[i].State = state
+		}
+		m.setGPUs()
+		m.eventually("the GPUs are "+string(state)+" with driver "+version, func() (bool, string) {
+			node, err := m.client.CoreV1().Nodes().Get(m.ctx, m.node, metav1.GetOptions{})
+			if err != nil {
+				return false, err.Error()
+			}
+			text := node.Annotations[m.domain+"/inventory"]
+			unhealthy := strings.Contains(text, `"healthy":false`)
+			return strings.Contains(text, `"driverVersion":"`+version+`"`) && unhealthy == (state == fakenvml.Lost), text
+		})
+	}
+}
+
+// write makes a file of the node and the folders above it.
+func (m *machine) write(content string, path ...string) {
+	m.Helper()
+	file := filepath.Join(append([]string{m.root}, path...)...)
+	err := os.MkdirAll(filepath.Dir(file), 0o755)
+	if err == nil {
+		err = os.WriteFile(file, []byte(content), 0o644)
+	}
+	if err != nil {
+		m.Error(err)
+	}
+}
+
+// empty removes what is in a folder of the node, which containers have mounted.
+func (m *machine) empty(path string) {
+	entries, err := os.ReadDir(filepath.Join(m.root, path))
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		m.Error(err)
+	}
+	for _, entry := range entries {
+		if err := os.RemoveAll(filepath.Join(m.root, path, entry.Name())); err != nil {
+			m.Error(err)
+		}
 	}
 }
 
@@ -215,6 +274,121 @@ func TestLevelMPS(t *testing.T) {
 	e.create(e.pod("anyhow", 1, onNode(m.node)))
 	e.running("anyhow")
 	e.wantEnvironment("anyhow", map[string]string{"GPUMEM_ENFORCEMENT": "advisory", "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT": ""})
+}
+
+// A kernel makes the dmem files of containers that start, as Linux does for the
+// control groups that runc makes: it is called before the plugin is.
+type kernel struct {
+	m *machine
+
+	mu     sync.Mutex
+	refuse string // the file to which dmem.max leads instead; empty: none
+	hook   bool   // NVIDIA's hook sets the limit
+	groups []string
+}
+
+func (k *kernel) StartContainer(_ context.Context, _ *api.PodSandbox, c *api.Container) error {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	group := c.GetLinux().GetCgroupsPath()
+	k.groups = append(k.groups, group)
+	limit := ""
+	for _, variable := range c.GetEnv() {
+		if mib, ok := strings.CutPrefix(variable, "NVIDIA_GPU_MEMORY_LIMIT="); ok && k.hook {
+			limit = fmt.Sprintf("%s %s\n", simulatedRegion(0), mib+"000000") // no whole MiB: told apart from the plugin's
+		}
+	}
+	for _, file := range []string{"dmem.max", "dmem.min", "dmem.current"} {
+		k.m.write(limit, simulatedCgroups, group, file)
+	}
+	if k.refuse == "" {
+		return nil
+	}
+	path := filepath.Join(k.m.root, simulatedCgroups, group, "dmem.max")
+	return errors.Join(os.Remove(path), os.Symlink(k.refuse, path))
+}
+
+func (k *kernel) set(change func()) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	change()
+}
+
+// limits returns what the dmem.max files of started containers have in them.
+func (k *kernel) limits() (out []string) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	for _, group := range k.groups {
+		text, err := os.ReadFile(filepath.Join(k.m.root, simulatedCgroups, group, "dmem.max"))
+		if err == nil && len(text) > 0 {
+			out = append(out, strings.TrimSpace(string(text)))
+		}
+	}
+	return out
+}
+
+func simulatedRegion(index int) string {
+	return fmt.Sprintf("nvidia/0000:%02x:00.0/vidmem", 0x10+index)
+}
+
+func TestLevelKernel(t *testing.T) {
+	e := setup(t)
+	m := newMachine(e)
+	k := &kernel{m: m}
+	plugin, err := stub.New(k, stub.WithPluginName("kernel"), stub.WithPluginIdx("00"), stub.WithSocketPath(filepath.Join(m.root, "run/nri/nri.sock")))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := plugin.Start(e.ctx); err != nil {
+		t.Fatal(err)
+	}
+	e.atEnd(plugin.Stop)
+	m.level("advisory", `kernel: the driver is "580`)
+	m.updateDriver("615.10.01")
+	m.level("advisory", "kernel: /host/cgroup is not cgroup v2")
+	m.write("cpu memory dmem\n", simulatedCgroups, "cgroup.controllers")
+	m.level("advisory", "kernel: the kernel has no dmem controller")
+	m.write(simulatedRegion(0)+" 16106127360\n"+simulatedRegion(1)+" 16106127360\n", simulatedCgroups, "dmem.capacity")
+	m.level("advisory", "kernel: no MPS daemon runs on the node")
+	m.startMPS()
+	m.level("kernel", "")
+
+	// The toolkit has no hook: the plugin writes, before the program runs.
+	e.create(e.pod("held", 3, onNode(m.node), annotated("enforcement", "kernel")))
+	e.running("held")
+	e.wantEnvironment("held", map[string]string{
+		"GPUMEM_ENFORCEMENT": "kernel", "NVIDIA_GPU_MEMORY_LIMIT": "3072", "NVIDIA_GPU_MEMORY_REQUEST": "3072", "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT": "0=3072M",
+	})
+	if want := " 3221225472"; !slices.ContainsFunc(k.limits(), func(s string) bool { return strings.HasSuffix(s, want) }) {
+		t.Errorf("dmem.max of the containers that started: %q, want one that ends in %q", k.limits(), want)
+	}
+
+	for _, tc := range []struct{ name, target, says string }{
+		{"refused", "/dev/full", "no space left on device"},
+		{"forgotten", "/dev/null", "reads back as []"},
+	} {
+		k.set(func() { k.refuse = tc.target })
+		e.create(e.pod(tc.name, 1, onNode(m.node)))
+		e.hasEvent(tc.name, "GPUMemoryNotEnforced", tc.says)
+		m.level("mps", "kernel: a limit could not be set")
+		k.set(func() { k.refuse = "" })
+		e.running(tc.name) // the kubelet tries again
+		m.level("kernel", "")
+	}
+
+	// The toolkit has its hook, which does nothing.
+	m.write("hooks: [apply-cuda-memory-limits]\n", "run/cdi/nvidia.yaml")
+	e.eventually("the plugin leaves the limits to the hook, and finds that there is none", func() (bool, string) {
+		e.create(e.pod("unhooked", 1, onNode(m.node)))
+		var events []string
+		e.eventually("the pod starts or not", func() (bool, string) {
+			events = e.events("unhooked")
+			return ready(e.get("unhooked")) || strings.Contains(strings.Join(events, " "), "GPUMemoryNotEnforced"), strings.Join(events, "\n")
+		})
+		e.delete("unhooked", 0)
+		e.gone("unhooked")
+		return strings.Contains(strings.Join(events, " "), "NVIDIA's hook has not set it"), strings.Join(events, "\n")
+	})
 }
 
 // TestTheRuntimeAsks: a container whose pod sets what gpumem sets, past the admission
