@@ -11,6 +11,8 @@ import (
 	"strconv"
 	"strings"
 	"testing"
+
+	"github.com/google/go-cmp/cmp"
 )
 
 // ofKubernetes are messages in the tables that others print.
@@ -89,6 +91,17 @@ func checkMessage(t *testing.T, page, message, code string) bool {
 func stringsOfTheCode(t *testing.T) string {
 	t.Helper()
 	var out strings.Builder
+	inspectCode(t, func(n ast.Node) {
+		if s, ok := literal(n); ok {
+			out.WriteString(s + "\n")
+		}
+	})
+	return out.String()
+}
+
+// inspectCode calls f for each node of the syntax of the programs.
+func inspectCode(t *testing.T, f func(ast.Node)) {
+	t.Helper()
 	for _, root := range []string{"../pkg", "../cmd"} {
 		err := filepath.WalkDir(root, func(path string, d fs.DirEntry, err error) error {
 			if err != nil || d.IsDir() || !strings.HasSuffix(path, ".go") || strings.HasSuffix(path, "_test.go") {
@@ -99,11 +112,7 @@ func stringsOfTheCode(t *testing.T) string {
 				return err
 			}
 			ast.Inspect(file, func(n ast.Node) bool {
-				if lit, ok := n.(*ast.BasicLit); ok && lit.Kind == token.STRING {
-					if s, err := strconv.Unquote(lit.Value); err == nil {
-						out.WriteString(s + "\n")
-					}
-				}
+				f(n)
 				return true
 			})
 			return nil
@@ -112,5 +121,61 @@ func stringsOfTheCode(t *testing.T) string {
 			t.Fatal(err)
 		}
 	}
-	return out.String()
+}
+
+// literal returns the text of a string literal.
+func literal(n ast.Node) (string, bool) {
+	lit, ok := n.(*ast.BasicLit)
+	if !ok || lit.Kind != token.STRING {
+		return "", false
+	}
+	s, err := strconv.Unquote(lit.Value)
+	return s, err == nil
+}
+
+// The table of Events has the reasons that the programs give, all of them, and
+// each beside the kinds of objects that have it.
+func TestTheTableOfEventsIsComplete(t *testing.T) {
+	recorded := make(map[string]bool) // "REASON on KIND"
+	inspectCode(t, func(n ast.Node) {
+		call, ok := n.(*ast.CallExpr)
+		if !ok {
+			return
+		}
+		method, ok := call.Fun.(*ast.SelectorExpr)
+		if !ok {
+			return
+		}
+		if on, ok := method.X.(*ast.SelectorExpr); !ok || on.Sel.Name != "events" {
+			return
+		}
+		reason, ok := literal(call.Args[len(call.Args)-2])
+		if !ok {
+			t.Errorf("an Event whose reason is no literal: %s", method.Sel.Name)
+		}
+		recorded[reason+" on "+strings.ToLower(method.Sel.Name)] = true
+	})
+	text, err := os.ReadFile("../docs/seeing.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, table, _ := strings.Cut(string(text), "| reason | on | says |\n|---|---|---|\n")
+	documented := make(map[string]bool)
+	for line := range strings.Lines(table) {
+		cells := strings.Split(line, " | ")
+		if len(cells) != 3 {
+			break
+		}
+		for _, reason := range quoted.FindAllStringSubmatch(cells[0], -1) {
+			for _, kind := range []string{"node", "pod"} {
+				if strings.Contains(cells[1], kind) {
+					documented[reason[1]+" on "+kind] = true
+				}
+			}
+		}
+	}
+	delete(documented, "FailedScheduling on pod") // by kube-scheduler
+	if diff := cmp.Diff(recorded, documented); diff != "" {
+		t.Errorf("docs/seeing.md (-recorded +documented):\n%s", diff)
+	}
 }
