@@ -188,6 +188,31 @@ func (m *machine) processes(program string, pod *v1.Pod) []cluster.ContainerProc
 	})
 }
 
+// gpu returns the GPU with that UUID, to be changed.
+func (m *machine) gpu(uuid string) *fakenvml.GPU {
+	m.Helper()
+	i := slices.IndexFunc(m.gpus.GPUs, func(g fakenvml.GPU) bool { return g.UUID == uuid })
+	if i < 0 {
+		m.Fatalf("%s has no GPU %s", m.node, uuid)
+	}
+	return &m.gpus.GPUs[i]
+}
+
+// programs returns the processes of a pod of the sample image, as NVML lists
+// those that hold memory of a GPU.
+func (m *machine) programs(pod *v1.Pod, usedMiB int64) []fakenvml.Process {
+	m.Helper()
+	var out []fakenvml.Process
+	for _, p := range m.processes("sample", pod) {
+		pid, err := cluster.NodePID(p.PID)
+		if err != nil {
+			m.Fatal(err)
+		}
+		out = append(out, fakenvml.Process{PID: uint32(pid), UsedMiB: usedMiB})
+	}
+	return out
+}
+
 func (m *machine) kill(program string, pod *v1.Pod) {
 	m.Helper()
 	found := m.processes(program, pod)
@@ -417,24 +442,16 @@ func TestOverUse(t *testing.T) {
 	e.create(e.pod("greedy", 3, onNode(m.node)))
 	pod := e.running("greedy")
 	uuid := e.agree("greedy", "main")[0]
-	var processes []fakenvml.Process
-	for _, p := range m.processes("sample", pod) {
-		pid, err := cluster.NodePID(p.PID)
-		if err != nil {
-			t.Fatal(err)
-		}
-		processes = append(processes, fakenvml.Process{PID: uint32(pid), UsedMiB: 5000})
-	}
-	i := slices.IndexFunc(m.gpus.GPUs, func(g fakenvml.GPU) bool { return g.UUID == uuid })
 	// The node's first process is in no pod.
-	m.gpus.GPUs[i].Processes = append(processes, fakenvml.Process{PID: 1, UsedMiB: 2000})
+	g := m.gpu(uuid)
+	g.Processes = append(m.programs(pod, 5000), fakenvml.Process{PID: 1, UsedMiB: 2000})
 	m.setGPUs()
 	e.hasEvent("greedy", "GPUMemoryOverUse", "container main uses 5000 MiB of GPU "+uuid+" and was granted 3072 MiB")
 	m.eventuallyForeign("2 GiB are used by programs that were granted none")
 	e.create(e.pod("large", 10, onNode(m.node), annotated("gpu-uuid", uuid)))
 	e.pending("large", "needs 10 GiB on one GPU")
 
-	m.gpus.GPUs[i].Processes = nil
+	g.Processes = nil
 	m.setGPUs()
 	e.running("large")
 }
