@@ -52,8 +52,18 @@ vet: ## Check formatting and vet
 	cd test/sim && go vet ./...
 	cd test/bench && go vet ./...
 
+# A browser is no reason to fail: without one, the tests that need it say so and
+# are left out.
+.PHONY: chromium
+chromium: ## Install Chromium, for the tests of the page, where it is missing; needs root and apt-get
+	@if command -v chromium chromium-browser google-chrome >/dev/null; then exit; fi; \
+	if [ "$$(id -u)" != 0 ]; then echo "Not root, and no Chromium on this machine: the tests in a browser are left out."; exit; fi; \
+	echo "installing packages: chromium"; export DEBIAN_FRONTEND=noninteractive; \
+	apt-get update -qq && apt-get install -qq -y --no-install-recommends chromium >/dev/null || \
+		echo "Chromium could not be installed: the tests in a browser are left out."
+
 .PHONY: test-unit
-test-unit: ## Run the tests of the packages
+test-unit: chromium ## Run the tests of the packages
 	go test -race -shuffle=on ./...
 	cd test/kueue && go test ./...
 	cd test/bench && go test ./...
@@ -85,7 +95,7 @@ test-fuzz: ## Fuzz every target for FUZZTIME each (FUZZFLAGS="-parallel 1" leave
 	if [ -n "$$failed" ]; then echo "failed:$$failed"; exit 1; fi
 
 .PHONY: test-cluster
-test-cluster: ## Run the tests on real clusters, and of what they are made
+test-cluster: chromium ## Run the tests on real clusters, and of what they are made
 	@if [ "$$(id -u)" != 0 ]; then echo "Not root: test/cluster, test/e2e and whatever else needs a real cluster are left out."; fi
 	cd test && go test -race -timeout 30m -p 1 ./...
 

@@ -42,7 +42,7 @@ func open(t *testing.T, w *world) *browser {
 		}
 	}
 	if program == "" {
-		t.Skip("no Chromium on this machine")
+		t.Skip(`no Chromium on this machine: "make chromium" installs it, as root`)
 	}
 	server := httptest.NewServer(w.handler())
 	t.Cleanup(server.Close)
