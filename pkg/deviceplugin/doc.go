@@ -49,6 +49,11 @@
 // has rebooted, the kubelet itself refuses such a pod, since nobody offers its
 // IDs any more.
 //
+// Of plain init containers the kubelet does not tell (PodResources lists the others
+// and sidecars). What one has follows from its pod: as much as it asks for, of the GPUs
+// that the pod's other containers hold, whose slots the kubelet takes for it, or that
+// are assigned to the pod where there are no others.
+//
 // The answers about the two resources of a container are merged by the kubelet,
 // one before the other as it happens. So that about cores says nothing that the
 // other says too.

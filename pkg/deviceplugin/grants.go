@@ -3,18 +3,20 @@ package deviceplugin
 import (
 	"context"
 
+	"github.com/gpumem/gpumem/pkg/allocation"
 	"github.com/gpumem/gpumem/pkg/gpu"
 	"github.com/gpumem/gpumem/pkg/usage"
 )
 
+const mib = 1 << 20
+
 // Grants returns what containers have been granted of each GPU, as the kubelet
-// tells.
+// tells, and plain init containers, of which it does not.
 func (p *Plugin) Grants(ctx context.Context) ([]usage.Grant, error) {
 	s, _, err := p.look(ctx)
 	if err != nil {
 		return nil, err
 	}
-	const mib = 1 << 20
 	var out []usage.Grant
 	for _, h := range s.Held {
 		units := make(map[gpu.UUID]uint64)
@@ -30,5 +32,24 @@ func (p *Plugin) Grants(ctx context.Context) ([]usage.Grant, error) {
 			})
 		}
 	}
+	for i := range s.Pods {
+		out = append(out, initGrants(s, &s.Pods[i])...)
+	}
 	return out, nil
+}
+
+func initGrants(s allocation.State, pod *allocation.Pod) (out []usage.Grant) {
+	for _, c := range pod.Request.Containers {
+		h, err := (&holding{pod: pod, inventory: s.Inventory}).ofInit(s, c.Name)
+		if h == nil || err != nil {
+			continue // it asks for nothing, or its GPU is gone
+		}
+		for _, d := range h.memory.Devices {
+			out = append(out, usage.Grant{
+				Namespace: pod.Pod.Namespace, Name: pod.Pod.Name, Container: c.Name,
+				Device: d.UUID, Bytes: uint64(h.memory.Each) * uint64(s.Inventory.UnitMiB) * mib,
+			})
+		}
+	}
+	return out
 }

@@ -129,12 +129,30 @@ func (p *Plugin) mayStart(ctx context.Context, s allocation.State, pod allocatio
 	if !level.AtLeast(pod.Request.Enforcement) {
 		return fmt.Errorf("pod %s wants enforcement %s and was given %s: delete it, to have it placed again", pod.Pod, pod.Request.Enforcement, cmp.Or(level, gpu.EnforcementAdvisory))
 	}
-	asking, cancel := context.WithTimeout(ctx, p.cfg.KubeletWait)
-	defer cancel()
-	if err := p.cfg.Ready(asking, level); err != nil {
+	if err := p.ready(ctx, level); err != nil {
 		return fmt.Errorf("container %s of pod %s waits: %w", container, pod.Pod, err)
 	}
 	return nil
+}
+
+// initMayStart says why an init container must not start that holds some slots. The
+// kubelet does not tell whose it is, and puts the reason into an event of its pod.
+func (p *Plugin) initMayStart(ctx context.Context, slots []gpu.SlotID) error {
+	p.mu.Lock()
+	level := p.levels.of(slots)
+	p.mu.Unlock()
+	if err := p.ready(ctx, level); err != nil {
+		p.log.Warn("init container does not start", zap.String("node", p.cfg.Node), zap.Error(err))
+		return asStatus(fmt.Errorf("the init container waits: %w", err))
+	}
+	return nil
+}
+
+// ready says why a level does not hold now.
+func (p *Plugin) ready(ctx context.Context, level gpu.Enforcement) error {
+	asking, cancel := context.WithTimeout(ctx, p.cfg.KubeletWait)
+	defer cancel()
+	return p.cfg.Ready(asking, level)
 }
 
 // unenforced reports of a container that it waits for its limit to hold.

@@ -3,6 +3,7 @@ package deviceplugin
 import (
 	"context"
 	"errors"
+	"maps"
 	"slices"
 	"strings"
 	"testing"
@@ -14,6 +15,7 @@ import (
 
 	"github.com/gpumem/gpumem/pkg/allocation"
 	"github.com/gpumem/gpumem/pkg/gpu"
+	"github.com/gpumem/gpumem/pkg/placement"
 )
 
 func TestWhatEnforcesAGrant(t *testing.T) {
@@ -75,6 +77,26 @@ func (n *node) assignedLevel(name string) gpu.Enforcement {
 	pods, _, _ := n.pods.Pods()
 	i := slices.IndexFunc(pods, func(p allocation.Pod) bool { return p.Pod.Name == name })
 	return pods[i].Assignment.Enforcement
+}
+
+func TestNoInitContainerStartsWithoutItsLimit(t *testing.T) {
+	var ready error
+	p := pod("a", 1, uuidA, container("prepare", placement.Init, 2))
+	n := newNode(t, func(c *Config) {
+		c.Ready = func(_ context.Context, level gpu.Enforcement) error {
+			if level != gpu.EnforcementMPS {
+				t.Errorf("asked for %q", level)
+			}
+			return ready
+		}
+	}, nil, p)
+	n.levelIs(gpu.EnforcementMPS)
+	if _, err := n.admit(t, p); err != nil {
+		t.Fatal(err)
+	}
+	ready = errors.New("the MPS daemon is dead")
+	ids := plain(slices.Sorted(maps.Keys(n.levels)))
+	wantStatus(t, n.start(t.Context(), ids...), codes.FailedPrecondition, "the init container waits: the MPS daemon is dead")
 }
 
 func TestTheLevelThatAPodHasIsWritten(t *testing.T) {

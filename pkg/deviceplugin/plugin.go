@@ -336,7 +336,7 @@ func (p *Plugin) PreStartContainer(ctx context.Context, req *pluginapi.PreStartC
 	held, ok := allocation.Find(s.Held, gpu.Memory, ids)
 	if !ok { // a plain init container: the kubelet does not list those
 		p.log.Debug("container starts", zap.String("node", p.cfg.Node), zap.Strings("devices", uuids(grant.Devices)), zap.Int("units", grant.Each))
-		return out, nil
+		return out, p.initMayStart(ctx, ids)
 	}
 	i := slices.IndexFunc(s.Pods, func(pod allocation.Pod) bool {
 		return pod.Pod.Namespace == held.Namespace && pod.Pod.Name == held.Name

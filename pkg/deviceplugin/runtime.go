@@ -2,6 +2,7 @@ package deviceplugin
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"maps"
 	"slices"
@@ -9,83 +10,131 @@ import (
 	"github.com/gpumem/gpumem/pkg/allocation"
 	"github.com/gpumem/gpumem/pkg/enforcement"
 	"github.com/gpumem/gpumem/pkg/gpu"
+	"github.com/gpumem/gpumem/pkg/placement"
 )
 
 // Environment returns the variables of a container that the runtime is about to
-// make, from what the kubelet has given to it.
-func (p *Plugin) Environment(ctx context.Context, namespace, pod, container string) (env map[string]string, ok bool, err error) {
-	s, h, err := p.holding(ctx, namespace, pod, container)
-	if err != nil || h.Slots == nil {
+// make, from what it was given. It is not ok for one of which nobody tells that it
+// was given anything. Promised is the level that Allocate told it, see ofInit.
+func (p *Plugin) Environment(ctx context.Context, namespace, pod, container string, promised gpu.Enforcement) (env map[string]string, ok bool, err error) {
+	h, err := p.holding(ctx, namespace, pod, container, promised)
+	if err != nil || h == nil {
 		return nil, false, err
 	}
-	if slices.ContainsFunc(h.Slots, gpu.SlotID.GPUShare) {
-		return nil, false, nil // it keeps what gpushare's plugin gave it
-	}
-	memory, cores := split(h.Slots)
-	grant, err := allocation.Resolve(s, gpu.Memory, memory)
-	if err != nil {
-		return nil, false, err
-	}
-	inv := s.Inventory
-	inv.Enforcement = p.levelOfHeld(s, h)
-	env = response(grant, inv, p.cfg).GetEnvs()
-	if len(cores) > 0 {
-		share, err := allocation.Resolve(s, gpu.Cores, cores)
-		if err != nil {
-			return nil, false, err
-		}
-		maps.Copy(env, coreResponse(share, inv).GetEnvs())
+	env = response(h.memory, h.inventory, p.cfg).GetEnvs()
+	if h.cores.Each > 0 {
+		maps.Copy(env, coreResponse(h.cores, h.inventory).GetEnvs())
 	}
 	return env, true, nil
 }
 
 // Hold makes sure, before a container's program runs, of the limit that it was
 // promised.
-func (p *Plugin) Hold(ctx context.Context, namespace, pod, container, cgroupsPath string) error {
-	s, h, err := p.holding(ctx, namespace, pod, container)
-	if err != nil || h.Slots == nil || !p.levelOfHeld(s, h).AtLeast(gpu.EnforcementKernel) {
+func (p *Plugin) Hold(ctx context.Context, namespace, pod, container, cgroupsPath string, promised gpu.Enforcement) error {
+	h, err := p.holding(ctx, namespace, pod, container, promised)
+	switch {
+	case err != nil:
 		return err
-	}
-	memory, _ := split(h.Slots)
-	grant, err := allocation.Resolve(s, gpu.Memory, memory)
-	if err != nil {
-		return err
+	case h == nil && promised == gpu.EnforcementKernel:
+		return errors.New("it was promised a limit of GPU memory, and neither the kubelet nor the API server tells of how much")
+	case h == nil || !h.inventory.Enforcement.AtLeast(gpu.EnforcementKernel):
+		return nil
 	}
 	group, err := enforcement.GroupOf(cgroupsPath)
 	if err != nil {
 		return err
 	}
-	if err := p.cfg.Hold(group, grant.Devices, int64(grant.Each)*s.Inventory.UnitMiB); err != nil {
+	if err := p.cfg.Hold(group, h.memory.Devices, int64(h.memory.Each)*h.inventory.UnitMiB); err != nil {
 		err = fmt.Errorf("its limit of GPU memory does not hold: %w", err)
-		if i := slices.IndexFunc(s.Pods, func(pod allocation.Pod) bool { return of(h, pod) }); i >= 0 {
-			p.events.Pod(s.Pods[i].Pod, true, "GPUMemoryNotEnforced", fmt.Sprintf("container %s does not start: %v", container, err))
+		if h.pod != nil {
+			p.events.Pod(h.pod.Pod, true, "GPUMemoryNotEnforced", fmt.Sprintf("container %s does not start: %v", container, err))
 		}
 		return err
 	}
 	return nil
 }
 
-// holding returns what the kubelet has given to a container; no slots, where it does
-// not tell.
-func (p *Plugin) holding(ctx context.Context, namespace, pod, container string) (allocation.State, allocation.Held, error) {
-	s, _, err := p.look(ctx)
-	if err != nil {
-		return s, allocation.Held{}, err
-	}
-	for _, h := range s.Held {
-		if h.Namespace == namespace && h.Name == pod && h.Container == container {
-			return s, h, nil
-		}
-	}
-	return s, allocation.Held{}, nil
+// A holding is what one container was given.
+type holding struct {
+	pod           *allocation.Pod // nil: the API server has not told of it
+	memory, cores allocation.Grant
+	inventory     gpu.Inventory // with the level at which it was given
 }
 
-// levelOfHeld returns the level of the pod that holds something.
-func (p *Plugin) levelOfHeld(s allocation.State, h allocation.Held) gpu.Enforcement {
-	if i := slices.IndexFunc(s.Pods, func(pod allocation.Pod) bool { return of(h, pod) }); i >= 0 {
-		return p.levelOf(s, s.Pods[i])
+// holding returns what a container was given; nil, where nobody tells of anything.
+func (p *Plugin) holding(ctx context.Context, namespace, pod, container string, promised gpu.Enforcement) (*holding, error) {
+	s, _, err := p.look(ctx)
+	if err != nil {
+		return nil, err
 	}
-	memory, _ := split(h.Slots)
+	h := &holding{inventory: s.Inventory}
+	if i := slices.IndexFunc(s.Pods, func(one allocation.Pod) bool { return one.Pod.Namespace == namespace && one.Pod.Name == pod }); i >= 0 {
+		h.pod = &s.Pods[i]
+	}
+	i := slices.IndexFunc(s.Held, func(held allocation.Held) bool {
+		return held.Namespace == namespace && held.Name == pod && held.Container == container
+	})
+	switch {
+	case i >= 0 && slices.ContainsFunc(s.Held[i].Slots, gpu.SlotID.GPUShare):
+		return nil, nil // it keeps what gpushare's plugin gave it
+	case i >= 0:
+		memory, cores := split(s.Held[i].Slots)
+		h.inventory.Enforcement = p.levelOfHeld(s, h.pod, memory)
+		return h, h.resolve(s, memory, cores)
+	case h.pod == nil:
+		return nil, nil
+	default:
+		h.inventory.Enforcement = promised
+		return h.ofInit(s, container)
+	}
+}
+
+// resolve reads what the kubelet has given.
+func (h *holding) resolve(s allocation.State, memory, cores []gpu.SlotID) (err error) {
+	if h.memory, err = allocation.Resolve(s, gpu.Memory, memory); err != nil || len(cores) == 0 {
+		return err
+	}
+	h.cores, err = allocation.Resolve(s, gpu.Cores, cores)
+	return err
+}
+
+// ofInit reads what a plain init container was given, of which the kubelet does not
+// tell: as much as the pod asks for it, of the GPUs that the pod's other containers have
+// or, where these have none, that are written of the pod. It returns nil for a
+// container that asks for nothing.
+//
+// The level is the promised one. A pod that says another of itself has variables of
+// the true one beside it, which are not of what it says, and is not made for that.
+func (h *holding) ofInit(s allocation.State, container string) (*holding, error) {
+	request := h.pod.Request
+	i := slices.IndexFunc(request.Containers, func(c placement.Container) bool {
+		return c.Name == container && c.Kind == placement.Init && c.Units > 0
+	})
+	if i < 0 {
+		return nil, nil
+	}
+	has, ok := allocation.Actual(s, *h.pod)
+	if !ok {
+		has = h.pod.Assignment
+	}
+	for _, d := range h.inventory.Devices {
+		if slices.Contains(has.Devices(), d.UUID) {
+			h.memory.Devices = append(h.memory.Devices, d)
+		}
+	}
+	if len(h.memory.Devices) != request.GPUs() {
+		return nil, fmt.Errorf("pod %s has %d GPUs of this node and asks for %d", h.pod.Pod, len(h.memory.Devices), request.GPUs())
+	}
+	h.memory.Each = int(request.Containers[i].Units) / request.GPUs()
+	h.cores = allocation.Grant{Devices: h.memory.Devices, Each: request.Containers[i].Cores / request.GPUs()}
+	return h, nil
+}
+
+// levelOfHeld returns the level at which slots were given to a pod.
+func (p *Plugin) levelOfHeld(s allocation.State, pod *allocation.Pod, memory []gpu.SlotID) gpu.Enforcement {
+	if pod != nil {
+		return p.levelOf(s, *pod)
+	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return p.levels.of(memory)

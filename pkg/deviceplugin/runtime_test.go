@@ -9,8 +9,10 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/gpumem/gpumem/pkg/allocation"
 	"github.com/gpumem/gpumem/pkg/gpu"
 	"github.com/gpumem/gpumem/pkg/placement"
+	"github.com/gpumem/gpumem/pkg/usage"
 )
 
 func TestEnvironmentOfAVeryContainer(t *testing.T) {
@@ -22,7 +24,7 @@ func TestEnvironmentOfAVeryContainer(t *testing.T) {
 	}
 	n.levelIs(gpu.EnforcementAdvisory) // of the node, since; the container has what it was given
 	for name, limit := range map[string]string{"one": "3072", "two": "1024"} {
-		env, ok, err := n.Environment(t.Context(), "ns", "a", name)
+		env, ok, err := n.Environment(t.Context(), "ns", "a", name, gpu.EnforcementMPS)
 		if err != nil || !ok {
 			t.Fatalf("%s: %t, %v", name, ok, err)
 		}
@@ -37,11 +39,11 @@ func TestEnvironmentOfAVeryContainer(t *testing.T) {
 			t.Errorf("%s (-want +got):\n%s", name, diff)
 		}
 	}
-	if _, ok, err := n.Environment(t.Context(), "ns", "a", "prepare"); ok || err != nil {
-		t.Errorf("a container of which the kubelet does not tell: %t, %v", ok, err)
+	if _, ok, err := n.Environment(t.Context(), "ns", "a", "prepare", gpu.EnforcementMPS); ok || err != nil {
+		t.Errorf("a container that asks for nothing: %t, %v", ok, err)
 	}
 	n.kubelet.fail = errors.New("no answer")
-	if _, _, err := n.Environment(t.Context(), "ns", "a", "one"); err == nil {
+	if _, _, err := n.Environment(t.Context(), "ns", "a", "one", gpu.EnforcementMPS); err == nil {
 		t.Error("the kubelet does not answer, and the container is made")
 	}
 }
@@ -59,7 +61,9 @@ func TestTheKernelsLimitHoldsOrTheContainerDoesNotStart(t *testing.T) {
 	if _, err := n.admit(t, p); err != nil {
 		t.Fatal(err)
 	}
-	hold := func() error { return n.Hold(t.Context(), "ns", "a", "main", "/kubepods/poda/c1") }
+	hold := func() error {
+		return n.Hold(t.Context(), "ns", "a", "main", "/kubepods/poda/c1", n.levels.of(n.kubelet.held[0].Slots))
+	}
 	if err := hold(); err != nil || len(asked) != 0 {
 		t.Errorf("advisory: asked %v, %v", asked, err)
 	}
@@ -77,7 +81,70 @@ func TestTheKernelsLimitHoldsOrTheContainerDoesNotStart(t *testing.T) {
 	if want := "ns/a GPUMemoryNotEnforced"; !slices.Contains(n.notes.all(), want) {
 		t.Errorf("events %v, want %s", n.notes.all(), want)
 	}
-	if err := n.Hold(t.Context(), "ns", "a", "main", "a:b:c"); err == nil {
+	if err := n.Hold(t.Context(), "ns", "a", "main", "a:b:c", gpu.EnforcementKernel); err == nil {
 		t.Error("a control group that cannot be read was taken")
+	}
+}
+
+// TestInitContainersHaveLimits: the kubelet tells of none of them, and each is held to
+// what its pod asks for it.
+func TestInitContainersHaveLimits(t *testing.T) {
+	prepare := container("prepare", placement.Init, 2)
+	two := pod("two", 3, uuidA, container("prepare", placement.Init, 4))
+	two.Request.Count = 2
+	two.Assignment = placement.Assignment{Shares: []placement.Share{{Device: uuidB}, {Device: uuidA}}}.WithShares(two.Request)
+	gone := pod("gone", 4, "GPU-cccccccc-0000-0000-0000-000000000000", prepare)
+	for name, tc := range map[string]struct {
+		pod      allocation.Pod
+		held     gpu.UUID // by the pod's main container
+		promised gpu.Enforcement
+		asked    []string // for the limit
+		visible  string
+		wantErr  string
+	}{
+		"as the pod's other containers, whatever is written": {pod("p", 1, uuidA, prepare, app(3)), uuidB, gpu.EnforcementKernel, []string{"[1] 2048"}, string(uuidB), ""},
+		"alone with a grant":    {pod("p", 1, uuidA, prepare), "", gpu.EnforcementKernel, []string{"[0] 2048"}, string(uuidA), ""},
+		"of two GPUs":           {two, "", gpu.EnforcementKernel, []string{"[0 1] 2048"}, string(uuidA) + "," + string(uuidB), ""},
+		"promised none":         {pod("p", 1, uuidA, prepare), "", gpu.EnforcementMPS, nil, string(uuidA), ""},
+		"that asks for none":    {pod("p", 1, uuidA, container("prepare", placement.Init, 0), app(3)), uuidA, gpu.EnforcementAdvisory, nil, "", ""},
+		"that says so itself":   {pod("p", 1, uuidA, app(3)), "", gpu.EnforcementKernel, nil, "", "neither the kubelet nor the API server tells"},
+		"of a GPU that is gone": {gone, "", gpu.EnforcementKernel, nil, "", "pod ns/gone has 0 GPUs of this node and asks for 1"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			var asked []string
+			n := newNode(t, func(c *Config) {
+				c.Hold = func(_ string, devices []gpu.Device, limitMiB int64) error {
+					var indexes []int
+					for _, d := range devices {
+						indexes = append(indexes, d.Index)
+					}
+					asked = append(asked, fmt.Sprint(indexes, " ", limitMiB))
+					return nil
+				}
+			}, nil, tc.pod)
+			if tc.held != "" {
+				other := func(id string) bool { return !strings.HasPrefix(id, string(tc.held)[len("GPU-"):][:8]) }
+				n.kubelet.give(tc.pod.Pod.Name, "main", slices.DeleteFunc(n.free(), other)[:3])
+			}
+			env, _, _ := n.Environment(t.Context(), "ns", tc.pod.Pod.Name, "prepare", tc.promised)
+			if got := env["NVIDIA_VISIBLE_DEVICES"]; got != tc.visible {
+				t.Errorf("it sees %q, want %q", got, tc.visible)
+			}
+			if tc.visible != "" && (env["GPUMEM_ENFORCEMENT"] != string(tc.promised) || env["GPUMEM_LIMIT_MIB"] != "2048") {
+				t.Errorf("environment %v", env)
+			}
+			if grants, err := n.Grants(t.Context()); err != nil || tc.visible != "" && !slices.Contains(grants, usage.Grant{
+				Namespace: "ns", Name: tc.pod.Pod.Name, Container: "prepare", Device: gpu.UUID(strings.Split(tc.visible, ",")[0]), Bytes: 2 << 30,
+			}) {
+				t.Errorf("granted %v, %v", grants, err)
+			}
+			err := n.Hold(t.Context(), "ns", tc.pod.Pod.Name, "prepare", "/kubepods/podp/c1", tc.promised)
+			if tc.wantErr == "" && err != nil || tc.wantErr != "" && (err == nil || !strings.Contains(err.Error(), tc.wantErr)) {
+				t.Errorf("error %v, want %q", err, tc.wantErr)
+			}
+			if diff := cmp.Diff(tc.asked, asked); diff != "" {
+				t.Errorf("asked (-want +got):\n%s", diff)
+			}
+		})
 	}
 }

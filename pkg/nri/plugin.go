@@ -13,6 +13,8 @@ import (
 	"github.com/containerd/nri/pkg/api"
 	"github.com/containerd/nri/pkg/stub"
 	"go.uber.org/zap"
+
+	"github.com/gpumem/gpumem/pkg/gpu"
 )
 
 const (
@@ -31,13 +33,17 @@ const (
 // anything.
 const given = "GPUMEM_GPU_UUID"
 
-// Containers knows what containers were given.
+// promised is the variable with the level that a container was given.
+const promised = "GPUMEM_ENFORCEMENT"
+
+// Containers knows what containers were given. Promised is the level that their
+// environment tells of.
 type Containers interface {
 	// Environment returns the variables of a container, and not ok for one of which
-	// the kubelet does not tell: a plain init container.
-	Environment(ctx context.Context, namespace, pod, container string) (env map[string]string, ok bool, err error)
+	// nobody tells that it was given anything.
+	Environment(ctx context.Context, namespace, pod, container string, promised gpu.Enforcement) (env map[string]string, ok bool, err error)
 	// Hold makes sure of the limit of a container whose control group this is.
-	Hold(ctx context.Context, namespace, pod, container, cgroupsPath string) error
+	Hold(ctx context.Context, namespace, pod, container, cgroupsPath string, promised gpu.Enforcement) error
 }
 
 // Plugin answers a container runtime.
@@ -129,7 +135,7 @@ func (p *Plugin) CreateContainer(ctx context.Context, pod *api.PodSandbox, conta
 	ctx, cancel := context.WithTimeout(ctx, answerTimeout)
 	defer cancel()
 	name := nameOf(pod, container)
-	env, ok, err := p.containers.Environment(ctx, pod.GetNamespace(), pod.GetName(), container.GetName())
+	env, ok, err := p.containers.Environment(ctx, pod.GetNamespace(), pod.GetName(), container.GetName(), levelOf(container))
 	if err != nil {
 		p.log.Warn("container is not created", zap.String("container", name), zap.Error(err))
 		return nil, nil, fmt.Errorf("gpumem: container %s: %w", name, err)
@@ -180,7 +186,7 @@ func (p *Plugin) StartContainer(ctx context.Context, pod *api.PodSandbox, contai
 	}
 	ctx, cancel := context.WithTimeout(ctx, answerTimeout)
 	defer cancel()
-	if err := p.containers.Hold(ctx, pod.GetNamespace(), pod.GetName(), container.GetName(), container.GetLinux().GetCgroupsPath()); err != nil {
+	if err := p.containers.Hold(ctx, pod.GetNamespace(), pod.GetName(), container.GetName(), container.GetLinux().GetCgroupsPath(), levelOf(container)); err != nil {
 		name := nameOf(pod, container)
 		p.log.Warn("container is not started", zap.String("container", name), zap.Error(err))
 		return fmt.Errorf("gpumem: container %s: %w", name, err)
@@ -197,6 +203,17 @@ func Reserved(name string) bool {
 
 func ours(container *api.Container) bool {
 	return slices.ContainsFunc(container.GetEnv(), func(s string) bool { return strings.HasPrefix(s, given+"=") })
+}
+
+// levelOf returns the level that a container was promised: of two values the first,
+// which is the kubelet's.
+func levelOf(container *api.Container) gpu.Enforcement {
+	for _, variable := range container.GetEnv() {
+		if level, ok := strings.CutPrefix(variable, promised+"="); ok {
+			return gpu.Enforcement(level)
+		}
+	}
+	return ""
 }
 
 // nameOf names a container for people.

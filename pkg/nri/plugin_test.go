@@ -9,6 +9,8 @@ import (
 	"github.com/containerd/nri/pkg/api"
 	"github.com/google/go-cmp/cmp"
 	"go.uber.org/zap"
+
+	"github.com/gpumem/gpumem/pkg/gpu"
 )
 
 // containers are one container, known or not.
@@ -18,13 +20,13 @@ type containers struct {
 	asked []string
 }
 
-func (c *containers) Environment(_ context.Context, namespace, pod, container string) (map[string]string, bool, error) {
-	c.asked = append(c.asked, "environment of "+namespace+"/"+pod+"/"+container)
+func (c *containers) Environment(_ context.Context, namespace, pod, container string, promised gpu.Enforcement) (map[string]string, bool, error) {
+	c.asked = append(c.asked, strings.TrimSpace("environment of "+namespace+"/"+pod+"/"+container+" "+string(promised)))
 	return c.env, c.env != nil, c.fail
 }
 
-func (c *containers) Hold(_ context.Context, namespace, pod, container, cgroupsPath string) error {
-	c.asked = append(c.asked, "limit of "+namespace+"/"+pod+"/"+container+" in "+cgroupsPath)
+func (c *containers) Hold(_ context.Context, namespace, pod, container, cgroupsPath string, promised gpu.Enforcement) error {
+	c.asked = append(c.asked, strings.TrimSpace("limit of "+namespace+"/"+pod+"/"+container+" in "+cgroupsPath+" "+string(promised)))
 	return c.fail
 }
 
@@ -81,7 +83,8 @@ func TestWhoIsAskedAbout(t *testing.T) {
 		wantErr   bool
 	}{
 		"a container without a grant":             {container("NVIDIA_VISIBLE_DEVICES=all"), &containers{fail: errors.New("broken")}, nil, false},
-		"one of which the kubelet does not tell":  {container("GPUMEM_GPU_UUID=GPU-a"), &containers{}, []string{"environment of ns/p/main", "limit of ns/p/main in /kubepods/podp/c1"}, false},
+		"one of which nobody tells":               {container("GPUMEM_GPU_UUID=GPU-a"), &containers{}, []string{"environment of ns/p/main", "limit of ns/p/main in /kubepods/podp/c1"}, false},
+		"one that was promised a level":           {container("GPUMEM_GPU_UUID=GPU-a", "GPUMEM_ENFORCEMENT=kernel", "GPUMEM_ENFORCEMENT=advisory"), &containers{}, []string{"environment of ns/p/main kernel", "limit of ns/p/main in /kubepods/podp/c1 kernel"}, false},
 		"one whose limit does not hold, or worse": {container("GPUMEM_GPU_UUID=GPU-a"), &containers{fail: errors.New("broken")}, []string{"environment of ns/p/main", "limit of ns/p/main in /kubepods/podp/c1"}, true},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -233,8 +233,7 @@ func (w *Watch) measure(processes map[gpu.UUID][]gpu.Process, grants []Grant) (s
 }
 
 // grantOf returns what a container was granted of a GPU, which may be none of
-// this one. Not ok is a container of which the kubelet tells nothing: a plain init
-// container.
+// this one. Not ok is a container that was granted nothing at all.
 func grantOf(grants []Grant, s Sample) (bytes uint64, ok bool) {
 	for _, g := range grants {
 		if g.Namespace == s.Pod.Namespace && g.Name == s.Pod.Name && g.Container == s.Container {

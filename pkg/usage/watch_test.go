@@ -126,7 +126,7 @@ func TestWhoUsesWhat(t *testing.T) {
 
 func TestAContainerWithoutAGrantIsNotJudged(t *testing.T) {
 	w, watch := newWorld()
-	w.grants = nil // a plain init container
+	w.grants = nil // of a container that asks for nothing
 	watch.look(t.Context(), on("GPU-a", process(inPod, 5000)))
 	if len(watch.Samples()) != 0 || len(w.foreign) != 0 {
 		t.Errorf("samples %v, foreign %v", watch.Samples(), w.foreign)

@@ -352,6 +352,21 @@ func (k *kernel) limits() (out []string) {
 	return out
 }
 
+// wantLimit checks that some container was started with that limit.
+func (k *kernel) wantLimit(bytes int64) {
+	k.m.Helper()
+	if want := fmt.Sprint(" ", bytes); !slices.ContainsFunc(k.limits(), func(s string) bool { return strings.HasSuffix(s, want) }) {
+		k.m.Errorf("dmem.max of the containers that started: %q, want one that ends in %q", k.limits(), want)
+	}
+}
+
+// prepared gives a pod an init container that asks for memory of its own.
+func prepared(units int64) func(*v1.Pod) {
+	return func(pod *v1.Pod) {
+		pod.Spec.InitContainers = []v1.Container{sample("prepare", units, "-exit-after=100ms")}
+	}
+}
+
 func simulatedRegion(index int) string {
 	return fmt.Sprintf("nvidia/0000:%02x:00.0/vidmem", 0x10+index)
 }
@@ -384,9 +399,12 @@ func TestLevelKernel(t *testing.T) {
 	e.wantEnvironment("held", map[string]string{
 		"GPUMEM_ENFORCEMENT": "kernel", "NVIDIA_GPU_MEMORY_LIMIT": "3072", "NVIDIA_GPU_MEMORY_REQUEST": "3072", "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT": "0=3072M",
 	})
-	if want := " 3221225472"; !slices.ContainsFunc(k.limits(), func(s string) bool { return strings.HasSuffix(s, want) }) {
-		t.Errorf("dmem.max of the containers that started: %q, want one that ends in %q", k.limits(), want)
-	}
+	k.wantLimit(3 << 30)
+	// The kubelet tells of no plain init container.
+	e.create(e.pod("prepared", 1, onNode(m.node), annotated("enforcement", "kernel"), prepared(2)))
+	e.running("prepared")
+	k.wantLimit(2 << 30)
+	k.wantLimit(1 << 30)
 
 	for _, tc := range []struct{ name, target, says string }{
 		{"refused", "/dev/full", "no space left on device"},
@@ -427,10 +445,12 @@ func TestTheRuntimeAsks(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	e.create(e.pod("sly", 3, onNode("node1"), func(pod *v1.Pod) {
-		pod.Spec.Containers[0].EnvFrom = []v1.EnvFromSource{{ConfigMapRef: &v1.ConfigMapEnvSource{LocalObjectReference: v1.LocalObjectReference{Name: "sly"}}}}
-	}))
-	e.hasEvent("sly", "container "+e.namespace+"/sly/main: sets CUDA_MPS_PIPE_DIRECTORY, GPUMEM_LIMIT_MIB, NVIDIA_GPU_MEMORY_LIMIT, NVIDIA_VISIBLE_DEVICES, which gpumem sets")
+	sly := []v1.EnvFromSource{{ConfigMapRef: &v1.ConfigMapEnvSource{LocalObjectReference: v1.LocalObjectReference{Name: "sly"}}}}
+	e.create(e.pod("sly", 3, onNode("node1"), func(pod *v1.Pod) { pod.Spec.Containers[0].EnvFrom = sly }))
+	const says = ": sets CUDA_MPS_PIPE_DIRECTORY, GPUMEM_LIMIT_MIB, NVIDIA_GPU_MEMORY_LIMIT, NVIDIA_VISIBLE_DEVICES, which gpumem sets"
+	e.hasEvent("sly", "container "+e.namespace+"/sly/main"+says)
+	e.create(e.pod("slier", 3, onNode("node1"), prepared(2), func(pod *v1.Pod) { pod.Spec.InitContainers[0].EnvFrom = sly }))
+	e.hasEvent("slier", "container "+e.namespace+"/slier/prepare"+says)
 	e.create(e.pod("plain", 3, onNode("node1"))) // the runtime asks about it too
 	e.running("plain")
 	e.agree("plain", "main")
