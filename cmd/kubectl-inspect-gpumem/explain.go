@@ -208,6 +208,13 @@ func asks(req placement.Request, unitMiB int64) string {
 	return s + " on one GPU"
 }
 
+func timesOf(n int) string {
+	if n == 1 {
+		return "once"
+	}
+	return fmt.Sprintf("%d times", n)
+}
+
 func (o *options) printExplanation(e explanation) error {
 	out := o.Out
 	fmt.Fprintf(out, "Pod %s/%s %s\n", printers.Clean(e.Namespace), printers.Clean(e.Name), printers.Clean(e.Summary))
@@ -229,7 +236,7 @@ func (o *options) printExplanation(e explanation) error {
 	if e.Decided == nil {
 		return nil
 	}
-	fmt.Fprintf(out, "\nDecided (asked for the first time %s ago, %d times in all):\n", since(e.Decided.First), e.Decided.Tries)
+	fmt.Fprintf(out, "\nDecided (asked for the first time %s ago, %s in all):\n", since(e.Decided.First), timesOf(e.Decided.Tries))
 	for _, d := range slices.Backward(e.Decided.Decisions) {
 		fmt.Fprintf(out, "  %s ago  %-10s  %s\n", since(d.Time), d.Verb, printers.Clean(outcome(d)))
 	}
@@ -314,8 +321,10 @@ func verdict(c considered) string {
 		return "chosen"
 	case c.node.Reason == "SchedulingDisabled":
 		return "would do, but the node is cordoned"
+	case c.node.Reason == "Fragmented" || c.node.Reason == "TooFew":
+		return "would do, but too few of the node would"
 	case c.node.Reason != "" && c.node.Reason != "Fits":
-		return "would do, but the node does not: " + c.node.Reason
+		return "would do, but the node does not: " + cmp.Or(c.node.Message, c.node.Reason)
 	default:
 		return "would do"
 	}

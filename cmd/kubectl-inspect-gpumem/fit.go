@@ -140,7 +140,7 @@ func (o *options) fit(ctx context.Context, l *listing, w wish) error {
 		return err
 	}
 	if l.output == "" && !l.noHeaders {
-		fmt.Fprintf(o.Out, "\nFits %d times in all.\n", total)
+		fmt.Fprintf(o.Out, "\nFits %s in all.\n", timesOf(total))
 	}
 	if err := o.complain(report); err != nil {
 		return err

@@ -110,10 +110,10 @@ func TestHint(t *testing.T) {
 		want string
 		row  PodRow
 	}{
-		{"-", PodRow{}},
+		{"", PodRow{}},
 		{"3 instead of 10 would do", row(10, 2048)},
 		{"1 instead of 10 would do", row(10, 0)},
-		{"-", row(10, 8192)},
+		{"", row(10, 8192)},
 		{"uses more than granted: ask for 13", row(10, 10500)},
 	} {
 		if got := hint(tc.row); got != tc.want {

@@ -152,7 +152,12 @@ func PodColumns(r inspect.Report) []Column[PodRow] {
 		{Header: "NODE", Cell: func(p PodRow) string { return p.Node }},
 		{Header: "GPU", Cell: func(p PodRow) string { return numbers(p.GPUs) }},
 		{Header: fmt.Sprintf("GRANTED(%s)", m), Cell: func(p PodRow) string { return m.amount(&p.Granted) }},
-		{Header: "USED(MiB)", Cell: func(p PodRow) string { return used(p.Usage) }, Colour: overUse},
+		{Header: "USED(MiB)", Colour: overUse, Cell: func(p PodRow) string {
+			if p.State == Waiting {
+				return ""
+			}
+			return used(p.Usage)
+		}},
 		{Header: "ENFORCEMENT", Cell: func(p PodRow) string { return p.Enforcement }},
 		{Header: "STATE", Cell: func(p PodRow) string { return p.State }, Colour: func(p PodRow) Colour {
 			if p.State == Waiting {
@@ -161,8 +166,8 @@ func PodColumns(r inspect.Report) []Column[PodRow] {
 			return Plain
 		}},
 		{Header: "GPU-CORE(%)", Wide: true, Cell: func(p PodRow) string { return cores(p.Cores) }},
-		{Header: "REASON", Wide: true, Cell: func(p PodRow) string { return p.Reason }},
 		{Header: "GPU-UUID", Wide: true, Cell: func(p PodRow) string { return uuids(p.UUIDs) }},
+		{Header: "REASON", Wide: true, Cell: func(p PodRow) string { return p.Reason }}, // last: it is long
 	}
 }
 
@@ -181,7 +186,7 @@ func TopColumns() []Column[PodRow] {
 		{Header: "GPU", Cell: func(p PodRow) string { return numbers(p.GPUs) }},
 		{Header: "GRANTED(MiB)", Cell: func(p PodRow) string { return mib(&p.Granted.MiB) }},
 		{Header: "USED(MiB)", Cell: func(p PodRow) string { return used(p.Usage) }},
-		{Header: "USED", Colour: overUse, Cell: func(p PodRow) string {
+		{Header: "USED(%)", Colour: overUse, Cell: func(p PodRow) string {
 			if p.Usage == nil {
 				return "?"
 			}
@@ -200,10 +205,11 @@ func TopColumns() []Column[PodRow] {
 // headroom is what a hint leaves above the peak.
 const headroom = 1.2
 
-// hint says what the pod could ask for instead, by its peak.
+// hint says what the pod could ask for instead, by its peak; nothing where it asks
+// for the right amount.
 func hint(p PodRow) string {
 	if p.Usage == nil || p.Usage.PeakMiB == nil || p.Granted.Units == 0 || p.Granted.MiB == 0 {
-		return absent
+		return ""
 	}
 	unit := p.Granted.MiB / int64(p.Granted.Units)
 	enough := int64(float64(*p.Usage.PeakMiB)*headroom)/unit + 1
@@ -213,7 +219,7 @@ func hint(p PodRow) string {
 	case enough < asked:
 		return fmt.Sprintf("%d instead of %d would do", enough, asked)
 	default:
-		return absent
+		return ""
 	}
 }
 
