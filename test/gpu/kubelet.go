@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -9,6 +10,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync"
 	"time"
 
 	"google.golang.org/grpc"
@@ -27,7 +29,13 @@ type node struct {
 	client     pluginapi.DevicePluginClient
 	devices    []string
 	ends       []func()
+
+	mu    sync.Mutex
+	given []string // to the container
 }
+
+// The container that gets what is allocated.
+const podNamespace, podName, containerName = "kit", "gpu", "main"
 
 // Register implements pluginapi.RegistrationServer.
 func (n *node) Register(_ context.Context, r *pluginapi.RegisterRequest) (*pluginapi.Empty, error) {
@@ -38,9 +46,19 @@ func (n *node) Register(_ context.Context, r *pluginapi.RegisterRequest) (*plugi
 	return &pluginapi.Empty{}, nil
 }
 
-// List implements podresources.PodResourcesListerServer: there are no pods.
+// List implements podresources.PodResourcesListerServer.
 func (n *node) List(context.Context, *podresources.ListPodResourcesRequest) (*podresources.ListPodResourcesResponse, error) {
-	return &podresources.ListPodResourcesResponse{}, nil
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if len(n.given) == 0 {
+		return &podresources.ListPodResourcesResponse{}, nil
+	}
+	return &podresources.ListPodResourcesResponse{PodResources: []*podresources.PodResources{{
+		Namespace: podNamespace, Name: podName,
+		Containers: []*podresources.ContainerResources{{
+			Name: containerName, Devices: []*podresources.ContainerDevices{{ResourceName: "gpumem.dev/gpu-mem", DeviceIds: n.given}},
+		}},
+	}}}, nil
 }
 
 func (n *node) stop() {
@@ -72,11 +90,17 @@ func (k kit) startPlugin(ctx context.Context, dir string, level string) (_ *node
 		return nil, err
 	}
 	args := []string{
-		"--node-name=here", "--kubelet-dir=" + dir, "--kubeconfig=" + kubeconfig, "--probe-listen=127.0.0.1:0", "--nri-socket=",
+		"--node-name=here", "--kubelet-dir=" + dir, "--kubeconfig=" + kubeconfig, "--probe-listen=127.0.0.1:0",
 		"--mps-dir=" + mpsDir(dir), "--enforcement=" + level, "--log-format=console",
 	}
-	if k.library != "" {
-		args = append(args, "--nvml-library="+k.library)
+	if level == "kernel" {
+		// The hook of NVIDIA's toolkit needs containers. Where none is found, the plugin
+		// writes the limits.
+		none := filepath.Join(dir, "no-toolkit")
+		args = append(args, "--nri-socket="+nriSocket(dir), "--cgroup-root="+k.cgroups, "--host-root="+none, "--driver-root="+none,
+			"--nvml-library="+cmp.Or(k.library, "libnvidia-ml.so.1"))
+	} else {
+		args = append(args, "--nri-socket=", "--nvml-library="+k.library)
 	}
 	stop, err := k.start(ctx, args...)
 	if err != nil {
@@ -160,5 +184,8 @@ func (n *node) allocate(ctx context.Context, units int) (map[string]string, erro
 	if err != nil {
 		return nil, err
 	}
+	n.mu.Lock()
+	n.given = ids
+	n.mu.Unlock()
 	return answer.GetContainerResponses()[0].GetEnvs(), nil
 }

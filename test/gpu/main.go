@@ -5,13 +5,13 @@ package main
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
 	"flag"
 	"fmt"
 	"io"
-	"math"
 	"os"
 	"os/exec"
 	"os/signal"
@@ -37,6 +37,7 @@ func main() {
 type kit struct {
 	plugin, probe string
 	library       string // of NVML; empty: where the driver has it
+	cgroups       string // where control groups of version 2 are mounted
 	units         int    // of a grant
 	seconds       float64
 	sharers       []int
@@ -50,6 +51,7 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 	f.StringVar(&k.plugin, "plugin", "", "the device plugin")
 	f.StringVar(&k.probe, "probe", "", "the CUDA program")
 	f.StringVar(&k.library, "nvml-library", "", "the library of NVML")
+	f.StringVar(&k.cgroups, "cgroup-root", "/sys/fs/cgroup", "where control groups of version 2 are mounted")
 	f.IntVar(&k.units, "units", 2, "GiB of a grant")
 	f.Float64Var(&k.seconds, "seconds", 5, "how long to compute for a figure")
 	f.DurationVar(&k.patience, "patience", 30*time.Second, "for a part to come up")
@@ -59,6 +61,7 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 		return err
 	}
 	result := Result{Date: time.Now().UTC().Format(time.DateOnly), GPU: k.describe(ctx)}
+	result.TimeSlicing = k.sharing(ctx, container{})
 	for level := range strings.SplitSeq(*levels, ",") {
 		if !slices.Contains([]string{"advisory", "mps", "kernel"}, level) {
 			return fmt.Errorf("level %q: want some of advisory, mps and kernel", level)
@@ -68,6 +71,7 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 			return ctx.Err()
 		}
 	}
+	result.compare()
 	fmt.Fprint(stdout, result.Table())
 	if *file == "" {
 		return nil
@@ -88,101 +92,6 @@ func (k kit) describe(ctx context.Context) string {
 	return strings.TrimSpace(string(out))
 }
 
-// Result is what was seen on one machine.
-type Result struct {
-	Date   string  `json:"date"`
-	GPU    string  `json:"gpu"` // model and driver
-	Levels []Level `json:"levels"`
-}
-
-// Level is what was seen at one level.
-type Level struct {
-	Level   string            `json:"level"`
-	Missing string            `json:"missing,omitempty"` // why it was not measured
-	Env     map[string]string `json:"env,omitempty"`     // of a container, from Allocate
-
-	Within    Probe `json:"within"`    // half of the grant
-	Beyond    Probe `json:"beyond"`    // twice the grant
-	Forked    Probe `json:"forked"`    // twice the grant, in a child
-	Neighbour Probe `json:"neighbour"` // computed while another went beyond its grant
-
-	Shared []Shared `json:"shared,omitempty"`
-}
-
-// Limits reports whether an allocation beyond the grant failed, and one within did
-// not.
-func (l Level) Limits() bool { return l.Within.OK && !l.Beyond.OK }
-
-// Probe is what the CUDA program says.
-type Probe struct {
-	OK       bool    `json:"ok"`
-	Error    string  `json:"error,omitempty"`
-	Start    float64 `json:"start,omitempty"` // seconds until CUDA was ready
-	Launches int     `json:"launches,omitempty"`
-}
-
-// Shared is what some programs did together on one GPU.
-type Shared struct {
-	Sharers  int     `json:"sharers"`
-	Launches int     `json:"launches"` // of all
-	Spread   float64 `json:"spread"`   // standard deviation by mean of their launches
-	Start    float64 `json:"start"`    // seconds until the last was ready
-	Failed   int     `json:"failed,omitempty"`
-}
-
-// share adds up what sharers say.
-func share(probes []Probe) Shared {
-	s := Shared{Sharers: len(probes)}
-	for _, p := range probes {
-		s.Launches += p.Launches
-		s.Start = max(s.Start, p.Start)
-		if !p.OK {
-			s.Failed++
-		}
-	}
-	mean := float64(s.Launches) / float64(len(probes))
-	var squares float64
-	for _, p := range probes {
-		squares += (float64(p.Launches) - mean) * (float64(p.Launches) - mean)
-	}
-	if mean > 0 {
-		s.Spread = math.Sqrt(squares/float64(len(probes))) / mean
-	}
-	return s
-}
-
-// Table is the result for people.
-func (r Result) Table() string {
-	var out strings.Builder
-	fmt.Fprintf(&out, "%s, %s\n\n", r.GPU, r.Date)
-	fmt.Fprintf(&out, "%-10s %-8s %-8s %-8s %-10s %-8s %-10s %-8s %s\n", "LEVEL", "WITHIN", "BEYOND", "FORKED", "NEIGHBOUR", "SHARERS", "LAUNCHES", "SPREAD", "START(s)")
-	for _, l := range r.Levels {
-		if l.Missing != "" {
-			fmt.Fprintf(&out, "%-10s not here: %s\n", l.Level, l.Missing)
-			continue
-		}
-		fmt.Fprintf(&out, "%-10s %-8s %-8s %-8s %-10s", l.Level, word(l.Within), word(l.Beyond), word(l.Forked), word(l.Neighbour))
-		for i, s := range l.Shared {
-			if i > 0 {
-				fmt.Fprintf(&out, "%-48s", "")
-			}
-			fmt.Fprintf(&out, " %-8d %-10d %-8.2f %.2f", s.Sharers, s.Launches, s.Spread, s.Start)
-			if s.Failed > 0 {
-				fmt.Fprintf(&out, "  %d failed", s.Failed)
-			}
-			fmt.Fprintln(&out)
-		}
-	}
-	return out.String()
-}
-
-func word(p Probe) string {
-	if p.OK {
-		return "works"
-	}
-	return "fails"
-}
-
 // level measures one level.
 func (k kit) level(ctx context.Context, level string) Level {
 	l := Level{Level: level}
@@ -200,66 +109,92 @@ func (k kit) level(ctx context.Context, level string) Level {
 			return l
 		}
 	}
+	var r *runtime
+	if level == "kernel" {
+		if r, err = startRuntime(dir, k.cgroups); err != nil {
+			l.Missing = err.Error()
+			return l
+		}
+		defer r.stop()
+	}
 	n, err := k.startPlugin(ctx, dir, level)
 	if err != nil {
 		l.Missing = err.Error()
 		return l
 	}
 	defer n.stop()
-	env, err := n.allocate(ctx, k.units)
-	if err != nil {
+	if l.Env, err = n.allocate(ctx, k.units); err != nil {
 		l.Missing = err.Error()
 		return l
 	}
-	l.Env = env
-	if got := env["GPUMEM_ENFORCEMENT"]; got != level {
+	if got := l.Env["GPUMEM_ENFORCEMENT"]; got != level {
 		l.Missing = fmt.Sprintf("containers get the level %q", got)
 		return l
 	}
-	if level == "kernel" {
-		l.Missing = "its limit is set for a container by its runtime: not shown by programs without one"
-		return l
-	}
-	k.measure(ctx, &l)
+	k.measure(ctx, &l, container{l.Env, r})
 	return l
 }
 
 // measure runs the CUDA programs of a level.
-func (k kit) measure(ctx context.Context, l *Level) {
+func (k kit) measure(ctx context.Context, l *Level, c container) {
 	limit, err := strconv.Atoi(l.Env["GPUMEM_LIMIT_MIB"])
 	if err != nil {
 		l.Missing = "GPUMEM_LIMIT_MIB is no number"
 		return
 	}
-	seconds := strconv.FormatFloat(k.seconds, 'f', -1, 64)
-	l.Within = k.run(ctx, l.Env, "alloc", strconv.Itoa(limit/2))
+	l.Within = k.run(ctx, c, "alloc", strconv.Itoa(limit/2))
 	neighbour := make(chan Probe, 1)
-	go func() { neighbour <- k.run(ctx, l.Env, "spin", seconds) }()
-	l.Beyond = k.run(ctx, l.Env, "alloc", strconv.Itoa(limit*2))
-	l.Forked = k.run(ctx, l.Env, "fork", strconv.Itoa(limit*2))
+	go func() { neighbour <- k.run(ctx, c, "spin", k.time()) }()
+	l.Beyond = k.run(ctx, c, "alloc", strconv.Itoa(limit*2))
+	l.Forked = k.run(ctx, c, "fork", strconv.Itoa(limit*2))
+	l.Both = k.run(ctx, c, "both", strconv.Itoa(limit*3/4))
 	l.Neighbour = <-neighbour
+	l.Shared = k.sharing(ctx, c)
+}
+
+func (k kit) time() string { return strconv.FormatFloat(k.seconds, 'f', -1, 64) }
+
+// sharing runs programs together that compute, some and then more.
+func (k kit) sharing(ctx context.Context, c container) (out []Shared) {
 	for _, sharers := range k.sharers {
 		probes := make([]Probe, sharers)
 		var all sync.WaitGroup
 		for i := range probes {
-			all.Go(func() { probes[i] = k.run(ctx, l.Env, "spin", seconds) })
+			all.Go(func() { probes[i] = k.run(ctx, c, "spin", k.time()) })
 		}
 		all.Wait()
-		l.Shared = append(l.Shared, share(probes))
+		out = append(out, share(probes))
 	}
+	return out
 }
 
-// run runs the CUDA program as a container would that has this environment.
-func (k kit) run(ctx context.Context, env map[string]string, args ...string) Probe {
+// A container is what programs run in: with an environment, and in a control group
+// where there is a runtime.
+type container struct {
+	env     map[string]string
+	runtime *runtime
+}
+
+// run runs the CUDA program in a container of its own.
+func (k kit) run(ctx context.Context, c container, args ...string) Probe {
 	ctx, cancel := context.WithTimeout(ctx, time.Duration(k.seconds*float64(time.Second))+2*time.Minute)
 	defer cancel()
-	cmd := exec.CommandContext(ctx, k.probe, args...)
+	command := append([]string{k.probe}, args...)
+	if c.runtime != nil {
+		group, end, err := c.runtime.start(ctx, c.env)
+		if err != nil {
+			return Probe{Error: err.Error()}
+		}
+		defer end()
+		command = append(entering(group), command...)
+	}
+	cmd := exec.CommandContext(ctx, command[0], command[1:]...)
 	cmd.Env = slices.DeleteFunc(os.Environ(), func(s string) bool { return strings.HasPrefix(s, "CUDA_") })
-	for name, value := range env {
+	for name, value := range c.env {
 		cmd.Env = append(cmd.Env, name+"="+value)
 	}
 	// NVIDIA's runtime shows a container its GPUs; without a container, CUDA does.
-	cmd.Env = append(cmd.Env, "CUDA_VISIBLE_DEVICES="+env["NVIDIA_VISIBLE_DEVICES"])
+	cmd.Env = append(cmd.Env, "CUDA_VISIBLE_DEVICES="+cmp.Or(c.env["NVIDIA_VISIBLE_DEVICES"], "0"))
 	var out bytes.Buffer
 	cmd.Stdout, cmd.Stderr = &out, k.log
 	err := cmd.Run()

@@ -2,76 +2,127 @@ package main
 
 import (
 	"encoding/json"
+	"errors"
 	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"testing"
 
 	"github.com/gpumem/gpumem/test/fakenvml"
 )
 
-// probe stands in for the CUDA program: it obeys the limit of MPS, and none else.
+// probe stands in for the CUDA program: it obeys the limit of MPS, for each process,
+// and that of its control group, for all.
 const probe = `#!/bin/sh
 limit=${CUDA_MPS_PINNED_DEVICE_MEM_LIMIT#0=}
 limit=${limit%M}
+group=$(grep -lsx $$ "$SIMULATED_CGROUPS"/gpumem-gpu-kit/*/cgroup.procs)
+[ -z "$group" ] || ofgroup=$(($(cut -d ' ' -f 2 "${group%/*}/dmem.max") >> 20))
 [ -n "$CUDA_VISIBLE_DEVICES" ] || { echo '{"ok": false, "error": "no GPU"}'; exit; }
+wanted=$2
+[ $1 != both ] || wanted=$((2 * $2))
 case $1 in
 spin) echo '{"ok": true, "start": 0.25, "launches": 100}' ;;
-*) if [ -n "$limit" ] && [ "$2" -gt "$limit" ]; then echo '{"ok": false, "error": "cuMemAlloc: CUDA_ERROR_OUT_OF_MEMORY"}'; else echo '{"ok": true, "start": 0.25, "launches": 0}'; fi ;;
+*) if [ $2 -gt ${limit:-999999} ] || [ $wanted -gt ${ofgroup:-999999} ]; then echo '{"ok": false, "error": "cuMemAlloc: CUDA_ERROR_OUT_OF_MEMORY"}'; else echo '{"ok": true, "start": 0.25, "launches": 0}'; fi ;;
 esac
 `
 
-// TestTheKit runs all of it with the real plugin, a simulated driver and stand-ins
-// for the MPS daemon and for the CUDA program.
-func TestTheKit(t *testing.T) {
+// parts are what the kit runs: the real plugin, a simulated driver, and stand-ins for
+// the MPS daemon and for the CUDA program.
+type parts struct {
+	t   *testing.T
+	dir string
+}
+
+func newParts(t *testing.T) parts {
+	t.Helper()
 	dir, err := os.MkdirTemp("", "kit") // short: sockets are made below it
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { os.RemoveAll(dir) })
-	build := func(name, source string, env ...string) string {
-		cmd := exec.Command("go", "build", "-o", filepath.Join(dir, name), source)
-		cmd.Dir = "../.."
-		cmd.Env = append(os.Environ(), env...)
-		if out, err := cmd.CombinedOutput(); err != nil {
-			t.Fatalf("build %s: %v\n%s", name, err, out)
-		}
-		return filepath.Join(dir, name)
-	}
-	plugin := build("plugin", "./cmd/gpumem-device-plugin", "CGO_ENABLED=1", "CGO_CFLAGS=-O2 -g -Wno-deprecated-declarations")
-	build("nvidia-cuda-mps-control", "./pkg/mps/internal/standin")
+	p := parts{t, dir}
+	p.build("plugin", "./cmd/gpumem-device-plugin", "CGO_ENABLED=1", "CGO_CFLAGS=-O2 -g -Wno-deprecated-declarations")
+	p.build("nvidia-cuda-mps-control", "./pkg/mps/internal/standin")
 	t.Setenv("PATH", dir+string(os.PathListSeparator)+os.Getenv("PATH"))
-	library, err := fakenvml.Build(t.Context(), dir)
+	if _, err := fakenvml.Build(t.Context(), dir); err != nil {
+		t.Fatal(err)
+	}
+	t.Setenv("FAKENVML_CONFIG", filepath.Join(dir, "gpus.json"))
+	t.Setenv("SIMULATED_CGROUPS", filepath.Join(dir, "cgroup"))
+	p.write(probe, "probe")
+	if err := os.Chmod(filepath.Join(dir, "probe"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	return p
+}
+
+func (p parts) build(name, source string, env ...string) {
+	p.t.Helper()
+	cmd := exec.Command("go", "build", "-o", filepath.Join(p.dir, name), source)
+	cmd.Dir = "../.."
+	cmd.Env = append(os.Environ(), env...)
+	if out, err := cmd.CombinedOutput(); err != nil {
+		p.t.Fatalf("build %s: %v\n%s", name, err, out)
+	}
+}
+
+// driver installs another driver.
+func (p parts) driver(version string) {
+	p.t.Helper()
+	machine := fakenvml.NewMachine(fakenvml.T4("kit"))
+	machine.DriverVersion = version
+	if err := fakenvml.WriteConfig(filepath.Join(p.dir, "gpus.json"), machine); err != nil {
+		p.t.Fatal(err)
+	}
+}
+
+func (p parts) write(text string, path ...string) {
+	p.t.Helper()
+	file := filepath.Join(append([]string{p.dir}, path...)...)
+	if err := errors.Join(os.MkdirAll(filepath.Dir(file), 0o755), os.WriteFile(file, []byte(text), 0o644)); err != nil {
+		p.t.Fatal(err)
+	}
+}
+
+// run runs all of the kit at some levels.
+func (p parts) run(levels string) (r Result, table string) {
+	p.t.Helper()
+	out := filepath.Join(p.dir, "result.json")
+	var text strings.Builder
+	err := run(p.t.Context(), []string{
+		"-plugin", filepath.Join(p.dir, "plugin"), "-probe", filepath.Join(p.dir, "probe"), "-nvml-library", filepath.Join(p.dir, "libnvidia-ml.so.1"),
+		"-cgroup-root", filepath.Join(p.dir, "cgroup"), "-json", out, "-seconds", "0.1", "-patience", "20s", "-levels", levels,
+	}, &text, testLog{p.t})
 	if err != nil {
-		t.Fatal(err)
+		p.t.Fatal(err)
 	}
-	config := filepath.Join(dir, "gpus.json")
-	if err := fakenvml.WriteConfig(config, fakenvml.NewMachine(fakenvml.T4("kit"))); err != nil {
-		t.Fatal(err)
-	}
-	t.Setenv("FAKENVML_CONFIG", config)
-	program := filepath.Join(dir, "probe")
-	if err := os.WriteFile(program, []byte(probe), 0o755); err != nil {
-		t.Fatal(err)
-	}
-	out := filepath.Join(dir, "result.json")
-	var table strings.Builder
-	err = run(t.Context(), []string{
-		"-plugin", plugin, "-probe", program, "-nvml-library", library, "-json", out, "-seconds", "0.1", "-patience", "10s", "-levels", "advisory,mps,kernel",
-	}, &table, testLog{t})
-	if err != nil {
-		t.Fatal(err)
-	}
-	var r Result
 	data, err := os.ReadFile(out)
 	if err != nil {
-		t.Fatal(err)
+		p.t.Fatal(err)
 	}
 	if err := json.Unmarshal(data, &r); err != nil {
-		t.Fatal(err)
+		p.t.Fatal(err)
 	}
+	return r, text.String()
+}
+
+func TestTheKit(t *testing.T) {
+	p := newParts(t)
+	t.Run("an old driver", p.testOldDriver)
+	p.driver("615.10.01")
+	p.write("cpu memory dmem\n", "cgroup", "cgroup.controllers")
+	p.write("nvidia/0000:10:00.0/vidmem 16106127360\n", "cgroup", "dmem.capacity")
+	t.Run("a limit that cannot be written", p.testNoLimit)
+	t.Run("the kernel's limit", p.testKernel)
+}
+
+func (p parts) testOldDriver(t *testing.T) {
+	p.driver("580.65.06")
+	r, table := p.run("advisory,mps,kernel")
 	byLevel := make(map[string]Level)
 	for _, l := range r.Levels {
 		byLevel[l.Level] = l
@@ -80,19 +131,48 @@ func TestTheKit(t *testing.T) {
 		t.Errorf("advisory: %+v", l)
 	}
 	l := byLevel["mps"]
-	if l.Missing != "" || !l.Limits() || l.Forked.OK || !l.Neighbour.OK || l.Env["CUDA_MPS_PINNED_DEVICE_MEM_LIMIT"] != "0=2048M" {
+	if l.Missing != "" || !l.Limits() || l.Forked.OK || !l.Both.OK || !l.Neighbour.OK || l.Env["CUDA_MPS_PINNED_DEVICE_MEM_LIMIT"] != "0=2048M" {
 		t.Errorf("mps: %+v", l)
 	}
-	if len(l.Shared) != 5 || l.Shared[4].Sharers != 12 || l.Shared[4].Launches != 1200 || l.Shared[4].Spread != 0 {
-		t.Errorf("sharers: %+v", l.Shared)
+	want := Shared{Sharers: 12, Launches: 1200, Start: 0.25, OfExclusive: 12, OfTimeSlicing: 1}
+	if len(l.Shared) != 5 || l.Shared[4] != want || len(r.TimeSlicing) != 5 || r.TimeSlicing[4] != want {
+		t.Errorf("sharers: %+v, by time-slicing %+v", l.Shared, r.TimeSlicing)
 	}
 	if l := byLevel["kernel"]; l.Missing == "" {
 		t.Errorf("kernel, on an old driver: %+v", l)
 	}
-	for _, words := range []string{"mps        works    fails    fails    works", "kernel     not here: "} {
-		if !strings.Contains(table.String(), words) {
-			t.Errorf("the table does not have %q:\n%s", words, table.String())
+	for _, words := range []string{
+		"advisory      not enforced  works   works   works   works     works",
+		"mps           enforced      works   fails   fails   works     works",
+		"kernel        not here: ",
+		"time-slicing  8        800       8.00          1.00             0.00    0.25     +0.00",
+	} {
+		if !strings.Contains(table, words) {
+			t.Errorf("the table does not have %q:\n%s", words, table)
 		}
+	}
+}
+
+// Nothing is measured in a container without its limit.
+func (p parts) testNoLimit(t *testing.T) {
+	r, _ := p.run("kernel")
+	if l := r.Levels[0]; l.Limits() || !strings.Contains(l.Within.Error, "its limit of GPU memory does not hold") {
+		t.Errorf("%+v", l)
+	}
+}
+
+// The plugin writes the limit, asked as by a container runtime, and it is one for all
+// processes of a container.
+func (p parts) testKernel(t *testing.T) {
+	for container := range 40 { // Linux makes these files with the folder
+		for _, file := range []string{"dmem.max", "dmem.min"} {
+			p.write("", "cgroup", parent, strconv.Itoa(container+1), file)
+		}
+	}
+	r, table := p.run("kernel")
+	l := r.Levels[0]
+	if l.Missing != "" || !l.Limits() || l.Forked.OK || l.Both.OK || !l.Neighbour.OK || l.Shared[4].Launches != 1200 {
+		t.Errorf("%+v\n%s", l, table)
 	}
 }
 
@@ -113,7 +193,7 @@ func TestShare(t *testing.T) {
 
 func TestProgramsThatSayNothing(t *testing.T) {
 	k := kit{probe: "/bin/true", log: testLog{t}}
-	if p := k.run(t.Context(), nil, "alloc", "1"); p.OK || p.Error == "" {
+	if p := k.run(t.Context(), container{}, "alloc", "1"); p.OK || p.Error == "" {
 		t.Errorf("%+v", p)
 	}
 }

@@ -2,10 +2,12 @@
 # Shows on a machine with an NVIDIA GPU what docs/limits.md says has not been seen.
 # It prints a table and writes gpu-limits.json, or the file that is named:
 #
-#   test/gpu/run.sh [-json FILE] [-seconds 5] [-units 2] [-levels advisory,mps]
+#   test/gpu/run.sh [-json FILE] [-seconds 5] [-units 2] [-levels advisory,mps,kernel]
 #
-# It needs the driver, Go, gcc, and root for the level mps. It runs on the first GPU,
-# which nobody else should use meanwhile. Compute modes are left as they are.
+# It needs the driver, Go, gcc, and root for the levels mps and kernel. It runs on the
+# first GPU, which nobody else should use meanwhile. Compute modes are left as they are.
+# For level kernel it puts the dmem controller into the root control group's
+# cgroup.subtree_control.
 set -eu
 cd "$(dirname "$0")"
 out=$(mktemp -d)

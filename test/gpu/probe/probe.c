@@ -3,6 +3,7 @@
 //
 //	probe alloc MIB       allocate that much at once
 //	probe fork MIB        the same in a child, after the parent has initialised nothing
+//	probe both MIB        the same in a child and then in the parent, which both keep it
 //	probe spin SECONDS    run a kernel again and again, and count
 #define _GNU_SOURCE
 #include <dlfcn.h>
@@ -97,6 +98,33 @@ static long spin(double seconds)
 	return launches;
 }
 
+// both makes a child that allocates and keeps what it has until its parent ends. It
+// returns in the parent once the child is done, and ends the parent with it if the
+// child, which has said why, could not.
+static void both(size_t bytes)
+{
+	int done[2], end[2];
+	char c = 0;
+	if (pipe(done) || pipe(end))
+		exit(1);
+	pid_t child = fork();
+	if (child < 0)
+		exit(1);
+	if (child == 0) {
+		close(done[0]);
+		close(end[1]);
+		start();
+		allocate(bytes);
+		if (write(done[1], &c, 1) != 1)
+			exit(1);
+		exit(read(end[0], &c, 1) < 0);
+	}
+	close(done[1]);
+	close(end[0]);
+	if (read(done[0], &c, 1) != 1)
+		exit(0);
+}
+
 int main(int argc, char **argv)
 {
 	double began = now();
@@ -109,6 +137,8 @@ int main(int argc, char **argv)
 			return waitpid(child, &status, 0) < 0 || status != 0;
 		}
 	}
+	if (!strcmp(argv[1], "both"))
+		both((size_t)atoll(argv[2]) << 20);
 	start();
 	double ready = now() - began;
 	long launches = 0;

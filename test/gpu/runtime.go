@@ -1,0 +1,100 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"maps"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"sync"
+
+	"github.com/containerd/nri/pkg/adaptation"
+)
+
+// runtime stands in for a container runtime: it makes control groups, and lets the
+// device plugin set their limits by NRI before programs run in them.
+type runtime struct {
+	nri  *adaptation.Adaptation
+	root string // where control groups are mounted
+
+	mu    sync.Mutex
+	count int // containers that were made
+}
+
+// parent is the control group above those of containers.
+const parent = "/gpumem-gpu-kit"
+
+func nriSocket(dir string) string { return filepath.Join(dir, "nri.sock") }
+
+// startRuntime serves NRI on a socket in a folder.
+func startRuntime(dir, root string) (*runtime, error) {
+	none := filepath.Join(dir, "no-plugins-of-the-host")
+	nri, err := adaptation.New("gpu-kit", "1",
+		func(ctx context.Context, sync adaptation.SyncCB) error { _, err := sync(ctx, nil, nil); return err },
+		func(context.Context, []*adaptation.ContainerUpdate) ([]*adaptation.ContainerUpdate, error) {
+			return nil, nil
+		},
+		adaptation.WithSocketPath(nriSocket(dir)), adaptation.WithPluginPath(none), adaptation.WithPluginConfigPath(none))
+	if err != nil {
+		return nil, err
+	}
+	if err := nri.Start(); err != nil {
+		return nil, err
+	}
+	r := &runtime{nri: nri, root: root}
+	// Controllers are there for groups below one that names them.
+	for _, group := range []string{"/", parent} {
+		if err := os.MkdirAll(filepath.Join(root, group), 0o755); err != nil {
+			r.stop()
+			return nil, err
+		}
+		err := os.WriteFile(filepath.Join(root, group, "cgroup.subtree_control"), []byte("+dmem"), 0o644)
+		if err != nil {
+			r.stop()
+			return nil, fmt.Errorf("no dmem controller for control groups: %w", err)
+		}
+	}
+	return r, nil
+}
+
+func (r *runtime) stop() {
+	r.nri.Stop()
+	_ = os.Remove(filepath.Join(r.root, parent)) // an empty control group goes with its files
+}
+
+// start makes a control group for a container, in which programs may run once the
+// device plugin has set its limit.
+func (r *runtime) start(ctx context.Context, env map[string]string) (group string, end func(), err error) {
+	r.mu.Lock()
+	r.count++
+	path := filepath.Join(parent, strconv.Itoa(r.count))
+	r.mu.Unlock()
+	group = filepath.Join(r.root, path)
+	if err := os.Mkdir(group, 0o755); err != nil && !errors.Is(err, fs.ErrExist) {
+		return "", nil, err
+	}
+	end = func() { _ = os.Remove(group) } // likewise
+	var list []string
+	for _, name := range slices.Sorted(maps.Keys(env)) {
+		list = append(list, name+"="+env[name])
+	}
+	err = r.nri.StartContainer(ctx, &adaptation.StateChangeEvent{
+		Pod:       &adaptation.PodSandbox{Namespace: podNamespace, Name: podName},
+		Container: &adaptation.Container{Name: containerName, Env: list, Linux: &adaptation.LinuxContainer{CgroupsPath: path}},
+	})
+	if err != nil {
+		end()
+		return "", nil, err
+	}
+	return group, end, nil
+}
+
+// entering returns a command that goes into a control group and becomes the command
+// that follows it.
+func entering(group string) []string {
+	return []string{"/bin/sh", "-c", `echo $$ >"$0/cgroup.procs" && exec "$@"`, group}
+}
