@@ -3,11 +3,14 @@ package images
 import (
 	"archive/tar"
 	"bytes"
+	"debug/elf"
 	"encoding/json"
 	"errors"
 	"io"
 	"os"
+	"os/exec"
 	"path/filepath"
+	"runtime"
 	"strings"
 	"testing"
 
@@ -136,4 +139,46 @@ func untar(t *testing.T, archive []byte) map[string]string {
 		}
 	}
 	return entries
+}
+
+// A program of another architecture brings that one's loader and C library.
+func TestForeignLibraries(t *testing.T) {
+	const triplet = "aarch64-linux-gnu"
+	if _, err := exec.LookPath(triplet + "-gcc"); err != nil || runtime.GOARCH == "arm64" {
+		t.Skipf("no compiler for another architecture: %v", err)
+	}
+	program := filepath.Join(t.TempDir(), "program")
+	cmd := exec.Command(triplet+"-gcc", "-x", "c", "-o", program, "-")
+	cmd.Stdin = strings.NewReader("int puts(const char *s); int main(void) { return puts(\"hello\") < 0; }")
+	if out, err := cmd.CombinedOutput(); err != nil {
+		t.Fatalf("%v\n%s", err, out)
+	}
+	files, err := ForeignLibraries(program, triplet)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var got []string
+	for _, f := range files {
+		got = append(got, f.Path)
+		if machine := machineOf(t, f.Source); machine != elf.EM_AARCH64 {
+			t.Errorf("%s is of %s", f.Source, machine)
+		}
+	}
+	want := []string{"/lib/ld-linux-aarch64.so.1", "/lib/aarch64-linux-gnu/libc.so.6"}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("files (-want +got):\n%s", diff)
+	}
+	if _, err := ForeignLibraries("/etc/hostname", triplet); err == nil {
+		t.Error("a file that is no program was read")
+	}
+}
+
+func machineOf(t *testing.T, name string) elf.Machine {
+	t.Helper()
+	f, err := elf.Open(name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	return f.Machine
 }

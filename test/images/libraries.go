@@ -3,9 +3,11 @@ package images
 import (
 	"bufio"
 	"bytes"
+	"debug/elf"
 	"errors"
 	"fmt"
 	"os/exec"
+	"path/filepath"
 	"slices"
 	"strings"
 )
@@ -40,6 +42,52 @@ func SharedLibraries(names ...string) ([]File, error) {
 		files = append(files, File{Path: path, Source: path})
 	}
 	return files, nil
+}
+
+// ForeignLibraries returns the same for a program of another architecture. Debian's
+// cross compiler for it has its libraries, and the loader looks for them where Debian
+// has them on a machine of that architecture ("aarch64-linux-gnu").
+func ForeignLibraries(name, triplet string) ([]File, error) {
+	from := "/usr/" + triplet + "/lib/"
+	interpreter, missing, err := linkedTo(name)
+	if err != nil || interpreter == "" {
+		return nil, err
+	}
+	loader := filepath.Base(interpreter)
+	files := []File{{Path: interpreter, Source: from + loader}}
+	for done := []string{loader}; len(missing) > 0; missing = missing[1:] {
+		library := missing[0]
+		if slices.Contains(done, library) {
+			continue
+		}
+		done = append(done, library)
+		files = append(files, File{Path: "/lib/" + triplet + "/" + library, Source: from + library})
+		_, more, err := linkedTo(from + library)
+		if err != nil {
+			return nil, fmt.Errorf("%s needs %s: %w", filepath.Base(name), library, err)
+		}
+		missing = append(missing, more...)
+	}
+	return files, nil
+}
+
+// linkedTo returns the loader that a program asks for, if any, and the names of the
+// libraries that it or a library needs.
+func linkedTo(name string) (interpreter string, libraries []string, err error) {
+	f, err := elf.Open(name)
+	if err != nil {
+		return "", nil, err
+	}
+	defer f.Close()
+	if section := f.Section(".interp"); section != nil {
+		text, err := section.Data()
+		if err != nil {
+			return "", nil, fmt.Errorf("%s: %w", name, err)
+		}
+		interpreter = strings.TrimRight(string(text), "\x00")
+	}
+	libraries, err = f.ImportedLibraries()
+	return interpreter, libraries, err
 }
 
 // parseLdd returns the paths in what ldd printed. Its lines are

@@ -10,15 +10,18 @@ import (
 	"runtime"
 	"strings"
 
+	"sigs.k8s.io/yaml"
+
 	"github.com/gpumem/gpumem/test/images"
 )
 
 // A platform is what a binary is built for.
 type platform struct{ os, arch string }
 
-// compilers are those that build C for another architecture, as Debian calls them.
-func compilers() map[string]string {
-	return map[string]string{"amd64": "x86_64-linux-gnu-gcc", "arm64": "aarch64-linux-gnu-gcc"}
+// triplets name architectures as Debian does in its compilers' names and in the folders
+// of libraries.
+func triplets() map[string]string {
+	return map[string]string{"amd64": "x86_64-linux-gnu", "arm64": "aarch64-linux-gnu"}
 }
 
 // A Release is one that is being made.
@@ -34,6 +37,9 @@ type Release struct {
 
 // Make makes all parts. What this machine cannot build is left out, and said.
 func (r *Release) Make(ctx context.Context) (err error) {
+	if err := r.checkChart(); err != nil {
+		return err
+	}
 	if err := os.RemoveAll(r.Out); err != nil {
 		return err
 	}
@@ -54,15 +60,15 @@ func (r *Release) Make(ctx context.Context) (err error) {
 		if err := r.service(ctx, "gpumem-extender", p, ""); err != nil {
 			return err
 		}
-		compiler := ""
+		compiler := "gcc"
 		if p.arch != runtime.GOARCH {
-			compiler = compilers()[p.arch]
+			triplet := triplets()[p.arch]
+			compiler = triplet + "-gcc"
 			if _, err := exec.LookPath(compiler); err != nil {
-				fmt.Fprintf(r.Log, "left out: gpumem-device-plugin for %s, because there is no %s (Debian: gcc-%s)\n", p.arch, compiler, strings.TrimSuffix(compiler, "-gcc"))
+				fmt.Fprintf(r.Log, "left out: gpumem-device-plugin for %s, because there is no %s (Debian: gcc-%s and libc6-dev-%s-cross)\n",
+					p.arch, compiler, strings.ReplaceAll(triplet, "_", "-"), p.arch)
 				continue
 			}
-		} else {
-			compiler = "gcc"
 		}
 		if err := r.service(ctx, "gpumem-device-plugin", p, compiler); err != nil {
 			return err
@@ -145,17 +151,39 @@ func (r *Release) service(ctx context.Context, name string, p platform, compiler
 	switch {
 	case compiler == "":
 		image.Files = append(image.Files, images.Nonroot()...)
-	case p.arch != runtime.GOARCH:
-		fmt.Fprintf(r.Log, "left out: the image of %s for %s, because its C library is not here; its Dockerfile has one\n", name, p.arch)
-		return nil
 	default:
-		libraries, err := images.SharedLibraries(binary)
+		libraries, err := librariesOf(binary, p)
 		if err != nil {
-			return err
+			return fmt.Errorf("image of %s for %s: %w", name, p.arch, err)
 		}
 		image.Files, image.User = append(image.Files, libraries...), "0:0"
 	}
 	return image.WriteFile(r.named(name, p, ".image.tar"))
+}
+
+// librariesOf returns what a program is linked to.
+func librariesOf(binary string, p platform) ([]images.File, error) {
+	if p.arch != runtime.GOARCH {
+		return images.ForeignLibraries(binary, triplets()[p.arch])
+	}
+	return images.SharedLibraries(binary)
+}
+
+// checkChart says whether the chart is of another version than the release: it would
+// ask for images that are not made.
+func (r *Release) checkChart() error {
+	text, err := os.ReadFile(filepath.Join(r.Root, "charts", "gpumem", "Chart.yaml"))
+	if err != nil {
+		return err
+	}
+	var chart struct{ Version, AppVersion string }
+	if err := yaml.Unmarshal(text, &chart); err != nil {
+		return fmt.Errorf("Chart.yaml: %w", err)
+	}
+	if want := strings.TrimPrefix(r.Version, "v"); chart.Version != want || chart.AppVersion != want {
+		return fmt.Errorf("the release is %s, and charts/gpumem/Chart.yaml has version %s and appVersion %s: change these first", r.Version, chart.Version, chart.AppVersion)
+	}
+	return nil
 }
 
 // chart makes the chart's package.

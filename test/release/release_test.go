@@ -51,6 +51,16 @@ func TestChartPackage(t *testing.T) {
 	}
 }
 
+func TestAChartOfAnotherVersion(t *testing.T) {
+	r := &Release{Root: root, Out: filepath.Join(t.TempDir(), "out"), Version: "v99.0.0", Log: io.Discard}
+	if err := r.Make(t.Context()); err == nil || !strings.Contains(err.Error(), "the release is v99.0.0, and charts/gpumem/Chart.yaml has version ") {
+		t.Errorf("%v", err)
+	}
+	if _, err := os.Stat(r.Out); err == nil {
+		t.Error("something was made")
+	}
+}
+
 func namesIn(t *testing.T, archive []byte) (names []string) {
 	t.Helper()
 	plain, err := gzip.NewReader(bytes.NewReader(archive))
