@@ -8,7 +8,6 @@ import (
 	"encoding/hex"
 	"encoding/json"
 	"fmt"
-	"io/fs"
 	"net"
 	"net/http"
 	"strings"
@@ -20,8 +19,8 @@ import (
 	"github.com/gpumem/gpumem/pkg/placement"
 )
 
-//go:embed dist
-var dist embed.FS
+//go:embed src/index.html src/page.css dist/page.js
+var files embed.FS
 
 // Source is what the page shows.
 type Source struct {
@@ -82,13 +81,9 @@ func Handler(source *Source, reads map[string]http.Handler, now func() time.Time
 		mux.Handle("GET "+path, handler)
 	}
 	if source != nil {
-		files, err := fs.Sub(dist, "dist")
-		if err != nil { // cannot be: the folder is embedded
-			panic(err)
-		}
-		mux.Handle("GET /{$}", http.FileServerFS(files))
-		mux.Handle("GET /page.js", http.FileServerFS(files))
-		mux.Handle("GET /page.css", http.FileServerFS(files))
+		mux.Handle("GET /{$}", file("src/index.html"))
+		mux.Handle("GET /page.css", file("src/page.css"))
+		mux.Handle("GET /page.js", file("dist/page.js"))
 		mux.Handle("GET /fleet", &fleet{source: *source, now: now})
 	}
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -103,6 +98,11 @@ func Handler(source *Source, reads map[string]http.Handler, now func() time.Time
 		header.Set("Cross-Origin-Resource-Policy", "same-origin")
 		mux.ServeHTTP(w, r)
 	})
+}
+
+// file serves an embedded file.
+func file(name string) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { http.ServeFileFS(w, r, files, name) })
 }
 
 // loopback reports whether a Host header names this machine to itself.
