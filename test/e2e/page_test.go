@@ -119,6 +119,7 @@ func TestThePageShowsTheCluster(t *testing.T) {
 	b.shows(`document.querySelectorAll(".tile").length`, "12")
 	b.shows(tile("node1/1"), "Tesla T4", "0 GiB of 14 GiB")
 	b.shows(tile("node2/0"), "NVIDIA A100-SXM4-80GB", "0 GiB of 79 GiB")
+	b.shows(`document.querySelector(".fleet").innerText`, "NVIDIA A100-SXM4-80GB, Tesla T4")
 
 	e.create(e.pod("comes", 5, onNode("node1"), annotated("gpu-uuid", e.gpu("node1", 1))))
 	b.shows(tile("node1/1"), "5 GiB of 14 GiB")

@@ -64,7 +64,7 @@ function Node({ node, top, position, total, chosen, onChoose }) {
       <h3>
         {node.name}
         <small>
-          {node.gpus[0]?.model}
+          {[...new Set(node.gpus.map((gpu) => gpu.model))].join(", ")}
           {node.pending > 0 && ` · ${amount(node.pending, node.unitMiB)} on no known GPU`}
         </small>
       </h3>
