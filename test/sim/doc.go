@@ -22,7 +22,12 @@
 //   - The kubelet's device manager: one pod at a time, in batches in another
 //     order than they were bound, IDs at random, those of init containers again,
 //     a checkpoint, restarts that admit everything again. It has the real one's
-//     fault of forgetting IDs while it waits for Allocate.
+//     fault of forgetting IDs while it waits for Allocate. In some runs there are
+//     cores, a second resource with a registration and a stream of its own, asked
+//     for before memory or after it.
+//   - gpushare, in some runs: pods that it has placed and that run when gpumem
+//     comes, with its annotations, and with IDs that tell nothing of their GPU.
+//   - What other programs use of GPUs, and people who cordon GPUs.
 //
 // # What is excused
 //
@@ -34,8 +39,9 @@
 //
 //   - A pod that the kubelet admits before the plugin has heard of it: it is given
 //     one GPU, as for a pod of which no scheduler knows. If it asks for several it
-//     never starts, and its events say so. The same for a pod that is admitted
-//     while the kubelet still has another of its name: PodResources tells no UID.
+//     never starts, and its events say so. If it asks for cores, it is refused. The
+//     same for a pod that is admitted while the kubelet still has another of its
+//     name: PodResources tells no UID.
 //
 //   - IDs of a plain init container that the kubelet has forgotten: nothing shows
 //     them to the plugin.
@@ -43,8 +49,6 @@
 //   - A pod that waits though it fits, for five minutes: if the extender that
 //     refused it could not have known better within the time that Filter waits for
 //     news, and nothing has happened since that has kube-scheduler try again.
-//
-// GPU cores, a second resource of the kubelet, are not in it.
 //
 // # Traces
 //

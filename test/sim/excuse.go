@@ -84,7 +84,7 @@ func (e *extenderProc) checkNews(s *spec, node string, gpus []string, b *books) 
 // exchange theirs; else the plugin has to find it a place beside all that it
 // knows of.
 func (k *kubelet) checkPlace(s *spec, gpus []string) {
-	w, p := k.w, k.endpoint
+	w, p := k.w, k.plugin()
 	pod := w.api.pods[s.name]
 	if pod == nil || string(pod.UID) != s.uid || p == nil || k.m.exchanged(s, gpus) {
 		return
@@ -125,7 +125,7 @@ func (m *machine) holds(s *spec) []string {
 	for _, g := range m.checkpoint[s.uid] {
 		ids = append(ids, g.ids...)
 	}
-	return m.gpusOf(ids)
+	return m.where(s, ids)
 }
 
 // exchanged reports whether a pod that is on these GPUs has its own, or another's

@@ -35,7 +35,7 @@ func (w *World) userActs() {
 			return
 		}
 		m := pick(w.rng, w.machines)
-		if w.api.nodes[m.name] == nil || !m.registered {
+		if w.api.nodes[m.name] == nil || !m.registered[gpu.Memory] {
 			return
 		}
 		s := w.newSpec()
@@ -79,7 +79,7 @@ func (w *World) again(s *spec, d time.Duration) {
 			same := *s
 			next = &same
 		}
-		next.name, next.bound, next.keeper = s.name, "", true
+		next.name, next.bound, next.gpushare, next.keeper = s.name, "", "", true
 		w.create(next)
 	})
 }
@@ -188,6 +188,7 @@ var allFaults = []fault{
 		} else if m.hardware[i].Capacity > 4 {
 			m.resized[m.hardware[i].UUID] = true
 			m.hardware[i].Capacity -= 2
+			m.hardware[i].Foreign = min(m.hardware[i].Foreign, m.hardware[i].Capacity)
 		}
 		m.reprobe()
 	}},
@@ -239,6 +240,22 @@ var allFaults = []fault{
 	}},
 	{"a clock jumps", func(w *World) {
 		w.api.skew += w.between(0, 2*time.Hour) - time.Hour
+	}},
+	{"other programs use a GPU, or leave it", func(w *World) {
+		m := pick(w.rng, w.machines)
+		d := &m.hardware[w.rng.IntN(len(m.hardware))]
+		d.Foreign = pick(w.rng, []gpu.Units{0, 2, 4, d.Capacity})
+		m.reprobe()
+	}},
+	{"somebody cordons a GPU, or uncordons all", func(w *World) {
+		m := pick(w.rng, w.machines)
+		cordoned := ""
+		if w.rng.IntN(3) > 0 {
+			cordoned = "GPU-that-is-not-here," + string(pick(w.rng, m.hardware).UUID)
+		}
+		_ = w.api.changeNode(m.name, func(n *v1.Node) { // or it is not there
+			n.Annotations[w.names.Domain()+"/cordoned-gpus"] = cordoned
+		})
 	}},
 	{"somebody edits an assignment", func(w *World) {
 		names := slices.Sorted(maps.Keys(w.api.pods))
@@ -313,8 +330,7 @@ func (m *machine) vanish() {
 		if other {
 			m.killKubelet()
 			m.killPlugin()
-			m.checkpoint = make(map[string]map[string]*grant)
-			m.registered = false
+			m.checkpoint, m.registered = make(map[string]map[part]*grant), [2]bool{}
 			m.sandboxes = make(map[string]*sandbox)
 			m.hardware = nil
 			for range 2 {

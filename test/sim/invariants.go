@@ -11,6 +11,7 @@ import (
 	v1 "k8s.io/api/core/v1"
 
 	"github.com/gpumem/gpumem/pkg/allocation"
+	"github.com/gpumem/gpumem/pkg/gpu"
 	"github.com/gpumem/gpumem/pkg/placement"
 )
 
@@ -21,6 +22,8 @@ type decoded struct {
 	GPUs []struct {
 		UUID    string `json:"uuid"`
 		Units   int    `json:"units"`
+		Cores   int    `json:"cores"`
+		Foreign int    `json:"foreign"`
 		Healthy bool   `json:"healthy"`
 		Model   string `json:"model"`
 	} `json:"gpus"`
@@ -62,26 +65,34 @@ func (w *World) gpusOf(s *spec, annotation string) []string {
 	return out
 }
 
-func (s *spec) share() int { return s.need / s.gpus }
+func (s *spec) share() amount { return s.need.over(s.gpus) }
 
 // books is the dumb model: what is held on each GPU of a node, from scratch.
 type books struct {
 	capacity  map[string]int
-	healthy   map[string]bool
+	foreign   map[string]int  // of it, what other programs use
+	open      map[string]bool // healthy, and not cordoned
 	models    map[string]string
-	requested map[string]int
+	requested map[string]amount
 	holders   map[string][]*spec
-	leaving   map[string]int // part of requested that is charged twice
-	nowhere   []*spec        // bound to the node, on no GPU that is known
+	nowhere   []*spec // bound to the node, on no GPU that is known
 }
 
 func (w *World) newBooks(node *v1.Node) *books {
-	b := &books{capacity: make(map[string]int), healthy: make(map[string]bool), models: make(map[string]string), requested: make(map[string]int), holders: make(map[string][]*spec), leaving: make(map[string]int)}
+	b := &books{
+		capacity: make(map[string]int), foreign: make(map[string]int), open: make(map[string]bool), models: make(map[string]string),
+		requested: make(map[string]amount), holders: make(map[string][]*spec),
+	}
 	for _, g := range w.decode(node.Annotations[w.names.Inventory()]).GPUs {
-		b.capacity[g.UUID] = g.Units
-		b.healthy[g.UUID], b.models[g.UUID] = g.Healthy, g.Model
+		b.capacity[g.UUID], b.foreign[g.UUID] = g.Units, g.Foreign
+		b.open[g.UUID], b.models[g.UUID] = g.Healthy && !w.isCordoned(node, g.UUID), g.Model
 	}
 	return b
+}
+
+// isCordoned reports whether people want a GPU to take no new pods.
+func (w *World) isCordoned(node *v1.Node, id string) bool {
+	return slices.Contains(strings.Split(node.Annotations[w.names.Domain()+"/cordoned-gpus"], ","), id)
 }
 
 func (b *books) add(s *spec, gpus, leaving []string) {
@@ -91,13 +102,12 @@ func (b *books) add(s *spec, gpus, leaving []string) {
 		return
 	}
 	for _, id := range gpus {
-		b.requested[id] += s.share()
+		b.requested[id] = b.requested[id].plus(s.share())
 		b.holders[id] = append(b.holders[id], s)
 	}
 	for _, id := range leaving {
 		if _, ok := b.capacity[id]; ok {
-			b.requested[id] += s.share()
-			b.leaving[id] += s.share()
+			b.requested[id] = b.requested[id].plus(s.share())
 			b.holders[id] = append(b.holders[id], s)
 		}
 	}
@@ -107,17 +117,17 @@ func (b *books) add(s *spec, gpus, leaving []string) {
 func (b *books) keep(id string, passes func(*spec) bool) {
 	b.nowhere = nil
 	b.holders[id] = slices.DeleteFunc(b.holders[id], func(s *spec) bool { return !passes(s) })
-	b.requested[id] = 0
+	b.requested[id] = amount{}
 	for _, s := range b.holders[id] {
-		b.requested[id] += s.share()
+		b.requested[id] = b.requested[id].plus(s.share())
 	}
 }
 
 // free returns what is left of a GPU when each pod that may be anywhere is on it.
-func (b *books) free(id string) int {
-	left := b.capacity[id] - b.requested[id]
+func (b *books) free(id string) amount {
+	left := amount{b.capacity[id] - b.foreign[id], allCores}.minus(b.requested[id])
 	for _, s := range b.nowhere {
-		left -= s.need
+		left = left.minus(s.need)
 	}
 	return left
 }
@@ -233,9 +243,14 @@ func (w *World) checkBooks(e *extenderProc) {
 		}
 		for _, d := range got.Devices {
 			id := string(d.UUID)
-			if int(d.Requested) != want.requested[id] || int(d.Capacity) != want.capacity[id] || len(d.Pods) != len(want.holders[id]) {
-				w.violate("I3", "%s: %s of %s has %d of %d units taken by %d pods, want %d of %d by %d (%v)", e.name, id, name,
-					d.Requested, d.Capacity, len(d.Pods), want.requested[id], want.capacity[id], len(want.holders[id]), specNames(want.holders[id]))
+			taken := amount{int(d.Requested), d.RequestedCores}
+			if taken != want.requested[id] || int(d.Capacity) != want.capacity[id] || len(d.Pods) != len(want.holders[id]) {
+				w.violate("I3", "%s: %s of %s has %v of %d units taken by %d pods, want %v of %d by %d (%v)", e.name, id, name,
+					taken, d.Capacity, len(d.Pods), want.requested[id], want.capacity[id], len(want.holders[id]), specNames(want.holders[id]))
+				return
+			}
+			if d.Healthy != want.open[id] || int(d.Foreign) != want.foreign[id] {
+				w.violate("I3", "%s: %s of %s takes pods: %t, and other programs use %d units of it; want %t and %d", e.name, id, name, d.Healthy, d.Foreign, want.open[id], want.foreign[id])
 				return
 			}
 		}
@@ -275,8 +290,8 @@ func (e *extenderProc) checkDecision(uid, nodeName, annotation string) {
 		return
 	}
 	for _, g := range w.decode(annotation).GPUs {
-		if g.Units != s.share() {
-			w.violate("I4", "%s gives %s %d units of %s, want %d", e.name, s.name, g.Units, g.UUID, s.share())
+		if given := (amount{g.Units, g.Cores}); given != s.share() {
+			w.violate("I4", "%s gives %s %v of %s, want %v", e.name, s.name, given, g.UUID, s.share())
 		}
 	}
 	b := w.newBooks(node)
@@ -289,10 +304,10 @@ func (e *extenderProc) checkDecision(uid, nodeName, annotation string) {
 		switch {
 		case slices.Contains(gpus[:i], id):
 			w.violate("I4", "%s gives %s %s twice", e.name, s.name, id)
-		case b.free(id) < s.share():
-			w.violate("I2", "%s gives %s %d units of %s, of which %d are free (held by %v)", e.name, s.name, s.share(), id, b.free(id), specNames(b.holders[id]))
-		case !b.healthy[id]:
-			w.violate("I4", "%s gives %s the unhealthy %s", e.name, s.name, id)
+		case !b.free(id).covers(s.share()):
+			w.violate("I2", "%s gives %s %v of %s, of which %v is free (held by %v)", e.name, s.name, s.share(), id, b.free(id), specNames(b.holders[id]))
+		case !b.open[id]:
+			w.violate("I4", "%s gives %s %s, which is unhealthy or cordoned", e.name, s.name, id)
 		case !b.allows(s, id):
 			w.violate("I4", "%s gives %s %s, which the rules forbid (held by %v)", e.name, s.name, id, specNames(b.holders[id]))
 		}
@@ -333,7 +348,7 @@ func (e *extenderProc) checkNominated(s *spec, node *v1.Node, gpus []string, b *
 // fitting returns on how many GPUs a pod fits.
 func (b *books) fitting(s *spec) (n int) {
 	for id := range b.capacity {
-		if b.healthy[id] && b.free(id) >= s.share() && b.allows(s, id) {
+		if b.open[id] && b.free(id).covers(s.share()) && b.allows(s, id) {
 			n++
 		}
 	}
@@ -349,7 +364,8 @@ func (e *extenderProc) checkConfusable(s *spec, node string, gpus []string) {
 		if uid == s.uid || k.node != node || o.broken || e.knowsSettled(o) || sameSet(k.gpus, gpus) {
 			continue
 		}
-		if o.containers[0].units == s.containers[0].units && !o.alike(s) {
+		mine, other := s.containers[0].amount, o.containers[0].amount
+		if (mine.units == other.units || mine.cores > 0 && mine.cores == other.cores) && !o.alike(s) {
 			e.w.violate("I4", "%s binds %s (%s) to %s, where %s (%s) waits for the kubelet, which could take one for the other", e.name, s.name, s, node, o.name, o)
 		}
 	}
@@ -395,8 +411,8 @@ func (w *World) checkTruth() {
 			b.keep(id, func(s *spec) bool {
 				return s.excused == "" && slices.Contains(w.assignment(w.api.pods[s.name]), id) && !m.exchanging(s)
 			})
-			if sum := b.requested[id]; sum > int(d.Capacity) && !m.resized[d.UUID] {
-				w.violate("I2", "%s of %s has %d units, and pods that were placed with full knowledge hold %d: %v", id, m.name, d.Capacity, sum, specNames(b.holders[id]))
+			if sum := b.requested[id]; sum.units > int(d.Capacity) && !m.resized[d.UUID] || sum.cores > allCores {
+				w.violate("I2", "%s of %s has %d units, and pods that were placed with full knowledge hold %v: %v", id, m.name, d.Capacity, sum, specNames(b.holders[id]))
 			}
 			for _, s := range b.holders[id] {
 				if !b.allows(s, id) {
@@ -409,55 +425,98 @@ func (w *World) checkTruth() {
 
 // checkGrant is I1 and the kubelet's half of I5, for one container that has just
 // been given its IDs.
-func (k *kubelet) checkGrant(m *managed, c container) {
+func (k *kubelet) checkGrant(m *managed, c container, r gpu.Resource) {
 	w, s := k.w, m.spec
 	mine := k.m.checkpoint[s.uid]
-	g := mine[c.name]
+	g := mine[part{c.name, r}]
 	perGPU := make(map[string]int)
 	for _, id := range g.ids {
 		perGPU[k.m.gpuOf(id)]++
 	}
-	for uid, containers := range k.m.checkpoint {
-		for name, other := range containers {
+	taken := toSet(g.ids)
+	for uid, parts := range k.m.checkpoint {
+		for p, other := range parts {
+			if uid == s.uid || p.of != r || other.hidden {
+				continue
+			}
 			for _, id := range other.ids {
-				if uid != s.uid && !other.hidden && slices.Contains(g.ids, id) {
-					w.violate("I1", "%s of %s/%s is held by %s/%s too", id, s.name, c.name, w.pods[uid].name, name)
+				if taken[id] {
+					w.violate("I1", "%s of %s/%s is held by %s/%s too", id, s.name, c.name, w.pods[uid].name, p.container)
 				}
 			}
 		}
 	}
 	held := make(map[string]int)
-	for id := range k.recorded() {
+	for id := range k.recorded(r) {
 		held[k.m.gpuOf(id)]++
 	}
-	for gpu := range perGPU {
-		if n := k.m.capacity(gpu); held[gpu] > n && !k.m.isResized(gpu) {
-			w.violate("I1", "%d IDs of %s are held, which has %d", held[gpu], gpu, n)
+	if r == gpu.Memory {
+		for uid := range k.m.checkpoint {
+			if o := w.pods[uid]; o.gpushare != "" && k.m.holds(o)[0] == o.gpushare {
+				held[o.gpushare] += o.need.units
+			}
 		}
 	}
-	if uuids := slices.Sorted(strings.SplitSeq(g.env["NVIDIA_VISIBLE_DEVICES"], ",")); !slices.Equal(uuids, slices.Sorted(maps.Keys(perGPU))) {
+	for id := range perGPU {
+		if n := k.m.countOf(id, r); held[id] > n && !k.m.isResized(id) {
+			w.violate("I1", "%d IDs of %s (%s) are held, which has %d", held[id], id, r, n)
+		}
+	}
+	if uuids := slices.Sorted(strings.SplitSeq(g.env["NVIDIA_VISIBLE_DEVICES"], ",")); r == gpu.Memory && !slices.Equal(uuids, slices.Sorted(maps.Keys(perGPU))) {
 		w.violate("I5", "%s/%s sees %v and holds IDs of %v", s.name, c.name, uuids, perGPU)
 	}
 	k.checkPlace(s, k.m.gpusOf(g.ids))
+	k.checkChoice(s, k.m.gpusOf(g.ids))
 	if k.holdsNamesake(s) || !slices.ContainsFunc(k.advised, func(o allocation.Pod) bool { return o.Pod.UID == s.uid }) {
 		m.blind = true // the plugin could not know whom it served
 		s.excused = "placed by the plugin without news of it"
 		return
 	}
 	for _, n := range perGPU {
-		if len(perGPU) != s.gpus || n != c.units/s.gpus {
+		if len(perGPU) != s.gpus || n != c.amount.of(r)/s.gpus {
 			if !m.blind {
-				w.violate("I4", "%s/%s asks for %d units of %d GPUs and gets %v", s.name, c.name, c.units, s.gpus, perGPU)
+				w.violate("I4", "%s/%s asks for %v of %d GPUs and gets %v", s.name, c.name, c.amount, s.gpus, perGPU)
 			}
 			return
 		}
 	}
-	if want := fmt.Sprint(c.units / s.gpus * unitMiB); g.env["GPUMEM_LIMIT_MIB"] != want {
-		w.violate("I5", "%s/%s is told of %s MiB, want %s", s.name, c.name, g.env["GPUMEM_LIMIT_MIB"], want)
+	k.checkTold(s, c, r)
+	for p, o := range mine {
+		if !m.blind && !slices.Equal(k.m.gpusOf(o.ids), k.m.gpusOf(g.ids)) {
+			w.violate("I4", "%s is on different GPUs: with %s of %s on %v, with %s of %s on %v", s.name, p.of, p.container, k.m.gpusOf(o.ids), r, c.name, k.m.gpusOf(g.ids))
+		}
 	}
-	for _, other := range s.containers {
-		if o := mine[other.name]; o != nil && !m.blind && !slices.Equal(k.m.gpusOf(o.ids), k.m.gpusOf(g.ids)) {
-			w.violate("I4", "%s has containers on different GPUs: %s on %v, %s on %v", s.name, other.name, k.m.gpusOf(o.ids), c.name, k.m.gpusOf(g.ids))
+}
+
+// checkTold looks at what a container is told of its share.
+func (k *kubelet) checkTold(s *spec, c container, r gpu.Resource) {
+	env, share := k.m.checkpoint[s.uid][part{c.name, r}].env, c.amount.over(s.gpus)
+	name, want := "GPUMEM_LIMIT_MIB", fmt.Sprint(share.units*unitMiB)
+	if r == gpu.Cores {
+		name, want = "GPUMEM_CORE_PERCENT", fmt.Sprint(share.cores)
+	}
+	if env[name] != want {
+		k.w.violate("I5", "%s/%s is told of %s=%s, want %s", s.name, c.name, name, env[name], want)
+	}
+}
+
+// checkChoice looks at the GPUs of a pod that no scheduler placed, if it has been
+// given nothing before: none of them was cordoned when the plugin chose, as far as
+// it knew, or used up by other programs.
+func (k *kubelet) checkChoice(s *spec, gpus []string) {
+	w, p := k.w, k.plugin()
+	unplaced := func(o allocation.Pod) bool { return o.Pod.UID == s.uid && o.Assignment.None() && len(o.Indexes) == 0 }
+	if p == nil || len(k.m.checkpoint[s.uid]) > 1 || k.holdsNamesake(s) || !slices.ContainsFunc(k.advised, unplaced) {
+		return
+	}
+	for _, id := range gpus {
+		if since, ok := p.cordonedSince[id]; ok && since <= k.asked {
+			w.violate("I4", "%s has placed %s on %s, which is cordoned", p.name, s.name, id)
+		}
+		for _, d := range p.inventory.Devices {
+			if string(d.UUID) == id && p.probed <= k.asked && int(d.Capacity-d.Foreign) < s.share().units {
+				w.violate("I2", "%s has placed %s on %s, of whose %d units other programs use %d", p.name, s.name, id, d.Capacity, d.Foreign)
+			}
 		}
 	}
 }
@@ -504,8 +563,8 @@ func (w *World) checkExtenderAtRest(e *extenderProc) {
 			w.violate("I3", "at rest %s counts as nowhere on %s %v, want %v", e.name, n.Name, holdingNames(n.Unattributed), specNames(want.nowhere))
 		}
 		for _, d := range n.Devices {
-			if id := string(d.UUID); int(d.Requested) != want.requested[id] {
-				w.violate("I3", "at rest %s counts %d units of %s as held, want %d (%v)", e.name, d.Requested, id, want.requested[id], specNames(want.holders[id]))
+			if taken, id := (amount{int(d.Requested), d.RequestedCores}), string(d.UUID); taken != want.requested[id] {
+				w.violate("I3", "at rest %s counts %v of %s as held, want %v (%v)", e.name, taken, id, want.requested[id], specNames(want.holders[id]))
 			}
 		}
 	}
@@ -533,16 +592,18 @@ func (w *World) checkMachineAtRest(m *machine) {
 		}
 		var held []string
 		for _, c := range s.containers {
-			g := m.checkpoint[s.uid][c.name]
-			if g == nil {
-				w.violate("rest", "%s/%s has been admitted and has nothing", name, c.name)
-				return
-			}
-			if c.kind != initial {
-				held = append(held, g.ids...)
+			for _, r := range w.resources {
+				g := m.checkpoint[s.uid][part{c.name, r}]
+				if g == nil && c.amount.of(r) > 0 {
+					w.violate("rest", "%s/%s has been admitted and has no %s", name, c.name, r)
+					return
+				}
+				if g != nil && c.kind != initial {
+					held = append(held, g.ids...)
+				}
 			}
 		}
-		gpus := m.gpusOf(held)
+		gpus := m.where(s, held)
 		if slices.ContainsFunc(gpus, func(id string) bool { return m.isResized(id) || m.capacity(id) == 0 }) {
 			continue
 		}
@@ -561,8 +622,8 @@ func (w *World) checkMachineAtRest(m *machine) {
 	}
 	b := w.truth(m.name)
 	for _, d := range m.hardware {
-		if id := string(d.UUID); b.requested[id] > int(d.Capacity) && !m.resized[d.UUID] && !m.crooked() {
-			w.violate("I2", "at rest pods hold %d units of %s, which has %d: %v", b.requested[id], id, d.Capacity, specNames(b.holders[id]))
+		if sum, id := b.requested[string(d.UUID)], string(d.UUID); (sum.units > int(d.Capacity) || sum.cores > allCores) && !m.resized[d.UUID] && !m.crooked() {
+			w.violate("I2", "at rest pods hold %v of %s, which has %d units: %v", sum, id, d.Capacity, specNames(b.holders[id]))
 		}
 	}
 }
@@ -571,8 +632,8 @@ func (w *World) checkMachineAtRest(m *machine) {
 // for want of room.
 func (w *World) probe() {
 	var probes []*spec
-	for _, units := range []int{2, 2, 4} {
-		s := &spec{gpus: 1, need: units, containers: []container{{name: "c0", kind: app, units: units}}}
+	for _, need := range []amount{{units: 2}, {units: 2}, {units: 4, cores: w.someCores(30)}} {
+		s := &spec{gpus: 1, need: need, containers: []container{{name: "c0", kind: app, amount: need}}}
 		w.create(s)
 		probes = append(probes, s)
 	}
@@ -633,15 +694,14 @@ func (w *World) fits(s *spec, m *machine) bool {
 		return false
 	}
 	b := w.truth(m.name)
-	q := node.Status.Allocatable[w.names.GPUMem()]
-	sum := int(q.Value()) - s.need
+	free := w.allocatable(node)
 	for _, other := range w.api.pods {
 		o := w.pods[string(other.UID)]
 		if other.Spec.NodeName == m.name && !terminal(other) || other.Spec.NodeName == "" && other.Status.NominatedNodeName == m.name && o != s {
-			sum -= o.need
+			free = free.minus(o.need)
 		}
 	}
-	return sum >= 0 && b.fitting(s) >= s.gpus
+	return free.covers(s.need) && b.fitting(s) >= s.gpus
 }
 
 // forgive ends what excuses pods that wait: they have been tried again.

@@ -9,7 +9,6 @@ import (
 	"time"
 
 	v1 "k8s.io/api/core/v1"
-	"k8s.io/apimachinery/pkg/api/resource"
 	"k8s.io/apimachinery/pkg/types"
 	toolscache "k8s.io/client-go/tools/cache"
 	pluginapi "k8s.io/kubelet/pkg/apis/deviceplugin/v1beta1"
@@ -18,8 +17,8 @@ import (
 	"github.com/gpumem/gpumem/pkg/gpu"
 )
 
-// grant is what the kubelet records of one container: the checkpoint keeps it,
-// the plugin's reply included.
+// grant is what the kubelet records of one container and one resource: the
+// checkpoint keeps it, the plugin's reply included.
 //
 // Where the list of allocated IDs has been made anew while the kubelet waited
 // for Allocate, the IDs in question are not in it, and others may be given them
@@ -51,12 +50,24 @@ type kubelet struct {
 	ready    bool // all sources have been seen
 	batching bool // more is waited for
 
+	stocks  [2]stock         // by gpu.Resource
+	advised []allocation.Pod // what the plugin knew when it last stated a preference
+	asked   time.Duration    // when it was asked for that
+}
+
+// stock is what the device manager knows of one resource.
+type stock struct {
 	healthy   map[string]bool
 	unhealthy map[string]bool
 	allocated map[string]bool
 	reuse     map[string]map[string]bool // by UID
 	endpoint  *plugin
-	advised   []allocation.Pod // what the plugin knew when it last stated a preference
+}
+
+// part is a container's part of one resource.
+type part struct {
+	container string
+	of        gpu.Resource
 }
 
 // managed is one pod as the pod manager and its worker know it.
@@ -79,10 +90,12 @@ func (m *managed) active() bool { return !m.rejected && !m.terminated }
 func (w *World) newKubelet(m *machine) *kubelet {
 	k := &kubelet{
 		process: w.newProcess(m.name + " kubelet"), w: w, m: m,
-		managed: make(map[string]*managed), healthy: make(map[string]bool), unhealthy: make(map[string]bool),
-		reuse: make(map[string]map[string]bool),
+		managed: make(map[string]*managed),
 	}
-	k.allocated = k.recorded()
+	for r := range k.stocks {
+		k.stocks[r] = stock{healthy: make(map[string]bool), unhealthy: make(map[string]bool), reuse: make(map[string]map[string]bool)}
+	}
+	k.recount()
 	k.pods = w.api.watchPods(k.process, k.name+" pods", toolscache.ResourceEventHandlerFuncs{}, func(p *v1.Pod) bool { return p.Spec.NodeName == m.name })
 	k.pods.after = k.changed
 	if w.cfg.Namesakes { // it still has the one when the other is known to all
@@ -91,17 +104,29 @@ func (w *World) newKubelet(m *machine) *kubelet {
 	return k
 }
 
-// recorded returns all IDs of the checkpoint.
-func (k *kubelet) recorded() map[string]bool {
+// plugin is the one that is registered for memory, or nil.
+func (k *kubelet) plugin() *plugin { return k.stocks[gpu.Memory].endpoint }
+
+// recorded returns all IDs of a resource in the checkpoint.
+func (k *kubelet) recorded(r gpu.Resource) map[string]bool {
 	out := make(map[string]bool)
-	for _, containers := range k.m.checkpoint {
-		for _, g := range containers {
-			for _, id := range g.ids {
-				out[id] = true
+	for _, parts := range k.m.checkpoint {
+		for p, g := range parts {
+			if p.of == r {
+				for _, id := range g.ids {
+					out[id] = true
+				}
 			}
 		}
 	}
 	return out
+}
+
+// recount makes the lists of allocated IDs anew from the checkpoint.
+func (k *kubelet) recount() {
+	for _, r := range k.w.resources {
+		k.stocks[r].allocated = k.recorded(r)
+	}
 }
 
 // changed takes in what the watch has brought: at once, or a while later with
@@ -245,53 +270,69 @@ func (k *kubelet) allocatePod(m *managed) error {
 
 // predicates is the check of the node's sum after the allocation.
 func (k *kubelet) predicates(m *managed) error {
-	allocatable := len(k.healthy)
-	if len(k.m.checkpoint[m.spec.uid]) > 0 {
-		allocatable = max(allocatable, len(k.allocated))
-	}
 	sum := m.spec.need
 	for uid, other := range k.managed {
 		if uid != m.spec.uid && other.active() {
-			sum += other.spec.need
+			sum = sum.plus(other.spec.need)
 		}
 	}
-	if sum > allocatable {
-		return fmt.Errorf("OutOfgpu-mem: %d of %d", sum, allocatable)
+	for _, r := range k.w.resources {
+		allocatable := len(k.stocks[r].healthy)
+		if len(k.m.checkpoint[m.spec.uid]) > 0 {
+			allocatable = max(allocatable, len(k.stocks[r].allocated))
+		}
+		if sum.of(r) > allocatable && m.spec.need.of(r) > 0 {
+			return fmt.Errorf("node is out of %s: %d of %d", r, sum.of(r), allocatable)
+		}
 	}
 	return nil
 }
 
-// allocate is ManagerImpl.Allocate.
+// allocate is ManagerImpl.Allocate: it goes through a container's resources in
+// whatever order a map has them.
 func (k *kubelet) allocate(m *managed, c container) error {
 	uid := m.spec.uid
-	for other := range k.reuse {
-		if other != uid {
-			delete(k.reuse, other)
+	for _, r := range k.w.resources {
+		reuse := k.stocks[r].reuse
+		maps.DeleteFunc(reuse, func(other string, _ map[string]bool) bool { return other != uid })
+		if reuse[uid] == nil {
+			reuse[uid] = make(map[string]bool)
 		}
-	}
-	if k.reuse[uid] == nil {
-		k.reuse[uid] = make(map[string]bool)
 	}
 	k.freeInactive()
-	ids, err := k.devicesToAllocate(m, c)
-	if err != nil {
-		return err
-	}
-	if len(ids) > 0 {
-		if err := k.callAllocate(m, c, ids); err != nil {
+	for _, r := range k.w.inAnyOrder() {
+		if c.amount.of(r) == 0 {
+			continue
+		}
+		ids, err := k.devicesToAllocate(m, c, r)
+		if err != nil {
 			return err
 		}
-	}
-	if g := k.m.checkpoint[uid][c.name]; g != nil {
-		for _, id := range g.ids {
-			if c.kind == initial {
-				k.reuse[uid][id] = true
-			} else {
-				delete(k.reuse[uid], id)
+		if len(ids) > 0 {
+			if err := k.callAllocate(m, c, r, ids); err != nil {
+				return err
 			}
 		}
 	}
+	for _, r := range k.w.resources {
+		k.passOn(uid, c, r)
+	}
 	return nil
+}
+
+// passOn lets the containers that follow have the IDs of an init container.
+func (k *kubelet) passOn(uid string, c container, r gpu.Resource) {
+	g, reuse := k.m.checkpoint[uid][part{c.name, r}], k.stocks[r].reuse[uid]
+	if g == nil {
+		return
+	}
+	for _, id := range g.ids {
+		if c.kind == initial {
+			reuse[id] = true
+		} else {
+			delete(reuse, id)
+		}
+	}
 }
 
 // freeInactive is UpdateAllocatedDevices.
@@ -307,26 +348,26 @@ func (k *kubelet) freeInactive() {
 		}
 	}
 	if freed {
-		k.allocated = k.recorded()
+		k.recount()
 	}
 }
 
 // devicesToAllocate follows the function of that name.
-func (k *kubelet) devicesToAllocate(m *managed, c container) ([]string, error) {
-	uid := m.spec.uid
-	held := k.m.checkpoint[uid][c.name]
+func (k *kubelet) devicesToAllocate(m *managed, c container, r gpu.Resource) ([]string, error) {
+	uid, size, stock := m.spec.uid, c.amount.of(r), &k.stocks[r]
+	held := k.m.checkpoint[uid][part{c.name, r}]
 	if !k.ready && k.m.sandboxes[uid] != nil && k.m.sandboxes[uid].running[c.name] {
 		return nil, nil
 	}
-	if !k.m.registered {
+	if !k.m.registered[r] {
 		return nil, fmt.Errorf("cannot allocate unregistered device")
 	}
-	if len(k.healthy) == 0 {
+	if len(stock.healthy) == 0 {
 		return nil, fmt.Errorf("no healthy devices present")
 	}
 	if held != nil {
 		for _, id := range held.ids {
-			if !k.healthy[id] {
+			if !stock.healthy[id] {
 				return nil, fmt.Errorf("previously allocated devices are no longer healthy")
 			}
 		}
@@ -335,35 +376,36 @@ func (k *kubelet) devicesToAllocate(m *managed, c container) ([]string, error) {
 	var got []string
 	take := func(from []string) bool {
 		for _, id := range from {
-			if len(got) == c.units {
+			if len(got) == size {
 				break
 			}
 			if !slices.Contains(got, id) {
 				got = append(got, id)
-				k.allocated[id] = true
+				stock.allocated[id] = true
 			}
 		}
-		return len(got) == c.units
+		return len(got) == size
 	}
-	if take(k.shuffled(k.reuse[uid])) {
+	if take(k.shuffled(stock.reuse[uid])) {
 		return got, nil
 	}
 	free := make(map[string]bool)
-	for id := range k.healthy {
-		if !k.allocated[id] {
+	for id := range stock.healthy {
+		if !stock.allocated[id] {
 			free[id] = true
 		}
 	}
-	if len(free) < c.units-len(got) {
-		return nil, fmt.Errorf("requested number of devices unavailable: %d of %d", c.units-len(got), len(free))
+	if len(free) < size-len(got) {
+		return nil, fmt.Errorf("requested number of devices unavailable: %d of %d", size-len(got), len(free))
 	}
 	available := append(slices.Clone(got), slices.Sorted(maps.Keys(free))...)
 	w := k.w
 	w.rng.Shuffle(len(available), func(i, j int) { available[i], available[j] = available[j], available[i] })
 	var preferred []string
-	err := k.call("GetPreferredAllocation", func(ctx context.Context, p *plugin) error {
-		out, err := p.real.GetPreferredAllocation(ctx, &pluginapi.PreferredAllocationRequest{ContainerRequests: []*pluginapi.ContainerPreferredAllocationRequest{{
-			AvailableDeviceIDs: available, MustIncludeDeviceIDs: slices.Clone(got), AllocationSize: int32(c.units),
+	k.asked = w.now()
+	err := k.call("GetPreferredAllocation", r, func(ctx context.Context, p *plugin) error {
+		out, err := p.servers[r].GetPreferredAllocation(ctx, &pluginapi.PreferredAllocationRequest{ContainerRequests: []*pluginapi.ContainerPreferredAllocationRequest{{
+			AvailableDeviceIDs: available, MustIncludeDeviceIDs: slices.Clone(got), AllocationSize: int32(size),
 		}}})
 		if err == nil && len(out.GetContainerResponses()) > 0 {
 			preferred = out.GetContainerResponses()[0].GetDeviceIDs()
@@ -374,7 +416,7 @@ func (k *kubelet) devicesToAllocate(m *managed, c container) ([]string, error) {
 	if err != nil {
 		return nil, err
 	}
-	if !k.m.registered {
+	if !k.m.registered[r] {
 		return nil, fmt.Errorf("the resource is gone")
 	}
 	likes := make(map[string]bool)
@@ -396,15 +438,15 @@ func (k *kubelet) shuffled(set map[string]bool) []string {
 	return out
 }
 
-func (k *kubelet) callAllocate(m *managed, c container, ids []string) error {
+func (k *kubelet) callAllocate(m *managed, c container, r gpu.Resource, ids []string) error {
 	uid := m.spec.uid
 	var resp *pluginapi.AllocateResponse
-	err := k.call("Allocate", func(ctx context.Context, p *plugin) (err error) {
-		resp, err = p.real.Allocate(ctx, &pluginapi.AllocateRequest{ContainerRequests: []*pluginapi.ContainerAllocateRequest{{DevicesIds: ids}}})
+	err := k.call("Allocate", r, func(ctx context.Context, p *plugin) (err error) {
+		resp, err = p.servers[r].Allocate(ctx, &pluginapi.AllocateRequest{ContainerRequests: []*pluginapi.ContainerAllocateRequest{{DevicesIds: ids}}})
 		return err
 	})
 	if err != nil {
-		k.allocated = k.recorded()
+		k.recount()
 		return err
 	}
 	if n := len(resp.GetContainerResponses()); n != 1 {
@@ -412,20 +454,20 @@ func (k *kubelet) callAllocate(m *managed, c container, ids []string) error {
 		return fmt.Errorf("bad answer")
 	}
 	if k.m.checkpoint[uid] == nil {
-		k.m.checkpoint[uid] = make(map[string]*grant)
+		k.m.checkpoint[uid] = make(map[part]*grant)
 	}
 	sorted := slices.Sorted(slices.Values(ids))
 	m.spec.begun = true
-	k.m.checkpoint[uid][c.name] = &grant{ids: sorted, env: resp.ContainerResponses[0].GetEnvs(), hidden: c.kind == initial && !k.allocated[ids[0]]}
+	k.m.checkpoint[uid][part{c.name, r}] = &grant{ids: sorted, env: resp.ContainerResponses[0].GetEnvs(), hidden: c.kind == initial && !k.stocks[r].allocated[ids[0]]}
 	k.w.logf("%s: gives %s/%s %v", k.name, m.spec.name, c.name, sorted)
-	k.checkGrant(m, c)
+	k.checkGrant(m, c, r)
 	return nil
 }
 
-// call makes one RPC to the plugin that is registered. It blocks the kubelet's
-// coroutine, with the world's lock held before and after.
-func (k *kubelet) call(name string, do func(context.Context, *plugin) error) error {
-	w, p := k.w, k.endpoint
+// call makes one RPC to the plugin that is registered for a resource. It blocks
+// the kubelet's coroutine, with the world's lock held before and after.
+func (k *kubelet) call(name string, of gpu.Resource, do func(context.Context, *plugin) error) error {
+	w, p := k.w, k.stocks[of].endpoint
 	if p == nil || !p.live {
 		return fmt.Errorf("rpc %s: the plugin is not there", name)
 	}
@@ -475,15 +517,17 @@ func (k *kubelet) list() ([]allocation.Held, map[string]bool) {
 		}
 		known[namespace+"/"+m.spec.name] = true
 		for _, c := range m.spec.containers {
-			g := k.m.checkpoint[uid][c.name]
-			if c.kind == initial || g == nil {
-				continue
-			}
 			h := allocation.Held{Namespace: namespace, Name: m.spec.name, Container: c.name}
-			for _, id := range g.ids {
-				h.Slots = append(h.Slots, gpu.SlotID(id))
+			for _, r := range k.w.resources {
+				if g := k.m.checkpoint[uid][part{c.name, r}]; g != nil {
+					for _, id := range g.ids {
+						h.Slots = append(h.Slots, gpu.SlotID(id))
+					}
+				}
 			}
-			held = append(held, h)
+			if c.kind != initial && len(h.Slots) > 0 {
+				held = append(held, h)
+			}
 		}
 	}
 	k.w.rng.Shuffle(len(held), func(i, j int) { held[i], held[j] = held[j], held[i] })
@@ -501,24 +545,27 @@ func (k *kubelet) holdsNamesake(s *spec) bool {
 }
 
 // devices is what ListAndWatch brings.
-func (k *kubelet) devices(list []*pluginapi.Device) {
-	k.healthy, k.unhealthy = make(map[string]bool), make(map[string]bool)
+func (k *kubelet) devices(r gpu.Resource, list []*pluginapi.Device) {
+	stock := &k.stocks[r]
+	stock.healthy, stock.unhealthy = make(map[string]bool), make(map[string]bool)
 	for _, d := range list {
 		if d.Health == pluginapi.Healthy {
-			k.healthy[d.ID] = true
+			stock.healthy[d.ID] = true
 		} else {
-			k.unhealthy[d.ID] = true
+			stock.unhealthy[d.ID] = true
 		}
 	}
 	k.publish()
 }
 
-// disconnected is what the kubelet does when a plugin's stream ends.
+// disconnected is what the kubelet does when a plugin's streams end.
 func (k *kubelet) disconnected(p *plugin) {
-	if k.endpoint == p {
-		maps.Copy(k.unhealthy, k.healthy)
-		k.healthy = make(map[string]bool)
-		k.publish()
+	for _, r := range k.w.resources {
+		if stock := &k.stocks[r]; stock.endpoint == p {
+			maps.Copy(stock.unhealthy, stock.healthy)
+			stock.healthy = make(map[string]bool)
+			k.publish()
+		}
 	}
 }
 
@@ -530,11 +577,12 @@ func (k *kubelet) publish() {
 			return
 		}
 		_ = k.w.api.changeNode(k.m.name, func(n *v1.Node) { // a node that is gone has no status
-			count := func(i int) v1.ResourceList {
-				return v1.ResourceList{k.w.names.GPUMem(): *resource.NewQuantity(int64(i), resource.DecimalSI)}
+			var healthy, all amount
+			for _, r := range k.w.resources {
+				stock := &k.stocks[r]
+				*healthy.at(r), *all.at(r) = len(stock.healthy), len(stock.healthy)+len(stock.unhealthy)
 			}
-			n.Status.Capacity = count(len(k.healthy) + len(k.unhealthy))
-			n.Status.Allocatable = count(len(k.healthy))
+			n.Status.Capacity, n.Status.Allocatable = k.w.quantities(all), k.w.quantities(healthy)
 		})
 	})
 }
@@ -613,13 +661,13 @@ func (k *kubelet) again(m *managed) {
 
 // start is what comes before the start of a container.
 func (k *kubelet) start(m *managed, c container) bool {
-	g := k.m.checkpoint[m.spec.uid][c.name]
+	g := k.m.checkpoint[m.spec.uid][part{c.name, gpu.Memory}]
 	if g == nil || !m.active() {
 		return false
 	}
 	ids := k.shuffled(toSet(g.ids))
-	err := k.call("PreStartContainer", func(ctx context.Context, p *plugin) error {
-		_, err := p.real.PreStartContainer(ctx, &pluginapi.PreStartContainerRequest{DevicesIds: ids})
+	err := k.call("PreStartContainer", gpu.Memory, func(ctx context.Context, p *plugin) error {
+		_, err := p.servers[gpu.Memory].PreStartContainer(ctx, &pluginapi.PreStartContainerRequest{DevicesIds: ids})
 		return err
 	})
 	if err != nil {
@@ -707,10 +755,5 @@ func podUID(uid string) types.UID { return types.UID(uid) }
 // fixes: the first digits of the UUID.
 func (m *machine) gpuOf(id string) string {
 	prefix, _, _ := strings.Cut(id, "-")
-	for _, d := range m.everHad {
-		if strings.HasPrefix(strings.ReplaceAll(strings.TrimPrefix(string(d), "GPU-"), "-", ""), prefix) {
-			return string(d)
-		}
-	}
-	return ""
+	return m.byPrefix[prefix]
 }

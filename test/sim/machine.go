@@ -19,10 +19,11 @@ type machine struct {
 
 	hardware []gpu.Device
 	everHad  []gpu.UUID
+	byPrefix map[string]string // those, by the first digits
 
-	checkpoint map[string]map[string]*grant // the kubelet's, by UID and container
-	registered bool                         // the checkpoint knows the resource
-	sandboxes  map[string]*sandbox          // the runtime's, by UID
+	checkpoint map[string]map[part]*grant // the kubelet's, by UID
+	registered [2]bool                    // the checkpoint knows the resource
+	sandboxes  map[string]*sandbox        // the runtime's, by UID
 
 	kubelet *kubelet
 	plugin  *plugin
@@ -42,8 +43,8 @@ func (w *World) machine(name string) *machine {
 
 func (w *World) newMachine(name string) *machine {
 	m := &machine{
-		w: w, name: name, checkpoint: make(map[string]map[string]*grant),
-		sandboxes: make(map[string]*sandbox), resized: make(map[gpu.UUID]bool),
+		w: w, name: name, checkpoint: make(map[string]map[part]*grant),
+		sandboxes: make(map[string]*sandbox), resized: make(map[gpu.UUID]bool), byPrefix: make(map[string]string),
 	}
 	for range 2 + w.rng.IntN(2) {
 		m.addGPU()
@@ -64,6 +65,7 @@ func (m *machine) addGPU() {
 	})
 	slices.SortFunc(m.hardware, func(a, b gpu.Device) int { return a.Index - b.Index })
 	m.everHad = append(m.everHad, uuid)
+	m.byPrefix[string(uuid[len("GPU-"):len("GPU-")+8])] = string(uuid)
 }
 
 // inventory is what NVML tells: GPUs of which those with neighbouring indexes
@@ -94,6 +96,14 @@ func (m *machine) capacity(uuid string) int {
 		return int(d.Capacity)
 	}
 	return 0
+}
+
+// countOf returns how many IDs a GPU has of a resource, as they are.
+func (m *machine) countOf(uuid string, r gpu.Resource) int {
+	if r == gpu.Cores && m.device(uuid) != nil {
+		return allCores
+	}
+	return m.capacity(uuid)
 }
 
 // join makes the node's API object, as a kubelet does that starts.
@@ -136,7 +146,7 @@ func (m *machine) killKubelet() {
 	m.kubelet.kill()
 	m.cancelCalls(func(c *rpc) bool { return true })
 	if m.plugin != nil {
-		m.plugin.endStream()
+		m.plugin.endStreams()
 	}
 }
 
@@ -168,7 +178,7 @@ func (m *machine) killPlugin() {
 	if p == nil || !p.live {
 		return
 	}
-	p.endStream()
+	p.endStreams()
 	p.kill()
 	if p.endPass != nil {
 		p.endPass()
@@ -186,8 +196,7 @@ func (m *machine) reboot() {
 	m.sandboxes = make(map[string]*sandbox)
 	if m.w.rng.IntN(4) == 0 {
 		m.w.logf("  %s: the checkpoint is lost", m.name)
-		m.checkpoint = make(map[string]map[string]*grant)
-		m.registered = false
+		m.checkpoint, m.registered = make(map[string]map[part]*grant), [2]bool{}
 	}
 	for i := range m.hardware {
 		m.hardware[i].Healthy, m.hardware[i].Unhealthy = true, ""

@@ -35,6 +35,8 @@ type plugin struct {
 	m    *machine
 	real *deviceplugin.Plugin
 
+	servers [2]pluginapi.DevicePluginServer // by gpu.Resource
+
 	pods    *informer[*v1.Pod]
 	nodes   *informer[*v1.Node]
 	known   *nodepods.Pods
@@ -42,11 +44,15 @@ type plugin struct {
 	changed chan struct{}   // closed soon after
 
 	inventory  gpu.Inventory
+	probed     time.Duration // when that was taken in
 	newDevices chan struct{} // closed when the inventory changes
 
-	stream      context.CancelFunc // ends ListAndWatch; nil when not registered
-	registering bool
-	passSoon    bool // a pass of Reconcile is due
+	cordonedSince map[string]time.Duration // when the plugin has heard of it, by UUID
+
+	streams     [2]context.CancelFunc // by gpu.Resource: ends ListAndWatch; nil when not registered
+	registering [2]bool
+	toSend      [2]func() // by gpu.Resource: what ListAndWatch has sent in the event at hand
+	passSoon    bool      // a pass of Reconcile is due
 	passing     bool
 	endPass     context.CancelFunc
 	writing     bool // the inventory is being written
@@ -56,11 +62,15 @@ func (w *World) newPlugin(m *machine) *plugin {
 	p := &plugin{
 		process: w.newProcess(m.name + " plugin"), w: w, m: m,
 		changed: make(chan struct{}), newDevices: make(chan struct{}), inventory: m.inventory(),
+		cordonedSince: make(map[string]time.Duration),
 	}
 	cfg := deviceplugin.DefaultConfig(m.name)
 	cfg.Policy = placement.Policy(w.cfg.policy)
 	cfg.PlaceUnassigned = !w.cfg.Refuse
+	cfg.GPUShare = w.names.GPUShare()
+	cfg.Cordoned = p.cordoned
 	p.real = deviceplugin.New(cfg, prober{p}, nodePods{p}, podResources{p}, recorder{p}, recorder{p}, zap.NewNop())
+	p.servers = [2]pluginapi.DevicePluginServer{gpu.Memory: p.real, gpu.Cores: p.real.Cores()}
 	p.known = nodepods.NewPods(apiClient{p: p}, w.names, m.name, zap.NewNop())
 	_, _, p.news = p.known.Pods()
 	p.pods = w.api.watchPods(p.process, p.name+" pods", p.known.Handler(), func(pod *v1.Pod) bool {
@@ -71,9 +81,37 @@ func (w *World) newPlugin(m *machine) *plugin {
 		p.pods.lag = pick(w.rng, []time.Duration{30 * tick, 300 * tick, time.Second})
 	}
 	p.nodes = w.api.watchNodes(p.process, p.name+" node", toolscache.ResourceEventHandlerFuncs{}, func(n *v1.Node) bool { return n.Name == m.name })
-	p.nodes.after = p.ensureInventory
+	p.nodes.after = func() {
+		p.heed()
+		p.ensureInventory()
+	}
 	p.minutely()
 	return p
+}
+
+// cordoned is what nodepods.Node says of the node that the plugin watches.
+func (p *plugin) cordoned() []gpu.UUID {
+	p.w.mu.Lock()
+	defer p.w.mu.Unlock()
+	if node := p.nodes.store[p.m.name]; node != nil {
+		return p.w.names.CordonedGPUs(node)
+	}
+	return nil
+}
+
+// heed notes which GPUs are cordoned, by what the plugin has been told.
+func (p *plugin) heed() {
+	node := p.nodes.store[p.m.name]
+	for _, d := range p.m.everHad {
+		id := string(d)
+		_, known := p.cordonedSince[id]
+		switch is := node != nil && p.w.isCordoned(node, id); {
+		case is && !known:
+			p.cordonedSince[id] = p.w.now()
+		case !is:
+			delete(p.cordonedSince, id)
+		}
+	}
 }
 
 // list returns the pods that the plugin knows.
@@ -99,7 +137,7 @@ func (p *plugin) listen() {
 
 // reprobe takes in what the GPUs are now.
 func (p *plugin) reprobe() {
-	p.inventory = p.m.inventory()
+	p.inventory, p.probed = p.m.inventory(), p.w.now()
 	p.w.busy = true
 	close(p.newDevices)
 	p.newDevices = make(chan struct{})
@@ -321,34 +359,46 @@ func (a recorder) Drifted(int) {}
 
 func (a recorder) Corrected(string) {}
 
-// registerSoon brings the plugin to the kubelet.
+// registerSoon brings the plugin to the kubelet, with each resource on its own.
 func (p *plugin) registerSoon() {
-	if p.registering {
+	for _, r := range p.w.resources {
+		p.registerSoonFor(r)
+	}
+}
+
+func (p *plugin) registerSoonFor(r gpu.Resource) {
+	if p.registering[r] {
 		return
 	}
-	p.registering = true
+	p.registering[r] = true
 	p.w.after(p.w.between(20*tick, 2*time.Second), p.process, p.name+": registers", func() {
-		p.registering = false
+		p.registering[r] = false
 		k := p.m.kubelet
 		if k == nil || !k.live {
 			return // its start calls again
 		}
-		p.endStream()
-		k.endpoint = p
-		p.m.registered = true
+		p.endStream(r)
+		k.stocks[r].endpoint = p
+		p.m.registered[r] = true
 		ctx, cancel := context.WithCancel(context.Background())
-		p.stream = cancel
+		p.streams[r] = cancel
 		p.w.spawn(func() {
-			_ = p.real.ListAndWatch(&pluginapi.Empty{}, &listStream{ctx: ctx, p: p, k: k}) // its only errors are the stream's
+			_ = p.servers[r].ListAndWatch(&pluginapi.Empty{}, &listStream{ctx: ctx, p: p, k: k, r: r}) // its only errors are the stream's
 		})
 	})
 }
 
-func (p *plugin) endStream() {
-	if p.stream != nil {
+func (p *plugin) endStream(r gpu.Resource) {
+	if p.streams[r] != nil {
 		p.w.busy = true
-		p.stream()
-		p.stream = nil
+		p.streams[r]()
+		p.streams[r] = nil
+	}
+}
+
+func (p *plugin) endStreams() {
+	for _, r := range p.w.resources {
+		p.endStream(r)
 	}
 }
 
@@ -358,6 +408,7 @@ type listStream struct {
 	ctx  context.Context
 	p    *plugin
 	k    *kubelet
+	r    gpu.Resource
 	last time.Duration
 }
 
@@ -370,13 +421,31 @@ func (s *listStream) Send(list *pluginapi.ListAndWatchResponse) error {
 	if s.ctx.Err() != nil || !s.k.live {
 		return errLost
 	}
-	s.last = max(s.last, (w.now()+w.between(1*tick, 50*tick))/tick)
-	w.at(s.last, s.k.process, s.k.name+": devices", func() {
-		if s.k.endpoint == s.p && s.p.live {
-			s.k.devices(list.Devices)
-		}
-	})
+	s.p.toSend[s.r] = func() {
+		s.last = max(s.last, (w.now()+w.between(1*tick, 50*tick))/tick)
+		w.at(s.last, s.k.process, s.k.name+": devices", func() {
+			if s.k.stocks[s.r].endpoint == s.p && s.p.live {
+				s.k.devices(s.r, list.Devices)
+			}
+		})
+	}
 	return nil
+}
+
+// sendDevices puts on its way what ListAndWatch has sent: of both resources at
+// once, as it happens, when the GPUs have changed.
+func (w *World) sendDevices() {
+	for _, m := range w.machines {
+		if m.plugin == nil {
+			continue
+		}
+		for r, send := range m.plugin.toSend {
+			if send != nil {
+				send()
+				m.plugin.toSend[r] = nil
+			}
+		}
+	}
 }
 
 // ensureInventory writes the node's annotation when it is not what it should

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/gpumem/gpumem/pkg/api"
+	"github.com/gpumem/gpumem/pkg/gpu"
 )
 
 // Config says which run to make. The rest of a run follows from its seed.
@@ -19,6 +20,8 @@ type Config struct {
 	Out   io.Writer // gets a line for each step, if it is not nil
 
 	// What there is in this run, drawn from the seed.
+	Cores      bool // pods that ask for cores, too
+	TakenOver  bool // pods that gpushare has placed, and its names
 	Rules      bool // pods that name GPUs, groups, policies
 	Nonsense   bool // pods that cannot be read
 	Unassigned bool // pods that no scheduler places
@@ -139,12 +142,18 @@ func newWorld(cfg Config) *World {
 		rng: rand.New(rand.NewPCG(cfg.Seed, 0x9e3779b97f4a7c15)), start: time.Now(),
 		pods: make(map[string]*spec), sent: make(map[string]sending), decoded: make(map[string]decoded), out: cfg.Out,
 	}
-	w.names, _ = api.NewNames(api.DefaultDomain) // it is a domain
 	w.api = newAPIServer(w)
 	w.cfg = w.draw(cfg)
+	w.names, w.resources = w.cfg.names(), []gpu.Resource{gpu.Memory}
+	if w.cfg.Cores {
+		w.resources = append(w.resources, gpu.Cores)
+	}
 	for _, name := range []string{"n1", "n2"} {
 		m := w.newMachine(name)
 		w.machines = append(w.machines, m)
+		if w.cfg.TakenOver {
+			m.takeOver()
+		}
 		m.startKubelet()
 		m.startPlugin()
 	}
@@ -161,12 +170,23 @@ func newWorld(cfg Config) *World {
 	return w
 }
 
+// names are those under which gpumem runs: gpushare's, where its pods are there.
+func (c Config) names() api.Names {
+	domain := api.DefaultDomain
+	if c.TakenOver {
+		domain = "aliyun.com"
+	}
+	names, _ := api.NewNames(domain) // both are domains
+	return names
+}
+
 // draw decides what the run has. Few kinds of faults at a time let each have its
 // consequences.
 func (w *World) draw(cfg Config) Config {
 	often := func(n int) bool { return w.rng.IntN(n) == 0 }
 	cfg.Rules, cfg.Nonsense, cfg.Unassigned, cfg.Refuse = often(2), often(4), often(3), often(4)
 	cfg.Narrow, cfg.Equal, cfg.Namesakes = often(3), often(4), often(4)
+	cfg.Cores, cfg.TakenOver = often(4), often(8)
 	cfg.batches, cfg.status = pick(w.rng, []int{8, 8, 2}), pick(w.rng, []time.Duration{100 * tick, 100 * tick, 2 * time.Second})
 	cfg.policy = pick(w.rng, []string{"binpack", "spread"})
 	cfg.nodePolicy = pick(w.rng, []string{"", "binpack", "spread"})
@@ -191,7 +211,7 @@ func (w *World) end() {
 			c.cancel()
 		}
 		if m.plugin != nil {
-			m.plugin.endStream()
+			m.plugin.endStreams()
 			if m.plugin.endPass != nil {
 				m.plugin.endPass()
 			}

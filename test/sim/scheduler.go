@@ -43,7 +43,7 @@ type scheduler struct {
 
 type assumed struct {
 	node string
-	need int
+	need amount
 }
 
 // queued is a pod in the queue.
@@ -285,13 +285,12 @@ func (s *scheduler) best(ext *extenderProc, pod *v1.Pod, names []string) ([]stri
 // fits is the in-tree check of a node's sum, nominated pods included. Some pods
 // may be taken to be gone.
 func (s *scheduler) fits(p *spec, pod *v1.Pod, node *v1.Node, gone ...*v1.Pod) bool {
-	q := node.Status.Allocatable[s.w.names.GPUMem()]
-	free := int(q.Value()) - p.need
+	free := s.w.allocatable(node)
 	for _, other := range s.pods.store {
 		switch {
 		case other == pod || slices.Contains(gone, other):
 		case other.Spec.NodeName == node.Name, other.Spec.NodeName == "" && other.Status.NominatedNodeName == node.Name && other.UID != pod.UID && s.w.pods[string(other.UID)].priority:
-			free -= s.w.pods[string(other.UID)].need
+			free = free.minus(s.w.pods[string(other.UID)].need)
 		}
 	}
 	for uid, a := range s.assumed {
@@ -299,10 +298,10 @@ func (s *scheduler) fits(p *spec, pod *v1.Pod, node *v1.Node, gone ...*v1.Pod) b
 			continue // counted above
 		}
 		if a.node == node.Name {
-			free -= a.need
+			free = free.minus(a.need)
 		}
 	}
-	return free >= 0
+	return free.covers(p.need)
 }
 
 // preempt chooses by the nodes' sums whom to evict for a pod of high priority,

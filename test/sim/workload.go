@@ -7,7 +7,6 @@ import (
 	"time"
 
 	v1 "k8s.io/api/core/v1"
-	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 )
@@ -18,7 +17,7 @@ type spec struct {
 	name, uid  string
 	containers []container
 	gpus       int    // as many share the memory
-	need       int    // units in all, at the peak
+	need       amount // in all, at the peak
 	exclusive  bool   // alone on its GPUs
 	apart      string // exclusive-group
 	together   string // group
@@ -28,6 +27,7 @@ type spec struct {
 	policy     string
 	broken     bool   // an annotation that cannot be read: it counts by what its containers name
 	bound      string // node name given by the user: no scheduler is asked
+	gpushare   string // the GPU that gpushare has placed it on
 	keeper     bool   // made again under its name when it is gone
 	priority   bool   // may evict others
 	created    time.Duration
@@ -41,7 +41,7 @@ type spec struct {
 
 // alike reports whether two pods can stand in for one another.
 func (s *spec) alike(o *spec) bool {
-	same := func(a, b container) bool { return a.kind == b.kind && a.units == b.units }
+	same := func(a, b container) bool { return a.kind == b.kind && a.amount == b.amount }
 	return slices.EqualFunc(s.containers, o.containers, same) && s.gpus == o.gpus && s.exclusive == o.exclusive &&
 		s.apart == o.apart && s.together == o.together && s.uuids == o.uuids && s.policy == o.policy &&
 		s.model == o.model && s.preference == o.preference
@@ -50,7 +50,7 @@ func (s *spec) alike(o *spec) bool {
 type container struct {
 	name    string
 	kind    kind
-	units   int
+	amount  amount
 	restart bool
 }
 
@@ -62,16 +62,15 @@ const (
 	app
 )
 
-// peak is the memory that a pod needs at once.
-func peak(containers []container) int {
-	most, beside := 0, 0
+// peak is what a pod needs at once.
+func peak(containers []container) (most amount) {
+	var beside amount
 	for _, c := range containers {
-		if c.kind == initial {
-			most = max(most, beside+c.units)
-		} else {
-			beside += c.units
-			most = max(most, beside)
+		at := beside.plus(c.amount)
+		if c.kind != initial {
+			beside = at
 		}
+		most = amount{max(most.units, at.units), max(most.cores, at.cores)}
 	}
 	return most
 }
@@ -82,8 +81,9 @@ var sizes = []int{2, 2, 2, 4, 4, 6}
 // newSpec draws a pod.
 func (w *World) newSpec() *spec {
 	s := &spec{gpus: 1}
+	cores := w.coresOf(s)
 	c := func(k kind, units int) {
-		s.containers = append(s.containers, container{name: fmt.Sprintf("c%d", len(s.containers)), kind: k, units: units})
+		s.containers = append(s.containers, container{name: fmt.Sprintf("c%d", len(s.containers)), kind: k, amount: amount{units, cores()}})
 	}
 	size := func() int { return pick(w.rng, sizes) }
 	shapes, rules := 12, 20
@@ -149,6 +149,21 @@ func (w *World) newSpec() *spec {
 	return s
 }
 
+// coresOf draws whether a pod asks for cores, and how much each of its containers
+// does. In a run without them nothing is drawn.
+func (w *World) coresOf(s *spec) func() int {
+	if !w.cfg.Cores || w.rng.IntN(3) == 0 {
+		return func() int { return 0 }
+	}
+	size := pick(w.rng, []int{10, 30, 60})
+	return func() int {
+		if len(s.containers) > 0 && w.rng.IntN(3) == 0 {
+			return 0
+		}
+		return size * s.gpus
+	}
+}
+
 // create makes the API object of a pod. A name is used again where the pod
 // before it is gone.
 func (w *World) create(s *spec) {
@@ -165,9 +180,9 @@ func (w *World) create(s *spec) {
 }
 
 func (s *spec) String() string {
-	out := fmt.Sprintf("need %d of %d GPUs:", s.need, s.gpus)
+	out := fmt.Sprintf("need %v of %d GPUs:", s.need, s.gpus)
 	for _, c := range s.containers {
-		out += fmt.Sprintf(" %s=%d", [...]string{"init", "sidecar", "app"}[c.kind], c.units)
+		out += fmt.Sprintf(" %s=%v", [...]string{"init", "sidecar", "app"}[c.kind], c.amount)
 	}
 	if s.exclusive {
 		out += " exclusive"
@@ -181,7 +196,9 @@ func (s *spec) String() string {
 	if s.model != "" {
 		out += " model " + s.model
 	}
-	if s.bound != "" {
+	if s.gpushare != "" {
+		out += " by gpushare on " + s.gpushare
+	} else if s.bound != "" {
 		out += " on " + s.bound
 	}
 	return out
@@ -199,8 +216,7 @@ func (w *World) object(s *spec) *v1.Pod {
 		Status: v1.PodStatus{Phase: v1.PodPending},
 	}
 	for _, c := range s.containers {
-		q := *resource.NewQuantity(int64(c.units), resource.DecimalSI)
-		list := v1.ResourceList{w.names.GPUMem(): q}
+		list := w.quantities(c.amount)
 		o := v1.Container{Name: c.name, Resources: v1.ResourceRequirements{Limits: list, Requests: list}}
 		switch c.kind {
 		case app:

@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"github.com/gpumem/gpumem/pkg/api"
+	"github.com/gpumem/gpumem/pkg/gpu"
 )
 
 // World is one run: a queue of events in virtual time, and everything that
@@ -24,8 +25,9 @@ import (
 // coroutine of a process while the loop waits for it to block again. Both hold
 // mu whenever they touch the world, product code runs without it.
 type World struct {
-	cfg   Config
-	names api.Names
+	cfg       Config
+	names     api.Names
+	resources []gpu.Resource // memory, and in some runs cores
 
 	mu      sync.Mutex
 	rng     *rand.Rand
@@ -178,6 +180,7 @@ func (w *World) next(deadline time.Duration) bool {
 		if w.busy {
 			w.settleCoroutines()
 			w.busy = false
+			w.sendDevices()
 		}
 		w.lookAgain()
 		if w.found == nil {

@@ -131,6 +131,30 @@ var table = []mutant{
 		"	if err := p.pods.Correct(ctx, ref, is, inv); err != nil {", "	p.mu.Lock()\n	err := p.pods.Correct(ctx, ref, is, inv)\n	p.mu.Unlock()\n	if err != nil {",
 	},
 	{
+		"cores by the node's sum", "pkg/placement/fit.go",
+		"case !n.room(d).covers(units, cores):", "case !n.room(d).covers(units, 0), n.freeFor(r).cores < cores:",
+	},
+	{
+		"memory and cores of two GPUs", "pkg/allocation/allocation.go",
+		"			if d, err := s.Slots.Device(id); err == nil {\n				found", "			if d, err := s.Slots.Device(id); err == nil && id.Resource() == gpu.Memory {\n				found",
+	},
+	{
+		"cordoned GPUs take pods", "pkg/api/codec.go",
+		"return Cordon(inv, n.CordonedGPUs(node)), nil", "return inv, nil",
+	},
+	{
+		"cordoned GPUs take unplaced pods", "pkg/allocation/allocation.go",
+		"if slices.Contains(s.Cordoned, d.UUID) {", "if false {",
+	},
+	{
+		"foreign use offered", "pkg/placement/node.go",
+		"return max(0, d.Capacity-d.Foreign-d.Requested)", "return max(0, d.Capacity-d.Requested)",
+	},
+	{
+		"gpushare's index not read", "pkg/allocation/allocation.go",
+		"if !p.Assignment.None() || len(p.Indexes) != p.Request.GPUs() {", "if true {",
+	},
+	{
 		"panic on a bad annotation", "pkg/api/pod.go",
 		"	if err != nil || count < 1 || count > 64 {", "	if err != nil {\n		panic(err)\n	}\n	if count < 1 || count > 64 {",
 	},
