@@ -228,8 +228,17 @@ func (s State) refusal(r gpu.Resource, waiting []Pod, size int) error {
 // written returns what is written of a pod: by gpumem, or else by gpushare,
 // which names GPUs by index.
 func (s State) written(p Pod) placement.Assignment {
-	if !p.Assignment.None() || len(p.Indexes) != p.Request.GPUs() {
-		return p.Assignment
+	if p.Assignment.None() {
+		return s.byIndex(p)
+	}
+	return p.Assignment
+}
+
+// byIndex returns what gpushare wrote of a pod, or nothing if that is not on
+// this node.
+func (s State) byIndex(p Pod) placement.Assignment {
+	if len(p.Indexes) != p.Request.GPUs() {
+		return placement.Assignment{}
 	}
 	var a placement.Assignment
 	for _, d := range s.Inventory.Devices {
@@ -816,6 +825,9 @@ func Actual(s State, p Pod) (placement.Assignment, bool) {
 	found := make(map[gpu.UUID]bool)
 	if s.fromGPUShare(p) {
 		a := s.written(p)
+		if !s.has(a) { // somebody has edited it
+			a = s.byIndex(p)
+		}
 		return a, !a.None()
 	}
 	for _, h := range s.Held {
@@ -839,6 +851,11 @@ func Actual(s State, p Pod) (placement.Assignment, bool) {
 		}
 	}
 	return a, true
+}
+
+// has reports whether the devices of an assignment are the node's.
+func (s State) has(a placement.Assignment) bool {
+	return !slices.ContainsFunc(a.Devices(), func(id gpu.UUID) bool { _, ok := s.Inventory.Device(id); return !ok })
 }
 
 // Find returns the container that holds exactly these slots of a resource.

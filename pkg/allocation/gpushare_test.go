@@ -46,6 +46,12 @@ func TestPodsOfGPUShareStayWhereItWroteThem(t *testing.T) {
 	if again := Reconcile(c.state()); len(again) > 0 {
 		t.Errorf("there is still to be written: %v", again)
 	}
+	t.Run("although somebody has written of GPUs that are not there", func(t *testing.T) {
+		c := inherited(t)
+		c.pods[2].Assignment = placement.Assignment{Shares: []placement.Share{{Device: "GPU-none", Units: 4}}}
+		c.correct()
+		c.want("old-c", []gpu.Units{0, 4}, 1)
+	})
 	t.Run("although the kubelet takes another for them", func(t *testing.T) {
 		// All three are alike, and one of the new pods has what was meant for the
 		// other. Only the one that waits may be moved.

@@ -144,7 +144,7 @@ var table = []mutant{
 	},
 	{
 		"cordoned GPUs take unplaced pods", "pkg/allocation/allocation.go",
-		"if slices.Contains(s.Cordoned, d.UUID) {", "if false {",
+		"if slices.Contains(s.Cordoned, d.UUID) {", "if d.UUID == \"\" {",
 	},
 	{
 		"foreign use offered", "pkg/placement/node.go",
@@ -152,7 +152,7 @@ var table = []mutant{
 	},
 	{
 		"gpushare's index not read", "pkg/allocation/allocation.go",
-		"if !p.Assignment.None() || len(p.Indexes) != p.Request.GPUs() {", "if true {",
+		"		return s.byIndex(p)\n	}\n	return p.Assignment", "		return p.Assignment\n	}\n	return p.Assignment",
 	},
 	{
 		"panic on a bad annotation", "pkg/api/pod.go",
