@@ -71,6 +71,7 @@ type explanation struct {
 	Name       string           `json:"name"`
 	Asks       string           `json:"asks,omitempty"`
 	Node       string           `json:"node,omitempty"`
+	Nominated  string           `json:"nominated,omitempty"`
 	Indexes    string           `json:"gpus,omitempty"`
 	Summary    string           `json:"summary"`
 	Now        []decisions.Node `json:"now,omitempty"`     // nodes as they are for the pod, while it waits
@@ -109,7 +110,10 @@ func (o *options) explain(ctx context.Context, namespace, name string, all bool)
 	case pod.Spec.NodeName != "":
 		e.Summary = o.whyThere(pod)
 	default:
-		e.consider(req, nodes, facts, all)
+		e.consider(api.Ref(pod), req, nodes, facts, all)
+		if on := api.NominatedTo(pod); on != "" {
+			e.Nominated, e.Summary = on, "is nominated to "+on+", where others leave for it, and "+e.Summary
+		}
 	}
 	if problem == nil {
 		e.Asks = asks(req, e.unitMiB)
@@ -142,7 +146,7 @@ func (o *options) whyThere(pod *v1.Pod) string {
 }
 
 // consider looks at every node as it is now.
-func (e *explanation) consider(req placement.Request, nodes []placement.Node, facts inspect.Facts, all bool) {
+func (e *explanation) consider(pod placement.PodRef, req placement.Request, nodes []placement.Node, facts inspect.Facts, all bool) {
 	type judged struct {
 		placement.Verdict
 		closed bool
@@ -153,7 +157,7 @@ func (e *explanation) consider(req placement.Request, nodes []placement.Node, fa
 		if len(n.Devices) == 0 {
 			continue
 		}
-		v := judged{placement.Fit(req, n), facts.Nodes[n.Name].Unschedulable}
+		v := judged{placement.Fit(req, n.Reserved(pod, req, placement.Binpack)), facts.Nodes[n.Name].Unschedulable}
 		if v.Fits() && !v.closed {
 			fit++
 		}

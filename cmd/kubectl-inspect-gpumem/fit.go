@@ -168,6 +168,7 @@ func roomView() view[room] {
 // times counts how many pods of a kind a node takes, one after the other, and
 // says why when it takes none.
 func times(req placement.Request, n placement.Node) (count int, reason string) {
+	n = n.Promised(placement.Binpack)
 	inv := gpu.Inventory{UnitMiB: n.UnitMiB, Enforcement: n.Enforcement, Links: n.Links}
 	for _, d := range n.Devices {
 		inv.Devices = append(inv.Devices, d.Device)

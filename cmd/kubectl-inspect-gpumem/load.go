@@ -80,6 +80,11 @@ func load(ctx context.Context, client kubernetes.Interface, names api.Names, sel
 		facts.Pods[p.holding.Pod.UID] = p.facts
 		books.AddPod(p.node, p.holding)
 	}
+	for _, w := range pods.waiting {
+		if _, shown := inventories[w.Nominated]; shown && w.Problem == "" {
+			books.NominatePod(w.Nominated, w.Pod, w.Request)
+		}
+	}
 	// Nodes come last, so that the cache does the sums of each node once.
 	for name, inv := range inventories {
 		if inv.CPU > 0 {
@@ -172,7 +177,7 @@ func (f *found) add(names api.Names, pod *v1.Pod) {
 		f.bound = append(f.bound, p)
 		return
 	}
-	w := inspect.WaitFacts{Pod: api.Ref(pod)}
+	w := inspect.WaitFacts{Pod: api.Ref(pod), Nominated: api.NominatedTo(pod)}
 	var err error
 	if w.Request, err = names.Request(pod); err != nil {
 		w.Problem = oneLine(err)

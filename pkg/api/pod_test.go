@@ -1,8 +1,10 @@
 package api
 
 import (
+	"encoding/json"
 	"fmt"
 	"math"
+	"os"
 	"strings"
 	"testing"
 	"time"
@@ -209,6 +211,44 @@ func assignmentOf(uuids ...string) string {
 }
 
 // What a pod holds is what its spec says, whatever is written in annotations.
+// The chart's admission policy is held to the same table by a test on a cluster.
+func TestWhichAnnotationsCanBeRead(t *testing.T) {
+	text, err := os.ReadFile("testdata/annotations.json")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var table map[string]struct {
+		Want           string
+		Taken, Refused []string
+	}
+	if err := json.Unmarshal(text, &table); err != nil {
+		t.Fatal(err)
+	}
+	for key, tc := range table {
+		for _, value := range tc.Taken {
+			if _, err := names(t).Request(annotated(pod(container("c", "gpu-mem", "64")), key, value)); err != nil {
+				t.Errorf("%s %q: %v", key, value, err)
+			}
+		}
+		want, _, _ := strings.Cut(tc.Want, ", of 1024 bytes") // which has words of its own
+		for _, value := range tc.Refused {
+			if _, err := names(t).Request(annotated(pod(container("c", "gpu-mem", "64")), key, value)); err == nil || !strings.Contains(err.Error(), "want "+want) {
+				t.Errorf("%s %q: %v, want %s", key, value, err, want)
+			}
+		}
+	}
+	for value, taken := range map[string]bool{
+		strings.Repeat("x", 1024): true, strings.Repeat("x", 1025): false, strings.Repeat("é", 512): true, strings.Repeat("é", 513): false,
+	} {
+		if _, err := names(t).Request(annotated(pod(container("c", "gpu-mem", "1")), "gpu-model", value)); err == nil != taken {
+			t.Errorf("globs of %d bytes: %v", len(value), err)
+		}
+	}
+	if r, err := names(t).Request(annotated(pod(container("c", "gpu-mem", "0")), "gpu-count", "two")); err != nil || !r.Empty() {
+		t.Errorf("a pod that asks for no unit of it: %v, %v", r, err)
+	}
+}
+
 func TestHolding(t *testing.T) {
 	mem := func(units string) *v1.Pod { return pod(container("c", "gpu-mem", units)) }
 	tests := map[string]struct {

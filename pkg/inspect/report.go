@@ -15,6 +15,10 @@ const (
 	Kind       = "Report"
 )
 
+// fallback is the policy by which nominated pods that name none are taken to
+// choose their GPU. That of the extender is not known here.
+const fallback = placement.Binpack
+
 // Report is who holds what on the GPUs of a cluster, or of some of its nodes.
 type Report struct {
 	APIVersion string `json:"apiVersion"`
@@ -87,6 +91,7 @@ type GPU struct {
 	Requested      *Memory `json:"requested,omitempty"`      // nil when unknown
 	RequestedCores int     `json:"requestedCores,omitempty"` // per cent
 	Pods           []Pod   `json:"pods"`
+	Kept           []Pod   `json:"kept,omitempty"` // that are nominated to the node: they hold nothing yet, and those of their priority or a lower one do not get it
 }
 
 // NVLink is what joins a GPU to another of its node.
@@ -116,7 +121,8 @@ type Wait struct {
 	Units     gpu.Units `json:"units"` // of all its GPUs together
 	GPUs      int       `json:"gpus"`
 	Cores     int       `json:"cores,omitempty"`
-	Node      string    `json:"node,omitempty"` // where it fits, or comes closest
+	Nominated string    `json:"nominated,omitempty"` // the node where others leave for it
+	Node      string    `json:"node,omitempty"`      // where it fits, or comes closest
 	Fits      bool      `json:"fits"`
 	Reason    string    `json:"reason"`
 }
@@ -156,9 +162,10 @@ type PodFacts struct {
 
 // WaitFacts is a pod that is bound to no node.
 type WaitFacts struct {
-	Pod     placement.PodRef
-	Request placement.Request
-	Problem string // why the request could not be read
+	Pod       placement.PodRef
+	Request   placement.Request
+	Nominated string // the node where others leave for it
+	Problem   string // why the request could not be read
 }
 
 // New makes a report. The nodes are expected by name, as cache.Cache gives them.
@@ -228,7 +235,8 @@ func newNode(n placement.Node, f NodeFacts, facts Facts) Node {
 		}
 		return p
 	}
-	for _, d := range n.Devices {
+	promised := n.Promised(fallback)
+	for i, d := range n.Devices {
 		g := GPU{
 			Index: d.Index, UUID: d.UUID, Model: d.Model, MemoryMiB: d.MemoryMiB,
 			PCI: d.PCI, ComputeCapability: d.ComputeCapability, Speed: d.Speed, NVLinks: nvlinks(n, d.UUID), Healthy: d.Healthy, Unhealthy: d.Unhealthy,
@@ -248,6 +256,11 @@ func newNode(n placement.Node, f NodeFacts, facts Facts) Node {
 				if s.Device == d.UUID {
 					g.Pods = append(g.Pods, pod(h, memory(s.Units), s.Cores))
 				}
+			}
+		}
+		for _, h := range promised.Devices[i].Pods {
+			if units, cores := h.Request.Share(); h.Nominated {
+				g.Kept = append(g.Kept, pod(h, memory(units), cores))
 			}
 		}
 		out.GPUs = append(out.GPUs, g)
@@ -286,13 +299,16 @@ func waiting(nodes []placement.Node, facts Facts) []Wait {
 	answers := make(map[string]placement.Verdict)
 	out := make([]Wait, 0, len(facts.Waiting))
 	for _, f := range facts.Waiting {
-		w := Wait{Namespace: f.Pod.Namespace, Name: f.Pod.Name, UID: f.Pod.UID, Reason: f.Problem}
+		w := Wait{Namespace: f.Pod.Namespace, Name: f.Pod.Name, UID: f.Pod.UID, Nominated: f.Nominated, Reason: f.Problem}
 		if f.Problem == "" {
 			w.Units, w.GPUs, w.Cores = f.Request.Units(), f.Request.GPUs(), f.Request.Cores()
 			key := fmt.Sprintf("%+v", f.Request)
+			if f.Nominated != "" {
+				key += f.Pod.UID // what is kept for it is its own
+			}
 			best, ok := answers[key]
 			if !ok {
-				best = closest(f.Request, open)
+				best = closest(f.Pod, f.Request, open)
 				answers[key] = best
 			}
 			w.Node, w.Fits, w.Reason = best.Node.Name, best.Fits(), best.String()
@@ -312,10 +328,10 @@ func waiting(nodes []placement.Node, facts Facts) []Wait {
 // else of the one that it got furthest with: whose reason can change most, and
 // among equals the one with most free on a single GPU. Without nodes, it is
 // that of a node without a name.
-func closest(req placement.Request, nodes []placement.Node) placement.Verdict {
+func closest(pod placement.PodRef, req placement.Request, nodes []placement.Node) placement.Verdict {
 	best, mostFree := placement.Fit(req, placement.Node{}), int64(0)
 	for _, n := range nodes {
-		v := placement.Fit(req, n)
+		v := placement.Fit(req, n.Reserved(pod, req, fallback))
 		if v.Fits() {
 			return v
 		}
@@ -347,6 +363,9 @@ func (r Report) InNamespace(namespace string) Report {
 		n.GPUs = slices.Clone(n.GPUs)
 		for j := range n.GPUs {
 			n.GPUs[j].Pods = of(n.GPUs[j].Pods)
+			if n.GPUs[j].Kept != nil {
+				n.GPUs[j].Kept = of(n.GPUs[j].Kept)
+			}
 		}
 	}
 	r.Waiting = slices.DeleteFunc(slices.Clone(r.Waiting), func(w Wait) bool { return w.Namespace != namespace })

@@ -1,6 +1,7 @@
 package placement
 
 import (
+	"math"
 	"slices"
 
 	"github.com/gpumem/gpumem/pkg/gpu"
@@ -33,6 +34,12 @@ func (n Node) Reserved(pod PodRef, req Request, fallback Policy) Node {
 		}
 	}
 	return n
+}
+
+// Promised returns the node with all nominated pods on it, as a pod finds it that
+// goes after each of them.
+func (n Node) Promised(fallback Policy) Node {
+	return n.Reserved(PodRef{}, Request{Priority: math.MinInt32}, fallback)
 }
 
 // landing is where a nominated pod goes: none when it does not fit the node,

@@ -193,6 +193,9 @@ func notes(out *bytes.Buffer, n inspect.Node, m measure) {
 			over := inspect.Memory{Units: g.Requested.Units - g.Capacity.Units, MiB: g.Requested.MiB - g.Capacity.MiB}
 			note("GPU%d is over-committed by %s %s", g.Index, m.amount(&over), m)
 		}
+		for _, p := range g.Kept {
+			note("GPU%d: %s %s are kept for pod %s/%s, which is nominated to this node", g.Index, m.amount(&p.Memory), m, p.Namespace, p.Name)
+		}
 		for _, p := range g.Pods {
 			if p.Problem != "" {
 				note("pod %s/%s: %s", p.Namespace, p.Name, p.Problem)

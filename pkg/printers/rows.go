@@ -29,7 +29,7 @@ type PodRow struct {
 	Namespace   string         `json:"namespace"`
 	Name        string         `json:"name"`
 	UID         string         `json:"uid,omitempty"`
-	Node        string         `json:"node,omitempty"` // empty while it waits
+	Node        string         `json:"node,omitempty"` // empty while it waits, unless it is nominated to one
 	GPUs        []int          `json:"gpus"`           // by index; empty when not known
 	UUIDs       []gpu.UUID     `json:"uuids,omitempty"`
 	Granted     inspect.Memory `json:"granted"` // of all its GPUs; what it asks for while it waits
@@ -40,8 +40,11 @@ type PodRow struct {
 	Reason      string         `json:"reason,omitempty"` // why it waits, or what is wrong with it
 }
 
-// Waiting is the state of a pod that is on no node.
-const Waiting = "Waiting"
+// States of pods that are on no node.
+const (
+	Waiting   = "Waiting"
+	Nominated = "Nominated" // others leave a node for it
+)
 
 // GPURows lists the GPUs of a report, by node and index.
 func GPURows(r inspect.Report, usage map[gpu.UUID]Usage) (rows []GPURow) {
@@ -95,15 +98,33 @@ func PodRows(r inspect.Report, usage map[string]Usage) (rows []PodRow) {
 	}
 	unit := commonUnit(r.Nodes)
 	for _, w := range r.Waiting {
-		rows = append(rows, PodRow{
+		row := PodRow{
 			Namespace: w.Namespace, Name: w.Name, UID: w.UID, GPUs: []int{}, State: Waiting, Cores: w.Cores, Reason: reasonOf(w),
 			Granted: inspect.Memory{Units: w.Units, MiB: int64(w.Units) * unit},
-		})
+		}
+		if w.Nominated != "" {
+			row.State, row.Node = Nominated, w.Nominated
+			row.GPUs, row.UUIDs = keptFor(r, w)
+		}
+		rows = append(rows, row)
 	}
 	slices.SortStableFunc(rows, func(a, b PodRow) int {
 		return cmp.Or(cmp.Compare(a.Namespace, b.Namespace), cmp.Compare(a.Name, b.Name), cmp.Compare(a.UID, b.UID))
 	})
 	return rows
+}
+
+// keptFor returns the GPUs that are kept for a nominated pod.
+func keptFor(r inspect.Report, w inspect.Wait) (indexes []int, ids []gpu.UUID) {
+	indexes = []int{}
+	for _, n := range r.Nodes {
+		for _, g := range n.GPUs {
+			if slices.ContainsFunc(g.Kept, func(p inspect.Pod) bool { return p.UID == w.UID }) {
+				indexes, ids = append(indexes, g.Index), append(ids, g.UUID)
+			}
+		}
+	}
+	return indexes, ids
 }
 
 // GPUColumns are those of a list of GPUs.
@@ -115,7 +136,9 @@ func GPUColumns(r inspect.Report) []Column[GPURow] {
 		{Header: "MODEL", Cell: func(g GPURow) string { return g.Model }},
 		{
 			Header: fmt.Sprintf("ALLOCATED/TOTAL(%s)", m),
-			Cell:   func(g GPURow) string { return bar(g.Requested, g.Capacity) + " " + m.ratio(g.Requested, g.Capacity) },
+			Cell: func(g GPURow) string {
+				return bar(g.Requested, g.Capacity) + " " + m.ratio(g.Requested, g.Capacity) + kept(m, g.GPU)
+			},
 			Colour: func(g GPURow) Colour { return full(g.Requested, g.Capacity) },
 		},
 		{Header: fmt.Sprintf("FREE(%s)", m), Cell: func(g GPURow) string { return free(m, g.GPU) }},
@@ -160,7 +183,7 @@ func PodColumns(r inspect.Report) []Column[PodRow] {
 		}},
 		{Header: "ENFORCEMENT", Cell: func(p PodRow) string { return p.Enforcement }},
 		{Header: "STATE", Cell: func(p PodRow) string { return p.State }, Colour: func(p PodRow) Colour {
-			if p.State == Waiting {
+			if p.State == Waiting || p.State == Nominated {
 				return Yellow
 			}
 			return Plain
@@ -259,7 +282,14 @@ func free(m measure, g inspect.GPU) string {
 	if g.Requested == nil {
 		return "?"
 	}
-	left := inspect.Memory{Units: max(0, g.Capacity.Units-g.Requested.Units), MiB: max(0, g.Capacity.MiB-g.Requested.MiB)}
+	taken := keptOf(g)
+	taken.Units += g.Requested.Units
+	taken.MiB += g.Requested.MiB
+	if g.Foreign != nil {
+		taken.Units += g.Foreign.Units
+		taken.MiB += g.Foreign.MiB
+	}
+	left := inspect.Memory{Units: max(0, g.Capacity.Units-taken.Units), MiB: max(0, g.Capacity.MiB-taken.MiB)}
 	return m.amount(&left)
 }
 

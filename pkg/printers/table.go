@@ -82,9 +82,9 @@ func (o TableOptions) line(n inspect.Node, m measure, indexes []int, pending boo
 		case !ok:
 			cells = append(cells, absent)
 		case g.Healthy:
-			cells = append(cells, m.ratio(g.Requested, g.Capacity))
+			cells = append(cells, m.ratio(g.Requested, g.Capacity)+kept(m, g))
 		default:
-			cells = append(cells, m.ratio(g.Requested, g.Capacity)+mark)
+			cells = append(cells, m.ratio(g.Requested, g.Capacity)+mark+kept(m, g))
 		}
 	}
 	if pending {
@@ -113,15 +113,35 @@ func (o TableOptions) line(n inspect.Node, m measure, indexes []int, pending boo
 	return cells
 }
 
+// kept is what is kept of a GPU for nominated pods, beside what is allocated.
+func kept(m measure, g inspect.GPU) string {
+	if len(g.Kept) == 0 {
+		return ""
+	}
+	sum := keptOf(g)
+	return "+" + m.amount(&sum)
+}
+
+func keptOf(g inspect.GPU) (sum inspect.Memory) {
+	for _, p := range g.Kept {
+		sum.Units += p.Memory.Units
+		sum.MiB += p.Memory.MiB
+	}
+	return sum
+}
+
 func (o TableOptions) legend(out *bytes.Buffer, r inspect.Report) {
-	sick := false
+	sick, promised := false, false
 	for _, n := range r.Nodes {
 		for _, g := range n.GPUs {
-			sick = sick || !g.Healthy
+			sick, promised = sick || !g.Healthy, promised || len(g.Kept) > 0
 		}
 	}
 	if sick {
 		fmt.Fprintf(out, "%s unhealthy: takes no new pods; --details says why.\n", mark)
+	}
+	if promised {
+		fmt.Fprintln(out, "+ is kept for pods that are nominated to the node; --details names them.")
 	}
 	if anyPending(r) {
 		fmt.Fprintln(out, "PENDING is held by pods that are on no known GPU; --details lists them.")

@@ -1,7 +1,9 @@
 package e2e
 
 import (
+	"encoding/json"
 	"fmt"
+	"os"
 	"strings"
 	"testing"
 
@@ -76,6 +78,75 @@ func TestReservedNames(t *testing.T) {
 	_, err := e.client.CoreV1().Pods(e.namespace).UpdateEphemeralContainers(e.ctx, pod.Name, pod, metav1.UpdateOptions{})
 	if err == nil || !strings.Contains(err.Error(), "container debugger sets NVIDIA_VISIBLE_DEVICES") {
 		t.Errorf("an ephemeral container that names all GPUs: %v", err)
+	}
+}
+
+// createWith makes a pod with an annotation that the API server would have
+// refused at its creation: it is written while a gate holds the pod back.
+func (e *env) createWith(name string, units int64, key, value string) {
+	e.Helper()
+	e.create(e.pod(name, units, func(pod *v1.Pod) {
+		pod.Spec.SchedulingGates = []v1.PodSchedulingGate{{Name: "gpumem.dev/test"}}
+	}))
+	e.patchPod(name, "gpumem.dev/"+key, value)
+	if _, err := e.client.CoreV1().Pods(e.namespace).Patch(e.ctx, name, types.JSONPatchType, []byte(`[{"op": "remove", "path": "/spec/schedulingGates"}]`), metav1.PatchOptions{}); err != nil {
+		e.Fatal(err)
+	}
+}
+
+// TestTheAPIServerRefusesWhatTheExtenderCannotRead: the policy takes and refuses
+// the same values as the extender, which pkg/api tests with the same table, and
+// says what it wants.
+func TestTheAPIServerRefusesWhatTheExtenderCannotRead(t *testing.T) {
+	e := setup(t)
+	text, err := os.ReadFile("../../pkg/api/testdata/annotations.json")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var table map[string]struct {
+		Want           string
+		Taken, Refused []string
+	}
+	if err := json.Unmarshal(text, &table); err != nil {
+		t.Fatal(err)
+	}
+	for key, tc := range table {
+		t.Run(key, func(t *testing.T) {
+			for _, value := range tc.Taken {
+				if _, err := e.dryRun(e.pod("p", 64, annotated(key, value))); err != nil {
+					t.Errorf("%q: %v", value, err)
+				}
+			}
+			for _, value := range tc.Refused {
+				want := fmt.Sprintf("annotation gpumem.dev/%s: \"%s\": want %s", key, value, tc.Want)
+				if strings.Contains(value, "\n") { // no message of the API server has one
+					want = fmt.Sprintf("annotation gpumem.dev/%s: want %s", key, tc.Want)
+				}
+				if _, err := e.dryRun(e.pod("p", 64, annotated(key, value))); err == nil || !strings.Contains(err.Error(), want) {
+					t.Errorf("%q: the API server says %v, want %s", value, err, want)
+				}
+				if _, err := e.dryRun(e.pod("p", 1, without, annotated(key, value))); err != nil {
+					t.Errorf("%q of a pod without GPU memory: %v", value, err)
+				}
+			}
+		})
+	}
+
+	for value, taken := range map[string]bool{
+		strings.Repeat("x", 1024): true, strings.Repeat("x", 1025): false, strings.Repeat("é", 512): true, strings.Repeat("é", 513): false,
+	} {
+		if _, err := e.dryRun(e.pod("p", 1, annotated("gpu-model", value))); err == nil != taken {
+			t.Errorf("globs of %d bytes: %v", len(value), err)
+		}
+	}
+	none := e.pod("p", 0, annotated("gpu-count", "two"))
+	none.Spec.Containers[0].Resources.Limits = v1.ResourceList{gpuMem: resource.MustParse("0")}
+	if _, err := e.dryRun(none); err != nil {
+		t.Errorf("a pod that asks for no unit of it: %v", err)
+	}
+	_, err = e.kubectl("apply", "--filename", suite.stack.Sample("unreadable.yaml"))
+	if want := `annotation gpumem.dev/gpu-count: "two": want a number of GPUs from 1 to 64`; err == nil || !strings.Contains(err.Error(), want) {
+		t.Errorf("the sample: %v", err)
 	}
 }
 

@@ -109,14 +109,18 @@ func TestOddRequestsWaitWithAReason(t *testing.T) {
 	}{
 		{"enormous", e.pod("enormous", 1<<50), "Insufficient gpumem.dev/gpu-mem"},
 		{"larger than any GPU", e.pod("large", a100+1), "the largest that qualifies here has 79 GiB: ask for less, or for more GPUs"},
-		{"a count that is no number", e.pod("count", 4, annotated("gpu-count", "two")), `annotation gpumem.dev/gpu-count: "two": want a number of GPUs from 1 to 64`},
-		{"a policy that is none", e.pod("policy", 4, annotated("policy", "best")), `annotation gpumem.dev/policy: policy "best": want binpack, spread or exclusive`},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			e.create(tc.pod)
 			e.pending(tc.pod.Name, tc.reason)
 		})
 	}
+	t.Run("what was written when the policy of the API server had looked", func(t *testing.T) {
+		e.createWith("count", 4, "gpu-count", "two")
+		e.createWith("policy", 4, "policy", "best")
+		e.pending("count", `annotation gpumem.dev/gpu-count: "two": want a number of GPUs from 1 to 64`)
+		e.pending("policy", `annotation gpumem.dev/policy: policy "best": want binpack, spread or exclusive`)
+	})
 	for _, amount := range []string{"-3", "1.5", "500m"} {
 		pod := e.pod("refused", 1)
 		pod.Spec.Containers[0].Resources.Limits[gpuMem] = resource.MustParse(amount)
