@@ -69,7 +69,7 @@ func newPodsCommand(o *options) *cobra.Command {
 
   # Those that wait, and why
   kubectl inspect gpumem pods --waiting -o wide`,
-		keep: func(p printers.PodRow) bool { return !waiting || p.State == printers.Waiting },
+		keep: func(p printers.PodRow) bool { return !waiting || p.Waits() },
 	})
 	cmd.Flags().BoolVar(&waiting, "waiting", false, "Show only pods that are on no node")
 	return cmd
@@ -81,7 +81,7 @@ func newTopCommand(o *options) *cobra.Command {
 		columns: func(inspect.Report) []printers.Column[printers.PodRow] { return printers.TopColumns() },
 		example: `  # Who uses the most
   kubectl inspect gpumem top --sort-by=.usage.usedMiB`,
-		keep: func(p printers.PodRow) bool { return p.State != printers.Waiting },
+		keep: func(p printers.PodRow) bool { return !p.Waits() },
 	})
 }
 

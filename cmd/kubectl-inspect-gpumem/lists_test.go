@@ -9,6 +9,7 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 	v1 "k8s.io/api/core/v1"
@@ -94,23 +95,52 @@ func TestLists(t *testing.T) {
 		"explain-nobody": {"explain", "web/plain"},
 		"nodes":          {"nodes", "gpu-a"},
 	} {
-		t.Run(name, func(t *testing.T) {
-			stdout, stderr, err := inspectWith(measured(t), args...)
-			got := fmt.Sprintf("$ kubectl inspect gpumem %s\n%s--- stderr\n%s--- error\n%v\n", strings.Join(args, " "), stdout, stderr, err)
-			path := filepath.Join("testdata", "lists", name+".txt")
-			if *update {
-				if err := os.WriteFile(path, []byte(got), 0o644); err != nil {
-					t.Fatal(err)
-				}
-			}
-			want, err := os.ReadFile(path)
-			if err != nil {
-				t.Fatal(err)
-			}
-			if diff := cmp.Diff(string(want), got); diff != "" {
-				t.Errorf("%s (-want +got):\n%s", path, diff)
-			}
-		})
+		t.Run(name, func(t *testing.T) { golden(t, measured(t), name, args) })
+	}
+}
+
+// golden compares what a command prints with a file of testdata/lists.
+func golden(t *testing.T, client *fake.Clientset, name string, args []string) {
+	t.Helper()
+	stdout, stderr, err := inspectWith(client, args...)
+	got := fmt.Sprintf("$ kubectl inspect gpumem %s\n%s--- stderr\n%s--- error\n%v\n", strings.Join(args, " "), stdout, stderr, err)
+	path := filepath.Join("testdata", "lists", name+".txt")
+	if *update {
+		if err := os.WriteFile(path, []byte(got), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	want, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff(string(want), got); diff != "" {
+		t.Errorf("%s (-want +got):\n%s", path, diff)
+	}
+}
+
+// What is kept for a pod that waits until others have left is in every view.
+func TestRoomThatIsKeptForANominatedPod(t *testing.T) {
+	a := inventory("gpu-a", 14, 14)
+	now := metav1.NewTime(time.Unix(1700000000, 0))
+	low := with(makePod(t, "web/low", "gpu-a", 10, a.Devices[0].UUID), func(p *v1.Pod) { p.DeletionTimestamp, p.Finalizers = &now, []string{"x/y"} })
+	vip := with(makePod(t, "ml/vip", "", 12), func(p *v1.Pod) {
+		p.Spec.Priority, p.Status.NominatedNodeName = new(int32(100)), "gpu-a"
+	})
+	beside := makePod(t, "web/beside", "gpu-a", 5, a.Devices[1].UUID)
+	late := makePod(t, "ml/late", "", 12)
+	objects := []runtime.Object{makeNode(t, "gpu-a", a), low, vip, beside, late}
+	for name, args := range map[string][]string{
+		"nominated-nodes":   {"nodes"},
+		"nominated-details": {"--details"},
+		"nominated-gpus":    {"gpus"},
+		"nominated-pods":    {"pods", "--waiting"},
+		"nominated-top":     {"top"},
+		"nominated-vip":     {"explain", "ml/vip"},
+		"nominated-late":    {"explain", "ml/late"},
+		"nominated-fit":     {"fit", "--mem", "4"},
+	} {
+		t.Run(name, func(t *testing.T) { golden(t, fake.NewClientset(objects...), name, args) })
 	}
 }
 

@@ -99,6 +99,11 @@ func report(facts inspect.Facts, nodes ...node) inspect.Report {
 			facts.Pods[h.Pod.UID] = podFacts(h)
 		}
 		c.SetNode(n.name, n.inv)
+		for _, w := range facts.Waiting {
+			if w.Nominated == n.name {
+				c.NominatePod(n.name, w.Pod, w.Request)
+			}
+		}
 		f := facts.Nodes[n.name]
 		f.Address, f.Status = fmt.Sprintf("10.0.0.%d", i+1), "Ready"
 		facts.Nodes[n.name] = f
@@ -167,7 +172,18 @@ func scenes() map[string]inspect.Report {
 	eight := []node{{"dgx-1", dgx, []placement.Holding{
 		holding("a", request(80, 0), uuid("dgx-1", 0)), holding("b", request(33, 0), uuid("dgx-1", 7)),
 	}}}
+	important := request(14, 0)
+	important.Priority = 100
+	evicting := inspect.Facts{Waiting: []inspect.WaitFacts{
+		{Pod: ref("ml/vip"), Request: important, Nominated: "gpu-a"},
+		{Pod: ref("ml/late"), Request: request(13, 0)},
+	}}
+	leaving := holding("web/leaving", request(9, 0), uuid("gpu-a", 0))
+	leaving.Terminating = true
 	return map[string]inspect.Report{
+		"nominated": report(evicting, node{"gpu-a", inventory("gpu-a", 15, 15), []placement.Holding{
+			leaving, holding("web/stays", request(3, 0), uuid("gpu-a", 1)),
+		}}),
 		"demo":      report(inspect.Facts{}, demo...),
 		"busy":      report(troubled, busy...),
 		"namespace": report(troubled, busy...).InNamespace("ml"),

@@ -46,6 +46,9 @@ const (
 	Nominated = "Nominated" // others leave a node for it
 )
 
+// Waits reports whether the pod is on no node yet.
+func (p PodRow) Waits() bool { return p.State == Waiting || p.State == Nominated }
+
 // GPURows lists the GPUs of a report, by node and index.
 func GPURows(r inspect.Report, usage map[gpu.UUID]Usage) (rows []GPURow) {
 	for _, n := range r.Nodes {
@@ -176,14 +179,14 @@ func PodColumns(r inspect.Report) []Column[PodRow] {
 		{Header: "GPU", Cell: func(p PodRow) string { return numbers(p.GPUs) }},
 		{Header: fmt.Sprintf("GRANTED(%s)", m), Cell: func(p PodRow) string { return m.amount(&p.Granted) }},
 		{Header: "USED(MiB)", Colour: overUse, Cell: func(p PodRow) string {
-			if p.State == Waiting {
+			if p.Waits() {
 				return ""
 			}
 			return used(p.Usage)
 		}},
 		{Header: "ENFORCEMENT", Cell: func(p PodRow) string { return p.Enforcement }},
 		{Header: "STATE", Cell: func(p PodRow) string { return p.State }, Colour: func(p PodRow) Colour {
-			if p.State == Waiting || p.State == Nominated {
+			if p.Waits() {
 				return Yellow
 			}
 			return Plain

@@ -257,6 +257,7 @@ type report struct {
 
 			RequestedCores int
 			Pods           []struct{ Namespace, Name string }
+			Kept           []struct{ Name string }
 		}
 	}
 }

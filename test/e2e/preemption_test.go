@@ -143,6 +143,15 @@ func TestTheRoomForANominatedPodIsKept(t *testing.T) {
 	e.running("filler")
 	e.create(e.pod("late", 2, onNode("node1")))
 	e.pending("late", "GPU", "kept for pods that are nominated to this node: 1")
+	for _, n := range e.inspect().Nodes {
+		kept := 0
+		for _, g := range n.GPUs {
+			kept += len(g.Kept)
+		}
+		if want := map[string]int{"node1": 1}[n.Name]; kept != want {
+			t.Errorf("kubectl inspect gpumem shows room on %d GPUs of %s as kept, want %d", kept, n.Name, want)
+		}
+	}
 	e.create(e.pod("higher", 2, onNode("node1"), e.ofPriority(101)))
 	e.running("higher")
 	e.delete("higher", 0)
