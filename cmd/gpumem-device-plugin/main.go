@@ -26,6 +26,7 @@ import (
 	"github.com/gpumem/gpumem/pkg/deviceplugin"
 	"github.com/gpumem/gpumem/pkg/enforcement"
 	"github.com/gpumem/gpumem/pkg/gpu"
+	"github.com/gpumem/gpumem/pkg/inventory"
 	"github.com/gpumem/gpumem/pkg/logging"
 	"github.com/gpumem/gpumem/pkg/metrics"
 	"github.com/gpumem/gpumem/pkg/mps"
@@ -241,7 +242,7 @@ type gpus struct {
 func (g gpus) Usage(id gpu.UUID) (usedBytes uint64, busy float64, ok bool) { return g.prober.Usage(id) }
 
 // newLevel returns the node's GPUs with the level that holds on them.
-func newLevel(log *zap.Logger, opts options, prober enforcement.Prober, connected func() error) *enforcement.Node {
+func newLevel(log *zap.Logger, opts options, prober inventory.Source, connected func() error) *enforcement.Node {
 	return enforcement.NewNode(enforcement.Mode(opts.enforcement), levelInterval, prober, enforcement.Probes{
 		Cgroups: enforcement.Cgroups{Root: opts.cgroupRoot},
 		Hook:    enforcement.NewToolkit(opts.hostRoot, opts.driverRoot).Hook,

@@ -3,21 +3,15 @@ package coexist
 import (
 	"context"
 	"fmt"
-	"reflect"
 	"slices"
 	"strings"
-	"sync"
 	"time"
 
 	"go.uber.org/zap"
 
 	"github.com/gpumem/gpumem/pkg/gpu"
+	"github.com/gpumem/gpumem/pkg/inventory"
 )
-
-// Prober tells which GPUs the node has, why it has none, and when that changes.
-type Prober interface {
-	Inventory() (inv gpu.Inventory, reason string, changed <-chan struct{})
-}
 
 // Users are the containers that hold devices of the node's plugins.
 type Users interface {
@@ -44,50 +38,35 @@ type Node struct {
 	selector Selector
 	memory   string // our resource
 	interval time.Duration
-	prober   Prober
+	prober   inventory.Source
 	users    Users
 	events   Events
 	log      *zap.Logger
 
-	looked chan struct{} // closed after the first look
-	first  sync.Once
-
 	said  map[gpu.UUID]bool   // of which GPUs it was said that both have them
 	taken map[gpu.UUID]string // by whom, at the last look
 
-	mu      sync.Mutex // guards the rest
-	view    view
-	changed chan struct{} // closed and replaced when the view changes
-}
-
-// view is what is gpumem's.
-type view struct {
-	inventory gpu.Inventory
-	reason    string // why there is no GPU
+	latest *inventory.Latest // what is gpumem's
 }
 
 // NewNode returns a node that knows of nobody else until it runs. Memory is the
 // resource that gpumem offers.
-func NewNode(selector Selector, memory string, interval time.Duration, prober Prober, users Users, events Events, log *zap.Logger) *Node {
+func NewNode(selector Selector, memory string, interval time.Duration, prober inventory.Source, users Users, events Events, log *zap.Logger) *Node {
 	inv, reason, _ := prober.Inventory()
 	return &Node{
 		selector: selector, memory: memory, interval: interval, prober: prober, users: users, events: events, log: log,
-		looked: make(chan struct{}), changed: make(chan struct{}), said: make(map[gpu.UUID]bool), view: view{inventory: inv, reason: reason},
+		said: make(map[gpu.UUID]bool), latest: inventory.NewLatest(inv, reason),
 	}
 }
 
 // Inventory returns the prober's GPUs that are gpumem's. Those that another has
 // now are unhealthy. The channel is closed when any of this has changed.
 func (n *Node) Inventory() (inv gpu.Inventory, reason string, changed <-chan struct{}) {
-	n.mu.Lock()
-	defer n.mu.Unlock()
-	inv = n.view.inventory
-	inv.Devices = slices.Clone(inv.Devices)
-	return inv, n.view.reason, n.changed
+	return n.latest.Inventory()
 }
 
 // ours returns what is left of the prober's GPUs for gpumem.
-func (n *Node) ours(inv gpu.Inventory, reason string) view {
+func (n *Node) ours(inv gpu.Inventory, reason string) (gpu.Inventory, string) {
 	all := len(inv.Devices)
 	inv.Devices = slices.DeleteFunc(slices.Clone(inv.Devices), func(d gpu.Device) bool { return !n.selector.Selects(d) })
 	inv.Links = slices.DeleteFunc(slices.Clone(inv.Links), func(l gpu.Link) bool {
@@ -103,28 +82,15 @@ func (n *Node) ours(inv gpu.Inventory, reason string) view {
 			d.Healthy, d.Unhealthy = false, "in use as nvidia.com/gpu by pod "+n.taken[d.UUID]
 		}
 	}
-	return view{inventory: inv, reason: reason}
+	return inv, reason
 }
 
 // Looked is closed once Run has asked for the first time.
-func (n *Node) Looked() <-chan struct{} { return n.looked }
+func (n *Node) Looked() <-chan struct{} { return n.latest.Looked() }
 
 // Run asks at an interval, and when there are other GPUs, until the context is
 // done.
-func (n *Node) Run(ctx context.Context) error {
-	timer := time.NewTicker(n.interval)
-	defer timer.Stop()
-	for {
-		changed := n.look(ctx)
-		n.first.Do(func() { close(n.looked) })
-		select {
-		case <-ctx.Done():
-			return nil
-		case <-changed:
-		case <-timer.C:
-		}
-	}
-}
+func (n *Node) Run(ctx context.Context) error { return inventory.Watch(ctx, n.interval, n.look) }
 
 // look asks who uses what, and publishes what has changed. It returns what is
 // closed when there are other GPUs.
@@ -135,11 +101,11 @@ func (n *Node) look(ctx context.Context) <-chan struct{} {
 	users, err := n.users.Users(asking)
 	if err != nil { // the last answer holds
 		n.log.Debug("who uses GPUs is not known", zap.Error(err))
-		n.publish(n.ours(inv, reason))
+		n.latest.Set(n.ours(inv, reason))
 		return changed
 	}
 	n.taken = takenBy(users)
-	n.publish(n.ours(inv, reason))
+	n.latest.Set(n.ours(inv, reason))
 	n.tell(inv, users[n.memory])
 	return changed
 }
@@ -158,18 +124,6 @@ func takenBy(users map[string]map[string]string) map[gpu.UUID]string {
 		}
 	}
 	return taken
-}
-
-// publish makes a view known, if it is another.
-func (n *Node) publish(now view) {
-	n.mu.Lock()
-	defer n.mu.Unlock()
-	if reflect.DeepEqual(n.view, now) {
-		return
-	}
-	n.view = now
-	close(n.changed)
-	n.changed = make(chan struct{})
 }
 
 // tell says of which GPUs both have given something away.

@@ -17,13 +17,9 @@ import (
 
 	"github.com/gpumem/gpumem/pkg/allocation"
 	"github.com/gpumem/gpumem/pkg/gpu"
+	"github.com/gpumem/gpumem/pkg/inventory"
 	"github.com/gpumem/gpumem/pkg/placement"
 )
-
-// Prober tells which GPUs the node has, why it has none, and when that changes.
-type Prober interface {
-	Inventory() (inv gpu.Inventory, reason string, changed <-chan struct{})
-}
 
 // Pods tells which pods are bound to the node, whether these are all, and when
 // that changes; and it writes which GPUs a pod really has.
@@ -105,7 +101,7 @@ type Plugin struct {
 	pluginapi.UnimplementedDevicePluginServer
 
 	cfg     Config
-	prober  Prober
+	prober  inventory.Source
 	pods    Pods
 	kubelet Kubelet
 	events  Events
@@ -124,7 +120,7 @@ type Plugin struct {
 }
 
 // New returns a plugin.
-func New(cfg Config, prober Prober, pods Pods, kubelet Kubelet, events Events, metrics Metrics, log *zap.Logger) *Plugin {
+func New(cfg Config, prober inventory.Source, pods Pods, kubelet Kubelet, events Events, metrics Metrics, log *zap.Logger) *Plugin {
 	return &Plugin{
 		cfg: cfg, prober: prober, pods: pods, kubelet: kubelet, events: events, metrics: metrics, log: log,
 		kick: make(chan struct{}, 1), writing: make(map[string]bool), reported: make(map[string]bool), levels: make(levels),

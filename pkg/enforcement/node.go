@@ -3,20 +3,14 @@ package enforcement
 import (
 	"context"
 	"fmt"
-	"reflect"
-	"slices"
 	"sync"
 	"time"
 
 	"go.uber.org/zap"
 
 	"github.com/gpumem/gpumem/pkg/gpu"
+	"github.com/gpumem/gpumem/pkg/inventory"
 )
-
-// Prober tells which GPUs the node has, why it has none, and when that changes.
-type Prober interface {
-	Inventory() (inv gpu.Inventory, reason string, changed <-chan struct{})
-}
 
 // Probes ask the node what there is. None waits long.
 type Probes struct {
@@ -32,37 +26,25 @@ type Probes struct {
 type Node struct {
 	mode     Mode
 	interval time.Duration
-	prober   Prober
+	prober   inventory.Source
 	probes   Probes
 	log      *zap.Logger
 
-	looked chan struct{} // closed after the first look
-	first  sync.Once
+	latest *inventory.Latest // with the level
 
-	mu      sync.Mutex // guards the rest
-	view    view
-	changed chan struct{} // closed and replaced when the view changes
-
+	mu        sync.Mutex // guards the rest
+	regions   []Region   // as found at the last look
+	writes    bool
 	written   error // what came of the last limit that was to be written
 	writtenAt time.Time
 }
 
-// view is what was found at one look.
-type view struct {
-	inventory gpu.Inventory
-	reason    string // why there is no GPU
-	regions   []Region
-	writes    bool
-}
-
 // NewNode returns a node that has nothing until it runs.
-func NewNode(mode Mode, interval time.Duration, prober Prober, probes Probes, log *zap.Logger) *Node {
+func NewNode(mode Mode, interval time.Duration, prober inventory.Source, probes Probes, log *zap.Logger) *Node {
 	inv, reason, _ := prober.Inventory()
 	return &Node{
 		mode: mode, interval: interval, prober: prober, probes: probes, log: log,
-		looked:  make(chan struct{}),
-		view:    view{inventory: inv, reason: reason},
-		changed: make(chan struct{}),
+		latest: inventory.NewLatest(inv, reason),
 	}
 }
 
@@ -84,30 +66,14 @@ func (n *Node) lastWrite() error {
 // stronger. Where the node was told to have a level that does not hold, no GPU
 // is healthy. The channel is closed when any of this has changed.
 func (n *Node) Inventory() (inv gpu.Inventory, reason string, changed <-chan struct{}) {
-	n.mu.Lock()
-	defer n.mu.Unlock()
-	inv = n.view.inventory
-	inv.Devices = slices.Clone(inv.Devices)
-	return inv, n.view.reason, n.changed
+	return n.latest.Inventory()
 }
 
 // Looked is closed once Run has looked for the first time.
-func (n *Node) Looked() <-chan struct{} { return n.looked }
+func (n *Node) Looked() <-chan struct{} { return n.latest.Looked() }
 
 // Run looks at an interval, and when the GPUs change, until the context is done.
-func (n *Node) Run(ctx context.Context) error {
-	timer := time.NewTicker(n.interval)
-	defer timer.Stop()
-	for {
-		changed := n.look(ctx)
-		select {
-		case <-ctx.Done():
-			return nil
-		case <-changed:
-		case <-timer.C:
-		}
-	}
-}
+func (n *Node) Run(ctx context.Context) error { return inventory.Watch(ctx, n.interval, n.look) }
 
 // look judges the node anew and publishes what has changed. It returns what is
 // closed when there are other GPUs.
@@ -119,27 +85,16 @@ func (n *Node) look(ctx context.Context) <-chan struct{} {
 	}
 	verdict := Judge(facts)
 	verdict.apply(n.mode, &inv)
-	now := view{inventory: inv, reason: reason, regions: facts.Regions, writes: verdict.Writes}
-	was := n.publish(now)
-	n.first.Do(func() { close(n.looked) })
-	if was.inventory.Enforcement != inv.Enforcement || was.inventory.Weaker != inv.Weaker {
+	was, _, _ := n.latest.Inventory()
+	n.mu.Lock()
+	n.regions, n.writes = facts.Regions, verdict.Writes
+	n.mu.Unlock()
+	n.latest.Set(inv, reason)
+	if was.Enforcement != inv.Enforcement || was.Weaker != inv.Weaker {
 		n.log.Info("enforcement judged", zap.String("level", string(inv.Enforcement)),
-			zap.String("was", string(was.inventory.Enforcement)), zap.String("weaker", inv.Weaker))
+			zap.String("was", string(was.Enforcement)), zap.String("weaker", inv.Weaker))
 	}
 	return changed
-}
-
-// publish makes a view known, if it is another, and returns the one before.
-func (n *Node) publish(now view) (was view) {
-	n.mu.Lock()
-	defer n.mu.Unlock()
-	was = n.view
-	if !reflect.DeepEqual(was, now) {
-		n.view = now
-		close(n.changed)
-		n.changed = make(chan struct{})
-	}
-	return was
 }
 
 // apply writes a verdict into an inventory.
@@ -190,9 +145,9 @@ func (n *Node) regionsOf(devices []gpu.Device) (regions []Region, writes bool) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	for _, d := range devices {
-		if r, ok := RegionOf(d, n.view.regions); ok {
+		if r, ok := RegionOf(d, n.regions); ok {
 			regions = append(regions, r)
 		}
 	}
-	return regions, n.view.writes
+	return regions, n.writes
 }

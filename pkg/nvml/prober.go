@@ -14,6 +14,7 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/gpumem/gpumem/pkg/gpu"
+	"github.com/gpumem/gpumem/pkg/inventory"
 )
 
 // Config is what a Prober is to do. All fields are to be set.
@@ -41,16 +42,13 @@ type Prober struct {
 	cfg Config
 	log *zap.Logger
 
+	latest *inventory.Latest
+
 	mu        sync.Mutex // guards the rest of this block
-	inventory gpu.Inventory
 	usage     map[gpu.UUID]usage
 	processes map[gpu.UUID][]gpu.Process
 	measured  chan struct{}       // closed and replaced when usage and processes are new
 	foreign   map[gpu.UUID]uint64 // bytes, as Run will take them in
-	reason    string
-	changed   chan struct{} // closed and replaced when inventory or reason change
-
-	probed chan struct{} // closed after the first probe
 
 	// Used by Run only.
 	session *session
@@ -72,25 +70,18 @@ type tracked struct {
 func New(cfg Config, log *zap.Logger) *Prober {
 	return &Prober{
 		cfg: cfg, log: log,
-		inventory: gpu.Inventory{UnitMiB: cfg.UnitMiB, Enforcement: gpu.EnforcementAdvisory},
-		reason:    "the GPUs have not been probed yet",
-		changed:   make(chan struct{}),
-		measured:  make(chan struct{}),
-		probed:    make(chan struct{}),
-		devices:   make(map[gpu.UUID]*tracked),
-		hanging:   make(map[string]<-chan struct{}),
-		said:      make(map[string]string),
+		latest:   inventory.NewLatest(gpu.Inventory{UnitMiB: cfg.UnitMiB, Enforcement: gpu.EnforcementAdvisory}, "the GPUs have not been probed yet"),
+		measured: make(chan struct{}),
+		devices:  make(map[gpu.UUID]*tracked),
+		hanging:  make(map[string]<-chan struct{}),
+		said:     make(map[string]string),
 	}
 }
 
 // Inventory returns what the node offers now, why that is nothing, and a
 // channel that is closed when either has changed.
 func (p *Prober) Inventory() (inv gpu.Inventory, reason string, changed <-chan struct{}) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	inv = p.inventory
-	inv.Devices = slices.Clone(inv.Devices)
-	return inv, p.reason, p.changed
+	return p.latest.Inventory()
 }
 
 // Usage tells how much a GPU was in use at the last probe: bytes of its memory,
@@ -138,20 +129,17 @@ type usage struct {
 }
 
 // Probed is closed once the first probe has ended, well or not.
-func (p *Prober) Probed() <-chan struct{} { return p.probed }
+func (p *Prober) Probed() <-chan struct{} { return p.latest.Looked() }
 
 // Run probes until the context is done.
 func (p *Prober) Run(ctx context.Context) error {
 	defer func() { p.close(context.WithoutCancel(ctx)) }()
-	for first := true; ; first = false {
+	for {
 		reason := p.probe(ctx)
 		if ctx.Err() != nil {
 			return nil // calls were cut short: they say nothing of the GPUs
 		}
 		p.publish(reason)
-		if first {
-			close(p.probed)
-		}
 		if !p.rest(ctx) {
 			return nil
 		}
@@ -440,22 +428,14 @@ func (p *Prober) publish(reason string) {
 	if len(inv.Devices) > 0 {
 		reason = ""
 	}
-	p.mu.Lock()
-	defer p.mu.Unlock()
+	was, said, _ := p.latest.Inventory()
 	if len(inv.Devices) > 0 && inv.DriverVersion == "" {
-		inv.DriverVersion = p.inventory.DriverVersion
+		inv.DriverVersion = was.DriverVersion
 	}
-	if reason != "" && reason != p.reason {
+	if reason != "" && reason != said {
 		p.log.Info("the node has no GPU to offer", zap.String("reason", reason))
 	}
-	same := reason == p.reason && inv.DriverVersion == p.inventory.DriverVersion &&
-		slices.Equal(inv.Devices, p.inventory.Devices) && slices.Equal(inv.Links, p.inventory.Links)
-	if same {
-		return
-	}
-	p.inventory, p.reason = inv, reason
-	close(p.changed)
-	p.changed = make(chan struct{})
+	p.latest.Set(inv, reason)
 }
 
 // sayOnce logs of a GPU what has not been logged of it last.

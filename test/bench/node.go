@@ -178,7 +178,7 @@ func (n *fullNode) close() error {
 	return errors.Join(errs...)
 }
 
-// Inventory implements deviceplugin.Prober.
+// Inventory implements inventory.Source.
 func (n *fullNode) Inventory() (gpu.Inventory, string, <-chan struct{}) { return n.inventory, "", nil }
 
 // Pods implements deviceplugin.Pods.
