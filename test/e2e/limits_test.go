@@ -474,6 +474,13 @@ func TestOverUse(t *testing.T) {
 	g.Processes = nil
 	m.setGPUs()
 	e.running("large")
+
+	// Told to, the plugin evicts.
+	e.upgrade("devicePlugin.onOveruse=evict")
+	g.Processes = m.programs(pod, 5000)
+	m.setGPUs()
+	e.hasEvent("greedy", "GPUMemoryEvicted", "evicted: container main uses 5000 MiB of GPU "+uuid)
+	e.gone("greedy")
 }
 
 func (m *machine) eventuallyForeign(words string) {
