@@ -2,7 +2,7 @@ package cache
 
 import (
 	"errors"
-	"sync/atomic"
+	"unique"
 
 	"github.com/gpumem/gpumem/pkg/placement"
 )
@@ -13,12 +13,12 @@ type Question struct {
 	Request  placement.Request
 	Fallback placement.Policy
 
-	key string
+	key unique.Handle[string] // the same for requests that ask for the same
 }
 
 // NewQuestion prepares a question.
 func NewQuestion(ref placement.PodRef, req placement.Request, fallback placement.Policy) Question {
-	return Question{Pod: ref, Request: req, Fallback: fallback, key: string(fallback) + " " + req.Key()}
+	return Question{Pod: ref, Request: req, Fallback: fallback, key: unique.Make(string(fallback) + " " + req.Key())}
 }
 
 // Refusal is why a pod does not fit a node.
@@ -40,17 +40,13 @@ func NewRefusal(err error) *Refusal {
 }
 
 // Refused returns why the pod cannot go to a node, as Decide says of it, or nil.
-// The answer must not be changed: it is kept until the node
-// changes, for the next pod that asks for the same.
+// The answer must not be changed: it is kept until the node changes, for the
+// next pod that asks for the same.
 func (c *Cache) Refused(nodeName string, q Question) *Refusal {
-	v := c.view(nodeName)
-	switch {
-	case v == nil:
-		return q.Ask(placement.Node{Name: nodeName})
-	case v.promised:
-		return q.Ask(v.Node)
+	if n, ok := c.readable()[nodeName]; ok {
+		return n.refused(q)
 	}
-	return v.answer(q)
+	return q.Ask(placement.Node{Name: nodeName})
 }
 
 // Ask asks about a node that the cache does not know.
@@ -62,40 +58,44 @@ func (q Question) Ask(n placement.Node) *Refusal {
 	return NewRefusal(err)
 }
 
-// view is a node as readers see it, with the latest answers about it. What is
-// looked at for each answer comes first, for the sake of the processor's cache.
-type view struct {
-	answers  atomic.Pointer[answers]
-	promised bool // to nominated pods: what is left to others depends on who asks
-	placement.Node
+// answers are the latest about a node as it is in a view, the last first: pods
+// that ask in more ways than that at the same time drive one another's out. They
+// do not change once made.
+type answers struct {
+	of   *placement.Node
+	kept [8]answer
 }
-
-func newView(n placement.Node) *view { return &view{Node: n, promised: len(n.Nominated) > 0} }
-
-// answers are some of them, the latest first: pods that ask in more ways than
-// that at the same time drive one another's out. They do not change once made.
-type answers [8]answer
 
 // answer is one of them; no refusal: it fits.
 type answer struct {
-	key     string // empty: none
+	key     unique.Handle[string] // the zero value: none
 	refusal *Refusal
 }
 
-// answer gives a kept answer, or a new one. Of two that are found at the same
-// time, one may not be kept.
-func (v *view) answer(q Question) *Refusal {
-	kept := v.answers.Load()
-	if kept == nil {
-		kept = new(answers)
+// refused gives a kept answer, or a new one. Of two that are found at the same
+// time, one may not be kept. The node itself is not looked at for a kept one,
+// for the sake of the processor's cache.
+func (n *node) refused(q Question) *Refusal {
+	view := n.view.Load()
+	if view == nil {
+		return q.Ask(placement.Node{Name: n.name})
 	}
-	for i := range kept {
-		if kept[i].key == q.key {
-			return kept[i].refusal
+	last := n.answers.Load()
+	if last == nil || last.of != view {
+		last = &answers{of: view}
+	}
+	for i := range last.kept {
+		if last.kept[i].key == q.key {
+			return last.kept[i].refusal
 		}
 	}
-	now := answers{{key: q.key, refusal: q.Ask(v.Node)}}
-	copy(now[1:], kept[:])
-	v.answers.Store(&now)
-	return now[0].refusal
+	refusal := q.Ask(*view)
+	if len(view.Nominated) > 0 {
+		return refusal // what is left to others depends on who asks
+	}
+	now := &answers{of: view}
+	now.kept[0] = answer{key: q.key, refusal: refusal}
+	copy(now.kept[1:], last.kept[:])
+	n.answers.Store(now)
+	return refusal
 }

@@ -30,14 +30,16 @@ type Cache struct {
 	prices atomic.Pointer[priced]
 }
 
-// node is what the cache knows under one name. The fields other than view are
-// guarded by Cache.mu.
+// node is what the cache knows under one name. The fields below the first two
+// are guarded by Cache.mu.
 type node struct {
+	view    atomic.Pointer[placement.Node] // as readers see it; nil: a ghost
+	answers atomic.Pointer[answers]
+
 	name      string
 	inventory *gpu.Inventory  // made anew by each SetNode; nil: a ghost
 	pods      map[string]*pod // by UID
 	nominated map[string]*pod // by UID: they hold nothing yet
-	view      atomic.Pointer[view]
 }
 
 // pod is made anew by all that is heard of it.
@@ -180,7 +182,7 @@ func (c *Cache) AssumePod(ref placement.PodRef, nodeName string, req placement.R
 	if !ok || n.inventory == nil {
 		return placement.Assignment{}, &UnfitError{placement.Fit(req, placement.Node{Name: nodeName})}
 	}
-	chosen, err := Decide(n.view.Load().Node, ref, req, fallback)
+	chosen, err := Decide(*n.view.Load(), ref, req, fallback)
 	if err != nil {
 		return placement.Assignment{}, err
 	}
@@ -266,14 +268,14 @@ func (c *Cache) Where(uid string) (nodeName string, assumed, ok bool) {
 // Node returns one node. It takes no lock, unless a node has come or gone, and
 // the value does not change.
 func (c *Cache) Node(name string) (placement.Node, bool) {
-	if view := c.view(name); view != nil {
-		return view.Node, true
+	if n := c.Look(name); n != nil {
+		return *n, true
 	}
 	return placement.Node{}, false
 }
 
-// view returns what readers see of a node, or nil.
-func (c *Cache) view(name string) *view {
+// Look is Node without a copy: nil where it is not known.
+func (c *Cache) Look(name string) *placement.Node {
 	if n, ok := c.readable()[name]; ok {
 		return n.view.Load()
 	}
@@ -308,7 +310,7 @@ func (c *Cache) Nodes() []placement.Node {
 	var out []placement.Node
 	for _, n := range c.readable() {
 		if view := n.view.Load(); view != nil {
-			out = append(out, view.Node)
+			out = append(out, *view)
 		}
 	}
 	slices.SortFunc(out, func(a, b placement.Node) int { return cmp.Compare(a.Name, b.Name) })
@@ -399,6 +401,7 @@ func (c *Cache) withdraw(uid string) {
 // publish remakes what readers see of the node.
 func (c *Cache) publish(n *node) {
 	defer c.tell()
+	defer n.answers.Store(nil) // they are of what was
 	if n.inventory == nil {
 		n.view.Store(nil)
 		return
@@ -414,7 +417,8 @@ func (c *Cache) publish(n *node) {
 		}
 	}
 	c.changes++
-	n.view.Store(newView(placement.NewNode(n.name, *n.inventory, holdings).WithNominated(nominated)))
+	view := placement.NewNode(n.name, *n.inventory, holdings).WithNominated(nominated)
+	n.view.Store(&view)
 }
 
 // tell wakes those who wait for a change.

@@ -6,6 +6,7 @@ import (
 	"slices"
 
 	v1 "k8s.io/api/core/v1"
+	extenderv1 "k8s.io/kube-scheduler/extender/v1"
 
 	"github.com/gpumem/gpumem/pkg/api"
 	"github.com/gpumem/gpumem/pkg/cache"
@@ -28,40 +29,51 @@ func (e *Extender) tellFailure(verb string, pod *v1.Pod, message string) {
 	}
 }
 
-// refusals are why nodes were refused to a pod. The zero value is ready for use.
-type refusals struct {
-	verdicts []*placement.Verdict
-	count    int
+// refusals are the nodes that were refused to a pod, as they were asked about.
+type refusals struct{ nodes []refusedNode }
 
-	// The last one that is no verdict.
-	other  *cache.Refusal
-	reason string
+type refusedNode struct {
+	name string
+	*cache.Refusal
 }
 
-// add counts one refusal, and reports whether it can never be otherwise.
-func (r *refusals) add(refusal *cache.Refusal) (unresolvable bool) {
-	r.count++
-	if refusal.Verdict != nil {
-		r.verdicts = append(r.verdicts, refusal.Verdict)
-		return refusal.Unresolvable
+// answer is what kube-scheduler is told: why each node was refused, and apart
+// from them those to which no eviction could bring the pod.
+func (r refusals) answer() (failed, never extenderv1.FailedNodesMap) {
+	unresolvable := 0
+	for _, node := range r.nodes {
+		if node.Unresolvable {
+			unresolvable++
+		}
 	}
-	if r.other != refusal {
-		r.other, r.reason = refusal, reasonOf(refusal.Err)
+	failed = make(extenderv1.FailedNodesMap, len(r.nodes)-unresolvable)
+	never = make(extenderv1.FailedNodesMap, unresolvable)
+	for _, node := range r.nodes {
+		if node.Unresolvable {
+			never[node.name] = node.Message
+		} else {
+			failed[node.name] = node.Message
+		}
 	}
-	return r.reason == decisions.Unreadable
+	return failed, never
 }
+
+// fewRefused is how many of the nodes that were refused are described beside
+// others that fit: any of them, for it costs time.
+const fewRefused = 2
 
 // decision is what filter has decided, where the pod fits on so many nodes.
-func (r *refusals) decision(fit int) decisions.Decision {
-	d := decisions.Decision{Verb: decisions.Filter, Result: decisions.Fits, Asked: fit + r.count, Fit: fit}
+func (r refusals) decision(fit int) decisions.Decision {
+	d := decisions.Decision{Verb: decisions.Filter, Result: decisions.Fits, Asked: fit + len(r.nodes), Fit: fit}
 	if fit > 0 {
-		d.Nodes = closest(r.verdicts[:min(len(r.verdicts), fewRefused)])
+		d.Nodes = closest(r.nodes[:min(len(r.nodes), fewRefused)])
 		return d
 	}
-	d.Result, d.Nodes = decisions.Unfit, closest(r.verdicts)
+	d.Result, d.Nodes = decisions.Unfit, closest(r.nodes)
+	other := slices.IndexFunc(r.nodes, func(node refusedNode) bool { return node.Verdict == nil })
 	switch {
-	case r.other != nil:
-		d.Reason, d.Message = r.reason, r.other.Message
+	case other >= 0:
+		d.Reason, d.Message = reasonOf(r.nodes[other].Err), r.nodes[other].Message
 	case len(d.Nodes) > 0:
 		d.Reason, d.Message = d.Nodes[0].Reason, d.Nodes[0].Message
 	default:
@@ -70,15 +82,13 @@ func (r *refusals) decision(fit int) decisions.Decision {
 	return d
 }
 
-// fewRefused is how many of the nodes that were refused are described beside
-// others that fit: any of them, for it costs time.
-const fewRefused = 2
-
-// closest describes those of the verdicts that came closest.
-func closest(verdicts []*placement.Verdict) []decisions.Node {
+// closest describes those of the nodes that came closest, by their verdicts.
+func closest(nodes []refusedNode) []decisions.Node {
 	var c decisions.Closest
-	for _, v := range verdicts {
-		c.Add(v)
+	for _, node := range nodes {
+		if node.Verdict != nil {
+			c.Add(node.Verdict)
+		}
 	}
 	return c.Nodes()
 }
@@ -106,7 +116,7 @@ func reasonOf(err error) string {
 }
 
 // ranked is what prioritize has decided: the best nodes by their scores.
-func ranked(nodes []placement.Node, scores []int64, best string) decisions.Decision {
+func ranked(nodes []*placement.Node, scores []int64, best string) decisions.Decision {
 	d := decisions.Decision{Verb: decisions.Prioritize, Result: decisions.Fits, Node: best, Asked: len(nodes), Fit: len(nodes)}
 	for i, node := range nodes {
 		d.Nodes = insertScored(d.Nodes, decisions.Node{Name: node.Name, Score: &scores[i]})

@@ -86,31 +86,23 @@ func (e *Extender) Filter(ctx context.Context, args *extenderv1.ExtenderArgs) *e
 }
 
 func (e *Extender) filter(args *extenderv1.ExtenderArgs) *extenderv1.ExtenderFilterResult {
-	result := &extenderv1.ExtenderFilterResult{
-		FailedNodes:                extenderv1.FailedNodesMap{},
-		FailedAndUnresolvableNodes: extenderv1.FailedNodesMap{},
-	}
 	if problem := e.unanswerable(args); problem != "" {
-		result.Error = problem
 		e.tellFailure(decisions.Filter, args.Pod, problem)
-		return result
+		return &extenderv1.ExtenderFilterResult{Error: problem}
 	}
 	judge := e.judge(args.Pod)
 	var refused refusals
 	fit := 0
 	// passes takes in what was found of one node.
 	passes := func(node string, refusal *cache.Refusal) bool {
-		switch {
-		case refusal == nil:
-			fit++
-			return true
-		case refused.add(refusal):
-			result.FailedAndUnresolvableNodes[node] = refusal.Message
-		default:
-			result.FailedNodes[node] = refusal.Message
+		if refusal != nil {
+			refused.nodes = append(refused.nodes, refusedNode{node, refusal})
+			return false
 		}
-		return false
+		fit++
+		return true
 	}
+	result := &extenderv1.ExtenderFilterResult{}
 	if args.NodeNames != nil {
 		names := make([]string, 0, len(*args.NodeNames))
 		for _, name := range *args.NodeNames {
@@ -127,6 +119,7 @@ func (e *Extender) filter(args *extenderv1.ExtenderArgs) *extenderv1.ExtenderFil
 			}
 		}
 	}
+	result.FailedNodes, result.FailedAndUnresolvableNodes = refused.answer()
 	e.logFilter(args.Pod, fit, result)
 	e.tell(api.Ref(args.Pod), refused.decision(fit))
 	return result
@@ -164,37 +157,38 @@ func count(args *extenderv1.ExtenderArgs) int {
 	}
 }
 
-// asked yields the nodes of a question, each with why it cannot be read, if it
-// cannot. Of a node that is given in full and not known, it is what it says
-// itself.
-func (e *Extender) asked(args *extenderv1.ExtenderArgs) iter.Seq2[placement.Node, error] {
-	return func(yield func(placement.Node, error) bool) {
+// asked yields the nodes of a question. Of a node that is given in full and not
+// known, it is what it says itself: nothing where that cannot be read.
+func (e *Extender) asked(args *extenderv1.ExtenderArgs) iter.Seq[*placement.Node] {
+	return func(yield func(*placement.Node) bool) {
 		if args.NodeNames != nil {
 			for _, name := range *args.NodeNames {
-				node, ok := e.Cache.Node(name)
-				if !ok {
-					node.Name = name
+				node := e.Cache.Look(name)
+				if node == nil {
+					node = &placement.Node{Name: name}
 				}
-				if !yield(node, nil) {
+				if !yield(node) {
 					return
 				}
 			}
 			return
 		}
 		for i := range args.Nodes.Items {
-			if !yield(e.described(&args.Nodes.Items[i])) {
+			node, _ := e.described(&args.Nodes.Items[i])
+			if !yield(node) {
 				return
 			}
 		}
 	}
 }
 
-func (e *Extender) described(object *v1.Node) (placement.Node, error) {
-	if node, ok := e.Cache.Node(object.Name); ok {
+func (e *Extender) described(object *v1.Node) (*placement.Node, error) {
+	if node := e.Cache.Look(object.Name); node != nil {
 		return node, nil
 	}
 	inv, err := e.Names.TemplateInventory(object)
-	return placement.NewNode(object.Name, inv, nil), err
+	node := placement.NewNode(object.Name, inv, nil)
+	return &node, err
 }
 
 // judge returns a function that says why the pod cannot go to a node, or nil. A
@@ -203,7 +197,7 @@ func (e *Extender) judge(pod *v1.Pod) func(name string, given *v1.Node) *cache.R
 	ref := api.Ref(pod)
 	req, err := e.Names.Request(pod)
 	if err != nil {
-		unreadable := cache.NewRefusal(&unreadableError{err})
+		unreadable := unreadable(err)
 		return func(string, *v1.Node) *cache.Refusal { return unreadable }
 	}
 	on, assumed, known := e.Cache.Where(ref.UID)
@@ -225,19 +219,25 @@ func (e *Extender) judge(pod *v1.Pod) func(name string, given *v1.Node) *cache.R
 }
 
 func (e *Extender) judgeGiven(given *v1.Node, question cache.Question) *cache.Refusal {
-	if _, ok := e.Cache.Node(given.Name); ok {
+	if e.Cache.Look(given.Name) != nil {
 		return e.Cache.Refused(given.Name, question)
 	}
 	node, err := e.described(given)
 	if err != nil {
-		return cache.NewRefusal(&unreadableError{err})
+		return unreadable(err)
 	}
-	return question.Ask(node)
+	return question.Ask(*node)
 }
 
 // unreadableError says that something in a pod or a node cannot be read, on which
 // no other pod has any influence.
 type unreadableError struct{ error }
+
+func unreadable(err error) *cache.Refusal {
+	refusal := cache.NewRefusal(&unreadableError{err})
+	refusal.Unresolvable = true
+	return refusal
+}
 
 // Prioritize scores the nodes, from 0 to extenderv1.MaxExtenderPriority. It
 // has no way to say what is wrong: then all nodes are equal.
@@ -246,10 +246,14 @@ func (e *Extender) Prioritize(_ context.Context, args *extenderv1.ExtenderArgs) 
 	if args.Pod == nil || args.NodeNames == nil && args.Nodes == nil {
 		return &result
 	}
-	nodes := make([]placement.Node, 0, count(args))
+	nodes := make([]*placement.Node, 0, count(args))
 	req, err := e.Names.Request(args.Pod)
 	for node := range e.asked(args) {
-		nodes = append(nodes, node.Reserved(api.Ref(args.Pod), req, e.Policy))
+		if len(node.Nominated) > 0 {
+			left := node.Reserved(api.Ref(args.Pod), req, e.Policy)
+			node = &left
+		}
+		nodes = append(nodes, node)
 	}
 	scores := make([]int64, len(nodes))
 	if err == nil && !req.Empty() && e.Missing() == "" {

@@ -95,6 +95,14 @@ func TestChoose(t *testing.T) {
 	}
 }
 
+func pointers(nodes []Node) []*Node {
+	out := make([]*Node, len(nodes))
+	for i := range nodes {
+		out[i] = &nodes[i]
+	}
+	return out
+}
+
 func TestRank(t *testing.T) {
 	named := func(name string, inv gpu.Inventory, holdings ...Holding) Node { return NewNode(name, inv, holdings) }
 	one := inventory(device(0, 10))
@@ -160,7 +168,7 @@ func TestRank(t *testing.T) {
 	}
 	for name, tc := range tests {
 		t.Run(name, func(t *testing.T) {
-			if diff := cmp.Diff(tc.want, new(Ranker).Rank(tc.defaults, tc.req, tc.nodes, nil)); diff != "" {
+			if diff := cmp.Diff(tc.want, new(Ranker).Rank(tc.defaults, tc.req, pointers(tc.nodes), nil)); diff != "" {
 				t.Errorf("scores (-want +got):\n%s", diff)
 			}
 		})
@@ -376,7 +384,7 @@ func checkRank(t *testing.T, random *rand.Rand, defaults Policies, req Request, 
 		inv, holdings, _ := world(random)
 		nodes = append(nodes, NewNode(fmt.Sprint("n", i), inv, holdings))
 	}
-	scores := new(Ranker).Rank(defaults, req, nodes, nil)
+	scores := new(Ranker).Rank(defaults, req, pointers(nodes), nil)
 	best, fitting := 0, 0
 	for i, score := range scores {
 		fits := req.Empty() || Fit(req, nodes[i]).Fits()
@@ -394,7 +402,7 @@ func checkRank(t *testing.T, random *rand.Rand, defaults Policies, req Request, 
 		t.Fatalf("%d of %d nodes that fit have the highest score", best, fitting)
 	}
 	slices.Reverse(nodes)
-	backwards := new(Ranker).Rank(defaults, req, nodes, nil)
+	backwards := new(Ranker).Rank(defaults, req, pointers(nodes), nil)
 	slices.Reverse(backwards)
 	if diff := cmp.Diff(scores, backwards); diff != "" {
 		t.Fatalf("the order of the nodes shows (-want +got):\n%s", diff)

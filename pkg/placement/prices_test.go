@@ -72,7 +72,7 @@ func TestRankSparesWhatIsScarce(t *testing.T) {
 	}
 	for name, tc := range tests {
 		t.Run(name, func(t *testing.T) {
-			scores := new(Ranker).Rank(Policies{GPU: Binpack}, tc.req, tc.nodes, NewPrices(learned(tc.mix...), tc.nodes))
+			scores := new(Ranker).Rank(Policies{GPU: Binpack}, tc.req, pointers(tc.nodes), NewPrices(learned(tc.mix...), tc.nodes))
 			for i, score := range scores {
 				if best := tc.nodes[i].Name == tc.want; best != (score == MaxScore) {
 					t.Errorf("%s has score %d; want %s to be the best", tc.nodes[i].Name, score, tc.want)
@@ -85,7 +85,7 @@ func TestRankSparesWhatIsScarce(t *testing.T) {
 func TestSpreadKnowsNoPrices(t *testing.T) {
 	nodes := []Node{machine("narrow", 16_000, 2, 8), machine("wide", 64_000, 2, 8)}
 	prices := NewPrices(learned(ask(8, cpu(8000))), nodes)
-	got := new(Ranker).Rank(Policies{GPU: Spread}, ask(8, cpu(16_000)), nodes, prices)
+	got := new(Ranker).Rank(Policies{GPU: Spread}, ask(8, cpu(16_000)), pointers(nodes), prices)
 	if diff := cmp.Diff([]int64{MaxScore, MaxScore}, got); diff != "" {
 		t.Errorf("scores (-want +got):\n%s", diff)
 	}
@@ -94,7 +94,7 @@ func TestSpreadKnowsNoPrices(t *testing.T) {
 func TestAPodWithoutGPUMemoryGoesWhereItsCPUIsMissedLeast(t *testing.T) {
 	nodes := []Node{machine("tight", 16_000, 2, 8), machine("plain", 16_000, 0, 0), machine("wide", 64_000, 2, 8)}
 	prices := NewPrices(learned(ask(8, cpu(8000))), nodes)
-	got := new(Ranker).Rank(Policies{GPU: Binpack}, Request{CPU: 8000}, nodes, prices)
+	got := new(Ranker).Rank(Policies{GPU: Binpack}, Request{CPU: 8000}, pointers(nodes), prices)
 	if diff := cmp.Diff([]int64{3, MaxScore, 6}, got); diff != "" {
 		t.Errorf("scores (-want +got):\n%s", diff)
 	}
@@ -172,8 +172,8 @@ func FuzzRanker(f *testing.F) {
 				}
 			}
 			req := requests[random.IntN(len(requests))]
-			want := new(Ranker).Rank(policies, req, nodes, prices)
-			if diff := cmp.Diff(want, ranker.Rank(policies, req, nodes, prices)); diff != "" {
+			want := new(Ranker).Rank(policies, req, pointers(nodes), prices)
+			if diff := cmp.Diff(want, ranker.Rank(policies, req, pointers(nodes), prices)); diff != "" {
 				t.Fatalf("scores for %+v (-nothing kept +kept):\n%s", req, diff)
 			}
 		}

@@ -54,7 +54,7 @@ const maxKept = 1 << 18
 // least stays free, what the pod takes from others at these prices included, and
 // among equals the fullest node; Spread the emptiest node, and among equals that
 // with the emptiest GPU. A node on which the request does not fit gets 0.
-func (r *Ranker) Rank(defaults Policies, req Request, nodes []Node, prices *Prices) []int64 {
+func (r *Ranker) Rank(defaults Policies, req Request, nodes []*Node, prices *Prices) []int64 {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	policy := defaults.node(req)
@@ -67,8 +67,7 @@ func (r *Ranker) Rank(defaults Policies, req Request, nodes []Node, prices *Pric
 	known := r.of(defaults, req, len(nodes))
 	entries := make([]*ranked, len(nodes))
 	fitting := make([]int, 0, len(nodes))
-	for i := range nodes {
-		n := &nodes[i]
+	for i, n := range nodes {
 		e := known[n.Name]
 		if e == nil || e.of == nil || e.of != n.State {
 			e = newRanked(defaults.GPU, req, n)

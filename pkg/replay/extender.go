@@ -20,13 +20,13 @@ type extended struct {
 	index    map[string]int // of nodes
 	requests []placement.Request
 	chosen   placement.Assignment
-	nodes    []placement.Node // with room, of the pod at hand
-	read     []read           // by node of the fleet
+	nodes    []*placement.Node // with room, of the pod at hand
+	read     []read            // by node of the fleet
 }
 
 // read is a node as the books have it, until it changes.
 type read struct {
-	node    placement.Node
+	node    *placement.Node
 	version uint32 // of the node, plus one
 }
 
@@ -77,7 +77,7 @@ func (p *extended) choose(f *Fleet, s *shape) (place, bool) {
 		}
 		if r.version != n.version+1 {
 			r.version = n.version + 1
-			r.node, _ = p.books.Node(n.Name)
+			r.node = p.books.Look(n.Name)
 		}
 		nodes = append(nodes, r.node)
 	}
