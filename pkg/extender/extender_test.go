@@ -619,11 +619,11 @@ func TestRoutesAnswerEveryBody(t *testing.T) {
 	}{
 		``:                             {http.StatusBadRequest, "the body is empty"},
 		`null`:                         {http.StatusBadRequest, "the body is null"},
-		`[]`:                           {http.StatusBadRequest, "cannot unmarshal array"},
-		`"x"`:                          {http.StatusBadRequest, "cannot unmarshal string"},
+		`[]`:                           {http.StatusBadRequest, "unmarshal JSON array into"},
+		`"x"`:                          {http.StatusBadRequest, "unmarshal JSON string into"},
 		`{"Pod":`:                      {http.StatusBadRequest, "unexpected EOF"},
-		`{"Pod":7,"Node":7}`:           {http.StatusBadRequest, "cannot unmarshal number"},
-		`{} {}`:                        {http.StatusBadRequest, "something follows"},
+		`{"Pod":7,"Node":7}`:           {http.StatusBadRequest, "unmarshal JSON number into"},
+		`{} {}`:                        {http.StatusBadRequest, "after top-level value"},
 		strings.Repeat(" ", maxBody+1): {http.StatusRequestEntityTooLarge, "the body is larger than"},
 	} {
 		for _, path := range []string{"/filter", "/prioritize", "/preempt", "/bind"} {

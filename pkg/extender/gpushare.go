@@ -1,7 +1,6 @@
 package extender
 
 import (
-	"encoding/json"
 	"fmt"
 	"net/http"
 
@@ -58,8 +57,7 @@ func (e *Extender) inspectGPUShare(w http.ResponseWriter, r *http.Request, param
 			report.Nodes = append(report.Nodes, newGPUShareNode(node))
 		}
 	}
-	w.Header().Set("Content-Type", "application/json")
-	if err := json.NewEncoder(w).Encode(report); err != nil {
+	if err := write(w, http.StatusOK, report); err != nil {
 		e.Log.Warn("answer not delivered", zap.String("path", r.URL.Path), zap.Error(err))
 	}
 }

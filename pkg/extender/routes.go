@@ -2,13 +2,13 @@ package extender
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"net/http"
 	"runtime/debug"
+	"strconv"
 
+	"github.com/go-json-experiment/json"
 	"github.com/julienschmidt/httprouter"
 	"go.uber.org/zap"
 
@@ -56,11 +56,26 @@ func verb[In, Out any](e *Extender, name string, f func(context.Context, *In) *O
 			writeError(w, status, err)
 			return
 		}
-		w.Header().Set("Content-Type", "application/json")
-		if err := json.NewEncoder(w).Encode(f(r.Context(), in)); err != nil {
+		if err := write(w, http.StatusOK, f(r.Context(), in)); err != nil {
 			e.Log.Warn("answer not delivered", zap.String("path", r.URL.Path), zap.Error(err))
 		}
 	}
+}
+
+// write answers with JSON and says how long it is: kube-scheduler reads no
+// further than the value, and cannot use a connection again on which the end of
+// the last answer is still to come.
+func write(w http.ResponseWriter, status int, answer any) error {
+	body, err := json.Marshal(answer)
+	if err != nil {
+		w.WriteHeader(http.StatusInternalServerError)
+		return err
+	}
+	w.Header().Set("Content-Type", "application/json")
+	w.Header().Set("Content-Length", strconv.Itoa(len(body)))
+	w.WriteHeader(status)
+	_, err = w.Write(body)
+	return err
 }
 
 func read[In any](w http.ResponseWriter, r *http.Request) (in *In, status int, err error) {
@@ -68,33 +83,20 @@ func read[In any](w http.ResponseWriter, r *http.Request) (in *In, status int, e
 	if r.ContentLength > maxBody {
 		return nil, http.StatusRequestEntityTooLarge, tooLarge
 	}
-	decoder := json.NewDecoder(http.MaxBytesReader(w, r.Body, maxBody))
-	err = decoder.Decode(&in)
-	if err == nil && in == nil {
-		err = errors.New("the body is null")
-	}
-	if err == nil {
-		if _, trailing := decoder.Token(); !errors.Is(trailing, io.EOF) {
-			err = errors.New("something follows the JSON value")
-		}
-	}
+	err = json.UnmarshalRead(http.MaxBytesReader(w, r.Body, maxBody), &in)
 	switch {
-	case err == nil:
+	case err == nil && in != nil:
 		return in, http.StatusOK, nil
+	case err == nil:
+		err = errors.New("the body is null")
 	case errors.As(err, new(*http.MaxBytesError)):
 		return nil, http.StatusRequestEntityTooLarge, tooLarge
-	case errors.Is(err, io.EOF):
+	case r.ContentLength == 0:
 		err = errors.New("the body is empty")
 	}
 	return nil, http.StatusBadRequest, fmt.Errorf("want a JSON %T: %w", *new(In), err)
 }
 
 func writeError(w http.ResponseWriter, status int, err error) {
-	body, marshalErr := json.Marshal(map[string]string{"Error": err.Error()})
-	if marshalErr != nil { // cannot be: a map of strings
-		body = []byte("{}")
-	}
-	w.Header().Set("Content-Type", "application/json")
-	w.WriteHeader(status)
-	_, _ = w.Write(append(body, '\n')) // the client is gone: nobody to tell
+	_ = write(w, status, map[string]string{"Error": err.Error()}) // the client is gone: nobody to tell
 }
