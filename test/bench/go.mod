@@ -15,6 +15,7 @@ require (
 )
 
 require (
+	github.com/go-json-experiment/json v0.0.0-20260213210345-44df1a37e875
 	github.com/google/go-cmp v0.7.0
 	golang.org/x/sys v0.48.0
 	google.golang.org/grpc v1.85.0

@@ -3,7 +3,6 @@ package main
 import (
 	"bytes"
 	"context"
-	"encoding/json"
 	"fmt"
 	"net/http"
 	"net/http/httptest"
@@ -11,6 +10,7 @@ import (
 	"strconv"
 	"time"
 
+	"github.com/go-json-experiment/json"
 	"golang.org/x/sys/unix"
 	v1 "k8s.io/api/core/v1"
 	extenderv1 "k8s.io/kube-scheduler/extender/v1"
@@ -152,7 +152,8 @@ func (a ask) allocations(h http.Handler) float64 {
 	return float64(sum) / calls
 }
 
-// null is a handler that decodes requests and encodes what it is given.
+// null is a handler that decodes requests and encodes what it is given, with the
+// library that the extender does it with.
 func null[In, Out any](answer []byte) http.Handler {
 	out := new(Out)
 	if err := json.Unmarshal(answer, out); err != nil {
@@ -160,12 +161,12 @@ func null[In, Out any](answer []byte) http.Handler {
 	}
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		in := new(In)
-		if err := json.NewDecoder(r.Body).Decode(in); err != nil {
+		if err := json.UnmarshalRead(r.Body, in); err != nil {
 			http.Error(w, err.Error(), http.StatusBadRequest)
 			return
 		}
 		w.Header().Set("Content-Type", "application/json")
-		_ = json.NewEncoder(w).Encode(out) // to memory
+		_ = json.MarshalWrite(w, out) // to memory
 	})
 }
 
@@ -183,7 +184,7 @@ func question[Out, In any](f *fleet, verb string, in In) ask {
 }
 
 // asking is the pod that the questions are about.
-func (f *fleet) asking() *v1.Pod { return pod(f.Names, 999_999, 10) }
+func (f *fleet) asking() *v1.Pod { return pod(f.Names, 10_000_000, 10) }
 
 func (f *fleet) filter() ask {
 	return question[extenderv1.ExtenderFilterResult](f, "filter", extenderv1.ExtenderArgs{Pod: f.asking(), NodeNames: &f.names})
@@ -215,7 +216,7 @@ func (f *fleet) bind() ask {
 	var last *v1.Pod
 	a := ask{verb: "bind", routes: f.Routes("bench"), null: null[extenderv1.ExtenderBindingArgs, extenderv1.ExtenderBindingResult]([]byte("{}"))}
 	a.body = func() []byte {
-		last = pod(f.Names, 1_000_000+f.bound, 3)
+		last = pod(f.Names, 10_000_001+f.bound, 3)
 		f.api.create(last)
 		body, err := json.Marshal(extenderv1.ExtenderBindingArgs{
 			PodName: last.Name, PodNamespace: last.Namespace, PodUID: last.UID, Node: f.names[f.bound%len(f.names)],
