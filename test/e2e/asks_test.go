@@ -246,6 +246,6 @@ func TestChoosingAmongModelsAndNeighbours(t *testing.T) {
 	e.running("apart-d")
 	e.create(e.pod("apart-e", 1, onNode("node1"), annotated("exclusive-group", "a")))
 	e.pending("apart-e", `apart from exclusive-group "a"; GPU0 occupied, GPU1 occupied`)
-	e.create(e.pod("newest", 1, annotated("gpu-model-preference", "newest")))
+	e.createWith("newest", 1, "gpu-model-preference", "newest")
 	e.pending("newest", `annotation gpumem.dev/gpu-model-preference: "newest": want fastest or cheapest`)
 }

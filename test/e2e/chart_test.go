@@ -143,6 +143,24 @@ func TestTheAPIServerTakesWhatTheChartRenders(t *testing.T) {
 	}
 }
 
+// Every sample is what the API server takes, the policies of the chart included.
+func TestTheAPIServerTakesEverySample(t *testing.T) {
+	e := setup(t)
+	samples, err := filepath.Glob(suite.stack.Sample("*.yaml"))
+	if err != nil || len(samples) == 0 {
+		t.Fatalf("samples: %v, %v", samples, err)
+	}
+	for _, sample := range samples {
+		switch filepath.Base(sample) {
+		case "kueue.yaml", "unreadable.yaml": // of an API that is not there; to be refused: each has a test
+			continue
+		}
+		if _, err := e.kubectl("apply", "--dry-run=server", "--filename", sample); err != nil {
+			t.Errorf("%s: %v", filepath.Base(sample), err)
+		}
+	}
+}
+
 // The pods of the control plane are fit for namespaces of the strictest Pod
 // Security Standard. The device plugin is not, for no more than these reasons.
 func TestPodSecurity(t *testing.T) {

@@ -131,6 +131,11 @@ func TestContainersOfOnePodShareItsGPU(t *testing.T) {
 	if err != nil || len(text) != 0 {
 		t.Errorf("the container without GPU printed %q (%v), want nothing", text, err)
 	}
+	e.apply("sidecar.yaml")
+	e.running("sidecar")
+	if uuids := e.agree("sidecar", "metrics", "load", "serve"); len(uuids) != 1 {
+		t.Errorf("the sample is on %v, want one GPU", uuids)
+	}
 }
 
 func TestEqualPodsAdmittedInTheOtherOrderThanBound(t *testing.T) {

@@ -76,10 +76,9 @@ func (w *World) again(s *spec, d time.Duration) {
 		}
 		next := w.newSpec()
 		if w.rng.IntN(2) == 0 {
-			same := *s
-			next = &same
+			next = s.anew()
 		}
-		next.name, next.bound, next.gpushare, next.keeper = s.name, "", "", true
+		next.name, next.keeper = s.name, true
 		w.create(next)
 	})
 }

@@ -171,7 +171,7 @@ func TestTraces(t *testing.T) {
 
 // TestTwice pins what everything here leans on: a seed is one run.
 func TestTwice(t *testing.T) {
-	for seed := uint64(1); seed <= 10; seed++ {
+	for seed := uint64(1); seed <= 20; seed++ {
 		var runs [2]bytes.Buffer
 		for i := range runs {
 			Run(t, Config{Seed: seed, Steps: 400, Out: &runs[i]})

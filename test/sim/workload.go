@@ -39,6 +39,14 @@ type spec struct {
 	excused    string        // why whoever chose its GPUs may have filled them too much
 }
 
+// anew is a pod that asks for the same, and of which nothing has been decided.
+func (s *spec) anew() *spec {
+	next := *s
+	next.bound, next.gpushare, next.wasBound, next.begun = "", "", false, false
+	next.misled, next.waitsSince, next.excused = false, 0, ""
+	return &next
+}
+
 // alike reports whether two pods can stand in for one another.
 func (s *spec) alike(o *spec) bool {
 	same := func(a, b container) bool { return a.kind == b.kind && a.amount == b.amount }
