@@ -81,12 +81,12 @@ func (e *extenderProc) checkNews(s *spec, node string, gpus []string, b *books) 
 
 // checkPlace looks at the GPUs that the kubelet has given a pod, if they are not
 // those that are written of it. Pods that can stand in for one another may
-// exchange theirs; else the plugin has to find it a place beside all that it
-// knows of.
+// exchange theirs; one that has none to give, and others, the plugin has to find a
+// place beside all that it knows of.
 func (k *kubelet) checkPlace(s *spec, gpus []string) {
 	w, p := k.w, k.plugin()
 	pod := w.api.pods[s.name]
-	if pod == nil || string(pod.UID) != s.uid || p == nil || k.m.exchanged(s, gpus) {
+	if pod == nil || string(pod.UID) != s.uid || p == nil || w.assignment(pod) != nil && k.m.exchanged(s, gpus) {
 		return
 	}
 	b := w.newBooks(&v1.Node{})
