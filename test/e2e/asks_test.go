@@ -220,7 +220,7 @@ func TestChoosingAmongModelsAndNeighbours(t *testing.T) {
 		}
 	}
 	on := make(map[string]string)
-	for _, name := range []string{"of-a-model", "fastest", "cheapest", "together-a", "together-b", "apart-a", "apart-b", "spread"} {
+	for _, name := range []string{"of-a-model", "fastest", "cheapest", "together-a", "together-b", "apart-a", "apart-b", "spread", "not-that-one"} {
 		e.running(name)
 		on[name] = e.agree(name, "sample")[0]
 	}
