@@ -178,7 +178,7 @@ func start(ctx context.Context, log *zap.Logger, opts options) error {
 func waiting(names api.Names, pods []*v1.Pod) []inspect.WaitFacts {
 	out := make([]inspect.WaitFacts, 0, len(pods))
 	for _, pod := range pods {
-		w := inspect.WaitFacts{Pod: api.Ref(pod)}
+		w := inspect.WaitFacts{Pod: api.Ref(pod), Nominated: api.NominatedTo(pod)}
 		var err error
 		if w.Request, err = names.Request(pod); err != nil {
 			w.Problem = err.Error()
