@@ -85,7 +85,7 @@ spec:
       storage: true
       schema: {openAPIV3Schema: {type: object, properties: {spec: {type: object, required: [selector, podMetricsEndpoints], properties: {
         selector: {type: object, properties: {matchLabels: {type: object, additionalProperties: {type: string}}}},
-        podMetricsEndpoints: {type: array, items: {type: object, properties: {port: {type: string}, interval: {type: string},
+        podMetricsEndpoints: {type: array, items: {type: object, properties: {port: {type: string}, interval: {type: string}, honorLabels: {type: boolean},
           relabelings: {type: array, items: {type: object, properties: {sourceLabels: {type: array, items: {type: string}}, targetLabel: {type: string}}}}}}}}}}}}
 ---
 apiVersion: apiextensions.k8s.io/v1
