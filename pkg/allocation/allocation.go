@@ -121,7 +121,7 @@ func Prefer(s State, r gpu.Resource, available, must []gpu.SlotID, size int) ([]
 	if size <= 0 || len(must) > size {
 		return nil, fmt.Errorf("the kubelet asks for %d slots, %d of which it names", size, len(must))
 	}
-	s.Pods = s.planned()
+	s.Pods = s.withUnseen(s.planned())
 	free := s.usable(r, s.notHeld(available), must)
 	if len(must) > 0 {
 		return s.extend(r, free, must, size)
@@ -191,6 +191,33 @@ func (p Pod) together(o Pod) bool {
 
 func mayBeFor(p, o Pod) error {
 	return fmt.Errorf("the kubelet does not tell for which pod it asks, and it may be pod %s or pod %s", p.Pod, o.Pod)
+}
+
+// withUnseen returns the pods with the GPUs of those that nobody has placed and
+// whose init containers have been given something that does not show.
+func (s State) withUnseen(pods []Pod) []Pod {
+	for i, p := range pods {
+		if !unseen(p) || !p.Assignment.None() {
+			continue
+		}
+		at := slices.IndexFunc(s.Given, func(g Given) bool {
+			return g.Pod == p.Pod && g.Container.Kind == placement.Init && !s.another(g)
+		})
+		if at < 0 {
+			continue
+		}
+		if grant, err := Resolve(s, s.Given[at].Slots[0].Resource(), s.Given[at].Slots); err == nil {
+			pods[i].Assignment = grant.assignment().WithShares(p.Request)
+		}
+	}
+	return pods
+}
+
+// another reports whether the kubelet says that what was given is another pod's.
+func (s State) another(g Given) bool {
+	return slices.ContainsFunc(s.Held, func(h Held) bool {
+		return slices.Contains(h.Slots, g.Slots[0]) && (h.Namespace != g.Pod.Namespace || h.Name != g.Pod.Name)
+	})
 }
 
 // unseen reports whether a pod that asks for both resources has a plain init

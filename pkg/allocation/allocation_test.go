@@ -222,6 +222,39 @@ func (c *cluster) want(name string, held []gpu.Units, written ...int) {
 	}
 }
 
+// What a plain init container has got of the one resource decides where the other
+// is, also for a pod that nobody has placed and where another GPU is better by now.
+func TestAnInitContainerGetsBothResourcesOfOneGPU(t *testing.T) {
+	inv := inventory(10, 10)
+	slots, err := gpu.NewSlots(inv)
+	if err != nil {
+		t.Fatal(err)
+	}
+	first, then := initial("init", 2), app("app", 2)
+	first.Cores, then.Cores = 2, 2
+	p, beside := pod("p", ask(first, then)), pod("beside", ask(app("a", 3)), 0)
+	given := func(ids []gpu.SlotID) []Given { return []Given{{Pod: p.Pod, Container: first, Slots: ids}} }
+	other := Held{Namespace: "ns", Name: "other", Container: "a", Slots: coreIDs(1, 0, 1)}
+	for name, tc := range map[string]struct {
+		r         gpu.Resource
+		given     []Given
+		held      []Held
+		available []gpu.SlotID
+		want      []gpu.SlotID
+	}{
+		"nothing was given": {gpu.Memory, nil, nil, append(ids(0, 3, 4), ids(1, 0, 1)...), ids(0, 3, 4)},
+		"cores first":       {gpu.Memory, given(coreIDs(1, 0, 1)), nil, append(ids(0, 3, 4), ids(1, 0, 1)...), ids(1, 0, 1)},
+		"memory first":      {gpu.Cores, given(ids(1, 0, 1)), nil, append(coreIDs(0, 3, 4), coreIDs(1, 0, 1)...), coreIDs(1, 0, 1)},
+		"it was another's":  {gpu.Memory, given(coreIDs(1, 0, 1)), []Held{other}, append(ids(0, 3, 4), ids(1, 0, 1)...), ids(0, 3, 4)},
+	} {
+		s := State{Inventory: inv, Slots: slots, Pods: []Pod{p, beside}, Known: map[string]bool{"ns/p": true}, Given: tc.given, Held: tc.held, Policy: placement.Binpack, PlaceUnassigned: true}
+		got, err := Prefer(s, tc.r, tc.available, nil, 2)
+		if diff := cmp.Diff(tc.want, got); diff != "" || err != nil {
+			t.Errorf("%s: %v (-want +got):\n%s", name, err, diff)
+		}
+	}
+}
+
 func TestAPodWithContainersOfEveryKind(t *testing.T) {
 	for seed := range uint64(20) {
 		c := newCluster(t, seed, inventory(10, 10))

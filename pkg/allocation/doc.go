@@ -62,9 +62,10 @@
 //
 // What a plain init container has got of the one resource does not show when the
 // kubelet asks for the other. The GPU of a pod that has both a plain init
-// container and cores is therefore the one that is written of it, or where the
-// same choice leads again; when the kubelet has not freed enough of that one
-// yet, the pod is refused.
+// container and cores is therefore the one that is written of it, or, of a pod that
+// nobody has placed, the one of what was given to its init containers since the
+// plugin began (State.Given), or where the same choice leads again; when the kubelet
+// has not freed enough of that one yet, the pod is refused.
 //
 // PodResources names pods without their UID. What it lists of a pod is written
 // down once the kubelet has said (by the start time in the pod's status) that it

@@ -431,7 +431,7 @@ func (k *kubelet) checkGrant(m *managed, c container, r gpu.Resource) {
 	g := mine[part{c.name, r}]
 	perGPU := make(map[string]int)
 	for _, id := range g.ids {
-		perGPU[k.m.gpuOf(id)]++
+		perGPU[k.m.gpuOf(s, id)]++
 	}
 	taken := toSet(g.ids)
 	for uid, parts := range k.m.checkpoint {
@@ -446,16 +446,19 @@ func (k *kubelet) checkGrant(m *managed, c container, r gpu.Resource) {
 			}
 		}
 	}
-	held := make(map[string]int)
-	for id := range k.recorded(r) {
-		held[k.m.gpuOf(id)]++
-	}
-	if r == gpu.Memory {
-		for uid := range k.m.checkpoint {
-			if o := w.pods[uid]; o.gpushare != "" && k.m.holds(o)[0] == o.gpushare {
-				held[o.gpushare] += o.need.units
+	on := make(map[string]string) // GPU by ID, each once: containers have those of init containers too
+	for uid, parts := range k.m.checkpoint {
+		for p, other := range parts {
+			for _, id := range other.ids {
+				if p.of == r {
+					on[id] = k.m.gpuOf(w.pods[uid], id)
+				}
 			}
 		}
+	}
+	held := make(map[string]int)
+	for _, id := range on {
+		held[id]++
 	}
 	for id := range perGPU {
 		if n := k.m.countOf(id, r); held[id] > n && !k.m.isResized(id) {
@@ -465,8 +468,9 @@ func (k *kubelet) checkGrant(m *managed, c container, r gpu.Resource) {
 	if uuids := slices.Sorted(strings.SplitSeq(g.env["NVIDIA_VISIBLE_DEVICES"], ",")); r == gpu.Memory && !slices.Equal(uuids, slices.Sorted(maps.Keys(perGPU))) {
 		w.violate("I5", "%s/%s sees %v and holds IDs of %v", s.name, c.name, uuids, perGPU)
 	}
-	k.checkPlace(s, k.m.gpusOf(g.ids))
-	k.checkChoice(s, k.m.gpusOf(g.ids))
+	gpus := k.m.gpusOf(s, g.ids)
+	k.checkPlace(s, gpus)
+	k.checkChoice(s, gpus)
 	if k.holdsNamesake(s) || !slices.ContainsFunc(k.advised, func(o allocation.Pod) bool { return o.Pod.UID == s.uid }) {
 		m.blind = true // the plugin could not know whom it served
 		s.excused = "placed by the plugin without news of it"
@@ -482,8 +486,8 @@ func (k *kubelet) checkGrant(m *managed, c container, r gpu.Resource) {
 	}
 	k.checkTold(s, c, r)
 	for p, o := range mine {
-		if !m.blind && !slices.Equal(k.m.gpusOf(o.ids), k.m.gpusOf(g.ids)) {
-			w.violate("I4", "%s is on different GPUs: with %s of %s on %v, with %s of %s on %v", s.name, p.of, p.container, k.m.gpusOf(o.ids), r, c.name, k.m.gpusOf(g.ids))
+		if others := k.m.gpusOf(s, o.ids); !m.blind && !slices.Equal(others, gpus) {
+			w.violate("I4", "%s is on different GPUs: with %s of %s on %v, with %s of %s on %v", s.name, p.of, p.container, others, r, c.name, gpus)
 		}
 	}
 }
@@ -521,11 +525,11 @@ func (k *kubelet) checkChoice(s *spec, gpus []string) {
 	}
 }
 
-// gpusOf returns the GPUs that IDs are of, sorted.
-func (m *machine) gpusOf(ids []string) []string {
+// gpusOf returns the GPUs that IDs of a pod are of, sorted.
+func (m *machine) gpusOf(s *spec, ids []string) []string {
 	set := make(map[string]bool)
 	for _, id := range ids {
-		set[m.gpuOf(id)] = true
+		set[m.gpuOf(s, id)] = true
 	}
 	return slices.Sorted(maps.Keys(set))
 }
@@ -603,7 +607,7 @@ func (w *World) checkMachineAtRest(m *machine) {
 				}
 			}
 		}
-		gpus := m.where(s, held)
+		gpus := m.gpusOf(s, held)
 		if slices.ContainsFunc(gpus, func(id string) bool { return m.isResized(id) || m.capacity(id) == 0 }) {
 			continue
 		}
