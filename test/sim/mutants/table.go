@@ -80,7 +80,7 @@ var table = []mutant{
 	{
 		"retry chooses anew", "pkg/cache/cache.go",
 		"			p.bindings = append(p.bindings, now)\n			return p.Assignment, nil\n",
-		"			p.bindings = append(p.bindings, now)\n			chosen, _ := placement.Choose(fallback, req, c.node(nodeName).view.Load().Node)\n			return chosen, nil\n",
+		"			p.bindings = append(p.bindings, now)\n			chosen, _ := placement.Choose(fallback, req, *c.node(nodeName).view.Load())\n			return chosen, nil\n",
 	},
 	{
 		"short preference", "pkg/deviceplugin/plugin.go",
