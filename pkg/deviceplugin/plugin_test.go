@@ -7,6 +7,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/google/go-cmp/cmp"
@@ -271,15 +272,17 @@ func TestAPodThatNeverBecomesKnown(t *testing.T) {
 }
 
 func TestAKubeletThatDoesNotTell(t *testing.T) {
-	n := newNode(t, func(c *Config) { c.KubeletWait = 20 * time.Millisecond }, nil, pod("a", 1, uuidB, app(3)))
-	n.kubelet.deaf = true
-	ids, err := n.preferred(t.Context(), n.free(), nil, 3)
-	if err != nil || ids[0] != "bbbbbbbb-0" {
-		t.Errorf("got %v, %v; want GPU 1 by the annotation", ids, err)
-	}
-	if err := n.start(t.Context(), ids...); err != nil {
-		t.Errorf("start: %v", err)
-	}
+	synctest.Test(t, func(t *testing.T) {
+		n := newNode(t, nil, nil, pod("a", 1, uuidB, app(3)))
+		n.kubelet.deaf = true
+		ids, err := n.preferred(t.Context(), n.free(), nil, 3)
+		if err != nil || ids[0] != "bbbbbbbb-0" {
+			t.Errorf("got %v, %v; want GPU 1 by the annotation", ids, err)
+		}
+		if err := n.start(t.Context(), ids...); err != nil {
+			t.Errorf("start: %v", err)
+		}
+	})
 }
 
 // Of pods that ask for as much the kubelet could mean any, while it does not tell.
@@ -295,46 +298,52 @@ func TestContainersStayTogetherWhileTheKubeletDoesNotTell(t *testing.T) {
 		}},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
-			n := newNode(t, func(c *Config) { c.KubeletWait = 30 * time.Millisecond }, []string{"ns/p"},
-				pod("older", 1, uuidA, app(2)), pod("p", 2, uuidB, tc.containers...))
-			for i, c := range tc.containers {
-				if i == 1 {
-					n.kubelet.deaf = true
+			synctest.Test(t, func(t *testing.T) {
+				n := newNode(t, nil, []string{"ns/p"},
+					pod("older", 1, uuidA, app(2)), pod("p", 2, uuidB, tc.containers...))
+				for i, c := range tc.containers {
+					if i == 1 {
+						n.kubelet.deaf = true
+					}
+					ids, err := n.preferred(t.Context(), n.free(), nil, c.Units)
+					if tc.containers[0].Kind == placement.Init && i == 1 {
+						ids, err = []string{"bbbbbbbb-0", "bbbbbbbb-1", "bbbbbbbb-2", "bbbbbbbb-3"}, nil // the init container's
+					}
+					if err != nil || !strings.HasPrefix(ids[0], "bbbbbbbb-") {
+						t.Fatalf("%s: got %v, %v; want IDs of GPU 1", c.Name, ids, err)
+					}
+					if _, err := n.allocate(t.Context(), ids...); err != nil {
+						t.Fatalf("%s: %v", c.Name, err)
+					}
 				}
-				ids, err := n.preferred(t.Context(), n.free(), nil, c.Units)
-				if tc.containers[0].Kind == placement.Init && i == 1 {
-					ids, err = []string{"bbbbbbbb-0", "bbbbbbbb-1", "bbbbbbbb-2", "bbbbbbbb-3"}, nil // the init container's
-				}
-				if err != nil || !strings.HasPrefix(ids[0], "bbbbbbbb-") {
-					t.Fatalf("%s: got %v, %v; want IDs of GPU 1", c.Name, ids, err)
-				}
-				if _, err := n.allocate(t.Context(), ids...); err != nil {
-					t.Fatalf("%s: %v", c.Name, err)
-				}
-			}
+			})
 		})
 	}
 }
 
 func TestAKubeletThatHasNeverToldAnything(t *testing.T) {
-	n := newNode(t, func(c *Config) { c.KubeletWait = 30 * time.Millisecond }, nil,
-		pod("older", 1, uuidA, app(2)), pod("p", 2, uuidB, container("one", placement.App, 4), container("two", placement.App, 2)))
-	n.kubelet.deaf = true
-	ids, err := n.preferred(t.Context(), n.free(), nil, 4)
-	if err != nil || ids[0] != "bbbbbbbb-0" {
-		t.Errorf("got %v, %v; want GPU 1: no other pod asks for as much", ids, err)
-	}
-	_, err = n.preferred(t.Context(), n.free(), nil, 2)
-	wantStatus(t, err, codes.FailedPrecondition, "the kubelet does not tell for which pod it asks, and it may be pod ns/p or pod ns/older")
+	synctest.Test(t, func(t *testing.T) {
+		n := newNode(t, nil, nil,
+			pod("older", 1, uuidA, app(2)), pod("p", 2, uuidB, container("one", placement.App, 4), container("two", placement.App, 2)))
+		n.kubelet.deaf = true
+		ids, err := n.preferred(t.Context(), n.free(), nil, 4)
+		if err != nil || ids[0] != "bbbbbbbb-0" {
+			t.Errorf("got %v, %v; want GPU 1: no other pod asks for as much", ids, err)
+		}
+		_, err = n.preferred(t.Context(), n.free(), nil, 2)
+		wantStatus(t, err, codes.FailedPrecondition, "the kubelet does not tell for which pod it asks, and it may be pod ns/p or pod ns/older")
+	})
 }
 
 func TestAKubeletThatIsAskedTooOftenIsAskedAgain(t *testing.T) {
-	n := newNode(t, nil, []string{"ns/younger"}, pod("older", 1, uuidA, app(3)), pod("younger", 2, uuidB, app(3)))
-	n.kubelet.failures = 2
-	ids, err := n.preferred(t.Context(), n.free(), nil, 3)
-	if err != nil || ids[0] != "bbbbbbbb-0" {
-		t.Errorf("got %v, %v; want GPU 1, of the pod that the kubelet lists", ids, err)
-	}
+	synctest.Test(t, func(t *testing.T) {
+		n := newNode(t, nil, []string{"ns/younger"}, pod("older", 1, uuidA, app(3)), pod("younger", 2, uuidB, app(3)))
+		n.kubelet.failures = 2
+		ids, err := n.preferred(t.Context(), n.free(), nil, 3)
+		if err != nil || ids[0] != "bbbbbbbb-0" {
+			t.Errorf("got %v, %v; want GPU 1, of the pod that the kubelet lists", ids, err)
+		}
+	})
 }
 
 func TestAllocateRefuses(t *testing.T) {
