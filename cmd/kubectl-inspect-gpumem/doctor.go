@@ -2,7 +2,6 @@ package main
 
 import (
 	"context"
-	"encoding/json"
 	"fmt"
 	"io"
 	"slices"
@@ -66,9 +65,7 @@ func (o *options) doctor(ctx context.Context, output string) error {
 
 func printFindings(out io.Writer, output string, found []doctor.Finding) error {
 	if output == "json" {
-		encoder := json.NewEncoder(out)
-		encoder.SetIndent("", "  ")
-		return encoder.Encode(append([]doctor.Finding{}, found...))
+		return printers.WriteJSON(out, append([]doctor.Finding{}, found...))
 	}
 	if len(found) == 0 {
 		_, err := fmt.Fprintln(out, "No problem found.")

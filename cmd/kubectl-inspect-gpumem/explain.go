@@ -3,7 +3,6 @@ package main
 import (
 	"cmp"
 	"context"
-	"encoding/json"
 	"fmt"
 	"slices"
 	"strings"
@@ -124,9 +123,7 @@ func (o *options) explain(ctx context.Context, namespace, name string, all bool)
 	}
 	e.Decided = remembered
 	if o.output == "json" {
-		encoder := json.NewEncoder(o.Out)
-		encoder.SetIndent("", "  ")
-		return encoder.Encode(e)
+		return printers.WriteJSON(o.Out, e)
 	}
 	return o.printExplanation(e)
 }

@@ -2,13 +2,13 @@ package main
 
 import (
 	"context"
-	"encoding/json"
 	"fmt"
 
 	"github.com/spf13/cobra"
 
 	"github.com/gpumem/gpumem/pkg/inspect"
 	"github.com/gpumem/gpumem/pkg/placement"
+	"github.com/gpumem/gpumem/pkg/printers"
 	"github.com/gpumem/gpumem/pkg/replay"
 )
 
@@ -48,9 +48,7 @@ func (o *options) snapshot(ctx context.Context) error {
 			waiting[w.Pod.String()] = w.Request
 		}
 	}
-	encoder := json.NewEncoder(o.Out)
-	encoder.SetIndent("", "  ")
-	if err := encoder.Encode(replay.NewSnapshot(nodes, waiting)); err != nil {
+	if err := printers.WriteJSON(o.Out, replay.NewSnapshot(nodes, waiting)); err != nil {
 		return err
 	}
 	return o.complain(inspect.New(nodes, facts))

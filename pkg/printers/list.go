@@ -2,7 +2,6 @@ package printers
 
 import (
 	"bytes"
-	"encoding/json"
 	"fmt"
 	"io"
 	"math"
@@ -129,8 +128,5 @@ func ListJSON[R any](w io.Writer, kind string, rows []R, problems []inspect.Prob
 	if rows == nil {
 		rows = []R{}
 	}
-	enc := json.NewEncoder(w)
-	enc.SetIndent("", "  ")
-	enc.SetEscapeHTML(false)
-	return enc.Encode(items[R]{APIVersion: inspect.APIVersion, Kind: kind, Items: rows, Problems: problems})
+	return WriteJSON(w, items[R]{APIVersion: inspect.APIVersion, Kind: kind, Items: rows, Problems: problems})
 }

@@ -25,11 +25,14 @@ type TableOptions struct {
 }
 
 // JSON prints all of the report.
-func JSON(w io.Writer, r inspect.Report) error {
+func JSON(w io.Writer, r inspect.Report) error { return WriteJSON(w, r) }
+
+// WriteJSON prints anything for programs, so that people can read it too.
+func WriteJSON(w io.Writer, v any) error {
 	enc := json.NewEncoder(w)
 	enc.SetIndent("", "  ")
 	enc.SetEscapeHTML(false)
-	return enc.Encode(r)
+	return enc.Encode(v)
 }
 
 // Names prints the nodes alone, in the form that kubectl takes them.
