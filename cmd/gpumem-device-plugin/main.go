@@ -109,13 +109,9 @@ type parts struct {
 
 // start wires the parts together and runs them until the context is done.
 func start(ctx context.Context, log *zap.Logger, opts options) (err error) {
-	config, err := opts.restConfig()
+	client, err := opts.client()
 	if err != nil {
 		return err
-	}
-	client, err := kubernetes.NewForConfig(config)
-	if err != nil {
-		return fmt.Errorf("make a client for %s: %w", config.Host, err)
 	}
 	names, err := api.NewNames(opts.domain)
 	if err != nil {

@@ -52,13 +52,9 @@ func runCleanup(ctx context.Context, args []string, stdout, stderr io.Writer) er
 	if err != nil {
 		return err
 	}
-	config, err := opts.restConfig()
+	client, err := opts.client()
 	if err != nil {
 		return err
-	}
-	client, err := kubernetes.NewForConfig(config)
-	if err != nil {
-		return fmt.Errorf("make a client for %s: %w", config.Host, err)
 	}
 	return cleanup(ctx, log, client, names, leases)
 }

@@ -20,7 +20,6 @@ import (
 	"golang.org/x/sync/errgroup"
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/util/wait"
-	"k8s.io/client-go/kubernetes"
 
 	"github.com/gpumem/gpumem/pkg/api"
 	"github.com/gpumem/gpumem/pkg/cache"
@@ -84,13 +83,9 @@ func start(ctx context.Context, log *zap.Logger, opts options) error {
 	if err != nil {
 		return err
 	}
-	config, err := opts.restConfig()
+	client, err := opts.client()
 	if err != nil {
 		return err
-	}
-	client, err := kubernetes.NewForConfig(config)
-	if err != nil {
-		return fmt.Errorf("make a client for %s: %w", config.Host, err)
 	}
 	books := cache.New()
 	watch, err := controller.New(log.Named("controller"), client, names, books)

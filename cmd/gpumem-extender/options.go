@@ -11,7 +11,7 @@ import (
 
 	"github.com/spf13/pflag"
 	"k8s.io/apimachinery/pkg/runtime"
-	"k8s.io/client-go/rest"
+	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/tools/clientcmd"
 
 	"github.com/gpumem/gpumem/pkg/api"
@@ -190,8 +190,8 @@ func (o *options) effective() map[string]string {
 	return out
 }
 
-// restConfig returns how to reach the API server.
-func (o *options) restConfig() (*rest.Config, error) {
+// client returns one of the API server.
+func (o *options) client() (*kubernetes.Clientset, error) {
 	config, err := clientcmd.BuildConfigFromFlags("", o.kubeconfig)
 	if err != nil {
 		return nil, fmt.Errorf("find the API server (give --kubeconfig outside of a cluster): %w", err)
@@ -200,7 +200,11 @@ func (o *options) restConfig() (*rest.Config, error) {
 	config.UserAgent = "gpumem-extender/" + version
 	config.ContentType = runtime.ContentTypeProtobuf
 	config.AcceptContentTypes = runtime.ContentTypeProtobuf + "," + runtime.ContentTypeJSON
-	return config, nil
+	client, err := kubernetes.NewForConfig(config)
+	if err != nil {
+		return nil, fmt.Errorf("make a client for %s: %w", config.Host, err)
+	}
+	return client, nil
 }
 
 // isLoopback reports whether an address to listen on is of the loopback.
