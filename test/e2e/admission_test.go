@@ -8,7 +8,6 @@ import (
 	"testing"
 
 	v1 "k8s.io/api/core/v1"
-	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 )
@@ -139,8 +138,7 @@ func TestTheAPIServerRefusesWhatTheExtenderCannotRead(t *testing.T) {
 			t.Errorf("globs of %d bytes: %v", len(value), err)
 		}
 	}
-	none := e.pod("p", 0, annotated("gpu-count", "two"))
-	none.Spec.Containers[0].Resources.Limits = v1.ResourceList{gpuMem: resource.MustParse("0")}
+	none := e.pod("p", 0, annotated("gpu-count", "two"), asking(gpuMem, 0))
 	if _, err := e.dryRun(none); err != nil {
 		t.Errorf("a pod that asks for no unit of it: %v", err)
 	}
@@ -221,7 +219,7 @@ func TestOptionalPolicies(t *testing.T) {
 		},
 		"a whole GPU": func(pod *v1.Pod) {
 			setting("NVIDIA_VISIBLE_DEVICES")(pod)
-			pod.Spec.Containers[0].Resources.Limits = v1.ResourceList{"nvidia.com/gpu": resource.MustParse("1")}
+			asking("nvidia.com/gpu", 1)(pod)
 		},
 		"in an exempt namespace": func(pod *v1.Pod) {
 			without(pod)

@@ -204,9 +204,7 @@ func TestMemoryAndCoresOfManyPods(t *testing.T) {
 		}
 	}
 	// Cores alone are no request, and the pod says so.
-	e.create(e.pod("cores-alone", 0, onDGX, func(pod *v1.Pod) {
-		pod.Spec.Containers[0].Resources.Limits = v1.ResourceList{"gpumem.dev/gpu-core": resource.MustParse("10")}
-	}))
+	e.create(e.pod("cores-alone", 0, onDGX, asking("gpumem.dev/gpu-core", 10)))
 	e.pending("cores-alone", `container "main": gpumem.dev/gpu-core needs gpumem.dev/gpu-mem beside it`)
 }
 

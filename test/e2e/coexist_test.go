@@ -9,7 +9,6 @@ import (
 
 	"google.golang.org/grpc"
 	v1 "k8s.io/api/core/v1"
-	"k8s.io/apimachinery/pkg/api/resource"
 	pluginapi "k8s.io/kubelet/pkg/apis/deviceplugin/v1beta1"
 )
 
@@ -60,10 +59,7 @@ func TestBesideNVIDIAsDevicePlugin(t *testing.T) {
 	t.Cleanup(stop)
 	whole := func(name string) {
 		t.Helper()
-		e.create(e.pod(name, 0, onNode("node1"), func(pod *v1.Pod) {
-			pod.Spec.SchedulerName = v1.DefaultSchedulerName
-			pod.Spec.Containers[0].Resources.Limits = v1.ResourceList{"nvidia.com/gpu": resource.MustParse("1")}
-		}))
+		e.create(e.pod(name, 0, onNode("node1"), asking("nvidia.com/gpu", 1), func(pod *v1.Pod) { pod.Spec.SchedulerName = v1.DefaultSchedulerName }))
 		e.running(name)
 	}
 	health := func() string {

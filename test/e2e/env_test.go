@@ -14,6 +14,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	v1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/client-go/kubernetes"
@@ -132,6 +133,14 @@ func (e *env) pod(name string, units int64, more ...func(*v1.Pod)) *v1.Pod {
 // sample is a container of the sample image.
 func sample(name string, units int64, args ...string) v1.Container {
 	return stack.SampleContainer(name, units, args...)
+}
+
+// asking makes the pod's first container ask for units of a resource, and for
+// nothing else.
+func asking(name v1.ResourceName, units int64) func(*v1.Pod) {
+	return func(pod *v1.Pod) {
+		pod.Spec.Containers[0].Resources.Limits = v1.ResourceList{name: *resource.NewQuantity(units, resource.DecimalSI)}
+	}
 }
 
 func onNode(node string) func(*v1.Pod) {

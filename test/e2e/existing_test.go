@@ -13,7 +13,6 @@ import (
 	"testing"
 
 	v1 "k8s.io/api/core/v1"
-	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
@@ -145,10 +144,6 @@ func (e *env) startServedScheduler(credentials string) {
 	if err := os.WriteFile(file, []byte(config), 0o600); err != nil {
 		e.Fatal(err)
 	}
-	log, err := os.Create(filepath.Join(e.TempDir(), "kube-scheduler.log"))
-	if err != nil {
-		e.Fatal(err)
-	}
 	if err := e.cluster.Terminate(e.ctx, "scheduler"); err != nil {
 		e.Fatal(err)
 	}
@@ -157,9 +152,16 @@ func (e *env) startServedScheduler(credentials string) {
 			e.Error(err)
 		}
 	})
-	cmd := exec.Command(e.cluster.Scheduler(), "--config="+file, "--bind-address=127.0.0.1",
-		"--authentication-kubeconfig="+kubeconfig, "--authorization-kubeconfig="+kubeconfig)
-	cmd.Stdout, cmd.Stderr = log, log
+	e.runBesideControlPlane("kube-scheduler", exec.Command(e.cluster.Scheduler(), "--config="+file, "--bind-address=127.0.0.1",
+		"--authentication-kubeconfig="+kubeconfig, "--authorization-kubeconfig="+kubeconfig))
+}
+
+// runBesideControlPlane runs a program in the control plane's network until the
+// test ends, and shows its log if the test has failed.
+func (e *env) runBesideControlPlane(name string, cmd *exec.Cmd) {
+	e.Helper()
+	var log bytes.Buffer
+	cmd.Stdout, cmd.Stderr = &log, &log
 	if err := e.cluster.StartBesideControlPlane(cmd); err != nil {
 		e.Fatal(err)
 	}
@@ -167,21 +169,16 @@ func (e *env) startServedScheduler(credentials string) {
 		if err := cmd.Process.Signal(syscall.SIGTERM); err != nil {
 			e.Error(err)
 		}
-		_ = cmd.Wait() // it ends with an error: it no longer leads
+		err := cmd.Wait() // of a scheduler that no longer leads, with an error
 		if e.Failed() {
-			text, err := os.ReadFile(log.Name())
-			e.Logf("kube-scheduler: %v\n%s", err, text)
+			e.Logf("%s: %v\n%s", name, err, log.String())
 		}
-		log.Close()
 	})
 }
 
 // ofServed is a pod that names no scheduler.
 func (e *env) ofServed(name string, units int64) *v1.Pod {
-	return e.pod(name, 0, func(pod *v1.Pod) {
-		pod.Spec.SchedulerName = ""
-		pod.Spec.Containers[0].Resources.Limits = v1.ResourceList{servedDomain + "/gpu-mem": *resource.NewQuantity(units, resource.DecimalSI)}
-	})
+	return e.pod(name, 0, asking(servedDomain+"/gpu-mem", units), func(pod *v1.Pod) { pod.Spec.SchedulerName = "" })
 }
 
 // placed waits until a pod runs, and checks that it is on what was assigned.

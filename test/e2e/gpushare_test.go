@@ -3,7 +3,6 @@ package e2e
 import (
 	"context"
 	"fmt"
-	"os"
 	"os/exec"
 	"path/filepath"
 	"strconv"
@@ -14,7 +13,6 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	v1 "k8s.io/api/core/v1"
-	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
@@ -278,26 +276,9 @@ func (e *env) startGPUShare(node string) (stop func()) {
 // find gpushare's.
 func (e *env) startExtenderForGPUShare() {
 	e.Helper()
-	log, err := os.Create(filepath.Join(e.TempDir(), "extender.log"))
-	if err != nil {
-		e.Fatal(err)
-	}
-	cmd := exec.Command(suite.stack.Binary("gpumem-extender"), "--listen=127.0.0.1:32766", "--probe-listen=127.0.0.1:32767", "--read-listen=127.0.0.1:32765",
-		"--resource-domain=aliyun.com", "--log-level=debug", "--log-format=console", "--kubeconfig="+filepath.Join(e.cluster.Dir(), "scheduler.kubeconfig"))
-	cmd.Stdout, cmd.Stderr = log, log
-	if err := e.cluster.StartBesideControlPlane(cmd); err != nil {
-		e.Fatal(err)
-	}
-	e.Cleanup(func() {
-		if err := cmd.Process.Signal(syscall.SIGTERM); err != nil {
-			e.Error(err)
-		}
-		err := cmd.Wait()
-		if text, readErr := os.ReadFile(log.Name()); e.Failed() || err != nil {
-			e.Logf("gpumem-extender in gpushare's place: %v, %v\n%s", err, readErr, text)
-		}
-		log.Close()
-	})
+	e.runBesideControlPlane("gpumem-extender in gpushare's place", exec.Command(suite.stack.Binary("gpumem-extender"),
+		"--listen=127.0.0.1:32766", "--probe-listen=127.0.0.1:32767", "--read-listen=127.0.0.1:32765",
+		"--resource-domain=aliyun.com", "--log-level=debug", "--log-format=console", "--kubeconfig="+filepath.Join(e.cluster.Dir(), "scheduler.kubeconfig")))
 }
 
 // uuid returns the UUID of a GPU, from the books of the other domain, which are
@@ -311,10 +292,8 @@ func (e *env) uuid(node string, index int) string {
 
 // ofHeir is pod for the release in gpushare's place.
 func (e *env) ofHeir(name string, units int64, more ...func(*v1.Pod)) *v1.Pod {
-	return e.pod(name, 0, append([]func(*v1.Pod){func(pod *v1.Pod) {
-		pod.Spec.SchedulerName = heirScheduler
-		pod.Spec.Containers[0].Resources.Limits = v1.ResourceList{"aliyun.com/gpu-mem": *resource.NewQuantity(units, resource.DecimalSI)}
-	}}, more...)...)
+	heirs := func(pod *v1.Pod) { pod.Spec.SchedulerName = heirScheduler }
+	return e.pod(name, 0, append([]func(*v1.Pod){asking("aliyun.com/gpu-mem", units), heirs}, more...)...)
 }
 
 // ofGPUShare is a pod as gpushare's scheduler leaves it to the kubelet.
