@@ -124,7 +124,7 @@ bench: ## Measure what gpumem costs beside what there is without it (SECTIONS="h
 	@inside="$(filter-out throughput,$(SECTIONS))"; \
 	if [ -n "$$inside" ] || [ -z "$(SECTIONS)" ]; then $(BIN)/gpumem-bench -json $(BIN)/bench.json $$inside; fi
 	@if [ -z "$(filter-out handlers stress memory node,$(or $(SECTIONS),throughput))" ]; then exit; fi; \
-	$(BIN)/gpumem-throughput -json $(BIN)/throughput.json
+	$(BIN)/gpumem-throughput -idle $(CURDIR)/$(BIN)/gpumem-bench -json $(BIN)/throughput.json
 
 # Where the traces are that bench-packing runs on: the node list and the pod
 # lists of the trace cluster-trace-gpu-v2023.

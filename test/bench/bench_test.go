@@ -62,3 +62,22 @@ func TestStress(t *testing.T) {
 		t.Errorf("%d errors, %d GPUs with more than they have, %d pods bound", s.errors.Load(), len(s.over), s.placed.Load())
 	}
 }
+
+// TestAllocations guards what a call costs, by a figure that does not depend on
+// the machine: what is allocated beyond decoding the question and encoding the
+// answer must not grow with the nodes that are asked about.
+func TestAllocations(t *testing.T) {
+	const most = 300 // filter and bind have about 130, prioritize 50
+	for _, nodes := range []int{100, 2000} {
+		f, err := newFleet(nodes, podsPerGPU)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, a := range []ask{f.filter(), f.prioritize(), f.bind()} {
+			a.allocations(a.routes) // the first call finds nothing kept
+			if got := a.allocations(a.routes) - a.allocations(a.null); got > most {
+				t.Errorf("%s of %d nodes: %.0f allocations beyond those of a handler that decides nothing, want at most %d", a.verb, nodes, got, most)
+			}
+		}
+	}
+}

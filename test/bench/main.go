@@ -59,8 +59,12 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 	flags.IntVar(&opts.rounds, "rounds", 15, "how often the two sides of a ratio are measured in turn")
 	flags.DurationVar(&opts.duration, "duration", time.Minute, "how long the stress goes on")
 	file := flags.String("json", "", "write the results to this file too, as JSON")
+	idle := flags.String("idle", "", "measure nothing, and serve as an extender that decides nothing, with this kubeconfig")
 	if err := flags.Parse(args); err != nil {
 		return err
+	}
+	if *idle != "" {
+		return serveIdle(ctx, *idle)
 	}
 	for _, name := range flags.Args() {
 		if !slices.Contains(names, name) {

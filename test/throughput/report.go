@@ -56,8 +56,8 @@ func (r Round) String() string {
 
 // Comparison is what was measured with one size of the fleet, round by round.
 type Comparison struct {
-	Nodes         int
-	With, Without []Round
+	Nodes               int
+	With, Without, Idle []Round // gpumem's extender, none, and one that decides nothing
 }
 
 // Report is what was measured.
@@ -69,6 +69,7 @@ type Result struct {
 	Low, Mid, High float64 // of the rounds
 	Goal           float64
 	Met            bool
+	Idle           float64 // the same of an extender that decides nothing
 }
 
 // Results returns the ratios that have goals.
@@ -85,10 +86,10 @@ func (r Report) Results() []Result {
 			{"burst-p99", func(r Round) float64 { return r.BurstP99 }, mostWaiting, false},
 			{"stream-p99", func(r Round) float64 { return r.StreamP99 }, mostWaiting, false},
 		} {
-			ratios := c.ratios(kind.of)
+			ratios, idle := ratios(c.With, c.Without, kind.of), ratios(c.Idle, c.Without, kind.of)
 			result := Result{
 				Name: fmt.Sprintf("%s-%d-nodes", kind.name, c.Nodes), Goal: kind.goal,
-				Low: ratios[0], Mid: median(ratios), High: ratios[len(ratios)-1],
+				Low: ratios[0], Mid: median(ratios), High: ratios[len(ratios)-1], Idle: median(idle),
 			}
 			result.Met = result.Mid <= result.Goal
 			if kind.larger {
@@ -101,10 +102,10 @@ func (r Report) Results() []Result {
 }
 
 // ratios divides round by round, and sorts what comes out.
-func (c Comparison) ratios(of func(Round) float64) []float64 {
+func ratios(a, b []Round, of func(Round) float64) []float64 {
 	var out []float64
-	for i := range c.With {
-		out = append(out, of(c.With[i])/of(c.Without[i]))
+	for i := range a {
+		out = append(out, of(a[i])/of(b[i]))
 	}
 	slices.Sort(out)
 	return out
@@ -125,7 +126,9 @@ func (r Report) String() string {
 	var b strings.Builder
 	for _, c := range r.Sizes {
 		for i := range c.With {
-			fmt.Fprintf(&b, "%5d nodes, with    %v\n%5d nodes, without %v\n", c.Nodes, c.With[i], c.Nodes, c.Without[i])
+			fmt.Fprintf(&b, "%5d nodes, with    %v\n", c.Nodes, c.With[i])
+			fmt.Fprintf(&b, "%5d nodes, without %v\n", c.Nodes, c.Without[i])
+			fmt.Fprintf(&b, "%5d nodes, idle    %v\n", c.Nodes, c.Idle[i])
 		}
 	}
 	for _, one := range r.Results() {
@@ -133,7 +136,7 @@ func (r Report) String() string {
 		if one.Met {
 			verdict = "met"
 		}
-		fmt.Fprintf(&b, "result: %s %.2f goal %.2f %s (rounds: %.2f to %.2f)\n", one.Name, one.Mid, one.Goal, verdict, one.Low, one.High)
+		fmt.Fprintf(&b, "result: %s %.2f goal %.2f %s (rounds: %.2f to %.2f; an extender that decides nothing: %.2f)\n", one.Name, one.Mid, one.Goal, verdict, one.Low, one.High, one.Idle)
 	}
 	return b.String()
 }

@@ -14,11 +14,11 @@ func rounds(rates ...float64) (out []Round) {
 }
 
 func TestReport(t *testing.T) {
-	r := Report{Sizes: []Comparison{{Nodes: 500, With: rounds(100, 50, 96), Without: rounds(100, 100, 100)}}}
+	r := Report{Sizes: []Comparison{{Nodes: 500, With: rounds(100, 50, 96), Without: rounds(100, 100, 100), Idle: rounds(100, 80, 100)}}}
 	for _, want := range []string{
-		"result: throughput-500-nodes 0.96 goal 0.95 met (rounds: 0.50 to 1.00)\n",
-		"result: burst-p99-500-nodes 1.04 goal 1.20 met (rounds: 1.00 to 2.00)\n",
-		"result: stream-p99-500-nodes 1.00 goal 1.20 met (rounds: 1.00 to 1.00)\n",
+		"result: throughput-500-nodes 0.96 goal 0.95 met (rounds: 0.50 to 1.00; an extender that decides nothing: 1.00)\n",
+		"result: burst-p99-500-nodes 1.04 goal 1.20 met (rounds: 1.00 to 2.00; an extender that decides nothing: 1.00)\n",
+		"result: stream-p99-500-nodes 1.00 goal 1.20 met (rounds: 1.00 to 1.00; an extender that decides nothing: 1.00)\n",
 	} {
 		if got := r.String(); !strings.Contains(got, want) {
 			t.Errorf("no %q in:\n%s", want, got)

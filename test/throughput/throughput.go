@@ -21,11 +21,12 @@ import (
 
 // Config says what to measure.
 type Config struct {
-	Nodes  []int // sizes of the fleet, ascending
-	Pods   int   // that are made at once
-	Rate   int   // of the stream, in pods per second
-	Stream int   // pods of it
-	Rounds int   // with the extender and without it
+	Nodes  []int    // sizes of the fleet, ascending
+	Pods   int      // that are made at once
+	Rate   int      // of the stream, in pods per second
+	Stream int      // pods of it
+	Rounds int      // with the extender, without it and with an idle one
+	Idle   []string // the program that is one; the path of a kubeconfig follows
 	Log    io.Writer
 }
 
@@ -117,28 +118,39 @@ func (b *bench) prepare(ctx context.Context, built *stack.Stack) error {
 	return b.cluster.Kill(ctx, "controller-manager")
 }
 
-// compare measures in turn with the extender and without.
+// side is what kube-scheduler has beside it: the command of an extender, or none.
+type side struct {
+	name    string
+	command []string
+}
+
+// compare measures in turn with the extender, without and with an idle one.
 func (b *bench) compare(ctx context.Context, nodes int) (Comparison, error) {
 	out := Comparison{Nodes: nodes}
+	kubeconfig := b.cluster.SchedulerKubeconfig()
 	for i := range b.Rounds {
-		for _, side := range []struct {
-			with bool
+		for _, one := range []struct {
+			side
 			into *[]Round
-		}{{true, &out.With}, {false, &out.Without}} {
-			r, err := b.round(ctx, side.with)
+		}{
+			{side{"with", []string{b.binary, "--kubeconfig=" + kubeconfig}}, &out.With},
+			{side{"without", nil}, &out.Without},
+			{side{"idle", append(slices.Clone(b.Idle), kubeconfig)}, &out.Idle},
+		} {
+			r, err := b.round(ctx, one.side)
 			if err != nil {
-				return out, fmt.Errorf("%d nodes, round %d, extender %t: %w", nodes, i+1, side.with, err)
+				return out, fmt.Errorf("%d nodes, round %d, extender: %s: %w", nodes, i+1, one.name, err)
 			}
-			fmt.Fprintf(b.Log, "%d nodes, extender %-5t %v\n", nodes, side.with, r)
-			*side.into = append(*side.into, r)
+			fmt.Fprintf(b.Log, "%d nodes, extender: %-7s %v\n", nodes, one.name, r)
+			*one.into = append(*one.into, r)
 		}
 	}
 	return out, nil
 }
 
 // round measures once, with a new scheduler.
-func (b *bench) round(ctx context.Context, with bool) (_ Round, err error) {
-	started, err := b.start(with)
+func (b *bench) round(ctx context.Context, s side) (_ Round, err error) {
+	started, err := b.start(s)
 	defer func() {
 		for _, name := range started {
 			err = errors.Join(err, b.cluster.Kill(ctx, name))
@@ -177,15 +189,14 @@ func (b *bench) batch(ctx context.Context, name string, pods int, interval time.
 }
 
 // start starts kube-scheduler, and the extender first where there is to be one.
-func (b *bench) start(with bool) (started []string, err error) {
-	if with {
-		err := b.cluster.Run(extender, b.binary, "--kubeconfig="+b.cluster.SchedulerKubeconfig())
-		if err != nil {
+func (b *bench) start(s side) (started []string, err error) {
+	if s.command != nil {
+		if err := b.cluster.Run(extender, s.command[0], s.command[1:]...); err != nil {
 			return nil, err
 		}
 		started = append(started, extender)
 	}
-	config, err := b.settings.Config(with)
+	config, err := b.settings.Config(s.command != nil)
 	if err != nil {
 		return started, err
 	}

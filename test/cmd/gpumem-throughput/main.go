@@ -45,7 +45,8 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 	flags.IntVar(&config.Pods, "pods", 2000, "pods that are made at once")
 	flags.IntVar(&config.Rate, "rate", 40, "pods per second of the stream")
 	flags.IntVar(&config.Stream, "stream", 800, "pods of the stream")
-	flags.IntVar(&config.Rounds, "rounds", 3, "how often it is measured with the extender and without")
+	flags.IntVar(&config.Rounds, "rounds", 3, "how often it is measured on each side")
+	idle := flags.String("idle", "", "program that serves as an extender that decides nothing: gpumem-bench")
 	file := flags.String("json", "", "write all figures to this file too, as JSON")
 	if err := flags.Parse(args); err != nil {
 		if errors.Is(err, flag.ErrHelp) {
@@ -56,6 +57,10 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 	if config.Pods < 1 || config.Rate < 1 || config.Stream < 1 || config.Rounds < 1 {
 		return errors.New("-pods, -rate, -stream and -rounds: want 1 or more")
 	}
+	if *idle == "" {
+		return errors.New("-idle: want the path of gpumem-bench")
+	}
+	config.Idle = []string{*idle, "-idle"}
 	if err := cluster.CheckHost(); err != nil {
 		return fmt.Errorf("this machine cannot run the cluster: %w", err)
 	}
