@@ -390,12 +390,12 @@ func TestLevelKernel(t *testing.T) {
 	m.level("advisory", "kernel: the kernel has no dmem controller")
 	m.write(simulatedRegion(0)+" 16106127360\n"+simulatedRegion(1)+" 16106127360\n", simulatedCgroups, "dmem.capacity")
 	m.level("advisory", "kernel: no MPS daemon runs on the node")
-	m.startMPS()
+	stop := m.startMPS()
 	m.level("kernel", "")
 
 	// The toolkit has no hook: the plugin writes, before the program runs.
 	e.create(e.pod("held", 3, onNode(m.node), annotated("enforcement", "kernel")))
-	e.running("held")
+	held := e.running("held")
 	e.wantEnvironment("held", map[string]string{
 		"GPUMEM_ENFORCEMENT": "kernel", "NVIDIA_GPU_MEMORY_LIMIT": "3072", "NVIDIA_GPU_MEMORY_REQUEST": "3072", "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT": "0=3072M",
 	})
@@ -418,6 +418,15 @@ func TestLevelKernel(t *testing.T) {
 		e.running(tc.name) // the kubelet tries again
 		m.level("kernel", "")
 	}
+
+	// Without the daemon nobody accounts for memory.
+	stop()
+	m.level("advisory", "MPS daemon")
+	m.kill("sample", held)
+	e.hasEvent("held", "GPUMemoryNotEnforced", "enforcement kernel does not hold at present")
+	m.startMPS()
+	m.level("kernel", "")
+	e.running("held")
 
 	// The toolkit has its hook, which does nothing.
 	m.write("hooks: [apply-cuda-memory-limits]\n", "run/cdi/nvidia.yaml")
