@@ -37,41 +37,9 @@ func TestNotesSayHowToCheck(t *testing.T) {
 	}
 }
 
-// apiOfOthers are the kinds that the chart can make and Kubernetes does not
-// know, with the fields that it sets.
+// apiOfOthers are the kinds of the Prometheus operator that the chart can make, with
+// the fields that it sets.
 const apiOfOthers = `
-apiVersion: apiextensions.k8s.io/v1
-kind: CustomResourceDefinition
-metadata: {name: issuers.cert-manager.io}
-spec:
-  group: cert-manager.io
-  scope: Namespaced
-  names: {kind: Issuer, plural: issuers}
-  versions:
-    - name: v1
-      served: true
-      storage: true
-      schema: {openAPIV3Schema: {type: object, properties: {spec: {type: object, properties: {
-        selfSigned: {type: object}, ca: {type: object, required: [secretName], properties: {secretName: {type: string}}}}}}}}
----
-apiVersion: apiextensions.k8s.io/v1
-kind: CustomResourceDefinition
-metadata: {name: certificates.cert-manager.io}
-spec:
-  group: cert-manager.io
-  scope: Namespaced
-  names: {kind: Certificate, plural: certificates}
-  versions:
-    - name: v1
-      served: true
-      storage: true
-      schema: {openAPIV3Schema: {type: object, properties: {spec: {type: object, required: [secretName, issuerRef], properties: {
-        isCA: {type: boolean}, commonName: {type: string, maxLength: 64}, secretName: {type: string}, duration: {type: string},
-        dnsNames: {type: array, items: {type: string}}, ipAddresses: {type: array, items: {type: string}},
-        usages: {type: array, items: {type: string, enum: [digital signature, server auth, client auth]}},
-        privateKey: {type: object, properties: {algorithm: {type: string, enum: [RSA, ECDSA, Ed25519]}, rotationPolicy: {type: string, enum: [Never, Always]}}},
-        issuerRef: {type: object, required: [name], properties: {name: {type: string}, kind: {type: string}, group: {type: string}}}}}}}}
----
 apiVersion: apiextensions.k8s.io/v1
 kind: CustomResourceDefinition
 metadata: {name: podmonitors.monitoring.coreos.com}
@@ -106,10 +74,10 @@ spec:
 // file of ci/, is one that the API server would take as it stands.
 func TestTheAPIServerTakesWhatTheChartRenders(t *testing.T) {
 	e := setup(t)
+	e.certManagerAPI()
 	e.applyText(apiOfOthers)
 	e.Cleanup(func() {
-		_, err := suite.stack.Kubectl(context.Background(), e.cluster, "delete", "crd", "issuers.cert-manager.io", "certificates.cert-manager.io",
-			"podmonitors.monitoring.coreos.com", "prometheusrules.monitoring.coreos.com")
+		_, err := suite.stack.Kubectl(context.Background(), e.cluster, "delete", "crd", "podmonitors.monitoring.coreos.com", "prometheusrules.monitoring.coreos.com")
 		if err != nil {
 			e.Error(err)
 		}

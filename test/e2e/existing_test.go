@@ -79,14 +79,14 @@ func TestTheClustersOwnSchedulerAsks(t *testing.T) {
 
 // installServed installs the chart as for a kube-scheduler that is there, and
 // takes it away at the end of the test.
-func (e *env) installServed() {
+func (e *env) installServed(set ...string) {
 	e.Helper()
 	e.Cleanup(func() {
 		ctx, cancel := context.WithTimeout(context.Background(), 2*patience)
 		defer cancel()
 		e.uninstall(ctx, served, servedNamespace, servedDomain)
 	})
-	e.upgradeServed()
+	e.upgradeServed(set...)
 	e.eventually("a replica leads", func() (bool, string) { return e.leader() != "", "none is ready" })
 	e.eventually("the nodes offer GPU memory", func() (bool, string) {
 		list, err := e.client.CoreV1().Nodes().List(e.ctx, metav1.ListOptions{})

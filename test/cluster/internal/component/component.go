@@ -35,13 +35,14 @@ const (
 
 // Names of the components.
 const (
-	Kube       = "kube"       // kube, by its first argument any of the parts of Kubernetes but the scheduler, and kube-scheduler
-	Etcd       = "etcd"       // etcd
-	Containerd = "containerd" // containerd, containerd-shim-runc-v2, ctr
-	CNI        = "cni"        // ptp, host-local, loopback
-	Guest      = "guest"      // pause, sample
-	Helm       = "helm"       // helm
-	FakeNVML   = "fakenvml"   // libnvidia-ml.so.1
+	Kube        = "kube"        // kube, by its first argument any of the parts of Kubernetes but the scheduler, and kube-scheduler
+	Etcd        = "etcd"        // etcd
+	Containerd  = "containerd"  // containerd, containerd-shim-runc-v2, ctr
+	CNI         = "cni"         // ptp, host-local, loopback
+	Guest       = "guest"       // pause, sample
+	Helm        = "helm"        // helm
+	CertManager = "certmanager" // certmanager: controllers of cert-manager
+	FakeNVML    = "fakenvml"    // libnvidia-ml.so.1
 )
 
 // A recipe says how one component is made.
@@ -69,6 +70,8 @@ func recipes() []recipe {
 	}
 	kube := goModule(Kube, "5 min", "-X k8s.io/component-base/version.gitVersion="+KubernetesVersion)
 	kube.packages = []string{".", "tool"}
+	certManager := goModule(CertManager, "2 min", "")
+	certManager.packages = []string{"."}
 	return []recipe{
 		{
 			name:     Guest,
@@ -83,6 +86,7 @@ func recipes() []recipe {
 		goModule(Containerd, "2 min", "-X github.com/containerd/containerd/v2/version.Version="+containerdVersion, "-tags", "no_btrfs no_devmapper no_zfs"),
 		kube,
 		goModule(Helm, "2 min", ""),
+		certManager,
 		{
 			name:     FakeNVML,
 			sources:  []string{"fakenvml/src"},
