@@ -301,7 +301,7 @@ func connect(t *testing.T, plugin pluginapi.DevicePluginServer) pluginapi.Device
 			t.Error(err)
 		}
 		server.Stop()
-		if err := <-done; err != nil {
+		if err := <-done; err != nil && !errors.Is(err, grpc.ErrServerStopped) { // a test that asked nothing ends sooner
 			t.Error(err)
 		}
 	})
