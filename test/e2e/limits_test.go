@@ -268,10 +268,11 @@ func TestLevelMPS(t *testing.T) {
 	stop := m.startMPS()
 	m.level("mps", "kernel: the driver is")
 	e.running("early")
-	e.create(e.pod("limited", 3, onNode(m.node)))
+	e.create(e.pod("limited", 3, onNode(m.node), cored(30)))
 	pod := e.running("limited")
 	e.wantEnvironment("limited", map[string]string{
 		"GPUMEM_ENFORCEMENT": "mps", "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT": "0=3072M", "CUDA_MPS_PIPE_DIRECTORY": "/run/gpumem/mps/pipe",
+		"CUDA_MPS_ACTIVE_THREAD_PERCENTAGE": "30",
 	})
 	e.wantEnvironment("early", map[string]string{"CUDA_MPS_PINNED_DEVICE_MEM_LIMIT": "0=1024M"})
 	if got := e.levelOf("limited"); got != "mps" {
