@@ -576,16 +576,19 @@ func compareTrueFirst(a, b bool) int {
 }
 
 // unserved returns the containers of a pod that ask for a resource and that the
-// kubelet has still to serve with it: those after the last that holds some. A
-// plain init container is among them until the next has been served, for it
-// never shows what it holds.
+// kubelet has still to serve with it: none of those before the last that holds
+// anything, nor that if it holds some. A plain init container is among them until
+// the next has been served, for it never shows what it holds.
 func (s State) unserved(r gpu.Resource, p Pod) []placement.Container {
 	var rest []placement.Container
 	for _, c := range p.Request.Containers {
-		switch {
-		case slices.ContainsFunc(s.Held, func(h Held) bool { return h.of(p) && h.Container == c.Name && h.Has(r) }):
-			rest = nil
-		case Amount(r, c) > 0:
+		served := false
+		for _, h := range s.Held {
+			if h.of(p) && h.Container == c.Name {
+				rest, served = nil, served || h.Has(r)
+			}
+		}
+		if !served && Amount(r, c) > 0 {
 			rest = append(rest, c)
 		}
 	}

@@ -255,6 +255,29 @@ func TestAnInitContainerGetsBothResourcesOfOneGPU(t *testing.T) {
 	}
 }
 
+// Once a later container has something, the init containers before it have had
+// all that they ask for: the kubelet asks for somebody else.
+func TestAnInitContainerHasHadItsCores(t *testing.T) {
+	inv := inventory(10, 10)
+	slots, err := gpu.NewSlots(inv)
+	if err != nil {
+		t.Fatal(err)
+	}
+	first := initial("init", 2)
+	first.Cores = 2
+	p := pod("p", ask(first, app("app", 2)), 0)
+	for name, held := range map[string][]Held{
+		"nothing shows":                    nil,
+		"the app container has its memory": {{Namespace: "ns", Name: "p", Container: "app", Slots: ids(0, 0, 1)}},
+	} {
+		s := State{Inventory: inv, Slots: slots, Pods: []Pod{p}, Known: map[string]bool{"ns/p": true, "ns/new": true}, Held: held, PlaceUnassigned: true}
+		_, err := Prefer(s, gpu.Cores, append(coreIDs(0, 0, 1), coreIDs(1, 0, 1)...), nil, 2)
+		if errors.Is(err, ErrNoPod) != (held != nil) {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+}
+
 func TestAPodWithContainersOfEveryKind(t *testing.T) {
 	for seed := range uint64(20) {
 		c := newCluster(t, seed, inventory(10, 10))
