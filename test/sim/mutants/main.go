@@ -19,7 +19,7 @@ import (
 )
 
 func main() {
-	seeds := flag.Int("seeds", 4000, "how many seeds to look for a fault at most")
+	seeds := flag.Int("seeds", 8000, "how many seeds to look for a fault at most")
 	only := flag.String("only", "", "only mutants whose name matches")
 	flag.Parse()
 	if err := run(*seeds, *only); err != nil {
