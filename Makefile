@@ -112,19 +112,22 @@ $(BIN)/gpumem-chaos:
 	@mkdir -p $(BIN)
 	@cd test && go build -o ../$(BIN)/gpumem-chaos ./cmd/gpumem-chaos
 
-# Which parts of the benchmarks to run: nothing for all, or some of
-# handlers, stress, memory, node, throughput. The last one needs root.
-SECTIONS ?=
+# Which parts of the benchmarks to run. The last two need root.
+SECTIONS ?= handlers stress memory node throughput kubelet
 
 .PHONY: bench
 bench: ## Measure what gpumem costs beside what there is without it (SECTIONS="handlers ...")
 	@mkdir -p $(BIN)
 	@cd test/bench && go build -o ../../$(BIN)/gpumem-bench .
-	@cd test && go build -o ../$(BIN)/gpumem-throughput ./cmd/gpumem-throughput
-	@inside="$(filter-out throughput,$(SECTIONS))"; \
-	if [ -n "$$inside" ] || [ -z "$(SECTIONS)" ]; then $(BIN)/gpumem-bench -json $(BIN)/bench.json $$inside; fi
-	@if [ -z "$(filter-out handlers stress memory node,$(or $(SECTIONS),throughput))" ]; then exit; fi; \
-	$(BIN)/gpumem-throughput -idle $(CURDIR)/$(BIN)/gpumem-bench -json $(BIN)/throughput.json
+	@cd test && go build -o ../$(BIN)/ ./cmd/gpumem-throughput ./cmd/gpumem-podstart
+	@inside="$(filter-out throughput kubelet,$(SECTIONS))"; \
+	if [ -n "$$inside" ]; then $(BIN)/gpumem-bench -json $(BIN)/bench.json $$inside; fi
+ifneq ($(filter throughput,$(SECTIONS)),)
+	@$(BIN)/gpumem-throughput -idle $(CURDIR)/$(BIN)/gpumem-bench -json $(BIN)/throughput.json
+endif
+ifneq ($(filter kubelet,$(SECTIONS)),)
+	@$(BIN)/gpumem-podstart -json $(BIN)/podstart.json
+endif
 
 # Where the traces are that bench-packing runs on: the node list and the pod
 # lists of the trace cluster-trace-gpu-v2023.

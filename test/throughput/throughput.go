@@ -181,6 +181,24 @@ func (b *bench) round(ctx context.Context, s side) (_ Round, err error) {
 	return newRound(burst, stream, before, after), nil
 }
 
+// processorTimes returns how long processes have been on a processor: those
+// named, and those that serve them.
+func (b *bench) processorTimes(names []string) (map[string]time.Duration, error) {
+	out := make(map[string]time.Duration)
+	for _, name := range append([]string{"apiserver", "etcd"}, names...) {
+		pid, running := b.cluster.Running(name)
+		if !running {
+			return nil, fmt.Errorf("%s has ended; see %s", name, b.cluster.LogFile(name))
+		}
+		spent, err := cluster.ProcessorTime(pid)
+		if err != nil {
+			return nil, err
+		}
+		out[name] = spent
+	}
+	return out, nil
+}
+
 func (b *bench) batch(ctx context.Context, name string, pods int, interval time.Duration) (figures, error) {
 	ctx, cancel := context.WithTimeoutCause(ctx, batchTime, errors.New("not all pods were bound in time"))
 	defer cancel()

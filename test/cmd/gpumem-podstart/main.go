@@ -1,0 +1,70 @@
+// Command gpumem-podstart measures what gpumem costs a node with a real kubelet,
+// see package podstart. It ends with a line for each goal that begins with
+// "result:".
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"os"
+	"os/signal"
+	"syscall"
+	"time"
+
+	"k8s.io/klog/v2"
+
+	"github.com/gpumem/gpumem/test/cluster"
+	"github.com/gpumem/gpumem/test/podstart"
+	"github.com/gpumem/gpumem/test/stack"
+)
+
+func main() {
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	defer stop()
+	klog.SetLogger(klog.Logger{})
+	if err := run(ctx, os.Args[1:], os.Stdout, os.Stderr); err != nil {
+		fmt.Fprintln(os.Stderr, "gpumem-podstart:", err)
+		os.Exit(1)
+	}
+}
+
+func run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
+	flags := flag.NewFlagSet("gpumem-podstart", flag.ContinueOnError)
+	flags.SetOutput(stderr)
+	config := podstart.Config{Log: stack.Progress(stderr)}
+	flags.IntVar(&config.Pairs, "pairs", 20, "pods with GPU memory, and as many without")
+	flags.IntVar(&config.Restarts, "restarts", 3, "restarts of the kubelet")
+	flags.DurationVar(&config.Rest, "rest", 30*time.Second, "how long the device plugin is looked at with nothing going on")
+	file := flags.String("json", "", "write all figures to this file too, as JSON")
+	if err := flags.Parse(args); err != nil {
+		if errors.Is(err, flag.ErrHelp) {
+			return nil
+		}
+		return err
+	}
+	if config.Pairs < 1 || config.Restarts < 1 || config.Rest < time.Second {
+		return errors.New("-pairs and -restarts: want 1 or more; -rest: a second or more")
+	}
+	if err := cluster.CheckHost(); err != nil {
+		return fmt.Errorf("this machine cannot run the cluster: %w", err)
+	}
+	report, err := podstart.Run(ctx, config)
+	if err != nil {
+		return err
+	}
+	if *file != "" {
+		content, err := json.MarshalIndent(report, "", "  ")
+		if err != nil {
+			return err
+		}
+		if err := os.WriteFile(*file, append(content, '\n'), 0o644); err != nil {
+			return err
+		}
+	}
+	_, err = fmt.Fprint(stdout, report)
+	return err
+}
