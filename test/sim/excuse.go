@@ -130,12 +130,10 @@ func (m *machine) holds(s *spec) []string {
 
 // exchanged reports whether a pod that is on these GPUs has its own, or another's
 // in exchange: among the pods that can stand in for it, no more are on any GPUs
-// than are planned there.
+// than are planned there. Its own may have been taken by another, which finds
+// nothing where it should have been: then they are one too many.
 func (m *machine) exchanged(s *spec, gpus []string) bool {
 	w := m.w
-	if sameSet(gpus, w.assignment(w.api.pods[s.name])) {
-		return true
-	}
 	planned := make(map[string]int)
 	for _, o := range m.alike(s) {
 		if written := w.assignment(w.api.pods[o.name]); written != nil {
