@@ -367,6 +367,22 @@ func TestAPodIsNotMovedToWhereAnotherMayBe(t *testing.T) {
 	}
 }
 
+// A pod that nobody has placed may not have been admitted yet: what the kubelet
+// lists under its name can be of another that was deleted by force.
+func TestWhatANamesakeHoldsIsNotWrittenOfAPod(t *testing.T) {
+	c := newCluster(t, 1, inventory(8, 8))
+	c.pods = []Pod{pod("p", ask(app("a", 8)))}
+	s := c.state()
+	s.Held = []Held{{Namespace: "ns", Name: "p", Container: "a", Slots: ids(1, 0, 1, 2, 3, 4, 5, 6, 7)}}
+	if got := Reconcile(s); len(got) > 0 {
+		t.Errorf("corrections %v, want none before the kubelet has admitted it", got)
+	}
+	s.Pods[0].Settled = true
+	if got := Reconcile(s); len(got) != 1 {
+		t.Errorf("corrections %v, want one", got)
+	}
+}
+
 func TestPodsThatCannotBeToldApartAreRefused(t *testing.T) {
 	other := ask(app("a", 4))
 	other.ExclusiveGroup = "x"
