@@ -11,6 +11,7 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+	"time"
 
 	v1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -31,6 +32,7 @@ func TestTheClustersOwnSchedulerAsks(t *testing.T) {
 	e := setup(t)
 	e.domain = servedDomain
 	e.installServed()
+	installed := time.Now()
 	credentials := e.schedulerCredentials()
 	e.startServedScheduler(credentials)
 
@@ -59,7 +61,7 @@ func TestTheClustersOwnSchedulerAsks(t *testing.T) {
 		}
 	})
 	t.Run("certificates", e.testServedCertificates(credentials))
-	e.nothingDenied(servedNamespace)
+	e.nothingDenied(servedNamespace, installed)
 	t.Run("another unit, when no pod holds any", func(t *testing.T) {
 		for _, name := range []string{"first", "second"} {
 			e.delete(name, 0)

@@ -140,6 +140,12 @@ func TestContainersOfOnePodShareItsGPU(t *testing.T) {
 
 func TestEqualPodsAdmittedInTheOtherOrderThanBound(t *testing.T) {
 	e := setup(t)
+	// The kubelet drops what pods held that are gone only when it admits the next
+	// one, and after a restart it would count them still.
+	e.create(e.pod("sweeper", 1, onNode("node1")))
+	e.running("sweeper")
+	e.delete("sweeper", 0)
+	e.gone("sweeper")
 	gated := func(pod *v1.Pod) { pod.Spec.SchedulingGates = []v1.PodSchedulingGate{{Name: "test/later"}} }
 	// Created first, so that the kubelet admits it first; bound second.
 	first := e.create(e.pod("first", 8, onNode("node1"), annotated("policy", "spread"), gated))
