@@ -172,23 +172,7 @@ func TestOutput(t *testing.T) {
 		"yaml":      {"-o", "yaml", "-l", "name=gpu-c"},
 		"name":      {"-o", "name"},
 	} {
-		t.Run(name, func(t *testing.T) {
-			stdout, stderr, err := inspectWith(fake.NewClientset(oddCluster(t)...), args...)
-			got := fmt.Sprintf("$ kubectl inspect gpumem %s\n%s--- stderr\n%s--- error\n%v\n", strings.Join(args, " "), stdout, stderr, err)
-			path := filepath.Join("testdata", name+".txt")
-			if *update {
-				if err := os.WriteFile(path, []byte(got), 0o644); err != nil {
-					t.Fatal(err)
-				}
-			}
-			want, err := os.ReadFile(path)
-			if err != nil {
-				t.Fatal(err)
-			}
-			if diff := cmp.Diff(string(want), got); diff != "" {
-				t.Errorf("%s (-want +got):\n%s", path, diff)
-			}
-		})
+		t.Run(name, func(t *testing.T) { golden(t, fake.NewClientset(oddCluster(t)...), name, args) })
 	}
 }
 

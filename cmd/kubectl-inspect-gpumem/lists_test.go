@@ -95,16 +95,16 @@ func TestLists(t *testing.T) {
 		"explain-nobody": {"explain", "web/plain"},
 		"nodes":          {"nodes", "gpu-a"},
 	} {
-		t.Run(name, func(t *testing.T) { golden(t, measured(t), name, args) })
+		t.Run(name, func(t *testing.T) { golden(t, measured(t), "lists/"+name, args) })
 	}
 }
 
-// golden compares what a command prints with a file of testdata/lists.
+// golden compares what a command prints with a file of testdata.
 func golden(t *testing.T, client *fake.Clientset, name string, args []string) {
 	t.Helper()
 	stdout, stderr, err := inspectWith(client, args...)
 	got := fmt.Sprintf("$ kubectl inspect gpumem %s\n%s--- stderr\n%s--- error\n%v\n", strings.Join(args, " "), stdout, stderr, err)
-	path := filepath.Join("testdata", "lists", name+".txt")
+	path := filepath.Join("testdata", name+".txt")
 	if *update {
 		if err := os.WriteFile(path, []byte(got), 0o644); err != nil {
 			t.Fatal(err)
@@ -140,7 +140,7 @@ func TestRoomThatIsKeptForANominatedPod(t *testing.T) {
 		"nominated-late":    {"explain", "ml/late"},
 		"nominated-fit":     {"fit", "--mem", "4"},
 	} {
-		t.Run(name, func(t *testing.T) { golden(t, fake.NewClientset(objects...), name, args) })
+		t.Run(name, func(t *testing.T) { golden(t, fake.NewClientset(objects...), "lists/"+name, args) })
 	}
 }
 

@@ -81,10 +81,12 @@ func (o TableOptions) line(n inspect.Node, m measure, indexes []int, pending boo
 			cells = append(cells, "?")
 		case !ok:
 			cells = append(cells, absent)
-		case g.Healthy:
-			cells = append(cells, m.ratio(g.Requested, g.Capacity)+kept(m, g))
 		default:
-			cells = append(cells, m.ratio(g.Requested, g.Capacity)+mark+kept(m, g))
+			cell := m.ratio(g.Requested, g.Capacity)
+			if !g.Healthy {
+				cell += mark
+			}
+			cells = append(cells, cell+kept(m, g))
 		}
 	}
 	if pending {
