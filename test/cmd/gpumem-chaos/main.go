@@ -15,26 +15,19 @@ import (
 	"fmt"
 	"io"
 	"math/rand/v2"
-	"os"
-	"os/signal"
-	"syscall"
 	"time"
 
 	"k8s.io/klog/v2"
 
 	"github.com/gpumem/gpumem/test/chaos"
 	"github.com/gpumem/gpumem/test/cluster"
+	"github.com/gpumem/gpumem/test/cmd/internal/command"
 	"github.com/gpumem/gpumem/test/stack"
 )
 
 func main() {
-	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
-	defer stop()
 	klog.SetLogger(klog.Logger{}) // a client whose server is killed has much to say
-	if err := run(ctx, os.Args[1:], os.Stdout, os.Stderr); err != nil {
-		fmt.Fprintln(os.Stderr, "gpumem-chaos:", err)
-		os.Exit(1)
-	}
+	command.Main("gpumem-chaos", run)
 }
 
 func run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
@@ -51,9 +44,6 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 	nodes := flags.Int("nodes", 3, "number of nodes of the chaos")
 	pods := flags.Int("pods", 500, "number of pods in the burst of the failover")
 	if err := flags.Parse(args); err != nil {
-		if errors.Is(err, flag.ErrHelp) {
-			return nil
-		}
 		return err
 	}
 	if err := cluster.CheckHost(); err != nil {

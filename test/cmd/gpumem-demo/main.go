@@ -13,10 +13,8 @@ import (
 	"fmt"
 	"io"
 	"os"
-	"os/signal"
 	"path/filepath"
 	"strings"
-	"syscall"
 	"time"
 
 	v1 "k8s.io/api/core/v1"
@@ -24,18 +22,14 @@ import (
 	"k8s.io/apimachinery/pkg/util/wait"
 
 	"github.com/gpumem/gpumem/test/cluster"
+	"github.com/gpumem/gpumem/test/cmd/internal/command"
 	"github.com/gpumem/gpumem/test/stack"
 )
 
 const name = "demo"
 
 func main() {
-	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
-	defer stop()
-	if err := run(ctx, os.Args[1:], os.Stdout, os.Stderr); err != nil {
-		fmt.Fprintln(os.Stderr, "gpumem-demo:", err)
-		os.Exit(1)
-	}
+	command.Main("gpumem-demo", run)
 }
 
 func run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
@@ -47,9 +41,6 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 	keep := flags.Bool("keep", false, "leave the cluster up")
 	down := flags.Bool("down", false, "end a cluster that was left up")
 	if err := flags.Parse(args); err != nil {
-		if errors.Is(err, flag.ErrHelp) {
-			return nil
-		}
 		return err
 	}
 	dir, err := cluster.DefaultStateDir(name)

@@ -5,31 +5,23 @@ package main
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"flag"
 	"fmt"
 	"io"
-	"os"
-	"os/signal"
-	"syscall"
 	"time"
 
 	"k8s.io/klog/v2"
 
 	"github.com/gpumem/gpumem/test/cluster"
+	"github.com/gpumem/gpumem/test/cmd/internal/command"
 	"github.com/gpumem/gpumem/test/podstart"
 	"github.com/gpumem/gpumem/test/stack"
 )
 
 func main() {
-	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
-	defer stop()
 	klog.SetLogger(klog.Logger{})
-	if err := run(ctx, os.Args[1:], os.Stdout, os.Stderr); err != nil {
-		fmt.Fprintln(os.Stderr, "gpumem-podstart:", err)
-		os.Exit(1)
-	}
+	command.Main("gpumem-podstart", run)
 }
 
 func run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
@@ -41,9 +33,6 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 	flags.DurationVar(&config.Rest, "rest", 30*time.Second, "how long the device plugin is looked at with nothing going on")
 	file := flags.String("json", "", "write all figures to this file too, as JSON")
 	if err := flags.Parse(args); err != nil {
-		if errors.Is(err, flag.ErrHelp) {
-			return nil
-		}
 		return err
 	}
 	if config.Pairs < 1 || config.Restarts < 1 || config.Rest < time.Second {
@@ -56,14 +45,8 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 	if err != nil {
 		return err
 	}
-	if *file != "" {
-		content, err := json.MarshalIndent(report, "", "  ")
-		if err != nil {
-			return err
-		}
-		if err := os.WriteFile(*file, append(content, '\n'), 0o644); err != nil {
-			return err
-		}
+	if err := command.WriteJSON(*file, report); err != nil {
+		return err
 	}
 	_, err = fmt.Fprint(stdout, report)
 	return err

@@ -5,33 +5,25 @@ package main
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"flag"
 	"fmt"
 	"io"
-	"os"
-	"os/signal"
 	"slices"
 	"strconv"
 	"strings"
-	"syscall"
 
 	"k8s.io/klog/v2"
 
 	"github.com/gpumem/gpumem/test/cluster"
+	"github.com/gpumem/gpumem/test/cmd/internal/command"
 	"github.com/gpumem/gpumem/test/stack"
 	"github.com/gpumem/gpumem/test/throughput"
 )
 
 func main() {
-	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
-	defer stop()
 	klog.SetLogger(klog.Logger{})
-	if err := run(ctx, os.Args[1:], os.Stdout, os.Stderr); err != nil {
-		fmt.Fprintln(os.Stderr, "gpumem-throughput:", err)
-		os.Exit(1)
-	}
+	command.Main("gpumem-throughput", run)
 }
 
 func run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
@@ -49,9 +41,6 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 	idle := flags.String("idle", "", "program that serves as an extender that decides nothing: gpumem-bench")
 	file := flags.String("json", "", "write all figures to this file too, as JSON")
 	if err := flags.Parse(args); err != nil {
-		if errors.Is(err, flag.ErrHelp) {
-			return nil
-		}
 		return err
 	}
 	if config.Pods < 1 || config.Rate < 1 || config.Stream < 1 || config.Rounds < 1 {
@@ -68,14 +57,8 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 	if err != nil {
 		return err
 	}
-	if *file != "" {
-		content, err := json.MarshalIndent(report, "", "  ")
-		if err != nil {
-			return err
-		}
-		if err := os.WriteFile(*file, append(content, '\n'), 0o644); err != nil {
-			return err
-		}
+	if err := command.WriteJSON(*file, report); err != nil {
+		return err
 	}
 	_, err = fmt.Fprint(stdout, report)
 	return err
