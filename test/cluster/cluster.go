@@ -86,6 +86,20 @@ func Start(ctx context.Context, config Config) (_ *Cluster, err error) {
 	return c, nil
 }
 
+// With starts a cluster, lets work run on it, and takes it away.
+func With(ctx context.Context, config Config, work func(*Cluster) error) (err error) {
+	c, err := Start(ctx, config)
+	if err != nil {
+		return err
+	}
+	defer func() {
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Minute)
+		defer cancel()
+		err = errors.Join(err, c.Stop(ctx))
+	}()
+	return work(c)
+}
+
 // Attach returns the cluster in the folder stateDir, which another process has
 // started and which runs. Only one process at a time may change a cluster:
 // each writes down what it knows.

@@ -2,7 +2,6 @@ package podstart
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"io"
 	"os"
@@ -55,29 +54,22 @@ func Run(ctx context.Context, config Config) (report Report, err error) {
 	if err != nil {
 		return Report{}, err
 	}
-	c, err := cluster.Start(ctx, cluster.Config{Name: "podstart", Nodes: []cluster.Node{machine}, Log: config.Log})
-	if err != nil {
-		return Report{}, err
-	}
-	defer func() {
-		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Minute)
-		defer cancel()
-		err = errors.Join(err, c.Stop(ctx))
-	}()
-	b := &bench{Config: config, cluster: c, client: c.Client()}
-	if err := built.LoadImages(ctx, c); err != nil {
-		return Report{}, err
-	}
-	if _, err := built.Install(ctx, c, "scheduler.replicas=1"); err != nil {
-		return Report{}, err
-	}
-	if err := b.pairs(ctx, &report); err != nil {
-		return Report{}, err
-	}
-	if err := b.rest(ctx, &report); err != nil {
-		return Report{}, err
-	}
-	return report, b.restarts(ctx, &report)
+	err = cluster.With(ctx, cluster.Config{Name: "podstart", Nodes: []cluster.Node{machine}, Log: config.Log}, func(c *cluster.Cluster) error {
+		b := &bench{Config: config, cluster: c, client: c.Client()}
+		if err := built.LoadImages(ctx, c); err != nil {
+			return err
+		}
+		if _, err := built.Install(ctx, c, "scheduler.replicas=1"); err != nil {
+			return err
+		}
+		for _, measure := range []func(context.Context, *Report) error{b.pairs, b.rest, b.restarts} {
+			if err := measure(ctx, &report); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+	return report, err
 }
 
 type bench struct {

@@ -53,33 +53,33 @@ func Run(ctx context.Context, config Config) (report Report, err error) {
 	if err != nil {
 		return Report{}, err
 	}
-	c, err := cluster.Start(ctx, cluster.Config{Name: "throughput", NoScheduler: true, Log: config.Log})
-	if err != nil {
-		return Report{}, err
-	}
-	defer func() {
-		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Minute)
-		defer cancel()
-		err = errors.Join(err, c.Stop(ctx))
-	}()
-	b := &bench{Config: config, cluster: c, binary: built.Binary("gpumem-extender")}
-	if err := b.prepare(ctx, built); err != nil {
-		return Report{}, err
-	}
+	err = cluster.With(ctx, cluster.Config{Name: "throughput", NoScheduler: true, Log: config.Log}, func(c *cluster.Cluster) error {
+		b := &bench{Config: config, cluster: c, binary: built.Binary("gpumem-extender")}
+		if err := b.prepare(ctx, built); err != nil {
+			return err
+		}
+		report.Sizes, err = b.sizes(ctx)
+		return err
+	})
+	return report, err
+}
+
+// sizes compares with each size of the fleet, one after the other.
+func (b *bench) sizes(ctx context.Context) (out []Comparison, err error) {
 	have := 0
-	for _, nodes := range config.Nodes {
-		fmt.Fprintf(config.Log, "make nodes: %d\n", nodes)
+	for _, nodes := range b.Nodes {
+		fmt.Fprintf(b.Log, "make nodes: %d\n", nodes)
 		if err := makeNodes(ctx, b.client, have, nodes); err != nil {
-			return Report{}, fmt.Errorf("make nodes: %w", err)
+			return nil, fmt.Errorf("make nodes: %w", err)
 		}
 		have = nodes
 		results, err := b.compare(ctx, nodes)
 		if err != nil {
-			return Report{}, err
+			return nil, err
 		}
-		report.Sizes = append(report.Sizes, results)
+		out = append(out, results)
 	}
-	return report, nil
+	return out, nil
 }
 
 // bench is a control plane with no scheduler yet.
