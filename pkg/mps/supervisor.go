@@ -217,6 +217,8 @@ func (s *Supervisor) watch(ctx context.Context, exited <-chan error) error {
 			if err = c.apply(ctx, s.cfg.Settings); err == nil {
 				set = true
 				s.log.Info("MPS daemon is healthy")
+			} else if ctx.Err() == nil {
+				s.sick(fmt.Sprintf("it does not take its settings: %v", err))
 			}
 		}
 		switch {

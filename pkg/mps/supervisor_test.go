@@ -265,12 +265,13 @@ func TestADaemonThatRefuses(t *testing.T) {
 	n.steer("broken", "get_default_active_thread_percentage")
 	n.eventually("it is not", sick("the operation failed"))
 	n.steer("broken", "set_default_device_pinned_mem_limit")
+	n.eventually("a daemon that has its settings is healthy again", healthy)
 	if err := syscall.Kill(n.pid(), syscall.SIGKILL); err != nil {
 		t.Fatal(err)
 	}
-	n.eventually("a daemon that does not take its settings is not healthy", sick("it has ended"))
+	n.eventually("a daemon that does not take its settings is not healthy", sick("it does not take its settings: "))
 	n.steer("broken", "")
-	n.eventually("the daemon is healthy again", healthy)
+	n.eventually("the daemon that takes them is healthy", healthy)
 	if err := n.end(); err != nil {
 		t.Error(err)
 	}
