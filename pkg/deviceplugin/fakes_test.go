@@ -72,6 +72,9 @@ type pods struct {
 	corrections []string
 	fail        error
 	failOnce    string // the pod of which the next correction fails
+
+	behind    []allocation.Pod // what the API server has and the watch has not told of
+	refreshes int
 }
 
 func newPods(list ...allocation.Pod) *pods { return &pods{list: list, changed: make(chan struct{})} }
@@ -99,6 +102,18 @@ func (p *pods) settle(name string) {
 			p.list[i].Settled = true
 		}
 	}
+}
+
+// Refresh brings what the watch has not told of.
+func (p *pods) Refresh(context.Context) error {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.refreshes++
+	p.list = append(p.list, p.behind...)
+	p.behind = nil
+	close(p.changed)
+	p.changed = make(chan struct{})
+	return nil
 }
 
 func (p *pods) Correct(_ context.Context, ref placement.PodRef, a placement.Assignment, _ gpu.Inventory) error {

@@ -25,6 +25,8 @@ import (
 // that changes; and it writes which GPUs a pod really has.
 type Pods interface {
 	Pods() (pods []allocation.Pod, complete bool, changed <-chan struct{})
+	// Refresh asks the API server itself for them.
+	Refresh(ctx context.Context) error
 	Correct(ctx context.Context, pod placement.PodRef, a placement.Assignment, inv gpu.Inventory) error
 }
 
@@ -179,14 +181,13 @@ func (p *Plugin) preferredAllocation(ctx context.Context, r gpu.Resource, req *p
 func (p *Plugin) prefer(ctx context.Context, r gpu.Resource, available, must []gpu.SlotID, size int) ([]gpu.SlotID, error) {
 	waiting, cancel := context.WithTimeout(ctx, p.cfg.PodWait)
 	defer cancel()
+	news := p.news()
 	for {
 		s, changed, _ := p.look(waiting)
 		ids, err := preferListed(s, r, available, must, size)
 		if errors.Is(err, allocation.ErrNoPod) {
-			select {
-			case <-changed:
+			if news.wait(waiting, changed) {
 				continue
-			case <-waiting.Done():
 			}
 			if ctx.Err() != nil {
 				return nil, fmt.Errorf("the kubelet did not wait: %w", ctx.Err())
@@ -199,6 +200,39 @@ func (p *Plugin) prefer(ctx context.Context, r gpu.Resource, available, must []g
 		}
 		p.log.Debug("slots preferred", zap.String("node", p.cfg.Node), zap.Stringer("resource", r), zap.Int("slots", size), zap.Strings("devices", deviceNames(s, ids)))
 		return ids, nil
+	}
+}
+
+// news is what is waited for where a pod is not known.
+type news struct {
+	*Plugin
+	asked bool
+}
+
+func (p *Plugin) news() *news { return &news{Plugin: p} }
+
+// wait returns true once there may be some, and false when it is too late. The
+// watch usually brings it; after a part of the time the API server is asked,
+// once, for the watch may be broken.
+func (n *news) wait(ctx context.Context, changed <-chan struct{}) bool {
+	if !n.asked {
+		patience, cancel := context.WithTimeout(ctx, n.cfg.PodWait/6)
+		defer cancel()
+		select {
+		case <-changed:
+			return true
+		case <-patience.Done():
+		}
+		n.asked = true
+		if err := n.pods.Refresh(ctx); err != nil {
+			n.log.Warn("the API server does not tell of the pod that the kubelet asks for", zap.String("node", n.cfg.Node), zap.Error(err))
+		}
+	}
+	select {
+	case <-changed:
+		return true
+	case <-ctx.Done():
+		return false
 	}
 }
 
@@ -279,6 +313,7 @@ func (p *Plugin) allocate(ctx context.Context, r gpu.Resource, req *pluginapi.Al
 func (p *Plugin) admit(ctx context.Context, r gpu.Resource, ids []gpu.SlotID) (allocation.Grant, gpu.Inventory, error) {
 	waiting, cancel := context.WithTimeout(ctx, p.cfg.PodWait)
 	defer cancel()
+	news := p.news()
 	for {
 		s, changed, _ := p.look(waiting)
 		grant, err := allocation.Resolve(s, r, ids)
@@ -288,10 +323,8 @@ func (p *Plugin) admit(ctx context.Context, r gpu.Resource, ids []gpu.SlotID) (a
 		}
 		given, err := allocation.Admit(s, grant)
 		if errors.Is(err, allocation.ErrNoPod) {
-			select {
-			case <-changed:
+			if news.wait(waiting, changed) {
 				continue
-			case <-waiting.Done():
 			}
 			switch {
 			case ctx.Err() != nil:

@@ -255,6 +255,24 @@ func TestAPodThatIsNotKnownYetIsWaitedFor(t *testing.T) {
 	}
 }
 
+// The watch is broken, and another pod waits that asks for as much.
+func TestAPodThatTheWatchDoesNotTellOfIsAskedFor(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := newNode(t, nil, []string{"ns/late"}, pod("other", 1, uuidA, app(3)))
+		n.pods.behind = []allocation.Pod{pod("late", 2, uuidB, app(3))}
+		ids, err := n.preferred(t.Context(), n.free(), nil, 3)
+		if err != nil || ids[0] != "bbbbbbbb-0" {
+			t.Fatalf("got %v, %v; want GPU 1", ids, err)
+		}
+		if _, err := n.allocate(t.Context(), ids...); err != nil {
+			t.Error(err)
+		}
+		if n.pods.refreshes != 1 {
+			t.Errorf("the API server was asked %d times, want once", n.pods.refreshes)
+		}
+	})
+}
+
 func TestAPodThatNeverBecomesKnown(t *testing.T) {
 	n := newNode(t, nil, []string{"ns/late"}, pod("other", 1, uuidA, app(6)))
 	ids, err := n.preferred(t.Context(), n.free(), nil, 3)

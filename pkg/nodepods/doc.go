@@ -4,8 +4,9 @@
 // # Protocol
 //
 //   - Pods is a watch of the node's pods that have not ended, cut down to what
-//     the core reads before it is stored. Correct patches the annotations of one
-//     pod, and nothing else of it.
+//     the core reads before it is stored. Refresh lists them at once, for a watch
+//     may be behind. Correct patches the annotations of one pod, and nothing else
+//     of it.
 //   - Node is a watch of the node's own object. It writes the inventory
 //     annotation whenever it is not what the node offers: when the GPUs change,
 //     when somebody edits it, when the object is made again. So it does with the

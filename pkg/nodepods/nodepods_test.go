@@ -18,6 +18,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/kubernetes/fake"
@@ -197,6 +198,46 @@ func TestOldNewsIsDropped(t *testing.T) {
 	p.forget(at("11", "u1", ""))
 	if pods, _, _ := p.Pods(); len(pods) != 1 {
 		t.Error("the end of the pod before it ended the pod made again")
+	}
+}
+
+// The watch has told of some pods, and a list of the API server of others; what
+// the watch tells while the list is on its way is later.
+func TestRefresh(t *testing.T) {
+	at := func(name, version string) *v1.Pod {
+		o := pod(name, "uid-"+name, 3)
+		o.ResourceVersion = version
+		return o
+	}
+	client := fake.NewClientset()
+	p := NewPods(client, names(t), "n1", zap.NewNop())
+	client.PrependReactor("list", "pods", func(action clienttesting.Action) (bool, runtime.Object, error) {
+		if got := action.(clienttesting.ListAction).GetListRestrictions().Fields; !got.Matches(fields.Set{"spec.nodeName": "n1"}) || got.Matches(fields.Set{"spec.nodeName": "n2"}) {
+			t.Errorf("pods %q are listed, want those of node n1", got)
+		}
+		p.put(at("later", "12"))
+		p.remove(at("gone", "11"))
+		list := &v1.PodList{ListMeta: metav1.ListMeta{ResourceVersion: "10"}}
+		for _, o := range []*v1.Pod{at("stays", "7"), at("new", "8"), at("gone", "6")} {
+			list.Items = append(list.Items, *o)
+		}
+		return true, list, nil
+	})
+	p.put(at("stays", "5"))
+	p.put(at("ended", "5"))
+	p.put(at("gone", "5"))
+	if err := p.Refresh(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	pods, _, _ := p.Pods()
+	if got, want := uids(pods), "uid-later uid-new uid-stays"; got != want {
+		t.Errorf("got %q, want %q", got, want)
+	}
+	client.PrependReactor("list", "pods", func(clienttesting.Action) (bool, runtime.Object, error) {
+		return true, nil, errors.New("no answer")
+	})
+	if err := p.Refresh(t.Context()); err == nil || !strings.Contains(err.Error(), "list the pods of node n1") {
+		t.Errorf("got %v, want an error that says what failed", err)
 	}
 }
 

@@ -40,6 +40,9 @@ type Pods struct {
 	synced  bool
 	pods    map[types.NamespacedName]entry
 	changed chan struct{} // closed and replaced when pods change
+
+	refreshing int             // calls of Refresh under way
+	gone       map[string]bool // UIDs that the watch has taken away meanwhile
 }
 
 // entry is one pod as last seen.
@@ -60,15 +63,19 @@ func NewPods(client kubernetes.Interface, names api.Names, node string, log *zap
 	}
 }
 
-// Run watches until the context is done.
-func (p *Pods) Run(ctx context.Context) error {
-	selector := fields.AndSelectors(
+// selector is of the node's pods that have not ended.
+func (p *Pods) selector() string {
+	return fields.AndSelectors(
 		fields.OneTermEqualSelector("spec.nodeName", p.node),
 		fields.OneTermNotEqualSelector("status.phase", string(v1.PodSucceeded)),
 		fields.OneTermNotEqualSelector("status.phase", string(v1.PodFailed)),
-	)
+	).String()
+}
+
+// Run watches until the context is done.
+func (p *Pods) Run(ctx context.Context) error {
 	factory := informers.NewSharedInformerFactoryWithOptions(p.client, 0,
-		informers.WithTweakListOptions(func(o *metav1.ListOptions) { o.FieldSelector = selector.String() }),
+		informers.WithTweakListOptions(func(o *metav1.ListOptions) { o.FieldSelector = p.selector() }),
 		informers.WithTransform(p.trim),
 	)
 	handler, err := factory.Core().V1().Pods().Informer().AddEventHandler(p.Handler())
@@ -203,7 +210,7 @@ func (p *Pods) put(obj any) {
 	}
 	p.mu.Lock()
 	was, known := p.pods[key(pod)]
-	if known && was.newer(now) {
+	if known && was.newer(now) || p.gone[string(pod.UID)] {
 		p.mu.Unlock()
 		return
 	}
@@ -271,10 +278,61 @@ func (p *Pods) remove(obj any) {
 	}
 }
 
+// Refresh reads the pods from the API server itself. A watch that was broken
+// waits for up to half a minute before it is made again.
+func (p *Pods) Refresh(ctx context.Context) error {
+	p.mu.Lock()
+	p.refreshing++
+	p.mu.Unlock()
+	defer func() {
+		p.mu.Lock()
+		defer p.mu.Unlock()
+		if p.refreshing--; p.refreshing == 0 {
+			p.gone = nil
+		}
+	}()
+	list, err := p.client.CoreV1().Pods(metav1.NamespaceAll).List(ctx, metav1.ListOptions{FieldSelector: p.selector()})
+	if err != nil {
+		return fmt.Errorf("list the pods of node %s: %w", p.node, err)
+	}
+	there := make(map[string]bool, len(list.Items))
+	for i := range list.Items {
+		pod := &list.Items[i]
+		there[string(pod.UID)] = true
+		p.put(pod)
+	}
+	p.dropBefore(list.ResourceVersion, there)
+	return nil
+}
+
+// dropBefore drops the pods that a list of that version lacks.
+func (p *Pods) dropBefore(version string, there map[string]bool) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for name, e := range p.pods {
+		if !there[e.pod.Pod.UID] && !e.after(version) {
+			delete(p.pods, name)
+			p.signal()
+		}
+	}
+}
+
+// after reports whether an entry is later than a list of that version.
+func (e entry) after(version string) bool {
+	order, err := resourceversion.CompareResourceVersion(e.version, version)
+	return err != nil || order > 0
+}
+
 // forget drops a pod, but not one that was made again under its name.
 func (p *Pods) forget(pod *v1.Pod) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
+	if p.refreshing > 0 {
+		if p.gone == nil {
+			p.gone = make(map[string]bool)
+		}
+		p.gone[string(pod.UID)] = true
+	}
 	if was, ok := p.pods[key(pod)]; ok && was.pod.Pod.UID == string(pod.UID) {
 		delete(p.pods, key(pod))
 		p.signal()

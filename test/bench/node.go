@@ -186,6 +186,9 @@ func (n *fullNode) Pods() ([]allocation.Pod, bool, <-chan struct{}) {
 	return slices.Clone(n.pods), true, nil
 }
 
+// Refresh implements deviceplugin.Pods. Nothing is unknown here.
+func (*fullNode) Refresh(context.Context) error { return nil }
+
 // Correct implements deviceplugin.Pods. Nothing is written wrong here.
 func (*fullNode) Correct(_ context.Context, pod placement.PodRef, _ placement.Assignment, _ gpu.Inventory) error {
 	return fmt.Errorf("pod %s was corrected", pod)

@@ -5,6 +5,8 @@ import (
 	"encoding/json"
 	"errors"
 	"maps"
+	"slices"
+	"strconv"
 	"time"
 
 	"go.uber.org/zap"
@@ -266,6 +268,21 @@ func (a nodePods) Correct(ctx context.Context, ref placement.PodRef, to placemen
 	return err
 }
 
+func (a nodePods) Refresh(ctx context.Context) error {
+	p, w := a.p, a.p.w
+	w.mu.Lock()
+	leave := enter(ctx)
+	w.mu.Unlock()
+	err := p.known.Refresh(ctx)
+	w.mu.Lock()
+	if err == nil {
+		w.after(1*tick, p.process, p.name+": has read its pods", p.listen)
+	}
+	leave()
+	w.mu.Unlock()
+	return err
+}
+
 // apiClient is as much of a client of the API server as nodepods.Pods uses.
 type apiClient struct {
 	kubernetes.Interface
@@ -300,6 +317,25 @@ func (c apiClient) Patch(ctx context.Context, name string, _ types.PatchType, da
 	})
 	w.mu.Unlock()
 	return pod, err
+}
+
+// List is of the pods of the plugin's node that have not ended.
+func (c apiClient) List(ctx context.Context, _ metav1.ListOptions) (*v1.PodList, error) {
+	p, w := c.p, c.p.w
+	list := &v1.PodList{}
+	w.mu.Lock()
+	p.unlocked("LIST pods")
+	err := w.api.request(ctx, p.process, p.name+": LIST pods", false, func() error {
+		list.ResourceVersion = strconv.FormatInt(w.api.version, 10)
+		for _, name := range slices.Sorted(maps.Keys(w.api.pods)) {
+			if pod := w.api.pods[name]; pod.Spec.NodeName == p.m.name && notTerminal(pod) {
+				list.Items = append(list.Items, *pod.DeepCopy())
+			}
+		}
+		return nil
+	})
+	w.mu.Unlock()
+	return list, err
 }
 
 // retrySoon stands for the loop's own wait after a failure.
