@@ -448,6 +448,9 @@ func (k *kubelet) checkGrant(m *managed, c container, r gpu.Resource) {
 	}
 	on := make(map[string]string) // GPU by ID, each once: containers have those of init containers too
 	for uid, parts := range k.m.checkpoint {
+		if pod := w.api.pods[w.pods[uid].name]; w.pods[uid].gpushare != "" && (pod == nil || string(pod.UID) != uid) {
+			continue // its IDs are of other GPUs, and nobody knows of it any more
+		}
 		for p, other := range parts {
 			for _, id := range other.ids {
 				if p.of == r {
