@@ -124,10 +124,6 @@ var table = []mutant{
 		"case !n.room(d).covers(units, cores):", "case !n.room(d).covers(units, 0), n.freeFor(r).cores < cores:",
 	},
 	{
-		"memory and cores of two GPUs", "pkg/allocation/allocation.go",
-		"			if d, err := s.Slots.Device(id); err == nil {\n				found", "			if d, err := s.Slots.Device(id); err == nil && id.Resource() == gpu.Memory {\n				found",
-	},
-	{
 		"cordoned GPUs take pods", "pkg/api/codec.go",
 		"return Cordon(inv, n.CordonedGPUs(node)), nil", "return inv, nil",
 	},
