@@ -15,6 +15,10 @@
 // a reader does not know are ignored, so that a newer writer may add some; a
 // change that an older reader would misread raises the version.
 //
+// The state is in annotations and not in objects of an own kind. A claim or an
+// allocation of its own would be a second object to write beside the pod and to
+// find orphaned later, and a CRD to install first. An annotation goes with its pod.
+//
 // Under the domain aliyun.com, gpushare's annotations are written beside our own,
 // and read where our own are missing. They name a GPU by its index, which only
 // its node can translate: the device plugin does, and writes our own.

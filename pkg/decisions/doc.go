@@ -14,4 +14,7 @@
 // A pod that waits is asked about again and again, by a cluster that waits for it
 // with thousands of others. The last answer to each verb tells why it is where it
 // is; how often it was asked about is counted.
+//
+// They are kept in memory, and not written as Events: one for each answer would be
+// thousands of requests, and kube-scheduler's own Event has the reasons already.
 package decisions

@@ -17,9 +17,9 @@
 //	PreStartContainer(ids)                       at every start: whose are they really?
 //
 // and none of these names a pod. It asks so for memory and for cores, on a
-// socket each, in either order; PreStartContainer is for memory alone. The plugin reads the kubelet's PodResources
-// inside each, which tells for whom the kubelet can be asking, and, once IDs are
-// given, who holds them. What is found to differ from the pod's annotation is
+// socket each, in either order; PreStartContainer is for memory alone. The plugin
+// reads the kubelet's PodResources inside each, which tells for whom the kubelet
+// can be asking, and, once IDs are given, who holds them. What is found to differ from the pod's annotation is
 // corrected in PreStartContainer if the kubelet has reported by then that it has
 // admitted the pod, and by a loop (Reconcile) after each allocation, when pods
 // change, and every minute.
@@ -34,6 +34,13 @@
 //   - All slots of a GPU turn unhealthy together, and stay in the list.
 //
 // # Decisions
+//
+// That IDs name their GPU, and are read back from the kubelet, was chosen over
+// three other ways to learn for whom the kubelet asks. To take the oldest pod of the
+// amount is wrong when two equal pods are on their way to two GPUs. To let one pod
+// at a time onto a node is right, and slow, and whoever fails to give the node free
+// jams it. To be called by the container runtime (package nri) is exact, and there is
+// no NRI on every node.
 //
 // A pod that the kubelet lists is waited for, even when another pod that it does
 // not list yet would fit the question: the one in question is listed.

@@ -31,6 +31,11 @@
 // limit, what runs goes on. A node that was told "auto" offers what it has, and
 // pods that demand more go elsewhere.
 //
+// A library before CUDA in each container (LD_PRELOAD) would limit on every driver,
+// and is not among the levels: programs that are linked statically, that start
+// without the variable or that a new CUDA release calls by other names go past it or
+// break in it. What holds must be the driver's or the kernel's.
+//
 // A level is of a node, not of a GPU: a pod's annotation, the environment of its
 // containers and the MPS daemon are per node as well. A node with one GPU that is
 // too old for MPS is advisory as a whole.

@@ -27,6 +27,11 @@
 //
 // # Decisions
 //
+// An extender is slower than a plugin compiled into kube-scheduler, by an HTTP
+// request for each verb (docs/scaling.md has what that costs). But it works with
+// the kube-scheduler of each release and of each vendor; a plugin would be a
+// kube-scheduler of our own, to be built anew for each.
+//
 // A binding outlives the request that asked for it: were it cut off with the
 // caller's connection, its outcome would be unknown for no good reason.
 //

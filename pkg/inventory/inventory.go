@@ -1,12 +1,3 @@
-// Package inventory passes on which GPUs a node offers: from package nvml, which
-// finds them, to those who hand them out. Who stands between is told by the one
-// before, changes what it was told, and tells the next.
-//
-// # Invariants
-//
-//   - An answer is the reader's own: nothing that is set later changes it.
-//   - The channel that comes with an answer is closed when there is another one,
-//     and not before: what is set again wakes nobody.
 package inventory
 
 import (

@@ -1,5 +1,3 @@
-// Package logging makes the loggers of the binaries: zap, with typed fields, and
-// the Kubernetes libraries' own log lines sent the same way.
 package logging
 
 import (

@@ -24,6 +24,10 @@
 //
 // # Decisions
 //
+// NVML is the library that nvidia-smi and DCGM are made of. It is opened when the
+// program runs (go-nvml uses dlopen), so that one binary is for nodes with and without
+// a GPU; DCGM would be another daemon to install, and nvidia-smi's output is for people.
+//
 // The library is opened and initialised anew while something is wrong: NVML
 // lists GPUs as they were when it was initialised, and a driver container may
 // bring its library later than we start. It is left open while a call hangs in

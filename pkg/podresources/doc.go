@@ -6,4 +6,10 @@
 // during those. It names pods by namespace and name, without UID, and lists
 // each from the moment before its admission, app containers and sidecars by
 // name, plain init containers not at all.
+//
+// # Decisions
+//
+// The kubelet's checkpoint file tells the same, by UID and with init containers. But
+// it is the kubelet's own, its form changes with releases, and it lies beside the
+// sockets of all plugins. This API is stable and is asked.
 package podresources

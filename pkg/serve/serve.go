@@ -1,6 +1,3 @@
-// Package serve runs HTTP servers from start to graceful end, and answers the
-// questions that a kubelet and a person ask a process: does it live, is it
-// ready, which version is it.
 package serve
 
 import (
