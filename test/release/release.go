@@ -2,6 +2,7 @@ package release
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"os"
@@ -57,7 +58,7 @@ func (r *Release) Make(ctx context.Context) (err error) {
 		}
 	}
 	for _, p := range linux {
-		if err := r.service(ctx, "gpumem-extender", p, ""); err != nil {
+		if err := errors.Join(r.service(ctx, "gpumem-extender", p, ""), r.sample(ctx, p)); err != nil {
 			return err
 		}
 		compiler := "gcc"
@@ -88,9 +89,15 @@ func (r *Release) Make(ctx context.Context) (err error) {
 
 // build compiles a command of this repository. Without a compiler, it has no C.
 func (r *Release) build(ctx context.Context, name string, p platform, compiler string) (binary string, err error) {
+	return r.compile(ctx, r.Root, "./cmd/"+name, p, compiler)
+}
+
+// compile compiles a package of a module.
+func (r *Release) compile(ctx context.Context, module, source string, p platform, compiler string) (binary string, err error) {
+	name := filepath.Base(source)
 	binary = filepath.Join(r.work, p.os+"-"+p.arch, name)
-	cmd := exec.CommandContext(ctx, "go", "build", "-trimpath", "-buildvcs=false", "-ldflags", "-s -w -X main.version="+r.Version, "-o", binary, "./cmd/"+name)
-	cmd.Dir = r.Root
+	cmd := exec.CommandContext(ctx, "go", "build", "-trimpath", "-buildvcs=false", "-ldflags", "-s -w -X main.version="+r.Version, "-o", binary, source)
+	cmd.Dir = module
 	cmd.Env = append(os.Environ(), "GOOS="+p.os, "GOARCH="+p.arch, "CGO_ENABLED=0")
 	if compiler != "" {
 		cmd.Env = append(cmd.Env, "CGO_ENABLED=1", "CC="+compiler, "CGO_CFLAGS=-O2 -g -Wno-deprecated-declarations")
@@ -144,10 +151,7 @@ func (r *Release) service(ctx context.Context, name string, p platform, compiler
 	if _, err := r.pack(name, p, binary); err != nil {
 		return err
 	}
-	image := images.Image{
-		Name: "ghcr.io/gpumem/" + name + ":" + strings.TrimPrefix(r.Version, "v"), Architecture: p.arch,
-		Files: images.Programs(binary), Entrypoint: []string{"/usr/local/bin/" + name}, User: "65532:65532",
-	}
+	image := r.image(name, p, binary)
 	switch {
 	case compiler == "":
 		image.Files = append(image.Files, images.Nonroot()...)
@@ -159,6 +163,25 @@ func (r *Release) service(ctx context.Context, name string, p platform, compiler
 		image.Files, image.User = append(image.Files, libraries...), "0:0"
 	}
 	return image.WriteFile(r.named(name, p, ".image.tar"))
+}
+
+// image describes the image of a program that needs nothing but itself.
+func (r *Release) image(name string, p platform, binary string) images.Image {
+	return images.Image{
+		Name: "ghcr.io/gpumem/" + name + ":" + strings.TrimPrefix(r.Version, "v"), Architecture: p.arch,
+		Files: images.Programs(binary), Entrypoint: []string{"/usr/local/bin/" + filepath.Base(binary)}, User: "65532:65532",
+	}
+}
+
+// sample makes the image that "helm test" and config/samples run. Its program is
+// of no use without them, and is not packed.
+func (r *Release) sample(ctx context.Context, p platform) error {
+	binary, err := r.compile(ctx, filepath.Join(r.Root, "test"), "./images/sample", p, "")
+	if err != nil {
+		return err
+	}
+	const name = "gpumem-sample"
+	return r.image(name, p, binary).WriteFile(r.named(name, p, ".image.tar"))
 }
 
 // librariesOf returns what a program is linked to.

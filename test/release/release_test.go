@@ -111,6 +111,21 @@ func TestSBOM(t *testing.T) {
 	}
 }
 
+// "helm test" and the samples ask for an image that a release has to bring.
+func TestSampleImage(t *testing.T) {
+	r := &Release{Root: root, Out: t.TempDir(), Version: "v1.2.3", work: t.TempDir()}
+	if err := r.sample(t.Context(), platform{"linux", runtime.GOARCH}); err != nil {
+		t.Fatal(err)
+	}
+	archive, err := os.ReadFile(filepath.Join(r.Out, "gpumem-sample-v1.2.3-linux-"+runtime.GOARCH+".image.tar"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if want := []byte(`"ghcr.io/gpumem/gpumem-sample:1.2.3"`); !bytes.Contains(archive, want) {
+		t.Errorf("the image is not named %s", want)
+	}
+}
+
 func TestKrewManifestAndSums(t *testing.T) {
 	dir := t.TempDir()
 	file := filepath.Join(dir, "inspect-gpumem.yaml")
