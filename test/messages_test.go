@@ -35,7 +35,7 @@ var (
 func TestMessagesInTheDocsAreThoseOfTheCode(t *testing.T) {
 	code := stringsOfTheCode(t)
 	checked := 0
-	for _, page := range []string{"../README.md", "../docs/existing-scheduler.md"} {
+	for _, page := range []string{"../docs/troubleshooting.md", "../docs/existing-scheduler.md"} {
 		text, err := os.ReadFile(page)
 		if err != nil {
 			t.Fatal(err)

@@ -47,7 +47,7 @@ func Build(ctx context.Context, out string, log io.Writer) (*Stack, error) {
 	for _, b := range []struct {
 		name string
 		cgo  string // the driver's library is loaded through cgo
-	}{{"gpumem-extender", "0"}, {"kubectl-inspect-gpumem", "0"}, {"gpumem-device-plugin", "1"}, {MPSStandIn, "0"}} {
+	}{{"gpumem-extender", "0"}, {"kubectl-inspect-gpumem", "0"}, {"gpumem-sim", "0"}, {"gpumem-device-plugin", "1"}, {MPSStandIn, "0"}} {
 		fmt.Fprintf(log, "build %s\n", b.name)
 		source := "./cmd/" + b.name
 		if b.name == MPSStandIn {

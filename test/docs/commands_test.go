@@ -1,0 +1,292 @@
+package docs
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/gpumem/gpumem/test/cluster"
+	"github.com/gpumem/gpumem/test/stack"
+)
+
+// elsewhere are programs that pages name and that are not tried, with the reason.
+var elsewhere = map[string]string{
+	"ctr":                      "loads images on a user's node",
+	"curl":                     "asks what a port-forward has opened on a user's machine",
+	"docker":                   "loads images on a user's machine",
+	"gcloud":                   "Google's cloud",
+	"kind":                     "a cluster in Docker",
+	"kubeadm":                  "a machine of a control plane",
+	"kubectl-inspect-gpushare": "gpushare's own plugin of kubectl",
+	"minikube":                 "a cluster in Docker or a virtual machine",
+	"nvidia-ctk":               "NVIDIA's container toolkit, on a node with a GPU",
+	"nvidia-smi":               "a node with a GPU",
+	"systemctl":                "services of a user's machine",
+}
+
+// wrong are commands that fail, or nothing would.
+var wrong = []command{
+	{text: "crictl ps", block: true},
+	{text: "kubectl get pod nowhere", block: true},
+	{text: "helm install gpumem charts/gpumem --set devicePlugin.devices={0,1}", block: true}, // numbers, not text
+	{text: "helm install gpumem charts/gpumem --no-such-flag"},
+	{text: "kubectl inspect gpumem --no-such-flag"},
+	{text: "kubectl inspect gpumem defrag --no-such-flag"},
+	{text: "kubectl inspect nobody"},
+	{text: "gpumem-sim replay --no-such-flag"},
+	{text: "make no-such-target"},
+}
+
+// tried are the programs of which commands in sentences are tried.
+var tried = []string{"gpumem-sim", "helm", "kubectl", "make"}
+
+// A setting is what the blocks of a page find.
+type setting struct {
+	installs bool   // they install gpumem themselves
+	dryRun   bool   // their helm does nothing: they are for clusters of vendors
+	before   string // a script that makes what the page takes for granted
+	after    string // a script that checks what the page has made
+}
+
+// settings are those of the pages that need one. The others find gpumem as the
+// chart installs it.
+var settings = map[string]setting{
+	"README.md":               {installs: true},
+	"charts/gpumem/README.md": {dryRun: true},
+	"docs/install.md":         {dryRun: true},
+	"docs/existing-scheduler.md": {installs: true, before: `
+		kubectl -n kube-system create configmap kubeadm-config --from-literal=ClusterConfiguration='kind: ClusterConfiguration'`},
+	"docs/moving-from-hami.md": {installs: true, before: `kubectl label node node1 gpu=on`},
+	"docs/packing.md": {
+		before: `kubectl apply -f config/samples/pod.yaml && kubectl wait --for=condition=Ready pod/single --timeout=2m`,
+		after:  `diff -r docs/packing "$CHECKOUT/docs/packing"`,
+	},
+	"docs/moving-from-gpushare.md": {installs: true, before: `
+		kubectl label node node1 gpushare=true
+		kubectl -n kube-system create deployment gpushare-schd-extender --image=gpushare --replicas=0
+		kubectl -n kube-system create service clusterip gpushare-schd-extender --tcp=32766
+		kubectl apply -f - <<-'END'
+			apiVersion: apps/v1
+			kind: DaemonSet
+			metadata: {name: gpushare-device-plugin-ds, namespace: kube-system}
+			spec:
+			  selector: {matchLabels: {name: gpushare-device-plugin-ds}}
+			  template:
+			    metadata: {labels: {name: gpushare-device-plugin-ds}}
+			    spec: {nodeSelector: {none: "true"}, containers: [{name: main, image: gpushare}]}
+		END
+		kubectl create -f config/samples/gpushare-statefulset.yaml`},
+}
+
+// A command is one that a page shows.
+type command struct {
+	line  int
+	text  string
+	block bool // a whole block, to be run
+}
+
+var (
+	blockBegins = regexp.MustCompile("^( *)```(\\w*)$")
+	inSentence  = regexp.MustCompile("`([^`]+)`")
+	program     = regexp.MustCompile(`^(?:[A-Z]+=\S+ )*([a-z-]+)( |$)`)
+)
+
+// commandsOf returns the commands of a page: blocks of shell, and what stands in
+// sentences or behind a prompt.
+func commandsOf(text string) []command {
+	var out []command
+	var kind, indent string
+	inBlock := false
+	for i, line := range strings.Split(text, "\n") {
+		fence := blockBegins.FindStringSubmatch(line)
+		switch {
+		case fence != nil:
+			if inBlock = !inBlock; inBlock {
+				indent, kind = fence[1], fence[2]
+			}
+			if inBlock && kind == "sh" {
+				out = append(out, command{line: i + 2, block: true})
+			}
+		case inBlock && kind == "sh":
+			out[len(out)-1].text += strings.TrimPrefix(line, indent) + "\n"
+		case inBlock && strings.HasPrefix(line, "$ "):
+			out = append(out, command{line: i + 1, text: line[2:]})
+		case !inBlock:
+			for _, span := range inSentence.FindAllStringSubmatch(line, -1) {
+				if name := program.FindStringSubmatch(span[1]); name != nil && (slices.Contains(tried, name[1]) || elsewhere[name[1]] != "") {
+					out = append(out, command{line: i + 1, text: span[1]})
+				}
+			}
+		}
+	}
+	return out
+}
+
+// A machine is where commands run: a cluster, a copy of what of the checkout
+// they name, and a PATH.
+type machine struct {
+	cluster  *cluster.Cluster
+	stack    *stack.Stack
+	checkout string // the folder of it
+	dir      string // where commands run
+}
+
+func TestEveryCommandOfTheDocs(t *testing.T) {
+	if err := cluster.CheckHost(); testing.Short() || err != nil {
+		t.Skip("no real cluster: ", err)
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), 15*time.Minute)
+	defer cancel()
+	log := stack.Progress(t.Output())
+	cache, err := cluster.DefaultCacheDir()
+	if err != nil {
+		t.Fatal(err)
+	}
+	m := machine{dir: t.TempDir()}
+	if m.checkout, err = filepath.Abs(root); err != nil {
+		t.Fatal(err)
+	}
+	if m.stack, err = stack.Build(ctx, filepath.Join(cache, "docs"), log); err != nil {
+		t.Fatal(err)
+	}
+	config := cluster.Config{Name: "docs", Log: log}
+	if config.Nodes, err = stack.TwoNodes(); err != nil {
+		t.Fatal(err)
+	}
+	err = cluster.With(ctx, config, func(c *cluster.Cluster) error {
+		m.cluster = c
+		if err := errors.Join(m.stack.LoadImages(ctx, c), m.prepare(ctx)); err != nil {
+			return err
+		}
+		m.tryPages(ctx, t)
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// tryPages tries the commands of all pages, those first that install gpumem
+// themselves, and sees that the list of what is elsewhere has nothing too much.
+func (m machine) tryPages(ctx context.Context, t *testing.T) {
+	for _, installs := range []bool{true, false} {
+		if !installs {
+			if _, err := m.stack.Install(ctx, m.cluster); err != nil {
+				t.Fatal(err)
+			}
+		}
+		for _, name := range pages(t) {
+			if at := settings[name]; at.installs == installs {
+				t.Run(name, func(t *testing.T) { m.tryPage(ctx, t, at, commandsOf(readPage(t, name))) })
+			}
+		}
+	}
+	for _, c := range wrong {
+		if err := m.try(ctx, c, "--dry-run=server"); err == nil {
+			t.Errorf("%s: no error", c.text)
+		}
+	}
+	named, err := os.ReadFile(filepath.Join(m.dir, "elsewhere"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, name := range slices.Sorted(maps.Keys(elsewhere)) {
+		if !slices.Contains(strings.Fields(string(named)), name) {
+			t.Errorf("no page names %s any more: take it from the list", name)
+		}
+	}
+}
+
+func (m machine) tryPage(ctx context.Context, t *testing.T, at setting, commands []command) {
+	site := "--values charts/gpumem/ci/demo-values.yaml"
+	if at.dryRun {
+		site = "--dry-run=server"
+	}
+	if at.installs {
+		defer func() {
+			if err := m.run(ctx, "helm uninstall gpumem --namespace gpumem-system --wait && kubectl delete namespace gpumem-system"); err != nil {
+				t.Error(err)
+			}
+		}()
+	}
+	if err := m.run(ctx, at.before); err != nil {
+		t.Fatal(err)
+	}
+	for _, c := range commands {
+		if err := m.try(ctx, c, site); err != nil {
+			t.Errorf("line %d: %s\n%v", c.line, strings.TrimSpace(c.text), err)
+		}
+	}
+	if err := m.run(ctx, at.after); err != nil {
+		t.Error(err)
+	}
+}
+
+// try runs a block, and of another command tries what it is made of. Helm
+// installs with the flags of the site.
+func (m machine) try(ctx context.Context, c command, site string) error {
+	if c.block {
+		return m.run(ctx, c.text, "SITE="+site)
+	}
+	return m.run(ctx, c.text, "FLAGS=--help")
+}
+
+// run has bash run a script. What the script would change on a user's machine, it
+// changes in the machine's folder.
+func (m machine) run(ctx context.Context, script string, env ...string) error {
+	script = strings.NewReplacer(
+		"/usr/local/bin/", m.dir+"/local/", "/etc/kubernetes/gpumem", m.dir+"/etc", "/etc/rancher/k3s/k3s.yaml", m.cluster.Kubeconfig(),
+	).Replace(script)
+	cmd := exec.CommandContext(ctx, "/bin/bash", "-euo", "pipefail", "-c", script)
+	cmd.Dir = m.dir
+	cmd.Env = append(env, "PATH="+m.dir+"/path", "HOME="+m.dir, "CHECKOUT="+m.checkout, "KUBECONFIG="+m.cluster.Kubeconfig(), "ELSEWHERE="+m.dir+"/elsewhere")
+	if output, err := cmd.CombinedOutput(); err != nil {
+		return fmt.Errorf("%w\n%s", err, output[max(0, len(output)-2000):])
+	}
+	return nil
+}
+
+// prepare fills the machine's folder.
+func (m machine) prepare(ctx context.Context) error {
+	kubectl, err := m.cluster.Kubectl()
+	if err != nil {
+		return err
+	}
+	helm, err := m.cluster.Helm(ctx, os.Stderr)
+	if err != nil {
+		return err
+	}
+	scripts := map[string]string{
+		"make": `exec /usr/bin/make --dry-run --directory "$CHECKOUT" "$@"`,
+		// A port-forward does not end.
+		"kubectl": `case " $* " in *" port-forward "*) FLAGS=--help;; esac; exec ` + kubectl + ` "$@" ${FLAGS:-}`,
+		"helm":    `case $1 in install|upgrade) set -- "$@" ${SITE:-};; esac; exec ` + helm + ` "$@" ${FLAGS:-}`,
+	}
+	for name := range elsewhere {
+		scripts[name] = `echo ` + name + ` >> $ELSEWHERE`
+	}
+	err = m.run(ctx, `PATH=/usr/bin:/bin
+		mkdir path etc local docs
+		cp -r "$CHECKOUT"/docs/packing docs/
+		ln -s "$CHECKOUT"/charts "$CHECKOUT"/config .
+		ln -s "$BUILT" bin
+		ln -s "$BUILT"/{gpumem-sim,kubectl-inspect-gpumem} /bin/{cat,chmod,diff,grep,install} path/`, "BUILT="+filepath.Dir(m.stack.Binary("any")))
+	if err != nil {
+		return err
+	}
+	for name, script := range scripts {
+		if err := os.WriteFile(filepath.Join(m.dir, "path", name), []byte("#!/bin/bash\n"+script+"\n"), 0o755); err != nil {
+			return err
+		}
+	}
+	return nil
+}
