@@ -155,7 +155,7 @@ func TestWhatGPUShareWroteOfSeveralGPUs(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			p := pod("p", tc.request)
 			p.Indexes = tc.indexes
-			if diff := cmp.Diff(tc.want, newCluster(t, 1, inventory(14, 14)).state().written(p).Devices()); diff != "" {
+			if diff := cmp.Diff(tc.want, newCluster(t, 1, inventory(14, 14)).state().byIndex(p).Devices()); diff != "" {
 				t.Errorf("GPUs (-want +got):\n%s", diff)
 			}
 		})

@@ -221,8 +221,10 @@ func unattributed(n placement.Node) (sum gpu.Units) {
 
 // promised returns what pods hold of a GPU or are to have of it.
 func (w *world) promised(i int) (sum gpu.Units) {
-	for _, p := range w.state().planned() {
-		for _, s := range p.Assignment.Shares {
+	b := newBooks(w.state())
+	b.settle()
+	for _, t := range b.tenants {
+		for _, s := range t.Assignment.Shares {
 			if s.Device == uuid(i) {
 				sum += s.Units
 			}
@@ -285,7 +287,7 @@ func (w *world) check() {
 func (w *world) checkAtRest() {
 	w.t.Helper()
 	for _, p := range w.pods {
-		if w.lost() && unseen(p) {
+		if w.lost() && unseen(p.Request) {
 			continue // its init container may have one resource of another GPU
 		}
 		var want []int

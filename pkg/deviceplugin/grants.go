@@ -20,8 +20,8 @@ func (p *Plugin) Grants(ctx context.Context) ([]usage.Grant, error) {
 	var out []usage.Grant
 	for _, h := range s.Held {
 		units := make(map[gpu.UUID]uint64)
-		for _, id := range h.Slots {
-			if d, err := s.Slots.Device(id); err == nil && id.Resource() == gpu.Memory {
+		for _, id := range h.Only(gpu.Memory) {
+			if d, err := s.Slots.Device(id); err == nil {
 				units[d.UUID]++
 			}
 		}

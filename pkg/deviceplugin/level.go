@@ -79,11 +79,11 @@ func (l levels) of(slots []gpu.SlotID) gpu.Enforcement {
 func (p *Plugin) levelOf(s allocation.State, pod allocation.Pod) gpu.Enforcement {
 	var slots []gpu.SlotID
 	for _, h := range s.Held {
-		if of(h, pod) {
-			slots = append(slots, h.Slots...)
+		if h.Of(pod.Pod) {
+			slots = append(slots, h.Only(gpu.Memory)...)
 		}
 	}
-	slots = slices.DeleteFunc(slots, func(id gpu.SlotID) bool { return id.Resource() != gpu.Memory || id.GPUShare() })
+	slots = slices.DeleteFunc(slots, gpu.SlotID.GPUShare)
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if level := p.levels.of(slots); level != "" && len(slots) > 0 {

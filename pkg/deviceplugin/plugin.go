@@ -367,9 +367,7 @@ func (p *Plugin) PreStartContainer(ctx context.Context, req *pluginapi.PreStartC
 		p.log.Debug("container starts", zap.String("node", p.cfg.Node), zap.Strings("devices", uuids(grant.Devices)), zap.Int("units", grant.Each))
 		return out, p.initMayStart(ctx, ids)
 	}
-	i := slices.IndexFunc(s.Pods, func(pod allocation.Pod) bool {
-		return pod.Pod.Namespace == held.Namespace && pod.Pod.Name == held.Name
-	})
+	i := slices.IndexFunc(s.Pods, func(pod allocation.Pod) bool { return held.Of(pod.Pod) })
 	if i < 0 {
 		p.log.Info("container of a pod starts that the API server has not told of", zap.String("node", p.cfg.Node),
 			zap.String("pod", held.Namespace+"/"+held.Name), zap.String("container", held.Container))
@@ -378,7 +376,7 @@ func (p *Plugin) PreStartContainer(ctx context.Context, req *pluginapi.PreStartC
 	pod := s.Pods[i]
 	p.log.Info("container starts", zap.String("node", p.cfg.Node), zap.Stringer("pod", pod.Pod), zap.String("uid", pod.Pod.UID),
 		zap.String("container", held.Container), zap.Strings("devices", uuids(grant.Devices)), zap.Int("units", grant.Each))
-	if actual, ok := allocation.Actual(s, pod); ok && len(actual.Shares) != pod.Request.GPUs() {
+	if actual := allocation.Actual(s, pod); !actual.None() && len(actual.Shares) != pod.Request.GPUs() {
 		p.report(pod.Pod, mixed(pod, actual))
 		return nil, asStatus(errors.New(mixed(pod, actual)))
 	}
@@ -487,7 +485,7 @@ func (p *Plugin) refuse(s allocation.State, r gpu.Resource, size int, err error)
 	var meant []placement.PodRef
 	for _, pod := range s.Pods {
 		asks := slices.ContainsFunc(pod.Request.Containers, func(c placement.Container) bool { return allocation.Amount(r, c) == size })
-		served := slices.ContainsFunc(s.Held, func(h allocation.Held) bool { return of(h, pod) && h.Has(r) })
+		served := slices.ContainsFunc(s.Held, func(h allocation.Held) bool { return h.Of(pod.Pod) && len(h.Only(r)) > 0 })
 		if asks && !served && (s.Known == nil || s.Known[pod.Pod.String()]) {
 			meant = append(meant, pod.Pod)
 		}

@@ -91,18 +91,11 @@ func (p *Plugin) reconcile(ctx context.Context) error {
 func (p *Plugin) correctAll(ctx context.Context, s allocation.State) error {
 	corrections := allocation.Reconcile(s)
 	slices.SortStableFunc(corrections, func(a, b allocation.Correction) int {
-		switch x, y := holds(s, a.Pod), holds(s, b.Pod); {
-		case x == y:
-			return 0
-		case y:
-			return -1
-		default:
-			return 1
-		}
+		return placement.CompareBool(s.Begun(a.Pod.Pod), s.Begun(b.Pod.Pod))
 	})
 	drifted := 0
 	for _, c := range corrections {
-		if c.Moves() && holds(s, c.Pod) {
+		if c.Moves() && s.Begun(c.Pod.Pod) {
 			drifted++
 		}
 	}
@@ -119,7 +112,7 @@ func (p *Plugin) correctAll(ctx context.Context, s allocation.State) error {
 		if !errors.Is(err, errBeingWritten) {
 			errs = append(errs, err)
 		}
-		if err != nil && !holds(s, c.Pod) {
+		if err != nil && !s.Begun(c.Pod.Pod) {
 			break
 		}
 	}
@@ -162,15 +155,6 @@ func mixed(pod allocation.Pod, actual placement.Assignment) string {
 		pod.Pod, len(actual.Shares), pod.Request.GPUs())
 }
 
-// holds reports whether the kubelet has given the pod anything.
-func holds(s allocation.State, p allocation.Pod) bool {
-	return slices.ContainsFunc(s.Held, func(h allocation.Held) bool { return of(h, p) })
-}
-
-func of(h allocation.Held, p allocation.Pod) bool {
-	return h.Namespace == p.Pod.Namespace && h.Name == p.Pod.Name
-}
-
 // correct writes what a pod really has, or is to have, unless that is written
 // already or being written.
 func (p *Plugin) correct(ctx context.Context, c allocation.Correction, s allocation.State) error {
@@ -200,7 +184,7 @@ func (p *Plugin) correct(ctx context.Context, c allocation.Correction, s allocat
 	case was.None():
 		p.metrics.Corrected(ReasonPlaced)
 		p.events.Pod(ref, false, "GPUMemoryPlaced", "placed on "+describe(is, inv)+" by the device plugin of its node: no scheduler of gpumem had placed it")
-	case holds(s, c.Pod):
+	case s.Begun(c.Pod.Pod):
 		p.metrics.Corrected(ReasonHeld)
 		p.events.Pod(ref, false, "GPUMemoryCorrected", "has "+describe(is, inv)+" and not "+describe(was, inv)+", as was written: the kubelet took it for a pod of the same size")
 	default:

@@ -78,7 +78,7 @@ func (p *Plugin) holding(ctx context.Context, namespace, pod, container string, 
 	case i >= 0 && slices.ContainsFunc(s.Held[i].Slots, gpu.SlotID.GPUShare):
 		return nil, nil // it keeps what gpushare's plugin gave it
 	case i >= 0:
-		memory, cores := split(s.Held[i].Slots)
+		memory, cores := s.Held[i].Only(gpu.Memory), s.Held[i].Only(gpu.Cores)
 		h.inventory.Enforcement = p.levelOfHeld(s, h.pod, memory)
 		return h, h.resolve(s, memory, cores)
 	case h.pod == nil:
@@ -113,8 +113,8 @@ func (h *holding) ofInit(s allocation.State, container string) (*holding, error)
 	if i < 0 {
 		return nil, nil
 	}
-	has, ok := allocation.Actual(s, *h.pod)
-	if !ok {
+	has := allocation.Actual(s, *h.pod)
+	if has.None() {
 		has = h.pod.Assignment
 	}
 	for _, d := range h.inventory.Devices {
@@ -138,16 +138,4 @@ func (p *Plugin) levelOfHeld(s allocation.State, pod *allocation.Pod, memory []g
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return p.levels.of(memory)
-}
-
-// split returns slots of memory and of cores.
-func split(slots []gpu.SlotID) (memory, cores []gpu.SlotID) {
-	for _, id := range slots {
-		if id.Resource() == gpu.Cores {
-			cores = append(cores, id)
-		} else {
-			memory = append(memory, id)
-		}
-	}
-	return memory, cores
 }

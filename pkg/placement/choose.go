@@ -34,7 +34,7 @@ func choose(fallback Policy, req Request, node Node) ([]Device, Reason) {
 	}
 	liked := func(a, b Device) int {
 		return cmp.Or(
-			-compareBool(req.inGroup(a), req.inGroup(b)),
+			-CompareBool(req.inGroup(a), req.inGroup(b)),
 			cmp.Compare(req.Preference.cost(a.Speed), req.Preference.cost(b.Speed)),
 		)
 	}
@@ -63,7 +63,8 @@ func compareFree(p Policy, a, b gpu.Units) int {
 	return cmp.Compare(a, b)
 }
 
-func compareBool(a, b bool) int {
+// CompareBool puts false first.
+func CompareBool(a, b bool) int {
 	switch {
 	case a == b:
 		return 0

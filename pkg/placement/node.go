@@ -1,7 +1,6 @@
 package placement
 
 import (
-	"cmp"
 	"math"
 	"slices"
 	"time"
@@ -132,9 +131,7 @@ func NewNode(name string, inv gpu.Inventory, holdings []Holding) Node {
 		at[d.UUID] = i
 	}
 	holdings = slices.Clone(holdings)
-	slices.SortFunc(holdings, func(a, b Holding) int {
-		return cmp.Or(cmp.Compare(a.Pod.Namespace, b.Pod.Namespace), cmp.Compare(a.Pod.Name, b.Pod.Name), cmp.Compare(a.Pod.UID, b.Pod.UID))
-	})
+	slices.SortFunc(holdings, func(a, b Holding) int { return a.Pod.Compare(b.Pod) })
 	elsewhere := func(s Share) bool { _, ok := at[s.Device]; return !ok }
 	for _, h := range holdings {
 		n.RequestedCPU += h.Request.CPU

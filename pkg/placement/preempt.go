@@ -81,11 +81,9 @@ func spend(h Holding, budgets []Budget, left []int) (beyond bool) {
 func moreImportant(a, b Holding) int {
 	return cmp.Or(
 		cmp.Compare(b.Request.Priority, a.Request.Priority),
-		compareBool(a.Started.IsZero(), b.Started.IsZero()),
+		CompareBool(a.Started.IsZero(), b.Started.IsZero()),
 		a.Started.Compare(b.Started),
-		cmp.Compare(a.Pod.Namespace, b.Pod.Namespace),
-		cmp.Compare(a.Pod.Name, b.Pod.Name),
-		cmp.Compare(a.Pod.UID, b.Pod.UID),
+		a.Pod.Compare(b.Pod),
 	)
 }
 
@@ -94,7 +92,7 @@ func moreImportant(a, b Holding) int {
 // the fewest have to go.
 func moreWorth(a, b Holding) int {
 	return cmp.Or(
-		compareBool(a.Terminating, b.Terminating),
+		CompareBool(a.Terminating, b.Terminating),
 		cmp.Compare(b.Request.Priority, a.Request.Priority),
 		cmp.Compare(a.Request.Units(), b.Request.Units()),
 		moreImportant(a, b),

@@ -166,7 +166,7 @@ func newRanked(fallback Policy, req Request, n *Node) *ranked {
 // different models are not alike.
 func (a *ranked) compare(b *ranked, p Policy) int {
 	likes := cmp.Or(
-		-compareBool(a.grouped, b.grouped),
+		-CompareBool(a.grouped, b.grouped),
 		cmp.Compare(a.cost, b.cost),
 		cmp.Compare(a.distance.unlinked, b.distance.unlinked),
 		cmp.Compare(a.distance.crossing, b.distance.crossing),

@@ -1,6 +1,7 @@
 package placement
 
 import (
+	"cmp"
 	"fmt"
 	"math"
 	"path"
@@ -16,6 +17,11 @@ type PodRef struct {
 }
 
 func (p PodRef) String() string { return p.Namespace + "/" + p.Name }
+
+// Compare orders pods by namespace, name and UID.
+func (p PodRef) Compare(o PodRef) int {
+	return cmp.Or(cmp.Compare(p.Namespace, o.Namespace), cmp.Compare(p.Name, o.Name), cmp.Compare(p.UID, o.UID))
+}
 
 // ContainerKind says when a container of a pod runs.
 type ContainerKind uint8

@@ -47,7 +47,7 @@ var table = []mutant{
 		"if !p.claim(ref) {", "if true || !p.claim(ref) {",
 	},
 	{
-		"swap corrected with a gap", "pkg/allocation/allocation.go",
+		"swap corrected with a gap", "pkg/allocation/reconcile.go",
 		"if moving > 1 || moving == 1 && !c.Moves() {", "if false {",
 	},
 	{
@@ -128,16 +128,16 @@ var table = []mutant{
 		"return Cordon(inv, n.CordonedGPUs(node)), nil", "return inv, nil",
 	},
 	{
-		"cordoned GPUs take unplaced pods", "pkg/allocation/allocation.go",
-		"if slices.Contains(s.Cordoned, d.UUID) {", "if d.UUID == \"\" {",
+		"cordoned GPUs take unplaced pods", "pkg/allocation/tenants.go",
+		"if slices.Contains(b.Cordoned, d.UUID) {", "if d.UUID == \"\" {",
 	},
 	{
 		"foreign use offered", "pkg/placement/node.go",
 		"return max(0, d.Capacity-d.Foreign-d.Requested)", "return max(0, d.Capacity-d.Requested)",
 	},
 	{
-		"gpushare's index not read", "pkg/allocation/allocation.go",
-		"		return s.byIndex(p)\n	}\n	return p.Assignment", "		return p.Assignment\n	}\n	return p.Assignment",
+		"gpushare's index not read", "pkg/allocation/tenants.go",
+		"t.written = s.byIndex(p)", "_ = s.byIndex",
 	},
 	{
 		"panic on a bad annotation", "pkg/api/pod.go",
