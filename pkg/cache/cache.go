@@ -19,15 +19,33 @@ type Cache struct {
 	// map does not change.
 	known atomic.Pointer[map[string]*node]
 
-	mu        sync.Mutex
-	nodes     map[string]*node // by name, ghosts included
-	pods      map[string]*pod  // by UID
-	nominated map[string]*pod  // the same: those that are to come to a node
-	changes   int              // of nodes, so far
-	changed   chan struct{}    // closed by the next of them; nil: nobody waits
-	mix       placement.Mix
+	mu      sync.Mutex
+	nodes   map[string]*node // by name, ghosts included
+	pods    pods
+	changes int           // of nodes, so far
+	changed chan struct{} // closed by the next of them; nil: nobody waits
+	mix     placement.Mix
 
 	prices atomic.Pointer[priced]
+}
+
+// pods are known by UID in each role.
+type pods [roles]map[string]*pod
+
+// role is what a pod is to a node. It can have both.
+type role uint8
+
+const (
+	on     role = iota // it holds what it has of the node
+	coming             // it is nominated to the node, and holds nothing yet
+	roles
+)
+
+func newPods() (p pods) {
+	for as := range p {
+		p[as] = make(map[string]*pod)
+	}
+	return p
 }
 
 // node is what the cache knows under one name. The fields below the first two
@@ -37,9 +55,8 @@ type node struct {
 	answers atomic.Pointer[answers]
 
 	name      string
-	inventory *gpu.Inventory  // made anew by each SetNode; nil: a ghost
-	pods      map[string]*pod // by UID
-	nominated map[string]*pod // by UID: they hold nothing yet
+	inventory *gpu.Inventory // made anew by each SetNode; nil: a ghost
+	pods      pods
 }
 
 // pod is made anew by all that is heard of it.
@@ -61,7 +78,7 @@ func (p *pod) onlyCPU() bool { return p.Request.Empty() && p.Assignment.None() }
 
 // New returns an empty cache.
 func New() *Cache {
-	return &Cache{nodes: make(map[string]*node), pods: make(map[string]*pod), nominated: make(map[string]*pod)}
+	return &Cache{nodes: make(map[string]*node), pods: newPods()}
 }
 
 // SetNode records what a node offers: a new node, or a change.
@@ -85,11 +102,11 @@ func (c *Cache) RemoveNode(name string) {
 func (c *Cache) AddPod(nodeName string, h placement.Holding) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if old, ok := c.pods[h.Pod.UID]; ok && old.node == nodeName && old.onlyCPU() && h.Request.Empty() && old.Request.CPU == h.Request.CPU {
+	if old, ok := c.pods[on][h.Pod.UID]; ok && old.node == nodeName && old.onlyCPU() && h.Request.Empty() && old.Request.CPU == h.Request.CPU {
 		return // most of what is heard is of such pods
 	}
-	c.withdraw(h.Pod.UID)
-	c.put(&pod{Holding: h, node: nodeName})
+	c.set(coming, h.Pod.UID, nil)
+	c.set(on, h.Pod.UID, &pod{Holding: h, node: nodeName})
 }
 
 // ConfirmPod records what a read beside the watch said of an assumed pod, and
@@ -99,8 +116,8 @@ func (c *Cache) AddPod(nodeName string, h placement.Holding) {
 func (c *Cache) ConfirmPod(nodeName string, h placement.Holding, now time.Time) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if p, ok := c.pods[h.Pod.UID]; ok && p.assumed {
-		c.put(&pod{Holding: h, node: nodeName, assumed: true, read: true, bindings: []time.Time{now}})
+	if p, ok := c.pods[on][h.Pod.UID]; ok && p.assumed {
+		c.set(on, h.Pod.UID, &pod{Holding: h, node: nodeName, assumed: true, read: true, bindings: []time.Time{now}})
 	}
 }
 
@@ -109,11 +126,11 @@ func (c *Cache) ConfirmPod(nodeName string, h placement.Holding, now time.Time) 
 func (c *Cache) NominatePod(nodeName string, ref placement.PodRef, req placement.Request) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.withdraw(ref.UID)
-	if p, ok := c.pods[ref.UID]; nodeName == "" || ok && !p.assumed {
-		return
+	var to *pod
+	if p, ok := c.pods[on][ref.UID]; nodeName != "" && (!ok || p.assumed) {
+		to = &pod{Holding: placement.Holding{Pod: ref, Request: req}, node: nodeName}
 	}
-	c.nominate(&pod{Holding: placement.Holding{Pod: ref, Request: req}, node: nodeName})
+	c.set(coming, ref.UID, to)
 }
 
 // RemovePod forgets a pod that is terminal or gone. A pod that is not known is
@@ -121,8 +138,8 @@ func (c *Cache) NominatePod(nodeName string, ref placement.PodRef, req placement
 func (c *Cache) RemovePod(uid string) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.withdraw(uid)
-	c.remove(uid)
+	c.set(coming, uid, nil)
+	c.set(on, uid, nil)
 }
 
 // RefusePod records that the binding of an assumed pod that was decided at a
@@ -154,16 +171,16 @@ func (c *Cache) ExpirePod(uid string, before time.Time) {
 func (c *Cache) forget(uid string, over func(*pod) bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if p, ok := c.pods[uid]; ok && p.assumed && over(p) {
-		c.remove(uid)
+	if p, ok := c.pods[on][uid]; ok && p.assumed && over(p) {
+		c.set(on, uid, nil)
 	}
 }
 
 // AssumePod chooses GPUs for a pod on a node and reserves them, so that the
 // next call sees them taken. A pod that is already on that node gets the same
 // answer again, unless that is not known to be bound and has been overtaken: what
-// another extender bound meanwhile is on those GPUs. Each answer for a pod that is not bound is taken for one more
-// binding of it, which the caller sends.
+// another extender bound meanwhile is on those GPUs. Each answer for a pod that is
+// not bound is taken for one more binding of it, which the caller sends.
 //
 // The error is an *UnfitError when the request does not fit, a *WaitError when
 // it may fit later, and an *ElsewhereError when the pod is on another node, or
@@ -171,7 +188,7 @@ func (c *Cache) forget(uid string, over func(*pod) bool) {
 func (c *Cache) AssumePod(ref placement.PodRef, nodeName string, req placement.Request, fallback placement.Policy, now time.Time) (placement.Assignment, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if p, ok := c.pods[ref.UID]; ok {
+	if p, ok := c.pods[on][ref.UID]; ok {
 		if p.node == nodeName && !p.Assignment.None() && !c.overtaken(p) {
 			p.bindings = append(p.bindings, now)
 			return p.Assignment, nil
@@ -186,7 +203,7 @@ func (c *Cache) AssumePod(ref placement.PodRef, nodeName string, req placement.R
 	if err != nil {
 		return placement.Assignment{}, err
 	}
-	c.put(&pod{
+	c.set(on, ref.UID, &pod{
 		Holding: placement.Holding{Pod: ref, Request: req, Assignment: chosen},
 		node:    nodeName, assumed: true, bindings: []time.Time{now},
 	})
@@ -237,13 +254,13 @@ type Assumed struct {
 }
 
 // AssumedBefore returns the assumed pods of which no binding was decided at a
-// point in time or later, and no read was told, oldest first. The caller reads each from the API
-// server and calls ConfirmPod or ExpirePod.
+// point in time or later, and no read was told, oldest first. The caller reads
+// each from the API server and calls ConfirmPod or ExpirePod.
 func (c *Cache) AssumedBefore(before time.Time) []Assumed {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	var out []Assumed
-	for _, p := range c.pods {
+	for _, p := range c.pods[on] {
 		if p.assumed && p.since().Before(before) {
 			out = append(out, Assumed{Pod: p.Pod, Node: p.node, Since: p.since()})
 		}
@@ -258,7 +275,7 @@ func (c *Cache) AssumedBefore(before time.Time) []Assumed {
 func (c *Cache) Where(uid string) (nodeName string, assumed, ok bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	p, ok := c.pods[uid]
+	p, ok := c.pods[on][uid]
 	if !ok {
 		return "", false, false
 	}
@@ -333,7 +350,7 @@ func (c *Cache) node(name string) *node {
 	if n, ok := c.nodes[name]; ok {
 		return n
 	}
-	n := &node{name: name, pods: make(map[string]*pod), nominated: make(map[string]*pod)}
+	n := &node{name: name, pods: newPods()}
 	c.nodes[name] = n
 	c.known.Store(nil)
 	return n
@@ -348,54 +365,28 @@ func (c *Cache) offer(name string, inv *gpu.Inventory) {
 }
 
 func (c *Cache) dropIfEmpty(n *node) {
-	if n.inventory != nil || len(n.pods) > 0 || len(n.nominated) > 0 {
+	if n.inventory != nil || len(n.pods[on]) > 0 || len(n.pods[coming]) > 0 {
 		return
 	}
 	delete(c.nodes, n.name)
 	c.known.Store(nil)
 }
 
-func (c *Cache) put(p *pod) {
-	uid := p.Pod.UID
-	if old, ok := c.pods[uid]; ok && old.node != p.node {
-		c.remove(uid)
+// set books a pod in a role, in place of what it was in that role before; nil:
+// it is nothing any more.
+func (c *Cache) set(as role, uid string, p *pod) {
+	if old, ok := c.pods[as][uid]; ok && (p == nil || p.node != old.node) {
+		delete(c.pods[as], uid)
+		n := c.node(old.node)
+		delete(n.pods[as], uid)
+		c.publish(n)
+		c.dropIfEmpty(n)
 	}
-	n := c.node(p.node)
-	c.pods[uid] = p
-	n.pods[uid] = p
-	c.publish(n)
-}
-
-func (c *Cache) remove(uid string) {
-	p, ok := c.pods[uid]
-	if !ok {
-		return
+	if p != nil {
+		n := c.node(p.node)
+		c.pods[as][uid], n.pods[as][uid] = p, p
+		c.publish(n)
 	}
-	delete(c.pods, uid)
-	n := c.node(p.node)
-	delete(n.pods, uid)
-	c.publish(n)
-	c.dropIfEmpty(n)
-}
-
-func (c *Cache) nominate(p *pod) {
-	n := c.node(p.node)
-	c.nominated[p.Pod.UID] = p
-	n.nominated[p.Pod.UID] = p
-	c.publish(n)
-}
-
-// withdraw forgets where a pod was to come to.
-func (c *Cache) withdraw(uid string) {
-	p, ok := c.nominated[uid]
-	if !ok {
-		return
-	}
-	delete(c.nominated, uid)
-	n := c.node(p.node)
-	delete(n.nominated, uid)
-	c.publish(n)
-	c.dropIfEmpty(n)
 }
 
 // publish remakes what readers see of the node.
@@ -406,13 +397,13 @@ func (c *Cache) publish(n *node) {
 		n.view.Store(nil)
 		return
 	}
-	holdings := make([]placement.Holding, 0, len(n.pods))
-	for _, p := range n.pods {
+	holdings := make([]placement.Holding, 0, len(n.pods[on]))
+	for _, p := range n.pods[on] {
 		holdings = append(holdings, p.Holding)
 	}
 	var nominated []placement.Holding
-	for uid, p := range n.nominated {
-		if _, assumed := n.pods[uid]; !assumed {
+	for uid, p := range n.pods[coming] {
+		if _, assumed := n.pods[on][uid]; !assumed {
 			nominated = append(nominated, p.Holding)
 		}
 	}

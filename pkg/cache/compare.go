@@ -24,9 +24,18 @@ type Difference struct {
 
 // entry is what a cache has of one pod or of one node; nil: it does not know.
 type entry struct {
-	pod       *pod
-	nominated *pod
-	offered   *gpu.Inventory
+	pod     [roles]*pod
+	offered *gpu.Inventory
+}
+
+// key is what an entry is of: the UID of a pod, or the name of a node.
+type key struct{ pod, node string }
+
+func (d Difference) key() key {
+	if d.OfNode() {
+		return key{node: d.Node}
+	}
+	return key{pod: d.Pod.UID}
 }
 
 // OfNode reports whether it is a node that differs, rather than a pod.
@@ -36,25 +45,23 @@ func (d Difference) OfNode() bool { return d.Pod == placement.PodRef{} }
 // that the cache assumes and real does not have is no difference: nobody but the
 // cache knows of it.
 func (c *Cache) Differences(real *Cache) []Difference {
-	cached, actual := c.contents(), real.contents()
+	cached, actual := c.entries(), real.entries()
+	all := maps.Clone(actual)
+	maps.Copy(all, cached)
 	var out []Difference
-	for name := range union(cached.nodes, actual.nodes) {
-		if e := cached.node(name); e.differs(actual.node(name)) {
-			out = append(out, Difference{Node: name, cached: e})
+	for k := range all {
+		e, is := cached[k], actual[k]
+		if !e.differs(is) {
+			continue
 		}
-	}
-	for uid := range union(cached.pods, actual.pods, cached.nominated, actual.nominated) {
-		e, is := cached.pod(uid), actual.pod(uid)
-		if e.differs(is) {
-			known := cmp.Or(e.pod, is.pod, e.nominated, is.nominated)
-			out = append(out, Difference{Pod: known.Pod, Node: known.node, cached: e})
+		d := Difference{Node: k.node, cached: e}
+		if known := cmp.Or(e.pod[on], is.pod[on], e.pod[coming], is.pod[coming]); known != nil {
+			d.Pod, d.Node = known.Pod, known.node
 		}
+		out = append(out, d)
 	}
 	slices.SortFunc(out, func(a, b Difference) int {
-		return cmp.Or(
-			cmp.Compare(a.Pod.Namespace, b.Pod.Namespace), cmp.Compare(a.Pod.Name, b.Pod.Name),
-			cmp.Compare(a.Pod.UID, b.Pod.UID), cmp.Compare(a.Node, b.Node),
-		)
+		return cmp.Or(a.Pod.Compare(b.Pod), cmp.Compare(a.Node, b.Node))
 	})
 	return out
 }
@@ -64,81 +71,56 @@ func (c *Cache) Differences(real *Cache) []Difference {
 // not differ, and when the cache has heard of the thing since the difference
 // was found: then it may know better.
 func (c *Cache) Heal(d Difference, real *Cache) (was, is string, healed bool) {
-	right := real.entry(d)
+	right := real.entries()[d.key()]
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.find(d) != d.cached || !d.cached.differs(right) {
+	if c.find(d.key()) != d.cached || !d.cached.differs(right) {
 		return "", "", false
 	}
 	if d.OfNode() {
 		c.offer(d.Node, right.offered)
-	} else {
-		c.healPod(d, right)
+	}
+	for as, p := range right.pod {
+		if podDiffers(d.cached.pod[as], p) {
+			c.set(role(as), d.Pod.UID, p)
+		}
 	}
 	return d.cached.String(), right.String(), true
 }
 
-// healPod assumes that mu is held.
-func (c *Cache) healPod(d Difference, right entry) {
-	switch {
-	case !podDiffers(d.cached.pod, right.pod):
-	case right.pod == nil:
-		c.remove(d.Pod.UID)
-	default:
-		c.put(right.pod)
-	}
-	c.withdraw(d.Pod.UID)
-	if right.nominated != nil {
-		c.nominate(right.nominated)
-	}
-}
-
-// contents are the pods by UID, those that are nominated, and what the nodes
-// offer that are not ghosts. None of the values changes while it is in the cache.
-type contents struct {
-	pods, nominated map[string]*pod
-	nodes           map[string]*gpu.Inventory
-}
-
-func (c contents) node(name string) entry { return entry{offered: c.nodes[name]} }
-
-func (c contents) pod(uid string) entry {
-	return entry{pod: c.pods[uid], nominated: c.nominated[uid]}
-}
-
-func (c *Cache) contents() contents {
+// entries returns all that the cache has: of nodes what they offer, ghosts left
+// out. None of the values changes while it is in the cache.
+func (c *Cache) entries() map[key]entry {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	nodes := make(map[string]*gpu.Inventory)
+	out := make(map[key]entry, len(c.nodes)+len(c.pods[on]))
 	for name, n := range c.nodes {
 		if n.inventory != nil {
-			nodes[name] = n.inventory
+			out[key{node: name}] = entry{offered: n.inventory}
 		}
 	}
-	return contents{pods: maps.Clone(c.pods), nominated: maps.Clone(c.nominated), nodes: nodes}
-}
-
-// entry returns what the cache has of that which differs.
-func (c *Cache) entry(d Difference) entry {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	return c.find(d)
+	for _, pods := range c.pods {
+		for uid := range pods {
+			out[key{pod: uid}] = c.find(key{pod: uid})
+		}
+	}
+	return out
 }
 
 // find assumes that mu is held.
-func (c *Cache) find(d Difference) entry {
-	if !d.OfNode() {
-		return entry{pod: c.pods[d.Pod.UID], nominated: c.nominated[d.Pod.UID]}
+func (c *Cache) find(k key) (e entry) {
+	if n, ok := c.nodes[k.node]; ok {
+		e.offered = n.inventory
 	}
-	if n, ok := c.nodes[d.Node]; ok {
-		return entry{offered: n.inventory}
+	for as := range e.pod {
+		e.pod[as] = c.pods[as][k.pod]
 	}
-	return entry{}
+	return e
 }
 
 // differs reports whether the cached entry is not what is real.
 func (e entry) differs(real entry) bool {
-	return podDiffers(e.pod, real.pod) || nominationDiffers(e.nominated, real.nominated) || !reflect.DeepEqual(e.offered, real.offered)
+	return podDiffers(e.pod[on], real.pod[on]) || podDiffers(e.pod[coming], real.pod[coming]) || !reflect.DeepEqual(e.offered, real.offered)
 }
 
 func podDiffers(p, r *pod) bool {
@@ -149,39 +131,22 @@ func podDiffers(p, r *pod) bool {
 	return p.assumed != r.assumed || p.node != r.node || !reflect.DeepEqual(p.Holding, r.Holding)
 }
 
-func nominationDiffers(p, r *pod) bool {
-	if p == nil || r == nil {
-		return p != r
-	}
-	return p.node != r.node || !reflect.DeepEqual(p.Holding, r.Holding)
-}
-
 func (e entry) String() string {
 	var parts []string
 	switch {
-	case e.pod != nil:
-		for _, s := range e.pod.Assignment.Shares {
+	case e.pod[on] != nil:
+		for _, s := range e.pod[on].Assignment.Shares {
 			parts = append(parts, fmt.Sprintf("%s: %d", s.Device, s.Units))
 		}
-		return fmt.Sprintf("on %s with [%s], assumed %t, admitted %t", e.pod.node, strings.Join(parts, ", "), e.pod.assumed, e.pod.Settled)
+		return fmt.Sprintf("on %s with [%s], assumed %t, admitted %t", e.pod[on].node, strings.Join(parts, ", "), e.pod[on].assumed, e.pod[on].Settled)
 	case e.offered != nil:
 		for _, d := range e.offered.Devices {
 			parts = append(parts, fmt.Sprintf("%s: %d, healthy %t", d.UUID, d.Capacity, d.Healthy))
 		}
 		return fmt.Sprintf("offers [%s]", strings.Join(parts, "; "))
-	case e.nominated != nil:
-		return "nominated to " + e.nominated.node
+	case e.pod[coming] != nil:
+		return "nominated to " + e.pod[coming].node
 	default:
 		return "not there"
 	}
-}
-
-func union[V any](sets ...map[string]V) map[string]bool {
-	out := make(map[string]bool)
-	for _, set := range sets {
-		for k := range set {
-			out[k] = true
-		}
-	}
-	return out
 }

@@ -27,8 +27,8 @@ var table = []mutant{
 	},
 	{
 		"lock released in between", "pkg/cache/cache.go",
-		"	c.put(&pod{\n		Holding: placement.Holding{Pod: ref, Request: req, Assignment: chosen},",
-		"	c.mu.Unlock()\n	time.Sleep(20 * time.Millisecond)\n	c.mu.Lock()\n	c.put(&pod{\n		Holding: placement.Holding{Pod: ref, Request: req, Assignment: chosen},",
+		"	c.set(on, ref.UID, &pod{\n		Holding: placement.Holding{Pod: ref, Request: req, Assignment: chosen},",
+		"	c.mu.Unlock()\n	time.Sleep(20 * time.Millisecond)\n	c.mu.Lock()\n	c.set(on, ref.UID, &pod{\n		Holding: placement.Holding{Pod: ref, Request: req, Assignment: chosen},",
 	},
 	{
 		"a forgotten Forget", "pkg/extender/extender.go",
@@ -64,15 +64,15 @@ var table = []mutant{
 	},
 	{
 		"ghost's pods dropped", "pkg/cache/cache.go",
-		"if n.inventory != nil || len(n.pods) > 0 || len(n.nominated) > 0 {", "if n.inventory != nil {",
+		"if n.inventory != nil || len(n.pods[on]) > 0 || len(n.pods[coming]) > 0 {", "if n.inventory != nil {",
 	},
 	{
 		"confirmed after removal", "pkg/cache/cache.go",
-		"if p, ok := c.pods[h.Pod.UID]; ok && p.assumed {", "if p, ok := c.pods[h.Pod.UID]; !ok || p.assumed {",
+		"if p, ok := c.pods[on][h.Pod.UID]; ok && p.assumed {", "if p, ok := c.pods[on][h.Pod.UID]; !ok || p.assumed {",
 	},
 	{
 		"stale read beats the watch", "pkg/cache/cache.go",
-		"if p, ok := c.pods[h.Pod.UID]; ok && p.assumed {", "if _, ok := c.pods[h.Pod.UID]; ok {",
+		"if p, ok := c.pods[on][h.Pod.UID]; ok && p.assumed {", "if _, ok := c.pods[on][h.Pod.UID]; ok {",
 	},
 	{
 		"confirmed though it has ended", "pkg/extender/extender.go",
