@@ -3,16 +3,16 @@ package docs
 import (
 	"context"
 	"errors"
-	"fmt"
 	"maps"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"regexp"
 	"slices"
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/google/go-cmp/cmp"
 
 	"github.com/gpumem/gpumem/test/cluster"
 	"github.com/gpumem/gpumem/test/stack"
@@ -104,19 +104,18 @@ var (
 // sentences or behind a prompt.
 func commandsOf(text string) []command {
 	var out []command
-	var kind, indent string
-	inBlock := false
+	var indent string
+	var inBlock, shell bool
 	for i, line := range strings.Split(text, "\n") {
 		fence := blockBegins.FindStringSubmatch(line)
 		switch {
 		case fence != nil:
-			if inBlock = !inBlock; inBlock {
-				indent, kind = fence[1], fence[2]
-			}
-			if inBlock && kind == "sh" {
+			inBlock, indent = !inBlock, fence[1]
+			shell = inBlock && slices.Contains([]string{"sh", "bash", "shell"}, fence[2])
+			if shell {
 				out = append(out, command{line: i + 2, block: true})
 			}
-		case inBlock && kind == "sh":
+		case inBlock && shell:
 			out[len(out)-1].text += strings.TrimPrefix(line, indent) + "\n"
 		case inBlock && strings.HasPrefix(line, "$ "):
 			out = append(out, command{line: i + 1, text: line[2:]})
@@ -131,13 +130,20 @@ func commandsOf(text string) []command {
 	return out
 }
 
-// A machine is where commands run: a cluster, a copy of what of the checkout
-// they name, and a PATH.
-type machine struct {
-	cluster  *cluster.Cluster
-	stack    *stack.Stack
-	checkout string // the folder of it
-	dir      string // where commands run
+func TestCommandsOf(t *testing.T) {
+	page := "Say `kubectl get pods`, `KEEP=1 make demo` or `policy`.\n" +
+		"  ```sh\n  make x \\\n    y\n  ```\n" +
+		"```text\n$ helm list\nNAME\n```\n```bash\nls\n```\n```yaml\nkind: `make`\n```\n"
+	want := []command{
+		{line: 1, text: "kubectl get pods"},
+		{line: 1, text: "KEEP=1 make demo"},
+		{line: 3, text: "make x \\\n  y\n", block: true},
+		{line: 7, text: "helm list"},
+		{line: 11, text: "ls\n", block: true},
+	}
+	if diff := cmp.Diff(want, commandsOf(page), cmp.AllowUnexported(command{})); diff != "" {
+		t.Errorf("-want +got:\n%s", diff)
+	}
 }
 
 func TestEveryCommandOfTheDocs(t *testing.T) {
@@ -213,7 +219,7 @@ func (m machine) tryPage(ctx context.Context, t *testing.T, at setting, commands
 	}
 	if at.installs {
 		defer func() {
-			if err := m.run(ctx, "helm uninstall gpumem --namespace gpumem-system --wait && kubectl delete namespace gpumem-system"); err != nil {
+			if err := m.run(ctx, "helm uninstall gpumem --namespace gpumem-system --wait"); err != nil {
 				t.Error(err)
 			}
 		}()
@@ -229,64 +235,4 @@ func (m machine) tryPage(ctx context.Context, t *testing.T, at setting, commands
 	if err := m.run(ctx, at.after); err != nil {
 		t.Error(err)
 	}
-}
-
-// try runs a block, and of another command tries what it is made of. Helm
-// installs with the flags of the site.
-func (m machine) try(ctx context.Context, c command, site string) error {
-	if c.block {
-		return m.run(ctx, c.text, "SITE="+site)
-	}
-	return m.run(ctx, c.text, "FLAGS=--help")
-}
-
-// run has bash run a script. What the script would change on a user's machine, it
-// changes in the machine's folder.
-func (m machine) run(ctx context.Context, script string, env ...string) error {
-	script = strings.NewReplacer(
-		"/usr/local/bin/", m.dir+"/local/", "/etc/kubernetes/gpumem", m.dir+"/etc", "/etc/rancher/k3s/k3s.yaml", m.cluster.Kubeconfig(),
-	).Replace(script)
-	cmd := exec.CommandContext(ctx, "/bin/bash", "-euo", "pipefail", "-c", script)
-	cmd.Dir = m.dir
-	cmd.Env = append(env, "PATH="+m.dir+"/path", "HOME="+m.dir, "CHECKOUT="+m.checkout, "KUBECONFIG="+m.cluster.Kubeconfig(), "ELSEWHERE="+m.dir+"/elsewhere")
-	if output, err := cmd.CombinedOutput(); err != nil {
-		return fmt.Errorf("%w\n%s", err, output[max(0, len(output)-2000):])
-	}
-	return nil
-}
-
-// prepare fills the machine's folder.
-func (m machine) prepare(ctx context.Context) error {
-	kubectl, err := m.cluster.Kubectl()
-	if err != nil {
-		return err
-	}
-	helm, err := m.cluster.Helm(ctx, os.Stderr)
-	if err != nil {
-		return err
-	}
-	scripts := map[string]string{
-		"make": `exec /usr/bin/make --dry-run --directory "$CHECKOUT" "$@"`,
-		// A port-forward does not end.
-		"kubectl": `case " $* " in *" port-forward "*) FLAGS=--help;; esac; exec ` + kubectl + ` "$@" ${FLAGS:-}`,
-		"helm":    `case $1 in install|upgrade) set -- "$@" ${SITE:-};; esac; exec ` + helm + ` "$@" ${FLAGS:-}`,
-	}
-	for name := range elsewhere {
-		scripts[name] = `echo ` + name + ` >> $ELSEWHERE`
-	}
-	err = m.run(ctx, `PATH=/usr/bin:/bin
-		mkdir path etc local docs
-		cp -r "$CHECKOUT"/docs/packing docs/
-		ln -s "$CHECKOUT"/charts "$CHECKOUT"/config .
-		ln -s "$BUILT" bin
-		ln -s "$BUILT"/{gpumem-sim,kubectl-inspect-gpumem} /bin/{cat,chmod,diff,grep,install} path/`, "BUILT="+filepath.Dir(m.stack.Binary("any")))
-	if err != nil {
-		return err
-	}
-	for name, script := range scripts {
-		if err := os.WriteFile(filepath.Join(m.dir, "path", name), []byte("#!/bin/bash\n"+script+"\n"), 0o755); err != nil {
-			return err
-		}
-	}
-	return nil
 }
