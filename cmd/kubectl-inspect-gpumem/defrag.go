@@ -23,6 +23,7 @@ import (
 	"k8s.io/klog/v2"
 
 	"github.com/gpumem/gpumem/pkg/api"
+	"github.com/gpumem/gpumem/pkg/defrag"
 	"github.com/gpumem/gpumem/pkg/gpu"
 	"github.com/gpumem/gpumem/pkg/placement"
 )
@@ -88,7 +89,7 @@ func (d *defragmentation) validate() error {
 
 func (d *defragmentation) run(ctx context.Context, args []string) error {
 	c := &crowd{nodes: make(map[string]*v1.Node), pods: make(map[string]*v1.Pod), force: d.force}
-	room := placement.Defrag{Fallback: placement.Binpack, Most: d.most, May: c.mayGo, Suits: c.suits}
+	room := defrag.Goal{Fallback: placement.Binpack, Most: d.most, May: c.mayGo, Suits: c.suits}
 	var err error
 	if room.Request, err = d.request(ctx, c, args); err != nil {
 		return err
@@ -170,7 +171,7 @@ func (d *defragmentation) budgets(ctx context.Context, c *crowd) ([]placement.Bu
 // carryOut evicts the pods of a plan. Their GPUs are cordoned until the pods that
 // come in their place are elsewhere: these would take them otherwise, which are
 // free first.
-func (d *defragmentation) carryOut(ctx context.Context, c *crowd, plan placement.Plan) (err error) {
+func (d *defragmentation) carryOut(ctx context.Context, c *crowd, plan defrag.Plan) (err error) {
 	for _, id := range plan.Assignment.Devices() {
 		if _, err := d.mark(ctx, plan.Node, string(id), true); err != nil {
 			return err
@@ -194,7 +195,7 @@ func (d *defragmentation) carryOut(ctx context.Context, c *crowd, plan placement
 }
 
 // evict stops at the first pod that may not go.
-func (d *defragmentation) evict(ctx context.Context, plan placement.Plan) error {
+func (d *defragmentation) evict(ctx context.Context, plan defrag.Plan) error {
 	for i, m := range plan.Moves {
 		uid := types.UID(m.Pod.Pod.UID)
 		err := d.client.PolicyV1().Evictions(m.Pod.Pod.Namespace).Evict(ctx, &policyv1.Eviction{
@@ -214,7 +215,7 @@ func (d *defragmentation) evict(ctx context.Context, plan placement.Plan) error 
 
 // moved reports whether the evicted pods are gone and, where there is room for
 // them, their controllers have as many pods on nodes as before.
-func (d *defragmentation) moved(ctx context.Context, c *crowd, plan placement.Plan) (bool, error) {
+func (d *defragmentation) moved(ctx context.Context, c *crowd, plan defrag.Plan) (bool, error) {
 	for _, m := range plan.Moves {
 		list, err := d.client.CoreV1().Pods(m.Pod.Pod.Namespace).List(ctx, metav1.ListOptions{})
 		if err != nil {
@@ -302,7 +303,7 @@ func (c *crowd) what(gpus int) string {
 	}
 }
 
-func (c *crowd) print(w io.Writer, plan placement.Plan, nodes []placement.Node, gpus int) error {
+func (c *crowd) print(w io.Writer, plan defrag.Plan, nodes []placement.Node, gpus int) error {
 	at := nodes[slices.IndexFunc(nodes, func(n placement.Node) bool { return n.Name == plan.Node })]
 	var indexes []string
 	for _, d := range at.Devices {

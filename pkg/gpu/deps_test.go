@@ -20,6 +20,7 @@ func TestWhatTheCoreImports(t *testing.T) {
 		"placement":  {module + "pkg/gpu"},
 		"cache":      {module + "pkg/gpu", module + "pkg/placement"},
 		"allocation": {module + "pkg/gpu", module + "pkg/placement"},
+		"defrag":     {module + "pkg/gpu", module + "pkg/placement"},
 		"inspect":    {module + "pkg/gpu", module + "pkg/placement", module + "pkg/cache"},
 		"api":        {module + "pkg/gpu", module + "pkg/placement", "k8s.io/api/", "k8s.io/apimachinery/", "k8s.io/component-helpers/resource"},
 	}

@@ -1,6 +1,5 @@
 // Package placement answers four questions about one request and one node: does
-// it fit, how well, on which GPUs, and if not, who would have to leave for it;
-// and one about all nodes: who would have to move, and where to.
+// it fit, how well, on which GPUs, and if not, who would have to leave for it.
 //
 // Extender, device plugin, command line and simulator ask the same functions,
 // so that they cannot disagree.
@@ -49,12 +48,6 @@
 // out anew for each question, and nothing is stored: room that becomes free
 // elsewhere may change it.
 //
-// A plan to defragment (Defrag) is exact in whom it evicts: all sets of pods of a
-// size are looked at before any larger one. It is greedy in where they go, which
-// kube-scheduler decides in the end. A pod is evicted only when there is room
-// for it elsewhere, or when the request goes before it and may do without: the
-// latter is preemption where a node's sum hides that it is needed.
-//
 // Nodes are ranked by the memory that stays free on the GPU chosen, and by what
 // the pod takes from pods to come (Prices). The first alone packs well until
 // pods find GPUs without CPU beside them, small GPUs full and large ones broken
@@ -63,6 +56,7 @@
 // (Mix), so a new cluster packs by the first alone. The GPU inside a node is
 // chosen without prices: with them it was the same one nearly always.
 //
-// A node's refusal is a value with numbers in it, not a sentence: who prints it
-// decides on the words, and nobody has to parse them back.
+// A refusal is a value: the reason, the request and the node. Its words are made
+// of these alone (Verdict.String), so that they are the same wherever people read
+// them, and nobody has to parse them back.
 package placement

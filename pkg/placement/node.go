@@ -160,9 +160,9 @@ func (d *Device) charge(h Holding, s Share) {
 	d.Pods = append(d.Pods, h)
 }
 
-// freeCPU returns the CPU that nobody holds: never negative, and endless where
+// FreeCPU returns the CPU that nobody holds: never negative, and endless where
 // it is not known.
-func (n Node) freeCPU() int64 {
+func (n Node) FreeCPU() int64 {
 	if n.CPU == 0 {
 		return math.MaxInt64
 	}

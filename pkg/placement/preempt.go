@@ -23,7 +23,7 @@ type Victims struct {
 
 // Preempt chooses whom to evict from a node so that the request fits it: pods
 // of lower priority, as few and as unimportant as there are, on the GPUs where
-// that costs the least (see cheaper). It reports false when no eviction helps.
+// that costs the least (see Cheaper). It reports false when no eviction helps.
 //
 // Proposed are the pods that kube-scheduler would evict, with and without a GPU.
 // Whom it proposes only for the node's sum of GPU memory to fit is replaced by
@@ -32,7 +32,7 @@ type Victims struct {
 // makes room on a GPU, nothing is to be chosen, and all that are proposed go.
 func Preempt(req Request, node Node, proposed []Holding, budgets []Budget) (Victims, bool) {
 	kept := unexplained(req, node, proposed, budgets)
-	rest := node.without(kept)
+	rest := node.Without(kept)
 	if Fit(req, rest).Fits() {
 		return newVictims(proposed, budgets), true
 	}
@@ -45,7 +45,7 @@ func Preempt(req Request, node Node, proposed []Holding, budgets []Budget) (Vict
 
 func newVictims(pods []Holding, budgets []Budget) Victims {
 	pods = slices.Clone(pods)
-	slices.SortFunc(pods, moreImportant)
+	slices.SortFunc(pods, MoreImportant)
 	return Victims{Pods: pods, Violations: Violations(pods, budgets)}
 }
 
@@ -76,9 +76,9 @@ func spend(h Holding, budgets []Budget, left []int) (beyond bool) {
 	return beyond
 }
 
-// moreImportant orders pods as kube-scheduler does: by priority, then by age.
+// MoreImportant orders pods as kube-scheduler does: by priority, then by age.
 // (k8s.io/kubernetes/pkg/scheduler/util, MoreImportantPod)
-func moreImportant(a, b Holding) int {
+func MoreImportant(a, b Holding) int {
 	return cmp.Or(
 		cmp.Compare(b.Request.Priority, a.Request.Priority),
 		CompareBool(a.Started.IsZero(), b.Started.IsZero()),
@@ -95,7 +95,7 @@ func moreWorth(a, b Holding) int {
 		CompareBool(a.Terminating, b.Terminating),
 		cmp.Compare(b.Request.Priority, a.Request.Priority),
 		cmp.Compare(a.Request.Units(), b.Request.Units()),
-		moreImportant(a, b),
+		MoreImportant(a, b),
 	)
 }
 
@@ -106,13 +106,13 @@ func moreWorth(a, b Holding) int {
 // (SelectVictimsOnNode of
 // k8s.io/kubernetes/pkg/scheduler/framework/plugins/defaultpreemption)
 func unexplained(req Request, node Node, proposed []Holding, budgets []Budget) (out []Holding) {
-	pods := byWorth(node.holdings(below(req)), budgets, moreImportant)
+	pods := byWorth(node.holdings(below(req)), budgets, MoreImportant)
 	for _, h := range proposed {
 		if !hasPod(pods, h) {
 			out = append(out, h)
 		}
 	}
-	free := node.without(pods).sum()
+	free := node.Without(pods).sum()
 	for _, h := range pods {
 		left := room{units: free.units - h.Request.Units(), cores: free.cores - h.Request.Cores()}
 		switch {
@@ -148,7 +148,7 @@ func (n Node) sum() (free room) {
 func makeRoom(req Request, node Node, budgets []Budget) (victims []Holding, ok bool) {
 	for _, d := range node.Devices {
 		pods, fits := makeRoomFrom(d.UUID, req, node, budgets)
-		if fits && (!ok || cheaper(pods, victims, budgets) < 0) {
+		if fits && (!ok || Cheaper(pods, victims, budgets) < 0) {
 			victims, ok = pods, true
 		}
 	}
@@ -160,7 +160,7 @@ func makeRoomFrom(device gpu.UUID, req Request, node Node, budgets []Budget) ([]
 	cleared := []gpu.UUID{device}
 	gone, ok := clearDevice(device, one, node, budgets)
 	for ok && len(cleared) < req.GPUs() {
-		left := node.without(gone)
+		left := node.Without(gone)
 		var next []Holding
 		ok = false
 		for _, d := range left.Devices {
@@ -168,7 +168,7 @@ func makeRoomFrom(device gpu.UUID, req Request, node Node, budgets []Budget) ([]
 				continue
 			}
 			pods, fits := clearDevice(d.UUID, one, left, budgets)
-			if fits && (!ok || cheaper(pods, next, budgets) < 0) {
+			if fits && (!ok || Cheaper(pods, next, budgets) < 0) {
 				device, next, ok = d.UUID, pods, true
 			}
 		}
@@ -204,12 +204,12 @@ func below(req Request) func(Holding) bool {
 // of them.
 func reprieve(node Node, pods []Holding, fits func(Node) bool) (victims []Holding, ok bool) {
 	victims = slices.Clone(pods)
-	if !fits(node.without(victims)) {
+	if !fits(node.Without(victims)) {
 		return nil, false
 	}
 	for _, h := range pods {
 		others := except(victims, h)
-		if fits(node.without(others)) {
+		if fits(node.Without(others)) {
 			victims = others
 		}
 	}
@@ -238,12 +238,12 @@ func byWorth(pods []Holding, budgets []Budget, compare func(a, b Holding) int) [
 	return append(beyond, within...)
 }
 
-// cheaper orders sets of victims as kube-scheduler orders nodes: by budgets
+// Cheaper orders sets of victims as kube-scheduler orders nodes: by budgets
 // violated, by the highest priority, by the sum of priorities, which is first of
 // all their number; then by the memory that they hold. Pods that are being
 // deleted cost nothing. (k8s.io/kubernetes/pkg/scheduler/framework/preemption,
 // pickOneNodeForPreemption)
-func cheaper(a, b []Holding, budgets []Budget) int {
+func Cheaper(a, b []Holding, budgets []Budget) int {
 	x, y := newCost(a, budgets), newCost(b, budgets)
 	return cmp.Or(
 		cmp.Compare(x.violations, y.violations),

@@ -350,7 +350,7 @@ func FuzzPreempt(f *testing.F) {
 		// Whatever kube-scheduler proposes, what comes out makes room.
 		proposed := n.holdings(func(h Holding) bool { return below(req)(h) && random.IntN(2) == 0 })
 		amended, ok := Preempt(req, n, proposed, nil)
-		if !ok || !Fit(req, n.without(amended.Pods)).Fits() {
+		if !ok || !Fit(req, n.Without(amended.Pods)).Fits() {
 			t.Errorf("of the proposed %v comes %v, %t", namesOf(proposed), namesOf(amended.Pods), ok)
 		}
 	})
@@ -369,7 +369,7 @@ func bestBySearch(req Request, inv gpu.Inventory, pods []Holding) (best []Holdin
 			gone = append(gone, h)
 			allowed = allowed && h.Request.Priority < req.Priority
 		}
-		if allowed && Fit(req, node(inv, rest...)).Fits() && (!ok || cheaper(gone, best, nil) < 0) {
+		if allowed && Fit(req, node(inv, rest...)).Fits() && (!ok || Cheaper(gone, best, nil) < 0) {
 			best, ok = gone, true
 		}
 	}

@@ -189,7 +189,7 @@ func takeStock(kinds []priced, n *Node) stock {
 		}
 	}
 	for k := range kinds {
-		s.slots[k].node = kinds[k].pods(s.slots[k].gpus, n.freeCPU())
+		s.slots[k].node = kinds[k].pods(s.slots[k].gpus, n.FreeCPU())
 	}
 	return s
 }
@@ -227,7 +227,7 @@ func (k *priced) pods(gpus, cpu int64) int64 {
 // a node, of those that it has before, in units.
 func (p *Prices) lost(n *Node, before stock, req Request, devices []int) (sum float64) {
 	units, cores := req.Share()
-	cpu := max(0, n.freeCPU()-req.CPU)
+	cpu := max(0, n.FreeCPU()-req.CPU)
 	for k := range p.kinds {
 		one, was := &p.kinds[k], before.slots[k]
 		if was.node == 0 {

@@ -1,4 +1,4 @@
-package placement
+package defrag
 
 import (
 	"fmt"
@@ -11,11 +11,56 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/gpumem/gpumem/pkg/gpu"
+	"github.com/gpumem/gpumem/pkg/placement"
 )
 
-func anyone(Holding) bool { return true }
+func uuid(index int) gpu.UUID { return gpu.UUID(fmt.Sprintf("GPU-%d", index)) }
 
-func anywhere(PodRef, string) bool { return true }
+// machine is a node with CPU and some equal GPUs.
+func machine(name string, milli int64, gpus int, units gpu.Units, holdings ...placement.Holding) placement.Node {
+	inv := gpu.Inventory{UnitMiB: 1024, CPU: milli}
+	for i := range gpus {
+		inv.Devices = append(inv.Devices, gpu.Device{UUID: uuid(i), Index: i, Capacity: units, MemoryMiB: int64(units) * 1024, NUMANode: -1, Healthy: true})
+	}
+	return placement.NewNode(name, inv, holdings)
+}
+
+type change = func(*placement.Request)
+
+// ask returns a request of one container.
+func ask(units gpu.Units, changes ...change) placement.Request {
+	r := placement.Request{Containers: []placement.Container{{Name: "main", Kind: placement.App, Units: units}}}
+	for _, c := range changes {
+		c(&r)
+	}
+	return r
+}
+
+func cpu(milli int64) change           { return func(r *placement.Request) { r.CPU = milli } }
+func count(n int) change               { return func(r *placement.Request) { r.Count = n } }
+func priority(p int32) change          { return func(r *placement.Request) { r.Priority = p } }
+func policy(p placement.Policy) change { return func(r *placement.Request) { r.Policy = p } }
+func globsOf(globs ...string) change   { return func(r *placement.Request) { r.Models = globs } }
+
+// hold returns a pod that holds its share of each of the devices.
+func hold(name string, r placement.Request, devices ...int) placement.Holding {
+	var a placement.Assignment
+	for _, d := range devices {
+		a.Shares = append(a.Shares, placement.Share{Device: uuid(d)})
+	}
+	return placement.Holding{Pod: placement.PodRef{Namespace: "ns", Name: name, UID: name}, Request: r, Assignment: a.WithShares(r)}
+}
+
+func terminating(h placement.Holding) placement.Holding {
+	h.Terminating = true
+	return h
+}
+
+func pick[T any](random *rand.Rand, from ...T) T { return from[random.IntN(len(from))] }
+
+func anyone(placement.Holding) bool { return true }
+
+func anywhere(placement.PodRef, string) bool { return true }
 
 // tell writes a plan in a line.
 func tell(p Plan) string {
@@ -27,61 +72,61 @@ func tell(p Plan) string {
 }
 
 func TestDefrag(t *testing.T) {
-	whole := ask(1, policy(Exclusive), priority(1<<31-1))
+	whole := ask(1, policy(placement.Exclusive), priority(1<<31-1))
 	tests := map[string]struct {
-		defrag Defrag
-		nodes  []Node
+		defrag Goal
+		nodes  []placement.Node
 		want   string // empty: no plan
 	}{
 		"what fits moves nobody": {
-			defrag: Defrag{Request: ask(6)},
-			nodes:  []Node{machine("a", 0, 2, 10, hold("x", ask(6), 0))},
+			defrag: Goal{Request: ask(6)},
+			nodes:  []placement.Node{machine("a", 0, 2, 10, hold("x", ask(6), 0))},
 			want:   "a[GPU-1]",
 		},
 		"one pod moves to the GPU beside it": {
-			defrag: Defrag{Request: ask(8)},
-			nodes:  []Node{machine("a", 0, 2, 10, hold("x", ask(5), 0), hold("y", ask(4), 1))},
+			defrag: Goal{Request: ask(8)},
+			nodes:  []placement.Node{machine("a", 0, 2, 10, hold("x", ask(5), 0), hold("y", ask(4), 1))},
 			want:   "a[GPU-1], y a>a",
 		},
 		"the smaller of two that would do": {
-			defrag: Defrag{Request: ask(7)},
-			nodes: []Node{
+			defrag: Goal{Request: ask(7)},
+			nodes: []placement.Node{
 				machine("a", 0, 1, 10, hold("x", ask(4), 0)),
 				machine("b", 0, 1, 10, hold("y", ask(5), 0)),
 			},
 			want: "a[GPU-0], x a>b",
 		},
 		"two pods where one does not do": {
-			defrag: Defrag{Request: ask(9)},
-			nodes: []Node{
+			defrag: Goal{Request: ask(9)},
+			nodes: []placement.Node{
 				machine("a", 0, 1, 10, hold("x", ask(2), 0), hold("y", ask(3), 0)),
 				machine("b", 0, 1, 10, hold("z", ask(5, priority(1)), 0)),
 			},
 			want: "a[GPU-0], y a>b, x a>b",
 		},
 		"more than is allowed": {
-			defrag: Defrag{Request: ask(9), Most: 1},
-			nodes: []Node{
+			defrag: Goal{Request: ask(9), Most: 1},
+			nodes: []placement.Node{
 				machine("a", 0, 1, 10, hold("x", ask(2), 0), hold("y", ask(3), 0)),
 				machine("b", 0, 1, 10, hold("z", ask(5, priority(1)), 0)),
 			},
 		},
 		"a pod without room elsewhere stays": {
-			defrag: Defrag{Request: ask(8)},
-			nodes:  []Node{machine("a", 0, 1, 10, hold("x", ask(5), 0))},
+			defrag: Goal{Request: ask(8)},
+			nodes:  []placement.Node{machine("a", 0, 1, 10, hold("x", ask(5), 0))},
 		},
 		"nor is one of its priority displaced": {
-			defrag: Defrag{Request: ask(8), Displace: true},
-			nodes:  []Node{machine("a", 0, 1, 10, hold("x", ask(5), 0))},
+			defrag: Goal{Request: ask(8), Displace: true},
+			nodes:  []placement.Node{machine("a", 0, 1, 10, hold("x", ask(5), 0))},
 		},
 		"one of lower priority is": {
-			defrag: Defrag{Request: ask(8, priority(1)), Displace: true},
-			nodes:  []Node{machine("a", 0, 1, 10, hold("x", ask(5), 0))},
+			defrag: Goal{Request: ask(8, priority(1)), Displace: true},
+			nodes:  []placement.Node{machine("a", 0, 1, 10, hold("x", ask(5), 0))},
 			want:   "a[GPU-0], x a>",
 		},
 		"but rather one that finds room, though it is larger": {
-			defrag: Defrag{Request: ask(8, priority(1)), Displace: true},
-			nodes: []Node{
+			defrag: Goal{Request: ask(8, priority(1)), Displace: true},
+			nodes: []placement.Node{
 				machine("a", 0, 1, 10, hold("x", ask(5, globsOf("none")), 0)),
 				machine("b", 0, 1, 10, hold("y", ask(6), 0)),
 				machine("c", 0, 1, 7),
@@ -89,37 +134,37 @@ func TestDefrag(t *testing.T) {
 			want: "b[GPU-0], y b>c",
 		},
 		"one of higher priority stays, though it would find room": {
-			defrag: Defrag{Request: ask(8)},
-			nodes:  []Node{machine("a", 0, 2, 10, hold("x", ask(5, priority(1)), 0), hold("y", ask(4, priority(1)), 1))},
+			defrag: Goal{Request: ask(8)},
+			nodes:  []placement.Node{machine("a", 0, 2, 10, hold("x", ask(5, priority(1)), 0), hold("y", ask(4, priority(1)), 1))},
 		},
 		"one that may not be evicted stays": {
-			defrag: Defrag{Request: ask(8), May: func(h Holding) bool { return h.Pod.Name != "x" }},
-			nodes:  []Node{machine("a", 0, 2, 10, hold("x", ask(4), 0), hold("y", ask(5), 1))},
+			defrag: Goal{Request: ask(8), May: func(h placement.Holding) bool { return h.Pod.Name != "x" }},
+			nodes:  []placement.Node{machine("a", 0, 2, 10, hold("x", ask(4), 0), hold("y", ask(5), 1))},
 			want:   "a[GPU-1], y a>a",
 		},
 		"one that its budget protects stays": {
-			defrag: Defrag{Request: ask(8), Budgets: []Budget{{Pods: []string{hold("x", ask(4), 0).Pod.UID}}}},
-			nodes:  []Node{machine("a", 0, 2, 10, hold("x", ask(4), 0), hold("y", ask(5), 1))},
+			defrag: Goal{Request: ask(8), Budgets: []placement.Budget{{Pods: []string{hold("x", ask(4), 0).Pod.UID}}}},
+			nodes:  []placement.Node{machine("a", 0, 2, 10, hold("x", ask(4), 0), hold("y", ask(5), 1))},
 			want:   "a[GPU-1], y a>a",
 		},
 		"one that goes anyway is not evicted": {
-			defrag: Defrag{Request: ask(8)},
-			nodes:  []Node{machine("a", 0, 2, 10, terminating(hold("x", ask(4), 0)), hold("y", ask(5), 1))},
+			defrag: Goal{Request: ask(8)},
+			nodes:  []placement.Node{machine("a", 0, 2, 10, terminating(hold("x", ask(4), 0)), hold("y", ask(5), 1))},
 			want:   "a[GPU-1], y a>a",
 		},
 		"a node that does not suit the pod": {
-			defrag: Defrag{Request: ask(8), Suits: func(pod PodRef, node string) bool { return pod.UID != "" || node != "a" }},
-			nodes:  []Node{machine("a", 0, 1, 10), machine("b", 0, 1, 10, hold("x", ask(4), 0))},
+			defrag: Goal{Request: ask(8), Suits: func(pod placement.PodRef, node string) bool { return pod.UID != "" || node != "a" }},
+			nodes:  []placement.Node{machine("a", 0, 1, 10), machine("b", 0, 1, 10, hold("x", ask(4), 0))},
 			want:   "b[GPU-0], x b>a",
 		},
 		"a node that does not suit an evicted pod": {
-			defrag: Defrag{Request: ask(8), Suits: func(pod PodRef, node string) bool { return pod.Name != "x" || node != "b" }},
-			nodes:  []Node{machine("a", 0, 1, 10, hold("x", ask(4), 0)), machine("b", 0, 1, 6), machine("c", 0, 1, 7)},
+			defrag: Goal{Request: ask(8), Suits: func(pod placement.PodRef, node string) bool { return pod.Name != "x" || node != "b" }},
+			nodes:  []placement.Node{machine("a", 0, 1, 10, hold("x", ask(4), 0)), machine("b", 0, 1, 6), machine("c", 0, 1, 7)},
 			want:   "a[GPU-0], x a>c",
 		},
 		"CPU of the node that an evicted pod takes along": {
-			defrag: Defrag{Request: ask(8, cpu(3000))},
-			nodes: []Node{
+			defrag: Goal{Request: ask(8, cpu(3000))},
+			nodes: []placement.Node{
 				machine("a", 4000, 1, 10, hold("x", ask(4, cpu(2000)), 0)),
 				machine("b", 1000, 1, 10),
 				machine("c", 2000, 1, 5),
@@ -127,23 +172,23 @@ func TestDefrag(t *testing.T) {
 			want: "a[GPU-0], x a>c",
 		},
 		"a GPU with nobody on it": {
-			defrag: Defrag{Request: whole},
-			nodes: []Node{
+			defrag: Goal{Request: whole},
+			nodes: []placement.Node{
 				machine("a", 0, 2, 10, hold("x", ask(2), 0), hold("y", ask(2), 0), hold("z", ask(5), 1)),
 				machine("b", 0, 1, 10, hold("w", ask(4), 0)),
 			},
 			want: "b[GPU-0], w b>a",
 		},
 		"two GPUs of one node": {
-			defrag: Defrag{Request: ask(16, count(2))},
-			nodes: []Node{
+			defrag: Goal{Request: ask(16, count(2))},
+			nodes: []placement.Node{
 				machine("a", 0, 3, 10, hold("x", ask(3), 0), hold("y", ask(3), 1), hold("z", ask(4), 2)),
 			},
 			want: "a[GPU-0 GPU-1], x a>a, y a>a",
 		},
 		"a pod on both of them": {
-			defrag: Defrag{Request: ask(16, count(2))},
-			nodes: []Node{
+			defrag: Goal{Request: ask(16, count(2))},
+			nodes: []placement.Node{
 				machine("a", 0, 2, 10, hold("x", ask(6, count(2)), 0, 1)),
 				machine("b", 0, 2, 3),
 			},
@@ -187,14 +232,14 @@ func FuzzDefrag(f *testing.F) {
 		if ok {
 			fewest = len(plan.Moves)
 		}
-		s := search{Defrag: d, nodes: nodes, roomy: make(map[string][]int)}
+		s := newSearch(d, nodes)
 		for i, n := range nodes {
 			pods := n.Holdings()
 			for set := range 1 << len(pods) {
 				if bits.OnesCount(uint(set)) >= fewest {
 					continue
 				}
-				var victims []Holding
+				var victims []placement.Holding
 				allowed := true
 				for k, h := range pods {
 					if set&(1<<k) != 0 {
@@ -202,7 +247,7 @@ func FuzzDefrag(f *testing.F) {
 						allowed = allowed && d.May(h) && !h.Terminating && h.Request.Priority <= d.Request.Priority
 					}
 				}
-				if !allowed || Violations(victims, d.Budgets) > 0 || !d.Suits(PodRef{}, n.Name) {
+				if !allowed || placement.Violations(victims, d.Budgets) > 0 || !d.Suits(placement.PodRef{}, n.Name) {
 					continue
 				}
 				if better, found := s.relocate(candidate{node: i, victims: victims}); found {
@@ -214,14 +259,14 @@ func FuzzDefrag(f *testing.F) {
 }
 
 // crowded is a small cluster with little room, and a request.
-func crowded(random *rand.Rand) ([]Node, Defrag) {
-	var nodes []Node
+func crowded(random *rand.Rand) ([]placement.Node, Goal) {
+	var nodes []placement.Node
 	var uids []string
 	names := 0
 	for i := range 1 + random.IntN(3) {
 		gpus := 1 + random.IntN(2)
 		free := slices.Repeat([]gpu.Units{10}, gpus)
-		var holdings []Holding
+		var holdings []placement.Holding
 		for range random.IntN(6) {
 			at := random.IntN(gpus)
 			units := gpu.Units(1 + random.IntN(6))
@@ -233,7 +278,7 @@ func crowded(random *rand.Rand) ([]Node, Defrag) {
 			h := hold(fmt.Sprint("p", names), ask(units, priority(random.Int32N(3)), cpu(random.Int64N(3)*1000)), at)
 			h.Terminating = random.IntN(12) == 0
 			h.Request.ExclusiveGroup = pick(random, "", "", "", fmt.Sprint("g", i))
-			if h.Request.ExclusiveGroup != "" && slices.ContainsFunc(holdings, func(o Holding) bool { return o.Request.ExclusiveGroup != "" }) {
+			if h.Request.ExclusiveGroup != "" && slices.ContainsFunc(holdings, func(o placement.Holding) bool { return o.Request.ExclusiveGroup != "" }) {
 				h.Request.ExclusiveGroup = ""
 			}
 			holdings, uids = append(holdings, h), append(uids, h.Pod.UID)
@@ -241,51 +286,51 @@ func crowded(random *rand.Rand) ([]Node, Defrag) {
 		nodes = append(nodes, machine(fmt.Sprint("n", i), random.Int64N(2)*16_000, gpus, 10, holdings...))
 	}
 	never, unsuited := fmt.Sprint("p", random.IntN(9)), fmt.Sprint("n", random.IntN(6))
-	d := Defrag{
+	d := Goal{
 		Request:  ask(gpu.Units(3+random.IntN(8)), priority(random.Int32N(4)), cpu(random.Int64N(2)*3000)),
-		Fallback: Binpack, Displace: random.IntN(2) == 0, Most: random.IntN(5),
-		May:   func(h Holding) bool { return h.Pod.Name != never },
-		Suits: func(pod PodRef, node string) bool { return pod.UID != "" || node != unsuited },
+		Fallback: placement.Binpack, Displace: random.IntN(2) == 0, Most: random.IntN(5),
+		May:   func(h placement.Holding) bool { return h.Pod.Name != never },
+		Suits: func(pod placement.PodRef, node string) bool { return pod.UID != "" || node != unsuited },
 	}
-	d.Request.Policy = pick(random, "", "", Exclusive)
+	d.Request.Policy = pick(random, "", "", placement.Exclusive)
 	if random.IntN(4) == 0 {
 		d.Request.Count = 2
 	}
 	if len(uids) > 0 {
-		d.Budgets = []Budget{{Pods: uids[:1+random.IntN(len(uids))], Allowed: random.IntN(3)}}
+		d.Budgets = []placement.Budget{{Pods: uids[:1+random.IntN(len(uids))], Allowed: random.IntN(3)}}
 	}
 	return nodes, d
 }
 
 // checkPlan carries out a plan.
-func checkPlan(t *testing.T, d Defrag, nodes []Node, p Plan) {
+func checkPlan(t *testing.T, d Goal, nodes []placement.Node, p Plan) {
 	t.Helper()
 	at := func(name string) int {
-		return slices.IndexFunc(nodes, func(n Node) bool { return n.Name == name })
+		return slices.IndexFunc(nodes, func(n placement.Node) bool { return n.Name == name })
 	}
 	now := slices.Clone(nodes)
-	var gone []Holding
+	var gone []placement.Holding
 	for _, m := range p.Moves {
-		if m.From != p.Node || !d.May(m.Pod) || m.Pod.Terminating || m.Pod.Request.Priority > d.Request.Priority || !hasPod(now[at(m.From)].Holdings(), m.Pod) {
+		if m.From != p.Node || !d.May(m.Pod) || m.Pod.Terminating || m.Pod.Request.Priority > d.Request.Priority || !slices.ContainsFunc(now[at(m.From)].Holdings(), func(h placement.Holding) bool { return h.Pod == m.Pod.Pod }) {
 			t.Fatalf("plan %q evicts %s, which may not be", tell(p), m.Pod.Pod)
 		}
 		gone = append(gone, m.Pod)
-		now[at(m.From)] = now[at(m.From)].without([]Holding{m.Pod})
+		now[at(m.From)] = now[at(m.From)].Without([]placement.Holding{m.Pod})
 	}
-	if len(p.Moves) > d.Most || Violations(gone, d.Budgets) > 0 || !d.Suits(PodRef{}, p.Node) {
+	if len(p.Moves) > d.Most || placement.Violations(gone, d.Budgets) > 0 || !d.Suits(placement.PodRef{}, p.Node) {
 		t.Fatalf("plan %q is more than what may be done", tell(p))
 	}
-	enter := func(h Holding, node string) {
+	enter := func(h placement.Holding, node string) {
 		n := &now[at(node)]
-		if !Fit(h.Request, *n).Fits() || n.freeCPU() < h.Request.CPU {
+		if !placement.Fit(h.Request, *n).Fits() || n.FreeCPU() < h.Request.CPU {
 			t.Fatalf("plan %q: %+v does not fit %s", tell(p), h.Request, node)
 		}
 		if h.Assignment.None() {
-			h.Assignment, _ = Choose(d.Fallback, h.Request, *n)
+			h.Assignment, _ = placement.Choose(d.Fallback, h.Request, *n)
 		}
-		*n = n.with(h)
+		*n = n.With(h)
 	}
-	enter(Holding{Request: d.Request, Assignment: p.Assignment}, p.Node)
+	enter(placement.Holding{Request: d.Request, Assignment: p.Assignment}, p.Node)
 	for _, m := range p.Moves {
 		if m.To == "" {
 			if !d.Displace || m.Pod.Request.Priority >= d.Request.Priority {
@@ -293,7 +338,7 @@ func checkPlan(t *testing.T, d Defrag, nodes []Node, p Plan) {
 			}
 			continue
 		}
-		m.Pod.Assignment = Assignment{}
+		m.Pod.Assignment = placement.Assignment{}
 		enter(m.Pod, m.To)
 	}
 }

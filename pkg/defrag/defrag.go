@@ -1,0 +1,260 @@
+package defrag
+
+import (
+	"cmp"
+	"slices"
+
+	"github.com/gpumem/gpumem/pkg/gpu"
+	"github.com/gpumem/gpumem/pkg/placement"
+)
+
+// Goal is a request that is to get room, and what may be done for it.
+type Goal struct {
+	Request  placement.Request
+	Fallback placement.Policy // of the cluster, for pods that name none
+
+	// May reports whether a pod may be evicted at all. In any case it stays when
+	// it has a higher priority than the request, or its eviction would be beyond
+	// a budget.
+	May     func(placement.Holding) bool
+	Budgets []placement.Budget
+
+	// Suits reports whether a node takes a pod, as far as that is not about GPUs
+	// or CPU. The pod without a UID is that of the request.
+	Suits func(pod placement.PodRef, node string) bool
+
+	// Displace allows to evict pods of lower priority that find no room elsewhere.
+	Displace bool
+
+	Most int // evictions, at most
+}
+
+// Plan is how a request gets room.
+type Plan struct {
+	Node       string
+	Assignment placement.Assignment // of the request
+	Moves      []Move
+}
+
+// Move is one eviction.
+type Move struct {
+	Pod      placement.Holding
+	From, To string // nodes; To is empty where there is no room for it
+}
+
+func (p Plan) displaced() (n int) {
+	for _, m := range p.Moves {
+		if m.To == "" {
+			n++
+		}
+	}
+	return n
+}
+
+// Plan returns the fewest evictions with which the request fits a node, and all
+// evicted pods fit others or, where Displace allows it, none. Of as many, those
+// are taken that displace the fewest pods, then those that are the cheapest (see
+// placement.Cheaper), then the first node. It reports false when Most are not
+// enough.
+//
+// That an evicted pod finds room is worked out in turn, the largest first, each
+// where the least stays free, and never on the GPUs of the request: they have to
+// be kept from it until it is elsewhere. kube-scheduler may choose otherwise.
+func (g Goal) Plan(nodes []placement.Node) (Plan, bool) {
+	s := newSearch(g, nodes)
+	for size := range g.Most + 1 {
+		var best Plan
+		found := false
+		for _, c := range s.candidates(size) {
+			plan, ok := s.relocate(c)
+			if ok && (!found || plan.displaced() < best.displaced()) {
+				best, found = plan, true
+			}
+			if found && best.displaced() == 0 {
+				break
+			}
+		}
+		if found {
+			return best, true
+		}
+	}
+	return Plan{}, false
+}
+
+// search is the search for a plan.
+type search struct {
+	Goal
+	nodes  []placement.Node
+	ranker placement.Ranker
+	roomy  map[string][]bool // by what is asked for, whether the nodes have room as they are
+}
+
+func newSearch(g Goal, nodes []placement.Node) *search {
+	return &search{Goal: g, nodes: nodes, roomy: make(map[string][]bool)}
+}
+
+// candidate are pods without which the request fits their node.
+type candidate struct {
+	node    int
+	victims []placement.Holding
+}
+
+// candidates returns those of so many pods, the cheapest first.
+func (s *search) candidates(size int) (out []candidate) {
+	for i, n := range s.nodes {
+		if !s.Suits(placement.PodRef{}, n.Name) {
+			continue
+		}
+		pods := slices.DeleteFunc(n.Holdings(), func(h placement.Holding) bool {
+			return h.Terminating || h.Request.Priority > s.Request.Priority || !s.May(h)
+		})
+		if !placement.Fit(s.Request, n.Without(pods)).Fits() {
+			continue
+		}
+		for _, some := range sets(n, s.Request.GPUs()) {
+			for _, victims := range s.clear(some, pods, size) {
+				out = append(out, candidate{node: i, victims: victims})
+			}
+		}
+	}
+	slices.SortStableFunc(out, func(a, b candidate) int { return placement.Cheaper(a.victims, b.victims, s.Budgets) })
+	return out
+}
+
+// sets returns a node with each set of so many of its devices.
+func sets(n placement.Node, size int) (out []placement.Node) {
+	var grow func(set []placement.Device, from int)
+	grow = func(set []placement.Device, from int) {
+		if len(set) == size {
+			some := n
+			some.Devices, some.State = slices.Clone(set), nil
+			out = append(out, some)
+			return
+		}
+		for i := from; i < len(n.Devices); i++ {
+			grow(append(set, n.Devices[i]), i+1)
+		}
+	}
+	grow(nil, 0)
+	return out
+}
+
+// clear returns the sets of so many of the pods without which the request fits
+// all devices of the node. Those without whom it does not fit, whoever else
+// leaves, are in each of them.
+func (s *search) clear(n placement.Node, pods []placement.Holding, size int) (sets [][]placement.Holding) {
+	fits := func(gone []placement.Holding) bool { return placement.Fit(s.Request, n.Without(gone)).Fits() }
+	pods = slices.DeleteFunc(n.Holdings(), func(h placement.Holding) bool {
+		return !slices.ContainsFunc(pods, func(o placement.Holding) bool { return o.Pod == h.Pod })
+	})
+	if len(pods) < size || !fits(pods) {
+		return nil
+	}
+	var must, others []placement.Holding
+	for i, h := range pods {
+		if fits(slices.Delete(slices.Clone(pods), i, i+1)) {
+			others = append(others, h)
+		} else {
+			must = append(must, h)
+		}
+	}
+	slices.SortFunc(others, func(a, b placement.Holding) int {
+		return cmp.Or(cmp.Compare(a.Request.Key(), b.Request.Key()), placement.MoreImportant(b, a))
+	})
+	var grow func(gone []placement.Holding, from int)
+	grow = func(gone []placement.Holding, from int) {
+		if len(gone) == size {
+			if fits(gone) && placement.Violations(gone, s.Budgets) == 0 {
+				sets = append(sets, gone)
+			}
+			return
+		}
+		for i := from; i < len(others); i++ {
+			if i == from || !s.alike(others[i-1], others[i]) {
+				grow(append(slices.Clone(gone), others[i]), i+1)
+			}
+		}
+	}
+	if len(must) <= size {
+		grow(must, 0)
+	}
+	return sets
+}
+
+// alike reports whether it is all one which of two pods is evicted. Pods that are
+// protected by other budgets are not alike.
+func (s *search) alike(a, b placement.Holding) bool {
+	return a.Request.Priority == b.Request.Priority && a.Request.Key() == b.Request.Key() &&
+		!slices.ContainsFunc(s.Budgets, func(budget placement.Budget) bool {
+			return slices.Contains(budget.Pods, a.Pod.UID) != slices.Contains(budget.Pods, b.Pod.UID)
+		})
+}
+
+// relocate finds places for a candidate's victims once the request has its own.
+func (s *search) relocate(c candidate) (Plan, bool) {
+	n := s.nodes[c.node].Without(c.victims)
+	chosen, verdict := placement.Choose(s.Fallback, s.Request, n)
+	if !verdict.Fits() || n.FreeCPU() < s.Request.CPU {
+		return Plan{}, false
+	}
+	plan := Plan{Node: n.Name, Assignment: chosen}
+	now := slices.Clone(s.nodes)
+	now[c.node] = closed(n.With(placement.Holding{Request: s.Request, Assignment: chosen}), chosen.Devices())
+	victims := slices.Clone(c.victims)
+	slices.SortFunc(victims, func(a, b placement.Holding) int {
+		return cmp.Or(cmp.Compare(b.Request.Units(), a.Request.Units()), placement.MoreImportant(a, b))
+	})
+	for _, h := range victims {
+		move := Move{Pod: h, From: n.Name}
+		if to := s.roomFor(h, now, c.node); to != nil {
+			h.Assignment, _ = placement.Choose(s.Fallback, h.Request, *to)
+			*to, move.To = to.With(h), to.Name
+		} else if !s.Displace || h.Request.Priority >= s.Request.Priority {
+			return Plan{}, false
+		}
+		plan.Moves = append(plan.Moves, move)
+	}
+	return plan, true
+}
+
+// closed returns a node with some devices that take no further pods.
+func closed(n placement.Node, devices []gpu.UUID) placement.Node {
+	n.Devices, n.State = slices.Clone(n.Devices), nil
+	for i := range n.Devices {
+		if slices.Contains(devices, n.Devices[i].UUID) {
+			n.Devices[i].Healthy = false
+		}
+	}
+	return n
+}
+
+// roomFor returns the node that is the best for an evicted pod, and the first of
+// equals; nil, if none has room. Nodes are as they would be: but for the one that
+// is left, none has more room than it has now.
+func (s *search) roomFor(h placement.Holding, nodes []placement.Node, left int) *placement.Node {
+	roomy := s.withRoom(h.Request)
+	var open []*placement.Node
+	for i := range nodes {
+		if n := &nodes[i]; (roomy[i] || i == left) && n.FreeCPU() >= h.Request.CPU && s.Suits(h.Pod, n.Name) {
+			open = append(open, n)
+		}
+	}
+	scores := s.ranker.Rank(placement.Policies{GPU: s.Fallback}, h.Request, open, nil)
+	if i := slices.Index(scores, placement.MaxScore); i >= 0 {
+		return open[i]
+	}
+	return nil
+}
+
+// withRoom tells which nodes have room for a request as they are.
+func (s *search) withRoom(req placement.Request) []bool {
+	key := req.Key()
+	roomy, known := s.roomy[key]
+	if !known {
+		for _, n := range s.nodes {
+			roomy = append(roomy, placement.Fit(req, n).Fits())
+		}
+		s.roomy[key] = roomy
+	}
+	return roomy
+}

@@ -1,0 +1,196 @@
+package placement
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/gpumem/gpumem/pkg/gpu"
+)
+
+// Reason says why a request does not fit a node. The zero value means it fits.
+type Reason uint8
+
+// The reasons, from what can change least to what can change most.
+const (
+	Fits              Reason = iota
+	NoDevices                // the node offers no GPU
+	WeakerEnforcement        // the node cannot hold a container to its grant as the pod demands
+	NoSuchDevice             // no GPU of the node passes the pod's globs
+	TooLarge                 // no GPU is large enough, were it empty
+	TooFew                   // GPUs are large enough, but not as many as wanted
+	Unhealthy                // too many of them are not healthy
+	Occupied                 // the pod may not be beside the pods that are on them, or they are too many
+	Insufficient             // not enough is free, on one GPU or in all
+	Fragmented               // enough is free in all, on no GPU alone
+)
+
+func (r Reason) String() string {
+	names := [...]string{"Fits", "NoDevices", "WeakerEnforcement", "NoSuchDevice", "TooLarge", "TooFew", "Unhealthy", "Occupied", "Insufficient", "Fragmented"}
+	if int(r) < len(names) {
+		return names[r]
+	}
+	return fmt.Sprintf("Reason(%d)", uint8(r))
+}
+
+// Verdict is the answer for one request on one node.
+type Verdict struct {
+	Reason  Reason
+	Request Request
+	Node    Node
+}
+
+// Fits reports whether the request fits the node.
+func (v Verdict) Fits() bool { return v.Reason == Fits }
+
+// Unresolvable reports whether the request can never fit the node as it is,
+// whatever pods leave it. (Kubernetes: UnschedulableAndUnresolvable.)
+func (v Verdict) Unresolvable() bool {
+	switch v.Reason {
+	case NoDevices, WeakerEnforcement, NoSuchDevice, TooLarge, TooFew:
+		return true
+	default:
+		return false
+	}
+}
+
+// String says in one line what the request needs and what there is.
+func (v Verdict) String() string {
+	need := v.need()
+	switch v.Reason {
+	case Fits:
+		return need + "; fits"
+	case NoDevices:
+		return "the node offers no GPU memory: its device plugin has found no GPU, or has not reported yet"
+	case WeakerEnforcement:
+		has := string(cmp.Or(v.Node.Enforcement, gpu.EnforcementAdvisory))
+		if v.Node.Weaker != "" {
+			has += " (" + v.Node.Weaker + ")"
+		}
+		return fmt.Sprintf("wants enforcement %s; this node has %s: ask for that, or for none", v.Request.Enforcement, has)
+	case NoSuchDevice:
+		return fmt.Sprintf("wants a GPU that matches %s; this node has %s: change %s", globs(v.Request), models(v.Node), v.globbed())
+	case TooLarge:
+		return fmt.Sprintf("%s; the largest that qualifies here has %s: ask for less, or for more GPUs", need, v.largest())
+	case TooFew:
+		return fmt.Sprintf("%s; large enough here: %d: ask for fewer GPUs, or for less on each", need, v.largeEnough())
+	case Unhealthy, Occupied:
+		return need + "; " + v.devices() + v.anywhere()
+	case Fragmented:
+		free := v.Node.freeFor(v.Request)
+		n, _ := gpu.Scale(free.units, v.Node.UnitMiB)
+		return fmt.Sprintf("%s; free: %s (%d%s in all, fragmented)%s", need, v.devices(), n, v.cores(free.cores), v.anywhere())
+	default:
+		free := v.Node.freeFor(v.Request)
+		return fmt.Sprintf("%s; free: %s (%s%s in all)%s", need, v.devices(), gpu.Format(free.units, v.Node.UnitMiB), v.cores(free.cores), v.anywhere())
+	}
+}
+
+// need says what the pod wants, and of which GPUs.
+func (v Verdict) need() string {
+	units, cores := v.Request.Share()
+	s := "needs " + gpu.Format(units, v.Node.UnitMiB) + v.cores(cores) + " on "
+	if n := v.Request.GPUs(); n > 1 {
+		s += fmt.Sprintf("each of %d GPUs", n)
+	} else {
+		s += "one GPU"
+	}
+	if g := globs(v.Request); g != "" {
+		s += " that matches " + g
+	}
+	if v.Request.Policy == Exclusive {
+		s += " alone"
+	}
+	if g := v.Request.ExclusiveGroup; g != "" {
+		s += fmt.Sprintf(" apart from exclusive-group %q", g)
+	}
+	return s
+}
+
+// devices lists the devices that pass the pod's globs, each with what it has
+// free or why that does not count.
+func (v Verdict) devices() string {
+	var parts []string
+	for _, d := range v.Node.Devices {
+		if !v.Request.allows(d) {
+			continue
+		}
+		part := fmt.Sprintf("GPU%d ", d.Index)
+		switch left := v.Node.room(d); {
+		case !d.Healthy:
+			part += "unhealthy (" + cmp.Or(d.Unhealthy, "no reason given") + ")"
+		case !v.Node.apart(v.Request, d):
+			part += "occupied"
+		case !v.Node.serves(v.Request, d):
+			part += fmt.Sprintf("has no MPS client left of %d", mpsClients)
+		default:
+			n, _ := gpu.Scale(left.units, v.Node.UnitMiB)
+			part += fmt.Sprint(n) + v.cores(left.cores)
+		}
+		parts = append(parts, part)
+	}
+	return strings.Join(parts, ", ")
+}
+
+// anywhere tells of the pods that are counted and that nobody sees on a device.
+func (v Verdict) anywhere() (s string) {
+	if n := len(v.Node.Unattributed); n > 0 {
+		s = fmt.Sprintf("; pods whose GPU is not known yet, counted on each: %d", n)
+	}
+	if n := len(v.Node.holdings(func(h Holding) bool { return h.Nominated })); n > 0 {
+		s += fmt.Sprintf("; kept for pods that are nominated to this node: %d", n)
+	}
+	return s
+}
+
+func (v Verdict) largest() string {
+	var most gpu.Units
+	for _, d := range v.Node.Devices {
+		if v.Request.allows(d) {
+			most = max(most, d.Capacity)
+		}
+	}
+	return gpu.Format(most, v.Node.UnitMiB) + v.cores(gpu.CoresPerDevice)
+}
+
+// cores is what to add to an amount of memory if the pod asks for cores too.
+func (v Verdict) cores(percent int) string {
+	if v.Request.Cores() == 0 {
+		return ""
+	}
+	return fmt.Sprintf(" and %d%% of cores", percent)
+}
+
+func (v Verdict) largeEnough() (n int) {
+	for _, d := range v.Node.Devices {
+		if v.Request.allows(d) && v.Request.fitsEmpty(d) {
+			n++
+		}
+	}
+	return n
+}
+
+// globbed names the annotations that the globs are from.
+func (v Verdict) globbed() string {
+	switch {
+	case len(v.Request.UUIDs) == 0:
+		return "gpu-model"
+	case len(v.Request.Models) == 0:
+		return "gpu-uuid"
+	default:
+		return "gpu-model or gpu-uuid"
+	}
+}
+
+func globs(r Request) string { return strings.Join(slices.Concat(r.Models, r.UUIDs), ",") }
+
+func models(n Node) string {
+	var out []string
+	for _, d := range n.Devices {
+		if model := cmp.Or(d.Model, "a GPU of unknown model"); !slices.Contains(out, model) {
+			out = append(out, model)
+		}
+	}
+	return strings.Join(out, ", ")
+}
