@@ -37,10 +37,10 @@ func newOffer(inv gpu.Inventory, reason string) offer {
 	if err != nil {
 		return nothing(err.Error())
 	}
-	if size := slots.ListSize(); size > gpu.MessageLimit {
+	if size := listSize(inv, slots); size > messageLimit {
 		return nothing(fmt.Sprintf(
 			"units of %d MiB make %d devices, a message of %d bytes, and the kubelet receives %d at most: use --unit-mib=%d or more",
-			inv.UnitMiB, inv.Capacity(), size, gpu.MessageLimit, smallestUnit(inv)))
+			inv.UnitMiB, inv.Capacity(), size, messageLimit, smallestUnit(usable(inv), messageLimit)))
 	}
 	if inv.Capacity() == 0 {
 		return nothing(fmt.Sprintf("no GPU has a whole unit of %d MiB to give", inv.UnitMiB))
@@ -48,14 +48,14 @@ func newOffer(inv gpu.Inventory, reason string) offer {
 	return offer{inventory: inv, slots: slots}
 }
 
-// smallestUnit returns the smallest unit with which the GPUs can be advertised.
-func smallestUnit(inv gpu.Inventory) int64 {
-	usable := make([]int64, 0, len(inv.Devices))
+// usable returns the memory of each GPU that could be given away, in MiB. What
+// the floor cut off may count again in a smaller unit.
+func usable(inv gpu.Inventory) []int64 {
+	out := make([]int64, 0, len(inv.Devices))
 	for _, d := range inv.Devices {
-		// What the floor cut off may count again in a smaller unit.
-		usable = append(usable, min(d.MemoryMiB, (int64(d.Capacity)+1)*inv.UnitMiB-1))
+		out = append(out, min(d.MemoryMiB, (int64(d.Capacity)+1)*inv.UnitMiB-1))
 	}
-	return gpu.SmallestUnit(usable, gpu.MessageLimit)
+	return out
 }
 
 // list returns what is offered of a resource as the kubelet takes it.

@@ -599,7 +599,7 @@ func TestEightLargeGPUsInSmallUnits(t *testing.T) {
 	for _, unit := range []int64{suggested, 256, 1024} {
 		o := offerIn(unit)
 		list := o.list(gpu.Memory)
-		if size := proto.Size(list); o.why != "" || size > gpu.MessageLimit || len(list.GetDevices()) != 8*int(mib/unit) {
+		if size := proto.Size(list); o.why != "" || size > messageLimit || len(list.GetDevices()) != 8*int(mib/unit) {
 			t.Errorf("unit of %d MiB: %d devices in %d bytes, %q", unit, len(list.GetDevices()), size, o.why)
 		}
 	}

@@ -99,24 +99,36 @@ func uuids(devices []Device) []UUID {
 	return out
 }
 
+// Prefix returns what the IDs of a device's units begin with; the rest is a
+// number. It is empty for an unknown device.
+func (s *Slots) Prefix(id UUID) string {
+	if i := s.at(id); i >= 0 {
+		return s.prefixes[i] + "-"
+	}
+	return ""
+}
+
 // Of returns the slots of one device, in order: as many as it has of the
 // resource. An unknown device has none.
 func (s *Slots) Of(r Resource, id UUID) []SlotID {
-	for i, d := range s.devices {
-		if d.UUID != id {
-			continue
-		}
-		before := s.prefixes[i] + "-"
-		if r == Cores {
-			before += coreMark
-		}
-		out := make([]SlotID, 0, count(r, d))
-		for n := range count(r, d) {
-			out = append(out, SlotID(before+strconv.FormatInt(n, 10)))
-		}
-		return out
+	i := s.at(id)
+	if i < 0 {
+		return nil
 	}
-	return nil
+	before := s.Prefix(id)
+	if r == Cores {
+		before += coreMark
+	}
+	n := count(r, s.devices[i])
+	out := make([]SlotID, 0, n)
+	for k := range n {
+		out = append(out, SlotID(before+strconv.FormatInt(k, 10)))
+	}
+	return out
+}
+
+func (s *Slots) at(id UUID) int {
+	return slices.IndexFunc(s.devices, func(d Device) bool { return d.UUID == id })
 }
 
 // count returns how many slots a device has: no cores without memory, for
@@ -159,9 +171,9 @@ func (s *Slots) split(id SlotID) (device int, n int64, err error) {
 	return device, n, nil
 }
 
-// Sort orders IDs of a resource by device and number, so that what is chosen from them does
-// not depend on the order in which the kubelet names them. IDs that belong to
-// no device come last.
+// Sort orders IDs of a resource by device and number, so that what is chosen from
+// them does not depend on the order in which the kubelet names them. IDs that
+// belong to no device come last.
 func (s *Slots) Sort(ids []SlotID) {
 	key := func(id SlotID) (int, int64) {
 		if i, n, err := s.split(id); err == nil {
@@ -174,64 +186,4 @@ func (s *Slots) Sort(ids []SlotID) {
 		bi, bn := key(b)
 		return cmp.Or(cmp.Compare(ai, bi), cmp.Compare(an, bn), cmp.Compare(a, b))
 	})
-}
-
-// MessageLimit is the most that the kubelet receives in one gRPC message, in
-// bytes: it leaves gRPC's default as it is
-// (k8s.io/kubernetes/pkg/kubelet/cm/devicemanager/plugin/v1beta1/client.go).
-const MessageLimit = 4 << 20
-
-// ListSize returns the size in bytes of the ListAndWatch message that carries
-// every slot of the inventory, were all of them unhealthy (the longer word).
-// It follows the protobuf encoding of ListAndWatchResponse in
-// k8s.io/kubelet/pkg/apis/deviceplugin/v1beta1.
-func (s *Slots) ListSize() int {
-	const health = 2 + len("Unhealthy")
-	size := 0
-	for i, d := range s.devices {
-		for from, digits := int64(0), 1; from < int64(d.Capacity); digits++ {
-			to := min(pow10(digits), int64(d.Capacity))
-			device := 2 + len(s.prefixes[i]) + 1 + digits + health
-			size += int(to-from) * (2 + device)
-			from = to
-		}
-	}
-	return size
-}
-
-func pow10(n int) int64 {
-	p := int64(1)
-	for range n {
-		p *= 10
-	}
-	return p
-}
-
-// SmallestUnit returns the smallest unit, in MiB, with which the slots of
-// GPUs with these amounts of usable memory fit into one message of limit bytes.
-// It takes IDs to have their usual length: no two UUIDs that begin alike.
-func SmallestUnit(usableMiB []int64, limit int) int64 {
-	tooBig := func(unit int64) bool {
-		inv := Inventory{UnitMiB: unit}
-		for i, mib := range usableMiB {
-			inv.Devices = append(inv.Devices, Device{
-				UUID:     UUID(fmt.Sprintf("GPU-%08x", i)),
-				Capacity: UnitsIn(min(mib, maxMiB), 0, unit),
-			})
-		}
-		s, err := NewSlots(inv)
-		return err != nil || s.ListSize() > max(0, limit)
-	}
-	low, high := int64(1), int64(1)
-	for tooBig(high) {
-		low, high = high+1, high*2
-	}
-	for low < high {
-		if mid := low + (high-low)/2; tooBig(mid) {
-			low = mid + 1
-		} else {
-			high = mid
-		}
-	}
-	return high
 }

@@ -1,16 +1,12 @@
 package gpu
 
 import (
-	"fmt"
 	"math"
-	"math/rand/v2"
 	"slices"
 	"strings"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
-	"google.golang.org/protobuf/proto"
-	pluginapi "k8s.io/kubelet/pkg/apis/deviceplugin/v1beta1"
 )
 
 // a100 returns a UUID as NVML writes it, whose first digits are given.
@@ -215,122 +211,4 @@ func FuzzSlots(f *testing.F) {
 			t.Fatalf("Device(%q) = %q, %v, want %q, %t", id, d.UUID, err, want, ok)
 		}
 	})
-}
-
-// message is what the plugin sends to the kubelet, every slot unhealthy.
-func message(s *Slots, inv Inventory) *pluginapi.ListAndWatchResponse {
-	var out pluginapi.ListAndWatchResponse
-	for _, d := range inv.Devices {
-		for _, id := range s.Of(Memory, d.UUID) {
-			out.Devices = append(out.Devices, &pluginapi.Device{ID: string(id), Health: pluginapi.Unhealthy})
-		}
-	}
-	return &out
-}
-
-// The device plugin refuses to start by ListSize, so it has to be exact.
-func TestListSizeIsThatOfTheMessage(t *testing.T) {
-	random := rand.New(rand.NewPCG(1, 2))
-	cases := []Inventory{
-		inventory(),
-		inventory(Device{UUID: a100("a1b2c3d4")}),
-		inventory(Device{UUID: a100("a1b2c3d4"), Capacity: -1}),
-		inventory(Device{UUID: a100("a1b2c3d4"), Capacity: 81559}),
-		inventory(Device{UUID: a100("a1b2c3d400"), Capacity: 141}, Device{UUID: a100("a1b2c3d401"), Capacity: 99}),
-	}
-	for _, n := range []Units{1, 9, 10, 11, 99, 100, 101, 999, 1000, 1001} {
-		cases = append(cases, inventory(Device{UUID: a100("a1b2c3d4"), Capacity: n}))
-	}
-	for range 20 {
-		var devices []Device
-		for range random.IntN(9) {
-			devices = append(devices, Device{UUID: a100(fmt.Sprintf("%08x", random.Uint32())), Capacity: Units(random.IntN(12000))})
-		}
-		cases = append(cases, inventory(devices...))
-	}
-	for _, inv := range cases {
-		s := mustSlots(t, inv)
-		if got, want := s.ListSize(), proto.Size(message(s, inv)); got != want {
-			t.Errorf("ListSize() = %d, want %d, for %+v", got, want, inv.Devices)
-		}
-	}
-}
-
-// The unit is node data and not 1 MiB because of these numbers.
-func TestWhichUnitsTheKubeletCanReceive(t *testing.T) {
-	tests := map[string]struct {
-		gpus     int
-		mib      int64
-		unit     int64
-		wantFits bool
-	}{
-		"1 × T4 in MiB":           {1, 15360, 1, true},
-		"1 × H100 80 GB in MiB":   {1, 81559, 1, true},
-		"8 × A100 40 GB in MiB":   {8, 40960, 1, false},
-		"8 × H100 80 GB in MiB":   {8, 81559, 1, false},
-		"8 × H100 in 256 MiB":     {8, 81559, 256, true},
-		"8 × H200 141 GB in GiB":  {8, 143771, 1024, true},
-		"16 × H200 141 GB in GiB": {16, 143771, 1024, true},
-	}
-	for name, tc := range tests {
-		t.Run(name, func(t *testing.T) {
-			inv := Inventory{UnitMiB: tc.unit}
-			for i := range tc.gpus {
-				inv.Devices = append(inv.Devices, Device{
-					UUID: a100(fmt.Sprintf("%08x", i)), Index: i, MemoryMiB: tc.mib, Capacity: UnitsIn(tc.mib, 0, tc.unit),
-				})
-			}
-			s := mustSlots(t, inv)
-			if got := s.ListSize() <= MessageLimit; got != tc.wantFits {
-				t.Errorf("a message of %d bytes fits: %t, want %t", s.ListSize(), got, tc.wantFits)
-			}
-			smallest := SmallestUnit(repeat(tc.mib, tc.gpus), MessageLimit)
-			if (smallest <= tc.unit) != tc.wantFits {
-				t.Errorf("SmallestUnit = %d MiB, but %d MiB fits: %t", smallest, tc.unit, tc.wantFits)
-			}
-		})
-	}
-}
-
-func repeat(mib int64, n int) (out []int64) {
-	for range n {
-		out = append(out, mib)
-	}
-	return out
-}
-
-func TestSmallestUnitIsTheSmallest(t *testing.T) {
-	random := rand.New(rand.NewPCG(3, 4))
-	for range 60 {
-		var usable []int64
-		for range 1 + random.IntN(4) {
-			usable = append(usable, random.Int64N(3000)-100)
-		}
-		limit := random.IntN(20000) - 500
-		want := int64(1)
-		for ; bruteSize(t, usable, want) > max(0, limit); want++ {
-		}
-		if got := SmallestUnit(usable, limit); got != want {
-			t.Fatalf("SmallestUnit(%v, %d) = %d, want %d", usable, limit, got, want)
-		}
-	}
-}
-
-func bruteSize(t *testing.T, usable []int64, unit int64) int {
-	inv := Inventory{UnitMiB: unit}
-	for i, mib := range usable {
-		inv.Devices = append(inv.Devices, Device{UUID: a100(fmt.Sprintf("%08x", i)), Capacity: UnitsIn(mib, 0, unit)})
-	}
-	s := mustSlots(t, inv)
-	return proto.Size(message(s, inv))
-}
-
-func TestSmallestUnitOfAnything(t *testing.T) {
-	for _, usable := range [][]int64{nil, {0}, {-1, math.MinInt64}, {math.MaxInt64}, {math.MaxInt64, math.MaxInt64}} {
-		for _, limit := range []int{math.MinInt, -1, 0, 1, MessageLimit, math.MaxInt} {
-			if got := SmallestUnit(usable, limit); got < 1 {
-				t.Errorf("SmallestUnit(%v, %d) = %d, want 1 or more", usable, limit, got)
-			}
-		}
-	}
 }
