@@ -178,10 +178,9 @@ const (
 
 // ParseEnforcement reads a level by its name.
 func ParseEnforcement(s string) (Enforcement, error) {
-	for _, e := range []Enforcement{EnforcementAdvisory, EnforcementMPS, EnforcementKernel} {
-		if s == string(e) {
-			return e, nil
-		}
+	switch e := Enforcement(s); e {
+	case EnforcementAdvisory, EnforcementMPS, EnforcementKernel:
+		return e, nil
 	}
 	return "", fmt.Errorf("enforcement %q: want advisory, mps or kernel", s)
 }

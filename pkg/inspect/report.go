@@ -1,8 +1,6 @@
 package inspect
 
 import (
-	"cmp"
-	"fmt"
 	"slices"
 
 	"github.com/gpumem/gpumem/pkg/gpu"
@@ -14,10 +12,6 @@ const (
 	APIVersion = "inspect.gpumem.dev/v1"
 	Kind       = "Report"
 )
-
-// fallback is the policy by which nominated pods that name none are taken to
-// choose their GPU. That of the extender is not known here.
-const fallback = placement.Binpack
 
 // Report is who holds what on the GPUs of a cluster, or of some of its nodes.
 type Report struct {
@@ -166,181 +160,6 @@ type WaitFacts struct {
 	Request   placement.Request
 	Nominated string // the node where others leave for it
 	Problem   string // why the request could not be read
-}
-
-// New makes a report. The nodes are expected by name, as cache.Cache gives them.
-func New(nodes []placement.Node, facts Facts) Report {
-	r := Report{
-		APIVersion: APIVersion, Kind: Kind, Resource: facts.Resource,
-		Nodes: []Node{}, Waiting: []Wait{},
-		Selected: facts.Selected, RequestedUnknown: facts.PodsUnknown, Problems: facts.Problems,
-	}
-	var requested int64
-	for _, n := range nodes {
-		f := facts.Nodes[n.Name]
-		if len(n.Devices) == 0 && len(n.Unattributed) == 0 && f.Problem == "" && !f.Wanted {
-			r.WithoutInventory++
-			continue
-		}
-		out := newNode(n, f, facts)
-		r.Total.CapacityMiB += out.Capacity.MiB
-		if out.Requested != nil {
-			requested += out.Requested.MiB
-		}
-		r.Nodes = append(r.Nodes, out)
-	}
-	if !facts.PodsUnknown {
-		r.Total.RequestedMiB = &requested
-	}
-	r.Waiting = waiting(nodes, facts)
-	return r
-}
-
-func newNode(n placement.Node, f NodeFacts, facts Facts) Node {
-	memory := func(u gpu.Units) Memory { return Memory{Units: u, MiB: int64(u) * n.UnitMiB} }
-	requested := func(u gpu.Units) *Memory {
-		if facts.PodsUnknown {
-			return nil
-		}
-		m := memory(u)
-		return &m
-	}
-	out := Node{
-		Name: n.Name, Address: f.Address, Status: f.Status, Problem: f.Problem,
-		UnitMiB: n.UnitMiB, DriverVersion: n.DriverVersion,
-		Capacity: memory(n.Capacity()), Requested: requested(n.Requested()), GPUs: []GPU{}, Unattributed: []Pod{},
-	}
-	if len(n.Devices) > 0 {
-		out.Enforcement, out.Weaker = cmp.Or(n.Enforcement, gpu.EnforcementAdvisory), n.Weaker
-	}
-	if !facts.PodsUnknown {
-		largest := memory(n.LargestFree())
-		out.LargestFree = &largest
-	}
-	counted := make(map[string]bool)
-	has := make(map[gpu.UUID]bool, len(n.Devices))
-	for _, d := range n.Devices {
-		has[d.UUID] = true
-	}
-	pod := func(h placement.Holding, m Memory, cores int) Pod {
-		pf := facts.Pods[h.Pod.UID]
-		p := Pod{
-			Namespace: h.Pod.Namespace, Name: h.Pod.Name, UID: h.Pod.UID, Memory: m, Cores: cores,
-			State: pf.State, Enforcement: pf.Enforcement, Problem: pf.Problem,
-		}
-		for _, s := range h.Assignment.Shares {
-			if !has[s.Device] {
-				p.Claims = append(p.Claims, s.Device)
-			}
-		}
-		return p
-	}
-	promised := n.Promised(fallback)
-	for i, d := range n.Devices {
-		g := GPU{
-			Index: d.Index, UUID: d.UUID, Model: d.Model, MemoryMiB: d.MemoryMiB,
-			PCI: d.PCI, ComputeCapability: d.ComputeCapability, Speed: d.Speed, NVLinks: nvlinks(n, d.UUID), Healthy: d.Healthy, Unhealthy: d.Unhealthy,
-			Capacity: memory(d.Capacity), Requested: requested(d.Requested), RequestedCores: d.RequestedCores,
-			Pods: []Pod{},
-		}
-		if d.Foreign > 0 {
-			foreign := memory(d.Foreign)
-			g.Foreign = &foreign
-		}
-		if d.NUMANode >= 0 {
-			g.NUMANode = &d.NUMANode
-		}
-		for _, h := range d.Pods {
-			counted[h.Pod.UID] = true
-			for _, s := range h.Assignment.Shares {
-				if s.Device == d.UUID {
-					g.Pods = append(g.Pods, pod(h, memory(s.Units), s.Cores))
-				}
-			}
-		}
-		for _, h := range promised.Devices[i].Pods {
-			if units, cores := h.Request.Share(); h.Nominated {
-				g.Kept = append(g.Kept, pod(h, memory(units), cores))
-			}
-		}
-		out.GPUs = append(out.GPUs, g)
-	}
-	var unattributed gpu.Units
-	for _, h := range n.Unattributed {
-		unattributed += h.Request.Units()
-		out.Unattributed = append(out.Unattributed, pod(h, memory(h.Request.Units()), h.Request.Cores()))
-	}
-	out.PodCount = len(counted) + len(n.Unattributed)
-	if len(n.Unattributed) > 0 {
-		pending := memory(unattributed)
-		out.UnattributedMemory = &pending
-	}
-	return out
-}
-
-// nvlinks returns what joins a GPU to others, by their indexes.
-func nvlinks(n placement.Node, id gpu.UUID) (out []NVLink) {
-	for _, l := range n.Links {
-		for _, d := range n.Devices {
-			if l.A == id && l.B == d.UUID || l.B == id && l.A == d.UUID {
-				out = append(out, NVLink{GPU: d.Index, Lanes: l.Lanes})
-			}
-		}
-	}
-	slices.SortFunc(out, func(a, b NVLink) int { return cmp.Compare(a.GPU, b.GPU) })
-	return out
-}
-
-// waiting says of each pod without a node where it fits, or comes closest.
-func waiting(nodes []placement.Node, facts Facts) []Wait {
-	open := slices.DeleteFunc(slices.Clone(nodes), func(n placement.Node) bool {
-		return len(n.Devices) == 0 || facts.Nodes[n.Name].Unschedulable
-	})
-	answers := make(map[string]placement.Verdict)
-	out := make([]Wait, 0, len(facts.Waiting))
-	for _, f := range facts.Waiting {
-		w := Wait{Namespace: f.Pod.Namespace, Name: f.Pod.Name, UID: f.Pod.UID, Nominated: f.Nominated, Reason: f.Problem}
-		if f.Problem == "" {
-			w.Units, w.GPUs, w.Cores = f.Request.Units(), f.Request.GPUs(), f.Request.Cores()
-			key := fmt.Sprintf("%+v", f.Request)
-			if f.Nominated != "" {
-				key += f.Pod.UID // what is kept for it is its own
-			}
-			best, ok := answers[key]
-			if !ok {
-				best = closest(f.Pod, f.Request, open)
-				answers[key] = best
-			}
-			w.Node, w.Fits, w.Reason = best.Node.Name, best.Fits(), best.String()
-			if w.Node == "" {
-				w.Reason = "no node that takes new pods offers GPU memory"
-			}
-		}
-		out = append(out, w)
-	}
-	slices.SortFunc(out, func(a, b Wait) int {
-		return cmp.Or(cmp.Compare(a.Namespace, b.Namespace), cmp.Compare(a.Name, b.Name), cmp.Compare(a.UID, b.UID))
-	})
-	return out
-}
-
-// closest returns the verdict of the first node on which the request fits, or
-// else of the one that it got furthest with: whose reason can change most, and
-// among equals the one with most free on a single GPU. Without nodes, it is
-// that of a node without a name.
-func closest(pod placement.PodRef, req placement.Request, nodes []placement.Node) placement.Verdict {
-	best, mostFree := placement.Fit(req, placement.Node{}), int64(0)
-	for _, n := range nodes {
-		v := placement.Fit(req, n.Reserved(pod, req, fallback))
-		if v.Fits() {
-			return v
-		}
-		free := int64(n.LargestFree()) * n.UnitMiB
-		if c := cmp.Compare(v.Reason, best.Reason); c > 0 || c == 0 && free > mostFree {
-			best, mostFree = v, free
-		}
-	}
-	return best
 }
 
 // InNamespace returns the report with the pods of one namespace only. What

@@ -1,0 +1,194 @@
+package inspect
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+
+	"github.com/gpumem/gpumem/pkg/gpu"
+	"github.com/gpumem/gpumem/pkg/placement"
+)
+
+// fallback is the policy by which nominated pods that name none are taken to
+// choose their GPU. That of the extender is not known here.
+const fallback = placement.Binpack
+
+// New makes a report. The nodes are expected by name, as cache.Cache gives them.
+func New(nodes []placement.Node, facts Facts) Report {
+	r := Report{
+		APIVersion: APIVersion, Kind: Kind, Resource: facts.Resource,
+		Nodes: []Node{}, Waiting: waiting(nodes, facts),
+		Selected: facts.Selected, RequestedUnknown: facts.PodsUnknown, Problems: facts.Problems,
+	}
+	var requested int64
+	for _, n := range nodes {
+		f := facts.Nodes[n.Name]
+		if len(n.Devices) == 0 && len(n.Unattributed) == 0 && f.Problem == "" && !f.Wanted {
+			r.WithoutInventory++
+			continue
+		}
+		out := reporter{n, facts}.node(f)
+		r.Nodes = append(r.Nodes, out)
+		r.Total.CapacityMiB += out.Capacity.MiB
+		if out.Requested != nil {
+			requested += out.Requested.MiB
+		}
+	}
+	if !facts.PodsUnknown {
+		r.Total.RequestedMiB = &requested
+	}
+	return r
+}
+
+// reporter reports on one node.
+type reporter struct {
+	placement.Node
+	facts Facts
+}
+
+func (r reporter) memory(u gpu.Units) Memory { return Memory{Units: u, MiB: int64(u) * r.UnitMiB} }
+
+// counted is an amount that follows from the pods: nil when these are not known.
+func (r reporter) counted(u gpu.Units) *Memory {
+	if r.facts.PodsUnknown {
+		return nil
+	}
+	m := r.memory(u)
+	return &m
+}
+
+func (r reporter) node(f NodeFacts) Node {
+	out := Node{
+		Name: r.Name, Address: f.Address, Status: f.Status, Problem: f.Problem,
+		UnitMiB: r.UnitMiB, DriverVersion: r.DriverVersion,
+		Capacity: r.memory(r.Capacity()), Requested: r.counted(r.Requested()), LargestFree: r.counted(r.LargestFree()),
+		PodCount: len(r.Holdings()), GPUs: []GPU{}, Unattributed: []Pod{},
+	}
+	if len(r.Devices) > 0 {
+		out.Enforcement, out.Weaker = cmp.Or(r.Enforcement, gpu.EnforcementAdvisory), r.Weaker
+	}
+	promised := r.Promised(fallback)
+	for i, d := range r.Devices {
+		out.GPUs = append(out.GPUs, r.gpu(d, promised.Devices[i].Pods))
+	}
+	var unattributed gpu.Units
+	for _, h := range r.Unattributed {
+		unattributed += h.Request.Units()
+		out.Unattributed = append(out.Unattributed, r.pod(h, h.Request.Units(), h.Request.Cores()))
+	}
+	if len(r.Unattributed) > 0 {
+		m := r.memory(unattributed)
+		out.UnattributedMemory = &m
+	}
+	return out
+}
+
+// gpu reports on one GPU. Promised are the pods on it and those that are to come.
+func (r reporter) gpu(d placement.Device, promised []placement.Holding) GPU {
+	out := GPU{
+		Index: d.Index, UUID: d.UUID, Model: d.Model, MemoryMiB: d.MemoryMiB, PCI: d.PCI,
+		ComputeCapability: d.ComputeCapability, Speed: d.Speed, NVLinks: nvlinks(r.Node, d.UUID),
+		Healthy: d.Healthy, Unhealthy: d.Unhealthy,
+		Capacity: r.memory(d.Capacity), Requested: r.counted(d.Requested), RequestedCores: d.RequestedCores,
+		Pods: []Pod{},
+	}
+	if d.Foreign > 0 {
+		foreign := r.memory(d.Foreign)
+		out.Foreign = &foreign
+	}
+	if d.NUMANode >= 0 {
+		out.NUMANode = &d.NUMANode
+	}
+	for _, h := range d.Pods {
+		for _, s := range h.Assignment.Shares {
+			if s.Device == d.UUID {
+				out.Pods = append(out.Pods, r.pod(h, s.Units, s.Cores))
+			}
+		}
+	}
+	for _, h := range promised {
+		if units, cores := h.Request.Share(); h.Nominated {
+			out.Kept = append(out.Kept, r.pod(h, units, cores))
+		}
+	}
+	return out
+}
+
+func (r reporter) pod(h placement.Holding, units gpu.Units, cores int) Pod {
+	f := r.facts.Pods[h.Pod.UID]
+	out := Pod{
+		Namespace: h.Pod.Namespace, Name: h.Pod.Name, UID: h.Pod.UID, Memory: r.memory(units), Cores: cores,
+		State: f.State, Enforcement: f.Enforcement, Problem: f.Problem,
+	}
+	for _, id := range h.Assignment.Devices() {
+		if !slices.ContainsFunc(r.Devices, func(d placement.Device) bool { return d.UUID == id }) {
+			out.Claims = append(out.Claims, id)
+		}
+	}
+	return out
+}
+
+// nvlinks returns what joins a GPU to others, by their indexes.
+func nvlinks(n placement.Node, id gpu.UUID) (out []NVLink) {
+	for _, l := range n.Links {
+		for _, d := range n.Devices {
+			if l.A == id && l.B == d.UUID || l.B == id && l.A == d.UUID {
+				out = append(out, NVLink{GPU: d.Index, Lanes: l.Lanes})
+			}
+		}
+	}
+	slices.SortFunc(out, func(a, b NVLink) int { return cmp.Compare(a.GPU, b.GPU) })
+	return out
+}
+
+// waiting says of each pod without a node where it fits, or comes closest.
+func waiting(nodes []placement.Node, facts Facts) []Wait {
+	open := slices.DeleteFunc(slices.Clone(nodes), func(n placement.Node) bool {
+		return len(n.Devices) == 0 || facts.Nodes[n.Name].Unschedulable
+	})
+	answers := make(map[string]placement.Verdict)
+	out := make([]Wait, 0, len(facts.Waiting))
+	for _, f := range facts.Waiting {
+		w := Wait{Namespace: f.Pod.Namespace, Name: f.Pod.Name, UID: f.Pod.UID, Nominated: f.Nominated, Reason: f.Problem}
+		if f.Problem == "" {
+			w.Units, w.GPUs, w.Cores = f.Request.Units(), f.Request.GPUs(), f.Request.Cores()
+			key := fmt.Sprintf("%+v", f.Request)
+			if f.Nominated != "" {
+				key += f.Pod.UID // what is kept for it is its own
+			}
+			best, ok := answers[key]
+			if !ok {
+				best = closest(f.Pod, f.Request, open)
+				answers[key] = best
+			}
+			w.Node, w.Fits, w.Reason = best.Node.Name, best.Fits(), best.String()
+			if w.Node == "" {
+				w.Reason = "no node that takes new pods offers GPU memory"
+			}
+		}
+		out = append(out, w)
+	}
+	slices.SortFunc(out, func(a, b Wait) int {
+		return cmp.Or(cmp.Compare(a.Namespace, b.Namespace), cmp.Compare(a.Name, b.Name), cmp.Compare(a.UID, b.UID))
+	})
+	return out
+}
+
+// closest returns the verdict of the first node on which the request fits, or
+// else of the one that it got furthest with: whose reason can change most, and
+// among equals the one with most free on a single GPU. Without nodes, it is
+// that of a node without a name.
+func closest(pod placement.PodRef, req placement.Request, nodes []placement.Node) placement.Verdict {
+	best, mostFree := placement.Fit(req, placement.Node{}), int64(0)
+	for _, n := range nodes {
+		v := placement.Fit(req, n.Reserved(pod, req, fallback))
+		if v.Fits() {
+			return v
+		}
+		free := int64(n.LargestFree()) * n.UnitMiB
+		if c := cmp.Compare(v.Reason, best.Reason); c > 0 || c == 0 && free > mostFree {
+			best, mostFree = v, free
+		}
+	}
+	return best
+}
