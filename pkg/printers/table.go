@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"fmt"
 	"io"
+	"slices"
 
 	"github.com/gpumem/gpumem/pkg/inspect"
 )
@@ -27,15 +28,8 @@ func Table(o TableOptions) Printer {
 }
 
 func (o TableOptions) table(out *bytes.Buffer, r inspect.Report) {
-	m, columns, pending := measureOf(r.Nodes), indexes(r), anyPending(r)
-	g := newGrid(out)
-	if !o.NoHeaders {
-		g.row(o.header(m, columns, pending)...)
-	}
-	for _, n := range r.Nodes {
-		g.row(o.line(n, m, columns, pending)...)
-	}
-	g.flush()
+	// A buffer takes all that is written to it.
+	_ = List(out, nodeColumns(r), r.Nodes, ListOptions{Wide: o.Wide, NoHeaders: o.NoHeaders})
 	if o.NoHeaders {
 		return
 	}
@@ -43,76 +37,80 @@ func (o TableOptions) table(out *bytes.Buffer, r inspect.Report) {
 	o.legend(out, r)
 }
 
-func (o TableOptions) header(m measure, indexes []int, pending bool) []string {
-	cells := []string{"NAME", "ADDRESS"}
-	if o.Wide {
-		cells = append(cells, "STATUS")
+type nodeColumn = Column[inspect.Node]
+
+// nodeColumns are those of the overview, the wide ones included.
+func nodeColumns(r inspect.Report) []nodeColumn {
+	m, shown := measureOf(r.Nodes), indexes(r)
+	columns := []nodeColumn{
+		{Header: "NAME", Cell: func(n inspect.Node) string { return n.Name }},
+		{Header: "ADDRESS", Cell: func(n inspect.Node) string { return n.Address }},
+		{Header: "STATUS", Wide: true, Cell: func(n inspect.Node) string { return n.Status }},
 	}
-	for _, i := range indexes {
-		name := fmt.Sprintf("GPU%d", i)
-		if len(indexes) <= maxLongHeaders {
-			name += "(ALLOCATED/TOTAL)"
+	for _, i := range shown {
+		header := fmt.Sprintf("GPU%d", i)
+		if len(shown) <= maxLongHeaders {
+			header += "(ALLOCATED/TOTAL)"
 		}
-		cells = append(cells, name)
+		columns = append(columns, nodeColumn{Header: header, Cell: func(n inspect.Node) string { return gpuCell(n, i, m) }})
 	}
-	if pending {
-		cells = append(cells, fmt.Sprintf("PENDING(%s)", m))
+	if anyPending(r) {
+		columns = append(columns, nodeColumn{Header: fmt.Sprintf("PENDING(%s)", m), Cell: func(n inspect.Node) string { return pendingCell(n, m) }})
 	}
-	cells = append(cells, fmt.Sprintf("GPU-MEMORY(%s)", m), "ALLOCATED")
-	if o.Wide {
-		cells = append(cells, fmt.Sprintf("LARGEST-FREE(%s)", m), "PODS", fmt.Sprintf("UNIT(%s)", inMiB), "ENFORCEMENT", "DRIVER", "MODEL")
-	}
-	return cells
+	return append(columns,
+		nodeColumn{Header: fmt.Sprintf("GPU-MEMORY(%s)", m), Cell: func(n inspect.Node) string { return totalCell(n, m) }},
+		nodeColumn{Header: "ALLOCATED", Cell: func(n inspect.Node) string { return percentOf(n.Requested, n.Capacity) }},
+		nodeColumn{Header: fmt.Sprintf("LARGEST-FREE(%s)", m), Wide: true, Cell: func(n inspect.Node) string { return m.amount(n.LargestFree) }},
+		nodeColumn{Header: "PODS", Wide: true, Cell: podsCell},
+		nodeColumn{Header: fmt.Sprintf("UNIT(%s)", inMiB), Wide: true, Cell: unitCell},
+		nodeColumn{Header: "ENFORCEMENT", Wide: true, Cell: func(n inspect.Node) string { return string(n.Enforcement) }},
+		nodeColumn{Header: "DRIVER", Wide: true, Cell: func(n inspect.Node) string { return n.DriverVersion }},
+		nodeColumn{Header: "MODEL", Wide: true, Cell: func(n inspect.Node) string { return models(n.GPUs) }},
+	)
 }
 
-func (o TableOptions) line(n inspect.Node, m measure, indexes []int, pending bool) []string {
-	cells := []string{n.Name, n.Address}
-	if o.Wide {
-		cells = append(cells, n.Status)
+func gpuCell(n inspect.Node, index int, m measure) string {
+	at := slices.IndexFunc(n.GPUs, func(g inspect.GPU) bool { return g.Index == index })
+	switch {
+	case n.Problem != "":
+		return "?"
+	case at < 0:
+		return absent
 	}
-	at := make(map[int]inspect.GPU, len(n.GPUs))
-	for _, g := range n.GPUs {
-		at[g.Index] = g
+	g := n.GPUs[at]
+	cell := m.ratio(g.Requested, g.Capacity)
+	if !g.Healthy {
+		cell += mark
 	}
-	for _, i := range indexes {
-		g, ok := at[i]
-		switch {
-		case n.Problem != "":
-			cells = append(cells, "?")
-		case !ok:
-			cells = append(cells, absent)
-		default:
-			cell := m.ratio(g.Requested, g.Capacity)
-			if !g.Healthy {
-				cell += mark
-			}
-			cells = append(cells, cell+kept(m, g))
-		}
+	return cell + kept(m, g)
+}
+
+func pendingCell(n inspect.Node, m measure) string {
+	if n.UnattributedMemory == nil {
+		return "0"
 	}
-	if pending {
-		amount := "0"
-		if n.UnattributedMemory != nil {
-			amount = m.amount(n.UnattributedMemory)
-		}
-		cells = append(cells, amount)
-	}
-	total := m.ratio(n.Requested, n.Capacity)
+	return m.amount(n.UnattributedMemory)
+}
+
+func totalCell(n inspect.Node, m measure) string {
 	if n.Problem != "" {
-		total = m.amount(n.Requested) + "/?"
+		return m.amount(n.Requested) + "/?"
 	}
-	cells = append(cells, total, percentOf(n.Requested, n.Capacity))
-	if o.Wide {
-		pods := "?"
-		if n.Requested != nil {
-			pods = fmt.Sprint(n.PodCount)
-		}
-		unit := ""
-		if n.UnitMiB > 0 {
-			unit = fmt.Sprint(n.UnitMiB)
-		}
-		cells = append(cells, m.amount(n.LargestFree), pods, unit, string(n.Enforcement), n.DriverVersion, models(n.GPUs))
+	return m.ratio(n.Requested, n.Capacity)
+}
+
+func podsCell(n inspect.Node) string {
+	if n.Requested == nil {
+		return "?"
 	}
-	return cells
+	return fmt.Sprint(n.PodCount)
+}
+
+func unitCell(n inspect.Node) string {
+	if n.UnitMiB == 0 {
+		return ""
+	}
+	return fmt.Sprint(n.UnitMiB)
 }
 
 // kept is what is kept of a GPU for nominated pods, beside what is allocated.
