@@ -32,9 +32,9 @@
 // pods that demand more go elsewhere.
 //
 // A library before CUDA in each container (LD_PRELOAD) would limit on every driver,
-// and is not among the levels: programs that are linked statically, that start
-// without the variable or that a new CUDA release calls by other names go past it or
-// break in it. What holds must be the driver's or the kernel's.
+// and is not among the levels: a program that is linked statically or started
+// without the variable goes past it, and one that uses calls which a new release
+// of CUDA brings may break. What holds must be the driver's or the kernel's.
 //
 // A level is of a node, not of a GPU: a pod's annotation, the environment of its
 // containers and the MPS daemon are per node as well. A node with one GPU that is
