@@ -3,13 +3,14 @@ package e2e
 import (
 	"context"
 	"fmt"
-	"path/filepath"
 	"strings"
 	"testing"
 
 	"google.golang.org/grpc"
 	v1 "k8s.io/api/core/v1"
 	pluginapi "k8s.io/kubelet/pkg/apis/deviceplugin/v1beta1"
+
+	"github.com/gpumem/gpumem/test/cluster"
 )
 
 // nvidiaPlugin offers whole GPUs by their UUIDs, as NVIDIA's device plugin does,
@@ -24,15 +25,7 @@ func (nvidiaPlugin) GetDevicePluginOptions(context.Context, *pluginapi.Empty) (*
 }
 
 func (p nvidiaPlugin) ListAndWatch(_ *pluginapi.Empty, stream grpc.ServerStreamingServer[pluginapi.ListAndWatchResponse]) error {
-	list := &pluginapi.ListAndWatchResponse{}
-	for _, uuid := range p.uuids {
-		list.Devices = append(list.Devices, &pluginapi.Device{ID: uuid, Health: pluginapi.Healthy})
-	}
-	if err := stream.Send(list); err != nil {
-		return err
-	}
-	<-stream.Context().Done()
-	return nil
+	return cluster.ListDevices(p.uuids, stream)
 }
 
 func (nvidiaPlugin) Allocate(_ context.Context, req *pluginapi.AllocateRequest) (*pluginapi.AllocateResponse, error) {
@@ -51,8 +44,7 @@ func (nvidiaPlugin) Allocate(_ context.Context, req *pluginapi.AllocateRequest) 
 func TestBesideNVIDIAsDevicePlugin(t *testing.T) {
 	e := setup(t)
 	first, second := e.gpu("node1", 0), e.gpu("node1", 1)
-	stop, err := serveDevicePlugin(e.ctx, filepath.Join(e.cluster.NodeDir("node1"), "lib", "kubelet", "device-plugins"),
-		"nvidia-gpu.sock", "nvidia.com/gpu", nvidiaPlugin{uuids: []string{second}})
+	stop, err := e.cluster.ServeDevicePlugin(e.ctx, "node1", "nvidia.com/gpu", nvidiaPlugin{uuids: []string{second}})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -4,18 +4,16 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
-	"net"
-	"os"
-	"path/filepath"
 	"strconv"
 
 	"google.golang.org/grpc"
-	"google.golang.org/grpc/credentials/insecure"
 	v1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/kubernetes"
 	pluginapi "k8s.io/kubelet/pkg/apis/deviceplugin/v1beta1"
+
+	"github.com/gpumem/gpumem/test/cluster"
 )
 
 // gpushareSchedulerConfig is how a cluster's kube-scheduler is set up for
@@ -45,56 +43,18 @@ type gpusharePlugin struct {
 	units  int // of each GPU
 }
 
-// serve registers the plugin with the kubelet whose folder for plugins this is.
-// What it returns ends the plugin.
-func (p *gpusharePlugin) serve(ctx context.Context, dir string) (stop func(), err error) {
-	return serveDevicePlugin(ctx, dir, "aliyungpushare.sock", "aliyun.com/gpu-mem", p)
-}
-
-// serveDevicePlugin registers anybody's plugin for a resource.
-func serveDevicePlugin(ctx context.Context, dir, socket, resource string, plugin pluginapi.DevicePluginServer) (stop func(), err error) {
-	if err := os.RemoveAll(filepath.Join(dir, socket)); err != nil {
-		return nil, err
-	}
-	listener, err := net.Listen("unix", filepath.Join(dir, socket))
-	if err != nil {
-		return nil, err
-	}
-	server := grpc.NewServer()
-	pluginapi.RegisterDevicePluginServer(server, plugin)
-	go server.Serve(listener)
-	conn, err := grpc.NewClient("unix://"+filepath.Join(dir, "kubelet.sock"), grpc.WithTransportCredentials(insecure.NewCredentials()))
-	if err != nil {
-		server.Stop()
-		return nil, err
-	}
-	defer conn.Close()
-	_, err = pluginapi.NewRegistrationClient(conn).Register(ctx, &pluginapi.RegisterRequest{
-		Version: pluginapi.Version, Endpoint: socket, ResourceName: resource,
-	}, grpc.WaitForReady(true))
-	if err != nil {
-		server.Stop()
-		return nil, err
-	}
-	return server.Stop, nil
-}
-
 func (p *gpusharePlugin) GetDevicePluginOptions(context.Context, *pluginapi.Empty) (*pluginapi.DevicePluginOptions, error) {
 	return &pluginapi.DevicePluginOptions{}, nil
 }
 
 func (p *gpusharePlugin) ListAndWatch(_ *pluginapi.Empty, stream grpc.ServerStreamingServer[pluginapi.ListAndWatchResponse]) error {
-	list := &pluginapi.ListAndWatchResponse{}
+	var ids []string
 	for _, uuid := range p.uuids {
 		for n := range p.units {
-			list.Devices = append(list.Devices, &pluginapi.Device{ID: fmt.Sprintf("%s-_-%d", uuid, n), Health: pluginapi.Healthy})
+			ids = append(ids, fmt.Sprintf("%s-_-%d", uuid, n))
 		}
 	}
-	if err := stream.Send(list); err != nil {
-		return err
-	}
-	<-stream.Context().Done()
-	return nil
+	return cluster.ListDevices(ids, stream)
 }
 
 func (p *gpusharePlugin) Allocate(ctx context.Context, req *pluginapi.AllocateRequest) (*pluginapi.AllocateResponse, error) {

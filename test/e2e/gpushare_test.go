@@ -256,7 +256,7 @@ func (e *env) installHeir() {
 func (e *env) startGPUShare(node string) (stop func()) {
 	e.Helper()
 	plugin := &gpusharePlugin{client: e.client, node: node, uuids: []string{e.uuid(node, 0), e.uuid(node, 1)}, units: 15}
-	stop, err := plugin.serve(e.ctx, filepath.Join(e.cluster.NodeDir(node), "lib", "kubelet", "device-plugins"))
+	stop, err := e.cluster.ServeDevicePlugin(e.ctx, node, "aliyun.com/gpu-mem", plugin)
 	if err != nil {
 		e.Fatal(err)
 	}

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	v1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/apimachinery/pkg/util/wait"
@@ -22,7 +23,7 @@ import (
 
 // Config says what to measure.
 type Config struct {
-	Pairs    int           // of pods, one with GPU memory and one without
+	Pods     int           // with GPU memory, with a resource of an idle plugin, and without either
 	Restarts int           // of the kubelet
 	Rest     time.Duration // that the device plugin is looked at, with nothing going on
 	Log      io.Writer
@@ -34,6 +35,7 @@ const (
 	namespace = "default"
 	plugin    = "gpumem-device-plugin"
 	gpuMem    = "gpumem.dev/gpu-mem"
+	idleOnes  = "idle.test/devices"
 	scheduler = "gpumem-scheduler"
 
 	// patience is how long one step may take.
@@ -62,7 +64,7 @@ func Run(ctx context.Context, config Config) (report Report, err error) {
 		if _, err := built.Install(ctx, c, "scheduler.replicas=1"); err != nil {
 			return err
 		}
-		for _, measure := range []func(context.Context, *Report) error{b.pairs, b.rest, b.restarts} {
+		for _, measure := range []func(context.Context, *Report) error{b.pods, b.rest, b.restarts} {
 			if err := measure(ctx, &report); err != nil {
 				return err
 			}
@@ -78,57 +80,74 @@ type bench struct {
 	client  kubernetes.Interface
 }
 
-// pairs starts pods with GPU memory and without by turns.
-func (b *bench) pairs(ctx context.Context, report *Report) error {
-	if err := b.offered(ctx); err != nil {
+// pods starts pods of each kind by turns.
+func (b *bench) pods(ctx context.Context, report *Report) error {
+	stop, err := b.cluster.ServeDevicePlugin(ctx, node, idleOnes, idle{})
+	if err != nil {
 		return err
 	}
-	for i := range b.Pairs + 1 {
-		with, err := b.start(ctx, fmt.Sprintf("with-%d", i), 1)
-		if err != nil {
-			return err
+	defer stop()
+	kinds := []struct {
+		name, resource string
+		took           *[]float64
+	}{
+		{"with-gpu-memory", gpuMem, &report.With},
+		{"with-an-idle-plugin", idleOnes, &report.Idle},
+		{"without", "", &report.Without},
+	}
+	for i := range b.Pods + 1 {
+		for _, kind := range kinds {
+			if err := b.offered(ctx, kind.resource); err != nil {
+				return err
+			}
+			took, err := b.start(ctx, fmt.Sprintf("%s-%d", kind.name, i), kind.resource)
+			if err != nil {
+				return err
+			}
+			fmt.Fprintf(b.Log, "pod start %s: %s\n", kind.name, took.Round(time.Millisecond))
+			if i > 0 { // the first start finds nothing in memory
+				*kind.took = append(*kind.took, took.Seconds())
+			}
 		}
-		without, err := b.start(ctx, fmt.Sprintf("without-%d", i), 0)
-		if err != nil {
-			return err
-		}
-		if i == 0 {
-			continue // the first start finds nothing in memory
-		}
-		fmt.Fprintf(b.Log, "pod start: with GPU memory %s, without %s\n", with.Round(time.Millisecond), without.Round(time.Millisecond))
-		report.With, report.Without = append(report.With, with.Seconds()), append(report.Without, without.Seconds())
 	}
 	return nil
 }
 
-// offered waits until the node has GPU memory for pods.
-func (b *bench) offered(ctx context.Context) error {
+// offered waits until the node has a resource for pods.
+func (b *bench) offered(ctx context.Context, name string) error {
+	if name == "" {
+		return nil
+	}
 	err := wait.PollUntilContextTimeout(ctx, 200*time.Millisecond, patience, true, func(ctx context.Context) (bool, error) {
 		n, err := b.client.CoreV1().Nodes().Get(ctx, node, metav1.GetOptions{})
 		if err != nil {
 			return false, nil
 		}
-		units := n.Status.Allocatable[gpuMem]
+		units := n.Status.Allocatable[v1.ResourceName(name)]
 		return !units.IsZero(), nil
 	})
 	if err != nil {
-		return fmt.Errorf("wait for %s of %s: %w", gpuMem, node, err)
+		return fmt.Errorf("wait for %s of %s: %w", name, node, err)
 	}
 	return nil
 }
 
-// start runs a pod, returns how long it took from its binding until it ran, and
-// takes it away.
-func (b *bench) start(ctx context.Context, name string, units int64) (time.Duration, error) {
+// start runs a pod that asks for one of a resource or for none, returns how long
+// it took from its binding until it ran, and takes it away.
+func (b *bench) start(ctx context.Context, name, asked string) (time.Duration, error) {
 	ctx, cancel := context.WithTimeoutCause(ctx, patience, fmt.Errorf("pod %s did not start in time", name))
 	defer cancel()
 	pods := b.client.CoreV1().Pods(namespace)
 	grace := int64(0)
+	container := stack.SampleContainer("main", 0)
+	if asked != "" {
+		container.Resources.Limits = v1.ResourceList{v1.ResourceName(asked): resource.MustParse("1")}
+	}
 	pod := &v1.Pod{
 		ObjectMeta: metav1.ObjectMeta{Name: name},
 		Spec: v1.PodSpec{
 			SchedulerName: scheduler, TerminationGracePeriodSeconds: &grace,
-			Containers: []v1.Container{stack.SampleContainer("main", units)},
+			Containers: []v1.Container{container},
 		},
 	}
 	created, err := pods.Create(ctx, pod, metav1.CreateOptions{})

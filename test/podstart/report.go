@@ -19,15 +19,19 @@ const (
 
 // Report is what was measured.
 type Report struct {
-	With, Without []float64 // seconds from a pod's binding until it ran, pair by pair
-	Comebacks     []float64 // seconds from the kubelet's device manager to the device plugin's registration
-	Cores         float64   // that the device plugin takes at rest
-	MemoryMiB     float64   // resident
+	// Seconds from a pod's binding until it ran: with GPU memory, with a resource
+	// of a device plugin that decides nothing, and with neither.
+	With, Idle, Without []float64
+
+	Comebacks []float64 // seconds from the kubelet's device manager to the device plugin's registration
+	Cores     float64   // that the device plugin takes at rest
+	MemoryMiB float64   // resident
 }
 
 func (r Report) String() string {
 	var b strings.Builder
-	fmt.Fprintf(&b, "pod start: median %.2f s with GPU memory, %.2f s without; %d pairs\n", median(r.With), median(r.Without), len(r.With))
+	fmt.Fprintf(&b, "pod start: median %.3f s with GPU memory, %.3f s with a device plugin that decides nothing, %.3f s without; %d of each\n",
+		median(r.With), median(r.Idle), median(r.Without), len(r.With))
 	fmt.Fprintf(&b, "device plugin at rest: %.2f %% of a core, %.0f MiB resident\n", r.Cores*100, r.MemoryMiB)
 	for _, one := range []struct {
 		name        string

@@ -8,8 +8,8 @@ import (
 )
 
 func TestReport(t *testing.T) {
-	r := Report{With: []float64{1.1, 1.0, 9}, Without: []float64{1, 1, 1.2}, Comebacks: []float64{0.2, 1.5}, Cores: 0.004, MemoryMiB: 40}
-	want := `pod start: median 1.10 s with GPU memory, 1.00 s without; 3 pairs
+	r := Report{With: []float64{1.1, 1.0, 9}, Idle: []float64{1, 1.05, 2}, Without: []float64{1, 1, 1.2}, Comebacks: []float64{0.2, 1.5}, Cores: 0.004, MemoryMiB: 40}
+	want := `pod start: median 1.100 s with GPU memory, 1.050 s with a device plugin that decides nothing, 1.000 s without; 3 of each
 device plugin at rest: 0.40 % of a core, 40 MiB resident
 result: pod-start 1.10 goal 1.05 missed
 result: plugin-comeback-seconds 1.50 goal 1.00 missed

@@ -28,15 +28,15 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 	flags := flag.NewFlagSet("gpumem-podstart", flag.ContinueOnError)
 	flags.SetOutput(stderr)
 	config := podstart.Config{Log: stack.Progress(stderr)}
-	flags.IntVar(&config.Pairs, "pairs", 20, "pods with GPU memory, and as many without")
+	flags.IntVar(&config.Pods, "pods", 20, "pods of each kind: with GPU memory, with a device plugin that decides nothing, without")
 	flags.IntVar(&config.Restarts, "restarts", 3, "restarts of the kubelet")
 	flags.DurationVar(&config.Rest, "rest", 30*time.Second, "how long the device plugin is looked at with nothing going on")
 	file := flags.String("json", "", "write all figures to this file too, as JSON")
 	if err := flags.Parse(args); err != nil {
 		return err
 	}
-	if config.Pairs < 1 || config.Restarts < 1 || config.Rest < time.Second {
-		return errors.New("-pairs and -restarts: want 1 or more; -rest: a second or more")
+	if config.Pods < 1 || config.Restarts < 1 || config.Rest < time.Second {
+		return errors.New("-pods and -restarts: want 1 or more; -rest: a second or more")
 	}
 	if err := cluster.CheckHost(); err != nil {
 		return fmt.Errorf("this machine cannot run the cluster: %w", err)
