@@ -129,6 +129,12 @@ func New(cfg Config, prober inventory.Source, pods Pods, kubelet Kubelet, events
 	}
 }
 
+// Alive returns unless nobody can have the lock of the plugin any more.
+func (p *Plugin) Alive() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+}
+
 // GetDevicePluginOptions implements pluginapi.DevicePluginServer.
 func (p *Plugin) GetDevicePluginOptions(context.Context, *pluginapi.Empty) (*pluginapi.DevicePluginOptions, error) {
 	return &pluginapi.DevicePluginOptions{PreStartRequired: true, GetPreferredAllocationAvailable: true}, nil

@@ -6,6 +6,8 @@
 //
 //   - Every read and write of a server has a time limit, and a server that is told to
 //     end lets the requests under way come to theirs (Grace).
+//   - A process lives while its lock can be had: one that is deadlocked answers no
+//     probe, and the kubelet starts it anew. What it merely lacks is no reason to.
 //   - Ready means that nothing is missing. What is missing has a line in the
 //     answer, and what is not has one too.
 //   - With MutualTLS, a client is served only with a certificate that one of the

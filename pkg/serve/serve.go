@@ -66,11 +66,14 @@ type Check struct {
 
 // Probes answers /healthz, /readyz and /version.
 //
-// /readyz is 200 when no check misses anything, else 503; either way its body
-// has a line for each check that says what is missing. metrics may be nil.
-func Probes(version string, metrics http.Handler, checks ...Check) http.Handler {
+// /healthz is 200 once alive has returned, which does not in a process that hangs:
+// it takes the lock that all work needs. /readyz is 200 when no check misses
+// anything, else 503; either way its body has a line for each check that says what
+// is missing. metrics may be nil.
+func Probes(version string, metrics http.Handler, alive func(), checks ...Check) http.Handler {
 	router := httprouter.New()
 	router.GET("/healthz", func(w http.ResponseWriter, _ *http.Request, _ httprouter.Params) {
+		alive()
 		writeText(w, http.StatusOK, "ok\n")
 	})
 	router.GET("/readyz", func(w http.ResponseWriter, _ *http.Request, _ httprouter.Params) {

@@ -1,0 +1,191 @@
+package main
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/http"
+	"time"
+
+	"go.uber.org/zap"
+	"golang.org/x/sync/errgroup"
+	v1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/util/wait"
+
+	"github.com/gpumem/gpumem/pkg/api"
+	"github.com/gpumem/gpumem/pkg/cache"
+	"github.com/gpumem/gpumem/pkg/controller"
+	"github.com/gpumem/gpumem/pkg/decisions"
+	"github.com/gpumem/gpumem/pkg/extender"
+	"github.com/gpumem/gpumem/pkg/inspect"
+	"github.com/gpumem/gpumem/pkg/metrics"
+	"github.com/gpumem/gpumem/pkg/page"
+	"github.com/gpumem/gpumem/pkg/placement"
+	"github.com/gpumem/gpumem/pkg/serve"
+)
+
+// reviewInterval is how often assumptions are looked at for their age.
+const reviewInterval = 5 * time.Second
+
+// parts are what the process is made of.
+type parts struct {
+	opts     options
+	log      *zap.Logger
+	books    *cache.Cache
+	watch    *controller.Controller
+	comparer *controller.Comparer
+	extender *extender.Extender
+	leader   *election // nil where all replicas answer
+
+	probes, reads http.Handler
+}
+
+// start makes the parts and runs them until the context is done.
+func start(ctx context.Context, log *zap.Logger, opts options) error {
+	p, err := newParts(log, opts)
+	if err != nil {
+		return err
+	}
+	on, err := listen(log, opts)
+	if err != nil {
+		return err
+	}
+	log.Info("serving", zap.Stringer("verbs", on.verbs.Addr()), zap.Stringer("probes", on.probes.Addr()), zap.Stringer("reads", on.reads.Addr()))
+	err = p.run(ctx, on)
+	log.Info("stopped", zap.Error(err))
+	return err
+}
+
+func newParts(log *zap.Logger, opts options) (*parts, error) {
+	names, err := api.NewNames(opts.domain)
+	if err != nil {
+		return nil, err
+	}
+	policies, err := opts.policies()
+	if err != nil {
+		return nil, err
+	}
+	client, err := opts.client()
+	if err != nil {
+		return nil, err
+	}
+	p := &parts{opts: opts, log: log, books: cache.New()}
+	if p.watch, err = controller.New(log.Named("controller"), client, names, p.books); err != nil {
+		return nil, err
+	}
+	cluster := controller.NewClient(p.watch, client)
+	registry := metrics.NewRegistry()
+	measured := metrics.NewExtender(registry)
+	metrics.RegisterFleet(registry, metrics.Fleet{Nodes: p.books.Nodes, Assumed: p.books.AssumedBefore, Waiting: func() int { return len(p.watch.Waiting()) }})
+	p.comparer = &controller.Comparer{Log: log.Named("comparer"), Names: names, Cache: p.books, Source: cluster, Drift: measured}
+	decided := decisions.NewLog(opts.decisions)
+	p.extender = &extender.Extender{
+		Log: log.Named("extender"), Names: names, Cache: p.books, Cluster: cluster, Neighbours: p.watch,
+		Policy: policies.GPU, NodePolicy: policies.Node, Now: time.Now, Missing: p.watch.Missing,
+		Answered: measured.Answered,
+		Decided: func(pod placement.PodRef, d decisions.Decision) {
+			decided.Add(pod, d)
+			measured.Decided(d)
+		},
+	}
+	checks := []serve.Check{{Name: "cache", Missing: p.watch.Missing}}
+	if opts.leaderElect {
+		p.leader = &election{client: client, namespace: opts.leaseNamespace, name: opts.leaseName, identity: opts.identity, log: log.Named("leader")}
+		checks = append(checks, serve.Check{Name: "leader", Missing: p.leader.Missing})
+		p.extender.Missing = func() string { return cmp.Or(p.watch.Missing(), p.leader.Missing()) }
+	}
+	p.probes = serve.Probes(version, metrics.Handler(registry), p.alive, checks...)
+	p.reads = page.Handler(p.page(names), map[string]http.Handler{decisions.Path: decided}, time.Now)
+	return p, nil
+}
+
+// alive returns unless nobody can have the lock of the books any more.
+func (p *parts) alive() { p.books.Where("") }
+
+// page is what the page shows; nil where there is none.
+func (p *parts) page(names api.Names) *page.Source {
+	if !p.opts.page {
+		return nil
+	}
+	return &page.Source{
+		Resource: string(names.GPUMem()), Nodes: p.books.Nodes, Missing: p.watch.Missing,
+		Waiting: func() []inspect.WaitFacts { return waiting(names, p.watch.Waiting()) },
+	}
+}
+
+// run runs the parts until the context is done.
+func (p *parts) run(ctx context.Context, on listeners) error {
+	group, ctx := errgroup.WithContext(ctx)
+	group.Go(func() error { p.watch.Run(ctx); return nil })
+	group.Go(func() error {
+		wait.UntilWithContext(ctx, func(ctx context.Context) { p.extender.ReviewAssumed(ctx, p.opts.assumeLimit) }, reviewInterval)
+		return nil
+	})
+	if p.opts.selfCheck > 0 {
+		group.Go(func() error {
+			wait.UntilWithContext(ctx, p.comparer.Compare, p.opts.selfCheck)
+			return nil
+		})
+	}
+	// The Lease is held until the last Bind has been answered.
+	leading, resign := context.WithCancel(context.WithoutCancel(ctx))
+	group.Go(func() error {
+		defer resign()
+		return serve.Run(ctx, on.verbs, p.extender.Routes(version))
+	})
+	if p.leader != nil {
+		group.Go(func() error { return p.leader.Run(leading) })
+	}
+	group.Go(func() error { return serve.Run(ctx, on.probes, p.probes) })
+	group.Go(func() error { return serve.Run(ctx, on.reads, p.reads) })
+	return group.Wait()
+}
+
+// waiting says what pods ask for that are on no node.
+func waiting(names api.Names, pods []*v1.Pod) []inspect.WaitFacts {
+	out := make([]inspect.WaitFacts, 0, len(pods))
+	for _, pod := range pods {
+		w := inspect.WaitFacts{Pod: api.Ref(pod), Nominated: api.NominatedTo(pod)}
+		var err error
+		if w.Request, err = names.Request(pod); err != nil {
+			w.Problem = err.Error()
+		} else if w.Request.Empty() {
+			continue // it names an amount of zero
+		}
+		out = append(out, w)
+	}
+	return out
+}
+
+// listeners are where the process is spoken to: by kube-scheduler, by the kubelet
+// and Prometheus, and by whoever reads.
+type listeners struct{ verbs, probes, reads net.Listener }
+
+func listen(log *zap.Logger, opts options) (on listeners, err error) {
+	if on.verbs, err = listenForVerbs(log, opts); err != nil {
+		return on, fmt.Errorf("listen for kube-scheduler: %w", err)
+	}
+	if on.probes, err = net.Listen("tcp", opts.probeListen); err != nil {
+		return on, errors.Join(fmt.Errorf("listen for probes: %w", err), on.verbs.Close())
+	}
+	if on.reads, err = net.Listen("tcp", opts.readListen); err != nil {
+		return on, errors.Join(fmt.Errorf("listen for readers: %w", err), on.verbs.Close(), on.probes.Close())
+	}
+	return on, nil
+}
+
+// listenForVerbs listens for kube-scheduler, by mutual TLS where there are files
+// for it.
+func listenForVerbs(log *zap.Logger, opts options) (net.Listener, error) {
+	listener, err := net.Listen("tcp", opts.listen)
+	if err != nil || !opts.withTLS() {
+		return listener, err
+	}
+	secure, err := opts.tls.Listener(listener, log.Named("tls"))
+	if err != nil {
+		return nil, errors.Join(err, listener.Close())
+	}
+	return secure, nil
+}
