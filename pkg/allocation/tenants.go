@@ -60,18 +60,14 @@ func newBooks(s State) *books {
 // but for pods that the kubelet took for one another: one that has slots is where
 // those are, and one that waits has what such a pod has left to it.
 func (b *books) settle() {
-	done := make(map[*tenant]bool, len(b.tenants))
+	interchangeable := make(map[string][]*tenant)
 	for _, t := range b.tenants {
 		t.actual = b.whereHeld(t)
+		key := t.Request.GPUKey()
+		interchangeable[key] = append(interchangeable[key], t)
 	}
-	for i, t := range b.tenants {
-		if !done[t] {
-			alike := those(b.tenants[i:], func(o *tenant) bool { return o.Request.Interchangeable(t.Request) })
-			shareOut(alike)
-			for _, o := range alike {
-				done[o] = true
-			}
-		}
+	for _, alike := range interchangeable {
+		shareOut(alike)
 	}
 }
 

@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"math"
 	"slices"
-	"strings"
 )
 
 // Units counts shares of GPU memory: one count of the extended resource.
@@ -205,14 +204,4 @@ func (e Enforcement) rank() int {
 	default:
 		return 0
 	}
-}
-
-// hexDigits returns the hexadecimal digits of a UUID in order, lower-case.
-func (id UUID) hexDigits() string {
-	return strings.Map(func(r rune) rune {
-		if '0' <= r && r <= '9' || 'a' <= r && r <= 'f' {
-			return r
-		}
-		return -1 // the letters of "GPU-" among them
-	}, strings.ToLower(string(id)))
 }

@@ -91,6 +91,16 @@ func NewSlots(inv Inventory) (*Slots, error) {
 	}
 }
 
+// hexDigits returns the hexadecimal digits of a UUID in order, lower-case.
+func (id UUID) hexDigits() string {
+	return strings.Map(func(r rune) rune {
+		if '0' <= r && r <= '9' || 'a' <= r && r <= 'f' {
+			return r
+		}
+		return -1 // the letters of "GPU-" among them
+	}, strings.ToLower(string(id)))
+}
+
 func uuids(devices []Device) []UUID {
 	out := make([]UUID, 0, len(devices))
 	for _, d := range devices {

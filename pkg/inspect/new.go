@@ -152,7 +152,7 @@ func waiting(nodes []placement.Node, facts Facts) []Wait {
 		w := Wait{Namespace: f.Pod.Namespace, Name: f.Pod.Name, UID: f.Pod.UID, Nominated: f.Nominated, Reason: f.Problem}
 		if f.Problem == "" {
 			w.Units, w.GPUs, w.Cores = f.Request.Units(), f.Request.GPUs(), f.Request.Cores()
-			key := fmt.Sprintf("%+v", f.Request)
+			key := fmt.Sprint(f.Request.Priority, f.Request.Key())
 			if f.Nominated != "" {
 				key += f.Pod.UID // what is kept for it is its own
 			}

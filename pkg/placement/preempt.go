@@ -51,29 +51,31 @@ func newVictims(pods []Holding, budgets []Budget) Victims {
 
 // Violations counts the pods whose eviction is beyond a budget, when they are
 // evicted in this order. Pods that are being deleted already are beyond none.
-func Violations(pods []Holding, budgets []Budget) (n int) {
-	left := make([]int, len(budgets))
-	for i, b := range budgets {
-		left[i] = b.Allowed
-	}
-	for _, h := range pods {
-		if !h.Terminating && spend(h, budgets, left) {
-			n++
-		}
-	}
-	return n
+func Violations(pods []Holding, budgets []Budget) int {
+	evicted := slices.DeleteFunc(slices.Clone(pods), func(h Holding) bool { return h.Terminating })
+	beyond, _ := spend(evicted, budgets)
+	return len(beyond)
 }
 
-// spend takes a pod off the budgets that it is under, and reports whether one
-// of them did not allow it.
-func spend(h Holding, budgets []Budget, left []int) (beyond bool) {
-	for i, b := range budgets {
-		if slices.Contains(b.Pods, h.Pod.UID) {
-			left[i]--
-			beyond = beyond || left[i] < 0
+// spend takes pods off the budgets that they are under, one after the other, and
+// returns those whom one of these did not allow, and the rest.
+func spend(pods []Holding, budgets []Budget) (beyond, within []Holding) {
+	spent := make([]int, len(budgets))
+	for _, h := range pods {
+		allowed := true
+		for i, b := range budgets {
+			if slices.Contains(b.Pods, h.Pod.UID) {
+				spent[i]++
+				allowed = allowed && spent[i] <= b.Allowed
+			}
+		}
+		if allowed {
+			within = append(within, h)
+		} else {
+			beyond = append(beyond, h)
 		}
 	}
-	return beyond
+	return beyond, within
 }
 
 // MoreImportant orders pods as kube-scheduler does: by priority, then by age.
@@ -223,18 +225,7 @@ func except(pods []Holding, h Holding) []Holding {
 // byWorth orders pods for reprieve: those first that are beyond a budget.
 func byWorth(pods []Holding, budgets []Budget, compare func(a, b Holding) int) []Holding {
 	slices.SortFunc(pods, compare)
-	left := make([]int, len(budgets))
-	for i, b := range budgets {
-		left[i] = b.Allowed
-	}
-	var beyond, within []Holding
-	for _, h := range pods {
-		if spend(h, budgets, left) {
-			beyond = append(beyond, h)
-		} else {
-			within = append(within, h)
-		}
-	}
+	beyond, within := spend(pods, budgets)
 	return append(beyond, within...)
 }
 

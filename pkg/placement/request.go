@@ -141,9 +141,12 @@ func ceilDiv[N gpu.Units | int](a, b N) N { return (a + b - 1) / b }
 
 // Key returns the same for requests that ask for the same: they fit the same
 // nodes and like the same. Names of containers and the priority are not in it.
-func (r Request) Key() string {
+func (r Request) Key() string { return fmt.Sprintf("%d %s", r.CPU, r.GPUKey()) }
+
+// GPUKey is Key for those who look at the GPUs of a node alone.
+func (r Request) GPUKey() string {
 	var key strings.Builder
-	fmt.Fprintf(&key, "%d %q %q %q %q %q %q %q %d", r.GPUs(), r.Policy, r.Models, r.UUIDs, r.Preference, r.Group, r.ExclusiveGroup, r.Enforcement, r.CPU)
+	fmt.Fprintf(&key, "%d %q %q %q %q %q %q %q", r.GPUs(), r.Policy, r.Models, r.UUIDs, r.Preference, r.Group, r.ExclusiveGroup, r.Enforcement)
 	for _, c := range r.Containers {
 		fmt.Fprintf(&key, " %d:%d:%d", c.Kind, c.Units, c.Cores)
 	}
@@ -153,15 +156,7 @@ func (r Request) Key() string {
 // Interchangeable reports whether two pods can stand in for one another on a
 // node: the kubelet asks for them in the same words, and what one may have the
 // other may have too.
-func (r Request) Interchangeable(o Request) bool {
-	sameAmounts := func(a, b Container) bool {
-		return a.Kind == b.Kind && a.Units == b.Units && a.Cores == b.Cores
-	}
-	return r.GPUs() == o.GPUs() && r.Policy == o.Policy && r.Preference == o.Preference &&
-		r.Group == o.Group && r.ExclusiveGroup == o.ExclusiveGroup && r.Enforcement == o.Enforcement &&
-		slices.Equal(r.Models, o.Models) && slices.Equal(r.UUIDs, o.UUIDs) &&
-		slices.EqualFunc(r.Containers, o.Containers, sameAmounts)
-}
+func (r Request) Interchangeable(o Request) bool { return r.GPUKey() == o.GPUKey() }
 
 // Confusable reports whether the kubelet's first question for one pod could be
 // its first question for the other: it names an amount, of memory or of cores,

@@ -51,7 +51,7 @@ var table = []mutant{
 		"if moving > 1 || moving == 1 && !c.Moves() {", "if false {",
 	},
 	{
-		"confusable rule off", "pkg/cache/cache.go",
+		"confusable rule off", "pkg/cache/decide.go",
 		"return !h.Settled && !h.Nominated &&", "return false && !h.Nominated &&",
 	},
 	{
