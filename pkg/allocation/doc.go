@@ -20,6 +20,13 @@
 //   - Reconcile compares what pods hold with what is written of them, and says
 //     what to write.
 //
+// # Where to find what
+//
+// state.go has what is known of the node, tenants.go sorts it by pod: who holds
+// what, and where each pod is or is to be. On that prefer.go, admit.go and
+// reconcile.go answer. resolve.go reads IDs, and gpushare.go has all that is said
+// of gpushare below.
+//
 // # Invariants
 //
 //   - A container's slots are all of its pod's GPUs, in equal parts, of memory

@@ -78,7 +78,7 @@ func (b *books) free(available []gpu.SlotID) map[gpu.UUID][]gpu.SlotID {
 	}
 	free := slices.DeleteFunc(slices.Clone(available), func(id gpu.SlotID) bool { return held[id] })
 	b.Slots.Sort(free)
-	return b.byDevice(slices.Compact(free))
+	return b.ByDevice(slices.Compact(free))
 }
 
 // take returns size slots in equal parts of the devices, those in must among

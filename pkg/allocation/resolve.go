@@ -88,9 +88,9 @@ func Find(held []Held, r gpu.Resource, ids []gpu.SlotID) (Held, bool) {
 	return Held{}, false
 }
 
-// byDevice sorts slots by their GPUs, each list in the order of the slots. Those
+// ByDevice sorts slots by their GPUs, each list in the order of the slots. Those
 // that are of no GPU are left out.
-func (s State) byDevice(ids []gpu.SlotID) map[gpu.UUID][]gpu.SlotID {
+func (s State) ByDevice(ids []gpu.SlotID) map[gpu.UUID][]gpu.SlotID {
 	out := make(map[gpu.UUID][]gpu.SlotID)
 	for _, id := range ids {
 		if d, err := s.Slots.Device(id); err == nil {

@@ -125,7 +125,7 @@ func (b *books) whereHeld(t *tenant) (a placement.Assignment) {
 	}
 	found := make(map[gpu.UUID]bool)
 	for _, h := range t.held {
-		for id := range b.byDevice(h.Slots) {
+		for id := range b.ByDevice(h.Slots) {
 			found[id] = true
 		}
 	}
@@ -172,7 +172,7 @@ func (b *books) stray(h Held) placement.Holding {
 	if h.byGPUShare() {
 		out.Request.Containers = []placement.Container{{Kind: placement.App, Units: gpu.Units(len(h.Slots))}}
 	}
-	memory, cores := b.byDevice(h.Only(gpu.Memory)), b.byDevice(h.Only(gpu.Cores))
+	memory, cores := b.ByDevice(h.Only(gpu.Memory)), b.ByDevice(h.Only(gpu.Cores))
 	for _, d := range b.Inventory.Devices {
 		share := placement.Share{Device: d.UUID, Units: gpu.Units(len(memory[d.UUID])), Cores: len(cores[d.UUID])}
 		if share.Units > 0 || share.Cores > 0 {

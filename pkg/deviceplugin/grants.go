@@ -19,16 +19,10 @@ func (p *Plugin) Grants(ctx context.Context) ([]usage.Grant, error) {
 	}
 	var out []usage.Grant
 	for _, h := range s.Held {
-		units := make(map[gpu.UUID]uint64)
-		for _, id := range h.Only(gpu.Memory) {
-			if d, err := s.Slots.Device(id); err == nil {
-				units[d.UUID]++
-			}
-		}
-		for uuid, n := range units {
+		for uuid, slots := range s.ByDevice(h.Only(gpu.Memory)) {
 			out = append(out, usage.Grant{
 				Namespace: h.Namespace, Name: h.Name, Container: h.Container,
-				Device: uuid, Bytes: n * uint64(s.Inventory.UnitMiB) * mib,
+				Device: uuid, Bytes: uint64(len(slots)) * uint64(s.Inventory.UnitMiB) * mib,
 			})
 		}
 	}

@@ -4,6 +4,13 @@
 // Extender, device plugin, command line and simulator ask the same functions,
 // so that they cannot disagree.
 //
+// # Where to find what
+//
+// request.go and node.go have what is asked for and what there is; nominate.go
+// and whatif.go make nodes as they would be. fit.go decides whether, choose.go
+// and near.go on which GPUs, rank.go with mix.go and prices.go on which node,
+// preempt.go who leaves. verdict.go has the words for a refusal.
+//
 // # Invariants
 //
 //   - A request fits a node only when as many single GPUs as it wants each have

@@ -84,8 +84,8 @@ type Holding struct {
 // Device is one GPU of a node with what pods hold of it.
 type Device struct {
 	gpu.Device
-	Requested      gpu.Units
-	RequestedCores int
+	Requested      gpu.Units // the sum of what Pods have of it
+	RequestedCores int       // the same
 	Pods           []Holding // by namespace and name, those that leave it included
 }
 

@@ -148,12 +148,9 @@ func (n Node) sum() (free room) {
 // node. It begins with each device in turn and goes on where it costs the least,
 // for pods may hold several devices.
 func makeRoom(req Request, node Node, budgets []Budget) (victims []Holding, ok bool) {
-	for _, d := range node.Devices {
-		pods, fits := makeRoomFrom(d.UUID, req, node, budgets)
-		if fits && (!ok || Cheaper(pods, victims, budgets) < 0) {
-			victims, ok = pods, true
-		}
-	}
+	_, victims, ok = cheapest(node.Devices, budgets, func(first gpu.UUID) ([]Holding, bool) {
+		return makeRoomFrom(first, req, node, budgets)
+	})
 	return victims, ok
 }
 
@@ -163,30 +160,35 @@ func makeRoomFrom(device gpu.UUID, req Request, node Node, budgets []Budget) ([]
 	gone, ok := clearDevice(device, one, node, budgets)
 	for ok && len(cleared) < req.GPUs() {
 		left := node.Without(gone)
+		others := slices.DeleteFunc(slices.Clone(left.Devices), func(d Device) bool { return slices.Contains(cleared, d.UUID) })
 		var next []Holding
-		ok = false
-		for _, d := range left.Devices {
-			if slices.Contains(cleared, d.UUID) {
-				continue
-			}
-			pods, fits := clearDevice(d.UUID, one, left, budgets)
-			if fits && (!ok || Cheaper(pods, next, budgets) < 0) {
-				device, next, ok = d.UUID, pods, true
-			}
-		}
+		device, next, ok = cheapest(others, budgets, func(next gpu.UUID) ([]Holding, bool) {
+			return clearDevice(next, one, left, budgets)
+		})
 		cleared, gone = append(cleared, device), append(gone, next...)
 	}
 	if !ok {
 		return nil, false
 	}
-	return reprieve(node, byWorth(gone, budgets, moreWorth), func(n Node) bool { return Fit(req, n).Fits() })
+	return reprieve(req, node, byWorth(gone, budgets, moreWorth))
+}
+
+// cheapest returns the device on which it costs the least to make room, and who
+// must leave for that.
+func cheapest(devices []Device, budgets []Budget, makeRoom func(gpu.UUID) ([]Holding, bool)) (device gpu.UUID, victims []Holding, ok bool) {
+	for _, d := range devices {
+		pods, fits := makeRoom(d.UUID)
+		if fits && (!ok || Cheaper(pods, victims, budgets) < 0) {
+			device, victims, ok = d.UUID, pods, true
+		}
+	}
+	return device, victims, ok
 }
 
 // clearDevice returns the pods that must leave one device for a request of one.
 func clearDevice(device gpu.UUID, one Request, node Node, budgets []Budget) ([]Holding, bool) {
 	alone := node.only(device)
-	pods := byWorth(alone.holdings(below(one)), budgets, moreWorth)
-	return reprieve(alone, pods, func(n Node) bool { return Fit(one, n).Fits() })
+	return reprieve(one, alone, byWorth(alone.holdings(below(one)), budgets, moreWorth))
 }
 
 // ofOneGPU is what a request wants of each of its GPUs.
@@ -201,17 +203,18 @@ func below(req Request) func(Holding) bool {
 	return func(h Holding) bool { return h.Request.Priority < req.Priority }
 }
 
-// reprieve returns those of the pods without whom the node fits, when each in
-// turn stays if it can. It reports false when the node does not fit without any
-// of them.
-func reprieve(node Node, pods []Holding, fits func(Node) bool) (victims []Holding, ok bool) {
-	victims = slices.Clone(pods)
-	if !fits(node.Without(victims)) {
+// reprieve returns those of the pods without whom the request fits the node, when
+// each in turn stays if it can. It reports false when the request does not fit
+// without any of them.
+func reprieve(req Request, node Node, pods []Holding) (victims []Holding, ok bool) {
+	fits := func(gone []Holding) bool { return Fit(req, node.Without(gone)).Fits() }
+	if !fits(pods) {
 		return nil, false
 	}
+	victims = pods
 	for _, h := range pods {
 		others := except(victims, h)
-		if fits(node.Without(others)) {
+		if fits(others) {
 			victims = others
 		}
 	}
