@@ -15,8 +15,8 @@
 //
 // A pod without a node may be nominated to one (NominatePod): others are leaving
 // it to make room. It holds nothing, and is counted against those who come after
-// it until it is bound (AddPod), gone (RemovePod) or nominated to
-// another node or to none.
+// it until it is bound (AddPod), gone (RemovePod) or nominated to another node or
+// to none.
 //
 // # Invariants
 //
@@ -54,9 +54,9 @@
 // whose answer was lost. That a later binding of the same pod was refused says
 // nothing of such an earlier one, so bindings are counted. A binding is repeated
 // only while what it reserved is still there: another extender may have bound
-// others to those GPUs. One that a read has
-// shown to be bound is read again in its turn until the watch tells of it: a
-// watch that was broken never tells of a pod that has come and gone meanwhile.
+// others to those GPUs. One that a read has shown to be bound is read again in
+// its turn until the watch tells of it: a watch that was broken never tells of a
+// pod that has come and gone meanwhile.
 //
 // Pods that the kubelet could take for one another and that are not
 // interchangeable do not wait for the kubelet on one node at the same time,

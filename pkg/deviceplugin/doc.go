@@ -19,10 +19,10 @@
 // and none of these names a pod. It asks so for memory and for cores, on a
 // socket each, in either order; PreStartContainer is for memory alone. The plugin
 // reads the kubelet's PodResources inside each, which tells for whom the kubelet
-// can be asking, and, once IDs are given, who holds them. What is found to differ from the pod's annotation is
-// corrected in PreStartContainer if the kubelet has reported by then that it has
-// admitted the pod, and by a loop (Reconcile) after each allocation, when pods
-// change, and every minute.
+// can be asking, and, once IDs are given, who holds them. What is found to differ
+// from the pod's annotation is corrected in PreStartContainer if the kubelet has
+// reported by then that it has admitted the pod, and by a loop (Reconcile) after
+// each allocation, when pods change, and every minute.
 //
 // # Invariants
 //
