@@ -157,7 +157,7 @@ func (s *Supervisor) control() control {
 // daemon runs one daemon from its start to its end, and says why it ended.
 func (s *Supervisor) daemon(ctx context.Context) error {
 	life := context.WithoutCancel(ctx) // it outlives the context by the time of its clients
-	cmd, stdin, err := s.start()
+	cmd, stdin, err := s.start(life)
 	if err != nil {
 		return err
 	}
@@ -179,9 +179,9 @@ var errExited = errors.New("it has ended")
 
 // start starts a daemon in the foreground. It reads its standard input, which
 // must stay open.
-func (s *Supervisor) start() (*exec.Cmd, io.Closer, error) {
+func (s *Supervisor) start(ctx context.Context) (*exec.Cmd, io.Closer, error) {
 	c := s.control()
-	cmd := exec.Command(c.program, "-f", "-multiuser-server")
+	cmd := exec.CommandContext(ctx, c.program, "-f", "-multiuser-server")
 	if s.cfg.Protocol >= 3 {
 		config := s.path("config.toml")
 		if err := os.WriteFile(config, []byte(file), 0o644); err != nil {
@@ -214,23 +214,15 @@ func (s *Supervisor) watch(ctx context.Context, exited <-chan error) error {
 	for {
 		err := c.check(ctx)
 		if err == nil && !set {
-			if err = c.apply(ctx, s.cfg.Settings); err == nil {
-				set = true
-				s.log.Info("MPS daemon is healthy")
-			} else if ctx.Err() == nil {
-				s.sick(fmt.Sprintf("it does not take its settings: %v", err))
-			}
+			err = s.apply(ctx, c)
+			set = err == nil
 		}
 		switch {
 		case ctx.Err() != nil:
 			return ctx.Err()
 		case err == nil:
 			failures = 0
-			clients, err := c.clients(ctx)
-			if err != nil {
-				s.log.Debug("clients not counted", zap.Error(err))
-			}
-			s.update(func(st *Status) { st.Healthy, st.Reason, st.Clients = true, "", clients })
+			s.well(ctx, c)
 		case !set && time.Now().After(deadline), set && failures+1 >= MaxFailures:
 			return err
 		case set:
@@ -241,10 +233,34 @@ func (s *Supervisor) watch(ctx context.Context, exited <-chan error) error {
 		case <-ctx.Done():
 			return ctx.Err()
 		case err := <-exited:
-			return fmt.Errorf("%w: %v", errExited, err)
+			if err != nil {
+				return fmt.Errorf("%w: %w", errExited, err)
+			}
+			return errExited
 		case <-ticker.C:
 		}
 	}
+}
+
+// apply gives a daemon its settings.
+func (s *Supervisor) apply(ctx context.Context, c control) error {
+	err := c.apply(ctx, s.cfg.Settings)
+	switch {
+	case err == nil:
+		s.log.Info("MPS daemon is healthy")
+	case ctx.Err() == nil:
+		s.sick(fmt.Sprintf("it does not take its settings: %v", err))
+	}
+	return err
+}
+
+// well tells that a daemon answers, and how many use it.
+func (s *Supervisor) well(ctx context.Context, c control) {
+	clients, err := c.clients(ctx)
+	if err != nil {
+		s.log.Debug("clients not counted", zap.Error(err))
+	}
+	s.update(func(st *Status) { st.Healthy, st.Reason, st.Clients = true, "", clients })
 }
 
 // drain waits until no client is left, but not for ever.
