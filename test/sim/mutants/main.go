@@ -6,15 +6,18 @@
 package main
 
 import (
+	"context"
 	"encoding/json"
 	"errors"
 	"flag"
 	"fmt"
 	"os"
 	"os/exec"
+	"os/signal"
 	"path/filepath"
 	"regexp"
 	"strings"
+	"syscall"
 	"time"
 )
 
@@ -22,13 +25,16 @@ func main() {
 	seeds := flag.Int("seeds", 8000, "how many seeds to look for a fault at most")
 	only := flag.String("only", "", "only mutants whose name matches")
 	flag.Parse()
-	if err := run(*seeds, *only); err != nil {
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	err := run(ctx, *seeds, *only)
+	stop()
+	if err != nil {
 		fmt.Fprintln(os.Stderr, err)
 		os.Exit(1)
 	}
 }
 
-func run(seeds int, only string) error {
+func run(ctx context.Context, seeds int, only string) error {
 	dir, err := os.MkdirTemp("", "mutants")
 	if err != nil {
 		return err
@@ -43,14 +49,17 @@ func run(seeds int, only string) error {
 		if !chosen.MatchString(m.name) {
 			continue
 		}
+		if err := ctx.Err(); err != nil {
+			return err
+		}
 		tried++
-		binary, err := m.build(dir)
+		binary, err := m.build(ctx, dir)
 		if err != nil {
 			fmt.Printf("%-28s %v\n", m.name, err)
 			continue
 		}
 		start := time.Now()
-		found, err := search(binary, seeds)
+		found, err := search(ctx, binary, seeds)
 		if err != nil {
 			fmt.Printf("%-28s NOT CAUGHT: %v\n", m.name, err)
 			continue
@@ -83,7 +92,7 @@ func (m mutant) mutate() (path string, content []byte, err error) {
 }
 
 // build compiles the simulation with the fault in it.
-func (m mutant) build(dir string) (binary string, err error) {
+func (m mutant) build(ctx context.Context, dir string) (binary string, err error) {
 	path, content, err := m.mutate()
 	if err != nil {
 		return "", err
@@ -96,7 +105,7 @@ func (m mutant) build(dir string) (binary string, err error) {
 	if err := errors.Join(os.WriteFile(file, content, 0o600), os.WriteFile(overlay, replace, 0o600)); err != nil {
 		return "", err
 	}
-	if out, err := exec.Command("go", "test", "-c", "-vet=off", "-ldflags=-s -w", "-overlay", overlay, "-o", binary, ".").CombinedOutput(); err != nil {
+	if out, err := exec.CommandContext(ctx, "go", "test", "-c", "-vet=off", "-ldflags=-s -w", "-overlay", overlay, "-o", binary, ".").CombinedOutput(); err != nil {
 		return "", fmt.Errorf("does not compile: %w\n%s", err, out)
 	}
 	return binary, nil
@@ -107,8 +116,8 @@ type violation struct{ seed, step, invariant string }
 var line = regexp.MustCompile(`(?m)^violation: seed=(\d+) step=(\d+) invariant=(\S+)`)
 
 // search runs seeds until one breaks an invariant.
-func search(binary string, seeds int) (violation, error) {
-	out, err := exec.Command(binary, "-test.run", "TestSim$", "-test.timeout", "20m", "-shrink=false", "-seeds", fmt.Sprint(seeds)).CombinedOutput()
+func search(ctx context.Context, binary string, seeds int) (violation, error) {
+	out, err := exec.CommandContext(ctx, binary, "-test.run", "TestSim$", "-test.timeout", "20m", "-shrink=false", "-seeds", fmt.Sprint(seeds)).CombinedOutput()
 	if found := line.FindSubmatch(out); found != nil {
 		return violation{string(found[1]), string(found[2]), string(found[3])}, nil
 	}
