@@ -110,29 +110,7 @@ func find(s *State) (in installation, found []Finding) {
 	if !s.read("daemonsets", "deployments") {
 		return in, nil
 	}
-	var others []string
-	for i := range s.DaemonSets {
-		ds := &s.DaemonSets[i]
-		if ds.Labels[partOf] != "gpumem" || ds.Labels[component] != "device-plugin" {
-			continue
-		}
-		switch domain := flagOf(ds.Spec.Template.Spec, "resource-domain", api.DefaultDomain); {
-		case domain != s.Names.Domain():
-			others = append(others, domain)
-		case in.plugin != nil:
-			found = append(found, Finding{Error, "daemonset " + ds.Namespace + "/" + ds.Name,
-				fmt.Sprintf("a second device plugin for %s, beside %s/%s: both offer the same GPUs", domain, in.plugin.Namespace, in.plugin.Name), "uninstall one of the two releases"})
-		default:
-			in.plugin = ds
-		}
-	}
-	if in.plugin == nil {
-		mend := "helm install gpumem charts/gpumem --namespace gpumem-system --create-namespace"
-		if len(others) > 0 {
-			mend = fmt.Sprintf("ask about a domain that is installed: --resource-domain=%s; or install this one", strings.Join(others, " or "))
-		}
-		found = append(found, Finding{Error, "cluster", "no device plugin for " + s.Names.Domain() + " is installed", mend})
-	}
+	in.plugin, found = findPlugin(s)
 	for i := range s.Deployments {
 		d := &s.Deployments[i]
 		if d.Labels[partOf] == "gpumem" && flagOf(d.Spec.Template.Spec, "resource-domain", "") == s.Names.Domain() {
@@ -150,6 +128,34 @@ func find(s *State) (in installation, found []Finding) {
 		}
 	}
 	return in, found
+}
+
+// findPlugin returns the device plugin of the domain, nil where there is none.
+func findPlugin(s *State) (plugin *appsv1.DaemonSet, found []Finding) {
+	var others []string
+	for i := range s.DaemonSets {
+		ds := &s.DaemonSets[i]
+		if ds.Labels[partOf] != "gpumem" || ds.Labels[component] != "device-plugin" {
+			continue
+		}
+		switch domain := flagOf(ds.Spec.Template.Spec, "resource-domain", api.DefaultDomain); {
+		case domain != s.Names.Domain():
+			others = append(others, domain)
+		case plugin != nil:
+			found = append(found, Finding{Error, "daemonset " + ds.Namespace + "/" + ds.Name,
+				fmt.Sprintf("a second device plugin for %s, beside %s/%s: both offer the same GPUs", domain, plugin.Namespace, plugin.Name), "uninstall one of the two releases"})
+		default:
+			plugin = ds
+		}
+	}
+	if plugin == nil {
+		mend := "helm install gpumem charts/gpumem --namespace gpumem-system --create-namespace"
+		if len(others) > 0 {
+			mend = fmt.Sprintf("ask about a domain that is installed: --resource-domain=%s; or install this one", strings.Join(others, " or "))
+		}
+		found = append(found, Finding{Error, "cluster", "no device plugin for " + s.Names.Domain() + " is installed", mend})
+	}
+	return plugin, found
 }
 
 // flagOf returns the value of a flag of gpumem's own container.

@@ -179,31 +179,7 @@ func notes(out *bytes.Buffer, n inspect.Node, m measure) {
 	var lines []string
 	note := func(format string, args ...any) { lines = append(lines, Clean(fmt.Sprintf(format, args...))) }
 	for _, g := range n.GPUs {
-		if !g.Healthy {
-			reason := g.Unhealthy
-			if reason == "" {
-				reason = "no reason given"
-			}
-			note("GPU%d is unhealthy and takes no new pods: %s", g.Index, reason)
-		}
-		if g.Foreign != nil {
-			note("GPU%d: %s %s are used by programs that were granted none, and not given to pods", g.Index, m.amount(g.Foreign), m)
-		}
-		if g.Requested != nil && g.Requested.Units > g.Capacity.Units {
-			over := inspect.Memory{Units: g.Requested.Units - g.Capacity.Units, MiB: g.Requested.MiB - g.Capacity.MiB}
-			note("GPU%d is over-committed by %s %s", g.Index, m.amount(&over), m)
-		}
-		for _, p := range g.Kept {
-			note("GPU%d: %s %s are kept for pod %s/%s, which is nominated to this node", g.Index, m.amount(&p.Memory), m, p.Namespace, p.Name)
-		}
-		for _, p := range g.Pods {
-			if p.Problem != "" {
-				note("pod %s/%s: %s", p.Namespace, p.Name, p.Problem)
-			}
-			if len(p.Claims) > 0 {
-				note("pod %s/%s is also assigned %s, which this node does not have", p.Namespace, p.Name, uuids(p.Claims))
-			}
-		}
+		noteGPU(note, g, m)
 	}
 	for _, p := range n.Unattributed {
 		switch {
@@ -228,6 +204,35 @@ func notes(out *bytes.Buffer, n inspect.Node, m measure) {
 	}
 	if len(lines) > 0 {
 		fmt.Fprintf(out, "\n* %s\n", strings.Join(lines, "\n* "))
+	}
+}
+
+// noteGPU notes what is wrong with a GPU or its pods.
+func noteGPU(note func(format string, args ...any), g inspect.GPU, m measure) {
+	if !g.Healthy {
+		reason := g.Unhealthy
+		if reason == "" {
+			reason = "no reason given"
+		}
+		note("GPU%d is unhealthy and takes no new pods: %s", g.Index, reason)
+	}
+	if g.Foreign != nil {
+		note("GPU%d: %s %s are used by programs that were granted none, and not given to pods", g.Index, m.amount(g.Foreign), m)
+	}
+	if g.Requested != nil && g.Requested.Units > g.Capacity.Units {
+		over := inspect.Memory{Units: g.Requested.Units - g.Capacity.Units, MiB: g.Requested.MiB - g.Capacity.MiB}
+		note("GPU%d is over-committed by %s %s", g.Index, m.amount(&over), m)
+	}
+	for _, p := range g.Kept {
+		note("GPU%d: %s %s are kept for pod %s/%s, which is nominated to this node", g.Index, m.amount(&p.Memory), m, p.Namespace, p.Name)
+	}
+	for _, p := range g.Pods {
+		if p.Problem != "" {
+			note("pod %s/%s: %s", p.Namespace, p.Name, p.Problem)
+		}
+		if len(p.Claims) > 0 {
+			note("pod %s/%s is also assigned %s, which this node does not have", p.Namespace, p.Name, uuids(p.Claims))
+		}
 	}
 }
 
