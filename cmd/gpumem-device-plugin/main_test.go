@@ -123,7 +123,7 @@ func TestWithNothingAround(t *testing.T) {
 	case <-deadline:
 		t.Fatal("does not say that there is no GPU")
 	}
-	body := get(t, ctx, "http://"+at+"/readyz", http.StatusServiceUnavailable)
+	body := get(ctx, t, "http://"+at+"/readyz", http.StatusServiceUnavailable)
 	for _, want := range []string{
 		"[+] gpus (none: NVIDIA's library cannot be loaded from " + filepath.Join(dir, "absent.so"),
 		"[-] pods: the pods of node n1 have not been listed yet",
@@ -135,8 +135,8 @@ func TestWithNothingAround(t *testing.T) {
 			t.Errorf("not a word of %q in:\n%s", want, body)
 		}
 	}
-	get(t, ctx, "http://"+at+"/healthz", http.StatusOK)
-	if body := get(t, ctx, "http://"+at+"/metrics", http.StatusOK); !strings.Contains(body, "gpumem_device_plugin_assignment_drift_pods 0") {
+	get(ctx, t, "http://"+at+"/healthz", http.StatusOK)
+	if body := get(ctx, t, "http://"+at+"/metrics", http.StatusOK); !strings.Contains(body, "gpumem_device_plugin_assignment_drift_pods 0") {
 		t.Errorf("no drift among the metrics:\n%s", body)
 	}
 	cancel()
@@ -150,7 +150,7 @@ func TestWithNothingAround(t *testing.T) {
 	}
 }
 
-func get(t *testing.T, ctx context.Context, url string, want int) string {
+func get(ctx context.Context, t *testing.T, url string, want int) string {
 	t.Helper()
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
 	if err != nil {

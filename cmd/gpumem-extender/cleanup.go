@@ -89,7 +89,7 @@ func cleanup(ctx context.Context, log *zap.Logger, client kubernetes.Interface, 
 		namespace, name, _ := strings.Cut(lease, "/")
 		err := client.CoordinationV1().Leases(namespace).Delete(ctx, name, metav1.DeleteOptions{})
 		if err != nil && !apierrors.IsNotFound(err) {
-			errs = append(errs, fmt.Errorf("Lease %s: %w", lease, err))
+			errs = append(errs, fmt.Errorf("delete Lease %s: %w", lease, err))
 			continue
 		}
 		log.Info("Lease is gone", zap.String("lease", lease))

@@ -78,10 +78,10 @@ func (e *election) Run(ctx context.Context) error {
 		return fmt.Errorf("take part in the election by Lease %s/%s: %w", e.namespace, e.name, err)
 	}
 	elector.Run(ctx)
-	if ctx.Err() != nil {
-		return nil
+	if ctx.Err() == nil {
+		return errLostLease
 	}
-	return errLostLease
+	return nil
 }
 
 func (e *election) set(change func()) {

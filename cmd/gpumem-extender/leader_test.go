@@ -9,7 +9,6 @@ import (
 	"time"
 
 	"go.uber.org/zap/zaptest"
-	coordinationv1 "k8s.io/api/coordination/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
@@ -79,7 +78,7 @@ func TestAReplicaThatLosesItsLeaseEnds(t *testing.T) {
 		}
 		lease, err := client.CoordinationV1().Leases("gpumem-system").Get(t.Context(), "gpumem-extender", metav1.GetOptions{})
 		if err != nil || *lease.Spec.HolderIdentity != "a" {
-			t.Errorf("lease %+v, %v", (*coordinationv1.Lease)(lease), err)
+			t.Errorf("lease %+v, %v", lease, err)
 		}
 	})
 }

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"flag"
 	"fmt"
+	"maps"
 	"net/http"
 	"net/http/httptest"
 	"os"
@@ -104,9 +105,7 @@ func makePod(t testing.TB, name, nodeName string, units int64, on ...gpu.UUID) *
 		if err != nil {
 			t.Fatal(err)
 		}
-		for k, v := range annotations {
-			pod.Annotations[k] = v
-		}
+		maps.Copy(pod.Annotations, annotations)
 	}
 	return pod
 }

@@ -619,7 +619,7 @@ func TestAPodWhoseGPUHasNoRoomLeft(t *testing.T) {
 			t.Errorf("admission: %v", err)
 		}
 	})
-	t.Run("is placed on another", func(t *testing.T) {
+	t.Run("is placed on another", func(*testing.T) {
 		c.place = true
 		c.mustAdmit("p")
 		c.correct()

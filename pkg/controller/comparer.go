@@ -63,6 +63,7 @@ func (c *Comparer) Compare(ctx context.Context) {
 		case mended:
 			wrong[kindOf(d)]++
 			healed[kindOf(d)]++
+		case right:
 		}
 	}
 	c.suspects = suspects

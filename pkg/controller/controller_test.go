@@ -290,11 +290,11 @@ func TestClientTellsRefusalFromUnknownOutcome(t *testing.T) {
 		wantErr     bool
 		wantRefused bool
 	}{
-		{"written", func(w http.ResponseWriter, r *http.Request) { status(w, http.StatusCreated, "") }, false, false},
-		{"conflict", func(w http.ResponseWriter, r *http.Request) { status(w, http.StatusConflict, "Conflict") }, true, true},
-		{"gone", func(w http.ResponseWriter, r *http.Request) { status(w, http.StatusNotFound, "NotFound") }, true, true},
-		{"the server timed out", func(w http.ResponseWriter, r *http.Request) { status(w, http.StatusGatewayTimeout, "Timeout") }, true, false},
-		{"the server broke", func(w http.ResponseWriter, r *http.Request) {
+		{"written", func(w http.ResponseWriter, _ *http.Request) { status(w, http.StatusCreated, "") }, false, false},
+		{"conflict", func(w http.ResponseWriter, _ *http.Request) { status(w, http.StatusConflict, "Conflict") }, true, true},
+		{"gone", func(w http.ResponseWriter, _ *http.Request) { status(w, http.StatusNotFound, "NotFound") }, true, true},
+		{"the server timed out", func(w http.ResponseWriter, _ *http.Request) { status(w, http.StatusGatewayTimeout, "Timeout") }, true, false},
+		{"the server broke", func(w http.ResponseWriter, _ *http.Request) {
 			status(w, http.StatusInternalServerError, "InternalError")
 		}, true, false},
 		{"the connection broke", func(http.ResponseWriter, *http.Request) { panic(http.ErrAbortHandler) }, true, false},

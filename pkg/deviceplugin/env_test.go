@@ -1,6 +1,7 @@
 package deviceplugin
 
 import (
+	"maps"
 	"strings"
 	"testing"
 
@@ -20,12 +21,8 @@ func TestResponse(t *testing.T) {
 		"GPUMEM_LIMIT_MIB": "2048", "GPUMEM_FRACTION": "0.1333", "GPUMEM_ENFORCEMENT": "advisory",
 	}
 	with := func(more map[string]string) map[string]string {
-		out := make(map[string]string)
-		for _, m := range []map[string]string{numbers, more} {
-			for k, v := range m {
-				out[k] = v
-			}
-		}
+		out := maps.Clone(numbers)
+		maps.Copy(out, more)
 		return out
 	}
 	for _, tc := range []struct {

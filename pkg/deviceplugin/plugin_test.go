@@ -101,11 +101,12 @@ func TestAdmission(t *testing.T) {
 			for _, name := range order {
 				i := slices.IndexFunc(tc.pods, func(p allocation.Pod) bool { return p.Pod.Name == name })
 				gpus, err := n.admit(t, tc.pods[i])
-				if tc.wantErr != "" {
+				switch {
+				case tc.wantErr != "":
 					wantStatus(t, err, codes.FailedPrecondition, tc.wantErr)
-				} else if err != nil {
+				case err != nil:
 					t.Fatal(err)
-				} else {
+				default:
 					got = append(got, name+" "+strings.Join(gpus, " "))
 				}
 			}

@@ -68,21 +68,20 @@ var errRestarted = errors.New("the kubelet has restarted")
 
 // Run serves and registers, again and again, until the context is done.
 func (r *Runner) Run(ctx context.Context) error {
-	for {
+	for ctx.Err() == nil {
 		err := r.life(ctx)
-		if ctx.Err() != nil {
-			return nil
+		if ctx.Err() == nil {
+			r.settle(err)
 		}
-		r.settle(err)
 		if errors.Is(err, errRestarted) {
 			continue
 		}
 		select {
 		case <-ctx.Done():
-			return nil
 		case <-time.After(poll):
 		}
 	}
+	return nil
 }
 
 // settle remembers how registering went, and logs it when it went otherwise

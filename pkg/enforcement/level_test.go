@@ -18,7 +18,7 @@ func proven() Facts {
 }
 
 func TestJudge(t *testing.T) {
-	absent := func(what string) error { return errors.New(what) }
+	absent := errors.New
 	for _, tc := range []struct {
 		name   string
 		change func(*Facts)

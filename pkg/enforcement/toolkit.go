@@ -93,11 +93,11 @@ func contains(path, word string) bool {
 	block := make([]byte, 1<<20)
 	for {
 		n, err := f.Read(block)
-		window := append(tail, block[:n]...)
+		window := slices.Concat(tail, block[:n])
 		if bytes.Contains(window, []byte(word)) {
 			return true
 		}
-		tail = append([]byte(nil), window[max(0, len(window)-len(word)):]...)
+		tail = window[max(0, len(window)-len(word)):]
 		if err != nil || n == 0 && !errors.Is(err, io.EOF) {
 			return false
 		}

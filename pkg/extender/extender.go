@@ -363,7 +363,7 @@ func (e *Extender) alreadyBound(pod *v1.Pod, nodeName string) (placement.Assignm
 	}
 	assignment, err := e.Names.AssignmentOf(pod)
 	if err != nil {
-		return placement.Assignment{}, nil // bound it is; the device plugin will mend the annotation
+		return placement.Assignment{}, nil //nolint:nilerr // bound it is; the device plugin will mend the annotation
 	}
 	return assignment, nil
 }

@@ -12,6 +12,7 @@ import (
 // Resource is one of the two extended resources of which each GPU has some.
 type Resource uint8
 
+// The two resources.
 const (
 	Memory Resource = iota // units of its memory
 	Cores                  // per cent of its streaming multiprocessors

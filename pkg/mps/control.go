@@ -104,7 +104,7 @@ func (c control) clients(ctx context.Context) (int, error) {
 		return 0, err
 	}
 	sum := 0
-	for _, pid := range strings.Fields(servers) {
+	for pid := range strings.FieldsSeq(servers) {
 		n, err := c.count(ctx, "get_client_list", pid)
 		if err != nil {
 			return 0, err

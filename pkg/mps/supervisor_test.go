@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -47,11 +48,7 @@ type modes struct {
 }
 
 func (m *modes) Modes() (map[string]int, error) {
-	out := make(map[string]int)
-	for uuid, mode := range m.is {
-		out[uuid] = mode
-	}
-	return out, nil
+	return maps.Clone(m.is), nil
 }
 
 func (m *modes) SetMode(uuid string, mode int) error {
@@ -73,7 +70,7 @@ type node struct {
 
 func newNode(t *testing.T, protocol int) *node {
 	// A path of a socket has at most 107 bytes.
-	dir, err := os.MkdirTemp("", "mps")
+	dir, err := os.MkdirTemp("", "mps") //nolint:usetesting // for a short one
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -7,6 +7,7 @@ import (
 	"maps"
 	"slices"
 	"strconv"
+	"strings"
 	"sync"
 	"time"
 
@@ -440,10 +441,11 @@ func (p *Prober) publish(reason string) {
 
 // sayOnce logs of a GPU what has not been logged of it last.
 func (p *Prober) sayOnce(key, message string, fields ...zap.Field) {
-	said := message
+	words := []string{message}
 	for _, f := range fields {
-		said += " " + f.String
+		words = append(words, f.String)
 	}
+	said := strings.Join(words, " ")
 	if p.said[key] == said {
 		return
 	}

@@ -84,13 +84,13 @@ func (p *extended) choose(f *Fleet, s *shape) (place, bool) {
 	p.nodes = nodes
 	for i, score := range p.ranker.Rank(p.policies, *req, nodes, p.books.Prices()) {
 		if score == placement.MaxScore {
-			return p.bind(f, req, nodes[i].Name)
+			return p.bind(req, nodes[i].Name)
 		}
 	}
 	return place{}, false
 }
 
-func (p *extended) bind(f *Fleet, req *placement.Request, node string) (place, bool) {
+func (p *extended) bind(req *placement.Request, node string) (place, bool) {
 	at := place{node: p.index[node]}
 	p.chosen = placement.Assignment{}
 	if req.Empty() {

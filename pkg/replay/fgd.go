@@ -80,7 +80,7 @@ func (p *fgd) devices(f *Fleet, s *shape, n *node) []int {
 // best returns the score of a node and the devices that it is reached with: of
 // a pod with one GPU the first of the best, else the tightest.
 func (p *fgd) best(f *Fleet, s *shape, n *node) (int64, []int) {
-	before := p.fragmentBefore(f, n)
+	before := p.fragmentBefore(n)
 	n.cpu -= s.CPU
 	defer func() { n.cpu += s.CPU }()
 	if s.GPUs != 1 {
@@ -120,7 +120,7 @@ func (p *fgd) after(before float64, s *shape, n *node, devices []int) int64 {
 	return int64(1 / (1 + math.Exp(-(before-after)/p.unit)) * maxScore)
 }
 
-func (p *fgd) fragmentBefore(f *Fleet, n *node) float64 {
+func (p *fgd) fragmentBefore(n *node) float64 {
 	k := &p.before[n.at]
 	if k.version != n.version+1 {
 		*k = fragment{amount: p.fragment(n), version: n.version + 1}

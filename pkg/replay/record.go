@@ -63,7 +63,7 @@ func (w *watcher) see(f *Fleet, s *shape, arrived gpu.Units, placed bool) {
 	for len(w.fragmented) <= min(percent, buckets) {
 		sum := 0.0
 		for i := range f.nodes {
-			sum += w.fragments.fragmentBefore(f, &f.nodes[i])
+			sum += w.fragments.fragmentBefore(&f.nodes[i])
 		}
 		w.fragmented = append(w.fragmented, hundredth(100*sum/float64(f.capacity)))
 	}

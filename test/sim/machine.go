@@ -144,7 +144,7 @@ func (m *machine) killKubelet() {
 		return
 	}
 	m.kubelet.kill()
-	m.cancelCalls(func(c *rpc) bool { return true })
+	m.cancelCalls(func(*rpc) bool { return true })
 	if m.plugin != nil {
 		m.plugin.endStreams()
 	}

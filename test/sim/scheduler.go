@@ -382,7 +382,7 @@ func (s *scheduler) victims(pod *v1.Pod, node *v1.Node) []*v1.Pod {
 	if !s.fits(p, pod, node, gone...) {
 		return nil
 	}
-	for i := len(gone) - 1; i >= 0; i-- {
+	for i := range slices.Backward(gone) {
 		if kept := slices.Delete(slices.Clone(gone), i, i+1); s.fits(p, pod, node, kept...) {
 			gone = kept
 		}

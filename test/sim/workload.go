@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"slices"
 	"strconv"
+	"strings"
 	"time"
 
 	v1 "k8s.io/api/core/v1"
@@ -56,10 +57,9 @@ func (s *spec) alike(o *spec) bool {
 }
 
 type container struct {
-	name    string
-	kind    kind
-	amount  amount
-	restart bool
+	name   string
+	kind   kind
+	amount amount
 }
 
 type kind int
@@ -188,28 +188,29 @@ func (w *World) create(s *spec) {
 }
 
 func (s *spec) String() string {
-	out := fmt.Sprintf("need %v of %d GPUs:", s.need, s.gpus)
+	var out strings.Builder
+	fmt.Fprintf(&out, "need %v of %d GPUs:", s.need, s.gpus)
 	for _, c := range s.containers {
-		out += fmt.Sprintf(" %s=%v", [...]string{"init", "sidecar", "app"}[c.kind], c.amount)
+		fmt.Fprintf(&out, " %s=%v", [...]string{"init", "sidecar", "app"}[c.kind], c.amount)
 	}
 	if s.exclusive {
-		out += " exclusive"
+		out.WriteString(" exclusive")
 	}
 	if s.apart != "" {
-		out += " apart"
+		out.WriteString(" apart")
 	}
 	if s.uuids != "" {
-		out += " uuids " + s.uuids
+		out.WriteString(" uuids " + s.uuids)
 	}
 	if s.model != "" {
-		out += " model " + s.model
+		out.WriteString(" model " + s.model)
 	}
 	if s.gpushare != "" {
-		out += " by gpushare on " + s.gpushare
+		out.WriteString(" by gpushare on " + s.gpushare)
 	} else if s.bound != "" {
-		out += " on " + s.bound
+		out.WriteString(" on " + s.bound)
 	}
-	return out
+	return out.String()
 }
 
 var always = v1.ContainerRestartPolicyAlways
@@ -232,6 +233,7 @@ func (w *World) object(s *spec) *v1.Pod {
 			continue
 		case sidecar:
 			o.RestartPolicy = &always
+		case initial:
 		}
 		pod.Spec.InitContainers = append(pod.Spec.InitContainers, o)
 	}

@@ -131,7 +131,7 @@ func (w *World) at(n time.Duration, owner *process, name string, fire func()) {
 	if w.seq >= int64(tick) {
 		panic("sim: too many events for the grain of time")
 	}
-	heap.Push(&w.queue, &event{at: n*tick + time.Duration(w.seq), owner: owner, name: name, fire: fire})
+	heap.Push(&w.queue, &event{at: n*tick + time.Duration(w.seq), owner: owner, name: name, fire: fire}) //nolint:durationcheck // n is a number
 }
 
 // stall stops a process for a while. What is due meanwhile happens afterwards,
