@@ -14,21 +14,17 @@ SEED     ?=
 SEEDS    ?= 10000
 BIN      := bin
 
+# Where Go code of ours is, each a module of its own.
+MODULES := . test test/sim test/bench test/kueue
+
 # go-nvml compiles NVIDIA's deprecated prototypes; their warnings are not ours.
 export CGO_CFLAGS ?= -O2 -g -Wno-deprecated-declarations
 
 .PHONY: help
 help: ## List the targets
-	@awk 'BEGIN {FS = ":.*## "} /^[a-z-]+:.*## / {printf "  %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk 'BEGIN {FS = ":.*## "} /^##@ / {printf "\n%s\n", substr($$0, 5)} /^[a-z-]+:.*## / {printf "  %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
-.PHONY: build
-build: ## Build the binaries into bin/
-	CGO_ENABLED=0 go build -trimpath -ldflags "-s -w -X main.version=$(VERSION)" -o $(BIN)/ ./cmd/gpumem-extender ./cmd/gpumem-sim ./cmd/kubectl-inspect-gpumem
-	CGO_ENABLED=1 go build -trimpath -ldflags "-s -w -X main.version=$(VERSION)" -o $(BIN)/ ./cmd/gpumem-device-plugin
-
-.PHONY: page
-page: ## Bundle the page of the extender anew (needs Node.js; the bundle is kept in git)
-	cd pkg/page && npm ci --no-audit --no-fund && npm run build
+##@ Look at it
 
 .PHONY: demo
 demo: ## Show gpumem on a real cluster on this machine (KEEP=1 leaves it up); needs root
@@ -41,26 +37,67 @@ demo: ## Show gpumem on a real cluster on this machine (KEEP=1 leaves it up); ne
 demo-down: ## End a demo that was left up
 	@cd test && go run ./cmd/gpumem-demo --down
 
+##@ Build
+
+.PHONY: build
+build: ## Build the binaries into bin/
+	CGO_ENABLED=0 go build -trimpath -ldflags "-s -w -X main.version=$(VERSION)" -o $(BIN)/ ./cmd/gpumem-extender ./cmd/gpumem-sim ./cmd/kubectl-inspect-gpumem
+	CGO_ENABLED=1 go build -trimpath -ldflags "-s -w -X main.version=$(VERSION)" -o $(BIN)/ ./cmd/gpumem-device-plugin
+
+.PHONY: release
+release: ## Make a release in dist/: binaries, images, chart, SBOMs, krew manifest, checksums
+	cd test && go run ./cmd/gpumem-release -version $(VERSION)
+
+.PHONY: clean
+clean: ## Remove what was built in the checkout (not the cache of the test cluster)
+	rm -rf $(BIN) dist
+
+##@ Before you send a change
+
+.PHONY: presubmit
+presubmit: verify lint test ## What CI runs: verify, lint and test
+
+.PHONY: verify
+verify: vet $(BIN)/helm ## See that modules are tidy, and the chart's renders and the page's bundle are those of their sources
+	@for dir in $$(find . -name go.mod -printf '%h\n' | sort); do \
+		cd $$dir; go mod tidy -diff || { echo "$$dir: run make update" >&2; exit 1; }; cd $(CURDIR); \
+	done
+	HELM=$(CURDIR)/$(BIN)/helm charts/gpumem/tests/golden.sh
+	@if cd pkg/page && $(NPM_CI); then npm run --silent check; else echo "No npm here: the page's bundle is not compared."; fi
+
+.PHONY: lint
+lint: ## Run golangci-lint, built from source, by the rules of .golangci.yml (LINTFLAGS="--concurrency 1")
+	@mkdir -p $(BIN)
+	@cd test/lint && go build -o ../../$(BIN)/ tool
+	@for dir in $(MODULES); do echo "golangci-lint in $$dir"; cd $$dir; $(CURDIR)/$(BIN)/golangci-lint run $(LINTFLAGS); cd $(CURDIR); done
+
 .PHONY: test
-test: vet test-unit test-sim test-fuzz test-cluster ## Run all tests: what CI runs (those on a real cluster need root)
+test: test-unit test-sim test-fuzz test-cluster ## Run all tests (those on a real cluster need root)
+
+.PHONY: update
+update: $(BIN)/helm ## Write anew what is made of something else: formatting, go.sum, golden files, tables, the page's bundle
+	gofmt -w cmd pkg test
+	@for dir in $$(find . -name go.mod -printf '%h\n' | sort); do cd $$dir; go mod tidy; cd $(CURDIR); done
+	go test ./pkg/printers ./pkg/replay ./cmd/kubectl-inspect-gpumem -update
+	cd test && go test . ./fakenvml -run 'TestTableOfValues|TestStubsAreCurrent' -update
+	HELM=$(CURDIR)/$(BIN)/helm charts/gpumem/tests/golden.sh --update
+	@if cd pkg/page && $(NPM_CI); then npm run build; else echo "No npm here: the page's bundle stays as it is."; fi
+
+# The page's bundle is kept in git, so that nothing else needs Node.js.
+NPM_CI = command -v npm >/dev/null && npm ci --silent --no-audit --no-fund
+
+# The Helm of the test cluster.
+.PHONY: $(BIN)/helm
+$(BIN)/helm:
+	@mkdir -p $(BIN)
+	@cd test/cluster/components/helm && CGO_ENABLED=0 go build -trimpath -ldflags "-s -w" -o $(CURDIR)/$(BIN)/ tool
+
+##@ Tests, the fastest first
 
 .PHONY: vet
 vet: ## Check formatting and vet
 	@test -z "$$(gofmt -l cmd pkg test | tee /dev/stderr)"
-	go vet ./...
-	cd test && go vet ./...
-	cd test/sim && go vet ./...
-	cd test/bench && go vet ./...
-
-# A browser is no reason to fail: without one, the tests that need it say so and
-# are left out.
-.PHONY: chromium
-chromium: ## Install Chromium, for the tests of the page, where it is missing; needs root and apt-get
-	@if command -v chromium chromium-browser google-chrome >/dev/null; then exit; fi; \
-	if [ "$$(id -u)" != 0 ]; then echo "Not root, and no Chromium on this machine: the tests in a browser are left out."; exit; fi; \
-	echo "installing packages: chromium"; export DEBIAN_FRONTEND=noninteractive; \
-	apt-get update -qq && apt-get install -qq -y --no-install-recommends chromium >/dev/null || \
-		echo "Chromium could not be installed: the tests in a browser are left out."
+	@for dir in $(MODULES); do echo "go vet in $$dir"; cd $$dir; go vet ./...; cd $(CURDIR); done
 
 .PHONY: test-unit
 test-unit: chromium ## Run the tests of the packages
@@ -72,16 +109,6 @@ test-unit: chromium ## Run the tests of the packages
 test-sim: ## Simulate a cluster under faults: some seeds, some of them with the race detector, and the traces
 	cd test/sim && go test -timeout 20m -seeds 800 ./...
 	cd test/sim && go test -race -timeout 20m -run 'TestSim$$' -seeds 40 -first 100000 .
-
-.PHONY: sim
-sim: ## Simulate a cluster under faults: SEEDS seeds from SEED on
-	@mkdir -p $(BIN)
-	@cd test/sim && go test -c -o ../../$(BIN)/sim.test .
-	@$(BIN)/sim.test -test.run 'TestSim$$' -test.timeout 0 -seeds $(SEEDS) $(if $(SEED),-first $(SEED))
-
-.PHONY: sim-mutants
-sim-mutants: ## Put faults into gpumem, one at a time, and see whether the simulation finds each
-	@cd test/sim && go build -o ../../$(BIN)/sim-mutants ./mutants && ../../$(BIN)/sim-mutants
 
 .PHONY: test-fuzz
 test-fuzz: ## Fuzz every target for FUZZTIME each (FUZZFLAGS="-parallel 1" leaves the machine to others)
@@ -99,6 +126,28 @@ test-cluster: chromium ## Run the tests on real clusters, and of what they are m
 	@if [ "$$(id -u)" != 0 ]; then echo "Not root: test/cluster, test/e2e and whatever else needs a real cluster are left out."; fi
 	cd test && go test -race -timeout 30m -p 1 ./...
 
+# A browser is no reason to fail: without one, the tests that need it say so and
+# are left out.
+.PHONY: chromium
+chromium: ## Install Chromium, which the tests of the page need, where it is missing; needs root and apt-get
+	@if command -v chromium chromium-browser google-chrome >/dev/null; then exit; fi; \
+	if [ "$$(id -u)" != 0 ]; then echo "Not root, and no Chromium on this machine: the tests in a browser are left out."; exit; fi; \
+	echo "installing packages: chromium"; export DEBIAN_FRONTEND=noninteractive; \
+	apt-get update -qq && apt-get install -qq -y --no-install-recommends chromium >/dev/null || \
+		echo "Chromium could not be installed: the tests in a browser are left out."
+
+##@ Longer tests
+
+.PHONY: sim
+sim: ## Simulate a cluster under faults: SEEDS seeds from SEED on
+	@mkdir -p $(BIN)
+	@cd test/sim && go test -c -o ../../$(BIN)/sim.test .
+	@$(BIN)/sim.test -test.run 'TestSim$$' -test.timeout 0 -seeds $(SEEDS) $(if $(SEED),-first $(SEED))
+
+.PHONY: sim-mutants
+sim-mutants: ## Put faults into gpumem, one at a time, and see whether the simulation finds each
+	@cd test/sim && go build -o ../../$(BIN)/sim-mutants ./mutants && ../../$(BIN)/sim-mutants
+
 .PHONY: chaos
 chaos: $(BIN)/gpumem-chaos ## Kill parts of a real cluster for DURATION while pods come and go (SEED= repeats the choices); needs root
 	@$(BIN)/gpumem-chaos -duration $(DURATION) $(if $(SEED),-seed $(SEED))
@@ -111,6 +160,8 @@ failover: $(BIN)/gpumem-chaos ## Kill the leading scheduler of a real cluster in
 $(BIN)/gpumem-chaos:
 	@mkdir -p $(BIN)
 	@cd test && go build -o ../$(BIN)/gpumem-chaos ./cmd/gpumem-chaos
+
+##@ Measure
 
 # Which parts of the benchmarks to run. The last two need root.
 SECTIONS ?= handlers stress memory node throughput kubelet
@@ -141,11 +192,3 @@ bench-packing: ## Compare placement policies on the traces in the folder TRACES
 		TRACES=$(abspath $(TRACES)) go test -count=1 -run TestPublishedCurves ./pkg/replay; \
 	else echo "bench-packing: no openb_published_allocation.csv in $(TRACES): the published curves are not compared"; fi
 	go run ./cmd/gpumem-sim bench --traces $(TRACES) $(BENCH)
-
-.PHONY: release
-release: ## Make a release in dist/: binaries, images, chart, SBOMs, krew manifest, checksums
-	cd test && go run ./cmd/gpumem-release -version $(VERSION)
-
-.PHONY: clean
-clean: ## Remove what was built in the checkout (not the cache of the test cluster)
-	rm -rf $(BIN) dist

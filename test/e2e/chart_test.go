@@ -3,7 +3,6 @@ package e2e
 import (
 	"context"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -14,19 +13,6 @@ import (
 
 	"github.com/gpumem/gpumem/test/stack"
 )
-
-func TestChartRendersAsRecorded(t *testing.T) {
-	e := setup(t)
-	helm, err := e.cluster.Helm(e.ctx, t.Output())
-	if err != nil {
-		t.Fatal(err)
-	}
-	cmd := exec.CommandContext(e.ctx, filepath.Join(suite.stack.Chart(), "tests", "golden.sh"))
-	cmd.Env = append(os.Environ(), "HELM="+helm)
-	if output, err := cmd.CombinedOutput(); err != nil {
-		t.Errorf("%v\n%s", err, output)
-	}
-}
 
 func TestNotesSayHowToCheck(t *testing.T) {
 	setup(t)
