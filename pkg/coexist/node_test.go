@@ -135,7 +135,7 @@ func TestSelector(t *testing.T) {
 	for text, want := range map[string]string{
 		"":                      "0;1;2;3;",
 		"1":                     "1;",
-		" 0 , 3 ":               "0;3;",
+		" 0 , 3 ":               "0;3;", //nolint:gocritic // people write so
 		"!2":                    "0;1;3;",
 		"GPU-0000000?-*,!0":     "1;2;3;",
 		string(uuid(2)):         "2;",

@@ -67,19 +67,19 @@ func gpus(t Trace) (n int) {
 	return n
 }
 
-func (p *fgd) score(f *Fleet, s *shape, n *node) int64 {
-	score, _ := p.best(f, s, n)
+func (p *fgd) score(_ *Fleet, s *shape, n *node) int64 {
+	score, _ := p.best(s, n)
 	return score
 }
 
-func (p *fgd) devices(f *Fleet, s *shape, n *node) []int {
-	_, devices := p.best(f, s, n)
+func (p *fgd) devices(_ *Fleet, s *shape, n *node) []int {
+	_, devices := p.best(s, n)
 	return devices
 }
 
 // best returns the score of a node and the devices that it is reached with: of
 // a pod with one GPU the first of the best, else the tightest.
-func (p *fgd) best(f *Fleet, s *shape, n *node) (int64, []int) {
+func (p *fgd) best(s *shape, n *node) (int64, []int) {
 	before := p.fragmentBefore(n)
 	n.cpu -= s.CPU
 	defer func() { n.cpu += s.CPU }()

@@ -165,7 +165,7 @@ func (n *fullNode) listen(socket string, register func(*grpc.Server)) error {
 	}
 	server := grpc.NewServer()
 	register(server)
-	go server.Serve(listener) //nolint:errcheck // it ends with the server
+	go func() { _ = server.Serve(listener) }()
 	n.closers = append(n.closers, func() error { server.Stop(); return nil })
 	return nil
 }

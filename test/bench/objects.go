@@ -2,6 +2,7 @@ package main
 
 import (
 	"fmt"
+	"maps"
 	"strings"
 	"time"
 
@@ -92,9 +93,7 @@ func giveGPU(names api.Names, p *v1.Pod, node, i int) error {
 	on := placement.NewNode(nodeName(node), inventory(node), nil)
 	device := on.Devices[i/(5*memoryNodes)*gpuPods%gpusPerNode+i%5].UUID
 	assigned, err := names.AssignmentAnnotations(placement.Assignment{Shares: []placement.Share{{Device: device, Units: gpu.Units(units)}}}, on)
-	for key, value := range assigned {
-		p.Annotations[key] = value
-	}
+	maps.Copy(p.Annotations, assigned)
 	return err
 }
 
@@ -127,7 +126,7 @@ func managed(manager, subresource, a, b string, size int) metav1.ManagedFieldsEn
 	}
 	return metav1.ManagedFieldsEntry{
 		Manager: manager, Operation: metav1.ManagedFieldsOperationUpdate, APIVersion: "v1", FieldsType: "FieldsV1", Subresource: subresource,
-		FieldsV1: &metav1.FieldsV1{Raw: []byte("{" + fields.String()[1:] + "}")},
+		FieldsV1: metav1.NewFieldsV1("{" + fields.String()[1:] + "}"),
 	}
 }
 

@@ -126,7 +126,7 @@ func (b *bench) install(ctx context.Context) error {
 	var last error
 	err = wait.PollUntilContextTimeout(ctx, 200*time.Millisecond, time.Minute, true, func(ctx context.Context) (bool, error) {
 		if b.devices, last = findDevices(ctx, b.client); last != nil {
-			return false, nil
+			return false, nil //nolint:nilerr // it is told at the end
 		}
 		_, last = b.client.CoreV1().ServiceAccounts(namespace).Get(ctx, "default", metav1.GetOptions{})
 		return last == nil, nil

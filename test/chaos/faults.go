@@ -76,7 +76,7 @@ func (f *faults) awaitBind(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(ctx, bindTime)
 	defer cancel()
 	before := f.tracker.count().bound
-	f.tracker.waitCount(ctx, func(c counts) bool { return c.bound > before })
+	_ = f.tracker.waitCount(ctx, func(c counts) bool { return c.bound > before })
 }
 
 func (f *faults) kill(ctx context.Context, part string, pick uint64, downtime time.Duration) error {

@@ -111,7 +111,7 @@ func podOf(in *v1.Pod) (p pod, ok bool) {
 		names:      make(map[string]string),
 		running:    make(map[string]string),
 	}
-	fmt.Sscan(in.Annotations[countKey], &p.count) // not set: one
+	_, _ = fmt.Sscan(in.Annotations[countKey], &p.count) // not set: one
 	for _, c := range in.Status.Conditions {
 		switch {
 		case c.Type == v1.PodReady:

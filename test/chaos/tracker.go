@@ -46,13 +46,17 @@ func (s seen) String() string {
 	} else {
 		text += "on " + s.node
 	}
-	for _, part := range []struct {
-		holds bool
-		text  string
-	}{{s.gpus != "", " with " + s.gpus}, {s.started, ", started"}, {s.ended, ", ended"}, {s.deleting, ", is being deleted"}} {
-		if part.holds {
-			text += part.text
-		}
+	if s.gpus != "" {
+		text += " with " + s.gpus
+	}
+	if s.started {
+		text += ", started"
+	}
+	if s.ended {
+		text += ", ended"
+	}
+	if s.deleting {
+		text += ", is being deleted"
 	}
 	return text
 }

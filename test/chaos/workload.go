@@ -66,7 +66,7 @@ func (w *workload) pod(ctx context.Context, r *rand.Rand, name string) {
 	}
 	waiting, cancel := context.WithTimeout(ctx, patience)
 	// Some are deleted before they run, and some before they are bound.
-	w.tracker.wait(waiting, func(pods map[string]seen) bool {
+	_ = w.tracker.wait(waiting, func(pods map[string]seen) bool {
 		return pods[name].uid == uid && (pods[name].started || pods[name].ended)
 	})
 	cancel()
@@ -83,7 +83,7 @@ func (w *workload) pod(ctx context.Context, r *rand.Rand, name string) {
 		}
 	}
 	if err == nil {
-		w.tracker.wait(ctx, func(pods map[string]seen) bool { return pods[name].uid != uid })
+		_ = w.tracker.wait(ctx, func(pods map[string]seen) bool { return pods[name].uid != uid })
 	}
 }
 
@@ -145,7 +145,7 @@ func (w *workload) job(ctx context.Context, r *rand.Rand, name string) {
 		}
 	}
 	background := metav1.DeletePropagationBackground
-	w.try(ctx, func(ctx context.Context) error {
+	_ = w.try(ctx, func(ctx context.Context) error { // the context is done, or it is gone
 		return jobs.Delete(ctx, name, metav1.DeleteOptions{PropagationPolicy: &background})
 	})
 }

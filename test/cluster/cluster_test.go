@@ -368,7 +368,10 @@ func deletePod(ctx context.Context, t *testing.T, c *cluster.Cluster, name strin
 		if apierrors.IsNotFound(err) {
 			return nil
 		}
-		return fmt.Errorf("it is there: %v", err)
+		if err != nil {
+			return err
+		}
+		return errors.New("it is there")
 	})
 }
 

@@ -67,10 +67,10 @@ func forwardConn(ctx context.Context, client *net.TCPConn, pid int) {
 	})()
 	var up sync.WaitGroup
 	up.Go(func() {
-		io.Copy(server, client)
-		server.CloseWrite()
+		_, _ = io.Copy(server, client)
+		_ = server.CloseWrite()
 	})
-	io.Copy(client, server)
+	_, _ = io.Copy(client, server)
 	// The server has nothing more to say, and no HTTP server reads on then.
 	client.Close()
 	server.Close()
@@ -91,7 +91,7 @@ func (c *Cluster) startForwarder(ctx context.Context, port int, command []string
 	if len(command) == 0 {
 		ctx, cancel := context.WithCancel(context.WithoutCancel(ctx))
 		c.stopForwarder = cancel
-		c.forwarding.Go(func() { forward(ctx, listener, c.state.Fabric.PID) })
+		c.forwarding.Go(func() { _ = forward(ctx, listener, c.state.Fabric.PID) })
 		return nil
 	}
 	defer listener.Close()

@@ -174,7 +174,7 @@ func (c *Cluster) launch(name string, p *process) error {
 // end whenever that comes.
 func adopt(cmd *exec.Cmd) (linux.Process, error) {
 	p, err := linux.Identify(cmd.Process.Pid)
-	go cmd.Wait()
+	go func() { _ = cmd.Wait() }()
 	return p, err
 }
 
@@ -187,7 +187,9 @@ func (c *Cluster) logTail(name string) string {
 	defer f.Close()
 	const limit = 16 << 10
 	if info, err := f.Stat(); err == nil && info.Size() > limit {
-		f.Seek(-limit, io.SeekEnd)
+		if _, err := f.Seek(-limit, io.SeekEnd); err != nil {
+			return err.Error()
+		}
 	}
 	content, err := io.ReadAll(f)
 	if err != nil {

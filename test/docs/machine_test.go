@@ -38,7 +38,8 @@ func (m machine) run(ctx context.Context, script string, env ...string) error {
 	).Replace(script)
 	cmd := exec.CommandContext(ctx, "/bin/bash", "-euo", "pipefail", "-c", script)
 	cmd.Dir = m.dir
-	cmd.Env = append(env, "PATH="+m.dir+"/path", "HOME="+m.dir, "CHECKOUT="+m.checkout, "KUBECONFIG="+m.cluster.Kubeconfig(), "ELSEWHERE="+m.dir+"/elsewhere")
+	cmd.Env = append(cmd.Env, env...)
+	cmd.Env = append(cmd.Env, "PATH="+m.dir+"/path", "HOME="+m.dir, "CHECKOUT="+m.checkout, "KUBECONFIG="+m.cluster.Kubeconfig(), "ELSEWHERE="+m.dir+"/elsewhere")
 	if output, err := cmd.CombinedOutput(); err != nil {
 		return fmt.Errorf("%w\n%s", err, output[max(0, len(output)-2000):])
 	}

@@ -62,7 +62,7 @@ func TestTheClustersOwnSchedulerAsks(t *testing.T) {
 	})
 	t.Run("certificates", e.testServedCertificates(credentials))
 	e.nothingDenied(servedNamespace, installed)
-	t.Run("another unit, when no pod holds any", func(t *testing.T) {
+	t.Run("another unit, when no pod holds any", func(*testing.T) {
 		for _, name := range []string{"first", "second"} {
 			e.delete(name, 0)
 			e.gone(name)
@@ -225,11 +225,13 @@ func (e *env) reach(flags ...string) error {
 	if err := e.cluster.StartBesideControlPlane(cmd); err != nil {
 		return err
 	}
-	err = cmd.Wait()
-	if err == nil && strings.Contains(output.String(), `"goVersion"`) {
-		return nil
+	if err := cmd.Wait(); err != nil {
+		return fmt.Errorf("%w: %s", err, output.String())
 	}
-	return fmt.Errorf("%v: %s", err, output.String())
+	if !strings.Contains(output.String(), `"goVersion"`) {
+		return fmt.Errorf("it answers %s", output.String())
+	}
+	return nil
 }
 
 // as returns flags to reach the extender with the credentials of a folder.

@@ -110,12 +110,12 @@ func TestOddRequestsWaitWithAReason(t *testing.T) {
 		{"enormous", e.pod("enormous", 1<<50), "Insufficient gpumem.dev/gpu-mem"},
 		{"larger than any GPU", e.pod("large", a100+1), "the largest that qualifies here has 79 GiB: ask for less, or for more GPUs"},
 	} {
-		t.Run(tc.name, func(t *testing.T) {
+		t.Run(tc.name, func(*testing.T) {
 			e.create(tc.pod)
 			e.pending(tc.pod.Name, tc.reason)
 		})
 	}
-	t.Run("what was written when the policy of the API server had looked", func(t *testing.T) {
+	t.Run("what was written when the policy of the API server had looked", func(*testing.T) {
 		e.createWith("count", 4, "gpu-count", "two")
 		e.createWith("policy", 4, "policy", "best")
 		e.pending("count", `annotation gpumem.dev/gpu-count: "two": want a number of GPUs from 1 to 64`)

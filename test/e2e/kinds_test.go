@@ -189,7 +189,7 @@ func TestAPodThatFails(t *testing.T) {
 			pod.Spec.Containers[0].Args = []string{"-exit-after=100ms", "-exit-code=1"}
 		}
 	}
-	t.Run("for good frees its memory", func(t *testing.T) {
+	t.Run("for good frees its memory", func(*testing.T) {
 		e.create(e.pod("once", t4, onNode("node1"), fails(v1.RestartPolicyNever)))
 		e.eventually("it has failed", func() (bool, string) {
 			pod := e.get("once")

@@ -98,7 +98,7 @@ func TestLayout(t *testing.T) {
 	if err := os.WriteFile(source, []byte(program.String()), 0o644); err != nil {
 		t.Fatal(err)
 	}
-	print := func(args ...string) string {
+	layout := func(args ...string) string {
 		binary := filepath.Join(dir, "layout")
 		args = append(args, "-Isrc", "-o", binary, source)
 		if out, err := exec.Command("gcc", args...).CombinedOutput(); err != nil {
@@ -110,8 +110,8 @@ func TestLayout(t *testing.T) {
 		}
 		return string(out)
 	}
-	ours := print()
-	theirs := print(fmt.Sprintf("-DFAKENVML_NVML_HEADER=%q", nvmlHeader(t)))
+	ours := layout()
+	theirs := layout(fmt.Sprintf("-DFAKENVML_NVML_HEADER=%q", nvmlHeader(t)))
 	if diff := cmp.Diff(theirs, ours); diff != "" {
 		t.Errorf("layout differs from NVIDIA's header (-theirs +ours):\n%s", diff)
 	}

@@ -10,6 +10,7 @@ import (
 // State is what a GPU does when it is asked something.
 type State string
 
+// What a GPU can do.
 const (
 	OK           State = "ok"
 	Lost         State = "lost"          // every call answers GPU_IS_LOST

@@ -39,7 +39,7 @@ type parts struct {
 
 func newParts(t *testing.T) parts {
 	t.Helper()
-	dir, err := os.MkdirTemp("", "kit") // short: sockets are made below it
+	dir, err := os.MkdirTemp("", "kit") //nolint:usetesting // short: sockets are made below it
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -24,7 +24,7 @@ func sample(t *testing.T, into map[string]any) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, document := range bytes.Split(text, []byte("\n---\n")) {
+	for document := range bytes.SplitSeq(text, []byte("\n---\n")) {
 		var head struct{ Kind string }
 		if err := yaml.Unmarshal(document, &head); err != nil {
 			t.Fatal(err)

@@ -121,7 +121,7 @@ func (b *bench) offered(ctx context.Context, name string) error {
 	err := wait.PollUntilContextTimeout(ctx, 200*time.Millisecond, patience, true, func(ctx context.Context) (bool, error) {
 		n, err := b.client.CoreV1().Nodes().Get(ctx, node, metav1.GetOptions{})
 		if err != nil {
-			return false, nil
+			return false, nil //nolint:nilerr // asked again
 		}
 		units := n.Status.Allocatable[v1.ResourceName(name)]
 		return !units.IsZero(), nil

@@ -201,7 +201,7 @@ func (r *Release) checkChart() error {
 	}
 	var chart struct{ Version, AppVersion string }
 	if err := yaml.Unmarshal(text, &chart); err != nil {
-		return fmt.Errorf("Chart.yaml: %w", err)
+		return fmt.Errorf("read Chart.yaml: %w", err)
 	}
 	if want := strings.TrimPrefix(r.Version, "v"); chart.Version != want || chart.AppVersion != want {
 		return fmt.Errorf("the release is %s, and charts/gpumem/Chart.yaml has version %s and appVersion %s: change these first", r.Version, chart.Version, chart.AppVersion)

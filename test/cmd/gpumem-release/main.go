@@ -19,8 +19,9 @@ func main() {
 	flag.StringVar(&r.Version, "version", "v0.0.0-dev", "the version, with its v")
 	flag.Parse()
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
-	defer stop()
-	if err := r.Make(ctx); err != nil {
+	err := r.Make(ctx)
+	stop()
+	if err != nil {
 		fmt.Fprintln(os.Stderr, "gpumem-release:", err)
 		os.Exit(1)
 	}

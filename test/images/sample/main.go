@@ -92,7 +92,7 @@ func run() error {
 	select {
 	case <-ctx.Done():
 	case <-after:
-		os.Exit(exitCode)
+		os.Exit(exitCode) //nolint:gocritic // the signal is of no interest any more
 	}
 	return nil
 }

@@ -9,6 +9,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -21,7 +22,7 @@ func (b Builder) command(ctx context.Context, r recipe, out string) (*exec.Cmd, 
 		if err != nil {
 			return nil, err
 		}
-		args := append(r.compiler[1:len(r.compiler):len(r.compiler)], "-o", filepath.Join(out, "libnvidia-ml.so.1"))
+		args := slices.Concat(r.compiler[1:], []string{"-o", filepath.Join(out, "libnvidia-ml.so.1")})
 		for _, name := range files {
 			if strings.HasSuffix(name, ".c") {
 				args = append(args, name)

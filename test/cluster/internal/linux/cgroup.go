@@ -53,7 +53,7 @@ func MakeCgroup(path string) error {
 	}
 	for _, root := range roots {
 		dir := root
-		for _, element := range strings.Split(strings.Trim(path, "/"), "/") {
+		for element := range strings.SplitSeq(strings.Trim(path, "/"), "/") {
 			if unified {
 				if err := delegate(dir); err != nil {
 					return err
@@ -81,7 +81,7 @@ func delegate(dir string) error {
 	if err != nil {
 		return err
 	}
-	for _, name := range strings.Fields(string(controllers)) {
+	for name := range strings.FieldsSeq(string(controllers)) {
 		if err := os.WriteFile(filepath.Join(dir, "cgroup.subtree_control"), []byte("+"+name), 0o644); err != nil {
 			return fmt.Errorf("enable the controller %s below the control group %s (a container must have a control group namespace with no process in its root): %w", name, dir, err)
 		}
