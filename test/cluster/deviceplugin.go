@@ -28,7 +28,7 @@ func (c *Cluster) ServeDevicePlugin(ctx context.Context, node, resource string, 
 	}
 	server := grpc.NewServer()
 	pluginapi.RegisterDevicePluginServer(server, plugin)
-	go server.Serve(listener)
+	go func() { _ = server.Serve(listener) }()
 	conn, err := grpc.NewClient("unix://"+filepath.Join(dir, "kubelet.sock"), grpc.WithTransportCredentials(insecure.NewCredentials()))
 	if err == nil {
 		_, err = pluginapi.NewRegistrationClient(conn).Register(ctx, &pluginapi.RegisterRequest{
