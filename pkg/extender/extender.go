@@ -91,33 +91,27 @@ func (e *Extender) filter(args *extenderv1.ExtenderArgs) *extenderv1.ExtenderFil
 		return &extenderv1.ExtenderFilterResult{Error: problem}
 	}
 	judge := e.judge(args.Pod)
-	var refused refusals
-	fit := 0
-	// passes takes in what was found of one node.
-	passes := func(node string, refusal *cache.Refusal) bool {
-		if refusal != nil {
-			refused.nodes = append(refused.nodes, refusedNode{node, refusal})
-			return false
-		}
-		fit++
-		return true
-	}
 	result := &extenderv1.ExtenderFilterResult{}
 	if args.NodeNames != nil {
 		names := make([]string, 0, len(*args.NodeNames))
-		for _, name := range *args.NodeNames {
-			if passes(name, judge(name, nil)) {
-				names = append(names, name)
-			}
-		}
 		result.NodeNames = &names
 	} else {
 		result.Nodes = &v1.NodeList{}
-		for i := range args.Nodes.Items {
-			if node := &args.Nodes.Items[i]; passes(node.Name, judge(node.Name, node)) {
-				result.Nodes.Items = append(result.Nodes.Items, *node)
-			}
+	}
+	var refused refusals
+	fit := 0
+	for name, given := range asked(args) {
+		refusal := judge(name, given)
+		switch {
+		case refusal != nil:
+			refused.nodes = append(refused.nodes, refusedNode{name, refusal})
+			continue
+		case given == nil:
+			*result.NodeNames = append(*result.NodeNames, name)
+		default:
+			result.Nodes.Items = append(result.Nodes.Items, *given)
 		}
+		fit++
 	}
 	result.FailedNodes, result.FailedAndUnresolvableNodes = refused.answer()
 	e.logFilter(args.Pod, fit, result)
@@ -157,37 +151,37 @@ func count(args *extenderv1.ExtenderArgs) int {
 	}
 }
 
-// asked yields the nodes of a question. Of a node that is given in full and not
-// known, it is what it says itself: nothing where that cannot be read.
-func (e *Extender) asked(args *extenderv1.ExtenderArgs) iter.Seq[*placement.Node] {
-	return func(yield func(*placement.Node) bool) {
+// asked yields the nodes of a question by name, and with them those that are given
+// in full.
+func asked(args *extenderv1.ExtenderArgs) iter.Seq2[string, *v1.Node] {
+	return func(yield func(string, *v1.Node) bool) {
 		if args.NodeNames != nil {
 			for _, name := range *args.NodeNames {
-				node := e.Cache.Look(name)
-				if node == nil {
-					node = &placement.Node{Name: name}
-				}
-				if !yield(node) {
+				if !yield(name, nil) {
 					return
 				}
 			}
 			return
 		}
 		for i := range args.Nodes.Items {
-			node, _ := e.described(&args.Nodes.Items[i])
-			if !yield(node) {
+			if node := &args.Nodes.Items[i]; !yield(node.Name, node) {
 				return
 			}
 		}
 	}
 }
 
-func (e *Extender) described(object *v1.Node) (*placement.Node, error) {
-	if node := e.Cache.Look(object.Name); node != nil {
+// look returns a node. One that is not known is what it says itself where it is
+// given in full, and nothing where that cannot be read.
+func (e *Extender) look(name string, given *v1.Node) (*placement.Node, error) {
+	if node := e.Cache.Look(name); node != nil {
 		return node, nil
 	}
-	inv, err := e.Names.TemplateInventory(object)
-	node := placement.NewNode(object.Name, inv, nil)
+	if given == nil {
+		return &placement.Node{Name: name}, nil
+	}
+	inv, err := e.Names.TemplateInventory(given)
+	node := placement.NewNode(name, inv, nil)
 	return &node, err
 }
 
@@ -211,22 +205,15 @@ func (e *Extender) judge(pod *v1.Pod) func(name string, given *v1.Node) *cache.R
 			return elsewhere
 		case known:
 			return nil // what it holds there already is enough for it
-		case given == nil:
+		case given == nil || e.Cache.Look(name) != nil:
 			return e.Cache.Refused(name, question)
 		}
-		return e.judgeGiven(given, question)
+		node, err := e.look(name, given)
+		if err != nil {
+			return unreadable(err)
+		}
+		return question.Ask(*node)
 	}
-}
-
-func (e *Extender) judgeGiven(given *v1.Node, question cache.Question) *cache.Refusal {
-	if e.Cache.Look(given.Name) != nil {
-		return e.Cache.Refused(given.Name, question)
-	}
-	node, err := e.described(given)
-	if err != nil {
-		return unreadable(err)
-	}
-	return question.Ask(*node)
 }
 
 // unreadableError says that something in a pod or a node cannot be read, on which
@@ -248,7 +235,8 @@ func (e *Extender) Prioritize(_ context.Context, args *extenderv1.ExtenderArgs) 
 	}
 	nodes := make([]*placement.Node, 0, count(args))
 	req, err := e.Names.Request(args.Pod)
-	for node := range e.asked(args) {
+	for name, given := range asked(args) {
+		node, _ := e.look(name, given)
 		if len(node.Nominated) > 0 {
 			left := node.Reserved(api.Ref(args.Pod), req, e.Policy)
 			node = &left
