@@ -74,6 +74,11 @@
 // plugin began (State.Given), or where the same choice leads again; when the kubelet
 // has not freed enough of that one yet, the pod is refused.
 //
+// Pods that the kubelet could take for one another, and that wait together because
+// they are on the same GPU, come apart when one of them has to leave it after a
+// wrong guess. Where the kubelet can be asked whom it lists, that does no harm; where
+// it cannot, the one that it asks for next is refused.
+//
 // PodResources names pods without their UID. What it lists of a pod is written
 // down once the kubelet has said (by the start time in the pod's status) that it
 // has admitted this one: until then it may be of another that was deleted by

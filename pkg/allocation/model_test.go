@@ -21,6 +21,7 @@ type world struct {
 
 	gap    bool            // a pod has ended of which another GPU was written than it had: see Limits
 	misled map[string]bool // pods that were booked while the books had a pod on another GPU than the kubelet
+	booked map[string]placement.Assignment
 
 	blind  bool // the kubelet cannot be asked which pods it has: guesses go wrong
 	strays bool // some pods come by no scheduler
@@ -40,6 +41,7 @@ func FuzzNode(f *testing.F) {
 	for seed := range uint64(120) {
 		f.Add(seed)
 	}
+	f.Add(uint64(2287)) // pods that were on one GPU come apart
 	f.Fuzz(func(t *testing.T, seed uint64) {
 		random := rand.New(rand.NewPCG(seed, 13))
 		var capacities []gpu.Units
@@ -47,7 +49,7 @@ func FuzzNode(f *testing.F) {
 			capacities = append(capacities, gpu.Units(random.IntN(12)))
 		}
 		w := &world{
-			cluster: newCluster(t, seed, inventory(capacities...)), random: random, books: cache.New(), misled: make(map[string]bool),
+			cluster: newCluster(t, seed, inventory(capacities...)), random: random, books: cache.New(), misled: make(map[string]bool), booked: make(map[string]placement.Assignment),
 			blind: random.IntN(2) == 0, strays: random.IntN(2) == 0,
 		}
 		if w.blind {
@@ -147,7 +149,7 @@ func (w *world) create() {
 		if err != nil {
 			return
 		}
-		p.Assignment = a
+		p.Assignment, w.booked[p.Pod.Name] = a, a
 		w.misled[p.Pod.Name] = len(Reconcile(w.state())) > 0
 	}
 	w.pods = append(w.pods, p)
@@ -167,7 +169,7 @@ func (w *world) admitAny() bool {
 	i := waiting[w.random.IntN(len(waiting))]
 	p := w.pods[i]
 	if _, err := w.kubelet.admit(p.Pod, p.Request); err != nil {
-		if !p.Assignment.None() && !w.misled[p.Pod.Name] && !w.lost() {
+		if !p.Assignment.None() && !w.misled[p.Pod.Name] && !w.apart(p) && !w.lost() {
 			w.t.Fatalf("pod %s, which the scheduler placed, is not admitted: %v\n%+v\nof %+v", p.Pod, err, p.Request, w.pods)
 		}
 		w.remove(i)
@@ -176,6 +178,15 @@ func (w *world) admitAny() bool {
 	w.pods[i].Settled = true
 	w.books.AddPod("n", w.pods[i].Holding)
 	return true
+}
+
+// apart reports whether the kubelet, which cannot be asked, could take a pod for
+// another that waits with it because both were booked onto the same GPU: see Limits.
+func (w *world) apart(p Pod) bool {
+	return w.blind && slices.ContainsFunc(w.pods, func(o Pod) bool {
+		return !o.Settled && o.Request.Confusable(p.Request) && !o.Request.Interchangeable(p.Request) &&
+			w.booked[o.Pod.Name].SameDevices(w.booked[p.Pod.Name])
+	})
 }
 
 func (w *world) end() {
