@@ -237,6 +237,22 @@ func TestADaemonThatIsKilledComesBackWithItsSettings(t *testing.T) {
 	}
 }
 
+func TestADaemonThatEndsWell(t *testing.T) {
+	n := newNode(t, 2)
+	n.cfg.Interval, n.cfg.Backoff = 2*time.Second, patience // its end is seen before its silence, and told until the test has looked
+	n.run()
+	n.eventually("healthy", healthy)
+	if err := syscall.Kill(n.pid(), syscall.SIGTERM); err != nil {
+		t.Fatal(err)
+	}
+	if got := n.eventually("it has ended", sick("it has ended")).Reason; got != "it has ended" {
+		t.Errorf("reason %q", got)
+	}
+	if err := n.end(); err != nil {
+		t.Error(err)
+	}
+}
+
 func TestADaemonThatAnswersNoMore(t *testing.T) {
 	n := newNode(t, 2)
 	n.cfg.Timeout, n.cfg.Quit = 200*time.Millisecond, 50*time.Millisecond
