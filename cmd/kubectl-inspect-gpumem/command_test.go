@@ -91,6 +91,10 @@ func makePod(t testing.TB, name, nodeName string, units int64, on ...gpu.UUID) *
 		Spec:       v1.PodSpec{NodeName: nodeName, Containers: []v1.Container{{Name: "main", Resources: v1.ResourceRequirements{Limits: amount}}}},
 		Status:     v1.PodStatus{Phase: v1.PodRunning},
 	}
+	if nodeName == "" {
+		pod.Status.Phase = v1.PodPending
+		pod.Status.Conditions = []v1.PodCondition{{Type: v1.PodScheduled, Status: v1.ConditionFalse, Reason: v1.PodReasonUnschedulable}}
+	}
 	var a placement.Assignment
 	there := placement.Node{Name: nodeName, Enforcement: gpu.EnforcementKernel}
 	for i, id := range on {
@@ -431,6 +435,7 @@ func TestAgainstAServerInPages(t *testing.T) {
 			for range 3 {
 				want = append(want, "/api/v1/pods status.phase!=Succeeded,status.phase!=Failed")
 			}
+			want = append(want, "/api/v1/configmaps ")
 			if diff := cmp.Diff(want, s.requests); !forgets && diff != "" {
 				t.Errorf("requests (-want +got):\n%s", diff)
 			}

@@ -76,6 +76,7 @@ type explanation struct {
 	Now        []decisions.Node `json:"now,omitempty"`     // nodes as they are for the pod, while it waits
 	Decided    *decisions.Pod   `json:"decided,omitempty"` // nil when no extender remembers it
 
+	empty   bool // the pod names an amount of zero
 	unitMiB int64
 	more    int // nodes that are left out
 }
@@ -106,15 +107,18 @@ func (o *options) explain(ctx context.Context, namespace, name string, all bool)
 	switch {
 	case problem != nil:
 		e.Summary = "waits, since its request cannot be read: " + oneLine(problem)
+	case req.Empty():
+		e.empty = true
+		e.Summary = fmt.Sprintf("asks for no GPU memory: its %s is 0", o.names.GPUMem())
 	case pod.Spec.NodeName != "":
 		e.Summary = o.whyThere(pod)
 	default:
-		e.consider(api.Ref(pod), req, nodes, facts, all)
+		e.consider(waitFacts(o.names, pod), nodes, facts, all)
 		if on := api.NominatedTo(pod); on != "" {
 			e.Nominated, e.Summary = on, "is nominated to "+on+", where others leave for it, and "+e.Summary
 		}
 	}
-	if problem == nil {
+	if problem == nil && !req.Empty() {
 		e.Asks = asks(req, e.unitMiB)
 	}
 	remembered, err := o.decided(ctx, namespace, name, string(pod.UID))
@@ -132,7 +136,7 @@ func (o *options) explain(ctx context.Context, namespace, name string, all bool)
 func (o *options) whyThere(pod *v1.Pod) string {
 	switch a, err := o.names.AssignmentOf(pod); {
 	case api.Terminal(pod):
-		return "has ended, and holds nothing any more"
+		return "has ended, and holds nothing any more" + why(pod)
 	case err != nil:
 		return "is on a node, and which GPU it has cannot be read: " + oneLine(err)
 	case a.None():
@@ -142,19 +146,33 @@ func (o *options) whyThere(pod *v1.Pod) string {
 	}
 }
 
+// why says why a pod has ended, where its status tells.
+func why(pod *v1.Pod) string {
+	var words []string
+	for _, s := range []string{pod.Status.Reason, pod.Status.Message} {
+		if s != "" {
+			words = append(words, s)
+		}
+	}
+	if len(words) == 0 {
+		return ""
+	}
+	return ": " + strings.Join(words, ": ")
+}
+
 // consider looks at every node as it is now.
-func (e *explanation) consider(pod placement.PodRef, req placement.Request, nodes []placement.Node, facts inspect.Facts, all bool) {
+func (e *explanation) consider(pod inspect.WaitFacts, nodes []placement.Node, facts inspect.Facts, all bool) {
 	type judged struct {
 		placement.Verdict
 		closed bool
 	}
 	var verdicts []judged
-	fit := 0
+	req, fit := pod.Request, 0
 	for _, n := range nodes {
 		if len(n.Devices) == 0 {
 			continue
 		}
-		v := judged{placement.Fit(req, n.Reserved(pod, req, placement.Binpack)), facts.Nodes[n.Name].Unschedulable}
+		v := judged{placement.Fit(req, n.Reserved(pod.Pod, req, placement.Binpack)), facts.Nodes[n.Name].Unschedulable}
 		if v.Fits() && !v.closed {
 			fit++
 		}
@@ -169,13 +187,17 @@ func (e *explanation) consider(pod placement.PodRef, req placement.Request, node
 		}
 		return cmp.Or(cmp.Compare(b.Reason, a.Reason), cmp.Compare(b.Node.LargestFree(), a.Node.LargestFree()))
 	})
+	unserved := pod.Unserved(facts.Schedulers)
 	switch {
 	case len(verdicts) == 0:
 		e.Summary = "waits: no node offers GPU memory"
 	case fit > 0:
-		e.Summary = fmt.Sprintf("waits, though by GPU memory it fits on %d of %d nodes: its events say what else it waits for", fit, len(verdicts))
+		e.Summary = fmt.Sprintf("waits, though by GPU memory it fits on %d of %d nodes: %s", fit, len(verdicts), cmp.Or(unserved, inspect.AskEvents))
 	default:
 		e.Summary = fmt.Sprintf("waits: it fits on none of %d nodes; %s comes closest: %s", len(verdicts), verdicts[0].Node.Name, verdicts[0].String())
+	}
+	if fit == 0 && unserved != "" {
+		e.Summary += "; " + unserved
 	}
 	if !all && len(verdicts) > shownNodes {
 		e.more = len(verdicts) - shownNodes
@@ -223,7 +245,10 @@ func (o *options) printExplanation(e explanation) error {
 		fmt.Fprintf(out, "Asks for:  %s\n", e.Asks)
 	}
 	if e.Node != "" {
-		fmt.Fprintf(out, "Node:      %s\nGPU:       %s\n", printers.Clean(e.Node), printers.Clean(cmp.Or(e.Indexes, "not known yet")))
+		fmt.Fprintf(out, "Node:      %s\n", printers.Clean(e.Node))
+	}
+	if e.Node != "" && !e.empty {
+		fmt.Fprintf(out, "GPU:       %s\n", printers.Clean(cmp.Or(e.Indexes, "not known yet")))
 	}
 	if len(e.Now) > 0 {
 		fmt.Fprintln(out, "\nNow:")

@@ -1,10 +1,82 @@
 package main
 
 import (
+	"context"
+	"strings"
 	"testing"
+
+	v1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/kubernetes/fake"
 
 	"github.com/gpumem/gpumem/pkg/decisions"
 )
+
+// schedulerConfig is that of the kube-scheduler that the chart brings.
+func schedulerConfig() *v1.ConfigMap {
+	return &v1.ConfigMap{
+		ObjectMeta: metav1.ObjectMeta{Namespace: "gpumem-system", Name: "gpumem-scheduler", Labels: map[string]string{"app.kubernetes.io/part-of": "gpumem"}},
+		Data: map[string]string{"config.yaml": `
+profiles: [{schedulerName: gpumem-scheduler}]
+extenders: [{managedResources: [{name: gpumem.dev/gpu-mem, ignoredByScheduler: false}]}]`},
+	}
+}
+
+// A pod that no scheduler of gpumem will ever look at has no event that says so.
+func TestSchedulerThatNobodyAsks(t *testing.T) {
+	for name, tc := range map[string]struct {
+		scheduler string
+		seen      bool
+		units     int64
+		unread    bool // the configuration may not be read
+		want      string
+	}{
+		"seen":                      {scheduler: "gpumem-scheduler", seen: true, units: 3, want: "its events say what else it waits for"},
+		"scheduler does not run":    {scheduler: "gpumem-scheduler", units: 3, want: `no scheduler has looked at it yet: does its own, "gpumem-scheduler", run?`},
+		"misspelt":                  {scheduler: "gpumem-schedular", units: 3, want: `its schedulerName is "gpumem-schedular", and no scheduler has looked at it: is there one of this name? gpumem's is gpumem-scheduler`},
+		"misspelt, and no room":     {scheduler: "gpumem-schedular", units: 300, want: `; its schedulerName is "gpumem-schedular", and no scheduler has looked at it: is there one of this name? gpumem's is gpumem-scheduler`},
+		"misspelt, not to be known": {scheduler: "gpumem-schedular", units: 3, unread: true, want: `no scheduler has looked at it yet: does its own, "gpumem-schedular", run?`},
+		"another":                   {seen: true, units: 3, want: `its schedulerName is "default-scheduler", a scheduler that does not ask gpumem; gpumem's is gpumem-scheduler`},
+		"another, not to be known":  {seen: true, units: 3, unread: true, want: "its events say what else it waits for"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			pod := with(makePod(t, "ml/waits", "", tc.units), func(p *v1.Pod) {
+				p.Spec.SchedulerName = tc.scheduler
+				if !tc.seen {
+					p.Status.Conditions = nil
+				}
+			})
+			client := fake.NewClientset(makeNode(t, "gpu-a", inventory("gpu-a", 16)), pod, schedulerConfig())
+			if tc.unread {
+				if err := client.CoreV1().ConfigMaps("gpumem-system").Delete(context.Background(), "gpumem-scheduler", metav1.DeleteOptions{}); err != nil {
+					t.Fatal(err)
+				}
+			}
+			for _, args := range [][]string{{"explain", "ml/waits"}, {"-d"}, {"pods", "-o", "wide"}} {
+				stdout, _, err := inspectWith(client, args...)
+				if err != nil || !strings.Contains(stdout, tc.want+"\n") {
+					t.Errorf("%q: error %v, want %q, got:\n%s", args, err, tc.want, stdout)
+				}
+			}
+		})
+	}
+}
+
+func TestExplainOfPodsThatHoldNothing(t *testing.T) {
+	refused := with(makePod(t, "ml/refused", "gpu-a", 3), func(p *v1.Pod) {
+		p.Status = v1.PodStatus{Phase: v1.PodFailed, Reason: "UnexpectedAdmissionError", Message: "Pod was rejected: requested number of devices unavailable"}
+	})
+	client := fake.NewClientset(makeNode(t, "gpu-a", inventory("gpu-a", 16)), refused, makePod(t, "ml/zero", "gpu-a", 0))
+	for pod, want := range map[string]string{
+		"ml/refused": "Pod ml/refused has ended, and holds nothing any more: UnexpectedAdmissionError: Pod was rejected: requested number of devices unavailable\n" +
+			"Asks for:  3 GiB on one GPU\nNode:      gpu-a\nGPU:       not known yet\n",
+		"ml/zero": "Pod ml/zero asks for no GPU memory: its gpumem.dev/gpu-mem is 0\nNode:      gpu-a\n",
+	} {
+		if stdout, _, err := inspectWith(client, "explain", pod); err != nil || stdout != want {
+			t.Errorf("%s: error %v, want:\n%sgot:\n%s", pod, err, want, stdout)
+		}
+	}
+}
 
 // What is said of a GPU is said in words, whatever the code is that it has.
 func TestVerdict(t *testing.T) {

@@ -15,6 +15,7 @@ import (
 
 	"github.com/gpumem/gpumem/pkg/api"
 	"github.com/gpumem/gpumem/pkg/cache"
+	"github.com/gpumem/gpumem/pkg/doctor"
 	"github.com/gpumem/gpumem/pkg/gpu"
 	"github.com/gpumem/gpumem/pkg/inspect"
 	"github.com/gpumem/gpumem/pkg/placement"
@@ -79,6 +80,9 @@ func load(ctx context.Context, client kubernetes.Interface, names api.Names, sel
 		}
 		facts.Pods[p.holding.Pod.UID] = p.facts
 		books.AddPod(p.node, p.holding)
+	}
+	if len(pods.waiting) > 0 {
+		facts.Schedulers = schedulers(ctx, client, names)
 	}
 	for _, w := range pods.waiting {
 		if _, shown := inventories[w.Nominated]; shown && w.Problem == "" {
@@ -177,14 +181,34 @@ func (f *found) add(names api.Names, pod *v1.Pod) {
 		f.bound = append(f.bound, p)
 		return
 	}
-	w := inspect.WaitFacts{Pod: api.Ref(pod), Nominated: api.NominatedTo(pod)}
-	var err error
-	if w.Request, err = names.Request(pod); err != nil {
-		w.Problem = oneLine(err)
-	} else if w.Request.Empty() {
+	w := waitFacts(names, pod)
+	if w.Problem == "" && w.Request.Empty() {
 		return // it names an amount of zero
 	}
 	f.waiting = append(f.waiting, w)
+}
+
+func waitFacts(names api.Names, pod *v1.Pod) inspect.WaitFacts {
+	w := inspect.WaitFacts{
+		Pod: api.Ref(pod), Nominated: api.NominatedTo(pod), Scheduler: cmp.Or(pod.Spec.SchedulerName, v1.DefaultSchedulerName),
+		// Every scheduler writes this when it finds no node.
+		Unseen: !slices.ContainsFunc(pod.Status.Conditions, func(c v1.PodCondition) bool { return c.Type == v1.PodScheduled }),
+	}
+	var err error
+	if w.Request, err = names.Request(pod); err != nil {
+		w.Problem = oneLine(err)
+	}
+	return w
+}
+
+// schedulers returns the names of those that ask gpumem. Not everybody may read
+// where they stand, and nothing else depends on them.
+func schedulers(ctx context.Context, client kubernetes.Interface, names api.Names) []string {
+	configs, err := client.CoreV1().ConfigMaps(metav1.NamespaceAll).List(ctx, metav1.ListOptions{LabelSelector: ofGPUMem})
+	if err != nil {
+		return nil
+	}
+	return doctor.Schedulers(names.GPUMem(), configs.Items)
 }
 
 // list calls each for all objects, page by page. When the server has forgotten

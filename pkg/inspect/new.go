@@ -149,7 +149,7 @@ func waiting(nodes []placement.Node, facts Facts) []Wait {
 	answers := make(map[string]placement.Verdict)
 	out := make([]Wait, 0, len(facts.Waiting))
 	for _, f := range facts.Waiting {
-		w := Wait{Namespace: f.Pod.Namespace, Name: f.Pod.Name, UID: f.Pod.UID, Nominated: f.Nominated, Reason: f.Problem}
+		w := Wait{Namespace: f.Pod.Namespace, Name: f.Pod.Name, UID: f.Pod.UID, Nominated: f.Nominated, Reason: f.Problem, Unserved: f.Unserved(facts.Schedulers)}
 		if f.Problem == "" {
 			w.Units, w.GPUs, w.Cores = f.Request.Units(), f.Request.GPUs(), f.Request.Cores()
 			key := fmt.Sprint(f.Request.Priority, f.Request.Key())

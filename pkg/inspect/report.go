@@ -1,7 +1,10 @@
 package inspect
 
 import (
+	"cmp"
+	"fmt"
 	"slices"
+	"strings"
 
 	"github.com/gpumem/gpumem/pkg/gpu"
 	"github.com/gpumem/gpumem/pkg/placement"
@@ -119,6 +122,29 @@ type Wait struct {
 	Node      string    `json:"node,omitempty"`      // where it fits, or comes closest
 	Fits      bool      `json:"fits"`
 	Reason    string    `json:"reason"`
+	Unserved  string    `json:"unserved,omitempty"` // why nobody may ever place it, as far as is known
+}
+
+// Why says in a line what the pod waits for.
+func (w Wait) Why() string {
+	switch {
+	case w.Fits:
+		return "fits on " + w.Node + "; " + cmp.Or(w.Unserved, AskEvents)
+	case w.Unserved != "":
+		return w.comesClosest() + "; " + w.Unserved
+	default:
+		return w.comesClosest()
+	}
+}
+
+// AskEvents is said of a pod that fits, where nothing is known that keeps it off.
+const AskEvents = "its events say what else it waits for"
+
+func (w Wait) comesClosest() string {
+	if w.Node == "" {
+		return w.Reason
+	}
+	return w.Node + ": " + w.Reason
 }
 
 // Problem is an object of which something could not be read.
@@ -133,8 +159,9 @@ type Facts struct {
 	Nodes       map[string]NodeFacts // by name
 	Pods        map[string]PodFacts  // by UID, of bound pods
 	Waiting     []WaitFacts
-	PodsUnknown bool // the pods could not be listed
-	Selected    bool // the nodes are not all of the cluster
+	Schedulers  []string // the names of those that ask gpumem; empty when not known
+	PodsUnknown bool     // the pods could not be listed
+	Selected    bool     // the nodes are not all of the cluster
 	Problems    []Problem
 }
 
@@ -160,6 +187,24 @@ type WaitFacts struct {
 	Request   placement.Request
 	Nominated string // the node where others leave for it
 	Problem   string // why the request could not be read
+	Scheduler string // its schedulerName; empty when not known
+	Unseen    bool   // no scheduler has said anything of it
+}
+
+// Unserved says of a pod why nobody may ever place it, as far as is known;
+// schedulers are the names of those that ask gpumem, empty when not known.
+func (f WaitFacts) Unserved(schedulers []string) string {
+	other := len(schedulers) > 0 && !slices.Contains(schedulers, f.Scheduler)
+	switch served := strings.Join(schedulers, " or "); {
+	case other && f.Unseen:
+		return fmt.Sprintf("its schedulerName is %q, and no scheduler has looked at it: is there one of this name? gpumem's is %s", f.Scheduler, served)
+	case other:
+		return fmt.Sprintf("its schedulerName is %q, a scheduler that does not ask gpumem; gpumem's is %s", f.Scheduler, served)
+	case f.Unseen:
+		return fmt.Sprintf("no scheduler has looked at it yet: does its own, %q, run?", f.Scheduler)
+	default:
+		return ""
+	}
 }
 
 // InNamespace returns the report with the pods of one namespace only. What

@@ -185,14 +185,7 @@ func NewFleet(source Source) Fleet {
 		out.Nodes = append(out.Nodes, node)
 	}
 	for _, w := range report.Waiting {
-		reason := w.Reason
-		switch {
-		case w.Fits:
-			reason = "fits on " + w.Node + "; its events say what else it waits for"
-		case w.Node != "":
-			reason = w.Node + ": " + reason
-		}
-		out.Waiting = append(out.Waiting, Wait{Namespace: w.Namespace, Name: w.Name, Reason: reason})
+		out.Waiting = append(out.Waiting, Wait{Namespace: w.Namespace, Name: w.Name, Reason: w.Why()})
 	}
 	return out
 }

@@ -264,7 +264,7 @@ func (o TableOptions) waiting(out *bytes.Buffer, r inspect.Report) {
 		if withCores {
 			cells = append(cells, cores(p.Cores))
 		}
-		g.row(append(cells, reasonOf(p))...)
+		g.row(append(cells, p.Why())...)
 	}
 	g.flush()
 }

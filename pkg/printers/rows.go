@@ -102,7 +102,7 @@ func PodRows(r inspect.Report, usage map[string]Usage) (rows []PodRow) {
 	unit := commonUnit(r.Nodes)
 	for _, w := range r.Waiting {
 		row := PodRow{
-			Namespace: w.Namespace, Name: w.Name, UID: w.UID, GPUs: []int{}, State: Waiting, Cores: w.Cores, Reason: reasonOf(w),
+			Namespace: w.Namespace, Name: w.Name, UID: w.UID, GPUs: []int{}, State: Waiting, Cores: w.Cores, Reason: w.Why(),
 			Granted: inspect.Memory{Units: w.Units, MiB: int64(w.Units) * unit},
 		}
 		if w.Nominated != "" {
@@ -246,17 +246,6 @@ func hint(p PodRow) string {
 		return fmt.Sprintf("%d instead of %d would do", enough, asked)
 	default:
 		return ""
-	}
-}
-
-func reasonOf(w inspect.Wait) string {
-	switch {
-	case w.Fits:
-		return "fits on " + w.Node + "; its events say what else it waits for"
-	case w.Node != "":
-		return w.Node + ": " + w.Reason
-	default:
-		return w.Reason
 	}
 }
 
