@@ -67,6 +67,9 @@ func newCommand(o *options) *cobra.Command {
 		newNodesCommand(o), newGPUsCommand(o), newPodsCommand(o), newTopCommand(o), newExplainCommand(o), newFitCommand(o),
 		newCordonCommand(o), newUncordonCommand(o), newDrainCommand(o), newDefragCommand(o), newDoctorCommand(o), newSnapshotCommand(o),
 	)
+	for _, c := range cmd.Commands() {
+		c.Args = withUsage(c.Args)
+	}
 	cmd.SetIn(o.In)
 	cmd.SetOut(o.Out)
 	cmd.SetErr(o.ErrOut)
@@ -78,6 +81,19 @@ func newCommand(o *options) *cobra.Command {
 	// It fails for a flag that does not exist, which a test would show.
 	_ = cmd.RegisterFlagCompletionFunc("namespace", o.completeNamespaces)
 	return cmd
+}
+
+// withUsage adds to what is wrong with the number of arguments what they are.
+func withUsage(check cobra.PositionalArgs) cobra.PositionalArgs {
+	if check == nil {
+		return nil
+	}
+	return func(cmd *cobra.Command, args []string) error {
+		if err := check(cmd, args); err != nil {
+			return fmt.Errorf("%w\nUsage: %s", err, cmd.UseLine())
+		}
+		return nil
+	}
 }
 
 // overview is what the root does, and nodes.

@@ -275,6 +275,7 @@ func TestMistakesInFlags(t *testing.T) {
 		"details of name": {[]string{"-d", "-o", "name"}, []string{"--details has no place"}},
 		"domain":          {[]string{"--resource-domain", "not a domain"}, []string{"--resource-domain: ", "not a domain"}},
 		"unknown":         {[]string{"--nope"}, []string{"unknown flag: --nope", "See 'kubectl inspect gpumem --help'"}},
+		"too few":         {[]string{"cordon", "gpu-a"}, []string{"accepts 2 arg(s), received 1\nUsage: kubectl inspect gpumem cordon NODE GPU"}},
 		"all at once":     {[]string{"x", "-l", "a in", "-o", "xml"}, []string{"--output", "--selector:", "exclude each other"}},
 	} {
 		t.Run(name, func(t *testing.T) {

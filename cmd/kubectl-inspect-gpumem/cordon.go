@@ -8,6 +8,7 @@ import (
 	"io"
 	"slices"
 	"strconv"
+	"strings"
 	"sync"
 	"time"
 
@@ -45,18 +46,29 @@ func newMarkCommand(o *options, use, short, long string, cordoned bool) *cobra.C
 			if err := o.prepare(args[:1], o.Validate); err != nil {
 				return err
 			}
-			device, err := o.mark(cmd.Context(), o.nodes[0], args[1], cordoned)
-			if err != nil {
-				return err
-			}
-			fmt.Fprintf(o.Out, "gpu/%s/%d %sed\n", o.nodes[0], device.Index, use)
-			return nil
+			_, err := o.mark(cmd.Context(), o.nodes[0], args[1], cordoned)
+			return err
 		},
 	}
 }
 
-// mark writes whether a GPU of a node is cordoned.
-func (o *options) mark(ctx context.Context, nodeName, which string, cordoned bool) (device gpu.Device, err error) {
+// mark writes whether a GPU of a node is cordoned, and tells what has become of it.
+func (o *options) mark(ctx context.Context, nodeName, which string, cordoned bool) (gpu.Device, error) {
+	device, changed, err := o.write(ctx, nodeName, which, cordoned)
+	if err != nil {
+		return device, err
+	}
+	news := map[bool]string{true: "cordoned", false: "uncordoned"}[cordoned]
+	if !changed {
+		news = map[bool]string{true: "was cordoned already", false: "was not cordoned"}[cordoned]
+	}
+	fmt.Fprintf(o.Out, "gpu/%s/%d %s\n", nodeName, device.Index, news)
+	return device, nil
+}
+
+// write writes whether a GPU of a node is cordoned. It reports whether that was
+// otherwise.
+func (o *options) write(ctx context.Context, nodeName, which string, cordoned bool) (device gpu.Device, changed bool, err error) {
 	err = retry.RetryOnConflict(retry.DefaultRetry, func() error {
 		node, err := o.client.CoreV1().Nodes().Get(ctx, nodeName, metav1.GetOptions{})
 		if err != nil {
@@ -65,9 +77,15 @@ func (o *options) mark(ctx context.Context, nodeName, which string, cordoned boo
 		if device, err = o.gpuOf(node, which); err != nil {
 			return err
 		}
-		listed := slices.DeleteFunc(o.names.CordonedGPUs(node), func(id gpu.UUID) bool { return id == device.UUID })
+		listed := o.names.CordonedGPUs(node)
+		at := slices.Index(listed, device.UUID)
+		if changed = cordoned != (at >= 0); !changed {
+			return nil
+		}
 		if cordoned {
 			listed = append(listed, device.UUID)
+		} else {
+			listed = slices.Delete(listed, at, at+1)
 		}
 		var value any = api.FormatCordonedGPUs(listed)
 		if len(listed) == 0 {
@@ -83,27 +101,34 @@ func (o *options) mark(ctx context.Context, nodeName, which string, cordoned boo
 		_, err = o.client.CoreV1().Nodes().Patch(ctx, nodeName, types.MergePatchType, patch, metav1.PatchOptions{FieldManager: "kubectl-inspect-gpumem"})
 		return err
 	})
-	return device, err
+	return device, changed, err
 }
 
-// gpuOf finds a GPU of a node by its index or UUID.
+// gpuOf finds a GPU of a node by its index, its UUID, or the beginning of that.
 func (o *options) gpuOf(node *v1.Node, which string) (gpu.Device, error) {
 	inv, err := o.names.InventoryOf(node)
 	if err != nil {
 		return gpu.Device{}, fmt.Errorf("node %s: %w", node.Name, err)
 	}
 	var indexes []string
+	var begin []gpu.Device
 	for _, d := range inv.Devices {
 		index := strconv.Itoa(d.Index)
 		if which == index || which == string(d.UUID) {
 			return d, nil
 		}
 		indexes = append(indexes, index)
+		if which != "" && strings.HasPrefix(string(d.UUID), which) {
+			begin = append(begin, d)
+		}
+	}
+	if len(begin) == 1 {
+		return begin[0], nil
 	}
 	if len(indexes) == 0 {
 		return gpu.Device{}, fmt.Errorf("node %s offers no GPU memory", node.Name)
 	}
-	return gpu.Device{}, fmt.Errorf("node %s has no GPU %q: want an index, of %v, or a UUID", node.Name, which, indexes)
+	return gpu.Device{}, fmt.Errorf("node %s has no GPU %q: want an index, of %v, or a UUID, or as much of it as no other has", node.Name, which, indexes)
 }
 
 func newDrainCommand(o *options) *cobra.Command {
@@ -139,7 +164,15 @@ func (o *options) drain(ctx context.Context, helper *drain.Helper, nodeName, whi
 	if err != nil {
 		return err
 	}
-	fmt.Fprintf(o.Out, "gpu/%s/%d cordoned\n", nodeName, device.Index)
+	if err := o.empty(ctx, helper, nodeName, device.UUID); err != nil {
+		return fmt.Errorf("%w\nThe GPU stays cordoned; to undo that: kubectl inspect gpumem uncordon %s %d", err, nodeName, device.Index)
+	}
+	fmt.Fprintf(o.Out, "gpu/%s/%d drained\n", nodeName, device.Index)
+	return nil
+}
+
+// empty evicts the pods on a GPU, and waits until they are gone.
+func (o *options) empty(ctx context.Context, helper *drain.Helper, nodeName string, id gpu.UUID) error {
 	out := &lockedWriter{Writer: o.Out} // the pods go side by side
 	helper.Ctx, helper.Client, helper.Out, helper.ErrOut = ctx, o.client, out, &lockedWriter{Writer: o.ErrOut}
 	helper.OnPodDeletionOrEvictionFinished = func(pod *v1.Pod, _ bool, err error) {
@@ -147,15 +180,11 @@ func (o *options) drain(ctx context.Context, helper *drain.Helper, nodeName, whi
 			fmt.Fprintf(out, "pod/%s evicted\n", pod.Name)
 		}
 	}
-	pods, err := o.evictable(ctx, helper, nodeName, device.UUID)
+	pods, err := o.evictable(ctx, helper, nodeName, id)
 	if err != nil {
 		return fmt.Errorf("nothing was evicted: %w", err)
 	}
-	if err := helper.DeleteOrEvictPods(pods); err != nil {
-		return err
-	}
-	fmt.Fprintf(o.Out, "gpu/%s/%d drained\n", nodeName, device.Index)
-	return nil
+	return helper.DeleteOrEvictPods(pods)
 }
 
 // lockedWriter lets several goroutines write, one at a time.

@@ -110,7 +110,7 @@ func (d *defragmentation) run(ctx context.Context, args []string) error {
 	}
 	plan, ok := room.Plan(nodes)
 	if !ok {
-		return fmt.Errorf("%d evictions or fewer make no room for %s; see --help for whom defrag leaves in peace", d.most, c.what(d.gpus))
+		return fmt.Errorf("%d evictions or fewer make no room for %s%s", d.most, c.what(d.gpus), c.inPeace(room))
 	}
 	if err := c.print(d.Out, plan, nodes, d.gpus); err != nil {
 		return err
@@ -173,12 +173,12 @@ func (d *defragmentation) budgets(ctx context.Context, c *crowd) ([]placement.Bu
 // free first.
 func (d *defragmentation) carryOut(ctx context.Context, c *crowd, plan defrag.Plan) (err error) {
 	for _, id := range plan.Assignment.Devices() {
-		if _, err := d.mark(ctx, plan.Node, string(id), true); err != nil {
+		if _, _, err := d.write(ctx, plan.Node, string(id), true); err != nil {
 			return err
 		}
 		defer func() {
 			// An interrupt ends the waiting, and not this.
-			_, e := d.mark(context.WithoutCancel(ctx), plan.Node, string(id), false)
+			_, _, e := d.write(context.WithoutCancel(ctx), plan.Node, string(id), false)
 			err = errors.Join(err, e)
 		}()
 	}
@@ -258,17 +258,69 @@ type crowd struct {
 	force bool
 }
 
+// Why pods are left in peace.
+const (
+	static      = "static"
+	alone       = "without a controller (--force evicts them)"
+	ofDaemonSet = "of a DaemonSet"
+	important   = "of a higher priority"
+	protected   = "whose PodDisruptionBudget allows no eviction"
+)
+
+// stays says why a pod is not to be evicted: nobody would make it again, or its
+// node alone. It is empty for one that may go.
+func (c *crowd) stays(pod *v1.Pod) string {
+	owner := metav1.GetControllerOf(pod)
+	switch {
+	case pod.Annotations[v1.MirrorPodAnnotationKey] != "":
+		return static
+	case owner == nil && !c.force:
+		return alone
+	case owner != nil && owner.Kind == "DaemonSet":
+		return ofDaemonSet
+	default:
+		return ""
+	}
+}
+
 // mayGo reports whether somebody will make a pod again that is evicted.
 func (c *crowd) mayGo(h placement.Holding) bool {
 	pod := c.pods[h.Pod.UID]
-	if pod == nil || pod.Annotations[v1.MirrorPodAnnotationKey] != "" {
-		return false
+	return pod != nil && c.stays(pod) == ""
+}
+
+// inPeace says which pods were left in peace, and why.
+func (c *crowd) inPeace(goal defrag.Goal) string {
+	guarded := make(map[string]bool) // UIDs
+	for _, b := range goal.Budgets {
+		for _, uid := range b.Pods {
+			guarded[uid] = guarded[uid] || b.Allowed <= 0
+		}
 	}
-	owner := metav1.GetControllerOf(pod)
-	if owner == nil {
-		return c.force
+	counts := make(map[string]int)
+	for uid, pod := range c.pods {
+		why := c.stays(pod)
+		switch {
+		case pod.Spec.NodeName == "":
+			continue
+		case why != "":
+		case corev1.PodPriority(pod) > goal.Request.Priority:
+			why = important
+		case guarded[uid]:
+			why = protected
+		}
+		counts[why]++
 	}
-	return owner.Kind != "DaemonSet"
+	var out []string
+	for _, why := range []string{alone, ofDaemonSet, static, important, protected} {
+		if n := counts[why]; n > 0 {
+			out = append(out, fmt.Sprintf("%d %s", n, why))
+		}
+	}
+	if len(out) == 0 {
+		return ""
+	}
+	return "; pods that were left in peace: " + strings.Join(out, ", ")
 }
 
 // suits reports whether a node would take a pod, or any pod for a GPU that is to

@@ -121,6 +121,9 @@ func (o *options) explain(ctx context.Context, namespace, name string, all bool)
 	if problem == nil && !req.Empty() {
 		e.Asks = asks(req, e.unitMiB)
 	}
+	for _, key := range o.names.Unknown(pod) {
+		fmt.Fprintf(o.ErrOut, "warning: annotation %s is none that gpumem knows, and has no effect\n", printers.Clean(key))
+	}
 	remembered, err := o.decided(ctx, namespace, name, string(pod.UID))
 	if err != nil {
 		fmt.Fprintf(o.ErrOut, "warning: what was decided cannot be read: %s\n", printers.Clean(oneLine(err)))

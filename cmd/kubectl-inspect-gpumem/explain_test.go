@@ -62,6 +62,17 @@ func TestSchedulerThatNobodyAsks(t *testing.T) {
 	}
 }
 
+// Nobody refuses an annotation that is misspelt: it is another annotation.
+func TestExplainSaysWhichAnnotationsHaveNoEffect(t *testing.T) {
+	pod := with(makePod(t, "ml/waits", "", 2), func(p *v1.Pod) {
+		p.Annotations = map[string]string{"gpumem.dev/gpu-cuont": "2", "gpumem.dev/policy": "spread", "example.com/gpu-cuont": "2"}
+	})
+	_, stderr, err := inspectWith(fake.NewClientset(makeNode(t, "gpu-a", inventory("gpu-a", 16)), pod), "explain", "ml/waits")
+	if want := "warning: annotation gpumem.dev/gpu-cuont is none that gpumem knows, and has no effect\n"; err != nil || stderr != want {
+		t.Errorf("error %v, want %q, got %q", err, want, stderr)
+	}
+}
+
 func TestExplainOfPodsThatHoldNothing(t *testing.T) {
 	refused := with(makePod(t, "ml/refused", "gpu-a", 3), func(p *v1.Pod) {
 		p.Status = v1.PodStatus{Phase: v1.PodFailed, Reason: "UnexpectedAdmissionError", Message: "Pod was rejected: requested number of devices unavailable"}

@@ -28,6 +28,7 @@ type view[R any] struct {
 	rows    func(inspect.Report, usage) []R
 	columns func(inspect.Report) []printers.Column[R]
 	name    func(R) string // for -o name
+	unknown func(R) bool   // reports whether it is not known what of it is used; nil: it does not matter
 }
 
 // listing are the flags of a list.
@@ -130,9 +131,13 @@ func printRows[R any](l *listing, v view[R], report inspect.Report, rows []R, he
 	if len(rows) == 0 {
 		return nil
 	}
-	return printers.List(l.Out, v.columns(report), rows, printers.ListOptions{
+	err := printers.List(l.Out, v.columns(report), rows, printers.ListOptions{
 		Wide: l.output == "wide", NoHeaders: !headers, Colours: l.colours(),
 	})
+	if err == nil && headers && v.unknown != nil && slices.ContainsFunc(rows, v.unknown) {
+		_, err = fmt.Fprintln(l.Out, "\n"+printers.UseUnknown)
+	}
+	return err
 }
 
 // colours reports whether a terminal reads the output, and its user has not

@@ -191,16 +191,18 @@ func cordonedOn(t *testing.T, client *fake.Clientset, node string) string {
 }
 
 func TestCordonAndUncordon(t *testing.T) {
-	client := fake.NewClientset(makeNode(t, "gpu-a", inventory("gpu-a", 16, 80)))
+	client := fake.NewClientset(makeNode(t, "gpu-a", inventory("gpu-a", 16, 80)), makeNode(t, "gpu-b", inventory("gpu-b", 16)))
 	for _, tc := range []struct {
 		args         []string
 		says, listed string
 	}{
 		{[]string{"cordon", "gpu-a", "1"}, "gpu/gpu-a/1 cordoned\n", "GPU-gpu-a-1"},
-		{[]string{"cordon", "gpu-a", "1"}, "gpu/gpu-a/1 cordoned\n", "GPU-gpu-a-1"},
+		{[]string{"cordon", "gpu-a", "1"}, "gpu/gpu-a/1 was cordoned already\n", "GPU-gpu-a-1"},
 		{[]string{"cordon", "node/gpu-a", "GPU-gpu-a-0"}, "gpu/gpu-a/0 cordoned\n", "GPU-gpu-a-1,GPU-gpu-a-0"},
 		{[]string{"uncordon", "gpu-a", "1"}, "gpu/gpu-a/1 uncordoned\n", "GPU-gpu-a-0"},
 		{[]string{"uncordon", "gpu-a", "0"}, "gpu/gpu-a/0 uncordoned\n", ""},
+		{[]string{"uncordon", "gpu-a", "0"}, "gpu/gpu-a/0 was not cordoned\n", ""},
+		{[]string{"cordon", "gpu-b", "GPU-gpu-b"}, "gpu/gpu-b/0 cordoned\n", ""},
 	} {
 		stdout, _, err := inspectWith(client, tc.args...)
 		if err != nil || stdout != tc.says || cordonedOn(t, client, "gpu-a") != tc.listed {
@@ -266,7 +268,9 @@ func TestDrainEvictsThePodsOfTheGPUAlone(t *testing.T) {
 func TestDrainRefusesPodsThatNothingMakesAgain(t *testing.T) {
 	client := fake.NewClientset(makeNode(t, "gpu-a", inventory("gpu-a", 16)), makePod(t, "ml/alone", "gpu-a", 4, uuid("gpu-a", 0)))
 	evicted := evicting(client)
-	if _, _, err := inspectWith(client, "drain", "gpu-a", "0"); err == nil || !strings.Contains(err.Error(), "nothing was evicted") || len(*evicted) > 0 {
+	const undo = "The GPU stays cordoned; to undo that: kubectl inspect gpumem uncordon gpu-a 0"
+	if _, _, err := inspectWith(client, "drain", "gpu-a", "0"); err == nil || !strings.HasPrefix(err.Error(), "nothing was evicted") ||
+		!strings.HasSuffix(err.Error(), undo) || len(*evicted) > 0 {
 		t.Errorf("%v, evicted %v", err, *evicted)
 	}
 	if _, _, err := inspectWith(client, "drain", "gpu-a", "0", "--force"); err != nil || len(*evicted) != 1 {

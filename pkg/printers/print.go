@@ -100,6 +100,9 @@ func (m measure) mib(mib *int64) string {
 }
 
 func (m measure) ratio(requested *inspect.Memory, capacity inspect.Memory) string {
+	if m != inUnits && requested != nil && requested.MiB == 0 && requested.Units != 0 {
+		return fmt.Sprintf("%d/%dunits", requested.Units, capacity.Units)
+	}
 	return m.amount(requested) + "/" + m.amount(&capacity)
 }
 

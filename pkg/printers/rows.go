@@ -177,7 +177,12 @@ func PodColumns(r inspect.Report) []Column[PodRow] {
 		{Header: "NAME", Cell: func(p PodRow) string { return p.Name }},
 		{Header: "NODE", Cell: func(p PodRow) string { return p.Node }},
 		{Header: "GPU", Cell: func(p PodRow) string { return numbers(p.GPUs) }},
-		{Header: fmt.Sprintf("GRANTED(%s)", m), Cell: func(p PodRow) string { return m.amount(&p.Granted) }},
+		{Header: fmt.Sprintf("GRANTED(%s)", m), Cell: func(p PodRow) string {
+			if p.Waits() {
+				return ""
+			}
+			return m.amount(&p.Granted)
+		}},
 		{Header: "USED(MiB)", Colour: overUse, Cell: func(p PodRow) string {
 			if p.Waits() {
 				return ""
@@ -193,6 +198,12 @@ func PodColumns(r inspect.Report) []Column[PodRow] {
 		}},
 		{Header: "GPU-CORE(%)", Wide: true, Cell: func(p PodRow) string { return cores(p.Cores) }},
 		{Header: "GPU-UUID", Wide: true, Cell: func(p PodRow) string { return uuids(p.UUIDs) }},
+		{Header: fmt.Sprintf("WAITS-FOR(%s)", m), Wide: true, Cell: func(p PodRow) string {
+			if !p.Waits() {
+				return ""
+			}
+			return m.amount(&p.Granted)
+		}},
 		{Header: "REASON", Wide: true, Cell: func(p PodRow) string { return p.Reason }}, // last: it is long
 	}
 }
@@ -284,6 +295,9 @@ func free(m measure, g inspect.GPU) string {
 	left := inspect.Memory{Units: max(0, g.Capacity.Units-taken.Units), MiB: max(0, g.Capacity.MiB-taken.MiB)}
 	return m.amount(&left)
 }
+
+// UseUnknown is the legend of lists in which some use is not known.
+const UseUnknown = "? is not known: no use was seen, or the node's device plugin does not tell."
 
 func used(u *Usage) string {
 	if u == nil {
