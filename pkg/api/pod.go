@@ -181,8 +181,11 @@ func readCount(s string, containers []placement.Container) (int, error) {
 		return 0, fmt.Errorf("%q: want a number of GPUs from 1 to 64", s)
 	}
 	for _, c := range containers {
-		if int64(c.Units)%int64(count) != 0 || c.Cores%count != 0 {
-			return 0, fmt.Errorf("%q: container %q asks for %d units and %d%% of cores, which do not divide evenly over %d GPUs", s, c.Name, c.Units, c.Cores, count)
+		if int64(c.Units)%int64(count) != 0 {
+			return 0, fmt.Errorf("%q: container %q asks for %d units, which do not divide evenly over %d GPUs", s, c.Name, c.Units, count)
+		}
+		if c.Cores%count != 0 {
+			return 0, fmt.Errorf("%q: container %q asks for %d per cent of cores, which do not divide evenly over %d GPUs", s, c.Name, c.Cores, count)
 		}
 	}
 	if count == 1 {
@@ -195,7 +198,7 @@ func readCount(s string, containers []placement.Container) (int, error) {
 		return 0, fmt.Errorf("%q: container %q asks for %d units, fewer than the %d "+why+" %d GPUs", s, c.Name, c.Units, left, count)
 	}
 	if c, left := wasteful(containers, cores); left > 0 {
-		return 0, fmt.Errorf("%q: container %q asks for %d%% of cores, less than the %d%% "+why+" %d GPUs", s, c.Name, c.Cores, left, count)
+		return 0, fmt.Errorf("%q: container %q asks for %d per cent of cores, less than the %d per cent "+why+" %d GPUs", s, c.Name, c.Cores, left, count)
 	}
 	return count, nil
 }

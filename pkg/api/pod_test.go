@@ -140,7 +140,7 @@ func TestRequestAnnotations(t *testing.T) {
 		"a count beyond all numbers":  {annotations: []string{"gpu-count", "99999999999999999999"}, wantErr: "from 1 to 64"},
 		"a count that is a word":      {annotations: []string{"gpu-count", "two"}, wantErr: "from 1 to 64"},
 		"an empty count":              {annotations: []string{"gpu-count", ""}, wantErr: "from 1 to 64"},
-		"a count that does not share": {annotations: []string{"gpu-count", "5"}, wantErr: `"5": container "c" asks for 12 units and 0% of cores, which do not divide evenly over 5 GPUs`},
+		"a count that does not share": {annotations: []string{"gpu-count", "5"}, wantErr: `"5": container "c" asks for 12 units, which do not divide evenly over 5 GPUs`},
 		"a count with a small app after a large init container": {
 			annotations: []string{"gpu-count", "2"}, init: "14",
 			wantErr: `"2": container "c" asks for 12 units, fewer than the 14 that the init containers before it leave`,
@@ -370,11 +370,11 @@ func TestCoresOverSeveralGPUs(t *testing.T) {
 		wantErr string
 	}{
 		"they divide":      {pod: two(pod(container("c", "gpu-mem", "4", "gpu-core", "60")))},
-		"they do not":      {pod: two(pod(container("c", "gpu-mem", "4", "gpu-core", "55"))), wantErr: `"2": container "c" asks for 4 units and 55% of cores, which do not divide evenly over 2 GPUs`},
+		"they do not":      {pod: two(pod(container("c", "gpu-mem", "4", "gpu-core", "55"))), wantErr: `"2": container "c" asks for 55 per cent of cores, which do not divide evenly over 2 GPUs`},
 		"an init has less": {pod: two(withInit(pod(container("c", "gpu-mem", "4", "gpu-core", "60")), container("i", "gpu-mem", "4", "gpu-core", "20")))},
-		"an init has more": {pod: two(withInit(pod(container("c", "gpu-mem", "4", "gpu-core", "20")), container("i", "gpu-mem", "4", "gpu-core", "60"))), wantErr: `container "c" asks for 20% of cores, less than the 60% that the init containers before it leave`},
+		"an init has more": {pod: two(withInit(pod(container("c", "gpu-mem", "4", "gpu-core", "20")), container("i", "gpu-mem", "4", "gpu-core", "60"))), wantErr: `container "c" asks for 20 per cent of cores, less than the 60 per cent that the init containers before it leave`},
 		"an init has more, a container in between has none": {
-			pod: two(withInit(pod(container("b", "gpu-mem", "4"), container("c", "gpu-mem", "4", "gpu-core", "20")), container("i", "gpu-mem", "4", "gpu-core", "60"))), wantErr: `container "c" asks for 20%`,
+			pod: two(withInit(pod(container("b", "gpu-mem", "4"), container("c", "gpu-mem", "4", "gpu-core", "20")), container("i", "gpu-mem", "4", "gpu-core", "60"))), wantErr: `container "c" asks for 20 per cent of cores`,
 		},
 		"a sidecar keeps its own": {pod: two(withInit(pod(container("c", "gpu-mem", "4", "gpu-core", "20")), sidecar(container("s", "gpu-mem", "4", "gpu-core", "60"))))},
 	}

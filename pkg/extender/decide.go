@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"errors"
 	"slices"
+	"strings"
 
 	v1 "k8s.io/api/core/v1"
 	extenderv1 "k8s.io/kube-scheduler/extender/v1"
@@ -37,6 +38,13 @@ type refusedNode struct {
 	*cache.Refusal
 }
 
+// passedOn returns a message as kube-scheduler is to be told it. It takes it for
+// the format of the pod's event (k8s.io/kubernetes/pkg/scheduler,
+// handleSchedulingFailure), where a percent sign of an annotation would be a
+// mistake, and writes it as it is into the pod's condition, where a doubled one
+// would be two. The full-width sign is itself in both.
+func passedOn(message string) string { return strings.ReplaceAll(message, "%", "％") }
+
 // answer is what kube-scheduler is told: why each node was refused, and apart
 // from them those to which no eviction could bring the pod.
 func (r refusals) answer() (failed, never extenderv1.FailedNodesMap) {
@@ -50,9 +58,9 @@ func (r refusals) answer() (failed, never extenderv1.FailedNodesMap) {
 	never = make(extenderv1.FailedNodesMap, unresolvable)
 	for _, node := range r.nodes {
 		if node.Unresolvable {
-			never[node.name] = node.Message
+			never[node.name] = passedOn(node.Message)
 		} else {
-			failed[node.name] = node.Message
+			failed[node.name] = passedOn(node.Message)
 		}
 	}
 	return failed, never

@@ -88,7 +88,7 @@ func (e *Extender) Filter(ctx context.Context, args *extenderv1.ExtenderArgs) *e
 func (e *Extender) filter(args *extenderv1.ExtenderArgs) *extenderv1.ExtenderFilterResult {
 	if problem := e.unanswerable(args); problem != "" {
 		e.tellFailure(decisions.Filter, args.Pod, problem)
-		return &extenderv1.ExtenderFilterResult{Error: problem}
+		return &extenderv1.ExtenderFilterResult{Error: passedOn(problem)}
 	}
 	judge := e.judge(args.Pod)
 	result := &extenderv1.ExtenderFilterResult{}
@@ -274,7 +274,7 @@ func (e *Extender) Bind(ctx context.Context, args *extenderv1.ExtenderBindingArg
 	e.tell(ref, e.bound(ref, before, args.Node, assignment, err))
 	if err != nil {
 		log.Info("bind refused", zap.String("reason", err.Error()))
-		return &extenderv1.ExtenderBindingResult{Error: err.Error()}
+		return &extenderv1.ExtenderBindingResult{Error: passedOn(err.Error())}
 	}
 	units := gpu.Units(0)
 	for _, s := range assignment.Shares {

@@ -151,6 +151,30 @@ func (w *world) devicesOf(node string, pod *v1.Pod) []gpu.UUID {
 
 const noGPU = "the node offers no GPU memory: its device plugin has found no GPU, or has not reported yet"
 
+// kube-scheduler takes what it is told for the format of an event, and writes the
+// same into the pod's condition.
+func TestNoAnswerHasAPercentSign(t *testing.T) {
+	w := newWorld(t)
+	globbed, unread, withCores := w.pod("globbed", "3"), w.pod("unread", "3"), w.pod("with-cores", "3")
+	globbed.Annotations = map[string]string{w.Names.Model(): "a%sb%d"}
+	unread.Annotations = map[string]string{w.Names.Count(): "100%"}
+	withCores.Spec.Containers[0].Resources.Limits[w.Names.GPUCore()] = resource.MustParse("120")
+	for pod, want := range map[*v1.Pod]string{
+		globbed: "wants a GPU that matches a％sb％d;", unread: `gpu-count: "100％": want`, withCores: "needs 3 GiB and 120 per cent of cores on",
+	} {
+		answers := map[string]string{"bind": w.bind(pod, "pair"), "filter": w.filter(pod).FailedAndUnresolvableNodes["pair"]}
+		for verb, got := range answers {
+			if strings.Contains(got, "%") || !strings.Contains(got, want) {
+				t.Errorf("%s of pod %s: %q, want %q in it and no percent sign", verb, pod.Name, got, want)
+			}
+		}
+	}
+	w.Missing = func() string { return "the list is at 50%" }
+	if got, want := w.filter(globbed).Error, "gpumem-extender is not ready: the list is at 50％"; got != want {
+		t.Errorf("filter: %q, want %q", got, want)
+	}
+}
+
 func TestFilterSaysWhereAPodFitsAndWhyNotElsewhere(t *testing.T) {
 	for _, tc := range []struct {
 		name             string

@@ -115,11 +115,11 @@ func TestFit(t *testing.T) {
 		},
 		"more cores than a GPU has": {
 			req: ask(1, cores(150)), node: node(two), want: TooLarge, unresolvable: true,
-			wantSentence: "needs 1 GiB and 150% of cores on one GPU; the largest that qualifies here has 10 GiB and 100% of cores: ask for less, or for more GPUs",
+			wantSentence: "needs 1 GiB and 150 per cent of cores on one GPU; the largest that qualifies here has 10 GiB and 100 per cent of cores: ask for less, or for more GPUs",
 		},
 		"more cores than a GPU has, over two GPUs": {
 			req: ask(2, cores(150), count(2)), node: node(two), want: Fits,
-			wantSentence: "needs 1 GiB and 75% of cores on each of 2 GPUs; fits",
+			wantSentence: "needs 1 GiB and 75 per cent of cores on each of 2 GPUs; fits",
 		},
 		"fewer large GPUs than wanted": {
 			req: ask(30, count(3)), node: node(inventory(device(0, 10), device(1, 9), device(2, 10))), want: TooFew, unresolvable: true,
@@ -191,19 +191,19 @@ func TestFit(t *testing.T) {
 		},
 		"two jobs of 60 per cent on one GPU": {
 			req: ask(1, cores(60)), node: node(inventory(device(0, 10)), hold("a", ask(1, cores(60)), 0)), want: Insufficient,
-			wantSentence: "needs 1 GiB and 60% of cores on one GPU; free: GPU0 9 and 40% of cores (9 GiB and 40% of cores in all)",
+			wantSentence: "needs 1 GiB and 60 per cent of cores on one GPU; free: GPU0 9 and 40 per cent of cores (9 GiB and 40 per cent of cores in all)",
 		},
 		"memory is free on one GPU and cores on the other": {
 			req: ask(5, cores(60)), node: node(two, hold("a", ask(8), 0), hold("b", ask(1, cores(60)), 1)), want: Fragmented,
-			wantSentence: "needs 5 GiB and 60% of cores on one GPU; free: GPU0 2 and 100% of cores, GPU1 9 and 40% of cores (11 and 140% of cores in all, fragmented)",
+			wantSentence: "needs 5 GiB and 60 per cent of cores on one GPU; free: GPU0 2 and 100 per cent of cores, GPU1 9 and 40 per cent of cores (11 and 140 per cent of cores in all, fragmented)",
 		},
 		"a third job of 60 per cent, for which the node's sum has room": {
 			req: ask(1, cores(60)), node: node(two, hold("a", ask(1, cores(60)), 0), hold("b", ask(1, cores(60)), 1)), want: Fragmented,
-			wantSentence: "needs 1 GiB and 60% of cores on one GPU; free: GPU0 9 and 40% of cores, GPU1 9 and 40% of cores (18 and 80% of cores in all, fragmented)",
+			wantSentence: "needs 1 GiB and 60 per cent of cores on one GPU; free: GPU0 9 and 40 per cent of cores, GPU1 9 and 40 per cent of cores (18 and 80 per cent of cores in all, fragmented)",
 		},
 		"a job of 60 per cent beside one of 40": {
 			req: ask(1, cores(60)), node: node(inventory(device(0, 10)), hold("a", ask(1, cores(40)), 0)), want: Fits,
-			wantSentence: "needs 1 GiB and 60% of cores on one GPU; fits",
+			wantSentence: "needs 1 GiB and 60 per cent of cores on one GPU; fits",
 		},
 		"a GPU that shrank below what it has given has nothing": {
 			req: ask(1), node: node(inventory(device(0, 4)), hold("a", ask(10), 0)), want: Insufficient,

@@ -154,12 +154,13 @@ func (v Verdict) largest() string {
 	return gpu.Format(most, v.Node.UnitMiB) + v.cores(gpu.CoresPerDevice)
 }
 
-// cores is what to add to an amount of memory if the pod asks for cores too.
+// cores is what to add to an amount of memory if the pod asks for cores too. It
+// has no percent sign: kube-scheduler's event would not show one.
 func (v Verdict) cores(percent int) string {
 	if v.Request.Cores() == 0 {
 		return ""
 	}
-	return fmt.Sprintf(" and %d%% of cores", percent)
+	return fmt.Sprintf(" and %d per cent of cores", percent)
 }
 
 func (v Verdict) largeEnough() (n int) {

@@ -73,7 +73,7 @@ func TestTwoGPUsForOnePod(t *testing.T) {
 		}
 	}
 	e.create(e.pod("uneven", 5, annotated("gpu-count", "2")))
-	e.pending("uneven", `annotation gpumem.dev/gpu-count: "2": container "main" asks for 5 units and 0% of cores, which do not divide evenly over 2 GPUs`)
+	e.pending("uneven", `annotation gpumem.dev/gpu-count: "2": container "main" asks for 5 units, which do not divide evenly over 2 GPUs`)
 }
 
 func TestWholeGPUsBesideSharedOnes(t *testing.T) {
@@ -169,7 +169,7 @@ func TestJobsOfSixtyPerCentNeverMeet(t *testing.T) {
 	}
 	// 80 % are left of the node, and on no GPU more than 40 %.
 	e.create(e.pod("third", 2, onNode("node1"), cored(60)))
-	e.pending("third", "needs 2 GiB and 60% of cores on one GPU; free: GPU0 12 and 40% of cores, GPU1 12 and 40% of cores (24 and 80% of cores in all, fragmented)")
+	e.pending("third", "needs 2 GiB and 60 per cent of cores on one GPU; free: GPU0 12 and 40 per cent of cores, GPU1 12 and 40 per cent of cores (24 and 80 per cent of cores in all, fragmented)")
 	e.create(e.pod("small", 2, onNode("node1"), cored(40)))
 	e.sameGPU("small", "main", 2, 40)
 	text, err := suite.stack.Inspect(e.ctx, e.cluster, "--details", "node1")
