@@ -19,8 +19,6 @@ import (
 	"k8s.io/client-go/kubernetes/fake"
 	restclient "k8s.io/client-go/rest"
 	clienttesting "k8s.io/client-go/testing"
-
-	"github.com/gpumem/gpumem/pkg/api"
 )
 
 // pluginPod is the device plugin's on a node.
@@ -212,7 +210,7 @@ func TestCordonAndUncordon(t *testing.T) {
 	if _, _, err := inspectWith(client, "cordon", "gpu-a", "0"); err != nil {
 		t.Fatal(err)
 	}
-	if stdout, _, err := inspectWith(client, "gpus"); err != nil || !strings.Contains(stdout, "Unhealthy: "+api.Cordoned) {
+	if stdout, _, err := inspectWith(client, "gpus"); err != nil || !strings.Contains(stdout, " Cordoned\n") {
 		t.Errorf("%v\n%s", err, stdout)
 	}
 }

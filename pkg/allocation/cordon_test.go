@@ -34,7 +34,7 @@ func TestCordonedGPUGetsNoUnplacedPod(t *testing.T) {
 	want(unplaced, 0)
 	want(unplaced, 1, uuid(0))
 	want(placed, 0, uuid(0))
-	if _, err := prefer(unplaced, uuid(0), uuid(1)); err == nil || !strings.Contains(err.Error(), "unhealthy (cordoned)") {
+	if _, err := prefer(unplaced, uuid(0), uuid(1)); err == nil || !strings.Contains(err.Error(), "GPU0 cordoned, GPU1 cordoned") {
 		t.Errorf("with both cordoned: %v", err)
 	}
 }

@@ -161,14 +161,11 @@ func Cordon(inv gpu.Inventory, ids []gpu.UUID) gpu.Inventory {
 	inv.Devices = slices.Clone(inv.Devices)
 	for i := range inv.Devices {
 		if d := &inv.Devices[i]; slices.Contains(ids, d.UUID) && d.Healthy {
-			d.Healthy, d.Unhealthy = false, Cordoned
+			d.Healthy, d.Unhealthy = false, gpu.Cordoned
 		}
 	}
 	return inv
 }
-
-// Cordoned is why a GPU takes no new pods that people have cordoned.
-const Cordoned = "cordoned"
 
 // AssignmentAnnotations returns the annotations that tell of an assignment on a
 // node: it must have devices, and all of them must be the node's.

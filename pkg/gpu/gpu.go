@@ -18,6 +18,10 @@ type UUID string
 // of its streaming multiprocessors.
 const CoresPerDevice = 100
 
+// Cordoned is why a GPU takes no new pods that people have cordoned: nothing ails
+// it, so it has a word of its own wherever it is spoken of.
+const Cordoned = "cordoned"
+
 // Device is one GPU that a node offers for sharing.
 type Device struct {
 	UUID  UUID
@@ -34,7 +38,7 @@ type Device struct {
 	Speed             int    // relative to other models, an A100 being 100; 0 when unknown
 
 	Healthy   bool
-	Unhealthy string // why the GPU is not healthy; empty when it is
+	Unhealthy string // why the GPU is not healthy, or Cordoned; empty when it is
 }
 
 // Process is one that uses a device.

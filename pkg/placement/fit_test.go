@@ -173,6 +173,10 @@ func TestFit(t *testing.T) {
 			req: ask(10, globsOf("A100*")), node: node(inventory(device(0, 10), device(1, 16, model("Tesla T4"))), hold("a", ask(4), 0)), want: Insufficient,
 			wantSentence: "needs 10 GiB on one GPU that matches A100*; free: GPU0 6 (6 GiB in all)",
 		},
+		"what is free on a cordoned GPU is no help": {
+			req: ask(3), node: node(inventory(device(0, 10, func(d *gpu.Device) { d.Healthy, d.Unhealthy = false, gpu.Cordoned }), device(1, 2))), want: Unhealthy,
+			wantSentence: "needs 3 GiB on one GPU; GPU0 cordoned, GPU1 2",
+		},
 		"what is free on an unhealthy GPU is no help": {
 			req: ask(10), node: node(inventory(device(0, 10), device(1, 10, sick)), hold("a", ask(4), 0)), want: Insufficient,
 			wantSentence: "needs 10 GiB on one GPU; free: GPU0 6, GPU1 unhealthy (XID 79) (6 GiB in all)",

@@ -118,6 +118,8 @@ func (v Verdict) devices() string {
 		}
 		part := fmt.Sprintf("GPU%d ", d.Index)
 		switch left := v.Node.room(d); {
+		case d.Unhealthy == gpu.Cordoned:
+			part += gpu.Cordoned
 		case !d.Healthy:
 			part += "unhealthy (" + cmp.Or(d.Unhealthy, "no reason given") + ")"
 		case !v.Node.apart(v.Request, d):

@@ -2,6 +2,7 @@ package printers
 
 import (
 	"bytes"
+	"cmp"
 	"fmt"
 	"io"
 	"strings"
@@ -105,11 +106,7 @@ func (o TableOptions) gpus(out *bytes.Buffer, n inspect.Node, m measure) {
 		if withCores {
 			cells = append(cells, fmt.Sprintf("%d/%d", d.RequestedCores, gpu.CoresPerDevice))
 		}
-		health := "Healthy"
-		if !d.Healthy {
-			health = "Unhealthy"
-		}
-		cells = append(cells, health, string(d.UUID))
+		cells = append(cells, health(d), string(d.UUID))
 		if o.Wide {
 			numa, speed := "", ""
 			if d.NUMANode != nil {
@@ -207,14 +204,26 @@ func notes(out *bytes.Buffer, n inspect.Node, m measure) {
 	}
 }
 
+func cordoned(g inspect.GPU) bool { return g.Unhealthy == gpu.Cordoned }
+
+func health(g inspect.GPU) string {
+	switch {
+	case g.Healthy:
+		return "Healthy"
+	case cordoned(g):
+		return "Cordoned"
+	default:
+		return "Unhealthy"
+	}
+}
+
 // noteGPU notes what is wrong with a GPU or its pods.
 func noteGPU(note func(format string, args ...any), g inspect.GPU, m measure) {
-	if !g.Healthy {
-		reason := g.Unhealthy
-		if reason == "" {
-			reason = "no reason given"
-		}
-		note("GPU%d is unhealthy and takes no new pods: %s", g.Index, reason)
+	switch {
+	case cordoned(g):
+		note("GPU%d is cordoned and takes no new pods until it is uncordoned", g.Index)
+	case !g.Healthy:
+		note("GPU%d is unhealthy and takes no new pods: %s", g.Index, cmp.Or(g.Unhealthy, "no reason given"))
 	}
 	if g.Foreign != nil {
 		note("GPU%d: %s %s are used by programs that were granted none, and not given to pods", g.Index, m.amount(g.Foreign), m)

@@ -50,7 +50,9 @@ const (
 	none    = "<none>"
 	unknown = "<unknown>"
 	absent  = "-"
-	mark    = "!" // an unhealthy GPU
+
+	sickMark     = "!" // an unhealthy GPU
+	cordonedMark = "~"
 )
 
 // measure is what the amounts of one table are printed in.

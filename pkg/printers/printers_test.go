@@ -6,6 +6,7 @@ import (
 	"errors"
 	"flag"
 	"fmt"
+	"io"
 	"os"
 	"path/filepath"
 	"strings"
@@ -280,6 +281,33 @@ func TestOverCommittedGPUIsShownAsItIs(t *testing.T) {
 		}
 		if !strings.Contains(out.String(), want) {
 			t.Errorf("want %q in:\n%s", want, out.String())
+		}
+	}
+}
+
+func TestACordonedGPUIsNotCalledUnhealthy(t *testing.T) {
+	inv := inventory("gpu-a", 14, 14)
+	inv.Devices[0].Healthy, inv.Devices[0].Unhealthy = false, gpu.Cordoned
+	r := report(inspect.Facts{}, node{"gpu-a", inv, nil})
+	gpus := func(w io.Writer, r inspect.Report) error {
+		return List(w, GPUColumns(r), GPURows(r, nil), ListOptions{})
+	}
+	for _, tc := range []struct {
+		print Printer
+		wants []string
+	}{
+		{Table(TableOptions{}), []string{"0/14~ ", "\n~ cordoned: takes no new pods until it is uncordoned."}},
+		{Details(TableOptions{}), []string{" Cordoned ", "* GPU0 is cordoned and takes no new pods until it is uncordoned"}},
+		{gpus, []string{" Cordoned\n"}},
+	} {
+		var out bytes.Buffer
+		if err := tc.print(&out, r); err != nil {
+			t.Fatal(err)
+		}
+		for _, want := range tc.wants {
+			if !strings.Contains(out.String(), want) || strings.Contains(out.String(), "nhealthy") {
+				t.Errorf("want %q, and nothing unhealthy, in:\n%s", want, out.String())
+			}
 		}
 	}
 }

@@ -150,16 +150,20 @@ func GPUColumns(r inspect.Report) []Column[GPURow] {
 		{
 			Header: "HEALTH",
 			Cell: func(g GPURow) string {
-				if g.Healthy {
-					return "Healthy"
+				if g.Healthy || cordoned(g.GPU) {
+					return health(g.GPU)
 				}
-				return "Unhealthy: " + cmp.Or(g.Unhealthy, "no reason given")
+				return health(g.GPU) + ": " + cmp.Or(g.Unhealthy, "no reason given")
 			},
 			Colour: func(g GPURow) Colour {
-				if g.Healthy {
+				switch {
+				case g.Healthy:
 					return Plain
+				case cordoned(g.GPU):
+					return Yellow
+				default:
+					return Red
 				}
-				return Red
 			},
 		},
 		{Header: "GPU-CORE(%)", Wide: true, Cell: func(g GPURow) string { return fmt.Sprintf("%d/%d", g.RequestedCores, gpu.CoresPerDevice) }},

@@ -79,8 +79,11 @@ func gpuCell(n inspect.Node, index int, m measure) string {
 	}
 	g := n.GPUs[at]
 	cell := m.ratio(g.Requested, g.Capacity)
-	if !g.Healthy {
-		cell += mark
+	switch {
+	case cordoned(g):
+		cell += cordonedMark
+	case !g.Healthy:
+		cell += sickMark
 	}
 	return cell + kept(m, g)
 }
@@ -131,14 +134,17 @@ func keptOf(g inspect.GPU) (sum inspect.Memory) {
 }
 
 func (o TableOptions) legend(out *bytes.Buffer, r inspect.Report) {
-	sick, promised := false, false
+	sick, closed, promised := false, false, false
 	for _, n := range r.Nodes {
 		for _, g := range n.GPUs {
-			sick, promised = sick || !g.Healthy, promised || len(g.Kept) > 0
+			sick, closed, promised = sick || !g.Healthy && !cordoned(g), closed || cordoned(g), promised || len(g.Kept) > 0
 		}
 	}
 	if sick {
-		fmt.Fprintf(out, "%s unhealthy: takes no new pods; --details says why.\n", mark)
+		fmt.Fprintf(out, "%s unhealthy: takes no new pods; --details says why.\n", sickMark)
+	}
+	if closed {
+		fmt.Fprintf(out, "%s cordoned: takes no new pods until it is uncordoned.\n", cordonedMark)
 	}
 	if promised {
 		fmt.Fprintln(out, "+ is kept for pods that are nominated to the node; --details names them.")

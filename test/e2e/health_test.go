@@ -109,7 +109,7 @@ func TestACordonedGPUIsLeftAloneAndDrained(t *testing.T) {
 	e.atEnd(func() { inspect("uncordon", "node1", "1") })
 	inspect("cordon", "node1", "1")
 	e.create(e.pod("waits", 3, onNode("node1"), annotated("gpu-uuid", e.gpu("node1", 1))))
-	e.pending("waits", "GPU1 unhealthy (cordoned)")
+	e.pending("waits", "GPU1 cordoned")
 	if out := inspect("explain", "-n", e.namespace, "waits"); !strings.Contains(out, "takes no new pods") || !strings.Contains(out, "filter") {
 		t.Errorf("explain does not say why, or what was decided:\n%s", out)
 	}
