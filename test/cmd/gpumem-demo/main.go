@@ -12,6 +12,7 @@ import (
 	"flag"
 	"fmt"
 	"io"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"strings"
@@ -48,13 +49,28 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 		return err
 	}
 	if *down {
-		return cluster.Remove(ctx, dir)
+		return end(ctx, dir, stdout)
 	}
 	if err := cluster.CheckHost(); err != nil {
 		return fmt.Errorf("this machine cannot run the demo: %w", err)
 	}
 	d := demo{stdout: stdout, progress: &progress{out: stderr, start: time.Now()}}
 	return d.run(ctx, *keep)
+}
+
+// end ends a demo that was left up, and says whether there was one.
+func end(ctx context.Context, dir string, stdout io.Writer) error {
+	_, err := os.Stat(dir)
+	none := errors.Is(err, fs.ErrNotExist)
+	if err := cluster.Remove(ctx, dir); err != nil {
+		return err
+	}
+	if none {
+		fmt.Fprintln(stdout, "No demo is up.")
+	} else {
+		fmt.Fprintln(stdout, "The demo is gone.")
+	}
+	return nil
 }
 
 type demo struct {
@@ -200,10 +216,21 @@ The cluster stays up. To use it:
   kubectl inspect gpumem
   kubectl scale statefulset binpack-1 --replicas=8
 
-To end it:
+A pod of your own, and what there is to ask:
+
+  kubectl apply -f %s
+  kubectl inspect gpumem explain single
+  kubectl inspect gpumem fit --mem 12
+  kubectl inspect gpumem cordon node1 0
+
+There is no registry here: the image for pods is %s.
+It prints its environment and waits, and has no shell.
+
+To end the cluster:
 
   make demo-down
-`, d.cluster.Kubeconfig(), filepath.Dir(kubectl), filepath.Dir(d.stack.Binary("kubectl-inspect-gpumem")))
+`, d.cluster.Kubeconfig(), filepath.Dir(kubectl), filepath.Dir(d.stack.Binary("kubectl-inspect-gpumem")),
+		d.stack.Sample("pod.yaml"), cluster.SampleImage)
 	return nil
 }
 
