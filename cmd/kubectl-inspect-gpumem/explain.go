@@ -193,7 +193,7 @@ func (e *explanation) consider(pod inspect.WaitFacts, nodes []placement.Node, fa
 	unserved := pod.Unserved(facts.Schedulers)
 	switch {
 	case len(verdicts) == 0:
-		e.Summary = "waits: no node offers GPU memory"
+		e.Summary = "waits: no node offers GPU memory; kubectl inspect gpumem doctor says what is wrong"
 	case fit > 0:
 		e.Summary = fmt.Sprintf("waits, though by GPU memory it fits on %d of %d nodes: %s", fit, len(verdicts), cmp.Or(unserved, inspect.AskEvents))
 	default:

@@ -10,6 +10,7 @@ import (
 	"k8s.io/client-go/kubernetes/fake"
 
 	"github.com/gpumem/gpumem/pkg/decisions"
+	"github.com/gpumem/gpumem/pkg/gpu"
 )
 
 // schedulerConfig is that of the kube-scheduler that the chart brings.
@@ -19,6 +20,14 @@ func schedulerConfig() *v1.ConfigMap {
 		Data: map[string]string{"config.yaml": `
 profiles: [{schedulerName: gpumem-scheduler}]
 extenders: [{managedResources: [{name: gpumem.dev/gpu-mem, ignoredByScheduler: false}]}]`},
+	}
+}
+
+func TestExplainWhereNothingIsOffered(t *testing.T) {
+	client := fake.NewClientset(makeNode(t, "cpu-1", gpu.Inventory{}), makePod(t, "ml/waits", "", 3))
+	stdout, _, err := inspectWith(client, "explain", "ml/waits")
+	if want := "no node offers GPU memory; kubectl inspect gpumem doctor says what is wrong"; err != nil || !strings.Contains(stdout, want) {
+		t.Errorf("error %v, want %q in:\n%s", err, want, stdout)
 	}
 }
 

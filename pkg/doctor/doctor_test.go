@@ -229,7 +229,35 @@ func TestExamine(t *testing.T) {
 		}, []string{"error|daemonset gpumem-system/gpumem-device-plugin|none of its pods is created"}},
 		"a plugin for no node": {func(s *State) { s.DaemonSets[0].Status.DesiredNumberScheduled = 0 },
 			[]string{"error|daemonset gpumem-system/gpumem-device-plugin|its nodeSelector, affinity and tolerations fit no node"}},
-		"no node offers any": {func(s *State) { s.Nodes[0].Annotations = nil }, []string{"error|cluster|no node offers gpumem.dev/gpu-mem"}},
+		"no node offers any": {func(s *State) { s.Nodes[0].Annotations, s.Pods = nil, slices.Delete(s.Pods, 3, 4) },
+			[]string{"error|cluster|no node offers gpumem.dev/gpu-mem"}},
+		"plugins run and find no GPU": {func(s *State) {
+			setInventory(t, &s.Nodes[0], gpu.Inventory{UnitMiB: 1024})
+			delete(s.Nodes[0].Status.Allocatable, s.Names.GPUMem())
+		}, []string{
+			"error|cluster|no node offers gpumem.dev/gpu-mem, and the device plugin runs on 1: it finds no GPU that it may offer",
+			"error|pod ml/runs|is assigned GPU-00000000, which node gpu-a does not offer",
+		}},
+		"a plugin that finds no GPU where one is": {func(s *State) {
+			s.Nodes[1].Labels = map[string]string{gpuPresent: "true"}
+			s.Pods = append(s.Pods, readyPod("device-plugin", "plugin-b", "cpu-1"))
+		}, []string{"warning|node cpu-1|its device plugin runs and offers nothing"}},
+		"a plugin that finds no GPU on a node that was chosen": {func(s *State) {
+			s.DaemonSets[0].Spec.Template.Spec.NodeSelector = map[string]string{"gpu": "true"}
+			s.Pods = append(s.Pods, readyPod("device-plugin", "plugin-b", "cpu-1"))
+		}, []string{"warning|node cpu-1|its device plugin runs and offers nothing"}},
+		"a plugin on a node without a GPU": {func(s *State) {
+			s.DaemonSets[0].Spec.Template.Spec.NodeSelector = map[string]string{v1.LabelOSStable: "linux"}
+			s.Pods = append(s.Pods, readyPod("device-plugin", "plugin-b", "cpu-1"))
+		}, nil},
+		"a pod on a GPU that is gone": {func(s *State) {
+			inv := inventory()
+			inv.Devices = inv.Devices[1:]
+			setInventory(t, &s.Nodes[0], inv)
+			s.Nodes[0].Status.Allocatable[s.Names.GPUMem()] = resource.MustParse("14")
+		}, []string{"error|pod ml/runs|is assigned GPU-00000000, which node gpu-a does not offer"}},
+		"a GPU that is cordoned": {func(s *State) { s.Nodes[0].Annotations[s.Names.Cordoned()] = "GPU-00000001" },
+			[]string{"warning|node gpu-a|GPU 1 (GPU-00000001) is cordoned by hand: it takes no new pods"}},
 		"an inventory that cannot be read": {func(s *State) { s.Nodes[0].Annotations[s.Names.Inventory()] = `{"v":9}` },
 			[]string{"error|node gpu-a|its inventory cannot be read: "}},
 		"another unit": {func(s *State) {

@@ -2,12 +2,14 @@ package doctor
 
 import (
 	"fmt"
+	"slices"
 	"strconv"
 
 	appsv1 "k8s.io/api/apps/v1"
 	v1 "k8s.io/api/core/v1"
 
 	"github.com/gpumem/gpumem/pkg/gpu"
+	"github.com/gpumem/gpumem/pkg/nodepods"
 )
 
 // checkNodes looks at what nodes say that they offer.
@@ -26,9 +28,11 @@ func checkNodes(s *State, ds *appsv1.DaemonSet) (found []Finding) {
 		if _, ok := node.Annotations[s.Names.Inventory()]; !ok {
 			continue
 		}
-		with++
 		object := "node " + node.Name
 		inv, err := s.Names.InventoryOf(node)
+		if err != nil || inv.Capacity() > 0 {
+			with++
+		}
 		if err != nil {
 			found = append(found, Finding{Error, object, "its inventory cannot be read: " + oneLine(err),
 				"restart its device plugin, which writes it anew; if that does not help, plugin and extender are of versions that do not fit"})
@@ -44,11 +48,61 @@ func checkNodes(s *State, ds *appsv1.DaemonSet) (found []Finding) {
 				"give the node what that level needs (docs/limits.md), or ask for less"})
 		}
 	}
-	if with == 0 && old(s, ds.ObjectMeta) {
-		found = append(found, Finding{Error, "cluster", "no node offers " + string(s.Names.GPUMem()),
-			fmt.Sprintf("kubectl -n %s logs daemonset/%s says for each node why", ds.Namespace, ds.Name)})
+	return append(found, checkSilent(s, ds, with)...)
+}
+
+// checkSilent looks at plugins that run and offer nothing. The plugin runs on
+// every Linux node unless it is told otherwise, and is ready on those without a
+// GPU: one alone is spoken of where something says that there is a GPU.
+func checkSilent(s *State, ds *appsv1.DaemonSet, offering int) (found []Finding) {
+	const usual = "mostly the driver is not where devicePlugin.driverRoot says (/run/nvidia/driver with the GPU Operator), " +
+		"or its devices come with NVIDIA's runtime alone (devicePlugin.runtimeClassName=nvidia): docs/troubleshooting.md#a-node-with-a-gpu-offers-nothing"
+	if offering == 0 {
+		if !old(s, ds.ObjectMeta) {
+			return nil
+		}
+		wrong := "no node offers " + string(s.Names.GPUMem())
+		if n := len(s.running(ds)); n > 0 {
+			wrong += fmt.Sprintf(", and the device plugin runs on %d: it finds no GPU that it may offer", n)
+		}
+		return []Finding{{Error, "cluster", wrong,
+			fmt.Sprintf("kubectl -n %s logs daemonset/%s says why; %s", ds.Namespace, ds.Name, usual)}}
+	}
+	for name, pod := range s.running(ds) {
+		i := slices.IndexFunc(s.Nodes, func(node v1.Node) bool { return node.Name == name })
+		if i < 0 || !mayHaveGPU(ds, &s.Nodes[i]) {
+			continue
+		}
+		if inv, err := s.Names.InventoryOf(&s.Nodes[i]); err == nil && inv.Capacity() == 0 {
+			found = append(found, Finding{Warning, "node " + name, "its device plugin runs and offers nothing: it finds no GPU that it may offer",
+				fmt.Sprintf("kubectl -n %s logs %s says why; %s", ds.Namespace, pod, usual)})
+		}
 	}
 	return found
+}
+
+// running returns the pods of the plugin that have been ready for a while, by
+// their nodes.
+func (s *State) running(ds *appsv1.DaemonSet) map[string]string {
+	names := make(map[string]string)
+	for _, pod := range s.podsOf(ds.Namespace, ds.Spec.Selector) {
+		if unready(&pod) == "" && old(s, pod.ObjectMeta) {
+			names[pod.Spec.NodeName] = pod.Name
+		}
+	}
+	return names
+}
+
+// mayHaveGPU reports whether something says that a node has a GPU: its label,
+// that it had one, or that the plugin is for chosen nodes only.
+func mayHaveGPU(ds *appsv1.DaemonSet, node *v1.Node) bool {
+	spec := ds.Spec.Template.Spec
+	chosen := spec.Affinity != nil
+	for key := range spec.NodeSelector {
+		chosen = chosen || key != v1.LabelOSStable
+	}
+	had := slices.ContainsFunc(node.Status.Conditions, func(c v1.NodeCondition) bool { return c.Type == nodepods.Healthy })
+	return chosen || had || node.Labels[gpuPresent] == "true"
 }
 
 func levelName(e gpu.Enforcement) gpu.Enforcement {
@@ -68,14 +122,14 @@ func because(reason string) string {
 // checkInventory compares what a node's plugin has written with what the kubelet
 // reports, and tells of GPUs that are out.
 func checkInventory(s *State, object string, node *v1.Node, inv gpu.Inventory) (found []Finding) {
-	var healthy int64
+	var healthy int64 // to the kubelet, to which a cordoned GPU stays so
 	for _, d := range inv.Devices {
-		if d.Healthy {
+		if d.Healthy || d.Unhealthy == gpu.Cordoned {
 			healthy += int64(d.Capacity)
-			continue
 		}
-		found = append(found, Finding{Warning, object, fmt.Sprintf("GPU %d (%s) is unhealthy%s", d.Index, d.UUID, because(d.Unhealthy)),
-			"it takes no new pods and comes back by itself after three good probes; nvidia-smi on the node shows what the driver says"})
+		if !d.Healthy {
+			found = append(found, out(node, d))
+		}
 	}
 	allocatable := node.Status.Allocatable[s.Names.GPUMem()]
 	if got := allocatable.Value(); got != healthy {
@@ -88,4 +142,15 @@ func checkInventory(s *State, object string, node *v1.Node, inv gpu.Inventory) (
 			"split the GPUs between the two plugins (devicePlugin.devices and NVIDIA's own setting), or keep one of them from the node"})
 	}
 	return found
+}
+
+// out tells of a GPU that takes no new pods.
+func out(node *v1.Node, d gpu.Device) Finding {
+	object := "node " + node.Name
+	if d.Unhealthy == gpu.Cordoned {
+		return Finding{Warning, object, fmt.Sprintf("GPU %d (%s) is cordoned by hand: it takes no new pods", d.Index, d.UUID),
+			fmt.Sprintf("kubectl inspect gpumem uncordon %s %d, once it is to take pods again", node.Name, d.Index)}
+	}
+	return Finding{Warning, object, fmt.Sprintf("GPU %d (%s) is unhealthy%s", d.Index, d.UUID, because(d.Unhealthy)),
+		"it takes no new pods and comes back by itself after three good probes; nvidia-smi on the node shows what the driver says"}
 }

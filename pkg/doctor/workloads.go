@@ -12,6 +12,7 @@ import (
 	"sigs.k8s.io/yaml"
 
 	"github.com/gpumem/gpumem/pkg/api"
+	"github.com/gpumem/gpumem/pkg/gpu"
 )
 
 // gpuPresent is the label that NVIDIA's feature discovery gives nodes with GPUs.
@@ -205,16 +206,40 @@ func checkPods(s *State, in installation) (found []Finding) {
 			found = append(found, checkWaiting(s, in, object, pod)...)
 			continue
 		}
-		if a, err := s.Names.AssignmentOf(pod); err != nil || a.None() {
+		a, err := s.Names.AssignmentOf(pod)
+		if err != nil || a.None() {
 			why := "the annotation is missing"
 			if err != nil {
 				why = oneLine(err)
 			}
 			found = append(found, Finding{Error, object, "is on node " + pod.Spec.NodeName + " and has no valid assignment: " + why,
 				"the device plugin of that node writes one; where it does not, its log says why, and deleting the pod has it placed anew"})
+			continue
+		}
+		if absent := s.absent(pod.Spec.NodeName, a.Devices()); len(absent) > 0 {
+			found = append(found, Finding{Error, object, fmt.Sprintf("is assigned %s, which node %s does not offer", strings.Join(absent, " and "), pod.Spec.NodeName),
+				"the log of that node's device plugin says what it finds; if the GPU is gone for good, delete the pod to have it placed anew"})
 		}
 	}
 	return found
+}
+
+// absent returns those of the GPUs that a node does not offer, as far as its
+// inventory can be read.
+func (s *State) absent(nodeName string, ids []gpu.UUID) (absent []string) {
+	for i := range s.Nodes {
+		node := &s.Nodes[i]
+		inv, err := s.Names.InventoryOf(node)
+		if node.Name != nodeName || err != nil {
+			continue
+		}
+		for _, id := range ids {
+			if !slices.ContainsFunc(inv.Devices, func(d gpu.Device) bool { return d.UUID == id }) {
+				absent = append(absent, string(id))
+			}
+		}
+	}
+	return absent
 }
 
 func checkWaiting(s *State, in installation, object string, pod *v1.Pod) (found []Finding) {
