@@ -268,6 +268,9 @@ func (o *options) printExplanation(e explanation) error {
 	fmt.Fprintf(out, "\nDecided (asked for the first time %s ago, %s in all):\n", since(e.Decided.First), timesOf(e.Decided.Tries))
 	for _, d := range slices.Backward(e.Decided.Decisions) {
 		fmt.Fprintf(out, "  %s ago  %-10s  %s\n", since(d.Time), d.Verb, printers.Clean(outcome(d)))
+		for _, line := range refusals(d) {
+			fmt.Fprintf(out, "      %s\n", printers.Clean(line))
+		}
 	}
 	for _, d := range e.Decided.Decisions {
 		if d.Verb == decisions.Bind && len(d.Nodes) > 0 {
@@ -281,6 +284,8 @@ func (o *options) printExplanation(e explanation) error {
 // outcome is what was decided, in a line.
 func outcome(d decisions.Decision) string {
 	switch {
+	case d.Verb == decisions.Filter && d.Result == decisions.Unfit && len(d.Nodes) > 0 && d.Message == d.Nodes[0].Message:
+		return fmt.Sprintf("%s: fits on %d of %d nodes", d.Result, d.Fit, d.Asked)
 	case d.Message != "":
 		return d.Result + ": " + d.Message
 	case d.Verb == decisions.Filter:
@@ -294,6 +299,31 @@ func outcome(d decisions.Decision) string {
 	default:
 		return strings.TrimSpace(d.Result + " " + d.Node)
 	}
+}
+
+// refusals are why a filter found that the pod fits nowhere, node by node: a line
+// for those that say the same.
+func refusals(d decisions.Decision) (lines []string) {
+	if d.Verb != decisions.Filter || d.Result != decisions.Unfit || len(d.Nodes) == 0 {
+		return nil
+	}
+	said := make(map[string][]string) // names, by message
+	var messages []string
+	for _, n := range d.Nodes {
+		if _, ok := said[n.Message]; !ok {
+			messages = append(messages, n.Message)
+		}
+		said[n.Message] = append(said[n.Message], n.Name)
+	}
+	told := 0
+	for _, message := range messages[:min(shownNodes, len(messages))] {
+		lines = append(lines, strings.Join(said[message], ", ")+": "+message)
+		told += len(said[message])
+	}
+	if more := d.Asked - told; more > 0 {
+		lines = append(lines, fmt.Sprintf("and %d more nodes", more))
+	}
+	return lines
 }
 
 func since(t time.Time) string { return duration.HumanDuration(time.Since(t)) }

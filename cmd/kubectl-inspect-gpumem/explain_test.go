@@ -5,6 +5,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/google/go-cmp/cmp"
 	v1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/kubernetes/fake"
@@ -68,6 +69,29 @@ func TestSchedulerThatNobodyAsks(t *testing.T) {
 				}
 			}
 		})
+	}
+}
+
+func TestARefusalNamesItsNodes(t *testing.T) {
+	small, full := "needs 3 GiB on one GPU; free: GPU0 2 (2 GiB in all)", "needs 3 GiB on one GPU; free: GPU0 0 (0 GiB in all)"
+	unfit := func(message string, asked int, nodes ...decisions.Node) decisions.Decision {
+		return decisions.Decision{Verb: decisions.Filter, Result: decisions.Unfit, Message: message, Asked: asked, Nodes: nodes}
+	}
+	node := func(name, message string) decisions.Node { return decisions.Node{Name: name, Message: message} }
+	for name, tc := range map[string]struct {
+		decision decisions.Decision
+		want     []string
+	}{
+		"each node": {unfit(small, 2, node("gpu-a", small), node("gpu-b", full)),
+			[]string{"unfit: fits on 0 of 2 nodes", "gpu-a: " + small, "gpu-b: " + full}},
+		"the same of two, and others that are not told of": {unfit(small, 9, node("gpu-a", small), node("gpu-b", full), node("gpu-c", small)),
+			[]string{"unfit: fits on 0 of 9 nodes", "gpu-a, gpu-c: " + small, "gpu-b: " + full, "and 6 more nodes"}},
+		"the same of all": {unfit("gpu-count is two", 9), []string{"unfit: gpu-count is two"}},
+		"it fits":         {decisions.Decision{Verb: decisions.Filter, Result: decisions.Fits, Asked: 2, Fit: 1, Nodes: []decisions.Node{node("gpu-a", small)}}, []string{"fits on 1 of 2 nodes"}},
+	} {
+		if diff := cmp.Diff(tc.want, append([]string{outcome(tc.decision)}, refusals(tc.decision)...)); diff != "" {
+			t.Errorf("%s (-want +got):\n%s", name, diff)
+		}
 	}
 }
 
