@@ -38,11 +38,13 @@ func TestSchedulerThatNobodyAsks(t *testing.T) {
 		scheduler string
 		seen      bool
 		units     int64
+		gated     bool
 		unread    bool // the configuration may not be read
 		want      string
 	}{
 		"seen":                      {scheduler: "gpumem-scheduler", seen: true, units: 3, want: "its events say what else it waits for"},
 		"scheduler does not run":    {scheduler: "gpumem-scheduler", units: 3, want: `no scheduler has looked at it yet: does its own, "gpumem-scheduler", run?`},
+		"gated":                     {scheduler: "gpumem-scheduler", gated: true, seen: true, units: 3, want: "it has scheduling gates: no scheduler looks at it before they are taken away"},
 		"misspelt":                  {scheduler: "gpumem-schedular", units: 3, want: `its schedulerName is "gpumem-schedular", and no scheduler has looked at it: is there one of this name? gpumem's is gpumem-scheduler`},
 		"misspelt, and no room":     {scheduler: "gpumem-schedular", units: 300, want: `; its schedulerName is "gpumem-schedular", and no scheduler has looked at it: is there one of this name? gpumem's is gpumem-scheduler`},
 		"misspelt, not to be known": {scheduler: "gpumem-schedular", units: 3, unread: true, want: `no scheduler has looked at it yet: does its own, "gpumem-schedular", run?`},
@@ -52,6 +54,9 @@ func TestSchedulerThatNobodyAsks(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			pod := with(makePod(t, "ml/waits", "", tc.units), func(p *v1.Pod) {
 				p.Spec.SchedulerName = tc.scheduler
+				if tc.gated {
+					p.Spec.SchedulingGates = []v1.PodSchedulingGate{{Name: "example.com/quota"}}
+				}
 				if !tc.seen {
 					p.Status.Conditions = nil
 				}

@@ -191,6 +191,7 @@ func (f *found) add(names api.Names, pod *v1.Pod) {
 func waitFacts(names api.Names, pod *v1.Pod) inspect.WaitFacts {
 	w := inspect.WaitFacts{
 		Pod: api.Ref(pod), Nominated: api.NominatedTo(pod), Scheduler: cmp.Or(pod.Spec.SchedulerName, v1.DefaultSchedulerName),
+		Gated: len(pod.Spec.SchedulingGates) > 0,
 		// Every scheduler writes this when it finds no node.
 		Unseen: !slices.ContainsFunc(pod.Status.Conditions, func(c v1.PodCondition) bool { return c.Type == v1.PodScheduled }),
 	}

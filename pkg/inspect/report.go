@@ -122,7 +122,7 @@ type Wait struct {
 	Node      string    `json:"node,omitempty"`      // where it fits, or comes closest
 	Fits      bool      `json:"fits"`
 	Reason    string    `json:"reason"`
-	Unserved  string    `json:"unserved,omitempty"` // why nobody may ever place it, as far as is known
+	Unserved  string    `json:"unserved,omitempty"` // why nobody places it, as far as is known
 }
 
 // Why says in a line what the pod waits for.
@@ -188,14 +188,17 @@ type WaitFacts struct {
 	Nominated string // the node where others leave for it
 	Problem   string // why the request could not be read
 	Scheduler string // its schedulerName; empty when not known
+	Gated     bool   // it has scheduling gates
 	Unseen    bool   // no scheduler has said anything of it
 }
 
-// Unserved says of a pod why nobody may ever place it, as far as is known;
-// schedulers are the names of those that ask gpumem, empty when not known.
+// Unserved says of a pod why nobody places it, as far as is known; schedulers are the
+// names of those that ask gpumem, empty when not known.
 func (f WaitFacts) Unserved(schedulers []string) string {
 	other := len(schedulers) > 0 && !slices.Contains(schedulers, f.Scheduler)
 	switch served := strings.Join(schedulers, " or "); {
+	case f.Gated:
+		return "it has scheduling gates: no scheduler looks at it before they are taken away"
 	case other && f.Unseen:
 		return fmt.Sprintf("its schedulerName is %q, and no scheduler has looked at it: is there one of this name? gpumem's is %s", f.Scheduler, served)
 	case other:
