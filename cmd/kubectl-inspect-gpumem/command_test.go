@@ -76,6 +76,7 @@ func makeNode(t testing.TB, name string, inv gpu.Inventory) *v1.Node {
 			t.Fatal(err)
 		}
 		node.Annotations = map[string]string{testNames(t).Inventory(): value}
+		node.Status.Allocatable = v1.ResourceList{testNames(t).GPUMem(): *resource.NewQuantity(int64(inv.Capacity()), resource.DecimalSI)}
 	}
 	return node
 }

@@ -14,6 +14,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	v1 "k8s.io/api/core/v1"
 	policyv1 "k8s.io/api/policy/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/client-go/kubernetes/fake"
@@ -186,6 +187,27 @@ func cordonedOn(t *testing.T, client *fake.Clientset, node string) string {
 		t.Fatal(err)
 	}
 	return n.Annotations[testNames(t).Cordoned()]
+}
+
+// While the plugin of a node is not registered, its kubelet offers nothing.
+func TestANodeWhoseKubeletOffersNothingIsMarked(t *testing.T) {
+	node := makeNode(t, "gpu-a", inventory("gpu-a", 14, 14))
+	node.Status.Allocatable[testNames(t).GPUMem()] = resource.MustParse("0")
+	client := fake.NewClientset(node, makeNode(t, "gpu-b", inventory("gpu-b", 16)), makePod(t, "ml/runs", "gpu-a", 8, uuid("gpu-a", 0)))
+	for _, tc := range []struct {
+		args  []string
+		wants []string
+	}{
+		{nil, []string{" 8/28^ ", " 0/16             0%\n", "\n^ the kubelet offers none of it: no new pod gets any"}},
+		{[]string{"-d"}, []string{"* The kubelet of this node offers none of its GPU memory, and no new pod gets any"}},
+	} {
+		stdout, _, err := inspectWith(client, tc.args...)
+		for _, want := range tc.wants {
+			if err != nil || strings.Count(stdout, want) != 1 {
+				t.Errorf("%v: error %v, want %q once in:\n%s", tc.args, err, want, stdout)
+			}
+		}
+	}
 }
 
 func TestCordonAndUncordon(t *testing.T) {

@@ -55,6 +55,8 @@ func load(ctx context.Context, client kubernetes.Interface, names api.Names, sel
 			f.Problem = oneLine(err)
 			problem("node "+node.Name, err)
 		}
+		offered := node.Status.Allocatable[names.GPUMem()]
+		f.Withheld = inv.Advertised() > 0 && offered.IsZero()
 		inv.CPU = node.Status.Allocatable.Cpu().MilliValue()
 		facts.Nodes[node.Name] = f
 		inventories[node.Name] = inv

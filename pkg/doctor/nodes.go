@@ -122,16 +122,12 @@ func because(reason string) string {
 // checkInventory compares what a node's plugin has written with what the kubelet
 // reports, and tells of GPUs that are out.
 func checkInventory(s *State, object string, node *v1.Node, inv gpu.Inventory) (found []Finding) {
-	var healthy int64 // to the kubelet, to which a cordoned GPU stays so
 	for _, d := range inv.Devices {
-		if d.Healthy || d.Unhealthy == gpu.Cordoned {
-			healthy += int64(d.Capacity)
-		}
 		if !d.Healthy {
 			found = append(found, out(node, d))
 		}
 	}
-	allocatable := node.Status.Allocatable[s.Names.GPUMem()]
+	allocatable, healthy := node.Status.Allocatable[s.Names.GPUMem()], int64(inv.Advertised())
 	if got := allocatable.Value(); got != healthy {
 		found = append(found, Finding{Warning, object, fmt.Sprintf("its kubelet offers %d of %s, and its device plugin %d", got, s.Names.GPUMem(), healthy),
 			"this passes within a minute of a restart; where it does not, the plugin's /readyz on port 8012 says what keeps it from the kubelet"})

@@ -74,6 +74,17 @@ func (inv Inventory) Device(id UUID) (Device, bool) {
 	return Device{}, false
 }
 
+// Advertised returns the units that the kubelet is offered: those of GPUs that are
+// healthy to it, which a cordoned GPU stays.
+func (inv Inventory) Advertised() (sum Units) {
+	for _, d := range inv.Devices {
+		if d.Healthy || d.Unhealthy == Cordoned {
+			sum += d.Capacity
+		}
+	}
+	return sum
+}
+
 // Capacity returns the units of all devices together, healthy or not.
 func (inv Inventory) Capacity() Units {
 	var sum Units

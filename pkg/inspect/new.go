@@ -59,7 +59,7 @@ func (r reporter) counted(u gpu.Units) *Memory {
 
 func (r reporter) node(f NodeFacts) Node {
 	out := Node{
-		Name: r.Name, Address: f.Address, Status: f.Status, Problem: f.Problem,
+		Name: r.Name, Address: f.Address, Status: f.Status, Withheld: f.Withheld, Problem: f.Problem,
 		UnitMiB: r.UnitMiB, DriverVersion: r.DriverVersion,
 		Capacity: r.memory(r.Capacity()), Requested: r.counted(r.Requested()), LargestFree: r.counted(r.LargestFree()),
 		PodCount: len(r.Holdings()), GPUs: []GPU{}, Unattributed: []Pod{},

@@ -66,7 +66,8 @@ type Node struct {
 	Unattributed       []Pod   `json:"unattributed"`
 	UnattributedMemory *Memory `json:"unattributedMemory,omitempty"` // nil when there are none
 
-	Problem string `json:"problem,omitempty"` // why its inventory could not be read
+	Withheld bool   `json:"withheld,omitempty"` // its kubelet offers nothing of it: no new pod gets any
+	Problem  string `json:"problem,omitempty"`  // why its inventory could not be read
 }
 
 // GPU is one GPU with the pods on it.
@@ -171,6 +172,7 @@ type NodeFacts struct {
 	Status        string
 	Unschedulable bool   // takes no new pods, whatever is free
 	Wanted        bool   // named by the user: shown even when it offers nothing
+	Withheld      bool   // its kubelet offers nothing of what the inventory has
 	Problem       string // why the inventory could not be read
 }
 

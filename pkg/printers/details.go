@@ -190,6 +190,9 @@ func notes(out *bytes.Buffer, n inspect.Node, m measure) {
 			note("pod %s/%s is assigned no GPU yet", p.Namespace, p.Name)
 		}
 	}
+	if n.Withheld {
+		note("The kubelet of this node offers none of its GPU memory, and no new pod gets any; kubectl inspect gpumem doctor says more")
+	}
 	if n.UnattributedMemory != nil && len(n.GPUs) > 0 {
 		note("New pods find the memory of pods with GPU %s taken on every GPU", unknown)
 	}

@@ -53,6 +53,7 @@ const (
 
 	sickMark     = "!" // an unhealthy GPU
 	cordonedMark = "~"
+	withheldMark = "^" // a node whose kubelet offers nothing of it
 )
 
 // measure is what the amounts of one table are printed in.

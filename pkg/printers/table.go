@@ -99,7 +99,11 @@ func totalCell(n inspect.Node, m measure) string {
 	if n.Problem != "" {
 		return m.amount(n.Requested) + "/?"
 	}
-	return m.ratio(n.Requested, n.Capacity)
+	cell := m.ratio(n.Requested, n.Capacity)
+	if n.Withheld {
+		cell += withheldMark
+	}
+	return cell
 }
 
 func podsCell(n inspect.Node) string {
@@ -134,8 +138,9 @@ func keptOf(g inspect.GPU) (sum inspect.Memory) {
 }
 
 func (o TableOptions) legend(out *bytes.Buffer, r inspect.Report) {
-	sick, closed, promised := false, false, false
+	sick, closed, promised, withheld := false, false, false, false
 	for _, n := range r.Nodes {
+		withheld = withheld || n.Withheld
 		for _, g := range n.GPUs {
 			sick, closed, promised = sick || !g.Healthy && !cordoned(g), closed || cordoned(g), promised || len(g.Kept) > 0
 		}
@@ -145,6 +150,9 @@ func (o TableOptions) legend(out *bytes.Buffer, r inspect.Report) {
 	}
 	if closed {
 		fmt.Fprintf(out, "%s cordoned: takes no new pods until it is uncordoned.\n", cordonedMark)
+	}
+	if withheld {
+		fmt.Fprintf(out, "%s the kubelet offers none of it: no new pod gets any; kubectl inspect gpumem doctor says more.\n", withheldMark)
 	}
 	if promised {
 		fmt.Fprintln(out, "+ is kept for pods that are nominated to the node; --details names them.")
