@@ -48,7 +48,10 @@
 // A pod that the kubelet refuses because the device plugin has just died is
 // counted and told of: Kubernetes admits a pod once. So is the overlap of a
 // pod deleted by force with the next one: to the API and to the kubelet it is gone
-// before its processes are, which is what force means.
+// before its processes are, which is what force means. And kube-scheduler may
+// lose count of a node in its own cache, after an API server was away: where the
+// kubelets and the books have all free, and its own words are all that a pod waits
+// for, it is started anew and told of; the pod must run then.
 //
 // # Decisions
 //
