@@ -54,7 +54,7 @@ func nodeColumns(r inspect.Report) []nodeColumn {
 		}
 		columns = append(columns, nodeColumn{Header: header, Cell: func(n inspect.Node) string { return gpuCell(n, i, m) }})
 	}
-	if anyPending(r) {
+	if slices.ContainsFunc(r.Nodes, pending) {
 		columns = append(columns, nodeColumn{Header: fmt.Sprintf("PENDING(%s)", m), Cell: func(n inspect.Node) string { return pendingCell(n, m) }})
 	}
 	return append(columns,
@@ -137,28 +137,25 @@ func keptOf(g inspect.GPU) (sum inspect.Memory) {
 	return sum
 }
 
+// legend explains what stands in the table, and tells what does not.
 func (o TableOptions) legend(out *bytes.Buffer, r inspect.Report) {
-	sick, closed, promised, withheld := false, false, false, false
-	for _, n := range r.Nodes {
-		withheld = withheld || n.Withheld
-		for _, g := range n.GPUs {
-			sick, closed, promised = sick || !g.Healthy && !cordoned(g), closed || cordoned(g), promised || len(g.Kept) > 0
+	anyNode := func(is func(inspect.Node) bool) bool { return slices.ContainsFunc(r.Nodes, is) }
+	anyGPU := func(is func(inspect.GPU) bool) bool {
+		return anyNode(func(n inspect.Node) bool { return slices.ContainsFunc(n.GPUs, is) })
+	}
+	for _, line := range []struct {
+		shown bool
+		text  string
+	}{
+		{anyGPU(sick), sickMark + " unhealthy: takes no new pods; --details says why."},
+		{anyGPU(cordoned), cordonedMark + " cordoned: takes no new pods until it is uncordoned."},
+		{anyNode(withheld), withheldMark + " the kubelet offers none of it: no new pod gets any; kubectl inspect gpumem doctor says more."},
+		{anyGPU(promised), "+ is kept for pods that are nominated to the node; --details names them."},
+		{anyNode(pending), "PENDING is held by pods that are on no known GPU; --details lists them."},
+	} {
+		if line.shown {
+			fmt.Fprintln(out, line.text)
 		}
-	}
-	if sick {
-		fmt.Fprintf(out, "%s unhealthy: takes no new pods; --details says why.\n", sickMark)
-	}
-	if closed {
-		fmt.Fprintf(out, "%s cordoned: takes no new pods until it is uncordoned.\n", cordonedMark)
-	}
-	if withheld {
-		fmt.Fprintf(out, "%s the kubelet offers none of it: no new pod gets any; kubectl inspect gpumem doctor says more.\n", withheldMark)
-	}
-	if promised {
-		fmt.Fprintln(out, "+ is kept for pods that are nominated to the node; --details names them.")
-	}
-	if anyPending(r) {
-		fmt.Fprintln(out, "PENDING is held by pods that are on no known GPU; --details lists them.")
 	}
 	if r.RequestedUnknown {
 		fmt.Fprint(out, notListed)
@@ -175,14 +172,15 @@ func (o TableOptions) legend(out *bytes.Buffer, r inspect.Report) {
 	}
 }
 
-// anyPending reports whether some pod is on no known GPU.
-func anyPending(r inspect.Report) bool {
-	for _, n := range r.Nodes {
-		if n.UnattributedMemory != nil && n.UnattributedMemory.Units > 0 {
-			return true
-		}
-	}
-	return false
+func sick(g inspect.GPU) bool { return !g.Healthy && !cordoned(g) }
+
+func promised(g inspect.GPU) bool { return len(g.Kept) > 0 }
+
+func withheld(n inspect.Node) bool { return n.Withheld }
+
+// pending reports whether some pod of a node is on no known GPU.
+func pending(n inspect.Node) bool {
+	return n.UnattributedMemory != nil && n.UnattributedMemory.Units > 0
 }
 
 // left says how many nodes are not in the table.
