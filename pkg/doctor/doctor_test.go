@@ -286,6 +286,8 @@ func TestExamine(t *testing.T) {
 			s.Bindings[0].Spec.ValidationActions = []admissionv1.ValidationAction{admissionv1.Warn}
 		},
 			[]string{"warning|validatingadmissionpolicy gpumem-device-plugin|nothing binds it with the action Deny"}},
+		"an annotation of another spelling": {func(s *State) { s.Pods[3].Annotations["gpumem.dev/gpu-modell"] = "A100*" },
+			[]string{"warning|pod ml/runs|has annotation gpumem.dev/gpu-modell, which gpumem does not know"}},
 		"a pod without assignment": {func(s *State) { s.Pods[3].Annotations = nil }, []string{"error|pod ml/runs|is on node gpu-a and has no valid assignment"}},
 		"a pod of another scheduler": {func(s *State) { s.Pods[4].Spec.SchedulerName = "default-scheduler" },
 			[]string{"error|pod ml/waits|asks for gpumem.dev/gpu-mem and names the scheduler default-scheduler, which does not ask gpumem"}},

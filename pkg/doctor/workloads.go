@@ -202,6 +202,10 @@ func checkPods(s *State, in installation) (found []Finding) {
 			continue
 		}
 		object := "pod " + pod.Namespace + "/" + pod.Name
+		for _, key := range s.Names.Unknown(pod) {
+			found = append(found, Finding{Warning, object, "has annotation " + key + ", which gpumem does not know: it has no effect",
+				"correct its name, or take it away"})
+		}
 		if pod.Spec.NodeName == "" {
 			found = append(found, checkWaiting(s, in, object, pod)...)
 			continue

@@ -72,7 +72,7 @@ func (v Verdict) String() string {
 	case NoSuchDevice:
 		return fmt.Sprintf("wants a GPU that matches %s; this node has %s: change %s", globs(v.Request), models(v.Node), v.globbed())
 	case TooLarge:
-		return fmt.Sprintf("%s; the largest that qualifies here has %s: ask for less, or for more GPUs", need, v.largest())
+		return fmt.Sprintf("%s; the largest that qualifies here has %s: %s", need, v.largest(), v.instead())
 	case TooFew:
 		return fmt.Sprintf("%s; large enough here: %d: ask for fewer GPUs, or for less on each", need, v.largeEnough())
 	case Unhealthy, Occupied:
@@ -144,6 +144,17 @@ func (v Verdict) anywhere() (s string) {
 		s += fmt.Sprintf("; kept for pods that are nominated to this node: %d", n)
 	}
 	return s
+}
+
+// instead says what to ask for where no GPU is as large. An amount beyond all GPUs
+// was meant in bytes: "3Gi".
+func (v Verdict) instead() string {
+	const bytesPerMiB = 1 << 20
+	meant := int64(v.Request.Units()) / bytesPerMiB
+	if unit := v.Node.UnitMiB; meant > 0 && unit > 0 {
+		return fmt.Sprintf("it counts units of %s, not bytes: ask for %d", gpu.Format(1, unit), ceilDiv(gpu.Units(meant), gpu.Units(unit)))
+	}
+	return "ask for less, or for more GPUs"
 }
 
 func (v Verdict) largest() string {
