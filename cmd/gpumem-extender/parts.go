@@ -29,6 +29,11 @@ import (
 // reviewInterval is how often assumptions are looked at for their age.
 const reviewInterval = 5 * time.Second
 
+// repriceInterval is how often prices follow the nodes. They are not made while a
+// pod is asked about: kube-scheduler asks about one at a time, and the others
+// would wait until all nodes have been looked at.
+const repriceInterval = time.Second
+
 // parts are what the process is made of.
 type parts struct {
 	opts     options
@@ -119,6 +124,10 @@ func (p *parts) page(names api.Names) *page.Source {
 func (p *parts) run(ctx context.Context, on listeners) error {
 	group, ctx := errgroup.WithContext(ctx)
 	group.Go(func() error { p.watch.Run(ctx); return nil })
+	group.Go(func() error {
+		wait.UntilWithContext(ctx, func(context.Context) { p.books.Reprice() }, repriceInterval)
+		return nil
+	})
 	group.Go(func() error {
 		wait.UntilWithContext(ctx, func(ctx context.Context) { p.extender.ReviewAssumed(ctx, p.opts.assumeLimit) }, reviewInterval)
 		return nil

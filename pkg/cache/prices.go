@@ -19,21 +19,28 @@ func (c *Cache) Learn(req placement.Request) {
 	c.mix.Learn(req)
 }
 
-// Prices returns what the nodes have room for is worth to the pods to come, by
-// what was learned of them. They are made anew when about one in stale nodes has
-// changed.
+// Prices returns what the last call of Reprice has found, without any wait; nil
+// before the first.
 func (c *Cache) Prices() *placement.Prices {
+	if last := c.prices.Load(); last != nil {
+		return last.Prices
+	}
+	return nil
+}
+
+// Reprice finds out what that is worth to the pods to come that the nodes have
+// room for, by what was learned of them, if about one in stale nodes has changed
+// since it last did. It looks at all nodes, so no pod should have to wait for it.
+func (c *Cache) Reprice() {
 	const stale = 4
 	last := c.prices.Load()
 	c.mu.Lock()
 	if last != nil && c.changes-last.changes <= last.nodes/stale {
 		c.mu.Unlock()
-		return last.Prices
+		return
 	}
 	mix, changes := c.mix.Clone(), c.changes
 	c.mu.Unlock()
 	nodes := c.Nodes()
-	now := &priced{Prices: placement.NewPrices(mix, nodes), changes: changes, nodes: len(nodes)}
-	c.prices.Store(now)
-	return now.Prices
+	c.prices.Store(&priced{Prices: placement.NewPrices(mix, nodes), changes: changes, nodes: len(nodes)})
 }

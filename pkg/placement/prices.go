@@ -2,7 +2,6 @@ package placement
 
 import (
 	"math"
-	"slices"
 	"strings"
 
 	"github.com/gpumem/gpumem/pkg/gpu"
@@ -26,7 +25,8 @@ import (
 // by themselves once small pods are on the node. Kinds that differ in CPU alone
 // share one price, by how frequent they are.
 type Prices struct {
-	kinds []priced // those whose slots cost anything
+	kinds []priced
+	stock map[string]stock // of the nodes that they were made of, by name
 }
 
 // maxPriced bounds the kinds that have a price: those that ask for the most. A
@@ -73,16 +73,20 @@ func NewPrices(mix Mix, nodes []Node) *Prices {
 		all = append(all, k)
 	}
 	if len(all) == 0 {
-		return &Prices{}
+		return &Prices{stock: map[string]stock{}}
 	}
 	market := newMarket(len(all))
 	free := gpu.Units(0)
+	stocks := make(map[string]stock, len(nodes))
 	for i := range nodes {
-		market.add(takeStock(all, nodes[i].emptied()).slots, takeStock(all, &nodes[i]).slots)
-		free += nodes[i].free()
+		n := &nodes[i]
+		now := takeStock(all, n)
+		market.add(takeStock(all, n.emptied()).slots, now.slots)
+		free += n.free()
+		stocks[n.Name] = now
 	}
 	market.settle(all, mix, ahead*float64(free)/mix.mean())
-	return &Prices{kinds: slices.DeleteFunc(all, func(k priced) bool { return k.price == 0 })}
+	return &Prices{kinds: all, stock: stocks}
 }
 
 // emptied returns the node without pods.
@@ -230,7 +234,7 @@ func (p *Prices) lost(n *Node, before stock, req Request, devices []int) (sum fl
 	cpu := max(0, n.FreeCPU()-req.CPU)
 	for k := range p.kinds {
 		one, was := &p.kinds[k], before.slots[k]
-		if was.node == 0 {
+		if was.node == 0 || one.price == 0 {
 			continue
 		}
 		left := was.gpus

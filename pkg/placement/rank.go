@@ -2,6 +2,7 @@ package placement
 
 import (
 	"cmp"
+	"maps"
 	"math"
 	"slices"
 	"sync"
@@ -62,7 +63,7 @@ func (r *Ranker) Rank(defaults Policies, req Request, nodes []*Node, prices *Pri
 		prices = nil
 	}
 	if prices != nil && prices != r.prices {
-		r.prices, r.stock = prices, make(map[string]stock, len(nodes))
+		r.prices, r.stock = prices, maps.Clone(prices.stock)
 	}
 	known := r.of(defaults, req, len(nodes))
 	entries := make([]*ranked, len(nodes))

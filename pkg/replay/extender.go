@@ -82,6 +82,7 @@ func (p *extended) choose(f *Fleet, s *shape) (place, bool) {
 		nodes = append(nodes, r.node)
 	}
 	p.nodes = nodes
+	p.books.Reprice()
 	for i, score := range p.ranker.Rank(p.policies, *req, nodes, p.books.Prices()) {
 		if score == placement.MaxScore {
 			return p.bind(req, nodes[i].Name)

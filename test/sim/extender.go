@@ -229,6 +229,7 @@ func (e *extenderProc) filter(s *scheduler, pod *v1.Pod, names []string) (*exten
 }
 
 func (e *extenderProc) prioritize(s *scheduler, pod *v1.Pod, names []string) (*extenderv1.HostPriorityList, error) {
+	e.books.Reprice() // which the command does beside the verbs
 	return question[extenderv1.HostPriorityList](e, s, "/prioritize", &extenderv1.ExtenderArgs{Pod: pod, NodeNames: &names})
 }
 

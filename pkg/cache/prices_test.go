@@ -1,0 +1,34 @@
+package cache
+
+import (
+	"fmt"
+	"testing"
+)
+
+// Prices are made when they are asked for to be, and anew once more than one in
+// four nodes has changed.
+func TestReprice(t *testing.T) {
+	c := New()
+	for i := range 8 {
+		c.SetNode(fmt.Sprint("n", i), inventory(10))
+	}
+	c.Learn(ask(4))
+	if got := c.Prices(); got != nil {
+		t.Errorf("prices %v that nobody has made", got)
+	}
+	c.Reprice()
+	first := c.Prices()
+	if first == nil {
+		t.Fatal("no prices")
+	}
+	for i, wantNew := range []bool{false, false, true} {
+		c.SetNode("n0", inventory(10))
+		if got := c.Prices(); got != first {
+			t.Errorf("after %d changes there are other prices than were made", i+1)
+		}
+		c.Reprice()
+		if isNew := c.Prices() != first; isNew != wantNew {
+			t.Errorf("after %d changes of 8 nodes, the prices are made anew: %t, want %t", i+1, isNew, wantNew)
+		}
+	}
+}
