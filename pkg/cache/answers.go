@@ -1,7 +1,6 @@
 package cache
 
 import (
-	"errors"
 	"unique"
 
 	"github.com/gpumem/gpumem/pkg/placement"
@@ -21,24 +20,6 @@ func NewQuestion(ref placement.PodRef, req placement.Request, fallback placement
 	return Question{Pod: ref, Request: req, Fallback: fallback, key: unique.Make(string(fallback) + " " + req.Key())}
 }
 
-// Refusal is why a pod does not fit a node.
-type Refusal struct {
-	Err     error
-	Message string             // what it says
-	Verdict *placement.Verdict // of an *UnfitError
-
-	Unresolvable bool // the verdict is
-}
-
-// NewRefusal returns the refusal for an error.
-func NewRefusal(err error) *Refusal {
-	r := &Refusal{Err: err, Message: err.Error()}
-	if unfit := (*UnfitError)(nil); errors.As(err, &unfit) {
-		r.Verdict, r.Unresolvable = &unfit.Verdict, unfit.Unresolvable()
-	}
-	return r
-}
-
 // Refused returns why the pod cannot go to a node, as Decide says of it, or nil.
 // The answer must not be changed: it is kept until the node changes, for the
 // next pod that asks for the same.
@@ -51,11 +32,8 @@ func (c *Cache) Refused(nodeName string, q Question) *Refusal {
 
 // Ask asks about a node that the cache does not know.
 func (q Question) Ask(n placement.Node) *Refusal {
-	_, err := Decide(n, q.Pod, q.Request, q.Fallback)
-	if err == nil {
-		return nil
-	}
-	return NewRefusal(err)
+	_, refusal := Decide(n, q.Pod, q.Request, q.Fallback)
+	return refusal
 }
 
 // answers are the latest about a node as it is in a view, the last first: pods

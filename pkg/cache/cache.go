@@ -181,9 +181,8 @@ func (c *Cache) forget(uid string, over func(*pod) bool) {
 // another extender bound meanwhile is on those GPUs. Each answer for a pod that is
 // not bound is taken for one more binding of it, which the caller sends.
 //
-// The error is an *UnfitError when the request does not fit, a *WaitError when
-// it may fit later, and an *ElsewhereError when the pod is on another node, or
-// bound to this one without GPUs that are known: nothing is left to decide.
+// The error is a *Refusal: what Decide says, or Elsewhere when the pod is on another
+// node, or bound to this one without GPUs that are known: nothing is left to decide.
 func (c *Cache) AssumePod(ref placement.PodRef, nodeName string, req placement.Request, fallback placement.Policy, now time.Time) (placement.Assignment, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -192,15 +191,15 @@ func (c *Cache) AssumePod(ref placement.PodRef, nodeName string, req placement.R
 			p.bindings = append(p.bindings, now)
 			return p.Assignment, nil
 		}
-		return placement.Assignment{}, &ElsewhereError{Node: p.node, Assumed: p.assumed && !p.read}
+		return placement.Assignment{}, NewElsewhere(p.node, p.assumed && !p.read)
 	}
 	n, ok := c.nodes[nodeName]
 	if !ok || n.inventory == nil {
-		return placement.Assignment{}, &UnfitError{placement.Fit(req, placement.Node{Name: nodeName})}
+		return placement.Assignment{}, unfit(placement.Fit(req, placement.Node{Name: nodeName}))
 	}
-	chosen, err := Decide(*n.view.Load(), ref, req, fallback)
-	if err != nil {
-		return placement.Assignment{}, err
+	chosen, refusal := Decide(*n.view.Load(), ref, req, fallback)
+	if refusal != nil {
+		return placement.Assignment{}, refusal
 	}
 	c.set(on, ref.UID, &pod{
 		Holding: placement.Holding{Pod: ref, Request: req, Assignment: chosen},

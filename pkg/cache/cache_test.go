@@ -307,7 +307,7 @@ func TestTransitions(t *testing.T) {
 			do: func(t *testing.T, c *Cache) {
 				c.AddPod("n", bound("p", ask(3)))
 				_, err := assume(c, "p", "n", ask(3))
-				if elsewhere := (*ElsewhereError)(nil); !errors.As(err, &elsewhere) || elsewhere.Assumed {
+				if refusal := (*Refusal)(nil); !errors.As(err, &refusal) || refusal.Message != "the pod is bound to node n" {
 					t.Errorf("AssumePod: %v, want that the pod is bound", err)
 				}
 				c.ForgetPod("p")
@@ -403,7 +403,7 @@ func TestRoomIsKeptForANominatedPod(t *testing.T) {
 			r := ask(4)
 			r.Priority = tc.priority
 			_, err := assume(c, "p", "n", r)
-			if unfit := (*UnfitError)(nil); (err == nil) != tc.want || err != nil && !errors.As(err, &unfit) {
+			if refusal := (*Refusal)(nil); (err == nil) != tc.want || err != nil && (!errors.As(err, &refusal) || refusal.Verdict == nil) {
 				t.Errorf("AssumePod: %v, want success: %t", err, tc.want)
 			}
 		})
@@ -447,7 +447,7 @@ func TestGhosts(t *testing.T) {
 		t.Error("a deleted node can be read")
 	}
 	_, err := assume(c, "q", "n", ask(1))
-	if unfit := (*UnfitError)(nil); !errors.As(err, &unfit) || !unfit.Unresolvable() {
+	if refusal := (*Refusal)(nil); !errors.As(err, &refusal) || !refusal.Unresolvable {
 		t.Errorf("AssumePod on a deleted node: %v, want that it can never fit", err)
 	}
 	c.RemovePod("p")
@@ -461,27 +461,27 @@ func TestAssumePodErrors(t *testing.T) {
 		before placement.Holding // on node n
 		req    placement.Request
 		node   string
-		want   error
+		want   string // reason
 		text   string
 	}{
 		"no such node": {
-			req: ask(1), node: "x", want: &UnfitError{},
+			req: ask(1), node: "x", want: "NoDevices",
 			text: "the node offers no GPU memory: its device plugin has found no GPU, or has not reported yet",
 		},
 		"it does not fit": {
-			req: ask(21), node: "n", want: &UnfitError{},
+			req: ask(21), node: "n", want: "TooLarge",
 			text: "needs 21 GiB on one GPU; the largest that qualifies here has 20 GiB: ask for less, or for more GPUs",
 		},
 		"assumed elsewhere": {
-			req: ask(1), node: "m", want: &ElsewhereError{},
+			req: ask(1), node: "m", want: Elsewhere,
 			text: "the outcome of binding the pod to node n is not known yet",
 		},
 		"one that waits could be taken for it": {
-			before: waiting(bound("q", ask(3, 1), 1)), req: ask(3), node: "n", want: &WaitError{},
+			before: waiting(bound("q", ask(3, 1), 1)), req: ask(3), node: "n", want: Confusable,
 			text: "waits until pod ns/q has been admitted by the kubelet, which could take one for the other",
 		},
 		"one that waits on no known GPU could be taken for it": {
-			before: waiting(bound("q", ask(3, 1))), req: ask(3), node: "n", want: &WaitError{},
+			before: waiting(bound("q", ask(3, 1))), req: ask(3), node: "n", want: Confusable,
 			text: "waits until pod ns/q has been admitted by the kubelet, which could take one for the other",
 		},
 		"one that waits on the same GPU does no harm": {
@@ -511,8 +511,9 @@ func TestAssumePodErrors(t *testing.T) {
 			}
 			before := c.Nodes()
 			_, err := assume(c, "p", tc.node, tc.req)
-			if fmt.Sprintf("%T", err) != fmt.Sprintf("%T", tc.want) {
-				t.Fatalf("AssumePod: %v, want a %T", err, tc.want)
+			refusal := (*Refusal)(nil)
+			if errors.As(err, &refusal) != (tc.want != "") || tc.want != "" && refusal.Reason != tc.want {
+				t.Fatalf("AssumePod: %v, want reason %q", err, tc.want)
 			}
 			if err == nil {
 				return
@@ -540,7 +541,7 @@ func TestAWaitEndsWhenTheOtherIsSettled(t *testing.T) {
 	c.SetNode("n", inventory(3, 3))
 	mustAssume(t, c, "long", "n", ask(2, 1))
 	_, err := assume(c, "short", "n", ask(2))
-	if wait := (*WaitError)(nil); !errors.As(err, &wait) || wait.For != ref("long") {
+	if refusal := (*Refusal)(nil); !errors.As(err, &refusal) || refusal.Reason != Confusable || !strings.Contains(refusal.Message, "pod ns/long ") {
 		t.Fatalf("AssumePod: %v, want that it waits for long", err)
 	}
 	c.AddPod("n", waiting(bound("long", ask(2, 1), 0)))
@@ -556,7 +557,7 @@ func TestABindingIsNotRepeatedWhenItHasBeenOvertaken(t *testing.T) {
 	overtaken := func(t *testing.T, c *Cache) {
 		t.Helper()
 		_, err := assume(c, "p", "n", ask(6))
-		if on := (*ElsewhereError)(nil); !errors.As(err, &on) || !on.Assumed {
+		if refusal := (*Refusal)(nil); !errors.As(err, &refusal) || refusal.Message != "the outcome of binding the pod to node n is not known yet" {
 			t.Errorf("AssumePod: %v, want that the outcome of the first binding is not known", err)
 		}
 	}
@@ -882,8 +883,8 @@ func compareAnswers(t *testing.T, c *Cache, w *twin) {
 				n.Name = name
 			}
 			want, got := "", ""
-			if _, err := Decide(n, q.Pod, req, placement.Binpack); err != nil {
-				want = err.Error()
+			if _, refusal := Decide(n, q.Pod, req, placement.Binpack); refusal != nil {
+				want = refusal.Message
 			}
 			if refusal := c.Refused(name, q); refusal != nil {
 				got = refusal.Message

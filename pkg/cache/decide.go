@@ -10,16 +10,14 @@ import (
 // Decide chooses GPUs of a node for a pod that holds nothing of it yet, and
 // leaves to nominated pods what is theirs. It is what AssumePod reserves by; to
 // those who only ask, it promises nothing.
-//
-// The error is an *UnfitError or a *WaitError.
-func Decide(n placement.Node, ref placement.PodRef, req placement.Request, fallback placement.Policy) (placement.Assignment, error) {
+func Decide(n placement.Node, ref placement.PodRef, req placement.Request, fallback placement.Policy) (placement.Assignment, *Refusal) {
 	n = n.Reserved(ref, req, fallback)
 	chosen, verdict := placement.Choose(fallback, req, n)
 	if !verdict.Fits() {
-		return placement.Assignment{}, &UnfitError{verdict}
+		return placement.Assignment{}, unfit(verdict)
 	}
 	if other, ok := confusedWith(n, ref, req, chosen); ok {
-		return placement.Assignment{}, &WaitError{For: other}
+		return placement.Assignment{}, confusable(other)
 	}
 	return chosen, nil
 }
@@ -42,27 +40,40 @@ func confusedWith(n placement.Node, ref placement.PodRef, req placement.Request,
 	return placement.PodRef{}, false
 }
 
-// UnfitError says that a request does not fit the node.
-type UnfitError struct{ placement.Verdict }
+// Refusal is why a pod cannot go to a node. It is an error, whose text is Message.
+type Refusal struct {
+	Reason  string // in a word: the verdict's, Confusable or Elsewhere
+	Message string
+	Verdict *placement.Verdict // on the node's GPUs; nil: they are not what is in the way
 
-func (e *UnfitError) Error() string { return e.Verdict.String() }
-
-// WaitError says that a pod must wait for another to be admitted by the kubelet.
-type WaitError struct{ For placement.PodRef }
-
-func (e *WaitError) Error() string {
-	return fmt.Sprintf("waits until pod %s has been admitted by the kubelet, which could take one for the other", e.For)
+	Unresolvable bool // whatever pods leave the node
 }
 
-// ElsewhereError says that a pod is on a node already.
-type ElsewhereError struct {
-	Node    string
-	Assumed bool // the outcome of its binding is not known yet
+// What else can be in the way than a verdict says, in a word.
+const (
+	Confusable = "Confusable" // the kubelet could take the pod for another, and has admitted neither
+	Elsewhere  = "Elsewhere"  // the pod is on a node already
+)
+
+func (r *Refusal) Error() string { return r.Message }
+
+func unfit(v placement.Verdict) *Refusal {
+	return &Refusal{Reason: v.Reason.String(), Message: v.String(), Verdict: &v, Unresolvable: v.Unresolvable()}
 }
 
-func (e *ElsewhereError) Error() string {
-	if e.Assumed {
-		return fmt.Sprintf("the outcome of binding the pod to node %s is not known yet", e.Node)
+func confusable(with placement.PodRef) *Refusal {
+	return &Refusal{
+		Reason:  Confusable,
+		Message: fmt.Sprintf("waits until pod %s has been admitted by the kubelet, which could take one for the other", with),
 	}
-	return fmt.Sprintf("the pod is bound to node %s", e.Node)
+}
+
+// NewElsewhere refuses a pod that is on a node; assumed: the outcome of its
+// binding is not known yet.
+func NewElsewhere(node string, assumed bool) *Refusal {
+	message := "the pod is bound to node " + node
+	if assumed {
+		message = fmt.Sprintf("the outcome of binding the pod to node %s is not known yet", node)
+	}
+	return &Refusal{Reason: Elsewhere, Message: message}
 }

@@ -30,11 +30,9 @@ const (
 	Failed  = "failed"  // the question could not be answered
 )
 
-// Reasons beside those of placement.
+// Reasons beside those of placement and cache.
 const (
 	Unreadable = "Unreadable" // an annotation of the pod, or a node
-	Elsewhere  = "Elsewhere"  // the pod is on a node already
-	Confusable = "Confusable" // the kubelet could take it for another pod
 	Error      = "Error"      // not ready, or the API server refused
 )
 

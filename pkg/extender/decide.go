@@ -81,7 +81,7 @@ func (r refusals) decision(fit int) decisions.Decision {
 	other := slices.IndexFunc(r.nodes, func(node refusedNode) bool { return node.Verdict == nil })
 	switch {
 	case other >= 0:
-		d.Reason, d.Message = reasonOf(r.nodes[other].Err), r.nodes[other].Message
+		d.Reason, d.Message = r.nodes[other].Reason, r.nodes[other].Message
 	case len(d.Nodes) > 0:
 		d.Reason, d.Message = d.Nodes[0].Reason, d.Nodes[0].Message
 	default:
@@ -101,26 +101,12 @@ func closest(nodes []refusedNode) []decisions.Node {
 	return c.Nodes()
 }
 
-// reasonOf names a refusal in a word.
+// reasonOf names an error in a word.
 func reasonOf(err error) string {
-	var (
-		unfit     *cache.UnfitError
-		waits     *cache.WaitError
-		elsewhere *cache.ElsewhereError
-		unread    *unreadableError
-	)
-	switch {
-	case errors.As(err, &unread):
-		return decisions.Unreadable
-	case errors.As(err, &unfit):
-		return unfit.Reason.String()
-	case errors.As(err, &waits):
-		return decisions.Confusable
-	case errors.As(err, &elsewhere):
-		return decisions.Elsewhere
-	default:
-		return decisions.Error
+	if refusal := (*cache.Refusal)(nil); errors.As(err, &refusal) {
+		return refusal.Reason
 	}
+	return decisions.Error
 }
 
 // ranked is what prioritize has decided: the best nodes by their scores.

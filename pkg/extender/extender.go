@@ -195,7 +195,7 @@ func (e *Extender) judge(pod *v1.Pod) func(name string, given *v1.Node) *cache.R
 		return func(string, *v1.Node) *cache.Refusal { return unreadable }
 	}
 	on, assumed, known := e.Cache.Where(ref.UID)
-	elsewhere := cache.NewRefusal(&cache.ElsewhereError{Node: on, Assumed: assumed})
+	elsewhere := cache.NewElsewhere(on, assumed)
 	question := cache.NewQuestion(ref, req, e.Policy)
 	return func(name string, given *v1.Node) *cache.Refusal {
 		switch {
@@ -216,14 +216,10 @@ func (e *Extender) judge(pod *v1.Pod) func(name string, given *v1.Node) *cache.R
 	}
 }
 
-// unreadableError says that something in a pod or a node cannot be read, on which
-// no other pod has any influence.
-type unreadableError struct{ error }
-
+// unreadable refuses since something in a pod or a node cannot be read, on which no
+// other pod has any influence.
 func unreadable(err error) *cache.Refusal {
-	refusal := cache.NewRefusal(&unreadableError{err})
-	refusal.Unresolvable = true
-	return refusal
+	return &cache.Refusal{Reason: decisions.Unreadable, Message: err.Error(), Unresolvable: true}
 }
 
 // Prioritize scores the nodes, from 0 to extenderv1.MaxExtenderPriority. It
