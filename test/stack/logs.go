@@ -25,6 +25,9 @@ func (s *Stack) SaveLogs(ctx context.Context, c *cluster.Cluster, namespaces ...
 		return
 	}
 	errs := []error{copyKept(c, dir)}
+	if audit := c.AuditLog(); exists(audit) {
+		errs = append(errs, copyFile(audit, filepath.Join(dir, filepath.Base(audit))))
+	}
 	for _, name := range c.Processes() {
 		errs = append(errs, copyFile(c.LogFile(name), filepath.Join(dir, name+".log")))
 	}
@@ -54,6 +57,11 @@ func KeepContainerLogs(c *cluster.Cluster, node, container string) error {
 		return err
 	}
 	return copyContainerLogs(c, node, container, dir)
+}
+
+func exists(file string) bool {
+	_, err := os.Stat(file)
+	return err == nil
 }
 
 func copyKept(c *cluster.Cluster, dir string) error {
