@@ -13,6 +13,7 @@ update=${1:-}
 out=$(mktemp -d)
 trap 'rm -rf "$out"' EXIT
 failed=0
+differs=0
 
 "$helm" lint --strict --quiet .
 
@@ -36,6 +37,7 @@ compare() {
 		cp "$out/$1" "tests/golden/$1"
 	elif ! diff -u "tests/golden/$1" "$out/$1"; then
 		failed=1
+		differs=1
 	fi
 }
 
@@ -73,4 +75,7 @@ for values in tests/refused/*.yaml; do
 	fi
 done
 
+if [ $differs = 1 ]; then
+	echo "The chart does not render as tests/golden/ has it: if that is meant, run make update." >&2
+fi
 exit $failed
