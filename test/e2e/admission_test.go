@@ -7,9 +7,11 @@ import (
 	"strings"
 	"testing"
 
+	appsv1 "k8s.io/api/apps/v1"
 	v1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/kubernetes"
 )
 
 // dryRun creates a pod as far as the API server does before it stores it.
@@ -90,6 +92,74 @@ func (e *env) createWith(name string, units int64, key, value string) {
 	e.patchPod(name, "gpumem.dev/"+key, value)
 	if _, err := e.client.CoreV1().Pods(e.namespace).Patch(e.ctx, name, types.JSONPatchType, []byte(`[{"op": "remove", "path": "/spec/schedulingGates"}]`), metav1.PatchOptions{}); err != nil {
 		e.Fatal(err)
+	}
+}
+
+// warnings keeps what the API server warns of.
+type warnings []string
+
+func (w *warnings) HandleWarningHeader(_ int, _, text string) { *w = append(*w, text) }
+
+// TestTheAPIServerWarnsOfNamesWithoutEffect: where a name of gpumem's domain does
+// nothing, whoever writes it is told, and the object is made all the same.
+func TestTheAPIServerWarnsOfNamesWithoutEffect(t *testing.T) {
+	e := setup(t)
+	var told warnings
+	config, err := e.cluster.RESTConfig()
+	if err != nil {
+		t.Fatal(err)
+	}
+	config.WarningHandler = &told
+	client, err := kubernetes.NewForConfig(config)
+	if err != nil {
+		t.Fatal(err)
+	}
+	labelled := func(pod *v1.Pod) { pod.Labels = map[string]string{"gpumem.dev/policy": "spread", "app": "a"} }
+	owned := func(pod *v1.Pod) {
+		pod.OwnerReferences = []metav1.OwnerReference{{APIVersion: "apps/v1", Kind: "ReplicaSet", Name: "r", UID: "u"}}
+	}
+	deployment := func(annotations map[string]string, change ...func(*v1.Pod)) *appsv1.Deployment {
+		pod := e.pod("p", 1, change...)
+		pod.Labels = map[string]string{"app": "a"}
+		return &appsv1.Deployment{
+			ObjectMeta: metav1.ObjectMeta{Namespace: e.namespace, Name: "d", Annotations: annotations},
+			Spec: appsv1.DeploymentSpec{
+				Selector: &metav1.LabelSelector{MatchLabels: pod.Labels},
+				Template: v1.PodTemplateSpec{ObjectMeta: metav1.ObjectMeta{Labels: pod.Labels, Annotations: pod.Annotations}, Spec: pod.Spec},
+			},
+		}
+	}
+	always := func(pod *v1.Pod) { pod.Spec.RestartPolicy = v1.RestartPolicyAlways }
+	dryRun := metav1.CreateOptions{DryRun: []string{metav1.DryRunAll}}
+	for name, tc := range map[string]struct {
+		object any
+		want   string // empty: no warning
+	}{
+		"a pod with all that is right": {e.pod("p", 1, annotated("policy", "spread"), annotated("gpu-group", "a")), ""},
+		"a pod with a misspelt name":   {e.pod("p", 1, annotated("gpu-cuont", "2")), "annotation gpumem.dev/gpu-cuont is none that gpumem knows, and has no effect"},
+		"one that a controller makes":  {e.pod("p", 1, annotated("gpu-cuont", "2"), owned), ""},
+		"a label":                      {e.pod("p", 1, labelled), "label gpumem.dev/policy has no effect: gpumem reads annotations of pods"},
+		"a deployment that is right":   {deployment(map[string]string{"note": "n"}, always, annotated("gpu-count", "1")), ""},
+		"a template with a misspelt name": {
+			deployment(nil, always, annotated("gpu-cuont", "2")), "annotation gpumem.dev/gpu-cuont is none that gpumem knows, and has no effect",
+		},
+		"an annotation beside the template": {
+			deployment(map[string]string{"gpumem.dev/gpu-count": "2"}, always),
+			"annotation gpumem.dev/gpu-count has no effect here: it belongs into the metadata of the template, for pods to have it",
+		},
+	} {
+		e.eventually(name, func() (bool, string) {
+			told = nil
+			var err error
+			switch object := tc.object.(type) {
+			case *v1.Pod:
+				_, err = client.CoreV1().Pods(e.namespace).Create(e.ctx, object, dryRun)
+			case *appsv1.Deployment:
+				_, err = client.AppsV1().Deployments(e.namespace).Create(e.ctx, object, dryRun)
+			}
+			said := strings.Join(told, "\n")
+			return err == nil && strings.HasSuffix(said, tc.want) && (tc.want != "") == strings.Contains(said, "gpumem-names"), fmt.Sprint(err, said)
+		})
 	}
 }
 
