@@ -15,6 +15,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"time"
 
@@ -27,7 +28,10 @@ import (
 	"github.com/gpumem/gpumem/test/stack"
 )
 
-const name = "demo"
+const (
+	name   = "demo"
+	gpuMem = v1.ResourceName("gpumem.dev/gpu-mem")
+)
 
 func main() {
 	command.Main("gpumem-demo", run)
@@ -90,6 +94,13 @@ func (d *demo) run(ctx context.Context, keep bool) (err error) {
 		return err
 	}
 
+	dir, err := cluster.DefaultStateDir(name)
+	if err != nil {
+		return err
+	}
+	if _, err := os.Stat(dir); err == nil {
+		d.progress.step("Take away the demo that is up")
+	}
 	d.progress.step("Start a Kubernetes cluster (built from source the first time)")
 	config := cluster.Config{Name: name, Log: d.progress}
 	if config.Nodes, err = stack.TwoNodes(); err != nil {
@@ -126,13 +137,16 @@ func (d *demo) run(ctx context.Context, keep bool) (err error) {
 		return err
 	}
 	if keep {
-		return d.explain()
+		return d.explain(ctx)
 	}
 	return nil
 }
 
 // show runs the sample and prints what users look at.
 func (d *demo) show(ctx context.Context) error {
+	if err := d.waitOffered(ctx); err != nil {
+		return err
+	}
 	d.progress.step("Apply a StatefulSet: three replicas of 3 GiB of GPU memory each")
 	if _, err := d.stack.Kubectl(ctx, d.cluster, "apply", "-f", d.stack.Sample("statefulset.yaml")); err != nil {
 		return err
@@ -163,6 +177,25 @@ func (d *demo) show(ctx context.Context) error {
 
 func (d *demo) print(command, output string) {
 	fmt.Fprintf(d.stdout, "\n$ %s\n%s", command, output)
+}
+
+// waitOffered waits until every node offers its GPUs: a pod that comes before has
+// fewer to choose from.
+func (d *demo) waitOffered(ctx context.Context) error {
+	err := wait.PollUntilContextTimeout(ctx, 100*time.Millisecond, 2*time.Minute, true, func(ctx context.Context) (bool, error) {
+		nodes, err := d.cluster.Client().CoreV1().Nodes().List(ctx, metav1.ListOptions{})
+		if err != nil {
+			return false, fmt.Errorf("list nodes: %w", err)
+		}
+		return !slices.ContainsFunc(nodes.Items, func(node v1.Node) bool {
+			offered := node.Status.Allocatable[gpuMem]
+			return offered.IsZero()
+		}), nil
+	})
+	if err != nil {
+		return fmt.Errorf("wait until all nodes offer %s: %w", gpuMem, err)
+	}
+	return nil
 }
 
 // waitRunning waits until there are n pods in the default namespace, all running.
@@ -203,8 +236,12 @@ func (d *demo) environment(ctx context.Context, pod v1.Pod) (string, error) {
 	return string(text), nil
 }
 
-func (d *demo) explain() error {
+func (d *demo) explain(ctx context.Context) error {
 	kubectl, err := d.cluster.Kubectl()
+	if err != nil {
+		return err
+	}
+	helm, err := d.cluster.Helm(ctx, d.progress)
 	if err != nil {
 		return err
 	}
@@ -212,7 +249,7 @@ func (d *demo) explain() error {
 The cluster stays up. To use it:
 
   export KUBECONFIG=%s
-  export PATH=%s:%s:$PATH
+  export PATH=%s:%s:%s:$PATH    # kubectl, kubectl-inspect-gpumem, helm
   kubectl inspect gpumem
   kubectl scale statefulset binpack-1 --replicas=8
 
@@ -229,7 +266,7 @@ It prints its environment and waits, and has no shell.
 To end the cluster:
 
   make demo-down
-`, d.cluster.Kubeconfig(), filepath.Dir(kubectl), filepath.Dir(d.stack.Binary("kubectl-inspect-gpumem")),
+`, d.cluster.Kubeconfig(), filepath.Dir(kubectl), filepath.Dir(d.stack.Binary("kubectl-inspect-gpumem")), filepath.Dir(helm),
 		d.stack.Sample("pod.yaml"), cluster.SampleImage)
 	return nil
 }
