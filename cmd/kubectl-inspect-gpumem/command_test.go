@@ -208,12 +208,17 @@ func TestYAMLSaysWhatJSONSays(t *testing.T) {
 	}
 }
 
+// forbid lets nobody list objects of a kind.
+func forbid(client *fake.Clientset, what string) {
+	client.PrependReactor("list", what, func(clienttesting.Action) (bool, runtime.Object, error) {
+		return true, nil, apierrors.NewForbidden(v1.Resource(what), "", fmt.Errorf("ask your administrator"))
+	})
+}
+
 func TestForbidden(t *testing.T) {
 	forbid := func(what string) *fake.Clientset {
 		client := fake.NewClientset(makeNode(t, "gpu-a", inventory("gpu-a", 16)))
-		client.PrependReactor("list", what, func(clienttesting.Action) (bool, runtime.Object, error) {
-			return true, nil, apierrors.NewForbidden(v1.Resource(what), "", fmt.Errorf("ask your administrator"))
-		})
+		forbid(client, what)
 		return client
 	}
 	t.Run("pods", func(t *testing.T) {

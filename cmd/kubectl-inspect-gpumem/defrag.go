@@ -19,12 +19,11 @@ import (
 	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/cli-runtime/pkg/printers"
 	"k8s.io/component-helpers/scheduling/corev1"
-	"k8s.io/component-helpers/scheduling/corev1/nodeaffinity"
-	"k8s.io/klog/v2"
 
 	"github.com/gpumem/gpumem/pkg/api"
 	"github.com/gpumem/gpumem/pkg/defrag"
 	"github.com/gpumem/gpumem/pkg/gpu"
+	"github.com/gpumem/gpumem/pkg/inspect"
 	"github.com/gpumem/gpumem/pkg/placement"
 )
 
@@ -102,6 +101,7 @@ func (d *defragmentation) run(ctx context.Context, args []string) error {
 	if err != nil {
 		return err
 	}
+	c.facts = facts.Nodes
 	if facts.PodsUnknown {
 		return fmt.Errorf("there is no plan without knowing all pods: %s", facts.Problems[0].Message)
 	}
@@ -253,8 +253,9 @@ func placedBy(owner *metav1.OwnerReference, pod *v1.Pod) int {
 // crowd is who could move, and where to.
 type crowd struct {
 	nodes map[string]*v1.Node
-	pods  map[string]*v1.Pod // by UID
-	waits *v1.Pod            // nil: a GPU is to be freed
+	facts map[string]inspect.NodeFacts // by node
+	pods  map[string]*v1.Pod           // by UID
+	waits *v1.Pod                      // nil: a GPU is to be freed
 	force bool
 }
 
@@ -330,17 +331,13 @@ func (c *crowd) suits(ref placement.PodRef, nodeName string) bool {
 	if ref.UID == "" {
 		pod = c.waits
 	}
-	if node == nil || node.Spec.Unschedulable {
+	if node == nil || c.facts[nodeName].Refuses != nil {
 		return false
 	}
 	if pod == nil {
 		return true
 	}
-	matches, err := nodeaffinity.GetRequiredNodeAffinity(pod).Match(node)
-	_, barred := corev1.FindMatchingUntoleratedTaint(klog.Background(), node.Spec.Taints, pod.Spec.Tolerations, func(t *v1.Taint) bool {
-		return t.Effect != v1.TaintEffectPreferNoSchedule
-	}, false)
-	return matches && err == nil && !barred
+	return keepsOff(pod, node) == nil
 }
 
 // what says what room is made for.

@@ -92,7 +92,8 @@ func (o *options) explain(ctx context.Context, namespace, name string, all bool)
 	if !o.names.Holds(pod) {
 		return fmt.Errorf("pod %s/%s asks for no %s", namespace, name, o.names.GPUMem())
 	}
-	nodes, facts, err := load(ctx, o.client, o.names, selection{})
+	where := newPlaces()
+	nodes, facts, err := load(ctx, o.client, o.names, selection{where: where})
 	if err != nil {
 		return err
 	}
@@ -110,10 +111,12 @@ func (o *options) explain(ctx context.Context, namespace, name string, all bool)
 	case req.Empty():
 		e.empty = true
 		e.Summary = fmt.Sprintf("asks for no GPU memory: its %s is 0", o.names.GPUMem())
-	case pod.Spec.NodeName != "":
+	case pod.Spec.NodeName != "" || api.Terminal(pod):
 		e.Summary = o.whyThere(pod)
+	case facts.PodsUnknown:
+		e.Summary = "waits; where it fits cannot be told without knowing all pods: " + facts.Problems[0].Message
 	default:
-		e.consider(waitFacts(o.names, pod), nodes, facts, all)
+		e.consider(waitFacts(o.names, where, pod), nodes, facts, all)
 		if on := api.NominatedTo(pod); on != "" {
 			e.Nominated, e.Summary = on, "is nominated to "+on+", where others leave for it, and "+e.Summary
 		}
@@ -165,57 +168,63 @@ func why(pod *v1.Pod) string {
 
 // consider looks at every node as it is now.
 func (e *explanation) consider(pod inspect.WaitFacts, nodes []placement.Node, facts inspect.Facts, all bool) {
-	type judged struct {
-		placement.Verdict
-		closed bool
-	}
-	var verdicts []judged
-	req, fit := pod.Request, 0
+	var chances []inspect.Chance
 	for _, n := range nodes {
-		if len(n.Devices) == 0 {
-			continue
+		if len(n.Devices) > 0 {
+			chances = append(chances, facts.Chance(pod, n))
 		}
-		v := judged{placement.Fit(req, n.Reserved(pod.Pod, req, placement.Binpack)), facts.Nodes[n.Name].Unschedulable}
-		if v.Fits() && !v.closed {
-			fit++
-		}
-		verdicts = append(verdicts, v)
 	}
-	slices.SortStableFunc(verdicts, func(a, b judged) int {
-		if a.Fits() != b.Fits() {
-			if a.Fits() {
-				return -1
-			}
-			return 1
-		}
-		return cmp.Or(cmp.Compare(b.Reason, a.Reason), cmp.Compare(b.Node.LargestFree(), a.Node.LargestFree()))
-	})
-	unserved := pod.Unserved(facts.Schedulers)
-	switch {
-	case len(verdicts) == 0:
-		e.Summary = "waits: no node offers GPU memory; kubectl inspect gpumem doctor says what is wrong"
-	case fit > 0:
-		e.Summary = fmt.Sprintf("waits, though by GPU memory it fits on %d of %d nodes: %s", fit, len(verdicts), cmp.Or(unserved, inspect.AskEvents))
-	default:
-		e.Summary = fmt.Sprintf("waits: it fits on none of %d nodes; %s comes closest: %s", len(verdicts), verdicts[0].Node.Name, verdicts[0].String())
+	slices.SortStableFunc(chances, inspect.Chance.Compare)
+	e.Summary = summary(pod, chances, facts)
+	if !all && len(chances) > shownNodes {
+		e.more = len(chances) - shownNodes
+		chances = chances[:shownNodes]
 	}
-	if fit == 0 && unserved != "" {
-		e.Summary += "; " + unserved
-	}
-	if !all && len(verdicts) > shownNodes {
-		e.more = len(verdicts) - shownNodes
-		verdicts = verdicts[:shownNodes]
-	}
-	for _, v := range verdicts {
-		n := decisions.Look(req, v.Node, placement.Assignment{})
+	for _, c := range chances {
+		n := decisions.Look(pod.Request, c.Node, placement.Assignment{})
 		switch {
-		case v.closed:
-			n.Reason, n.Message = "SchedulingDisabled", "the node is cordoned: it takes no new pods"
-		case !v.Fits():
-			n.Reason, n.Message = v.Reason.String(), v.String()
+		case c.Refusal != nil:
+			n.Reason, n.Message = c.Refusal.Reason, c.Refusal.Message
+		case !c.Fits():
+			n.Reason, n.Message = c.Reason.String(), c.String()
 		}
 		e.Now = append(e.Now, n)
 	}
+}
+
+// summary says in a line what a pod waits for. Its chances are sorted.
+func summary(pod inspect.WaitFacts, chances []inspect.Chance, facts inspect.Facts) string {
+	fit, allowed := 0, 0
+	for _, c := range chances {
+		if c.Good() {
+			fit++
+		}
+		if !c.KeptOff {
+			allowed++
+		}
+	}
+	of := fmt.Sprintf("%d nodes", allowed)
+	if allowed < len(chances) {
+		of += " that its nodeSelector, affinity and tolerations allow"
+	}
+	unserved := pod.Unserved(facts.Schedulers)
+	var s string
+	switch {
+	case len(chances) == 0:
+		s = "waits: no node offers GPU memory; kubectl inspect gpumem doctor says what is wrong"
+	case fit > 0:
+		return fmt.Sprintf("waits, though by GPU memory it fits on %d of %s: %s", fit, of, cmp.Or(unserved, inspect.AskEvents))
+	case pod.Request.Cores() > 0 && facts.CoresOff != "":
+		s = "waits: " + facts.CoresOff
+	case allowed == 0:
+		s = fmt.Sprintf("waits: its nodeSelector, affinity and tolerations allow none of %d nodes; %s comes closest: %s", len(chances), chances[0].Node.Name, chances[0].Why())
+	default:
+		s = fmt.Sprintf("waits: it fits on none of %s; %s comes closest: %s", of, chances[0].Node.Name, chances[0].Why())
+	}
+	if unserved != "" {
+		s += "; " + unserved
+	}
+	return s
 }
 
 // asks says what a pod asks for.
@@ -378,8 +387,10 @@ func verdict(c considered) string {
 	switch {
 	case c.gpu.Chosen:
 		return "chosen"
-	case c.node.Reason == "SchedulingDisabled":
-		return "would do, but the node is cordoned"
+	case c.node.Reason == withheld:
+		return "would do, but the node's kubelet offers none of it"
+	case slices.Contains([]string{cordoned, coreless, keptAway, untolerated}, c.node.Reason):
+		return "would do, but " + c.node.Message
 	case c.node.Reason == "Fragmented" || c.node.Reason == "TooFew":
 		return "would do, but too few of the node would"
 	case c.node.Reason != "" && c.node.Reason != "Fits":

@@ -140,7 +140,9 @@ func TestVerdict(t *testing.T) {
 		{gpu: decisions.GPU{Reason: "Insufficient"}, node: decisions.Node{Reason: "Fragmented"}, want: "not enough free"},
 		{node: decisions.Node{Reason: "Fragmented"}, want: "would do, but too few of the node would"},
 		{node: decisions.Node{Reason: "TooFew"}, want: "would do, but too few of the node would"},
-		{node: decisions.Node{Reason: "SchedulingDisabled"}, want: "would do, but the node is cordoned"},
+		{node: decisions.Node{Reason: "SchedulingDisabled", Message: "the node is cordoned"}, want: "would do, but the node is cordoned"},
+		{node: decisions.Node{Reason: "Withheld", Message: "its kubelet offers no gpumem.dev/gpu-mem"}, want: "would do, but the node's kubelet offers none of it"},
+		{gpu: decisions.GPU{Reason: "Unhealthy"}, node: decisions.Node{Reason: "Withheld"}, want: "takes no new pods"},
 		{node: decisions.Node{Reason: "WeakerEnforcement", Message: "this node has advisory"}, want: "would do, but the node does not: this node has advisory"},
 		{node: decisions.Node{Reason: "Elsewhere"}, want: "would do, but the node does not: Elsewhere"},
 	} {

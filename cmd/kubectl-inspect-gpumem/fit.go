@@ -124,8 +124,8 @@ func (o *options) fit(ctx context.Context, l *listing, w wish) error {
 			return err
 		}
 		row := room{Node: n.Name}
-		if facts.Nodes[n.Name].Unschedulable {
-			row.Reason = "the node is cordoned"
+		if refusal := facts.Nodes[n.Name].Refusal(req); refusal != nil {
+			row.Reason = refusal.Message
 		} else {
 			row.Times, row.Reason = times(req, n)
 		}

@@ -25,6 +25,7 @@ import (
 type selection struct {
 	names  []string
 	labels string
+	where  *places // gets the nodes with GPU memory; nil: nobody asks for them
 
 	eachPod  func(*v1.Pod)  // is told of each pod with GPU memory; nil: nobody is
 	eachNode func(*v1.Node) // the same of nodes
@@ -44,6 +45,7 @@ func load(ctx context.Context, client kubernetes.Interface, names api.Names, sel
 	}
 
 	inventories := make(map[string]gpu.Inventory)
+	where := cmp.Or(sel.where, newPlaces())
 	addNode := func(node *v1.Node) {
 		if sel.eachNode != nil {
 			sel.eachNode(node)
@@ -55,8 +57,11 @@ func load(ctx context.Context, client kubernetes.Interface, names api.Names, sel
 			f.Problem = oneLine(err)
 			problem("node "+node.Name, err)
 		}
-		offered := node.Status.Allocatable[names.GPUMem()]
-		f.Withheld = inv.Advertised() > 0 && offered.IsZero()
+		f.Withheld = inv.Advertised() > 0 && !allocatable(node, names.GPUMem())
+		f.Refuses, f.RefusesCores = refuses(names, node, inv), refusesCores(names, node)
+		if len(inv.Devices) > 0 {
+			where.add(node)
+		}
 		inv.CPU = node.Status.Allocatable.Cpu().MilliValue()
 		facts.Nodes[node.Name] = f
 		inventories[node.Name] = inv
@@ -66,8 +71,10 @@ func load(ctx context.Context, client kubernetes.Interface, names api.Names, sel
 		return nil, inspect.Facts{}, err
 	}
 
+	facts.CoresOff = coresOff(names, facts, where)
+
 	books := cache.New()
-	pods, err := listPods(ctx, client, names, sel.eachPod)
+	pods, err := listPods(ctx, client, names, where, sel.eachPod)
 	if err != nil {
 		facts.PodsUnknown = true
 		problem("pods", err)
@@ -143,14 +150,14 @@ const notEnded = "status.phase!=" + string(v1.PodSucceeded) + ",status.phase!=" 
 
 // listPods reads all pods and keeps little of each: a cluster may have very
 // many of them, and few that matter here.
-func listPods(ctx context.Context, client kubernetes.Interface, names api.Names, each func(*v1.Pod)) (found, error) {
+func listPods(ctx context.Context, client kubernetes.Interface, names api.Names, where *places, each func(*v1.Pod)) (found, error) {
 	var out found
 	opts := metav1.ListOptions{FieldSelector: notEnded}
 	err := list(ctx, opts, func(ctx context.Context, opts metav1.ListOptions) (runtime.Object, error) {
 		return client.CoreV1().Pods(metav1.NamespaceAll).List(ctx, opts)
 	}, func() { out = found{} }, func(obj runtime.Object) {
 		if pod, ok := obj.(*v1.Pod); ok {
-			out.add(names, pod)
+			out.add(names, where, pod)
 			if each != nil && names.Holds(pod) {
 				each(pod)
 			}
@@ -162,7 +169,7 @@ func listPods(ctx context.Context, client kubernetes.Interface, names api.Names,
 	return out, nil
 }
 
-func (f *found) add(names api.Names, pod *v1.Pod) {
+func (f *found) add(names api.Names, where *places, pod *v1.Pod) {
 	// Not every server knows the field selector.
 	if api.Terminal(pod) {
 		return
@@ -183,17 +190,17 @@ func (f *found) add(names api.Names, pod *v1.Pod) {
 		f.bound = append(f.bound, p)
 		return
 	}
-	w := waitFacts(names, pod)
+	w := waitFacts(names, where, pod)
 	if w.Problem == "" && w.Request.Empty() {
 		return // it names an amount of zero
 	}
 	f.waiting = append(f.waiting, w)
 }
 
-func waitFacts(names api.Names, pod *v1.Pod) inspect.WaitFacts {
+func waitFacts(names api.Names, where *places, pod *v1.Pod) inspect.WaitFacts {
 	w := inspect.WaitFacts{
 		Pod: api.Ref(pod), Nominated: api.NominatedTo(pod), Scheduler: cmp.Or(pod.Spec.SchedulerName, v1.DefaultSchedulerName),
-		Gated: len(pod.Spec.SchedulingGates) > 0,
+		Gated: len(pod.Spec.SchedulingGates) > 0, KeptOff: where.keptOff(pod),
 		// Every scheduler writes this when it finds no node.
 		Unseen: !slices.ContainsFunc(pod.Status.Conditions, func(c v1.PodCondition) bool { return c.Type == v1.PodScheduled }),
 	}
@@ -229,7 +236,7 @@ func list(ctx context.Context, opts metav1.ListOptions, page pager.ListPageFunc,
 }
 
 func nodeFacts(node *v1.Node) inspect.NodeFacts {
-	f := inspect.NodeFacts{Status: "Unknown", Unschedulable: node.Spec.Unschedulable}
+	f := inspect.NodeFacts{Status: "Unknown"}
 	for _, a := range node.Status.Addresses {
 		if f.Address == "" || a.Type == v1.NodeInternalIP {
 			f.Address = a.Address
@@ -246,7 +253,7 @@ func nodeFacts(node *v1.Node) inspect.NodeFacts {
 			f.Status = "Ready"
 		}
 	}
-	if f.Unschedulable {
+	if node.Spec.Unschedulable {
 		f.Status += ",SchedulingDisabled"
 	}
 	return f

@@ -20,7 +20,12 @@
 // Totals contain unhealthy GPUs, and a GPU that has given away more than it
 // offers shows that. No number is clamped.
 //
-// Why a pod waits is asked once for each distinct request, not for each pod:
-// the pods that wait mostly come from few templates, and a cluster has
-// thousands of nodes.
+// Why a pod waits is asked once for each distinct request, and what it says of
+// nodes, not for each pod: the pods that wait mostly come from few templates, and
+// a cluster has thousands of nodes.
+//
+// A pod does not fit where it may not go, however much is free there. Which nodes
+// those are, and why, comes in with the facts: it takes the objects of Kubernetes
+// to tell. A node that would do but for that comes closest, before one that is
+// full; one that the pod's own spec keeps it off comes last.
 package inspect

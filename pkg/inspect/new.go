@@ -143,27 +143,27 @@ func nvlinks(n placement.Node, id gpu.UUID) (out []NVLink) {
 
 // waiting says of each pod without a node where it fits, or comes closest.
 func waiting(nodes []placement.Node, facts Facts) []Wait {
-	open := slices.DeleteFunc(slices.Clone(nodes), func(n placement.Node) bool {
-		return len(n.Devices) == 0 || facts.Nodes[n.Name].Unschedulable
-	})
-	answers := make(map[string]placement.Verdict)
+	answers := make(map[string]Chance)
 	out := make([]Wait, 0, len(facts.Waiting))
 	for _, f := range facts.Waiting {
 		w := Wait{Namespace: f.Pod.Namespace, Name: f.Pod.Name, UID: f.Pod.UID, Nominated: f.Nominated, Reason: f.Problem, Unserved: f.Unserved(facts.Schedulers)}
 		if f.Problem == "" {
 			w.Units, w.GPUs, w.Cores = f.Request.Units(), f.Request.GPUs(), f.Request.Cores()
-			key := fmt.Sprint(f.Request.Priority, f.Request.Key())
+			key := fmt.Sprintf("%d %s %p", f.Request.Priority, f.Request.Key(), f.KeptOff)
 			if f.Nominated != "" {
 				key += f.Pod.UID // what is kept for it is its own
 			}
 			best, ok := answers[key]
 			if !ok {
-				best = closest(f.Pod, f.Request, open)
+				best = facts.best(f, nodes)
 				answers[key] = best
 			}
-			w.Node, w.Fits, w.Reason = best.Node.Name, best.Fits(), best.String()
-			if w.Node == "" {
-				w.Reason = "no node that takes new pods offers GPU memory"
+			w.Node, w.Fits, w.Reason = best.Node.Name, best.Good(), best.Why()
+			switch {
+			case w.Cores > 0 && facts.CoresOff != "":
+				w.Node, w.Reason = "", facts.CoresOff
+			case w.Node == "":
+				w.Reason = "no node offers GPU memory"
 			}
 		}
 		out = append(out, w)
@@ -172,23 +172,4 @@ func waiting(nodes []placement.Node, facts Facts) []Wait {
 		return cmp.Or(cmp.Compare(a.Namespace, b.Namespace), cmp.Compare(a.Name, b.Name), cmp.Compare(a.UID, b.UID))
 	})
 	return out
-}
-
-// closest returns the verdict of the first node on which the request fits, or
-// else of the one that it got furthest with: whose reason can change most, and
-// among equals the one with most free on a single GPU. Without nodes, it is
-// that of a node without a name.
-func closest(pod placement.PodRef, req placement.Request, nodes []placement.Node) placement.Verdict {
-	best, mostFree := placement.Fit(req, placement.Node{}), int64(0)
-	for _, n := range nodes {
-		v := placement.Fit(req, n.Reserved(pod, req, fallback))
-		if v.Fits() {
-			return v
-		}
-		free := int64(n.LargestFree()) * n.UnitMiB
-		if c := cmp.Compare(v.Reason, best.Reason); c > 0 || c == 0 && free > mostFree {
-			best, mostFree = v, free
-		}
-	}
-	return best
 }

@@ -6,6 +6,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/gpumem/gpumem/pkg/cache"
 	"github.com/gpumem/gpumem/pkg/gpu"
 	"github.com/gpumem/gpumem/pkg/placement"
 )
@@ -161,6 +162,7 @@ type Facts struct {
 	Pods        map[string]PodFacts  // by UID, of bound pods
 	Waiting     []WaitFacts
 	Schedulers  []string // the names of those that ask gpumem; empty when not known
+	CoresOff    string   // why no node takes pods that ask for cores; empty: some may
 	PodsUnknown bool     // the pods could not be listed
 	Selected    bool     // the nodes are not all of the cluster
 	Problems    []Problem
@@ -168,12 +170,14 @@ type Facts struct {
 
 // NodeFacts are the facts of one node.
 type NodeFacts struct {
-	Address       string
-	Status        string
-	Unschedulable bool   // takes no new pods, whatever is free
-	Wanted        bool   // named by the user: shown even when it offers nothing
-	Withheld      bool   // its kubelet offers nothing of what the inventory has
-	Problem       string // why the inventory could not be read
+	Address  string
+	Status   string
+	Wanted   bool   // named by the user: shown even when it offers nothing
+	Withheld bool   // its kubelet offers nothing of what the inventory has
+	Problem  string // why the inventory could not be read
+
+	Refuses      *cache.Refusal // why it takes no new pods, whatever is free; nil: it does
+	RefusesCores *cache.Refusal // the same of pods that ask for cores
 }
 
 // PodFacts are the facts of one bound pod.
@@ -192,6 +196,8 @@ type WaitFacts struct {
 	Scheduler string // its schedulerName; empty when not known
 	Gated     bool   // it has scheduling gates
 	Unseen    bool   // no scheduler has said anything of it
+
+	KeptOff map[string]*cache.Refusal // by node: what in its own spec keeps it off. Pods of which the same is true share it
 }
 
 // Unserved says of a pod why nobody places it, as far as is known; schedulers are the

@@ -1,0 +1,167 @@
+package main
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+
+	v1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/client-go/kubernetes/fake"
+)
+
+// A pod does not fit where it cannot go, however much is free there.
+func TestNodesThatAPodCannotGoTo(t *testing.T) {
+	names := testNames(t)
+	withhold := func(n *v1.Node) { n.Status.Allocatable[names.GPUMem()] = resource.MustParse("0") }
+	cordon := func(n *v1.Node) {
+		n.Spec.Unschedulable = true
+		n.Spec.Taints = append(n.Spec.Taints, v1.Taint{Key: v1.TaintNodeUnschedulable, Effect: v1.TaintEffectNoSchedule})
+	}
+	taint := func(key string, effect v1.TaintEffect) func(*v1.Node) {
+		return func(n *v1.Node) { n.Spec.Taints = append(n.Spec.Taints, v1.Taint{Key: key, Effect: effect}) }
+	}
+	offerCores := func(n *v1.Node) { n.Status.Allocatable[names.GPUCore()] = resource.MustParse("100") }
+	askCores := func(p *v1.Pod) { p.Spec.Containers[0].Resources.Limits[names.GPUCore()] = resource.MustParse("30") }
+	selectB := func(p *v1.Pod) { p.Spec.NodeSelector = map[string]string{"name": "gpu-b"} }
+	selectNone := func(p *v1.Pod) { p.Spec.NodeSelector = map[string]string{"name": "gpu-x"} }
+	affineToB := func(p *v1.Pod) {
+		p.Spec.Affinity = &v1.Affinity{NodeAffinity: &v1.NodeAffinity{RequiredDuringSchedulingIgnoredDuringExecution: &v1.NodeSelector{
+			NodeSelectorTerms: []v1.NodeSelectorTerm{{MatchExpressions: []v1.NodeSelectorRequirement{{Key: "name", Operator: v1.NodeSelectorOpIn, Values: []string{"gpu-b"}}}}},
+		}}}
+	}
+	tolerate := func(p *v1.Pod) {
+		p.Spec.Tolerations = []v1.Toleration{{Key: "nvidia.com/gpu", Operator: v1.TolerationOpExists}}
+	}
+	none := func(*v1.Pod) {}
+	const (
+		kept      = "the pod's nodeSelector or affinity keeps it away"
+		off       = "no node offers gpumem.dev/gpu-core: it is off (chart value cores)"
+		allowed   = " that its nodeSelector, affinity and tolerations allow"
+		noKubelet = "its kubelet offers no gpumem.dev/gpu-mem: see kubectl inspect gpumem doctor"
+		full      = "needs 3 GiB on one GPU; free: GPU0 1 (1 GiB in all)"
+		none1     = "it fits on none of "
+	)
+	type verdicts map[string]string // by node, in part
+	for name, tc := range map[string]struct {
+		a, b    func(*v1.Node) // nil: as it comes
+		pod     func(*v1.Pod)
+		full    bool // gpu-b
+		explain string
+		waits   string // of the list of pods that wait; that it fits on gpu-b when empty
+		verdicts
+		first string // node of the table; gpu-b when empty
+	}{
+		"withheld": {a: withhold, pod: none, explain: "it fits on 1 of 2 nodes: ",
+			verdicts: verdicts{"gpu-a": "would do, but the node's kubelet offers none of it", "gpu-b": "would do"}},
+		"withheld, and no room elsewhere": {a: withhold, pod: none, full: true, explain: none1 + "2 nodes; gpu-a comes closest: " + noKubelet,
+			waits: "gpu-a: " + noKubelet, verdicts: verdicts{"gpu-b": "not enough free"}, first: "gpu-a"},
+		"cordoned": {a: cordon, pod: none, explain: "it fits on 1 of 2 nodes: ", verdicts: verdicts{"gpu-a": "would do, but the node is cordoned"}},
+		"cordoned, and no room elsewhere": {a: cordon, pod: none, full: true, explain: "gpu-a comes closest: the node is cordoned",
+			waits: "gpu-a: the node is cordoned", first: "gpu-a"},
+		"cores are off": {pod: askCores, explain: "waits: " + off, waits: off,
+			verdicts: verdicts{"gpu-a": "would do, but the node offers no gpumem.dev/gpu-core", "gpu-b": "would do, but the node offers no gpumem.dev/gpu-core"}, first: "gpu-a"},
+		"cores are off, or not to be told": {a: withhold, b: withhold, pod: askCores, explain: none1 + "2 nodes; gpu-a comes closest: " + noKubelet,
+			waits: "gpu-a: " + noKubelet, first: "gpu-a"},
+		"cores are on somewhere": {b: offerCores, pod: askCores, explain: "it fits on 1 of 2 nodes: ",
+			verdicts: verdicts{"gpu-a": "would do, but the node offers no gpumem.dev/gpu-core", "gpu-b": "would do"}},
+		"nodeSelector": {pod: selectB, explain: "it fits on 1 of 1 nodes" + allowed, verdicts: verdicts{"gpu-a": "would do, but " + kept, "gpu-b": "would do"}},
+		"nodeSelector, and no room there": {pod: selectB, full: true, explain: none1 + "1 nodes" + allowed + "; gpu-b comes closest: " + full,
+			waits: "gpu-b: " + full, verdicts: verdicts{"gpu-a": "would do, but " + kept, "gpu-b": "not enough free"}},
+		"nodeSelector of no node": {pod: selectNone, full: true, explain: "its nodeSelector, affinity and tolerations allow none of 2 nodes; gpu-b comes closest: " + kept,
+			waits: "gpu-b: " + kept},
+		"affinity":         {pod: affineToB, explain: "it fits on 1 of 1 nodes" + allowed, verdicts: verdicts{"gpu-a": "would do, but " + kept}},
+		"taint":            {a: taint("nvidia.com/gpu", v1.TaintEffectNoSchedule), pod: none, explain: "it fits on 1 of 1 nodes" + allowed, verdicts: verdicts{"gpu-a": "would do, but the pod does not tolerate taint nvidia.com/gpu"}},
+		"taint, tolerated": {a: taint("nvidia.com/gpu", v1.TaintEffectNoExecute), pod: tolerate, explain: "it fits on 2 of 2 nodes: ", waits: "fits on gpu-a", first: "gpu-a"},
+		"taint, a wish":    {a: taint("x", v1.TaintEffectPreferNoSchedule), pod: none, explain: "it fits on 2 of 2 nodes: ", waits: "fits on gpu-a", first: "gpu-a"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			a, b := makeNode(t, "gpu-a", inventory("gpu-a", 16)), makeNode(t, "gpu-b", inventory("gpu-b", 16))
+			for change, node := range map[*func(*v1.Node)]*v1.Node{&tc.a: a, &tc.b: b} {
+				if *change != nil {
+					(*change)(node)
+				}
+			}
+			objects := []runtime.Object{a, b, with(makePod(t, "ml/waits", "", 3), tc.pod)}
+			if tc.full {
+				objects = append(objects, makePod(t, "ml/beside", "gpu-b", 15, uuid("gpu-b", 0)))
+			}
+			client := fake.NewClientset(objects...)
+
+			explained, _, err := inspectWith(client, "explain", "ml/waits")
+			if err != nil || !strings.Contains(explained, tc.explain) {
+				t.Errorf("explain: error %v, want %q in:\n%s", err, tc.explain, explained)
+			}
+			_, table, _ := strings.Cut(explained, "VERDICT\n")
+			if first := orElse(tc.first, "gpu-b"); !strings.HasPrefix(table, first) {
+				t.Errorf("want %s first in:\n%s", first, table)
+			}
+			for node, want := range tc.verdicts {
+				if !strings.Contains(table, node) || !strings.HasSuffix(lineOf(table, node), "  "+want) {
+					t.Errorf("of %s, want %q in:\n%s", node, want, table)
+				}
+			}
+			for _, args := range [][]string{{"-d"}, {"pods", "--waiting", "-o", "wide"}} {
+				stdout, _, err := inspectWith(client, args...)
+				if want := "  " + orElse(tc.waits, "fits on gpu-b"); err != nil || !strings.Contains(stdout, want) {
+					t.Errorf("%v: error %v, want %q in:\n%s", args, err, want, stdout)
+				}
+			}
+		})
+	}
+}
+
+func orElse(s, otherwise string) string {
+	if s == "" {
+		return otherwise
+	}
+	return s
+}
+
+// lineOf returns the line of a table that starts with a word.
+func lineOf(table, word string) string {
+	for line := range strings.Lines(table) {
+		if strings.HasPrefix(line, word+" ") {
+			return strings.TrimSuffix(line, "\n")
+		}
+	}
+	return ""
+}
+
+func TestFitLeavesOutNodesThatTakeNone(t *testing.T) {
+	names := testNames(t)
+	a, b := makeNode(t, "gpu-a", inventory("gpu-a", 16)), makeNode(t, "gpu-b", inventory("gpu-b", 16))
+	a.Status.Allocatable[names.GPUMem()] = resource.MustParse("0")
+	client := fake.NewClientset(a, b)
+	for want, args := range map[string][]string{
+		"gpu-a  0      its kubelet offers no gpumem.dev/gpu-mem: see kubectl inspect gpumem doctor\ngpu-b  1      <none>\n\nFits once in all.": {"--mem", "12"},
+		"gpu-b  0      the node offers no gpumem.dev/gpu-core\n":                                                                               {"--mem", "12", "--cores", "30"},
+	} {
+		if stdout, _, _ := inspectWith(client, append([]string{"fit"}, args...)...); !strings.Contains(stdout, want) {
+			t.Errorf("%v: want\n%sgot\n%s", args, want, stdout)
+		}
+	}
+}
+
+// Without knowing what pods hold, nothing fits for certain.
+func TestExplainWithoutTheOtherPods(t *testing.T) {
+	client := fake.NewClientset(makeNode(t, "gpu-a", inventory("gpu-a", 16)), makePod(t, "ml/waits", "", 3))
+	forbid(client, "pods")
+	stdout, _, err := inspectWith(client, "explain", "ml/waits")
+	if want := "waits; where it fits cannot be told without knowing all pods: pods is forbidden"; err != nil || !strings.Contains(stdout, want) || strings.Contains(stdout, "would do") {
+		t.Errorf("error %v, want %q in:\n%s", err, want, stdout)
+	}
+}
+
+// The pods of a template are looked at once.
+func TestPodsThatSayTheSameOfNodesShareTheAnswer(t *testing.T) {
+	where := newPlaces()
+	where.add(makeNode(t, "gpu-a", inventory("gpu-a", 16)))
+	one, same := makePod(t, "ml/one", "", 3), makePod(t, "ml/same", "", 3)
+	other := with(makePod(t, "ml/other", "", 3), func(p *v1.Pod) { p.Spec.NodeSelector = map[string]string{"name": "gpu-b"} })
+	address := func(p *v1.Pod) string { return fmt.Sprintf("%p", where.keptOff(p)) }
+	if address(one) != address(same) || address(one) == address(other) || len(where.keptOff(other)) != 1 {
+		t.Errorf("%s, %s and another %s with %v", address(one), address(same), address(other), where.keptOff(other))
+	}
+}
