@@ -137,6 +137,13 @@ func healthy(t testing.TB) *State {
 	}
 }
 
+// askCores makes the pod that waits a new one that asks for cores.
+func askCores(s *State) {
+	pod := &s.Pods[len(s.Pods)-1]
+	pod.CreationTimestamp = metav1.NewTime(now())
+	pod.Spec.Containers[0].Resources.Limits[s.Names.GPUCore()] = resource.MustParse("30")
+}
+
 // existing turns a state into one where the cluster's own kube-scheduler asks.
 func existing(t testing.TB, ends time.Time) func(*State) {
 	return func(s *State) {
@@ -238,6 +245,16 @@ func TestExamine(t *testing.T) {
 			"error|cluster|no node offers gpumem.dev/gpu-mem, and the device plugin runs on 1: it finds no GPU that it may offer",
 			"error|pod ml/runs|is assigned GPU-00000000, which node gpu-a does not offer",
 		}},
+		"a pod that asks for cores where they are off, and only just": {askCores,
+			[]string{"error|pod ml/waits|asks for gpumem.dev/gpu-core, which no node offers: it is off"}},
+		"a pod that asks for cores where they are on": {func(s *State) {
+			askCores(s)
+			s.DaemonSets[0].Spec.Template.Spec.Containers[0].Args = append(s.DaemonSets[0].Spec.Template.Spec.Containers[0].Args, "--cores=true")
+		}, nil},
+		"a pod that asks for cores that are left": {func(s *State) {
+			askCores(s)
+			s.Nodes[0].Status.Allocatable[s.Names.GPUCore()] = resource.MustParse("200")
+		}, nil},
 		"a plugin that finds no GPU where one is": {func(s *State) {
 			s.Nodes[1].Labels = map[string]string{gpuPresent: "true"}
 			s.Pods = append(s.Pods, readyPod("device-plugin", "plugin-b", "cpu-1"))

@@ -198,10 +198,14 @@ func checkPods(s *State, in installation) (found []Finding) {
 	}
 	for i := range s.Pods {
 		pod := &s.Pods[i]
-		if !s.Names.Holds(pod) || !old(s, pod.ObjectMeta) || api.Terminal(pod) {
+		if !s.Names.Holds(pod) || api.Terminal(pod) {
 			continue
 		}
 		object := "pod " + pod.Namespace + "/" + pod.Name
+		found = append(found, checkCores(s, in, object, pod)...)
+		if !old(s, pod.ObjectMeta) {
+			continue
+		}
 		for _, key := range s.Names.Unknown(pod) {
 			found = append(found, Finding{Warning, object, "has annotation " + key + ", which gpumem does not know: it has no effect",
 				"correct its name, or take it away"})
@@ -244,6 +248,24 @@ func (s *State) absent(nodeName string, ids []gpu.UUID) (absent []string) {
 		}
 	}
 	return absent
+}
+
+// checkCores looks at a pod that waits for cores where they are off, which does not
+// pass by itself.
+func checkCores(s *State, in installation, object string, pod *v1.Pod) []Finding {
+	req, err := s.Names.Request(pod)
+	if pod.Spec.NodeName != "" || err != nil || req.Cores() == 0 || in.plugin == nil || !s.read("nodes") {
+		return nil
+	}
+	offered := slices.ContainsFunc(s.Nodes, func(node v1.Node) bool {
+		amount := node.Status.Allocatable[s.Names.GPUCore()]
+		return !amount.IsZero()
+	})
+	if offered || flagOf(in.plugin.Spec.Template.Spec, "cores", "false") == "true" {
+		return nil
+	}
+	return []Finding{{Error, object, fmt.Sprintf("asks for %s, which no node offers: it is off", s.Names.GPUCore()),
+		fmt.Sprintf("helm upgrade the release with --set cores=true, or take %s out of the pod", s.Names.GPUCore())}}
 }
 
 func checkWaiting(s *State, in installation, object string, pod *v1.Pod) (found []Finding) {
