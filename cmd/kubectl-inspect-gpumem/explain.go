@@ -310,10 +310,10 @@ func outcome(d decisions.Decision) string {
 	}
 }
 
-// refusals are why a filter found that the pod fits nowhere, node by node: a line
-// for those that say the same.
+// refusals are why a filter found that the pod does not fit nodes, as far as it is
+// remembered: a line for those that say the same.
 func refusals(d decisions.Decision) (lines []string) {
-	if d.Verb != decisions.Filter || d.Result != decisions.Unfit || len(d.Nodes) == 0 {
+	if d.Verb != decisions.Filter || len(d.Nodes) == 0 {
 		return nil
 	}
 	said := make(map[string][]string) // names, by message
@@ -329,7 +329,7 @@ func refusals(d decisions.Decision) (lines []string) {
 		lines = append(lines, strings.Join(said[message], ", ")+": "+message)
 		told += len(said[message])
 	}
-	if more := d.Asked - told; more > 0 {
+	if more := d.Asked - d.Fit - told; more > 0 {
 		lines = append(lines, fmt.Sprintf("and %d more nodes", more))
 	}
 	return lines

@@ -92,7 +92,11 @@ func TestARefusalNamesItsNodes(t *testing.T) {
 		"the same of two, and others that are not told of": {unfit(small, 9, node("gpu-a", small), node("gpu-b", full), node("gpu-c", small)),
 			[]string{"unfit: fits on 0 of 9 nodes", "gpu-a, gpu-c: " + small, "gpu-b: " + full, "and 6 more nodes"}},
 		"the same of all": {unfit("gpu-count is two", 9), []string{"unfit: gpu-count is two"}},
-		"it fits":         {decisions.Decision{Verb: decisions.Filter, Result: decisions.Fits, Asked: 2, Fit: 1, Nodes: []decisions.Node{node("gpu-a", small)}}, []string{"fits on 1 of 2 nodes"}},
+		"it fits elsewhere": {decisions.Decision{Verb: decisions.Filter, Result: decisions.Fits, Asked: 2, Fit: 1, Nodes: []decisions.Node{node("gpu-a", small)}},
+			[]string{"fits on 1 of 2 nodes", "gpu-a: " + small}},
+		"it fits elsewhere, and others are not told of": {decisions.Decision{Verb: decisions.Filter, Result: decisions.Fits, Asked: 9, Fit: 4, Nodes: []decisions.Node{node("gpu-a", small), node("gpu-b", full)}},
+			[]string{"fits on 4 of 9 nodes", "gpu-a: " + small, "gpu-b: " + full, "and 3 more nodes"}},
+		"it fits everywhere": {decisions.Decision{Verb: decisions.Filter, Result: decisions.Fits, Asked: 2, Fit: 2}, []string{"fits on 2 of 2 nodes"}},
 	} {
 		if diff := cmp.Diff(tc.want, append([]string{outcome(tc.decision)}, refusals(tc.decision)...)); diff != "" {
 			t.Errorf("%s (-want +got):\n%s", name, diff)
