@@ -383,6 +383,8 @@ func verdict(c considered) string {
 		return "has pods that it may not be beside"
 	case "Insufficient":
 		return "not enough free"
+	case decisions.InsufficientCores:
+		return "not enough cores free"
 	}
 	switch {
 	case c.gpu.Chosen:

@@ -142,6 +142,7 @@ func TestVerdict(t *testing.T) {
 		{node: decisions.Node{Reason: "Fits"}, want: "would do"},
 		{gpu: decisions.GPU{Chosen: true}, want: "chosen"},
 		{gpu: decisions.GPU{Reason: "Insufficient"}, node: decisions.Node{Reason: "Fragmented"}, want: "not enough free"},
+		{gpu: decisions.GPU{Reason: decisions.InsufficientCores}, want: "not enough cores free"},
 		{node: decisions.Node{Reason: "Fragmented"}, want: "would do, but too few of the node would"},
 		{node: decisions.Node{Reason: "TooFew"}, want: "would do, but too few of the node would"},
 		{node: decisions.Node{Reason: "SchedulingDisabled", Message: "the node is cordoned"}, want: "would do, but the node is cordoned"},

@@ -59,9 +59,7 @@ func load(ctx context.Context, client kubernetes.Interface, names api.Names, sel
 		}
 		f.Withheld = inv.Advertised() > 0 && !allocatable(node, names.GPUMem())
 		f.Refuses, f.RefusesCores = refuses(names, node, inv), refusesCores(names, node)
-		if len(inv.Devices) > 0 {
-			where.add(node)
-		}
+		where.add(node, inv)
 		inv.CPU = node.Status.Allocatable.Cpu().MilliValue()
 		facts.Nodes[node.Name] = f
 		inventories[node.Name] = inv

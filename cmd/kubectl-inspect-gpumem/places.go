@@ -36,7 +36,10 @@ func newPlaces() *places {
 	return &places{nodes: make(map[string]*v1.Node), known: make(map[string]map[string]*cache.Refusal)}
 }
 
-func (p *places) add(node *v1.Node) {
+func (p *places) add(node *v1.Node, inv gpu.Inventory) {
+	if len(inv.Devices) == 0 {
+		return
+	}
 	p.nodes[node.Name] = &v1.Node{
 		ObjectMeta: metav1.ObjectMeta{Name: node.Name, Labels: node.Labels},
 		Spec:       v1.NodeSpec{Taints: node.Spec.Taints, Unschedulable: node.Spec.Unschedulable},

@@ -157,7 +157,8 @@ func TestExplainWithoutTheOtherPods(t *testing.T) {
 // The pods of a template are looked at once.
 func TestPodsThatSayTheSameOfNodesShareTheAnswer(t *testing.T) {
 	where := newPlaces()
-	where.add(makeNode(t, "gpu-a", inventory("gpu-a", 16)))
+	inv := inventory("gpu-a", 16)
+	where.add(makeNode(t, "gpu-a", inv), inv)
 	one, same := makePod(t, "ml/one", "", 3), makePod(t, "ml/same", "", 3)
 	other := with(makePod(t, "ml/other", "", 3), func(p *v1.Pod) { p.Spec.NodeSelector = map[string]string{"name": "gpu-b"} })
 	address := func(p *v1.Pod) string { return fmt.Sprintf("%p", where.keptOff(p)) }

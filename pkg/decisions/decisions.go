@@ -36,6 +36,10 @@ const (
 	Error      = "Error"      // not ready, or the API server refused
 )
 
+// InsufficientCores is why a GPU would not do that has enough memory free, and no
+// cores to go with it.
+const InsufficientCores = "InsufficientCores"
+
 // Decision is one answer.
 type Decision struct {
 	Time    time.Time `json:"time"`
@@ -165,13 +169,25 @@ func Look(req placement.Request, n placement.Node, chosen placement.Assignment) 
 	out := Node{Name: n.Name, UnitMiB: n.UnitMiB}
 	for _, d := range n.Devices {
 		g := GPU{Index: d.Index, UUID: d.UUID, Model: d.Model, Capacity: d.Capacity, Free: d.Free()}
-		if reason := n.Check(req, d); reason != placement.Fits {
+		switch reason := n.Check(req, d); {
+		case reason == placement.Insufficient && n.Check(memoryOf(req), d) == placement.Fits:
+			g.Reason = InsufficientCores
+		case reason != placement.Fits:
 			g.Reason = reason.String()
 		}
 		g.Chosen = slices.Contains(chosen.Devices(), d.UUID)
 		out.GPUs = append(out.GPUs, g)
 	}
 	return out
+}
+
+// memoryOf is the request for memory alone.
+func memoryOf(req placement.Request) placement.Request {
+	req.Containers = slices.Clone(req.Containers)
+	for i := range req.Containers {
+		req.Containers[i].Cores = 0
+	}
+	return req
 }
 
 // MaxNodes is how many nodes a decision lists.

@@ -148,4 +148,20 @@ func TestLookSaysOfEachGPUWhyNot(t *testing.T) {
 	if diff := cmp.Diff(want, Look(asks(8), node, on("GPU-d", 8))); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)
 	}
+
+	cores := func(units gpu.Units, cores int) placement.Request {
+		r := asks(units)
+		r.Containers[0].Cores = cores
+		return r
+	}
+	held := placement.Assignment{Shares: []placement.Share{{Device: "GPU-d", Units: 2, Cores: 80}}}
+	node = placement.NewNode("n", inv, []placement.Holding{
+		{Pod: ref("x"), Request: cores(2, 80), Assignment: held}, {Pod: ref("y"), Request: asks(12), Assignment: on("GPU-c", 12)},
+	})
+	for asked, want := range map[int]string{10: "Insufficient, ", 30: "Insufficient, InsufficientCores"} {
+		got := Look(cores(8, asked), node, placement.Assignment{})
+		if reasons := got.GPUs[2].Reason + ", " + got.GPUs[3].Reason; reasons != want {
+			t.Errorf("%d per cent of cores: %q, want %q", asked, reasons, want)
+		}
+	}
 }
