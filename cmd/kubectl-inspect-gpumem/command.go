@@ -63,6 +63,7 @@ func newCommand(o *options) *cobra.Command {
 		RunE:                  o.overview,
 	}
 	cmd.CompletionOptions.HiddenDefaultCmd = true
+	cmd.SuggestionsMinimumDistance = 2
 	cmd.AddCommand(
 		newNodesCommand(o), newGPUsCommand(o), newPodsCommand(o), newTopCommand(o), newExplainCommand(o), newFitCommand(o),
 		newCordonCommand(o), newUncordonCommand(o), newDrainCommand(o), newDefragCommand(o), newDoctorCommand(o), newSnapshotCommand(o),
@@ -100,6 +101,9 @@ func withUsage(check cobra.PositionalArgs) cobra.PositionalArgs {
 func (o *options) overview(cmd *cobra.Command, args []string) error {
 	if err := o.prepare(args, o.Validate); err != nil {
 		return err
+	}
+	if !cmd.HasParent() {
+		o.suggest = cmd.SuggestionsFor
 	}
 	if err := o.Run(cmd.Context()); err != nil || !o.watch {
 		return err

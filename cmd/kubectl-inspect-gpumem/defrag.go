@@ -134,13 +134,11 @@ func (d *defragmentation) request(ctx context.Context, c *crowd, args []string) 
 			Count:      d.gpus, Policy: placement.Exclusive, Priority: math.MaxInt32,
 		}, nil
 	}
-	namespace, name, err := d.podNamed(args[0])
-	if err != nil {
+	var err error
+	if c.waits, err = d.getPod(ctx, args[0]); err != nil {
 		return placement.Request{}, err
 	}
-	if c.waits, err = d.client.CoreV1().Pods(namespace).Get(ctx, name, metav1.GetOptions{}); err != nil {
-		return placement.Request{}, err
-	}
+	namespace, name := c.waits.Namespace, c.waits.Name
 	if c.waits.Spec.NodeName != "" {
 		return placement.Request{}, fmt.Errorf("pod %s/%s does not wait: it is on node %s", namespace, name, c.waits.Spec.NodeName)
 	}

@@ -10,6 +10,7 @@ import (
 
 	"github.com/spf13/cobra"
 	v1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/duration"
 
@@ -39,11 +40,7 @@ that you need the right to forward ports to its pods (create pods/portforward).`
 			if err := o.prepare(nil, o.Validate); err != nil {
 				return err
 			}
-			namespace, name, err := o.podNamed(args[0])
-			if err != nil {
-				return err
-			}
-			return o.explain(cmd.Context(), namespace, name, all)
+			return o.explain(cmd.Context(), args[0], all)
 		},
 	}
 	cmd.Flags().BoolVar(&all, "all", false, "Show all nodes, not those alone that come closest")
@@ -54,12 +51,35 @@ that you need the right to forward ports to its pods (create pods/portforward).`
 // podNamed reads POD or NAMESPACE/POD. The namespace is that of the flag, or else
 // of the kubeconfig, as kubectl has it.
 func (o *options) podNamed(arg string) (namespace, name string, err error) {
-	arg = strings.TrimPrefix(arg, "pod/")
+	for _, kind := range []string{"pod/", "pods/", "po/"} {
+		arg = strings.TrimPrefix(arg, kind)
+	}
 	if namespace, name, ok := strings.Cut(arg, "/"); ok {
 		return namespace, name, nil
 	}
 	namespace, _, err = o.config.ToRawKubeConfigLoader().Namespace()
 	return cmp.Or(o.namespace(), namespace, metav1.NamespaceDefault), arg, err
+}
+
+// getPod reads the pod that an argument names.
+func (o *options) getPod(ctx context.Context, arg string) (*v1.Pod, error) {
+	namespace, name, err := o.podNamed(arg)
+	if err != nil {
+		return nil, err
+	}
+	pod, err := o.client.CoreV1().Pods(namespace).Get(ctx, name, metav1.GetOptions{})
+	if kind, _, _ := strings.Cut(namespace, "."); apierrors.IsNotFound(err) && slices.Contains(workloads(), kind) {
+		return nil, fmt.Errorf("%s is no pod: name one of its pods; kubectl get %s -o wide shows their labels, and kubectl get pods -l LABELS their names", arg, arg)
+	}
+	return pod, err
+}
+
+// workloads are what people name instead of a pod.
+func workloads() []string {
+	return []string{
+		"deploy", "deployment", "deployments", "sts", "statefulset", "statefulsets", "ds", "daemonset", "daemonsets",
+		"rs", "replicaset", "replicasets", "job", "jobs", "cj", "cronjob", "cronjobs",
+	}
 }
 
 // explanation is what explain tells, for programs too.
@@ -84,13 +104,14 @@ type explanation struct {
 // shownNodes is how many nodes explain shows unless all are asked for.
 const shownNodes = 5
 
-func (o *options) explain(ctx context.Context, namespace, name string, all bool) error {
-	pod, err := o.client.CoreV1().Pods(namespace).Get(ctx, name, metav1.GetOptions{})
+func (o *options) explain(ctx context.Context, arg string, all bool) error {
+	pod, err := o.getPod(ctx, arg)
 	if err != nil {
 		return err
 	}
+	namespace, name := pod.Namespace, pod.Name
 	if !o.names.Holds(pod) {
-		return fmt.Errorf("pod %s/%s asks for no %s", namespace, name, o.names.GPUMem())
+		return fmt.Errorf("pod %s/%s asks for no %s%s", namespace, name, o.names.GPUMem(), o.nearMisses(pod))
 	}
 	where := newPlaces()
 	nodes, facts, err := load(ctx, o.client, o.names, selection{where: where})
@@ -112,7 +133,7 @@ func (o *options) explain(ctx context.Context, namespace, name string, all bool)
 		e.empty = true
 		e.Summary = fmt.Sprintf("asks for no GPU memory: its %s is 0", o.names.GPUMem())
 	case pod.Spec.NodeName != "" || api.Terminal(pod):
-		e.Summary = o.whyThere(pod)
+		e.Summary = o.whyThere(ctx, pod)
 	case facts.PodsUnknown:
 		e.Summary = "waits; where it fits cannot be told without knowing all pods: " + facts.Problems[0].Message
 	default:
@@ -138,8 +159,29 @@ func (o *options) explain(ctx context.Context, namespace, name string, all bool)
 	return o.printExplanation(e)
 }
 
+// nearMisses says which resources a pod asks for that are easily taken for GPU
+// memory: those of gpumem's domain, and those of its name.
+func (o *options) nearMisses(pod *v1.Pod) string {
+	_, short, _ := strings.Cut(string(o.names.GPUMem()), "/")
+	var near []string
+	for _, c := range slices.Concat(pod.Spec.InitContainers, pod.Spec.Containers) {
+		for resource := range c.Resources.Limits {
+			domain, base, _ := strings.Cut(string(resource), "/")
+			if (domain == o.names.Domain() || base == short) && !slices.Contains(near, string(resource)) {
+				near = append(near, string(resource))
+			}
+		}
+	}
+	if len(near) == 0 {
+		return ""
+	}
+	slices.Sort(near)
+	return ", but for " + strings.Join(near, " and ") + ", which is not the same"
+}
+
 // whyThere says of a bound pod who has placed it.
-func (o *options) whyThere(pod *v1.Pod) string {
+func (o *options) whyThere(ctx context.Context, pod *v1.Pod) string {
+	scheduler := cmp.Or(pod.Spec.SchedulerName, v1.DefaultSchedulerName)
 	switch a, err := o.names.AssignmentOf(pod); {
 	case api.Terminal(pod):
 		return "has ended, and holds nothing any more" + why(pod)
@@ -147,9 +189,11 @@ func (o *options) whyThere(pod *v1.Pod) string {
 		return "is on a node, and which GPU it has cannot be read: " + oneLine(err)
 	case a.None():
 		return "is on a node, and has no GPU yet: no scheduler of gpumem has placed it, and the node's device plugin has not either"
-	default:
-		return "is on a node, where scheduler " + cmp.Or(pod.Spec.SchedulerName, v1.DefaultSchedulerName) + " has put it"
 	}
+	if asking := schedulers(ctx, o.client, o.names); len(asking) > 0 && !slices.Contains(asking, scheduler) {
+		return "is on a node, where scheduler " + scheduler + " has put it, which does not ask gpumem: the node's device plugin chose the GPU"
+	}
+	return "is on a node, where scheduler " + scheduler + " has put it"
 }
 
 // why says why a pod has ended, where its status tells.

@@ -7,6 +7,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	v1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/kubernetes/fake"
 
@@ -127,6 +128,69 @@ func TestExplainOfPodsThatHoldNothing(t *testing.T) {
 	} {
 		if stdout, _, err := inspectWith(client, "explain", pod); err != nil || stdout != want {
 			t.Errorf("%s: error %v, want:\n%sgot:\n%s", pod, err, want, stdout)
+		}
+	}
+}
+
+func TestExplainOfWhatIsNoPodWithGPUMemory(t *testing.T) {
+	asks := func(name string, resources ...v1.ResourceName) *v1.Pod {
+		return with(makePod(t, name, "", 0), func(p *v1.Pod) {
+			limits := v1.ResourceList{v1.ResourceCPU: resource.MustParse("1")}
+			for _, r := range resources {
+				limits[r] = resource.MustParse("3")
+			}
+			p.Spec.Containers[0].Resources.Limits = limits
+		})
+	}
+	client := fake.NewClientset(asks("web/plain"), asks("web/misspelt", "gpumem.dev/gpu-memory"), asks("web/core", "gpumem.dev/gpu-core"), asks("web/other", "aliyun.com/gpu-mem", "nvidia.com/gpu"))
+	for arg, want := range map[string]string{
+		"web/plain":           "pod web/plain asks for no gpumem.dev/gpu-mem",
+		"web/misspelt":        "pod web/misspelt asks for no gpumem.dev/gpu-mem, but for gpumem.dev/gpu-memory, which is not the same",
+		"web/core":            "pod web/core asks for no gpumem.dev/gpu-mem, but for gpumem.dev/gpu-core, which is not the same",
+		"web/other":           "pod web/other asks for no gpumem.dev/gpu-mem, but for aliyun.com/gpu-mem, which is not the same",
+		"web/none":            `pods "none" not found`,
+		"deploy/api":          "deploy/api is no pod: name one of its pods; kubectl get deploy/api -o wide shows their labels, and kubectl get pods -l LABELS their names",
+		"deployment.apps/api": "deployment.apps/api is no pod: name one of its pods; kubectl get deployment.apps/api -o wide shows their labels, and kubectl get pods -l LABELS their names",
+	} {
+		if _, _, err := inspectWith(client, "explain", arg); err == nil || err.Error() != want {
+			t.Errorf("%s: %v, want %q", arg, err, want)
+		}
+	}
+	if _, _, err := inspectWith(client, "defrag", "job/x"); err == nil || !strings.HasPrefix(err.Error(), "job/x is no pod") {
+		t.Errorf("defrag: %v", err)
+	}
+}
+
+func TestExplainSaysWhoChoseTheGPU(t *testing.T) {
+	place := func(name, scheduler string) *v1.Pod {
+		return with(makePod(t, name, "gpu-a", 3, uuid("gpu-a", 0)), func(p *v1.Pod) { p.Spec.SchedulerName = scheduler })
+	}
+	client := fake.NewClientset(makeNode(t, "gpu-a", inventory("gpu-a", 16)), schedulerConfig(), place("ml/ours", "gpumem-scheduler"), place("ml/theirs", "default-scheduler"))
+	for pod, want := range map[string]string{
+		"ml/ours":   "is on a node, where scheduler gpumem-scheduler has put it\n",
+		"ml/theirs": "is on a node, where scheduler default-scheduler has put it, which does not ask gpumem: the node's device plugin chose the GPU\n",
+	} {
+		if stdout, _, err := inspectWith(client, "explain", pod); err != nil || !strings.Contains(stdout, want) {
+			t.Errorf("error %v, want %q in:\n%s", err, want, stdout)
+		}
+	}
+}
+
+func TestAMisspeltCommand(t *testing.T) {
+	client := fake.NewClientset(makeNode(t, "gpu-a", inventory("gpu-a", 16)), makeNode(t, "tops", gpu.Inventory{}))
+	for _, tc := range []struct {
+		args []string
+		want string // empty: nothing of the kind
+	}{
+		{[]string{"expain", "ml/waits"}, "There is no node expain: did you mean the command explain?\n"},
+		{[]string{"gpu-b"}, ""},
+		{[]string{"gpu-x-1", "expain"}, ""},
+		{[]string{"tops"}, ""},
+		{[]string{"nodes", "expain"}, ""},
+	} {
+		_, stderr, _ := inspectWith(client, tc.args...)
+		if got := strings.Contains(stderr, "did you mean"); got != (tc.want != "") || !strings.Contains(stderr, tc.want) {
+			t.Errorf("%q: want %q in %q", tc.args, tc.want, stderr)
 		}
 	}
 }

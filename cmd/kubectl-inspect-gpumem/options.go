@@ -38,6 +38,7 @@ type options struct {
 	noHeaders     bool
 	allNamespaces bool
 	watch         bool
+	suggest       func(word string) []string // commands that a word may mean; nil: none
 
 	nodes  []string // empty: all
 	names  api.Names
@@ -141,7 +142,21 @@ func (o *options) Run(ctx context.Context) error {
 	if len(report.Nodes) == 0 && len(report.Problems) == 0 {
 		fmt.Fprintf(o.ErrOut, "No nodes found that offer %s (%d without it)\n", report.Resource, report.WithoutInventory)
 	}
+	if command := o.meant(report); command != "" {
+		fmt.Fprintf(o.ErrOut, "There is no node %s: did you mean the command %s?\n", printers.Clean(o.nodes[0]), command)
+	}
 	return o.complain(report)
+}
+
+// meant returns the command that the first argument may be, where it names no node.
+func (o *options) meant(r inspect.Report) string {
+	if o.suggest == nil || len(o.nodes) == 0 || slices.ContainsFunc(r.Nodes, func(n inspect.Node) bool { return n.Name == o.nodes[0] }) {
+		return ""
+	}
+	if strings.ContainsAny(o.nodes[0], "-.0123456789") {
+		return "" // as in names of nodes, and in no command
+	}
+	return strings.Join(o.suggest(o.nodes[0]), " or ")
 }
 
 // report reads the cluster, and leaves out the pods of namespaces that are not
