@@ -128,6 +128,14 @@ func TestDefrag(t *testing.T) {
 			args:   []string{"ml/waits", "--apply"},
 			want:   "Room for pod ml/waits: GPU0 of node gpu-a\nThere is room as it is: nobody has to be evicted.\n",
 		},
+		"a node whose kubelet offers nothing": {
+			change: func(c map[string]runtime.Object) {
+				free := makeNode(t, "gpu-c", inventory("gpu-c", 16))
+				free.Status.Allocatable = nil
+				c["gpu-c"] = free
+			},
+			args: []string{"ml/waits"}, want: planForWaits + "Nobody was evicted: --apply does it.\n",
+		},
 		"taints": {
 			change: func(c map[string]runtime.Object) {
 				c["gpu-a"].(*v1.Node).Spec.Taints = []v1.Taint{{Key: "reserved", Effect: v1.TaintEffectNoSchedule}}

@@ -75,7 +75,7 @@ func (p *places) keptOff(pod *v1.Pod) map[string]*cache.Refusal {
 // affinity and the taints that it tolerates; nil: it may.
 func keepsOff(pod *v1.Pod, node *v1.Node) *cache.Refusal {
 	if matches, err := nodeaffinity.GetRequiredNodeAffinity(pod).Match(node); err != nil || !matches {
-		return &cache.Refusal{Reason: keptAway, Message: "the pod's nodeSelector or affinity keeps it away"}
+		return &cache.Refusal{Reason: keptAway, Message: "the pod's nodeSelector or affinity keeps it away", Unresolvable: true}
 	}
 	taint, barred := corev1.FindMatchingUntoleratedTaint(klog.Background(), node.Spec.Taints, pod.Spec.Tolerations, func(t *v1.Taint) bool {
 		isCordon := node.Spec.Unschedulable && t.Key == v1.TaintNodeUnschedulable // which the node itself says

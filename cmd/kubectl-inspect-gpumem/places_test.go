@@ -71,6 +71,8 @@ func TestNodesThatAPodCannotGoTo(t *testing.T) {
 			waits: "gpu-b: " + full, verdicts: verdicts{"gpu-a": "would do, but " + kept, "gpu-b": "not enough free"}},
 		"nodeSelector of no node": {pod: selectNone, full: true, explain: "its nodeSelector, affinity and tolerations allow none of 2 nodes; gpu-b comes closest: " + kept,
 			waits: "gpu-b: " + kept},
+		"nodeSelector of a node with a taint": {b: taint("nvidia.com/gpu", v1.TaintEffectNoSchedule), pod: selectB,
+			explain: "allow none of 2 nodes; gpu-b comes closest: the pod does not tolerate taint nvidia.com/gpu", waits: "gpu-b: the pod does not tolerate taint nvidia.com/gpu"},
 		"affinity":         {pod: affineToB, explain: "it fits on 1 of 1 nodes" + allowed, verdicts: verdicts{"gpu-a": "would do, but " + kept}},
 		"taint":            {a: taint("nvidia.com/gpu", v1.TaintEffectNoSchedule), pod: none, explain: "it fits on 1 of 1 nodes" + allowed, verdicts: verdicts{"gpu-a": "would do, but the pod does not tolerate taint nvidia.com/gpu"}},
 		"taint, tolerated": {a: taint("nvidia.com/gpu", v1.TaintEffectNoExecute), pod: tolerate, explain: "it fits on 2 of 2 nodes: ", waits: "fits on gpu-a", first: "gpu-a"},

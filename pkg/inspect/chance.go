@@ -62,6 +62,8 @@ func (c Chance) free() int64 { return int64(c.Node.LargestFree()) * c.Node.UnitM
 
 func (c Chance) rank() int {
 	switch {
+	case c.KeptOff && c.Refusal.Unresolvable:
+		return 5
 	case c.KeptOff:
 		return 4
 	case c.Good():

@@ -197,7 +197,9 @@ type WaitFacts struct {
 	Gated     bool   // it has scheduling gates
 	Unseen    bool   // no scheduler has said anything of it
 
-	KeptOff map[string]*cache.Refusal // by node: what in its own spec keeps it off. Pods of which the same is true share it
+	// KeptOff is, by node, what in the pod's own spec keeps it off: it is unresolvable
+	// where the pod names other nodes. Pods of which the same is true share it.
+	KeptOff map[string]*cache.Refusal
 }
 
 // Unserved says of a pod why nobody places it, as far as is known; schedulers are the
