@@ -90,14 +90,13 @@ func (v Verdict) String() string {
 // need says what the pod wants, and of which GPUs.
 func (v Verdict) need() string {
 	units, cores := v.Request.Share()
-	s := "needs " + gpu.Format(units, v.Node.UnitMiB) + v.cores(cores) + " on "
+	which, matching := "one GPU", " that matches "
 	if n := v.Request.GPUs(); n > 1 {
-		s += fmt.Sprintf("each of %d GPUs", n)
-	} else {
-		s += "one GPU"
+		which, matching = fmt.Sprintf("each of %d GPUs", n), " that match "
 	}
+	s := "needs " + gpu.Format(units, v.Node.UnitMiB) + v.cores(cores) + " on " + which
 	if g := globs(v.Request); g != "" {
-		s += " that matches " + g
+		s += matching + g
 	}
 	if v.Request.Policy == Exclusive {
 		s += " alone"
