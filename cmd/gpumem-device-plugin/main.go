@@ -108,7 +108,8 @@ type parts struct {
 	metrics http.Handler
 }
 
-// start wires the parts together and runs them until the context is done.
+// start wires the parts together and runs them until the context is done, and for
+// as long after that as it takes to leave.
 func start(ctx context.Context, log *zap.Logger, opts options) (err error) {
 	client, err := opts.client()
 	if err != nil {
@@ -123,6 +124,9 @@ func start(ctx context.Context, log *zap.Logger, opts options) (err error) {
 		return err
 	}
 	defer func() { err = errors.Join(err, kubelet.Close()) }()
+	told := ctx.Done()
+	ctx, end := context.WithCancel(context.WithoutCancel(ctx))
+	defer end()
 	group, ctx := errgroup.WithContext(ctx)
 	events, err := nodepods.NewEvents(ctx, client, "gpumem-device-plugin", opts.nodeName)
 	if err != nil {
@@ -148,8 +152,9 @@ func start(ctx context.Context, log *zap.Logger, opts options) (err error) {
 		group.Go(func() error { return p.whenLooked(ctx, func() error { return p.nri.Run(ctx) }) })
 	}
 	group.Go(func() error { return serve.Run(ctx, listener, p.probes()) })
-	// Before the first probe nobody is to hear that there is no GPU.
-	group.Go(func() error { return p.whenLooked(ctx, func() error { return p.node.Run(ctx, p.plugin.Inventory) }) })
+	// Before the first probe nobody is to hear that there is no GPU. And schedulers hear of
+	// GPUs after the kubelet: it would fail the pods that they send.
+	group.Go(func() error { return p.whenListed(ctx, func() error { return p.node.Run(ctx, p.plugin.Inventory) }) })
 	group.Go(func() error { return p.whenLooked(ctx, func() error { return p.runner.Run(ctx) }) })
 	if p.cores != nil {
 		group.Go(func() error { return p.whenLooked(ctx, func() error { return p.cores.Run(ctx) }) })
@@ -157,6 +162,11 @@ func start(ctx context.Context, log *zap.Logger, opts options) (err error) {
 	if p.count != nil {
 		group.Go(func() error { return p.whenLooked(ctx, func() error { return p.count.Run(ctx) }) })
 	}
+	group.Go(func() error {
+		defer end()
+		p.leave(ctx, told)
+		return nil
+	})
 	log.Info("serving", zap.Stringer("probes", listener.Addr()))
 	err = group.Wait()
 	log.Info("stopped", zap.Error(err))
@@ -260,6 +270,29 @@ func (p *parts) connected() error {
 // at which level containers are held to their grants.
 func (p *parts) whenLooked(ctx context.Context, run func() error) error {
 	return when(ctx, p.level.Looked(), run)
+}
+
+// whenListed runs something once the kubelet has been told what there is.
+func (p *parts) whenListed(ctx context.Context, run func() error) error {
+	if p.cores == nil {
+		return when(ctx, p.runner.Listed(), run)
+	}
+	return when(ctx, p.runner.Listed(), func() error { return when(ctx, p.cores.Listed(), run) })
+}
+
+// leave returns when the process has been told to end, and may, or when a part has
+// failed. What the kubelet never heard of need not be taken back.
+func (p *parts) leave(ctx context.Context, told <-chan struct{}) {
+	select {
+	case <-told:
+	case <-ctx.Done():
+		return
+	}
+	select {
+	case <-p.runner.Listed():
+		p.plugin.Leave(ctx, p.node.Withdraw)
+	default:
+	}
 }
 
 // when runs something once a channel is closed.

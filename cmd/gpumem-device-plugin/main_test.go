@@ -16,6 +16,7 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/gpumem/gpumem/pkg/api"
+	"github.com/gpumem/gpumem/pkg/deviceplugin"
 )
 
 func TestOptionsReportAllMistakes(t *testing.T) {
@@ -148,6 +149,16 @@ func TestWithNothingAround(t *testing.T) {
 	case <-deadline:
 		t.Fatal("does not end")
 	}
+}
+
+// A process whose part has failed ends at once, and so does one that the kubelet has
+// never heard of: neither writes anything, which would need a node here.
+func TestWhatIsNotToldToEndDoesNotWithdraw(t *testing.T) {
+	p := &parts{runner: deviceplugin.NewRunner(t.TempDir(), "gpumem.dev/gpu-mem", nil, zap.NewNop())}
+	done, cancel := context.WithCancel(t.Context())
+	cancel()
+	p.leave(done, nil)
+	p.leave(t.Context(), done.Done())
 }
 
 func get(ctx context.Context, t *testing.T, url string, want int) string {

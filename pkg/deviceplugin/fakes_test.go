@@ -102,6 +102,8 @@ func (p *pods) settle(name string) {
 			p.list[i].Settled = true
 		}
 	}
+	close(p.changed)
+	p.changed = make(chan struct{})
 }
 
 // Refresh brings what the watch has not told of.

@@ -42,14 +42,25 @@ type Runner struct {
 	// It is nil where nobody wants to know, and not to be set once Run runs.
 	Answered func(rpc string, took time.Duration, err error)
 
+	listed chan struct{} // closed when the kubelet has been sent a list
+	sent   func()        // closes listed
+
 	mu      sync.Mutex
 	missing string // why the plugin is not registered
 }
 
 // NewRunner returns a runner for a plugin directory, which need not exist yet.
 func NewRunner(dir, resource string, plugin pluginapi.DevicePluginServer, log *zap.Logger) *Runner {
-	return &Runner{dir: dir, resource: resource, plugin: plugin, log: log, missing: "not registered with the kubelet yet"}
+	listed := make(chan struct{})
+	return &Runner{
+		dir: dir, resource: resource, plugin: plugin, log: log, missing: "not registered with the kubelet yet",
+		listed: listed, sent: sync.OnceFunc(func() { close(listed) }),
+	}
 }
+
+// Listed is closed once the kubelet has been sent a list of devices: before, it
+// fails every pod that asks for one.
+func (r *Runner) Listed() <-chan struct{} { return r.listed }
 
 // Missing says why the plugin is not registered.
 func (r *Runner) Missing() string {
@@ -125,7 +136,7 @@ func (r *Runner) life(ctx context.Context) error {
 
 	life, end := context.WithCancel(ctx)
 	defer end()
-	server := grpc.NewServer(grpc.MaxRecvMsgSize(maxRequest), grpc.StreamInterceptor(endWith(life)), grpc.UnaryInterceptor(r.timed))
+	server := grpc.NewServer(grpc.MaxRecvMsgSize(maxRequest), grpc.StreamInterceptor(r.endWith(life)), grpc.UnaryInterceptor(r.timed))
 	pluginapi.RegisterDevicePluginServer(server, r.plugin)
 	served := make(chan error, 1)
 	go func() { served <- server.Serve(listener) }()
@@ -217,22 +228,32 @@ func stop(server *grpc.Server) {
 
 // endWith ends streams when a context is done: ListAndWatch would else outlive
 // its server.
-func endWith(life context.Context) grpc.StreamServerInterceptor {
+func (r *Runner) endWith(life context.Context) grpc.StreamServerInterceptor {
 	return func(srv any, stream grpc.ServerStream, _ *grpc.StreamServerInfo, handler grpc.StreamHandler) error {
 		ctx, cancel := context.WithCancel(stream.Context())
 		defer cancel()
 		defer context.AfterFunc(life, cancel)()
-		return handler(srv, &boundedStream{ServerStream: stream, ctx: ctx})
+		return handler(srv, &boundedStream{ServerStream: stream, ctx: ctx, sent: r.sent})
 	}
 }
 
-// boundedStream is a stream with a context of its own.
+// boundedStream is a stream with a context of its own, which tells when something
+// has been sent.
 type boundedStream struct {
 	grpc.ServerStream
-	ctx context.Context
+	ctx  context.Context
+	sent func()
 }
 
 func (s *boundedStream) Context() context.Context { return s.ctx }
+
+func (s *boundedStream) SendMsg(m any) error {
+	err := s.ServerStream.SendMsg(m)
+	if err == nil {
+		s.sent()
+	}
+	return err
+}
 
 // timed calls a handler and tells how that went.
 func (r *Runner) timed(ctx context.Context, req any, info *grpc.UnaryServerInfo, handle grpc.UnaryHandler) (any, error) {

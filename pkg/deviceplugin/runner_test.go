@@ -121,6 +121,11 @@ func TestRunnerRegistersAgainAndAgain(t *testing.T) {
 	if r.Missing() == "" {
 		t.Error("registered with no kubelet")
 	}
+	select {
+	case <-r.Listed():
+		t.Error("devices are listed to no kubelet")
+	default:
+	}
 	want := &pluginapi.RegisterRequest{
 		Version: "v1beta1", Endpoint: "gpumem-gpumem.dev_gpu-mem.sock", ResourceName: resourceName,
 		Options: &pluginapi.DevicePluginOptions{PreStartRequired: true, GetPreferredAllocationAvailable: true},
@@ -136,6 +141,7 @@ func TestRunnerRegistersAgainAndAgain(t *testing.T) {
 		if n := receive(t, kubelet.lists); n != 16 {
 			t.Errorf("%d units, want 16", n)
 		}
+		receive(t, r.Listed())
 		if took := time.Since(restarted); took > time.Second {
 			t.Logf("registered after %s", took)
 		}

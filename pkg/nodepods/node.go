@@ -36,8 +36,12 @@ type Node struct {
 	name   string
 	log    *zap.Logger
 
-	mu       sync.Mutex
-	missing  string // why the annotation is not what it should be
+	leave     func()        // closes leaving
+	leaving   chan struct{} // closed when Run is to withdraw the inventory
+	withdrawn chan struct{} // closed when Run has
+
+	mu       sync.Mutex // guards the rest
+	missing  string     // why the annotation is not what it should be
 	cordoned []gpu.UUID
 }
 
@@ -46,7 +50,12 @@ const Healthy v1.NodeConditionType = "GPUMemoryHealthy"
 
 // NewNode returns a Node that does nothing until it runs.
 func NewNode(client kubernetes.Interface, names api.Names, name string, log *zap.Logger) *Node {
-	return &Node{client: client, names: names, name: name, log: log, missing: "node " + name + " has not been read yet"}
+	leaving := make(chan struct{})
+	return &Node{
+		client: client, names: names, name: name, log: log,
+		leave: sync.OnceFunc(func() { close(leaving) }), leaving: leaving, withdrawn: make(chan struct{}),
+		missing: "node " + name + " has not been read yet",
+	}
 }
 
 // Missing says why the annotation is not what it should be.
@@ -63,7 +72,7 @@ func (n *Node) Cordoned() []gpu.UUID {
 	return n.cordoned
 }
 
-// Run writes until the context is done. The source tells what the node offers,
+// Run writes until the context is done, or Withdraw is called. The source tells what the node offers,
 // and has a channel that is closed when it offers something else.
 func (n *Node) Run(ctx context.Context, source func() (gpu.Inventory, <-chan struct{})) error {
 	factory := informers.NewSharedInformerFactoryWithOptions(n.client, 0,
@@ -109,6 +118,8 @@ func (n *Node) Run(ctx context.Context, source func() (gpu.Inventory, <-chan str
 		select {
 		case <-ctx.Done():
 			return nil
+		case <-n.leaving:
+			return n.withdraw(ctx, inv)
 		case <-changed:
 		case <-touched:
 		case <-retry:
@@ -139,6 +150,10 @@ func (n *Node) ensureAnnotation(ctx context.Context, node *v1.Node, value string
 	if node.Annotations[n.names.Inventory()] == value {
 		return nil
 	}
+	return n.writeAnnotation(ctx, value, inv)
+}
+
+func (n *Node) writeAnnotation(ctx context.Context, value string, inv gpu.Inventory) error {
 	patch, err := json.Marshal(map[string]any{
 		"metadata": map[string]any{"annotations": map[string]string{n.names.Inventory(): value}},
 	})

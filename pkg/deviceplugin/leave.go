@@ -1,0 +1,66 @@
+package deviceplugin
+
+import (
+	"context"
+	"slices"
+	"time"
+
+	"go.uber.org/zap"
+
+	"github.com/gpumem/gpumem/pkg/allocation"
+)
+
+// How long a plugin takes to leave, at most: well below the 30 s after which the
+// kubelet kills it.
+const (
+	withdrawWait = 3 * time.Second // for the API server to take the inventory back
+	bindingWait  = 2 * time.Second // for the bindings that were under way
+	admitWait    = 8 * time.Second // for the kubelet to admit what is bound to the node
+)
+
+// Leave returns when the kubelet needs the plugin for no pod any more, or has had
+// its time. First it withdraws the inventory, so that no pod is bound to the node from
+// then on; the kubelet is to be served and told the same as ever until Leave returns.
+//
+// Where the inventory cannot be withdrawn it returns at once: pods come all the
+// same, and there is no news of them.
+func (p *Plugin) Leave(ctx context.Context, withdraw func(context.Context) error) {
+	if o, _ := p.offer(); len(o.inventory.Devices) == 0 {
+		return
+	}
+	writing, cancel := context.WithTimeout(ctx, withdrawWait)
+	defer cancel()
+	if err := withdraw(writing); err != nil {
+		p.log.Warn("ends without a word to schedulers", zap.String("node", p.cfg.Node), zap.Error(err))
+		return
+	}
+	select {
+	case <-ctx.Done():
+		return
+	case <-time.After(bindingWait):
+	}
+	admitting, cancel := context.WithTimeout(ctx, admitWait)
+	defer cancel()
+	if err := p.pods.Refresh(admitting); err != nil {
+		p.log.Warn("the API server does not tell which pods the kubelet is to admit yet", zap.String("node", p.cfg.Node), zap.Error(err))
+	}
+	left := p.admitted(admitting)
+	p.log.Info("left", zap.String("node", p.cfg.Node), zap.Int("pods not admitted", left))
+}
+
+// admitted waits until the kubelet has admitted all pods of the node, or the
+// context is done. It returns how many it has not.
+func (p *Plugin) admitted(ctx context.Context) int {
+	for {
+		pods, _, changed := p.pods.Pods()
+		waiting := slices.DeleteFunc(pods, func(pod allocation.Pod) bool { return pod.Settled })
+		if len(waiting) == 0 {
+			return 0
+		}
+		select {
+		case <-ctx.Done():
+			return len(waiting)
+		case <-changed:
+		}
+	}
+}

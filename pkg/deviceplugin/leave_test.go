@@ -1,0 +1,96 @@
+package deviceplugin
+
+import (
+	"context"
+	"errors"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"go.uber.org/zap"
+
+	"github.com/gpumem/gpumem/pkg/allocation"
+	"github.com/gpumem/gpumem/pkg/gpu"
+)
+
+func TestAPluginLeavesWhenNoPodWaits(t *testing.T) {
+	waits, runs := pod("waits", 1, uuidA, app(3)), pod("runs", 1, uuidA, app(3))
+	runs.Settled = true
+	written := func(context.Context) error { return nil }
+	away := func(ctx context.Context) error { <-ctx.Done(); return ctx.Err() }
+	admitted := func(p *pods) { time.Sleep(5 * time.Second); p.settle("waits") }
+	removed := func(p *pods) {
+		time.Sleep(4 * time.Second)
+		p.mu.Lock()
+		p.list = nil
+		p.mu.Unlock()
+		p.add(runs)
+	}
+	for name, tc := range map[string]struct {
+		pods     []allocation.Pod
+		behind   []allocation.Pod // bound while the plugin is told to end
+		withdraw func(context.Context) error
+		then     func(*pods)
+		want     time.Duration
+	}{
+		"none":                            {[]allocation.Pod{runs}, nil, written, nil, bindingWait},
+		"one that is admitted":            {[]allocation.Pod{runs, waits}, nil, written, admitted, 5 * time.Second},
+		"one that is deleted":             {[]allocation.Pod{waits}, nil, written, removed, 4 * time.Second},
+		"one that was just bound":         {nil, []allocation.Pod{waits}, written, admitted, 5 * time.Second},
+		"one that is never admitted":      {[]allocation.Pod{waits}, nil, written, nil, bindingWait + admitWait},
+		"one, and the API server is away": {[]allocation.Pod{waits}, nil, away, nil, withdrawWait},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				p := newPods(tc.pods...)
+				p.behind = tc.behind
+				plugin := New(DefaultConfig("n1"), newProber(twoGPUs()), p, nil, &notes{}, &counts{}, zap.NewNop())
+				if tc.then != nil {
+					go tc.then(p)
+				}
+				began := time.Now()
+				plugin.Leave(t.Context(), tc.withdraw)
+				if took := time.Since(began); took != tc.want {
+					t.Errorf("left after %s, want %s", took, tc.want)
+				}
+			})
+		})
+	}
+}
+
+// Schedulers hear first that no pod is to come, and the kubelet never does: it is told
+// and served as ever, for the pods that have come.
+func TestAPluginThatLeavesServesOn(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		waits := pod("waits", 1, uuidB, app(3))
+		n := newNode(t, nil, nil, waits)
+		offered := n.free()
+		withdrawn, left := make(chan struct{}), make(chan struct{})
+		go func() {
+			defer close(left)
+			n.Leave(t.Context(), func(context.Context) error { close(withdrawn); return nil })
+		}()
+		<-withdrawn
+		time.Sleep(bindingWait + time.Second)
+		if got := n.free(); len(got) != len(offered) {
+			t.Errorf("the kubelet is offered %d units, want %d", len(got), len(offered))
+		}
+		select {
+		case <-left:
+			t.Fatal("left before the kubelet has admitted the pod")
+		default:
+		}
+		if gpus, err := n.admit(t, waits); err != nil || gpus[0] != "main=1" {
+			t.Errorf("the pod gets %v, %v, want GPU 1", gpus, err)
+		}
+		<-left
+	})
+}
+
+func TestAPluginWithNothingToOfferLeavesAtOnce(t *testing.T) {
+	plugin := New(DefaultConfig("n1"), newProber(gpu.Inventory{UnitMiB: 1024}), newPods(pod("waits", 1, "", app(3))), nil, &notes{}, &counts{}, zap.NewNop())
+	plugin.Leave(t.Context(), func(context.Context) error {
+		t.Error("an inventory of nothing is withdrawn")
+		return errors.New("not to be called")
+	})
+}
