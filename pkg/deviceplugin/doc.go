@@ -24,6 +24,11 @@
 // reported by then that it has admitted the pod, and by a loop (Reconcile) after
 // each allocation, when pods change, and every minute.
 //
+// A plugin that is told to end leaves in order (Leave): schedulers hear that the
+// node takes no more pods, the kubelet is served until it has admitted those that it
+// has, and then the plugin is gone. One that starts is heard of by the kubelet first
+// (Runner.Listed), and then by schedulers.
+//
 // # Invariants
 //
 //   - A reply is true or an error whose text names the cause: the kubelet keeps
@@ -68,6 +73,13 @@
 // The list carries no NUMA topology: the kubelet takes aligned IDs before it
 // looks at the preference, and the preference is what makes IDs and assignment
 // agree.
+//
+// Without its plugin the kubelet fails every pod that asks for GPU memory, and the
+// pod's controller makes the next at once, for the same node: kube-scheduler goes by
+// what the kubelet last reported, which is up to 10 s old. So it is the inventory
+// that is withdrawn, which the extender heeds at once. Slots that turn unhealthy
+// would fail those pods as well. A plugin that is killed says nothing to anybody, and
+// neither does one of which a part has failed: it is back within seconds.
 //
 // A list that would be larger than the kubelet receives is not sent at all: the
 // kubelet would drop it without a word. The node then offers nothing and says

@@ -11,7 +11,8 @@
 //     annotation whenever it is not what the node offers: when the GPUs change,
 //     when somebody edits it, when the object is made again. So it does with the
 //     condition that says whether the GPUs are healthy. It reads which GPUs
-//     people have cordoned.
+//     people have cordoned. Withdraw has it write, as its last word, that no GPU
+//     takes new pods.
 //   - Events says on pods and on the node what has been done to them.
 //
 // # Invariants
@@ -23,6 +24,10 @@
 //   - No lock is held over a call.
 //
 // # Decisions
+//
+// An inventory is withdrawn by its GPUs being not healthy, with the reason: that
+// every reader understands, of older versions too. The condition does not follow it,
+// since what watches the condition takes a node for broken.
 //
 // Pods that have ended are left out by the field selector, so that to the core
 // they are simply gone. A pod that is being deleted is in: its containers run.
