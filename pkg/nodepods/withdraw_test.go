@@ -20,6 +20,11 @@ import (
 	"github.com/gpumem/gpumem/pkg/gpu"
 )
 
+// healthOf is a node whose condition says already how the GPUs of an inventory are.
+func healthOf(inv gpu.Inventory) *v1.Node {
+	return &v1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n1"}, Status: v1.NodeStatus{Conditions: []v1.NodeCondition{condition(inv)}}}
+}
+
 // keeping runs a Node that offers an inventory, until it is told to end.
 func keeping(t *testing.T, client *fake.Clientset, inv gpu.Inventory) (n *Node, done <-chan error) {
 	t.Helper()
@@ -31,19 +36,17 @@ func keeping(t *testing.T, client *fake.Clientset, inv gpu.Inventory) (n *Node, 
 }
 
 func TestWithdrawnInventory(t *testing.T) {
-	client := fake.NewClientset(&v1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n1"}})
 	inv := inventory(gpu0, failed(gpu1, "XID 79"))
-	n, done := keeping(t, client, inv)
-	var failures atomic.Int32
+	client := fake.NewClientset(healthOf(inv))
+	var fail atomic.Bool
 	client.PrependReactor("patch", "nodes", func(action clienttesting.Action) (bool, runtime.Object, error) {
 		if action.GetSubresource() != "" {
 			t.Error("the condition is written, and nothing ails the GPUs")
 		}
-		if failures.Add(1) == 1 {
-			return true, nil, errors.New("the API server is busy")
-		}
-		return false, nil, nil
+		return fail.Swap(false), nil, errors.New("the API server is busy")
 	})
+	n, done := keeping(t, client, inv)
+	fail.Store(true)
 	withdrawn := inventory(failed(gpu0, "its device plugin is stopped or being replaced"), failed(gpu1, "XID 79"))
 	for range 2 {
 		if err := n.Withdraw(t.Context()); err != nil {
@@ -72,24 +75,30 @@ func TestWithdrawnInventory(t *testing.T) {
 }
 
 func TestWithdrawWaitsNoLongerThanItIsTold(t *testing.T) {
-	for name, away := range map[string]bool{"the API server is away": true, "nothing runs": false} {
-		t.Run(name, func(t *testing.T) {
-			client := fake.NewClientset(&v1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n1"}})
-			n := NewNode(client, names(t), "n1", zap.NewNop())
-			ctx, cancel := context.WithCancel(t.Context())
-			defer cancel()
-			if away {
-				n, _ = keeping(t, client, inventory(gpu0))
-				client.PrependReactor("patch", "nodes", func(clienttesting.Action) (bool, runtime.Object, error) {
-					cancel()
-					return true, nil, errors.New("no answer")
-				})
-			} else {
+	told := func(ctx context.Context, t *testing.T, n *Node) {
+		t.Helper()
+		if err := n.Withdraw(ctx); !errors.Is(err, context.Canceled) || !strings.Contains(err.Error(), "withdraw the inventory of node n1") {
+			t.Errorf("error %v, want one that says what was not done", err)
+		}
+	}
+	t.Run("the API server is away", func(t *testing.T) {
+		client := fake.NewClientset(healthOf(inventory(gpu0)))
+		ctx, cancel := context.WithCancel(t.Context())
+		defer cancel()
+		var away atomic.Bool
+		client.PrependReactor("patch", "nodes", func(clienttesting.Action) (bool, runtime.Object, error) {
+			if away.Load() {
 				cancel()
 			}
-			if err := n.Withdraw(ctx); !errors.Is(err, context.Canceled) || !strings.Contains(err.Error(), "withdraw the inventory of node n1") {
-				t.Errorf("error %v, want one that says what was not done", err)
-			}
+			return away.Load(), nil, errors.New("no answer")
 		})
-	}
+		n, _ := keeping(t, client, inventory(gpu0))
+		away.Store(true)
+		told(ctx, t, n)
+	})
+	t.Run("nothing runs", func(t *testing.T) {
+		ctx, cancel := context.WithCancel(t.Context())
+		cancel()
+		told(ctx, t, NewNode(fake.NewClientset(), names(t), "n1", zap.NewNop()))
+	})
 }
