@@ -121,7 +121,7 @@ func extenderOf(names api.Names) keeper {
 			}
 			question := cache.NewQuestion(placement.PodRef{Name: "new"}, req, placement.Binpack)
 			for i := range memoryNodes {
-				books.Refused(nodeName(i), question)
+				_ = books.Refused(nodeName(i), question)
 			}
 		}
 		return func() { runtime.KeepAlive(watch); runtime.KeepAlive(books) }, nil
