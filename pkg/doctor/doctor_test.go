@@ -303,6 +303,19 @@ func TestExamine(t *testing.T) {
 			s.Bindings[0].Spec.ValidationActions = []admissionv1.ValidationAction{admissionv1.Warn}
 		},
 			[]string{"warning|validatingadmissionpolicy gpumem-device-plugin|nothing binds it with the action Deny"}},
+		"a policy that is to warn, and does": {func(s *State) {
+			s.Policies[0].Spec.FailurePolicy = new(admissionv1.Ignore)
+			s.Bindings[0].Spec.ValidationActions = []admissionv1.ValidationAction{admissionv1.Warn}
+		}, nil},
+		"a policy that is to warn, and is not bound": {func(s *State) {
+			s.Policies[0].Spec.FailurePolicy, s.Bindings = new(admissionv1.Ignore), nil
+		}, []string{"warning|validatingadmissionpolicy gpumem-device-plugin|nothing binds it with the action Warn, so it warns of nothing"}},
+		"a node whose plugin has left": {func(s *State) {
+			inv := inventory()
+			inv.Devices[1].Healthy, inv.Devices[1].Unhealthy = false, gpu.Stopped
+			setInventory(t, &s.Nodes[0], inv)
+			s.Nodes[0].Status.Allocatable[s.Names.GPUMem()] = resource.MustParse("14")
+		}, []string{"warning|node gpu-a|GPU 1 (GPU-00000001) takes no new pods: its device plugin is stopped or being replaced"}},
 		"an annotation of another spelling": {func(s *State) { s.Pods[3].Annotations["gpumem.dev/gpu-modell"] = "A100*" },
 			[]string{"warning|pod ml/runs|has annotation gpumem.dev/gpu-modell, which gpumem does not know"}},
 		"a pod without assignment": {func(s *State) { s.Pods[3].Annotations = nil }, []string{"error|pod ml/runs|is on node gpu-a and has no valid assignment"}},

@@ -147,6 +147,10 @@ func out(node *v1.Node, d gpu.Device) Finding {
 		return Finding{Warning, object, fmt.Sprintf("GPU %d (%s) is cordoned by hand: it takes no new pods", d.Index, d.UUID),
 			fmt.Sprintf("kubectl inspect gpumem uncordon %s %d, once it is to take pods again", node.Name, d.Index)}
 	}
+	if d.Unhealthy == gpu.Stopped {
+		return Finding{Warning, object, fmt.Sprintf("GPU %d (%s) takes no new pods: %s", d.Index, d.UUID, d.Unhealthy),
+			"it takes pods again once the plugin runs there: look at its pod, or at what keeps it off the node"}
+	}
 	return Finding{Warning, object, fmt.Sprintf("GPU %d (%s) is unhealthy%s", d.Index, d.UUID, because(d.Unhealthy)),
 		"it takes no new pods and comes back by itself after three good probes; nvidia-smi on the node shows what the driver says"}
 }

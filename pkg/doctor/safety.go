@@ -19,7 +19,7 @@ import (
 const endsSoon = 30 * 24 * time.Hour
 
 // checkPolicies looks for the admission policies of the release, and whether
-// they refuse.
+// they refuse; those that can be ignored when they fail are there to warn.
 func checkPolicies(s *State, ds *appsv1.DaemonSet) (found []Finding) {
 	if !s.read("validatingadmissionpolicies", "validatingadmissionpolicybindings") {
 		return nil
@@ -30,11 +30,15 @@ func checkPolicies(s *State, ds *appsv1.DaemonSet) (found []Finding) {
 			continue
 		}
 		held = held || policy.Labels[component] == "device-plugin"
+		action, otherwise := admissionv1.Deny, "refuses nothing"
+		if fails := policy.Spec.FailurePolicy; fails != nil && *fails == admissionv1.Ignore {
+			action, otherwise = admissionv1.Warn, "warns of nothing"
+		}
 		bound := slices.ContainsFunc(s.Bindings, func(b admissionv1.ValidatingAdmissionPolicyBinding) bool {
-			return b.Spec.PolicyName == policy.Name && slices.Contains(b.Spec.ValidationActions, admissionv1.Deny)
+			return b.Spec.PolicyName == policy.Name && slices.Contains(b.Spec.ValidationActions, action)
 		})
 		if !bound {
-			found = append(found, Finding{Warning, "validatingadmissionpolicy " + policy.Name, "nothing binds it with the action Deny, so it refuses nothing", "helm upgrade the release"})
+			found = append(found, Finding{Warning, "validatingadmissionpolicy " + policy.Name, fmt.Sprintf("nothing binds it with the action %s, so it %s", action, otherwise), "helm upgrade the release"})
 		}
 	}
 	if !held {

@@ -22,6 +22,9 @@ const CoresPerDevice = 100
 // it, so it has a word of its own wherever it is spoken of.
 const Cordoned = "cordoned"
 
+// Stopped is why a GPU takes no new pods whose node's device plugin has ended.
+const Stopped = "its device plugin is stopped or being replaced"
+
 // Device is one GPU that a node offers for sharing.
 type Device struct {
 	UUID  UUID

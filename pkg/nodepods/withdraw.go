@@ -10,10 +10,6 @@ import (
 	"github.com/gpumem/gpumem/pkg/gpu"
 )
 
-// stopped is why a GPU takes no new pods whose device plugin ends: the kubelet
-// would fail them.
-const stopped = "its device plugin is stopped or being replaced"
-
 // Withdraw has Run write that no GPU takes new pods, and end. It returns once that
 // is written, or the context is done.
 //
@@ -59,7 +55,7 @@ func closed(inv gpu.Inventory) gpu.Inventory {
 	inv.Devices = slices.Clone(inv.Devices)
 	for i := range inv.Devices {
 		if d := &inv.Devices[i]; d.Healthy {
-			d.Healthy, d.Unhealthy = false, stopped
+			d.Healthy, d.Unhealthy = false, gpu.Stopped
 		}
 	}
 	return inv
