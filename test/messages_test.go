@@ -19,7 +19,7 @@ import (
 func ofKubernetes() []string {
 	return []string{
 		"Insufficient gpumem.dev/gpu-mem", "Insufficient gpumem.dev/gpu-core", "preemption:", "unknown command", "connection refused",
-		"x509", "requested number of devices", "remote error", "certificate required", "nvidia-smi", "i/o timeout",
+		"x509", "requested number of devices", "no healthy devices present", "remote error", "certificate required", "nvidia-smi", "i/o timeout",
 	}
 }
 
