@@ -47,9 +47,13 @@ The exit code is 1 when there is an error among the findings. Warnings alone lea
 }
 
 func (o *options) doctor(ctx context.Context, output string) error {
-	found := doctor.Examine(o.readState(ctx))
+	state := o.readState(ctx)
+	found := doctor.Examine(state)
 	if err := printFindings(o.Out, output, found); err != nil {
 		return err
+	}
+	if young := state.Young(); young > 0 {
+		fmt.Fprintf(o.ErrOut, "Little is said of what is younger than a minute and may pass by itself: %d objects; ask again then.\n", young)
 	}
 	errors := 0
 	for _, f := range found {

@@ -10,6 +10,7 @@ import (
 	admissionv1 "k8s.io/api/admissionregistration/v1"
 	appsv1 "k8s.io/api/apps/v1"
 	v1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/gpumem/gpumem/pkg/api"
 )
@@ -52,6 +53,26 @@ type State struct {
 
 	// Unread has what could not be read, by kind ("secrets"), and why.
 	Unread map[string]string
+}
+
+// Young returns how many parts of gpumem, and pods with GPU memory, are younger than
+// Settle: little is said of them yet.
+func (s *State) Young() (n int) {
+	count := func(object metav1.ObjectMeta, ours bool) {
+		if ours && !old(s, object) {
+			n++
+		}
+	}
+	for i := range s.Pods {
+		count(s.Pods[i].ObjectMeta, s.Pods[i].Labels[partOf] == "gpumem" || s.Names.Holds(&s.Pods[i]))
+	}
+	for _, ds := range s.DaemonSets {
+		count(ds.ObjectMeta, ds.Labels[partOf] == "gpumem")
+	}
+	for _, d := range s.Deployments {
+		count(d.ObjectMeta, d.Labels[partOf] == "gpumem")
+	}
+	return n
 }
 
 // Labels of the chart.

@@ -362,6 +362,20 @@ func TestExamine(t *testing.T) {
 }
 
 // Whatever cannot be read, nothing is made up of what is not there.
+// What is too young to be judged is counted, and nothing of others.
+func TestYoung(t *testing.T) {
+	s := healthy(t)
+	if got := s.Young(); got != 0 {
+		t.Errorf("%d are young in a cluster that has settled", got)
+	}
+	s.DaemonSets[0].CreationTimestamp = metav1.NewTime(s.Now.Add(-Settle / 2))
+	s.Pods[3].CreationTimestamp = metav1.NewTime(s.Now.Add(-Settle / 2))
+	s.Nodes[0].CreationTimestamp = metav1.NewTime(s.Now)
+	if got := s.Young(); got != 2 {
+		t.Errorf("%d are young, want the plugin and a pod", got)
+	}
+}
+
 func TestUnreadIsNotEmpty(t *testing.T) {
 	kinds := map[string]func(*State){
 		"nodes":                             func(s *State) { s.Nodes = nil },

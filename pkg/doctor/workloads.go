@@ -265,7 +265,7 @@ func checkCores(s *State, in installation, object string, pod *v1.Pod) []Finding
 		return nil
 	}
 	return []Finding{{Error, object, fmt.Sprintf("asks for %s, which no node offers: it is off", s.Names.GPUCore()),
-		fmt.Sprintf("helm upgrade the release with --set cores=true, or take %s out of the pod", s.Names.GPUCore())}}
+		fmt.Sprintf("helm upgrade the release with --reuse-values --set cores=true, or take %s out of the pod", s.Names.GPUCore())}}
 }
 
 func checkWaiting(s *State, in installation, object string, pod *v1.Pod) (found []Finding) {
