@@ -18,13 +18,16 @@ func TestAPluginLeavesWhenNoPodWaits(t *testing.T) {
 	runs.Settled = true
 	written := func(context.Context) error { return nil }
 	away := func(ctx context.Context) error { <-ctx.Done(); return ctx.Err() }
-	admitted := func(p *pods) { time.Sleep(5 * time.Second); p.settle("waits") }
+	admitted := func(p *pods) {
+		time.AfterFunc(5*time.Second, func() { p.settle("waits") })
+	}
 	removed := func(p *pods) {
-		time.Sleep(4 * time.Second)
-		p.mu.Lock()
-		p.list = nil
-		p.mu.Unlock()
-		p.add(runs)
+		time.AfterFunc(4*time.Second, func() {
+			p.mu.Lock()
+			p.list = nil
+			p.mu.Unlock()
+			p.add(runs)
+		})
 	}
 	for name, tc := range map[string]struct {
 		pods     []allocation.Pod
@@ -46,7 +49,7 @@ func TestAPluginLeavesWhenNoPodWaits(t *testing.T) {
 				p.behind = tc.behind
 				plugin := New(DefaultConfig("n1"), newProber(twoGPUs()), p, nil, &notes{}, &counts{}, zap.NewNop())
 				if tc.then != nil {
-					go tc.then(p)
+					tc.then(p)
 				}
 				began := time.Now()
 				plugin.Leave(t.Context(), tc.withdraw)
@@ -71,14 +74,13 @@ func TestAPluginThatLeavesServesOn(t *testing.T) {
 			n.Leave(t.Context(), func(context.Context) error { close(withdrawn); return nil })
 		}()
 		<-withdrawn
-		time.Sleep(bindingWait + time.Second)
-		if got := n.free(); len(got) != len(offered) {
-			t.Errorf("the kubelet is offered %d units, want %d", len(got), len(offered))
-		}
 		select {
 		case <-left:
 			t.Fatal("left before the kubelet has admitted the pod")
-		default:
+		case <-time.After(bindingWait + time.Second):
+		}
+		if got := n.free(); len(got) != len(offered) {
+			t.Errorf("the kubelet is offered %d units, want %d", len(got), len(offered))
 		}
 		if gpus, err := n.admit(t, waits); err != nil || gpus[0] != "main=1" {
 			t.Errorf("the pod gets %v, %v, want GPU 1", gpus, err)
