@@ -73,7 +73,7 @@ func NewPrices(mix Mix, nodes []Node) *Prices {
 		all = append(all, k)
 	}
 	if len(all) == 0 {
-		return &Prices{stock: map[string]stock{}}
+		return &Prices{}
 	}
 	market := newMarket(len(all))
 	free := gpu.Units(0)

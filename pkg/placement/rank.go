@@ -2,7 +2,6 @@ package placement
 
 import (
 	"cmp"
-	"maps"
 	"math"
 	"slices"
 	"sync"
@@ -38,7 +37,7 @@ type Ranker struct {
 	count int
 
 	prices *Prices          // the last
-	stock  map[string]stock // by node, at these prices
+	stock  map[string]stock // by node, of those that have changed since the prices were made
 }
 
 // maxKept bounds what a Ranker keeps: requests times nodes.
@@ -63,7 +62,7 @@ func (r *Ranker) Rank(defaults Policies, req Request, nodes []*Node, prices *Pri
 		prices = nil
 	}
 	if prices != nil && prices != r.prices {
-		r.prices, r.stock = prices, maps.Clone(prices.stock)
+		r.prices, r.stock = prices, make(map[string]stock)
 	}
 	known := r.of(defaults, req, len(nodes))
 	entries := make([]*ranked, len(nodes))
@@ -90,11 +89,13 @@ func (r *Ranker) Rank(defaults Policies, req Request, nodes []*Node, prices *Pri
 
 // stockOf returns what a node has room for at the last prices.
 func (r *Ranker) stockOf(n *Node) stock {
-	s := r.stock[n.Name]
-	if s.of == nil || s.of != n.State {
-		s = takeStock(r.prices.kinds, n)
-		r.stock[n.Name] = s
+	for _, known := range [...]map[string]stock{r.stock, r.prices.stock} {
+		if s := known[n.Name]; s.of != nil && s.of == n.State {
+			return s
+		}
 	}
+	s := takeStock(r.prices.kinds, n)
+	r.stock[n.Name] = s
 	return s
 }
 
