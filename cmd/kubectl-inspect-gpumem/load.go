@@ -57,8 +57,8 @@ func load(ctx context.Context, client kubernetes.Interface, names api.Names, sel
 			f.Problem = oneLine(err)
 			problem("node "+node.Name, err)
 		}
-		f.Withheld = inv.Advertised() > 0 && !allocatable(node, names.GPUMem())
-		f.Refuses, f.RefusesCores = refuses(names, node, inv), refusesCores(names, node)
+		f.Withheld = inv.Advertised() > 0 && !api.Offers(node, names.GPUMem())
+		f.Refuses, f.RefusesCores = refuses(names, node, f.Withheld), refusesCores(names, node)
 		where.add(node, inv)
 		inv.CPU = node.Status.Allocatable.Cpu().MilliValue()
 		facts.Nodes[node.Name] = f

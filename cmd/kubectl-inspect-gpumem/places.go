@@ -87,13 +87,13 @@ func keepsOff(pod *v1.Pod, node *v1.Node) *cache.Refusal {
 	return nil
 }
 
-// refuses says why a node takes no new pods, whatever is free and whatever they
-// ask for; nil: it does.
-func refuses(names api.Names, node *v1.Node, inv gpu.Inventory) *cache.Refusal {
+// refuses says why a node, of which the kubelet withholds what it has or does not,
+// takes no new pods, whatever is free and whatever they ask for; nil: it does.
+func refuses(names api.Names, node *v1.Node, withholds bool) *cache.Refusal {
 	switch {
 	case node.Spec.Unschedulable:
 		return &cache.Refusal{Reason: cordoned, Message: "the node is cordoned"}
-	case inv.Advertised() > 0 && !allocatable(node, names.GPUMem()):
+	case withholds:
 		return &cache.Refusal{Reason: withheld, Message: fmt.Sprintf("its kubelet offers no %s: see kubectl inspect gpumem doctor", names.GPUMem())}
 	default:
 		return nil
@@ -102,7 +102,7 @@ func refuses(names api.Names, node *v1.Node, inv gpu.Inventory) *cache.Refusal {
 
 // refusesCores says the same of pods that ask for cores.
 func refusesCores(names api.Names, node *v1.Node) *cache.Refusal {
-	if allocatable(node, names.GPUCore()) {
+	if api.Offers(node, names.GPUCore()) {
 		return nil
 	}
 	return &cache.Refusal{Reason: coreless, Message: fmt.Sprintf("the node offers no %s", names.GPUCore())}
@@ -124,10 +124,4 @@ func coresOff(names api.Names, facts inspect.Facts, where *places) string {
 		return ""
 	}
 	return fmt.Sprintf("no node offers %s: it is off (chart value cores)", names.GPUCore())
-}
-
-// allocatable reports whether the node's kubelet offers anything of a resource.
-func allocatable(node *v1.Node, name v1.ResourceName) bool {
-	amount := node.Status.Allocatable[name]
-	return !amount.IsZero()
 }

@@ -121,6 +121,12 @@ func DecodeInventory(s string) (gpu.Inventory, error) {
 	return inv, nil
 }
 
+// Offers reports whether the node's kubelet offers anything of a resource.
+func Offers(node *v1.Node, resource v1.ResourceName) bool {
+	amount := node.Status.Allocatable[resource]
+	return !amount.IsZero()
+}
+
 // InventoryOf reads what a node offers. It is empty for a node without the
 // annotation, on which no device plugin has reported.
 func (n Names) InventoryOf(node *v1.Node) (gpu.Inventory, error) {

@@ -42,7 +42,7 @@ func confusedWith(n placement.Node, ref placement.PodRef, req placement.Request,
 
 // Refusal is why a pod cannot go to a node. It is an error, whose text is Message.
 type Refusal struct {
-	Reason  string // in a word: the verdict's, Confusable or Elsewhere
+	Reason  string // in a word: the verdict's, Confusable, Elsewhere, or that of who found it
 	Message string
 	Verdict *placement.Verdict // on the node's GPUs; nil: they are not what is in the way
 

@@ -257,10 +257,7 @@ func checkCores(s *State, in installation, object string, pod *v1.Pod) []Finding
 	if pod.Spec.NodeName != "" || err != nil || req.Cores() == 0 || in.plugin == nil || !s.read("nodes") {
 		return nil
 	}
-	offered := slices.ContainsFunc(s.Nodes, func(node v1.Node) bool {
-		amount := node.Status.Allocatable[s.Names.GPUCore()]
-		return !amount.IsZero()
-	})
+	offered := slices.ContainsFunc(s.Nodes, func(node v1.Node) bool { return api.Offers(&node, s.Names.GPUCore()) })
 	if offered || flagOf(in.plugin.Spec.Template.Spec, "cores", "false") == "true" {
 		return nil
 	}

@@ -72,8 +72,9 @@ func (n *Node) Cordoned() []gpu.UUID {
 	return n.cordoned
 }
 
-// Run writes until the context is done, or Withdraw is called. The source tells what the node offers,
-// and has a channel that is closed when it offers something else.
+// Run writes until the context is done, or Withdraw is called. The source tells
+// what the node offers, and has a channel that is closed when it offers something
+// else.
 func (n *Node) Run(ctx context.Context, source func() (gpu.Inventory, <-chan struct{})) error {
 	factory := informers.NewSharedInformerFactoryWithOptions(n.client, 0,
 		informers.WithTweakListOptions(func(o *metav1.ListOptions) {
