@@ -12,6 +12,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/util/duration"
 
 	"github.com/gpumem/gpumem/pkg/doctor"
 	"github.com/gpumem/gpumem/pkg/printers"
@@ -20,17 +21,20 @@ import (
 // newDoctorCommand returns the subcommand that looks for what is wrong with the
 // installation.
 func newDoctorCommand(o *options) *cobra.Command {
-	output := ""
+	output, wait := "", false
 	cmd := &cobra.Command{
-		Use:   "doctor [-o json]",
+		Use:   "doctor [--wait] [-o json]",
 		Short: "Find what is wrong with gpumem in this cluster, and how to mend it",
 		Long: `Find what is wrong with gpumem in this cluster, and how to mend it.
 
 It looks at gpumem's own workloads, its admission policies and certificates, at what nodes offer, and at pods that ask for GPU
 memory. It changes nothing. What you may not read is said, and not checked.
 
-The exit code is 1 when there is an error among the findings. Warnings alone leave it at 0.`,
-		Example: "  kubectl inspect gpumem doctor\n  kubectl inspect gpumem doctor -o json | jq -r '.[] | select(.severity==\"error\").object'",
+What is younger than a minute may be settling yet, and is not judged: a note among the findings names it. After an install, --wait
+judges it too.
+
+The exit code is 1 when there is an error among the findings. Warnings and notes alone leave it at 0.`,
+		Example: "  kubectl inspect gpumem doctor --wait\n  kubectl inspect gpumem doctor -o json | jq -r '.[] | select(.severity==\"error\").object'",
 		Args:    cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if output != "" && output != "json" {
@@ -39,21 +43,28 @@ The exit code is 1 when there is an error among the findings. Warnings alone lea
 			if err := o.Complete(nil); err != nil {
 				return err
 			}
-			return o.doctor(cmd.Context(), output)
+			return o.doctor(cmd.Context(), output, wait)
 		},
 	}
 	cmd.Flags().StringVarP(&output, "output", "o", output, "Output format: json; text unless set")
+	cmd.Flags().BoolVar(&wait, "wait", wait, "Wait until what is there is old enough to be judged: a minute at most")
 	return cmd
 }
 
-func (o *options) doctor(ctx context.Context, output string) error {
+func (o *options) doctor(ctx context.Context, output string, wait bool) error {
 	state := o.readState(ctx)
+	if young, left := state.Young(); wait && len(young) > 0 {
+		fmt.Fprintf(o.ErrOut, "Waiting %s, until what is there can be judged\n", duration.HumanDuration(left))
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-time.After(left):
+		}
+		state = o.readState(ctx)
+	}
 	found := doctor.Examine(state)
 	if err := printFindings(o.Out, output, found); err != nil {
 		return err
-	}
-	if young := state.Young(); young > 0 {
-		fmt.Fprintf(o.ErrOut, "Little is said of what is younger than a minute and may pass by itself: %d objects; ask again then.\n", young)
 	}
 	errors := 0
 	for _, f := range found {
@@ -71,16 +82,20 @@ func printFindings(out io.Writer, output string, found []doctor.Finding) error {
 	if output == "json" {
 		return printers.WriteJSON(out, append([]doctor.Finding{}, found...))
 	}
-	if len(found) == 0 {
-		_, err := fmt.Fprintln(out, "No problem found.")
-		return err
-	}
 	for _, f := range found {
 		if _, err := fmt.Fprintf(out, "%-8s%s: %s\n        %s\n", f.Severity, printers.Clean(f.Object), printers.Clean(f.Wrong), printers.Clean(f.Mend)); err != nil {
 			return err
 		}
 	}
-	return nil
+	if slices.ContainsFunc(found, func(f doctor.Finding) bool { return f.Severity != doctor.Note }) {
+		return nil
+	}
+	verdict := "No problem found."
+	if len(found) > 0 {
+		verdict = "No problem found so far."
+	}
+	_, err := fmt.Fprintln(out, verdict)
+	return err
 }
 
 // ofGPUMem selects what the chart has made.

@@ -14,6 +14,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/tools/portforward"
 	"k8s.io/client-go/transport/spdy"
+	"k8s.io/kubectl/pkg/util/podutils"
 
 	"github.com/gpumem/gpumem/pkg/decisions"
 )
@@ -43,7 +44,7 @@ func (o *options) decided(ctx context.Context, namespace, name, uid string) (*de
 	for _, extender := range extenders.Items {
 		var list decisions.List
 		if err := o.readExtender(ctx, &extender, path, &list); err != nil {
-			errs = append(errs, fmt.Errorf("pod %s/%s: %w", extender.Namespace, extender.Name, err))
+			errs = append(errs, silence(&extender, err))
 			continue
 		}
 		for _, pod := range list.Pods {
@@ -59,6 +60,14 @@ func (o *options) decided(ctx context.Context, namespace, name, uid string) (*de
 		errs = append(errs, fmt.Errorf("no pod of gpumem's extender is found by %s", extenderSelector))
 	}
 	return nil, errors.Join(errs...)
+}
+
+// silence says why an extender does not tell: while its pod starts, that it does.
+func silence(extender *v1.Pod, err error) error {
+	if !podutils.IsPodReady(extender) {
+		return fmt.Errorf("pod %s/%s is not ready yet", extender.Namespace, extender.Name)
+	}
+	return fmt.Errorf("pod %s/%s: %w", extender.Namespace, extender.Name, err)
 }
 
 // readExtender reads JSON from the loopback of an extender's pod, by a forwarded

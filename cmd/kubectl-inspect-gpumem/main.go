@@ -10,6 +10,7 @@ import (
 	"syscall"
 
 	"k8s.io/cli-runtime/pkg/genericiooptions"
+	"k8s.io/klog/v2"
 )
 
 // version is set by the linker.
@@ -27,6 +28,8 @@ func main() {
 // run does what the arguments say. It has told the user about the error that it
 // returns.
 func run(ctx context.Context, args []string, streams genericiooptions.IOStreams) error {
+	// What client-go logs beside the errors that it returns is no news to a user.
+	klog.SetLogger(klog.Logger{})
 	cmd := newCommand(newOptions(streams))
 	cmd.SetArgs(args)
 	err := cmd.ExecuteContext(ctx)

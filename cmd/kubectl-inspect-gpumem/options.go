@@ -104,6 +104,7 @@ func (o *options) Complete(args []string) error {
 	config.QPS, config.Burst = 50, 300
 	config.ContentType = "application/vnd.kubernetes.protobuf"
 	config.AcceptContentTypes = "application/vnd.kubernetes.protobuf,application/json"
+	config.WarningHandler = rest.NewWarningWriter(o.ErrOut, rest.WarningWriterOptions{Deduplicate: true})
 	o.rest = config
 	o.client, err = kubernetes.NewForConfig(config)
 	return err

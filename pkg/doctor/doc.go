@@ -15,5 +15,7 @@
 // An error is what keeps pods from their GPU memory, or breaks a promise about
 // it. A warning is what will, or what weakens a safeguard. A state that passes
 // by itself within seconds is neither: what is younger than Settle is not
-// spoken of.
+// judged, and a note says so, that nobody takes silence for health.
+//
+// What is wrong with many pods for one reason is one finding, which names a few.
 package doctor

@@ -11,6 +11,7 @@ import (
 	appsv1 "k8s.io/api/apps/v1"
 	v1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/duration"
 
 	"github.com/gpumem/gpumem/pkg/api"
 )
@@ -25,6 +26,7 @@ type Severity string
 const (
 	Error   Severity = "error"
 	Warning Severity = "warning"
+	Note    Severity = "note" // nothing is wrong as far as is known
 )
 
 // A Finding is one thing that is wrong.
@@ -55,24 +57,44 @@ type State struct {
 	Unread map[string]string
 }
 
-// Young returns how many parts of gpumem, and pods with GPU memory, are younger than
-// Settle: little is said of them yet.
-func (s *State) Young() (n int) {
-	count := func(object metav1.ObjectMeta, ours bool) {
+// Young names the parts of gpumem, and the pods with GPU memory, that are younger than
+// Settle: little is said of them yet. Left is how long it takes until none of them is.
+func (s *State) Young() (objects []string, left time.Duration) {
+	look := func(kind string, object metav1.ObjectMeta, ours bool) {
 		if ours && !old(s, object) {
-			n++
+			objects = append(objects, kind+" "+object.Namespace+"/"+object.Name)
+			left = max(left, Settle-s.Now.Sub(object.CreationTimestamp.Time))
 		}
 	}
-	for i := range s.Pods {
-		count(s.Pods[i].ObjectMeta, s.Pods[i].Labels[partOf] == "gpumem" || s.Names.Holds(&s.Pods[i]))
-	}
 	for _, ds := range s.DaemonSets {
-		count(ds.ObjectMeta, ds.Labels[partOf] == "gpumem")
+		look("daemonset", ds.ObjectMeta, ds.Labels[partOf] == "gpumem")
 	}
 	for _, d := range s.Deployments {
-		count(d.ObjectMeta, d.Labels[partOf] == "gpumem")
+		look("deployment", d.ObjectMeta, d.Labels[partOf] == "gpumem")
 	}
-	return n
+	for i := range s.Pods {
+		look("pod", s.Pods[i].ObjectMeta, s.Pods[i].Labels[partOf] == "gpumem" || s.Names.Holds(&s.Pods[i]))
+	}
+	return objects, left
+}
+
+// unjudged says what is too young to be judged.
+func unjudged(s *State) []Finding {
+	young, _ := s.Young()
+	if len(young) == 0 {
+		return nil
+	}
+	return []Finding{{Note, "cluster", fmt.Sprintf("what is younger than %s may be settling yet, and was not judged: %s", duration.HumanDuration(Settle), some(young)),
+		fmt.Sprintf("ask again in %s, or with --wait", duration.HumanDuration(Settle))}}
+}
+
+// some names the first of many things.
+func some(names []string) string {
+	const shown = 3
+	if len(names) <= shown+1 {
+		return strings.Join(names, ", ")
+	}
+	return fmt.Sprintf("%s and %d more", strings.Join(names[:shown], ", "), len(names)-shown)
 }
 
 // Labels of the chart.
@@ -95,7 +117,7 @@ func (i installation) bundled() bool {
 	return i.scheduler != nil && i.scheduler.Labels[component] == "scheduler"
 }
 
-// Examine returns what is wrong, errors first.
+// Examine returns what is wrong, errors first, and last what is too young to be judged.
 func Examine(s *State) []Finding {
 	var found []Finding
 	for _, kind := range sortedKeys(s.Unread) {
@@ -118,7 +140,7 @@ func Examine(s *State) []Finding {
 	slices.SortStableFunc(found, func(a, b Finding) int {
 		return cmp.Or(cmp.Compare(a.Severity, b.Severity), cmp.Compare(a.Object, b.Object))
 	})
-	return found
+	return append(found, unjudged(s)...)
 }
 
 // read reports whether all of these kinds could be read.

@@ -205,7 +205,7 @@ func TestExamine(t *testing.T) {
 		"but only just": {func(s *State) {
 			s.Deployments[0].Status.ReadyReplicas = 0
 			s.Deployments[0].CreationTimestamp = metav1.NewTime(now().Add(-time.Second))
-		}, nil},
+		}, []string{"note|cluster|what is younger than 60s may be settling yet, and was not judged: deployment gpumem-system/gpumem-scheduler"}},
 		"one replica is not": {func(s *State) {
 			s.Deployments[0].Status.ReadyReplicas = 1
 			s.Pods[1].Status.Conditions = []v1.PodCondition{{Type: v1.PodScheduled, Status: v1.ConditionFalse, Message: "no room"}}
@@ -243,16 +243,48 @@ func TestExamine(t *testing.T) {
 			delete(s.Nodes[0].Status.Allocatable, s.Names.GPUMem())
 		}, []string{
 			"error|cluster|no node offers gpumem.dev/gpu-mem, and the device plugin runs on 1: it finds no GPU that it may offer",
-			"error|pod ml/runs|is assigned GPU-00000000, which node gpu-a does not offer",
+			"error|pod ml/runs|GPU memory is held that no device plugin offers",
 		}},
-		"a pod that asks for cores where they are off, and only just": {askCores,
-			[]string{"error|pod ml/waits|asks for gpumem.dev/gpu-core, which no node offers: it is off"}},
+		"uninstalled under pods that run": {func(s *State) {
+			s.DaemonSets, s.Deployments, s.Nodes[0].Annotations = nil, nil, nil
+			for i := range 5 {
+				s.Pods = append(s.Pods, userPod(t, fmt.Sprint("runs-", i), "gpu-a"))
+			}
+		}, []string{
+			"error|cluster|no device plugin for gpumem.dev is installed", "error|cluster|no extender for gpumem.dev is installed",
+			"error|pods ml/runs, ml/runs-0, ml/runs-1 and 3 more|GPU memory is held that no device plugin offers",
+		}},
+		"and just installed anew": {func(s *State) {
+			s.Nodes[0].Annotations = nil
+			delete(s.Nodes[0].Status.Allocatable, s.Names.GPUMem())
+			s.DaemonSets[0].CreationTimestamp = metav1.NewTime(now())
+		}, []string{"note|cluster|what is younger than 60s may be settling yet, and was not judged: daemonset gpumem-system/gpumem-device-plugin"}},
+		"a pod that asks for cores where they are off, and only just": {askCores, []string{
+			"error|pod ml/waits|gpumem.dev/gpu-core is asked for, which no node offers: it is off",
+			"note|cluster|what is younger than 60s may be settling yet, and was not judged: pod ml/waits",
+		}},
+		"a pod that asks for cores where nothing is offered": {func(s *State) {
+			askCores(s)
+			s.Pods[len(s.Pods)-1].CreationTimestamp = metav1.NewTime(now().Add(-time.Hour))
+			setInventory(t, &s.Nodes[0], gpu.Inventory{UnitMiB: 1024})
+			delete(s.Nodes[0].Status.Allocatable, s.Names.GPUMem())
+			s.Pods = slices.Delete(s.Pods, 3, 4)
+		}, []string{"error|cluster|no node offers gpumem.dev/gpu-mem"}},
+		"pods that hold cores, which are off by now": {func(s *State) {
+			for i := range 4 {
+				pod := userPod(t, fmt.Sprint("holds-", i), "gpu-a")
+				pod.Spec.Containers[0].Resources.Limits[s.Names.GPUCore()] = resource.MustParse("30")
+				s.Pods = append(s.Pods, pod)
+			}
+		}, []string{"warning|pods ml/holds-0, ml/holds-1, ml/holds-2, ml/holds-3|gpumem.dev/gpu-core is held, which no node offers any more: it is off"}},
 		"a pod that asks for cores where they are on": {func(s *State) {
 			askCores(s)
+			s.Now = now().Add(time.Hour)
 			s.DaemonSets[0].Spec.Template.Spec.Containers[0].Args = append(s.DaemonSets[0].Spec.Template.Spec.Containers[0].Args, "--cores=true")
 		}, nil},
 		"a pod that asks for cores that are left": {func(s *State) {
 			askCores(s)
+			s.Now = now().Add(time.Hour)
 			s.Nodes[0].Status.Allocatable[s.Names.GPUCore()] = resource.MustParse("200")
 		}, nil},
 		"a plugin that finds no GPU where one is": {func(s *State) {
@@ -361,21 +393,22 @@ func TestExamine(t *testing.T) {
 	}
 }
 
-// Whatever cannot be read, nothing is made up of what is not there.
-// What is too young to be judged is counted, and nothing of others.
+// What is too young to be judged is named, and nothing of others.
 func TestYoung(t *testing.T) {
 	s := healthy(t)
-	if got := s.Young(); got != 0 {
-		t.Errorf("%d are young in a cluster that has settled", got)
+	if got, left := s.Young(); len(got) > 0 || left > 0 {
+		t.Errorf("%q are young, for %v, in a cluster that has settled", got, left)
 	}
 	s.DaemonSets[0].CreationTimestamp = metav1.NewTime(s.Now.Add(-Settle / 2))
-	s.Pods[3].CreationTimestamp = metav1.NewTime(s.Now.Add(-Settle / 2))
+	s.Pods[3].CreationTimestamp = metav1.NewTime(s.Now.Add(-Settle / 4))
 	s.Nodes[0].CreationTimestamp = metav1.NewTime(s.Now)
-	if got := s.Young(); got != 2 {
-		t.Errorf("%d are young, want the plugin and a pod", got)
+	got, left := s.Young()
+	if diff := cmp.Diff([]string{"daemonset gpumem-system/gpumem-device-plugin", "pod ml/runs"}, got); diff != "" || left != 3*Settle/4 {
+		t.Errorf("for %v (-want +got):\n%s", left, diff)
 	}
 }
 
+// Whatever cannot be read, nothing is made up of what is not there.
 func TestUnreadIsNotEmpty(t *testing.T) {
 	kinds := map[string]func(*State){
 		"nodes":                             func(s *State) { s.Nodes = nil },

@@ -22,7 +22,6 @@ func checkNodes(s *State, ds *appsv1.DaemonSet) (found []Finding) {
 		unit = 0
 	}
 	asked := gpu.Enforcement(flagOf(ds.Spec.Template.Spec, "enforcement", "auto"))
-	with := 0
 	for i := range s.Nodes {
 		node := &s.Nodes[i]
 		if _, ok := node.Annotations[s.Names.Inventory()]; !ok {
@@ -30,9 +29,6 @@ func checkNodes(s *State, ds *appsv1.DaemonSet) (found []Finding) {
 		}
 		object := "node " + node.Name
 		inv, err := s.Names.InventoryOf(node)
-		if err != nil || inv.Capacity() > 0 {
-			with++
-		}
 		if err != nil {
 			found = append(found, Finding{Error, object, "its inventory cannot be read: " + oneLine(err),
 				"restart its device plugin, which writes it anew; if that does not help, plugin and extender are of versions that do not fit"})
@@ -48,16 +44,16 @@ func checkNodes(s *State, ds *appsv1.DaemonSet) (found []Finding) {
 				"give the node what that level needs (docs/limits.md), or ask for less"})
 		}
 	}
-	return append(found, checkSilent(s, ds, with)...)
+	return append(found, checkSilent(s, ds)...)
 }
 
 // checkSilent looks at plugins that run and offer nothing. The plugin runs on
 // every Linux node unless it is told otherwise, and is ready on those without a
 // GPU: one alone is spoken of where something says that there is a GPU.
-func checkSilent(s *State, ds *appsv1.DaemonSet, offering int) (found []Finding) {
+func checkSilent(s *State, ds *appsv1.DaemonSet) (found []Finding) {
 	const usual = "mostly the driver is not where devicePlugin.driverRoot says (/run/nvidia/driver with the GPU Operator), " +
 		"or its devices come with NVIDIA's runtime alone (devicePlugin.runtimeClassName=nvidia): docs/troubleshooting.md#a-node-with-a-gpu-offers-nothing"
-	if offering == 0 {
+	if !s.offered(installation{plugin: ds}) {
 		if !old(s, ds.ObjectMeta) {
 			return nil
 		}
@@ -79,6 +75,17 @@ func checkSilent(s *State, ds *appsv1.DaemonSet, offering int) (found []Finding)
 		}
 	}
 	return found
+}
+
+// offered reports whether a device plugin offers anything, as far as is known.
+func (s *State) offered(in installation) bool {
+	if in.plugin == nil && s.read("daemonsets", "deployments") {
+		return false
+	}
+	return !s.read("nodes") || slices.ContainsFunc(s.Nodes, func(node v1.Node) bool {
+		inv, err := s.Names.InventoryOf(&node)
+		return err != nil || inv.Capacity() > 0
+	})
 }
 
 // running returns the pods of the plugin that have been ready for a while, by

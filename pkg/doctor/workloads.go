@@ -188,7 +188,7 @@ func unready(pod *v1.Pod) string {
 
 // old reports whether an object is older than what passes by itself.
 func old(s *State, object metav1.ObjectMeta) bool {
-	return s.Now.Sub(object.CreationTimestamp.Time) > Settle
+	return s.Now.Sub(object.CreationTimestamp.Time) >= Settle
 }
 
 // checkPods looks at pods that ask for GPU memory.
@@ -196,16 +196,14 @@ func checkPods(s *State, in installation) (found []Finding) {
 	if !s.read("pods") {
 		return nil
 	}
+	offered := s.offered(in)
+	var lost []string // on nodes, while nothing is offered
 	for i := range s.Pods {
 		pod := &s.Pods[i]
-		if !s.Names.Holds(pod) || api.Terminal(pod) {
+		if !s.Names.Holds(pod) || api.Terminal(pod) || !old(s, pod.ObjectMeta) {
 			continue
 		}
-		object := "pod " + pod.Namespace + "/" + pod.Name
-		found = append(found, checkCores(s, in, object, pod)...)
-		if !old(s, pod.ObjectMeta) {
-			continue
-		}
+		object := "pod " + nameOf(pod)
 		for _, key := range s.Names.Unknown(pod) {
 			found = append(found, Finding{Warning, object, "has annotation " + key + ", which gpumem does not know: it has no effect",
 				"correct its name, or take it away"})
@@ -214,22 +212,46 @@ func checkPods(s *State, in installation) (found []Finding) {
 			found = append(found, checkWaiting(s, in, object, pod)...)
 			continue
 		}
-		a, err := s.Names.AssignmentOf(pod)
-		if err != nil || a.None() {
-			why := "the annotation is missing"
-			if err != nil {
-				why = oneLine(err)
-			}
-			found = append(found, Finding{Error, object, "is on node " + pod.Spec.NodeName + " and has no valid assignment: " + why,
-				"the device plugin of that node writes one; where it does not, its log says why, and deleting the pod has it placed anew"})
+		misplaced := checkAssignment(s, object, pod)
+		if len(misplaced) > 0 && !offered {
+			lost = append(lost, nameOf(pod))
 			continue
 		}
-		if absent := s.absent(pod.Spec.NodeName, a.Devices()); len(absent) > 0 {
-			found = append(found, Finding{Error, object, fmt.Sprintf("is assigned %s, which node %s does not offer", strings.Join(absent, " and "), pod.Spec.NodeName),
-				"the log of that node's device plugin says what it finds; if the GPU is gone for good, delete the pod to have it placed anew"})
-		}
+		found = append(found, misplaced...)
 	}
-	return found
+	if len(lost) > 0 && (in.plugin == nil || old(s, in.plugin.ObjectMeta)) {
+		found = append(found, Finding{Error, podsNamed(lost), "GPU memory is held that no device plugin offers",
+			"once the device plugin runs and finds the GPUs, it counts these pods again; those that are not to wait for that can be deleted"})
+	}
+	return append(found, checkCores(s, in)...)
+}
+
+// checkAssignment looks at the GPUs of a pod that is on a node.
+func checkAssignment(s *State, object string, pod *v1.Pod) []Finding {
+	a, err := s.Names.AssignmentOf(pod)
+	if err != nil || a.None() {
+		why := "the annotation is missing"
+		if err != nil {
+			why = oneLine(err)
+		}
+		return []Finding{{Error, object, "is on node " + pod.Spec.NodeName + " and has no valid assignment: " + why,
+			"the device plugin of that node writes one; where it does not, its log says why, and deleting the pod has it placed anew"}}
+	}
+	if absent := s.absent(pod.Spec.NodeName, a.Devices()); len(absent) > 0 {
+		return []Finding{{Error, object, fmt.Sprintf("is assigned %s, which node %s does not offer", strings.Join(absent, " and "), pod.Spec.NodeName),
+			"the log of that node's device plugin says what it finds; if the GPU is gone for good, delete the pod to have it placed anew"}}
+	}
+	return nil
+}
+
+func nameOf(pod *v1.Pod) string { return pod.Namespace + "/" + pod.Name }
+
+// podsNamed is the object of a finding about one pod, or several.
+func podsNamed(names []string) string {
+	if len(names) == 1 {
+		return "pod " + names[0]
+	}
+	return "pods " + some(names)
 }
 
 // absent returns those of the GPUs that a node does not offer, as far as its
@@ -250,19 +272,37 @@ func (s *State) absent(nodeName string, ids []gpu.UUID) (absent []string) {
 	return absent
 }
 
-// checkCores looks at a pod that waits for cores where they are off, which does not
-// pass by itself.
-func checkCores(s *State, in installation, object string, pod *v1.Pod) []Finding {
-	req, err := s.Names.Request(pod)
-	if pod.Spec.NodeName != "" || err != nil || req.Cores() == 0 || in.plugin == nil || !s.read("nodes") {
+// checkCores looks at pods that ask for cores, or hold some, where they are off, which
+// does not pass by itself. Where nothing is offered, that is not what is wrong.
+func checkCores(s *State, in installation) (found []Finding) {
+	offered := func(resource v1.ResourceName) bool {
+		return slices.ContainsFunc(s.Nodes, func(node v1.Node) bool { return api.Offers(&node, resource) })
+	}
+	cores := s.Names.GPUCore()
+	if in.plugin == nil || !s.read("nodes") || flagOf(in.plugin.Spec.Template.Spec, "cores", "false") == "true" || !offered(s.Names.GPUMem()) || offered(cores) {
 		return nil
 	}
-	offered := slices.ContainsFunc(s.Nodes, func(node v1.Node) bool { return api.Offers(&node, s.Names.GPUCore()) })
-	if offered || flagOf(in.plugin.Spec.Template.Spec, "cores", "false") == "true" {
-		return nil
+	var waiting, placed []string
+	for i := range s.Pods {
+		pod := &s.Pods[i]
+		switch req, err := s.Names.Request(pod); {
+		case err != nil || req.Cores() == 0 || api.Terminal(pod):
+		case pod.Spec.NodeName == "":
+			waiting = append(waiting, nameOf(pod))
+		default:
+			placed = append(placed, nameOf(pod))
+		}
 	}
-	return []Finding{{Error, object, fmt.Sprintf("asks for %s, which no node offers: it is off", s.Names.GPUCore()),
-		fmt.Sprintf("helm upgrade the release with --reuse-values --set cores=true, or take %s out of the pod", s.Names.GPUCore())}}
+	const turnOn = "helm upgrade the release with --reuse-values --set cores=true, or "
+	if len(waiting) > 0 {
+		found = append(found, Finding{Error, podsNamed(waiting), fmt.Sprintf("%s is asked for, which no node offers: it is off", cores),
+			fmt.Sprintf("%stake %s out of what creates pods", turnOn, cores)})
+	}
+	if len(placed) > 0 {
+		found = append(found, Finding{Warning, podsNamed(placed), fmt.Sprintf("%s is held, which no node offers any more: it is off", cores),
+			fmt.Sprintf("what runs goes on, until its node starts anew: %screate it anew without %s", turnOn, cores)})
+	}
+	return found
 }
 
 func checkWaiting(s *State, in installation, object string, pod *v1.Pod) (found []Finding) {
