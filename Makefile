@@ -112,14 +112,7 @@ test-sim: ## Simulate a cluster under faults: some seeds, some of them with the 
 
 .PHONY: test-fuzz
 test-fuzz: ## Fuzz every target for FUZZTIME each (FUZZFLAGS="-parallel 1" leaves the machine to others)
-	@failed=; \
-	for package in $$(go list ./...); do \
-		for target in $$(go test -list '^Fuzz' $$package | grep '^Fuzz' || true); do \
-			echo "fuzz $$package $$target for $(FUZZTIME)"; \
-			go test -run '^$$' -fuzz "^$$target$$" -fuzztime $(FUZZTIME) -fuzzminimizetime 1s $(FUZZFLAGS) $$package || failed="$$failed $$target"; \
-		done; \
-	done; \
-	if [ -n "$$failed" ]; then echo "failed:$$failed"; exit 1; fi
+	test/fuzz.sh $(FUZZTIME) $(FUZZFLAGS)
 
 .PHONY: test-cluster
 test-cluster: chromium ## Run the tests on real clusters, and of what they are made
