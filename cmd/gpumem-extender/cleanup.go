@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"slices"
 	"strings"
 
 	"github.com/spf13/pflag"
@@ -34,7 +35,7 @@ func runCleanup(ctx context.Context, args []string, stdout, stderr io.Writer) er
 	f.StringVar(&opts.kubeconfig, "kubeconfig", opts.kubeconfig, "`file` with access to the API server; empty: that of the pod's service account")
 	f.StringVar(&opts.logFormat, "log-format", opts.logFormat, "`format` of the log: json or console")
 	f.Usage = func() {
-		fmt.Fprintf(stdout, "gpumem-extender cleanup takes the inventory annotation from all nodes, and Leases away.\n\nUsage: gpumem-extender cleanup [flags]\n\nFlags:\n%s", f.FlagUsages())
+		fmt.Fprintf(stdout, "gpumem-extender cleanup takes the inventory annotation and the condition %s from all nodes, and Leases away.\n\nUsage: gpumem-extender cleanup [flags]\n\nFlags:\n%s", api.GPUsHealthy, f.FlagUsages())
 	}
 	switch err := f.Parse(args); {
 	case errors.Is(err, pflag.ErrHelp):
@@ -62,24 +63,15 @@ func runCleanup(ctx context.Context, args []string, stdout, stderr io.Writer) er
 // cleanup does all that it can, and then tells what it could not. Pods keep
 // their assignment: those that run still hold what it says.
 func cleanup(ctx context.Context, log *zap.Logger, client kubernetes.Interface, names api.Names, leases []string) error {
-	patch, err := json.Marshal(map[string]any{"metadata": map[string]any{"annotations": map[string]any{names.Inventory(): nil}}})
-	if err != nil {
-		return fmt.Errorf("encode a patch: %w", err)
-	}
 	var errs []error
-	err = pager.New(pager.SimplePageFunc(func(options metav1.ListOptions) (runtime.Object, error) {
+	err := pager.New(pager.SimplePageFunc(func(options metav1.ListOptions) (runtime.Object, error) {
 		return client.CoreV1().Nodes().List(ctx, options)
 	})).EachListItem(ctx, metav1.ListOptions{}, func(object runtime.Object) error {
-		node, ok := object.(*v1.Node)
-		if _, has := node.Annotations[names.Inventory()]; !ok || !has {
-			return nil
+		if node, ok := object.(*v1.Node); ok {
+			if err := cleanNode(ctx, log, client, names, node); err != nil {
+				errs = append(errs, fmt.Errorf("node %s: %w", node.Name, err))
+			}
 		}
-		_, err := client.CoreV1().Nodes().Patch(ctx, node.Name, types.MergePatchType, patch, metav1.PatchOptions{})
-		if err != nil && !apierrors.IsNotFound(err) {
-			errs = append(errs, fmt.Errorf("node %s: %w", node.Name, err))
-			return nil
-		}
-		log.Info("annotation taken away", zap.String("node", node.Name))
 		return nil
 	})
 	if err != nil {
@@ -95,4 +87,33 @@ func cleanup(ctx context.Context, log *zap.Logger, client kubernetes.Interface, 
 		log.Info("Lease is gone", zap.String("lease", lease))
 	}
 	return errors.Join(errs...)
+}
+
+// cleanNode takes from a node what its device plugin has written there. Nobody
+// would keep it true any more.
+func cleanNode(ctx context.Context, log *zap.Logger, client kubernetes.Interface, names api.Names, node *v1.Node) error {
+	patch := func(kind types.PatchType, value map[string]any, subresource ...string) error {
+		data, err := json.Marshal(value)
+		if err != nil {
+			return fmt.Errorf("encode a patch: %w", err)
+		}
+		_, err = client.CoreV1().Nodes().Patch(ctx, node.Name, kind, data, metav1.PatchOptions{}, subresource...)
+		if err != nil && !apierrors.IsNotFound(err) {
+			return err
+		}
+		log.Info("taken from the node", zap.String("node", node.Name), zap.ByteString("patch", data))
+		return nil
+	}
+	var inventory, condition error
+	if _, has := node.Annotations[names.Inventory()]; has {
+		inventory = patch(types.MergePatchType, map[string]any{
+			"metadata": map[string]any{"annotations": map[string]any{names.Inventory(): nil}},
+		})
+	}
+	if slices.ContainsFunc(node.Status.Conditions, func(c v1.NodeCondition) bool { return c.Type == api.GPUsHealthy }) {
+		condition = patch(types.StrategicMergePatchType, map[string]any{
+			"status": map[string]any{"conditions": []any{map[string]any{"$patch": "delete", "type": api.GPUsHealthy}}},
+		}, "status")
+	}
+	return errors.Join(inventory, condition)
 }

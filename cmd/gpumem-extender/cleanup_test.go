@@ -30,7 +30,10 @@ func TestCleanup(t *testing.T) {
 	lease := func(name string) *coordinationv1.Lease {
 		return &coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{Namespace: "gpumem-system", Name: name}}
 	}
+	failed := node("failed", nil)
+	failed.Status.Conditions = []v1.NodeCondition{{Type: v1.NodeReady, Status: v1.ConditionTrue}, {Type: api.GPUsHealthy, Status: v1.ConditionFalse}}
 	client := fake.NewClientset(
+		failed,
 		node("gpu-a", map[string]string{names.Inventory(): "{}", "example.com/note": "stays"}),
 		node("gpu-b", map[string]string{names.Inventory(): "{}"}),
 		node("refused", map[string]string{names.Inventory(): "{}"}),
@@ -43,7 +46,7 @@ func TestCleanup(t *testing.T) {
 		if patch.GetName() == "refused" {
 			return true, nil, apierrors.NewInternalError(errors.New("not now"))
 		}
-		patched[patch.GetName()] = string(patch.GetPatch())
+		patched[patch.GetName()+"/"+patch.GetSubresource()] = string(patch.GetPatch())
 		return true, &v1.Node{}, nil
 	})
 	err = cleanup(t.Context(), zaptest.NewLogger(t), client, names, []string{"gpumem-system/gpumem-scheduler", "gpumem-system/never-was"})
@@ -51,7 +54,11 @@ func TestCleanup(t *testing.T) {
 		t.Errorf("error %v, want it to tell of one node alone", err)
 	}
 	const patch = `{"metadata":{"annotations":{"gpumem.dev/inventory":null}}}`
-	if diff := cmp.Diff(map[string]string{"gpu-a": patch, "gpu-b": patch}, patched); diff != "" {
+	want := map[string]string{
+		"gpu-a/": patch, "gpu-b/": patch,
+		"failed/status": `{"status":{"conditions":[{"$patch":"delete","type":"GPUMemoryHealthy"}]}}`,
+	}
+	if diff := cmp.Diff(want, patched); diff != "" {
 		t.Errorf("patched (-want +got):\n%s", diff)
 	}
 	left, err := client.CoordinationV1().Leases("").List(t.Context(), metav1.ListOptions{})

@@ -82,6 +82,10 @@ func (n Names) Index() string { return n.domain + "/gpu-index" }
 // Inventory is, on a node, the GPUs that it offers: JSON.
 func (n Names) Inventory() string { return n.domain + "/inventory" }
 
+// GPUsHealthy is the type of the condition of a node that says whether all its
+// GPUs are healthy. It is the same in all domains.
+const GPUsHealthy v1.NodeConditionType = "GPUMemoryHealthy"
+
 // Annotations that people and kubectl inspect gpumem write on nodes.
 
 // Cordoned is the GPUs that are to take no new pods: UUIDs, separated by commas.

@@ -8,8 +8,8 @@ import (
 	appsv1 "k8s.io/api/apps/v1"
 	v1 "k8s.io/api/core/v1"
 
+	"github.com/gpumem/gpumem/pkg/api"
 	"github.com/gpumem/gpumem/pkg/gpu"
-	"github.com/gpumem/gpumem/pkg/nodepods"
 )
 
 // checkNodes looks at what nodes say that they offer.
@@ -108,7 +108,7 @@ func mayHaveGPU(ds *appsv1.DaemonSet, node *v1.Node) bool {
 	for key := range spec.NodeSelector {
 		chosen = chosen || key != v1.LabelOSStable
 	}
-	had := slices.ContainsFunc(node.Status.Conditions, func(c v1.NodeCondition) bool { return c.Type == nodepods.Healthy })
+	had := slices.ContainsFunc(node.Status.Conditions, func(c v1.NodeCondition) bool { return c.Type == api.GPUsHealthy })
 	return chosen || had || node.Labels[gpuPresent] == "true"
 }
 

@@ -11,6 +11,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/gpumem/gpumem/pkg/api"
 	"github.com/gpumem/gpumem/pkg/gpu"
 )
 
@@ -23,7 +24,7 @@ func (n *Node) heed(node *v1.Node) {
 
 func conditionOf(node *v1.Node) *v1.NodeCondition {
 	for i := range node.Status.Conditions {
-		if c := &node.Status.Conditions[i]; c.Type == Healthy {
+		if c := &node.Status.Conditions[i]; c.Type == api.GPUsHealthy {
 			return c
 		}
 	}
@@ -48,7 +49,7 @@ func (n *Node) ensureCondition(ctx context.Context, node *v1.Node, inv gpu.Inven
 	ctx, cancel := context.WithTimeout(ctx, writeTimeout)
 	defer cancel()
 	if _, err := n.client.CoreV1().Nodes().Patch(ctx, n.name, types.StrategicMergePatchType, patch, metav1.PatchOptions{}, "status"); err != nil {
-		return fmt.Errorf("write condition %s of node %s: %w", Healthy, n.name, err)
+		return fmt.Errorf("write condition %s of node %s: %w", api.GPUsHealthy, n.name, err)
 	}
 	n.log.Info("condition written", zap.String("node", n.name), zap.String("status", string(want.Status)), zap.String("message", want.Message))
 	return nil
@@ -64,10 +65,10 @@ func condition(inv gpu.Inventory) v1.NodeCondition {
 	}
 	switch {
 	case len(inv.Devices) == 0:
-		return v1.NodeCondition{Type: Healthy, Status: v1.ConditionUnknown, Reason: "NoGPU", Message: "no GPU is offered"}
+		return v1.NodeCondition{Type: api.GPUsHealthy, Status: v1.ConditionUnknown, Reason: "NoGPU", Message: "no GPU is offered"}
 	case len(failed) > 0:
-		return v1.NodeCondition{Type: Healthy, Status: v1.ConditionFalse, Reason: "GPUUnhealthy", Message: strings.Join(failed, "; ")}
+		return v1.NodeCondition{Type: api.GPUsHealthy, Status: v1.ConditionFalse, Reason: "GPUUnhealthy", Message: strings.Join(failed, "; ")}
 	default:
-		return v1.NodeCondition{Type: Healthy, Status: v1.ConditionTrue, Reason: "GPUsHealthy", Message: fmt.Sprintf("all %d GPUs are healthy", len(inv.Devices))}
+		return v1.NodeCondition{Type: api.GPUsHealthy, Status: v1.ConditionTrue, Reason: "GPUsHealthy", Message: fmt.Sprintf("all %d GPUs are healthy", len(inv.Devices))}
 	}
 }

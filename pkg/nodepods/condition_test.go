@@ -12,6 +12,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/kubernetes/fake"
 
+	"github.com/gpumem/gpumem/pkg/api"
 	"github.com/gpumem/gpumem/pkg/gpu"
 )
 
@@ -55,7 +56,7 @@ func TestConditionSaysWhichGPUsHaveFailed(t *testing.T) {
 		{inventory(failed(gpu0, "lost"), failed(gpu1, "XID 79")), v1.NodeCondition{Status: v1.ConditionFalse, Reason: "GPUUnhealthy", Message: "GPU 0 (GPU-aaaaaaaa): lost; GPU 1 (GPU-bbbbbbbb): XID 79"}},
 		{inventory(), v1.NodeCondition{Status: v1.ConditionUnknown, Reason: "NoGPU", Message: "no GPU is offered"}},
 	} {
-		tc.want.Type = Healthy
+		tc.want.Type = api.GPUsHealthy
 		got := ensure(tc.inv)
 		if diff := cmp.Diff(&tc.want, got, cmpopts.IgnoreFields(v1.NodeCondition{}, "LastHeartbeatTime", "LastTransitionTime")); diff != "" {
 			t.Errorf("(-want +got):\n%s", diff)

@@ -45,9 +45,6 @@ type Node struct {
 	cordoned []gpu.UUID
 }
 
-// Healthy is the type of the condition that says whether the node's GPUs are.
-const Healthy v1.NodeConditionType = "GPUMemoryHealthy"
-
 // NewNode returns a Node that does nothing until it runs.
 func NewNode(client kubernetes.Interface, names api.Names, name string, log *zap.Logger) *Node {
 	leaving := make(chan struct{})

@@ -222,6 +222,9 @@ func (m machine) tryPage(ctx context.Context, t *testing.T, at setting, commands
 			if err := m.run(ctx, "helm uninstall gpumem --namespace gpumem-system --wait"); err != nil {
 				t.Error(err)
 			}
+			if err := m.run(ctx, "! kubectl get nodes --output yaml | grep -e gpumem.dev/inventory -e GPUMemoryHealthy"); err != nil {
+				t.Errorf("left on nodes: %v", err)
+			}
 		}()
 	}
 	if err := m.run(ctx, at.before); err != nil {
