@@ -1,10 +1,12 @@
 package test
 
 import (
+	"encoding/json"
 	"flag"
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
@@ -41,7 +43,8 @@ var usual = map[string]string{
 }
 
 // TestTableOfValues holds the table in the chart's README to values.yaml: each
-// value, its default, and the first sentence of its comment.
+// value, its default, the first sentence of its comment, and what else it can be
+// where values.schema.json has a list.
 func TestTableOfValues(t *testing.T) {
 	text, err := os.ReadFile("../charts/gpumem/values.yaml")
 	if err != nil {
@@ -52,7 +55,7 @@ func TestTableOfValues(t *testing.T) {
 		t.Fatal(err)
 	}
 	var rows []string
-	walkValues(t, "", document.Content[0], &rows)
+	walkValues(t, readSchema(t), "", document.Content[0], &rows)
 	want := "| value | default | what |\n|---|---|---|\n" + strings.Join(rows, "")
 
 	readme, err := os.ReadFile(chartReadme)
@@ -75,14 +78,51 @@ func TestTableOfValues(t *testing.T) {
 	}
 }
 
+// schema is what is read of values.schema.json.
+type schema struct {
+	Ref         string            `json:"$ref"`
+	Definitions map[string]schema `json:"definitions"`
+	Properties  map[string]schema `json:"properties"`
+	Items       *schema           `json:"items"`
+	Enum        []string          `json:"enum"`
+}
+
+func readSchema(t *testing.T) schema {
+	t.Helper()
+	text, err := os.ReadFile("../charts/gpumem/values.schema.json")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var root schema
+	if err := json.Unmarshal(text, &root); err != nil {
+		t.Fatal(err)
+	}
+	return root
+}
+
+// choices returns the values that the schema lists for the one at a path.
+func (root schema) choices(path string) []string {
+	at := root
+	for name := range strings.SplitSeq(path, ".") {
+		at = at.Properties[name]
+		if definition, ok := strings.CutPrefix(at.Ref, "#/definitions/"); ok {
+			at = root.Definitions[definition]
+		}
+	}
+	if at.Items != nil {
+		at = *at.Items
+	}
+	return slices.DeleteFunc(slices.Clone(at.Enum), func(s string) bool { return s == "" })
+}
+
 // walkValues adds a row for each value below a mapping.
-func walkValues(t *testing.T, path string, mapping *yaml.Node, rows *[]string) {
+func walkValues(t *testing.T, root schema, path string, mapping *yaml.Node, rows *[]string) {
 	t.Helper()
 	for i := 0; i < len(mapping.Content); i += 2 {
 		key, value := mapping.Content[i], mapping.Content[i+1]
 		at := strings.TrimPrefix(path+"."+key.Value, ".")
 		if value.Kind == yaml.MappingNode && len(value.Content) > 0 && !strings.HasSuffix(at, "resources") && !strings.HasSuffix(at, "labels") {
-			walkValues(t, at, value, rows)
+			walkValues(t, root, at, value, rows)
 			continue
 		}
 		what := firstSentence(key.HeadComment)
@@ -96,6 +136,10 @@ func walkValues(t *testing.T, path string, mapping *yaml.Node, rows *[]string) {
 		}
 		if what == "" {
 			t.Errorf("%s has no comment in values.yaml", at)
+		}
+		named := func(choice string) bool { return strings.Contains(what, choice) }
+		if choices := root.choices(at); len(choices) > 0 && !named(choices[len(choices)-1]) {
+			what += ": `" + strings.Join(choices, "`, `") + "`"
 		}
 		*rows = append(*rows, fmt.Sprintf("| `%s` | %s | %s |\n", at, inline(t, value), what))
 	}

@@ -94,6 +94,27 @@ helm.sh/chart: {{ printf "%s-%s" $.Chart.Name $.Chart.Version | replace "+" "_" 
 {{- end -}}
 
 {{/*
+What a pod of the chart's own needs to be placed on GPUs, pulled and started as
+pods of users are: that of "helm test", and the one in the notes.
+*/}}
+{{- define "gpumem.test.placement" -}}
+{{- if eq .Values.scheduler.mode "bundled" -}}
+schedulerName: {{ .Values.scheduler.schedulerName }}
+{{- end }}
+{{- with .Values.test.runtimeClassName }}
+runtimeClassName: {{ . }}
+{{- end }}
+{{- with .Values.imagePullSecrets }}
+imagePullSecrets:
+  {{- toYaml . | nindent 2 }}
+{{- end }}
+{{- with .Values.devicePlugin.tolerations }}
+tolerations:
+  {{- toYaml . | nindent 2 }}
+{{- end }}
+{{- end -}}
+
+{{/*
 The version of Kubernetes without what vendors append (v1.33.1-eks-abc,
 v1.33.1+k3s1): the tag under which kube-scheduler was released.
 */}}
