@@ -1,6 +1,6 @@
 // Program sample prints what it was granted, the variables of its environment
-// whose names begin with GPUMEM_, NVIDIA_, CUDA_ or ALIYUN_COM_ (gpushare's), one a
-// line and sorted, and then waits to be told to end.
+// that a device plugin or a runtime sets for GPUs and frameworks read (see
+// printed), one a line and sorted, and then waits to be told to end.
 //
 //	SAMPLE_EXIT_AFTER=5s     or -exit-after 5s: end by itself, with success
 //	SAMPLE_EXIT_CODE=1       or -exit-code 1: with this exit status then
@@ -25,6 +25,12 @@ import (
 	"syscall"
 	"time"
 )
+
+// printed returns how the names of the variables that are printed begin.
+// ALIYUN_COM_ are gpushare's; the last three are read by JAX, PyTorch and Paddle.
+func printed() []string {
+	return []string{"GPUMEM_", "NVIDIA_", "CUDA_", "ALIYUN_COM_", "XLA_", "PYTORCH_", "FLAGS_"}
+}
 
 func main() {
 	if err := run(); err != nil {
@@ -68,7 +74,7 @@ func run() error {
 	}
 
 	env := slices.DeleteFunc(os.Environ(), func(s string) bool {
-		return !slices.ContainsFunc([]string{"GPUMEM_", "NVIDIA_", "CUDA_", "ALIYUN_COM_"}, func(prefix string) bool {
+		return !slices.ContainsFunc(printed(), func(prefix string) bool {
 			return strings.HasPrefix(s, prefix)
 		})
 	})
