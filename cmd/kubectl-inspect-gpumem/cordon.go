@@ -35,7 +35,7 @@ func newUncordonCommand(o *options) *cobra.Command {
 }
 
 func newMarkCommand(o *options, use, short, long string, cordoned bool) *cobra.Command {
-	return &cobra.Command{
+	cmd := &cobra.Command{
 		Use:               use + " NODE GPU",
 		Short:             short,
 		Long:              long,
@@ -50,6 +50,8 @@ func newMarkCommand(o *options, use, short, long string, cordoned bool) *cobra.C
 			return err
 		},
 	}
+	o.sayNamespace(cmd, namespaceOfAll)
+	return cmd
 }
 
 // mark writes whether a GPU of a node is cordoned, and tells what has become of it.
@@ -151,6 +153,7 @@ that nothing would make again are refused unless the flags say otherwise.`,
 			return o.drain(cmd.Context(), helper, o.nodes[0], args[1])
 		},
 	}
+	o.sayNamespace(cmd, namespaceOfAll)
 	f := cmd.Flags()
 	f.BoolVar(&helper.Force, "force", false, "Evict pods too that nothing will make again")
 	f.BoolVar(&helper.IgnoreAllDaemonSets, "ignore-daemonsets", false, "Leave pods of DaemonSets where they are")

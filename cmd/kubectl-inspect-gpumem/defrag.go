@@ -66,9 +66,10 @@ nodes' CPU, taints and node affinity; where the pods go is kube-scheduler's to s
 			return d.run(cmd.Context(), args)
 		},
 	}
+	o.sayNamespace(cmd, namespaceOfPod)
 	f := cmd.Flags()
 	f.IntVar(&d.gpus, "gpus", d.gpus, "How many GPUs to free, on one node")
-	f.IntVar(&d.most, "max-evictions", d.most, "How many pods may be evicted")
+	f.IntVar(&d.most, "max-evictions", d.most, "How many pods the plan may evict: there is none where more would have to go")
 	f.BoolVar(&d.force, "force", false, "Evict pods too that nothing will make again")
 	f.BoolVar(&d.apply, "apply", false, "Evict the pods of the plan")
 	f.DurationVar(&d.timeout, "timeout", d.timeout, "How long to wait for evicted pods to be gone, and for those in their place to have a node")
@@ -110,7 +111,7 @@ func (d *defragmentation) run(ctx context.Context, args []string) error {
 	}
 	plan, ok := room.Plan(nodes)
 	if !ok {
-		return fmt.Errorf("%d evictions or fewer make no room for %s%s", d.most, c.what(d.gpus), c.inPeace(room))
+		return fmt.Errorf("at most %d evictions (--max-evictions) make no room for %s%s", d.most, c.what(d.gpus), c.inPeace(room))
 	}
 	if err := c.print(d.Out, plan, nodes, d.gpus); err != nil {
 		return err

@@ -79,7 +79,7 @@ func TestDefrag(t *testing.T) {
 				ownedBy("DaemonSet", c["z"].(*v1.Pod))
 				c["gpu-a"].(*v1.Node).Spec.Unschedulable = true
 			},
-			args: []string{"ml/waits"}, wantErr: "4 evictions or fewer make no room for pod ml/waits; pods that were left in peace: 2 of a DaemonSet",
+			args: []string{"ml/waits"}, wantErr: "at most 4 evictions (--max-evictions) make no room for pod ml/waits; pods that were left in peace: 2 of a DaemonSet",
 		},
 		"budgets": {
 			change: func(c map[string]runtime.Object) {
@@ -121,7 +121,7 @@ func TestDefrag(t *testing.T) {
 			want: strings.Replace(planForWaits, "pod ml/waits", "a GPU without pods", 1) + "Nobody was evicted: --apply does it.\n",
 		},
 		"two GPUs": {
-			args: []string{"--gpus", "2"}, wantErr: "4 evictions or fewer make no room for 2 GPUs without pods on one node",
+			args: []string{"--gpus", "2"}, wantErr: "at most 4 evictions (--max-evictions) make no room for 2 GPUs without pods on one node",
 		},
 		"there is room": {
 			change: func(c map[string]runtime.Object) { delete(c, "x") },
@@ -146,7 +146,7 @@ func TestDefrag(t *testing.T) {
 		"a pod that is not":    {args: []string{"ml/nobody"}, wantErr: `"nobody" not found`},
 		"no GPUs":              {args: []string{"--gpus", "0"}, wantErr: "--gpus is 0, want 1 to 16"},
 		"too many evictions":   {args: []string{"--max-evictions", "99"}, wantErr: "--max-evictions is 99, want 0 to 32"},
-		"no evictions allowed": {args: []string{"ml/waits", "--max-evictions", "0"}, wantErr: "0 evictions or fewer make no room"},
+		"no evictions allowed": {args: []string{"ml/waits", "--max-evictions", "0"}, wantErr: "at most 0 evictions (--max-evictions) make no room"},
 	}
 	for name, tc := range tests {
 		t.Run(name, func(t *testing.T) {

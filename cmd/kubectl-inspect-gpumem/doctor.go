@@ -46,6 +46,7 @@ The exit code is 1 when there is an error among the findings. Warnings and notes
 			return o.doctor(cmd.Context(), output, wait)
 		},
 	}
+	o.sayNamespace(cmd, namespaceOfAll)
 	cmd.Flags().StringVarP(&output, "output", "o", output, "Output format: json; text unless set")
 	cmd.Flags().BoolVar(&wait, "wait", wait, "Wait until what is there is old enough to be judged: a minute at most")
 	return cmd

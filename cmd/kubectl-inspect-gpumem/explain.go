@@ -16,6 +16,7 @@ import (
 
 	"github.com/gpumem/gpumem/pkg/api"
 	"github.com/gpumem/gpumem/pkg/decisions"
+	"github.com/gpumem/gpumem/pkg/doctor"
 	"github.com/gpumem/gpumem/pkg/gpu"
 	"github.com/gpumem/gpumem/pkg/inspect"
 	"github.com/gpumem/gpumem/pkg/placement"
@@ -43,6 +44,7 @@ that you need the right to forward ports to its pods (create pods/portforward).`
 			return o.explain(cmd.Context(), args[0], all)
 		},
 	}
+	o.sayNamespace(cmd, namespaceOfPod)
 	cmd.Flags().BoolVar(&all, "all", false, "Show all nodes, not those alone that come closest")
 	cmd.Flags().StringVarP(&o.output, "output", "o", "", "Output format: json; text unless set")
 	return cmd
@@ -89,14 +91,18 @@ type explanation struct {
 	Namespace  string           `json:"namespace"`
 	Name       string           `json:"name"`
 	Asks       string           `json:"asks,omitempty"`
+	Policy     string           `json:"policy,omitempty"`        // that the pod names
+	Fallback   string           `json:"clusterPolicy,omitempty"` // of pods that name none; empty when not known
 	Node       string           `json:"node,omitempty"`
 	Nominated  string           `json:"nominated,omitempty"`
 	Indexes    string           `json:"gpus,omitempty"`
 	Summary    string           `json:"summary"`
+	Advice     string           `json:"advice,omitempty"`  // what to do about it
 	Now        []decisions.Node `json:"now,omitempty"`     // nodes as they are for the pod, while it waits
 	Decided    *decisions.Pod   `json:"decided,omitempty"` // nil when no extender remembers it
 
-	empty   bool // the pod names an amount of zero
+	gpuless bool // the pod has no GPU, and gets none
+	cores   bool // some node offers them
 	unitMiB int64
 	more    int // nodes that are left out
 }
@@ -113,26 +119,56 @@ func (o *options) explain(ctx context.Context, arg string, all bool) error {
 	if !o.names.Holds(pod) {
 		return fmt.Errorf("pod %s/%s asks for no %s%s", namespace, name, o.names.GPUMem(), o.nearMisses(pod))
 	}
-	where := newPlaces()
-	nodes, facts, err := load(ctx, o.client, o.names, selection{where: where})
+	e, err := o.explanationOf(ctx, pod, all)
 	if err != nil {
 		return err
 	}
+	for _, key := range o.names.Unknown(pod) {
+		fmt.Fprintf(o.ErrOut, "warning: annotation %s is none that gpumem knows, and has no effect\n", printers.Clean(key))
+	}
+	extenders, unread := o.extenders(ctx)
+	if e.Asks != "" {
+		e.Fallback = policyOf(extenders)
+	}
+	e.Decided, err = o.decided(ctx, extenders, namespace, name, string(pod.UID))
+	if err = cmp.Or(unread, err); err != nil {
+		fmt.Fprintf(o.ErrOut, "warning: what was decided cannot be read: %s\n", printers.Clean(oneLine(err)))
+	}
+	if o.output == "json" {
+		return printers.WriteJSON(o.Out, e)
+	}
+	return o.printExplanation(e)
+}
+
+// explanationOf is what the objects of the API server say of a pod.
+func (o *options) explanationOf(ctx context.Context, pod *v1.Pod, all bool) (explanation, error) {
+	where := newPlaces()
+	nodes, facts, err := load(ctx, o.client, o.names, selection{where: where})
+	if err != nil {
+		return explanation{}, err
+	}
 	e := explanation{
-		APIVersion: inspect.APIVersion, Kind: "Explanation", Namespace: namespace, Name: name,
+		APIVersion: inspect.APIVersion, Kind: "Explanation", Namespace: pod.Namespace, Name: pod.Name,
 		Node: pod.Spec.NodeName, Indexes: pod.Annotations[o.names.Index()],
 	}
 	for _, n := range nodes {
 		e.unitMiB = cmp.Or(n.UnitMiB, e.unitMiB)
+		e.cores = e.cores || facts.Nodes[n.Name].RefusesCores == nil
 	}
 	req, problem := o.names.Request(pod)
+	if problem == nil && !req.Empty() {
+		e.Asks, e.Policy = asks(req, e.unitMiB), string(req.Policy)
+	}
 	switch {
 	case problem != nil:
 		e.Summary = "waits, since its request cannot be read: " + oneLine(problem)
 	case req.Empty():
-		e.empty = true
+		e.gpuless = true
 		e.Summary = fmt.Sprintf("asks for no GPU memory: its %s is 0", o.names.GPUMem())
-	case pod.Spec.NodeName != "" || api.Terminal(pod):
+	case api.Terminal(pod):
+		e.gpuless = e.Indexes == ""
+		e.Summary, e.Advice = "has ended, and holds nothing any more"+why(pod), o.advice(ctx, pod)
+	case pod.Spec.NodeName != "":
 		e.Summary = o.whyThere(ctx, pod)
 	case facts.PodsUnknown:
 		e.Summary = "waits; where it fits cannot be told without knowing all pods: " + facts.Problems[0].Message
@@ -142,21 +178,7 @@ func (o *options) explain(ctx context.Context, arg string, all bool) error {
 			e.Nominated, e.Summary = on, "is nominated to "+on+", where others leave for it, and "+e.Summary
 		}
 	}
-	if problem == nil && !req.Empty() {
-		e.Asks = asks(req, e.unitMiB)
-	}
-	for _, key := range o.names.Unknown(pod) {
-		fmt.Fprintf(o.ErrOut, "warning: annotation %s is none that gpumem knows, and has no effect\n", printers.Clean(key))
-	}
-	remembered, err := o.decided(ctx, namespace, name, string(pod.UID))
-	if err != nil {
-		fmt.Fprintf(o.ErrOut, "warning: what was decided cannot be read: %s\n", printers.Clean(oneLine(err)))
-	}
-	e.Decided = remembered
-	if o.output == "json" {
-		return printers.WriteJSON(o.Out, e)
-	}
-	return o.printExplanation(e)
+	return e, nil
 }
 
 // nearMisses says which resources a pod asks for that are easily taken for GPU
@@ -177,37 +199,6 @@ func (o *options) nearMisses(pod *v1.Pod) string {
 	}
 	slices.Sort(near)
 	return ", but for " + strings.Join(near, " and ") + ", which is not the same"
-}
-
-// whyThere says of a bound pod who has placed it.
-func (o *options) whyThere(ctx context.Context, pod *v1.Pod) string {
-	scheduler := cmp.Or(pod.Spec.SchedulerName, v1.DefaultSchedulerName)
-	switch a, err := o.names.AssignmentOf(pod); {
-	case api.Terminal(pod):
-		return "has ended, and holds nothing any more" + why(pod)
-	case err != nil:
-		return "is on a node, and which GPU it has cannot be read: " + oneLine(err)
-	case a.None():
-		return "is on a node, and has no GPU yet: no scheduler of gpumem has placed it, and the node's device plugin has not either"
-	}
-	if asking := schedulers(ctx, o.client, o.names); len(asking) > 0 && !slices.Contains(asking, scheduler) {
-		return "is on a node, where scheduler " + scheduler + " has put it, which does not ask gpumem: the node's device plugin chose the GPU"
-	}
-	return "is on a node, where scheduler " + scheduler + " has put it"
-}
-
-// why says why a pod has ended, where its status tells.
-func why(pod *v1.Pod) string {
-	var words []string
-	for _, s := range []string{pod.Status.Reason, pod.Status.Message} {
-		if s != "" {
-			words = append(words, s)
-		}
-	}
-	if len(words) == 0 {
-		return ""
-	}
-	return ": " + strings.Join(words, ": ")
 }
 
 // consider looks at every node as it is now.
@@ -271,6 +262,16 @@ func summary(pod inspect.WaitFacts, chances []inspect.Chance, facts inspect.Fact
 	return s
 }
 
+// policyOf returns the policy of pods that name none.
+func policyOf(extenders []v1.Pod) string {
+	for _, pod := range extenders {
+		if policy := doctor.Flag(pod.Spec, "policy", ""); policy != "" {
+			return policy
+		}
+	}
+	return ""
+}
+
 // asks says what a pod asks for.
 func asks(req placement.Request, unitMiB int64) string {
 	units, cores := req.Share()
@@ -294,21 +295,35 @@ func timesOf(n int) string {
 	return fmt.Sprintf("%d times", n)
 }
 
+// policy is the one by which the pod is placed, as far as is known.
+func (e explanation) policy() string {
+	if e.Policy == "" && e.Fallback != "" {
+		return e.Fallback + ", the cluster's: the pod names none"
+	}
+	return e.Policy
+}
+
+// gpus are the indexes of those that the pod has on its node.
+func (e explanation) gpus() string {
+	if e.Node == "" || e.gpuless {
+		return ""
+	}
+	return cmp.Or(e.Indexes, "not known yet")
+}
+
 func (o *options) printExplanation(e explanation) error {
 	out := o.Out
 	fmt.Fprintf(out, "Pod %s/%s %s\n", printers.Clean(e.Namespace), printers.Clean(e.Name), printers.Clean(e.Summary))
-	if e.Asks != "" {
-		fmt.Fprintf(out, "Asks for:  %s\n", e.Asks)
-	}
-	if e.Node != "" {
-		fmt.Fprintf(out, "Node:      %s\n", printers.Clean(e.Node))
-	}
-	if e.Node != "" && !e.empty {
-		fmt.Fprintf(out, "GPU:       %s\n", printers.Clean(cmp.Or(e.Indexes, "not known yet")))
+	for _, line := range []struct{ label, text string }{
+		{"Asks for:", e.Asks}, {"Policy:", e.policy()}, {"Node:", e.Node}, {"GPU:", e.gpus()}, {"To do:", e.Advice},
+	} {
+		if line.text != "" {
+			fmt.Fprintf(out, "%-11s%s\n", line.label, printers.Clean(line.text))
+		}
 	}
 	if len(e.Now) > 0 {
 		fmt.Fprintln(out, "\nNow:")
-		if err := o.printConsidered(e.Now); err != nil {
+		if err := o.printConsidered(e.Now, e.cores); err != nil {
 			return err
 		}
 		if e.more > 0 {
@@ -328,7 +343,7 @@ func (o *options) printExplanation(e explanation) error {
 	for _, d := range e.Decided.Decisions {
 		if d.Verb == decisions.Bind && len(d.Nodes) > 0 {
 			fmt.Fprintln(out, "\nThe GPUs of the node when it was bound:")
-			return o.printConsidered(d.Nodes)
+			return o.printConsidered(d.Nodes, e.cores)
 		}
 	}
 	return nil
@@ -387,14 +402,14 @@ type considered struct {
 	gpu  decisions.GPU
 }
 
-func (o *options) printConsidered(nodes []decisions.Node) error {
+func (o *options) printConsidered(nodes []decisions.Node, cores bool) error {
 	var rows []considered
 	for _, n := range nodes {
 		for _, g := range n.GPUs {
 			rows = append(rows, considered{n, g})
 		}
 	}
-	return printers.List(o.Out, []printers.Column[considered]{
+	columns := []printers.Column[considered]{
 		{Header: "NODE", Cell: func(c considered) string { return c.node.Name }},
 		{Header: "GPU", Cell: func(c considered) string { return fmt.Sprint(c.gpu.Index) }},
 		{Header: "MODEL", Cell: func(c considered) string { return c.gpu.Model }},
@@ -411,7 +426,19 @@ func (o *options) printConsidered(nodes []decisions.Node) error {
 			}
 			return printers.Plain
 		}},
-	}, rows, printers.ListOptions{Colours: o.colours()})
+	}
+	if cores {
+		beforeVerdict := len(columns) - 1
+		columns = slices.Insert(columns, beforeVerdict, printers.Column[considered]{Header: "FREE-CORE(%)", Cell: freeCores})
+	}
+	return printers.List(o.Out, columns, rows, printers.ListOptions{Colours: o.colours()})
+}
+
+func freeCores(c considered) string {
+	if c.gpu.FreeCores == nil {
+		return "?" // an extender of an older version does not tell
+	}
+	return fmt.Sprint(*c.gpu.FreeCores)
 }
 
 // verdict says of a GPU in some words whether it would do.
@@ -420,7 +447,7 @@ func verdict(c considered) string {
 	case "NoSuchDevice":
 		return "is none that the pod asks for"
 	case "TooLarge":
-		return "too small, were it empty"
+		return "too small even when empty"
 	case "Unhealthy":
 		return "takes no new pods"
 	case "Occupied":

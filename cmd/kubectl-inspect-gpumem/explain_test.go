@@ -9,6 +9,7 @@ import (
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/client-go/kubernetes/fake"
 
 	"github.com/gpumem/gpumem/pkg/decisions"
@@ -123,7 +124,9 @@ func TestExplainOfPodsThatHoldNothing(t *testing.T) {
 	client := fake.NewClientset(makeNode(t, "gpu-a", inventory("gpu-a", 16)), refused, makePod(t, "ml/zero", "gpu-a", 0))
 	for pod, want := range map[string]string{
 		"ml/refused": "Pod ml/refused has ended, and holds nothing any more: UnexpectedAdmissionError: Pod was rejected: requested number of devices unavailable\n" +
-			"Asks for:  3 GiB on one GPU\nNode:      gpu-a\nGPU:       not known yet\n",
+			"Asks for:  3 GiB on one GPU\nNode:      gpu-a\n" +
+			"To do:     the node was chosen without asking gpumem, by spec.nodeName, or by scheduler default-scheduler: create the pod anew without nodeName, its schedulerName being that of gpumem's scheduler; " +
+			"docs/troubleshooting.md#a-pod-fails-with-unexpectedadmissionerror says what the message means\n",
 		"ml/zero": "Pod ml/zero asks for no GPU memory: its gpumem.dev/gpu-mem is 0\nNode:      gpu-a\n",
 	} {
 		if stdout, _, err := inspectWith(client, "explain", pod); err != nil || stdout != want {
@@ -217,6 +220,100 @@ func TestVerdict(t *testing.T) {
 	} {
 		if got := verdict(considered{tc.node, tc.gpu}); got != tc.want {
 			t.Errorf("%+v on %+v: %q, want %q", tc.gpu, tc.node, got, tc.want)
+		}
+	}
+}
+
+func TestExplainSaysWhoChoseTheNodeOfAPodThatWasRefused(t *testing.T) {
+	refuse := func(name, scheduler string, on ...gpu.UUID) *v1.Pod {
+		return with(makePod(t, name, "gpu-a", 3, on...), func(p *v1.Pod) {
+			p.Spec.SchedulerName, p.Status = scheduler, v1.PodStatus{Phase: v1.PodFailed, Reason: "UnexpectedAdmissionError", Message: "Pod was rejected"}
+		})
+	}
+	client := fake.NewClientset(makeNode(t, "gpu-a", inventory("gpu-a", 16)), schedulerConfig(),
+		refuse("ml/ours", "gpumem-scheduler", uuid("gpu-a", 0)), refuse("ml/pinned", "gpumem-scheduler"), refuse("ml/theirs", "default-scheduler"),
+		with(refuse("ml/evicted", "gpumem-scheduler", uuid("gpu-a", 0)), func(p *v1.Pod) { p.Status.Reason = "Evicted" }))
+	const anew = "create the pod anew without nodeName, its schedulerName being gpumem-scheduler; docs/troubleshooting.md#"
+	for pod, want := range map[string]string{
+		"ml/ours":    "GPU:       0\nTo do:     scheduler gpumem-scheduler had chosen the node and the GPU: delete the pod, and create it anew where no controller does; docs/troubleshooting.md#",
+		"ml/pinned":  "Node:      gpu-a\nTo do:     the node was chosen without asking gpumem, by spec.nodeName: " + anew,
+		"ml/theirs":  "Node:      gpu-a\nTo do:     the node was chosen without asking gpumem, by spec.nodeName, or by scheduler default-scheduler: " + anew,
+		"ml/evicted": "Evicted: Pod was rejected\nAsks for:  3 GiB on one GPU\nNode:      gpu-a\nGPU:       0\n",
+	} {
+		stdout, _, err := inspectWith(client, "explain", pod)
+		if err != nil || !strings.Contains(stdout, want) || strings.Contains(stdout, "To do:") == (pod == "ml/evicted") {
+			t.Errorf("%s: error %v, want %q in:\n%s", pod, err, want, stdout)
+		}
+	}
+}
+
+// extenderPod is that of a scheduler with an extender of a domain.
+func extenderPod(name, domain, policy string) *v1.Pod {
+	return &v1.Pod{
+		ObjectMeta: metav1.ObjectMeta{Namespace: "gpumem-system", Name: name, Labels: map[string]string{
+			"app.kubernetes.io/part-of": "gpumem", "app.kubernetes.io/component": "scheduler",
+		}},
+		Spec: v1.PodSpec{InitContainers: []v1.Container{{Name: "gpumem-extender", Args: []string{"--resource-domain=" + domain, "--policy=" + policy}}}},
+	}
+}
+
+func TestExplainSaysByWhichPolicy(t *testing.T) {
+	exclusive := with(makePod(t, "ml/alone", "", 3), func(p *v1.Pod) { p.Annotations[testNames(t).Policy()] = "exclusive" })
+	objects := []runtime.Object{makeNode(t, "gpu-a", inventory("gpu-a", 16)), exclusive, makePod(t, "ml/any", "", 3)}
+	installed := append([]runtime.Object{extenderPod("other", "aliyun.com", "binpack"), extenderPod("ours", "gpumem.dev", "spread")}, objects...)
+	for _, tc := range []struct {
+		objects []runtime.Object
+		pod     string
+		want    string
+	}{
+		{installed, "ml/alone", "\nPolicy:    exclusive\n"},
+		{installed, "ml/any", "\nPolicy:    spread, the cluster's: the pod names none\n"},
+		{objects, "ml/alone", "\nPolicy:    exclusive\n"},
+		{objects, "ml/any", ""},
+	} {
+		stdout, _, err := inspectWith(fake.NewClientset(tc.objects...), "explain", tc.pod)
+		if err != nil || !strings.Contains(stdout, tc.want) || strings.Contains(stdout, "Policy:") != (tc.want != "") {
+			t.Errorf("%s: error %v, want %q in:\n%s", tc.pod, err, tc.want, stdout)
+		}
+	}
+}
+
+func TestExplainShowsCoresWhereTheyAreOffered(t *testing.T) {
+	offering := makeNode(t, "gpu-a", inventory("gpu-a", 16))
+	offering.Status.Allocatable[testNames(t).GPUCore()] = resource.MustParse("100")
+	holds := with(makePod(t, "ml/holds", "gpu-a", 3, uuid("gpu-a", 0)), func(p *v1.Pod) {
+		p.Spec.Containers[0].Resources.Limits[testNames(t).GPUCore()] = resource.MustParse("30")
+	})
+	waits := makePod(t, "ml/waits", "", 3)
+	for _, tc := range []struct {
+		node *v1.Node
+		want string
+	}{
+		{offering, "NODE   GPU  MODEL        ALLOCATED   FREE/TOTAL  FREE-CORE(%)  VERDICT\n" +
+			"gpu-a  0    NVIDIA A100  █░░░░░░░░░  13/16 GiB   70            would do\n"},
+		{makeNode(t, "gpu-a", inventory("gpu-a", 16)), "NODE   GPU  MODEL        ALLOCATED   FREE/TOTAL  VERDICT\n"},
+	} {
+		stdout, _, err := inspectWith(fake.NewClientset(tc.node, holds, waits), "explain", "ml/waits")
+		if err != nil || !strings.Contains(stdout, tc.want) {
+			t.Errorf("error %v, want:\n%sin:\n%s", err, tc.want, stdout)
+		}
+	}
+}
+
+func TestHelpOfTheNamespace(t *testing.T) {
+	for command, want := range map[string]string{
+		"explain": "Namespace of the pod, unless", "defrag": "Namespace of the pod, unless", "drain": "Changes nothing here", "doctor": "Changes nothing here",
+		"pods": "List only the pods of this namespace", "nodes": "List only the pods of this namespace",
+	} {
+		stdout, _, err := inspectWith(nil, command, "--help")
+		if err != nil || strings.Count(stdout, "--namespace string") != 1 || !strings.Contains(stdout, want) {
+			t.Errorf("%s: error %v, want %q in:\n%s", command, err, want, stdout)
+		}
+	}
+	client := fake.NewClientset(makeNode(t, "gpu-a", inventory("gpu-a", 16)), makePod(t, "ml/waits", "", 3))
+	for _, args := range [][]string{{"explain", "-n", "ml", "waits"}, {"-n", "ml", "explain", "waits"}} {
+		if stdout, _, err := inspectWith(client, args...); err != nil || !strings.HasPrefix(stdout, "Pod ml/waits ") {
+			t.Errorf("%q: error %v, got:\n%s", args, err, stdout)
 		}
 	}
 }

@@ -8,6 +8,7 @@ import (
 	"io"
 	"net/http"
 	"net/url"
+	"slices"
 	"time"
 
 	v1 "k8s.io/api/core/v1"
@@ -17,6 +18,7 @@ import (
 	"k8s.io/kubectl/pkg/util/podutils"
 
 	"github.com/gpumem/gpumem/pkg/decisions"
+	"github.com/gpumem/gpumem/pkg/doctor"
 )
 
 const (
@@ -27,21 +29,31 @@ const (
 	extenderTime = 10 * time.Second
 )
 
+// extenders returns the pods with an extender of the domain.
+func (o *options) extenders(ctx context.Context) ([]v1.Pod, error) {
+	list, err := o.client.CoreV1().Pods(metav1.NamespaceAll).List(ctx, metav1.ListOptions{LabelSelector: extenderSelector})
+	if err != nil {
+		return nil, err
+	}
+	return slices.DeleteFunc(list.Items, func(pod v1.Pod) bool {
+		return doctor.Flag(pod.Spec, "resource-domain", o.domain) != o.domain
+	}), nil
+}
+
 // decided returns what the extenders remember of a pod; nil when none does. Only
 // the one beside the leading scheduler is asked about pods, and which that is may
 // have changed, so all are.
-func (o *options) decided(ctx context.Context, namespace, name, uid string) (*decisions.Pod, error) {
+func (o *options) decided(ctx context.Context, extenders []v1.Pod, namespace, name, uid string) (*decisions.Pod, error) {
 	if o.rest == nil {
 		return nil, nil
 	}
-	extenders, err := o.client.CoreV1().Pods(metav1.NamespaceAll).List(ctx, metav1.ListOptions{LabelSelector: extenderSelector})
-	if err != nil {
-		return nil, err
+	if len(extenders) == 0 {
+		return nil, fmt.Errorf("no pod of gpumem's extender is found by %s", extenderSelector)
 	}
 	var errs []error
 	var latest *decisions.Pod
 	path := decisions.Path + "?" + url.Values{"namespace": {namespace}, "pod": {name}}.Encode()
-	for _, extender := range extenders.Items {
+	for _, extender := range extenders {
 		var list decisions.List
 		if err := o.readExtender(ctx, &extender, path, &list); err != nil {
 			errs = append(errs, silence(&extender, err))
@@ -55,9 +67,6 @@ func (o *options) decided(ctx context.Context, namespace, name, uid string) (*de
 	}
 	if latest != nil {
 		return latest, nil
-	}
-	if len(extenders.Items) == 0 {
-		errs = append(errs, fmt.Errorf("no pod of gpumem's extender is found by %s", extenderSelector))
 	}
 	return nil, errors.Join(errs...)
 }

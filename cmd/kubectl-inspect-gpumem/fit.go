@@ -60,6 +60,7 @@ many pods, and takes them, is kube-scheduler's to say.`,
 		},
 	}
 	l.addFlags(cmd, "nodes")
+	o.sayNamespace(cmd, namespaceOfAll)
 	f := cmd.Flags()
 	f.StringVar(&w.memory, "mem", "", "GPU memory of the pod, of all its GPUs together: GiB, or with a unit (512Mi)")
 	f.IntVar(&w.count, "count", w.count, "How many GPUs it is split over")

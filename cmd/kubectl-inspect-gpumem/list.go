@@ -27,8 +27,8 @@ type view[R any] struct {
 	read    func(context.Context) (inspect.Report, usage, error)
 	rows    func(inspect.Report, usage) []R
 	columns func(inspect.Report) []printers.Column[R]
-	name    func(R) string // for -o name
-	unknown func(R) bool   // reports whether it is not known what of it is used; nil: it does not matter
+	name    func(R) string                     // for -o name
+	notes   func(rows []R, wide bool) []string // the legend; nil: there is none
 }
 
 // listing are the flags of a list.
@@ -131,11 +131,13 @@ func printRows[R any](l *listing, v view[R], report inspect.Report, rows []R, he
 	if len(rows) == 0 {
 		return nil
 	}
-	err := printers.List(l.Out, v.columns(report), rows, printers.ListOptions{
-		Wide: l.output == "wide", NoHeaders: !headers, Colours: l.colours(),
-	})
-	if err == nil && headers && v.unknown != nil && slices.ContainsFunc(rows, v.unknown) {
-		_, err = fmt.Fprintln(l.Out, "\n"+printers.UseUnknown)
+	wide := l.output == "wide"
+	err := printers.List(l.Out, v.columns(report), rows, printers.ListOptions{Wide: wide, NoHeaders: !headers, Colours: l.colours()})
+	if err != nil || !headers || v.notes == nil {
+		return err
+	}
+	if notes := v.notes(rows, wide); len(notes) > 0 {
+		_, err = fmt.Fprintln(l.Out, "\n"+strings.Join(notes, "\n"))
 	}
 	return err
 }

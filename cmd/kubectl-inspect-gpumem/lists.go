@@ -53,7 +53,7 @@ func newGPUsCommand(o *options) *cobra.Command {
 				rows:    func(r inspect.Report, u usage) []printers.GPURow { return printers.GPURows(r, u.gpus) },
 				columns: printers.GPUColumns,
 				name:    func(g printers.GPURow) string { return fmt.Sprintf("gpu/%s/%d", g.Node, g.Index) },
-				unknown: func(g printers.GPURow) bool { return g.Usage == nil },
+				notes:   printers.GPUNotes,
 			})
 		},
 	}
@@ -132,7 +132,7 @@ func newPodListCommand(o *options, p podList) *cobra.Command {
 				},
 				columns: p.columns,
 				name:    func(row printers.PodRow) string { return "pod/" + row.Name },
-				unknown: func(row printers.PodRow) bool { return row.Usage == nil && !row.Waits() },
+				notes:   printers.PodNotes,
 			})
 		},
 	}

@@ -64,6 +64,19 @@ func (o *options) addSharedFlags(f *pflag.FlagSet) {
 	f.StringVar(&o.domain, "resource-domain", o.domain, "Domain of the resources and annotations that this cluster uses")
 }
 
+// What --namespace means to commands that list no pods.
+const (
+	namespaceOfPod = "Namespace of the pod, unless it is named as NAMESPACE/POD; that of the kubeconfig unless set"
+	namespaceOfAll = "Changes nothing here: pods of all namespaces count"
+)
+
+// sayNamespace gives a command a help of its own for the shared flag --namespace.
+func (o *options) sayNamespace(cmd *cobra.Command, usage string) {
+	cmd.Flags().StringVarP(o.config.Namespace, "namespace", "n", "", usage)
+	// It fails for a flag that does not exist, which a test would show.
+	_ = cmd.RegisterFlagCompletionFunc("namespace", o.completeNamespaces)
+}
+
 // addOverviewFlags adds those of the overview.
 func (o *options) addOverviewFlags(cmd *cobra.Command) {
 	f := cmd.Flags()

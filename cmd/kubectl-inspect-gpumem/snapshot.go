@@ -33,6 +33,7 @@ It contains the names of nodes and pods, GPU models and amounts, and nothing els
 			return o.snapshot(cmd.Context())
 		},
 	}
+	o.sayNamespace(cmd, namespaceOfAll)
 	cmd.Flags().StringVarP(&output, "output", "o", output, "Output format: json")
 	return cmd
 }

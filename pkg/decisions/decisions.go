@@ -67,13 +67,14 @@ type Node struct {
 
 // GPU is one GPU as it was looked at, before the pod got anything of it.
 type GPU struct {
-	Index    int       `json:"index"`
-	UUID     gpu.UUID  `json:"uuid"`
-	Model    string    `json:"model,omitempty"`
-	Capacity gpu.Units `json:"capacity"`
-	Free     gpu.Units `json:"free"`
-	Reason   string    `json:"reason,omitempty"` // why it would not do
-	Chosen   bool      `json:"chosen,omitempty"`
+	Index     int       `json:"index"`
+	UUID      gpu.UUID  `json:"uuid"`
+	Model     string    `json:"model,omitempty"`
+	Capacity  gpu.Units `json:"capacity"`
+	Free      gpu.Units `json:"free"`
+	FreeCores *int      `json:"freeCores,omitempty"` // per cent; nil when not known
+	Reason    string    `json:"reason,omitempty"`    // why it would not do
+	Chosen    bool      `json:"chosen,omitempty"`
 }
 
 // Pod is what is remembered of one pod.
@@ -168,7 +169,7 @@ func (l *Log) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 func Look(req placement.Request, n placement.Node, chosen placement.Assignment) Node {
 	out := Node{Name: n.Name, UnitMiB: n.UnitMiB}
 	for _, d := range n.Devices {
-		g := GPU{Index: d.Index, UUID: d.UUID, Model: d.Model, Capacity: d.Capacity, Free: d.Free()}
+		g := GPU{Index: d.Index, UUID: d.UUID, Model: d.Model, Capacity: d.Capacity, Free: d.Free(), FreeCores: new(d.FreeCores())}
 		switch reason := n.Check(req, d); {
 		case reason == placement.Insufficient && n.Check(memoryOf(req), d) == placement.Fits:
 			g.Reason = InsufficientCores

@@ -156,7 +156,7 @@ func find(s *State) (in installation, found []Finding) {
 	in.plugin, found = findPlugin(s)
 	for i := range s.Deployments {
 		d := &s.Deployments[i]
-		if d.Labels[partOf] == "gpumem" && flagOf(d.Spec.Template.Spec, "resource-domain", "") == s.Names.Domain() {
+		if d.Labels[partOf] == "gpumem" && Flag(d.Spec.Template.Spec, "resource-domain", "") == s.Names.Domain() {
 			in.scheduler = d
 		}
 	}
@@ -181,7 +181,7 @@ func findPlugin(s *State) (plugin *appsv1.DaemonSet, found []Finding) {
 		if ds.Labels[partOf] != "gpumem" || ds.Labels[component] != "device-plugin" {
 			continue
 		}
-		switch domain := flagOf(ds.Spec.Template.Spec, "resource-domain", api.DefaultDomain); {
+		switch domain := Flag(ds.Spec.Template.Spec, "resource-domain", api.DefaultDomain); {
 		case domain != s.Names.Domain():
 			others = append(others, domain)
 		case plugin != nil:
@@ -201,8 +201,8 @@ func findPlugin(s *State) (plugin *appsv1.DaemonSet, found []Finding) {
 	return plugin, found
 }
 
-// flagOf returns the value of a flag of gpumem's own container.
-func flagOf(spec v1.PodSpec, name, otherwise string) string {
+// Flag returns the value of a flag of gpumem's own container.
+func Flag(spec v1.PodSpec, name, otherwise string) string {
 	for _, c := range slices.Concat(spec.InitContainers, spec.Containers) {
 		if !strings.HasPrefix(c.Name, "gpumem-") {
 			continue

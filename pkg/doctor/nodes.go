@@ -17,11 +17,11 @@ func checkNodes(s *State, ds *appsv1.DaemonSet) (found []Finding) {
 	if !s.read("nodes") {
 		return nil
 	}
-	unit, err := strconv.ParseInt(flagOf(ds.Spec.Template.Spec, "unit-mib", "1024"), 10, 64)
+	unit, err := strconv.ParseInt(Flag(ds.Spec.Template.Spec, "unit-mib", "1024"), 10, 64)
 	if err != nil {
 		unit = 0
 	}
-	asked := gpu.Enforcement(flagOf(ds.Spec.Template.Spec, "enforcement", "auto"))
+	asked := gpu.Enforcement(Flag(ds.Spec.Template.Spec, "enforcement", "auto"))
 	for i := range s.Nodes {
 		node := &s.Nodes[i]
 		if _, ok := node.Annotations[s.Names.Inventory()]; !ok {

@@ -279,7 +279,7 @@ func checkCores(s *State, in installation) (found []Finding) {
 		return slices.ContainsFunc(s.Nodes, func(node v1.Node) bool { return api.Offers(&node, resource) })
 	}
 	cores := s.Names.GPUCore()
-	if in.plugin == nil || !s.read("nodes") || flagOf(in.plugin.Spec.Template.Spec, "cores", "false") == "true" || !offered(s.Names.GPUMem()) || offered(cores) {
+	if in.plugin == nil || !s.read("nodes") || Flag(in.plugin.Spec.Template.Spec, "cores", "false") == "true" || !offered(s.Names.GPUMem()) || offered(cores) {
 		return nil
 	}
 	var waiting, placed []string

@@ -41,8 +41,8 @@ func TestWhatWasConsideredIsRemembered(t *testing.T) {
 	}
 	bind, filter := got.Decisions[0], got.Decisions[2]
 	want := []decisions.Node{{Name: "pair", UnitMiB: 1024, GPUs: []decisions.GPU{
-		{Index: 0, UUID: "GPU-aaaa", Capacity: 16, Free: 16, Chosen: true},
-		{Index: 1, UUID: "GPU-bbbb", Capacity: 16, Free: 16},
+		{Index: 0, UUID: "GPU-aaaa", Capacity: 16, Free: 16, FreeCores: new(100), Chosen: true},
+		{Index: 1, UUID: "GPU-bbbb", Capacity: 16, Free: 16, FreeCores: new(100)},
 	}}}
 	if diff := cmp.Diff(want, bind.Nodes); diff != "" {
 		t.Errorf("bind (-want +got):\n%s", diff)

@@ -13,7 +13,7 @@
 // Tables print GiB when each unit in them is a whole number of GiB, and else MiB
 // throughout: numbers of one table are always of one measure, and no number is
 // rounded. A node whose unit nobody knows, since its inventory is missing or
-// unreadable, shows units and counts in no sum.
+// unreadable, shows units ("7u") and counts in no sum.
 //
 // A GPU stands in the column of its index, so that a gap in the indexes shows
 // as one ("-"). With more than four columns, the headers are cut short: lines

@@ -54,6 +54,7 @@ const (
 	sickMark     = "!" // an unhealthy GPU
 	cordonedMark = "~"
 	withheldMark = "^" // a node whose kubelet offers nothing of it
+	unitsMark    = "u" // an amount in units
 )
 
 // measure is what the amounts of one table are printed in.
@@ -76,7 +77,7 @@ func measureOf(nodes []inspect.Node) measure {
 	return m
 }
 
-// amount prints what is known of an amount. Where MiB are not known, it says
+// amount prints what is known of an amount. Where MiB are not known, a mark says
 // that these are units.
 func (m measure) amount(a *inspect.Memory) string {
 	switch {
@@ -84,8 +85,8 @@ func (m measure) amount(a *inspect.Memory) string {
 		return "?"
 	case m == inUnits:
 		return fmt.Sprint(a.Units)
-	case a.MiB == 0 && a.Units != 0:
-		return fmt.Sprintf("%dunits", a.Units)
+	case unsized(*a):
+		return fmt.Sprint(a.Units) + unitsMark
 	default:
 		return m.mib(&a.MiB)
 	}
@@ -103,11 +104,14 @@ func (m measure) mib(mib *int64) string {
 }
 
 func (m measure) ratio(requested *inspect.Memory, capacity inspect.Memory) string {
-	if m != inUnits && requested != nil && requested.MiB == 0 && requested.Units != 0 {
-		return fmt.Sprintf("%d/%dunits", requested.Units, capacity.Units)
-	}
 	return m.amount(requested) + "/" + m.amount(&capacity)
 }
+
+// unsized reports whether an amount is known in units alone.
+func unsized(a inspect.Memory) bool { return a.MiB == 0 && a.Units != 0 }
+
+// unitsNote is the legend of amounts that are known in units alone.
+const unitsNote = unitsMark + " counts units whose size is not known, or differs between nodes."
 
 // percent rounds down: 100% is full.
 func percent(part *int64, whole int64) string {

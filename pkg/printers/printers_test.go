@@ -106,7 +106,10 @@ func report(facts inspect.Facts, nodes ...node) inspect.Report {
 			}
 		}
 		f := facts.Nodes[n.name]
-		f.Address, f.Status = fmt.Sprintf("10.0.0.%d", i+1), "Ready"
+		f.Address = fmt.Sprintf("10.0.0.%d", i+1)
+		if f.Status == "" {
+			f.Status = "Ready"
+		}
 		facts.Nodes[n.name] = f
 	}
 	return inspect.New(c.Nodes(), facts)
@@ -192,7 +195,7 @@ func scenes() map[string]inspect.Report {
 		"eight":     report(inspect.Facts{Selected: true}, eight...),
 		"forbidden": report(inspect.Facts{PodsUnknown: true, Problems: []inspect.Problem{{Object: "pods", Message: "forbidden"}}}, node{"gpu-a", inventory("gpu-a", 15, 15), nil}),
 		"none":      report(inspect.Facts{}, node{"cpu-1", gpu.Inventory{}, nil}),
-		"closed":    report(inspect.Facts{Nodes: map[string]inspect.NodeFacts{"gpu-b": {Refuses: &cache.Refusal{Message: "the node is cordoned"}}}, Waiting: []inspect.WaitFacts{{Pod: ref("w"), Request: request(5, 0)}}}, node{"gpu-b", inventory("gpu-b", 80), nil}),
+		"closed":    report(inspect.Facts{Nodes: map[string]inspect.NodeFacts{"gpu-b": {Status: "Ready,SchedulingDisabled", Refuses: &cache.Refusal{Message: "the node is cordoned"}}}, Waiting: []inspect.WaitFacts{{Pod: ref("w"), Request: request(5, 0)}}}, node{"gpu-b", inventory("gpu-b", 80), nil}),
 		"asked":     report(inspect.Facts{Selected: true, Nodes: map[string]inspect.NodeFacts{"cpu-1": {Wanted: true}}}, node{"cpu-1", gpu.Inventory{}, nil}),
 	}
 }

@@ -203,10 +203,14 @@ func PodColumns(r inspect.Report) []Column[PodRow] {
 		{Header: "GPU-CORE(%)", Wide: true, Cell: func(p PodRow) string { return cores(p.Cores) }},
 		{Header: "GPU-UUID", Wide: true, Cell: func(p PodRow) string { return uuids(p.UUIDs) }},
 		{Header: fmt.Sprintf("WAITS-FOR(%s)", m), Wide: true, Cell: func(p PodRow) string {
-			if !p.Waits() {
+			switch {
+			case !p.Waits():
 				return ""
+			case p.Granted.Units == 0:
+				return absent // what it asks for cannot be read
+			default:
+				return m.amount(&p.Granted)
 			}
-			return m.amount(&p.Granted)
 		}},
 		{Header: "REASON", Wide: true, Cell: func(p PodRow) string { return p.Reason }}, // last: it is long
 	}
@@ -225,7 +229,7 @@ func TopColumns() []Column[PodRow] {
 		{Header: "NAME", Cell: func(p PodRow) string { return p.Name }},
 		{Header: "NODE", Cell: func(p PodRow) string { return p.Node }},
 		{Header: "GPU", Cell: func(p PodRow) string { return numbers(p.GPUs) }},
-		{Header: "GRANTED(MiB)", Cell: func(p PodRow) string { return mib(&p.Granted.MiB) }},
+		{Header: "GRANTED(MiB)", Cell: func(p PodRow) string { return inMiB.amount(&p.Granted) }},
 		{Header: "USED(MiB)", Cell: func(p PodRow) string { return used(p.Usage) }},
 		{Header: "USED(%)", Colour: overUse, Cell: func(p PodRow) string {
 			if p.Usage == nil {
@@ -300,8 +304,24 @@ func free(m measure, g inspect.GPU) string {
 	return m.amount(&left)
 }
 
-// UseUnknown is the legend of lists in which some use is not known.
-const UseUnknown = "? is not known: no use was seen, or the node's device plugin does not tell."
+// GPUNotes are the legend of a list of GPUs.
+func GPUNotes(rows []GPURow, _ bool) (lines []string) {
+	if slices.ContainsFunc(rows, func(g GPURow) bool { return g.Usage == nil }) {
+		lines = append(lines, "? is not known: the node's device plugin does not tell.")
+	}
+	return lines
+}
+
+// PodNotes are the legend of a list of pods. Wide is with what they wait for.
+func PodNotes(rows []PodRow, wide bool) (lines []string) {
+	if slices.ContainsFunc(rows, func(p PodRow) bool { return p.Usage == nil && !p.Waits() }) {
+		lines = append(lines, "? is not known: no program of the pod was seen to use a GPU, or the node's device plugin does not tell.")
+	}
+	if slices.ContainsFunc(rows, func(p PodRow) bool { return unsized(p.Granted) && (wide || !p.Waits()) }) {
+		lines = append(lines, unitsNote)
+	}
+	return lines
+}
 
 func used(u *Usage) string {
 	if u == nil {

@@ -45,7 +45,7 @@ func nodeColumns(r inspect.Report) []nodeColumn {
 	columns := []nodeColumn{
 		{Header: "NAME", Cell: func(n inspect.Node) string { return n.Name }},
 		{Header: "ADDRESS", Cell: func(n inspect.Node) string { return n.Address }},
-		{Header: "STATUS", Wide: true, Cell: func(n inspect.Node) string { return n.Status }},
+		{Header: "STATUS", Wide: !slices.ContainsFunc(r.Nodes, notReady), Cell: func(n inspect.Node) string { return n.Status }},
 	}
 	for _, i := range shown {
 		header := fmt.Sprintf("GPU%d", i)
@@ -151,6 +151,7 @@ func (o TableOptions) legend(out *bytes.Buffer, r inspect.Report) {
 		{anyGPU(cordoned), cordonedMark + " cordoned: takes no new pods until it is uncordoned."},
 		{anyNode(withheld), withheldMark + " the kubelet offers none of it: no new pod gets any; kubectl inspect gpumem doctor says more."},
 		{anyGPU(promised), "+ is kept for pods that are nominated to the node; --details names them."},
+		{anyNode(unitless), unitsNote},
 		{anyNode(pending), "PENDING is held by pods that are on no known GPU; --details lists them."},
 	} {
 		if line.shown {
@@ -177,6 +178,12 @@ func sick(g inspect.GPU) bool { return !g.Healthy && !cordoned(g) }
 func promised(g inspect.GPU) bool { return len(g.Kept) > 0 }
 
 func withheld(n inspect.Node) bool { return n.Withheld }
+
+// notReady reports whether a node takes no pods of any kind, as kubectl get nodes tells.
+func notReady(n inspect.Node) bool { return n.Status != "" && n.Status != "Ready" }
+
+// unitless reports whether what pods hold of a node is known in units alone.
+func unitless(n inspect.Node) bool { return n.Requested != nil && unsized(*n.Requested) }
 
 // pending reports whether some pod of a node is on no known GPU.
 func pending(n inspect.Node) bool {

@@ -1,0 +1,63 @@
+package main
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+
+	v1 "k8s.io/api/core/v1"
+)
+
+// whyThere says of a bound pod who has placed it.
+func (o *options) whyThere(ctx context.Context, pod *v1.Pod) string {
+	scheduler := cmp.Or(pod.Spec.SchedulerName, v1.DefaultSchedulerName)
+	switch a, err := o.names.AssignmentOf(pod); {
+	case err != nil:
+		return "is on a node, and which GPU it has cannot be read: " + oneLine(err)
+	case a.None():
+		return "is on a node, and has no GPU yet: no scheduler of gpumem has placed it, and the node's device plugin has not either"
+	}
+	if asking := schedulers(ctx, o.client, o.names); len(asking) > 0 && !slices.Contains(asking, scheduler) {
+		return "is on a node, where scheduler " + scheduler + " has put it, which does not ask gpumem: the node's device plugin chose the GPU"
+	}
+	return "is on a node, where scheduler " + scheduler + " has put it"
+}
+
+// why says why a pod has ended, where its status tells.
+func why(pod *v1.Pod) string {
+	var words []string
+	for _, s := range []string{pod.Status.Reason, pod.Status.Message} {
+		if s != "" {
+			words = append(words, s)
+		}
+	}
+	if len(words) == 0 {
+		return ""
+	}
+	return ": " + strings.Join(words, ": ")
+}
+
+// refused is the reason of pods that the kubelet of their node did not admit.
+const refused = "UnexpectedAdmissionError"
+
+// advice says of a pod that was refused who had chosen its node, and what to do. It is
+// empty for pods that have ended otherwise.
+func (o *options) advice(ctx context.Context, pod *v1.Pod) string {
+	const more = "docs/troubleshooting.md#a-pod-fails-with-unexpectedadmissionerror says what the message means"
+	if pod.Status.Reason != refused {
+		return ""
+	}
+	scheduler := cmp.Or(pod.Spec.SchedulerName, v1.DefaultSchedulerName)
+	if a, err := o.names.AssignmentOf(pod); err == nil && !a.None() {
+		return fmt.Sprintf("scheduler %s had chosen the node and the GPU: delete the pod, and create it anew where no controller does; %s", scheduler, more)
+	}
+	asking := schedulers(ctx, o.client, o.names)
+	chosen := fmt.Sprintf("by spec.nodeName, or by scheduler %s", scheduler)
+	if slices.Contains(asking, scheduler) {
+		chosen = "by spec.nodeName"
+	}
+	ours := cmp.Or(strings.Join(asking, " or "), "that of gpumem's scheduler")
+	return fmt.Sprintf("the node was chosen without asking gpumem, %s: create the pod anew without nodeName, its schedulerName being %s; %s", chosen, ours, more)
+}
