@@ -2,6 +2,7 @@ package placement
 
 import (
 	"cmp"
+	"math"
 	"slices"
 
 	"github.com/gpumem/gpumem/pkg/gpu"
@@ -20,39 +21,77 @@ func Choose(fallback Policy, req Request, node Node) (Assignment, Verdict) {
 	chosen, reason := choose(fallback, req, node)
 	units, cores := req.Share()
 	var a Assignment
-	for _, d := range chosen {
-		a.Shares = append(a.Shares, Share{Device: d.UUID, Units: units, Cores: cores})
+	for _, i := range chosen {
+		a.Shares = append(a.Shares, Share{Device: node.Devices[i].UUID, Units: units, Cores: cores})
 	}
 	return a, Verdict{Reason: reason, Request: req, Node: node}
 }
 
-// choose returns the devices for a request, by index.
-func choose(fallback Policy, req Request, node Node) ([]Device, Reason) {
+// Choice is which devices of a node Choose takes for a request, for those who
+// compare nodes.
+type Choice struct {
+	Devices []int // of Node.Devices
+
+	grouped  bool // one of them holds a pod of the request's group
+	cost     int  // of the model that it likes least
+	distance distance
+}
+
+// NewChoice chooses devices of a node. It reports false when the request does not
+// fit.
+func NewChoice(fallback Policy, req Request, node Node) (Choice, bool) {
+	chosen, reason := choose(fallback, req, node)
+	if reason != Fits {
+		return Choice{}, false
+	}
+	c := Choice{Devices: chosen, cost: math.MinInt, distance: node.span(chosen)}
+	for _, i := range chosen {
+		c.grouped = c.grouped || req.inGroup(&node.Devices[i])
+		c.cost = max(c.cost, req.Preference.cost(node.Devices[i].Speed))
+	}
+	return c, true
+}
+
+// Compare puts the choice first that the request likes better, whatever the
+// policy: its group, then the model, then nearness. Lanes do not count: those of
+// different models are not alike.
+func (c Choice) Compare(o Choice) int {
+	return cmp.Or(
+		-CompareBool(c.grouped, o.grouped),
+		cmp.Compare(c.cost, o.cost),
+		cmp.Compare(c.distance.unlinked, o.distance.unlinked),
+		cmp.Compare(c.distance.crossing, o.distance.crossing),
+	)
+}
+
+// choose returns the devices for a request, in their order.
+func choose(fallback Policy, req Request, node Node) ([]int, Reason) {
 	fitting, reason := candidates(req, node)
 	if reason != Fits {
 		return nil, reason
 	}
-	liked := func(a, b Device) int {
+	liked := func(a, b int) int {
+		x, y := &node.Devices[a], &node.Devices[b]
 		return cmp.Or(
-			-CompareBool(req.inGroup(a), req.inGroup(b)),
-			cmp.Compare(req.Preference.cost(a.Speed), req.Preference.cost(b.Speed)),
+			-CompareBool(req.inGroup(x), req.inGroup(y)),
+			cmp.Compare(req.Preference.cost(x.Speed), req.Preference.cost(y.Speed)),
 		)
 	}
-	slices.SortFunc(fitting, func(a, b Device) int {
+	slices.SortFunc(fitting, func(a, b int) int {
 		return cmp.Or(
 			liked(a, b),
-			compareFree(cmp.Or(req.Policy, fallback), a.Free(), b.Free()),
-			cmp.Compare(a.Index, b.Index),
+			compareFree(cmp.Or(req.Policy, fallback), node.Devices[a].Free(), node.Devices[b].Free()),
+			cmp.Compare(a, b),
 		)
 	})
 	want := req.GPUs()
 	// Those that are liked better than the last of them are in any case taken,
 	// and those that are liked less in none.
 	last := fitting[want-1]
-	first := slices.IndexFunc(fitting, func(d Device) bool { return liked(d, last) == 0 })
-	fitting = slices.DeleteFunc(fitting, func(d Device) bool { return liked(d, last) > 0 })
+	first := slices.IndexFunc(fitting, func(i int) bool { return liked(i, last) == 0 })
+	fitting = slices.DeleteFunc(fitting, func(i int) bool { return liked(i, last) > 0 })
 	chosen := nearest(node, fitting, first, want)
-	slices.SortFunc(chosen, func(a, b Device) int { return cmp.Compare(a.Index, b.Index) })
+	slices.Sort(chosen)
 	return chosen, Fits
 }
 
@@ -75,6 +114,6 @@ func CompareBool(a, b bool) int {
 	}
 }
 
-func (r Request) inGroup(d Device) bool {
+func (r Request) inGroup(d *Device) bool {
 	return r.Group != "" && slices.ContainsFunc(d.Pods, func(h Holding) bool { return h.Request.Group == r.Group })
 }

@@ -140,7 +140,7 @@ func (n Node) Bears(h Holding) bool {
 
 // candidates returns the devices of the node on which the request fits, or why
 // they are not enough: the first check that too few devices pass.
-func candidates(req Request, node Node) ([]Device, Reason) {
+func candidates(req Request, node Node) ([]int, Reason) {
 	if len(node.Devices) == 0 {
 		return nil, NoDevices
 	}
@@ -150,12 +150,12 @@ func candidates(req Request, node Node) ([]Device, Reason) {
 	units, cores := req.Share()
 	want := req.GPUs()
 	var failed [Fragmented]int // devices, by check
-	var fitting []Device
-	for _, d := range node.Devices {
+	var fitting []int
+	for i, d := range node.Devices {
 		reason := node.Check(req, d)
 		failed[reason]++
 		if reason == Fits {
-			fitting = append(fitting, d)
+			fitting = append(fitting, i)
 		}
 	}
 	allowed := len(node.Devices) - failed[NoSuchDevice]

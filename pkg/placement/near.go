@@ -25,8 +25,9 @@ func (a distance) compare(b distance) int {
 	return cmp.Or(cmp.Compare(a.unlinked, b.unlinked), cmp.Compare(b.lanes, a.lanes), cmp.Compare(a.crossing, b.crossing))
 }
 
-func (n Node) between(a, b Device) distance {
-	var out distance
+// between returns the distance of two devices.
+func (n Node) between(i, j int) (out distance) {
+	a, b := &n.Devices[i], &n.Devices[j]
 	if a.NUMANode != b.NUMANode {
 		out.crossing = 1
 	}
@@ -42,7 +43,7 @@ func (n Node) between(a, b Device) distance {
 }
 
 // span returns the distance of a whole set.
-func (n Node) span(set []Device) (sum distance) {
+func (n Node) span(set []int) (sum distance) {
 	for i, a := range set {
 		for _, b := range set[:i] {
 			sum = sum.plus(n.between(a, b))
@@ -56,7 +57,7 @@ const maxSearched = 16
 
 // nearest returns want of the devices, the first ones in any case, that are
 // nearest to one another. Among equals, those that come first.
-func nearest(node Node, devices []Device, first, want int) []Device {
+func nearest(node Node, devices []int, first, want int) []int {
 	devices = devices[:min(len(devices), max(want, maxSearched))]
 	if want == 1 || want == len(devices) {
 		return devices[:want]
@@ -89,9 +90,8 @@ func nearest(node Node, devices []Device, first, want int) []Device {
 		}
 	}
 	extend(make([]int, 0, want), 0, distance{})
-	out := make([]Device, 0, want)
-	for _, i := range best {
-		out = append(out, devices[i])
+	for i, at := range best {
+		best[i] = devices[at]
 	}
-	return out
+	return best
 }

@@ -2,7 +2,6 @@ package placement
 
 import (
 	"cmp"
-	"math"
 	"slices"
 	"sync"
 
@@ -77,7 +76,7 @@ func (r *Ranker) Rank(defaults Policies, req Request, nodes []*Node, prices *Pri
 			continue
 		}
 		if prices != nil && e.prices != prices {
-			e.lost, e.prices = prices.lost(n, r.stockOf(n), req, e.chosen), prices
+			e.lost, e.prices = prices.lost(n, r.stockOf(n), req, e.chosen.Devices), prices
 		}
 		entries[i] = e
 		fitting = append(fitting, i)
@@ -134,10 +133,7 @@ type ranked struct {
 	of *State // of the node
 
 	fits     bool
-	chosen   []int // devices
-	grouped  bool
-	cost     int // of the GPU that is preferred least
-	distance distance
+	chosen   Choice
 	slack    gpu.Units // left on the chosen devices after placing
 	nodeFree gpu.Units
 
@@ -146,33 +142,21 @@ type ranked struct {
 }
 
 func newRanked(fallback Policy, req Request, n *Node) *ranked {
+	r := &ranked{of: n.State, fits: true, nodeFree: n.free()}
 	if req.Empty() {
-		return &ranked{of: n.State, fits: true, nodeFree: n.free()}
+		return r
 	}
-	chosen, reason := choose(fallback, req, *n)
-	if reason != Fits {
-		return &ranked{of: n.State}
-	}
+	r.chosen, r.fits = NewChoice(fallback, req, *n)
 	units, _ := req.Share()
-	r := &ranked{of: n.State, fits: true, cost: math.MinInt, distance: n.span(chosen), nodeFree: n.free()}
-	for _, d := range chosen {
-		r.chosen = append(r.chosen, slices.IndexFunc(n.Devices, func(o Device) bool { return o.UUID == d.UUID }))
-		r.slack += d.Free() - units
-		r.cost = max(r.cost, req.Preference.cost(d.Speed))
-		r.grouped = r.grouped || req.inGroup(d)
+	for _, i := range r.chosen.Devices {
+		r.slack += n.Devices[i].Free() - units
 	}
 	return r
 }
 
-// compare orders nodes, the better one first. Lanes do not count: those of
-// different models are not alike.
+// compare orders nodes, the better one first.
 func (a *ranked) compare(b *ranked, p Policy) int {
-	likes := cmp.Or(
-		-CompareBool(a.grouped, b.grouped),
-		cmp.Compare(a.cost, b.cost),
-		cmp.Compare(a.distance.unlinked, b.distance.unlinked),
-		cmp.Compare(a.distance.crossing, b.distance.crossing),
-	)
+	likes := a.chosen.Compare(b.chosen)
 	if p == Spread {
 		return cmp.Or(likes, cmp.Compare(b.nodeFree, a.nodeFree), cmp.Compare(b.slack, a.slack))
 	}
