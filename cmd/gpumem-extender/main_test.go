@@ -18,6 +18,7 @@ import (
 
 	"github.com/gpumem/gpumem/pkg/controller"
 	"github.com/gpumem/gpumem/pkg/placement"
+	"github.com/gpumem/gpumem/pkg/ranking"
 )
 
 func TestOptionsReportAllMistakes(t *testing.T) {
@@ -46,11 +47,11 @@ func TestOptionsReportAllMistakes(t *testing.T) {
 func TestPolicies(t *testing.T) {
 	tests := map[string]struct {
 		args []string
-		want placement.Policies
+		want ranking.Policies
 	}{
-		"by default":        {nil, placement.Policies{GPU: placement.Binpack}},
-		"of GPUs and nodes": {[]string{"--policy=spread"}, placement.Policies{GPU: placement.Spread}},
-		"one for each":      {[]string{"--policy=binpack", "--node-policy=spread"}, placement.Policies{GPU: placement.Binpack, Node: placement.Spread}},
+		"by default":        {nil, ranking.Policies{GPU: placement.Binpack}},
+		"of GPUs and nodes": {[]string{"--policy=spread"}, ranking.Policies{GPU: placement.Spread}},
+		"one for each":      {[]string{"--policy=binpack", "--node-policy=spread"}, ranking.Policies{GPU: placement.Binpack, Node: placement.Spread}},
 	}
 	for name, tc := range tests {
 		t.Run(name, func(t *testing.T) {

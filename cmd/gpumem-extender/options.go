@@ -18,6 +18,7 @@ import (
 	"github.com/gpumem/gpumem/pkg/controller"
 	"github.com/gpumem/gpumem/pkg/logging"
 	"github.com/gpumem/gpumem/pkg/placement"
+	"github.com/gpumem/gpumem/pkg/ranking"
 	"github.com/gpumem/gpumem/pkg/serve"
 )
 
@@ -163,13 +164,13 @@ func (o *options) withTLS() bool {
 }
 
 // policies reads what the flags say of pods that name no policy.
-func (o *options) policies() (placement.Policies, error) {
+func (o *options) policies() (ranking.Policies, error) {
 	gpus, err := readPolicy("policy", o.policy)
 	if o.nodePolicy == "" {
-		return placement.Policies{GPU: gpus}, err
+		return ranking.Policies{GPU: gpus}, err
 	}
 	nodes, nodeErr := readPolicy("node-policy", o.nodePolicy)
-	return placement.Policies{GPU: gpus, Node: nodes}, errors.Join(err, nodeErr)
+	return ranking.Policies{GPU: gpus, Node: nodes}, errors.Join(err, nodeErr)
 }
 
 func readPolicy(flag, value string) (placement.Policy, error) {

@@ -25,6 +25,7 @@ import (
 	"github.com/gpumem/gpumem/pkg/gpu"
 	"github.com/gpumem/gpumem/pkg/inspect"
 	"github.com/gpumem/gpumem/pkg/placement"
+	"github.com/gpumem/gpumem/pkg/preemption"
 )
 
 // defragmentation is what the flags of defrag say.
@@ -151,7 +152,7 @@ func (d *defragmentation) request(ctx context.Context, c *crowd, args []string) 
 }
 
 // budgets reads the PodDisruptionBudgets that the pods are under.
-func (d *defragmentation) budgets(ctx context.Context, c *crowd) ([]placement.Budget, error) {
+func (d *defragmentation) budgets(ctx context.Context, c *crowd) ([]preemption.Budget, error) {
 	list, err := d.client.PolicyV1().PodDisruptionBudgets(metav1.NamespaceAll).List(ctx, metav1.ListOptions{})
 	if err != nil {
 		return nil, err

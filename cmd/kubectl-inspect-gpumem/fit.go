@@ -14,6 +14,7 @@ import (
 	"github.com/gpumem/gpumem/pkg/gpu"
 	"github.com/gpumem/gpumem/pkg/inspect"
 	"github.com/gpumem/gpumem/pkg/placement"
+	"github.com/gpumem/gpumem/pkg/preemption"
 	"github.com/gpumem/gpumem/pkg/printers"
 )
 
@@ -169,7 +170,7 @@ func roomView() view[room] {
 // times counts how many pods of a kind a node takes, one after the other, and
 // says why when it takes none.
 func times(req placement.Request, n placement.Node) (count int, reason string) {
-	n = n.Promised(placement.Binpack)
+	n = preemption.Promised(n, placement.Binpack)
 	inv := gpu.Inventory{UnitMiB: n.UnitMiB, Enforcement: n.Enforcement, Links: n.Links}
 	for _, d := range n.Devices {
 		inv.Devices = append(inv.Devices, d.Device)

@@ -6,7 +6,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
 
-	"github.com/gpumem/gpumem/pkg/placement"
+	"github.com/gpumem/gpumem/pkg/preemption"
 )
 
 // Budgets reads which of the pods each PodDisruptionBudget protects, as
@@ -14,14 +14,14 @@ import (
 // broken, protects none, and a pod whose disruption it has seen already is no
 // longer under it. (k8s.io/kubernetes/pkg/scheduler/framework/plugins/
 // defaultpreemption, filterPodsWithPDBViolation)
-func Budgets(budgets []*policyv1.PodDisruptionBudget, pods []*v1.Pod) []placement.Budget {
-	var out []placement.Budget
+func Budgets(budgets []*policyv1.PodDisruptionBudget, pods []*v1.Pod) []preemption.Budget {
+	var out []preemption.Budget
 	for _, b := range budgets {
 		selector, err := metav1.LabelSelectorAsSelector(b.Spec.Selector)
 		if err != nil || selector.Empty() {
 			continue
 		}
-		budget := placement.Budget{Allowed: int(b.Status.DisruptionsAllowed)}
+		budget := preemption.Budget{Allowed: int(b.Status.DisruptionsAllowed)}
 		for _, pod := range pods {
 			_, seen := b.Status.DisruptedPods[pod.Name]
 			if pod.Namespace == b.Namespace && len(pod.Labels) > 0 && !seen && selector.Matches(labels.Set(pod.Labels)) {

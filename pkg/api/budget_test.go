@@ -9,7 +9,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
-	"github.com/gpumem/gpumem/pkg/placement"
+	"github.com/gpumem/gpumem/pkg/preemption"
 )
 
 func TestBudgets(t *testing.T) {
@@ -32,16 +32,16 @@ func TestBudgets(t *testing.T) {
 	seen.Status.DisruptedPods = map[string]metav1.Time{"a": {}}
 	for name, tc := range map[string]struct {
 		budget *policyv1.PodDisruptionBudget
-		want   []placement.Budget
+		want   []preemption.Budget
 	}{
 		"by label, in its namespace": {
-			budget(&metav1.LabelSelector{MatchLabels: web}), []placement.Budget{{Pods: []string{"uid-a", "uid-b"}, Allowed: 1}},
+			budget(&metav1.LabelSelector{MatchLabels: web}), []preemption.Budget{{Pods: []string{"uid-a", "uid-b"}, Allowed: 1}},
 		},
 		"by expression": {
 			budget(&metav1.LabelSelector{MatchExpressions: []metav1.LabelSelectorRequirement{{Key: "app", Operator: metav1.LabelSelectorOpNotIn, Values: []string{"web"}}}}),
-			[]placement.Budget{{Pods: []string{"uid-other"}, Allowed: 1}},
+			[]preemption.Budget{{Pods: []string{"uid-other"}, Allowed: 1}},
 		},
-		"a pod that it has seen go": {seen, []placement.Budget{{Pods: []string{"uid-b"}, Allowed: 1}}},
+		"a pod that it has seen go": {seen, []preemption.Budget{{Pods: []string{"uid-b"}, Allowed: 1}}},
 		"of none of these pods":     {budget(&metav1.LabelSelector{MatchLabels: map[string]string{"app": "x"}}), nil},
 		"no selector":               {budget(nil), nil},
 		"an empty selector":         {budget(&metav1.LabelSelector{}), nil},

@@ -10,6 +10,7 @@ import (
 
 	"github.com/gpumem/gpumem/pkg/gpu"
 	"github.com/gpumem/gpumem/pkg/placement"
+	"github.com/gpumem/gpumem/pkg/ranking"
 )
 
 // Cache is safe for use by several goroutines.
@@ -23,7 +24,7 @@ type Cache struct {
 	pods    pods
 	changes int           // of nodes, so far
 	changed chan struct{} // closed by the next of them; nil: nobody waits
-	mix     placement.Mix
+	mix     ranking.Mix
 
 	prices atomic.Pointer[priced]
 }

@@ -5,13 +5,14 @@ import (
 	"slices"
 
 	"github.com/gpumem/gpumem/pkg/placement"
+	"github.com/gpumem/gpumem/pkg/preemption"
 )
 
 // Decide chooses GPUs of a node for a pod that holds nothing of it yet, and
 // leaves to nominated pods what is theirs. It is what AssumePod reserves by; to
 // those who only ask, it promises nothing.
 func Decide(n placement.Node, ref placement.PodRef, req placement.Request, fallback placement.Policy) (placement.Assignment, *Refusal) {
-	n = n.Reserved(ref, req, fallback)
+	n = preemption.Reserved(n, ref, req, fallback)
 	chosen, verdict := placement.Choose(fallback, req, n)
 	if !verdict.Fits() {
 		return placement.Assignment{}, unfit(verdict)

@@ -2,11 +2,12 @@ package cache
 
 import (
 	"github.com/gpumem/gpumem/pkg/placement"
+	"github.com/gpumem/gpumem/pkg/ranking"
 )
 
 // priced are prices and when they were made.
 type priced struct {
-	*placement.Prices
+	*ranking.Prices
 	changes int // that the cache had seen
 	nodes   int
 }
@@ -21,7 +22,7 @@ func (c *Cache) Learn(req placement.Request) {
 
 // Prices returns what the last call of Reprice has found, without any wait; nil
 // before the first.
-func (c *Cache) Prices() *placement.Prices {
+func (c *Cache) Prices() *ranking.Prices {
 	if last := c.prices.Load(); last != nil {
 		return last.Prices
 	}
@@ -42,5 +43,5 @@ func (c *Cache) Reprice() {
 	mix, changes := c.mix.Clone(), c.changes
 	c.mu.Unlock()
 	nodes := c.Nodes()
-	c.prices.Store(&priced{Prices: placement.NewPrices(mix, nodes), changes: changes, nodes: len(nodes)})
+	c.prices.Store(&priced{Prices: ranking.NewPrices(mix, nodes), changes: changes, nodes: len(nodes)})
 }

@@ -6,6 +6,8 @@ import (
 
 	"github.com/gpumem/gpumem/pkg/gpu"
 	"github.com/gpumem/gpumem/pkg/placement"
+	"github.com/gpumem/gpumem/pkg/preemption"
+	"github.com/gpumem/gpumem/pkg/ranking"
 )
 
 // Goal is a request that is to get room, and what may be done for it.
@@ -17,7 +19,7 @@ type Goal struct {
 	// it has a higher priority than the request, or its eviction would be beyond
 	// a budget.
 	May     func(placement.Holding) bool
-	Budgets []placement.Budget
+	Budgets []preemption.Budget
 
 	// Suits reports whether a node takes a pod, as far as that is not about GPUs
 	// or CPU. The pod without a UID is that of the request.
@@ -54,7 +56,7 @@ func (p Plan) displaced() (n int) {
 // Plan returns the fewest evictions with which the request fits a node, and all
 // evicted pods fit others or, where Displace allows it, none. Of as many, those
 // are taken that displace the fewest pods, then those that are the cheapest (see
-// placement.Cheaper), then the first node. It reports false when Most are not
+// preemption.Cheaper), then the first node. It reports false when Most are not
 // enough.
 //
 // That an evicted pod finds room is worked out in turn, the largest first, each
@@ -85,7 +87,7 @@ func (g Goal) Plan(nodes []placement.Node) (Plan, bool) {
 type search struct {
 	Goal
 	nodes  []placement.Node
-	ranker placement.Ranker
+	ranker ranking.Ranker
 	roomy  map[string][]bool // by what is asked for, whether the nodes have room as they are
 }
 
@@ -117,7 +119,7 @@ func (s *search) candidates(size int) (out []candidate) {
 			}
 		}
 	}
-	slices.SortStableFunc(out, func(a, b candidate) int { return placement.Cheaper(a.victims, b.victims, s.Budgets) })
+	slices.SortStableFunc(out, func(a, b candidate) int { return preemption.Cheaper(a.victims, b.victims, s.Budgets) })
 	return out
 }
 
@@ -126,9 +128,7 @@ func sets(n placement.Node, size int) (out []placement.Node) {
 	var grow func(set []placement.Device, from int)
 	grow = func(set []placement.Device, from int) {
 		if len(set) == size {
-			some := n
-			some.Devices, some.State = slices.Clone(set), nil
-			out = append(out, some)
+			out = append(out, n.Only(slices.Clone(set)...))
 			return
 		}
 		for i := from; i < len(n.Devices); i++ {
@@ -164,7 +164,7 @@ func (s *search) clear(n placement.Node, pods []placement.Holding, size int) (se
 	var grow func(gone []placement.Holding, from int)
 	grow = func(gone []placement.Holding, from int) {
 		if len(gone) == size {
-			if fits(gone) && placement.Violations(gone, s.Budgets) == 0 {
+			if fits(gone) && preemption.Violations(gone, s.Budgets) == 0 {
 				sets = append(sets, gone)
 			}
 			return
@@ -185,7 +185,7 @@ func (s *search) clear(n placement.Node, pods []placement.Holding, size int) (se
 // protected by other budgets are not alike.
 func (s *search) alike(a, b placement.Holding) bool {
 	return a.Request.Priority == b.Request.Priority && a.Request.Key() == b.Request.Key() &&
-		!slices.ContainsFunc(s.Budgets, func(budget placement.Budget) bool {
+		!slices.ContainsFunc(s.Budgets, func(budget preemption.Budget) bool {
 			return slices.Contains(budget.Pods, a.Pod.UID) != slices.Contains(budget.Pods, b.Pod.UID)
 		})
 }
@@ -239,8 +239,8 @@ func (s *search) roomFor(h placement.Holding, nodes []placement.Node, left int) 
 			open = append(open, n)
 		}
 	}
-	scores := s.ranker.Rank(placement.Policies{GPU: s.Fallback}, h.Request, open, nil)
-	if i := slices.Index(scores, placement.MaxScore); i >= 0 {
+	scores := s.ranker.Rank(ranking.Policies{GPU: s.Fallback}, h.Request, open, nil)
+	if i := slices.Index(scores, ranking.MaxScore); i >= 0 {
 		return open[i]
 	}
 	return nil

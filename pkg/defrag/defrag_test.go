@@ -12,6 +12,7 @@ import (
 
 	"github.com/gpumem/gpumem/pkg/gpu"
 	"github.com/gpumem/gpumem/pkg/placement"
+	"github.com/gpumem/gpumem/pkg/preemption"
 )
 
 func uuid(index int) gpu.UUID { return gpu.UUID(fmt.Sprintf("GPU-%d", index)) }
@@ -143,7 +144,7 @@ func TestDefrag(t *testing.T) {
 			want:   "a[GPU-1], y a>a",
 		},
 		"one that its budget protects stays": {
-			defrag: Goal{Request: ask(8), Budgets: []placement.Budget{{Pods: []string{hold("x", ask(4), 0).Pod.UID}}}},
+			defrag: Goal{Request: ask(8), Budgets: []preemption.Budget{{Pods: []string{hold("x", ask(4), 0).Pod.UID}}}},
 			nodes:  []placement.Node{machine("a", 0, 2, 10, hold("x", ask(4), 0), hold("y", ask(5), 1))},
 			want:   "a[GPU-1], y a>a",
 		},
@@ -247,7 +248,7 @@ func FuzzDefrag(f *testing.F) {
 						allowed = allowed && d.May(h) && !h.Terminating && h.Request.Priority <= d.Request.Priority
 					}
 				}
-				if !allowed || placement.Violations(victims, d.Budgets) > 0 || !d.Suits(placement.PodRef{}, n.Name) {
+				if !allowed || preemption.Violations(victims, d.Budgets) > 0 || !d.Suits(placement.PodRef{}, n.Name) {
 					continue
 				}
 				if better, found := s.relocate(candidate{node: i, victims: victims}); found {
@@ -297,7 +298,7 @@ func crowded(random *rand.Rand) ([]placement.Node, Goal) {
 		d.Request.Count = 2
 	}
 	if len(uids) > 0 {
-		d.Budgets = []placement.Budget{{Pods: uids[:1+random.IntN(len(uids))], Allowed: random.IntN(3)}}
+		d.Budgets = []preemption.Budget{{Pods: uids[:1+random.IntN(len(uids))], Allowed: random.IntN(3)}}
 	}
 	return nodes, d
 }
@@ -317,7 +318,7 @@ func checkPlan(t *testing.T, d Goal, nodes []placement.Node, p Plan) {
 		gone = append(gone, m.Pod)
 		now[at(m.From)] = now[at(m.From)].Without([]placement.Holding{m.Pod})
 	}
-	if len(p.Moves) > d.Most || placement.Violations(gone, d.Budgets) > 0 || !d.Suits(placement.PodRef{}, p.Node) {
+	if len(p.Moves) > d.Most || preemption.Violations(gone, d.Budgets) > 0 || !d.Suits(placement.PodRef{}, p.Node) {
 		t.Fatalf("plan %q is more than what may be done", tell(p))
 	}
 	enter := func(h placement.Holding, node string) {

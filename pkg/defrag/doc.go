@@ -2,7 +2,7 @@
 // in all and on no GPU alone.
 //
 // Only people ask for such a plan (kubectl inspect gpumem defrag): the scheduler
-// evicts nobody but for a pod of higher priority, see placement.Preempt.
+// evicts nobody but for a pod of higher priority, see preemption.Preempt.
 //
 // # Invariants
 //

@@ -16,6 +16,8 @@ import (
 	"github.com/gpumem/gpumem/pkg/decisions"
 	"github.com/gpumem/gpumem/pkg/gpu"
 	"github.com/gpumem/gpumem/pkg/placement"
+	"github.com/gpumem/gpumem/pkg/preemption"
+	"github.com/gpumem/gpumem/pkg/ranking"
 )
 
 // Cluster is what the extender wants of the API server.
@@ -59,7 +61,7 @@ type Extender struct {
 	Decided  func(placement.PodRef, decisions.Decision)
 	Answered func(verb string, took time.Duration)
 
-	ranker placement.Ranker
+	ranker ranking.Ranker
 	looks  looks
 }
 
@@ -234,14 +236,14 @@ func (e *Extender) Prioritize(_ context.Context, args *extenderv1.ExtenderArgs) 
 	for name, given := range asked(args) {
 		node, _ := e.look(name, given)
 		if len(node.Nominated) > 0 {
-			left := node.Reserved(api.Ref(args.Pod), req, e.Policy)
+			left := preemption.Reserved(*node, api.Ref(args.Pod), req, e.Policy)
 			node = &left
 		}
 		nodes = append(nodes, node)
 	}
 	scores := make([]int64, len(nodes))
 	if err == nil && !req.Empty() && e.Missing() == "" {
-		policies := placement.Policies{GPU: e.Policy, Node: e.NodePolicy}
+		policies := ranking.Policies{GPU: e.Policy, Node: e.NodePolicy}
 		scores = e.ranker.Rank(policies, req, nodes, e.Cache.Prices())
 	}
 	best := ""

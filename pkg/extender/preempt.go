@@ -13,6 +13,7 @@ import (
 	"github.com/gpumem/gpumem/pkg/api"
 	"github.com/gpumem/gpumem/pkg/decisions"
 	"github.com/gpumem/gpumem/pkg/placement"
+	"github.com/gpumem/gpumem/pkg/preemption"
 )
 
 // Neighbours tells of pods that may be evicted what the cache does not know.
@@ -89,16 +90,16 @@ func (e *Extender) victims(pod *v1.Pod, req placement.Request, nodeName string, 
 	if !ok {
 		return nil
 	}
-	node = node.Reserved(ref, req, e.Policy)
+	node = preemption.Reserved(node, ref, req, e.Policy)
 	budgets := e.budgets(node)
 	before := e.holdings(node, proposed.Pods)
-	victims, ok := placement.Preempt(req, node, before, budgets)
+	victims, ok := preemption.Preempt(req, node, before, budgets)
 	if !ok {
 		return nil
 	}
 	answer := &extenderv1.MetaVictims{NumPDBViolations: int64(victims.Violations)}
 	// Of pods without a GPU only kube-scheduler has counted violations.
-	answer.NumPDBViolations += max(0, proposed.NumPDBViolations-int64(placement.Violations(before, budgets)))
+	answer.NumPDBViolations += max(0, proposed.NumPDBViolations-int64(preemption.Violations(before, budgets)))
 	for _, h := range victims.Pods {
 		answer.Pods = append(answer.Pods, &extenderv1.MetaPod{UID: h.Pod.UID})
 	}
@@ -130,7 +131,7 @@ func (e *Extender) holdings(node placement.Node, pods []*extenderv1.MetaPod) []p
 }
 
 // budgets returns the budgets that the node's pods with GPU memory are under.
-func (e *Extender) budgets(node placement.Node) (out []placement.Budget) {
+func (e *Extender) budgets(node placement.Node) (out []preemption.Budget) {
 	if e.Neighbours == nil {
 		return nil
 	}

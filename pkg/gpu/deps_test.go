@@ -15,14 +15,22 @@ import (
 // way.
 func TestWhatTheCoreImports(t *testing.T) {
 	const module = "github.com/gpumem/gpumem/"
+	core := func(names ...string) (paths []string) {
+		for _, name := range names {
+			paths = append(paths, module+"pkg/"+name)
+		}
+		return paths
+	}
 	tests := map[string][]string{ // beside the standard library
 		"gpu":        nil,
-		"placement":  {module + "pkg/gpu"},
-		"cache":      {module + "pkg/gpu", module + "pkg/placement"},
-		"allocation": {module + "pkg/gpu", module + "pkg/placement"},
-		"defrag":     {module + "pkg/gpu", module + "pkg/placement"},
-		"inspect":    {module + "pkg/gpu", module + "pkg/placement", module + "pkg/cache"},
-		"api":        {module + "pkg/gpu", module + "pkg/placement", "k8s.io/api/", "k8s.io/apimachinery/", "k8s.io/component-helpers/resource"},
+		"placement":  core("gpu"),
+		"ranking":    core("gpu", "placement"),
+		"preemption": core("gpu", "placement"),
+		"cache":      core("gpu", "placement", "ranking", "preemption"),
+		"allocation": core("gpu", "placement"),
+		"defrag":     core("gpu", "placement", "ranking", "preemption"),
+		"inspect":    core("gpu", "placement", "preemption", "cache"),
+		"api":        append(core("gpu", "placement", "preemption"), "k8s.io/api/", "k8s.io/apimachinery/", "k8s.io/component-helpers/resource"),
 	}
 	// Of the standard library, what the core must do without.
 	forbidden := []string{"net", "net/http", "os", "os/exec", "syscall", "unsafe", "log", "math/rand", "math/rand/v2"}

@@ -21,7 +21,7 @@
 // because the kubelet keeps them over a reboot, and instead of the whole UUID,
 // because it receives all of them in one message of 4 MiB at most.
 //
-// The package imports the standard library only, as do placement, cache,
-// allocation and inspect: they can be tested, fuzzed and simulated without a
-// cluster, a GPU or a clock.
+// The package imports the standard library only, as do placement, ranking,
+// preemption, cache, allocation, defrag and inspect: they can be tested, fuzzed
+// and simulated without a cluster, a GPU or a clock.
 package gpu

@@ -5,6 +5,7 @@ import (
 
 	"github.com/gpumem/gpumem/pkg/cache"
 	"github.com/gpumem/gpumem/pkg/placement"
+	"github.com/gpumem/gpumem/pkg/preemption"
 )
 
 // Chance is what a pod that waits has of one node.
@@ -16,7 +17,7 @@ type Chance struct {
 
 // Chance returns what a pod has of a node.
 func (f Facts) Chance(pod WaitFacts, n placement.Node) Chance {
-	c := Chance{Verdict: placement.Fit(pod.Request, n.Reserved(pod.Pod, pod.Request, fallback)), Refusal: pod.KeptOff[n.Name]}
+	c := Chance{Verdict: placement.Fit(pod.Request, preemption.Reserved(n, pod.Pod, pod.Request, fallback)), Refusal: pod.KeptOff[n.Name]}
 	if c.KeptOff = c.Refusal != nil; !c.KeptOff {
 		c.Refusal = f.Nodes[n.Name].Refusal(pod.Request)
 	}

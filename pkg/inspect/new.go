@@ -7,6 +7,7 @@ import (
 
 	"github.com/gpumem/gpumem/pkg/gpu"
 	"github.com/gpumem/gpumem/pkg/placement"
+	"github.com/gpumem/gpumem/pkg/preemption"
 )
 
 // fallback is the policy by which nominated pods that name none are taken to
@@ -67,7 +68,7 @@ func (r reporter) node(f NodeFacts) Node {
 	if len(r.Devices) > 0 {
 		out.Enforcement, out.Weaker = cmp.Or(r.Enforcement, gpu.EnforcementAdvisory), r.Weaker
 	}
-	promised := r.Promised(fallback)
+	promised := preemption.Promised(r.Node, fallback)
 	for i, d := range r.Devices {
 		out.GPUs = append(out.GPUs, r.gpu(d, promised.Devices[i].Pods))
 	}

@@ -1,15 +1,15 @@
-// Package placement answers four questions about one request and one node: does
-// it fit, how well, on which GPUs, and if not, who would have to leave for it.
+// Package placement answers what one request makes of one node: does it fit, on
+// which GPUs, and if not, why not.
 //
 // Extender, device plugin, command line and simulator ask the same functions,
-// so that they cannot disagree.
+// so that they cannot disagree. Which node is the best is asked of package
+// ranking, who would have to leave a node of package preemption.
 //
 // # Where to find what
 //
-// request.go and node.go have what is asked for and what there is; nominate.go
-// and whatif.go make nodes as they would be. fit.go decides whether, choose.go
-// and near.go on which GPUs, rank.go with mix.go and prices.go on which node,
-// preempt.go who leaves. verdict.go has the words for a refusal.
+// request.go and node.go have what is asked for and what there is; whatif.go
+// makes nodes as they would be. fit.go decides whether, choose.go and near.go on
+// which GPUs. verdict.go has the words for a refusal.
 //
 // # Invariants
 //
@@ -39,29 +39,11 @@
 // policy. Every set is tried: of eight GPUs there are at most 70 of a size.
 //
 // What a pod likes is ordered, never added up: a pod of its group, the model,
-// nearness, the policy. Weights would have to be explained, and tuned.
+// nearness, the policy. Weights would have to be explained, and tuned. The first
+// three are of nodes too, and Choice compares them.
 //
-// A pod's own policy is of GPUs and of nodes. One for nodes alone would be a
-// second word for what topologySpreadConstraints and affinity say of pods.
-//
-// Victims are chosen per GPU, in the order in which kube-scheduler chooses a
-// node, and nobody is evicted whom the others' eviction makes needless. On one
-// GPU this is the least for pods of one priority; over several GPUs or
-// priorities, and with budgets, it is a good choice and not always the best.
-//
-// A nominated pod is one for which others were evicted. It is counted on the GPU
-// where it would go by the same functions, against pods of its priority or a
-// lower one, so that nobody takes the room that was made for it. This is worked
-// out anew for each question, and nothing is stored: room that becomes free
-// elsewhere may change it.
-//
-// Nodes are ranked by the memory that stays free on the GPU chosen, and by what
-// the pod takes from pods to come (Prices). The first alone packs well until
-// pods find GPUs without CPU beside them, small GPUs full and large ones broken
-// into, or no node with as many free GPUs as they need; the second sees these
-// before they happen. What pods ask for is learned from those that have come
-// (Mix), so a new cluster packs by the first alone. The GPU inside a node is
-// chosen without prices: with them it was the same one nearly always.
+// The GPU inside a node is chosen by what stays free on it alone. With the prices
+// by which nodes are ranked it was the same one nearly always.
 //
 // A refusal is a value: the reason, the request and the node. Its words are made
 // of these alone (Verdict.String), so that they are the same wherever people read

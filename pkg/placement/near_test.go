@@ -1,4 +1,4 @@
-package placement
+package placement_test
 
 import (
 	"fmt"
@@ -9,6 +9,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/gpumem/gpumem/pkg/gpu"
+	"github.com/gpumem/gpumem/pkg/placement"
 )
 
 // eight returns eight GPUs, four on each NUMA node.
@@ -69,7 +70,7 @@ func TestChooseNear(t *testing.T) {
 		inv    gpu.Inventory
 		in     []int // in use, and not to be shared
 		count  int
-		policy Policy
+		policy placement.Policy
 		want   []int
 	}{
 		"a pair with two links, on one NUMA node":           {inv: cubeMesh(), count: 2, want: []int{0, 3}},
@@ -82,16 +83,16 @@ func TestChooseNear(t *testing.T) {
 		"two bridges":              {inv: bridged(), in: []int{3}, count: 4, want: []int{0, 1, 2, 4}},
 		"no links: one NUMA node":  {inv: eight(), in: []int{0, 1}, count: 3, want: []int{4, 5, 6}},
 		"no links: as few on the other NUMA node as need be": {inv: eight(), in: []int{0, 1, 5}, count: 4, want: []int{2, 4, 6, 7}},
-		"all alike: the policy decides":                      {inv: eight(), count: 2, policy: Spread, want: []int{1, 2}},
-		"one GPU: links do not count":                        {inv: cubeMesh(), count: 1, policy: Spread, want: []int{1}},
+		"all alike: the policy decides":                      {inv: eight(), count: 2, policy: placement.Spread, want: []int{1, 2}},
+		"one GPU: links do not count":                        {inv: cubeMesh(), count: 1, policy: placement.Spread, want: []int{1}},
 	}
 	for name, tc := range tests {
 		t.Run(name, func(t *testing.T) {
-			holdings := []Holding{hold("a little", ask(1), 0)}
+			holdings := []placement.Holding{hold("a little", ask(1), 0)}
 			for _, i := range tc.in {
 				holdings = append(holdings, hold(fmt.Sprint("p", i), ask(16), i))
 			}
-			got, _ := Choose(tc.policy, ask(gpu.Units(tc.count), count(tc.count)), node(tc.inv, holdings...))
+			got, _ := placement.Choose(tc.policy, ask(gpu.Units(tc.count), count(tc.count)), node(tc.inv, holdings...))
 			var want []gpu.UUID
 			for _, i := range tc.want {
 				want = append(want, uuid(i))
@@ -110,7 +111,7 @@ func TestNoSetIsNearer(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			var chosen, best, plain int
 			for free := range 1 << len(inv.Devices) {
-				var holdings []Holding
+				var holdings []placement.Holding
 				for i := range inv.Devices {
 					if free>>i&1 == 0 {
 						holdings = append(holdings, hold(fmt.Sprint("p", i), ask(16), i))
@@ -118,7 +119,7 @@ func TestNoSetIsNearer(t *testing.T) {
 				}
 				n := node(inv, holdings...)
 				for k := 2; k <= bits.OnesCount(uint(free)); k++ {
-					got, _ := Choose(Binpack, ask(gpu.Units(k), count(k)), n)
+					got, _ := placement.Choose(placement.Binpack, ask(gpu.Units(k), count(k)), n)
 					set := devicesOf(n, got)
 					twin, least := leastOfAll(inv, free, k)
 					if sum := sumOf(inv, set); sum != least || len(set) != k {
@@ -132,7 +133,7 @@ func TestNoSetIsNearer(t *testing.T) {
 	}
 }
 
-func devicesOf(n Node, a Assignment) (out []int) {
+func devicesOf(n placement.Node, a placement.Assignment) (out []int) {
 	for i, d := range n.Devices {
 		if slices.Contains(a.Devices(), d.UUID) {
 			out = append(out, i)
@@ -140,6 +141,9 @@ func devicesOf(n Node, a Assignment) (out []int) {
 	}
 	return out
 }
+
+// distance is what is between the GPUs of a set.
+type distance struct{ unlinked, lanes, crossing int }
 
 // leastOfAll tries each set of k of the free GPUs, whose bits are set.
 func leastOfAll(inv gpu.Inventory, free, k int) (best []int, least distance) {
@@ -200,7 +204,7 @@ func TestManyGPUsAreNotAllTried(t *testing.T) {
 		inv.Devices = append(inv.Devices, device(i, 4, numa(i/8)))
 	}
 	for _, k := range []int{2, 8, 32, 63, 64} {
-		if got, _ := Choose(Binpack, ask(gpu.Units(k), count(k)), node(inv)); len(got.Shares) != k {
+		if got, _ := placement.Choose(placement.Binpack, ask(gpu.Units(k), count(k)), node(inv)); len(got.Shares) != k {
 			t.Errorf("%d of 64 GPUs: got %d", k, len(got.Shares))
 		}
 	}
@@ -210,7 +214,7 @@ func BenchmarkChooseFourOfEight(b *testing.B) {
 	n := node(cubeMesh())
 	req := ask(4, count(4))
 	for b.Loop() {
-		if got, _ := Choose(Binpack, req, n); got.None() {
+		if got, _ := placement.Choose(placement.Binpack, req, n); got.None() {
 			b.Fatal("nothing is chosen")
 		}
 	}

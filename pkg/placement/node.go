@@ -1,6 +1,7 @@
 package placement
 
 import (
+	"cmp"
 	"math"
 	"slices"
 	"time"
@@ -81,6 +82,17 @@ type Holding struct {
 	Nominated   bool      // it is not on the node yet: room is made for it
 }
 
+// MoreImportant orders pods as kube-scheduler does: by priority, then by age.
+// (k8s.io/kubernetes/pkg/scheduler/util, MoreImportantPod)
+func MoreImportant(a, b Holding) int {
+	return cmp.Or(
+		cmp.Compare(b.Request.Priority, a.Request.Priority),
+		CompareBool(a.Started.IsZero(), b.Started.IsZero()),
+		a.Started.Compare(b.Started),
+		a.Pod.Compare(b.Pod),
+	)
+}
+
 // Device is one GPU of a node with what pods hold of it.
 type Device struct {
 	gpu.Device
@@ -111,7 +123,7 @@ type Node struct {
 	Unattributed []Holding
 
 	// Nominated are pods that are to come here once others have left, the first
-	// in line first. They hold nothing yet: see Reserved.
+	// in line first. They hold nothing yet: see preemption.Reserved.
 	Nominated []Holding
 
 	State *State // nil: of a node that NewNode did not make

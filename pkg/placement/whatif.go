@@ -1,15 +1,10 @@
 package placement
 
-import (
-	"slices"
+import "slices"
 
-	"github.com/gpumem/gpumem/pkg/gpu"
-)
-
-// only returns the node with one of its devices.
-func (n Node) only(device gpu.UUID) Node {
-	i := slices.IndexFunc(n.Devices, func(d Device) bool { return d.UUID == device })
-	n.Devices, n.State = n.Devices[i:i+1], nil
+// Only returns the node with some of its devices.
+func (n Node) Only(devices ...Device) Node {
+	n.Devices, n.State = devices, nil
 	return n
 }
 
@@ -75,5 +70,13 @@ func (n Node) Without(gone []Holding) Node {
 		d.Pods = slices.DeleteFunc(slices.Clone(d.Pods), left)
 	}
 	n.Unattributed = slices.DeleteFunc(slices.Clone(n.Unattributed), left)
+	return n
+}
+
+// WithNominated returns the node with pods that are to come to it, in line by
+// priority.
+func (n Node) WithNominated(pods []Holding) Node {
+	n.Nominated = slices.Clone(pods)
+	slices.SortFunc(n.Nominated, MoreImportant)
 	return n
 }

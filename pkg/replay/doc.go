@@ -19,8 +19,8 @@
 //     what has no room, whatever a policy says.
 //   - Policies see pods as they come. Only those of the paper that are defined by
 //     the popularity of all pods of a trace (FGD) see the trace beforehand.
-//   - The policies of gpumem are those of package placement, on the books of
-//     package cache, with the scores that the extender sends. Nothing of them is
+//   - The policies of gpumem are those of packages placement and ranking, on the
+//     books of package cache, with the scores that the extender sends. Nothing of them is
 //     written here a second time.
 //
 // # Decisions

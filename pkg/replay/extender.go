@@ -9,14 +9,15 @@ import (
 	"github.com/gpumem/gpumem/pkg/cache"
 	"github.com/gpumem/gpumem/pkg/gpu"
 	"github.com/gpumem/gpumem/pkg/placement"
+	"github.com/gpumem/gpumem/pkg/ranking"
 )
 
 // extended is the extender at work: its books, its scores from 0 to 10 and its
 // choice of GPUs. Of the nodes with the highest score the first is taken.
 type extended struct {
 	books    *cache.Cache
-	ranker   placement.Ranker
-	policies placement.Policies
+	ranker   ranking.Ranker
+	policies ranking.Policies
 	index    map[string]int // of nodes
 	requests []placement.Request
 	chosen   placement.Assignment
@@ -30,7 +31,7 @@ type read struct {
 	version uint32 // of the node, plus one
 }
 
-func newExtended(f *Fleet, policies placement.Policies) *extended {
+func newExtended(f *Fleet, policies ranking.Policies) *extended {
 	p := &extended{books: cache.New(), policies: policies, index: make(map[string]int), read: make([]read, len(f.nodes))}
 	for i := range f.nodes {
 		n := &f.nodes[i]
@@ -84,7 +85,7 @@ func (p *extended) choose(f *Fleet, s *shape) (place, bool) {
 	p.nodes = nodes
 	p.books.Reprice()
 	for i, score := range p.ranker.Rank(p.policies, *req, nodes, p.books.Prices()) {
-		if score == placement.MaxScore {
+		if score == ranking.MaxScore {
 			return p.bind(req, nodes[i].Name)
 		}
 	}

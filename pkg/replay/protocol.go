@@ -8,6 +8,7 @@ import (
 
 	"github.com/gpumem/gpumem/pkg/gpu"
 	"github.com/gpumem/gpumem/pkg/placement"
+	"github.com/gpumem/gpumem/pkg/ranking"
 )
 
 // Inflation is the demand of a published run, as a multiple of the capacity.
@@ -105,7 +106,7 @@ func newRun(t Trace, order []int, policy string) (*run, error) {
 	case "first-fit":
 		r.policy = &first{scorer: firstFit{}}
 	case "binpack", "spread":
-		r.policy = newExtended(f, placement.Policies{GPU: placement.Policy(policy)})
+		r.policy = newExtended(f, ranking.Policies{GPU: placement.Policy(policy)})
 	default:
 		return nil, fmt.Errorf("policy %q is not known: want one of %v", policy, Policies())
 	}

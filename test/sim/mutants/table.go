@@ -112,8 +112,8 @@ var table = []mutant{
 		"!e.looks.allow(e.Now())", "true",
 	},
 	{
-		"equals evicted", "pkg/placement/preempt.go",
-		"h.Request.Priority < req.Priority", "h.Request.Priority <= req.Priority",
+		"equals evicted", "pkg/preemption/preempt.go",
+		"h.Request.Priority >= req.Priority", "h.Request.Priority > req.Priority",
 	},
 	{
 		"API call under the lock", "pkg/deviceplugin/reconcile.go",

@@ -1,4 +1,4 @@
-package placement
+package preemption
 
 import (
 	"cmp"
@@ -6,6 +6,7 @@ import (
 	"slices"
 
 	"github.com/gpumem/gpumem/pkg/gpu"
+	"github.com/gpumem/gpumem/pkg/placement"
 )
 
 // Budget says how many of certain pods may still be disrupted at will, as a
@@ -17,8 +18,8 @@ type Budget struct {
 
 // Victims are pods of a node that are to be evicted for another one.
 type Victims struct {
-	Pods       []Holding // the most important first
-	Violations int       // how many of the evictions are beyond a budget
+	Pods       []placement.Holding // the most important first
+	Violations int                 // how many of the evictions are beyond a budget
 }
 
 // Preempt chooses whom to evict from a node so that the request fits it: pods
@@ -30,10 +31,10 @@ type Victims struct {
 // pods of one GPU. Whom the sum does not explain stands in the way of something
 // that is not to be seen here, like CPU, and is evicted too. Where that alone
 // makes room on a GPU, nothing is to be chosen, and all that are proposed go.
-func Preempt(req Request, node Node, proposed []Holding, budgets []Budget) (Victims, bool) {
+func Preempt(req placement.Request, node placement.Node, proposed []placement.Holding, budgets []Budget) (Victims, bool) {
 	kept := unexplained(req, node, proposed, budgets)
 	rest := node.Without(kept)
-	if Fit(req, rest).Fits() {
+	if placement.Fit(req, rest).Fits() {
 		return newVictims(proposed, budgets), true
 	}
 	chosen, ok := makeRoom(req, rest, budgets)
@@ -43,23 +44,23 @@ func Preempt(req Request, node Node, proposed []Holding, budgets []Budget) (Vict
 	return newVictims(slices.Concat(kept, chosen), budgets), true
 }
 
-func newVictims(pods []Holding, budgets []Budget) Victims {
+func newVictims(pods []placement.Holding, budgets []Budget) Victims {
 	pods = slices.Clone(pods)
-	slices.SortFunc(pods, MoreImportant)
+	slices.SortFunc(pods, placement.MoreImportant)
 	return Victims{Pods: pods, Violations: Violations(pods, budgets)}
 }
 
 // Violations counts the pods whose eviction is beyond a budget, when they are
 // evicted in this order. Pods that are being deleted already are beyond none.
-func Violations(pods []Holding, budgets []Budget) int {
-	evicted := slices.DeleteFunc(slices.Clone(pods), func(h Holding) bool { return h.Terminating })
+func Violations(pods []placement.Holding, budgets []Budget) int {
+	evicted := slices.DeleteFunc(slices.Clone(pods), func(h placement.Holding) bool { return h.Terminating })
 	beyond, _ := spend(evicted, budgets)
 	return len(beyond)
 }
 
 // spend takes pods off the budgets that they are under, one after the other, and
 // returns those whom one of these did not allow, and the rest.
-func spend(pods []Holding, budgets []Budget) (beyond, within []Holding) {
+func spend(pods []placement.Holding, budgets []Budget) (beyond, within []placement.Holding) {
 	spent := make([]int, len(budgets))
 	for _, h := range pods {
 		allowed := true
@@ -78,26 +79,15 @@ func spend(pods []Holding, budgets []Budget) (beyond, within []Holding) {
 	return beyond, within
 }
 
-// MoreImportant orders pods as kube-scheduler does: by priority, then by age.
-// (k8s.io/kubernetes/pkg/scheduler/util, MoreImportantPod)
-func MoreImportant(a, b Holding) int {
-	return cmp.Or(
-		cmp.Compare(b.Request.Priority, a.Request.Priority),
-		CompareBool(a.Started.IsZero(), b.Started.IsZero()),
-		a.Started.Compare(b.Started),
-		a.Pod.Compare(b.Pod),
-	)
-}
-
 // moreWorth orders pods by what their eviction would cost: one that is being
 // deleted costs nothing, and of equal priority the smaller ones stay, for then
 // the fewest have to go.
-func moreWorth(a, b Holding) int {
+func moreWorth(a, b placement.Holding) int {
 	return cmp.Or(
-		CompareBool(a.Terminating, b.Terminating),
+		placement.CompareBool(a.Terminating, b.Terminating),
 		cmp.Compare(b.Request.Priority, a.Request.Priority),
 		cmp.Compare(a.Request.Units(), b.Request.Units()),
-		MoreImportant(a, b),
+		placement.MoreImportant(a, b),
 	)
 }
 
@@ -107,20 +97,20 @@ func moreWorth(a, b Holding) int {
 // all pods that may be evicted, each in turn is put back if it can be.
 // (SelectVictimsOnNode of
 // k8s.io/kubernetes/pkg/scheduler/framework/plugins/defaultpreemption)
-func unexplained(req Request, node Node, proposed []Holding, budgets []Budget) (out []Holding) {
-	pods := byWorth(node.holdings(below(req)), budgets, MoreImportant)
+func unexplained(req placement.Request, node placement.Node, proposed []placement.Holding, budgets []Budget) (out []placement.Holding) {
+	pods := byWorth(evictable(req, node), budgets, placement.MoreImportant)
 	for _, h := range proposed {
-		if !hasPod(pods, h) {
+		if !has(pods, h) {
 			out = append(out, h)
 		}
 	}
-	free := node.Without(pods).sum()
+	units, cores := sum(node.Without(pods))
 	for _, h := range pods {
-		left := room{units: free.units - h.Request.Units(), cores: free.cores - h.Request.Cores()}
+		lessUnits, lessCores := units-h.Request.Units(), cores-h.Request.Cores()
 		switch {
-		case !hasPod(proposed, h):
-			free = left
-		case left.units >= req.Units() && (req.Cores() == 0 || left.cores >= req.Cores()):
+		case !has(proposed, h):
+			units, cores = lessUnits, lessCores
+		case lessUnits >= req.Units() && (req.Cores() == 0 || lessCores >= req.Cores()):
 			out = append(out, h)
 		}
 	}
@@ -129,43 +119,43 @@ func unexplained(req Request, node Node, proposed []Holding, budgets []Budget) (
 
 // sum is what kube-scheduler takes to be free on the node: what its healthy
 // devices offer, less what all its pods hold. It may be negative.
-func (n Node) sum() (free room) {
+func sum(n placement.Node) (units gpu.Units, cores int) {
 	for _, d := range n.Devices {
-		free.cores -= d.RequestedCores
+		cores -= d.RequestedCores
 		if d.Healthy {
-			free.units += d.Capacity
-			free.cores += gpu.CoresPerDevice
+			units += d.Capacity
+			cores += gpu.CoresPerDevice
 		}
 	}
 	for _, h := range n.Unattributed {
-		free.cores -= h.Request.Cores()
+		cores -= h.Request.Cores()
 	}
-	free.units -= n.Requested()
-	return free
+	return units - n.Requested(), cores
 }
 
 // makeRoom returns the pods that must leave for a request that does not fit the
 // node. It begins with each device in turn and goes on where it costs the least,
 // for pods may hold several devices.
-func makeRoom(req Request, node Node, budgets []Budget) (victims []Holding, ok bool) {
-	_, victims, ok = cheapest(node.Devices, budgets, func(first gpu.UUID) ([]Holding, bool) {
+func makeRoom(req placement.Request, node placement.Node, budgets []Budget) (victims []placement.Holding, ok bool) {
+	_, victims, ok = cheapest(node.Devices, budgets, func(first placement.Device) ([]placement.Holding, bool) {
 		return makeRoomFrom(first, req, node, budgets)
 	})
 	return victims, ok
 }
 
-func makeRoomFrom(device gpu.UUID, req Request, node Node, budgets []Budget) ([]Holding, bool) {
-	one := req.ofOneGPU()
-	cleared := []gpu.UUID{device}
-	gone, ok := clearDevice(device, one, node, budgets)
+func makeRoomFrom(first placement.Device, req placement.Request, node placement.Node, budgets []Budget) ([]placement.Holding, bool) {
+	one := ofOneGPU(req)
+	cleared := []gpu.UUID{first.UUID}
+	gone, ok := clearDevice(first, one, node, budgets)
 	for ok && len(cleared) < req.GPUs() {
 		left := node.Without(gone)
-		others := slices.DeleteFunc(slices.Clone(left.Devices), func(d Device) bool { return slices.Contains(cleared, d.UUID) })
-		var next []Holding
-		device, next, ok = cheapest(others, budgets, func(next gpu.UUID) ([]Holding, bool) {
-			return clearDevice(next, one, left, budgets)
+		others := slices.DeleteFunc(slices.Clone(left.Devices), func(d placement.Device) bool { return slices.Contains(cleared, d.UUID) })
+		var next placement.Device
+		var more []placement.Holding
+		next, more, ok = cheapest(others, budgets, func(d placement.Device) ([]placement.Holding, bool) {
+			return clearDevice(d, one, left, budgets)
 		})
-		cleared, gone = append(cleared, device), append(gone, next...)
+		cleared, gone = append(cleared, next.UUID), append(gone, more...)
 	}
 	if !ok {
 		return nil, false
@@ -175,39 +165,39 @@ func makeRoomFrom(device gpu.UUID, req Request, node Node, budgets []Budget) ([]
 
 // cheapest returns the device on which it costs the least to make room, and who
 // must leave for that.
-func cheapest(devices []Device, budgets []Budget, makeRoom func(gpu.UUID) ([]Holding, bool)) (device gpu.UUID, victims []Holding, ok bool) {
+func cheapest(devices []placement.Device, budgets []Budget, makeRoom func(placement.Device) ([]placement.Holding, bool)) (device placement.Device, victims []placement.Holding, ok bool) {
 	for _, d := range devices {
-		pods, fits := makeRoom(d.UUID)
+		pods, fits := makeRoom(d)
 		if fits && (!ok || Cheaper(pods, victims, budgets) < 0) {
-			device, victims, ok = d.UUID, pods, true
+			device, victims, ok = d, pods, true
 		}
 	}
 	return device, victims, ok
 }
 
 // clearDevice returns the pods that must leave one device for a request of one.
-func clearDevice(device gpu.UUID, one Request, node Node, budgets []Budget) ([]Holding, bool) {
-	alone := node.only(device)
-	return reprieve(one, alone, byWorth(alone.holdings(below(one)), budgets, moreWorth))
+func clearDevice(device placement.Device, one placement.Request, node placement.Node, budgets []Budget) ([]placement.Holding, bool) {
+	alone := node.Only(device)
+	return reprieve(one, alone, byWorth(evictable(one, alone), budgets, moreWorth))
 }
 
 // ofOneGPU is what a request wants of each of its GPUs.
-func (r Request) ofOneGPU() Request {
+func ofOneGPU(r placement.Request) placement.Request {
 	units, cores := r.Share()
-	r.Containers, r.Count = []Container{{Kind: App, Units: units, Cores: cores}}, 1
+	r.Containers, r.Count = []placement.Container{{Kind: placement.App, Units: units, Cores: cores}}, 1
 	return r
 }
 
-// below tells the pods that may be evicted for a request.
-func below(req Request) func(Holding) bool {
-	return func(h Holding) bool { return h.Request.Priority < req.Priority }
+// evictable returns the pods of a node that may be evicted for a request.
+func evictable(req placement.Request, node placement.Node) []placement.Holding {
+	return slices.DeleteFunc(node.Holdings(), func(h placement.Holding) bool { return h.Request.Priority >= req.Priority })
 }
 
 // reprieve returns those of the pods without whom the request fits the node, when
 // each in turn stays if it can. It reports false when the request does not fit
 // without any of them.
-func reprieve(req Request, node Node, pods []Holding) (victims []Holding, ok bool) {
-	fits := func(gone []Holding) bool { return Fit(req, node.Without(gone)).Fits() }
+func reprieve(req placement.Request, node placement.Node, pods []placement.Holding) (victims []placement.Holding, ok bool) {
+	fits := func(gone []placement.Holding) bool { return placement.Fit(req, node.Without(gone)).Fits() }
 	if !fits(pods) {
 		return nil, false
 	}
@@ -221,12 +211,16 @@ func reprieve(req Request, node Node, pods []Holding) (victims []Holding, ok boo
 	return victims, true
 }
 
-func except(pods []Holding, h Holding) []Holding {
-	return slices.DeleteFunc(slices.Clone(pods), func(p Holding) bool { return p.Pod.UID == h.Pod.UID })
+func has(pods []placement.Holding, h placement.Holding) bool {
+	return slices.ContainsFunc(pods, func(p placement.Holding) bool { return p.Pod.UID == h.Pod.UID })
+}
+
+func except(pods []placement.Holding, h placement.Holding) []placement.Holding {
+	return slices.DeleteFunc(slices.Clone(pods), func(p placement.Holding) bool { return p.Pod.UID == h.Pod.UID })
 }
 
 // byWorth orders pods for reprieve: those first that are beyond a budget.
-func byWorth(pods []Holding, budgets []Budget, compare func(a, b Holding) int) []Holding {
+func byWorth(pods []placement.Holding, budgets []Budget, compare func(a, b placement.Holding) int) []placement.Holding {
 	slices.SortFunc(pods, compare)
 	beyond, within := spend(pods, budgets)
 	return append(beyond, within...)
@@ -237,7 +231,7 @@ func byWorth(pods []Holding, budgets []Budget, compare func(a, b Holding) int) [
 // all their number; then by the memory that they hold. Pods that are being
 // deleted cost nothing. (k8s.io/kubernetes/pkg/scheduler/framework/preemption,
 // pickOneNodeForPreemption)
-func Cheaper(a, b []Holding, budgets []Budget) int {
+func Cheaper(a, b []placement.Holding, budgets []Budget) int {
 	x, y := newCost(a, budgets), newCost(b, budgets)
 	return cmp.Or(
 		cmp.Compare(x.violations, y.violations),
@@ -254,7 +248,7 @@ type cost struct {
 	units      gpu.Units
 }
 
-func newCost(victims []Holding, budgets []Budget) cost {
+func newCost(victims []placement.Holding, budgets []Budget) cost {
 	c := cost{violations: Violations(victims, budgets), highest: math.MinInt64}
 	for _, h := range victims {
 		if h.Terminating {

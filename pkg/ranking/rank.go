@@ -1,4 +1,4 @@
-package placement
+package ranking
 
 import (
 	"cmp"
@@ -6,6 +6,7 @@ import (
 	"sync"
 
 	"github.com/gpumem/gpumem/pkg/gpu"
+	"github.com/gpumem/gpumem/pkg/placement"
 )
 
 // MaxScore is the highest score that Rank gives, k8s.io/kube-scheduler's
@@ -14,14 +15,14 @@ const MaxScore = 10
 
 // Policies are those of the cluster, for pods that name none.
 type Policies struct {
-	GPU  Policy
-	Node Policy // empty: as for GPUs
+	GPU  placement.Policy
+	Node placement.Policy // empty: as for GPUs
 }
 
 // node returns the policy by which nodes are chosen for a request. What a pod
 // asks for itself is of nodes too, but for Exclusive, which is of GPUs alone.
-func (p Policies) node(req Request) Policy {
-	if req.Policy == Binpack || req.Policy == Spread {
+func (p Policies) node(req placement.Request) placement.Policy {
+	if req.Policy == placement.Binpack || req.Policy == placement.Spread {
 		return req.Policy
 	}
 	return cmp.Or(p.Node, p.GPU)
@@ -53,11 +54,11 @@ const maxKept = 1 << 18
 // least stays free, what the pod takes from others at these prices included, and
 // among equals the fullest node; Spread the emptiest node, and among equals that
 // with the emptiest GPU. A node on which the request does not fit gets 0.
-func (r *Ranker) Rank(defaults Policies, req Request, nodes []*Node, prices *Prices) []int64 {
+func (r *Ranker) Rank(defaults Policies, req placement.Request, nodes []*placement.Node, prices *Prices) []int64 {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	policy := defaults.node(req)
-	if policy == Spread {
+	if policy == placement.Spread {
 		prices = nil
 	}
 	if prices != nil && prices != r.prices {
@@ -87,7 +88,7 @@ func (r *Ranker) Rank(defaults Policies, req Request, nodes []*Node, prices *Pri
 }
 
 // stockOf returns what a node has room for at the last prices.
-func (r *Ranker) stockOf(n *Node) stock {
+func (r *Ranker) stockOf(n *placement.Node) stock {
 	for _, known := range [...]map[string]stock{r.stock, r.prices.stock} {
 		if s := known[n.Name]; s.of != nil && s.of == n.State {
 			return s
@@ -115,7 +116,7 @@ func score(nodes int, order []int, compare func(a, b int) int) []int64 {
 }
 
 // of returns what is kept for a request. All is forgotten when it is too much.
-func (r *Ranker) of(defaults Policies, req Request, nodes int) map[string]*ranked {
+func (r *Ranker) of(defaults Policies, req placement.Request, nodes int) map[string]*ranked {
 	key := string(defaults.GPU) + " " + req.Key()
 	known, ok := r.kept[key]
 	if !ok {
@@ -130,10 +131,10 @@ func (r *Ranker) of(defaults Policies, req Request, nodes int) map[string]*ranke
 
 // ranked is what Rank compares of one node.
 type ranked struct {
-	of *State // of the node
+	of *placement.State // of the node
 
 	fits     bool
-	chosen   Choice
+	chosen   placement.Choice
 	slack    gpu.Units // left on the chosen devices after placing
 	nodeFree gpu.Units
 
@@ -141,12 +142,12 @@ type ranked struct {
 	lost   float64 // at these prices
 }
 
-func newRanked(fallback Policy, req Request, n *Node) *ranked {
-	r := &ranked{of: n.State, fits: true, nodeFree: n.free()}
+func newRanked(fallback placement.Policy, req placement.Request, n *placement.Node) *ranked {
+	r := &ranked{of: n.State, fits: true, nodeFree: free(n)}
 	if req.Empty() {
 		return r
 	}
-	r.chosen, r.fits = NewChoice(fallback, req, *n)
+	r.chosen, r.fits = placement.NewChoice(fallback, req, *n)
 	units, _ := req.Share()
 	for _, i := range r.chosen.Devices {
 		r.slack += n.Devices[i].Free() - units
@@ -155,9 +156,9 @@ func newRanked(fallback Policy, req Request, n *Node) *ranked {
 }
 
 // compare orders nodes, the better one first.
-func (a *ranked) compare(b *ranked, p Policy) int {
+func (a *ranked) compare(b *ranked, p placement.Policy) int {
 	likes := a.chosen.Compare(b.chosen)
-	if p == Spread {
+	if p == placement.Spread {
 		return cmp.Or(likes, cmp.Compare(b.nodeFree, a.nodeFree), cmp.Compare(b.slack, a.slack))
 	}
 	return cmp.Or(likes, cmp.Compare(float64(a.slack)+a.lost, float64(b.slack)+b.lost), cmp.Compare(a.nodeFree, b.nodeFree))

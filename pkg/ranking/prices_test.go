@@ -1,4 +1,4 @@
-package placement
+package ranking
 
 import (
 	"fmt"
@@ -9,52 +9,40 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
-	"github.com/gpumem/gpumem/pkg/gpu"
+	"github.com/gpumem/gpumem/pkg/placement"
+	"github.com/gpumem/gpumem/pkg/placement/placementtest"
 )
 
-func cpu(milli int64) func(*Request) { return func(r *Request) { r.CPU = milli } }
-
-func learned(requests ...Request) (m Mix) {
+func learned(requests ...placement.Request) (m Mix) {
 	for _, r := range requests {
 		m.Learn(r)
 	}
 	return m
 }
 
-// machine is a node with CPU and some equal GPUs.
-func machine(name string, milli int64, gpus int, units gpu.Units, holdings ...Holding) Node {
-	var devices []gpu.Device
-	for i := range gpus {
-		devices = append(devices, device(i, units))
-	}
-	inv := inventory(devices...)
-	inv.CPU = milli
-	return NewNode(name, inv, holdings)
-}
-
 func TestRankSparesWhatIsScarce(t *testing.T) {
-	many := func(n int, r Request) []Request { return slices.Repeat([]Request{r}, n) }
+	many := func(n int, r placement.Request) []placement.Request { return slices.Repeat([]placement.Request{r}, n) }
 	tests := map[string]struct {
-		mix   []Request
-		req   Request
-		nodes []Node
+		mix   []placement.Request
+		req   placement.Request
+		nodes []placement.Node
 		want  string // the best node
 	}{
 		"without a mix, the tightest GPU": {
 			req:   ask(6, cpu(8000)),
-			nodes: []Node{machine("small", 16_000, 2, 8), machine("large", 64_000, 2, 16)},
+			nodes: []placement.Node{machine("small", 16_000, 2, 8), machine("large", 64_000, 2, 16)},
 			want:  "small",
 		},
 		"a pod with much CPU leaves a GPU to those that need CPU beside it": {
 			mix:   many(10, ask(8, cpu(8000))),
 			req:   ask(8, cpu(16_000)),
-			nodes: []Node{machine("narrow", 16_000, 2, 8), machine("wide", 64_000, 2, 8)},
+			nodes: []placement.Node{machine("narrow", 16_000, 2, 8), machine("wide", 64_000, 2, 8)},
 			want:  "wide",
 		},
 		"a pod with little CPU leaves the CPU to those that need it": {
 			mix: many(10, ask(8, cpu(12_000))),
 			req: ask(8, cpu(1000)),
-			nodes: []Node{
+			nodes: []placement.Node{
 				machine("enough", 24_000, 2, 8),
 				machine("spent", 16_000, 2, 8),
 			},
@@ -63,7 +51,7 @@ func TestRankSparesWhatIsScarce(t *testing.T) {
 		"an idle node is left to pods that need all of it": {
 			mix: append(many(5, ask(8)), ask(32, count(4))),
 			req: ask(8),
-			nodes: []Node{
+			nodes: []placement.Node{
 				machine("idle", 0, 4, 8),
 				machine("in-use", 0, 4, 8, hold("a", ask(8), 0)),
 			},
@@ -72,7 +60,7 @@ func TestRankSparesWhatIsScarce(t *testing.T) {
 	}
 	for name, tc := range tests {
 		t.Run(name, func(t *testing.T) {
-			scores := new(Ranker).Rank(Policies{GPU: Binpack}, tc.req, pointers(tc.nodes), NewPrices(learned(tc.mix...), tc.nodes))
+			scores := new(Ranker).Rank(Policies{GPU: placement.Binpack}, tc.req, pointers(tc.nodes), NewPrices(learned(tc.mix...), tc.nodes))
 			for i, score := range scores {
 				if best := tc.nodes[i].Name == tc.want; best != (score == MaxScore) {
 					t.Errorf("%s has score %d; want %s to be the best", tc.nodes[i].Name, score, tc.want)
@@ -83,18 +71,18 @@ func TestRankSparesWhatIsScarce(t *testing.T) {
 }
 
 func TestSpreadKnowsNoPrices(t *testing.T) {
-	nodes := []Node{machine("narrow", 16_000, 2, 8), machine("wide", 64_000, 2, 8)}
+	nodes := []placement.Node{machine("narrow", 16_000, 2, 8), machine("wide", 64_000, 2, 8)}
 	prices := NewPrices(learned(ask(8, cpu(8000))), nodes)
-	got := new(Ranker).Rank(Policies{GPU: Spread}, ask(8, cpu(16_000)), pointers(nodes), prices)
+	got := new(Ranker).Rank(Policies{GPU: placement.Spread}, ask(8, cpu(16_000)), pointers(nodes), prices)
 	if diff := cmp.Diff([]int64{MaxScore, MaxScore}, got); diff != "" {
 		t.Errorf("scores (-want +got):\n%s", diff)
 	}
 }
 
 func TestAPodWithoutGPUMemoryGoesWhereItsCPUIsMissedLeast(t *testing.T) {
-	nodes := []Node{machine("tight", 16_000, 2, 8), machine("plain", 16_000, 0, 0), machine("wide", 64_000, 2, 8)}
+	nodes := []placement.Node{machine("tight", 16_000, 2, 8), machine("plain", 16_000, 0, 0), machine("wide", 64_000, 2, 8)}
 	prices := NewPrices(learned(ask(8, cpu(8000))), nodes)
-	got := new(Ranker).Rank(Policies{GPU: Binpack}, Request{CPU: 8000}, pointers(nodes), prices)
+	got := new(Ranker).Rank(Policies{GPU: placement.Binpack}, placement.Request{CPU: 8000}, pointers(nodes), prices)
 	if diff := cmp.Diff([]int64{3, MaxScore, 6}, got); diff != "" {
 		t.Errorf("scores (-want +got):\n%s", diff)
 	}
@@ -123,7 +111,7 @@ func TestMixFadesAndStaysSmall(t *testing.T) {
 		t.Errorf("%d kinds, weights of %g that are %g together; want %d kinds at most", len(m.seen), m.total, sum, maxKinds)
 	}
 	before := m.total
-	m.Learn(Request{})
+	m.Learn(placement.Request{})
 	m.Learn(ask(4, uuids("GPU-0")))
 	if m.total != before {
 		t.Error("a pod that wants a certain GPU, or none, is learned from")
@@ -138,23 +126,23 @@ func FuzzRanker(f *testing.F) {
 	}
 	f.Fuzz(func(t *testing.T, seed uint64) {
 		random := rand.New(rand.NewPCG(seed, 9))
-		var nodes []Node
+		var nodes []placement.Node
 		var mix Mix
-		change := func(i int) Node {
-			inv, holdings, req := world(random)
+		change := func(i int) placement.Node {
+			inv, holdings, req := placementtest.World(random)
 			inv.CPU = random.Int64N(3) * 16_000
 			req.CPU = random.Int64N(9_000)
 			mix.Learn(req)
-			return NewNode(fmt.Sprint("n", i), inv, holdings)
+			return placement.NewNode(fmt.Sprint("n", i), inv, holdings)
 		}
 		for i := range 1 + random.IntN(6) {
 			nodes = append(nodes, change(i))
 		}
 		var ranker Ranker
-		policies := Policies{GPU: pick(random, Binpack, Spread), Node: pick(random, "", Binpack, Spread)}
-		var requests []Request
+		policies := Policies{GPU: placementtest.Pick(random, placement.Binpack, placement.Spread), Node: placementtest.Pick(random, "", placement.Binpack, placement.Spread)}
+		var requests []placement.Request
 		for range 3 {
-			_, _, req := world(random)
+			_, _, req := placementtest.World(random)
 			req.CPU = random.Int64N(9_000)
 			requests = append(requests, req)
 		}

@@ -1,10 +1,11 @@
-package placement
+package ranking
 
 import (
 	"math"
 	"strings"
 
 	"github.com/gpumem/gpumem/pkg/gpu"
+	"github.com/gpumem/gpumem/pkg/placement"
 )
 
 // Prices say what the free parts of nodes are worth to the pods that are to
@@ -50,7 +51,7 @@ type priced struct {
 
 // stock is what a node has room for, each kind taken alone.
 type stock struct {
-	of      *State
+	of      *placement.State
 	slots   []slots  // by kind
 	allowed []uint64 // by device, the kinds that may use it
 }
@@ -62,7 +63,7 @@ type slots struct {
 }
 
 // NewPrices takes stock of nodes. Without a mix there are no prices.
-func NewPrices(mix Mix, nodes []Node) *Prices {
+func NewPrices(mix Mix, nodes []placement.Node) *Prices {
 	var all []priced
 	kinds := mix.kinds()
 	for _, a := range kinds[:min(len(kinds), maxPriced)] {
@@ -76,23 +77,23 @@ func NewPrices(mix Mix, nodes []Node) *Prices {
 		return &Prices{}
 	}
 	market := newMarket(len(all))
-	free := gpu.Units(0)
+	room := gpu.Units(0)
 	stocks := make(map[string]stock, len(nodes))
 	for i := range nodes {
 		n := &nodes[i]
 		now := takeStock(all, n)
-		market.add(takeStock(all, n.emptied()).slots, now.slots)
-		free += n.free()
+		market.add(takeStock(all, emptied(*n)).slots, now.slots)
+		room += free(n)
 		stocks[n.Name] = now
 	}
-	market.settle(all, mix, ahead*float64(free)/mix.mean())
+	market.settle(all, mix, ahead*float64(room)/mix.mean())
 	return &Prices{kinds: all, stock: stocks}
 }
 
 // emptied returns the node without pods.
-func (n Node) emptied() *Node {
+func emptied(n placement.Node) *placement.Node {
 	n.RequestedCPU = 0
-	devices := make([]Device, len(n.Devices))
+	devices := make([]placement.Device, len(n.Devices))
 	for i, d := range n.Devices {
 		devices[i].Device = d.Device
 	}
@@ -100,7 +101,7 @@ func (n Node) emptied() *Node {
 	return &n
 }
 
-func (n Node) free() (sum gpu.Units) {
+func free(n *placement.Node) (sum gpu.Units) {
 	for i := range n.Devices {
 		sum += n.Devices[i].Free()
 	}
@@ -181,7 +182,7 @@ func (k priced) alike(o priced) bool {
 }
 
 // takeStock counts what a node has room for.
-func takeStock(kinds []priced, n *Node) stock {
+func takeStock(kinds []priced, n *placement.Node) stock {
 	s := stock{of: n.State, slots: make([]slots, len(kinds)), allowed: make([]uint64, len(n.Devices))}
 	for i := range n.Devices {
 		d := &n.Devices[i]
@@ -198,8 +199,8 @@ func takeStock(kinds []priced, n *Node) stock {
 	return s
 }
 
-func (k *priced) allows(d *Device) bool {
-	return d.Healthy && (len(k.globs) == 0 || MatchModel(k.globs, d.Model))
+func (k *priced) allows(d *placement.Device) bool {
+	return d.Healthy && (len(k.globs) == 0 || placement.MatchModel(k.globs, d.Model))
 }
 
 // on returns how many pods have room on what is left of a GPU, or, of a kind
@@ -229,7 +230,7 @@ func (k *priced) pods(gpus, cpu int64) int64 {
 
 // lost returns what the slots are worth that a request destroys on devices of
 // a node, of those that it has before, in units.
-func (p *Prices) lost(n *Node, before stock, req Request, devices []int) (sum float64) {
+func (p *Prices) lost(n *placement.Node, before stock, req placement.Request, devices []int) (sum float64) {
 	units, cores := req.Share()
 	cpu := max(0, n.FreeCPU()-req.CPU)
 	for k := range p.kinds {

@@ -1,4 +1,4 @@
-package placement
+package ranking
 
 import (
 	"cmp"
@@ -7,6 +7,7 @@ import (
 	"strings"
 
 	"github.com/gpumem/gpumem/pkg/gpu"
+	"github.com/gpumem/gpumem/pkg/placement"
 )
 
 // kind is what pods of one kind want of a node.
@@ -34,7 +35,7 @@ const (
 
 // Learn adds a pod. Those that want certain GPUs by UUID do not count: no other
 // GPU is worth more for them.
-func (m *Mix) Learn(r Request) {
+func (m *Mix) Learn(r placement.Request) {
 	if r.Empty() || len(r.UUIDs) > 0 {
 		return
 	}

@@ -1,4 +1,4 @@
-package placement
+package preemption
 
 import (
 	"fmt"
@@ -10,22 +10,24 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/gpumem/gpumem/pkg/gpu"
+	"github.com/gpumem/gpumem/pkg/placement"
+	"github.com/gpumem/gpumem/pkg/placement/placementtest"
 )
 
-func priority(p int32) func(*Request) { return func(r *Request) { r.Priority = p } }
+// The words that tables are written in.
+var (
+	device, sick, inventory, node              = placementtest.Device, placementtest.Sick, placementtest.Inventory, placementtest.Node
+	hold, terminating                          = placementtest.Hold, placementtest.Terminating
+	ask, cores, count, policy, priority, uuids = placementtest.Ask, placementtest.Cores, placementtest.Count, placementtest.Policy, placementtest.Priority, placementtest.UUIDs
+)
 
 // started says that the kubelet admitted the pod in that second.
-func started(second int64, h Holding) Holding {
+func started(second int64, h placement.Holding) placement.Holding {
 	h.Started = time.Unix(second, 0)
 	return h
 }
 
-func terminating(h Holding) Holding {
-	h.Terminating = true
-	return h
-}
-
-func namesOf(pods []Holding) []string {
+func namesOf(pods []placement.Holding) []string {
 	var out []string
 	for _, h := range pods {
 		out = append(out, h.Pod.Name)
@@ -37,9 +39,9 @@ func TestPreempt(t *testing.T) {
 	two := inventory(device(0, 10), device(1, 10))
 	high := priority(100)
 	tests := map[string]struct {
-		req            Request
+		req            placement.Request
 		inv            gpu.Inventory // two unless given
-		pods           []Holding
+		pods           []placement.Holding
 		proposed       []string
 		others         []string // proposed, of priority 50, without a GPU
 		budgets        []Budget
@@ -49,132 +51,132 @@ func TestPreempt(t *testing.T) {
 	}{
 		"one pod of one GPU, not one of each as the sum would have it": {
 			req:      ask(8, high),
-			pods:     []Holding{hold("a", ask(4), 0), hold("b", ask(5), 0), hold("c", ask(4), 1), hold("d", ask(6, priority(1)), 1)},
+			pods:     []placement.Holding{hold("a", ask(4), 0), hold("b", ask(5), 0), hold("c", ask(4), 1), hold("d", ask(6, priority(1)), 1)},
 			proposed: []string{"b", "c"}, want: []string{"a", "b"},
 		},
 		"fewest on one GPU": {
-			req: ask(6, high), pods: []Holding{hold("a", ask(5), 0), hold("b", ask(5), 0), hold("c", ask(10), 1)}, want: []string{"c"},
+			req: ask(6, high), pods: []placement.Holding{hold("a", ask(5), 0), hold("b", ask(5), 0), hold("c", ask(10), 1)}, want: []string{"c"},
 		},
 		"of equals on a GPU the larger, so that the fewest go": {
 			req: ask(6, high), inv: inventory(device(0, 16)),
-			pods: []Holding{hold("a", ask(5), 0), hold("b", ask(6), 0), hold("c", ask(5), 0)}, want: []string{"b"},
+			pods: []placement.Holding{hold("a", ask(5), 0), hold("b", ask(6), 0), hold("c", ask(5), 0)}, want: []string{"b"},
 		},
 		"lowest priority before fewest": {
-			req: ask(6, high), pods: []Holding{hold("a", ask(5), 0), hold("b", ask(5), 0), hold("c", ask(10, priority(1)), 1)}, want: []string{"a", "b"},
+			req: ask(6, high), pods: []placement.Holding{hold("a", ask(5), 0), hold("b", ask(5), 0), hold("c", ask(10, priority(1)), 1)}, want: []string{"a", "b"},
 		},
 		"the least memory among equals": {
-			req: ask(3, high), pods: []Holding{hold("a", ask(9), 0), hold("b", ask(8), 1)}, want: []string{"b"},
+			req: ask(3, high), pods: []placement.Holding{hold("a", ask(9), 0), hold("b", ask(8), 1)}, want: []string{"b"},
 		},
 		"the younger of equals": {
 			req: ask(3, high), inv: inventory(device(0, 10)),
-			pods: []Holding{started(20, hold("a", ask(5), 0)), started(10, hold("b", ask(5), 0))}, want: []string{"a"},
+			pods: []placement.Holding{started(20, hold("a", ask(5), 0)), started(10, hold("b", ask(5), 0))}, want: []string{"a"},
 		},
 		"one that has not started is younger than all": {
 			req: ask(3, high), inv: inventory(device(0, 10)),
-			pods: []Holding{started(20, hold("a", ask(5), 0)), hold("b", ask(5), 0)}, want: []string{"b"},
+			pods: []placement.Holding{started(20, hold("a", ask(5), 0)), hold("b", ask(5), 0)}, want: []string{"b"},
 		},
 		"the lowest index of equals": {
-			req: ask(3, high), pods: []Holding{hold("a", ask(10), 1), hold("b", ask(10), 0)}, want: []string{"b"},
+			req: ask(3, high), pods: []placement.Holding{hold("a", ask(10), 1), hold("b", ask(10), 0)}, want: []string{"b"},
 		},
 		"the most important first": {
 			req: ask(10, high), inv: inventory(device(0, 10)),
-			pods: []Holding{hold("a", ask(4), 0), hold("b", ask(2, priority(3)), 0), hold("c", ask(4, priority(2)), 0)}, want: []string{"b", "c", "a"},
+			pods: []placement.Holding{hold("a", ask(4), 0), hold("b", ask(2, priority(3)), 0), hold("c", ask(4, priority(2)), 0)}, want: []string{"b", "c", "a"},
 		},
 		"pods of its own priority stay": {
-			req: ask(3, high), pods: []Holding{hold("a", ask(10, high), 0), hold("b", ask(10), 1)}, want: []string{"b"},
+			req: ask(3, high), pods: []placement.Holding{hold("a", ask(10, high), 0), hold("b", ask(10), 1)}, want: []string{"b"},
 		},
 		"pods of its own priority everywhere": {
-			req: ask(3, high), pods: []Holding{hold("a", ask(10, high), 0), hold("b", ask(10, priority(101)), 1)}, wantNone: true,
+			req: ask(3, high), pods: []placement.Holding{hold("a", ask(10, high), 0), hold("b", ask(10, priority(101)), 1)}, wantNone: true,
 		},
 		"larger than any GPU": {
-			req: ask(11, high), pods: []Holding{hold("a", ask(10), 0), hold("b", ask(10), 1)}, proposed: []string{"a", "b"}, wantNone: true,
+			req: ask(11, high), pods: []placement.Holding{hold("a", ask(10), 0), hold("b", ask(10), 1)}, proposed: []string{"a", "b"}, wantNone: true,
 		},
 		"a GPU that is not healthy is no help": {
 			req: ask(5, high), inv: inventory(device(0, 10, sick), device(1, 10)),
-			pods: []Holding{hold("a", ask(6), 0), hold("b", ask(6, priority(1)), 1)}, proposed: []string{"a"}, want: []string{"b"},
+			pods: []placement.Holding{hold("a", ask(6), 0), hold("b", ask(6, priority(1)), 1)}, proposed: []string{"a"}, want: []string{"b"},
 		},
 		"only GPUs that it may use": {
-			req: ask(5, high, uuids("GPU-1")), pods: []Holding{hold("a", ask(6), 0), hold("b", ask(6, priority(1)), 1)}, want: []string{"b"},
+			req: ask(5, high, uuids("GPU-1")), pods: []placement.Holding{hold("a", ask(6), 0), hold("b", ask(6, priority(1)), 1)}, want: []string{"b"},
 		},
 		"cores are of the same GPU": {
 			req:  ask(1, cores(50), high),
-			pods: []Holding{hold("a", ask(1, cores(40)), 0), hold("b", ask(1, cores(40)), 0), hold("c", ask(1, cores(90), priority(1)), 1)}, want: []string{"b"},
+			pods: []placement.Holding{hold("a", ask(1, cores(40)), 0), hold("b", ask(1, cores(40)), 0), hold("c", ask(1, cores(90), priority(1)), 1)}, want: []string{"b"},
 		},
 		"exclusive clears a GPU": {
-			req: ask(1, policy(Exclusive), high), pods: []Holding{hold("a", ask(1), 0), hold("b", ask(1), 0), hold("c", ask(9), 1)}, want: []string{"c"},
+			req: ask(1, policy(placement.Exclusive), high), pods: []placement.Holding{hold("a", ask(1), 0), hold("b", ask(1), 0), hold("c", ask(9), 1)}, want: []string{"c"},
 		},
 		"an exclusive pod can be evicted": {
-			req: ask(1, high), pods: []Holding{hold("a", ask(1, policy(Exclusive)), 0), hold("b", ask(10, priority(1)), 1)}, want: []string{"a"},
+			req: ask(1, high), pods: []placement.Holding{hold("a", ask(1, policy(placement.Exclusive)), 0), hold("b", ask(10, priority(1)), 1)}, want: []string{"a"},
 		},
 		"two GPUs": {
 			req: ask(12, count(2), high), inv: inventory(device(0, 10), device(1, 10), device(2, 10)),
-			pods: []Holding{hold("a", ask(10, priority(2)), 0), hold("b", ask(10, priority(1)), 1), hold("c", ask(5), 2)}, want: []string{"b", "c"},
+			pods: []placement.Holding{hold("a", ask(10, priority(2)), 0), hold("b", ask(10, priority(1)), 1), hold("c", ask(5), 2)}, want: []string{"b", "c"},
 		},
 		"a pod on both GPUs counts once": {
 			req: ask(12, count(2), high), inv: inventory(device(0, 10), device(1, 10), device(2, 10)),
-			pods: []Holding{hold("a", ask(10), 0), hold("b", ask(20, count(2)), 1, 2)}, want: []string{"b"},
+			pods: []placement.Holding{hold("a", ask(10), 0), hold("b", ask(20, count(2)), 1, 2)}, want: []string{"b"},
 		},
 		"what was to go for the first GPU stays if the second makes it needless": {
 			req: ask(8, count(2), high), inv: inventory(device(0, 10), device(1, 10)),
-			pods: []Holding{hold("a", ask(4), 0), hold("b", ask(12, count(2)), 0, 1), hold("c", ask(4, priority(1)), 1)}, want: []string{"b"},
+			pods: []placement.Holding{hold("a", ask(4), 0), hold("b", ask(12, count(2)), 0, 1), hold("c", ask(4, priority(1)), 1)}, want: []string{"b"},
 		},
 		"a pod of unknown GPU may be in the way on each": {
-			req: ask(5, high), pods: []Holding{hold("a", ask(7, priority(1)), 0), hold("b", ask(7, priority(1)), 1), hold("lost", ask(6))}, wantNone: false,
+			req: ask(5, high), pods: []placement.Holding{hold("a", ask(7, priority(1)), 0), hold("b", ask(7, priority(1)), 1), hold("lost", ask(6))}, wantNone: false,
 			want: []string{"a", "lost"},
 		},
 		"who is being deleted goes at no cost": {
-			req: ask(8, high), pods: []Holding{hold("a", ask(9), 0), terminating(hold("b", ask(4, priority(7)), 1)), terminating(hold("c", ask(6, priority(8)), 1))}, want: []string{"c", "b"},
+			req: ask(8, high), pods: []placement.Holding{hold("a", ask(9), 0), terminating(hold("b", ask(4, priority(7)), 1)), terminating(hold("c", ask(6, priority(8)), 1))}, want: []string{"c", "b"},
 		},
 		"who is being deleted goes before others of its GPU": {
 			req: ask(4, high), inv: inventory(device(0, 10)),
-			pods: []Holding{hold("a", ask(5), 0), terminating(hold("b", ask(5, priority(1)), 0))}, want: []string{"b"},
+			pods: []placement.Holding{hold("a", ask(5), 0), terminating(hold("b", ask(5, priority(1)), 0))}, want: []string{"b"},
 		},
 		"a budget is kept where it can be": {
-			req: ask(5, high), pods: []Holding{hold("a", ask(10), 0), hold("b", ask(10, priority(1)), 1)},
+			req: ask(5, high), pods: []placement.Holding{hold("a", ask(10), 0), hold("b", ask(10, priority(1)), 1)},
 			budgets: []Budget{{Pods: []string{"a"}}}, want: []string{"b"},
 		},
 		"a budget that allows one": {
-			req: ask(5, high), pods: []Holding{hold("a", ask(10), 0), hold("b", ask(10, priority(1)), 1)},
+			req: ask(5, high), pods: []placement.Holding{hold("a", ask(10), 0), hold("b", ask(10, priority(1)), 1)},
 			budgets: []Budget{{Pods: []string{"a"}, Allowed: 1}}, want: []string{"a"},
 		},
 		"a budget is kept on the GPU": {
-			req: ask(5, high), inv: inventory(device(0, 10)), pods: []Holding{hold("a", ask(5), 0), hold("b", ask(5, priority(1)), 0)},
+			req: ask(5, high), inv: inventory(device(0, 10)), pods: []placement.Holding{hold("a", ask(5), 0), hold("b", ask(5, priority(1)), 0)},
 			budgets: []Budget{{Pods: []string{"a"}}}, want: []string{"b"},
 		},
 		"a budget that cannot be kept is counted": {
-			req: ask(10, high), inv: inventory(device(0, 10)), pods: []Holding{hold("a", ask(5), 0), hold("b", ask(5), 0)},
+			req: ask(10, high), inv: inventory(device(0, 10)), pods: []placement.Holding{hold("a", ask(5), 0), hold("b", ask(5), 0)},
 			budgets: []Budget{{Pods: []string{"a", "b"}, Allowed: 1}}, want: []string{"a", "b"}, wantViolations: 1,
 		},
 		"who is being deleted is beyond no budget": {
-			req: ask(10, high), inv: inventory(device(0, 10)), pods: []Holding{hold("a", ask(5), 0), terminating(hold("b", ask(5), 0))},
+			req: ask(10, high), inv: inventory(device(0, 10)), pods: []placement.Holding{hold("a", ask(5), 0), terminating(hold("b", ask(5), 0))},
 			budgets: []Budget{{Pods: []string{"a", "b"}, Allowed: 1}}, want: []string{"a", "b"},
 		},
 		"room on a GPU without any victim: they are wanted for something else": {
-			req: ask(5, high), pods: []Holding{hold("a", ask(4), 0), hold("b", ask(6), 1)}, proposed: []string{"b"}, want: []string{"b"},
+			req: ask(5, high), pods: []placement.Holding{hold("a", ask(4), 0), hold("b", ask(6), 1)}, proposed: []string{"b"}, want: []string{"b"},
 		},
 		"nothing is wanted of these GPUs": {
-			req: ask(5, high), pods: []Holding{hold("a", ask(4), 0)}, want: nil,
+			req: ask(5, high), pods: []placement.Holding{hold("a", ask(4), 0)}, want: nil,
 		},
 		"who the sum does not explain is evicted too": {
 			req:      ask(10, high),
-			pods:     []Holding{started(10, hold("c", ask(2), 0)), started(20, hold("b", ask(5), 0)), started(30, hold("a", ask(4), 1))},
+			pods:     []placement.Holding{started(10, hold("c", ask(2), 0)), started(20, hold("b", ask(5), 0)), started(30, hold("a", ask(4), 1))},
 			proposed: []string{"c"}, want: []string{"c", "a"},
 		},
 		"who holds no GPU is evicted too, in the order of importance": {
-			req: ask(5, high), pods: []Holding{hold("a", ask(6), 0), hold("b", ask(6, priority(60)), 0), hold("c", ask(10, priority(60)), 1)},
+			req: ask(5, high), pods: []placement.Holding{hold("a", ask(6), 0), hold("b", ask(6, priority(60)), 0), hold("c", ask(10, priority(60)), 1)},
 			proposed: []string{"c"}, others: []string{"x"}, want: []string{"c", "x"},
 		},
 		"who holds no GPU, where there is room on one": {
-			req: ask(5, high), pods: []Holding{hold("a", ask(10), 0)}, others: []string{"x"}, want: []string{"x"},
+			req: ask(5, high), pods: []placement.Holding{hold("a", ask(10), 0)}, others: []string{"x"}, want: []string{"x"},
 		},
 		"who the sum does not explain, and whom it does": {
 			req:      ask(10, high),
-			pods:     []Holding{started(10, hold("c", ask(2), 0)), started(20, hold("b", ask(6), 0)), started(30, hold("a", ask(5), 1))},
+			pods:     []placement.Holding{started(10, hold("c", ask(2), 0)), started(20, hold("b", ask(6), 0)), started(30, hold("a", ask(5), 1))},
 			proposed: []string{"c", "a"}, want: []string{"c", "a"},
 		},
 		"who the sum does not explain makes room": {
 			req:      ask(10, high),
-			pods:     []Holding{started(10, hold("b", ask(3), 0)), started(20, hold("c", ask(3), 1)), started(30, hold("a", ask(6), 0))},
+			pods:     []placement.Holding{started(10, hold("b", ask(3), 0)), started(20, hold("c", ask(3), 1)), started(30, hold("a", ask(6), 0))},
 			proposed: []string{"c", "a"}, want: []string{"c", "a"},
 		},
 	}
@@ -185,9 +187,9 @@ func TestPreempt(t *testing.T) {
 				inv = two
 			}
 			n := node(inv, tc.pods...)
-			proposed := n.holdings(func(h Holding) bool { return slices.Contains(tc.proposed, h.Pod.UID) })
+			proposed := slices.DeleteFunc(n.Holdings(), func(h placement.Holding) bool { return !slices.Contains(tc.proposed, h.Pod.UID) })
 			for _, name := range tc.others {
-				proposed = append(proposed, Holding{Pod: PodRef{Namespace: "ns", Name: name, UID: name}, Request: Request{Priority: 50}})
+				proposed = append(proposed, placement.Holding{Pod: placement.PodRef{Namespace: "ns", Name: name, UID: name}, Request: placement.Request{Priority: 50}})
 			}
 			got, ok := Preempt(tc.req, n, proposed, tc.budgets)
 			if ok == tc.wantNone {
@@ -208,51 +210,51 @@ func TestPreempt(t *testing.T) {
 
 func TestReserved(t *testing.T) {
 	inv := inventory(device(0, 10), device(1, 10))
-	nominated := func(name string, r Request) Holding { return hold(name, r) }
+	nominated := func(name string, r placement.Request) placement.Holding { return hold(name, r) }
 	tests := map[string]struct {
-		pods      []Holding
-		nominated []Holding
+		pods      []placement.Holding
+		nominated []placement.Holding
 		pod       string
-		req       Request
+		req       placement.Request
 		want      []gpu.Units // requested of each device
 	}{
 		"a higher priority holds": {
-			nominated: []Holding{nominated("n", ask(4, priority(5)))}, pod: "p", req: ask(1), want: []gpu.Units{4, 0},
+			nominated: []placement.Holding{nominated("n", ask(4, priority(5)))}, pod: "p", req: ask(1), want: []gpu.Units{4, 0},
 		},
 		"the same priority holds": {
-			nominated: []Holding{nominated("n", ask(4, priority(5)))}, pod: "p", req: ask(1, priority(5)), want: []gpu.Units{4, 0},
+			nominated: []placement.Holding{nominated("n", ask(4, priority(5)))}, pod: "p", req: ask(1, priority(5)), want: []gpu.Units{4, 0},
 		},
 		"a lower priority does not": {
-			nominated: []Holding{nominated("n", ask(4, priority(5)))}, pod: "p", req: ask(1, priority(6)), want: []gpu.Units{0, 0},
+			nominated: []placement.Holding{nominated("n", ask(4, priority(5)))}, pod: "p", req: ask(1, priority(6)), want: []gpu.Units{0, 0},
 		},
 		"nobody holds against himself": {
-			nominated: []Holding{nominated("p", ask(4, priority(5)))}, pod: "p", req: ask(4, priority(5)), want: []gpu.Units{0, 0},
+			nominated: []placement.Holding{nominated("p", ask(4, priority(5)))}, pod: "p", req: ask(4, priority(5)), want: []gpu.Units{0, 0},
 		},
 		"of equals in line the first does not wait for the second": {
-			nominated: []Holding{nominated("b", ask(4)), nominated("a", ask(4))}, pod: "a", req: ask(4), want: []gpu.Units{0, 0},
+			nominated: []placement.Holding{nominated("b", ask(4)), nominated("a", ask(4))}, pod: "a", req: ask(4), want: []gpu.Units{0, 0},
 		},
 		"of equals in line the second waits for the first": {
-			nominated: []Holding{nominated("b", ask(4)), nominated("a", ask(4))}, pod: "b", req: ask(4), want: []gpu.Units{4, 0},
+			nominated: []placement.Holding{nominated("b", ask(4)), nominated("a", ask(4))}, pod: "b", req: ask(4), want: []gpu.Units{4, 0},
 		},
 		"one after the other, the highest priority first": {
-			nominated: []Holding{nominated("a", ask(7, priority(1))), nominated("b", ask(4, priority(2)))}, pod: "p", req: ask(1), want: []gpu.Units{4, 7},
+			nominated: []placement.Holding{nominated("a", ask(7, priority(1))), nominated("b", ask(4, priority(2)))}, pod: "p", req: ask(1), want: []gpu.Units{4, 7},
 		},
 		"on the GPU where room is being made": {
-			pods:      []Holding{hold("a", ask(8, priority(2)), 0), terminating(hold("b", ask(8, priority(2)), 1))},
-			nominated: []Holding{nominated("n", ask(4, priority(5)))}, pod: "p", req: ask(1), want: []gpu.Units{8, 12},
+			pods:      []placement.Holding{hold("a", ask(8, priority(2)), 0), terminating(hold("b", ask(8, priority(2)), 1))},
+			nominated: []placement.Holding{nominated("n", ask(4, priority(5)))}, pod: "p", req: ask(1), want: []gpu.Units{8, 12},
 		},
 		"where it would fit at no cost by now": {
-			pods:      []Holding{hold("a", ask(5, priority(2)), 0), terminating(hold("b", ask(8, priority(2)), 1))},
-			nominated: []Holding{nominated("n", ask(4, priority(5)))}, pod: "p", req: ask(1), want: []gpu.Units{9, 8},
+			pods:      []placement.Holding{hold("a", ask(5, priority(2)), 0), terminating(hold("b", ask(8, priority(2)), 1))},
+			nominated: []placement.Holding{nominated("n", ask(4, priority(5)))}, pod: "p", req: ask(1), want: []gpu.Units{9, 8},
 		},
 		"one that no eviction helps holds nothing": {
-			nominated: []Holding{nominated("n", ask(11, priority(5)))}, pod: "p", req: ask(1), want: []gpu.Units{0, 0},
+			nominated: []placement.Holding{nominated("n", ask(11, priority(5)))}, pod: "p", req: ask(1), want: []gpu.Units{0, 0},
 		},
 	}
 	for name, tc := range tests {
 		t.Run(name, func(t *testing.T) {
 			before := node(inv, tc.pods...).WithNominated(tc.nominated)
-			after := before.Reserved(PodRef{Namespace: "ns", Name: tc.pod, UID: tc.pod}, tc.req, Binpack)
+			after := Reserved(before, placement.PodRef{Namespace: "ns", Name: tc.pod, UID: tc.pod}, tc.req, placement.Binpack)
 			var got []gpu.Units
 			for _, d := range after.Devices {
 				got = append(got, d.Requested)
@@ -269,8 +271,8 @@ func TestReserved(t *testing.T) {
 
 // What is kept for others is told to those who wait.
 func TestAVerdictTellsOfNominatedPods(t *testing.T) {
-	n := node(inventory(device(0, 10)), terminating(hold("a", ask(8), 0))).WithNominated([]Holding{hold("n", ask(8, priority(5)))})
-	got := Fit(ask(3), n.Reserved(PodRef{UID: "p"}, ask(3), Binpack)).String()
+	n := node(inventory(device(0, 10)), terminating(hold("a", ask(8), 0))).WithNominated([]placement.Holding{hold("n", ask(8, priority(5)))})
+	got := placement.Fit(ask(3), Reserved(n, placement.PodRef{UID: "p"}, ask(3), placement.Binpack)).String()
 	if want := "needs 3 GiB on one GPU; free: GPU0 0 (0 GiB in all); kept for pods that are nominated to this node: 1"; got != want {
 		t.Errorf("got  %q\nwant %q", got, want)
 	}
@@ -287,14 +289,14 @@ func FuzzPreempt(f *testing.F) {
 		inv := inventory(device(0, gpu.Units(4+random.IntN(5))), device(1, gpu.Units(4+random.IntN(5))), device(2, 6))
 		inv.Devices[2].Healthy = random.IntN(3) > 0
 		oneClass := random.IntN(2) == 0
-		var pods []Holding
+		var pods []placement.Holding
 		for i := range random.IntN(7) {
 			r := ask(gpu.Units(1 + random.IntN(5)))
 			if !oneClass {
 				r.Priority = int32(random.IntN(4))
 			}
 			if random.IntN(8) == 0 {
-				r.Policy = Exclusive
+				r.Policy = placement.Exclusive
 			}
 			on := []int{random.IntN(3)}
 			switch random.IntN(8) {
@@ -311,7 +313,7 @@ func FuzzPreempt(f *testing.F) {
 			req = ask(gpu.Units(2+2*random.IntN(6)), count(2), priority(3))
 		}
 		if random.IntN(8) == 0 {
-			req.Policy = Exclusive
+			req.Policy = placement.Exclusive
 		}
 		n := node(inv, pods...)
 		victims, ok := Preempt(req, n, nil, nil)
@@ -322,17 +324,17 @@ func FuzzPreempt(f *testing.F) {
 		if !ok {
 			return
 		}
-		rest := func(spared string) Node {
-			return node(inv, slices.DeleteFunc(slices.Clone(pods), func(h Holding) bool { return h.Pod.UID != spared && hasPod(victims.Pods, h) })...)
+		rest := func(spared string) placement.Node {
+			return node(inv, slices.DeleteFunc(slices.Clone(pods), func(h placement.Holding) bool { return h.Pod.UID != spared && has(victims.Pods, h) })...)
 		}
-		if v := Fit(req, rest("")); !v.Fits() {
+		if v := placement.Fit(req, rest("")); !v.Fits() {
 			t.Fatalf("without %v it does not fit: %s", namesOf(victims.Pods), v)
 		}
 		for _, h := range victims.Pods {
 			if h.Request.Priority >= req.Priority {
 				t.Errorf("%s has priority %d", h.Pod.Name, h.Request.Priority)
 			}
-			if req.GPUs() == 1 && Fit(req, rest(h.Pod.UID)).Fits() {
+			if req.GPUs() == 1 && placement.Fit(req, rest(h.Pod.UID)).Fits() {
 				t.Errorf("%s of %v is evicted needlessly", h.Pod.Name, namesOf(victims.Pods))
 			}
 		}
@@ -348,18 +350,18 @@ func FuzzPreempt(f *testing.F) {
 		}
 
 		// Whatever kube-scheduler proposes, what comes out makes room.
-		proposed := n.holdings(func(h Holding) bool { return below(req)(h) && random.IntN(2) == 0 })
+		proposed := slices.DeleteFunc(evictable(req, n), func(placement.Holding) bool { return random.IntN(2) > 0 })
 		amended, ok := Preempt(req, n, proposed, nil)
-		if !ok || !Fit(req, n.Without(amended.Pods)).Fits() {
+		if !ok || !placement.Fit(req, n.Without(amended.Pods)).Fits() {
 			t.Errorf("of the proposed %v comes %v, %t", namesOf(proposed), namesOf(amended.Pods), ok)
 		}
 	})
 }
 
 // bestBySearch tries every set of pods of lower priority.
-func bestBySearch(req Request, inv gpu.Inventory, pods []Holding) (best []Holding, ok bool) {
+func bestBySearch(req placement.Request, inv gpu.Inventory, pods []placement.Holding) (best []placement.Holding, ok bool) {
 	for set := range 1 << len(pods) {
-		var gone, rest []Holding
+		var gone, rest []placement.Holding
 		allowed := true
 		for i, h := range pods {
 			if set&(1<<i) == 0 {
@@ -369,7 +371,7 @@ func bestBySearch(req Request, inv gpu.Inventory, pods []Holding) (best []Holdin
 			gone = append(gone, h)
 			allowed = allowed && h.Request.Priority < req.Priority
 		}
-		if allowed && Fit(req, node(inv, rest...)).Fits() && (!ok || Cheaper(gone, best, nil) < 0) {
+		if allowed && placement.Fit(req, node(inv, rest...)).Fits() && (!ok || Cheaper(gone, best, nil) < 0) {
 			best, ok = gone, true
 		}
 	}

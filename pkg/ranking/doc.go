@@ -1,0 +1,31 @@
+// Package ranking says on which of several nodes a request is best placed. Where
+// it fits, and on which GPUs of a node, is package placement's to say.
+//
+// # Where to find what
+//
+// rank.go scores nodes. mix.go has what pods have asked for, and prices.go what
+// free parts of nodes are worth to more of them.
+//
+// # Invariants
+//
+//   - A node on which the request does not fit has score 0, and no other has.
+//   - What a Ranker keeps does not show in its scores, nor does the order of the
+//     nodes. It keeps what it found of a node for as long as the node's State is
+//     the same.
+//   - Prices are 0 or more, and do not change once made.
+//
+// # Decisions
+//
+// What a pod likes (placement.Choice) goes before the policy, between nodes as
+// between the GPUs of one.
+//
+// A pod's own policy is of GPUs and of nodes. One for nodes alone would be a
+// second word for what topologySpreadConstraints and affinity say of pods.
+//
+// Nodes are ranked by the memory that stays free on the GPU chosen, and by what
+// the pod takes from pods to come (Prices). The first alone packs well until
+// pods find GPUs without CPU beside them, small GPUs full and large ones broken
+// into, or no node with as many free GPUs as they need; the second sees these
+// before they happen. What pods ask for is learned from those that have come
+// (Mix), so a new cluster packs by the first alone.
+package ranking
