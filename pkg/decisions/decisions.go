@@ -200,7 +200,7 @@ type Closest struct{ kept []candidate }
 
 type candidate struct {
 	*placement.Verdict
-	free gpu.Units // the most on one GPU
+	free int64 // the most on one GPU, in MiB: nodes may count in other units
 }
 
 // Add takes one more verdict. Most are not among the closest, and cost little.
@@ -208,7 +208,7 @@ func (c *Closest) Add(v *placement.Verdict) {
 	if len(c.kept) == MaxNodes && v.Reason < c.kept[MaxNodes-1].Reason {
 		return
 	}
-	one := candidate{v, v.Node.LargestFree()}
+	one := candidate{v, int64(v.Node.LargestFree()) * v.Node.UnitMiB}
 	at, _ := slices.BinarySearchFunc(c.kept, one, compare)
 	if at == MaxNodes {
 		return

@@ -104,11 +104,11 @@ func TestClosestIsASort(t *testing.T) {
 		var closest Closest
 		var all []candidate
 		for i := range random.IntN(60) {
-			capacity := gpu.Units(random.IntN(4))
-			node := placement.NewNode(fmt.Sprintf("n%03d", i), gpu.Inventory{UnitMiB: 1024, Devices: []gpu.Device{{UUID: "GPU-a", Capacity: capacity, Healthy: true}}}, nil)
+			capacity, unit := gpu.Units(random.IntN(4)), int64(256<<random.IntN(3))
+			node := placement.NewNode(fmt.Sprintf("n%03d", i), gpu.Inventory{UnitMiB: unit, Devices: []gpu.Device{{UUID: "GPU-a", Capacity: capacity, Healthy: true}}}, nil)
 			v := placement.Verdict{Reason: placement.Reason(random.IntN(4)), Node: node}
 			closest.Add(&v)
-			all = append(all, candidate{&v, capacity})
+			all = append(all, candidate{&v, int64(capacity) * unit})
 		}
 		slices.SortFunc(all, compare)
 		all = all[:min(len(all), MaxNodes)]

@@ -269,12 +269,13 @@ func (o TableOptions) waiting(out *bytes.Buffer, r inspect.Report) {
 	}
 	for _, p := range r.Waiting {
 		need := inspect.Memory{Units: p.Units, MiB: int64(p.Units) * unit}
-		cells := []string{p.Namespace, p.Name, m.amount(&need), fmt.Sprint(p.GPUs)}
+		amount, gpus, percent := m.amount(&need), fmt.Sprint(p.GPUs), cores(p.Cores)
 		if p.GPUs == 0 {
-			cells = []string{p.Namespace, p.Name, unknown, unknown}
+			amount, gpus, percent = unknown, unknown, unknown
 		}
+		cells := []string{p.Namespace, p.Name, amount, gpus}
 		if withCores {
-			cells = append(cells, cores(p.Cores))
+			cells = append(cells, percent)
 		}
 		g.row(append(cells, p.Why())...)
 	}
