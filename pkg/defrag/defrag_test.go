@@ -12,52 +12,15 @@ import (
 
 	"github.com/gpumem/gpumem/pkg/gpu"
 	"github.com/gpumem/gpumem/pkg/placement"
+	"github.com/gpumem/gpumem/pkg/placement/placementtest"
 	"github.com/gpumem/gpumem/pkg/preemption"
 )
 
-func uuid(index int) gpu.UUID { return gpu.UUID(fmt.Sprintf("GPU-%d", index)) }
-
-// machine is a node with CPU and some equal GPUs.
-func machine(name string, milli int64, gpus int, units gpu.Units, holdings ...placement.Holding) placement.Node {
-	inv := gpu.Inventory{UnitMiB: 1024, CPU: milli}
-	for i := range gpus {
-		inv.Devices = append(inv.Devices, gpu.Device{UUID: uuid(i), Index: i, Capacity: units, MemoryMiB: int64(units) * 1024, NUMANode: -1, Healthy: true})
-	}
-	return placement.NewNode(name, inv, holdings)
-}
-
-type change = func(*placement.Request)
-
-// ask returns a request of one container.
-func ask(units gpu.Units, changes ...change) placement.Request {
-	r := placement.Request{Containers: []placement.Container{{Name: "main", Kind: placement.App, Units: units}}}
-	for _, c := range changes {
-		c(&r)
-	}
-	return r
-}
-
-func cpu(milli int64) change           { return func(r *placement.Request) { r.CPU = milli } }
-func count(n int) change               { return func(r *placement.Request) { r.Count = n } }
-func priority(p int32) change          { return func(r *placement.Request) { r.Priority = p } }
-func policy(p placement.Policy) change { return func(r *placement.Request) { r.Policy = p } }
-func globsOf(globs ...string) change   { return func(r *placement.Request) { r.Models = globs } }
-
-// hold returns a pod that holds its share of each of the devices.
-func hold(name string, r placement.Request, devices ...int) placement.Holding {
-	var a placement.Assignment
-	for _, d := range devices {
-		a.Shares = append(a.Shares, placement.Share{Device: uuid(d)})
-	}
-	return placement.Holding{Pod: placement.PodRef{Namespace: "ns", Name: name, UID: name}, Request: r, Assignment: a.WithShares(r)}
-}
-
-func terminating(h placement.Holding) placement.Holding {
-	h.Terminating = true
-	return h
-}
-
-func pick[T any](random *rand.Rand, from ...T) T { return from[random.IntN(len(from))] }
+// The words that tables are written in.
+var (
+	machine, hold, terminating                 = placementtest.Machine, placementtest.Hold, placementtest.Terminating
+	ask, count, cpu, globsOf, policy, priority = placementtest.Ask, placementtest.Count, placementtest.CPU, placementtest.Models, placementtest.Policy, placementtest.Priority
+)
 
 func anyone(placement.Holding) bool { return true }
 
@@ -278,7 +241,7 @@ func crowded(random *rand.Rand) ([]placement.Node, Goal) {
 			names++
 			h := hold(fmt.Sprint("p", names), ask(units, priority(random.Int32N(3)), cpu(random.Int64N(3)*1000)), at)
 			h.Terminating = random.IntN(12) == 0
-			h.Request.ExclusiveGroup = pick(random, "", "", "", fmt.Sprint("g", i))
+			h.Request.ExclusiveGroup = placementtest.Pick(random, "", "", "", fmt.Sprint("g", i))
 			if h.Request.ExclusiveGroup != "" && slices.ContainsFunc(holdings, func(o placement.Holding) bool { return o.Request.ExclusiveGroup != "" }) {
 				h.Request.ExclusiveGroup = ""
 			}
@@ -293,7 +256,7 @@ func crowded(random *rand.Rand) ([]placement.Node, Goal) {
 		May:   func(h placement.Holding) bool { return h.Pod.Name != never },
 		Suits: func(pod placement.PodRef, node string) bool { return pod.UID != "" || node != unsuited },
 	}
-	d.Request.Policy = pick(random, "", "", placement.Exclusive)
+	d.Request.Policy = placementtest.Pick(random, "", "", placement.Exclusive)
 	if random.IntN(4) == 0 {
 		d.Request.Count = 2
 	}

@@ -203,7 +203,7 @@ func reprieve(req placement.Request, node placement.Node, pods []placement.Holdi
 	}
 	victims = pods
 	for _, h := range pods {
-		others := except(victims, h)
+		others := slices.DeleteFunc(slices.Clone(victims), func(o placement.Holding) bool { return o.Pod.UID == h.Pod.UID })
 		if fits(others) {
 			victims = others
 		}
@@ -213,10 +213,6 @@ func reprieve(req placement.Request, node placement.Node, pods []placement.Holdi
 
 func has(pods []placement.Holding, h placement.Holding) bool {
 	return slices.ContainsFunc(pods, func(p placement.Holding) bool { return p.Pod.UID == h.Pod.UID })
-}
-
-func except(pods []placement.Holding, h placement.Holding) []placement.Holding {
-	return slices.DeleteFunc(slices.Clone(pods), func(p placement.Holding) bool { return p.Pod.UID == h.Pod.UID })
 }
 
 // byWorth orders pods for reprieve: those first that are beyond a budget.

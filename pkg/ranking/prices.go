@@ -2,6 +2,7 @@ package ranking
 
 import (
 	"math"
+	"slices"
 	"strings"
 
 	"github.com/gpumem/gpumem/pkg/gpu"
@@ -77,8 +78,8 @@ func NewPrices(mix Mix, nodes []placement.Node) *Prices {
 		return &Prices{}
 	}
 	market := newMarket(len(all))
-	room := gpu.Units(0)
 	stocks := make(map[string]stock, len(nodes))
+	var room gpu.Units
 	for i := range nodes {
 		n := &nodes[i]
 		now := takeStock(all, n)
@@ -92,12 +93,10 @@ func NewPrices(mix Mix, nodes []placement.Node) *Prices {
 
 // emptied returns the node without pods.
 func emptied(n placement.Node) *placement.Node {
-	n.RequestedCPU = 0
-	devices := make([]placement.Device, len(n.Devices))
+	n.RequestedCPU, n.Devices = 0, slices.Clone(n.Devices)
 	for i, d := range n.Devices {
-		devices[i].Device = d.Device
+		n.Devices[i] = placement.Device{Device: d.Device}
 	}
-	n.Devices = devices
 	return &n
 }
 
@@ -176,9 +175,8 @@ func (m *market) settle(kinds []priced, mix Mix, pods float64) {
 
 // alike reports whether two kinds differ in nothing but CPU.
 func (k priced) alike(o priced) bool {
-	a := o.kind
-	a.cpu = k.cpu
-	return a == k.kind
+	o.cpu = k.cpu
+	return o.kind == k.kind
 }
 
 // takeStock counts what a node has room for.

@@ -142,3 +142,32 @@ func FuzzRank(f *testing.F) {
 		}
 	})
 }
+
+func BenchmarkRank(b *testing.B) {
+	var nodes []placement.Node
+	for i := range 1000 {
+		var pods []placement.Holding
+		for g := range 8 {
+			if (i+g)%3 > 0 {
+				pods = append(pods, hold(fmt.Sprint("p", g), ask(4, cpu(2000)), g))
+			}
+		}
+		nodes = append(nodes, machine(fmt.Sprint("n", i), 64_000, 8, 16, pods...))
+	}
+	prices := NewPrices(learned(ask(4, cpu(2000)), ask(16, cpu(8000)), ask(64, count(4), cpu(8000))), nodes)
+	req, among := ask(6, cpu(2000)), pointers(nodes)
+	rank := func(r *Ranker) { r.Rank(Policies{GPU: placement.Binpack}, req, among, prices) }
+	b.Run("anew", func(b *testing.B) {
+		b.ReportAllocs()
+		for b.Loop() {
+			rank(new(Ranker))
+		}
+	})
+	b.Run("kept", func(b *testing.B) {
+		var r Ranker
+		b.ReportAllocs()
+		for b.Loop() {
+			rank(&r)
+		}
+	})
+}
