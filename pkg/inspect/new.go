@@ -67,6 +67,7 @@ func (r reporter) node(f NodeFacts) Node {
 	}
 	if len(r.Devices) > 0 {
 		out.Enforcement, out.Weaker = cmp.Or(r.Enforcement, gpu.EnforcementAdvisory), r.Weaker
+		out.Cores = f.RefusesCores == nil
 	}
 	promised := preemption.Promised(r.Node, fallback)
 	for i, d := range r.Devices {
@@ -89,7 +90,7 @@ func (r reporter) gpu(d placement.Device, promised []placement.Holding) GPU {
 	out := GPU{
 		Index: d.Index, UUID: d.UUID, Model: d.Model, MemoryMiB: d.MemoryMiB, PCI: d.PCI,
 		ComputeCapability: d.ComputeCapability, Speed: d.Speed, NVLinks: nvlinks(r.Node, d.UUID),
-		Healthy: d.Healthy, Unhealthy: d.Unhealthy,
+		Healthy: d.Healthy, Unhealthy: d.Unhealthy, Exclusive: r.HeldAlone(d),
 		Capacity: r.memory(d.Capacity), Requested: r.counted(d.Requested), RequestedCores: d.RequestedCores,
 		Pods: []Pod{},
 	}

@@ -54,6 +54,7 @@ type Node struct {
 	DriverVersion string          `json:"driverVersion,omitempty"`
 	Enforcement   gpu.Enforcement `json:"enforcement,omitempty"`
 	Weaker        string          `json:"weaker,omitempty"` // why the enforcement is no stronger
+	Cores         bool            `json:"cores,omitempty"`  // its GPUs offer cores
 
 	Capacity  Memory  `json:"capacity"`
 	Requested *Memory `json:"requested,omitempty"` // pods on no known GPU included; nil when unknown
@@ -84,6 +85,7 @@ type GPU struct {
 	NVLinks           []NVLink `json:"nvlinks,omitempty"`
 	Healthy           bool     `json:"healthy"`
 	Unhealthy         string   `json:"unhealthy,omitempty"`
+	Exclusive         bool     `json:"exclusive,omitempty"` // a pod holds it alone, or may be there and does: no other gets any
 
 	Capacity       Memory  `json:"capacity"`
 	Foreign        *Memory `json:"foreign,omitempty"`        // of it, used by programs that were granted none

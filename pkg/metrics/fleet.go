@@ -44,7 +44,7 @@ func RegisterFleet(to prometheus.Registerer, f Fleet) {
 	c.healthy = of("gpu_healthy", "Whether a GPU takes new pods: 1, or 0 while it is not healthy or cordoned.", device...)
 	c.free = of("free_bytes", "Memory that nobody holds, of GPUs that take new pods.")
 	c.largest = of("largest_free_bytes", "The most that a pod could get of one GPU now.")
-	c.stranded = of("stranded_bytes", "Memory that nobody holds and nobody can get: of GPUs that take no new pods, and of nodes without free CPU.")
+	c.stranded = of("stranded_bytes", "Memory that nobody holds and nobody can get: of GPUs that take no new pods or that a pod holds alone, and of nodes without free CPU.")
 	c.fragmentation = of("fragmentation_ratio", "Share of the free memory that is on GPUs which pods use in part: 0 when all that is free are whole GPUs.")
 	c.nodes = of("nodes", "Nodes that offer GPU memory.")
 	c.assumed = of("assumed_pods", "Pods whose binding is on its way, or has not been heard of yet.")
@@ -112,7 +112,7 @@ func (s *fleetSum) add(n placement.Node) {
 	for _, d := range n.Devices {
 		free := bytes(d.Free(), n)
 		switch {
-		case !d.Healthy || full:
+		case !d.Healthy || full || n.HeldAlone(d):
 			s.stranded += free
 			continue
 		case d.Requested > 0:

@@ -120,7 +120,7 @@ func TestHandler(t *testing.T) {
 }
 
 // TestFleet has a node with an empty GPU, one in part use and one that has
-// failed, and a node without free CPU.
+// failed, a node without free CPU, and one whose only GPU a pod holds alone.
 func TestFleet(t *testing.T) {
 	registry := newRegistry(t)
 	books := cache.New()
@@ -134,6 +134,12 @@ func TestFleet(t *testing.T) {
 		gpu.Device{UUID: "GPU-3", Index: 2, Model: "T4", Capacity: 4},
 	))
 	books.SetNode("b", inv(1000, gpu.Device{UUID: "GPU-4", Capacity: 2, Healthy: true}))
+	books.SetNode("c", inv(0, gpu.Device{UUID: "GPU-5", Capacity: 20, Healthy: true}))
+	books.AddPod("c", placement.Holding{
+		Pod:        placement.PodRef{UID: "alone"},
+		Request:    placement.Request{Policy: placement.Exclusive, Containers: []placement.Container{{Kind: placement.App, Units: 4}}},
+		Assignment: placement.Assignment{Shares: []placement.Share{{Device: "GPU-5", Units: 4}}},
+	})
 	books.SetNode("plain", inv(0))
 	books.AddPod("a", placement.Holding{
 		Pod:        placement.PodRef{UID: "u"},
@@ -152,6 +158,7 @@ gpumem_extender_free_bytes 1.7179869184e+10
 # HELP gpumem_extender_gpu_allocated_bytes Memory of a GPU that pods hold.
 # TYPE gpumem_extender_gpu_allocated_bytes gauge
 gpumem_extender_gpu_allocated_bytes{gpu="0",model="",node="b",uuid="GPU-4"} 0
+gpumem_extender_gpu_allocated_bytes{gpu="0",model="",node="c",uuid="GPU-5"} 4.294967296e+09
 gpumem_extender_gpu_allocated_bytes{gpu="0",model="T4",node="a",uuid="GPU-1"} 0
 gpumem_extender_gpu_allocated_bytes{gpu="1",model="T4",node="a",uuid="GPU-2"} 4.294967296e+09
 gpumem_extender_gpu_allocated_bytes{gpu="2",model="T4",node="a",uuid="GPU-3"} 0
@@ -160,10 +167,10 @@ gpumem_extender_gpu_allocated_bytes{gpu="2",model="T4",node="a",uuid="GPU-3"} 0
 gpumem_extender_largest_free_bytes 1.073741824e+10
 # HELP gpumem_extender_nodes Nodes that offer GPU memory.
 # TYPE gpumem_extender_nodes gauge
-gpumem_extender_nodes 2
-# HELP gpumem_extender_stranded_bytes Memory that nobody holds and nobody can get: of GPUs that take no new pods, and of nodes without free CPU.
+gpumem_extender_nodes 3
+# HELP gpumem_extender_stranded_bytes Memory that nobody holds and nobody can get: of GPUs that take no new pods or that a pod holds alone, and of nodes without free CPU.
 # TYPE gpumem_extender_stranded_bytes gauge
-gpumem_extender_stranded_bytes 6.442450944e+09
+gpumem_extender_stranded_bytes 2.3622320128e+10
 # HELP gpumem_extender_waiting_pods Pods that ask for GPU memory and are on no node.
 # TYPE gpumem_extender_waiting_pods gauge
 gpumem_extender_waiting_pods 7
@@ -176,8 +183,8 @@ gpumem_extender_waiting_pods 7
 
 	// A node that is gone leaves no series behind.
 	books.RemoveNode("a")
-	if got := series(t, registry, "gpumem_extender_gpu_capacity_bytes"); got != 1 {
-		t.Errorf("%d GPUs, want 1", got)
+	if got := series(t, registry, "gpumem_extender_gpu_capacity_bytes"); got != 2 {
+		t.Errorf("%d GPUs, want 2", got)
 	}
 	_, err := books.AssumePod(placement.PodRef{UID: "late"}, "b", placement.Request{Containers: []placement.Container{{Kind: placement.App, Units: 1}}}, placement.Binpack, time.Now().Add(-time.Minute))
 	if err != nil {

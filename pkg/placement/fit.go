@@ -61,6 +61,10 @@ func (n Node) apart(r Request, d Device) bool {
 	return !slices.ContainsFunc(d.Pods, bars) && !slices.ContainsFunc(n.Unattributed, bars)
 }
 
+// HeldAlone reports whether a pod is on the device, or may be there, that is to be
+// alone: no other gets any of it, whatever is free.
+func (n Node) HeldAlone(d Device) bool { return !n.apart(Request{}, d) }
+
 // mpsClients is how many processes the MPS server serves on one GPU (NVIDIA,
 // "Multi-Process Service": 48 on Volta and newer).
 const mpsClients = 48

@@ -439,3 +439,26 @@ func TestClientsOfMPS(t *testing.T) {
 		}
 	}
 }
+
+// What is said to be the most that still fits is what Fit agrees to, and no more.
+func TestLargestFree(t *testing.T) {
+	two := inventory(device(0, 14), device(1, 14))
+	alone := policy(placement.Exclusive)
+	for name, tc := range map[string]struct {
+		node placement.Node
+		want gpu.Units
+	}{
+		"empty":                         {node(two), 14},
+		"beside others":                 {node(two, hold("a", ask(4), 0), hold("b", ask(9), 1)), 10},
+		"of a GPU that is not healthy":  {node(inventory(device(0, 14, sick), device(1, 14)), hold("b", ask(9), 1)), 5},
+		"of a GPU that is held alone":   {node(two, hold("a", ask(4, alone), 0), hold("b", ask(9), 1)), 5},
+		"of GPUs that are held alone":   {node(two, hold("a", ask(4, alone), 0), hold("b", ask(4, alone), 1)), 0},
+		"the pod may be on any of them": {node(two, hold("a", ask(4, alone))), 0},
+		"beside an exclusive group":     {node(two, hold("a", ask(4, exclusiveGroup("x")), 0), hold("b", ask(9), 1)), 10},
+	} {
+		got := tc.node.LargestFree()
+		if got != tc.want || got > 0 && !placement.Fit(ask(got), tc.node).Fits() || placement.Fit(ask(got+1), tc.node).Fits() {
+			t.Errorf("%s: %d, want %d, and that Fit agrees", name, got, tc.want)
+		}
+	}
+}

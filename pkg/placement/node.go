@@ -201,8 +201,8 @@ func (n Node) Requested() (sum gpu.Units) {
 	return sum
 }
 
-// LargestFree returns the most that is free on a healthy GPU, where pods on no
-// known GPU are taken to be on each of them with a share.
+// LargestFree returns the most that is free on a GPU that takes new pods, where
+// pods on no known GPU are taken to be on each of them with a share.
 func (n Node) LargestFree() (most gpu.Units) {
 	var pending gpu.Units
 	for _, h := range n.Unattributed {
@@ -210,7 +210,7 @@ func (n Node) LargestFree() (most gpu.Units) {
 		pending += units
 	}
 	for _, d := range n.Devices {
-		if d.Healthy {
+		if d.Healthy && !n.HeldAlone(d) {
 			most = max(most, d.Free()-pending)
 		}
 	}

@@ -211,6 +211,8 @@ func cordoned(g inspect.GPU) bool { return g.Unhealthy == gpu.Cordoned }
 
 func health(g inspect.GPU) string {
 	switch {
+	case alone(g):
+		return "Healthy, held alone"
 	case g.Healthy:
 		return "Healthy"
 	case cordoned(g):
@@ -227,6 +229,8 @@ func noteGPU(note func(format string, args ...any), g inspect.GPU, m measure) {
 		note("GPU%d is cordoned and takes no new pods until it is uncordoned", g.Index)
 	case !g.Healthy:
 		note("GPU%d is unhealthy and takes no new pods: %s", g.Index, cmp.Or(g.Unhealthy, "no reason given"))
+	case alone(g):
+		note("GPU%d is held alone: its pod has the policy exclusive, and shares it with no other", g.Index)
 	}
 	if g.Foreign != nil {
 		note("GPU%d: %s %s are used by programs that were granted none, and not given to pods", g.Index, m.amount(g.Foreign), m)

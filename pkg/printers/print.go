@@ -53,6 +53,7 @@ const (
 
 	sickMark     = "!" // an unhealthy GPU
 	cordonedMark = "~"
+	aloneMark    = "=" // a GPU that a pod holds alone
 	withheldMark = "^" // a node whose kubelet offers nothing of it
 	unitsMark    = "u" // an amount in units
 )

@@ -184,7 +184,12 @@ func scenes() map[string]inspect.Report {
 	}}
 	leaving := holding("web/leaving", request(9, 0), uuid("gpu-a", 0))
 	leaving.Terminating = true
+	alone := request(4, 0)
+	alone.Policy = placement.Exclusive
 	return map[string]inspect.Report{
+		"alone": report(inspect.Facts{}, node{"gpu-a", inventory("gpu-a", 15, 15), []placement.Holding{
+			holding("ml/alone", alone, uuid("gpu-a", 0)), holding("web/shares", request(9, 0), uuid("gpu-a", 1)),
+		}}),
 		"nominated": report(evicting, node{"gpu-a", inventory("gpu-a", 15, 15), []placement.Holding{
 			leaving, holding("web/stays", request(3, 0), uuid("gpu-a", 1)),
 		}}),

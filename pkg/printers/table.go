@@ -84,6 +84,8 @@ func gpuCell(n inspect.Node, index int, m measure) string {
 		cell += cordonedMark
 	case !g.Healthy:
 		cell += sickMark
+	case g.Exclusive:
+		cell += aloneMark
 	}
 	return cell + kept(m, g)
 }
@@ -149,6 +151,7 @@ func (o TableOptions) legend(out *bytes.Buffer, r inspect.Report) {
 	}{
 		{anyGPU(sick), sickMark + " unhealthy: takes no new pods; --details says why."},
 		{anyGPU(cordoned), cordonedMark + " cordoned: takes no new pods until it is uncordoned."},
+		{anyGPU(alone), aloneMark + " held alone: its pod shares it with no other."},
 		{anyNode(withheld), withheldMark + " the kubelet offers none of it: no new pod gets any; kubectl inspect gpumem doctor says more."},
 		{anyGPU(promised), "+ is kept for pods that are nominated to the node; --details names them."},
 		{anyNode(unitless), unitsNote},
@@ -174,6 +177,9 @@ func (o TableOptions) legend(out *bytes.Buffer, r inspect.Report) {
 }
 
 func sick(g inspect.GPU) bool { return !g.Healthy && !cordoned(g) }
+
+// alone reports whether a GPU is good, and takes no new pods since one holds it alone.
+func alone(g inspect.GPU) bool { return g.Healthy && g.Exclusive }
 
 func promised(g inspect.GPU) bool { return len(g.Kept) > 0 }
 
