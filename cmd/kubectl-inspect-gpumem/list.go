@@ -38,12 +38,13 @@ type listing struct {
 	watch  bool
 }
 
-func (l *listing) addFlags(cmd *cobra.Command, selects string) {
+// addFlags says what a selector selects, and by which fields rows may be sorted.
+func (l *listing) addFlags(cmd *cobra.Command, selects, fields string) {
 	f := cmd.Flags()
 	f.StringVarP(&l.output, "output", "o", "", "Output format: "+strings.Join(formats(), ", ")+"; a table unless set")
 	f.StringVarP(&l.selector, "selector", "l", "", "Show only "+selects+" whose labels match, for example team=a")
 	f.BoolVar(&l.noHeaders, "no-headers", false, "Print rows alone, without headers")
-	f.StringVar(&l.sortBy, "sort-by", "", "Sort by a field of the JSON form, as a JSONPath: {.node} or .granted.MiB")
+	f.StringVar(&l.sortBy, "sort-by", "", "Sort by a field of the JSON form, as a JSONPath: "+fields)
 	f.BoolVarP(&l.watch, "watch", "w", false, "After listing, print rows that change")
 	f.BoolVarP(&l.allNamespaces, "all-namespaces", "A", false, "List the pods of all namespaces, which is the default")
 	// It fails for a flag that does not exist, which a test would show.

@@ -34,7 +34,7 @@ func newGPUsCommand(o *options) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "gpus [NODE...] [-l SELECTOR] [-o FORMAT] [-w]",
 		Short: "Show GPUs, with what is allocated and used of each",
-		Example: `  # The GPUs with the most free memory last
+		Example: `  # The GPUs of which most is allocated last
   kubectl inspect gpumem gpus --sort-by=.requested.MiB
 
   # Those of one node, with UUIDs, as they change
@@ -57,7 +57,7 @@ func newGPUsCommand(o *options) *cobra.Command {
 			})
 		},
 	}
-	l.addFlags(cmd, "the GPUs of nodes")
+	l.addFlags(cmd, "the GPUs of nodes", "{.node} or .requested.MiB")
 	return cmd
 }
 
@@ -70,7 +70,8 @@ func newPodsCommand(o *options) *cobra.Command {
 
   # Those that wait, and why
   kubectl inspect gpumem pods --waiting -o wide`,
-		keep: func(p printers.PodRow) bool { return !waiting || p.Waits() },
+		fields: "{.node}, .granted.MiB or .waitsFor.MiB",
+		keep:   func(p printers.PodRow) bool { return !waiting || p.Waits() },
 	})
 	cmd.Flags().BoolVar(&waiting, "waiting", false, "Show only pods that are on no node")
 	return cmd
@@ -82,13 +83,15 @@ func newTopCommand(o *options) *cobra.Command {
 		columns: func(inspect.Report) []printers.Column[printers.PodRow] { return printers.TopColumns() },
 		example: `  # Who uses the most
   kubectl inspect gpumem top --sort-by=.usage.usedMiB`,
-		keep: func(p printers.PodRow) bool { return !p.Waits() },
+		fields: "{.node}, .granted.MiB or .usage.usedMiB",
+		keep:   func(p printers.PodRow) bool { return !p.Waits() },
 	})
 }
 
 // podList is a command that lists pods.
 type podList struct {
 	use, short, example string
+	fields              string // to sort by
 	columns             func(inspect.Report) []printers.Column[printers.PodRow]
 	keep                func(printers.PodRow) bool
 }
@@ -136,7 +139,7 @@ func newPodListCommand(o *options, p podList) *cobra.Command {
 			})
 		},
 	}
-	l.addFlags(cmd, "pods")
+	l.addFlags(cmd, "pods", p.fields)
 	return cmd
 }
 

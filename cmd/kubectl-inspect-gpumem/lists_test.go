@@ -143,6 +143,81 @@ func TestRoomThatIsKeptForANominatedPod(t *testing.T) {
 	}
 }
 
+// A GPU that a pod holds alone is free for nobody, and says so in every view.
+func TestAGPUThatIsHeldAlone(t *testing.T) {
+	a := inventory("gpu-a", 14, 14)
+	alone := with(makePod(t, "ml/alone", "gpu-a", 4, a.Devices[0].UUID), func(p *v1.Pod) { p.Annotations[testNames(t).Policy()] = "exclusive" })
+	client := fake.NewClientset(makeNode(t, "gpu-a", a), alone, makePod(t, "ml/beside", "gpu-a", 9, a.Devices[1].UUID))
+	for name, args := range map[string][]string{
+		"alone-nodes":   {"nodes", "-o", "wide"},
+		"alone-details": {"--details"},
+		"alone-gpus":    {"gpus"},
+		"alone-fit":     {"fit", "--mem", "6"},
+	} {
+		t.Run(name, func(t *testing.T) { golden(t, client, "lists/"+name, args) })
+	}
+}
+
+func TestListsShowCoresWhereTheyAreOffered(t *testing.T) {
+	offering, plain := makeNode(t, "gpu-a", inventory("gpu-a", 16)), makeNode(t, "gpu-a", inventory("gpu-a", 16))
+	offering.Status.Allocatable[testNames(t).GPUCore()] = resource.MustParse("100")
+	askCores := with(makePod(t, "ml/cores", "", 3), func(p *v1.Pod) {
+		p.Spec.Containers[0].Resources.Limits[testNames(t).GPUCore()] = resource.MustParse("30")
+	})
+	for name, tc := range map[string]struct {
+		node *v1.Node
+		pod  *v1.Pod
+		want bool
+	}{
+		"offered":                   {offering, makePod(t, "ml/waits", "", 3), true},
+		"asked for and not offered": {plain, askCores, true},
+		"not offered":               {plain, makePod(t, "ml/waits", "", 3), false},
+	} {
+		for _, list := range []string{"gpus", "pods"} {
+			stdout, _, err := inspectWith(fake.NewClientset(tc.node, tc.pod), list, "-o", "wide")
+			if err != nil || strings.Contains(stdout, "GPU-CORE(%)") != tc.want {
+				t.Errorf("%s, %s: error %v, want a column of cores: %t, got:\n%s", list, name, err, tc.want, stdout)
+			}
+		}
+	}
+}
+
+// What a pod waits for is nothing that it was granted.
+func TestAPodThatWaitsIsGrantedNothing(t *testing.T) {
+	stdout, _, _ := inspectWith(measured(t), "pods", "huge", "train", "-o", "json", "--sort-by", ".waitsFor.MiB")
+	type amount struct{ Units, MiB int }
+	type row struct {
+		Name     string
+		Granted  *amount
+		WaitsFor *amount
+	}
+	var got struct{ Items []row }
+	if err := json.Unmarshal([]byte(stdout), &got); err != nil {
+		t.Fatalf("%v\n%s", err, stdout)
+	}
+	want := []row{{Name: "train", Granted: &amount{10, 10 * 1024}}, {Name: "huge", WaitsFor: &amount{100, 100 * 1024}}}
+	if diff := cmp.Diff(want, got.Items); diff != "" {
+		t.Errorf("(-want +got):\n%s", diff)
+	}
+}
+
+// What the help names as a field to sort by is one.
+func TestHelpNamesFieldsThatThereAre(t *testing.T) {
+	for _, list := range [][]string{{"gpus"}, {"pods"}, {"top"}, {"fit", "--mem", "1"}} {
+		help, _, err := inspectWith(measured(t), list[0], "--help")
+		_, fields, found := strings.Cut(help, "as a JSONPath: ")
+		if err != nil || !found {
+			t.Fatalf("%s: error %v, help:\n%s", list, err, help)
+		}
+		fields, _, _ = strings.Cut(fields, "\n")
+		for field := range strings.SplitSeq(strings.ReplaceAll(fields, " or ", ", "), ", ") {
+			if _, _, err := inspectWith(measured(t), append(list, "--sort-by", field)...); err != nil && strings.Contains(err.Error(), "--sort-by") {
+				t.Errorf("%s: %v", list, err)
+			}
+		}
+	}
+}
+
 func TestListsSayWhatIsWrongWithFlags(t *testing.T) {
 	for want, args := range map[string][]string{
 		`--output is "csv"`:            {"gpus", "-o", "csv"},

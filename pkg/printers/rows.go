@@ -32,7 +32,8 @@ type PodRow struct {
 	Node        string         `json:"node,omitempty"` // empty while it waits, unless it is nominated to one
 	GPUs        []int          `json:"gpus"`           // by index; empty when not known
 	UUIDs       []gpu.UUID     `json:"uuids,omitempty"`
-	Granted     inspect.Memory `json:"granted"` // of all its GPUs; what it asks for while it waits
+	Granted     inspect.Memory `json:"granted,omitzero"`  // of all its GPUs; nothing while it waits
+	WaitsFor    inspect.Memory `json:"waitsFor,omitzero"` // what it asks for while it waits, where that can be read
 	Cores       int            `json:"cores,omitempty"`
 	Usage       *Usage         `json:"usage,omitempty"` // nil when not known
 	Enforcement string         `json:"enforcement,omitempty"`
@@ -103,7 +104,7 @@ func PodRows(r inspect.Report, usage map[string]Usage) (rows []PodRow) {
 	for _, w := range r.Waiting {
 		row := PodRow{
 			Namespace: w.Namespace, Name: w.Name, UID: w.UID, GPUs: []int{}, State: Waiting, Cores: w.Cores, Reason: w.Why(),
-			Granted: inspect.Memory{Units: w.Units, MiB: int64(w.Units) * unit},
+			WaitsFor: inspect.Memory{Units: w.Units, MiB: int64(w.Units) * unit},
 		}
 		if w.Nominated != "" {
 			row.State, row.Node = Nominated, w.Nominated
@@ -133,7 +134,7 @@ func keptFor(r inspect.Report, w inspect.Wait) (indexes []int, ids []gpu.UUID) {
 // GPUColumns are those of a list of GPUs.
 func GPUColumns(r inspect.Report) []Column[GPURow] {
 	m := measureOf(r.Nodes)
-	return []Column[GPURow]{
+	columns := []Column[GPURow]{
 		{Header: "NODE", Cell: func(g GPURow) string { return g.Node }},
 		{Header: "GPU", Cell: func(g GPURow) string { return strconv.Itoa(g.Index) }},
 		{Header: "MODEL", Cell: func(g GPURow) string { return g.Model }},
@@ -166,17 +167,28 @@ func GPUColumns(r inspect.Report) []Column[GPURow] {
 				}
 			},
 		},
-		{Header: "GPU-CORE(%)", Wide: true, Cell: func(g GPURow) string { return fmt.Sprintf("%d/%d", g.RequestedCores, gpu.CoresPerDevice) }},
-		{Header: "UUID", Wide: true, Cell: func(g GPURow) string { return string(g.UUID) }},
-		{Header: "PCI", Wide: true, Cell: func(g GPURow) string { return g.PCI }},
-		{Header: "MEMORY(MiB)", Wide: true, Cell: func(g GPURow) string { return fmt.Sprint(g.MemoryMiB) }},
 	}
+	if showsCores(r) {
+		columns = append(columns, Column[GPURow]{Header: "GPU-CORE(%)", Wide: true, Cell: func(g GPURow) string { return fmt.Sprintf("%d/%d", g.RequestedCores, gpu.CoresPerDevice) }})
+	}
+	return append(columns,
+		Column[GPURow]{Header: "UUID", Wide: true, Cell: func(g GPURow) string { return string(g.UUID) }},
+		Column[GPURow]{Header: "PCI", Wide: true, Cell: func(g GPURow) string { return g.PCI }},
+		Column[GPURow]{Header: "MEMORY(MiB)", Wide: true, Cell: func(g GPURow) string { return fmt.Sprint(g.MemoryMiB) }},
+	)
+}
+
+// showsCores reports whether some node offers cores, or some pod has any or asks for
+// them.
+func showsCores(r inspect.Report) bool {
+	return slices.ContainsFunc(r.Nodes, func(n inspect.Node) bool { return n.Cores || usesCores(n) }) ||
+		slices.ContainsFunc(r.Waiting, func(w inspect.Wait) bool { return w.Cores > 0 })
 }
 
 // PodColumns are those of a list of pods.
 func PodColumns(r inspect.Report) []Column[PodRow] {
 	m := measureOf(r.Nodes)
-	return []Column[PodRow]{
+	columns := []Column[PodRow]{
 		{Header: "NAMESPACE", Cell: func(p PodRow) string { return p.Namespace }},
 		{Header: "NAME", Cell: func(p PodRow) string { return p.Name }},
 		{Header: "NODE", Cell: func(p PodRow) string { return p.Node }},
@@ -200,20 +212,24 @@ func PodColumns(r inspect.Report) []Column[PodRow] {
 			}
 			return Plain
 		}},
-		{Header: "GPU-CORE(%)", Wide: true, Cell: func(p PodRow) string { return cores(p.Cores) }},
-		{Header: "GPU-UUID", Wide: true, Cell: func(p PodRow) string { return uuids(p.UUIDs) }},
-		{Header: fmt.Sprintf("WAITS-FOR(%s)", m), Wide: true, Cell: func(p PodRow) string {
+	}
+	if showsCores(r) {
+		columns = append(columns, Column[PodRow]{Header: "GPU-CORE(%)", Wide: true, Cell: func(p PodRow) string { return cores(p.Cores) }})
+	}
+	return append(columns,
+		Column[PodRow]{Header: "GPU-UUID", Wide: true, Cell: func(p PodRow) string { return uuids(p.UUIDs) }},
+		Column[PodRow]{Header: fmt.Sprintf("WAITS-FOR(%s)", m), Wide: true, Cell: func(p PodRow) string {
 			switch {
 			case !p.Waits():
 				return ""
-			case p.Granted.Units == 0:
+			case p.WaitsFor.Units == 0:
 				return absent // what it asks for cannot be read
 			default:
-				return m.amount(&p.Granted)
+				return m.amount(&p.WaitsFor)
 			}
 		}},
-		{Header: "REASON", Wide: true, Cell: func(p PodRow) string { return p.Reason }}, // last: it is long
-	}
+		Column[PodRow]{Header: "REASON", Wide: true, Cell: func(p PodRow) string { return p.Reason }}, // last: it is long
+	)
 }
 
 // TopColumns are those of a list of pods by what they use of their grant.
@@ -317,7 +333,7 @@ func PodNotes(rows []PodRow, wide bool) (lines []string) {
 	if slices.ContainsFunc(rows, func(p PodRow) bool { return p.Usage == nil && !p.Waits() }) {
 		lines = append(lines, "? is not known: no program of the pod was seen to use a GPU, or the node's device plugin does not tell.")
 	}
-	if slices.ContainsFunc(rows, func(p PodRow) bool { return unsized(p.Granted) && (wide || !p.Waits()) }) {
+	if slices.ContainsFunc(rows, func(p PodRow) bool { return unsized(p.Granted) || wide && unsized(p.WaitsFor) }) {
 		lines = append(lines, unitsNote)
 	}
 	return lines
