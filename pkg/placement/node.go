@@ -82,15 +82,21 @@ type Holding struct {
 	Nominated   bool      // it is not on the node yet: room is made for it
 }
 
-// MoreImportant orders pods as kube-scheduler does: by priority, then by age.
+// CompareImportance puts the more important pod first, as kube-scheduler does: by
+// priority, then by age, in seconds. It knows no difference between pods that
+// started in the same one.
 // (k8s.io/kubernetes/pkg/scheduler/util, MoreImportantPod)
-func MoreImportant(a, b Holding) int {
+func CompareImportance(a, b Holding) int {
 	return cmp.Or(
 		cmp.Compare(b.Request.Priority, a.Request.Priority),
 		CompareBool(a.Started.IsZero(), b.Started.IsZero()),
 		a.Started.Compare(b.Started),
-		a.Pod.Compare(b.Pod),
 	)
+}
+
+// MoreImportant is the same with an order among equals.
+func MoreImportant(a, b Holding) int {
+	return cmp.Or(CompareImportance(a, b), a.Pod.Compare(b.Pod))
 }
 
 // Device is one GPU of a node with what pods hold of it.

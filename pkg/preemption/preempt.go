@@ -98,7 +98,7 @@ func moreWorth(a, b placement.Holding) int {
 // (SelectVictimsOnNode of
 // k8s.io/kubernetes/pkg/scheduler/framework/plugins/defaultpreemption)
 func unexplained(req placement.Request, node placement.Node, proposed []placement.Holding, budgets []Budget) (out []placement.Holding) {
-	pods := byWorth(evictable(req, node), budgets, placement.MoreImportant)
+	pods := inTurn(evictable(req, node), proposed, budgets)
 	for _, h := range proposed {
 		if !has(pods, h) {
 			out = append(out, h)
@@ -115,6 +115,27 @@ func unexplained(req placement.Request, node placement.Node, proposed []placemen
 		}
 	}
 	return out
+}
+
+// inTurn orders pods as kube-scheduler puts them back: those first that are beyond
+// a budget, then the more important. Pods of one priority that started in one
+// second, as those of a Deployment do, it puts into any order. Of these the one
+// that explains what is proposed is taken: the budgets were spent on the proposed
+// pods, and the others were put back before them.
+func inTurn(pods, proposed []placement.Holding, budgets []Budget) []placement.Holding {
+	order := func(pods []placement.Holding, proposedFirst bool) {
+		slices.SortFunc(pods, func(a, b placement.Holding) int {
+			return cmp.Or(
+				placement.CompareImportance(a, b),
+				placement.CompareBool(has(proposed, a) != proposedFirst, has(proposed, b) != proposedFirst),
+			)
+		})
+	}
+	order(pods, true)
+	beyond, within := spend(pods, budgets)
+	order(beyond, false)
+	order(within, false)
+	return append(beyond, within...)
 }
 
 // sum is what kube-scheduler takes to be free on the node: what its healthy

@@ -179,6 +179,16 @@ func TestPreempt(t *testing.T) {
 			pods:     []placement.Holding{started(10, hold("b", ask(3), 0)), started(20, hold("c", ask(3), 1)), started(30, hold("a", ask(6), 0))},
 			proposed: []string{"c", "a"}, want: []string{"c", "a"},
 		},
+		"of equals kube-scheduler may propose any": {
+			req:      ask(5, high),
+			pods:     []placement.Holding{hold("a", ask(3), 0), hold("b", ask(3), 0), hold("c", ask(3), 0), hold("d", ask(4), 1), hold("e", ask(4), 1)},
+			proposed: []string{"a"}, want: []string{"e"},
+		},
+		"of equals kube-scheduler may propose any, and spend a budget on them": {
+			req:      ask(5, high),
+			pods:     []placement.Holding{hold("a", ask(3), 0), hold("b", ask(3), 0), hold("c", ask(3), 0), hold("d", ask(4), 1), hold("e", ask(4), 1)},
+			proposed: []string{"b"}, budgets: []Budget{{Pods: []string{"a", "b", "c"}, Allowed: 1}}, want: []string{"e"},
+		},
 	}
 	for name, tc := range tests {
 		t.Run(name, func(t *testing.T) {
@@ -306,7 +316,11 @@ func FuzzPreempt(f *testing.F) {
 				r = ask(4, count(2), priority(r.Priority))
 				on = []int{0, 1 + random.IntN(2)}
 			}
-			pods = append(pods, hold(fmt.Sprint("p", i), r, on...))
+			h := hold(fmt.Sprint("p", i), r, on...)
+			if second := random.IntN(3); second > 0 {
+				h = started(int64(second), h)
+			}
+			pods = append(pods, h)
 		}
 		req := ask(gpu.Units(1+random.IntN(8)), priority(3))
 		if random.IntN(4) == 0 {
@@ -317,6 +331,13 @@ func FuzzPreempt(f *testing.F) {
 		}
 		n := node(inv, pods...)
 		victims, ok := Preempt(req, n, nil, nil)
+
+		// Whom kube-scheduler proposes for the sum alone is of no matter, unless
+		// there is room on a GPU already.
+		bySum, _ := Preempt(req, n, proposeBySum(random, req, n), nil)
+		if diff := cmp.Diff(namesOf(victims.Pods), namesOf(bySum.Pods)); diff != "" && !placement.Fit(req, n).Fits() {
+			t.Errorf("victims without a proposal, and with one for the sum (-without +with):\n%s", diff)
+		}
 		best, possible := bestBySearch(req, inv, pods)
 		if ok != possible {
 			t.Fatalf("Preempt finds victims: %t, and the search: %t\n%+v\n%+v", ok, possible, req, pods)
@@ -356,6 +377,35 @@ func FuzzPreempt(f *testing.F) {
 			t.Errorf("of the proposed %v comes %v, %t", namesOf(proposed), namesOf(amended.Pods), ok)
 		}
 	})
+}
+
+// proposeBySum returns whom kube-scheduler would evict if there were nothing but
+// the node's sum of units: as SelectVictimsOnNode does, which puts pods of one
+// priority and one second in any order.
+func proposeBySum(random *rand.Rand, req placement.Request, n placement.Node) (proposed []placement.Holding) {
+	pods := evictable(req, n)
+	random.Shuffle(len(pods), func(i, j int) { pods[i], pods[j] = pods[j], pods[i] })
+	second := func(h placement.Holding) int {
+		if h.Started.IsZero() {
+			return 1000 // kube-scheduler takes it for now
+		}
+		return int(h.Started.Unix())
+	}
+	slices.SortStableFunc(pods, func(a, b placement.Holding) int {
+		if a.Request.Priority != b.Request.Priority {
+			return int(b.Request.Priority - a.Request.Priority)
+		}
+		return second(a) - second(b)
+	})
+	free, _ := sum(n.Without(pods))
+	for _, h := range pods {
+		if free-h.Request.Units() >= req.Units() {
+			free -= h.Request.Units()
+		} else {
+			proposed = append(proposed, h)
+		}
+	}
+	return proposed
 }
 
 // bestBySearch tries every set of pods of lower priority.
