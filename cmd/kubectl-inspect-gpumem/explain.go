@@ -162,9 +162,6 @@ func (o *options) explanationOf(ctx context.Context, pod *v1.Pod, all bool) (exp
 	switch {
 	case problem != nil:
 		e.Summary = "waits, since its request cannot be read: " + oneLine(problem)
-	case req.Empty():
-		e.gpuless = true
-		e.Summary = fmt.Sprintf("asks for no GPU memory: its %s is 0", o.names.GPUMem())
 	case api.Terminal(pod):
 		e.gpuless = e.Indexes == ""
 		e.Summary, e.Advice = "has ended, and holds nothing any more"+why(pod), o.advice(ctx, pod)
@@ -181,13 +178,16 @@ func (o *options) explanationOf(ctx context.Context, pod *v1.Pod, all bool) (exp
 	return e, nil
 }
 
-// nearMisses says which resources a pod asks for that are easily taken for GPU
-// memory: those of gpumem's domain, and those of its name.
+// nearMisses says what a pod that asks for no GPU memory does ask for that is
+// easily taken for it: 0 of it, or a resource of gpumem's domain or of its name.
 func (o *options) nearMisses(pod *v1.Pod) string {
 	_, short, _ := strings.Cut(string(o.names.GPUMem()), "/")
 	var near []string
 	for _, c := range slices.Concat(pod.Spec.InitContainers, pod.Spec.Containers) {
 		for resource := range c.Resources.Limits {
+			if resource == o.names.GPUMem() {
+				return ": it asks for 0 of it"
+			}
 			domain, base, _ := strings.Cut(string(resource), "/")
 			if (domain == o.names.Domain() || base == short) && !slices.Contains(near, string(resource)) {
 				near = append(near, string(resource))

@@ -67,15 +67,15 @@ func CPU(pod *v1.Pod) int64 {
 	return requests.Cpu().MilliValue()
 }
 
-// Holds reports whether the pod names GPU memory at all, in any container, with
-// whatever amount.
+// Holds reports whether any container of the pod asks for GPU memory, with
+// whatever amount but 0. That is what a LimitRange gives to those that ask for
+// none.
 func (n Names) Holds(pod *v1.Pod) bool {
-	names := func(c v1.Container) bool {
-		_, limit := c.Resources.Limits[n.GPUMem()]
-		_, request := c.Resources.Requests[n.GPUMem()]
-		return limit || request
+	asks := func(c v1.Container) bool {
+		limit, request := c.Resources.Limits[n.GPUMem()], c.Resources.Requests[n.GPUMem()]
+		return !limit.IsZero() || !request.IsZero()
 	}
-	return slices.ContainsFunc(pod.Spec.InitContainers, names) || slices.ContainsFunc(pod.Spec.Containers, names)
+	return slices.ContainsFunc(pod.Spec.InitContainers, asks) || slices.ContainsFunc(pod.Spec.Containers, asks)
 }
 
 // Request reads what a pod asks for. It is empty for a pod that asks for no

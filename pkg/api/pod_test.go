@@ -332,7 +332,6 @@ func TestHoldsAndStates(t *testing.T) {
 	for name, p := range map[string]*v1.Pod{
 		"limit":             pod(container("c", "gpu-mem", "1")),
 		"request":           pod(onlyRequests(container("c", "gpu-mem", "1"))),
-		"zero":              pod(container("c", "gpu-mem", "0")),
 		"init":              withInit(pod(), container("c", "gpu-mem", "1")),
 		"in what is broken": pod(container("c", "gpu-mem", "-1")),
 	} {
@@ -340,8 +339,16 @@ func TestHoldsAndStates(t *testing.T) {
 			t.Errorf("%s: Holds = false", name)
 		}
 	}
-	if n.Holds(pod(container("c", "gpu-core", "1"))) || n.Holds(&v1.Pod{}) {
-		t.Error("Holds = true for a pod that does not name GPU memory")
+	for name, p := range map[string]*v1.Pod{
+		"nothing":                    {},
+		"cores":                      pod(container("c", "gpu-core", "1")),
+		"zero, as a LimitRange does": pod(container("c", "gpu-mem", "0")),
+		"zero, written another way":  pod(container("c", "gpu-mem", "0e3")),
+		"zero, in an init container": withInit(pod(), container("c", "gpu-mem", "0")),
+	} {
+		if n.Holds(p) {
+			t.Errorf("%s: Holds = true", name)
+		}
 	}
 	now := metav1.Now()
 	for name, tc := range map[string]struct {

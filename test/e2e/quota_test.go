@@ -43,8 +43,12 @@ func TestQuotaAndLimitRangeCountGPUMemory(t *testing.T) {
 	e.running("another-five")
 	used("10")
 
-	// A container that does not name the resource is given 0 of it, and runs.
-	e.create(e.pod("plain", 0))
+	// A container that does not name the resource is given 0 of it, and runs. What
+	// is refused of pods with GPU memory is not refused of this one.
+	pod := e.pod("plain", 0)
+	pod.Spec.Containers[0].Env = append(pod.Spec.Containers[0].Env, v1.EnvVar{Name: "NVIDIA_VISIBLE_DEVICES", Value: "void"})
+	pod.Spec.Containers[0].SecurityContext = &v1.SecurityContext{Privileged: new(true)}
+	e.create(pod)
 	plain := e.running("plain")
 	if got := plain.Spec.Containers[0].Resources.Limits[gpuMem]; !got.IsZero() || plain.Annotations[e.domain+"/assignment"] != "" {
 		t.Errorf("it was given %s and the GPUs %q, want none", got.String(), plain.Annotations[e.domain+"/assignment"])
