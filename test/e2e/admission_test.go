@@ -9,6 +9,7 @@ import (
 
 	appsv1 "k8s.io/api/apps/v1"
 	v1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/kubernetes"
@@ -129,6 +130,11 @@ func TestTheAPIServerWarnsOfNamesWithoutEffect(t *testing.T) {
 			},
 		}
 	}
+	inBytes := func(pod *v1.Pod) {
+		amount := v1.ResourceList{gpuMem: resource.MustParse("2.5Gi")}
+		pod.Spec.Containers[0].Resources = v1.ResourceRequirements{Limits: amount, Requests: amount}
+	}
+	const notBytes = "gpumem.dev/gpu-mem: 2560Mi: it counts units of 1 GiB, not bytes: ask for 3"
 	always := func(pod *v1.Pod) { pod.Spec.RestartPolicy = v1.RestartPolicyAlways }
 	dryRun := metav1.CreateOptions{DryRun: []string{metav1.DryRunAll}}
 	for name, tc := range map[string]struct {
@@ -139,6 +145,8 @@ func TestTheAPIServerWarnsOfNamesWithoutEffect(t *testing.T) {
 		"a pod with a misspelt name":   {e.pod("p", 1, annotated("gpu-cuont", "2")), "annotation gpumem.dev/gpu-cuont is none that gpumem knows, and has no effect"},
 		"one that a controller makes":  {e.pod("p", 1, annotated("gpu-cuont", "2"), owned), ""},
 		"a label":                      {e.pod("p", 1, labelled), "label gpumem.dev/policy has no effect: gpumem reads annotations of pods"},
+		"a pod that asks in bytes":     {e.pod("p", 1, inBytes), notBytes},
+		"a template that asks so":      {deployment(nil, always, inBytes), notBytes},
 		"a deployment that is right":   {deployment(map[string]string{"note": "n"}, always, annotated("gpu-count", "1")), ""},
 		"a template with a misspelt name": {
 			deployment(nil, always, annotated("gpu-cuont", "2")), "annotation gpumem.dev/gpu-cuont is none that gpumem knows, and has no effect",

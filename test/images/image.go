@@ -64,7 +64,7 @@ func Nonroot() []File {
 }
 
 // WriteFile writes the image as an archive to the file name, which appears
-// only when it is complete.
+// only when it is complete, and which everybody may read.
 func (image Image) WriteFile(name string) (err error) {
 	if err := os.MkdirAll(filepath.Dir(name), 0o755); err != nil {
 		return err
@@ -82,7 +82,7 @@ func (image Image) WriteFile(name string) (err error) {
 			os.Remove(f.Name())
 		}
 	}()
-	return image.Write(f)
+	return errors.Join(f.Chmod(0o644), image.Write(f))
 }
 
 // Write writes the image as an archive to w.

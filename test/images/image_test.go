@@ -18,6 +18,18 @@ import (
 	specs "github.com/opencontainers/image-spec/specs-go/v1"
 )
 
+// Who loads an image need not be who made it.
+func TestEverybodyMayReadTheFile(t *testing.T) {
+	name := filepath.Join(t.TempDir(), "some.image.tar")
+	if err := (Image{Name: "hello:dev"}).WriteFile(name); err != nil {
+		t.Fatal(err)
+	}
+	info, err := os.Stat(name)
+	if err != nil || info.Mode().Perm() != 0o644 {
+		t.Errorf("mode %v, %v, want 0644", info.Mode(), err)
+	}
+}
+
 func TestWrite(t *testing.T) {
 	program := filepath.Join(t.TempDir(), "hello")
 	if err := os.WriteFile(program, []byte("binary"), 0o600); err != nil {
