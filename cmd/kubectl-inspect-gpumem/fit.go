@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strconv"
 
 	"github.com/spf13/cobra"
@@ -110,12 +111,23 @@ func (w wish) request(o *options, unitMiB int64) (placement.Request, error) {
 	})
 }
 
+// spelling says what a pod has to write for what it asks for here; nothing where that
+// is the amount as it was given.
+func (w wish) spelling(name v1.ResourceName, req placement.Request, unitMiB int64) string {
+	amount := strconv.FormatInt(int64(req.Units()), 10)
+	if amount == w.memory {
+		return ""
+	}
+	return fmt.Sprintf("note: a pod asks for it as %s: %s, a whole number of units of %s", name, amount, gpu.Format(1, unitMiB))
+}
+
 func (o *options) fit(ctx context.Context, l *listing, w wish) error {
 	nodes, facts, err := load(ctx, o.client, o.names, selection{names: o.nodes, labels: o.selector})
 	if err != nil {
 		return err
 	}
 	var rows []room
+	var spellings []string
 	total := 0
 	for _, n := range nodes {
 		if len(n.Devices) == 0 {
@@ -124,6 +136,10 @@ func (o *options) fit(ctx context.Context, l *listing, w wish) error {
 		req, err := w.request(o, n.UnitMiB)
 		if err != nil {
 			return err
+		}
+		if s := w.spelling(o.names.GPUMem(), req, n.UnitMiB); s != "" && !slices.Contains(spellings, s) {
+			spellings = append(spellings, s)
+			fmt.Fprintln(o.ErrOut, s)
 		}
 		row := room{Node: n.Name}
 		if refusal := facts.Nodes[n.Name].Refusal(req); refusal != nil {

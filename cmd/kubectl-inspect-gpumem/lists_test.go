@@ -218,6 +218,31 @@ func TestHelpNamesFieldsThatThereAre(t *testing.T) {
 	}
 }
 
+// A pod writes a whole number of units, and misreads what people write elsewhere.
+func TestFitSaysHowAPodAsksForIt(t *testing.T) {
+	small := inventory("gpu-b", 64)
+	small.UnitMiB = 256
+	client := fake.NewClientset(makeNode(t, "gpu-a", inventory("gpu-a", 16)), makeNode(t, "gpu-b", small), makeNode(t, "gpu-c", inventory("gpu-c", 16)))
+	note := func(amount, unit string) string {
+		return "note: a pod asks for it as gpumem.dev/gpu-mem: " + amount + ", a whole number of units of " + unit + "\n"
+	}
+	for _, tc := range []struct {
+		args []string
+		want string
+	}{
+		{[]string{"--mem", "3", "gpu-a"}, ""},
+		{[]string{"--mem", "3Gi", "gpu-a"}, note("3", "1 GiB")},
+		{[]string{"--mem", "3.5", "gpu-a"}, note("4", "1 GiB")},
+		{[]string{"--mem", "512Mi", "gpu-a", "gpu-c"}, note("1", "1 GiB")},
+		{[]string{"--mem", "10", "--count", "3", "gpu-a"}, note("12", "1 GiB")},
+		{[]string{"--mem", "3"}, note("12", "256 MiB")},
+	} {
+		if _, stderr, _ := inspectWith(client, append([]string{"fit"}, tc.args...)...); stderr != tc.want {
+			t.Errorf("%q: want %q, got %q", tc.args, tc.want, stderr)
+		}
+	}
+}
+
 func TestListsSayWhatIsWrongWithFlags(t *testing.T) {
 	for want, args := range map[string][]string{
 		`--output is "csv"`:            {"gpus", "-o", "csv"},
