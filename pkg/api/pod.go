@@ -78,6 +78,20 @@ func (n Names) Holds(pod *v1.Pod) bool {
 	return slices.ContainsFunc(pod.Spec.InitContainers, asks) || slices.ContainsFunc(pod.Spec.Containers, asks)
 }
 
+// Asks is Holds of pods that are on no node yet: one that asks for what nobody gets
+// without GPU memory, as cores, waits too, and Request says why.
+func (n Names) Asks(pod *v1.Pod) bool {
+	switch {
+	case n.Holds(pod):
+		return true
+	case pod.Spec.NodeName != "":
+		return false
+	default:
+		_, err := n.Request(pod)
+		return err != nil
+	}
+}
+
 // Request reads what a pod asks for. It is empty for a pod that asks for no
 // GPU memory. The error says what in the pod cannot be read.
 func (n Names) Request(pod *v1.Pod) (placement.Request, error) {

@@ -350,6 +350,11 @@ func TestHoldsAndStates(t *testing.T) {
 			t.Errorf("%s: Holds = true", name)
 		}
 	}
+	cores, bound := pod(container("c", "gpu-core", "1")), pod(container("c", "gpu-core", "1"))
+	bound.Spec.NodeName = "n"
+	if !n.Asks(cores) || n.Asks(bound) || n.Asks(pod(container("c"))) {
+		t.Error("of pods without GPU memory, those ask that are on no node and ask for cores, and no others")
+	}
 	now := metav1.Now()
 	for name, tc := range map[string]struct {
 		pod               v1.Pod
