@@ -148,7 +148,7 @@ func (o *options) completePods(cmd *cobra.Command, given []string, prefix string
 			return nil, err
 		}
 		for _, pod := range list.Items {
-			if o.names.Holds(&pod) {
+			if o.names.Asks(&pod) {
 				names = append(names, pod.Name)
 			}
 		}

@@ -126,7 +126,7 @@ func (o *options) readState(ctx context.Context) *doctor.State {
 		return o.client.CoreV1().Pods(metav1.NamespaceAll).List(ctx, opts)
 	}, func() { s.Pods = nil }, func(obj runtime.Object) {
 		// A cluster may have very many, and few that matter here.
-		if pod, ok := obj.(*v1.Pod); ok && (o.names.Holds(pod) || pod.Labels["app.kubernetes.io/part-of"] == "gpumem") {
+		if pod, ok := obj.(*v1.Pod); ok && (o.names.Asks(pod) || pod.Labels["app.kubernetes.io/part-of"] == "gpumem") {
 			s.Pods = append(s.Pods, *pod)
 		}
 	}))

@@ -116,7 +116,7 @@ func (o *options) explain(ctx context.Context, arg string, all bool) error {
 		return err
 	}
 	namespace, name := pod.Namespace, pod.Name
-	if !o.names.Holds(pod) {
+	if !o.names.Asks(pod) {
 		return fmt.Errorf("pod %s/%s asks for no %s%s", namespace, name, o.names.GPUMem(), o.nearMisses(pod))
 	}
 	e, err := o.explanationOf(ctx, pod, all)
@@ -160,11 +160,13 @@ func (o *options) explanationOf(ctx context.Context, pod *v1.Pod, all bool) (exp
 		e.Asks, e.Policy = asks(req, e.unitMiB), string(req.Policy)
 	}
 	switch {
-	case problem != nil:
-		e.Summary = "waits, since its request cannot be read: " + oneLine(problem)
 	case api.Terminal(pod):
 		e.gpuless = e.Indexes == ""
 		e.Summary, e.Advice = "has ended, and holds nothing any more"+why(pod), o.advice(ctx, pod)
+	case problem != nil && pod.Spec.NodeName != "":
+		e.Summary = "is on a node, and its request cannot be read: " + oneLine(problem)
+	case problem != nil:
+		e.Summary = "waits, since its request cannot be read: " + oneLine(problem)
 	case pod.Spec.NodeName != "":
 		e.Summary = o.whyThere(ctx, pod)
 	case facts.PodsUnknown:
@@ -353,11 +355,11 @@ func (o *options) printExplanation(e explanation) error {
 func outcome(d decisions.Decision) string {
 	switch {
 	case d.Verb == decisions.Filter && d.Result == decisions.Unfit && len(d.Nodes) > 0 && d.Message == d.Nodes[0].Message:
-		return fmt.Sprintf("%s: fits on %d of %d nodes", d.Result, d.Fit, d.Asked)
+		return d.Result + ": " + fitting(d)
 	case d.Message != "":
 		return d.Result + ": " + d.Message
 	case d.Verb == decisions.Filter:
-		return fmt.Sprintf("fits on %d of %d nodes", d.Fit, d.Asked)
+		return fitting(d)
 	case d.Verb == decisions.Prioritize:
 		var best []string
 		for _, n := range d.Nodes[:min(3, len(d.Nodes))] {
@@ -367,6 +369,16 @@ func outcome(d decisions.Decision) string {
 	default:
 		return strings.TrimSpace(d.Result + " " + d.Node)
 	}
+}
+
+// fitting says on how many nodes a pod fits. They are fewer than the cluster has:
+// kube-scheduler leaves out those that it has ruled out itself.
+func fitting(d decisions.Decision) string {
+	nodes := "nodes"
+	if d.Asked == 1 {
+		nodes = "node"
+	}
+	return fmt.Sprintf("fits on %d of the %d %s that kube-scheduler asked about", d.Fit, d.Asked, nodes)
 }
 
 // refusals are why a filter found that the pod does not fit nodes, as far as it is
@@ -451,7 +463,7 @@ func verdict(c considered) string {
 	case "Unhealthy":
 		return "takes no new pods"
 	case "Occupied":
-		return "has pods that it may not be beside"
+		return "occupied"
 	case "Insufficient":
 		return "not enough free"
 	case decisions.InsufficientCores:

@@ -90,15 +90,16 @@ func TestARefusalNamesItsNodes(t *testing.T) {
 		want     []string
 	}{
 		"each node": {unfit(small, 2, node("gpu-a", small), node("gpu-b", full)),
-			[]string{"unfit: fits on 0 of 2 nodes", "gpu-a: " + small, "gpu-b: " + full}},
+			[]string{"unfit: fits on 0 of the 2 nodes that kube-scheduler asked about", "gpu-a: " + small, "gpu-b: " + full}},
 		"the same of two, and others that are not told of": {unfit(small, 9, node("gpu-a", small), node("gpu-b", full), node("gpu-c", small)),
-			[]string{"unfit: fits on 0 of 9 nodes", "gpu-a, gpu-c: " + small, "gpu-b: " + full, "and 6 more nodes"}},
+			[]string{"unfit: fits on 0 of the 9 nodes that kube-scheduler asked about", "gpu-a, gpu-c: " + small, "gpu-b: " + full, "and 6 more nodes"}},
 		"the same of all": {unfit("gpu-count is two", 9), []string{"unfit: gpu-count is two"}},
 		"it fits elsewhere": {decisions.Decision{Verb: decisions.Filter, Result: decisions.Fits, Asked: 2, Fit: 1, Nodes: []decisions.Node{node("gpu-a", small)}},
-			[]string{"fits on 1 of 2 nodes", "gpu-a: " + small}},
+			[]string{"fits on 1 of the 2 nodes that kube-scheduler asked about", "gpu-a: " + small}},
 		"it fits elsewhere, and others are not told of": {decisions.Decision{Verb: decisions.Filter, Result: decisions.Fits, Asked: 9, Fit: 4, Nodes: []decisions.Node{node("gpu-a", small), node("gpu-b", full)}},
-			[]string{"fits on 4 of 9 nodes", "gpu-a: " + small, "gpu-b: " + full, "and 3 more nodes"}},
-		"it fits everywhere": {decisions.Decision{Verb: decisions.Filter, Result: decisions.Fits, Asked: 2, Fit: 2}, []string{"fits on 2 of 2 nodes"}},
+			[]string{"fits on 4 of the 9 nodes that kube-scheduler asked about", "gpu-a: " + small, "gpu-b: " + full, "and 3 more nodes"}},
+		"one node":           {unfit(small, 1, node("gpu-a", small)), []string{"unfit: fits on 0 of the 1 node that kube-scheduler asked about", "gpu-a: " + small}},
+		"it fits everywhere": {decisions.Decision{Verb: decisions.Filter, Result: decisions.Fits, Asked: 2, Fit: 2}, []string{"fits on 2 of the 2 nodes that kube-scheduler asked about"}},
 	} {
 		if diff := cmp.Diff(tc.want, append([]string{outcome(tc.decision)}, refusals(tc.decision)...)); diff != "" {
 			t.Errorf("%s (-want +got):\n%s", name, diff)
@@ -121,12 +122,16 @@ func TestExplainOfPodsThatHoldNothing(t *testing.T) {
 	refused := with(makePod(t, "ml/refused", "gpu-a", 3), func(p *v1.Pod) {
 		p.Status = v1.PodStatus{Phase: v1.PodFailed, Reason: "UnexpectedAdmissionError", Message: "Pod was rejected: requested number of devices unavailable"}
 	})
-	client := fake.NewClientset(makeNode(t, "gpu-a", inventory("gpu-a", 16)), refused)
+	unread := func(p *v1.Pod) { p.Annotations[testNames(t).Policy()] = "best" }
+	client := fake.NewClientset(makeNode(t, "gpu-a", inventory("gpu-a", 16)), refused,
+		with(makePod(t, "ml/ended", "gpu-a", 3), func(p *v1.Pod) { unread(p); p.Status.Phase = v1.PodFailed }), with(makePod(t, "ml/there", "gpu-a", 3), unread))
 	for pod, want := range map[string]string{
 		"ml/refused": "Pod ml/refused has ended, and holds nothing any more: UnexpectedAdmissionError: Pod was rejected: requested number of devices unavailable\n" +
 			"Asks for:  3 GiB on one GPU\nNode:      gpu-a\n" +
 			"To do:     the node was chosen without asking gpumem, by spec.nodeName, or by scheduler default-scheduler: create the pod anew without nodeName, its schedulerName being that of gpumem's scheduler; " +
 			"docs/troubleshooting.md#a-pod-fails-with-unexpectedadmissionerror says what the message means\n",
+		"ml/ended": "Pod ml/ended has ended, and holds nothing any more\nNode:      gpu-a\n",
+		"ml/there": "Pod ml/there is on a node, and its request cannot be read: annotation gpumem.dev/policy: policy \"best\": want binpack, spread or exclusive\nNode:      gpu-a\nGPU:       not known yet\n",
 	} {
 		if stdout, _, err := inspectWith(client, "explain", pod); err != nil || stdout != want {
 			t.Errorf("%s: error %v, want:\n%sgot:\n%s", pod, err, want, stdout)
@@ -144,12 +149,11 @@ func TestExplainOfWhatIsNoPodWithGPUMemory(t *testing.T) {
 			p.Spec.Containers[0].Resources.Limits = limits
 		})
 	}
-	client := fake.NewClientset(makePod(t, "web/zero", "gpu-a", 0), asks("web/plain"), asks("web/misspelt", "gpumem.dev/gpu-memory"), asks("web/core", "gpumem.dev/gpu-core"), asks("web/other", "aliyun.com/gpu-mem", "nvidia.com/gpu"))
+	client := fake.NewClientset(makePod(t, "web/zero", "gpu-a", 0), asks("web/plain"), asks("web/misspelt", "gpumem.dev/gpu-memory"), asks("web/other", "aliyun.com/gpu-mem", "nvidia.com/gpu"))
 	for arg, want := range map[string]string{
 		"web/zero":            "pod web/zero asks for no gpumem.dev/gpu-mem: it asks for 0 of it",
 		"web/plain":           "pod web/plain asks for no gpumem.dev/gpu-mem",
 		"web/misspelt":        "pod web/misspelt asks for no gpumem.dev/gpu-mem, but for gpumem.dev/gpu-memory, which is not the same",
-		"web/core":            "pod web/core asks for no gpumem.dev/gpu-mem, but for gpumem.dev/gpu-core, which is not the same",
 		"web/other":           "pod web/other asks for no gpumem.dev/gpu-mem, but for aliyun.com/gpu-mem, which is not the same",
 		"web/none":            `pods "none" not found`,
 		"deploy/api":          "deploy/api is no pod: name one of its pods; kubectl get deploy/api -o wide shows their labels, and kubectl get pods -l LABELS their names",
@@ -164,6 +168,24 @@ func TestExplainOfWhatIsNoPodWithGPUMemory(t *testing.T) {
 	}
 }
 
+// A pod that asks for cores alone waits as others do, and every view says why.
+func TestCoresWithoutMemory(t *testing.T) {
+	names := testNames(t)
+	pod := with(makePod(t, "ml/cores", "", 0), func(p *v1.Pod) {
+		p.Spec.Containers[0].Resources.Limits = v1.ResourceList{names.GPUCore(): resource.MustParse("30")}
+	})
+	client := fake.NewClientset(makeNode(t, "gpu-a", inventory("gpu-a", 16)), pod)
+	const why = `container "main": gpumem.dev/gpu-core needs gpumem.dev/gpu-mem beside it`
+	for _, args := range [][]string{{"explain", "ml/cores"}, {"pods", "--waiting", "-o", "wide"}, {"-d"}} {
+		if stdout, _, err := inspectWith(client, args...); err != nil || !strings.Contains(stdout, why+"\n") {
+			t.Errorf("%q: error %v, want %q in:\n%s", args, err, why, stdout)
+		}
+	}
+	if stdout, _, _ := inspectWith(client, "doctor"); !strings.Contains(stdout, "pod ml/cores: "+why+"\n") {
+		t.Errorf("doctor: want %q in:\n%s", why, stdout)
+	}
+}
+
 func TestExplainSaysWhoChoseTheGPU(t *testing.T) {
 	place := func(name, scheduler string) *v1.Pod {
 		return with(makePod(t, name, "gpu-a", 3, uuid("gpu-a", 0)), func(p *v1.Pod) { p.Spec.SchedulerName = scheduler })
@@ -171,7 +193,7 @@ func TestExplainSaysWhoChoseTheGPU(t *testing.T) {
 	client := fake.NewClientset(makeNode(t, "gpu-a", inventory("gpu-a", 16)), schedulerConfig(), place("ml/ours", "gpumem-scheduler"), place("ml/theirs", "default-scheduler"))
 	for pod, want := range map[string]string{
 		"ml/ours":   "is on a node, where scheduler gpumem-scheduler has put it\n",
-		"ml/theirs": "is on a node, where scheduler default-scheduler has put it, which does not ask gpumem: the node's device plugin chose the GPU\n",
+		"ml/theirs": "is on a node that was chosen without asking gpumem, by spec.nodeName, or by scheduler default-scheduler: the node's device plugin chose the GPU\n",
 	} {
 		if stdout, _, err := inspectWith(client, "explain", pod); err != nil || !strings.Contains(stdout, want) {
 			t.Errorf("error %v, want %q in:\n%s", err, want, stdout)
@@ -208,6 +230,7 @@ func TestVerdict(t *testing.T) {
 		{want: "would do"},
 		{node: decisions.Node{Reason: "Fits"}, want: "would do"},
 		{gpu: decisions.GPU{Chosen: true}, want: "chosen"},
+		{gpu: decisions.GPU{Reason: "Occupied"}, want: "occupied"},
 		{gpu: decisions.GPU{Reason: "Insufficient"}, node: decisions.Node{Reason: "Fragmented"}, want: "not enough free"},
 		{gpu: decisions.GPU{Reason: decisions.InsufficientCores}, want: "not enough cores free"},
 		{node: decisions.Node{Reason: "Fragmented"}, want: "would do, but too few of the node would"},

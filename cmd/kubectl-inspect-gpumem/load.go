@@ -156,7 +156,7 @@ func listPods(ctx context.Context, client kubernetes.Interface, names api.Names,
 	}, func() { out = found{} }, func(obj runtime.Object) {
 		if pod, ok := obj.(*v1.Pod); ok {
 			out.add(names, where, pod)
-			if each != nil && names.Holds(pod) {
+			if each != nil && names.Asks(pod) {
 				each(pod)
 			}
 		}
@@ -172,7 +172,7 @@ func (f *found) add(names api.Names, where *places, pod *v1.Pod) {
 	if api.Terminal(pod) {
 		return
 	}
-	if !names.Holds(pod) {
+	if !names.Asks(pod) {
 		if f.otherCPU == nil {
 			f.otherCPU = make(map[string]int64)
 		}

@@ -20,9 +20,17 @@ func (o *options) whyThere(ctx context.Context, pod *v1.Pod) string {
 		return "is on a node, and has no GPU yet: no scheduler of gpumem has placed it, and the node's device plugin has not either"
 	}
 	if asking := schedulers(ctx, o.client, o.names); len(asking) > 0 && !slices.Contains(asking, scheduler) {
-		return "is on a node, where scheduler " + scheduler + " has put it, which does not ask gpumem: the node's device plugin chose the GPU"
+		return "is on a node that was chosen without asking gpumem, " + past(asking, scheduler) + ": the node's device plugin chose the GPU"
 	}
 	return "is on a node, where scheduler " + scheduler + " has put it"
+}
+
+// past says what may have chosen a pod's node past the schedulers that ask gpumem.
+func past(asking []string, scheduler string) string {
+	if slices.Contains(asking, scheduler) {
+		return "by spec.nodeName"
+	}
+	return "by spec.nodeName, or by scheduler " + scheduler
 }
 
 // why says why a pod has ended, where its status tells.
@@ -54,10 +62,6 @@ func (o *options) advice(ctx context.Context, pod *v1.Pod) string {
 		return fmt.Sprintf("scheduler %s had chosen the node and the GPU: delete the pod, and create it anew where no controller does; %s", scheduler, more)
 	}
 	asking := schedulers(ctx, o.client, o.names)
-	chosen := fmt.Sprintf("by spec.nodeName, or by scheduler %s", scheduler)
-	if slices.Contains(asking, scheduler) {
-		chosen = "by spec.nodeName"
-	}
 	ours := cmp.Or(strings.Join(asking, " or "), "that of gpumem's scheduler")
-	return fmt.Sprintf("the node was chosen without asking gpumem, %s: create the pod anew without nodeName, its schedulerName being %s; %s", chosen, ours, more)
+	return fmt.Sprintf("the node was chosen without asking gpumem, %s: create the pod anew without nodeName, its schedulerName being %s; %s", past(asking, scheduler), ours, more)
 }

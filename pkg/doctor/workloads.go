@@ -200,7 +200,7 @@ func checkPods(s *State, in installation) (found []Finding) {
 	var lost []string // on nodes, while nothing is offered
 	for i := range s.Pods {
 		pod := &s.Pods[i]
-		if !s.Names.Holds(pod) || api.Terminal(pod) || !old(s, pod.ObjectMeta) {
+		if !s.Names.Asks(pod) || api.Terminal(pod) || !old(s, pod.ObjectMeta) {
 			continue
 		}
 		object := "pod " + nameOf(pod)
@@ -309,7 +309,7 @@ func checkWaiting(s *State, in installation, object string, pod *v1.Pod) (found 
 	if _, err := s.Names.Request(pod); err != nil {
 		found = append(found, Finding{Error, object, oneLine(err), "correct the annotation or the limit, and create the pod anew"})
 	}
-	if in.config == nil {
+	if in.config == nil || !s.Names.Holds(pod) {
 		return found
 	}
 	if served := profiles(in.config); len(served) > 0 && !slices.Contains(served, pod.Spec.SchedulerName) {
