@@ -18,6 +18,7 @@ import (
 	"github.com/chromedp/chromedp/kb"
 
 	"github.com/gpumem/gpumem/pkg/gpu"
+	"github.com/gpumem/gpumem/pkg/placement"
 )
 
 var screenshots = flag.String("screenshots", "", "folder for pictures of the page")
@@ -212,6 +213,27 @@ func TestFiltersInChromium(t *testing.T) {
 		})()`, tc.field))
 		b.until(tiles + " === 18")
 	}
+}
+
+// What is beside a pod that holds its GPU alone is free for nobody.
+func TestAGPUThatIsHeldAloneInChromium(t *testing.T) {
+	w := newWorld()
+	w.node("gpu-a", "Tesla T4", 14, 14)
+	alone := placement.Holding{Pod: placement.PodRef{Namespace: "ml", Name: "alone", UID: "alone"}, Request: asks(4), Settled: true}
+	alone.Request.Policy = placement.Exclusive
+	alone.Assignment.Shares = []placement.Share{{Device: uuid("gpu-a", 0), Units: 4}}
+	w.AddPod("gpu-a", alone)
+	w.pod("ml/beside", "gpu-a", 1, 9)
+	b := open(t, w)
+	b.until(tiles + " === 2")
+	if got := b.eval(`document.querySelector('[data-gpu="gpu-a/0"]').innerText`); !strings.Contains(got, "held alone") || strings.Contains(got, "free") {
+		t.Errorf("the tile says %q, want that it is held alone", got)
+	}
+	if got := b.eval(`document.body.innerText`); !strings.Contains(got, "Largest free on one GPU\n5 GiB") {
+		t.Errorf("want 5 GiB as the largest that is free, in:\n%s", got)
+	}
+	b.write(`[name="free"]`, "6")
+	b.until(tiles + " === 0")
 }
 
 func TestDarkPageInChromium(t *testing.T) {

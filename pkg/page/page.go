@@ -53,6 +53,7 @@ type GPU struct {
 	Capacity  gpu.Units `json:"capacity"`
 	Requested gpu.Units `json:"requested"`
 	Unhealthy string    `json:"unhealthy,omitempty"` // why it takes no new pods
+	Exclusive bool      `json:"exclusive,omitempty"` // a pod holds it alone
 	Pods      []Pod     `json:"pods"`
 }
 
@@ -191,7 +192,7 @@ func NewFleet(source Source) Fleet {
 }
 
 func newGPU(g inspect.GPU) GPU {
-	out := GPU{Index: g.Index, UUID: g.UUID, Model: g.Model, Capacity: g.Capacity.Units, Pods: []Pod{}}
+	out := GPU{Index: g.Index, UUID: g.UUID, Model: g.Model, Capacity: g.Capacity.Units, Exclusive: g.Exclusive, Pods: []Pod{}}
 	if g.Requested != nil {
 		out.Requested = g.Requested.Units
 	}

@@ -7,10 +7,19 @@ export function amount(units, unitMiB) {
 
 export const free = (gpu) => Math.max(0, gpu.capacity - gpu.requested);
 
+// takesPods says whether a GPU takes new pods, were there room.
+const takesPods = (gpu) => !gpu.unhealthy && !gpu.exclusive;
+
+// health is what a reader is told of a GPU that is well, or not.
+export function health(gpu) {
+  if (gpu.unhealthy) return `takes no new pods: ${gpu.unhealthy}`;
+  return gpu.exclusive ? "healthy, held alone" : "healthy";
+}
+
 // matches says whether a GPU of a node passes the filters.
 export function matches(node, gpu, filter) {
   if (filter.model && gpu.model !== filter.model) return false;
-  if (filter.free && (gpu.unhealthy || (free(gpu) * node.unitMiB) / 1024 < filter.free)) return false;
+  if (filter.free && (!takesPods(gpu) || (free(gpu) * node.unitMiB) / 1024 < filter.free)) return false;
   if (filter.namespace && !gpu.pods.some((p) => p.namespace === filter.namespace)) return false;
   const words = filter.search.toLowerCase().split(/\s+/).filter(Boolean);
   return words.every(
@@ -56,7 +65,7 @@ export function sums(nodes) {
       sum.capacityMiB += gpu.capacity * node.unitMiB;
       sum.requestedMiB += gpu.requested * node.unitMiB;
       if (gpu.unhealthy) sum.unhealthy++;
-      else sum.largestMiB = Math.max(sum.largestMiB, free(gpu) * node.unitMiB);
+      if (takesPods(gpu)) sum.largestMiB = Math.max(sum.largestMiB, free(gpu) * node.unitMiB);
     }
   }
   return sum;
@@ -73,6 +82,5 @@ export function hue(namespace) {
 // describe is a GPU in words: what a screen reader says of its tile.
 export function describe(node, gpu) {
   const pods = gpu.pods.length === 1 ? "1 pod" : `${gpu.pods.length} pods`;
-  const health = gpu.unhealthy ? `, takes no new pods: ${gpu.unhealthy}` : "";
-  return `${node.name} GPU ${gpu.index}, ${gpu.model}, ${amount(gpu.requested, node.unitMiB)} of ${amount(gpu.capacity, node.unitMiB)} allocated, ${pods}${health}`;
+  return `${node.name} GPU ${gpu.index}, ${gpu.model}, ${amount(gpu.requested, node.unitMiB)} of ${amount(gpu.capacity, node.unitMiB)} allocated, ${pods}, ${health(gpu)}`;
 }

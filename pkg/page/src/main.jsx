@@ -1,6 +1,6 @@
 import { render } from "preact";
 import { useEffect, useMemo, useRef, useState } from "preact/hooks";
-import { amount, choices, describe, free, hue, select, sums } from "./fleet.js";
+import { amount, choices, describe, free, health, hue, select, sums } from "./fleet.js";
 
 const interval = 2000; // ms between two looks
 const rowHeight = 76; // px of a node, as in page.css
@@ -39,6 +39,11 @@ function useFleet() {
   return state;
 }
 
+function caption(node, gpu) {
+  if (gpu.unhealthy) return "✕ no new pods";
+  return gpu.exclusive ? "held alone" : `${amount(free(gpu), node.unitMiB)} free`;
+}
+
 function Tile({ node, gpu, chosen, onChoose }) {
   const full = gpu.capacity > 0 ? gpu.capacity : 1;
   const classes = ["tile", gpu.unhealthy && "unhealthy", chosen && "chosen"].filter(Boolean).join(" ");
@@ -51,7 +56,7 @@ function Tile({ node, gpu, chosen, onChoose }) {
           ))}
         </span>
         <span class="caption" aria-hidden="true">
-          <b>GPU{gpu.index}</b> {gpu.unhealthy ? "✕ no new pods" : `${amount(free(gpu), node.unitMiB)} free`}
+          <b>GPU{gpu.index}</b> {caption(node, gpu)}
         </span>
       </button>
     </li>
@@ -150,7 +155,7 @@ function Details({ node, gpu, onClose }) {
           {amount(gpu.requested, node.unitMiB)} of {amount(gpu.capacity, node.unitMiB)}
         </dd>
         <dt>Health</dt>
-        <dd>{gpu.unhealthy ? `takes no new pods: ${gpu.unhealthy}` : "healthy"}</dd>
+        <dd>{health(gpu)}</dd>
         <dt>UUID</dt>
         <dd class="mono">{gpu.uuid}</dd>
       </dl>
