@@ -73,7 +73,7 @@ func (s *State) Young() (objects []string, left time.Duration) {
 		look("deployment", d.ObjectMeta, d.Labels[partOf] == "gpumem")
 	}
 	for i := range s.Pods {
-		look("pod", s.Pods[i].ObjectMeta, s.Pods[i].Labels[partOf] == "gpumem" || s.Names.Holds(&s.Pods[i]))
+		look("pod", s.Pods[i].ObjectMeta, s.Pods[i].Labels[partOf] == "gpumem" || s.Names.Asks(&s.Pods[i]))
 	}
 	return objects, left
 }

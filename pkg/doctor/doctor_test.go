@@ -263,6 +263,15 @@ func TestExamine(t *testing.T) {
 			"error|pod ml/waits|gpumem.dev/gpu-core is asked for, which no node offers: it is off",
 			"note|cluster|what is younger than 60s may be settling yet, and was not judged: pod ml/waits",
 		}},
+		"a pod that asks for cores alone": {func(s *State) {
+			askCores(s)
+			s.Now = now().Add(time.Hour)
+			delete(s.Pods[len(s.Pods)-1].Spec.Containers[0].Resources.Limits, s.Names.GPUMem())
+		}, []string{"error|pod ml/waits|container \"main\": gpumem.dev/gpu-core needs gpumem.dev/gpu-mem beside it"}},
+		"a pod that asks for cores alone, and only just": {func(s *State) {
+			askCores(s)
+			delete(s.Pods[len(s.Pods)-1].Spec.Containers[0].Resources.Limits, s.Names.GPUMem())
+		}, []string{"note|cluster|what is younger than 60s may be settling yet, and was not judged: pod ml/waits"}},
 		"a pod that asks for cores where nothing is offered": {func(s *State) {
 			askCores(s)
 			s.Pods[len(s.Pods)-1].CreationTimestamp = metav1.NewTime(now().Add(-time.Hour))
