@@ -53,7 +53,10 @@ The exit code is 1 when there is an error among the findings. Warnings and notes
 }
 
 func (o *options) doctor(ctx context.Context, output string, wait bool) error {
-	state := o.readState(ctx)
+	state, err := o.readState(ctx)
+	if err != nil {
+		return err
+	}
 	if young, left := state.Young(); wait && len(young) > 0 {
 		fmt.Fprintf(o.ErrOut, "Waiting %s, until what is there can be judged\n", duration.HumanDuration(left))
 		select {
@@ -61,7 +64,9 @@ func (o *options) doctor(ctx context.Context, output string, wait bool) error {
 			return ctx.Err()
 		case <-time.After(left):
 		}
-		state = o.readState(ctx)
+		if state, err = o.readState(ctx); err != nil {
+			return err
+		}
 	}
 	found := doctor.Examine(state)
 	if err := printFindings(o.Out, output, found); err != nil {
@@ -102,8 +107,9 @@ func printFindings(out io.Writer, output string, found []doctor.Finding) error {
 // ofGPUMem selects what the chart has made.
 const ofGPUMem = "app.kubernetes.io/part-of=gpumem"
 
-// readState reads what the checks look at. What cannot be read is noted.
-func (o *options) readState(ctx context.Context) *doctor.State {
+// readState reads what the checks look at. What cannot be read is noted. The error
+// says that no API server answers.
+func (o *options) readState(ctx context.Context) (*doctor.State, error) {
 	s := &doctor.State{Names: o.names, Now: time.Now(), ClientVersion: version, Unread: make(map[string]string)}
 	read := func(kind string, err error) {
 		if err != nil {
@@ -111,6 +117,9 @@ func (o *options) readState(ctx context.Context) *doctor.State {
 		}
 	}
 	info, err := o.client.Discovery().ServerVersion()
+	if err != nil && apierrors.ReasonForError(err) == metav1.StatusReasonUnknown {
+		return nil, fmt.Errorf("the API server does not answer: %w", err)
+	}
 	read("version", err)
 	if err == nil {
 		s.ServerVersion = info.GitVersion
@@ -158,7 +167,7 @@ func (o *options) readState(ctx context.Context) *doctor.State {
 	}
 	s.Secrets, err = o.readSecrets(ctx, s)
 	read("secrets", err)
-	return s
+	return s, nil
 }
 
 // readSecrets reads those that an extender serves with, by name: there is no

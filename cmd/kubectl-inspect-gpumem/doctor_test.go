@@ -55,6 +55,18 @@ func TestDoctor(t *testing.T) {
 	}
 }
 
+// Nothing is wrong with a cluster that nobody has seen, and nothing right.
+func TestDoctorWithoutACluster(t *testing.T) {
+	client := fake.NewClientset()
+	client.PrependReactor("get", "version", func(clienttesting.Action) (bool, runtime.Object, error) {
+		return true, nil, errors.New("dial tcp 127.0.0.1:8080: connect: connection refused")
+	})
+	stdout, _, err := inspectWith(client, "doctor", "--wait")
+	if want := "the API server does not answer: dial tcp 127.0.0.1:8080: connect: connection refused"; stdout != "" || err == nil || err.Error() != want {
+		t.Errorf("error %v, want %q; printed:\n%s", err, want, stdout)
+	}
+}
+
 // installed is a cluster in which gpumem was installed at a time, and is well.
 func installed(t *testing.T, at time.Time) *fake.Clientset {
 	meta := func(component string) metav1.ObjectMeta {
