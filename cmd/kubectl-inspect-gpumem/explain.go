@@ -223,7 +223,7 @@ func (e *explanation) consider(pod inspect.WaitFacts, nodes []placement.Node, fa
 		case c.Refusal != nil:
 			n.Reason, n.Message = c.Refusal.Reason, c.Refusal.Message
 		case !c.Fits():
-			n.Reason, n.Message = c.Reason.String(), c.String()
+			n.Reason, n.Message = c.Reason.String(), c.Why()
 		}
 		e.Now = append(e.Now, n)
 	}
@@ -461,7 +461,7 @@ func verdict(c considered) string {
 	case "TooLarge":
 		return "too small even when empty"
 	case "Unhealthy":
-		return "takes no new pods"
+		return outOfUse(c.gpu.Unhealthy)
 	case "Occupied":
 		return "occupied"
 	case "Insufficient":
@@ -476,11 +476,23 @@ func verdict(c considered) string {
 		return "would do, but the node's kubelet offers none of it"
 	case slices.Contains([]string{cordoned, coreless, keptAway, untolerated}, c.node.Reason):
 		return "would do, but " + c.node.Message
-	case c.node.Reason == "Fragmented" || c.node.Reason == "TooFew":
+	case slices.Contains([]string{"TooFew", "Unhealthy", "Occupied", "Insufficient", "Fragmented"}, c.node.Reason):
 		return "would do, but too few of the node would"
 	case c.node.Reason != "" && c.node.Reason != "Fits":
 		return "would do, but the node does not: " + cmp.Or(c.node.Message, c.node.Reason)
 	default:
 		return "would do"
+	}
+}
+
+// outOfUse says why a GPU takes no new pods.
+func outOfUse(cause string) string {
+	switch cause {
+	case "":
+		return "takes no new pods" // an extender of an older version does not tell why
+	case gpu.Cordoned:
+		return cause
+	default:
+		return "unhealthy: " + cause
 	}
 }

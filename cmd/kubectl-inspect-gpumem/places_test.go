@@ -9,6 +9,8 @@ import (
 	"k8s.io/apimachinery/pkg/api/resource"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/client-go/kubernetes/fake"
+
+	"github.com/gpumem/gpumem/pkg/gpu"
 )
 
 // A pod does not fit where it cannot go, however much is free there.
@@ -108,6 +110,75 @@ func TestNodesThatAPodCannotGoTo(t *testing.T) {
 				stdout, _, err := inspectWith(client, args...)
 				if want := "  " + orElse(tc.waits, "fits on gpu-b"); err != nil || !strings.Contains(stdout, want) {
 					t.Errorf("%v: error %v, want %q in:\n%s", args, err, want, stdout)
+				}
+			}
+		})
+	}
+}
+
+// A GPU that is out of use is what keeps a pod waiting where its node would do but
+// for that, and not what is wrong with nodes that are full.
+func TestGPUsThatAreOutOfUse(t *testing.T) {
+	out := func(cause string, indexes ...int) func([]gpu.Device) {
+		return func(devices []gpu.Device) {
+			for _, i := range indexes {
+				devices[i].Healthy, devices[i].Unhealthy = false, cause
+			}
+		}
+	}
+	const full = "gpu-a: needs 9 GiB on one GPU; free: GPU0 1, GPU1 8 (9 in all, fragmented)"
+	for name, tc := range map[string]struct {
+		gpus     []int // of gpu-b, GiB
+		out      []func([]gpu.Device)
+		units    int64
+		count    string
+		node     func(*v1.Node)
+		want     string // node and reason
+		verdicts []string
+	}{
+		"the plugin is stopped": {gpus: []int{80}, out: []func([]gpu.Device){out(gpu.Stopped, 0)}, units: 9,
+			want:     "gpu-b: would do, but GPU0 is unhealthy (its device plugin is stopped or being replaced)",
+			verdicts: []string{"unhealthy: its device plugin is stopped or being replaced"}},
+		"cordoned": {gpus: []int{80}, out: []func([]gpu.Device){out(gpu.Cordoned, 0)}, units: 9,
+			want: "gpu-b: would do, but GPU0 is cordoned: kubectl inspect gpumem uncordon gpu-b 0", verdicts: []string{"cordoned"}},
+		"of both kinds, beside one that is too small": {gpus: []int{80, 80, 80, 4}, units: 9,
+			out:      []func([]gpu.Device){out(gpu.Cordoned, 0, 2, 3), out("XID 79", 1)},
+			want:     "gpu-b: would do, but GPU0, GPU2 are cordoned: kubectl inspect gpumem uncordon gpu-b GPU; GPU1 is unhealthy (XID 79)",
+			verdicts: []string{"cordoned", "unhealthy: XID 79", "cordoned", "too small even when empty"}},
+		"one of two that are wanted": {gpus: []int{80, 80}, out: []func([]gpu.Device){out("", 1)}, units: 18, count: "2",
+			want: "gpu-b: would do, but GPU1 is unhealthy (no reason given)", verdicts: []string{"would do, but too few of the node would", "takes no new pods"}},
+		"the node is cordoned too": {gpus: []int{80}, out: []func([]gpu.Device){out("XID 79", 0)}, units: 9, node: func(n *v1.Node) { n.Spec.Unschedulable = true },
+			want: "gpu-b: would do, but GPU0 is unhealthy (XID 79); the node is cordoned", verdicts: []string{"unhealthy: XID 79"}},
+		"too small in any case": {gpus: []int{8}, out: []func([]gpu.Device){out("XID 79", 0)}, units: 9, want: full, verdicts: []string{"too small even when empty"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			inv := inventory("gpu-b", tc.gpus...)
+			for _, change := range tc.out {
+				change(inv.Devices)
+			}
+			b := makeNode(t, "gpu-b", inv)
+			if tc.node != nil {
+				tc.node(b)
+			}
+			client := fake.NewClientset(makeNode(t, "gpu-a", inventory("gpu-a", 16, 16)), b,
+				makePod(t, "ml/x", "gpu-a", 15, uuid("gpu-a", 0)), makePod(t, "ml/y", "gpu-a", 8, uuid("gpu-a", 1)),
+				with(makePod(t, "ml/waits", "", tc.units), func(p *v1.Pod) {
+					if tc.count != "" {
+						p.Annotations[testNames(t).Count()] = tc.count
+					}
+				}))
+			explained, _, err := inspectWith(client, "explain", "ml/waits")
+			if want := strings.Replace(tc.want, ": ", " comes closest: ", 1) + "\n"; err != nil || !strings.Contains(explained, want) {
+				t.Errorf("explain: error %v, want %q in:\n%s", err, want, explained)
+			}
+			for i, want := range tc.verdicts {
+				if line := lineOf(explained, fmt.Sprintf("gpu-b  %d   ", i)); !strings.HasSuffix(line, "  "+want) {
+					t.Errorf("of GPU %d, want %q in:\n%s", i, want, explained)
+				}
+			}
+			for _, args := range [][]string{{"-d"}, {"pods", "--waiting", "-o", "wide"}} {
+				if stdout, _, err := inspectWith(client, args...); err != nil || !strings.Contains(stdout, "  "+tc.want+"\n") {
+					t.Errorf("%v: error %v, want %q in:\n%s", args, err, tc.want, stdout)
 				}
 			}
 		})

@@ -74,6 +74,7 @@ type GPU struct {
 	Free      gpu.Units `json:"free"`
 	FreeCores *int      `json:"freeCores,omitempty"` // per cent; nil when not known
 	Reason    string    `json:"reason,omitempty"`    // why it would not do
+	Unhealthy string    `json:"unhealthy,omitempty"` // why it takes no new pods: gpu.Cordoned, or what ails it
 	Chosen    bool      `json:"chosen,omitempty"`
 }
 
@@ -169,7 +170,7 @@ func (l *Log) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 func Look(req placement.Request, n placement.Node, chosen placement.Assignment) Node {
 	out := Node{Name: n.Name, UnitMiB: n.UnitMiB}
 	for _, d := range n.Devices {
-		g := GPU{Index: d.Index, UUID: d.UUID, Model: d.Model, Capacity: d.Capacity, Free: d.Free(), FreeCores: new(d.FreeCores())}
+		g := GPU{Index: d.Index, UUID: d.UUID, Model: d.Model, Capacity: d.Capacity, Free: d.Free(), FreeCores: new(d.FreeCores()), Unhealthy: d.Unhealthy}
 		switch reason := n.Check(req, d); {
 		case reason == placement.Insufficient && n.Check(memoryOf(req), d) == placement.Fits:
 			g.Reason = InsufficientCores

@@ -141,7 +141,7 @@ func TestLookSaysOfEachGPUWhyNot(t *testing.T) {
 	node := placement.NewNode("n", inv, []placement.Holding{{Pod: ref("x"), Request: asks(12), Assignment: on("GPU-c", 12)}})
 	want := Node{Name: "n", UnitMiB: 1024, GPUs: []GPU{
 		{Index: 0, UUID: "GPU-a", Capacity: 4, Free: 4, FreeCores: new(100), Reason: "TooLarge"},
-		{Index: 1, UUID: "GPU-b", Capacity: 16, Free: 16, FreeCores: new(100), Reason: "Unhealthy"},
+		{Index: 1, UUID: "GPU-b", Capacity: 16, Free: 16, FreeCores: new(100), Reason: "Unhealthy", Unhealthy: "XID 79"},
 		{Index: 2, UUID: "GPU-c", Capacity: 16, Free: 4, FreeCores: new(100), Reason: "Insufficient"},
 		{Index: 3, UUID: "GPU-d", Capacity: 16, Free: 16, FreeCores: new(100), Chosen: true},
 	}}

@@ -2,8 +2,11 @@ package inspect
 
 import (
 	"cmp"
+	"fmt"
+	"strings"
 
 	"github.com/gpumem/gpumem/pkg/cache"
+	"github.com/gpumem/gpumem/pkg/gpu"
 	"github.com/gpumem/gpumem/pkg/placement"
 	"github.com/gpumem/gpumem/pkg/preemption"
 )
@@ -13,15 +16,35 @@ type Chance struct {
 	placement.Verdict
 	Refusal *cache.Refusal // why the node does not take it, whatever is free; nil: it does
 	KeptOff bool           // by the pod's own spec: the node is none that the pod could go to
+
+	// OutOfUse are the GPUs that would do, were they healthy and not cordoned, where
+	// nothing else is wrong with the node's GPUs.
+	OutOfUse []placement.Device
 }
 
 // Chance returns what a pod has of a node.
 func (f Facts) Chance(pod WaitFacts, n placement.Node) Chance {
 	c := Chance{Verdict: placement.Fit(pod.Request, preemption.Reserved(n, pod.Pod, pod.Request, fallback)), Refusal: pod.KeptOff[n.Name]}
+	c.OutOfUse = outOfUse(c.Verdict)
 	if c.KeptOff = c.Refusal != nil; !c.KeptOff {
 		c.Refusal = f.Nodes[n.Name].Refusal(pod.Request)
 	}
 	return c
+}
+
+// outOfUse returns the GPUs that would do, were they healthy and not cordoned: none
+// where the request fits without them, or would not fit with them either.
+func outOfUse(v placement.Verdict) (out []placement.Device) {
+	inUse := v.Node.InUse()
+	if v.Fits() || !placement.Fit(v.Request, inUse).Fits() {
+		return nil
+	}
+	for i, d := range v.Node.Devices {
+		if !d.Healthy && inUse.Check(v.Request, inUse.Devices[i]) == placement.Fits {
+			out = append(out, d)
+		}
+	}
+	return out
 }
 
 // Refusal returns why the node takes no new pod with this request, whatever is
@@ -40,12 +63,44 @@ func (c Chance) Good() bool { return c.Fits() && c.Refusal == nil }
 func (c Chance) Why() string {
 	switch {
 	case c.Refusal == nil:
-		return c.String()
+		return c.lacks()
 	case c.KeptOff || c.Fits():
 		return c.Refusal.Message
 	default:
-		return c.String() + "; " + c.Refusal.Message
+		return c.lacks() + "; " + c.Refusal.Message
 	}
+}
+
+// lacks says why the node's GPUs do not do.
+func (c Chance) lacks() string {
+	if len(c.OutOfUse) == 0 {
+		return c.String()
+	}
+	var causes []string
+	indexes := make(map[string][]string) // by cause
+	for _, d := range c.OutOfUse {
+		if indexes[d.Unhealthy] == nil {
+			causes = append(causes, d.Unhealthy)
+		}
+		indexes[d.Unhealthy] = append(indexes[d.Unhealthy], fmt.Sprint(d.Index))
+	}
+	for i, cause := range causes {
+		causes[i] = c.because(cause, indexes[cause])
+	}
+	return "would do, but " + strings.Join(causes, "; ")
+}
+
+// because says that GPUs are out of use for one cause, and how to bring those back
+// that people have cordoned.
+func (c Chance) because(cause string, indexes []string) string {
+	which, one := "GPU"+strings.Join(indexes, ", GPU")+" are ", "GPU"
+	if len(indexes) == 1 {
+		which, one = "GPU"+indexes[0]+" is ", indexes[0]
+	}
+	if cause == gpu.Cordoned {
+		return which + cause + ": kubectl inspect gpumem uncordon " + c.Node.Name + " " + one
+	}
+	return which + "unhealthy (" + cmp.Or(cause, "no reason given") + ")"
 }
 
 // Compare puts the better chance first: that of a node where the pod got further.
@@ -64,17 +119,19 @@ func (c Chance) free() int64 { return int64(c.Node.LargestFree()) * c.Node.UnitM
 func (c Chance) rank() int {
 	switch {
 	case c.KeptOff && c.Refusal.Unresolvable:
-		return 5
+		return 6
 	case c.KeptOff:
-		return 4
+		return 5
 	case c.Good():
 		return 0
 	case c.Fits():
 		return 1
-	case c.Refusal == nil:
+	case len(c.OutOfUse) > 0:
 		return 2
-	default:
+	case c.Refusal == nil:
 		return 3
+	default:
+		return 4
 	}
 }
 

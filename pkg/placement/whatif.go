@@ -8,6 +8,15 @@ func (n Node) Only(devices ...Device) Node {
 	return n
 }
 
+// InUse returns the node with all of its devices healthy, and none cordoned.
+func (n Node) InUse() Node {
+	n.Devices, n.State = slices.Clone(n.Devices), nil
+	for i := range n.Devices {
+		n.Devices[i].Healthy, n.Devices[i].Unhealthy = true, ""
+	}
+	return n
+}
+
 // Holdings returns the pods that hold anything of the node, each once.
 func (n Node) Holdings() []Holding { return n.holdings(func(Holding) bool { return true }) }
 
