@@ -34,14 +34,19 @@ with the reason why it would not do.
 What would do now is worked out from the API server. What was decided, and when,
 is told by the extender, which remembers its last answers about each pod; for
 that you need the right to forward ports to its pods (create pods/portforward).`,
-		Example:           "  kubectl inspect gpumem explain -n ml train-0",
-		Args:              cobra.ExactArgs(1),
+		Example: "  kubectl inspect gpumem explain -n ml train-0",
+		Args: func(cmd *cobra.Command, args []string) error {
+			if ofKind(args) {
+				return nil
+			}
+			return cobra.ExactArgs(1)(cmd, args)
+		},
 		ValidArgsFunction: o.completePods,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if err := o.prepare(nil, o.Validate); err != nil {
 				return err
 			}
-			return o.explain(cmd.Context(), args[0], all)
+			return o.explain(cmd.Context(), strings.Join(args, "/"), all)
 		},
 	}
 	o.sayNamespace(cmd, namespaceOfPod)
@@ -50,11 +55,25 @@ that you need the right to forward ports to its pods (create pods/portforward).`
 	return cmd
 }
 
+// ofKind reports whether arguments are KIND NAME, which says what KIND/NAME does.
+func ofKind(args []string) bool {
+	return len(args) == 2 && (slices.Contains(podKinds(), args[0]) || isWorkload(args[0]))
+}
+
+// isWorkload reports whether a kind, or the start of "kind.group", is one that people
+// name instead of a pod.
+func isWorkload(kind string) bool {
+	kind, _, _ = strings.Cut(kind, ".")
+	return slices.Contains(workloads(), kind)
+}
+
+func podKinds() []string { return []string{"pod", "pods", "po"} }
+
 // podNamed reads POD or NAMESPACE/POD. The namespace is that of the flag, or else
 // of the kubeconfig, as kubectl has it.
 func (o *options) podNamed(arg string) (namespace, name string, err error) {
-	for _, kind := range []string{"pod/", "pods/", "po/"} {
-		arg = strings.TrimPrefix(arg, kind)
+	for _, kind := range podKinds() {
+		arg = strings.TrimPrefix(arg, kind+"/")
 	}
 	if namespace, name, ok := strings.Cut(arg, "/"); ok {
 		return namespace, name, nil
@@ -70,7 +89,7 @@ func (o *options) getPod(ctx context.Context, arg string) (*v1.Pod, error) {
 		return nil, err
 	}
 	pod, err := o.client.CoreV1().Pods(namespace).Get(ctx, name, metav1.GetOptions{})
-	if kind, _, _ := strings.Cut(namespace, "."); apierrors.IsNotFound(err) && slices.Contains(workloads(), kind) {
+	if apierrors.IsNotFound(err) && isWorkload(namespace) {
 		return nil, fmt.Errorf("%s is no pod: name one of its pods; kubectl get %s -o wide shows their labels, and kubectl get pods -l LABELS their names", arg, arg)
 	}
 	return pod, err

@@ -163,6 +163,17 @@ func TestExplainOfWhatIsNoPodWithGPUMemory(t *testing.T) {
 			t.Errorf("%s: %v, want %q", arg, err, want)
 		}
 	}
+	for _, tc := range []struct{ args, want string }{
+		{"deployment small", "deployment/small is no pod: name one of its pods; "},
+		{"deployments.apps small", "deployments.apps/small is no pod: name one of its pods; "},
+		{"pod none", `pods "none" not found`},
+		{"small deployment", "accepts 1 arg(s), received 2"},
+		{"deployment small large", "accepts 1 arg(s), received 3"},
+	} {
+		if _, _, err := inspectWith(client, append([]string{"explain"}, strings.Fields(tc.args)...)...); err == nil || !strings.HasPrefix(err.Error(), tc.want) {
+			t.Errorf("explain %s: %v, want %q", tc.args, err, tc.want)
+		}
+	}
 	if _, _, err := inspectWith(client, "defrag", "job/x"); err == nil || !strings.HasPrefix(err.Error(), "job/x is no pod") {
 		t.Errorf("defrag: %v", err)
 	}

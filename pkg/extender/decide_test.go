@@ -68,7 +68,7 @@ func TestRefusalsAreRememberedWithTheirReason(t *testing.T) {
 		want               decisions.Decision
 	}{
 		{"too large", "100", "", decisions.Decision{Verb: "filter", Result: "unfit", Reason: "TooLarge", Asked: 3,
-			Message: "needs 100 GiB on one GPU; the largest that qualifies here has 80 GiB: ask for less, or for more GPUs"}},
+			Message: "needs 100 GiB on one GPU; the largest that qualifies here has 80 GiB: ask for less"}},
 		{"unreadable", "10", "two", decisions.Decision{Verb: "filter", Result: "unfit", Reason: "Unreadable", Asked: 3,
 			Message: `annotation gpumem.dev/gpu-count: "two": want a number of GPUs from 1 to 64`}},
 	} {

@@ -202,7 +202,7 @@ func TestFilterSaysWhereAPodFitsAndWhyNotElsewhere(t *testing.T) {
 			name: "larger than any GPU of the node", units: "40",
 			wantFits: []string{"big"},
 			wantUnresolvable: map[string]string{
-				"pair":  "needs 40 GiB on one GPU; the largest that qualifies here has 16 GiB: ask for less, or for more GPUs",
+				"pair":  "needs 40 GiB on one GPU; the largest that qualifies here has 16 GiB: ask for less",
 				"plain": noGPU, "unknown": noGPU,
 			},
 		},

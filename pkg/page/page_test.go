@@ -97,7 +97,7 @@ func TestFleetIsWhatTheBooksSay(t *testing.T) {
 			{Index: 0, UUID: "GPU-a-0", Model: "T4", Capacity: 14, Pods: []Pod{}},
 			{Index: 1, UUID: "GPU-a-1", Model: "T4", Capacity: 14, Requested: 5, Pods: []Pod{{"ml", "train", 5}}},
 		}}},
-		Waiting: []Wait{{"ml", "huge", "a: needs 100 GiB on one GPU; the largest that qualifies here has 14 GiB: ask for less, or for more GPUs"}},
+		Waiting: []Wait{{"ml", "huge", "a: needs 100 GiB on one GPU; the largest that qualifies here has 14 GiB: ask for less"}},
 	}
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)

@@ -52,6 +52,14 @@ func TestFit(t *testing.T) {
 			req: ask(1, globsOf("H100*", "!*PCIe")), node: node(inventory(device(0, 10), device(1, 10), device(2, 15, model("Tesla T4")))), want: placement.NoSuchDevice, unresolvable: true,
 			wantSentence: "wants a GPU that matches H100*,!*PCIe; this node has NVIDIA A100-SXM4-80GB, Tesla T4: change gpu-model",
 		},
+		"no GPU of the model, which a star before the glob would match": {
+			req: ask(1, globsOf("H100*", "T4*", "!*PCIe")), node: node(inventory(device(0, 15, model("Tesla T4")))), want: placement.NoSuchDevice, unresolvable: true,
+			wantSentence: "wants a GPU that matches H100*,T4*,!*PCIe; this node has Tesla T4: change gpu-model (globs match the whole name: *T4*)",
+		},
+		"a star before the glob would not do, or is not needed": {
+			req: ask(1, globsOf("L4"), uuids("GPU-7")), node: node(inventory(device(0, 10, model("NVIDIA L40S")), device(1, 10, model("NVIDIA L4")))), want: placement.NoSuchDevice, unresolvable: true,
+			wantSentence: "wants a GPU that matches L4,GPU-7; this node has NVIDIA L40S, NVIDIA L4: change gpu-model or gpu-uuid",
+		},
 		"no GPU of the UUID": {
 			req: ask(1, uuids("GPU-7")), node: node(inventory(device(0, 10, model("")))), want: placement.NoSuchDevice, unresolvable: true,
 			wantSentence: "wants a GPU that matches GPU-7; this node has a GPU of unknown model: change gpu-uuid",
@@ -60,13 +68,25 @@ func TestFit(t *testing.T) {
 			req: ask(11), node: node(two), want: placement.TooLarge, unresolvable: true,
 			wantSentence: "needs 11 GiB on one GPU; the largest that qualifies here has 10 GiB: ask for less, or for more GPUs",
 		},
+		"larger than all GPUs together": {
+			req: ask(21), node: node(two), want: placement.TooLarge, unresolvable: true,
+			wantSentence: "needs 21 GiB on one GPU; the largest that qualifies here has 10 GiB: ask for less",
+		},
+		"as large as all GPUs together, one of which is small": {
+			req: ask(18), node: node(inventory(device(0, 10), device(1, 8))), want: placement.TooLarge, unresolvable: true,
+			wantSentence: "needs 18 GiB on one GPU; the largest that qualifies here has 10 GiB: ask for less",
+		},
+		"larger than any GPU, and not than three of them": {
+			req: ask(30), node: node(inventory(device(0, 10), device(1, 10), device(2, 10), device(3, 2))), want: placement.TooLarge, unresolvable: true,
+			wantSentence: "needs 30 GiB on one GPU; the largest that qualifies here has 10 GiB: ask for less, or for more GPUs",
+		},
 		"an amount in bytes": {
 			req: ask(3 << 30), node: node(two), want: placement.TooLarge, unresolvable: true,
 			wantSentence: "needs 3221225472 GiB on one GPU; the largest that qualifies here has 10 GiB: it counts units of 1 GiB, not bytes: ask for 3",
 		},
 		"larger than any GPU that the model allows": {
 			req: ask(12, globsOf("A100*")), node: node(inventory(device(0, 10), device(1, 16, model("Tesla T4")))), want: placement.TooLarge, unresolvable: true,
-			wantSentence: "needs 12 GiB on one GPU that matches A100*; the largest that qualifies here has 10 GiB: ask for less, or for more GPUs",
+			wantSentence: "needs 12 GiB on one GPU that matches A100*; the largest that qualifies here has 10 GiB: ask for less",
 		},
 		"more cores than a GPU has": {
 			req: ask(1, cores(150)), node: node(two), want: placement.TooLarge, unresolvable: true,

@@ -70,7 +70,7 @@ func (v Verdict) String() string {
 		}
 		return fmt.Sprintf("wants enforcement %s; this node has %s: ask for that, or for none", v.Request.Enforcement, has)
 	case NoSuchDevice:
-		return fmt.Sprintf("wants a GPU that matches %s; this node has %s: change %s", globs(v.Request), models(v.Node), v.globbed())
+		return fmt.Sprintf("wants a GPU that matches %s; this node has %s: change %s%s", globs(v.Request), models(v.Node), v.globbed(), v.wholeName())
 	case TooLarge:
 		return fmt.Sprintf("%s; the largest that qualifies here has %s: %s", need, v.largest(), v.instead())
 	case TooFew:
@@ -153,7 +153,21 @@ func (v Verdict) instead() string {
 	if unit := v.Node.UnitMiB; meant > 0 && unit > 0 {
 		return fmt.Sprintf("it counts units of %s, not bytes: ask for %d", gpu.Format(1, unit), ceilDiv(gpu.Units(meant), gpu.Units(unit)))
 	}
-	return "ask for less, or for more GPUs"
+	if v.fitsSplit() {
+		return "ask for less, or for more GPUs"
+	}
+	return "ask for less"
+}
+
+// fitsSplit reports whether the node has GPUs enough that are large enough for the
+// request, were it split over more of them.
+func (v Verdict) fitsSplit() bool {
+	for v.Request.Count = v.Request.GPUs() + 1; v.Request.Count <= len(v.Node.Devices); v.Request.Count++ {
+		if v.largeEnough() >= v.Request.Count {
+			return true
+		}
+	}
+	return false
 }
 
 func (v Verdict) largest() string {
@@ -194,6 +208,19 @@ func (v Verdict) globbed() string {
 	default:
 		return "gpu-model or gpu-uuid"
 	}
+}
+
+// wholeName says of a glob for models that it would match one here with a * before it.
+func (v Verdict) wholeName() string {
+	for _, glob := range v.Request.Models {
+		matches := func(glob string) bool {
+			return slices.ContainsFunc(v.Node.Devices, func(d Device) bool { return MatchModel([]string{glob}, d.Model) })
+		}
+		if !strings.HasPrefix(glob, "!") && !matches(glob) && matches("*"+glob) {
+			return " (globs match the whole name: *" + glob + ")"
+		}
+	}
+	return ""
 }
 
 func globs(r Request) string { return strings.Join(slices.Concat(r.Models, r.UUIDs), ",") }
