@@ -20,6 +20,7 @@ func ofKubernetes() []string {
 	return []string{
 		"Insufficient gpumem.dev/gpu-mem", "Insufficient gpumem.dev/gpu-core", "preemption:", "unknown command", "connection refused",
 		"x509", "requested number of devices", "no healthy devices present", "remote error", "certificate required", "nvidia-smi", "i/o timeout",
+		"rpc error",
 	}
 }
 
@@ -87,7 +88,8 @@ func checkMessage(t *testing.T, page, message, code string) bool {
 	return looked
 }
 
-// stringsOfTheCode returns the string literals of the programs.
+// stringsOfTheCode returns the string literals of the programs, and the chart's
+// admission policies.
 func stringsOfTheCode(t *testing.T) string {
 	t.Helper()
 	var out strings.Builder
@@ -96,6 +98,15 @@ func stringsOfTheCode(t *testing.T) string {
 			out.WriteString(s + "\n")
 		}
 	})
+	chart, err := os.ReadFile("../charts/gpumem/tests/golden/default.yaml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for object := range strings.SplitSeq(string(chart), "\n---\n") {
+		if strings.Contains(object, "\nkind: ValidatingAdmissionPolicy\n") {
+			out.WriteString(object)
+		}
+	}
 	return out.String()
 }
 

@@ -362,6 +362,14 @@ func TestExamine(t *testing.T) {
 		"a pod without assignment": {func(s *State) { s.Pods[3].Annotations = nil }, []string{"error|pod ml/runs|is on node gpu-a and has no valid assignment"}},
 		"a pod of another scheduler": {func(s *State) { s.Pods[4].Spec.SchedulerName = "default-scheduler" },
 			[]string{"error|pod ml/waits|asks for gpumem.dev/gpu-mem and names the scheduler default-scheduler, which does not ask gpumem"}},
+		"pods that run past it": {func(s *State) {
+			for i := range 2 {
+				pod := userPod(t, fmt.Sprint("bare-", i), "gpu-a")
+				pod.Spec.SchedulerName = "default-scheduler"
+				s.Pods = append(s.Pods, pod)
+			}
+		}, []string{"warning|pods ml/bare-0, ml/bare-1|no scheduler that asks gpumem chose the node"}},
+		"pods of a scheduler that nobody can know": {func(s *State) { existing(t, long)(s); s.Pods[3].Spec.SchedulerName = "their-own" }, nil},
 		"a pod with a mistake": {func(s *State) { s.Pods[4].Annotations = map[string]string{s.Names.Count(): "two"} },
 			[]string{`error|pod ml/waits|annotation gpumem.dev/gpu-count: "two"`}},
 		"a version apart": {func(s *State) { s.Deployments[0].Labels[version] = "0.2.0" }, []string{

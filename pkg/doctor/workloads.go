@@ -197,7 +197,9 @@ func checkPods(s *State, in installation) (found []Finding) {
 		return nil
 	}
 	offered := s.offered(in)
-	var lost []string // on nodes, while nothing is offered
+	var lost []string     // on nodes, while nothing is offered
+	var bypassed []string // on nodes that were chosen without asking gpumem
+	served := served(in)
 	for i := range s.Pods {
 		pod := &s.Pods[i]
 		if !s.Names.Asks(pod) || api.Terminal(pod) || !old(s, pod.ObjectMeta) {
@@ -218,6 +220,13 @@ func checkPods(s *State, in installation) (found []Finding) {
 			continue
 		}
 		found = append(found, misplaced...)
+		if len(served) > 0 && !slices.Contains(served, pod.Spec.SchedulerName) {
+			bypassed = append(bypassed, nameOf(pod))
+		}
+	}
+	if len(bypassed) > 0 {
+		found = append(found, Finding{Warning, podsNamed(bypassed), "no scheduler that asks gpumem chose the node: one that knows the sum of its GPUs alone may choose one where such a pod then fails",
+			"set spec.schedulerName to " + strings.Join(served, " or ") + " where they are made"})
 	}
 	if len(lost) > 0 && (in.plugin == nil || old(s, in.plugin.ObjectMeta)) {
 		found = append(found, Finding{Error, podsNamed(lost), "GPU memory is held that no device plugin offers",
@@ -309,14 +318,20 @@ func checkWaiting(s *State, in installation, object string, pod *v1.Pod) (found 
 	if _, err := s.Names.Request(pod); err != nil {
 		found = append(found, Finding{Error, object, oneLine(err), "correct the annotation or the limit, and create the pod anew"})
 	}
-	if in.config == nil || !s.Names.Holds(pod) {
-		return found
-	}
-	if served := profiles(in.config); len(served) > 0 && !slices.Contains(served, pod.Spec.SchedulerName) {
+	if served := served(in); len(served) > 0 && s.Names.Holds(pod) && !slices.Contains(served, pod.Spec.SchedulerName) {
 		found = append(found, Finding{Error, object, fmt.Sprintf("asks for %s and names the scheduler %s, which does not ask gpumem", s.Names.GPUMem(), pod.Spec.SchedulerName),
 			"set spec.schedulerName to " + strings.Join(served, " or ")})
 	}
 	return found
+}
+
+// served returns the scheduler names that ask gpumem, where the chart has brought
+// the scheduler. With one of the cluster's own nobody can tell.
+func served(in installation) []string {
+	if in.config == nil {
+		return nil
+	}
+	return profiles(in.config)
 }
 
 // oneLine is an error for a line of its own: joined errors have several.

@@ -28,4 +28,9 @@
 // into, or no node with as many free GPUs as they need; the second sees these
 // before they happen. What pods ask for is learned from those that have come
 // (Mix), so a new cluster packs by the first alone.
+//
+// Of nodes that are equal in all this the fullest is the best. With the emptiest,
+// 0.1 to 0.4 points more of all GPUs are filled while pods only come; but where they
+// come and go, what large pods need is broken into: at a load of 0.9 of the trace
+// multigpu30, 1.2 per cent of what is asked for is turned away, and not 0.15.
 package ranking

@@ -136,6 +136,8 @@ func TestTheAPIServerWarnsOfNamesWithoutEffect(t *testing.T) {
 	}
 	const notBytes = "gpumem.dev/gpu-mem: 2560Mi: it counts units of 1 GiB, not bytes: ask for 3"
 	always := func(pod *v1.Pod) { pod.Spec.RestartPolicy = v1.RestartPolicyAlways }
+	unnamed := func(pod *v1.Pod) { pod.Spec.SchedulerName = "" }
+	const bypasses = "gpumem.dev/gpu-mem without schedulerName gpumem-scheduler: the cluster's own scheduler knows the sum of a node's GPUs alone, and the pod may fail on its node"
 	dryRun := metav1.CreateOptions{DryRun: []string{metav1.DryRunAll}}
 	for name, tc := range map[string]struct {
 		object any
@@ -147,7 +149,15 @@ func TestTheAPIServerWarnsOfNamesWithoutEffect(t *testing.T) {
 		"a label":                      {e.pod("p", 1, labelled), "label gpumem.dev/policy has no effect: gpumem reads annotations of pods"},
 		"a pod that asks in bytes":     {e.pod("p", 1, inBytes), notBytes},
 		"a template that asks so":      {deployment(nil, always, inBytes), notBytes},
-		"a deployment that is right":   {deployment(map[string]string{"note": "n"}, always, annotated("gpu-count", "1")), ""},
+		"a pod for another scheduler":  {e.pod("p", 1, func(pod *v1.Pod) { pod.Spec.SchedulerName = "volcano" }), ""},
+		"a pod of a node":              {e.pod("p", 1, unnamed, func(pod *v1.Pod) { pod.Spec.NodeName = "node1" }), ""},
+		"a pod for no scheduler":       {e.pod("p", 1, unnamed), bypasses},
+		"a template for no scheduler":  {deployment(nil, always, unnamed), bypasses},
+		"one without GPU memory":       {e.pod("p", 0, unnamed), ""},
+		"a template with a wrong value": {
+			deployment(nil, always, annotated("policy", "binpak")), `annotation gpumem.dev/policy: "binpak": want binpack, spread or exclusive`,
+		},
+		"a deployment that is right": {deployment(map[string]string{"note": "n"}, always, annotated("gpu-count", "1")), ""},
 		"a template with a misspelt name": {
 			deployment(nil, always, annotated("gpu-cuont", "2")), "annotation gpumem.dev/gpu-cuont is none that gpumem knows, and has no effect",
 		},
@@ -166,7 +176,7 @@ func TestTheAPIServerWarnsOfNamesWithoutEffect(t *testing.T) {
 				_, err = client.AppsV1().Deployments(e.namespace).Create(e.ctx, object, dryRun)
 			}
 			said := strings.Join(told, "\n")
-			return err == nil && strings.HasSuffix(said, tc.want) && (tc.want != "") == strings.Contains(said, "gpumem-names"), fmt.Sprint(err, said)
+			return err == nil && strings.HasSuffix(said, tc.want) && (tc.want != "") == strings.Contains(said, "'gpumem-"), fmt.Sprint(err, said)
 		})
 	}
 }

@@ -54,6 +54,11 @@ spec:
       served: true
       storage: true
       schema: {openAPIV3Schema: {type: object, properties: {spec: {type: object, x-kubernetes-preserve-unknown-fields: true}}}}
+---
+apiVersion: node.k8s.io/v1
+kind: RuntimeClass
+metadata: {name: nvidia}
+handler: nvidia
 `
 
 // Each object that the chart makes, with the values as they come and with each
@@ -63,7 +68,7 @@ func TestTheAPIServerTakesWhatTheChartRenders(t *testing.T) {
 	e.certManagerAPI()
 	e.applyText(apiOfOthers)
 	e.Cleanup(func() {
-		_, err := suite.stack.Kubectl(context.Background(), e.cluster, "delete", "crd", "podmonitors.monitoring.coreos.com", "prometheusrules.monitoring.coreos.com")
+		_, err := suite.stack.Kubectl(context.Background(), e.cluster, "delete", "crd/podmonitors.monitoring.coreos.com", "crd/prometheusrules.monitoring.coreos.com", "runtimeclass/nvidia")
 		if err != nil {
 			e.Error(err)
 		}

@@ -122,6 +122,18 @@ v1.33.1+k3s1): the tag under which kube-scheduler was released.
 {{- regexFind `^v?[0-9]+\.[0-9]+\.[0-9]+(-(alpha|beta|rc)\.[0-9]+)?` .Capabilities.KubeVersion.Version -}}
 {{- end -}}
 
+{{/* Where people write pods that a controller makes: rules of admission policies. */}}
+{{- define "gpumem.templatesOfPods" -}}
+- apiGroups: [apps]
+  apiVersions: [v1]
+  operations: [CREATE, UPDATE]
+  resources: [deployments, statefulsets, daemonsets]
+- apiGroups: [batch]
+  apiVersions: [v1]
+  operations: [CREATE, UPDATE]
+  resources: [jobs, cronjobs]
+{{- end -}}
+
 {{/* The resources that the extender decides about. */}}
 {{- define "gpumem.managedResources" -}}
 {{- range ternary (list "gpu-mem" "gpu-core") (list "gpu-mem") .Values.cores }}
