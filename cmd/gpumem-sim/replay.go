@@ -52,7 +52,7 @@ func replayCommand() *cobra.Command {
 	f := cmd.Flags()
 	f.StringVar(&o.nodes, "nodes", o.nodes, "CSV `file` with nodes")
 	f.StringVar(&o.pods, "pods", o.pods, "CSV `file` with pods")
-	f.StringVar(&o.format, "format", o.format, "`format` of both: simple (name,gpus,gpu-mem,gpu-model and name,gpu-mem,...) or openb")
+	f.StringVar(&o.format, "format", o.format, "`format` of both: simple, with a line of column names (nodes: name,gpus,gpu-mem,gpu-model,cpu; pods: name,gpu-mem,gpu-count,gpu-core,gpu-model,cpu), or openb")
 	f.StringVar(&o.snapshot, "snapshot", o.snapshot, "`file` that kubectl inspect gpumem snapshot -o json has written")
 	f.StringArrayVar(&o.add, "add-nodes", o.add, "`node=count`: add so many nodes like one that there is")
 	f.StringArrayVar(&o.remove, "remove-nodes", o.remove, "take away the nodes whose names match a `glob`")

@@ -58,6 +58,10 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 	if err := cluster.CheckHost(); err != nil {
 		return fmt.Errorf("this machine cannot run the demo: %w", err)
 	}
+	// What somebody has put there is not taken away unasked.
+	if _, err := cluster.Attach(dir); err == nil {
+		return errors.New("a demo is up: \"make demo-down\" ends it")
+	}
 	d := demo{stdout: stdout, progress: &progress{out: stderr, start: time.Now()}}
 	return d.run(ctx, *keep)
 }
@@ -94,13 +98,6 @@ func (d *demo) run(ctx context.Context, keep bool) (err error) {
 		return err
 	}
 
-	dir, err := cluster.DefaultStateDir(name)
-	if err != nil {
-		return err
-	}
-	if _, err := os.Stat(dir); err == nil {
-		d.progress.step("Take away the demo that is up")
-	}
 	d.progress.step("Start a Kubernetes cluster (built from source the first time)")
 	config := cluster.Config{Name: name, Log: d.progress}
 	if config.Nodes, err = stack.TwoNodes(); err != nil {
