@@ -410,6 +410,24 @@ func TestExamine(t *testing.T) {
 	}
 }
 
+// Where no node offers anything, the log to read is that of a node that may have a
+// GPU: of a DaemonSet, kubectl shows that of any.
+func TestWhoseLogSaysWhyNothingIsOffered(t *testing.T) {
+	for want, labels := range map[string]map[string]string{
+		"logs plugin-b says why":                       {gpuPresent: "true"},
+		"logs daemonset/gpumem-device-plugin says why": nil,
+	} {
+		s := healthy(t)
+		setInventory(t, &s.Nodes[0], gpu.Inventory{UnitMiB: 1024})
+		s.Nodes[0].Labels, s.Nodes[1].Labels = nil, labels
+		s.Pods = append(s.Pods, readyPod("device-plugin", "plugin-b", "cpu-1"))
+		i := slices.IndexFunc(Examine(s), func(f Finding) bool { return f.Object == "cluster" && strings.Contains(f.Mend, want) })
+		if i < 0 {
+			t.Errorf("want %q in %+v", want, Examine(s))
+		}
+	}
+}
+
 // What is too young to be judged is named, and nothing of others.
 func TestYoung(t *testing.T) {
 	s := healthy(t)

@@ -2,6 +2,7 @@ package doctor
 
 import (
 	"fmt"
+	"maps"
 	"slices"
 	"strconv"
 
@@ -62,7 +63,7 @@ func checkSilent(s *State, ds *appsv1.DaemonSet) (found []Finding) {
 			wrong += fmt.Sprintf(", and the device plugin runs on %d: it finds no GPU that it may offer", n)
 		}
 		return []Finding{{Error, "cluster", wrong,
-			fmt.Sprintf("kubectl -n %s logs daemonset/%s says why; %s", ds.Namespace, ds.Name, usual)}}
+			fmt.Sprintf("kubectl -n %s logs %s says why; %s", ds.Namespace, logsOf(s, ds), usual)}}
 	}
 	for name, pod := range s.running(ds) {
 		i := slices.IndexFunc(s.Nodes, func(node v1.Node) bool { return node.Name == name })
@@ -75,6 +76,18 @@ func checkSilent(s *State, ds *appsv1.DaemonSet) (found []Finding) {
 		}
 	}
 	return found
+}
+
+// logsOf names a pod of the plugin on a node that may have a GPU, the first by node.
+// Where none is known it names the DaemonSet, of which kubectl shows any pod's log.
+func logsOf(s *State, ds *appsv1.DaemonSet) string {
+	running := s.running(ds)
+	for _, name := range slices.Sorted(maps.Keys(running)) {
+		if slices.ContainsFunc(s.Nodes, func(node v1.Node) bool { return node.Name == name && mayHaveGPU(ds, &node) }) {
+			return running[name]
+		}
+	}
+	return "daemonset/" + ds.Name
 }
 
 // offered reports whether a device plugin offers anything, as far as is known.
