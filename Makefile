@@ -58,7 +58,7 @@ clean: ## Remove what was built in the checkout (not the cache of the test clust
 presubmit: verify lint test ## What CI runs: verify, lint and test
 
 .PHONY: verify
-verify: vet $(BIN)/helm ## See that modules are tidy, and the chart's renders and the page's bundle are those of their sources
+verify: vet $(BIN)/helm ## See that code is formatted and vetted, modules are tidy, and the chart's renders and the page's bundle are those of their sources
 	@for dir in $$(find . -name go.mod -printf '%h\n' | sort); do \
 		cd $$dir; go mod tidy -diff || { echo "$$dir: run make update" >&2; exit 1; }; cd $(CURDIR); \
 	done
@@ -79,7 +79,7 @@ test: test-unit test-sim test-fuzz test-cluster ## Run all tests (those on a rea
 update: $(BIN)/helm ## Write anew what is made of something else: formatting, go.sum, golden files, tables, the page's bundle
 	gofmt -w cmd pkg test
 	@for dir in $$(find . -name go.mod -printf '%h\n' | sort); do cd $$dir; go mod tidy; cd $(CURDIR); done
-	go test ./pkg/printers ./pkg/replay ./cmd/kubectl-inspect-gpumem -update
+	go test ./pkg/printers ./pkg/replay ./cmd/kubectl-inspect-gpumem ./cmd/gpumem-sim -update
 	cd test && go test . ./fakenvml -run 'TestTableOfValues|TestStubsAreCurrent' -update
 	HELM=$(CURDIR)/$(BIN)/helm charts/gpumem/tests/golden.sh --update
 	@if cd pkg/page && $(NPM_CI); then npm run build; else echo "No npm here: the page's bundle stays as it is."; fi
@@ -100,10 +100,12 @@ vet: ## Check formatting and vet
 	@test -z "$$(gofmt -l cmd pkg test | tee /dev/stderr)"
 	@for dir in $(MODULES); do echo "go vet in $$dir"; cd $$dir; go vet ./...; cd $(CURDIR); done
 
+# -count=1 where tests read or build what is outside of their module: go would show an
+# earlier result for it.
 .PHONY: test-unit
 test-unit: chromium ## Run the tests of the packages
 	go test -race -shuffle=on ./...
-	cd test/kueue && go test ./...
+	cd test/kueue && go test -count=1 ./...
 	cd test/bench && go test ./...
 
 .PHONY: test-sim
@@ -118,7 +120,7 @@ test-fuzz: ## Fuzz every target for FUZZTIME each (FUZZFLAGS="-parallel 1" leave
 .PHONY: test-cluster
 test-cluster: chromium ## Run the tests on real clusters, and of what they are made
 	@if [ "$$(id -u)" != 0 ]; then echo "Not root: test/cluster, test/e2e and whatever else needs a real cluster are left out."; fi
-	cd test && go test -race -timeout 30m -p 1 ./...
+	cd test && go test -count=1 -race -timeout 30m -p 1 ./...
 
 # A browser is no reason to fail: without one, the tests that need it say so and
 # are left out.

@@ -85,7 +85,11 @@ func (o *replayOptions) run(cmd *cobra.Command) error {
 	if err != nil {
 		return err
 	}
-	summarise(cmd.OutOrStdout(), trace, records)
+	summary := cmd.OutOrStdout()
+	if slices.Contains([]string{o.json, o.csv, o.allocated, o.fragment, o.html}, "-") {
+		summary = cmd.ErrOrStderr() // what is asked for there is to be read by programs
+	}
+	summarise(summary, trace, records)
 	return errors.Join(
 		write(cmd.OutOrStdout(), o.json, func(w io.Writer) error { return json.NewEncoder(w).Encode(records) }),
 		write(cmd.OutOrStdout(), o.csv, func(w io.Writer) error { return writeCurves(w, records) }),

@@ -22,6 +22,15 @@ const CoresPerDevice = 100
 // it, so it has a word of its own wherever it is spoken of.
 const Cordoned = "cordoned"
 
+// OutOfUse says in a word or two why a GPU takes no new pods, of which Unhealthy
+// is the cause.
+func OutOfUse(cause string) string {
+	if cause == Cordoned {
+		return cause
+	}
+	return "unhealthy (" + cmp.Or(cause, "no reason given") + ")"
+}
+
 // Stopped is why a GPU takes no new pods whose node's device plugin has ended.
 const Stopped = "its device plugin is stopped or being replaced"
 

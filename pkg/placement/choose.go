@@ -4,8 +4,6 @@ import (
 	"cmp"
 	"math"
 	"slices"
-
-	"github.com/gpumem/gpumem/pkg/gpu"
 )
 
 // Choose picks the GPUs of a node for a request, by the request's policy or
@@ -14,9 +12,9 @@ import (
 // A device that already holds a pod of the same group comes before all others,
 // then the model that the pod prefers. Of several GPUs, those that are nearest
 // to one another are taken. Binpack takes the devices on which the least stays
-// free (best fit), Spread those with the most free. Ties fall to the lowest
-// index. As a fallback, Exclusive is no more than Binpack: whom a pod keeps off
-// must be in the pod.
+// free (best fit), Spread those of which the largest part is free, and among equals
+// those with the most. Ties fall to the lowest index. As a fallback, Exclusive is no
+// more than Binpack: whom a pod keeps off must be in the pod.
 func Choose(fallback Policy, req Request, node Node) (Assignment, Verdict) {
 	chosen, reason := choose(fallback, req, node)
 	units, cores := req.Share()
@@ -80,7 +78,7 @@ func choose(fallback Policy, req Request, node Node) ([]int, Reason) {
 	slices.SortFunc(fitting, func(a, b int) int {
 		return cmp.Or(
 			liked(a, b),
-			compareFree(cmp.Or(req.Policy, fallback), node.Devices[a].Free(), node.Devices[b].Free()),
+			compareFree(cmp.Or(req.Policy, fallback), &node.Devices[a], &node.Devices[b]),
 			cmp.Compare(a, b),
 		)
 	})
@@ -95,11 +93,11 @@ func choose(fallback Policy, req Request, node Node) ([]int, Reason) {
 	return chosen, Fits
 }
 
-func compareFree(p Policy, a, b gpu.Units) int {
+func compareFree(p Policy, a, b *Device) int {
 	if p == Spread {
-		return cmp.Compare(b, a)
+		return cmp.Or(cmp.Compare(b.FreeShare(), a.FreeShare()), cmp.Compare(b.Free(), a.Free()))
 	}
-	return cmp.Compare(a, b)
+	return cmp.Compare(a.Free(), b.Free())
 }
 
 // CompareBool puts false first.

@@ -1,6 +1,8 @@
 package placement_test
 
 import (
+	stdcmp "cmp"
+	"math/big"
 	"math/rand/v2"
 	"slices"
 	"testing"
@@ -28,8 +30,14 @@ func TestChoose(t *testing.T) {
 			req: ask(5), holdings: []placement.Holding{hold("a", ask(6), 2)},
 			want: []placement.Share{{"GPU-1", 5, 0}},
 		},
-		"spread takes the GPU with the most free": {
+		"spread takes the largest of empty GPUs": {
 			fallback: placement.Spread, req: ask(3), want: []placement.Share{{"GPU-0", 3, 0}},
+		},
+		"spread takes an empty GPU before a larger one with a pod": {
+			fallback: placement.Spread, req: ask(3), holdings: []placement.Holding{hold("a", ask(1), 0)}, want: []placement.Share{{"GPU-3", 3, 0}},
+		},
+		"spread takes the GPU of which the largest part is free": {
+			fallback: placement.Spread, req: ask(3), holdings: []placement.Holding{hold("a", ask(2), 0), hold("b", ask(2), 1), hold("c", ask(2), 2), hold("d", ask(2), 3)}, want: []placement.Share{{"GPU-0", 3, 0}},
 		},
 		"the pod's policy goes before the cluster's": {
 			fallback: placement.Spread, req: ask(3, policy(placement.Binpack)), want: []placement.Share{{"GPU-1", 3, 0}},
@@ -217,6 +225,7 @@ func FuzzFit(f *testing.F) {
 		}
 		if verdict.Fits() {
 			checkRoom(t, inv, holdings, req, got)
+			checkSpread(t, req, fallback, n, got)
 		}
 		shuffled := slices.Clone(holdings)
 		random.Shuffle(len(shuffled), func(i, k int) { shuffled[i], shuffled[k] = shuffled[k], shuffled[i] })
@@ -228,6 +237,21 @@ func FuzzFit(f *testing.F) {
 			t.Fatalf("Choose says %v, then %v", got, second)
 		}
 	})
+}
+
+// checkSpread looks for a GPU that pods that spread would rather have.
+func checkSpread(t *testing.T, req placement.Request, fallback placement.Policy, n placement.Node, got placement.Assignment) {
+	t.Helper()
+	if stdcmp.Or(req.Policy, fallback) != placement.Spread || req.GPUs() > 1 || req.Group != "" || req.Preference != "" {
+		return
+	}
+	part := func(d placement.Device) *big.Rat { return big.NewRat(int64(d.Free()), max(1, int64(d.Capacity))) }
+	chosen := slices.IndexFunc(n.Devices, func(d placement.Device) bool { return d.UUID == got.Shares[0].Device })
+	for _, d := range n.Devices {
+		if n.Check(req, d) == placement.Fits && part(d).Cmp(part(n.Devices[chosen])) > 0 {
+			t.Fatalf("GPU %d is chosen, and more of GPU %d is free:\n%+v", n.Devices[chosen].Index, d.Index, n.Devices)
+		}
+	}
 }
 
 // checkRoom puts the pod where it was assigned to and looks at the GPUs.

@@ -25,6 +25,10 @@ type Assignment struct {
 	// of the node when it was assigned.
 	Enforcement gpu.Enforcement
 
+	// ByNode says that the node's device plugin chose the devices: no scheduler had
+	// asked, for one that knows sums alone chose the node, or the pod names it itself.
+	ByNode bool
+
 	// Leaving are other devices that are charged with the same share. Pods that
 	// exchange devices are corrected one by one: each is charged on both sides
 	// until all are where they belong, so that nobody takes the gap between.
@@ -62,7 +66,7 @@ func sameSet(x, y []gpu.UUID) bool {
 // a request has of each.
 func (a Assignment) WithShares(r Request) Assignment {
 	units, cores := r.Share()
-	out := Assignment{Enforcement: a.Enforcement, Leaving: a.Leaving}
+	out := Assignment{Enforcement: a.Enforcement, ByNode: a.ByNode, Leaving: a.Leaving}
 	for _, s := range a.Shares {
 		out.Shares = append(out.Shares, Share{Device: s.Device, Units: units, Cores: cores})
 	}
@@ -109,6 +113,9 @@ type Device struct {
 
 // Free returns the units that nobody holds or uses: never negative.
 func (d Device) Free() gpu.Units { return max(0, d.Capacity-d.Foreign-d.Requested) }
+
+// FreeShare returns which part of the device nobody holds or uses, from 0 to 1.
+func (d Device) FreeShare() float64 { return float64(d.Free()) / float64(max(1, d.Capacity)) }
 
 // FreeCores returns the per cent of cores that nobody holds: never negative.
 func (d Device) FreeCores() int { return max(0, gpu.CoresPerDevice-d.RequestedCores) }
@@ -216,8 +223,8 @@ func (n Node) LargestFree() (most gpu.Units) {
 		pending += units
 	}
 	for _, d := range n.Devices {
-		if d.Healthy && !n.HeldAlone(d) {
-			most = max(most, d.Free()-pending)
+		if left := d.Free() - pending; d.Healthy && left > most && !n.HeldAlone(d) {
+			most = left
 		}
 	}
 	return most

@@ -47,7 +47,7 @@ type Policy string
 // The policies that a pod or the cluster can choose.
 const (
 	Binpack   Policy = "binpack"   // where the least is left over
-	Spread    Policy = "spread"    // where the most is free
+	Spread    Policy = "spread"    // where the largest part is free
 	Exclusive Policy = "exclusive" // alone on its GPUs
 )
 

@@ -117,10 +117,8 @@ func (v Verdict) devices() string {
 		}
 		part := fmt.Sprintf("GPU%d ", d.Index)
 		switch left := v.Node.room(d); {
-		case d.Unhealthy == gpu.Cordoned:
-			part += gpu.Cordoned
 		case !d.Healthy:
-			part += "unhealthy (" + cmp.Or(d.Unhealthy, "no reason given") + ")"
+			part += gpu.OutOfUse(d.Unhealthy)
 		case !v.Node.apart(v.Request, d):
 			part += "occupied"
 		case !v.Node.serves(v.Request, d):

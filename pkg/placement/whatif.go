@@ -24,7 +24,7 @@ func (n Node) holdings(wanted func(Holding) bool) []Holding {
 	var out []Holding
 	add := func(pods []Holding) {
 		for _, h := range pods {
-			if wanted(h) && !hasPod(out, h) {
+			if wanted(h) && !HasPod(out, h) {
 				out = append(out, h)
 			}
 		}
@@ -36,7 +36,8 @@ func (n Node) holdings(wanted func(Holding) bool) []Holding {
 	return out
 }
 
-func hasPod(pods []Holding, h Holding) bool {
+// HasPod reports whether one of the pods is the one that h is of.
+func HasPod(pods []Holding, h Holding) bool {
 	for i := range pods { // a Holding is large
 		if pods[i].Pod.UID == h.Pod.UID {
 			return true
@@ -62,7 +63,7 @@ func (n Node) With(h Holding) Node {
 
 // Without returns the node as it is when some of its pods have left.
 func (n Node) Without(gone []Holding) Node {
-	left := func(h Holding) bool { return hasPod(gone, h) }
+	left := func(h Holding) bool { return HasPod(gone, h) }
 	for _, h := range n.holdings(left) {
 		n.RequestedCPU -= h.Request.CPU
 	}

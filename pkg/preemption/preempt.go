@@ -100,7 +100,7 @@ func moreWorth(a, b placement.Holding) int {
 func unexplained(req placement.Request, node placement.Node, proposed []placement.Holding, budgets []Budget) (out []placement.Holding) {
 	pods := inTurn(evictable(req, node), proposed, budgets)
 	for _, h := range proposed {
-		if !has(pods, h) {
+		if !placement.HasPod(pods, h) {
 			out = append(out, h)
 		}
 	}
@@ -108,7 +108,7 @@ func unexplained(req placement.Request, node placement.Node, proposed []placemen
 	for _, h := range pods {
 		lessUnits, lessCores := units-h.Request.Units(), cores-h.Request.Cores()
 		switch {
-		case !has(proposed, h):
+		case !placement.HasPod(proposed, h):
 			units, cores = lessUnits, lessCores
 		case lessUnits >= req.Units() && (req.Cores() == 0 || lessCores >= req.Cores()):
 			out = append(out, h)
@@ -127,7 +127,7 @@ func inTurn(pods, proposed []placement.Holding, budgets []Budget) []placement.Ho
 		slices.SortFunc(pods, func(a, b placement.Holding) int {
 			return cmp.Or(
 				placement.CompareImportance(a, b),
-				placement.CompareBool(has(proposed, a) != proposedFirst, has(proposed, b) != proposedFirst),
+				placement.CompareBool(placement.HasPod(proposed, a) != proposedFirst, placement.HasPod(proposed, b) != proposedFirst),
 			)
 		})
 	}
@@ -230,10 +230,6 @@ func reprieve(req placement.Request, node placement.Node, pods []placement.Holdi
 		}
 	}
 	return victims, true
-}
-
-func has(pods []placement.Holding, h placement.Holding) bool {
-	return slices.ContainsFunc(pods, func(p placement.Holding) bool { return p.Pod.UID == h.Pod.UID })
 }
 
 // byWorth orders pods for reprieve: those first that are beyond a budget.

@@ -346,7 +346,7 @@ func FuzzPreempt(f *testing.F) {
 			return
 		}
 		rest := func(spared string) placement.Node {
-			return node(inv, slices.DeleteFunc(slices.Clone(pods), func(h placement.Holding) bool { return h.Pod.UID != spared && has(victims.Pods, h) })...)
+			return node(inv, slices.DeleteFunc(slices.Clone(pods), func(h placement.Holding) bool { return h.Pod.UID != spared && placement.HasPod(victims.Pods, h) })...)
 		}
 		if v := placement.Fit(req, rest("")); !v.Fits() {
 			t.Fatalf("without %v it does not fit: %s", namesOf(victims.Pods), v)
@@ -387,7 +387,7 @@ func proposeBySum(random *rand.Rand, req placement.Request, n placement.Node) (p
 	random.Shuffle(len(pods), func(i, j int) { pods[i], pods[j] = pods[j], pods[i] })
 	second := func(h placement.Holding) int {
 		if h.Started.IsZero() {
-			return 1000 // kube-scheduler takes it for now
+			return 1000 // younger than all: kube-scheduler takes the time of the comparison
 		}
 		return int(h.Started.Unix())
 	}

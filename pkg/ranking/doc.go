@@ -29,7 +29,11 @@
 // before they happen. What pods ask for is learned from those that have come
 // (Mix), so a new cluster packs by the first alone.
 //
-// Of nodes that are equal in all this the fullest is the best. With the emptiest,
+// Spread goes by parts and not by amounts: by what is free of it, the largest GPU of a
+// cluster would take pod after pod until as little was left as smaller ones have. And it
+// goes by the GPU before the node, so that no pod has a neighbour while a GPU is empty.
+//
+// Of nodes that are equal for Binpack in all this the fullest is the best. With the emptiest,
 // 0.1 to 0.4 points more of all GPUs are filled while pods only come; but where they
 // come and go, what large pods need is broken into: at a load of 0.9 of the trace
 // multigpu30, 1.2 per cent of what is asked for is turned away, and not 0.15.

@@ -52,8 +52,9 @@ const maxKept = 1 << 18
 // A node with the pod's group, a model that it prefers or GPUs nearer to one
 // another goes before. Then Binpack prefers the node on whose chosen GPU the
 // least stays free, what the pod takes from others at these prices included, and
-// among equals the fullest node; Spread the emptiest node, and among equals that
-// with the emptiest GPU. A node on which the request does not fit gets 0.
+// among equals the fullest node; Spread the node whose chosen GPUs are emptiest, by the
+// fullest of them, where GPUs are spread too, then the node of which the largest part is
+// free, and then that with most free. A node on which the request does not fit gets 0.
 func (r *Ranker) Rank(defaults Policies, req placement.Request, nodes []*placement.Node, prices *Prices) []int64 {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -138,19 +139,27 @@ type ranked struct {
 	slack    gpu.Units // left on the chosen devices after placing
 	nodeFree gpu.Units
 
+	share     float64 // of the fullest chosen device that is free before placing, where GPUs are spread
+	nodeShare float64 // of the node that is free
+
 	prices *Prices
 	lost   float64 // at these prices
 }
 
 func newRanked(fallback placement.Policy, req placement.Request, n *placement.Node) *ranked {
 	r := &ranked{of: n.State, fits: true, nodeFree: free(n)}
+	r.nodeShare = float64(r.nodeFree) / float64(max(1, n.Capacity()))
 	if req.Empty() {
 		return r
 	}
 	r.chosen, r.fits = placement.NewChoice(fallback, req, *n)
+	if cmp.Or(req.Policy, fallback) == placement.Spread {
+		r.share = 1
+	}
 	units, _ := req.Share()
 	for _, i := range r.chosen.Devices {
 		r.slack += n.Devices[i].Free() - units
+		r.share = min(r.share, n.Devices[i].FreeShare())
 	}
 	return r
 }
@@ -159,7 +168,9 @@ func newRanked(fallback placement.Policy, req placement.Request, n *placement.No
 func (a *ranked) compare(b *ranked, p placement.Policy) int {
 	likes := a.chosen.Compare(b.chosen)
 	if p == placement.Spread {
-		return cmp.Or(likes, cmp.Compare(b.nodeFree, a.nodeFree), cmp.Compare(b.slack, a.slack))
+		return cmp.Or(likes,
+			cmp.Compare(b.share, a.share), cmp.Compare(b.nodeShare, a.nodeShare),
+			cmp.Compare(b.nodeFree, a.nodeFree), cmp.Compare(b.slack, a.slack))
 	}
 	return cmp.Or(likes, cmp.Compare(float64(a.slack)+a.lost, float64(b.slack)+b.lost), cmp.Compare(a.nodeFree, b.nodeFree))
 }

@@ -56,6 +56,29 @@ func TestRank(t *testing.T) {
 		"spread: the emptiest GPU first": {
 			defaults: Policies{GPU: placement.Spread}, req: ask(2), nodes: []placement.Node{named("a", one, hold("p", ask(1), 0)), named("b", one)}, want: []int64{5, 10},
 		},
+		"spread: an empty node before a larger one with a pod": {
+			defaults: Policies{GPU: placement.Spread}, req: ask(2), nodes: []placement.Node{named("a", two, hold("p", ask(1), 0)), named("b", one)}, want: []int64{5, 10},
+		},
+		"spread: an empty GPU before an emptier node": {
+			defaults: Policies{GPU: placement.Spread}, req: ask(2), nodes: []placement.Node{named("a", two, hold("p", ask(4), 0)), named("b", one, hold("q", ask(1), 0))}, want: []int64{10, 5},
+		},
+		"nodes are spread where GPUs are packed: the emptier node": {
+			defaults: Policies{GPU: placement.Binpack, Node: placement.Spread}, req: ask(2), nodes: []placement.Node{named("a", two, hold("p", ask(4), 0)), named("b", one, hold("q", ask(1), 0))}, want: []int64{5, 10},
+		},
+		"spread: of several GPUs the fullest counts, in whatever order": {
+			defaults: Policies{GPU: placement.Spread}, req: ask(4, count(2)),
+			nodes: []placement.Node{
+				named("a", two, hold("p", ask(1), 0), hold("q", ask(3), 1)), named("b", two, hold("p", ask(3), 0), hold("q", ask(1), 1)),
+				named("c", two, hold("p", ask(2), 0), hold("q", ask(2), 1)), named("d", two, hold("p", ask(4), 0)),
+			}, want: []int64{7, 7, 10, 3},
+		},
+		"spread: of nodes that are as empty, the one with the larger GPU": {
+			defaults: Policies{GPU: placement.Spread}, req: ask(2),
+			nodes: []placement.Node{named("a", inventory(device(0, 15), device(1, 15))), named("b", inventory(device(0, 10), device(1, 20)))}, want: []int64{5, 10},
+		},
+		"spread: of empty nodes the larger": {
+			defaults: Policies{GPU: placement.Spread}, req: ask(2), nodes: []placement.Node{named("a", one), named("b", two)}, want: []int64{5, 10},
+		},
 		"spread: among nodes with as much free, the one with the emptier GPU": {
 			defaults: Policies{GPU: placement.Spread}, req: ask(2), nodes: []placement.Node{named("a", two, hold("p", ask(4), 0), hold("q", ask(4), 1)), named("b", two, hold("p", ask(8), 0))}, want: []int64{5, 10},
 		},
