@@ -83,7 +83,9 @@ func newParts(log *zap.Logger, opts options) (*parts, error) {
 	cluster := controller.NewClient(p.watch, client)
 	registry := metrics.NewRegistry()
 	measured := metrics.NewExtender(registry)
-	metrics.RegisterFleet(registry, metrics.Fleet{Nodes: p.books.Nodes, Assumed: p.books.AssumedBefore, Waiting: func() int { return len(p.watch.Waiting()) }})
+	metrics.RegisterFleet(registry, metrics.Fleet{
+		Nodes: p.books.Nodes, Cordoned: p.watch.Cordoned, Assumed: p.books.AssumedBefore, Waiting: func() int { return len(p.watch.Waiting()) },
+	})
 	p.comparer = &controller.Comparer{Log: log.Named("comparer"), Names: names, Cache: p.books, Source: cluster, Drift: measured}
 	decided := decisions.NewLog(opts.decisions)
 	p.extender = &extender.Extender{
@@ -115,7 +117,7 @@ func (p *parts) page(names api.Names) *page.Source {
 		return nil
 	}
 	return &page.Source{
-		Resource: string(names.GPUMem()), Nodes: p.books.Nodes, Missing: p.watch.Missing,
+		Resource: string(names.GPUMem()), Nodes: p.books.Nodes, Cordoned: p.watch.Cordoned, Missing: p.watch.Missing,
 		Waiting: func() []inspect.WaitFacts { return waiting(names, p.watch.Waiting()) },
 	}
 }

@@ -103,6 +103,12 @@ func (c *Controller) Pod(namespace, name string) *v1.Pod {
 	return pod
 }
 
+// Cordoned reports whether a node takes no new pods, as the watch last told of it.
+func (c *Controller) Cordoned(node string) bool {
+	n, err := c.nodeLister.Get(node)
+	return err == nil && n.Spec.Unschedulable
+}
+
 // Stored returns all objects that the watches have told of, trimmed to what
 // gpumem reads, and whether the first lists are among them. They are not to be
 // changed. The cache may not have heard of the latest yet.

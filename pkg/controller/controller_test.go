@@ -201,7 +201,9 @@ func TestControllerIsReadyWhenItHasSeenEverything(t *testing.T) {
 			Spec:       policyv1.PodDisruptionBudgetSpec{MaxUnavailable: new(intstr.FromInt32(1)), Selector: &metav1.LabelSelector{}},
 			Status:     policyv1.PodDisruptionBudgetStatus{DisruptionsAllowed: 1, DisruptedPods: map[string]metav1.Time{"web": {}}},
 		}
-		client := fake.NewClientset(node(inventory), pod("web", "1", "GPU-a"), pod("db", "2", "GPU-b"), plain, budget)
+		closed := node(inventory)
+		closed.Name, closed.Spec.Unschedulable = "closed", true
+		client := fake.NewClientset(node(inventory), closed, pod("web", "1", "GPU-a"), pod("db", "2", "GPU-b"), plain, budget)
 		books := cache.New()
 		ctl, err := New(zaptest.NewLogger(t), client, names(t), books)
 		if err != nil {
@@ -219,6 +221,9 @@ func TestControllerIsReadyWhenItHasSeenEverything(t *testing.T) {
 		}
 		if diff := cmp.Diff([]gpu.Units{3, 3}, requested(books)); diff != "" {
 			t.Errorf("requested (-want +got):\n%s", diff)
+		}
+		if ctl.Cordoned("node") || !ctl.Cordoned("closed") || ctl.Cordoned("nowhere") {
+			t.Error("Cordoned does not answer from the watch")
 		}
 		if ctl.Pod("team", "web") == nil || ctl.Pod("team", "nobody") != nil {
 			t.Error("Pod does not answer from the watch")
@@ -274,12 +279,14 @@ func TestTrimKeepsWhatIsRead(t *testing.T) {
 	if len(small.Annotations) != 1 || small.Spec.Containers[0].Env != nil || small.ManagedFields != nil {
 		t.Errorf("kept too much: %v", small)
 	}
-	obj, err = Trim(n)(node(inventory))
+	offers := node(inventory)
+	offers.Spec.Unschedulable = true
+	obj, err = Trim(n)(offers)
 	if err != nil {
 		t.Fatal(err)
 	}
-	if got := obj.(*v1.Node).Annotations; len(got) != 1 {
-		t.Errorf("kept annotations %v of the node, want the inventory alone", got)
+	if got := obj.(*v1.Node); len(got.Annotations) != 1 || !got.Spec.Unschedulable {
+		t.Errorf("kept annotations %v of the node, want the inventory alone, and that it is cordoned: %t", got.Annotations, got.Spec.Unschedulable)
 	}
 }
 

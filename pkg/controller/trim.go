@@ -22,7 +22,7 @@ func Trim(names api.Names) toolscache.TransformFunc {
 		case *v1.Pod:
 			return t.pod(o), nil
 		case *v1.Node:
-			small := &v1.Node{ObjectMeta: trimMeta(names, o.ObjectMeta)}
+			small := &v1.Node{ObjectMeta: trimMeta(names, o.ObjectMeta), Spec: v1.NodeSpec{Unschedulable: o.Spec.Unschedulable}}
 			if cpu, ok := o.Status.Allocatable[v1.ResourceCPU]; ok {
 				small.Status.Allocatable = v1.ResourceList{v1.ResourceCPU: cpu}
 			}

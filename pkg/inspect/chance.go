@@ -3,6 +3,7 @@ package inspect
 import (
 	"cmp"
 	"fmt"
+	"slices"
 	"strings"
 
 	"github.com/gpumem/gpumem/pkg/cache"
@@ -35,8 +36,12 @@ func (f Facts) Chance(pod WaitFacts, n placement.Node) Chance {
 // outOfUse returns the GPUs that would do, were they healthy and not cordoned: none
 // where the request fits without them, or would not fit with them either.
 func outOfUse(v placement.Verdict) (out []placement.Device) {
+	// Most nodes are well, and there are many.
+	if v.Fits() || !slices.ContainsFunc(v.Node.Devices, func(d placement.Device) bool { return !d.Healthy }) {
+		return nil
+	}
 	inUse := v.Node.InUse()
-	if v.Fits() || !placement.Fit(v.Request, inUse).Fits() {
+	if !placement.Fit(v.Request, inUse).Fits() {
 		return nil
 	}
 	for i, d := range v.Node.Devices {
@@ -46,6 +51,9 @@ func outOfUse(v placement.Verdict) (out []placement.Device) {
 	}
 	return out
 }
+
+// NodeCordoned is why a node takes no new pods that people have cordoned.
+const NodeCordoned = "the node is cordoned"
 
 // Refusal returns why the node takes no new pod with this request, whatever is
 // free; nil: it does.
@@ -97,10 +105,11 @@ func (c Chance) because(cause string, indexes []string) string {
 	if len(indexes) == 1 {
 		which, one = "GPU"+indexes[0]+" is ", indexes[0]
 	}
+	which += gpu.OutOfUse(cause)
 	if cause == gpu.Cordoned {
-		return which + cause + ": kubectl inspect gpumem uncordon " + c.Node.Name + " " + one
+		which += ": kubectl inspect gpumem uncordon " + c.Node.Name + " " + one
 	}
-	return which + "unhealthy (" + cmp.Or(cause, "no reason given") + ")"
+	return which
 }
 
 // Compare puts the better chance first: that of a node where the pod got further.

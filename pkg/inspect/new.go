@@ -65,6 +65,9 @@ func (r reporter) node(f NodeFacts) Node {
 		Capacity: r.memory(r.Capacity()), Requested: r.counted(r.Requested()), LargestFree: r.counted(r.LargestFree()),
 		PodCount: len(r.Holdings()), GPUs: []GPU{}, Unattributed: []Pod{},
 	}
+	if f.Refuses != nil {
+		out.LargestFree = r.counted(0)
+	}
 	if len(r.Devices) > 0 {
 		out.Enforcement, out.Weaker = cmp.Or(r.Enforcement, gpu.EnforcementAdvisory), r.Weaker
 		out.Cores = f.RefusesCores == nil

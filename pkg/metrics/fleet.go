@@ -14,9 +14,10 @@ import (
 
 // Fleet are the extender's books.
 type Fleet struct {
-	Nodes   func() []placement.Node
-	Assumed func(before time.Time) []cache.Assumed
-	Waiting func() int // pods that are on no node yet
+	Nodes    func() []placement.Node
+	Cordoned func(node string) bool
+	Assumed  func(before time.Time) []cache.Assumed
+	Waiting  func() int // pods that are on no node yet
 }
 
 // fleetCollector tells what the books say at the moment that they are asked, so
@@ -44,7 +45,7 @@ func RegisterFleet(to prometheus.Registerer, f Fleet) {
 	c.healthy = of("gpu_healthy", "Whether a GPU takes new pods: 1, or 0 while it is not healthy or cordoned.", device...)
 	c.free = of("free_bytes", "Memory that nobody holds, of GPUs that take new pods.")
 	c.largest = of("largest_free_bytes", "The most that a pod could get of one GPU now.")
-	c.stranded = of("stranded_bytes", "Memory that nobody holds and nobody can get: of GPUs that take no new pods or that a pod holds alone, and of nodes without free CPU.")
+	c.stranded = of("stranded_bytes", "Memory that nobody holds and nobody can get: of GPUs that take no new pods or that a pod holds alone, and of nodes that are cordoned or have no free CPU.")
 	c.fragmentation = of("fragmentation_ratio", "Share of the free memory that is on GPUs which pods use in part: 0 when all that is free are whole GPUs.")
 	c.nodes = of("nodes", "Nodes that offer GPU memory.")
 	c.assumed = of("assumed_pods", "Pods whose binding is on its way, or has not been heard of yet.")
@@ -71,7 +72,7 @@ func (c *fleetCollector) Collect(out chan<- prometheus.Metric) {
 		if len(n.Devices) == 0 {
 			continue
 		}
-		sum.add(n)
+		sum.add(n, c.Cordoned(n.Name))
 		for _, d := range n.Devices {
 			labels := []string{n.Name, strconv.Itoa(d.Index), string(d.UUID), d.Model}
 			gauge(c.capacity, bytes(d.Capacity, n), labels...)
@@ -102,17 +103,17 @@ type fleetSum struct {
 	nodes, unattributed     int
 }
 
-func (s *fleetSum) add(n placement.Node) {
+func (s *fleetSum) add(n placement.Node, cordoned bool) {
 	s.nodes++
 	s.unattributed += len(n.Unattributed)
-	full := n.CPU > 0 && n.RequestedCPU >= n.CPU
-	if !full {
+	closed := cordoned || n.CPU > 0 && n.RequestedCPU >= n.CPU
+	if !closed {
 		s.largest = math.Max(s.largest, bytes(n.LargestFree(), n))
 	}
 	for _, d := range n.Devices {
 		free := bytes(d.Free(), n)
 		switch {
-		case !d.Healthy || full || n.HeldAlone(d):
+		case !d.Healthy || closed || n.HeldAlone(d):
 			s.stranded += free
 			continue
 		case d.Requested > 0:

@@ -124,7 +124,8 @@ func TestHandler(t *testing.T) {
 func TestFleet(t *testing.T) {
 	registry := newRegistry(t)
 	books := cache.New()
-	RegisterFleet(registry, Fleet{Nodes: books.Nodes, Assumed: books.AssumedBefore, Waiting: func() int { return 7 }})
+	cordoned := func(node string) bool { return node == "d" }
+	RegisterFleet(registry, Fleet{Nodes: books.Nodes, Cordoned: cordoned, Assumed: books.AssumedBefore, Waiting: func() int { return 7 }})
 	inv := func(cpu int64, devices ...gpu.Device) gpu.Inventory {
 		return gpu.Inventory{UnitMiB: 1024, Devices: devices, CPU: cpu}
 	}
@@ -140,6 +141,7 @@ func TestFleet(t *testing.T) {
 		Request:    placement.Request{Policy: placement.Exclusive, Containers: []placement.Container{{Kind: placement.App, Units: 4}}},
 		Assignment: placement.Assignment{Shares: []placement.Share{{Device: "GPU-5", Units: 4}}},
 	})
+	books.SetNode("d", inv(0, gpu.Device{UUID: "GPU-6", Model: "T4", Capacity: 40, Healthy: true}))
 	books.SetNode("plain", inv(0))
 	books.AddPod("a", placement.Holding{
 		Pod:        placement.PodRef{UID: "u"},
@@ -160,6 +162,7 @@ gpumem_extender_free_bytes 1.7179869184e+10
 gpumem_extender_gpu_allocated_bytes{gpu="0",model="",node="b",uuid="GPU-4"} 0
 gpumem_extender_gpu_allocated_bytes{gpu="0",model="",node="c",uuid="GPU-5"} 4.294967296e+09
 gpumem_extender_gpu_allocated_bytes{gpu="0",model="T4",node="a",uuid="GPU-1"} 0
+gpumem_extender_gpu_allocated_bytes{gpu="0",model="T4",node="d",uuid="GPU-6"} 0
 gpumem_extender_gpu_allocated_bytes{gpu="1",model="T4",node="a",uuid="GPU-2"} 4.294967296e+09
 gpumem_extender_gpu_allocated_bytes{gpu="2",model="T4",node="a",uuid="GPU-3"} 0
 # HELP gpumem_extender_largest_free_bytes The most that a pod could get of one GPU now.
@@ -167,10 +170,10 @@ gpumem_extender_gpu_allocated_bytes{gpu="2",model="T4",node="a",uuid="GPU-3"} 0
 gpumem_extender_largest_free_bytes 1.073741824e+10
 # HELP gpumem_extender_nodes Nodes that offer GPU memory.
 # TYPE gpumem_extender_nodes gauge
-gpumem_extender_nodes 3
-# HELP gpumem_extender_stranded_bytes Memory that nobody holds and nobody can get: of GPUs that take no new pods or that a pod holds alone, and of nodes without free CPU.
+gpumem_extender_nodes 4
+# HELP gpumem_extender_stranded_bytes Memory that nobody holds and nobody can get: of GPUs that take no new pods or that a pod holds alone, and of nodes that are cordoned or have no free CPU.
 # TYPE gpumem_extender_stranded_bytes gauge
-gpumem_extender_stranded_bytes 2.3622320128e+10
+gpumem_extender_stranded_bytes 6.6571993088e+10
 # HELP gpumem_extender_waiting_pods Pods that ask for GPU memory and are on no node.
 # TYPE gpumem_extender_waiting_pods gauge
 gpumem_extender_waiting_pods 7
@@ -183,8 +186,8 @@ gpumem_extender_waiting_pods 7
 
 	// A node that is gone leaves no series behind.
 	books.RemoveNode("a")
-	if got := series(t, registry, "gpumem_extender_gpu_capacity_bytes"); got != 2 {
-		t.Errorf("%d GPUs, want 2", got)
+	if got := series(t, registry, "gpumem_extender_gpu_capacity_bytes"); got != 3 {
+		t.Errorf("%d GPUs, want 3", got)
 	}
 	_, err := books.AssumePod(placement.PodRef{UID: "late"}, "b", placement.Request{Containers: []placement.Container{{Kind: placement.App, Units: 1}}}, placement.Binpack, time.Now().Add(-time.Minute))
 	if err != nil {

@@ -2,6 +2,7 @@ package page
 
 import (
 	"bytes"
+	"cmp"
 	"compress/gzip"
 	"crypto/sha256"
 	"embed"
@@ -14,6 +15,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/gpumem/gpumem/pkg/cache"
 	"github.com/gpumem/gpumem/pkg/gpu"
 	"github.com/gpumem/gpumem/pkg/inspect"
 	"github.com/gpumem/gpumem/pkg/placement"
@@ -26,6 +28,7 @@ var files embed.FS
 type Source struct {
 	Resource string
 	Nodes    func() []placement.Node
+	Cordoned func(node string) bool
 	Waiting  func() []inspect.WaitFacts
 	Missing  func() string // what is not ready yet; empty when all can be believed
 }
@@ -173,7 +176,13 @@ func (f *fleet) current() (body []byte, tag string, err error) {
 // NewFleet puts together what the page is sent.
 func NewFleet(source Source) Fleet {
 	nodes := source.Nodes()
-	report := inspect.New(nodes, inspect.Facts{Resource: source.Resource, Waiting: source.Waiting()})
+	facts := inspect.Facts{Resource: source.Resource, Waiting: source.Waiting(), Nodes: make(map[string]inspect.NodeFacts)}
+	for _, n := range nodes {
+		if source.Cordoned(n.Name) {
+			facts.Nodes[n.Name] = inspect.NodeFacts{Refuses: &cache.Refusal{Message: inspect.NodeCordoned}}
+		}
+	}
+	report := inspect.New(nodes, facts)
 	out := Fleet{Missing: source.Missing(), Nodes: []Node{}, Waiting: []Wait{}}
 	for _, n := range report.Nodes {
 		node := Node{Name: n.Name, UnitMiB: n.UnitMiB, GPUs: []GPU{}}
@@ -181,7 +190,7 @@ func NewFleet(source Source) Fleet {
 			node.Pending = n.UnattributedMemory.Units
 		}
 		for _, g := range n.GPUs {
-			node.GPUs = append(node.GPUs, newGPU(g))
+			node.GPUs = append(node.GPUs, newGPU(g, facts.Nodes[n.Name].Refuses))
 		}
 		out.Nodes = append(out.Nodes, node)
 	}
@@ -191,7 +200,8 @@ func NewFleet(source Source) Fleet {
 	return out
 }
 
-func newGPU(g inspect.GPU) GPU {
+// newGPU is a GPU whose node takes no new pods, if there is a refusal.
+func newGPU(g inspect.GPU, refusal *cache.Refusal) GPU {
 	out := GPU{Index: g.Index, UUID: g.UUID, Model: g.Model, Capacity: g.Capacity.Units, Exclusive: g.Exclusive, Pods: []Pod{}}
 	if g.Requested != nil {
 		out.Requested = g.Requested.Units
@@ -199,10 +209,11 @@ func newGPU(g inspect.GPU) GPU {
 	if out.Model == "" {
 		out.Model = "unknown model"
 	}
-	if !g.Healthy {
-		if out.Unhealthy = g.Unhealthy; out.Unhealthy == "" {
-			out.Unhealthy = "no reason given"
-		}
+	switch {
+	case !g.Healthy:
+		out.Unhealthy = cmp.Or(g.Unhealthy, "no reason given")
+	case refusal != nil:
+		out.Unhealthy = refusal.Message
 	}
 	for _, p := range g.Pods {
 		out.Pods = append(out.Pods, Pod{Namespace: p.Namespace, Name: p.Name, Units: p.Memory.Units})

@@ -21,8 +21,9 @@ import (
 // world is books that a test writes, and a clock.
 type world struct {
 	*cache.Cache
-	waiting []inspect.WaitFacts
-	now     time.Time
+	waiting  []inspect.WaitFacts
+	cordoned string // a node
+	now      time.Time
 }
 
 func newWorld() *world { return &world{Cache: cache.New(), now: time.Unix(1, 0)} }
@@ -31,8 +32,9 @@ func (w *world) handler() http.Handler {
 	reads := map[string]http.Handler{"/other": http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { fmt.Fprint(w, "read") })}
 	return Handler(&Source{
 		Resource: "gpumem.dev/gpu-mem", Nodes: w.Nodes,
-		Waiting: func() []inspect.WaitFacts { return w.waiting },
-		Missing: func() string { return "" },
+		Waiting:  func() []inspect.WaitFacts { return w.waiting },
+		Cordoned: func(node string) bool { return node == w.cordoned },
+		Missing:  func() string { return "" },
 	}, reads, func() time.Time { w.now = w.now.Add(freshness); return w.now })
 }
 
@@ -78,20 +80,25 @@ func ask(h http.Handler, method, path string, headers ...string) *httptest.Respo
 	return recorder
 }
 
+// fleetOf returns what the page is sent.
+func fleetOf(t *testing.T, h http.Handler) (fleet Fleet) {
+	t.Helper()
+	zipped, err := gzip.NewReader(ask(h, "GET", "/fleet", "Accept-Encoding", "gzip").Body)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := json.NewDecoder(zipped).Decode(&fleet); err != nil {
+		t.Fatal(err)
+	}
+	return fleet
+}
+
 func TestFleetIsWhatTheBooksSay(t *testing.T) {
 	w := newWorld()
 	w.node("a", "T4", 14, 14)
 	w.pod("ml/train", "a", 1, 5)
 	w.wait("ml/huge", 100)
-	answer := ask(w.handler(), "GET", "/fleet", "Accept-Encoding", "gzip")
-	zipped, err := gzip.NewReader(answer.Body)
-	if err != nil {
-		t.Fatal(err)
-	}
-	var got Fleet
-	if err := json.NewDecoder(zipped).Decode(&got); err != nil {
-		t.Fatal(err)
-	}
+	got := fleetOf(t, w.handler())
 	want := Fleet{
 		Nodes: []Node{{Name: "a", UnitMiB: 1024, GPUs: []GPU{
 			{Index: 0, UUID: "GPU-a-0", Model: "T4", Capacity: 14, Pods: []Pod{}},
@@ -101,6 +108,20 @@ func TestFleetIsWhatTheBooksSay(t *testing.T) {
 	}
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)
+	}
+}
+
+func TestGPUsOfACordonedNodeTakeNoNewPods(t *testing.T) {
+	w := newWorld()
+	w.node("a", "T4", 14)
+	w.wait("ml/small", 2)
+	w.cordoned = "a"
+	got := fleetOf(t, w.handler())
+	if why := got.Nodes[0].GPUs[0].Unhealthy; why != "the node is cordoned" {
+		t.Errorf("the GPU takes no new pods: %q", why)
+	}
+	if why := got.Waiting[0].Reason; why != "a: the node is cordoned" {
+		t.Errorf("the pod waits: %q", why)
 	}
 }
 

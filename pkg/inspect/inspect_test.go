@@ -1,0 +1,189 @@
+package inspect_test
+
+import (
+	"math/rand/v2"
+	"slices"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/gpumem/gpumem/pkg/cache"
+	"github.com/gpumem/gpumem/pkg/gpu"
+	"github.com/gpumem/gpumem/pkg/inspect"
+	"github.com/gpumem/gpumem/pkg/placement"
+	"github.com/gpumem/gpumem/pkg/placement/placementtest"
+)
+
+// The words that tables are written in.
+var (
+	device, sick, inventory, node = placementtest.Device, placementtest.Sick, placementtest.Inventory, placementtest.Node
+	hold, ask, cores, count       = placementtest.Hold, placementtest.Ask, placementtest.Cores, placementtest.Count
+)
+
+func named(name string, n placement.Node) placement.Node {
+	n.Name = name
+	return n
+}
+
+func cordonedGPU(d *gpu.Device) { d.Healthy, d.Unhealthy = false, gpu.Cordoned }
+
+// What a pod has of nodes, the best first, and what is said of each.
+func TestChances(t *testing.T) {
+	req := ask(8)
+	free := inventory(device(0, 16))
+	full := hold("ml/other", ask(12), 0)
+	nodes := []placement.Node{
+		named("good", node(free)),
+		named("cordoned", node(free)),
+		named("gpu-cordoned", node(inventory(device(0, 16, cordonedGPU), device(1, 16, cordonedGPU)))),
+		named("sick-or-cordoned", node(inventory(device(0, 16, sick), device(1, 4), device(2, 16, cordonedGPU)), hold("ml/a", ask(2), 1))),
+		named("little", node(free, full)),
+		named("less", node(free, hold("ml/more", ask(14), 0))),
+		named("small", node(inventory(device(0, 4)))),
+		named("little-and-cordoned", node(free, full)),
+		named("tainted", node(free)),
+		named("elsewhere", node(free)),
+	}
+	off := &cache.Refusal{Message: inspect.NodeCordoned}
+	facts := inspect.Facts{Nodes: map[string]inspect.NodeFacts{"cordoned": {Refuses: off}, "little-and-cordoned": {Refuses: off}}}
+	pod := inspect.WaitFacts{
+		Pod: placement.PodRef{Namespace: "ml", Name: "waits", UID: "1"}, Request: req,
+		KeptOff: map[string]*cache.Refusal{
+			"tainted":   {Message: "the pod does not tolerate taint x"},
+			"elsewhere": {Message: "the pod's nodeSelector or affinity keeps it away", Unresolvable: true},
+		},
+	}
+	var chances []inspect.Chance
+	for _, n := range nodes {
+		chances = append(chances, facts.Chance(pod, n))
+	}
+	rand.New(rand.NewPCG(1, 2)).Shuffle(len(chances), func(i, j int) { chances[i], chances[j] = chances[j], chances[i] })
+	slices.SortFunc(chances, inspect.Chance.Compare)
+	type chance struct {
+		Node, Why string
+		Good      bool
+	}
+	var got []chance
+	for _, c := range chances {
+		got = append(got, chance{c.Node.Name, c.Why(), c.Good()})
+	}
+	want := []chance{
+		{"good", "needs 8 GiB on one GPU; fits", true},
+		{"cordoned", "the node is cordoned", false},
+		{"sick-or-cordoned", "would do, but GPU0 is unhealthy (XID 79); GPU2 is cordoned: kubectl inspect gpumem uncordon sick-or-cordoned 2", false},
+		{"gpu-cordoned", "would do, but GPU0, GPU1 are cordoned: kubectl inspect gpumem uncordon gpu-cordoned GPU", false},
+		{"little", "needs 8 GiB on one GPU; free: GPU0 4 (4 GiB in all)", false},
+		{"less", "needs 8 GiB on one GPU; free: GPU0 2 (2 GiB in all)", false},
+		{"small", "needs 8 GiB on one GPU; the largest that qualifies here has 4 GiB: ask for less", false},
+		{"little-and-cordoned", "needs 8 GiB on one GPU; free: GPU0 4 (4 GiB in all); the node is cordoned", false},
+		{"tainted", "the pod does not tolerate taint x", false},
+		{"elsewhere", "the pod's nodeSelector or affinity keeps it away", false},
+	}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("(-want +got):\n%s", diff)
+	}
+}
+
+// A GPU that is out of use is not what a pod waits for, where it would not do either.
+func TestOutOfUseIsSaidWhereItMatters(t *testing.T) {
+	for name, tc := range map[string]struct {
+		req  placement.Request
+		node placement.Node
+		want []int
+	}{
+		"it would do":               {ask(8), node(inventory(device(0, 16, sick))), []int{0}},
+		"it is too small":           {ask(20), node(inventory(device(0, 16, sick))), nil},
+		"it is full":                {ask(8), node(inventory(device(0, 16, sick)), hold("ml/a", ask(12), 0)), nil},
+		"another does":              {ask(8), node(inventory(device(0, 16, sick), device(1, 16))), nil},
+		"one more would do":         {ask(8, count(2)), node(inventory(device(0, 16, sick), device(1, 16))), []int{0}},
+		"two more would be too few": {ask(12, count(4)), node(inventory(device(0, 16, sick), device(1, 16, sick), device(2, 16))), nil},
+	} {
+		t.Run(name, func(t *testing.T) {
+			var got []int
+			for _, d := range (inspect.Facts{}).Chance(inspect.WaitFacts{Request: tc.req}, tc.node).OutOfUse {
+				got = append(got, d.Index)
+			}
+			if diff := cmp.Diff(tc.want, got); diff != "" {
+				t.Errorf("(-want +got):\n%s", diff)
+			}
+		})
+	}
+}
+
+// What is kept for a nominated pod is not there for others of its priority, and for
+// itself it is.
+func TestChancesOfNominatedPods(t *testing.T) {
+	books := cache.New()
+	books.SetNode("n", inventory(device(0, 16)))
+	nominated := placement.PodRef{Namespace: "ml", Name: "nominated", UID: "1"}
+	books.NominatePod("n", nominated, ask(12))
+	offered, _ := books.Node("n")
+	for uid, want := range map[string]bool{"1": true, "2": false} {
+		c := inspect.Facts{}.Chance(inspect.WaitFacts{Pod: placement.PodRef{UID: uid}, Request: ask(12)}, offered)
+		if c.Good() != want {
+			t.Errorf("pod %s: %t, want %t: %s", uid, c.Good(), want, c.Why())
+		}
+	}
+}
+
+func TestLargestFreeIsWhatAPodCanGet(t *testing.T) {
+	nodes := []placement.Node{named("closed", node(inventory(device(0, 16)))), named("open", node(inventory(device(0, 8)), hold("ml/a", ask(3), 0)))}
+	facts := inspect.Facts{Nodes: map[string]inspect.NodeFacts{"closed": {Refuses: &cache.Refusal{Message: inspect.NodeCordoned}}}}
+	got := make(map[string]gpu.Units)
+	for _, n := range inspect.New(nodes, facts).Nodes {
+		got[n.Name] = n.LargestFree.Units
+	}
+	if diff := cmp.Diff(map[string]gpu.Units{"closed": 0, "open": 5}, got); diff != "" {
+		t.Errorf("(-want +got):\n%s", diff)
+	}
+}
+
+func TestUnserved(t *testing.T) {
+	for name, tc := range map[string]struct {
+		facts      inspect.WaitFacts
+		schedulers []string
+		want       string
+	}{
+		"ours, and seen":    {inspect.WaitFacts{Scheduler: "gpumem"}, []string{"gpumem"}, ""},
+		"not known whose":   {inspect.WaitFacts{Scheduler: "default-scheduler"}, nil, ""},
+		"gated":             {inspect.WaitFacts{Gated: true, Unseen: true, Scheduler: "other"}, []string{"gpumem"}, "it has scheduling gates: no scheduler looks at it before they are taken away"},
+		"ours, not running": {inspect.WaitFacts{Scheduler: "gpumem", Unseen: true}, []string{"gpumem"}, `no scheduler has looked at it yet: does its own, "gpumem", run?`},
+		"none of that name": {inspect.WaitFacts{Scheduler: "gpumen", Unseen: true}, []string{"gpumem"}, `its schedulerName is "gpumen", and no scheduler has looked at it: is there one of this name? gpumem's is gpumem`},
+		"the cluster's own": {inspect.WaitFacts{Scheduler: "default-scheduler"}, []string{"a", "b"}, `its schedulerName is "default-scheduler", a scheduler that does not ask gpumem; gpumem's is a or b`},
+	} {
+		t.Run(name, func(t *testing.T) {
+			if diff := cmp.Diff(tc.want, tc.facts.Unserved(tc.schedulers)); diff != "" {
+				t.Errorf("(-want +got):\n%s", diff)
+			}
+		})
+	}
+}
+
+// A report of the pods that wait says where each would go, or comes closest.
+func TestWaiting(t *testing.T) {
+	nodes := []placement.Node{named("a", node(inventory(device(0, 8)))), named("b", node(inventory(device(0, 16)))), named("cpu", placement.Node{})}
+	wait := func(name string, req placement.Request) inspect.WaitFacts {
+		return inspect.WaitFacts{Pod: placement.PodRef{Namespace: "ml", Name: name, UID: name}, Request: req}
+	}
+	broken := wait("broken", placement.Request{})
+	broken.Problem = "cannot be read"
+	got := func(nodes []placement.Node, facts inspect.Facts) map[string]string {
+		out := make(map[string]string)
+		for _, w := range inspect.New(nodes, facts).Waiting {
+			out[w.Name] = w.Why()
+		}
+		return out
+	}
+	all := []inspect.WaitFacts{wait("fits", ask(12)), wait("large", ask(20)), wait("cores", ask(1, cores(50))), broken}
+	if diff := cmp.Diff(map[string]string{
+		"fits": "fits on b; " + inspect.AskEvents, "large": "b: needs 20 GiB on one GPU; the largest that qualifies here has 16 GiB: ask for less",
+		"cores": "fits on a; " + inspect.AskEvents, "broken": "cannot be read",
+	}, got(nodes, inspect.Facts{Waiting: all})); diff != "" {
+		t.Errorf("(-want +got):\n%s", diff)
+	}
+	if diff := cmp.Diff(map[string]string{
+		"fits": "no node offers GPU memory", "large": "no node offers GPU memory", "cores": "they are off", "broken": "cannot be read",
+	}, got(nil, inspect.Facts{Waiting: all, CoresOff: "they are off"})); diff != "" {
+		t.Errorf("without nodes (-want +got):\n%s", diff)
+	}
+}
