@@ -11,9 +11,7 @@ import (
 	"net"
 	"net/http"
 	"os"
-	"os/signal"
 	"path/filepath"
-	"syscall"
 	"time"
 
 	"github.com/spf13/pflag"
@@ -23,11 +21,11 @@ import (
 
 	"github.com/gpumem/gpumem/pkg/api"
 	"github.com/gpumem/gpumem/pkg/coexist"
+	"github.com/gpumem/gpumem/pkg/daemon"
 	"github.com/gpumem/gpumem/pkg/deviceplugin"
 	"github.com/gpumem/gpumem/pkg/enforcement"
 	"github.com/gpumem/gpumem/pkg/gpu"
 	"github.com/gpumem/gpumem/pkg/inventory"
-	"github.com/gpumem/gpumem/pkg/logging"
 	"github.com/gpumem/gpumem/pkg/metrics"
 	"github.com/gpumem/gpumem/pkg/mps"
 	"github.com/gpumem/gpumem/pkg/nodepods"
@@ -54,15 +52,7 @@ const levelInterval = 2 * time.Second
 // usersInterval is the time between two looks at who else uses GPUs.
 const usersInterval = 5 * time.Second
 
-func main() {
-	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
-	err := run(ctx, os.Args[1:], os.Stdout, os.Stderr)
-	stop()
-	if err != nil {
-		fmt.Fprintln(os.Stderr, "gpumem-device-plugin:", err)
-		os.Exit(1)
-	}
-}
+func main() { os.Exit(daemon.Main("gpumem-device-plugin", run)) }
 
 // run is main with its surroundings passed in.
 func run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
@@ -82,12 +72,12 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 	if err := opts.validate(); err != nil {
 		return err
 	}
-	log, err := logging.New(opts.logLevel, opts.logFormat, stderr)
+	log, err := opts.log.New(stderr)
 	if err != nil {
 		return err
 	}
-	logging.BridgeKlog(log)
-	log.Info("starting", zap.String("version", version), zap.Any("options", opts.effective()))
+	daemon.BridgeKlog(log)
+	log.Info("starting", zap.String("version", version), zap.Any("options", daemon.Effective(opts.flags)))
 	return start(ctx, log, opts)
 }
 
@@ -111,7 +101,7 @@ type parts struct {
 // start wires the parts together and runs them until the context is done, and for
 // as long after that as it takes to leave.
 func start(ctx context.Context, log *zap.Logger, opts options) (err error) {
-	client, err := opts.client()
+	client, err := opts.kube.Client("gpumem-device-plugin", version)
 	if err != nil {
 		return err
 	}
@@ -190,7 +180,7 @@ func newParts(log *zap.Logger, opts options, names api.Names, client kubernetes.
 	}
 	cfg := deviceplugin.DefaultConfig(opts.nodeName)
 	cfg.PlaceUnassigned = opts.unassigned == unassignedPlace
-	if cfg.Policy, err = api.ParsePolicy(opts.policy); err != nil {
+	if cfg.Policy, err = api.ParseFallback(opts.policy); err != nil {
 		return nil, err
 	}
 	if cfg.Strategy, err = deviceplugin.ParseStrategy(opts.strategy); err != nil {

@@ -16,6 +16,7 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/gpumem/gpumem/pkg/api"
+	"github.com/gpumem/gpumem/pkg/daemon"
 	"github.com/gpumem/gpumem/pkg/deviceplugin"
 )
 
@@ -36,7 +37,7 @@ func TestOptionsReportAllMistakes(t *testing.T) {
 	}
 	for _, want := range []string{
 		"--node-name", "--resource-domain", "--unit-mib", "--reserve-mib", "--gpu-speeds", "--probe-interval", "--ignore-xids", "--unassigned",
-		"--policy", "--device-list-strategy", "--framework-env", "--enforcement", "--mps-dir", "--on-overuse", "--overuse-tolerance-mib", "--kubelet-dir", "--probe-listen", "--kube-api-qps", "log level",
+		"--policy", "--device-list-strategy", "--framework-env", "--enforcement", "--mps-dir", "--on-overuse", "--overuse-tolerance-mib", "--kubelet-dir", "--probe-listen", "--kube-api-qps", "--log-level",
 	} {
 		if !strings.Contains(err.Error(), want) {
 			t.Errorf("not a word on %s in: %v", want, err)
@@ -53,7 +54,7 @@ func TestOptionsByDefault(t *testing.T) {
 	if err := o.validate(); err != nil {
 		t.Error(err)
 	}
-	if got := o.effective()["ignore-xids"]; got != "13,31,43,45,68,109" || o.nodeName != "n1" {
+	if got := daemon.Effective(o.flags)["ignore-xids"]; got != "13,31,43,45,68,109" || o.nodeName != "n1" {
 		t.Errorf("node %q, XIDs %q", o.nodeName, got)
 	}
 }
@@ -199,8 +200,8 @@ func FuzzOptions(f *testing.F) {
 		if err != nil {
 			t.Fatalf("%q: %v", line, err)
 		}
-		if inv, _ := p.plugin.Inventory(); len(inv.Devices) > 0 || !(o.kubeQPS > 0) || o.nodeName == "" {
-			t.Errorf("%q is accepted: %v", line, o.effective())
+		if inv, _ := p.plugin.Inventory(); len(inv.Devices) > 0 || !(o.kube.QPS > 0) || o.nodeName == "" {
+			t.Errorf("%q is accepted: %v", line, daemon.Effective(o.flags))
 		}
 	})
 }

@@ -8,14 +8,13 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strconv"
-	"strings"
 	"time"
 
 	"github.com/spf13/pflag"
 	"go.uber.org/zap"
 
+	"github.com/gpumem/gpumem/pkg/daemon"
 	"github.com/gpumem/gpumem/pkg/enforcement"
-	"github.com/gpumem/gpumem/pkg/logging"
 	"github.com/gpumem/gpumem/pkg/mps"
 	"github.com/gpumem/gpumem/pkg/nvml"
 )
@@ -40,13 +39,12 @@ type mpsOptions struct {
 	reserveMiB             int64
 	exclusive              bool
 	drain                  time.Duration
-	logLevel, logFormat    string
+	log                    daemon.Log
 	check                  bool
 }
 
 func (o *mpsOptions) parse(args []string, stdout io.Writer) error {
 	f := pflag.NewFlagSet("gpumem-device-plugin mps", pflag.ContinueOnError)
-	f.SetOutput(stdout)
 	f.StringVar(&o.dir, "mps-dir", "/run/gpumem/mps", "`directory` of the MPS daemon, the same on the node, here and in containers")
 	f.StringVar(&o.control, "mps-control", "", "`file` of nvidia-cuda-mps-control; empty: look on the PATH, then under --driver-root")
 	f.StringVar(&o.protocol, "mps-protocol", "auto", "`version` of the daemon: 2, 3, or auto for the newest that the driver has")
@@ -55,17 +53,13 @@ func (o *mpsOptions) parse(args []string, stdout io.Writer) error {
 	f.Int64Var(&o.reserveMiB, "reserve-mib", 0, "`MiB` of each GPU that no client may have")
 	f.BoolVar(&o.exclusive, "exclusive", false, "put the GPUs into EXCLUSIVE_PROCESS mode meanwhile: no program can use them past the daemon")
 	f.DurationVar(&o.drain, "drain", time.Minute, "`time` for clients to end before the daemon does")
-	f.StringVar(&o.logLevel, "log-level", "info", "lowest `level` to log: debug, info, warn or error")
-	f.StringVar(&o.logFormat, "log-format", "json", "`format` of the log: json or console")
+	o.log = daemon.DefaultLog()
+	o.log.AddFlags(f)
 	f.BoolVar(&o.check, "check", false, "say how the daemon is, and end")
-	f.Usage = func() {
-		fmt.Fprintf(stdout, "gpumem-device-plugin mps keeps NVIDIA's MPS control daemon running.\n\nUsage: gpumem-device-plugin mps [flags]\n\nFlags:\n%s", f.FlagUsages())
-	}
-	if err := f.Parse(args); err != nil {
+	if err := daemon.Parse(f, `gpumem-device-plugin mps keeps NVIDIA's MPS control daemon running.
+
+Usage: gpumem-device-plugin mps [flags]`, args, stdout); err != nil {
 		return err
-	}
-	if f.NArg() > 0 {
-		return fmt.Errorf("unexpected arguments: %s", strings.Join(f.Args(), " "))
 	}
 	return o.validate()
 }
@@ -96,7 +90,7 @@ func runMPS(ctx context.Context, args []string, stdout, stderr io.Writer) error 
 		_, err := mps.NewClient(o.dir).Check(ctx)
 		return err
 	}
-	log, err := logging.New(o.logLevel, o.logFormat, stderr)
+	log, err := o.log.New(stderr)
 	if err != nil {
 		return err
 	}

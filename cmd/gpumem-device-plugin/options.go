@@ -12,18 +12,15 @@ import (
 	"time"
 
 	"github.com/spf13/pflag"
-	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/client-go/kubernetes"
-	"k8s.io/client-go/tools/clientcmd"
 
 	"github.com/gpumem/gpumem/pkg/api"
 	"github.com/gpumem/gpumem/pkg/coexist"
+	"github.com/gpumem/gpumem/pkg/daemon"
 	"github.com/gpumem/gpumem/pkg/deviceplugin"
 	"github.com/gpumem/gpumem/pkg/enforcement"
-	"github.com/gpumem/gpumem/pkg/logging"
 	"github.com/gpumem/gpumem/pkg/nodepods"
 	"github.com/gpumem/gpumem/pkg/nvml"
-	"github.com/gpumem/gpumem/pkg/placement"
 	"github.com/gpumem/gpumem/pkg/usage"
 )
 
@@ -70,12 +67,8 @@ type options struct {
 	kubeletDir  string
 	probeListen string
 
-	kubeconfig string
-	kubeQPS    float32
-	kubeBurst  int
-
-	logLevel    string
-	logFormat   string
+	kube        daemon.Kube
+	log         daemon.Log
 	showVersion bool
 
 	flags *pflag.FlagSet
@@ -106,28 +99,19 @@ func defaultOptions() options {
 		toleranceMiB:  512,
 		kubeletDir:    "/var/lib/kubelet",
 		probeListen:   ":8012",
-		kubeQPS:       20,
-		kubeBurst:     40,
-		logLevel:      "info",
-		logFormat:     "json",
+		kube:          daemon.Kube{QPS: 20, Burst: 40},
+		log:           daemon.DefaultLog(),
 	}
 }
 
 func (o *options) parse(args []string, stdout io.Writer) error {
 	f := pflag.NewFlagSet("gpumem-device-plugin", pflag.ContinueOnError)
-	f.SetOutput(stdout)
 	o.addFlags(f)
-	f.Usage = func() {
-		fmt.Fprintf(stdout, "gpumem-device-plugin offers the GPU memory of its node to the kubelet.\n\nUsage: gpumem-device-plugin [flags]\n       gpumem-device-plugin mps [flags]   keep NVIDIA's MPS daemon running\n\nFlags:\n%s", f.FlagUsages())
-	}
 	o.flags = f
-	if err := f.Parse(args); err != nil {
-		return err
-	}
-	if f.NArg() > 0 {
-		return fmt.Errorf("unexpected arguments: %s", strings.Join(f.Args(), " "))
-	}
-	return nil
+	return daemon.Parse(f, `gpumem-device-plugin offers the GPU memory of its node to the kubelet.
+
+Usage: gpumem-device-plugin [flags]
+       gpumem-device-plugin mps [flags]   keep NVIDIA's MPS daemon running`, args, stdout)
 }
 
 func (o *options) addFlags(f *pflag.FlagSet) {
@@ -155,11 +139,8 @@ func (o *options) addFlags(f *pflag.FlagSet) {
 	f.Int64Var(&o.toleranceMiB, "overuse-tolerance-mib", o.toleranceMiB, "`MiB` that a container may use beyond its grant before that, for CUDA's contexts")
 	f.StringVar(&o.kubeletDir, "kubelet-dir", o.kubeletDir, "`directory` of the kubelet, with device-plugins and pod-resources in it")
 	f.StringVar(&o.probeListen, "probe-listen", o.probeListen, "`address` of /healthz, /readyz, /metrics and /version")
-	f.StringVar(&o.kubeconfig, "kubeconfig", o.kubeconfig, "`file` with access to the API server; empty: that of the pod's service account")
-	f.Float32Var(&o.kubeQPS, "kube-api-qps", o.kubeQPS, "requests per second to the API server")
-	f.IntVar(&o.kubeBurst, "kube-api-burst", o.kubeBurst, "requests to the API server at once")
-	f.StringVar(&o.logLevel, "log-level", o.logLevel, "lowest `level` to log: debug, info, warn or error")
-	f.StringVar(&o.logFormat, "log-format", o.logFormat, "`format` of the log: json or console")
+	o.kube.AddFlags(f)
+	o.log.AddFlags(f)
 	f.BoolVar(&o.showVersion, "version", false, "print the version and end")
 }
 
@@ -194,10 +175,7 @@ func (o *options) validate() error {
 	if o.unassigned != unassignedPlace && o.unassigned != unassignedRefuse {
 		check("unassigned", fmt.Errorf("%q, want place or refuse", o.unassigned))
 	}
-	policy, err := api.ParsePolicy(o.policy)
-	if policy == placement.Exclusive {
-		err = errors.New("a pod must ask for exclusive itself, so that others see that it has; want binpack or spread")
-	}
+	_, err = api.ParseFallback(o.policy)
 	check("policy", err)
 	_, err = deviceplugin.ParseStrategy(o.strategy)
 	check("device-list-strategy", err)
@@ -219,13 +197,7 @@ func (o *options) validate() error {
 	}
 	_, _, err = net.SplitHostPort(o.probeListen)
 	check("probe-listen", err)
-	if !(o.kubeQPS > 0) || o.kubeBurst <= 0 { // NaN too
-		errs = append(errs, errors.New("--kube-api-qps and --kube-api-burst: want more than 0"))
-	}
-	if _, err := logging.New(o.logLevel, o.logFormat, io.Discard); err != nil {
-		errs = append(errs, err)
-	}
-	return errors.Join(errs...)
+	return errors.Join(append(errs, o.kube.Validate(), o.log.Validate())...)
 }
 
 // evictor returns who evicts pods that use too much; nil when nobody is to.
@@ -249,28 +221,4 @@ func parseXIDs(list string) ([]uint64, error) {
 		out = append(out, xid)
 	}
 	return out, nil
-}
-
-// effective returns every flag's value, for the log.
-func (o *options) effective() map[string]string {
-	out := make(map[string]string)
-	o.flags.VisitAll(func(f *pflag.Flag) { out[f.Name] = f.Value.String() })
-	return out
-}
-
-// client returns one of the API server.
-func (o *options) client() (*kubernetes.Clientset, error) {
-	config, err := clientcmd.BuildConfigFromFlags("", o.kubeconfig)
-	if err != nil {
-		return nil, fmt.Errorf("find the API server (give --kubeconfig outside of a cluster): %w", err)
-	}
-	config.QPS, config.Burst = o.kubeQPS, o.kubeBurst
-	config.UserAgent = "gpumem-device-plugin/" + version
-	config.ContentType = runtime.ContentTypeProtobuf
-	config.AcceptContentTypes = runtime.ContentTypeProtobuf + "," + runtime.ContentTypeJSON
-	client, err := kubernetes.NewForConfig(config)
-	if err != nil {
-		return nil, fmt.Errorf("make a client for %s: %w", config.Host, err)
-	}
-	return client, nil
 }

@@ -20,7 +20,7 @@ import (
 	"k8s.io/client-go/tools/pager"
 
 	"github.com/gpumem/gpumem/pkg/api"
-	"github.com/gpumem/gpumem/pkg/logging"
+	"github.com/gpumem/gpumem/pkg/daemon"
 )
 
 // runCleanup is the command that takes away what gpumem has written while it
@@ -29,31 +29,30 @@ func runCleanup(ctx context.Context, args []string, stdout, stderr io.Writer) er
 	opts := defaultOptions()
 	var leases []string
 	f := pflag.NewFlagSet("gpumem-extender cleanup", pflag.ContinueOnError)
-	f.SetOutput(stdout)
 	f.StringVar(&opts.domain, "resource-domain", opts.domain, "`domain` of the extended resources and annotations")
 	f.StringSliceVar(&leases, "lease", nil, "`namespace/name` of a Lease to delete")
-	f.StringVar(&opts.kubeconfig, "kubeconfig", opts.kubeconfig, "`file` with access to the API server; empty: that of the pod's service account")
-	f.StringVar(&opts.logFormat, "log-format", opts.logFormat, "`format` of the log: json or console")
-	f.Usage = func() {
-		fmt.Fprintf(stdout, "gpumem-extender cleanup takes the inventory annotation and the condition %s from all nodes, and Leases away.\n\nUsage: gpumem-extender cleanup [flags]\n\nFlags:\n%s", api.GPUsHealthy, f.FlagUsages())
-	}
-	switch err := f.Parse(args); {
+	opts.kube.AddFlags(f)
+	opts.log.AddFlags(f)
+	switch err := daemon.Parse(f, `gpumem-extender cleanup takes the inventory annotation and the condition `+string(api.GPUsHealthy)+` from all nodes, and Leases away.
+
+Usage: gpumem-extender cleanup [flags]`, args, stdout); {
 	case errors.Is(err, pflag.ErrHelp):
 		return nil
 	case err != nil:
 		return err
-	case f.NArg() > 0:
-		return fmt.Errorf("unexpected arguments: %s", strings.Join(f.Args(), " "))
 	}
 	names, err := api.NewNames(opts.domain)
 	if err != nil {
 		return fmt.Errorf("--resource-domain: %w", err)
 	}
-	log, err := logging.New(opts.logLevel, opts.logFormat, stderr)
+	if err := opts.kube.Validate(); err != nil {
+		return err
+	}
+	log, err := opts.log.New(stderr)
 	if err != nil {
 		return err
 	}
-	client, err := opts.client()
+	client, err := opts.kube.Client("gpumem-extender", version)
 	if err != nil {
 		return err
 	}

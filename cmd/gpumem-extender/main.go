@@ -8,27 +8,17 @@ import (
 	"fmt"
 	"io"
 	"os"
-	"os/signal"
-	"syscall"
 
 	"github.com/spf13/pflag"
 	"go.uber.org/zap"
 
-	"github.com/gpumem/gpumem/pkg/logging"
+	"github.com/gpumem/gpumem/pkg/daemon"
 )
 
 // version is set by the linker.
 var version = "dev"
 
-func main() {
-	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
-	err := run(ctx, os.Args[1:], os.Stdout, os.Stderr)
-	stop()
-	if err != nil {
-		fmt.Fprintln(os.Stderr, "gpumem-extender:", err)
-		os.Exit(1)
-	}
-}
+func main() { os.Exit(daemon.Main("gpumem-extender", run)) }
 
 // run is main with its surroundings passed in.
 func run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
@@ -48,11 +38,11 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 	if err := opts.validate(); err != nil {
 		return err
 	}
-	log, err := logging.New(opts.logLevel, opts.logFormat, stderr)
+	log, err := opts.log.New(stderr)
 	if err != nil {
 		return err
 	}
-	logging.BridgeKlog(log)
-	log.Info("starting", zap.String("version", version), zap.Any("options", opts.effective()))
+	daemon.BridgeKlog(log)
+	log.Info("starting", zap.String("version", version), zap.Any("options", daemon.Effective(opts.flags)))
 	return start(ctx, log, opts)
 }

@@ -17,6 +17,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/gpumem/gpumem/pkg/controller"
+	"github.com/gpumem/gpumem/pkg/daemon"
 	"github.com/gpumem/gpumem/pkg/placement"
 	"github.com/gpumem/gpumem/pkg/ranking"
 )
@@ -35,8 +36,8 @@ func TestOptionsReportAllMistakes(t *testing.T) {
 		t.Fatal("all is well")
 	}
 	for _, want := range []string{
-		"--listen", "--tls-private-key-file", "--leader-elect-lease-namespace", "--probe-listen", "--read-listen", "--decisions", "--resource-domain", "--policy: policy \"best\"", "--node-policy: a pod must ask for exclusive itself",
-		"--assume-limit", "--self-check-interval", "--kube-api-qps", "log level",
+		"--listen", "--tls-private-key-file", "--leader-elect-lease-namespace", "--probe-listen", "--read-listen", "--decisions", "--resource-domain", "--policy: \"best\"", "--node-policy: a pod must ask for exclusive itself",
+		"--assume-limit", "--self-check-interval", "--kube-api-qps", "--log-level",
 	} {
 		if !strings.Contains(err.Error(), want) {
 			t.Errorf("not a word on %s in: %v", want, err)
@@ -187,8 +188,8 @@ func FuzzOptions(f *testing.F) {
 		if ip := net.ParseIP(host); err != nil || !secret && host != "localhost" && (ip == nil || !ip.IsLoopback()) {
 			t.Errorf("%q lets others bind pods: %q, %v", line, o.listen, err)
 		}
-		if !(o.kubeQPS > 0) || o.kubeBurst <= 0 || o.selfCheck < 0 || o.assumeLimit < 2*controller.BindDeadline {
-			t.Errorf("%q is accepted: %v", line, o.effective())
+		if !(o.kube.QPS > 0) || o.kube.Burst <= 0 || o.selfCheck < 0 || o.assumeLimit < 2*controller.BindDeadline {
+			t.Errorf("%q is accepted: %v", line, daemon.Effective(o.flags))
 		}
 	})
 }

@@ -6,17 +6,13 @@ import (
 	"io"
 	"net"
 	"os"
-	"strings"
 	"time"
 
 	"github.com/spf13/pflag"
-	"k8s.io/apimachinery/pkg/runtime"
-	"k8s.io/client-go/kubernetes"
-	"k8s.io/client-go/tools/clientcmd"
 
 	"github.com/gpumem/gpumem/pkg/api"
 	"github.com/gpumem/gpumem/pkg/controller"
-	"github.com/gpumem/gpumem/pkg/logging"
+	"github.com/gpumem/gpumem/pkg/daemon"
 	"github.com/gpumem/gpumem/pkg/placement"
 	"github.com/gpumem/gpumem/pkg/ranking"
 	"github.com/gpumem/gpumem/pkg/serve"
@@ -42,12 +38,8 @@ type options struct {
 	selfCheck   time.Duration
 	decisions   int
 
-	kubeconfig string
-	kubeQPS    float32
-	kubeBurst  int
-
-	logLevel    string
-	logFormat   string
+	kube        daemon.Kube
+	log         daemon.Log
 	showVersion bool
 
 	flags *pflag.FlagSet
@@ -67,16 +59,13 @@ func defaultOptions() options {
 		assumeLimit:    30 * time.Second,
 		selfCheck:      time.Minute,
 		decisions:      1000,
-		kubeQPS:        500,
-		kubeBurst:      1000,
-		logLevel:       "info",
-		logFormat:      "json",
+		kube:           daemon.Kube{QPS: 500, Burst: 1000},
+		log:            daemon.DefaultLog(),
 	}
 }
 
 func (o *options) parse(args []string, stdout io.Writer) error {
 	f := pflag.NewFlagSet("gpumem-extender", pflag.ContinueOnError)
-	f.SetOutput(stdout)
 	f.StringVar(&o.listen, "listen", o.listen, "`address` on which kube-scheduler calls filter, prioritize, preempt and bind; loopback only, unless clients must show a certificate")
 	f.StringVar(&o.tls.CertFile, "tls-cert-file", o.tls.CertFile, "`file` with the certificate to serve with, PEM; read again for each connection")
 	f.StringVar(&o.tls.KeyFile, "tls-private-key-file", o.tls.KeyFile, "`file` with its key, PEM")
@@ -95,23 +84,14 @@ func (o *options) parse(args []string, stdout io.Writer) error {
 	f.DurationVar(&o.assumeLimit, "assume-limit", o.assumeLimit, "how long a placement whose outcome is unknown is kept before the API server is asked")
 	f.DurationVar(&o.selfCheck, "self-check-interval", o.selfCheck, "time between two comparisons of the cache with the API server; what differs in both is logged, counted and put right; 0: none")
 	f.IntVar(&o.decisions, "decisions", o.decisions, "`number` of pods whose last decisions are kept, with what was considered, for kubectl inspect gpumem explain; 0: none")
-	f.StringVar(&o.kubeconfig, "kubeconfig", o.kubeconfig, "`file` with access to the API server; empty: that of the pod's service account")
-	f.Float32Var(&o.kubeQPS, "kube-api-qps", o.kubeQPS, "requests per second to the API server")
-	f.IntVar(&o.kubeBurst, "kube-api-burst", o.kubeBurst, "requests to the API server at once")
-	f.StringVar(&o.logLevel, "log-level", o.logLevel, "lowest `level` to log: debug (each filter call), info (each binding), warn or error")
-	f.StringVar(&o.logFormat, "log-format", o.logFormat, "`format` of the log: json or console")
+	o.kube.AddFlags(f)
+	o.log.AddFlags(f)
 	f.BoolVar(&o.showVersion, "version", false, "print the version and end")
-	f.Usage = func() {
-		fmt.Fprintf(stdout, "gpumem-extender places pods that ask for GPU memory, as an extender of kube-scheduler.\n\nUsage: gpumem-extender [flags], or gpumem-extender cleanup [flags] after it was uninstalled\n\nFlags:\n%s", f.FlagUsages())
-	}
 	o.flags = f
-	if err := f.Parse(args); err != nil {
-		return err
-	}
-	if f.NArg() > 0 {
-		return fmt.Errorf("unexpected arguments: %s", strings.Join(f.Args(), " "))
-	}
-	return nil
+	return daemon.Parse(f, `gpumem-extender places pods that ask for GPU memory, as an extender of kube-scheduler.
+
+Usage: gpumem-extender [flags]
+       gpumem-extender cleanup [flags]   take away what it has written, after it was uninstalled`, args, stdout)
 }
 
 // validate reports all mistakes at once.
@@ -149,13 +129,7 @@ func (o *options) validate() error {
 	if o.decisions < 0 {
 		errs = append(errs, fmt.Errorf("--decisions: %d, want 0 or more", o.decisions))
 	}
-	if !(o.kubeQPS > 0) || o.kubeBurst <= 0 { // NaN too
-		errs = append(errs, errors.New("--kube-api-qps and --kube-api-burst: want more than 0"))
-	}
-	if _, err := logging.New(o.logLevel, o.logFormat, io.Discard); err != nil {
-		errs = append(errs, err)
-	}
-	return errors.Join(errs...)
+	return errors.Join(append(errs, o.kube.Validate(), o.log.Validate())...)
 }
 
 // withTLS reports whether clients are to show a certificate.
@@ -174,38 +148,11 @@ func (o *options) policies() (ranking.Policies, error) {
 }
 
 func readPolicy(flag, value string) (placement.Policy, error) {
-	policy, err := api.ParsePolicy(value)
-	if policy == placement.Exclusive {
-		err = errors.New("a pod must ask for exclusive itself, so that others see that it has; want binpack or spread")
-	}
+	policy, err := api.ParseFallback(value)
 	if err != nil {
 		return "", fmt.Errorf("--%s: %w", flag, err)
 	}
 	return policy, nil
-}
-
-// effective returns every flag's value, for the log.
-func (o *options) effective() map[string]string {
-	out := make(map[string]string)
-	o.flags.VisitAll(func(f *pflag.Flag) { out[f.Name] = f.Value.String() })
-	return out
-}
-
-// client returns one of the API server.
-func (o *options) client() (*kubernetes.Clientset, error) {
-	config, err := clientcmd.BuildConfigFromFlags("", o.kubeconfig)
-	if err != nil {
-		return nil, fmt.Errorf("find the API server (give --kubeconfig outside of a cluster): %w", err)
-	}
-	config.QPS, config.Burst = o.kubeQPS, o.kubeBurst
-	config.UserAgent = "gpumem-extender/" + version
-	config.ContentType = runtime.ContentTypeProtobuf
-	config.AcceptContentTypes = runtime.ContentTypeProtobuf + "," + runtime.ContentTypeJSON
-	client, err := kubernetes.NewForConfig(config)
-	if err != nil {
-		return nil, fmt.Errorf("make a client for %s: %w", config.Host, err)
-	}
-	return client, nil
 }
 
 // isLoopback reports whether an address to listen on is of the loopback.

@@ -72,7 +72,7 @@ func newParts(log *zap.Logger, opts options) (*parts, error) {
 	if err != nil {
 		return nil, err
 	}
-	client, err := opts.client()
+	client, err := opts.kube.Client("gpumem-extender", version)
 	if err != nil {
 		return nil, err
 	}

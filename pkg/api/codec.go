@@ -48,6 +48,7 @@ type assignmentJSON struct {
 	UnitMiB     int64           `json:"unitMiB"`
 	Enforcement gpu.Enforcement `json:"enforcement"`
 	GPUs        []shareJSON     `json:"gpus"`
+	ByNode      bool            `json:"byNode,omitempty"`
 	Leaving     []gpu.UUID      `json:"leaving,omitempty"`
 }
 
@@ -179,7 +180,7 @@ func (n Names) AssignmentAnnotations(a placement.Assignment, on placement.Node) 
 	if a.None() {
 		return nil, errors.New("no GPU is assigned")
 	}
-	out := assignmentJSON{Version: version, UnitMiB: on.UnitMiB, Enforcement: cmp.Or(a.Enforcement, on.Enforcement, gpu.EnforcementAdvisory), Leaving: a.Leaving}
+	out := assignmentJSON{Version: version, UnitMiB: on.UnitMiB, Enforcement: cmp.Or(a.Enforcement, on.Enforcement, gpu.EnforcementAdvisory), ByNode: a.ByNode, Leaving: a.Leaving}
 	var indexes []string
 	for _, s := range a.Shares {
 		index := -1
@@ -213,7 +214,7 @@ func DecodeAssignment(s string) (placement.Assignment, error) {
 	if len(in.GPUs) == 0 {
 		return placement.Assignment{}, errors.New("it names no GPU")
 	}
-	a := placement.Assignment{Enforcement: in.Enforcement}
+	a := placement.Assignment{Enforcement: in.Enforcement, ByNode: in.ByNode}
 	if in.Enforcement != "" {
 		if _, err := gpu.ParseEnforcement(string(in.Enforcement)); err != nil {
 			return placement.Assignment{}, err

@@ -197,7 +197,7 @@ func FuzzDecodeAssignment(f *testing.F) {
 	f.Add(assignmentOf("GPU-a", "GPU-b"))
 	f.Add(`{"v":1,"gpus":[{"uuid":"a","units":1,"cores":100}]}`)
 	f.Add(`{"v":2,"gpus":7}`)
-	f.Add(`{"v":1,"gpus":[{"uuid":"a","units":1}],"leaving":["b"]}`)
+	f.Add(`{"v":1,"gpus":[{"uuid":"a","units":1}],"leaving":["b"],"byNode":true}`)
 	f.Add(`{"V":1,"GPUS":[{"UUID":"a","UNITS":1.0}]}`)
 	f.Fuzz(func(t *testing.T, s string) {
 		a, err := DecodeAssignment(s)
@@ -205,7 +205,7 @@ func FuzzDecodeAssignment(f *testing.F) {
 			return
 		}
 		seen := make(map[gpu.UUID]bool)
-		out := assignmentJSON{Version: version, Leaving: a.Leaving}
+		out := assignmentJSON{Version: version, ByNode: a.ByNode, Leaving: a.Leaving}
 		for _, share := range a.Shares {
 			if seen[share.Device] || share.Device == "" || share.Units < 1 || share.Units > maxAmount || share.Cores < 0 || share.Cores > 100 {
 				t.Fatalf("share %+v of %q", share, s)

@@ -36,6 +36,12 @@ func Terminal(pod *v1.Pod) bool {
 	return pod.Status.Phase == v1.PodSucceeded || pod.Status.Phase == v1.PodFailed
 }
 
+// Considered reports whether a scheduler has said anything of the pod: every one
+// writes this condition when it finds no node.
+func Considered(pod *v1.Pod) bool {
+	return slices.ContainsFunc(pod.Status.Conditions, func(c v1.PodCondition) bool { return c.Type == v1.PodScheduled })
+}
+
 // Settled reports whether the kubelet has admitted the pod, or refused it. The
 // kubelet sets the start time with the first status that it writes, which it
 // does after admission.
@@ -170,7 +176,7 @@ func (n Names) readAnnotations(r *placement.Request, annotations map[string]stri
 		read func(string) error
 	}{
 		{n.Count(), func(s string) (err error) { r.Count, err = readCount(s, r.Containers); return err }},
-		{n.Policy(), func(s string) (err error) { r.Policy, err = ParsePolicy(s); return err }},
+		{n.Policy(), func(s string) (err error) { r.Policy, err = readPolicy(s); return err }},
 		{n.Model(), func(s string) (err error) { r.Models, err = readGlobs(s); return err }},
 		{n.UUID(), func(s string) (err error) { r.UUIDs, err = readGlobs(s); return err }},
 		{n.ModelPreference(), func(s string) (err error) { r.Preference, err = readPreference(s); return err }},
@@ -189,6 +195,15 @@ func (n Names) readAnnotations(r *placement.Request, annotations map[string]stri
 	return nil
 }
 
+// divisible names the amounts next to one that divide evenly over a number of GPUs.
+func divisible(amount, count int64) string {
+	below := amount / count * count
+	if below == 0 {
+		return strconv.FormatInt(count, 10)
+	}
+	return fmt.Sprintf("%d or %d", below, uint64(below)+uint64(count))
+}
+
 func readCount(s string, containers []placement.Container) (int, error) {
 	count, err := strconv.Atoi(s)
 	if err != nil || count < 1 || count > 64 {
@@ -196,10 +211,10 @@ func readCount(s string, containers []placement.Container) (int, error) {
 	}
 	for _, c := range containers {
 		if int64(c.Units)%int64(count) != 0 {
-			return 0, fmt.Errorf("%q: container %q asks for %d units, which do not divide evenly over %d GPUs", s, c.Name, c.Units, count)
+			return 0, fmt.Errorf("%q: container %q asks for %d, which does not divide evenly over %d GPUs: ask for %s", s, c.Name, c.Units, count, divisible(int64(c.Units), int64(count)))
 		}
 		if c.Cores%count != 0 {
-			return 0, fmt.Errorf("%q: container %q asks for %d per cent of cores, which do not divide evenly over %d GPUs", s, c.Name, c.Cores, count)
+			return 0, fmt.Errorf("%q: container %q asks for %d per cent of cores, which do not divide evenly over %d GPUs: ask for %s", s, c.Name, c.Cores, count, divisible(int64(c.Cores), int64(count)))
 		}
 	}
 	if count == 1 {
@@ -240,13 +255,25 @@ func wasteful(containers []placement.Container, amount func(placement.Container)
 	return placement.Container{}, 0
 }
 
-// ParsePolicy reads a policy by its name.
-func ParsePolicy(s string) (placement.Policy, error) {
+// readPolicy reads a pod's policy by its name.
+func readPolicy(s string) (placement.Policy, error) {
 	switch p := placement.Policy(s); p {
 	case placement.Binpack, placement.Spread, placement.Exclusive:
 		return p, nil
 	}
 	return "", fmt.Errorf("policy %q: want binpack, spread or exclusive", s)
+}
+
+// ParseFallback reads a policy for pods that name none. Exclusive is none: a pod must
+// ask for that itself, so that others see that it has.
+func ParseFallback(s string) (placement.Policy, error) {
+	switch p := placement.Policy(s); p {
+	case placement.Binpack, placement.Spread:
+		return p, nil
+	case placement.Exclusive:
+		return "", errors.New("a pod must ask for exclusive itself, so that others see that it has; want binpack or spread")
+	}
+	return "", fmt.Errorf("%q: want binpack or spread", s)
 }
 
 func readPreference(s string) (placement.Preference, error) {

@@ -140,7 +140,8 @@ func TestRequestAnnotations(t *testing.T) {
 		"a count beyond all numbers":  {annotations: []string{"gpu-count", "99999999999999999999"}, wantErr: "from 1 to 64"},
 		"a count that is a word":      {annotations: []string{"gpu-count", "two"}, wantErr: "from 1 to 64"},
 		"an empty count":              {annotations: []string{"gpu-count", ""}, wantErr: "from 1 to 64"},
-		"a count that does not share": {annotations: []string{"gpu-count", "5"}, wantErr: `"5": container "c" asks for 12 units, which do not divide evenly over 5 GPUs`},
+		"a count beyond the units":    {annotations: []string{"gpu-count", "16"}, wantErr: `"16": container "c" asks for 12, which does not divide evenly over 16 GPUs: ask for 16`},
+		"a count that does not share": {annotations: []string{"gpu-count", "5"}, wantErr: `"5": container "c" asks for 12, which does not divide evenly over 5 GPUs: ask for 10 or 15`},
 		"a count with a small app after a large init container": {
 			annotations: []string{"gpu-count", "2"}, init: "14",
 			wantErr: `"2": container "c" asks for 12 units, fewer than the 14 that the init containers before it leave`,
@@ -382,7 +383,7 @@ func TestCoresOverSeveralGPUs(t *testing.T) {
 		wantErr string
 	}{
 		"they divide":      {pod: two(pod(container("c", "gpu-mem", "4", "gpu-core", "60")))},
-		"they do not":      {pod: two(pod(container("c", "gpu-mem", "4", "gpu-core", "55"))), wantErr: `"2": container "c" asks for 55 per cent of cores, which do not divide evenly over 2 GPUs`},
+		"they do not":      {pod: two(pod(container("c", "gpu-mem", "4", "gpu-core", "55"))), wantErr: `"2": container "c" asks for 55 per cent of cores, which do not divide evenly over 2 GPUs: ask for 54 or 56`},
 		"an init has less": {pod: two(withInit(pod(container("c", "gpu-mem", "4", "gpu-core", "60")), container("i", "gpu-mem", "4", "gpu-core", "20")))},
 		"an init has more": {pod: two(withInit(pod(container("c", "gpu-mem", "4", "gpu-core", "20")), container("i", "gpu-mem", "4", "gpu-core", "60"))), wantErr: `container "c" asks for 20 per cent of cores, less than the 60 per cent that the init containers before it leave`},
 		"an init has more, a container in between has none": {

@@ -62,7 +62,7 @@ func TestAdmission(t *testing.T) {
 			name:   "a pod that no scheduler placed is placed beside the others, and written down",
 			pods:   []allocation.Pod{pod("a", 1, uuidA, app(6)), pod("direct", 2, "", app(3))},
 			want:   []string{"a main=0", "direct main=1"},
-			fixed:  []string{"ns/direct [" + string(uuidB) + "]"},
+			fixed:  []string{"ns/direct [" + string(uuidB) + "] by the node"},
 			events: []string{"ns/direct GPUMemoryPlaced"},
 		},
 		{
@@ -466,7 +466,7 @@ func TestPreStartDoesNotDependOnTheAPIServer(t *testing.T) {
 	if err := n.reconcile(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	if diff := cmp.Diff([]string{"ns/a [" + string(uuidA) + "]"}, n.pods.corrected()); diff != "" {
+	if diff := cmp.Diff([]string{"ns/a [" + string(uuidA) + "] by the node"}, n.pods.corrected()); diff != "" {
 		t.Errorf("corrections (-want +got):\n%s", diff)
 	}
 	if err := n.reconcile(t.Context()); err != nil || len(n.pods.corrected()) != 1 {

@@ -170,6 +170,7 @@ func (p *Plugin) correct(ctx context.Context, c allocation.Correction, s allocat
 	defer p.release(ref)
 	was, is := pods[i].Assignment, c.Actual
 	is.Enforcement = p.levelOf(s, pods[i])
+	is.ByNode = was.ByNode || was.None() && len(c.Pod.Indexes) == 0
 	if err := p.pods.Correct(ctx, ref, is, inv); err != nil {
 		return err
 	}

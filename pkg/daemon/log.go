@@ -1,0 +1,60 @@
+package daemon
+
+import (
+	"fmt"
+	"io"
+
+	"github.com/go-logr/zapr"
+	"github.com/spf13/pflag"
+	"go.uber.org/zap"
+	"go.uber.org/zap/zapcore"
+	"k8s.io/klog/v2"
+)
+
+// Log is how a program logs.
+type Log struct {
+	Level  string // one of zap's: debug, info, warn, error
+	Format string // json or console
+}
+
+// DefaultLog is what programs log when nothing is said.
+func DefaultLog() Log { return Log{Level: "info", Format: "json"} }
+
+// AddFlags adds the flags that say it.
+func (l *Log) AddFlags(f *pflag.FlagSet) {
+	f.StringVar(&l.Level, "log-level", l.Level, "lowest `level` to log: debug (each question), info (each decision), warn or error")
+	f.StringVar(&l.Format, "log-format", l.Format, "`format` of the log: json or console")
+}
+
+// Validate reports a level or a format that there is not.
+func (l Log) Validate() error {
+	_, err := l.New(io.Discard)
+	return err
+}
+
+// New returns a logger that writes to w.
+func (l Log) New(w io.Writer) (*zap.Logger, error) {
+	lowest, err := zapcore.ParseLevel(l.Level)
+	if err != nil {
+		return nil, fmt.Errorf("--log-level: %q, want debug, info, warn or error", l.Level)
+	}
+	cfg := zap.NewProductionEncoderConfig()
+	cfg.EncodeTime = zapcore.RFC3339NanoTimeEncoder
+	cfg.EncodeDuration = zapcore.StringDurationEncoder
+	var encoder zapcore.Encoder
+	switch l.Format {
+	case "json":
+		encoder = zapcore.NewJSONEncoder(cfg)
+	case "console":
+		encoder = zapcore.NewConsoleEncoder(cfg)
+	default:
+		return nil, fmt.Errorf("--log-format: %q, want json or console", l.Format)
+	}
+	return zap.New(zapcore.NewCore(encoder, zapcore.AddSync(w), lowest)), nil
+}
+
+// BridgeKlog sends what client-go and its kin log through klog to the logger.
+// It changes klog for the whole process: call it once, from a main package.
+func BridgeKlog(log *zap.Logger) {
+	klog.SetLogger(zapr.NewLogger(log.Named("client-go")))
+}

@@ -1,0 +1,46 @@
+package daemon
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"os"
+	"os/signal"
+	"strings"
+	"syscall"
+
+	"github.com/spf13/pflag"
+)
+
+// Main runs a program with the surroundings of its process, until it ends or is
+// interrupted. It returns the exit code: 1, with a line on stderr, when it failed.
+func Main(name string, run func(ctx context.Context, args []string, stdout, stderr io.Writer) error) int {
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	defer stop()
+	if err := run(ctx, os.Args[1:], os.Stdout, os.Stderr); err != nil {
+		fmt.Fprintf(os.Stderr, "%s: %v\n", name, err)
+		return 1
+	}
+	return 0
+}
+
+// Parse reads arguments that are all flags. The error is pflag.ErrHelp when help
+// was asked for: about, and then the flags, has been written to stdout.
+func Parse(f *pflag.FlagSet, about string, args []string, stdout io.Writer) error {
+	f.SetOutput(stdout)
+	f.Usage = func() { fmt.Fprintf(stdout, "%s\n\nFlags:\n%s", about, f.FlagUsages()) }
+	if err := f.Parse(args); err != nil {
+		return err
+	}
+	if f.NArg() > 0 {
+		return fmt.Errorf("unexpected arguments: %s", strings.Join(f.Args(), " "))
+	}
+	return nil
+}
+
+// Effective returns every flag's value, for the log.
+func Effective(f *pflag.FlagSet) map[string]string {
+	out := make(map[string]string)
+	f.VisitAll(func(f *pflag.Flag) { out[f.Name] = f.Value.String() })
+	return out
+}
