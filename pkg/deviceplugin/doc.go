@@ -7,7 +7,12 @@
 // Runner keeps a Plugin registered: it listens, proves by a call of its own that
 // the plugin answers, registers, and begins again when the kubelet has
 // restarted, which it sees by its own socket being gone or by kubelet.sock being
-// another.
+// another, and when the kubelet no longer listens for devices (ListAndWatch).
+//
+// It registers when no other process of the plugin serves any more. A pod that is
+// deleted by force is followed by the next while it ends, and the kubelet, when it
+// hears of the end, drops whoever has that name by then: all of the node's slots are
+// unhealthy to it from then on (v1.36, devicemanager/plugin/v1beta1, runClient).
 //
 // For each container the kubelet then asks
 //

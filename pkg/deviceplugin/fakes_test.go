@@ -131,6 +131,9 @@ func (p *pods) Correct(_ context.Context, ref placement.PodRef, a placement.Assi
 	for i, pod := range p.list {
 		if pod.Pod == ref {
 			line := fmt.Sprint(ref, " ", a.Devices())
+			if a.ByNode {
+				line += " by the node"
+			}
 			if len(a.Leaving) > 0 {
 				line += fmt.Sprint(" leaving ", a.Leaving)
 			}

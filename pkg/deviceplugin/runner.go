@@ -19,10 +19,19 @@ import (
 )
 
 const (
-	// poll is how often the two sockets are looked at. Looking is two calls of
-	// the kernel; it sees what a watch on the directory would miss, that the
-	// directory itself was replaced.
+	// poll is how often the two sockets are looked at, and how soon registering is
+	// tried again. Looking is two calls of the kernel; it sees what a watch on the
+	// directory would miss, that the directory itself was replaced.
 	poll = 250 * time.Millisecond
+	// maxPause is the longest pause where the kubelet drops the plugin again and
+	// again, each time within steady.
+	maxPause = 8 * time.Second
+	steady   = 10 * time.Second
+	// listenWait is how long the kubelet may take to ask for the devices of a plugin
+	// that has registered: it does so at once.
+	listenWait = 5 * time.Second
+	// answerWait is how long a process that still serves may take to say so.
+	answerWait = time.Second
 	// dialTimeout bounds a call to ourselves or to the kubelet on registering.
 	dialTimeout = 5 * time.Second
 	// stopGrace is how long calls that are under way may take to end.
@@ -46,7 +55,7 @@ type Runner struct {
 	sent   func()        // closes listed
 
 	mu      sync.Mutex
-	missing string // why the plugin is not registered
+	missing string // why the kubelet does not hear of devices
 }
 
 // NewRunner returns a runner for a plugin directory, which need not exist yet.
@@ -62,7 +71,7 @@ func NewRunner(dir, resource string, plugin pluginapi.DevicePluginServer, log *z
 // fails every pod that asks for one.
 func (r *Runner) Listed() <-chan struct{} { return r.listed }
 
-// Missing says why the plugin is not registered.
+// Missing says why the kubelet does not hear of devices.
 func (r *Runner) Missing() string {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -74,25 +83,57 @@ func (r *Runner) socketName() string {
 	return "gpumem-" + strings.ReplaceAll(r.resource, "/", "_") + ".sock"
 }
 
-// errRestarted says that the kubelet forgot us: begin again at once.
-var errRestarted = errors.New("the kubelet has restarted")
+// Why a life ends that is to be followed by another.
+var (
+	// errRestarted says that the kubelet has lost its records: begin again at once.
+	errRestarted = errors.New("the kubelet has restarted")
+	// errDropped says that the kubelet no longer listens, and fails every pod that asks
+	// for a device. It does so when it stops, and to whoever is registered when it hears
+	// that an earlier process of the plugin has ended: to begin again at once could be
+	// before it has.
+	errDropped = errors.New("the kubelet no longer listens to the plugin")
+	errSilent  = errors.New("the kubelet has registered the plugin, and does not ask for its devices")
+)
 
 // Run serves and registers, again and again, until the context is done.
 func (r *Runner) Run(ctx context.Context) error {
+	pause := poll
 	for ctx.Err() == nil {
-		err := r.life(ctx)
+		began := time.Now()
+		kubelet, err := seen(filepath.Join(r.dir, filepath.Base(pluginapi.KubeletSocket)))
+		if err != nil {
+			err = fmt.Errorf("wait for the kubelet's socket: %w", err)
+		} else {
+			err = r.life(ctx, kubelet)
+		}
 		if ctx.Err() == nil {
 			r.settle(err)
 		}
-		if errors.Is(err, errRestarted) {
-			continue
+		if errors.Is(err, errDropped) && time.Since(began) < steady {
+			pause = min(2*pause, maxPause)
+		} else {
+			pause = poll
 		}
-		select {
-		case <-ctx.Done():
-		case <-time.After(poll):
+		if !errors.Is(err, errRestarted) && rest(ctx, pause, kubelet) {
+			pause = poll
 		}
 	}
 	return nil
+}
+
+// rest waits for a pause, or until there is another kubelet, which it reports.
+func rest(ctx context.Context, pause time.Duration, kubelet socket) (another bool) {
+	for end := time.Now().Add(pause); time.Now().Before(end); {
+		if kubelet.replaced() {
+			return true
+		}
+		select {
+		case <-ctx.Done():
+			return false
+		case <-time.After(poll):
+		}
+	}
+	return false
 }
 
 // settle remembers how registering went, and logs it when it went otherwise
@@ -115,28 +156,28 @@ func (r *Runner) settle(err error) {
 }
 
 // life is one registration, from listening until the kubelet has forgotten it.
-func (r *Runner) life(ctx context.Context) error {
-	kubelet := filepath.Join(r.dir, filepath.Base(pluginapi.KubeletSocket))
-	kubeletBefore, err := os.Stat(kubelet)
+func (r *Runner) life(ctx context.Context, kubelet socket) error {
+	path := filepath.Join(r.dir, r.socketName())
+	if r.answers(ctx, path) {
+		return fmt.Errorf("another process serves on %s: this one takes over when that has ended", path)
+	}
+	if ctx.Err() != nil {
+		return nil // before it was known whether one does
+	}
+	listener, err := listen(ctx, path)
 	if err != nil {
-		return fmt.Errorf("wait for the kubelet's socket: %w", err)
+		return err
 	}
-	socket := filepath.Join(r.dir, r.socketName())
-	if err := os.Remove(socket); err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return fmt.Errorf("remove the socket of an earlier run: %w", err)
-	}
-	listener, err := (&net.ListenConfig{}).Listen(ctx, "unix", socket)
-	if err != nil {
-		return fmt.Errorf("listen: %w", err)
-	}
-	own, err := os.Stat(socket)
+	own, err := seen(path)
 	if err != nil { // the kubelet cleans up at this very moment
 		return errors.Join(errRestarted, listener.Close())
 	}
+	defer own.remove()
 
 	life, end := context.WithCancel(ctx)
 	defer end()
-	server := grpc.NewServer(grpc.MaxRecvMsgSize(maxRequest), grpc.StreamInterceptor(r.endWith(life)), grpc.UnaryInterceptor(r.timed))
+	streams := make(listeners, 8) // some, for who does not wait for the registration to end
+	server := grpc.NewServer(grpc.MaxRecvMsgSize(maxRequest), grpc.StreamInterceptor(r.endWith(life, streams)), grpc.UnaryInterceptor(r.timed))
 	pluginapi.RegisterDevicePluginServer(server, r.plugin)
 	served := make(chan error, 1)
 	go func() { served <- server.Serve(listener) }()
@@ -146,49 +187,113 @@ func (r *Runner) life(ctx context.Context) error {
 		<-served
 	}()
 
-	if err := r.checkSelf(ctx, socket); err != nil {
-		return fmt.Errorf("the plugin does not answer on %s: %w", socket, err)
+	if err := r.checkSelf(ctx, path); err != nil {
+		return fmt.Errorf("the plugin does not answer on %s: %w", path, err)
 	}
-	if err := r.register(ctx, kubelet); err != nil {
+	if err := r.register(ctx, kubelet.path); err != nil {
 		return fmt.Errorf("register with the kubelet: %w", err)
 	}
-	r.settle(nil)
+	return r.watch(ctx, own, kubelet, streams, served)
+}
 
+// watch returns when the plugin has to register again, or the context is done.
+func (r *Runner) watch(ctx context.Context, own, kubelet socket, streams listeners, served chan error) error {
 	ticker := time.NewTicker(poll)
 	defer ticker.Stop()
-	for {
+	silent := time.After(listenWait)
+	for open := 0; ; {
 		select {
 		case <-ctx.Done():
 			return nil
 		case err := <-served:
-			served <- err // for the deferred end
-			return fmt.Errorf("serve on %s: %w", socket, err)
+			served <- err // for who waits for the end
+			return fmt.Errorf("serve on %s: %w", own.path, err)
+		case change := <-streams:
+			if open += change; open == 0 {
+				return errDropped
+			}
+			silent = nil
+			r.settle(nil)
+		case <-silent:
+			return errSilent
 		case <-ticker.C:
-			if !still(socket, own) {
+			if own.gone() {
 				return fmt.Errorf("%w: the plugin's socket is gone", errRestarted)
 			}
-			// A kubelet that is gone will come back, and then its socket is another.
-			if now, err := os.Stat(kubelet); err == nil && !sameFile(now, kubeletBefore) {
+			if kubelet.replaced() {
 				return fmt.Errorf("%w: its socket is new", errRestarted)
 			}
 		}
 	}
 }
 
-func still(path string, was fs.FileInfo) bool {
-	now, err := os.Stat(path)
-	return err == nil && sameFile(now, was)
+// listen listens on the plugin's socket, in place of one that an earlier run has left.
+func listen(ctx context.Context, path string) (net.Listener, error) {
+	if err := os.Remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return nil, fmt.Errorf("remove the socket of an earlier run: %w", err)
+	}
+	listener, err := (&net.ListenConfig{}).Listen(ctx, "unix", path)
+	if err != nil {
+		return nil, fmt.Errorf("listen: %w", err)
+	}
+	if unix, ok := listener.(*net.UnixListener); ok {
+		unix.SetUnlinkOnClose(false) // by then another process's may be there
+	}
+	return listener, nil
 }
 
-// sameFile also compares times: file systems use an inode number again.
-func sameFile(a, b fs.FileInfo) bool {
-	return os.SameFile(a, b) && a.ModTime().Equal(b.ModTime())
+// socket is a socket as it was when it was seen.
+type socket struct {
+	path string
+	file fs.FileInfo // nil: it was not there
+}
+
+func seen(path string) (socket, error) {
+	file, err := os.Stat(path)
+	return socket{path, file}, err
+}
+
+// same also compares times: file systems use an inode number again.
+func (s socket) same(o socket) bool {
+	return s.file != nil && os.SameFile(s.file, o.file) && s.file.ModTime().Equal(o.file.ModTime())
+}
+
+// gone reports whether the socket is not there any more, or another is.
+func (s socket) gone() bool {
+	now, err := seen(s.path)
+	return err != nil || !s.same(now)
+}
+
+// replaced reports whether another is there. A kubelet that is gone will come back.
+func (s socket) replaced() bool {
+	now, err := seen(s.path)
+	return err == nil && !s.same(now)
+}
+
+// remove removes it, unless it is gone.
+func (s socket) remove() {
+	if !s.gone() {
+		_ = os.Remove(s.path) // whoever comes next does it, too
+	}
+}
+
+// answers reports whether another process serves on the socket: one that was told to
+// end serves the kubelet for a while. One that hangs, or was killed, does not answer.
+func (r *Runner) answers(ctx context.Context, socket string) bool {
+	ctx, cancel := context.WithTimeout(ctx, answerWait)
+	defer cancel()
+	return r.ask(ctx, socket) == nil
 }
 
 // checkSelf makes sure that the kubelet, which calls back at once, gets an answer.
 func (r *Runner) checkSelf(ctx context.Context, socket string) error {
+	return r.ask(ctx, socket, grpc.WaitForReady(true))
+}
+
+// ask asks a plugin something that any answers.
+func (r *Runner) ask(ctx context.Context, socket string, how ...grpc.CallOption) error {
 	return dial(ctx, socket, func(ctx context.Context, conn *grpc.ClientConn) error {
-		_, err := pluginapi.NewDevicePluginClient(conn).GetDevicePluginOptions(ctx, &pluginapi.Empty{}, grpc.WaitForReady(true))
+		_, err := pluginapi.NewDevicePluginClient(conn).GetDevicePluginOptions(ctx, &pluginapi.Empty{}, how...)
 		return err
 	})
 }
@@ -223,13 +328,26 @@ func dial(ctx context.Context, socket string, call func(context.Context, *grpc.C
 func stop(server *grpc.Server) {
 	timer := time.AfterFunc(stopGrace, server.Stop)
 	defer timer.Stop()
-	server.GracefulStop() // it also removes the socket
+	server.GracefulStop()
+}
+
+// listeners is told of each stream on which the kubelet hears of devices: 1 when it
+// begins, -1 when it ends.
+type listeners chan int
+
+func (l listeners) tell(life context.Context, change int) {
+	select {
+	case l <- change:
+	case <-life.Done():
+	}
 }
 
 // endWith ends streams when a context is done: ListAndWatch would else outlive
 // its server.
-func (r *Runner) endWith(life context.Context) grpc.StreamServerInterceptor {
+func (r *Runner) endWith(life context.Context, streams listeners) grpc.StreamServerInterceptor {
 	return func(srv any, stream grpc.ServerStream, _ *grpc.StreamServerInfo, handler grpc.StreamHandler) error {
+		streams.tell(life, 1)
+		defer streams.tell(life, -1)
 		ctx, cancel := context.WithCancel(stream.Context())
 		defer cancel()
 		defer context.AfterFunc(life, cancel)()

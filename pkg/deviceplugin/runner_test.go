@@ -8,6 +8,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -21,13 +22,40 @@ import (
 
 const resourceName = "gpumem.dev/gpu-mem"
 
-// registry is the kubelet's end: it calls back who registers, as the kubelet does.
+// registry is the kubelet's end: it calls back who registers, as the kubelet does. It
+// knows one client of a name, the last, and when any stops it ends that.
+// (k8s.io/kubernetes/pkg/kubelet/cm/devicemanager/plugin/v1beta1/handler.go, runClient)
 type registry struct {
 	pluginapi.UnimplementedRegistrationServer
 	dir        string
 	registered chan *pluginapi.RegisterRequest
 	lists      chan int // units of each list
 	refuse     error
+
+	mu     sync.Mutex
+	client *grpc.ClientConn // nil: none
+}
+
+// forget ends the client that there is, if any.
+func (r *registry) forget() {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.client != nil {
+		_ = r.client.Close() // what it was told is over
+		r.client = nil
+	}
+}
+
+// hearsNothing checks that for a while nobody registers, sends a list or ends.
+func (r *registry) hearsNothing(t *testing.T) {
+	t.Helper()
+	select {
+	case <-r.registered:
+		t.Error("registered once more")
+	case n := <-r.lists:
+		t.Errorf("the kubelet has heard %d", n)
+	case <-time.After(3 * poll):
+	}
 }
 
 func (r *registry) Register(_ context.Context, req *pluginapi.RegisterRequest) (*pluginapi.Empty, error) {
@@ -38,6 +66,9 @@ func (r *registry) Register(_ context.Context, req *pluginapi.RegisterRequest) (
 	if err != nil {
 		return nil, err
 	}
+	r.mu.Lock()
+	r.client = conn
+	r.mu.Unlock()
 	client := pluginapi.NewDevicePluginClient(conn)
 	go func() {
 		defer conn.Close()
@@ -48,6 +79,7 @@ func (r *registry) Register(_ context.Context, req *pluginapi.RegisterRequest) (
 				r.lists <- len(list.GetDevices())
 			}
 		}
+		r.forget()
 		r.lists <- -1
 	}()
 	r.registered <- req
@@ -76,11 +108,21 @@ func startKubelet(t *testing.T, dir string, refuse error) (r *registry, stop fun
 	}
 	listener.(*net.UnixListener).SetUnlinkOnClose(false) // a kubelet that is killed leaves it
 	r = &registry{dir: dir, registered: make(chan *pluginapi.RegisterRequest, 10), lists: make(chan int, 100), refuse: refuse}
+	end := serving(t, listener, func(server *grpc.Server) { pluginapi.RegisterRegistrationServer(server, r) })
+	return r, func() {
+		end()
+		r.forget()
+	}
+}
+
+// serving serves on a listener until it is told to end.
+func serving(t *testing.T, listener net.Listener, register func(*grpc.Server)) (end func()) {
+	t.Helper()
 	server := grpc.NewServer()
-	pluginapi.RegisterRegistrationServer(server, r)
+	register(server)
 	done := make(chan error)
 	go func() { done <- server.Serve(listener) }()
-	return r, func() {
+	return func() {
 		server.Stop()
 		if err := <-done; err != nil {
 			t.Error(err)
@@ -131,10 +173,9 @@ func TestRunnerRegistersAgainAndAgain(t *testing.T) {
 		Options: &pluginapi.DevicePluginOptions{PreStartRequired: true, GetPreferredAllocationAvailable: true},
 	}
 	var kubelet *registry
-	for range 3 {
+	for range 6 {
 		var end func()
 		kubelet, end = startKubelet(t, dir, nil)
-		restarted := time.Now()
 		if diff := cmp.Diff(want, receive(t, kubelet.registered), protocmp.Transform()); diff != "" {
 			t.Errorf("registration (-want +got):\n%s", diff)
 		}
@@ -142,10 +183,10 @@ func TestRunnerRegistersAgainAndAgain(t *testing.T) {
 			t.Errorf("%d units, want 16", n)
 		}
 		receive(t, r.Listed())
-		if took := time.Since(restarted); took > time.Second {
-			t.Logf("registered after %s", took)
-		}
 		end()
+		if n := receive(t, kubelet.lists); n != -1 {
+			t.Errorf("%d units after the kubelet's end", n)
+		}
 	}
 	last, end := startKubelet(t, dir, nil)
 	defer end()
@@ -160,6 +201,34 @@ func TestRunnerRegistersAgainAndAgain(t *testing.T) {
 	}
 }
 
+// However long the pause, another kubelet ends it.
+func TestAnotherKubeletEndsThePause(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "kubelet.sock")
+	write := func(name string) {
+		t.Helper()
+		if err := os.WriteFile(name, nil, 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	write(path)
+	before, err := seen(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	rested := make(chan bool)
+	go func() { rested <- rest(t.Context(), time.Hour, before) }()
+	write(path + ".new")
+	if err := os.Rename(path+".new", path); err != nil {
+		t.Fatal(err)
+	}
+	if !receive(t, rested) {
+		t.Error("no other kubelet is seen")
+	}
+	if !rest(t.Context(), poll, before) || rest(t.Context(), poll, socket{path: path + ".none"}) {
+		t.Error("rest sees another kubelet where there is none, or none where there is")
+	}
+}
+
 func TestRunnerSeesThatItsSocketIsGone(t *testing.T) {
 	dir := t.TempDir()
 	kubelet, end := startKubelet(t, dir, nil)
@@ -170,6 +239,172 @@ func TestRunnerSeesThatItsSocketIsGone(t *testing.T) {
 	if err := os.Remove(filepath.Join(dir, r.socketName())); err != nil {
 		t.Fatal(err)
 	}
+	receive(t, kubelet.registered)
+}
+
+func TestRunnerSeesThatTheKubeletNoLongerListens(t *testing.T) {
+	dir := t.TempDir()
+	kubelet, end := startKubelet(t, dir, nil)
+	defer end()
+	_, stop := running(t, dir)
+	defer stop()
+	for range 3 {
+		receive(t, kubelet.registered)
+		if n := receive(t, kubelet.lists); n != 16 {
+			t.Errorf("%d units, want 16", n)
+		}
+		kubelet.forget()
+		if n := receive(t, kubelet.lists); n != -1 {
+			t.Errorf("%d units of one that was forgotten", n)
+		}
+	}
+}
+
+// A plugin whose pod was deleted by force still serves when the next one starts, and
+// when it ends, the kubelet drops whoever has registered in the meantime.
+func TestRunnerWaitsForTheOneBefore(t *testing.T) {
+	dir := t.TempDir()
+	kubelet, end := startKubelet(t, dir, nil)
+	defer end()
+	_, stopFirst := running(t, dir)
+	receive(t, kubelet.registered)
+	receive(t, kubelet.lists)
+	second, stop := running(t, dir)
+	defer stop()
+	says(t, second, "another process serves")
+	stopFirst()
+	if n := receive(t, kubelet.lists); n != -1 {
+		t.Errorf("%d units, want the end of the first", n)
+	}
+	receive(t, kubelet.registered)
+	if n := receive(t, kubelet.lists); n != 16 {
+		t.Errorf("%d units, want 16", n)
+	}
+	kubelet.hearsNothing(t)
+}
+
+// slow is a plugin of another process that takes its time to answer.
+type slow struct {
+	pluginapi.UnimplementedDevicePluginServer
+	asked  chan struct{}
+	answer chan struct{}
+}
+
+func (s *slow) GetDevicePluginOptions(context.Context, *pluginapi.Empty) (*pluginapi.DevicePluginOptions, error) {
+	s.asked <- struct{}{}
+	<-s.answer
+	return &pluginapi.DevicePluginOptions{}, nil
+}
+
+// serve serves a plugin on the runner's socket, as another process would.
+func serve(t *testing.T, dir string, plugin pluginapi.DevicePluginServer) (path string) {
+	t.Helper()
+	path = filepath.Join(dir, "gpumem-gpumem.dev_gpu-mem.sock")
+	listener, err := net.Listen("unix", path+".other")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Rename(path+".other", path); err != nil { // in one step, whoever has the place
+		t.Fatal(err)
+	}
+	t.Cleanup(serving(t, listener, func(server *grpc.Server) { pluginapi.RegisterDevicePluginServer(server, plugin) }))
+	return path
+}
+
+func TestRunnerThatEndsLeavesTheSocketOfAnother(t *testing.T) {
+	dir := t.TempDir()
+	_, end := startKubelet(t, dir, nil)
+	defer end()
+	other := &slow{asked: make(chan struct{}, 100), answer: make(chan struct{})}
+	path := serve(t, dir, other)
+	defer close(other.answer)
+	_, stop := running(t, dir)
+	receive(t, other.asked)
+	stop()
+	if _, err := os.Stat(path); err != nil {
+		t.Errorf("the other's socket: %v", err)
+	}
+}
+
+// One whose socket another process has taken the place of leaves that there.
+func TestRunnerRemovesNoSocketButItsOwn(t *testing.T) {
+	dir := t.TempDir()
+	kubelet, end := startKubelet(t, dir, nil)
+	defer end()
+	r, stop := running(t, dir)
+	receive(t, kubelet.registered)
+	receive(t, kubelet.lists)
+	other := &slow{asked: make(chan struct{}, 100), answer: make(chan struct{})}
+	close(other.answer)
+	path := serve(t, dir, other)
+	says(t, r, "another process serves")
+	stop()
+	if _, err := os.Stat(path); err != nil {
+		t.Errorf("the other's socket: %v", err)
+	}
+}
+
+// A second listener, a person's perhaps, may come and go.
+func TestRunnerIsNotDroppedWhileSomebodyListens(t *testing.T) {
+	dir := t.TempDir()
+	kubelet, end := startKubelet(t, dir, nil)
+	defer end()
+	r, stop := running(t, dir)
+	defer stop()
+	receive(t, kubelet.registered)
+	receive(t, kubelet.lists)
+	err := dial(t.Context(), filepath.Join(dir, r.socketName()), func(ctx context.Context, conn *grpc.ClientConn) error {
+		stream, err := pluginapi.NewDevicePluginClient(conn).ListAndWatch(ctx, &pluginapi.Empty{})
+		if err != nil {
+			return err
+		}
+		_, err = stream.Recv()
+		return err
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	kubelet.hearsNothing(t)
+}
+
+// deaf registers plugins and does not ask them.
+type deaf struct {
+	pluginapi.UnimplementedRegistrationServer
+	registered chan struct{}
+}
+
+func (d *deaf) Register(context.Context, *pluginapi.RegisterRequest) (*pluginapi.Empty, error) {
+	d.registered <- struct{}{}
+	return &pluginapi.Empty{}, nil
+}
+
+func TestRunnerRegistersAgainWhereTheKubeletDoesNotAsk(t *testing.T) {
+	dir := t.TempDir()
+	listener, err := net.Listen("unix", filepath.Join(dir, "kubelet.sock"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	d := &deaf{registered: make(chan struct{}, 10)}
+	defer serving(t, listener, func(server *grpc.Server) { pluginapi.RegisterRegistrationServer(server, d) })()
+	r, stop := running(t, dir)
+	defer stop()
+	receive(t, d.registered)
+	says(t, r, "does not ask for its devices")
+	receive(t, d.registered)
+}
+
+// A process that was killed and hangs in the driver keeps its socket, and answers nobody.
+func TestRunnerTakesOverFromOneThatHangs(t *testing.T) {
+	dir := t.TempDir()
+	kubelet, end := startKubelet(t, dir, nil)
+	defer end()
+	hangs, err := net.Listen("unix", filepath.Join(dir, "gpumem-gpumem.dev_gpu-mem.sock"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer hangs.Close()
+	_, stop := running(t, dir)
+	defer stop()
 	receive(t, kubelet.registered)
 }
 
@@ -196,10 +431,19 @@ func TestRunnerSaysWhyItIsNotRegistered(t *testing.T) {
 	defer end()
 	r, stop := running(t, dir)
 	defer stop()
-	deadline := time.Now().Add(patience)
-	for !strings.Contains(r.Missing(), "unsupported version") {
-		if time.Now().After(deadline) {
-			t.Fatalf("missing %q", r.Missing())
+	says(t, r, "unsupported version")
+}
+
+// says waits until a runner says what it lacks.
+func says(t *testing.T, r *Runner, want string) {
+	t.Helper()
+	ticker := time.NewTicker(10 * time.Millisecond)
+	defer ticker.Stop()
+	for deadline := time.After(patience); !strings.Contains(r.Missing(), want); {
+		select {
+		case <-deadline:
+			t.Fatalf("missing %q, want %q", r.Missing(), want)
+		case <-ticker.C:
 		}
 	}
 }

@@ -78,12 +78,7 @@ func TestNoPodFailsWhileThePluginIsReplaced(t *testing.T) {
 					out[node] = true
 				}
 				e.makeAnother()
-				after := e.componentIDs("gpumem-device-plugin")
-				replaced := len(after) == len(before)
-				for pod, id := range after {
-					replaced = replaced && before[pod] == "" && id != ""
-				}
-				return replaced, fmt.Sprint(after)
+				return e.replaced(before)
 			})
 			if len(out) != len(before) {
 				t.Errorf("of %d nodes, these had withdrawn their inventory: %v", len(before), out)
@@ -96,6 +91,38 @@ func TestNoPodFailsWhileThePluginIsReplaced(t *testing.T) {
 			}
 			e.pods()
 		})
+	}
+}
+
+// replaced reports whether other plugins are ready than were before.
+func (e *env) replaced(before map[string]string) (bool, string) {
+	e.Helper()
+	after := e.componentIDs("gpumem-device-plugin")
+	replaced := len(after) == len(before)
+	for pod, id := range after {
+		replaced = replaced && before[pod] == "" && id != ""
+	}
+	return replaced, fmt.Sprint(after)
+}
+
+// A plugin that is deleted by force still serves when the next one starts, and cannot
+// write to the API server any more. The kubelet drops who is registered when it ends.
+func TestAPluginIsFollowedByOneThatOffersWhenDeletedByForce(t *testing.T) {
+	e := setup(t)
+	for round := range 4 {
+		before := e.componentIDs("gpumem-device-plugin")
+		if _, err := suite.stack.Kubectl(e.ctx, e.cluster, "delete", "pods", "--selector=app.kubernetes.io/component=device-plugin",
+			"--force", "--grace-period=0", "--namespace", stack.Namespace); err != nil {
+			t.Fatal(err)
+		}
+		e.eventually("every plugin is replaced", func() (bool, string) { return e.replaced(before) })
+		for _, node := range []string{"node1", "node2"} {
+			name := fmt.Sprintf("%s-%d", node, round)
+			e.create(e.pod(name, 1, onNode(node)))
+			e.running(name)
+			e.delete(name, 0)
+			e.gone(name)
+		}
 	}
 }
 

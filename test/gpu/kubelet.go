@@ -133,7 +133,7 @@ func (n *node) serve(dir string, register func(*grpc.Server)) error {
 	return nil
 }
 
-// connect waits for healthy devices.
+// connect waits for healthy devices, and listens from then on, as the kubelet does.
 func (n *node) connect(ctx context.Context, patience time.Duration, socket string) error {
 	conn, err := grpc.NewClient("unix://"+socket, grpc.WithTransportCredentials(insecure.NewCredentials()))
 	if err != nil {
@@ -141,8 +141,10 @@ func (n *node) connect(ctx context.Context, patience time.Duration, socket strin
 	}
 	n.ends = append(n.ends, func() { _ = conn.Close() })
 	n.client = pluginapi.NewDevicePluginClient(conn)
-	ctx, cancel := context.WithTimeout(ctx, patience)
-	defer cancel()
+	ctx, end := context.WithCancel(ctx)
+	n.ends = append(n.ends, end)
+	late := time.AfterFunc(patience, end)
+	defer late.Stop()
 	stream, err := n.client.ListAndWatch(ctx, &pluginapi.Empty{})
 	if err != nil {
 		return err
@@ -151,7 +153,7 @@ func (n *node) connect(ctx context.Context, patience time.Duration, socket strin
 	for {
 		list, err := stream.Recv()
 		if err != nil {
-			return fmt.Errorf("the plugin offers no healthy GPU (%d units are unhealthy): %w", unhealthy, err)
+			return fmt.Errorf("the plugin offers no healthy GPU in %s (%d units are unhealthy): %w", patience, unhealthy, err)
 		}
 		unhealthy = 0
 		for _, d := range list.GetDevices() {
@@ -162,6 +164,11 @@ func (n *node) connect(ctx context.Context, patience time.Duration, socket strin
 			n.devices = append(n.devices, d.GetID())
 		}
 		if len(n.devices) > 0 {
+			go func() {
+				for err == nil { // it ends with the node
+					_, err = stream.Recv()
+				}
+			}()
 			return nil
 		}
 	}
