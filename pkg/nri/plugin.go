@@ -197,8 +197,15 @@ func (p *Plugin) StartContainer(ctx context.Context, pod *api.PodSandbox, contai
 // Reserved reports whether a variable is gpumem's to set in containers that hold GPU
 // memory.
 func Reserved(name string) bool {
-	return name == "NVIDIA_VISIBLE_DEVICES" || strings.HasPrefix(name, "GPUMEM_") ||
-		strings.HasPrefix(name, "NVIDIA_GPU_MEMORY_") || strings.HasPrefix(name, "CUDA_MPS_")
+	return name == "NVIDIA_VISIBLE_DEVICES" || !serviceLink(name) && (strings.HasPrefix(name, "GPUMEM_") ||
+		strings.HasPrefix(name, "NVIDIA_GPU_MEMORY_") || strings.HasPrefix(name, "CUDA_MPS_"))
+}
+
+// serviceLink reports whether a variable has a name as the kubelet makes for the
+// Services of a pod's namespace, which may be called gpumem-web.
+// (k8s.io/kubernetes/pkg/kubelet/envvars, FromServices)
+func serviceLink(name string) bool {
+	return strings.HasSuffix(name, "_SERVICE_HOST") || strings.Contains(name+"_", "_PORT_")
 }
 
 func ours(container *api.Container) bool {

@@ -50,7 +50,11 @@ func TestTheEnvironmentIsThatOfTheGrant(t *testing.T) {
 		"of an exchanged pod":   {[]string{"GPUMEM_GPU_UUID=GPU-b", "NVIDIA_VISIBLE_DEVICES=GPU-b"}, map[string]string{"GPUMEM_GPU_UUID": "GPU-a", "NVIDIA_VISIBLE_DEVICES": "GPU-a", "GPUMEM_LIMIT_MIB": "3072"}, ""},
 		"twice the same":        {[]string{"GPUMEM_GPU_UUID=GPU-a", "NVIDIA_VISIBLE_DEVICES=GPU-a", "NVIDIA_VISIBLE_DEVICES=GPU-a", "GPUMEM_LIMIT_MIB=3072"}, map[string]string{}, ""},
 		"the pod's beside ours": {[]string{"GPUMEM_GPU_UUID=GPU-a", "NVIDIA_VISIBLE_DEVICES=GPU-a", "NVIDIA_VISIBLE_DEVICES=all", "GPUMEM_LIMIT_MIB=3072"}, nil, "sets NVIDIA_VISIBLE_DEVICES, which gpumem sets"},
-		"what was not given":    {[]string{"GPUMEM_GPU_UUID=GPU-a", "CUDA_MPS_PIPE_DIRECTORY=/nowhere", "NVIDIA_GPU_MEMORY_LIMIT=9"}, nil, "sets CUDA_MPS_PIPE_DIRECTORY, NVIDIA_GPU_MEMORY_LIMIT, which"},
+		"links to services": {[]string{"GPUMEM_GPU_UUID=GPU-a", "NVIDIA_VISIBLE_DEVICES=GPU-a", "GPUMEM_LIMIT_MIB=3072",
+			"GPUMEM_PORTAL_SERVICE_HOST=10.0.0.1", "GPUMEM_PORTAL_SERVICE_PORT=80", "GPUMEM_PORTAL_SERVICE_PORT_HTTP=80", "GPUMEM_PORTAL_PORT=tcp://10.0.0.1:80",
+			"GPUMEM_PORTAL_PORT_80_TCP=tcp://10.0.0.1:80", "GPUMEM_PORTAL_PORT_80_TCP_PROTO=tcp", "GPUMEM_PORTAL_PORT_80_TCP_PORT=80", "GPUMEM_PORTAL_PORT_80_TCP_ADDR=10.0.0.1",
+			"CUDA_MPS_WEB_SERVICE_HOST=10.0.0.2"}, map[string]string{}, ""},
+		"what was not given": {[]string{"GPUMEM_GPU_UUID=GPU-a", "CUDA_MPS_PIPE_DIRECTORY=/nowhere", "NVIDIA_GPU_MEMORY_LIMIT=9"}, nil, "sets CUDA_MPS_PIPE_DIRECTORY, NVIDIA_GPU_MEMORY_LIMIT, which"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			p := New("", &containers{env: grant}, zap.NewNop())

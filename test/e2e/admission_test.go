@@ -139,6 +139,21 @@ func TestTheAPIServerWarnsOfNamesWithoutEffect(t *testing.T) {
 	unnamed := func(pod *v1.Pod) { pod.Spec.SchedulerName = "" }
 	const bypasses = "gpumem.dev/gpu-mem without schedulerName gpumem-scheduler: the cluster's own scheduler knows the sum of a node's GPUs alone, and the pod may fail on its node"
 	dryRun := metav1.CreateOptions{DryRun: []string{metav1.DryRunAll}}
+	warns := func(name, policy string, object any, want string) {
+		t.Helper()
+		e.eventually(name, func() (bool, string) {
+			told = nil
+			var err error
+			switch object := object.(type) {
+			case *v1.Pod:
+				_, err = client.CoreV1().Pods(e.namespace).Create(e.ctx, object, dryRun)
+			case *appsv1.Deployment:
+				_, err = client.AppsV1().Deployments(e.namespace).Create(e.ctx, object, dryRun)
+			}
+			said := strings.Join(told, "\n")
+			return err == nil && strings.HasSuffix(said, want) && (want != "") == strings.Contains(said, policy), fmt.Sprint(err, said)
+		})
+	}
 	for name, tc := range map[string]struct {
 		object any
 		want   string // empty: no warning
@@ -154,10 +169,7 @@ func TestTheAPIServerWarnsOfNamesWithoutEffect(t *testing.T) {
 		"a pod for no scheduler":       {e.pod("p", 1, unnamed), bypasses},
 		"a template for no scheduler":  {deployment(nil, always, unnamed), bypasses},
 		"one without GPU memory":       {e.pod("p", 0, unnamed), ""},
-		"a template with a wrong value": {
-			deployment(nil, always, annotated("policy", "binpak")), `annotation gpumem.dev/policy: "binpak": want binpack, spread or exclusive`,
-		},
-		"a deployment that is right": {deployment(map[string]string{"note": "n"}, always, annotated("gpu-count", "1")), ""},
+		"a deployment that is right":   {deployment(map[string]string{"note": "n"}, always, annotated("gpu-count", "1")), ""},
 		"a template with a misspelt name": {
 			deployment(nil, always, annotated("gpu-cuont", "2")), "annotation gpumem.dev/gpu-cuont is none that gpumem knows, and has no effect",
 		},
@@ -166,19 +178,10 @@ func TestTheAPIServerWarnsOfNamesWithoutEffect(t *testing.T) {
 			"annotation gpumem.dev/gpu-count has no effect here: it belongs into the metadata of the template, for pods to have it",
 		},
 	} {
-		e.eventually(name, func() (bool, string) {
-			told = nil
-			var err error
-			switch object := tc.object.(type) {
-			case *v1.Pod:
-				_, err = client.CoreV1().Pods(e.namespace).Create(e.ctx, object, dryRun)
-			case *appsv1.Deployment:
-				_, err = client.AppsV1().Deployments(e.namespace).Create(e.ctx, object, dryRun)
-			}
-			said := strings.Join(told, "\n")
-			return err == nil && strings.HasSuffix(said, tc.want) && (tc.want != "") == strings.Contains(said, "'gpumem-"), fmt.Sprint(err, said)
-		})
+		warns(name, "gpumem-names", tc.object, tc.want)
 	}
+	warns("a template with a wrong value", "gpumem-annotations", deployment(nil, always, annotated("policy", "binpak")),
+		`annotation gpumem.dev/policy: "binpak": want binpack, spread or exclusive`)
 }
 
 // TestTheAPIServerRefusesWhatTheExtenderCannotRead: the policy takes and refuses

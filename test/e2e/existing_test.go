@@ -47,6 +47,11 @@ func TestTheClustersOwnSchedulerAsks(t *testing.T) {
 			t.Errorf("%d of %d pods are ready, want 1 of 2", len(ready), len(pods))
 		}
 	})
+	t.Run("helm test", func(t *testing.T) {
+		if out, err := suite.stack.Helm(e.ctx, e.cluster, "test", served, "--namespace", servedNamespace, "--timeout", "1m"); err != nil || !strings.Contains(out, "Succeeded") {
+			t.Errorf("%v\n%s", err, out)
+		}
+	})
 	t.Run("nobody else is served", e.testWhoIsServed(credentials))
 	t.Run("another leads when the leader goes", func(t *testing.T) {
 		before := e.leader()

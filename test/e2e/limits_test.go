@@ -461,6 +461,12 @@ func TestTheRuntimeAsks(t *testing.T) {
 	e.hasEvent("sly", "container "+e.namespace+"/sly/main"+says)
 	e.create(e.pod("slier", 3, onNode("node1"), prepared(2), func(pod *v1.Pod) { pod.Spec.InitContainers[0].EnvFrom = sly }))
 	e.hasEvent("slier", "container "+e.namespace+"/slier/prepare"+says)
+	// The kubelet tells containers of the Services of their namespace, by names that begin
+	// as those of gpumem.
+	web := &v1.Service{ObjectMeta: metav1.ObjectMeta{Name: "gpumem-web"}, Spec: v1.ServiceSpec{Ports: []v1.ServicePort{{Name: "http", Port: 80}}}}
+	if _, err := e.client.CoreV1().Services(e.namespace).Create(e.ctx, web, metav1.CreateOptions{}); err != nil {
+		t.Fatal(err)
+	}
 	e.create(e.pod("plain", 3, onNode("node1"))) // the runtime asks about it too
 	e.running("plain")
 	e.agree("plain", "main")
