@@ -251,6 +251,10 @@ func TestEmptyCluster(t *testing.T) {
 	if err != nil || stdout != "" || stderr != "No nodes found that offer gpumem.dev/gpu-mem (1 without it)\n" {
 		t.Errorf("error %v, stdout %q, stderr %q", err, stdout, stderr)
 	}
+	_, stderr, err = inspectWith(fake.NewClientset(), "--selector", "pool=none")
+	if err != nil || stderr != "No node matches the selector pool=none\n" {
+		t.Errorf("error %v, stderr %q", err, stderr)
+	}
 }
 
 func TestManyProblemsAreToldInShort(t *testing.T) {

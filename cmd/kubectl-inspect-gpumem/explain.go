@@ -28,8 +28,9 @@ func newExplainCommand(o *options) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "explain POD [-n NAMESPACE] [--all] [-o json]",
 		Short: "Say why a pod waits, or why it is where it is",
-		Long: `Say why a pod waits, or why it is where it is: every GPU that was considered,
-with the reason why it would not do.
+		Long: `Say why a pod waits, or why it is where it is: of a pod that waits every GPU that
+was considered, with the reason why it would not do; of one that is placed the GPUs of
+its node, and how nodes were scored.
 
 What would do now is worked out from the API server. What was decided, and when,
 is told by the extender, which remembers its last answers about each pod; for
@@ -115,6 +116,7 @@ type explanation struct {
 	Node       string           `json:"node,omitempty"`
 	Nominated  string           `json:"nominated,omitempty"`
 	Indexes    string           `json:"gpus,omitempty"`
+	State      string           `json:"state,omitempty"` // what keeps a container from running; empty when nothing does
 	Summary    string           `json:"summary"`
 	Advice     string           `json:"advice,omitempty"`  // what to do about it
 	Now        []decisions.Node `json:"now,omitempty"`     // nodes as they are for the pod, while it waits
@@ -168,7 +170,7 @@ func (o *options) explanationOf(ctx context.Context, pod *v1.Pod, all bool) (exp
 	}
 	e := explanation{
 		APIVersion: inspect.APIVersion, Kind: "Explanation", Namespace: pod.Namespace, Name: pod.Name,
-		Node: pod.Spec.NodeName, Indexes: pod.Annotations[o.names.Index()],
+		Node: pod.Spec.NodeName, Indexes: pod.Annotations[o.names.Index()], State: doctor.Trouble(pod),
 	}
 	for _, n := range nodes {
 		e.unitMiB = cmp.Or(n.UnitMiB, e.unitMiB)
@@ -336,7 +338,7 @@ func (o *options) printExplanation(e explanation) error {
 	out := o.Out
 	fmt.Fprintf(out, "Pod %s/%s %s\n", printers.Clean(e.Namespace), printers.Clean(e.Name), printers.Clean(e.Summary))
 	for _, line := range []struct{ label, text string }{
-		{"Asks for:", e.Asks}, {"Policy:", e.policy()}, {"Node:", e.Node}, {"GPU:", e.gpus()}, {"To do:", e.Advice},
+		{"Asks for:", e.Asks}, {"Policy:", e.policy()}, {"Node:", e.Node}, {"GPU:", e.gpus()}, {"State:", e.State}, {"To do:", e.Advice},
 	} {
 		if line.text != "" {
 			fmt.Fprintf(out, "%-11s%s\n", line.label, printers.Clean(line.text))
@@ -440,7 +442,7 @@ func (o *options) printConsidered(nodes []decisions.Node, cores bool) error {
 			rows = append(rows, considered{n, g})
 		}
 	}
-	columns := []printers.Column[considered]{
+	return printers.List(o.Out, []printers.Column[considered]{
 		{Header: "NODE", Cell: func(c considered) string { return c.node.Name }},
 		{Header: "GPU", Cell: func(c considered) string { return fmt.Sprint(c.gpu.Index) }},
 		{Header: "MODEL", Cell: func(c considered) string { return c.gpu.Model }},
@@ -451,18 +453,14 @@ func (o *options) printConsidered(nodes []decisions.Node, cores bool) error {
 			free, _ := gpu.Scale(c.gpu.Free, c.node.UnitMiB)
 			return fmt.Sprintf("%d/%s", free, gpu.Format(c.gpu.Capacity, c.node.UnitMiB))
 		}},
+		{Header: "FREE-CORE(%)", Hidden: !cores, Cell: freeCores},
 		{Header: "VERDICT", Cell: verdict, Colour: func(c considered) printers.Colour {
 			if c.gpu.Reason == "" && c.node.Reason == "" {
 				return printers.Green
 			}
 			return printers.Plain
 		}},
-	}
-	if cores {
-		beforeVerdict := len(columns) - 1
-		columns = slices.Insert(columns, beforeVerdict, printers.Column[considered]{Header: "FREE-CORE(%)", Cell: freeCores})
-	}
-	return printers.List(o.Out, columns, rows, printers.ListOptions{Colours: o.colours()})
+	}, rows, printers.ListOptions{Colours: o.colours()})
 }
 
 func freeCores(c considered) string {

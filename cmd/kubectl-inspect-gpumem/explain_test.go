@@ -139,6 +139,55 @@ func TestExplainOfPodsThatHoldNothing(t *testing.T) {
 	}
 }
 
+// Where a pod is does not say that it runs.
+func TestExplainSaysWhatKeepsAPodFromRunning(t *testing.T) {
+	waiting := func(reason, message string) v1.ContainerState {
+		return v1.ContainerState{Waiting: &v1.ContainerStateWaiting{Reason: reason, Message: message}}
+	}
+	ended := func(reason string, code int32, message string) v1.ContainerState {
+		return v1.ContainerState{Terminated: &v1.ContainerStateTerminated{Reason: reason, ExitCode: code, Message: message}}
+	}
+	running := v1.ContainerStatus{Name: "side", Ready: true, State: v1.ContainerState{Running: &v1.ContainerStateRunning{}}}
+	for name, tc := range map[string]struct {
+		status v1.PodStatus
+		want   string // empty: nothing
+	}{
+		"runs": {v1.PodStatus{Phase: v1.PodRunning, ContainerStatuses: []v1.ContainerStatus{running}}, ""},
+		"is being made": {v1.PodStatus{
+			InitContainerStatuses: []v1.ContainerStatus{{Name: "first", State: waiting("ContainerCreating", "")}},
+			ContainerStatuses:     []v1.ContainerStatus{{Name: "main", State: waiting("PodInitializing", "")}},
+		}, ""},
+		"runs after others": {v1.PodStatus{
+			InitContainerStatuses: []v1.ContainerStatus{{Name: "first", State: ended("Completed", 0, "")}}, ContainerStatuses: []v1.ContainerStatus{running},
+		}, ""},
+		"is refused": {v1.PodStatus{ContainerStatuses: []v1.ContainerStatus{running, {Name: "main", State: waiting("CreateContainerError", "failed:\nsets GPUMEM_X")}}},
+			"container main waits: CreateContainerError: failed: sets GPUMEM_X"},
+		"is refused at first": {v1.PodStatus{
+			InitContainerStatuses: []v1.ContainerStatus{{Name: "first", State: waiting("CreateContainerConfigError", "")}},
+			ContainerStatuses:     []v1.ContainerStatus{{Name: "main", State: waiting("PodInitializing", "")}},
+		}, "container first waits: CreateContainerConfigError"},
+		"has ended once": {v1.PodStatus{Phase: v1.PodRunning, ContainerStatuses: []v1.ContainerStatus{{Name: "main", State: ended("Error", 3, "no GPU\n")}}},
+			"container main has ended: Error, exit code 3: no GPU"},
+		"ends time and again": {v1.PodStatus{Phase: v1.PodRunning, ContainerStatuses: []v1.ContainerStatus{{
+			Name: "main", State: waiting("CrashLoopBackOff", "back-off 10s"), LastTerminationState: ended("OOMKilled", 137, ""),
+		}}}, "container main waits: CrashLoopBackOff: back-off 10s; it has ended before: OOMKilled, exit code 137"},
+		"has failed": {v1.PodStatus{Phase: v1.PodFailed, ContainerStatuses: []v1.ContainerStatus{{Name: "main", State: ended("Error", 1, "")}}},
+			"container main has ended: Error, exit code 1"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			pod := with(makePod(t, "ml/there", "gpu-a", 3, uuid("gpu-a", 0)), func(p *v1.Pod) { p.Status = tc.status })
+			stdout, _, err := inspectWith(fake.NewClientset(makeNode(t, "gpu-a", inventory("gpu-a", 16)), pod), "explain", "ml/there")
+			want := "GPU:       0\n"
+			if tc.want != "" {
+				want += "State:     " + tc.want + "\n"
+			}
+			if err != nil || !strings.HasSuffix(stdout, want) {
+				t.Errorf("error %v, want at the end:\n%sgot:\n%s", err, want, stdout)
+			}
+		})
+	}
+}
+
 func TestExplainOfWhatIsNoPodWithGPUMemory(t *testing.T) {
 	asks := func(name string, resources ...v1.ResourceName) *v1.Pod {
 		return with(makePod(t, name, "", 0), func(p *v1.Pod) {
@@ -201,10 +250,15 @@ func TestExplainSaysWhoChoseTheGPU(t *testing.T) {
 	place := func(name, scheduler string) *v1.Pod {
 		return with(makePod(t, name, "gpu-a", 3, uuid("gpu-a", 0)), func(p *v1.Pod) { p.Spec.SchedulerName = scheduler })
 	}
-	client := fake.NewClientset(makeNode(t, "gpu-a", inventory("gpu-a", 16)), schedulerConfig(), place("ml/ours", "gpumem-scheduler"), place("ml/theirs", "default-scheduler"))
+	client := fake.NewClientset(makeNode(t, "gpu-a", inventory("gpu-a", 16)), schedulerConfig(), place("ml/ours", "gpumem-scheduler"), place("ml/theirs", "default-scheduler"),
+		with(place("ml/pinned", "gpumem-scheduler"), func(p *v1.Pod) {
+			const key = "gpumem.dev/assignment"
+			p.Annotations[key] = strings.Replace(p.Annotations[key], `{`, `{"byNode":true,`, 1)
+		}))
 	for pod, want := range map[string]string{
 		"ml/ours":   "is on a node, where scheduler gpumem-scheduler has put it\n",
-		"ml/theirs": "is on a node that was chosen without asking gpumem, by spec.nodeName, or by scheduler default-scheduler: the node's device plugin chose the GPU\n",
+		"ml/pinned": "is on a node that was chosen without asking gpumem, by spec.nodeName: the node's device plugin chose the GPU\n",
+		"ml/theirs": "is on a node that was chosen without asking gpumem, by spec.nodeName, or by scheduler default-scheduler: the node's device plugin chose the GPU; pods with schedulerName gpumem-scheduler go where there is room on one GPU\n",
 	} {
 		if stdout, _, err := inspectWith(client, "explain", pod); err != nil || !strings.Contains(stdout, want) {
 			t.Errorf("error %v, want %q in:\n%s", err, want, stdout)

@@ -199,8 +199,7 @@ func waitFacts(names api.Names, where *places, pod *v1.Pod) inspect.WaitFacts {
 	w := inspect.WaitFacts{
 		Pod: api.Ref(pod), Nominated: api.NominatedTo(pod), Scheduler: cmp.Or(pod.Spec.SchedulerName, v1.DefaultSchedulerName),
 		Gated: len(pod.Spec.SchedulingGates) > 0, KeptOff: where.keptOff(pod),
-		// Every scheduler writes this when it finds no node.
-		Unseen: !slices.ContainsFunc(pod.Status.Conditions, func(c v1.PodCondition) bool { return c.Type == v1.PodScheduled }),
+		Unseen: !api.Considered(pod),
 	}
 	var err error
 	if w.Request, err = names.Request(pod); err != nil {

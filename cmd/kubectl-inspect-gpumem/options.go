@@ -154,7 +154,11 @@ func (o *options) Run(ctx context.Context) error {
 		return err
 	}
 	if len(report.Nodes) == 0 && len(report.Problems) == 0 {
-		fmt.Fprintf(o.ErrOut, "No nodes found that offer %s (%d without it)\n", report.Resource, report.WithoutInventory)
+		if o.selector != "" && report.WithoutInventory == 0 {
+			fmt.Fprintf(o.ErrOut, "No node matches the selector %s\n", printers.Clean(o.selector))
+		} else {
+			fmt.Fprintf(o.ErrOut, "No nodes found that offer %s (%d without it)\n", report.Resource, report.WithoutInventory)
+		}
 	}
 	if command := o.meant(report); command != "" {
 		fmt.Fprintf(o.ErrOut, "There is no node %s: did you mean the command %s?\n", printers.Clean(o.nodes[0]), command)

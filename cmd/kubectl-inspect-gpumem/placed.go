@@ -13,16 +13,23 @@ import (
 // whyThere says of a bound pod who has placed it.
 func (o *options) whyThere(ctx context.Context, pod *v1.Pod) string {
 	scheduler := cmp.Or(pod.Spec.SchedulerName, v1.DefaultSchedulerName)
-	switch a, err := o.names.AssignmentOf(pod); {
+	a, err := o.names.AssignmentOf(pod)
+	switch {
 	case err != nil:
 		return "is on a node, and which GPU it has cannot be read: " + oneLine(err)
 	case a.None():
 		return "is on a node, and has no GPU yet: no scheduler of gpumem has placed it, and the node's device plugin has not either"
 	}
-	if asking := schedulers(ctx, o.client, o.names); len(asking) > 0 && !slices.Contains(asking, scheduler) {
-		return "is on a node that was chosen without asking gpumem, " + past(asking, scheduler) + ": the node's device plugin chose the GPU"
+	asking := schedulers(ctx, o.client, o.names)
+	theirs := len(asking) > 0 && !slices.Contains(asking, scheduler)
+	there := "is on a node, where scheduler " + scheduler + " has put it"
+	if a.ByNode || theirs {
+		there = "is on a node that was chosen without asking gpumem, " + past(asking, scheduler) + ": the node's device plugin chose the GPU"
 	}
-	return "is on a node, where scheduler " + scheduler + " has put it"
+	if theirs {
+		there += "; pods with schedulerName " + strings.Join(asking, " or ") + " go where there is room on one GPU"
+	}
+	return there
 }
 
 // past says what may have chosen a pod's node past the schedulers that ask gpumem.

@@ -92,7 +92,7 @@ func keepsOff(pod *v1.Pod, node *v1.Node) *cache.Refusal {
 func refuses(names api.Names, node *v1.Node, withholds bool) *cache.Refusal {
 	switch {
 	case node.Spec.Unschedulable:
-		return &cache.Refusal{Reason: cordoned, Message: "the node is cordoned"}
+		return &cache.Refusal{Reason: cordoned, Message: inspect.NodeCordoned}
 	case withholds:
 		return &cache.Refusal{Reason: withheld, Message: fmt.Sprintf("its kubelet offers no %s: see kubectl inspect gpumem doctor", names.GPUMem())}
 	default:

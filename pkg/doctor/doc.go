@@ -10,7 +10,8 @@
 //
 // An installation is found by the labels of the chart and told from others by
 // its flag --resource-domain, because that is what its parts go by: names of
-// releases and namespaces are free.
+// releases and namespaces are free. The MPS daemon has no such flag, and goes with
+// the device plugin of its release.
 //
 // An error is what keeps pods from their GPU memory, or breaks a promise about
 // it. A warning is what will, or what weakens a safeguard. A state that passes

@@ -3,6 +3,7 @@ package doctor
 import (
 	"cmp"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 	"time"
@@ -108,6 +109,7 @@ const (
 // An installation is one release of the chart.
 type installation struct {
 	plugin    *appsv1.DaemonSet
+	mps       *appsv1.DaemonSet  // nil where it is off
 	scheduler *appsv1.Deployment // the extender's, with or without a kube-scheduler beside it
 	config    *v1.ConfigMap      // kube-scheduler's; nil where it is not the chart's
 }
@@ -120,7 +122,7 @@ func (i installation) bundled() bool {
 // Examine returns what is wrong, errors first, and last what is too young to be judged.
 func Examine(s *State) []Finding {
 	var found []Finding
-	for _, kind := range sortedKeys(s.Unread) {
+	for _, kind := range slices.Sorted(maps.Keys(s.Unread)) {
 		found = append(found, Finding{Warning, kind, "cannot be read: " + s.Unread[kind], "ask for the right to list them, or have somebody run this who has it: what they could show was not checked"})
 	}
 	in, findings := find(s)
@@ -129,6 +131,9 @@ func Examine(s *State) []Finding {
 		found = append(found, checkPlugin(s, in.plugin)...)
 		found = append(found, checkNodes(s, in.plugin)...)
 		found = append(found, checkPolicies(s, in.plugin)...)
+	}
+	if in.mps != nil {
+		found = append(found, checkDaemonSet(s, in.mps, "MPS daemon", "until it works, the node has neither of the levels mps and kernel (docs/limits.md)")...)
 	}
 	if in.scheduler != nil {
 		found = append(found, checkScheduler(s, in)...)
@@ -154,6 +159,7 @@ func find(s *State) (in installation, found []Finding) {
 		return in, nil
 	}
 	in.plugin, found = findPlugin(s)
+	in.mps = findMPS(s, in.plugin)
 	for i := range s.Deployments {
 		d := &s.Deployments[i]
 		if d.Labels[partOf] == "gpumem" && Flag(d.Spec.Template.Spec, "resource-domain", "") == s.Names.Domain() {
@@ -201,6 +207,17 @@ func findPlugin(s *State) (plugin *appsv1.DaemonSet, found []Finding) {
 	return plugin, found
 }
 
+// findMPS returns the MPS daemon of a plugin's release, nil where there is none.
+func findMPS(s *State, plugin *appsv1.DaemonSet) *appsv1.DaemonSet {
+	for i := range s.DaemonSets {
+		ds := &s.DaemonSets[i]
+		if plugin != nil && ds.Namespace == plugin.Namespace && ds.Labels[instance] == plugin.Labels[instance] && ds.Labels[component] == "mps" {
+			return ds
+		}
+	}
+	return nil
+}
+
 // Flag returns the value of a flag of gpumem's own container.
 func Flag(spec v1.PodSpec, name, otherwise string) string {
 	for _, c := range slices.Concat(spec.InitContainers, spec.Containers) {
@@ -214,13 +231,4 @@ func Flag(spec v1.PodSpec, name, otherwise string) string {
 		}
 	}
 	return otherwise
-}
-
-func sortedKeys[V any](m map[string]V) []string {
-	keys := make([]string, 0, len(m))
-	for k := range m {
-		keys = append(keys, k)
-	}
-	slices.Sort(keys)
-	return keys
 }

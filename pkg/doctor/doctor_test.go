@@ -86,6 +86,7 @@ func userPod(t testing.TB, name, node string) v1.Pod {
 		}}},
 	}
 	if node == "" {
+		pod.Status.Conditions = []v1.PodCondition{{Type: v1.PodScheduled, Status: v1.ConditionFalse, Reason: v1.PodReasonUnschedulable}}
 		return pod
 	}
 	on := placement.Node{Name: node, Devices: []placement.Device{{Device: inventory().Devices[0]}}}
@@ -137,6 +138,31 @@ func healthy(t testing.TB) *State {
 	}
 }
 
+// addMPS adds the chart's MPS daemon, with a pod on the node with GPUs.
+func addMPS(s *State) *v1.Pod {
+	ds := *s.DaemonSets[0].DeepCopy()
+	ds.ObjectMeta = meta("mps", "gpumem-mps")
+	ds.Spec.Selector, ds.Spec.Template.Spec = selects("mps"), v1.PodSpec{Containers: []v1.Container{{Name: "gpumem-mps"}}}
+	s.DaemonSets = append(s.DaemonSets, ds)
+	s.Pods = append(s.Pods, readyPod("mps", "mps-a", "gpu-a"))
+	return &s.Pods[len(s.Pods)-1]
+}
+
+func waiting(container, reason, message string) v1.ContainerStatus {
+	return v1.ContainerStatus{Name: container, State: v1.ContainerState{Waiting: &v1.ContainerStateWaiting{Reason: reason, Message: message}}}
+}
+
+func ended(reason string, code int32, message string) v1.ContainerState {
+	return v1.ContainerState{Terminated: &v1.ContainerStateTerminated{Reason: reason, ExitCode: code, Message: message}}
+}
+
+// crashing is a container that is started anew time and again.
+func crashing(container string, last v1.ContainerState) v1.ContainerStatus {
+	c := waiting(container, "CrashLoopBackOff", "back-off 5m0s restarting failed container")
+	c.LastTerminationState = last
+	return c
+}
+
 // askCores makes the pod that waits a new one that asks for cores.
 func askCores(s *State) {
 	pod := &s.Pods[len(s.Pods)-1]
@@ -178,7 +204,7 @@ func TestExamine(t *testing.T) {
 	long, soon := now().AddDate(1, 0, 0), now().AddDate(0, 0, 10)
 	for name, tc := range map[string]struct {
 		change func(*State)
-		want   []string // severity, object, and a part of what is wrong
+		want   []string // severity, object, what is wrong and how to mend it: the beginning
 	}{
 		"all is well": {func(*State) {}, nil},
 		"all is well, with the cluster's own kube-scheduler": {existing(t, long), nil},
@@ -197,9 +223,7 @@ func TestExamine(t *testing.T) {
 		"the extender is not ready": {func(s *State) {
 			s.Deployments[0].Status.ReadyReplicas = 0
 			for i := 1; i <= 2; i++ {
-				s.Pods[i].Status = v1.PodStatus{Phase: v1.PodPending, InitContainerStatuses: []v1.ContainerStatus{{
-					Name: "gpumem-extender", State: v1.ContainerState{Waiting: &v1.ContainerStateWaiting{Reason: "ImagePullBackOff", Message: "no such image"}},
-				}}}
+				s.Pods[i].Status = v1.PodStatus{Phase: v1.PodPending, InitContainerStatuses: []v1.ContainerStatus{waiting("gpumem-extender", "ImagePullBackOff", "no such image")}}
 			}
 		}, []string{"error|deployment gpumem-system/gpumem-scheduler|none of its pods is ready: no pod is placed on a GPU; scheduler-1 gpumem-extender waits: ImagePullBackOff: no such image; scheduler-2"}},
 		"but only just": {func(s *State) {
@@ -210,6 +234,13 @@ func TestExamine(t *testing.T) {
 			s.Deployments[0].Status.ReadyReplicas = 1
 			s.Pods[1].Status.Conditions = []v1.PodCondition{{Type: v1.PodScheduled, Status: v1.ConditionFalse, Message: "no room"}}
 		}, []string{"warning|deployment gpumem-system/gpumem-scheduler|1 of 2 pods are ready; scheduler-1 waits for a node: no room"}},
+		"one replica is being replaced": {func(s *State) {
+			s.Deployments[0].Status.ReadyReplicas = 1
+			s.Pods[1].Status.Conditions, s.Pods[1].CreationTimestamp = nil, metav1.NewTime(now())
+		}, []string{"warning|deployment gpumem-system/gpumem-scheduler|1 of 2 pods are ready|", "note|cluster|what is younger"}},
+		"scaled to nothing": {func(s *State) {
+			s.Deployments[0].Spec.Replicas, s.Deployments[0].Status.ReadyReplicas = new(int32(0)), 0
+		}, []string{"error|deployment gpumem-system/gpumem-scheduler|has no replicas: no pod is placed on a GPU|kubectl -n gpumem-system scale deployment gpumem-scheduler --replicas=2 helps now; set the chart's value scheduler.replicas to 2 as well"}},
 		"one replica alone": {func(s *State) {
 			s.Deployments[0].Spec.Replicas, s.Deployments[0].Status.ReadyReplicas = new(int32(1)), 1
 		}, []string{"warning|deployment gpumem-system/gpumem-scheduler|has one replica"}},
@@ -229,6 +260,26 @@ func TestExamine(t *testing.T) {
 		"a plugin that is not ready": {func(s *State) {
 			s.Pods[0].Status = v1.PodStatus{Phase: v1.PodRunning, ContainerStatuses: []v1.ContainerStatus{{Name: "gpumem-device-plugin", State: v1.ContainerState{Running: &v1.ContainerStateRunning{}}}}}
 		}, []string{"error|node gpu-a|its device plugin is not ready: gpumem-device-plugin runs and is not ready"}},
+		"all is well, with MPS": {func(s *State) { addMPS(s) }, nil},
+		"an MPS daemon that fails": {func(s *State) {
+			addMPS(s).Status = v1.PodStatus{Phase: v1.PodRunning, ContainerStatuses: []v1.ContainerStatus{crashing("gpumem-mps", ended("Error", 1, ""))}}
+		}, []string{"error|node gpu-a|its MPS daemon is not ready: gpumem-mps waits: CrashLoopBackOff: back-off 5m0s restarting failed container; it has ended before: Error, exit code 1|" +
+			"kubectl -n gpumem-system logs mps-a; until it works, the node has neither of the levels mps and kernel"}},
+		"an MPS daemon that has just failed": {func(s *State) {
+			addMPS(s).Status = v1.PodStatus{Phase: v1.PodRunning, ContainerStatuses: []v1.ContainerStatus{{Name: "gpumem-mps", State: ended("Error", 1, "")}}}
+		}, []string{"error|node gpu-a|its MPS daemon is not ready: gpumem-mps has ended: Error, exit code 1"}},
+		"an MPS daemon that fails, and only just": {func(s *State) {
+			pod := addMPS(s)
+			pod.CreationTimestamp, pod.Status = metav1.NewTime(now()), v1.PodStatus{}
+		}, []string{"note|cluster|what is younger than 60s may be settling yet, and was not judged: pod gpumem-system/mps-a"}},
+		"an MPS daemon that is not created": {func(s *State) {
+			addMPS(s)
+			s.DaemonSets[1].Status.CurrentNumberScheduled, s.Pods = 0, s.Pods[:len(s.Pods)-1]
+		}, []string{"error|daemonset gpumem-system/gpumem-mps|none of its pods is created"}},
+		"an MPS daemon of another release that fails": {func(s *State) {
+			addMPS(s).Status = v1.PodStatus{Phase: v1.PodRunning}
+			s.DaemonSets[1].Labels[instance] = "other"
+		}, nil},
 		"plugins that are not created": {func(s *State) {
 			s.DaemonSets[0].Status.CurrentNumberScheduled = 0
 			s.Pods = s.Pods[1:]
@@ -359,6 +410,43 @@ func TestExamine(t *testing.T) {
 		}, []string{"warning|node gpu-a|GPU 1 (GPU-00000001) takes no new pods: its device plugin is stopped or being replaced"}},
 		"an annotation of another spelling": {func(s *State) { s.Pods[3].Annotations["gpumem.dev/gpu-modell"] = "A100*" },
 			[]string{"warning|pod ml/runs|has annotation gpumem.dev/gpu-modell, which gpumem does not know"}},
+		"pods that the runtime refuses": {func(s *State) {
+			for i := range 2 {
+				name := fmt.Sprint("sets-", i)
+				pod := userPod(t, name, "gpu-a")
+				pod.Status.ContainerStatuses = []v1.ContainerStatus{waiting("main", "CreateContainerError", "failed to get NRI adjustment:\ncontainer ml/"+name+"/main: sets GPUMEM_X")}
+				s.Pods = append(s.Pods, pod)
+			}
+		}, []string{"warning|pods ml/sets-0, ml/sets-1|container main does not start: CreateContainerError: failed to get NRI adjustment: container ml/sets-0/main: sets GPUMEM_X|kubectl -n ml describe pod sets-0"}},
+		"pods that the kubelet refuses to start, each in its way": {func(s *State) {
+			s.Pods[3].Status.InitContainerStatuses = []v1.ContainerStatus{waiting("first", "CreateContainerConfigError", "no plugin")}
+			pod := userPod(t, "starts", "gpu-a")
+			pod.Status.ContainerStatuses = []v1.ContainerStatus{waiting("main", "RunContainerError", "a hook fails")}
+			s.Pods = append(s.Pods, pod)
+		}, []string{
+			"warning|pod ml/runs|container first does not start: CreateContainerConfigError: no plugin|",
+			"warning|pod ml/starts|container main does not start: RunContainerError: a hook fails|",
+		}},
+		"a pod that the runtime refuses again and again": {func(s *State) {
+			s.Pods[3].Status.ContainerStatuses = []v1.ContainerStatus{crashing("main", ended("StartError", 128, "limit not set"))}
+		}, []string{"warning|pod ml/runs|container main does not start: StartError: limit not set|"}},
+		"a pod that the runtime refuses, and only just": {func(s *State) {
+			s.Pods[3].CreationTimestamp = metav1.NewTime(now())
+			s.Pods[3].Status.ContainerStatuses = []v1.ContainerStatus{waiting("main", "CreateContainerError", "")}
+		}, []string{"note|cluster|what is younger than 60s may be settling yet, and was not judged: pod ml/runs"}},
+		"a pod that the runtime refuses, and that leaves": {func(s *State) {
+			s.Pods[3].DeletionTimestamp = new(metav1.NewTime(now()))
+			s.Pods[3].Status.ContainerStatuses = []v1.ContainerStatus{waiting("main", "CreateContainerError", "")}
+		}, nil},
+		"a pod that the runtime refuses, in words without end": {func(s *State) {
+			s.Pods[3].Status.ContainerStatuses = []v1.ContainerStatus{waiting("main", "CreateContainerError", strings.Repeat("é", 600))}
+		}, []string{"warning|pod ml/runs|container main does not start: CreateContainerError: " + strings.Repeat("é", 300) + "…|"}},
+		"pods with failures of their own": {func(s *State) {
+			s.Pods[3].Status.ContainerStatuses = []v1.ContainerStatus{crashing("main", ended("Error", 1, ""))}
+			pod := userPod(t, "pulls", "gpu-a")
+			pod.Status.ContainerStatuses = []v1.ContainerStatus{waiting("main", "ImagePullBackOff", "no such image")}
+			s.Pods = append(s.Pods, pod)
+		}, nil},
 		"a pod without assignment": {func(s *State) { s.Pods[3].Annotations = nil }, []string{"error|pod ml/runs|is on node gpu-a and has no valid assignment"}},
 		"a pod of another scheduler": {func(s *State) { s.Pods[4].Spec.SchedulerName = "default-scheduler" },
 			[]string{"error|pod ml/waits|asks for gpumem.dev/gpu-mem and names the scheduler default-scheduler, which does not ask gpumem"}},
@@ -369,6 +457,16 @@ func TestExamine(t *testing.T) {
 				s.Pods = append(s.Pods, pod)
 			}
 		}, []string{"warning|pods ml/bare-0, ml/bare-1|no scheduler that asks gpumem chose the node"}},
+		"pods that the plugin placed": {func(s *State) {
+			existing(t, long)(s)
+			key := s.Names.Assignment()
+			s.Pods[3].Annotations[key] = strings.Replace(s.Pods[3].Annotations[key], "{", `{"byNode":true,`, 1)
+		}, []string{"warning|pod ml/runs|no scheduler that asks gpumem chose the node"}},
+		"a pod that nobody looks at": {func(s *State) { existing(t, long)(s); s.Pods[4].Status.Conditions = nil },
+			[]string{"warning|pod ml/waits|no scheduler has looked at what waits: gpumem-scheduler is named"}},
+		"a pod with gates": {func(s *State) {
+			s.Pods[4].Status.Conditions, s.Pods[4].Spec.SchedulingGates = nil, []v1.PodSchedulingGate{{Name: "quota"}}
+		}, nil},
 		"pods of a scheduler that nobody can know": {func(s *State) { existing(t, long)(s); s.Pods[3].Spec.SchedulerName = "their-own" }, nil},
 		"a pod with a mistake": {func(s *State) { s.Pods[4].Annotations = map[string]string{s.Names.Count(): "two"} },
 			[]string{`error|pod ml/waits|annotation gpumem.dev/gpu-count: "two"`}},
@@ -402,7 +500,7 @@ func TestExamine(t *testing.T) {
 				if f.Mend == "" {
 					t.Errorf("nothing to do about %+v", f)
 				}
-				if got := fmt.Sprintf("%s|%s|%s", f.Severity, f.Object, f.Wrong); !strings.HasPrefix(got, tc.want[i]) {
+				if got := fmt.Sprintf("%s|%s|%s|%s", f.Severity, f.Object, f.Wrong, f.Mend); !strings.HasPrefix(got, tc.want[i]) {
 					t.Errorf("finding %d:\n%s\nwant it to begin with\n%s", i, got, tc.want[i])
 				}
 			}

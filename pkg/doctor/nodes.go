@@ -54,7 +54,7 @@ func checkNodes(s *State, ds *appsv1.DaemonSet) (found []Finding) {
 func checkSilent(s *State, ds *appsv1.DaemonSet) (found []Finding) {
 	const usual = "mostly the driver is not where devicePlugin.driverRoot says (/run/nvidia/driver with the GPU Operator), " +
 		"or its devices come with NVIDIA's runtime alone (devicePlugin.runtimeClassName=nvidia): docs/troubleshooting.md#a-node-with-a-gpu-offers-nothing"
-	if !s.offered(installation{plugin: ds}) {
+	if !s.offered() {
 		if !old(s, ds.ObjectMeta) {
 			return nil
 		}
@@ -90,11 +90,8 @@ func logsOf(s *State, ds *appsv1.DaemonSet) string {
 	return "daemonset/" + ds.Name
 }
 
-// offered reports whether a device plugin offers anything, as far as is known.
-func (s *State) offered(in installation) bool {
-	if in.plugin == nil && s.read("daemonsets", "deployments") {
-		return false
-	}
+// offered reports whether some node offers anything, as far as is known.
+func (s *State) offered() bool {
 	return !s.read("nodes") || slices.ContainsFunc(s.Nodes, func(node v1.Node) bool {
 		inv, err := s.Names.InventoryOf(&node)
 		return err != nil || inv.Capacity() > 0
@@ -150,7 +147,7 @@ func checkInventory(s *State, object string, node *v1.Node, inv gpu.Inventory) (
 	allocatable, healthy := node.Status.Allocatable[s.Names.GPUMem()], int64(inv.Advertised())
 	if got := allocatable.Value(); got != healthy {
 		found = append(found, Finding{Warning, object, fmt.Sprintf("its kubelet offers %d of %s, and its device plugin %d", got, s.Names.GPUMem(), healthy),
-			"this passes within a minute of a restart; where it does not, the plugin's /readyz on port 8012 says what keeps it from the kubelet"})
+			"this passes within a minute of a restart; where it does not, the plugin's /readyz on port 8012 says what keeps it from the kubelet, and deleting the plugin's pod on the node has the next one register"})
 	}
 	nvidia := node.Status.Allocatable["nvidia.com/gpu"]
 	if nvidia.Value() > 0 && healthy > 0 {

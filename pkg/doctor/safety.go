@@ -5,6 +5,7 @@ import (
 	"encoding/pem"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"strconv"
 	"strings"
@@ -106,7 +107,7 @@ func checkVersions(s *State, in installation) (found []Finding) {
 	if minor(s.ClientVersion) >= 0 {
 		versions["this command"] = s.ClientVersion
 	}
-	parts := sortedKeys(versions)
+	parts := slices.Sorted(maps.Keys(versions))
 	for i, a := range parts {
 		for _, b := range parts[i+1:] {
 			apart := minor(versions[a]) - minor(versions[b])

@@ -2,6 +2,7 @@ package doctor
 
 import (
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 
@@ -18,9 +19,9 @@ import (
 // gpuPresent is the label that NVIDIA's feature discovery gives nodes with GPUs.
 const gpuPresent = "nvidia.com/gpu.present"
 
-// checkPlugin looks at the pods of the device plugin, and at nodes with GPUs
-// that have none.
-func checkPlugin(s *State, ds *appsv1.DaemonSet) (found []Finding) {
+// checkDaemonSet looks at the pods of a DaemonSet: what each is on its node, and what helps
+// besides its log.
+func checkDaemonSet(s *State, ds *appsv1.DaemonSet, part, help string) (found []Finding) {
 	object := "daemonset " + ds.Namespace + "/" + ds.Name
 	if ds.Status.DesiredNumberScheduled == 0 && old(s, ds.ObjectMeta) {
 		found = append(found, Finding{Error, object, "its nodeSelector, affinity and tolerations fit no node",
@@ -34,13 +35,25 @@ func checkPlugin(s *State, ds *appsv1.DaemonSet) (found []Finding) {
 		found = append(found, Finding{Error, object, "none of its pods is created",
 			fmt.Sprintf("kubectl -n %s describe daemonset %s; mostly Pod Security (label the namespace pod-security.kubernetes.io/enforce=privileged) or a quota for priority classes", ds.Namespace, ds.Name)})
 	}
-	has := make(map[string]bool)
 	for _, pod := range pods {
-		has[pod.Spec.NodeName] = true
 		if why := unready(&pod); why != "" && old(s, pod.ObjectMeta) {
-			found = append(found, Finding{Error, "node " + pod.Spec.NodeName, "its device plugin is not ready: " + why,
-				fmt.Sprintf("kubectl -n %s logs %s; its /readyz on port 8012 names what is missing", pod.Namespace, pod.Name)})
+			found = append(found, Finding{Error, "node " + pod.Spec.NodeName, "its " + part + " is not ready: " + why,
+				fmt.Sprintf("kubectl -n %s logs %s; %s", pod.Namespace, pod.Name, help)})
 		}
+	}
+	return found
+}
+
+// checkPlugin looks at the pods of the device plugin, and at nodes with GPUs
+// that have none.
+func checkPlugin(s *State, ds *appsv1.DaemonSet) []Finding {
+	found := checkDaemonSet(s, ds, "device plugin", "its /readyz on port 8012 names what is missing")
+	if !s.read("pods") {
+		return found
+	}
+	has := make(map[string]bool)
+	for _, pod := range s.podsOf(ds.Namespace, ds.Spec.Selector) {
+		has[pod.Spec.NodeName] = true
 	}
 	for _, node := range s.Nodes {
 		if node.Labels[gpuPresent] == "true" && !has[node.Name] && old(s, node.ObjectMeta) {
@@ -80,26 +93,27 @@ func checkScheduler(s *State, in installation) (found []Finding) {
 	}
 	slices.Sort(why)
 	mend := fmt.Sprintf("kubectl -n %s describe deployment %s; kubectl -n %s logs deployment/%s -c gpumem-extender", d.Namespace, d.Name, d.Namespace, d.Name)
+	scale := fmt.Sprintf("kubectl -n %s scale deployment %s --replicas=2 helps now; set the chart's value scheduler.replicas to 2 as well, or the next helm upgrade undoes it", d.Namespace, d.Name)
 	switch ready := d.Status.ReadyReplicas; {
 	case !old(s, d.ObjectMeta):
 	case wanted == 0:
-		found = append(found, Finding{Error, object, "has no replicas: no pod is placed on a GPU", "set scheduler.replicas to 2"})
+		found = append(found, Finding{Error, object, "has no replicas: no pod is placed on a GPU", scale})
 	case ready == 0:
-		wrong := "none of its pods is ready: no pod is placed on a GPU"
-		if len(why) > 0 {
-			wrong += "; " + strings.Join(why, "; ")
-		}
-		found = append(found, Finding{Error, object, wrong, mend})
+		found = append(found, Finding{Error, object, withReasons("none of its pods is ready: no pod is placed on a GPU", why), mend})
 	case in.bundled() && ready < wanted:
-		found = append(found, Finding{Warning, object, fmt.Sprintf("%d of %d pods are ready; %s", ready, wanted, strings.Join(why, "; ")), mend})
+		found = append(found, Finding{Warning, object, withReasons(fmt.Sprintf("%d of %d pods are ready", ready, wanted), why), mend})
 	case !in.bundled() && ready > 1:
 		found = append(found, Finding{Error, object, fmt.Sprintf("%d pods are ready, and only the one that leads may be: each gives away what the other has not seen", ready),
 			"let all run with --leader-elect and one Lease, as the chart has it"})
 	}
 	if wanted == 1 {
-		found = append(found, Finding{Warning, object, "has one replica: while it is being replaced, no pod is placed on a GPU", "set scheduler.replicas to 2"})
+		found = append(found, Finding{Warning, object, "has one replica: while it is being replaced, no pod is placed on a GPU", scale})
 	}
 	return found
+}
+
+func withReasons(wrong string, why []string) string {
+	return strings.Join(append([]string{wrong}, why...), "; ")
 }
 
 // checkKubeScheduler looks at the kube-scheduler that the chart brings.
@@ -175,9 +189,9 @@ func unready(pod *v1.Pod) string {
 			return "waits for a node: " + c.Message
 		}
 	}
-	for _, c := range slices.Concat(pod.Status.InitContainerStatuses, pod.Status.ContainerStatuses) {
-		if w := c.State.Waiting; w != nil && w.Reason != "PodInitializing" && w.Reason != "ContainerCreating" {
-			return strings.TrimSuffix(fmt.Sprintf("%s waits: %s: %s", c.Name, w.Reason, w.Message), ": ")
+	for _, c := range containersOf(pod) {
+		if why := trouble(c); why != "" {
+			return c.Name + " " + why
 		}
 		if !c.Ready && c.State.Running != nil {
 			return c.Name + " runs and is not ready"
@@ -196,7 +210,7 @@ func checkPods(s *State, in installation) (found []Finding) {
 	if !s.read("pods") {
 		return nil
 	}
-	offered := s.offered(in)
+	offered := s.offered() && !in.gone(s)
 	var lost []string     // on nodes, while nothing is offered
 	var bypassed []string // on nodes that were chosen without asking gpumem
 	served := served(in)
@@ -220,19 +234,45 @@ func checkPods(s *State, in installation) (found []Finding) {
 			continue
 		}
 		found = append(found, misplaced...)
-		if len(served) > 0 && !slices.Contains(served, pod.Spec.SchedulerName) {
+		if s.bypasses(served, pod) {
 			bypassed = append(bypassed, nameOf(pod))
 		}
 	}
 	if len(bypassed) > 0 {
 		found = append(found, Finding{Warning, podsNamed(bypassed), "no scheduler that asks gpumem chose the node: one that knows the sum of its GPUs alone may choose one where such a pod then fails",
-			"set spec.schedulerName to " + strings.Join(served, " or ") + " where they are made"})
+			haveAsked(served)})
 	}
-	if len(lost) > 0 && (in.plugin == nil || old(s, in.plugin.ObjectMeta)) {
-		found = append(found, Finding{Error, podsNamed(lost), "GPU memory is held that no device plugin offers",
-			"once the device plugin runs and finds the GPUs, it counts these pods again; those that are not to wait for that can be deleted"})
+	found = append(found, checkLost(s, in, lost)...)
+	return slices.Concat(found, checkUnseen(s, in), checkStarts(s), checkCores(s, in))
+}
+
+// bypasses reports whether the node of a pod was chosen without asking gpumem; served
+// are the names of schedulers that ask it, where they are known.
+func (s *State) bypasses(served []string, pod *v1.Pod) bool {
+	a, err := s.Names.AssignmentOf(pod)
+	return err == nil && a.ByNode || len(served) > 0 && !slices.Contains(served, pod.Spec.SchedulerName)
+}
+
+// haveAsked says how pods come to be placed by a scheduler that asks.
+func haveAsked(served []string) string {
+	if len(served) == 0 {
+		return "leave spec.nodeName empty where they are made; where it is, their scheduler does not ask gpumem: docs/existing-scheduler.md"
 	}
-	return append(found, checkCores(s, in)...)
+	return "set spec.schedulerName to " + strings.Join(served, " or ") + ", and leave spec.nodeName empty, where they are made"
+}
+
+// gone reports whether there is no device plugin any more, as far as is known.
+func (in installation) gone(s *State) bool {
+	return in.plugin == nil && s.read("daemonsets", "deployments")
+}
+
+// checkLost looks at pods that hold what nobody offers.
+func checkLost(s *State, in installation, pods []string) []Finding {
+	if len(pods) == 0 || in.plugin != nil && !old(s, in.plugin.ObjectMeta) {
+		return nil
+	}
+	return []Finding{{Error, podsNamed(pods), "GPU memory is held that no device plugin offers",
+		"once the device plugin runs and finds the GPUs, it counts these pods again; those that are not to wait for that can be deleted"}}
 }
 
 // checkAssignment looks at the GPUs of a pod that is on a node.
@@ -321,6 +361,25 @@ func checkWaiting(s *State, in installation, object string, pod *v1.Pod) (found 
 	if served := served(in); len(served) > 0 && s.Names.Holds(pod) && !slices.Contains(served, pod.Spec.SchedulerName) {
 		found = append(found, Finding{Error, object, fmt.Sprintf("asks for %s and names the scheduler %s, which does not ask gpumem", s.Names.GPUMem(), pod.Spec.SchedulerName),
 			"set spec.schedulerName to " + strings.Join(served, " or ")})
+	}
+	return found
+}
+
+// checkUnseen looks at pods at which no scheduler has looked, though one may serve them.
+func checkUnseen(s *State, in installation) []Finding {
+	served, names := served(in), make(map[string][]string) // of pods, by their scheduler
+	for i := range s.Pods {
+		pod := &s.Pods[i]
+		asks := s.Names.Asks(pod) && pod.Spec.NodeName == "" && len(pod.Spec.SchedulingGates) == 0 && old(s, pod.ObjectMeta)
+		scheduler := pod.Spec.SchedulerName
+		if asks && !api.Considered(pod) && (len(served) == 0 || slices.Contains(served, scheduler)) {
+			names[scheduler] = append(names[scheduler], nameOf(pod))
+		}
+	}
+	var found []Finding
+	for _, scheduler := range slices.Sorted(maps.Keys(names)) {
+		found = append(found, Finding{Warning, podsNamed(names[scheduler]), "no scheduler has looked at what waits: " + scheduler + " is named",
+			"see whether a scheduler of that name runs and leads, or correct spec.schedulerName where they are made"})
 	}
 	return found
 }

@@ -90,15 +90,21 @@ func (r refusals) decision(fit int) decisions.Decision {
 	return d
 }
 
-// closest describes those of the nodes that came closest, by their verdicts.
+// closest describes those of the nodes that came closest: first those whose GPUs are
+// not what is in the way, and then by their verdicts.
 func closest(nodes []refusedNode) []decisions.Node {
 	var c decisions.Closest
+	var others []decisions.Node
 	for _, node := range nodes {
-		if node.Verdict != nil {
+		switch {
+		case node.Verdict != nil:
 			c.Add(node.Verdict)
+		case len(others) < decisions.MaxNodes:
+			others = append(others, decisions.Node{Name: node.name, Reason: node.Reason, Message: node.Message})
 		}
 	}
-	return c.Nodes()
+	others = append(others, c.Nodes()...)
+	return others[:min(len(others), decisions.MaxNodes)]
 }
 
 // reasonOf names an error in a word.

@@ -11,6 +11,7 @@ import (
 	"github.com/google/go-cmp/cmp/cmpopts"
 	extenderv1 "k8s.io/kube-scheduler/extender/v1"
 
+	"github.com/gpumem/gpumem/pkg/cache"
 	"github.com/gpumem/gpumem/pkg/decisions"
 	"github.com/gpumem/gpumem/pkg/placement"
 )
@@ -49,6 +50,21 @@ func TestWhatWasConsideredIsRemembered(t *testing.T) {
 	}
 	if filter.Asked != 3 || filter.Fit != 2 || len(filter.Nodes) != 1 || filter.Nodes[0].Reason != "NoDevices" {
 		t.Errorf("filter: %+v", filter)
+	}
+}
+
+// A node is passed over for another pod's sake, and one is left that fits.
+func TestANodeThatWasPassedOverIsRemembered(t *testing.T) {
+	passed := refusedNode{"pair", &cache.Refusal{Reason: cache.Confusable, Message: "waits until pod team/b has been admitted by the kubelet"}}
+	verdict := placement.Fit(placement.Request{}, placement.Node{Name: "plain"})
+	plain := refusedNode{"plain", &cache.Refusal{Reason: verdict.Reason.String(), Message: verdict.String(), Verdict: &verdict}}
+	got := refusals{nodes: []refusedNode{plain, passed}}.decision(1)
+	var nodes []string
+	for _, n := range got.Nodes {
+		nodes = append(nodes, n.Name+" "+n.Reason)
+	}
+	if diff := cmp.Diff([]string{"pair Confusable", "plain NoDevices"}, nodes); diff != "" || got.Nodes[0].Message != passed.Message {
+		t.Errorf("%s: (-want +got):\n%s", got.Nodes[0].Message, diff)
 	}
 }
 

@@ -27,6 +27,7 @@ const (
 type Column[R any] struct {
 	Header string
 	Wide   bool // shown with -o wide alone
+	Hidden bool // never shown: there is nothing to tell
 	Cell   func(R) string
 	Colour func(R) Colour // nil: plain
 }
@@ -40,7 +41,7 @@ type ListOptions struct {
 
 // List prints rows, each on a line of its own, with their columns lined up.
 func List[R any](w io.Writer, columns []Column[R], rows []R, o ListOptions) error {
-	columns = slices.DeleteFunc(slices.Clone(columns), func(c Column[R]) bool { return c.Wide && !o.Wide })
+	columns = slices.DeleteFunc(slices.Clone(columns), func(c Column[R]) bool { return c.Hidden || c.Wide && !o.Wide })
 	var lines [][]string
 	if !o.NoHeaders {
 		var headers []string

@@ -134,7 +134,7 @@ func keptFor(r inspect.Report, w inspect.Wait) (indexes []int, ids []gpu.UUID) {
 // GPUColumns are those of a list of GPUs.
 func GPUColumns(r inspect.Report) []Column[GPURow] {
 	m := measureOf(r.Nodes)
-	columns := []Column[GPURow]{
+	return []Column[GPURow]{
 		{Header: "NODE", Cell: func(g GPURow) string { return g.Node }},
 		{Header: "GPU", Cell: func(g GPURow) string { return strconv.Itoa(g.Index) }},
 		{Header: "MODEL", Cell: func(g GPURow) string { return g.Model }},
@@ -167,15 +167,11 @@ func GPUColumns(r inspect.Report) []Column[GPURow] {
 				}
 			},
 		},
+		{Header: "GPU-CORE(%)", Wide: true, Hidden: !showsCores(r), Cell: func(g GPURow) string { return fmt.Sprintf("%d/%d", g.RequestedCores, gpu.CoresPerDevice) }},
+		{Header: "UUID", Wide: true, Cell: func(g GPURow) string { return string(g.UUID) }},
+		{Header: "PCI", Wide: true, Cell: func(g GPURow) string { return g.PCI }},
+		{Header: "MEMORY(MiB)", Wide: true, Cell: func(g GPURow) string { return fmt.Sprint(g.MemoryMiB) }},
 	}
-	if showsCores(r) {
-		columns = append(columns, Column[GPURow]{Header: "GPU-CORE(%)", Wide: true, Cell: func(g GPURow) string { return fmt.Sprintf("%d/%d", g.RequestedCores, gpu.CoresPerDevice) }})
-	}
-	return append(columns,
-		Column[GPURow]{Header: "UUID", Wide: true, Cell: func(g GPURow) string { return string(g.UUID) }},
-		Column[GPURow]{Header: "PCI", Wide: true, Cell: func(g GPURow) string { return g.PCI }},
-		Column[GPURow]{Header: "MEMORY(MiB)", Wide: true, Cell: func(g GPURow) string { return fmt.Sprint(g.MemoryMiB) }},
-	)
 }
 
 // showsCores reports whether some node offers cores, or some pod has any or asks for
@@ -188,7 +184,7 @@ func showsCores(r inspect.Report) bool {
 // PodColumns are those of a list of pods.
 func PodColumns(r inspect.Report) []Column[PodRow] {
 	m := measureOf(r.Nodes)
-	columns := []Column[PodRow]{
+	return []Column[PodRow]{
 		{Header: "NAMESPACE", Cell: func(p PodRow) string { return p.Namespace }},
 		{Header: "NAME", Cell: func(p PodRow) string { return p.Name }},
 		{Header: "NODE", Cell: func(p PodRow) string { return p.Node }},
@@ -212,13 +208,9 @@ func PodColumns(r inspect.Report) []Column[PodRow] {
 			}
 			return Plain
 		}},
-	}
-	if showsCores(r) {
-		columns = append(columns, Column[PodRow]{Header: "GPU-CORE(%)", Wide: true, Cell: func(p PodRow) string { return cores(p.Cores) }})
-	}
-	return append(columns,
-		Column[PodRow]{Header: "GPU-UUID", Wide: true, Cell: func(p PodRow) string { return uuids(p.UUIDs) }},
-		Column[PodRow]{Header: fmt.Sprintf("WAITS-FOR(%s)", m), Wide: true, Cell: func(p PodRow) string {
+		{Header: "GPU-CORE(%)", Wide: true, Hidden: !showsCores(r), Cell: func(p PodRow) string { return cores(p.Cores) }},
+		{Header: "GPU-UUID", Wide: true, Cell: func(p PodRow) string { return uuids(p.UUIDs) }},
+		{Header: fmt.Sprintf("WAITS-FOR(%s)", m), Wide: true, Cell: func(p PodRow) string {
 			switch {
 			case !p.Waits():
 				return ""
@@ -228,8 +220,8 @@ func PodColumns(r inspect.Report) []Column[PodRow] {
 				return m.amount(&p.WaitsFor)
 			}
 		}},
-		Column[PodRow]{Header: "REASON", Wide: true, Cell: func(p PodRow) string { return p.Reason }}, // last: it is long
-	)
+		{Header: "REASON", Wide: true, Cell: func(p PodRow) string { return p.Reason }}, // last: it is long
+	}
 }
 
 // TopColumns are those of a list of pods by what they use of their grant.

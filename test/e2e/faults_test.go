@@ -3,6 +3,7 @@ package e2e
 import (
 	"encoding/json"
 	"fmt"
+	"strings"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
@@ -113,6 +114,9 @@ func TestOddRequestsWaitWithAReason(t *testing.T) {
 		t.Run(tc.name, func(*testing.T) {
 			e.create(tc.pod)
 			e.pending(tc.pod.Name, tc.reason)
+			if said := waitsBecause(e.get(tc.pod.Name)); strings.Contains(said, "or for more GPUs") {
+				t.Errorf("no number of GPUs would do here: %s", said)
+			}
 		})
 	}
 	t.Run("what was written when the policy of the API server had looked", func(*testing.T) {

@@ -38,6 +38,21 @@ func preferring(node string) func(*v1.Pod) {
 	}
 }
 
+// The two nodes without a taint have four GPUs, an A100 and three T4.
+func TestPodsThatSpreadHaveNoNeighbours(t *testing.T) {
+	e := setup(t)
+	on := make(map[string]string)
+	for _, name := range []string{"a", "b", "c", "d"} {
+		e.create(e.pod(name, 2, annotated("policy", "spread")))
+		e.running(name)
+		uuid := e.agree(name, "main")[0]
+		if other, taken := on[uuid]; taken {
+			t.Errorf("%s and %s are on one GPU", other, name)
+		}
+		on[uuid] = name
+	}
+}
+
 func TestPoliciesOfTheClusterAndOfPods(t *testing.T) {
 	e := setup(t)
 	// lands makes a pod and says on which GPU of which node it must be.
@@ -58,7 +73,7 @@ func TestPoliciesOfTheClusterAndOfPods(t *testing.T) {
 
 	t.Log("nodes spread, GPUs still packed")
 	e.upgrade("nodePolicy=spread")
-	lands("spread-by-node", "node2", 1) // the empty T4 has less free than the A100
+	lands("spread-by-node", "node2", 1) // the T4 has less free than the A100
 	lands("packed-by-annotation", "node1", 1, annotated("policy", "binpack"))
 
 	t.Log("a scheduler that hears what pods prefer")
