@@ -8,6 +8,7 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"reflect"
+	"runtime"
 	"slices"
 	"strings"
 	"sync"
@@ -456,20 +457,26 @@ func (c cluster) Refused(err error) bool {
 	return (*controller.Client)(nil).Refused(fmt.Errorf("wrapped: %w", err))
 }
 
-// unlocked checks I8 by looking at the cache's lock: nobody else is running.
+// unlocked checks I8 by looking at the cache's lock.
 func (c cluster) unlocked(call string) {
 	if locked(c.e.books) {
 		c.e.w.violate("I8", "%s is called while the cache is locked", call)
 	}
 }
 
-// locked reports whether the field mu of a struct of the product is locked.
+// locked reports whether the field mu of a struct of the product is locked, and stays
+// so: the world's lock is held here, so whoever else has the other, and calls nobody,
+// is done with it soon.
 func locked(of any) bool {
+	const soon = 1_000_000 // turns of others
 	field := reflect.ValueOf(of).Elem().FieldByName("mu")
 	mu := (*sync.Mutex)(unsafe.Pointer(field.UnsafeAddr()))
-	if mu.TryLock() {
-		mu.Unlock()
-		return false
+	for range soon {
+		if mu.TryLock() {
+			mu.Unlock()
+			return false
+		}
+		runtime.Gosched()
 	}
 	return true
 }

@@ -127,7 +127,7 @@ func (d *demo) run(ctx context.Context, keep bool) (err error) {
 	if err := d.stack.LoadImages(ctx, d.cluster); err != nil {
 		return err
 	}
-	if _, err := d.stack.Install(ctx, d.cluster); err != nil {
+	if _, err := d.stack.Install(ctx, d.cluster, "scheduler.replicas=2"); err != nil { // as many as the chart has by itself
 		return err
 	}
 	if err := d.show(ctx); err != nil {
