@@ -112,7 +112,11 @@ func (d *defragmentation) run(ctx context.Context, args []string) error {
 	}
 	plan, ok := room.Plan(nodes)
 	if !ok {
-		return fmt.Errorf("at most %d evictions (--max-evictions) make no room for %s%s", d.most, c.what(d.gpus), c.inPeace(room))
+		short := fmt.Sprintf("at most %d evictions (--max-evictions) make no room", d.most)
+		if room.Hopeless(nodes) {
+			short = "no evictions make room"
+		}
+		return fmt.Errorf("%s for %s%s", short, c.what(d.gpus), c.inPeace(room))
 	}
 	if err := c.print(d.Out, plan, nodes, d.gpus); err != nil {
 		return err

@@ -79,7 +79,7 @@ func TestDefrag(t *testing.T) {
 				ownedBy("DaemonSet", c["z"].(*v1.Pod))
 				c["gpu-a"].(*v1.Node).Spec.Unschedulable = true
 			},
-			args: []string{"ml/waits"}, wantErr: "at most 4 evictions (--max-evictions) make no room for pod ml/waits; pods that were left in peace: 2 of a DaemonSet",
+			args: []string{"ml/waits"}, wantErr: "no evictions make room for pod ml/waits; pods that were left in peace: 2 of a DaemonSet",
 		},
 		"budgets": {
 			change: func(c map[string]runtime.Object) {
@@ -91,7 +91,7 @@ func TestDefrag(t *testing.T) {
 					Spec:       policyv1.PodDisruptionBudgetSpec{Selector: &metav1.LabelSelector{MatchLabels: map[string]string{"guarded": "yes"}}},
 				}
 			},
-			args: []string{"ml/waits", "--apply"}, wantErr: "make no room for pod ml/waits; pods that were left in peace: 3 whose PodDisruptionBudget allows no eviction",
+			args: []string{"ml/waits", "--apply"}, wantErr: "at most 4 evictions (--max-evictions) make no room for pod ml/waits; pods that were left in peace: 3 whose PodDisruptionBudget allows no eviction",
 		},
 		"pods of higher priority, or without a controller": {
 			change: func(c map[string]runtime.Object) {
@@ -101,7 +101,7 @@ func TestDefrag(t *testing.T) {
 				c["z"].(*v1.Pod).OwnerReferences = nil
 			},
 			args:    []string{"ml/waits"},
-			wantErr: "make no room for pod ml/waits; pods that were left in peace: 1 without a controller (--force evicts them), 2 of a higher priority",
+			wantErr: "no evictions make room for pod ml/waits; pods that were left in peace: 1 without a controller (--force evicts them), 2 of a higher priority",
 		},
 		"a pod of lower priority waits itself": {
 			change: func(c map[string]runtime.Object) {

@@ -83,6 +83,16 @@ func (g Goal) Plan(nodes []placement.Node) (Plan, bool) {
 	return Plan{}, false
 }
 
+// Hopeless reports whether the request would fit no node even if all pods left that may:
+// then no number of evictions is enough.
+func (g Goal) Hopeless(nodes []placement.Node) bool {
+	s := newSearch(g, nodes)
+	return !slices.ContainsFunc(nodes, func(n placement.Node) bool {
+		_, ok := s.clearable(n)
+		return ok
+	})
+}
+
 // search is the search for a plan.
 type search struct {
 	Goal
@@ -104,13 +114,8 @@ type candidate struct {
 // candidates returns those of so many pods, the cheapest first.
 func (s *search) candidates(size int) (out []candidate) {
 	for i, n := range s.nodes {
-		if !s.Suits(placement.PodRef{}, n.Name) {
-			continue
-		}
-		pods := slices.DeleteFunc(n.Holdings(), func(h placement.Holding) bool {
-			return h.Terminating || h.Request.Priority > s.Request.Priority || !s.May(h)
-		})
-		if !placement.Fit(s.Request, n.Without(pods)).Fits() {
+		pods, ok := s.clearable(n)
+		if !ok {
 			continue
 		}
 		for _, some := range sets(n, s.Request.GPUs()) {
@@ -121,6 +126,18 @@ func (s *search) candidates(size int) (out []candidate) {
 	}
 	slices.SortStableFunc(out, func(a, b candidate) int { return preemption.Cheaper(a.victims, b.victims, s.Budgets) })
 	return out
+}
+
+// clearable returns the pods of a node that may be evicted, and whether the request fits
+// it without all of them.
+func (s *search) clearable(n placement.Node) (pods []placement.Holding, ok bool) {
+	if !s.Suits(placement.PodRef{}, n.Name) {
+		return nil, false
+	}
+	pods = slices.DeleteFunc(n.Holdings(), func(h placement.Holding) bool {
+		return h.Terminating || h.Request.Priority > s.Request.Priority || !s.May(h)
+	})
+	return pods, placement.Fit(s.Request, n.Without(pods)).Fits()
 }
 
 // sets returns a node with each set of so many of its devices.

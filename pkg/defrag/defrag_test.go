@@ -192,6 +192,9 @@ func FuzzDefrag(f *testing.F) {
 		if ok {
 			checkPlan(t, d, nodes, plan)
 		}
+		if ok && d.Hopeless(nodes) {
+			t.Errorf("there is a plan, %s, and it is said to be hopeless", tell(plan))
+		}
 		fewest := d.Most + 1
 		if ok {
 			fewest = len(plan.Moves)
