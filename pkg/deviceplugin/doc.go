@@ -7,7 +7,8 @@
 // Runner keeps a Plugin registered: it listens, proves by a call of its own that
 // the plugin answers, registers, and begins again when the kubelet has
 // restarted, which it sees by its own socket being gone or by kubelet.sock being
-// another, and when the kubelet no longer listens for devices (ListAndWatch).
+// another, and when the kubelet no longer listens for devices (ListAndWatch). While no
+// kubelet answers it does not listen: one that starts removes all sockets first.
 //
 // It registers when no other process of the plugin serves any more. A pod that is
 // deleted by force is followed by the next while it ends, and the kubelet, when it

@@ -23,6 +23,9 @@ const (
 	// tried again. Looking is two calls of the kernel; it sees what a watch on the
 	// directory would miss, that the directory itself was replaced.
 	poll = 250 * time.Millisecond
+	// glance is how often it is looked whether there is another kubelet while the plugin
+	// is not registered: a pod that a kubelet admits before it has heard of devices fails.
+	glance = 50 * time.Millisecond
 	// maxPause is the longest pause where the kubelet drops the plugin again and
 	// again, each time within steady.
 	maxPause = 8 * time.Second
@@ -100,10 +103,8 @@ func (r *Runner) Run(ctx context.Context) error {
 	pause := poll
 	for ctx.Err() == nil {
 		began := time.Now()
-		kubelet, err := seen(filepath.Join(r.dir, filepath.Base(pluginapi.KubeletSocket)))
-		if err != nil {
-			err = fmt.Errorf("wait for the kubelet's socket: %w", err)
-		} else {
+		kubelet, err := reach(ctx, filepath.Join(r.dir, filepath.Base(pluginapi.KubeletSocket)))
+		if err == nil {
 			err = r.life(ctx, kubelet)
 		}
 		if ctx.Err() == nil {
@@ -121,6 +122,21 @@ func (r *Runner) Run(ctx context.Context) error {
 	return nil
 }
 
+// reach returns the kubelet's socket when the kubelet listens on it. One that is gone
+// leaves its socket, and one that starts removes all that are there before it listens: a
+// plugin's too.
+func reach(ctx context.Context, path string) (socket, error) {
+	kubelet, err := seen(path)
+	if err != nil {
+		return kubelet, fmt.Errorf("wait for the kubelet's socket: %w", err)
+	}
+	conn, err := (&net.Dialer{Timeout: dialTimeout}).DialContext(ctx, "unix", path)
+	if err != nil {
+		return kubelet, fmt.Errorf("wait for the kubelet's socket: %w", err)
+	}
+	return kubelet, conn.Close()
+}
+
 // rest waits for a pause, or until there is another kubelet, which it reports.
 func rest(ctx context.Context, pause time.Duration, kubelet socket) (another bool) {
 	for end := time.Now().Add(pause); time.Now().Before(end); {
@@ -130,7 +146,7 @@ func rest(ctx context.Context, pause time.Duration, kubelet socket) (another boo
 		select {
 		case <-ctx.Done():
 			return false
-		case <-time.After(poll):
+		case <-time.After(glance):
 		}
 	}
 	return false
@@ -158,7 +174,7 @@ func (r *Runner) settle(err error) {
 // life is one registration, from listening until the kubelet has forgotten it.
 func (r *Runner) life(ctx context.Context, kubelet socket) error {
 	path := filepath.Join(r.dir, r.socketName())
-	if r.answers(ctx, path) {
+	if answers(ctx, path) {
 		return fmt.Errorf("another process serves on %s: this one takes over when that has ended", path)
 	}
 	if ctx.Err() != nil {
@@ -187,7 +203,8 @@ func (r *Runner) life(ctx context.Context, kubelet socket) error {
 		<-served
 	}()
 
-	if err := r.checkSelf(ctx, path); err != nil {
+	// The kubelet calls back at once.
+	if err := ask(ctx, path); err != nil {
 		return fmt.Errorf("the plugin does not answer on %s: %w", path, err)
 	}
 	if err := r.register(ctx, kubelet.path); err != nil {
@@ -279,21 +296,16 @@ func (s socket) remove() {
 
 // answers reports whether another process serves on the socket: one that was told to
 // end serves the kubelet for a while. One that hangs, or was killed, does not answer.
-func (r *Runner) answers(ctx context.Context, socket string) bool {
+func answers(ctx context.Context, socket string) bool {
 	ctx, cancel := context.WithTimeout(ctx, answerWait)
 	defer cancel()
-	return r.ask(ctx, socket) == nil
+	return ask(ctx, socket) == nil
 }
 
-// checkSelf makes sure that the kubelet, which calls back at once, gets an answer.
-func (r *Runner) checkSelf(ctx context.Context, socket string) error {
-	return r.ask(ctx, socket, grpc.WaitForReady(true))
-}
-
-// ask asks a plugin something that any answers.
-func (r *Runner) ask(ctx context.Context, socket string, how ...grpc.CallOption) error {
+// ask asks a plugin something that any answers. At a socket that is gone it fails at once.
+func ask(ctx context.Context, socket string) error {
 	return dial(ctx, socket, func(ctx context.Context, conn *grpc.ClientConn) error {
-		_, err := pluginapi.NewDevicePluginClient(conn).GetDevicePluginOptions(ctx, &pluginapi.Empty{}, how...)
+		_, err := pluginapi.NewDevicePluginClient(conn).GetDevicePluginOptions(ctx, &pluginapi.Empty{})
 		return err
 	})
 }

@@ -15,7 +15,9 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"go.uber.org/zap"
 	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/credentials/insecure"
+	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/testing/protocmp"
 	pluginapi "k8s.io/kubelet/pkg/apis/deviceplugin/v1beta1"
 )
@@ -226,6 +228,33 @@ func TestAnotherKubeletEndsThePause(t *testing.T) {
 	}
 	if !rest(t.Context(), poll, before) || rest(t.Context(), poll, socket{path: path + ".none"}) {
 		t.Error("rest sees another kubelet where there is none, or none where there is")
+	}
+}
+
+// A kubelet that starts removes the sockets of plugins, and then makes its own: a plugin
+// that listens before would lose its socket at any moment.
+func TestRunnerListensForNoKubeletThatIsGone(t *testing.T) {
+	dir := t.TempDir()
+	kubelet, end := startKubelet(t, dir, nil)
+	r, stop := running(t, dir)
+	defer stop()
+	receive(t, kubelet.registered)
+	receive(t, kubelet.lists)
+	end()
+	says(t, r, "wait for the kubelet")
+	if _, err := os.Stat(filepath.Join(dir, r.socketName())); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("the plugin's socket: %v, want none while no kubelet answers", err)
+	}
+	kubelet, end = startKubelet(t, dir, nil)
+	defer end()
+	receive(t, kubelet.registered)
+}
+
+// To ask at a socket that is gone does not take until the time is up.
+func TestNobodyAnswersAtASocketThatIsGone(t *testing.T) {
+	err := ask(t.Context(), filepath.Join(t.TempDir(), "gone.sock"))
+	if status.Code(err) != codes.Unavailable {
+		t.Errorf("error %v, want %v", err, codes.Unavailable)
 	}
 }
 
