@@ -38,7 +38,7 @@ const example = `  # All nodes with GPU memory
   # Nodes by label, with model, driver and the largest request that one GPU can take
   kubectl inspect gpumem -l pool=gpu -o wide
 
-  # What is free on each GPU, in MiB
+  # What is not allocated of each GPU, in MiB
   kubectl inspect gpumem -o json |
     jq -r '.nodes[] | .name as $n | .gpus[] | "\($n) \(.index) \(.capacity.MiB - .requested.MiB)"'
 

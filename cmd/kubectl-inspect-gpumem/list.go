@@ -45,10 +45,15 @@ func (l *listing) addFlags(cmd *cobra.Command, selects, fields string) {
 	f.StringVarP(&l.selector, "selector", "l", "", "Show only "+selects+" whose labels match, for example team=a")
 	f.BoolVar(&l.noHeaders, "no-headers", false, "Print rows alone, without headers")
 	f.StringVar(&l.sortBy, "sort-by", "", "Sort by a field of the JSON form, as a JSONPath: "+fields)
-	f.BoolVarP(&l.watch, "watch", "w", false, "After listing, print rows that change")
-	f.BoolVarP(&l.allNamespaces, "all-namespaces", "A", false, "List the pods of all namespaces, which is the default")
 	// It fails for a flag that does not exist, which a test would show.
 	_ = cmd.RegisterFlagCompletionFunc("output", cobra.FixedCompletions(formats(), cobra.ShellCompDirectiveNoFileComp))
+}
+
+// addWatchFlags adds those of lists of what is there.
+func (l *listing) addWatchFlags(cmd *cobra.Command) {
+	f := cmd.Flags()
+	f.BoolVarP(&l.watch, "watch", "w", false, "After listing, print rows that change")
+	f.BoolVarP(&l.allNamespaces, "all-namespaces", "A", false, "List the pods of all namespaces, which is the default")
 }
 
 func (l *listing) validate() error {

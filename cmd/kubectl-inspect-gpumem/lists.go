@@ -58,6 +58,7 @@ func newGPUsCommand(o *options) *cobra.Command {
 		},
 	}
 	l.addFlags(cmd, "the GPUs of nodes", "{.node} or .requested.MiB")
+	l.addWatchFlags(cmd)
 	return cmd
 }
 
@@ -140,6 +141,7 @@ func newPodListCommand(o *options, p podList) *cobra.Command {
 		},
 	}
 	l.addFlags(cmd, "pods", p.fields)
+	l.addWatchFlags(cmd)
 	return cmd
 }
 

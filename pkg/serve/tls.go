@@ -86,6 +86,7 @@ type tlsFiles struct {
 	mu     sync.Mutex
 	last   *tls.Config
 	serial string // of the certificate that last was spoken of in the log
+	warned bool   // that its end is near
 }
 
 func (f *tlsFiles) config() (*tls.Config, error) {
@@ -104,15 +105,14 @@ func (f *tlsFiles) config() (*tls.Config, error) {
 	return config, nil
 }
 
-// tell logs a certificate that is new here.
+// tell logs a certificate that is new here, and once that its end is near.
 func (f *tlsFiles) tell(leaf *x509.Certificate) {
-	serial := leaf.SerialNumber.String()
-	if serial == f.serial {
-		return
+	if serial := leaf.SerialNumber.String(); serial != f.serial {
+		f.serial, f.warned = serial, false
+		f.log.Info("certificate read", zap.String("serial", serial), zap.Time("until", leaf.NotAfter))
 	}
-	f.serial = serial
-	f.log.Info("certificate read", zap.String("serial", serial), zap.Time("until", leaf.NotAfter))
-	if time.Until(leaf.NotAfter) < expiresSoon {
+	if !f.warned && time.Until(leaf.NotAfter) < expiresSoon {
+		f.warned = true
 		f.log.Warn("the certificate ends soon", zap.Time("until", leaf.NotAfter))
 	}
 }

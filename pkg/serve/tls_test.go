@@ -20,7 +20,9 @@ import (
 	"testing"
 	"time"
 
+	"go.uber.org/zap"
 	"go.uber.org/zap/zaptest"
+	"go.uber.org/zap/zaptest/observer"
 )
 
 // an authority issues certificates for tests.
@@ -225,5 +227,23 @@ func TestCertificatesThatAreMissing(t *testing.T) {
 	}
 	if _, err := m.Read(); err == nil || !strings.Contains(err.Error(), "has no certificate of an authority in it") {
 		t.Errorf("with no authority: %v", err)
+	}
+}
+
+// A process lives longer than the month in which the end of a certificate is near.
+func TestTheEndOfACertificateIsToldOnce(t *testing.T) {
+	core, logs := observer.New(zap.WarnLevel)
+	files := &tlsFiles{log: zap.New(core)}
+	leaf := &x509.Certificate{SerialNumber: big.NewInt(1)}
+	for _, left := range []time.Duration{2 * expiresSoon, expiresSoon / 2, expiresSoon / 3} {
+		leaf.NotAfter = time.Now().Add(left)
+		files.tell(leaf)
+	}
+	if got := logs.FilterMessage("the certificate ends soon").Len(); got != 1 || logs.Len() != 1 {
+		t.Errorf("the end is told %d times, in %d lines, want once", got, logs.Len())
+	}
+	files.tell(&x509.Certificate{SerialNumber: big.NewInt(2), NotAfter: leaf.NotAfter})
+	if logs.Len() != 2 {
+		t.Errorf("%d lines after another that ends soon, want 2", logs.Len())
 	}
 }
