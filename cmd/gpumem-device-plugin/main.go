@@ -223,6 +223,7 @@ func newParts(log *zap.Logger, opts options, names api.Names, client kubernetes.
 	p.runner.Answered = measured.Answered
 	if opts.cores {
 		p.cores = deviceplugin.NewRunner(dir, string(names.GPUCore()), p.plugin.Cores(), log.Named("runner"))
+		p.cores.Answered = measured.Answered
 	}
 	if names.GPUShare() {
 		p.count = deviceplugin.NewRunner(dir, string(names.GPUCount()), deviceplugin.NewCount(p.plugin.Inventory), log.Named("runner"))

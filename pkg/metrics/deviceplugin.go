@@ -29,7 +29,7 @@ func NewDevicePlugin(to prometheus.Registerer) *DevicePlugin {
 		}, []string{"rpc"}),
 		failed: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Namespace: namespace, Subsystem: subsystem, Name: "request_errors_total",
-			Help: "Calls of the kubelet that were answered with an error, which ends the pod at Allocate, by call.",
+			Help: "Calls of the kubelet that were answered with an error, which ends the pod at GetPreferredAllocation and Allocate, by call.",
 		}, []string{"rpc"}),
 		drift: prometheus.NewGauge(prometheus.GaugeOpts{
 			Namespace: namespace, Subsystem: subsystem, Name: "assignment_drift_pods",

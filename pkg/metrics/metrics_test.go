@@ -99,7 +99,7 @@ gpumem_device_plugin_assignment_corrections_total{reason="planned"} 1
 # HELP gpumem_device_plugin_assignment_drift_pods Pods of the node whose assignment annotation was not what the kubelet has given them at the last look.
 # TYPE gpumem_device_plugin_assignment_drift_pods gauge
 gpumem_device_plugin_assignment_drift_pods 2
-# HELP gpumem_device_plugin_request_errors_total Calls of the kubelet that were answered with an error, which ends the pod at Allocate, by call.
+# HELP gpumem_device_plugin_request_errors_total Calls of the kubelet that were answered with an error, which ends the pod at GetPreferredAllocation and Allocate, by call.
 # TYPE gpumem_device_plugin_request_errors_total counter
 gpumem_device_plugin_request_errors_total{rpc="Allocate"} 1
 gpumem_device_plugin_request_errors_total{rpc="GetPreferredAllocation"} 0

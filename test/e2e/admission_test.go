@@ -72,15 +72,34 @@ func TestReservedNames(t *testing.T) {
 		})
 	}
 
-	// kubectl debug, of a pod that asks for GPU memory.
 	pod := e.create(e.pod("debugged", 1, func(pod *v1.Pod) { pod.Spec.SchedulerName = "nobody" }))
-	pod.Spec.EphemeralContainers = []v1.EphemeralContainer{{EphemeralContainerCommon: v1.EphemeralContainerCommon{
-		Name: "debugger", Image: "i", Env: []v1.EnvVar{{Name: "NVIDIA_VISIBLE_DEVICES", Value: "all"}},
-	}}}
-	_, err := e.client.CoreV1().Pods(e.namespace).UpdateEphemeralContainers(e.ctx, pod.Name, pod, metav1.UpdateOptions{})
-	if err == nil || !strings.Contains(err.Error(), "container debugger sets NVIDIA_VISIBLE_DEVICES") {
+	if err := e.debug(pod, namingAll); err == nil || !strings.Contains(err.Error(), "container debugger sets NVIDIA_VISIBLE_DEVICES"+ends) {
 		t.Errorf("an ephemeral container that names all GPUs: %v", err)
 	}
+	if err := e.debug(pod, seeingAll); err == nil || !strings.Contains(err.Error(), "container debugger is privileged and so sees all GPUs") {
+		t.Errorf("an ephemeral container that sees all GPUs: %v", err)
+	}
+	if err := e.debug(pod, func(*v1.EphemeralContainerCommon) {}); err != nil {
+		t.Errorf("an ephemeral container: %v", err)
+	}
+}
+
+// debug gives a pod an ephemeral container, as kubectl debug does.
+func (e *env) debug(pod *v1.Pod, change func(*v1.EphemeralContainerCommon)) error {
+	pod = pod.DeepCopy()
+	c := v1.EphemeralContainerCommon{Name: "debugger", Image: "i"}
+	change(&c)
+	pod.Spec.EphemeralContainers = []v1.EphemeralContainer{{EphemeralContainerCommon: c}}
+	_, err := e.client.CoreV1().Pods(e.namespace).UpdateEphemeralContainers(e.ctx, pod.Name, pod, metav1.UpdateOptions{DryRun: []string{metav1.DryRunAll}})
+	return err
+}
+
+func namingAll(c *v1.EphemeralContainerCommon) {
+	c.Env = []v1.EnvVar{{Name: "NVIDIA_VISIBLE_DEVICES", Value: "all"}}
+}
+
+func seeingAll(c *v1.EphemeralContainerCommon) {
+	c.SecurityContext = &v1.SecurityContext{Privileged: new(true)}
 }
 
 // createWith makes a pod with an annotation that the API server would have
@@ -302,6 +321,20 @@ func TestOptionalPolicies(t *testing.T) {
 		_, err := e.dryRun(e.pod("p", 1, without, setting("NVIDIA_VISIBLE_DEVICES")))
 		return err != nil && strings.Contains(err.Error(), "container main sets NVIDIA_VISIBLE_DEVICES and the pod asks for no GPU: ask for gpumem.dev/gpu-mem"), fmt.Sprint(err)
 	})
+	const refused = " sets NVIDIA_VISIBLE_DEVICES and the pod asks for no GPU"
+	_, err = e.dryRun(e.pod("p", 1, without, func(pod *v1.Pod) {
+		pod.Spec.Containers[0].Env = []v1.EnvVar{{Name: "NVIDIA_VISIBLE_DEVICES", ValueFrom: &v1.EnvVarSource{FieldRef: &v1.ObjectFieldSelector{FieldPath: "metadata.annotations['gpus']"}}}}
+	}))
+	if err == nil || !strings.Contains(err.Error(), "container main"+refused) {
+		t.Errorf("a value that stands elsewhere: %v", err)
+	}
+	debugged := e.create(e.pod("debugged", 1, without, func(pod *v1.Pod) { pod.Spec.SchedulerName = "nobody" }))
+	if err := e.debug(debugged, namingAll); err == nil || !strings.Contains(err.Error(), "container debugger"+refused) {
+		t.Errorf("an ephemeral container that names all GPUs: %v", err)
+	}
+	if err := e.debug(debugged, func(*v1.EphemeralContainerCommon) {}); err != nil {
+		t.Errorf("an ephemeral container: %v", err)
+	}
 	for name, change := range map[string]func(*v1.Pod){
 		"nothing of the kind": without,
 		"none": func(pod *v1.Pod) {
