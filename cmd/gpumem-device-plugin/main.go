@@ -189,7 +189,7 @@ func newParts(log *zap.Logger, opts options, names api.Names, client kubernetes.
 	if cfg.Frameworks, err = deviceplugin.ParseFrameworks(opts.frameworkEnv); err != nil {
 		return nil, err
 	}
-	cfg.GPUShare = names.GPUShare()
+	cfg.GPUShare, cfg.Coreless = names.GPUShare(), !opts.cores
 	p := &parts{
 		prober: nvml.New(nvml.Config{
 			Open:    nvml.Opener(opts.nvmlLibrary, opts.driverRoot),

@@ -23,7 +23,8 @@ type inventoryJSON struct {
 	UnitMiB       int64           `json:"unitMiB"`
 	DriverVersion string          `json:"driverVersion,omitempty"`
 	Enforcement   gpu.Enforcement `json:"enforcement,omitempty"`
-	Weaker        string          `json:"weaker,omitempty"` // why it is no stronger
+	Weaker        string          `json:"weaker,omitempty"`   // why it is no stronger
+	Coreless      bool            `json:"coreless,omitempty"` // a plugin of before this says nothing of it
 	GPUs          []deviceJSON    `json:"gpus"`
 	NVLinks       [][3]int        `json:"nvlinks,omitempty"` // two indexes and the number of links between them
 }
@@ -67,7 +68,7 @@ func EncodeInventory(inv gpu.Inventory) (string, error) {
 	}
 	out := inventoryJSON{
 		Version: version, UnitMiB: inv.UnitMiB, DriverVersion: inv.DriverVersion,
-		Enforcement: inv.Enforcement, Weaker: inv.Weaker, GPUs: []deviceJSON{},
+		Enforcement: inv.Enforcement, Weaker: inv.Weaker, Coreless: inv.Coreless, GPUs: []deviceJSON{},
 	}
 	for _, d := range inv.Devices {
 		j := deviceJSON{
@@ -94,7 +95,7 @@ func DecodeInventory(s string) (gpu.Inventory, error) {
 	if err := decode(s, &in); err != nil {
 		return gpu.Inventory{}, err
 	}
-	inv := gpu.Inventory{UnitMiB: in.UnitMiB, DriverVersion: in.DriverVersion, Enforcement: in.Enforcement, Weaker: in.Weaker}
+	inv := gpu.Inventory{UnitMiB: in.UnitMiB, DriverVersion: in.DriverVersion, Enforcement: in.Enforcement, Weaker: in.Weaker, Coreless: in.Coreless}
 	for _, j := range in.GPUs {
 		d := gpu.Device{
 			UUID: j.UUID, Index: j.Index, Model: j.Model, MemoryMiB: j.MemoryMiB, Capacity: j.Units, Foreign: j.Foreign,

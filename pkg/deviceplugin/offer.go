@@ -82,6 +82,7 @@ func (p *Plugin) offer() (offer, <-chan struct{}) {
 // when that may have changed.
 func (p *Plugin) Inventory() (gpu.Inventory, <-chan struct{}) {
 	o, changed := p.offer()
+	o.inventory.Coreless = p.cfg.Coreless
 	return o.inventory, changed
 }
 

@@ -68,6 +68,7 @@ type Config struct {
 	Strategy        Strategy
 	Frameworks      []Framework
 	GPUShare        bool // tell containers of their grant in gpushare's words too
+	Coreless        bool // schedulers are to give no cores of this node to pods
 
 	MPSDir string // where the MPS daemon keeps its pipes, on the host and in containers
 	// Ready says why a container that was promised a level must not start now.

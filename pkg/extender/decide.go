@@ -139,7 +139,8 @@ func insertScored(best []decisions.Node, n decisions.Node) []decisions.Node {
 func preempted(proposed, possible int) decisions.Decision {
 	d := decisions.Decision{Verb: decisions.Preempt, Result: decisions.Fits, Asked: proposed, Fit: possible}
 	if possible == 0 {
-		d.Result, d.Reason, d.Message = decisions.Unfit, placement.Insufficient.String(), "no eviction makes room on one GPU"
+		d.Result, d.Reason = decisions.Unfit, placement.Insufficient.String()
+		d.Message = "no eviction makes room on one GPU of the nodes that kube-scheduler asked about; it asks about none whose sum has room"
 	}
 	return d
 }

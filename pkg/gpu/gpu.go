@@ -71,6 +71,7 @@ type Inventory struct {
 	DriverVersion string
 	Enforcement   Enforcement
 	Weaker        string   // why the enforcement is no stronger; empty when it is the strongest, or was chosen
+	Coreless      bool     // it offers no cores of its GPUs
 	Devices       []Device // sorted by Index
 	Links         []Link   // between these; each pair once
 	CPU           int64    // that pods can have of the node beside them, in millicores; 0: not known

@@ -172,7 +172,7 @@ func (s *Slots) split(id SlotID) (device int, n int64, err error) {
 	}
 	device, ok = s.byPrefix[prefix]
 	if !ok {
-		return 0, 0, fmt.Errorf("slot %q names a GPU that this node does not have", id)
+		return 0, 0, fmt.Errorf("slot %q names a GPU that this node does not have, or does not offer (--devices)", id)
 	}
 	number = strings.TrimPrefix(number, coreMark)
 	n, err = strconv.ParseInt(number, 10, 32)

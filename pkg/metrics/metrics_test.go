@@ -63,7 +63,7 @@ func TestExtender(t *testing.T) {
 	m.Compared(map[string]int{"pod": 1}, map[string]int{"pod": 1})
 	m.Answered("filter", 3*time.Millisecond)
 	m.Decided(decisions.Decision{Verb: "filter", Result: "unfit", Reason: "Fragmented"})
-	if got := series(t, registry, "gpumem_extender_decisions_total"); got != 4+2*(4+9) {
+	if got := series(t, registry, "gpumem_extender_decisions_total"); got != 4+2*(4+10) {
 		t.Errorf("%d series of decisions: each that there can be is to be there from the start, and no other", got)
 	}
 	want(t, registry, []string{"gpumem_extender_cache_checks_total", "gpumem_extender_cache_drift_objects", "gpumem_extender_cache_healed_objects_total"}, `

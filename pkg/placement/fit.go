@@ -152,6 +152,9 @@ func candidates(req Request, node Node) ([]int, Reason) {
 		return nil, WeakerEnforcement
 	}
 	units, cores := req.Share()
+	if cores > 0 && node.Coreless {
+		return nil, NoCores
+	}
 	want := req.GPUs()
 	var failed [Fragmented]int // devices, by check
 	var fitting []int

@@ -56,6 +56,18 @@ func TestFit(t *testing.T) {
 			req: ask(1, globsOf("H100*", "T4*", "!*PCIe")), node: node(inventory(device(0, 15, model("Tesla T4")))), want: placement.NoSuchDevice, unresolvable: true,
 			wantSentence: "wants a GPU that matches H100*,T4*,!*PCIe; this node has Tesla T4: change gpu-model (globs match the whole name: *T4*)",
 		},
+		"no GPU of the model, which a star on either side would match": {
+			req: ask(1, globsOf("A100")), node: node(inventory(device(0, 15))), want: placement.NoSuchDevice, unresolvable: true,
+			wantSentence: "wants a GPU that matches A100; this node has NVIDIA A100-SXM4-80GB: change gpu-model (globs match the whole name: *A100*)",
+		},
+		"cores, of which the node offers none": {
+			req: ask(1, cores(10)), node: node(gpu.Inventory{UnitMiB: 1024, Coreless: true, Devices: two.Devices}), want: placement.NoCores, unresolvable: true,
+			wantSentence: "asks for cores of a GPU, and the node offers none: they are off (chart value cores)",
+		},
+		"memory, where the node offers no cores": {
+			req: ask(1), node: node(gpu.Inventory{UnitMiB: 1024, Coreless: true, Devices: two.Devices}), want: placement.Fits,
+			wantSentence: "needs 1 GiB on one GPU; fits",
+		},
 		"a star before the glob would not do, or is not needed": {
 			req: ask(1, globsOf("L4"), uuids("GPU-7")), node: node(inventory(device(0, 10, model("NVIDIA L40S")), device(1, 10, model("NVIDIA L4")))), want: placement.NoSuchDevice, unresolvable: true,
 			wantSentence: "wants a GPU that matches L4,GPU-7; this node has NVIDIA L40S, NVIDIA L4: change gpu-model or gpu-uuid",
@@ -247,7 +259,7 @@ func TestReasonsHaveNames(t *testing.T) {
 			t.Errorf("reason %d has no name", uint8(r))
 		}
 	}
-	if got := (placement.Fragmented + 1).String(); got != "Reason(10)" {
+	if got := (placement.Fragmented + 1).String(); got != "Reason(11)" {
 		t.Errorf("a reason that is none is called %q", got)
 	}
 }

@@ -127,6 +127,7 @@ type Node struct {
 	DriverVersion string
 	Enforcement   gpu.Enforcement
 	Weaker        string   // why it is no stronger
+	Coreless      bool     // it offers no cores
 	Devices       []Device // by index
 	Links         []gpu.Link
 	CPU           int64 // what pods can have of it, in millicores; 0: not known
@@ -148,7 +149,7 @@ type State struct{ _ byte } // of a size, so that no two are at one address
 // NewNode puts holdings on the devices of an inventory. The order of the
 // holdings does not matter.
 func NewNode(name string, inv gpu.Inventory, holdings []Holding) Node {
-	n := Node{Name: name, UnitMiB: inv.UnitMiB, DriverVersion: inv.DriverVersion, Enforcement: inv.Enforcement, Weaker: inv.Weaker, Links: inv.Links, CPU: inv.CPU, State: new(State)}
+	n := Node{Name: name, UnitMiB: inv.UnitMiB, DriverVersion: inv.DriverVersion, Enforcement: inv.Enforcement, Weaker: inv.Weaker, Coreless: inv.Coreless, Links: inv.Links, CPU: inv.CPU, State: new(State)}
 	at := make(map[gpu.UUID]int, len(inv.Devices))
 	n.Devices = make([]Device, len(inv.Devices))
 	for i, d := range inv.Devices {

@@ -17,6 +17,7 @@ const (
 	Fits              Reason = iota
 	NoDevices                // the node offers no GPU
 	WeakerEnforcement        // the node cannot hold a container to its grant as the pod demands
+	NoCores                  // the pod asks for cores, and the node offers none
 	NoSuchDevice             // no GPU of the node passes the pod's globs
 	TooLarge                 // no GPU is large enough, were it empty
 	TooFew                   // GPUs are large enough, but not as many as wanted
@@ -27,7 +28,7 @@ const (
 )
 
 func (r Reason) String() string {
-	names := [...]string{"Fits", "NoDevices", "WeakerEnforcement", "NoSuchDevice", "TooLarge", "TooFew", "Unhealthy", "Occupied", "Insufficient", "Fragmented"}
+	names := [...]string{"Fits", "NoDevices", "WeakerEnforcement", "NoCores", "NoSuchDevice", "TooLarge", "TooFew", "Unhealthy", "Occupied", "Insufficient", "Fragmented"}
 	if int(r) < len(names) {
 		return names[r]
 	}
@@ -48,7 +49,7 @@ func (v Verdict) Fits() bool { return v.Reason == Fits }
 // whatever pods leave it. (Kubernetes: UnschedulableAndUnresolvable.)
 func (v Verdict) Unresolvable() bool {
 	switch v.Reason {
-	case NoDevices, WeakerEnforcement, NoSuchDevice, TooLarge, TooFew:
+	case NoDevices, WeakerEnforcement, NoCores, NoSuchDevice, TooLarge, TooFew:
 		return true
 	default:
 		return false
@@ -69,6 +70,8 @@ func (v Verdict) String() string {
 			has += " (" + v.Node.Weaker + ")"
 		}
 		return fmt.Sprintf("wants enforcement %s; this node has %s: ask for that, or for none", v.Request.Enforcement, has)
+	case NoCores:
+		return "asks for cores of a GPU, and the node offers none: they are off (chart value cores)"
 	case NoSuchDevice:
 		return fmt.Sprintf("wants a GPU that matches %s; this node has %s: change %s%s", globs(v.Request), models(v.Node), v.globbed(), v.wholeName())
 	case TooLarge:
@@ -208,14 +211,20 @@ func (v Verdict) globbed() string {
 	}
 }
 
-// wholeName says of a glob for models that it would match one here with a * before it.
+// wholeName says of a glob for models that it would match one here with a * before it, or
+// with one on either side.
 func (v Verdict) wholeName() string {
 	for _, glob := range v.Request.Models {
 		matches := func(glob string) bool {
 			return slices.ContainsFunc(v.Node.Devices, func(d Device) bool { return MatchModel([]string{glob}, d.Model) })
 		}
-		if !strings.HasPrefix(glob, "!") && !matches(glob) && matches("*"+glob) {
-			return " (globs match the whole name: *" + glob + ")"
+		if strings.HasPrefix(glob, "!") || matches(glob) {
+			continue
+		}
+		for _, wider := range []string{"*" + glob, "*" + glob + "*"} {
+			if matches(wider) {
+				return " (globs match the whole name: " + wider + ")"
+			}
 		}
 	}
 	return ""
