@@ -133,8 +133,12 @@ func (o *options) gpuOf(node *v1.Node, which string) (gpu.Device, error) {
 	return gpu.Device{}, fmt.Errorf("node %s has no GPU %q: want an index, of %v, or a UUID, or as much of it as no other has", node.Name, which, indexes)
 }
 
+// evictRetry is how long to wait before an eviction is asked for again that a disruption
+// budget has forbidden: as kubectl drain does.
+const evictRetry = 5 * time.Second
+
 func newDrainCommand(o *options) *cobra.Command {
-	helper := &drain.Helper{GracePeriodSeconds: -1, Timeout: 5 * time.Minute, DeleteEmptyDirData: true}
+	helper := &drain.Helper{GracePeriodSeconds: -1, Timeout: 5 * time.Minute, EvictErrorRetryDelay: evictRetry, DeleteEmptyDirData: true}
 	cmd := &cobra.Command{
 		Use:   "drain NODE GPU",
 		Short: "Cordon a GPU and evict the pods on it, and no others",

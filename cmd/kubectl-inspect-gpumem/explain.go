@@ -119,13 +119,15 @@ type explanation struct {
 	State      string           `json:"state,omitempty"` // what keeps a container from running; empty when nothing does
 	Summary    string           `json:"summary"`
 	Advice     string           `json:"advice,omitempty"`  // what to do about it
-	Now        []decisions.Node `json:"now,omitempty"`     // nodes as they are for the pod, while it waits
+	Now        []decisions.Node `json:"now,omitempty"`     // nodes as they are for the pod; of one that is placed, its own
 	Decided    *decisions.Pod   `json:"decided,omitempty"` // nil when no extender remembers it
 
-	gpuless bool // the pod has no GPU, and gets none
-	cores   bool // some node offers them
-	unitMiB int64
-	more    int // nodes that are left out
+	gpuless   bool // the pod has no GPU, and gets none
+	asked     bool // a scheduler has asked an extender, and placed it
+	forgotten bool // which remembers nothing of it
+	cores     bool // some node offers them
+	unitMiB   int64
+	more      int // nodes that are left out
 }
 
 // shownNodes is how many nodes explain shows unless all are asked for.
@@ -152,6 +154,7 @@ func (o *options) explain(ctx context.Context, arg string, all bool) error {
 		e.Fallback = policyOf(extenders)
 	}
 	e.Decided, err = o.decided(ctx, extenders, namespace, name, string(pod.UID))
+	e.forgotten = e.asked && e.Decided == nil && err == nil && len(extenders) > 0
 	if err = cmp.Or(unread, err); err != nil {
 		fmt.Fprintf(o.ErrOut, "warning: what was decided cannot be read: %s\n", printers.Clean(oneLine(err)))
 	}
@@ -190,6 +193,7 @@ func (o *options) explanationOf(ctx context.Context, pod *v1.Pod, all bool) (exp
 		e.Summary = "waits, since its request cannot be read: " + oneLine(problem)
 	case pod.Spec.NodeName != "":
 		e.Summary = o.whyThere(ctx, pod)
+		e.lookThere(o.names, pod, req, nodes)
 	case facts.PodsUnknown:
 		e.Summary = "waits; where it fits cannot be told without knowing all pods: " + facts.Problems[0].Message
 	default:
@@ -199,6 +203,20 @@ func (o *options) explanationOf(ctx context.Context, pod *v1.Pod, all bool) (exp
 		}
 	}
 	return e, nil
+}
+
+// lookThere looks at the node of a pod as it is now.
+func (e *explanation) lookThere(names api.Names, pod *v1.Pod, req placement.Request, nodes []placement.Node) {
+	a, err := names.AssignmentOf(pod)
+	if err != nil || a.None() {
+		return
+	}
+	e.asked = !a.ByNode
+	for _, n := range nodes {
+		if n.Name == pod.Spec.NodeName && len(n.Devices) > 0 {
+			e.Now = append(e.Now, decisions.Look(req, n, a))
+		}
+	}
 }
 
 // nearMisses says what a pod that asks for no GPU memory does ask for that is
@@ -344,14 +362,18 @@ func (o *options) printExplanation(e explanation) error {
 			fmt.Fprintf(out, "%-11s%s\n", line.label, printers.Clean(line.text))
 		}
 	}
-	if len(e.Now) > 0 {
-		fmt.Fprintln(out, "\nNow:")
+	then := e.whenBound()
+	if len(e.Now) > 0 && len(then) == 0 {
+		fmt.Fprintf(out, "\n%s:\n", e.whatIsNow())
 		if err := o.printConsidered(e.Now, e.cores); err != nil {
 			return err
 		}
 		if e.more > 0 {
 			fmt.Fprintf(out, "and %d more nodes; --all shows them\n", e.more)
 		}
+	}
+	if e.forgotten {
+		fmt.Fprintln(out, "\nWhat was decided is not remembered: the extender has been started since.")
 	}
 	if e.Decided == nil {
 		return nil
@@ -363,10 +385,27 @@ func (o *options) printExplanation(e explanation) error {
 			fmt.Fprintf(out, "      %s\n", printers.Clean(line))
 		}
 	}
-	for _, d := range e.Decided.Decisions {
-		if d.Verb == decisions.Bind && len(d.Nodes) > 0 {
-			fmt.Fprintln(out, "\nThe GPUs of the node when it was bound:")
-			return o.printConsidered(d.Nodes, e.cores)
+	if len(then) > 0 {
+		fmt.Fprintln(out, "\nThe GPUs of the node when it was bound:")
+		return o.printConsidered(then, e.cores)
+	}
+	return nil
+}
+
+func (e explanation) whatIsNow() string {
+	if e.Node != "" {
+		return "The GPUs of the node now"
+	}
+	return "Now"
+}
+
+// whenBound is the node of the pod as it was when it was bound, if that is remembered.
+func (e explanation) whenBound() []decisions.Node {
+	if e.Decided != nil {
+		for _, d := range e.Decided.Decisions {
+			if d.Verb == decisions.Bind && len(d.Nodes) > 0 {
+				return d.Nodes
+			}
 		}
 	}
 	return nil
@@ -472,6 +511,12 @@ func freeCores(c considered) string {
 
 // verdict says of a GPU in some words whether it would do.
 func verdict(c considered) string {
+	if c.gpu.Chosen { // whatever is left of it now
+		if c.gpu.Unhealthy != "" {
+			return "chosen; " + outOfUse(c.gpu.Unhealthy)
+		}
+		return "chosen"
+	}
 	switch c.gpu.Reason {
 	case "NoSuchDevice":
 		return "is none that the pod asks for"
@@ -487,11 +532,9 @@ func verdict(c considered) string {
 		return "not enough cores free"
 	}
 	switch {
-	case c.gpu.Chosen:
-		return "chosen"
 	case c.node.Reason == withheld:
 		return "would do, but the node's kubelet offers none of it"
-	case slices.Contains([]string{cordoned, coreless, keptAway, untolerated}, c.node.Reason):
+	case slices.Contains([]string{cordoned, coreless, keptAway, untolerated, inspect.Overdrawn}, c.node.Reason):
 		return "would do, but " + c.node.Message
 	case slices.Contains([]string{"TooFew", "Unhealthy", "Occupied", "Insufficient", "Fragmented"}, c.node.Reason):
 		return "would do, but too few of the node would"

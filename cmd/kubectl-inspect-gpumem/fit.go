@@ -194,11 +194,15 @@ func times(req placement.Request, n placement.Node) (count int, reason string) {
 	holdings := n.Holdings()
 	for {
 		a, verdict := placement.Choose(placement.Binpack, req, n)
-		if !verdict.Fits() {
-			if count == 0 {
-				reason = verdict.String()
-			}
-			return count, reason
+		overdraws := inspect.Overdraws(req, n)
+		switch {
+		case verdict.Fits() && overdraws == nil:
+		case count > 0:
+			return count, ""
+		case verdict.Fits():
+			return 0, overdraws.Message
+		default:
+			return 0, verdict.String()
 		}
 		count++
 		holdings = append(holdings, placement.Holding{Pod: placement.PodRef{UID: fmt.Sprint("fit ", count)}, Request: req, Assignment: a})

@@ -169,5 +169,6 @@ func out(node *v1.Node, d gpu.Device) Finding {
 			"it takes pods again once the plugin runs there: look at its pod, or at what keeps it off the node"}
 	}
 	return Finding{Warning, object, fmt.Sprintf("GPU %d (%s) is unhealthy%s", d.Index, d.UUID, because(d.Unhealthy)),
-		"it takes no new pods and comes back by itself after three good probes; nvidia-smi on the node shows what the driver says"}
+		"it takes no new pods and comes back by itself after three good probes; nvidia-smi on the node shows what the driver says. " +
+			"To kube-scheduler the pods on it count against the node's other GPUs: kubectl inspect gpumem drain " + node.Name + " " + strconv.Itoa(d.Index) + " gives these free"}
 }

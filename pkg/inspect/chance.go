@@ -27,10 +27,40 @@ type Chance struct {
 func (f Facts) Chance(pod WaitFacts, n placement.Node) Chance {
 	c := Chance{Verdict: placement.Fit(pod.Request, preemption.Reserved(n, pod.Pod, pod.Request, fallback)), Refusal: pod.KeptOff[n.Name]}
 	c.OutOfUse = outOfUse(c.Verdict)
-	if c.KeptOff = c.Refusal != nil; !c.KeptOff {
-		c.Refusal = f.Nodes[n.Name].Refusal(pod.Request)
+	if c.KeptOff = c.Refusal != nil; c.KeptOff {
+		return c
+	}
+	if c.Refusal = f.Nodes[n.Name].Refusal(pod.Request); c.Refusal == nil && c.Fits() {
+		c.Refusal = Overdraws(pod.Request, n)
 	}
 	return c
+}
+
+// Overdrawn is the reason of a node whose sum has no room for a pod, though a GPU has.
+const Overdrawn = "Overdrawn"
+
+// Overdraws says why kube-scheduler does not send a request to a node on whose GPUs it fits;
+// nil: it does. It subtracts what all pods of the node ask for from what the kubelet
+// offers, and in that are no GPUs that are unhealthy, while their pods are.
+func Overdraws(req placement.Request, n placement.Node) *cache.Refusal {
+	left := -n.Requested()
+	var held []string
+	var units gpu.Units
+	last := 0
+	for _, d := range n.Devices {
+		switch {
+		case d.Healthy || d.Unhealthy == gpu.Cordoned:
+			left += d.Capacity
+		case d.Requested > 0:
+			held, units, last = append(held, fmt.Sprintf("GPU%d", d.Index)), units+d.Requested, d.Index
+		}
+	}
+	if len(held) == 0 || req.Units() <= left {
+		return nil
+	}
+	return &cache.Refusal{Reason: Overdrawn, Message: fmt.Sprintf(
+		"kube-scheduler counts %s of pods on %s, out of use, against the node's other GPUs: kubectl inspect gpumem drain %s %d",
+		gpu.Format(units, n.UnitMiB), strings.Join(held, ", "), n.Name, last)}
 }
 
 // outOfUse returns the GPUs that would do, were they healthy and not cordoned: none

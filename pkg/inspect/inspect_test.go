@@ -38,6 +38,9 @@ func TestChances(t *testing.T) {
 		named("gpu-cordoned", node(inventory(device(0, 16, cordonedGPU), device(1, 16, cordonedGPU)))),
 		named("sick-or-cordoned", node(inventory(device(0, 16, sick), device(1, 4), device(2, 16, cordonedGPU)), hold("ml/a", ask(2), 1))),
 		named("little", node(free, full)),
+		named("overdrawn", node(inventory(device(0, 16, sick), device(1, 10)), hold("ml/b", ask(4), 0))),
+		named("not-overdrawn", node(inventory(device(0, 16, sick), device(1, 12)), hold("ml/c", ask(4), 0))),
+		named("drawn-by-cordoned", node(inventory(device(0, 16, cordonedGPU), device(1, 8)), hold("ml/d", ask(4), 0))),
 		named("less", node(free, hold("ml/more", ask(14), 0))),
 		named("small", node(inventory(device(0, 4)))),
 		named("little-and-cordoned", node(free, full)),
@@ -69,7 +72,10 @@ func TestChances(t *testing.T) {
 	}
 	want := []chance{
 		{"good", "needs 8 GiB on one GPU; fits", true},
+		{"not-overdrawn", "needs 8 GiB on one GPU; fits", true},
+		{"drawn-by-cordoned", "needs 8 GiB on one GPU; fits", true},
 		{"cordoned", "the node is cordoned", false},
+		{"overdrawn", "kube-scheduler counts 4 GiB of pods on GPU0, out of use, against the node's other GPUs: kubectl inspect gpumem drain overdrawn 0", false},
 		{"sick-or-cordoned", "would do, but GPU0 is unhealthy (XID 79); GPU2 is cordoned: kubectl inspect gpumem uncordon sick-or-cordoned 2", false},
 		{"gpu-cordoned", "would do, but GPU0, GPU1 are cordoned: kubectl inspect gpumem uncordon gpu-cordoned GPU", false},
 		{"little", "needs 8 GiB on one GPU; free: GPU0 4 (4 GiB in all)", false},

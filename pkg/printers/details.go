@@ -185,7 +185,7 @@ func notes(out *bytes.Buffer, n inspect.Node, m measure) {
 		case n.Problem != "":
 			// Which GPUs it has is not known.
 		case len(p.Claims) > 0:
-			note("pod %s/%s is assigned %s, which this node does not have", p.Namespace, p.Name, uuids(p.Claims))
+			note("pod %s/%s is assigned %s, which this node does not offer", p.Namespace, p.Name, uuids(p.Claims))
 		default:
 			note("pod %s/%s is assigned no GPU yet", p.Namespace, p.Name)
 		}
@@ -247,7 +247,7 @@ func noteGPU(note func(format string, args ...any), g inspect.GPU, m measure) {
 			note("pod %s/%s: %s", p.Namespace, p.Name, p.Problem)
 		}
 		if len(p.Claims) > 0 {
-			note("pod %s/%s is also assigned %s, which this node does not have", p.Namespace, p.Name, uuids(p.Claims))
+			note("pod %s/%s is also assigned %s, which this node does not offer", p.Namespace, p.Name, uuids(p.Claims))
 		}
 	}
 }
