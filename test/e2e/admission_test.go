@@ -157,6 +157,7 @@ func TestTheAPIServerWarnsOfNamesWithoutEffect(t *testing.T) {
 	always := func(pod *v1.Pod) { pod.Spec.RestartPolicy = v1.RestartPolicyAlways }
 	unnamed := func(pod *v1.Pod) { pod.Spec.SchedulerName = "" }
 	const bypasses = "gpumem.dev/gpu-mem without schedulerName gpumem-scheduler: the cluster's own scheduler knows the sum of a node's GPUs alone, and the pod may fail on its node"
+	const noResource = "resource gpumem.dev/gpu-memory is none that gpumem offers: the pod will wait for ever; ask for gpumem.dev/gpu-mem"
 	dryRun := metav1.CreateOptions{DryRun: []string{metav1.DryRunAll}}
 	warns := func(name, policy string, object any, want string) {
 		t.Helper()
@@ -184,11 +185,17 @@ func TestTheAPIServerWarnsOfNamesWithoutEffect(t *testing.T) {
 		"a pod that asks in bytes":     {e.pod("p", 1, inBytes), notBytes},
 		"a template that asks so":      {deployment(nil, always, inBytes), notBytes},
 		"a pod for another scheduler":  {e.pod("p", 1, func(pod *v1.Pod) { pod.Spec.SchedulerName = "volcano" }), ""},
-		"a pod of a node":              {e.pod("p", 1, unnamed, func(pod *v1.Pod) { pod.Spec.NodeName = "node1" }), ""},
-		"a pod for no scheduler":       {e.pod("p", 1, unnamed), bypasses},
-		"a template for no scheduler":  {deployment(nil, always, unnamed), bypasses},
-		"one without GPU memory":       {e.pod("p", 0, unnamed), ""},
-		"a deployment that is right":   {deployment(map[string]string{"note": "n"}, always, annotated("gpu-count", "1")), ""},
+		"a pod for one that is misspelt": {
+			e.pod("p", 1, func(pod *v1.Pod) { pod.Spec.SchedulerName = "gpumem-schedular" }), "schedulerName is gpumem-schedular, and that of gpumem is gpumem-scheduler",
+		},
+		"a misspelt resource":         {e.pod("p", 1, asking("gpumem.dev/gpu-memory", 1)), noResource},
+		"one of a template":           {deployment(nil, always, without, asking("gpumem.dev/gpu-memory", 1)), noResource},
+		"cores":                       {e.pod("p", 1, asking("gpumem.dev/gpu-core", 1)), ""},
+		"a pod of a node":             {e.pod("p", 1, unnamed, func(pod *v1.Pod) { pod.Spec.NodeName = "node1" }), ""},
+		"a pod for no scheduler":      {e.pod("p", 1, unnamed), bypasses},
+		"a template for no scheduler": {deployment(nil, always, unnamed), bypasses},
+		"one without GPU memory":      {e.pod("p", 0, unnamed), ""},
+		"a deployment that is right":  {deployment(map[string]string{"note": "n"}, always, annotated("gpu-count", "1")), ""},
 		"a template with a misspelt name": {
 			deployment(nil, always, annotated("gpu-cuont", "2")), "annotation gpumem.dev/gpu-cuont is none that gpumem knows, and has no effect",
 		},
