@@ -324,9 +324,34 @@ func asks(req placement.Request, unitMiB int64) string {
 		s += fmt.Sprintf(" and %d%% of cores", cores)
 	}
 	if n := req.GPUs(); n > 1 {
-		return s + fmt.Sprintf(" on each of %d GPUs", n)
+		s += fmt.Sprintf(" on each of %d GPUs", n)
+	} else {
+		s += " on one GPU"
 	}
-	return s + " on one GPU"
+	return s + wishes(req)
+}
+
+// wishes says what else a pod asks of its GPUs.
+func wishes(req placement.Request) (s string) {
+	if globs := slices.Concat(req.Models, req.UUIDs); len(globs) > 0 {
+		s += " matching " + strings.Join(globs, ",")
+	}
+	switch req.Preference {
+	case placement.Fastest:
+		s += ", of the fastest model that has room"
+	case placement.Cheapest:
+		s += ", of the slowest model that has room"
+	}
+	if req.Group != "" {
+		s += fmt.Sprintf(", beside pods of gpu-group %q if there is room", req.Group)
+	}
+	if req.ExclusiveGroup != "" {
+		s += fmt.Sprintf(", apart from pods of exclusive-group %q", req.ExclusiveGroup)
+	}
+	if req.Enforcement != "" {
+		s += ", at the level " + string(req.Enforcement) + " or a stronger one"
+	}
+	return s
 }
 
 func timesOf(n int) string {

@@ -411,3 +411,25 @@ func TestHelpOfTheNamespace(t *testing.T) {
 		}
 	}
 }
+
+func TestExplainSaysAllThatAPodAsksFor(t *testing.T) {
+	for want, annotations := range map[string]map[string]string{
+		"on one GPU": nil,
+		"on each of 2 GPUs matching A100*,!*PCIe,GPU-4*": {"gpu-count": "2", "gpu-model": "A100*,!*PCIe", "gpu-uuid": "GPU-4*"},
+		"on one GPU, of the fastest model that has room": {"gpu-model-preference": "fastest"},
+		`on one GPU, of the slowest model that has room, beside pods of gpu-group "a" if there is room, apart from pods of exclusive-group "b", at the level mps or a stronger one`: {
+			"gpu-model-preference": "cheapest", "gpu-group": "a", "exclusive-group": "b", "enforcement": "mps",
+		},
+	} {
+		pod := with(makePod(t, "ml/waits", "", 4), func(p *v1.Pod) {
+			p.Annotations = make(map[string]string)
+			for key, value := range annotations {
+				p.Annotations["gpumem.dev/"+key] = value
+			}
+		})
+		stdout, _, err := inspectWith(fake.NewClientset(makeNode(t, "gpu-a", inventory("gpu-a", 16)), pod), "explain", "ml/waits")
+		if err != nil || !strings.Contains(stdout, " "+want+"\n") {
+			t.Errorf("error %v, want %q in:\n%s", err, want, stdout)
+		}
+	}
+}

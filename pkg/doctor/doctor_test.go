@@ -240,7 +240,7 @@ func TestExamine(t *testing.T) {
 		}, []string{"warning|deployment gpumem-system/gpumem-scheduler|1 of 2 pods are ready|", "note|cluster|what is younger"}},
 		"scaled to nothing": {func(s *State) {
 			s.Deployments[0].Spec.Replicas, s.Deployments[0].Status.ReadyReplicas = new(int32(0)), 0
-		}, []string{"error|deployment gpumem-system/gpumem-scheduler|has no replicas: no pod is placed on a GPU|kubectl -n gpumem-system scale deployment gpumem-scheduler --replicas=2 helps now; set the chart's value scheduler.replicas to 2 as well"}},
+		}, []string{"error|deployment gpumem-system/gpumem-scheduler|has no replicas: no pod is placed on a GPU|kubectl -n gpumem-system scale deployment gpumem-scheduler --replicas=2 helps now; see that the chart's value scheduler.replicas is 2 too"}},
 		"one replica alone": {func(s *State) {
 			s.Deployments[0].Spec.Replicas, s.Deployments[0].Status.ReadyReplicas = new(int32(1)), 1
 		}, []string{"warning|deployment gpumem-system/gpumem-scheduler|has one replica"}},
