@@ -108,10 +108,7 @@ func (o *options) overview(cmd *cobra.Command, args []string) error {
 	if err := o.Run(cmd.Context()); err != nil || !o.watch {
 		return err
 	}
-	return o.onChange(cmd.Context(), func(ctx context.Context) error {
-		fmt.Fprintln(o.Out)
-		return o.Run(ctx)
-	})
+	return o.onChange(cmd.Context(), o.Run)
 }
 
 // prepare derives what the flags stand for, and says what is wrong with them.

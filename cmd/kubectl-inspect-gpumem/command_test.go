@@ -501,3 +501,35 @@ func FuzzArguments(f *testing.F) {
 		}
 	})
 }
+
+// Much that changes on nodes and pods is not shown.
+func TestTheOverviewIsPrintedAgainWhenItDiffers(t *testing.T) {
+	var out bytes.Buffer
+	o := newOptions(genericiooptions.IOStreams{Out: &out, ErrOut: &out})
+	client := fake.NewClientset(makeNode(t, "gpu-a", inventory("gpu-a", 16)))
+	o.client = client
+	if err := o.Complete(nil); err != nil {
+		t.Fatal(err)
+	}
+	var lengths []int
+	for range 2 {
+		if err := o.Run(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		lengths = append(lengths, out.Len())
+	}
+	if lengths[0] == 0 || lengths[1] != lengths[0] {
+		t.Errorf("%v bytes are out after each look, want something, and nothing more", lengths)
+	}
+	first := out.String()
+	pod := makePod(t, "ml/there", "gpu-a", 3, uuid("gpu-a", 0))
+	if _, err := client.CoreV1().Pods(pod.Namespace).Create(t.Context(), pod, metav1.CreateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	if err := o.Run(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if again := strings.TrimPrefix(out.String(), first); !strings.HasPrefix(again, "\nNAME") || !strings.Contains(again, "3/16") {
+		t.Errorf("after a pod has come:\n%s", again)
+	}
+}

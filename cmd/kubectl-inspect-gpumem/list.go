@@ -7,6 +7,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
 	"os"
 	"slices"
 	"strings"
@@ -208,6 +209,10 @@ func sortRows[R any](rows []R, by string) error {
 			switch value := results[0][0].Interface().(type) {
 			case float64:
 				k.number = value
+			case map[string]any:
+				return fmt.Errorf("--sort-by: %s has no order: name one of its fields, %s", by, strings.Join(slices.Sorted(maps.Keys(value)), ", "))
+			case []any:
+				return fmt.Errorf("--sort-by: %s is a list, which has no order", by)
 			default:
 				k.text = fmt.Sprint(value)
 			}

@@ -245,11 +245,13 @@ func TestFitSaysHowAPodAsksForIt(t *testing.T) {
 
 func TestListsSayWhatIsWrongWithFlags(t *testing.T) {
 	for want, args := range map[string][]string{
-		`--output is "csv"`:            {"gpus", "-o", "csv"},
-		"--selector":                   {"pods", "-l", "a=b=c"},
-		"--sort-by":                    {"pods", "--sort-by", "{.a"},
-		"no row has .nothing":          {"gpus", "--sort-by", ".nothing"},
-		"--watch prints rows":          {"gpus", "-w", "-o", "json"},
+		`--output is "csv"`:   {"gpus", "-o", "csv"},
+		"--selector":          {"pods", "-l", "a=b=c"},
+		"--sort-by":           {"pods", "--sort-by", "{.a"},
+		"no row has .nothing": {"gpus", "--sort-by", ".nothing"},
+		"--watch prints rows": {"gpus", "-w", "-o", "json"},
+		"--sort-by: .granted has no order: name one of its fields, MiB, units": {"pods", "--sort-by", ".granted"},
+		"--sort-by: .pods is a list, which has no order":                       {"gpus", "--sort-by", ".pods"},
 		`--mem is "much"`:              {"fit", "--mem", "much"},
 		"want a number of GPUs from 1": {"fit", "--mem", "1", "--count", "0"},
 		`policy "best"`:                {"fit", "--mem", "1", "--policy", "best"},

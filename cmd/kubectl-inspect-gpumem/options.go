@@ -39,6 +39,7 @@ type options struct {
 	allNamespaces bool
 	watch         bool
 	suggest       func(word string) []string // commands that a word may mean; nil: none
+	shown         *string                    // what Run has printed last; nil: nothing yet
 
 	nodes  []string // empty: all
 	names  api.Names
@@ -150,7 +151,19 @@ func (o *options) Run(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	if err := o.printer()(o.Out, report); err != nil {
+	var text bytes.Buffer
+	if err := o.printer()(&text, report); err != nil {
+		return err
+	}
+	switch now := text.String(); {
+	case o.shown == nil:
+	case *o.shown == now:
+		return nil // something has changed that is not shown
+	default:
+		fmt.Fprintln(o.Out)
+	}
+	o.shown = new(text.String())
+	if _, err := text.WriteTo(o.Out); err != nil {
 		return err
 	}
 	if len(report.Nodes) == 0 && len(report.Problems) == 0 {
