@@ -170,7 +170,8 @@ func (l *Log) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 func Look(req placement.Request, n placement.Node, chosen placement.Assignment) Node {
 	out := Node{Name: n.Name, UnitMiB: n.UnitMiB}
 	for _, d := range n.Devices {
-		g := GPU{Index: d.Index, UUID: d.UUID, Model: d.Model, Capacity: d.Capacity, Free: d.Free(), FreeCores: new(d.FreeCores()), Unhealthy: d.Unhealthy}
+		units, cores := n.Left(d)
+		g := GPU{Index: d.Index, UUID: d.UUID, Model: d.Model, Capacity: d.Capacity, Free: units, FreeCores: &cores, Unhealthy: d.Unhealthy}
 		switch reason := n.Check(req, d); {
 		case reason == placement.Insufficient && n.Check(memoryOf(req), d) == placement.Fits:
 			g.Reason = InsufficientCores

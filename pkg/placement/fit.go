@@ -34,6 +34,13 @@ func (n Node) room(d Device) room {
 	return r
 }
 
+// Left returns what is left of a device for new pods: less than is free while pods are on
+// the node of which no device is known.
+func (n Node) Left(d Device) (units gpu.Units, cores int) {
+	r := n.room(d)
+	return r.units, r.cores
+}
+
 // allows reports whether the pod's globs let it use the device.
 func (r Request) allows(d Device) bool {
 	return MatchGlobs(r.UUIDs, string(d.UUID)) && MatchModel(r.Models, d.Model)

@@ -22,6 +22,8 @@ type GPURow struct {
 	Node string `json:"node"`
 	inspect.GPU
 	Usage *Usage `json:"usage,omitempty"` // nil when not known
+
+	pending *inspect.Memory // of the node's pods that are on no known GPU; nil: there are none
 }
 
 // PodRow is one pod of a list.
@@ -54,7 +56,7 @@ func (p PodRow) Waits() bool { return p.State == Waiting || p.State == Nominated
 func GPURows(r inspect.Report, usage map[gpu.UUID]Usage) (rows []GPURow) {
 	for _, n := range r.Nodes {
 		for _, g := range n.GPUs {
-			row := GPURow{Node: n.Name, GPU: g}
+			row := GPURow{Node: n.Name, GPU: g, pending: n.UnattributedMemory}
 			if u, ok := usage[g.UUID]; ok {
 				row.Usage = &u
 			}
@@ -145,7 +147,7 @@ func GPUColumns(r inspect.Report) []Column[GPURow] {
 			},
 			Colour: func(g GPURow) Colour { return full(g.Requested, g.Capacity) },
 		},
-		{Header: fmt.Sprintf("FREE(%s)", m), Cell: func(g GPURow) string { return free(m, g.GPU) }},
+		{Header: fmt.Sprintf("FREE(%s)", m), Cell: func(g GPURow) string { return free(m, g) }},
 		{Header: "USED(MiB)", Cell: func(g GPURow) string { return used(g.Usage) }},
 		{Header: "PODS", Cell: func(g GPURow) string { return strconv.Itoa(len(g.Pods)) }},
 		{
@@ -297,16 +299,20 @@ func full(requested *inspect.Memory, capacity inspect.Memory) Colour {
 	return load(float64(requested.Units), float64(capacity.Units))
 }
 
-func free(m measure, g inspect.GPU) string {
+func free(m measure, g GPURow) string {
 	if g.Requested == nil {
 		return "?"
 	}
-	taken := keptOf(g)
+	taken := keptOf(g.GPU)
 	taken.Units += g.Requested.Units
 	taken.MiB += g.Requested.MiB
 	if g.Foreign != nil {
 		taken.Units += g.Foreign.Units
 		taken.MiB += g.Foreign.MiB
+	}
+	if g.pending != nil {
+		taken.Units += g.pending.Units
+		taken.MiB += g.pending.MiB
 	}
 	left := inspect.Memory{Units: max(0, g.Capacity.Units-taken.Units), MiB: max(0, g.Capacity.MiB-taken.MiB)}
 	return m.amount(&left)
