@@ -163,7 +163,10 @@ func (o *options) fit(ctx context.Context, l *listing, w wish) error {
 	if err := o.complain(report); err != nil {
 		return err
 	}
-	if total == 0 {
+	switch {
+	case len(rows) == 0:
+		return fmt.Errorf("it fits nowhere: no node here offers %s", o.names.GPUMem())
+	case total == 0:
 		return errors.New("it fits nowhere")
 	}
 	return nil

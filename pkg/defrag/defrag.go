@@ -83,9 +83,21 @@ func (g Goal) Plan(nodes []placement.Node) (Plan, bool) {
 	return Plan{}, false
 }
 
-// Hopeless reports whether the request would fit no node even if all pods left that may:
-// then no number of evictions is enough.
+// Hopeless reports whether no number of evictions is enough: the request would fit no node
+// even if all pods left that may, or, where each of them has to find room elsewhere, less
+// is free in all than it asks for.
 func (g Goal) Hopeless(nodes []placement.Node) bool {
+	free := gpu.Units(0)
+	for _, n := range nodes {
+		for _, d := range n.Devices {
+			if d.Healthy {
+				free += d.Free()
+			}
+		}
+	}
+	if !g.Displace && free < g.Request.Units() {
+		return true
+	}
 	s := newSearch(g, nodes)
 	return !slices.ContainsFunc(nodes, func(n placement.Node) bool {
 		_, ok := s.clearable(n)

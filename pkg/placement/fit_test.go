@@ -74,7 +74,7 @@ func TestFit(t *testing.T) {
 		},
 		"no GPU of the UUID": {
 			req: ask(1, uuids("GPU-7")), node: node(inventory(device(0, 10, model("")))), want: placement.NoSuchDevice, unresolvable: true,
-			wantSentence: "wants a GPU that matches GPU-7; this node has a GPU of unknown model: change gpu-uuid",
+			wantSentence: "wants a GPU that matches GPU-7; this node has GPU-0: change gpu-uuid",
 		},
 		"larger than any GPU, though not than all together": {
 			req: ask(11), node: node(two), want: placement.TooLarge, unresolvable: true,

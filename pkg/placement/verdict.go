@@ -73,7 +73,11 @@ func (v Verdict) String() string {
 	case NoCores:
 		return "asks for cores of a GPU, and the node offers none: they are off (chart value cores)"
 	case NoSuchDevice:
-		return fmt.Sprintf("wants a GPU that matches %s; this node has %s: change %s%s", globs(v.Request), models(v.Node), v.globbed(), v.wholeName())
+		has := models(v.Node)
+		if len(v.Request.Models) == 0 {
+			has = uuids(v.Node)
+		}
+		return fmt.Sprintf("wants a GPU that matches %s; this node has %s: change %s%s", globs(v.Request), has, v.globbed(), v.wholeName())
 	case TooLarge:
 		return fmt.Sprintf("%s; the largest that qualifies here has %s: %s", need, v.largest(), v.instead())
 	case TooFew:
@@ -231,6 +235,14 @@ func (v Verdict) wholeName() string {
 }
 
 func globs(r Request) string { return strings.Join(slices.Concat(r.Models, r.UUIDs), ",") }
+
+func uuids(n Node) string {
+	var out []string
+	for _, d := range n.Devices {
+		out = append(out, string(d.UUID))
+	}
+	return strings.Join(out, ", ")
+}
 
 func models(n Node) string {
 	var out []string
