@@ -159,6 +159,19 @@ func running(t *testing.T, dir string) (r *Runner, stop func()) {
 	}
 }
 
+// listed starts a kubelet, and a runner that has sent it the list of devices. It returns how
+// to end the runner, which is to be done.
+func listed(t *testing.T) (dir string, kubelet *registry, r *Runner, stop func()) {
+	t.Helper()
+	dir = t.TempDir()
+	kubelet, end := startKubelet(t, dir, nil)
+	t.Cleanup(end)
+	r, stop = running(t, dir)
+	receive(t, kubelet.registered)
+	receive(t, kubelet.lists)
+	return dir, kubelet, r, stop
+}
+
 func TestRunnerRegistersAgainAndAgain(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "device-plugins") // not there yet
 	r, stop := running(t, dir)
@@ -259,12 +272,8 @@ func TestNobodyAnswersAtASocketThatIsGone(t *testing.T) {
 }
 
 func TestRunnerSeesThatItsSocketIsGone(t *testing.T) {
-	dir := t.TempDir()
-	kubelet, end := startKubelet(t, dir, nil)
-	defer end()
-	r, stop := running(t, dir)
+	dir, kubelet, r, stop := listed(t)
 	defer stop()
-	receive(t, kubelet.registered)
 	if err := os.Remove(filepath.Join(dir, r.socketName())); err != nil {
 		t.Fatal(err)
 	}
@@ -292,12 +301,7 @@ func TestRunnerSeesThatTheKubeletNoLongerListens(t *testing.T) {
 // A plugin whose pod was deleted by force still serves when the next one starts, and
 // when it ends, the kubelet drops whoever has registered in the meantime.
 func TestRunnerWaitsForTheOneBefore(t *testing.T) {
-	dir := t.TempDir()
-	kubelet, end := startKubelet(t, dir, nil)
-	defer end()
-	_, stopFirst := running(t, dir)
-	receive(t, kubelet.registered)
-	receive(t, kubelet.lists)
+	dir, kubelet, _, stopFirst := listed(t)
 	second, stop := running(t, dir)
 	defer stop()
 	says(t, second, "another process serves")
@@ -357,12 +361,7 @@ func TestRunnerThatEndsLeavesTheSocketOfAnother(t *testing.T) {
 
 // One whose socket another process has taken the place of leaves that there.
 func TestRunnerRemovesNoSocketButItsOwn(t *testing.T) {
-	dir := t.TempDir()
-	kubelet, end := startKubelet(t, dir, nil)
-	defer end()
-	r, stop := running(t, dir)
-	receive(t, kubelet.registered)
-	receive(t, kubelet.lists)
+	dir, _, r, stop := listed(t)
 	other := &slow{asked: make(chan struct{}, 100), answer: make(chan struct{})}
 	close(other.answer)
 	path := serve(t, dir, other)
@@ -375,13 +374,8 @@ func TestRunnerRemovesNoSocketButItsOwn(t *testing.T) {
 
 // A second listener, a person's perhaps, may come and go.
 func TestRunnerIsNotDroppedWhileSomebodyListens(t *testing.T) {
-	dir := t.TempDir()
-	kubelet, end := startKubelet(t, dir, nil)
-	defer end()
-	r, stop := running(t, dir)
+	dir, kubelet, r, stop := listed(t)
 	defer stop()
-	receive(t, kubelet.registered)
-	receive(t, kubelet.lists)
 	err := dial(t.Context(), filepath.Join(dir, r.socketName()), func(ctx context.Context, conn *grpc.ClientConn) error {
 		stream, err := pluginapi.NewDevicePluginClient(conn).ListAndWatch(ctx, &pluginapi.Empty{})
 		if err != nil {
