@@ -155,15 +155,15 @@ func (o *options) Run(ctx context.Context) error {
 	if err := o.printer()(&text, report); err != nil {
 		return err
 	}
-	switch now := text.String(); {
-	case o.shown == nil:
-	case *o.shown == now:
-		return nil // something has changed that is not shown
-	default:
+	now := text.String()
+	if o.shown != nil {
+		if *o.shown == now {
+			return nil // something has changed that is not shown
+		}
 		fmt.Fprintln(o.Out)
 	}
-	o.shown = new(text.String())
-	if _, err := text.WriteTo(o.Out); err != nil {
+	o.shown = &now
+	if _, err := io.WriteString(o.Out, now); err != nil {
 		return err
 	}
 	if len(report.Nodes) == 0 && len(report.Problems) == 0 {

@@ -87,15 +87,7 @@ func (g Goal) Plan(nodes []placement.Node) (Plan, bool) {
 // even if all pods left that may, or, where each of them has to find room elsewhere, less
 // is free in all than it asks for.
 func (g Goal) Hopeless(nodes []placement.Node) bool {
-	free := gpu.Units(0)
-	for _, n := range nodes {
-		for _, d := range n.Devices {
-			if d.Healthy {
-				free += d.Free()
-			}
-		}
-	}
-	if !g.Displace && free < g.Request.Units() {
+	if !g.Displace && free(nodes) < g.Request.Units() {
 		return true
 	}
 	s := newSearch(g, nodes)
@@ -103,6 +95,18 @@ func (g Goal) Hopeless(nodes []placement.Node) bool {
 		_, ok := s.clearable(n)
 		return ok
 	})
+}
+
+// free returns what is free in all on GPUs that take new pods.
+func free(nodes []placement.Node) (sum gpu.Units) {
+	for _, n := range nodes {
+		for _, d := range n.Devices {
+			if d.Healthy {
+				sum += d.Free()
+			}
+		}
+	}
+	return sum
 }
 
 // search is the search for a plan.

@@ -87,11 +87,14 @@ func (inv Inventory) Device(id UUID) (Device, bool) {
 	return Device{}, false
 }
 
-// Advertised returns the units that the kubelet is offered: those of GPUs that are
-// healthy to it, which a cordoned GPU stays.
+// Advertised reports whether the device is healthy to the kubelet, which a cordoned one
+// stays.
+func (d Device) Advertised() bool { return d.Healthy || d.Unhealthy == Cordoned }
+
+// Advertised returns the units that the kubelet is offered.
 func (inv Inventory) Advertised() (sum Units) {
 	for _, d := range inv.Devices {
-		if d.Healthy || d.Unhealthy == Cordoned {
+		if d.Advertised() {
 			sum += d.Capacity
 		}
 	}

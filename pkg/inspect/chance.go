@@ -49,7 +49,7 @@ func Overdraws(req placement.Request, n placement.Node) *cache.Refusal {
 	last := 0
 	for _, d := range n.Devices {
 		switch {
-		case d.Healthy || d.Unhealthy == gpu.Cordoned:
+		case d.Advertised():
 			left += d.Capacity
 		case d.Requested > 0:
 			held, units, last = append(held, fmt.Sprintf("GPU%d", d.Index)), units+d.Requested, d.Index

@@ -84,8 +84,7 @@ func PodRows(r inspect.Report, usage map[string]Usage) (rows []PodRow) {
 				rows[i].Usage = &u
 			}
 		}
-		rows[i].Granted.Units += p.Memory.Units
-		rows[i].Granted.MiB += p.Memory.MiB
+		add(&rows[i].Granted, &p.Memory)
 		rows[i].Cores += p.Cores
 		if g != nil {
 			rows[i].GPUs = append(rows[i].GPUs, g.Index)
@@ -304,15 +303,8 @@ func free(m measure, g GPURow) string {
 		return "?"
 	}
 	taken := keptOf(g.GPU)
-	taken.Units += g.Requested.Units
-	taken.MiB += g.Requested.MiB
-	if g.Foreign != nil {
-		taken.Units += g.Foreign.Units
-		taken.MiB += g.Foreign.MiB
-	}
-	if g.pending != nil {
-		taken.Units += g.pending.Units
-		taken.MiB += g.pending.MiB
+	for _, amount := range []*inspect.Memory{g.Requested, g.Foreign, g.pending} {
+		add(&taken, amount)
 	}
 	left := inspect.Memory{Units: max(0, g.Capacity.Units-taken.Units), MiB: max(0, g.Capacity.MiB-taken.MiB)}
 	return m.amount(&left)

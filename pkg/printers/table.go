@@ -133,10 +133,17 @@ func kept(m measure, g inspect.GPU) string {
 
 func keptOf(g inspect.GPU) (sum inspect.Memory) {
 	for _, p := range g.Kept {
-		sum.Units += p.Memory.Units
-		sum.MiB += p.Memory.MiB
+		add(&sum, &p.Memory)
 	}
 	return sum
+}
+
+// add adds an amount, if it is known.
+func add(sum, amount *inspect.Memory) {
+	if amount != nil {
+		sum.Units += amount.Units
+		sum.MiB += amount.MiB
+	}
 }
 
 // legend explains what stands in the table, and tells what does not.
