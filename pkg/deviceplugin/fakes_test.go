@@ -106,6 +106,17 @@ func (p *pods) settle(name string) {
 	p.changed = make(chan struct{})
 }
 
+// takeAway is somebody who removes a pod's annotation.
+func (p *pods) takeAway(name string) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for i := range p.list {
+		if p.list[i].Pod.Name == name {
+			p.list[i].Assignment = placement.Assignment{}
+		}
+	}
+}
+
 // Refresh brings what the watch has not told of.
 func (p *pods) Refresh(context.Context) error {
 	p.mu.Lock()

@@ -54,7 +54,7 @@ type Metrics interface {
 
 // Reasons to write an assignment.
 const (
-	ReasonPlaced  = "placed"  // there was none
+	ReasonPlaced  = "placed"  // there was none, or none any more
 	ReasonHeld    = "held"    // the kubelet has given the pod other GPUs
 	ReasonPlanned = "planned" // the kubelet has given the pod's GPUs to another, which leaves it that one's
 )
@@ -119,6 +119,7 @@ type Plugin struct {
 	given    []allocation.Given // the kubelet may not have told of it yet
 	writing  map[string]bool    // UIDs of pods that are being corrected
 	reported map[string]bool    // UIDs of pods whose slots fit no assignment
+	chosen   map[string]bool    // UIDs of pods of which a scheduler's assignment has been seen
 	levels   levels
 }
 
@@ -126,7 +127,8 @@ type Plugin struct {
 func New(cfg Config, prober inventory.Source, pods Pods, kubelet Kubelet, events Events, metrics Metrics, log *zap.Logger) *Plugin {
 	return &Plugin{
 		cfg: cfg, prober: prober, pods: pods, kubelet: kubelet, events: events, metrics: metrics, log: log,
-		kick: make(chan struct{}, 1), writing: make(map[string]bool), reported: make(map[string]bool), levels: make(levels),
+		kick: make(chan struct{}, 1), writing: make(map[string]bool), reported: make(map[string]bool), chosen: make(map[string]bool),
+		levels: make(levels),
 	}
 }
 

@@ -608,3 +608,32 @@ func TestEightLargeGPUsInSmallUnits(t *testing.T) {
 		t.Errorf("a unit of %d MiB would have done, and %d was suggested", suggested-1, suggested)
 	}
 }
+
+// The node of a pod whose assignment somebody takes away was chosen by gpumem all the same.
+func TestAnAssignmentThatIsTakenAwayIsWrittenAgain(t *testing.T) {
+	for _, tc := range []struct {
+		name string
+		pod  allocation.Pod
+		want []string
+	}{
+		{"of a scheduler", pod("a", 1, uuidB, app(3)), []string{"ns/a [" + string(uuidB) + "]"}},
+		{"of the node", pod("a", 1, "", app(3)), []string{"ns/a [" + string(uuidA) + "] by the node", "ns/a [" + string(uuidA) + "] by the node"}},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			n := newNode(t, nil, nil, tc.pod)
+			if _, err := n.admit(t, tc.pod); err != nil {
+				t.Fatal(err)
+			}
+			if err := n.reconcile(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+			n.pods.takeAway("a")
+			if err := n.reconcile(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+			if diff := cmp.Diff(tc.want, n.pods.corrected()); diff != "" {
+				t.Errorf("corrections (-want +got):\n%s", diff)
+			}
+		})
+	}
+}

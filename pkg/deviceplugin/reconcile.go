@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"strconv"
 	"strings"
@@ -79,7 +80,8 @@ func (p *Plugin) reconcile(ctx context.Context) error {
 		return err
 	}
 	s := p.heardOf(pods, held)
-	p.forgetReports(s)
+	p.forget(s)
+	p.learn(s)
 	return errors.Join(p.correctAll(ctx, s), p.markAll(ctx, s), p.levelAll(ctx, s))
 }
 
@@ -170,7 +172,8 @@ func (p *Plugin) correct(ctx context.Context, c allocation.Correction, s allocat
 	defer p.release(ref)
 	was, is := pods[i].Assignment, c.Actual
 	is.Enforcement = p.levelOf(s, pods[i])
-	is.ByNode = was.ByNode || was.None() && len(c.Pod.Indexes) == 0
+	lost := was.None() && p.chosenOnce(ref)
+	is.ByNode = was.ByNode || was.None() && len(c.Pod.Indexes) == 0 && !lost
 	if err := p.pods.Correct(ctx, ref, is, inv); err != nil {
 		return err
 	}
@@ -182,6 +185,9 @@ func (p *Plugin) correct(ctx context.Context, c allocation.Correction, s allocat
 	switch {
 	case was.None() && len(c.Pod.Indexes) > 0:
 		p.events.Pod(ref, false, "GPUMemoryTakenOver", "counts on "+describe(is, inv)+", which gpushare had chosen for it")
+	case lost:
+		p.metrics.Corrected(ReasonPlaced)
+		p.events.Pod(ref, true, "GPUMemoryCorrected", "has "+describe(is, inv)+", which is written again: somebody had taken the pod's assignment away")
 	case was.None():
 		p.metrics.Corrected(ReasonPlaced)
 		p.events.Pod(ref, false, "GPUMemoryPlaced", "placed on "+describe(is, inv)+" by the device plugin of its node: no scheduler of gpumem had placed it")
@@ -224,15 +230,34 @@ func (p *Plugin) report(ref placement.PodRef, note string) {
 	p.events.Pod(ref, true, "GPUMemoryMixed", note)
 }
 
-// forgetReports drops what was told of pods that are gone.
-func (p *Plugin) forgetReports(s allocation.State) {
+// forget drops what is known of pods that are gone.
+func (p *Plugin) forget(s allocation.State) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	for uid := range p.reported {
-		if !slices.ContainsFunc(s.Pods, func(pod allocation.Pod) bool { return pod.Pod.UID == uid }) {
-			delete(p.reported, uid)
+	gone := func(uid string, _ bool) bool {
+		return !slices.ContainsFunc(s.Pods, func(pod allocation.Pod) bool { return pod.Pod.UID == uid })
+	}
+	maps.DeleteFunc(p.reported, gone)
+	maps.DeleteFunc(p.chosen, gone)
+}
+
+// learn bears in mind of which pods a scheduler's assignment is written: where it
+// is taken away, no other has chosen the pod's node since.
+func (p *Plugin) learn(s allocation.State) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for _, pod := range s.Pods {
+		if !pod.Assignment.None() && !pod.Assignment.ByNode {
+			p.chosen[pod.Pod.UID] = true
 		}
 	}
+}
+
+// chosenOnce reports whether a scheduler's assignment has been seen of a pod.
+func (p *Plugin) chosenOnce(ref placement.PodRef) bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.chosen[ref.UID]
 }
 
 // describe names the GPUs of an assignment for people.
