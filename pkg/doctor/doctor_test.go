@@ -470,6 +470,12 @@ func TestExamine(t *testing.T) {
 		"pods of a scheduler that nobody can know": {func(s *State) { existing(t, long)(s); s.Pods[3].Spec.SchedulerName = "their-own" }, nil},
 		"a pod with a mistake": {func(s *State) { s.Pods[4].Annotations = map[string]string{s.Names.Count(): "two"} },
 			[]string{`error|pod ml/waits|annotation gpumem.dev/gpu-count: "two"`}},
+		"a pod that misspells the resource": {func(s *State) {
+			s.Pods[4].Spec.Containers[0].Resources.Limits = v1.ResourceList{"gpumem.dev/gpu-memory": resource.MustParse("3")}
+		}, []string{"error|pod ml/waits|asks for gpumem.dev/gpu-memory, which no node offers: gpumem does not know it|ask for gpumem.dev/gpu-mem or gpumem.dev/gpu-core where it is made"}},
+		"a pod that misspells a second one": {func(s *State) {
+			s.Pods[4].Spec.Containers[0].Resources.Limits["gpumem.dev/gpu-cores"] = resource.MustParse("20")
+		}, []string{"error|pod ml/waits|asks for gpumem.dev/gpu-cores, which no node offers: gpumem does not know it|ask for gpumem.dev/gpu-mem or"}},
 		"a version apart": {func(s *State) { s.Deployments[0].Labels[version] = "0.2.0" }, []string{
 			"warning|cluster|device plugin is of version 0.1.0, and extender of 0.2.0", "warning|cluster|extender is of version 0.2.0, and this command of v0.1.0",
 		}},

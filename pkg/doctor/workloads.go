@@ -216,10 +216,17 @@ func checkPods(s *State, in installation) (found []Finding) {
 	served := served(in)
 	for i := range s.Pods {
 		pod := &s.Pods[i]
-		if !s.Names.Asks(pod) || api.Terminal(pod) || !old(s, pod.ObjectMeta) {
+		if api.Terminal(pod) || !old(s, pod.ObjectMeta) {
 			continue
 		}
 		object := "pod " + nameOf(pod)
+		if unknown := s.Names.UnknownResources(pod); len(unknown) > 0 && pod.Spec.NodeName == "" {
+			found = append(found, Finding{Error, object, fmt.Sprintf("asks for %s, which no node offers: gpumem does not know it", unknown[0]),
+				fmt.Sprintf("ask for %s or %s where it is made", s.Names.GPUMem(), s.Names.GPUCore())})
+		}
+		if !s.Names.Asks(pod) {
+			continue
+		}
 		for _, key := range s.Names.Unknown(pod) {
 			found = append(found, Finding{Warning, object, "has annotation " + key + ", which gpumem does not know: it has no effect",
 				"correct its name, or take it away"})
