@@ -91,7 +91,7 @@ func (o *options) getPod(ctx context.Context, arg string) (*v1.Pod, error) {
 	}
 	pod, err := o.client.CoreV1().Pods(namespace).Get(ctx, name, metav1.GetOptions{})
 	if apierrors.IsNotFound(err) && isWorkload(namespace) {
-		return nil, fmt.Errorf("%s is no pod: name one of its pods; kubectl get %s -o wide shows their labels, and kubectl get pods -l LABELS their names", arg, arg)
+		return nil, fmt.Errorf("%s is no pod: name one of its pods; kubectl get %s -o wide shows their labels, and kubectl get pods -l LABELS their names; where there are none, kubectl get events --field-selector reason=FailedCreate says why", arg, arg)
 	}
 	return pod, err
 }

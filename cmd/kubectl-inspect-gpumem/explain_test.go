@@ -208,8 +208,8 @@ func TestExplainOfWhatIsNoPodWithGPUMemory(t *testing.T) {
 		"web/misspelt":        "pod web/misspelt asks for no gpumem.dev/gpu-mem, but for gpumem.dev/gpu-memory, which is not the same",
 		"web/other":           "pod web/other asks for no gpumem.dev/gpu-mem, but for aliyun.com/gpu-mem, which is not the same",
 		"web/none":            `pods "none" not found`,
-		"deploy/api":          "deploy/api is no pod: name one of its pods; kubectl get deploy/api -o wide shows their labels, and kubectl get pods -l LABELS their names",
-		"deployment.apps/api": "deployment.apps/api is no pod: name one of its pods; kubectl get deployment.apps/api -o wide shows their labels, and kubectl get pods -l LABELS their names",
+		"deploy/api":          "deploy/api is no pod: name one of its pods; kubectl get deploy/api -o wide shows their labels, and kubectl get pods -l LABELS their names; where there are none, kubectl get events --field-selector reason=FailedCreate says why",
+		"deployment.apps/api": "deployment.apps/api is no pod: name one of its pods; kubectl get deployment.apps/api -o wide shows their labels, and kubectl get pods -l LABELS their names; where there are none, kubectl get events --field-selector reason=FailedCreate says why",
 	} {
 		if _, _, err := inspectWith(client, "explain", arg); err == nil || err.Error() != want {
 			t.Errorf("%s: %v, want %q", arg, err, want)
