@@ -202,15 +202,12 @@ type Closest struct{ kept []candidate }
 
 type candidate struct {
 	*placement.Verdict
-	free int64 // the most on one GPU, in MiB: nodes may count in other units
+	gap placement.Gap
 }
 
 // Add takes one more verdict. Most are not among the closest, and cost little.
 func (c *Closest) Add(v *placement.Verdict) {
-	if len(c.kept) == MaxNodes && v.Reason < c.kept[MaxNodes-1].Reason {
-		return
-	}
-	one := candidate{v, int64(v.Node.LargestFree()) * v.Node.UnitMiB}
+	one := candidate{v, v.Gap()}
 	at, _ := slices.BinarySearchFunc(c.kept, one, compare)
 	if at == MaxNodes {
 		return
@@ -218,13 +215,8 @@ func (c *Closest) Add(v *placement.Verdict) {
 	c.kept = slices.Insert(c.kept[:min(len(c.kept), MaxNodes-1)], at, one)
 }
 
-// compare puts first what can change most, and then what has most free.
 func compare(a, b candidate) int {
-	return cmp.Or(
-		cmp.Compare(b.Reason, a.Reason),
-		cmp.Compare(b.free, a.free),
-		cmp.Compare(a.Node.Name, b.Node.Name),
-	)
+	return cmp.Or(a.gap.Compare(b.gap), cmp.Compare(a.Node.Name, b.Node.Name))
 }
 
 // Nodes describes them, the closest first.

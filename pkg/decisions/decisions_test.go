@@ -106,9 +106,9 @@ func TestClosestIsASort(t *testing.T) {
 		for i := range random.IntN(60) {
 			capacity, unit := gpu.Units(random.IntN(4)), int64(256<<random.IntN(3))
 			node := placement.NewNode(fmt.Sprintf("n%03d", i), gpu.Inventory{UnitMiB: unit, Devices: []gpu.Device{{UUID: "GPU-a", Capacity: capacity, Healthy: true}}}, nil)
-			v := placement.Verdict{Reason: placement.Reason(random.IntN(4)), Node: node}
+			v := placement.Verdict{Reason: placement.Reason(random.IntN(int(placement.Fragmented) + 1)), Node: node}
 			closest.Add(&v)
-			all = append(all, candidate{&v, int64(capacity) * unit})
+			all = append(all, candidate{&v, v.Gap()})
 		}
 		slices.SortFunc(all, compare)
 		all = all[:min(len(all), MaxNodes)]

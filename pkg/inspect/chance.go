@@ -21,12 +21,14 @@ type Chance struct {
 	// OutOfUse are the GPUs that would do, were they healthy and not cordoned, where
 	// nothing else is wrong with the node's GPUs.
 	OutOfUse []placement.Device
+
+	gap placement.Gap
 }
 
 // Chance returns what a pod has of a node.
 func (f Facts) Chance(pod WaitFacts, n placement.Node) Chance {
 	c := Chance{Verdict: placement.Fit(pod.Request, preemption.Reserved(n, pod.Pod, pod.Request, fallback)), Refusal: pod.KeptOff[n.Name]}
-	c.OutOfUse = outOfUse(c.Verdict)
+	c.OutOfUse, c.gap = outOfUse(c.Verdict), c.Gap()
 	if c.KeptOff = c.Refusal != nil; c.KeptOff {
 		return c
 	}
@@ -143,17 +145,10 @@ func (c Chance) because(cause string, indexes []string) string {
 }
 
 // Compare puts the better chance first: that of a node where the pod got further.
-// Among equals, it is that of the reason that can change most, and then that of the
-// node with most free on a single GPU.
+// Among equals, it is that of the node that is closest to having room.
 func (c Chance) Compare(other Chance) int {
-	return cmp.Or(
-		cmp.Compare(c.rank(), other.rank()),
-		cmp.Compare(other.Reason, c.Reason),
-		cmp.Compare(other.free(), c.free()),
-	)
+	return cmp.Or(cmp.Compare(c.rank(), other.rank()), c.gap.Compare(other.gap))
 }
-
-func (c Chance) free() int64 { return int64(c.Node.LargestFree()) * c.Node.UnitMiB }
 
 func (c Chance) rank() int {
 	switch {

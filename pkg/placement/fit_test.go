@@ -494,3 +494,31 @@ func TestLargestFree(t *testing.T) {
 		}
 	}
 }
+
+// Of nodes without room, the one where the least has to come free is the closest.
+func TestGap(t *testing.T) {
+	two := inventory(device(0, 14), device(1, 14))
+	large := inventory(device(0, 79), device(1, 14))
+	alone := policy(placement.Exclusive)
+	for name, tc := range map[string]struct {
+		req            placement.Request
+		closer, others placement.Node
+	}{
+		"one unit of one GPU": {ask(28, count(2)),
+			node(two, hold("a", ask(1), 0)), node(large, hold("b", ask(11), 1))},
+		"the pods of one GPU, for a pod that wants two alone": {ask(28, count(2), alone),
+			node(two, hold("a", ask(1), 0)), node(large, hold("b", ask(20), 0), hold("c", ask(11), 1))},
+		"the GPUs that pass count": {ask(10, globsOf("Tesla*")),
+			node(inventory(device(0, 14, model("Tesla T4"))), hold("a", ask(5), 0)), node(inventory(device(0, 14, model("Tesla T4")), device(1, 79)), hold("b", ask(14), 0))},
+		"of equals, the one with more free in all": {ask(3),
+			node(two, hold("a", ask(12), 0), hold("b", ask(12), 1)), node(two, hold("c", ask(14), 0), hold("d", ask(12), 1))},
+		"what pods can leave before what is too small": {ask(20),
+			node(inventory(device(0, 20)), hold("a", ask(20), 0)), node(two)},
+		"of GPUs that are too small, the largest": {ask(80), node(large), node(two)},
+	} {
+		closer, others := placement.Fit(tc.req, tc.closer).Gap(), placement.Fit(tc.req, tc.others).Gap()
+		if closer.Compare(others) >= 0 || others.Compare(closer) <= 0 || closer.Compare(closer) != 0 {
+			t.Errorf("%s: %+v does not come before %+v", name, closer, others)
+		}
+	}
+}

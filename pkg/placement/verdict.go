@@ -56,6 +56,65 @@ func (v Verdict) Unresolvable() bool {
 	}
 }
 
+// Gap is how far a node is from having room, to tell which of several comes closest.
+type Gap struct {
+	reason Reason
+	lack   int64 // MiB that would have to come free, on the GPUs where that is least
+	fit    int   // how many GPUs would do
+	free   int64 // MiB, the most on one GPU
+}
+
+// Gap returns how far the node is from having room for the request.
+func (v Verdict) Gap() Gap {
+	most := v.Node.LargestFree()
+	g := Gap{reason: v.Reason, free: int64(most) * v.Node.UnitMiB}
+	if g.resolvedBy() != Occupied {
+		return g
+	}
+	units, _ := v.Request.Share()
+	if v.Request.anyGPU() { // as most are: this is asked of all nodes of a cluster
+		g.lack = int64(max(0, units-most)) * v.Node.UnitMiB
+		return g
+	}
+	lacks := make([]gpu.Units, 0, 16)
+	for _, d := range v.Node.Devices {
+		switch left := v.Node.room(d); v.Node.Check(v.Request, d) {
+		case Fits:
+			lacks = append(lacks, 0)
+			g.fit++
+		case Occupied: // by pods that all have to leave, as far as is known here
+			lacks = append(lacks, d.Capacity-left.units)
+		case Insufficient:
+			lacks = append(lacks, max(0, units-left.units))
+		}
+	}
+	slices.Sort(lacks)
+	for _, lack := range lacks[:min(len(lacks), v.Request.GPUs())] {
+		g.lack += int64(lack) * v.Node.UnitMiB
+	}
+	return g
+}
+
+// anyGPU reports whether the pod would be content with one GPU, whichever has room.
+func (r Request) anyGPU() bool {
+	return r.GPUs() == 1 && r.Policy != Exclusive && r.ExclusiveGroup == "" && len(r.Models)+len(r.UUIDs) == 0
+}
+
+// resolvedBy is the reason, one for all that pods resolve which leave.
+func (g Gap) resolvedBy() Reason { return min(g.reason, Occupied) }
+
+// Compare puts first what can change most: of nodes that lack room where the least would
+// have to come free, of others that with the most free on one GPU.
+func (g Gap) Compare(other Gap) int {
+	return cmp.Or(
+		cmp.Compare(other.resolvedBy(), g.resolvedBy()),
+		cmp.Compare(g.lack, other.lack),
+		cmp.Compare(other.fit, g.fit),
+		cmp.Compare(other.reason, g.reason),
+		cmp.Compare(other.free, g.free),
+	)
+}
+
 // String says in one line what the request needs and what there is.
 func (v Verdict) String() string {
 	need := v.need()
