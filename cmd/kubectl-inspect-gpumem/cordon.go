@@ -178,20 +178,40 @@ func (o *options) drain(ctx context.Context, helper *drain.Helper, nodeName, whi
 	return nil
 }
 
-// empty evicts the pods on a GPU, and waits until they are gone.
+// empty evicts the pods on a GPU, and waits until they are gone, or the context is done.
 func (o *options) empty(ctx context.Context, helper *drain.Helper, nodeName string, id gpu.UUID) error {
 	out := &lockedWriter{Writer: o.Out} // the pods go side by side
 	helper.Ctx, helper.Client, helper.Out, helper.ErrOut = ctx, o.client, out, &lockedWriter{Writer: o.ErrOut}
+	gone := make(chan string)
 	helper.OnPodDeletionOrEvictionFinished = func(pod *v1.Pod, _ bool, err error) {
 		if err == nil {
 			fmt.Fprintf(out, "pod/%s evicted\n", pod.Name)
+			select {
+			case gone <- pod.Namespace + "/" + pod.Name:
+			case <-ctx.Done():
+			}
 		}
 	}
 	pods, err := o.evictable(ctx, helper, nodeName, id)
 	if err != nil {
 		return fmt.Errorf("nothing was evicted: %w", err)
 	}
-	return helper.DeleteOrEvictPods(pods)
+	var left []string
+	for _, pod := range pods {
+		left = append(left, pod.Namespace+"/"+pod.Name)
+	}
+	done := make(chan error, 1) // the helper takes its time to see that it is to end
+	go func() { done <- helper.DeleteOrEvictPods(pods) }()
+	for {
+		select {
+		case name := <-gone:
+			left = slices.DeleteFunc(left, func(pod string) bool { return pod == name })
+		case err := <-done:
+			return err
+		case <-ctx.Done():
+			return fmt.Errorf("interrupted: not gone yet are the pods %s", strings.Join(left, ", "))
+		}
+	}
 }
 
 // lockedWriter lets several goroutines write, one at a time.

@@ -14,9 +14,11 @@ import (
 	"github.com/google/go-cmp/cmp"
 	v1 "k8s.io/api/core/v1"
 	policyv1 "k8s.io/api/policy/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/cli-runtime/pkg/genericiooptions"
 	"k8s.io/client-go/kubernetes/fake"
 	restclient "k8s.io/client-go/rest"
 	clienttesting "k8s.io/client-go/testing"
@@ -384,6 +386,25 @@ func TestDrainEvictsThePodsOfTheGPUAlone(t *testing.T) {
 	}
 	if cordonedOn(t, client, "gpu-a") != string(here) || !strings.HasSuffix(stdout, "gpu/gpu-a/0 drained\n") {
 		t.Errorf("cordoned %q, says:\n%s", cordonedOn(t, client, "gpu-a"), stdout)
+	}
+}
+
+// A budget may hold a pod for long: who interrupts the command is told what has not gone.
+func TestDrainIsInterrupted(t *testing.T) {
+	client := fake.NewClientset(makeNode(t, "gpu-a", inventory("gpu-a", 16)), with(makePod(t, "ml/held", "gpu-a", 4, uuid("gpu-a", 0)), controlled("ReplicaSet")))
+	evicting(client)
+	ctx, interrupt := context.WithCancel(t.Context())
+	client.PrependReactor("create", "pods", func(clienttesting.Action) (bool, runtime.Object, error) {
+		interrupt()
+		return true, nil, apierrors.NewTooManyRequests("its budget needs it", 0)
+	})
+	o := newOptions(genericiooptions.NewTestIOStreamsDiscard())
+	o.client = client
+	cmd := newCommand(o)
+	cmd.SetArgs([]string{"drain", "gpu-a", "0"})
+	const want = "interrupted: not gone yet are the pods ml/held\nThe GPU stays cordoned"
+	if err := cmd.ExecuteContext(ctx); err == nil || !strings.HasPrefix(err.Error(), want) {
+		t.Errorf("error %v, want %s", err, want)
 	}
 }
 

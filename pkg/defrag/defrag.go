@@ -83,22 +83,36 @@ func (g Goal) Plan(nodes []placement.Node) (Plan, bool) {
 	return Plan{}, false
 }
 
-// Hopeless reports whether no number of evictions is enough: the request would fit no node
+// Hopeless reports whether no number of evictions is enough: the request would fit no GPUs
 // even if all pods left that may, or, where each of them has to find room elsewhere, less
-// is free in all than it asks for.
+// is free elsewhere than has to go.
 func (g Goal) Hopeless(nodes []placement.Node) bool {
-	if !g.Displace && free(nodes) < g.Request.Units() {
-		return true
-	}
 	s := newSearch(g, nodes)
+	total := free(nodes...)
 	return !slices.ContainsFunc(nodes, func(n placement.Node) bool {
-		_, ok := s.clearable(n)
-		return ok
+		pods, ok := s.clearable(n)
+		return ok && slices.ContainsFunc(sets(n, g.Request.GPUs()), func(some placement.Node) bool {
+			return placement.Fit(g.Request, some.Without(pods)).Fits() && (g.Displace || s.leaving(some) <= total-free(some))
+		})
 	})
 }
 
+// leaving returns how much of a node's GPUs has to be left at least, for the request to
+// get all of them.
+func (s *search) leaving(n placement.Node) (sum gpu.Units) {
+	share, _ := s.Request.Share()
+	for _, d := range n.Devices {
+		if s.Request.Policy == placement.Exclusive {
+			sum += d.Requested
+		} else {
+			sum += max(0, share-d.Free())
+		}
+	}
+	return sum
+}
+
 // free returns what is free in all on GPUs that take new pods.
-func free(nodes []placement.Node) (sum gpu.Units) {
+func free(nodes ...placement.Node) (sum gpu.Units) {
 	for _, n := range nodes {
 		for _, d := range n.Devices {
 			if d.Healthy {
@@ -151,7 +165,8 @@ func (s *search) clearable(n placement.Node) (pods []placement.Holding, ok bool)
 		return nil, false
 	}
 	pods = slices.DeleteFunc(n.Holdings(), func(h placement.Holding) bool {
-		return h.Terminating || h.Request.Priority > s.Request.Priority || !s.May(h)
+		return h.Terminating || h.Request.Priority > s.Request.Priority || !s.May(h) ||
+			preemption.Violations([]placement.Holding{h}, s.Budgets) > 0
 	})
 	return pods, placement.Fit(s.Request, n.Without(pods)).Fits()
 }

@@ -179,6 +179,28 @@ func TestDefrag(t *testing.T) {
 	}
 }
 
+func TestHopeless(t *testing.T) {
+	alone := ask(1, policy(placement.Exclusive))
+	full := machine("full", 0, 2, 14, hold("x", ask(12), 0), hold("y", ask(13), 1))
+	for name, tc := range map[string]struct {
+		goal  Goal
+		nodes []placement.Node
+		want  bool
+	}{
+		"less is free than the request wants":                      {Goal{Request: ask(4)}, []placement.Node{full}, true},
+		"as much is free":                                          {Goal{Request: ask(3)}, []placement.Node{full}, false},
+		"some may go without room elsewhere":                       {Goal{Request: ask(4), Displace: true}, []placement.Node{full}, false},
+		"less is free elsewhere than the pods of any GPU hold":     {Goal{Request: alone}, []placement.Node{full, machine("b", 0, 1, 20, hold("z", ask(10), 0))}, true},
+		"as much is free elsewhere as the pods of one GPU hold":    {Goal{Request: alone}, []placement.Node{full, machine("b", 0, 1, 20, hold("z", ask(9), 0))}, false},
+		"what is free beside the pods that are to leave is no use": {Goal{Request: alone}, []placement.Node{machine("c", 0, 1, 20, hold("z", ask(9), 0))}, true},
+	} {
+		tc.goal.May, tc.goal.Suits = anyone, anywhere
+		if got := tc.goal.Hopeless(tc.nodes); got != tc.want {
+			t.Errorf("%s: %t, want %t", name, got, tc.want)
+		}
+	}
+}
+
 // FuzzDefrag: a plan can be carried out, one step after the other, and no choice
 // of fewer pods would do.
 func FuzzDefrag(f *testing.F) {

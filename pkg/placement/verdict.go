@@ -86,6 +86,7 @@ func (v Verdict) Gap() Gap {
 			lacks = append(lacks, d.Capacity-left.units)
 		case Insufficient:
 			lacks = append(lacks, max(0, units-left.units))
+		default: // no pod that leaves helps
 		}
 	}
 	slices.Sort(lacks)
