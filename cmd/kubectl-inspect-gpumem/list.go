@@ -30,6 +30,10 @@ type view[R any] struct {
 	columns func(inspect.Report) []printers.Column[R]
 	name    func(R) string                     // for -o name
 	notes   func(rows []R, wide bool) []string // the legend; nil: there is none
+
+	// ended returns the rows of before that are there no more, as they are to be printed
+	// while it is watched; nil: they are not.
+	ended func(before, now []R) []R
 }
 
 // listing are the flags of a list.
@@ -95,23 +99,46 @@ func show[R any](ctx context.Context, l *listing, v view[R]) error {
 	if !l.watch {
 		return incomplete
 	}
-	seen := texts(rows)
+	seen := setOf(linesOf(l, v, report, rows))
 	return l.onChange(ctx, func(ctx context.Context) error {
 		report, used, err := v.read(ctx)
 		if err != nil {
 			return err
 		}
-		rows := v.rows(report, used)
-		now := texts(rows)
+		now := v.rows(report, used)
+		lines := linesOf(l, v, report, now)
 		var fresh []R
-		for i, row := range rows {
-			if !slices.Contains(seen, now[i]) {
+		for i, row := range now {
+			if !seen[lines[i]] {
 				fresh = append(fresh, row)
 			}
 		}
-		seen = now
+		if v.ended != nil {
+			fresh = append(fresh, v.ended(rows, now)...)
+		}
+		seen, rows = setOf(lines), now
 		return printRows(l, v, report, fresh, false)
 	})
+}
+
+func setOf(lines []string) map[string]bool {
+	set := make(map[string]bool, len(lines))
+	for _, line := range lines {
+		set[line] = true
+	}
+	return set
+}
+
+// linesOf returns what is printed of each row: what nobody sees does not change it.
+func linesOf[R any](l *listing, v view[R], report inspect.Report, rows []R) (lines []string) {
+	if l.output == "name" {
+		return texts(rows)
+	}
+	columns := printers.Shown(v.columns(report), l.output == "wide")
+	for _, row := range rows {
+		lines = append(lines, strings.Join(printers.Cells(columns, row), "\x00"))
+	}
+	return lines
 }
 
 func printRows[R any](l *listing, v view[R], report inspect.Report, rows []R, headers bool) error {

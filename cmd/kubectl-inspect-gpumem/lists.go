@@ -73,6 +73,12 @@ func newPodsCommand(o *options) *cobra.Command {
   kubectl inspect gpumem pods --waiting -o wide`,
 		fields: "{.node}, .granted.MiB or .waitsFor.MiB",
 		keep:   func(p printers.PodRow) bool { return !waiting || p.Waits() },
+		ended: func(before, now []printers.PodRow) []printers.PodRow {
+			if waiting { // it may have a node now
+				return nil
+			}
+			return endedPods(before, now)
+		},
 	})
 	cmd.Flags().BoolVar(&waiting, "waiting", false, "Show only pods that are on no node")
 	return cmd
@@ -95,6 +101,22 @@ type podList struct {
 	fields              string // to sort by
 	columns             func(inspect.Report) []printers.Column[printers.PodRow]
 	keep                func(printers.PodRow) bool
+	ended               func(before, now []printers.PodRow) []printers.PodRow // see view
+}
+
+// endedPods returns the pods of before that are there no more.
+func endedPods(before, now []printers.PodRow) (out []printers.PodRow) {
+	there := make(map[string]bool, len(now))
+	for _, row := range now {
+		there[row.UID] = true
+	}
+	for _, row := range before {
+		if !there[row.UID] {
+			row.State, row.Reason, row.Usage = printers.Ended, "", nil
+			out = append(out, row)
+		}
+	}
+	return out
 }
 
 func newPodListCommand(o *options, p podList) *cobra.Command {
@@ -137,6 +159,7 @@ func newPodListCommand(o *options, p podList) *cobra.Command {
 				columns: p.columns,
 				name:    func(row printers.PodRow) string { return "pod/" + row.Name },
 				notes:   printers.PodNotes,
+				ended:   p.ended,
 			})
 		},
 	}

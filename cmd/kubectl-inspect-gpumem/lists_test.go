@@ -5,6 +5,8 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"net/http"
+	"net/http/httptest"
 	"os"
 	"path/filepath"
 	"strings"
@@ -19,6 +21,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/cli-runtime/pkg/genericiooptions"
+	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/kubernetes/fake"
 	restclient "k8s.io/client-go/rest"
 	clienttesting "k8s.io/client-go/testing"
@@ -443,10 +446,19 @@ func TestDrainMindsDaemonSetsOfTheGPUAlone(t *testing.T) {
 	}
 }
 
-func setOf(names []string) map[string]bool {
-	out := make(map[string]bool)
-	for _, name := range names {
-		out[name] = true
+// The API server says in JSON that a proxied request is forbidden, which the client does not
+// read.
+func TestMetricsThatMayNotBeRead(t *testing.T) {
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		w.Header().Set("Content-Type", "application/json")
+		w.WriteHeader(http.StatusForbidden)
+		fmt.Fprint(w, `{"kind":"Status","apiVersion":"v1","status":"Failure","message":"not for you","reason":"Forbidden","code":403}`)
+	}))
+	defer server.Close()
+	o := newOptions(genericiooptions.NewTestIOStreamsDiscard())
+	o.client = kubernetes.NewForConfigOrDie(&restclient.Config{Host: server.URL})
+	const want = "reading the metrics of device plugins takes the right to get pods/proxy in namespace gpumem-system"
+	if _, err := o.metricsOf(t.Context(), pluginPod("gpu-a")); err == nil || err.Error() != want {
+		t.Errorf("error %v, want %s", err, want)
 	}
-	return out
 }

@@ -13,6 +13,7 @@ import (
 	"github.com/prometheus/common/model"
 	"golang.org/x/sync/errgroup"
 	v1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/gpumem/gpumem/pkg/gpu"
@@ -82,6 +83,9 @@ func (o *options) readUsage(ctx context.Context) usage {
 
 func (o *options) metricsOf(ctx context.Context, pod *v1.Pod) (map[string]*dto.MetricFamily, error) {
 	text, err := o.client.CoreV1().Pods(pod.Namespace).ProxyGet("http", pod.Name, portOf(pod), "/metrics", nil).DoRaw(ctx)
+	if apierrors.IsForbidden(err) { // the client does not read the API server's own words of it
+		return nil, fmt.Errorf("reading the metrics of device plugins takes the right to get pods/proxy in namespace %s", pod.Namespace)
+	}
 	if err != nil {
 		return nil, fmt.Errorf("read the metrics of pod %s/%s: %w", pod.Namespace, pod.Name, err)
 	}

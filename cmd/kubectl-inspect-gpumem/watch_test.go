@@ -48,6 +48,32 @@ func (s *screen) until(t *testing.T, words string) {
 	}
 }
 
+// Who watches pods sees them go.
+func TestWatchPrintsPodsThatEnd(t *testing.T) {
+	client := fake.NewClientset(makeNode(t, "gpu-a", inventory("gpu-a", 16)),
+		makePod(t, "ml/goes", "gpu-a", 5, uuid("gpu-a", 0)), makePod(t, "ml/stays", "gpu-a", 5, uuid("gpu-a", 0)))
+	out := newScreen()
+	o := newOptions(genericiooptions.IOStreams{In: strings.NewReader(""), Out: out, ErrOut: out})
+	o.client = client
+	cmd := newCommand(o)
+	cmd.SetArgs([]string{"pods", "-w"})
+	ctx, cancel := context.WithCancel(t.Context())
+	ended := make(chan error, 1)
+	go func() { ended <- cmd.ExecuteContext(ctx) }()
+	out.until(t, "stays")
+	if err := client.CoreV1().Pods("ml").Delete(ctx, "goes", metav1.DeleteOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	out.until(t, "Ended")
+	cancel()
+	if err := <-ended; err != nil {
+		t.Fatal(err)
+	}
+	if got := out.read(); strings.Count(got, "stays") != 1 || strings.Count(got, "goes") != 2 {
+		t.Errorf("the pod that ends is printed once more, and no other:\n%s", got)
+	}
+}
+
 func TestWatchPrintsRowsThatChange(t *testing.T) {
 	client := fake.NewClientset(makeNode(t, "gpu-a", inventory("gpu-a", 16, 80)))
 	out := newScreen()

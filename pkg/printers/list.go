@@ -2,6 +2,7 @@ package printers
 
 import (
 	"bytes"
+	"cmp"
 	"fmt"
 	"io"
 	"math"
@@ -39,9 +40,22 @@ type ListOptions struct {
 	Colours   bool
 }
 
+// Shown returns those of the columns that are shown.
+func Shown[R any](columns []Column[R], wide bool) []Column[R] {
+	return slices.DeleteFunc(slices.Clone(columns), func(c Column[R]) bool { return c.Hidden || c.Wide && !wide })
+}
+
+// Cells returns what stands in the columns of a row.
+func Cells[R any](columns []Column[R], row R) (cells []string) {
+	for _, c := range columns {
+		cells = append(cells, cmp.Or(Clean(c.Cell(row)), none))
+	}
+	return cells
+}
+
 // List prints rows, each on a line of its own, with their columns lined up.
 func List[R any](w io.Writer, columns []Column[R], rows []R, o ListOptions) error {
-	columns = slices.DeleteFunc(slices.Clone(columns), func(c Column[R]) bool { return c.Hidden || c.Wide && !o.Wide })
+	columns = Shown(columns, o.Wide)
 	var lines [][]string
 	if !o.NoHeaders {
 		var headers []string
@@ -51,15 +65,7 @@ func List[R any](w io.Writer, columns []Column[R], rows []R, o ListOptions) erro
 		lines = append(lines, headers)
 	}
 	for _, r := range rows {
-		var cells []string
-		for _, c := range columns {
-			cell := Clean(c.Cell(r))
-			if cell == "" {
-				cell = none
-			}
-			cells = append(cells, cell)
-		}
-		lines = append(lines, cells)
+		lines = append(lines, Cells(columns, r))
 	}
 	widths := make([]int, len(columns))
 	for _, line := range lines {

@@ -49,6 +49,10 @@ const (
 	Nominated = "Nominated" // others leave a node for it
 )
 
+// Ended is the state of a pod that is there no more, or holds nothing any more, where
+// pods are watched.
+const Ended = "Ended"
+
 // Waits reports whether the pod is on no node yet.
 func (p PodRow) Waits() bool { return p.State == Waiting || p.State == Nominated }
 
@@ -313,7 +317,7 @@ func free(m measure, g GPURow) string {
 // GPUNotes are the legend of a list of GPUs.
 func GPUNotes(rows []GPURow, _ bool) (lines []string) {
 	if slices.ContainsFunc(rows, func(g GPURow) bool { return g.Usage == nil }) {
-		lines = append(lines, "? is not known: the node's device plugin does not tell.")
+		lines = append(lines, "? is not known: the node's device plugin does not tell, or was not read.")
 	}
 	return lines
 }
@@ -321,7 +325,7 @@ func GPUNotes(rows []GPURow, _ bool) (lines []string) {
 // PodNotes are the legend of a list of pods. Wide is with what they wait for.
 func PodNotes(rows []PodRow, wide bool) (lines []string) {
 	if slices.ContainsFunc(rows, func(p PodRow) bool { return p.Usage == nil && !p.Waits() }) {
-		lines = append(lines, "? is not known: no program of the pod was seen to use a GPU, or the node's device plugin does not tell.")
+		lines = append(lines, "? is not known: no program of the pod was seen to use a GPU, or the node's device plugin does not tell, or was not read.")
 	}
 	if slices.ContainsFunc(rows, func(p PodRow) bool { return unsized(p.Granted) || wide && unsized(p.WaitsFor) }) {
 		lines = append(lines, unitsNote)
