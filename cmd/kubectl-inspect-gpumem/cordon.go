@@ -175,6 +175,7 @@ func (o *options) drain(ctx context.Context, helper *drain.Helper, nodeName, whi
 		return fmt.Errorf("%w\nThe GPU stays cordoned; to undo that: kubectl inspect gpumem uncordon %s %d", err, nodeName, device.Index)
 	}
 	fmt.Fprintf(o.Out, "gpu/%s/%d drained\n", nodeName, device.Index)
+	fmt.Fprintf(o.ErrOut, "The GPU stays cordoned; to undo that: kubectl inspect gpumem uncordon %s %d\n", nodeName, device.Index)
 	return nil
 }
 

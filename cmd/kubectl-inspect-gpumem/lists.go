@@ -65,12 +65,18 @@ func newGPUsCommand(o *options) *cobra.Command {
 func newPodsCommand(o *options) *cobra.Command {
 	var waiting bool
 	cmd := newPodListCommand(o, podList{
-		use: "pods", short: "Show pods, with what they were granted, what they use and where they are", columns: printers.PodColumns,
+		use: "pods", short: "Show pods, with what they were granted, what they use and where they are",
+		columns: func(r inspect.Report) []printers.Column[printers.PodRow] {
+			if waiting {
+				return printers.WaitingColumns(r)
+			}
+			return printers.PodColumns(r)
+		},
 		example: `  # The pods of a team, and where they are
   kubectl inspect gpumem pods -n ml -l team=vision
 
   # Those that wait, and why
-  kubectl inspect gpumem pods --waiting -o wide`,
+  kubectl inspect gpumem pods --waiting`,
 		fields: "{.node}, .granted.MiB or .waitsFor.MiB",
 		keep:   func(p printers.PodRow) bool { return !waiting || p.Waits() },
 		ended: func(before, now []printers.PodRow) []printers.PodRow {

@@ -387,8 +387,9 @@ func TestDrainEvictsThePodsOfTheGPUAlone(t *testing.T) {
 	if diff := cmp.Diff(map[string]bool{"ml/on-it": true, "ml/on-both": true}, setOf(*evicted)); diff != "" {
 		t.Errorf("evicted (-want +got):\n%s", diff)
 	}
-	if cordonedOn(t, client, "gpu-a") != string(here) || !strings.HasSuffix(stdout, "gpu/gpu-a/0 drained\n") {
-		t.Errorf("cordoned %q, says:\n%s", cordonedOn(t, client, "gpu-a"), stdout)
+	if cordonedOn(t, client, "gpu-a") != string(here) || !strings.HasSuffix(stdout, "gpu/gpu-a/0 drained\n") ||
+		stderr != "The GPU stays cordoned; to undo that: kubectl inspect gpumem uncordon gpu-a 0\n" {
+		t.Errorf("cordoned %q, says:\n%s%s", cordonedOn(t, client, "gpu-a"), stdout, stderr)
 	}
 }
 

@@ -147,7 +147,7 @@ func checkInventory(s *State, object string, node *v1.Node, inv gpu.Inventory) (
 	allocatable, healthy := node.Status.Allocatable[s.Names.GPUMem()], int64(inv.Advertised())
 	if got := allocatable.Value(); got != healthy {
 		found = append(found, Finding{Warning, object, fmt.Sprintf("its kubelet offers %d of %s, and its device plugin %d", got, s.Names.GPUMem(), healthy),
-			"this passes within a minute of a restart; where it does not, the plugin's /readyz on port 8012 says what keeps it from the kubelet, and deleting the plugin's pod on the node has the next one register"})
+			"this passes within a minute of a restart, or of a GPU that fails; where it does not, the plugin's /readyz on port 8012 says what keeps it from the kubelet, and deleting the plugin's pod on the node has the next one register"})
 	}
 	nvidia := node.Status.Allocatable["nvidia.com/gpu"]
 	if nvidia.Value() > 0 && healthy > 0 {

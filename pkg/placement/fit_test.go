@@ -96,6 +96,10 @@ func TestFit(t *testing.T) {
 			req: ask(3 << 30), node: node(two), want: placement.TooLarge, unresolvable: true,
 			wantSentence: "needs 3221225472 GiB on one GPU; the largest that qualifies here has 10 GiB: it counts units of 1 GiB, not bytes: ask for 3",
 		},
+		"an amount in MiB": {
+			req: ask(3072), node: node(two), want: placement.TooLarge, unresolvable: true,
+			wantSentence: "needs 3072 GiB on one GPU; the largest that qualifies here has 10 GiB: it counts units of 1 GiB: if MiB were meant, ask for 3",
+		},
 		"larger than any GPU that the model allows": {
 			req: ask(12, globsOf("A100*")), node: node(inventory(device(0, 10), device(1, 16, model("Tesla T4")))), want: placement.TooLarge, unresolvable: true,
 			wantSentence: "needs 12 GiB on one GPU that matches A100*; the largest that qualifies here has 10 GiB: ask for less",

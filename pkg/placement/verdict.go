@@ -210,13 +210,19 @@ func (v Verdict) anywhere() (s string) {
 	return s
 }
 
+// muchMiB is more units than a node's GPUs have, and little in MiB.
+const muchMiB = 1 << 10
+
 // instead says what to ask for where no GPU is as large. An amount beyond all GPUs
-// was meant in bytes: "3Gi".
+// was meant in bytes, "3Gi", or in MiB.
 func (v Verdict) instead() string {
 	const bytesPerMiB = 1 << 20
 	meant := int64(v.Request.Units()) / bytesPerMiB
 	if unit := v.Node.UnitMiB; meant > 0 && unit > 0 {
 		return fmt.Sprintf("it counts units of %s, not bytes: ask for %d", gpu.Format(1, unit), ceilDiv(gpu.Units(meant), gpu.Units(unit)))
+	}
+	if meant := ceilDiv(v.Request.Units(), gpu.Units(v.Node.UnitMiB)); v.Request.Units() > muchMiB && v.Node.UnitMiB > 1 {
+		return fmt.Sprintf("it counts units of %s: if MiB were meant, ask for %d", gpu.Format(1, v.Node.UnitMiB), meant)
 	}
 	if v.fitsSplit() {
 		return "ask for less, or for more GPUs"

@@ -186,6 +186,18 @@ func showsCores(r inspect.Report) bool {
 		slices.ContainsFunc(r.Waiting, func(w inspect.Wait) bool { return w.Cores > 0 })
 }
 
+// WaitingColumns are those of a list of pods that all wait: without what such have not, and
+// with what the others leave to -o wide.
+func WaitingColumns(r inspect.Report) []Column[PodRow] {
+	columns := PodColumns(r)
+	for i, c := range columns {
+		header, _, _ := strings.Cut(c.Header, "(")
+		columns[i].Wide = false
+		columns[i].Hidden = c.Hidden || slices.Contains([]string{"GRANTED", "USED", "ENFORCEMENT", "GPU-UUID"}, header)
+	}
+	return columns
+}
+
 // PodColumns are those of a list of pods.
 func PodColumns(r inspect.Report) []Column[PodRow] {
 	m := measureOf(r.Nodes)
