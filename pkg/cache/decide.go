@@ -46,6 +46,7 @@ type Refusal struct {
 	Reason  string // in a word: the verdict's, Confusable, Elsewhere, or that of who found it
 	Message string
 	Verdict *placement.Verdict // on the node's GPUs; nil: they are not what is in the way
+	Gap     placement.Gap      // of the verdict
 
 	Unresolvable bool // whatever pods leave the node
 }
@@ -59,7 +60,7 @@ const (
 func (r *Refusal) Error() string { return r.Message }
 
 func unfit(v placement.Verdict) *Refusal {
-	return &Refusal{Reason: v.Reason.String(), Message: v.String(), Verdict: &v, Unresolvable: v.Unresolvable()}
+	return &Refusal{Reason: v.Reason.String(), Message: v.String(), Verdict: &v, Gap: v.Gap(), Unresolvable: v.Unresolvable()}
 }
 
 func confusable(with placement.PodRef) *Refusal {

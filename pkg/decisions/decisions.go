@@ -205,9 +205,9 @@ type candidate struct {
 	gap placement.Gap
 }
 
-// Add takes one more verdict. Most are not among the closest, and cost little.
-func (c *Closest) Add(v *placement.Verdict) {
-	one := candidate{v, v.Gap()}
+// Add takes one more verdict, and its gap. Most are not among the closest, and cost little.
+func (c *Closest) Add(v *placement.Verdict, gap placement.Gap) {
+	one := candidate{v, gap}
 	at, _ := slices.BinarySearchFunc(c.kept, one, compare)
 	if at == MaxNodes {
 		return

@@ -107,7 +107,7 @@ func TestClosestIsASort(t *testing.T) {
 			capacity, unit := gpu.Units(random.IntN(4)), int64(256<<random.IntN(3))
 			node := placement.NewNode(fmt.Sprintf("n%03d", i), gpu.Inventory{UnitMiB: unit, Devices: []gpu.Device{{UUID: "GPU-a", Capacity: capacity, Healthy: true}}}, nil)
 			v := placement.Verdict{Reason: placement.Reason(random.IntN(int(placement.Fragmented) + 1)), Node: node}
-			closest.Add(&v)
+			closest.Add(&v, v.Gap())
 			all = append(all, candidate{&v, v.Gap()})
 		}
 		slices.SortFunc(all, compare)

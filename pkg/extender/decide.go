@@ -98,7 +98,7 @@ func closest(nodes []refusedNode) []decisions.Node {
 	for _, node := range nodes {
 		switch {
 		case node.Verdict != nil:
-			c.Add(node.Verdict)
+			c.Add(node.Verdict, node.Gap)
 		case len(others) < decisions.MaxNodes:
 			others = append(others, decisions.Node{Name: node.name, Reason: node.Reason, Message: node.Message})
 		}

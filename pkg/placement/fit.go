@@ -61,11 +61,26 @@ func (r Request) fitsEmpty(d Device) bool {
 // apart reports whether the request may be on the device beside the pods that
 // are there, or may be there.
 func (n Node) apart(r Request, d Device) bool {
-	bars := func(h Holding) bool {
-		return r.Policy == Exclusive || h.Request.Policy == Exclusive ||
-			r.ExclusiveGroup != "" && h.Request.ExclusiveGroup == r.ExclusiveGroup
-	}
+	bars := func(h Holding) bool { return r.barredBy(h.Request) }
 	return !slices.ContainsFunc(d.Pods, bars) && !slices.ContainsFunc(n.Unattributed, bars)
+}
+
+// barredBy reports whether the request may not be on a device beside another.
+func (r Request) barredBy(other Request) bool {
+	return r.Policy == Exclusive || other.Policy == Exclusive || r.ExclusiveGroup != "" && other.ExclusiveGroup == r.ExclusiveGroup
+}
+
+// barring returns what the pods have of a device beside which the request may not be there.
+func (n Node) barring(r Request, d Device) (sum gpu.Units) {
+	for _, pods := range [...][]Holding{d.Pods, n.Unattributed} {
+		for _, h := range pods {
+			if r.barredBy(h.Request) {
+				units, _ := h.Request.Share()
+				sum += units
+			}
+		}
+	}
+	return sum
 }
 
 // HeldAlone reports whether a pod is on the device, or may be there, that is to be

@@ -2,6 +2,7 @@ package placement_test
 
 import (
 	"fmt"
+	"math/rand/v2"
 	"slices"
 	"strings"
 	"testing"
@@ -499,6 +500,50 @@ func TestLargestFree(t *testing.T) {
 	}
 }
 
+// No pods can leave, with whom the request fits then, that hold less than Gap says.
+func TestGapIsNoMoreThanPodsHaveToLeave(t *testing.T) {
+	tried := 0
+	for seed := range uint64(5000) {
+		inv, holdings, req := placementtest.World(rand.New(rand.NewPCG(seed, 3)))
+		for _, r := range append([]placement.Request{req}, requestsOf(holdings)...) {
+			for i := range r.Containers {
+				r.Containers[i].Cores = 0 // they are weighed as memory
+			}
+		}
+		n := placement.NewNode("n", inv, holdings)
+		if v := placement.Fit(req, n); v.Reason < placement.Occupied || req.GPUs() > 1 && len(n.Unattributed) > 0 {
+			continue // nobody knows which GPU is left by whom
+		}
+		tried++
+		gap := placement.Fit(req, n).Gap()
+		for set := range 1 << len(holdings) {
+			var leave []placement.Holding
+			held := gpu.Units(0)
+			for i, h := range holdings {
+				if set&(1<<i) != 0 {
+					leave, held = append(leave, h), held+h.Request.Units()
+				}
+			}
+			// A full GPU that is a MiB larger than what leaves lacks more.
+			most := held*gpu.Units(n.UnitMiB) + 1
+			more := placement.NewNode("more", gpu.Inventory{UnitMiB: 1, Devices: []gpu.Device{device(0, most)}}, []placement.Holding{hold("x", ask(most), 0)})
+			if placement.Fit(req, n.Without(leave)).Fits() && held > 0 && gap.Compare(placement.Fit(ask(most), more).Gap()) >= 0 {
+				t.Errorf("seed %d: pods of %d units are enough, and the gap is %+v", seed, held, gap)
+			}
+		}
+	}
+	if tried < 100 {
+		t.Errorf("%d tries say little", tried)
+	}
+}
+
+func requestsOf(holdings []placement.Holding) (out []placement.Request) {
+	for _, h := range holdings {
+		out = append(out, h.Request)
+	}
+	return out
+}
+
 // Of nodes without room, the one where the least has to come free is the closest.
 func TestGap(t *testing.T) {
 	two := inventory(device(0, 14), device(1, 14))
@@ -519,6 +564,17 @@ func TestGap(t *testing.T) {
 		"what pods can leave before what is too small": {ask(20),
 			node(inventory(device(0, 20)), hold("a", ask(20), 0)), node(two)},
 		"of GPUs that are too small, the largest": {ask(80), node(large), node(two)},
+		"a GPU that is too small is none": {ask(12),
+			node(inventory(device(0, 80)), hold("a", ask(71), 0)), node(inventory(device(0, 10), device(1, 80)), hold("b", ask(80), 1))},
+		"pods on no known GPU count whole": {ask(20),
+			node(inventory(device(0, 80)), hold("a", ask(61), 0)), node(inventory(device(0, 40), device(1, 40)), hold("b", ask(40, count(2))))},
+		"one small pod that is alone": {ask(60),
+			node(inventory(device(0, 80)), hold("a", ask(2, alone), 0)), node(inventory(device(0, 80)), hold("b", ask(30), 0))},
+		"one small pod of the same exclusive group": {ask(20, exclusiveGroup("t")),
+			node(inventory(device(0, 80)), hold("a", ask(1, exclusiveGroup("t")), 0), hold("b", ask(59), 0)), node(inventory(device(0, 80)), hold("c", ask(70), 0))},
+		"a little memory before all cores": {ask(8, cores(10)),
+			node(inventory(device(0, 80)), hold("a", ask(73), 0)), node(inventory(device(0, 80)), hold("b", ask(40, cores(100)), 0))},
+		"it fits": {ask(8), node(two), node(inventory(device(0, 8)), hold("a", ask(1), 0))},
 	} {
 		closer, others := placement.Fit(tc.req, tc.closer).Gap(), placement.Fit(tc.req, tc.others).Gap()
 		if closer.Compare(others) >= 0 || others.Compare(closer) <= 0 {

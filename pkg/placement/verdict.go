@@ -56,59 +56,59 @@ func (v Verdict) Unresolvable() bool {
 	}
 }
 
-// Gap is how far a node is from having room, to tell which of several comes closest.
+// Gap is how far a node is from having room for a request, to tell which of several comes
+// closest.
 type Gap struct {
+	stage  Reason // how far the request got; the same wherever pods that leave help
+	lack   int64  // MiB that would have to come free, on the GPUs where that is least
+	fit    int    // how many GPUs would do
 	reason Reason
-	lack   int64 // MiB that would have to come free, on the GPUs where that is least
-	fit    int   // how many GPUs would do
 	free   int64 // MiB, the most on one GPU
 }
 
 // Gap returns how far the node is from having room for the request.
 func (v Verdict) Gap() Gap {
-	most := v.Node.LargestFree()
-	g := Gap{reason: v.Reason, free: int64(most) * v.Node.UnitMiB}
-	if g.resolvedBy() != Occupied {
-		return g
-	}
-	units, _ := v.Request.Share()
-	if v.Request.anyGPU() { // as most are: this is asked of all nodes of a cluster
-		g.lack = int64(max(0, units-most)) * v.Node.UnitMiB
-		return g
-	}
-	lacks := make([]gpu.Units, 0, 16)
-	for _, d := range v.Node.Devices {
-		switch left := v.Node.room(d); v.Node.Check(v.Request, d) {
-		case Fits:
-			lacks = append(lacks, 0)
-			g.fit++
-		case Occupied: // by pods that all have to leave, as far as is known here
-			lacks = append(lacks, d.Capacity-left.units)
-		case Insufficient:
-			lacks = append(lacks, max(0, units-left.units))
-		default: // no pod that leaves helps
+	g := Gap{stage: min(v.Reason, Occupied), reason: v.Reason, free: int64(v.Node.LargestFree()) * v.Node.UnitMiB}
+	switch {
+	case v.Fits():
+		g.stage = Fragmented + 1
+	case v.Reason >= Occupied:
+		lacks := v.lacks()
+		for _, lack := range lacks[:min(len(lacks), v.Request.GPUs())] {
+			g.lack += int64(lack) * v.Node.UnitMiB
+			if lack == 0 {
+				g.fit++
+			}
 		}
-	}
-	slices.Sort(lacks)
-	for _, lack := range lacks[:min(len(lacks), v.Request.GPUs())] {
-		g.lack += int64(lack) * v.Node.UnitMiB
 	}
 	return g
 }
 
-// anyGPU reports whether the pod would be content with one GPU, whichever has room.
-func (r Request) anyGPU() bool {
-	return r.GPUs() == 1 && r.Policy != Exclusive && r.ExclusiveGroup == "" && len(r.Models)+len(r.UUIDs) == 0
+// lacks returns how much would have to come free of each device where that helps, the least
+// first. What is short of cores counts as as much of the device's memory.
+func (v Verdict) lacks() []gpu.Units {
+	units, cores := v.Request.Share()
+	out := make([]gpu.Units, 0, 16)
+	for _, d := range v.Node.Devices {
+		left := v.Node.room(d)
+		lack := max(0, units-left.units, ceilDiv(d.Capacity*gpu.Units(max(0, cores-left.cores)), gpu.CoresPerDevice))
+		switch v.Node.Check(v.Request, d) {
+		case Fits, Insufficient:
+			out = append(out, lack)
+		case Occupied:
+			out = append(out, max(1, lack, v.Node.barring(v.Request, d)))
+		default: // no pod that leaves helps
+		}
+	}
+	slices.Sort(out)
+	return out
 }
 
-// resolvedBy is the reason, one for all that pods resolve which leave.
-func (g Gap) resolvedBy() Reason { return min(g.reason, Occupied) }
-
-// Compare puts first what can change most: of nodes that lack room where the least would
-// have to come free, of others that with the most free on one GPU.
+// Compare puts first the node where the request got further: of nodes that lack room where
+// the least would have to come free, of others that with the most free on one GPU.
 func (g Gap) Compare(other Gap) int {
 	return cmp.Or(
-		cmp.Compare(other.resolvedBy(), g.resolvedBy()),
+		cmp.Compare(other.stage, g.stage),
 		cmp.Compare(g.lack, other.lack),
 		cmp.Compare(other.fit, g.fit),
 		cmp.Compare(other.reason, g.reason),
