@@ -14,6 +14,7 @@ import (
 
 	"github.com/spf13/cobra"
 	v1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/util/retry"
@@ -137,6 +138,9 @@ func (o *options) gpuOf(node *v1.Node, which string) (gpu.Device, error) {
 // budget has forbidden: as kubectl drain does.
 const evictRetry = 5 * time.Second
 
+// lastLook is how long who interrupts a drain waits to be told which pods are left.
+const lastLook = 3 * time.Second
+
 func newDrainCommand(o *options) *cobra.Command {
 	helper := &drain.Helper{GracePeriodSeconds: -1, Timeout: 5 * time.Minute, EvictErrorRetryDelay: evictRetry, DeleteEmptyDirData: true}
 	cmd := &cobra.Command{
@@ -171,11 +175,12 @@ func (o *options) drain(ctx context.Context, helper *drain.Helper, nodeName, whi
 	if err != nil {
 		return err
 	}
+	stays := fmt.Sprintf("The GPU stays cordoned; to undo that: kubectl inspect gpumem uncordon %s %d", nodeName, device.Index)
 	if err := o.empty(ctx, helper, nodeName, device.UUID); err != nil {
-		return fmt.Errorf("%w\nThe GPU stays cordoned; to undo that: kubectl inspect gpumem uncordon %s %d", err, nodeName, device.Index)
+		return fmt.Errorf("%w\n%s", err, stays)
 	}
 	fmt.Fprintf(o.Out, "gpu/%s/%d drained\n", nodeName, device.Index)
-	fmt.Fprintf(o.ErrOut, "The GPU stays cordoned; to undo that: kubectl inspect gpumem uncordon %s %d\n", nodeName, device.Index)
+	fmt.Fprintln(o.ErrOut, stays)
 	return nil
 }
 
@@ -183,36 +188,42 @@ func (o *options) drain(ctx context.Context, helper *drain.Helper, nodeName, whi
 func (o *options) empty(ctx context.Context, helper *drain.Helper, nodeName string, id gpu.UUID) error {
 	out := &lockedWriter{Writer: o.Out} // the pods go side by side
 	helper.Ctx, helper.Client, helper.Out, helper.ErrOut = ctx, o.client, out, &lockedWriter{Writer: o.ErrOut}
-	gone := make(chan string)
 	helper.OnPodDeletionOrEvictionFinished = func(pod *v1.Pod, _ bool, err error) {
 		if err == nil {
 			fmt.Fprintf(out, "pod/%s evicted\n", pod.Name)
-			select {
-			case gone <- pod.Namespace + "/" + pod.Name:
-			case <-ctx.Done():
-			}
 		}
 	}
 	pods, err := o.evictable(ctx, helper, nodeName, id)
 	if err != nil {
 		return fmt.Errorf("nothing was evicted: %w", err)
 	}
+	done := make(chan error, 1)
+	go func() { done <- helper.DeleteOrEvictPods(pods) }()
+	select {
+	case err = <-done:
+	case <-ctx.Done(): // which the helper takes its time to see, and takes for its timeout
+	}
+	if ctx.Err() == nil {
+		return err
+	}
+	return o.interrupted(ctx, pods)
+}
+
+// interrupted says which of the pods are still there.
+func (o *options) interrupted(ctx context.Context, pods []v1.Pod) error {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), lastLook)
+	defer cancel()
 	var left []string
 	for _, pod := range pods {
-		left = append(left, pod.Namespace+"/"+pod.Name)
-	}
-	done := make(chan error, 1) // the helper takes its time to see that it is to end
-	go func() { done <- helper.DeleteOrEvictPods(pods) }()
-	for {
-		select {
-		case name := <-gone:
-			left = slices.DeleteFunc(left, func(pod string) bool { return pod == name })
-		case err := <-done:
-			return err
-		case <-ctx.Done():
-			return fmt.Errorf("interrupted: not gone yet are the pods %s", strings.Join(left, ", "))
+		now, err := o.client.CoreV1().Pods(pod.Namespace).Get(ctx, pod.Name, metav1.GetOptions{})
+		if !apierrors.IsNotFound(err) && (err != nil || now.UID == pod.UID) {
+			left = append(left, pod.Namespace+"/"+pod.Name)
 		}
 	}
+	if len(left) == 0 {
+		return errors.New("interrupted: all pods are gone")
+	}
+	return fmt.Errorf("interrupted: not gone yet: %s", strings.Join(left, ", "))
 }
 
 // lockedWriter lets several goroutines write, one at a time.

@@ -29,11 +29,11 @@ type view[R any] struct {
 	rows    func(inspect.Report, usage) []R
 	columns func(inspect.Report) []printers.Column[R]
 	name    func(R) string                     // for -o name
+	id      func(R) string                     // of what the row is about
 	notes   func(rows []R, wide bool) []string // the legend; nil: there is none
 
-	// ended returns the rows of before that are there no more, as they are to be printed
-	// while it is watched; nil: they are not.
-	ended func(before, now []R) []R
+	// end returns the last row of what is there no more, for who watches; nil: there is none.
+	end func(R) R
 }
 
 // listing are the flags of a list.
@@ -99,44 +99,46 @@ func show[R any](ctx context.Context, l *listing, v view[R]) error {
 	if !l.watch {
 		return incomplete
 	}
-	seen := setOf(linesOf(l, v, report, rows))
+	return follow(ctx, l, v, report, rows)
+}
+
+// follow prints the rows that change, and those that end where the view tells of them.
+func follow[R any](ctx context.Context, l *listing, v view[R], report inspect.Report, rows []R) error {
+	seen := linesOf(l, v, report, rows)
 	return l.onChange(ctx, func(ctx context.Context) error {
 		report, used, err := v.read(ctx)
 		if err != nil {
 			return err
 		}
+		if report.RequestedUnknown { // as if all pods were gone, which they are not
+			_ = l.complain(report)
+			return nil
+		}
 		now := v.rows(report, used)
 		lines := linesOf(l, v, report, now)
 		var fresh []R
-		for i, row := range now {
-			if !seen[lines[i]] {
+		for _, row := range rows {
+			if _, there := lines[v.id(row)]; !there && v.end != nil && l.output != "name" {
+				fresh = append(fresh, v.end(row))
+			}
+		}
+		for _, row := range now {
+			if line, known := seen[v.id(row)]; !known || line != lines[v.id(row)] {
 				fresh = append(fresh, row)
 			}
 		}
-		if v.ended != nil {
-			fresh = append(fresh, v.ended(rows, now)...)
-		}
-		seen, rows = setOf(lines), now
+		seen, rows = lines, now
 		return printRows(l, v, report, fresh, false)
 	})
 }
 
-func setOf(lines []string) map[string]bool {
-	set := make(map[string]bool, len(lines))
-	for _, line := range lines {
-		set[line] = true
-	}
-	return set
-}
-
-// linesOf returns what is printed of each row: what nobody sees does not change it.
-func linesOf[R any](l *listing, v view[R], report inspect.Report, rows []R) (lines []string) {
-	if l.output == "name" {
-		return texts(rows)
-	}
+// linesOf returns what is printed of each row, by what it is about: what nobody sees does
+// not change it.
+func linesOf[R any](l *listing, v view[R], report inspect.Report, rows []R) map[string]string {
 	columns := printers.Shown(v.columns(report), l.output == "wide")
+	lines := make(map[string]string, len(rows))
 	for _, row := range rows {
-		lines = append(lines, strings.Join(printers.Cells(columns, row), "\x00"))
+		lines[v.id(row)] = strings.Join(printers.Cells(columns, row), "\x00")
 	}
 	return lines
 }

@@ -53,6 +53,7 @@ func newGPUsCommand(o *options) *cobra.Command {
 				rows:    func(r inspect.Report, u usage) []printers.GPURow { return printers.GPURows(r, u.gpus) },
 				columns: printers.GPUColumns,
 				name:    func(g printers.GPURow) string { return fmt.Sprintf("gpu/%s/%d", g.Node, g.Index) },
+				id:      func(g printers.GPURow) string { return g.Node + "/" + string(g.UUID) },
 				notes:   printers.GPUNotes,
 			})
 		},
@@ -79,12 +80,7 @@ func newPodsCommand(o *options) *cobra.Command {
   kubectl inspect gpumem pods --waiting`,
 		fields: "{.node}, .granted.MiB or .waitsFor.MiB",
 		keep:   func(p printers.PodRow) bool { return !waiting || p.Waits() },
-		ended: func(before, now []printers.PodRow) []printers.PodRow {
-			if waiting { // it may have a node now
-				return nil
-			}
-			return endedPods(before, now)
-		},
+		ends:   func() bool { return !waiting }, // one that no longer waits has a node, perhaps
 	})
 	cmd.Flags().BoolVar(&waiting, "waiting", false, "Show only pods that are on no node")
 	return cmd
@@ -107,22 +103,7 @@ type podList struct {
 	fields              string // to sort by
 	columns             func(inspect.Report) []printers.Column[printers.PodRow]
 	keep                func(printers.PodRow) bool
-	ended               func(before, now []printers.PodRow) []printers.PodRow // see view
-}
-
-// endedPods returns the pods of before that are there no more.
-func endedPods(before, now []printers.PodRow) (out []printers.PodRow) {
-	there := make(map[string]bool, len(now))
-	for _, row := range now {
-		there[row.UID] = true
-	}
-	for _, row := range before {
-		if !there[row.UID] {
-			row.State, row.Reason, row.Usage = printers.Ended, "", nil
-			out = append(out, row)
-		}
-	}
-	return out
+	ends                func() bool // who watches is told of pods that are there no more
 }
 
 func newPodListCommand(o *options, p podList) *cobra.Command {
@@ -141,6 +122,10 @@ func newPodListCommand(o *options, p podList) *cobra.Command {
 			match, err := labels.Parse(l.selector)
 			if err != nil {
 				return err
+			}
+			end := printers.PodRow.End
+			if p.ends == nil || !p.ends() {
+				end = nil
 			}
 			return show(cmd.Context(), l, view[printers.PodRow]{
 				kind: "PodList",
@@ -165,7 +150,8 @@ func newPodListCommand(o *options, p podList) *cobra.Command {
 				columns: p.columns,
 				name:    func(row printers.PodRow) string { return "pod/" + row.Name },
 				notes:   printers.PodNotes,
-				ended:   p.ended,
+				id:      func(row printers.PodRow) string { return row.UID },
+				end:     end,
 			})
 		},
 	}

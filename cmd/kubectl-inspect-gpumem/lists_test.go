@@ -393,12 +393,28 @@ func TestDrainEvictsThePodsOfTheGPUAlone(t *testing.T) {
 	}
 }
 
+func setOf(names []string) map[string]bool {
+	out := make(map[string]bool)
+	for _, name := range names {
+		out[name] = true
+	}
+	return out
+}
+
 // A budget may hold a pod for long: who interrupts the command is told what has not gone.
 func TestDrainIsInterrupted(t *testing.T) {
-	client := fake.NewClientset(makeNode(t, "gpu-a", inventory("gpu-a", 16)), with(makePod(t, "ml/held", "gpu-a", 4, uuid("gpu-a", 0)), controlled("ReplicaSet")))
+	client := fake.NewClientset(makeNode(t, "gpu-a", inventory("gpu-a", 16)),
+		with(makePod(t, "ml/held", "gpu-a", 4, uuid("gpu-a", 0)), controlled("ReplicaSet")), with(makePod(t, "ml/left", "gpu-a", 4, uuid("gpu-a", 0)), controlled("ReplicaSet")))
 	evicting(client)
 	ctx, interrupt := context.WithCancel(t.Context())
-	client.PrependReactor("create", "pods", func(clienttesting.Action) (bool, runtime.Object, error) {
+	client.PrependReactor("create", "pods", func(action clienttesting.Action) (bool, runtime.Object, error) {
+		eviction, ok := action.(clienttesting.CreateAction).GetObject().(*policyv1.Eviction)
+		if !ok || eviction.Name != "held" {
+			return false, nil, nil
+		}
+		if err := client.Tracker().Delete(v1.SchemeGroupVersion.WithResource("pods"), "ml", "left"); err != nil && !apierrors.IsNotFound(err) {
+			t.Error(err)
+		}
 		interrupt()
 		return true, nil, apierrors.NewTooManyRequests("its budget needs it", 0)
 	})
@@ -406,7 +422,7 @@ func TestDrainIsInterrupted(t *testing.T) {
 	o.client = client
 	cmd := newCommand(o)
 	cmd.SetArgs([]string{"drain", "gpu-a", "0"})
-	const want = "interrupted: not gone yet are the pods ml/held\nThe GPU stays cordoned"
+	const want = "interrupted: not gone yet: ml/held\nThe GPU stays cordoned"
 	if err := cmd.ExecuteContext(ctx); err == nil || !strings.HasPrefix(err.Error(), want) {
 		t.Errorf("error %v, want %s", err, want)
 	}

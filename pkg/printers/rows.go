@@ -53,6 +53,14 @@ const (
 // pods are watched.
 const Ended = "Ended"
 
+// End returns the last row of the pod.
+func (p PodRow) End() PodRow {
+	return PodRow{Namespace: p.Namespace, Name: p.Name, UID: p.UID, Node: p.Node, GPUs: p.GPUs, UUIDs: p.UUIDs, State: Ended}
+}
+
+// has reports whether the pod has GPU memory.
+func (p PodRow) has() bool { return !p.Waits() && p.State != Ended }
+
 // Waits reports whether the pod is on no node yet.
 func (p PodRow) Waits() bool { return p.State == Waiting || p.State == Nominated }
 
@@ -74,7 +82,7 @@ func GPURows(r inspect.Report, usage map[gpu.UUID]Usage) (rows []GPURow) {
 // among them. Usage is by namespace/name.
 func PodRows(r inspect.Report, usage map[string]Usage) (rows []PodRow) {
 	at := make(map[string]int)
-	add := func(n inspect.Node, p inspect.Pod, g *inspect.GPU) {
+	place := func(n inspect.Node, p inspect.Pod, g *inspect.GPU) {
 		key := p.Namespace + "/" + p.Name + "/" + p.UID
 		i, ok := at[key]
 		if !ok {
@@ -98,11 +106,11 @@ func PodRows(r inspect.Report, usage map[string]Usage) (rows []PodRow) {
 	for _, n := range r.Nodes {
 		for i := range n.GPUs {
 			for _, p := range n.GPUs[i].Pods {
-				add(n, p, &n.GPUs[i])
+				place(n, p, &n.GPUs[i])
 			}
 		}
 		for _, p := range n.Unattributed {
-			add(n, p, nil)
+			place(n, p, nil)
 		}
 	}
 	unit := commonUnit(r.Nodes)
@@ -207,13 +215,13 @@ func PodColumns(r inspect.Report) []Column[PodRow] {
 		{Header: "NODE", Cell: func(p PodRow) string { return p.Node }},
 		{Header: "GPU", Cell: func(p PodRow) string { return numbers(p.GPUs) }},
 		{Header: fmt.Sprintf("GRANTED(%s)", m), Cell: func(p PodRow) string {
-			if p.Waits() {
+			if !p.has() {
 				return ""
 			}
 			return m.amount(&p.Granted)
 		}},
 		{Header: "USED(MiB)", Colour: overUse, Cell: func(p PodRow) string {
-			if p.Waits() {
+			if !p.has() {
 				return ""
 			}
 			return used(p.Usage)
