@@ -84,31 +84,43 @@ func (g Goal) Plan(nodes []placement.Node) (Plan, bool) {
 }
 
 // Hopeless reports whether no number of evictions is enough: the request would fit no GPUs
-// even if all pods left that may, or, where each of them has to find room elsewhere, less
-// is free elsewhere than has to go.
+// even if all pods left that may, or less is free elsewhere than those hold that have to go
+// there.
 func (g Goal) Hopeless(nodes []placement.Node) bool {
 	s := newSearch(g, nodes)
 	total := free(nodes...)
 	return !slices.ContainsFunc(nodes, func(n placement.Node) bool {
 		pods, ok := s.clearable(n)
 		return ok && slices.ContainsFunc(sets(n, g.Request.GPUs()), func(some placement.Node) bool {
-			return placement.Fit(g.Request, some.Without(pods)).Fits() && (g.Displace || s.leaving(some) <= total-free(some))
+			leaving, displaced := s.leaving(some, pods)
+			return placement.Fit(g.Request, some.Without(pods)).Fits() && leaving <= total-free(some)+displaced
 		})
 	})
 }
 
 // leaving returns how much of a node's GPUs has to be left at least, for the request to
-// get all of them.
-func (s *search) leaving(n placement.Node) (sum gpu.Units) {
+// get all of them, by pods that have to find room elsewhere, and what those of the pods hold
+// in all that may be displaced.
+func (s *search) leaving(n placement.Node, pods []placement.Holding) (leaving, displaced gpu.Units) {
 	share, _ := s.Request.Share()
 	for _, d := range n.Devices {
 		if s.Request.Policy == placement.Exclusive {
-			sum += d.Requested
+			leaving += d.Requested
 		} else {
-			sum += max(0, share-d.Free())
+			leaving += max(0, share-d.Free())
 		}
 	}
-	return sum
+	for _, h := range pods {
+		if s.displaces(h) {
+			displaced += h.Request.Units()
+		}
+	}
+	return leaving, displaced
+}
+
+// displaces reports whether a pod may be evicted without room for it elsewhere.
+func (s *search) displaces(h placement.Holding) bool {
+	return s.Displace && h.Request.Priority < s.Request.Priority
 }
 
 // free returns what is free in all on GPUs that take new pods.
@@ -129,10 +141,18 @@ type search struct {
 	nodes  []placement.Node
 	ranker ranking.Ranker
 	roomy  map[string][]bool // by what is asked for, whether the nodes have room as they are
+
+	guarded map[string]bool // UIDs of pods whose budget allows no eviction at all
 }
 
 func newSearch(g Goal, nodes []placement.Node) *search {
-	return &search{Goal: g, nodes: nodes, roomy: make(map[string][]bool)}
+	s := &search{Goal: g, nodes: nodes, roomy: make(map[string][]bool), guarded: make(map[string]bool)}
+	for _, b := range g.Budgets {
+		for _, uid := range b.Pods {
+			s.guarded[uid] = s.guarded[uid] || b.Allowed <= 0
+		}
+	}
+	return s
 }
 
 // candidate are pods without which the request fits their node.
@@ -165,8 +185,7 @@ func (s *search) clearable(n placement.Node) (pods []placement.Holding, ok bool)
 		return nil, false
 	}
 	pods = slices.DeleteFunc(n.Holdings(), func(h placement.Holding) bool {
-		return h.Terminating || h.Request.Priority > s.Request.Priority || !s.May(h) ||
-			preemption.Violations([]placement.Holding{h}, s.Budgets) > 0
+		return h.Terminating || h.Request.Priority > s.Request.Priority || s.guarded[h.Pod.UID] || !s.May(h)
 	})
 	return pods, placement.Fit(s.Request, n.Without(pods)).Fits()
 }
@@ -257,7 +276,7 @@ func (s *search) relocate(c candidate) (Plan, bool) {
 		if to := s.roomFor(h, now, c.node); to != nil {
 			h.Assignment, _ = placement.Choose(s.Fallback, h.Request, *to)
 			*to, move.To = to.With(h), to.Name
-		} else if !s.Displace || h.Request.Priority >= s.Request.Priority {
+		} else if !s.displaces(h) {
 			return Plan{}, false
 		}
 		plan.Moves = append(plan.Moves, move)

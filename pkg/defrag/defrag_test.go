@@ -189,7 +189,8 @@ func TestHopeless(t *testing.T) {
 	}{
 		"less is free than the request wants":                      {Goal{Request: ask(4)}, []placement.Node{full}, true},
 		"as much is free":                                          {Goal{Request: ask(3)}, []placement.Node{full}, false},
-		"some may go without room elsewhere":                       {Goal{Request: ask(4), Displace: true}, []placement.Node{full}, false},
+		"those of lower priority may go without room elsewhere":    {Goal{Request: ask(4, priority(1)), Displace: true}, []placement.Node{full}, false},
+		"there are none of lower priority":                         {Goal{Request: ask(4), Displace: true}, []placement.Node{full}, true},
 		"less is free elsewhere than the pods of any GPU hold":     {Goal{Request: alone}, []placement.Node{full, machine("b", 0, 1, 20, hold("z", ask(10), 0))}, true},
 		"as much is free elsewhere as the pods of one GPU hold":    {Goal{Request: alone}, []placement.Node{full, machine("b", 0, 1, 20, hold("z", ask(9), 0))}, false},
 		"what is free beside the pods that are to leave is no use": {Goal{Request: alone}, []placement.Node{machine("c", 0, 1, 20, hold("z", ask(9), 0))}, true},
