@@ -135,7 +135,8 @@ func (o *options) readState(ctx context.Context) (*doctor.State, error) {
 		return o.client.CoreV1().Pods(metav1.NamespaceAll).List(ctx, opts)
 	}, func() { s.Pods = nil }, func(obj runtime.Object) {
 		// A cluster may have very many, and few that matter here.
-		if pod, ok := obj.(*v1.Pod); ok && (o.names.Asks(pod) || pod.Labels["app.kubernetes.io/part-of"] == "gpumem") {
+		pod, ok := obj.(*v1.Pod)
+		if ok && (o.names.Asks(pod) || len(o.names.UnknownResources(pod)) > 0 || pod.Labels["app.kubernetes.io/part-of"] == "gpumem") {
 			s.Pods = append(s.Pods, *pod)
 		}
 	}))

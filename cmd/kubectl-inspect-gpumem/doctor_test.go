@@ -12,6 +12,7 @@ import (
 	appsv1 "k8s.io/api/apps/v1"
 	v1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/client-go/kubernetes/fake"
@@ -21,7 +22,10 @@ import (
 )
 
 func TestDoctor(t *testing.T) {
-	client := fake.NewClientset(makeNode(t, "gpu-a", inventory("gpu-a", 16)), makePod(t, "ml/lost", "gpu-a", 2))
+	client := fake.NewClientset(makeNode(t, "gpu-a", inventory("gpu-a", 16)), makePod(t, "ml/lost", "gpu-a", 2),
+		with(makePod(t, "ml/misspelt", "", 2), func(p *v1.Pod) {
+			p.Spec.Containers[0].Resources.Limits = v1.ResourceList{"gpumem.dev/gpu-memory": resource.MustParse("2")}
+		}))
 	client.PrependReactor("list", "configmaps", func(clienttesting.Action) (bool, runtime.Object, error) {
 		return true, nil, apierrors.NewForbidden(v1.Resource("configmaps"), "", errors.New("not for you"))
 	})
@@ -30,19 +34,20 @@ func TestDoctor(t *testing.T) {
 		"error   cluster: no device plugin for gpumem.dev is installed\n        helm install gpumem",
 		"error   cluster: no extender for gpumem.dev is installed",
 		"error   pod ml/lost: GPU memory is held that no device plugin offers",
+		"error   pod ml/misspelt: asks for gpumem.dev/gpu-memory, which no node offers",
 		"warning configmaps: cannot be read: configmaps is forbidden: not for you",
 	} {
 		if !strings.Contains(stdout, want) {
 			t.Errorf("not a word of %q in:\n%s", want, stdout)
 		}
 	}
-	if err == nil || err.Error() != "3 of 4 findings are errors" {
+	if err == nil || err.Error() != "4 of 5 findings are errors" {
 		t.Errorf("error %v", err)
 	}
 
 	stdout, _, _ = inspectWith(client, "doctor", "-o", "json")
 	var found []doctor.Finding
-	if err := json.Unmarshal([]byte(stdout), &found); err != nil || len(found) != 4 || found[0].Severity != doctor.Error {
+	if err := json.Unmarshal([]byte(stdout), &found); err != nil || len(found) != 5 || found[0].Severity != doctor.Error {
 		t.Errorf("%v, %+v in:\n%s", err, found, stdout)
 	}
 	if _, _, err := inspectWith(client, "doctor", "-o", "wide"); err == nil || !strings.Contains(err.Error(), "want json or nothing") {

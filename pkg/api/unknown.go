@@ -23,16 +23,17 @@ func (n Names) Unknown(pod *v1.Pod) (keys []string) {
 	return keys
 }
 
-// UnknownResources returns the resources of the domain that a pod asks for and nobody
-// offers, since gpumem does not know them. Gpushare's domain has others than gpushare's.
+// UnknownResources returns the resources of the domain that a pod asks for and gpumem does
+// not know. Gpushare's domain has others than gpushare's.
 func (n Names) UnknownResources(pod *v1.Pod) (names []v1.ResourceName) {
 	if n.GPUShare() {
 		return nil
 	}
 	for _, c := range slices.Concat(pod.Spec.InitContainers, pod.Spec.Containers) {
 		for _, name := range slices.Sorted(maps.Keys(c.Resources.Limits)) {
+			amount := c.Resources.Limits[name]
 			ours := strings.HasPrefix(string(name), n.domain+"/") && name != n.GPUMem() && name != n.GPUCore()
-			if ours && !slices.Contains(names, name) {
+			if ours && !amount.IsZero() && !slices.Contains(names, name) {
 				names = append(names, name)
 			}
 		}

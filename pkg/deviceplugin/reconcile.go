@@ -187,7 +187,7 @@ func (p *Plugin) correct(ctx context.Context, c allocation.Correction, s allocat
 		p.events.Pod(ref, false, "GPUMemoryTakenOver", "counts on "+describe(is, inv)+", which gpushare had chosen for it")
 	case lost:
 		p.metrics.Corrected(ReasonPlaced)
-		p.events.Pod(ref, true, "GPUMemoryCorrected", "has "+describe(is, inv)+", which is written again: somebody had taken the pod's assignment away")
+		p.events.Pod(ref, true, "GPUMemoryCorrected", "has "+describe(is, inv)+", which is written again: somebody had taken the pod's assignment away, or made it unreadable")
 	case was.None():
 		p.metrics.Corrected(ReasonPlaced)
 		p.events.Pod(ref, false, "GPUMemoryPlaced", "placed on "+describe(is, inv)+" by the device plugin of its node: no scheduler of gpumem had placed it")

@@ -380,6 +380,8 @@ func TestExamine(t *testing.T) {
 			setInventory(t, &s.Nodes[0], inv)
 			s.Nodes[0].Status.Allocatable[s.Names.GPUMem()] = resource.MustParse("14")
 		}, []string{"warning|node gpu-a|GPU 1 (GPU-00000001) is unhealthy: XID 79"}},
+		"a cordon of no GPU": {func(s *State) { s.Nodes[0].Annotations[s.Names.Cordoned()] = "0" },
+			[]string{"note|node gpu-a|annotation gpumem.dev/cordoned-gpus names 0, which is the UUID of no GPU here: it cordons none"}},
 		"a kubelet that has not heard": {func(s *State) { delete(s.Nodes[0].Status.Allocatable, s.Names.GPUMem()) },
 			[]string{"warning|node gpu-a|its kubelet offers 0 of gpumem.dev/gpu-mem, and its device plugin 28"}},
 		"NVIDIA's plugin beside": {func(s *State) { s.Nodes[0].Status.Allocatable["nvidia.com/gpu"] = resource.MustParse("2") },
@@ -473,6 +475,10 @@ func TestExamine(t *testing.T) {
 		"a pod that misspells the resource": {func(s *State) {
 			s.Pods[4].Spec.Containers[0].Resources.Limits = v1.ResourceList{"gpumem.dev/gpu-memory": resource.MustParse("3")}
 		}, []string{"error|pod ml/waits|asks for gpumem.dev/gpu-memory, which no node offers: gpumem does not know it|ask for gpumem.dev/gpu-mem or gpumem.dev/gpu-core where it is made"}},
+		"a pod that asks for what somebody else offers": {func(s *State) {
+			s.Nodes[1].Status.Allocatable = v1.ResourceList{"gpumem.dev/gpu-theirs": resource.MustParse("4")}
+			s.Pods[4].Spec.Containers[0].Resources.Limits["gpumem.dev/gpu-theirs"] = resource.MustParse("1")
+		}, nil},
 		"a pod that misspells a second one": {func(s *State) {
 			s.Pods[4].Spec.Containers[0].Resources.Limits["gpumem.dev/gpu-cores"] = resource.MustParse("20")
 		}, []string{"error|pod ml/waits|asks for gpumem.dev/gpu-cores, which no node offers: gpumem does not know it|ask for gpumem.dev/gpu-mem or"}},
@@ -516,6 +522,21 @@ func TestExamine(t *testing.T) {
 
 // Where no node offers anything, the log to read is that of a node that may have a
 // GPU: of a DaemonSet, kubectl shows that of any.
+// To drain a GPU that nobody is on helps nobody.
+func TestDrainIsAdvisedWhereThereArePods(t *testing.T) {
+	for device, want := range []bool{true, false} {
+		s := healthy(t)
+		inv := inventory()
+		inv.Devices[device].Healthy, inv.Devices[device].Unhealthy = false, "XID 79"
+		setInventory(t, &s.Nodes[0], inv)
+		s.Nodes[0].Status.Allocatable[s.Names.GPUMem()] = resource.MustParse("14")
+		found := Examine(s)
+		if len(found) != 1 || strings.Contains(found[0].Mend, fmt.Sprintf("drain gpu-a %d gives these free", device)) != want {
+			t.Errorf("GPU %d: %+v, want that draining is advised: %t", device, found, want)
+		}
+	}
+}
+
 func TestWhoseLogSaysWhyNothingIsOffered(t *testing.T) {
 	for want, labels := range map[string]map[string]string{
 		"logs plugin-b says why":                       {gpuPresent: "true"},

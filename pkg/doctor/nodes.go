@@ -141,7 +141,13 @@ func because(reason string) string {
 func checkInventory(s *State, object string, node *v1.Node, inv gpu.Inventory) (found []Finding) {
 	for _, d := range inv.Devices {
 		if !d.Healthy {
-			found = append(found, out(node, d))
+			found = append(found, out(s, node, d))
+		}
+	}
+	for _, id := range s.Names.CordonedGPUs(node) {
+		if _, known := inv.Device(id); !known && len(inv.Devices) > 0 {
+			found = append(found, Finding{Note, object, fmt.Sprintf("annotation %s names %s, which is the UUID of no GPU here: it cordons none", s.Names.Cordoned(), id),
+				"take it out, unless that GPU is to come back; kubectl inspect gpumem cordon writes UUIDs"})
 		}
 	}
 	allocatable, healthy := node.Status.Allocatable[s.Names.GPUMem()], int64(inv.Advertised())
@@ -158,7 +164,7 @@ func checkInventory(s *State, object string, node *v1.Node, inv gpu.Inventory) (
 }
 
 // out tells of a GPU that takes no new pods.
-func out(node *v1.Node, d gpu.Device) Finding {
+func out(s *State, node *v1.Node, d gpu.Device) Finding {
 	object := "node " + node.Name
 	if d.Unhealthy == gpu.Cordoned {
 		return Finding{Warning, object, fmt.Sprintf("GPU %d (%s) is cordoned by hand: it takes no new pods", d.Index, d.UUID),
@@ -168,7 +174,17 @@ func out(node *v1.Node, d gpu.Device) Finding {
 		return Finding{Warning, object, fmt.Sprintf("GPU %d (%s) takes no new pods: %s", d.Index, d.UUID, d.Unhealthy),
 			"it takes pods again once the plugin runs there: look at its pod, or at what keeps it off the node"}
 	}
-	return Finding{Warning, object, fmt.Sprintf("GPU %d (%s) is unhealthy%s", d.Index, d.UUID, because(d.Unhealthy)),
-		"it takes no new pods and comes back by itself after three good probes; nvidia-smi on the node shows what the driver says. " +
-			"To kube-scheduler the pods on it count against the node's other GPUs: kubectl inspect gpumem drain " + node.Name + " " + strconv.Itoa(d.Index) + " gives these free"}
+	mend := "it takes no new pods and comes back by itself after three good probes; nvidia-smi on the node shows what the driver says"
+	if s.holds(d.UUID) {
+		mend += fmt.Sprintf(". To kube-scheduler the pods on it count against the node's other GPUs: kubectl inspect gpumem drain %s %d gives these free", node.Name, d.Index)
+	}
+	return Finding{Warning, object, fmt.Sprintf("GPU %d (%s) is unhealthy%s", d.Index, d.UUID, because(d.Unhealthy)), mend}
+}
+
+// holds reports whether a pod holds memory of a GPU, as far as is known.
+func (s *State) holds(id gpu.UUID) bool {
+	return slices.ContainsFunc(s.Pods, func(pod v1.Pod) bool {
+		a, err := s.Names.AssignmentOf(&pod)
+		return err == nil && !api.Terminal(&pod) && slices.Contains(a.Devices(), id)
+	})
 }

@@ -220,10 +220,7 @@ func checkPods(s *State, in installation) (found []Finding) {
 			continue
 		}
 		object := "pod " + nameOf(pod)
-		if unknown := s.Names.UnknownResources(pod); len(unknown) > 0 && pod.Spec.NodeName == "" {
-			found = append(found, Finding{Error, object, fmt.Sprintf("asks for %s, which no node offers: gpumem does not know it", unknown[0]),
-				fmt.Sprintf("ask for %s or %s where it is made", s.Names.GPUMem(), s.Names.GPUCore())})
-		}
+		found = append(found, checkResources(s, object, pod)...)
 		if !s.Names.Asks(pod) {
 			continue
 		}
@@ -251,6 +248,18 @@ func checkPods(s *State, in installation) (found []Finding) {
 	}
 	found = append(found, checkLost(s, in, lost)...)
 	return slices.Concat(found, checkUnseen(s, in), checkStarts(s), checkCores(s, in))
+}
+
+// checkResources looks at what a pod waits for that nobody offers.
+func checkResources(s *State, object string, pod *v1.Pod) (found []Finding) {
+	for _, unknown := range s.Names.UnknownResources(pod) {
+		offers := func(node v1.Node) bool { return api.Offers(&node, unknown) } // somebody else's, in the same domain
+		if pod.Spec.NodeName == "" && s.read("nodes") && !slices.ContainsFunc(s.Nodes, offers) {
+			found = append(found, Finding{Error, object, fmt.Sprintf("asks for %s, which no node offers: gpumem does not know it", unknown),
+				fmt.Sprintf("ask for %s or %s where it is made", s.Names.GPUMem(), s.Names.GPUCore())})
+		}
+	}
+	return found
 }
 
 // bypasses reports whether the node of a pod was chosen without asking gpumem; served

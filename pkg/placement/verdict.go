@@ -210,24 +210,21 @@ func (v Verdict) anywhere() (s string) {
 	return s
 }
 
-// muchMiB is more units than a node's GPUs have, and little in MiB.
-const muchMiB = 1 << 10
-
 // instead says what to ask for where no GPU is as large. An amount beyond all GPUs
-// was meant in bytes, "3Gi", or in MiB.
+// was meant in bytes, "3Gi", and one of thousands that is many times a GPU perhaps in MiB.
 func (v Verdict) instead() string {
-	const bytesPerMiB = 1 << 20
-	meant := int64(v.Request.Units()) / bytesPerMiB
-	if unit := v.Node.UnitMiB; meant > 0 && unit > 0 {
-		return fmt.Sprintf("it counts units of %s, not bytes: ask for %d", gpu.Format(1, unit), ceilDiv(gpu.Units(meant), gpu.Units(unit)))
-	}
-	if meant := ceilDiv(v.Request.Units(), gpu.Units(v.Node.UnitMiB)); v.Request.Units() > muchMiB && v.Node.UnitMiB > 1 {
-		return fmt.Sprintf("it counts units of %s: if MiB were meant, ask for %d", gpu.Format(1, v.Node.UnitMiB), meant)
-	}
-	if v.fitsSplit() {
+	const bytesPerMiB, thousands, many = 1 << 20, 1 << 10, 5
+	asked, unit := v.Request.Units(), gpu.Units(max(1, v.Node.UnitMiB))
+	switch {
+	case asked >= bytesPerMiB:
+		return fmt.Sprintf("it counts units of %s, not bytes: ask for %d", gpu.Format(1, v.Node.UnitMiB), ceilDiv(asked/bytesPerMiB, unit))
+	case asked >= thousands && asked >= many*v.mostUnits() && unit > 1:
+		return fmt.Sprintf("it counts units of %s: if MiB were meant, ask for %d", gpu.Format(1, v.Node.UnitMiB), ceilDiv(asked, unit))
+	case v.fitsSplit():
 		return "ask for less, or for more GPUs"
+	default:
+		return "ask for less"
 	}
-	return "ask for less"
 }
 
 // fitsSplit reports whether the node has GPUs enough that are large enough for the
@@ -242,13 +239,17 @@ func (v Verdict) fitsSplit() bool {
 }
 
 func (v Verdict) largest() string {
-	var most gpu.Units
+	return gpu.Format(v.mostUnits(), v.Node.UnitMiB) + v.cores(gpu.CoresPerDevice)
+}
+
+// mostUnits returns what the largest device has that passes the pod's globs.
+func (v Verdict) mostUnits() (most gpu.Units) {
 	for _, d := range v.Node.Devices {
 		if v.Request.allows(d) {
 			most = max(most, d.Capacity)
 		}
 	}
-	return gpu.Format(most, v.Node.UnitMiB) + v.cores(gpu.CoresPerDevice)
+	return most
 }
 
 // cores is what to add to an amount of memory if the pod asks for cores too. It
