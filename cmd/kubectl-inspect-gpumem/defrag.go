@@ -116,7 +116,9 @@ func (d *defragmentation) run(ctx context.Context, args []string) error {
 		if room.Hopeless(nodes) {
 			short = "no evictions make room"
 		}
-		return fmt.Errorf("%s for %s%s", short, c.what(d.gpus), c.inPeace(room))
+		forced := room
+		forced.May = func(h placement.Holding) bool { return c.mayGo(h) || c.bare(h) }
+		return fmt.Errorf("%s for %s%s", short, c.what(d.gpus), c.inPeace(room, !forced.Hopeless(nodes)))
 	}
 	if err := c.print(d.Out, plan, nodes, d.gpus); err != nil {
 		return err
@@ -266,7 +268,7 @@ type crowd struct {
 // Why pods are left in peace.
 const (
 	static      = "static"
-	alone       = "without a controller (--force evicts them)"
+	alone       = "without a controller"
 	ofDaemonSet = "of a DaemonSet"
 	important   = "of a higher priority"
 	protected   = "whose PodDisruptionBudget allows no eviction"
@@ -294,8 +296,15 @@ func (c *crowd) mayGo(h placement.Holding) bool {
 	return pod != nil && c.stays(pod) == ""
 }
 
-// inPeace says which pods were left in peace, and why.
-func (c *crowd) inPeace(goal defrag.Goal) string {
+// bare reports whether a pod is left in peace unless evictions are forced.
+func (c *crowd) bare(h placement.Holding) bool {
+	pod := c.pods[h.Pod.UID]
+	return pod != nil && c.stays(pod) == alone
+}
+
+// inPeace says which pods were left in peace, and why, and whether to force evictions may
+// help.
+func (c *crowd) inPeace(goal defrag.Goal, force bool) string {
 	guarded := make(map[string]bool) // UIDs
 	for _, b := range goal.Budgets {
 		for _, uid := range b.Pods {
@@ -318,7 +327,11 @@ func (c *crowd) inPeace(goal defrag.Goal) string {
 	}
 	var out []string
 	for _, why := range []string{alone, ofDaemonSet, static, important, protected} {
-		if n := counts[why]; n > 0 {
+		n := counts[why]
+		if why == alone && force {
+			why += " (--force evicts them)"
+		}
+		if n > 0 {
 			out = append(out, fmt.Sprintf("%d %s", n, why))
 		}
 	}

@@ -101,7 +101,16 @@ func TestDefrag(t *testing.T) {
 				c["z"].(*v1.Pod).OwnerReferences = nil
 			},
 			args:    []string{"ml/waits"},
-			wantErr: "no evictions make room for pod ml/waits; pods that were left in peace: 1 without a controller (--force evicts them), 2 of a higher priority",
+			wantErr: "no evictions make room for pod ml/waits; pods that were left in peace: 1 without a controller, 2 of a higher priority",
+		},
+		"pods without a controller": {
+			change: func(c map[string]runtime.Object) {
+				for _, name := range []string{"x", "y", "z"} {
+					c[name].(*v1.Pod).OwnerReferences = nil
+				}
+			},
+			args:    []string{"ml/waits"},
+			wantErr: "no evictions make room for pod ml/waits; pods that were left in peace: 3 without a controller (--force evicts them)",
 		},
 		"a pod of lower priority waits itself": {
 			change: func(c map[string]runtime.Object) {
@@ -140,7 +149,7 @@ func TestDefrag(t *testing.T) {
 			change: func(c map[string]runtime.Object) {
 				c["gpu-a"].(*v1.Node).Spec.Taints = []v1.Taint{{Key: "reserved", Effect: v1.TaintEffectNoSchedule}}
 			},
-			args: []string{"ml/waits"}, wantErr: "make no room for pod ml/waits",
+			args: []string{"ml/waits"}, wantErr: "no evictions make room for pod ml/waits",
 		},
 		"a pod that runs":      {args: []string{"ml/x"}, wantErr: "pod ml/x does not wait: it is on node gpu-a"},
 		"a pod that is not":    {args: []string{"ml/nobody"}, wantErr: `"nobody" not found`},

@@ -6,6 +6,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/gpumem/gpumem/pkg/gpu"
 	"github.com/gpumem/gpumem/pkg/inspect"
 	"github.com/gpumem/gpumem/pkg/placement"
 	"github.com/gpumem/gpumem/pkg/printers"
@@ -20,7 +21,8 @@ func newSnapshotCommand(o *options) *cobra.Command {
 		Short: "Write nodes and pods for gpumem-sim to replay",
 		Long: `Write what nodes offer and what pods ask for, for gpumem-sim to replay.
 
-It contains the names of nodes and pods, GPU models and amounts, and nothing else of the cluster.`,
+It contains the names of nodes and pods, GPU models and amounts, and nothing else of the cluster: GPUs that are unhealthy or
+cordoned are left out, with a warning.`,
 		Example: "  kubectl inspect gpumem snapshot > cluster.json\n  gpumem-sim replay --snapshot cluster.json --html report.html",
 		Args:    cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
@@ -51,6 +53,13 @@ func (o *options) snapshot(ctx context.Context) error {
 	}
 	if err := printers.WriteJSON(o.Out, replay.NewSnapshot(nodes, waiting)); err != nil {
 		return err
+	}
+	for _, n := range nodes {
+		for _, d := range n.Devices {
+			if !d.Healthy {
+				fmt.Fprintf(o.ErrOut, "warning: GPU%d of node %s is left out: it is %s\n", d.Index, printers.Clean(n.Name), printers.Clean(gpu.OutOfUse(d.Unhealthy)))
+			}
+		}
 	}
 	return o.complain(inspect.New(nodes, facts))
 }

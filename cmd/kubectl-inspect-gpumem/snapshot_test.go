@@ -18,7 +18,9 @@ func TestSnapshotIsATraceOfTheCluster(t *testing.T) {
 	cpu := func(amount string) v1.ResourceList {
 		return v1.ResourceList{v1.ResourceCPU: resource.MustParse(amount)}
 	}
-	node := makeNode(t, "gpu-a", inventory("gpu-a", 16, 80))
+	inv := inventory("gpu-a", 16, 80, 24)
+	inv.Devices[2].Healthy, inv.Devices[2].Unhealthy = false, "XID 79"
+	node := makeNode(t, "gpu-a", inv)
 	node.Status.Allocatable = cpu("16")
 	train := makePod(t, "ml/train", "gpu-a", 10, uuid("gpu-a", 0))
 	train.Spec.Containers[0].Resources.Requests = cpu("2")
@@ -27,7 +29,7 @@ func TestSnapshotIsATraceOfTheCluster(t *testing.T) {
 	}}
 	client := fake.NewClientset(node, train, other, makePod(t, "ml/waits", "", 8), makeNode(t, "cpu-1", gpu.Inventory{}))
 	stdout, stderr, err := inspectWith(client, "snapshot", "-o", "json")
-	if err != nil || stderr != "" {
+	if err != nil || stderr != "warning: GPU2 of node gpu-a is left out: it is unhealthy (XID 79)\n" {
 		t.Fatalf("error %v, stderr %q", err, stderr)
 	}
 	got, err := replay.ReadSnapshot("cluster", strings.NewReader(stdout))

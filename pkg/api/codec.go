@@ -164,12 +164,16 @@ func FormatCordonedGPUs(ids []gpu.UUID) string {
 }
 
 // Cordon returns the inventory with these GPUs taking no new pods: like those
-// that are not healthy, with another reason.
+// that are not healthy, with another reason, or with one more.
 func Cordon(inv gpu.Inventory, ids []gpu.UUID) gpu.Inventory {
 	inv.Devices = slices.Clone(inv.Devices)
 	for i := range inv.Devices {
-		if d := &inv.Devices[i]; slices.Contains(ids, d.UUID) && d.Healthy {
+		switch d := &inv.Devices[i]; {
+		case !slices.Contains(ids, d.UUID):
+		case d.Healthy:
 			d.Healthy, d.Unhealthy = false, gpu.Cordoned
+		case d.Unhealthy != gpu.Stopped:
+			d.Unhealthy = cmp.Or(d.Unhealthy, "no reason given") + "; " + gpu.Cordoned
 		}
 	}
 	return inv

@@ -245,7 +245,7 @@ func TestCordonedGPUsTakeNoNewPods(t *testing.T) {
 	for _, d := range inv.Devices {
 		got = append(got, d.Unhealthy)
 	}
-	if diff := cmp.Diff([]string{"", gpu.Cordoned, "XID 79"}, got); diff != "" || inv.Devices[1].Healthy {
+	if diff := cmp.Diff([]string{"", gpu.Cordoned, "XID 79; cordoned"}, got); diff != "" || inv.Devices[1].Healthy {
 		t.Errorf("(-want +got):\n%s", diff)
 	}
 	if got := FormatCordonedGPUs(names.CordonedGPUs(node)); got != "GPU-b,GPU-c,GPU-gone" {

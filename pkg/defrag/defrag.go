@@ -84,18 +84,45 @@ func (g Goal) Plan(nodes []placement.Node) (Plan, bool) {
 }
 
 // Hopeless reports whether no number of evictions is enough: the request would fit no GPUs
-// even if all pods left that may, or less is free elsewhere than those hold that have to go
-// there.
+// even if all pods left that may and find room elsewhere, or less is free elsewhere than
+// those hold that have to go there.
 func (g Goal) Hopeless(nodes []placement.Node) bool {
 	s := newSearch(g, nodes)
 	total := free(nodes...)
-	return !slices.ContainsFunc(nodes, func(n placement.Node) bool {
+	for i, n := range nodes {
 		pods, ok := s.clearable(n)
-		return ok && slices.ContainsFunc(sets(n, g.Request.GPUs()), func(some placement.Node) bool {
-			leaving, displaced := s.leaving(some, pods)
-			return placement.Fit(g.Request, some.Without(pods)).Fits() && leaving <= total-free(some)+displaced
-		})
-	})
+		if !ok {
+			continue
+		}
+		for _, some := range sets(n, g.Request.GPUs()) {
+			rest := closed(n.Without(pods), uuids(some))
+			movable := slices.DeleteFunc(slices.Clone(pods), func(h placement.Holding) bool {
+				return !s.displaces(h) && !placement.Fit(h.Request, rest).Fits() && !s.roomBeside(h.Request, i)
+			})
+			leaving, displaced := s.leaving(some, movable)
+			if placement.Fit(g.Request, some.Without(movable)).Fits() && leaving <= total-free(some)+displaced {
+				return false
+			}
+		}
+	}
+	return true
+}
+
+// roomBeside reports whether a request has room on another node than one, as they are.
+func (s *search) roomBeside(req placement.Request, node int) bool {
+	for i, roomy := range s.withRoom(req) {
+		if roomy && i != node {
+			return true
+		}
+	}
+	return false
+}
+
+func uuids(n placement.Node) (out []gpu.UUID) {
+	for _, d := range n.Devices {
+		out = append(out, d.UUID)
+	}
+	return out
 }
 
 // leaving returns how much of a node's GPUs has to be left at least, for the request to

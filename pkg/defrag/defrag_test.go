@@ -190,6 +190,7 @@ func TestHopeless(t *testing.T) {
 		"less is free than the request wants":                      {Goal{Request: ask(4)}, []placement.Node{full}, true},
 		"as much is free":                                          {Goal{Request: ask(3)}, []placement.Node{full}, false},
 		"those of lower priority may go without room elsewhere":    {Goal{Request: ask(4, priority(1)), Displace: true}, []placement.Node{full}, false},
+		"as much is free, on no GPU where they may go":             {Goal{Request: ask(10)}, []placement.Node{machine("a", 0, 1, 14, hold("x", ask(6, globsOf("none")), 0)), machine("b", 0, 1, 9)}, true},
 		"there are none of lower priority":                         {Goal{Request: ask(4), Displace: true}, []placement.Node{full}, true},
 		"less is free elsewhere than the pods of any GPU hold":     {Goal{Request: alone}, []placement.Node{full, machine("b", 0, 1, 20, hold("z", ask(10), 0))}, true},
 		"as much is free elsewhere as the pods of one GPU hold":    {Goal{Request: alone}, []placement.Node{full, machine("b", 0, 1, 20, hold("z", ask(9), 0))}, false},

@@ -74,7 +74,8 @@ func (s *State) Young() (objects []string, left time.Duration) {
 		look("deployment", d.ObjectMeta, d.Labels[partOf] == "gpumem")
 	}
 	for i := range s.Pods {
-		look("pod", s.Pods[i].ObjectMeta, s.Pods[i].Labels[partOf] == "gpumem" || s.Names.Asks(&s.Pods[i]))
+		pod := &s.Pods[i]
+		look("pod", pod.ObjectMeta, pod.Labels[partOf] == "gpumem" || s.Names.Asks(pod) || len(s.Names.UnknownResources(pod)) > 0)
 	}
 	return objects, left
 }

@@ -380,6 +380,14 @@ func TestExamine(t *testing.T) {
 			setInventory(t, &s.Nodes[0], inv)
 			s.Nodes[0].Status.Allocatable[s.Names.GPUMem()] = resource.MustParse("14")
 		}, []string{"warning|node gpu-a|GPU 1 (GPU-00000001) is unhealthy: XID 79"}},
+		"a GPU that is out, and cordoned": {func(s *State) {
+			inv := inventory()
+			inv.Devices[1].Healthy, inv.Devices[1].Unhealthy = false, "XID 79"
+			setInventory(t, &s.Nodes[0], inv)
+			s.Nodes[0].Annotations[s.Names.Cordoned()] = string(inv.Devices[1].UUID)
+			s.Nodes[0].Status.Allocatable[s.Names.GPUMem()] = resource.MustParse("14")
+		}, []string{"warning|node gpu-a|GPU 1 (GPU-00000001) is unhealthy: XID 79; cordoned|it takes no new pods and comes back by itself after three good probes; nvidia-smi on the node shows what the driver says. " +
+			"It is cordoned too, and takes none then either: kubectl inspect gpumem uncordon gpu-a 1"}},
 		"a cordon of no GPU": {func(s *State) { s.Nodes[0].Annotations[s.Names.Cordoned()] = "0" },
 			[]string{"note|node gpu-a|annotation gpumem.dev/cordoned-gpus names 0, which is the UUID of no GPU here: it cordons none"}},
 		"a kubelet that has not heard": {func(s *State) { delete(s.Nodes[0].Status.Allocatable, s.Names.GPUMem()) },
@@ -562,8 +570,10 @@ func TestYoung(t *testing.T) {
 	s.DaemonSets[0].CreationTimestamp = metav1.NewTime(s.Now.Add(-Settle / 2))
 	s.Pods[3].CreationTimestamp = metav1.NewTime(s.Now.Add(-Settle / 4))
 	s.Nodes[0].CreationTimestamp = metav1.NewTime(s.Now)
+	s.Pods[4].CreationTimestamp = metav1.NewTime(s.Now.Add(-Settle / 3))
+	s.Pods[4].Spec.Containers[0].Resources.Limits = v1.ResourceList{"gpumem.dev/gpu-memory": resource.MustParse("3")}
 	got, left := s.Young()
-	if diff := cmp.Diff([]string{"daemonset gpumem-system/gpumem-device-plugin", "pod ml/runs"}, got); diff != "" || left != 3*Settle/4 {
+	if diff := cmp.Diff([]string{"daemonset gpumem-system/gpumem-device-plugin", "pod ml/runs", "pod ml/waits"}, got); diff != "" || left != 3*Settle/4 {
 		t.Errorf("for %v (-want +got):\n%s", left, diff)
 	}
 }

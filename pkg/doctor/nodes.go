@@ -175,6 +175,9 @@ func out(s *State, node *v1.Node, d gpu.Device) Finding {
 			"it takes pods again once the plugin runs there: look at its pod, or at what keeps it off the node"}
 	}
 	mend := "it takes no new pods and comes back by itself after three good probes; nvidia-smi on the node shows what the driver says"
+	if slices.Contains(s.Names.CordonedGPUs(node), d.UUID) {
+		mend += fmt.Sprintf(". It is cordoned too, and takes none then either: kubectl inspect gpumem uncordon %s %d", node.Name, d.Index)
+	}
 	if s.holds(d.UUID) {
 		mend += fmt.Sprintf(". To kube-scheduler the pods on it count against the node's other GPUs: kubectl inspect gpumem drain %s %d gives these free", node.Name, d.Index)
 	}
