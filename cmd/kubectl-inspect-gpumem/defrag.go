@@ -112,13 +112,14 @@ func (d *defragmentation) run(ctx context.Context, args []string) error {
 	}
 	plan, ok := room.Plan(nodes)
 	if !ok {
-		short := fmt.Sprintf("at most %d evictions (--max-evictions) make no room", d.most)
+		short, force := fmt.Sprintf("at most %d evictions (--max-evictions) make no room", d.most), true
 		if room.Hopeless(nodes) {
-			short = "no evictions make room"
+			forced, everybody := room, *c
+			everybody.force = true
+			forced.May = everybody.mayGo
+			short, force = "no evictions make room", !forced.Hopeless(nodes)
 		}
-		forced := room
-		forced.May = func(h placement.Holding) bool { return c.mayGo(h) || c.bare(h) }
-		return fmt.Errorf("%s for %s%s", short, c.what(d.gpus), c.inPeace(room, !forced.Hopeless(nodes)))
+		return fmt.Errorf("%s for %s%s", short, c.what(d.gpus), c.inPeace(room, force))
 	}
 	if err := c.print(d.Out, plan, nodes, d.gpus); err != nil {
 		return err
@@ -296,21 +297,10 @@ func (c *crowd) mayGo(h placement.Holding) bool {
 	return pod != nil && c.stays(pod) == ""
 }
 
-// bare reports whether a pod is left in peace unless evictions are forced.
-func (c *crowd) bare(h placement.Holding) bool {
-	pod := c.pods[h.Pod.UID]
-	return pod != nil && c.stays(pod) == alone
-}
-
 // inPeace says which pods were left in peace, and why, and whether to force evictions may
 // help.
 func (c *crowd) inPeace(goal defrag.Goal, force bool) string {
-	guarded := make(map[string]bool) // UIDs
-	for _, b := range goal.Budgets {
-		for _, uid := range b.Pods {
-			guarded[uid] = guarded[uid] || b.Allowed <= 0
-		}
-	}
+	guarded := preemption.Guarded(goal.Budgets)
 	counts := make(map[string]int)
 	for uid, pod := range c.pods {
 		why := c.stays(pod)

@@ -173,13 +173,7 @@ type search struct {
 }
 
 func newSearch(g Goal, nodes []placement.Node) *search {
-	s := &search{Goal: g, nodes: nodes, roomy: make(map[string][]bool), guarded: make(map[string]bool)}
-	for _, b := range g.Budgets {
-		for _, uid := range b.Pods {
-			s.guarded[uid] = s.guarded[uid] || b.Allowed <= 0
-		}
-	}
-	return s
+	return &search{Goal: g, nodes: nodes, roomy: make(map[string][]bool), guarded: preemption.Guarded(g.Budgets)}
 }
 
 // candidate are pods without which the request fits their node.

@@ -16,6 +16,17 @@ type Budget struct {
 	Allowed int
 }
 
+// Guarded returns the UIDs of pods that a budget allows no eviction of.
+func Guarded(budgets []Budget) map[string]bool {
+	guarded := make(map[string]bool)
+	for _, b := range budgets {
+		for _, uid := range b.Pods {
+			guarded[uid] = guarded[uid] || b.Allowed <= 0
+		}
+	}
+	return guarded
+}
+
 // Victims are pods of a node that are to be evicted for another one.
 type Victims struct {
 	Pods       []placement.Holding // the most important first
