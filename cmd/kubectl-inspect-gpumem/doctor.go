@@ -135,8 +135,7 @@ func (o *options) readState(ctx context.Context) (*doctor.State, error) {
 		return o.client.CoreV1().Pods(metav1.NamespaceAll).List(ctx, opts)
 	}, func() { s.Pods = nil }, func(obj runtime.Object) {
 		// A cluster may have very many, and few that matter here.
-		pod, ok := obj.(*v1.Pod)
-		if ok && (o.names.Asks(pod) || len(o.names.UnknownResources(pod)) > 0 || pod.Labels["app.kubernetes.io/part-of"] == "gpumem") {
+		if pod, ok := obj.(*v1.Pod); ok && doctor.Concerns(o.names, pod) {
 			s.Pods = append(s.Pods, *pod)
 		}
 	}))

@@ -74,10 +74,15 @@ func (s *State) Young() (objects []string, left time.Duration) {
 		look("deployment", d.ObjectMeta, d.Labels[partOf] == "gpumem")
 	}
 	for i := range s.Pods {
-		pod := &s.Pods[i]
-		look("pod", pod.ObjectMeta, pod.Labels[partOf] == "gpumem" || s.Names.Asks(pod) || len(s.Names.UnknownResources(pod)) > 0)
+		look("pod", s.Pods[i].ObjectMeta, Concerns(s.Names, &s.Pods[i]))
 	}
 	return objects, left
+}
+
+// Concerns reports whether a pod is to be looked at: it is of gpumem, or asks for GPU memory,
+// or for what is perhaps meant to be it.
+func Concerns(names api.Names, pod *v1.Pod) bool {
+	return pod.Labels[partOf] == "gpumem" || names.Asks(pod) || len(names.UnknownResources(pod)) > 0
 }
 
 // unjudged says what is too young to be judged.

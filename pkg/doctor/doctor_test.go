@@ -528,8 +528,6 @@ func TestExamine(t *testing.T) {
 	}
 }
 
-// Where no node offers anything, the log to read is that of a node that may have a
-// GPU: of a DaemonSet, kubectl shows that of any.
 // To drain a GPU that nobody is on helps nobody.
 func TestDrainIsAdvisedWhereThereArePods(t *testing.T) {
 	for device, want := range []bool{true, false} {
@@ -545,6 +543,8 @@ func TestDrainIsAdvisedWhereThereArePods(t *testing.T) {
 	}
 }
 
+// Where no node offers anything, the log to read is that of a node that may have a
+// GPU: of a DaemonSet, kubectl shows that of any.
 func TestWhoseLogSaysWhyNothingIsOffered(t *testing.T) {
 	for want, labels := range map[string]map[string]string{
 		"logs plugin-b says why":                       {gpuPresent: "true"},
