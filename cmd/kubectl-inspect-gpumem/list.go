@@ -123,7 +123,7 @@ func follow[R any](ctx context.Context, l *listing, v view[R], report inspect.Re
 			}
 		}
 		for _, row := range now {
-			if line, known := seen[v.id(row)]; !known || line != lines[v.id(row)] {
+			if id := v.id(row); seen[id] != lines[id] {
 				fresh = append(fresh, row)
 			}
 		}

@@ -59,29 +59,34 @@ func (v Verdict) Unresolvable() bool {
 // Gap is how far a node is from having room for a request, to tell which of several comes
 // closest.
 type Gap struct {
-	stage  Reason // how far the request got; the same wherever pods that leave help
-	lack   int64  // MiB that would have to come free, on the GPUs where that is least
-	fit    int    // how many GPUs would do
 	reason Reason
+	lack   int64 // MiB that would have to come free, on the GPUs where that is least
+	fit    int   // how many GPUs would do
 	free   int64 // MiB, the most on one GPU
 }
 
 // Gap returns how far the node is from having room for the request.
 func (v Verdict) Gap() Gap {
-	g := Gap{stage: min(v.Reason, Occupied), reason: v.Reason, free: int64(v.Node.LargestFree()) * v.Node.UnitMiB}
-	switch {
-	case v.Fits():
-		g.stage = Fragmented + 1
-	case v.Reason >= Occupied:
-		lacks := v.lacks()
-		for _, lack := range lacks[:min(len(lacks), v.Request.GPUs())] {
-			g.lack += int64(lack) * v.Node.UnitMiB
-			if lack == 0 {
-				g.fit++
-			}
+	g := Gap{reason: v.Reason, free: int64(v.Node.LargestFree()) * v.Node.UnitMiB}
+	if g.stage() != Occupied {
+		return g
+	}
+	lacks := v.lacks()
+	for _, lack := range lacks[:min(len(lacks), v.Request.GPUs())] {
+		g.lack += int64(lack) * v.Node.UnitMiB
+		if lack == 0 {
+			g.fit++
 		}
 	}
 	return g
+}
+
+// stage returns how far the request got: the same wherever pods that leave help.
+func (g Gap) stage() Reason {
+	if g.reason == Fits {
+		return Fragmented + 1
+	}
+	return min(g.reason, Occupied)
 }
 
 // lacks returns how much would have to come free of each device where that helps, the least
@@ -108,7 +113,7 @@ func (v Verdict) lacks() []gpu.Units {
 // the least would have to come free, of others that with the most free on one GPU.
 func (g Gap) Compare(other Gap) int {
 	return cmp.Or(
-		cmp.Compare(other.stage, g.stage),
+		cmp.Compare(other.stage(), g.stage()),
 		cmp.Compare(g.lack, other.lack),
 		cmp.Compare(other.fit, g.fit),
 		cmp.Compare(other.reason, g.reason),
