@@ -219,7 +219,11 @@ func writeCurves(w io.Writer, records []replay.Record) error {
 
 // summarise prints a line for each policy.
 func summarise(w io.Writer, t replay.Trace, records []replay.Record) {
-	fmt.Fprintf(w, "%s: %d nodes, %d units of GPU memory, %d pods that ask for %d\n", t.Name, len(t.Nodes), t.Capacity(), len(t.Pods), t.Demand())
+	nodes := "nodes"
+	if len(t.Nodes) == 1 {
+		nodes = "node"
+	}
+	fmt.Fprintf(w, "%s: %d %s, %d units of GPU memory, %d pods that ask for %d\n", t.Name, len(t.Nodes), nodes, t.Capacity(), len(t.Pods), t.Demand())
 	fmt.Fprintf(w, "%-16s %22s %22s\n", "POLICY", "ALLOCATED AT 100%", "AT 130%")
 	for _, policy := range byPolicy(records) {
 		fmt.Fprintf(w, "%-16s %21.2f%% %21.2f%%\n", policy[0].Policy, mean(policy, 100), mean(policy, 130))

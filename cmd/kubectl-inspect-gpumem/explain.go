@@ -116,7 +116,8 @@ type explanation struct {
 	Node       string           `json:"node,omitempty"`
 	Nominated  string           `json:"nominated,omitempty"`
 	Indexes    string           `json:"gpus,omitempty"`
-	State      string           `json:"state,omitempty"` // what keeps a container from running; empty when nothing does
+	Preferred  string           `json:"preferred,omitempty"` // GPUs that a placed pod likes better than its own; empty where there are none
+	State      string           `json:"state,omitempty"`     // what keeps a container from running; empty when nothing does
 	Summary    string           `json:"summary"`
 	Advice     string           `json:"advice,omitempty"`  // what to do about it
 	Now        []decisions.Node `json:"now,omitempty"`     // nodes as they are for the pod; of one that is placed, its own
@@ -139,15 +140,12 @@ func (o *options) explain(ctx context.Context, arg string, all bool) error {
 		return err
 	}
 	namespace, name := pod.Namespace, pod.Name
-	if !o.names.Asks(pod) {
-		return fmt.Errorf("pod %s/%s asks for no %s%s", namespace, name, o.names.GPUMem(), o.nearMisses(pod))
-	}
 	e, err := o.explanationOf(ctx, pod, all)
 	if err != nil {
 		return err
 	}
 	for _, key := range o.names.Unknown(pod) {
-		fmt.Fprintf(o.ErrOut, "warning: annotation %s is none that gpumem knows, and has no effect\n", printers.Clean(key))
+		fmt.Fprintf(o.ErrOut, "warning: annotation %s is none that gpumem knows, and has no effect: %s\n", printers.Clean(key), doctor.Correct(o.names, key))
 	}
 	extenders, unread := o.extenders(ctx)
 	if e.Asks != "" {
@@ -171,6 +169,9 @@ func (o *options) explanationOf(ctx context.Context, pod *v1.Pod, all bool) (exp
 	if err != nil {
 		return explanation{}, err
 	}
+	if !asksFor(o.names, where, pod) {
+		return explanation{}, fmt.Errorf("pod %s/%s asks for no %s%s", pod.Namespace, pod.Name, o.names.GPUMem(), o.nearMisses(pod))
+	}
 	e := explanation{
 		APIVersion: inspect.APIVersion, Kind: "Explanation", Namespace: pod.Namespace, Name: pod.Name,
 		Node: pod.Spec.NodeName, Indexes: pod.Annotations[o.names.Index()], State: doctor.Trouble(pod),
@@ -179,6 +180,7 @@ func (o *options) explanationOf(ctx context.Context, pod *v1.Pod, all bool) (exp
 		e.unitMiB = cmp.Or(n.UnitMiB, e.unitMiB)
 		e.cores = e.cores || facts.Nodes[n.Name].RefusesCores == nil
 	}
+	unoffered := where.unoffered(o.names, pod)
 	req, problem := o.names.Request(pod)
 	if problem == nil && !req.Empty() {
 		e.Asks, e.Policy = asks(req, e.unitMiB), string(req.Policy)
@@ -191,9 +193,12 @@ func (o *options) explanationOf(ctx context.Context, pod *v1.Pod, all bool) (exp
 		e.Summary = "is on a node, and its request cannot be read: " + oneLine(problem)
 	case problem != nil:
 		e.Summary = "waits, since its request cannot be read: " + oneLine(problem)
+	case unoffered != "":
+		wrong, mend := doctor.WaitsInVain(o.names, unoffered)
+		e.Summary, e.Advice = "waits: it "+wrong, mend
 	case pod.Spec.NodeName != "":
 		e.Summary = o.whyThere(ctx, pod)
-		e.lookThere(o.names, pod, req, nodes)
+		e.lookThere(o.names, pod, waitFacts(o.names, where, pod), nodes, facts)
 	case facts.PodsUnknown:
 		e.Summary = "waits; where it fits cannot be told without knowing all pods: " + facts.Problems[0].Message
 	default:
@@ -205,8 +210,8 @@ func (o *options) explanationOf(ctx context.Context, pod *v1.Pod, all bool) (exp
 	return e, nil
 }
 
-// lookThere looks at the node of a pod as it is now.
-func (e *explanation) lookThere(names api.Names, pod *v1.Pod, req placement.Request, nodes []placement.Node) {
+// lookThere looks at the node of a pod as it is now, and at what it would have liked better.
+func (e *explanation) lookThere(names api.Names, pod *v1.Pod, asks inspect.WaitFacts, nodes []placement.Node, facts inspect.Facts) {
 	a, err := names.AssignmentOf(pod)
 	if err != nil || a.None() {
 		return
@@ -214,7 +219,8 @@ func (e *explanation) lookThere(names api.Names, pod *v1.Pod, req placement.Requ
 	e.asked = !a.ByNode
 	for _, n := range nodes {
 		if n.Name == pod.Spec.NodeName && len(n.Devices) > 0 {
-			e.Now = append(e.Now, decisions.Look(req, n, a))
+			e.Now = append(e.Now, decisions.Look(asks.Request, n, a))
+			e.Preferred = preferred(asks, n, a, nodes, facts)
 		}
 	}
 }
@@ -279,7 +285,7 @@ func summary(pod inspect.WaitFacts, chances []inspect.Chance, facts inspect.Fact
 			allowed++
 		}
 	}
-	of := fmt.Sprintf("%d nodes", allowed)
+	of := nodesOf(allowed)
 	if allowed < len(chances) {
 		of += " that its nodeSelector, affinity and tolerations allow"
 	}
@@ -293,7 +299,7 @@ func summary(pod inspect.WaitFacts, chances []inspect.Chance, facts inspect.Fact
 	case pod.Request.Cores() > 0 && facts.CoresOff != "":
 		s = "waits: " + facts.CoresOff
 	case allowed == 0:
-		s = fmt.Sprintf("waits: its nodeSelector, affinity and tolerations allow none of %d nodes; %s comes closest: %s", len(chances), chances[0].Node.Name, chances[0].Why())
+		s = fmt.Sprintf("waits: its nodeSelector, affinity and tolerations allow none of %s; %s comes closest: %s", nodesOf(len(chances)), chances[0].Node.Name, chances[0].Why())
 	default:
 		s = fmt.Sprintf("waits: it fits on none of %s; %s comes closest: %s", of, chances[0].Node.Name, chances[0].Why())
 	}
@@ -354,6 +360,13 @@ func wishes(req placement.Request) (s string) {
 	return s
 }
 
+func nodesOf(n int) string {
+	if n == 1 {
+		return "1 node"
+	}
+	return fmt.Sprintf("%d nodes", n)
+}
+
 func timesOf(n int) string {
 	if n == 1 {
 		return "once"
@@ -381,7 +394,7 @@ func (o *options) printExplanation(e explanation) error {
 	out := o.Out
 	fmt.Fprintf(out, "Pod %s/%s %s\n", printers.Clean(e.Namespace), printers.Clean(e.Name), printers.Clean(e.Summary))
 	for _, line := range []struct{ label, text string }{
-		{"Asks for:", e.Asks}, {"Policy:", e.policy()}, {"Node:", e.Node}, {"GPU:", e.gpus()}, {"State:", e.State}, {"To do:", e.Advice},
+		{"Asks for:", e.Asks}, {"Policy:", e.policy()}, {"Node:", e.Node}, {"GPU:", e.gpus()}, {"Preferred:", e.Preferred}, {"State:", e.State}, {"To do:", e.Advice},
 	} {
 		if line.text != "" {
 			fmt.Fprintf(out, "%-11s%s\n", line.label, printers.Clean(line.text))
@@ -450,7 +463,7 @@ func outcome(d decisions.Decision) string {
 		for _, n := range d.Nodes[:min(3, len(d.Nodes))] {
 			best = append(best, fmt.Sprintf("%s %d", n.Name, *n.Score))
 		}
-		return fmt.Sprintf("best of %d nodes, 10 is most: %s", d.Asked, strings.Join(best, ", "))
+		return fmt.Sprintf("best of %s, 10 is most: %s", nodesOf(d.Asked), strings.Join(best, ", "))
 	default:
 		return strings.TrimSpace(d.Result + " " + d.Node)
 	}
@@ -459,11 +472,7 @@ func outcome(d decisions.Decision) string {
 // fitting says on how many nodes a pod fits. They are fewer than the cluster has:
 // kube-scheduler leaves out those that it has ruled out itself.
 func fitting(d decisions.Decision) string {
-	nodes := "nodes"
-	if d.Asked == 1 {
-		nodes = "node"
-	}
-	return fmt.Sprintf("fits on %d of the %d %s that kube-scheduler asked about", d.Fit, d.Asked, nodes)
+	return fmt.Sprintf("fits on %d of the %s that kube-scheduler asked about", d.Fit, nodesOf(d.Asked))
 }
 
 // refusals are why a filter found that the pod does not fit nodes, as far as it is

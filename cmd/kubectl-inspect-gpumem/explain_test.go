@@ -110,10 +110,12 @@ func TestARefusalNamesItsNodes(t *testing.T) {
 // Nobody refuses an annotation that is misspelt: it is another annotation.
 func TestExplainSaysWhichAnnotationsHaveNoEffect(t *testing.T) {
 	pod := with(makePod(t, "ml/waits", "", 2), func(p *v1.Pod) {
-		p.Annotations = map[string]string{"gpumem.dev/gpu-cuont": "2", "gpumem.dev/policy": "spread", "example.com/gpu-cuont": "2"}
+		p.Annotations = map[string]string{"gpumem.dev/gpu-core": "50", "gpumem.dev/gpu-cuont": "2", "gpumem.dev/policy": "spread", "example.com/gpu-cuont": "2"}
 	})
 	_, stderr, err := inspectWith(fake.NewClientset(makeNode(t, "gpu-a", inventory("gpu-a", 16)), pod), "explain", "ml/waits")
-	if want := "warning: annotation gpumem.dev/gpu-cuont is none that gpumem knows, and has no effect\n"; err != nil || stderr != want {
+	const want = "warning: annotation gpumem.dev/gpu-core is none that gpumem knows, and has no effect: it is a resource: ask for it among the limits of a container, and take the annotation away\n" +
+		"warning: annotation gpumem.dev/gpu-cuont is none that gpumem knows, and has no effect: correct its name, or take it away\n"
+	if err != nil || stderr != want {
 		t.Errorf("error %v, want %q, got %q", err, want, stderr)
 	}
 }
@@ -201,11 +203,13 @@ func TestExplainOfWhatIsNoPodWithGPUMemory(t *testing.T) {
 			p.Spec.Containers[0].Resources.Limits = limits
 		})
 	}
-	client := fake.NewClientset(makePod(t, "web/zero", "gpu-a", 0), asks("web/plain"), asks("web/misspelt", "gpumem.dev/gpu-memory"), asks("web/other", "aliyun.com/gpu-mem", "nvidia.com/gpu"))
+	offers := makeNode(t, "cpu-1", gpu.Inventory{})
+	offers.Status.Allocatable = v1.ResourceList{"gpumem.dev/gpu-memory": resource.MustParse("3")} // somebody else's
+	client := fake.NewClientset(offers, makePod(t, "web/zero", "gpu-a", 0), asks("web/plain"), asks("web/offered", "gpumem.dev/gpu-memory"), asks("web/other", "aliyun.com/gpu-mem", "nvidia.com/gpu"))
 	for arg, want := range map[string]string{
 		"web/zero":            "pod web/zero asks for no gpumem.dev/gpu-mem: it asks for 0 of it",
 		"web/plain":           "pod web/plain asks for no gpumem.dev/gpu-mem",
-		"web/misspelt":        "pod web/misspelt asks for no gpumem.dev/gpu-mem, but for gpumem.dev/gpu-memory, which is not the same",
+		"web/offered":         "pod web/offered asks for no gpumem.dev/gpu-mem, but for gpumem.dev/gpu-memory, which is not the same",
 		"web/other":           "pod web/other asks for no gpumem.dev/gpu-mem, but for aliyun.com/gpu-mem, which is not the same",
 		"web/none":            `pods "none" not found`,
 		"deploy/api":          "deploy/api is no pod: name one of its pods; kubectl get deploy/api -o wide shows their labels, and kubectl get pods -l LABELS their names; where there are none, kubectl get events --field-selector reason=FailedCreate says why",
@@ -231,21 +235,60 @@ func TestExplainOfWhatIsNoPodWithGPUMemory(t *testing.T) {
 	}
 }
 
-// A pod that asks for cores alone waits as others do, and every view says why.
-func TestCoresWithoutMemory(t *testing.T) {
-	names := testNames(t)
-	pod := with(makePod(t, "ml/cores", "", 0), func(p *v1.Pod) {
-		p.Spec.Containers[0].Resources.Limits = v1.ResourceList{names.GPUCore(): resource.MustParse("30")}
-	})
-	client := fake.NewClientset(makeNode(t, "gpu-a", inventory("gpu-a", 16)), pod)
-	const why = `container "main": gpumem.dev/gpu-core needs gpumem.dev/gpu-mem beside it`
-	for _, args := range [][]string{{"explain", "ml/cores"}, {"pods", "--waiting", "-o", "wide"}, {"-d"}} {
-		if stdout, _, err := inspectWith(client, args...); err != nil || !strings.Contains(stdout, why+"\n") {
-			t.Errorf("%q: error %v, want %q in:\n%s", args, err, why, stdout)
+// A pod that asks for cores alone, or for what nobody offers, waits as others do, and every
+// view says why.
+func TestPodsThatAskForNoMemoryAndWait(t *testing.T) {
+	for resourceName, why := range map[v1.ResourceName]string{
+		"gpumem.dev/gpu-core":   `container "main": gpumem.dev/gpu-core needs gpumem.dev/gpu-mem beside it`,
+		"gpumem.dev/gpu-memory": "asks for gpumem.dev/gpu-memory, which no node offers: gpumem does not know it",
+	} {
+		pod := with(makePod(t, "ml/odd", "", 0), func(p *v1.Pod) {
+			p.Spec.Containers[0].Resources.Limits = v1.ResourceList{resourceName: resource.MustParse("30")}
+		})
+		client := fake.NewClientset(makeNode(t, "gpu-a", inventory("gpu-a", 16)), pod)
+		for _, args := range [][]string{{"explain", "ml/odd"}, {"pods", "--waiting"}, {"pods", "odd", "-o", "wide"}, {"-d"}} {
+			if stdout, _, err := inspectWith(client, args...); err != nil || !strings.Contains(stdout, why+"\n") {
+				t.Errorf("%q: error %v, want %q in:\n%s", args, err, why, stdout)
+			}
+		}
+		if stdout, _, _ := inspectWith(client, "doctor"); !strings.Contains(stdout, "pod ml/odd: "+why+"\n") {
+			t.Errorf("doctor: want %q in:\n%s", why, stdout)
 		}
 	}
-	if stdout, _, _ := inspectWith(client, "doctor"); !strings.Contains(stdout, "pod ml/cores: "+why+"\n") {
-		t.Errorf("doctor: want %q in:\n%s", why, stdout)
+}
+
+// What a pod likes best it may not have got, and nothing else tells why.
+func TestExplainSaysHowThePreferredModelIs(t *testing.T) {
+	cluster := func(fastHeld int64, change func(fast *v1.Node)) *fake.Clientset {
+		slow, quick := inventory("gpu-a", 16, 16), inventory("gpu-b", 80)
+		for i := range slow.Devices {
+			slow.Devices[i].Model, slow.Devices[i].Speed = "Tesla T4", 21
+		}
+		quick.Devices[0].Speed = 100
+		fast := makeNode(t, "gpu-b", quick)
+		change(fast)
+		likes := func(name, preference string) *v1.Pod {
+			return with(makePod(t, name, "gpu-a", 5, uuid("gpu-a", 0)), func(p *v1.Pod) { p.Annotations["gpumem.dev/gpu-model-preference"] = preference })
+		}
+		return fake.NewClientset(makeNode(t, "gpu-a", slow), fast, likes("ml/fast", "fastest"), likes("ml/cheap", "cheapest"), makePod(t, "ml/large", "gpu-b", fastHeld, uuid("gpu-b", 0)))
+	}
+	unchanged := func(*v1.Node) {}
+	for name, tc := range map[string]struct {
+		pod    string
+		client *fake.Clientset
+		want   string // empty: no such line
+	}{
+		"full":       {"ml/fast", cluster(76, unchanged), "NVIDIA A100 on gpu-b; now: needs 5 GiB on one GPU; free: GPU0 4 (4 GiB in all)"},
+		"room":       {"ml/fast", cluster(60, unchanged), "NVIDIA A100 on gpu-b; now: there is room; a pod that is placed is not moved"},
+		"cordoned":   {"ml/fast", cluster(60, func(n *v1.Node) { n.Spec.Unschedulable = true }), "NVIDIA A100 on gpu-b; now: the node is cordoned"},
+		"not there":  {"ml/fast", cluster(60, func(n *v1.Node) { n.Spec.Taints = []v1.Taint{{Key: "team", Effect: v1.TaintEffectNoSchedule}} }), ""},
+		"got":        {"ml/cheap", cluster(60, unchanged), ""},
+		"no opinion": {"ml/large", cluster(60, unchanged), ""},
+	} {
+		stdout, _, err := inspectWith(tc.client, "explain", tc.pod)
+		if line := "Preferred: " + tc.want + "\n"; err != nil || strings.Contains(stdout, "Preferred:") != (tc.want != "") || tc.want != "" && !strings.Contains(stdout, line) {
+			t.Errorf("%s: error %v, want %q, got:\n%s", name, err, tc.want, stdout)
+		}
 	}
 }
 

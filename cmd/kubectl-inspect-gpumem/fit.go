@@ -6,8 +6,10 @@ import (
 	"fmt"
 	"slices"
 	"strconv"
+	"strings"
 
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -65,12 +67,25 @@ many pods, and takes them, is kube-scheduler's to say.`,
 	o.sayNamespace(cmd, namespaceOfAll)
 	f := cmd.Flags()
 	f.StringVar(&w.memory, "mem", "", "GPU memory of the pod, of all its GPUs together: GiB, or with a unit (512Mi)")
+	f.SetNormalizeFunc(asAnnotated)
 	f.IntVar(&w.count, "count", w.count, "How many GPUs it is split over")
 	f.IntVar(&w.cores, "cores", 0, "Per cent of a GPU's cores that it asks for beside")
 	f.StringVar(&w.model, "model", "", "Globs of GPU models, as in the annotation gpu-model")
 	f.StringVar(&w.policy, "policy", "", "Policy, as in the annotation: binpack, spread or exclusive")
 	_ = cmd.MarkFlagRequired("mem") // it exists
 	return cmd
+}
+
+// asAnnotated lets the flags have the names of the resources and annotations that say the
+// same, too.
+func asAnnotated(_ *pflag.FlagSet, name string) pflag.NormalizedName {
+	switch name {
+	case "gpu-mem", "gpu-count", "gpu-model":
+		name = strings.TrimPrefix(name, "gpu-")
+	case "gpu-core":
+		name = "cores"
+	}
+	return pflag.NormalizedName(name)
 }
 
 // mib reads the amount: a bare number is GiB.

@@ -93,13 +93,21 @@ func show[R any](ctx context.Context, l *listing, v view[R]) error {
 		return err
 	}
 	if len(rows) == 0 && len(report.Problems) == 0 && l.output != "json" && l.output != "yaml" {
-		fmt.Fprintln(l.ErrOut, "Nothing found")
+		fmt.Fprintln(l.ErrOut, "Nothing found"+l.within())
 	}
 	incomplete := l.complain(report)
 	if !l.watch {
 		return incomplete
 	}
 	return follow(ctx, l, v, report, rows)
+}
+
+// within says of which namespace alone the pods are listed.
+func (l *listing) within() string {
+	if namespace := l.namespace(); namespace != "" {
+		return " in namespace " + printers.Clean(namespace)
+	}
+	return ""
 }
 
 // follow prints the rows that change, and those that end where the view tells of them.
@@ -239,7 +247,8 @@ func sortRows[R any](rows []R, by string) error {
 			case float64:
 				k.number = value
 			case map[string]any:
-				return fmt.Errorf("--sort-by: %s has no order: name one of its fields, %s", by, strings.Join(slices.Sorted(maps.Keys(value)), ", "))
+				field := "." + strings.Trim(by, "{.}") + "."
+				return fmt.Errorf("--sort-by: %s has no order: name one of its fields, %s", by, field+strings.Join(slices.Sorted(maps.Keys(value)), " or "+field))
 			case []any:
 				return fmt.Errorf("--sort-by: %s is a list, which has no order", by)
 			default:

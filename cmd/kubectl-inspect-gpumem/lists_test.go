@@ -240,6 +240,7 @@ func TestFitSaysHowAPodAsksForIt(t *testing.T) {
 		{[]string{"--mem", "3.5", "gpu-a"}, note("4", "1 GiB")},
 		{[]string{"--mem", "512Mi", "gpu-a", "gpu-c"}, note("1", "1 GiB")},
 		{[]string{"--mem", "10", "--count", "3", "gpu-a"}, note("12", "1 GiB")},
+		{[]string{"--gpu-mem", "10", "--gpu-count", "3", "--gpu-model", "A100*", "--gpu-core", "3", "gpu-a"}, note("12", "1 GiB")},
 		{[]string{"--mem", "3"}, note("12", "256 MiB")},
 	} {
 		if _, stderr, _ := inspectWith(client, append([]string{"fit"}, tc.args...)...); stderr != tc.want {
@@ -255,8 +256,8 @@ func TestListsSayWhatIsWrongWithFlags(t *testing.T) {
 		"--sort-by":           {"pods", "--sort-by", "{.a"},
 		"no row has .nothing": {"gpus", "--sort-by", ".nothing"},
 		"--watch prints rows": {"gpus", "-w", "-o", "json"},
-		"--sort-by: .granted has no order: name one of its fields, MiB, units": {"pods", "--sort-by", ".granted"},
-		"--sort-by: .pods is a list, which has no order":                       {"gpus", "--sort-by", ".pods"},
+		"--sort-by: .granted has no order: name one of its fields, .granted.MiB or .granted.units": {"pods", "--sort-by", ".granted"},
+		"--sort-by: .pods is a list, which has no order":                                           {"gpus", "--sort-by", ".pods"},
 		`--mem is "much"`:              {"fit", "--mem", "much"},
 		"want a number of GPUs from 1": {"fit", "--mem", "1", "--count", "0"},
 		`policy "best"`:                {"fit", "--mem", "1", "--policy", "best"},

@@ -46,6 +46,7 @@ func load(ctx context.Context, client kubernetes.Interface, names api.Names, sel
 
 	inventories := make(map[string]gpu.Inventory)
 	where := cmp.Or(sel.where, newPlaces())
+	where.partial = facts.Selected
 	addNode := func(node *v1.Node) {
 		if sel.eachNode != nil {
 			sel.eachNode(node)
@@ -156,7 +157,7 @@ func listPods(ctx context.Context, client kubernetes.Interface, names api.Names,
 	}, func() { out = found{} }, func(obj runtime.Object) {
 		if pod, ok := obj.(*v1.Pod); ok {
 			out.add(names, where, pod)
-			if each != nil && names.Asks(pod) {
+			if each != nil && asksFor(names, where, pod) {
 				each(pod)
 			}
 		}
@@ -172,7 +173,7 @@ func (f *found) add(names api.Names, where *places, pod *v1.Pod) {
 	if api.Terminal(pod) {
 		return
 	}
-	if !names.Asks(pod) {
+	if !asksFor(names, where, pod) {
 		if f.otherCPU == nil {
 			f.otherCPU = make(map[string]int64)
 		}
@@ -195,6 +196,11 @@ func (f *found) add(names api.Names, where *places, pod *v1.Pod) {
 	f.waiting = append(f.waiting, w)
 }
 
+// asksFor reports whether a pod asks for GPU memory, or waits for what was meant to be it.
+func asksFor(names api.Names, where *places, pod *v1.Pod) bool {
+	return names.Asks(pod) || where.unoffered(names, pod) != ""
+}
+
 func waitFacts(names api.Names, where *places, pod *v1.Pod) inspect.WaitFacts {
 	w := inspect.WaitFacts{
 		Pod: api.Ref(pod), Nominated: api.NominatedTo(pod), Scheduler: cmp.Or(pod.Spec.SchedulerName, v1.DefaultSchedulerName),
@@ -204,6 +210,8 @@ func waitFacts(names api.Names, where *places, pod *v1.Pod) inspect.WaitFacts {
 	var err error
 	if w.Request, err = names.Request(pod); err != nil {
 		w.Problem = oneLine(err)
+	} else if resource := where.unoffered(names, pod); resource != "" {
+		w.Problem, _ = doctor.WaitsInVain(names, resource)
 	}
 	return w
 }

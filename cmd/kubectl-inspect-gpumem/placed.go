@@ -8,6 +8,9 @@ import (
 	"strings"
 
 	v1 "k8s.io/api/core/v1"
+
+	"github.com/gpumem/gpumem/pkg/inspect"
+	"github.com/gpumem/gpumem/pkg/placement"
 )
 
 // whyThere says of a bound pod who has placed it.
@@ -30,6 +33,35 @@ func (o *options) whyThere(ctx context.Context, pod *v1.Pod) string {
 		there += "; pods with schedulerName " + strings.Join(asking, " or ") + " go where there is room on one GPU"
 	}
 	return there
+}
+
+// preferred says which GPUs a placed pod likes better than what it has on its node, and how
+// they are now; empty: there are none.
+func preferred(pod inspect.WaitFacts, own placement.Node, a placement.Assignment, nodes []placement.Node, facts inspect.Facts) string {
+	better := func(d placement.Device) bool {
+		return slices.ContainsFunc(own.Devices, func(has placement.Device) bool {
+			return slices.Contains(a.Devices(), has.UUID) && pod.Request.Prefers(d, has)
+		})
+	}
+	var best inspect.Chance
+	for _, n := range nodes {
+		only := slices.DeleteFunc(slices.Clone(n.Devices), func(d placement.Device) bool { return !better(d) })
+		if len(only) == 0 {
+			continue
+		}
+		chance := facts.Chance(pod, n.Only(only...))
+		if !chance.KeptOff && (best.Node.Name == "" || chance.Compare(best) < 0) {
+			best = chance
+		}
+	}
+	if best.Node.Name == "" {
+		return ""
+	}
+	now := best.Why()
+	if best.Good() {
+		now = "there is room; a pod that is placed is not moved"
+	}
+	return fmt.Sprintf("%s on %s; now: %s", best.Node.Devices[0].Model, best.Node.Name, now)
 }
 
 // past says what may have chosen a pod's node past the schedulers that ask gpumem.

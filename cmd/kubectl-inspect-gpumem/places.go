@@ -28,15 +28,20 @@ const (
 // places are the nodes with GPU memory, as far as they and a pod say of each other
 // whether it may go there.
 type places struct {
-	nodes map[string]*v1.Node                  // by name; no more of each than it takes
-	known map[string]map[string]*cache.Refusal // by what pods say of nodes, and by node
+	nodes   map[string]*v1.Node                  // by name; no more of each than it takes
+	known   map[string]map[string]*cache.Refusal // by what pods say of nodes, and by node
+	offered map[v1.ResourceName]bool             // by any node, with GPU memory or without
+	partial bool                                 // the nodes are not all of the cluster
 }
 
 func newPlaces() *places {
-	return &places{nodes: make(map[string]*v1.Node), known: make(map[string]map[string]*cache.Refusal)}
+	return &places{nodes: make(map[string]*v1.Node), known: make(map[string]map[string]*cache.Refusal), offered: make(map[v1.ResourceName]bool)}
 }
 
 func (p *places) add(node *v1.Node, inv gpu.Inventory) {
+	for name := range node.Status.Allocatable {
+		p.offered[name] = p.offered[name] || api.Offers(node, name)
+	}
 	if len(inv.Devices) == 0 {
 		return
 	}
@@ -44,6 +49,17 @@ func (p *places) add(node *v1.Node, inv gpu.Inventory) {
 		ObjectMeta: metav1.ObjectMeta{Name: node.Name, Labels: node.Labels},
 		Spec:       v1.NodeSpec{Taints: node.Spec.Taints, Unschedulable: node.Spec.Unschedulable},
 	}
+}
+
+// unoffered returns a resource for which a pod waits in vain; empty: none is known.
+func (p *places) unoffered(names api.Names, pod *v1.Pod) v1.ResourceName {
+	if p.partial {
+		return ""
+	}
+	for _, resource := range names.Unoffered(pod, func(name v1.ResourceName) bool { return p.offered[name] }) {
+		return resource
+	}
+	return ""
 }
 
 // keptOff returns why a pod may not go to nodes, by name. The pods of a template

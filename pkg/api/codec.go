@@ -173,7 +173,7 @@ func Cordon(inv gpu.Inventory, ids []gpu.UUID) gpu.Inventory {
 		case d.Healthy:
 			d.Healthy, d.Unhealthy = false, gpu.Cordoned
 		case d.Unhealthy != gpu.Stopped:
-			d.Unhealthy = cmp.Or(d.Unhealthy, "no reason given") + "; " + gpu.Cordoned
+			d.Unhealthy = gpu.AndCordoned(d.Unhealthy)
 		}
 	}
 	return inv

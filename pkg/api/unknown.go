@@ -23,6 +23,15 @@ func (n Names) Unknown(pod *v1.Pod) (keys []string) {
 	return keys
 }
 
+// Unoffered returns those of the UnknownResources of a pod on no node for which it waits in
+// vain: somebody else may offer some of the same domain.
+func (n Names) Unoffered(pod *v1.Pod, offered func(v1.ResourceName) bool) []v1.ResourceName {
+	if pod.Spec.NodeName != "" {
+		return nil
+	}
+	return slices.DeleteFunc(n.UnknownResources(pod), offered)
+}
+
 // UnknownResources returns the resources of the domain that a pod asks for and gpumem does
 // not know. Gpushare's domain has others than gpushare's.
 func (n Names) UnknownResources(pod *v1.Pod) (names []v1.ResourceName) {

@@ -225,8 +225,7 @@ func checkPods(s *State, in installation) (found []Finding) {
 			continue
 		}
 		for _, key := range s.Names.Unknown(pod) {
-			found = append(found, Finding{Warning, object, "has annotation " + key + ", which gpumem does not know: it has no effect",
-				"correct its name, or take it away"})
+			found = append(found, Finding{Warning, object, "has annotation " + key + ", which gpumem does not know: it has no effect", Correct(s.Names, key)})
 		}
 		if pod.Spec.NodeName == "" {
 			found = append(found, checkWaiting(s, in, object, pod)...)
@@ -250,16 +249,34 @@ func checkPods(s *State, in installation) (found []Finding) {
 	return slices.Concat(found, checkUnseen(s, in), checkStarts(s), checkCores(s, in))
 }
 
+// Correct says what to do about an annotation of a pod that has no effect.
+func Correct(names api.Names, key string) string {
+	if key == string(names.GPUMem()) || key == string(names.GPUCore()) {
+		return "it is a resource: ask for it among the limits of a container, and take the annotation away"
+	}
+	return "correct its name, or take it away"
+}
+
 // checkResources looks at what a pod waits for that nobody offers.
 func checkResources(s *State, object string, pod *v1.Pod) (found []Finding) {
-	for _, unknown := range s.Names.UnknownResources(pod) {
-		offers := func(node v1.Node) bool { return api.Offers(&node, unknown) } // somebody else's, in the same domain
-		if pod.Spec.NodeName == "" && s.read("nodes") && !slices.ContainsFunc(s.Nodes, offers) {
-			found = append(found, Finding{Error, object, fmt.Sprintf("asks for %s, which no node offers: gpumem does not know it", unknown),
-				fmt.Sprintf("ask for %s or %s where it is made", s.Names.GPUMem(), s.Names.GPUCore())})
-		}
+	if !s.read("nodes") {
+		return nil
+	}
+	offered := func(resource v1.ResourceName) bool {
+		return slices.ContainsFunc(s.Nodes, func(node v1.Node) bool { return api.Offers(&node, resource) })
+	}
+	for _, resource := range s.Names.Unoffered(pod, offered) {
+		wrong, mend := WaitsInVain(s.Names, resource)
+		found = append(found, Finding{Error, object, wrong, mend})
 	}
 	return found
+}
+
+// WaitsInVain says what is wrong with a pod that waits for a resource that gpumem does not
+// know and no node offers, and what to do.
+func WaitsInVain(names api.Names, resource v1.ResourceName) (wrong, mend string) {
+	return fmt.Sprintf("asks for %s, which no node offers: gpumem does not know it", resource),
+		fmt.Sprintf("ask for %s or %s where it is made", names.GPUMem(), names.GPUCore())
 }
 
 // bypasses reports whether the node of a pod was chosen without asking gpumem; served

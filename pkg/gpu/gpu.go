@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"math"
 	"slices"
+	"strings"
 )
 
 // Units counts shares of GPU memory: one count of the extended resource.
@@ -21,6 +22,15 @@ const CoresPerDevice = 100
 // Cordoned is why a GPU takes no new pods that people have cordoned: nothing ails
 // it, so it has a word of its own wherever it is spoken of.
 const Cordoned = "cordoned"
+
+const andCordoned = "; " + Cordoned
+
+// AndCordoned is why a GPU takes no new pods that something ails and people have cordoned.
+func AndCordoned(cause string) string { return cmp.Or(cause, "no reason given") + andCordoned }
+
+// IsCordoned reports whether people have cordoned a GPU that takes no new pods by this
+// cause, whatever else ails it.
+func IsCordoned(cause string) bool { return cause == Cordoned || strings.HasSuffix(cause, andCordoned) }
 
 // OutOfUse says in a word or two why a GPU takes no new pods, of which Unhealthy
 // is the cause.

@@ -563,7 +563,7 @@ func TestGap(t *testing.T) {
 			node(two, hold("a", ask(12), 0), hold("b", ask(12), 1)), node(two, hold("c", ask(14), 0), hold("d", ask(12), 1))},
 		"what pods can leave before what is too small": {ask(20),
 			node(inventory(device(0, 20)), hold("a", ask(20), 0)), node(two)},
-		"of GPUs that are too small, the largest": {ask(80), node(large), node(two)},
+		"of GPUs that are too small, the largest": {ask(80), node(large, hold("a", ask(79), 0)), node(two)},
 		"a GPU that is too small is none": {ask(12),
 			node(inventory(device(0, 80)), hold("a", ask(71), 0)), node(inventory(device(0, 10), device(1, 80)), hold("b", ask(80), 1))},
 		"pods on no known GPU count whole": {ask(20),

@@ -75,6 +75,11 @@ func (p Preference) cost(speed int) int {
 	}
 }
 
+// Prefers reports whether the pod likes one device better than another, by its Preference.
+func (r Request) Prefers(one, other Device) bool {
+	return r.Preference.cost(one.Speed) < r.Preference.cost(other.Speed)
+}
+
 // Request is what one pod asks for. The zero value asks for nothing.
 type Request struct {
 	Containers []Container // init containers and sidecars first, in the order of the pod spec; those without a share are left out

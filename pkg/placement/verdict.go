@@ -62,12 +62,15 @@ type Gap struct {
 	reason Reason
 	lack   int64 // MiB that would have to come free, on the GPUs where that is least
 	fit    int   // how many GPUs would do
-	free   int64 // MiB, the most on one GPU
+	free   int64 // MiB, the most on one GPU; of GPUs that are too small, what they have when empty
 }
 
 // Gap returns how far the node is from having room for the request.
 func (v Verdict) Gap() Gap {
 	g := Gap{reason: v.Reason, free: int64(v.Node.LargestFree()) * v.Node.UnitMiB}
+	if v.Reason == TooLarge {
+		g.free = int64(v.mostUnits()) * v.Node.UnitMiB
+	}
 	if g.stage() != Occupied {
 		return g
 	}
@@ -110,7 +113,8 @@ func (v Verdict) lacks() []gpu.Units {
 }
 
 // Compare puts first the node where the request got further: of nodes that lack room where
-// the least would have to come free, of others that with the most free on one GPU.
+// the least would have to come free, of others that with the most free on one GPU, or with the
+// largest where all are too small.
 func (g Gap) Compare(other Gap) int {
 	return cmp.Or(
 		cmp.Compare(other.stage(), g.stage()),

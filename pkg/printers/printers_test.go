@@ -293,6 +293,20 @@ func TestOverCommittedGPUIsShownAsItIs(t *testing.T) {
 	}
 }
 
+func TestAGPUThatIsUnhealthyAndCordonedBesidesHasBothMarks(t *testing.T) {
+	inv := inventory("gpu-a", 14, 14)
+	inv.Devices[0].Healthy, inv.Devices[0].Unhealthy = false, gpu.AndCordoned("XID 79")
+	var out bytes.Buffer
+	if err := Table(TableOptions{})(&out, report(inspect.Facts{}, node{"gpu-a", inv, nil})); err != nil {
+		t.Fatal(err)
+	}
+	for _, want := range []string{"0/14!~ ", "\n! unhealthy: takes no new pods; --details says why.\n~ cordoned: takes no new pods until it is uncordoned."} {
+		if !strings.Contains(out.String(), want) {
+			t.Errorf("want %q in:\n%s", want, out.String())
+		}
+	}
+}
+
 func TestACordonedGPUIsNotCalledUnhealthy(t *testing.T) {
 	inv := inventory("gpu-a", 14, 14)
 	inv.Devices[0].Healthy, inv.Devices[0].Unhealthy = false, gpu.Cordoned

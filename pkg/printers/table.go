@@ -6,6 +6,7 @@ import (
 	"io"
 	"slices"
 
+	"github.com/gpumem/gpumem/pkg/gpu"
 	"github.com/gpumem/gpumem/pkg/inspect"
 )
 
@@ -82,6 +83,8 @@ func gpuCell(n inspect.Node, index int, m measure) string {
 	switch {
 	case cordoned(g):
 		cell += cordonedMark
+	case !g.Healthy && gpu.IsCordoned(g.Unhealthy):
+		cell += sickMark + cordonedMark
 	case !g.Healthy:
 		cell += sickMark
 	case g.Exclusive:
@@ -157,7 +160,7 @@ func (o TableOptions) legend(out *bytes.Buffer, r inspect.Report) {
 		text  string
 	}{
 		{anyGPU(sick), sickMark + " unhealthy: takes no new pods; --details says why."},
-		{anyGPU(cordoned), cordonedMark + " cordoned: takes no new pods until it is uncordoned."},
+		{anyGPU(isCordoned), cordonedMark + " cordoned: takes no new pods until it is uncordoned."},
 		{anyGPU(alone), aloneMark + " held alone: its pod shares it with no other."},
 		{anyNode(withheld), withheldMark + " the kubelet offers none of it: no new pod gets any; kubectl inspect gpumem doctor says more."},
 		{anyGPU(promised), "+ is kept for pods that are nominated to the node; --details names them."},
@@ -182,6 +185,8 @@ func (o TableOptions) legend(out *bytes.Buffer, r inspect.Report) {
 		left(out, r)
 	}
 }
+
+func isCordoned(g inspect.GPU) bool { return gpu.IsCordoned(g.Unhealthy) }
 
 func sick(g inspect.GPU) bool { return !g.Healthy && !cordoned(g) }
 
