@@ -83,7 +83,7 @@ type Pod struct {
 	Namespace string    `json:"namespace"`
 	Name      string    `json:"name"`
 	UID       string    `json:"uid"`
-	Tries     int       `json:"tries"` // how often it was to be placed: calls of filter
+	Tries     int       `json:"tries"` // how often it was to be placed: calls of filter, and those of preempt that follow none
 	First     time.Time `json:"first"`
 
 	// Decisions are the last of each verb, the latest first.
@@ -116,7 +116,9 @@ func (l *Log) Add(ref placement.PodRef, d Decision) {
 	}
 	l.recent.MoveToFront(element)
 	pod := element.Value.(*Pod)
-	if d.Verb == Filter {
+	// kube-scheduler asks at once which evictions would help where it has ruled out all nodes itself.
+	filtered := len(pod.Decisions) > 0 && pod.Decisions[0].Verb == Filter
+	if d.Verb == Filter || d.Verb == Preempt && !filtered {
 		pod.Tries++
 	}
 	// Made anew: readers have the old one.

@@ -38,6 +38,28 @@ func TestLogKeepsTheLastOfEachVerb(t *testing.T) {
 	}
 }
 
+// Where kube-scheduler has ruled out all nodes itself it asks about evictions alone.
+func TestATryMayBeAboutEvictionsAlone(t *testing.T) {
+	for _, tc := range []struct {
+		verbs []string
+		want  int
+	}{
+		{[]string{Filter, Prioritize, Bind}, 1},
+		{[]string{Filter, Preempt, Filter, Bind}, 2},
+		{[]string{Preempt, Filter, Bind}, 2},
+		{[]string{Preempt, Preempt}, 2},
+		{[]string{Filter, Filter, Preempt}, 2},
+	} {
+		l := NewLog(1)
+		for _, verb := range tc.verbs {
+			l.Add(ref("a"), Decision{Verb: verb})
+		}
+		if got := l.Pods("", "")[0].Tries; got != tc.want {
+			t.Errorf("%v: %d tries, want %d", tc.verbs, got, tc.want)
+		}
+	}
+}
+
 func TestLogIsBounded(t *testing.T) {
 	l := NewLog(3)
 	for i := range 1000 {
