@@ -99,13 +99,6 @@ func (w *Watch) Samples() []Sample {
 	return slices.Clone(w.samples)
 }
 
-// Blind says why use cannot be told; it is empty when it can.
-func (w *Watch) Blind() string {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	return w.blind
-}
-
 // Run looks after each probe until the context is done.
 func (w *Watch) Run(ctx context.Context) error {
 	for {

@@ -108,8 +108,8 @@ func TestWhoUsesWhat(t *testing.T) {
 	if diff := cmp.Diff(map[gpu.UUID]uint64{"GPU-a": 12 * mib, "GPU-b": 9 * mib}, w.foreign); diff != "" {
 		t.Errorf("foreign (-want +got):\n%s", diff)
 	}
-	if watch.Blind() != "" {
-		t.Errorf("blind: %s", watch.Blind())
+	if watch.blind != "" {
+		t.Errorf("blind: %s", watch.blind)
 	}
 
 	w.deaf = true
@@ -119,8 +119,8 @@ func TestWhoUsesWhat(t *testing.T) {
 	}
 	w.deaf = false
 	watch.look(t.Context(), on("GPU-a", process(98, 5), process(99, 5)))
-	if watch.Blind() == "" || len(w.foreign) != 0 {
-		t.Errorf("no process is seen: blind %q, foreign %v", watch.Blind(), w.foreign)
+	if watch.blind == "" || len(w.foreign) != 0 {
+		t.Errorf("no process is seen: blind %q, foreign %v", watch.blind, w.foreign)
 	}
 }
 
