@@ -145,7 +145,7 @@ func (o *options) completePods(cmd *cobra.Command, given []string, prefix string
 			return nil, err
 		}
 		for _, pod := range list.Items {
-			if o.names.Asks(&pod) {
+			if o.perhapsAsks(&pod) {
 				names = append(names, pod.Name)
 			}
 		}

@@ -335,9 +335,13 @@ func TestCompletion(t *testing.T) {
 		"not twice":                  {[]string{"gpu-a", "gpu-"}, []string{"gpu-bad", "gpu-c"}},
 		"formats":                    {[]string{"-o", ""}, []string{"wide", "json", "yaml", "name"}},
 		"namespaces":                 {[]string{"-n", "m"}, []string{"ml"}},
+		"pods, misspelt ones too":    {[]string{"explain", "-n", "ml", "odd"}, []string{"odd-resource"}},
 	} {
 		t.Run(name, func(t *testing.T) {
-			objects := append(oddCluster(t), &v1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "ml"}}, &v1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "web"}})
+			misspelt := with(makePod(t, "ml/odd-resource", "", 0), func(p *v1.Pod) {
+				p.Spec.Containers[0].Resources.Limits = v1.ResourceList{"gpumem.dev/gpu-memory": resource.MustParse("3")}
+			})
+			objects := append(oddCluster(t), misspelt, &v1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "ml"}}, &v1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "web"}})
 			stdout, _, err := inspectWith(fake.NewClientset(objects...), append([]string{"__complete"}, tc.args...)...)
 			if err != nil {
 				t.Fatal(err)

@@ -116,7 +116,7 @@ type explanation struct {
 	Node       string           `json:"node,omitempty"`
 	Nominated  string           `json:"nominated,omitempty"`
 	Indexes    string           `json:"gpus,omitempty"`
-	Preferred  string           `json:"preferred,omitempty"` // GPUs that a placed pod likes better than its own; empty where there are none
+	Preferred  []string         `json:"preferred,omitempty"` // how models are now that a placed pod likes better than its own, the one that it likes best first
 	State      string           `json:"state,omitempty"`     // what keeps a container from running; empty when nothing does
 	Summary    string           `json:"summary"`
 	Advice     string           `json:"advice,omitempty"`  // what to do about it
@@ -164,13 +164,17 @@ func (o *options) explain(ctx context.Context, arg string, all bool) error {
 
 // explanationOf is what the objects of the API server say of a pod.
 func (o *options) explanationOf(ctx context.Context, pod *v1.Pod, all bool) (explanation, error) {
+	none := fmt.Errorf("pod %s/%s asks for no %s%s", pod.Namespace, pod.Name, o.names.GPUMem(), o.nearMisses(pod))
+	if !o.perhapsAsks(pod) {
+		return explanation{}, none
+	}
 	where := newPlaces()
 	nodes, facts, err := load(ctx, o.client, o.names, selection{where: where})
 	if err != nil {
 		return explanation{}, err
 	}
 	if !asksFor(o.names, where, pod) {
-		return explanation{}, fmt.Errorf("pod %s/%s asks for no %s%s", pod.Namespace, pod.Name, o.names.GPUMem(), o.nearMisses(pod))
+		return explanation{}, none
 	}
 	e := explanation{
 		APIVersion: inspect.APIVersion, Kind: "Explanation", Namespace: pod.Namespace, Name: pod.Name,
@@ -180,7 +184,7 @@ func (o *options) explanationOf(ctx context.Context, pod *v1.Pod, all bool) (exp
 		e.unitMiB = cmp.Or(n.UnitMiB, e.unitMiB)
 		e.cores = e.cores || facts.Nodes[n.Name].RefusesCores == nil
 	}
-	unoffered := where.unoffered(o.names, pod)
+	waits := waitFacts(o.names, where, pod)
 	req, problem := o.names.Request(pod)
 	if problem == nil && !req.Empty() {
 		e.Asks, e.Policy = asks(req, e.unitMiB), string(req.Policy)
@@ -193,21 +197,41 @@ func (o *options) explanationOf(ctx context.Context, pod *v1.Pod, all bool) (exp
 		e.Summary = "is on a node, and its request cannot be read: " + oneLine(problem)
 	case problem != nil:
 		e.Summary = "waits, since its request cannot be read: " + oneLine(problem)
-	case unoffered != "":
-		wrong, mend := doctor.WaitsInVain(o.names, unoffered)
-		e.Summary, e.Advice = "waits: it "+wrong, mend
+	case waits.InVain != "":
+		e.Summary = "waits: it " + waits.InVain
+		if unserved := waits.Unserved(facts.Schedulers); unserved != "" {
+			e.Summary += "; " + unserved
+		}
+		_, e.Advice = doctor.WaitsInVain(o.names, where.unoffered(o.names, pod))
+	case pod.Spec.NodeName != "" && facts.PodsUnknown:
+		e.Summary = o.whyThere(ctx, pod) + "; how its GPUs are cannot be told without knowing all pods: " + facts.Problems[0].Message
+		e.asked = o.askedFor(pod)
 	case pod.Spec.NodeName != "":
 		e.Summary = o.whyThere(ctx, pod)
-		e.lookThere(o.names, pod, waitFacts(o.names, where, pod), nodes, facts)
+		e.asked = o.askedFor(pod)
+		e.lookThere(o.names, pod, waits, nodes, facts)
 	case facts.PodsUnknown:
 		e.Summary = "waits; where it fits cannot be told without knowing all pods: " + facts.Problems[0].Message
 	default:
-		e.consider(waitFacts(o.names, where, pod), nodes, facts, all)
+		e.consider(waits, nodes, facts, all)
 		if on := api.NominatedTo(pod); on != "" {
 			e.Nominated, e.Summary = on, "is nominated to "+on+", where others leave for it, and "+e.Summary
 		}
 	}
 	return e, nil
+}
+
+// askedFor reports whether a scheduler has asked gpumem about a placed pod.
+func (o *options) askedFor(pod *v1.Pod) bool {
+	a, err := o.names.AssignmentOf(pod)
+	return err == nil && !a.None() && !a.ByNode
+}
+
+// perhapsAsks reports whether a pod asks for GPU memory, or for what may have been meant to
+// be it, as far as that can be told without knowing the nodes.
+func (o *options) perhapsAsks(pod *v1.Pod) bool {
+	nobody := func(v1.ResourceName) bool { return false }
+	return o.names.Asks(pod) || len(o.names.Unoffered(pod, nobody)) > 0
 }
 
 // lookThere looks at the node of a pod as it is now, and at what it would have liked better.
@@ -216,7 +240,6 @@ func (e *explanation) lookThere(names api.Names, pod *v1.Pod, asks inspect.WaitF
 	if err != nil || a.None() {
 		return
 	}
-	e.asked = !a.ByNode
 	for _, n := range nodes {
 		if n.Name == pod.Spec.NodeName && len(n.Devices) > 0 {
 			e.Now = append(e.Now, decisions.Look(asks.Request, n, a))
@@ -393,9 +416,12 @@ func (e explanation) gpus() string {
 func (o *options) printExplanation(e explanation) error {
 	out := o.Out
 	fmt.Fprintf(out, "Pod %s/%s %s\n", printers.Clean(e.Namespace), printers.Clean(e.Name), printers.Clean(e.Summary))
-	for _, line := range []struct{ label, text string }{
-		{"Asks for:", e.Asks}, {"Policy:", e.policy()}, {"Node:", e.Node}, {"GPU:", e.gpus()}, {"Preferred:", e.Preferred}, {"State:", e.State}, {"To do:", e.Advice},
-	} {
+	type labelled struct{ label, text string }
+	lines := []labelled{{"Asks for:", e.Asks}, {"Policy:", e.policy()}, {"Node:", e.Node}, {"GPU:", e.gpus()}}
+	for _, model := range e.Preferred {
+		lines = append(lines, labelled{"Preferred:", model})
+	}
+	for _, line := range append(lines, labelled{"State:", e.State}, labelled{"To do:", e.Advice}) {
 		if line.text != "" {
 			fmt.Fprintf(out, "%-11s%s\n", line.label, printers.Clean(line.text))
 		}

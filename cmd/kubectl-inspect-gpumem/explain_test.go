@@ -12,6 +12,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/client-go/kubernetes/fake"
 
+	"github.com/gpumem/gpumem/pkg/api"
 	"github.com/gpumem/gpumem/pkg/decisions"
 	"github.com/gpumem/gpumem/pkg/gpu"
 )
@@ -258,36 +259,123 @@ func TestPodsThatAskForNoMemoryAndWait(t *testing.T) {
 }
 
 // What a pod likes best it may not have got, and nothing else tells why.
-func TestExplainSaysHowThePreferredModelIs(t *testing.T) {
-	cluster := func(fastHeld int64, change func(fast *v1.Node)) *fake.Clientset {
-		slow, quick := inventory("gpu-a", 16, 16), inventory("gpu-b", 80)
-		for i := range slow.Devices {
-			slow.Devices[i].Model, slow.Devices[i].Speed = "Tesla T4", 21
+func TestExplainSaysHowPreferredModelsAre(t *testing.T) {
+	const t4, a100, h100 = "Tesla T4", "NVIDIA A100", "NVIDIA H100"
+	node := func(name string, models ...string) *v1.Node {
+		inv := inventory(name)
+		for i, model := range models {
+			d := map[string]gpu.Device{t4: {Speed: 21, Capacity: 14}, a100: {Speed: 100, Capacity: 79}, h100: {Speed: 317, Capacity: 79}}[model]
+			d.UUID, d.Index, d.Model, d.MemoryMiB, d.NUMANode, d.Healthy = uuid(name, i), i, model, int64(d.Capacity)*1024, -1, true
+			inv.Devices = append(inv.Devices, d)
 		}
-		quick.Devices[0].Speed = 100
-		fast := makeNode(t, "gpu-b", quick)
-		change(fast)
-		likes := func(name, preference string) *v1.Pod {
-			return with(makePod(t, name, "gpu-a", 5, uuid("gpu-a", 0)), func(p *v1.Pod) { p.Annotations["gpumem.dev/gpu-model-preference"] = preference })
-		}
-		return fake.NewClientset(makeNode(t, "gpu-a", slow), fast, likes("ml/fast", "fastest"), likes("ml/cheap", "cheapest"), makePod(t, "ml/large", "gpu-b", fastHeld, uuid("gpu-b", 0)))
+		return makeNode(t, name, inv)
 	}
-	unchanged := func(*v1.Node) {}
+	pod := func(preference string, units int64, change func(*v1.Pod), on ...gpu.UUID) *v1.Pod {
+		return with(makePod(t, "ml/p", "gpu-a", units, on...), func(p *v1.Pod) {
+			p.Annotations["gpumem.dev/gpu-model-preference"] = preference
+			change(p)
+		})
+	}
+	plain, on0 := func(*v1.Pod) {}, uuid("gpu-a", 0)
+	holds := func(units int64, on gpu.UUID) *v1.Pod { return makePod(t, "ml/other-"+string(on), "gpu-b", units, on) }
+	cluster := func(objects ...runtime.Object) *fake.Clientset { return fake.NewClientset(objects...) }
+	const room = "there is room; a pod that is placed is not moved"
 	for name, tc := range map[string]struct {
-		pod    string
 		client *fake.Clientset
-		want   string // empty: no such line
+		want   []string
 	}{
-		"full":       {"ml/fast", cluster(76, unchanged), "NVIDIA A100 on gpu-b; now: needs 5 GiB on one GPU; free: GPU0 4 (4 GiB in all)"},
-		"room":       {"ml/fast", cluster(60, unchanged), "NVIDIA A100 on gpu-b; now: there is room; a pod that is placed is not moved"},
-		"cordoned":   {"ml/fast", cluster(60, func(n *v1.Node) { n.Spec.Unschedulable = true }), "NVIDIA A100 on gpu-b; now: the node is cordoned"},
-		"not there":  {"ml/fast", cluster(60, func(n *v1.Node) { n.Spec.Taints = []v1.Taint{{Key: "team", Effect: v1.TaintEffectNoSchedule}} }), ""},
-		"got":        {"ml/cheap", cluster(60, unchanged), ""},
-		"no opinion": {"ml/large", cluster(60, unchanged), ""},
+		"full": {cluster(node("gpu-a", t4), node("gpu-b", a100), pod("fastest", 5, plain, on0), holds(76, uuid("gpu-b", 0))),
+			[]string{"NVIDIA A100 on gpu-b; now: needs 5 GiB on one GPU that matches NVIDIA A100; free: GPU0 3 (3 GiB in all)"}},
+		"room": {cluster(node("gpu-a", t4), node("gpu-b", a100), pod("fastest", 5, plain, on0)), []string{"NVIDIA A100 on gpu-b; now: " + room}},
+		"the node with room of several": {cluster(node("gpu-a", t4), node("gpu-b", a100), node("gpu-c", a100), pod("fastest", 5, plain, on0), holds(76, uuid("gpu-b", 0))),
+			[]string{"NVIDIA A100 on gpu-c; now: " + room}},
+		"each model, the best first": {cluster(node("gpu-a", t4), node("gpu-b", a100, h100), pod("fastest", 5, plain, on0), holds(76, uuid("gpu-b", 0))),
+			[]string{"NVIDIA H100 on gpu-b; now: " + room, "NVIDIA A100 on gpu-b; now: needs 5 GiB on one GPU that matches NVIDIA A100; free: GPU0 3 (3 GiB in all)"}},
+		"one on the same node": {cluster(node("gpu-a", t4, a100), pod("fastest", 5, plain, on0)), []string{"NVIDIA A100 on gpu-a; now: " + room}},
+		"cordoned": {cluster(node("gpu-a", t4), changed(node("gpu-b", a100), func(n *v1.Node) { n.Spec.Unschedulable = true }), pod("fastest", 5, plain, on0)),
+			[]string{"NVIDIA A100 on gpu-b; now: the node is cordoned"}},
+		"the kubelet's sum": {cluster(node("gpu-a", t4), changed(node("gpu-b", a100, t4), func(n *v1.Node) { sicken(t, n, 1) }), pod("fastest", 75, plain, on0), holds(14, uuid("gpu-b", 1))),
+			[]string{"NVIDIA A100 on gpu-b; now: kube-scheduler counts 14 GiB of pods on GPU1, out of use, against the node's other GPUs: kubectl inspect gpumem drain gpu-b 1"}},
+		"a node that is not for it": {cluster(node("gpu-a", t4), changed(node("gpu-b", a100), func(n *v1.Node) {
+			n.Spec.Taints = []v1.Taint{{Key: "team", Effect: v1.TaintEffectNoSchedule}}
+		}), pod("fastest", 5, plain, on0)), nil},
+		"a model that it excludes":     {cluster(node("gpu-a", t4), node("gpu-b", a100), pod("fastest", 5, func(p *v1.Pod) { p.Annotations["gpumem.dev/gpu-model"] = "*T4" }, on0)), nil},
+		"a model that is too small":    {cluster(node("gpu-a", a100), node("gpu-b", t4), pod("cheapest", 40, plain, on0)), nil},
+		"too few of the model":         {cluster(node("gpu-a", t4, t4), node("gpu-b", h100), pod("fastest", 4, plain, on0, uuid("gpu-a", 1))), nil},
+		"it has the best":              {cluster(node("gpu-a", t4), node("gpu-b", a100), pod("cheapest", 5, plain, on0)), nil},
+		"beside what it does not have": {cluster(node("gpu-a", a100, t4), node("gpu-b", a100), pod("fastest", 5, plain, on0)), nil},
+		"no opinion":                   {cluster(node("gpu-a", t4), node("gpu-b", a100), makePod(t, "ml/p", "gpu-a", 5, on0)), nil},
 	} {
-		stdout, _, err := inspectWith(tc.client, "explain", tc.pod)
-		if line := "Preferred: " + tc.want + "\n"; err != nil || strings.Contains(stdout, "Preferred:") != (tc.want != "") || tc.want != "" && !strings.Contains(stdout, line) {
-			t.Errorf("%s: error %v, want %q, got:\n%s", name, err, tc.want, stdout)
+		stdout, _, err := inspectWith(tc.client, "explain", "ml/p")
+		var got []string
+		for line := range strings.Lines(stdout) {
+			if model, ok := strings.CutPrefix(line, "Preferred: "); ok {
+				got = append(got, strings.TrimSuffix(model, "\n"))
+			}
+		}
+		if diff := cmp.Diff(tc.want, got); err != nil || diff != "" {
+			t.Errorf("%s: error %v (-want +got):\n%s", name, err, diff)
+		}
+	}
+}
+
+func changed(node *v1.Node, change func(*v1.Node)) *v1.Node {
+	change(node)
+	return node
+}
+
+// sicken makes a GPU of a node unhealthy.
+func sicken(t *testing.T, node *v1.Node, index int) {
+	t.Helper()
+	inv, err := testNames(t).InventoryOf(node)
+	if err != nil {
+		t.Fatal(err)
+	}
+	inv.Devices[index].Healthy, inv.Devices[index].Unhealthy = false, "XID 79"
+	value, err := api.EncodeInventory(inv)
+	if err != nil {
+		t.Fatal(err)
+	}
+	node.Annotations[testNames(t).Inventory()] = value
+}
+
+// Without the pods, all GPUs would look empty.
+func TestExplainOfAPlacedPodWhereNotAllPodsMayBeRead(t *testing.T) {
+	pod := with(makePod(t, "ml/p", "gpu-a", 3, uuid("gpu-a", 0)), func(p *v1.Pod) { p.Annotations["gpumem.dev/gpu-model-preference"] = "fastest" })
+	quick := inventory("gpu-b", 80)
+	quick.Devices[0].Speed = 100
+	client := fake.NewClientset(makeNode(t, "gpu-a", inventory("gpu-a", 16)), makeNode(t, "gpu-b", quick), pod)
+	forbid(client, "pods")
+	stdout, _, err := inspectWith(client, "explain", "ml/p")
+	if want := "has put it; how its GPUs are cannot be told without knowing all pods: "; err != nil || !strings.Contains(stdout, want) || strings.Contains(stdout, "Preferred") || strings.Contains(stdout, "VERDICT") {
+		t.Errorf("error %v, want %q and no GPUs in:\n%s", err, want, stdout)
+	}
+}
+
+// What else a pod asks for does not hide how much memory it does.
+func TestAPodThatWaitsInVainAsksForItsMemory(t *testing.T) {
+	pod := with(makePod(t, "ml/odd", "", 5), func(p *v1.Pod) {
+		p.Spec.Containers[0].Resources.Limits["gpumem.dev/gpu-cores"] = resource.MustParse("30")
+		p.Spec.SchedulingGates = []v1.PodSchedulingGate{{Name: "example.com/quota"}}
+	})
+	others := makeNode(t, "cpu-1", gpu.Inventory{})
+	others.Status.Allocatable = v1.ResourceList{"gpumem.dev/gpu-cores": resource.MustParse("0")}
+	offers := makeNode(t, "cpu-0", gpu.Inventory{})
+	offers.Status.Allocatable = v1.ResourceList{"gpumem.dev/gpu-cores": resource.MustParse("3")}
+	const vain = "asks for gpumem.dev/gpu-cores, which no node offers: gpumem does not know it; it has scheduling gates: no scheduler looks at it before they are taken away"
+	for name, tc := range map[string]struct {
+		client *fake.Clientset
+		args   []string
+		want   string
+	}{
+		"pods":                     {fake.NewClientset(makeNode(t, "gpu-a", inventory("gpu-a", 16)), others, pod), []string{"pods", "--waiting"}, "Waiting  5               " + vain},
+		"explain":                  {fake.NewClientset(makeNode(t, "gpu-a", inventory("gpu-a", 16)), pod), []string{"explain", "ml/odd"}, "waits: it " + vain + "\nAsks for:  5 GiB on one GPU\n"},
+		"snapshot":                 {fake.NewClientset(makeNode(t, "gpu-a", inventory("gpu-a", 16)), pod), []string{"snapshot"}, `"ml/odd"`},
+		"another offers it":        {fake.NewClientset(makeNode(t, "gpu-a", inventory("gpu-a", 16)), offers, others, pod), []string{"pods", "--waiting"}, "Waiting  5               fits on gpu-a; "},
+		"nodes that are not known": {fake.NewClientset(makeNode(t, "gpu-a", inventory("gpu-a", 16)), pod), []string{"gpu-a", "-d"}, "fits on gpu-a; "},
+	} {
+		if stdout, _, err := inspectWith(tc.client, tc.args...); err != nil || !strings.Contains(stdout, tc.want) {
+			t.Errorf("%s: error %v, want %q in:\n%s", name, err, tc.want, stdout)
 		}
 	}
 }

@@ -93,7 +93,7 @@ func show[R any](ctx context.Context, l *listing, v view[R]) error {
 		return err
 	}
 	if len(rows) == 0 && len(report.Problems) == 0 && l.output != "json" && l.output != "yaml" {
-		fmt.Fprintln(l.ErrOut, "Nothing found"+l.within())
+		fmt.Fprintln(l.ErrOut, "Nothing found"+l.within(v.kind))
 	}
 	incomplete := l.complain(report)
 	if !l.watch {
@@ -102,9 +102,9 @@ func show[R any](ctx context.Context, l *listing, v view[R]) error {
 	return follow(ctx, l, v, report, rows)
 }
 
-// within says of which namespace alone the pods are listed.
-func (l *listing) within() string {
-	if namespace := l.namespace(); namespace != "" {
+// within says of which namespace alone pods are listed: other things are in none.
+func (l *listing) within(kind string) string {
+	if namespace := l.namespace(); namespace != "" && kind == podKind {
 		return " in namespace " + printers.Clean(namespace)
 	}
 	return ""
@@ -202,6 +202,19 @@ func texts[R any](rows []R) []string {
 	return out
 }
 
+// fieldsOf returns what sorts by fields of what sorts by something without an order, where
+// that is a plain path; else the fields alone.
+func fieldsOf(by string, fields []string) []string {
+	path := strings.TrimPrefix(strings.TrimSuffix(strings.TrimPrefix(by, "{"), "}"), ".")
+	if path == "" || strings.ContainsAny(path, "$@[]*?'\"") || strings.Contains(path, "..") || strings.HasPrefix(path, ".") {
+		return fields
+	}
+	for i := range fields {
+		fields[i] = "." + path + "." + fields[i]
+	}
+	return fields
+}
+
 // sortPath reads what kubectl takes as --sort-by: with braces or without.
 func sortPath(path string) (*jsonpath.JSONPath, error) {
 	if path == "" {
@@ -247,8 +260,7 @@ func sortRows[R any](rows []R, by string) error {
 			case float64:
 				k.number = value
 			case map[string]any:
-				field := "." + strings.Trim(by, "{.}") + "."
-				return fmt.Errorf("--sort-by: %s has no order: name one of its fields, %s", by, field+strings.Join(slices.Sorted(maps.Keys(value)), " or "+field))
+				return fmt.Errorf("--sort-by: %s has no order: name one of its fields, %s", by, strings.Join(fieldsOf(by, slices.Sorted(maps.Keys(value))), " or "))
 			case []any:
 				return fmt.Errorf("--sort-by: %s is a list, which has no order", by)
 			default:

@@ -97,6 +97,9 @@ func newTopCommand(o *options) *cobra.Command {
 	})
 }
 
+// podKind is what a list of pods is in JSON.
+const podKind = "PodList"
+
 // podList is a command that lists pods.
 type podList struct {
 	use, short, example string
@@ -128,7 +131,7 @@ func newPodListCommand(o *options, p podList) *cobra.Command {
 				end = nil
 			}
 			return show(cmd.Context(), l, view[printers.PodRow]{
-				kind: "PodList",
+				kind: podKind,
 				read: func(ctx context.Context) (inspect.Report, usage, error) {
 					missing := maps.Clone(named)
 					report, err := o.report(ctx, selection{eachPod: func(pod *v1.Pod) {

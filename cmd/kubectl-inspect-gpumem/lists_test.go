@@ -25,6 +25,8 @@ import (
 	"k8s.io/client-go/kubernetes/fake"
 	restclient "k8s.io/client-go/rest"
 	clienttesting "k8s.io/client-go/testing"
+
+	"github.com/gpumem/gpumem/pkg/gpu"
 )
 
 // pluginPod is the device plugin's on a node.
@@ -249,6 +251,17 @@ func TestFitSaysHowAPodAsksForIt(t *testing.T) {
 	}
 }
 
+func TestWhereNothingWasFound(t *testing.T) {
+	for want, args := range map[string]string{
+		"Nothing found\n":                   "gpus -n ml",
+		"Nothing found in namespace none\n": "pods -n none",
+	} {
+		if _, stderr, err := inspectWith(fake.NewClientset(makeNode(t, "cpu-1", gpu.Inventory{})), strings.Fields(args)...); err != nil || stderr != want {
+			t.Errorf("%s: error %v, want %q, got %q", args, err, want, stderr)
+		}
+	}
+}
+
 func TestListsSayWhatIsWrongWithFlags(t *testing.T) {
 	for want, args := range map[string][]string{
 		`--output is "csv"`:   {"gpus", "-o", "csv"},
@@ -257,6 +270,7 @@ func TestListsSayWhatIsWrongWithFlags(t *testing.T) {
 		"no row has .nothing": {"gpus", "--sort-by", ".nothing"},
 		"--watch prints rows": {"gpus", "-w", "-o", "json"},
 		"--sort-by: .granted has no order: name one of its fields, .granted.MiB or .granted.units": {"pods", "--sort-by", ".granted"},
+		"--sort-by: {$.granted} has no order: name one of its fields, MiB or units":                {"pods", "--sort-by", "{$.granted}"},
 		"--sort-by: .pods is a list, which has no order":                                           {"gpus", "--sort-by", ".pods"},
 		`--mem is "much"`:              {"fit", "--mem", "much"},
 		"want a number of GPUs from 1": {"fit", "--mem", "1", "--count", "0"},

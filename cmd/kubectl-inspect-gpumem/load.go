@@ -27,7 +27,7 @@ type selection struct {
 	labels string
 	where  *places // gets the nodes with GPU memory; nil: nobody asks for them
 
-	eachPod  func(*v1.Pod)  // is told of each pod with GPU memory; nil: nobody is
+	eachPod  func(*v1.Pod)  // is told of each pod that asks for GPU memory, or was meant to; nil: nobody is
 	eachNode func(*v1.Node) // the same of nodes
 }
 
@@ -93,7 +93,7 @@ func load(ctx context.Context, client kubernetes.Interface, names api.Names, sel
 		facts.Schedulers = schedulers(ctx, client, names)
 	}
 	for _, w := range pods.waiting {
-		if _, shown := inventories[w.Nominated]; shown && w.Problem == "" {
+		if _, shown := inventories[w.Nominated]; shown && !w.Request.Empty() {
 			books.NominatePod(w.Nominated, w.Pod, w.Request)
 		}
 	}
@@ -129,7 +129,7 @@ func eachNode(ctx context.Context, client kubernetes.Interface, sel selection, a
 	return nil
 }
 
-// found are the pods that hold GPU memory or ask for it.
+// found are the pods that hold GPU memory or ask for it, or were meant to.
 type found struct {
 	bound   []boundPod
 	waiting []inspect.WaitFacts
@@ -190,7 +190,7 @@ func (f *found) add(names api.Names, where *places, pod *v1.Pod) {
 		return
 	}
 	w := waitFacts(names, where, pod)
-	if w.Problem == "" && w.Request.Empty() {
+	if w.Problem == "" && w.InVain == "" && w.Request.Empty() {
 		return // it names an amount of zero
 	}
 	f.waiting = append(f.waiting, w)
@@ -210,8 +210,9 @@ func waitFacts(names api.Names, where *places, pod *v1.Pod) inspect.WaitFacts {
 	var err error
 	if w.Request, err = names.Request(pod); err != nil {
 		w.Problem = oneLine(err)
-	} else if resource := where.unoffered(names, pod); resource != "" {
-		w.Problem, _ = doctor.WaitsInVain(names, resource)
+	}
+	if resource := where.unoffered(names, pod); resource != "" {
+		w.InVain, _ = doctor.WaitsInVain(names, resource)
 	}
 	return w
 }

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 
@@ -35,33 +36,58 @@ func (o *options) whyThere(ctx context.Context, pod *v1.Pod) string {
 	return there
 }
 
-// preferred says which GPUs a placed pod likes better than what it has on its node, and how
-// they are now; empty: there are none.
-func preferred(pod inspect.WaitFacts, own placement.Node, a placement.Assignment, nodes []placement.Node, facts inspect.Facts) string {
-	better := func(d placement.Device) bool {
-		return slices.ContainsFunc(own.Devices, func(has placement.Device) bool {
-			return slices.Contains(a.Devices(), has.UUID) && pod.Request.Prefers(d, has)
-		})
-	}
-	var best inspect.Chance
+// preferred says of each model that a placed pod likes better than the worst of what it has on
+// its node how it is now, the one that it likes best first. Models that it may not have, or
+// that are too small for it, are left out.
+func preferred(pod inspect.WaitFacts, own placement.Node, a placement.Assignment, nodes []placement.Node, facts inspect.Facts) (lines []string) {
+	liked := make(map[string]placement.Device) // one of each model
+	best := make(map[string]inspect.Chance)    // by model
 	for _, n := range nodes {
-		only := slices.DeleteFunc(slices.Clone(n.Devices), func(d placement.Device) bool { return !better(d) })
-		if len(only) == 0 {
+		for model, d := range better(pod.Request, own, a, n) {
+			narrow := pod
+			narrow.Request.Models = []string{model}
+			chance := facts.Chance(narrow, n)
+			was, known := best[model]
+			if !chance.KeptOff && !chance.Unresolvable() && (!known || chance.Compare(was) < 0) {
+				liked[model], best[model] = d, chance
+			}
+		}
+	}
+	models := slices.SortedFunc(maps.Keys(best), func(x, y string) int {
+		switch {
+		case pod.Request.Prefers(liked[x], liked[y]):
+			return -1
+		case pod.Request.Prefers(liked[y], liked[x]):
+			return 1
+		default:
+			return cmp.Compare(x, y)
+		}
+	})
+	for _, model := range models {
+		now := best[model].Why()
+		if best[model].Good() {
+			now = "there is room; a pod that is placed is not moved"
+		}
+		lines = append(lines, fmt.Sprintf("%s on %s; now: %s", model, best[model].Node.Name, now))
+	}
+	return lines
+}
+
+// better returns the models of a node that a pod may have, and likes better than the worst of
+// what it has on its own node, with a device of each.
+func better(req placement.Request, own placement.Node, a placement.Assignment, n placement.Node) map[string]placement.Device {
+	models := make(map[string]placement.Device)
+	for _, d := range n.Devices {
+		if n.Check(req, d) == placement.NoSuchDevice {
 			continue
 		}
-		chance := facts.Chance(pod, n.Only(only...))
-		if !chance.KeptOff && (best.Node.Name == "" || chance.Compare(best) < 0) {
-			best = chance
+		for _, has := range own.Devices {
+			if slices.Contains(a.Devices(), has.UUID) && req.Prefers(d, has) {
+				models[d.Model] = d
+			}
 		}
 	}
-	if best.Node.Name == "" {
-		return ""
-	}
-	now := best.Why()
-	if best.Good() {
-		now = "there is room; a pod that is placed is not moved"
-	}
-	return fmt.Sprintf("%s on %s; now: %s", best.Node.Devices[0].Model, best.Node.Name, now)
+	return models
 }
 
 // past says what may have chosen a pod's node past the schedulers that ask gpumem.

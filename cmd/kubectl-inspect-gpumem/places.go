@@ -26,7 +26,7 @@ const (
 )
 
 // places are the nodes with GPU memory, as far as they and a pod say of each other
-// whether it may go there.
+// whether it may go there, and what nodes offer at all.
 type places struct {
 	nodes   map[string]*v1.Node                  // by name; no more of each than it takes
 	known   map[string]map[string]*cache.Refusal // by what pods say of nodes, and by node

@@ -47,7 +47,7 @@ func (o *options) snapshot(ctx context.Context) error {
 	}
 	waiting := make(map[string]placement.Request)
 	for _, w := range facts.Waiting {
-		if w.Problem == "" {
+		if !w.Request.Empty() {
 			waiting[w.Pod.String()] = w.Request
 		}
 	}

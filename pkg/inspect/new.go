@@ -170,6 +170,9 @@ func waiting(nodes []placement.Node, facts Facts) []Wait {
 			case w.Node == "":
 				w.Reason = "no node offers GPU memory"
 			}
+			if f.InVain != "" {
+				w.Node, w.Fits, w.Reason = "", false, f.InVain
+			}
 		}
 		out = append(out, w)
 	}

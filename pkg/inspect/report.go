@@ -195,6 +195,7 @@ type WaitFacts struct {
 	Request   placement.Request
 	Nominated string // the node where others leave for it
 	Problem   string // why the request could not be read
+	InVain    string // what else it asks for that no node offers, in a sentence; empty: nothing
 	Scheduler string // its schedulerName; empty when not known
 	Gated     bool   // it has scheduling gates
 	Unseen    bool   // no scheduler has said anything of it

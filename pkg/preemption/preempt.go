@@ -20,8 +20,11 @@ type Budget struct {
 func Guarded(budgets []Budget) map[string]bool {
 	guarded := make(map[string]bool)
 	for _, b := range budgets {
+		if b.Allowed > 0 {
+			continue
+		}
 		for _, uid := range b.Pods {
-			guarded[uid] = guarded[uid] || b.Allowed <= 0
+			guarded[uid] = true
 		}
 	}
 	return guarded

@@ -207,7 +207,8 @@ func notes(out *bytes.Buffer, n inspect.Node, m measure) {
 	}
 }
 
-func cordoned(g inspect.GPU) bool { return g.Unhealthy == gpu.Cordoned }
+// onlyCordoned reports whether a GPU is cordoned, and nothing ails it.
+func onlyCordoned(g inspect.GPU) bool { return g.Unhealthy == gpu.Cordoned }
 
 func health(g inspect.GPU) string {
 	switch {
@@ -215,7 +216,7 @@ func health(g inspect.GPU) string {
 		return "Healthy, held alone"
 	case g.Healthy:
 		return "Healthy"
-	case cordoned(g):
+	case onlyCordoned(g):
 		return "Cordoned"
 	default:
 		return "Unhealthy"
@@ -225,7 +226,7 @@ func health(g inspect.GPU) string {
 // noteGPU notes what is wrong with a GPU or its pods.
 func noteGPU(note func(format string, args ...any), g inspect.GPU, m measure) {
 	switch {
-	case cordoned(g):
+	case onlyCordoned(g):
 		note("GPU%d is cordoned and takes no new pods until it is uncordoned", g.Index)
 	case !g.Healthy:
 		note("GPU%d is unhealthy and takes no new pods: %s", g.Index, cmp.Or(g.Unhealthy, "no reason given"))

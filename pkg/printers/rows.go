@@ -164,7 +164,7 @@ func GPUColumns(r inspect.Report) []Column[GPURow] {
 		{
 			Header: "HEALTH",
 			Cell: func(g GPURow) string {
-				if g.Healthy || cordoned(g.GPU) {
+				if g.Healthy || onlyCordoned(g.GPU) {
 					return health(g.GPU)
 				}
 				return health(g.GPU) + ": " + cmp.Or(g.Unhealthy, "no reason given")
@@ -173,7 +173,7 @@ func GPUColumns(r inspect.Report) []Column[GPURow] {
 				switch {
 				case g.Healthy:
 					return Plain
-				case cordoned(g.GPU):
+				case onlyCordoned(g.GPU):
 					return Yellow
 				default:
 					return Red

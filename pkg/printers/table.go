@@ -80,15 +80,13 @@ func gpuCell(n inspect.Node, index int, m measure) string {
 	}
 	g := n.GPUs[at]
 	cell := m.ratio(g.Requested, g.Capacity)
-	switch {
-	case cordoned(g):
-		cell += cordonedMark
-	case !g.Healthy && gpu.IsCordoned(g.Unhealthy):
-		cell += sickMark + cordonedMark
-	case !g.Healthy:
-		cell += sickMark
-	case g.Exclusive:
-		cell += aloneMark
+	for _, mark := range []struct {
+		is   bool
+		text string
+	}{{sick(g), sickMark}, {cordoned(g), cordonedMark}, {alone(g), aloneMark}} {
+		if mark.is {
+			cell += mark.text
+		}
 	}
 	return cell + kept(m, g)
 }
@@ -160,7 +158,7 @@ func (o TableOptions) legend(out *bytes.Buffer, r inspect.Report) {
 		text  string
 	}{
 		{anyGPU(sick), sickMark + " unhealthy: takes no new pods; --details says why."},
-		{anyGPU(isCordoned), cordonedMark + " cordoned: takes no new pods until it is uncordoned."},
+		{anyGPU(cordoned), cordonedMark + " cordoned: takes no new pods until it is uncordoned."},
 		{anyGPU(alone), aloneMark + " held alone: its pod shares it with no other."},
 		{anyNode(withheld), withheldMark + " the kubelet offers none of it: no new pod gets any; kubectl inspect gpumem doctor says more."},
 		{anyGPU(promised), "+ is kept for pods that are nominated to the node; --details names them."},
@@ -186,9 +184,10 @@ func (o TableOptions) legend(out *bytes.Buffer, r inspect.Report) {
 	}
 }
 
-func isCordoned(g inspect.GPU) bool { return gpu.IsCordoned(g.Unhealthy) }
+// cordoned reports whether a GPU is cordoned, whatever else ails it.
+func cordoned(g inspect.GPU) bool { return gpu.IsCordoned(g.Unhealthy) }
 
-func sick(g inspect.GPU) bool { return !g.Healthy && !cordoned(g) }
+func sick(g inspect.GPU) bool { return !g.Healthy && !onlyCordoned(g) }
 
 // alone reports whether a GPU is good, and takes no new pods since one holds it alone.
 func alone(g inspect.GPU) bool { return g.Healthy && g.Exclusive }
