@@ -184,38 +184,24 @@ func (o *options) explanationOf(ctx context.Context, pod *v1.Pod, all bool) (exp
 		e.unitMiB = cmp.Or(n.UnitMiB, e.unitMiB)
 		e.cores = e.cores || facts.Nodes[n.Name].RefusesCores == nil
 	}
-	waits := waitFacts(o.names, where, pod)
-	req, problem := o.names.Request(pod)
-	if problem == nil && !req.Empty() {
-		e.Asks, e.Policy = asks(req, e.unitMiB), string(req.Policy)
+	asks := waitFacts(o.names, where, pod)
+	if !asks.Request.Empty() {
+		e.Asks, e.Policy = asksOf(asks.Request, e.unitMiB), string(asks.Request.Policy)
 	}
 	switch {
 	case api.Terminal(pod):
 		e.gpuless = e.Indexes == ""
 		e.Summary, e.Advice = "has ended, and holds nothing any more"+why(pod), o.advice(ctx, pod)
-	case problem != nil && pod.Spec.NodeName != "":
-		e.Summary = "is on a node, and its request cannot be read: " + oneLine(problem)
-	case problem != nil:
-		e.Summary = "waits, since its request cannot be read: " + oneLine(problem)
-	case waits.InVain != "":
-		e.Summary = "waits: it " + waits.InVain
-		if unserved := waits.Unserved(facts.Schedulers); unserved != "" {
-			e.Summary += "; " + unserved
-		}
-		_, e.Advice = doctor.WaitsInVain(o.names, where.unoffered(o.names, pod))
-	case pod.Spec.NodeName != "" && facts.PodsUnknown:
-		e.Summary = o.whyThere(ctx, pod) + "; how its GPUs are cannot be told without knowing all pods: " + facts.Problems[0].Message
-		e.asked = o.askedFor(pod)
 	case pod.Spec.NodeName != "":
-		e.Summary = o.whyThere(ctx, pod)
 		e.asked = o.askedFor(pod)
-		e.lookThere(o.names, pod, waits, nodes, facts)
-	case facts.PodsUnknown:
-		e.Summary = "waits; where it fits cannot be told without knowing all pods: " + facts.Problems[0].Message
+		e.Summary = o.lookThere(ctx, &e, pod, asks, nodes, facts)
 	default:
-		e.consider(waits, nodes, facts, all)
-		if on := api.NominatedTo(pod); on != "" {
-			e.Nominated, e.Summary = on, "is nominated to "+on+", where others leave for it, and "+e.Summary
+		e.consider(asks, nodes, facts, all)
+		if asks.InVain != "" {
+			_, e.Advice = doctor.WaitsInVain(o.names, where.unoffered(o.names, pod))
+		}
+		if asks.Nominated != "" && len(e.Now) > 0 {
+			e.Nominated, e.Summary = asks.Nominated, "is nominated to "+asks.Nominated+", where others leave for it, and "+e.Summary
 		}
 	}
 	return e, nil
@@ -234,11 +220,19 @@ func (o *options) perhapsAsks(pod *v1.Pod) bool {
 	return o.names.Asks(pod) || len(o.names.Unoffered(pod, nobody)) > 0
 }
 
-// lookThere looks at the node of a pod as it is now, and at what it would have liked better.
-func (e *explanation) lookThere(names api.Names, pod *v1.Pod, asks inspect.WaitFacts, nodes []placement.Node, facts inspect.Facts) {
-	a, err := names.AssignmentOf(pod)
+// lookThere looks at the node of a placed pod as it is now, and at what it would have liked
+// better, and says in a line why the pod is there.
+func (o *options) lookThere(ctx context.Context, e *explanation, pod *v1.Pod, asks inspect.WaitFacts, nodes []placement.Node, facts inspect.Facts) string {
+	if asks.Problem != "" {
+		return "is on a node, and its request cannot be read: " + asks.Problem
+	}
+	there := o.whyThere(ctx, pod)
+	if facts.PodsUnknown {
+		return there + "; how its GPUs are cannot be told without knowing all pods: " + whyUnknown(facts)
+	}
+	a, err := o.names.AssignmentOf(pod)
 	if err != nil || a.None() {
-		return
+		return there
 	}
 	for _, n := range nodes {
 		if n.Name == pod.Spec.NodeName && len(n.Devices) > 0 {
@@ -246,6 +240,17 @@ func (e *explanation) lookThere(names api.Names, pod *v1.Pod, asks inspect.WaitF
 			e.Preferred = preferred(asks, n, a, nodes, facts)
 		}
 	}
+	return there
+}
+
+// whyUnknown says why the pods could not be listed.
+func whyUnknown(facts inspect.Facts) string {
+	for _, p := range facts.Problems {
+		if p.Object == podsObject {
+			return p.Message
+		}
+	}
+	return ""
 }
 
 // nearMisses says what a pod that asks for no GPU memory does ask for that is
@@ -271,8 +276,22 @@ func (o *options) nearMisses(pod *v1.Pod) string {
 	return ", but for " + strings.Join(near, " and ") + ", which is not the same"
 }
 
-// consider looks at every node as it is now.
+// consider looks at every node as it is now, for a pod that waits.
 func (e *explanation) consider(pod inspect.WaitFacts, nodes []placement.Node, facts inspect.Facts, all bool) {
+	switch {
+	case pod.Problem != "":
+		e.Summary = "waits, since its request cannot be read: " + pod.Problem
+		return
+	case pod.InVain != "":
+		e.Summary = "waits: it " + pod.InVain
+		if unserved := pod.Unserved(facts.Schedulers); unserved != "" {
+			e.Summary += "; " + unserved
+		}
+		return
+	case facts.PodsUnknown:
+		e.Summary = "waits; where it fits cannot be told without knowing all pods: " + whyUnknown(facts)
+		return
+	}
 	var chances []inspect.Chance
 	for _, n := range nodes {
 		if len(n.Devices) > 0 {
@@ -342,8 +361,8 @@ func policyOf(extenders []v1.Pod) string {
 	return ""
 }
 
-// asks says what a pod asks for.
-func asks(req placement.Request, unitMiB int64) string {
+// asksOf says what a pod asks for.
+func asksOf(req placement.Request, unitMiB int64) string {
 	units, cores := req.Share()
 	s := fmt.Sprintf("%d units", units)
 	if unitMiB > 0 {

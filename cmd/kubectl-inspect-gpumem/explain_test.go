@@ -278,7 +278,7 @@ func TestExplainSaysHowPreferredModelsAre(t *testing.T) {
 	}
 	plain, on0 := func(*v1.Pod) {}, uuid("gpu-a", 0)
 	holds := func(units int64, on gpu.UUID) *v1.Pod { return makePod(t, "ml/other-"+string(on), "gpu-b", units, on) }
-	cluster := func(objects ...runtime.Object) *fake.Clientset { return fake.NewClientset(objects...) }
+	cluster := fake.NewClientset
 	const room = "there is room; a pod that is placed is not moved"
 	for name, tc := range map[string]struct {
 		client *fake.Clientset

@@ -31,6 +31,9 @@ type selection struct {
 	eachNode func(*v1.Node) // the same of nodes
 }
 
+// podsObject is the object of a problem with the list of pods.
+const podsObject = "pods"
+
 // load reads nodes and pods and keeps the scheduler's books of them. What
 // cannot be read becomes a problem among the facts; without nodes, there is
 // nothing to show, and that is the error.
@@ -76,7 +79,7 @@ func load(ctx context.Context, client kubernetes.Interface, names api.Names, sel
 	pods, err := listPods(ctx, client, names, where, sel.eachPod)
 	if err != nil {
 		facts.PodsUnknown = true
-		problem("pods", err)
+		problem(podsObject, err)
 	}
 	facts.Pods, facts.Waiting = make(map[string]inspect.PodFacts), pods.waiting
 	for _, p := range pods.bound {

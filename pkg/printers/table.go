@@ -79,16 +79,23 @@ func gpuCell(n inspect.Node, index int, m measure) string {
 		return absent
 	}
 	g := n.GPUs[at]
-	cell := m.ratio(g.Requested, g.Capacity)
-	for _, mark := range []struct {
-		is   bool
-		text string
-	}{{sick(g), sickMark}, {cordoned(g), cordonedMark}, {alone(g), aloneMark}} {
-		if mark.is {
-			cell += mark.text
-		}
+	return m.ratio(g.Requested, g.Capacity) + marks(g) + kept(m, g)
+}
+
+// marks are what is special about a GPU: the legend explains them.
+func marks(g inspect.GPU) string {
+	switch {
+	case sick(g) && cordoned(g):
+		return sickMark + cordonedMark
+	case sick(g):
+		return sickMark
+	case cordoned(g):
+		return cordonedMark
+	case alone(g):
+		return aloneMark
+	default:
+		return ""
 	}
-	return cell + kept(m, g)
 }
 
 func pendingCell(n inspect.Node, m measure) string {
