@@ -52,7 +52,8 @@ higher priority stay, those of DaemonSets, those whose PodDisruptionBudget allow
 no eviction, and those without a controller, which nothing would make again.
 
 Nothing is evicted without --apply, which keeps new pods off the GPUs (as cordon
-does) until the evicted pods are elsewhere. The plan counts GPU memory and cores, the
+does) until the evicted pods are elsewhere, and then waits for POD to have a node: other pods that
+wait may be faster, which is told. The plan counts GPU memory and cores, the
 nodes' CPU, taints and node affinity; where the pods go is kube-scheduler's to say.`,
 		Example: `  # Whom to evict so that the pod ml/train, which waits, fits
   kubectl inspect gpumem defrag ml/train
@@ -73,7 +74,7 @@ nodes' CPU, taints and node affinity; where the pods go is kube-scheduler's to s
 	f.IntVar(&d.most, "max-evictions", d.most, "How many pods the plan may evict: there is none where more would have to go")
 	f.BoolVar(&d.force, "force", false, "Evict pods too that nothing will make again")
 	f.BoolVar(&d.apply, "apply", false, "Evict the pods of the plan")
-	f.DurationVar(&d.timeout, "timeout", d.timeout, "How long to wait for evicted pods to be gone, and for those in their place to have a node")
+	f.DurationVar(&d.timeout, "timeout", d.timeout, "How long to wait for evicted pods to be gone, and for those in their place, and then for POD, to have a node")
 	return cmd
 }
 
@@ -131,7 +132,10 @@ func (d *defragmentation) run(ctx context.Context, args []string) error {
 		fmt.Fprintln(d.Out, "Nobody was evicted: --apply does it.")
 		return nil
 	}
-	return d.carryOut(ctx, c, plan)
+	if err := d.carryOut(ctx, c, plan); err != nil || c.waits == nil {
+		return err
+	}
+	return d.arrive(ctx, c, plan)
 }
 
 // request is what to make room for: the waiting pod, or pods that are alone on
@@ -255,6 +259,66 @@ func placedBy(owner *metav1.OwnerReference, pod *v1.Pod) int {
 		return 0
 	}
 	return 1
+}
+
+// arrive waits until the pod that room was made for has a node: others that wait may be
+// faster, and it is told who was.
+func (d *defragmentation) arrive(ctx context.Context, c *crowd, plan defrag.Plan) error {
+	ref := c.waits.Namespace + "/" + c.waits.Name
+	first := true
+	err := wait.PollUntilContextTimeout(ctx, time.Second, d.timeout, true, func(ctx context.Context) (bool, error) {
+		pod, err := d.client.CoreV1().Pods(c.waits.Namespace).Get(ctx, c.waits.Name, metav1.GetOptions{})
+		switch {
+		case apierrors.IsNotFound(err), err == nil && pod.UID != c.waits.UID:
+			return false, fmt.Errorf("pod %s, for which room was made, is gone", ref)
+		case err != nil:
+			return false, err
+		case pod.Spec.NodeName != "":
+			fmt.Fprintf(d.Out, "pod/%s is on node %s\n", pod.Name, pod.Spec.NodeName)
+			return true, nil
+		}
+		if first {
+			first = false
+			fmt.Fprintf(d.ErrOut, "waiting for pod/%s to be placed\n", pod.Name)
+		}
+		return false, d.taken(ctx, c, plan, pod)
+	})
+	if wait.Interrupted(err) {
+		return fmt.Errorf("there is room, and pod %s waits yet: kubectl inspect gpumem explain %s says what for", ref, ref)
+	}
+	return err
+}
+
+// taken says who took the room that was made for a pod; nil: it is there.
+func (d *defragmentation) taken(ctx context.Context, c *crowd, plan defrag.Plan, pod *v1.Pod) error {
+	list, err := d.client.CoreV1().Pods(metav1.NamespaceAll).List(ctx, metav1.ListOptions{FieldSelector: "spec.nodeName=" + plan.Node})
+	if err != nil {
+		return err
+	}
+	var faster []string
+	for i := range list.Items {
+		if c.arrived(d.names, plan, &list.Items[i]) {
+			faster = append(faster, list.Items[i].Namespace+"/"+list.Items[i].Name)
+		}
+	}
+	if len(faster) == 0 {
+		return nil
+	}
+	where := newPlaces()
+	nodes, facts, err := load(ctx, d.client, d.names, selection{names: []string{plan.Node}, where: where})
+	if err != nil || len(nodes) == 0 || facts.PodsUnknown || facts.Chance(waitFacts(d.names, where, pod), nodes[0]).Good() {
+		return err
+	}
+	slices.Sort(faster)
+	return fmt.Errorf("pod %s/%s waits yet, for others were faster to take the room on node %s: %s; the same command plans anew", pod.Namespace, pod.Name, plan.Node, strings.Join(faster, ", "))
+}
+
+// arrived reports whether a pod is on a GPU of the plan, and was not on its node before.
+func (c *crowd) arrived(names api.Names, plan defrag.Plan, pod *v1.Pod) bool {
+	before := c.pods[string(pod.UID)]
+	a, err := names.AssignmentOf(pod)
+	return err == nil && pod.Spec.NodeName == plan.Node && (before == nil || before.Spec.NodeName == "") &&
+		slices.ContainsFunc(a.Devices(), func(id gpu.UUID) bool { return slices.Contains(plan.Assignment.Devices(), id) })
 }
 
 // crowd is who could move, and where to.

@@ -55,7 +55,7 @@ func TestDefrag(t *testing.T) {
 			args: []string{"ml/waits"}, want: planForWaits + "Nobody was evicted: --apply does it.\n",
 		},
 		"carried out": {
-			args: []string{"-n", "ml", "waits", "--apply"}, want: planForWaits + "pod/x evicted\n", evicted: []string{"x"},
+			args: []string{"-n", "ml", "waits", "--apply"}, want: planForWaits + "pod/x evicted\npod/waits is on node gpu-a\n", evicted: []string{"x"},
 		},
 		"no controller": {
 			change: func(c map[string]runtime.Object) { c["x"].(*v1.Pod).OwnerReferences = nil },
@@ -168,7 +168,7 @@ func TestDefrag(t *testing.T) {
 				objects = append(objects, o)
 			}
 			client := fake.NewClientset(objects...)
-			client.PrependReactor("create", "pods", replace(t, client))
+			client.PrependReactor("create", "pods", replace(t, client, "waits"))
 			stdout, _, err := inspectWith(client, append([]string{"defrag"}, tc.args...)...)
 			if (err != nil) != (tc.wantErr != "") || err != nil && !strings.Contains(err.Error(), tc.wantErr) {
 				t.Fatalf("error %v, want %q; output:\n%s", err, tc.wantErr, stdout)
@@ -183,8 +183,9 @@ func TestDefrag(t *testing.T) {
 	}
 }
 
-// replace does as a controller: for an evicted pod it makes one elsewhere.
-func replace(t *testing.T, client *fake.Clientset) clienttesting.ReactionFunc {
+// replace does as a controller, which makes a pod elsewhere for one that is evicted, and as a
+// scheduler, which places one that waits, unless none is named, on gpu-a then.
+func replace(t *testing.T, client *fake.Clientset, waits string) clienttesting.ReactionFunc {
 	return func(a clienttesting.Action) (bool, runtime.Object, error) {
 		if a.GetSubresource() != "eviction" {
 			return false, nil, nil
@@ -200,7 +201,44 @@ func replace(t *testing.T, client *fake.Clientset) clienttesting.ReactionFunc {
 		if err := client.Tracker().Add(again); err != nil {
 			return true, nil, err
 		}
+		if waits != "" {
+			placed := makePod(t, a.GetNamespace()+"/"+waits, "gpu-a", 10, uuid("gpu-a", 0))
+			if err := client.Tracker().Update(resource, placed, placed.Namespace); err != nil {
+				return true, nil, err
+			}
+		}
 		return true, nil, client.Tracker().Delete(resource, a.GetNamespace(), name)
+	}
+}
+
+// The room that was made is for whoever is first, and who made it is told that it was another.
+func TestDefragSaysWhoElseTookTheRoom(t *testing.T) {
+	cluster := fragmented(t)
+	cluster["twin"] = ownedBy("ReplicaSet", makePod(t, "ml/twin", "", 10))
+	var objects []runtime.Object
+	for _, o := range cluster {
+		objects = append(objects, o)
+	}
+	client := fake.NewClientset(objects...)
+	client.PrependReactor("create", "pods", replace(t, client, "twin"))
+	stdout, _, err := inspectWith(client, "defrag", "ml/waits", "--apply")
+	const want = "pod ml/waits waits yet, for others were faster to take the room on node gpu-a: ml/twin; the same command plans anew"
+	if err == nil || err.Error() != want || !strings.HasSuffix(stdout, "pod/x evicted\n") {
+		t.Errorf("error %v, want %q; output:\n%s", err, want, stdout)
+	}
+}
+
+func TestDefragSaysThatThePodWaitsForSomethingElse(t *testing.T) {
+	var objects []runtime.Object
+	for _, o := range fragmented(t) {
+		objects = append(objects, o)
+	}
+	client := fake.NewClientset(objects...)
+	client.PrependReactor("create", "pods", replace(t, client, ""))
+	_, stderr, err := inspectWith(client, "defrag", "ml/waits", "--apply", "--timeout", "1ms")
+	const want = "there is room, and pod ml/waits waits yet: kubectl inspect gpumem explain ml/waits says what for"
+	if err == nil || err.Error() != want || stderr != "waiting for pod/waits to be placed\n" {
+		t.Errorf("error %v, want %q; said:\n%s", err, want, stderr)
 	}
 }
 

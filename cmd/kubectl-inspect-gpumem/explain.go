@@ -230,6 +230,9 @@ func (o *options) lookThere(ctx context.Context, e *explanation, pod *v1.Pod, as
 	if facts.PodsUnknown {
 		return there + "; how its GPUs are cannot be told without knowing all pods: " + whyUnknown(facts)
 	}
+	if _, err := o.names.Holding(pod); err != nil {
+		there += "; " + oneLine(err)
+	}
 	a, err := o.names.AssignmentOf(pod)
 	if err != nil || a.None() {
 		return there

@@ -380,19 +380,25 @@ func TestAPodThatWaitsInVainAsksForItsMemory(t *testing.T) {
 	}
 }
 
+// byNode has the device plugin choose the GPU of a pod.
+func byNode(p *v1.Pod) {
+	const key = "gpumem.dev/assignment"
+	p.Annotations[key] = strings.Replace(p.Annotations[key], `{`, `{"byNode":true,`, 1)
+}
+
 func TestExplainSaysWhoChoseTheGPU(t *testing.T) {
 	place := func(name, scheduler string) *v1.Pod {
 		return with(makePod(t, name, "gpu-a", 3, uuid("gpu-a", 0)), func(p *v1.Pod) { p.Spec.SchedulerName = scheduler })
 	}
-	client := fake.NewClientset(makeNode(t, "gpu-a", inventory("gpu-a", 16)), schedulerConfig(), place("ml/ours", "gpumem-scheduler"), place("ml/theirs", "default-scheduler"),
-		with(place("ml/pinned", "gpumem-scheduler"), func(p *v1.Pod) {
-			const key = "gpumem.dev/assignment"
-			p.Annotations[key] = strings.Replace(p.Annotations[key], `{`, `{"byNode":true,`, 1)
-		}))
+	client := fake.NewClientset(makeNode(t, "gpu-a", inventory("gpu-a", 16)), schedulerConfig(), place("ml/ours", "gpumem-scheduler"), place("ml/renamed", "old-name"),
+		with(place("ml/theirs", "default-scheduler"), byNode), with(place("ml/pinned", "gpumem-scheduler"), byNode),
+		with(place("ml/two", "gpumem-scheduler"), func(p *v1.Pod) { p.Annotations["gpumem.dev/gpu-count"] = "3" }))
 	for pod, want := range map[string]string{
-		"ml/ours":   "is on a node, where scheduler gpumem-scheduler has put it\n",
-		"ml/pinned": "is on a node that was chosen without asking gpumem, by spec.nodeName: the node's device plugin chose the GPU\n",
-		"ml/theirs": "is on a node that was chosen without asking gpumem, by spec.nodeName, or by scheduler default-scheduler: the node's device plugin chose the GPU; pods with schedulerName gpumem-scheduler go where there is room on one GPU\n",
+		"ml/ours":    "is on a node, where scheduler gpumem-scheduler has put it\n",
+		"ml/pinned":  "is on a node that was chosen without asking gpumem, by spec.nodeName: the node's device plugin chose the GPU\n",
+		"ml/renamed": "is on a node, where scheduler old-name has put it, which is not known to ask gpumem now: a pod that is made anew needs schedulerName gpumem-scheduler\n",
+		"ml/two":     "has put it; annotation gpumem.dev/assignment: it names 1 GPUs, and the pod asks for 3 (annotation gpumem.dev/gpu-count): until they agree the pod counts on each GPU of its node\n",
+		"ml/theirs":  "is on a node that was chosen without asking gpumem, by spec.nodeName, or by scheduler default-scheduler: the node's device plugin chose the GPU; pods with schedulerName gpumem-scheduler go where there is room on one GPU\n",
 	} {
 		if stdout, _, err := inspectWith(client, "explain", pod); err != nil || !strings.Contains(stdout, want) {
 			t.Errorf("error %v, want %q in:\n%s", err, want, stdout)

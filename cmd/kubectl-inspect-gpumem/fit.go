@@ -165,7 +165,7 @@ func (o *options) fit(ctx context.Context, l *listing, w wish) error {
 		total += row.Times
 		rows = append(rows, row)
 	}
-	if err := sortRows(rows, l.sortBy); err != nil {
+	if err := sortRows(rows, l.sortBy, l.fields); err != nil {
 		return err
 	}
 	report := inspect.Report{Problems: facts.Problems}

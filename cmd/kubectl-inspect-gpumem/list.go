@@ -40,11 +40,13 @@ type view[R any] struct {
 type listing struct {
 	*options
 	sortBy string
+	fields string // that there are to sort by, though no row may have one
 	watch  bool
 }
 
 // addFlags says what a selector selects, and by which fields rows may be sorted.
 func (l *listing) addFlags(cmd *cobra.Command, selects, fields string) {
+	l.fields = fields
 	f := cmd.Flags()
 	f.StringVarP(&l.output, "output", "o", "", "Output format: "+strings.Join(formats(), ", ")+"; a table unless set")
 	f.StringVarP(&l.selector, "selector", "l", "", "Show only "+selects+" whose labels match, for example team=a")
@@ -85,7 +87,7 @@ func show[R any](ctx context.Context, l *listing, v view[R]) error {
 		return err
 	}
 	rows := v.rows(report, used)
-	if err := sortRows(rows, l.sortBy); err != nil {
+	if err := sortRows(rows, l.sortBy, l.fields); err != nil {
 		return err
 	}
 	report.Problems = slices.Concat(report.Problems, used.problems)
@@ -112,7 +114,7 @@ func (l *listing) within(kind string) string {
 
 // follow prints the rows that change, and those that end where the view tells of them.
 func follow[R any](ctx context.Context, l *listing, v view[R], report inspect.Report, rows []R) error {
-	seen := linesOf(l, v, report, rows)
+	seen, headed := linesOf(l, v, report, rows), len(rows) > 0
 	return l.onChange(ctx, func(ctx context.Context) error {
 		report, used, err := v.read(ctx)
 		if err != nil {
@@ -136,7 +138,9 @@ func follow[R any](ctx context.Context, l *listing, v view[R], report inspect.Re
 			}
 		}
 		seen, rows = lines, now
-		return printRows(l, v, report, fresh, false)
+		first := !headed && len(fresh) > 0
+		headed = headed || first
+		return printRows(l, v, report, fresh, first && !l.noHeaders)
 	})
 }
 
@@ -231,8 +235,9 @@ func sortPath(path string) (*jsonpath.JSONPath, error) {
 }
 
 // sortRows sorts by a field of the JSON form: numbers by value, all else as
-// texts. Rows without the field come first.
-func sortRows[R any](rows []R, by string) error {
+// texts. Rows without the field come first; that all are without is a mistake, unless it is
+// one of the fields that are named.
+func sortRows[R any](rows []R, by, fields string) error {
 	path, err := sortPath(by)
 	if path == nil || err != nil {
 		return err
@@ -269,7 +274,7 @@ func sortRows[R any](rows []R, by string) error {
 		}
 		sorted = append(sorted, k)
 	}
-	if !known {
+	if !known && !strings.Contains(fields, "."+strings.Trim(by, "{.}")) {
 		return fmt.Errorf("--sort-by: no row has %s; -o json shows what there is", by)
 	}
 	slices.SortStableFunc(sorted, func(a, b keyed) int {

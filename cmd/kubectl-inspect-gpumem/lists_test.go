@@ -251,6 +251,14 @@ func TestFitSaysHowAPodAsksForIt(t *testing.T) {
 	}
 }
 
+// What is not known of any row yet is no mistake to sort by.
+func TestSortingByWhatIsNotKnown(t *testing.T) {
+	client := fake.NewClientset(makeNode(t, "gpu-a", inventory("gpu-a", 16)), makePod(t, "ml/p", "gpu-a", 5, uuid("gpu-a", 0)))
+	if stdout, _, err := inspectWith(client, "top", "--sort-by=.usage.usedMiB"); err != nil || !strings.Contains(stdout, "ml ") {
+		t.Errorf("error %v, got:\n%s", err, stdout)
+	}
+}
+
 func TestWhereNothingWasFound(t *testing.T) {
 	for want, args := range map[string]string{
 		"Nothing found\n":                   "gpus -n ml",

@@ -25,15 +25,18 @@ func (o *options) whyThere(ctx context.Context, pod *v1.Pod) string {
 		return "is on a node, and has no GPU yet: no scheduler of gpumem has placed it, and the node's device plugin has not either"
 	}
 	asking := schedulers(ctx, o.client, o.names)
+	served := strings.Join(asking, " or ")
 	theirs := len(asking) > 0 && !slices.Contains(asking, scheduler)
-	there := "is on a node, where scheduler " + scheduler + " has put it"
-	if a.ByNode || theirs {
-		there = "is on a node that was chosen without asking gpumem, " + past(asking, scheduler) + ": the node's device plugin chose the GPU"
+	switch {
+	case a.ByNode && theirs:
+		return "is on a node that was chosen without asking gpumem, " + past(asking, scheduler) + ": the node's device plugin chose the GPU; pods with schedulerName " + served + " go where there is room on one GPU"
+	case a.ByNode:
+		return "is on a node that was chosen without asking gpumem, " + past(asking, scheduler) + ": the node's device plugin chose the GPU"
+	case theirs:
+		return "is on a node, where scheduler " + scheduler + " has put it, which is not known to ask gpumem now: a pod that is made anew needs schedulerName " + served
+	default:
+		return "is on a node, where scheduler " + scheduler + " has put it"
 	}
-	if theirs {
-		there += "; pods with schedulerName " + strings.Join(asking, " or ") + " go where there is room on one GPU"
-	}
-	return there
 }
 
 // preferred says of each model that a placed pod likes better than the worst of what it has on

@@ -87,6 +87,22 @@ func TestWatchPrintsRowsThatChange(t *testing.T) {
 	}
 }
 
+func TestWatchHeadsTheFirstRows(t *testing.T) {
+	client := fake.NewClientset(makeNode(t, "gpu-a", inventory("gpu-a", 16, 80)))
+	out, stop := watching(t, client, "pods", "-w")
+	out.until(t, "Nothing found")
+	for i, name := range []string{"one", "two"} {
+		if _, err := client.CoreV1().Pods("ml").Create(t.Context(), makePod(t, "ml/"+name, "gpu-a", 5, uuid("gpu-a", i)), metav1.CreateOptions{}); err != nil {
+			t.Fatal(err)
+		}
+		out.until(t, name)
+	}
+	stop()
+	if got := strings.Count(out.read(), "NAMESPACE"); got != 1 || strings.Index(out.read(), "NAMESPACE") > strings.Index(out.read(), "one") {
+		t.Errorf("%d headers, want one before the first row:\n%s", got, out.read())
+	}
+}
+
 // Who watches pods sees them go, and what is made anew under their name.
 func TestWatchPrintsPodsThatEnd(t *testing.T) {
 	client := fake.NewClientset(makeNode(t, "gpu-a", inventory("gpu-a", 16)),

@@ -324,7 +324,7 @@ func (n Names) Holding(pod *v1.Pod) (placement.Holding, error) {
 	h.Request = req
 	assignment, badAssignment := n.AssignmentOf(pod)
 	if !assignment.None() && len(assignment.Shares) != req.GPUs() {
-		badAssignment = fmt.Errorf("annotation %s: it names %d GPUs, and the pod asks for %d", n.Assignment(), len(assignment.Shares), req.GPUs())
+		badAssignment = fmt.Errorf("annotation %s: it names %d GPUs, and the pod asks for %d (annotation %s): until they agree the pod counts on each GPU of its node", n.Assignment(), len(assignment.Shares), req.GPUs(), n.Count())
 	}
 	if badAssignment == nil && !req.Empty() {
 		h.Assignment = assignment.WithShares(req)

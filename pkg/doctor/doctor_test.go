@@ -200,6 +200,12 @@ func certificate(t testing.TB, ends time.Time) []byte {
 }
 
 // TestExamine changes one thing at a time in a cluster that is well.
+// byNode has the device plugin choose the GPU of a pod.
+func byNode(s *State, pod *v1.Pod) {
+	key := s.Names.Assignment()
+	pod.Annotations[key] = strings.Replace(pod.Annotations[key], "{", `{"byNode":true,`, 1)
+}
+
 func TestExamine(t *testing.T) {
 	long, soon := now().AddDate(1, 0, 0), now().AddDate(0, 0, 10)
 	for name, tc := range map[string]struct {
@@ -462,17 +468,18 @@ func TestExamine(t *testing.T) {
 		"a pod without assignment": {func(s *State) { s.Pods[3].Annotations = nil }, []string{"error|pod ml/runs|is on node gpu-a and has no valid assignment"}},
 		"a pod of another scheduler": {func(s *State) { s.Pods[4].Spec.SchedulerName = "default-scheduler" },
 			[]string{"error|pod ml/waits|asks for gpumem.dev/gpu-mem and names the scheduler default-scheduler, which does not ask gpumem"}},
+		"pods of a name that the scheduler had": {func(s *State) { s.Pods[3].Spec.SchedulerName = "old-name" }, nil},
 		"pods that run past it": {func(s *State) {
 			for i := range 2 {
 				pod := userPod(t, fmt.Sprint("bare-", i), "gpu-a")
 				pod.Spec.SchedulerName = "default-scheduler"
+				byNode(s, &pod)
 				s.Pods = append(s.Pods, pod)
 			}
 		}, []string{"warning|pods ml/bare-0, ml/bare-1|no scheduler that asks gpumem chose the node"}},
 		"pods that the plugin placed": {func(s *State) {
 			existing(t, long)(s)
-			key := s.Names.Assignment()
-			s.Pods[3].Annotations[key] = strings.Replace(s.Pods[3].Annotations[key], "{", `{"byNode":true,`, 1)
+			byNode(s, &s.Pods[3])
 		}, []string{"warning|pod ml/runs|no scheduler that asks gpumem chose the node"}},
 		"a pod that nobody looks at": {func(s *State) { existing(t, long)(s); s.Pods[4].Status.Conditions = nil },
 			[]string{"warning|pod ml/waits|no scheduler has looked at what waits: gpumem-scheduler is named"}},
@@ -484,14 +491,14 @@ func TestExamine(t *testing.T) {
 			[]string{`error|pod ml/waits|annotation gpumem.dev/gpu-count: "two"`}},
 		"a pod that misspells the resource": {func(s *State) {
 			s.Pods[4].Spec.Containers[0].Resources.Limits = v1.ResourceList{"gpumem.dev/gpu-memory": resource.MustParse("3")}
-		}, []string{"error|pod ml/waits|asks for gpumem.dev/gpu-memory, which no node offers: gpumem does not know it|ask for gpumem.dev/gpu-mem or gpumem.dev/gpu-core where it is made"}},
+		}, []string{"error|pod ml/waits|asks for gpumem.dev/gpu-memory, which no node offers: gpumem does not know it|ask for gpumem.dev/gpu-mem where it is made"}},
 		"a pod that asks for what somebody else offers": {func(s *State) {
 			s.Nodes[1].Status.Allocatable = v1.ResourceList{"gpumem.dev/gpu-theirs": resource.MustParse("4")}
 			s.Pods[4].Spec.Containers[0].Resources.Limits["gpumem.dev/gpu-theirs"] = resource.MustParse("1")
 		}, nil},
 		"a pod that misspells a second one": {func(s *State) {
 			s.Pods[4].Spec.Containers[0].Resources.Limits["gpumem.dev/gpu-cores"] = resource.MustParse("20")
-		}, []string{"error|pod ml/waits|asks for gpumem.dev/gpu-cores, which no node offers: gpumem does not know it|ask for gpumem.dev/gpu-mem or"}},
+		}, []string{"error|pod ml/waits|asks for gpumem.dev/gpu-cores, which no node offers: gpumem does not know it|ask for gpumem.dev/gpu-core, beside gpumem.dev/gpu-mem, where it is made"}},
 		"a version apart": {func(s *State) { s.Deployments[0].Labels[version] = "0.2.0" }, []string{
 			"warning|cluster|device plugin is of version 0.1.0, and extender of 0.2.0", "warning|cluster|extender is of version 0.2.0, and this command of v0.1.0",
 		}},

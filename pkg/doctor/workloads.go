@@ -275,15 +275,22 @@ func checkResources(s *State, object string, pod *v1.Pod) (found []Finding) {
 // WaitsInVain says what is wrong with a pod that waits for a resource that gpumem does not
 // know and no node offers, and what to do.
 func WaitsInVain(names api.Names, resource v1.ResourceName) (wrong, mend string) {
+	meant := fmt.Sprintf("ask for %s where it is made", names.GPUMem())
+	if strings.Contains(string(resource), "core") {
+		meant = fmt.Sprintf("ask for %s, beside %s, where it is made", names.GPUCore(), names.GPUMem())
+	}
 	return fmt.Sprintf("asks for %s, which no node offers: gpumem does not know it", resource),
-		fmt.Sprintf("ask for %s or %s where it is made", names.GPUMem(), names.GPUCore())
+		meant
 }
 
 // bypasses reports whether the node of a pod was chosen without asking gpumem; served
 // are the names of schedulers that ask it, where they are known.
 func (s *State) bypasses(served []string, pod *v1.Pod) bool {
 	a, err := s.Names.AssignmentOf(pod)
-	return err == nil && a.ByNode || len(served) > 0 && !slices.Contains(served, pod.Spec.SchedulerName)
+	if err == nil && !a.None() {
+		return a.ByNode // whatever its scheduler is called by now
+	}
+	return len(served) > 0 && !slices.Contains(served, pod.Spec.SchedulerName)
 }
 
 // haveAsked says how pods come to be placed by a scheduler that asks.

@@ -61,6 +61,14 @@ func TestFit(t *testing.T) {
 			req: ask(1, globsOf("A100")), node: node(inventory(device(0, 15))), want: placement.NoSuchDevice, unresolvable: true,
 			wantSentence: "wants a GPU that matches A100; this node has NVIDIA A100-SXM4-80GB: change gpu-model (globs match the whole name: *A100*)",
 		},
+		"no GPU of the UUID, which a star after it would match": {
+			req: ask(1, func(r *placement.Request) { r.UUIDs = []string{"GPU"} }), node: node(inventory(device(0, 15))), want: placement.NoSuchDevice, unresolvable: true,
+			wantSentence: "wants a GPU that matches GPU; this node has " + string(device(0, 15).UUID) + ": change gpu-uuid (globs match the whole name: GPU*)",
+		},
+		"less than is not allocated": {
+			req: ask(8), node: node(inventory(used(device(0, 10), 4))), want: placement.Insufficient,
+			wantSentence: "needs 8 GiB on one GPU; free: GPU0 6 (6 GiB in all); used by programs without a grant: GPU0 4 GiB",
+		},
 		"cores, of which the node offers none": {
 			req: ask(1, cores(10)), node: node(gpu.Inventory{UnitMiB: 1024, Coreless: true, Devices: two.Devices}), want: placement.NoCores, unresolvable: true,
 			wantSentence: "asks for cores of a GPU, and the node offers none: they are off (chart value cores)",
@@ -545,6 +553,11 @@ func requestsOf(holdings []placement.Holding) (out []placement.Request) {
 }
 
 // Of nodes without room, the one where the least has to come free is the closest.
+func used(d gpu.Device, units gpu.Units) gpu.Device {
+	d.Foreign = units
+	return d
+}
+
 func TestGap(t *testing.T) {
 	two := inventory(device(0, 14), device(1, 14))
 	large := inventory(device(0, 79), device(1, 14))
@@ -563,6 +576,8 @@ func TestGap(t *testing.T) {
 			node(two, hold("a", ask(12), 0), hold("b", ask(12), 1)), node(two, hold("c", ask(14), 0), hold("d", ask(12), 1))},
 		"what pods can leave before what is too small": {ask(20),
 			node(inventory(device(0, 20)), hold("a", ask(20), 0)), node(two)},
+		"a wider glob would do": {ask(1, globsOf("Tesla")),
+			node(inventory(device(0, 14, model("Tesla T4")))), node(inventory(device(0, 79)))},
 		"of GPUs that are too small, the largest": {ask(80), node(large, hold("a", ask(79), 0)), node(two)},
 		"a GPU that is too small is none": {ask(12),
 			node(inventory(device(0, 80)), hold("a", ask(71), 0)), node(inventory(device(0, 10), device(1, 80)), hold("b", ask(80), 1))},

@@ -61,15 +61,18 @@ func (v Verdict) Unresolvable() bool {
 type Gap struct {
 	reason Reason
 	lack   int64 // MiB that would have to come free, on the GPUs where that is least
-	fit    int   // how many GPUs would do
+	fit    int   // how many GPUs would do; 1 where a GPU would with a wider glob
 	free   int64 // MiB, the most on one GPU; of GPUs that are too small, what they have when empty
 }
 
 // Gap returns how far the node is from having room for the request.
 func (v Verdict) Gap() Gap {
 	g := Gap{reason: v.Reason, free: int64(v.Node.LargestFree()) * v.Node.UnitMiB}
-	if v.Reason == TooLarge {
+	switch {
+	case v.Reason == TooLarge:
 		g.free = int64(v.mostUnits()) * v.Node.UnitMiB
+	case v.Reason == NoSuchDevice && v.wholeName() != "":
+		g.fit = 1
 	}
 	if g.stage() != Occupied {
 		return g
@@ -208,10 +211,19 @@ func (v Verdict) devices() string {
 	return strings.Join(parts, ", ")
 }
 
-// anywhere tells of the pods that are counted and that nobody sees on a device.
+// anywhere tells of what counts and is no pod's that is seen on a device.
 func (v Verdict) anywhere() (s string) {
+	var foreign []string
+	for _, d := range v.Node.Devices {
+		if d.Foreign > 0 && v.Request.allows(d) {
+			foreign = append(foreign, fmt.Sprintf("GPU%d %s", d.Index, gpu.Format(d.Foreign, v.Node.UnitMiB)))
+		}
+	}
+	if len(foreign) > 0 {
+		s = "; used by programs without a grant: " + strings.Join(foreign, ", ")
+	}
 	if n := len(v.Node.Unattributed); n > 0 {
-		s = fmt.Sprintf("; pods whose GPU is not known yet, counted on each: %d", n)
+		s += fmt.Sprintf("; pods whose GPU is not known yet, counted on each: %d", n)
 	}
 	if n := len(v.Node.holdings(func(h Holding) bool { return h.Nominated })); n > 0 {
 		s += fmt.Sprintf("; kept for pods that are nominated to this node: %d", n)
@@ -291,18 +303,28 @@ func (v Verdict) globbed() string {
 	}
 }
 
-// wholeName says of a glob for models that it would match one here with a * before it, or
-// with one on either side.
+// wholeName says of a glob that it would match a GPU here with a * before it, after it, or on
+// either side.
 func (v Verdict) wholeName() string {
-	for _, glob := range v.Request.Models {
-		matches := func(glob string) bool {
-			return slices.ContainsFunc(v.Node.Devices, func(d Device) bool { return MatchModel([]string{glob}, d.Model) })
-		}
-		if strings.HasPrefix(glob, "!") || matches(glob) {
+	model := func(glob string, d Device) bool { return MatchModel([]string{glob}, d.Model) }
+	uuid := func(glob string, d Device) bool { return MatchGlobs([]string{glob}, string(d.UUID)) }
+	if wider := v.wider(v.Request.Models, model, "*%s", "*%s*"); wider != "" {
+		return wider
+	}
+	return v.wider(v.Request.UUIDs, uuid, "%s*", "*%s*")
+}
+
+// wider looks for a glob that matches nothing here and would in one of these forms.
+func (v Verdict) wider(globs []string, matches func(string, Device) bool, forms ...string) string {
+	here := func(glob string) bool {
+		return slices.ContainsFunc(v.Node.Devices, func(d Device) bool { return matches(glob, d) })
+	}
+	for _, glob := range globs {
+		if strings.HasPrefix(glob, "!") || here(glob) {
 			continue
 		}
-		for _, wider := range []string{"*" + glob, "*" + glob + "*"} {
-			if matches(wider) {
+		for _, form := range forms {
+			if wider := fmt.Sprintf(form, glob); here(wider) {
 				return " (globs match the whole name: " + wider + ")"
 			}
 		}

@@ -212,6 +212,8 @@ func onlyCordoned(g inspect.GPU) bool { return g.Unhealthy == gpu.Cordoned }
 
 func health(g inspect.GPU) string {
 	switch {
+	case alone(g) && len(g.Pods) > 1:
+		return "Healthy, takes no new pods"
 	case alone(g):
 		return "Healthy, held alone"
 	case g.Healthy:

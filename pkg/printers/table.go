@@ -166,7 +166,7 @@ func (o TableOptions) legend(out *bytes.Buffer, r inspect.Report) {
 	}{
 		{anyGPU(sick), sickMark + " unhealthy: takes no new pods; --details says why."},
 		{anyGPU(cordoned), cordonedMark + " cordoned: takes no new pods until it is uncordoned."},
-		{anyGPU(alone), aloneMark + " held alone: its pod shares it with no other."},
+		{anyGPU(alone), aloneMark + " held alone: a pod with the policy exclusive is there, and no other comes."},
 		{anyNode(withheld), withheldMark + " the kubelet offers none of it: no new pod gets any; kubectl inspect gpumem doctor says more."},
 		{anyGPU(promised), "+ is kept for pods that are nominated to the node; --details names them."},
 		{anyNode(unitless), unitsNote},
