@@ -36,7 +36,7 @@ type defragmentation struct {
 	force bool
 	apply bool
 
-	timeout time.Duration // to wait for pods that are evicted
+	timeout time.Duration // to wait for pods that are evicted, and then for the one that room is made for
 }
 
 func newDefragCommand(o *options) *cobra.Command {
@@ -52,9 +52,10 @@ higher priority stay, those of DaemonSets, those whose PodDisruptionBudget allow
 no eviction, and those without a controller, which nothing would make again.
 
 Nothing is evicted without --apply, which keeps new pods off the GPUs (as cordon
-does) until the evicted pods are elsewhere, and then waits for POD to have a node: other pods that
-wait may be faster, which is told. The plan counts GPU memory and cores, the
-nodes' CPU, taints and node affinity; where the pods go is kube-scheduler's to say.`,
+does) until the evicted pods are elsewhere, and then waits for POD to have a node: other
+pods that wait may be faster, which is told. The plan counts GPU memory and cores,
+the nodes' CPU, taints and node affinity; where the pods go is kube-scheduler's to
+say.`,
 		Example: `  # Whom to evict so that the pod ml/train, which waits, fits
   kubectl inspect gpumem defrag ml/train
 
@@ -106,7 +107,7 @@ func (d *defragmentation) run(ctx context.Context, args []string) error {
 	}
 	c.facts = facts.Nodes
 	if facts.PodsUnknown {
-		return fmt.Errorf("there is no plan without knowing all pods: %s", facts.Problems[0].Message)
+		return fmt.Errorf("there is no plan without knowing all pods: %s", whyUnknown(facts))
 	}
 	if room.Budgets, err = d.budgets(ctx, c); err != nil {
 		return err
@@ -131,6 +132,9 @@ func (d *defragmentation) run(ctx context.Context, args []string) error {
 	if !d.apply {
 		fmt.Fprintln(d.Out, "Nobody was evicted: --apply does it.")
 		return nil
+	}
+	if unserved := c.unserved(d.names, facts.Schedulers); unserved != "" {
+		return fmt.Errorf("nobody was evicted for pod %s/%s: %s", c.waits.Namespace, c.waits.Name, unserved)
 	}
 	if err := d.carryOut(ctx, c, plan); err != nil || c.waits == nil {
 		return err
@@ -265,7 +269,7 @@ func placedBy(owner *metav1.OwnerReference, pod *v1.Pod) int {
 // faster, and it is told who was.
 func (d *defragmentation) arrive(ctx context.Context, c *crowd, plan defrag.Plan) error {
 	ref := c.waits.Namespace + "/" + c.waits.Name
-	first := true
+	seen := -1 // how many have come to the plan's GPUs
 	err := wait.PollUntilContextTimeout(ctx, time.Second, d.timeout, true, func(ctx context.Context) (bool, error) {
 		pod, err := d.client.CoreV1().Pods(c.waits.Namespace).Get(ctx, c.waits.Name, metav1.GetOptions{})
 		switch {
@@ -277,48 +281,79 @@ func (d *defragmentation) arrive(ctx context.Context, c *crowd, plan defrag.Plan
 			fmt.Fprintf(d.Out, "pod/%s is on node %s\n", pod.Name, pod.Spec.NodeName)
 			return true, nil
 		}
-		if first {
-			first = false
+		if seen < 0 {
 			fmt.Fprintf(d.ErrOut, "waiting for pod/%s to be placed\n", pod.Name)
 		}
-		return false, d.taken(ctx, c, plan, pod)
+		list, err := d.client.CoreV1().Pods(metav1.NamespaceAll).List(ctx, metav1.ListOptions{FieldSelector: "spec.nodeName=" + plan.Node})
+		if err != nil {
+			return false, err
+		}
+		came := 0
+		for i := range list.Items {
+			if h, err := d.names.Holding(&list.Items[i]); err == nil && !api.Terminal(&list.Items[i]) && c.came(plan, list.Items[i].Spec.NodeName, h) {
+				came++
+			}
+		}
+		if came == max(0, seen) {
+			seen = came
+			return false, nil
+		}
+		seen = came
+		_, taken := d.room(ctx, c, plan)
+		return false, taken
 	})
-	if wait.Interrupted(err) {
-		return fmt.Errorf("there is room, and pod %s waits yet: kubectl inspect gpumem explain %s says what for", ref, ref)
-	}
-	return err
-}
-
-// taken says who took the room that was made for a pod; nil: it is there.
-func (d *defragmentation) taken(ctx context.Context, c *crowd, plan defrag.Plan, pod *v1.Pod) error {
-	list, err := d.client.CoreV1().Pods(metav1.NamespaceAll).List(ctx, metav1.ListOptions{FieldSelector: "spec.nodeName=" + plan.Node})
-	if err != nil {
+	if !wait.Interrupted(err) {
 		return err
 	}
-	var faster []string
-	for i := range list.Items {
-		if c.arrived(d.names, plan, &list.Items[i]) {
-			faster = append(faster, list.Items[i].Namespace+"/"+list.Items[i].Name)
-		}
+	room := "interrupted"
+	if ctx.Err() == nil {
+		room, _ = d.room(ctx, c, plan)
 	}
-	if len(faster) == 0 {
-		return nil
-	}
+	return fmt.Errorf("pod %s waits yet: %s; kubectl inspect gpumem explain %s says more", ref, room, ref)
+}
+
+// room says how the room is now that was made for a pod. The error says who took it.
+func (d *defragmentation) room(ctx context.Context, c *crowd, plan defrag.Plan) (string, error) {
 	where := newPlaces()
 	nodes, facts, err := load(ctx, d.client, d.names, selection{names: []string{plan.Node}, where: where})
-	if err != nil || len(nodes) == 0 || facts.PodsUnknown || facts.Chance(waitFacts(d.names, where, pod), nodes[0]).Good() {
-		return err
+	switch {
+	case err != nil:
+		return oneLine(err), nil
+	case facts.PodsUnknown:
+		return whyUnknown(facts), nil
+	case len(nodes) == 0:
+		return "node " + plan.Node + " is gone", nil
 	}
-	slices.Sort(faster)
-	return fmt.Errorf("pod %s/%s waits yet, for others were faster to take the room on node %s: %s; the same command plans anew", pod.Namespace, pod.Name, plan.Node, strings.Join(faster, ", "))
+	waits := waitFacts(d.names, where, c.waits)
+	chance := facts.Chance(waits, nodes[0])
+	if chance.Good() {
+		return "there is room on node " + plan.Node, nil
+	}
+	faster := slices.DeleteFunc(nodes[0].Holdings(), func(h placement.Holding) bool { return !c.came(plan, plan.Node, h) })
+	if !chance.Fits() && placement.Fit(waits.Request, nodes[0].Without(faster)).Fits() {
+		var names []string
+		for _, h := range faster {
+			names = append(names, h.Pod.String())
+		}
+		slices.Sort(names)
+		return "", fmt.Errorf("pod %s waits yet, for others were faster to take the room on node %s: %s; the same command plans anew", waits.Pod, plan.Node, strings.Join(names, ", "))
+	}
+	return "node " + plan.Node + ": " + chance.Why(), nil
 }
 
-// arrived reports whether a pod is on a GPU of the plan, and was not on its node before.
-func (c *crowd) arrived(names api.Names, plan defrag.Plan, pod *v1.Pod) bool {
-	before := c.pods[string(pod.UID)]
-	a, err := names.AssignmentOf(pod)
-	return err == nil && pod.Spec.NodeName == plan.Node && (before == nil || before.Spec.NodeName == "") &&
-		slices.ContainsFunc(a.Devices(), func(id gpu.UUID) bool { return slices.Contains(plan.Assignment.Devices(), id) })
+// came reports whether a pod is on a GPU of the plan, and was not on its node before.
+func (c *crowd) came(plan defrag.Plan, nodeName string, h placement.Holding) bool {
+	before := c.pods[h.Pod.UID]
+	return nodeName == plan.Node && (before == nil || before.Spec.NodeName == "") &&
+		slices.ContainsFunc(h.Assignment.Devices(), func(id gpu.UUID) bool { return slices.Contains(plan.Assignment.Devices(), id) })
+}
+
+// unserved says why nobody would place the pod that room is made for; empty: somebody would.
+func (c *crowd) unserved(names api.Names, schedulers []string) string {
+	if c.waits == nil {
+		return ""
+	}
+	return waitFacts(names, newPlaces(), c.waits).Unserved(schedulers)
 }
 
 // crowd is who could move, and where to.

@@ -228,6 +228,48 @@ func TestDefragSaysWhoElseTookTheRoom(t *testing.T) {
 	}
 }
 
+// One that came and took little is not what the pod waits for.
+func TestDefragBlamesNobodyForACordon(t *testing.T) {
+	cluster := fragmented(t)
+	cluster["small"] = makePod(t, "ml/small", "", 1)
+	var objects []runtime.Object
+	for _, o := range cluster {
+		objects = append(objects, o)
+	}
+	client := fake.NewClientset(objects...)
+	nodes, pods := v1.SchemeGroupVersion.WithResource("nodes"), v1.SchemeGroupVersion.WithResource("pods")
+	client.PrependReactor("create", "pods", replace(t, client, ""))
+	client.PrependReactor("create", "pods", func(clienttesting.Action) (bool, runtime.Object, error) {
+		closed := cluster["gpu-a"].(*v1.Node).DeepCopy()
+		closed.Spec.Unschedulable = true
+		if err := client.Tracker().Update(nodes, closed, ""); err != nil {
+			t.Error(err)
+		}
+		if err := client.Tracker().Update(pods, makePod(t, "ml/small", "gpu-a", 1, uuid("gpu-a", 0)), "ml"); err != nil {
+			t.Error(err)
+		}
+		return false, nil, nil
+	})
+	_, _, err := inspectWith(client, "defrag", "ml/waits", "--apply", "--timeout", "1ms")
+	if want := "pod ml/waits waits yet: node gpu-a: the node is cordoned; "; err == nil || !strings.HasPrefix(err.Error(), want) {
+		t.Errorf("error %v, want %q", err, want)
+	}
+}
+
+func TestDefragEvictsNobodyForAPodThatNobodyPlaces(t *testing.T) {
+	cluster := fragmented(t)
+	cluster["waits"].(*v1.Pod).Spec.SchedulingGates = []v1.PodSchedulingGate{{Name: "example.com/quota"}}
+	var objects []runtime.Object
+	for _, o := range cluster {
+		objects = append(objects, o)
+	}
+	client := fake.NewClientset(objects...)
+	_, _, err := inspectWith(client, "defrag", "ml/waits", "--apply")
+	if want := "nobody was evicted for pod ml/waits: it has scheduling gates"; err == nil || !strings.HasPrefix(err.Error(), want) || len(evictions(client)) > 0 {
+		t.Errorf("error %v, want %q; evicted: %v", err, want, evictions(client))
+	}
+}
+
 func TestDefragSaysThatThePodWaitsForSomethingElse(t *testing.T) {
 	var objects []runtime.Object
 	for _, o := range fragmented(t) {
@@ -236,7 +278,7 @@ func TestDefragSaysThatThePodWaitsForSomethingElse(t *testing.T) {
 	client := fake.NewClientset(objects...)
 	client.PrependReactor("create", "pods", replace(t, client, ""))
 	_, stderr, err := inspectWith(client, "defrag", "ml/waits", "--apply", "--timeout", "1ms")
-	const want = "there is room, and pod ml/waits waits yet: kubectl inspect gpumem explain ml/waits says what for"
+	const want = "pod ml/waits waits yet: there is room on node gpu-a; kubectl inspect gpumem explain ml/waits says more"
 	if err == nil || err.Error() != want || stderr != "waiting for pod/waits to be placed\n" {
 		t.Errorf("error %v, want %q; said:\n%s", err, want, stderr)
 	}

@@ -197,7 +197,7 @@ func (o *options) explanationOf(ctx context.Context, pod *v1.Pod, all bool) (exp
 		e.Summary = o.lookThere(ctx, &e, pod, asks, nodes, facts)
 	default:
 		e.consider(asks, nodes, facts, all)
-		if asks.InVain != "" {
+		if asks.InVain != "" && asks.Problem == "" {
 			_, e.Advice = doctor.WaitsInVain(o.names, where.unoffered(o.names, pod))
 		}
 		if asks.Nominated != "" && len(e.Now) > 0 {
@@ -223,19 +223,19 @@ func (o *options) perhapsAsks(pod *v1.Pod) bool {
 // lookThere looks at the node of a placed pod as it is now, and at what it would have liked
 // better, and says in a line why the pod is there.
 func (o *options) lookThere(ctx context.Context, e *explanation, pod *v1.Pod, asks inspect.WaitFacts, nodes []placement.Node, facts inspect.Facts) string {
-	if asks.Problem != "" {
-		return "is on a node, and its request cannot be read: " + asks.Problem
+	if _, err := o.names.Holding(pod); asks.Problem != "" && err != nil {
+		return "is on a node, and its request cannot be read: " + oneLine(err)
 	}
 	there := o.whyThere(ctx, pod)
 	if facts.PodsUnknown {
 		return there + "; how its GPUs are cannot be told without knowing all pods: " + whyUnknown(facts)
 	}
-	if _, err := o.names.Holding(pod); err != nil {
-		there += "; " + oneLine(err)
-	}
 	a, err := o.names.AssignmentOf(pod)
 	if err != nil || a.None() {
 		return there
+	}
+	if _, err := o.names.Holding(pod); err != nil {
+		there += "; " + oneLine(err)
 	}
 	for _, n := range nodes {
 		if n.Name == pod.Spec.NodeName && len(n.Devices) > 0 {

@@ -302,6 +302,7 @@ func TestExplainSaysHowPreferredModelsAre(t *testing.T) {
 		"a model that it excludes":     {cluster(node("gpu-a", t4), node("gpu-b", a100), pod("fastest", 5, func(p *v1.Pod) { p.Annotations["gpumem.dev/gpu-model"] = "*T4" }, on0)), nil},
 		"a model that is too small":    {cluster(node("gpu-a", a100), node("gpu-b", t4), pod("cheapest", 40, plain, on0)), nil},
 		"too few of the model":         {cluster(node("gpu-a", t4, t4), node("gpu-b", h100), pod("fastest", 4, plain, on0, uuid("gpu-a", 1))), nil},
+		"its own GPUs count as free":   {cluster(node("gpu-a", h100, a100, a100), pod("cheapest", 140, plain, on0, uuid("gpu-a", 1))), []string{"NVIDIA A100 on gpu-a; now: " + room}},
 		"it has the best":              {cluster(node("gpu-a", t4), node("gpu-b", a100), pod("cheapest", 5, plain, on0)), nil},
 		"beside what it does not have": {cluster(node("gpu-a", a100, t4), node("gpu-b", a100), pod("fastest", 5, plain, on0)), nil},
 		"no opinion":                   {cluster(node("gpu-a", t4), node("gpu-b", a100), makePod(t, "ml/p", "gpu-a", 5, on0)), nil},
@@ -396,7 +397,7 @@ func TestExplainSaysWhoChoseTheGPU(t *testing.T) {
 	for pod, want := range map[string]string{
 		"ml/ours":    "is on a node, where scheduler gpumem-scheduler has put it\n",
 		"ml/pinned":  "is on a node that was chosen without asking gpumem, by spec.nodeName: the node's device plugin chose the GPU\n",
-		"ml/renamed": "is on a node, where scheduler old-name has put it, which is not known to ask gpumem now: a pod that is made anew needs schedulerName gpumem-scheduler\n",
+		"ml/renamed": "is on a node, where scheduler old-name has put it, which is not known to ask gpumem now: if it does not, a pod that is made anew needs schedulerName gpumem-scheduler\n",
 		"ml/two":     "has put it; annotation gpumem.dev/assignment: it names 1 GPUs, and the pod asks for 3 (annotation gpumem.dev/gpu-count): until they agree the pod counts on each GPU of its node\n",
 		"ml/theirs":  "is on a node that was chosen without asking gpumem, by spec.nodeName, or by scheduler default-scheduler: the node's device plugin chose the GPU; pods with schedulerName gpumem-scheduler go where there is room on one GPU\n",
 	} {

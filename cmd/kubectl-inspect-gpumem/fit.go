@@ -63,7 +63,7 @@ many pods, and takes them, is kube-scheduler's to say.`,
 			return o.fit(cmd.Context(), l, w)
 		},
 	}
-	l.addFlags(cmd, "nodes", "{.node} or .times")
+	l.addFlags(cmd, "nodes", ".node", ".times")
 	o.sayNamespace(cmd, namespaceOfAll)
 	f := cmd.Flags()
 	f.StringVar(&w.memory, "mem", "", "GPU memory of the pod, of all its GPUs together: GiB, or with a unit (512Mi)")

@@ -40,18 +40,18 @@ type view[R any] struct {
 type listing struct {
 	*options
 	sortBy string
-	fields string // that there are to sort by, though no row may have one
+	fields []string // that there are to sort by, though no row may have one
 	watch  bool
 }
 
 // addFlags says what a selector selects, and by which fields rows may be sorted.
-func (l *listing) addFlags(cmd *cobra.Command, selects, fields string) {
+func (l *listing) addFlags(cmd *cobra.Command, selects string, fields ...string) {
 	l.fields = fields
 	f := cmd.Flags()
 	f.StringVarP(&l.output, "output", "o", "", "Output format: "+strings.Join(formats(), ", ")+"; a table unless set")
 	f.StringVarP(&l.selector, "selector", "l", "", "Show only "+selects+" whose labels match, for example team=a")
 	f.BoolVar(&l.noHeaders, "no-headers", false, "Print rows alone, without headers")
-	f.StringVar(&l.sortBy, "sort-by", "", "Sort by a field of the JSON form, as a JSONPath: "+fields)
+	f.StringVar(&l.sortBy, "sort-by", "", "Sort by a field of the JSON form, as a JSONPath: "+strings.Join(fields, " or "))
 	// It fails for a flag that does not exist, which a test would show.
 	_ = cmd.RegisterFlagCompletionFunc("output", cobra.FixedCompletions(formats(), cobra.ShellCompDirectiveNoFileComp))
 }
@@ -237,7 +237,7 @@ func sortPath(path string) (*jsonpath.JSONPath, error) {
 // sortRows sorts by a field of the JSON form: numbers by value, all else as
 // texts. Rows without the field come first; that all are without is a mistake, unless it is
 // one of the fields that are named.
-func sortRows[R any](rows []R, by, fields string) error {
+func sortRows[R any](rows []R, by string, fields []string) error {
 	path, err := sortPath(by)
 	if path == nil || err != nil {
 		return err
@@ -274,7 +274,7 @@ func sortRows[R any](rows []R, by, fields string) error {
 		}
 		sorted = append(sorted, k)
 	}
-	if !known && !strings.Contains(fields, "."+strings.Trim(by, "{.}")) {
+	if !known && !slices.Contains(fields, "."+strings.Trim(by, "{.}")) {
 		return fmt.Errorf("--sort-by: no row has %s; -o json shows what there is", by)
 	}
 	slices.SortStableFunc(sorted, func(a, b keyed) int {

@@ -58,7 +58,7 @@ func newGPUsCommand(o *options) *cobra.Command {
 			})
 		},
 	}
-	l.addFlags(cmd, "the GPUs of nodes", "{.node} or .requested.MiB")
+	l.addFlags(cmd, "the GPUs of nodes", ".node", ".requested.MiB")
 	l.addWatchFlags(cmd)
 	return cmd
 }
@@ -78,7 +78,7 @@ func newPodsCommand(o *options) *cobra.Command {
 
   # Those that wait, and why
   kubectl inspect gpumem pods --waiting`,
-		fields: "{.node}, .granted.MiB or .waitsFor.MiB",
+		fields: []string{".node", ".granted.MiB", ".waitsFor.MiB"},
 		keep:   func(p printers.PodRow) bool { return !waiting || p.Waits() },
 		ends:   func() bool { return !waiting }, // one that no longer waits has a node, perhaps
 	})
@@ -92,7 +92,7 @@ func newTopCommand(o *options) *cobra.Command {
 		columns: func(inspect.Report) []printers.Column[printers.PodRow] { return printers.TopColumns() },
 		example: `  # Who uses the most
   kubectl inspect gpumem top --sort-by=.usage.usedMiB`,
-		fields: "{.node}, .granted.MiB or .usage.usedMiB",
+		fields: []string{".node", ".granted.MiB", ".usage.usedMiB"},
 		keep:   func(p printers.PodRow) bool { return !p.Waits() },
 	})
 }
@@ -103,7 +103,7 @@ const podKind = "PodList"
 // podList is a command that lists pods.
 type podList struct {
 	use, short, example string
-	fields              string // to sort by
+	fields              []string // to sort by
 	columns             func(inspect.Report) []printers.Column[printers.PodRow]
 	keep                func(printers.PodRow) bool
 	ends                func() bool // who watches is told of pods that are there no more
@@ -158,7 +158,7 @@ func newPodListCommand(o *options, p podList) *cobra.Command {
 			})
 		},
 	}
-	l.addFlags(cmd, "pods", p.fields)
+	l.addFlags(cmd, "pods", p.fields...)
 	l.addWatchFlags(cmd)
 	return cmd
 }

@@ -276,6 +276,7 @@ func TestListsSayWhatIsWrongWithFlags(t *testing.T) {
 		"--selector":          {"pods", "-l", "a=b=c"},
 		"--sort-by":           {"pods", "--sort-by", "{.a"},
 		"no row has .nothing": {"gpus", "--sort-by", ".nothing"},
+		"no row has .no":      {"gpus", "--sort-by", ".no"},
 		"--watch prints rows": {"gpus", "-w", "-o", "json"},
 		"--sort-by: .granted has no order: name one of its fields, .granted.MiB or .granted.units": {"pods", "--sort-by", ".granted"},
 		"--sort-by: {$.granted} has no order: name one of its fields, MiB or units":                {"pods", "--sort-by", "{$.granted}"},

@@ -33,19 +33,23 @@ func (o *options) whyThere(ctx context.Context, pod *v1.Pod) string {
 	case a.ByNode:
 		return "is on a node that was chosen without asking gpumem, " + past(asking, scheduler) + ": the node's device plugin chose the GPU"
 	case theirs:
-		return "is on a node, where scheduler " + scheduler + " has put it, which is not known to ask gpumem now: a pod that is made anew needs schedulerName " + served
+		return "is on a node, where scheduler " + scheduler + " has put it, which is not known to ask gpumem now: if it does not, a pod that is made anew needs schedulerName " + served
 	default:
 		return "is on a node, where scheduler " + scheduler + " has put it"
 	}
 }
 
 // preferred says of each model that a placed pod likes better than the worst of what it has on
-// its node how it is now, the one that it likes best first. Models that it may not have, or
-// that are too small for it, are left out.
+// its node how it is now, the one that it likes best first. Models are left out of which no
+// node could ever give it what it asks for.
 func preferred(pod inspect.WaitFacts, own placement.Node, a placement.Assignment, nodes []placement.Node, facts inspect.Facts) (lines []string) {
-	liked := make(map[string]placement.Device) // one of each model
-	best := make(map[string]inspect.Chance)    // by model
+	own = own.Without(slices.DeleteFunc(own.Holdings(), func(h placement.Holding) bool { return h.Pod != pod.Pod })) // it would leave
+	liked := make(map[string]placement.Device)                                                                       // one of each model
+	best := make(map[string]inspect.Chance)                                                                          // by model
 	for _, n := range nodes {
+		if n.Name == own.Name {
+			n = own
+		}
 		for model, d := range better(pod.Request, own, a, n) {
 			narrow := pod
 			narrow.Request.Models = []string{model}

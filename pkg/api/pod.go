@@ -323,7 +323,11 @@ func (n Names) Holding(pod *v1.Pod) (placement.Holding, error) {
 	}
 	h.Request = req
 	assignment, badAssignment := n.AssignmentOf(pod)
-	if !assignment.None() && len(assignment.Shares) != req.GPUs() {
+	switch {
+	case assignment.None() || len(assignment.Shares) == req.GPUs():
+	case err != nil:
+		badAssignment = fmt.Errorf("annotation %s: it names %d GPUs, and of how many the pod asks cannot be read: until it can the pod counts on each GPU of its node", n.Assignment(), len(assignment.Shares))
+	default:
 		badAssignment = fmt.Errorf("annotation %s: it names %d GPUs, and the pod asks for %d (annotation %s): until they agree the pod counts on each GPU of its node", n.Assignment(), len(assignment.Shares), req.GPUs(), n.Count())
 	}
 	if badAssignment == nil && !req.Empty() {

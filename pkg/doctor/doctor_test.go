@@ -200,12 +200,6 @@ func certificate(t testing.TB, ends time.Time) []byte {
 }
 
 // TestExamine changes one thing at a time in a cluster that is well.
-// byNode has the device plugin choose the GPU of a pod.
-func byNode(s *State, pod *v1.Pod) {
-	key := s.Names.Assignment()
-	pod.Annotations[key] = strings.Replace(pod.Annotations[key], "{", `{"byNode":true,`, 1)
-}
-
 func TestExamine(t *testing.T) {
 	long, soon := now().AddDate(1, 0, 0), now().AddDate(0, 0, 10)
 	for name, tc := range map[string]struct {
@@ -611,4 +605,10 @@ func TestUnreadIsNotEmpty(t *testing.T) {
 			t.Errorf("without %s (-want +got):\n%s", kind, diff)
 		}
 	}
+}
+
+// byNode has the device plugin choose the GPU of a pod.
+func byNode(s *State, pod *v1.Pod) {
+	key := s.Names.Assignment()
+	pod.Annotations[key] = strings.Replace(pod.Annotations[key], "{", `{"byNode":true,`, 1)
 }

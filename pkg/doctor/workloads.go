@@ -276,7 +276,7 @@ func checkResources(s *State, object string, pod *v1.Pod) (found []Finding) {
 // know and no node offers, and what to do.
 func WaitsInVain(names api.Names, resource v1.ResourceName) (wrong, mend string) {
 	meant := fmt.Sprintf("ask for %s where it is made", names.GPUMem())
-	if strings.Contains(string(resource), "core") {
+	if _, base, _ := strings.Cut(string(resource), "/"); strings.Contains(base, "core") {
 		meant = fmt.Sprintf("ask for %s, beside %s, where it is made", names.GPUCore(), names.GPUMem())
 	}
 	return fmt.Sprintf("asks for %s, which no node offers: gpumem does not know it", resource),

@@ -95,7 +95,7 @@ func (r reporter) gpu(d placement.Device, promised []placement.Holding) GPU {
 		ComputeCapability: d.ComputeCapability, Speed: d.Speed, NVLinks: nvlinks(r.Node, d.UUID),
 		Healthy: d.Healthy, Unhealthy: d.Unhealthy, Exclusive: r.HeldAlone(d),
 		Capacity: r.memory(d.Capacity), Requested: r.counted(d.Requested), RequestedCores: d.RequestedCores,
-		Pods: []Pod{},
+		Pods: []Pod{}, PodCount: len(d.Pods),
 	}
 	if d.Foreign > 0 {
 		foreign := r.memory(d.Foreign)
@@ -152,7 +152,7 @@ func waiting(nodes []placement.Node, facts Facts) []Wait {
 	out := make([]Wait, 0, len(facts.Waiting))
 	for _, f := range facts.Waiting {
 		w := Wait{Namespace: f.Pod.Namespace, Name: f.Pod.Name, UID: f.Pod.UID, Nominated: f.Nominated, Reason: f.Problem, Unserved: f.Unserved(facts.Schedulers)}
-		if f.Problem == "" {
+		if f.Problem == "" && !f.Request.Empty() {
 			w.Units, w.GPUs, w.Cores = f.Request.Units(), f.Request.GPUs(), f.Request.Cores()
 			key := fmt.Sprintf("%d %s %p", f.Request.Priority, f.Request.Key(), f.KeptOff)
 			if f.Nominated != "" {
@@ -170,9 +170,9 @@ func waiting(nodes []placement.Node, facts Facts) []Wait {
 			case w.Node == "":
 				w.Reason = "no node offers GPU memory"
 			}
-			if f.InVain != "" {
-				w.Node, w.Fits, w.Reason = "", false, f.InVain
-			}
+		}
+		if f.InVain != "" {
+			w.Node, w.Fits, w.Reason = "", false, cmp.Or(f.Problem, f.InVain)
 		}
 		out = append(out, w)
 	}

@@ -92,6 +92,7 @@ type GPU struct {
 	Requested      *Memory `json:"requested,omitempty"`      // nil when unknown
 	RequestedCores int     `json:"requestedCores,omitempty"` // per cent
 	Pods           []Pod   `json:"pods"`
+	PodCount       int     `json:"podCount"`       // of all namespaces
 	Kept           []Pod   `json:"kept,omitempty"` // that are nominated to the node: they hold nothing yet, and those of their priority or a lower one do not get it
 }
 

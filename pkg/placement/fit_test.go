@@ -553,11 +553,6 @@ func requestsOf(holdings []placement.Holding) (out []placement.Request) {
 }
 
 // Of nodes without room, the one where the least has to come free is the closest.
-func used(d gpu.Device, units gpu.Units) gpu.Device {
-	d.Foreign = units
-	return d
-}
-
 func TestGap(t *testing.T) {
 	two := inventory(device(0, 14), device(1, 14))
 	large := inventory(device(0, 79), device(1, 14))
@@ -596,4 +591,10 @@ func TestGap(t *testing.T) {
 			t.Errorf("%s: %+v does not come before %+v", name, closer, others)
 		}
 	}
+}
+
+// used is a device of which programs without a grant use some.
+func used(d gpu.Device, units gpu.Units) gpu.Device {
+	d.Foreign = units
+	return d
 }

@@ -303,33 +303,61 @@ func (v Verdict) globbed() string {
 	}
 }
 
-// wholeName says of a glob that it would match a GPU here with a * before it, after it, or on
+// wholeName says of a glob that a GPU here would do with a star before it, after it, or on
 // either side.
 func (v Verdict) wholeName() string {
-	model := func(glob string, d Device) bool { return MatchModel([]string{glob}, d.Model) }
-	uuid := func(glob string, d Device) bool { return MatchGlobs([]string{glob}, string(d.UUID)) }
-	if wider := v.wider(v.Request.Models, model, "*%s", "*%s*"); wider != "" {
-		return wider
-	}
-	return v.wider(v.Request.UUIDs, uuid, "%s*", "*%s*")
-}
-
-// wider looks for a glob that matches nothing here and would in one of these forms.
-func (v Verdict) wider(globs []string, matches func(string, Device) bool, forms ...string) string {
-	here := func(glob string) bool {
-		return slices.ContainsFunc(v.Node.Devices, func(d Device) bool { return matches(glob, d) })
-	}
-	for _, glob := range globs {
-		if strings.HasPrefix(glob, "!") || here(glob) {
-			continue
+	for i, glob := range v.Request.Models {
+		wider := v.Request
+		wider.Models = slices.Clone(wider.Models)
+		for _, wider.Models[i] = range []string{withStars(glob, true, false), withStars(glob, true, true)} {
+			if wider.Models[i] != glob && v.anyAllowed(wider) {
+				return " (globs match the whole name: " + wider.Models[i] + ")"
+			}
 		}
-		for _, form := range forms {
-			if wider := fmt.Sprintf(form, glob); here(wider) {
-				return " (globs match the whole name: " + wider + ")"
+	}
+	for i, glob := range v.Request.UUIDs {
+		if len(glob) >= wholeUUID {
+			continue // what most have, of one GPU of one node
+		}
+		wider := v.Request
+		wider.UUIDs = slices.Clone(wider.UUIDs)
+		for _, wider.UUIDs[i] = range []string{withStars(glob, false, true), withStars(glob, true, true)} {
+			if wider.UUIDs[i] != glob && v.anyAllowed(wider) {
+				return " (globs match the whole name: " + wider.UUIDs[i] + ")"
 			}
 		}
 	}
 	return ""
+}
+
+// wholeUUID is how long the UUID of a GPU is.
+const wholeUUID = len("GPU-00000000-0000-0000-0000-000000000000")
+
+// withStars returns a glob with stars on these sides beside those that it has; one that
+// excludes stays as it is.
+func withStars(glob string, before, after bool) string {
+	if strings.HasPrefix(glob, "!") {
+		return glob
+	}
+	if before && !strings.HasPrefix(glob, "*") {
+		glob = "*" + glob
+	}
+	if after && !strings.HasSuffix(glob, "*") {
+		glob += "*"
+	}
+	return glob
+}
+
+// anyAllowed reports whether the globs of a request let it use a device here. Most nodes have
+// one model.
+func (v Verdict) anyAllowed(r Request) bool {
+	for i, d := range v.Node.Devices {
+		same := i > 0 && len(r.UUIDs) == 0 && v.Node.Devices[i-1].Model == d.Model
+		if !same && r.allows(d) {
+			return true
+		}
+	}
+	return false
 }
 
 func globs(r Request) string { return strings.Join(slices.Concat(r.Models, r.UUIDs), ",") }

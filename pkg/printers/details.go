@@ -212,7 +212,7 @@ func onlyCordoned(g inspect.GPU) bool { return g.Unhealthy == gpu.Cordoned }
 
 func health(g inspect.GPU) string {
 	switch {
-	case alone(g) && len(g.Pods) > 1:
+	case joined(g):
 		return "Healthy, takes no new pods"
 	case alone(g):
 		return "Healthy, held alone"
@@ -232,7 +232,7 @@ func noteGPU(note func(format string, args ...any), g inspect.GPU, m measure) {
 		note("GPU%d is cordoned and takes no new pods until it is uncordoned", g.Index)
 	case !g.Healthy:
 		note("GPU%d is unhealthy and takes no new pods: %s", g.Index, cmp.Or(g.Unhealthy, "no reason given"))
-	case alone(g) && len(g.Pods) > 1:
+	case joined(g):
 		note("GPU%d takes no new pods: one that is there has the policy exclusive, which it had not when the others came", g.Index)
 	case alone(g):
 		note("GPU%d is held alone: its pod has the policy exclusive, and shares it with no other", g.Index)

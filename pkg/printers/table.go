@@ -199,6 +199,9 @@ func sick(g inspect.GPU) bool { return !g.Healthy && !onlyCordoned(g) }
 // alone reports whether a GPU is good, and takes no new pods since one holds it alone.
 func alone(g inspect.GPU) bool { return g.Healthy && g.Exclusive }
 
+// joined reports whether the one that is to hold a GPU alone is not alone yet.
+func joined(g inspect.GPU) bool { return alone(g) && g.PodCount > 1 }
+
 func promised(g inspect.GPU) bool { return len(g.Kept) > 0 }
 
 func withheld(n inspect.Node) bool { return n.Withheld }
