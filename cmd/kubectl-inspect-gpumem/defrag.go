@@ -115,7 +115,7 @@ func (d *defragmentation) run(ctx context.Context, args []string) error {
 	plan, ok := room.Plan(nodes)
 	if !ok {
 		short, force := fmt.Sprintf("at most %d evictions (--max-evictions) make no room", d.most), true
-		if room.Hopeless(nodes) {
+		if room.Hopeless(nodes) || d.most >= mostPods(nodes) {
 			forced, everybody := room, *c
 			everybody.force = true
 			forced.May = everybody.mayGo
@@ -140,6 +140,14 @@ func (d *defragmentation) run(ctx context.Context, args []string) error {
 		return err
 	}
 	return d.arrive(ctx, c, plan)
+}
+
+// mostPods returns how many pods the node has that has the most: more are never evicted.
+func mostPods(nodes []placement.Node) (most int) {
+	for _, n := range nodes {
+		most = max(most, len(n.Holdings()))
+	}
+	return most
 }
 
 // request is what to make room for: the waiting pod, or pods that are alone on
@@ -325,12 +333,13 @@ func (d *defragmentation) room(ctx context.Context, c *crowd, plan defrag.Plan) 
 		return "node " + plan.Node + " is gone", nil
 	}
 	waits := waitFacts(d.names, where, c.waits)
-	chance := facts.Chance(waits, nodes[0])
+	here := nodes[0].Without(slices.DeleteFunc(nodes[0].Holdings(), func(h placement.Holding) bool { return h.Pod != waits.Pod })) // it may be there by now
+	chance := facts.Chance(waits, here)
 	if chance.Good() {
 		return "there is room on node " + plan.Node, nil
 	}
-	faster := slices.DeleteFunc(nodes[0].Holdings(), func(h placement.Holding) bool { return !c.came(plan, plan.Node, h) })
-	if !chance.Fits() && placement.Fit(waits.Request, nodes[0].Without(faster)).Fits() {
+	faster := slices.DeleteFunc(here.Holdings(), func(h placement.Holding) bool { return !c.came(plan, plan.Node, h) })
+	if !chance.Fits() && placement.Fit(waits.Request, here.Without(faster)).Fits() {
 		var names []string
 		for _, h := range faster {
 			names = append(names, h.Pod.String())
@@ -341,10 +350,11 @@ func (d *defragmentation) room(ctx context.Context, c *crowd, plan defrag.Plan) 
 	return "node " + plan.Node + ": " + chance.Why(), nil
 }
 
-// came reports whether a pod is on a GPU of the plan, and was not on its node before.
+// came reports whether another pod is on a GPU of the plan than that for which it was made,
+// and was not on its node before.
 func (c *crowd) came(plan defrag.Plan, nodeName string, h placement.Holding) bool {
 	before := c.pods[h.Pod.UID]
-	return nodeName == plan.Node && (before == nil || before.Spec.NodeName == "") &&
+	return nodeName == plan.Node && h.Pod.UID != string(c.waits.UID) && (before == nil || before.Spec.NodeName == "") &&
 		slices.ContainsFunc(h.Assignment.Devices(), func(id gpu.UUID) bool { return slices.Contains(plan.Assignment.Devices(), id) })
 }
 

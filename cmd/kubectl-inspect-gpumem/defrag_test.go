@@ -125,6 +125,14 @@ func TestDefrag(t *testing.T) {
 				"ml          z     StatefulSet/owner   10 GiB   gpu-b   <none: it will wait>\n" +
 				"Nobody was evicted: --apply does it.\n",
 		},
+		"more than there are": {
+			change: func(c map[string]runtime.Object) {
+				for _, name := range []string{"waits", "x", "y", "z"} {
+					c[name].(*v1.Pod).Annotations["gpumem.dev/exclusive-group"] = "one"
+				}
+			},
+			args: []string{"ml/waits"}, wantErr: "no evictions make room for pod ml/waits",
+		},
 		"a GPU": {
 			args: []string{},
 			want: strings.Replace(planForWaits, "pod ml/waits", "a GPU without pods", 1) + "Nobody was evicted: --apply does it.\n",
@@ -225,6 +233,25 @@ func TestDefragSaysWhoElseTookTheRoom(t *testing.T) {
 	const want = "pod ml/waits waits yet, for others were faster to take the room on node gpu-a: ml/twin; the same command plans anew"
 	if err == nil || err.Error() != want || !strings.HasSuffix(stdout, "pod/x evicted\n") {
 		t.Errorf("error %v, want %q; output:\n%s", err, want, stdout)
+	}
+}
+
+// The pod may be placed between the look at it and the look at its node.
+func TestDefragDoesNotBlameThePodItself(t *testing.T) {
+	var objects []runtime.Object
+	for _, o := range fragmented(t) {
+		objects = append(objects, o)
+	}
+	client := fake.NewClientset(objects...)
+	client.PrependReactor("create", "pods", replace(t, client, "waits"))
+	gets := 0
+	client.PrependReactor("get", "pods", func(clienttesting.Action) (bool, runtime.Object, error) {
+		gets++
+		return gets == 2, makePod(t, "ml/waits", "", 10), nil // one step behind
+	})
+	stdout, _, err := inspectWith(client, "defrag", "ml/waits", "--apply")
+	if err != nil || !strings.HasSuffix(stdout, "pod/waits is on node gpu-a\n") {
+		t.Errorf("error %v, got:\n%s", err, stdout)
 	}
 }
 

@@ -117,6 +117,7 @@ type explanation struct {
 	Nominated  string           `json:"nominated,omitempty"`
 	Indexes    string           `json:"gpus,omitempty"`
 	Preferred  []string         `json:"preferred,omitempty"` // how models are now that a placed pod likes better than its own, the one that it likes best first
+	Health     string           `json:"health,omitempty"`    // why GPUs of a placed pod take no new ones; empty where they do
 	State      string           `json:"state,omitempty"`     // what keeps a container from running; empty when nothing does
 	Summary    string           `json:"summary"`
 	Advice     string           `json:"advice,omitempty"`  // what to do about it
@@ -239,11 +240,34 @@ func (o *options) lookThere(ctx context.Context, e *explanation, pod *v1.Pod, as
 	}
 	for _, n := range nodes {
 		if n.Name == pod.Spec.NodeName && len(n.Devices) > 0 {
+			e.has(a, n)
 			e.Now = append(e.Now, decisions.Look(asks.Request, n, a))
 			e.Preferred = preferred(asks, n, a, nodes, facts)
 		}
 	}
 	return there
+}
+
+// has tells which GPUs of its node a pod has, and what is wrong with them.
+func (e *explanation) has(a placement.Assignment, n placement.Node) {
+	var indexes, wrong []string
+	for _, d := range n.Devices {
+		if !slices.Contains(a.Devices(), d.UUID) {
+			continue
+		}
+		indexes = append(indexes, fmt.Sprint(d.Index))
+		switch {
+		case d.Healthy:
+		case d.Unhealthy == gpu.Cordoned:
+			wrong = append(wrong, fmt.Sprintf("GPU%d is cordoned: it takes no new pods, and those that are there stay", d.Index))
+		default:
+			wrong = append(wrong, fmt.Sprintf("GPU%d is %s: kubectl inspect gpumem drain %s %d has its pods made anew elsewhere", d.Index, gpu.OutOfUse(d.Unhealthy), n.Name, d.Index))
+		}
+	}
+	if len(indexes) == len(a.Shares) {
+		e.Indexes = strings.Join(indexes, ",")
+	}
+	e.Health = strings.Join(wrong, "; ")
 }
 
 // whyUnknown says why the pods could not be listed.
@@ -443,7 +467,7 @@ func (o *options) printExplanation(e explanation) error {
 	for _, model := range e.Preferred {
 		lines = append(lines, labelled{"Preferred:", model})
 	}
-	for _, line := range append(lines, labelled{"State:", e.State}, labelled{"To do:", e.Advice}) {
+	for _, line := range append(lines, labelled{"Health:", e.Health}, labelled{"State:", e.State}, labelled{"To do:", e.Advice}) {
 		if line.text != "" {
 			fmt.Fprintf(out, "%-11s%s\n", line.label, printers.Clean(line.text))
 		}

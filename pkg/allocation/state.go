@@ -12,7 +12,8 @@ import (
 // Pod is one pod bound to this node, as the API server has it.
 type Pod struct {
 	placement.Holding
-	Created time.Time
+	Created  time.Time
+	Starting bool // the kubelet has admitted it, and has not made all of its containers yet
 
 	// What gpushare wrote, or would have written, where gpumem stands in for it.
 	Indexes  []int // of the GPUs that gpushare's scheduler chose

@@ -32,7 +32,7 @@
 //
 // A plugin that is told to end leaves in order (Leave): schedulers hear that the
 // node takes no more pods, the kubelet is served until it has admitted those that it
-// has, and then the plugin is gone. One that starts is heard of by the kubelet first
+// has and made their containers, or has had its time, and then the plugin is gone. One that starts is heard of by the kubelet first
 // (Runner.Listed), and then by schedulers.
 //
 // # Invariants

@@ -94,12 +94,17 @@ func (p *pods) add(pod allocation.Pod) {
 }
 
 // settle is the kubelet's word that it has admitted a pod.
-func (p *pods) settle(name string) {
+func (p *pods) settle(name string) { p.change(name, func(pod *allocation.Pod) { pod.Settled = true }) }
+
+// start is the kubelet that has made the containers of a pod.
+func (p *pods) start(name string) { p.change(name, func(pod *allocation.Pod) { pod.Starting = false }) }
+
+func (p *pods) change(name string, how func(*allocation.Pod)) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	for i := range p.list {
 		if p.list[i].Pod.Name == name {
-			p.list[i].Settled = true
+			how(&p.list[i])
 		}
 	}
 	close(p.changed)

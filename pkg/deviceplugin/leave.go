@@ -16,6 +16,7 @@ const (
 	withdrawWait = 3 * time.Second // for the API server to take the inventory back
 	bindingWait  = 2 * time.Second // for the bindings that were under way
 	admitWait    = 8 * time.Second // for the kubelet to admit what is bound to the node
+	startWait    = 7 * time.Second // for it to make the containers of that
 )
 
 // Leave returns when the kubelet needs the plugin for no pod any more, or has had
@@ -44,16 +45,19 @@ func (p *Plugin) Leave(ctx context.Context, withdraw func(context.Context) error
 	if err := p.pods.Refresh(admitting); err != nil {
 		p.log.Warn("the API server does not tell which pods the kubelet is to admit yet", zap.String("node", p.cfg.Node), zap.Error(err))
 	}
-	left := p.admitted(admitting)
-	p.log.Info("left", zap.String("node", p.cfg.Node), zap.Int("pods not admitted", left))
+	admit := p.wait(admitting, func(pod allocation.Pod) bool { return !pod.Settled })
+	starting, cancel := context.WithTimeout(ctx, startWait)
+	defer cancel()
+	start := p.wait(starting, func(pod allocation.Pod) bool { return pod.Starting })
+	p.log.Info("left", zap.String("node", p.cfg.Node), zap.Int("pods not admitted", admit), zap.Int("pods not started", start))
 }
 
-// admitted waits until the kubelet has admitted all pods of the node, or the
-// context is done. It returns how many it has not.
-func (p *Plugin) admitted(ctx context.Context) int {
+// wait waits until no pod of the node is to be waited for, or the context is done. It
+// returns how many still are.
+func (p *Plugin) wait(ctx context.Context, is func(allocation.Pod) bool) int {
 	for {
 		pods, _, changed := p.pods.Pods()
-		waiting := slices.DeleteFunc(pods, func(pod allocation.Pod) bool { return pod.Settled })
+		waiting := slices.DeleteFunc(pods, func(pod allocation.Pod) bool { return !is(pod) })
 		if len(waiting) == 0 {
 			return 0
 		}

@@ -21,6 +21,11 @@ func TestAPluginLeavesWhenNoPodWaits(t *testing.T) {
 	admitted := func(p *pods) {
 		time.AfterFunc(5*time.Second, func() { p.settle("waits") })
 	}
+	starts := pod("starts", 1, uuidA, app(3))
+	starts.Settled, starts.Starting = true, true
+	started := func(p *pods) {
+		time.AfterFunc(6*time.Second, func() { p.start("starts") })
+	}
 	removed := func(p *pods) {
 		time.AfterFunc(4*time.Second, func() {
 			p.mu.Lock()
@@ -36,12 +41,14 @@ func TestAPluginLeavesWhenNoPodWaits(t *testing.T) {
 		then     func(*pods)
 		want     time.Duration
 	}{
-		"none":                            {[]allocation.Pod{runs}, nil, written, nil, bindingWait},
-		"one that is admitted":            {[]allocation.Pod{runs, waits}, nil, written, admitted, 5 * time.Second},
-		"one that is deleted":             {[]allocation.Pod{waits}, nil, written, removed, 4 * time.Second},
-		"one that was just bound":         {nil, []allocation.Pod{waits}, written, admitted, 5 * time.Second},
-		"one that is never admitted":      {[]allocation.Pod{waits}, nil, written, nil, bindingWait + admitWait},
-		"one, and the API server is away": {[]allocation.Pod{waits}, nil, away, nil, withdrawWait},
+		"none":                                {[]allocation.Pod{runs}, nil, written, nil, bindingWait},
+		"one that is admitted":                {[]allocation.Pod{runs, waits}, nil, written, admitted, 5 * time.Second},
+		"one that is deleted":                 {[]allocation.Pod{waits}, nil, written, removed, 4 * time.Second},
+		"one that was just bound":             {nil, []allocation.Pod{waits}, written, admitted, 5 * time.Second},
+		"one that is never admitted":          {[]allocation.Pod{waits}, nil, written, nil, bindingWait + admitWait},
+		"one whose containers are made":       {[]allocation.Pod{starts}, nil, written, started, 6 * time.Second},
+		"one whose containers are never made": {[]allocation.Pod{runs, starts}, nil, written, nil, bindingWait + startWait},
+		"one, and the API server is away":     {[]allocation.Pod{waits}, nil, away, nil, withdrawWait},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {

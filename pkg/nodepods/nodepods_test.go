@@ -68,6 +68,39 @@ func pod(name, uid string, units int64) *v1.Pod {
 	}
 }
 
+// A plugin that ends waits for containers that are being made, and for no others.
+func TestWhichPodsAreStarting(t *testing.T) {
+	waits := func(reason string) v1.ContainerStatus {
+		return v1.ContainerStatus{Name: "main", State: v1.ContainerState{Waiting: &v1.ContainerStateWaiting{Reason: reason}}}
+	}
+	admitted := &metav1.Time{Time: time.Unix(1, 0)}
+	for name, tc := range map[string]struct {
+		status v1.PodStatus
+		want   bool
+	}{
+		"not admitted":    {v1.PodStatus{Phase: v1.PodPending}, false},
+		"admitted":        {v1.PodStatus{Phase: v1.PodPending, StartTime: admitted}, true},
+		"being made":      {v1.PodStatus{Phase: v1.PodPending, StartTime: admitted, ContainerStatuses: []v1.ContainerStatus{waits("ContainerCreating")}}, true},
+		"after the inits": {v1.PodStatus{Phase: v1.PodPending, StartTime: admitted, ContainerStatuses: []v1.ContainerStatus{waits("PodInitializing")}}, true},
+		"no image":        {v1.PodStatus{Phase: v1.PodPending, StartTime: admitted, ContainerStatuses: []v1.ContainerStatus{waits("ImagePullBackOff")}}, false},
+		"no image for an init container": {v1.PodStatus{Phase: v1.PodPending, StartTime: admitted,
+			InitContainerStatuses: []v1.ContainerStatus{waits("ErrImagePull")}, ContainerStatuses: []v1.ContainerStatus{waits("PodInitializing")}}, false},
+		"runs": {v1.PodStatus{Phase: v1.PodRunning, StartTime: admitted}, false},
+	} {
+		p := NewPods(nil, names(t), "n1", zap.NewNop())
+		one := pod("p", "uid-p", 3)
+		one.Status = tc.status
+		trimmed, err := p.trim(one)
+		if err != nil {
+			t.Fatal(err)
+		}
+		p.put(trimmed)
+		if list, _, _ := p.Pods(); len(list) != 1 || list[0].Starting != tc.want {
+			t.Errorf("%s: %+v, want that it starts: %v", name, list, tc.want)
+		}
+	}
+}
+
 // watching runs a view until the test ends.
 func watching(t *testing.T, client *fake.Clientset) *Pods {
 	t.Helper()

@@ -159,7 +159,11 @@ func (p *Pods) trim(obj any) (any, error) {
 func trimStatuses(statuses []v1.ContainerStatus) []v1.ContainerStatus {
 	var out []v1.ContainerStatus
 	for _, s := range statuses {
-		out = append(out, v1.ContainerStatus{Name: s.Name, ContainerID: s.ContainerID})
+		trimmed := v1.ContainerStatus{Name: s.Name, ContainerID: s.ContainerID}
+		if waits := s.State.Waiting; waits != nil {
+			trimmed.State.Waiting = &v1.ContainerStateWaiting{Reason: waits.Reason}
+		}
+		out = append(out, trimmed)
 	}
 	return out
 }
@@ -199,7 +203,7 @@ func (p *Pods) put(obj any) {
 	holding, err := p.names.Holding(pod)
 	now := entry{
 		pod: allocation.Pod{
-			Holding: holding, Created: pod.CreationTimestamp.Time,
+			Holding: holding, Created: pod.CreationTimestamp.Time, Starting: starting(pod),
 			Indexes: p.names.GPUShareIndexes(pod), Unmarked: p.names.GPUShareWaits(pod),
 		},
 		version:    pod.ResourceVersion,
@@ -222,6 +226,19 @@ func (p *Pods) put(obj any) {
 	if now.problem != "" && now.problem != was.problem {
 		p.log.Warn("pod cannot be read in full", zap.Stringer("pod", holding.Pod), zap.String("uid", holding.Pod.UID), zap.Error(err))
 	}
+}
+
+// starting reports whether the kubelet has admitted a pod and is about to make containers of
+// it: none of them waits for something else, as an image that cannot be pulled.
+func starting(pod *v1.Pod) bool {
+	if !api.Settled(pod) || pod.Status.Phase != v1.PodPending {
+		return false
+	}
+	statuses := slices.Concat(pod.Status.InitContainerStatuses, pod.Status.ContainerStatuses)
+	return !slices.ContainsFunc(statuses, func(s v1.ContainerStatus) bool {
+		waits := s.State.Waiting
+		return waits != nil && waits.Reason != "ContainerCreating" && waits.Reason != "PodInitializing"
+	})
 }
 
 // containerNames returns the names of the containers that run, or ran last, by
