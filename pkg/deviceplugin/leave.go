@@ -13,10 +13,10 @@ import (
 // How long a plugin takes to leave, at most: well below the 30 s after which the
 // kubelet kills it.
 const (
-	withdrawWait = 3 * time.Second // for the API server to take the inventory back
-	bindingWait  = 2 * time.Second // for the bindings that were under way
-	admitWait    = 8 * time.Second // for the kubelet to admit what is bound to the node
-	startWait    = 7 * time.Second // for it to make the containers of that
+	withdrawWait = 3 * time.Second  // for the API server to take the inventory back
+	bindingWait  = 2 * time.Second  // for the bindings that were under way
+	admitWait    = 8 * time.Second  // for the kubelet to admit what is bound to the node
+	startWait    = 12 * time.Second // for it to make the containers of that
 )
 
 // Leave returns when the kubelet needs the plugin for no pod any more, or has had
