@@ -230,7 +230,7 @@ func TestDefragSaysWhoElseTookTheRoom(t *testing.T) {
 	client := fake.NewClientset(objects...)
 	client.PrependReactor("create", "pods", replace(t, client, "twin"))
 	stdout, _, err := inspectWith(client, "defrag", "ml/waits", "--apply")
-	const want = "pod ml/waits waits yet, for others were faster to take the room on node gpu-a: ml/twin; the same command plans anew"
+	const want = "pod ml/waits waits yet: others were faster to take the room on node gpu-a: ml/twin; kubectl inspect gpumem explain ml/waits says more, and the same command plans anew"
 	if err == nil || err.Error() != want || !strings.HasSuffix(stdout, "pod/x evicted\n") {
 		t.Errorf("error %v, want %q; output:\n%s", err, want, stdout)
 	}
@@ -305,7 +305,7 @@ func TestDefragSaysThatThePodWaitsForSomethingElse(t *testing.T) {
 	client := fake.NewClientset(objects...)
 	client.PrependReactor("create", "pods", replace(t, client, ""))
 	_, stderr, err := inspectWith(client, "defrag", "ml/waits", "--apply", "--timeout", "1ms")
-	const want = "pod ml/waits waits yet: there is room on node gpu-a; kubectl inspect gpumem explain ml/waits says more"
+	const want = "pod ml/waits waits yet: there is room on node gpu-a; kubectl inspect gpumem explain ml/waits says more, and the same command plans anew"
 	if err == nil || err.Error() != want || stderr != "waiting for pod/waits to be placed\n" {
 		t.Errorf("error %v, want %q; said:\n%s", err, want, stderr)
 	}
