@@ -240,7 +240,7 @@ func (o *options) lookThere(ctx context.Context, e *explanation, pod *v1.Pod, as
 	}
 	for _, n := range nodes {
 		if n.Name == pod.Spec.NodeName && len(n.Devices) > 0 {
-			e.has(a, n)
+			e.has(a, n, metav1.GetControllerOf(pod) != nil)
 			e.Now = append(e.Now, decisions.Look(asks.Request, n, a))
 			e.Preferred = preferred(asks, n, a, nodes, facts)
 		}
@@ -248,8 +248,9 @@ func (o *options) lookThere(ctx context.Context, e *explanation, pod *v1.Pod, as
 	return there
 }
 
-// has tells which GPUs of its node a pod has, and what is wrong with them.
-func (e *explanation) has(a placement.Assignment, n placement.Node) {
+// has tells which GPUs of its node a pod has, and what is wrong with them. Controlled is one
+// that somebody makes anew.
+func (e *explanation) has(a placement.Assignment, n placement.Node, controlled bool) {
 	var indexes, wrong []string
 	for _, d := range n.Devices {
 		if !slices.Contains(a.Devices(), d.UUID) {
@@ -260,8 +261,10 @@ func (e *explanation) has(a placement.Assignment, n placement.Node) {
 		case d.Healthy:
 		case d.Unhealthy == gpu.Cordoned:
 			wrong = append(wrong, fmt.Sprintf("GPU%d is cordoned: it takes no new pods, and those that are there stay", d.Index))
+		case controlled:
+			wrong = append(wrong, fmt.Sprintf("GPU%d is %s: kubectl inspect gpumem drain %s %d has the pod made anew elsewhere", d.Index, gpu.OutOfUse(d.Unhealthy), n.Name, d.Index))
 		default:
-			wrong = append(wrong, fmt.Sprintf("GPU%d is %s: kubectl inspect gpumem drain %s %d has its pods made anew elsewhere", d.Index, gpu.OutOfUse(d.Unhealthy), n.Name, d.Index))
+			wrong = append(wrong, fmt.Sprintf("GPU%d is %s: made anew the pod is placed on another, and has no controller that would do so", d.Index, gpu.OutOfUse(d.Unhealthy)))
 		}
 	}
 	if len(indexes) == len(a.Shares) {

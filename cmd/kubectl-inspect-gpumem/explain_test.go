@@ -343,15 +343,21 @@ func sicken(t *testing.T, node *v1.Node, index int) {
 // A pod runs on where its GPU has failed, as far as anybody but the GPU's health can tell.
 func TestExplainSaysHowThePodsGPUIs(t *testing.T) {
 	for name, tc := range map[string]struct {
-		cause, want string
+		cause      string
+		controlled bool
+		want       string
 	}{
-		"healthy":   {"", ""},
-		"unhealthy": {"XID 79", "Health:    GPU1 is unhealthy (XID 79): kubectl inspect gpumem drain gpu-a 1 has its pods made anew elsewhere\n"},
-		"cordoned":  {gpu.Cordoned, "Health:    GPU1 is cordoned: it takes no new pods, and those that are there stay\n"},
+		"healthy":    {"", true, ""},
+		"unhealthy":  {"XID 79", true, "Health:    GPU1 is unhealthy (XID 79): kubectl inspect gpumem drain gpu-a 1 has the pod made anew elsewhere\n"},
+		"a bare pod": {"XID 79", false, "Health:    GPU1 is unhealthy (XID 79): made anew the pod is placed on another, and has no controller that would do so\n"},
+		"cordoned":   {gpu.Cordoned, true, "Health:    GPU1 is cordoned: it takes no new pods, and those that are there stay\n"},
 	} {
 		inv := inventory("gpu-a", 16, 16)
 		inv.Devices[1].Healthy, inv.Devices[1].Unhealthy = tc.cause == "", tc.cause
 		pod := with(makePod(t, "ml/p", "gpu-a", 5, uuid("gpu-a", 1)), func(p *v1.Pod) { p.Annotations["gpumem.dev/gpu-index"] = "7" })
+		if tc.controlled {
+			pod = ownedBy("StatefulSet", pod)
+		}
 		stdout, _, err := inspectWith(fake.NewClientset(makeNode(t, "gpu-a", inv), pod), "explain", "ml/p")
 		if err != nil || strings.Contains(stdout, "Health:") != (tc.want != "") || !strings.Contains(stdout, tc.want) || !strings.Contains(stdout, "GPU:       1\n") {
 			t.Errorf("%s: error %v, want %q and GPU 1 in:\n%s", name, err, tc.want, stdout)

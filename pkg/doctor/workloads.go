@@ -326,6 +326,9 @@ func checkAssignment(s *State, object string, pod *v1.Pod) []Finding {
 		return []Finding{{Error, object, "is on node " + pod.Spec.NodeName + " and has no valid assignment: " + why,
 			"the device plugin of that node writes one; where it does not, its log says why, and deleting the pod has it placed anew"}}
 	}
+	if _, err := s.Names.Holding(pod); err != nil {
+		return []Finding{{Warning, object, oneLine(err), "correct the annotation"}}
+	}
 	if absent := s.absent(pod.Spec.NodeName, a.Devices()); len(absent) > 0 {
 		return []Finding{{Error, object, fmt.Sprintf("is assigned %s, which node %s does not offer", strings.Join(absent, " and "), pod.Spec.NodeName),
 			"the log of that node's device plugin says what it finds; if the GPU is gone for good, delete the pod to have it placed anew"}}

@@ -250,5 +250,9 @@ func (r Report) InNamespace(namespace string) Report {
 		}
 	}
 	r.Waiting = slices.DeleteFunc(slices.Clone(r.Waiting), func(w Wait) bool { return w.Namespace != namespace })
+	r.Problems = slices.DeleteFunc(slices.Clone(r.Problems), func(p Problem) bool {
+		name, pod := strings.CutPrefix(p.Object, "pod ")
+		return pod && !strings.HasPrefix(name, namespace+"/")
+	})
 	return r
 }

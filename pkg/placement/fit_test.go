@@ -62,8 +62,16 @@ func TestFit(t *testing.T) {
 			wantSentence: "wants a GPU that matches A100; this node has NVIDIA A100-SXM4-80GB: change gpu-model (globs match the whole name: *A100*)",
 		},
 		"no GPU of the UUID, which a star after it would match": {
-			req: ask(1, func(r *placement.Request) { r.UUIDs = []string{"GPU"} }), node: node(inventory(device(0, 15))), want: placement.NoSuchDevice, unresolvable: true,
-			wantSentence: "wants a GPU that matches GPU; this node has " + string(device(0, 15).UUID) + ": change gpu-uuid (globs match the whole name: GPU*)",
+			req: ask(1, uuids("GPU-4cc8")), node: node(inventory(named(device(0, 15), "GPU-4cc89e34"))), want: placement.NoSuchDevice, unresolvable: true,
+			wantSentence: "wants a GPU that matches GPU-4cc8; this node has GPU-4cc89e34: change gpu-uuid (globs match the whole name: GPU-4cc8*)",
+		},
+		"no GPU of the UUID, which is an index": {
+			req: ask(1, uuids("0")), node: node(inventory(named(device(0, 15), "GPU-4c089e34"))), want: placement.NoSuchDevice, unresolvable: true,
+			wantSentence: "wants a GPU that matches 0; this node has GPU-4c089e34: change gpu-uuid (it is no index: GPU0 is GPU-4c089e34)",
+		},
+		"no GPU of the UUID, of which little is said": {
+			req: ask(1, uuids("4c")), node: node(inventory(named(device(0, 15), "GPU-4c089e34"))), want: placement.NoSuchDevice, unresolvable: true,
+			wantSentence: "wants a GPU that matches 4c; this node has GPU-4c089e34: change gpu-uuid",
 		},
 		"less than is not allocated": {
 			req: ask(8), node: node(inventory(used(device(0, 10), 4))), want: placement.Insufficient,
@@ -596,5 +604,10 @@ func TestGap(t *testing.T) {
 // used is a device of which programs without a grant use some.
 func used(d gpu.Device, units gpu.Units) gpu.Device {
 	d.Foreign = units
+	return d
+}
+
+func named(d gpu.Device, id gpu.UUID) gpu.Device {
+	d.UUID = id
 	return d
 }

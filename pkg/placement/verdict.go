@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"fmt"
 	"slices"
+	"strconv"
 	"strings"
 
 	"github.com/gpumem/gpumem/pkg/gpu"
@@ -319,6 +320,12 @@ func (v Verdict) wholeName() string {
 		if len(glob) >= wholeUUID {
 			continue // what most have, of one GPU of one node
 		}
+		if at := slices.IndexFunc(v.Node.Devices, func(d Device) bool { return glob == strconv.Itoa(d.Index) }); at >= 0 {
+			return fmt.Sprintf(" (it is no index: GPU%s is %s)", glob, v.Node.Devices[at].UUID)
+		}
+		if len(strings.Trim(glob, "*")) < telling {
+			continue
+		}
 		wider := v.Request
 		wider.UUIDs = slices.Clone(wider.UUIDs)
 		for _, wider.UUIDs[i] = range []string{withStars(glob, false, true), withStars(glob, true, true)} {
@@ -329,6 +336,9 @@ func (v Verdict) wholeName() string {
 	}
 	return ""
 }
+
+// telling is how much of a UUID says which one was meant.
+const telling = 4
 
 // wholeUUID is how long the UUID of a GPU is.
 const wholeUUID = len("GPU-00000000-0000-0000-0000-000000000000")
