@@ -102,7 +102,7 @@ func (d *defragmentation) clearing(ctx context.Context, c *crowd, plan defrag.Pl
 		return clearing{why: "node " + plan.Node + " is gone"}
 	}
 	waits := waitFacts(d.names, where, c.waits)
-	here := nodes[0].Without(slices.DeleteFunc(nodes[0].Holdings(), func(h placement.Holding) bool { return h.Pod != waits.Pod })) // it may be there by now
+	here := without(nodes[0], waits.Pod) // it may be there by now
 	chance := facts.Chance(waits, here)
 	if chance.Good() {
 		return clearing{why: "there is room on node " + plan.Node}

@@ -1,6 +1,8 @@
 package main
 
 import (
+	"maps"
+	"slices"
 	"strings"
 	"testing"
 
@@ -41,6 +43,10 @@ const planForWaits = `Room for pod ml/waits: GPU0 of node gpu-a
 NAMESPACE   POD   CONTROLLER         HOLDS   FROM    ROOM ON
 ml          x     ReplicaSet/owner   4 GiB   gpu-a   gpu-a
 `
+
+func clientOf(cluster map[string]runtime.Object) *fake.Clientset {
+	return fake.NewClientset(slices.Collect(maps.Values(cluster))...)
+}
 
 func TestDefrag(t *testing.T) {
 	one := int32(1)
@@ -171,11 +177,7 @@ func TestDefrag(t *testing.T) {
 			if tc.change != nil {
 				tc.change(cluster)
 			}
-			var objects []runtime.Object
-			for _, o := range cluster {
-				objects = append(objects, o)
-			}
-			client := fake.NewClientset(objects...)
+			client := clientOf(cluster)
 			client.PrependReactor("create", "pods", replace(t, client, "waits"))
 			stdout, _, err := inspectWith(client, append([]string{"defrag"}, tc.args...)...)
 			if (err != nil) != (tc.wantErr != "") || err != nil && !strings.Contains(err.Error(), tc.wantErr) {
@@ -223,11 +225,7 @@ func replace(t *testing.T, client *fake.Clientset, waits string) clienttesting.R
 func TestDefragSaysWhoElseTookTheRoom(t *testing.T) {
 	cluster := fragmented(t)
 	cluster["twin"] = ownedBy("ReplicaSet", makePod(t, "ml/twin", "", 10))
-	var objects []runtime.Object
-	for _, o := range cluster {
-		objects = append(objects, o)
-	}
-	client := fake.NewClientset(objects...)
+	client := clientOf(cluster)
 	client.PrependReactor("create", "pods", replace(t, client, "twin"))
 	stdout, _, err := inspectWith(client, "defrag", "ml/waits", "--apply")
 	const want = "pod ml/waits waits yet: others were faster to take the room on node gpu-a: ml/twin; kubectl inspect gpumem explain ml/waits says more, and the same command plans anew"
@@ -238,11 +236,7 @@ func TestDefragSaysWhoElseTookTheRoom(t *testing.T) {
 
 // The pod may be placed between the look at it and the look at its node.
 func TestDefragDoesNotBlameThePodItself(t *testing.T) {
-	var objects []runtime.Object
-	for _, o := range fragmented(t) {
-		objects = append(objects, o)
-	}
-	client := fake.NewClientset(objects...)
+	client := clientOf(fragmented(t))
 	client.PrependReactor("create", "pods", replace(t, client, "waits"))
 	gets := 0
 	client.PrependReactor("get", "pods", func(clienttesting.Action) (bool, runtime.Object, error) {
@@ -259,11 +253,7 @@ func TestDefragDoesNotBlameThePodItself(t *testing.T) {
 func TestDefragBlamesNobodyForACordon(t *testing.T) {
 	cluster := fragmented(t)
 	cluster["small"] = makePod(t, "ml/small", "", 1)
-	var objects []runtime.Object
-	for _, o := range cluster {
-		objects = append(objects, o)
-	}
-	client := fake.NewClientset(objects...)
+	client := clientOf(cluster)
 	nodes, pods := v1.SchemeGroupVersion.WithResource("nodes"), v1.SchemeGroupVersion.WithResource("pods")
 	client.PrependReactor("create", "pods", replace(t, client, ""))
 	client.PrependReactor("create", "pods", func(clienttesting.Action) (bool, runtime.Object, error) {
@@ -286,11 +276,7 @@ func TestDefragBlamesNobodyForACordon(t *testing.T) {
 func TestDefragEvictsNobodyForAPodThatNobodyPlaces(t *testing.T) {
 	cluster := fragmented(t)
 	cluster["waits"].(*v1.Pod).Spec.SchedulingGates = []v1.PodSchedulingGate{{Name: "example.com/quota"}}
-	var objects []runtime.Object
-	for _, o := range cluster {
-		objects = append(objects, o)
-	}
-	client := fake.NewClientset(objects...)
+	client := clientOf(cluster)
 	_, _, err := inspectWith(client, "defrag", "ml/waits", "--apply")
 	if want := "nobody was evicted for pod ml/waits: it has scheduling gates"; err == nil || !strings.HasPrefix(err.Error(), want) || len(evictions(client)) > 0 {
 		t.Errorf("error %v, want %q; evicted: %v", err, want, evictions(client))
@@ -298,11 +284,7 @@ func TestDefragEvictsNobodyForAPodThatNobodyPlaces(t *testing.T) {
 }
 
 func TestDefragSaysThatThePodWaitsForSomethingElse(t *testing.T) {
-	var objects []runtime.Object
-	for _, o := range fragmented(t) {
-		objects = append(objects, o)
-	}
-	client := fake.NewClientset(objects...)
+	client := clientOf(fragmented(t))
 	client.PrependReactor("create", "pods", replace(t, client, ""))
 	_, stderr, err := inspectWith(client, "defrag", "ml/waits", "--apply", "--timeout", "1ms")
 	const want = "pod ml/waits waits yet: there is room on node gpu-a; kubectl inspect gpumem explain ml/waits says more, and the same command plans anew"
@@ -321,11 +303,7 @@ func evictions(client *fake.Clientset) (names []string) {
 }
 
 func TestDefragStopsAtARefusal(t *testing.T) {
-	var objects []runtime.Object
-	for _, o := range fragmented(t) {
-		objects = append(objects, o)
-	}
-	client := fake.NewClientset(objects...)
+	client := clientOf(fragmented(t))
 	client.PrependReactor("create", "pods", func(a clienttesting.Action) (bool, runtime.Object, error) {
 		return a.GetSubresource() == "eviction", nil, apierrors.NewTooManyRequests("its budget needs it", 0)
 	})
@@ -347,11 +325,7 @@ func TestDefragNeedsToKnowAllPods(t *testing.T) {
 }
 
 func TestDefragCordonsUntilAllAreElsewhere(t *testing.T) {
-	var objects []runtime.Object
-	for _, o := range fragmented(t) {
-		objects = append(objects, o)
-	}
-	client := fake.NewClientset(objects...)
+	client := clientOf(fragmented(t))
 	client.PrependReactor("create", "pods", func(a clienttesting.Action) (bool, runtime.Object, error) {
 		return a.GetSubresource() == "eviction", nil, nil // and the pod stays for ever
 	})

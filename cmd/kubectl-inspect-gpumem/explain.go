@@ -224,8 +224,9 @@ func (o *options) perhapsAsks(pod *v1.Pod) bool {
 // lookThere looks at the node of a placed pod as it is now, and at what it would have liked
 // better, and says in a line why the pod is there.
 func (o *options) lookThere(ctx context.Context, e *explanation, pod *v1.Pod, asks inspect.WaitFacts, nodes []placement.Node, facts inspect.Facts) string {
-	if _, err := o.names.Holding(pod); asks.Problem != "" && err != nil {
-		return "is on a node, and its request cannot be read: " + oneLine(err)
+	_, unread := o.names.Holding(pod)
+	if asks.Problem != "" {
+		return "is on a node, and its request cannot be read: " + oneLine(unread)
 	}
 	there := o.whyThere(ctx, pod)
 	if facts.PodsUnknown {
@@ -235,8 +236,8 @@ func (o *options) lookThere(ctx context.Context, e *explanation, pod *v1.Pod, as
 	if err != nil || a.None() {
 		return there
 	}
-	if _, err := o.names.Holding(pod); err != nil {
-		there += "; " + oneLine(err)
+	if unread != nil {
+		there += "; " + oneLine(unread)
 	}
 	for _, n := range nodes {
 		if n.Name == pod.Spec.NodeName && len(n.Devices) > 0 {

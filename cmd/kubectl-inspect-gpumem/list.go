@@ -209,7 +209,7 @@ func texts[R any](rows []R) []string {
 // fieldsOf returns what sorts by fields of what sorts by something without an order, where
 // that is a plain path; else the fields alone.
 func fieldsOf(by string, fields []string) []string {
-	path := strings.TrimPrefix(strings.TrimSuffix(strings.TrimPrefix(by, "{"), "}"), ".")
+	path := bare(by)
 	if path == "" || strings.ContainsAny(path, "$@[]*?'\"") || strings.Contains(path, "..") || strings.HasPrefix(path, ".") {
 		return fields
 	}
@@ -217,6 +217,11 @@ func fieldsOf(by string, fields []string) []string {
 		fields[i] = "." + path + "." + fields[i]
 	}
 	return fields
+}
+
+// bare is what is in the braces of a path, if it has any, without the dot that begins it.
+func bare(path string) string {
+	return strings.TrimPrefix(strings.TrimSuffix(strings.TrimPrefix(path, "{"), "}"), ".")
 }
 
 // sortPath reads what kubectl takes as --sort-by: with braces or without.
@@ -274,7 +279,7 @@ func sortRows[R any](rows []R, by string, fields []string) error {
 		}
 		sorted = append(sorted, k)
 	}
-	if !known && !slices.Contains(fields, "."+strings.Trim(by, "{.}")) {
+	if !known && !slices.Contains(fields, "."+bare(by)) {
 		return fmt.Errorf("--sort-by: no row has %s; -o json shows what there is", by)
 	}
 	slices.SortStableFunc(sorted, func(a, b keyed) int {

@@ -27,25 +27,24 @@ func (o *options) whyThere(ctx context.Context, pod *v1.Pod) string {
 	asking := schedulers(ctx, o.client, o.names)
 	served := strings.Join(asking, " or ")
 	theirs := len(asking) > 0 && !slices.Contains(asking, scheduler)
-	switch {
-	case a.ByNode && theirs:
-		return "is on a node that was chosen without asking gpumem, " + past(asking, scheduler) + ": the node's device plugin chose the GPU; pods with schedulerName " + served + " go where there is room on one GPU"
-	case a.ByNode:
-		return "is on a node that was chosen without asking gpumem, " + past(asking, scheduler) + ": the node's device plugin chose the GPU"
-	case theirs:
-		return "is on a node, where scheduler " + scheduler + " has put it, which is not known to ask gpumem now: if it does not, a pod that is made anew needs schedulerName " + served
-	default:
-		return "is on a node, where scheduler " + scheduler + " has put it"
+	there, others := "is on a node, where scheduler "+scheduler+" has put it", ", which is not known to ask gpumem now: if it does not, a pod that is made anew needs schedulerName "+served
+	if a.ByNode {
+		there = "is on a node that was chosen without asking gpumem, " + past(asking, scheduler) + ": the node's device plugin chose the GPU"
+		others = "; pods with schedulerName " + served + " go where there is room on one GPU"
 	}
+	if theirs {
+		there += others
+	}
+	return there
 }
 
 // preferred says of each model that a placed pod likes better than the worst of what it has on
 // its node how it is now, the one that it likes best first. Models are left out of which no
 // node could ever give it what it asks for.
 func preferred(pod inspect.WaitFacts, own placement.Node, a placement.Assignment, nodes []placement.Node, facts inspect.Facts) (lines []string) {
-	own = own.Without(slices.DeleteFunc(own.Holdings(), func(h placement.Holding) bool { return h.Pod != pod.Pod })) // it would leave
-	liked := make(map[string]placement.Device)                                                                       // one of each model
-	best := make(map[string]inspect.Chance)                                                                          // by model
+	own = without(own, pod.Pod)                // it would leave
+	liked := make(map[string]placement.Device) // one of each model
+	best := make(map[string]inspect.Chance)    // by model
 	for _, n := range nodes {
 		if n.Name == own.Name {
 			n = own
@@ -78,6 +77,11 @@ func preferred(pod inspect.WaitFacts, own placement.Node, a placement.Assignment
 		lines = append(lines, fmt.Sprintf("%s on %s; now: %s", model, best[model].Node.Name, now))
 	}
 	return lines
+}
+
+// without is a node as it would be if a pod left it.
+func without(n placement.Node, pod placement.PodRef) placement.Node {
+	return n.Without(slices.DeleteFunc(n.Holdings(), func(h placement.Holding) bool { return h.Pod != pod }))
 }
 
 // better returns the models of a node that a pod may have, and likes better than the worst of

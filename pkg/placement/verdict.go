@@ -308,12 +308,8 @@ func (v Verdict) globbed() string {
 // either side.
 func (v Verdict) wholeName() string {
 	for i, glob := range v.Request.Models {
-		wider := v.Request
-		wider.Models = slices.Clone(wider.Models)
-		for _, wider.Models[i] = range []string{withStars(glob, true, false), withStars(glob, true, true)} {
-			if wider.Models[i] != glob && v.anyAllowed(wider) {
-				return " (globs match the whole name: " + wider.Models[i] + ")"
-			}
+		if hint := v.wider(v.Request.Models, i, withStars(glob, true, false), func(r *Request, globs []string) { r.Models = globs }); hint != "" {
+			return hint
 		}
 	}
 	for i, glob := range v.Request.UUIDs {
@@ -326,12 +322,21 @@ func (v Verdict) wholeName() string {
 		if len(strings.Trim(glob, "*")) < telling {
 			continue
 		}
-		wider := v.Request
-		wider.UUIDs = slices.Clone(wider.UUIDs)
-		for _, wider.UUIDs[i] = range []string{withStars(glob, false, true), withStars(glob, true, true)} {
-			if wider.UUIDs[i] != glob && v.anyAllowed(wider) {
-				return " (globs match the whole name: " + wider.UUIDs[i] + ")"
-			}
+		if hint := v.wider(v.Request.UUIDs, i, withStars(glob, false, true), func(r *Request, globs []string) { r.UUIDs = globs }); hint != "" {
+			return hint
+		}
+	}
+	return ""
+}
+
+// wider says whether a GPU here would do with the glob at one place of a list written in
+// another way, or with a star on either side.
+func (v Verdict) wider(globs []string, at int, first string, set func(*Request, []string)) string {
+	asked, wide := globs[at], slices.Clone(globs)
+	set(&v.Request, wide)
+	for _, wide[at] = range []string{first, withStars(asked, true, true)} {
+		if wide[at] != asked && v.anyAllowed() {
+			return " (globs match the whole name: " + wide[at] + ")"
 		}
 	}
 	return ""
@@ -358,12 +363,12 @@ func withStars(glob string, before, after bool) string {
 	return glob
 }
 
-// anyAllowed reports whether the globs of a request let it use a device here. Most nodes have
+// anyAllowed reports whether the globs of the request let it use a device here. Most nodes have
 // one model.
-func (v Verdict) anyAllowed(r Request) bool {
+func (v Verdict) anyAllowed() bool {
 	for i, d := range v.Node.Devices {
-		same := i > 0 && len(r.UUIDs) == 0 && v.Node.Devices[i-1].Model == d.Model
-		if !same && r.allows(d) {
+		same := i > 0 && len(v.Request.UUIDs) == 0 && v.Node.Devices[i-1].Model == d.Model
+		if !same && v.Request.allows(d) {
 			return true
 		}
 	}
