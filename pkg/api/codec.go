@@ -186,7 +186,6 @@ func (n Names) AssignmentAnnotations(a placement.Assignment, on placement.Node) 
 		return nil, errors.New("no GPU is assigned")
 	}
 	out := assignmentJSON{Version: version, UnitMiB: on.UnitMiB, Enforcement: cmp.Or(a.Enforcement, on.Enforcement, gpu.EnforcementAdvisory), ByNode: a.ByNode, Leaving: a.Leaving}
-	var indexes []string
 	for _, s := range a.Shares {
 		index := -1
 		for _, d := range on.Devices {
@@ -198,7 +197,6 @@ func (n Names) AssignmentAnnotations(a placement.Assignment, on placement.Node) 
 			return nil, fmt.Errorf("node %s has no GPU %s", on.Name, s.Device)
 		}
 		out.GPUs = append(out.GPUs, shareJSON{UUID: s.Device, Index: index, Units: s.Units, Cores: s.Cores})
-		indexes = append(indexes, strconv.Itoa(index))
 	}
 	data, err := json.Marshal(out)
 	if err != nil {
@@ -206,7 +204,7 @@ func (n Names) AssignmentAnnotations(a placement.Assignment, on placement.Node) 
 	}
 	return map[string]string{
 		n.Assignment(): string(data),
-		n.Index():      strings.Join(indexes, ","),
+		n.Index():      indexes(out.GPUs),
 	}, nil
 }
 
@@ -258,6 +256,25 @@ func (n Names) AssignmentOf(pod *v1.Pod) (placement.Assignment, error) {
 		return placement.Assignment{}, fmt.Errorf("annotation %s: %w", n.Assignment(), err)
 	}
 	return a, nil
+}
+
+// Misindexed reports whether the indexes that are written of a pod for people are not those
+// of its assignment.
+func (n Names) Misindexed(pod *v1.Pod) bool {
+	var in assignmentJSON
+	if decode(pod.Annotations[n.Assignment()], &in) != nil {
+		return false
+	}
+	return pod.Annotations[n.Index()] != indexes(in.GPUs)
+}
+
+// indexes names GPUs for people.
+func indexes(shares []shareJSON) string {
+	out := make([]string, 0, len(shares))
+	for _, s := range shares {
+		out = append(out, strconv.Itoa(s.Index))
+	}
+	return strings.Join(out, ",")
 }
 
 // decode looks at the version first: another one may have another form.

@@ -41,7 +41,7 @@ func TestAPodOfGPUShareIsTakenOver(t *testing.T) {
 
 func TestPodsAreMarkedOnceTheyAreAdmitted(t *testing.T) {
 	admitted, waiting, unplaced := pod("admitted", 1, uuidA, app(3)), pod("waiting", 2, uuidA, app(3)), pod("unplaced", 3, "", app(3))
-	for _, p := range []*bool{&admitted.Unmarked, &waiting.Unmarked, &unplaced.Unmarked, &admitted.Settled, &unplaced.Settled} {
+	for _, p := range []*bool{&admitted.Stale, &waiting.Stale, &unplaced.Stale, &admitted.Settled, &unplaced.Settled} {
 		*p = true
 	}
 	n := newNode(t, nil, nil, admitted, waiting, unplaced)

@@ -125,11 +125,12 @@ func (p *Plugin) correctAll(ctx context.Context, s allocation.State) error {
 // that is done, the loop looks again.
 var errBeingWritten = errors.New("the assignment is being written")
 
-// markAll writes of pods that the kubelet has admitted that it has.
+// markAll writes anew what is stale beside the assignments of pods that the kubelet has
+// admitted: gpushare's mark, and indexes that somebody changed.
 func (p *Plugin) markAll(ctx context.Context, s allocation.State) error {
 	var errs []error
 	for _, pod := range s.Pods {
-		if !pod.Unmarked || !pod.Settled || !p.claim(pod.Pod) {
+		if !pod.Stale || !pod.Settled || !p.claim(pod.Pod) {
 			continue
 		}
 		errs = append(errs, p.mark(ctx, pod.Pod, s.Inventory))
@@ -138,12 +139,12 @@ func (p *Plugin) markAll(ctx context.Context, s allocation.State) error {
 	return errors.Join(errs...)
 }
 
-// mark writes of a pod what is written of it already, which puts gpushare's
-// mark on it.
+// mark writes of a pod the assignment that is written of it already, with what belongs
+// beside it.
 func (p *Plugin) mark(ctx context.Context, ref placement.PodRef, inv gpu.Inventory) error {
 	pods, _, _ := p.pods.Pods()
 	i := slices.IndexFunc(pods, func(pod allocation.Pod) bool { return pod.Pod == ref })
-	if i < 0 || !pods[i].Unmarked || pods[i].Assignment.None() {
+	if i < 0 || !pods[i].Stale || pods[i].Assignment.None() {
 		return nil
 	}
 	writing, cancel := context.WithTimeout(ctx, p.cfg.WriteWait)

@@ -44,7 +44,7 @@ func FuzzTrim(f *testing.F) {
 			if diff := cmp.Diff(want, got); diff != "" || fmt.Sprint(wantErr) != fmt.Sprint(err) {
 				t.Errorf("%s: %v, trimmed %v (-full +trimmed):\n%s", data, wantErr, err, diff)
 			}
-			if diff := cmp.Diff(names.GPUShareIndexes(&pod), names.GPUShareIndexes(small)); diff != "" || names.GPUShareWaits(&pod) != names.GPUShareWaits(small) {
+			if diff := cmp.Diff(names.GPUShareIndexes(&pod), names.GPUShareIndexes(small)); diff != "" || names.GPUShareWaits(&pod) != names.GPUShareWaits(small) || names.Misindexed(&pod) != names.Misindexed(small) {
 				t.Errorf("%s: what gpushare wrote (-full +trimmed):\n%s", data, diff)
 			}
 		}
