@@ -101,14 +101,24 @@ func (n Names) Asks(pod *v1.Pod) bool {
 // Request reads what a pod asks for. It is empty for a pod that asks for no
 // GPU memory. The error says what in the pod cannot be read.
 func (n Names) Request(pod *v1.Pod) (placement.Request, error) {
-	r, err := n.amounts(pod)
-	if err == nil && !r.Empty() {
-		err = n.readAnnotations(&r, pod.Annotations)
-	}
+	r, err := n.read(pod)
 	if err != nil {
 		return placement.Request{}, err
 	}
 	return r, nil
+}
+
+// read reads what a pod asks for. What can be read is good beside an error, which is the
+// first.
+func (n Names) read(pod *v1.Pod) (placement.Request, error) {
+	r, err := n.amounts(pod)
+	if r.Empty() {
+		return r, err
+	}
+	if bad := n.readAnnotations(&r, pod.Annotations); err == nil {
+		err = bad
+	}
+	return r, err
 }
 
 // amounts reads what the containers ask for, the pod's CPU and its priority. What can be
@@ -169,8 +179,8 @@ func amountOf(c v1.Container, name v1.ResourceName) (int64, error) {
 	return value, nil
 }
 
-func (n Names) readAnnotations(r *placement.Request, annotations map[string]string) error {
-	var err error
+// readAnnotations leaves out what cannot be read; the error tells of the first of it.
+func (n Names) readAnnotations(r *placement.Request, annotations map[string]string) (first error) {
 	for _, a := range []struct {
 		key  string
 		read func(string) error
@@ -188,11 +198,11 @@ func (n Names) readAnnotations(r *placement.Request, annotations map[string]stri
 		if !ok {
 			continue
 		}
-		if err = a.read(value); err != nil {
-			return fmt.Errorf("annotation %s: %w", a.key, err)
+		if err := a.read(value); err != nil && first == nil {
+			first = fmt.Errorf("annotation %s: %w", a.key, err)
 		}
 	}
-	return nil
+	return first
 }
 
 // divisible names the amounts next to one that divide evenly over a number of GPUs.
@@ -307,25 +317,28 @@ func readWord(s string) (string, error) {
 	return s, nil
 }
 
-// Holding reads a bound pod for the books. A request that cannot be read is
-// counted by what its containers name, as the kubelet does; an assignment that
-// cannot be read counts as none. How much the pod holds is taken from its spec,
-// which nobody can change. The error names what could not be read, and the
-// holding is good all the same.
+// Holding reads a bound pod for the books. How much the pod holds is taken from
+// its spec, which nobody can change; of its annotations counts what can be read.
+// A policy that cannot be read counts as exclusive, which it may have been: the
+// pod's GPU takes no others until it is corrected. An assignment that cannot be
+// read counts as none. The error names what could not be read, and the holding
+// is good all the same.
 func (n Names) Holding(pod *v1.Pod) (placement.Holding, error) {
 	h := placement.Holding{Pod: Ref(pod), Settled: Settled(pod), Terminating: pod.DeletionTimestamp != nil}
 	if pod.Status.StartTime != nil {
 		h.Started = pod.Status.StartTime.Time
 	}
-	req, err := n.Request(pod)
-	if err != nil {
-		req, _ = n.amounts(pod)
+	req, err := n.read(pod)
+	if _, named := pod.Annotations[n.Policy()]; named && req.Policy == "" && !req.Empty() {
+		req.Policy = placement.Exclusive
+		err = errors.Join(err, errors.New("until the policy can be read the pod's GPU takes no others"))
 	}
 	h.Request = req
 	assignment, badAssignment := n.AssignmentOf(pod)
+	_, counted := pod.Annotations[n.Count()]
 	switch {
 	case assignment.None() || len(assignment.Shares) == req.GPUs():
-	case err != nil:
+	case counted && req.Count == 0:
 		badAssignment = fmt.Errorf("annotation %s: it names %d GPUs, and of how many the pod asks cannot be read: until it can the pod counts on each GPU of its node", n.Assignment(), len(assignment.Shares))
 	default:
 		badAssignment = fmt.Errorf("annotation %s: it names %d GPUs, and the pod asks for %d (annotation %s): until they agree the pod counts on each GPU of its node", n.Assignment(), len(assignment.Shares), req.GPUs(), n.Count())

@@ -253,10 +253,11 @@ func TestWhichAnnotationsCanBeRead(t *testing.T) {
 func TestHolding(t *testing.T) {
 	mem := func(units string) *v1.Pod { return pod(container("c", "gpu-mem", units)) }
 	tests := map[string]struct {
-		pod       *v1.Pod
-		wantUnits gpu.Units
-		want      []placement.Share
-		wantErr   string
+		pod        *v1.Pod
+		wantUnits  gpu.Units
+		wantPolicy placement.Policy
+		want       []placement.Share
+		wantErr    string
 	}{
 		"a pod with its assignment": {
 			pod: annotated(mem("3"), "assignment", assignmentOf("GPU-1")), wantUnits: 3, want: []placement.Share{{Device: "GPU-1", Units: 3}},
@@ -274,8 +275,16 @@ func TestHolding(t *testing.T) {
 		"an assignment that cannot be read": {
 			pod: annotated(mem("3"), "assignment", "GPU-1"), wantUnits: 3, wantErr: "annotation gpumem.dev/assignment: not what gpumem writes",
 		},
+		"an assignment of two GPUs beside a policy that cannot be read": {
+			pod: annotated(mem("30"), "gpu-count", "2", "policy", "?", "assignment", assignmentOf("GPU-1", "GPU-2")), wantUnits: 30, wantPolicy: placement.Exclusive,
+			want: []placement.Share{{Device: "GPU-1", Units: 15}, {Device: "GPU-2", Units: 15}}, wantErr: "annotation gpumem.dev/policy",
+		},
+		"a number of GPUs that cannot be read": {
+			pod: annotated(mem("30"), "gpu-count", "two", "policy", "spread", "assignment", assignmentOf("GPU-1", "GPU-2")), wantUnits: 30, wantPolicy: placement.Spread,
+			wantErr: "it names 2 GPUs, and of how many the pod asks cannot be read",
+		},
 		"an annotation that cannot be read": {
-			pod: annotated(mem("3"), "policy", "?", "assignment", assignmentOf("GPU-1")), wantUnits: 3,
+			pod: annotated(mem("3"), "policy", "?", "assignment", assignmentOf("GPU-1")), wantUnits: 3, wantPolicy: placement.Exclusive,
 			want: []placement.Share{{Device: "GPU-1", Units: 3}}, wantErr: "annotation gpumem.dev/policy",
 		},
 		"a container beside one that cannot be read": {
@@ -287,6 +296,7 @@ func TestHolding(t *testing.T) {
 		"a container whose cores cannot be read": {
 			pod: pod(container("c", "gpu-mem", "5", "gpu-core", "-1")), wantUnits: 5, wantErr: "gpu-core is -1",
 		},
+		"a policy of a pod that asks for nothing": {pod: annotated(mem("0"), "policy", "spread")},
 		"an assignment of a pod that asks for nothing holds no GPU": {
 			pod: annotated(mem("0"), "assignment", assignmentOf("GPU-1")),
 		},
@@ -297,6 +307,9 @@ func TestHolding(t *testing.T) {
 			checkError(t, err, tc.wantErr)
 			if got.Request.Units() != tc.wantUnits {
 				t.Errorf("%d units are held, want %d", got.Request.Units(), tc.wantUnits)
+			}
+			if got.Request.Policy != tc.wantPolicy {
+				t.Errorf("policy %q, want %q", got.Request.Policy, tc.wantPolicy)
 			}
 			if diff := cmp.Diff(tc.want, got.Assignment.Shares); diff != "" {
 				t.Errorf("shares (-want +got):\n%s", diff)
