@@ -96,7 +96,8 @@ func (p *Plugin) levelOf(s allocation.State, pod allocation.Pod) gpu.Enforcement
 // their node had another when they were bound to it.
 func (p *Plugin) levelAll(ctx context.Context, s allocation.State) error {
 	var errs []error
-	for _, pod := range s.Pods {
+	pods, _, _ := p.pods.Pods() // with what has just been corrected
+	for _, pod := range pods {
 		level := p.levelOf(s, pod)
 		if !pod.Settled || pod.Assignment.None() || level == cmp.Or(pod.Assignment.Enforcement, gpu.EnforcementAdvisory) || level == "" || !p.claim(pod.Pod) {
 			continue

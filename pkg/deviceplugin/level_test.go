@@ -125,6 +125,38 @@ func TestTheLevelThatAPodHasIsWritten(t *testing.T) {
 	}
 }
 
+// Where a pod is written to be elsewhere and at another level than it is, both are put right
+// without writing where it is not.
+func TestALevelMovesNoPodBack(t *testing.T) {
+	a, b := pod("a", 1, uuidA, app(6)), pod("b", 2, uuidB, app(6))
+	n := newNode(t, nil, nil, a, b)
+	n.levelIs(gpu.EnforcementMPS)
+	n.kubelet.fail = errors.New("no such socket") // nothing tells b from a: a, the older, is guessed
+	ids, err := n.preferred(t.Context(), n.free(), nil, 6)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := n.allocate(t.Context(), ids...); err != nil {
+		t.Fatal(err)
+	}
+	n.kubelet.fail = nil
+	n.kubelet.give("b", "main", ids)
+	n.pods.settle("b")
+	for range 3 {
+		if err := n.reconcile(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+	}
+	onA, onB := "["+string(uuidA)+"]", "["+string(uuidB)+"]"
+	want := []string{"ns/a " + onB + " leaving " + onA, "ns/b " + onA + " leaving " + onB, "ns/a " + onB, "ns/b " + onA}
+	if diff := cmp.Diff(want, n.pods.corrected()); diff != "" {
+		t.Errorf("written (-want +got):\n%s", diff)
+	}
+	if got := n.assignedLevel("b"); got != gpu.EnforcementMPS {
+		t.Errorf("level %q is written, want mps", got)
+	}
+}
+
 func TestAPodThatDemandsALevel(t *testing.T) {
 	p := demanding(pod("a", 1, uuidA, app(3)), gpu.EnforcementMPS)
 	n := newNode(t, nil, nil, p)
