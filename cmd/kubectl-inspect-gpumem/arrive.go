@@ -76,7 +76,7 @@ func (d *defragmentation) newcomers(ctx context.Context, c *crowd, plan defrag.P
 	}
 	for i := range list.Items {
 		pod := &list.Items[i]
-		if h, err := d.names.Holding(pod); err == nil && pod.Spec.NodeName == plan.Node && !api.Terminal(pod) && c.came(plan, h) {
+		if h, _ := d.names.Holding(pod); pod.Spec.NodeName == plan.Node && !api.Terminal(pod) && c.came(plan, h) {
 			uids = append(uids, h.Pod.UID)
 		}
 	}

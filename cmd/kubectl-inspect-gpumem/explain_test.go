@@ -134,7 +134,7 @@ func TestExplainOfPodsThatHoldNothing(t *testing.T) {
 			"To do:     the node was chosen without asking gpumem, by spec.nodeName, or by scheduler default-scheduler: create the pod anew without nodeName, its schedulerName being that of gpumem's scheduler; " +
 			"docs/troubleshooting.md#a-pod-fails-with-unexpectedadmissionerror says what the message means\n",
 		"ml/ended": "Pod ml/ended has ended, and holds nothing any more\nNode:      gpu-a\n",
-		"ml/there": "Pod ml/there is on a node, and its request cannot be read: annotation gpumem.dev/policy: policy \"best\": want binpack, spread or exclusive; until the policy can be read the pod's GPU takes no others\nNode:      gpu-a\nGPU:       not known yet\n",
+		"ml/there": "Pod ml/there is on a node, and its request cannot be read: annotation gpumem.dev/policy: policy \"best\": want binpack, spread or exclusive\nNode:      gpu-a\nGPU:       not known yet\n",
 	} {
 		if stdout, _, err := inspectWith(client, "explain", pod); err != nil || stdout != want {
 			t.Errorf("%s: error %v, want:\n%sgot:\n%s", pod, err, want, stdout)

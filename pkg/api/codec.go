@@ -259,10 +259,11 @@ func (n Names) AssignmentOf(pod *v1.Pod) (placement.Assignment, error) {
 }
 
 // Misindexed reports whether the indexes that are written of a pod for people are not those
-// of its assignment.
+// of its assignment. Under gpushare's names they are never in doubt: there one writing puts
+// gpushare's own index right too, which may be all that tells where a pod is that was taken over.
 func (n Names) Misindexed(pod *v1.Pod) bool {
 	var in assignmentJSON
-	if decode(pod.Annotations[n.Assignment()], &in) != nil {
+	if n.GPUShare() || decode(pod.Annotations[n.Assignment()], &in) != nil {
 		return false
 	}
 	return pod.Annotations[n.Index()] != indexes(in.GPUs)

@@ -319,9 +319,8 @@ func readWord(s string) (string, error) {
 
 // Holding reads a bound pod for the books. How much the pod holds is taken from
 // its spec, which nobody can change; of its annotations counts what can be read.
-// A policy that cannot be read counts as exclusive, which it may have been: the
-// pod's GPU takes no others until it is corrected. An assignment that cannot be
-// read counts as none. The error names what could not be read, and the holding
+// A policy of a placed pod that cannot be read counts as exclusive, which it may
+// have been. An assignment that cannot be read counts as none. The error names what could not be read, and the holding
 // is good all the same.
 func (n Names) Holding(pod *v1.Pod) (placement.Holding, error) {
 	h := placement.Holding{Pod: Ref(pod), Settled: Settled(pod), Terminating: pod.DeletionTimestamp != nil}
@@ -329,10 +328,6 @@ func (n Names) Holding(pod *v1.Pod) (placement.Holding, error) {
 		h.Started = pod.Status.StartTime.Time
 	}
 	req, err := n.read(pod)
-	if _, named := pod.Annotations[n.Policy()]; named && req.Policy == "" && !req.Empty() {
-		req.Policy = placement.Exclusive
-		err = errors.Join(err, errors.New("until the policy can be read the pod's GPU takes no others"))
-	}
 	h.Request = req
 	assignment, badAssignment := n.AssignmentOf(pod)
 	_, counted := pod.Annotations[n.Count()]
@@ -345,6 +340,10 @@ func (n Names) Holding(pod *v1.Pod) (placement.Holding, error) {
 	}
 	if badAssignment == nil && !req.Empty() {
 		h.Assignment = assignment.WithShares(req)
+	}
+	if _, named := pod.Annotations[n.Policy()]; named && req.Policy == "" && !h.Assignment.None() {
+		h.Request.Policy = placement.Exclusive
+		err = errors.Join(err, fmt.Errorf("until annotation %s can be read no other pod comes to the GPUs of this one", n.Policy()))
 	}
 	return h, errors.Join(err, badAssignment)
 }

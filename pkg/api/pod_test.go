@@ -296,6 +296,9 @@ func TestHolding(t *testing.T) {
 		"a container whose cores cannot be read": {
 			pod: pod(container("c", "gpu-mem", "5", "gpu-core", "-1")), wantUnits: 5, wantErr: "gpu-core is -1",
 		},
+		"a policy that cannot be read of a pod that is on no known GPU": {
+			pod: annotated(mem("3"), "policy", "?"), wantUnits: 3, wantErr: "annotation gpumem.dev/policy",
+		},
 		"a policy of a pod that asks for nothing": {pod: annotated(mem("0"), "policy", "spread")},
 		"an assignment of a pod that asks for nothing holds no GPU": {
 			pod: annotated(mem("0"), "assignment", assignmentOf("GPU-1")),

@@ -247,6 +247,21 @@ func TestControllerIsReadyWhenItHasSeenEverything(t *testing.T) {
 	})
 }
 
+// Somebody spoils the policy of a pod that has its GPU to itself.
+func TestAPolicyThatCannotBeReadAnyMoreKeepsTheGPUClosed(t *testing.T) {
+	books := &Books{Log: zaptest.NewLogger(t), Names: names(t), Cache: cache.New()}
+	books.NodeHandler().OnAdd(node(inventory), true)
+	alone, spoilt := pod("alone", "1", "GPU-a"), pod("alone", "1", "GPU-a")
+	alone.Annotations["gpumem.dev/policy"], spoilt.Annotations["gpumem.dev/policy"] = "exclusive", "exklusive"
+	books.PodHandler().OnAdd(alone, true)
+	books.PodHandler().OnUpdate(alone, spoilt)
+	n, _ := books.Cache.Node("node")
+	other := placement.Request{Containers: []placement.Container{{Name: "main", Units: 3}}, UUIDs: []string{"GPU-a"}}
+	if got := placement.Fit(other, n); got.Reason != placement.Occupied || got.Node.Devices[0].Requested != 3 {
+		t.Errorf("of another pod: %s", got)
+	}
+}
+
 func TestTrimKeepsWhatIsRead(t *testing.T) {
 	full := pod("web", "1", "GPU-a")
 	full.Annotations["other.io/key"] = "long"

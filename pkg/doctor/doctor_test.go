@@ -421,7 +421,7 @@ func TestExamine(t *testing.T) {
 		"an annotation of another spelling": {func(s *State) { s.Pods[3].Annotations["gpumem.dev/gpu-modell"] = "A100*" },
 			[]string{"warning|pod ml/runs|has annotation gpumem.dev/gpu-modell, which gpumem does not know: it has no effect|correct its name"}},
 		"a policy that cannot be read any more": {func(s *State) { s.Pods[3].Annotations["gpumem.dev/policy"] = "junk" },
-			[]string{"warning|pod ml/runs|annotation gpumem.dev/policy: policy \"junk\": want binpack, spread or exclusive; until the policy can be read the pod's GPU takes no others|correct the annotation"}},
+			[]string{"warning|pod ml/runs|annotation gpumem.dev/policy: policy \"junk\": want binpack, spread or exclusive; until annotation gpumem.dev/policy can be read no other pod comes to the GPUs of this one|correct the annotation"}},
 		"an annotation that is a resource": {func(s *State) { s.Pods[3].Annotations["gpumem.dev/gpu-core"] = "50" },
 			[]string{"warning|pod ml/runs|has annotation gpumem.dev/gpu-core, which gpumem does not know: it has no effect|it is a resource: ask for it among the limits"}},
 		"pods that the runtime refuses": {func(s *State) {
