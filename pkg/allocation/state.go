@@ -15,10 +15,11 @@ type Pod struct {
 	Created  time.Time
 	Starting bool // the kubelet has admitted it, and has not made all of its containers yet
 
-	Stale bool // what is written beside the assignment is not so, or not so any more
+	Index string // the annotation gpu-index: the indexes of its GPUs, for people
 
-	// Indexes are of the GPUs that gpushare's scheduler chose, where gpumem stands in for it.
-	Indexes []int
+	// What gpushare wrote, or would have written, where gpumem stands in for it.
+	Indexes  []int // of the GPUs that gpushare's scheduler chose
+	Unmarked bool  // it is written that the kubelet has not admitted the pod
 }
 
 // Held is what the kubelet has given to one container.

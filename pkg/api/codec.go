@@ -186,6 +186,7 @@ func (n Names) AssignmentAnnotations(a placement.Assignment, on placement.Node) 
 		return nil, errors.New("no GPU is assigned")
 	}
 	out := assignmentJSON{Version: version, UnitMiB: on.UnitMiB, Enforcement: cmp.Or(a.Enforcement, on.Enforcement, gpu.EnforcementAdvisory), ByNode: a.ByNode, Leaving: a.Leaving}
+	var indexes []int
 	for _, s := range a.Shares {
 		index := -1
 		for _, d := range on.Devices {
@@ -197,6 +198,7 @@ func (n Names) AssignmentAnnotations(a placement.Assignment, on placement.Node) 
 			return nil, fmt.Errorf("node %s has no GPU %s", on.Name, s.Device)
 		}
 		out.GPUs = append(out.GPUs, shareJSON{UUID: s.Device, Index: index, Units: s.Units, Cores: s.Cores})
+		indexes = append(indexes, index)
 	}
 	data, err := json.Marshal(out)
 	if err != nil {
@@ -204,7 +206,7 @@ func (n Names) AssignmentAnnotations(a placement.Assignment, on placement.Node) 
 	}
 	return map[string]string{
 		n.Assignment(): string(data),
-		n.Index():      indexes(out.GPUs),
+		n.Index():      FormatIndexes(indexes),
 	}, nil
 }
 
@@ -258,22 +260,11 @@ func (n Names) AssignmentOf(pod *v1.Pod) (placement.Assignment, error) {
 	return a, nil
 }
 
-// Misindexed reports whether the indexes that are written of a pod for people are not those
-// of its assignment. Under gpushare's names they are never in doubt: there one writing puts
-// gpushare's own index right too, which may be all that tells where a pod is that was taken over.
-func (n Names) Misindexed(pod *v1.Pod) bool {
-	var in assignmentJSON
-	if n.GPUShare() || decode(pod.Annotations[n.Assignment()], &in) != nil {
-		return false
-	}
-	return pod.Annotations[n.Index()] != indexes(in.GPUs)
-}
-
-// indexes names GPUs for people.
-func indexes(shares []shareJSON) string {
-	out := make([]string, 0, len(shares))
-	for _, s := range shares {
-		out = append(out, strconv.Itoa(s.Index))
+// FormatIndexes returns the value of the annotation Index.
+func FormatIndexes(indexes []int) string {
+	out := make([]string, 0, len(indexes))
+	for _, i := range indexes {
+		out = append(out, strconv.Itoa(i))
 	}
 	return strings.Join(out, ",")
 }

@@ -18,6 +18,7 @@ import (
 	pluginapi "k8s.io/kubelet/pkg/apis/deviceplugin/v1beta1"
 
 	"github.com/gpumem/gpumem/pkg/allocation"
+	"github.com/gpumem/gpumem/pkg/api"
 	"github.com/gpumem/gpumem/pkg/gpu"
 	"github.com/gpumem/gpumem/pkg/placement"
 )
@@ -154,7 +155,7 @@ func (p *pods) Correct(_ context.Context, ref placement.PodRef, a placement.Assi
 				line += fmt.Sprint(" leaving ", a.Leaving)
 			}
 			p.corrections = append(p.corrections, line)
-			p.list[i].Assignment = a
+			p.list[i].Assignment, p.list[i].Index = a, indexes(a)
 			close(p.changed)
 			p.changed = make(chan struct{})
 			return nil
@@ -289,8 +290,18 @@ func pod(name string, n int64, on gpu.UUID, containers ...placement.Container) a
 	}
 	if on != "" {
 		p.Assignment = placement.Assignment{Shares: []placement.Share{{Device: on}}}.WithShares(p.Request)
+		p.Index = indexes(p.Assignment)
 	}
 	return p
+}
+
+// indexes are what is written for people of an assignment.
+func indexes(a placement.Assignment) string {
+	var out []int
+	for _, id := range a.Devices() {
+		out = append(out, map[gpu.UUID]int{uuidA: 0, uuidB: 1}[id])
+	}
+	return api.FormatIndexes(out)
 }
 
 // node is a plugin with all that surrounds it, and a client in the kubelet's place.

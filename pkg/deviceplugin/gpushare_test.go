@@ -8,6 +8,7 @@ import (
 	"google.golang.org/grpc/codes"
 	pluginapi "k8s.io/kubelet/pkg/apis/deviceplugin/v1beta1"
 
+	"github.com/gpumem/gpumem/pkg/allocation"
 	"github.com/gpumem/gpumem/pkg/gpu"
 )
 
@@ -39,12 +40,35 @@ func TestAPodOfGPUShareIsTakenOver(t *testing.T) {
 	}
 }
 
+// Somebody changed them, or the driver did; a GPU that is gone has none.
+func TestIndexesAreWrittenAgain(t *testing.T) {
+	wrong, missing, waiting, gone := pod("wrong", 1, uuidA, app(1)), pod("missing", 2, uuidB, app(2)), pod("waiting", 3, uuidA, app(3)), pod("gone", 4, "GPU-gone", app(4))
+	wrong.Index, missing.Index, waiting.Index = "1", "", "1"
+	wrong.Settled, missing.Settled, gone.Settled = true, true, true
+	n := newNode(t, nil, nil, wrong, missing, waiting, gone)
+	for range 2 {
+		if err := n.reconcile(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+	}
+	want := []string{"ns/wrong [" + string(uuidA) + "]", "ns/missing [" + string(uuidB) + "]"}
+	if diff := cmp.Diff(want, n.pods.corrected()); diff != "" {
+		t.Errorf("written (-want +got):\n%s", diff)
+	}
+	n.cfg.GPUShare = true
+	n.pods.change("wrong", func(p *allocation.Pod) { p.Index = "1" })
+	if err := n.reconcile(t.Context()); err != nil || len(n.pods.corrected()) != len(want) {
+		t.Errorf("in gpushare's place: error %v, written %v", err, n.pods.corrected())
+	}
+}
+
 func TestPodsAreMarkedOnceTheyAreAdmitted(t *testing.T) {
 	admitted, waiting, unplaced := pod("admitted", 1, uuidA, app(3)), pod("waiting", 2, uuidA, app(3)), pod("unplaced", 3, "", app(3))
-	for _, p := range []*bool{&admitted.Stale, &waiting.Stale, &unplaced.Stale, &admitted.Settled, &unplaced.Settled} {
+	for _, p := range []*bool{&admitted.Unmarked, &waiting.Unmarked, &unplaced.Unmarked, &admitted.Settled, &unplaced.Settled} {
 		*p = true
 	}
 	n := newNode(t, nil, nil, admitted, waiting, unplaced)
+	n.cfg.GPUShare = true
 	if err := n.reconcile(t.Context()); err != nil {
 		t.Fatal(err)
 	}

@@ -84,6 +84,7 @@ func TestAdmission(t *testing.T) {
 				p := pod("a", 1, "", app(8))
 				p.Request.Count = 2
 				p.Assignment = placement.Assignment{Shares: []placement.Share{{Device: uuidA, Units: 4}, {Device: uuidB, Units: 4}}}
+				p.Index = "0,1"
 				return p
 			}()},
 			want: []string{"a main=0,1"},

@@ -13,6 +13,7 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/gpumem/gpumem/pkg/allocation"
+	"github.com/gpumem/gpumem/pkg/api"
 	"github.com/gpumem/gpumem/pkg/gpu"
 	"github.com/gpumem/gpumem/pkg/placement"
 )
@@ -125,12 +126,12 @@ func (p *Plugin) correctAll(ctx context.Context, s allocation.State) error {
 // that is done, the loop looks again.
 var errBeingWritten = errors.New("the assignment is being written")
 
-// markAll writes anew what is stale beside the assignments of pods that the kubelet has
-// admitted: gpushare's mark, and indexes that somebody changed.
+// markAll writes anew what is not so any more beside the assignments of pods that the kubelet
+// has admitted.
 func (p *Plugin) markAll(ctx context.Context, s allocation.State) error {
 	var errs []error
 	for _, pod := range s.Pods {
-		if !pod.Stale || !pod.Settled || !p.claim(pod.Pod) {
+		if !p.stale(pod, s.Inventory) || !pod.Settled || !p.claim(pod.Pod) {
 			continue
 		}
 		errs = append(errs, p.mark(ctx, pod.Pod, s.Inventory))
@@ -139,12 +140,31 @@ func (p *Plugin) markAll(ctx context.Context, s allocation.State) error {
 	return errors.Join(errs...)
 }
 
+// stale reports whether what is written beside a pod's assignment is not so: gpushare's mark, or
+// the indexes, which somebody may have changed, or the driver, and which are told of GPUs that
+// are there. In gpushare's place the indexes are left alone: one writing puts gpushare's own
+// right too, which may be all that tells where a pod is that was taken over.
+func (p *Plugin) stale(pod allocation.Pod, inv gpu.Inventory) bool {
+	if p.cfg.GPUShare || pod.Assignment.None() {
+		return pod.Unmarked
+	}
+	var indexes []int
+	for _, id := range pod.Assignment.Devices() {
+		d, known := inv.Device(id)
+		if !known {
+			return false
+		}
+		indexes = append(indexes, d.Index)
+	}
+	return pod.Index != api.FormatIndexes(indexes)
+}
+
 // mark writes of a pod the assignment that is written of it already, with what belongs
 // beside it.
 func (p *Plugin) mark(ctx context.Context, ref placement.PodRef, inv gpu.Inventory) error {
 	pods, _, _ := p.pods.Pods()
 	i := slices.IndexFunc(pods, func(pod allocation.Pod) bool { return pod.Pod == ref })
-	if i < 0 || !pods[i].Stale || pods[i].Assignment.None() {
+	if i < 0 || !p.stale(pods[i], inv) || pods[i].Assignment.None() {
 		return nil
 	}
 	writing, cancel := context.WithTimeout(ctx, p.cfg.WriteWait)

@@ -93,6 +93,7 @@ func TestInitContainersHaveLimits(t *testing.T) {
 	two := pod("two", 3, uuidA, container("prepare", placement.Init, 4))
 	two.Request.Count = 2
 	two.Assignment = placement.Assignment{Shares: []placement.Share{{Device: uuidB}, {Device: uuidA}}}.WithShares(two.Request)
+	two.Index = "1,0"
 	gone := pod("gone", 4, "GPU-cccccccc-0000-0000-0000-000000000000", prepare)
 	for name, tc := range map[string]struct {
 		pod      allocation.Pod

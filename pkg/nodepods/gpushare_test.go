@@ -39,7 +39,7 @@ func TestWhatGPUShareWroteIsReadAndKept(t *testing.T) {
 		}
 		p.put(trimmed)
 		pods, _, _ := p.Pods()
-		if diff := cmp.Diff([]int{1}, pods[0].Indexes); diff != "" || !pods[0].Stale || !pods[0].Assignment.None() {
+		if diff := cmp.Diff([]int{1}, pods[0].Indexes); diff != "" || !pods[0].Unmarked || !pods[0].Assignment.None() {
 			t.Errorf("read: %+v", pods[0])
 		}
 		if err := p.Correct(t.Context(), ref, here, inventory(gpu0, gpu1)); err != nil {
@@ -59,7 +59,7 @@ func TestWhatGPUShareWroteIsReadAndKept(t *testing.T) {
 		if diff := cmp.Diff(want, got.Annotations); diff != "" {
 			t.Errorf("admitted %t: written (-want +got):\n%s", admitted, diff)
 		}
-		if pods, _, _ := p.Pods(); pods[0].Stale == admitted {
+		if pods, _, _ := p.Pods(); pods[0].Unmarked == admitted {
 			t.Errorf("admitted %t: read again: %+v", admitted, pods[0])
 		}
 	}

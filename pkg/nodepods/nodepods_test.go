@@ -304,6 +304,9 @@ func TestCorrectCarriesTheUID(t *testing.T) {
 	if diff := cmp.Diff(want, pods[0].Assignment); diff != "" {
 		t.Errorf("known at once (-want +got):\n%s", diff)
 	}
+	if pods[0].Index != "1" {
+		t.Errorf("index %q is known at once, want 1", pods[0].Index)
+	}
 	got, err := client.CoreV1().Pods("ns").Get(t.Context(), "a", metav1.GetOptions{})
 	if err != nil {
 		t.Fatal(err)
@@ -313,33 +316,6 @@ func TestCorrectCarriesTheUID(t *testing.T) {
 	}
 	if err := p.Correct(t.Context(), placement.PodRef{Namespace: "ns", Name: "a", UID: "u1"}, to(gpu.Device{UUID: "GPU-x"}), inv); err == nil {
 		t.Error("a GPU that the node lacks was written")
-	}
-}
-
-func TestIndexesThatSomebodyChangedAreStale(t *testing.T) {
-	client := fake.NewClientset(pod("a", "u1", 3))
-	p := watching(t, client)
-	ref, inv := placement.PodRef{Namespace: "ns", Name: "a", UID: "u1"}, inventory(gpu0, gpu1)
-	here := placement.Assignment{Shares: []placement.Share{{Device: gpu1.UUID, Units: 3}}}
-	for _, index := range []string{"", "0", "1,0"} {
-		if err := p.Correct(t.Context(), ref, here, inv); err != nil {
-			t.Fatal(err)
-		}
-		pods, _, _ := p.Pods()
-		if pods[0].Stale {
-			t.Errorf("just written: %+v", pods[0])
-		}
-		changed, err := client.CoreV1().Pods("ns").Get(t.Context(), "a", metav1.GetOptions{})
-		if err != nil {
-			t.Fatal(err)
-		}
-		if changed.Annotations["gpumem.dev/gpu-index"] = index; index == "" {
-			delete(changed.Annotations, "gpumem.dev/gpu-index")
-		}
-		p.put(changed)
-		if pods, _, _ := p.Pods(); !pods[0].Stale || !pods[0].Assignment.Same(here) {
-			t.Errorf("index %q: %+v, want it stale, and the assignment as it was", index, pods[0])
-		}
 	}
 }
 

@@ -204,7 +204,8 @@ func (p *Pods) put(obj any) {
 	now := entry{
 		pod: allocation.Pod{
 			Holding: holding, Created: pod.CreationTimestamp.Time, Starting: starting(pod),
-			Indexes: p.names.GPUShareIndexes(pod), Stale: p.names.GPUShareWaits(pod) || p.names.Misindexed(pod),
+			Index:   pod.Annotations[p.names.Index()],
+			Indexes: p.names.GPUShareIndexes(pod), Unmarked: p.names.GPUShareWaits(pod),
 		},
 		version:    pod.ResourceVersion,
 		containers: containerNames(pod),

@@ -8,6 +8,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"sync/atomic"
 	"time"
 
@@ -95,7 +96,7 @@ func (n *fullNode) fill() error {
 		ref := placement.PodRef{Namespace: "team", Name: fmt.Sprintf("pod-%03d", i), UID: fmt.Sprintf("uid-%03d", i)}
 		k, last := i%gpusPerNode, i == nodePods-1
 		units := gpu.Units(n.size)
-		n.pods = append(n.pods, allocation.Pod{Created: time.Unix(1e9+int64(i), 0), Holding: placement.Holding{
+		n.pods = append(n.pods, allocation.Pod{Created: time.Unix(1e9+int64(i), 0), Index: strconv.Itoa(n.inventory.Devices[k].Index), Holding: placement.Holding{
 			Pod: ref, Settled: !last,
 			Request:    placement.Request{Containers: []placement.Container{{Name: "main", Kind: placement.App, Units: units}}},
 			Assignment: placement.Assignment{Shares: []placement.Share{{Device: n.inventory.Devices[k].UUID, Units: units}}},
