@@ -241,7 +241,7 @@ func (o *options) lookThere(ctx context.Context, e *explanation, pod *v1.Pod, as
 	}
 	for _, n := range nodes {
 		if n.Name == pod.Spec.NodeName && len(n.Devices) > 0 {
-			e.has(a, n, metav1.GetControllerOf(pod) != nil)
+			e.has(a, n, pod)
 			e.Now = append(e.Now, decisions.Look(asks.Request, n, a))
 			e.Preferred = preferred(asks, n, a, nodes, facts)
 		}
@@ -249,29 +249,39 @@ func (o *options) lookThere(ctx context.Context, e *explanation, pod *v1.Pod, as
 	return there
 }
 
-// has tells which GPUs of its node a pod has, and what is wrong with them. Controlled is one
-// that somebody makes anew.
-func (e *explanation) has(a placement.Assignment, n placement.Node, controlled bool) {
+// has tells which GPUs of its node a pod has, and what is wrong with them.
+func (e *explanation) has(a placement.Assignment, n placement.Node, pod *v1.Pod) {
 	var indexes, wrong []string
-	for _, d := range n.Devices {
-		if !slices.Contains(a.Devices(), d.UUID) {
+	for _, id := range a.Devices() {
+		i := slices.IndexFunc(n.Devices, func(d placement.Device) bool { return d.UUID == id })
+		if i < 0 {
+			indexes = append(indexes, "?")
+			wrong = append(wrong, fmt.Sprintf("it has %s, which the node does not offer any more: if that is gone for good, made anew the pod is placed on another", id))
 			continue
 		}
+		d := n.Devices[i]
 		indexes = append(indexes, fmt.Sprint(d.Index))
 		switch {
 		case d.Healthy:
 		case d.Unhealthy == gpu.Cordoned:
 			wrong = append(wrong, fmt.Sprintf("GPU%d is cordoned: it takes no new pods, and those that are there stay", d.Index))
-		case controlled:
-			wrong = append(wrong, fmt.Sprintf("GPU%d is %s: kubectl inspect gpumem drain %s %d has the pod made anew elsewhere", d.Index, gpu.OutOfUse(d.Unhealthy), n.Name, d.Index))
 		default:
-			wrong = append(wrong, fmt.Sprintf("GPU%d is %s: made anew the pod is placed on another, and has no controller that would do so", d.Index, gpu.OutOfUse(d.Unhealthy)))
+			wrong = append(wrong, fmt.Sprintf("GPU%d is %s: %s", d.Index, gpu.OutOfUse(d.Unhealthy), moveOff(n.Name, d.Index, pod)))
 		}
 	}
-	if len(indexes) == len(a.Shares) {
-		e.Indexes = strings.Join(indexes, ",")
+	e.Indexes, e.Health = strings.Join(indexes, ","), strings.Join(wrong, "; ")
+}
+
+// moveOff says how a pod comes off a GPU that has failed.
+func moveOff(nodeName string, index int, pod *v1.Pod) string {
+	switch owner := metav1.GetControllerOf(pod); {
+	case owner == nil:
+		return "made anew the pod is placed on another, and has no controller that would do so"
+	case owner.Kind == "DaemonSet":
+		return fmt.Sprintf("kubectl delete pod --namespace %s %s has its DaemonSet make it anew on another, if one has room", pod.Namespace, pod.Name)
+	default:
+		return fmt.Sprintf("kubectl inspect gpumem drain %s %d has the pod made anew elsewhere", nodeName, index)
 	}
-	e.Health = strings.Join(wrong, "; ")
 }
 
 // whyUnknown says why the pods could not be listed.

@@ -343,25 +343,36 @@ func sicken(t *testing.T, node *v1.Node, index int) {
 // A pod runs on where its GPU has failed, as far as anybody but the GPU's health can tell.
 func TestExplainSaysHowThePodsGPUIs(t *testing.T) {
 	for name, tc := range map[string]struct {
-		cause      string
-		controlled bool
-		want       string
+		cause string
+		owner string
+		want  string
 	}{
-		"healthy":    {"", true, ""},
-		"unhealthy":  {"XID 79", true, "Health:    GPU1 is unhealthy (XID 79): kubectl inspect gpumem drain gpu-a 1 has the pod made anew elsewhere\n"},
-		"a bare pod": {"XID 79", false, "Health:    GPU1 is unhealthy (XID 79): made anew the pod is placed on another, and has no controller that would do so\n"},
-		"cordoned":   {gpu.Cordoned, true, "Health:    GPU1 is cordoned: it takes no new pods, and those that are there stay\n"},
+		"healthy":        {"", "StatefulSet", ""},
+		"of a DaemonSet": {"XID 79", "DaemonSet", "Health:    GPU1 is unhealthy (XID 79): kubectl delete pod --namespace ml p has its DaemonSet make it anew on another, if one has room\n"},
+		"unhealthy":      {"XID 79", "StatefulSet", "Health:    GPU1 is unhealthy (XID 79): kubectl inspect gpumem drain gpu-a 1 has the pod made anew elsewhere\n"},
+		"a bare pod":     {"XID 79", "", "Health:    GPU1 is unhealthy (XID 79): made anew the pod is placed on another, and has no controller that would do so\n"},
+		"cordoned":       {gpu.Cordoned, "StatefulSet", "Health:    GPU1 is cordoned: it takes no new pods, and those that are there stay\n"},
 	} {
 		inv := inventory("gpu-a", 16, 16)
 		inv.Devices[1].Healthy, inv.Devices[1].Unhealthy = tc.cause == "", tc.cause
 		pod := with(makePod(t, "ml/p", "gpu-a", 5, uuid("gpu-a", 1)), func(p *v1.Pod) { p.Annotations["gpumem.dev/gpu-index"] = "7" })
-		if tc.controlled {
-			pod = ownedBy("StatefulSet", pod)
+		if tc.owner != "" {
+			pod = ownedBy(tc.owner, pod)
 		}
 		stdout, _, err := inspectWith(fake.NewClientset(makeNode(t, "gpu-a", inv), pod), "explain", "ml/p")
 		if err != nil || strings.Contains(stdout, "Health:") != (tc.want != "") || !strings.Contains(stdout, tc.want) || !strings.Contains(stdout, "GPU:       1\n") {
 			t.Errorf("%s: error %v, want %q and GPU 1 in:\n%s", name, err, tc.want, stdout)
 		}
+	}
+}
+
+// The GPU that has its index now is another.
+func TestExplainOfAPodWhoseGPUIsGone(t *testing.T) {
+	pod := with(makePod(t, "ml/p", "gpu-a", 5, "GPU-gone"), func(p *v1.Pod) { p.Annotations["gpumem.dev/gpu-index"] = "0" })
+	stdout, _, err := inspectWith(fake.NewClientset(makeNode(t, "gpu-a", inventory("gpu-a", 16)), pod), "explain", "ml/p")
+	want := "GPU:       ?\nHealth:    it has GPU-gone, which the node does not offer any more: if that is gone for good, made anew the pod is placed on another\n"
+	if err != nil || !strings.Contains(stdout, want) {
+		t.Errorf("error %v, want %q in:\n%s", err, want, stdout)
 	}
 }
 

@@ -5,9 +5,11 @@ import (
 	"maps"
 	"slices"
 	"strconv"
+	"strings"
 
 	appsv1 "k8s.io/api/apps/v1"
 	v1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/gpumem/gpumem/pkg/api"
 	"github.com/gpumem/gpumem/pkg/gpu"
@@ -178,16 +180,34 @@ func out(s *State, node *v1.Node, d gpu.Device) Finding {
 	if slices.Contains(s.Names.CordonedGPUs(node), d.UUID) {
 		mend += fmt.Sprintf(". It is cordoned too, and takes none then either: kubectl inspect gpumem uncordon %s %d", node.Name, d.Index)
 	}
-	if s.holds(d.UUID) {
-		mend += fmt.Sprintf(". To kube-scheduler the pods on it count against the node's other GPUs: kubectl inspect gpumem drain %s %d gives these free", node.Name, d.Index)
+	if drained, deleted := s.on(d.UUID); len(drained)+len(deleted) > 0 {
+		mend += ". To kube-scheduler the pods on it count against the node's other GPUs: "
+		var free []string
+		if len(drained) > 0 {
+			free = append(free, fmt.Sprintf("kubectl inspect gpumem drain %s %d gives these free", node.Name, d.Index))
+		}
+		if len(deleted) > 0 {
+			free = append(free, some(deleted)+", of a DaemonSet, comes to another GPU when it is deleted")
+		}
+		mend += strings.Join(free, "; ")
 	}
 	return Finding{Warning, object, fmt.Sprintf("GPU %d (%s) is unhealthy%s", d.Index, d.UUID, because(d.Unhealthy)), mend}
 }
 
-// holds reports whether a pod holds memory of a GPU, as far as is known.
-func (s *State) holds(id gpu.UUID) bool {
-	return slices.ContainsFunc(s.Pods, func(pod v1.Pod) bool {
-		a, err := s.Names.AssignmentOf(&pod)
-		return err == nil && !api.Terminal(&pod) && slices.Contains(a.Devices(), id)
-	})
+// on returns the pods that hold memory of a GPU, as far as is known: those that a drain evicts,
+// and those of DaemonSets, which it leaves.
+func (s *State) on(id gpu.UUID) (drained, ofDaemonSets []string) {
+	for i := range s.Pods {
+		pod := &s.Pods[i]
+		a, err := s.Names.AssignmentOf(pod)
+		if err != nil || api.Terminal(pod) || !slices.Contains(a.Devices(), id) {
+			continue
+		}
+		if owner := metav1.GetControllerOf(pod); owner != nil && owner.Kind == "DaemonSet" {
+			ofDaemonSets = append(ofDaemonSets, nameOf(pod))
+		} else {
+			drained = append(drained, nameOf(pod))
+		}
+	}
+	return drained, ofDaemonSets
 }
