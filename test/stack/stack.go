@@ -156,7 +156,8 @@ func (s *Stack) images(c *cluster.Cluster) ([]string, error) {
 
 // Install installs the chart with the values of its demo and waits until all
 // of its pods are ready. It returns what Helm prints: the chart's notes.
-// More values are given as Helm's --set takes them.
+// More values are given as Helm's --set takes them. One replica of the scheduler's
+// pod is enough for tests, where none is said.
 func (s *Stack) Install(ctx context.Context, c *cluster.Cluster, set ...string) (notes string, err error) {
 	return s.InstallAs(ctx, c, Release, Namespace, set...)
 }
@@ -168,7 +169,7 @@ func (s *Stack) InstallAs(ctx context.Context, c *cluster.Cluster, release, name
 		"--values", filepath.Join(s.Chart(), "ci", "demo-values.yaml"),
 		"--wait", "--timeout", "3m",
 	}
-	for _, value := range set {
+	for _, value := range append([]string{"scheduler.replicas=1"}, set...) {
 		args = append(args, "--set", value)
 	}
 	if notes, err = s.Helm(ctx, c, args...); err != nil {
