@@ -158,13 +158,14 @@ func (p *parts) run(ctx context.Context, on listeners) error {
 func waiting(names api.Names, pods []*v1.Pod) []inspect.WaitFacts {
 	out := make([]inspect.WaitFacts, 0, len(pods))
 	for _, pod := range pods {
-		w := inspect.WaitFacts{Pod: api.Ref(pod), Nominated: api.NominatedTo(pod)}
+		w := inspect.WaitFacts{Pod: api.Ref(pod)}
 		var err error
 		if w.Request, err = names.Request(pod); err != nil {
 			w.Problem = err.Error()
 		} else if w.Request.Empty() {
 			continue // it names an amount of zero
 		}
+		w.Nominated, w.At = api.Nomination(pod, w.Request)
 		out = append(out, w)
 	}
 	return out

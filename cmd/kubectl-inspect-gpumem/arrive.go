@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"encoding/json"
 	"fmt"
 	"slices"
 	"strings"
@@ -10,7 +11,7 @@ import (
 	v1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/util/wait"
+	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/gpumem/gpumem/pkg/api"
 	"github.com/gpumem/gpumem/pkg/defrag"
@@ -18,14 +19,74 @@ import (
 	"github.com/gpumem/gpumem/pkg/placement"
 )
 
-// arrive waits until the pod that room was made for has a node: others that wait may be
+// look is how often it is looked whether pods are where they are to be.
+const look = time.Second
+
+// wakes is after how many looks the pod is woken again.
+const wakes = 5
+
+// makeWay evicts the pods of a plan for one that waits. Room is kept for that on the node, and
+// no GPU cordoned: all are kept off that are not more important, among them those that are
+// made in place of the evicted. A cordon would keep the pod itself off too, and have it
+// preempt others meanwhile; a nomination kube-scheduler takes back each time that it finds
+// no node for the pod, which wakes those that are after the room.
+func (d *defragmentation) makeWay(ctx context.Context, c *crowd, plan defrag.Plan) error {
+	if err := d.keepRoom(ctx, c.waits, plan.Node, plan.Assignment); err != nil {
+		return fmt.Errorf("nobody was evicted: %w", err)
+	}
+	defer func() { // an interrupt ends the waiting, and not this
+		if err := d.keepNone(context.WithoutCancel(ctx), c.waits); err != nil && !apierrors.IsNotFound(err) {
+			fmt.Fprintf(d.ErrOut, "warning: the condition %s stays on it: %v\n", api.RoomMade, err)
+		}
+	}()
+	if err := d.evict(ctx, plan); err != nil {
+		return err
+	}
+	return d.arrive(ctx, c, plan)
+}
+
+// keepRoom writes that GPUs of a node are kept for a waiting pod.
+func (d *defragmentation) keepRoom(ctx context.Context, pod *v1.Pod, nodeName string, at placement.Assignment) error {
+	made := api.RoomOn(nodeName, at)
+	made.LastTransitionTime = metav1.Now()
+	return d.patchStatus(ctx, pod, map[string]any{}, made)
+}
+
+// keepNone takes back what keepRoom and wake write.
+func (d *defragmentation) keepNone(ctx context.Context, pod *v1.Pod) error {
+	return d.patchStatus(ctx, pod, map[string]any{d.names.RoomMadeAt(): nil}, map[string]any{"type": api.RoomMade, "$patch": "delete"})
+}
+
+// wake has kube-scheduler look at a waiting pod again, by a change that counts as one. When a
+// pod ended it looked of itself, but perhaps a moment before the extender had heard of it.
+func (d *defragmentation) wake(ctx context.Context, pod *v1.Pod) error {
+	return d.patchStatus(ctx, pod, map[string]any{d.names.RoomMadeAt(): time.Now().UTC().Format(time.RFC3339Nano)})
+}
+
+// patchStatus writes annotations and conditions of a pod, with the right to its status alone.
+// What it does not name stays: a null in their place would take all away.
+func (d *defragmentation) patchStatus(ctx context.Context, pod *v1.Pod, annotations map[string]any, conditions ...any) error {
+	patch, err := json.Marshal(map[string]any{
+		"metadata": map[string]any{"uid": pod.UID, "annotations": annotations},
+		"status":   map[string]any{"conditions": append([]any{}, conditions...)},
+	})
+	if err == nil {
+		_, err = d.client.CoreV1().Pods(pod.Namespace).Patch(ctx, pod.Name, types.StrategicMergePatchType, patch, metav1.PatchOptions{}, "status")
+	}
+	if err != nil {
+		return fmt.Errorf("status of pod %s/%s: %w", pod.Namespace, pod.Name, err)
+	}
+	return nil
+}
+
+// arrive waits until the pod that room was made for has a node. More important ones may be
 // faster, and it is told who was.
 func (d *defragmentation) arrive(ctx context.Context, c *crowd, plan defrag.Plan) error {
 	ref := c.waits.Namespace + "/" + c.waits.Name
 	var seen []string // who has come to the plan's GPUs since
 	var now clearing
-	first := true
-	err := wait.PollUntilContextTimeout(ctx, time.Second, d.timeout, true, func(ctx context.Context) (bool, error) {
+	looks, free := 0, 0 // free: since the evicted pods are gone
+	late, err := d.poll(ctx, func(ctx context.Context) (bool, error) {
 		nodeName, err := d.placed(ctx, c.waits)
 		if err != nil {
 			return false, err
@@ -34,11 +95,18 @@ func (d *defragmentation) arrive(ctx context.Context, c *crowd, plan defrag.Plan
 			fmt.Fprintf(d.Out, "pod/%s is on node %s\n", c.waits.Name, nodeName)
 			return true, nil
 		}
-		if first {
-			first = false
+		if looks++; looks == 1 {
 			fmt.Fprintf(d.ErrOut, "waiting for pod/%s to be placed\n", c.waits.Name)
 		}
-		came, err := d.newcomers(ctx, c, plan)
+		came, leaving, err := d.newcomers(ctx, c, plan)
+		if err != nil {
+			return false, err
+		}
+		if !leaving {
+			if free++; free%wakes == 1 {
+				err = d.wake(ctx, c.waits)
+			}
+		}
 		if err != nil || slices.Equal(came, seen) {
 			return false, err
 		}
@@ -46,9 +114,9 @@ func (d *defragmentation) arrive(ctx context.Context, c *crowd, plan defrag.Plan
 		return now.taken, nil
 	})
 	switch {
-	case ctx.Err() != nil:
-		return fmt.Errorf("interrupted; pod %s waits yet", ref)
-	case wait.Interrupted(err):
+	case ctx.Err() != nil && err != nil:
+		return fmt.Errorf("%w; pod %s waits yet", err, ref)
+	case late:
 		now = d.clearing(ctx, c, plan)
 	case err != nil || !now.taken:
 		return err
@@ -68,20 +136,22 @@ func (d *defragmentation) placed(ctx context.Context, pod *v1.Pod) (string, erro
 	return now.Spec.NodeName, nil
 }
 
-// newcomers returns the UIDs of others that have come to the plan's GPUs, in order.
-func (d *defragmentation) newcomers(ctx context.Context, c *crowd, plan defrag.Plan) (uids []string, err error) {
+// newcomers returns the UIDs of others that have come to the plan's GPUs, in order, and whether
+// a pod is there yet that was evicted.
+func (d *defragmentation) newcomers(ctx context.Context, c *crowd, plan defrag.Plan) (uids []string, leaving bool, err error) {
 	list, err := d.client.CoreV1().Pods(metav1.NamespaceAll).List(ctx, metav1.ListOptions{FieldSelector: "spec.nodeName=" + plan.Node + "," + notEnded})
 	if err != nil {
-		return nil, err
+		return nil, false, err
 	}
 	for i := range list.Items {
 		pod := &list.Items[i]
+		leaving = leaving || evicted(plan, api.Ref(pod))
 		if h, _ := d.names.Holding(pod); pod.Spec.NodeName == plan.Node && !api.Terminal(pod) && c.came(plan, h) {
 			uids = append(uids, h.Pod.UID)
 		}
 	}
 	slices.Sort(uids)
-	return uids, nil
+	return uids, leaving, nil
 }
 
 // clearing is how the room is that was made for a pod.
@@ -107,16 +177,29 @@ func (d *defragmentation) clearing(ctx context.Context, c *crowd, plan defrag.Pl
 	if chance.Good() {
 		return clearing{why: "there is room on node " + plan.Node}
 	}
+	leaving := slices.DeleteFunc(here.Holdings(), func(h placement.Holding) bool { return !evicted(plan, h.Pod) })
+	if len(leaving) > 0 {
+		return clearing{why: "not ended yet: " + named(leaving)}
+	}
 	faster := slices.DeleteFunc(here.Holdings(), func(h placement.Holding) bool { return !c.came(plan, h) })
 	if chance.Fits() || !placement.Fit(waits.Request, here.Without(faster)).Fits() {
 		return clearing{why: "node " + plan.Node + ": " + chance.Why()}
 	}
+	return clearing{taken: true, why: "others were faster to take the room on node " + plan.Node + ": " + named(faster)}
+}
+
+// evicted reports whether a pod is one that the plan evicts.
+func evicted(plan defrag.Plan, pod placement.PodRef) bool {
+	return slices.ContainsFunc(plan.Moves, func(m defrag.Move) bool { return m.Pod.Pod == pod })
+}
+
+func named(holdings []placement.Holding) string {
 	var names []string
-	for _, h := range faster {
+	for _, h := range holdings {
 		names = append(names, h.Pod.String())
 	}
 	slices.Sort(names)
-	return clearing{taken: true, why: "others were faster to take the room on node " + plan.Node + ": " + strings.Join(names, ", ")}
+	return strings.Join(names, ", ")
 }
 
 // came reports whether another pod is on a GPU of the plan than that for which it was made,

@@ -36,7 +36,7 @@ type defragmentation struct {
 	force bool
 	apply bool
 
-	timeout time.Duration // to wait for pods that are evicted, and then for the one that room is made for
+	timeout time.Duration // to wait for the pod that room is made for, or until those that are evicted are elsewhere
 }
 
 func newDefragCommand(o *options) *cobra.Command {
@@ -51,11 +51,10 @@ pod may preempt it: it has a higher priority, and the pod waits then. Those of
 higher priority stay, those of DaemonSets, those whose PodDisruptionBudget allows
 no eviction, and those without a controller, which nothing would make again.
 
-Nothing is evicted without --apply, which keeps new pods off the GPUs (as cordon
-does) until the evicted pods are elsewhere, and then waits for POD to have a node: other
-pods that wait may be faster, which is told. The plan counts GPU memory and cores,
-the nodes' CPU, taints and node affinity; where the pods go is kube-scheduler's to
-say.`,
+Nothing is evicted without --apply. It keeps the room for POD, from all pods of its priority
+or a lower one, until POD has a node, for which it waits. Without POD it keeps new pods off the GPUs (as
+cordon does) until the evicted pods are elsewhere. The plan counts GPU memory and cores, the nodes'
+CPU, taints and node affinity; where the pods go is kube-scheduler's to say.`,
 		Example: `  # Whom to evict so that the pod ml/train, which waits, fits
   kubectl inspect gpumem defrag ml/train
 
@@ -75,7 +74,7 @@ say.`,
 	f.IntVar(&d.most, "max-evictions", d.most, "How many pods the plan may evict: there is none where more would have to go")
 	f.BoolVar(&d.force, "force", false, "Evict pods too that nothing will make again")
 	f.BoolVar(&d.apply, "apply", false, "Evict the pods of the plan")
-	f.DurationVar(&d.timeout, "timeout", d.timeout, "How long to wait for evicted pods to be gone, and for those in their place, and then for POD, to have a node")
+	f.DurationVar(&d.timeout, "timeout", d.timeout, "How long to wait for POD to have a node; without it, for evicted pods to be gone and those in their place to have one")
 	return cmd
 }
 
@@ -136,10 +135,10 @@ func (d *defragmentation) run(ctx context.Context, args []string) error {
 	if unserved := c.unserved(d.names, facts.Schedulers); unserved != "" {
 		return fmt.Errorf("nobody was evicted for pod %s/%s: %s", c.waits.Namespace, c.waits.Name, unserved)
 	}
-	if err := d.carryOut(ctx, c, plan); err != nil || c.waits == nil {
-		return err
+	if c.waits != nil {
+		return d.makeWay(ctx, c, plan)
 	}
-	return d.arrive(ctx, c, plan)
+	return d.free(ctx, c, plan)
 }
 
 // mostPods returns how many pods the node has that has the most: more are never evicted.
@@ -191,10 +190,9 @@ func (d *defragmentation) budgets(ctx context.Context, c *crowd) ([]preemption.B
 	return api.Budgets(budgets, pods), nil
 }
 
-// carryOut evicts the pods of a plan. Their GPUs are cordoned until the pods that
-// come in their place are elsewhere: these would take them otherwise, which are
-// free first.
-func (d *defragmentation) carryOut(ctx context.Context, c *crowd, plan defrag.Plan) (err error) {
+// free evicts the pods of a plan that frees GPUs. These are cordoned until the pods that
+// come in their place are elsewhere: they would take them otherwise, which are free first.
+func (d *defragmentation) free(ctx context.Context, c *crowd, plan defrag.Plan) (err error) {
 	for _, id := range plan.Assignment.Devices() {
 		if _, _, err := d.write(ctx, plan.Node, string(id), true); err != nil {
 			return err
@@ -208,13 +206,32 @@ func (d *defragmentation) carryOut(ctx context.Context, c *crowd, plan defrag.Pl
 	if err := d.evict(ctx, plan); err != nil {
 		return err
 	}
-	err = wait.PollUntilContextTimeout(ctx, time.Second, d.timeout, true, func(ctx context.Context) (bool, error) {
-		return d.moved(ctx, c, plan)
+	var waitsFor string
+	late, err := d.poll(ctx, func(ctx context.Context) (bool, error) {
+		yet, err := d.waitsFor(ctx, c, plan)
+		if err == nil {
+			waitsFor = yet
+		}
+		return err == nil && yet == "", err
 	})
-	if err != nil {
-		return fmt.Errorf("the evicted pods, or those in their place, are not where they belong yet: %w", err)
+	if late {
+		return fmt.Errorf("the GPUs were not freed within %s: %s", d.timeout, waitsFor)
 	}
-	return nil
+	return err
+}
+
+// poll looks until something is so, or reports that it is too late for that.
+func (d *defragmentation) poll(ctx context.Context, so wait.ConditionWithContextFunc) (late bool, err error) {
+	limited, cancel := context.WithTimeout(ctx, d.timeout)
+	defer cancel()
+	switch err = wait.PollUntilContextCancel(limited, look, true, so); {
+	case ctx.Err() != nil && err != nil:
+		return false, errors.New("interrupted")
+	case limited.Err() != nil && err != nil: // however the client words it
+		return true, nil
+	default:
+		return false, err
+	}
 }
 
 // evict stops at the first pod that may not go.
@@ -236,20 +253,20 @@ func (d *defragmentation) evict(ctx context.Context, plan defrag.Plan) error {
 	return nil
 }
 
-// moved reports whether the evicted pods are gone and, where there is room for
-// them, their controllers have as many pods on nodes as before.
-func (d *defragmentation) moved(ctx context.Context, c *crowd, plan defrag.Plan) (bool, error) {
+// waitsFor says what is yet to come until the evicted pods are gone and their controllers have
+// as many pods on nodes as before; nothing when they are.
+func (d *defragmentation) waitsFor(ctx context.Context, c *crowd, plan defrag.Plan) (string, error) {
 	for _, m := range plan.Moves {
 		list, err := d.client.CoreV1().Pods(m.Pod.Pod.Namespace).List(ctx, metav1.ListOptions{})
 		if err != nil {
-			return false, err
+			return "", err
 		}
 		owner := metav1.GetControllerOf(c.pods[m.Pod.Pod.UID])
 		now := 0
 		for i := range list.Items {
 			pod := &list.Items[i]
 			if string(pod.UID) == m.Pod.Pod.UID {
-				return false, nil
+				return fmt.Sprintf("pod %s has not ended yet", m.Pod.Pod), nil
 			}
 			now += placedBy(owner, pod)
 		}
@@ -257,11 +274,11 @@ func (d *defragmentation) moved(ctx context.Context, c *crowd, plan defrag.Plan)
 		for _, pod := range c.pods {
 			before += placedBy(owner, pod)
 		}
-		if m.To != "" && now < before {
-			return false, nil
+		if now < before {
+			return fmt.Sprintf("%s of namespace %s has %d pods on nodes, and had %d", controller(owner), m.Pod.Pod.Namespace, now, before), nil
 		}
 	}
-	return true, nil
+	return "", nil
 }
 
 // placedBy returns 1 for a pod of this controller that is on a node to stay, else 0.
@@ -400,15 +417,18 @@ func (c *crowd) print(w io.Writer, plan defrag.Plan, nodes []placement.Node, gpu
 	table := printers.GetNewTabWriter(w)
 	fmt.Fprintln(table, "NAMESPACE\tPOD\tCONTROLLER\tHOLDS\tFROM\tROOM ON")
 	for _, m := range plan.Moves {
-		controller := "<none>"
-		if owner := metav1.GetControllerOf(c.pods[m.Pod.Pod.UID]); owner != nil {
-			controller = owner.Kind + "/" + owner.Name
-		}
 		to := m.To
 		if to == "" {
 			to = "<none: it will wait>"
 		}
-		fmt.Fprintf(table, "%s\t%s\t%s\t%s\t%s\t%s\n", m.Pod.Pod.Namespace, m.Pod.Pod.Name, controller, gpu.Format(m.Pod.Request.Units(), at.UnitMiB), m.From, to)
+		fmt.Fprintf(table, "%s\t%s\t%s\t%s\t%s\t%s\n", m.Pod.Pod.Namespace, m.Pod.Pod.Name, controller(metav1.GetControllerOf(c.pods[m.Pod.Pod.UID])), gpu.Format(m.Pod.Request.Units(), at.UnitMiB), m.From, to)
 	}
 	return table.Flush()
+}
+
+func controller(owner *metav1.OwnerReference) string {
+	if owner == nil {
+		return "<none>"
+	}
+	return owner.Kind + "/" + owner.Name
 }

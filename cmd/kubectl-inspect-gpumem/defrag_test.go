@@ -1,6 +1,7 @@
 package main
 
 import (
+	"fmt"
 	"maps"
 	"slices"
 	"strings"
@@ -16,7 +17,9 @@ import (
 	"k8s.io/client-go/kubernetes/fake"
 	clienttesting "k8s.io/client-go/testing"
 
+	"github.com/gpumem/gpumem/pkg/api"
 	"github.com/gpumem/gpumem/pkg/gpu"
+	"github.com/gpumem/gpumem/pkg/placement"
 )
 
 func ownedBy(kind string, pod *v1.Pod) *v1.Pod {
@@ -293,6 +296,86 @@ func TestDefragSaysThatThePodWaitsForSomethingElse(t *testing.T) {
 	}
 }
 
+// What is left for the pod is kept for it before anybody is evicted, and no more when the
+// waiting is over.
+func TestDefragKeepsTheRoomUntilThePodHasANode(t *testing.T) {
+	for name, want := range map[string]string{"waits": "", "nobody": "pod ml/waits waits yet: not ended yet: ml/x; "} {
+		cluster := fragmented(t)
+		cluster["waits"].(*v1.Pod).Annotations["example.com/other"] = "stays"
+		client := clientOf(cluster)
+		var kept string
+		client.PrependReactor("create", "pods", func(a clienttesting.Action) (bool, runtime.Object, error) {
+			obj, err := client.Tracker().Get(v1.SchemeGroupVersion.WithResource("pods"), "ml", "waits")
+			if err != nil {
+				t.Error(err)
+			}
+			node, at := api.Nomination(obj.(*v1.Pod), placement.Request{})
+			kept = fmt.Sprint(node, at.Devices())
+			if name == "waits" {
+				return replace(t, client, name)(a)
+			}
+			return a.GetSubresource() == "eviction", nil, nil // and the pod stays for ever
+		})
+		_, _, err := inspectWith(client, "defrag", "ml/waits", "--apply", "--timeout", "1ms")
+		if (err != nil) != (want != "") || err != nil && !strings.HasPrefix(err.Error(), want) {
+			t.Errorf("error %v, want %q", err, want)
+		}
+		obj, err := client.Tracker().Get(v1.SchemeGroupVersion.WithResource("pods"), "ml", "waits")
+		if err != nil {
+			t.Fatal(err)
+		}
+		if other := obj.(*v1.Pod).Annotations["example.com/other"]; name == "nobody" && (other != "stays" || len(obj.(*v1.Pod).Status.Conditions) != 1) {
+			t.Errorf("what is another's was taken away: %+v", obj)
+		}
+		want := "gpu-a[" + string(uuid("gpu-a", 0)) + "]"
+		if left, _ := api.Nomination(obj.(*v1.Pod), placement.Request{}); kept != want || left != "" {
+			t.Errorf("%s: kept %q while pods were evicted, on %q at the end; want %s, none", name, kept, left, want)
+		}
+	}
+}
+
+// kube-scheduler looked before the extender knew of the room, and would not look again.
+func TestDefragWakesThePodOnceTheRoomIsThere(t *testing.T) {
+	client := clientOf(fragmented(t))
+	client.PrependReactor("create", "pods", replace(t, client, ""))
+	woken := ""
+	client.PrependReactor("patch", "pods", func(a clienttesting.Action) (bool, runtime.Object, error) {
+		if patch := string(a.(clienttesting.PatchAction).GetPatch()); strings.Contains(patch, `"gpumem.dev/room-made":"`) {
+			woken = patch
+			placed := makePod(t, "ml/waits", "gpu-a", 10, uuid("gpu-a", 0))
+			return true, placed, client.Tracker().Update(v1.SchemeGroupVersion.WithResource("pods"), placed, "ml")
+		}
+		return false, nil, nil
+	})
+	stdout, _, err := inspectWith(client, "defrag", "ml/waits", "--apply")
+	if err != nil || woken == "" || !strings.HasSuffix(stdout, "pod/waits is on node gpu-a\n") {
+		t.Errorf("error %v, woken by %q; output:\n%s", err, woken, stdout)
+	}
+}
+
+func TestDefragEvictsNobodyWhereItMayKeepNoRoom(t *testing.T) {
+	client := clientOf(fragmented(t))
+	client.PrependReactor("patch", "pods", func(clienttesting.Action) (bool, runtime.Object, error) {
+		return true, nil, apierrors.NewForbidden(v1.Resource("pods/status"), "waits", nil)
+	})
+	_, _, err := inspectWith(client, "defrag", "ml/waits", "--apply")
+	if want := "nobody was evicted: status of pod ml/waits: "; err == nil || !strings.HasPrefix(err.Error(), want) || len(evictions(client)) > 0 {
+		t.Errorf("error %v, want %q; evicted: %v", err, want, evictions(client))
+	}
+}
+
+// changes are the patches and evictions that a client was asked for.
+func changes(client *fake.Clientset) (order []string) {
+	for _, a := range client.Actions() {
+		if patch, ok := a.(clienttesting.PatchAction); ok {
+			order = append(order, string(patch.GetPatch()))
+		} else if a.GetSubresource() == "eviction" {
+			order = append(order, "eviction")
+		}
+	}
+	return order
+}
+
 func evictions(client *fake.Clientset) (names []string) {
 	for _, a := range client.Actions() {
 		if create, ok := a.(clienttesting.CreateAction); ok && a.GetSubresource() == "eviction" {
@@ -329,18 +412,11 @@ func TestDefragCordonsUntilAllAreElsewhere(t *testing.T) {
 	client.PrependReactor("create", "pods", func(a clienttesting.Action) (bool, runtime.Object, error) {
 		return a.GetSubresource() == "eviction", nil, nil // and the pod stays for ever
 	})
-	_, _, err := inspectWith(client, "defrag", "ml/waits", "--apply", "--timeout", "1ms")
-	if err == nil || !strings.Contains(err.Error(), "are not where they belong yet") {
+	_, _, err := inspectWith(client, "defrag", "--apply", "--timeout", "1ms")
+	if err == nil || !strings.Contains(err.Error(), "the GPUs were not freed within 1ms: pod ml/x has not ended yet") {
 		t.Errorf("error %v, want that the pods are not elsewhere yet", err)
 	}
-	var order []string
-	for _, a := range client.Actions() {
-		if patch, ok := a.(clienttesting.PatchAction); ok {
-			order = append(order, string(patch.GetPatch()))
-		} else if a.GetSubresource() == "eviction" {
-			order = append(order, "eviction")
-		}
-	}
+	order := changes(client)
 	cordoned := `"gpumem.dev/cordoned-gpus":"`
 	if len(order) != 3 || !strings.Contains(order[0], cordoned) || order[1] != "eviction" || strings.Contains(order[2], cordoned) {
 		t.Errorf("what was done: %q, want the GPU cordoned, an eviction, and the GPU uncordoned", order)

@@ -97,7 +97,7 @@ func load(ctx context.Context, client kubernetes.Interface, names api.Names, sel
 	}
 	for _, w := range pods.waiting {
 		if _, shown := inventories[w.Nominated]; shown && !w.Request.Empty() {
-			books.NominatePod(w.Nominated, w.Pod, w.Request)
+			books.NominatePod(w.Nominated, w.Pod, w.Request, w.At)
 		}
 	}
 	// Nodes come last, so that the cache does the sums of each node once.
@@ -206,7 +206,7 @@ func asksFor(names api.Names, where *places, pod *v1.Pod) bool {
 
 func waitFacts(names api.Names, where *places, pod *v1.Pod) inspect.WaitFacts {
 	w := inspect.WaitFacts{
-		Pod: api.Ref(pod), Nominated: api.NominatedTo(pod), Scheduler: cmp.Or(pod.Spec.SchedulerName, v1.DefaultSchedulerName),
+		Pod: api.Ref(pod), Scheduler: cmp.Or(pod.Spec.SchedulerName, v1.DefaultSchedulerName),
 		Gated: len(pod.Spec.SchedulingGates) > 0, KeptOff: where.keptOff(pod),
 		Unseen: !api.Considered(pod),
 	}
@@ -214,6 +214,7 @@ func waitFacts(names api.Names, where *places, pod *v1.Pod) inspect.WaitFacts {
 	if w.Request, err = names.Request(pod); err != nil {
 		w.Problem = oneLine(err)
 	}
+	w.Nominated, w.At = api.Nomination(pod, w.Request)
 	if resource := where.unoffered(names, pod); resource != "" {
 		w.InVain, _ = doctor.WaitsInVain(names, resource)
 	}

@@ -79,12 +79,20 @@ func (n Names) Assignment() string { return n.domain + "/assignment" }
 // Index is, on a pod, the indexes of its GPUs for people, for example "0,3".
 func (n Names) Index() string { return n.domain + "/gpu-index" }
 
+// RoomMadeAt is, on a pod that waits, when others had left for it whom people evicted.
+func (n Names) RoomMadeAt() string { return n.domain + "/room-made" }
+
 // Inventory is, on a node, the GPUs that it offers: JSON.
 func (n Names) Inventory() string { return n.domain + "/inventory" }
 
 // GPUsHealthy is the type of the condition of a node that says whether all its
 // GPUs are healthy. It is the same in all domains.
 const GPUsHealthy v1.NodeConditionType = "GPUMemoryHealthy"
+
+// RoomMade is the type of a condition of a pod that waits and for which people make room
+// (kubectl inspect gpumem defrag). Its message says where: a node's name, a space, and
+// the UUIDs of GPUs, with commas between. It is the same in all domains.
+const RoomMade v1.PodConditionType = "GPUMemoryRoomMade"
 
 // Annotations that people and kubectl inspect gpumem write on nodes.
 

@@ -57,13 +57,37 @@ func Priority(pod *v1.Pod) int32 {
 	return *pod.Spec.Priority
 }
 
-// NominatedTo returns the node that a waiting pod is to come to once others have
-// left it for the pod, or nothing.
-func NominatedTo(pod *v1.Pod) string {
+// Nomination returns the node that a waiting pod is to come to once others have
+// left it for the pod, or nothing: as kube-scheduler says, which has them leave,
+// or people who do. These say to which GPUs: at is what it is to have of them.
+func Nomination(pod *v1.Pod, req placement.Request) (node string, at placement.Assignment) {
 	if pod.Spec.NodeName != "" || pod.DeletionTimestamp != nil {
-		return ""
+		return "", placement.Assignment{}
 	}
-	return pod.Status.NominatedNodeName
+	node = pod.Status.NominatedNodeName
+	for _, c := range pod.Status.Conditions {
+		name, ids, _ := strings.Cut(c.Message, " ")
+		if c.Type != RoomMade || c.Status != v1.ConditionTrue || node != "" && node != name {
+			continue
+		}
+		node = name
+		for id := range strings.SplitSeq(ids, ",") {
+			at.Shares = append(at.Shares, placement.Share{Device: gpu.UUID(id)})
+		}
+	}
+	if len(at.Shares) != req.GPUs() {
+		return node, placement.Assignment{}
+	}
+	return node, at.WithShares(req)
+}
+
+// RoomOn returns the condition that keeps GPUs of a node for a waiting pod.
+func RoomOn(node string, at placement.Assignment) v1.PodCondition {
+	var ids []string
+	for _, id := range at.Devices() {
+		ids = append(ids, string(id))
+	}
+	return v1.PodCondition{Type: RoomMade, Status: v1.ConditionTrue, Reason: "OthersAreEvicted", Message: node + " " + strings.Join(ids, ",")}
 }
 
 // CPU returns what a pod requests of its node's CPU, in millicores, as

@@ -335,12 +335,56 @@ func TestPriorities(t *testing.T) {
 	if h.Request.Priority != 100 || !h.Started.Equal(began.Time) || !h.Terminating || h.Nominated {
 		t.Errorf("%+v, want priority 100, started, terminating", h)
 	}
-	waiting := &v1.Pod{Status: v1.PodStatus{NominatedNodeName: "node"}}
-	if got := NominatedTo(p) + NominatedTo(&v1.Pod{}) + NominatedTo(waiting); got != "node" {
-		t.Errorf("nominated to %q, want only the one that waits", got)
-	}
 	if got := Priority(&v1.Pod{}); got != 0 {
 		t.Errorf("priority %d of a pod without one", got)
+	}
+}
+
+func TestNomination(t *testing.T) {
+	began := metav1.NewTime(time.Unix(7, 0))
+	made := func(message string) v1.PodCondition {
+		return v1.PodCondition{Type: RoomMade, Status: v1.ConditionTrue, Message: message}
+	}
+	on := func(ids ...gpu.UUID) (a placement.Assignment) {
+		for _, id := range ids {
+			a.Shares = append(a.Shares, placement.Share{Device: id, Units: 4})
+		}
+		return a
+	}
+	two := RoomOn("made", on("GPU-1", "GPU-2"))
+	for name, tc := range map[string]struct {
+		nominated  string
+		conditions []v1.PodCondition
+		bound      bool
+		count      int
+		want       string
+		wantAt     placement.Assignment
+	}{
+		"not at all":                   {conditions: []v1.PodCondition{{Type: v1.PodScheduled, Status: v1.ConditionTrue, Message: "no"}}, count: 1},
+		"by kube-scheduler":            {nominated: "node", count: 1, want: "node"},
+		"by people":                    {conditions: []v1.PodCondition{made("made GPU-1")}, count: 1, want: "made", wantAt: on("GPU-1")},
+		"by people, to two GPUs":       {conditions: []v1.PodCondition{two}, count: 2, want: "made", wantAt: on("GPU-1", "GPU-2")},
+		"by both":                      {nominated: "made", conditions: []v1.PodCondition{two}, count: 2, want: "made", wantAt: on("GPU-1", "GPU-2")},
+		"by kube-scheduler to another": {nominated: "node", conditions: []v1.PodCondition{two}, count: 2, want: "node"},
+		"to another number of GPUs":    {conditions: []v1.PodCondition{two}, count: 1, want: "made"},
+		"to no GPU that is named":      {conditions: []v1.PodCondition{made("made")}, count: 1, want: "made", wantAt: on("")},
+		"no more":                      {conditions: []v1.PodCondition{{Type: RoomMade, Status: v1.ConditionFalse, Message: "made GPU-1"}}, count: 1},
+		"and has a node":               {nominated: "node", conditions: []v1.PodCondition{two}, count: 2, bound: true},
+	} {
+		p := &v1.Pod{Status: v1.PodStatus{NominatedNodeName: tc.nominated, Conditions: tc.conditions}}
+		if tc.bound {
+			p.Spec.NodeName = "node"
+		}
+		req := placement.Request{Count: tc.count, Containers: []placement.Container{{Kind: placement.App, Units: gpu.Units(4 * tc.count)}}}
+		node, at := Nomination(p, req)
+		if diff := cmp.Diff(tc.wantAt, at); node != tc.want || diff != "" {
+			t.Errorf("%s: to %q, want %q; GPUs (-want +got):\n%s", name, node, tc.want, diff)
+		}
+		if p.DeletionTimestamp = &began; p.Spec.NodeName == "" {
+			if node, at := Nomination(p, req); node != "" || !at.None() {
+				t.Errorf("%s, and is being deleted: to %q, %v", name, node, at)
+			}
+		}
 	}
 }
 

@@ -13,7 +13,7 @@ import (
 func (n Names) Unknown(pod *v1.Pod) (keys []string) {
 	known := []string{
 		n.Count(), n.Policy(), n.Model(), n.UUID(), n.ModelPreference(), n.Group(), n.ExclusiveGroup(), n.EnforcementLevel(),
-		n.Assignment(), n.Index(),
+		n.Assignment(), n.Index(), n.RoomMadeAt(),
 	}
 	for _, key := range slices.Sorted(maps.Keys(pod.Annotations)) {
 		if strings.HasPrefix(key, n.domain+"/") && !slices.Contains(known, key) {

@@ -122,13 +122,14 @@ func (c *Cache) ConfirmPod(nodeName string, h placement.Holding, now time.Time) 
 }
 
 // NominatePod records that a pod without a node is to come to one, once others
-// have left it for the pod. An empty name takes that back.
-func (c *Cache) NominatePod(nodeName string, ref placement.PodRef, req placement.Request) {
+// have left it for the pod: to these GPUs, or where it goes. An empty name takes
+// that back.
+func (c *Cache) NominatePod(nodeName string, ref placement.PodRef, req placement.Request, at placement.Assignment) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	var to *pod
 	if p, ok := c.pods[on][ref.UID]; nodeName != "" && (!ok || p.assumed) {
-		to = &pod{Holding: placement.Holding{Pod: ref, Request: req}, node: nodeName}
+		to = &pod{Holding: placement.Holding{Pod: ref, Request: req, Assignment: at}, node: nodeName}
 	}
 	c.set(coming, ref.UID, to)
 }

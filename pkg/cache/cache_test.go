@@ -417,7 +417,7 @@ func important(r placement.Request) placement.Request {
 
 func nominate(c *Cache, nodes ...string) {
 	for _, n := range nodes {
-		c.NominatePod(n, ref("vip"), important(ask(8)))
+		c.NominatePod(n, ref("vip"), important(ask(8)), placement.Assignment{})
 	}
 }
 
@@ -841,11 +841,15 @@ func step(t *testing.T, random *rand.Rand, c *Cache, w *twin) {
 		if random.IntN(3) == 0 {
 			node = ""
 		}
-		c.NominatePod(node, ref(uid), req)
+		at := bound(uid, req).Assignment
+		if random.IntN(2) == 0 {
+			at = bound(uid, req, random.IntN(3)).Assignment
+		}
+		c.NominatePod(node, ref(uid), req, at)
 		w.drop(&w.nominated, uid)
 		isBound := slices.ContainsFunc(w.objects, func(o object) bool { return o.Pod.UID == uid })
 		if node != "" && !isBound {
-			w.nominated = append(w.nominated, object{node: node, Holding: placement.Holding{Pod: ref(uid), Request: req}})
+			w.nominated = append(w.nominated, object{node: node, Holding: placement.Holding{Pod: ref(uid), Request: req, Assignment: at}})
 		}
 	default:
 		before, _ := w.view(node)

@@ -17,7 +17,7 @@ func (w *twin) fromScratch() *Cache {
 		c.AddPod(o.node, o.Holding)
 	}
 	for _, o := range w.nominated {
-		c.NominatePod(o.node, o.Pod, o.Request)
+		c.NominatePod(o.node, o.Pod, o.Request, o.Assignment)
 	}
 	for name, inv := range w.nodes {
 		c.SetNode(name, inv)

@@ -104,12 +104,12 @@ func (b *Books) learn(obj any) {
 // nominate enters where a waiting pod is to come to. One that cannot be read
 // comes nowhere.
 func (b *Books) nominate(pod *v1.Pod) {
-	node := api.NominatedTo(pod)
 	req, err := b.Names.Request(pod)
+	node, at := api.Nomination(pod, req)
 	if err != nil || req.Empty() {
 		node = ""
 	}
-	b.Cache.NominatePod(node, api.Ref(pod), req)
+	b.Cache.NominatePod(node, api.Ref(pod), req, at)
 }
 
 func (b *Books) removePod(obj any) {

@@ -291,6 +291,15 @@ func TestTrimKeepsWhatIsRead(t *testing.T) {
 	if diff := cmp.Diff(full.Labels, small.Labels); diff != "" {
 		t.Errorf("labels (-full +trimmed):\n%s", diff)
 	}
+	waits := pod("waits", "2", "GPU-a")
+	waits.Spec.NodeName, waits.Status.Conditions = "", []v1.PodCondition{{Type: v1.PodScheduled}, {Type: api.RoomMade, Status: v1.ConditionTrue, Message: "node"}}
+	obj, err = Trim(n)(waits)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got := obj.(*v1.Pod); len(got.Status.Conditions) != 1 || got.Status.Conditions[0].Type != api.RoomMade {
+		t.Errorf("conditions %v of a pod for which room is kept, want that alone", got.Status.Conditions)
+	}
 	if len(small.Annotations) != 1 || small.Spec.Containers[0].Env != nil || small.ManagedFields != nil {
 		t.Errorf("kept too much: %v", small)
 	}
@@ -397,7 +406,7 @@ func FuzzTrim(f *testing.F) {
 					t.Errorf("%s: %v, trimmed %v (-full +trimmed):\n%s", data, wantErr, err, diff)
 				}
 			}
-			if n.Holds(&pod) != n.Holds(small) || api.Terminal(&pod) != api.Terminal(small) || api.NominatedTo(&pod) != api.NominatedTo(small) ||
+			if n.Holds(&pod) != n.Holds(small) || api.Terminal(&pod) != api.Terminal(small) || fmt.Sprint(api.Nomination(&pod, placement.Request{})) != fmt.Sprint(api.Nomination(small, placement.Request{})) ||
 				api.Priority(&pod) != api.Priority(small) || api.CPU(&pod) != api.CPU(small) || pod.Spec.NodeName != small.Spec.NodeName {
 				t.Errorf("%s: trimmed to %v", data, small)
 			}

@@ -62,6 +62,11 @@ func (t *trimmer) pod(pod *v1.Pod) *v1.Pod {
 			Phase: pod.Status.Phase, StartTime: pod.Status.StartTime, NominatedNodeName: pod.Status.NominatedNodeName,
 		},
 	}
+	for _, c := range pod.Status.Conditions {
+		if c.Type == api.RoomMade {
+			small.Status.Conditions = []v1.PodCondition{c}
+		}
+	}
 	if cpu := api.CPU(pod); cpu != 0 {
 		small.Spec.Resources = t.cpus.get(cpu, func() *v1.ResourceRequirements {
 			return &v1.ResourceRequirements{Requests: v1.ResourceList{v1.ResourceCPU: *resource.NewMilliQuantity(cpu, resource.DecimalSI)}}

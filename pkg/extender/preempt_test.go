@@ -17,6 +17,7 @@ import (
 
 	"github.com/gpumem/gpumem/pkg/api"
 	"github.com/gpumem/gpumem/pkg/gpu"
+	"github.com/gpumem/gpumem/pkg/placement"
 )
 
 // fakeNeighbours tells of the pods of a fakeCluster.
@@ -216,7 +217,7 @@ func TestTheRoomOfANominatedPodIsKept(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	w.Cache.NominatePod("pair", api.Ref(pod), req)
+	w.Cache.NominatePod("pair", api.Ref(pod), req, placement.Assignment{})
 	small := w.pod("small", "5")
 	fits := func() []string { return *w.filter(small).NodeNames }
 

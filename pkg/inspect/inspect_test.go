@@ -122,7 +122,7 @@ func TestChancesOfNominatedPods(t *testing.T) {
 	books := cache.New()
 	books.SetNode("n", inventory(device(0, 16)))
 	nominated := placement.PodRef{Namespace: "ml", Name: "nominated", UID: "1"}
-	books.NominatePod("n", nominated, ask(12))
+	books.NominatePod("n", nominated, ask(12), placement.Assignment{})
 	offered, _ := books.Node("n")
 	for uid, want := range map[string]bool{"1": true, "2": false} {
 		c := inspect.Facts{}.Chance(inspect.WaitFacts{Pod: placement.PodRef{UID: uid}, Request: ask(12)}, offered)

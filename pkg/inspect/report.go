@@ -194,12 +194,13 @@ type PodFacts struct {
 type WaitFacts struct {
 	Pod       placement.PodRef
 	Request   placement.Request
-	Nominated string // the node where others leave for it
-	Problem   string // why the request could not be read
-	InVain    string // what else it asks for that no node offers, in a sentence; empty: nothing
-	Scheduler string // its schedulerName; empty when not known
-	Gated     bool   // it has scheduling gates
-	Unseen    bool   // no scheduler has said anything of it
+	Nominated string               // the node where others leave for it
+	At        placement.Assignment // there; none: not known
+	Problem   string               // why the request could not be read
+	InVain    string               // what else it asks for that no node offers, in a sentence; empty: nothing
+	Scheduler string               // its schedulerName; empty when not known
+	Gated     bool                 // it has scheduling gates
+	Unseen    bool                 // no scheduler has said anything of it
 
 	// KeptOff is, by node, what in the pod's own spec keeps it off: it is unresolvable
 	// where the pod names other nodes. Pods of which the same is true share it.

@@ -25,5 +25,6 @@
 // A nominated pod is one for which others were evicted. It is counted on the GPU
 // where it would go by the same functions as any pod, so that nobody takes the
 // room that was made for it. This is worked out anew for each question: room that
-// becomes free elsewhere may change it.
+// becomes free elsewhere may change it. Where others are evicted of whom it may be
+// that none has a lower priority (defrag), it is said to which GPUs it goes.
 package preemption

@@ -8,8 +8,8 @@ import (
 )
 
 // Reserved returns the node as one pod finds it: the nominated pods that go
-// before it hold their memory, on the GPUs where they fit, or else where room is
-// being made for them.
+// before it hold their memory, on the GPUs that they are nominated to, or where
+// they fit, or else where room is being made for them.
 //
 // Those go before it that have its priority or a higher one. A pod that is
 // nominated to the node itself goes before its equals behind it in line, so that
@@ -21,7 +21,9 @@ func Reserved(n placement.Node, pod placement.PodRef, req placement.Request, fal
 	}
 	for _, h := range n.Nominated[:ahead] {
 		if h.Request.Priority >= req.Priority {
-			h.Assignment, h.Nominated = landing(n, h.Request, fallback), true
+			if h.Nominated = true; h.Assignment.None() {
+				h.Assignment = landing(n, h.Request, fallback)
+			}
 			n = n.With(h)
 		}
 	}

@@ -257,6 +257,13 @@ func TestReserved(t *testing.T) {
 			pods:      []placement.Holding{hold("a", ask(5, priority(2)), 0), terminating(hold("b", ask(8, priority(2)), 1))},
 			nominated: []placement.Holding{nominated("n", ask(4, priority(5)))}, pod: "p", req: ask(1), want: []gpu.Units{9, 8},
 		},
+		"on the GPU that it is nominated to, whoever is there": {
+			pods:      []placement.Holding{hold("a", ask(5), 0), hold("b", ask(5), 1)},
+			nominated: []placement.Holding{hold("n", ask(8), 1)}, pod: "p", req: ask(1), want: []gpu.Units{5, 13},
+		},
+		"on the GPU that it is nominated to, though it would fit elsewhere": {
+			nominated: []placement.Holding{hold("n", ask(8), 1)}, pod: "p", req: ask(1), want: []gpu.Units{0, 8},
+		},
 		"one that no eviction helps holds nothing": {
 			nominated: []placement.Holding{nominated("n", ask(11, priority(5)))}, pod: "p", req: ask(1), want: []gpu.Units{0, 0},
 		},

@@ -102,7 +102,7 @@ func report(facts inspect.Facts, nodes ...node) inspect.Report {
 		c.SetNode(n.name, n.inv)
 		for _, w := range facts.Waiting {
 			if w.Nominated == n.name {
-				c.NominatePod(n.name, w.Pod, w.Request)
+				c.NominatePod(n.name, w.Pod, w.Request, placement.Assignment{})
 			}
 		}
 		f := facts.Nodes[n.name]

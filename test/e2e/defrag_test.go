@@ -83,3 +83,42 @@ func TestDefragMakesRoomForAWaitingPod(t *testing.T) {
 	}
 	e.untouched(bare)
 }
+
+// kube-scheduler would have to evict one pod of a GPU for a more important one, and sees room in
+// the sum of both GPUs. The pod that is made in place of the evicted one does not take the
+// room back, and the other is left alone.
+func TestDefragForAnImportantPodCostsWhatThePlanSays(t *testing.T) {
+	for name, tc := range map[string]struct {
+		each, urgent int64
+		comesBack    bool // the evicted pod, beside the other
+	}{
+		"no room elsewhere":     {9, 10, false},
+		"room on the other GPU": {6, 12, true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			e := setup(t)
+			at, spread := onNode("node1"), annotated("policy", "spread")
+			before := make(map[string]*v1.Pod)
+			for _, set := range []string{"low-a", "low-b"} {
+				e.replicaSet(set, e.pod(set, tc.each, at, spread))
+				before[set] = e.get(e.runningOf(set))
+			}
+			e.create(e.pod("urgent", tc.urgent, at, e.ofPriority(100)))
+			e.pending("urgent", "fragmented")
+			done, err := suite.stack.Inspect(e.ctx, e.cluster, "defrag", e.namespace+"/urgent", "--apply", "--timeout", "60s")
+			if err != nil || strings.Count(done, " evicted\n") != 1 {
+				t.Fatalf("error %v; output:\n%s", err, done)
+			}
+			e.running("urgent")
+			evicted, stayed := "low-a", "low-b"
+			if strings.Contains(done, "pod/low-b") {
+				evicted, stayed = stayed, evicted
+			}
+			e.untouched(before[stayed])
+			if tc.comesBack {
+				e.runningOf(evicted)
+				e.untouched(before[stayed])
+			}
+		})
+	}
+}
