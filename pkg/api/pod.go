@@ -71,7 +71,7 @@ func Nomination(pod *v1.Pod, req placement.Request) (node string, at placement.A
 			continue
 		}
 		node = name
-		for id := range strings.SplitSeq(ids, ",") {
+		for id := range strings.FieldsFuncSeq(ids, func(r rune) bool { return r == ',' }) {
 			at.Shares = append(at.Shares, placement.Share{Device: gpu.UUID(id)})
 		}
 	}

@@ -367,7 +367,7 @@ func TestNomination(t *testing.T) {
 		"by both":                      {nominated: "made", conditions: []v1.PodCondition{two}, count: 2, want: "made", wantAt: on("GPU-1", "GPU-2")},
 		"by kube-scheduler to another": {nominated: "node", conditions: []v1.PodCondition{two}, count: 2, want: "node"},
 		"to another number of GPUs":    {conditions: []v1.PodCondition{two}, count: 1, want: "made"},
-		"to no GPU that is named":      {conditions: []v1.PodCondition{made("made")}, count: 1, want: "made", wantAt: on("")},
+		"to no GPU that is named":      {conditions: []v1.PodCondition{made("made")}, count: 1, want: "made"},
 		"no more":                      {conditions: []v1.PodCondition{{Type: RoomMade, Status: v1.ConditionFalse, Message: "made GPU-1"}}, count: 1},
 		"and has a node":               {nominated: "node", conditions: []v1.PodCondition{two}, count: 2, bound: true},
 	} {

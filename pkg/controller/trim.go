@@ -64,7 +64,7 @@ func (t *trimmer) pod(pod *v1.Pod) *v1.Pod {
 	}
 	for _, c := range pod.Status.Conditions {
 		if c.Type == api.RoomMade {
-			small.Status.Conditions = []v1.PodCondition{c}
+			small.Status.Conditions = append(small.Status.Conditions, c)
 		}
 	}
 	if cpu := api.CPU(pod); cpu != 0 {

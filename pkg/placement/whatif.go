@@ -1,6 +1,9 @@
 package placement
 
-import "slices"
+import (
+	"cmp"
+	"slices"
+)
 
 // Only returns the node with some of its devices.
 func (n Node) Only(devices ...Device) Node {
@@ -84,9 +87,15 @@ func (n Node) Without(gone []Holding) Node {
 }
 
 // WithNominated returns the node with pods that are to come to it, in line by
-// priority.
+// priority. Of equals those go first of which it is said to which GPUs they come.
 func (n Node) WithNominated(pods []Holding) Node {
 	n.Nominated = slices.Clone(pods)
-	slices.SortFunc(n.Nominated, MoreImportant)
+	slices.SortFunc(n.Nominated, func(a, b Holding) int {
+		return cmp.Or(
+			cmp.Compare(b.Request.Priority, a.Request.Priority),
+			CompareBool(a.Assignment.None(), b.Assignment.None()),
+			MoreImportant(a, b),
+		)
+	})
 	return n
 }

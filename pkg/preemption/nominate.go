@@ -4,6 +4,7 @@ import (
 	"math"
 	"slices"
 
+	"github.com/gpumem/gpumem/pkg/gpu"
 	"github.com/gpumem/gpumem/pkg/placement"
 )
 
@@ -13,21 +14,32 @@ import (
 //
 // Those go before it that have its priority or a higher one. A pod that is
 // nominated to the node itself goes before its equals behind it in line, so that
-// no two of them wait for one another.
+// no two of them wait for one another. Where it is said to which GPUs both come, and
+// they are others, neither does.
 func Reserved(n placement.Node, pod placement.PodRef, req placement.Request, fallback placement.Policy) placement.Node {
 	ahead := slices.IndexFunc(n.Nominated, func(h placement.Holding) bool { return h.Pod.UID == pod.UID })
 	if ahead < 0 {
 		ahead = len(n.Nominated)
 	}
-	for _, h := range n.Nominated[:ahead] {
-		if h.Request.Priority >= req.Priority {
-			if h.Nominated = true; h.Assignment.None() {
-				h.Assignment = landing(n, h.Request, fallback)
-			}
-			n = n.With(h)
+	var own placement.Assignment
+	if ahead < len(n.Nominated) {
+		own = n.Nominated[ahead].Assignment
+	}
+	for i, h := range n.Nominated {
+		if h.Request.Priority < req.Priority || i == ahead || i > ahead && !apart(own, h.Assignment) {
+			continue
 		}
+		if h.Nominated = true; h.Assignment.None() {
+			h.Assignment = landing(n, h.Request, fallback)
+		}
+		n = n.With(h)
 	}
 	return n
+}
+
+// apart reports whether two pods come to GPUs that are known, and none of them the same.
+func apart(a, b placement.Assignment) bool {
+	return !a.None() && !b.None() && !slices.ContainsFunc(a.Devices(), func(id gpu.UUID) bool { return slices.Contains(b.Devices(), id) })
 }
 
 // Promised returns the node with all nominated pods on it, as a pod finds it that

@@ -264,6 +264,15 @@ func TestReserved(t *testing.T) {
 		"on the GPU that it is nominated to, though it would fit elsewhere": {
 			nominated: []placement.Holding{hold("n", ask(8), 1)}, pod: "p", req: ask(1), want: []gpu.Units{0, 8},
 		},
+		"of equals in line one goes first that is nominated to a GPU": {
+			nominated: []placement.Holding{hold("a", ask(6)), hold("b", ask(10), 0)}, pod: "a", req: ask(6), want: []gpu.Units{10, 0},
+		},
+		"of equals in line that are nominated to other GPUs none takes another's": {
+			nominated: []placement.Holding{hold("a", ask(6), 0), hold("b", ask(10), 1)}, pod: "a", req: ask(6), want: []gpu.Units{0, 10},
+		},
+		"of equals in line that are nominated to one GPU the first does not wait": {
+			nominated: []placement.Holding{hold("a", ask(6), 0), hold("b", ask(10), 0)}, pod: "a", req: ask(6), want: []gpu.Units{0, 0},
+		},
 		"one that no eviction helps holds nothing": {
 			nominated: []placement.Holding{nominated("n", ask(11, priority(5)))}, pod: "p", req: ask(1), want: []gpu.Units{0, 0},
 		},
