@@ -280,7 +280,7 @@ func moveOff(nodeName string, index int, pod *v1.Pod) string {
 	case owner.Kind == "DaemonSet":
 		return fmt.Sprintf("kubectl delete pod --namespace %s %s has its DaemonSet make it anew on another, if one has room", pod.Namespace, pod.Name)
 	default:
-		return fmt.Sprintf("kubectl inspect gpumem drain %s %d has the pod made anew elsewhere", nodeName, index)
+		return fmt.Sprintf("kubectl inspect gpumem drain %s %d --ignore-daemonsets has the pod made anew elsewhere", nodeName, index)
 	}
 }
 

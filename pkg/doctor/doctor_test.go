@@ -548,6 +548,34 @@ func TestDrainIsAdvisedWhereThereArePods(t *testing.T) {
 	}
 }
 
+// A drain leaves pods of DaemonSets, and refuses where it is not told to.
+func TestWhatComesOffAGPUThatFailed(t *testing.T) {
+	const drain, deletion = "kubectl inspect gpumem drain gpu-a 0", "pod ml/watcher of a DaemonSet: deleted, made anew on another GPU that has room"
+	for name, tc := range map[string]struct {
+		alone bool
+		want  string
+	}{
+		"of a DaemonSet": {true, "other GPUs: " + deletion},
+		"and of others":  {false, "other GPUs: " + drain + " --ignore-daemonsets gives these free; " + deletion},
+	} {
+		s := healthy(t)
+		inv := inventory()
+		inv.Devices[0].Healthy, inv.Devices[0].Unhealthy = false, "XID 79"
+		setInventory(t, &s.Nodes[0], inv)
+		s.Nodes[0].Status.Allocatable[s.Names.GPUMem()] = resource.MustParse("14")
+		watcher := s.Pods[slices.IndexFunc(s.Pods, func(p v1.Pod) bool { a, _ := s.Names.AssignmentOf(&p); return !a.None() })].DeepCopy()
+		watcher.Namespace, watcher.Name, watcher.UID = "ml", "watcher", "watcher"
+		watcher.OwnerReferences = []metav1.OwnerReference{{Kind: "DaemonSet", Controller: new(true)}}
+		if tc.alone {
+			s.Pods = slices.DeleteFunc(s.Pods, func(p v1.Pod) bool { a, _ := s.Names.AssignmentOf(&p); return !a.None() })
+		}
+		s.Pods = append(s.Pods, *watcher)
+		if found := Examine(s); len(found) != 1 || !strings.HasSuffix(found[0].Mend, tc.want) {
+			t.Errorf("%s: %+v, want it to end with %q", name, found, tc.want)
+		}
+	}
+}
+
 // Where no node offers anything, the log to read is that of a node that may have a
 // GPU: of a DaemonSet, kubectl shows that of any.
 func TestWhoseLogSaysWhyNothingIsOffered(t *testing.T) {

@@ -184,14 +184,22 @@ func out(s *State, node *v1.Node, d gpu.Device) Finding {
 		mend += ". To kube-scheduler the pods on it count against the node's other GPUs: "
 		var free []string
 		if len(drained) > 0 {
-			free = append(free, fmt.Sprintf("kubectl inspect gpumem drain %s %d gives these free", node.Name, d.Index))
+			free = append(free, fmt.Sprintf("kubectl inspect gpumem drain %s %d%s gives these free", node.Name, d.Index, ignoring(deleted)))
 		}
 		if len(deleted) > 0 {
-			free = append(free, some(deleted)+", of a DaemonSet, comes to another GPU when it is deleted")
+			free = append(free, podsNamed(deleted)+" of a DaemonSet: deleted, made anew on another GPU that has room")
 		}
 		mend += strings.Join(free, "; ")
 	}
 	return Finding{Warning, object, fmt.Sprintf("GPU %d (%s) is unhealthy%s", d.Index, d.UUID, because(d.Unhealthy)), mend}
+}
+
+// ignoring is the flag without which a drain refuses to leave pods of DaemonSets.
+func ignoring(ofDaemonSets []string) string {
+	if len(ofDaemonSets) == 0 {
+		return ""
+	}
+	return " --ignore-daemonsets"
 }
 
 // on returns the pods that hold memory of a GPU, as far as is known: those that a drain evicts,
