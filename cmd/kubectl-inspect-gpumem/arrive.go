@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -31,14 +32,20 @@ const wakes = 5
 // preempt others meanwhile; a nomination kube-scheduler takes back each time that it finds
 // no node for the pod, which wakes those that are after the room.
 func (d *defragmentation) makeWay(ctx context.Context, c *crowd, plan defrag.Plan) error {
+	kept := false
+	defer func() { // an interrupt ends the waiting, and not this, nor does an answer that was lost
+		pod := fmt.Sprintf("pod %s/%s", c.waits.Namespace, c.waits.Name)
+		switch err := d.keepNone(context.WithoutCancel(ctx), c.waits); {
+		case err == nil, !kept, apierrors.IsNotFound(err):
+		case apierrors.IsInvalid(err), apierrors.IsConflict(err): // another has its name
+		default:
+			fmt.Fprintf(d.ErrOut, "warning: room may still be kept for %s, by its condition %s: %v\n", pod, api.RoomMade, err)
+		}
+	}()
 	if err := d.keepRoom(ctx, c.waits, plan.Node, plan.Assignment); err != nil {
 		return fmt.Errorf("nobody was evicted: %w", err)
 	}
-	defer func() { // an interrupt ends the waiting, and not this
-		if err := d.keepNone(context.WithoutCancel(ctx), c.waits); err != nil && !apierrors.IsNotFound(err) {
-			fmt.Fprintf(d.ErrOut, "warning: the condition %s stays on it: %v\n", api.RoomMade, err)
-		}
-	}()
+	kept = true
 	if err := d.evict(ctx, plan); err != nil {
 		return err
 	}
@@ -55,6 +62,11 @@ func (d *defragmentation) keepRoom(ctx context.Context, pod *v1.Pod, nodeName st
 // keepNone takes back what keepRoom and wake write.
 func (d *defragmentation) keepNone(ctx context.Context, pod *v1.Pod) error {
 	return d.patchStatus(ctx, pod, map[string]any{d.names.RoomMadeAt(): nil}, map[string]any{"type": api.RoomMade, "$patch": "delete"})
+}
+
+// roomKept reports whether a condition of keepRoom is on a pod.
+func roomKept(pod *v1.Pod) bool {
+	return slices.ContainsFunc(pod.Status.Conditions, func(c v1.PodCondition) bool { return c.Type == api.RoomMade })
 }
 
 // wake has kube-scheduler look at a waiting pod again, by a change that counts as one. When a
@@ -89,7 +101,7 @@ func (d *defragmentation) arrive(ctx context.Context, c *crowd, plan defrag.Plan
 	late, err := d.poll(ctx, func(ctx context.Context) (bool, error) {
 		nodeName, err := d.placed(ctx, c.waits)
 		if err != nil {
-			return false, err
+			return false, lasting(err)
 		}
 		if nodeName != "" {
 			fmt.Fprintf(d.Out, "pod/%s is on node %s\n", c.waits.Name, nodeName)
@@ -99,16 +111,13 @@ func (d *defragmentation) arrive(ctx context.Context, c *crowd, plan defrag.Plan
 			fmt.Fprintf(d.ErrOut, "waiting for pod/%s to be placed\n", c.waits.Name)
 		}
 		came, leaving, err := d.newcomers(ctx, c, plan)
-		if err != nil {
-			return false, err
-		}
-		if !leaving {
+		if err == nil && !leaving {
 			if free++; free%wakes == 1 {
 				err = d.wake(ctx, c.waits)
 			}
 		}
 		if err != nil || slices.Equal(came, seen) {
-			return false, err
+			return false, lasting(err)
 		}
 		seen, now = came, d.clearing(ctx, c, plan) // which reads all pods
 		return now.taken, nil
@@ -121,14 +130,28 @@ func (d *defragmentation) arrive(ctx context.Context, c *crowd, plan defrag.Plan
 	case err != nil || !now.taken:
 		return err
 	}
-	return fmt.Errorf("pod %s waits yet: %s; kubectl inspect gpumem explain %s says more, and the same command plans anew", ref, now.why, ref)
+	return fmt.Errorf("pod %s waits yet: %s; the room is kept no longer; kubectl inspect gpumem explain %s says more, and the same command plans anew", ref, now.why, ref)
+}
+
+// errGone says that there is nobody any more to make room for.
+type errGone string
+
+func (e errGone) Error() string { return string(e) }
+
+// lasting returns an error that another look does not help, and forgets any other: the room
+// would be given up for it.
+func lasting(err error) error {
+	if gone := errGone(""); errors.As(err, &gone) || apierrors.IsForbidden(err) {
+		return err
+	}
+	return nil
 }
 
 // placed returns the node of a pod, or nothing while it has none.
 func (d *defragmentation) placed(ctx context.Context, pod *v1.Pod) (string, error) {
 	now, err := d.client.CoreV1().Pods(pod.Namespace).Get(ctx, pod.Name, metav1.GetOptions{})
 	if apierrors.IsNotFound(err) || err == nil && now.UID != pod.UID {
-		return "", fmt.Errorf("pod %s/%s, for which room was made, is gone", pod.Namespace, pod.Name)
+		return "", errGone(fmt.Sprintf("pod %s/%s, for which room was made, is gone", pod.Namespace, pod.Name))
 	}
 	if err != nil {
 		return "", err

@@ -111,6 +111,9 @@ func (d *defragmentation) run(ctx context.Context, args []string) error {
 	if room.Budgets, err = d.budgets(ctx, c); err != nil {
 		return err
 	}
+	for i, n := range nodes {
+		nodes[i] = c.asItFinds(n, room.Request)
+	}
 	plan, ok := room.Plan(nodes)
 	if !ok {
 		short, force := fmt.Sprintf("at most %d evictions (--max-evictions) make no room", d.most), true
@@ -165,6 +168,11 @@ func (d *defragmentation) request(ctx context.Context, c *crowd, args []string) 
 	namespace, name := c.waits.Namespace, c.waits.Name
 	if c.waits.Spec.NodeName != "" {
 		return placement.Request{}, fmt.Errorf("pod %s/%s does not wait: it is on node %s", namespace, name, c.waits.Spec.NodeName)
+	}
+	if d.apply && roomKept(c.waits) {
+		if err := d.keepNone(ctx, c.waits); err != nil { // a run before this one was killed
+			return placement.Request{}, err
+		}
 	}
 	req, err := d.names.Request(c.waits)
 	if err == nil && req.Empty() {
@@ -335,7 +343,16 @@ func (c *crowd) stays(pod *v1.Pod) string {
 // mayGo reports whether somebody will make a pod again that is evicted.
 func (c *crowd) mayGo(h placement.Holding) bool {
 	pod := c.pods[h.Pod.UID]
-	return pod != nil && c.stays(pod) == ""
+	return pod != nil && !h.Nominated && c.stays(pod) == ""
+}
+
+// asItFinds returns a node as the pod finds it that room is made for: what is kept for others
+// is no room. A GPU that is to be free comes after each of them.
+func (c *crowd) asItFinds(n placement.Node, req placement.Request) placement.Node {
+	if c.waits == nil {
+		return preemption.Promised(n, placement.Binpack)
+	}
+	return preemption.Reserved(n, api.Ref(c.waits), req, placement.Binpack)
 }
 
 // inPeace says which pods were left in peace, and why, and whether to force evictions may

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"errors"
 	"fmt"
 	"maps"
 	"slices"
@@ -231,7 +232,7 @@ func TestDefragSaysWhoElseTookTheRoom(t *testing.T) {
 	client := clientOf(cluster)
 	client.PrependReactor("create", "pods", replace(t, client, "twin"))
 	stdout, _, err := inspectWith(client, "defrag", "ml/waits", "--apply")
-	const want = "pod ml/waits waits yet: others were faster to take the room on node gpu-a: ml/twin; kubectl inspect gpumem explain ml/waits says more, and the same command plans anew"
+	const want = "pod ml/waits waits yet: others were faster to take the room on node gpu-a: ml/twin; the room is kept no longer; kubectl inspect gpumem explain ml/waits says more, and the same command plans anew"
 	if err == nil || err.Error() != want || !strings.HasSuffix(stdout, "pod/x evicted\n") {
 		t.Errorf("error %v, want %q; output:\n%s", err, want, stdout)
 	}
@@ -290,7 +291,7 @@ func TestDefragSaysThatThePodWaitsForSomethingElse(t *testing.T) {
 	client := clientOf(fragmented(t))
 	client.PrependReactor("create", "pods", replace(t, client, ""))
 	_, stderr, err := inspectWith(client, "defrag", "ml/waits", "--apply", "--timeout", "1ms")
-	const want = "pod ml/waits waits yet: there is room on node gpu-a; kubectl inspect gpumem explain ml/waits says more, and the same command plans anew"
+	const want = "pod ml/waits waits yet: there is room on node gpu-a; the room is kept no longer; kubectl inspect gpumem explain ml/waits says more, and the same command plans anew"
 	if err == nil || err.Error() != want || stderr != "waiting for pod/waits to be placed\n" {
 		t.Errorf("error %v, want %q; said:\n%s", err, want, stderr)
 	}
@@ -299,7 +300,7 @@ func TestDefragSaysThatThePodWaitsForSomethingElse(t *testing.T) {
 // What is left for the pod is kept for it before anybody is evicted, and no more when the
 // waiting is over.
 func TestDefragKeepsTheRoomUntilThePodHasANode(t *testing.T) {
-	for name, want := range map[string]string{"waits": "", "nobody": "pod ml/waits waits yet: not ended yet: ml/x; "} {
+	for name, wantErr := range map[string]string{"waits": "", "nobody": "pod ml/waits waits yet: not ended yet: ml/x; "} {
 		cluster := fragmented(t)
 		cluster["waits"].(*v1.Pod).Annotations["example.com/other"] = "stays"
 		client := clientOf(cluster)
@@ -317,8 +318,8 @@ func TestDefragKeepsTheRoomUntilThePodHasANode(t *testing.T) {
 			return a.GetSubresource() == "eviction", nil, nil // and the pod stays for ever
 		})
 		_, _, err := inspectWith(client, "defrag", "ml/waits", "--apply", "--timeout", "1ms")
-		if (err != nil) != (want != "") || err != nil && !strings.HasPrefix(err.Error(), want) {
-			t.Errorf("error %v, want %q", err, want)
+		if (err != nil) != (wantErr != "") || err != nil && !strings.HasPrefix(err.Error(), wantErr) {
+			t.Errorf("error %v, want %q", err, wantErr)
 		}
 		obj, err := client.Tracker().Get(v1.SchemeGroupVersion.WithResource("pods"), "ml", "waits")
 		if err != nil {
@@ -331,6 +332,85 @@ func TestDefragKeepsTheRoomUntilThePodHasANode(t *testing.T) {
 		if left, _ := api.Nomination(obj.(*v1.Pod), placement.Request{}); kept != want || left != "" {
 			t.Errorf("%s: kept %q while pods were evicted, on %q at the end; want %s, none", name, kept, left, want)
 		}
+	}
+}
+
+// keptFor is a pod that waits, for which defrag keeps GPU0 of gpu-a.
+func keptFor(t *testing.T, name string) *v1.Pod {
+	pod := makePod(t, "ml/"+name, "", 8)
+	pod.Status.Conditions = []v1.PodCondition{api.RoomOn("gpu-a", placement.Assignment{Shares: []placement.Share{{Device: uuid("gpu-a", 0)}}})}
+	return pod
+}
+
+// What is kept for another pod is no room, and is not made free a second time.
+func TestDefragSeesWhatIsKeptForOthers(t *testing.T) {
+	for name, tc := range map[string]struct {
+		args []string
+		want string
+	}{
+		"a pod": {[]string{"ml/waits"}, "Room for pod ml/waits: GPU1 of node gpu-a\n\nNAMESPACE   POD   CONTROLLER   HOLDS   FROM    ROOM ON\nml          y     Job/owner    5 GiB   gpu-a   gpu-b\n"},
+		"a GPU": {nil, "Room for a GPU without pods: GPU1 of node gpu-a\n\nNAMESPACE   POD   CONTROLLER   HOLDS   FROM    ROOM ON\nml          y     Job/owner    5 GiB   gpu-a   gpu-b\n"},
+	} {
+		for _, stays := range []bool{false, true} {
+			cluster := fragmented(t)
+			cluster["first"] = keptFor(t, "first")
+			if !stays {
+				delete(cluster, "x")
+			}
+			stdout, _, err := inspectWith(clientOf(cluster), append([]string{"defrag"}, tc.args...)...)
+			if err != nil || !strings.HasPrefix(stdout, tc.want) {
+				t.Errorf("%s: error %v, want\n%s\ngot\n%s", name, err, tc.want, stdout)
+			}
+		}
+	}
+}
+
+// A run that was killed has left the condition.
+func TestDefragTakesBackWhatAnEarlierRunLeft(t *testing.T) {
+	cluster := fragmented(t)
+	delete(cluster, "x")
+	cluster["waits"] = keptFor(t, "waits")
+	client := clientOf(cluster)
+	_, _, err := inspectWith(client, "defrag", "ml/waits", "--apply")
+	obj, _ := client.Tracker().Get(v1.SchemeGroupVersion.WithResource("pods"), "ml", "waits")
+	if err != nil || roomKept(obj.(*v1.Pod)) {
+		t.Errorf("error %v; the pod: %v", err, obj)
+	}
+}
+
+// The answer is lost, and not what was asked for.
+func TestDefragTakesBackWhatItMayHaveWritten(t *testing.T) {
+	client := clientOf(fragmented(t))
+	first := true
+	client.PrependReactor("patch", "pods", func(a clienttesting.Action) (bool, runtime.Object, error) {
+		if !first {
+			return false, nil, nil
+		}
+		first = false
+		if _, _, err := clienttesting.ObjectReaction(client.Tracker())(a); err != nil {
+			t.Error(err)
+		}
+		return true, nil, apierrors.NewTimeoutError("lost", 1)
+	})
+	_, _, err := inspectWith(client, "defrag", "ml/waits", "--apply")
+	obj, _ := client.Tracker().Get(v1.SchemeGroupVersion.WithResource("pods"), "ml", "waits")
+	if err == nil || len(evictions(client)) > 0 || roomKept(obj.(*v1.Pod)) {
+		t.Errorf("error %v, evicted %v; the pod: %v", err, evictions(client), obj)
+	}
+}
+
+// One look that fails is no reason to give the room up.
+func TestDefragLooksAgain(t *testing.T) {
+	client := clientOf(fragmented(t))
+	client.PrependReactor("create", "pods", replace(t, client, "waits"))
+	gets := 0
+	client.PrependReactor("get", "pods", func(clienttesting.Action) (bool, runtime.Object, error) {
+		gets++
+		return gets == 2, nil, apierrors.NewInternalError(errors.New("leader changed"))
+	})
+	stdout, _, err := inspectWith(client, "defrag", "ml/waits", "--apply")
+	if err != nil || gets < 3 || !strings.HasSuffix(stdout, "pod/waits is on node gpu-a\n") {
+		t.Errorf("error %v after %d looks; output:\n%s", err, gets, stdout)
 	}
 }
 
