@@ -16,7 +16,6 @@ import (
 
 	"github.com/gpumem/gpumem/pkg/api"
 	"github.com/gpumem/gpumem/pkg/defrag"
-	"github.com/gpumem/gpumem/pkg/gpu"
 	"github.com/gpumem/gpumem/pkg/placement"
 )
 
@@ -168,7 +167,7 @@ func (d *defragmentation) newcomers(ctx context.Context, c *crowd, plan defrag.P
 	}
 	for i := range list.Items {
 		pod := &list.Items[i]
-		leaving = leaving || evicted(plan, api.Ref(pod))
+		leaving = leaving || c.leaves(api.Ref(pod))
 		if h, _ := d.names.Holding(pod); pod.Spec.NodeName == plan.Node && !api.Terminal(pod) && c.came(plan, h) {
 			uids = append(uids, h.Pod.UID)
 		}
@@ -200,7 +199,7 @@ func (d *defragmentation) clearing(ctx context.Context, c *crowd, plan defrag.Pl
 	if chance.Good() {
 		return clearing{why: "there is room on node " + plan.Node}
 	}
-	leaving := slices.DeleteFunc(here.Holdings(), func(h placement.Holding) bool { return !evicted(plan, h.Pod) })
+	leaving := slices.DeleteFunc(here.Holdings(), func(h placement.Holding) bool { return !c.leaves(h.Pod) })
 	if len(leaving) > 0 {
 		return clearing{why: "not ended yet: " + named(leaving)}
 	}
@@ -211,9 +210,9 @@ func (d *defragmentation) clearing(ctx context.Context, c *crowd, plan defrag.Pl
 	return clearing{taken: true, why: "others were faster to take the room on node " + plan.Node + ": " + named(faster)}
 }
 
-// evicted reports whether a pod is one that the plan evicts.
-func evicted(plan defrag.Plan, pod placement.PodRef) bool {
-	return slices.ContainsFunc(plan.Moves, func(m defrag.Move) bool { return m.Pod.Pod == pod })
+// leaves reports whether a pod is one that leaves the GPUs of the plan.
+func (c *crowd) leaves(pod placement.PodRef) bool {
+	return slices.ContainsFunc(c.leaving, func(h placement.Holding) bool { return h.Pod == pod })
 }
 
 func named(holdings []placement.Holding) string {
@@ -230,5 +229,5 @@ func named(holdings []placement.Holding) string {
 func (c *crowd) came(plan defrag.Plan, h placement.Holding) bool {
 	before := c.pods[h.Pod.UID]
 	return h.Pod.UID != string(c.waits.UID) && (before == nil || before.Spec.NodeName == "") &&
-		slices.ContainsFunc(h.Assignment.Devices(), func(id gpu.UUID) bool { return slices.Contains(plan.Assignment.Devices(), id) })
+		onGPUs(plan, h)
 }

@@ -74,7 +74,7 @@ CPU, taints and node affinity; where the pods go is kube-scheduler's to say.`,
 	f.IntVar(&d.most, "max-evictions", d.most, "How many pods the plan may evict: there is none where more would have to go")
 	f.BoolVar(&d.force, "force", false, "Evict pods too that nothing will make again")
 	f.BoolVar(&d.apply, "apply", false, "Evict the pods of the plan")
-	f.DurationVar(&d.timeout, "timeout", d.timeout, "How long to wait for POD to have a node; without it, for evicted pods to be gone and those in their place to have one")
+	f.DurationVar(&d.timeout, "timeout", d.timeout, "How long to keep the room for POD, and to wait for it to have a node; without it, for evicted pods to be gone and those in their place to have one")
 	return cmd
 }
 
@@ -114,34 +114,44 @@ func (d *defragmentation) run(ctx context.Context, args []string) error {
 	for i, n := range nodes {
 		nodes[i] = c.asItFinds(n, room.Request)
 	}
-	plan, ok := room.Plan(nodes)
+	plan, ok := c.plan(room, nodes)
 	if !ok {
-		short, force := fmt.Sprintf("at most %d evictions (--max-evictions) make no room", d.most), true
-		if room.Hopeless(nodes) || d.most >= mostPods(nodes) {
-			forced, everybody := room, *c
-			everybody.force = true
-			forced.May = everybody.mayGo
-			short, force = "no evictions make room", !forced.Hopeless(nodes)
-		}
-		return fmt.Errorf("%s for %s%s", short, c.what(d.gpus), c.inPeace(room, force))
+		return d.noPlan(c, room, nodes)
 	}
 	if err := c.print(d.Out, plan, nodes, d.gpus); err != nil {
 		return err
 	}
-	if len(plan.Moves) == 0 {
+	return d.carryOut(ctx, c, plan, facts.Schedulers)
+}
+
+// carryOut does what is to be done about a plan, which may be nothing.
+func (d *defragmentation) carryOut(ctx context.Context, c *crowd, plan defrag.Plan, schedulers []string) error {
+	if len(plan.Moves) == 0 && (len(c.leaving) == 0 || c.waits == nil || !d.apply) {
 		return nil
 	}
 	if !d.apply {
 		fmt.Fprintln(d.Out, "Nobody was evicted: --apply does it.")
 		return nil
 	}
-	if unserved := c.unserved(d.names, facts.Schedulers); unserved != "" {
+	if c.waits == nil {
+		return d.free(ctx, c, plan)
+	}
+	if unserved := c.unserved(d.names, schedulers); unserved != "" {
 		return fmt.Errorf("nobody was evicted for pod %s/%s: %s", c.waits.Namespace, c.waits.Name, unserved)
 	}
-	if c.waits != nil {
-		return d.makeWay(ctx, c, plan)
+	return d.makeWay(ctx, c, plan)
+}
+
+// noPlan says why there is none.
+func (d *defragmentation) noPlan(c *crowd, room defrag.Goal, nodes []placement.Node) error {
+	short, force := fmt.Sprintf("at most %d evictions (--max-evictions) make no room", d.most), true
+	if room.Hopeless(nodes) || d.most >= mostPods(nodes) {
+		forced, everybody := room, *c
+		everybody.force = true
+		forced.May = everybody.mayGo
+		short, force = "no evictions make room", !forced.Hopeless(nodes)
 	}
-	return d.free(ctx, c, plan)
+	return fmt.Errorf("%s for %s%s", short, c.what(d.gpus), c.inPeace(room, force))
 }
 
 // mostPods returns how many pods the node has that has the most: more are never evicted.
@@ -220,7 +230,7 @@ func (d *defragmentation) free(ctx context.Context, c *crowd, plan defrag.Plan) 
 		if err == nil {
 			waitsFor = yet
 		}
-		return err == nil && yet == "", err
+		return err == nil && yet == "", lasting(err)
 	})
 	if late {
 		return fmt.Errorf("the GPUs were not freed within %s: %s", d.timeout, waitsFor)
@@ -300,9 +310,6 @@ func placedBy(owner *metav1.OwnerReference, pod *v1.Pod) int {
 
 // unserved says why nobody would place the pod that room is made for; empty: somebody would.
 func (c *crowd) unserved(names api.Names, schedulers []string) string {
-	if c.waits == nil {
-		return ""
-	}
 	return waitFacts(names, newPlaces(), c.waits).Unserved(schedulers)
 }
 
@@ -313,6 +320,37 @@ type crowd struct {
 	pods  map[string]*v1.Pod           // by UID
 	waits *v1.Pod                      // nil: a GPU is to be freed
 	force bool
+
+	leaving []placement.Holding // the GPUs of the plan: those that are to be evicted, and those that end already
+}
+
+// plan counts pods that end already as gone, where it is not enough what is free now.
+func (c *crowd) plan(goal defrag.Goal, nodes []placement.Node) (plan defrag.Plan, ok bool) {
+	var ending []placement.Holding // on the node of the plan
+	if plan, ok = goal.Plan(nodes); !ok || len(plan.Moves) > 0 {
+		left := make([]placement.Node, 0, len(nodes))
+		for _, n := range nodes {
+			left = append(left, n.Without(terminating(n)))
+		}
+		if plan, ok = goal.Plan(left); ok {
+			at := nodes[slices.IndexFunc(nodes, func(n placement.Node) bool { return n.Name == plan.Node })]
+			ending = slices.DeleteFunc(terminating(at), func(h placement.Holding) bool { return !onGPUs(plan, h) })
+		}
+	}
+	for _, m := range plan.Moves {
+		c.leaving = append(c.leaving, m.Pod)
+	}
+	c.leaving = append(c.leaving, ending...)
+	return plan, ok
+}
+
+func terminating(n placement.Node) []placement.Holding {
+	return slices.DeleteFunc(n.Holdings(), func(h placement.Holding) bool { return !h.Terminating })
+}
+
+// onGPUs reports whether a pod is on a GPU of a plan.
+func onGPUs(plan defrag.Plan, h placement.Holding) bool {
+	return slices.ContainsFunc(h.Assignment.Devices(), func(id gpu.UUID) bool { return slices.Contains(plan.Assignment.Devices(), id) })
 }
 
 // Why pods are left in peace.
@@ -427,7 +465,11 @@ func (c *crowd) print(w io.Writer, plan defrag.Plan, nodes []placement.Node, gpu
 	}
 	fmt.Fprintf(w, "Room for %s: %s of node %s\n", c.what(gpus), strings.Join(indexes, ", "), plan.Node)
 	if len(plan.Moves) == 0 {
-		fmt.Fprintln(w, "There is room as it is: nobody has to be evicted.")
+		when := "as it is"
+		if len(c.leaving) > 0 {
+			when = "once " + named(c.leaving) + ", which ends already, is gone"
+		}
+		fmt.Fprintf(w, "There is room %s: nobody has to be evicted.\n", when)
 		return nil
 	}
 	fmt.Fprintln(w)

@@ -155,6 +155,18 @@ func TestDefrag(t *testing.T) {
 			args:   []string{"ml/waits", "--apply"},
 			want:   "Room for pod ml/waits: GPU0 of node gpu-a\nThere is room as it is: nobody has to be evicted.\n",
 		},
+		"a pod that ends already": {
+			change: func(c map[string]runtime.Object) { c["y"].(*v1.Pod).DeletionTimestamp = &metav1.Time{} },
+			args:   []string{"ml/waits"},
+			want:   "Room for pod ml/waits: GPU1 of node gpu-a\nThere is room once ml/y, which ends already, is gone: nobody has to be evicted.\n",
+		},
+		"a pod that ends already, and one that is evicted": {
+			change: func(c map[string]runtime.Object) {
+				c["y"].(*v1.Pod).DeletionTimestamp = &metav1.Time{}
+				c["more"] = makePod(t, "ml/more", "gpu-a", 3, uuid("gpu-a", 1)) // without a controller
+			},
+			args: []string{"ml/waits"}, want: strings.Replace(planForWaits, "gpu-a   gpu-a", "gpu-a   gpu-b", 1) + "Nobody was evicted: --apply does it.\n",
+		},
 		"a node whose kubelet offers nothing": {
 			change: func(c map[string]runtime.Object) {
 				free := makeNode(t, "gpu-c", inventory("gpu-c", 16))
@@ -362,6 +374,29 @@ func TestDefragSeesWhatIsKeptForOthers(t *testing.T) {
 				t.Errorf("%s: error %v, want\n%s\ngot\n%s", name, err, tc.want, stdout)
 			}
 		}
+	}
+}
+
+// Of a run that was interrupted the evicted pod is ending yet: nobody else goes.
+func TestDefragWaitsForWhoEndsAlready(t *testing.T) {
+	cluster := fragmented(t)
+	cluster["x"].(*v1.Pod).DeletionTimestamp = &metav1.Time{}
+	client := clientOf(cluster)
+	gone := false
+	client.PrependReactor("patch", "pods", func(a clienttesting.Action) (bool, runtime.Object, error) {
+		pods := v1.SchemeGroupVersion.WithResource("pods")
+		switch patch := string(a.(clienttesting.PatchAction).GetPatch()); {
+		case !gone: // it ends once the room is kept
+			gone = true
+			return false, nil, client.Tracker().Delete(pods, "ml", "x")
+		case strings.Contains(patch, `"gpumem.dev/room-made":"`):
+			return false, nil, client.Tracker().Update(pods, makePod(t, "ml/waits", "gpu-a", 8, uuid("gpu-a", 0)), "ml")
+		}
+		return false, nil, nil
+	})
+	stdout, _, err := inspectWith(client, "defrag", "ml/waits", "--apply")
+	if err != nil || !strings.HasSuffix(stdout, "There is room once ml/x, which ends already, is gone: nobody has to be evicted.\npod/waits is on node gpu-a\n") || len(evictions(client)) > 0 {
+		t.Errorf("error %v, evicted %v; output:\n%s", err, evictions(client), stdout)
 	}
 }
 
