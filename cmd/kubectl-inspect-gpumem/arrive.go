@@ -123,7 +123,7 @@ func (d *defragmentation) arrive(ctx context.Context, c *crowd, plan defrag.Plan
 	})
 	switch {
 	case ctx.Err() != nil && err != nil:
-		return fmt.Errorf("%w; pod %s waits yet", err, ref)
+		return fmt.Errorf("%w; pod %s waits yet, and the room is kept no longer", err, ref)
 	case late:
 		now = d.clearing(ctx, c, plan)
 	case err != nil || !now.taken:
