@@ -266,22 +266,20 @@ func (e *explanation) has(a placement.Assignment, n placement.Node, pod *v1.Pod)
 		case d.Unhealthy == gpu.Cordoned:
 			wrong = append(wrong, fmt.Sprintf("GPU%d is cordoned: it takes no new pods, and those that are there stay", d.Index))
 		default:
-			wrong = append(wrong, fmt.Sprintf("GPU%d is %s: %s", d.Index, gpu.OutOfUse(d.Unhealthy), moveOff(n.Name, d.Index, pod)))
+			wrong = append(wrong, fmt.Sprintf("GPU%d is %s: %s", d.Index, gpu.OutOfUse(d.Unhealthy), moveOff(pod)))
 		}
 	}
 	e.Indexes, e.Health = strings.Join(indexes, ","), strings.Join(wrong, "; ")
 }
 
-// moveOff says how a pod comes off a GPU that has failed.
-func moveOff(nodeName string, index int, pod *v1.Pod) string {
-	switch owner := metav1.GetControllerOf(pod); {
-	case owner == nil:
+// moveOff says how a pod comes off a GPU that has failed. A drain of the GPU would ask what is to
+// become of the others on it.
+func moveOff(pod *v1.Pod) string {
+	owner := metav1.GetControllerOf(pod)
+	if owner == nil {
 		return "made anew the pod is placed on another, and has no controller that would do so"
-	case owner.Kind == "DaemonSet":
-		return fmt.Sprintf("kubectl delete pod --namespace %s %s has its DaemonSet make it anew on another, if one has room", pod.Namespace, pod.Name)
-	default:
-		return fmt.Sprintf("kubectl inspect gpumem drain %s %d --ignore-daemonsets has the pod made anew elsewhere", nodeName, index)
 	}
+	return fmt.Sprintf("kubectl delete pod --namespace %s %s has its %s make it anew on another, if one has room", pod.Namespace, pod.Name, owner.Kind)
 }
 
 // whyUnknown says why the pods could not be listed.

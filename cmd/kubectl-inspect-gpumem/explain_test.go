@@ -349,7 +349,7 @@ func TestExplainSaysHowThePodsGPUIs(t *testing.T) {
 	}{
 		"healthy":        {"", "StatefulSet", ""},
 		"of a DaemonSet": {"XID 79", "DaemonSet", "Health:    GPU1 is unhealthy (XID 79): kubectl delete pod --namespace ml p has its DaemonSet make it anew on another, if one has room\n"},
-		"unhealthy":      {"XID 79", "StatefulSet", "Health:    GPU1 is unhealthy (XID 79): kubectl inspect gpumem drain gpu-a 1 --ignore-daemonsets has the pod made anew elsewhere\n"},
+		"unhealthy":      {"XID 79", "StatefulSet", "Health:    GPU1 is unhealthy (XID 79): kubectl delete pod --namespace ml p has its StatefulSet make it anew on another, if one has room\n"},
 		"a bare pod":     {"XID 79", "", "Health:    GPU1 is unhealthy (XID 79): made anew the pod is placed on another, and has no controller that would do so\n"},
 		"cordoned":       {gpu.Cordoned, "StatefulSet", "Health:    GPU1 is cordoned: it takes no new pods, and those that are there stay\n"},
 	} {

@@ -542,7 +542,7 @@ func TestDrainIsAdvisedWhereThereArePods(t *testing.T) {
 		setInventory(t, &s.Nodes[0], inv)
 		s.Nodes[0].Status.Allocatable[s.Names.GPUMem()] = resource.MustParse("14")
 		found := Examine(s)
-		if len(found) != 1 || strings.Contains(found[0].Mend, fmt.Sprintf("drain gpu-a %d gives these free", device)) != want {
+		if len(found) != 1 || strings.Contains(found[0].Mend, fmt.Sprintf("drain gpu-a %d --force gives these free; pod ml/runs without a controller: gone for good then", device)) != want {
 			t.Errorf("GPU %d: %+v, want that draining is advised: %t", device, found, want)
 		}
 	}
@@ -551,12 +551,14 @@ func TestDrainIsAdvisedWhereThereArePods(t *testing.T) {
 // A drain leaves pods of DaemonSets, and refuses where it is not told to.
 func TestWhatComesOffAGPUThatFailed(t *testing.T) {
 	const drain, deletion = "kubectl inspect gpumem drain gpu-a 0", "pod ml/watcher of a DaemonSet: deleted, made anew on another GPU that has room"
+	const bare = "pod ml/runs without a controller: gone for good then"
 	for name, tc := range map[string]struct {
-		alone bool
-		want  string
+		owners []string // of the other pod; nil: there is none
+		want   string
 	}{
-		"of a DaemonSet": {true, "other GPUs: " + deletion},
-		"and of others":  {false, "other GPUs: " + drain + " --ignore-daemonsets gives these free; " + deletion},
+		"of a DaemonSet":    {nil, "other GPUs: " + deletion},
+		"and of a Job":      {[]string{"Job"}, "other GPUs: " + drain + " --ignore-daemonsets gives these free; " + deletion},
+		"and one of nobody": {[]string{}, "other GPUs: " + drain + " --ignore-daemonsets --force gives these free; " + bare + "; " + deletion},
 	} {
 		s := healthy(t)
 		inv := inventory()
@@ -566,8 +568,12 @@ func TestWhatComesOffAGPUThatFailed(t *testing.T) {
 		watcher := s.Pods[slices.IndexFunc(s.Pods, func(p v1.Pod) bool { a, _ := s.Names.AssignmentOf(&p); return !a.None() })].DeepCopy()
 		watcher.Namespace, watcher.Name, watcher.UID = "ml", "watcher", "watcher"
 		watcher.OwnerReferences = []metav1.OwnerReference{{Kind: "DaemonSet", Controller: new(true)}}
-		if tc.alone {
-			s.Pods = slices.DeleteFunc(s.Pods, func(p v1.Pod) bool { a, _ := s.Names.AssignmentOf(&p); return !a.None() })
+		runs := slices.IndexFunc(s.Pods, func(p v1.Pod) bool { a, _ := s.Names.AssignmentOf(&p); return !a.None() })
+		for _, kind := range tc.owners {
+			s.Pods[runs].OwnerReferences = []metav1.OwnerReference{{Kind: kind, Controller: new(true)}}
+		}
+		if tc.owners == nil {
+			s.Pods = slices.Delete(s.Pods, runs, runs+1)
 		}
 		s.Pods = append(s.Pods, *watcher)
 		if found := Examine(s); len(found) != 1 || !strings.HasSuffix(found[0].Mend, tc.want) {

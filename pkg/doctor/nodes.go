@@ -180,42 +180,55 @@ func out(s *State, node *v1.Node, d gpu.Device) Finding {
 	if slices.Contains(s.Names.CordonedGPUs(node), d.UUID) {
 		mend += fmt.Sprintf(". It is cordoned too, and takes none then either: kubectl inspect gpumem uncordon %s %d", node.Name, d.Index)
 	}
-	if drained, deleted := s.on(d.UUID); len(drained)+len(deleted) > 0 {
-		mend += ". To kube-scheduler the pods on it count against the node's other GPUs: "
-		var free []string
-		if len(drained) > 0 {
-			free = append(free, fmt.Sprintf("kubectl inspect gpumem drain %s %d%s gives these free", node.Name, d.Index, ignoring(deleted)))
-		}
-		if len(deleted) > 0 {
-			free = append(free, podsNamed(deleted)+" of a DaemonSet: deleted, made anew on another GPU that has room")
-		}
-		mend += strings.Join(free, "; ")
+	if on := s.on(d.UUID); on.any() {
+		mend += ". To kube-scheduler the pods on it count against the node's other GPUs: " + on.off(node.Name, d.Index)
 	}
 	return Finding{Warning, object, fmt.Sprintf("GPU %d (%s) is unhealthy%s", d.Index, d.UUID, because(d.Unhealthy)), mend}
 }
 
-// ignoring is the flag without which a drain refuses to leave pods of DaemonSets.
-func ignoring(ofDaemonSets []string) string {
-	if len(ofDaemonSets) == 0 {
-		return ""
+// tenants are the pods that hold memory of a GPU, by who makes them anew.
+type tenants struct{ ofDaemonSets, controlled, alone []string }
+
+func (t tenants) any() bool { return len(t.ofDaemonSets)+len(t.controlled)+len(t.alone) > 0 }
+
+// off says how the pods come off their GPU, with a drain that does not refuse.
+func (t tenants) off(nodeName string, index int) string {
+	var how []string
+	if len(t.controlled)+len(t.alone) > 0 {
+		drain := fmt.Sprintf("kubectl inspect gpumem drain %s %d", nodeName, index)
+		if len(t.ofDaemonSets) > 0 {
+			drain += " --ignore-daemonsets"
+		}
+		if len(t.alone) > 0 {
+			drain += " --force"
+		}
+		how = append(how, drain+" gives these free")
 	}
-	return " --ignore-daemonsets"
+	if len(t.alone) > 0 {
+		how = append(how, podsNamed(t.alone)+" without a controller: gone for good then")
+	}
+	if len(t.ofDaemonSets) > 0 {
+		how = append(how, podsNamed(t.ofDaemonSets)+" of a DaemonSet: deleted, made anew on another GPU that has room")
+	}
+	return strings.Join(how, "; ")
 }
 
-// on returns the pods that hold memory of a GPU, as far as is known: those that a drain evicts,
-// and those of DaemonSets, which it leaves.
-func (s *State) on(id gpu.UUID) (drained, ofDaemonSets []string) {
+// on returns the pods that hold memory of a GPU, as far as is known.
+func (s *State) on(id gpu.UUID) (t tenants) {
 	for i := range s.Pods {
 		pod := &s.Pods[i]
 		a, err := s.Names.AssignmentOf(pod)
 		if err != nil || api.Terminal(pod) || !slices.Contains(a.Devices(), id) {
 			continue
 		}
-		if owner := metav1.GetControllerOf(pod); owner != nil && owner.Kind == "DaemonSet" {
-			ofDaemonSets = append(ofDaemonSets, nameOf(pod))
-		} else {
-			drained = append(drained, nameOf(pod))
+		switch owner := metav1.GetControllerOf(pod); {
+		case owner == nil:
+			t.alone = append(t.alone, nameOf(pod))
+		case owner.Kind == "DaemonSet":
+			t.ofDaemonSets = append(t.ofDaemonSets, nameOf(pod))
+		default:
+			t.controlled = append(t.controlled, nameOf(pod))
 		}
 	}
-	return drained, ofDaemonSets
+	return t
 }
