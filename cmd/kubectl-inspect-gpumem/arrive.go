@@ -33,12 +33,11 @@ const wakes = 5
 func (d *defragmentation) makeWay(ctx context.Context, c *crowd, plan defrag.Plan) error {
 	kept := false
 	defer func() { // an interrupt ends the waiting, and not this, nor does an answer that was lost
-		pod := fmt.Sprintf("pod %s/%s", c.waits.Namespace, c.waits.Name)
 		switch err := d.keepNone(context.WithoutCancel(ctx), c.waits); {
 		case err == nil, !kept, apierrors.IsNotFound(err):
 		case apierrors.IsInvalid(err), apierrors.IsConflict(err): // another has its name
 		default:
-			fmt.Fprintf(d.ErrOut, "warning: room may still be kept for %s, by its condition %s: %v\n", pod, api.RoomMade, err)
+			fmt.Fprintf(d.ErrOut, "warning: room may still be kept for pod %s/%s, by its condition %s: %v\n", c.waits.Namespace, c.waits.Name, api.RoomMade, err)
 		}
 	}()
 	if err := d.keepRoom(ctx, c.waits, plan.Node, plan.Assignment); err != nil {
@@ -228,6 +227,5 @@ func named(holdings []placement.Holding) string {
 // and was on no node before.
 func (c *crowd) came(plan defrag.Plan, h placement.Holding) bool {
 	before := c.pods[h.Pod.UID]
-	return h.Pod.UID != string(c.waits.UID) && (before == nil || before.Spec.NodeName == "") &&
-		onGPUs(plan, h)
+	return h.Pod.UID != string(c.waits.UID) && (before == nil || before.Spec.NodeName == "") && onGPUs(plan, h)
 }

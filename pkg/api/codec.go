@@ -155,7 +155,9 @@ func (n Names) CordonedGPUs(node *v1.Node) (ids []gpu.UUID) {
 }
 
 // FormatCordonedGPUs returns the value of the annotation Cordoned.
-func FormatCordonedGPUs(ids []gpu.UUID) string {
+func FormatCordonedGPUs(ids []gpu.UUID) string { return joined(ids) }
+
+func joined(ids []gpu.UUID) string {
 	out := make([]string, 0, len(ids))
 	for _, id := range ids {
 		out = append(out, string(id))

@@ -83,11 +83,7 @@ func Nomination(pod *v1.Pod, req placement.Request) (node string, at placement.A
 
 // RoomOn returns the condition that keeps GPUs of a node for a waiting pod.
 func RoomOn(node string, at placement.Assignment) v1.PodCondition {
-	var ids []string
-	for _, id := range at.Devices() {
-		ids = append(ids, string(id))
-	}
-	return v1.PodCondition{Type: RoomMade, Status: v1.ConditionTrue, Reason: "OthersAreEvicted", Message: node + " " + strings.Join(ids, ",")}
+	return v1.PodCondition{Type: RoomMade, Status: v1.ConditionTrue, Reason: "OthersAreEvicted", Message: node + " " + joined(at.Devices())}
 }
 
 // CPU returns what a pod requests of its node's CPU, in millicores, as
@@ -344,8 +340,8 @@ func readWord(s string) (string, error) {
 // Holding reads a bound pod for the books. How much the pod holds is taken from
 // its spec, which nobody can change; of its annotations counts what can be read.
 // A policy of a placed pod that cannot be read counts as exclusive, which it may
-// have been. An assignment that cannot be read counts as none. The error names what could not be read, and the holding
-// is good all the same.
+// have been. An assignment that cannot be read counts as none. The error names
+// what could not be read, and the holding is good all the same.
 func (n Names) Holding(pod *v1.Pod) (placement.Holding, error) {
 	h := placement.Holding{Pod: Ref(pod), Settled: Settled(pod), Terminating: pod.DeletionTimestamp != nil}
 	if pod.Status.StartTime != nil {

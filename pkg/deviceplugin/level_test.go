@@ -131,16 +131,7 @@ func TestALevelMovesNoPodBack(t *testing.T) {
 	a, b := pod("a", 1, uuidA, app(6)), pod("b", 2, uuidB, app(6))
 	n := newNode(t, nil, nil, a, b)
 	n.levelIs(gpu.EnforcementMPS)
-	n.kubelet.fail = errors.New("no such socket") // nothing tells b from a: a, the older, is guessed
-	ids, err := n.preferred(t.Context(), n.free(), nil, 6)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if _, err := n.allocate(t.Context(), ids...); err != nil {
-		t.Fatal(err)
-	}
-	n.kubelet.fail = nil
-	n.kubelet.give("b", "main", ids)
+	n.swap(t, "b", 6)
 	n.pods.settle("b")
 	for range 3 {
 		if err := n.reconcile(t.Context()); err != nil {

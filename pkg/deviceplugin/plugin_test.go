@@ -124,11 +124,12 @@ func TestAdmission(t *testing.T) {
 	}
 }
 
-func TestASwapIsCorrectedOnBothSides(t *testing.T) {
-	a, b := pod("a", 1, uuidA, app(6)), pod("b", 2, uuidB, app(6))
-	n := newNode(t, nil, nil, a, b)
-	n.kubelet.fail = errors.New("no such socket") // nothing tells b from a: a, the older, is guessed
-	ids, err := n.preferred(t.Context(), n.free(), nil, 6)
+// swap gives a pod the slots of another of its size: nothing tells the two apart, and the older
+// is guessed.
+func (n *node) swap(t *testing.T, name string, units gpu.Units) {
+	t.Helper()
+	n.kubelet.fail = errors.New("no such socket")
+	ids, err := n.preferred(t.Context(), n.free(), nil, units)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -136,7 +137,13 @@ func TestASwapIsCorrectedOnBothSides(t *testing.T) {
 		t.Fatal(err)
 	}
 	n.kubelet.fail = nil
-	n.kubelet.give("b", "main", ids)
+	n.kubelet.give(name, "main", ids)
+}
+
+func TestASwapIsCorrectedOnBothSides(t *testing.T) {
+	a, b := pod("a", 1, uuidA, app(6)), pod("b", 2, uuidB, app(6))
+	n := newNode(t, nil, nil, a, b)
+	n.swap(t, "b", 6)
 	for range 2 {
 		if err := n.reconcile(t.Context()); err != nil {
 			t.Fatal(err)
@@ -178,16 +185,7 @@ func TestASwapIsCorrectedOnBothSides(t *testing.T) {
 func TestASwapIsNotCorrectedByHalf(t *testing.T) {
 	a, b := pod("a", 1, uuidA, app(6)), pod("b", 2, uuidB, app(6))
 	n := newNode(t, nil, nil, a, b)
-	n.kubelet.fail = errors.New("no such socket") // nothing tells b from a: a, the older, is guessed
-	ids, err := n.preferred(t.Context(), n.free(), nil, 6)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if _, err := n.allocate(t.Context(), ids...); err != nil {
-		t.Fatal(err)
-	}
-	n.kubelet.fail = nil
-	n.kubelet.give("b", "main", ids)
+	n.swap(t, "b", 6)
 	n.pods.settle("b")
 	n.pods.failOnce = "a"
 	if err := n.reconcile(t.Context()); err == nil {

@@ -180,8 +180,8 @@ func out(s *State, node *v1.Node, d gpu.Device) Finding {
 	if slices.Contains(s.Names.CordonedGPUs(node), d.UUID) {
 		mend += fmt.Sprintf(". It is cordoned too, and takes none then either: kubectl inspect gpumem uncordon %s %d", node.Name, d.Index)
 	}
-	if on := s.on(d.UUID); on.any() {
-		mend += ". To kube-scheduler the pods on it count against the node's other GPUs: " + on.off(node.Name, d.Index)
+	if off := s.on(d.UUID).off(node.Name, d.Index); off != "" {
+		mend += ". To kube-scheduler the pods on it count against the node's other GPUs: " + off
 	}
 	return Finding{Warning, object, fmt.Sprintf("GPU %d (%s) is unhealthy%s", d.Index, d.UUID, because(d.Unhealthy)), mend}
 }
@@ -189,9 +189,8 @@ func out(s *State, node *v1.Node, d gpu.Device) Finding {
 // tenants are the pods that hold memory of a GPU, by who makes them anew.
 type tenants struct{ ofDaemonSets, controlled, alone []string }
 
-func (t tenants) any() bool { return len(t.ofDaemonSets)+len(t.controlled)+len(t.alone) > 0 }
-
-// off says how the pods come off their GPU, with a drain that does not refuse.
+// off says how the pods come off their GPU, with a drain that does not refuse; nothing where
+// there are none.
 func (t tenants) off(nodeName string, index int) string {
 	var how []string
 	if len(t.controlled)+len(t.alone) > 0 {
