@@ -247,7 +247,7 @@ func (s *search) clear(n placement.Node, pods []placement.Holding, size int) (se
 		}
 	}
 	slices.SortFunc(others, func(a, b placement.Holding) int {
-		return cmp.Or(cmp.Compare(a.Request.Key(), b.Request.Key()), placement.MoreImportant(b, a))
+		return cmp.Or(cmp.Compare(a.Request.Key(), b.Request.Key()), slices.Compare(a.Assignment.Devices(), b.Assignment.Devices()), placement.MoreImportant(b, a))
 	})
 	var grow func(gone []placement.Holding, from int)
 	grow = func(gone []placement.Holding, from int) {
@@ -269,10 +269,10 @@ func (s *search) clear(n placement.Node, pods []placement.Holding, size int) (se
 	return sets
 }
 
-// alike reports whether it is all one which of two pods is evicted. Pods that are
-// protected by other budgets are not alike.
+// alike reports whether it is all one which of two pods is evicted. Pods on other GPUs, or
+// protected by other budgets, are not alike.
 func (s *search) alike(a, b placement.Holding) bool {
-	return a.Request.Priority == b.Request.Priority && a.Request.Key() == b.Request.Key() &&
+	return a.Request.Priority == b.Request.Priority && a.Request.Key() == b.Request.Key() && slices.Equal(a.Assignment.Devices(), b.Assignment.Devices()) &&
 		!slices.ContainsFunc(s.Budgets, func(budget preemption.Budget) bool {
 			return slices.Contains(budget.Pods, a.Pod.UID) != slices.Contains(budget.Pods, b.Pod.UID)
 		})

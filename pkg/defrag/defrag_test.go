@@ -150,6 +150,14 @@ func TestDefrag(t *testing.T) {
 			},
 			want: "a[GPU-0 GPU-1], x a>a, y a>a",
 		},
+		"one of equals of each GPU": {
+			defrag: Goal{Request: ask(12, count(2))},
+			nodes: []placement.Node{
+				machine("a", 0, 2, 10, hold("w", ask(3), 0), hold("x", ask(3), 0), hold("y", ask(3), 1), hold("z", ask(3), 1)),
+				machine("b", 0, 2, 3),
+			},
+			want: "a[GPU-0 GPU-1], x a>b, z a>b",
+		},
 		"a pod on both of them": {
 			defrag: Goal{Request: ask(16, count(2))},
 			nodes: []placement.Node{
