@@ -548,6 +548,35 @@ func TestDrainIsAdvisedWhereThereArePods(t *testing.T) {
 	}
 }
 
+// A GPU offers less than its pods hold where the plugin was told to reserve more.
+func TestAGPUIsOverCommitted(t *testing.T) {
+	for _, cordoned := range []bool{false, true} {
+		testOverCommitted(t, cordoned)
+	}
+}
+
+func testOverCommitted(t *testing.T, cordoned bool) {
+	t.Helper()
+	s := healthy(t)
+	inv := inventory()
+	inv.Devices[0].Capacity = 1
+	setInventory(t, &s.Nodes[0], inv)
+	s.Nodes[0].Status.Allocatable[s.Names.GPUMem()] = resource.MustParse("15")
+	var want []Finding
+	if cordoned {
+		s.Nodes[0].Annotations[s.Names.Cordoned()] = "GPU-00000000"
+		want = append(want, Finding{Warning, "node gpu-a", "GPU 0 (GPU-00000000) is cordoned by hand: it takes no new pods",
+			"kubectl inspect gpumem uncordon gpu-a 0, once it is to take pods again"})
+	}
+	want = append(want, Finding{Warning, "node gpu-a", "GPU 0 (GPU-00000000) is over-committed: it offers 1 GiB, and its pods hold 2 GiB",
+		"it offers less than it did, mostly by a larger devicePlugin.reserveMiB, and takes no new pods until enough of these are gone. " +
+			"To kube-scheduler what is too much counts against the node's other GPUs: " +
+			"kubectl inspect gpumem drain gpu-a 0 --force gives these free; pod ml/runs without a controller: gone for good then"})
+	if diff := cmp.Diff(want, Examine(s)); diff != "" {
+		t.Errorf("(-want +got):\n%s", diff)
+	}
+}
+
 // A drain leaves pods of DaemonSets, and refuses where it is not told to.
 func TestWhatComesOffAGPUThatFailed(t *testing.T) {
 	const drain, deletion = "kubectl inspect gpumem drain gpu-a 0", "pod ml/watcher of a DaemonSet: deleted, made anew on another GPU that has room"

@@ -25,6 +25,7 @@ func checkNodes(s *State, ds *appsv1.DaemonSet) (found []Finding) {
 		unit = 0
 	}
 	asked := gpu.Enforcement(Flag(ds.Spec.Template.Spec, "enforcement", "auto"))
+	on := s.tenants()
 	for i := range s.Nodes {
 		node := &s.Nodes[i]
 		if _, ok := node.Annotations[s.Names.Inventory()]; !ok {
@@ -37,7 +38,7 @@ func checkNodes(s *State, ds *appsv1.DaemonSet) (found []Finding) {
 				"restart its device plugin, which writes it anew; if that does not help, plugin and extender are of versions that do not fit"})
 			continue
 		}
-		found = append(found, checkInventory(s, object, node, inv)...)
+		found = append(found, checkInventory(s, object, node, inv, on[node.Name])...)
 		if unit > 0 && inv.UnitMiB != unit && len(inv.Devices) > 0 {
 			found = append(found, Finding{Error, object, fmt.Sprintf("counts units of %d MiB, and the DaemonSet says %d: a pod gets another amount there than elsewhere", inv.UnitMiB, unit),
 				"let the update of the DaemonSet come to its end: kubectl -n " + ds.Namespace + " rollout status daemonset/" + ds.Name})
@@ -140,10 +141,17 @@ func because(reason string) string {
 
 // checkInventory compares what a node's plugin has written with what the kubelet
 // reports, and tells of GPUs that are out.
-func checkInventory(s *State, object string, node *v1.Node, inv gpu.Inventory) (found []Finding) {
+func checkInventory(s *State, object string, node *v1.Node, inv gpu.Inventory, on map[gpu.UUID]tenants) (found []Finding) {
 	for _, d := range inv.Devices {
+		pods := on[d.UUID]
 		if !d.Healthy {
-			found = append(found, out(s, node, d))
+			found = append(found, out(s, node, d, pods))
+		}
+		if d.Advertised() && pods.units > d.Capacity {
+			found = append(found, Finding{Warning, object,
+				fmt.Sprintf("GPU %d (%s) is over-committed: it offers %s, and its pods hold %s", d.Index, d.UUID, gpu.Format(d.Capacity, inv.UnitMiB), gpu.Format(pods.units, inv.UnitMiB)),
+				"it offers less than it did, mostly by a larger devicePlugin.reserveMiB, and takes no new pods until enough of these are gone. " +
+					"To kube-scheduler what is too much counts against the node's other GPUs: " + pods.off(node.Name, d.Index)})
 		}
 	}
 	for _, id := range s.Names.CordonedGPUs(node) {
@@ -166,7 +174,7 @@ func checkInventory(s *State, object string, node *v1.Node, inv gpu.Inventory) (
 }
 
 // out tells of a GPU that takes no new pods.
-func out(s *State, node *v1.Node, d gpu.Device) Finding {
+func out(s *State, node *v1.Node, d gpu.Device, pods tenants) Finding {
 	object := "node " + node.Name
 	if d.Unhealthy == gpu.Cordoned {
 		return Finding{Warning, object, fmt.Sprintf("GPU %d (%s) is cordoned by hand: it takes no new pods", d.Index, d.UUID),
@@ -180,14 +188,17 @@ func out(s *State, node *v1.Node, d gpu.Device) Finding {
 	if slices.Contains(s.Names.CordonedGPUs(node), d.UUID) {
 		mend += fmt.Sprintf(". It is cordoned too, and takes none then either: kubectl inspect gpumem uncordon %s %d", node.Name, d.Index)
 	}
-	if off := s.on(d.UUID).off(node.Name, d.Index); off != "" {
+	if off := pods.off(node.Name, d.Index); off != "" {
 		mend += ". To kube-scheduler the pods on it count against the node's other GPUs: " + off
 	}
 	return Finding{Warning, object, fmt.Sprintf("GPU %d (%s) is unhealthy%s", d.Index, d.UUID, because(d.Unhealthy)), mend}
 }
 
 // tenants are the pods that hold memory of a GPU, by who makes them anew.
-type tenants struct{ ofDaemonSets, controlled, alone []string }
+type tenants struct {
+	ofDaemonSets, controlled, alone []string
+	units                           gpu.Units // that they hold of it
+}
 
 // off says how the pods come off their GPU, with a drain that does not refuse; nothing where
 // there are none.
@@ -212,22 +223,32 @@ func (t tenants) off(nodeName string, index int) string {
 	return strings.Join(how, "; ")
 }
 
-// on returns the pods that hold memory of a GPU, as far as is known.
-func (s *State) on(id gpu.UUID) (t tenants) {
+// tenants returns the pods that hold memory of GPUs, by node and GPU, as far as is known.
+func (s *State) tenants() map[string]map[gpu.UUID]tenants {
+	on := make(map[string]map[gpu.UUID]tenants)
 	for i := range s.Pods {
 		pod := &s.Pods[i]
-		a, err := s.Names.AssignmentOf(pod)
-		if err != nil || api.Terminal(pod) || !slices.Contains(a.Devices(), id) {
+		if pod.Spec.NodeName == "" || api.Terminal(pod) || !s.Names.Asks(pod) {
 			continue
 		}
-		switch owner := metav1.GetControllerOf(pod); {
-		case owner == nil:
-			t.alone = append(t.alone, nameOf(pod))
-		case owner.Kind == "DaemonSet":
-			t.ofDaemonSets = append(t.ofDaemonSets, nameOf(pod))
-		default:
-			t.controlled = append(t.controlled, nameOf(pod))
+		h, _ := s.Names.Holding(pod) // what of it can be read: checkAssignment tells of the rest
+		units, _ := h.Request.Share()
+		for _, id := range h.Assignment.Devices() {
+			if on[pod.Spec.NodeName] == nil {
+				on[pod.Spec.NodeName] = make(map[gpu.UUID]tenants)
+			}
+			t := on[pod.Spec.NodeName][id]
+			t.units += units
+			switch owner := metav1.GetControllerOf(pod); {
+			case owner == nil:
+				t.alone = append(t.alone, nameOf(pod))
+			case owner.Kind == "DaemonSet":
+				t.ofDaemonSets = append(t.ofDaemonSets, nameOf(pod))
+			default:
+				t.controlled = append(t.controlled, nameOf(pod))
+			}
+			on[pod.Spec.NodeName][id] = t
 		}
 	}
-	return t
+	return on
 }
