@@ -28,7 +28,7 @@ var (
 	quoted = regexp.MustCompile("`([^`]+)`")
 	// What stands for something else in a message: numbers with their unit, names,
 	// placeholders, and what was left out.
-	variable = regexp.MustCompile(`…|\d+( GiB)?( GPUs)?( MiB)?( bytes)?|"[^"]*"|\b[A-Z]{2,}[A-Z/_-]*\b|GPU\d*|GPU-…|gpumem\.dev/[a-z-]+|[A-Z]\d+\*|Tesla|%|: |; |\b(mps|advisory|gpu-model|of cores on one|of cores)\b`)
+	variable = regexp.MustCompile(`…|\d+( GiB)?( GPUs)?( MiB)?( bytes)?|"[^"]*"|\b[A-Z]{2,}[A-Z/_-]*\b|GPU\d*|GPU-…|gpumem\.dev/[a-z-]+|[A-Z]\d+\*|Tesla|%|: |; |\((out of use|over-committed)\)|\b(mps|advisory|gpu-model|of cores on one|of cores)\b`)
 )
 
 // TestMessagesInTheDocsAreThoseOfTheCode looks for each message in a table of

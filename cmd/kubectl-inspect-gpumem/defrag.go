@@ -151,7 +151,13 @@ func (d *defragmentation) noPlan(c *crowd, room defrag.Goal, nodes []placement.N
 		forced.May = everybody.mayGo
 		short, force = "no evictions make room", !forced.Hopeless(nodes)
 	}
-	return fmt.Errorf("%s for %s%s", short, c.what(d.gpus), c.inPeace(room, force))
+	overdrawn := ""
+	if n, ok := room.Overdrawn(nodes); ok {
+		if refusal := inspect.Overdraws(room.Request, n); refusal != nil {
+			overdrawn = "; node " + n.Name + ": " + refusal.Message
+		}
+	}
+	return fmt.Errorf("%s for %s%s%s", short, c.what(d.gpus), overdrawn, c.inPeace(room, force))
 }
 
 // mostPods returns how many pods the node has that has the most: more are never evicted.

@@ -91,6 +91,15 @@ func TestDefrag(t *testing.T) {
 			},
 			args: []string{"ml/waits"}, wantErr: "no evictions make room for pod ml/waits; pods that were left in peace: 2 of a DaemonSet",
 		},
+		"a GPU that is over-committed": {
+			change: func(c map[string]runtime.Object) {
+				delete(c, "y")
+				c["x"] = ownedBy("DaemonSet", makePod(t, "ml/x", "gpu-a", 14, uuid("gpu-a", 0)))
+				ownedBy("DaemonSet", c["z"].(*v1.Pod))
+			},
+			args: []string{"ml/waits"}, wantErr: "no evictions make room for pod ml/waits; node gpu-a: kube-scheduler counts 4 GiB of pods on GPU0 (over-committed) " +
+				"against the node's other GPUs: kubectl inspect gpumem drain gpu-a 0; pods that were left in peace: 2 of a DaemonSet",
+		},
 		"budgets": {
 			change: func(c map[string]runtime.Object) {
 				for _, name := range []string{"x", "y", "z"} {

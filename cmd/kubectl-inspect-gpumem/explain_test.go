@@ -295,7 +295,7 @@ func TestExplainSaysHowPreferredModelsAre(t *testing.T) {
 		"cordoned": {cluster(node("gpu-a", t4), changed(node("gpu-b", a100), func(n *v1.Node) { n.Spec.Unschedulable = true }), pod("fastest", 5, plain, on0)),
 			[]string{"NVIDIA A100 on gpu-b; now: the node is cordoned"}},
 		"the kubelet's sum": {cluster(node("gpu-a", t4), changed(node("gpu-b", a100, t4), func(n *v1.Node) { sicken(t, n, 1) }), pod("fastest", 75, plain, on0), holds(14, uuid("gpu-b", 1))),
-			[]string{"NVIDIA A100 on gpu-b; now: kube-scheduler counts 14 GiB of pods on GPU1, out of use, against the node's other GPUs: kubectl inspect gpumem drain gpu-b 1"}},
+			[]string{"NVIDIA A100 on gpu-b; now: kube-scheduler counts 14 GiB of pods on GPU1 (out of use) against the node's other GPUs: kubectl inspect gpumem drain gpu-b 1"}},
 		"a node that is not for it": {cluster(node("gpu-a", t4), changed(node("gpu-b", a100), func(n *v1.Node) {
 			n.Spec.Taints = []v1.Taint{{Key: "team", Effect: v1.TaintEffectNoSchedule}}
 		}), pod("fastest", 5, plain, on0)), nil},
@@ -408,8 +408,8 @@ func TestAPodThatWaitsInVainAsksForItsMemory(t *testing.T) {
 		"pods":                     {fake.NewClientset(makeNode(t, "gpu-a", inventory("gpu-a", 16)), others, pod), []string{"pods", "--waiting"}, "Waiting  5               " + vain},
 		"explain":                  {fake.NewClientset(makeNode(t, "gpu-a", inventory("gpu-a", 16)), pod), []string{"explain", "ml/odd"}, "waits: it " + vain + "\nAsks for:  5 GiB on one GPU\n"},
 		"snapshot":                 {fake.NewClientset(makeNode(t, "gpu-a", inventory("gpu-a", 16)), pod), []string{"snapshot"}, `"ml/odd"`},
-		"another offers it":        {fake.NewClientset(makeNode(t, "gpu-a", inventory("gpu-a", 16)), offers, others, pod), []string{"pods", "--waiting"}, "Waiting  5               fits on gpu-a; "},
-		"nodes that are not known": {fake.NewClientset(makeNode(t, "gpu-a", inventory("gpu-a", 16)), pod), []string{"gpu-a", "-d"}, "fits on gpu-a; "},
+		"another offers it":        {fake.NewClientset(makeNode(t, "gpu-a", inventory("gpu-a", 16)), offers, others, pod), []string{"pods", "--waiting"}, "Waiting  5               by GPU memory it fits on gpu-a; "},
+		"nodes that are not known": {fake.NewClientset(makeNode(t, "gpu-a", inventory("gpu-a", 16)), pod), []string{"gpu-a", "-d"}, "by GPU memory it fits on gpu-a; "},
 	} {
 		if stdout, _, err := inspectWith(tc.client, tc.args...); err != nil || !strings.Contains(stdout, tc.want) {
 			t.Errorf("%s: error %v, want %q in:\n%s", name, err, tc.want, stdout)

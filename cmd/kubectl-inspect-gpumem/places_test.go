@@ -77,8 +77,8 @@ func TestNodesThatAPodCannotGoTo(t *testing.T) {
 			explain: "allow none of 2 nodes; gpu-b comes closest: the pod does not tolerate taint nvidia.com/gpu", waits: "gpu-b: the pod does not tolerate taint nvidia.com/gpu"},
 		"affinity":         {pod: affineToB, explain: "it fits on 1 of 1 node" + allowed, verdicts: verdicts{"gpu-a": "would do, but " + kept}},
 		"taint":            {a: taint("nvidia.com/gpu", v1.TaintEffectNoSchedule), pod: none, explain: "it fits on 1 of 1 node" + allowed, verdicts: verdicts{"gpu-a": "would do, but the pod does not tolerate taint nvidia.com/gpu"}},
-		"taint, tolerated": {a: taint("nvidia.com/gpu", v1.TaintEffectNoExecute), pod: tolerate, explain: "it fits on 2 of 2 nodes: ", waits: "fits on gpu-a", first: "gpu-a"},
-		"taint, a wish":    {a: taint("x", v1.TaintEffectPreferNoSchedule), pod: none, explain: "it fits on 2 of 2 nodes: ", waits: "fits on gpu-a", first: "gpu-a"},
+		"taint, tolerated": {a: taint("nvidia.com/gpu", v1.TaintEffectNoExecute), pod: tolerate, explain: "it fits on 2 of 2 nodes: ", waits: "by GPU memory it fits on gpu-a", first: "gpu-a"},
+		"taint, a wish":    {a: taint("x", v1.TaintEffectPreferNoSchedule), pod: none, explain: "it fits on 2 of 2 nodes: ", waits: "by GPU memory it fits on gpu-a", first: "gpu-a"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			a, b := makeNode(t, "gpu-a", inventory("gpu-a", 16)), makeNode(t, "gpu-b", inventory("gpu-b", 16))
@@ -108,7 +108,7 @@ func TestNodesThatAPodCannotGoTo(t *testing.T) {
 			}
 			for _, args := range [][]string{{"-d"}, {"pods", "--waiting", "-o", "wide"}} {
 				stdout, _, err := inspectWith(client, args...)
-				if want := "  " + orElse(tc.waits, "fits on gpu-b"); err != nil || !strings.Contains(stdout, want) {
+				if want := "  " + orElse(tc.waits, "by GPU memory it fits on gpu-b"); err != nil || !strings.Contains(stdout, want) {
 					t.Errorf("%v: error %v, want %q in:\n%s", args, err, want, stdout)
 				}
 			}

@@ -100,12 +100,24 @@ func (g Goal) Hopeless(nodes []placement.Node) bool {
 				return !s.displaces(h) && !placement.Fit(h.Request, rest).Fits() && !s.roomBeside(h.Request, i)
 			})
 			leaving, displaced := s.leaving(some, movable)
-			if placement.Fit(g.Request, some.Without(movable)).Fits() && leaving <= total-free(some)+displaced {
+			if placement.Fit(g.Request, some.Without(movable)).Fits() && leaving <= total-free(some)+displaced && n.Without(movable).InSum(g.Request) {
 				return false
 			}
 		}
 	}
 	return true
+}
+
+// Overdrawn returns the first node on whose GPUs the request would fit without all pods that
+// may be evicted, though kube-scheduler would not send it there then: as it would be.
+func (g Goal) Overdrawn(nodes []placement.Node) (placement.Node, bool) {
+	s := newSearch(g, nodes)
+	for _, n := range nodes {
+		if n = n.Without(s.evictable(n)); s.Suits(placement.PodRef{}, n.Name) && placement.Fit(g.Request, n).Fits() && !n.InSum(g.Request) {
+			return n, true
+		}
+	}
+	return placement.Node{}, false
 }
 
 // roomBeside reports whether a request has room on another node than one, as they are.
@@ -190,7 +202,7 @@ func (s *search) candidates(size int) (out []candidate) {
 			continue
 		}
 		for _, some := range sets(n, s.Request.GPUs()) {
-			for _, victims := range s.clear(some, pods, size) {
+			for _, victims := range s.clear(n, some, pods, size) {
 				out = append(out, candidate{node: i, victims: victims})
 			}
 		}
@@ -205,10 +217,15 @@ func (s *search) clearable(n placement.Node) (pods []placement.Holding, ok bool)
 	if !s.Suits(placement.PodRef{}, n.Name) {
 		return nil, false
 	}
-	pods = slices.DeleteFunc(n.Holdings(), func(h placement.Holding) bool {
+	pods = s.evictable(n)
+	left := n.Without(pods)
+	return pods, placement.Fit(s.Request, left).Fits() && left.InSum(s.Request)
+}
+
+func (s *search) evictable(n placement.Node) []placement.Holding {
+	return slices.DeleteFunc(n.Holdings(), func(h placement.Holding) bool {
 		return h.Terminating || h.Request.Priority > s.Request.Priority || s.guarded[h.Pod.UID] || !s.May(h)
 	})
-	return pods, placement.Fit(s.Request, n.Without(pods)).Fits()
 }
 
 // sets returns a node with each set of so many of its devices.
@@ -228,11 +245,18 @@ func sets(n placement.Node, size int) (out []placement.Node) {
 }
 
 // clear returns the sets of so many of the pods without which the request fits
-// all devices of the node. Those without whom it does not fit, whoever else
-// leaves, are in each of them.
-func (s *search) clear(n placement.Node, pods []placement.Holding, size int) (sets [][]placement.Holding) {
-	fits := func(gone []placement.Holding) bool { return placement.Fit(s.Request, n.Without(gone)).Fits() }
-	pods = slices.DeleteFunc(n.Holdings(), func(h placement.Holding) bool {
+// some devices of the node, all of them, and its sum. Those without whom it does not
+// fit, whoever else leaves, are in each of them.
+func (s *search) clear(n, some placement.Node, pods []placement.Holding, size int) (sets [][]placement.Holding) {
+	// Where nothing is overdrawn, what fits the devices fits the sum.
+	overdrawn := slices.DeleteFunc(slices.Clone(n.Devices), func(d placement.Device) bool {
+		units, cores := d.Excess()
+		return units <= 0 && cores <= 0
+	})
+	fits := func(gone []placement.Holding) bool {
+		return placement.Fit(s.Request, some.Without(gone)).Fits() && (len(overdrawn) == 0 || n.Without(gone).InSum(s.Request))
+	}
+	pods = slices.DeleteFunc(n.Only(append(overdrawn, some.Devices...)...).Holdings(), func(h placement.Holding) bool {
 		return !slices.ContainsFunc(pods, func(o placement.Holding) bool { return o.Pod == h.Pod })
 	})
 	if len(pods) < size || !fits(pods) {
@@ -309,8 +333,8 @@ func (s *search) relocate(c candidate) (Plan, bool) {
 func closed(n placement.Node, devices []gpu.UUID) placement.Node {
 	n.Devices, n.State = slices.Clone(n.Devices), nil
 	for i := range n.Devices {
-		if slices.Contains(devices, n.Devices[i].UUID) {
-			n.Devices[i].Healthy = false
+		if d := &n.Devices[i]; d.Healthy && slices.Contains(devices, d.UUID) {
+			d.Healthy, d.Unhealthy = false, gpu.Cordoned
 		}
 	}
 	return n
@@ -323,7 +347,7 @@ func (s *search) roomFor(h placement.Holding, nodes []placement.Node, left int) 
 	roomy := s.withRoom(h.Request)
 	var open []*placement.Node
 	for i := range nodes {
-		if n := &nodes[i]; (roomy[i] || i == left) && n.FreeCPU() >= h.Request.CPU && s.Suits(h.Pod, n.Name) {
+		if n := &nodes[i]; (roomy[i] || i == left) && n.FreeCPU() >= h.Request.CPU && n.InSum(h.Request) && s.Suits(h.Pod, n.Name) {
 			open = append(open, n)
 		}
 	}

@@ -47,6 +47,15 @@ func TestDefrag(t *testing.T) {
 			nodes:  []placement.Node{machine("a", 0, 2, 10, hold("x", ask(6), 0))},
 			want:   "a[GPU-1]",
 		},
+		"a node whose sum has no room is none": {
+			defrag: Goal{Request: ask(9)},
+			nodes:  []placement.Node{machine("a", 0, 2, 10, hold("x", ask(14), 0)), machine("b", 0, 1, 10, hold("y", ask(5), 0))},
+			want:   "b[GPU-0], y b>a",
+		},
+		"nor one for a pod that is evicted": {
+			defrag: Goal{Request: ask(9)},
+			nodes:  []placement.Node{machine("a", 0, 2, 10, hold("x", ask(16), 0)), machine("b", 0, 1, 10, hold("y", ask(5), 0))},
+		},
 		"one pod moves to the GPU beside it": {
 			defrag: Goal{Request: ask(8)},
 			nodes:  []placement.Node{machine("a", 0, 2, 10, hold("x", ask(5), 0), hold("y", ask(4), 1))},
@@ -158,6 +167,11 @@ func TestDefrag(t *testing.T) {
 			},
 			want: "a[GPU-0 GPU-1], x a>b, z a>b",
 		},
+		"a pod of a GPU that is over-committed, for the sum": {
+			defrag: Goal{Request: ask(8), May: func(h placement.Holding) bool { return h.Pod.Name != "stays" }},
+			nodes:  []placement.Node{machine("a", 0, 2, 10, hold("stays", ask(8), 0), hold("x", ask(6), 0)), machine("b", 0, 1, 7)},
+			want:   "a[GPU-1], x a>b",
+		},
 		"a pod on both of them": {
 			defrag: Goal{Request: ask(16, count(2))},
 			nodes: []placement.Node{
@@ -246,7 +260,7 @@ func FuzzDefrag(f *testing.F) {
 						allowed = allowed && d.May(h) && !h.Terminating && h.Request.Priority <= d.Request.Priority
 					}
 				}
-				if !allowed || preemption.Violations(victims, d.Budgets) > 0 || !d.Suits(placement.PodRef{}, n.Name) {
+				if !allowed || preemption.Violations(victims, d.Budgets) > 0 || !d.Suits(placement.PodRef{}, n.Name) || !n.Without(victims).InSum(d.Request) {
 					continue
 				}
 				if better, found := s.relocate(candidate{node: i, victims: victims}); found {
@@ -282,7 +296,14 @@ func crowded(random *rand.Rand) ([]placement.Node, Goal) {
 			}
 			holdings, uids = append(holdings, h), append(uids, h.Pod.UID)
 		}
-		nodes = append(nodes, machine(fmt.Sprint("n", i), random.Int64N(2)*16_000, gpus, 10, holdings...))
+		n := machine(fmt.Sprint("n", i), random.Int64N(2)*16_000, gpus, 10, holdings...)
+		switch d := &n.Devices[0].Device; random.IntN(6) {
+		case 0: // shrunk under its pods
+			d.Capacity = 5
+		case 1:
+			placementtest.Sick(d)
+		}
+		nodes = append(nodes, n)
 	}
 	never, unsuited := fmt.Sprint("p", random.IntN(9)), fmt.Sprint("n", random.IntN(6))
 	d := Goal{
@@ -321,7 +342,7 @@ func checkPlan(t *testing.T, d Goal, nodes []placement.Node, p Plan) {
 	}
 	enter := func(h placement.Holding, node string) {
 		n := &now[at(node)]
-		if !placement.Fit(h.Request, *n).Fits() || n.FreeCPU() < h.Request.CPU {
+		if !placement.Fit(h.Request, *n).Fits() || !n.InSum(h.Request) || n.FreeCPU() < h.Request.CPU {
 			t.Fatalf("plan %q: %+v does not fit %s", tell(p), h.Request, node)
 		}
 		if h.Assignment.None() {

@@ -33,7 +33,7 @@ func (f Facts) Chance(pod WaitFacts, n placement.Node) Chance {
 		return c
 	}
 	if c.Refusal = f.Nodes[n.Name].Refusal(pod.Request); c.Refusal == nil && c.Fits() {
-		c.Refusal = Overdraws(pod.Request, n)
+		c.Refusal = Overdraws(pod.Request, c.Node)
 	}
 	return c
 }
@@ -42,27 +42,54 @@ func (f Facts) Chance(pod WaitFacts, n placement.Node) Chance {
 const Overdrawn = "Overdrawn"
 
 // Overdraws says why kube-scheduler does not send a request to a node on whose GPUs it fits;
-// nil: it does. It subtracts what all pods of the node ask for from what the kubelet
-// offers, and in that are no GPUs that are unhealthy, while their pods are.
+// nil: it does. To it the others lack what pods hold of a GPU that is out of use, or beyond
+// what a GPU has. Nominated pods that the node has count once those are gone that end.
 func Overdraws(req placement.Request, n placement.Node) *cache.Refusal {
-	left := -n.Requested()
-	var held []string
-	var units gpu.Units
-	last := 0
+	if n.InSum(req) {
+		return nil // as nearly everywhere
+	}
+	pods := n.Holdings()
+	if slices.ContainsFunc(pods, func(h placement.Holding) bool { return h.Nominated }) {
+		n = n.Without(slices.DeleteFunc(pods, func(h placement.Holding) bool { return !h.Terminating }))
+	}
+	freeUnits, freeCores := n.Unrequested()
+	short, shortOfCores := req.Units() > freeUnits, req.Cores() > max(0, freeCores)
+	var where, what []string
+	var units, most gpu.Units
+	cores, worst := 0, 0
 	for _, d := range n.Devices {
-		switch {
-		case d.Advertised():
-			left += d.Capacity
-		case d.Requested > 0:
-			held, units, last = append(held, fmt.Sprintf("GPU%d", d.Index)), units+d.Requested, d.Index
+		over, coresOver := d.Excess()
+		if !short {
+			over = 0
+		}
+		if !shortOfCores {
+			coresOver = 0
+		}
+		if over <= 0 && coresOver <= 0 {
+			continue
+		}
+		why := "out of use"
+		if d.Advertised() {
+			why = "over-committed"
+		}
+		where = append(where, fmt.Sprintf("GPU%d (%s)", d.Index, why))
+		units, cores = units+max(0, over), cores+max(0, coresOver)
+		if over >= most {
+			most, worst = over, d.Index
 		}
 	}
-	if len(held) == 0 || req.Units() <= left {
+	if len(where) == 0 {
 		return nil
 	}
+	if units > 0 {
+		what = append(what, gpu.Format(units, n.UnitMiB))
+	}
+	if cores > 0 {
+		what = append(what, fmt.Sprintf("%d per cent of cores", cores))
+	}
 	return &cache.Refusal{Reason: Overdrawn, Message: fmt.Sprintf(
-		"kube-scheduler counts %s of pods on %s, out of use, against the node's other GPUs: kubectl inspect gpumem drain %s %d",
-		gpu.Format(units, n.UnitMiB), strings.Join(held, ", "), n.Name, last)}
+		"kube-scheduler counts %s of pods on %s against the node's other GPUs: kubectl inspect gpumem drain %s %d",
+		strings.Join(what, " and "), strings.Join(where, ", "), n.Name, worst)}
 }
 
 // outOfUse returns the GPUs that would do, were they healthy and not cordoned: none

@@ -75,7 +75,7 @@ func TestChances(t *testing.T) {
 		{"not-overdrawn", "needs 8 GiB on one GPU; fits", true},
 		{"drawn-by-cordoned", "needs 8 GiB on one GPU; fits", true},
 		{"cordoned", "the node is cordoned", false},
-		{"overdrawn", "kube-scheduler counts 4 GiB of pods on GPU0, out of use, against the node's other GPUs: kubectl inspect gpumem drain overdrawn 0", false},
+		{"overdrawn", "kube-scheduler counts 4 GiB of pods on GPU0 (out of use) against the node's other GPUs: kubectl inspect gpumem drain overdrawn 0", false},
 		{"sick-or-cordoned", "would do, but GPU0 is unhealthy (XID 79); GPU2 is cordoned: kubectl inspect gpumem uncordon sick-or-cordoned 2", false},
 		{"gpu-cordoned", "would do, but GPU0, GPU1 are cordoned: kubectl inspect gpumem uncordon gpu-cordoned GPU", false},
 		{"little", "needs 8 GiB on one GPU; free: GPU0 4 (4 GiB in all)", false},
@@ -87,6 +87,60 @@ func TestChances(t *testing.T) {
 	}
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)
+	}
+}
+
+// kube-scheduler knows the sums of a node alone: what pods hold of a GPU beyond what the kubelet
+// is offered of it is lacking on the others.
+func TestOverdraws(t *testing.T) {
+	const against = " against the node's other GPUs: kubectl inspect gpumem drain n "
+	shrunk := []placement.Holding{hold("ml/big", ask(14, cores(60)), 0)}
+	for name, tc := range map[string]struct {
+		req  placement.Request
+		node placement.Node
+		want string
+	}{
+		"over-committed, and enough is left":     {ask(6), node(inventory(device(0, 10), device(1, 10)), shrunk...), ""},
+		"over-committed":                         {ask(7), node(inventory(device(0, 10), device(1, 10)), shrunk...), "kube-scheduler counts 4 GiB of pods on GPU0 (over-committed)" + against + "0"},
+		"gone with its cores":                    {ask(7, cores(50)), node(inventory(device(0, 16, sick), device(1, 30)), shrunk...), "kube-scheduler counts 60 per cent of cores of pods on GPU0 (out of use)" + against + "0"},
+		"cores that nobody wants":                {ask(7), node(inventory(device(0, 16, sick), device(1, 30)), shrunk...), ""},
+		"neither enough memory nor cores":        {ask(7, cores(50)), node(inventory(device(0, 16, sick), device(1, 20)), shrunk...), "kube-scheduler counts 14 GiB and 60 per cent of cores of pods on GPU0 (out of use)" + against + "0"},
+		"one of each":                            {ask(7), node(inventory(device(0, 10), device(1, 4, sick), device(2, 14)), append(shrunk, hold("ml/b", ask(4), 1))...), "kube-scheduler counts 8 GiB of pods on GPU0 (over-committed), GPU1 (out of use)" + against + "1"},
+		"all is as it should be, and too little": {ask(7), node(inventory(device(0, 16)), shrunk...), ""},
+	} {
+		got := ""
+		if refusal := inspect.Overdraws(tc.req, tc.node); refusal != nil {
+			got = refusal.Message
+		}
+		if got != tc.want {
+			t.Errorf("%s: %q, want %q", name, got, tc.want)
+		}
+	}
+}
+
+// Those who end leave for the nominated, who count once they are there.
+func TestOverdrawsCountsNominatedPods(t *testing.T) {
+	ends := placementtest.Terminating(hold("ml/ends", ask(9), 1))
+	for name, tc := range map[string]struct {
+		holdings []placement.Holding
+		want     map[gpu.Units]bool
+	}{
+		"nobody ends for it": {nil, map[gpu.Units]bool{6: true, 7: false}},
+		"who ends goes":      {[]placement.Holding{ends}, map[gpu.Units]bool{6: true, 7: false}},
+	} {
+		books := cache.New()
+		books.SetNode("n", inventory(device(0, 10), device(1, 10), device(2, 10)))
+		for _, h := range append(tc.holdings, hold("ml/big", ask(14), 0)) {
+			books.AddPod("n", h)
+		}
+		books.NominatePod("n", placement.PodRef{Namespace: "ml", Name: "vip", UID: "vip"}, ask(10), placement.Assignment{Shares: []placement.Share{{Device: placementtest.UUID(1), Units: 10}}})
+		n, _ := books.Node("n")
+		for units, want := range tc.want {
+			c := inspect.Facts{}.Chance(inspect.WaitFacts{Request: ask(units)}, n)
+			if c.Good() != want {
+				t.Errorf("%s: %d: %t, want %t: %s", name, units, c.Good(), want, c.Why())
+			}
+		}
 	}
 }
 
@@ -134,12 +188,13 @@ func TestChancesOfNominatedPods(t *testing.T) {
 
 func TestLargestFreeIsWhatAPodCanGet(t *testing.T) {
 	nodes := []placement.Node{named("closed", node(inventory(device(0, 16)))), named("open", node(inventory(device(0, 8)), hold("ml/a", ask(3), 0)))}
+	nodes = append(nodes, named("overdrawn", node(inventory(device(0, 10), device(1, 10)), hold("ml/b", ask(14), 0))))
 	facts := inspect.Facts{Nodes: map[string]inspect.NodeFacts{"closed": {Refuses: &cache.Refusal{Message: inspect.NodeCordoned}}}}
 	got := make(map[string]gpu.Units)
 	for _, n := range inspect.New(nodes, facts).Nodes {
 		got[n.Name] = n.LargestFree.Units
 	}
-	if diff := cmp.Diff(map[string]gpu.Units{"closed": 0, "open": 5}, got); diff != "" {
+	if diff := cmp.Diff(map[string]gpu.Units{"closed": 0, "open": 5, "overdrawn": 6}, got); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)
 	}
 }
@@ -182,8 +237,8 @@ func TestWaiting(t *testing.T) {
 	}
 	all := []inspect.WaitFacts{wait("fits", ask(12)), wait("large", ask(20)), wait("cores", ask(1, cores(50))), broken}
 	if diff := cmp.Diff(map[string]string{
-		"fits": "fits on b; " + inspect.AskEvents, "large": "b: needs 20 GiB on one GPU; the largest that qualifies here has 16 GiB: ask for less",
-		"cores": "fits on a; " + inspect.AskEvents, "broken": "cannot be read",
+		"fits": "by GPU memory it fits on b; " + inspect.AskEvents, "large": "b: needs 20 GiB on one GPU; the largest that qualifies here has 16 GiB: ask for less",
+		"cores": "by GPU memory it fits on a; " + inspect.AskEvents, "broken": "cannot be read",
 	}, got(nodes, inspect.Facts{Waiting: all})); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)
 	}

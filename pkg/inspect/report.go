@@ -134,7 +134,7 @@ type Wait struct {
 func (w Wait) Why() string {
 	switch {
 	case w.Fits:
-		return "fits on " + w.Node + "; " + cmp.Or(w.Unserved, AskEvents)
+		return "by GPU memory it fits on " + w.Node + "; " + cmp.Or(w.Unserved, AskEvents)
 	case w.Unserved != "":
 		return w.comesClosest() + "; " + w.Unserved
 	default:

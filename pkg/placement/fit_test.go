@@ -516,6 +516,43 @@ func TestLargestFree(t *testing.T) {
 	}
 }
 
+// kube-scheduler counts each pod once, and what a GPU lacks on the others.
+func TestWhatKubeSchedulerCounts(t *testing.T) {
+	two := inventory(device(0, 10), device(1, 10))
+	cordoned := func(d *gpu.Device) { d.Healthy, d.Unhealthy = false, gpu.Cordoned }
+	leaving := func(h placement.Holding, from int) placement.Holding {
+		h.Assignment.Leaving = []gpu.UUID{placementtest.UUID(from)}
+		return h
+	}
+	for name, tc := range map[string]struct {
+		node        placement.Node
+		units       gpu.Units
+		cores       int
+		largestFree gpu.Units
+	}{
+		"nobody is there":         {node(two), 20, 200, 10},
+		"pods":                    {node(two, hold("a", ask(4, cores(30)), 0), hold("b", ask(6), 1)), 10, 170, 6},
+		"over-committed":          {node(two, hold("a", ask(14, cores(30)), 0)), 6, 170, 6},
+		"out of use":              {node(inventory(device(0, 10, sick), device(1, 10)), hold("a", ask(4, cores(30)), 0)), 6, 70, 6},
+		"cordoned":                {node(inventory(device(0, 10, cordoned), device(1, 10)), hold("a", ask(4, cores(30)), 0)), 16, 170, 10},
+		"less than nothing":       {node(inventory(device(0, 20, sick), device(1, 10)), hold("a", ask(14), 0)), -4, 100, 0},
+		"on no known GPU":         {node(two, hold("a", ask(4, cores(30)))), 16, 170, 6},
+		"pods that exchange GPUs": {node(inventory(device(0, 10), device(1, 10), device(2, 10)), leaving(hold("a", ask(8, cores(60)), 0), 1), leaving(hold("b", ask(6, cores(70)), 1), 0)), 16, 170, 10},
+	} {
+		if units, cores := tc.node.Unrequested(); units != tc.units || cores != tc.cores {
+			t.Errorf("%s: %d units and %d per cent of cores, want %d and %d", name, units, cores, tc.units, tc.cores)
+		}
+		if got := tc.node.LargestFree(); got != tc.largestFree {
+			t.Errorf("%s: %d are free on one GPU, want %d", name, got, tc.largestFree)
+		}
+		for units := range gpu.Units(20) {
+			if got, want := tc.node.InSum(ask(units, cores(100))), units <= tc.units && tc.cores >= 100; got != want {
+				t.Errorf("%s: %d units are in the sum: %t, want %t", name, units, got, want)
+			}
+		}
+	}
+}
+
 // No pods can leave, with whom the request fits then, that hold less than Gap says.
 func TestGapIsNoMoreThanPodsHaveToLeave(t *testing.T) {
 	tried := 0

@@ -215,7 +215,44 @@ func (n Node) Requested() (sum gpu.Units) {
 	return sum
 }
 
-// LargestFree returns the most that is free on a GPU that takes new pods, where
+// Unrequested returns what is free on the node to kube-scheduler, which knows its sums alone:
+// what the kubelet is offered of the devices, less what all pods ask for. It is less than what
+// is free on the devices, or negative, where one has failed or shrunk under its pods.
+func (n Node) Unrequested() (units gpu.Units, cores int) {
+	for _, d := range n.Devices {
+		over, coresOver := d.Excess()
+		units, cores = units-over, cores-coresOver
+	}
+	for _, h := range n.Unattributed {
+		units, cores = units-h.Request.Units(), cores-h.Request.Cores()
+	}
+	return units, cores
+}
+
+// Excess returns what pods ask for beyond what the kubelet is offered of the device: negative
+// where some of that is free. A pod that leaves the device for another counts there alone.
+func (d Device) Excess() (units gpu.Units, cores int) {
+	units, cores = d.Requested, d.RequestedCores
+	for i := range d.Pods { // a Holding is large
+		if h := &d.Pods[i]; slices.Contains(h.Assignment.Leaving, d.UUID) {
+			share, sharedCores := h.Request.Share()
+			units, cores = units-share, cores-sharedCores
+		}
+	}
+	if d.Advertised() {
+		units, cores = units-d.Capacity, cores-gpu.CoresPerDevice
+	}
+	return units, cores
+}
+
+// InSum reports whether the sums of the node leave room for a request, as kube-scheduler
+// checks it before it asks for GPUs.
+func (n Node) InSum(r Request) bool {
+	units, cores := n.Unrequested()
+	return r.Units() <= units && (r.Cores() == 0 || r.Cores() <= cores)
+}
+
+// LargestFree returns the most that a new pod could have of a GPU that takes any, where
 // pods on no known GPU are taken to be on each of them with a share.
 func (n Node) LargestFree() (most gpu.Units) {
 	var pending gpu.Units
@@ -228,5 +265,6 @@ func (n Node) LargestFree() (most gpu.Units) {
 			most = left
 		}
 	}
-	return most
+	unrequested, _ := n.Unrequested()
+	return max(0, min(most, unrequested))
 }

@@ -55,7 +55,11 @@ func Preempt(req placement.Request, node placement.Node, proposed []placement.Ho
 	if !ok {
 		return Victims{}, false
 	}
-	return newVictims(slices.Concat(kept, chosen), budgets), true
+	gone := slices.Concat(kept, chosen)
+	if !node.Without(gone).InSum(req) && placement.Fit(req, node.Without(proposed)).Fits() {
+		gone = proposed // which make up for a GPU that is over-committed, or out of use
+	}
+	return newVictims(gone, budgets), true
 }
 
 func newVictims(pods []placement.Holding, budgets []Budget) Victims {
@@ -118,7 +122,7 @@ func unexplained(req placement.Request, node placement.Node, proposed []placemen
 			out = append(out, h)
 		}
 	}
-	units, cores := sum(node.Without(pods))
+	units, cores := node.Without(pods).Unrequested()
 	for _, h := range pods {
 		lessUnits, lessCores := units-h.Request.Units(), cores-h.Request.Cores()
 		switch {
@@ -150,22 +154,6 @@ func inTurn(pods, proposed []placement.Holding, budgets []Budget) []placement.Ho
 	order(beyond, false)
 	order(within, false)
 	return append(beyond, within...)
-}
-
-// sum is what kube-scheduler takes to be free on the node: what its healthy
-// devices offer, less what all its pods hold. It may be negative.
-func sum(n placement.Node) (units gpu.Units, cores int) {
-	for _, d := range n.Devices {
-		cores -= d.RequestedCores
-		if d.Healthy {
-			units += d.Capacity
-			cores += gpu.CoresPerDevice
-		}
-	}
-	for _, h := range n.Unattributed {
-		cores -= h.Request.Cores()
-	}
-	return units - n.Requested(), cores
 }
 
 // makeRoom returns the pods that must leave for a request that does not fit the

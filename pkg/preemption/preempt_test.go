@@ -21,6 +21,8 @@ var (
 	ask, cores, count, policy, priority, uuids = placementtest.Ask, placementtest.Cores, placementtest.Count, placementtest.Policy, placementtest.Priority, placementtest.UUIDs
 )
 
+func cordonedGPU(d *gpu.Device) { d.Healthy, d.Unhealthy = false, gpu.Cordoned }
+
 // started says that the kubelet admitted the pod in that second.
 func started(second int64, h placement.Holding) placement.Holding {
 	h.Started = time.Unix(second, 0)
@@ -53,6 +55,15 @@ func TestPreempt(t *testing.T) {
 			req:      ask(8, high),
 			pods:     []placement.Holding{hold("a", ask(4), 0), hold("b", ask(5), 0), hold("c", ask(4), 1), hold("d", ask(6, priority(1)), 1)},
 			proposed: []string{"b", "c"}, want: []string{"a", "b"},
+		},
+		"for CPU, where there is room on a GPU and the cordoned one counts in the sum": {
+			req: ask(4, high), inv: inventory(device(0, 10, cordonedGPU), device(1, 10)),
+			pods:     []placement.Holding{started(1, hold("a", ask(5), 1)), started(2, hold("b", ask(4), 1))},
+			proposed: []string{"b"}, want: []string{"b"},
+		},
+		"for the sum, where a GPU is over-committed": {
+			req: ask(8, high), pods: []placement.Holding{hold("a", ask(14), 0), hold("b", ask(10), 1)},
+			proposed: []string{"a"}, want: []string{"a"},
 		},
 		"fewest on one GPU": {
 			req: ask(6, high), pods: []placement.Holding{hold("a", ask(5), 0), hold("b", ask(5), 0), hold("c", ask(10), 1)}, want: []string{"c"},
@@ -348,11 +359,15 @@ func FuzzPreempt(f *testing.F) {
 		n := node(inv, pods...)
 		victims, ok := Preempt(req, n, nil, nil)
 
-		// Whom kube-scheduler proposes for the sum alone is of no matter, unless
-		// there is room on a GPU already.
-		bySum, _ := Preempt(req, n, proposeBySum(random, req, n), nil)
-		if diff := cmp.Diff(namesOf(victims.Pods), namesOf(bySum.Pods)); diff != "" && !placement.Fit(req, n).Fits() {
+		// Whom kube-scheduler proposes for the sum alone is of no matter, unless there is
+		// room on a GPU already, or the sum has no room without the chosen.
+		proposal := proposeBySum(random, req, n)
+		bySum, _ := Preempt(req, n, proposal, nil)
+		if diff := cmp.Diff(namesOf(victims.Pods), namesOf(bySum.Pods)); diff != "" && !placement.Fit(req, n).Fits() && n.Without(victims.Pods).InSum(req) {
 			t.Errorf("victims without a proposal, and with one for the sum (-without +with):\n%s", diff)
+		}
+		if left := n.Without(proposal); placement.Fit(req, left).Fits() && left.InSum(req) && !n.Without(bySum.Pods).InSum(req) {
+			t.Errorf("without %v the sum has no room, and without the proposed %v it has", namesOf(bySum.Pods), namesOf(proposal))
 		}
 		best, possible := bestBySearch(req, inv, pods)
 		if ok != possible {
@@ -413,7 +428,7 @@ func proposeBySum(random *rand.Rand, req placement.Request, n placement.Node) (p
 		}
 		return second(a) - second(b)
 	})
-	free, _ := sum(n.Without(pods))
+	free, _ := n.Without(pods).Unrequested()
 	for _, h := range pods {
 		if free-h.Request.Units() >= req.Units() {
 			free -= h.Request.Units()
