@@ -31,7 +31,7 @@ func TestDoctor(t *testing.T) {
 	})
 	stdout, _, err := inspectWith(client, "doctor")
 	for _, want := range []string{
-		"error   cluster: no device plugin for gpumem.dev is installed\n        helm install gpumem",
+		"error   cluster: no device plugin for gpumem.dev is installed\n        helm upgrade --install gpumem",
 		"error   cluster: no extender for gpumem.dev is installed",
 		"error   pod ml/lost: GPU memory is held that no device plugin offers",
 		"error   pod ml/misspelt: asks for gpumem.dev/gpu-memory, which no node offers",

@@ -194,6 +194,9 @@ func (o *options) explanationOf(ctx context.Context, pod *v1.Pod, all bool) (exp
 		e.gpuless = e.Indexes == ""
 		e.Summary, e.Advice = "has ended, and holds nothing any more"+why(pod), o.advice(ctx, pod)
 	case pod.Spec.NodeName != "":
+		if facts.Nodes[pod.Spec.NodeName].NotReady {
+			e.State = fmt.Sprintf("its node is NotReady, and what is known of the pod may be old: kubectl describe node %s says why", pod.Spec.NodeName)
+		}
 		e.asked = o.askedFor(pod)
 		e.Summary = o.lookThere(ctx, &e, pod, asks, nodes, facts)
 	default:
@@ -383,6 +386,10 @@ func summary(pod inspect.WaitFacts, chances []inspect.Chance, facts inspect.Fact
 		s = fmt.Sprintf("waits: its nodeSelector, affinity and tolerations allow none of %s; %s comes closest: %s", nodesOf(len(chances)), chances[0].Node.Name, chances[0].Why())
 	default:
 		s = fmt.Sprintf("waits: it fits on none of %s; %s comes closest: %s", of, chances[0].Node.Name, chances[0].Why())
+		tainted := func(c inspect.Chance) bool { return c.KeptOff && !c.Refusal.Unresolvable && c.Fits() }
+		if i := slices.IndexFunc(chances, tainted); i >= 0 {
+			s += fmt.Sprintf("; %s would do, but %s", chances[i].Node.Name, chances[i].Refusal.Message)
+		}
 	}
 	if unserved != "" {
 		s += "; " + unserved
@@ -652,7 +659,7 @@ func verdict(c considered) string {
 	switch {
 	case c.node.Reason == withheld:
 		return "would do, but the node's kubelet offers none of it"
-	case slices.Contains([]string{cordoned, coreless, keptAway, untolerated, inspect.Overdrawn}, c.node.Reason):
+	case slices.Contains([]string{cordoned, notReady, coreless, keptAway, untolerated, inspect.Overdrawn}, c.node.Reason):
 		return "would do, but " + c.node.Message
 	case slices.Contains([]string{"TooFew", "Unhealthy", "Occupied", "Insufficient", "Fragmented"}, c.node.Reason):
 		return "would do, but too few of the node would"

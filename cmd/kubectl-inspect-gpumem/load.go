@@ -256,12 +256,12 @@ func nodeFacts(node *v1.Node) inspect.NodeFacts {
 		}
 	}
 	for _, c := range node.Status.Conditions {
-		if c.Type != v1.NodeReady {
-			continue
-		}
-		if f.Status = "NotReady"; c.Status == v1.ConditionTrue {
+		if c.Type == v1.NodeReady {
 			f.Status = "Ready"
 		}
+	}
+	if f.NotReady = api.NotReady(node) != nil; f.NotReady {
+		f.Status = "NotReady"
 	}
 	if node.Spec.Unschedulable {
 		f.Status += ",SchedulingDisabled"

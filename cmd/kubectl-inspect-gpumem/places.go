@@ -19,6 +19,7 @@ import (
 // Why nodes refuse pods, whatever is free there, in a word.
 const (
 	cordoned    = "SchedulingDisabled"
+	notReady    = "NotReady"
 	withheld    = "Withheld"
 	coreless    = "Coreless"
 	keptAway    = "NodeAffinity"
@@ -109,6 +110,8 @@ func refuses(names api.Names, node *v1.Node, withholds bool) *cache.Refusal {
 	switch {
 	case node.Spec.Unschedulable:
 		return &cache.Refusal{Reason: cordoned, Message: inspect.NodeCordoned}
+	case api.NotReady(node) != nil:
+		return &cache.Refusal{Reason: notReady, Message: inspect.NodeNotReady}
 	case withholds:
 		return &cache.Refusal{Reason: withheld, Message: fmt.Sprintf("its kubelet offers no %s: see kubectl inspect gpumem doctor", names.GPUMem())}
 	default:

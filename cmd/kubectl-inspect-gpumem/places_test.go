@@ -21,6 +21,7 @@ func TestNodesThatAPodCannotGoTo(t *testing.T) {
 		n.Spec.Unschedulable = true
 		n.Spec.Taints = append(n.Spec.Taints, v1.Taint{Key: v1.TaintNodeUnschedulable, Effect: v1.TaintEffectNoSchedule})
 	}
+	unready := func(n *v1.Node) { n.Status.Conditions[0].Status = v1.ConditionUnknown }
 	taint := func(key string, effect v1.TaintEffect) func(*v1.Node) {
 		return func(n *v1.Node) { n.Spec.Taints = append(n.Spec.Taints, v1.Taint{Key: key, Effect: effect}) }
 	}
@@ -62,6 +63,11 @@ func TestNodesThatAPodCannotGoTo(t *testing.T) {
 		"cordoned": {a: cordon, pod: none, explain: "it fits on 1 of 2 nodes: ", verdicts: verdicts{"gpu-a": "would do, but the node is cordoned"}},
 		"cordoned, and no room elsewhere": {a: cordon, pod: none, full: true, explain: "gpu-a comes closest: the node is cordoned",
 			waits: "gpu-a: the node is cordoned", first: "gpu-a"},
+		"not ready": {a: unready, pod: none, explain: "it fits on 1 of 2 nodes: ", verdicts: verdicts{"gpu-a": "would do, but the node is NotReady"}},
+		"not ready, and no room elsewhere": {a: unready, pod: none, full: true, explain: "gpu-a comes closest: the node is NotReady",
+			waits: "gpu-a: the node is NotReady", first: "gpu-a"},
+		"tainted, and no room elsewhere": {a: taint("node.kubernetes.io/unreachable", v1.TaintEffectNoSchedule), pod: none, full: true,
+			explain: none1 + "1 node" + allowed + "; gpu-b comes closest: " + full + "; gpu-a would do, but the pod does not tolerate taint node.kubernetes.io/unreachable", waits: "gpu-b: " + full},
 		"cores are off": {pod: askCores, explain: "waits: " + off, waits: off,
 			verdicts: verdicts{"gpu-a": "would do, but the node offers no gpumem.dev/gpu-core", "gpu-b": "would do, but the node offers no gpumem.dev/gpu-core"}, first: "gpu-a"},
 		"cores are off, or not to be told": {a: withhold, b: withhold, pod: askCores, explain: none1 + "2 nodes; gpu-a comes closest: " + noKubelet,
@@ -113,6 +119,22 @@ func TestNodesThatAPodCannotGoTo(t *testing.T) {
 				}
 			}
 		})
+	}
+}
+
+// What a node has whose kubelet is not well is for nobody, and what its pods do is old news.
+func TestANodeThatIsNotReady(t *testing.T) {
+	a := makeNode(t, "gpu-a", inventory("gpu-a", 16))
+	a.Status.Conditions[0].Status = v1.ConditionUnknown
+	there := with(makePod(t, "ml/there", "gpu-a", 3, uuid("gpu-a", 0)), func(p *v1.Pod) { p.Status.Phase = v1.PodRunning })
+	client := fake.NewClientset(a, there)
+	for want, args := range map[string][]string{
+		"State:     its node is NotReady, and what is known of the pod may be old: kubectl describe node gpu-a says why": {"explain", "ml/there"},
+		"gpu-a  0      the node is NotReady": {"fit", "--mem", "4"},
+	} {
+		if stdout, _, _ := inspectWith(client, args...); !strings.Contains(stdout, want) {
+			t.Errorf("%v: want %q in:\n%s", args, want, stdout)
+		}
 	}
 }
 

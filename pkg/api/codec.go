@@ -129,6 +129,16 @@ func Offers(node *v1.Node, resource v1.ResourceName) bool {
 	return !amount.IsZero()
 }
 
+// NotReady returns the condition by which a node is not ready; nil where it is, or does not say.
+func NotReady(node *v1.Node) *v1.NodeCondition {
+	for i := range node.Status.Conditions {
+		if c := &node.Status.Conditions[i]; c.Type == v1.NodeReady && c.Status != v1.ConditionTrue {
+			return c
+		}
+	}
+	return nil
+}
+
 // InventoryOf reads what a node offers. It is empty for a node without the
 // annotation, on which no device plugin has reported.
 func (n Names) InventoryOf(node *v1.Node) (gpu.Inventory, error) {

@@ -159,6 +159,9 @@ func (s *State) read(kinds ...string) bool {
 	return !slices.ContainsFunc(kinds, func(kind string) bool { return s.Unread[kind] != "" })
 }
 
+// install sets up what is missing, of a release that is there too.
+const install = "helm upgrade --install gpumem charts/gpumem --namespace gpumem-system --create-namespace; where the release had values of its own, with these (-f)"
+
 // find looks for the installation of the domain that was asked about.
 func find(s *State) (in installation, found []Finding) {
 	if !s.read("daemonsets", "deployments") {
@@ -174,7 +177,7 @@ func find(s *State) (in installation, found []Finding) {
 	}
 	if in.scheduler == nil {
 		found = append(found, Finding{Error, "cluster", "no extender for " + s.Names.Domain() + " is installed: nothing places pods on GPUs",
-			"helm upgrade --install gpumem charts/gpumem --namespace gpumem-system --create-namespace"})
+			install})
 		return in, found
 	}
 	for i := range s.ConfigMaps {
@@ -204,7 +207,7 @@ func findPlugin(s *State) (plugin *appsv1.DaemonSet, found []Finding) {
 		}
 	}
 	if plugin == nil {
-		mend := "helm install gpumem charts/gpumem --namespace gpumem-system --create-namespace"
+		mend := install
 		if len(others) > 0 {
 			mend = fmt.Sprintf("ask about a domain that is installed: --resource-domain=%s; or install this one", strings.Join(others, " or "))
 		}

@@ -260,6 +260,15 @@ func TestExamine(t *testing.T) {
 		"a plugin that is not ready": {func(s *State) {
 			s.Pods[0].Status = v1.PodStatus{Phase: v1.PodRunning, ContainerStatuses: []v1.ContainerStatus{{Name: "gpumem-device-plugin", State: v1.ContainerState{Running: &v1.ContainerStateRunning{}}}}}
 		}, []string{"error|node gpu-a|its device plugin is not ready: gpumem-device-plugin runs and is not ready"}},
+		"a node that is not ready": {func(s *State) {
+			s.Nodes[0].Status.Conditions = []v1.NodeCondition{{Type: v1.NodeReady, Status: v1.ConditionUnknown, Reason: "NodeStatusUnknown", Message: "Kubelet stopped posting node status."}}
+			s.Pods[0].Status = v1.PodStatus{Phase: v1.PodRunning}
+			s.Pods[2].Status = v1.PodStatus{Phase: v1.PodRunning}
+			s.Deployments[0].Status.ReadyReplicas = 1
+		}, []string{
+			"error|node gpu-a|is NotReady: NodeStatusUnknown: Kubelet stopped posting node status.|kubectl describe node gpu-a says more; its GPUs take no new pods until it is back",
+			"warning|deployment gpumem-system/gpumem-scheduler|1 of 2 pods are ready; scheduler-2 is on node gpu-a, which is NotReady",
+		}},
 		"all is well, with MPS": {func(s *State) { addMPS(s) }, nil},
 		"an MPS daemon that fails": {func(s *State) {
 			addMPS(s).Status = v1.PodStatus{Phase: v1.PodRunning, ContainerStatuses: []v1.ContainerStatus{crashing("gpumem-mps", ended("Error", 1, ""))}}

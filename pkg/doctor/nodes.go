@@ -28,10 +28,15 @@ func checkNodes(s *State, ds *appsv1.DaemonSet) (found []Finding) {
 	on := s.tenants()
 	for i := range s.Nodes {
 		node := &s.Nodes[i]
-		if _, ok := node.Annotations[s.Names.Inventory()]; !ok {
+		object := "node " + node.Name
+		_, has := node.Annotations[s.Names.Inventory()]
+		if down := api.NotReady(node); down != nil && (has || node.Labels[gpuPresent] == "true") {
+			found = append(found, Finding{Error, object, "is NotReady: " + said(down.Reason, down.Message),
+				"kubectl describe node " + node.Name + " says more; its GPUs take no new pods until it is back"})
+		}
+		if !has {
 			continue
 		}
-		object := "node " + node.Name
 		inv, err := s.Names.InventoryOf(node)
 		if err != nil {
 			found = append(found, Finding{Error, object, "its inventory cannot be read: " + oneLine(err),

@@ -36,7 +36,7 @@ func checkDaemonSet(s *State, ds *appsv1.DaemonSet, part, help string) (found []
 			fmt.Sprintf("kubectl -n %s describe daemonset %s; mostly Pod Security (label the namespace pod-security.kubernetes.io/enforce=privileged) or a quota for priority classes", ds.Namespace, ds.Name)})
 	}
 	for _, pod := range pods {
-		if why := unready(&pod); why != "" && old(s, pod.ObjectMeta) {
+		if why := unready(&pod); why != "" && old(s, pod.ObjectMeta) && !s.down(pod.Spec.NodeName) {
 			found = append(found, Finding{Error, "node " + pod.Spec.NodeName, "its " + part + " is not ready: " + why,
 				fmt.Sprintf("kubectl -n %s logs %s; %s", pod.Namespace, pod.Name, help)})
 		}
@@ -88,6 +88,9 @@ func checkScheduler(s *State, in installation) (found []Finding) {
 	var why []string
 	for _, pod := range s.podsOf(d.Namespace, d.Spec.Selector) {
 		if reason := unready(&pod); reason != "" && old(s, pod.ObjectMeta) {
+			if s.down(pod.Spec.NodeName) {
+				reason = "is on node " + pod.Spec.NodeName + ", which is NotReady"
+			}
 			why = append(why, pod.Name+" "+reason)
 		}
 	}
@@ -198,6 +201,12 @@ func unready(pod *v1.Pod) string {
 		}
 	}
 	return "is in phase " + string(pod.Status.Phase)
+}
+
+// down reports whether a node is known not to be ready: of its pods nothing new is known.
+func (s *State) down(nodeName string) bool {
+	i := slices.IndexFunc(s.Nodes, func(n v1.Node) bool { return n.Name == nodeName })
+	return i >= 0 && api.NotReady(&s.Nodes[i]) != nil
 }
 
 // old reports whether an object is older than what passes by itself.

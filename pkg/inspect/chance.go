@@ -111,8 +111,11 @@ func outOfUse(v placement.Verdict) (out []placement.Device) {
 	return out
 }
 
-// NodeCordoned is why a node takes no new pods that people have cordoned.
-const NodeCordoned = "the node is cordoned"
+// Why a node takes no new pods: people have cordoned it, or its kubelet is not well.
+const (
+	NodeCordoned = "the node is cordoned"
+	NodeNotReady = "the node is NotReady"
+)
 
 // Refusal returns why the node takes no new pod with this request, whatever is
 // free; nil: it does.

@@ -179,6 +179,7 @@ type NodeFacts struct {
 	Withheld bool   // its kubelet offers nothing of what the inventory has
 	Problem  string // why the inventory could not be read
 
+	NotReady     bool           // what is known of its pods may be old
 	Refuses      *cache.Refusal // why it takes no new pods, whatever is free; nil: it does
 	RefusesCores *cache.Refusal // the same of pods that ask for cores
 }
