@@ -253,11 +253,12 @@ func readCount(s string, containers []placement.Container) (int, error) {
 	units := func(c placement.Container) int64 { return int64(c.Units) }
 	cores := func(c placement.Container) int64 { return int64(c.Cores) }
 	const why = "that the init containers before it leave, and the kubelet would not take them evenly of"
+	const mend = ": ask for %d there, or for less in those"
 	if c, left := wasteful(containers, units); left > 0 {
-		return 0, fmt.Errorf("%q: container %q asks for %d units, fewer than the %d "+why+" %d GPUs", s, c.Name, c.Units, left, count)
+		return 0, fmt.Errorf("%q: container %q asks for %d units, fewer than the %d "+why+" %d GPUs"+mend, s, c.Name, c.Units, left, count, left)
 	}
 	if c, left := wasteful(containers, cores); left > 0 {
-		return 0, fmt.Errorf("%q: container %q asks for %d per cent of cores, less than the %d per cent "+why+" %d GPUs", s, c.Name, c.Cores, left, count)
+		return 0, fmt.Errorf("%q: container %q asks for %d per cent of cores, less than the %d per cent "+why+" %d GPUs"+mend, s, c.Name, c.Cores, left, count, left)
 	}
 	return count, nil
 }

@@ -144,7 +144,7 @@ func TestRequestAnnotations(t *testing.T) {
 		"a count that does not share": {annotations: []string{"gpu-count", "5"}, wantErr: `"5": container "c" asks for 12, which does not divide evenly over 5 GPUs: ask for 10 or 15`},
 		"a count with a small app after a large init container": {
 			annotations: []string{"gpu-count", "2"}, init: "14",
-			wantErr: `"2": container "c" asks for 12 units, fewer than the 14 that the init containers before it leave`,
+			wantErr: `"2": container "c" asks for 12 units, fewer than the 14 that the init containers before it leave, and the kubelet would not take them evenly of 2 GPUs: ask for 14 there, or for less in those`,
 		},
 		"a count with a large app after a small init container": {
 			annotations: []string{"gpu-count", "2"}, init: "10", want: func(r *placement.Request) { r.Count = 2 },
