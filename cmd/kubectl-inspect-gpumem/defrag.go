@@ -96,6 +96,7 @@ func (d *defragmentation) run(ctx context.Context, args []string) error {
 	if room.Request, err = d.request(ctx, c, args); err != nil {
 		return err
 	}
+	room.Empty = c.waits == nil
 	room.Displace = c.waits != nil && (c.waits.Spec.PreemptionPolicy == nil || *c.waits.Spec.PreemptionPolicy != v1.PreemptNever)
 	nodes, facts, err := load(ctx, d.client, d.names, selection{
 		eachNode: func(node *v1.Node) { c.nodes[node.Name] = node },
@@ -341,13 +342,20 @@ func (c *crowd) plan(goal defrag.Goal, nodes []placement.Node) (plan defrag.Plan
 		if plan, ok = goal.Plan(left); ok {
 			at := nodes[slices.IndexFunc(nodes, func(n placement.Node) bool { return n.Name == plan.Node })]
 			ending = slices.DeleteFunc(terminating(at), func(h placement.Holding) bool { return !onGPUs(plan, h) })
+			if !goal.Empty && !at.Without(slices.Concat(ending, evicted(plan))).InSum(goal.Request) {
+				ending = terminating(at) // of which the node's sum is short
+			}
 		}
 	}
-	for _, m := range plan.Moves {
-		c.leaving = append(c.leaving, m.Pod)
-	}
-	c.leaving = append(c.leaving, ending...)
+	c.leaving = append(evicted(plan), ending...)
 	return plan, ok
+}
+
+func evicted(plan defrag.Plan) (out []placement.Holding) {
+	for _, m := range plan.Moves {
+		out = append(out, m.Pod)
+	}
+	return out
 }
 
 func terminating(n placement.Node) []placement.Holding {

@@ -91,6 +91,29 @@ func TestDefrag(t *testing.T) {
 			},
 			args: []string{"ml/waits"}, wantErr: "no evictions make room for pod ml/waits; pods that were left in peace: 2 of a DaemonSet",
 		},
+		"who ends holds a GPU that is out of use": {
+			change: func(c map[string]runtime.Object) {
+				inv := inventory("gpu-a", 16, 16)
+				inv.Devices[0].Healthy, inv.Devices[0].Unhealthy = false, "XID 79"
+				c["gpu-a"] = makeNode(t, "gpu-a", inv)
+				delete(c, "y")
+				delete(c, "z")
+				delete(c, "gpu-b")
+				c["x"] = makePod(t, "ml/x", "gpu-a", 10, uuid("gpu-a", 0))
+				c["x"].(*v1.Pod).DeletionTimestamp, c["x"].(*v1.Pod).Finalizers = new(metav1.Now()), []string{"x/y"}
+			},
+			args: []string{"ml/waits"}, want: "Room for pod ml/waits: GPU1 of node gpu-a\nThere is room once ml/x, which ends already, is gone: nobody has to be evicted.\n",
+		},
+		"a free GPU beside one that is out of use": {
+			change: func(c map[string]runtime.Object) {
+				inv := inventory("gpu-a", 16, 16)
+				inv.Devices[0].Healthy, inv.Devices[0].Unhealthy = false, "XID 79"
+				c["gpu-a"] = makeNode(t, "gpu-a", inv)
+				delete(c, "y")
+				c["x"] = ownedBy("ReplicaSet", makePod(t, "ml/x", "gpu-a", 16, uuid("gpu-a", 0)))
+			},
+			want: "Room for a GPU without pods: GPU1 of node gpu-a\nThere is room as it is: nobody has to be evicted.\n",
+		},
 		"a GPU that is over-committed": {
 			change: func(c map[string]runtime.Object) {
 				delete(c, "y")

@@ -28,8 +28,15 @@ type Goal struct {
 	// Displace allows to evict pods of lower priority that find no room elsewhere.
 	Displace bool
 
+	// Empty says that the GPUs are to be free: no pod comes to them, so that the node's
+	// sum is all one.
+	Empty bool
+
 	Most int // evictions, at most
 }
+
+// inSum reports whether kube-scheduler would ask about a node for the request.
+func (g Goal) inSum(n placement.Node) bool { return g.Empty || n.InSum(g.Request) }
 
 // Plan is how a request gets room.
 type Plan struct {
@@ -100,7 +107,7 @@ func (g Goal) Hopeless(nodes []placement.Node) bool {
 				return !s.displaces(h) && !placement.Fit(h.Request, rest).Fits() && !s.roomBeside(h.Request, i)
 			})
 			leaving, displaced := s.leaving(some, movable)
-			if placement.Fit(g.Request, some.Without(movable)).Fits() && leaving <= total-free(some)+displaced && n.Without(movable).InSum(g.Request) {
+			if placement.Fit(g.Request, some.Without(movable)).Fits() && leaving <= total-free(some)+displaced && g.inSum(n.Without(movable)) {
 				return false
 			}
 		}
@@ -113,7 +120,10 @@ func (g Goal) Hopeless(nodes []placement.Node) bool {
 func (g Goal) Overdrawn(nodes []placement.Node) (placement.Node, bool) {
 	s := newSearch(g, nodes)
 	for _, n := range nodes {
-		if n = n.Without(s.evictable(n)); s.Suits(placement.PodRef{}, n.Name) && placement.Fit(g.Request, n).Fits() && !n.InSum(g.Request) {
+		if !s.Suits(placement.PodRef{}, n.Name) {
+			continue
+		}
+		if n = n.Without(s.evictable(n)); placement.Fit(g.Request, n).Fits() && !g.inSum(n) {
 			return n, true
 		}
 	}
@@ -219,7 +229,7 @@ func (s *search) clearable(n placement.Node) (pods []placement.Holding, ok bool)
 	}
 	pods = s.evictable(n)
 	left := n.Without(pods)
-	return pods, placement.Fit(s.Request, left).Fits() && left.InSum(s.Request)
+	return pods, placement.Fit(s.Request, left).Fits() && s.inSum(left)
 }
 
 func (s *search) evictable(n placement.Node) []placement.Holding {
@@ -248,17 +258,13 @@ func sets(n placement.Node, size int) (out []placement.Node) {
 // some devices of the node, all of them, and its sum. Those without whom it does not
 // fit, whoever else leaves, are in each of them.
 func (s *search) clear(n, some placement.Node, pods []placement.Holding, size int) (sets [][]placement.Holding) {
-	// Where nothing is overdrawn, what fits the devices fits the sum.
-	overdrawn := slices.DeleteFunc(slices.Clone(n.Devices), func(d placement.Device) bool {
-		units, cores := d.Excess()
-		return units <= 0 && cores <= 0
-	})
+	overdrawn := s.overdrawn(n)
 	fits := func(gone []placement.Holding) bool {
-		return placement.Fit(s.Request, some.Without(gone)).Fits() && (len(overdrawn) == 0 || n.Without(gone).InSum(s.Request))
+		return placement.Fit(s.Request, some.Without(gone)).Fits() && (!overdrawn || s.inSum(n.Without(gone)))
 	}
-	pods = slices.DeleteFunc(n.Only(append(overdrawn, some.Devices...)...).Holdings(), func(h placement.Holding) bool {
-		return !slices.ContainsFunc(pods, func(o placement.Holding) bool { return o.Pod == h.Pod })
-	})
+	if !overdrawn { // what fits the devices fits the sum
+		pods = slices.DeleteFunc(some.Holdings(), func(h placement.Holding) bool { return !placement.HasPod(pods, h) })
+	}
 	if len(pods) < size || !fits(pods) {
 		return nil
 	}
@@ -281,7 +287,7 @@ func (s *search) clear(n, some placement.Node, pods []placement.Holding, size in
 			}
 			return
 		}
-		for i := from; i < len(others); i++ {
+		for i := from; i < len(others) && fits(slices.Concat(gone, others[i:])); i++ {
 			if i == from || !s.alike(others[i-1], others[i]) {
 				grow(append(slices.Clone(gone), others[i]), i+1)
 			}
@@ -291,6 +297,14 @@ func (s *search) clear(n, some placement.Node, pods []placement.Holding, size in
 		grow(must, 0)
 	}
 	return sets
+}
+
+// overdrawn reports whether the node's sum may have no room for the request where devices have.
+func (s *search) overdrawn(n placement.Node) bool {
+	return !s.inSum(n) && slices.ContainsFunc(n.Devices, func(d placement.Device) bool {
+		units, cores := d.Excess()
+		return units > 0 || cores > 0
+	})
 }
 
 // alike reports whether it is all one which of two pods is evicted. Pods on other GPUs, or

@@ -172,6 +172,19 @@ func TestDefrag(t *testing.T) {
 			nodes:  []placement.Node{machine("a", 0, 2, 10, hold("stays", ask(8), 0), hold("x", ask(6), 0)), machine("b", 0, 1, 7)},
 			want:   "a[GPU-1], x a>b",
 		},
+		"a pod of a third GPU, for the sum": {
+			defrag: Goal{Request: ask(12), May: func(h placement.Holding) bool { return h.Pod.Name == "x" }},
+			nodes: []placement.Node{
+				machine("a", 0, 3, 16, hold("o", ask(20), 0), hold("p", ask(4), 1), hold("q", ask(10), 2), hold("x", ask(6), 2)),
+				machine("b", 0, 1, 7),
+			},
+			want: "a[GPU-1], x a>b",
+		},
+		"a free GPU beside one that is over-committed": {
+			defrag: Goal{Request: whole, Empty: true},
+			nodes:  []placement.Node{machine("a", 0, 2, 10, hold("x", ask(30), 0))},
+			want:   "a[GPU-1]",
+		},
 		"a pod on both of them": {
 			defrag: Goal{Request: ask(16, count(2))},
 			nodes: []placement.Node{
@@ -260,7 +273,7 @@ func FuzzDefrag(f *testing.F) {
 						allowed = allowed && d.May(h) && !h.Terminating && h.Request.Priority <= d.Request.Priority
 					}
 				}
-				if !allowed || preemption.Violations(victims, d.Budgets) > 0 || !d.Suits(placement.PodRef{}, n.Name) || !n.Without(victims).InSum(d.Request) {
+				if !allowed || preemption.Violations(victims, d.Budgets) > 0 || !d.Suits(placement.PodRef{}, n.Name) || !d.inSum(n.Without(victims)) {
 					continue
 				}
 				if better, found := s.relocate(candidate{node: i, victims: victims}); found {
@@ -277,7 +290,7 @@ func crowded(random *rand.Rand) ([]placement.Node, Goal) {
 	var uids []string
 	names := 0
 	for i := range 1 + random.IntN(3) {
-		gpus := 1 + random.IntN(2)
+		gpus := 1 + random.IntN(3)
 		free := slices.Repeat([]gpu.Units{10}, gpus)
 		var holdings []placement.Holding
 		for range random.IntN(6) {
@@ -316,6 +329,10 @@ func crowded(random *rand.Rand) ([]placement.Node, Goal) {
 	if random.IntN(4) == 0 {
 		d.Request.Count = 2
 	}
+	if random.IntN(8) == 0 {
+		d.Request.UUIDs = []string{"GPU-1"}
+	}
+	d.Empty = random.IntN(8) == 0
 	if len(uids) > 0 {
 		d.Budgets = []preemption.Budget{{Pods: uids[:1+random.IntN(len(uids))], Allowed: random.IntN(3)}}
 	}
@@ -342,7 +359,8 @@ func checkPlan(t *testing.T, d Goal, nodes []placement.Node, p Plan) {
 	}
 	enter := func(h placement.Holding, node string) {
 		n := &now[at(node)]
-		if !placement.Fit(h.Request, *n).Fits() || !n.InSum(h.Request) || n.FreeCPU() < h.Request.CPU {
+		sum := d.Empty && h.Pod.UID == "" || n.InSum(h.Request)
+		if !placement.Fit(h.Request, *n).Fits() || !sum || n.FreeCPU() < h.Request.CPU {
 			t.Fatalf("plan %q: %+v does not fit %s", tell(p), h.Request, node)
 		}
 		if h.Assignment.None() {
