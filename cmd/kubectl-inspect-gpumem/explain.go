@@ -195,7 +195,8 @@ func (o *options) explanationOf(ctx context.Context, pod *v1.Pod, all bool) (exp
 		e.Summary, e.Advice = "has ended, and holds nothing any more"+why(pod), o.advice(ctx, pod)
 	case pod.Spec.NodeName != "":
 		if facts.Nodes[pod.Spec.NodeName].NotReady {
-			e.State = fmt.Sprintf("its node is NotReady, and what is known of the pod may be old: kubectl describe node %s says why", pod.Spec.NodeName)
+			down := fmt.Sprintf("its node is NotReady, and what is known of the pod may be old: kubectl describe node %s says why", pod.Spec.NodeName)
+			e.State = strings.TrimSuffix(down+"; "+e.State, "; ")
 		}
 		e.asked = o.askedFor(pod)
 		e.Summary = o.lookThere(ctx, &e, pod, asks, nodes, facts)
@@ -386,7 +387,10 @@ func summary(pod inspect.WaitFacts, chances []inspect.Chance, facts inspect.Fact
 		s = fmt.Sprintf("waits: its nodeSelector, affinity and tolerations allow none of %s; %s comes closest: %s", nodesOf(len(chances)), chances[0].Node.Name, chances[0].Why())
 	default:
 		s = fmt.Sprintf("waits: it fits on none of %s; %s comes closest: %s", of, chances[0].Node.Name, chances[0].Why())
-		tainted := func(c inspect.Chance) bool { return c.KeptOff && !c.Refusal.Unresolvable && c.Fits() }
+		tainted := func(c inspect.Chance) bool {
+			would := c.Fits() && facts.Nodes[c.Node.Name].Refusal(pod.Request) == nil && inspect.Overdraws(pod.Request, c.Node) == nil
+			return c.KeptOff && !c.Refusal.Unresolvable && would
+		}
 		if i := slices.IndexFunc(chances, tainted); i >= 0 {
 			s += fmt.Sprintf("; %s would do, but %s", chances[i].Node.Name, chances[i].Refusal.Message)
 		}

@@ -212,15 +212,18 @@ func times(req placement.Request, n placement.Node) (count int, reason string) {
 	holdings := n.Holdings()
 	for {
 		a, verdict := placement.Choose(placement.Binpack, req, n)
-		overdraws := inspect.Overdraws(req, n)
+		why := ""
+		if !verdict.Fits() {
+			why = verdict.String()
+		} else if overdraws := inspect.Overdraws(req, n); overdraws != nil {
+			why = overdraws.Message
+		}
 		switch {
-		case verdict.Fits() && overdraws == nil:
+		case why == "":
 		case count > 0:
 			return count, ""
-		case verdict.Fits():
-			return 0, overdraws.Message
 		default:
-			return 0, verdict.String()
+			return 0, why
 		}
 		count++
 		holdings = append(holdings, placement.Holding{Pod: placement.PodRef{UID: fmt.Sprint("fit ", count)}, Request: req, Assignment: a})

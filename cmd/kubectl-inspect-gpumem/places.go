@@ -50,6 +50,9 @@ func (p *places) add(node *v1.Node, inv gpu.Inventory) {
 		ObjectMeta: metav1.ObjectMeta{Name: node.Name, Labels: node.Labels},
 		Spec:       v1.NodeSpec{Taints: node.Spec.Taints, Unschedulable: node.Spec.Unschedulable},
 	}
+	if why := api.NotReady(node); why != nil {
+		p.nodes[node.Name].Status.Conditions = []v1.NodeCondition{*why}
+	}
 }
 
 // unoffered returns a resource for which a pod waits in vain; empty: none is known.
@@ -95,8 +98,10 @@ func keepsOff(pod *v1.Pod, node *v1.Node) *cache.Refusal {
 		return &cache.Refusal{Reason: keptAway, Message: "the pod's nodeSelector or affinity keeps it away", Unresolvable: true}
 	}
 	taint, barred := corev1.FindMatchingUntoleratedTaint(klog.Background(), node.Spec.Taints, pod.Spec.Tolerations, func(t *v1.Taint) bool {
-		isCordon := node.Spec.Unschedulable && t.Key == v1.TaintNodeUnschedulable // which the node itself says
-		return t.Effect != v1.TaintEffectPreferNoSchedule && !isCordon
+		// What the node itself says.
+		isCordon := node.Spec.Unschedulable && t.Key == v1.TaintNodeUnschedulable
+		isDown := api.NotReady(node) != nil && (t.Key == v1.TaintNodeNotReady || t.Key == v1.TaintNodeUnreachable)
+		return t.Effect != v1.TaintEffectPreferNoSchedule && !isCordon && !isDown
 	}, false)
 	if barred {
 		return &cache.Refusal{Reason: untolerated, Message: "the pod does not tolerate taint " + taint.Key}

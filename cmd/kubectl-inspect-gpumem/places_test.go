@@ -21,7 +21,10 @@ func TestNodesThatAPodCannotGoTo(t *testing.T) {
 		n.Spec.Unschedulable = true
 		n.Spec.Taints = append(n.Spec.Taints, v1.Taint{Key: v1.TaintNodeUnschedulable, Effect: v1.TaintEffectNoSchedule})
 	}
-	unready := func(n *v1.Node) { n.Status.Conditions[0].Status = v1.ConditionUnknown }
+	unready := func(n *v1.Node) {
+		n.Status.Conditions[0].Status = v1.ConditionUnknown
+		n.Spec.Taints = append(n.Spec.Taints, v1.Taint{Key: v1.TaintNodeUnreachable, Effect: v1.TaintEffectNoSchedule}, v1.Taint{Key: v1.TaintNodeUnreachable, Effect: v1.TaintEffectNoExecute})
+	}
 	taint := func(key string, effect v1.TaintEffect) func(*v1.Node) {
 		return func(n *v1.Node) { n.Spec.Taints = append(n.Spec.Taints, v1.Taint{Key: key, Effect: effect}) }
 	}
@@ -66,8 +69,10 @@ func TestNodesThatAPodCannotGoTo(t *testing.T) {
 		"not ready": {a: unready, pod: none, explain: "it fits on 1 of 2 nodes: ", verdicts: verdicts{"gpu-a": "would do, but the node is NotReady"}},
 		"not ready, and no room elsewhere": {a: unready, pod: none, full: true, explain: "gpu-a comes closest: the node is NotReady",
 			waits: "gpu-a: the node is NotReady", first: "gpu-a"},
-		"tainted, and no room elsewhere": {a: taint("node.kubernetes.io/unreachable", v1.TaintEffectNoSchedule), pod: none, full: true,
-			explain: none1 + "1 node" + allowed + "; gpu-b comes closest: " + full + "; gpu-a would do, but the pod does not tolerate taint node.kubernetes.io/unreachable", waits: "gpu-b: " + full},
+		"tainted, and no room elsewhere": {a: taint("team", v1.TaintEffectNoSchedule), pod: none, full: true,
+			explain: none1 + "1 node" + allowed + "; gpu-b comes closest: " + full + "; gpu-a would do, but the pod does not tolerate taint team", waits: "gpu-b: " + full},
+		"tainted and cordoned": {a: func(n *v1.Node) { cordon(n); taint("team", v1.TaintEffectNoSchedule)(n) }, pod: none, full: true,
+			explain: none1 + "1 node" + allowed + "; gpu-b comes closest: " + full + "\n", waits: "gpu-b: " + full},
 		"cores are off": {pod: askCores, explain: "waits: " + off, waits: off,
 			verdicts: verdicts{"gpu-a": "would do, but the node offers no gpumem.dev/gpu-core", "gpu-b": "would do, but the node offers no gpumem.dev/gpu-core"}, first: "gpu-a"},
 		"cores are off, or not to be told": {a: withhold, b: withhold, pod: askCores, explain: none1 + "2 nodes; gpu-a comes closest: " + noKubelet,

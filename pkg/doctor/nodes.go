@@ -30,7 +30,7 @@ func checkNodes(s *State, ds *appsv1.DaemonSet) (found []Finding) {
 		node := &s.Nodes[i]
 		object := "node " + node.Name
 		_, has := node.Annotations[s.Names.Inventory()]
-		if down := api.NotReady(node); down != nil && (has || node.Labels[gpuPresent] == "true") {
+		if down := api.NotReady(node); down != nil && (has || mayHaveGPU(ds, node)) {
 			found = append(found, Finding{Error, object, "is NotReady: " + said(down.Reason, down.Message),
 				"kubectl describe node " + node.Name + " says more; its GPUs take no new pods until it is back"})
 		}
