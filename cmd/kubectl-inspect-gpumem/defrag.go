@@ -71,7 +71,7 @@ CPU, taints and node affinity; where the pods go is kube-scheduler's to say.`,
 	o.sayNamespace(cmd, namespaceOfPod)
 	f := cmd.Flags()
 	f.IntVar(&d.gpus, "gpus", d.gpus, "How many GPUs to free, on one node")
-	f.IntVar(&d.most, "max-evictions", d.most, "How many pods the plan may evict: there is none where more would have to go")
+	f.IntVar(&d.most, "max-evictions", d.most, "How many pods the plan may evict, 32 at most: there is none where more would have to go")
 	f.BoolVar(&d.force, "force", false, "Evict pods too that nothing will make again")
 	f.BoolVar(&d.apply, "apply", false, "Evict the pods of the plan")
 	f.DurationVar(&d.timeout, "timeout", d.timeout, "How long to keep the room for POD, and to wait for it to have a node; without it, for evicted pods to be gone and those in their place to have one")
@@ -417,9 +417,9 @@ func (c *crowd) inPeace(goal defrag.Goal, force bool) string {
 		switch {
 		case pod.Spec.NodeName == "":
 			continue
-		case why != "":
 		case corev1.PodPriority(pod) > goal.Request.Priority:
 			why = important
+		case why != "":
 		case guarded[uid]:
 			why = protected
 		}

@@ -143,7 +143,7 @@ func TestDefrag(t *testing.T) {
 				c["z"].(*v1.Pod).OwnerReferences = nil
 			},
 			args:    []string{"ml/waits"},
-			wantErr: "no evictions make room for pod ml/waits; pods that were left in peace: 1 without a controller, 2 of a higher priority",
+			wantErr: "no evictions make room for pod ml/waits; pods that were left in peace: 3 of a higher priority",
 		},
 		"pods without a controller": {
 			change: func(c map[string]runtime.Object) {

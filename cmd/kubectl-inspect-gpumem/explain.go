@@ -28,9 +28,9 @@ func newExplainCommand(o *options) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "explain POD [-n NAMESPACE] [--all] [-o json]",
 		Short: "Say why a pod waits, or why it is where it is",
-		Long: `Say why a pod waits, or why it is where it is: of a pod that waits every GPU that
-was considered, with the reason why it would not do; of one that is placed the GPUs of
-its node, and how nodes were scored.
+		Long: `Say why a pod waits, or why it is where it is: of a pod that waits the GPUs of
+the nodes that come closest (of every node with --all), with the reason why each would not
+do; of one that is placed the GPUs of its node, and how nodes were scored.
 
 What would do now is worked out from the API server. What was decided, and when,
 is told by the extender, which remembers its last answers about each pod; for
@@ -194,7 +194,9 @@ func (o *options) explanationOf(ctx context.Context, pod *v1.Pod, all bool) (exp
 		e.gpuless = e.Indexes == ""
 		e.Summary, e.Advice = "has ended, and holds nothing any more"+why(pod), o.advice(ctx, pod)
 	case pod.Spec.NodeName != "":
-		if facts.Nodes[pod.Spec.NodeName].NotReady {
+		if node, known := facts.Nodes[pod.Spec.NodeName]; !known {
+			e.State = "its node is gone: Kubernetes deletes the pod in a while, unless the node comes back"
+		} else if node.NotReady {
 			down := fmt.Sprintf("its node is NotReady, and what is known of the pod may be old: kubectl describe node %s says why", pod.Spec.NodeName)
 			e.State = strings.TrimSuffix(down+"; "+e.State, "; ")
 		}
@@ -260,7 +262,7 @@ func (e *explanation) has(a placement.Assignment, n placement.Node, pod *v1.Pod)
 		i := slices.IndexFunc(n.Devices, func(d placement.Device) bool { return d.UUID == id })
 		if i < 0 {
 			indexes = append(indexes, "?")
-			wrong = append(wrong, fmt.Sprintf("it has %s, which the node does not offer any more: if that is gone for good, made anew the pod is placed on another", id))
+			wrong = append(wrong, fmt.Sprintf("it has %s, which the node does not offer any more: if that is gone for good, made anew the pod is placed on another, if one that it may use has room", id))
 			continue
 		}
 		d := n.Devices[i]
@@ -281,9 +283,9 @@ func (e *explanation) has(a placement.Assignment, n placement.Node, pod *v1.Pod)
 func moveOff(pod *v1.Pod) string {
 	owner := metav1.GetControllerOf(pod)
 	if owner == nil {
-		return "made anew the pod is placed on another, and has no controller that would do so"
+		return "made anew the pod is placed on another, if one that it may use has room, and it has no controller that would do so"
 	}
-	return fmt.Sprintf("kubectl delete pod --namespace %s %s has its %s make it anew on another, if one has room", pod.Namespace, pod.Name, owner.Kind)
+	return fmt.Sprintf("kubectl delete pod --namespace %s %s has its %s make it anew on another, if one that it may use has room", pod.Namespace, pod.Name, owner.Kind)
 }
 
 // whyUnknown says why the pods could not be listed.
@@ -387,12 +389,8 @@ func summary(pod inspect.WaitFacts, chances []inspect.Chance, facts inspect.Fact
 		s = fmt.Sprintf("waits: its nodeSelector, affinity and tolerations allow none of %s; %s comes closest: %s", nodesOf(len(chances)), chances[0].Node.Name, chances[0].Why())
 	default:
 		s = fmt.Sprintf("waits: it fits on none of %s; %s comes closest: %s", of, chances[0].Node.Name, chances[0].Why())
-		tainted := func(c inspect.Chance) bool {
-			would := c.Fits() && facts.Nodes[c.Node.Name].Refusal(pod.Request) == nil && inspect.Overdraws(pod.Request, c.Node) == nil
-			return c.KeptOff && !c.Refusal.Unresolvable && would
-		}
-		if i := slices.IndexFunc(chances, tainted); i >= 0 {
-			s += fmt.Sprintf("; %s would do, but %s", chances[i].Node.Name, chances[i].Refusal.Message)
+		if tainted := inspect.Tainted(chances...); tainted != "" {
+			s += "; " + tainted
 		}
 	}
 	if unserved != "" {

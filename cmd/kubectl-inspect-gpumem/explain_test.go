@@ -348,9 +348,9 @@ func TestExplainSaysHowThePodsGPUIs(t *testing.T) {
 		want  string
 	}{
 		"healthy":        {"", "StatefulSet", ""},
-		"of a DaemonSet": {"XID 79", "DaemonSet", "Health:    GPU1 is unhealthy (XID 79): kubectl delete pod --namespace ml p has its DaemonSet make it anew on another, if one has room\n"},
-		"unhealthy":      {"XID 79", "StatefulSet", "Health:    GPU1 is unhealthy (XID 79): kubectl delete pod --namespace ml p has its StatefulSet make it anew on another, if one has room\n"},
-		"a bare pod":     {"XID 79", "", "Health:    GPU1 is unhealthy (XID 79): made anew the pod is placed on another, and has no controller that would do so\n"},
+		"of a DaemonSet": {"XID 79", "DaemonSet", "Health:    GPU1 is unhealthy (XID 79): kubectl delete pod --namespace ml p has its DaemonSet make it anew on another, if one that it may use has room\n"},
+		"unhealthy":      {"XID 79", "StatefulSet", "Health:    GPU1 is unhealthy (XID 79): kubectl delete pod --namespace ml p has its StatefulSet make it anew on another, if one that it may use has room\n"},
+		"a bare pod":     {"XID 79", "", "Health:    GPU1 is unhealthy (XID 79): made anew the pod is placed on another, if one that it may use has room, and it has no controller that would do so\n"},
 		"cordoned":       {gpu.Cordoned, "StatefulSet", "Health:    GPU1 is cordoned: it takes no new pods, and those that are there stay\n"},
 	} {
 		inv := inventory("gpu-a", 16, 16)
@@ -370,7 +370,7 @@ func TestExplainSaysHowThePodsGPUIs(t *testing.T) {
 func TestExplainOfAPodWhoseGPUIsGone(t *testing.T) {
 	pod := with(makePod(t, "ml/p", "gpu-a", 5, "GPU-gone"), func(p *v1.Pod) { p.Annotations["gpumem.dev/gpu-index"] = "0" })
 	stdout, _, err := inspectWith(fake.NewClientset(makeNode(t, "gpu-a", inventory("gpu-a", 16)), pod), "explain", "ml/p")
-	want := "GPU:       ?\nHealth:    it has GPU-gone, which the node does not offer any more: if that is gone for good, made anew the pod is placed on another\n"
+	want := "GPU:       ?\nHealth:    it has GPU-gone, which the node does not offer any more: if that is gone for good, made anew the pod is placed on another, if one that it may use has room\n"
 	if err != nil || !strings.Contains(stdout, want) {
 		t.Errorf("error %v, want %q in:\n%s", err, want, stdout)
 	}

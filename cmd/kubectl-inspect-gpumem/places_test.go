@@ -70,9 +70,9 @@ func TestNodesThatAPodCannotGoTo(t *testing.T) {
 		"not ready, and no room elsewhere": {a: unready, pod: none, full: true, explain: "gpu-a comes closest: the node is NotReady",
 			waits: "gpu-a: the node is NotReady", first: "gpu-a"},
 		"tainted, and no room elsewhere": {a: taint("team", v1.TaintEffectNoSchedule), pod: none, full: true,
-			explain: none1 + "1 node" + allowed + "; gpu-b comes closest: " + full + "; gpu-a would do, but the pod does not tolerate taint team", waits: "gpu-b: " + full},
+			explain: none1 + "1 node" + allowed + "; gpu-b comes closest: " + full + "; gpu-a would do, but the pod does not tolerate taint team", waits: "gpu-b: " + full + "; gpu-a would do, but the pod does not tolerate taint team"},
 		"tainted and cordoned": {a: func(n *v1.Node) { cordon(n); taint("team", v1.TaintEffectNoSchedule)(n) }, pod: none, full: true,
-			explain: none1 + "1 node" + allowed + "; gpu-b comes closest: " + full + "\n", waits: "gpu-b: " + full},
+			explain: none1 + "1 node" + allowed + "; gpu-b comes closest: " + full + "\n", waits: "gpu-b: " + full + "\n"},
 		"cores are off": {pod: askCores, explain: "waits: " + off, waits: off,
 			verdicts: verdicts{"gpu-a": "would do, but the node offers no gpumem.dev/gpu-core", "gpu-b": "would do, but the node offers no gpumem.dev/gpu-core"}, first: "gpu-a"},
 		"cores are off, or not to be told": {a: withhold, b: withhold, pod: askCores, explain: none1 + "2 nodes; gpu-a comes closest: " + noKubelet,
@@ -140,6 +140,13 @@ func TestANodeThatIsNotReady(t *testing.T) {
 		if stdout, _, _ := inspectWith(client, args...); !strings.Contains(stdout, want) {
 			t.Errorf("%v: want %q in:\n%s", args, want, stdout)
 		}
+	}
+}
+
+func TestAPodWhoseNodeIsGone(t *testing.T) {
+	stdout, _, err := inspectWith(fake.NewClientset(makeNode(t, "gpu-b", inventory("gpu-b", 16)), makePod(t, "ml/there", "gpu-a", 3, uuid("gpu-a", 0))), "explain", "ml/there")
+	if want := "State:     its node is gone"; err != nil || !strings.Contains(stdout, want) {
+		t.Errorf("error %v, want %q in:\n%s", err, want, stdout)
 	}
 }
 

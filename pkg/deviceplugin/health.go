@@ -45,7 +45,7 @@ func (p *Plugin) tellPods(d gpu.Device) {
 	for _, pod := range pods {
 		for _, id := range pod.Assignment.Devices() {
 			if id == d.UUID {
-				p.events.Pod(pod.Pod, true, "GPUUnhealthy", fmt.Sprintf("its GPU %d (%s) is not healthy: %s; made anew, by its controller or by hand, the pod is placed on another", d.Index, d.UUID, d.Unhealthy))
+				p.events.Pod(pod.Pod, true, "GPUUnhealthy", fmt.Sprintf("its GPU %d (%s) is not healthy: %s; made anew, by its controller or by hand, the pod is placed on another, if one that it may use has room", d.Index, d.UUID, d.Unhealthy))
 			}
 		}
 	}

@@ -22,20 +22,35 @@ type Chance struct {
 	// nothing else is wrong with the node's GPUs.
 	OutOfUse []placement.Device
 
-	gap placement.Gap
+	gap     placement.Gap
+	tainted bool // it would do, but for a taint
 }
 
 // Chance returns what a pod has of a node.
 func (f Facts) Chance(pod WaitFacts, n placement.Node) Chance {
 	c := Chance{Verdict: placement.Fit(pod.Request, preemption.Reserved(n, pod.Pod, pod.Request, fallback)), Refusal: pod.KeptOff[n.Name]}
 	c.OutOfUse, c.gap = outOfUse(c.Verdict), c.Gap()
-	if c.KeptOff = c.Refusal != nil; c.KeptOff {
-		return c
+	own := f.Nodes[n.Name].Refusal(pod.Request) // the node's
+	if own == nil && c.Fits() {
+		own = Overdraws(pod.Request, c.Node)
 	}
-	if c.Refusal = f.Nodes[n.Name].Refusal(pod.Request); c.Refusal == nil && c.Fits() {
-		c.Refusal = Overdraws(pod.Request, c.Node)
+	if c.KeptOff = c.Refusal != nil; c.KeptOff {
+		c.tainted = !c.Refusal.Unresolvable && c.Fits() && own == nil
+	} else {
+		c.Refusal = own
 	}
 	return c
+}
+
+// Tainted says of the first node that would do but for a taint which one it is; empty: there is
+// none. Chances are those of a pod, none of them good.
+func Tainted(chances ...Chance) string {
+	for _, c := range chances {
+		if c.tainted {
+			return fmt.Sprintf("%s would do, but %s", c.Node.Name, c.Refusal.Message)
+		}
+	}
+	return ""
 }
 
 // Overdrawn is the reason of a node whose sum has no room for a pod, though a GPU has.
@@ -200,19 +215,25 @@ func (c Chance) rank() int {
 }
 
 // best returns the best chance that a pod has: the first where it is good. Without
-// nodes, it is that of a node without a name.
-func (f Facts) best(pod WaitFacts, nodes []placement.Node) Chance {
-	best := Chance{Verdict: placement.Fit(pod.Request, placement.Node{})}
+// nodes, it is that of a node without a name. Beside one that is not good, it returns what
+// Tainted says.
+func (f Facts) best(pod WaitFacts, nodes []placement.Node) (best Chance, tainted string) {
+	best = Chance{Verdict: placement.Fit(pod.Request, placement.Node{})}
 	for _, n := range nodes {
 		if len(n.Devices) == 0 {
 			continue
 		}
-		if c := f.Chance(pod, n); best.Node.Name == "" || c.Compare(best) < 0 {
+		c := f.Chance(pod, n)
+		if best.Node.Name == "" || c.Compare(best) < 0 {
 			best = c
 		}
 		if best.Good() {
-			break
+			return best, ""
 		}
+		tainted = cmp.Or(tainted, Tainted(c))
 	}
-	return best
+	if best.KeptOff {
+		tainted = "" // it says so of itself
+	}
+	return best, tainted
 }

@@ -148,7 +148,10 @@ func nvlinks(n placement.Node, id gpu.UUID) (out []NVLink) {
 
 // waiting says of each pod without a node where it fits, or comes closest.
 func waiting(nodes []placement.Node, facts Facts) []Wait {
-	answers := make(map[string]Chance)
+	answers := make(map[string]struct {
+		Chance
+		tainted string
+	})
 	out := make([]Wait, 0, len(facts.Waiting))
 	for _, f := range facts.Waiting {
 		w := Wait{Namespace: f.Pod.Namespace, Name: f.Pod.Name, UID: f.Pod.UID, Nominated: f.Nominated, Reason: f.Problem, Unserved: f.Unserved(facts.Schedulers)}
@@ -158,12 +161,15 @@ func waiting(nodes []placement.Node, facts Facts) []Wait {
 			if f.Nominated != "" {
 				key += f.Pod.UID // what is kept for it is its own
 			}
-			best, ok := answers[key]
+			found, ok := answers[key]
 			if !ok {
-				best = facts.best(f, nodes)
-				answers[key] = best
+				found.Chance, found.tainted = facts.best(f, nodes)
+				answers[key] = found
 			}
-			w.Node, w.Fits, w.Reason = best.Node.Name, best.Good(), best.Why()
+			w.Node, w.Fits, w.Reason = found.Node.Name, found.Good(), found.Why()
+			if found.tainted != "" {
+				w.Reason += "; " + found.tainted
+			}
 			switch {
 			case w.Cores > 0 && facts.CoresOff != "":
 				w.Node, w.Reason = "", facts.CoresOff
