@@ -58,15 +58,12 @@ const Overdrawn = "Overdrawn"
 
 // Overdraws says why kube-scheduler does not send a request to a node on whose GPUs it fits;
 // nil: it does. To it the others lack what pods hold of a GPU that is out of use, or beyond
-// what a GPU has. Nominated pods that the node has count once those are gone that end.
+// what a GPU has.
 func Overdraws(req placement.Request, n placement.Node) *cache.Refusal {
 	if n.InSum(req) {
 		return nil // as nearly everywhere
 	}
-	pods := n.Holdings()
-	if slices.ContainsFunc(pods, func(h placement.Holding) bool { return h.Nominated }) {
-		n = n.Without(slices.DeleteFunc(pods, func(h placement.Holding) bool { return !h.Terminating }))
-	}
+	n = onceCome(n)
 	freeUnits, freeCores := n.Unrequested()
 	short, shortOfCores := req.Units() > freeUnits, req.Cores() > max(0, freeCores)
 	var where, what []string
@@ -105,6 +102,16 @@ func Overdraws(req placement.Request, n placement.Node) *cache.Refusal {
 	return &cache.Refusal{Reason: Overdrawn, Message: fmt.Sprintf(
 		"kube-scheduler counts %s of pods on %s against the node's other GPUs: kubectl inspect gpumem drain %s %d",
 		strings.Join(what, " and "), strings.Join(where, ", "), n.Name, worst)}
+}
+
+// onceCome returns a node as it is once the nominated pods that are counted on it have come:
+// those are gone then that leave for them.
+func onceCome(n placement.Node) placement.Node {
+	pods := n.Holdings()
+	if !slices.ContainsFunc(pods, func(h placement.Holding) bool { return h.Nominated }) {
+		return n
+	}
+	return n.Without(slices.DeleteFunc(pods, func(h placement.Holding) bool { return !h.Terminating }))
 }
 
 // outOfUse returns the GPUs that would do, were they healthy and not cordoned: none
