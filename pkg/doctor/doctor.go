@@ -154,6 +154,16 @@ func Examine(s *State) []Finding {
 	return append(found, unjudged(s)...)
 }
 
+// node returns a node by its name; nil where it is not known.
+func (s *State) node(name string) *v1.Node {
+	for i := range s.Nodes {
+		if s.Nodes[i].Name == name {
+			return &s.Nodes[i]
+		}
+	}
+	return nil
+}
+
 // read reports whether all of these kinds could be read.
 func (s *State) read(kinds ...string) bool {
 	return !slices.ContainsFunc(kinds, func(kind string) bool { return s.Unread[kind] != "" })

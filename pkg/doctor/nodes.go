@@ -74,11 +74,11 @@ func checkSilent(s *State, ds *appsv1.DaemonSet) (found []Finding) {
 			fmt.Sprintf("kubectl -n %s logs %s says why; %s", ds.Namespace, logsOf(s, ds), usual)}}
 	}
 	for name, pod := range s.running(ds) {
-		i := slices.IndexFunc(s.Nodes, func(node v1.Node) bool { return node.Name == name })
-		if i < 0 || !mayHaveGPU(ds, &s.Nodes[i]) {
+		node := s.node(name)
+		if node == nil || !mayHaveGPU(ds, node) {
 			continue
 		}
-		if inv, err := s.Names.InventoryOf(&s.Nodes[i]); err == nil && inv.Capacity() == 0 {
+		if inv, err := s.Names.InventoryOf(node); err == nil && inv.Capacity() == 0 {
 			found = append(found, Finding{Warning, "node " + name, "its device plugin runs and offers nothing: it finds no GPU that it may offer",
 				fmt.Sprintf("kubectl -n %s logs %s says why; %s", ds.Namespace, pod, usual)})
 		}
@@ -91,7 +91,7 @@ func checkSilent(s *State, ds *appsv1.DaemonSet) (found []Finding) {
 func logsOf(s *State, ds *appsv1.DaemonSet) string {
 	running := s.running(ds)
 	for _, name := range slices.Sorted(maps.Keys(running)) {
-		if slices.ContainsFunc(s.Nodes, func(node v1.Node) bool { return node.Name == name && mayHaveGPU(ds, &node) }) {
+		if node := s.node(name); node != nil && mayHaveGPU(ds, node) {
 			return running[name]
 		}
 	}

@@ -205,8 +205,8 @@ func unready(pod *v1.Pod) string {
 
 // down reports whether a node is known not to be ready: of its pods nothing new is known.
 func (s *State) down(nodeName string) bool {
-	i := slices.IndexFunc(s.Nodes, func(n v1.Node) bool { return n.Name == nodeName })
-	return i >= 0 && api.NotReady(&s.Nodes[i]) != nil
+	node := s.node(nodeName)
+	return node != nil && api.NotReady(node) != nil
 }
 
 // old reports whether an object is older than what passes by itself.
@@ -358,16 +358,17 @@ func podsNamed(names []string) string {
 // absent returns those of the GPUs that a node does not offer, as far as its
 // inventory can be read.
 func (s *State) absent(nodeName string, ids []gpu.UUID) (absent []string) {
-	for i := range s.Nodes {
-		node := &s.Nodes[i]
-		inv, err := s.Names.InventoryOf(node)
-		if node.Name != nodeName || err != nil {
-			continue
-		}
-		for _, id := range ids {
-			if !slices.ContainsFunc(inv.Devices, func(d gpu.Device) bool { return d.UUID == id }) {
-				absent = append(absent, string(id))
-			}
+	node := s.node(nodeName)
+	if node == nil {
+		return nil
+	}
+	inv, err := s.Names.InventoryOf(node)
+	if err != nil {
+		return nil
+	}
+	for _, id := range ids {
+		if _, known := inv.Device(id); !known {
+			absent = append(absent, string(id))
 		}
 	}
 	return absent
