@@ -54,6 +54,12 @@ func clientOf(cluster map[string]runtime.Object) *fake.Clientset {
 
 func TestDefrag(t *testing.T) {
 	one := int32(1)
+	half := func(c map[string]runtime.Object) { // GPU0 of gpu-a is out of use, and GPU1 free
+		node := makeNode(t, "gpu-a", inventory("gpu-a", 16, 16))
+		sicken(t, node, 0)
+		c["gpu-a"] = node
+		delete(c, "y")
+	}
 	tests := map[string]struct {
 		change  func(map[string]runtime.Object)
 		args    []string
@@ -93,10 +99,7 @@ func TestDefrag(t *testing.T) {
 		},
 		"who ends holds a GPU that is out of use": {
 			change: func(c map[string]runtime.Object) {
-				inv := inventory("gpu-a", 16, 16)
-				inv.Devices[0].Healthy, inv.Devices[0].Unhealthy = false, "XID 79"
-				c["gpu-a"] = makeNode(t, "gpu-a", inv)
-				delete(c, "y")
+				half(c)
 				delete(c, "z")
 				delete(c, "gpu-b")
 				c["x"] = makePod(t, "ml/x", "gpu-a", 10, uuid("gpu-a", 0))
@@ -106,10 +109,7 @@ func TestDefrag(t *testing.T) {
 		},
 		"a free GPU beside one that is out of use": {
 			change: func(c map[string]runtime.Object) {
-				inv := inventory("gpu-a", 16, 16)
-				inv.Devices[0].Healthy, inv.Devices[0].Unhealthy = false, "XID 79"
-				c["gpu-a"] = makeNode(t, "gpu-a", inv)
-				delete(c, "y")
+				half(c)
 				c["x"] = ownedBy("ReplicaSet", makePod(t, "ml/x", "gpu-a", 16, uuid("gpu-a", 0)))
 			},
 			want: "Room for a GPU without pods: GPU1 of node gpu-a\nThere is room as it is: nobody has to be evicted.\n",

@@ -262,7 +262,7 @@ func (e *explanation) has(a placement.Assignment, n placement.Node, pod *v1.Pod)
 		i := slices.IndexFunc(n.Devices, func(d placement.Device) bool { return d.UUID == id })
 		if i < 0 {
 			indexes = append(indexes, "?")
-			wrong = append(wrong, fmt.Sprintf("it has %s, which the node does not offer any more: if that is gone for good, made anew the pod is placed on another, if one that it may use has room", id))
+			wrong = append(wrong, fmt.Sprintf("it has %s, which the node does not offer any more: if that is gone for good, %s", id, placedAnew))
 			continue
 		}
 		d := n.Devices[i]
@@ -278,12 +278,15 @@ func (e *explanation) has(a placement.Assignment, n placement.Node, pod *v1.Pod)
 	e.Indexes, e.Health = strings.Join(indexes, ","), strings.Join(wrong, "; ")
 }
 
+// placedAnew is what becomes of a pod that loses its GPU.
+const placedAnew = "made anew the pod is placed on another, if one that it may use has room"
+
 // moveOff says how a pod comes off a GPU that has failed. A drain of the GPU would ask what is to
 // become of the others on it.
 func moveOff(pod *v1.Pod) string {
 	owner := metav1.GetControllerOf(pod)
 	if owner == nil {
-		return "made anew the pod is placed on another, if one that it may use has room, and it has no controller that would do so"
+		return placedAnew + ", and it has no controller that would do so"
 	}
 	return fmt.Sprintf("kubectl delete pod --namespace %s %s has its %s make it anew on another, if one that it may use has room", pod.Namespace, pod.Name, owner.Kind)
 }

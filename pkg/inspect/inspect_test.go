@@ -16,16 +16,14 @@ import (
 
 // The words that tables are written in.
 var (
-	device, sick, inventory, node = placementtest.Device, placementtest.Sick, placementtest.Inventory, placementtest.Node
-	hold, ask, cores, count       = placementtest.Hold, placementtest.Ask, placementtest.Cores, placementtest.Count
+	device, sick, cordoned, inventory, node = placementtest.Device, placementtest.Sick, placementtest.Cordoned, placementtest.Inventory, placementtest.Node
+	hold, ask, cores, count                 = placementtest.Hold, placementtest.Ask, placementtest.Cores, placementtest.Count
 )
 
 func named(name string, n placement.Node) placement.Node {
 	n.Name = name
 	return n
 }
-
-func cordonedGPU(d *gpu.Device) { d.Healthy, d.Unhealthy = false, gpu.Cordoned }
 
 // What a pod has of nodes, the best first, and what is said of each.
 func TestChances(t *testing.T) {
@@ -35,12 +33,12 @@ func TestChances(t *testing.T) {
 	nodes := []placement.Node{
 		named("good", node(free)),
 		named("cordoned", node(free)),
-		named("gpu-cordoned", node(inventory(device(0, 16, cordonedGPU), device(1, 16, cordonedGPU)))),
-		named("sick-or-cordoned", node(inventory(device(0, 16, sick), device(1, 4), device(2, 16, cordonedGPU)), hold("ml/a", ask(2), 1))),
+		named("gpu-cordoned", node(inventory(device(0, 16, cordoned), device(1, 16, cordoned)))),
+		named("sick-or-cordoned", node(inventory(device(0, 16, sick), device(1, 4), device(2, 16, cordoned)), hold("ml/a", ask(2), 1))),
 		named("little", node(free, full)),
 		named("overdrawn", node(inventory(device(0, 16, sick), device(1, 10)), hold("ml/b", ask(4), 0))),
 		named("not-overdrawn", node(inventory(device(0, 16, sick), device(1, 12)), hold("ml/c", ask(4), 0))),
-		named("drawn-by-cordoned", node(inventory(device(0, 16, cordonedGPU), device(1, 8)), hold("ml/d", ask(4), 0))),
+		named("drawn-by-cordoned", node(inventory(device(0, 16, cordoned), device(1, 8)), hold("ml/d", ask(4), 0))),
 		named("less", node(free, hold("ml/more", ask(14), 0))),
 		named("small", node(inventory(device(0, 4)))),
 		named("little-and-cordoned", node(free, full)),

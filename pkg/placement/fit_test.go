@@ -18,7 +18,7 @@ import (
 // The words that tables are written in.
 var (
 	device, uuid, sick, model, numa, speed, link    = placementtest.Device, placementtest.UUID, placementtest.Sick, placementtest.Model, placementtest.NUMA, placementtest.Speed, placementtest.Link
-	inventory, node, hold                           = placementtest.Inventory, placementtest.Node, placementtest.Hold
+	inventory, node, hold, cordoned                 = placementtest.Inventory, placementtest.Node, placementtest.Hold, placementtest.Cordoned
 	ask, cores, count, policy, prefers              = placementtest.Ask, placementtest.Cores, placementtest.Count, placementtest.Policy, placementtest.Prefers
 	globsOf, uuids, group, exclusiveGroup, enforced = placementtest.Models, placementtest.UUIDs, placementtest.Group, placementtest.ExclusiveGroup, placementtest.Enforced
 )
@@ -182,7 +182,7 @@ func TestFit(t *testing.T) {
 			wantSentence: "needs 10 GiB on one GPU that matches A100*; free: GPU0 6 (6 GiB in all)",
 		},
 		"what is free on a cordoned GPU is no help": {
-			req: ask(3), node: node(inventory(device(0, 10, func(d *gpu.Device) { d.Healthy, d.Unhealthy = false, gpu.Cordoned }), device(1, 2))), want: placement.Unhealthy,
+			req: ask(3), node: node(inventory(device(0, 10, cordoned), device(1, 2))), want: placement.Unhealthy,
 			wantSentence: "needs 3 GiB on one GPU; GPU0 cordoned, GPU1 2",
 		},
 		"what is free on an unhealthy GPU is no help": {
@@ -519,7 +519,6 @@ func TestLargestFree(t *testing.T) {
 // kube-scheduler counts each pod once, and what a GPU lacks on the others.
 func TestWhatKubeSchedulerCounts(t *testing.T) {
 	two := inventory(device(0, 10), device(1, 10))
-	cordoned := func(d *gpu.Device) { d.Healthy, d.Unhealthy = false, gpu.Cordoned }
 	leaving := func(h placement.Holding, from int) placement.Holding {
 		h.Assignment.Leaving = []gpu.UUID{placementtest.UUID(from)}
 		return h

@@ -16,12 +16,10 @@ import (
 
 // The words that tables are written in.
 var (
-	device, sick, inventory, node              = placementtest.Device, placementtest.Sick, placementtest.Inventory, placementtest.Node
+	device, sick, cordoned, inventory, node    = placementtest.Device, placementtest.Sick, placementtest.Cordoned, placementtest.Inventory, placementtest.Node
 	hold, terminating                          = placementtest.Hold, placementtest.Terminating
 	ask, cores, count, policy, priority, uuids = placementtest.Ask, placementtest.Cores, placementtest.Count, placementtest.Policy, placementtest.Priority, placementtest.UUIDs
 )
-
-func cordonedGPU(d *gpu.Device) { d.Healthy, d.Unhealthy = false, gpu.Cordoned }
 
 // started says that the kubelet admitted the pod in that second.
 func started(second int64, h placement.Holding) placement.Holding {
@@ -57,7 +55,7 @@ func TestPreempt(t *testing.T) {
 			proposed: []string{"b", "c"}, want: []string{"a", "b"},
 		},
 		"for CPU, where there is room on a GPU and the cordoned one counts in the sum": {
-			req: ask(4, high), inv: inventory(device(0, 10, cordonedGPU), device(1, 10)),
+			req: ask(4, high), inv: inventory(device(0, 10, cordoned), device(1, 10)),
 			pods:     []placement.Holding{started(1, hold("a", ask(5), 1)), started(2, hold("b", ask(4), 1))},
 			proposed: []string{"b"}, want: []string{"b"},
 		},

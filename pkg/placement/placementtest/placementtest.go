@@ -36,6 +36,9 @@ func UUID(index int) gpu.UUID { return gpu.UUID(fmt.Sprintf("GPU-%d", index)) }
 // Sick is said of a Device that is not healthy.
 func Sick(d *gpu.Device) { d.Healthy, d.Unhealthy = false, "XID 79" }
 
+// Cordoned is said of a Device that people keep new pods off.
+func Cordoned(d *gpu.Device) { d.Healthy, d.Unhealthy = false, gpu.Cordoned }
+
 // Model is said of a Device.
 func Model(m string) OfDevice { return func(d *gpu.Device) { d.Model = m } }
 
