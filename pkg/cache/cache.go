@@ -22,8 +22,9 @@ type Cache struct {
 	mu      sync.Mutex
 	nodes   map[string]*node // by name, ghosts included
 	pods    pods
-	changes int           // of nodes, so far
-	changed chan struct{} // closed by the next of them; nil: nobody waits
+	reads   map[*Read]bool // under way
+	changes int            // of nodes, so far
+	changed chan struct{}  // closed by the next of them; nil: nobody waits
 	mix     ranking.Mix
 
 	prices atomic.Pointer[priced]
@@ -78,7 +79,7 @@ func (p *pod) onlyCPU() bool { return p.Request.Empty() && p.Assignment.None() }
 
 // New returns an empty cache.
 func New() *Cache {
-	return &Cache{nodes: make(map[string]*node), pods: newPods()}
+	return &Cache{nodes: make(map[string]*node), pods: newPods(), reads: make(map[*Read]bool)}
 }
 
 // SetNode records what a node offers: a new node, or a change.
@@ -109,18 +110,6 @@ func (c *Cache) AddPod(nodeName string, h placement.Holding) {
 	c.set(on, h.Pod.UID, &pod{Holding: h, node: nodeName})
 }
 
-// ConfirmPod records what a read beside the watch said of an assumed pod, and
-// when. If the watch was faster, it knows better, and nothing is done: the pod
-// may be gone by now. If it is slower, it may never tell of the pod: one that is
-// gone before the watch has seen it must be found by another read.
-func (c *Cache) ConfirmPod(nodeName string, h placement.Holding, now time.Time) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if p, ok := c.pods[on][h.Pod.UID]; ok && p.assumed {
-		c.set(on, h.Pod.UID, &pod{Holding: h, node: nodeName, assumed: true, read: true, bindings: []time.Time{now}})
-	}
-}
-
 // NominatePod records that a pod without a node is to come to one, once others
 // have left it for the pod: to these GPUs, or where it goes. An empty name takes
 // that back.
@@ -139,6 +128,9 @@ func (c *Cache) NominatePod(nodeName string, ref placement.PodRef, req placement
 func (c *Cache) RemovePod(uid string) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	for r := range c.reads {
+		r.gone[uid] = true
+	}
 	c.set(coming, uid, nil)
 	c.set(on, uid, nil)
 }
@@ -155,10 +147,10 @@ func (c *Cache) RefusePod(uid string, decided time.Time) {
 	})
 }
 
-// ForgetPod takes an assumption back: the pod is gone, or no binding of it can
-// land any more.
-func (c *Cache) ForgetPod(uid string) {
-	c.forget(uid, func(*pod) bool { return true })
+// ForgetPod takes an assumption back, if there is one: the pod is gone or has
+// ended.
+func (c *Cache) ForgetPod(uid string) (forgotten bool) {
+	return c.forget(uid, func(*pod) bool { return true })
 }
 
 // ExpirePod takes an assumption back unless a binding was decided at that time
@@ -169,12 +161,15 @@ func (c *Cache) ExpirePod(uid string, before time.Time) {
 
 // forget takes an assumption back if it is over. A pod of which the watch has
 // told in the meantime stays.
-func (c *Cache) forget(uid string, over func(*pod) bool) {
+func (c *Cache) forget(uid string, over func(*pod) bool) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if p, ok := c.pods[on][uid]; ok && p.assumed && over(p) {
-		c.set(on, uid, nil)
+	p, ok := c.pods[on][uid]
+	if !ok || !p.assumed || !over(p) {
+		return false
 	}
+	c.set(on, uid, nil)
+	return true
 }
 
 // AssumePod chooses GPUs for a pod on a node and reserves them, so that the
@@ -220,7 +215,7 @@ type Assumed struct {
 
 // AssumedBefore returns the assumed pods of which no binding was decided at a
 // point in time or later, and no read was told, oldest first. The caller reads
-// each from the API server and calls ConfirmPod or ExpirePod.
+// each from the API server (BeginRead), and enters it or calls ExpirePod.
 func (c *Cache) AssumedBefore(before time.Time) []Assumed {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -61,6 +61,13 @@ func assume(c *Cache, uid, node string, r placement.Request) (placement.Assignme
 	return c.AssumePod(ref(uid), node, r, placement.Binpack, start)
 }
 
+// enter has a read show that a pod is bound to node n.
+func enter(c *Cache, h placement.Holding, now time.Time) {
+	read := c.BeginRead()
+	defer read.End()
+	read.Enter("n", h, now)
+}
+
 func mustAssume(t *testing.T, c *Cache, uid, node string, r placement.Request) placement.Assignment {
 	t.Helper()
 	a, err := assume(c, uid, node, r)
@@ -110,14 +117,14 @@ func TestTransitions(t *testing.T) {
 		"assumed → bound, by a read": {
 			do: func(t *testing.T, c *Cache) {
 				mustAssume(t, c, "p", "n", ask(3))
-				c.ConfirmPod("n", bound("p", ask(3), 0), start)
+				enter(c, bound("p", ask(3), 0), start)
 			},
 			want: []gpu.Units{3, 0, 0}, wantPod: "p", wantOn: "n",
 		},
 		"what a read has shown is read again while the watch does not tell": {
 			do: func(t *testing.T, c *Cache) {
 				mustAssume(t, c, "p", "n", ask(3))
-				c.ConfirmPod("n", bound("p", ask(3), 0), start.Add(time.Minute))
+				enter(c, bound("p", ask(3), 0), start.Add(time.Minute))
 				c.RefusePod("p", start)
 				c.ExpirePod("p", start.Add(time.Minute))
 				if len(c.AssumedBefore(start.Add(time.Minute))) != 0 || len(c.AssumedBefore(start.Add(time.Hour))) != 1 {
@@ -129,7 +136,7 @@ func TestTransitions(t *testing.T) {
 		"a later read finds that it is gone": {
 			do: func(t *testing.T, c *Cache) {
 				mustAssume(t, c, "p", "n", ask(3))
-				c.ConfirmPod("n", bound("p", ask(3), 0), start)
+				enter(c, bound("p", ask(3), 0), start)
 				c.ExpirePod("p", start.Add(time.Minute))
 			},
 			want: []gpu.Units{0, 0, 0}, wantPod: "p",
@@ -137,7 +144,7 @@ func TestTransitions(t *testing.T) {
 		"what the watch has told is not read again": {
 			do: func(t *testing.T, c *Cache) {
 				mustAssume(t, c, "p", "n", ask(3))
-				c.ConfirmPod("n", bound("p", ask(3), 0), start)
+				enter(c, bound("p", ask(3), 0), start)
 				c.AddPod("n", bound("p", ask(3), 0))
 				if got := c.AssumedBefore(start.Add(time.Hour)); len(got) != 0 {
 					t.Errorf("AssumedBefore: %v", got)
@@ -269,16 +276,48 @@ func TestTransitions(t *testing.T) {
 		"a read that the watch overtook says nothing: the pod is gone": {
 			do: func(t *testing.T, c *Cache) {
 				mustAssume(t, c, "p", "n", ask(3))
+				read := c.BeginRead()
 				c.RemovePod("p")
-				c.ConfirmPod("n", bound("p", ask(3), 0), start)
+				if read.Enter("n", bound("p", ask(3), 0), start) {
+					t.Error("Enter says that it is news")
+				}
 			},
 			want: []gpu.Units{0, 0, 0}, wantPod: "p",
+		},
+		"unknown → assumed, by a read: another extender has bound it": {
+			do: func(t *testing.T, c *Cache) {
+				read := c.BeginRead()
+				defer read.End()
+				if !read.Enter("n", bound("p", ask(3), 1), start) || read.Enter("n", bound("p", ask(3), 1), start) {
+					t.Error("want it to be news once")
+				}
+				if got := c.AssumedBefore(start.Add(time.Minute)); len(got) != 1 {
+					t.Errorf("%v is read again in a while, want the pod", got)
+				}
+			},
+			want: []gpu.Units{0, 3, 0}, wantPod: "p", wantOn: "n",
+		},
+		"a read counts more than what was decided without it": {
+			do: func(t *testing.T, c *Cache) {
+				mustAssume(t, c, "p", "n", ask(3))
+				enter(c, bound("p", ask(3), 1), start)
+			},
+			want: []gpu.Units{0, 3, 0}, wantPod: "p", wantOn: "n",
+		},
+		"what was gone before a read began may have come back since": {
+			do: func(_ *testing.T, c *Cache) {
+				before := c.BeginRead()
+				before.End()
+				c.RemovePod("p")
+				enter(c, bound("p", ask(3), 0), start)
+			},
+			want: []gpu.Units{3, 0, 0}, wantPod: "p", wantOn: "n",
 		},
 		"a read that the watch overtook says nothing: the pod was corrected": {
 			do: func(t *testing.T, c *Cache) {
 				mustAssume(t, c, "p", "n", ask(3))
 				c.AddPod("n", bound("p", ask(3), 1))
-				c.ConfirmPod("n", bound("p", ask(3), 0), start)
+				enter(c, bound("p", ask(3), 0), start)
 			},
 			want: []gpu.Units{0, 3, 0}, wantPod: "p", wantOn: "n",
 		},
@@ -816,8 +855,19 @@ func step(t *testing.T, random *rand.Rand, c *Cache, w *twin) {
 		w.drop(&w.nominated, uid)
 		w.objects = append(w.objects, object{node: node, Holding: holding})
 	case 3:
-		c.ConfirmPod(node, holding, start.Add(time.Minute))
-		if w.drop(&w.assumed, uid) {
+		read := c.BeginRead()
+		defer read.End()
+		if random.IntN(3) == 0 { // the watch overtakes it
+			c.RemovePod(uid)
+			w.drop(&w.objects, uid)
+			w.drop(&w.assumed, uid)
+			w.drop(&w.nominated, uid)
+			read.Enter(node, holding, start.Add(time.Minute))
+			break
+		}
+		read.Enter(node, holding, start.Add(time.Minute))
+		if !slices.ContainsFunc(w.objects, func(o object) bool { return o.Pod.UID == uid }) {
+			w.drop(&w.assumed, uid)
 			w.assumed = append(w.assumed, object{node: node, Holding: holding, read: true})
 		}
 	case 4:

@@ -1,17 +1,19 @@
 // Package cache knows who holds what on every GPU of the cluster: what the API
-// server says, and on top of it the placements that have been decided and are
-// still on their way there.
+// server says, and on top of it what the watch has not told of yet: placements
+// that have been decided, and pods that a read has shown.
 //
 //	                AssumePod             AddPod (the watch: node and assignment)
 //	  unknown ───────────────▶ assumed ───────────────▶ bound ──┐ AddPod
-//	     ▲  ▲                   ││  ▲└─┐ ConfirmPod      │  ▲──┘ (correction)
+//	     ▲  ▲                   ││  ▲└─┐ Read.Enter      │  ▲──┘ (correction)
 //	     │  └──── RefusePod ────┘│  └──┘ (a read beside  │
 //	     │        ForgetPod      │        the watch)     │ RemovePod
 //	     │        ExpirePod      │                       │ (terminal or gone)
 //	     └───────────────────────┴───────────────────────┘
 //
 //	AddPod from unknown → bound (a restart, another scheduler).
-//	RemovePod from unknown → nothing.
+//	Read.Enter from unknown → assumed (another extender has bound it, and the
+//	watch is behind).
+//	RemovePod from unknown → nothing, and no read under way brings the pod back.
 //
 // A pod without a node may be nominated to one (NominatePod): others are leaving
 // it to make room. It holds nothing, and is counted against those who come after
@@ -50,7 +52,7 @@
 //
 // An assumed pod has no time limit of its own in here. What has been assumed
 // for too long is handed to the caller, which asks the API server and then
-// calls ConfirmPod or ExpirePod: only the API server knows the outcome of a binding
+// enters the pod or calls ExpirePod: only the API server knows the outcome of a binding
 // whose answer was lost. That a later binding of the same pod was refused says
 // nothing of such an earlier one, so bindings are counted. A binding is repeated
 // only while what it reserved is still there: another extender may have bound

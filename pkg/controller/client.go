@@ -10,6 +10,7 @@ import (
 	v1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/client-go/kubernetes"
 	corev1 "k8s.io/client-go/kubernetes/typed/core/v1"
 )
@@ -38,6 +39,21 @@ func (c *Client) ReadPod(ctx context.Context, namespace, name string) (*v1.Pod, 
 		return nil, nil
 	}
 	return pod, err
+}
+
+// ReadPodsOn reads the pods of a node that have not ended. Without a resource
+// version the API server answers with what etcd has by then.
+func (c *Client) ReadPodsOn(ctx context.Context, node string) ([]*v1.Pod, error) {
+	selector := fields.AndSelectors(notTerminal(), fields.OneTermEqualSelector("spec.nodeName", node))
+	list, err := c.core.Pods(metav1.NamespaceAll).List(ctx, metav1.ListOptions{FieldSelector: selector.String()})
+	if err != nil {
+		return nil, err
+	}
+	pods := make([]*v1.Pod, 0, len(list.Items))
+	for i := range list.Items {
+		pods = append(pods, &list.Items[i])
+	}
+	return pods, nil
 }
 
 // ReadNode reads a node from the API server. It returns nil when there is none.

@@ -40,14 +40,9 @@ const byNode = "node"
 
 // New makes a controller. Nothing is watched until Run.
 func New(log *zap.Logger, client kubernetes.Interface, names api.Names, c *cache.Cache) (*Controller, error) {
-	notTerminal := informers.WithTweakListOptions(func(o *metav1.ListOptions) {
-		o.FieldSelector = fields.AndSelectors(
-			fields.OneTermNotEqualSelector("status.phase", string(v1.PodSucceeded)),
-			fields.OneTermNotEqualSelector("status.phase", string(v1.PodFailed)),
-		).String()
-	})
+	tweak := informers.WithTweakListOptions(func(o *metav1.ListOptions) { o.FieldSelector = notTerminal().String() })
 	ctl := &Controller{
-		pods:   informers.NewSharedInformerFactoryWithOptions(client, 0, notTerminal, informers.WithTransform(Trim(names))),
+		pods:   informers.NewSharedInformerFactoryWithOptions(client, 0, tweak, informers.WithTransform(Trim(names))),
 		others: informers.NewSharedInformerFactoryWithOptions(client, 0, informers.WithTransform(Trim(names))),
 	}
 	podInformer := ctl.pods.Core().V1().Pods()
@@ -68,6 +63,14 @@ func New(log *zap.Logger, client kubernetes.Interface, names api.Names, c *cache
 		return nil, fmt.Errorf("watch nodes: %w", err)
 	}
 	return ctl, nil
+}
+
+// notTerminal selects the pods that have not ended, on the server's side.
+func notTerminal() fields.Selector {
+	return fields.AndSelectors(
+		fields.OneTermNotEqualSelector("status.phase", string(v1.PodSucceeded)),
+		fields.OneTermNotEqualSelector("status.phase", string(v1.PodFailed)),
+	)
 }
 
 // Run watches until the context is done.

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net/http"
 	"net/http/httptest"
+	"net/url"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
@@ -353,6 +354,39 @@ func TestClientTellsRefusalFromUnknownOutcome(t *testing.T) {
 				t.Errorf("the server was given %q, want %s", got, BindDeadline)
 			}
 		})
+	}
+}
+
+// A resource version of 0 would let the API server answer with what it had a while
+// ago.
+func TestThePodsOfANodeAreReadAsTheyAreNow(t *testing.T) {
+	var asked url.Values
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		asked = r.URL.Query()
+		w.Header().Set("Content-Type", "application/json")
+		_ = json.NewEncoder(w).Encode(v1.PodList{
+			TypeMeta: metav1.TypeMeta{Kind: "PodList", APIVersion: "v1"}, Items: []v1.Pod{*pod("web", "1", "GPU-a"), *pod("db", "2", "GPU-b")},
+		}) // a failed write shows as a failed read
+	}))
+	defer server.Close()
+	client, err := kubernetes.NewForConfig(&rest.Config{Host: server.URL})
+	if err != nil {
+		t.Fatal(err)
+	}
+	pods, err := NewClient(nil, client).ReadPodsOn(t.Context(), "node")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var found []string
+	for _, p := range pods {
+		found = append(found, p.Name)
+	}
+	if diff := cmp.Diff([]string{"web", "db"}, found); diff != "" {
+		t.Errorf("pods (-want +got):\n%s", diff)
+	}
+	want := url.Values{"fieldSelector": {"status.phase!=Succeeded,status.phase!=Failed,spec.nodeName=node"}}
+	if diff := cmp.Diff(want, asked); diff != "" {
+		t.Errorf("asked (-want +got):\n%s", diff)
 	}
 }
 

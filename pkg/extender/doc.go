@@ -17,6 +17,8 @@
 //   - Bind reserves before it writes, writes once, and no lock is held while it
 //     does. After a definite refusal the reservation is gone; when the outcome
 //     is not known it stays until the watch or a later read tells.
+//   - Bind gives away nothing of which another extender's binding was written
+//     before kube-scheduler began to ask this one.
 //   - A Bind for a pod that is on that node already is a success: kube-scheduler
 //     repeats one whose answer it did not get.
 //   - What is decided about a pod is told to whoever listens (Decided) after the
@@ -33,7 +35,20 @@
 // kube-scheduler of our own, to be built anew for each.
 //
 // A binding outlives the request that asked for it: were it cut off with the
-// caller's connection, its outcome would be unknown for no good reason.
+// caller's connection, its outcome would be unknown for no good reason. One that
+// has not been sent when the caller hangs up is not sent.
+//
+// Of two replicas the one that does not lead follows the other's bindings by its
+// watch, which may be behind when the lead changes: client-go waits up to a minute
+// before it tries an API server again that was away. An extender does not see the
+// Lease of the kube-scheduler beside it, but that it has not been asked for a while
+// (Silence). At the first Bind to a node after that it reads which pods are there,
+// and books those of which the watch has not told. A list for each Bind would double
+// the API server's work, one of all nodes is too much for a large cluster, and to
+// refuse until the watch has caught up would hold pods up for a minute. What is left
+// is a binding that is written after that read, of a replica that has let go of the
+// lead with a Bind under way: then the device plugin, which gives nothing twice, finds
+// another GPU for one of the pods or refuses it.
 //
 // kube-scheduler's watch may tell of a pod that is gone a moment before the
 // extender's does. A pod that is refused in that moment would wait for the next

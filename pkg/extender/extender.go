@@ -2,6 +2,7 @@ package extender
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"iter"
 	"maps"
@@ -27,6 +28,9 @@ type Cluster interface {
 	// ReadPod reads a pod from the API server itself. It returns nil and no
 	// error when there is none.
 	ReadPod(ctx context.Context, namespace, name string) (*v1.Pod, error)
+	// ReadPodsOn reads the pods of a node that have not ended from the API server
+	// itself: all that are bound when it is called.
+	ReadPodsOn(ctx context.Context, node string) ([]*v1.Pod, error)
 	// Bind sends a binding. A refusal is an error for which Refused reports
 	// true; after any other the outcome is unknown.
 	Bind(ctx context.Context, binding *v1.Binding) error
@@ -63,11 +67,13 @@ type Extender struct {
 
 	ranker ranking.Ranker
 	looks  looks
+	turn   turn
 }
 
 // Filter says on which of the nodes the pod fits, and of each other one why not.
 // Before it says that the pod fits nowhere, it may wait for SecondLook.
 func (e *Extender) Filter(ctx context.Context, args *extenderv1.ExtenderArgs) *extenderv1.ExtenderFilterResult {
+	e.turn.ask(e.Now())
 	changed := e.Cache.Changed()
 	result := e.filter(args)
 	if len(result.FailedNodes) == 0 || fitsSomewhere(result) || !e.looks.allow(e.Now()) {
@@ -261,14 +267,19 @@ func (e *Extender) Prioritize(_ context.Context, args *extenderv1.ExtenderArgs) 
 }
 
 // Bind chooses the pod's GPUs on the node and binds it there.
-func (e *Extender) Bind(ctx context.Context, args *extenderv1.ExtenderBindingArgs) *extenderv1.ExtenderBindingResult {
+func (e *Extender) Bind(asked context.Context, args *extenderv1.ExtenderBindingArgs) *extenderv1.ExtenderBindingResult {
 	ref := placement.PodRef{Namespace: args.PodNamespace, Name: args.PodName, UID: string(args.PodUID)}
 	log := e.Log.With(zap.Stringer("pod", ref), zap.String("uid", ref.UID), zap.String("node", args.Node))
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), BindTimeout)
+	e.turn.ask(e.Now())
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(asked), BindTimeout)
 	defer cancel()
 
+	err := e.prepare(ctx, asked, ref, args.Node)
 	before, _ := e.Cache.Node(args.Node)
-	assignment, err := e.bind(ctx, ref, args.Node)
+	var assignment placement.Assignment
+	if err == nil {
+		assignment, err = e.bind(ctx, asked, ref, args.Node)
+	}
 	e.tell(ref, e.bound(ref, before, args.Node, assignment, err))
 	if err != nil {
 		log.Info("bind refused", zap.String("reason", err.Error()))
@@ -282,14 +293,19 @@ func (e *Extender) Bind(ctx context.Context, args *extenderv1.ExtenderBindingArg
 	return &extenderv1.ExtenderBindingResult{}
 }
 
-func (e *Extender) bind(ctx context.Context, ref placement.PodRef, nodeName string) (placement.Assignment, error) {
-	var none placement.Assignment
+// prepare refuses a Bind that cannot be answered, and has the cache catch up.
+func (e *Extender) prepare(ctx, asked context.Context, ref placement.PodRef, nodeName string) error {
 	if ref.Name == "" || ref.Namespace == "" || ref.UID == "" || nodeName == "" {
-		return none, fmt.Errorf("the request must name namespace, name and UID of the pod and the node; it has %q, %q, %q and %q", ref.Namespace, ref.Name, ref.UID, nodeName)
+		return fmt.Errorf("the request must name namespace, name and UID of the pod and the node; it has %q, %q, %q and %q", ref.Namespace, ref.Name, ref.UID, nodeName)
 	}
-	if missing := e.Missing(); missing != "" {
-		return none, fmt.Errorf("gpumem-extender is not ready: %s", missing)
+	if err := e.mayDecide(asked); err != nil {
+		return err
 	}
+	return e.catchUp(ctx, nodeName)
+}
+
+func (e *Extender) bind(ctx, asked context.Context, ref placement.PodRef, nodeName string) (placement.Assignment, error) {
+	var none placement.Assignment
 	pod, err := e.podByUID(ctx, ref)
 	if err != nil {
 		return none, err
@@ -301,6 +317,9 @@ func (e *Extender) bind(ctx context.Context, ref placement.PodRef, nodeName stri
 	if err != nil {
 		return none, err
 	}
+	if err := e.mayDecide(asked); err != nil { // the reads may have taken long
+		return none, err
+	}
 	if req.Empty() {
 		// kube-scheduler sends whoever names the resource, with 0 of it too.
 		return none, e.Cluster.Bind(ctx, api.PlainBinding(ref, nodeName))
@@ -308,6 +327,9 @@ func (e *Extender) bind(ctx context.Context, ref placement.PodRef, nodeName stri
 	now := e.Now()
 	assignment, err := e.Cache.AssumePod(ref, nodeName, req, e.Policy, now)
 	if err != nil {
+		if on, assumed, known := e.Cache.Where(ref.UID); known && !assumed && on == nodeName {
+			err = nil // bound it is, as has been heard meanwhile; the device plugin will write to which GPUs
+		}
 		return none, err
 	}
 	node, _ := e.Cache.Node(nodeName)
@@ -323,13 +345,24 @@ func (e *Extender) bind(ctx context.Context, ref placement.PodRef, nodeName stri
 	return assignment, nil
 }
 
+// mayDecide returns an error where another may decide by now.
+func (e *Extender) mayDecide(asked context.Context) error {
+	if missing := e.Missing(); missing != "" {
+		return fmt.Errorf("gpumem-extender is not ready: %s", missing)
+	}
+	if asked.Err() != nil {
+		return errors.New("kube-scheduler has hung up")
+	}
+	return nil
+}
+
 // podByUID returns the pod that kube-scheduler means, from the watch if it is
 // there already.
 func (e *Extender) podByUID(ctx context.Context, ref placement.PodRef) (*v1.Pod, error) {
 	if pod := e.Cluster.Pod(ref.Namespace, ref.Name); pod != nil && string(pod.UID) == ref.UID {
 		return pod, nil
 	}
-	pod, err := e.Cluster.ReadPod(ctx, ref.Namespace, ref.Name)
+	pod, err := e.readPod(ctx, ref)
 	if err != nil {
 		return nil, fmt.Errorf("read pod %s: %w", ref, err)
 	}
@@ -354,30 +387,15 @@ func (e *Extender) alreadyBound(pod *v1.Pod, nodeName string) (placement.Assignm
 	return assignment, nil
 }
 
-// confirm books a pod that a read has shown to be bound, unless it has ended.
-func (e *Extender) confirm(pod *v1.Pod) {
-	if api.Terminal(pod) {
-		e.Cache.ForgetPod(string(pod.UID))
-		e.Log.Info("assumed pod forgotten: it has ended", zap.Stringer("pod", api.Ref(pod)), zap.String("uid", string(pod.UID)))
-		return
-	}
-	holding, err := e.Names.Holding(pod)
-	e.Cache.ConfirmPod(pod.Spec.NodeName, holding, e.Now())
-	e.Log.Info("assumed pod confirmed by a read",
-		zap.Stringer("pod", holding.Pod), zap.String("uid", holding.Pod.UID),
-		zap.String("node", pod.Spec.NodeName), zap.NamedError("unreadable", err))
-}
-
 // settle finds out what became of a binding that returned an error, and keeps
 // or forgets the assumption accordingly. Decided is when it was assumed.
 func (e *Extender) settle(ctx context.Context, ref placement.PodRef, nodeName string, decided time.Time, cause error) (placement.Assignment, error) {
 	var none placement.Assignment
 	cause = fmt.Errorf("bind pod %s to node %s: %w", ref, nodeName, cause)
-	pod, err := e.Cluster.ReadPod(ctx, ref.Namespace, ref.Name)
+	pod, err := e.readPod(ctx, ref)
 	gone := err == nil && (pod == nil || string(pod.UID) != ref.UID)
 	if err == nil && !gone && pod.Spec.NodeName != "" {
 		// Bound after all: by the try that failed or by an earlier one.
-		e.confirm(pod)
 		return e.alreadyBound(pod, nodeName)
 	}
 	switch {
@@ -401,13 +419,11 @@ func (e *Extender) ReviewAssumed(ctx context.Context, limit time.Duration) {
 	before := e.Now().Add(-limit)
 	for _, a := range e.Cache.AssumedBefore(before) {
 		log := e.Log.With(zap.Stringer("pod", a.Pod), zap.String("uid", a.Pod.UID), zap.String("node", a.Node))
-		pod, err := e.Cluster.ReadPod(ctx, a.Pod.Namespace, a.Pod.Name)
+		pod, err := e.readPod(ctx, a.Pod)
 		switch {
 		case err != nil:
 			log.Warn("assumed pod cannot be read; it stays assumed", zap.Error(err))
-		case pod != nil && string(pod.UID) == a.Pod.UID && pod.Spec.NodeName != "":
-			e.confirm(pod)
-		default:
+		case pod == nil || string(pod.UID) != a.Pod.UID || pod.Spec.NodeName == "":
 			e.Cache.ExpirePod(a.Pod.UID, before)
 			log.Info("assumed pod forgotten: it is not bound")
 		}

@@ -22,6 +22,7 @@ import (
 	"github.com/gpumem/gpumem/pkg/api"
 	"github.com/gpumem/gpumem/pkg/cache"
 	"github.com/gpumem/gpumem/pkg/controller"
+	"github.com/gpumem/gpumem/pkg/decisions"
 	"github.com/gpumem/gpumem/pkg/gpu"
 	"github.com/gpumem/gpumem/pkg/placement"
 )
@@ -41,6 +42,10 @@ type apiServer struct {
 	made     int // pods
 	tries    int // bindings
 	landed   int // bindings that were written
+	lists    int // of the pods of a node
+
+	listFails bool
+	listing   func() // is called during each; nil: nobody wants to know
 
 	// fault decides on the n-th binding: what its sender is told, and whether it
 	// is written all the same.
@@ -151,6 +156,24 @@ func (s *apiServer) Pod(_, name string) *v1.Pod {
 
 func (s *apiServer) ReadPod(_ context.Context, _, name string) (*v1.Pod, error) {
 	return s.Pod("", name), nil
+}
+
+func (s *apiServer) ReadPodsOn(_ context.Context, node string) (on []*v1.Pod, err error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.lists++
+	if s.listing != nil {
+		s.listing()
+	}
+	if s.listFails {
+		return nil, errors.New("no answer")
+	}
+	for _, pod := range s.pods {
+		if pod.Spec.NodeName == node && !api.Terminal(pod) {
+			on = append(on, pod)
+		}
+	}
+	return on, nil
 }
 
 func (s *apiServer) Bind(_ context.Context, b *v1.Binding) error {
@@ -491,6 +514,230 @@ func TestANewExtenderGoesOnWhereOneWasKilledMidBind(t *testing.T) {
 	}
 	if diff := cmp.Diff([]gpu.Units{14, 14}, requestedOn(second, "n")); diff != "" || s.landed != 4 {
 		t.Errorf("%d bindings were written; held (-want +got):\n%s", s.landed, diff)
+	}
+}
+
+// deaf has the watch of the extender that was started last tell of nothing, until
+// what it returns is called: then it lists.
+func (s *apiServer) deaf() (hear func()) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	last := len(s.watchers) - 1
+	books := s.watchers[last]
+	s.watchers = s.watchers[:last]
+	return func() {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		for _, pod := range s.pods {
+			books.PodHandler().OnAdd(pod, false)
+		}
+		s.watchers = append(s.watchers, books)
+	}
+}
+
+func TestAnExtenderWhoseWatchIsBehindGivesNothingAwayThatAnotherHasGiven(t *testing.T) {
+	s := newAPIServer(t)
+	s.node("n", gpu.Device{UUID: "GPU-A", Capacity: 14})
+	bound, large, small := s.create("bound", 6), s.create("large", 10), s.create("small", 6)
+	led, leads := s.extender(), s.extender()
+	hear := s.deaf() // as when the API server was away: client-go tries again in a minute at the latest
+	s.mustSchedule(led, bound, "n")
+
+	var told decisions.Decision
+	leads.Decided = func(_ placement.PodRef, d decisions.Decision) { told = d }
+	if got, want := bindTo(leads, large, "n"), "needs 10 GiB on one GPU; free: GPU0 8 (8 GiB in all)"; got != want {
+		t.Errorf("pod large: %q, want %q", got, want)
+	}
+	if free := told.Nodes[0].GPUs[0].Free; free != 8 {
+		t.Errorf("the GPU had %d GiB free when that was decided, as it is told; want 8", free)
+	}
+	s.mustSchedule(leads, small, "n")
+	if diff := cmp.Diff([]gpu.Units{12}, requestedOn(leads, "n")); diff != "" {
+		t.Errorf("held before the watch has caught up (-want +got):\n%s", diff)
+	}
+
+	s.delete("bound") // which the watch never tells of
+	leads.ReviewAssumed(t.Context(), 0)
+	if diff := cmp.Diff([]gpu.Units{6}, requestedOn(leads, "n")); diff != "" {
+		t.Errorf("held when the other's pod is gone (-want +got):\n%s", diff)
+	}
+	hear()
+	if diff := cmp.Diff([]gpu.Units{6}, requestedOn(leads, "n")); diff != "" {
+		t.Errorf("held once the watch has caught up (-want +got):\n%s", diff)
+	}
+}
+
+// The lead goes to another and back. What an extender meant to do before does not
+// count against what the other has done.
+func TestWhatAnotherHasBoundElsewhereOnTheNodeCounts(t *testing.T) {
+	s := newAPIServer(t)
+	s.node("n", gpu.Device{UUID: "GPU-A", Capacity: 10}, gpu.Device{UUID: "GPU-B", Capacity: 14})
+	x, filler, y := s.create("x", 8), s.create("filler", 6), s.create("y", 12)
+	led, leads := s.extender(), s.extender()
+	hear := s.deaf()
+	now := time.Now()
+	leads.Now = func() time.Time { return now }
+	s.fault = func(int) (error, bool) { return errLost, false }
+	if got := bindTo(leads, x, "n"); !strings.Contains(got, "the outcome is not known") {
+		t.Fatalf("the binding whose answer is lost: %q", got)
+	}
+	s.fault = nil
+	s.mustSchedule(led, filler, "n") // on GPU-A, so that x comes to GPU-B
+	s.mustSchedule(led, x, "n")
+
+	now = now.Add(Silence + 1)
+	if got, want := bindTo(leads, y, "n"), "needs 12 GiB on one GPU; free: GPU0 4, GPU1 6 (10 GiB in all)"; got != want {
+		t.Errorf("pod y: %q, want %q", got, want)
+	}
+	hear()
+	if diff := cmp.Diff([]gpu.Units{6, 8}, requestedOn(leads, "n")); diff != "" {
+		t.Errorf("held (-want +got):\n%s", diff)
+	}
+}
+
+// A pod may be bound without news of it and without GPUs that are known. A Bind
+// to the node that it is on is a success all the same.
+func TestABindOfAPodThatAReadShowsToBeThere(t *testing.T) {
+	s := newAPIServer(t)
+	s.node("n", gpu.Device{UUID: "GPU-A", Capacity: 14})
+	s.node("m", gpu.Device{UUID: "GPU-B", Capacity: 14})
+	pod := s.create("pod", 6)
+	e := s.extender()
+	s.deaf()
+	waiting := *pod
+	e.Cluster = stale{s, &waiting}
+	pod.Spec.NodeName = "n"
+	if problem := bindTo(e, pod, "n"); problem != "" {
+		t.Errorf("to the node that it is on: %s", problem)
+	}
+	if got, want := bindTo(e, pod, "m"), "the pod is bound to node n"; got != want {
+		t.Errorf("to another node: %q, want %q", got, want)
+	}
+}
+
+// stale is an API server whose watch has told of one state of a pod.
+type stale struct {
+	*apiServer
+	told *v1.Pod
+}
+
+func (s stale) Pod(string, string) *v1.Pod { return s.told }
+
+// Who holds no GPU memory is in no books, and is not waited for.
+func TestPodsWithoutGPUMemoryAreNoNews(t *testing.T) {
+	s := newAPIServer(t)
+	s.node("n", gpu.Device{UUID: "GPU-A", Capacity: 14})
+	pod := s.create("pod", 6)
+	e := s.extender()
+	s.deaf()
+	for name, change := range map[string]func(*v1.Pod){
+		"besteffort": func(p *v1.Pod) { p.Spec.Containers[0].Resources = v1.ResourceRequirements{} },
+		"cpu": func(p *v1.Pod) {
+			p.Spec.Containers[0].Resources.Limits = v1.ResourceList{v1.ResourceCPU: resource.MustParse("1")}
+		},
+		"zero": func(p *v1.Pod) {
+			p.Spec.Containers[0].Resources.Limits = v1.ResourceList{s.names.GPUMem(): resource.MustParse("0")}
+		},
+		"ended": func(p *v1.Pod) { p.Status.Phase = v1.PodSucceeded },
+	} {
+		other := s.create(name, 3)
+		other.Spec.NodeName = "n"
+		change(other)
+	}
+	s.mustSchedule(e, pod, "n")
+	if diff := cmp.Diff([]gpu.Units{6}, requestedOn(e, "n")); diff != "" {
+		t.Errorf("held (-want +got):\n%s", diff)
+	}
+}
+
+// What a node has is read at the first Bind to it since kube-scheduler began to
+// ask this extender, and it has begun anew when it was silent.
+func TestHowOftenANodeIsReadBesideTheWatch(t *testing.T) {
+	s := newAPIServer(t)
+	s.node("n", gpu.Device{UUID: "GPU-A", Capacity: 14})
+	s.node("m", gpu.Device{UUID: "GPU-B", Capacity: 14})
+	e := s.extender()
+	now := time.Now()
+	e.Now = func() time.Time { return now }
+	for i, step := range []struct {
+		passes time.Duration
+		node   string
+		lists  int
+	}{
+		{0, "n", 1},
+		{Silence, "n", 1},
+		{Silence, "m", 2},
+		{Silence, "n", 2},
+		{Silence, "m", 2},
+		{Silence + 1, "n", 3},
+		{0, "m", 4},
+		{Silence, "m", 4},
+	} {
+		now = now.Add(step.passes)
+		s.mustSchedule(e, s.create(fmt.Sprint("pod-", i), 1), step.node)
+		if s.lists != step.lists {
+			t.Errorf("step %d: %s was bound to, and pods were listed %d times, want %d", i, step.node, s.lists, step.lists)
+		}
+	}
+
+	now = now.Add(2 * Silence)
+	s.listFails = true
+	pod := s.create("late", 1)
+	if got, want := bindTo(e, pod, "n"), "read the pods of node n: no answer"; got != want {
+		t.Errorf("Bind says %q, want %q", got, want)
+	}
+	if _, _, known := e.Cache.Where(string(pod.UID)); known {
+		t.Error("a pod is assumed though what is on its node could not be read")
+	}
+	s.listFails = false
+	s.mustSchedule(e, pod, "n")
+}
+
+// Nobody needs a binding any more whose caller hangs up before it is sent. One that
+// has been sent lands: were it cut off, nobody would know its outcome.
+func TestACallerThatHangsUp(t *testing.T) {
+	for name, tc := range map[string]struct {
+		during  func(s *apiServer, hangUp func())
+		want    string
+		landed  int
+		holding []gpu.Units
+	}{
+		"before":           {func(_ *apiServer, hangUp func()) { hangUp() }, "kube-scheduler has hung up", 0, []gpu.Units{0}},
+		"during the reads": {func(s *apiServer, hangUp func()) { s.listing = hangUp }, "kube-scheduler has hung up", 0, []gpu.Units{0}},
+		"during the write": {func(s *apiServer, hangUp func()) {
+			s.fault = func(int) (error, bool) { hangUp(); return nil, true }
+		}, "", 1, []gpu.Units{6}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := newAPIServer(t)
+			s.node("n", gpu.Device{UUID: "GPU-A", Capacity: 14})
+			e := s.extender()
+			ctx, hangUp := context.WithCancel(t.Context())
+			defer hangUp()
+			tc.during(s, hangUp)
+			pod := s.create("x", 6)
+			got := e.Bind(ctx, &extenderv1.ExtenderBindingArgs{PodNamespace: pod.Namespace, PodName: pod.Name, PodUID: pod.UID, Node: "n"})
+			if got.Error != tc.want || s.landed != tc.landed {
+				t.Errorf("Bind says %q, and %d bindings landed; want %q and %d", got.Error, s.landed, tc.want, tc.landed)
+			}
+			if diff := cmp.Diff(tc.holding, requestedOn(e, "n")); diff != "" {
+				t.Errorf("held (-want +got):\n%s", diff)
+			}
+		})
+	}
+}
+
+// A replica whose Lease is lost while it reads decides nothing more.
+func TestALeadThatIsLostDuringTheReads(t *testing.T) {
+	s := newAPIServer(t)
+	s.node("n", gpu.Device{UUID: "GPU-A", Capacity: 14})
+	e := s.extender()
+	missing := ""
+	e.Missing = func() string { return missing }
+	s.listing = func() { missing = "replica other leads" }
+	pod := s.create("x", 6)
+	if got, want := bindTo(e, pod, "n"), "gpumem-extender is not ready: replica other leads"; got != want || s.tries != 0 {
+		t.Errorf("Bind says %q, and %d bindings were sent; want %q and none", got, s.tries, want)
 	}
 }
 

@@ -39,6 +39,9 @@ func (a *instantAPI) ReadPod(_ context.Context, namespace, name string) (*v1.Pod
 	return a.Pod(namespace, name), nil
 }
 
+// ReadPodsOn has nothing to tell: a benchmark has one extender, which knows its own.
+func (*instantAPI) ReadPodsOn(context.Context, string) ([]*v1.Pod, error) { return nil, nil }
+
 func (a *instantAPI) Bind(_ context.Context, b *v1.Binding) error {
 	if a.bound != nil {
 		a.bound(b)

@@ -62,6 +62,21 @@ func (w *World) unheard(self *spec, node string, gpus []string, b *books) *spec 
 	return nil
 }
 
+// checkCaughtUp looks whether the sender of a binding knows of all that was bound
+// to the node before it was asked at all: another may have bound it, of which its
+// watch has not told.
+func (e *extenderProc) checkCaughtUp(s *spec, node string) {
+	w, view := e.w, e.view()
+	for _, o := range w.order {
+		pod := w.api.pods[o.name]
+		bound := pod != nil && string(pod.UID) == o.uid && pod.Spec.NodeName == node && !terminal(pod)
+		_, assumed, _ := e.books.Where(o.uid)
+		if before := o.boundAt > 0 && o.boundAt <= e.turn; o != s && bound && before && (view[o.uid].node != node || assumed) {
+			w.violate("I2", "%s binds %s to %s without news of %s, which was bound at %s, and it has been asked since %s", e.name, s.name, node, o.name, o.boundAt, e.turn)
+		}
+	}
+}
+
 // checkNews looks at what the sender of a binding did not know. Of its own
 // bindings it has to know, unless they were refused for certain: what landed then
 // was another's.

@@ -5,6 +5,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"maps"
 	"net/http"
 	"net/http/httptest"
 	"reflect"
@@ -52,6 +53,8 @@ type extenderProc struct {
 	reserved map[string]bool    // UIDs that have been assumed ever since a binding was sent
 	repeated map[string]bool    // UIDs whose last binding was a repetition
 	calls    map[string]int     // Bind calls under way, by UID
+	bindAt   time.Duration      // when Bind was called last
+	turn     time.Duration      // since when it has been, without a silence
 	looked   bool               // the question at hand has been looked at once
 	again    chan struct{}      // Filter waits to look again until it is closed; nil: none does
 	lookedIn int                // the step in which it was let to
@@ -340,6 +343,10 @@ func (e *extenderProc) bind(pod *v1.Pod, node string, done func(problem string))
 	w.spawn(func() {
 		w.mu.Lock()
 		e.calls[uid]++
+		if e.bindAt == 0 || w.now()-e.bindAt > extender.Silence {
+			e.turn = w.now()
+		}
+		e.bindAt = w.now()
 		w.mu.Unlock()
 		result, status := post[extenderv1.ExtenderBindingResult](e.routes, "/bind", &extenderv1.ExtenderBindingArgs{
 			PodName: pod.Name, PodNamespace: pod.Namespace, PodUID: pod.UID, Node: node,
@@ -388,10 +395,7 @@ func (c cluster) ReadPod(ctx context.Context, _, name string) (*v1.Pod, error) {
 		e.stale = w.now()
 		pod = nil
 	} else if pod != nil && pod.Spec.NodeName != "" && !terminal(pod) {
-		// It counts from now on, unless the watch has told more.
-		if _, assumed, ok := e.books.Where(string(pod.UID)); ok && assumed {
-			e.read[string(pod.UID)] = pod
-		}
+		e.hasRead(pod)
 	}
 	if err == nil {
 		for uid := range e.read {
@@ -410,6 +414,38 @@ func (c cluster) ReadPod(ctx context.Context, _, name string) (*v1.Pod, error) {
 	e.dirty = true
 	w.mu.Unlock()
 	return pod, err
+}
+
+// hasRead has a pod count as a read has shown it, unless the watch has told more.
+func (e *extenderProc) hasRead(pod *v1.Pod) {
+	uid := string(pod.UID)
+	_, assumed, known := e.books.Where(uid)
+	if !known || assumed || e.read[uid] != nil {
+		e.read[uid] = pod
+	}
+}
+
+func (c cluster) ReadPodsOn(ctx context.Context, node string) (on []*v1.Pod, err error) {
+	e, w := c.e, c.e.w
+	w.mu.Lock()
+	c.unlocked("ReadPodsOn")
+	err = w.api.request(ctx, e.process, e.name+": LIST pods of "+node, false, func() error {
+		for _, name := range slices.Sorted(maps.Keys(w.api.pods)) {
+			if pod := w.api.pods[name]; pod.Spec.NodeName == node && !terminal(pod) {
+				on = append(on, pod)
+			}
+		}
+		return nil
+	})
+	if err != nil {
+		on = nil
+	}
+	for _, pod := range on {
+		e.hasRead(pod)
+	}
+	e.dirty = true
+	w.mu.Unlock()
+	return on, err
 }
 
 func (c cluster) Bind(ctx context.Context, b *v1.Binding) error {

@@ -315,6 +315,7 @@ func (e *extenderProc) checkDecision(uid, nodeName, annotation string) {
 			s.excused = "bound by an older inventory"
 		}
 	}
+	e.checkCaughtUp(s, nodeName)
 	e.checkNews(s, nodeName, gpus, b)
 	if !e.repeated[uid] {
 		e.checkConfusable(s, nodeName, gpus)

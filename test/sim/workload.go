@@ -33,7 +33,8 @@ type spec struct {
 	priority   bool   // may evict others
 	created    time.Duration
 	wasBound   bool
-	begun      bool // the kubelet has given it something
+	boundAt    time.Duration // when it was last
+	begun      bool          // the kubelet has given it something
 
 	misled     bool          // its scheduler was told that it fits nowhere by an extender that could not know better
 	waitsSince time.Duration // for another pod to be admitted
@@ -44,6 +45,7 @@ type spec struct {
 func (s *spec) anew() *spec {
 	next := *s
 	next.bound, next.gpushare, next.wasBound, next.begun = "", "", false, false
+	next.boundAt = 0
 	next.misled, next.waitsSince, next.excused = false, 0, ""
 	return &next
 }

@@ -67,16 +67,16 @@ var table = []mutant{
 		"if n.inventory != nil || len(n.pods[on]) > 0 || len(n.pods[coming]) > 0 {", "if n.inventory != nil {",
 	},
 	{
-		"confirmed after removal", "pkg/cache/cache.go",
-		"if p, ok := c.pods[on][h.Pod.UID]; ok && p.assumed {", "if p, ok := c.pods[on][h.Pod.UID]; !ok || p.assumed {",
+		"read though it has gone", "pkg/cache/read.go",
+		"if r.gone[h.Pod.UID] || ok", "if ok",
 	},
 	{
-		"stale read beats the watch", "pkg/cache/cache.go",
-		"if p, ok := c.pods[on][h.Pod.UID]; ok && p.assumed {", "if _, ok := c.pods[on][h.Pod.UID]; ok {",
+		"stale read beats the watch", "pkg/cache/read.go",
+		" || ok && !p.assumed {", " {",
 	},
 	{
-		"confirmed though it has ended", "pkg/extender/extender.go",
-		"	if api.Terminal(pod) {\n		e.Cache.ForgetPod", "	if false {\n		e.Cache.ForgetPod",
+		"entered though it has ended", "pkg/extender/reads.go",
+		"if api.Terminal(pod) {", "if false {",
 	},
 	{
 		"retry chooses anew", "pkg/cache/cache.go",
@@ -106,6 +106,14 @@ var table = []mutant{
 	{
 		"filter reserves", "pkg/extender/extender.go",
 		"return e.Cache.Refused(name, question)", "_, _ = e.Cache.AssumePod(ref, name, req, e.Policy, e.Now()); return nil",
+	},
+	{
+		"a leader is not caught up", "pkg/extender/extender.go",
+		"return e.catchUp(ctx, nodeName)", "return nil",
+	},
+	{
+		"a guess beats the read", "pkg/cache/read.go",
+		"ok && !p.assumed {", "ok && (p != nil || !p.assumed) {",
 	},
 	{
 		"no second look", "pkg/extender/extender.go",
