@@ -10,6 +10,7 @@ import (
 	"net/http/httptest"
 	"os"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -228,6 +229,16 @@ func TestForbidden(t *testing.T) {
 		}
 		if !strings.Contains(stdout, "?/16") || strings.Contains(stdout, "0/16") {
 			t.Errorf("what pods hold is not known, and the table says:\n%s", stdout)
+		}
+		for name, args := range map[string][]string{"fit": {"fit", "--mem", "2"}, "snapshot": {"snapshot"}} {
+			stdout, _, err := inspectWith(forbid("pods"), args...)
+			if err == nil || !strings.HasSuffix(err.Error(), "cannot be told without knowing all pods: pods is forbidden: ask your administrator") || stdout != "" {
+				t.Errorf("%s: error %v, and it prints\n%s", name, err, stdout)
+			}
+		}
+		stdout, _, _ = inspectWith(forbid("pods"), "gpus")
+		if !strings.Contains(stdout, "? is not known: the pods could not be listed.") || !regexp.MustCompile(`\?\s+Healthy`).MatchString(stdout) {
+			t.Errorf("how many pods there are is not known, and the GPUs are:\n%s", stdout)
 		}
 		stdout, _, _ = inspectWith(forbid("pods"), "-o", "json")
 		var r inspect.Report

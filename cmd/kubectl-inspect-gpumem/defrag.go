@@ -145,12 +145,9 @@ func (d *defragmentation) carryOut(ctx context.Context, c *crowd, plan defrag.Pl
 
 // noPlan says why there is none.
 func (d *defragmentation) noPlan(c *crowd, room defrag.Goal, nodes []placement.Node) error {
-	short, force := fmt.Sprintf("at most %d evictions (--max-evictions) make no room", d.most), true
+	short := fmt.Sprintf("at most %d evictions (--max-evictions) make no room", d.most)
 	if room.Hopeless(nodes) || d.most >= mostPods(nodes) {
-		forced, everybody := room, *c
-		everybody.force = true
-		forced.May = everybody.mayGo
-		short, force = "no evictions make room", !forced.Hopeless(nodes)
+		short = "no evictions make room"
 	}
 	overdrawn := ""
 	if n, ok := room.Overdrawn(nodes); ok {
@@ -158,7 +155,16 @@ func (d *defragmentation) noPlan(c *crowd, room defrag.Goal, nodes []placement.N
 			overdrawn = "; node " + n.Name + ": " + refusal.Message
 		}
 	}
-	return fmt.Errorf("%s for %s%s%s", short, c.what(d.gpus), overdrawn, c.inPeace(room, force))
+	return fmt.Errorf("%s for %s%s%s", short, c.what(d.gpus), overdrawn, c.inPeace(room, c.forced(room, nodes)))
+}
+
+// forced reports whether there is a plan where pods without a controller are evicted too.
+func (c *crowd) forced(room defrag.Goal, nodes []placement.Node) bool {
+	everybody := *c
+	everybody.force = true
+	room.May = everybody.mayGo
+	_, ok := everybody.plan(room, nodes)
+	return ok && !c.force
 }
 
 // mostPods returns how many pods the node has that has the most: more are never evicted.
@@ -407,8 +413,8 @@ func (c *crowd) asItFinds(n placement.Node, req placement.Request) placement.Nod
 	return preemption.Reserved(n, api.Ref(c.waits), req, placement.Binpack)
 }
 
-// inPeace says which pods were left in peace, and why, and whether to force evictions may
-// help.
+// inPeace says which pods were left in peace, and why, and whether to force evictions
+// helps.
 func (c *crowd) inPeace(goal defrag.Goal, force bool) string {
 	guarded := preemption.Guarded(goal.Budgets)
 	counts := make(map[string]int)

@@ -52,6 +52,26 @@ func clientOf(cluster map[string]runtime.Object) *fake.Clientset {
 	return fake.NewClientset(slices.Collect(maps.Values(cluster))...)
 }
 
+// To force evictions is advised where that makes room, and not because it may.
+func TestDefragAdvisesToForceWhatHelps(t *testing.T) {
+	cluster := fragmented(t)
+	for _, o := range []struct {
+		name, node string
+		units      int64
+		gpu        int
+	}{{"w", "gpu-a", 3, 0}, {"x", "gpu-a", 3, 0}, {"y", "gpu-a", 5, 1}, {"z", "gpu-b", 14, 0}} { // only one of w and x finds room elsewhere
+		cluster[o.name] = makePod(t, "ml/"+o.name, o.node, o.units, uuid(o.node, o.gpu))
+	}
+	for _, tc := range []struct{ args, want string }{
+		{"ml/waits", "no evictions make room for pod ml/waits; pods that were left in peace: 4 without a controller"},
+		{"ml/waits --force", "no evictions make room for pod ml/waits"},
+	} {
+		if _, _, err := inspectWith(clientOf(cluster), append([]string{"defrag"}, strings.Fields(tc.args)...)...); err == nil || err.Error() != tc.want {
+			t.Errorf("%s: error %v, want %s", tc.args, err, tc.want)
+		}
+	}
+}
+
 func TestDefrag(t *testing.T) {
 	one := int32(1)
 	half := func(c map[string]runtime.Object) { // GPU0 of gpu-a is out of use, and GPU1 free

@@ -271,6 +271,8 @@ func (e *explanation) has(a placement.Assignment, n placement.Node, pod *v1.Pod)
 		case d.Healthy:
 		case d.Unhealthy == gpu.Cordoned:
 			wrong = append(wrong, fmt.Sprintf("GPU%d is cordoned: it takes no new pods, and those that are there stay", d.Index))
+		case d.Unhealthy == gpu.Stopped:
+			wrong = append(wrong, fmt.Sprintf("GPU%d takes no new pods, for %s; those that are there go on", d.Index, d.Unhealthy))
 		default:
 			wrong = append(wrong, fmt.Sprintf("GPU%d is %s: %s", d.Index, gpu.OutOfUse(d.Unhealthy), moveOff(pod)))
 		}

@@ -351,6 +351,7 @@ func TestExplainSaysHowThePodsGPUIs(t *testing.T) {
 		"of a DaemonSet": {"XID 79", "DaemonSet", "Health:    GPU1 is unhealthy (XID 79): kubectl delete pod --namespace ml p has its DaemonSet make it anew on another, if one that it may use has room\n"},
 		"unhealthy":      {"XID 79", "StatefulSet", "Health:    GPU1 is unhealthy (XID 79): kubectl delete pod --namespace ml p has its StatefulSet make it anew on another, if one that it may use has room\n"},
 		"a bare pod":     {"XID 79", "", "Health:    GPU1 is unhealthy (XID 79): made anew the pod is placed on another, if one that it may use has room, and it has no controller that would do so\n"},
+		"plugin stopped": {gpu.Stopped, "StatefulSet", "Health:    GPU1 takes no new pods, for its device plugin is stopped or being replaced; those that are there go on\n"},
 		"cordoned":       {gpu.Cordoned, "StatefulSet", "Health:    GPU1 is cordoned: it takes no new pods, and those that are there stay\n"},
 	} {
 		inv := inventory("gpu-a", 16, 16)

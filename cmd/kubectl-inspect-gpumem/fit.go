@@ -141,6 +141,9 @@ func (o *options) fit(ctx context.Context, l *listing, w wish) error {
 	if err != nil {
 		return err
 	}
+	if facts.PodsUnknown {
+		return fmt.Errorf("what fits cannot be told without knowing all pods: %s", whyUnknown(facts))
+	}
 	var rows []room
 	var spellings []string
 	total := 0

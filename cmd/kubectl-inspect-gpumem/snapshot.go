@@ -45,6 +45,9 @@ func (o *options) snapshot(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	if facts.PodsUnknown {
+		return fmt.Errorf("what pods ask for cannot be told without knowing all pods: %s", whyUnknown(facts))
+	}
 	waiting := make(map[string]placement.Request)
 	for _, w := range facts.Waiting {
 		if !w.Request.Empty() {

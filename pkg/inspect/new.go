@@ -58,12 +58,20 @@ func (r reporter) counted(u gpu.Units) *Memory {
 	return &m
 }
 
+// count is a number of pods: nil when these are not known.
+func (r reporter) count(pods int) *int {
+	if r.facts.PodsUnknown {
+		return nil
+	}
+	return &pods
+}
+
 func (r reporter) node(f NodeFacts) Node {
 	out := Node{
 		Name: r.Name, Address: f.Address, Status: f.Status, Withheld: f.Withheld, Problem: f.Problem,
 		UnitMiB: r.UnitMiB, DriverVersion: r.DriverVersion,
 		Capacity: r.memory(r.Capacity()), Requested: r.counted(r.Requested()), LargestFree: r.counted(r.LargestFree()),
-		PodCount: len(r.Holdings()), GPUs: []GPU{}, Unattributed: []Pod{},
+		PodCount: r.count(len(r.Holdings())), GPUs: []GPU{}, Unattributed: []Pod{},
 	}
 	if f.Refuses != nil {
 		out.LargestFree = r.counted(0)
@@ -95,7 +103,7 @@ func (r reporter) gpu(d placement.Device, promised []placement.Holding) GPU {
 		ComputeCapability: d.ComputeCapability, Speed: d.Speed, NVLinks: nvlinks(r.Node, d.UUID),
 		Healthy: d.Healthy, Unhealthy: d.Unhealthy, Exclusive: r.HeldAlone(d),
 		Capacity: r.memory(d.Capacity), Requested: r.counted(d.Requested), RequestedCores: d.RequestedCores,
-		Pods: []Pod{}, PodCount: len(d.Pods),
+		Pods: []Pod{}, PodCount: r.count(len(d.Pods)),
 	}
 	if d.Foreign > 0 {
 		foreign := r.memory(d.Foreign)

@@ -60,7 +60,7 @@ type Node struct {
 	Requested *Memory `json:"requested,omitempty"` // pods on no known GPU included; nil when unknown
 	GPUs      []GPU   `json:"gpus"`                // by index
 
-	PodCount    int     `json:"podCount"`              // of all namespaces
+	PodCount    *int    `json:"podCount,omitempty"`    // of all namespaces; nil when unknown
 	LargestFree *Memory `json:"largestFree,omitempty"` // what one more pod could get of one GPU; nil when unknown
 
 	// Unattributed are pods on this node that no GPU is known of. For new pods
@@ -92,8 +92,8 @@ type GPU struct {
 	Requested      *Memory `json:"requested,omitempty"`      // nil when unknown
 	RequestedCores int     `json:"requestedCores,omitempty"` // per cent
 	Pods           []Pod   `json:"pods"`
-	PodCount       int     `json:"podCount"`       // of all namespaces
-	Kept           []Pod   `json:"kept,omitempty"` // that are nominated to the node: they hold nothing yet, and those of their priority or a lower one do not get it
+	PodCount       *int    `json:"podCount,omitempty"` // of all namespaces; nil when unknown
+	Kept           []Pod   `json:"kept,omitempty"`     // that are nominated to the node: they hold nothing yet, and those of their priority or a lower one do not get it
 }
 
 // NVLink is what joins a GPU to another of its node.

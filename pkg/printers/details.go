@@ -25,7 +25,7 @@ func Details(o TableOptions) Printer {
 		if len(r.Nodes) > 0 && !o.NoHeaders {
 			fmt.Fprintf(&out, "\n%s\n\n%s", strings.Repeat("-", 72), ofCluster(r))
 			if r.RequestedUnknown {
-				fmt.Fprint(&out, notListed)
+				fmt.Fprintln(&out, notListed)
 			}
 			left(&out, r)
 		}
@@ -199,12 +199,20 @@ func notes(out *bytes.Buffer, n inspect.Node, m measure) {
 	if len(n.GPUs) == 0 && n.Problem == "" {
 		note("The device plugin has reported no GPU of this node")
 	}
-	if hidden := n.PodCount - listed(n); hidden > 0 {
+	if hidden := unlisted(n); hidden > 0 {
 		note("Pods of other namespaces that are not listed: %d", hidden)
 	}
 	if len(lines) > 0 {
 		fmt.Fprintf(out, "\n* %s\n", strings.Join(lines, "\n* "))
 	}
+}
+
+// unlisted counts the pods of other namespaces than those that are listed.
+func unlisted(n inspect.Node) int {
+	if n.PodCount == nil {
+		return 0
+	}
+	return *n.PodCount - listed(n)
 }
 
 // onlyCordoned reports whether a GPU is cordoned, and nothing ails it.

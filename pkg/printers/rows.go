@@ -160,7 +160,7 @@ func GPUColumns(r inspect.Report) []Column[GPURow] {
 		},
 		{Header: fmt.Sprintf("FREE(%s)", m), Cell: func(g GPURow) string { return free(m, g) }},
 		{Header: "USED(MiB)", Cell: func(g GPURow) string { return used(g.Usage) }},
-		{Header: "PODS", Cell: func(g GPURow) string { return strconv.Itoa(len(g.Pods)) }},
+		{Header: "PODS", Cell: gpuPodsCell},
 		{
 			Header: "HEALTH",
 			Cell: func(g GPURow) string {
@@ -322,6 +322,14 @@ func full(requested *inspect.Memory, capacity inspect.Memory) Colour {
 	return load(float64(requested.Units), float64(capacity.Units))
 }
 
+// gpuPodsCell counts the pods that are listed of a GPU.
+func gpuPodsCell(g GPURow) string {
+	if g.PodCount == nil {
+		return "?"
+	}
+	return strconv.Itoa(len(g.Pods))
+}
+
 func free(m measure, g GPURow) string {
 	if g.Requested == nil {
 		return "?"
@@ -336,6 +344,9 @@ func free(m measure, g GPURow) string {
 
 // GPUNotes are the legend of a list of GPUs.
 func GPUNotes(rows []GPURow, _ bool) (lines []string) {
+	if slices.ContainsFunc(rows, func(g GPURow) bool { return g.Requested == nil }) {
+		lines = append(lines, notListed)
+	}
 	if slices.ContainsFunc(rows, func(g GPURow) bool { return g.Usage == nil }) {
 		lines = append(lines, "? is not known: the node's device plugin does not tell, or was not read.")
 	}

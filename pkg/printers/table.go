@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"io"
 	"slices"
+	"strconv"
 
 	"github.com/gpumem/gpumem/pkg/gpu"
 	"github.com/gpumem/gpumem/pkg/inspect"
@@ -14,7 +15,7 @@ import (
 // with more would not fit a screen.
 const maxLongHeaders = 4
 
-const notListed = "? is not known: the pods could not be listed.\n"
+const notListed = "? is not known: the pods could not be listed."
 
 // Table prints one line per node, with a column for each GPU.
 func Table(o TableOptions) Printer {
@@ -62,7 +63,7 @@ func nodeColumns(r inspect.Report) []nodeColumn {
 		nodeColumn{Header: fmt.Sprintf("GPU-MEMORY(%s)", m), Cell: func(n inspect.Node) string { return totalCell(n, m) }},
 		nodeColumn{Header: "ALLOCATED", Cell: func(n inspect.Node) string { return percentOf(n.Requested, n.Capacity) }},
 		nodeColumn{Header: fmt.Sprintf("LARGEST-FREE(%s)", m), Wide: true, Cell: func(n inspect.Node) string { return m.amount(n.LargestFree) }},
-		nodeColumn{Header: "PODS", Wide: true, Cell: podsCell},
+		nodeColumn{Header: "PODS", Wide: true, Cell: func(n inspect.Node) string { return podsCell(n.PodCount) }},
 		nodeColumn{Header: fmt.Sprintf("UNIT(%s)", inMiB), Wide: true, Cell: unitCell},
 		nodeColumn{Header: "ENFORCEMENT", Wide: true, Cell: func(n inspect.Node) string { return string(n.Enforcement) }},
 		nodeColumn{Header: "DRIVER", Wide: true, Cell: func(n inspect.Node) string { return n.DriverVersion }},
@@ -116,11 +117,11 @@ func totalCell(n inspect.Node, m measure) string {
 	return cell
 }
 
-func podsCell(n inspect.Node) string {
-	if n.Requested == nil {
+func podsCell(count *int) string {
+	if count == nil {
 		return "?"
 	}
-	return fmt.Sprint(n.PodCount)
+	return strconv.Itoa(*count)
 }
 
 func unitCell(n inspect.Node) string {
@@ -177,7 +178,7 @@ func (o TableOptions) legend(out *bytes.Buffer, r inspect.Report) {
 		}
 	}
 	if r.RequestedUnknown {
-		fmt.Fprint(out, notListed)
+		fmt.Fprintln(out, notListed)
 	}
 	switch n := len(r.Waiting); n {
 	case 0:
@@ -200,7 +201,7 @@ func sick(g inspect.GPU) bool { return !g.Healthy && !onlyCordoned(g) }
 func alone(g inspect.GPU) bool { return g.Healthy && g.Exclusive }
 
 // joined reports whether the one that is to hold a GPU alone is not alone yet.
-func joined(g inspect.GPU) bool { return alone(g) && g.PodCount > 1 }
+func joined(g inspect.GPU) bool { return alone(g) && g.PodCount != nil && *g.PodCount > 1 }
 
 func promised(g inspect.GPU) bool { return len(g.Kept) > 0 }
 
