@@ -144,35 +144,19 @@ func (o *options) fit(ctx context.Context, l *listing, w wish) error {
 	if facts.PodsUnknown {
 		return fmt.Errorf("what fits cannot be told without knowing all pods: %s", whyUnknown(facts))
 	}
-	var rows []room
-	var spellings []string
-	total := 0
-	for _, n := range nodes {
-		if len(n.Devices) == 0 {
-			continue
-		}
-		req, err := w.request(o, n.UnitMiB)
-		if err != nil {
-			return err
-		}
-		if s := w.spelling(o.names.GPUMem(), req, n.UnitMiB); s != "" && !slices.Contains(spellings, s) {
-			spellings = append(spellings, s)
-			fmt.Fprintln(o.ErrOut, s)
-		}
-		row := room{Node: n.Name}
-		if refusal := facts.Nodes[n.Name].Refusal(req); refusal != nil {
-			row.Reason = refusal.Message
-		} else {
-			row.Times, row.Reason = times(req, n)
-		}
-		total += row.Times
-		rows = append(rows, row)
+	rows, total, err := o.rooms(nodes, facts, w)
+	if err != nil {
+		return err
 	}
 	if err := sortRows(rows, l.sortBy, l.fields); err != nil {
 		return err
 	}
 	report := inspect.Report{Problems: facts.Problems}
-	if err := printRows(l, roomView(), report, rows, !l.noHeaders); err != nil {
+	shown := rows
+	if l.output == "name" { // nothing else could tell a node where it does not fit
+		shown = slices.DeleteFunc(slices.Clone(rows), func(r room) bool { return r.Times == 0 })
+	}
+	if err := printRows(l, roomView(), report, shown, !l.noHeaders); err != nil {
 		return err
 	}
 	if l.output == "" && !l.noHeaders {
@@ -188,6 +172,34 @@ func (o *options) fit(ctx context.Context, l *listing, w wish) error {
 		return errors.New("it fits nowhere")
 	}
 	return nil
+}
+
+// rooms says of each node how often it fits, and how often in all. How the pod has to ask
+// for it is told beside.
+func (o *options) rooms(nodes []placement.Node, facts inspect.Facts, w wish) (rows []room, total int, err error) {
+	var spellings []string
+	for _, n := range nodes {
+		if len(n.Devices) == 0 {
+			continue
+		}
+		req, err := w.request(o, n.UnitMiB)
+		if err != nil {
+			return nil, 0, err
+		}
+		if s := w.spelling(o.names.GPUMem(), req, n.UnitMiB); s != "" && !slices.Contains(spellings, s) {
+			spellings = append(spellings, s)
+			fmt.Fprintln(o.ErrOut, s)
+		}
+		row := room{Node: n.Name}
+		if refusal := facts.Nodes[n.Name].Refusal(req); refusal != nil {
+			row.Reason = refusal.Message
+		} else {
+			row.Times, row.Reason = times(req, n)
+		}
+		total += row.Times
+		rows = append(rows, row)
+	}
+	return rows, total, nil
 }
 
 func roomView() view[room] {

@@ -249,6 +249,12 @@ func TestFitLeavesOutNodesThatTakeNone(t *testing.T) {
 			t.Errorf("%v: want\n%sgot\n%s", args, want, stdout)
 		}
 	}
+	if stdout, _, err := inspectWith(client, "fit", "--mem", "12", "-o", "name"); stdout != "node/gpu-b\n" || err != nil {
+		t.Errorf("the names of the nodes where it fits, error %v:\n%s", err, stdout)
+	}
+	if stdout, _, err := inspectWith(client, "fit", "--mem", "99", "-o", "name"); stdout != "" || err == nil || err.Error() != "it fits nowhere" {
+		t.Errorf("the names where it fits nowhere, error %v:\n%s", err, stdout)
+	}
 }
 
 // Without knowing what pods hold, nothing fits for certain.
