@@ -588,7 +588,7 @@ func testOverCommitted(t *testing.T, cordoned bool) {
 
 // A drain leaves pods of DaemonSets, and refuses where it is not told to.
 func TestWhatComesOffAGPUThatFailed(t *testing.T) {
-	const drain, deletion = "kubectl inspect gpumem drain gpu-a 0", "pod ml/watcher of a DaemonSet: deleted, made anew on another GPU that has room"
+	const drain, deletion = "kubectl inspect gpumem drain gpu-a 0", "no drain evicts pod ml/watcher of a DaemonSet: kubectl delete pod has each made anew, on another GPU of the node if one has room"
 	const bare = "pod ml/runs without a controller: gone for good then"
 	for name, tc := range map[string]struct {
 		owners []string // of the other pod; nil: there is none

@@ -223,7 +223,7 @@ func (t tenants) off(nodeName string, index int) string {
 		how = append(how, podsNamed(t.alone)+" without a controller: gone for good then")
 	}
 	if len(t.ofDaemonSets) > 0 {
-		how = append(how, podsNamed(t.ofDaemonSets)+" of a DaemonSet: deleted, made anew on another GPU that has room")
+		how = append(how, "no drain evicts "+podsNamed(t.ofDaemonSets)+" of a DaemonSet: kubectl delete pod has each made anew, on another GPU of the node if one has room")
 	}
 	return strings.Join(how, "; ")
 }
