@@ -106,8 +106,8 @@ func (d *defragmentation) run(ctx context.Context, args []string) error {
 		return err
 	}
 	c.facts = facts.Nodes
-	if facts.PodsUnknown {
-		return fmt.Errorf("there is no plan without knowing all pods: %s", whyUnknown(facts))
+	if err := untold("there is no plan", facts); err != nil {
+		return err
 	}
 	if room.Budgets, err = d.budgets(ctx, c); err != nil {
 		return err
@@ -160,11 +160,14 @@ func (d *defragmentation) noPlan(c *crowd, room defrag.Goal, nodes []placement.N
 
 // forced reports whether there is a plan where pods without a controller are evicted too.
 func (c *crowd) forced(room defrag.Goal, nodes []placement.Node) bool {
+	if c.force {
+		return false // they are, and there is none
+	}
 	everybody := *c
 	everybody.force = true
 	room.May = everybody.mayGo
 	_, ok := everybody.plan(room, nodes)
-	return ok && !c.force
+	return ok
 }
 
 // mostPods returns how many pods the node has that has the most: more are never evicted.

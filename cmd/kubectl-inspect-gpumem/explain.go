@@ -293,6 +293,14 @@ func moveOff(pod *v1.Pod) string {
 	return fmt.Sprintf("kubectl delete pod --namespace %s %s has its %s make it anew on another, if one that it may use has room", pod.Namespace, pod.Name, owner.Kind)
 }
 
+// untold returns an error that says what there is not, where the pods could not be listed.
+func untold(what string, facts inspect.Facts) error {
+	if !facts.PodsUnknown {
+		return nil
+	}
+	return fmt.Errorf("%s without knowing all pods: %s", what, whyUnknown(facts))
+}
+
 // whyUnknown says why the pods could not be listed.
 func whyUnknown(facts inspect.Facts) string {
 	for _, p := range facts.Problems {

@@ -141,8 +141,8 @@ func (o *options) fit(ctx context.Context, l *listing, w wish) error {
 	if err != nil {
 		return err
 	}
-	if facts.PodsUnknown {
-		return fmt.Errorf("what fits cannot be told without knowing all pods: %s", whyUnknown(facts))
+	if err := untold("what fits cannot be told", facts); err != nil {
+		return err
 	}
 	rows, total, err := o.rooms(nodes, facts, w)
 	if err != nil {

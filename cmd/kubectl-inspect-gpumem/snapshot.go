@@ -45,8 +45,8 @@ func (o *options) snapshot(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	if facts.PodsUnknown {
-		return fmt.Errorf("what pods ask for cannot be told without knowing all pods: %s", whyUnknown(facts))
+	if err := untold("what pods ask for cannot be told", facts); err != nil {
+		return err
 	}
 	waiting := make(map[string]placement.Request)
 	for _, w := range facts.Waiting {

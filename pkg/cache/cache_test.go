@@ -775,10 +775,15 @@ type object struct {
 	read     bool // of an assumed pod
 }
 
-func (w *twin) drop(from *[]object, uid string) (was bool) {
-	n := len(*from)
+func (w *twin) drop(from *[]object, uid string) {
 	*from = slices.DeleteFunc(*from, func(o object) bool { return o.Pod.UID == uid })
-	return len(*from) < n
+}
+
+// remove drops a pod in all its roles.
+func (w *twin) remove(uid string) {
+	for _, from := range []*[]object{&w.objects, &w.assumed, &w.nominated} {
+		w.drop(from, uid)
+	}
 }
 
 func (w *twin) view(name string) (placement.Node, bool) {
@@ -850,18 +855,14 @@ func step(t *testing.T, random *rand.Rand, c *Cache, w *twin) {
 		}
 	case 2:
 		c.AddPod(node, holding)
-		w.drop(&w.objects, uid)
-		w.drop(&w.assumed, uid)
-		w.drop(&w.nominated, uid)
+		w.remove(uid)
 		w.objects = append(w.objects, object{node: node, Holding: holding})
 	case 3:
 		read := c.BeginRead()
 		defer read.End()
 		if random.IntN(3) == 0 { // the watch overtakes it
 			c.RemovePod(uid)
-			w.drop(&w.objects, uid)
-			w.drop(&w.assumed, uid)
-			w.drop(&w.nominated, uid)
+			w.remove(uid)
 			read.Enter(node, holding, start.Add(time.Minute))
 			break
 		}
@@ -872,9 +873,7 @@ func step(t *testing.T, random *rand.Rand, c *Cache, w *twin) {
 		}
 	case 4:
 		c.RemovePod(uid)
-		w.drop(&w.objects, uid)
-		w.drop(&w.assumed, uid)
-		w.drop(&w.nominated, uid)
+		w.remove(uid)
 	case 5:
 		c.ForgetPod(uid)
 		w.drop(&w.assumed, uid)

@@ -60,15 +60,10 @@ func (f *fakeCluster) ReadPod(_ context.Context, namespace, name string) (*v1.Po
 	return f.pods[namespace+"/"+name].DeepCopy(), f.readErr
 }
 
-func (f *fakeCluster) ReadPodsOn(_ context.Context, node string) (on []*v1.Pod, _ error) {
+func (f *fakeCluster) ReadPodsOn(_ context.Context, node string) ([]*v1.Pod, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	for _, pod := range f.pods {
-		if pod.Spec.NodeName == node && !api.Terminal(pod) {
-			on = append(on, pod.DeepCopy())
-		}
-	}
-	return on, nil
+	return podsOn(f.pods, node), nil
 }
 
 func (f *fakeCluster) Bind(_ context.Context, b *v1.Binding) error {

@@ -158,7 +158,7 @@ func (s *apiServer) ReadPod(_ context.Context, _, name string) (*v1.Pod, error) 
 	return s.Pod("", name), nil
 }
 
-func (s *apiServer) ReadPodsOn(_ context.Context, node string) (on []*v1.Pod, err error) {
+func (s *apiServer) ReadPodsOn(_ context.Context, node string) ([]*v1.Pod, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.lists++
@@ -168,12 +168,17 @@ func (s *apiServer) ReadPodsOn(_ context.Context, node string) (on []*v1.Pod, er
 	if s.listFails {
 		return nil, errors.New("no answer")
 	}
-	for _, pod := range s.pods {
+	return podsOn(s.pods, node), nil
+}
+
+// podsOn returns the pods of a node that have not ended.
+func podsOn(pods map[string]*v1.Pod, node string) (on []*v1.Pod) {
+	for _, pod := range pods {
 		if pod.Spec.NodeName == node && !api.Terminal(pod) {
-			on = append(on, pod)
+			on = append(on, pod.DeepCopy())
 		}
 	}
-	return on, nil
+	return on
 }
 
 func (s *apiServer) Bind(_ context.Context, b *v1.Binding) error {

@@ -63,7 +63,7 @@ func nodeColumns(r inspect.Report) []nodeColumn {
 		nodeColumn{Header: fmt.Sprintf("GPU-MEMORY(%s)", m), Cell: func(n inspect.Node) string { return totalCell(n, m) }},
 		nodeColumn{Header: "ALLOCATED", Cell: func(n inspect.Node) string { return percentOf(n.Requested, n.Capacity) }},
 		nodeColumn{Header: fmt.Sprintf("LARGEST-FREE(%s)", m), Wide: true, Cell: func(n inspect.Node) string { return m.amount(n.LargestFree) }},
-		nodeColumn{Header: "PODS", Wide: true, Cell: func(n inspect.Node) string { return podsCell(n.PodCount) }},
+		nodeColumn{Header: "PODS", Wide: true, Cell: podsCell},
 		nodeColumn{Header: fmt.Sprintf("UNIT(%s)", inMiB), Wide: true, Cell: unitCell},
 		nodeColumn{Header: "ENFORCEMENT", Wide: true, Cell: func(n inspect.Node) string { return string(n.Enforcement) }},
 		nodeColumn{Header: "DRIVER", Wide: true, Cell: func(n inspect.Node) string { return n.DriverVersion }},
@@ -117,11 +117,11 @@ func totalCell(n inspect.Node, m measure) string {
 	return cell
 }
 
-func podsCell(count *int) string {
-	if count == nil {
+func podsCell(n inspect.Node) string {
+	if n.PodCount == nil {
 		return "?"
 	}
-	return strconv.Itoa(*count)
+	return strconv.Itoa(*n.PodCount)
 }
 
 func unitCell(n inspect.Node) string {
