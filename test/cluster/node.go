@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"io/fs"
 	"maps"
+	"net"
 	"net/netip"
 	"os"
 	"os/exec"
@@ -140,6 +141,11 @@ func (c *Cluster) StartBesideControlPlane(cmd *exec.Cmd) error {
 		return fmt.Errorf("run %s beside the control plane: %w", filepath.Base(cmd.Path), err)
 	}
 	return nil
+}
+
+// DialBesideControlPlane connects to a program in the control plane's network.
+func (c *Cluster) DialBesideControlPlane(ctx context.Context, network, address string) (net.Conn, error) {
+	return linux.DialIn(ctx, c.state.Fabric.PID, network, address)
 }
 
 // StartOnNode starts a command in the namespaces of a node: it sees the node's
