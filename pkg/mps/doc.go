@@ -19,6 +19,7 @@
 // answers once the supervisor has ended:
 //
 //	<dir>/pipe         CUDA_MPS_PIPE_DIRECTORY of daemon and clients
+//	<dir>/clients      the same, read only, as clients have it
 //	<dir>/shm          their /dev/shm, so that they need not share the host's IPC
 //	<dir>/log          CUDA_MPS_LOG_DIRECTORY
 //	<dir>/status.sock  where the supervisor answers
@@ -29,6 +30,10 @@
 //   - A daemon that was started anew has the settings of the one before it.
 //   - Compute modes are left as they were found, also by a supervisor that was
 //     killed: the next one puts them back.
+//   - Clients can neither take away the daemon's socket nor put another in its place: they
+//     have its folder read only. The daemon is asked that way whether it works.
+//   - What clients leave in /dev/shm is bounded, runs no program, and goes when none of the
+//     containers is left that could have made it.
 //   - A supervisor that is told to end says so at once, so that nobody new comes,
 //     waits for clients to end (Config.Drain), and then ends the daemon.
 //
@@ -45,6 +50,11 @@
 //
 // Version 2 runs one server for the users of all containers (-multiuser-server): with
 // one for each, containers of a second user would wait for those of the first to end.
+//
+// /dev/shm is one file system for all clients of a node, for daemon and clients find one another
+// there by name. So it is no wall between them (docs/limits.md). The supervisor mounts it, since
+// a volume of its pod has another path for each pod, and the kubelet keeps the path that a
+// container was told for the life of the pod. It outlives the supervisor for the same reason.
 //
 // With Config.Exclusive the GPUs are in EXCLUSIVE_PROCESS mode meanwhile: a program that
 // does not go through the daemon then gets no GPU at all, instead of one without a limit.

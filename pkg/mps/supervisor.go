@@ -25,6 +25,7 @@ type Config struct {
 	Program  string // nvidia-cuda-mps-control
 	Protocol int    // 2, or 3, with which the daemon accounts for memory
 	Settings Settings
+	Mounts   Mounts
 
 	Exclusive bool          // no program may use the GPUs past the daemon
 	Interval  time.Duration // between two questions
@@ -126,7 +127,10 @@ func (s *Supervisor) makeDirs() error {
 			return err
 		}
 	}
-	return nil
+	if err := s.cfg.Mounts.Shared(s.path("shm")); err != nil {
+		return err
+	}
+	return s.cfg.Mounts.ReadOnly(s.path("pipe"), s.path("clients"))
 }
 
 func (s *Supervisor) listen(ctx context.Context) (net.Listener, error) {
@@ -145,9 +149,15 @@ func (s *Supervisor) answer(w http.ResponseWriter, _ *http.Request) {
 	_ = json.NewEncoder(w).Encode(s.Status()) // the client is gone: nobody to tell
 }
 
-func (s *Supervisor) control() control {
+func (s *Supervisor) control() control { return s.controlBy("pipe") }
+
+// asClient asks as clients do, which can write nothing into the pipe folder: a daemon that
+// cannot be asked so is of no use to them.
+func (s *Supervisor) asClient() control { return s.controlBy("clients") }
+
+func (s *Supervisor) controlBy(pipe string) control {
 	return control{timeout: s.cfg.Timeout, program: s.cfg.Program, protocol: s.cfg.Protocol, env: append(os.Environ(),
-		"CUDA_MPS_PIPE_DIRECTORY="+s.path("pipe"),
+		"CUDA_MPS_PIPE_DIRECTORY="+s.path(pipe),
 		"CUDA_MPS_LOG_DIRECTORY="+s.path("log"),
 		// The order in which NVML has them, so that indexes are the same.
 		"CUDA_DEVICE_ORDER=PCI_BUS_ID",
@@ -211,8 +221,9 @@ func (s *Supervisor) watch(ctx context.Context, exited <-chan error) error {
 	ticker := time.NewTicker(s.cfg.Interval)
 	defer ticker.Stop()
 	set, failures := false, 0
+	var swept time.Time
 	for {
-		err := c.check(ctx)
+		err := s.asClient().check(ctx)
 		if err == nil && !set {
 			err = s.apply(ctx, c)
 			set = err == nil
@@ -223,6 +234,10 @@ func (s *Supervisor) watch(ctx context.Context, exited <-chan error) error {
 		case err == nil:
 			failures = 0
 			s.well(ctx, c)
+			if time.Since(swept) >= sweepInterval {
+				swept = time.Now()
+				s.sweep()
+			}
 		case !set && time.Now().After(deadline), set && failures+1 >= MaxFailures:
 			return err
 		case set:
@@ -252,6 +267,13 @@ func (s *Supervisor) apply(ctx context.Context, c control) error {
 		s.sick(fmt.Sprintf("it does not take its settings: %v", err))
 	}
 	return err
+}
+
+// sweep removes what clients have left that have ended.
+func (s *Supervisor) sweep() {
+	if err := sweep("/proc", s.path("shm")); err != nil {
+		s.log.Warn("shared memory is not swept", zap.Error(err))
+	}
 }
 
 // well tells that a daemon answers, and how many use it.

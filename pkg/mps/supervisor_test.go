@@ -59,6 +59,24 @@ func (m *modes) SetMode(uuid string, mode int) error {
 	return nil
 }
 
+// links shows directories elsewhere by links, for which no right is needed.
+type links struct {
+	fail   error
+	shared []string
+}
+
+func (l *links) Shared(dir string) error {
+	l.shared = append(l.shared, dir)
+	return l.fail
+}
+
+func (l *links) ReadOnly(dir, at string) error {
+	if err := os.RemoveAll(at); err != nil {
+		return err
+	}
+	return os.Symlink(dir, at)
+}
+
 // node is a directory with a supervisor over it.
 type node struct {
 	*testing.T
@@ -76,7 +94,7 @@ func newNode(t *testing.T, protocol int) *node {
 	}
 	t.Cleanup(func() { os.RemoveAll(dir) })
 	return &node{T: t, modes: &modes{is: map[string]int{"GPU-a": 0, "GPU-b": 2}}, cfg: Config{
-		Dir: dir, Program: standin, Protocol: protocol, Settings: Settings{PinnedMiB: []int64{14336, 80896}},
+		Dir: dir, Program: standin, Protocol: protocol, Settings: Settings{PinnedMiB: []int64{14336, 80896}}, Mounts: &links{},
 		Interval: 10 * time.Millisecond, Timeout: 5 * time.Second, Backoff: 10 * time.Millisecond, Drain: patience, Quit: 2 * time.Second,
 	}}
 }
@@ -175,6 +193,30 @@ func (n *node) pid() int {
 var settings = []string{
 	"start -f -multiuser-server", "set_default_active_thread_percentage 100",
 	"set_default_device_pinned_mem_limit 0 14336M", "set_default_device_pinned_mem_limit 1 80896M",
+}
+
+// A daemon counts as healthy only where it can be asked as containers ask it: through a folder in which
+// nothing can be written, with the /dev/shm that they share.
+func TestTheDaemonIsAskedAsClientsAsk(t *testing.T) {
+	n := newNode(t, 2)
+	mounts := &links{fail: errors.New("operation not permitted")}
+	n.cfg.Mounts = mounts
+	if err := n.run().end(); !errors.Is(err, mounts.fail) {
+		t.Errorf("without the file system for shared memory: %v", err)
+	}
+	mounts.fail = nil
+	n.run()
+	n.eventually("the daemon is healthy", healthy)
+	if want := filepath.Join(n.cfg.Dir, "shm"); !slices.Equal(mounts.shared, []string{want, want}) {
+		t.Errorf("mounted %v, want %s each time", mounts.shared, want)
+	}
+	if err := os.Remove(filepath.Join(n.cfg.Dir, "clients")); err != nil {
+		t.Fatal(err)
+	}
+	n.eventually("clients do not get through", sick("error: no directory"))
+	if err := n.end(); err != nil {
+		t.Error(err)
+	}
 }
 
 func TestALifeOfADaemon(t *testing.T) {

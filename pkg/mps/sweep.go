@@ -1,0 +1,176 @@
+package mps
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"syscall"
+	"time"
+)
+
+// devShm is where containers have the shared file system.
+const devShm = "/dev/shm"
+
+// sweepInterval is the time between two looks at what is left in it.
+const sweepInterval = time.Minute
+
+// ticks is how many of a second the kernel tells times in (CLK_TCK, on every machine).
+const ticks = 100
+
+// sweep removes from a directory that containers share what those have left that have ended: all
+// that is older than the oldest process of a container that has the directory's file system as its
+// /dev/shm, and that no process has open or mapped. What made it has ended.
+func sweep(proc, dir string) error {
+	device, err := deviceOf(dir)
+	if err != nil {
+		return err
+	}
+	seen, err := look(proc, device)
+	if err != nil {
+		return err
+	}
+	root, err := os.OpenRoot(dir) // no link leads out of it
+	if err != nil {
+		return err
+	}
+	defer root.Close()
+	var left []string
+	err = fs.WalkDir(root.FS(), ".", func(path string, e fs.DirEntry, err error) error {
+		if err != nil || path == "." {
+			return nil //nolint:nilerr // what goes meanwhile is gone
+		}
+		info, err := e.Info()
+		if err != nil {
+			return nil //nolint:nilerr // the same
+		}
+		file, ok := info.Sys().(*syscall.Stat_t)
+		if ok && file.Dev == device && !seen.used[file.Ino] && time.Unix(file.Ctim.Unix()).Before(seen.oldest) {
+			left = append(left, path)
+		}
+		return nil
+	})
+	for _, path := range slices.Backward(left) { // folders after what is in them
+		if bad := root.Remove(path); bad != nil && !errors.Is(bad, fs.ErrNotExist) && !errors.Is(bad, syscall.ENOTEMPTY) {
+			err = errors.Join(err, bad)
+		}
+	}
+	return err
+}
+
+// users is who uses a file system.
+type users struct {
+	oldest time.Time       // when the oldest of the containers' processes started; now, if there is none
+	used   map[uint64]bool // inodes that any process has open or mapped
+}
+
+// look finds the processes that have a file system as their /dev/shm. Those of this process's own
+// mounts are the daemon and its servers.
+func look(proc string, device uint64) (users, error) {
+	out := users{oldest: time.Now(), used: make(map[uint64]bool)}
+	booted, err := bootTime(proc)
+	if err != nil {
+		return out, err
+	}
+	own, err := os.Readlink(filepath.Join(proc, "self", "ns", "mnt"))
+	if err != nil {
+		return out, err
+	}
+	entries, err := os.ReadDir(proc)
+	for _, e := range entries {
+		if _, no := strconv.Atoi(e.Name()); no != nil {
+			continue
+		}
+		process := filepath.Join(proc, e.Name())
+		mounts, err := os.ReadFile(filepath.Join(process, "mountinfo"))
+		if errors.Is(err, fs.ErrNotExist) || errors.Is(err, syscall.ESRCH) || errors.Is(err, syscall.EINVAL) {
+			continue // it has ended
+		}
+		if err != nil {
+			return out, err
+		}
+		if !hasShm(string(mounts), device) {
+			continue
+		}
+		out.note(process, device)
+		if ns, err := os.Readlink(filepath.Join(process, "ns", "mnt")); err == nil && ns == own {
+			continue
+		}
+		stat, err := os.ReadFile(filepath.Join(process, "stat"))
+		if err != nil {
+			continue
+		}
+		started, err := startTime(string(stat), booted)
+		if err != nil {
+			return out, fmt.Errorf("process %s: %w", e.Name(), err)
+		}
+		if started.Before(out.oldest) {
+			out.oldest = started
+		}
+	}
+	return out, err
+}
+
+// note takes in what a process has open or mapped.
+func (u users) note(process string, device uint64) {
+	maps, _ := os.ReadFile(filepath.Join(process, "maps")) // it may have ended
+	name := fmt.Sprintf("%02x:%02x", major(device), minor(device))
+	for line := range strings.Lines(string(maps)) { // address perms offset dev inode path
+		if f := strings.Fields(line); len(f) > 4 && f[3] == name {
+			inode, _ := strconv.ParseUint(f[4], 10, 64)
+			u.used[inode] = true
+		}
+	}
+	open, _ := os.ReadDir(filepath.Join(process, "fd"))
+	for _, fd := range open {
+		var s syscall.Stat_t
+		if syscall.Stat(filepath.Join(process, "fd", fd.Name()), &s) == nil && s.Dev == device {
+			u.used[s.Ino] = true
+		}
+	}
+}
+
+// hasShm reports whether a process has a file system as its /dev/shm, by its mountinfo (proc(5)).
+func hasShm(mountinfo string, device uint64) bool {
+	name := fmt.Sprintf("%d:%d", major(device), minor(device))
+	for line := range strings.Lines(mountinfo) { // ID parent major:minor root mount-point …
+		if f := strings.Fields(line); len(f) > 4 && f[2] == name && f[4] == devShm {
+			return true
+		}
+	}
+	return false
+}
+
+// bootTime returns when the machine was started.
+func bootTime(proc string) (time.Time, error) {
+	text, err := os.ReadFile(filepath.Join(proc, "stat"))
+	if err != nil {
+		return time.Time{}, err
+	}
+	for line := range strings.Lines(string(text)) {
+		if seconds, ok := strings.CutPrefix(line, "btime "); ok {
+			n, err := strconv.ParseInt(strings.TrimSpace(seconds), 10, 64)
+			return time.Unix(n, 0), err
+		}
+	}
+	return time.Time{}, errors.New("the kernel does not tell when it was started")
+}
+
+// startTime returns when a process was started, by its stat (proc(5)), and a second less: it is
+// told from a time in whole seconds.
+func startTime(stat string, booted time.Time) (time.Time, error) {
+	fields := strings.Fields(stat[strings.LastIndex(stat, ")")+1:]) // from the third on
+	if len(fields) < 20 {
+		return time.Time{}, errors.New("the kernel does not tell when it was started")
+	}
+	n, err := strconv.ParseInt(fields[19], 10, 64)
+	return booted.Add(time.Duration(n)*time.Second/ticks - time.Second), err
+}
+
+// major and minor are the halves of a device's number as the kernel packs them (makedev(3)).
+func major(device uint64) uint64 { return device>>8&0xfff | device>>32&^0xfff }
+func minor(device uint64) uint64 { return device&0xff | device>>12&0xffffff00 }

@@ -1,0 +1,137 @@
+package mps
+
+import (
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strconv"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+)
+
+// process is one of a proc file system that a test makes.
+type process struct {
+	mounts  string        // the mount point of the shared file system; empty: it has none
+	ours    bool          // it is in the supervisor's mount namespace
+	started time.Duration // from now
+	open    string        // a file of it
+	mapped  string
+	stat    string // in place of what it would be
+}
+
+// procOf makes a proc file system whose processes share a directory.
+func procOf(t *testing.T, dir string, processes ...process) string {
+	t.Helper()
+	proc := t.TempDir()
+	must := func(err error) {
+		t.Helper()
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	device, err := deviceOf(dir)
+	must(err)
+	booted := time.Now().Add(-24 * time.Hour).Truncate(time.Second)
+	must(os.WriteFile(filepath.Join(proc, "stat"), fmt.Appendf(nil, "cpu 1 2\nbtime %d\n", booted.Unix()), 0o644))
+	must(os.MkdirAll(filepath.Join(proc, "self", "ns"), 0o755))
+	must(os.Symlink("mnt:[1]", filepath.Join(proc, "self", "ns", "mnt")))
+	for i, p := range processes {
+		at := filepath.Join(proc, strconv.Itoa(10+i))
+		must(os.MkdirAll(filepath.Join(at, "ns"), 0o755))
+		must(os.MkdirAll(filepath.Join(at, "fd"), 0o755))
+		namespace := "mnt:[2]"
+		if p.ours {
+			namespace = "mnt:[1]"
+		}
+		must(os.Symlink(namespace, filepath.Join(at, "ns", "mnt")))
+		mountinfo := "1 0 0:99 / / rw - overlay overlay rw\n2 1 0:98 / /dev/shm rw - tmpfs shm rw\n"
+		if p.mounts != "" {
+			mountinfo = fmt.Sprintf("1 0 0:99 / / rw - overlay overlay rw\n3 1 %d:%d / %s rw,nosuid - tmpfs tmpfs rw\n", major(device), minor(device), p.mounts)
+		}
+		must(os.WriteFile(filepath.Join(at, "mountinfo"), []byte(mountinfo), 0o644))
+		stat := p.stat
+		if stat == "" {
+			since := time.Now().Add(p.started).Sub(booted)
+			stat = fmt.Sprintf("%d (a) (b) S 1 1 1 0 -1 0 0 0 0 0 0 0 0 0 20 0 1 0 %d 0 0\n", 10+i, int64(since/(time.Second/ticks)))
+		}
+		must(os.WriteFile(filepath.Join(at, "stat"), []byte(stat), 0o644))
+		if p.open != "" {
+			must(os.Symlink(filepath.Join(dir, p.open), filepath.Join(at, "fd", "3")))
+		}
+		maps := "7f00-7f01 r--p 00000000 00:00 0\n"
+		if p.mapped != "" {
+			info, err := os.Stat(filepath.Join(dir, p.mapped))
+			must(err)
+			maps += fmt.Sprintf("7f10-7f11 rw-s 00000000 %02x:%02x %d %s\n", major(device), minor(device), inodeOf(info), "/dev/shm/"+p.mapped)
+		}
+		must(os.WriteFile(filepath.Join(at, "maps"), []byte(maps), 0o644))
+	}
+	return proc
+}
+
+func inodeOf(info os.FileInfo) uint64 {
+	file, _ := info.Sys().(*syscall.Stat_t)
+	return file.Ino
+}
+
+func TestSweep(t *testing.T) {
+	const before, after = -time.Hour, time.Hour // than the files were made
+	all := []string{"folder", "folder/inner", "link", "torch_1"}
+	for name, tc := range map[string]struct {
+		processes []process
+		left      []string
+		fails     bool
+	}{
+		"no container is left":            {nil, nil, false},
+		"the daemon has nothing open":     {[]process{{mounts: devShm, ours: true, started: before}}, nil, false},
+		"a server has it open":            {[]process{{mounts: devShm, ours: true, started: before, open: "torch_1"}}, []string{"torch_1"}, false},
+		"a server has it mapped":          {[]process{{mounts: devShm, ours: true, started: before, mapped: "folder/inner"}}, []string{"folder", "folder/inner"}, false},
+		"a container was there before":    {[]process{{mounts: devShm, started: after}, {mounts: devShm, started: before}}, all, false},
+		"a container came later":          {[]process{{mounts: devShm, started: after}}, nil, false},
+		"it has opened one":               {[]process{{mounts: devShm, started: after, open: "torch_1"}}, []string{"torch_1"}, false},
+		"it has mapped one":               {[]process{{mounts: devShm, started: after, mapped: "torch_1"}}, []string{"torch_1"}, false},
+		"others have another /dev/shm":    {[]process{{started: before}}, nil, false},
+		"the host has it elsewhere":       {[]process{{mounts: "/run/gpumem/mps/shm", started: before}}, nil, false},
+		"it is not known when it started": {[]process{{mounts: devShm, stat: "10 (a) S 1"}}, all, true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			dir, outside := t.TempDir(), filepath.Join(t.TempDir(), "kept")
+			for _, path := range []string{filepath.Join(dir, "torch_1"), outside} {
+				if err := os.WriteFile(path, []byte("tensor"), 0o666); err != nil {
+					t.Fatal(err)
+				}
+			}
+			if err := os.Mkdir(filepath.Join(dir, "folder"), 0o755); err != nil {
+				t.Fatal(err)
+			}
+			if err := os.WriteFile(filepath.Join(dir, "folder", "inner"), nil, 0o666); err != nil {
+				t.Fatal(err)
+			}
+			if err := os.Symlink(outside, filepath.Join(dir, "link")); err != nil {
+				t.Fatal(err)
+			}
+			if err := sweep(procOf(t, dir, tc.processes...), dir); (err != nil) != tc.fails {
+				t.Errorf("error %v, want one: %v", err, tc.fails)
+			}
+			var left []string
+			if err := fs.WalkDir(os.DirFS(dir), ".", func(path string, _ fs.DirEntry, err error) error {
+				if path != "." {
+					left = append(left, path)
+				}
+				return err
+			}); err != nil {
+				t.Fatal(err)
+			}
+			if diff := cmp.Diff(tc.left, left); diff != "" {
+				t.Errorf("left (-want +got):\n%s", diff)
+			}
+			if _, err := os.Stat(outside); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+}
