@@ -20,6 +20,12 @@ const (
 	headerTimeout = 5 * time.Second
 	bodyTimeout   = 30 * time.Second
 	idleTimeout   = 2 * time.Minute
+
+	// maxConnections is how many are open to one server: more than kube-scheduler has bindings
+	// on their way, and few enough that those of strangers cost some ten MiB.
+	maxConnections = 1024
+	maxHeaderBytes = 16 << 10
+
 	// Grace is how long requests that are under way may take to end when a
 	// server is told to stop.
 	Grace = 10 * time.Second
@@ -28,12 +34,18 @@ const (
 // Run serves a handler until the context is done, and then lets requests end.
 // It closes the listener.
 func Run(ctx context.Context, listener net.Listener, handler http.Handler) error {
+	return run(ctx, listener, handler, maxConnections)
+}
+
+func run(ctx context.Context, listener net.Listener, handler http.Handler, most int) error {
 	server := &http.Server{
 		Handler:           handler,
 		ReadHeaderTimeout: headerTimeout,
 		ReadTimeout:       bodyTimeout,
 		WriteTimeout:      bodyTimeout,
 		IdleTimeout:       idleTimeout,
+		MaxHeaderBytes:    maxHeaderBytes,
+		ConnState:         (&connections{most: most, open: make(map[net.Conn]standing)}).follow,
 	}
 	var group errgroup.Group
 	stopped := make(chan struct{})
