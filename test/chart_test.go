@@ -2,8 +2,10 @@ package test
 
 import (
 	"encoding/json"
+	"errors"
 	"flag"
 	"fmt"
+	"io"
 	"os"
 	"path/filepath"
 	"slices"
@@ -200,6 +202,105 @@ func TestSchedulerConfigurationsDifferInPathsAlone(t *testing.T) {
 	for name, text := range texts {
 		if diff := cmp.Diff(texts["kubeadm"], text); diff != "" {
 			t.Errorf("kubeadm's and %s's:\n%s", name, diff)
+		}
+	}
+}
+
+// rendered returns the objects of a kind in one of the chart's golden files.
+func rendered(t *testing.T, golden, kind string) (out []map[string]any) {
+	t.Helper()
+	file, err := os.Open("../charts/gpumem/tests/golden/" + golden + ".yaml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer file.Close()
+	for decoder := yaml.NewDecoder(file); ; {
+		var object map[string]any
+		if err := decoder.Decode(&object); errors.Is(err, io.EOF) {
+			return out
+		} else if err != nil {
+			t.Fatalf("%s: %v", golden, err)
+		}
+		if object["kind"] == kind {
+			out = append(out, object)
+		}
+	}
+}
+
+// at returns what an object has at a path: nil where it has nothing.
+func at(object any, path ...string) any {
+	for _, key := range path {
+		fields, ok := object.(map[string]any)
+		if !ok {
+			return nil
+		}
+		object = fields[key]
+	}
+	return object
+}
+
+func list(object any, path ...string) []any {
+	items, _ := at(object, path...).([]any)
+	return items
+}
+
+// What others can make a part hold ends at a limit, before that of the node, and Go's collector
+// knows of it.
+func TestMemoryHasALimit(t *testing.T) {
+	for _, golden := range []string{"default", "existing-secret"} {
+		checked := 0
+		for _, kind := range []string{"Deployment", "DaemonSet"} {
+			for _, object := range rendered(t, golden, kind) {
+				spec := at(object, "spec", "template", "spec")
+				for _, c := range append(list(spec, "initContainers"), list(spec, "containers")...) {
+					checked++
+					name := fmt.Sprint(golden, ": ", at(object, "metadata", "name"), ": ", at(c, "name"))
+					if at(c, "resources", "limits", "memory") == nil {
+						t.Errorf("%s has no limit of memory", name)
+					}
+					env := make(map[string]any)
+					for _, e := range list(c, "env") {
+						env[fmt.Sprint(at(e, "name"))] = e
+					}
+					if got := at(env["GOMEMLIMIT"], "value"); got != "$(MEMORY_LIMIT_MIB)000000" {
+						t.Errorf("%s: GOMEMLIMIT is %v", name, got)
+					}
+					if got := at(env["MEMORY_LIMIT_MIB"], "valueFrom", "resourceFieldRef"); !cmp.Equal(got, any(map[string]any{"resource": "limits.memory", "divisor": "1Mi"})) {
+						t.Errorf("%s: MEMORY_LIMIT_MIB is %v", name, got)
+					}
+				}
+			}
+		}
+		if checked < 2 {
+			t.Errorf("%s: %d containers were checked", golden, checked)
+		}
+	}
+}
+
+// Who reaches the ports of probes and metrics is said: none as it comes. The kubelet is on
+// the node of the pod, which a NetworkPolicy lets in anyhow.
+func TestMetricsAreClosed(t *testing.T) {
+	controlPlane := []any{map[string]any{"ipBlock": map[string]any{"cidr": "172.30.0.0/24"}}}
+	verbs := []any{map[string]any{"ports": []any{map[string]any{"port": 8010}}, "from": controlPlane}}
+	monitoring := []any{map[string]any{"namespaceSelector": map[string]any{"matchLabels": map[string]any{"kubernetes.io/metadata.name": "monitoring"}}}}
+	metrics := func(ports ...int) any {
+		var of []any
+		for _, port := range ports {
+			of = append(of, map[string]any{"port": port})
+		}
+		return []any{map[string]any{"ports": of, "from": monitoring}}
+	}
+	for golden, want := range map[string]map[string]any{
+		"default":         {"gpumem-device-plugin": []any{}, "gpumem-scheduler": []any{}},
+		"existing-secret": {"gpumem-device-plugin": []any{}, "gpumem-extender": verbs},
+		"locked-down":     {"gpumem-device-plugin": metrics(8012), "gpumem-scheduler": metrics(8011, 10259)},
+	} {
+		got := make(map[string]any)
+		for _, policy := range rendered(t, golden, "NetworkPolicy") {
+			got[fmt.Sprint(at(policy, "metadata", "name"))] = at(policy, "spec", "ingress")
+		}
+		if diff := cmp.Diff(want, got); diff != "" {
+			t.Errorf("%s: who may come in (-want +got):\n%s", golden, diff)
 		}
 	}
 }

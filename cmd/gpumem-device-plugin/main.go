@@ -190,15 +190,16 @@ func newParts(log *zap.Logger, opts options, names api.Names, client kubernetes.
 		return nil, err
 	}
 	cfg.GPUShare, cfg.Coreless = names.GPUShare(), !opts.cores
+	node := nodepods.NewNode(client, names, opts.nodeName, log.Named("node"))
 	p := &parts{
 		prober: nvml.New(nvml.Config{
 			Open:    nvml.Opener(opts.nvmlLibrary, opts.driverRoot),
-			UnitMiB: opts.unitMiB, ReserveMiB: opts.reserveMiB, Speeds: speeds,
+			UnitMiB: opts.unitMiB, ReserveMiB: opts.reserveMiB, Speeds: speeds, Told: node.Told,
 			Interval: opts.probeInterval, Retry: probeRetry, Timeout: probeTimeout,
 			Recovery: probeRecovery, IgnoreXIDs: xids,
 		}, log.Named("nvml")),
 		pods: nodepods.NewPods(client, names, opts.nodeName, log.Named("pods")),
-		node: nodepods.NewNode(client, names, opts.nodeName, log.Named("node")),
+		node: node,
 	}
 	registry := metrics.NewRegistry()
 	p.metrics = metrics.Handler(registry)

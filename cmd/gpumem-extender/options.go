@@ -6,9 +6,11 @@ import (
 	"io"
 	"net"
 	"os"
+	"strings"
 	"time"
 
 	"github.com/spf13/pflag"
+	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/gpumem/gpumem/pkg/api"
 	"github.com/gpumem/gpumem/pkg/controller"
@@ -30,6 +32,9 @@ type options struct {
 	leaseName      string
 	leaseNamespace string
 	identity       string
+
+	schedulerLease string
+	chooseNode     bool
 
 	domain      string
 	policy      string
@@ -54,6 +59,7 @@ func defaultOptions() options {
 		leaseName:      "gpumem-extender",
 		leaseNamespace: os.Getenv("POD_NAMESPACE"),
 		identity:       os.Getenv("POD_NAME"),
+		schedulerLease: "kube-system/kube-scheduler",
 		domain:         api.DefaultDomain,
 		policy:         "binpack",
 		assumeLimit:    30 * time.Second,
@@ -75,6 +81,8 @@ func (o *options) parse(args []string, stdout io.Writer) error {
 	f.StringVar(&o.leaseName, "leader-elect-lease-name", o.leaseName, "`name` of the Lease by which replicas choose the leader")
 	f.StringVar(&o.leaseNamespace, "leader-elect-lease-namespace", o.leaseNamespace, "`namespace` of the Lease; default: the environment variable POD_NAMESPACE")
 	f.StringVar(&o.identity, "leader-elect-identity", o.identity, "`name` of this replica in the Lease; default: the environment variable POD_NAME")
+	f.StringVar(&o.schedulerLease, "scheduler-lease", o.schedulerLease, "`namespace/name` of the Lease of the kube-schedulers that each have an extender like this one; not used with --leader-elect")
+	f.BoolVar(&o.chooseNode, "choose-node", o.chooseNode, "answer filter with the best node alone, so that what kube-scheduler's own plugins prefer does not count; otherwise its scores and this extender's add up")
 	f.StringVar(&o.probeListen, "probe-listen", o.probeListen, "`address` of /healthz, /readyz, /metrics and /version")
 	f.StringVar(&o.readListen, "read-listen", o.readListen, "`address` of what people read: the last decisions, and the page; loopback only, to be reached by kubectl port-forward")
 	f.BoolVar(&o.page, "page", o.page, "serve a page that shows the fleet at --read-listen")
@@ -108,6 +116,9 @@ func (o *options) validate() error {
 	if o.leaderElect && (o.leaseName == "" || o.leaseNamespace == "" || o.identity == "") {
 		errs = append(errs, errors.New("--leader-elect: want --leader-elect-lease-name, --leader-elect-lease-namespace and --leader-elect-identity too"))
 	}
+	if lease := o.lease(); lease.Namespace == "" || lease.Name == "" {
+		errs = append(errs, fmt.Errorf("--scheduler-lease: %q, want namespace/name", o.schedulerLease))
+	}
 	if _, _, err := net.SplitHostPort(o.probeListen); err != nil {
 		errs = append(errs, fmt.Errorf("--probe-listen: %w", err))
 	}
@@ -130,6 +141,15 @@ func (o *options) validate() error {
 		errs = append(errs, fmt.Errorf("--decisions: %d, want 0 or more", o.decisions))
 	}
 	return errors.Join(append(errs, o.kube.Validate(), o.log.Validate())...)
+}
+
+// lease returns the Lease of those of whom one asks, or is asked.
+func (o *options) lease() types.NamespacedName {
+	if o.leaderElect {
+		return types.NamespacedName{Namespace: o.leaseNamespace, Name: o.leaseName}
+	}
+	namespace, name, _ := strings.Cut(o.schedulerLease, "/")
+	return types.NamespacedName{Namespace: namespace, Name: name}
 }
 
 // withTLS reports whether clients are to show a certificate.

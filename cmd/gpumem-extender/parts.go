@@ -34,6 +34,9 @@ const reviewInterval = 5 * time.Second
 // would wait until all nodes have been looked at.
 const repriceInterval = time.Second
 
+// wakeInterval is how often waiting pods are looked at that may have begun to fit.
+const wakeInterval = time.Second
+
 // parts are what the process is made of.
 type parts struct {
 	opts     options
@@ -80,7 +83,7 @@ func newParts(log *zap.Logger, opts options) (*parts, error) {
 	if p.watch, err = controller.New(log.Named("controller"), client, names, p.books); err != nil {
 		return nil, err
 	}
-	cluster := controller.NewClient(p.watch, client)
+	cluster := controller.NewClient(p.watch, client, opts.lease())
 	registry := metrics.NewRegistry()
 	measured := metrics.NewExtender(registry)
 	metrics.RegisterFleet(registry, metrics.Fleet{
@@ -90,7 +93,7 @@ func newParts(log *zap.Logger, opts options) (*parts, error) {
 	decided := decisions.NewLog(opts.decisions)
 	p.extender = &extender.Extender{
 		Log: log.Named("extender"), Names: names, Cache: p.books, Cluster: cluster, Neighbours: p.watch,
-		Policy: policies.GPU, NodePolicy: policies.Node, Now: time.Now, Missing: p.watch.Missing,
+		Policy: policies.GPU, NodePolicy: policies.Node, Alone: opts.chooseNode, Now: time.Now, Missing: p.watch.Missing,
 		Answered: measured.Answered,
 		Decided: func(pod placement.PodRef, d decisions.Decision) {
 			decided.Add(pod, d)
@@ -132,6 +135,10 @@ func (p *parts) run(ctx context.Context, on listeners) error {
 	})
 	group.Go(func() error {
 		wait.UntilWithContext(ctx, func(ctx context.Context) { p.extender.ReviewAssumed(ctx, p.opts.assumeLimit) }, reviewInterval)
+		return nil
+	})
+	group.Go(func() error {
+		wait.UntilWithContext(ctx, p.extender.WakeWaiting, wakeInterval)
 		return nil
 	})
 	if p.opts.selfCheck > 0 {

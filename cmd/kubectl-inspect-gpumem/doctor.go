@@ -140,17 +140,17 @@ func (o *options) readState(ctx context.Context) (*doctor.State, error) {
 		}
 	}))
 	opts := metav1.ListOptions{LabelSelector: ofGPUMem}
-	deployments, err := o.client.AppsV1().Deployments(metav1.NamespaceAll).List(ctx, opts)
+	deployments, err := o.client.AppsV1().Deployments(o.system).List(ctx, opts)
 	read("deployments", err)
 	if err == nil {
 		s.Deployments = deployments.Items
 	}
-	daemonSets, err := o.client.AppsV1().DaemonSets(metav1.NamespaceAll).List(ctx, opts)
+	daemonSets, err := o.client.AppsV1().DaemonSets(o.system).List(ctx, opts)
 	read("daemonsets", err)
 	if err == nil {
 		s.DaemonSets = daemonSets.Items
 	}
-	configMaps, err := o.client.CoreV1().ConfigMaps(metav1.NamespaceAll).List(ctx, opts)
+	configMaps, err := o.client.CoreV1().ConfigMaps(o.system).List(ctx, opts)
 	read("configmaps", err)
 	if err == nil {
 		s.ConfigMaps = configMaps.Items
@@ -167,6 +167,8 @@ func (o *options) readState(ctx context.Context) (*doctor.State, error) {
 	}
 	s.Secrets, err = o.readSecrets(ctx, s)
 	read("secrets", err)
+	s.Decided, err = o.allDecided(ctx)
+	read("decisions of gpumem's extender", err)
 	return s, nil
 }
 

@@ -443,7 +443,7 @@ func asksOf(req placement.Request, unitMiB int64) string {
 // wishes says what else a pod asks of its GPUs.
 func wishes(req placement.Request) (s string) {
 	if globs := slices.Concat(req.Models, req.UUIDs); len(globs) > 0 {
-		s += " matching " + strings.Join(globs, ",")
+		s += " matching " + globs.String()
 	}
 	switch req.Preference {
 	case placement.Fastest:
@@ -451,11 +451,11 @@ func wishes(req placement.Request) (s string) {
 	case placement.Cheapest:
 		s += ", of the slowest model that has room"
 	}
-	if req.Group != "" {
-		s += fmt.Sprintf(", beside pods of gpu-group %q if there is room", req.Group)
+	if req.Group.Name != "" {
+		s += fmt.Sprintf(", beside pods of gpu-group %q if there is room", req.Group.Name)
 	}
-	if req.ExclusiveGroup != "" {
-		s += fmt.Sprintf(", apart from pods of exclusive-group %q", req.ExclusiveGroup)
+	if req.ExclusiveGroup.Name != "" {
+		s += fmt.Sprintf(", apart from pods of exclusive-group %q", req.ExclusiveGroup.Name)
 	}
 	if req.Enforcement != "" {
 		s += ", at the level " + string(req.Enforcement) + " or a stronger one"

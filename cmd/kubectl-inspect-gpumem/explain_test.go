@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+	appsv1 "k8s.io/api/apps/v1"
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -516,12 +517,23 @@ func TestExplainSaysWhoChoseTheNodeOfAPodThatWasRefused(t *testing.T) {
 	}
 }
 
+// extenderSets are the Deployment of the scheduler and its ReplicaSet.
+func extenderSets() (*appsv1.Deployment, *appsv1.ReplicaSet) {
+	d := &appsv1.Deployment{ObjectMeta: metav1.ObjectMeta{Namespace: "gpumem-system", Name: "gpumem-scheduler", UID: "uid-deployment", Labels: labelsOf("scheduler")}}
+	return d, &appsv1.ReplicaSet{ObjectMeta: metav1.ObjectMeta{
+		Namespace: "gpumem-system", Name: "gpumem-scheduler-1", UID: "uid-replicas", Labels: labelsOf("scheduler"),
+		OwnerReferences: []metav1.OwnerReference{*metav1.NewControllerRef(d, appsv1.SchemeGroupVersion.WithKind("Deployment"))},
+	}}
+}
+
 // extenderPod is that of a scheduler with an extender of a domain.
 func extenderPod(name, domain, policy string) *v1.Pod {
+	_, set := extenderSets()
 	return &v1.Pod{
-		ObjectMeta: metav1.ObjectMeta{Namespace: "gpumem-system", Name: name, Labels: map[string]string{
-			"app.kubernetes.io/part-of": "gpumem", "app.kubernetes.io/component": "scheduler",
-		}},
+		ObjectMeta: metav1.ObjectMeta{
+			Namespace: "gpumem-system", Name: name, Labels: labelsOf("scheduler"),
+			OwnerReferences: []metav1.OwnerReference{*metav1.NewControllerRef(set, appsv1.SchemeGroupVersion.WithKind("ReplicaSet"))},
+		},
 		Spec: v1.PodSpec{InitContainers: []v1.Container{{Name: "gpumem-extender", Args: []string{"--resource-domain=" + domain, "--policy=" + policy}}}},
 	}
 }
@@ -529,7 +541,14 @@ func extenderPod(name, domain, policy string) *v1.Pod {
 func TestExplainSaysByWhichPolicy(t *testing.T) {
 	exclusive := with(makePod(t, "ml/alone", "", 3), func(p *v1.Pod) { p.Annotations[testNames(t).Policy()] = "exclusive" })
 	objects := []runtime.Object{makeNode(t, "gpu-a", inventory("gpu-a", 16)), exclusive, makePod(t, "ml/any", "", 3)}
-	installed := append([]runtime.Object{extenderPod("other", "aliyun.com", "binpack"), extenderPod("ours", "gpumem.dev", "spread")}, objects...)
+	deployment, set := extenderSets()
+	stranger := extenderPod("a-stranger", "gpumem.dev", "binpack") // of the same labels, and made by somebody else
+	stranger.OwnerReferences = nil
+	elsewhere := extenderPod("elsewhere", "gpumem.dev", "binpack")
+	elsewhere.Namespace = "default"
+	installed := append([]runtime.Object{
+		deployment, set, stranger, elsewhere, extenderPod("other", "aliyun.com", "binpack"), extenderPod("ours", "gpumem.dev", "spread"),
+	}, objects...)
 	for _, tc := range []struct {
 		objects []runtime.Object
 		pod     string

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -12,7 +13,6 @@ import (
 	"time"
 
 	v1 "k8s.io/api/core/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/tools/portforward"
 	"k8s.io/client-go/transport/spdy"
 	"k8s.io/kubectl/pkg/util/podutils"
@@ -31,11 +31,11 @@ const (
 
 // extenders returns the pods with an extender of the domain.
 func (o *options) extenders(ctx context.Context) ([]v1.Pod, error) {
-	list, err := o.client.CoreV1().Pods(metav1.NamespaceAll).List(ctx, metav1.ListOptions{LabelSelector: extenderSelector})
+	pods, err := o.deployed(ctx)
 	if err != nil {
 		return nil, err
 	}
-	return slices.DeleteFunc(list.Items, func(pod v1.Pod) bool {
+	return slices.DeleteFunc(pods, func(pod v1.Pod) bool {
 		return doctor.Flag(pod.Spec, "resource-domain", o.domain) != o.domain
 	}), nil
 }
@@ -48,7 +48,7 @@ func (o *options) decided(ctx context.Context, extenders []v1.Pod, namespace, na
 		return nil, nil
 	}
 	if len(extenders) == 0 {
-		return nil, fmt.Errorf("no pod of gpumem's extender is found by %s", extenderSelector)
+		return nil, fmt.Errorf("no pod of gpumem's extender is found in namespace %s by %s (--gpumem-namespace names another)", o.system, extenderSelector)
 	}
 	var errs []error
 	var latest *decisions.Pod
@@ -69,6 +69,29 @@ func (o *options) decided(ctx context.Context, extenders []v1.Pod, namespace, na
 		return latest, nil
 	}
 	return nil, errors.Join(errs...)
+}
+
+// allDecided returns what the extenders remember of all pods. One that is not ready is
+// not asked: others say what ails it.
+func (o *options) allDecided(ctx context.Context) (pods []decisions.Pod, err error) {
+	if o.rest == nil {
+		return nil, nil
+	}
+	extenders, err := o.extenders(ctx)
+	if err != nil {
+		return nil, err
+	}
+	for _, extender := range extenders {
+		if !podutils.IsPodReady(&extender) {
+			continue
+		}
+		var list decisions.List
+		if err := o.readExtender(ctx, &extender, decisions.Path, &list); err != nil {
+			return nil, fmt.Errorf("pod %s/%s: %w", extender.Namespace, extender.Name, err)
+		}
+		pods = append(pods, list.Pods...)
+	}
+	return pods, nil
 }
 
 // silence says why an extender does not tell: while its pod starts, that it does.
@@ -120,5 +143,9 @@ func (o *options) readExtender(ctx context.Context, pod *v1.Pod, path string, in
 	if answer.StatusCode != http.StatusOK {
 		return fmt.Errorf("it answers %s: is it older than this command?", answer.Status)
 	}
-	return json.NewDecoder(answer.Body).Decode(into)
+	text, err := io.ReadAll(io.LimitReader(answer.Body, maxAnswer+1))
+	if err = cmp.Or(err, tooLong(len(text))); err != nil {
+		return err
+	}
+	return json.Unmarshal(text, into)
 }

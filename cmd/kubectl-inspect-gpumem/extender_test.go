@@ -10,6 +10,7 @@ import (
 	"path/filepath"
 	"testing"
 
+	appsv1 "k8s.io/api/apps/v1"
 	v1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	utilruntime "k8s.io/apimachinery/pkg/util/runtime"
@@ -19,11 +20,15 @@ import (
 // What a user reads on stderr are sentences of this command: client-go has a log,
 // and servers have warnings.
 func TestStderrIsWithoutTheLogOfClientGo(t *testing.T) {
-	starting := v1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "gpumem-system", Name: "gpumem-scheduler-1"}}
+	starting := extenderPod("gpumem-scheduler-1", "gpumem.dev", "binpack")
+	deployment, set := extenderSets()
 	lists := map[string]any{
-		"/api/v1/nodes":                    v1.NodeList{TypeMeta: metav1.TypeMeta{Kind: "NodeList", APIVersion: "v1"}},
-		"/api/v1/pods":                     v1.PodList{TypeMeta: metav1.TypeMeta{Kind: "PodList", APIVersion: "v1"}, Items: []v1.Pod{starting}},
-		"/api/v1/namespaces/ml/pods/waits": with(makePod(t, "ml/waits", "", 3), func(p *v1.Pod) { p.TypeMeta = metav1.TypeMeta{Kind: "Pod", APIVersion: "v1"} }),
+		"/api/v1/nodes":                         v1.NodeList{TypeMeta: metav1.TypeMeta{Kind: "NodeList", APIVersion: "v1"}},
+		"/api/v1/pods":                          v1.PodList{TypeMeta: metav1.TypeMeta{Kind: "PodList", APIVersion: "v1"}},
+		"/api/v1/namespaces/gpumem-system/pods": v1.PodList{TypeMeta: metav1.TypeMeta{Kind: "PodList", APIVersion: "v1"}, Items: []v1.Pod{*starting}},
+		"/apis/apps/v1/namespaces/gpumem-system/deployments": appsv1.DeploymentList{TypeMeta: metav1.TypeMeta{Kind: "DeploymentList", APIVersion: "apps/v1"}, Items: []appsv1.Deployment{*deployment}},
+		"/apis/apps/v1/namespaces/gpumem-system/replicasets": appsv1.ReplicaSetList{TypeMeta: metav1.TypeMeta{Kind: "ReplicaSetList", APIVersion: "apps/v1"}, Items: []appsv1.ReplicaSet{*set}},
+		"/api/v1/namespaces/ml/pods/waits":                   with(makePod(t, "ml/waits", "", 3), func(p *v1.Pod) { p.TypeMeta = metav1.TypeMeta{Kind: "Pod", APIVersion: "v1"} }),
 	}
 	web := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
 		w.Header().Set("Content-Type", "application/json")

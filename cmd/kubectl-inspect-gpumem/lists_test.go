@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+	appsv1 "k8s.io/api/apps/v1"
 	v1 "k8s.io/api/core/v1"
 	policyv1 "k8s.io/api/policy/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -29,12 +30,22 @@ import (
 	"github.com/gpumem/gpumem/pkg/gpu"
 )
 
+func labelsOf(component string) map[string]string {
+	return map[string]string{"app.kubernetes.io/part-of": "gpumem", "app.kubernetes.io/component": component}
+}
+
+// pluginSet is the device plugin's.
+func pluginSet() *appsv1.DaemonSet {
+	return &appsv1.DaemonSet{ObjectMeta: metav1.ObjectMeta{Namespace: "gpumem-system", Name: "gpumem-device-plugin", UID: "uid-set", Labels: labelsOf("device-plugin")}}
+}
+
 // pluginPod is the device plugin's on a node.
 func pluginPod(node string) *v1.Pod {
 	return &v1.Pod{
-		ObjectMeta: metav1.ObjectMeta{Namespace: "gpumem-system", Name: "plugin-" + node, UID: "uid-plugin", Labels: map[string]string{
-			"app.kubernetes.io/part-of": "gpumem", "app.kubernetes.io/component": "device-plugin",
-		}},
+		ObjectMeta: metav1.ObjectMeta{
+			Namespace: "gpumem-system", Name: "plugin-" + node, UID: "uid-plugin", Labels: labelsOf("device-plugin"),
+			OwnerReferences: []metav1.OwnerReference{*metav1.NewControllerRef(pluginSet(), appsv1.SchemeGroupVersion.WithKind("DaemonSet"))},
+		},
 		Spec: v1.PodSpec{NodeName: node, Containers: []v1.Container{{Name: "p", Ports: []v1.ContainerPort{{Name: "probes", ContainerPort: 8012}}}}},
 	}
 }
@@ -47,13 +58,13 @@ type answer struct {
 
 func (a answer) DoRaw(context.Context) ([]byte, error) { return []byte(a.text), a.err }
 func (a answer) Stream(context.Context) (io.ReadCloser, error) {
-	return nil, a.err
+	return io.NopCloser(strings.NewReader(a.text)), a.err
 }
 
 // measured is the odd cluster with device plugins, of which that on gpu-c does
 // not answer.
 func measured(t *testing.T) *fake.Clientset {
-	objects := append(oddCluster(t), pluginPod("gpu-a"), pluginPod("gpu-c"))
+	objects := append(oddCluster(t), pluginSet(), pluginPod("gpu-a"), pluginPod("gpu-c"))
 	for _, object := range objects {
 		if pod, ok := object.(*v1.Pod); ok && pod.Namespace == "ml" {
 			pod.Labels = map[string]string{"team": "vision"}
@@ -102,6 +113,49 @@ func TestLists(t *testing.T) {
 		"nodes":          {"nodes", "gpu-a"},
 	} {
 		t.Run(name, func(t *testing.T) { golden(t, measured(t), "lists/"+name, args) })
+	}
+}
+
+// Anybody may give a pod the labels of a device plugin, and have it tell of others' pods; and who
+// has taken a node has its plugin's words.
+func TestWhatIsUsedIsToldByTheNodesOwnPlugin(t *testing.T) {
+	const tells = `
+# TYPE gpumem_device_plugin_gpu_memory_used_bytes gauge
+gpumem_device_plugin_gpu_memory_used_bytes{gpu="0",uuid="GPU-gpu-a-0",model="x"} 9.0e+10
+# TYPE gpumem_device_plugin_container_memory_used_bytes gauge
+gpumem_device_plugin_container_memory_used_bytes{namespace="ml",pod="train",container="main",uuid="GPU-gpu-a-0"} 9.0e+10
+`
+	change := func(change func(*v1.Pod)) *v1.Pod { return with(pluginPod("gpu-a"), change) }
+	replaced := pluginSet()
+	replaced.UID = "uid-of-the-one-before"
+	elsewhere := pluginSet()
+	elsewhere.Namespace = "ml"
+	for name, tc := range map[string]struct {
+		plugin *v1.Pod
+		tells  string
+		want   string // in place of what is used
+		warns  string
+	}{
+		"its own plugin":            {pluginPod("gpu-a"), tells, "85830", ""},
+		"a pod of another node":     {change(func(p *v1.Pod) { p.Spec.NodeName = "gpu-c" }), tells, "-", ""},
+		"a pod without an owner":    {change(func(p *v1.Pod) { p.OwnerReferences = nil }), tells, "-", ""},
+		"a pod of another set":      {change(func(p *v1.Pod) { p.OwnerReferences[0].UID = replaced.UID }), tells, "-", ""},
+		"a set of a user, likewise": {change(func(p *v1.Pod) { p.Namespace = elsewhere.Namespace }), tells, "-", ""},
+		"without end":               {pluginPod("gpu-a"), strings.Repeat("x", maxAnswer+1), "-", "it answers more than 4 MiB"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			client := fake.NewClientset(append(oddCluster(t), pluginSet(), elsewhere, tc.plugin)...)
+			client.AddProxyReactor("pods", func(clienttesting.Action) (bool, restclient.ResponseWrapper, error) {
+				return true, answer{text: tc.tells}, nil
+			})
+			stdout, stderr, _ := inspectWith(client, "top", "ml/train", "--no-headers")
+			if fields := strings.Fields(stdout); len(fields) == 0 || strings.Contains(stdout, "85830") != (tc.want == "85830") {
+				t.Errorf("want %s as what is used, in %q", tc.want, stdout)
+			}
+			if !strings.Contains(stderr, tc.warns) {
+				t.Errorf("stderr %q, want %q", stderr, tc.warns)
+			}
+		})
 	}
 }
 

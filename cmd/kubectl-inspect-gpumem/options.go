@@ -32,6 +32,7 @@ type options struct {
 
 	config        *genericclioptions.ConfigFlags
 	domain        string
+	system        string // namespace of gpumem
 	selector      string
 	output        string
 	details       bool
@@ -50,7 +51,7 @@ type options struct {
 func newOptions(streams genericiooptions.IOStreams) *options {
 	config := genericclioptions.NewConfigFlags(true)
 	config.CacheDir = nil // of discovery, which this command does not need
-	return &options{IOStreams: streams, config: config, domain: api.DefaultDomain}
+	return &options{IOStreams: streams, config: config, domain: api.DefaultDomain, system: "gpumem-system"}
 }
 
 // formats are the values of --output.
@@ -63,6 +64,7 @@ func (o *options) addSharedFlags(f *pflag.FlagSet) {
 		f.Usage = "List only the pods of this namespace. The pods of all others still count in the sums"
 	}
 	f.StringVar(&o.domain, "resource-domain", o.domain, "Domain of the resources and annotations that this cluster uses")
+	f.StringVar(&o.system, "gpumem-namespace", o.system, "Namespace that gpumem is installed in: what is elsewhere is not believed, whatever it is called")
 }
 
 // What --namespace means to commands that list no pods.

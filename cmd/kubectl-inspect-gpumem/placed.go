@@ -51,7 +51,7 @@ func preferred(pod inspect.WaitFacts, own placement.Node, a placement.Assignment
 		}
 		for model, d := range better(pod.Request, own, a, n) {
 			narrow := pod
-			narrow.Request.Models = []string{model}
+			narrow.Request.Models = placement.NewGlobs(model)
 			chance := facts.Chance(narrow, n)
 			was, known := best[model]
 			if !chance.KeptOff && !chance.Unresolvable() && (!known || chance.Compare(was) < 0) {

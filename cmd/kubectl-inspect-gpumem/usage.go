@@ -2,8 +2,10 @@ package main
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"fmt"
+	"io"
 	"slices"
 	"strings"
 	"sync"
@@ -14,19 +16,12 @@ import (
 	"golang.org/x/sync/errgroup"
 	v1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-	"github.com/gpumem/gpumem/pkg/gpu"
 	"github.com/gpumem/gpumem/pkg/inspect"
 	"github.com/gpumem/gpumem/pkg/printers"
 )
 
-// How gpumem's own pods are found, whatever the release is called.
-const (
-	pluginSelector   = "app.kubernetes.io/part-of=gpumem,app.kubernetes.io/component=device-plugin"
-	extenderSelector = "app.kubernetes.io/part-of=gpumem,app.kubernetes.io/component in (scheduler,extender)"
-	probesPort       = "probes"
-)
+const probesPort = "probes"
 
 // Metrics of the device plugin that are read.
 const (
@@ -35,10 +30,10 @@ const (
 	containerPeak = "gpumem_device_plugin_container_memory_peak_bytes"
 )
 
-// usage is what GPUs and pods use, as far as the device plugins tell.
+// usage is what GPUs and pods use, as far as the device plugins tell, each of its own node.
 type usage struct {
-	gpus     map[gpu.UUID]printers.Usage
-	pods     map[string]printers.Usage // by namespace/name
+	gpus     map[printers.Used]printers.Usage
+	pods     map[printers.Used]printers.Usage
 	problems []inspect.Problem
 }
 
@@ -47,8 +42,8 @@ const atOnce = 32
 
 // readUsage asks the device plugins for their metrics, through the API server.
 func (o *options) readUsage(ctx context.Context) usage {
-	out := usage{gpus: make(map[gpu.UUID]printers.Usage), pods: make(map[string]printers.Usage)}
-	plugins, err := o.client.CoreV1().Pods(metav1.NamespaceAll).List(ctx, metav1.ListOptions{LabelSelector: pluginSelector})
+	out := usage{gpus: make(map[printers.Used]printers.Usage), pods: make(map[printers.Used]printers.Usage)}
+	plugins, err := o.plugins(ctx)
 	if err != nil {
 		out.problems = append(out.problems, inspect.Problem{Object: "device plugins", Message: oneLine(err)})
 		return out
@@ -58,7 +53,7 @@ func (o *options) readUsage(ctx context.Context) usage {
 	var why error
 	var group errgroup.Group
 	group.SetLimit(atOnce)
-	for _, plugin := range plugins.Items {
+	for _, plugin := range plugins {
 		group.Go(func() error {
 			families, err := o.metricsOf(ctx, &plugin)
 			mu.Lock()
@@ -67,7 +62,7 @@ func (o *options) readUsage(ctx context.Context) usage {
 				silent, why = append(silent, plugin.Spec.NodeName), err
 				return nil
 			}
-			out.add(families)
+			out.add(plugin.Spec.NodeName, families)
 			return nil
 		})
 	}
@@ -82,11 +77,16 @@ func (o *options) readUsage(ctx context.Context) usage {
 }
 
 func (o *options) metricsOf(ctx context.Context, pod *v1.Pod) (map[string]*dto.MetricFamily, error) {
-	text, err := o.client.CoreV1().Pods(pod.Namespace).ProxyGet("http", pod.Name, portOf(pod), "/metrics", nil).DoRaw(ctx)
+	answer, err := o.client.CoreV1().Pods(pod.Namespace).ProxyGet("http", pod.Name, portOf(pod), "/metrics", nil).Stream(ctx)
 	if apierrors.IsForbidden(err) { // the client does not read the API server's own words of it
 		return nil, fmt.Errorf("reading the metrics of device plugins takes the right to get pods/proxy in namespace %s", pod.Namespace)
 	}
-	if err != nil {
+	var text []byte
+	if err == nil {
+		defer answer.Close()
+		text, err = io.ReadAll(io.LimitReader(answer, maxAnswer+1))
+	}
+	if err = cmp.Or(err, tooLong(len(text))); err != nil {
 		return nil, fmt.Errorf("read the metrics of pod %s/%s: %w", pod.Namespace, pod.Name, err)
 	}
 	parser := expfmt.NewTextParser(model.LegacyValidation)
@@ -105,9 +105,9 @@ func portOf(pod *v1.Pod) string {
 	return ""
 }
 
-// add takes in what one plugin tells. A pod with several containers, or on
+// add takes in what the plugin of a node tells. A pod with several containers, or on
 // several GPUs, uses their sum.
-func (u *usage) add(families map[string]*dto.MetricFamily) {
+func (u *usage) add(node string, families map[string]*dto.MetricFamily) {
 	const mib = 1 << 20
 	each := func(name string, f func(labels map[string]string, mib int64)) {
 		for _, m := range families[name].GetMetric() {
@@ -119,10 +119,10 @@ func (u *usage) add(families map[string]*dto.MetricFamily) {
 		}
 	}
 	each(gpuUsed, func(labels map[string]string, used int64) {
-		u.gpus[gpu.UUID(labels["uuid"])] = printers.Usage{UsedMiB: used}
+		u.gpus[printers.Used{Node: node, Name: labels["uuid"]}] = printers.Usage{UsedMiB: used}
 	})
-	podOf := func(labels map[string]string) string {
-		return strings.Join([]string{labels["namespace"], labels["pod"]}, "/")
+	podOf := func(labels map[string]string) printers.Used {
+		return printers.Used{Node: node, Name: labels["namespace"] + "/" + labels["pod"]}
 	}
 	each(containerUsed, func(labels map[string]string, used int64) {
 		pod := u.pods[podOf(labels)]

@@ -41,17 +41,20 @@ func Admit(s State, g Grant) (Given, error) {
 
 // asking returns the pods that the container of a grant could be of, the
 // likeliest first: those that the kubelet lists, if there is one, and unlike
-// waitingFor also one whose init containers have been served without a trace.
+// waitingFor also one whose init containers have been served without a trace. Those
+// come last that it has admitted, or that were given this amount before.
 func (b *books) asking(g Grant) []*tenant {
 	asking := those(b.tenants, func(t *tenant) bool {
 		return slices.ContainsFunc(t.unserved(g.Resource), func(c placement.Container) bool { return Amount(g.Resource, c) == g.size() })
 	})
 	given := g.assignment()
-	slices.SortFunc(asking, func(a, b *tenant) int {
+	slices.SortFunc(asking, func(x, y *tenant) int {
 		return cmp.Or(
-			compareBegun(a, b),
-			placement.CompareBool(b.written.SameDevices(given), a.written.SameDevices(given)),
-			compareAge(a, b),
+			placement.CompareBool(x.Settled, y.Settled),
+			placement.CompareBool(b.had(x, g.Resource, g.size()), b.had(y, g.Resource, g.size())),
+			compareBegun(x, y),
+			placement.CompareBool(y.written.SameDevices(given), x.written.SameDevices(given)),
+			compareAge(x, y),
 		)
 	})
 	return preferring(asking, b.listed)
@@ -84,12 +87,22 @@ func (b *books) given(t *tenant, g Grant) Given {
 			continue
 		}
 		out.Container = c
-		before := func(o Given) bool {
-			return o.Pod == t.Pod && o.Container.Name == c.Name && o.Slots[0].Resource() == g.Resource
-		}
-		if !slices.ContainsFunc(b.Given, before) {
+		if !b.before(t, c, g.Resource) {
 			break
 		}
 	}
 	return out
+}
+
+// before reports whether a container of a pod was given some of a resource before.
+func (b *books) before(t *tenant, c placement.Container, r gpu.Resource) bool {
+	return slices.ContainsFunc(b.Given, func(o Given) bool {
+		return o.Pod == t.Pod && o.Container.Name == c.Name && o.Slots[0].Resource() == r
+	})
+}
+
+// had reports whether all containers of a pod that ask for an amount were given it before, of
+// which nothing shows.
+func (b *books) had(t *tenant, r gpu.Resource, size int) bool {
+	return !slices.ContainsFunc(t.unserved(r), func(c placement.Container) bool { return Amount(r, c) == size && !b.before(t, c, r) })
 }

@@ -80,6 +80,7 @@ type cluster struct {
 	slots   *gpu.Slots
 	pods    []Pod
 	place   bool
+	given   []Given // as the plugin remembers it
 	kubelet *kubelet
 }
 
@@ -105,7 +106,10 @@ func newCluster(t testing.TB, seed uint64, inv gpu.Inventory) *cluster {
 			if err != nil {
 				return err
 			}
-			_, err = Admit(c.state(), g)
+			given, err := Admit(c.state(), g)
+			if err == nil && len(given.Slots) > 0 {
+				c.given = append(c.given, given)
+			}
 			return err
 		},
 	}
@@ -118,9 +122,9 @@ func newCluster(t testing.TB, seed uint64, inv gpu.Inventory) *cluster {
 func (c *cluster) state() State {
 	held, known := c.kubelet.podResources()
 	return State{
-		Inventory: c.inv, Slots: c.slots, Pods: c.pods, Held: held, Known: known,
+		Inventory: c.inv, Slots: c.slots, Pods: c.pods, Held: held, Known: known, Given: c.given,
 		Policy: placement.Binpack, PlaceUnassigned: c.place,
-	}
+	}.WithUnlisted()
 }
 
 func (c *cluster) checkPreference(got, available, must []gpu.SlotID, size int) {
@@ -322,6 +326,32 @@ func TestTwoEqualPodsInTheOtherOrder(t *testing.T) {
 	c.want("second", []gpu.Units{0, 8}, 1)
 }
 
+// What the kubelet does not list counts for the pod that it was given to: not before that is admitted, and
+// not where the slots turn out to be another's.
+func TestWhatIsNotListedIsAddedFromMemory(t *testing.T) {
+	warm := initial("warm", 2)
+	settled := func(p Pod) Pod { p.Settled = true; return p }
+	other := Held{Namespace: "ns", Name: "other", Container: "a", Slots: ids(0, 0, 1)}
+	warmed := Held{Namespace: "ns", Name: "p", Container: "warm", Slots: ids(0, 0, 1)}
+	for name, tc := range map[string]struct {
+		pod  Pod
+		held []Held
+		want []Held
+	}{
+		"of a pod that is admitted":          {settled(pod("p", ask(warm))), nil, []Held{warmed}},
+		"of one that is not yet":             {pod("p", ask(warm)), nil, nil},
+		"of one that the kubelet lists":      {settled(pod("p", ask(warm, app("a", 1)))), nil, nil},
+		"of one that was made again":         {settled(Pod{Holding: placement.Holding{Pod: placement.PodRef{Namespace: "ns", Name: "p", UID: "new"}, Request: ask(warm)}}), nil, nil},
+		"the slots turn out to be another's": {settled(pod("p", ask(warm))), []Held{other}, []Held{other}},
+	} {
+		given := []Given{{Pod: placement.PodRef{Namespace: "ns", Name: "p", UID: "p"}, Container: warm, Slots: ids(0, 0, 1)}}
+		got := State{Pods: []Pod{tc.pod}, Held: tc.held, Given: given}.WithUnlisted().Held
+		if diff := cmp.Diff(tc.want, got); diff != "" {
+			t.Errorf("%s (-want +got):\n%s", name, diff)
+		}
+	}
+}
+
 // corrections returns what Reconcile says, by the pod's name.
 func corrections(c *cluster) map[string]placement.Assignment {
 	out := make(map[string]placement.Assignment)
@@ -383,9 +413,31 @@ func TestWhatANamesakeHoldsIsNotWrittenOfAPod(t *testing.T) {
 	}
 }
 
+// A pod runs on the GPU of another that waits, and what was written of it names a GPU that is gone.
+func TestAPlanOnAGPUThatIsGoneIsNobodys(t *testing.T) {
+	req := ask(app("a", 4))
+	c := newCluster(t, 1, inventory(8, 8))
+	c.pods = []Pod{pod("runs", req, 7), pod("waits", req, 0), pod("lost", req, 7)}
+	s := c.state()
+	s.Pods[0].Settled = true
+	s.Held = []Held{{Namespace: "ns", Name: "runs", Container: "a", Slots: ids(0, 0, 1, 2, 3)}}
+	var got []string
+	for _, c := range Reconcile(s) {
+		got = append(got, fmt.Sprint(c.Pod.Pod, " ", c.Actual.Devices(), " leaving ", c.Actual.Leaving))
+	}
+	if diff := cmp.Diff([]string{"ns/runs [GPU-00000000] leaving []"}, got); diff != "" {
+		t.Errorf("corrections (-want +got):\n%s", diff)
+	}
+	s.Known = map[string]bool{"ns/waits": true}
+	available := slices.Concat(ids(0, 4, 5, 6, 7), ids(1, 0, 1, 2, 3))
+	if got, err := Prefer(s, gpu.Memory, available, nil, 4); err != nil || !slices.Equal(got, ids(0, 4, 5, 6, 7)) {
+		t.Errorf("Prefer = %v, %v; want what is left of the GPU that is written of the pod", got, err)
+	}
+}
+
 func TestPodsThatCannotBeToldApartAreRefused(t *testing.T) {
 	other := ask(app("a", 4))
-	other.ExclusiveGroup = "x"
+	other.ExclusiveGroup = placement.Group{Namespace: "ns", Name: "x"}
 	for name, tc := range map[string]struct {
 		pods    []Pod
 		wantErr bool
@@ -466,6 +518,22 @@ func TestTwoEqualPodsTakenForOneAnother(t *testing.T) {
 		want[at] = 8
 		c.want(name, want, at)
 	}
+}
+
+// What was given in a larger unit counts in the node's, and is written again in its own.
+func TestAUnitThatIsAnotherByNow(t *testing.T) {
+	c := newCluster(t, 1, inventory(16))
+	old := pod("old", ask(app("a", 6)), 0)
+	old.Assignment.UnitMiB, old.Assignment.Leaving = 2048, []gpu.UUID{uuid(9)}
+	c.pods = []Pod{old, pod("stray", ask(app("a", 5))), pod("small", ask(app("a", 4)))}
+	c.mustAdmit("old")
+	if got := Reconcile(c.state()); len(got) != 1 || got[0].Actual.UnitMiB != 2048 {
+		t.Errorf("corrections %+v, want one that keeps the unit", got)
+	}
+	if err := c.admit("stray"); err == nil || !strings.Contains(err.Error(), "needs 5 GiB on one GPU; free: GPU0 4") {
+		t.Errorf("admission of 5 GiB, with 4 left of 16: %v", err)
+	}
+	c.mustAdmit("small")
 }
 
 func TestPodsThatNoSchedulerPlaced(t *testing.T) {
@@ -776,7 +844,7 @@ func TestResolve(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	s := State{Inventory: inv, Slots: slots}
+	s := State{Inventory: inv, Slots: slots, Held: []Held{{Namespace: "ns", Name: "p", Container: "a", Slots: slices.Concat(ids(1, 3, 6), ids(2, 7), ids(9, 0))}}}
 	tests := map[string]struct {
 		ids     []gpu.SlotID
 		want    []int // GPUs
@@ -791,6 +859,9 @@ func TestResolve(t *testing.T) {
 		"an unhealthy GPU":              {ids: ids(2, 0), wantErr: "GPU 2 (GPU-00000002) is not healthy: XID 79"},
 		"a GPU that the node has not":   {ids: ids(9, 0), wantErr: "does not have"},
 		"a slot past the end of a GPU":  {ids: ids(1, 4), wantErr: "past the end"},
+		"one that a container holds":    {ids: ids(1, 3, 6), want: []int{1}, each: 2},
+		"one of an unhealthy GPU":       {ids: ids(2, 7), wantErr: "not healthy"},
+		"one of a GPU that is gone":     {ids: ids(9, 0), wantErr: "does not have"},
 		"something that is not an ID":   {ids: []gpu.SlotID{"nvidia0"}, wantErr: "not of the form"},
 		"slots of the other resource":   {ids: coreIDs(1, 4), wantErr: `slot "00000001-c4" is of the other resource`},
 		"an unhealthy GPU among others": {ids: slices.Concat(ids(0, 0), ids(2, 0)), wantErr: "not healthy"},
@@ -813,6 +884,36 @@ func TestResolve(t *testing.T) {
 				t.Errorf("Resolve: %v (-want +got):\n%s", err, diff)
 			}
 		})
+	}
+}
+
+// Of equal containers of a pod the first is meant that was given nothing yet, also while the kubelet does not tell.
+func TestAdmitSaysForWhichContainer(t *testing.T) {
+	c := newCluster(t, 1, inventory(8, 8))
+	one, two, three := app("one", 2), app("two", 2), app("three", 3)
+	one.Cores, two.Cores = 20, 20
+	p := pod("p", ask(one, two, three), 0)
+	c.pods = []Pod{p}
+	memory, cores := ids(0, 0, 1), coreIDs(0, 0, 1)
+	given := func(c placement.Container, slots []gpu.SlotID) Given {
+		return Given{Pod: p.Pod, Container: c, Slots: slots}
+	}
+	for name, tc := range map[string]struct {
+		before []Given
+		want   string
+	}{
+		"nothing was given":          {nil, "one"},
+		"the first has its memory":   {[]Given{given(one, memory)}, "two"},
+		"the first has its cores":    {[]Given{given(one, cores)}, "one"},
+		"another was given as much":  {[]Given{{Pod: placement.PodRef{Namespace: "ns", Name: "q", UID: "q"}, Container: one, Slots: memory}}, "one"},
+		"the last was given its own": {[]Given{given(three, ids(0, 5, 6, 7))}, "one"},
+	} {
+		s := c.state()
+		s.Given = tc.before
+		got, err := Admit(s, Grant{Resource: gpu.Memory, Devices: c.inv.Devices[:1], Each: 2, Slots: ids(0, 2, 3)})
+		if err != nil || got.Container.Name != tc.want || got.Pod != p.Pod {
+			t.Errorf("%s: %s of %s, %v; want %s", name, got.Container.Name, got.Pod, err, tc.want)
+		}
 	}
 }
 

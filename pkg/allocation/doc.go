@@ -86,7 +86,9 @@
 // wrong guess and its correction frees the wrong GPU in the books for as long.
 //
 // PodResources tells nothing of a pod whose plain init containers alone ask for
-// memory: what is written of such a pod is taken for true.
+// memory. What counts of such a pod is what it was given since the plugin began
+// (State.Given), and before that what is written of it. Where neither is known it
+// counts on each GPU.
 //
 // What gpushare wrote of two equal pods may be exchanged, for its plugin told
 // pods by their amounts. Nothing that can be asked tells of it.

@@ -125,6 +125,20 @@ func TestInitContainersBesidePodsOfGPUShare(t *testing.T) {
 	c.want("p", []gpu.Units{2, 0}, 0)
 }
 
+// The slots that a pod's init container leaves it are its own, whichever they are.
+func TestInitContainersKeepTheirSlotsBesidePodsOfGPUShare(t *testing.T) {
+	c := newCluster(t, 1, inventory(8))
+	c.inheritPod(pod("old", ask(app("a", 4))), 0, 0)
+	c.pods = append(c.pods, pod("p", ask(initial("i", 2), app("a", 4)), 0))
+	for _, must := range [][]gpu.SlotID{ids(0, 6, 7), ids(0, 0, 7), ids(0, 0, 1)} {
+		got, err := Prefer(c.state(), gpu.Memory, ids(0, 0, 1, 2, 3, 4, 5, 6, 7), must, 4)
+		if err != nil {
+			t.Errorf("with %v: %v", must, err)
+		}
+		c.checkPreference(got, ids(0, 0, 1, 2, 3, 4, 5, 6, 7), must, 4)
+	}
+}
+
 func TestAPodThatGPUSharePlacedAndTheKubeletDidNot(t *testing.T) {
 	c := newCluster(t, 1, inventory(14, 14))
 	c.place = false

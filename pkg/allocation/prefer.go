@@ -55,7 +55,8 @@ func Prefer(s State, r gpu.Resource, available, must []gpu.SlotID, size int) ([]
 // likeliest first: one whose other containers have been served already, then
 // the oldest. Pods that the kubelet does not list yet are left out when there
 // is one that it does, and those that it has admitted when there is one that
-// it has not: if all are, it has lost its records and admits them again.
+// it has not: if all are, it has lost its records and admits them again. So are
+// those that were given this amount without a trace.
 func (b *books) waitingFor(r gpu.Resource, size int) []*tenant {
 	waiting := those(b.tenants, func(t *tenant) bool {
 		rest := t.unserved(r)
@@ -63,6 +64,7 @@ func (b *books) waitingFor(r gpu.Resource, size int) []*tenant {
 	})
 	waiting = preferring(waiting, b.listed)
 	waiting = preferring(waiting, func(t *tenant) bool { return !t.Settled })
+	waiting = preferring(waiting, func(t *tenant) bool { return !b.had(t, r, size) })
 	slices.SortFunc(waiting, func(a, b *tenant) int { return cmp.Or(compareBegun(a, b), compareAge(a, b)) })
 	return waiting
 }

@@ -20,10 +20,11 @@ func (c Correction) Moves() bool { return !c.Actual.SameDevices(c.Pod.Assignment
 // there is nothing true that could be written.
 func (c Correction) Whole() bool { return len(c.Actual.Shares) == c.Pod.Request.GPUs() }
 
-// left returns the GPUs that are written of the pod and that it does not have.
-func (c Correction) left() []gpu.UUID {
+// left returns the GPUs of the node that are written of the pod and that it does not have.
+func (s State) left(c Correction) []gpu.UUID {
 	return slices.DeleteFunc(append(c.Pod.Assignment.Devices(), c.Pod.Assignment.Leaving...), func(d gpu.UUID) bool {
-		return slices.Contains(c.Actual.Devices(), d)
+		_, ours := s.Inventory.Device(d)
+		return !ours || slices.Contains(c.Actual.Devices(), d)
 	})
 }
 
@@ -40,7 +41,8 @@ func (c Correction) left() []gpu.UUID {
 // deleted by force, that had the name before. For the same reason State.Pods
 // must have been read before State.Held. Pods that can stand in for one of which
 // that is not known yet stay where they are written to be: it may have the GPU
-// that seems to be left.
+// that seems to be left. Nothing can be written of a pod that waits and whose GPUs the
+// node lacks: it counts on each until it is served.
 func Reconcile(s State) []Correction {
 	b := newBooks(s)
 	doubtful := those(b.tenants, func(t *tenant) bool { return !t.Settled && t.begun() })
@@ -53,7 +55,7 @@ func Reconcile(s State) []Correction {
 	for _, t := range b.tenants {
 		c := Correction{Pod: t.pod, Actual: t.Assignment}
 		standsIn := func(o *tenant) bool { return o.Request.Interchangeable(t.Request) }
-		if c.Actual.None() || c.Actual.Same(c.Pod.Assignment) ||
+		if c.Actual.None() || c.Actual.Same(c.Pod.Assignment) || !b.has(c.Actual) ||
 			!c.Pod.Assignment.None() && slices.ContainsFunc(doubtful, standsIn) {
 			continue
 		}
@@ -64,7 +66,7 @@ func Reconcile(s State) []Correction {
 	}
 	for i, c := range out {
 		if moving > 1 || moving == 1 && !c.Moves() {
-			out[i].Actual.Leaving = c.left()
+			out[i].Actual.Leaving = s.left(c)
 		}
 	}
 	return slices.DeleteFunc(out, func(c Correction) bool { return c.Actual.Same(c.Pod.Assignment) })

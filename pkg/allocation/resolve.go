@@ -33,7 +33,7 @@ func (g Grant) assignment() placement.Assignment {
 
 // Resolve reads the slots of a resource that the kubelet gives to a container.
 // It fails for a slot that is unknown, of the other resource or twice there,
-// for a GPU that is not healthy, and when several GPUs have unequal parts.
+// for one past the end of its GPU that no container holds, for a GPU that is not healthy, and when several GPUs have unequal parts.
 func Resolve(s State, r gpu.Resource, ids []gpu.SlotID) (Grant, error) {
 	if len(ids) == 0 {
 		return Grant{}, errors.New("no slots are named")
@@ -42,7 +42,7 @@ func Resolve(s State, r gpu.Resource, ids []gpu.SlotID) (Grant, error) {
 	seen := make(map[gpu.SlotID]bool, len(ids))
 	g := Grant{Resource: r, Slots: ids}
 	for _, id := range ids {
-		d, err := s.Slots.Device(id)
+		d, err := s.device(id)
 		switch {
 		case err != nil:
 			return Grant{}, err
@@ -88,12 +88,22 @@ func Find(held []Held, r gpu.Resource, ids []gpu.SlotID) (Held, bool) {
 	return Held{}, false
 }
 
+// device returns the device of a slot. What a container holds past the end of a device counts:
+// it was given when the device offered more.
+func (s State) device(id gpu.SlotID) (gpu.Device, error) {
+	d, err := s.Slots.Device(id)
+	if err != nil && slices.ContainsFunc(s.Held, func(h Held) bool { return slices.Contains(h.Slots, id) }) {
+		return s.Slots.Once(id)
+	}
+	return d, err
+}
+
 // ByDevice sorts slots by their GPUs, each list in the order of the slots. Those
 // that are of no GPU are left out.
 func (s State) ByDevice(ids []gpu.SlotID) map[gpu.UUID][]gpu.SlotID {
 	out := make(map[gpu.UUID][]gpu.SlotID)
 	for _, id := range ids {
-		if d, err := s.Slots.Device(id); err == nil {
+		if d, err := s.device(id); err == nil {
 			out[d.UUID] = append(out[d.UUID], id)
 		}
 	}

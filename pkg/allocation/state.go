@@ -22,6 +22,12 @@ type Pod struct {
 	Unmarked bool  // it is written that the kubelet has not admitted the pod
 }
 
+// Unlisted reports whether PodResources tells of nothing that the pod holds: its plain init
+// containers alone ask for memory.
+func (p Pod) Unlisted() bool {
+	return !slices.ContainsFunc(p.Request.Containers, func(c placement.Container) bool { return c.Kind != placement.Init })
+}
+
 // Held is what the kubelet has given to one container.
 type Held struct {
 	Namespace, Name string // of the pod
@@ -57,7 +63,7 @@ type State struct {
 	Known map[string]bool
 
 	// Given is what was given to pods that are still here, as Admit returned it.
-	// The kubelet may not have told of it yet.
+	// The kubelet may not have told of it yet, or never will.
 	Given []Given
 
 	// Blind says that the kubelet has not told yet, to whoever asks here, what it
@@ -107,6 +113,27 @@ func (s State) Recall() State {
 		}
 	}
 	s.Held = held
+	return s
+}
+
+// WithUnlisted adds to what the kubelet tells what was given to pods that it tells nothing about,
+// once it has admitted them: what it asks for later is for others.
+func (s State) WithUnlisted() State {
+	var unlisted []Held
+	for _, g := range s.Given {
+		served := func(p Pod) bool { return p.Pod == g.Pod && p.Settled && p.Unlisted() }
+		if !slices.ContainsFunc(s.Pods, served) || s.another(g) {
+			continue
+		}
+		same := func(h Held) bool { return h.Of(g.Pod) && h.Container == g.Container.Name }
+		if i := slices.IndexFunc(unlisted, same); i >= 0 { // the other resource
+			unlisted[i].Slots = slices.Concat(unlisted[i].Slots, g.Slots)
+		} else {
+			unlisted = append(unlisted, g.held())
+		}
+	}
+	memoryless := func(h Held) bool { return len(h.Only(gpu.Memory)) == 0 }
+	s.Held = slices.Concat(s.Held, slices.DeleteFunc(unlisted, memoryless))
 	return s
 }
 

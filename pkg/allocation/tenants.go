@@ -67,16 +67,16 @@ func (b *books) settle() {
 		interchangeable[key] = append(interchangeable[key], t)
 	}
 	for _, alike := range interchangeable {
-		shareOut(alike)
+		b.shareOut(alike)
 	}
 }
 
 // shareOut settles pods that can stand in for one another: they share what is
-// written of them all.
-func shareOut(alike []*tenant) {
+// written of them all. GPUs that the node lacks are not shared out.
+func (b *books) shareOut(alike []*tenant) {
 	var left []placement.Assignment // that is written, and that none of them has yet
 	for _, t := range alike {
-		if !t.written.None() {
+		if !t.written.None() && b.has(t.written) {
 			left = append(left, t.written)
 		}
 	}
@@ -98,12 +98,12 @@ func shareOut(alike []*tenant) {
 		}
 	}
 	for _, t := range waiting {
-		if !t.written.None() && !claim(t.written) {
+		if !t.written.None() && b.has(t.written) && !claim(t.written) {
 			displaced = append(displaced, t)
 		}
 	}
 	for i, t := range displaced[:min(len(displaced), len(left))] {
-		t.Assignment = placement.Assignment{Shares: left[i].Shares}
+		t.Assignment = placement.Assignment{Shares: left[i].Shares, UnitMiB: t.written.UnitMiB}
 	}
 }
 
@@ -123,6 +123,7 @@ func (b *books) whereHeld(t *tenant) (a placement.Assignment) {
 		}
 		return t.written
 	}
+	a.UnitMiB = t.written.UnitMiB
 	found := make(map[gpu.UUID]bool)
 	for _, h := range t.held {
 		for id := range b.ByDevice(h.Slots) {

@@ -197,7 +197,7 @@ func (n Names) AssignmentAnnotations(a placement.Assignment, on placement.Node) 
 	if a.None() {
 		return nil, errors.New("no GPU is assigned")
 	}
-	out := assignmentJSON{Version: version, UnitMiB: on.UnitMiB, Enforcement: cmp.Or(a.Enforcement, on.Enforcement, gpu.EnforcementAdvisory), ByNode: a.ByNode, Leaving: a.Leaving}
+	out := assignmentJSON{Version: version, UnitMiB: cmp.Or(a.UnitMiB, on.UnitMiB), Enforcement: cmp.Or(a.Enforcement, on.Enforcement, gpu.EnforcementAdvisory), ByNode: a.ByNode, Leaving: a.Leaving}
 	var indexes []int
 	for _, s := range a.Shares {
 		index := -1
@@ -228,15 +228,10 @@ func DecodeAssignment(s string) (placement.Assignment, error) {
 	if err := decode(s, &in); err != nil {
 		return placement.Assignment{}, err
 	}
-	if len(in.GPUs) == 0 {
-		return placement.Assignment{}, errors.New("it names no GPU")
+	if err := in.validate(); err != nil {
+		return placement.Assignment{}, err
 	}
-	a := placement.Assignment{Enforcement: in.Enforcement, ByNode: in.ByNode}
-	if in.Enforcement != "" {
-		if _, err := gpu.ParseEnforcement(string(in.Enforcement)); err != nil {
-			return placement.Assignment{}, err
-		}
-	}
+	a := placement.Assignment{UnitMiB: in.UnitMiB, Enforcement: in.Enforcement, ByNode: in.ByNode}
 	seen := make(map[gpu.UUID]bool)
 	for _, g := range in.GPUs {
 		switch {
@@ -256,6 +251,21 @@ func DecodeAssignment(s string) (placement.Assignment, error) {
 		a.Leaving = append(a.Leaving, left)
 	}
 	return a, nil
+}
+
+// validate checks what is said of all GPUs together.
+func (in assignmentJSON) validate() error {
+	if len(in.GPUs) == 0 {
+		return errors.New("it names no GPU")
+	}
+	if in.UnitMiB < 0 || in.UnitMiB > maxAmount {
+		return fmt.Errorf("unit is %d MiB, want 1 to %d", in.UnitMiB, int64(maxAmount))
+	}
+	if in.Enforcement == "" {
+		return nil
+	}
+	_, err := gpu.ParseEnforcement(string(in.Enforcement))
+	return err
 }
 
 // AssignmentOf reads which GPUs a pod was given. It is none for a pod without

@@ -108,10 +108,16 @@ func TestAssignmentRoundTrip(t *testing.T) {
 	if diff := cmp.Diff(wantBinding, binding); diff != "" {
 		t.Errorf("binding (-want +got):\n%s", diff)
 	}
-	want.Enforcement = gpu.EnforcementKernel // the node's
+	want.Enforcement, want.UnitMiB = gpu.EnforcementKernel, 1024 // the node's
 	got, err := n.AssignmentOf(&v1.Pod{ObjectMeta: metav1.ObjectMeta{Annotations: binding.Annotations}})
 	if diff := cmp.Diff(want, got); diff != "" || err != nil {
 		t.Errorf("read back: %v (-want +got):\n%s", err, diff)
+	}
+	// The unit in which it was given goes with it, whichever the node has by now.
+	on.UnitMiB = 512
+	annotations, err := n.AssignmentAnnotations(got, on)
+	if diff := cmp.Diff(binding.Annotations, annotations); diff != "" || err != nil {
+		t.Errorf("written again on a node of another unit: %v (-want +got):\n%s", err, diff)
 	}
 	if a, err := n.AssignmentOf(&v1.Pod{}); err != nil || !a.None() {
 		t.Errorf("AssignmentOf a pod without one = %v, %v", a, err)
@@ -138,6 +144,8 @@ func TestDecodeAssignment(t *testing.T) {
 		"no GPU":                  {`{"v":1}`, "it names no GPU"},
 		"a GPU twice":             {assignmentOf("GPU-a", "GPU-a"), "named twice"},
 		"a GPU without a name":    {assignmentOf(""), "empty"},
+		"a negative unit":         {`{"v":1,"unitMiB":-1,"gpus":[{"uuid":"a","units":1}]}`, "unit is -1 MiB"},
+		"a unit beyond all GPUs":  {`{"v":1,"unitMiB":1099511627777,"gpus":[{"uuid":"a","units":1}]}`, "unit is 1099511627777 MiB, want 1 to 1099511627776"},
 		"no units":                {`{"v":1,"gpus":[{"uuid":"a"}]}`, "out of range"},
 		"negative units":          {`{"v":1,"gpus":[{"uuid":"a","units":-1}]}`, "out of range"},
 		"GPUs that it leaves":     {`{"v":1,"gpus":[{"uuid":"a","units":1}],"leaving":["b","c"]}`, ""},
@@ -205,7 +213,7 @@ func FuzzDecodeAssignment(f *testing.F) {
 			return
 		}
 		seen := make(map[gpu.UUID]bool)
-		out := assignmentJSON{Version: version, ByNode: a.ByNode, Leaving: a.Leaving}
+		out := assignmentJSON{Version: version, UnitMiB: a.UnitMiB, ByNode: a.ByNode, Leaving: a.Leaving}
 		for _, share := range a.Shares {
 			if seen[share.Device] || share.Device == "" || share.Units < 1 || share.Units > maxAmount || share.Cores < 0 || share.Cores > 100 {
 				t.Fatalf("share %+v of %q", share, s)
@@ -230,12 +238,13 @@ func TestCordonedGPUsTakeNoNewPods(t *testing.T) {
 	}
 	value, err := EncodeInventory(gpu.Inventory{UnitMiB: 1024, Devices: []gpu.Device{
 		{UUID: "GPU-a", Index: 0, Healthy: true}, {UUID: "GPU-b", Index: 1, Healthy: true}, {UUID: "GPU-c", Index: 2, Unhealthy: "XID 79"},
+		{UUID: "GPU-d", Index: 3, Unhealthy: gpu.Stopped},
 	}})
 	if err != nil {
 		t.Fatal(err)
 	}
 	node := &v1.Node{ObjectMeta: metav1.ObjectMeta{Annotations: map[string]string{
-		names.Inventory(): value, names.Cordoned(): " GPU-b,,GPU-c, GPU-gone ",
+		names.Inventory(): value, names.Cordoned(): " GPU-b,,GPU-c, GPU-d,GPU-gone ",
 	}}}
 	inv, err := names.InventoryOf(node)
 	if err != nil {
@@ -245,10 +254,10 @@ func TestCordonedGPUsTakeNoNewPods(t *testing.T) {
 	for _, d := range inv.Devices {
 		got = append(got, d.Unhealthy)
 	}
-	if diff := cmp.Diff([]string{"", gpu.Cordoned, "XID 79; cordoned"}, got); diff != "" || inv.Devices[1].Healthy {
+	if diff := cmp.Diff([]string{"", gpu.Cordoned, "XID 79; cordoned", gpu.Stopped}, got); diff != "" || inv.Devices[1].Healthy {
 		t.Errorf("(-want +got):\n%s", diff)
 	}
-	if got := FormatCordonedGPUs(names.CordonedGPUs(node)); got != "GPU-b,GPU-c,GPU-gone" {
+	if got := FormatCordonedGPUs(names.CordonedGPUs(node)); got != "GPU-b,GPU-c,GPU-d,GPU-gone" {
 		t.Errorf("written again: %q", got)
 	}
 }

@@ -15,6 +15,13 @@
 // a reader does not know are ignored, so that a newer writer may add some; a
 // change that an older reader would misread raises the version.
 //
+// An assignment says in which unit it counts. That is written again as it was, and is compared
+// where the assignment comes to its node (placement.NewNode), for a pod does not tell the
+// node's. A pod that was given larger units has more of the node's, and counts so. A smaller
+// unit is not believed: the pod's owner can write one too, and the pod's number counts for less
+// then than the kubelet has given. Without a unit it counts in the node's, and one that makes
+// no sense cannot be read.
+//
 // The state is in annotations and not in objects of an own kind. A claim or an
 // allocation of its own would be a second object to write beside the pod and to
 // find orphaned later, and a CRD to install first. An annotation goes with its pod.

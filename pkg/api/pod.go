@@ -21,9 +21,11 @@ import (
 // overflow. It is far beyond any GPU in any unit.
 const maxAmount = 1 << 40
 
-// maxGlobs bounds a list of globs, in bytes: it is matched against every GPU of
-// the cluster.
-const maxGlobs = 1024
+// A list of globs is bounded: it is matched against every GPU of the cluster.
+const (
+	maxGlobs     = 32
+	maxGlobBytes = 1024 // of all together
+)
 
 // Ref names a pod.
 func Ref(pod *v1.Pod) placement.PodRef {
@@ -135,7 +137,7 @@ func (n Names) read(pod *v1.Pod) (placement.Request, error) {
 	if r.Empty() {
 		return r, err
 	}
-	if bad := n.readAnnotations(&r, pod.Annotations); err == nil {
+	if bad := n.readAnnotations(&r, pod); err == nil {
 		err = bad
 	}
 	return r, err
@@ -189,9 +191,9 @@ func amountOf(c v1.Container, name v1.ResourceName) (int64, error) {
 			return 0, nil
 		}
 	}
-	value := q.Value() // rounded up
+	value := q.Value() // rounded up, and 0 where no int64 is as large
 	switch {
-	case q.CmpInt64(value) != 0 || value > maxAmount:
+	case value == 0 && !q.IsZero(), value > maxAmount, q.CmpInt64(value) != 0: // in this order: to compare 1e999999 is to write it out
 		return 0, fmt.Errorf("container %q: %s is %s, want a whole number up to %d", c.Name, name, q.String(), int64(maxAmount))
 	case value < 0:
 		return 0, fmt.Errorf("container %q: %s is %s, want 0 or more", c.Name, name, q.String())
@@ -200,7 +202,7 @@ func amountOf(c v1.Container, name v1.ResourceName) (int64, error) {
 }
 
 // readAnnotations leaves out what cannot be read; the error tells of the first of it.
-func (n Names) readAnnotations(r *placement.Request, annotations map[string]string) (first error) {
+func (n Names) readAnnotations(r *placement.Request, pod *v1.Pod) (first error) {
 	for _, a := range []struct {
 		key  string
 		read func(string) error
@@ -210,11 +212,11 @@ func (n Names) readAnnotations(r *placement.Request, annotations map[string]stri
 		{n.Model(), func(s string) (err error) { r.Models, err = readGlobs(s); return err }},
 		{n.UUID(), func(s string) (err error) { r.UUIDs, err = readGlobs(s); return err }},
 		{n.ModelPreference(), func(s string) (err error) { r.Preference, err = readPreference(s); return err }},
-		{n.Group(), func(s string) (err error) { r.Group, err = readWord(s); return err }},
-		{n.ExclusiveGroup(), func(s string) (err error) { r.ExclusiveGroup, err = readWord(s); return err }},
+		{n.Group(), func(s string) (err error) { r.Group, err = readGroup(pod.Namespace, s); return err }},
+		{n.ExclusiveGroup(), func(s string) (err error) { r.ExclusiveGroup, err = readGroup(pod.Namespace, s); return err }},
 		{n.EnforcementLevel(), func(s string) (err error) { r.Enforcement, err = gpu.ParseEnforcement(s); return err }},
 	} {
-		value, ok := annotations[a.key]
+		value, ok := pod.Annotations[a.key]
 		if !ok {
 			continue
 		}
@@ -315,9 +317,12 @@ func readPreference(s string) (placement.Preference, error) {
 	return "", fmt.Errorf("%q: want fastest or cheapest", s)
 }
 
-func readGlobs(s string) ([]string, error) {
-	if len(s) > maxGlobs {
-		return nil, fmt.Errorf("a list of globs of %d bytes, want %d at most", len(s), maxGlobs)
+func readGlobs(s string) (placement.Globs, error) {
+	if len(s) > maxGlobBytes {
+		return nil, fmt.Errorf("a list of globs of %d bytes, want %d at most", len(s), maxGlobBytes)
+	}
+	if n := strings.Count(s, ",") + 1; n > maxGlobs {
+		return nil, fmt.Errorf("a list of %d globs, want %d at most", n, maxGlobs)
 	}
 	var out []string
 	for part := range strings.SplitSeq(s, ",") {
@@ -328,14 +333,14 @@ func readGlobs(s string) ([]string, error) {
 		}
 		out = append(out, part)
 	}
-	return out, nil
+	return placement.NewGlobs(out...), nil
 }
 
-func readWord(s string) (string, error) {
-	if s == "" {
-		return "", fmt.Errorf("%q: want a name", s)
+func readGroup(namespace, name string) (placement.Group, error) {
+	if name == "" {
+		return placement.Group{}, fmt.Errorf("%q: want a name", name)
 	}
-	return s, nil
+	return placement.Group{Namespace: namespace, Name: name}, nil
 }
 
 // Holding reads a bound pod for the books. How much the pod holds is taken from

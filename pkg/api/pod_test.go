@@ -5,6 +5,8 @@ import (
 	"fmt"
 	"math"
 	"os"
+	"runtime"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -115,6 +117,35 @@ func TestRequestAmounts(t *testing.T) {
 	}
 }
 
+// The API server takes such amounts, and to write one out takes a megabyte.
+func TestEnormousAmountsCostNothing(t *testing.T) {
+	for _, amount := range []string{"1e999999", "-1e999999", "999e999999"} {
+		for _, name := range []string{"gpu-mem", "gpu-core"} {
+			n, p := names(t), pod(container("c", name, amount))
+			_, err := n.Request(p)
+			checkError(t, err, "gpumem.dev/"+name+" is ")
+			least := leastAllocated(func() { _, _ = n.Request(p) })
+			if least > 200_000 {
+				t.Errorf("%s: %s: %d bytes to read it, want no more than 200000", name, amount, least)
+			}
+		}
+	}
+}
+
+// leastAllocated returns how many bytes a call of f allocates, the least of ten: the
+// runtime counts for the whole process, so other goroutines add to some of them.
+func leastAllocated(f func()) uint64 {
+	least := uint64(math.MaxUint64)
+	for range 10 {
+		var before, after runtime.MemStats
+		runtime.ReadMemStats(&before)
+		f()
+		runtime.ReadMemStats(&after)
+		least = min(least, after.TotalAlloc-before.TotalAlloc)
+	}
+	return least
+}
+
 func checkError(t *testing.T, err error, want string) {
 	t.Helper()
 	if want == "" && err != nil || want != "" && (err == nil || !strings.Contains(err.Error(), want)) {
@@ -158,17 +189,19 @@ func TestRequestAnnotations(t *testing.T) {
 		"exclusive":                 {annotations: []string{"policy", "exclusive"}, want: func(r *placement.Request) { r.Policy = placement.Exclusive }},
 		"another policy":            {annotations: []string{"policy", "Spread"}, wantErr: `annotation gpumem.dev/policy: policy "Spread": want binpack, spread or exclusive`},
 		"an empty policy":           {annotations: []string{"policy", ""}, wantErr: "want binpack, spread or exclusive"},
-		"models":                    {annotations: []string{"gpu-model", "A100*, !A100-SXM4-80GB"}, want: func(r *placement.Request) { r.Models = []string{"A100*", "!A100-SXM4-80GB"} }},
+		"models":                    {annotations: []string{"gpu-model", "A100*, !A100-SXM4-80GB"}, want: func(r *placement.Request) { r.Models = placement.NewGlobs("A100*", "!A100-SXM4-80GB") }},
 		"an empty list of models":   {annotations: []string{"gpu-model", ""}, wantErr: `annotation gpumem.dev/gpu-model: "": want a list of globs`},
 		"a list with a gap":         {annotations: []string{"gpu-model", "A100,,T4"}, wantErr: "want a list of globs"},
 		"an exclusion of nothing":   {annotations: []string{"gpu-model", "!"}, wantErr: "want a list of globs"},
 		"a malformed glob":          {annotations: []string{"gpu-model", "A[100"}, wantErr: "want a list of globs"},
+		"too many globs":            {annotations: []string{"gpu-model", strings.Repeat("a,", 32) + "a"}, wantErr: "a list of 33 globs, want 32 at most"},
+		"as many globs as may be":   {annotations: []string{"gpu-uuid", strings.Repeat("a,", 31) + "a"}, want: func(r *placement.Request) { r.UUIDs = placement.NewGlobs(slices.Repeat([]string{"a"}, 32)...) }},
 		"too long a list":           {annotations: []string{"gpu-model", strings.Repeat("a*", 600)}, wantErr: "a list of globs of 1200 bytes, want 1024 at most"},
-		"UUIDs":                     {annotations: []string{"gpu-uuid", "GPU-1,GPU-2*"}, want: func(r *placement.Request) { r.UUIDs = []string{"GPU-1", "GPU-2*"} }},
+		"UUIDs":                     {annotations: []string{"gpu-uuid", "GPU-1,GPU-2*"}, want: func(r *placement.Request) { r.UUIDs = placement.NewGlobs("GPU-1", "GPU-2*") }},
 		"a malformed UUID":          {annotations: []string{"gpu-uuid", "\\"}, wantErr: "annotation gpumem.dev/gpu-uuid"},
-		"a group":                   {annotations: []string{"gpu-group", "g"}, want: func(r *placement.Request) { r.Group = "g" }},
+		"a group":                   {annotations: []string{"gpu-group", "g"}, want: func(r *placement.Request) { r.Group = placement.Group{Namespace: "ns", Name: "g"} }},
 		"an empty group":            {annotations: []string{"gpu-group", ""}, wantErr: `annotation gpumem.dev/gpu-group: "": want a name`},
-		"an exclusive group":        {annotations: []string{"exclusive-group", "g"}, want: func(r *placement.Request) { r.ExclusiveGroup = "g" }},
+		"an exclusive group":        {annotations: []string{"exclusive-group", "g"}, want: func(r *placement.Request) { r.ExclusiveGroup = placement.Group{Namespace: "ns", Name: "g"} }},
 		"an empty exclusive group":  {annotations: []string{"exclusive-group", ""}, wantErr: "annotation gpumem.dev/exclusive-group"},
 		"an enforcement":            {annotations: []string{"enforcement", "mps"}, want: func(r *placement.Request) { r.Enforcement = gpu.EnforcementMPS }},
 		"an enforcement of nothing": {annotations: []string{"enforcement", "strict"}, wantErr: `annotation gpumem.dev/enforcement: enforcement "strict": want advisory, mps or kernel`},
@@ -203,6 +236,25 @@ func TestRequestAnnotations(t *testing.T) {
 	}
 }
 
+// A name of a group means nothing to the pods of another namespace: naming it keeps no GPU from them,
+// and brings no pod to theirs.
+func TestGroupsAreOfANamespace(t *testing.T) {
+	read := func(namespace, key string) placement.Request {
+		p := annotated(pod(container("c", "gpu-mem", "1")), key, "prod")
+		p.Namespace = namespace
+		r, err := names(t).Request(p)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return r
+	}
+	for _, key := range []string{"gpu-group", "exclusive-group"} {
+		if mine := read("mine", key); !cmp.Equal(mine, read("mine", key)) || cmp.Equal(mine, read("theirs", key)) {
+			t.Errorf("%s prod is the same in two namespaces, or differs within one", key)
+		}
+	}
+}
+
 func assignmentOf(uuids ...string) string {
 	var gpus []string
 	for _, u := range uuids {
@@ -231,7 +283,7 @@ func TestWhichAnnotationsCanBeRead(t *testing.T) {
 				t.Errorf("%s %q: %v", key, value, err)
 			}
 		}
-		want, _, _ := strings.Cut(tc.Want, ", of 1024 bytes") // which has words of its own
+		want, _, _ := strings.Cut(tc.Want, ", 32 of them") // which has words of its own
 		for _, value := range tc.Refused {
 			if _, err := names(t).Request(annotated(pod(container("c", "gpu-mem", "64")), key, value)); err == nil || !strings.Contains(err.Error(), "want "+want) {
 				t.Errorf("%s %q: %v, want %s", key, value, err, want)
@@ -240,6 +292,7 @@ func TestWhichAnnotationsCanBeRead(t *testing.T) {
 	}
 	for value, taken := range map[string]bool{
 		strings.Repeat("x", 1024): true, strings.Repeat("x", 1025): false, strings.Repeat("é", 512): true, strings.Repeat("é", 513): false,
+		strings.Repeat("x,", 31) + "x": true, strings.Repeat("x,", 32) + "x": false,
 	} {
 		if _, err := names(t).Request(annotated(pod(container("c", "gpu-mem", "1")), "gpu-model", value)); err == nil != taken {
 			t.Errorf("globs of %d bytes: %v", len(value), err)

@@ -61,7 +61,7 @@ func TestOneMinorVersionApart(t *testing.T) {
 			t.Errorf("inventory of the version %s: %v (-want +got):\n%s", name, err, diff)
 		}
 	}
-	want := placement.Assignment{Shares: []placement.Share{{Device: "GPU-4cc89e34-1e0c-ae68-68be-61d8c9b26a2b", Units: 3, Cores: 30}}, Enforcement: gpu.EnforcementAdvisory}
+	want := placement.Assignment{Shares: []placement.Share{{Device: "GPU-4cc89e34-1e0c-ae68-68be-61d8c9b26a2b", Units: 3, Cores: 30}}, UnitMiB: 1024, Enforcement: gpu.EnforcementAdvisory}
 	for name, text := range map[string]string{"before": firstAssignment, "after": later(t, firstAssignment)} {
 		got, err := DecodeAssignment(text)
 		if diff := cmp.Diff(want, got); err != nil || diff != "" {

@@ -12,6 +12,9 @@ type Question struct {
 	Request  placement.Request
 	Fallback placement.Policy
 
+	// Expecting has the pods count that are expected on the node: see Expect.
+	Expecting bool
+
 	key unique.Handle[string] // the same for requests that ask for the same
 }
 
@@ -50,30 +53,39 @@ type answer struct {
 	refusal *Refusal
 }
 
-// refused gives a kept answer, or a new one. Of two that are found at the same
+// refused answers about the node as the question has it.
+func (n *node) refused(q Question) *Refusal {
+	if q.Expecting {
+		if state := n.likely.state.Load(); state != nil {
+			return n.likely.refused(state, q)
+		}
+	}
+	if state := n.real.state.Load(); state != nil {
+		return n.real.refused(state, q)
+	}
+	return q.Ask(placement.Node{Name: n.name})
+}
+
+// refused gives a kept answer about a state, or a new one. Of two that are found at the same
 // time, one may not be kept. The node itself is not looked at for a kept one,
 // for the sake of the processor's cache.
-func (n *node) refused(q Question) *Refusal {
-	view := n.view.Load()
-	if view == nil {
-		return q.Ask(placement.Node{Name: n.name})
-	}
-	last := n.answers.Load()
-	if last == nil || last.of != view {
-		last = &answers{of: view}
+func (v *view) refused(state *placement.Node, q Question) *Refusal {
+	last := v.answers.Load()
+	if last == nil || last.of != state {
+		last = &answers{of: state}
 	}
 	for i := range last.kept {
 		if last.kept[i].key == q.key {
 			return last.kept[i].refusal
 		}
 	}
-	refusal := q.Ask(*view)
-	if len(view.Nominated) > 0 {
+	refusal := q.Ask(*state)
+	if len(state.Nominated) > 0 {
 		return refusal // what is left to others depends on who asks
 	}
-	now := &answers{of: view}
+	now := &answers{of: state}
 	now.kept[0] = answer{key: q.key, refusal: refusal}
 	copy(now.kept[1:], last.kept[:])
-	n.answers.Store(now)
+	v.answers.Store(now)
 	return refusal
 }

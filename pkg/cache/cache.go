@@ -19,13 +19,16 @@ type Cache struct {
 	// map does not change.
 	known atomic.Pointer[map[string]*node]
 
-	mu      sync.Mutex
-	nodes   map[string]*node // by name, ghosts included
-	pods    pods
-	reads   map[*Read]bool // under way
-	changes int            // of nodes, so far
-	changed chan struct{}  // closed by the next of them; nil: nobody waits
-	mix     ranking.Mix
+	mu       sync.Mutex
+	nodes    map[string]*node // by name, ghosts included
+	pods     pods
+	expected map[string]*expectation // by UID of the pod
+	reads    map[*Read]bool          // under way
+	changes  uint64                  // of nodes, so far
+	offered  int                     // nodes that are no ghosts
+	made     int                     // nodes, so far
+	changed  chan struct{}           // closed by the next of them; nil: none waits
+	mix      ranking.Mix
 
 	prices atomic.Pointer[priced]
 }
@@ -49,15 +52,29 @@ func newPods() (p pods) {
 	return p
 }
 
-// node is what the cache knows under one name. The fields below the first two
+// node is what the cache knows under one name. The fields below the first three
 // are guarded by Cache.mu.
 type node struct {
-	view    atomic.Pointer[placement.Node] // as readers see it; nil: a ghost
-	answers atomic.Pointer[answers]
+	real    view          // no state: a ghost
+	likely  view          // with the pods that are expected; no state: none is
+	changed atomic.Uint64 // which of the cache's changes was the last of this node
 
+	id        int // of all nodes that there have been, the how manieth
 	name      string
 	inventory *gpu.Inventory // made anew by each SetNode; nil: a ghost
 	pods      pods
+	expected  map[string]*expectation // by UID of the pod
+}
+
+// view is a node as readers see it, and what was answered about it.
+type view struct {
+	state   atomic.Pointer[placement.Node]
+	answers atomic.Pointer[answers]
+}
+
+func (v *view) set(n *placement.Node) {
+	v.state.Store(n)
+	v.answers.Store(nil) // they are of what was
 }
 
 // pod is made anew by all that is heard of it.
@@ -79,7 +96,9 @@ func (p *pod) onlyCPU() bool { return p.Request.Empty() && p.Assignment.None() }
 
 // New returns an empty cache.
 func New() *Cache {
-	return &Cache{nodes: make(map[string]*node), pods: newPods(), reads: make(map[*Read]bool)}
+	return &Cache{
+		nodes: make(map[string]*node), pods: newPods(), expected: make(map[string]*expectation), reads: make(map[*Read]bool),
+	}
 }
 
 // SetNode records what a node offers: a new node, or a change.
@@ -194,7 +213,8 @@ func (c *Cache) AssumePod(ref placement.PodRef, nodeName string, req placement.R
 	if !ok || n.inventory == nil {
 		return placement.Assignment{}, unfit(placement.Fit(req, placement.Node{Name: nodeName}))
 	}
-	chosen, refusal := Decide(*n.view.Load(), ref, req, fallback)
+	c.expect(ref.UID, nil)
+	chosen, refusal := n.decide(ref, req, fallback)
 	if refusal != nil {
 		return placement.Assignment{}, refusal
 	}
@@ -254,7 +274,7 @@ func (c *Cache) Node(name string) (placement.Node, bool) {
 // Look is Node without a copy: nil where it is not known.
 func (c *Cache) Look(name string) *placement.Node {
 	if n, ok := c.readable()[name]; ok {
-		return n.view.Load()
+		return n.real.state.Load()
 	}
 	return nil
 }
@@ -286,8 +306,8 @@ func (c *Cache) Changed() <-chan struct{} {
 func (c *Cache) Nodes() []placement.Node {
 	var out []placement.Node
 	for _, n := range c.readable() {
-		if view := n.view.Load(); view != nil {
-			out = append(out, *view)
+		if state := n.real.state.Load(); state != nil {
+			out = append(out, *state)
 		}
 	}
 	slices.SortFunc(out, func(a, b placement.Node) int { return cmp.Compare(a.Name, b.Name) })
@@ -302,7 +322,7 @@ func (c *Cache) overtaken(p *pod) bool {
 		return false
 	}
 	n, ok := c.nodes[p.node]
-	return !ok || n.inventory == nil || !n.view.Load().Bears(p.Holding)
+	return !ok || n.inventory == nil || !n.real.state.Load().Bears(p.Holding)
 }
 
 // node returns the node of that name, made as a ghost if it is new.
@@ -310,7 +330,8 @@ func (c *Cache) node(name string) *node {
 	if n, ok := c.nodes[name]; ok {
 		return n
 	}
-	n := &node{name: name, pods: newPods()}
+	n := &node{id: c.made, name: name, pods: newPods()}
+	c.made++
 	c.nodes[name] = n
 	c.known.Store(nil)
 	return n
@@ -319,13 +340,19 @@ func (c *Cache) node(name string) *node {
 // offer records what a node offers; nil: it is deleted.
 func (c *Cache) offer(name string, inv *gpu.Inventory) {
 	n := c.node(name)
+	switch {
+	case n.inventory == nil && inv != nil:
+		c.offered++
+	case n.inventory != nil && inv == nil:
+		c.offered--
+	}
 	n.inventory = inv
 	c.publish(n)
 	c.dropIfEmpty(n)
 }
 
 func (c *Cache) dropIfEmpty(n *node) {
-	if n.inventory != nil || len(n.pods[on]) > 0 || len(n.pods[coming]) > 0 {
+	if n.inventory != nil || len(n.pods[on]) > 0 || len(n.pods[coming]) > 0 || len(n.expected) > 0 {
 		return
 	}
 	delete(c.nodes, n.name)
@@ -335,6 +362,9 @@ func (c *Cache) dropIfEmpty(n *node) {
 // set books a pod in a role, in place of what it was in that role before; nil:
 // it is nothing any more.
 func (c *Cache) set(as role, uid string, p *pod) {
+	if as == on {
+		c.expect(uid, nil)
+	}
 	if old, ok := c.pods[as][uid]; ok && (p == nil || p.node != old.node) {
 		delete(c.pods[as], uid)
 		n := c.node(old.node)
@@ -352,14 +382,24 @@ func (c *Cache) set(as role, uid string, p *pod) {
 // publish remakes what readers see of the node.
 func (c *Cache) publish(n *node) {
 	defer c.tell()
-	defer n.answers.Store(nil) // they are of what was
+	defer c.publishLikely(n)
+	c.changes++
+	n.changed.Store(c.changes)
 	if n.inventory == nil {
-		n.view.Store(nil)
+		n.real.set(nil)
 		return
 	}
-	holdings := make([]placement.Holding, 0, len(n.pods[on]))
+	n.real.set(n.with(nil))
+}
+
+// with returns the node with its pods and some more.
+func (n *node) with(more map[string]*expectation) *placement.Node {
+	holdings := make([]placement.Holding, 0, len(n.pods[on])+len(more))
 	for _, p := range n.pods[on] {
 		holdings = append(holdings, p.Holding)
+	}
+	for _, e := range more {
+		holdings = append(holdings, e.Holding)
 	}
 	var nominated []placement.Holding
 	for uid, p := range n.pods[coming] {
@@ -367,9 +407,8 @@ func (c *Cache) publish(n *node) {
 			nominated = append(nominated, p.Holding)
 		}
 	}
-	c.changes++
-	view := placement.NewNode(n.name, *n.inventory, holdings).WithNominated(nominated)
-	n.view.Store(&view)
+	state := placement.NewNode(n.name, *n.inventory, holdings).WithNominated(nominated)
+	return &state
 }
 
 // tell wakes those who wait for a change.

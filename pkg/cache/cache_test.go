@@ -766,6 +766,7 @@ type twin struct {
 	objects   []object
 	assumed   []object
 	nominated []object
+	expected  []object
 }
 
 type object struct {
@@ -773,6 +774,8 @@ type object struct {
 	placement.Holding
 	bindings int  // of an assumed pod: those that may still land
 	read     bool // of an assumed pod
+
+	until time.Time // of one that is expected
 }
 
 func (w *twin) drop(from *[]object, uid string) {
@@ -781,18 +784,46 @@ func (w *twin) drop(from *[]object, uid string) {
 
 // remove drops a pod in all its roles.
 func (w *twin) remove(uid string) {
-	for _, from := range []*[]object{&w.objects, &w.assumed, &w.nominated} {
+	for _, from := range []*[]object{&w.objects, &w.assumed, &w.nominated, &w.expected} {
 		w.drop(from, uid)
 	}
 }
 
-func (w *twin) view(name string) (placement.Node, bool) {
+func (w *twin) view(name string) (placement.Node, bool) { return w.with(name, nil) }
+
+// likely is the view with the pods that are expected on the node.
+func (w *twin) likely(name string) (placement.Node, bool) {
+	return w.with(name, slices.DeleteFunc(slices.Clone(w.expected), func(o object) bool { return o.node != name }))
+}
+
+// decide chooses for a pod that is not on the node, beside those that are expected if possible.
+func (w *twin) decide(name, uid string, req placement.Request) (placement.Assignment, bool) {
+	for _, view := range []func(string) (placement.Node, bool){w.likely, w.view} {
+		n, ok := view(name)
+		if !ok {
+			return placement.Assignment{}, false
+		}
+		if len(n.Nominated) > 0 {
+			n, _ = w.view(name)
+		}
+		if a, refusal := Decide(n, ref(uid), req, placement.Binpack); refusal == nil {
+			return a, true
+		}
+	}
+	return placement.Assignment{}, false
+}
+
+func (w *twin) has(of []object, uid string) bool {
+	return slices.ContainsFunc(of, func(o object) bool { return o.Pod.UID == uid })
+}
+
+func (w *twin) with(name string, more []object) (placement.Node, bool) {
 	inv, ok := w.nodes[name]
 	if !ok {
 		return placement.Node{}, false
 	}
 	var holdings []placement.Holding
-	for _, o := range slices.Concat(w.objects, w.assumed) {
+	for _, o := range slices.Concat(w.objects, w.assumed, more) {
 		if o.node == name {
 			holdings = append(holdings, o.Holding)
 		}
@@ -843,7 +874,25 @@ func step(t *testing.T, random *rand.Rand, c *Cache, w *twin) {
 	}
 	holding.Settled = random.IntN(2) == 0
 	req.Priority = int32(random.IntN(3))
-	switch random.IntN(12) {
+	now := start.Add(time.Duration(random.IntN(3)) * Moment / 2)
+	switch random.IntN(15) {
+	case 12, 13:
+		c.Expect(ref(uid), node, req, placement.Binpack, now)
+		if _, ok := w.nodes[node]; !ok || w.has(w.objects, uid) || w.has(w.assumed, uid) {
+			break
+		}
+		w.drop(&w.expected, uid)
+		if a, ok := w.decide(node, uid, req); ok {
+			h := placement.Holding{Pod: ref(uid), Request: req, Assignment: a}
+			w.expected = append(w.expected, object{node: node, Holding: h, until: now.Add(Moment)})
+		}
+	case 14:
+		some := c.Unexpect(uid, now)
+		w.drop(&w.expected, uid)
+		w.expected = slices.DeleteFunc(w.expected, func(o object) bool { return !o.until.After(now) })
+		if some != (len(w.expected) > 0) {
+			t.Errorf("Unexpect says that some are left: %t; there are %d", some, len(w.expected))
+		}
 	case 0:
 		inv := inventory(gpu.Units(random.IntN(9)), gpu.Units(random.IntN(9)))
 		c.SetNode(node, inv)
@@ -869,6 +918,7 @@ func step(t *testing.T, random *rand.Rand, c *Cache, w *twin) {
 		read.Enter(node, holding, start.Add(time.Minute))
 		if !slices.ContainsFunc(w.objects, func(o object) bool { return o.Pod.UID == uid }) {
 			w.drop(&w.assumed, uid)
+			w.drop(&w.expected, uid)
 			w.assumed = append(w.assumed, object{node: node, Holding: holding, read: true})
 		}
 	case 4:
@@ -901,8 +951,14 @@ func step(t *testing.T, random *rand.Rand, c *Cache, w *twin) {
 			w.nominated = append(w.nominated, object{node: node, Holding: placement.Holding{Pod: ref(uid), Request: req, Assignment: at}})
 		}
 	default:
-		before, _ := w.view(node)
+		before, offered := w.view(node)
 		a, err := assume(c, uid, node, req)
+		if offered && !w.has(w.objects, uid) && !w.has(w.assumed, uid) {
+			w.drop(&w.expected, uid)
+			if want, fits := w.decide(node, uid, req); fits != (err == nil) || fits && !cmp.Equal(want, a) {
+				t.Errorf("AssumePod(%s) on %s: %v, %v; want %v, %t", uid, node, a, err, want, fits)
+			}
+		}
 		if i := slices.IndexFunc(w.assumed, func(o object) bool { return o.Pod.UID == uid }); i >= 0 && err == nil {
 			w.assumed[i].bindings++
 			break
@@ -945,6 +1001,16 @@ func compareAnswers(t *testing.T, c *Cache, w *twin) {
 			if got != want {
 				t.Errorf("Refused(%s) for %d units: %q, want %q", name, 1+i, got, want)
 			}
+			if !ok {
+				continue
+			}
+			expecting := q
+			expecting.Expecting = true
+			likely, _ := w.likely(name)
+			_, refusal := Decide(likely, q.Pod, req, placement.Binpack)
+			if got := c.Refused(name, expecting); (got == nil) != (refusal == nil) || got != nil && got.Message != refusal.Message {
+				t.Errorf("Refused(%s) for %d units, expecting others: %v, want %v", name, 1+i, got, refusal)
+			}
 		}
 	}
 }
@@ -957,6 +1023,10 @@ func compare(t *testing.T, c *Cache, w *twin) {
 			want = append(want, n)
 			if got, ok := c.Node(name); !ok || !reflect.DeepEqual(n, got) {
 				t.Errorf("Node(%s) and its twin differ (-want +got):\n%s", name, cmp.Diff(n, got))
+			}
+			likely, _ := w.likely(name)
+			if got := c.Likely(name); got == nil || !reflect.DeepEqual(likely, *got) {
+				t.Errorf("Likely(%s) and its twin differ (-want +got):\n%s", name, cmp.Diff(&likely, got))
 			}
 		}
 	}

@@ -20,12 +20,19 @@
 // it until it is bound (AddPod), gone (RemovePod) or nominated to another node or
 // to none.
 //
+// A pod about which kube-scheduler has just asked may be expected on a node (Expect): its
+// Bind is to come. It reserves nothing. It shows in Likely, by which the next pods are
+// ranked, and where AssumePod has a choice of GPUs, it leaves the others to those that are
+// expected.
+//
 // # Invariants
 //
 //   - Per GPU, what pods hold is at most what the GPU offers, unless the GPU
 //     shrank or the API server says that it is more.
 //   - The cache is what comes out when the API objects and the assumed pods are
 //     put together from scratch, in any order.
+//   - What is expected changes no answer to a question that does not ask for it, and
+//     no binding is refused for it. It ends with the pod's Bind, the pod, or a Moment.
 //   - Choosing a GPU and reserving it is one critical section. Nothing else
 //     happens under the lock: no I/O, no call to the outside.
 //

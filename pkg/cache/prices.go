@@ -8,7 +8,7 @@ import (
 // priced are prices and when they were made.
 type priced struct {
 	*ranking.Prices
-	changes int // that the cache had seen
+	changes uint64 // that the cache had seen
 	nodes   int
 }
 
@@ -36,7 +36,7 @@ func (c *Cache) Reprice() {
 	const stale = 4
 	last := c.prices.Load()
 	c.mu.Lock()
-	if last != nil && c.changes-last.changes <= last.nodes/stale {
+	if last != nil && c.changes-last.changes <= uint64(last.nodes/stale) {
 		c.mu.Unlock()
 		return
 	}

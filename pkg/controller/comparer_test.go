@@ -13,6 +13,7 @@ import (
 	"go.uber.org/zap/zaptest/observer"
 	v1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/kubernetes/fake"
 
 	"github.com/gpumem/gpumem/pkg/cache"
@@ -305,7 +306,7 @@ func TestComparerOfAController(t *testing.T) {
 			t.Fatal(err)
 		}
 		d := &drift{}
-		comparer := &Comparer{Log: zap.NewNop(), Names: names(t), Cache: books, Source: NewClient(ctl, client), Drift: d}
+		comparer := &Comparer{Log: zap.NewNop(), Names: names(t), Cache: books, Source: NewClient(ctl, client, types.NamespacedName{}), Drift: d}
 		comparer.Compare(t.Context())
 		ctx, cancel := context.WithCancel(t.Context())
 		done := make(chan struct{})

@@ -22,6 +22,8 @@ import (
 
 // Controller feeds a cache from watches.
 type Controller struct {
+	names      api.Names
+	progress   progress
 	pods       informers.SharedInformerFactory
 	others     informers.SharedInformerFactory // nodes, and the budgets of pods
 	podLister  listers.PodLister
@@ -42,6 +44,7 @@ const byNode = "node"
 func New(log *zap.Logger, client kubernetes.Interface, names api.Names, c *cache.Cache) (*Controller, error) {
 	tweak := informers.WithTweakListOptions(func(o *metav1.ListOptions) { o.FieldSelector = notTerminal().String() })
 	ctl := &Controller{
+		names:  names,
 		pods:   informers.NewSharedInformerFactoryWithOptions(client, 0, tweak, informers.WithTransform(Trim(names))),
 		others: informers.NewSharedInformerFactoryWithOptions(client, 0, informers.WithTransform(Trim(names))),
 	}
@@ -56,7 +59,8 @@ func New(log *zap.Logger, client kubernetes.Interface, names api.Names, c *cache
 	ctl.budgets, ctl.budgetsDone = budgetInformer.Lister(), budgetInformer.Informer().HasSynced
 	books := &Books{Log: log, Names: names, Cache: c}
 	var err error
-	if ctl.podsDone, err = podInformer.Informer().AddEventHandler(books.PodHandler()); err != nil {
+	ctl.progress.listed = podInformer.Informer().LastSyncResourceVersion
+	if ctl.podsDone, err = podInformer.Informer().AddEventHandler(ctl.progress.follow(books.PodHandler())); err != nil {
 		return nil, fmt.Errorf("watch pods: %w", err)
 	}
 	if ctl.nodesDone, err = nodeInformer.Informer().AddEventHandler(books.NodeHandler()); err != nil {
@@ -95,6 +99,10 @@ func (c *Controller) Missing() string {
 	}
 	return ""
 }
+
+// Told reports whether the cache has heard of all that was written of pods up to a
+// resource version.
+func (c *Controller) Told(revision string) bool { return c.progress.past(revision) }
 
 // Pod returns a pod as the watch last told of it, or nil. It is trimmed to what
 // gpumem reads of a pod.

@@ -3,6 +3,7 @@ package controller
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"net/http"
 	"net/http/httptest"
@@ -14,15 +15,20 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	"go.uber.org/zap/zaptest"
+	coordinationv1 "k8s.io/api/coordination/v1"
 	v1 "k8s.io/api/core/v1"
 	policyv1 "k8s.io/api/policy/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/intstr"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/kubernetes/fake"
 	"k8s.io/client-go/rest"
+	clienttesting "k8s.io/client-go/testing"
 	toolscache "k8s.io/client-go/tools/cache"
 
 	"github.com/gpumem/gpumem/pkg/api"
@@ -257,7 +263,7 @@ func TestAPolicyThatCannotBeReadAnyMoreKeepsTheGPUClosed(t *testing.T) {
 	books.PodHandler().OnAdd(alone, true)
 	books.PodHandler().OnUpdate(alone, spoilt)
 	n, _ := books.Cache.Node("node")
-	other := placement.Request{Containers: []placement.Container{{Name: "main", Units: 3}}, UUIDs: []string{"GPU-a"}}
+	other := placement.Request{Containers: []placement.Container{{Name: "main", Units: 3}}, UUIDs: placement.NewGlobs("GPU-a")}
 	if got := placement.Fit(other, n); got.Reason != placement.Occupied || got.Node.Devices[0].Requested != 3 {
 		t.Errorf("of another pod: %s", got)
 	}
@@ -342,7 +348,7 @@ func TestClientTellsRefusalFromUnknownOutcome(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			c := NewClient(nil, client)
+			c := NewClient(nil, client, types.NamespacedName{})
 			err = c.Bind(t.Context(), &v1.Binding{ObjectMeta: metav1.ObjectMeta{Namespace: "team", Name: "web"}})
 			if (err != nil) != tc.wantErr {
 				t.Errorf("error %v, want one: %t", err, tc.wantErr)
@@ -373,7 +379,7 @@ func TestThePodsOfANodeAreReadAsTheyAreNow(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	pods, err := NewClient(nil, client).ReadPodsOn(t.Context(), "node")
+	pods, err := NewClient(nil, client, types.NamespacedName{}).ReadPodsOn(t.Context(), "node")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -390,6 +396,126 @@ func TestThePodsOfANodeAreReadAsTheyAreNow(t *testing.T) {
 	}
 }
 
+// bindTo returns how a binding goes to which a server gives these answers, one after the
+// other, and how often it was sent. The client may send one request in a thousand seconds.
+func bindTo(t *testing.T, answers ...http.HandlerFunc) (sent int, err error) {
+	t.Helper()
+	var n atomic.Int32
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.Method == http.MethodGet {
+			status(w, http.StatusNotFound, metav1.StatusReasonNotFound)
+			return
+		}
+		answers[min(int(n.Add(1)), len(answers))-1](w, r)
+	}))
+	defer server.Close()
+	client, err := kubernetes.NewForConfig(&rest.Config{Host: server.URL, QPS: 0.001, Burst: 1})
+	if err != nil {
+		t.Fatal(err)
+	}
+	c := NewClient(nil, client, types.NamespacedName{})
+	if _, err := c.ReadPod(t.Context(), "team", "web"); err != nil { // the one that the client may send
+		t.Fatal(err)
+	}
+	err = c.Bind(t.Context(), &v1.Binding{ObjectMeta: metav1.ObjectMeta{Namespace: "team", Name: "web"}})
+	return int(n.Load()), err
+}
+
+func busy(w http.ResponseWriter, code int32, reason metav1.StatusReason) {
+	w.Header().Set("Retry-After", "1")
+	status(w, code, reason)
+}
+
+// Each is sent once. What the API server refuses because it is busy was not written. An
+// error of its own says nothing of whether it was: then the pod is to be read.
+func TestABindingIsSentOnce(t *testing.T) {
+	tooMany := func(w http.ResponseWriter, _ *http.Request) {
+		busy(w, http.StatusTooManyRequests, metav1.StatusReasonTooManyRequests)
+	}
+	broken := func(w http.ResponseWriter, _ *http.Request) {
+		busy(w, http.StatusServiceUnavailable, metav1.StatusReasonServiceUnavailable)
+	}
+	conflict := func(w http.ResponseWriter, _ *http.Request) {
+		status(w, http.StatusConflict, metav1.StatusReasonConflict)
+	}
+	done := func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusCreated) }
+	for name, tc := range map[string]struct {
+		answers []http.HandlerFunc
+		sent    int
+		bound   bool
+		refused bool
+	}{
+		"busy":   {[]http.HandlerFunc{tooMany, done}, 1, false, true},
+		"broken": {[]http.HandlerFunc{broken, conflict}, 1, false, false},
+		"bound":  {[]http.HandlerFunc{done}, 1, true, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			sent, err := bindTo(t, tc.answers...)
+			refused := err != nil && (*Client)(nil).Refused(err)
+			if sent != tc.sent || (err == nil) != tc.bound || refused != tc.refused {
+				t.Errorf("sent %d times, error %v, refused %t; want %d, bound %t, refused %t", sent, err, refused, tc.sent, tc.bound, tc.refused)
+			}
+		})
+	}
+}
+
+func TestWhoLeads(t *testing.T) {
+	lease := func(holder *string) *coordinationv1.Lease {
+		return &coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{Namespace: "system", Name: "scheduler"}, Spec: coordinationv1.LeaseSpec{HolderIdentity: holder}}
+	}
+	resource := schema.GroupResource{Group: "coordination.k8s.io", Resource: "leases"}
+	for name, tc := range map[string]struct {
+		lease   *coordinationv1.Lease
+		refused error
+		want    string
+		wantErr bool
+	}{
+		"one does":               {lease: lease(new("a")), want: "a"},
+		"none does":              {lease: lease(nil)},
+		"there is no Lease":      {},
+		"it may not be read":     {refused: apierrors.NewForbidden(resource, "scheduler", nil)},
+		"the API server is away": {refused: errors.New("away"), wantErr: true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			client := fake.NewClientset()
+			if tc.lease != nil {
+				client = fake.NewClientset(tc.lease)
+			}
+			client.PrependReactor("get", "leases", func(clienttesting.Action) (bool, runtime.Object, error) { return tc.refused != nil, nil, tc.refused })
+			got, err := NewClient(nil, client, types.NamespacedName{Namespace: "system", Name: "scheduler"}).Leader(t.Context())
+			if got != tc.want || (err != nil) != tc.wantErr {
+				t.Errorf("Leader: %q, %v; want %q", got, err, tc.want)
+			}
+		})
+	}
+}
+
+// A pod is woken by an annotation, which is written through its status, and no other that
+// has its name by now.
+func TestWake(t *testing.T) {
+	client := fake.NewClientset()
+	var patches []clienttesting.PatchActionImpl
+	client.PrependReactor("patch", "pods", func(action clienttesting.Action) (bool, runtime.Object, error) {
+		patches = append(patches, action.(clienttesting.PatchActionImpl))
+		return true, &v1.Pod{}, nil
+	})
+	ctl, err := New(zaptest.NewLogger(t), client, names(t), cache.New())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := NewClient(ctl, client, types.NamespacedName{}).Wake(t.Context(), placement.PodRef{Namespace: "team", Name: "web", UID: "uid-1"}); err != nil || len(patches) != 1 {
+		t.Fatalf("%v, patches %v", err, patches)
+	}
+	var patch v1.Pod
+	if err := json.Unmarshal(patches[0].GetPatch(), &patch); err != nil {
+		t.Fatal(err)
+	}
+	if _, ok := patch.Annotations["gpumem.dev/room-made"]; !ok || len(patch.Annotations) != 1 || patch.UID != "uid-1" || patches[0].GetSubresource() != "status" || patches[0].GetName() != "web" {
+		t.Errorf("patch of %s/%s: %s", patches[0].GetName(), patches[0].GetSubresource(), patches[0].GetPatch())
+	}
+}
+
 func TestClientThatFindsNoServerIsRefused(t *testing.T) {
 	server := httptest.NewServer(http.NotFoundHandler())
 	server.Close()
@@ -397,7 +523,7 @@ func TestClientThatFindsNoServerIsRefused(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	c := NewClient(nil, client)
+	c := NewClient(nil, client, types.NamespacedName{})
 	if err := c.Bind(t.Context(), &v1.Binding{ObjectMeta: metav1.ObjectMeta{Namespace: "team", Name: "web"}}); !c.Refused(err) {
 		t.Errorf("not refused: %v", err)
 	}

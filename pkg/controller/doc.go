@@ -19,6 +19,9 @@
 // containers' CPU only the pod's sum is kept, and equal lists of resources are
 // shared between pods: a map of one entry takes as much room as one of eight.
 //
+// Bindings are not limited by the client: the API server says when it is busy, and a limit
+// here would keep a binding back until its time is over, with its memory reserved.
+//
 // Synced means that the handlers have seen the first list, not only that it has
 // arrived.
 //

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"container/list"
 	"encoding/json"
+	"iter"
 	"net/http"
 	"slices"
 	"sync"
@@ -50,6 +51,7 @@ type Decision struct {
 	Node    string    `json:"node,omitempty"`    // that it is about, or is best
 	Asked   int       `json:"asked"`             // how many nodes were looked at
 	Fit     int       `json:"fit"`               // on how many of them the pod fits
+	Sampled bool      `json:"sampled,omitempty"` // kube-scheduler has left out nodes, as it does where it looks for some that fit alone
 
 	// Nodes are some of them, those that tell most first.
 	Nodes []Node `json:"nodes,omitempty"`
@@ -219,6 +221,17 @@ func (c *Closest) Add(v *placement.Verdict, gap placement.Gap) {
 
 func compare(a, b candidate) int {
 	return cmp.Or(a.gap.Compare(b.gap), cmp.Compare(a.Node.Name, b.Node.Name))
+}
+
+// Names yields the names of their nodes, the closest first.
+func (c *Closest) Names() iter.Seq[string] {
+	return func(yield func(string) bool) {
+		for _, v := range c.kept {
+			if !yield(v.Node.Name) {
+				return
+			}
+		}
+	}
 }
 
 // Nodes describes them, the closest first.

@@ -303,9 +303,10 @@ func crowded(random *rand.Rand) ([]placement.Node, Goal) {
 			names++
 			h := hold(fmt.Sprint("p", names), ask(units, priority(random.Int32N(3)), cpu(random.Int64N(3)*1000)), at)
 			h.Terminating = random.IntN(12) == 0
-			h.Request.ExclusiveGroup = placementtest.Pick(random, "", "", "", fmt.Sprint("g", i))
-			if h.Request.ExclusiveGroup != "" && slices.ContainsFunc(holdings, func(o placement.Holding) bool { return o.Request.ExclusiveGroup != "" }) {
-				h.Request.ExclusiveGroup = ""
+			var none placement.Group
+			h.Request.ExclusiveGroup = placementtest.Pick(random, none, none, none, placement.Group{Namespace: "ns", Name: fmt.Sprint("g", i)})
+			if h.Request.ExclusiveGroup != none && slices.ContainsFunc(holdings, func(o placement.Holding) bool { return o.Request.ExclusiveGroup != none }) {
+				h.Request.ExclusiveGroup = none
 			}
 			holdings, uids = append(holdings, h), append(uids, h.Pod.UID)
 		}
@@ -330,7 +331,7 @@ func crowded(random *rand.Rand) ([]placement.Node, Goal) {
 		d.Request.Count = 2
 	}
 	if random.IntN(8) == 0 {
-		d.Request.UUIDs = []string{"GPU-1"}
+		d.Request.UUIDs = placement.NewGlobs("GPU-1")
 	}
 	d.Empty = random.IntN(8) == 0
 	if len(uids) > 0 {

@@ -69,8 +69,9 @@
 //
 // Of plain init containers the kubelet does not tell (PodResources lists the others
 // and sidecars). What one has follows from its pod: as much as it asks for, of the GPUs
-// that the pod's other containers hold, whose slots the kubelet takes for it, or that
-// are assigned to the pod where there are no others.
+// that the pod's other containers hold, whose slots the kubelet takes for it. Where there
+// are no others, it has what it was given since the plugin began, or else that much of the
+// GPUs that are assigned to the pod.
 //
 // The answers about the two resources of a container are merged by the kubelet,
 // one before the other as it happens. So that about cores says nothing that the

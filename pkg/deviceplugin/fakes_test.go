@@ -73,7 +73,9 @@ type pods struct {
 	corrections []string
 	fail        error
 	failOnce    string // the pod of which the next correction fails
+	denied      string // the pod whose corrections all fail
 
+	unlisted  bool             // these are not known to be all
 	behind    []allocation.Pod // what the API server has and the watch has not told of
 	refreshes int
 }
@@ -83,7 +85,7 @@ func newPods(list ...allocation.Pod) *pods { return &pods{list: list, changed: m
 func (p *pods) Pods() ([]allocation.Pod, bool, <-chan struct{}) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	return slices.Clone(p.list), true, p.changed
+	return slices.Clone(p.list), !p.unlisted, p.changed
 }
 
 func (p *pods) add(pod allocation.Pod) {
@@ -135,11 +137,20 @@ func (p *pods) Refresh(context.Context) error {
 	return nil
 }
 
-func (p *pods) Correct(_ context.Context, ref placement.PodRef, a placement.Assignment, _ gpu.Inventory) error {
+// Correct refuses what the true one does: GPUs that the inventory lacks.
+func (p *pods) Correct(_ context.Context, ref placement.PodRef, a placement.Assignment, inv gpu.Inventory) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.fail != nil {
 		return p.fail
+	}
+	for _, id := range a.Devices() {
+		if _, ok := inv.Device(id); !ok {
+			return fmt.Errorf("no GPU %s", id)
+		}
+	}
+	if p.denied == ref.Name {
+		return errors.New("denied by a webhook")
 	}
 	if p.failOnce == ref.Name {
 		p.failOnce = ""
@@ -178,6 +189,8 @@ type kubelet struct {
 	fail     error
 	failures int  // answers that fail before others
 	deaf     bool // answers nothing until the caller gives up
+
+	meanwhile func() // what happens between its look and its answer
 }
 
 func newKubelet(known ...string) *kubelet {
@@ -199,7 +212,11 @@ func (k *kubelet) List(ctx context.Context) ([]allocation.Held, map[string]bool,
 	for name := range k.known {
 		known[name] = true
 	}
+	meanwhile := k.meanwhile
 	k.mu.Unlock()
+	if meanwhile != nil {
+		meanwhile()
+	}
 	if deaf {
 		<-ctx.Done()
 		return nil, nil, ctx.Err()

@@ -2,6 +2,7 @@ package deviceplugin
 
 import (
 	"context"
+	"slices"
 
 	"github.com/gpumem/gpumem/pkg/allocation"
 	"github.com/gpumem/gpumem/pkg/gpu"
@@ -34,6 +35,9 @@ func (p *Plugin) Grants(ctx context.Context) ([]usage.Grant, error) {
 
 func initGrants(s allocation.State, pod *allocation.Pod) (out []usage.Grant) {
 	for _, c := range pod.Request.Containers {
+		if slices.ContainsFunc(s.Held, func(h allocation.Held) bool { return h.Of(pod.Pod) && h.Container == c.Name }) {
+			continue // it is told of
+		}
 		h, err := (&holding{pod: pod, inventory: s.Inventory}).ofInit(s, c.Name)
 		if h == nil || err != nil {
 			continue // it asks for nothing, or its GPU is gone

@@ -45,7 +45,8 @@ func enforce(out *pluginapi.ContainerAllocateResponse, g allocation.Grant, inv g
 	out.Envs[mpsPinnedLimit] = strings.Join(limits, ",")
 	out.Envs[mpsPipeDirectory] = mpsDir + "/pipe"
 	out.Mounts = append(out.Mounts,
-		&pluginapi.Mount{ContainerPath: mpsDir + "/pipe", HostPath: mpsDir + "/pipe"},
+		// Read only: a client speaks to the daemon's socket, and must not take it away.
+		&pluginapi.Mount{ContainerPath: mpsDir + "/pipe", HostPath: mpsDir + "/pipe", ReadOnly: true},
 		// Client and server share memory there, which saves user pods hostIPC.
 		&pluginapi.Mount{ContainerPath: "/dev/shm", HostPath: mpsDir + "/shm"},
 	)

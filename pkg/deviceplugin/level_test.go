@@ -21,7 +21,7 @@ import (
 func TestWhatEnforcesAGrant(t *testing.T) {
 	devices := []gpu.Device{{UUID: "GPU-a", MemoryMiB: 15360}, {UUID: "GPU-b", Index: 3, MemoryMiB: 15360}}
 	mounts := []*pluginapi.Mount{
-		{ContainerPath: "/run/gpumem/mps/pipe", HostPath: "/run/gpumem/mps/pipe"},
+		{ContainerPath: "/run/gpumem/mps/pipe", HostPath: "/run/gpumem/mps/pipe", ReadOnly: true},
 		{ContainerPath: "/dev/shm", HostPath: "/run/gpumem/mps/shm"},
 	}
 	for _, tc := range []struct {
@@ -80,23 +80,33 @@ func (n *node) assignedLevel(name string) gpu.Enforcement {
 }
 
 func TestNoInitContainerStartsWithoutItsLimit(t *testing.T) {
-	var ready error
-	p := pod("a", 1, uuidA, container("prepare", placement.Init, 2))
-	n := newNode(t, func(c *Config) {
-		c.Ready = func(_ context.Context, level gpu.Enforcement) error {
-			if level != gpu.EnforcementMPS {
-				t.Errorf("asked for %q", level)
+	prepare := container("prepare", placement.Init, 2)
+	for name, tc := range map[string]struct {
+		pod  allocation.Pod
+		want string
+	}{
+		"before another":              {pod("a", 1, uuidA, prepare, app(3)), "the init container waits: the MPS daemon is dead"},
+		"the only one that holds any": {pod("a", 1, uuidA, prepare), "container prepare of pod ns/a waits: the MPS daemon is dead"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			var ready error
+			n := newNode(t, func(c *Config) {
+				c.Ready = func(_ context.Context, level gpu.Enforcement) error {
+					if level != gpu.EnforcementMPS {
+						t.Errorf("asked for %q", level)
+					}
+					return ready
+				}
+			}, nil, tc.pod)
+			n.levelIs(gpu.EnforcementMPS)
+			if _, err := n.admit(t, tc.pod); err != nil {
+				t.Fatal(err)
 			}
-			return ready
-		}
-	}, nil, p)
-	n.levelIs(gpu.EnforcementMPS)
-	if _, err := n.admit(t, p); err != nil {
-		t.Fatal(err)
+			ready = errors.New("the MPS daemon is dead")
+			ids := plain(slices.Sorted(maps.Keys(n.levels)))[:prepare.Units]
+			wantStatus(t, n.start(t.Context(), ids...), codes.FailedPrecondition, tc.want)
+		})
 	}
-	ready = errors.New("the MPS daemon is dead")
-	ids := plain(slices.Sorted(maps.Keys(n.levels)))
-	wantStatus(t, n.start(t.Context(), ids...), codes.FailedPrecondition, "the init container waits: the MPS daemon is dead")
 }
 
 func TestTheLevelThatAPodHasIsWritten(t *testing.T) {

@@ -460,7 +460,7 @@ func (p *Plugin) state(pods []allocation.Pod, held []allocation.Held) allocation
 	return allocation.State{
 		Inventory: o.inventory, Slots: o.slots, Pods: pods, Held: held, Given: slices.Clone(p.given),
 		Cordoned: p.cordoned(), Policy: p.cfg.Policy, PlaceUnassigned: p.cfg.PlaceUnassigned,
-	}
+	}.WithUnlisted()
 }
 
 // remember keeps what a container is given until the kubelet has told of it.
@@ -480,11 +480,11 @@ func (p *Plugin) forgetGiven() {
 
 // forgetTold drops what was given to pods that are gone, and of pods that are
 // settled what the kubelet has told of. Before that, an answer may be older than
-// the one before it. The caller holds mu.
+// the one before it. Of some it tells nothing. The caller holds mu.
 func (p *Plugin) forgetTold(pods []allocation.Pod) {
 	p.given = slices.DeleteFunc(p.given, func(g allocation.Given) bool {
 		i := slices.IndexFunc(pods, func(pod allocation.Pod) bool { return pod.Pod == g.Pod })
-		return i < 0 || pods[i].Settled && g.Told(p.held)
+		return i < 0 || pods[i].Settled && !pods[i].Unlisted() && g.Told(p.held)
 	})
 }
 

@@ -206,6 +206,132 @@ func TestASwapIsNotCorrectedByHalf(t *testing.T) {
 	}
 }
 
+// A pod that has been served nothing and cannot be written keeps back the corrections of pods that
+// could have its plan, and of no others.
+func TestAPodThatCannotBeWrittenStopsNoOthers(t *testing.T) {
+	const gone gpu.UUID = "GPU-dddddddd-0000-0000-0000-000000000000"
+	onA, onB := "["+string(uuidA)+"]", "["+string(uuidB)+"]"
+	exchanged := []string{"ns/a " + onB + " leaving " + onA, "ns/b " + onA + " leaving " + onB, "ns/a " + onB, "ns/b " + onA}
+	for name, tc := range map[string]struct {
+		also   allocation.Pod
+		denied string
+		errors bool
+		want   []string
+	}{
+		"it names GPUs that the node lacks": {also: func() allocation.Pod {
+			p := pod("other", 1, gone, container("fetch", placement.Init, 1))
+			p.Settled, p.Assignment.Leaving = true, []gpu.UUID{"GPU-eeeeeeee-0000-0000-0000-000000000000"}
+			return p
+		}(), want: exchanged},
+		"it names such a GPU to leave": {also: func() allocation.Pod {
+			p := pod("other", 1, uuidA, container("fetch", placement.Init, 1))
+			p.Settled, p.Assignment.Leaving = true, []gpu.UUID{gone}
+			return p
+		}(), want: append([]string{"ns/other " + onA}, exchanged...)},
+		"every write of it fails": {also: func() allocation.Pod {
+			p := pod("other", 1, uuidA, container("fetch", placement.Init, 1))
+			p.Settled, p.Assignment.Leaving = true, []gpu.UUID{uuidB}
+			return p
+		}(), denied: "other", errors: true, want: exchanged},
+		"it is one of those that were exchanged": {also: pod("c", 1, "", app(3)), denied: "a", errors: true, want: nil},
+	} {
+		t.Run(name, func(t *testing.T) {
+			a, b := pod("a", 2, uuidA, app(2)), pod("b", 3, uuidB, app(2))
+			b.Settled = true
+			a.Settled = tc.denied != "a" // or else it waits
+			n := newNode(t, nil, []string{"ns/other", "ns/a", "ns/b"}, tc.also, a, b)
+			n.pods.denied = tc.denied
+			if a.Settled {
+				n.kubelet.give("a", "main", []string{"bbbbbbbb-0", "bbbbbbbb-1"})
+			}
+			n.kubelet.give("b", "main", []string{"aaaaaaaa-3", "aaaaaaaa-4"})
+			var errs []error
+			for range 3 {
+				errs = append(errs, n.reconcile(t.Context()))
+			}
+			if err := errors.Join(errs...); (err != nil) != tc.errors {
+				t.Errorf("error %v, want one: %v", err, tc.errors)
+			}
+			if diff := cmp.Diff(tc.want, n.pods.corrected()); diff != "" {
+				t.Errorf("corrections (-want +got):\n%s", diff)
+			}
+		})
+	}
+}
+
+// What the kubelet tells nothing of is remembered: a pod whose plain init containers alone ask for memory.
+func TestAPodOfInitContainersAloneIsWritten(t *testing.T) {
+	warm := func(units gpu.Units) placement.Container { return container("warm", placement.Init, units) }
+	only := func(device gpu.UUID, p allocation.Pod) allocation.Pod {
+		p.Request.UUIDs = placement.NewGlobs(string(device))
+		return p
+	}
+	onA, onB := "["+string(uuidA)+"]", "["+string(uuidB)+"]"
+	for name, tc := range map[string]struct {
+		pods    []allocation.Pod // admitted in this order
+		unheard string           // the pod that is not known to be admitted for a while
+		between func(n *node)
+		then    func(n *node)
+		want    []string
+	}{
+		"no scheduler has placed it":      {pods: []allocation.Pod{pod("p", 1, "", warm(2))}, want: []string{"ns/p " + onA + " by the node"}},
+		"it has two of them":              {pods: []allocation.Pod{pod("p", 1, "", warm(2), container("then", placement.Init, 4))}, want: []string{"ns/p " + onA + " by the node"}},
+		"it is where it is written to be": {pods: []allocation.Pod{pod("p", 1, uuidB, warm(2))}, want: nil},
+		"its assignment is taken away": {
+			pods: []allocation.Pod{pod("p", 1, uuidB, warm(2))}, want: []string{"ns/p " + onB},
+			then: func(n *node) { n.pods.takeAway("p") },
+		},
+		"its GPU was not free": {
+			pods: []allocation.Pod{pod("full", 1, uuidB, app(8)), pod("p", 2, uuidB, warm(2))}, want: []string{"ns/p " + onA},
+		},
+		"another of its size came before": {
+			pods: []allocation.Pod{pod("p", 1, uuidB, warm(2)), pod("q", 2, "", warm(2))}, want: []string{"ns/q " + onB + " by the node"},
+		},
+		"another of its size was there before the plugin": {
+			pods: []allocation.Pod{pod("p", 1, uuidB, warm(2)), pod("q", 2, "", warm(2))}, want: []string{"ns/q " + onB + " by the node"},
+			between: (*node).forgetGiven,
+		},
+		"another of its size is not known to be admitted": {
+			pods: []allocation.Pod{pod("p", 1, "", warm(2)), pod("q", 2, "", warm(2))}, unheard: "p", want: []string{"ns/p " + onA + " by the node", "ns/q " + onA + " by the node"},
+		},
+		"another of its size, which may not have its GPU, is not known to be admitted": {
+			pods: []allocation.Pod{only(uuidB, pod("p", 1, "", warm(2))), only(uuidA, pod("q", 2, "", warm(2)))}, unheard: "p",
+			want: []string{"ns/p " + onB + " by the node", "ns/q " + onA + " by the node"},
+		},
+		"the kubelet has started again since": {
+			pods: []allocation.Pod{pod("p", 1, uuidB, warm(2))}, want: nil,
+			then: func(n *node) { n.forgetGiven(); n.pods.takeAway("p") }, // it counts on each GPU
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			n := newNode(t, nil, nil, tc.pods...)
+			for i, p := range tc.pods {
+				if i > 0 && tc.between != nil {
+					tc.between(n)
+				}
+				if _, err := n.admit(t, p); err != nil {
+					t.Fatal(err)
+				}
+				if p.Pod.Name == tc.unheard {
+					n.pods.change(p.Pod.Name, func(p *allocation.Pod) { p.Settled = false })
+				}
+			}
+			n.pods.settle(tc.unheard)
+			for range 2 {
+				if err := n.reconcile(t.Context()); err != nil {
+					t.Fatal(err)
+				}
+				if tc.then != nil {
+					tc.then(n)
+				}
+			}
+			if diff := cmp.Diff(tc.want, n.pods.corrected()); diff != "" {
+				t.Errorf("corrections (-want +got):\n%s", diff)
+			}
+		})
+	}
+}
+
 func TestASwappedPodStaysOnOneGPU(t *testing.T) {
 	two := []placement.Container{container("one", placement.App, 2), container("two", placement.App, 3)}
 	a, b := pod("a", 1, uuidA, two...), pod("b", 2, uuidB, two...)
@@ -353,6 +479,54 @@ func TestAKubeletThatHasNeverToldAnything(t *testing.T) {
 	})
 }
 
+// A kubelet that has started again may have lost what it was given since it told last: the
+// container that it asks for is the one that was served before.
+func TestAKubeletThatStartsAgainMayHaveLostWhatItWasGiven(t *testing.T) {
+	p := pod("p", 1, uuidB, container("one", placement.App, 3), container("two", placement.App, 2))
+	n := newNode(t, func(c *Config) { c.KubeletWait = 20 * time.Millisecond }, []string{"ns/p"}, p)
+	if err := n.reconcile(t.Context()); err != nil { // it tells of nothing, once
+		t.Fatal(err)
+	}
+	n.kubelet.deaf = true
+	first, err := n.preferred(t.Context(), n.free(), nil, 3)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := n.allocate(t.Context(), first...); err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	defer cancel()
+	stream, err := n.client.ListAndWatch(ctx, &pluginapi.Empty{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	received(t, stream)
+	again, err := n.preferred(t.Context(), n.free(), nil, 3)
+	if diff := cmp.Diff(first, again); diff != "" || err != nil {
+		t.Errorf("%v (-first +again):\n%s", err, diff)
+	}
+}
+
+// A pod is deleted by force and made again while the kubelet answers: what it tells of the name is
+// of the pod before.
+func TestPodsAreReadBeforeTheKubelet(t *testing.T) {
+	p := pod("p", 1, uuidA, app(2))
+	p.Settled = true
+	n := newNode(t, nil, []string{"ns/p"}, p)
+	ids := []string{"bbbbbbbb-0", "bbbbbbbb-1"}
+	n.kubelet.give("p", "main", ids)
+	n.kubelet.meanwhile = func() {
+		n.pods.change("p", func(p *allocation.Pod) { p.Pod.UID = "another" })
+	}
+	if err := n.start(t.Context(), ids...); err != nil {
+		t.Error(err)
+	}
+	if got := n.pods.corrected(); len(got) > 0 {
+		t.Errorf("corrections %v, want none: the kubelet has told nothing of this pod", got)
+	}
+}
+
 func TestAKubeletThatIsAskedTooOftenIsAskedAgain(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := newNode(t, nil, []string{"ns/younger"}, pod("older", 1, uuidA, app(3)), pod("younger", 2, uuidB, app(3)))
@@ -430,6 +604,33 @@ func TestPreferredAllocationOfNonsense(t *testing.T) {
 	if _, err := n.client.Allocate(ctx, &pluginapi.AllocateRequest{ContainerRequests: nothing}); err == nil {
 		t.Error("a container without IDs was allocated")
 	}
+}
+
+// A GPU offers a unit less than when a container was given its last one.
+func TestAContainerStartsAgainOnAGPUThatOffersLess(t *testing.T) {
+	p, next := pod("p", 1, uuidA, app(8)), pod("next", 2, uuidA, app(1))
+	n := newNode(t, nil, nil, p)
+	if _, err := n.admit(t, p); err != nil {
+		t.Fatal(err)
+	}
+	n.prober.set(func(inv *gpu.Inventory) { inv.Devices[0].Capacity = 7 })
+	ids := plain(n.kubelet.held[0].Slots)
+	if err := n.start(t.Context(), ids...); err != nil {
+		t.Errorf("it does not start again: %v", err)
+	}
+	if env, ok, err := n.Environment(t.Context(), "ns", "p", "main", gpu.EnforcementAdvisory); err != nil || !ok || env["GPUMEM_LIMIT_MIB"] != "8192" {
+		t.Errorf("its environment is %v, %t, %v", env, ok, err)
+	}
+	if grants, err := n.Grants(t.Context()); err != nil || len(grants) != 1 || grants[0].Bytes != 8<<30 {
+		t.Errorf("it was granted %v, %v", grants, err)
+	}
+	n.pods.add(next)
+	_, err := n.allocate(t.Context(), "aaaaaaaa-7")
+	wantStatus(t, err, codes.FailedPrecondition, "slot aaaaaaaa-7 is held by container main of pod ns/p")
+	n.kubelet.held = nil
+	_, err = n.allocate(t.Context(), "aaaaaaaa-7")
+	wantStatus(t, err, codes.FailedPrecondition, "past the end")
+	wantStatus(t, n.start(t.Context(), "aaaaaaaa-7"), codes.FailedPrecondition, "past the end")
 }
 
 func TestPreStartOfAPodOnTwoGPUs(t *testing.T) {

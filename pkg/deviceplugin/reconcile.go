@@ -90,7 +90,7 @@ func (p *Plugin) reconcile(ctx context.Context) error {
 //
 // Pods that wait go first. One that has lost its GPU to another gets the
 // other's plan, and that can be told only while it is written of the other: if
-// it cannot be written, neither is the other.
+// it cannot be written, neither is any that is interchangeable with it.
 func (p *Plugin) correctAll(ctx context.Context, s allocation.State) error {
 	corrections := allocation.Reconcile(s)
 	slices.SortStableFunc(corrections, func(a, b allocation.Correction) int {
@@ -104,9 +104,13 @@ func (p *Plugin) correctAll(ctx context.Context, s allocation.State) error {
 	}
 	p.metrics.Drifted(drifted)
 	var errs []error
+	var unwritten []placement.Request // of pods that wait
 	for _, c := range corrections {
 		if !c.Whole() {
 			p.report(c.Pod.Pod, mixed(c.Pod, c.Actual))
+			continue
+		}
+		if slices.ContainsFunc(unwritten, c.Pod.Request.Interchangeable) {
 			continue
 		}
 		writing, cancel := context.WithTimeout(ctx, p.cfg.WriteWait)
@@ -116,7 +120,7 @@ func (p *Plugin) correctAll(ctx context.Context, s allocation.State) error {
 			errs = append(errs, err)
 		}
 		if err != nil && !s.Begun(c.Pod.Pod) {
-			break
+			unwritten = append(unwritten, c.Pod.Request)
 		}
 	}
 	return errors.Join(errs...)

@@ -28,6 +28,17 @@ func (p *Plugin) Environment(ctx context.Context, namespace, pod, container stri
 	return env, true, nil
 }
 
+// Holds reports whether a pod has GPU memory. Before all pods are known the kubelet is asked too.
+func (p *Plugin) Holds(ctx context.Context, namespace, pod string) bool {
+	pods, complete, _ := p.pods.Pods()
+	is := func(one allocation.Pod) bool { return one.Pod.Namespace == namespace && one.Pod.Name == pod }
+	if complete || slices.ContainsFunc(pods, is) {
+		return slices.ContainsFunc(pods, is)
+	}
+	s, _, _ := p.look(ctx) // or what it told last
+	return slices.ContainsFunc(s.Held, func(h allocation.Held) bool { return h.Namespace == namespace && h.Name == pod })
+}
+
 // Hold makes sure, before a container's program runs, of the limit that it was
 // promised.
 func (p *Plugin) Hold(ctx context.Context, namespace, pod, container, cgroupsPath string, promised gpu.Enforcement) error {

@@ -6,6 +6,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 
@@ -48,6 +49,34 @@ func TestEnvironmentOfAVeryContainer(t *testing.T) {
 	}
 }
 
+func TestWhichPodsHaveGPUMemory(t *testing.T) {
+	for name, tc := range map[string]struct {
+		unlisted, deaf bool
+		pod            string
+		want           bool
+	}{
+		"one that asks for it":                       {pod: "known", want: true},
+		"one that does not":                          {pod: "other", want: false},
+		"one that the kubelet alone knows, and late": {pod: "served", want: false}, // it has ended
+		"before all pods are known":                  {unlisted: true, pod: "served", want: true},
+		"before that, and it is known":               {unlisted: true, deaf: true, pod: "known", want: true},
+		"before that, and it has none":               {unlisted: true, pod: "other", want: false},
+		"before that, and the kubelet is silent":     {unlisted: true, deaf: true, pod: "served", want: false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			n := newNode(t, func(c *Config) { c.KubeletWait = 20 * time.Millisecond }, nil, pod("known", 1, uuidA, app(1)))
+			n.pods.unlisted, n.kubelet.deaf = tc.unlisted, tc.deaf
+			n.kubelet.give("served", "main", []string{"bbbbbbbb-0"})
+			if got := n.Holds(t.Context(), "ns", tc.pod); got != tc.want {
+				t.Errorf("holds %v, want %v", got, tc.want)
+			}
+			if n.Holds(t.Context(), "other", tc.pod) {
+				t.Error("so does its namesake in another namespace")
+			}
+		})
+	}
+}
+
 func TestTheKernelsLimitHoldsOrTheContainerDoesNotStart(t *testing.T) {
 	p := pod("a", 1, uuidB, app(3))
 	var asked []string
@@ -83,6 +112,58 @@ func TestTheKernelsLimitHoldsOrTheContainerDoesNotStart(t *testing.T) {
 	}
 	if err := n.Hold(t.Context(), "ns", "a", "main", "a:b:c", gpu.EnforcementKernel); err == nil {
 		t.Error("a control group that cannot be read was taken")
+	}
+}
+
+// What was given to a pod of init containers alone counts once, memory and cores, and whatever is
+// written of the pod.
+func TestAPodOfInitContainersAloneHasItsGrant(t *testing.T) {
+	warm := container("warm", placement.Init, 3)
+	warm.Cores = 20
+	p := pod("a", 1, "", warm)
+	p.Settled = true
+	memory := []gpu.SlotID{"bbbbbbbb-0", "bbbbbbbb-1", "bbbbbbbb-2"}
+	cores := (func() (out []gpu.SlotID) {
+		for i := range 20 {
+			out = append(out, gpu.SlotID(fmt.Sprint("bbbbbbbb-c", i)))
+		}
+		return out
+	})()
+	given := func(slots []gpu.SlotID) allocation.Given {
+		return allocation.Given{Pod: p.Pod, Container: warm, Slots: slots}
+	}
+	for name, tc := range map[string]struct {
+		given []allocation.Given
+		want  string // error of the environment
+	}{
+		"memory first": {[]allocation.Given{given(memory), given(cores)}, ""},
+		"cores first":  {[]allocation.Given{given(cores), given(memory)}, ""},
+		"cores alone":  {[]allocation.Given{given(cores)}, "pod ns/a has 0 GPUs of this node and asks for 1"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			n := newNode(t, nil, []string{"ns/a"}, p)
+			for _, g := range tc.given {
+				n.remember(g)
+			}
+			env, _, err := n.Environment(t.Context(), "ns", "a", "warm", gpu.EnforcementAdvisory)
+			grants, badGrants := n.Grants(t.Context())
+			if badGrants != nil {
+				t.Error(badGrants)
+			}
+			if tc.want != "" {
+				if err == nil || !strings.Contains(err.Error(), tc.want) || len(grants) > 0 {
+					t.Errorf("%v, grants %v; want %q and none", err, grants, tc.want)
+				}
+				return
+			}
+			if err != nil || env["NVIDIA_VISIBLE_DEVICES"] != string(uuidB) || env["GPUMEM_LIMIT_MIB"] != "3072" {
+				t.Errorf("%v, environment %v", err, env)
+			}
+			want := []usage.Grant{{Namespace: "ns", Name: "a", Container: "warm", Device: uuidB, Bytes: 3 << 30}}
+			if diff := cmp.Diff(want, grants); diff != "" {
+				t.Errorf("grants (-want +got):\n%s", diff)
+			}
+		})
 	}
 }
 

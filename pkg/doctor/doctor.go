@@ -15,6 +15,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/duration"
 
 	"github.com/gpumem/gpumem/pkg/api"
+	"github.com/gpumem/gpumem/pkg/decisions"
 )
 
 // Settle is how old something must be before it is taken for lasting.
@@ -53,6 +54,7 @@ type State struct {
 	Secrets     []v1.Secret // with certificates
 	Policies    []admissionv1.ValidatingAdmissionPolicy
 	Bindings    []admissionv1.ValidatingAdmissionPolicyBinding
+	Decided     []decisions.Pod // what the extenders remember
 
 	// Unread has what could not be read, by kind ("secrets"), and why.
 	Unread map[string]string
@@ -145,6 +147,7 @@ func Examine(s *State) []Finding {
 		found = append(found, checkScheduler(s, in)...)
 		found = append(found, checkCertificates(s, in)...)
 		found = append(found, checkKubeScheduler(s, in)...)
+		found = append(found, checkSampling(s, in)...)
 	}
 	found = append(found, checkVersions(s, in)...)
 	found = append(found, checkPods(s, in)...)
@@ -170,7 +173,7 @@ func (s *State) read(kinds ...string) bool {
 }
 
 // install sets up what is missing, of a release that is there too.
-const install = "helm upgrade --install gpumem charts/gpumem --namespace gpumem-system --create-namespace; where the release had values of its own, with these (-f)"
+const install = "helm upgrade --install gpumem charts/gpumem --namespace gpumem-system --create-namespace; where the release had values of its own, with these (-f); one that is installed elsewhere is named by --gpumem-namespace"
 
 // find looks for the installation of the domain that was asked about.
 func find(s *State) (in installation, found []Finding) {

@@ -21,6 +21,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/gpumem/gpumem/pkg/api"
+	"github.com/gpumem/gpumem/pkg/decisions"
 	"github.com/gpumem/gpumem/pkg/gpu"
 	"github.com/gpumem/gpumem/pkg/placement"
 )
@@ -54,6 +55,11 @@ func readyPod(component, name, node string) v1.Pod {
 
 func selects(component string) *metav1.LabelSelector {
 	return &metav1.LabelSelector{MatchLabels: map[string]string{"app.kubernetes.io/component": component}}
+}
+
+// asked is what an extender remembers that was asked about some nodes a while ago.
+func asked(ago time.Duration, sampled bool) []decisions.Pod {
+	return []decisions.Pod{{Namespace: "team", Name: "p", Decisions: []decisions.Decision{{Time: now().Add(-ago), Asked: 230, Sampled: sampled}}}}
 }
 
 // inventory is that of a node with two GPUs of 14 units.
@@ -253,6 +259,10 @@ func TestExamine(t *testing.T) {
 			[]string{"error|deployment gpumem-system/gpumem-scheduler|its kube-scheduler is v1.36.3, newer than the API server, v1.35.1"}},
 		"kube-scheduler is older": {func(s *State) { s.ServerVersion = "v1.37.0+k3s1" },
 			[]string{"warning|deployment gpumem-system/gpumem-scheduler|its kube-scheduler is v1.36.3, older than the API server"}},
+		"kube-scheduler leaves out nodes": {func(s *State) { s.Decided = asked(time.Hour-1, true) },
+			[]string{"warning|deployment gpumem-system/gpumem-scheduler|about pod team/p kube-scheduler asked for 230 nodes and left out the others"}},
+		"it left out nodes long ago": {func(s *State) { s.Decided = asked(time.Hour, true) }, nil},
+		"it asks about all":          {func(s *State) { s.Decided = asked(0, false) }, nil},
 		"a labelled node without a plugin": {func(s *State) {
 			s.Nodes[1].Labels = map[string]string{gpuPresent: "true"}
 			s.Nodes[1].Spec.Taints = []v1.Taint{{Key: "dedicated", Value: "ml", Effect: v1.TaintEffectNoSchedule}}

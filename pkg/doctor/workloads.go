@@ -5,6 +5,7 @@ import (
 	"maps"
 	"slices"
 	"strings"
+	"time"
 
 	appsv1 "k8s.io/api/apps/v1"
 	v1 "k8s.io/api/core/v1"
@@ -148,6 +149,24 @@ func checkKubeScheduler(s *State, in installation) (found []Finding) {
 		}
 	}
 	return found
+}
+
+// checkSampling looks whether a kube-scheduler leaves out nodes when it asks: by what the
+// extenders remember of the last hour, for one that is not the chart's has its settings
+// where nothing here can read them.
+func checkSampling(s *State, in installation) []Finding {
+	for _, pod := range s.Decided {
+		for _, d := range pod.Decisions {
+			if d.Sampled && s.Now.Sub(d.Time) < time.Hour {
+				return []Finding{{
+					Warning, "deployment " + in.scheduler.Namespace + "/" + in.scheduler.Name,
+					fmt.Sprintf("about pod %s/%s kube-scheduler asked for %d nodes and left out the others: such a pod may be tried several times before it is bound", pod.Namespace, pod.Name, d.Asked),
+					"set percentageOfNodesToScore: 100 in the profile of kube-scheduler that pods with GPU memory name (docs/existing-scheduler.md)",
+				}}
+			}
+		}
+	}
+	return nil
 }
 
 // profiles returns the scheduler names that a configuration serves.

@@ -3,6 +3,7 @@ package extender
 import (
 	"cmp"
 	"errors"
+	"iter"
 	"slices"
 	"strings"
 
@@ -13,6 +14,7 @@ import (
 	"github.com/gpumem/gpumem/pkg/cache"
 	"github.com/gpumem/gpumem/pkg/decisions"
 	"github.com/gpumem/gpumem/pkg/placement"
+	"github.com/gpumem/gpumem/pkg/ranking"
 )
 
 // tell passes on what has been decided about a pod.
@@ -33,6 +35,17 @@ func (e *Extender) tellFailure(verb string, pod *v1.Pod, message string) {
 // refusals are the nodes that were refused to a pod, as they were asked about.
 type refusals struct{ nodes []refusedNode }
 
+// names yields the names of the nodes.
+func (r refusals) names() iter.Seq[string] {
+	return func(yield func(string) bool) {
+		for _, node := range r.nodes {
+			if !yield(node.name) {
+				return
+			}
+		}
+	}
+}
+
 type refusedNode struct {
 	name string
 	*cache.Refusal
@@ -45,25 +58,56 @@ type refusedNode struct {
 // would be two. The full-width sign is itself in both.
 func passedOn(message string) string { return strings.ReplaceAll(message, "%", "％") }
 
-// answer is what kube-scheduler is told: why each node was refused, and apart
-// from them those to which no eviction could bring the pod.
-func (r refusals) answer() (failed, never extenderv1.FailedNodesMap) {
-	unresolvable := 0
-	for _, node := range r.nodes {
-		if node.Unresolvable {
-			unresolvable++
-		}
+// mostDescribed is how many nodes an answer describes in full. kube-scheduler writes all
+// that it is told into a condition of the pod, once for each text: those of 5,000 nodes were
+// half a megabyte. And a pod whose condition has changed is tried again at once.
+const mostDescribed = decisions.MaxNodes
+
+// answer is what kube-scheduler is told: why each node was refused, and apart from them
+// those to which no eviction could bring the pod. Where the pod fits on no node and there
+// are many, those are described that come closest; of a sample, in which there are others
+// each time, none.
+func (r refusals) answer(fit int, sampled bool) (failed, never extenderv1.FailedNodesMap) {
+	failed, never = make(extenderv1.FailedNodesMap), make(extenderv1.FailedNodesMap)
+	var described map[string]bool // nil: all
+	if fit == 0 && len(r.nodes) > mostDescribed {
+		described = r.closest(sampled)
 	}
-	failed = make(extenderv1.FailedNodesMap, len(r.nodes)-unresolvable)
-	never = make(extenderv1.FailedNodesMap, unresolvable)
+	brief := make(map[placement.Reason]string)
 	for _, node := range r.nodes {
-		if node.Unresolvable {
-			never[node.name] = passedOn(node.Message)
-		} else {
-			failed[node.name] = passedOn(node.Message)
+		message := node.Message
+		if node.Verdict != nil && described != nil && !described[node.name] {
+			if _, ok := brief[node.Verdict.Reason]; !ok {
+				brief[node.Verdict.Reason] = node.Verdict.Brief()
+			}
+			message = brief[node.Verdict.Reason]
 		}
+		to := failed
+		if node.Unresolvable {
+			to = never
+		}
+		to[node.name] = passedOn(message)
 	}
 	return failed, never
+}
+
+// closest returns by name the nodes that come closest, of those that pods may leave; of a
+// sample none.
+func (r refusals) closest(sampled bool) map[string]bool {
+	out := make(map[string]bool)
+	if sampled {
+		return out
+	}
+	var c decisions.Closest
+	for _, node := range r.nodes {
+		if node.Verdict != nil && !node.Unresolvable {
+			c.Add(node.Verdict, node.Gap)
+		}
+	}
+	for name := range c.Names() {
+		out[name] = true
+	}
+	return out
 }
 
 // fewRefused is how many of the nodes that were refused are described beside
@@ -115,24 +159,28 @@ func reasonOf(err error) string {
 	return decisions.Error
 }
 
-// ranked is what prioritize has decided: the best nodes by their scores.
-func ranked(nodes []*placement.Node, scores []int64, best string) decisions.Decision {
-	d := decisions.Decision{Verb: decisions.Prioritize, Result: decisions.Fits, Node: best, Asked: len(nodes), Fit: len(nodes)}
-	for i, node := range nodes {
-		d.Nodes = insertScored(d.Nodes, decisions.Node{Name: node.Name, Score: &scores[i]})
+// ranked is what prioritize has decided: the best nodes by their scores, of all that
+// were ranked.
+func ranked(nodes []*placement.Node, best []ranking.Scored) decisions.Decision {
+	d := decisions.Decision{Verb: decisions.Prioritize, Result: decisions.Fits, Asked: len(nodes), Fit: len(nodes)}
+	for _, one := range best {
+		d.Nodes = append(d.Nodes, decisions.Node{Name: nodes[one.Index].Name, Score: &one.Score})
+	}
+	if len(best) > 0 && best[0].Score == ranking.MaxScore {
+		d.Node = nodes[best[0].Index].Name
 	}
 	return d
 }
 
 // insertScored keeps the nodes with the highest scores, in order.
-func insertScored(best []decisions.Node, n decisions.Node) []decisions.Node {
-	at, _ := slices.BinarySearchFunc(best, n, func(a, b decisions.Node) int {
-		return cmp.Or(cmp.Compare(*b.Score, *a.Score), cmp.Compare(a.Name, b.Name))
+func insertScored(best []ranking.Scored, one ranking.Scored, nodes []*placement.Node) []ranking.Scored {
+	at, _ := slices.BinarySearchFunc(best, one, func(a, b ranking.Scored) int {
+		return cmp.Or(cmp.Compare(b.Score, a.Score), cmp.Compare(nodes[a.Index].Name, nodes[b.Index].Name))
 	})
 	if at == decisions.MaxNodes {
 		return best
 	}
-	return slices.Insert(best[:min(len(best), decisions.MaxNodes-1)], at, n)
+	return slices.Insert(best[:min(len(best), decisions.MaxNodes-1)], at, one)
 }
 
 // preempted is what preempt has decided.

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"iter"
 	"maps"
 	"time"
 
@@ -17,7 +16,6 @@ import (
 	"github.com/gpumem/gpumem/pkg/decisions"
 	"github.com/gpumem/gpumem/pkg/gpu"
 	"github.com/gpumem/gpumem/pkg/placement"
-	"github.com/gpumem/gpumem/pkg/preemption"
 	"github.com/gpumem/gpumem/pkg/ranking"
 )
 
@@ -31,6 +29,16 @@ type Cluster interface {
 	// ReadPodsOn reads the pods of a node that have not ended from the API server
 	// itself: all that are bound when it is called.
 	ReadPodsOn(ctx context.Context, node string) ([]*v1.Pod, error)
+	// Leader reads who leads the kube-schedulers of which one asks this extender: one
+	// that has lost the lead never leads again under the same name. It returns an
+	// empty name where that is not known.
+	Leader(ctx context.Context) (string, error)
+	// Revision reads the resource version that the API server has reached, and Told
+	// reports whether the watch of pods has told of all that was written up to one.
+	Revision(ctx context.Context) (string, error)
+	Told(revision string) bool
+	// Wake has kube-scheduler try a waiting pod again.
+	Wake(ctx context.Context, pod placement.PodRef) error
 	// Bind sends a binding. A refusal is an error for which Refused reports
 	// true; after any other the outcome is unknown.
 	Bind(ctx context.Context, binding *v1.Binding) error
@@ -53,6 +61,14 @@ type Extender struct {
 
 	NodePolicy placement.Policy // the same of nodes; empty: as for GPUs
 
+	// Alone has Filter name the best node alone. Otherwise Prioritize scores those
+	// that fit, beside kube-scheduler's own scores.
+	Alone bool
+
+	// NodesToFind is how many of all nodes a kube-scheduler looks for that asks about a
+	// sample; nil: as many as by default.
+	NodesToFind func(all int) int
+
 	// Neighbours is nil where nobody evicts.
 	Neighbours Neighbours
 
@@ -65,205 +81,11 @@ type Extender struct {
 	Decided  func(placement.PodRef, decisions.Decision)
 	Answered func(verb string, took time.Duration)
 
-	ranker ranking.Ranker
-	looks  looks
-	turn   turn
-}
-
-// Filter says on which of the nodes the pod fits, and of each other one why not.
-// Before it says that the pod fits nowhere, it may wait for SecondLook.
-func (e *Extender) Filter(ctx context.Context, args *extenderv1.ExtenderArgs) *extenderv1.ExtenderFilterResult {
-	e.turn.ask(e.Now())
-	changed := e.Cache.Changed()
-	result := e.filter(args)
-	if len(result.FailedNodes) == 0 || fitsSomewhere(result) || !e.looks.allow(e.Now()) {
-		return result
-	}
-	ctx, cancel := context.WithTimeout(ctx, SecondLook)
-	defer cancel()
-	for !fitsSomewhere(result) {
-		select {
-		case <-ctx.Done():
-			return result
-		case <-changed:
-			changed = e.Cache.Changed()
-			result = e.filter(args)
-		}
-	}
-	return result
-}
-
-func (e *Extender) filter(args *extenderv1.ExtenderArgs) *extenderv1.ExtenderFilterResult {
-	if problem := e.unanswerable(args); problem != "" {
-		e.tellFailure(decisions.Filter, args.Pod, problem)
-		return &extenderv1.ExtenderFilterResult{Error: passedOn(problem)}
-	}
-	judge := e.judge(args.Pod)
-	result := &extenderv1.ExtenderFilterResult{}
-	if args.NodeNames != nil {
-		names := make([]string, 0, len(*args.NodeNames))
-		result.NodeNames = &names
-	} else {
-		result.Nodes = &v1.NodeList{}
-	}
-	var refused refusals
-	fit := 0
-	for name, given := range asked(args) {
-		refusal := judge(name, given)
-		switch {
-		case refusal != nil:
-			refused.nodes = append(refused.nodes, refusedNode{name, refusal})
-			continue
-		case given == nil:
-			*result.NodeNames = append(*result.NodeNames, name)
-		default:
-			result.Nodes.Items = append(result.Nodes.Items, *given)
-		}
-		fit++
-	}
-	result.FailedNodes, result.FailedAndUnresolvableNodes = refused.answer()
-	e.logFilter(args.Pod, fit, result)
-	e.tell(api.Ref(args.Pod), refused.decision(fit))
-	return result
-}
-
-func (e *Extender) logFilter(pod *v1.Pod, fit int, result *extenderv1.ExtenderFilterResult) {
-	e.Log.Debug("filter",
-		zap.Stringer("pod", api.Ref(pod)), zap.String("uid", string(pod.UID)), zap.Int("fit", fit),
-		zap.Int("failed", len(result.FailedNodes)), zap.Int("unresolvable", len(result.FailedAndUnresolvableNodes)))
-}
-
-// unanswerable says why a question about nodes cannot be answered at all.
-func (e *Extender) unanswerable(args *extenderv1.ExtenderArgs) string {
-	switch {
-	case args.Pod == nil:
-		return "the request names no pod"
-	case args.NodeNames == nil && args.Nodes == nil:
-		return "the request names no nodes"
-	}
-	if missing := e.Missing(); missing != "" {
-		return "gpumem-extender is not ready: " + missing
-	}
-	return ""
-}
-
-// count returns how many nodes a question is about.
-func count(args *extenderv1.ExtenderArgs) int {
-	switch {
-	case args.NodeNames != nil:
-		return len(*args.NodeNames)
-	case args.Nodes != nil:
-		return len(args.Nodes.Items)
-	default:
-		return 0
-	}
-}
-
-// asked yields the nodes of a question by name, and with them those that are given
-// in full.
-func asked(args *extenderv1.ExtenderArgs) iter.Seq2[string, *v1.Node] {
-	return func(yield func(string, *v1.Node) bool) {
-		if args.NodeNames != nil {
-			for _, name := range *args.NodeNames {
-				if !yield(name, nil) {
-					return
-				}
-			}
-			return
-		}
-		for i := range args.Nodes.Items {
-			if node := &args.Nodes.Items[i]; !yield(node.Name, node) {
-				return
-			}
-		}
-	}
-}
-
-// look returns a node. One that is not known is what it says itself where it is
-// given in full, and nothing where that cannot be read.
-func (e *Extender) look(name string, given *v1.Node) (*placement.Node, error) {
-	if node := e.Cache.Look(name); node != nil {
-		return node, nil
-	}
-	if given == nil {
-		return &placement.Node{Name: name}, nil
-	}
-	inv, err := e.Names.TemplateInventory(given)
-	node := placement.NewNode(name, inv, nil)
-	return &node, err
-}
-
-// judge returns a function that says why the pod cannot go to a node, or nil. A
-// node that is given in full counts where the cache does not know it.
-func (e *Extender) judge(pod *v1.Pod) func(name string, given *v1.Node) *cache.Refusal {
-	ref := api.Ref(pod)
-	req, err := e.Names.Request(pod)
-	if err != nil {
-		unreadable := unreadable(err)
-		return func(string, *v1.Node) *cache.Refusal { return unreadable }
-	}
-	on, assumed, known := e.Cache.Where(ref.UID)
-	elsewhere := cache.NewElsewhere(on, assumed)
-	question := cache.NewQuestion(ref, req, e.Policy)
-	return func(name string, given *v1.Node) *cache.Refusal {
-		switch {
-		case req.Empty():
-			return nil
-		case known && on != name:
-			return elsewhere
-		case known:
-			return nil // what it holds there already is enough for it
-		case given == nil || e.Cache.Look(name) != nil:
-			return e.Cache.Refused(name, question)
-		}
-		node, err := e.look(name, given)
-		if err != nil {
-			return unreadable(err)
-		}
-		return question.Ask(*node)
-	}
-}
-
-// unreadable refuses since something in a pod or a node cannot be read, on which no
-// other pod has any influence.
-func unreadable(err error) *cache.Refusal {
-	return &cache.Refusal{Reason: decisions.Unreadable, Message: err.Error(), Unresolvable: true}
-}
-
-// Prioritize scores the nodes, from 0 to extenderv1.MaxExtenderPriority. It
-// has no way to say what is wrong: then all nodes are equal.
-func (e *Extender) Prioritize(_ context.Context, args *extenderv1.ExtenderArgs) *extenderv1.HostPriorityList {
-	result := make(extenderv1.HostPriorityList, 0, count(args))
-	if args.Pod == nil || args.NodeNames == nil && args.Nodes == nil {
-		return &result
-	}
-	nodes := make([]*placement.Node, 0, count(args))
-	req, err := e.Names.Request(args.Pod)
-	for name, given := range asked(args) {
-		node, _ := e.look(name, given)
-		if len(node.Nominated) > 0 {
-			left := preemption.Reserved(*node, api.Ref(args.Pod), req, e.Policy)
-			node = &left
-		}
-		nodes = append(nodes, node)
-	}
-	scores := make([]int64, len(nodes))
-	if err == nil && !req.Empty() && e.Missing() == "" {
-		policies := ranking.Policies{GPU: e.Policy, Node: e.NodePolicy}
-		scores = e.ranker.Rank(policies, req, nodes, e.Cache.Prices())
-	}
-	best := ""
-	for i, node := range nodes {
-		result = append(result, extenderv1.HostPriority{Host: node.Name, Score: scores[i]})
-		if scores[i] == extenderv1.MaxExtenderPriority {
-			best = node.Name
-		}
-	}
-	e.tell(api.Ref(args.Pod), ranked(nodes, scores, best))
-	e.Log.Debug("prioritize",
-		zap.Stringer("pod", api.Ref(args.Pod)), zap.String("uid", string(args.Pod.UID)),
-		zap.Int("nodes", len(nodes)), zap.String("best", best))
-	return &result
+	ranker  ranking.Ranker
+	looks   looks
+	turn    turn
+	waiting waiting
+	waker   waker
 }
 
 // Bind chooses the pod's GPUs on the node and binds it there.
@@ -274,6 +96,7 @@ func (e *Extender) Bind(asked context.Context, args *extenderv1.ExtenderBindingA
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(asked), BindTimeout)
 	defer cancel()
 
+	e.waiting.answered(ref.UID, nil)
 	err := e.prepare(ctx, asked, ref, args.Node)
 	before, _ := e.Cache.Node(args.Node)
 	var assignment placement.Assignment

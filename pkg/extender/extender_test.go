@@ -43,6 +43,8 @@ type fakeCluster struct {
 	landed   bool // a failing binding is written all the same
 	readErr  error
 	bindings []*v1.Binding
+	woken    []string // pods by name
+	wakeErr  error
 }
 
 func (f *fakeCluster) Pod(namespace, name string) *v1.Pod {
@@ -82,6 +84,19 @@ func (f *fakeCluster) Bind(_ context.Context, b *v1.Binding) error {
 }
 
 func (f *fakeCluster) Refused(err error) bool { return errors.Is(err, errRefused) }
+
+func (f *fakeCluster) Leader(context.Context) (string, error)   { return "", nil }
+func (f *fakeCluster) Revision(context.Context) (string, error) { return "1", nil }
+func (f *fakeCluster) Told(string) bool                         { return false }
+
+func (f *fakeCluster) Wake(_ context.Context, pod placement.PodRef) error {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.wakeErr == nil {
+		f.woken = append(f.woken, pod.Name)
+	}
+	return f.wakeErr
+}
 
 type world struct {
 	*Extender

@@ -44,6 +44,9 @@ type apiServer struct {
 	landed   int // bindings that were written
 	lists    int // of the pods of a node
 
+	leader string // of the kube-schedulers
+	told   bool   // the watches have told of all
+
 	listFails bool
 	listing   func() // is called during each; nil: nobody wants to know
 
@@ -204,6 +207,11 @@ func (s *apiServer) Bind(_ context.Context, b *v1.Binding) error {
 }
 
 func (s *apiServer) Refused(err error) bool { return errors.Is(err, errRefused) }
+
+func (s *apiServer) Leader(context.Context) (string, error)       { return s.leader, nil }
+func (s *apiServer) Revision(context.Context) (string, error)     { return "1", nil }
+func (s *apiServer) Told(string) bool                             { return s.told }
+func (s *apiServer) Wake(context.Context, placement.PodRef) error { return nil }
 
 // schedule does what kube-scheduler does for a pod: it asks where it fits, and
 // has it bound there. It returns the node, or why there is none.

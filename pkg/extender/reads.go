@@ -2,7 +2,6 @@ package extender
 
 import (
 	"context"
-	"fmt"
 	"time"
 
 	"go.uber.org/zap"
@@ -13,7 +12,7 @@ import (
 	"github.com/gpumem/gpumem/pkg/placement"
 )
 
-// Whatever is read from the API server itself goes into the books, for the watch
+// Whatever is read from the API server itself goes into the cache, for the watch
 // may be behind.
 
 // lookTimeout bounds a read of a node's pods. An API server whose cache is behind
@@ -32,30 +31,7 @@ func (e *Extender) readPod(ctx context.Context, ref placement.PodRef) (*v1.Pod, 
 	return pod, err
 }
 
-// catchUp reads what another extender has bound to a node before this turn. The
-// watch may be a minute behind: so long may client-go wait before it tries an API
-// server again that was away, and the lead may change meanwhile.
-func (e *Extender) catchUp(ctx context.Context, node string) error {
-	caught := e.turn.caughtUp()
-	if _, done := caught.Load(node); done {
-		return nil
-	}
-	ctx, cancel := context.WithTimeout(ctx, lookTimeout)
-	defer cancel()
-	read := e.Cache.BeginRead()
-	defer read.End()
-	pods, err := e.Cluster.ReadPodsOn(ctx, node)
-	if err != nil {
-		return fmt.Errorf("read the pods of node %s: %w", node, err)
-	}
-	for _, pod := range pods {
-		e.enter(read, pod)
-	}
-	caught.Store(node, true)
-	return nil
-}
-
-// enter books a pod that a read has shown to be bound, and forgets one that has
+// enter records a pod that a read has shown to be bound, and forgets one that has
 // ended.
 func (e *Extender) enter(read *cache.Read, pod *v1.Pod) {
 	if !e.Names.Holds(pod) {

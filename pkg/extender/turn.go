@@ -1,6 +1,8 @@
 package extender
 
 import (
+	"context"
+	"fmt"
 	"sync"
 	"time"
 )
@@ -11,27 +13,128 @@ import (
 // wait until the next has led and lost it.
 const Silence = time.Second
 
+// handover is how long after a lead has begun a binding of the one before may still be
+// written: its kube-scheduler asks for up to five seconds after it has given the Lease
+// away, a Bind takes BindTimeout at most, and the API server five seconds more.
+const handover = 20 * time.Second
+
 // turn is the time in which kube-scheduler asks this extender and no other.
 type turn struct {
-	mu     sync.Mutex
-	asked  time.Time // last
-	caught *sync.Map // nodes of which the cache has all that was bound before the turn
+	mu       sync.Mutex
+	asked    time.Time // last
+	silences int       // so far
+	checked  int       // of them, after as many the Lease was read
+	lead     *lead     // as it was then
 }
 
-// ask counts a question. After a silence a turn begins.
+// lead is the time in which one kube-scheduler leads, by what is known of it here.
+type lead struct {
+	leader string    // what the Lease says; empty: not known
+	begun  time.Time // when it was first seen
+	from   string    // the API server's resource version when it was first seen
+
+	mu   sync.Mutex
+	read map[string]bool // nodes whose pods were read since
+	told bool            // the watch has told of all that was bound before
+}
+
+// ask counts a question. After a silence another may have led.
 func (t *turn) ask(now time.Time) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if now.Sub(t.asked) > Silence {
-		t.caught = new(sync.Map)
+		t.silences++
 	}
 	t.asked = now
 }
 
-// caughtUp returns the nodes by name of which the cache has all that was bound
-// before this turn.
-func (t *turn) caughtUp() *sync.Map {
+// last returns the lead that is known, after how many silences, and whether it was
+// looked at since the last of them.
+func (t *turn) last() (l *lead, silences int, current bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	return t.caught
+	return t.lead, t.silences, t.lead != nil && t.checked == t.silences
+}
+
+// found records who leads after so many silences.
+func (t *turn) found(l *lead, silences int) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if silences >= t.checked {
+		t.lead, t.checked = l, silences
+	}
+}
+
+// caughtUp reports whether the cache has all of a node that was bound before the lead.
+func (l *lead) caughtUp(node string, told func(revision string) bool) bool {
+	l.mu.Lock()
+	done := l.told || l.read[node]
+	l.mu.Unlock()
+	if done || !told(l.from) {
+		return done
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.told = true
+	return true
+}
+
+// caught records that the pods of a node were read.
+func (l *lead) caught(node string) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.read[node] = true
+}
+
+// catchUp has the cache know of all that others have bound to a node. They can have
+// bound something only while another kube-scheduler led, so after a silence the Lease
+// is read. Where the leader is another than before, or leads for a moment only, the watch
+// may be behind by a minute: so long may client-go wait before it tries an API server again
+// that was away. Until it has told of all that was written before, the pods of the node are
+// read.
+func (e *Extender) catchUp(ctx context.Context, node string) error {
+	lead, err := e.leads(ctx)
+	if err != nil || lead.caughtUp(node, e.Cluster.Told) {
+		return err
+	}
+	ctx, cancel := context.WithTimeout(ctx, lookTimeout)
+	defer cancel()
+	read := e.Cache.BeginRead()
+	defer read.End()
+	pods, err := e.Cluster.ReadPodsOn(ctx, node)
+	if err != nil {
+		return fmt.Errorf("read the pods of node %s: %w", node, err)
+	}
+	for _, pod := range pods {
+		e.enter(read, pod)
+	}
+	lead.caught(node)
+	return nil
+}
+
+// leads returns the lead in which kube-scheduler asks now.
+func (e *Extender) leads(ctx context.Context) (*lead, error) {
+	last, silences, current := e.turn.last()
+	if current {
+		return last, nil
+	}
+	ctx, cancel := context.WithTimeout(ctx, lookTimeout)
+	defer cancel()
+	leader, err := e.Cluster.Leader(ctx)
+	if err != nil {
+		return nil, fmt.Errorf("read which kube-scheduler leads: %w", err)
+	}
+	now := e.Now()
+	if last == nil || leader == "" || leader != last.leader || now.Sub(last.begun) < handover {
+		begun := now
+		if last != nil && leader == last.leader {
+			begun = last.begun
+		}
+		last = &lead{leader: leader, begun: begun, read: make(map[string]bool)}
+		if last.from, err = e.Cluster.Revision(ctx); err != nil {
+			return nil, fmt.Errorf("read how far the API server has got: %w", err)
+		}
+	}
+	e.turn.found(last, silences)
+	return last, nil
 }

@@ -154,15 +154,29 @@ func count(r Resource, d Device) int64 {
 // Device returns the device that a slot belongs to. The error says what is
 // wrong with an ID that belongs to none: its form, its GPU or its number.
 func (s *Slots) Device(id SlotID) (Device, error) {
-	i, n, err := s.split(id)
+	d, n, err := s.named(id)
 	if err != nil {
 		return Device{}, err
 	}
-	d := s.devices[i]
 	if most := count(id.Resource(), d); n >= most {
 		return Device{}, fmt.Errorf("slot %q is past the end of GPU %s, which has %d of them", id, d.UUID, most)
 	}
 	return d, nil
+}
+
+// Once returns the device that a slot belongs to, or belonged to when the device had more
+// of them.
+func (s *Slots) Once(id SlotID) (Device, error) {
+	d, _, err := s.named(id)
+	return d, err
+}
+
+func (s *Slots) named(id SlotID) (d Device, n int64, err error) {
+	i, n, err := s.split(id)
+	if err != nil {
+		return Device{}, 0, err
+	}
+	return s.devices[i], n, nil
 }
 
 func (s *Slots) split(id SlotID) (device int, n int64, err error) {

@@ -144,6 +144,10 @@ func TestSlotDeviceRefuses(t *testing.T) {
 		if d, err := s.Device(id); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("Device(%q) = %v, %v, want an error with %q", id, d.UUID, err, want)
 		}
+		d, err := s.Once(id)
+		if past := strings.HasPrefix(want, "past the end"); past != (err == nil) || past != (d.UUID == a100("a1b2c3d4")) {
+			t.Errorf("Once(%q) = %v, %v, want the device: %v", id, d.UUID, err, past)
+		}
 	}
 }
 

@@ -13,6 +13,8 @@
 // appears with its first event hides that event from rate().
 //
 // What is known of a node, a GPU or the fleet is read when Prometheus asks, so
-// that nothing that is gone leaves a series behind. Every replica of the extender
+// that nothing that is gone leaves a series behind. The text is kept for a second, for
+// others that ask: it is megabytes for a large fleet, and the port is open to those who
+// may reach it. Every replica of the extender
 // tells the same of the fleet: take max() of them, and not sum().
 package metrics

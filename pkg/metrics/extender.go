@@ -14,6 +14,7 @@ import (
 type Extender struct {
 	took      *prometheus.HistogramVec
 	decisions *prometheus.CounterVec
+	sampled   prometheus.Counter
 
 	compared prometheus.Counter
 	checked  prometheus.Gauge
@@ -52,6 +53,10 @@ func NewExtender(to prometheus.Registerer) *Extender {
 			Namespace: namespace, Subsystem: subsystem, Name: "decisions_total",
 			Help: "Answers about pods, by verb, result (fits, bound, unfit, refused or failed) and the reason of what came closest.",
 		}, []string{"verb", "result", "reason"}),
+		sampled: prometheus.NewCounter(prometheus.CounterOpts{
+			Namespace: namespace, Subsystem: subsystem, Name: "sampled_questions_total",
+			Help: "Questions in which kube-scheduler left out nodes, as it does without percentageOfNodesToScore: 100 in its profile.",
+		}),
 		checked: prometheus.NewGauge(prometheus.GaugeOpts{
 			Namespace: namespace, Subsystem: subsystem, Name: "cache_checked_timestamp_seconds",
 			Help: "When the cache was last compared with the API server; 0: not yet.",
@@ -69,7 +74,7 @@ func NewExtender(to prometheus.Registerer) *Extender {
 			Help: "Objects that the cache had wrong and that checks have put right, by kind (pod or node).",
 		}, []string{"kind"}),
 	}
-	to.MustRegister(m.took, m.decisions, m.compared, m.checked, m.wrong, m.healed)
+	to.MustRegister(m.took, m.decisions, m.sampled, m.compared, m.checked, m.wrong, m.healed)
 	for verb, result := range outcomes() {
 		m.took.WithLabelValues(verb)
 		m.decisions.WithLabelValues(verb, result, "")
@@ -90,6 +95,9 @@ func (m *Extender) Answered(verb string, took time.Duration) {
 // Decided counts one answer about a pod.
 func (m *Extender) Decided(d decisions.Decision) {
 	m.decisions.WithLabelValues(d.Verb, d.Result, d.Reason).Inc()
+	if d.Sampled {
+		m.sampled.Inc()
+	}
 }
 
 // Compared implements controller.Drift.

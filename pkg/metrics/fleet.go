@@ -75,8 +75,8 @@ func (c *fleetCollector) Collect(out chan<- prometheus.Metric) {
 		sum.add(n, c.Cordoned(n.Name))
 		for _, d := range n.Devices {
 			labels := []string{n.Name, strconv.Itoa(d.Index), string(d.UUID), d.Model}
-			gauge(c.capacity, bytes(d.Capacity, n), labels...)
-			gauge(c.allocated, bytes(d.Requested, n), labels...)
+			gauge(c.capacity, inBytes(d.Capacity, n), labels...)
+			gauge(c.allocated, inBytes(d.Requested, n), labels...)
 			gauge(c.healthy, oneIf(d.Healthy), labels...)
 		}
 	}
@@ -108,10 +108,10 @@ func (s *fleetSum) add(n placement.Node, cordoned bool) {
 	s.unattributed += len(n.Unattributed)
 	closed := cordoned || n.CPU > 0 && n.RequestedCPU >= n.CPU
 	if !closed {
-		s.largest = math.Max(s.largest, bytes(n.LargestFree(), n))
+		s.largest = math.Max(s.largest, inBytes(n.LargestFree(), n))
 	}
 	for _, d := range n.Devices {
-		free := bytes(d.Free(), n)
+		free := inBytes(d.Free(), n)
 		switch {
 		case !d.Healthy || closed || n.HeldAlone(d):
 			s.stranded += free
@@ -123,7 +123,7 @@ func (s *fleetSum) add(n placement.Node, cordoned bool) {
 	}
 }
 
-func bytes(u gpu.Units, n placement.Node) float64 {
+func inBytes(u gpu.Units, n placement.Node) float64 {
 	const mib = 1 << 20
 	return float64(u) * float64(n.UnitMiB) * mib
 }

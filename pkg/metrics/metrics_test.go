@@ -63,6 +63,10 @@ func TestExtender(t *testing.T) {
 	m.Compared(map[string]int{"pod": 1}, map[string]int{"pod": 1})
 	m.Answered("filter", 3*time.Millisecond)
 	m.Decided(decisions.Decision{Verb: "filter", Result: "unfit", Reason: "Fragmented"})
+	m.Decided(decisions.Decision{Verb: "filter", Result: "fits", Sampled: true})
+	if got := testutil.ToFloat64(m.sampled); got != 1 {
+		t.Errorf("%g of two questions left out nodes, want 1", got)
+	}
 	if got := series(t, registry, "gpumem_extender_decisions_total"); got != 4+2*(4+10) {
 		t.Errorf("%d series of decisions: each that there can be is to be there from the start, and no other", got)
 	}

@@ -27,6 +27,8 @@ const (
 	maxRetry = time.Minute
 	// writeTimeout bounds one write.
 	writeTimeout = 10 * time.Second
+	// toldTimeout bounds the read before the first look for GPUs.
+	toldTimeout = 5 * time.Second
 )
 
 // Node keeps the inventory annotation of a node what it should be.
@@ -69,13 +71,39 @@ func (n *Node) Cordoned() []gpu.UUID {
 	return n.cordoned
 }
 
+// Told reads what was last written of what the node offers. It is empty where nothing was, or
+// nothing can be read.
+func (n *Node) Told(ctx context.Context) gpu.Inventory {
+	ctx, cancel := context.WithTimeout(ctx, toldTimeout)
+	defer cancel()
+	list, err := n.client.CoreV1().Nodes().List(ctx, metav1.ListOptions{FieldSelector: n.selector()})
+	for i := 0; err == nil && i < len(list.Items); i++ {
+		value, ok := list.Items[i].Annotations[n.names.Inventory()]
+		if !ok || list.Items[i].Name != n.name {
+			continue
+		}
+		var inv gpu.Inventory
+		if inv, err = api.DecodeInventory(value); err == nil {
+			return inv
+		}
+	}
+	if err != nil {
+		n.log.Warn("it is not known what was offered before", zap.String("node", n.name), zap.Error(err))
+	}
+	return gpu.Inventory{}
+}
+
+func (n *Node) selector() string {
+	return fields.OneTermEqualSelector("metadata.name", n.name).String()
+}
+
 // Run writes until the context is done, or Withdraw is called. The source tells
 // what the node offers, and has a channel that is closed when it offers something
 // else.
 func (n *Node) Run(ctx context.Context, source func() (gpu.Inventory, <-chan struct{})) error {
 	factory := informers.NewSharedInformerFactoryWithOptions(n.client, 0,
 		informers.WithTweakListOptions(func(o *metav1.ListOptions) {
-			o.FieldSelector = fields.OneTermEqualSelector("metadata.name", n.name).String()
+			o.FieldSelector = n.selector()
 		}),
 		informers.WithTransform(n.trim),
 	)

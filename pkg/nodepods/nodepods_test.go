@@ -207,6 +207,36 @@ func TestPodsAreTrimmed(t *testing.T) {
 	}
 }
 
+// The control groups of a static pod have the UID that the kubelet gave it.
+func TestAPodIsKnownByTheKubeletsUIDToo(t *testing.T) {
+	const hash = "0123456789abcdef0123456789abcdef"
+	for name, tc := range map[string]struct {
+		mirrors, uid string
+		units        int64
+		want         bool
+	}{
+		"its UID":                         {"", "0f7a2c1e-3b4d-4e5f-8a9b-0c1d2e3f4a5b", 3, true},
+		"another's":                       {"", "11111111-1111-1111-1111-111111111111", 3, false},
+		"none":                            {"", "", 3, false},
+		"that of the static pod":          {hash, hash, 3, true},
+		"its UID, of a mirror":            {hash, "0f7a2c1e-3b4d-4e5f-8a9b-0c1d2e3f4a5b", 3, true},
+		"a static pod without GPU memory": {hash, hash, 0, false},
+		"a UID that it claims":            {"11111111-1111-1111-1111-111111111111", "11111111-1111-1111-1111-111111111111", 3, false},
+		"a UID that it claims by halves":  {"11111111-1111-1111-1111-11111111", "11111111-1111-1111-1111-11111111", 3, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			mirror := pod("a", "0f7a2c1e-3b4d-4e5f-8a9b-0c1d2e3f4a5b", tc.units)
+			if tc.mirrors != "" {
+				mirror.Annotations = map[string]string{"kubernetes.io/config.mirror": tc.mirrors}
+			}
+			p := watching(t, fake.NewClientset(mirror))
+			if got := p.Holds(tc.uid); got != tc.want {
+				t.Errorf("holds %v, want %v", got, tc.want)
+			}
+		})
+	}
+}
+
 func TestOldNewsIsDropped(t *testing.T) {
 	p := NewPods(fake.NewClientset(), names(t), "n1", zap.NewNop())
 	at := func(version, uid string, index string) *v1.Pod {
@@ -300,7 +330,7 @@ func TestCorrectCarriesTheUID(t *testing.T) {
 	}
 	pods, _, _ := p.Pods()
 	want := to(gpu1)
-	want.Enforcement = gpu.EnforcementAdvisory // the node's
+	want.Enforcement, want.UnitMiB = gpu.EnforcementAdvisory, inv.UnitMiB // the node's
 	if diff := cmp.Diff(want, pods[0].Assignment); diff != "" {
 		t.Errorf("known at once (-want +got):\n%s", diff)
 	}
@@ -383,6 +413,40 @@ func TestNodeIsKeptAnnotated(t *testing.T) {
 	cancel()
 	if err := <-done; err != nil {
 		t.Error(err)
+	}
+}
+
+func TestWhatTheNodeWasToldToOffer(t *testing.T) {
+	inv := inventory(gpu0, failed(gpu1, "XID 79"))
+	value, err := api.EncodeInventory(inv)
+	if err != nil {
+		t.Fatal(err)
+	}
+	node := func(name string, annotations map[string]string) *v1.Node {
+		return &v1.Node{ObjectMeta: metav1.ObjectMeta{Name: name, Annotations: annotations}}
+	}
+	for name, tc := range map[string]struct {
+		nodes []runtime.Object
+		fail  error
+		want  gpu.Inventory
+	}{
+		"an inventory":              {[]runtime.Object{node("n1", map[string]string{"gpumem.dev/inventory": value})}, nil, inv},
+		"none yet":                  {[]runtime.Object{node("n1", nil)}, nil, gpu.Inventory{}},
+		"none that can be read":     {[]runtime.Object{node("n1", map[string]string{"gpumem.dev/inventory": "{}"})}, nil, gpu.Inventory{}},
+		"that of another node":      {[]runtime.Object{node("n2", map[string]string{"gpumem.dev/inventory": value})}, nil, gpu.Inventory{}},
+		"the API server is away":    {[]runtime.Object{node("n1", map[string]string{"gpumem.dev/inventory": value})}, errors.New("no answer"), gpu.Inventory{}},
+		"the node is not there yet": {nil, nil, gpu.Inventory{}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			client := fake.NewClientset(tc.nodes...)
+			client.PrependReactor("list", "nodes", func(clienttesting.Action) (bool, runtime.Object, error) {
+				return tc.fail != nil, nil, tc.fail
+			})
+			got := NewNode(client, names(t), "n1", zap.NewNop()).Told(t.Context())
+			if diff := cmp.Diff(tc.want, got); diff != "" {
+				t.Errorf("told (-want +got):\n%s", diff)
+			}
+		})
 	}
 }
 

@@ -52,6 +52,7 @@ type entry struct {
 	problem string // what of it cannot be read
 
 	containers map[string]string // names by ID
+	static     string            // the kubelet's UID of the static pod that this one mirrors
 }
 
 // NewPods returns a view that is empty until it runs.
@@ -145,7 +146,7 @@ func (p *Pods) trim(obj any) (any, error) {
 		return out, nil
 	}
 	for key, value := range pod.Annotations {
-		if p.names.Reads(key) {
+		if p.names.Reads(key) || key == v1.MirrorPodAnnotationKey {
 			metav1.SetMetaDataAnnotation(&out.ObjectMeta, key, value)
 		}
 	}
@@ -209,6 +210,7 @@ func (p *Pods) put(obj any) {
 		},
 		version:    pod.ResourceVersion,
 		containers: containerNames(pod),
+		static:     staticUID(pod),
 	}
 	if err != nil {
 		now.problem = err.Error()
@@ -254,6 +256,17 @@ func containerNames(pod *v1.Pod) map[string]string {
 	return out
 }
 
+// staticUID returns the UID that the kubelet gave to the static pod that a pod mirrors: a hash of
+// its manifest (k8s.io/kubernetes/pkg/kubelet/config, applyDefaults). Anybody can write the
+// annotation, but the API server's UIDs are of another form: none can be claimed by it.
+func staticUID(pod *v1.Pod) string {
+	hash := pod.Annotations[v1.MirrorPodAnnotationKey]
+	if len(hash) != 32 || strings.Contains(hash, "-") {
+		return ""
+	}
+	return hash
+}
+
 // Container returns the pod and the name of a container by its ID.
 func (p *Pods) Container(id string) (pod placement.PodRef, name string, ok bool) {
 	p.mu.Lock()
@@ -266,12 +279,13 @@ func (p *Pods) Container(id string) (pod placement.PodRef, name string, ok bool)
 	return placement.PodRef{}, "", false
 }
 
-// Holds reports whether the pod with that UID holds GPU memory.
+// Holds reports whether the pod with that UID, or the static pod to which the kubelet gave it,
+// holds GPU memory.
 func (p *Pods) Holds(uid string) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	for _, e := range p.pods {
-		if e.pod.Pod.UID == uid {
+		if e.pod.Pod.UID == uid || e.static != "" && e.static == uid {
 			return true
 		}
 	}

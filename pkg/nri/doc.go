@@ -5,7 +5,8 @@
 // # Protocol
 //
 //	CreateContainer   which environment?   that of this very container, and none
-//	                                       of its pod's own making
+//	                                       of its pod's own making; no GPU for
+//	                                       the others of its pod
 //	StartContainer    may it run?          the kernel's limit is written and read back
 //
 // When StartContainer is called, the container's control group exists and its
@@ -15,8 +16,10 @@
 //
 // # Invariants
 //
-//   - Containers that gpumem gave nothing are not looked into: no question is asked,
-//     nothing is changed. They are known by the environment that the kubelet passed on.
+//   - Pods without GPU memory are left alone. Containers that gpumem gave something are
+//     known by the environment that the kubelet passed on, and of others only those are
+//     asked about that would be shown a GPU: in a pod with GPU memory they see none,
+//     whether the pod, its envFrom or the image says so.
 //   - An error keeps a container from being created or started, and the kubelet tries
 //     again: it is better not to run than to run without the limit that was promised.
 //

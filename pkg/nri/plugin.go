@@ -33,6 +33,13 @@ const (
 // anything.
 const given = "GPUMEM_GPU_UUID"
 
+// visible is the variable by which NVIDIA's runtime shows a container its GPUs, and noGPU its
+// value for a container that is to have none.
+const (
+	visible = "NVIDIA_VISIBLE_DEVICES"
+	noGPU   = "void"
+)
+
 // promised is the variable with the level that a container was given.
 const promised = "GPUMEM_ENFORCEMENT"
 
@@ -42,6 +49,8 @@ type Containers interface {
 	// Environment returns the variables of a container, and not ok for one of which
 	// nobody tells that it was given anything.
 	Environment(ctx context.Context, namespace, pod, container string, promised gpu.Enforcement) (env map[string]string, ok bool, err error)
+	// Holds reports whether any container of a pod was given GPU memory.
+	Holds(ctx context.Context, namespace, pod string) bool
 	// Hold makes sure of the limit of a container whose control group this is.
 	Hold(ctx context.Context, namespace, pod, container, cgroupsPath string, promised gpu.Enforcement) error
 }
@@ -129,12 +138,15 @@ func (p *Plugin) connect(ctx context.Context) (closed <-chan struct{}, stop func
 
 // CreateContainer implements stub.CreateContainerInterface.
 func (p *Plugin) CreateContainer(ctx context.Context, pod *api.PodSandbox, container *api.Container) (*api.ContainerAdjustment, []*api.ContainerUpdate, error) {
-	if !ours(container) {
-		return nil, nil, nil
-	}
 	ctx, cancel := context.WithTimeout(ctx, answerTimeout)
 	defer cancel()
 	name := nameOf(pod, container)
+	if !ours(container) {
+		if !seesGPUs(container.GetEnv()) || !p.containers.Holds(ctx, pod.GetNamespace(), pod.GetName()) {
+			return nil, nil, nil
+		}
+		return p.adjusted(name, only(container.GetEnv(), visible), map[string]string{visible: noGPU})
+	}
 	env, ok, err := p.containers.Environment(ctx, pod.GetNamespace(), pod.GetName(), container.GetName(), levelOf(container))
 	if err != nil {
 		p.log.Warn("container is not created", zap.String("container", name), zap.Error(err))
@@ -143,7 +155,12 @@ func (p *Plugin) CreateContainer(ctx context.Context, pod *api.PodSandbox, conta
 	if !ok {
 		return nil, nil, nil
 	}
-	adjustment, err := adjust(container.GetEnv(), env)
+	return p.adjusted(name, container.GetEnv(), env)
+}
+
+// adjusted answers with what adjust makes of a container.
+func (p *Plugin) adjusted(name string, has []string, env map[string]string) (*api.ContainerAdjustment, []*api.ContainerUpdate, error) {
+	adjustment, err := adjust(has, env)
 	if err != nil {
 		p.log.Warn("container is not created", zap.String("container", name), zap.Error(err))
 		return nil, nil, fmt.Errorf("gpumem: container %s: %w", name, err)
@@ -197,7 +214,7 @@ func (p *Plugin) StartContainer(ctx context.Context, pod *api.PodSandbox, contai
 // Reserved reports whether a variable is gpumem's to set in containers that hold GPU
 // memory.
 func Reserved(name string) bool {
-	return name == "NVIDIA_VISIBLE_DEVICES" || !serviceLink(name) && (strings.HasPrefix(name, "GPUMEM_") ||
+	return name == visible || !serviceLink(name) && (strings.HasPrefix(name, "GPUMEM_") ||
 		strings.HasPrefix(name, "NVIDIA_GPU_MEMORY_") || strings.HasPrefix(name, "CUDA_MPS_"))
 }
 
@@ -210,6 +227,23 @@ func serviceLink(name string) bool {
 
 func ours(container *api.Container) bool {
 	return slices.ContainsFunc(container.GetEnv(), func(s string) bool { return strings.HasPrefix(s, given+"=") })
+}
+
+// seesGPUs reports whether NVIDIA's runtime would show a container any GPU.
+func seesGPUs(env []string) bool {
+	return slices.ContainsFunc(only(env, visible), func(s string) bool {
+		return !slices.Contains([]string{visible + "=", visible + "=" + noGPU, visible + "=none"}, s)
+	})
+}
+
+// only returns the values of one variable, as NAME=VALUE.
+func only(env []string, name string) (values []string) {
+	for _, s := range env {
+		if strings.HasPrefix(s, name+"=") {
+			values = append(values, s)
+		}
+	}
+	return values
 }
 
 // levelOf returns the level that a container was promised: of two values the first,

@@ -17,7 +17,13 @@ import (
 type containers struct {
 	env   map[string]string
 	fail  error
+	holds bool // another container of its pod was given GPU memory
 	asked []string
+}
+
+func (c *containers) Holds(_ context.Context, namespace, pod string) bool {
+	c.asked = append(c.asked, "grants of "+namespace+"/"+pod)
+	return c.holds
 }
 
 func (c *containers) Environment(_ context.Context, namespace, pod, container string, promised gpu.Enforcement) (map[string]string, bool, error) {
@@ -79,6 +85,45 @@ func TestTheEnvironmentIsThatOfTheGrant(t *testing.T) {
 	}
 }
 
+// The other containers of a pod see no GPU, wherever their variable is from.
+func TestOtherContainersOfAPodSeeNoGPU(t *testing.T) {
+	for name, tc := range map[string]struct {
+		has     []string
+		holds   bool
+		set     map[string]string
+		asked   bool
+		wantErr string
+	}{
+		"all GPUs":                    {[]string{"PATH=/bin", "NVIDIA_VISIBLE_DEVICES=all"}, true, map[string]string{"NVIDIA_VISIBLE_DEVICES": "void"}, true, ""},
+		"the GPU of the grant":        {[]string{"NVIDIA_VISIBLE_DEVICES=GPU-a"}, true, map[string]string{"NVIDIA_VISIBLE_DEVICES": "void"}, true, ""},
+		"in a pod without GPU memory": {[]string{"NVIDIA_VISIBLE_DEVICES=all"}, false, nil, true, ""},
+		"no variable":                 {[]string{"PATH=/bin", "NVIDIA_DRIVER_CAPABILITIES=all"}, true, nil, false, ""},
+		"no GPU":                      {[]string{"NVIDIA_VISIBLE_DEVICES=void"}, true, nil, false, ""},
+		"no GPU, in other words":      {[]string{"NVIDIA_VISIBLE_DEVICES="}, true, nil, false, ""},
+		"the driver and no GPU":       {[]string{"NVIDIA_VISIBLE_DEVICES=none"}, true, nil, false, ""},
+		"twice": {[]string{"NVIDIA_VISIBLE_DEVICES=void", "NVIDIA_VISIBLE_DEVICES=all"}, true, nil, true,
+			"sets NVIDIA_VISIBLE_DEVICES, which gpumem sets: remove that from the pod"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			known := &containers{fail: errors.New("broken"), holds: tc.holds}
+			adjustment, _, err := New("", known, zap.NewNop()).CreateContainer(t.Context(), sandbox, container(tc.has...))
+			if tc.wantErr == "" && err != nil || tc.wantErr != "" && (err == nil || !strings.Contains(err.Error(), tc.wantErr)) {
+				t.Errorf("error %v, want %q", err, tc.wantErr)
+			}
+			var set map[string]string
+			for _, e := range adjustment.GetEnv() {
+				set = map[string]string{e.GetKey(): e.GetValue()}
+			}
+			if diff := cmp.Diff(tc.set, set); diff != "" {
+				t.Errorf("set (-want +got):\n%s", diff)
+			}
+			if (len(known.asked) > 0) != tc.asked || tc.asked && known.asked[0] != "grants of ns/p" {
+				t.Errorf("asked %q, want the pod's grants: %v", known.asked, tc.asked)
+			}
+		})
+	}
+}
+
 func TestWhoIsAskedAbout(t *testing.T) {
 	for name, tc := range map[string]struct {
 		container *api.Container
@@ -86,7 +131,8 @@ func TestWhoIsAskedAbout(t *testing.T) {
 		asked     []string
 		wantErr   bool
 	}{
-		"a container without a grant":             {container("NVIDIA_VISIBLE_DEVICES=all"), &containers{fail: errors.New("broken")}, nil, false},
+		"a container without a grant":             {container("PATH=/bin"), &containers{fail: errors.New("broken")}, nil, false},
+		"one without that names GPUs":             {container("NVIDIA_VISIBLE_DEVICES=all"), &containers{fail: errors.New("broken")}, []string{"grants of ns/p"}, false},
 		"one of which nobody tells":               {container("GPUMEM_GPU_UUID=GPU-a"), &containers{}, []string{"environment of ns/p/main", "limit of ns/p/main in /kubepods/podp/c1"}, false},
 		"one that was promised a level":           {container("GPUMEM_GPU_UUID=GPU-a", "GPUMEM_ENFORCEMENT=kernel", "GPUMEM_ENFORCEMENT=advisory"), &containers{}, []string{"environment of ns/p/main kernel", "limit of ns/p/main in /kubepods/podp/c1 kernel"}, false},
 		"one whose limit does not hold, or worse": {container("GPUMEM_GPU_UUID=GPU-a"), &containers{fail: errors.New("broken")}, []string{"environment of ns/p/main", "limit of ns/p/main in /kubepods/podp/c1"}, true},

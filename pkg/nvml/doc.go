@@ -33,9 +33,12 @@
 // bring its library later than we start. It is left open while a call hangs in
 // it.
 //
-// A device's capacity is that of its first reading. The memory that the driver
-// reserves varies by some MiB while programs run, and units must not come and go
-// with it.
+// A device's capacity is that of its first reading, and the next process keeps to it, as
+// the node's inventory tells. The memory that the driver reserves varies by some MiB
+// while programs run, and units must not come and go with it: the kubelet would not start
+// a container again whose slots are gone. A difference of more than 32 MiB is taken in
+// when the process starts, and when a GPU comes back: its driver may be another then. So
+// is, at any time, another size of the whole memory: what is not there cannot be given.
 //
 // GPUs that NVSwitches join count as linked each with each, by as many lanes as
 // the one has that has fewer. Whether the switches are set up so is not asked:

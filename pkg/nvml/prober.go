@@ -27,6 +27,10 @@ type Config struct {
 	ReserveMiB int64 // of each GPU, beside what the driver keeps
 	Speeds     Speeds
 
+	// Told returns what was last offered of the node, by this prober or one before it.
+	// It is asked once, before the first probe.
+	Told func(ctx context.Context) gpu.Inventory
+
 	Interval   time.Duration // between two probes
 	Retry      time.Duration // the same while nothing is found
 	Timeout    time.Duration // of one probe of one GPU
@@ -52,6 +56,7 @@ type Prober struct {
 	foreign   map[gpu.UUID]uint64 // bytes, as Run will take them in
 
 	// Used by Run only.
+	told    gpu.Inventory // as Config.Told
 	session *session
 	devices map[gpu.UUID]*tracked
 	hanging map[string]<-chan struct{} // calls that were not waited for to their end
@@ -64,7 +69,7 @@ type tracked struct {
 	gpu.Device
 	nvlinks     nvlinks
 	good        int   // probes in a row since it was found unhealthy
-	reservedMiB int64 // what the driver kept for itself when the GPU was found
+	reservedMiB int64 // what the driver keeps for itself, as far as the capacity heeds it
 }
 
 // New returns a prober that knows nothing until it runs.
@@ -135,6 +140,7 @@ func (p *Prober) Probed() <-chan struct{} { return p.latest.Looked() }
 // Run probes until the context is done.
 func (p *Prober) Run(ctx context.Context) error {
 	defer func() { p.close(context.WithoutCancel(ctx)) }()
+	p.told = p.cfg.Told(ctx)
 	for {
 		reason := p.probe(ctx)
 		if ctx.Err() != nil {
@@ -333,10 +339,11 @@ func (p *Prober) at(index int, seen map[gpu.UUID]bool) *tracked {
 func (p *Prober) found(r reading) {
 	d := p.devices[r.device.UUID]
 	if d == nil {
-		d = &tracked{Device: r.device, nvlinks: r.nvlinks, reservedMiB: r.reservedMiB}
+		d = &tracked{Device: r.device, nvlinks: r.nvlinks}
 		d.Healthy = true
 		d.Speed = p.cfg.Speeds.of(d.Model)
-		d.Capacity = gpu.UnitsIn(r.device.MemoryMiB, r.reservedMiB+p.cfg.ReserveMiB, p.cfg.UnitMiB)
+		was, known := p.told.Device(d.UUID)
+		p.size(d, r, was.Capacity, known && p.told.UnitMiB == p.cfg.UnitMiB && was.MemoryMiB == r.device.MemoryMiB)
 		p.devices[d.UUID] = d
 		p.log.Info("GPU found", zap.String("device", string(d.UUID)), zap.Int("index", d.Index), zap.String("model", d.Model),
 			zap.Int64("memory_mib", d.MemoryMiB), zap.Int64("reserved_mib", r.reservedMiB+p.cfg.ReserveMiB), zap.Int64("units", int64(d.Capacity)))
@@ -347,12 +354,43 @@ func (p *Prober) found(r reading) {
 		p.log.Info("GPU has another index", zap.String("device", string(d.UUID)), zap.Int("index", r.device.Index), zap.Int("was", d.Index))
 		d.Index = r.device.Index
 	}
+	if d.MemoryMiB != r.device.MemoryMiB {
+		p.resize(d, r)
+	}
 	if d.Healthy {
 		return
 	}
 	if d.good++; d.good >= p.cfg.Recovery {
 		p.log.Info("GPU is healthy again", zap.String("device", string(d.UUID)), zap.Int("index", d.Index), zap.String("was", d.Unhealthy))
 		d.Healthy, d.Unhealthy = true, ""
+		p.resize(d, r)
+	}
+}
+
+// variation is by how much, in MiB, what the driver keeps may differ for nothing: see Decisions.
+const variation = 32
+
+// size gives a GPU its memory and its capacity: what there is, or what was offered of it, where
+// a variation accounts for the difference.
+func (p *Prober) size(d *tracked, r reading, offered gpu.Units, heed bool) {
+	total := r.device.MemoryMiB
+	units := func(reserved int64) gpu.Units {
+		return gpu.UnitsIn(total, max(0, reserved)+p.cfg.ReserveMiB, p.cfg.UnitMiB)
+	}
+	d.MemoryMiB, d.Capacity = total, units(r.reservedMiB)
+	if heed && units(r.reservedMiB+variation) <= offered && offered <= units(r.reservedMiB-variation) {
+		d.Capacity = offered
+	}
+	d.reservedMiB = min(r.reservedMiB, total-p.cfg.ReserveMiB-int64(d.Capacity)*p.cfg.UnitMiB)
+}
+
+// resize is size of a GPU that was offered before.
+func (p *Prober) resize(d *tracked, r reading) {
+	was := d.Capacity
+	p.size(d, r, was, d.MemoryMiB == r.device.MemoryMiB)
+	if d.Capacity != was {
+		p.log.Warn("GPU offers another amount", zap.String("device", string(d.UUID)), zap.Int("index", d.Index),
+			zap.Int64("memory_mib", d.MemoryMiB), zap.Int64("units", int64(d.Capacity)), zap.Int64("was", int64(was)))
 	}
 }
 

@@ -27,6 +27,7 @@ const (
 func config(open func() (nvml.Interface, string)) Config {
 	return Config{
 		Open: open, UnitMiB: 1024, Interval: interval, Retry: retry, Timeout: timeout, Recovery: 3, IgnoreXIDs: ApplicationXIDs(),
+		Told: func(context.Context) gpu.Inventory { return gpu.Inventory{} },
 	}
 }
 
@@ -298,6 +299,92 @@ func TestProberKeepsItsWordOnCapacity(t *testing.T) {
 			t.Errorf("%d units, want the 14 of the first reading", inv.Capacity())
 		}
 	})
+}
+
+// A plugin that follows another offers what that one did, unless more than a variation is gone or come.
+func TestProberKeepsTheWordOfTheOneBefore(t *testing.T) {
+	told := func(units gpu.Units, change func(*gpu.Inventory)) gpu.Inventory {
+		inv := gpu.Inventory{UnitMiB: 1024, Devices: []gpu.Device{{UUID: "GPU-a", MemoryMiB: 15360, Capacity: units}}}
+		if change != nil {
+			change(&inv)
+		}
+		return inv
+	}
+	for name, tc := range map[string]struct {
+		told              gpu.Inventory
+		reserved, reserve int64
+		want              gpu.Units // of 15360 MiB, which are 15 units
+	}{
+		"nothing was told":            {told: gpu.Inventory{}, reserved: 1030, want: 13},
+		"the driver keeps more":       {told: told(14, nil), reserved: 1024 + 32, want: 14},
+		"it keeps less":               {told: told(13, nil), reserved: 1024 - 31, want: 13},
+		"it keeps much more":          {told: told(14, nil), reserved: 1024 + 33, want: 13},
+		"it keeps much less":          {told: told(13, nil), reserved: 1024 - 32, want: 14},
+		"the reserve is larger":       {told: told(14, nil), reserved: 1000, reserve: 200, want: 13},
+		"the reserve counts too":      {told: told(14, nil), reserved: 830, reserve: 200, want: 14},
+		"more than the GPU has":       {told: told(16, nil), reserved: 0, want: 15},
+		"the unit was another":        {told: told(14, func(inv *gpu.Inventory) { inv.UnitMiB = 512 }), reserved: 1030, want: 13},
+		"the GPU's memory was other":  {told: told(14, func(inv *gpu.Inventory) { inv.Devices[0].MemoryMiB = 16384 }), reserved: 1030, want: 13},
+		"it was told of another GPU":  {told: told(14, func(inv *gpu.Inventory) { inv.Devices[0].UUID = "GPU-b" }), reserved: 1030, want: 13},
+		"the driver does not tell it": {told: told(15, nil), reserved: 0, want: 15},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				a := t4("GPU-a")
+				a.reserved = uint64(tc.reserved)
+				cfg := config(newMachine(a).open)
+				cfg.ReserveMiB = tc.reserve
+				cfg.Told = func(context.Context) gpu.Inventory { return tc.told }
+				p, _ := watched(t, cfg)
+				inv, _, _ := p.Inventory()
+				if d := inv.Devices[0]; d.Capacity != tc.want || d.Foreign != 0 {
+					t.Errorf("%d units, %d of them in foreign use; want %d and none", d.Capacity, d.Foreign, tc.want)
+				}
+				if err := inv.Validate(); err != nil {
+					t.Error(err)
+				}
+			})
+		})
+	}
+}
+
+// A driver that is replaced, or ECC that is switched on, leaves a GPU less memory.
+func TestProberReadsAGPUThatComesBack(t *testing.T) {
+	for name, tc := range map[string]struct {
+		fails           bool // in between
+		total, reserved uint64
+		memory          int64
+		want            gpu.Units
+	}{
+		"smaller":                          {true, 13000, 700, 13000, 12},
+		"smaller, and it was never missed": {false, 13000, 700, 13000, 12},
+		"larger":                           {true, 16384, 450, 16384, 15},
+		"the driver keeps more of it":      {true, 15360, 1100, 15360, 13},
+		"the driver keeps a little more":   {true, 15360, 460, 15360, 14},
+		"while it works nothing changes":   {false, 15360, 1100, 15360, 14},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				a := t4("GPU-a")
+				m := newMachine(a)
+				p, logs := watched(t, config(m.open))
+				if tc.fails {
+					m.change(func() { a.ret = nvml.ERROR_RESET_REQUIRED })
+					pass(interval)
+				}
+				m.change(func() { a.ret, a.totalMiB, a.reserved = nvml.SUCCESS, tc.total, tc.reserved })
+				pass(5 * interval)
+				wantHealth(t, p, "GPU-a: healthy")
+				inv, _, _ := p.Inventory()
+				if d := inv.Devices[0]; d.Capacity != tc.want || d.MemoryMiB != tc.memory || d.Foreign != 0 {
+					t.Errorf("%d units in %d MiB, %d of them in foreign use; want %d in %d MiB", d.Capacity, d.MemoryMiB, d.Foreign, tc.want, tc.memory)
+				}
+				if got, want := logs.FilterMessage("GPU offers another amount").Len(), min(1, max(tc.want-14, 14-tc.want)); got != int(want) {
+					t.Errorf("%d logs of another amount, want %d", got, want)
+				}
+			})
+		})
+	}
 }
 
 func TestStoppingSaysNothingOfTheGPUs(t *testing.T) {

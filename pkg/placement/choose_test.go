@@ -60,6 +60,10 @@ func TestChoose(t *testing.T) {
 			req: ask(2, group("g")), holdings: []placement.Holding{hold("a", ask(1, group("g")), 0), hold("b", ask(8), 1)},
 			want: []placement.Share{{"GPU-0", 2, 0}},
 		},
+		"a group of another namespace is another": {
+			req: ask(2, groupOf("mine", "g")), holdings: []placement.Holding{hold("a", ask(1, groupOf("theirs", "g")), 0), hold("b", ask(8), 1)},
+			want: []placement.Share{{"GPU-1", 2, 0}},
+		},
 		"a group goes on where its GPU is full": {
 			req: ask(2, group("g")), holdings: []placement.Holding{hold("a", ask(20, group("g")), 0)},
 			want: []placement.Share{{"GPU-1", 2, 0}},
@@ -122,6 +126,45 @@ func TestNodeSums(t *testing.T) {
 }
 
 // A pod that is being moved counts on both sides, and keeps others off both.
+// A pod that was given its memory in another unit than its node has now never counts for less than it has.
+func TestHoldingsOfAnotherUnit(t *testing.T) {
+	for name, tc := range map[string]struct {
+		was  int64 // the unit; the node's is 1024
+		req  placement.Request
+		on   []int
+		want []gpu.Units // of each GPU
+		sum  gpu.Units
+	}{
+		"the same":                        {1024, ask(3), []int{0}, []gpu.Units{3, 0}, 3},
+		"it is not said":                  {0, ask(3), []int{0}, []gpu.Units{3, 0}, 3},
+		"twice as large":                  {2048, ask(3), []int{0}, []gpu.Units{6, 0}, 6},
+		"larger, and no whole number":     {1500, ask(3), []int{0}, []gpu.Units{5, 0}, 5},
+		"larger, over two GPUs":           {1536, ask(2, count(2)), []int{0, 1}, []gpu.Units{2, 2}, 3},
+		"half of it, which could be said": {512, ask(4), []int{0}, []gpu.Units{4, 0}, 4},
+		"more than can be counted":        {1 << 40, ask(1 << 40), []int{0}, []gpu.Units{1 << 40, 0}, 1 << 40},
+		"on a GPU that is gone":           {2048, ask(3), []int{7}, []gpu.Units{0, 0}, 6},
+	} {
+		t.Run(name, func(t *testing.T) {
+			h := hold("p", tc.req, tc.on...)
+			h.Assignment.UnitMiB = tc.was
+			n := node(inventory(device(0, 20), device(1, 20)), h)
+			var got []gpu.Units
+			for _, d := range n.Devices {
+				got = append(got, d.Requested)
+			}
+			if diff := cmp.Diff(tc.want, got); diff != "" {
+				t.Errorf("requested (-want +got):\n%s", diff)
+			}
+			if rest := n.Without([]placement.Holding{h}); n.Requested() != max(tc.sum, got[0]+got[1]) || rest.Requested() != 0 {
+				t.Errorf("%d in all, and %d without the pod; want %d and none", n.Requested(), rest.Requested(), tc.sum)
+			}
+			if units := h.Request.Units(); units != tc.req.Units() {
+				t.Errorf("the holding itself was changed: %d units", units)
+			}
+		})
+	}
+}
+
 func TestAPodThatLeavesADevice(t *testing.T) {
 	moving := hold("a", ask(3), 1)
 	moving.Request.Policy = placement.Exclusive
@@ -186,7 +229,7 @@ func brute(req placement.Request, inv gpu.Inventory, holdings []placement.Holdin
 				continue
 			}
 			free, freeCores = free-u, freeCores-c
-			if req.Policy == placement.Exclusive || h.Request.Policy == placement.Exclusive || req.ExclusiveGroup != "" && req.ExclusiveGroup == h.Request.ExclusiveGroup {
+			if req.Policy == placement.Exclusive || h.Request.Policy == placement.Exclusive || req.ExclusiveGroup != (placement.Group{}) && req.ExclusiveGroup == h.Request.ExclusiveGroup {
 				beside = false
 			}
 		}
@@ -242,7 +285,7 @@ func FuzzFit(f *testing.F) {
 // checkSpread looks for a GPU that pods that spread would rather have.
 func checkSpread(t *testing.T, req placement.Request, fallback placement.Policy, n placement.Node, got placement.Assignment) {
 	t.Helper()
-	if stdcmp.Or(req.Policy, fallback) != placement.Spread || req.GPUs() > 1 || req.Group != "" || req.Preference != "" {
+	if stdcmp.Or(req.Policy, fallback) != placement.Spread || req.GPUs() > 1 || req.Group != (placement.Group{}) || req.Preference != "" {
 		return
 	}
 	part := func(d placement.Device) *big.Rat { return big.NewRat(int64(d.Free()), max(1, int64(d.Capacity))) }

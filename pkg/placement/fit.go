@@ -2,7 +2,6 @@ package placement
 
 import (
 	"slices"
-	"strings"
 
 	"github.com/gpumem/gpumem/pkg/gpu"
 )
@@ -41,15 +40,17 @@ func (n Node) Left(d Device) (units gpu.Units, cores int) {
 	return r.units, r.cores
 }
 
-// allows reports whether the pod's globs let it use the device.
-func (r Request) allows(d Device) bool {
-	return MatchGlobs(r.UUIDs, string(d.UUID)) && MatchModel(r.Models, d.Model)
-}
-
-// MatchModel is MatchGlobs for a model, which counts without the maker's name
-// too: "A100*" matches "NVIDIA A100-SXM4-80GB".
-func MatchModel(globs []string, model string) bool {
-	return MatchGlobs(globs, model, strings.TrimPrefix(model, "NVIDIA "))
+// allows returns what reports whether the pod's globs let it use a device. Of one whose model
+// was the last one's too, it knows that of the model already: most nodes have one.
+func (r Request) allows() func(Device) bool {
+	var last string
+	passes, known := false, false
+	return func(d Device) bool {
+		if !known || d.Model != last {
+			last, passes, known = d.Model, r.Models.MatchModel(d.Model), true
+		}
+		return passes && r.UUIDs.Match(string(d.UUID))
+	}
 }
 
 // fitsEmpty reports whether the device would be large enough, were it empty.
@@ -67,7 +68,7 @@ func (n Node) apart(r Request, d Device) bool {
 
 // barredBy reports whether the request may not be on a device beside another.
 func (r Request) barredBy(other Request) bool {
-	return r.Policy == Exclusive || other.Policy == Exclusive || r.ExclusiveGroup != "" && other.ExclusiveGroup == r.ExclusiveGroup
+	return r.Policy == Exclusive || other.Policy == Exclusive || r.ExclusiveGroup != (Group{}) && other.ExclusiveGroup == r.ExclusiveGroup
 }
 
 // barring returns what the pods have of a device beside which the request may not be there.
@@ -120,8 +121,9 @@ func (r Request) processes() int {
 // freeFor returns what is free in all on the devices that the request may use,
 // large enough or not: were it on one of them, it might do.
 func (n Node) freeFor(r Request) (sum room) {
+	allows := r.allows()
 	for _, d := range n.Devices {
-		if r.allows(d) && d.Healthy && n.apart(r, d) && n.serves(r, d) {
+		if allows(d) && d.Healthy && n.apart(r, d) && n.serves(r, d) {
 			left := n.room(d)
 			sum.units += left.units
 			sum.cores += left.cores
@@ -133,10 +135,12 @@ func (n Node) freeFor(r Request) (sum room) {
 // Check says whether a device of the node would do for one share of the request,
 // and if not, why: the first of NoSuchDevice, TooLarge, Unhealthy, Occupied and
 // Insufficient that is so.
-func (n Node) Check(r Request, d Device) Reason {
+func (n Node) Check(r Request, d Device) Reason { return n.check(r, d, r.allows()) }
+
+func (n Node) check(r Request, d Device, allows func(Device) bool) Reason {
 	units, cores := r.Share()
 	switch {
-	case !r.allows(d):
+	case !allows(d):
 		return NoSuchDevice
 	case !r.fitsEmpty(d):
 		return TooLarge
@@ -180,8 +184,9 @@ func candidates(req Request, node Node) ([]int, Reason) {
 	want := req.GPUs()
 	var failed [Fragmented]int // devices, by check
 	var fitting []int
+	allows := req.allows()
 	for i, d := range node.Devices {
-		reason := node.Check(req, d)
+		reason := node.check(req, d, allows)
 		failed[reason]++
 		if reason == Fits {
 			fitting = append(fitting, i)

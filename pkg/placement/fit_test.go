@@ -21,6 +21,7 @@ var (
 	inventory, node, hold, cordoned                 = placementtest.Inventory, placementtest.Node, placementtest.Hold, placementtest.Cordoned
 	ask, cores, count, policy, prefers              = placementtest.Ask, placementtest.Cores, placementtest.Count, placementtest.Policy, placementtest.Prefers
 	globsOf, uuids, group, exclusiveGroup, enforced = placementtest.Models, placementtest.UUIDs, placementtest.Group, placementtest.ExclusiveGroup, placementtest.Enforced
+	groupOf, exclusiveGroupOf                       = placementtest.GroupOf, placementtest.ExclusiveGroupOf
 )
 
 func TestFit(t *testing.T) {
@@ -165,6 +166,10 @@ func TestFit(t *testing.T) {
 			req: ask(1, exclusiveGroup("x")), node: node(inventory(device(0, 10)), hold("a", ask(1, exclusiveGroup("y")), 0)), want: placement.Fits,
 			wantSentence: `needs 1 GiB on one GPU apart from exclusive-group "x"; fits`,
 		},
+		"nor does one of the same name in another namespace": {
+			req: ask(1, exclusiveGroupOf("mine", "x")), node: node(inventory(device(0, 10)), hold("a", ask(1, exclusiveGroupOf("theirs", "x")), 0)), want: placement.Fits,
+			wantSentence: `needs 1 GiB on one GPU apart from exclusive-group "x"; fits`,
+		},
 		"two pods without an exclusive group are not of one": {
 			req: ask(1), node: node(inventory(device(0, 10)), hold("a", ask(1), 0)), want: placement.Fits,
 			wantSentence: "needs 1 GiB on one GPU; fits",
@@ -285,7 +290,7 @@ func TestReasonsHaveNames(t *testing.T) {
 	}
 }
 
-func TestMatchGlobs(t *testing.T) {
+func TestGlobs(t *testing.T) {
 	a100, t4 := []string{"NVIDIA A100-SXM4-80GB", "A100-SXM4-80GB"}, []string{"Tesla T4"}
 	tests := map[string]struct {
 		globs []string
@@ -309,8 +314,61 @@ func TestMatchGlobs(t *testing.T) {
 	}
 	for name, tc := range tests {
 		t.Run(name, func(t *testing.T) {
-			if got := placement.MatchGlobs(tc.globs, tc.names...); got != tc.want {
-				t.Errorf("MatchGlobs(%q, %q) = %t, want %t", tc.globs, tc.names, got, tc.want)
+			if got := placement.NewGlobs(tc.globs...).Match(tc.names...); got != tc.want {
+				t.Errorf("%q.Match(%q) = %t, want %t", tc.globs, tc.names, got, tc.want)
+			}
+		})
+	}
+}
+
+// manyGlobs returns as many globs as a list may have. None matches.
+func manyGlobs(exclude string) []string {
+	var out []string
+	for i := range 32 {
+		out = append(out, fmt.Sprintf("%sZ%d-*", exclude, i))
+	}
+	return out
+}
+
+func eightGPUs() placement.Node {
+	inv := inventory()
+	for i := range 8 {
+		inv.Devices = append(inv.Devices, device(i, 80, model("NVIDIA A100-SXM4-80GB")))
+	}
+	return node(inv)
+}
+
+// Many globs are matched on every node, and put into words on those that refuse.
+func TestManyGlobsCostLittle(t *testing.T) {
+	for name, tc := range map[string]struct {
+		exclude string
+		want    placement.Reason
+	}{"all pass": {"!", placement.Fits}, "none passes": {"", placement.NoSuchDevice}} {
+		req, n := ask(4, globsOf(manyGlobs(tc.exclude)...), uuids(manyGlobs(tc.exclude)...)), eightGPUs()
+		made := testing.AllocsPerRun(10, func() {
+			v := placement.Fit(req, n)
+			if v.Reason != tc.want || v.String() == "" {
+				t.Fatalf("%s: %s: %s", name, v.Reason, v)
+			}
+		})
+		if made > 1000 {
+			t.Errorf("%s: %.0f allocations for one node, want 1000 at most", name, made)
+		}
+	}
+}
+
+// BenchmarkGlobs is what it costs to ask 1,000 nodes of eight GPUs.
+func BenchmarkGlobs(b *testing.B) {
+	for name, exclude := range map[string]string{"all pass": "!", "none passes": ""} {
+		req, n := ask(4, globsOf(manyGlobs(exclude)...), uuids(manyGlobs(exclude)...)), eightGPUs()
+		b.Run(name, func(b *testing.B) {
+			b.ReportAllocs()
+			for b.Loop() {
+				for range 1000 {
+					if v := placement.Fit(req, n); v.String() == "" {
+						b.Fatal("a verdict without words")
+					}
+				}
 			}
 		})
 	}
@@ -385,6 +443,11 @@ func TestInterchangeable(t *testing.T) {
 			t.Errorf("pods that differ in %s are called interchangeable", name)
 		}
 	}
+	for name, in := range map[string]func(namespace, g string) placementtest.OfRequest{"group": groupOf, "exclusive group": exclusiveGroupOf} {
+		if ask(3, in("a", "g")).Interchangeable(ask(3, in("b", "g"))) {
+			t.Errorf("pods whose %s is of another namespace are called interchangeable", name)
+		}
+	}
 	renamed := ask(3, cores(10), count(1))
 	renamed.Containers[0].Name = "other"
 	if !base.Interchangeable(renamed) {
@@ -410,10 +473,10 @@ func TestInterchangeable(t *testing.T) {
 	}
 }
 
-// FuzzMatchGlobs: neither the order of the globs nor the case of letters counts,
+// FuzzGlobs: neither the order of the globs nor the case of letters counts,
 // a name without signs is a glob for itself, and what a glob has let in it keeps
 // out with a "!".
-func FuzzMatchGlobs(f *testing.F) {
+func FuzzGlobs(f *testing.F) {
 	f.Add("A100*,!A100-SXM4-80GB", "NVIDIA A100-SXM4-80GB")
 	f.Add("!", "")
 	f.Add("[a-,\\\\,*", "[")
@@ -422,20 +485,21 @@ func FuzzMatchGlobs(f *testing.F) {
 		if !utf8.ValidString(list + name) {
 			return // the API server stores valid UTF-8
 		}
+		match := func(globs []string, name string) bool { return placement.NewGlobs(globs...).Match(name) }
 		globs := strings.Split(list, ",")
-		got := placement.MatchGlobs(globs, name)
+		got := match(globs, name)
 		slices.Reverse(globs)
-		if placement.MatchGlobs(globs, name) != got {
+		if match(globs, name) != got {
 			t.Errorf("%q and %q: %t, and otherwise in reverse", list, name, got)
 		}
-		if upper := asciiUpper(name); placement.MatchGlobs(globs, upper) != got {
+		if upper := asciiUpper(name); match(globs, upper) != got {
 			t.Errorf("%q and %q: %t, and otherwise for %q", list, name, got, upper)
 		}
-		if got && placement.MatchGlobs(append(globs, "!*", "!*/*"), name) && !strings.Contains(name, "/") {
+		if got && match(append(globs, "!*", "!*/*"), name) && !strings.Contains(name, "/") {
 			t.Errorf("%q and %q: everything is excluded, and it matches", list, name)
 		}
 		if plain := !strings.ContainsAny(name, `!*?[\`); plain && name != "" {
-			if !placement.MatchGlobs([]string{name}, name) || placement.MatchGlobs([]string{name, "!" + name}, name) {
+			if !match([]string{name}, name) || match([]string{name, "!" + name}, name) {
 				t.Errorf("%q is no glob for itself", name)
 			}
 		}
@@ -517,6 +581,42 @@ func TestLargestFree(t *testing.T) {
 }
 
 // kube-scheduler counts each pod once, and what a GPU lacks on the others.
+// A pod whose GPU is not known counts on each, with its memory and with its cores.
+func TestLeftBesidePodsOnNoKnownGPU(t *testing.T) {
+	lost := func(req placement.Request) placement.Holding {
+		h := hold("lost", req)
+		h.Assignment = placement.Assignment{}
+		return h
+	}
+	type left struct {
+		Units gpu.Units
+		Cores int
+	}
+	for name, tc := range map[string]struct {
+		holdings []placement.Holding
+		want     []left
+	}{
+		"none":                {nil, []left{{10, 100}, {8, 100}}},
+		"memory alone":        {[]placement.Holding{lost(ask(3))}, []left{{7, 100}, {5, 100}}},
+		"cores too":           {[]placement.Holding{lost(ask(3, cores(30)))}, []left{{7, 70}, {5, 70}}},
+		"over two GPUs":       {[]placement.Holding{lost(ask(4, cores(60), count(2)))}, []left{{6, 40}, {4, 40}}},
+		"another on its GPU":  {[]placement.Holding{lost(ask(3, cores(30))), hold("p", ask(2, cores(50)), 1)}, []left{{7, 70}, {3, 20}}},
+		"more than there are": {[]placement.Holding{lost(ask(9, cores(80))), hold("p", ask(2, cores(50)), 1)}, []left{{1, 20}, {0, 0}}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			n := node(inventory(device(0, 10), device(1, 8)), tc.holdings...)
+			var got []left
+			for _, d := range n.Devices {
+				units, cores := n.Left(d)
+				got = append(got, left{units, cores})
+			}
+			if diff := cmp.Diff(tc.want, got); diff != "" {
+				t.Errorf("left (-want +got):\n%s", diff)
+			}
+		})
+	}
+}
+
 func TestWhatKubeSchedulerCounts(t *testing.T) {
 	two := inventory(device(0, 10), device(1, 10))
 	leaving := func(h placement.Holding, from int) placement.Holding {

@@ -3,6 +3,7 @@ package placement
 import (
 	"cmp"
 	"math"
+	"math/bits"
 	"slices"
 	"time"
 
@@ -20,6 +21,10 @@ type Share struct {
 // The zero value means: none yet.
 type Assignment struct {
 	Shares []Share
+
+	// UnitMiB is the unit in which the pod was given its shares, as it is written; 0: that of
+	// the node. See NewNode.
+	UnitMiB int64
 
 	// Enforcement is the level at which the pod was given its devices; empty: that
 	// of the node when it was assigned.
@@ -66,7 +71,7 @@ func sameSet(x, y []gpu.UUID) bool {
 // a request has of each.
 func (a Assignment) WithShares(r Request) Assignment {
 	units, cores := r.Share()
-	out := Assignment{Enforcement: a.Enforcement, ByNode: a.ByNode, Leaving: a.Leaving}
+	out := Assignment{UnitMiB: a.UnitMiB, Enforcement: a.Enforcement, ByNode: a.ByNode, Leaving: a.Leaving}
 	for _, s := range a.Shares {
 		out.Shares = append(out.Shares, Share{Device: s.Device, Units: units, Cores: cores})
 	}
@@ -148,6 +153,10 @@ type State struct{ _ byte } // of a size, so that no two are at one address
 
 // NewNode puts holdings on the devices of an inventory. The order of the
 // holdings does not matter.
+//
+// A pod that was given its memory in a larger unit than the node's has as many of the node's as
+// that is, rounded up. One of a smaller unit keeps its number, which is more than it has: its
+// owner can write the unit, and must not gain by it.
 func NewNode(name string, inv gpu.Inventory, holdings []Holding) Node {
 	n := Node{Name: name, UnitMiB: inv.UnitMiB, DriverVersion: inv.DriverVersion, Enforcement: inv.Enforcement, Weaker: inv.Weaker, Coreless: inv.Coreless, Links: inv.Links, CPU: inv.CPU, State: new(State)}
 	at := make(map[gpu.UUID]int, len(inv.Devices))
@@ -160,6 +169,7 @@ func NewNode(name string, inv gpu.Inventory, holdings []Holding) Node {
 	slices.SortFunc(holdings, func(a, b Holding) int { return a.Pod.Compare(b.Pod) })
 	elsewhere := func(s Share) bool { _, ok := at[s.Device]; return !ok }
 	for _, h := range holdings {
+		h = h.in(inv.UnitMiB)
 		n.RequestedCPU += h.Request.CPU
 		if h.Assignment.None() && h.Request.Empty() {
 			continue // it names the resource, and asks for none of it
@@ -178,6 +188,34 @@ func NewNode(name string, inv gpu.Inventory, holdings []Holding) Node {
 		}
 	}
 	return n
+}
+
+// in returns the holding in the unit of a node.
+func (h Holding) in(unitMiB int64) Holding {
+	was := h.Assignment.UnitMiB
+	if unitMiB <= 0 || was <= unitMiB {
+		return h
+	}
+	h.Request.Containers = slices.Clone(h.Request.Containers)
+	for i, c := range h.Request.Containers {
+		h.Request.Containers[i].Units = converted(c.Units, was, unitMiB)
+	}
+	h.Assignment = h.Assignment.WithShares(h.Request)
+	return h
+}
+
+// manyUnits is more than any GPU has; sums of it do not overflow.
+const manyUnits = 1 << 40
+
+// converted returns how many units of one size an amount in another is, rounded up.
+func converted(units gpu.Units, was, is int64) gpu.Units {
+	hi, lo := bits.Mul64(uint64(max(0, units)), uint64(was))
+	lo, carry := bits.Add64(lo, uint64(is-1), 0)
+	if hi += carry; hi >= uint64(is) {
+		return manyUnits
+	}
+	n, _ := bits.Div64(hi, lo, uint64(is))
+	return gpu.Units(min(n, manyUnits))
 }
 
 func (d *Device) charge(h Holding, s Share) {

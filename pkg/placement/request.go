@@ -4,8 +4,6 @@ import (
 	"cmp"
 	"fmt"
 	"math"
-	"path"
-	"slices"
 	"strings"
 
 	"github.com/gpumem/gpumem/pkg/gpu"
@@ -80,19 +78,25 @@ func (r Request) Prefers(one, other Device) bool {
 	return r.Preference.cost(one.Speed) < r.Preference.cost(other.Speed)
 }
 
+// Group is one of the groups that pods of a namespace name: a name means nothing to the pods
+// of another. The zero value is none.
+type Group struct {
+	Namespace, Name string
+}
+
 // Request is what one pod asks for. The zero value asks for nothing.
 type Request struct {
 	Containers []Container // init containers and sidecars first, in the order of the pod spec; those without a share are left out
 	Count      int         // GPUs to split the memory over, equally; 0 means 1
 	Policy     Policy      // empty: the cluster's default
 
-	Models []string // globs a device's model must match, "!" excludes; empty: any
-	UUIDs  []string // the same for its UUID
+	Models Globs // that a device's model must pass; empty: any
+	UUIDs  Globs // the same for its UUID
 
 	Preference Preference // empty: none
 
-	Group          string // on one GPU with pods of the same value where possible
-	ExclusiveGroup string // never on one GPU with a pod of the same value
+	Group          Group // on one GPU with pods of the same where possible
+	ExclusiveGroup Group // never on one GPU with a pod of the same
 
 	Enforcement gpu.Enforcement // the weakest level to accept; empty: any
 
@@ -183,29 +187,3 @@ func (r Request) firstCores() int {
 	}
 	return 0
 }
-
-// MatchGlobs reports whether something passes a list of globs under one of its
-// names: at least one of those without "!" matches (when there are any), and
-// none of those with it. Case does not count, and a space is as good as a dash,
-// which labels have in its place. The form of a glob is path.Match's; one that
-// is malformed matches nothing.
-func MatchGlobs(globs []string, names ...string) bool {
-	wanted, matched := false, false
-	for _, g := range globs {
-		pattern, excludes := strings.CutPrefix(fold(g), "!")
-		ok := slices.ContainsFunc(names, func(name string) bool {
-			ok, err := path.Match(pattern, fold(name))
-			return ok && err == nil
-		})
-		if excludes {
-			if ok {
-				return false
-			}
-			continue
-		}
-		wanted, matched = true, matched || ok
-	}
-	return matched || !wanted
-}
-
-func fold(s string) string { return strings.ReplaceAll(strings.ToLower(s), " ", "-") }

@@ -101,10 +101,11 @@ func (g Gap) stage() Reason {
 func (v Verdict) lacks() []gpu.Units {
 	units, cores := v.Request.Share()
 	out := make([]gpu.Units, 0, 16)
+	allows := v.Request.allows()
 	for _, d := range v.Node.Devices {
 		left := v.Node.room(d)
 		lack := max(0, units-left.units, ceilDiv(d.Capacity*gpu.Units(max(0, cores-left.cores)), gpu.CoresPerDevice))
-		switch v.Node.Check(v.Request, d) {
+		switch v.Node.check(v.Request, d, allows) {
 		case Fits, Insufficient:
 			out = append(out, lack)
 		case Occupied:
@@ -181,7 +182,7 @@ func (v Verdict) need() string {
 	if v.Request.Policy == Exclusive {
 		s += " alone"
 	}
-	if g := v.Request.ExclusiveGroup; g != "" {
+	if g := v.Request.ExclusiveGroup.Name; g != "" {
 		s += fmt.Sprintf(" apart from exclusive-group %q", g)
 	}
 	return s
@@ -191,8 +192,9 @@ func (v Verdict) need() string {
 // free or why that does not count.
 func (v Verdict) devices() string {
 	var parts []string
+	allows := v.Request.allows()
 	for _, d := range v.Node.Devices {
-		if !v.Request.allows(d) {
+		if !allows(d) {
 			continue
 		}
 		part := fmt.Sprintf("GPU%d ", d.Index)
@@ -215,8 +217,9 @@ func (v Verdict) devices() string {
 // anywhere tells of what counts and is no pod's that is seen on a device.
 func (v Verdict) anywhere() (s string) {
 	var foreign []string
+	allows := v.Request.allows()
 	for _, d := range v.Node.Devices {
-		if d.Foreign > 0 && v.Request.allows(d) {
+		if d.Foreign > 0 && allows(d) {
 			foreign = append(foreign, fmt.Sprintf("GPU%d %s", d.Index, gpu.Format(d.Foreign, v.Node.UnitMiB)))
 		}
 	}
@@ -266,8 +269,9 @@ func (v Verdict) largest() string {
 
 // mostUnits returns what the largest device has that passes the pod's globs.
 func (v Verdict) mostUnits() (most gpu.Units) {
+	allows := v.Request.allows()
 	for _, d := range v.Node.Devices {
-		if v.Request.allows(d) {
+		if allows(d) {
 			most = max(most, d.Capacity)
 		}
 	}
@@ -284,8 +288,9 @@ func (v Verdict) cores(percent int) string {
 }
 
 func (v Verdict) largeEnough() (n int) {
+	allows := v.Request.allows()
 	for _, d := range v.Node.Devices {
-		if v.Request.allows(d) && v.Request.fitsEmpty(d) {
+		if allows(d) && v.Request.fitsEmpty(d) {
 			n++
 		}
 	}
@@ -307,12 +312,13 @@ func (v Verdict) globbed() string {
 // wholeName says of a glob that a GPU here would do with a star before it, after it, or on
 // either side.
 func (v Verdict) wholeName() string {
-	for i, glob := range v.Request.Models {
-		if hint := v.wider(v.Request.Models, i, withStars(glob, true, false), func(r *Request, globs []string) { r.Models = globs }); hint != "" {
+	models, ids := v.nearly()
+	for _, glob := range v.Request.Models.Texts() {
+		if hint := wider(models, glob, withStars(glob, true, false)); hint != "" {
 			return hint
 		}
 	}
-	for i, glob := range v.Request.UUIDs {
+	for _, glob := range v.Request.UUIDs.Texts() {
 		if len(glob) >= wholeUUID {
 			continue // what most have, of one GPU of one node
 		}
@@ -322,21 +328,34 @@ func (v Verdict) wholeName() string {
 		if len(strings.Trim(glob, "*")) < telling {
 			continue
 		}
-		if hint := v.wider(v.Request.UUIDs, i, withStars(glob, false, true), func(r *Request, globs []string) { r.UUIDs = globs }); hint != "" {
+		if hint := wider(ids, glob, withStars(glob, false, true)); hint != "" {
 			return hint
 		}
 	}
 	return ""
 }
 
-// wider says whether a GPU here would do with the glob at one place of a list written in
-// another way, or with a star on either side.
-func (v Verdict) wider(globs []string, at int, first string, set func(*Request, []string)) string {
-	asked, wide := globs[at], slices.Clone(globs)
-	set(&v.Request, wide)
-	for _, wide[at] = range []string{first, withStars(asked, true, true)} {
-		if wide[at] != asked && v.anyAllowed() {
-			return " (globs match the whole name: " + wide[at] + ")"
+// nearly returns the names, folded, of models and of GPUs that one more glob of their list
+// could let in: nothing else of the request keeps them out.
+func (v Verdict) nearly() (models, ids [][]string) {
+	for _, d := range v.Node.Devices {
+		model, id := namesOfModel(d.Model), folded(string(d.UUID))
+		if v.Request.UUIDs.match(id) && !v.Request.Models.exclude(model) {
+			models = append(models, model)
+		}
+		if v.Request.Models.match(model) && !v.Request.UUIDs.exclude(id) {
+			ids = append(ids, id)
+		}
+	}
+	return slices.CompactFunc(models, slices.Equal), ids
+}
+
+// wider says whether one of some names would pass with a glob written in another way, or
+// with a star on either side.
+func wider(names [][]string, glob, first string) string {
+	for _, text := range []string{first, withStars(glob, true, true)} {
+		if text != glob && slices.ContainsFunc(names, NewGlobs(text)[0].matches) {
+			return " (globs match the whole name: " + text + ")"
 		}
 	}
 	return ""
@@ -363,19 +382,7 @@ func withStars(glob string, before, after bool) string {
 	return glob
 }
 
-// anyAllowed reports whether the globs of the request let it use a device here. Most nodes have
-// one model.
-func (v Verdict) anyAllowed() bool {
-	for i, d := range v.Node.Devices {
-		same := i > 0 && len(v.Request.UUIDs) == 0 && v.Node.Devices[i-1].Model == d.Model
-		if !same && v.Request.allows(d) {
-			return true
-		}
-	}
-	return false
-}
-
-func globs(r Request) string { return strings.Join(slices.Concat(r.Models, r.UUIDs), ",") }
+func globs(r Request) string { return slices.Concat(r.Models, r.UUIDs).String() }
 
 func uuids(n Node) string {
 	var out []string
@@ -393,4 +400,22 @@ func models(n Node) string {
 		}
 	}
 	return strings.Join(out, ", ")
+}
+
+// Brief says what the request needs and what is missing, in the same words for each node
+// where the same is.
+func (v Verdict) Brief() string {
+	missing := map[Reason]string{
+		NoSuchDevice: "no GPU here matches",
+		TooLarge:     "no GPU here is as large",
+		TooFew:       "too few GPUs here are as large",
+		Unhealthy:    "GPUs here are out of use",
+		Occupied:     "GPUs here are occupied",
+		Insufficient: "too little is free here",
+		Fragmented:   "enough is free here in all, on no GPU alone",
+	}[v.Reason]
+	if missing == "" {
+		return v.String()
+	}
+	return v.need() + "; " + missing
 }

@@ -11,6 +11,11 @@ import (
 	"github.com/gpumem/gpumem/pkg/inspect"
 )
 
+// Used is what a node tells the usage of: a GPU by its UUID, or a pod as namespace/name.
+type Used struct {
+	Node, Name string
+}
+
 // Usage is what is in use of a GPU, or of what a pod was granted, in MiB.
 type Usage struct {
 	UsedMiB int64  `json:"usedMiB"`
@@ -65,11 +70,11 @@ func (p PodRow) has() bool { return !p.Waits() && p.State != Ended }
 func (p PodRow) Waits() bool { return p.State == Waiting || p.State == Nominated }
 
 // GPURows lists the GPUs of a report, by node and index.
-func GPURows(r inspect.Report, usage map[gpu.UUID]Usage) (rows []GPURow) {
+func GPURows(r inspect.Report, usage map[Used]Usage) (rows []GPURow) {
 	for _, n := range r.Nodes {
 		for _, g := range n.GPUs {
 			row := GPURow{Node: n.Name, GPU: g, pending: n.UnattributedMemory}
-			if u, ok := usage[g.UUID]; ok {
+			if u, ok := usage[Used{n.Name, string(g.UUID)}]; ok {
 				row.Usage = &u
 			}
 			rows = append(rows, row)
@@ -79,8 +84,8 @@ func GPURows(r inspect.Report, usage map[gpu.UUID]Usage) (rows []GPURow) {
 }
 
 // PodRows lists the pods of a report by namespace and name, those that wait
-// among them. Usage is by namespace/name.
-func PodRows(r inspect.Report, usage map[string]Usage) (rows []PodRow) {
+// among them. Usage is by namespace/name on a node.
+func PodRows(r inspect.Report, usage map[Used]Usage) (rows []PodRow) {
 	at := make(map[string]int)
 	place := func(n inspect.Node, p inspect.Pod, g *inspect.GPU) {
 		key := p.Namespace + "/" + p.Name + "/" + p.UID
@@ -92,7 +97,7 @@ func PodRows(r inspect.Report, usage map[string]Usage) (rows []PodRow) {
 				Namespace: p.Namespace, Name: p.Name, UID: p.UID, Node: n.Name, GPUs: []int{},
 				Enforcement: p.Enforcement, State: p.State, Reason: p.Problem,
 			})
-			if u, ok := usage[p.Namespace+"/"+p.Name]; ok {
+			if u, ok := usage[Used{n.Name, p.Namespace + "/" + p.Name}]; ok {
 				rows[i].Usage = &u
 			}
 		}

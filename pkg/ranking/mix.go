@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"maps"
 	"slices"
-	"strings"
 
 	"github.com/gpumem/gpumem/pkg/gpu"
 	"github.com/gpumem/gpumem/pkg/placement"
@@ -43,7 +42,7 @@ func (m *Mix) Learn(r placement.Request) {
 	if m.seen == nil {
 		m.seen = make(map[kind]float64)
 	}
-	m.seen[kind{gpus: r.GPUs(), units: units, cores: cores, models: strings.Join(r.Models, ","), cpu: r.CPU}]++
+	m.seen[kind{gpus: r.GPUs(), units: units, cores: cores, models: r.Models.String(), cpu: r.CPU}]++
 	if m.total++; m.total >= remembered || len(m.seen) > maxKinds {
 		m.fade()
 	}

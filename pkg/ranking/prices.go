@@ -27,8 +27,9 @@ import (
 // by themselves once small pods are on the node. Kinds that differ in CPU alone
 // share one price, by how frequent they are.
 type Prices struct {
-	kinds []priced
-	stock map[string]stock // of the nodes that they were made of, by name
+	kinds   []priced
+	allowed map[string]uint64 // by model of those nodes, the kinds that may use it
+	stock   map[string]stock  // of the nodes that they were made of, by name
 }
 
 // maxPriced bounds the kinds that have a price: those that ask for the most. A
@@ -46,7 +47,7 @@ const ahead = 1.5
 // priced is a kind of pods.
 type priced struct {
 	kind
-	globs []string
+	globs placement.Globs
 	price float64 // of a slot, in units
 }
 
@@ -70,25 +71,32 @@ func NewPrices(mix Mix, nodes []placement.Node) *Prices {
 	for _, a := range kinds[:min(len(kinds), maxPriced)] {
 		k := priced{kind: a}
 		if a.models != "" {
-			k.globs = strings.Split(a.models, ",")
+			k.globs = placement.NewGlobs(strings.Split(a.models, ",")...)
 		}
 		all = append(all, k)
 	}
 	if len(all) == 0 {
 		return &Prices{}
 	}
+	p := &Prices{kinds: all, allowed: make(map[string]uint64), stock: make(map[string]stock, len(nodes))}
+	for i := range nodes {
+		for _, d := range nodes[i].Devices {
+			if _, known := p.allowed[d.Model]; !known {
+				p.allowed[d.Model] = p.allowing(d.Model)
+			}
+		}
+	}
 	market := newMarket(len(all))
-	stocks := make(map[string]stock, len(nodes))
 	var room gpu.Units
 	for i := range nodes {
 		n := &nodes[i]
-		now := takeStock(all, n)
-		market.add(takeStock(all, emptied(*n)).slots, now.slots)
+		now := p.takeStock(n)
+		market.add(p.takeStock(emptied(*n)).slots, now.slots)
 		room += free(n)
-		stocks[n.Name] = now
+		p.stock[n.Name] = now
 	}
 	market.settle(all, mix, ahead*float64(room)/mix.mean())
-	return &Prices{kinds: all, stock: stocks}
+	return p
 }
 
 // emptied returns the node without pods.
@@ -180,25 +188,37 @@ func (k priced) alike(o priced) bool {
 }
 
 // takeStock counts what a node has room for.
-func takeStock(kinds []priced, n *placement.Node) stock {
-	s := stock{of: n.State, slots: make([]slots, len(kinds)), allowed: make([]uint64, len(n.Devices))}
+func (p *Prices) takeStock(n *placement.Node) stock {
+	s := stock{of: n.State, slots: make([]slots, len(p.kinds)), allowed: make([]uint64, len(n.Devices))}
 	for i := range n.Devices {
 		d := &n.Devices[i]
-		for k := range kinds {
-			if one := &kinds[k]; one.allows(d) {
-				s.allowed[i] |= 1 << k
-				s.slots[k].gpus += one.on(d.Free(), d.FreeCores())
+		if !d.Healthy {
+			continue
+		}
+		var known bool
+		if s.allowed[i], known = p.allowed[d.Model]; !known { // of a node that came later
+			s.allowed[i] = p.allowing(d.Model)
+		}
+		for k := range p.kinds {
+			if s.allowed[i]&(1<<k) != 0 {
+				s.slots[k].gpus += p.kinds[k].on(d.Free(), d.FreeCores())
 			}
 		}
 	}
-	for k := range kinds {
-		s.slots[k].node = kinds[k].pods(s.slots[k].gpus, n.FreeCPU())
+	for k := range p.kinds {
+		s.slots[k].node = p.kinds[k].pods(s.slots[k].gpus, n.FreeCPU())
 	}
 	return s
 }
 
-func (k *priced) allows(d *placement.Device) bool {
-	return d.Healthy && (len(k.globs) == 0 || placement.MatchModel(k.globs, d.Model))
+// allowing returns the kinds that may use a model.
+func (p *Prices) allowing(model string) (set uint64) {
+	for k := range p.kinds {
+		if p.kinds[k].globs.MatchModel(model) {
+			set |= 1 << k
+		}
+	}
+	return set
 }
 
 // on returns how many pods have room on what is left of a GPU, or, of a kind

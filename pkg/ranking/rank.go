@@ -58,6 +58,48 @@ const maxKept = 1 << 18
 func (r *Ranker) Rank(defaults Policies, req placement.Request, nodes []*placement.Node, prices *Prices) []int64 {
 	r.mu.Lock()
 	defer r.mu.Unlock()
+	fitting, compare := r.look(defaults, req, nodes, prices)
+	slices.SortFunc(fitting, compare)
+	return score(len(nodes), fitting, compare)
+}
+
+// Scored is one of the nodes that Best was given, and the score that Rank gives it.
+type Scored struct {
+	Index int
+	Score int64
+}
+
+// Best returns as many of the best nodes on which the request fits, the best first. Of
+// those that Rank finds equal, the names decide.
+func (r *Ranker) Best(most int, defaults Policies, req placement.Request, nodes []*placement.Node, prices *Prices) []Scored {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	fitting, compare := r.look(defaults, req, nodes, prices)
+	inOrder := func(a, b int) int { return cmp.Or(compare(a, b), cmp.Compare(nodes[a].Name, nodes[b].Name)) }
+	var best []int
+	for _, i := range fitting {
+		if len(best) == most && inOrder(best[most-1], i) < 0 {
+			continue
+		}
+		at, _ := slices.BinarySearchFunc(best, i, inOrder)
+		best = slices.Insert(best[:min(len(best), most-1)], at, i)
+	}
+	out := make([]Scored, len(best))
+	for rank, i := range best {
+		out[rank] = Scored{Index: i, Score: MaxScore}
+		switch {
+		case compare(i, best[0]) == 0:
+		case compare(i, best[rank-1]) == 0:
+			out[rank].Score = out[rank-1].Score
+		default:
+			out[rank].Score = scoreOf(rank, len(fitting))
+		}
+	}
+	return out
+}
+
+// look returns the nodes on which a request fits, by index, and what orders them.
+func (r *Ranker) look(defaults Policies, req placement.Request, nodes []*placement.Node, prices *Prices) (fitting []int, compare func(a, b int) int) {
 	policy := defaults.node(req)
 	if policy == placement.Spread {
 		prices = nil
@@ -67,7 +109,7 @@ func (r *Ranker) Rank(defaults Policies, req placement.Request, nodes []*placeme
 	}
 	known := r.of(defaults, req, len(nodes))
 	entries := make([]*ranked, len(nodes))
-	fitting := make([]int, 0, len(nodes))
+	fitting = make([]int, 0, len(nodes))
 	for i, n := range nodes {
 		e := known[n.Name]
 		if e == nil || e.of == nil || e.of != n.State {
@@ -83,9 +125,7 @@ func (r *Ranker) Rank(defaults Policies, req placement.Request, nodes []*placeme
 		entries[i] = e
 		fitting = append(fitting, i)
 	}
-	compare := func(a, b int) int { return entries[a].compare(entries[b], policy) }
-	slices.SortFunc(fitting, compare)
-	return score(len(nodes), fitting, compare)
+	return fitting, func(a, b int) int { return entries[a].compare(entries[b], policy) }
 }
 
 // stockOf returns what a node has room for at the last prices.
@@ -95,7 +135,7 @@ func (r *Ranker) stockOf(n *placement.Node) stock {
 			return s
 		}
 	}
-	s := takeStock(r.prices.kinds, n)
+	s := r.prices.takeStock(n)
 	r.stock[n.Name] = s
 	return s
 }
@@ -110,11 +150,14 @@ func score(nodes int, order []int, compare func(a, b int) int) []int64 {
 		case compare(i, order[rank-1]) == 0:
 			scores[i] = scores[order[rank-1]]
 		default:
-			scores[i] = (MaxScore - 1) - int64((MaxScore-1)*rank/len(order))
+			scores[i] = scoreOf(rank, len(order))
 		}
 	}
 	return scores
 }
+
+// scoreOf is the level of a node that is not among the best.
+func scoreOf(rank, of int) int64 { return (MaxScore - 1) - int64((MaxScore-1)*rank/of) }
 
 // of returns what is kept for a request. All is forgotten when it is too much.
 func (r *Ranker) of(defaults Policies, req placement.Request, nodes int) map[string]*ranked {

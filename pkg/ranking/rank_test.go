@@ -1,12 +1,14 @@
 package ranking
 
 import (
+	order "cmp"
 	"fmt"
 	"math/rand/v2"
 	"slices"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+	"github.com/google/go-cmp/cmp/cmpopts"
 
 	"github.com/gpumem/gpumem/pkg/gpu"
 	"github.com/gpumem/gpumem/pkg/placement"
@@ -156,6 +158,29 @@ func FuzzRank(f *testing.F) {
 		}
 		if best < min(1, fitting) {
 			t.Fatalf("%d of %d nodes that fit have the highest score", best, fitting)
+		}
+		for _, most := range []int{1, 3, len(nodes)} {
+			got := new(Ranker).Best(most, defaults, req, pointers(nodes), nil)
+			var want, levels []int64
+			for _, score := range scores {
+				if score > 0 {
+					want = append(want, score)
+				}
+			}
+			slices.SortFunc(want, func(a, b int64) int { return order.Compare(b, a) })
+			for _, one := range got {
+				if levels = append(levels, one.Score); one.Score != scores[one.Index] {
+					t.Fatalf("Best gives node %d score %d, and Rank %d", one.Index, one.Score, scores[one.Index])
+				}
+			}
+			if diff := cmp.Diff(want[:min(len(want), most)], levels, cmpopts.EquateEmpty()); diff != "" {
+				t.Fatalf("scores of the best %d (-want +got):\n%s", most, diff)
+			}
+			for i, score := range scores {
+				if score == MaxScore && nodes[i].Name < nodes[got[0].Index].Name {
+					t.Fatalf("%s is the best, and %s its equal", nodes[got[0].Index].Name, nodes[i].Name)
+				}
+			}
 		}
 		slices.Reverse(nodes)
 		backwards := new(Ranker).Rank(defaults, req, pointers(nodes), nil)

@@ -3,7 +3,6 @@ package replay
 import (
 	"fmt"
 	"strconv"
-	"strings"
 	"time"
 
 	"github.com/gpumem/gpumem/pkg/cache"
@@ -61,7 +60,7 @@ func (p *extended) request(s *shape) *placement.Request {
 			r.Containers = []placement.Container{{Name: "main", Kind: placement.App, Units: s.Total(), Cores: s.Cores * s.GPUs}}
 		}
 		if s.Models != "" {
-			r.Models = strings.Split(s.Models, "|")
+			r.Models = placement.NewGlobs(splitModels(s.Models)...)
 		}
 	}
 	return r

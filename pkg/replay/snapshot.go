@@ -80,7 +80,7 @@ func NewSnapshot(nodes []placement.Node, waiting map[string]placement.Request) S
 
 func snapshotPod(name string, req placement.Request) SnapshotPod {
 	units, cores := req.Share()
-	return SnapshotPod{Name: name, CPU: req.CPU, GPUs: req.GPUs(), Units: units, Cores: cores, Models: strings.Join(req.Models, "|")}
+	return SnapshotPod{Name: name, CPU: req.CPU, GPUs: req.GPUs(), Units: units, Cores: cores, Models: strings.Join(req.Models.Texts(), "|")}
 }
 
 // ReadSnapshot reads a snapshot as a trace.

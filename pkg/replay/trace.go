@@ -133,5 +133,5 @@ func (p Pod) validate() error {
 
 // allows reports whether the shape may use a GPU of that model.
 func (s Shape) allows(model string) bool {
-	return s.Models == "" || placement.MatchGlobs(splitModels(s.Models), model)
+	return s.Models == "" || placement.NewGlobs(splitModels(s.Models)...).Match(model)
 }

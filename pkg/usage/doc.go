@@ -30,6 +30,10 @@
 // Control groups are read by their names: container runtimes write the pod's UID
 // and the container's ID into them, and asking the runtime would need its socket.
 //
+// A container is looked for by its ID first: the control group of a static pod has the UID
+// that the kubelet gave it, and the API server another. Until the status has the ID, the
+// kubelet's is known by an annotation of the pod that mirrors it.
+//
 // The plugin must see the host's process IDs for this, as NVML tells them. A
 // process that it does not see has ended, or the plugin is not in the host's PID
 // namespace: then nothing is taken for foreign (see Watch.Blind).

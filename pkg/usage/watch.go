@@ -30,7 +30,8 @@ type Owners interface {
 type Pods interface {
 	// Container returns the pod and the name of a container by its ID.
 	Container(id string) (pod placement.PodRef, name string, ok bool)
-	// Holds reports whether the pod with that UID holds GPU memory.
+	// Holds reports whether the pod with that UID holds GPU memory: the API server's, or
+	// of a static pod the kubelet's.
 	Holds(uid string) bool
 }
 
@@ -199,12 +200,13 @@ func (w *Watch) measure(processes map[gpu.UUID][]gpu.Process, grants []Grant) (s
 			case err != nil:
 				w.log.Debug("process not attributed", zap.Int("pid", p.PID), zap.Error(err))
 				continue
-			case owner.Pod == "" || !w.pods.Holds(owner.Pod):
-				foreign[device] += p.Bytes
-				continue
 			}
 			pod, name, ok := w.pods.Container(owner.Container)
-			if !ok {
+			switch {
+			case !ok && (owner.Pod == "" || !w.pods.Holds(owner.Pod)):
+				foreign[device] += p.Bytes
+				continue
+			case !ok:
 				continue // it has just started, and its status is not known yet
 			}
 			s := Sample{Pod: pod, Container: name, Device: device}

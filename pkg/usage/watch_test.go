@@ -72,7 +72,8 @@ func (w *world) takeEvents() []string {
 const (
 	inPod = 1 + iota
 	inPodToo
-	started // in the pod, in a container that is not known yet
+	started  // in the pod, in a container that is not known yet
+	inStatic // in a container of a pod that has another UID at the API server
 	stranger
 	ofTheHost
 )
@@ -80,7 +81,7 @@ const (
 func newWorld() (*world, *Watch) {
 	w := &world{
 		owners: map[int]Owner{
-			inPod: {podUID, containerID}, inPodToo: {podUID, containerID}, started: {podUID, otherID},
+			inPod: {podUID, containerID}, inPodToo: {podUID, containerID}, started: {podUID, otherID}, inStatic: {"0123456789abcdef0123456789abcdef", containerID},
 			stranger: {"11111111-1111-1111-1111-111111111111", otherID}, ofTheHost: {},
 		},
 		grants: []Grant{{"ns", "p", "main", "GPU-a", 1000 * mib}},
@@ -121,6 +122,16 @@ func TestWhoUsesWhat(t *testing.T) {
 	watch.look(t.Context(), on("GPU-a", process(98, 5), process(99, 5)))
 	if watch.blind == "" || len(w.foreign) != 0 {
 		t.Errorf("no process is seen: blind %q, foreign %v", watch.blind, w.foreign)
+	}
+}
+
+func TestAStaticPodIsNotForeign(t *testing.T) {
+	w, watch := newWorld()
+	watch.look(t.Context(), on("GPU-a", process(inStatic, 300), process(inPod, 200)))
+	pod := placement.PodRef{Namespace: "ns", Name: "p", UID: podUID}
+	want := []Sample{{pod, "main", "GPU-a", 500 * mib, 1000 * mib, 500 * mib}}
+	if diff := cmp.Diff(want, watch.Samples()); diff != "" || len(w.foreign) > 0 {
+		t.Errorf("foreign %v, samples (-want +got):\n%s", w.foreign, diff)
 	}
 }
 

@@ -2,6 +2,7 @@ package main
 
 import (
 	"io"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -39,13 +40,40 @@ func TestAsks(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, a := range []ask{f.filter(), f.prioritize(), f.preempt(), f.bind()} {
+	for _, a := range []ask{f.filter(), f.next(), f.prioritize(), f.preempt(), f.bind()} {
 		if m := a.measure(1); len(m.ratios) != 1 || m.took <= 0 {
 			t.Errorf("%s: %+v", a.verb, m)
 		}
 	}
 	if f.bound == 0 {
 		t.Error("no pod was bound")
+	}
+}
+
+// TestNext: each question finds one pod more, that goes when it is answered.
+func TestNext(t *testing.T) {
+	f, err := newFleet(10, 2)
+	if err != nil {
+		t.Fatal(err)
+	}
+	pods := func() (out []int) {
+		for _, node := range f.Cache.Nodes() {
+			out = append(out, len(node.Holdings()))
+		}
+		slices.Sort(out)
+		return out
+	}
+	full := slices.Repeat([]int{16}, 10)
+	a := f.next()
+	for range 3 {
+		a.body()
+		if diff := cmp.Diff(append(full[:9:9], 17), pods()); diff != "" {
+			t.Errorf("pods of the nodes at a question (-want +got):\n%s", diff)
+		}
+		a.done()
+		if diff := cmp.Diff(full, pods()); diff != "" {
+			t.Errorf("pods of the nodes after it (-want +got):\n%s", diff)
+		}
 	}
 }
 

@@ -5,6 +5,8 @@ import (
 	"sync"
 
 	v1 "k8s.io/api/core/v1"
+
+	"github.com/gpumem/gpumem/pkg/placement"
 )
 
 // instantAPI is an API server that answers at once and refuses nothing.
@@ -50,3 +52,11 @@ func (a *instantAPI) Bind(_ context.Context, b *v1.Binding) error {
 }
 
 func (*instantAPI) Refused(error) bool { return false }
+
+// Leader is always the same, and the watch is never behind.
+func (*instantAPI) Leader(context.Context) (string, error)   { return "the one", nil }
+func (*instantAPI) Revision(context.Context) (string, error) { return "1", nil }
+func (*instantAPI) Told(string) bool                         { return true }
+
+// Wake does nothing: no pod waits.
+func (*instantAPI) Wake(context.Context, placement.PodRef) error { return nil }

@@ -251,6 +251,7 @@ func TestTheAPIServerRefusesWhatTheExtenderCannotRead(t *testing.T) {
 
 	for value, taken := range map[string]bool{
 		strings.Repeat("x", 1024): true, strings.Repeat("x", 1025): false, strings.Repeat("é", 512): true, strings.Repeat("é", 513): false,
+		strings.Repeat("x,", 31) + "x": true, strings.Repeat("x,", 32) + "x": false,
 	} {
 		if _, err := e.dryRun(e.pod("p", 1, annotated("gpu-model", value))); err == nil != taken {
 			t.Errorf("globs of %d bytes: %v", len(value), err)

@@ -77,6 +77,6 @@ func TestPoliciesOfTheClusterAndOfPods(t *testing.T) {
 	lands("packed-by-annotation", "node1", 1, annotated("policy", "binpack"))
 
 	t.Log("a scheduler that hears what pods prefer")
-	e.reinstall("scheduler.extenderWeight=1")
+	e.reinstall("scheduler.chooseNode=false", "scheduler.extenderWeight=1")
 	lands("preferring", "node2", 1, preferring("node2"))
 }

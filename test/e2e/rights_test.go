@@ -106,10 +106,11 @@ func checkRights(ctx context.Context) error {
 }
 
 // rare reports whether a right is for what the tests do not bring about: a node
-// of which the books differ from the watch is read again, and an event that
-// comes again, to the word, is counted in the first.
+// of which the cache differs from the watch is read again, an event that comes again, to
+// the word, is counted in the first, and kube-scheduler seldom leaves a pod waiting that
+// fits (test/scheduler has it do so).
 func rare(r right) bool {
-	return r.verb == "get" && r.resource == "nodes" && strings.HasSuffix(r.account, ":gpumem-scheduler") ||
+	return (r.verb == "get" && r.resource == "nodes" || r.verb == "patch" && r.resource == "pods/status") && strings.HasSuffix(r.account, ":gpumem-scheduler") ||
 		r.verb == "patch" && r.resource == "events" && strings.HasSuffix(r.account, ":gpumem-device-plugin")
 }
 
@@ -213,9 +214,8 @@ func TestThePluginIsHeldToItsNode(t *testing.T) {
 		}
 	}
 	for name, do := range map[string]func() error{
-		"its own annotation of its node":  node("node1", `{"metadata":{"annotations":{"gpumem.dev/tried":"1"}}}`),
-		"and takes it away":               node("node1", `{"metadata":{"annotations":{"gpumem.dev/tried":null}}}`),
-		"its own annotation of its pod":   pod("here", `{"metadata":{"annotations":{"gpumem.dev/tried":"1"}}}`),
+		"its own annotation of its node":  node("node1", `{"metadata":{"annotations":{"gpumem.dev/inventory":null}}}`), // it comes back
+		"its own annotation of its pod":   pod("here", `{"metadata":{"annotations":{"gpumem.dev/gpu-index":"tried"}}}`),
 		"an annotation that is as it was": pod("here", `{"metadata":{"annotations":{}}}`),
 	} {
 		if err := do(); err != nil {
@@ -223,6 +223,13 @@ func TestThePluginIsHeldToItsNode(t *testing.T) {
 		}
 	}
 	const elsewhere, others, more = "of node node1 may not change", "may change its own annotations and no others", "may change annotations and conditions and nothing else"
+	const status = "may change its own condition of its node's status and nothing else"
+	nodeStatus := func(name, patch string) func() error {
+		return func() error {
+			_, err := client.CoreV1().Nodes().PatchStatus(e.ctx, name, []byte(patch))
+			return err
+		}
+	}
 	for name, tc := range map[string]struct {
 		do   func() error
 		want string
@@ -231,6 +238,8 @@ func TestThePluginIsHeldToItsNode(t *testing.T) {
 		"a pod of another node":            {pod("elsewhere", `{"metadata":{"annotations":{"gpumem.dev/assignment":"{}"}}}`), elsewhere},
 		"the annotation of somebody else":  {pod("here", `{"metadata":{"annotations":{"example.com/owner":"me"}}}`), others},
 		"an annotation with a like prefix": {pod("here", `{"metadata":{"annotations":{"gpumem.dev.example.com/owner":"me"}}}`), others},
+		"what people write on its node":    {node("node1", `{"metadata":{"annotations":{"gpumem.dev/cordoned-gpus":"GPU-1"}}}`), others},
+		"what its pod asks for":            {pod("here", `{"metadata":{"annotations":{"gpumem.dev/policy":"spread"}}}`), others},
 		"a label of its pod":               {pod("here", `{"metadata":{"labels":{"app":"me"}}}`), more},
 		"a finalizer of its pod":           {pod("here", `{"metadata":{"finalizers":["example.com/me"]}}`), more},
 		"the image of its pod":             {pod("here", `{"spec":{"activeDeadlineSeconds":1}}`), more},
@@ -242,14 +251,10 @@ func TestThePluginIsHeldToItsNode(t *testing.T) {
 			_, err := client.CoreV1().Secrets(stack.Namespace).List(e.ctx, metav1.ListOptions{})
 			return err
 		}, "cannot list resource"},
-		"the capacity of its node": {func() error {
-			_, err := client.CoreV1().Nodes().PatchStatus(e.ctx, "node1", []byte(`{"status":{"capacity":{"nvidia.com/gpu":"8"}}}`))
-			return err
-		}, "may change conditions of its node's status and nothing else"},
-		"a condition of another node": {func() error {
-			_, err := client.CoreV1().Nodes().PatchStatus(e.ctx, "node2", []byte(`{"status":{"conditions":[{"type":"GPUMemory","status":"False"}]}}`))
-			return err
-		}, elsewhere},
+		"the capacity of its node":       {nodeStatus("node1", `{"status":{"capacity":{"nvidia.com/gpu":"8"}}}`), status},
+		"the kubelet's port":             {nodeStatus("node1", `{"status":{"daemonEndpoints":{"kubeletEndpoint":{"Port":31337}}}}`), status},
+		"whether its node is ready":      {nodeStatus("node1", `{"status":{"conditions":[{"type":"Ready","status":"False"}]}}`), status},
+		"its condition, of another node": {nodeStatus("node2", `{"status":{"conditions":[{"type":"GPUMemoryHealthy","status":"False"}]}}`), elsewhere},
 	} {
 		if err := tc.do(); !apierrors.IsForbidden(err) && !apierrors.IsInvalid(err) || !strings.Contains(fmt.Sprint(err), tc.want) {
 			t.Errorf("%s: %v, want it refused with %q", name, err, tc.want)

@@ -22,6 +22,11 @@ func (a amount) covers(b amount) bool {
 	return a.units >= b.units && (b.cores == 0 || a.cores >= b.cores)
 }
 
+// exceeds reports whether there is more than in b of something that is needed.
+func (a amount) exceeds(b, need amount) bool {
+	return a.units > b.units && need.units > 0 || a.cores > b.cores && need.cores > 0
+}
+
 // at points to the amount of one resource.
 func (a *amount) at(r gpu.Resource) *int {
 	if r == gpu.Cores {

@@ -20,7 +20,8 @@ import (
 	"github.com/gpumem/gpumem/pkg/controller"
 )
 
-const namespace = "team"
+// namespaces are those of pods. Names are unique over all of them.
+var namespaces = []string{"team", "others"}
 
 // object is what the API server stores. Objects are never changed once stored.
 type object interface {
@@ -39,6 +40,7 @@ type apiServer struct {
 	nodeSubs []*informer[*v1.Node]
 	skew     time.Duration // of its clock
 	down     bool          // it refuses connections
+	holder   string        // of kube-scheduler's Lease
 }
 
 func newAPIServer(w *World) *apiServer {
@@ -243,6 +245,7 @@ type informer[T object] struct {
 	store   map[string]T                // what the client knows, by name
 	lag     time.Duration               // longest delay of an event
 	last    time.Duration               // the tick in which the latest event on its way is due
+	told    int64                       // the version of the API's objects up to which the client has been told
 	open    bool                        // events are sent
 	synced  bool                        // the first list has been handled
 	gone    map[types.UID]string        // UIDs whose end the client has been told of
@@ -270,11 +273,27 @@ func (s *apiServer) watchNodes(p *process, name string, handler toolscache.Resou
 	return i
 }
 
+// process is whose watch it is.
+func (i *informer[T]) process() *process { return i.p }
+
+// bookmark has the server tell now and then how far the client has been told, as it
+// does about once in a minute.
+func (i *informer[T]) bookmark() {
+	i.w.after(i.w.between(time.Second, time.Minute), i.p, i.name+": a bookmark is due", func() {
+		if i.open {
+			i.deliver("bookmark", func() {})
+		}
+		i.bookmark()
+	})
+}
+
 // deliver puts an event of the stream on its way: behind those before it.
 func (i *informer[T]) deliver(what string, fire func()) {
 	i.last = max(i.last, (i.w.now()+i.w.between(1*tick, max(tick, i.lag)))/tick)
+	version := i.w.api.version
 	i.w.at(i.last, i.p, i.name+": "+what, func() {
 		fire()
+		i.told = version
 		if i.after != nil {
 			i.after()
 		}
@@ -373,7 +392,7 @@ func (i *informer[T]) relist() {
 		}
 		for _, name := range slices.Sorted(maps.Keys(i.store)) {
 			if !there[name] {
-				i.drop(name, toolscache.DeletedFinalStateUnknown{Key: namespace + "/" + name, Obj: i.store[name]})
+				i.drop(name, toolscache.DeletedFinalStateUnknown{Key: i.store[name].GetNamespace() + "/" + name, Obj: i.store[name]})
 			}
 		}
 		i.synced = true

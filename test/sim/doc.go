@@ -15,10 +15,14 @@
 //     delays, duplicates, gaps and new lists, answers that are slow or lost,
 //     refusals, restarts, a wall clock that jumps. The product measures time by
 //     the monotonic clock, which does not.
-//   - kube-scheduler: one cycle at a time and several bindings beside it, a queue
-//     whose pods are tried again when its own watches tell of something and
-//     otherwise after five minutes, pods that are filtered and not bound, preemption
-//     and nominated pods, a leader that goes on after another has taken over.
+//   - kube-scheduler: one cycle at a time and several bindings meanwhile, pods that
+//     are filtered and not bound, preemption and nominated pods, a Lease, and a leader
+//     that goes on after another has taken over. It asks about all nodes that pass its
+//     own filters, or, in some runs, about the first few from another one on each time.
+//     Its queue tries a pod again when something has happened that may help, after a
+//     back-off that grows, and otherwise after five minutes (queue.go). What may help
+//     differs between 1.31 and 1.32, and the back-off between 1.32 and 1.33: there are
+//     runs of each.
 //   - The kubelet's device manager: one pod at a time, in batches in another
 //     order than they were bound, IDs at random, those of init containers again,
 //     a checkpoint, restarts that admit everything again. It has the real one's
@@ -28,6 +32,29 @@
 //   - gpushare, in some runs: pods that it has placed and that run when gpumem
 //     comes, with its annotations, and with IDs that tell nothing of their GPU.
 //   - What other programs use of GPUs, and people who cordon GPUs.
+//
+// Most runs have two nodes, some have nine, and a test has fleets of hundreds: there
+// other programs use the GPUs of most nodes, and kube-scheduler does not know it.
+//
+// # Liveness
+//
+// When the faults are over and their consequences too, people go on for a while: pods
+// come and go, GPUs are cordoned, the lead changes hands. From then on I10 is judged
+// (liveness.go): a pod that fits some node by all that the API server has is bound to
+// one within five seconds, or after kube-scheduler's back-off. What that leaves out:
+//
+//   - A node counts as one where the pod does not fit while a pod on it could be taken
+//     for it by the kubelet, which has admitted neither, while pods on it exchange their
+//     GPUs, and where it fits only if a pod that is nominated to the node, and goes
+//     before it, lands on some GPUs and not on others.
+//
+//   - The back-off that counts is the one of the last refusal within a second after the
+//     pod has begun to fit: until then not everybody has heard of it.
+//
+//   - Where kube-scheduler asks about some nodes alone, so many more back-offs count as
+//     it takes it to come around twice.
+//
+//   - Pods that cannot be read, and the time in which no kube-scheduler leads.
 //
 // # What is excused
 //
@@ -45,10 +72,6 @@
 //
 //   - IDs of a plain init container that the kubelet has forgotten: nothing shows
 //     them to the plugin.
-//
-//   - A pod that waits though it fits, for five minutes: if the extender that
-//     refused it could not have known better within the time that Filter waits for
-//     news, and nothing has happened since that has kube-scheduler try again.
 //
 // # Traces
 //

@@ -24,6 +24,21 @@ type sending struct {
 	refused bool // for certain, and no other of that extender may have landed
 }
 
+// sentBy returns the last binding of a pod that an extender has sent, or none.
+func (w *World) sentBy(by *process, uid string) (last sending) {
+	for _, one := range w.sent[uid] {
+		if one.by == by {
+			last = one
+		}
+	}
+	return last
+}
+
+// noteSent records the last binding of a pod that an extender has sent, after those of others.
+func (w *World) noteSent(uid string, one sending) {
+	w.sent[uid] = append(slices.DeleteFunc(w.sent[uid], func(before sending) bool { return before.by == one.by }), one)
+}
+
 // whereabouts returns the GPUs of a node that a pod is on, or may be on its way
 // to.
 func (w *World) whereabouts(s *spec, node string) []string {
@@ -39,8 +54,10 @@ func (w *World) whereabouts(s *spec, node string) []string {
 		}
 		return w.assignment(pod)
 	case "":
-		if last := w.sent[s.uid]; last.node == node {
-			return last.gpus
+		for _, last := range slices.Backward(w.sent[s.uid]) {
+			if last.node == node {
+				return last.gpus
+			}
 		}
 	}
 	return nil
@@ -64,15 +81,16 @@ func (w *World) unheard(self *spec, node string, gpus []string, b *books) *spec 
 
 // checkCaughtUp looks whether the sender of a binding knows of all that was bound
 // to the node before it was asked at all: another may have bound it, of which its
-// watch has not told.
+// watch has not told. What it has bound itself it knows before its watch tells.
 func (e *extenderProc) checkCaughtUp(s *spec, node string) {
 	w, view := e.w, e.view()
 	for _, o := range w.order {
 		pod := w.api.pods[o.name]
 		bound := pod != nil && string(pod.UID) == o.uid && pod.Spec.NodeName == node && !terminal(pod)
 		_, assumed, _ := e.books.Where(o.uid)
-		if before := o.boundAt > 0 && o.boundAt <= e.turn; o != s && bound && before && (view[o.uid].node != node || assumed) {
-			w.violate("I2", "%s binds %s to %s without news of %s, which was bound at %s, and it has been asked since %s", e.name, s.name, node, o.name, o.boundAt, e.turn)
+		assumed = assumed && w.sentBy(e.process, o.uid).node != node
+		if before := o.boundAt > 0 && o.boundAt <= e.turns[s.uid]; o != s && bound && before && (view[o.uid].node != node || assumed) {
+			w.violate("I2", "%s binds %s to %s without news of %s, which was bound at %s, and it has been asked since %s", e.name, s.name, node, o.name, o.boundAt, e.turns[s.uid])
 		}
 	}
 }
@@ -87,7 +105,7 @@ func (e *extenderProc) checkNews(s *spec, node string, gpus []string, b *books) 
 		return
 	}
 	pod := w.api.pods[other.name]
-	if last := w.sent[other.uid]; last.by == e.process && !last.refused && pod.Spec.NodeName == node && sameSet(last.gpus, w.whereabouts(other, node)) {
+	if last := w.sentBy(e.process, other.uid); last.by == e.process && !last.refused && pod.Spec.NodeName == node && sameSet(last.gpus, w.whereabouts(other, node)) {
 		w.violate("I2", "%s gives %s %v, and has forgotten that it gave %s %v", e.name, s.name, gpus, other.name, last.gpus)
 		return
 	}

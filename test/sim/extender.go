@@ -11,6 +11,7 @@ import (
 	"reflect"
 	"runtime"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"time"
@@ -40,27 +41,28 @@ type extenderProc struct {
 	ext    *extender.Extender
 	routes http.Handler
 	asked  http.Handler // what changes nothing: Filter, which may wait, looks again when it is let to
+	asker  *extender.Extender
 	books  *cache.Cache
 	pods   *informer[*v1.Pod]
 	nodes  *informer[*v1.Node]
 
 	sent     map[string]*v1.Binding // the last binding sent, by UID
 	sentAt   map[string]time.Duration
-	read     map[string]*v1.Pod // bound, as a read beside the watch has shown it, by UID
-	refused  map[string]bool    // UIDs whose last binding was refused for certain
-	unknown  map[string]bool    // UIDs of which some binding's outcome was unknown
-	over     map[string]bool    // UIDs of read that a later read has shown to be gone
-	reserved map[string]bool    // UIDs that have been assumed ever since a binding was sent
-	repeated map[string]bool    // UIDs whose last binding was a repetition
-	calls    map[string]int     // Bind calls under way, by UID
-	bindAt   time.Duration      // when Bind was called last
-	turn     time.Duration      // since when it has been, without a silence
-	looked   bool               // the question at hand has been looked at once
-	again    chan struct{}      // Filter waits to look again until it is closed; nil: none does
-	lookedIn int                // the step in which it was let to
-	open     map[*reply]func()  // questions under way, and what breaks each
-	paused   []time.Duration    // when Filter has waited for news, lately
-	stale    time.Duration      // reads that failed in reviews hold assumptions up to here
+	read     map[string]*v1.Pod       // bound, as a read beside the watch has shown it, by UID
+	refused  map[string]bool          // UIDs whose last binding was refused for certain
+	unknown  map[string]bool          // UIDs of which some binding's outcome was unknown
+	over     map[string]bool          // UIDs of read that a later read has shown to be gone
+	reserved map[string]bool          // UIDs that have been assumed ever since a binding was sent
+	repeated map[string]bool          // UIDs whose last binding was a repetition
+	calls    map[string]int           // Bind calls under way, by UID
+	bindAt   time.Duration            // when Bind was called last
+	turn     time.Duration            // since when it has been, without a silence
+	turns    map[string]time.Duration // the same when the Bind calls under way began, by UID
+	looked   bool                     // the question at hand has been looked at once
+	again    chan struct{}            // Filter waits to look again until it is closed; nil: none does
+	lookedIn int                      // the step in which it was let to
+	open     map[*reply]func()        // questions under way, and what breaks each
+	stale    time.Duration            // reads that failed in reviews hold assumptions up to here
 	dirty    bool
 }
 
@@ -70,18 +72,19 @@ func (w *World) newExtender(name string) *extenderProc {
 		sent: make(map[string]*v1.Binding), sentAt: make(map[string]time.Duration), read: make(map[string]*v1.Pod),
 		refused: make(map[string]bool), unknown: make(map[string]bool),
 		over: make(map[string]bool), reserved: make(map[string]bool), repeated: make(map[string]bool), calls: make(map[string]int), dirty: true,
-		open: make(map[*reply]func()),
+		open: make(map[*reply]func()), turns: make(map[string]time.Duration),
 	}
 	e.ext = &extender.Extender{
 		Log: zap.NewNop(), Names: w.names, Cache: e.books, Cluster: cluster{e},
-		Policy: placement.Policy(w.cfg.policy), NodePolicy: placement.Policy(w.cfg.nodePolicy), Now: time.Now, Missing: e.missing,
+		Policy: placement.Policy(w.cfg.policy), NodePolicy: placement.Policy(w.cfg.nodePolicy), Now: time.Now, Missing: e.missing, Alone: w.cfg.Alone,
 	}
 	e.routes = e.ext.Routes("simulation")
-	asked := &extender.Extender{
+	e.asker = &extender.Extender{
 		Log: zap.NewNop(), Names: w.names, Cache: e.books, Cluster: cluster{e},
-		Policy: placement.Policy(w.cfg.policy), NodePolicy: placement.Policy(w.cfg.nodePolicy), Now: time.Now, Missing: e.lookedAt,
+		Policy: placement.Policy(w.cfg.policy), NodePolicy: placement.Policy(w.cfg.nodePolicy), Now: time.Now, Missing: e.lookedAt, Alone: w.cfg.Alone,
+		NodesToFind: w.cfg.nodesToFind,
 	}
-	e.asked = asked.Routes("simulation")
+	e.asked = e.asker.Routes("simulation")
 	books := &controller.Books{Log: zap.NewNop(), Names: w.names, Cache: e.books}
 	e.nodes = w.api.watchNodes(e.process, name+" nodes", books.NodeHandler(), func(*v1.Node) bool { return true })
 	e.pods = w.api.watchPods(e.process, name+" pods", books.PodHandler(), notTerminal)
@@ -90,7 +93,9 @@ func (w *World) newExtender(name string) *extenderProc {
 		w.busy = w.busy || len(e.open) > 0 // Filter may wait for this
 	}
 	e.nodes.after, e.pods.after = touched, touched
+	e.pods.bookmark()
 	e.scheduleReview()
+	e.scheduleWake()
 	e.scheduleCheck(&controller.Comparer{Log: zap.NewNop(), Names: w.names, Cache: e.books, Source: watched{e}, Drift: watched{e}})
 	return e
 }
@@ -118,6 +123,19 @@ func (e *extenderProc) scheduleReview() {
 			}
 			e.dirty = true
 			e.scheduleReview()
+			e.w.mu.Unlock()
+		})
+	})
+}
+
+// scheduleWake has kube-scheduler woken for pods that fit by now, as often as the
+// command does.
+func (e *extenderProc) scheduleWake() {
+	e.w.after(time.Second, e.process, e.name+": looks who waits", func() {
+		e.w.spawn(func() {
+			e.asker.WakeWaiting(context.Background())
+			e.w.mu.Lock()
+			e.scheduleWake()
 			e.w.mu.Unlock()
 		})
 	})
@@ -259,13 +277,9 @@ func question[Out any](e *extenderProc, s *scheduler, path string, in any) (*Out
 			e.looked = false
 			before, step := e.views(), w.steps
 			w.mu.Unlock()
-			began := w.now()
 			answer, status := post[Out](e.asked, path, in)
 			w.mu.Lock()
 			defer w.mu.Unlock()
-			if w.now() > began {
-				e.paused = append(e.paused, began)
-			}
 			if status != http.StatusOK {
 				w.violate("I9", "%s answers %s with status %d", e.name, path, status)
 			}
@@ -294,20 +308,6 @@ func (e *extenderProc) crash() {
 	for _, lost := range e.open {
 		e.w.after(1*tick, nil, e.name+": the connection breaks", lost)
 	}
-}
-
-// behind reports whether the extender cannot know what is true, though it was
-// asked some time ago and may wait for news since: its watches are slower, it
-// holds room for pods of whose bindings the scheduler that asks it knows nothing,
-// or it has waited for as long as it may, which is a tenth of the time.
-func (e *extenderProc) behind(s *scheduler, asked time.Duration) bool {
-	by := asked + extender.SecondLook
-	e.paused = slices.DeleteFunc(e.paused, func(at time.Duration) bool { return at < asked-10*time.Second })
-	if len(e.paused) > 9 && e.w.now()-asked < extender.SecondLook {
-		return true
-	}
-	late := !e.pods.open || !e.nodes.open || !e.pods.synced || !e.nodes.synced || e.stalled || max(e.pods.last, e.nodes.last) > by/tick
-	return late || slices.ContainsFunc(e.assumed(0), func(o *spec) bool { _, knows := s.assumed[o.uid]; return !knows })
 }
 
 // post makes one request of the handlers. A panic of theirs is a status of 500.
@@ -342,11 +342,14 @@ func (e *extenderProc) bind(pod *v1.Pod, node string, done func(problem string))
 	w, uid := e.w, string(pod.UID)
 	w.spawn(func() {
 		w.mu.Lock()
-		e.calls[uid]++
 		if e.bindAt == 0 || w.now()-e.bindAt > extender.Silence {
 			e.turn = w.now()
 		}
 		e.bindAt = w.now()
+		if e.calls[uid] == 0 {
+			e.turns[uid] = e.turn
+		}
+		e.calls[uid]++
 		w.mu.Unlock()
 		result, status := post[extenderv1.ExtenderBindingResult](e.routes, "/bind", &extenderv1.ExtenderBindingArgs{
 			PodName: pod.Name, PodNamespace: pod.Namespace, PodUID: pod.UID, Node: node,
@@ -462,7 +465,7 @@ func (c cluster) Bind(ctx context.Context, b *v1.Binding) error {
 	delete(e.refused, uid)
 	e.dirty = true
 	e.checkDecision(uid, b.Target.Name, b.Annotations[w.names.Assignment()])
-	w.sent[uid] = sending{by: e.process, node: b.Target.Name, gpus: w.gpusOf(w.pods[uid], b.Annotations[w.names.Assignment()])}
+	w.noteSent(uid, sending{by: e.process, node: b.Target.Name, gpus: w.gpusOf(w.pods[uid], b.Annotations[w.names.Assignment()])})
 	w.logf("  %s: POST binding of %s to %s %s", e.name, b.Name, b.Target.Name, b.Annotations[w.names.Index()])
 	err := w.api.request(ctx, e.process, "POST binding "+b.Name, true, func() error {
 		err := w.api.bind(b)
@@ -478,9 +481,10 @@ func (c cluster) Bind(ctx context.Context, b *v1.Binding) error {
 		e.unknown[uid] = true // or is known to have landed
 	case c.Refused(err):
 		e.refused[uid] = !e.unknown[uid]
-		if last := w.sent[uid]; last.by == e.process {
-			last.refused = e.refused[uid]
-			w.sent[uid] = last
+		for i := range w.sent[uid] {
+			if w.sent[uid][i].by == e.process {
+				w.sent[uid][i].refused = e.refused[uid]
+			}
 		}
 	default:
 		e.unknown[uid] = true
@@ -491,6 +495,54 @@ func (c cluster) Bind(ctx context.Context, b *v1.Binding) error {
 
 func (c cluster) Refused(err error) bool {
 	return (*controller.Client)(nil).Refused(fmt.Errorf("wrapped: %w", err))
+}
+
+// Leader reads who holds kube-scheduler's Lease.
+func (c cluster) Leader(ctx context.Context) (holder string, err error) {
+	err = c.read(ctx, "GET lease", func() { holder = c.e.w.api.holder })
+	return holder, err
+}
+
+// Revision reads how far the API server is.
+func (c cluster) Revision(ctx context.Context) (revision string, err error) {
+	err = c.read(ctx, "LIST with limit=1", func() { revision = strconv.FormatInt(c.e.w.api.version, 10) })
+	return revision, err
+}
+
+func (c cluster) read(ctx context.Context, name string, take func()) error {
+	e, w := c.e, c.e.w
+	w.mu.Lock()
+	c.unlocked(name)
+	err := w.api.request(ctx, e.process, e.name+": "+name, false, func() error {
+		take()
+		return nil
+	})
+	w.mu.Unlock() // it is not locked where the process has died
+	return err
+}
+
+// Told reports whether the watch of pods has told of all up to a revision.
+func (c cluster) Told(revision string) bool {
+	c.e.w.mu.Lock()
+	defer c.e.w.mu.Unlock()
+	n, err := strconv.ParseInt(revision, 10, 64)
+	return err == nil && c.e.pods.told >= n
+}
+
+// Wake changes an annotation of a waiting pod through its status: kube-scheduler
+// tries it again then.
+func (c cluster) Wake(ctx context.Context, ref placement.PodRef) error {
+	e, w := c.e, c.e.w
+	w.mu.Lock()
+	c.unlocked("Wake")
+	w.counts.Woken++
+	err := w.api.request(ctx, e.process, e.name+": PATCH status of "+ref.Name, true, func() error {
+		return w.api.changePod(ref.Name, podUID(ref.UID), func(p *v1.Pod) {
+			p.Annotations[w.names.Domain()+"/woken"] = strconv.FormatInt(w.api.version, 10)
+		})
+	})
+	w.mu.Unlock()
+	return err
 }
 
 // unlocked checks I8 by looking at the cache's lock.

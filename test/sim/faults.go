@@ -42,7 +42,7 @@ func (w *World) userActs() {
 		s.bound = m.name
 		w.create(s)
 	default:
-		if len(w.api.pods) >= 14 {
+		if len(w.api.pods) >= w.room {
 			w.deleteSome()
 			return
 		}
@@ -130,16 +130,7 @@ var allFaults = []fault{
 		w.after(w.between(1*tick, 3*time.Second), nil, w.replicas[w.leader].name+": leads", w.lead)
 	}},
 	{"a process stalls", func(w *World) {
-		var live []*process
-		for _, p := range w.procs {
-			if p.live {
-				live = append(live, p)
-			}
-		}
-		if len(live) == 0 {
-			return
-		}
-		p := pick(w.rng, live)
+		p := pick(w.rng, likely(w, w.procs, func(p *process) *process { return p }))
 		w.logf("  %s", p.name)
 		w.stall(p, w.between(500*tick, 8*time.Second))
 	}},
@@ -205,23 +196,22 @@ var allFaults = []fault{
 	}},
 	{"a watch lags", func(w *World) {
 		lag := w.between(200*tick, 2*time.Second)
-		i := w.rng.IntN(8)
 		slow := func(d *time.Duration) {
 			was := *d
 			*d = lag
 			w.after(w.between(time.Second, 10*time.Second), nil, "a watch is quick again", func() { *d = min(was, 20*tick) })
 		}
-		if i < len(w.api.podSubs) {
-			slow(&w.api.podSubs[i].lag)
-		} else if i -= len(w.api.podSubs); i < len(w.api.nodeSubs) {
-			slow(&w.api.nodeSubs[i].lag)
+		if w.rng.IntN(3) == 0 {
+			slow(&pick(w.rng, likely(w, w.api.nodeSubs, (*informer[*v1.Node]).process)).lag)
+		} else {
+			slow(&pick(w.rng, likely(w, w.api.podSubs, (*informer[*v1.Pod]).process)).lag)
 		}
 	}},
 	{"a watch breaks", func(w *World) {
 		if w.rng.IntN(3) == 0 {
-			pick(w.rng, w.api.nodeSubs).disconnect()
+			pick(w.rng, likely(w, w.api.nodeSubs, (*informer[*v1.Node]).process)).disconnect()
 		} else {
-			pick(w.rng, w.api.podSubs).disconnect()
+			pick(w.rng, likely(w, w.api.podSubs, (*informer[*v1.Pod]).process)).disconnect()
 		}
 	}},
 	{"the API server restarts", func(w *World) {
@@ -247,14 +237,7 @@ var allFaults = []fault{
 		m.reprobe()
 	}},
 	{"somebody cordons a GPU, or uncordons all", func(w *World) {
-		m := pick(w.rng, w.machines)
-		cordoned := ""
-		if w.rng.IntN(3) > 0 {
-			cordoned = "GPU-that-is-not-here," + string(pick(w.rng, m.hardware).UUID)
-		}
-		_ = w.api.changeNode(m.name, func(n *v1.Node) { // or it is not there
-			n.Annotations[w.names.Domain()+"/cordoned-gpus"] = cordoned
-		})
+		w.cordon(pick(w.rng, w.machines))
 	}},
 	{"somebody edits an assignment", func(w *World) {
 		names := slices.Sorted(maps.Keys(w.api.pods))
@@ -283,6 +266,22 @@ var allFaults = []fault{
 			}
 		})
 	}},
+}
+
+// likely returns those that live of many things with a process. Where most are of
+// machines they are those of the replicas, every other time.
+func likely[T any](w *World, all []T, process func(T) *process) []T {
+	all = slices.DeleteFunc(slices.Clone(all), func(t T) bool { return !process(t).live })
+	central := slices.DeleteFunc(slices.Clone(all), func(t T) bool {
+		return !slices.ContainsFunc(w.replicas, func(r *replica) bool {
+			p := process(t)
+			return p == r.ext.process || r.sched != nil && p == r.sched.process
+		})
+	})
+	if len(w.machines) > 2 && len(central) > 0 && w.rng.IntN(2) == 0 {
+		return central
+	}
+	return all
 }
 
 func (m *machine) setHealth(id gpu.UUID, healthy bool) {
@@ -344,7 +343,7 @@ func (m *machine) vanish() {
 // lead has the leading replica's scheduler run.
 func (w *World) lead() {
 	if r := w.replicas[w.leader]; r.sched == nil || !r.sched.live {
-		r.sched = w.newScheduler(r)
+		w.startScheduler(r)
 	}
 }
 
@@ -373,6 +372,10 @@ func (w *World) calm() {
 	for i := range 3 {
 		w.after(time.Duration(20+10*i)*time.Second, nil, "a pod ends", w.endOne)
 	}
+	w.after(settleTime, nil, "all has settled", func() {
+		w.watchLiveness()
+		w.bustle(w.now() + bustleTime)
+	})
 	for _, m := range w.machines {
 		m.deaf = 0
 		for i := range m.hardware {
@@ -382,6 +385,63 @@ func (w *World) calm() {
 		m.startPlugin()
 		m.reprobe()
 	}
+}
+
+// bustleTime is how long people go on when the faults are over.
+const bustleTime = 90 * time.Second
+
+// bustle is what a cluster sees every day: pods come and go, other programs use GPUs
+// and leave them, people cordon GPUs, and the lead changes hands.
+func (w *World) bustle(until time.Duration) {
+	pause := w.between(200*tick, 4*time.Second)
+	if w.rng.IntN(4) == 0 {
+		pause *= 5
+	}
+	w.after(pause, nil, "-", func() {
+		if w.now() > until {
+			return
+		}
+		switch m := pick(w.rng, w.machines); w.rng.IntN(12) {
+		case 0, 1, 2:
+			w.endOne()
+		case 3:
+			d := &m.hardware[w.rng.IntN(len(m.hardware))]
+			d.Foreign = pick(w.rng, []gpu.Units{0, 0, 2, d.Capacity})
+			m.reprobe()
+		case 4:
+			w.cordon(m)
+		case 5:
+			w.handOver()
+		default:
+			for range 1 + w.rng.IntN(3) {
+				if len(w.api.pods) < w.room {
+					w.create(w.newSpec())
+				}
+			}
+		}
+		w.bustle(until)
+	})
+}
+
+// cordon has somebody cordon a GPU, or uncordon all.
+func (w *World) cordon(m *machine) {
+	cordoned := ""
+	if w.rng.IntN(3) > 0 {
+		cordoned = "GPU-that-is-not-here," + string(pick(w.rng, m.hardware).UUID)
+	}
+	_ = w.api.changeNode(m.name, func(n *v1.Node) { // or it is not there
+		n.Annotations[w.names.Domain()+"/cordoned-gpus"] = cordoned
+	})
+}
+
+// handOver has the leader give up the lead, as one does that is told to end, and the
+// other take it.
+func (w *World) handOver() {
+	if old := w.replicas[w.leader].sched; old != nil {
+		old.kill()
+	}
+	w.leader = (w.leader + 1) % len(w.replicas)
+	w.after(w.between(1*tick, 3*time.Second), nil, w.replicas[w.leader].name+": leads", w.lead)
 }
 
 // endOne ends a pod when all is quiet: nothing else happens then that has those

@@ -23,7 +23,7 @@ func (m *machine) takeOver() {
 // inherit makes a pod that runs on a GPU, as gpushare has written.
 func (m *machine) inherit(d gpu.Device) {
 	w := m.w
-	s := &spec{gpus: 1, bound: m.name, gpushare: string(d.UUID), begun: true, wasBound: true, keeper: w.rng.IntN(3) == 0}
+	s := &spec{gpus: 1, namespace: namespaces[0], bound: m.name, gpushare: string(d.UUID), begun: true, wasBound: true, keeper: w.rng.IntN(3) == 0}
 	for i := range 1 + w.rng.IntN(2) {
 		s.containers = append(s.containers, container{name: fmt.Sprintf("c%d", i), kind: app, amount: amount{units: 2}})
 	}

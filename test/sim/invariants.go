@@ -135,7 +135,7 @@ func (b *books) free(id string) amount {
 // allows reports whether the rules of pods let one be on a GPU beside others.
 func (b *books) allows(s *spec, id string) bool {
 	for _, other := range slices.Concat(b.holders[id], b.nowhere) {
-		if other != s && (other.exclusive || s.exclusive || s.apart != "" && s.apart == other.apart) {
+		if other != s && (other.exclusive || s.exclusive || s.apart != "" && s.apart == other.apart && s.namespace == other.namespace) {
 			return false
 		}
 	}
@@ -217,6 +217,7 @@ func (w *World) check() {
 	if w.api.version != w.checked {
 		w.checked = w.api.version
 		w.checkTruth()
+		w.checkLiveness()
 	}
 }
 
@@ -225,7 +226,14 @@ func (w *World) check() {
 func (w *World) checkBooks(e *extenderProc) {
 	view := e.view()
 	uids := slices.Sorted(maps.Keys(view))
+	with := make(map[string]bool)
+	for _, k := range view {
+		with[k.node] = true
+	}
 	for name, node := range e.nodes.store {
+		if len(w.machines) > few && !with[name] && name != w.machines[w.steps%len(w.machines)].name {
+			continue // at rest all are looked at
+		}
 		want := w.newBooks(node)
 		for _, uid := range uids {
 			if view[uid].node == name {
@@ -365,8 +373,7 @@ func (e *extenderProc) checkConfusable(s *spec, node string, gpus []string) {
 		if uid == s.uid || k.node != node || o.broken || e.knowsSettled(o) || sameSet(k.gpus, gpus) {
 			continue
 		}
-		mine, other := s.containers[0].amount, o.containers[0].amount
-		if (mine.units == other.units || mine.cores > 0 && mine.cores == other.cores) && !o.alike(s) {
+		if s.confusable(o) && !o.alike(s) {
 			e.w.violate("I4", "%s binds %s (%s) to %s, where %s (%s) waits for the kubelet, which could take one for the other", e.name, s.name, s, node, o.name, o)
 		}
 	}
@@ -382,15 +389,15 @@ func (e *extenderProc) knowsSettled(s *spec) bool {
 	return pod != nil && pod.Status.StartTime != nil
 }
 
-// truth returns the books by what the API server has.
-func (w *World) truth(name string) *books {
+// truth returns what is taken of a node by what the API server has of it and its pods.
+func (w *World) truth(name string, on []*v1.Pod) *books {
 	node := w.api.nodes[name]
 	if node == nil {
 		node = &v1.Node{}
 	}
 	b := w.newBooks(node)
-	for _, podName := range slices.Sorted(maps.Keys(w.api.pods)) {
-		if pod := w.api.pods[podName]; pod.Spec.NodeName == name && !terminal(pod) {
+	for _, pod := range on {
+		if pod.Spec.NodeName == name {
 			b.add(w.pods[string(pod.UID)], w.assignment(pod), w.leaving(pod))
 		}
 	}
@@ -402,11 +409,12 @@ func (w *World) truth(name string) *books {
 // GPUs the halves are written one by one: they count when that is done, and so
 // does whoever has taken the gap meanwhile.
 func (w *World) checkTruth() {
+	on := w.podsByNode()
 	for _, m := range w.machines {
-		if w.api.nodes[m.name] == nil {
+		if w.api.nodes[m.name] == nil || len(on[m.name]) == 0 {
 			continue
 		}
-		b := w.truth(m.name)
+		b := w.truth(m.name, on[m.name])
 		for _, d := range m.hardware {
 			id := string(d.UUID)
 			b.keep(id, func(s *spec) bool {
@@ -565,8 +573,9 @@ func (w *World) checkExtenderAtRest(e *extenderProc) {
 	if left := e.assumed(0); len(left) > 0 {
 		w.violate("I6", "%s still assumes %v", e.name, specNames(left))
 	}
+	on := w.podsByNode()
 	for _, n := range e.books.Nodes() {
-		want := w.truth(n.Name)
+		want := w.truth(n.Name, on[n.Name])
 		if len(n.Unattributed) != len(want.nowhere) {
 			w.violate("I3", "at rest %s counts as nowhere on %s %v, want %v", e.name, n.Name, holdingNames(n.Unattributed), specNames(want.nowhere))
 		}
@@ -628,7 +637,7 @@ func (w *World) checkMachineAtRest(m *machine) {
 			}
 		}
 	}
-	b := w.truth(m.name)
+	b := w.truth(m.name, w.podsByNode()[m.name])
 	for _, d := range m.hardware {
 		if sum, id := b.requested[string(d.UUID)], string(d.UUID); (sum.units > int(d.Capacity) || sum.cores > allCores) && !m.resized[d.UUID] && !m.crooked() {
 			w.violate("I2", "at rest pods hold %v of %s, which has %d units: %v", sum, id, d.Capacity, specNames(b.holders[id]))
@@ -641,7 +650,7 @@ func (w *World) checkMachineAtRest(m *machine) {
 func (w *World) probe() {
 	var probes []*spec
 	for _, need := range []amount{{units: 2}, {units: 2}, {units: 4, cores: w.someCores(30)}} {
-		s := &spec{gpus: 1, need: need, containers: []container{{name: "c0", kind: app, amount: need}}}
+		s := &spec{gpus: 1, namespace: namespaces[0], need: need, containers: []container{{name: "c0", kind: app, amount: need}}}
 		w.create(s)
 		probes = append(probes, s)
 	}
@@ -669,52 +678,4 @@ func (m *machine) crooked() bool {
 		}
 	}
 	return false
-}
-
-// checkPending looks for pods that wait though they fit: what they wait for is
-// then in somebody's books only, or they were never tried again. It reports
-// whether there are some that were misled: they are tried again in their time.
-func (w *World) checkPending() (misled bool) {
-	for _, name := range slices.Sorted(maps.Keys(w.api.pods)) {
-		pod := w.api.pods[name]
-		s := w.pods[string(pod.UID)]
-		if pod.Spec.NodeName != "" || pod.DeletionTimestamp != nil || terminal(pod) || s.broken {
-			continue
-		}
-		for _, m := range w.machines {
-			if !w.fits(s, m) {
-				continue
-			}
-			if !s.misled {
-				w.violate("rest", "%s waits (%s), and fits %s", name, s, m.name)
-				return false
-			}
-			misled = true
-		}
-	}
-	return misled
-}
-
-// fits reports whether a pod without a node fits one, by what is true.
-func (w *World) fits(s *spec, m *machine) bool {
-	node := w.api.nodes[m.name]
-	if node == nil {
-		return false
-	}
-	b := w.truth(m.name)
-	free := w.allocatable(node)
-	for _, other := range w.api.pods {
-		o := w.pods[string(other.UID)]
-		if other.Spec.NodeName == m.name && !terminal(other) || other.Spec.NodeName == "" && other.Status.NominatedNodeName == m.name && o != s {
-			free = free.minus(o.need)
-		}
-	}
-	return free.covers(s.need) && b.fitting(s) >= s.gpus
-}
-
-// forgive ends what excuses pods that wait: they have been tried again.
-func (w *World) forgive() {
-	for _, s := range w.order {
-		s.misled = false
-	}
 }

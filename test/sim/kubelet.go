@@ -515,9 +515,9 @@ func (k *kubelet) list() ([]allocation.Held, map[string]bool) {
 		if !m.active() {
 			continue
 		}
-		known[namespace+"/"+m.spec.name] = true
+		known[m.spec.namespace+"/"+m.spec.name] = true
 		for _, c := range m.spec.containers {
-			h := allocation.Held{Namespace: namespace, Name: m.spec.name, Container: c.name}
+			h := allocation.Held{Namespace: m.spec.namespace, Name: m.spec.name, Container: c.name}
 			for _, r := range k.w.resources {
 				if g := k.m.checkpoint[uid][part{c.name, r}]; g != nil {
 					for _, id := range g.ids {

@@ -35,6 +35,9 @@ type machine struct {
 
 const unitMiB = 1024
 
+// few is how many nodes a run has at most that does not have a large fleet of them.
+const few = 9
+
 var models = []string{"NVIDIA A", "NVIDIA B"}
 
 func (w *World) machine(name string) *machine {
@@ -50,6 +53,13 @@ func (w *World) newMachine(name string) *machine {
 		m.addGPU()
 	}
 	return m
+}
+
+// fill has other programs use all GPUs.
+func (m *machine) fill() {
+	for i := range m.hardware {
+		m.hardware[i].Foreign = m.hardware[i].Capacity
+	}
 }
 
 func (m *machine) addGPU() {

@@ -16,8 +16,9 @@ import (
 // Config says which run to make. The rest of a run follows from its seed.
 type Config struct {
 	Seed  uint64
-	Steps int       // with faults; what follows until rest does not count
+	Steps int       // with faults, once the cluster is up; what follows until rest does not count
 	Out   io.Writer // gets a line for each step, if it is not nil
+	Nodes int       // how many; 0: a few
 
 	// What there is in this run, drawn from the seed.
 	Cores      bool // pods that ask for cores, too
@@ -29,6 +30,10 @@ type Config struct {
 	Narrow     bool // pods of few shapes, which are easily taken for one another
 	Equal      bool // most pods are alike
 	Namesakes  bool // most pods are made again under their names, after force
+	Samples    bool // kube-scheduler asks about some of the nodes alone
+	Hints      bool // it has queueing hints
+	Eager      bool // and does not have pods wait while there is nothing else to do
+	Alone      bool // Filter names one node alone
 	policy     string
 	nodePolicy string
 	callFaults int           // of this many calls to the API server, seven go wrong
@@ -55,6 +60,12 @@ type Counts struct {
 	FiltersThatWait, BindsThatWait int // those that say that the pod must wait
 	PodsThatWait                   int
 	Waited                         time.Duration // by all those pods
+
+	// What is seen of I10.
+	Prompt   int           // pods that were bound, after they fitted
+	Promptly time.Duration // how long that took them all
+	Longest  time.Duration // how long one has waited, at most
+	Woken    int           // times that an extender had one tried again
 }
 
 // Add adds what happened in other runs.
@@ -69,22 +80,28 @@ func (c *Counts) Add(o Counts) {
 	c.BindsThatWait += o.BindsThatWait
 	c.PodsThatWait += o.PodsThatWait
 	c.Waited += o.Waited
+	c.Prompt += o.Prompt
+	c.Promptly += o.Promptly
+	c.Woken += o.Woken
+	c.Longest = max(c.Longest, o.Longest)
 }
 
-// String tells in two lines of the pods and of what the rule of confusable pods
-// costs.
+// String tells in three lines of the pods, of what the rule of confusable pods costs
+// and of how long pods waited that fitted.
 func (c Counts) String() string {
 	percent := func(part, of int) float64 { return 100 * float64(part) / float64(max(1, of)) }
 	return fmt.Sprintf("pods: %d bound in %s of virtual time; %d (%.1f%%) placed by somebody who could not know of another\n",
 		c.Bound, c.Virtual.Round(time.Second), c.Excused, percent(c.Excused, c.Bound)) +
 		fmt.Sprintf("confusable pods: %d of %d binds (%.2f%%) and %d of %d filters (%.1f%%) had the pod wait; %d pods waited, %s each on average",
 			c.BindsThatWait, c.Binds, percent(c.BindsThatWait, c.Binds), c.FiltersThatWait, c.Filters, percent(c.FiltersThatWait, c.Filters),
-			c.PodsThatWait, (c.Waited/time.Duration(max(1, c.PodsThatWait))).Round(10*time.Millisecond))
+			c.PodsThatWait, (c.Waited/time.Duration(max(1, c.PodsThatWait))).Round(10*time.Millisecond)) +
+		fmt.Sprintf("\nliveness: %d pods were bound that fitted, %s later on average, %s at most; kube-scheduler was woken %d times",
+			c.Prompt, (c.Promptly/time.Duration(max(1, c.Prompt))).Round(tick), c.Longest.Round(tick), c.Woken)
 }
 
 // restTime is how long it takes until everything has settled: longer than an
 // assumption may live, and than two rounds of each part's own looking around.
-const restTime = 150 * time.Second
+const restTime = 180 * time.Second
 
 // probeTime is long enough for pods that come at rest: they are scheduled again
 // and again, and admitted at once.
@@ -95,23 +112,16 @@ func Run(t *testing.T, cfg Config) (result Result) {
 	synctest.Test(t, func(*testing.T) {
 		w := newWorld(cfg)
 		w.mu.Lock()
-		for w.steps < cfg.Steps && w.next(time.Hour) {
+		for (w.up == 0 || w.steps-w.up < cfg.Steps) && w.next(time.Hour) {
 		}
 		if w.found == nil {
 			w.calm()
-			end := w.now() + restTime
+			end := w.now() + restTime + w.cfg.rounds()
 			for w.next(end) {
 			}
 		}
 		if w.found == nil {
 			w.checkRest()
-		}
-		if w.found == nil && w.checkPending() {
-			end := w.now() + parkedFor
-			for w.next(end) {
-			}
-			w.forgive()
-			w.checkPending()
 		}
 		if w.found == nil {
 			w.probe()
@@ -140,7 +150,7 @@ func Run(t *testing.T, cfg Config) (result Result) {
 func newWorld(cfg Config) *World {
 	w := &World{
 		rng: rand.New(rand.NewPCG(cfg.Seed, 0x9e3779b97f4a7c15)), start: time.Now(),
-		pods: make(map[string]*spec), sent: make(map[string]sending), decoded: make(map[string]decoded), out: cfg.Out,
+		pods: make(map[string]*spec), sent: make(map[string][]sending), decoded: make(map[string]decoded), out: cfg.Out,
 	}
 	w.api = newAPIServer(w)
 	w.cfg = w.draw(cfg)
@@ -148,11 +158,15 @@ func newWorld(cfg Config) *World {
 	if w.cfg.Cores {
 		w.resources = append(w.resources, gpu.Cores)
 	}
-	for _, name := range []string{"n1", "n2"} {
-		m := w.newMachine(name)
+	open := w.openNodes()
+	for i := range w.cfg.Nodes {
+		m := w.newMachine(fmt.Sprintf("n%d", i+1))
 		w.machines = append(w.machines, m)
 		if w.cfg.TakenOver {
 			m.takeOver()
+		}
+		if !slices.Contains(open, i) {
+			m.fill()
 		}
 		m.startKubelet()
 		m.startPlugin()
@@ -160,14 +174,34 @@ func newWorld(cfg Config) *World {
 	for _, name := range []string{"a", "b"} {
 		w.replicas = append(w.replicas, &replica{name: name, ext: w.newExtender(name)})
 	}
-	w.replicas[0].sched = w.newScheduler(w.replicas[0])
+	w.startScheduler(w.replicas[0])
 	w.after(3*time.Second, nil, "the cluster is up", func() {
+		w.up = w.steps
+		w.logf("  %d nodes; %s", w.cfg.Nodes, w.cfg.kubeScheduler())
 		for range 3 {
 			w.create(w.newSpec())
 		}
 		w.chaos()
 	})
 	return w
+}
+
+// openNodes draws the nodes on which pods fit at first: all of two, a third of some,
+// and of a large fleet a handful. Other programs use the rest, which kube-scheduler
+// does not know: their sums have room.
+func (w *World) openNodes() []int {
+	all := w.rng.Perm(w.cfg.Nodes)
+	switch {
+	case w.cfg.Nodes <= 2 || w.cfg.TakenOver:
+		w.room = 14
+		return all
+	case w.cfg.Nodes <= few:
+		all = all[:w.cfg.Nodes/3]
+	default:
+		all = all[:1+w.rng.IntN(4)]
+	}
+	w.room = max(14, 7*len(all))
+	return all
 }
 
 // names are those under which gpumem runs: gpushare's, where its pods are there.
@@ -186,11 +220,16 @@ func (w *World) draw(cfg Config) Config {
 	often := func(n int) bool { return w.rng.IntN(n) == 0 }
 	cfg.Rules, cfg.Nonsense, cfg.Unassigned, cfg.Refuse = often(2), often(4), often(3), often(4)
 	cfg.Narrow, cfg.Equal, cfg.Namesakes = often(3), often(4), often(4)
-	cfg.Cores, cfg.TakenOver = often(4), often(8)
+	cfg.Cores, cfg.TakenOver = often(4), often(8) && cfg.Nodes <= few // or most pods are gpushare's
 	cfg.batches, cfg.status = pick(w.rng, []int{8, 8, 2}), pick(w.rng, []time.Duration{100 * tick, 100 * tick, 2 * time.Second})
 	cfg.policy = pick(w.rng, []string{"binpack", "spread"})
 	cfg.nodePolicy = pick(w.rng, []string{"", "binpack", "spread"})
 	cfg.callFaults = pick(w.rng, []int{20, 60, 200})
+	if cfg.Nodes == 0 {
+		cfg.Nodes = pick(w.rng, []int{2, 2, 2, 2, 2, few})
+	}
+	cfg.Samples, cfg.Hints, cfg.Alone = often(3), !often(3), often(2)
+	cfg.Eager = cfg.Hints && !often(4)
 	share := 1 + w.rng.IntN(3)
 	for _, f := range allFaults {
 		if w.rng.IntN(4) < share {

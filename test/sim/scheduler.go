@@ -1,6 +1,8 @@
 package sim
 
 import (
+	"errors"
+	"fmt"
 	"maps"
 	"slices"
 	"time"
@@ -10,12 +12,8 @@ import (
 	extenderv1 "k8s.io/kube-scheduler/extender/v1"
 )
 
-// What kube-scheduler does with its extender.
-const (
-	extenderTimeout = 10 * time.Second // httpTimeout, as the chart sets it
-	minBackoff      = time.Second
-	maxBackoff      = 10 * time.Second
-)
+// extenderTimeout is httpTimeout, as the chart sets it.
+const extenderTimeout = 10 * time.Second
 
 // replica is one pod of the scheduler deployment: kube-scheduler and the
 // extender beside it, two containers that crash each on its own.
@@ -25,10 +23,8 @@ type replica struct {
 	sched *scheduler // nil unless it leads
 }
 
-// scheduler is a model of kube-scheduler: one scheduling cycle at a time,
-// bindings beside it, its own account of what is on the nodes, and a queue. A pod
-// that fits nowhere is tried again when its watches tell of something
-// (pkg/scheduler/eventhandlers.go), or after minutes.
+// scheduler is a model of kube-scheduler: one scheduling cycle at a time, bindings
+// meanwhile, its own account of what is on the nodes, and a queue (queue.go).
 type scheduler struct {
 	*process
 	w       *World
@@ -39,6 +35,7 @@ type scheduler struct {
 	queue   map[string]*queued // the same: pods without a node, but for those that are assumed
 	trying  string             // the UID of the pod whose cycle is under way
 	due     time.Duration      // when the next cycle is
+	next    int                // the node that it looks at first
 }
 
 type assumed struct {
@@ -46,17 +43,15 @@ type assumed struct {
 	need amount
 }
 
-// queued is a pod in the queue.
-type queued struct {
-	parked  time.Duration // since when it is among those that fit nowhere; 0: it is not
-	errors  bool          // it was put back by an error: its back-off has to pass
-	until   time.Duration // the back-off
-	backoff time.Duration
-	moved   bool // something has happened since its cycle began
+// startScheduler has a replica lead: a new process has the Lease, under a name of its
+// own, and an empty queue.
+func (w *World) startScheduler(r *replica) {
+	w.serial++
+	w.api.holder = fmt.Sprintf("%s_%d", r.name, w.serial)
+	w.api.bump()
+	r.sched = w.newScheduler(r)
+	clear(w.live.waits)
 }
-
-// parkedFor is how long a pod waits for something to happen.
-const parkedFor = 5 * time.Minute
 
 func (w *World) newScheduler(r *replica) *scheduler {
 	s := &scheduler{
@@ -74,50 +69,12 @@ func (w *World) newScheduler(r *replica) *scheduler {
 		},
 	}, notTerminal)
 	s.nodes = w.api.watchNodes(s.process, s.name+" nodes", toolscache.ResourceEventHandlerFuncs{
-		AddFunc:    func(any) { s.move() },
-		UpdateFunc: func(any, any) { s.move() },
-		DeleteFunc: func(any) { s.move() },
+		AddFunc:    func(o any) { s.move(happening{what: nodeAdded, node: o.(*v1.Node)}) },
+		UpdateFunc: func(old, now any) { s.nodeUpdated(old.(*v1.Node), now.(*v1.Node)) },
+		DeleteFunc: func(any) { s.move(happening{what: nodeDeleted}) },
 	}, func(*v1.Node) bool { return true })
 	s.pods.after, s.nodes.after = s.wake, s.wake
 	return s
-}
-
-func (s *scheduler) added(pod *v1.Pod) {
-	if pod.Spec.NodeName != "" {
-		s.move()
-	} else {
-		s.queue[string(pod.UID)] = &queued{}
-	}
-}
-
-func (s *scheduler) updated(old, now *v1.Pod) {
-	switch {
-	case old.UID != now.UID:
-		s.deleted(old)
-		s.added(now)
-	case now == old:
-	case now.Spec.NodeName != "":
-		delete(s.queue, string(now.UID))
-		s.move()
-	case old.Status.NominatedNodeName != "" && old.Status.NominatedNodeName != now.Status.NominatedNodeName:
-		s.move()
-	}
-}
-
-func (s *scheduler) deleted(pod *v1.Pod) {
-	uid := string(pod.UID)
-	delete(s.queue, uid)
-	_, under := s.assumed[uid]
-	if delete(s.assumed, uid); under || pod.Spec.NodeName != "" || pod.Status.NominatedNodeName != "" {
-		s.move()
-	}
-}
-
-// move has all pods tried again that fit nowhere: something has happened.
-func (s *scheduler) move() {
-	for _, q := range s.queue {
-		q.parked, q.moved = 0, true
-	}
 }
 
 // wake has a cycle run soon: something has changed.
@@ -138,8 +95,7 @@ func (s *scheduler) cycleIn(d time.Duration) {
 	})
 }
 
-// cycle schedules one pod, if one waits. One whose back-off has not passed may
-// have its turn when there is no other, unless an error put it back.
+// cycle schedules one pod, if one waits.
 func (s *scheduler) cycle() {
 	w := s.w
 	if !s.pods.synced || !s.nodes.synced || s.trying != "" {
@@ -150,32 +106,12 @@ func (s *scheduler) cycle() {
 			delete(s.assumed, uid)
 		}
 	}
-	var ready []*v1.Pod
-	soonest := time.Duration(0)
-	for _, name := range slices.Sorted(maps.Keys(s.pods.store)) {
-		pod := s.pods.store[name]
-		q, ok := s.queue[string(pod.UID)]
-		if _, under := s.assumed[string(pod.UID)]; !ok || under || pod.Spec.NodeName != "" || pod.DeletionTimestamp != nil {
-			continue
-		}
-		at := time.Duration(0)
-		switch {
-		case q.parked > 0:
-			at = q.parked + parkedFor
-		case q.errors:
-			at = q.until
-		}
-		if at <= w.now() {
-			ready = append(ready, pod)
-		} else if soonest == 0 || at < soonest {
-			soonest = at
-		}
-	}
+	ready, soonest := s.ready()
 	switch {
 	case len(ready) > 0:
 		pod := pick(w.rng, ready)
 		s.trying = string(pod.UID)
-		s.queue[s.trying].moved = false
+		s.queue[s.trying].begin()
 		w.spawn(func() {
 			w.mu.Lock()
 			s.schedule(pod)
@@ -188,65 +124,22 @@ func (s *scheduler) cycle() {
 	}
 }
 
-// failed puts a pod back because of an error, for longer each time.
-func (s *scheduler) failed(uid, why string) {
-	s.w.logf("  %s: %s not scheduled: %s", s.name, s.w.pods[uid].name, why)
-	if q := s.queue[uid]; q != nil {
-		q.backoff = min(max(minBackoff, 2*q.backoff), maxBackoff)
-		q.until, q.errors, q.parked = s.w.now()+q.backoff, true, 0
-		s.cycleIn(q.backoff + tick)
-	}
-}
-
-// refused puts a pod back that fits nowhere, until something happens.
-func (s *scheduler) refused(uid, why string) {
-	s.w.logf("  %s: %s fits nowhere: %s", s.name, s.w.pods[uid].name, why)
-	if q := s.queue[uid]; q != nil {
-		q.errors = false
-		if !q.moved {
-			q.parked = s.w.now()
-		}
-	}
-}
-
 // schedule is one cycle, in a coroutine.
 func (s *scheduler) schedule(pod *v1.Pod) {
 	w, uid := s.w, string(pod.UID)
 	p := w.pods[uid]
-	var names []string
-	for _, name := range slices.Sorted(maps.Keys(s.nodes.store)) {
-		if s.fits(p, pod, s.nodes.store[name]) {
-			names = append(names, name)
-		}
-	}
-	if len(names) == 0 {
-		s.refused(uid, "no node has as much in all")
-		s.preempt(pod)
+	names, no, err := s.findNodes(p, pod)
+	if err != nil {
+		s.failed(uid, err.Error())
 		return
 	}
-	ext, began := s.replica.ext, w.now()
-	p.misled = false
-	result, err := ext.filter(s, pod, names)
-	if err != nil || result.Error != "" {
-		s.failed(uid, "the extender does not answer")
-		return
-	}
-	names = *result.NodeNames
-	waiting := len(names) == 0 && slices.ContainsFunc(slices.Collect(maps.Values(result.FailedNodes)), waits)
-	w.counts.Filters++
-	if waiting {
-		w.counts.FiltersThatWait++
-	}
-	w.noteWait(p, waiting)
 	if len(names) == 0 {
-		w.logf("  filter: %v %v", result.FailedNodes, result.FailedAndUnresolvableNodes)
-		p.misled = ext.behind(s, began)
-		s.refused(uid, "the extender refuses all nodes")
-		s.preempt(pod)
+		s.refused(pod, no)
+		s.preempt(pod, no)
 		return
 	}
 	if len(names) > 1 {
-		if names, err = s.best(ext, pod, names); err != nil {
+		if names, err = s.best(s.replica.ext, pod, names); err != nil {
 			s.failed(uid, "the extender does not answer")
 			return
 		}
@@ -262,6 +155,93 @@ func (s *scheduler) schedule(pod *v1.Pod) {
 	s.assumed[uid] = assumed{node: node, need: p.need}
 	w.logf("  %s: %s to %s", s.name, p.name, node)
 	w.after(w.between(1*tick, 20*tick), s.process, "bind "+p.name, func() { s.bind(pod, node) })
+}
+
+// refusal is why a pod fits nowhere.
+type refusal struct {
+	nodes    map[string]string // those that were looked at, and an eviction may help on; and why
+	extender bool              // it has refused some
+}
+
+// findNodes finds nodes for a pod: the one that it is nominated to, if it fits
+// there, or else of so many as kube-scheduler looks for those on which the extender
+// has it fit.
+func (s *scheduler) findNodes(p *spec, pod *v1.Pod) ([]string, refusal, error) {
+	no := refusal{nodes: make(map[string]string)}
+	if node := s.nodes.store[pod.Status.NominatedNodeName]; node != nil && s.fits(p, pod, node) {
+		if names, err := s.ask(p, pod, []string{node.Name}, &no); err != nil || len(names) > 0 {
+			return names, no, err
+		}
+		no = refusal{nodes: make(map[string]string)} // of the cycle itself
+	}
+	all, enough := slices.Sorted(maps.Keys(s.nodes.store)), s.w.cfg.nodesToFind(len(s.nodes.store))
+	var names []string
+	looked := 0
+	for ; looked < len(all) && len(names) < enough; looked++ {
+		if name := all[(s.next+looked)%len(all)]; s.fits(p, pod, s.nodes.store[name]) {
+			names = append(names, name)
+		} else {
+			no.nodes[name] = "it has too little in all"
+		}
+	}
+	if len(all) > 0 {
+		s.next = (s.next + looked) % len(all)
+	}
+	if len(names) == 0 {
+		return nil, no, nil
+	}
+	names, err := s.ask(p, pod, names, &no)
+	return names, no, err
+}
+
+// kubeScheduler says which kind there is.
+func (c Config) kubeScheduler() string {
+	out := "kube-scheduler without hints"
+	if c.Eager {
+		out = "kube-scheduler with hints, eager"
+	} else if c.Hints {
+		out = "kube-scheduler with hints"
+	}
+	if c.Samples {
+		out += ", that samples"
+	}
+	return out
+}
+
+// nodesToFind is how many nodes kube-scheduler looks for: all that the pod fits by
+// its own filters, if its configuration says 100 per cent, or else a hundred at
+// least, which are four in small clusters here.
+func (c Config) nodesToFind(all int) int {
+	const atLeast = 100
+	switch {
+	case !c.Samples:
+		return all
+	case all <= few:
+		return min(all, 4)
+	}
+	return min(all, max(atLeast, all*max(5, 50-all/125)/100))
+}
+
+// ask asks the extender about nodes, and notes which it refuses.
+func (s *scheduler) ask(p *spec, pod *v1.Pod, names []string, no *refusal) ([]string, error) {
+	w, ext := s.w, s.replica.ext
+	result, err := ext.filter(s, pod, names)
+	if err != nil || result.Error != "" {
+		return nil, errors.New("the extender does not answer")
+	}
+	fitting := *result.NodeNames
+	waiting := len(fitting) == 0 && slices.ContainsFunc(slices.Collect(maps.Values(result.FailedNodes)), waits)
+	w.counts.Filters++
+	if waiting {
+		w.counts.FiltersThatWait++
+	}
+	w.noteWait(p, waiting)
+	no.extender = len(fitting) < len(names)
+	maps.Copy(no.nodes, result.FailedNodes)
+	if len(fitting) == 0 {
+		w.logf("  filter: %v %v", result.FailedNodes, result.FailedAndUnresolvableNodes)
+	}
+	return fitting, nil
 }
 
 func (s *scheduler) best(ext *extenderProc, pod *v1.Pod, names []string) ([]string, error) {
@@ -287,9 +267,11 @@ func (s *scheduler) best(ext *extenderProc, pod *v1.Pod, names []string) ([]stri
 func (s *scheduler) fits(p *spec, pod *v1.Pod, node *v1.Node, gone ...*v1.Pod) bool {
 	free := s.w.allocatable(node)
 	for _, other := range s.pods.store {
+		_, under := s.assumed[string(other.UID)] // counted below
+		nominated := other.Spec.NodeName == "" && other.Status.NominatedNodeName == node.Name && !under
 		switch {
 		case other == pod || slices.Contains(gone, other):
-		case other.Spec.NodeName == node.Name, other.Spec.NodeName == "" && other.Status.NominatedNodeName == node.Name && other.UID != pod.UID && s.w.pods[string(other.UID)].priority:
+		case other.Spec.NodeName == node.Name, nominated && other.UID != pod.UID && s.w.pods[string(other.UID)].before(p):
 			free = free.minus(s.w.pods[string(other.UID)].need)
 		}
 	}
@@ -306,13 +288,17 @@ func (s *scheduler) fits(p *spec, pod *v1.Pod, node *v1.Node, gone ...*v1.Pod) b
 
 // preempt chooses by the nodes' sums whom to evict for a pod of high priority,
 // asks the extender, and evicts whom it names. The pod is nominated to the node.
-func (s *scheduler) preempt(pod *v1.Pod) {
+func (s *scheduler) preempt(pod *v1.Pod, no refusal) {
 	w, ext := s.w, s.replica.ext
 	if !w.pods[string(pod.UID)].priority || w.api.down || s.evicting(pod) {
 		return
 	}
 	proposed := make(map[string]*extenderv1.MetaVictims)
-	for name, node := range s.nodes.store {
+	for name := range no.nodes {
+		node := s.nodes.store[name]
+		if node == nil {
+			continue // it is gone
+		}
 		if victims := s.victims(pod, node); len(victims) > 0 {
 			proposed[name] = &extenderv1.MetaVictims{}
 			for _, v := range victims {
@@ -405,7 +391,7 @@ func (s *scheduler) bind(pod *v1.Pod, node string) {
 			return
 		}
 		delete(s.assumed, uid)
-		s.move() // for others it is as if a pod had been deleted
+		s.move(happening{what: podDeleted}) // for others it is as if a pod had been deleted
 		s.failed(uid, problem)
 	}
 	if !ext.live {

@@ -20,6 +20,8 @@ var (
 	first  = flag.Uint64("first", 1, "the first seed")
 	seed   = flag.Uint64("seed", 0, "run this seed alone, and print it")
 	steps  = flag.Int("steps", 400, "steps with faults in a run")
+	nodes  = flag.Int("nodes", 0, "how many nodes each run has; 0: some have a few more than others")
+	fleets = flag.Int("fleets", 10, "how many seeds to run with a large fleet")
 	all    = flag.Bool("all", false, "go on after a violation, and list them all")
 	shrink = flag.Bool("shrink", true, "look for the shortest prefix of a run that breaks an invariant, and print its run")
 )
@@ -43,34 +45,44 @@ func TestSim(t *testing.T) {
 		one(t, *seed, *steps)
 		return
 	}
-	s := &search{start: time.Now()}
-	t.Run("seeds", func(t *testing.T) {
-		for range runtime.GOMAXPROCS(0) {
-			t.Run("worker", func(t *testing.T) {
-				t.Parallel()
-				s.work(t)
-			})
-		}
-	})
+	s := &search{seeds: *seeds, nodes: *nodes}
+	s.run(t)
 	fmt.Println(s.counts)
 	fmt.Printf("speed: %.0f seeds a second\n", float64(s.done)/time.Since(s.start).Seconds())
 	lastLine = fmt.Sprintf("result: sim seeds=%d steps=%d violations=%d", s.done, s.counts.Steps, s.violations)
 	if s.violations == 0 {
 		return
 	}
-	n := s.worst.Violation.Step
-	t.Errorf("seed %d: %v", s.worst.seed, s.worst.Violation)
+	n := *steps
 	if *shrink {
 		n = shortest(t, s.worst.seed)
 		one(t, s.worst.seed, n)
 	}
-	t.Errorf("See it: cd test/sim && go test -run TestSim -seed=%d -steps=%d .\n"+
-		"Keep it: a file in test/sim/testdata that begins with \"seed %d steps %d\" and says below what went wrong.", s.worst.seed, n, s.worst.seed, n)
+	t.Errorf("See it: cd test/sim && go test -run TestSim$ -seed=%d -steps=%d -nodes=%d .\n"+
+		"Keep it: a file in test/sim/testdata that begins with \"seed %d steps %d\" and says below what went wrong.",
+		s.worst.seed, n, *nodes, s.worst.seed, n)
+}
+
+// TestFleet runs some seeds with so many nodes that kube-scheduler asks about some of
+// them alone. Pods fit on a handful.
+func TestFleet(t *testing.T) {
+	const all = 300
+	s := &search{seeds: *fleets, nodes: all}
+	s.run(t)
+	fmt.Println(s.counts)
+	if s.violations > 0 {
+		t.Errorf("See it: cd test/sim && go test -run TestSim$ -seed=%d -nodes=%d .", s.worst.seed, all)
+	}
+}
+
+func config(seed uint64, steps, nodes int) Config {
+	return Config{Seed: seed, Steps: steps, Nodes: nodes}
 }
 
 // search is a number of seeds being run by several workers.
 type search struct {
-	start time.Time
+	seeds, nodes int
+	start        time.Time
 
 	mu         sync.Mutex
 	next, done int
@@ -83,13 +95,30 @@ type search struct {
 	told time.Time // progress
 }
 
+// run has all seeds run, or those up to the first violation, which it tells of.
+func (s *search) run(t *testing.T) {
+	t.Helper()
+	s.start = time.Now()
+	t.Run("seeds", func(t *testing.T) {
+		for range runtime.GOMAXPROCS(0) {
+			t.Run("worker", func(t *testing.T) {
+				t.Parallel()
+				s.work(t)
+			})
+		}
+	})
+	if s.violations > 0 {
+		t.Errorf("seed %d: %v", s.worst.seed, s.worst.Violation)
+	}
+}
+
 func (s *search) work(t *testing.T) {
 	for {
 		seed, ok := s.take()
 		if !ok {
 			return
 		}
-		s.add(seed, Run(t, Config{Seed: seed, Steps: *steps}))
+		s.add(seed, Run(t, config(seed, *steps, s.nodes)))
 	}
 }
 
@@ -98,7 +127,7 @@ func (s *search) work(t *testing.T) {
 func (s *search) take() (seed uint64, ok bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.next >= *seeds || s.violations > 0 && !*all {
+	if s.next >= s.seeds || s.violations > 0 && !*all {
 		return 0, false
 	}
 	s.next++
@@ -119,7 +148,7 @@ func (s *search) add(seed uint64, r Result) {
 	}
 	if now := time.Now(); now.Sub(s.told) > 10*time.Second && now.Sub(s.start) > 10*time.Second {
 		s.told = now
-		fmt.Printf("sim: %d of %d seeds, %d steps, %d violations after %s\n", s.done, *seeds, s.counts.Steps, s.violations, now.Sub(s.start).Round(time.Second))
+		fmt.Printf("sim: %d of %d seeds, %d steps, %d violations after %s\n", s.done, s.seeds, s.counts.Steps, s.violations, now.Sub(s.start).Round(time.Second))
 	}
 }
 
@@ -127,7 +156,9 @@ func (s *search) add(seed uint64, r Result) {
 func one(t *testing.T, seed uint64, steps int) {
 	t.Helper()
 	var out bytes.Buffer
-	result := Run(t, Config{Seed: seed, Steps: steps, Out: &out})
+	cfg := config(seed, steps, *nodes)
+	cfg.Out = &out
+	result := Run(t, cfg)
 	os.Stdout.Write(out.Bytes())
 	if result.Violation != nil {
 		t.Errorf("seed %d, %d steps: %v", seed, steps, result.Violation)
@@ -139,7 +170,7 @@ func one(t *testing.T, seed uint64, steps int) {
 // the faults end depends on when they do.
 func shortest(t *testing.T, seed uint64) int {
 	for n := range *steps {
-		if Run(t, Config{Seed: seed, Steps: n}).Violation != nil {
+		if Run(t, config(seed, n, *nodes)).Violation != nil {
 			return n
 		}
 	}
@@ -158,7 +189,7 @@ func TestTraces(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			var cfg Config
+			cfg := config(0, 0, 0)
 			if _, err := fmt.Sscanf(string(content), "seed %d steps %d\n", &cfg.Seed, &cfg.Steps); err != nil {
 				t.Fatalf("want \"seed N steps M\" in the first line: %v", err)
 			}

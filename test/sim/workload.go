@@ -20,6 +20,7 @@ type spec struct {
 	gpus       int    // as many share the memory
 	need       amount // in all, at the peak
 	exclusive  bool   // alone on its GPUs
+	namespace  string // groups are of it
 	apart      string // exclusive-group
 	together   string // group
 	uuids      string // globs
@@ -36,7 +37,6 @@ type spec struct {
 	boundAt    time.Duration // when it was last
 	begun      bool          // the kubelet has given it something
 
-	misled     bool          // its scheduler was told that it fits nowhere by an extender that could not know better
 	waitsSince time.Duration // for another pod to be admitted
 	excused    string        // why whoever chose its GPUs may have filled them too much
 }
@@ -46,15 +46,18 @@ func (s *spec) anew() *spec {
 	next := *s
 	next.bound, next.gpushare, next.wasBound, next.begun = "", "", false, false
 	next.boundAt = 0
-	next.misled, next.waitsSince, next.excused = false, 0, ""
+	next.waitsSince, next.excused = 0, ""
 	return &next
 }
+
+// before reports whether what a pod is nominated to is not for another to take.
+func (s *spec) before(o *spec) bool { return s.priority || !o.priority }
 
 // alike reports whether two pods can stand in for one another.
 func (s *spec) alike(o *spec) bool {
 	same := func(a, b container) bool { return a.kind == b.kind && a.amount == b.amount }
 	return slices.EqualFunc(s.containers, o.containers, same) && s.gpus == o.gpus && s.exclusive == o.exclusive &&
-		s.apart == o.apart && s.together == o.together && s.uuids == o.uuids && s.policy == o.policy &&
+		s.apart == o.apart && s.together == o.together && (s.apart == "" && s.together == "" || s.namespace == o.namespace) && s.uuids == o.uuids && s.policy == o.policy &&
 		s.model == o.model && s.preference == o.preference
 }
 
@@ -90,7 +93,7 @@ var sizes = []int{2, 2, 2, 4, 4, 6}
 
 // newSpec draws a pod.
 func (w *World) newSpec() *spec {
-	s := &spec{gpus: 1}
+	s := &spec{gpus: 1, namespace: namespaces[0]}
 	cores := w.coresOf(s)
 	c := func(k kind, units int) {
 		s.containers = append(s.containers, container{name: fmt.Sprintf("c%d", len(s.containers)), kind: k, amount: amount{units, cores()}})
@@ -140,9 +143,9 @@ func (w *World) newSpec() *spec {
 		case 0:
 			s.exclusive = true
 		case 1:
-			s.apart = "x"
+			s.apart, s.namespace = "x", pick(w.rng, namespaces)
 		case 2:
-			s.together = "y"
+			s.together, s.namespace = "y", pick(w.rng, namespaces)
 		case 3:
 			s.policy = "spread"
 		case 4:
@@ -199,7 +202,7 @@ func (s *spec) String() string {
 		out.WriteString(" exclusive")
 	}
 	if s.apart != "" {
-		out.WriteString(" apart")
+		out.WriteString(" apart in " + s.namespace)
 	}
 	if s.uuids != "" {
 		out.WriteString(" uuids " + s.uuids)
@@ -220,7 +223,7 @@ var always = v1.ContainerRestartPolicyAlways
 func (w *World) object(s *spec) *v1.Pod {
 	pod := &v1.Pod{
 		ObjectMeta: metav1.ObjectMeta{
-			Namespace: namespace, Name: s.name, UID: types.UID(s.uid),
+			Namespace: s.namespace, Name: s.name, UID: types.UID(s.uid),
 			CreationTimestamp: w.api.wallClock(), Annotations: make(map[string]string),
 		},
 		Spec:   v1.PodSpec{NodeName: s.bound, Priority: priority(s.priority)},

@@ -33,14 +33,19 @@ type World struct {
 	rng     *rand.Rand
 	start   time.Time
 	queue   queue
+	awaited time.Duration // when the next event is due
+	sooner  chan struct{} // closed when another is before it; nil: time does not pass
 	seq     int64
 	steps   int
+	up      int  // of them, until the cluster was up
+	room    int  // for so many pods
 	quiet   bool // faults are off
 	busy    bool // the event at hand has started or woken a coroutine
 	stopped bool
 	found   *Violation
 	out     io.Writer
 
+	live     liveness
 	api      *apiServer
 	replicas []*replica
 	leader   int
@@ -49,8 +54,8 @@ type World struct {
 	order    []*spec          // in order of creation
 	serial   int
 	decoded  map[string]decoded
-	sent     map[string]sending // the last binding of each pod, by UID
-	checked  int64              // the version of the API's objects that has been checked
+	sent     map[string][]sending // the last bindings of each pod by each extender, by UID
+	checked  int64                // the version of the API's objects that has been checked
 	procs    []*process
 	counts   Counts
 }
@@ -131,7 +136,12 @@ func (w *World) at(n time.Duration, owner *process, name string, fire func()) {
 	if w.seq >= int64(tick) {
 		panic("sim: too many events for the grain of time")
 	}
-	heap.Push(&w.queue, &event{at: n*tick + time.Duration(w.seq), owner: owner, name: name, fire: fire}) //nolint:durationcheck // n is a number
+	e := &event{at: n*tick + time.Duration(w.seq), owner: owner, name: name, fire: fire} //nolint:durationcheck // n is a number
+	heap.Push(&w.queue, e)
+	if w.sooner != nil && e.at < w.awaited {
+		close(w.sooner)
+		w.sooner = nil
+	}
 }
 
 // stall stops a process for a while. What is due meanwhile happens afterwards,
@@ -159,21 +169,22 @@ func (w *World) stall(p *process, d time.Duration) {
 // deadline, or an invariant has been broken.
 func (w *World) next(deadline time.Duration) bool {
 	for len(w.queue) > 0 && w.found == nil {
-		if w.queue[0].at > deadline {
+		e := w.queue[0]
+		if e.at > deadline {
 			return false
 		}
-		e := heap.Pop(&w.queue).(*event)
 		if p := e.owner; p != nil && !p.live {
+			heap.Pop(&w.queue)
 			continue
 		} else if p != nil && p.stalled {
+			heap.Pop(&w.queue)
 			p.held = append(p.held, e)
 			continue
 		}
-		if d := e.at - w.now(); d > 0 {
-			w.mu.Unlock()
-			time.Sleep(d)
-			w.mu.Lock()
+		if w.await(e); w.queue[0] != e {
+			continue // a timer of the product's has had something happen before
 		}
+		heap.Pop(&w.queue)
 		w.steps++
 		w.logf("%s", e.name)
 		w.guard(e.fire)
@@ -189,6 +200,27 @@ func (w *World) next(deadline time.Duration) bool {
 		return w.found == nil
 	}
 	return false
+}
+
+// await lets time pass until an event is due, or until a coroutine that a timer has
+// woken has put one before it.
+func (w *World) await(e *event) {
+	d := e.at - w.now()
+	if d <= 0 {
+		return
+	}
+	sooner := make(chan struct{})
+	w.awaited, w.sooner = e.at, sooner
+	w.mu.Unlock()
+	timer := time.NewTimer(d)
+	select {
+	case <-timer.C:
+	case <-sooner:
+		timer.Stop()
+		synctest.Wait()
+	}
+	w.mu.Lock()
+	w.sooner = nil
 }
 
 // settleCoroutines waits until each coroutine is blocked.

@@ -59,6 +59,33 @@ func KeepContainerLogs(c *cluster.Cluster, node, container string) error {
 	return copyContainerLogs(c, node, container, dir)
 }
 
+// ContainerLog returns the lines that gpumem's containers of a name on a node have
+// written, as far as the kubelet keeps them.
+func ContainerLog(c *cluster.Cluster, node, container string) ([]string, error) {
+	files, err := containerLogs(c, node, container)
+	if err != nil {
+		return nil, err
+	}
+	var out []string
+	for _, file := range files {
+		text, err := os.ReadFile(file)
+		if err != nil {
+			return nil, err
+		}
+		for line := range strings.Lines(string(text)) {
+			// TIME STREAM TAG LINE
+			if parts := strings.SplitN(strings.TrimSuffix(line, "\n"), " ", 4); len(parts) == 4 {
+				out = append(out, parts[3])
+			}
+		}
+	}
+	return out, nil
+}
+
+func containerLogs(c *cluster.Cluster, node, container string) ([]string, error) {
+	return filepath.Glob(filepath.Join(c.NodeDir(node), "log", "pods", Namespace+"_*", container, "*.log"))
+}
+
 func exists(file string) bool {
 	_, err := os.Stat(file)
 	return err == nil
@@ -80,7 +107,7 @@ func copyKept(c *cluster.Cluster, dir string) error {
 // copyContainerLogs copies the logs of a node's containers that match a
 // pattern, to NODE_POD_CONTAINER_START.log each.
 func copyContainerLogs(c *cluster.Cluster, node, container, dir string) error {
-	files, err := filepath.Glob(filepath.Join(c.NodeDir(node), "log", "pods", Namespace+"_*", container, "*.log"))
+	files, err := containerLogs(c, node, container)
 	if err != nil {
 		return err
 	}

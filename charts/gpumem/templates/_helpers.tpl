@@ -164,6 +164,12 @@ seccompProfile:
 - --resource-domain={{ .Values.resourceDomain }}
 - --policy={{ .Values.policy }}
 - --node-policy={{ .Values.nodePolicy | default .Values.policy }}
+{{- if eq .Values.scheduler.mode "bundled" }}
+- --scheduler-lease={{ .Release.Namespace }}/{{ include "gpumem.scheduler.fullname" . }}
+{{- if .Values.scheduler.chooseNode }}
+- --choose-node
+{{- end }}
+{{- end }}
 - --kube-api-qps={{ int64 .Values.extender.kubeAPI.qps }}
 - --kube-api-burst={{ int64 .Values.extender.kubeAPI.burst }}
 - --log-level={{ .Values.log.level }}
@@ -187,4 +193,24 @@ seccompProfile:
 - apiGroups: [""]
   resources: [pods/binding]
   verbs: [create]
+# kube-scheduler tries a waiting pod again when an annotation of it changes. The
+# extender writes one, by way of the status, on a pod that fits by now and that
+# kube-scheduler does not try by itself.
+- apiGroups: [""]
+  resources: [pods/status]
+  verbs: [patch]
+{{- end -}}
+
+{{/*
+Environment by which Go's collector works harder before the container's limit of memory is
+met: the limit in MiB with six zeros behind it, 95 % of it in bytes.
+*/}}
+{{- define "gpumem.memoryLimit" -}}
+- name: MEMORY_LIMIT_MIB
+  valueFrom:
+    resourceFieldRef:
+      resource: limits.memory
+      divisor: 1Mi
+- name: GOMEMLIMIT
+  value: $(MEMORY_LIMIT_MIB)000000
 {{- end -}}

@@ -92,14 +92,26 @@ func CPU(milli int64) OfRequest { return func(r *placement.Request) { r.CPU = mi
 // Enforced is said of a request: the weakest level to accept.
 func Enforced(e gpu.Enforcement) OfRequest { return func(r *placement.Request) { r.Enforcement = e } }
 
-// ExclusiveGroup is said of a request.
-func ExclusiveGroup(g string) OfRequest { return func(r *placement.Request) { r.ExclusiveGroup = g } }
+// ExclusiveGroup is said of a request: one of a namespace like any other.
+func ExclusiveGroup(g string) OfRequest { return ExclusiveGroupOf("ns", g) }
 
-// Group is said of a request.
-func Group(g string) OfRequest { return func(r *placement.Request) { r.Group = g } }
+// ExclusiveGroupOf is ExclusiveGroup of a namespace.
+func ExclusiveGroupOf(namespace, g string) OfRequest {
+	return func(r *placement.Request) { r.ExclusiveGroup = placement.Group{Namespace: namespace, Name: g} }
+}
+
+// Group is said of a request: one of a namespace like any other.
+func Group(g string) OfRequest { return GroupOf("ns", g) }
+
+// GroupOf is Group of a namespace.
+func GroupOf(namespace, g string) OfRequest {
+	return func(r *placement.Request) { r.Group = placement.Group{Namespace: namespace, Name: g} }
+}
 
 // Models are said of a request: globs.
-func Models(globs ...string) OfRequest { return func(r *placement.Request) { r.Models = globs } }
+func Models(globs ...string) OfRequest {
+	return func(r *placement.Request) { r.Models = placement.NewGlobs(globs...) }
+}
 
 // Policy is said of a request.
 func Policy(p placement.Policy) OfRequest { return func(r *placement.Request) { r.Policy = p } }
@@ -113,7 +125,9 @@ func Prefers(p placement.Preference) OfRequest {
 func Priority(p int32) OfRequest { return func(r *placement.Request) { r.Priority = p } }
 
 // UUIDs are said of a request: globs.
-func UUIDs(globs ...string) OfRequest { return func(r *placement.Request) { r.UUIDs = globs } }
+func UUIDs(globs ...string) OfRequest {
+	return func(r *placement.Request) { r.UUIDs = placement.NewGlobs(globs...) }
+}
 
 // Hold returns a pod that holds its share of each of the devices.
 func Hold(name string, r placement.Request, devices ...int) placement.Holding {
@@ -144,11 +158,14 @@ func World(random *rand.Rand) (gpu.Inventory, []placement.Holding, placement.Req
 		}
 		inv.Devices = append(inv.Devices, d)
 	}
+	var none placement.Group
 	request := func() placement.Request {
 		r := placement.Request{
 			Count: random.IntN(4), Policy: Pick(random, "", "", placement.Binpack, placement.Spread, placement.Exclusive),
-			Group: Pick(random, "", "", "g"), ExclusiveGroup: Pick(random, "", "", "", "x"),
-			Models: Pick(random, nil, nil, []string{"A100*"}, []string{"!Tesla*"}), UUIDs: Pick(random, nil, nil, nil, []string{"!GPU-0"}),
+			Group:          Pick(random, none, none, placement.Group{Namespace: "a", Name: "g"}, placement.Group{Namespace: "b", Name: "g"}),
+			ExclusiveGroup: Pick(random, none, none, none, placement.Group{Namespace: "a", Name: "x"}, placement.Group{Namespace: "b", Name: "x"}),
+
+			Models: Pick(random, nil, nil, placement.NewGlobs("A100*"), placement.NewGlobs("!Tesla*")), UUIDs: Pick(random, nil, nil, nil, placement.NewGlobs("!GPU-0")),
 			Enforcement: Pick(random, "", "", "", gpu.EnforcementMPS, gpu.EnforcementKernel),
 			Preference:  Pick(random, "", "", placement.Fastest, placement.Cheapest),
 		}

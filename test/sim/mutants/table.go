@@ -64,7 +64,7 @@ var table = []mutant{
 	},
 	{
 		"ghost's pods dropped", "pkg/cache/cache.go",
-		"if n.inventory != nil || len(n.pods[on]) > 0 || len(n.pods[coming]) > 0 {", "if n.inventory != nil {",
+		"if n.inventory != nil || len(n.pods[on]) > 0 || len(n.pods[coming]) > 0 || len(n.expected) > 0 {", "if n.inventory != nil {",
 	},
 	{
 		"read though it has gone", "pkg/cache/read.go",
@@ -104,20 +104,40 @@ var table = []mutant{
 		"WithNominated(nominated)", "WithNominated(nil)",
 	},
 	{
-		"filter reserves", "pkg/extender/extender.go",
-		"return e.Cache.Refused(name, question)", "_, _ = e.Cache.AssumePod(ref, name, req, e.Policy, e.Now()); return nil",
+		"filter reserves", "pkg/extender/filter.go",
+		"return e.Cache.Refused(node.name, q.Question)", "_, _ = e.Cache.AssumePod(q.Pod, node.name, q.Request, e.Policy, e.Now()); return nil",
 	},
 	{
 		"a leader is not caught up", "pkg/extender/extender.go",
 		"return e.catchUp(ctx, nodeName)", "return nil",
 	},
 	{
+		"never woken", "pkg/extender/wake.go",
+		"if err := e.Cluster.Wake(ctx, p.Pod); err != nil {", "if err := error(nil); err != nil {",
+	},
+	{
+		"who leads is not asked", "pkg/extender/turn.go",
+		`if last == nil || leader == "" || leader != last.leader || now.Sub(last.begun) < handover {`, "if last == nil {",
+	},
+	{
+		"a handover is over at once", "pkg/extender/turn.go",
+		"now.Sub(last.begun) < handover {", "false {",
+	},
+	{
+		"a watch behind is believed", "pkg/extender/turn.go",
+		"if done || !told(l.from) {", "if done {",
+	},
+	{
 		"a guess beats the read", "pkg/cache/read.go",
 		"ok && !p.assumed {", "ok && (p != nil || !p.assumed) {",
 	},
 	{
-		"no second look", "pkg/extender/extender.go",
-		"!e.looks.allow(e.Now())", "true",
+		"waking off, some nodes asked", "test/sim/extender.go",
+		"e.asker.WakeWaiting(context.Background())", "if !e.w.cfg.Samples {\n\t\t\t\te.asker.WakeWaiting(context.Background())\n\t\t\t}",
+	},
+	{
+		"waking off, all nodes asked", "test/sim/extender.go",
+		"e.asker.WakeWaiting(context.Background())", "if e.w.cfg.Samples {\n\t\t\t\te.asker.WakeWaiting(context.Background())\n\t\t\t}",
 	},
 	{
 		"equals evicted", "pkg/preemption/preempt.go",

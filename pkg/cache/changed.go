@@ -1,0 +1,54 @@
+package cache
+
+import "iter"
+
+// ChangedSince returns the nodes that have changed after as many changes as an
+// earlier call has returned, and how many there have been by now; 0: all nodes.
+func (c *Cache) ChangedSince(changes uint64) (names []string, now uint64) {
+	c.mu.Lock()
+	now = c.changes
+	c.mu.Unlock()
+	if now == changes {
+		return nil, now
+	}
+	for name, n := range c.readable() {
+		if n.changed.Load() > changes {
+			names = append(names, name)
+		}
+	}
+	return names, now
+}
+
+// Changes returns how many changes of nodes there have been, and how many nodes there are.
+func (c *Cache) Changes() (changes uint64, nodes int) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.changes, c.offered
+}
+
+// NodeSet is a set of nodes that a cache knew at one time. It takes a bit for each node
+// that there has been.
+type NodeSet struct {
+	bits []uint64
+	made int // nodes, when it was made
+}
+
+// Set returns the set of the nodes of these names.
+func (c *Cache) Set(names iter.Seq[string]) NodeSet {
+	c.mu.Lock()
+	s := NodeSet{made: c.made, bits: make([]uint64, (c.made+63)/64)}
+	c.mu.Unlock()
+	known := c.readable()
+	for name := range names {
+		if n, ok := known[name]; ok && n.id < s.made {
+			s.bits[n.id/64] |= 1 << (n.id % 64)
+		}
+	}
+	return s
+}
+
+// Has reports whether a node is in the set, or has come since the set was made.
+func (c *Cache) Has(s NodeSet, name string) bool {
+	n, ok := c.readable()[name]
+	return ok && (n.id >= s.made || s.bits[n.id/64]&(1<<(n.id%64)) != 0)
+}

@@ -1,0 +1,65 @@
+package controller
+
+import (
+	"testing"
+
+	v1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	toolscache "k8s.io/client-go/tools/cache"
+)
+
+// TestProgress: a watch tells in order, and a list in any. Each step is a pod that is
+// told, or a list that arrives, and whether all up to version 100 was told then.
+func TestProgress(t *testing.T) {
+	type step struct {
+		told   string // version of a pod
+		listed string // version that the watch has got to; empty: that of the pod
+		want   bool
+	}
+	for name, steps := range map[string][]step{
+		"a watch":                     {{"99", "", false}, {"100", "", false}, {"101", "", true}, {"150", "", true}},
+		"a watch that runs ahead":     {{"99", "130", false}, {"120", "130", false}, {"125", "130", false}, {"131", "", true}},
+		"a list, in any order":        {{"140", "150", false}, {"90", "150", false}, {"149", "150", false}, {"80", "150", false}, {"151", "", true}},
+		"the first list":              {{"7", "100", false}, {"100", "100", false}, {"101", "101", true}},
+		"a list that is too old":      {{"95", "99", false}, {"99", "99", false}, {"101", "", false}, {"102", "", true}},
+		"versions longer than a word": {{"18446744073709551616", "", false}, {"18446744073709551617", "", true}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			listed := ""
+			p := &progress{listed: func() string { return listed }}
+			var heard []string
+			follow := p.follow(toolscache.ResourceEventHandlerFuncs{
+				AddFunc:    func(any) { heard = append(heard, "add") },
+				UpdateFunc: func(any, any) { heard = append(heard, "update") },
+				DeleteFunc: func(any) { heard = append(heard, "delete") },
+			})
+			if p.past("100") {
+				t.Error("before anything was told")
+			}
+			for i, step := range steps {
+				if listed = step.listed; listed == "" {
+					listed = step.told
+				}
+				pod := &v1.Pod{ObjectMeta: metav1.ObjectMeta{ResourceVersion: step.told}}
+				switch i % 3 {
+				case 0:
+					follow.OnAdd(pod, false)
+				case 1:
+					follow.OnUpdate(nil, pod)
+				case 2:
+					follow.OnDelete(pod)
+				}
+				if got := p.past("100"); got != step.want {
+					t.Errorf("step %d: told up to 100: %t, want %t", i, got, step.want)
+				}
+			}
+			follow.OnDelete(toolscache.DeletedFinalStateUnknown{Obj: &v1.Pod{ObjectMeta: metav1.ObjectMeta{ResourceVersion: "9"}}})
+			if len(heard) != len(steps)+1 {
+				t.Errorf("%d steps were passed on as %v", len(steps), heard)
+			}
+			if p.past("18446744073709551699") {
+				t.Error("a version that is not reached counts as told")
+			}
+		})
+	}
+}

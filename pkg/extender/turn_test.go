@@ -1,0 +1,103 @@
+package extender
+
+import (
+	"context"
+	"errors"
+	"testing"
+	"time"
+
+	"github.com/gpumem/gpumem/pkg/gpu"
+)
+
+// Others can have bound something only while another kube-scheduler led. So as long as
+// the same one leads, no pods are read, however long it has asked nothing.
+func TestWhenThePodsOfANodeAreReadBesideTheWatch(t *testing.T) {
+	s := newAPIServer(t)
+	s.node("n", gpu.Device{UUID: "GPU-A", Capacity: 80})
+	s.node("m", gpu.Device{UUID: "GPU-B", Capacity: 80})
+	e := s.extender()
+	now := time.Now()
+	e.Now = func() time.Time { return now }
+	for i, step := range []struct {
+		passes time.Duration
+		leader string
+		told   bool // the watch has told of all that was written before the lead
+		node   string
+		lists  int
+	}{
+		{0, "a", false, "n", 1},
+		{Silence, "a", false, "n", 1},
+		{Silence + 1, "a", false, "n", 2}, // a Bind of the one before may have been under way
+		{handover, "a", false, "n", 2},
+		{Silence + 1, "a", false, "n", 2},
+		{Silence + 1, "a", false, "m", 3},
+		{time.Hour, "a", false, "m", 3},
+		{Silence + 1, "b", false, "m", 4}, // b led: who asks now is another
+		{Silence + 1, "a", false, "m", 5},
+		{0, "a", false, "n", 6},
+		{0, "a", true, "n", 6},
+		{Silence + 1, "c", true, "n", 6},
+		{handover, "", false, "n", 7}, // nothing is known of the leader
+		{handover, "", false, "n", 8},
+	} {
+		now = now.Add(step.passes)
+		s.leader, s.told = step.leader, step.told
+		s.mustSchedule(e, s.create(t.Name()+string(rune('a'+i)), 1), step.node)
+		if s.lists != step.lists {
+			t.Errorf("step %d: pods were listed %d times, want %d", i, s.lists, step.lists)
+		}
+	}
+}
+
+// unled is an API server that does not say who leads, or how far it has got.
+type unled struct {
+	*apiServer
+	leader, revision error
+}
+
+func (u *unled) Leader(context.Context) (string, error)   { return "a", u.leader }
+func (u *unled) Revision(context.Context) (string, error) { return "1", u.revision }
+
+func TestNothingIsBoundWhileNobodySaysWhoLed(t *testing.T) {
+	s := newAPIServer(t)
+	s.node("n", gpu.Device{UUID: "GPU-A", Capacity: 14})
+	e := s.extender()
+	u := &unled{apiServer: s}
+	e.Cluster = u
+	pod := s.create("x", 6)
+	for _, tc := range []struct {
+		leader, revision error
+		want             string
+	}{
+		{errors.New("away"), nil, "read which kube-scheduler leads: away"},
+		{nil, errors.New("away"), "read how far the API server has got: away"},
+		{nil, nil, ""},
+	} {
+		u.leader, u.revision = tc.leader, tc.revision
+		if got := bindTo(e, pod, "n"); got != tc.want {
+			t.Errorf("Bind says %q, want %q", got, tc.want)
+		}
+		if _, _, known := e.Cache.Where(string(pod.UID)); known != (tc.want == "") {
+			t.Errorf("after %q the pod is assumed: %t", tc.want, known)
+		}
+	}
+}
+
+// A question that comes while the Lease is read, after another silence, has it read again.
+func TestASilenceDuringTheReadOfTheLease(t *testing.T) {
+	var turn turn
+	now := time.Now()
+	turn.ask(now)
+	_, silences, _ := turn.last()
+	turn.ask(now.Add(Silence + 1))
+	turn.found(&lead{leader: "a"}, silences)
+	if _, _, current := turn.last(); current {
+		t.Error("the Lease is not read again")
+	}
+	_, silences, _ = turn.last()
+	turn.found(&lead{leader: "b"}, silences)
+	turn.found(&lead{leader: "a"}, silences-1) // an answer that was long on its way
+	if last, _, current := turn.last(); !current || last.leader != "b" {
+		t.Errorf("leader %q, current %t; want b", last.leader, current)
+	}
+}

@@ -1,0 +1,195 @@
+package sim
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+	"time"
+
+	v1 "k8s.io/api/core/v1"
+)
+
+// I10: no waiting pod fits anywhere. One that fits some node is bound within
+// mayWait after kube-scheduler's back-off, once the faults are over and forgotten.
+
+const (
+	// settleTime is how long faults have their consequences: an assumption may live
+	// for thirty seconds, and is looked at each five; a GPU recovers within twenty.
+	settleTime = 60 * time.Second
+	// mayWait is how long a pod waits at most that fits, and whose back-off has passed.
+	mayWait = 5 * time.Second
+	// newsTime is how long it takes until all have heard that it fits. Who has refused
+	// it until then could not know, and the back-off after that counts.
+	newsTime = time.Second
+)
+
+// liveness is what is known of pods that wait though they fit.
+type liveness struct {
+	from  time.Duration       // since when it is judged; 0: it is not
+	waits map[string]*waiting // by UID
+	empty map[*v1.Node]*books // nodes without pods: most are, in large fleets
+}
+
+// waiting is a pod that fits.
+type waiting struct {
+	since time.Duration
+	until time.Duration // the end of its back-off
+	on    string        // where it fits
+}
+
+// watchLiveness has I10 judged from now on.
+func (w *World) watchLiveness() {
+	w.live = liveness{from: w.now(), waits: make(map[string]*waiting), empty: make(map[*v1.Node]*books)}
+	w.checkLiveness()
+	var look func()
+	look = func() {
+		w.checkWaits()
+		w.after(time.Second, nil, "a second passes", look)
+	}
+	w.after(time.Second, nil, "a second passes", look)
+}
+
+// checkLiveness looks which of the waiting pods fit, by what the API server has.
+func (w *World) checkLiveness() {
+	if w.live.from == 0 {
+		return
+	}
+	on := w.podsByNode()
+	for uid, wait := range w.live.waits {
+		s := w.pods[uid]
+		if pod := w.api.pods[s.name]; pod == nil || string(pod.UID) != uid || pod.Spec.NodeName != "" {
+			w.waited(s, wait)
+		}
+	}
+	for _, name := range slices.Sorted(maps.Keys(w.api.pods)) {
+		pod := w.api.pods[name]
+		s := w.pods[string(pod.UID)]
+		if pod.Spec.NodeName != "" || pod.DeletionTimestamp != nil || terminal(pod) || s.broken {
+			continue
+		}
+		at := slices.IndexFunc(w.machines, func(m *machine) bool { return w.fitsWithin(s, m, on[m.name]) })
+		wait := w.live.waits[s.uid]
+		switch {
+		case at < 0 && wait != nil:
+			delete(w.live.waits, s.uid) // another has its place
+		case at >= 0 && wait == nil:
+			w.live.waits[s.uid] = &waiting{since: w.now(), on: w.machines[at].name}
+		case at >= 0:
+			wait.on = w.machines[at].name
+		}
+	}
+	w.checkWaits()
+}
+
+// waited ends the wait of a pod that fits: it is bound, or gone.
+func (w *World) waited(s *spec, wait *waiting) {
+	if delete(w.live.waits, s.uid); s.wasBound {
+		d := w.now() - wait.since
+		w.counts.Prompt++
+		w.counts.Promptly += d
+		w.counts.Longest = max(w.counts.Longest, d)
+	}
+}
+
+// checkWaits looks for pods that have waited for too long.
+func (w *World) checkWaits() {
+	leader := w.replicas[w.leader].sched
+	for _, uid := range slices.Sorted(maps.Keys(w.live.waits)) {
+		wait, s := w.live.waits[uid], w.pods[uid]
+		if leader == nil || !leader.live {
+			wait.since = w.now()
+		}
+		if leader != nil && w.now()-wait.since <= newsTime && leader.queue[uid] != nil {
+			wait.until = leader.queue[uid].until
+		}
+		if w.now() > max(wait.since, wait.until)+mayWait+w.cfg.rounds() {
+			w.counts.Longest = max(w.counts.Longest, w.now()-wait.since)
+			w.violate("I10", "%s waits (%s), and has fitted %s for %s (%s): %s", s.name, s, wait.on, w.now()-wait.since, w.cfg.kubeScheduler(), leader.whyWaits(uid))
+			return
+		}
+	}
+}
+
+// rounds is how much longer a pod may wait where kube-scheduler asks about some nodes
+// alone: others are tried in between, so it may go twice around before it comes to the
+// right one, each time after a back-off.
+func (c Config) rounds() time.Duration {
+	enough := c.nodesToFind(c.Nodes)
+	if enough == c.Nodes {
+		return 0
+	}
+	return 2 * time.Duration((c.Nodes+enough-1)/enough) * (maxBackoff + time.Second)
+}
+
+// whyWaits says what the queue has of a pod.
+func (s *scheduler) whyWaits(uid string) string {
+	q := s.queue[uid]
+	switch {
+	case q == nil:
+		return "it is not in the queue"
+	case q.parked > 0:
+		return fmt.Sprintf("refused at %s (%s)", q.parked, q.said)
+	}
+	return fmt.Sprintf("refused %d times (%s)", q.refused, q.said)
+}
+
+// podsByNode returns the pods that are on each node, or nominated to it.
+func (w *World) podsByNode() map[string][]*v1.Pod {
+	on := make(map[string][]*v1.Pod)
+	for _, name := range slices.Sorted(maps.Keys(w.api.pods)) {
+		pod := w.api.pods[name]
+		if at := pod.Spec.NodeName; at != "" && !terminal(pod) {
+			on[at] = append(on[at], pod)
+		} else if at := pod.Status.NominatedNodeName; at != "" && pod.Spec.NodeName == "" && pod.DeletionTimestamp == nil {
+			on[at] = append(on[at], pod)
+		}
+	}
+	return on
+}
+
+// fitsWithin reports whether a pod without a node fits one with these pods on it, by
+// what is true, and wherever those land that have no place yet: the nominated ones
+// that go before it. It does not where pods are still exchanging their GPUs, or
+// where one waits for the kubelet that could be taken for it.
+func (w *World) fitsWithin(s *spec, m *machine, on []*v1.Pod) bool {
+	node := w.api.nodes[m.name]
+	if node == nil {
+		return false
+	}
+	free := w.allocatable(node)
+	if !free.covers(s.need) {
+		return false
+	}
+	b := w.live.empty[node]
+	if b == nil || len(on) > 0 {
+		b = w.newBooks(node)
+	}
+	if len(on) == 0 && w.live.empty != nil {
+		w.live.empty[node] = b
+	}
+	for _, pod := range on {
+		o := w.pods[string(pod.UID)]
+		switch {
+		case o == s:
+			continue
+		case pod.Spec.NodeName == "":
+			if o.before(s) {
+				free = free.minus(o.need)
+				b.add(o, nil, nil)
+			}
+			continue
+		case pod.Status.StartTime == nil && o.confusable(s) && !o.alike(s), m.exchanging(o):
+			return false
+		}
+		free = free.minus(o.need)
+		b.add(o, w.assignment(pod), w.leaving(pod))
+	}
+	return free.covers(s.need) && b.fitting(s) >= s.gpus
+}
+
+// confusable reports whether the kubelet's first question for a pod may be that for
+// the other.
+func (s *spec) confusable(o *spec) bool {
+	mine, other := s.containers[0].amount, o.containers[0].amount
+	return mine.units == other.units || mine.cores > 0 && mine.cores == other.cores
+}
