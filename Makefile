@@ -15,7 +15,7 @@ SEEDS    ?= 10000
 BIN      := bin
 
 # Where Go code of ours is, each a module of its own.
-MODULES := . test test/sim test/bench test/kueue
+MODULES := . test test/sim test/bench test/kueue test/policies test/scheduler
 
 # go-nvml compiles NVIDIA's deprecated prototypes; their warnings are not ours.
 export CGO_CFLAGS ?= -O2 -g -Wno-deprecated-declarations
@@ -106,7 +106,9 @@ vet: ## Check formatting and vet
 test-unit: chromium ## Run the tests of the packages
 	go test -race -shuffle=on ./...
 	cd test/kueue && go test -count=1 ./...
+	cd test/policies && go test -count=1 ./...
 	cd test/bench && go test ./...
+	cd test/scheduler && go test -count=1 -parallel 16 ./...
 
 .PHONY: test-sim
 test-sim: ## Simulate a cluster under faults: some seeds, some of them with the race detector, and the traces

@@ -1,0 +1,200 @@
+package policies
+
+import (
+	"bytes"
+	"cmp"
+	"encoding/json"
+	"os"
+	"strings"
+	"testing"
+
+	admissionv1 "k8s.io/api/admissionregistration/v1"
+	v1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apiserver/pkg/admission"
+	"k8s.io/apiserver/pkg/admission/plugin/cel"
+	"k8s.io/apiserver/pkg/admission/plugin/policy/validating"
+	"k8s.io/apiserver/pkg/admission/plugin/webhook/matchconditions"
+	celconfig "k8s.io/apiserver/pkg/apis/cel"
+	"k8s.io/apiserver/pkg/authentication/user"
+	"k8s.io/apiserver/pkg/cel/environment"
+	"k8s.io/client-go/kubernetes/scheme"
+	"sigs.k8s.io/yaml"
+)
+
+// policy returns a policy of a render of the chart, ready to be asked.
+func policy(t *testing.T, golden, name string) validating.Validator {
+	t.Helper()
+	text, err := os.ReadFile("../../charts/gpumem/tests/golden/" + golden + ".yaml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for document := range bytes.SplitSeq(text, []byte("\n---\n")) {
+		var p admissionv1.ValidatingAdmissionPolicy
+		if err := yaml.Unmarshal(document, &p); err != nil || p.Kind != "ValidatingAdmissionPolicy" || p.Name != name {
+			continue
+		}
+		return compile(t, &p)
+	}
+	t.Fatalf("%s.yaml has no policy %s", golden, name)
+	return nil
+}
+
+// compile is what the API server does with a policy.
+func compile(t *testing.T, p *admissionv1.ValidatingAdmissionPolicy) validating.Validator {
+	t.Helper()
+	compiler, err := cel.NewCompositedCompiler(environment.MustBaseEnvSet(environment.DefaultCompatibilityVersion()))
+	if err != nil {
+		t.Fatal(err)
+	}
+	variables := make([]cel.NamedExpressionAccessor, len(p.Spec.Variables))
+	for i, v := range p.Spec.Variables {
+		variables[i] = &validating.Variable{Name: v.Name, Expression: v.Expression}
+	}
+	allowed := cel.OptionalVariableDeclarations{HasAuthorizer: true}
+	compiler.CompileAndStoreVariables(variables, allowed, environment.StoredExpressions)
+	matches := make([]cel.ExpressionAccessor, len(p.Spec.MatchConditions))
+	for i := range p.Spec.MatchConditions {
+		matches[i] = (*matchconditions.MatchCondition)(&p.Spec.MatchConditions[i])
+	}
+	conditions, messages := make([]cel.ExpressionAccessor, len(p.Spec.Validations)), make([]cel.ExpressionAccessor, len(p.Spec.Validations))
+	for i, v := range p.Spec.Validations {
+		conditions[i] = &validating.ValidationCondition{Expression: v.Expression, Message: v.Message, Reason: v.Reason}
+		if v.MessageExpression != "" {
+			messages[i] = &validating.MessageExpressionCondition{MessageExpression: v.MessageExpression}
+		}
+	}
+	fail := p.Spec.FailurePolicy
+	return validating.NewValidator(
+		compiler.CompileCondition(conditions, allowed, environment.StoredExpressions),
+		matchconditions.NewMatcher(compiler.CompileCondition(matches, allowed, environment.StoredExpressions), fail, "policy", "validate", p.Name),
+		compiler.CompileCondition(nil, allowed, environment.StoredExpressions),
+		compiler.CompileCondition(messages, cel.OptionalVariableDeclarations{}, environment.StoredExpressions),
+		fail, nil,
+	)
+}
+
+// A request is what the API server is asked to store.
+type request struct {
+	resource, subresource string
+	was, is               runtime.Object // was: nil where it is created
+	by                    user.Info
+}
+
+// refusal returns what a policy says against a request; nothing: it lets it pass.
+func refusal(t *testing.T, p validating.Validator, r request) string {
+	t.Helper()
+	kinds, _, err := scheme.Scheme.ObjectKinds(r.is)
+	if err != nil {
+		t.Fatal(err)
+	}
+	meta, ok := r.is.(metav1.Object)
+	if !ok {
+		t.Fatalf("%T has no name", r.is)
+	}
+	operation := admission.Create
+	if r.was != nil {
+		operation = admission.Update
+	}
+	attributes := admission.NewAttributesRecord(r.is, r.was, kinds[0], meta.GetNamespace(), meta.GetName(),
+		v1.SchemeGroupVersion.WithResource(r.resource), r.subresource, operation, nil, false, r.by)
+	versioned := &admission.VersionedAttributes{Attributes: attributes, VersionedKind: kinds[0], VersionedObject: r.is, VersionedOldObject: r.was}
+	result := p.Validate(t.Context(), schema.GroupVersionResource{Version: "v1", Resource: r.resource}, versioned, nil, nil, celconfig.RuntimeCELCostBudget, nil)
+	var said []string
+	for _, d := range result.Decisions {
+		if d.Evaluation == validating.EvalError {
+			t.Errorf("cannot be evaluated: %s", d.Message)
+		}
+		if d.Action == validating.ActionDeny {
+			said = append(said, cmp.Or(d.Message, "no"))
+		}
+	}
+	return strings.Join(said, "; ")
+}
+
+func check(t *testing.T, p validating.Validator, r request, want string) {
+	t.Helper()
+	if got := refusal(t, p, r); want == "" && got != "" || !strings.Contains(got, want) {
+		t.Errorf("the policy says %q, want %q", got, want)
+	}
+}
+
+// A limit of 0 asks for nothing: it is no reason to be told of all GPUs.
+func TestGuardGPUs(t *testing.T) {
+	p := policy(t, "custom", "shared-gpu-guard-gpus")
+	const refused = `container main sets NVIDIA_VISIBLE_DEVICES and the pod asks for no GPU`
+	for name, tc := range map[string]struct {
+		limits  map[string]string // of the other container
+		visible string
+		want    string
+	}{
+		"no GPU":                              {nil, "all", refused},
+		"no GPU, and none is named":           {nil, "none", ""},
+		"GPU memory":                          {map[string]string{"gpu.example.com/gpu-mem": "1"}, "all", ""},
+		"no GPU memory":                       {map[string]string{"gpu.example.com/gpu-mem": "0"}, "all", refused},
+		"a GPU of NVIDIA's":                   {map[string]string{"nvidia.com/gpu": "1"}, "all", ""},
+		"a MIG device of NVIDIA's":            {map[string]string{"nvidia.com/mig-1g.5gb": "1"}, "all", ""},
+		"none of NVIDIA's":                    {map[string]string{"nvidia.com/gpu": "0"}, "all", refused},
+		"none of NVIDIA's, and nothing known": {map[string]string{"nvidia.com/anything": "0"}, "0", refused},
+		"none of one, one of another":         {map[string]string{"nvidia.com/gpu": "0", "nvidia.com/gpu.shared": "1"}, "all", ""},
+		"other resources":                     {map[string]string{"cpu": "1", "example.com/nvidia.com": "1"}, "all", refused},
+	} {
+		t.Run(name, func(t *testing.T) {
+			limits := make(v1.ResourceList)
+			for name, amount := range tc.limits {
+				limits[v1.ResourceName(name)] = resource.MustParse(amount)
+			}
+			check(t, p, request{resource: "pods", is: &v1.Pod{
+				TypeMeta:   metav1.TypeMeta{APIVersion: "v1", Kind: "Pod"},
+				ObjectMeta: metav1.ObjectMeta{Namespace: "team", Name: "p"},
+				Spec: v1.PodSpec{Containers: []v1.Container{
+					{Name: "main", Env: []v1.EnvVar{{Name: "NVIDIA_VISIBLE_DEVICES", Value: tc.visible}}},
+					{Name: "other", Resources: v1.ResourceRequirements{Limits: limits}},
+				}},
+			}}, tc.want)
+		})
+	}
+}
+
+// What pkg/api reads, the policy lets pass, and nothing else.
+func TestAnnotations(t *testing.T) {
+	text, err := os.ReadFile("../../pkg/api/testdata/annotations.json")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var table map[string]struct {
+		Want           string
+		Taken, Refused []string
+	}
+	if err := json.Unmarshal(text, &table); err != nil {
+		t.Fatal(err)
+	}
+	p := policy(t, "default", "gpumem-annotations")
+	ask := func(key, value, want string) {
+		t.Helper()
+		check(t, p, request{resource: "pods", is: &v1.Pod{
+			TypeMeta:   metav1.TypeMeta{APIVersion: "v1", Kind: "Pod"},
+			ObjectMeta: metav1.ObjectMeta{Namespace: "team", Name: "p", Annotations: map[string]string{"gpumem.dev/" + key: value}},
+			Spec: v1.PodSpec{Containers: []v1.Container{{
+				Name: "main", Resources: v1.ResourceRequirements{Limits: v1.ResourceList{"gpumem.dev/gpu-mem": resource.MustParse("64")}},
+			}}},
+		}}, want)
+	}
+	for key, tc := range table {
+		for _, value := range tc.Taken {
+			ask(key, value, "")
+		}
+		for _, value := range tc.Refused {
+			ask(key, value, "want "+tc.Want)
+		}
+	}
+	const tooMuch = "32 of them and 1024 bytes at most"
+	for value, want := range map[string]string{
+		strings.Repeat("x", 1024): "", strings.Repeat("x", 1025): tooMuch, strings.Repeat("x,", 31) + "x": "", strings.Repeat("x,", 32) + "x": tooMuch,
+	} {
+		ask("gpu-uuid", value, want)
+	}
+}

@@ -1,0 +1,396 @@
+package scheduler
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"io"
+	"maps"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"go.uber.org/zap"
+	v1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/wait"
+	"k8s.io/apimachinery/pkg/util/yaml"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/tools/events"
+	extenderv1 "k8s.io/kube-scheduler/extender/v1"
+	"k8s.io/kubernetes/pkg/scheduler"
+	"k8s.io/kubernetes/pkg/scheduler/apis/config"
+	configscheme "k8s.io/kubernetes/pkg/scheduler/apis/config/scheme"
+	"k8s.io/kubernetes/pkg/scheduler/apis/config/validation"
+	"k8s.io/kubernetes/pkg/scheduler/profile"
+
+	"github.com/gpumem/gpumem/pkg/api"
+	"github.com/gpumem/gpumem/pkg/cache"
+	"github.com/gpumem/gpumem/pkg/controller"
+	"github.com/gpumem/gpumem/pkg/extender"
+	"github.com/gpumem/gpumem/pkg/placement"
+)
+
+// rendered is the chart as it comes, and schedulerName the profile that it sets up.
+const (
+	rendered      = "../../charts/gpumem/tests/golden/default.yaml"
+	schedulerName = "gpumem-scheduler"
+)
+
+// What cmd/gpumem-extender does at intervals.
+const (
+	repriceInterval = time.Second
+	reviewInterval  = 5 * time.Second
+	wakeInterval    = time.Second
+	assumeLimit     = 30 * time.Second
+)
+
+// configuration returns kube-scheduler's configuration as the chart renders it, read as
+// kube-scheduler reads it.
+func configuration(t testing.TB) *config.KubeSchedulerConfiguration {
+	t.Helper()
+	file, err := os.Open(rendered)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer file.Close()
+	for documents := yaml.NewYAMLOrJSONDecoder(file, 4096); ; {
+		var o v1.ConfigMap // or something else, with no such data
+		if err := documents.Decode(&o); errors.Is(err, io.EOF) {
+			t.Fatalf("%s has no configuration of kube-scheduler", rendered)
+		} else if err != nil || o.Kind != "ConfigMap" || !strings.Contains(o.Data["config.yaml"], "KubeSchedulerConfiguration") {
+			continue
+		}
+		decoded, gvk, err := configscheme.Codecs.UniversalDecoder().Decode([]byte(o.Data["config.yaml"]), nil, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		cfg, ok := decoded.(*config.KubeSchedulerConfiguration)
+		if !ok {
+			t.Fatalf("%s has a %T", rendered, decoded)
+		}
+		cfg.APIVersion = gvk.GroupVersion().String()
+		if err := validation.ValidateKubeSchedulerConfiguration(cfg); err != nil {
+			t.Fatal(err)
+		}
+		return cfg
+	}
+}
+
+// cluster is an API server, an extender and a kube-scheduler.
+type cluster struct {
+	kubernetes.Interface // at once, whatever is delayed or cut
+
+	api       *API
+	cfg       *config.KubeSchedulerConfiguration
+	scheduler *scheduler.Scheduler
+	cache     *cache.Cache // the extender's
+	watch     *controller.Controller
+
+	toScheduler, toExtender *Conn
+
+	uncounted bool
+
+	mu     sync.Mutex
+	filter []question
+}
+
+// question is one about which nodes a pod fits on, and the answer.
+type question struct {
+	pod        string
+	asked, fit int // nodes
+}
+
+// setup changes a cluster before it is started.
+type setup func(*cluster)
+
+// sampling has kube-scheduler look at as many nodes as it does where nothing is said.
+func sampling(c *cluster) {
+	c.cfg.PercentageOfNodesToScore = nil
+	for i := range c.cfg.Profiles {
+		c.cfg.Profiles[i].PercentageOfNodesToScore = nil
+	}
+}
+
+// uncounted has no question written down, which takes time.
+func uncounted(c *cluster) { c.uncounted = true }
+
+// second is the name of a second profile, and withSecond adds it.
+const second = "second-scheduler"
+
+func withSecond(c *cluster) {
+	p := c.cfg.Profiles[0].DeepCopy()
+	p.SchedulerName = second
+	c.cfg.Profiles = append(c.cfg.Profiles, *p)
+}
+
+// start runs a cluster of these nodes and pods until the test ends.
+func start(t testing.TB, objects []runtime.Object, setups ...setup) *cluster {
+	t.Helper()
+	server, err := NewAPI(objects...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	c := &cluster{api: server, cfg: configuration(t), toScheduler: server.Connect(), toExtender: server.Connect()}
+	for _, s := range setups {
+		s(c)
+	}
+	if c.Interface, err = server.Connect().Client(); err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	var running sync.WaitGroup
+	t.Cleanup(func() { cancel(); running.Wait() })
+	url := c.startExtender(ctx, t, &running)
+	for i := range c.cfg.Extenders {
+		c.cfg.Extenders[i].URLPrefix = url
+	}
+	c.startScheduler(ctx, t, &running)
+	c.eventually(t, 30*time.Second, "the extender is ready", func() bool { return c.watch.Missing() == "" })
+	return c
+}
+
+// startExtender starts the extender as cmd/gpumem-extender puts it together, and returns
+// where it serves.
+func (c *cluster) startExtender(ctx context.Context, t testing.TB, running *sync.WaitGroup) string {
+	t.Helper()
+	client, err := c.toExtender.Client()
+	if err != nil {
+		t.Fatal(err)
+	}
+	log := zap.NewNop()
+	c.cache = cache.New()
+	if c.watch, err = controller.New(log, client, names(t), c.cache); err != nil {
+		t.Fatal(err)
+	}
+	e := &extender.Extender{
+		Log: log, Names: names(t), Cache: c.cache, Cluster: controller.NewClient(c.watch, client, types.NamespacedName{}), Neighbours: c.watch,
+		Policy: placement.Binpack, Alone: true, Now: time.Now, Missing: c.watch.Missing,
+	}
+	running.Go(func() { c.watch.Run(ctx) })
+	running.Go(func() {
+		wait.UntilWithContext(ctx, func(context.Context) { c.cache.Reprice() }, repriceInterval)
+	})
+	running.Go(func() {
+		wait.UntilWithContext(ctx, func(ctx context.Context) { e.ReviewAssumed(ctx, assumeLimit) }, reviewInterval)
+	})
+	running.Go(func() {
+		wait.UntilWithContext(ctx, e.WakeWaiting, wakeInterval)
+	})
+	server := httptest.NewServer(c.counted(e.Routes("test")))
+	t.Cleanup(server.Close)
+	return server.URL
+}
+
+// counted writes down what kube-scheduler asks about.
+func (c *cluster) counted(handler http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if c.uncounted || !strings.HasSuffix(r.URL.Path, "/filter") {
+			handler.ServeHTTP(w, r)
+			return
+		}
+		var args extenderv1.ExtenderArgs
+		var result extenderv1.ExtenderFilterResult
+		body, err := io.ReadAll(r.Body)
+		if err == nil {
+			err = json.Unmarshal(body, &args)
+		}
+		recorder := httptest.NewRecorder()
+		if err == nil {
+			r.Body = io.NopCloser(strings.NewReader(string(body)))
+			handler.ServeHTTP(recorder, r)
+			err = json.Unmarshal(recorder.Body.Bytes(), &result)
+		}
+		if err != nil {
+			http.Error(w, err.Error(), http.StatusInternalServerError)
+			return
+		}
+		q := question{pod: args.Pod.Name}
+		if args.NodeNames != nil {
+			q.asked = len(*args.NodeNames)
+		}
+		if result.NodeNames != nil {
+			q.fit = len(*result.NodeNames)
+		}
+		c.mu.Lock()
+		c.filter = append(c.filter, q)
+		c.mu.Unlock()
+		maps.Copy(w.Header(), recorder.Header())
+		w.WriteHeader(recorder.Code)
+		_, _ = w.Write(recorder.Body.Bytes())
+	})
+}
+
+// questions returns what kube-scheduler has asked about a pod.
+func (c *cluster) questions(pod string) (about []question) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for _, q := range c.filter {
+		if q.pod == pod {
+			about = append(about, q)
+		}
+	}
+	return about
+}
+
+// startScheduler starts kube-scheduler as cmd/kube-scheduler sets it up.
+func (c *cluster) startScheduler(ctx context.Context, t testing.TB, running *sync.WaitGroup) {
+	t.Helper()
+	client, err := c.toScheduler.Client()
+	if err != nil {
+		t.Fatal(err)
+	}
+	factory := scheduler.NewInformerFactory(client, 0)
+	broadcaster := events.NewBroadcaster(&events.EventSinkImpl{Interface: client.EventsV1()})
+	t.Cleanup(broadcaster.Shutdown)
+	cfg := c.cfg
+	c.scheduler, err = scheduler.New(ctx, client, factory, nil, profile.NewRecorderFactory(broadcaster),
+		scheduler.WithComponentConfigVersion(cfg.APIVersion),
+		scheduler.WithProfiles(cfg.Profiles...),
+		scheduler.WithPercentageOfNodesToScore(cfg.PercentageOfNodesToScore),
+		scheduler.WithPodInitialBackoffSeconds(cfg.PodInitialBackoffSeconds),
+		scheduler.WithPodMaxBackoffSeconds(cfg.PodMaxBackoffSeconds),
+		scheduler.WithExtenders(cfg.Extenders...),
+		scheduler.WithParallelism(cfg.Parallelism),
+	)
+	if err != nil {
+		t.Fatal(err)
+	}
+	factory.Start(ctx.Done())
+	factory.WaitForCacheSync(ctx.Done())
+	if err := c.scheduler.WaitForHandlersSync(ctx); err != nil {
+		t.Fatal(err)
+	}
+	running.Go(func() { c.scheduler.Run(ctx); factory.Shutdown() })
+}
+
+// eventually waits until something is so.
+func (c *cluster) eventually(t testing.TB, limit time.Duration, what string, so func() bool) {
+	t.Helper()
+	if !holds(t, limit, so) {
+		t.Fatalf("not within %v: %s", limit, what)
+	}
+}
+
+// holds reports whether something comes to be so within the limit.
+func holds(t testing.TB, limit time.Duration, so func() bool) bool {
+	err := wait.PollUntilContextTimeout(t.Context(), 5*time.Millisecond, limit, true, func(context.Context) (bool, error) { return so(), nil })
+	return err == nil
+}
+
+// add creates a node or a pod.
+func (c *cluster) add(t testing.TB, objects ...runtime.Object) {
+	t.Helper()
+	c.api.mu.Lock()
+	defer c.api.mu.Unlock()
+	for _, o := range objects {
+		if err := c.api.Add(o); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+// pod returns a pod as it is now, or nil.
+func (c *cluster) pod(t testing.TB, name string) *v1.Pod {
+	t.Helper()
+	list, err := c.CoreV1().Pods(namespace).List(t.Context(), metav1.ListOptions{FieldSelector: "metadata.name=" + name})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(list.Items) == 0 {
+		return nil
+	}
+	return &list.Items[0]
+}
+
+// remove deletes a pod at once.
+func (c *cluster) remove(t testing.TB, name string) {
+	t.Helper()
+	if err := c.CoreV1().Pods(namespace).Delete(t.Context(), name, metav1.DeleteOptions{GracePeriodSeconds: new(int64)}); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// changePod changes a pod.
+func (c *cluster) changePod(t testing.TB, name string, change func(*v1.Pod)) {
+	t.Helper()
+	p := c.pod(t, name)
+	change(p)
+	if _, err := c.CoreV1().Pods(namespace).Update(t.Context(), p, metav1.UpdateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// changeNode changes a node.
+func (c *cluster) changeNode(t testing.TB, name string, change func(*v1.Node)) {
+	t.Helper()
+	n, err := c.CoreV1().Nodes().Get(t.Context(), name, metav1.GetOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	change(n)
+	if _, err := c.CoreV1().Nodes().Update(t.Context(), n, metav1.UpdateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// waits waits until kube-scheduler has put a pod by, said so and seen what it has said:
+// from now on it takes something new for the pod to be tried again. It puts a pod by
+// before it says so, so this has to last.
+func (c *cluster) waits(t testing.TB, name string) {
+	t.Helper()
+	const enough = 20
+	times := 0
+	c.eventually(t, 20*time.Second, name+" is put by", func() bool {
+		now := c.pod(t, name)
+		by := slices.ContainsFunc(c.scheduler.SchedulingQueue.UnschedulablePods(), func(p *v1.Pod) bool {
+			return p.UID == now.UID && p.ResourceVersion == now.ResourceVersion
+		})
+		if times++; !by || !api.Considered(now) {
+			times = 0
+		}
+		return times == enough
+	})
+}
+
+// backoff is how long kube-scheduler may hold a pod back that it has been refused so
+// many times.
+func (c *cluster) backoff(refusals int) time.Duration {
+	longest := time.Duration(c.cfg.PodMaxBackoffSeconds) * time.Second
+	d := time.Duration(c.cfg.PodInitialBackoffSeconds) * time.Second
+	for range refusals - 1 {
+		d = min(2*d, longest)
+	}
+	return d
+}
+
+// patience is how long a pod may wait that fits, when kube-scheduler does not hold it
+// back.
+const patience = 5 * time.Second
+
+// bound waits until a pod is on a node, and returns where.
+func (c *cluster) bound(t testing.TB, name string, more time.Duration) place {
+	t.Helper()
+	begin := time.Now()
+	limit := patience + more + c.backoff(len(c.questions(name)))
+	var p *v1.Pod
+	ok := holds(t, limit, func() bool {
+		p = c.pod(t, name)
+		return p != nil && p.Spec.NodeName != ""
+	})
+	if p == nil {
+		t.Fatalf("%s is gone", name)
+	}
+	if !ok {
+		t.Fatalf("%s is not bound within %v; questions and nodes that fit: %v; %+v", name, limit, c.questions(name), p.Status.Conditions)
+	}
+	t.Logf("%s: bound within %v, %d questions", name, time.Since(begin).Round(time.Millisecond), len(c.questions(name)))
+	return placeOf(t, p)
+}
