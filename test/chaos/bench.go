@@ -23,6 +23,9 @@ import (
 const (
 	// replicas is how many pods of the scheduler there are.
 	replicas = 2
+	// schedulerVerbosity has kube-scheduler write down each change of a pod that it
+	// hears of.
+	schedulerVerbosity = 4
 	// endTime is how long it may take to save the logs and to take the cluster
 	// away.
 	endTime = 2 * time.Minute
@@ -116,7 +119,7 @@ func (b *bench) install(ctx context.Context) error {
 	if err := b.stack.LoadImages(ctx, b.cluster); err != nil {
 		return err
 	}
-	if _, err := b.stack.Install(ctx, b.cluster, fmt.Sprintf("scheduler.replicas=%d", replicas)); err != nil {
+	if _, err := b.stack.Install(ctx, b.cluster, fmt.Sprintf("scheduler.replicas=%d", replicas), fmt.Sprintf("scheduler.verbosity=%d", schedulerVerbosity)); err != nil {
 		return err
 	}
 	_, err := b.client.CoreV1().Namespaces().Create(ctx, &v1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: namespace}}, metav1.CreateOptions{})
@@ -125,9 +128,11 @@ func (b *bench) install(ctx context.Context) error {
 	}
 	var last error
 	err = wait.PollUntilContextTimeout(ctx, 200*time.Millisecond, time.Minute, true, func(ctx context.Context) (bool, error) {
-		if b.devices, last = findDevices(ctx, b.client); last != nil {
+		var nodes hosts
+		if nodes, last = listHosts(ctx, b.client); last != nil {
 			return false, nil //nolint:nilerr // it is told at the end
 		}
+		b.devices = nodes.devices()
 		_, last = b.client.CoreV1().ServiceAccounts(namespace).Get(ctx, "default", metav1.GetOptions{})
 		return last == nil, nil
 	})

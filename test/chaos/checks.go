@@ -18,6 +18,8 @@ const (
 	i2 invariant = "I2"
 	i4 invariant = "I4"
 	i5 invariant = "I5"
+	// idle is a pod that fits and is late to run.
+	idle invariant = "idle"
 	// stuck is a pod that is bound and does not come to run, or that waits although
 	// there is room.
 	stuck invariant = "stuck"
@@ -30,6 +32,7 @@ const (
 type finding struct {
 	invariant invariant
 	text      string
+	facts     string   // lines that explain it
 	pods      []string // that take part, as namespace/name
 	lenient   bool     // the device plugin may be about to mend it
 }
@@ -260,56 +263,32 @@ func checkComplete(p pod, held []holding, living []process) []finding {
 }
 
 // checkRest checks a pod at rest.
-func checkRest(all devices, pods []pod, p pod, held []holding, living []process) []finding {
+func checkRest(nodes hosts, pods []pod, p pod, held []holding, living []process) []finding {
 	switch {
 	case p.ended:
 		return nil
 	case p.deleting:
 		return []finding{p.finding(stuck, true, "is still being deleted")}
 	case p.node == "":
-		return checkWaiting(all, pods, p)
+		return checkWaiting(nodes, pods, p)
 	case p.shape == restarts:
 		return nil // its containers come and go
 	case !p.ready:
 		return []finding{p.finding(stuck, true, "is bound to %s and does not run", p.node)}
 	}
-	return slices.Concat(checkKubelet(all, p, held), checkEnvironment(p, living), checkComplete(p, held, living))
+	return slices.Concat(checkKubelet(nodes.devices(), p, held), checkEnvironment(p, living), checkComplete(p, held, living))
 }
 
 // checkWaiting checks that a pod which is not bound has nowhere to go, and that
 // somebody says so.
-func checkWaiting(all devices, pods []pod, p pod) []finding {
+func checkWaiting(nodes hosts, pods []pod, p pod) []finding {
 	if p.waits == "" {
 		return []finding{p.finding(stuck, true, "is not bound, and nobody says why")}
 	}
-	rooms := make(map[string]int) // GPUs that would do, by node
-	for _, d := range all {
-		if fits(d, pods, p) {
-			rooms[d.node]++
-		}
-	}
-	for _, node := range slices.Sorted(maps.Keys(rooms)) {
-		if rooms[node] >= p.count {
-			return []finding{p.finding(stuck, true, "waits although %s has room for it: %s", node, p.waits)}
-		}
+	if room := nodes.fitting(pods, p); len(room) > 0 {
+		return []finding{p.finding(stuck, true, "waits although %s has room for it: %s", room[0], p.waits)}
 	}
 	return nil
-}
-
-// fits says whether a GPU has room for a pod's part on it.
-func fits(d device, pods []pod, p pod) bool {
-	if p.pinned != "" && p.pinned != d.uuid {
-		return false
-	}
-	free, empty := d.units, true
-	for _, other := range pods {
-		units := other.on(d)
-		if units > 0 && other.exclusive {
-			return false
-		}
-		free, empty = free-units, empty && units == 0
-	}
-	return free*int64(p.count) >= p.need && (empty || !p.exclusive)
 }
 
 // checkOrphans checks at rest that the kubelets have given nothing to pods that

@@ -20,7 +20,13 @@ const (
 )
 
 // Node n has two GPUs of 4 units, node m one of 8.
-var all = devices{{"n", uuid0, 0, 4}, {"n", uuid1, 1, 4}, {"m", uuid2, 0, 8}}
+var (
+	nodes = hosts{
+		{name: "n", takes: true, units: 8, gpus: devices{{"n", uuid0, 0, 4, true}, {"n", uuid1, 1, 4, true}}},
+		{name: "m", takes: true, units: 8, gpus: devices{{"m", uuid2, 0, 8, true}}},
+	}
+	all = nodes.devices()
+)
 
 // made is a pod that is bound to n and runs, with a container of these units.
 func made(name string, units int64, changes ...func(*v1.Pod)) *v1.Pod {
@@ -247,7 +253,7 @@ func TestCheckRest(t *testing.T) {
 	for name, tc := range tests {
 		t.Run(name, func(t *testing.T) {
 			pods := read(t, append(tc.others, tc.pod)...)
-			want(t, checkRest(all, pods, pods[len(pods)-1], tc.held, tc.living), tc.want...)
+			want(t, checkRest(nodes, pods, pods[len(pods)-1], tc.held, tc.living), tc.want...)
 		})
 	}
 }

@@ -41,17 +41,27 @@
 //
 // At rest, when pods have stopped coming and going and all parts are up, I5 must
 // hold exactly, a pod that is bound must run, and one that waits must have
-// nowhere to go.
+// nowhere to go. A minute after the last fault, or after it came to fit, every pod
+// that fits must run. Where the API server was away, the minute begins another one
+// later: client-go may wait so long before it watches again, in kube-scheduler and
+// the kubelet too. Where a pod fits is judged by a twin of a few lines from what the
+// API server has written: the inventories, what the kubelets offer, and the
+// assignments. Of a pod that is late is told what is free, its events, and what
+// kube-scheduler counts (at SIGUSR2 it writes down its cache): what of it is gone,
+// with the log's lines about that.
 //
 // # What is no violation
 //
 // A pod that the kubelet refuses because the device plugin has just died is
 // counted and told of: Kubernetes admits a pod once. So is the overlap of a
 // pod deleted by force with the next one: to the API and to the kubelet it is gone
-// before its processes are, which is what force means. And kube-scheduler may
-// lose count of a node in its own cache, after an API server was away: where the
-// kubelets and the books have all free, and its own words are all that a pod waits
-// for, it is started anew and told of; the pod must run then.
+// before its processes are, which is what force means. And kube-scheduler counts a
+// pod for ever that was bound, deleted, and made again under its name while its
+// watch was away: its informer then tells of one pod that has changed, and what
+// kube-scheduler assumed of the first is never taken back (1.36; pull request 141255
+// of kubernetes/kubernetes treats such a change as the two that it is). Where its own
+// cache has pods that are gone, or its words are all that a pod waits for while all
+// is free, it is started again and told of; the pod must run then.
 //
 // # Decisions
 //

@@ -37,6 +37,7 @@ type faults struct {
 	counts map[string]int
 	own    map[string]int  // ends that nobody asked for
 	down   map[string]bool // processes that are to stay down for now
+	outage time.Time       // when the API server or etcd was last started again
 }
 
 func newFaults(b *bench, seed uint64) *faults {
@@ -105,7 +106,24 @@ func (f *faults) killProcess(ctx context.Context, part, name string, downtime ti
 	}
 	sleep(ctx, downtime)
 	f.journal.add("", "start %s", name)
+	return f.start(name)
+}
+
+// start starts a process again.
+func (f *faults) start(name string) error {
+	if name == "apiserver" || name == "etcd" {
+		f.mu.Lock()
+		defer f.mu.Unlock()
+		f.outage = time.Now()
+	}
 	return f.cluster.StartProcess(name)
+}
+
+// lastOutage returns when the API server or etcd was last started again.
+func (f *faults) lastOutage() time.Time {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.outage
 }
 
 // takeDown claims a process; it fails when it has been claimed already.
@@ -180,7 +198,7 @@ func (f *faults) reviveOne(name string) error {
 	f.mu.Unlock()
 	f.journal.add("", "start %s, which had ended by itself", name)
 	fmt.Fprintln(f.log, name, "had ended by itself and is started again")
-	return f.cluster.StartProcess(name)
+	return f.start(name)
 }
 
 func (f *faults) total() int {

@@ -149,23 +149,31 @@ func (b *bench) miscounted(ctx context.Context) bool {
 // fillAgain starts kube-scheduler anew, which counts what the API server has, and
 // looks once more whether all pods run.
 func (b *bench) fillAgain(ctx context.Context, missing *int64) (left string, err error) {
-	processes, err := b.cluster.ContainerProcesses("kube-scheduler")
-	if err != nil {
+	fmt.Fprintln(b.log, "kube-scheduler counts more on a node than there is, and is started again")
+	if err := b.restartScheduler(); err != nil {
 		return "", err
-	}
-	fmt.Fprintln(b.log, "kube-scheduler counts more on a node than there is, and is started anew")
-	for _, p := range processes {
-		if err := stack.KeepContainerLogs(b.cluster, p.Node, "kube-scheduler"); err != nil {
-			return "", err
-		}
-		if err := p.Signal(syscall.SIGKILL); err != nil {
-			return "", err
-		}
 	}
 	return settle(ctx, func(ctx context.Context) (why string) {
 		*missing, why = b.notFilled(ctx)
 		return why
 	})
+}
+
+// restartScheduler kills the kube-schedulers, which the kubelets start again.
+func (b *bench) restartScheduler() error {
+	processes, err := b.cluster.ContainerProcesses("kube-scheduler")
+	if err != nil {
+		return err
+	}
+	for _, p := range processes {
+		if err := stack.KeepContainerLogs(b.cluster, p.Node, "kube-scheduler"); err != nil {
+			return err
+		}
+		if err := p.Signal(syscall.SIGKILL); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // notFilled returns the units of pods that do not run, and why, or nothing.

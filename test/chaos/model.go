@@ -32,6 +32,8 @@ type device struct {
 	uuid  string
 	index int
 	units int64
+
+	healthy bool
 }
 
 // prefix is what the IDs of the device's units begin with.
@@ -44,9 +46,10 @@ type devices []device
 func devicesOf(node *v1.Node) (devices, error) {
 	var inventory struct {
 		GPUs []struct {
-			UUID  string
-			Index int
-			Units int64
+			UUID    string
+			Index   int
+			Units   int64
+			Healthy bool
 		}
 	}
 	if err := json.Unmarshal([]byte(node.Annotations[inventoryKey]), &inventory); err != nil {
@@ -54,7 +57,7 @@ func devicesOf(node *v1.Node) (devices, error) {
 	}
 	var out devices
 	for _, g := range inventory.GPUs {
-		out = append(out, device{node: node.Name, uuid: g.UUID, index: g.Index, units: g.Units})
+		out = append(out, device{node: node.Name, uuid: g.UUID, index: g.Index, units: g.Units, healthy: g.Healthy})
 	}
 	return out, nil
 }

@@ -16,21 +16,23 @@ import (
 // callTimeout bounds every call: the other side may be dead.
 const callTimeout = 5 * time.Second
 
-// findDevices returns the GPUs of all nodes.
-func findDevices(ctx context.Context, client kubernetes.Interface) (devices, error) {
+// listHosts reads all nodes.
+func listHosts(ctx context.Context, client kubernetes.Interface) (hosts, error) {
+	ctx, cancel := context.WithTimeout(ctx, callTimeout)
+	defer cancel()
 	list, err := client.CoreV1().Nodes().List(ctx, metav1.ListOptions{})
 	if err != nil {
 		return nil, err
 	}
-	var found devices
+	var out hosts
 	for i := range list.Items {
-		node, err := devicesOf(&list.Items[i])
+		h, err := hostOf(&list.Items[i])
 		if err != nil {
 			return nil, err
 		}
-		found = append(found, node...)
+		out = append(out, h)
 	}
-	return found, nil
+	return out, nil
 }
 
 // listPods returns the pods that ask for GPU memory. The list is one state of

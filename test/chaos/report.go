@@ -20,6 +20,7 @@ func (f Findings) String() string {
 	fmt.Fprintf(&b, "looked at kubelets %d, processes %d, pods %d times; all parts were up for %s; the longest that a correction took: %s\n",
 		f.kubelets, f.processes, f.pods, f.up.Round(time.Second), f.longest.Round(100*time.Millisecond))
 	fmt.Fprintf(&b, "pods deleted by force met their successors %d times (no violation)\n", f.Overlaps)
+	fmt.Fprintf(&b, "kube-scheduler counted pods that were gone, and was started again, %d times (no violation)\n", f.miscounts)
 	for _, v := range f.Violations {
 		fmt.Fprintf(&b, "violation: %s\n", strings.TrimSpace(v))
 	}
@@ -46,6 +47,7 @@ type Report struct {
 	Kinds   string // of faults, with their numbers
 	Refused refusals
 	Leaked  int64 // units
+	Idle    int   // pods that fit and were late to run after the last fault
 	Findings
 }
 
@@ -54,7 +56,8 @@ func (r Report) OK() bool { return len(r.Violations) == 0 && r.Leaked == 0 }
 
 func (r Report) String() string {
 	return fmt.Sprintf("seed %d; %d pods created, %d ran\nfaults: %s\n%v%v", r.Seed, r.Created, r.Pods, r.Kinds, r.Refused, r.Findings) +
-		fmt.Sprintf("result: chaos pods=%d faults=%d violations=%d leaked=%d", r.Pods, r.Faults, len(r.Violations), r.Leaked)
+		fmt.Sprintf("result: chaos pods=%d faults=%d violations=%d leaked=%d longest-wait=%.1fs waiting-though-fits=%d",
+			r.Pods, r.Faults, len(r.Violations), r.Leaked, r.wait.Seconds(), r.Idle)
 }
 
 // FailoverReport is how a failover has gone.

@@ -41,7 +41,7 @@ func Run(ctx context.Context, config RunConfig) (report Report, err error) {
 		report = Report{
 			Seed: config.Seed, Created: int(r.workload.created.Load()), Pods: b.tracker.count().ran,
 			Faults: r.faults.total(), Kinds: r.faults.String(), Refused: b.tracker.refusals(),
-			Leaked: leaked, Findings: b.watcher.findings(),
+			Leaked: leaked, Findings: b.watcher.findings(), Idle: b.watcher.count(idle),
 		}
 		return report.OK() && err == nil, err
 	})
@@ -103,6 +103,9 @@ func (r *run) storm(ctx context.Context, d time.Duration) error {
 	// Nothing more is made or deleted; what was begun goes on.
 	resume := r.workload.pause()
 	defer resume()
+	if err := r.awaitFitting(ctx, start, r.faults.lastOutage()); err != nil {
+		return err
+	}
 	if err := r.healthy(ctx); err != nil {
 		return err
 	}

@@ -53,6 +53,8 @@ type samples struct {
 	kubelets, processes, pods int
 	up                        time.Duration // how long all parts were up
 	longest                   time.Duration // that there was something to mend, while all parts were up
+	wait                      time.Duration // the longest of a pod that fits, after the last fault
+	miscounts                 int           // how often kube-scheduler counted pods that were gone
 }
 
 // A violation is a finding that is certain.
@@ -291,6 +293,10 @@ func text(findings []finding) string {
 
 // lookAtAll reads everything and returns what would be wrong at rest.
 func (w *watcher) lookAtAll(ctx context.Context) ([]finding, error) {
+	nodes, err := listHosts(ctx, w.client)
+	if err != nil {
+		return nil, err
+	}
 	pods, err := listPods(ctx, w.client)
 	if err != nil {
 		return nil, err
@@ -306,7 +312,7 @@ func (w *watcher) lookAtAll(ctx context.Context) ([]finding, error) {
 	out := checkShares(w.devices, pods)
 	for _, p := range pods {
 		out = append(out, checkAssignment(w.devices, p)...)
-		out = append(out, checkRest(w.devices, pods, p, given[p.node], processes)...)
+		out = append(out, checkRest(nodes, pods, p, given[p.node], processes)...)
 	}
 	return append(out, checkOrphans(pods, given)...), nil
 }
@@ -335,6 +341,33 @@ func (w *watcher) leak(format string, args ...any) {
 	w.report(finding{invariant: leaked, text: fmt.Sprintf(format, args...)})
 }
 
+// idle reports a pod that fits on nodes, or is bound, and has not run for too long.
+func (w *watcher) idle(p pod, nodes []string, facts string) {
+	where := "is bound to " + p.node
+	if p.node == "" {
+		where = "fits on " + strings.Join(nodes, " and ")
+	}
+	f := p.finding(idle, false, "%s and is late to run after the last fault: %s", where, p.waits)
+	f.facts = facts
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.report(f)
+}
+
+// waited notes for how long pods that fit have waited.
+func (w *watcher) waited(longest time.Duration) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.samples.wait = max(w.samples.wait, longest)
+}
+
+// miscounted notes that kube-scheduler counted pods that were gone.
+func (w *watcher) miscounted() {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.samples.miscounts++
+}
+
 // count returns how many violations there are, of the named invariants or of
 // all.
 func (w *watcher) count(of ...invariant) int {
@@ -356,7 +389,7 @@ func (w *watcher) findings() Findings {
 	defer w.mu.Unlock()
 	out := Findings{samples: w.samples, Overlaps: len(w.overlaps)}
 	for _, v := range w.violations {
-		out.Violations = append(out.Violations, v.String()+"\n"+w.journal.around(v.at, v.pods))
+		out.Violations = append(out.Violations, v.String()+"\n"+v.facts+w.journal.around(v.at, v.pods))
 	}
 	return out
 }

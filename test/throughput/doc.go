@@ -17,6 +17,12 @@
 //
 // Each round with the extender is divided by the round without it that came
 // next, so what else the machine does at the time weighs on both; of these
-// ratios, the median counts. The time that each process was on a processor, per
-// pod, is told beside them: it depends the least on what else runs.
+// ratios, the median counts. The time that all processes were on a processor, per
+// pod, comes first: it depends the least on what else runs.
+//
+// Two figures are of the extender alone, of the pods made at once, which all fit:
+// how many Binds it refused, by its own metrics, and how long the pod waited that
+// waited longest. Who wants many bursts for these measures one side:
+//
+//	gpumem-throughput -nodes 500 -sides with -rounds 10 -stream 1
 package throughput

@@ -3,6 +3,7 @@ package throughput
 import (
 	"context"
 	"fmt"
+	"strings"
 	"sync"
 	"time"
 
@@ -70,9 +71,27 @@ func (b *batch) run(ctx context.Context) (figures, error) {
 	group.Go(func() error { return b.create(groupCtx) })
 	group.Go(func() error { return b.await(groupCtx, none.ResourceVersion) })
 	if err := group.Wait(); err != nil {
-		return figures{}, fmt.Errorf("%d pods %s: %d made, %d bound: %w", b.pods, b.name, len(b.created), len(b.bound), err)
+		return figures{}, fmt.Errorf("%d pods %s: %d made, %d bound: %w%s", b.pods, b.name, len(b.created), len(b.bound), err, b.waiting(context.WithoutCancel(ctx)))
 	}
 	return b.figures(), b.clear(ctx)
+}
+
+// waiting says of the pods that are not bound why they are not, a line each.
+func (b *batch) waiting(ctx context.Context) string {
+	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
+	defer cancel()
+	list, err := b.client.CoreV1().Pods(namespace).List(ctx, metav1.ListOptions{FieldSelector: fields.OneTermEqualSelector("spec.nodeName", "").String(), Limit: 10})
+	if err != nil {
+		return "\n" + err.Error()
+	}
+	var text strings.Builder
+	for _, pod := range list.Items {
+		fmt.Fprintf(&text, "\n%s: made %s", pod.Name, pod.CreationTimestamp.UTC().Format(time.TimeOnly))
+		for _, c := range pod.Status.Conditions {
+			fmt.Fprintf(&text, "; %s since %s: %s", c.Reason, c.LastTransitionTime.UTC().Format(time.TimeOnly), c.Message)
+		}
+	}
+	return text.String()
 }
 
 func (b *batch) create(ctx context.Context) error {

@@ -7,6 +7,7 @@ import (
 	"io"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"time"
 
 	v1 "k8s.io/api/core/v1"
@@ -14,6 +15,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/client-go/kubernetes"
+	"sigs.k8s.io/yaml"
 
 	"github.com/gpumem/gpumem/test/cluster"
 	"github.com/gpumem/gpumem/test/stack"
@@ -25,10 +27,21 @@ type Config struct {
 	Pods   int      // that are made at once
 	Rate   int      // of the stream, in pods per second
 	Stream int      // pods of it
-	Rounds int      // with the extender, without it and with an idle one
-	Idle   []string // the program that is one; the path of a kubeconfig follows
+	Sides  []string // that are measured, of Sides
+	Rounds int      // of each side
+	Idle   []string // the program that is an idle extender; the path of a kubeconfig follows
 	Log    io.Writer
 }
+
+// Sides are what there is to measure, in the order of a round: gpumem's extender,
+// none, and an idle one, that decides nothing.
+func Sides() []string { return []string{with, without, idle} }
+
+const (
+	with    = "with"
+	without = "without"
+	idle    = "idle"
+)
 
 const (
 	// batchTime is how long the pods of a batch may take.
@@ -56,6 +69,9 @@ func Run(ctx context.Context, config Config) (report Report, err error) {
 	err = cluster.With(ctx, cluster.Config{Name: "throughput", NoScheduler: true, Log: config.Log}, func(c *cluster.Cluster) error {
 		b := &bench{Config: config, cluster: c, binary: built.Binary("gpumem-extender")}
 		if err := b.prepare(ctx, built); err != nil {
+			return err
+		}
+		if report.PercentageOfNodesToScore, err = b.percentages(); err != nil {
 			return err
 		}
 		report.Sizes, err = b.sizes(ctx)
@@ -118,39 +134,38 @@ func (b *bench) prepare(ctx context.Context, built *stack.Stack) error {
 	return b.cluster.Kill(ctx, "controller-manager")
 }
 
-// side is what kube-scheduler has beside it: the command of an extender, or none.
-type side struct {
-	name    string
-	command []string
+// command returns the program that a side has as its extender, or nothing.
+func (b *bench) command(side string) []string {
+	kubeconfig := b.cluster.SchedulerKubeconfig()
+	switch side {
+	case with:
+		return []string{b.binary, "--kubeconfig=" + kubeconfig, "--choose-node"} // as the chart has it
+	case idle:
+		return append(slices.Clone(b.Idle), kubeconfig)
+	default:
+		return nil
+	}
 }
 
-// compare measures in turn with the extender, without and with an idle one.
+// compare measures each side in turn.
 func (b *bench) compare(ctx context.Context, nodes int) (Comparison, error) {
-	out := Comparison{Nodes: nodes}
-	kubeconfig := b.cluster.SchedulerKubeconfig()
+	out := Comparison{Nodes: nodes, Rounds: make(map[string][]Round)}
 	for i := range b.Rounds {
-		for _, one := range []struct {
-			side
-			into *[]Round
-		}{
-			{side{"with", []string{b.binary, "--kubeconfig=" + kubeconfig}}, &out.With},
-			{side{"without", nil}, &out.Without},
-			{side{"idle", append(slices.Clone(b.Idle), kubeconfig)}, &out.Idle},
-		} {
-			r, err := b.round(ctx, one.side)
+		for _, side := range b.Sides {
+			r, err := b.round(ctx, side)
 			if err != nil {
-				return out, fmt.Errorf("%d nodes, round %d, extender: %s: %w", nodes, i+1, one.name, err)
+				return out, fmt.Errorf("%d nodes, round %d, extender: %s: %w", nodes, i+1, side, err)
 			}
-			fmt.Fprintf(b.Log, "%d nodes, extender: %-7s %v\n", nodes, one.name, r)
-			*one.into = append(*one.into, r)
+			fmt.Fprintf(b.Log, "%d nodes, extender: %-7s %v\n", nodes, side, r)
+			out.Rounds[side] = append(out.Rounds[side], r)
 		}
 	}
 	return out, nil
 }
 
 // round measures once, with a new scheduler.
-func (b *bench) round(ctx context.Context, s side) (_ Round, err error) {
-	started, err := b.start(s)
+func (b *bench) round(ctx context.Context, side string) (_ Round, err error) {
+	started, err := b.start(side)
 	defer func() {
 		for _, name := range started {
 			err = errors.Join(err, b.cluster.Kill(ctx, name))
@@ -162,7 +177,7 @@ func (b *bench) round(ctx context.Context, s side) (_ Round, err error) {
 	if _, err := b.batch(ctx, "warm", warmUp, 0); err != nil {
 		return Round{}, err
 	}
-	before, err := b.processorTimes(started)
+	before, err := b.read(ctx, side, started)
 	if err != nil {
 		return Round{}, err
 	}
@@ -170,7 +185,7 @@ func (b *bench) round(ctx context.Context, s side) (_ Round, err error) {
 	if err != nil {
 		return Round{}, err
 	}
-	after, err := b.processorTimes(started)
+	after, err := b.read(ctx, side, started)
 	if err != nil {
 		return Round{}, err
 	}
@@ -179,6 +194,20 @@ func (b *bench) round(ctx context.Context, s side) (_ Round, err error) {
 		return Round{}, err
 	}
 	return newRound(burst, stream, before, after), nil
+}
+
+// reading is what processes tell of themselves at a moment, from their start.
+type reading struct {
+	processors map[string]time.Duration // on a processor, by process
+	refused    map[string]int           // Binds, by reason; of gpumem's extender
+}
+
+func (b *bench) read(ctx context.Context, side string, started []string) (r reading, err error) {
+	if r.processors, err = b.processorTimes(started); err != nil || side != with {
+		return r, err
+	}
+	r.refused, err = b.refusedBinds(ctx)
+	return r, err
 }
 
 // processorTimes returns how long processes have been on a processor: those
@@ -207,14 +236,15 @@ func (b *bench) batch(ctx context.Context, name string, pods int, interval time.
 }
 
 // start starts kube-scheduler, and the extender first where there is to be one.
-func (b *bench) start(s side) (started []string, err error) {
-	if s.command != nil {
-		if err := b.cluster.Run(extender, s.command[0], s.command[1:]...); err != nil {
+func (b *bench) start(side string) (started []string, err error) {
+	command := b.command(side)
+	if command != nil {
+		if err := b.cluster.Run(extender, command[0], command[1:]...); err != nil {
 			return nil, err
 		}
 		started = append(started, extender)
 	}
-	config, err := b.settings.Config(s.command != nil)
+	config, err := b.settings.Config(command != nil)
 	if err != nil {
 		return started, err
 	}
@@ -222,4 +252,40 @@ func (b *bench) start(s side) (started []string, err error) {
 		return started, err
 	}
 	return slices.Concat(started, []string{scheduler}), nil
+}
+
+// percentages returns what the configuration of kube-scheduler has as
+// percentageOfNodesToScore, by side.
+func (b *bench) percentages() (map[string]string, error) {
+	out := make(map[string]string)
+	for _, side := range b.Sides {
+		config, err := b.settings.Config(b.command(side) != nil)
+		if err != nil {
+			return nil, err
+		}
+		if out[side], err = percentageOfNodesToScore(config); err != nil {
+			return nil, err
+		}
+	}
+	return out, nil
+}
+
+// percentageOfNodesToScore reads a KubeSchedulerConfiguration of one profile.
+func percentageOfNodesToScore(config []byte) (string, error) {
+	type percentage struct {
+		Value *int `json:"percentageOfNodesToScore"`
+	}
+	var read struct {
+		percentage
+		Profiles []percentage
+	}
+	if err := yaml.Unmarshal(config, &read); err != nil {
+		return "", fmt.Errorf("the configuration of kube-scheduler: %w", err)
+	}
+	for _, one := range append(read.Profiles, read.percentage) {
+		if one.Value != nil && *one.Value != 0 {
+			return strconv.Itoa(*one.Value), nil
+		}
+	}
+	return "by the number of nodes", nil
 }

@@ -1,6 +1,6 @@
 // Command gpumem-throughput measures how many pods kube-scheduler binds in a
 // second with gpumem's extender and without any, see package throughput. It ends
-// with a line for each goal that begins with "result:".
+// with a line for each figure that begins with "result:".
 package main
 
 import (
@@ -29,7 +29,7 @@ func main() {
 func run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 	flags := flag.NewFlagSet("gpumem-throughput", flag.ContinueOnError)
 	flags.SetOutput(stderr)
-	config := throughput.Config{Log: stack.Progress(stderr), Nodes: []int{500, 5000}}
+	config := throughput.Config{Log: stack.Progress(stderr), Nodes: []int{500, 5000}, Sides: throughput.Sides()}
 	flags.Func("nodes", "sizes of the fleet, ascending (default 500,5000)", func(s string) (err error) {
 		config.Nodes, err = readSizes(s)
 		return err
@@ -37,6 +37,10 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 	flags.IntVar(&config.Pods, "pods", 2000, "pods that are made at once")
 	flags.IntVar(&config.Rate, "rate", 40, "pods per second of the stream")
 	flags.IntVar(&config.Stream, "stream", 800, "pods of the stream")
+	flags.Func("sides", "what is measured (default "+strings.Join(config.Sides, ",")+")", func(s string) (err error) {
+		config.Sides, err = readSides(s)
+		return err
+	})
 	flags.IntVar(&config.Rounds, "rounds", 3, "how often it is measured on each side")
 	idle := flags.String("idle", "", "program that serves as an extender that decides nothing: gpumem-bench")
 	file := flags.String("json", "", "write all figures to this file too, as JSON")
@@ -46,7 +50,7 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 	if config.Pods < 1 || config.Rate < 1 || config.Stream < 1 || config.Rounds < 1 {
 		return errors.New("-pods, -rate, -stream and -rounds: want 1 or more")
 	}
-	if *idle == "" {
+	if *idle == "" && slices.Contains(config.Sides, "idle") {
 		return errors.New("-idle: want the path of gpumem-bench")
 	}
 	config.Idle = []string{*idle, "-idle"}
@@ -77,4 +81,14 @@ func readSizes(s string) ([]int, error) {
 		return nil, fmt.Errorf("%v: want numbers from 1 up, ascending", out)
 	}
 	return out, nil
+}
+
+func readSides(s string) ([]string, error) {
+	named := strings.Split(s, ",")
+	for _, side := range named {
+		if !slices.Contains(throughput.Sides(), side) {
+			return nil, fmt.Errorf("%q: want some of %s", side, strings.Join(throughput.Sides(), ", "))
+		}
+	}
+	return slices.DeleteFunc(throughput.Sides(), func(side string) bool { return !slices.Contains(named, side) }), nil
 }
