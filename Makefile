@@ -136,6 +136,10 @@ chromium: ## Install Chromium, which the tests of the page need, where it is mis
 
 ##@ Longer tests
 
+.PHONY: test-long
+test-long: ## Have kube-scheduler bind each pod that fits in 5 s, at 20 places in each size of cluster (an hour, on an idle machine)
+	cd test/scheduler && go test -count=1 -timeout 2h -parallel 4 -v -seeds 20 -patience 5s ./...
+
 .PHONY: sim
 sim: ## Simulate a cluster under faults: SEEDS seeds from SEED on
 	@mkdir -p $(BIN)

@@ -44,6 +44,13 @@ func Considered(pod *v1.Pod) bool {
 	return slices.ContainsFunc(pod.Status.Conditions, func(c v1.PodCondition) bool { return c.Type == v1.PodScheduled })
 }
 
+// FitsNowhere reports whether a scheduler has looked for a node for the pod and found none.
+func FitsNowhere(pod *v1.Pod) bool {
+	return slices.ContainsFunc(pod.Status.Conditions, func(c v1.PodCondition) bool {
+		return c.Type == v1.PodScheduled && c.Status == v1.ConditionFalse && c.Reason == v1.PodReasonUnschedulable
+	})
+}
+
 // Settled reports whether the kubelet has admitted the pod, or refused it. The
 // kubelet sets the start time with the first status that it writes, which it
 // does after admission.

@@ -299,13 +299,26 @@ func TestTrimKeepsWhatIsRead(t *testing.T) {
 		t.Errorf("labels (-full +trimmed):\n%s", diff)
 	}
 	waits := pod("waits", "2", "GPU-a")
-	waits.Spec.NodeName, waits.Status.Conditions = "", []v1.PodCondition{{Type: v1.PodScheduled}, {Type: api.RoomMade, Status: v1.ConditionTrue, Message: "node"}}
+	unschedulable := v1.PodCondition{Type: v1.PodScheduled, Status: v1.ConditionFalse, Reason: v1.PodReasonUnschedulable}
+	made := v1.PodCondition{Type: api.RoomMade, Status: v1.ConditionTrue, Message: "node"}
+	said := unschedulable
+	said.Message = "0/5000 nodes are available"
+	waits.Spec.NodeName, waits.Status.Conditions = "", []v1.PodCondition{{Type: v1.PodReadyToStartContainers}, said, made}
 	obj, err = Trim(n)(waits)
 	if err != nil {
 		t.Fatal(err)
 	}
-	if got := obj.(*v1.Pod); len(got.Status.Conditions) != 1 || got.Status.Conditions[0].Type != api.RoomMade {
-		t.Errorf("conditions %v of a pod for which room is kept, want that alone", got.Status.Conditions)
+	if diff := cmp.Diff([]v1.PodCondition{unschedulable, made}, obj.(*v1.Pod).Status.Conditions); diff != "" {
+		t.Errorf("conditions of a pod that waits (-want +got):\n%s", diff)
+	}
+	bound := pod("bound", "2", "GPU-a")
+	bound.Status.Conditions = []v1.PodCondition{{Type: v1.PodScheduled, Status: v1.ConditionTrue}}
+	obj, err = Trim(n)(bound)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got := obj.(*v1.Pod).Status.Conditions; len(got) > 0 {
+		t.Errorf("conditions %v of a pod that has a node, want none: there are very many", got)
 	}
 	if len(small.Annotations) != 1 || small.Spec.Containers[0].Env != nil || small.ManagedFields != nil {
 		t.Errorf("kept too much: %v", small)

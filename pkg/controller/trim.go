@@ -63,8 +63,11 @@ func (t *trimmer) pod(pod *v1.Pod) *v1.Pod {
 		},
 	}
 	for _, c := range pod.Status.Conditions {
-		if c.Type == api.RoomMade {
+		switch {
+		case c.Type == api.RoomMade:
 			small.Status.Conditions = append(small.Status.Conditions, c)
+		case c.Type == v1.PodScheduled && pod.Spec.NodeName == "" && t.names.Holds(pod):
+			small.Status.Conditions = append(small.Status.Conditions, v1.PodCondition{Type: c.Type, Status: c.Status, Reason: c.Reason})
 		}
 	}
 	if cpu := api.CPU(pod); cpu != 0 {

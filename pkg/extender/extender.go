@@ -23,6 +23,9 @@ import (
 type Cluster interface {
 	// Pod returns a pod as the watch last told of it, or nil.
 	Pod(namespace, name string) *v1.Pod
+	// Waiting returns the pods that ask for GPU memory and have no node, as the watch
+	// last told of them.
+	Waiting() []*v1.Pod
 	// ReadPod reads a pod from the API server itself. It returns nil and no
 	// error when there is none.
 	ReadPod(ctx context.Context, namespace, name string) (*v1.Pod, error)

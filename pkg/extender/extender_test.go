@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
 	"net/http"
 	"net/http/httptest"
 	"os"
@@ -54,6 +55,17 @@ func (f *fakeCluster) Pod(namespace, name string) *v1.Pod {
 		return nil
 	}
 	return f.pods[namespace+"/"+name].DeepCopy()
+}
+
+func (f *fakeCluster) Waiting() (out []*v1.Pod) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	for _, name := range slices.Sorted(maps.Keys(f.pods)) {
+		if pod := f.pods[name]; pod.Spec.NodeName == "" && !f.unheard {
+			out = append(out, pod.DeepCopy())
+		}
+	}
+	return out
 }
 
 func (f *fakeCluster) ReadPod(_ context.Context, namespace, name string) (*v1.Pod, error) {

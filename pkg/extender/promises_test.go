@@ -157,6 +157,9 @@ func (s *apiServer) Pod(_, name string) *v1.Pod {
 	return s.pods[name]
 }
 
+// Waiting returns none: each pod is asked about.
+func (s *apiServer) Waiting() []*v1.Pod { return nil }
+
 func (s *apiServer) ReadPod(_ context.Context, _, name string) (*v1.Pod, error) {
 	return s.Pod("", name), nil
 }

@@ -9,6 +9,7 @@ import (
 
 	"go.uber.org/zap"
 
+	"github.com/gpumem/gpumem/pkg/api"
 	"github.com/gpumem/gpumem/pkg/cache"
 )
 
@@ -55,6 +56,18 @@ func (w *waiting) answered(uid string, r *refusal) {
 	w.refused[uid] = r
 }
 
+// inherited takes note of what another has answered, unless Filter has been asked since.
+func (w *waiting) inherited(uid string, r *refusal) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.refused == nil {
+		w.refused = make(map[string]*refusal)
+	}
+	if _, ok := w.refused[uid]; !ok {
+		w.refused[uid] = r
+	}
+}
+
 // all returns the last refusals by the UIDs of the pods.
 func (w *waiting) all() map[string]*refusal {
 	w.mu.Lock()
@@ -64,8 +77,9 @@ func (w *waiting) all() map[string]*refusal {
 
 // waker is what WakeWaiting remembers of the waiting pods, by UID.
 type waker struct {
-	pods map[string]*hopeful
-	seen uint64 // changes of the cache up to which the pods were looked at
+	begun bool // the pods that waited at the first look are known
+	pods  map[string]*hopeful
+	seen  uint64 // changes of the cache up to which the pods were looked at
 }
 
 // hopeful is a pod that waits.
@@ -89,6 +103,10 @@ type hopeful struct {
 func (e *Extender) WakeWaiting(ctx context.Context) {
 	if e.Missing() != "" {
 		return
+	}
+	if !e.waker.begun {
+		e.takeOver()
+		e.waker.begun = true
 	}
 	refused := e.waiting.all()
 	before := e.waker.seen
@@ -116,6 +134,19 @@ func (e *Extender) WakeWaiting(ctx context.Context) {
 	}
 	maps.DeleteFunc(e.waker.pods, func(uid string, _ *hopeful) bool { _, waits := refused[uid]; return !waits })
 	e.waker.seen = seen
+}
+
+// takeOver has those pods looked after that kube-scheduler has found no node for already: the
+// extender that refused them may have ended since. Which nodes it refused is not known, so
+// all count.
+func (e *Extender) takeOver() {
+	names, _ := e.Cache.ChangedSince(0)
+	all := e.Cache.Set(slices.Values(names))
+	for _, pod := range e.Cluster.Waiting() {
+		if q := e.question(pod); api.FitsNowhere(pod) && q.unreadable == nil {
+			e.waiting.inherited(q.Pod.UID, &refusal{Question: q.Question, at: e.Now(), asked: all, count: len(names)})
+		}
+	}
 }
 
 // wake has kube-scheduler try a pod again. One that could not be woken, or that goes on to

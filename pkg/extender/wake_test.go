@@ -134,6 +134,56 @@ func TestAPodIsWokenUntilAllNodesWereAskedAbout(t *testing.T) {
 	}
 }
 
+// An extender that has just begun looks after the pods that the one before it refused, and
+// kube-scheduler does not ask about again by itself.
+func TestPodsThatAnotherRefusedAreWoken(t *testing.T) {
+	const waits = "team/waits"
+	refused := v1.PodCondition{Type: v1.PodScheduled, Status: v1.ConditionFalse, Reason: v1.PodReasonUnschedulable}
+	for name, tc := range map[string]struct {
+		conditions []v1.PodCondition
+		begin      func(w *world) // as the extender begins
+		later      func(w *world)
+		want       []string
+	}{
+		"it fits by now":              {conditions: []v1.PodCondition{refused}, begin: func(w *world) { w.Cache.RemovePod("uid-on-n1") }, want: []string{"waits"}},
+		"it fits later":               {conditions: []v1.PodCondition{refused}, later: func(w *world) { w.Cache.RemovePod("uid-on-n1") }, want: []string{"waits"}},
+		"it fits nowhere":             {conditions: []v1.PodCondition{refused}},
+		"kube-scheduler comes to it":  {begin: func(w *world) { w.Cache.RemovePod("uid-on-n1") }},
+		"its gates are not lifted":    {conditions: []v1.PodCondition{{Type: v1.PodScheduled, Status: v1.ConditionFalse, Reason: v1.PodReasonSchedulingGated}}, begin: func(w *world) { w.Cache.RemovePod("uid-on-n1") }},
+		"it has been asked about":     {conditions: []v1.PodCondition{refused}, begin: func(w *world) { w.fits(w.cluster.pods[waits], "n0") }, later: func(w *world) { w.Cache.RemovePod("uid-on-n1") }},
+		"it asks for what none reads": {conditions: []v1.PodCondition{refused}, begin: func(w *world) { w.cluster.pods[waits].Annotations = map[string]string{w.Names.Count(): "x"} }},
+	} {
+		t.Run(name, func(t *testing.T) {
+			w := newWorld(t)
+			w.Cache.RemoveNode("pair")
+			w.Cache.RemoveNode("big")
+			for i := range 4 {
+				w.node(fmt.Sprint("n", i))
+				w.Cache.AddPod(fmt.Sprint("n", i), w.holding(fmt.Sprint("on-n", i), "10"))
+			}
+			w.pod("waits", "14").Status.Conditions = tc.conditions
+			ready := w.Missing
+			w.Missing = func() string { return "the first list of pods has not been worked off" }
+			w.WakeWaiting(context.Background())
+			w.Missing = ready
+			look := func(do func(*world)) {
+				if do != nil {
+					do(w)
+				}
+				for range 3 {
+					w.WakeWaiting(context.Background())
+					w.now = w.now.Add(wakeAfter)
+				}
+			}
+			look(tc.begin)
+			look(tc.later)
+			if diff := cmp.Diff(tc.want, w.cluster.woken); diff != "" {
+				t.Errorf("woken (-want +got):\n%s", diff)
+			}
+		})
+	}
+}
+
 // Questions and looks run beside each other.
 func TestWakingBesideQuestions(t *testing.T) {
 	w := newWorld(t)

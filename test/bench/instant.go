@@ -37,6 +37,9 @@ func (a *instantAPI) Pod(namespace, name string) *v1.Pod {
 	return a.pods[namespace+"/"+name]
 }
 
+// Waiting returns none: kube-scheduler has found a node for each pod.
+func (*instantAPI) Waiting() []*v1.Pod { return nil }
+
 func (a *instantAPI) ReadPod(_ context.Context, namespace, name string) (*v1.Pod, error) {
 	return a.Pod(namespace, name), nil
 }

@@ -371,15 +371,11 @@ func (c *cluster) backoff(refusals int) time.Duration {
 	return d
 }
 
-// patience is how long a pod may wait that fits, when kube-scheduler does not hold it
-// back.
-const patience = 5 * time.Second
-
 // bound waits until a pod is on a node, and returns where.
 func (c *cluster) bound(t testing.TB, name string, more time.Duration) place {
 	t.Helper()
 	begin := time.Now()
-	limit := patience + more + c.backoff(len(c.questions(name)))
+	limit := *patience + more + c.backoff(len(c.questions(name)))
 	var p *v1.Pod
 	ok := holds(t, limit, func() bool {
 		p = c.pod(t, name)

@@ -15,7 +15,10 @@ import (
 	"github.com/gpumem/gpumem/pkg/api"
 )
 
-var seeds = flag.Int("seeds", 0, "how many places the node with room is put at, for each size; 0: as many as are soon done")
+var (
+	seeds    = flag.Int("seeds", 0, "how many places the node with room is put at, for each size; 0: as many as are soon done")
+	patience = flag.Duration("patience", 30*time.Second, "how long a pod that fits may wait after its back-off: 5s is promised, more allows for a busy machine")
+)
 
 // fleet is nodes whose sums have room for a pod of 8 and none of whose GPUs has: 6 of 10
 // are taken on each.
@@ -178,7 +181,7 @@ func TestEvictsThoseOfOneGPU(t *testing.T) {
 			good := random.IntN(size)
 			c := start(t, occupied(t, size, good, gracefully))
 			c.add(t, pod(t, "high", 8, priority(1000)))
-			c.eventually(t, patience, "two pods are being deleted", func() bool {
+			c.eventually(t, *patience, "two pods are being deleted", func() bool {
 				return c.pod(t, "evicted-1").DeletionTimestamp != nil && c.pod(t, "evicted-2").DeletionTimestamp != nil
 			})
 			c.remove(t, "evicted-1")

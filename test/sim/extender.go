@@ -385,6 +385,17 @@ func (c cluster) Pod(_, name string) *v1.Pod {
 	return c.e.pods.store[name]
 }
 
+func (c cluster) Waiting() (out []*v1.Pod) {
+	c.e.w.mu.Lock()
+	defer c.e.w.mu.Unlock()
+	for _, name := range slices.Sorted(maps.Keys(c.e.pods.store)) {
+		if pod := c.e.pods.store[name]; pod.Spec.NodeName == "" && c.e.w.names.Holds(pod) {
+			out = append(out, pod)
+		}
+	}
+	return out
+}
+
 func (c cluster) ReadPod(ctx context.Context, _, name string) (*v1.Pod, error) {
 	e, w := c.e, c.e.w
 	w.mu.Lock()
