@@ -122,3 +122,36 @@ func TestDefragForAnImportantPodCostsWhatThePlanSays(t *testing.T) {
 		})
 	}
 }
+
+// kube-scheduler does not hear that memory is kept for another pod no more, and its own flush
+// comes after five minutes: the extender has it try the pod again that fits by now.
+func TestAPodIsTriedAgainWhenNothingIsKeptForAnother(t *testing.T) {
+	e := setup(t)
+	at, spread := onNode("node1"), annotated("policy", "spread")
+	e.create(e.pod("half", 8, at, spread))
+	e.running("half")
+	e.create(e.pod("most", 12, at, spread))
+	e.running("most")
+	free, other := e.agree("half", "main")[0], e.agree("most", "main")[0]
+	if free == other {
+		t.Fatalf("both are on %s, want a GPU for each", free)
+	}
+	vip := e.create(e.pod("vip", 10, e.ofPriority(100), func(pod *v1.Pod) { pod.Spec.SchedulerName = "another" }))
+	vip.Status.Conditions = []v1.PodCondition{{Type: "GPUMemoryRoomMade", Status: v1.ConditionTrue, Message: "node1 " + free}}
+	vip, err := e.client.CoreV1().Pods(e.namespace).UpdateStatus(e.ctx, vip, metav1.UpdateOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	e.create(e.pod("waits", 5, at))
+	e.pending("waits", "kept for pods that are nominated to this node: 1")
+
+	vip.Status.Conditions = nil
+	if _, err := e.client.CoreV1().Pods(e.namespace).UpdateStatus(e.ctx, vip, metav1.UpdateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	e.running("waits")
+	if got := e.agree("waits", "main")[0]; got != free {
+		t.Errorf("the pod is on %s, want %s", got, free)
+	}
+	t.Logf("woken at %q", e.get("waits").Annotations["gpumem.dev/room-made"])
+}
