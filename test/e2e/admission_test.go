@@ -178,14 +178,16 @@ func TestTheAPIServerWarnsOfNamesWithoutEffect(t *testing.T) {
 		object any
 		want   string // empty: no warning
 	}{
-		"a pod with all that is right":  {e.pod("p", 1, annotated("policy", "spread"), annotated("gpu-group", "a")), ""},
-		"a pod with what gpumem writes": {e.pod("p", 1, annotated("gpu-index", "1")), "annotation gpumem.dev/gpu-index is written by gpumem, and chooses nothing: gpumem.dev/gpu-uuid does"},
-		"a pod with a misspelt name":    {e.pod("p", 1, annotated("gpu-cuont", "2")), "annotation gpumem.dev/gpu-cuont is none that gpumem knows, and has no effect"},
-		"one that a controller makes":   {e.pod("p", 1, annotated("gpu-cuont", "2"), owned), ""},
-		"a label":                       {e.pod("p", 1, labelled), "label gpumem.dev/policy has no effect: gpumem reads annotations of pods"},
-		"a pod that asks in bytes":      {e.pod("p", 1, inBytes), notBytes},
-		"a template that asks so":       {deployment(nil, always, inBytes), notBytes},
-		"a pod for another scheduler":   {e.pod("p", 1, func(pod *v1.Pod) { pod.Spec.SchedulerName = "volcano" }), ""},
+		"a pod with all that is right": {e.pod("p", 1, annotated("policy", "spread"), annotated("gpu-group", "a")), ""},
+		"a template with what gpumem writes": {
+			deployment(nil, always, annotated("gpu-index", "1")), "annotation gpumem.dev/gpu-index is written by gpumem, and pods with it are refused: gpumem.dev/gpu-uuid chooses a GPU",
+		},
+		"a pod with a misspelt name":  {e.pod("p", 1, annotated("gpu-cuont", "2")), "annotation gpumem.dev/gpu-cuont is none that gpumem knows, and has no effect"},
+		"one that a controller makes": {e.pod("p", 1, annotated("gpu-cuont", "2"), owned), ""},
+		"a label":                     {e.pod("p", 1, labelled), "label gpumem.dev/policy has no effect: gpumem reads annotations of pods"},
+		"a pod that asks in bytes":    {e.pod("p", 1, inBytes), notBytes},
+		"a template that asks so":     {deployment(nil, always, inBytes), notBytes},
+		"a pod for another scheduler": {e.pod("p", 1, func(pod *v1.Pod) { pod.Spec.SchedulerName = "volcano" }), ""},
 		"a pod for one that is misspelt": {
 			e.pod("p", 1, func(pod *v1.Pod) { pod.Spec.SchedulerName = "gpumem-schedular" }), "schedulerName is gpumem-schedular, and that of gpumem is gpumem-scheduler",
 		},
@@ -309,7 +311,7 @@ func TestAPolicyThatFailsStopsNoOtherPods(t *testing.T) {
 func TestOptionalPolicies(t *testing.T) {
 	e := setup(t)
 	rendered, err := suite.stack.Render(e.ctx, e.cluster, "templates/admission.yaml",
-		"fullnameOverride=optional", "admission.reservedNames=false", "admission.guardGPUs=true", "admission.setSchedulerName=true")
+		"fullnameOverride=optional", "admission.reservedNames=false", "admission.holdAnnotations=false", "admission.guardGPUs=true", "admission.setSchedulerName=true")
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -80,7 +80,7 @@ func TestBrokenAnnotationsStopNothing(t *testing.T) {
 	if diff := cmp.Diff(before, e.agreeOnce("victim")); diff != "" {
 		t.Errorf("GPUs (-before +after):\n%s", diff)
 	}
-	e.create(e.pod("forged", 3, onNode("node1"), annotated("assignment", `{"v":1,"unitMiB":1024,"gpus":[{"uuid":"GPU-none","index":7,"units":1}]}`)))
+	e.createWith("forged", 3, "assignment", `{"v":1,"unitMiB":1024,"gpus":[{"uuid":"GPU-none","index":7,"units":1}]}`)
 	e.running("forged")
 	e.agree("forged", "main")
 
@@ -185,9 +185,10 @@ func TestAGPUThatVanishesIsNotOfferedAnyMore(t *testing.T) {
 	}
 }
 
+// patchPod writes an annotation of a pod as who repairs it by hand: by way of the status.
 func (e *env) patchPod(name, key, value string) {
 	e.Helper()
-	if _, err := e.client.CoreV1().Pods(e.namespace).Patch(e.ctx, name, types.MergePatchType, annotation(key, value), metav1.PatchOptions{}); err != nil {
+	if _, err := e.client.CoreV1().Pods(e.namespace).Patch(e.ctx, name, types.MergePatchType, annotation(key, value), metav1.PatchOptions{}, "status"); err != nil {
 		e.Fatal(err)
 	}
 }

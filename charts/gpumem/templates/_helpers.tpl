@@ -214,3 +214,13 @@ met: the limit in MiB with six zeros behind it, 95 % of it in bytes.
 - name: GOMEMLIMIT
   value: $(MEMORY_LIMIT_MIB)000000
 {{- end -}}
+
+{{/* The annotations that gpumem's device plugin writes on pods, as JSON. */}}
+{{- define "gpumem.annotationsOfPods" -}}
+{{- $domain := .Values.resourceDomain -}}
+{{- $keys := list (printf "%s/assignment" $domain) (printf "%s/gpu-index" $domain) -}}
+{{- if eq $domain "aliyun.com" -}}
+{{- $keys = concat $keys (list "ALIYUN_COM_GPU_MEM_IDX" "ALIYUN_COM_GPU_MEM_POD" "ALIYUN_COM_GPU_MEM_DEV" "ALIYUN_COM_GPU_MEM_ASSIGNED" "scheduler.framework.gpushare.allocation") -}}
+{{- end -}}
+{{- toJson $keys -}}
+{{- end -}}
