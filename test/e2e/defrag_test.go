@@ -7,6 +7,7 @@ import (
 
 	appsv1 "k8s.io/api/apps/v1"
 	v1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
@@ -27,7 +28,7 @@ func (e *env) replicaSet(name string, pod *v1.Pod) {
 		e.Fatal(err)
 	}
 	e.atEnd(func() {
-		if err := sets.Delete(e.ctx, name, metav1.DeleteOptions{}); err != nil {
+		if err := sets.Delete(e.ctx, name, metav1.DeleteOptions{}); err != nil && !apierrors.IsNotFound(err) {
 			e.Errorf("delete replica set %s: %v", name, err)
 		}
 	})
