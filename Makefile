@@ -147,7 +147,7 @@ sim: ## Simulate a cluster under faults: SEEDS seeds from SEED on
 	@$(BIN)/sim.test -test.run 'TestSim$$' -test.timeout 0 -seeds $(SEEDS) $(if $(SEED),-first $(SEED))
 
 .PHONY: sim-mutants
-sim-mutants: ## Put faults into gpumem, one at a time, and see whether the simulation finds each
+sim-mutants: ## Put faults into gpumem, one at a time, and see whether the simulation or a unit test finds each
 	@cd test/sim && go build -o ../../$(BIN)/sim-mutants ./mutants && ../../$(BIN)/sim-mutants
 
 .PHONY: chaos

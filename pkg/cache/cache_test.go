@@ -476,6 +476,48 @@ func TestANominatedPodIsAssumed(t *testing.T) {
 	}
 }
 
+// What is left to others depends on who asks, though they ask for the same.
+func TestAnswersBesideANominatedPodAreNotKept(t *testing.T) {
+	c := New()
+	c.SetNode("n", inventory(10))
+	nominate(c, "n")
+	for range 2 {
+		for _, uid := range []string{"p", "vip"} {
+			refusal := c.Refused("n", NewQuestion(ref(uid), important(ask(8)), placement.Binpack))
+			if fits := refusal == nil; fits != (uid == "vip") {
+				t.Errorf("%s fits: %t (%v)", uid, fits, refusal)
+			}
+		}
+	}
+}
+
+// One who asks may find his answer after the node has changed.
+func TestAnAnswerAboutWhatWasIsNoAnswer(t *testing.T) {
+	c := New()
+	c.SetNode("n", inventory(10))
+	q := NewQuestion(ref("p"), ask(8), placement.Binpack)
+	was := c.Look("n")
+	c.AddPod("n", bound("other", ask(8), 0))
+	if refusal := c.readable()["n"].real.refused(was, q); refusal != nil {
+		t.Fatalf("refused: %v, want that it fitted", refusal)
+	}
+	if c.Refused("n", q) == nil {
+		t.Error("the pod fits a GPU that is full by now")
+	}
+}
+
+// Nothing but the CPU of a pod without GPU memory is of interest, and that can change.
+func TestCPUOfAPodThatIsResized(t *testing.T) {
+	c := New()
+	c.SetNode("n", inventory(10))
+	for _, cpu := range []int64{500, 500, 2000, 100} {
+		c.AddPod("n", placement.Holding{Pod: ref("p"), Request: placement.Request{CPU: cpu}, Settled: true})
+		if n, _ := c.Node("n"); n.RequestedCPU != cpu {
+			t.Errorf("%d millicores are requested, want %d", n.RequestedCPU, cpu)
+		}
+	}
+}
+
 func TestGhosts(t *testing.T) {
 	c := New()
 	c.RemoveNode("never heard of")

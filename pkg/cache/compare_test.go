@@ -56,6 +56,14 @@ func TestDifferencesAndHeal(t *testing.T) {
 			is:   "on n with [GPU-1: 3], assumed false, admitted true",
 			held: []gpu.Units{0, 3, 0},
 		},
+		"an assumed pod that is bound as it was assumed": {
+			cached: []change{assumed},
+			real:   []change{func(c *Cache) { c.AddPod("n", waiting(bound("p", ask(3), 0))) }},
+			want:   "ns/p on n",
+			was:    "on n with [GPU-0: 3], assumed true, admitted false",
+			is:     "on n with [GPU-0: 3], assumed false, admitted false",
+			held:   []gpu.Units{3, 0, 0},
+		},
 		"a pod that was missed": {
 			real: []change{add("p", "n", 1)},
 			want: "ns/p on n", was: "not there", is: "on n with [GPU-1: 3], assumed false, admitted true",

@@ -345,6 +345,7 @@ func TestClientTellsRefusalFromUnknownOutcome(t *testing.T) {
 		{"conflict", func(w http.ResponseWriter, _ *http.Request) { status(w, http.StatusConflict, "Conflict") }, true, true},
 		{"gone", func(w http.ResponseWriter, _ *http.Request) { status(w, http.StatusNotFound, "NotFound") }, true, true},
 		{"the server timed out", func(w http.ResponseWriter, _ *http.Request) { status(w, http.StatusGatewayTimeout, "Timeout") }, true, false},
+		{"a proxy gave up", func(w http.ResponseWriter, _ *http.Request) { status(w, http.StatusRequestTimeout, "Timeout") }, true, false},
 		{"the server broke", func(w http.ResponseWriter, _ *http.Request) {
 			status(w, http.StatusInternalServerError, "InternalError")
 		}, true, false},

@@ -46,6 +46,17 @@ type fakeCluster struct {
 	bindings []*v1.Binding
 	woken    []string // pods by name
 	wakeErr  error
+
+	// What happens once, while a read or a binding is under way; nil: nothing.
+	reading, binding func()
+}
+
+// meanwhile has happen what is to.
+func meanwhile(happens *func()) {
+	if now := *happens; now != nil {
+		*happens = nil
+		now()
+	}
 }
 
 func (f *fakeCluster) Pod(namespace, name string) *v1.Pod {
@@ -69,6 +80,7 @@ func (f *fakeCluster) Waiting() (out []*v1.Pod) {
 }
 
 func (f *fakeCluster) ReadPod(_ context.Context, namespace, name string) (*v1.Pod, error) {
+	meanwhile(&f.reading)
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	return f.pods[namespace+"/"+name].DeepCopy(), f.readErr
@@ -81,6 +93,7 @@ func (f *fakeCluster) ReadPodsOn(_ context.Context, node string) ([]*v1.Pod, err
 }
 
 func (f *fakeCluster) Bind(_ context.Context, b *v1.Binding) error {
+	meanwhile(&f.binding)
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.bindings = append(f.bindings, b)
@@ -587,6 +600,62 @@ func TestReviewConfirmsWhatTheWatchMissed(t *testing.T) {
 	w.ReviewAssumed(context.Background(), 30*time.Second)
 	if _, _, ok := w.Cache.Where("uid-pod"); ok {
 		t.Error("gone, and still counted")
+	}
+}
+
+// madeAgain has another pod of that name, which has been bound since.
+func (w *world) madeAgain(pod *v1.Pod, node string) {
+	other := w.pod(pod.Name, "3")
+	other.UID, other.Spec.NodeName = pod.UID+"-again", node
+}
+
+// What is read of a pod of the same name says nothing of the one that is gone, but that.
+func TestAPodMadeAgainUnderItsNameIsAnother(t *testing.T) {
+	for name, node := range map[string]string{"the other waits": "", "the other is on the node": "pair"} {
+		t.Run(name, func(t *testing.T) {
+			t.Run("when its binding fails", func(t *testing.T) {
+				w := newWorld(t)
+				pod := w.pod("pod", "3")
+				w.cluster.bindErr = errLost
+				w.cluster.binding = func() { w.madeAgain(pod, node) }
+				if got := w.bind(pod, "pair"); !strings.Contains(got, errLost.Error()) || strings.Contains(got, "outcome is not known") {
+					t.Errorf("bind: %q, want that it has failed", got)
+				}
+				if _, _, ok := w.Cache.Where("uid-pod"); ok {
+					t.Error("still assumed")
+				}
+			})
+			t.Run("when it is looked at again", func(t *testing.T) {
+				w := newWorld(t)
+				pod := w.pod("pod", "3")
+				w.cluster.bindErr = errLost
+				if w.bind(pod, "pair") == "" {
+					t.Fatal("want an error")
+				}
+				w.madeAgain(pod, node)
+				w.now = w.now.Add(31 * time.Second)
+				w.ReviewAssumed(context.Background(), 30*time.Second)
+				if _, _, ok := w.Cache.Where("uid-pod"); ok {
+					t.Error("still assumed")
+				}
+			})
+		})
+	}
+}
+
+// The read that shows a pod without a node says nothing of a binding that was sent after it.
+func TestAReviewLeavesWhatIsBoundMeanwhile(t *testing.T) {
+	w := newWorld(t)
+	pod := w.pod("pod", "3")
+	w.cluster.bindErr = errLost
+	if w.bind(pod, "pair") == "" {
+		t.Fatal("want an error")
+	}
+	w.now = w.now.Add(31 * time.Second)
+	w.cluster.reading = func() { w.bind(pod, "pair") }
+	w.ReviewAssumed(context.Background(), 30*time.Second)
+	if len(w.devicesOf("pair", pod)) != 1 {
+		t.Error("the memory of a binding that may still land is not reserved any more")
 	}
 }
 

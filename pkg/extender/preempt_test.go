@@ -240,6 +240,25 @@ func TestTheRoomOfANominatedPodIsKept(t *testing.T) {
 	}
 }
 
+// A node scores as what is left of it beside the pods that are nominated to it.
+func TestNominatedPodsCountWhenNodesAreScored(t *testing.T) {
+	w := newWorld(t)
+	vip := w.preemptor("16")
+	req, err := w.Names.Request(vip)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if problem := w.bind(w.pod("first", "15"), "pair"); problem != "" {
+		t.Fatal(problem)
+	}
+	w.Cache.NominatePod("pair", api.Ref(vip), req, placement.Assignment{})
+	args := &extenderv1.ExtenderArgs{Pod: w.pod("small", "3"), NodeNames: &[]string{"big", "pair"}}
+	want := &extenderv1.HostPriorityList{{Host: "big", Score: 10}, {Host: "pair", Score: 0}}
+	if diff := cmp.Diff(want, w.Prioritize(context.Background(), args)); diff != "" {
+		t.Errorf("scores (-want +got):\n%s", diff)
+	}
+}
+
 func TestPreemptOverHTTP(t *testing.T) {
 	w, _ := crowded(t)
 	body, err := json.Marshal(&extenderv1.ExtenderPreemptionArgs{

@@ -1,6 +1,7 @@
 // Command mutants shows that the simulation bites: it puts faults into gpumem,
-// one at a time, and lets the simulation look for each. The tree is not changed:
-// the compiler is given other files in its place (go build -overlay).
+// one at a time, and lets the simulation look for each, or the unit test that is
+// named for it. The tree is not changed: the compiler is given other files in its
+// place (go build -overlay).
 //
 // It is run in test/sim. The exit status is 1 unless every fault is found.
 package main
@@ -53,25 +54,37 @@ func run(ctx context.Context, seeds int, only string) error {
 			return err
 		}
 		tried++
-		binary, err := m.build(ctx, dir)
+		found, err := m.find(ctx, dir, seeds)
 		if err != nil {
-			fmt.Printf("%-28s %v\n", m.name, err)
-			continue
-		}
-		start := time.Now()
-		found, err := search(ctx, binary, seeds)
-		if err != nil {
-			fmt.Printf("%-28s NOT CAUGHT: %v\n", m.name, err)
+			fmt.Printf("%-32s NOT CAUGHT: %v\n", m.name, err)
 			continue
 		}
 		caught++
-		fmt.Printf("%-28s %-8s after %4s seeds, at step %4s (%s)\n", m.name, found.invariant, found.seed, found.step, time.Since(start).Round(time.Second))
+		fmt.Printf("%-32s %s\n", m.name, found)
 	}
 	fmt.Printf("result: mutants %d/%d caught\n", caught, tried)
 	if caught < tried {
-		return errors.New("the simulation does not see every fault")
+		return errors.New("not every fault is seen")
 	}
 	return nil
+}
+
+// find puts the fault in and says what has found it.
+func (m mutant) find(ctx context.Context, dir string, seeds int) (string, error) {
+	overlay, err := m.overlay(dir)
+	if err != nil {
+		return "", err
+	}
+	if m.test != simulation {
+		return m.test, m.unit(ctx, overlay)
+	}
+	binary, err := build(ctx, dir, overlay)
+	if err != nil {
+		return "", err
+	}
+	start := time.Now()
+	found, err := search(ctx, binary, seeds)
+	return fmt.Sprintf("%-8s after %4s seeds, at step %4s (%s)", found.invariant, found.seed, found.step, time.Since(start).Round(time.Second)), err
 }
 
 // mutate returns the file with the fault in it. The old text must be there
@@ -91,20 +104,37 @@ func (m mutant) mutate() (path string, content []byte, err error) {
 	return path, []byte(strings.Replace(string(source), m.old, m.new, 1)), nil
 }
 
-// build compiles the simulation with the fault in it.
-func (m mutant) build(ctx context.Context, dir string) (binary string, err error) {
+// overlay writes the file with the fault in it, and what names it to the compiler.
+func (m mutant) overlay(dir string) (overlay string, err error) {
 	path, content, err := m.mutate()
 	if err != nil {
 		return "", err
 	}
-	file, overlay, binary := filepath.Join(dir, "mutant.go"), filepath.Join(dir, "overlay.json"), filepath.Join(dir, "sim.test")
+	file, overlay := filepath.Join(dir, "mutant.go"), filepath.Join(dir, "overlay.json")
 	replace, err := json.Marshal(map[string]any{"Replace": map[string]string{path: file}})
 	if err != nil {
 		return "", err
 	}
-	if err := errors.Join(os.WriteFile(file, content, 0o600), os.WriteFile(overlay, replace, 0o600)); err != nil {
-		return "", err
+	return overlay, errors.Join(os.WriteFile(file, content, 0o600), os.WriteFile(overlay, replace, 0o600))
+}
+
+// unit runs the unit test that has to find the fault.
+func (m mutant) unit(ctx context.Context, overlay string) error {
+	test := exec.CommandContext(ctx, "go", "test", "-vet=off", "-overlay", overlay, "-run", "^"+m.test+"$", "./"+filepath.Dir(m.file))
+	test.Dir = filepath.Join("..", "..")
+	out, err := test.CombinedOutput()
+	if err == nil {
+		return fmt.Errorf("%s passes", m.test)
 	}
+	if !strings.Contains(string(out), "--- FAIL: "+m.test) {
+		return fmt.Errorf("%w\n%s", err, out)
+	}
+	return nil
+}
+
+// build compiles the simulation with the fault in it.
+func build(ctx context.Context, dir, overlay string) (binary string, err error) {
+	binary = filepath.Join(dir, "sim.test")
 	if out, err := exec.CommandContext(ctx, "go", "test", "-c", "-vet=off", "-ldflags=-s -w", "-overlay", overlay, "-o", binary, ".").CombinedOutput(); err != nil {
 		return "", fmt.Errorf("does not compile: %w\n%s", err, out)
 	}

@@ -1,9 +1,10 @@
 package main
 
-// mutant is one fault: a text of a file and what stands there instead.
-type mutant struct {
-	name, file, old, new string
-}
+// mutant is one fault: a text of a file and what stands there instead. A unit test of
+// the file's package has to find it, or the simulation.
+type mutant struct{ name, file, old, new, test string }
+
+const simulation = "" // instead of a test
 
 // table has mistakes that systems of this kind have made, and the ones that this
 // one was close to. Those that would show in one of thousands of runs at best are
@@ -11,164 +12,228 @@ type mutant struct {
 var table = []mutant{
 	{
 		"free at deletionTimestamp", "pkg/controller/books.go",
-		"case api.Terminal(pod):", "case api.Terminal(pod) || pod.DeletionTimestamp != nil:",
+		"case api.Terminal(pod):", "case api.Terminal(pod) || pod.DeletionTimestamp != nil:", simulation,
 	},
 	{
 		"key by name", "pkg/controller/books.go",
-		"isPod && old.UID != pod.UID {", "isPod && old.Name != pod.Name {",
+		"isPod && old.UID != pod.UID {", "isPod && old.Name != pod.Name {", simulation,
 	},
 	{
 		"unsigned remainder", "pkg/placement/node.go",
-		"return max(0, d.Capacity-d.Foreign-d.Requested)", "return gpu.Units(uint32(d.Capacity - d.Foreign - d.Requested))",
+		"return max(0, d.Capacity-d.Foreign-d.Requested)", "return gpu.Units(uint32(d.Capacity - d.Foreign - d.Requested))", simulation,
 	},
 	{
 		"equal split", "pkg/placement/node.go",
-		"n.Devices[i].Device = d\n", "n.Devices[i].Device = d\n\t\tn.Devices[i].Capacity = inv.Capacity() / gpu.Units(len(inv.Devices))\n",
+		"n.Devices[i].Device = d\n", "n.Devices[i].Device = d\n\t\tn.Devices[i].Capacity = inv.Capacity() / gpu.Units(len(inv.Devices))\n", simulation,
 	},
 	{
 		"lock released in between", "pkg/cache/cache.go",
 		"	c.set(on, ref.UID, &pod{\n		Holding: placement.Holding{Pod: ref, Request: req, Assignment: chosen},",
-		"	c.mu.Unlock()\n	time.Sleep(20 * time.Millisecond)\n	c.mu.Lock()\n	c.set(on, ref.UID, &pod{\n		Holding: placement.Holding{Pod: ref, Request: req, Assignment: chosen},",
+		"	c.mu.Unlock()\n	time.Sleep(20 * time.Millisecond)\n	c.mu.Lock()\n	c.set(on, ref.UID, &pod{\n		Holding: placement.Holding{Pod: ref, Request: req, Assignment: chosen},", simulation,
 	},
 	{
 		"a forgotten Forget", "pkg/extender/extender.go",
-		"e.Cache.RefusePod(ref.UID, decided)", "_ = decided",
+		"e.Cache.RefusePod(ref.UID, decided)", "_ = decided", simulation,
 	},
 	{
 		"unknown outcome is a refusal", "pkg/extender/extender.go",
-		"case e.Cluster.Refused(cause):", "case true:",
+		"case e.Cluster.Refused(cause):", "case true:", simulation,
 	},
 	{
 		"bindings not counted", "pkg/cache/cache.go",
-		"return len(p.bindings) == 0", "return true",
+		"return len(p.bindings) == 0", "return true", simulation,
 	},
 	{
 		"swap not corrected", "pkg/deviceplugin/reconcile.go",
-		"if !p.claim(ref) {", "if true || !p.claim(ref) {",
+		"if !p.claim(ref) {", "if true || !p.claim(ref) {", simulation,
 	},
 	{
 		"swap corrected with a gap", "pkg/allocation/reconcile.go",
-		"if moving > 1 || moving == 1 && !c.Moves() {", "if false {",
+		"if moving > 1 || moving == 1 && !c.Moves() {", "if false {", simulation,
 	},
 	{
 		"confusable rule off", "pkg/cache/decide.go",
-		"return !h.Settled && !h.Nominated &&", "return false && !h.Nominated &&",
+		"return !h.Settled && !h.Nominated &&", "return false && !h.Nominated &&", simulation,
 	},
 	{
 		"settled ignored", "pkg/api/pod.go",
-		"return pod.Status.StartTime != nil || Terminal(pod)", "return Terminal(pod)",
+		"return pod.Status.StartTime != nil || Terminal(pod)", "return Terminal(pod)", simulation,
 	},
 	{
 		"init containers summed", "pkg/placement/request.go",
-		"highest = max(highest, sidecars+amount(c))\n", "apps += amount(c)\n",
+		"highest = max(highest, sidecars+amount(c))\n", "apps += amount(c)\n", simulation,
 	},
 	{
 		"ghost's pods dropped", "pkg/cache/cache.go",
-		"if n.inventory != nil || len(n.pods[on]) > 0 || len(n.pods[coming]) > 0 || len(n.expected) > 0 {", "if n.inventory != nil {",
+		"if n.inventory != nil || len(n.pods[on]) > 0 || len(n.pods[coming]) > 0 || len(n.expected) > 0 {", "if n.inventory != nil {", simulation,
 	},
 	{
 		"read though it has gone", "pkg/cache/read.go",
-		"if r.gone[h.Pod.UID] || ok", "if ok",
+		"if r.gone[h.Pod.UID] || ok", "if ok", simulation,
 	},
 	{
 		"stale read beats the watch", "pkg/cache/read.go",
-		" || ok && !p.assumed {", " {",
+		" || ok && !p.assumed {", " {", simulation,
 	},
 	{
 		"entered though it has ended", "pkg/extender/reads.go",
-		"if api.Terminal(pod) {", "if false {",
+		"if api.Terminal(pod) {", "if false {", simulation,
 	},
 	{
 		"retry chooses anew", "pkg/cache/cache.go",
 		"			p.bindings = append(p.bindings, now)\n			return p.Assignment, nil\n",
-		"			p.bindings = append(p.bindings, now)\n			chosen, _ := placement.Choose(fallback, req, *c.node(nodeName).view.Load())\n			return chosen, nil\n",
+		"			p.bindings = append(p.bindings, now)\n			chosen, _ := placement.Choose(fallback, req, *c.node(nodeName).view.Load())\n			return chosen, nil\n", simulation,
 	},
 	{
 		"short preference", "pkg/deviceplugin/plugin.go",
-		"ContainerPreferredAllocationResponse{DeviceIDs: plain(ids)})", "ContainerPreferredAllocationResponse{DeviceIDs: plain(ids[1:])})",
+		"ContainerPreferredAllocationResponse{DeviceIDs: plain(ids)})", "ContainerPreferredAllocationResponse{DeviceIDs: plain(ids[1:])})", simulation,
 	},
 	{
 		"unhealthy GPU offered", "pkg/placement/fit.go",
-		"case !d.Healthy:\n		return Unhealthy", "case false:\n		return Unhealthy",
+		"case !d.Healthy:\n		return Unhealthy", "case false:\n		return Unhealthy", simulation,
 	},
 	{
 		"unplaced pods not counted", "pkg/placement/node.go",
-		"			n.Unattributed = append(n.Unattributed, h)\n", "",
+		"			n.Unattributed = append(n.Unattributed, h)\n", "", simulation,
 	},
 	{
 		"overtaken and sent again", "pkg/cache/cache.go",
-		"if !p.assumed || p.read {", "if true {",
+		"if !p.assumed || p.read {", "if true {", simulation,
 	},
 	{
 		"nominated pods forgotten", "pkg/cache/cache.go",
-		"WithNominated(nominated)", "WithNominated(nil)",
+		"WithNominated(nominated)", "WithNominated(nil)", simulation,
 	},
 	{
 		"filter reserves", "pkg/extender/filter.go",
-		"return e.Cache.Refused(node.name, q.Question)", "_, _ = e.Cache.AssumePod(q.Pod, node.name, q.Request, e.Policy, e.Now()); return nil",
+		"return e.Cache.Refused(node.name, q.Question)", "_, _ = e.Cache.AssumePod(q.Pod, node.name, q.Request, e.Policy, e.Now()); return nil", simulation,
 	},
 	{
 		"a leader is not caught up", "pkg/extender/extender.go",
-		"return e.catchUp(ctx, nodeName)", "return nil",
+		"return e.catchUp(ctx, nodeName)", "return nil", simulation,
 	},
 	{
 		"never woken", "pkg/extender/wake.go",
-		"if err := e.Cluster.Wake(ctx, p.Pod); err != nil {", "if err := error(nil); err != nil {",
+		"if err := e.Cluster.Wake(ctx, p.Pod); err != nil {", "if err := error(nil); err != nil {", simulation,
 	},
 	{
 		"who leads is not asked", "pkg/extender/turn.go",
-		`if last == nil || leader == "" || leader != last.leader || now.Sub(last.begun) < handover {`, "if last == nil {",
+		`if last == nil || leader == "" || leader != last.leader || now.Sub(last.begun) < handover {`, "if last == nil {", simulation,
 	},
 	{
 		"a handover is over at once", "pkg/extender/turn.go",
-		"now.Sub(last.begun) < handover {", "false {",
+		"now.Sub(last.begun) < handover {", "false {", simulation,
 	},
 	{
 		"a watch behind is believed", "pkg/extender/turn.go",
-		"if done || !told(l.from) {", "if done {",
+		"if done || !told(l.from) {", "if done {", simulation,
 	},
 	{
 		"a guess beats the read", "pkg/cache/read.go",
-		"ok && !p.assumed {", "ok && (p != nil || !p.assumed) {",
+		"ok && !p.assumed {", "ok && (p != nil || !p.assumed) {", simulation,
 	},
 	{
 		"waking off, some nodes asked", "test/sim/extender.go",
-		"e.asker.WakeWaiting(context.Background())", "if !e.w.cfg.Samples {\n\t\t\t\te.asker.WakeWaiting(context.Background())\n\t\t\t}",
+		"e.asker.WakeWaiting(context.Background())", "if !e.w.cfg.Samples {\n\t\t\t\te.asker.WakeWaiting(context.Background())\n\t\t\t}", simulation,
 	},
 	{
 		"waking off, all nodes asked", "test/sim/extender.go",
-		"e.asker.WakeWaiting(context.Background())", "if e.w.cfg.Samples {\n\t\t\t\te.asker.WakeWaiting(context.Background())\n\t\t\t}",
+		"e.asker.WakeWaiting(context.Background())", "if e.w.cfg.Samples {\n\t\t\t\te.asker.WakeWaiting(context.Background())\n\t\t\t}", simulation,
 	},
 	{
 		"equals evicted", "pkg/preemption/preempt.go",
-		"h.Request.Priority >= req.Priority", "h.Request.Priority > req.Priority",
+		"h.Request.Priority >= req.Priority", "h.Request.Priority > req.Priority", simulation,
 	},
 	{
 		"API call under the lock", "pkg/deviceplugin/reconcile.go",
-		"	if err := p.pods.Correct(ctx, ref, is, inv); err != nil {", "	p.mu.Lock()\n	err := p.pods.Correct(ctx, ref, is, inv)\n	p.mu.Unlock()\n	if err != nil {",
+		"	if err := p.pods.Correct(ctx, ref, is, inv); err != nil {", "	p.mu.Lock()\n	err := p.pods.Correct(ctx, ref, is, inv)\n	p.mu.Unlock()\n	if err != nil {", simulation,
 	},
 	{
 		"cores by the node's sum", "pkg/placement/fit.go",
-		"case !n.room(d).covers(units, cores):", "case !n.room(d).covers(units, 0), n.freeFor(r).cores < cores:",
+		"case !n.room(d).covers(units, cores):", "case !n.room(d).covers(units, 0), n.freeFor(r).cores < cores:", simulation,
 	},
 	{
 		"cordoned GPUs take pods", "pkg/api/codec.go",
-		"return Cordon(inv, n.CordonedGPUs(node)), nil", "return inv, nil",
+		"return Cordon(inv, n.CordonedGPUs(node)), nil", "return inv, nil", simulation,
 	},
 	{
 		"cordoned GPUs take unplaced pods", "pkg/allocation/tenants.go",
-		"if slices.Contains(b.Cordoned, d.UUID) {", "if d.UUID == \"\" {",
+		"if slices.Contains(b.Cordoned, d.UUID) {", "if d.UUID == \"\" {", simulation,
 	},
 	{
 		"foreign use offered", "pkg/placement/node.go",
-		"return max(0, d.Capacity-d.Foreign-d.Requested)", "return max(0, d.Capacity-d.Requested)",
+		"return max(0, d.Capacity-d.Foreign-d.Requested)", "return max(0, d.Capacity-d.Requested)", simulation,
 	},
 	{
 		"gpushare's index not read", "pkg/allocation/tenants.go",
-		"t.written = s.byIndex(p)", "_ = s.byIndex",
+		"t.written = s.byIndex(p)", "_ = s.byIndex", simulation,
 	},
 	{
 		"panic on a bad annotation", "pkg/api/pod.go",
-		"	if err != nil || count < 1 || count > 64 {", "	if err != nil {\n		panic(err)\n	}\n	if count < 1 || count > 64 {",
+		"	if err != nil || count < 1 || count > 64 {", "	if err != nil {\n		panic(err)\n	}\n	if count < 1 || count > 64 {", simulation,
+	},
+	{
+		"a time-out is a refusal", "pkg/controller/client.go",
+		" && code != http.StatusRequestTimeout", "", "TestClientTellsRefusalFromUnknownOutcome",
+	},
+	{
+		"a namesake's binding is believed", "pkg/extender/extender.go",
+		"gone := err == nil && (pod == nil || string(pod.UID) != ref.UID)", "gone := err == nil && pod == nil", "TestAPodMadeAgainUnderItsNameIsAnother",
+	},
+	{
+		"a namesake keeps an assumption", "pkg/extender/extender.go",
+		`case pod == nil || string(pod.UID) != a.Pod.UID || pod.Spec.NodeName == "":`, `case pod == nil || pod.Spec.NodeName == "":`, "TestAPodMadeAgainUnderItsNameIsAnother",
+	},
+	{
+		"a review forgets a later binding", "pkg/extender/extender.go",
+		"e.Cache.ExpirePod(a.Pod.UID, before)", "e.Cache.ForgetPod(a.Pod.UID)", "TestAReviewLeavesWhatIsBoundMeanwhile",
+	},
+	{
+		"nominated pods score nothing", "pkg/extender/filter.go",
+		"if len(state.Nominated) > 0 {", "if len(state.Nominated) > 999 {", "TestNominatedPodsCountWhenNodesAreScored",
+	},
+	{
+		"answers kept for another", "pkg/cache/answers.go",
+		"if len(state.Nominated) > 0 {", "if false {", "TestAnswersBesideANominatedPodAreNotKept",
+	},
+	{
+		"answers kept of what was", "pkg/cache/answers.go",
+		"if last == nil || last.of != state {", "if last == nil {", "TestAnAnswerAboutWhatWasIsNoAnswer",
+	},
+	{
+		"assumed and bound are the same", "pkg/cache/compare.go",
+		"return p.assumed != r.assumed || p.node", "return p.node", "TestDifferencesAndHeal",
+	},
+	{
+		"a pod's CPU never changes", "pkg/cache/cache.go",
+		" && old.Request.CPU == h.Request.CPU {", " {", "TestCPUOfAPodThatIsResized",
+	},
+	{
+		"cores promised twice", "pkg/placement/fit.go",
+		"		r.cores = max(0, r.cores-h.Request.Cores())\n", "", "TestLeftBesidePodsOnNoKnownGPU",
+	},
+	{
+		"more foreign use than memory", "pkg/gpu/gpu.go",
+		"case d.Foreign < 0 || d.Foreign > d.Capacity:", "case d.Foreign < 0:", "TestValidate",
+	},
+	{
+		"a stopped GPU is cordoned too", "pkg/api/codec.go",
+		"		case d.Unhealthy != gpu.Stopped:", "		default:", "TestCordonedGPUsTakeNoNewPods",
+	},
+	{
+		"equal containers are one", "pkg/allocation/admit.go",
+		"if !b.before(t, c, g.Resource) {", "if true {", "TestAdmitSaysForWhichContainer",
+	},
+	{
+		"slots that must be taken are left", "pkg/allocation/gpushare.go",
+		"if !slices.Contains(must, free[d.UUID][i]) {", "{", "TestInitContainersKeepTheirSlotsBesidePodsOfGPUShare",
+	},
+	{
+		"a kubelet that restarts has all", "pkg/deviceplugin/plugin.go",
+		"	p.forgetGiven() // a kubelet", "	// a kubelet", "TestAKubeletThatStartsAgainMayHaveLostWhatItWasGiven",
+	},
+	{
+		"the kubelet is asked first", "pkg/deviceplugin/plugin.go",
+		"		held, known, err := p.kubelet.List(asking)\n		if err == nil {", "		held, known, err := p.kubelet.List(asking)\n		pods, _, changed = p.pods.Pods()\n		if err == nil {", "TestPodsAreReadBeforeTheKubelet",
 	},
 }
