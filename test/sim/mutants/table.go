@@ -174,7 +174,7 @@ var table = []mutant{
 	},
 	{
 		"a time-out is a refusal", "pkg/controller/client.go",
-		" && code != http.StatusRequestTimeout", "", "TestClientTellsRefusalFromUnknownOutcome",
+		" && code != http.StatusRequestTimeout", " && code != http.StatusTeapot", "TestClientTellsRefusalFromUnknownOutcome",
 	},
 	{
 		"a namesake's binding is believed", "pkg/extender/extender.go",
