@@ -246,11 +246,14 @@ func (n *news) wait(ctx context.Context, changed <-chan struct{}) bool {
 }
 
 // preferListed is allocation.Prefer, but says ErrNoPod when none of the pods
-// that the kubelet lists is waiting: it lists the one that it asks for.
+// that the kubelet lists is waiting: it lists the one that it asks for. One that it
+// has admitted, and of which it never tells anything, seems to wait for as long as it runs.
 func preferListed(s allocation.State, r gpu.Resource, available, must []gpu.SlotID, size int) ([]gpu.SlotID, error) {
 	if s.Known != nil {
 		listed := s
-		listed.Pods = slices.DeleteFunc(slices.Clone(s.Pods), func(pod allocation.Pod) bool { return !s.Known[pod.Pod.String()] })
+		listed.Pods = slices.DeleteFunc(slices.Clone(s.Pods), func(pod allocation.Pod) bool {
+			return !s.Known[pod.Pod.String()] || pod.Settled && pod.Unlisted()
+		})
 		ids, err := allocation.Prefer(listed, r, available, must, size)
 		if errors.Is(err, allocation.ErrNoPod) || len(listed.Pods) == len(s.Pods) {
 			return ids, err

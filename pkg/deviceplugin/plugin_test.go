@@ -381,6 +381,26 @@ func TestAPodThatIsNotKnownYetIsWaitedFor(t *testing.T) {
 	}
 }
 
+// Nothing shows any more that a pod was given what its init container asks for, and the
+// kubelet asks for as much for one that is not known yet.
+func TestAPodThatHasBegunIsNotTakenForOneThatIsNotKnownYet(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		warm := pod("warm", 1, uuidA, container("warm", placement.Init, 3))
+		n := newNode(t, nil, nil, warm)
+		if _, err := n.admit(t, warm); err != nil {
+			t.Fatal(err)
+		}
+		n.pods.settle("warm")
+		n.forgetGiven()
+		n.kubelet.list("ns/late")
+		n.pods.behind = []allocation.Pod{pod("late", 2, uuidB, app(3))}
+		ids, err := n.preferred(t.Context(), n.free("aaaaaaaa-0", "aaaaaaaa-1", "aaaaaaaa-2"), nil, 3)
+		if err != nil || ids[0] != "bbbbbbbb-0" {
+			t.Errorf("got %v, %v; want GPU 1", ids, err)
+		}
+	})
+}
+
 // The watch is broken, and another pod waits that asks for as much.
 func TestAPodThatTheWatchDoesNotTellOfIsAskedFor(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
