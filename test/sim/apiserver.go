@@ -132,6 +132,9 @@ func (s *apiServer) bind(b *v1.Binding) error {
 		if pod.DeletionTimestamp != nil {
 			return apierrors.NewConflict(podResource, b.Name, errors.New("the pod is being deleted, cannot be assigned to a host"))
 		}
+		if len(pod.Spec.SchedulingGates) > 0 {
+			return apierrors.NewConflict(podResource, b.Name, errors.New("the pod has scheduling gates"))
+		}
 		if pod.Spec.NodeName != "" {
 			return apierrors.NewConflict(podResource, b.Name, fmt.Errorf("the pod is already assigned to node %q", pod.Spec.NodeName))
 		}

@@ -67,11 +67,12 @@ func (w *World) whereabouts(s *spec, node string) []string {
 // not in the books of whoever gives them.
 func (w *World) unheard(self *spec, node string, gpus []string, b *books) *spec {
 	for _, s := range w.order {
-		if s == self || slices.Contains(b.nowhere, s) {
+		is := func(o *spec) bool { return o.uid == s.uid }
+		if is(self) || slices.ContainsFunc(b.nowhere, is) {
 			continue
 		}
 		for _, id := range w.whereabouts(s, node) {
-			if slices.Contains(gpus, id) && !slices.Contains(b.holders[id], s) {
+			if slices.Contains(gpus, id) && !slices.ContainsFunc(b.holders[id], is) {
 				return s
 			}
 		}
@@ -89,7 +90,7 @@ func (e *extenderProc) checkCaughtUp(s *spec, node string) {
 		bound := pod != nil && string(pod.UID) == o.uid && pod.Spec.NodeName == node && !terminal(pod)
 		_, assumed, _ := e.books.Where(o.uid)
 		assumed = assumed && w.sentBy(e.process, o.uid).node != node
-		if before := o.boundAt > 0 && o.boundAt <= e.turns[s.uid]; o != s && bound && before && (view[o.uid].node != node || assumed) {
+		if before := o.boundAt > 0 && o.boundAt <= e.turns[s.uid]; o.uid != s.uid && bound && before && (view[o.uid].node != node || assumed) {
 			w.violate("I2", "%s binds %s to %s without news of %s, which was bound at %s, and it has been asked since %s", e.name, s.name, node, o.name, o.boundAt, e.turns[s.uid])
 		}
 	}

@@ -476,7 +476,7 @@ func (c cluster) Bind(ctx context.Context, b *v1.Binding) error {
 	delete(e.refused, uid)
 	e.dirty = true
 	e.checkDecision(uid, b.Target.Name, b.Annotations[w.names.Assignment()])
-	w.noteSent(uid, sending{by: e.process, node: b.Target.Name, gpus: w.gpusOf(w.pods[uid], b.Annotations[w.names.Assignment()])})
+	w.noteSent(uid, sending{by: e.process, node: b.Target.Name, gpus: w.gpusOf(w.asSent(w.pods[uid], b.Annotations[w.names.Assignment()]), b.Annotations[w.names.Assignment()])})
 	w.logf("  %s: POST binding of %s to %s %s", e.name, b.Name, b.Target.Name, b.Annotations[w.names.Index()])
 	err := w.api.request(ctx, e.process, "POST binding "+b.Name, true, func() error {
 		err := w.api.bind(b)

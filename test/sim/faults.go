@@ -245,8 +245,8 @@ var allFaults = []fault{
 			return
 		}
 		pod := w.api.pods[pick(w.rng, names)]
-		if pod.Spec.NodeName == "" || pod.Status.StartTime == nil {
-			return
+		if pod.Spec.NodeName == "" || pod.Status.StartTime == nil || w.cfg.Adversary == underPolicies {
+			return // or it is refused
 		}
 		value := pick(w.rng, []string{"", "{", `{"v":9}`, `{"v":1,"gpus":[{"uuid":"GPU-none","index":0,"units":2}]}`})
 		_ = w.api.changePod(pod.Name, pod.UID, func(p *v1.Pod) { // it is there

@@ -23,12 +23,13 @@ func (m *machine) takeOver() {
 // inherit makes a pod that runs on a GPU, as gpushare has written.
 func (m *machine) inherit(d gpu.Device) {
 	w := m.w
-	s := &spec{gpus: 1, namespace: namespaces[0], bound: m.name, gpushare: string(d.UUID), begun: true, wasBound: true, keeper: w.rng.IntN(3) == 0}
+	s := &spec{gpus: 1, namespace: namespaces[0], bound: m.name, gpushare: string(d.UUID), keeper: w.rng.IntN(3) == 0}
 	for i := range 1 + w.rng.IntN(2) {
 		s.containers = append(s.containers, container{name: fmt.Sprintf("c%d", i), kind: app, amount: amount{units: 2}})
 	}
 	s.need = peak(s.containers)
 	w.create(s)
+	s.begun, s.wasBound = true, true
 	_ = w.api.changePod(s.name, podUID(s.uid), func(p *v1.Pod) { // it is there
 		p.Annotations["ALIYUN_COM_GPU_MEM_IDX"] = strconv.Itoa(d.Index)
 		p.Annotations["ALIYUN_COM_GPU_MEM_POD"] = strconv.Itoa(s.need.units)

@@ -76,6 +76,8 @@ type books struct {
 	requested map[string]amount
 	holders   map[string][]*spec
 	nowhere   []*spec // bound to the node, on no GPU that is known
+
+	lawful bool // the adversary's rules count for nothing
 }
 
 func (w *World) newBooks(node *v1.Node) *books {
@@ -134,10 +136,17 @@ func (b *books) free(id string) amount {
 
 // allows reports whether the rules of pods let one be on a GPU beside others.
 func (b *books) allows(s *spec, id string) bool {
+	rules := func(s *spec) bool { return !b.lawful || !s.hostile() }
 	for _, other := range slices.Concat(b.holders[id], b.nowhere) {
-		if other != s && (other.exclusive || s.exclusive || s.apart != "" && s.apart == other.apart && s.namespace == other.namespace) {
+		if other.uid != s.uid && (other.exclusive && rules(other) || rules(s) && (s.exclusive || s.apart != "" && s.apart == other.apart && s.namespace == other.namespace)) {
 			return false
 		}
+	}
+	if !rules(s) {
+		return true
+	}
+	if slices.ContainsFunc(b.holders[id], func(other *spec) bool { return other.uid != s.uid && other.closed && rules(other) }) {
+		return false
 	}
 	model := strings.TrimPrefix(strings.ToLower(b.models[id]), "nvidia ")
 	return passes(s.uuids, strings.ToLower(id)) && passes(strings.TrimPrefix(s.model, "nvidia "), model)
@@ -177,6 +186,7 @@ func (e *extenderProc) view() map[string]known {
 			w.violate("I3", "%s assumes %s, for which it has sent nothing since it was told that the pod is gone", e.name, s.name)
 			continue
 		}
+		s = w.asSent(s, sent.Annotations[w.names.Assignment()])
 		out[s.uid] = known{node: node, gpus: w.gpusOf(s, sent.Annotations[w.names.Assignment()]), spec: s}
 	}
 	for uid, pod := range e.read {
@@ -189,13 +199,13 @@ func (e *extenderProc) view() map[string]known {
 			delete(e.read, uid)
 			continue
 		}
-		out[uid] = known{node: pod.Spec.NodeName, gpus: w.assignment(pod), left: w.leaving(pod), spec: w.pods[uid]}
+		out[uid] = w.knownBy(pod)
 	}
 	for _, pod := range e.pods.store {
 		if pod.Spec.NodeName != "" {
 			uid := string(pod.UID)
 			delete(e.read, uid)
-			out[uid] = known{node: pod.Spec.NodeName, gpus: w.assignment(pod), left: w.leaving(pod), spec: w.pods[uid]}
+			out[uid] = w.knownBy(pod)
 		}
 	}
 	for uid := range e.reserved {
@@ -204,6 +214,12 @@ func (e *extenderProc) view() map[string]known {
 		}
 	}
 	return out
+}
+
+// knownBy is what an object tells of a bound pod.
+func (w *World) knownBy(pod *v1.Pod) known {
+	s := w.asWritten(pod)
+	return known{node: pod.Spec.NodeName, gpus: w.gpusOf(s, pod.Annotations[w.names.Assignment()]), left: w.leaving(pod), spec: s}
 }
 
 // check looks at all that can have changed in a step.
@@ -245,6 +261,9 @@ func (w *World) checkBooks(e *extenderProc) {
 			w.violate("I3", "%s does not know node %s", e.name, name)
 			return
 		}
+		if e.checkOthers(got, want); w.cfg.Adversary == free {
+			continue // what is the adversary's own may count for more
+		}
 		if len(got.Devices) != len(want.capacity) || len(got.Unattributed) != len(want.nowhere) {
 			w.violate("I3", "%s: node %s has %d GPUs and %d pods nowhere, want %d and %d", e.name, name, len(got.Devices), len(got.Unattributed), len(want.capacity), len(want.nowhere))
 			return
@@ -283,7 +302,7 @@ func specNames(specs []*spec) (out []string) {
 // is free by all that its sender knows, and says so in full.
 func (e *extenderProc) checkDecision(uid, nodeName, annotation string) {
 	w := e.w
-	s := w.pods[uid]
+	s := w.asSent(w.pods[uid], annotation)
 	node := e.nodes.store[nodeName]
 	gpus := w.gpusOf(s, annotation)
 	if on, assumed, ok := e.books.Where(uid); ok && !assumed && on == nodeName {
@@ -303,6 +322,7 @@ func (e *extenderProc) checkDecision(uid, nodeName, annotation string) {
 		}
 	}
 	b := w.newBooks(node)
+	b.lawful = true
 	for other, k := range e.view() {
 		if other != uid && k.node == nodeName {
 			b.add(k.spec, k.gpus, k.left)
@@ -344,7 +364,7 @@ func (e *extenderProc) checkNominated(s *spec, node *v1.Node, gpus []string, b *
 			nominated = append(nominated, e.w.pods[string(pod.UID)])
 		}
 	}
-	if len(nominated) != 1 || nominated[0] == s || nominated[0].broken || !nominated[0].priority {
+	if len(nominated) != 1 || nominated[0].uid == s.uid || nominated[0].edited || nominated[0].broken || !nominated[0].priority {
 		return
 	}
 	before := b.fitting(nominated[0])
@@ -370,7 +390,7 @@ func (b *books) fitting(s *spec) (n int) {
 func (e *extenderProc) checkConfusable(s *spec, node string, gpus []string) {
 	for uid, k := range e.view() {
 		o := k.spec
-		if uid == s.uid || k.node != node || o.broken || e.knowsSettled(o) || sameSet(k.gpus, gpus) {
+		if uid == s.uid || k.node != node || o.broken || o.edited || s.edited || e.knowsSettled(o) || sameSet(k.gpus, gpus) {
 			continue
 		}
 		if s.confusable(o) && !o.alike(s) {
@@ -415,6 +435,7 @@ func (w *World) checkTruth() {
 			continue
 		}
 		b := w.truth(m.name, on[m.name])
+		b.lawful = true
 		for _, d := range m.hardware {
 			id := string(d.UUID)
 			b.keep(id, func(s *spec) bool {
@@ -615,7 +636,7 @@ func (w *World) checkMachineAtRest(m *machine) {
 					w.violate("rest", "%s/%s has been admitted and has no %s", name, c.name, r)
 					return
 				}
-				if g != nil && c.kind != initial {
+				if g != nil && (c.kind != initial || s.initial()) {
 					held = append(held, g.ids...)
 				}
 			}
@@ -627,7 +648,11 @@ func (w *World) checkMachineAtRest(m *machine) {
 		if k.blind && len(gpus) != s.gpus {
 			continue // nothing true can be written of it: it never starts, and its events say so
 		}
-		if written := slices.Sorted(slices.Values(w.assignment(pod))); !slices.Equal(written, gpus) {
+		written := slices.Sorted(slices.Values(w.assignment(pod)))
+		if s.initial() && written == nil {
+			continue // a plugin that has started since cannot know: it counts everywhere
+		}
+		if !slices.Equal(written, gpus) {
 			w.violate("I5", "%s on %s holds IDs of %v, and %v is written of it", name, m.name, gpus, written)
 		}
 		box := m.sandboxes[s.uid]

@@ -662,7 +662,10 @@ func (k *kubelet) again(m *managed) {
 // start is what comes before the start of a container.
 func (k *kubelet) start(m *managed, c container) bool {
 	g := k.m.checkpoint[m.spec.uid][part{c.name, gpu.Memory}]
-	if g == nil || !m.active() {
+	switch {
+	case c.amount == amount{}:
+		return true // it has nothing of a GPU
+	case g == nil || !m.active():
 		return false
 	}
 	ids := k.shuffled(toSet(g.ids))

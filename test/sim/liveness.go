@@ -64,7 +64,7 @@ func (w *World) checkLiveness() {
 	for _, name := range slices.Sorted(maps.Keys(w.api.pods)) {
 		pod := w.api.pods[name]
 		s := w.pods[string(pod.UID)]
-		if pod.Spec.NodeName != "" || pod.DeletionTimestamp != nil || terminal(pod) || s.broken {
+		if pod.Spec.NodeName != "" || pod.DeletionTimestamp != nil || terminal(pod) || s.broken || s.gated {
 			continue
 		}
 		at := slices.IndexFunc(w.machines, func(m *machine) bool { return w.fitsWithin(s, m, on[m.name]) })
@@ -190,6 +190,19 @@ func (w *World) fitsWithin(s *spec, m *machine, on []*v1.Pod) bool {
 // confusable reports whether the kubelet's first question for a pod may be that for
 // the other.
 func (s *spec) confusable(o *spec) bool {
-	mine, other := s.containers[0].amount, o.containers[0].amount
+	mine, other := s.first(), o.first()
 	return mine.units == other.units || mine.cores > 0 && mine.cores == other.cores
+}
+
+// first is what the kubelet asks for first, of each resource.
+func (s *spec) first() (a amount) {
+	for _, c := range s.containers {
+		if a.units == 0 {
+			a.units = c.amount.units
+		}
+		if a.cores == 0 {
+			a.cores = c.amount.cores
+		}
+	}
+	return a
 }

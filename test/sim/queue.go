@@ -70,9 +70,10 @@ const (
 func (q *queued) begin() { q.parked, q.during = 0, nil }
 
 func (s *scheduler) added(pod *v1.Pod) {
-	if pod.Spec.NodeName != "" {
+	switch {
+	case pod.Spec.NodeName != "":
 		s.move(happening{what: podBound})
-	} else {
+	case len(pod.Spec.SchedulingGates) == 0:
 		s.queue[string(pod.UID)] = &queued{}
 	}
 }
@@ -89,6 +90,8 @@ func (s *scheduler) updated(old, now *v1.Pod) {
 	case now.Spec.NodeName != "":
 		delete(s.queue, uid)
 		s.move(happening{what: podBound})
+	case len(old.Spec.SchedulingGates) > len(now.Spec.SchedulingGates):
+		s.added(now)
 	default:
 		if _, under := s.assumed[uid]; under {
 			return

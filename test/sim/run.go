@@ -20,6 +20,8 @@ type Config struct {
 	Out   io.Writer // gets a line for each step, if it is not nil
 	Nodes int       // how many; 0: a few
 
+	Adversary adversary // none, if that is not said
+
 	// What there is in this run, drawn from the seed.
 	Cores      bool // pods that ask for cores, too
 	TakenOver  bool // pods that gpushare has placed, and its names
@@ -177,11 +179,14 @@ func newWorld(cfg Config) *World {
 	w.startScheduler(w.replicas[0])
 	w.after(3*time.Second, nil, "the cluster is up", func() {
 		w.up = w.steps
-		w.logf("  %d nodes; %s", w.cfg.Nodes, w.cfg.kubeScheduler())
+		w.logf("  %d nodes; %s; %s", w.cfg.Nodes, w.cfg.kubeScheduler(), w.cfg.Adversary)
 		for range 3 {
 			w.create(w.newSpec())
 		}
 		w.chaos()
+		if w.cfg.Adversary != nobody {
+			w.scheme()
+		}
 	})
 	return w
 }

@@ -21,6 +21,7 @@ var (
 	seed   = flag.Uint64("seed", 0, "run this seed alone, and print it")
 	steps  = flag.Int("steps", 400, "steps with faults in a run")
 	nodes  = flag.Int("nodes", 0, "how many nodes each run has; 0: some have a few more than others")
+	foe    = flag.Int("adversary", -1, "0: none, 1: under policies, 2: without; -1: the seed says")
 	fleets = flag.Int("fleets", 10, "how many seeds to run with a large fleet")
 	all    = flag.Bool("all", false, "go on after a violation, and list them all")
 	shrink = flag.Bool("shrink", true, "look for the shortest prefix of a run that breaks an invariant, and print its run")
@@ -58,9 +59,10 @@ func TestSim(t *testing.T) {
 		n = shortest(t, s.worst.seed)
 		one(t, s.worst.seed, n)
 	}
-	t.Errorf("See it: cd test/sim && go test -run TestSim$ -seed=%d -steps=%d -nodes=%d .\n"+
-		"Keep it: a file in test/sim/testdata that begins with \"seed %d steps %d\" and says below what went wrong.",
-		s.worst.seed, n, *nodes, s.worst.seed, n)
+	who := config(s.worst.seed, n, *nodes).Adversary
+	t.Errorf("See it: cd test/sim && go test -run TestSim$ -seed=%d -steps=%d -nodes=%d -adversary=%d .\n"+
+		"Keep it: a file in test/sim/testdata that begins with \"seed %d steps %d adversary %d\" and says below what went wrong.",
+		s.worst.seed, n, *nodes, who, s.worst.seed, n, who)
 }
 
 // TestFleet runs some seeds with so many nodes that kube-scheduler asks about some of
@@ -75,8 +77,13 @@ func TestFleet(t *testing.T) {
 	}
 }
 
+// config has one run in three with an adversary.
 func config(seed uint64, steps, nodes int) Config {
-	return Config{Seed: seed, Steps: steps, Nodes: nodes}
+	who := adversaryOf(seed)
+	if *foe >= 0 {
+		who = adversary(*foe)
+	}
+	return Config{Seed: seed, Steps: steps, Nodes: nodes, Adversary: who}
 }
 
 // search is a number of seeds being run by several workers.
@@ -189,9 +196,9 @@ func TestTraces(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			cfg := config(0, 0, 0)
-			if _, err := fmt.Sscanf(string(content), "seed %d steps %d\n", &cfg.Seed, &cfg.Steps); err != nil {
-				t.Fatalf("want \"seed N steps M\" in the first line: %v", err)
+			cfg := Config{}
+			if _, err := fmt.Sscanf(string(content), "seed %d steps %d adversary %d\n", &cfg.Seed, &cfg.Steps, &cfg.Adversary); err != nil {
+				t.Fatalf("want \"seed N steps M adversary A\" in the first line: %v", err)
 			}
 			if v := Run(t, cfg).Violation; v != nil {
 				t.Error(v)
@@ -205,7 +212,9 @@ func TestTwice(t *testing.T) {
 	for seed := uint64(1); seed <= 20; seed++ {
 		var runs [2]bytes.Buffer
 		for i := range runs {
-			Run(t, Config{Seed: seed, Steps: 400, Out: &runs[i]})
+			cfg := config(seed, 400, 0)
+			cfg.Out = &runs[i]
+			Run(t, cfg)
 		}
 		if diff := cmp.Diff(runs[0].String(), runs[1].String()); diff != "" {
 			t.Fatalf("seed %d runs differently the second time (-first +second):\n%s", seed, diff)

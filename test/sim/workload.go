@@ -2,6 +2,7 @@ package sim
 
 import (
 	"fmt"
+	"maps"
 	"slices"
 	"strconv"
 	"strings"
@@ -17,9 +18,11 @@ import (
 type spec struct {
 	name, uid  string
 	containers []container
+	gated      bool   // no scheduler looks at it until the gate is taken away
 	gpus       int    // as many share the memory
 	need       amount // in all, at the peak
 	exclusive  bool   // alone on its GPUs
+	closed     bool   // its policy cannot be read: its GPUs, if they are known, are closed to others
 	namespace  string // groups are of it
 	apart      string // exclusive-group
 	together   string // group
@@ -27,26 +30,32 @@ type spec struct {
 	model      string // a glob
 	preference string // of models
 	policy     string
-	broken     bool   // an annotation that cannot be read: it counts by what its containers name
-	bound      string // node name given by the user: no scheduler is asked
-	gpushare   string // the GPU that gpushare has placed it on
-	keeper     bool   // made again under its name when it is gone
-	priority   bool   // may evict others
-	created    time.Duration
-	wasBound   bool
-	boundAt    time.Duration // when it was last
-	begun      bool          // the kubelet has given it something
+	broken     bool              // an annotation that cannot be read: it counts by what its containers name
+	bound      string            // node name given by the user: no scheduler is asked
+	gpushare   string            // the GPU that gpushare has placed it on
+	keeper     bool              // made again under its name when it is gone
+	priority   bool              // may evict others
+	forged     map[string]string // annotations that the adversary has made it with
+
+	*life
+}
+
+// life is what has happened to a pod.
+type life struct {
+	created  time.Duration
+	wasBound bool
+	boundAt  time.Duration // when it was last
+	begun    bool          // the kubelet has given it something
 
 	waitsSince time.Duration // for another pod to be admitted
 	excused    string        // why whoever chose its GPUs may have filled them too much
+	edited     bool          // what it asks for was changed while it waited
 }
 
 // anew is a pod that asks for the same, and of which nothing has been decided.
 func (s *spec) anew() *spec {
 	next := *s
-	next.bound, next.gpushare, next.wasBound, next.begun = "", "", false, false
-	next.boundAt = 0
-	next.waitsSince, next.excused = 0, ""
+	next.bound, next.gpushare, next.life = "", "", nil
 	return &next
 }
 
@@ -74,6 +83,11 @@ const (
 	sidecar
 	app
 )
+
+// initial reports whether the pod's plain init containers alone ask for anything.
+func (s *spec) initial() bool {
+	return !slices.ContainsFunc(s.containers, func(c container) bool { return c.kind != initial && c.amount != amount{} })
+}
 
 // peak is what a pod needs at once.
 func peak(containers []container) (most amount) {
@@ -185,10 +199,15 @@ func (w *World) create(s *spec) {
 	if s.name == "" {
 		s.name = fmt.Sprintf("pod-%d", w.serial)
 	}
-	s.created = w.now()
+	pod := w.object(s)
+	if err := w.api.refuses(nil, pod); err != nil {
+		w.logf("create %s: refused: %v", s.name, err)
+		return
+	}
+	s.life = &life{created: w.now()}
 	w.pods[s.uid] = s
 	w.order = append(w.order, s)
-	w.api.setPod(s.name, w.object(s))
+	w.api.setPod(s.name, pod)
 	w.logf("create %s (%s): %s", s.name, s.uid, s)
 }
 
@@ -267,8 +286,15 @@ func (w *World) object(s *spec) *v1.Pod {
 	if s.preference != "" {
 		a[w.names.ModelPreference()] = s.preference
 	}
-	if s.broken {
+	if s.broken && !s.hostile() {
 		a[w.names.Count()] = "many"
+	}
+	maps.Copy(a, s.forged)
+	if s.hostile() {
+		w.readAgain(s, a)
+	}
+	if s.gated {
+		pod.Spec.SchedulingGates = []v1.PodSchedulingGate{{Name: "later"}}
 	}
 	return pod
 }
