@@ -1,6 +1,7 @@
 package sim
 
 import (
+	"encoding/json"
 	"errors"
 	"fmt"
 	"maps"
@@ -97,7 +98,32 @@ func (w *World) newForgery(name string) *spec {
 		key, value := w.forgery(s)
 		s.forged[key] = value
 	}
+	if w.rng.IntN(4) == 0 {
+		maps.Copy(s.forged, w.understatement(s))
+	}
 	return s
+}
+
+// understatement is what makes a pod seem to have so many GPUs of its node that it has
+// less of each.
+func (w *World) understatement(s *spec) map[string]string {
+	m := pick(w.rng, w.machines)
+	if at := w.api.pods[s.name]; at != nil && at.Spec.NodeName != "" {
+		m = w.machine(at.Spec.NodeName)
+	} else if s.bound != "" {
+		m = w.machine(s.bound)
+	}
+	gpus := make([]string, 0, len(m.hardware))
+	for _, d := range m.hardware {
+		gpus = append(gpus, fmt.Sprintf(`{"uuid":%q,"index":%d,"units":1}`, d.UUID, d.Index))
+	}
+	w.rng.Shuffle(len(gpus), func(i, j int) { gpus[i], gpus[j] = gpus[j], gpus[i] })
+	n := 1 + w.rng.IntN(len(gpus))
+	more := pick(w.rng, []string{"", "", `"held":true,`, fmt.Sprintf(`"unitMiB":%d,`, pick(w.rng, []int{1, unitMiB}))})
+	return map[string]string{
+		w.names.Count():      strconv.Itoa(n),
+		w.names.Assignment(): fmt.Sprintf(`{"v":1,%s"gpus":[%s]}`, more, strings.Join(gpus[:n], ",")),
+	}
 }
 
 // forgery draws an annotation of a pod.
@@ -162,7 +188,13 @@ func (w *World) tamper(pod *v1.Pod) {
 	}
 	now := *pod
 	now.Annotations, now.Labels = maps.Clone(pod.Annotations), maps.Clone(pod.Labels)
-	for range 1 + w.rng.IntN(2) {
+	if now.Annotations == nil {
+		now.Annotations = make(map[string]string)
+	}
+	if w.rng.IntN(3) == 0 {
+		maps.Copy(now.Annotations, w.understatement(s))
+	}
+	for range w.rng.IntN(3) {
 		switch key, value := w.forgery(s); w.rng.IntN(8) {
 		case 0:
 			now.Labels = map[string]string{key: "forged"}
@@ -337,4 +369,106 @@ func charged(h placement.Holding, id gpu.UUID) amount {
 		}
 	}
 	return amount{int(units), cores} // it leaves it
+}
+
+// forges reports whether a pod is one of an adversary that no policy stops.
+func (w *World) forges(s *spec) bool { return w.cfg.Adversary == free && s.hostile() }
+
+// on returns the pods that an extender knows on a node.
+func (e *extenderProc) on(node string) (out []*spec) {
+	for _, k := range e.view() {
+		if k.node == node {
+			out = append(out, k.spec)
+		}
+	}
+	return out
+}
+
+// givenBy is what a node tells that the kubelet has given to a pod, by GPU.
+func (w *World) givenBy(node *v1.Node, uid string) map[string]amount {
+	var inv struct {
+		GPUs []struct {
+			UUID  string `json:"uuid"`
+			Index int    `json:"index"`
+		} `json:"gpus"`
+		Given []struct {
+			UID  string   `json:"uid"`
+			GPUs [][3]int `json:"gpus"`
+		} `json:"given"`
+	}
+	if json.Unmarshal([]byte(node.Annotations[w.names.Inventory()]), &inv) != nil {
+		return nil
+	}
+	out := make(map[string]amount)
+	for _, given := range inv.Given {
+		for _, share := range given.GPUs {
+			for _, d := range inv.GPUs {
+				if given.UID == uid && d.Index == share[0] {
+					out[d.UUID] = amount{share[1], share[2]}
+				}
+			}
+		}
+	}
+	return out
+}
+
+// addGiven adds what a pod was given.
+func (b *books) addGiven(s *spec, given map[string]amount) {
+	for id, a := range given {
+		b.requested[id] = b.requested[id].plus(a)
+		b.holders[id] = append(b.holders[id], s)
+	}
+}
+
+// given is what the kubelet has given to a pod of each GPU, as it tells: nothing of
+// plain init containers.
+func (m *machine) given(s *spec) map[string]amount {
+	out := make(map[string]amount)
+	for p, g := range m.checkpoint[s.uid] {
+		shown := slices.ContainsFunc(s.containers, func(c container) bool { return c.name == p.container && c.kind != initial })
+		for _, id := range g.ids {
+			if uuid := m.gpuOf(s, id); shown {
+				a := out[uuid]
+				*a.at(p.of)++
+				out[uuid] = a
+			}
+		}
+	}
+	return out
+}
+
+// checkGivenAtRest looks what an extender counts of a node with pods of an adversary:
+// of others what is theirs (I11), of its own no less than the kubelet has given them,
+// and nothing of those that are gone.
+func (e *extenderProc) checkGivenAtRest(got placement.Node) {
+	w, m := e.w, e.w.machine(got.Name)
+	on := w.podsByNode()[got.Name]
+	e.checkOthers(got, w.truth(got.Name, on))
+	there := make(map[string]bool)
+	for _, pod := range on {
+		there[string(pod.UID)] = pod.Spec.NodeName != ""
+	}
+	nowhere := make(map[string]bool)
+	for _, h := range got.Unattributed {
+		if nowhere[h.Pod.UID] = true; !there[h.Pod.UID] {
+			w.violate("I3", "at rest %s counts %s on %s, which is gone", e.name, h.Pod.Name, got.Name)
+		}
+	}
+	for _, d := range got.Devices {
+		counted := make(map[string]amount)
+		for _, h := range d.Pods {
+			if counted[h.Pod.UID] = charged(h, d.UUID); !there[h.Pod.UID] {
+				w.violate("I3", "at rest %s counts %s on %s, which is gone", e.name, h.Pod.Name, d.UUID)
+			}
+		}
+		for _, pod := range on {
+			s := w.pods[string(pod.UID)]
+			if k := m.kubelet.managed[s.uid]; !w.forges(s) || nowhere[s.uid] || k == nil || !k.active() {
+				continue
+			}
+			if given := m.given(s)[string(d.UUID)]; given.units > counted[s.uid].units || given.cores > counted[s.uid].cores {
+				w.violate("I11", "at rest %s counts %v of %s for %s, to which the kubelet has given %v", e.name, counted[s.uid], d.UUID, s.name, given)
+			}
+		}
+	}
 }

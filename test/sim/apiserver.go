@@ -142,6 +142,7 @@ func (s *apiServer) bind(b *v1.Binding) error {
 	return s.changePod(b.Name, b.UID, func(p *v1.Pod) {
 		s.w.pods[string(b.UID)].wasBound = true
 		s.w.pods[string(b.UID)].boundAt = s.w.now()
+		s.w.pods[string(b.UID)].lawful = b.Annotations[s.w.names.Assignment()]
 		p.Spec.NodeName = b.Target.Name
 		maps.Copy(p.Annotations, b.Annotations)
 	})

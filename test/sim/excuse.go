@@ -49,7 +49,7 @@ func (w *World) whereabouts(s *spec, node string) []string {
 	switch pod.Spec.NodeName {
 	case node:
 		m := w.machine(node)
-		if held := m.holds(s); held != nil && !m.exchanged(s, held) {
+		if held := m.holds(s); held != nil && (w.forges(s) || !m.exchanged(s, held)) {
 			return held
 		}
 		return w.assignment(pod)
@@ -106,7 +106,9 @@ func (e *extenderProc) checkNews(s *spec, node string, gpus []string, b *books) 
 		return
 	}
 	pod := w.api.pods[other.name]
-	if last := w.sentBy(e.process, other.uid); last.by == e.process && !last.refused && pod.Spec.NodeName == node && sameSet(last.gpus, w.whereabouts(other, node)) {
+	heard := e.pods.store[other.name]
+	edited := w.forges(other) && heard != nil && string(heard.UID) == other.uid && heard.Spec.NodeName != ""
+	if last := w.sentBy(e.process, other.uid); !edited && last.by == e.process && !last.refused && pod.Spec.NodeName == node && sameSet(last.gpus, w.whereabouts(other, node)) {
 		w.violate("I2", "%s gives %s %v, and has forgotten that it gave %s %v", e.name, s.name, gpus, other.name, last.gpus)
 		return
 	}
@@ -226,6 +228,13 @@ func (m *machine) checkMove(before, after *v1.Pod) {
 		return
 	}
 	others := slices.DeleteFunc(m.alike(s), func(o *spec) bool { return o == s })
+	left := func(o *spec) bool {
+		pod := w.api.pods[o.name]
+		return sameSet(w.assignment(pod), is) || sameSet(w.leaving(pod), is)
+	}
+	if w.cfg.Adversary == free && !s.hostile() && !s.begun && !slices.ContainsFunc(others, left) {
+		w.violate("I11", "%s is written to be on %v and not on %v, which no other has left: the adversary's word is taken for it", s.name, is, was)
+	}
 	if !s.begun && len(others) == 0 {
 		w.violate("I5", "%s is written to be on %v and not on %v: the kubelet has given it nothing, and nobody has taken its place", s.name, is, was)
 	}

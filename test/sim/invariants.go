@@ -42,20 +42,29 @@ func (w *World) decode(value string) decoded {
 	return d
 }
 
+// written is the assignment of a pod: what gpumem has written last, whatever an
+// adversary has made of it.
+func (w *World) written(pod *v1.Pod) string {
+	if s := w.pods[string(pod.UID)]; w.forges(s) {
+		return s.lawful
+	}
+	return pod.Annotations[w.names.Assignment()]
+}
+
 // assignment returns the GPUs that are written of a pod, or none.
 func (w *World) assignment(pod *v1.Pod) []string {
-	return w.gpusOf(w.pods[string(pod.UID)], pod.Annotations[w.names.Assignment()])
+	return w.gpusOf(w.pods[string(pod.UID)], w.written(pod))
 }
 
 // leaving returns the GPUs that a pod is charged with until the pods that it has
 // been taken for are written down as well.
 func (w *World) leaving(pod *v1.Pod) []string {
-	return w.decode(pod.Annotations[w.names.Assignment()]).Leaving
+	return w.decode(w.written(pod)).Leaving
 }
 
 func (w *World) gpusOf(s *spec, annotation string) []string {
 	d := w.decode(annotation)
-	if !d.ok || len(d.GPUs) != s.gpus {
+	if !d.ok || len(d.GPUs) != s.gpus && !w.forges(s) {
 		return nil
 	}
 	out := make([]string, 0, len(d.GPUs))
@@ -165,6 +174,8 @@ type known struct {
 	gpus []string
 	left []string
 	spec *spec
+
+	assumed bool // it goes by the binding that was sent
 }
 
 // view gathers what an extender knows: the pods of its watch, those of which a
@@ -187,7 +198,7 @@ func (e *extenderProc) view() map[string]known {
 			continue
 		}
 		s = w.asSent(s, sent.Annotations[w.names.Assignment()])
-		out[s.uid] = known{node: node, gpus: w.gpusOf(s, sent.Annotations[w.names.Assignment()]), spec: s}
+		out[s.uid] = known{node: node, gpus: w.gpusOf(s, sent.Annotations[w.names.Assignment()]), spec: s, assumed: true}
 	}
 	for uid, pod := range e.read {
 		_, assumed, counted := e.books.Where(uid)
@@ -324,7 +335,9 @@ func (e *extenderProc) checkDecision(uid, nodeName, annotation string) {
 	b := w.newBooks(node)
 	b.lawful = true
 	for other, k := range e.view() {
-		if other != uid && k.node == nodeName {
+		if w.forges(k.spec) && !k.assumed && k.node == nodeName && other != uid {
+			b.addGiven(k.spec, w.givenBy(node, other))
+		} else if other != uid && k.node == nodeName {
 			b.add(k.spec, k.gpus, k.left)
 		}
 	}
@@ -364,6 +377,9 @@ func (e *extenderProc) checkNominated(s *spec, node *v1.Node, gpus []string, b *
 			nominated = append(nominated, e.w.pods[string(pod.UID)])
 		}
 	}
+	if slices.ContainsFunc(slices.Concat(nominated, e.on(node.Name)), e.w.forges) {
+		return // it may count for more than it has
+	}
 	if len(nominated) != 1 || nominated[0].uid == s.uid || nominated[0].edited || nominated[0].broken || !nominated[0].priority {
 		return
 	}
@@ -388,13 +404,17 @@ func (b *books) fitting(s *spec) (n int) {
 // for one must not be that for another that waits on the node, is to have other
 // GPUs and cannot stand in for it.
 func (e *extenderProc) checkConfusable(s *spec, node string, gpus []string) {
+	w := e.w
 	for uid, k := range e.view() {
 		o := k.spec
+		if w.forges(o) || w.forges(s) {
+			continue // the adversary can take another's place
+		}
 		if uid == s.uid || k.node != node || o.broken || o.edited || s.edited || e.knowsSettled(o) || sameSet(k.gpus, gpus) {
 			continue
 		}
 		if s.confusable(o) && !o.alike(s) {
-			e.w.violate("I4", "%s binds %s (%s) to %s, where %s (%s) waits for the kubelet, which could take one for the other", e.name, s.name, s, node, o.name, o)
+			w.violate("I4", "%s binds %s (%s) to %s, where %s (%s) waits for the kubelet, which could take one for the other", e.name, s.name, s, node, o.name, o)
 		}
 	}
 }
@@ -439,7 +459,7 @@ func (w *World) checkTruth() {
 		for _, d := range m.hardware {
 			id := string(d.UUID)
 			b.keep(id, func(s *spec) bool {
-				return s.excused == "" && slices.Contains(w.assignment(w.api.pods[s.name]), id) && !m.exchanging(s)
+				return s.excused == "" && !w.forges(s) && slices.Contains(w.assignment(w.api.pods[s.name]), id) && !m.exchanging(s)
 			})
 			if sum := b.requested[id]; sum.units > int(d.Capacity) && !m.resized[d.UUID] || sum.cores > allCores {
 				w.violate("I2", "%s of %s has %d units, and pods that were placed with full knowledge hold %v: %v", id, m.name, d.Capacity, sum, specNames(b.holders[id]))
@@ -504,6 +524,9 @@ func (k *kubelet) checkGrant(m *managed, c container, r gpu.Resource) {
 	gpus := k.m.gpusOf(s, g.ids)
 	k.checkPlace(s, gpus)
 	k.checkChoice(s, gpus)
+	if w.forges(s) {
+		return // it may ask for whatever
+	}
 	if k.holdsNamesake(s) || !slices.ContainsFunc(k.advised, func(o allocation.Pod) bool { return o.Pod.UID == s.uid }) {
 		m.blind = true // the plugin could not know whom it served
 		s.excused = "placed by the plugin without news of it"
@@ -543,7 +566,7 @@ func (k *kubelet) checkTold(s *spec, c container, r gpu.Resource) {
 func (k *kubelet) checkChoice(s *spec, gpus []string) {
 	w, p := k.w, k.plugin()
 	unplaced := func(o allocation.Pod) bool { return o.Pod.UID == s.uid && o.Assignment.None() && len(o.Indexes) == 0 }
-	if p == nil || len(k.m.checkpoint[s.uid]) > 1 || k.holdsNamesake(s) || !slices.ContainsFunc(k.advised, unplaced) {
+	if p == nil || len(k.m.checkpoint[s.uid]) > 1 || k.holdsNamesake(s) || !slices.ContainsFunc(k.advised, unplaced) && !(w.forges(s) && s.bound != "" && k.first) {
 		return
 	}
 	for _, id := range gpus {
@@ -597,6 +620,10 @@ func (w *World) checkExtenderAtRest(e *extenderProc) {
 	on := w.podsByNode()
 	for _, n := range e.books.Nodes() {
 		want := w.truth(n.Name, on[n.Name])
+		if w.cfg.Adversary == free {
+			e.checkGivenAtRest(n)
+			continue
+		}
 		if len(n.Unattributed) != len(want.nowhere) {
 			w.violate("I3", "at rest %s counts as nowhere on %s %v, want %v", e.name, n.Name, holdingNames(n.Unattributed), specNames(want.nowhere))
 		}
@@ -649,6 +676,9 @@ func (w *World) checkMachineAtRest(m *machine) {
 			continue // nothing true can be written of it: it never starts, and its events say so
 		}
 		written := slices.Sorted(slices.Values(w.assignment(pod)))
+		if w.forges(s) {
+			written = slices.Sorted(slices.Values(w.gpusOf(s, pod.Annotations[w.names.Assignment()])))
+		}
 		if s.initial() && written == nil {
 			continue // a plugin that has started since cannot know: it counts everywhere
 		}
@@ -657,13 +687,16 @@ func (w *World) checkMachineAtRest(m *machine) {
 		}
 		box := m.sandboxes[s.uid]
 		for _, c := range s.containers {
-			if pod.DeletionTimestamp == nil && (box == nil || !box.running[c.name] && !box.done[c.name]) {
+			if pod.DeletionTimestamp == nil && !w.forges(s) && (box == nil || !box.running[c.name] && !box.done[c.name]) {
 				w.violate("rest", "%s/%s on %s has not started", name, c.name, m.name)
 			}
 		}
 	}
 	b := w.truth(m.name, w.podsByNode()[m.name])
 	for _, d := range m.hardware {
+		if w.cfg.Adversary == free {
+			break // see checkGivenAtRest
+		}
 		if sum, id := b.requested[string(d.UUID)], string(d.UUID); (sum.units > int(d.Capacity) || sum.cores > allCores) && !m.resized[d.UUID] && !m.crooked() {
 			w.violate("I2", "at rest pods hold %v of %s, which has %d units: %v", sum, id, d.Capacity, specNames(b.holders[id]))
 		}

@@ -53,6 +53,7 @@ type kubelet struct {
 	stocks  [2]stock         // by gpu.Resource
 	advised []allocation.Pod // what the plugin knew when it last stated a preference
 	asked   time.Duration    // when it was asked for that
+	first   bool             // what was given last is the first that its pod was given
 }
 
 // stock is what the device manager knows of one resource.
@@ -457,7 +458,7 @@ func (k *kubelet) callAllocate(m *managed, c container, r gpu.Resource, ids []st
 		k.m.checkpoint[uid] = make(map[part]*grant)
 	}
 	sorted := slices.Sorted(slices.Values(ids))
-	m.spec.begun = true
+	k.first, m.spec.begun = !m.spec.begun, true
 	k.m.checkpoint[uid][part{c.name, r}] = &grant{ids: sorted, env: resp.ContainerResponses[0].GetEnvs(), hidden: c.kind == initial && !k.stocks[r].allocated[ids[0]]}
 	k.w.logf("%s: gives %s/%s %v", k.name, m.spec.name, c.name, sorted)
 	k.checkGrant(m, c, r)

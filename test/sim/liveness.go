@@ -172,6 +172,8 @@ func (w *World) fitsWithin(s *spec, m *machine, on []*v1.Pod) bool {
 		switch {
 		case o == s:
 			continue
+		case w.forges(o):
+			return false // it may count for more than it has
 		case pod.Spec.NodeName == "":
 			if o.before(s) {
 				free = free.minus(o.need)

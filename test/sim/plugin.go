@@ -311,6 +311,9 @@ func (c apiClient) Patch(ctx context.Context, name string, _ types.PatchType, da
 		err := w.api.changePod(name, patch.Metadata.UID, func(o *v1.Pod) { maps.Copy(o.Annotations, patch.Metadata.Annotations) })
 		pod = w.api.pods[name]
 		if err == nil {
+			if value, ok := patch.Metadata.Annotations[w.names.Assignment()]; ok {
+				w.pods[string(pod.UID)].lawful = value
+			}
 			p.m.checkMove(before, pod)
 		}
 		return err
