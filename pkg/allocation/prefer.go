@@ -219,7 +219,7 @@ func unseen(r placement.Request) bool {
 func (b *books) settleUnseen() {
 	for _, g := range b.Given {
 		i := slices.IndexFunc(b.tenants, func(t *tenant) bool { return t.Pod == g.Pod && unseen(t.Request) && t.Assignment.None() })
-		if i < 0 || g.Container.Kind != placement.Init || b.another(g) {
+		if i < 0 || g.Container.Kind != placement.Init || g.Another(b.Held) {
 			continue
 		}
 		if grant, err := Resolve(b.State, g.Slots[0].Resource(), g.Slots); err == nil {
@@ -228,7 +228,7 @@ func (b *books) settleUnseen() {
 	}
 }
 
-// another reports whether the kubelet says that what was given is another pod's.
-func (s State) another(g Given) bool {
-	return slices.ContainsFunc(s.Held, func(h Held) bool { return slices.Contains(h.Slots, g.Slots[0]) && !h.Of(g.Pod) })
+// Another reports whether the kubelet says that what was given is another pod's.
+func (g Given) Another(held []Held) bool {
+	return slices.ContainsFunc(held, func(h Held) bool { return slices.Contains(h.Slots, g.Slots[0]) && !h.Of(g.Pod) })
 }

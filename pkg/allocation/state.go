@@ -122,7 +122,7 @@ func (s State) WithUnlisted() State {
 	var unlisted []Held
 	for _, g := range s.Given {
 		served := func(p Pod) bool { return p.Pod == g.Pod && p.Settled && p.Unlisted() }
-		if !slices.ContainsFunc(s.Pods, served) || s.another(g) {
+		if !slices.ContainsFunc(s.Pods, served) || g.Another(s.Held) {
 			continue
 		}
 		same := func(h Held) bool { return h.Of(g.Pod) && h.Container == g.Container.Name }

@@ -482,12 +482,12 @@ func (p *Plugin) forgetGiven() {
 }
 
 // forgetTold drops what was given to pods that are gone, and of pods that are
-// settled what the kubelet has told of. Before that, an answer may be older than
-// the one before it. Of some it tells nothing. The caller holds mu.
+// settled what the kubelet has told of, of them or of another. Before that, an answer
+// may be older than the one before it. Of some it tells nothing. The caller holds mu.
 func (p *Plugin) forgetTold(pods []allocation.Pod) {
 	p.given = slices.DeleteFunc(p.given, func(g allocation.Given) bool {
 		i := slices.IndexFunc(pods, func(pod allocation.Pod) bool { return pod.Pod == g.Pod })
-		return i < 0 || pods[i].Settled && !pods[i].Unlisted() && g.Told(p.held)
+		return i < 0 || pods[i].Settled && (!pods[i].Unlisted() && g.Told(p.held) || g.Another(p.held))
 	})
 }
 

@@ -401,6 +401,30 @@ func TestAPodThatHasBegunIsNotTakenForOneThatIsNotKnownYet(t *testing.T) {
 	})
 }
 
+// What was taken to be an init container's was another pod's: when that has ended it is free.
+func TestWhatAnotherHadIsNotKept(t *testing.T) {
+	warm := pod("warm", 1, uuidA, container("warm", placement.Init, 3))
+	n := newNode(t, nil, []string{"ns/warm", "ns/other"}, warm)
+	if _, err := n.allocate(t.Context(), "aaaaaaaa-0", "aaaaaaaa-1", "aaaaaaaa-2"); err != nil {
+		t.Fatal(err)
+	}
+	n.pods.settle("warm")
+	for _, held := range []bool{true, false} {
+		n.kubelet.held = nil
+		if held {
+			n.kubelet.give("other", "main", []string{"aaaaaaaa-0", "aaaaaaaa-1", "aaaaaaaa-2"})
+		}
+		if err := n.reconcile(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+	}
+	n.pods.add(pod("late", 2, uuidA, app(8)))
+	n.kubelet.list("ns/late")
+	if ids, err := n.preferred(t.Context(), n.free(), nil, 8); err != nil || ids[0] != "aaaaaaaa-0" {
+		t.Errorf("got %v, %v; want all of GPU 0", ids, err)
+	}
+}
+
 // The watch is broken, and another pod waits that asks for as much.
 func TestAPodThatTheWatchDoesNotTellOfIsAskedFor(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
