@@ -27,6 +27,13 @@ type inventoryJSON struct {
 	Coreless      bool            `json:"coreless,omitempty"` // a plugin of before this says nothing of it
 	GPUs          []deviceJSON    `json:"gpus"`
 	NVLinks       [][3]int        `json:"nvlinks,omitempty"` // two indexes and the number of links between them
+	Given         []givenJSON     `json:"given,omitempty"`
+}
+
+// givenJSON is short: there may be one of each pod of the node.
+type givenJSON struct {
+	UID  string     `json:"uid"`
+	GPUs [][3]int64 `json:"gpus"` // index, units, per cent of cores
 }
 
 type deviceJSON struct {
@@ -50,6 +57,7 @@ type assignmentJSON struct {
 	Enforcement gpu.Enforcement `json:"enforcement"`
 	GPUs        []shareJSON     `json:"gpus"`
 	ByNode      bool            `json:"byNode,omitempty"`
+	Held        bool            `json:"held,omitempty"`
 	Leaving     []gpu.UUID      `json:"leaving,omitempty"`
 }
 
@@ -85,6 +93,14 @@ func EncodeInventory(inv gpu.Inventory) (string, error) {
 		b, _ := inv.Device(l.B)
 		out.NVLinks = append(out.NVLinks, [3]int{a.Index, b.Index, l.Lanes})
 	}
+	for _, g := range inv.Given {
+		j := givenJSON{UID: g.UID}
+		for _, s := range g.Shares {
+			d, _ := inv.Device(s.Device)
+			j.GPUs = append(j.GPUs, [3]int64{int64(d.Index), int64(s.Units), int64(s.Cores)})
+		}
+		out.Given = append(out.Given, j)
+	}
 	data, err := json.Marshal(out)
 	return string(data), err
 }
@@ -115,6 +131,13 @@ func DecodeInventory(s string) (gpu.Inventory, error) {
 	}
 	for _, l := range in.NVLinks {
 		inv.Links = append(inv.Links, gpu.Link{A: uuid(l[0]), B: uuid(l[1]), Lanes: l[2]})
+	}
+	for _, j := range in.Given {
+		g := gpu.Given{UID: j.UID}
+		for _, s := range j.GPUs {
+			g.Shares = append(g.Shares, gpu.GivenShare{Device: uuid(int(s[0])), Units: gpu.Units(s[1]), Cores: int(s[2])})
+		}
+		inv.Given = append(inv.Given, g)
 	}
 	inv.Sort()
 	if err := inv.Validate(); err != nil {
@@ -197,7 +220,7 @@ func (n Names) AssignmentAnnotations(a placement.Assignment, on placement.Node) 
 	if a.None() {
 		return nil, errors.New("no GPU is assigned")
 	}
-	out := assignmentJSON{Version: version, UnitMiB: cmp.Or(a.UnitMiB, on.UnitMiB), Enforcement: cmp.Or(a.Enforcement, on.Enforcement, gpu.EnforcementAdvisory), ByNode: a.ByNode, Leaving: a.Leaving}
+	out := assignmentJSON{Version: version, UnitMiB: cmp.Or(a.UnitMiB, on.UnitMiB), Enforcement: cmp.Or(a.Enforcement, on.Enforcement, gpu.EnforcementAdvisory), ByNode: a.ByNode, Held: a.Held, Leaving: a.Leaving}
 	var indexes []int
 	for _, s := range a.Shares {
 		index := -1
@@ -231,7 +254,7 @@ func DecodeAssignment(s string) (placement.Assignment, error) {
 	if err := in.validate(); err != nil {
 		return placement.Assignment{}, err
 	}
-	a := placement.Assignment{UnitMiB: in.UnitMiB, Enforcement: in.Enforcement, ByNode: in.ByNode}
+	a := placement.Assignment{UnitMiB: in.UnitMiB, Enforcement: in.Enforcement, ByNode: in.ByNode, Held: in.Held}
 	seen := make(map[gpu.UUID]bool)
 	for _, g := range in.GPUs {
 		switch {

@@ -2,6 +2,7 @@ package api
 
 import (
 	"encoding/json"
+	"strings"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
@@ -31,6 +32,45 @@ func firstMachine() gpu.Inventory {
 	return gpu.Inventory{
 		UnitMiB: 1024, DriverVersion: "580.65.06", Enforcement: gpu.EnforcementAdvisory, Devices: []gpu.Device{first, second},
 		Links: []gpu.Link{{A: first.UUID, B: second.UUID, Lanes: 2}},
+	}
+}
+
+// What came later. The same holds of it, once it is released.
+const (
+	givenInventory = `,"given":[{"uid":"0f7a2c1e-3b4d-4e5f-8a9b-0c1d2e3f4a5b","gpus":[[0,3,30],[1,2,0]]}]}`
+	heldAssignment = `{"v":1,"unitMiB":1024,"enforcement":"advisory","gpus":[{"uuid":"GPU-4cc89e34-1e0c-ae68-68be-61d8c9b26a2b","index":0,"units":3,"cores":30}],"held":true}`
+)
+
+// What the kubelet has given, and that an assignment says just that, is beside what the first
+// version wrote, and leaves that as it is.
+func TestWhatTheKubeletHasGivenIsWrittenBeside(t *testing.T) {
+	machine := firstMachine()
+	machine.Given = []gpu.Given{{UID: "0f7a2c1e-3b4d-4e5f-8a9b-0c1d2e3f4a5b", Shares: []gpu.GivenShare{
+		{Device: machine.Devices[0].UUID, Units: 3, Cores: 30}, {Device: machine.Devices[1].UUID, Units: 2},
+	}}}
+	text, err := EncodeInventory(machine)
+	if want := strings.TrimSuffix(firstInventory, "}") + givenInventory; err != nil || text != want {
+		t.Errorf("%v\n got %s\nwant %s", err, text, want)
+	}
+	got, err := DecodeInventory(text)
+	if diff := cmp.Diff(machine, got); err != nil || diff != "" {
+		t.Errorf("read again: %v (-want +got):\n%s", err, diff)
+	}
+	n, a := names(t), placement.Assignment{Shares: []placement.Share{{Device: machine.Devices[0].UUID, Units: 3, Cores: 30}}, UnitMiB: 1024, Held: true}
+	annotations, err := n.AssignmentAnnotations(a, placement.NewNode("n", machine, nil))
+	if err != nil || annotations[n.Assignment()] != heldAssignment {
+		t.Errorf("%v\n got %s\nwant %s", err, annotations[n.Assignment()], heldAssignment)
+	}
+	if read, err := DecodeAssignment(heldAssignment); err != nil || !read.Held {
+		t.Errorf("read again: %v, %+v", err, read)
+	}
+	for _, wrong := range []string{
+		`,"given":[{"uid":"","gpus":[[0,3,30]]}]}`, `,"given":[{"uid":"u","gpus":[[2,3,30]]}]}`,
+		`,"given":[{"uid":"u","gpus":[[0,-3,30]]}]}`, `,"given":[{"uid":"u","gpus":[[0,3,101]]}]}`,
+	} {
+		if _, err := DecodeInventory(strings.TrimSuffix(firstInventory, "}") + wrong); err == nil || !strings.Contains(err.Error(), "none can have been") {
+			t.Errorf("%s: %v", wrong, err)
+		}
 	}
 }
 

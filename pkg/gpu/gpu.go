@@ -75,6 +75,19 @@ type Link struct {
 	Lanes int // how many NVLinks it is made of
 }
 
+// Given is what the kubelet of a node has given to a pod, of which less is written, or was.
+type Given struct {
+	UID    string // of the pod
+	Shares []GivenShare
+}
+
+// GivenShare is that of one device.
+type GivenShare struct {
+	Device UUID
+	Units  Units
+	Cores  int
+}
+
 // Inventory is what a node offers.
 type Inventory struct {
 	UnitMiB       int64
@@ -84,6 +97,7 @@ type Inventory struct {
 	Coreless      bool     // it offers no cores of its GPUs
 	Devices       []Device // sorted by Index
 	Links         []Link   // between these; each pair once
+	Given         []Given  // where the kubelet has given pods more than is written; sorted by UID
 	CPU           int64    // that pods can have of the node beside them, in millicores; 0: not known
 }
 
@@ -130,7 +144,8 @@ const maxLanes = 1 << 10
 // Validate reports what makes an inventory unusable: a unit that is not
 // positive, an enforcement that is not known, a device without a UUID, a UUID
 // or an index that occurs twice, more units than fit into the memory, a link
-// that does not lead from one device to another.
+// that does not lead from one device to another, and what no pod can have been
+// given of a device.
 func (inv Inventory) Validate() error {
 	if inv.UnitMiB <= 0 || inv.UnitMiB > maxMiB {
 		return fmt.Errorf("unit is %d MiB, want 1 to %d", inv.UnitMiB, int64(maxMiB))
@@ -166,7 +181,38 @@ func (inv Inventory) Validate() error {
 			return fmt.Errorf("link of %d lanes from %s to %s, want 1 to %d from one device to another", l.Lanes, l.A, l.B, maxLanes)
 		}
 	}
+	return inv.validateGiven(uuids)
+}
+
+// maxGiven bounds of how many pods it is said what they were given: it is far beyond what a
+// kubelet runs, and what all of them need fits into a node's annotations.
+const maxGiven = 1000
+
+func (inv Inventory) validateGiven(uuids map[UUID]bool) error {
+	if len(inv.Given) > maxGiven {
+		return fmt.Errorf("what %d pods were given, want %d at most", len(inv.Given), maxGiven)
+	}
+	for _, g := range inv.Given {
+		for _, s := range g.Shares {
+			if g.UID == "" || !uuids[s.Device] || s.Units < 0 || s.Units > maxMiB || s.Cores < 0 || s.Cores > CoresPerDevice {
+				return fmt.Errorf("pod %q was given %d units and %d%% of the cores of device %q, which none can have been", g.UID, s.Units, s.Cores, s.Device)
+			}
+		}
+	}
 	return nil
+}
+
+// WithGiven returns the inventory with what pods were given of its devices, as far as there is
+// room to say it.
+func (inv Inventory) WithGiven(given []Given) Inventory {
+	inv.Given = nil
+	for _, g := range given {
+		g.Shares = slices.DeleteFunc(slices.Clone(g.Shares), func(s GivenShare) bool { _, ok := inv.Device(s.Device); return !ok })
+		if len(g.Shares) > 0 && len(inv.Given) < maxGiven {
+			inv.Given = append(inv.Given, g)
+		}
+	}
+	return inv
 }
 
 // Sort orders the devices by index.

@@ -113,10 +113,8 @@ func (r reporter) gpu(d placement.Device, promised []placement.Holding) GPU {
 		out.NUMANode = &d.NUMANode
 	}
 	for _, h := range d.Pods {
-		for _, s := range h.Assignment.Shares {
-			if s.Device == d.UUID {
-				out.Pods = append(out.Pods, r.pod(h, s.Units, s.Cores))
-			}
+		if s := h.On(d.UUID); slices.Contains(h.Devices(), d.UUID) {
+			out.Pods = append(out.Pods, r.pod(h, s.Units, s.Cores))
 		}
 	}
 	for _, h := range promised {

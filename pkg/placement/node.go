@@ -34,6 +34,10 @@ type Assignment struct {
 	// asked, for one that knows sums alone chose the node, or the pod names it itself.
 	ByNode bool
 
+	// Held says that these are the devices of which the kubelet has given slots to the pod: it
+	// was given as many, whatever number it asks for by now.
+	Held bool
+
 	// Leaving are other devices that are charged with the same share. Pods that
 	// exchange devices are corrected one by one: each is charged on both sides
 	// until all are where they belong, so that nobody takes the gap between.
@@ -71,7 +75,7 @@ func sameSet(x, y []gpu.UUID) bool {
 // a request has of each.
 func (a Assignment) WithShares(r Request) Assignment {
 	units, cores := r.Share()
-	out := Assignment{UnitMiB: a.UnitMiB, Enforcement: a.Enforcement, ByNode: a.ByNode, Leaving: a.Leaving}
+	out := Assignment{UnitMiB: a.UnitMiB, Enforcement: a.Enforcement, ByNode: a.ByNode, Held: a.Held, Leaving: a.Leaving}
 	for _, s := range a.Shares {
 		out.Shares = append(out.Shares, Share{Device: s.Device, Units: units, Cores: cores})
 	}
@@ -86,9 +90,62 @@ type Holding struct {
 	Assignment Assignment
 	Settled    bool // the kubelet has admitted the pod: its GPUs no longer change
 
+	// Given is what the kubelet has given to the pod, where its node says so: what is written of
+	// the pod was less. See On.
+	Given []Share
+
 	Started     time.Time // when the kubelet admitted it; zero before
 	Terminating bool      // it is being deleted, and holds what it has to the end
 	Nominated   bool      // it is not on the node yet: room is made for it
+}
+
+// On returns what the pod is charged with on a device of its node: the larger of what is written
+// of it and of what the kubelet has given to it, of memory and of cores.
+func (h Holding) On(id gpu.UUID) Share {
+	s, given := h.written(id), shareOn(h.Given, id)
+	if slices.Contains(h.Assignment.Leaving, id) {
+		s = h.Assignment.Shares[0]
+	}
+	return Share{Device: id, Units: max(s.Units, given.Units), Cores: max(s.Cores, given.Cores)}
+}
+
+// Devices returns the devices that the pod has, as is written of it or as the kubelet has given
+// them. Those that it leaves are not among them.
+func (h Holding) Devices() []gpu.UUID {
+	out := h.Assignment.Devices()
+	for _, s := range h.Given {
+		if !slices.Contains(out, s.Device) {
+			out = append(out, s.Device)
+		}
+	}
+	return out
+}
+
+// charged returns the devices that the pod is charged with.
+func (h Holding) charged() []gpu.UUID {
+	out := append(h.Devices(), h.Assignment.Leaving...)
+	slices.Sort(out)
+	return slices.Compact(out)
+}
+
+// has returns what the pod has of a device, once: where that is known from the kubelet, what is
+// written beside it is not so, and what the pod leaves counts where it goes.
+func (h Holding) has(id gpu.UUID) Share {
+	if len(h.Given) > 0 {
+		return shareOn(h.Given, id)
+	}
+	return h.written(id)
+}
+
+func (h Holding) written(id gpu.UUID) Share { return shareOn(h.Assignment.Shares, id) }
+
+func shareOn(shares []Share, id gpu.UUID) Share {
+	for _, s := range shares {
+		if s.Device == id {
+			return s
+		}
+	}
+	return Share{Device: id}
 }
 
 // CompareImportance puts the more important pod first, as kube-scheduler does: by
@@ -168,8 +225,17 @@ func NewNode(name string, inv gpu.Inventory, holdings []Holding) Node {
 	holdings = slices.Clone(holdings)
 	slices.SortFunc(holdings, func(a, b Holding) int { return a.Pod.Compare(b.Pod) })
 	elsewhere := func(s Share) bool { _, ok := at[s.Device]; return !ok }
+	given := make(map[string][]Share, len(inv.Given))
+	for _, g := range inv.Given {
+		for _, s := range g.Shares {
+			given[g.UID] = append(given[g.UID], Share(s))
+		}
+	}
 	for _, h := range holdings {
 		h = h.in(inv.UnitMiB)
+		if shares, ok := given[h.Pod.UID]; ok {
+			h.Given = shares
+		}
 		n.RequestedCPU += h.Request.CPU
 		if h.Assignment.None() && h.Request.Empty() {
 			continue // it names the resource, and asks for none of it
@@ -178,12 +244,9 @@ func NewNode(name string, inv gpu.Inventory, holdings []Holding) Node {
 			n.Unattributed = append(n.Unattributed, h)
 			continue
 		}
-		for _, s := range h.Assignment.Shares {
-			n.Devices[at[s.Device]].charge(h, s)
-		}
-		for _, left := range h.Assignment.Leaving {
-			if i, ok := at[left]; ok {
-				n.Devices[i].charge(h, h.Assignment.Shares[0])
+		for _, id := range h.charged() {
+			if i, ok := at[id]; ok {
+				n.Devices[i].charge(h)
 			}
 		}
 	}
@@ -218,7 +281,8 @@ func converted(units gpu.Units, was, is int64) gpu.Units {
 	return gpu.Units(min(n, manyUnits))
 }
 
-func (d *Device) charge(h Holding, s Share) {
+func (d *Device) charge(h Holding) {
+	s := h.On(d.UUID)
 	d.Requested += s.Units
 	d.RequestedCores += s.Cores
 	d.Pods = append(d.Pods, h)
@@ -268,14 +332,12 @@ func (n Node) Unrequested() (units gpu.Units, cores int) {
 }
 
 // Excess returns what pods ask for beyond what the kubelet is offered of the device: negative
-// where some of that is free. A pod that leaves the device for another counts there alone.
+// where some of that is free. A pod that is charged on more devices than it has counts on those
+// that it has.
 func (d Device) Excess() (units gpu.Units, cores int) {
-	units, cores = d.Requested, d.RequestedCores
 	for i := range d.Pods { // a Holding is large
-		if h := &d.Pods[i]; slices.Contains(h.Assignment.Leaving, d.UUID) {
-			share, sharedCores := h.Request.Share()
-			units, cores = units-share, cores-sharedCores
-		}
+		s := d.Pods[i].has(d.UUID)
+		units, cores = units+s.Units, cores+s.Cores
 	}
 	if d.Advertised() {
 		units, cores = units-d.Capacity, cores-gpu.CoresPerDevice

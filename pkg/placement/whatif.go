@@ -52,12 +52,13 @@ func HasPod(pods []Holding, h Holding) bool {
 // With returns the node with one more pod on the devices of its assignment.
 func (n Node) With(h Holding) Node {
 	n.RequestedCPU += h.Request.CPU
+	h.Given = nil // it was given that where it was
 	n.Devices, n.State = slices.Clone(n.Devices), nil
 	for _, s := range h.Assignment.Shares {
 		for i := range n.Devices {
 			if d := &n.Devices[i]; d.UUID == s.Device {
 				d.Pods = slices.Clone(d.Pods)
-				d.charge(h, s)
+				d.charge(h)
 			}
 		}
 	}
@@ -75,9 +76,9 @@ func (n Node) Without(gone []Holding) Node {
 		d := &n.Devices[i]
 		for _, h := range d.Pods {
 			if left(h) {
-				units, cores := h.Request.Share()
-				d.Requested -= units
-				d.RequestedCores -= cores
+				s := h.On(d.UUID)
+				d.Requested -= s.Units
+				d.RequestedCores -= s.Cores
 			}
 		}
 		d.Pods = slices.DeleteFunc(slices.Clone(d.Pods), left)
