@@ -144,7 +144,9 @@ func start(ctx context.Context, log *zap.Logger, opts options) (err error) {
 	group.Go(func() error { return serve.Run(ctx, listener, p.probes()) })
 	// Before the first probe nobody is to hear that there is no GPU. And schedulers hear of
 	// GPUs after the kubelet: it would fail the pods that they send.
-	group.Go(func() error { return p.whenListed(ctx, func() error { return p.node.Run(ctx, p.plugin.Inventory) }) })
+	group.Go(func() error {
+		return p.whenListed(ctx, func() error { return p.node.Run(ctx, p.plugin.Inventory, p.plugin.Given) })
+	})
 	group.Go(func() error { return p.whenLooked(ctx, func() error { return p.runner.Run(ctx) }) })
 	if p.cores != nil {
 		group.Go(func() error { return p.whenLooked(ctx, func() error { return p.cores.Run(ctx) }) })

@@ -170,9 +170,18 @@ func (c *cluster) correct() {
 func (c *cluster) write(correction Correction) {
 	for i := range c.pods {
 		if c.pods[i].Pod == correction.Pod.Pod {
-			c.pods[i].Assignment = correction.Actual
+			c.pods[i].Holding = written(c.pods[i].Holding, correction.Actual)
 		}
 	}
+}
+
+// written is the holding once an assignment is written, as it is read.
+func written(h placement.Holding, a placement.Assignment) placement.Holding {
+	h.Assignment = a
+	if a.Held {
+		h.Request.Count = len(a.Shares)
+	}
+	return h
 }
 
 // on returns the units that a pod really holds of each GPU.

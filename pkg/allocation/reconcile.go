@@ -16,8 +16,8 @@ type Correction struct {
 // Moves reports whether the correction names other GPUs than what is written.
 func (c Correction) Moves() bool { return !c.Actual.SameDevices(c.Pod.Assignment) }
 
-// Whole reports whether the pod has as many GPUs as it asks for: otherwise
-// there is nothing true that could be written.
+// Whole reports whether the pod has as many GPUs as it asks for. Otherwise what is written stands
+// above what it asks for by now (placement.Assignment.Held).
 func (c Correction) Whole() bool { return len(c.Actual.Shares) == c.Pod.Request.GPUs() }
 
 // left returns the GPUs of the node that are written of the pod and that it does not have.
@@ -59,7 +59,7 @@ func Reconcile(s State) []Correction {
 			!c.Pod.Assignment.None() && slices.ContainsFunc(doubtful, standsIn) {
 			continue
 		}
-		if c.Moves() && c.Whole() {
+		if c.Moves() {
 			moving++
 		}
 		out = append(out, c)

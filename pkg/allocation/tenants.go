@@ -123,7 +123,7 @@ func (b *books) whereHeld(t *tenant) (a placement.Assignment) {
 		}
 		return t.written
 	}
-	a.UnitMiB = t.written.UnitMiB
+	a.UnitMiB, a.Held = t.written.UnitMiB, t.written.Held
 	found := make(map[gpu.UUID]bool)
 	for _, h := range t.held {
 		for id := range b.ByDevice(h.Slots) {
@@ -135,7 +135,11 @@ func (b *books) whereHeld(t *tenant) (a placement.Assignment) {
 			a.Shares = append(a.Shares, placement.Share{Device: d.UUID})
 		}
 	}
-	return a.WithShares(t.Request)
+	r := t.Request
+	if n := len(a.Shares); n > 0 && n != r.GPUs() {
+		r.Count, a.Held = n, true
+	}
+	return a.WithShares(r)
 }
 
 // has reports whether the devices of an assignment are the node's.

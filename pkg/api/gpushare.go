@@ -57,6 +57,9 @@ func (n Names) GPUShareIndexes(pod *v1.Pod) []int {
 	if !n.GPUShare() {
 		return nil
 	}
+	if !believed(pod) {
+		return nil
+	}
 	if index, err := strconv.Atoi(pod.Annotations[GPUShareIndex]); err == nil && index >= 0 {
 		return []int{index}
 	}

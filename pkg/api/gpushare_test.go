@@ -37,7 +37,7 @@ func TestGPUShareIndexes(t *testing.T) {
 		"a broken allocation":         {map[string]string{"scheduler.framework.gpushare.allocation": `{"0":{"x":2}}`}, nil},
 	} {
 		t.Run(name, func(t *testing.T) {
-			pod := &v1.Pod{ObjectMeta: metav1.ObjectMeta{Annotations: tc.annotations}}
+			pod := &v1.Pod{ObjectMeta: metav1.ObjectMeta{Annotations: tc.annotations}, Status: v1.PodStatus{Conditions: bound}}
 			if diff := cmp.Diff(tc.want, gpushare(t).GPUShareIndexes(pod)); diff != "" {
 				t.Errorf("indexes (-want +got):\n%s", diff)
 			}
@@ -77,7 +77,7 @@ func TestGPUShareAnnotations(t *testing.T) {
 			if diff := cmp.Diff(tc.want, got); diff != "" {
 				t.Errorf("annotations (-want +got):\n%s", diff)
 			}
-			pod := &v1.Pod{ObjectMeta: metav1.ObjectMeta{Annotations: got}}
+			pod := &v1.Pod{ObjectMeta: metav1.ObjectMeta{Annotations: got}, Status: v1.PodStatus{Conditions: bound}}
 			if indexes := gpushare(t).GPUShareIndexes(pod); len(indexes) != len(tc.assignment.Shares) || indexes[len(indexes)-1] != 3 {
 				t.Errorf("read back: %v", indexes)
 			}
@@ -119,7 +119,7 @@ func FuzzGPUShareIndexes(f *testing.F) {
 		f.Fatal(err)
 	}
 	f.Fuzz(func(t *testing.T, index, allocation, assigned string) {
-		p := &v1.Pod{}
+		p := &v1.Pod{Status: v1.PodStatus{Conditions: bound}}
 		p.Annotations = map[string]string{GPUShareIndex: index, gpushareAllocation: allocation, gpushareAssigned: assigned}
 		got := n.GPUShareIndexes(p)
 		for i, index := range got {

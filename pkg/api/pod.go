@@ -58,6 +58,30 @@ func Settled(pod *v1.Pod) bool {
 	return pod.Status.StartTime != nil || Terminal(pod)
 }
 
+// believed reports whether what is written of where a pod is may be the work of a scheduler or of
+// the device plugin. Of a pod that its owner sent to a node it is not, until the kubelet has
+// admitted it: see the package comment.
+func believed(pod *v1.Pod) bool {
+	return Settled(pod) || slices.ContainsFunc(pod.Status.Conditions, scheduled)
+}
+
+func scheduled(c v1.PodCondition) bool {
+	return c.Type == v1.PodScheduled && c.Status == v1.ConditionTrue
+}
+
+// Conditions returns those of a pod that Holding, Nomination and FitsNowhere read.
+func Conditions(pod *v1.Pod) (out []v1.PodCondition) {
+	for _, c := range pod.Status.Conditions {
+		switch {
+		case c.Type == RoomMade:
+			out = append(out, c)
+		case c.Type == v1.PodScheduled && !Settled(pod): // without the message, which may be long
+			out = append(out, v1.PodCondition{Type: c.Type, Status: c.Status, Reason: c.Reason})
+		}
+	}
+	return out
+}
+
 // Priority returns the pod's priority as admission has set it.
 func Priority(pod *v1.Pod) int32 {
 	if pod.Spec.Priority == nil {
@@ -353,8 +377,10 @@ func readGroup(namespace, name string) (placement.Group, error) {
 // Holding reads a bound pod for the books. How much the pod holds is taken from
 // its spec, which nobody can change; of its annotations counts what can be read.
 // A policy of a placed pod that cannot be read counts as exclusive, which it may
-// have been. An assignment that cannot be read counts as none. The error names
-// what could not be read, and the holding is good all the same.
+// have been. An assignment that cannot be read counts as none, and so does one that no
+// scheduler can have written. One that says what the kubelet has given stands above the number of
+// GPUs that the pod asks for. The error names what could not be read, and the holding is good all
+// the same.
 func (n Names) Holding(pod *v1.Pod) (placement.Holding, error) {
 	h := placement.Holding{Pod: Ref(pod), Settled: Settled(pod), Terminating: pod.DeletionTimestamp != nil}
 	if pod.Status.StartTime != nil {
@@ -362,7 +388,15 @@ func (n Names) Holding(pod *v1.Pod) (placement.Holding, error) {
 	}
 	req, err := n.read(pod)
 	h.Request = req
-	assignment, badAssignment := n.AssignmentOf(pod)
+	var assignment placement.Assignment
+	var badAssignment error
+	if believed(pod) {
+		assignment, badAssignment = n.AssignmentOf(pod)
+	}
+	if assignment.Held && h.Settled && len(assignment.Shares) != req.GPUs() {
+		req.Count = len(assignment.Shares)
+		h.Request = req
+	}
 	_, counted := pod.Annotations[n.Count()]
 	switch {
 	case assignment.None() || len(assignment.Shares) == req.GPUs():

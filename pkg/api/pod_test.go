@@ -56,6 +56,9 @@ func pod(containers ...v1.Container) *v1.Pod {
 	}
 }
 
+// bound is what a Binding sets.
+var bound = []v1.PodCondition{{Type: v1.PodScheduled, Status: v1.ConditionTrue}}
+
 // annotated sets annotations, given as "policy", "spread", ….
 func annotated(p *v1.Pod, values ...string) *v1.Pod {
 	for i := 0; i < len(values); i += 2 {
@@ -359,6 +362,7 @@ func TestHolding(t *testing.T) {
 	}
 	for name, tc := range tests {
 		t.Run(name, func(t *testing.T) {
+			tc.pod.Status.Conditions = bound
 			got, err := names(t).Holding(tc.pod)
 			checkError(t, err, tc.wantErr)
 			if got.Request.Units() != tc.wantUnits {
@@ -372,6 +376,65 @@ func TestHolding(t *testing.T) {
 			}
 			if want := (placement.PodRef{Namespace: "ns", Name: "p", UID: "uid"}); got.Pod != want {
 				t.Errorf("pod %+v, want %+v", got.Pod, want)
+			}
+		})
+	}
+}
+
+// What the owner of a pod writes beside spec.nodeName is not taken for a scheduler's word.
+func TestWhoseWordAnAssignmentIs(t *testing.T) {
+	began := metav1.NewTime(time.Unix(7, 0))
+	condition := func(kind v1.PodConditionType, status v1.ConditionStatus) []v1.PodCondition {
+		return []v1.PodCondition{{Type: kind, Status: status}}
+	}
+	for name, tc := range map[string]struct {
+		status v1.PodStatus
+		want   bool
+	}{
+		"its owner has sent it to the node":       {v1.PodStatus{}, false},
+		"no scheduler has found a node before":    {v1.PodStatus{Conditions: condition(v1.PodScheduled, v1.ConditionFalse)}, false},
+		"it has another condition":                {v1.PodStatus{Conditions: condition(RoomMade, v1.ConditionTrue)}, false},
+		"a Binding has brought it":                {v1.PodStatus{Conditions: bound}, true},
+		"the kubelet has admitted it":             {v1.PodStatus{StartTime: &began}, true},
+		"the kubelet has refused it, or it ended": {v1.PodStatus{Phase: v1.PodFailed}, true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			p := annotated(pod(container("c", "gpu-mem", "3")), "assignment", assignmentOf("GPU-1"))
+			p.Spec.NodeName, p.Status = "node", tc.status
+			for _, p := range []*v1.Pod{p, {ObjectMeta: p.ObjectMeta, Spec: p.Spec, Status: v1.PodStatus{Phase: p.Status.Phase, StartTime: p.Status.StartTime, Conditions: Conditions(p)}}} {
+				h, err := names(t).Holding(p)
+				checkError(t, err, "")
+				if got := !h.Assignment.None(); got != tc.want || h.Request.Units() != 3 {
+					t.Errorf("believed: %t, want %t; %d units", got, tc.want, h.Request.Units())
+				}
+			}
+		})
+	}
+}
+
+// How many GPUs the kubelet has given stands above how many the pod asks for, once it has admitted
+// the pod; how much that is in all is the spec's.
+func TestWhatIsHeldStandsAboveTheNumberOfGPUs(t *testing.T) {
+	began := metav1.NewTime(time.Unix(7, 0))
+	held := strings.Replace(assignmentOf("GPU-1"), `{"v":1,`, `{"v":1,"held":true,`, 1)
+	for name, tc := range map[string]struct {
+		assignment, count string
+		status            v1.PodStatus
+		want              []placement.Share
+		wantErr           string
+	}{
+		"the number was changed":        {held, "8", v1.PodStatus{StartTime: &began}, []placement.Share{{Device: "GPU-1", Units: 16}}, ""},
+		"it cannot be read any more":    {held, "x", v1.PodStatus{StartTime: &began}, []placement.Share{{Device: "GPU-1", Units: 16}}, "want a number of GPUs"},
+		"the mark was taken away":       {assignmentOf("GPU-1"), "8", v1.PodStatus{StartTime: &began}, nil, "it names 1 GPUs, and the pod asks for 8"},
+		"the kubelet has given nothing": {held, "8", v1.PodStatus{Conditions: bound}, nil, "it names 1 GPUs, and the pod asks for 8"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			p := annotated(pod(container("c", "gpu-mem", "16")), "assignment", tc.assignment, "gpu-count", tc.count)
+			p.Status = tc.status
+			h, err := names(t).Holding(p)
+			checkError(t, err, tc.wantErr)
+			if diff := cmp.Diff(tc.want, h.Assignment.Shares); diff != "" || h.Request.Units() != 16 {
+				t.Errorf("%d units, shares (-want +got):\n%s", h.Request.Units(), diff)
 			}
 		})
 	}

@@ -64,6 +64,7 @@ func pod(name, uid, device string) *v1.Pod {
 		Spec: v1.PodSpec{NodeName: "node", Containers: []v1.Container{{
 			Name: "main", Image: "long", Resources: v1.ResourceRequirements{Limits: v1.ResourceList{"gpumem.dev/gpu-mem": resource.MustParse("3")}},
 		}}},
+		Status: v1.PodStatus{Conditions: []v1.PodCondition{{Type: v1.PodScheduled, Status: v1.ConditionTrue}}},
 	}
 }
 
@@ -312,13 +313,14 @@ func TestTrimKeepsWhatIsRead(t *testing.T) {
 		t.Errorf("conditions of a pod that waits (-want +got):\n%s", diff)
 	}
 	bound := pod("bound", "2", "GPU-a")
+	bound.Status.StartTime = &metav1.Time{}
 	bound.Status.Conditions = []v1.PodCondition{{Type: v1.PodScheduled, Status: v1.ConditionTrue}}
 	obj, err = Trim(n)(bound)
 	if err != nil {
 		t.Fatal(err)
 	}
 	if got := obj.(*v1.Pod).Status.Conditions; len(got) > 0 {
-		t.Errorf("conditions %v of a pod that has a node, want none: there are very many", got)
+		t.Errorf("conditions %v of a pod that the kubelet has admitted, want none: there are very many", got)
 	}
 	if len(small.Annotations) != 1 || small.Spec.Containers[0].Env != nil || small.ManagedFields != nil {
 		t.Errorf("kept too much: %v", small)

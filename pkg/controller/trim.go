@@ -60,15 +60,8 @@ func (t *trimmer) pod(pod *v1.Pod) *v1.Pod {
 		Spec:       v1.PodSpec{NodeName: pod.Spec.NodeName, Priority: pod.Spec.Priority},
 		Status: v1.PodStatus{
 			Phase: pod.Status.Phase, StartTime: pod.Status.StartTime, NominatedNodeName: pod.Status.NominatedNodeName,
+			Conditions: api.Conditions(pod),
 		},
-	}
-	for _, c := range pod.Status.Conditions {
-		switch {
-		case c.Type == api.RoomMade:
-			small.Status.Conditions = append(small.Status.Conditions, c)
-		case c.Type == v1.PodScheduled && pod.Spec.NodeName == "" && t.names.Holds(pod):
-			small.Status.Conditions = append(small.Status.Conditions, v1.PodCondition{Type: c.Type, Status: c.Status, Reason: c.Reason})
-		}
 	}
 	if cpu := api.CPU(pod); cpu != 0 {
 		small.Spec.Resources = t.cpus.get(cpu, func() *v1.ResourceRequirements {

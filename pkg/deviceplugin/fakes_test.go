@@ -167,6 +167,10 @@ func (p *pods) Correct(_ context.Context, ref placement.PodRef, a placement.Assi
 			}
 			p.corrections = append(p.corrections, line)
 			p.list[i].Assignment, p.list[i].Index = a, indexes(a)
+			if a.Held {
+				p.list[i].Request.Count = len(a.Shares)
+				p.corrections[len(p.corrections)-1] += " held"
+			}
 			close(p.changed)
 			p.changed = make(chan struct{})
 			return nil

@@ -121,6 +121,7 @@ type Plugin struct {
 	reported map[string]bool    // UIDs of pods whose slots fit no assignment
 	chosen   map[string]bool    // UIDs of pods of which a scheduler's assignment has been seen
 	levels   levels
+	account  account
 }
 
 // New returns a plugin.
@@ -128,7 +129,7 @@ func New(cfg Config, prober inventory.Source, pods Pods, kubelet Kubelet, events
 	return &Plugin{
 		cfg: cfg, prober: prober, pods: pods, kubelet: kubelet, events: events, metrics: metrics, log: log,
 		kick: make(chan struct{}, 1), writing: make(map[string]bool), reported: make(map[string]bool), chosen: make(map[string]bool),
-		levels: make(levels),
+		levels: make(levels), account: account{changed: make(chan struct{})},
 	}
 }
 
@@ -388,7 +389,7 @@ func (p *Plugin) PreStartContainer(ctx context.Context, req *pluginapi.PreStartC
 	pod := s.Pods[i]
 	p.log.Info("container starts", zap.String("node", p.cfg.Node), zap.Stringer("pod", pod.Pod), zap.String("uid", pod.Pod.UID),
 		zap.String("container", held.Container), zap.Strings("devices", uuids(grant.Devices)), zap.Int("units", grant.Each))
-	if actual := allocation.Actual(s, pod); !actual.None() && len(actual.Shares) != pod.Request.GPUs() {
+	if actual := allocation.Actual(s, pod); !actual.None() && (len(actual.Shares) != pod.Request.GPUs() || len(actual.Shares) != len(grant.Devices)) {
 		p.report(pod.Pod, mixed(pod, actual))
 		return nil, asStatus(errors.New(mixed(pod, actual)))
 	}

@@ -75,7 +75,7 @@ func (p *Plugin) Reconcile(ctx context.Context) error {
 func (p *Plugin) reconcile(ctx context.Context) error {
 	asking, cancel := context.WithTimeout(ctx, p.cfg.KubeletWait)
 	defer cancel()
-	pods, _, _ := p.pods.Pods() // before the kubelet is asked: see allocation.Reconcile
+	pods, complete, _ := p.pods.Pods() // before the kubelet is asked: see allocation.Reconcile
 	held, _, err := p.kubelet.List(asking)
 	if err != nil {
 		return err
@@ -83,6 +83,9 @@ func (p *Plugin) reconcile(ctx context.Context) error {
 	s := p.heardOf(pods, held)
 	p.forget(s)
 	p.learn(s)
+	if complete {
+		p.tally(s)
+	}
 	return errors.Join(p.correctAll(ctx, s), p.markAll(ctx, s), p.levelAll(ctx, s))
 }
 
@@ -108,7 +111,6 @@ func (p *Plugin) correctAll(ctx context.Context, s allocation.State) error {
 	for _, c := range corrections {
 		if !c.Whole() {
 			p.report(c.Pod.Pod, mixed(c.Pod, c.Actual))
-			continue
 		}
 		if slices.ContainsFunc(unwritten, c.Pod.Request.Interchangeable) {
 			continue
@@ -216,6 +218,9 @@ func (p *Plugin) correct(ctx context.Context, c allocation.Correction, s allocat
 	case was.None():
 		p.metrics.Corrected(ReasonPlaced)
 		p.events.Pod(ref, false, "GPUMemoryPlaced", "placed on "+describe(is, inv)+" by the device plugin of its node: no scheduler of gpumem had placed it")
+	case !c.Whole():
+		p.metrics.Corrected(ReasonHeld)
+		p.events.Pod(ref, true, "GPUMemoryCorrected", "has "+describe(is, inv)+" and not "+describe(was, inv)+", as was written: the number of its GPUs was changed after the kubelet had given it those")
 	case s.Begun(c.Pod.Pod):
 		p.metrics.Corrected(ReasonHeld)
 		p.events.Pod(ref, false, "GPUMemoryCorrected", "has "+describe(is, inv)+" and not "+describe(was, inv)+", as was written: the kubelet took it for a pod of the same size")

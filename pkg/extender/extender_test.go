@@ -104,6 +104,7 @@ func (f *fakeCluster) Bind(_ context.Context, b *v1.Binding) error {
 		}
 		pod.Spec.NodeName = b.Target.Name
 		pod.Annotations = b.Annotations
+		pod.Status.Conditions = append(pod.Status.Conditions, v1.PodCondition{Type: v1.PodScheduled, Status: v1.ConditionTrue})
 	}
 	return f.bindErr
 }

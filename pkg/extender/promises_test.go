@@ -205,6 +205,7 @@ func (s *apiServer) Bind(_ context.Context, b *v1.Binding) error {
 	s.landed++
 	bound := pod.DeepCopy()
 	bound.Spec.NodeName, bound.Annotations = b.Target.Name, b.Annotations
+	bound.Status.Conditions = append(bound.Status.Conditions, v1.PodCondition{Type: v1.PodScheduled, Status: v1.ConditionTrue})
 	s.set(b.Name, bound)
 	return err
 }

@@ -99,7 +99,7 @@ func TestCordonedGPUsAreHeeded(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan error)
 	go func() {
-		done <- n.Run(ctx, func() (gpu.Inventory, <-chan struct{}) { return inventory(gpu0, gpu1), nil })
+		done <- n.Run(ctx, func() (gpu.Inventory, <-chan struct{}) { return inventory(gpu0, gpu1), nil }, nothing)
 	}()
 	annotated(t, client, inventory(gpu0, gpu1)) // what is cordoned is healthy all the same
 	if diff := cmp.Diff([]gpu.UUID{"GPU-bbbbbbbb", "GPU-gone"}, n.Cordoned()); diff != "" {

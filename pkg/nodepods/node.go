@@ -27,6 +27,9 @@ const (
 	maxRetry = time.Minute
 	// writeTimeout bounds one write.
 	writeTimeout = 10 * time.Second
+	// givenPause is the least time between two writes of what pods were given: their owners can
+	// have it change.
+	givenPause = time.Second
 	// toldTimeout bounds the read before the first look for GPUs.
 	toldTimeout = 5 * time.Second
 )
@@ -99,8 +102,9 @@ func (n *Node) selector() string {
 
 // Run writes until the context is done, or Withdraw is called. The source tells
 // what the node offers, and has a channel that is closed when it offers something
-// else.
-func (n *Node) Run(ctx context.Context, source func() (gpu.Inventory, <-chan struct{})) error {
+// else. The account tells in the same way what pods were given of which less is
+// written, and whether that is known yet: until then what was written of it stays.
+func (n *Node) Run(ctx context.Context, source func() (gpu.Inventory, <-chan struct{}), account func() ([]gpu.Given, bool, <-chan struct{})) error {
 	factory := informers.NewSharedInformerFactoryWithOptions(n.client, 0,
 		informers.WithTweakListOptions(func(o *metav1.ListOptions) {
 			o.FieldSelector = n.selector()
@@ -128,8 +132,14 @@ func (n *Node) Run(ctx context.Context, source func() (gpu.Inventory, <-chan str
 	}
 
 	wait := minRetry
+	given, known, news := account()
+	var pause <-chan time.Time // the account is looked at no earlier
 	for {
 		inv, changed := source()
+		if !known {
+			given = n.givenBefore(informer.GetStore(), inv.UnitMiB)
+		}
+		inv = inv.WithGiven(given)
 		err := n.ensure(ctx, informer.GetStore(), inv)
 		if ctx.Err() != nil {
 			return nil
@@ -141,16 +151,39 @@ func (n *Node) Run(ctx context.Context, source func() (gpu.Inventory, <-chan str
 		} else {
 			wait = minRetry
 		}
+		heard := news
+		if pause != nil {
+			heard = nil
+		}
 		select {
 		case <-ctx.Done():
 			return nil
 		case <-n.leaving:
 			return n.withdraw(ctx, inv)
+		case <-heard:
+			given, known, news = account()
+			pause = time.After(givenPause)
+		case <-pause:
+			pause = nil
 		case <-changed:
 		case <-touched:
 		case <-retry:
 		}
 	}
+}
+
+// givenBefore returns what is written of what pods were given.
+func (n *Node) givenBefore(store cache.Store, unitMiB int64) []gpu.Given {
+	obj, _, _ := store.GetByKey(n.name)
+	node, ok := obj.(*v1.Node)
+	if !ok {
+		return nil
+	}
+	inv, err := api.DecodeInventory(node.Annotations[n.names.Inventory()])
+	if err != nil || inv.UnitMiB != unitMiB {
+		return nil
+	}
+	return inv.Given
 }
 
 // ensure writes the annotation and the condition, if they are not what they

@@ -65,6 +65,7 @@ func pod(name, uid string, units int64) *v1.Pod {
 				}},
 			}},
 		},
+		Status: v1.PodStatus{Conditions: []v1.PodCondition{{Type: v1.PodScheduled, Status: v1.ConditionTrue}}},
 	}
 }
 
@@ -194,7 +195,10 @@ func TestPodsAreTrimmed(t *testing.T) {
 			Name:      "main",
 			Resources: v1.ResourceRequirements{Limits: v1.ResourceList{"gpumem.dev/gpu-mem": *resource.NewQuantity(3, resource.DecimalSI)}},
 		}}},
-		Status: v1.PodStatus{ContainerStatuses: []v1.ContainerStatus{{Name: "main", ContainerID: "containerd://1"}}},
+		Status: v1.PodStatus{
+			Conditions:        []v1.PodCondition{{Type: v1.PodScheduled, Status: v1.ConditionTrue}},
+			ContainerStatuses: []v1.ContainerStatus{{Name: "main", ContainerID: "containerd://1"}},
+		},
 	}
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("trimmed (-want +got):\n%s", diff)
@@ -394,7 +398,9 @@ func TestNodeIsKeptAnnotated(t *testing.T) {
 	set(inventory(gpu0))
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan error)
-	go func() { done <- n.Run(ctx, func() (gpu.Inventory, <-chan struct{}) { return *current.Load(), offers }) }()
+	go func() {
+		done <- n.Run(ctx, func() (gpu.Inventory, <-chan struct{}) { return *current.Load(), offers }, nothing)
+	}()
 	annotated(t, client, inventory(gpu0)) // although the first write failed
 	set(inventory(gpu0, gpu1))
 	offers <- struct{}{}
@@ -465,7 +471,7 @@ func TestNodeSaysWhatIsMissing(t *testing.T) {
 				cancel()
 			}
 			return inventory(gpu0), nil
-		})
+		}, nothing)
 	}()
 	<-asked
 	if !strings.Contains(n.Missing(), "node n1 is not there yet") {

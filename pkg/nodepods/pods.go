@@ -152,6 +152,7 @@ func (p *Pods) trim(obj any) (any, error) {
 	}
 	out.Spec.InitContainers = p.trimContainers(pod.Spec.InitContainers)
 	out.Spec.Containers = p.trimContainers(pod.Spec.Containers)
+	out.Status.Conditions = api.Conditions(pod)
 	out.Status.InitContainerStatuses = trimStatuses(pod.Status.InitContainerStatuses)
 	out.Status.ContainerStatuses = trimStatuses(pod.Status.ContainerStatuses)
 	return out, nil

@@ -30,7 +30,9 @@ func keeping(t *testing.T, client *fake.Clientset, inv gpu.Inventory) (n *Node, 
 	t.Helper()
 	n = NewNode(client, names(t), "n1", zap.NewNop())
 	ended := make(chan error, 1)
-	go func() { ended <- n.Run(t.Context(), func() (gpu.Inventory, <-chan struct{}) { return inv, nil }) }()
+	go func() {
+		ended <- n.Run(t.Context(), func() (gpu.Inventory, <-chan struct{}) { return inv, nil }, nothing)
+	}()
 	annotated(t, client, inv)
 	return n, ended
 }
@@ -102,3 +104,6 @@ func TestWithdrawWaitsNoLongerThanItIsTold(t *testing.T) {
 		told(ctx, t, NewNode(fake.NewClientset(), names(t), "n1", zap.NewNop()))
 	})
 }
+
+// nothing is an account of no pod.
+func nothing() ([]gpu.Given, bool, <-chan struct{}) { return nil, true, nil }

@@ -145,6 +145,8 @@ func (s *apiServer) bind(b *v1.Binding) error {
 		s.w.pods[string(b.UID)].lawful = b.Annotations[s.w.names.Assignment()]
 		p.Spec.NodeName = b.Target.Name
 		maps.Copy(p.Annotations, b.Annotations)
+		p.Status.Conditions = append(slices.DeleteFunc(slices.Clone(p.Status.Conditions), func(c v1.PodCondition) bool { return c.Type == v1.PodScheduled }),
+			v1.PodCondition{Type: v1.PodScheduled, Status: v1.ConditionTrue})
 	})
 }
 
