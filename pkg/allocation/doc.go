@@ -18,7 +18,8 @@
 //   - Resolve reads the IDs that the kubelet took. They are what it accounts,
 //     hence what the container gets, whatever was guessed before.
 //   - Reconcile compares what pods hold with what is written of them, and says
-//     what to write.
+//     what to write. Accounts says which pods count for less by what is written than
+//     they were given: that is for the node's inventory.
 //
 // # Where to find what
 //
@@ -38,6 +39,9 @@
 //     written and others not, each is charged with both GPUs: nobody can book
 //     what seems to be free in between.
 //   - A pod that has been given anything stays on those GPUs.
+//   - What pods were given does not depend on what is written of them. Once the node's
+//     inventory has what Accounts says, no GPU counts for less than it has given to pods
+//     that the kubelet has admitted, whatever their owners write.
 //
 // # Decisions
 //
@@ -54,6 +58,19 @@
 // Pods that no scheduler placed (a node name in the spec, another scheduler)
 // are placed here, by the same function and beside what is planned for pods
 // that the kubelet has not admitted yet.
+//
+// Of such a pod that its owner sent to the node, package api leaves out what the owner wrote of
+// where it is to be, so it is judged like the others: no GPU that is cordoned, none
+// that a neighbour is to have alone, none that is planned for another, and no place at all
+// where State.PlaceUnassigned is false. A pod that a Binding brought has its written GPUs
+// as long as their slots are free, also where its GPU was cordoned, or a neighbour changed
+// its policy, after it was bound: a pod that was bound rightly is not refused for what came
+// later.
+//
+// How many GPUs a pod asks for is an annotation, which its owner can change. Where the kubelet
+// has given slots of another number of GPUs, what is written says so (placement.Assignment.Held)
+// and stands above the annotation. The pod has then what it was given: as much as
+// its spec asks for, over those GPUs.
 //
 // Pods that gpushare placed run on by its IDs. The kubelet took those at random
 // (its plugin states no preference), so that they tell nothing of the GPU: such a
@@ -89,6 +106,15 @@
 // memory. What counts of such a pod is what it was given since the plugin began
 // (State.Given), and before that what is written of it. Where neither is known it
 // counts on each GPU.
+//
+// That a Binding brought a pod does not say that the Binding had the assignment: a scheduler that
+// knows sums alone binds without one, and then what the pod's owner wrote before stands, as
+// does what the owner writes between the Binding and the admission. Nothing that
+// the API server keeps tells these apart: it does not track who set a field by a Binding, and
+// who owns a field is the owner's to clear. Such a pod gets only slots that are free, and
+// counts where it is; but it may come to a GPU that is cordoned or that another is to have
+// alone, take what was planned for another, and pass where State.PlaceUnassigned is false.
+// The chart's admission policies refuse those annotations.
 //
 // What gpushare wrote of two equal pods may be exchanged, for its plugin told
 // pods by their amounts. Nothing that can be asked tells of it.

@@ -22,6 +22,23 @@
 // then than the kubelet has given. Without a unit it counts in the node's, and one that makes
 // no sense cannot be read.
 //
+// Whose word an assignment is follows from when it is there. A Binding sets the node, its
+// annotations and the condition PodScheduled in one write, and a pod's owner can write no
+// condition. A pod that is made with a node name has none of that type until the kubelet has
+// admitted it, for no scheduler looks at it, and no assignment of it is read until then: it may be
+// anywhere on its node, as the pods of which nothing is written. What the condition says does not
+// matter: a scheduler that has not heard of a Binding writes that it found no node.
+// Afterwards the device plugin has given it something, and puts right
+// what is written.
+//
+// An assignment with "held" is what the kubelet has given: the number of its GPUs stands above the
+// annotation gpu-count, once the kubelet has admitted the pod. Its units are the spec's
+// all the same. A pod's owner can write that too, and gains no more by it than by gpu-count:
+// for both there is "given" in the node's inventory, what the kubelet has given to pods of
+// which less was written, by UID. A reader of before that goes by the pods' annotations alone, and a
+// plugin of before writes none. It names GPUs by their indexes, for there may
+// be as many entries as pods, and all of a node's annotations have 256 KiB.
+//
 // The state is in annotations and not in objects of an own kind. A claim or an
 // allocation of its own would be a second object to write beside the pod and to
 // find orphaned later, and a CRD to install first. An annotation goes with its pod.

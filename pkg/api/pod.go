@@ -39,7 +39,8 @@ func Terminal(pod *v1.Pod) bool {
 }
 
 // Considered reports whether a scheduler has said anything of the pod: every one
-// writes this condition when it finds no node.
+// writes this condition when it finds no node, and a Binding does. The kubelet does when it has
+// admitted the pod.
 func Considered(pod *v1.Pod) bool {
 	return slices.ContainsFunc(pod.Status.Conditions, func(c v1.PodCondition) bool { return c.Type == v1.PodScheduled })
 }
@@ -62,14 +63,10 @@ func Settled(pod *v1.Pod) bool {
 // the device plugin. Of a pod that its owner sent to a node it is not, until the kubelet has
 // admitted it: see the package comment.
 func believed(pod *v1.Pod) bool {
-	return Settled(pod) || slices.ContainsFunc(pod.Status.Conditions, scheduled)
+	return Settled(pod) || Considered(pod)
 }
 
-func scheduled(c v1.PodCondition) bool {
-	return c.Type == v1.PodScheduled && c.Status == v1.ConditionTrue
-}
-
-// Conditions returns those of a pod that Holding, Nomination and FitsNowhere read.
+// Conditions returns what Holding, Nomination and FitsNowhere read of a pod's.
 func Conditions(pod *v1.Pod) (out []v1.PodCondition) {
 	for _, c := range pod.Status.Conditions {
 		switch {

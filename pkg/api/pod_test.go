@@ -392,7 +392,7 @@ func TestWhoseWordAnAssignmentIs(t *testing.T) {
 		want   bool
 	}{
 		"its owner has sent it to the node":       {v1.PodStatus{}, false},
-		"no scheduler has found a node before":    {v1.PodStatus{Conditions: condition(v1.PodScheduled, v1.ConditionFalse)}, false},
+		"a scheduler says it that is behind":      {v1.PodStatus{Conditions: condition(v1.PodScheduled, v1.ConditionFalse)}, true},
 		"it has another condition":                {v1.PodStatus{Conditions: condition(RoomMade, v1.ConditionTrue)}, false},
 		"a Binding has brought it":                {v1.PodStatus{Conditions: bound}, true},
 		"the kubelet has admitted it":             {v1.PodStatus{StartTime: &began}, true},

@@ -63,6 +63,10 @@ func TestAPodCountsAsTheKubeletHasGivenIt(t *testing.T) {
 	if diff := cmp.Diff([]gpu.Units{8, 0}, requested()); diff != "" {
 		t.Errorf("requested (-want +got):\n%s", diff)
 	}
+	look() // what is written is so again, and its owner can write less at any moment
+	if diff := cmp.Diff(want, said()); diff != "" {
+		t.Errorf("said of the pod that was put right (-want +got):\n%s", diff)
+	}
 	if err := n.start(t.Context(), n.slotsOf("evil")...); err != nil {
 		t.Errorf("its container does not start again: %v", err)
 	}

@@ -30,6 +30,12 @@
 // reported by then that it has admitted the pod, and by a loop (Reconcile) after
 // each allocation, when pods change, and every minute.
 //
+// Where a pod counts for less by its annotation than the kubelet has given it, the plugin says
+// what it was given in the node's inventory too (Given), which the pod's owner cannot write.
+// Nothing is said of pods of which the truth was always written. An entry ends with
+// its pod, and not when the annotation is right again: the kubelet's account of a pod does not
+// change, and its owner could write less again at any moment.
+//
 // A plugin that is told to end leaves in order (Leave): schedulers hear that the
 // node takes no more pods, the kubelet is served until it has admitted those that it
 // has and made their containers, or has had its time, and then the plugin is gone. One that starts is heard of by the kubelet first
