@@ -123,20 +123,23 @@ func (b *books) whereHeld(t *tenant) (a placement.Assignment) {
 		}
 		return t.written
 	}
-	a.UnitMiB, a.Held = t.written.UnitMiB, t.written.Held
-	found := make(map[gpu.UUID]bool)
+	found, lost := make(map[gpu.UUID]bool), false // lost: it has slots of a GPU that is gone
 	for _, h := range t.held {
-		for id := range b.ByDevice(h.Slots) {
+		known := 0
+		for id, slots := range b.ByDevice(h.Slots) {
 			found[id] = true
+			known += len(slots)
 		}
+		lost = lost || known < len(h.Slots)
 	}
+	a.UnitMiB, a.Held = t.written.UnitMiB, t.written.Held && !lost
 	for _, d := range b.Inventory.Devices {
 		if found[d.UUID] {
 			a.Shares = append(a.Shares, placement.Share{Device: d.UUID})
 		}
 	}
 	r := t.Request
-	if n := len(a.Shares); n > 0 && n != r.GPUs() {
+	if n := len(a.Shares); n > 0 && n != r.GPUs() && !lost {
 		r.Count, a.Held = n, true
 	}
 	return a.WithShares(r)

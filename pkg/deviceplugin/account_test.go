@@ -117,3 +117,21 @@ func closed(c <-chan struct{}) bool {
 		return false
 	}
 }
+
+// A GPU that is gone takes nothing from what the pod has: its slots are there when it is back.
+func TestAGPUThatIsGoneIsNotWrittenOff(t *testing.T) {
+	p := pod("two", 1, uuidA, app(8))
+	p.Request.Count = 2
+	p.Assignment = placement.Assignment{Shares: []placement.Share{{Device: uuidA}, {Device: uuidB}}}.WithShares(p.Request)
+	n := newNode(t, nil, nil, p)
+	if _, err := n.admit(t, p); err != nil {
+		t.Fatal(err)
+	}
+	n.prober.set(func(inv *gpu.Inventory) { inv.Devices = inv.Devices[:1] })
+	if err := n.reconcile(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff([]string(nil), n.pods.corrected()); diff != "" {
+		t.Errorf("corrections (-want +got):\n%s", diff)
+	}
+}

@@ -111,6 +111,9 @@ func (p *Plugin) correctAll(ctx context.Context, s allocation.State) error {
 	for _, c := range corrections {
 		if !c.Whole() {
 			p.report(c.Pod.Pod, mixed(c.Pod, c.Actual))
+			if !c.Actual.Held {
+				continue // it has others, which are gone
+			}
 		}
 		if slices.ContainsFunc(unwritten, c.Pod.Request.Interchangeable) {
 			continue

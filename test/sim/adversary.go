@@ -34,7 +34,7 @@ func (a adversary) String() string {
 // adversaryOf has one seed in three with an adversary. What else there is in a run
 // does not depend on it.
 func adversaryOf(seed uint64) adversary {
-	return pick(rand.New(rand.NewPCG(seed, 11)), []adversary{nobody, nobody, nobody, nobody, underPolicies, underPolicies})
+	return pick(rand.New(rand.NewPCG(seed, 11)), []adversary{nobody, nobody, nobody, nobody, underPolicies, free})
 }
 
 // enemy is the adversary's namespace.
@@ -349,7 +349,7 @@ func (e *extenderProc) checkOthers(got placement.Node, want *books) {
 	for id, holders := range want.holders {
 		for _, s := range holders {
 			if !s.hostile() {
-				should = append(should, fmt.Sprintf("%s %v of %s", s.name, s.share(), id))
+				should = append(should, fmt.Sprintf("%s %v of %s", s.name, want.charged[id][s.uid], id))
 			}
 		}
 	}
@@ -362,13 +362,8 @@ func (e *extenderProc) checkOthers(got placement.Node, want *books) {
 
 // charged is what a pod is charged with on a GPU.
 func charged(h placement.Holding, id gpu.UUID) amount {
-	units, cores := h.Request.Share()
-	for _, s := range h.Assignment.Shares {
-		if s.Device == id {
-			return amount{int(s.Units), s.Cores}
-		}
-	}
-	return amount{int(units), cores} // it leaves it
+	share := h.On(id)
+	return amount{int(share.Units), share.Cores}
 }
 
 // forges reports whether a pod is one of an adversary that no policy stops.
@@ -384,8 +379,8 @@ func (e *extenderProc) on(node string) (out []*spec) {
 	return out
 }
 
-// givenBy is what a node tells that the kubelet has given to a pod, by GPU.
-func (w *World) givenBy(node *v1.Node, uid string) map[string]amount {
+// given is what a node tells that the kubelet has given to pods, by UID and GPU.
+func (w *World) given(node *v1.Node) map[string]map[string]amount {
 	var inv struct {
 		GPUs []struct {
 			UUID  string `json:"uuid"`
@@ -396,28 +391,22 @@ func (w *World) givenBy(node *v1.Node, uid string) map[string]amount {
 			GPUs [][3]int `json:"gpus"`
 		} `json:"given"`
 	}
-	if json.Unmarshal([]byte(node.Annotations[w.names.Inventory()]), &inv) != nil {
+	value := node.Annotations[w.names.Inventory()]
+	if !strings.Contains(value, `"given"`) || json.Unmarshal([]byte(value), &inv) != nil {
 		return nil
 	}
-	out := make(map[string]amount)
+	out := make(map[string]map[string]amount)
 	for _, given := range inv.Given {
+		out[given.UID] = make(map[string]amount)
 		for _, share := range given.GPUs {
 			for _, d := range inv.GPUs {
-				if given.UID == uid && d.Index == share[0] {
-					out[d.UUID] = amount{share[1], share[2]}
+				if d.Index == share[0] {
+					out[given.UID][d.UUID] = amount{share[1], share[2]}
 				}
 			}
 		}
 	}
 	return out
-}
-
-// addGiven adds what a pod was given.
-func (b *books) addGiven(s *spec, given map[string]amount) {
-	for id, a := range given {
-		b.requested[id] = b.requested[id].plus(a)
-		b.holders[id] = append(b.holders[id], s)
-	}
 }
 
 // given is what the kubelet has given to a pod of each GPU, as it tells: nothing of

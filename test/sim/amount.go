@@ -13,8 +13,13 @@ type amount struct{ units, cores int }
 func (a amount) plus(b amount) amount  { return amount{a.units + b.units, a.cores + b.cores} }
 func (a amount) minus(b amount) amount { return amount{a.units - b.units, a.cores - b.cores} }
 
-// over returns the part of each of so many GPUs.
-func (a amount) over(gpus int) amount { return amount{a.units / gpus, a.cores / gpus} }
+// or returns the larger of the two, of each.
+func (a amount) or(b amount) amount { return amount{max(a.units, b.units), max(a.cores, b.cores)} }
+
+// over returns the part of each of so many GPUs, rounded up.
+func (a amount) over(gpus int) amount {
+	return amount{(a.units + gpus - 1) / gpus, (a.cores + gpus - 1) / gpus}
+}
 
 // covers reports whether there is enough for b. Who asks for no cores does not
 // mind that there are too few.

@@ -28,6 +28,7 @@ type decoded struct {
 		Model   string `json:"model"`
 	} `json:"gpus"`
 	Leaving []string `json:"leaving"`
+	Held    bool     `json:"held"`
 }
 
 func (w *World) decode(value string) decoded {
@@ -48,12 +49,34 @@ func (w *World) written(pod *v1.Pod) string {
 	if s := w.pods[string(pod.UID)]; w.forges(s) {
 		return s.lawful
 	}
+	return w.believed(pod)
+}
+
+// believed is the assignment of a pod as the extender has it: nothing that is written of one
+// that no scheduler has bound, until the kubelet has admitted it.
+func (w *World) believed(pod *v1.Pod) string {
+	scheduled := func(c v1.PodCondition) bool { return c.Type == v1.PodScheduled && c.Status == v1.ConditionTrue }
+	if pod.Status.StartTime == nil && !terminal(pod) && !slices.ContainsFunc(pod.Status.Conditions, scheduled) {
+		return ""
+	}
 	return pod.Annotations[w.names.Assignment()]
 }
 
 // assignment returns the GPUs that are written of a pod, or none.
 func (w *World) assignment(pod *v1.Pod) []string {
-	return w.gpusOf(w.pods[string(pod.UID)], w.written(pod))
+	return w.gpusOf(w.asHeld(w.pods[string(pod.UID)], pod), w.written(pod))
+}
+
+// asHeld is a pod of which it is written that the kubelet has given it another number of
+// GPUs than it asks for.
+func (w *World) asHeld(s *spec, pod *v1.Pod) *spec {
+	d := w.decode(w.written(pod))
+	if !d.ok || !d.Held || len(d.GPUs) == 0 || len(d.GPUs) == s.gpus || pod.Status.StartTime == nil && !terminal(pod) {
+		return s
+	}
+	then := *s
+	then.gpus = len(d.GPUs)
+	return &then
 }
 
 // leaving returns the GPUs that a pod is charged with until the pods that it has
@@ -86,6 +109,9 @@ type books struct {
 	holders   map[string][]*spec
 	nowhere   []*spec // bound to the node, on no GPU that is known
 
+	charged map[string]map[string]amount // by GPU and UID
+	given   map[string]map[string]amount // by UID and GPU: what the node says of pods of which less was written
+
 	lawful bool // the adversary's rules count for nothing
 }
 
@@ -93,6 +119,7 @@ func (w *World) newBooks(node *v1.Node) *books {
 	b := &books{
 		capacity: make(map[string]int), foreign: make(map[string]int), open: make(map[string]bool), models: make(map[string]string),
 		requested: make(map[string]amount), holders: make(map[string][]*spec),
+		charged: make(map[string]map[string]amount), given: w.given(node),
 	}
 	for _, g := range w.decode(node.Annotations[w.names.Inventory()]).GPUs {
 		b.capacity[g.UUID], b.foreign[g.UUID] = g.Units, g.Foreign
@@ -112,16 +139,26 @@ func (b *books) add(s *spec, gpus, leaving []string) {
 		b.nowhere = append(b.nowhere, s)
 		return
 	}
-	for _, id := range gpus {
-		b.requested[id] = b.requested[id].plus(s.share())
-		b.holders[id] = append(b.holders[id], s)
-	}
-	for _, id := range leaving {
+	given := b.given[s.uid]
+	for _, id := range slices.Concat(gpus, leaving) {
 		if _, ok := b.capacity[id]; ok {
-			b.requested[id] = b.requested[id].plus(s.share())
-			b.holders[id] = append(b.holders[id], s)
+			b.charge(s, id, s.share().or(given[id]))
 		}
 	}
+	for id, a := range given {
+		if !slices.Contains(gpus, id) && !slices.Contains(leaving, id) {
+			b.charge(s, id, a)
+		}
+	}
+}
+
+func (b *books) charge(s *spec, id string, a amount) {
+	b.requested[id] = b.requested[id].plus(a)
+	b.holders[id] = append(b.holders[id], s)
+	if b.charged[id] == nil {
+		b.charged[id] = make(map[string]amount)
+	}
+	b.charged[id][s.uid] = a
 }
 
 // keep drops the pods of a GPU that do not pass, and those that are nowhere.
@@ -229,8 +266,9 @@ func (e *extenderProc) view() map[string]known {
 
 // knownBy is what an object tells of a bound pod.
 func (w *World) knownBy(pod *v1.Pod) known {
-	s := w.asWritten(pod)
-	return known{node: pod.Spec.NodeName, gpus: w.gpusOf(s, pod.Annotations[w.names.Assignment()]), left: w.leaving(pod), spec: s}
+	s := w.asHeld(w.asWritten(pod), pod)
+	written := w.believed(pod)
+	return known{node: pod.Spec.NodeName, gpus: w.gpusOf(s, written), left: w.decode(written).Leaving, spec: s}
 }
 
 // check looks at all that can have changed in a step.
@@ -336,7 +374,9 @@ func (e *extenderProc) checkDecision(uid, nodeName, annotation string) {
 	b.lawful = true
 	for other, k := range e.view() {
 		if w.forges(k.spec) && !k.assumed && k.node == nodeName && other != uid {
-			b.addGiven(k.spec, w.givenBy(node, other))
+			for id, a := range b.given[other] {
+				b.charge(k.spec, id, a)
+			}
 		} else if other != uid && k.node == nodeName {
 			b.add(k.spec, k.gpus, k.left)
 		}
@@ -438,7 +478,7 @@ func (w *World) truth(name string, on []*v1.Pod) *books {
 	b := w.newBooks(node)
 	for _, pod := range on {
 		if pod.Spec.NodeName == name {
-			b.add(w.pods[string(pod.UID)], w.assignment(pod), w.leaving(pod))
+			b.add(w.asHeld(w.pods[string(pod.UID)], pod), w.assignment(pod), w.leaving(pod))
 		}
 	}
 	return b

@@ -226,6 +226,7 @@ func (s *passWatch) endIfOver() {
 			p.w.busy = true
 			s.cancel()
 			p.passing = false
+			p.ensureInventory()
 		}
 	})
 }
@@ -243,10 +244,10 @@ func (a prober) Inventory() (gpu.Inventory, string, <-chan struct{}) {
 type nodePods struct{ p *plugin }
 
 func (a nodePods) Pods() ([]allocation.Pod, bool, <-chan struct{}) {
-	pods, complete, _ := a.p.known.Pods()
+	pods, _, _ := a.p.known.Pods()
 	a.p.w.mu.Lock()
 	defer a.p.w.mu.Unlock()
-	return pods, complete, a.p.changed
+	return pods, a.p.pods.synced, a.p.changed
 }
 
 func (a nodePods) Correct(ctx context.Context, ref placement.PodRef, to placement.Assignment, inv gpu.Inventory) error {
@@ -496,6 +497,11 @@ func (p *plugin) ensureInventory() {
 		return
 	}
 	inv := p.inventory
+	if given, known, _ := p.real.Given(); known {
+		inv = inv.WithGiven(given)
+	} else if was, err := api.DecodeInventory(node.Annotations[w.names.Inventory()]); err == nil && was.UnitMiB == inv.UnitMiB {
+		inv = inv.WithGiven(was.Given)
+	}
 	value, err := api.EncodeInventory(inv)
 	if err != nil {
 		w.violate("I9", "the inventory cannot be written: %v", err)
