@@ -32,9 +32,33 @@
 //   - gpushare, in some runs: pods that it has placed and that run when gpumem
 //     comes, with its annotations, and with IDs that tell nothing of their GPU.
 //   - What other programs use of GPUs, and people who cordon GPUs.
+//   - In one run in three, an adversary (adversary.go): a tenant with a namespace of its
+//     own, who makes pods with a node's name, with gates, with requests of init
+//     containers alone and with forged annotations, and edits, forges and deletes what
+//     its pods have, at any moment. The seed says whether the chart's policies stop it.
+//     Under policies the API server refuses what gpumem writes, on new pods and on those
+//     that wait, and of pods with a node any change within the domain.
 //
 // Most runs have two nodes, some have nine, and a test has fleets of hundreds: there
 // other programs use the GPUs of most nodes, and kube-scheduler does not know it.
+//
+// # Invariants
+//
+// I1 to I9 are checked after each step, or at the moment of a decision: no GPU has more
+// IDs given away than it has (I1), nor more units in the books (I2); the cache is what
+// comes of the API's objects and of what was assumed (I3); each pod has one valid
+// assignment (I4), which is at rest what the kubelet gave it and what it is told (I5); no
+// assumption outlives its time (I6); questions change nothing (I7); no call of the API is
+// made under a lock (I8); nothing panics (I9).
+//
+// I10: at rest, no waiting pod fits anywhere.
+//
+// I11: what a tenant writes on its own objects changes the accounting of no other pod. An
+// extender counts of each other pod what comes of that pod's object or binding, and the
+// plugin moves none to GPUs that are only by an adversary's word free. Without policies
+// the adversary's pods may count for more than they have while they are there, and at rest
+// for no less than the kubelet has given them on each GPU; its own groups, policies and
+// assignments are not checked then. Where it has pods, no other can be said to fit (I10).
 //
 // # Liveness
 //

@@ -53,9 +53,9 @@ func (w *World) written(pod *v1.Pod) string {
 }
 
 // believed is the assignment of a pod as the extender has it: nothing that is written of one
-// that no scheduler has bound, until the kubelet has admitted it.
+// that no scheduler has looked at, until the kubelet has admitted it.
 func (w *World) believed(pod *v1.Pod) string {
-	scheduled := func(c v1.PodCondition) bool { return c.Type == v1.PodScheduled && c.Status == v1.ConditionTrue }
+	scheduled := func(c v1.PodCondition) bool { return c.Type == v1.PodScheduled }
 	if pod.Status.StartTime == nil && !terminal(pod) && !slices.ContainsFunc(pod.Status.Conditions, scheduled) {
 		return ""
 	}

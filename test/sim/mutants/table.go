@@ -173,6 +173,22 @@ var table = []mutant{
 		"	if err != nil || count < 1 || count > 64 {", "	if err != nil {\n		panic(err)\n	}\n	if count < 1 || count > 64 {", simulation,
 	},
 	{
+		"policies refuse nothing", "test/sim/adversary.go",
+		"if s.w.cfg.Adversary != underPolicies {", "if true {", simulation,
+	},
+	{
+		"what was given is not counted", "pkg/placement/node.go",
+		"if shares, ok := given[h.Pod.UID]; ok {", "if shares, ok := given[h.Pod.UID]; ok && false {", simulation,
+	},
+	{
+		"what was given is not written", "pkg/deviceplugin/reconcile.go",
+		"if !c.Actual.Held {", "if true {", simulation,
+	},
+	{
+		"a forged assignment is believed", "pkg/api/pod.go",
+		"return Settled(pod) || Considered(pod)", "return true", simulation,
+	},
+	{
 		"a time-out is a refusal", "pkg/controller/client.go",
 		" && code != http.StatusRequestTimeout", " && code != http.StatusTeapot", "TestClientTellsRefusalFromUnknownOutcome",
 	},
