@@ -49,6 +49,7 @@ type bench struct {
 	journal *journal
 	tracker *tracker
 	watcher *watcher
+	answers map[string]*cluster.Answers // of the kubelets, by node
 }
 
 // withBench starts a cluster with these nodes, lets work run on it, and takes it
@@ -64,6 +65,9 @@ func withBench(ctx context.Context, config Config, nodes []cluster.Node, work fu
 		defer cancel()
 		if !ok || config.KeepLogs {
 			b.stack.SaveLogs(ctx, b.cluster, namespace)
+		}
+		for _, a := range b.answers {
+			a.Close()
 		}
 		err = errors.Join(err, b.cluster.Stop(ctx))
 	}()
@@ -119,10 +123,20 @@ func (b *bench) install(ctx context.Context) error {
 	if err := b.stack.LoadImages(ctx, b.cluster); err != nil {
 		return err
 	}
-	if _, err := b.stack.Install(ctx, b.cluster, fmt.Sprintf("scheduler.replicas=%d", replicas), fmt.Sprintf("scheduler.verbosity=%d", schedulerVerbosity)); err != nil {
+	b.answers = make(map[string]*cluster.Answers)
+	for _, node := range b.cluster.Nodes() {
+		answers, err := b.cluster.RelayAnswersOf(node)
+		if err != nil {
+			return err
+		}
+		b.answers[node] = answers
+	}
+	_, err := b.stack.Install(ctx, b.cluster, fmt.Sprintf("scheduler.replicas=%d", replicas), fmt.Sprintf("scheduler.verbosity=%d", schedulerVerbosity),
+		"devicePlugin.kubeletDir="+cluster.RelayedKubeletDir)
+	if err != nil {
 		return err
 	}
-	_, err := b.client.CoreV1().Namespaces().Create(ctx, &v1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: namespace}}, metav1.CreateOptions{})
+	_, err = b.client.CoreV1().Namespaces().Create(ctx, &v1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: namespace}}, metav1.CreateOptions{})
 	if err != nil {
 		return err
 	}

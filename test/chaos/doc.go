@@ -12,6 +12,10 @@
 // choices and not the same run. Now and then all stop, and the rest is checked;
 // in the end all pods are deleted, and one pod fills each GPU.
 //
+// Kubelets' answers about PodResources come late now and then: the device plugin then takes
+// one of two equal pods for the other, and has to correct both. And a tenant, with the role
+// edit, forges what is written of pods and what gpumem goes by.
+//
 // Failover: of two replicas of the scheduler's pod, the leader is killed in the
 // middle of a burst of pods that all fit.
 //
@@ -27,6 +31,9 @@
 //	    than its units.
 //	I4  A bound pod has exactly one valid assignment.
 //	I5  Assignment, kubelet and environment say the same.
+//
+// Nothing that the tenant forges is let through by the API server, and in a run some
+// assignments are corrected: otherwise the corrections were not tested.
 //
 // The sources cannot be read at one moment, so what looks wrong counts only when
 // it is certain:

@@ -22,12 +22,17 @@ import (
 // starts them again; of the others, faults does.
 var parts = []string{"gpumem-extender", "gpumem-device-plugin", "kube-scheduler", "kubelet", "apiserver", "etcd"}
 
+// late is a fault that kills nothing: for a while a kubelet does not answer about PodResources,
+// and the device plugin cannot know which of two equal pods is admitted.
+const late = "late PodResources"
+
 // bindTime is how long a fault waits for a pod to be bound after the last one.
 const bindTime = 20 * time.Second
 
 // faults kills parts at random, with SIGKILL, and starts them again.
 type faults struct {
 	cluster *cluster.Cluster
+	answers map[string]*cluster.Answers
 	random  *rand.Rand
 	tracker *tracker
 	journal *journal
@@ -42,7 +47,7 @@ type faults struct {
 
 func newFaults(b *bench, seed uint64) *faults {
 	return &faults{
-		cluster: b.cluster, random: rand.New(rand.NewPCG(seed, 1<<32)), tracker: b.tracker, journal: b.journal, log: b.log,
+		cluster: b.cluster, answers: b.answers, random: rand.New(rand.NewPCG(seed, 1<<32)), tracker: b.tracker, journal: b.journal, log: b.log,
 		counts: make(map[string]int), own: make(map[string]int), down: make(map[string]bool),
 	}
 }
@@ -63,6 +68,10 @@ func (f *faults) run(ctx context.Context) error {
 		f.awaitBind(ctx)
 		if ctx.Err() != nil {
 			return group.Wait()
+		}
+		if f.random.IntN(3) == 0 {
+			node, d := f.random.IntN(len(f.answers)), 2*time.Second+time.Duration(f.random.Int64N(int64(6*time.Second)))
+			group.Go(func() error { f.keepBack(ctx, f.cluster.Nodes()[node], d); return nil })
 		}
 		for _, i := range victims {
 			downtime := time.Duration(f.random.Int64N(int64(4 * time.Second)))
@@ -107,6 +116,22 @@ func (f *faults) killProcess(ctx context.Context, part, name string, downtime ti
 	sleep(ctx, downtime)
 	f.journal.add("", "start %s", name)
 	return f.start(name)
+}
+
+// keepBack has a kubelet not answer about PodResources for a while.
+func (f *faults) keepBack(ctx context.Context, node string, d time.Duration) {
+	name := late + " of " + node
+	if !f.takeDown(name) {
+		return
+	}
+	defer f.release(name)
+	f.mu.Lock()
+	f.counts[late]++
+	f.mu.Unlock()
+	f.journal.add("", "%s for %s", name, d)
+	f.answers[node].KeepBack()
+	defer f.answers[node].LetThrough()
+	sleep(ctx, d)
 }
 
 // start starts a process again.

@@ -37,12 +37,16 @@ func Run(ctx context.Context, config RunConfig) (report Report, err error) {
 			workload: &workload{client: b.client, tracker: b.tracker, nodes: b.cluster.Nodes(), seed: config.Seed},
 			faults:   newFaults(b, config.Seed),
 		}
+		if r.tenant, err = newTenant(ctx, b, config.Seed); err != nil {
+			return false, err
+		}
 		leaked, err := r.all(ctx, config.Duration)
 		report = Report{
 			Seed: config.Seed, Created: int(r.workload.created.Load()), Pods: b.tracker.count().ran,
 			Faults: r.faults.total(), Kinds: r.faults.String(), Refused: b.tracker.refusals(),
-			Leaked: leaked, Findings: b.watcher.findings(), Idle: b.watcher.count(idle),
+			Duration: config.Duration, Corrected: b.tracker.count().corrected, Leaked: leaked, Findings: b.watcher.findings(), Idle: b.watcher.count(idle),
 		}
+		report.Forged, report.Harmed = r.tenant.result()
 		return report.OK() && err == nil, err
 	})
 	return report, err
@@ -52,6 +56,9 @@ type run struct {
 	*bench
 	workload *workload
 	faults   *faults
+	tenant   *tenant
+
+	exchanged int // pairs of pods
 }
 
 // all is the whole of a run on a cluster that stands. It returns the units
@@ -78,6 +85,7 @@ func (r *run) all(ctx context.Context, duration time.Duration) (leaked int64, er
 func (r *run) storms(ctx context.Context, duration time.Duration) error {
 	working, stop := context.WithCancel(ctx)
 	var work sync.WaitGroup
+	work.Go(func() { r.tenant.run(working) })
 	work.Go(func() { r.workload.run(working, placesPerNode*len(r.cluster.Nodes())) })
 	defer work.Wait()
 	defer stop()
@@ -93,7 +101,11 @@ func (r *run) storms(ctx context.Context, duration time.Duration) error {
 func (r *run) storm(ctx context.Context, d time.Duration) error {
 	storm, cancel := context.WithTimeout(ctx, d)
 	defer cancel()
-	if err := r.faults.run(storm); err != nil {
+	var exchanges sync.WaitGroup
+	exchanges.Go(func() { r.exchanges(storm) })
+	err := r.faults.run(storm)
+	exchanges.Wait()
+	if err != nil {
 		return err
 	}
 	if ctx.Err() != nil {

@@ -28,6 +28,7 @@ type tracker struct {
 	ran     map[types.UID]bool
 	refused map[types.UID]string // why
 	forced  map[types.UID]bool
+	moved   int           // assignments that were corrected
 	changed chan struct{} // closed at the next change
 }
 
@@ -101,6 +102,9 @@ func (t *tracker) saw(pod *v1.Pod) {
 	if t.pods[pod.Name] != s {
 		t.journal.add(namespace+"/"+pod.Name, "%s", s)
 	}
+	if was := t.pods[pod.Name]; was.uid == s.uid && was.node != "" && was.gpus != "" && s.gpus != "" && was.gpus != s.gpus {
+		t.moved++
+	}
 	t.pods[pod.Name] = s
 	if s.node != "" {
 		t.bound[s.uid] = true
@@ -171,9 +175,9 @@ func (t *tracker) hasRun(uid types.UID) bool {
 	return t.ran[uid]
 }
 
-// counts are of pods: those that exist, and those that ever were bound, ran, or
-// were refused by a kubelet.
-type counts struct{ exist, bound, ran, refused int }
+// counts are of pods: those that exist, and those that ever were bound, ran, were refused by
+// a kubelet, or had other GPUs written of them than before.
+type counts struct{ exist, bound, ran, refused, corrected int }
 
 func (t *tracker) count() counts {
 	t.mu.Lock()
@@ -182,7 +186,7 @@ func (t *tracker) count() counts {
 }
 
 func (t *tracker) countLocked() counts {
-	return counts{exist: len(t.pods), bound: len(t.bound), ran: len(t.ran), refused: len(t.refused)}
+	return counts{exist: len(t.pods), bound: len(t.bound), ran: len(t.ran), refused: len(t.refused), corrected: t.moved}
 }
 
 // refusals returns how often kubelets refused pods, by the reason.

@@ -238,7 +238,7 @@ I1123 15:01:02.000000       1 eventhandlers.go:1] "Delete event for unscheduled 
 func TestReportTellsOfTheWait(t *testing.T) {
 	r := Report{Pods: 7, Faults: 2, Idle: 1, Findings: Findings{samples: samples{wait: 61500 * time.Millisecond}, Violations: []string{"idle: it waits"}}}
 	lines := strings.Split(r.String(), "\n")
-	const want = "result: chaos pods=7 faults=2 violations=1 leaked=0 longest-wait=61.5s waiting-though-fits=1"
+	const want = "result: chaos pods=7 faults=2 violations=1 leaked=0 harmed=0 corrections=0 longest-wait=61.5s waiting-though-fits=1"
 	if got := lines[len(lines)-1]; got != want || r.OK() {
 		t.Errorf("got %q, OK %t; want %q, false", got, r.OK(), want)
 	}

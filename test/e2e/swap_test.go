@@ -2,72 +2,39 @@ package e2e
 
 import (
 	"fmt"
-	"io"
-	"net"
 	"os"
 	"path/filepath"
-	"sync"
 	"testing"
 
 	"golang.org/x/sys/unix"
 	v1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"github.com/gpumem/gpumem/test/cluster"
 	"github.com/gpumem/gpumem/test/stack"
 )
 
-// answers are those of a node's PodResources: they pass through here, and can be kept back.
-type answers struct {
-	gate sync.RWMutex // locked while they are kept back
-}
-
-// throughPodResources puts itself between the kubelet's PodResources and who asks, until the
-// test ends. The device plugins are started again, so that they ask here.
-func (e *env) throughPodResources(node string) *answers {
+// relayAnswers puts itself between the kubelet's PodResources and who asks, until the test
+// ends. The device plugins are replaced, so that they ask here.
+func (e *env) relayAnswers(node string) *cluster.Answers {
 	e.Helper()
 	socket := filepath.Join(e.cluster.NodeDir(node), "lib", "kubelet", "pod-resources", "kubelet.sock")
 	own := filepath.Join(filepath.Dir(socket), "own.sock")
 	if err := os.Rename(socket, own); err != nil {
 		e.Fatal(err)
 	}
-	listener, err := net.Listen("unix", socket)
-	if err != nil {
-		e.Fatal(err)
-	}
-	a := &answers{}
-	var mu sync.Mutex
-	var open []net.Conn
-	var running sync.WaitGroup
-	running.Go(func() {
-		for {
-			client, err := listener.Accept()
-			if err != nil {
-				return // it is closed
-			}
-			server, err := net.Dial("unix", own)
-			if err != nil {
-				client.Close()
-				continue
-			}
-			mu.Lock()
-			open = append(open, client, server)
-			mu.Unlock()
-			running.Go(func() { defer server.Close(); _, _ = io.Copy(server, client) })
-			running.Go(func() { defer client.Close(); a.pass(client, server) })
-		}
-	})
+	answers, err := cluster.RelayAnswers(socket, own)
 	e.atEnd(func() {
-		listener.Close() // takes the socket away
-		mu.Lock()
-		for _, conn := range open {
-			conn.Close()
+		if answers != nil {
+			answers.Close()
 		}
-		mu.Unlock()
-		running.Wait()
 		if err := os.Rename(own, socket); err != nil {
 			e.Error(err)
 		}
 	})
+	if err != nil {
+		e.Fatal(err)
+	}
 	before := e.componentIDs("gpumem-device-plugin")
 	if _, err := suite.stack.Kubectl(e.ctx, e.cluster, "delete", "pods", "--selector=app.kubernetes.io/component=device-plugin",
 		"--wait=false", "--namespace", stack.Namespace); err != nil {
@@ -82,23 +49,7 @@ func (e *env) throughPodResources(node string) *answers {
 		offered := n.Status.Allocatable[gpuMem]
 		return offered.Value() == 2*t4, offered.String()
 	})
-	return a
-}
-
-func (a *answers) pass(to io.Writer, from io.Reader) {
-	chunk := make([]byte, 64<<10)
-	for {
-		n, err := from.Read(chunk)
-		if err != nil {
-			return
-		}
-		a.gate.RLock()
-		_, err = to.Write(chunk[:n])
-		a.gate.RUnlock()
-		if err != nil {
-			return
-		}
-	}
+	return answers
 }
 
 // Two equal pods are admitted in the order in which they were bound, the younger first, while
@@ -106,7 +57,7 @@ func (a *answers) pass(to io.Writer, from io.Reader) {
 // kubelet gives each the GPU that is written of the other, and both assignments are corrected.
 func TestEqualPodsThatAreExchangedAreCorrected(t *testing.T) {
 	e := setup(t)
-	kubelet := e.throughPodResources("node1")
+	kubelet := e.relayAnswers("node1")
 	const tries = 5
 	for i := range tries {
 		older, younger := fmt.Sprint("older-", i), fmt.Sprint("younger-", i)
@@ -136,7 +87,7 @@ func TestEqualPodsThatAreExchangedAreCorrected(t *testing.T) {
 // admitInTheOrderBound makes two equal pods, has the second bound before the first while the
 // kubelet is stopped, and the kubelet admit them while its answers are kept back. It returns
 // the GPUs that were written of them at first.
-func (e *env) admitInTheOrderBound(kubelet *answers, older, younger string) map[string]string {
+func (e *env) admitInTheOrderBound(kubelet *cluster.Answers, older, younger string) map[string]string {
 	e.Helper()
 	gated := func(pod *v1.Pod) { pod.Spec.SchedulingGates = []v1.PodSchedulingGate{{Name: "test/later"}} }
 	spread := annotated("policy", "spread")
@@ -170,9 +121,9 @@ func (e *env) admitInTheOrderBound(kubelet *answers, older, younger string) map[
 		})
 		written[name] = e.assigned(pod)[0]
 	}
-	kubelet.gate.Lock()
+	kubelet.KeepBack()
 	admitted := func() {
-		defer kubelet.gate.Unlock()
+		defer kubelet.LetThrough()
 		signal(unix.SIGCONT)
 		for _, name := range []string{younger, older} {
 			e.eventually(name+" is admitted", func() (bool, string) {
