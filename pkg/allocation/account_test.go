@@ -124,6 +124,29 @@ func TestTheNumberOfGPUsIsTheKubelets(t *testing.T) {
 	}
 }
 
+// A GPU that is gone does not make of a pod on two GPUs one that was given one.
+func TestTheNumberOfGPUsIsNotKnownOfAGPUThatIsGone(t *testing.T) {
+	c := newCluster(t, 1, inventory(8, 8))
+	r := ask(app("c", 8))
+	r.Count = 2
+	c.pods = []Pod{pod("p", r, 0, 1)}
+	c.mustAdmit("p")
+	c.inv = inventory(8)
+	slots, err := gpu.NewSlots(c.inv)
+	if err != nil {
+		t.Fatal(err)
+	}
+	c.slots = slots
+	for _, held := range []bool{false, true} {
+		c.pods[0].Assignment.Held = held
+		for _, correction := range Reconcile(c.state()) {
+			if correction.Whole() {
+				t.Errorf("to be written: %+v", correction.Actual)
+			}
+		}
+	}
+}
+
 // FuzzOwners: the owners of pods write what they like of them, again and again. Once the plugin
 // has looked, no GPU counts for less than the kubelet has given of it to pods that it has admitted,
 // whatever is written since; and when the owners give up, what is written is what is held.

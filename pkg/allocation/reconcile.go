@@ -16,9 +16,13 @@ type Correction struct {
 // Moves reports whether the correction names other GPUs than what is written.
 func (c Correction) Moves() bool { return !c.Actual.SameDevices(c.Pod.Assignment) }
 
-// Whole reports whether the pod has as many GPUs as it asks for. Otherwise what is written stands
-// above what it asks for by now (placement.Assignment.Held).
-func (c Correction) Whole() bool { return len(c.Actual.Shares) == c.Pod.Request.GPUs() }
+// Asked reports whether the pod has as many GPUs as it asks for.
+func (c Correction) Asked() bool { return len(c.Actual.Shares) == c.Pod.Request.GPUs() }
+
+// Whole reports whether all GPUs are known of which the kubelet has given the pod slots: otherwise
+// there is nothing true that could be written. Where they are not as many as it asks
+// for by now, what is written stands above that (placement.Assignment.Held).
+func (c Correction) Whole() bool { return c.Asked() || c.Actual.Held }
 
 // left returns the GPUs of the node that are written of the pod and that it does not have.
 func (s State) left(c Correction) []gpu.UUID {
@@ -59,7 +63,7 @@ func Reconcile(s State) []Correction {
 			!c.Pod.Assignment.None() && slices.ContainsFunc(doubtful, standsIn) {
 			continue
 		}
-		if c.Moves() {
+		if c.Moves() && c.Whole() {
 			moving++
 		}
 		out = append(out, c)

@@ -123,26 +123,31 @@ func (b *books) whereHeld(t *tenant) (a placement.Assignment) {
 		}
 		return t.written
 	}
-	found, lost := make(map[gpu.UUID]bool), false // lost: it has slots of a GPU that is gone
+	known := b.knows(t.held)
+	a.UnitMiB, a.Held = t.written.UnitMiB, t.written.Held && known
+	found := make(map[gpu.UUID]bool)
 	for _, h := range t.held {
-		known := 0
-		for id, slots := range b.ByDevice(h.Slots) {
+		for id := range b.ByDevice(h.Slots) {
 			found[id] = true
-			known += len(slots)
 		}
-		lost = lost || known < len(h.Slots)
 	}
-	a.UnitMiB, a.Held = t.written.UnitMiB, t.written.Held && !lost
 	for _, d := range b.Inventory.Devices {
 		if found[d.UUID] {
 			a.Shares = append(a.Shares, placement.Share{Device: d.UUID})
 		}
 	}
 	r := t.Request
-	if n := len(a.Shares); n > 0 && n != r.GPUs() && !lost {
+	if n := len(a.Shares); n > 0 && n != r.GPUs() && known {
 		r.Count, a.Held = n, true
 	}
 	return a.WithShares(r)
+}
+
+// knows reports whether all slots are of GPUs of the node. Those of one that is gone do not
+// tell of how many GPUs they are.
+func (s State) knows(held []Held) bool {
+	unknown := func(id gpu.SlotID) bool { _, err := s.device(id); return err != nil }
+	return !slices.ContainsFunc(held, func(h Held) bool { return slices.ContainsFunc(h.Slots, unknown) })
 }
 
 // has reports whether the devices of an assignment are the node's.

@@ -109,11 +109,14 @@ func (p *Plugin) correctAll(ctx context.Context, s allocation.State) error {
 	var errs []error
 	var unwritten []placement.Request // of pods that wait
 	for _, c := range corrections {
-		if !c.Whole() {
+		if !c.Asked() {
 			p.report(c.Pod.Pod, mixed(c.Pod, c.Actual))
 			if !c.Actual.Held {
 				continue // it has others, which are gone
 			}
+		}
+		if !c.Whole() {
+			continue
 		}
 		if slices.ContainsFunc(unwritten, c.Pod.Request.Interchangeable) {
 			continue
@@ -221,7 +224,7 @@ func (p *Plugin) correct(ctx context.Context, c allocation.Correction, s allocat
 	case was.None():
 		p.metrics.Corrected(ReasonPlaced)
 		p.events.Pod(ref, false, "GPUMemoryPlaced", "placed on "+describe(is, inv)+" by the device plugin of its node: no scheduler of gpumem had placed it")
-	case !c.Whole():
+	case !c.Asked():
 		p.metrics.Corrected(ReasonHeld)
 		p.events.Pod(ref, true, "GPUMemoryCorrected", "has "+describe(is, inv)+" and not "+describe(was, inv)+", as was written: the number of its GPUs was changed after the kubelet had given it those")
 	case s.Begun(c.Pod.Pod):
