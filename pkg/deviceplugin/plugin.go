@@ -248,7 +248,7 @@ func (n *news) wait(ctx context.Context, changed <-chan struct{}) bool {
 
 // preferListed is allocation.Prefer, but says ErrNoPod when none of the pods
 // that the kubelet lists is waiting: it lists the one that it asks for. One that it
-// has admitted, and of which it never tells anything, seems to wait for as long as it runs.
+// has admitted, and never tells anything about, seems to wait for as long as it runs.
 func preferListed(s allocation.State, r gpu.Resource, available, must []gpu.SlotID, size int) ([]gpu.SlotID, error) {
 	if s.Known != nil {
 		listed := s
@@ -483,8 +483,8 @@ func (p *Plugin) forgetGiven() {
 }
 
 // forgetTold drops what was given to pods that are gone, and of pods that are
-// settled what the kubelet has told of, of them or of another. Before that, an answer
-// may be older than the one before it. Of some it tells nothing. The caller holds mu.
+// settled what the kubelet has listed, as theirs or as another's. Before that, an answer
+// may be older than the one before it. Of some it lists nothing. The caller holds mu.
 func (p *Plugin) forgetTold(pods []allocation.Pod) {
 	p.given = slices.DeleteFunc(p.given, func(g allocation.Given) bool {
 		i := slices.IndexFunc(pods, func(pod allocation.Pod) bool { return pod.Pod == g.Pod })

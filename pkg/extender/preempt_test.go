@@ -240,7 +240,7 @@ func TestTheRoomOfANominatedPodIsKept(t *testing.T) {
 	}
 }
 
-// A node scores as what is left of it beside the pods that are nominated to it.
+// A node scores as what the pods leave of it that are nominated to it.
 func TestNominatedPodsCountWhenNodesAreScored(t *testing.T) {
 	w := newWorld(t)
 	vip := w.preemptor("16")

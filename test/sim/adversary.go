@@ -22,7 +22,7 @@ import (
 type adversary int
 
 const (
-	nobody        adversary = iota
+	without       adversary = iota
 	underPolicies           // the API server refuses what the chart's policies refuse
 	free                    // it refuses nothing
 )
@@ -34,7 +34,7 @@ func (a adversary) String() string {
 // adversaryOf has one seed in three with an adversary. What else there is in a run
 // does not depend on it.
 func adversaryOf(seed uint64) adversary {
-	return pick(rand.New(rand.NewPCG(seed, 11)), []adversary{nobody, nobody, nobody, nobody, underPolicies, free})
+	return pick(rand.New(rand.NewPCG(seed, 11)), []adversary{without, without, without, without, underPolicies, free})
 }
 
 // enemy is the adversary's namespace.
@@ -149,7 +149,7 @@ func (w *World) forgery(s *spec) (key, value string) {
 	return names.Assignment(), w.forgedAssignment(s)
 }
 
-// forgedAssignment draws an assignment that nobody has made: of GPUs of its node or of
+// forgedAssignment draws an assignment that gpumem has not made: of GPUs of its node or of
 // others, of as many as the pod asks for or not, of less than that, in another unit, with
 // GPUs that it is leaving.
 func (w *World) forgedAssignment(s *spec) string {
@@ -214,8 +214,8 @@ func (w *World) tamper(pod *v1.Pod) {
 }
 
 // refuses is what the chart's policies do with the write of a tenant: a new pod has
-// nothing that gpumem writes, nobody but gpumem changes that of a pod, and of one that
-// has a node nothing in the domain changes.
+// nothing that gpumem writes, only gpumem changes that of a pod, and of one that has a
+// node nothing in the domain changes.
 func (s *apiServer) refuses(old, now *v1.Pod) error {
 	if s.w.cfg.Adversary != underPolicies {
 		return nil

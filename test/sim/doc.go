@@ -45,9 +45,9 @@
 // # Invariants
 //
 // I1 to I9 are checked after each step, or at the moment of a decision: no GPU has more
-// IDs given away than it has (I1), nor more units in the books (I2); the cache is what
+// IDs given away than it has (I1), nor more units in the cache (I2); the cache is what
 // comes of the API's objects and of what was assumed (I3); each pod has one valid
-// assignment (I4), which is at rest what the kubelet gave it and what it is told (I5); no
+// assignment (I4), which is at rest what the kubelet gave it and what its environment says (I5); no
 // assumption outlives its time (I6); questions change nothing (I7); no call of the API is
 // made under a lock (I8); nothing panics (I9).
 //

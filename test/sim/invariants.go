@@ -110,7 +110,7 @@ type books struct {
 	nowhere   []*spec // bound to the node, on no GPU that is known
 
 	charged map[string]map[string]amount // by GPU and UID
-	given   map[string]map[string]amount // by UID and GPU: what the node says of pods of which less was written
+	given   map[string]map[string]amount // by UID and GPU: what the node says that pods were given
 
 	lawful bool // the adversary's rules count for nothing
 }

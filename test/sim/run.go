@@ -184,7 +184,7 @@ func newWorld(cfg Config) *World {
 			w.create(w.newSpec())
 		}
 		w.chaos()
-		if w.cfg.Adversary != nobody {
+		if w.cfg.Adversary != without {
 			w.scheme()
 		}
 	})
