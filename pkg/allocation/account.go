@@ -25,7 +25,7 @@ func Accounts(s State) (out []Account) {
 	return out
 }
 
-// account returns what a pod has of each GPU of which it holds slots. That is more than these where
+// account returns what a pod has of each GPU whose slots it has. That is more than these where
 // its init containers had more, which is never shown.
 func (b *books) account(t *tenant) gpu.Given {
 	out := gpu.Given{UID: t.Pod.UID}

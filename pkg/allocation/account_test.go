@@ -95,7 +95,7 @@ func TestAccounts(t *testing.T) {
 	}
 }
 
-// A pod of which another number of GPUs is asked for by now than the kubelet has given it is
+// A pod that asks for another number of GPUs by now than the kubelet has given it is
 // written as it is, and that stands.
 func TestTheNumberOfGPUsIsTheKubelets(t *testing.T) {
 	for name, tc := range map[string]struct {
@@ -149,7 +149,7 @@ func TestTheNumberOfGPUsIsNotKnownOfAGPUThatIsGone(t *testing.T) {
 
 // FuzzOwners: the owners of pods write what they like of them, again and again. Once the plugin
 // has looked, no GPU counts for less than the kubelet has given of it to pods that it has admitted,
-// whatever is written since; and when the owners give up, what is written is what is held.
+// whatever is written since; and when the owners give up, what is written is what they have.
 func FuzzOwners(f *testing.F) {
 	for seed := range uint64(80) {
 		f.Add(seed)

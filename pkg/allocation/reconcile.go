@@ -19,7 +19,7 @@ func (c Correction) Moves() bool { return !c.Actual.SameDevices(c.Pod.Assignment
 // Asked reports whether the pod has as many GPUs as it asks for.
 func (c Correction) Asked() bool { return len(c.Actual.Shares) == c.Pod.Request.GPUs() }
 
-// Whole reports whether all GPUs are known of which the kubelet has given the pod slots: otherwise
+// Whole reports whether all GPUs are known whose slots the kubelet has given the pod: otherwise
 // there is nothing true that could be written. Where they are not as many as it asks
 // for by now, what is written stands above that (placement.Assignment.Held).
 func (c Correction) Whole() bool { return c.Asked() || c.Actual.Held }

@@ -26,7 +26,7 @@
 // annotations and the condition PodScheduled in one write, and a pod's owner can write no
 // condition. A pod that is made with a node name has none of that type until the kubelet has
 // admitted it, for no scheduler looks at it, and no assignment of it is read until then: it may be
-// anywhere on its node, as the pods of which nothing is written. What the condition says does not
+// anywhere on its node, as the pods that have no assignment. What the condition says does not
 // matter: a scheduler that has not heard of a Binding writes that it found no node.
 // Afterwards the device plugin has given it something, and puts right
 // what is written.

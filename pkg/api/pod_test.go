@@ -381,7 +381,7 @@ func TestHolding(t *testing.T) {
 	}
 }
 
-// What the owner of a pod writes beside spec.nodeName is not taken for a scheduler's word.
+// What the owner of a pod writes together with spec.nodeName is not taken for a scheduler's word.
 func TestWhoseWordAnAssignmentIs(t *testing.T) {
 	began := metav1.NewTime(time.Unix(7, 0))
 	condition := func(kind v1.PodConditionType, status v1.ConditionStatus) []v1.PodCondition {

@@ -11,14 +11,14 @@ import (
 	"github.com/gpumem/gpumem/pkg/gpu"
 )
 
-// account is what the kubelet has given to pods of which less was written once.
+// account is what the kubelet has given to pods that counted for less once.
 type account struct {
 	given   []gpu.Given // by UID
 	known   bool        // all pods have been looked at
 	changed chan struct{}
 }
 
-// Given returns what the kubelet has given to pods of which less was written once, whether that is
+// Given returns what the kubelet has given to pods that counted for less once, whether that is
 // known, and a channel that is closed when it is something else.
 func (p *Plugin) Given() (given []gpu.Given, known bool, changed <-chan struct{}) {
 	p.mu.Lock()

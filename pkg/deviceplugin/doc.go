@@ -32,7 +32,7 @@
 //
 // Where a pod counts for less by its annotation than the kubelet has given it, the plugin says
 // what it was given in the node's inventory too (Given), which the pod's owner cannot write.
-// Nothing is said of pods of which the truth was always written. An entry ends with
+// Nothing is said of pods whose annotations were always true. An entry ends with
 // its pod, and not when the annotation is right again: the kubelet's account of a pod does not
 // change, and its owner could write less again at any moment.
 //

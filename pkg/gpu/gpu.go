@@ -75,7 +75,7 @@ type Link struct {
 	Lanes int // how many NVLinks it is made of
 }
 
-// Given is what the kubelet of a node has given to a pod, of which less is written, or was.
+// Given is what the kubelet of a node has given to a pod that counts for less by its annotations, or did.
 type Given struct {
 	UID    string // of the pod
 	Shares []GivenShare
@@ -202,8 +202,8 @@ func (inv Inventory) validateGiven(uuids map[UUID]bool) error {
 	return nil
 }
 
-// WithGiven returns the inventory with what pods were given of its devices, as far as there is
-// room to say it.
+// WithGiven returns the inventory with what pods were given of its devices, as many as
+// may be said.
 func (inv Inventory) WithGiven(given []Given) Inventory {
 	inv.Given = nil
 	for _, g := range given {
