@@ -182,7 +182,7 @@ var table = []mutant{
 	},
 	{
 		"what was given is not written", "pkg/deviceplugin/reconcile.go",
-		"if !c.Actual.Held {", "if true {", simulation,
+		"		if !c.Whole() {\n			continue\n", "		if !c.Asked() {\n			continue\n", "TestAPodCountsAsTheKubeletHasGivenIt",
 	},
 	{
 		"a forged assignment is believed", "pkg/api/pod.go",
