@@ -111,9 +111,6 @@ func (p *Plugin) correctAll(ctx context.Context, s allocation.State) error {
 	for _, c := range corrections {
 		if !c.Asked() {
 			p.report(c.Pod.Pod, mixed(c.Pod, c.Actual))
-			if !c.Actual.Held {
-				continue // it has others, which are gone
-			}
 		}
 		if !c.Whole() {
 			continue
