@@ -158,6 +158,12 @@ chaos: $(BIN)/gpumem-chaos ## Kill parts of a real cluster for DURATION while po
 failover: $(BIN)/gpumem-chaos ## Kill the leading scheduler of a real cluster in a burst of PODS pods; needs root
 	@$(BIN)/gpumem-chaos -pods $(PODS) $(if $(SEED),-seed $(SEED)) failover
 
+.PHONY: attack
+attack: ## Attack gpumem on a real cluster as a tenant, and as who has taken a node; needs root
+	@mkdir -p $(BIN)
+	@cd test && go build -o ../$(BIN)/gpumem-attack ./cmd/gpumem-attack
+	@$(BIN)/gpumem-attack
+
 .PHONY: $(BIN)/gpumem-chaos
 $(BIN)/gpumem-chaos:
 	@mkdir -p $(BIN)

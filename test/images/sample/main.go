@@ -6,7 +6,14 @@
 //	SAMPLE_EXIT_CODE=1       or -exit-code 1: with this exit status then
 //	SAMPLE_IGNORE_TERM=true  or -ignore-term: outlive SIGTERM, so that a pod stays Terminating
 //	-require-grant           fail unless it was told of a share of a GPU
-//	SAMPLE_GET=URL           or -get URL: fetch the URL once and print the status
+//	SAMPLE_GET=URL           or -get URL, more than once: fetch the URL once and print the status
+//
+// And what a program does that means no good, see attack.go:
+//
+//	-flood URL               fetch the URL again and again, many at a time
+//	-remove PATH             remove a file
+//	-fill PATH               write a file until that fails, 1280 MiB at most
+//	-serve ADDRESS -text T   answer every request with a text
 package main
 
 import (
@@ -52,12 +59,19 @@ func run() error {
 	if err != nil {
 		return fmt.Errorf("SAMPLE_IGNORE_TERM: %w", err)
 	}
-	get := os.Getenv("SAMPLE_GET")
+	var get []string
+	if url := os.Getenv("SAMPLE_GET"); url != "" {
+		get = append(get, url)
+	}
 	flag.DurationVar(&exitAfter, "exit-after", exitAfter, "end after this time; 0 means never")
 	flag.IntVar(&exitCode, "exit-code", exitCode, "the exit status at that end")
 	flag.BoolVar(&ignoreTerm, "ignore-term", ignoreTerm, "take no notice of SIGTERM")
 	requireGrant := flag.Bool("require-grant", false, "fail unless the environment tells of a share of a GPU")
-	flag.StringVar(&get, "get", get, "a URL to fetch once")
+	flag.Func("get", "a URL to fetch once", func(url string) error {
+		get = append(get, url)
+		return nil
+	})
+	attacks := attackFlags()
 	flag.Parse()
 
 	// The signal is caught before anything is printed: who sees output may
@@ -87,9 +101,10 @@ func run() error {
 			return err
 		}
 	}
-	if get != "" {
-		fetch(ctx, get)
+	for _, url := range get {
+		fetch(ctx, url)
 	}
+	attacks.run(ctx)
 
 	var after <-chan time.Time
 	if exitAfter > 0 {

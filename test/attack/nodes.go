@@ -1,0 +1,109 @@
+package attack
+
+import (
+	"context"
+	"fmt"
+
+	authenticationv1 "k8s.io/api/authentication/v1"
+	v1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/gpumem/gpumem/test/stack"
+)
+
+// otherNode is one that the attacker has not taken.
+const otherNode = "node2"
+
+// nodes are attacks by somebody who has taken a node, with the token of its device plugin.
+func nodes() []attempt {
+	const elsewhere, others, more = "of node node1 may not change", "may change its own annotations and no others", "may change annotations and conditions and nothing else"
+	onNode := func(name, body, want string, subresources ...string) func(context.Context, *field) (string, error) {
+		return func(ctx context.Context, f *field) (string, error) {
+			plugin, err := f.plugin(ctx)
+			if err != nil {
+				return "", err
+			}
+			_, err = plugin.CoreV1().Nodes().Patch(ctx, name, types.MergePatchType, []byte(body), metav1.PatchOptions{}, subresources...)
+			return failsWith(err, want)
+		}
+	}
+	return []attempt{
+		{"with a plugin's token, write the inventory of another node", onNode(otherNode, `{"metadata":{"annotations":{"gpumem.dev/inventory":"{}"}}}`, elsewhere)},
+		{"with it, undo a cordon of its own node", onNode(node, `{"metadata":{"annotations":{"gpumem.dev/cordoned-gpus":"GPU-1"}}}`, others)},
+		{"with it, label its own node", onNode(node, `{"metadata":{"labels":{"node-role.kubernetes.io/control-plane":""}}}`, more)},
+		{"with it, call its own node unready", onNode(node, `{"status":{"conditions":[{"type":"Ready","status":"False"}]}}`, "its own condition of its node's status", "status")},
+		{"with it, write the assignment of a pod of another node", pluginElsewhere},
+		{"with it, change what a pod of its node asks for", pluginAsks},
+		{"with it, write a pod's status", pluginStatus},
+		{"with a token of the plugin's account that names no node, write an assignment", unbound},
+	}
+}
+
+// plugin returns the account of the node's plugin, with a token as the kubelet gets it.
+func (f *field) plugin(ctx context.Context) (account, error) {
+	pods, err := f.admin.CoreV1().Pods(stack.Namespace).List(ctx, metav1.ListOptions{
+		LabelSelector: "app.kubernetes.io/component=device-plugin", FieldSelector: "spec.nodeName=" + node,
+	})
+	if err != nil || len(pods.Items) != 1 {
+		return account{}, fmt.Errorf("plugins of %s: %d, %v", node, len(pods.Items), err)
+	}
+	pod := pods.Items[0]
+	plugin, err := f.accountOf(ctx, stack.Namespace, pod.Spec.ServiceAccountName, &authenticationv1.BoundObjectReference{Kind: "Pod", APIVersion: "v1", Name: pod.Name, UID: pod.UID})
+	if err != nil {
+		return account{}, err
+	}
+	// What it may: its own annotation of a pod of its node.
+	if _, err := patch(ctx, plugin, f.mine+"/mine", domain+"gpu-index", "control"); err != nil {
+		return account{}, fmt.Errorf("the plugin's own write fails: %w", err)
+	}
+	return plugin, nil
+}
+
+func pluginElsewhere(ctx context.Context, f *field) (string, error) {
+	plugin, err := f.plugin(ctx)
+	if err != nil {
+		return "", err
+	}
+	pod := f.pod("far", 1, onNode(otherNode), func(pod *v1.Pod) { pod.Namespace = f.hers })
+	if err := create(ctx, f.admin, pod); err != nil {
+		return "", err
+	}
+	if err := f.runs(ctx, f.hers, "far"); err != nil {
+		return "", err
+	}
+	_, err = patch(ctx, plugin, f.hers+"/far", domain+"assignment", "{}")
+	said, err := failsWith(err, "of node node1 may not change")
+	if err != nil {
+		return "", err
+	}
+	now := int64(0)
+	return said, f.admin.CoreV1().Pods(f.hers).Delete(ctx, "far", metav1.DeleteOptions{GracePeriodSeconds: &now})
+}
+
+func pluginAsks(ctx context.Context, f *field) (string, error) {
+	plugin, err := f.plugin(ctx)
+	if err != nil {
+		return "", err
+	}
+	_, err = patch(ctx, plugin, f.mine+"/mine", domain+"gpu-count", "2")
+	return failsWith(err, "may change its own annotations and no others")
+}
+
+func pluginStatus(ctx context.Context, f *field) (string, error) {
+	plugin, err := f.plugin(ctx)
+	if err != nil {
+		return "", err
+	}
+	_, err = patch(ctx, plugin, f.mine+"/mine", domain+"assignment", "{}", "status")
+	return failsWith(err, "cannot patch resource")
+}
+
+func unbound(ctx context.Context, f *field) (string, error) {
+	token, err := f.accountOf(ctx, stack.Namespace, "gpumem-device-plugin", nil)
+	if err != nil {
+		return "", err
+	}
+	_, err = patch(ctx, token, f.mine+"/mine", domain+"assignment", "{}")
+	return failsWith(err, "its token names no node")
+}
