@@ -80,6 +80,9 @@ func Run(ctx context.Context, config Config) (out Results, err error) {
 		attempts = append(attempts, own()...)
 	}
 	for _, a := range append(attempts, attempt{"all of these together: what counts of pods is what it was", books}) {
+		if ctx.Err() != nil {
+			return out, ctx.Err()
+		}
 		out = append(out, f.do(ctx, a))
 		fmt.Fprintln(config.Log, out[len(out)-1])
 	}

@@ -330,6 +330,24 @@ type fleet struct {
 	}
 }
 
+// podOf returns the pod of one of gpumem's components: on a node, if one is named.
+func (f *field) podOf(ctx context.Context, component, on string) (*v1.Pod, error) {
+	options := metav1.ListOptions{LabelSelector: "app.kubernetes.io/instance=" + stack.Release + ",app.kubernetes.io/component=" + component}
+	if on != "" {
+		options.FieldSelector = "spec.nodeName=" + on
+	}
+	list, err := f.admin.CoreV1().Pods(stack.Namespace).List(ctx, options)
+	if err != nil {
+		return nil, err
+	}
+	for _, pod := range list.Items {
+		if pod.DeletionTimestamp == nil && pod.Status.PodIP != "" {
+			return &pod, nil
+		}
+	}
+	return nil, fmt.Errorf("there is no pod of %s", component)
+}
+
 // inspect returns what the books have.
 func (f *field) inspect(ctx context.Context) (out fleet, err error) {
 	text, err := f.Stack.Inspect(ctx, f.Cluster, "-o", "json")
@@ -381,11 +399,11 @@ func books(ctx context.Context, f *field) (string, error) {
 }
 
 // patch changes one annotation of a pod, which is given with its namespace.
-func patch(ctx context.Context, as kubernetes.Interface, pod, key, value string, subresources ...string) (*v1.Pod, error) {
+func patch(ctx context.Context, as kubernetes.Interface, pod, key, value string, subresources ...string) error {
 	body, err := json.Marshal(map[string]any{"metadata": map[string]any{"annotations": map[string]string{key: value}}})
-	if err != nil {
-		return nil, err
+	if err == nil {
+		namespace, name, _ := strings.Cut(pod, "/")
+		_, err = as.CoreV1().Pods(namespace).Patch(ctx, name, types.MergePatchType, body, metav1.PatchOptions{}, subresources...)
 	}
-	namespace, pod, _ := strings.Cut(pod, "/")
-	return as.CoreV1().Pods(namespace).Patch(ctx, pod, types.MergePatchType, body, metav1.PatchOptions{}, subresources...)
+	return err
 }

@@ -42,19 +42,16 @@ func nodes() []attempt {
 
 // plugin returns the account of the node's plugin, with a token as the kubelet gets it.
 func (f *field) plugin(ctx context.Context) (account, error) {
-	pods, err := f.admin.CoreV1().Pods(stack.Namespace).List(ctx, metav1.ListOptions{
-		LabelSelector: "app.kubernetes.io/component=device-plugin", FieldSelector: "spec.nodeName=" + node,
-	})
-	if err != nil || len(pods.Items) != 1 {
-		return account{}, fmt.Errorf("plugins of %s: %d, %v", node, len(pods.Items), err)
+	pod, err := f.podOf(ctx, "device-plugin", node)
+	if err != nil {
+		return account{}, err
 	}
-	pod := pods.Items[0]
 	plugin, err := f.accountOf(ctx, stack.Namespace, pod.Spec.ServiceAccountName, &authenticationv1.BoundObjectReference{Kind: "Pod", APIVersion: "v1", Name: pod.Name, UID: pod.UID})
 	if err != nil {
 		return account{}, err
 	}
 	// What it may: its own annotation of a pod of its node.
-	if _, err := patch(ctx, plugin, f.mine+"/mine", domain+"gpu-index", "control"); err != nil {
+	if err := patch(ctx, plugin, f.mine+"/mine", domain+"gpu-index", "control"); err != nil {
 		return account{}, fmt.Errorf("the plugin's own write fails: %w", err)
 	}
 	return plugin, nil
@@ -72,8 +69,7 @@ func pluginElsewhere(ctx context.Context, f *field) (string, error) {
 	if err := f.runs(ctx, f.hers, "far"); err != nil {
 		return "", err
 	}
-	_, err = patch(ctx, plugin, f.hers+"/far", domain+"assignment", "{}")
-	said, err := failsWith(err, "of node node1 may not change")
+	said, err := failsWith(patch(ctx, plugin, f.hers+"/far", domain+"assignment", "{}"), "of node node1 may not change")
 	if err != nil {
 		return "", err
 	}
@@ -86,8 +82,7 @@ func pluginAsks(ctx context.Context, f *field) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	_, err = patch(ctx, plugin, f.mine+"/mine", domain+"gpu-count", "2")
-	return failsWith(err, "may change its own annotations and no others")
+	return failsWith(patch(ctx, plugin, f.mine+"/mine", domain+"gpu-count", "2"), "may change its own annotations and no others")
 }
 
 func pluginStatus(ctx context.Context, f *field) (string, error) {
@@ -95,8 +90,7 @@ func pluginStatus(ctx context.Context, f *field) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	_, err = patch(ctx, plugin, f.mine+"/mine", domain+"assignment", "{}", "status")
-	return failsWith(err, "cannot patch resource")
+	return failsWith(patch(ctx, plugin, f.mine+"/mine", domain+"assignment", "{}", "status"), "cannot patch resource")
 }
 
 func unbound(ctx context.Context, f *field) (string, error) {
@@ -104,6 +98,5 @@ func unbound(ctx context.Context, f *field) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	_, err = patch(ctx, token, f.mine+"/mine", domain+"assignment", "{}")
-	return failsWith(err, "its token names no node")
+	return failsWith(patch(ctx, token, f.mine+"/mine", domain+"assignment", "{}"), "its token names no node")
 }

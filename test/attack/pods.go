@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"os"
 	"strconv"
 	"strings"
@@ -12,7 +13,6 @@ import (
 	v1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/labels"
 
 	"github.com/gpumem/gpumem/test/stack"
 )
@@ -239,10 +239,11 @@ func (f *field) fetch(ctx context.Context) error {
 	if f.fetched != nil {
 		return nil
 	}
-	at, err := f.addressOf(ctx, "scheduler")
+	scheduler, err := f.podOf(ctx, "scheduler", "")
 	if err != nil {
 		return err
 	}
+	at := scheduler.Status.PodIP
 	var args, urls []string
 	for _, path := range []string{":8010/bind", ":8010/filter", ":8013/api/v1/decisions", ":8011/bind", ":8011/filter", ":8011/api/v1/decisions", ":8011/debug/pprof/heap", ":8011/metrics"} {
 		urls = append(urls, "http://"+at+path)
@@ -266,19 +267,10 @@ func (f *field) fetch(ctx context.Context) error {
 	return nil
 }
 
-// addressOf returns the address of one of gpumem's pods.
-func (f *field) addressOf(ctx context.Context, component string) (string, error) {
-	list, err := f.admin.CoreV1().Pods(stack.Namespace).List(ctx, metav1.ListOptions{LabelSelector: "app.kubernetes.io/component=" + component})
-	if err != nil || len(list.Items) == 0 || list.Items[0].Status.PodIP == "" {
-		return "", fmt.Errorf("no address of %s: %v", component, err)
-	}
-	return list.Items[0].Status.PodIP, nil
-}
-
 // flood asks 256 times at once, while a pod is placed.
 func flood(ctx context.Context, f *field) (string, error) {
 	const most = 512 // MiB
-	at, err := f.addressOf(ctx, "scheduler")
+	scheduler, err := f.podOf(ctx, "scheduler", "")
 	if err != nil {
 		return "", err
 	}
@@ -286,7 +278,7 @@ func flood(ctx context.Context, f *field) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	if err := create(ctx, f.dev, f.pod("floods", 0, placed(otherNode), told("-flood=http://"+at+":8011/metrics"))); err != nil {
+	if err := create(ctx, f.dev, f.pod("floods", 0, placed(otherNode), told("-flood=http://"+scheduler.Status.PodIP+":8011/metrics"))); err != nil {
 		return "", err
 	}
 	if _, err := f.log(ctx, "floods", "main", "flood:"); err != nil {
@@ -345,20 +337,18 @@ func (f *field) peak(program string) (mib int, err error) {
 
 // fakePlugin is a pod with the labels of gpumem's, which tells of the victim's.
 func fakePlugin(ctx context.Context, f *field) (string, error) {
-	real, err := f.admin.CoreV1().Pods(stack.Namespace).List(ctx, metav1.ListOptions{
-		LabelSelector: "app.kubernetes.io/component=device-plugin", FieldSelector: "spec.nodeName=" + node,
-	})
-	if err != nil || len(real.Items) != 1 {
-		return "", fmt.Errorf("plugins of %s: %d, %v", node, len(real.Items), err)
+	plugin, err := f.podOf(ctx, "device-plugin", node)
+	if err != nil {
+		return "", err
 	}
 	const used = 84771 // MiB
 	text := fmt.Sprintf("# TYPE gpumem_device_plugin_container_memory_used_bytes gauge\n"+
 		"gpumem_device_plugin_container_memory_used_bytes{namespace=%q,pod=\"alone\",container=\"main\",uuid=%q} %d\n", f.hers, f.alone, used<<20)
 	pod := f.pod("fake", 0, placed(node), told("-serve=:8012", "-text="+text))
-	pod.Labels = labels.Merge(real.Items[0].Labels, nil)
+	pod.Labels = maps.Clone(plugin.Labels)
 	delete(pod.Labels, "controller-revision-hash")
 	delete(pod.Labels, "pod-template-generation")
-	pod.Spec.Containers[0].Ports = real.Items[0].Spec.Containers[0].Ports
+	pod.Spec.Containers[0].Ports = plugin.Spec.Containers[0].Ports
 	if err := create(ctx, f.dev, pod); err != nil {
 		return "", err
 	}

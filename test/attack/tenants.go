@@ -38,8 +38,7 @@ func tenants() []attempt {
 			}, metav1.CreateOptions{})
 		})},
 		{"write a pod's status without the right to it", forbidden(func(ctx context.Context, f *field) error {
-			_, err := patch(ctx, f.dev, f.mine+"/mine", domain+"assignment", "{}", "status")
-			return err
+			return patch(ctx, f.dev, f.mine+"/mine", domain+"assignment", "{}", "status")
 		})},
 		{"write an inventory", forbidden(func(ctx context.Context, f *field) error {
 			_, err := f.dev.CoreV1().Nodes().Patch(ctx, node, merge, []byte(`{"metadata":{"annotations":{"gpumem.dev/inventory":"{}"}}}`), metav1.PatchOptions{})
@@ -50,8 +49,7 @@ func tenants() []attempt {
 			return err
 		})},
 		{"change the victim's pod", forbidden(func(ctx context.Context, f *field) error {
-			_, err := patch(ctx, f.dev, f.hers+"/alone", domain+"gpu-count", "2")
-			return err
+			return patch(ctx, f.dev, f.hers+"/alone", domain+"gpu-count", "2")
 		})},
 		{"evict the victim's pod", forbidden(func(ctx context.Context, f *field) error {
 			return f.dev.CoreV1().Pods(f.hers).EvictV1(ctx, &policyv1.Eviction{ObjectMeta: metav1.ObjectMeta{Name: "alone"}})

@@ -85,8 +85,7 @@ func patched(pod string, subresources ...string) write {
 		if len(subresources) > 0 {
 			as = f.controller
 		}
-		_, err := patch(ctx, as, f.mine+"/"+pod, key, value, subresources...)
-		return err
+		return patch(ctx, as, f.mine+"/"+pod, key, value, subresources...)
 	}
 }
 
@@ -131,8 +130,10 @@ func writes() []attempt {
 	on := func(do write, key, value, want string) func(context.Context, *field) (string, error) {
 		return func(ctx context.Context, f *field) (string, error) { return refused(ctx, f, do, key, value, want) }
 	}
-	uuids := func(do write, key string, value func(*field) string, want string) func(context.Context, *field) (string, error) {
-		return func(ctx context.Context, f *field) (string, error) { return refused(ctx, f, do, key, value(f), want) }
+	assignment := func(do write, value func(*field) string, want string) func(context.Context, *field) (string, error) {
+		return func(ctx context.Context, f *field) (string, error) {
+			return refused(ctx, f, do, "assignment", value(f), want)
+		}
 	}
 	both := func(f *field) string { return lie(1, f.own, f.alone) }
 	other := func(f *field) string { return lie(2, f.alone) }
@@ -141,24 +142,24 @@ func writes() []attempt {
 	}
 	return []attempt{
 		{"count for half, by gpu-count of a running pod (kubectl annotate)", on(annotate("mine"), "gpu-count", "2", settled)},
-		{"count for half, by the assignment of a running pod (kubectl annotate)", uuids(annotate("mine"), "assignment", both, settled)},
-		{"count on another's GPU, by the assignment of a running pod (merge patch)", uuids(patched("mine"), "assignment", other, settled)},
-		{"count on another's GPU as well, by a forged leaving (server-side apply)", uuids(applied("mine"), "assignment", leaving, settled)},
+		{"count for half, by the assignment of a running pod (kubectl annotate)", assignment(annotate("mine"), both, settled)},
+		{"count on another's GPU, by the assignment of a running pod (merge patch)", assignment(patched("mine"), other, settled)},
+		{"count on another's GPU as well, by a forged leaving (server-side apply)", assignment(applied("mine"), leaving, settled)},
 		{"count nowhere, by an assignment that is empty (update of the object)", on(replaced("mine"), "assignment", "", settled)},
 		{"close a GPU, by the policy exclusive of a running pod", on(patched("mine"), "policy", "exclusive", settled)},
 		{"close a GPU, by a policy that cannot be read", on(applied("mine"), "policy", "", settled)},
 		{"keep others away, by an exclusive-group of a running pod", on(replaced("mine"), "exclusive-group", "prod", settled)},
 		{"ask for other GPUs once placed", on(annotate("mine"), "gpu-uuid", "GPU-none", settled)},
 		{"write a label of the domain on a running pod (kubectl label)", on(label("mine"), "assignment", "x", settled)},
-		{"write the assignment of a running pod by its status, with a right to that in the namespace", uuids(patched("mine", "status"), "assignment", other, settled)},
+		{"write the assignment of a running pod by its status, with a right to that in the namespace", assignment(patched("mine", "status"), other, settled)},
 		{"write gpu-count of a running pod by its status, with a right to that in the namespace", on(patched("mine", "status"), "gpu-count", "2", settled)},
-		{"choose a GPU, by the assignment of a pod that waits", uuids(annotate("waits"), "assignment", other, unplaced)},
-		{"choose a GPU, by the assignment of a pod that waits, through its status", uuids(patched("waits", "status"), "assignment", other, unplaced)},
-		{"choose a GPU, by the assignment of a gated pod", uuids(applied("gated"), "assignment", other, unplaced)},
+		{"choose a GPU, by the assignment of a pod that waits", assignment(annotate("waits"), other, unplaced)},
+		{"choose a GPU, by the assignment of a pod that waits, through its status", assignment(patched("waits", "status"), other, unplaced)},
+		{"choose a GPU, by the assignment of a gated pod", assignment(applied("gated"), other, unplaced)},
 		{"choose a GPU, by the index of a gated pod", on(patched("gated"), "gpu-index", "0", unplaced)},
 		{"be tried again at will, by room-made of a pod that waits", on(patched("waits"), "room-made", "now", unplaced)},
-		{"create a pod with an assignment", uuids(created(), "assignment", other, atCreation)},
-		{"create a gated pod with an assignment", uuids(created(gated), "assignment", other, atCreation)},
+		{"create a pod with an assignment", assignment(created(), other, atCreation)},
+		{"create a gated pod with an assignment", assignment(created(gated), other, atCreation)},
 		{"create a pod with an index", on(created(), "gpu-index", "0", atCreation)},
 		{"make pods with an assignment by a Deployment", deployment},
 		{"write the assignment through pods/ephemeralcontainers", through("ephemeralcontainers")},
@@ -213,7 +214,7 @@ func through(subresource string) func(context.Context, *field) (string, error) {
 		if err != nil {
 			return "", err
 		}
-		_, err = patch(ctx, f.controller, f.mine+"/mine", domain+"assignment", lie(2, f.alone), subresource)
+		err = patch(ctx, f.controller, f.mine+"/mine", domain+"assignment", lie(2, f.alone), subresource)
 		if apierrors.IsForbidden(err) {
 			return "", fmt.Errorf("it has no right to try: %w", err)
 		}
@@ -254,7 +255,7 @@ func (f *field) bypass(ctx context.Context, name, uuid string) (string, error) {
 	if err := create(ctx, f.dev, f.pod(name, 1, placed(node))); err != nil {
 		return "", fmt.Errorf("without the assignment it fails too: %w", err)
 	}
-	if _, err := patch(ctx, f.dev, f.mine+"/"+name, domain+"assignment", lie(1, uuid)); err == nil {
+	if err := patch(ctx, f.dev, f.mine+"/"+name, domain+"assignment", lie(1, uuid)); err == nil {
 		return "", errors.New("it was written once the pod was there")
 	}
 	return said, nil
@@ -367,7 +368,7 @@ func loop(ctx context.Context, f *field) (string, error) {
 	go func() {
 		defer close(done)
 		for i := 0; forging.Err() == nil; i++ {
-			_, err := patch(forging, f.dev, f.mine+"/mine", domain+"assignment", lie(14, []string{f.own, f.alone}[i%2]))
+			err := patch(forging, f.dev, f.mine+"/mine", domain+"assignment", lie(14, []string{f.own, f.alone}[i%2]))
 			if forging.Err() == nil {
 				tried.Add(1)
 			}
