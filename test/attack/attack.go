@@ -79,7 +79,7 @@ func Run(ctx context.Context, config Config) (out Results, err error) {
 	if config.Own {
 		attempts = append(attempts, own()...)
 	}
-	for _, a := range append(attempts, attempt{"all of these together: what counts of pods is what it was", books}) {
+	for _, a := range append(attempts, attempt{"all of these together: what counts of pods is what it was", accounts}) {
 		if ctx.Err() != nil {
 			return out, ctx.Err()
 		}

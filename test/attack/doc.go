@@ -4,7 +4,7 @@
 // # Decisions
 //
 // An attack counts as blocked by what came of it: the words of a refusal, or what the victim
-// and the books have afterwards. Where a refusal could come of a broken harness, the same
+// and the accounts have afterwards. Where a refusal could come of a broken harness, the same
 // request without harm goes first, by the same account and on the same way, and has to
 // succeed; if it does not, the attack counts as broken.
 //

@@ -254,7 +254,7 @@ func gated(pod *v1.Pod) {
 	pod.Spec.SchedulingGates = []v1.PodSchedulingGate{{Name: "example.com/gate"}}
 }
 
-func told(args ...string) func(*v1.Pod) {
+func doing(args ...string) func(*v1.Pod) {
 	return func(pod *v1.Pod) {
 		pod.Spec.Containers[0].Args = args
 		pod.Spec.RestartPolicy = v1.RestartPolicyNever
@@ -294,7 +294,7 @@ func (f *field) end(ctx context.Context, name string) error {
 	if err := f.admin.CoreV1().Pods(f.mine).Delete(ctx, name, metav1.DeleteOptions{GracePeriodSeconds: &now}); err != nil {
 		return err
 	}
-	return f.until(ctx, "the books have nothing of pod "+name, func(ctx context.Context) (bool, string) {
+	return f.until(ctx, "the accounts have nothing of pod "+name, func(ctx context.Context) (bool, string) {
 		on, err := f.podsOf(ctx, node)
 		if err != nil {
 			return false, err.Error()
@@ -348,7 +348,7 @@ func (f *field) podOf(ctx context.Context, component, on string) (*v1.Pod, error
 	return nil, fmt.Errorf("there is no pod of %s", component)
 }
 
-// inspect returns what the books have.
+// inspect returns what the accounts have.
 func (f *field) inspect(ctx context.Context) (out fleet, err error) {
 	text, err := f.Stack.Inspect(ctx, f.Cluster, "-o", "json")
 	if err == nil {
@@ -387,10 +387,10 @@ func (f *field) units(ctx context.Context) (map[string]int64, error) {
 	return out, err
 }
 
-// books is the last attack: nothing of the others is left in the books but the scene.
-func books(ctx context.Context, f *field) (string, error) {
+// accounts is the last attack: nothing of the others is left in the accounts but the scene.
+func accounts(ctx context.Context, f *field) (string, error) {
 	var now map[string]int64
-	err := f.until(ctx, "the books are as before", func(ctx context.Context) (bool, string) {
+	err := f.until(ctx, "the accounts are as before", func(ctx context.Context) (bool, string) {
 		var err error
 		now, err = f.units(ctx)
 		return err == nil && maps.Equal(now, f.before), fmt.Sprint(now, ", before ", f.before, err)

@@ -21,8 +21,8 @@ import (
 func own() []attempt {
 	return []attempt{
 		{"pass devicePlugin.unassigned=refuse by nodeName and a forged assignment", refuse},
-		{"end the MPS daemon of others, by removing its socket", atMPS(told("-remove=/run/gpumem/mps/pipe/control"), "remove:", "read-only file system")},
-		{"fill the node's memory by /dev/shm at the level mps", atMPS(told("-fill=/dev/shm/big"), "fill:", "no space left on device")},
+		{"end the MPS daemon of others, by removing its socket", atMPS(doing("-remove=/run/gpumem/mps/pipe/control"), "remove:", "read-only file system")},
+		{"fill the node's memory by /dev/shm at the level mps", atMPS(doing("-fill=/dev/shm/big"), "fill:", "no space left on device")},
 	}
 }
 

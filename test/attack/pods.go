@@ -249,7 +249,7 @@ func (f *field) fetch(ctx context.Context) error {
 		urls = append(urls, "http://"+at+path)
 		args = append(args, "-get=http://"+at+path)
 	}
-	if err := create(ctx, f.dev, f.pod("fetches", 0, placed(node), told(args...))); err != nil {
+	if err := create(ctx, f.dev, f.pod("fetches", 0, placed(node), doing(args...))); err != nil {
 		return err
 	}
 	text, err := f.log(ctx, "fetches", "main", urls[len(urls)-1])
@@ -278,7 +278,7 @@ func flood(ctx context.Context, f *field) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	if err := create(ctx, f.dev, f.pod("floods", 0, placed(otherNode), told("-flood=http://"+scheduler.Status.PodIP+":8011/metrics"))); err != nil {
+	if err := create(ctx, f.dev, f.pod("floods", 0, placed(otherNode), doing("-flood=http://"+scheduler.Status.PodIP+":8011/metrics"))); err != nil {
 		return "", err
 	}
 	if _, err := f.log(ctx, "floods", "main", "flood:"); err != nil {
@@ -344,7 +344,7 @@ func fakePlugin(ctx context.Context, f *field) (string, error) {
 	const used = 84771 // MiB
 	text := fmt.Sprintf("# TYPE gpumem_device_plugin_container_memory_used_bytes gauge\n"+
 		"gpumem_device_plugin_container_memory_used_bytes{namespace=%q,pod=\"alone\",container=\"main\",uuid=%q} %d\n", f.hers, f.alone, used<<20)
-	pod := f.pod("fake", 0, placed(node), told("-serve=:8012", "-text="+text))
+	pod := f.pod("fake", 0, placed(node), doing("-serve=:8012", "-text="+text))
 	pod.Labels = maps.Clone(plugin.Labels)
 	delete(pod.Labels, "controller-revision-hash")
 	delete(pod.Labels, "pod-template-generation")

@@ -165,7 +165,7 @@ func writes() []attempt {
 		{"write the assignment through pods/ephemeralcontainers", through("ephemeralcontainers")},
 		{"write the assignment through pods/resize", through("resize")},
 		{"take the annotations of a running pod away (JSON patch)", takenAway},
-		{"use nodeName and a forged assignment to come to a GPU that another has alone", besideAlone},
+		{"use nodeName and a forged assignment to come to a GPU that another has alone", nextToAlone},
 		{"use nodeName and a forged assignment to come to a cordoned GPU", cordoned},
 		{"use nodeName and a forged assignment to take what is kept for a pod that waits", kept},
 		{"forge an assignment in a loop, to fail another's Job", loop},
@@ -261,10 +261,10 @@ func (f *field) bypass(ctx context.Context, name, uuid string) (string, error) {
 	return said, nil
 }
 
-func besideAlone(ctx context.Context, f *field) (string, error) {
-	said, err := f.bypass(ctx, "beside", f.alone)
+func nextToAlone(ctx context.Context, f *field) (string, error) {
+	said, err := f.bypass(ctx, "next-to", f.alone)
 	if err == nil {
-		err = f.runs(ctx, f.mine, "beside")
+		err = f.runs(ctx, f.mine, "next-to")
 	}
 	if err != nil {
 		return "", err
@@ -272,12 +272,12 @@ func besideAlone(ctx context.Context, f *field) (string, error) {
 	// What the plugin has chosen it writes a moment later.
 	err = f.until(ctx, "the pod has the other GPU", func(ctx context.Context) (bool, string) {
 		on, err := f.podsOf(ctx, node)
-		return err == nil && len(on[f.alone]) == 1 && slices.Contains(on[f.own], f.mine+"/beside"), fmt.Sprint(on, err)
+		return err == nil && len(on[f.alone]) == 1 && slices.Contains(on[f.own], f.mine+"/next-to"), fmt.Sprint(on, err)
 	})
 	if err != nil {
 		return "", err
 	}
-	return said + "; without, it has another GPU", f.end(ctx, "beside")
+	return said + "; without, it has another GPU", f.end(ctx, "next-to")
 }
 
 func cordoned(ctx context.Context, f *field) (string, error) {
@@ -354,7 +354,7 @@ func kept(ctx context.Context, f *field) (string, error) {
 
 // loop has the attacker write all the time while a Job of the victim's runs.
 func loop(ctx context.Context, f *field) (string, error) {
-	pod := f.pod("", 1, onNode(node), told("-exit-after=10ms"))
+	pod := f.pod("", 1, onNode(node), doing("-exit-after=10ms"))
 	_, err := f.admin.BatchV1().Jobs(f.hers).Create(ctx, &batchv1.Job{
 		ObjectMeta: metav1.ObjectMeta{Name: "job"},
 		Spec:       batchv1.JobSpec{Completions: new(int32(5)), Parallelism: new(int32(2)), Template: v1.PodTemplateSpec{Spec: pod.Spec}},

@@ -15,11 +15,11 @@ import (
 	"github.com/gpumem/gpumem/test/stack"
 )
 
-// TestWhatGoesOnThoughAnnotationsAreHeld: the policies hold nobody up who changes something
+// TestWhatGoesOnUnderHoldAnnotations: the policies hold up no one who changes something
 // else of a pod, or what is gpumem's as gpumem does. What they
 // refuse is in package attack; that the plugin corrects, and that defrag makes room, has tests
 // of its own.
-func TestWhatGoesOnThoughAnnotationsAreHeld(t *testing.T) {
+func TestWhatGoesOnUnderHoldAnnotations(t *testing.T) {
 	e := setup(t)
 	e.eventually("the API server finds no fault with the policies' expressions", func() (bool, string) {
 		policies, err := e.client.AdmissionregistrationV1().ValidatingAdmissionPolicies().List(e.ctx, metav1.ListOptions{})

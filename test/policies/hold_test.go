@@ -11,9 +11,9 @@ import (
 	"k8s.io/apiserver/pkg/authentication/user"
 )
 
-// What gpumem writes on pods nobody else writes, and of a pod that has a node nothing of the
+// What gpumem writes on pods no one else writes, and of a pod that has a node nothing of the
 // domain changes; all else about pods goes on.
-func TestAnnotationsAreHeld(t *testing.T) {
+func TestHoldAnnotations(t *testing.T) {
 	const (
 		atCreation = " is written by gpumem when it places the pod: leave it out"
 		unplaced   = " is written by gpumem alone"
