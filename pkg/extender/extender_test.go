@@ -770,6 +770,10 @@ func TestRoutesAnswerEveryBody(t *testing.T) {
 			t.Errorf("%s {}: %d %s, want 200 with %q", path, status, text, want)
 		}
 	}
+	many := `{"Pod":{},"NodeNames":["n"` + strings.Repeat(`,"n"`, maxNodes) + `]}`
+	if status, text := post("/filter", many); status != http.StatusOK || !strings.Contains(text, "the request names 100001 nodes, and 100000 is the most") {
+		t.Errorf("/filter of too many nodes: %d %.200s", status, text)
+	}
 }
 
 func TestRoutesSurviveAPanic(t *testing.T) {

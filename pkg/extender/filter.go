@@ -2,6 +2,7 @@ package extender
 
 import (
 	"context"
+	"fmt"
 	"time"
 
 	"go.uber.org/zap"
@@ -116,6 +117,10 @@ func (e *Extender) choose(q question, fit []asked, now time.Time) []asked {
 	return fit
 }
 
+// maxNodes bounds the nodes of a question: Kubernetes is made for 5,000 in a cluster, and an
+// answer says something of each.
+const maxNodes = 100_000
+
 // unanswerable says why a question about nodes cannot be answered at all.
 func (e *Extender) unanswerable(args *extenderv1.ExtenderArgs) string {
 	switch {
@@ -123,6 +128,8 @@ func (e *Extender) unanswerable(args *extenderv1.ExtenderArgs) string {
 		return "the request names no pod"
 	case args.NodeNames == nil && args.Nodes == nil:
 		return "the request names no nodes"
+	case args.NodeNames != nil && len(*args.NodeNames) > maxNodes:
+		return fmt.Sprintf("the request names %d nodes, and %d is the most", len(*args.NodeNames), maxNodes)
 	}
 	if missing := e.Missing(); missing != "" {
 		return "gpumem-extender is not ready: " + missing
