@@ -14,7 +14,7 @@
 //
 // What is known of a node, a GPU or the fleet is read when Prometheus asks, so
 // that nothing that is gone leaves a series behind. The text is kept for a second, for
-// others that ask: it is megabytes for a large fleet, and the port is open to those who
-// may reach it. Every replica of the extender
+// others that ask, and sent to sixteen in a second: it is megabytes for a large fleet, and the
+// port is open to those who may reach it. Every replica of the extender
 // tells the same of the fleet: take max() of them, and not sum().
 package metrics

@@ -8,11 +8,13 @@ import (
 	"io"
 	"net"
 	"net/http"
+	"net/http/httptest"
 	"runtime"
 	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/gpumem/gpumem/pkg/cache"
@@ -139,6 +141,37 @@ func TestAFloodOfScrapes(t *testing.T) {
 	if served.Load() == 0 || cut.Load() > 0 {
 		t.Errorf("%d scrapes were served whole and %d were cut, want some and none", served.Load(), cut.Load())
 	}
+}
+
+// Of those that ask at once, sixteen are answered in a second, and the others after it or not
+// at all.
+func TestScrapesWaitForTheirTurn(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		handler := metrics.Handler(metrics.NewRegistry())
+		began := time.Now()
+		var mu sync.Mutex
+		took := make(map[string]int) // how many, by status and time
+		for range 40 {
+			go func() {
+				recorder := httptest.NewRecorder()
+				handler.ServeHTTP(recorder, httptest.NewRequest(http.MethodGet, "/metrics", nil))
+				mu.Lock()
+				defer mu.Unlock()
+				took[fmt.Sprint(recorder.Code, " after ", time.Since(began))]++
+			}()
+			synctest.Wait()
+		}
+		time.Sleep(10 * time.Second)
+		recorder := httptest.NewRecorder()
+		handler.ServeHTTP(recorder, httptest.NewRequest(http.MethodGet, "/metrics", nil))
+		mu.Lock()
+		defer mu.Unlock()
+		took["at last"] = recorder.Code
+		first, second, refused := took["200 after 0s"], took["200 after 1s"], took["503 after 1s"]
+		if first != 16 || second > 16 || first+second+refused != 40 || took["at last"] != 200 {
+			t.Errorf("answers: %v; want 16 at once, 16 at most a second later, and the rest refused by then", took)
+		}
+	})
 }
 
 // Prometheus asks for gzip, and people with curl do not.

@@ -20,8 +20,11 @@ const namespace = "gpumem"
 const (
 	// freshness is how old an answer may be.
 	freshness = time.Second
-	// maxScrapes is how many are answered at a time. One that reads slowly holds a text.
+	// maxScrapes is how many are answered at a time, and in a second: a text is megabytes for
+	// a large fleet. One that reads slowly keeps its text for longer.
 	maxScrapes = 16
+	// patience is how long others wait for their turn.
+	patience = time.Second
 )
 
 // NewRegistry returns a registry with what each Go process tells of itself.
@@ -35,7 +38,8 @@ func NewRegistry() *prometheus.Registry {
 }
 
 // Handler answers /metrics, in Prometheus' text format. However many ask, the text is made
-// once in a while, and few are sent it at a time: the others are told to come again.
+// once in a while, and few are sent it in a second. The others wait and are then refused: one that
+// asks without end is answered about once a second.
 func Handler(from prometheus.Gatherer) http.Handler {
 	return &scrapes{from: from, slots: make(chan struct{}, maxScrapes)}
 }
@@ -51,12 +55,16 @@ type scrapes struct {
 }
 
 func (s *scrapes) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	turn := time.NewTimer(patience)
+	defer turn.Stop()
 	select {
 	case s.slots <- struct{}{}:
-		defer func() { <-s.slots }()
-	default:
+		defer s.giveBack(time.Now())
+	case <-r.Context().Done():
+		return
+	case <-turn.C:
 		w.Header().Set("Retry-After", "1")
-		http.Error(w, fmt.Sprintf("%d scrapes are being answered: come again", maxScrapes), http.StatusServiceUnavailable)
+		http.Error(w, fmt.Sprintf("%d scrapes are answered in a second: come again", maxScrapes), http.StatusServiceUnavailable)
 		return
 	}
 	zip := strings.Contains(r.Header.Get("Accept-Encoding"), "gzip")
@@ -73,6 +81,11 @@ func (s *scrapes) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		header.Set("Content-Encoding", "gzip")
 	}
 	_, _ = w.Write(body) // an error: the client is gone
+}
+
+// giveBack frees a slot that was taken at a time, a second after that at the earliest.
+func (s *scrapes) giveBack(taken time.Time) {
+	time.AfterFunc(time.Until(taken.Add(time.Second)), func() { <-s.slots })
 }
 
 // current returns the text, or the same compressed.
