@@ -25,4 +25,9 @@
 // waited longest. Who wants many bursts for these measures one side:
 //
 //	gpumem-throughput -nodes 500 -sides with -rounds 10 -stream 1
+//
+// What 512 clients cost that scrape the extender without end, for a minute or more, is not
+// measured unless it is asked for:
+//
+//	gpumem-throughput -nodes 1000 -sides with,flooded -rounds 1 -stream 2400
 package throughput

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"io"
 	"net/http"
+	"sync"
 
 	"github.com/prometheus/common/expfmt"
 	prometheus "github.com/prometheus/common/model"
@@ -30,6 +31,31 @@ func (b *bench) refusedBinds(ctx context.Context) (map[string]int, error) {
 	}
 	defer response.Body.Close()
 	return readRefused(response.Body)
+}
+
+// scrapers is how many scrape at once, without end, in a flood.
+const scrapers = 512
+
+// flood scrapes the extender until the function that it returns is called.
+func (b *bench) flood(ctx context.Context) (stop func()) {
+	ctx, cancel := context.WithCancel(ctx)
+	client := http.Client{Transport: &http.Transport{DialContext: b.cluster.DialBesideControlPlane, MaxIdleConnsPerHost: scrapers, DisableCompression: true}}
+	var group sync.WaitGroup
+	for range scrapers {
+		group.Go(func() {
+			for ctx.Err() == nil {
+				request, err := http.NewRequestWithContext(ctx, http.MethodGet, metricsURL, http.NoBody)
+				if err != nil {
+					return
+				}
+				if response, err := client.Do(request); err == nil { // or it is refused
+					_, _ = io.Copy(io.Discard, response.Body)
+					response.Body.Close()
+				}
+			}
+		})
+	}
+	return func() { cancel(); group.Wait(); client.CloseIdleConnections() }
 }
 
 // readRefused returns the Binds that did not bind, by reason, of metrics in

@@ -21,6 +21,10 @@ const (
 	// waits for longer was refused again and again, or waits for an event that did not
 	// come.
 	mostDelay = 10
+	// mostFlooded is how much more processor time a pod may take under a flood of scrapes,
+	// and mostMemory how many MiB the extender's memory.
+	mostFlooded = 1.3
+	mostMemory  = 200
 )
 
 // Round is one measurement.
@@ -34,6 +38,7 @@ type Round struct {
 	Refused    map[string]int     // Binds of the pods made at once, by reason
 	StreamP50  float64            // seconds from creation to binding in the stream
 	StreamP99  float64            // the same
+	MemoryMiB  float64            // of the extender, at its peak; 0: there is none
 }
 
 func newRound(burst, stream figures, before, after reading) Round {
@@ -86,6 +91,9 @@ func (r Round) String() string {
 	}
 	fmt.Fprintf(&b, "; %.0f pods/s; waiting p50 %.2f s, p99 %.2f s, longest %.2f s; in the stream p50 %.3f s, p99 %.3f s",
 		r.Rate, r.BurstP50, r.BurstP99, r.Longest, r.StreamP50, r.StreamP99)
+	if r.MemoryMiB != 0 {
+		fmt.Fprintf(&b, "; the extender's memory at most %.0f MiB", r.MemoryMiB)
+	}
 	if r.Refused != nil {
 		fmt.Fprintf(&b, "; Binds refused: %d", sum(r.Refused))
 	}
@@ -127,6 +135,9 @@ func (r Report) Results() []Result {
 		if len(c.Rounds[without]) > 0 {
 			out = append(out, c.ratio("processor-time", Round.processor, 0, false))
 		}
+		if len(c.Rounds[flooded]) > 0 {
+			out = append(out, c.flooded()...)
+		}
 		out = append(out, c.refused(), c.longest())
 		if len(c.Rounds[without]) > 0 {
 			out = append(out,
@@ -152,6 +163,17 @@ func (c Comparison) ratio(name string, of func(Round) float64, goal float64, lar
 		result.Idle = median(quotients(c.Rounds[idle], c.Rounds[without], of))
 	}
 	return result
+}
+
+// flooded compares the extender under a flood with itself.
+func (c Comparison) flooded() []Result {
+	ratios := quotients(c.Rounds[flooded], c.Rounds[with], Round.processor)
+	spent := Result{Name: c.name("flooded-processor-time"), Goal: mostFlooded, Low: ratios[0], Mid: median(ratios), High: ratios[len(ratios)-1]}
+	spent.Met = spent.Mid <= spent.Goal
+	all := each(c.Rounds[flooded], func(r Round) float64 { return r.MemoryMiB })
+	memory := Result{Name: c.name("flooded-memory-mib"), Goal: mostMemory, Low: all[0], Mid: all[len(all)-1], High: all[len(all)-1]}
+	memory.Met = memory.Mid <= memory.Goal
+	return []Result{spent, memory}
 }
 
 // refused is about the Binds of all rounds together.

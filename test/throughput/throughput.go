@@ -34,13 +34,14 @@ type Config struct {
 }
 
 // Sides are what there is to measure, in the order of a round: gpumem's extender,
-// none, and an idle one, that decides nothing.
-func Sides() []string { return []string{with, without, idle} }
+// none, an idle one, that decides nothing, and gpumem's under a flood of scrapes.
+func Sides() []string { return []string{with, without, idle, flooded} }
 
 const (
 	with    = "with"
 	without = "without"
 	idle    = "idle"
+	flooded = "flooded"
 )
 
 const (
@@ -138,7 +139,7 @@ func (b *bench) prepare(ctx context.Context, built *stack.Stack) error {
 func (b *bench) command(side string) []string {
 	kubeconfig := b.cluster.SchedulerKubeconfig()
 	switch side {
-	case with:
+	case with, flooded:
 		return []string{b.binary, "--kubeconfig=" + kubeconfig, "--choose-node"} // as the chart has it
 	case idle:
 		return append(slices.Clone(b.Idle), kubeconfig)
@@ -177,6 +178,10 @@ func (b *bench) round(ctx context.Context, side string) (_ Round, err error) {
 	if _, err := b.batch(ctx, "warm", warmUp, 0); err != nil {
 		return Round{}, err
 	}
+	if side == flooded {
+		stop := b.flood(ctx)
+		defer stop()
+	}
 	before, err := b.read(ctx, side, started)
 	if err != nil {
 		return Round{}, err
@@ -193,7 +198,11 @@ func (b *bench) round(ctx context.Context, side string) (_ Round, err error) {
 	if err != nil {
 		return Round{}, err
 	}
-	return newRound(burst, stream, before, after), nil
+	r := newRound(burst, stream, before, after)
+	if pid, running := b.cluster.Running(extender); running {
+		r.MemoryMiB, err = cluster.PeakMemory(pid)
+	}
+	return r, err
 }
 
 // reading is what processes tell of themselves at a moment, from their start.
