@@ -91,7 +91,7 @@ func makePod(t testing.TB, name, nodeName string, units int64, on ...gpu.UUID) *
 	pod := &v1.Pod{
 		ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: short, UID: types.UID("uid-" + name), Annotations: map[string]string{}},
 		Spec:       v1.PodSpec{NodeName: nodeName, Containers: []v1.Container{{Name: "main", Resources: v1.ResourceRequirements{Limits: amount}}}},
-		Status:     v1.PodStatus{Phase: v1.PodRunning},
+		Status:     v1.PodStatus{Phase: v1.PodRunning, Conditions: []v1.PodCondition{{Type: v1.PodScheduled, Status: v1.ConditionTrue}}},
 	}
 	if nodeName == "" {
 		pod.Status.Phase = v1.PodPending
