@@ -175,7 +175,7 @@ func (c *cluster) left(t *testing.T, node string) {
 // for, on one node of many.
 func TestEvictsThoseOfOneGPU(t *testing.T) {
 	const size = 500
-	for seed := range 3 {
+	for seed := range max(3, *seeds) {
 		t.Run(fmt.Sprint("seed ", seed), func(t *testing.T) {
 			random := rand.New(rand.NewPCG(uint64(seed), size))
 			good := random.IntN(size)
