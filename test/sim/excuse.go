@@ -98,7 +98,8 @@ func (e *extenderProc) checkCaughtUp(s *spec, node string) {
 
 // checkNews looks at what the sender of a binding did not know. Of its own
 // bindings it has to know, unless they were refused for certain: what landed then
-// was another's.
+// was another's. Nor does it where its watch has told of a correction since, and not yet of the
+// next, which took the pod back.
 func (e *extenderProc) checkNews(s *spec, node string, gpus []string, b *books) {
 	w := e.w
 	other := w.unheard(s, node, gpus, b)
@@ -107,8 +108,10 @@ func (e *extenderProc) checkNews(s *spec, node string, gpus []string, b *books) 
 	}
 	pod := w.api.pods[other.name]
 	heard := e.pods.store[other.name]
-	edited := w.forges(other) && heard != nil && string(heard.UID) == other.uid && heard.Spec.NodeName != ""
-	if last := w.sentBy(e.process, other.uid); !edited && last.by == e.process && !last.refused && pod.Spec.NodeName == node && sameSet(last.gpus, w.whereabouts(other, node)) {
+	bound := heard != nil && string(heard.UID) == other.uid && heard.Spec.NodeName != ""
+	last := w.sentBy(e.process, other.uid)
+	changed := bound && (w.forges(other) || !sameSet(last.gpus, w.assignment(heard)))
+	if !changed && last.by == e.process && !last.refused && pod.Spec.NodeName == node && sameSet(last.gpus, w.whereabouts(other, node)) {
 		w.violate("I2", "%s gives %s %v, and has forgotten that it gave %s %v", e.name, s.name, gpus, other.name, last.gpus)
 		return
 	}
