@@ -203,6 +203,12 @@ func (m *machine) exchanging(s *spec) bool {
 	})
 }
 
+// rejected reports whether the kubelet has rejected a pod: another that can stand in for it may
+// have its GPU.
+func (m *machine) rejected(s *spec) bool {
+	return m.kubelet != nil && m.kubelet.managed[s.uid] != nil && m.kubelet.managed[s.uid].rejected
+}
+
 // alike returns the pods of the machine that can stand in for one, itself among
 // them.
 func (m *machine) alike(s *spec) (out []*spec) {

@@ -487,7 +487,8 @@ func (w *World) truth(name string, on []*v1.Pod) *books {
 // checkTruth is I2 for what is written in the API: the pods that were placed
 // with all that there was to know fit the GPU. Of pods that are exchanging their
 // GPUs the halves are written one by one: they count when that is done, and so
-// does whoever has taken the gap meanwhile.
+// does whoever has taken the gap meanwhile. A pod that the kubelet has rejected has nothing,
+// though that is not written yet.
 func (w *World) checkTruth() {
 	on := w.podsByNode()
 	for _, m := range w.machines {
@@ -499,7 +500,7 @@ func (w *World) checkTruth() {
 		for _, d := range m.hardware {
 			id := string(d.UUID)
 			b.keep(id, func(s *spec) bool {
-				return s.excused == "" && !w.forges(s) && slices.Contains(w.assignment(w.api.pods[s.name]), id) && !m.exchanging(s)
+				return s.excused == "" && !w.forges(s) && slices.Contains(w.assignment(w.api.pods[s.name]), id) && !m.exchanging(s) && !m.rejected(s)
 			})
 			if sum := b.requested[id]; sum.units > int(d.Capacity) && !m.resized[d.UUID] || sum.cores > allCores {
 				w.violate("I2", "%s of %s has %d units, and pods that were placed with full knowledge hold %v: %v", id, m.name, d.Capacity, sum, specNames(b.holders[id]))
