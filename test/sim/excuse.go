@@ -7,6 +7,7 @@ import (
 	v1 "k8s.io/api/core/v1"
 
 	"github.com/gpumem/gpumem/pkg/allocation"
+	"github.com/gpumem/gpumem/pkg/gpu"
 )
 
 // Nothing here is transactional: an extender and a device plugin each decide by
@@ -225,6 +226,11 @@ func key(gpus []string) string { return strings.Join(slices.Sorted(slices.Values
 
 func sameSet(a, b []string) bool { return key(a) == key(b) }
 
+// offers reports whether the plugin has a GPU: of one that is gone, nothing can be charged.
+func (m *machine) offers(id string) bool {
+	return m.plugin != nil && slices.ContainsFunc(m.plugin.inventory.Devices, func(d gpu.Device) bool { return string(d.UUID) == id })
+}
+
 // checkMove looks at what a plugin has written of a pod, if that is on other GPUs
 // now: either the kubelet has put it there, or it has lost its own to a pod that
 // can stand in for it. And it leaves no gap on GPUs to which such a pod is still
@@ -248,7 +254,7 @@ func (m *machine) checkMove(before, after *v1.Pod) {
 		w.violate("I5", "%s is written to be on %v and not on %v: the kubelet has given it nothing, and nobody has taken its place", s.name, is, was)
 	}
 	for _, id := range was {
-		if slices.Contains(is, id) || slices.Contains(w.leaving(after), id) {
+		if slices.Contains(is, id) || slices.Contains(w.leaving(after), id) || !m.offers(id) {
 			continue
 		}
 		for _, o := range others {
