@@ -67,10 +67,10 @@ func (r *run) exchange(ctx context.Context, node string, names [2]string) error 
 		return err
 	}
 	bound := r.bindInTurn(ctx, names[1], names[0])
-	if bound == nil && r.faults.takeDown(late+" of "+node) {
-		r.answers[node].KeepBack()
-		defer r.faults.release(late + " of " + node)
-		defer r.answers[node].LetThrough()
+	if bound == nil {
+		if letThrough := r.faults.keepBack(node); letThrough != nil {
+			defer letThrough()
+		}
 	}
 	if err := r.cluster.Signal(kubelet, unix.SIGCONT); err != nil {
 		return err

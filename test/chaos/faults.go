@@ -71,7 +71,13 @@ func (f *faults) run(ctx context.Context) error {
 		}
 		if f.random.IntN(3) == 0 {
 			node, d := f.random.IntN(len(f.answers)), 2*time.Second+time.Duration(f.random.Int64N(int64(6*time.Second)))
-			group.Go(func() error { f.keepBack(ctx, f.cluster.Nodes()[node], d); return nil })
+			group.Go(func() error {
+				if letThrough := f.keepBack(f.cluster.Nodes()[node]); letThrough != nil {
+					sleep(ctx, d)
+					letThrough()
+				}
+				return nil
+			})
 		}
 		for _, i := range victims {
 			downtime := time.Duration(f.random.Int64N(int64(4 * time.Second)))
@@ -118,20 +124,23 @@ func (f *faults) killProcess(ctx context.Context, part, name string, downtime ti
 	return f.start(name)
 }
 
-// keepBack has a kubelet not answer about PodResources for a while.
-func (f *faults) keepBack(ctx context.Context, node string, d time.Duration) {
+// keepBack has a kubelet not answer about PodResources until the function that it returns is
+// called. That is nil where the answers are kept back already.
+func (f *faults) keepBack(node string) (letThrough func()) {
 	name := late + " of " + node
 	if !f.takeDown(name) {
-		return
+		return nil
 	}
-	defer f.release(name)
 	f.mu.Lock()
 	f.counts[late]++
 	f.mu.Unlock()
-	f.journal.add("", "%s for %s", name, d)
+	f.journal.add("", "%s", name)
 	f.answers[node].KeepBack()
-	defer f.answers[node].LetThrough()
-	sleep(ctx, d)
+	return func() {
+		f.answers[node].LetThrough()
+		f.journal.add("", "%s: no more", name)
+		f.release(name)
+	}
 }
 
 // start starts a process again.

@@ -35,7 +35,10 @@ type Config struct {
 
 // Sides are what there is to measure, in the order of a round: gpumem's extender,
 // none, an idle one, that decides nothing, and gpumem's under a flood of scrapes.
-func Sides() []string { return []string{with, without, idle, flooded} }
+func Sides() []string { return append(UsualSides(), flooded) }
+
+// UsualSides are what is measured unless something else is asked for.
+func UsualSides() []string { return []string{with, without, idle} }
 
 const (
 	with    = "with"

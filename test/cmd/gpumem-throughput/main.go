@@ -29,7 +29,7 @@ func main() {
 func run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 	flags := flag.NewFlagSet("gpumem-throughput", flag.ContinueOnError)
 	flags.SetOutput(stderr)
-	config := throughput.Config{Log: stack.Progress(stderr), Nodes: []int{500, 5000}, Sides: throughput.Sides()[:3]} // a flood is to be asked for
+	config := throughput.Config{Log: stack.Progress(stderr), Nodes: []int{500, 5000}, Sides: throughput.UsualSides()}
 	flags.Func("nodes", "sizes of the fleet, ascending (default 500,5000)", func(s string) (err error) {
 		config.Nodes, err = readSizes(s)
 		return err
