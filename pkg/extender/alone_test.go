@@ -147,6 +147,12 @@ func TestHowLongAPodIsExpected(t *testing.T) {
 			w.cluster.bindErr = errRefused
 			w.bind(pod, "n0")
 		}, []string{"n0"}},
+		"until its Bind finds that it is gone": {func(w *world, pod *v1.Pod) {
+			delete(w.cluster.pods, "team/expected")
+			if problem := w.bind(pod, "n0"); problem != "pod team/expected is gone" {
+				t.Errorf("bind: %q", problem)
+			}
+		}, []string{"n0"}},
 		"until it is bound elsewhere": {func(w *world, pod *v1.Pod) {
 			w.Cache.AddPod("n1", placement.Holding{Pod: placement.PodRef{UID: string(pod.UID)}, Request: placement.Request{}})
 		}, []string{"n0"}},

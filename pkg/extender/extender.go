@@ -108,6 +108,7 @@ func (e *Extender) Bind(asked context.Context, args *extenderv1.ExtenderBindingA
 	}
 	e.tell(ref, e.bound(ref, before, args.Node, assignment, err))
 	if err != nil {
+		e.Cache.Unexpect(ref.UID, e.Now())
 		log.Info("bind refused", zap.String("reason", err.Error()))
 		return &extenderv1.ExtenderBindingResult{Error: passedOn(err.Error())}
 	}

@@ -36,6 +36,10 @@ var table = []mutant{
 		"e.Cache.RefusePod(ref.UID, decided)", "_ = decided", simulation,
 	},
 	{
+		"expected after a refused Bind", "pkg/extender/extender.go",
+		"		e.Cache.Unexpect(ref.UID, e.Now())\n", "", "TestHowLongAPodIsExpected",
+	},
+	{
 		"unknown outcome is a refusal", "pkg/extender/extender.go",
 		"case e.Cluster.Refused(cause):", "case true:", simulation,
 	},
