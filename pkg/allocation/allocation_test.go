@@ -406,6 +406,36 @@ func TestAPodIsNotMovedToWhereAnotherMayBe(t *testing.T) {
 	}
 }
 
+// A pod is on GPU 1, where it was planned to be or where no scheduler planned it, and so is the
+// plan of an equal one. Its owner writes that it is on GPU 0.
+func TestWhatAnOwnerWritesMovesNobodyElse(t *testing.T) {
+	req := ask(app("a", 4))
+	c := newCluster(t, 1, inventory(8, 8))
+	c.pods = []Pod{pod("forged", req, 0), pod("waits", req, 1)}
+	s := c.state()
+	s.Held = []Held{{Namespace: "ns", Name: "forged", Container: "a", Slots: ids(1, 0, 1, 2, 3)}}
+	s.Pods[0].Settled = true
+	there := s.Pods[1].Assignment
+	for name, tc := range map[string]struct {
+		plan *placement.Assignment
+		want []string
+	}{
+		"planned there":     {&there, []string{"forged"}},
+		"planned by nobody": {&placement.Assignment{}, []string{"forged"}},
+		"as it is written":  {nil, []string{"forged", "waits"}}, // the kubelet took the one for the other
+	} {
+		s.Pods[0].Plan = tc.plan
+		var got []string
+		for _, c := range Reconcile(s) {
+			got = append(got, c.Pod.Pod.Name)
+		}
+		slices.Sort(got)
+		if diff := cmp.Diff(tc.want, got); diff != "" {
+			t.Errorf("%s: corrected (-want +got):\n%s", name, diff)
+		}
+	}
+}
+
 // A pod that nobody has placed may not have been admitted yet: what the kubelet
 // lists under its name can be of another that was deleted by force.
 func TestWhatANamesakeHoldsIsNotWrittenOfAPod(t *testing.T) {

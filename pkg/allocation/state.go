@@ -15,6 +15,10 @@ type Pod struct {
 	Created  time.Time
 	Starting bool // the kubelet has admitted it, and has not made all of its containers yet
 
+	// Plan is what was written of the pod when the kubelet admitted it, or by this node since;
+	// nil: what is written now.
+	Plan *placement.Assignment
+
 	Index string // the annotation gpu-index: the indexes of its GPUs, for people
 
 	// What gpushare wrote, or would have written, where gpumem stands in for it.

@@ -23,6 +23,7 @@ type tenant struct {
 	pod     Pod                  // as it was told of
 	held    []Held               // by its containers
 	written placement.Assignment // by gpumem, or else by gpushare, which names GPUs by index
+	plan    placement.Assignment // that an equal pod may be given in its place
 	actual  placement.Assignment // where the kubelet has put it; none where that has given it nothing
 }
 
@@ -46,6 +47,10 @@ func newBooks(s State) *books {
 			t.written = s.byIndex(p)
 		}
 		t.written.Leaving = nil
+		t.plan = t.written
+		if p.Plan != nil {
+			t.plan = *p.Plan
+		}
 		b.tenants = append(b.tenants, t)
 	}
 	for _, h := range s.Held {
@@ -58,7 +63,7 @@ func newBooks(s State) *books {
 
 // settle finds out where pods are or are to be. It is what is written of them,
 // but for pods that the kubelet took for one another: one that has slots is where
-// those are, and one that waits has what such a pod has left to it.
+// those are, and one that waits has what was planned for such a pod.
 func (b *books) settle() {
 	interchangeable := make(map[string][]*tenant)
 	for _, t := range b.tenants {
@@ -71,13 +76,13 @@ func (b *books) settle() {
 	}
 }
 
-// shareOut settles pods that can stand in for one another: they share what is
-// written of them all. GPUs that the node lacks are not shared out.
+// shareOut settles pods that can stand in for one another: they share what was planned for
+// them all. GPUs that the node lacks are not shared out.
 func (b *books) shareOut(alike []*tenant) {
-	var left []placement.Assignment // that is written, and that none of them has yet
+	var left []placement.Assignment // that is planned, and that none of them has yet
 	for _, t := range alike {
-		if !t.written.None() && b.has(t.written) {
-			left = append(left, t.written)
+		if !t.plan.None() && b.has(t.plan) {
+			left = append(left, t.plan)
 		}
 	}
 	claim := func(a placement.Assignment) bool {

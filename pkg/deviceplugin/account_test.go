@@ -1,6 +1,7 @@
 package deviceplugin
 
 import (
+	"slices"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
@@ -94,6 +95,38 @@ func TestAPodCountsAsTheKubeletHasGivenIt(t *testing.T) {
 	look()
 	if len(said()) > 0 {
 		t.Errorf("of a pod that is gone: %v", said())
+	}
+}
+
+// The owner of a pod writes, once the kubelet has admitted it, that it has another GPU. An equal
+// pod that waits for the pod's own GPU is not moved.
+func TestWhatAnOwnerWritesIsNotSharedOut(t *testing.T) {
+	onA := "ns/evil [" + string(uuidA) + "]"
+	for name, tc := range map[string]struct {
+		evil allocation.Pod
+		want []string
+	}{
+		"a scheduler placed it": {pod("evil", 1, uuidA, app(4)), []string{onA}},
+		"the node placed it":    {pod("evil", 1, "", app(4)), []string{onA + " by the node", onA}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			n := newNode(t, nil, nil, tc.evil)
+			if gpus, err := n.admit(t, tc.evil); err != nil || !slices.Equal(gpus, []string{"main=0"}) {
+				t.Fatalf("%v, %v; want GPU 0", gpus, err)
+			}
+			n.pods.add(pod("honest", 2, uuidA, app(4)))
+			n.pods.change("evil", func(pod *allocation.Pod) {
+				pod.Assignment = placement.Assignment{Shares: []placement.Share{{Device: uuidB}}}.WithShares(pod.Request)
+			})
+			for range 2 {
+				if err := n.reconcile(t.Context()); err != nil {
+					t.Fatal(err)
+				}
+			}
+			if diff := cmp.Diff(tc.want, n.pods.corrected()); diff != "" {
+				t.Errorf("corrections (-want +got):\n%s", diff)
+			}
+		})
 	}
 }
 

@@ -115,11 +115,11 @@ type Plugin struct {
 
 	mu       sync.Mutex // guards the rest
 	held     []allocation.Held
-	heard    bool               // the kubelet has told what it has given
-	given    []allocation.Given // the kubelet may not have told of it yet
-	writing  map[string]bool    // UIDs of pods that are being corrected
-	reported map[string]bool    // UIDs of pods whose slots fit no assignment
-	chosen   map[string]bool    // UIDs of pods of which a scheduler's assignment has been seen
+	heard    bool                            // the kubelet has told what it has given
+	given    []allocation.Given              // the kubelet may not have told of it yet
+	writing  map[string]bool                 // UIDs of pods that are being corrected
+	reported map[string]bool                 // UIDs of pods whose slots fit no assignment
+	plans    map[string]placement.Assignment // by UID, what was written of pods when the kubelet admitted them, or here since
 	levels   levels
 	account  account
 }
@@ -128,7 +128,7 @@ type Plugin struct {
 func New(cfg Config, prober inventory.Source, pods Pods, kubelet Kubelet, events Events, metrics Metrics, log *zap.Logger) *Plugin {
 	return &Plugin{
 		cfg: cfg, prober: prober, pods: pods, kubelet: kubelet, events: events, metrics: metrics, log: log,
-		kick: make(chan struct{}, 1), writing: make(map[string]bool), reported: make(map[string]bool), chosen: make(map[string]bool),
+		kick: make(chan struct{}, 1), writing: make(map[string]bool), reported: make(map[string]bool), plans: make(map[string]placement.Assignment),
 		levels: make(levels), account: account{changed: make(chan struct{})},
 	}
 }
@@ -459,12 +459,28 @@ func (p *Plugin) cordoned() []gpu.UUID {
 	return p.cfg.Cordoned()
 }
 
+// state is the state of the node. The caller holds mu.
 func (p *Plugin) state(pods []allocation.Pod, held []allocation.Held) allocation.State {
 	o, _ := p.offer()
 	return allocation.State{
-		Inventory: o.inventory, Slots: o.slots, Pods: pods, Held: held, Given: slices.Clone(p.given),
+		Inventory: o.inventory, Slots: o.slots, Pods: p.planned(pods), Held: held, Given: slices.Clone(p.given),
 		Cordoned: p.cordoned(), Policy: p.cfg.Policy, PlaceUnassigned: p.cfg.PlaceUnassigned,
 	}.WithUnlisted()
+}
+
+// planned adds to pods what was planned for them. What is written of a pod that the kubelet has
+// admitted may have been changed by its owner since. The caller holds mu.
+func (p *Plugin) planned(pods []allocation.Pod) []allocation.Pod {
+	pods = slices.Clone(pods)
+	for i, pod := range pods {
+		plan, known := p.plans[pod.Pod.UID]
+		if !known || !pod.Settled {
+			plan = pod.Assignment
+			p.plans[pod.Pod.UID] = plan
+		}
+		pods[i].Plan = &plan
+	}
+	return pods
 }
 
 // remember keeps what a container is given until the kubelet has told of it.

@@ -181,6 +181,37 @@ func TestASwapIsCorrectedOnBothSides(t *testing.T) {
 	}
 }
 
+// What was planned for pods that have been corrected is what was written then: a pod that is
+// exchanged after them is not left where it no longer has a place.
+func TestASecondSwapIsCorrectedToo(t *testing.T) {
+	a := pod("a", 1, uuidA, app(4))
+	n := newNode(t, nil, nil, a, pod("b", 2, uuidB, app(4)))
+	settled := func(name string) {
+		t.Helper()
+		n.pods.settle(name)
+		for range 3 {
+			if err := n.reconcile(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	n.swap(t, "b", 4)
+	settled("b")
+	if gpus, err := n.admit(t, a); err != nil || !slices.Equal(gpus, []string{"main=1"}) {
+		t.Fatalf("%v, %v; want GPU 1", gpus, err)
+	}
+	first := len(n.pods.corrected())
+	n.pods.add(pod("d", 3, uuidB, app(4)))
+	n.pods.add(pod("c", 4, uuidA, app(4)))
+	n.swap(t, "c", 4)
+	settled("c")
+	onA, onB := "["+string(uuidA)+"]", "["+string(uuidB)+"]"
+	want := []string{"ns/d " + onA + " leaving " + onB, "ns/c " + onB + " leaving " + onA, "ns/d " + onA, "ns/c " + onB}
+	if diff := cmp.Diff(want, n.pods.corrected()[first:]); diff != "" {
+		t.Errorf("corrections (-want +got):\n%s", diff)
+	}
+}
+
 // What the one that waits is to have is told by what is written of the other.
 func TestASwapIsNotCorrectedByHalf(t *testing.T) {
 	a, b := pod("a", 1, uuidA, app(6)), pod("b", 2, uuidB, app(6))

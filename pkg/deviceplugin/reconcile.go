@@ -81,8 +81,7 @@ func (p *Plugin) reconcile(ctx context.Context) error {
 		return err
 	}
 	s := p.heardOf(pods, held)
-	p.forget(s)
-	p.learn(s)
+	p.forget()
 	if complete {
 		p.tally(s)
 	}
@@ -202,11 +201,13 @@ func (p *Plugin) correct(ctx context.Context, c allocation.Correction, s allocat
 	defer p.release(ref)
 	was, is := pods[i].Assignment, c.Actual
 	is.Enforcement = p.levelOf(s, pods[i])
-	lost := was.None() && p.chosenOnce(ref)
+	plan := c.Pod.Plan
+	lost := was.None() && !plan.None() && !plan.ByNode
 	is.ByNode = was.ByNode || was.None() && len(c.Pod.Indexes) == 0 && !lost
 	if err := p.pods.Correct(ctx, ref, is, inv); err != nil {
 		return err
 	}
+	p.wrote(ref, is)
 	if was.SameDevices(is) {
 		return nil // it has left its old GPUs for good: that has been told
 	}
@@ -263,34 +264,24 @@ func (p *Plugin) report(ref placement.PodRef, note string) {
 	p.events.Pod(ref, true, "GPUMemoryMixed", note)
 }
 
-// forget drops what is known of pods that are gone.
-func (p *Plugin) forget(s allocation.State) {
+// forget drops what is known of pods that are gone by now.
+func (p *Plugin) forget() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	gone := func(uid string, _ bool) bool {
-		return !slices.ContainsFunc(s.Pods, func(pod allocation.Pod) bool { return pod.Pod.UID == uid })
+	pods, _, _ := p.pods.Pods()
+	here := make(map[string]bool, len(pods))
+	for _, pod := range pods {
+		here[pod.Pod.UID] = true
 	}
-	maps.DeleteFunc(p.reported, gone)
-	maps.DeleteFunc(p.chosen, gone)
+	maps.DeleteFunc(p.reported, func(uid string, _ bool) bool { return !here[uid] })
+	maps.DeleteFunc(p.plans, func(uid string, _ placement.Assignment) bool { return !here[uid] })
 }
 
-// learn bears in mind of which pods a scheduler's assignment is written: where it
-// is taken away, no other has chosen the pod's node since.
-func (p *Plugin) learn(s allocation.State) {
+// wrote records what this node has written of a pod.
+func (p *Plugin) wrote(ref placement.PodRef, a placement.Assignment) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	for _, pod := range s.Pods {
-		if !pod.Assignment.None() && !pod.Assignment.ByNode {
-			p.chosen[pod.Pod.UID] = true
-		}
-	}
-}
-
-// chosenOnce reports whether a scheduler's assignment has been seen of a pod.
-func (p *Plugin) chosenOnce(ref placement.PodRef) bool {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	return p.chosen[ref.UID]
+	p.plans[ref.UID] = a
 }
 
 // describe names the GPUs of an assignment for people.

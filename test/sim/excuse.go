@@ -111,7 +111,8 @@ func (e *extenderProc) checkNews(s *spec, node string, gpus []string, b *books) 
 	heard := e.pods.store[other.name]
 	bound := heard != nil && string(heard.UID) == other.uid && heard.Spec.NodeName != ""
 	last := w.sentBy(e.process, other.uid)
-	changed := bound && (w.forges(other) || !sameSet(last.gpus, w.assignment(heard)))
+	_, assumed, known := e.books.Where(other.uid)
+	changed := bound && !sameSet(last.gpus, w.assignment(heard)) || w.forges(other) && known && !assumed
 	if !changed && last.by == e.process && !last.refused && pod.Spec.NodeName == node && sameSet(last.gpus, w.whereabouts(other, node)) {
 		w.violate("I2", "%s gives %s %v, and has forgotten that it gave %s %v", e.name, s.name, gpus, other.name, last.gpus)
 		return

@@ -52,6 +52,14 @@ var table = []mutant{
 		"if !p.claim(ref) {", "if true || !p.claim(ref) {", simulation,
 	},
 	{
+		"the owner's word is shared out", "pkg/deviceplugin/plugin.go",
+		"if !known || !pod.Settled {", "if true || !known {", "TestWhatAnOwnerWritesIsNotSharedOut",
+	},
+	{
+		"a plan is not brought up to date", "pkg/deviceplugin/reconcile.go",
+		"	p.plans[ref.UID] = a\n", "	_ = a\n", "TestASecondSwapIsCorrectedToo",
+	},
+	{
 		"swap corrected with a gap", "pkg/allocation/reconcile.go",
 		"if moving > 1 || moving == 1 && !c.Moves() {", "if false {", simulation,
 	},
