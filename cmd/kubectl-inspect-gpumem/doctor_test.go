@@ -103,6 +103,10 @@ func installed(t *testing.T, at time.Time) *fake.Clientset {
 		&admissionv1.ValidatingAdmissionPolicyBinding{ObjectMeta: meta("device-plugin"), Spec: admissionv1.ValidatingAdmissionPolicyBindingSpec{
 			PolicyName: "gpumem-device-plugin", ValidationActions: []admissionv1.ValidationAction{admissionv1.Deny},
 		}},
+		&admissionv1.ValidatingAdmissionPolicy{ObjectMeta: meta("hold-annotations")},
+		&admissionv1.ValidatingAdmissionPolicyBinding{ObjectMeta: meta("hold-annotations"), Spec: admissionv1.ValidatingAdmissionPolicyBindingSpec{
+			PolicyName: "gpumem-hold-annotations", ValidationActions: []admissionv1.ValidationAction{admissionv1.Deny},
+		}},
 	)
 }
 

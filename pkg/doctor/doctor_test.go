@@ -112,7 +112,15 @@ func healthy(t testing.TB) *State {
 		Status:     v1.NodeStatus{Allocatable: v1.ResourceList{names(t).GPUMem(): *resource.NewQuantity(28, resource.DecimalSI)}},
 	}
 	setInventory(t, &node, inventory())
-	policy := admissionv1.ValidatingAdmissionPolicy{ObjectMeta: meta("device-plugin", "gpumem-device-plugin")}
+	var policies []admissionv1.ValidatingAdmissionPolicy
+	var bindings []admissionv1.ValidatingAdmissionPolicyBinding
+	for _, of := range [][2]string{{"device-plugin", "gpumem-device-plugin"}, {"admission", "gpumem-hold-annotations"}} {
+		component, name := of[0], of[1]
+		policies = append(policies, admissionv1.ValidatingAdmissionPolicy{ObjectMeta: meta(component, name)})
+		bindings = append(bindings, admissionv1.ValidatingAdmissionPolicyBinding{
+			Spec: admissionv1.ValidatingAdmissionPolicyBindingSpec{PolicyName: name, ValidationActions: []admissionv1.ValidationAction{admissionv1.Deny}},
+		})
+	}
 	return &State{
 		Names: names(t), Now: now(), ClientVersion: "v0.1.0", ServerVersion: "v1.36.3",
 		Nodes: []v1.Node{node, {ObjectMeta: metav1.ObjectMeta{Name: "cpu-1"}}},
@@ -138,10 +146,8 @@ func healthy(t testing.TB) *State {
 		ConfigMaps: []v1.ConfigMap{{
 			ObjectMeta: meta("scheduler", "gpumem-scheduler"), Data: map[string]string{"config.yaml": "profiles: [{schedulerName: gpumem-scheduler}]"},
 		}},
-		Policies: []admissionv1.ValidatingAdmissionPolicy{policy},
-		Bindings: []admissionv1.ValidatingAdmissionPolicyBinding{{
-			Spec: admissionv1.ValidatingAdmissionPolicyBindingSpec{PolicyName: policy.Name, ValidationActions: []admissionv1.ValidationAction{admissionv1.Deny}},
-		}},
+		Policies: policies,
+		Bindings: bindings,
 	}
 }
 
@@ -420,7 +426,13 @@ func TestExamine(t *testing.T) {
 			inv.Weaker = "the driver is too old"
 			setInventory(t, &s.Nodes[0], inv)
 		}, []string{"error|node gpu-a|holds containers to their grants at the level advisory, and devicePlugin.enforcement asks for kernel: the driver is too old"}},
-		"no policy": {func(s *State) { s.Policies = nil }, []string{"warning|daemonset gpumem-system/gpumem-device-plugin|no admission policy holds the plugin to its node"}},
+		"no policy": {func(s *State) { s.Policies = nil }, []string{
+			"warning|daemonset gpumem-system/gpumem-device-plugin|no admission policy holds the plugin to its node",
+			"warning|daemonset gpumem-system/gpumem-device-plugin|no admission policy keeps what is written of pods",
+		}},
+		"no policy for annotations": {func(s *State) { s.Policies = s.Policies[:1] }, []string{
+			"warning|daemonset gpumem-system/gpumem-device-plugin|no admission policy keeps what is written of pods: the owner of a pod may change its GPUs and rules in the annotations|set admission.holdAnnotations to true",
+		}},
 		"a policy that only warns": {func(s *State) {
 			s.Bindings[0].Spec.ValidationActions = []admissionv1.ValidationAction{admissionv1.Warn}
 		},
@@ -430,7 +442,7 @@ func TestExamine(t *testing.T) {
 			s.Bindings[0].Spec.ValidationActions = []admissionv1.ValidationAction{admissionv1.Warn}
 		}, nil},
 		"a policy that is to warn, and is not bound": {func(s *State) {
-			s.Policies[0].Spec.FailurePolicy, s.Bindings = new(admissionv1.Ignore), nil
+			s.Policies[0].Spec.FailurePolicy, s.Bindings = new(admissionv1.Ignore), s.Bindings[1:]
 		}, []string{"warning|validatingadmissionpolicy gpumem-device-plugin|nothing binds it with the action Warn, so it warns of nothing"}},
 		"a node whose plugin has left": {func(s *State) {
 			inv := inventory()

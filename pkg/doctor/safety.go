@@ -19,18 +19,22 @@ import (
 // endsSoon is how long before its end a certificate is spoken of.
 const endsSoon = 30 * 24 * time.Hour
 
+// holdAnnotations ends the name of the policy that keeps the annotations of pods.
+const holdAnnotations = "-hold-annotations"
+
 // checkPolicies looks for the admission policies of the release, and whether
 // they refuse; those that can be ignored when they fail are there to warn.
 func checkPolicies(s *State, ds *appsv1.DaemonSet) (found []Finding) {
 	if !s.read("validatingadmissionpolicies", "validatingadmissionpolicybindings") {
 		return nil
 	}
-	held := false
+	plugin, annotations := false, false
 	for _, policy := range s.Policies {
 		if policy.Labels[instance] != ds.Labels[instance] || policy.Labels[partOf] != "gpumem" {
 			continue
 		}
-		held = held || policy.Labels[component] == "device-plugin"
+		plugin = plugin || policy.Labels[component] == "device-plugin"
+		annotations = annotations || strings.HasSuffix(policy.Name, holdAnnotations)
 		action, otherwise := admissionv1.Deny, "refuses nothing"
 		if fails := policy.Spec.FailurePolicy; fails != nil && *fails == admissionv1.Ignore {
 			action, otherwise = admissionv1.Warn, "warns of nothing"
@@ -42,9 +46,14 @@ func checkPolicies(s *State, ds *appsv1.DaemonSet) (found []Finding) {
 			found = append(found, Finding{Warning, "validatingadmissionpolicy " + policy.Name, fmt.Sprintf("nothing binds it with the action %s, so it %s", action, otherwise), "helm upgrade the release"})
 		}
 	}
-	if !held {
-		found = append(found, Finding{Warning, "daemonset " + ds.Namespace + "/" + ds.Name,
+	object := "daemonset " + ds.Namespace + "/" + ds.Name
+	if !plugin {
+		found = append(found, Finding{Warning, object,
 			"no admission policy holds the plugin to its node: a token taken from one node may change the annotations of all nodes and pods", "set admission.holdDevicePlugin to true"})
+	}
+	if !annotations {
+		found = append(found, Finding{Warning, object,
+			"no admission policy keeps what is written of pods: the owner of a pod may change its GPUs and rules in the annotations", "set admission.holdAnnotations to true"})
 	}
 	return found
 }
