@@ -1,7 +1,8 @@
 // Command mutants shows that the simulation bites: it puts faults into gpumem,
 // one at a time, and lets the simulation look for each, or the unit test that is
-// named for it. The tree is not changed: the compiler is given other files in its
-// place (go build -overlay).
+// named for it (table.go). Then it generates mutants of the core by a seed, and has all
+// tests of the core look for each, and the simulation (generate.go). The tree is not
+// changed: the compiler is given other files in its place (go build -overlay).
 //
 // It is run in test/sim. The exit status is 1 unless every fault is found.
 package main
@@ -24,10 +25,12 @@ import (
 
 func main() {
 	seeds := flag.Int("seeds", 8000, "how many seeds to look for a fault at most")
-	only := flag.String("only", "", "only mutants whose name matches")
+	only := flag.String("only", "", "only mutants of the table whose name matches; none is generated")
+	count := flag.Int("generated", 200, "how many mutants to generate")
+	seed := flag.Uint64("seed", 1, "of those that are generated")
 	flag.Parse()
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
-	err := run(ctx, *seeds, *only)
+	err := run(ctx, *seeds, *only, *count, *seed)
 	stop()
 	if err != nil {
 		fmt.Fprintln(os.Stderr, err)
@@ -35,12 +38,24 @@ func main() {
 	}
 }
 
-func run(ctx context.Context, seeds int, only string) error {
+// fewSeeds is how many seeds look for a mutant that is generated: most that no test finds
+// change nothing.
+const fewSeeds = 400
+
+func run(ctx context.Context, seeds int, only string, count int, seed uint64) error {
 	dir, err := os.MkdirTemp("", "mutants")
 	if err != nil {
 		return err
 	}
 	defer os.RemoveAll(dir)
+	err = tryTable(ctx, dir, seeds, only)
+	if only == "" && count > 0 {
+		err = errors.Join(err, generate(ctx, dir, count, min(seeds, fewSeeds), seed))
+	}
+	return err
+}
+
+func tryTable(ctx context.Context, dir string, seeds int, only string) error {
 	chosen, err := regexp.Compile(only)
 	if err != nil {
 		return err
@@ -71,7 +86,11 @@ func run(ctx context.Context, seeds int, only string) error {
 
 // find puts the fault in and says what has found it.
 func (m mutant) find(ctx context.Context, dir string, seeds int) (string, error) {
-	overlay, err := m.overlay(dir)
+	path, content, err := m.mutate()
+	if err != nil {
+		return "", err
+	}
+	overlay, err := overlay(dir, path, content)
 	if err != nil {
 		return "", err
 	}
@@ -104,18 +123,14 @@ func (m mutant) mutate() (path string, content []byte, err error) {
 	return path, []byte(strings.Replace(string(source), m.old, m.new, 1)), nil
 }
 
-// overlay writes the file with the fault in it, and what names it to the compiler.
-func (m mutant) overlay(dir string) (overlay string, err error) {
-	path, content, err := m.mutate()
-	if err != nil {
-		return "", err
-	}
-	file, overlay := filepath.Join(dir, "mutant.go"), filepath.Join(dir, "overlay.json")
+// overlay writes a file with a fault in it, and what names it to the compiler.
+func overlay(dir, path string, content []byte) (name string, err error) {
+	file, name := filepath.Join(dir, "mutant.go"), filepath.Join(dir, "overlay.json")
 	replace, err := json.Marshal(map[string]any{"Replace": map[string]string{path: file}})
 	if err != nil {
 		return "", err
 	}
-	return overlay, errors.Join(os.WriteFile(file, content, 0o600), os.WriteFile(overlay, replace, 0o600))
+	return name, errors.Join(os.WriteFile(file, content, 0o600), os.WriteFile(name, replace, 0o600))
 }
 
 // unit runs the unit test that has to find the fault.
