@@ -56,7 +56,7 @@ func inventory(node string, gib ...int) gpu.Inventory {
 	for i, size := range gib {
 		inv.Devices = append(inv.Devices, gpu.Device{
 			UUID: uuid(node, i), Index: i, Model: "NVIDIA A100", MemoryMiB: int64(size) * 1024,
-			Capacity: gpu.Units(size), NUMANode: -1, Healthy: true,
+			Capacity: gpu.Units(size), NUMANode: -1,
 		})
 	}
 	return inv
@@ -77,6 +77,15 @@ func makeNode(t testing.TB, name string, inv gpu.Inventory) *v1.Node {
 			t.Fatal(err)
 		}
 		node.Annotations = map[string]string{testNames(t).Inventory(): value}
+		var cordoned []gpu.UUID
+		for _, d := range inv.Devices {
+			if d.Status.Cordoned {
+				cordoned = append(cordoned, d.UUID)
+			}
+		}
+		if len(cordoned) > 0 {
+			node.Annotations[testNames(t).Cordoned()] = api.FormatCordonedGPUs(cordoned)
+		}
 		node.Status.Allocatable = v1.ResourceList{testNames(t).GPUMem(): *resource.NewQuantity(int64(inv.Capacity()), resource.DecimalSI)}
 	}
 	return node
@@ -125,7 +134,7 @@ func with(pod *v1.Pod, change func(*v1.Pod)) *v1.Pod {
 func oddCluster(t testing.TB) []runtime.Object {
 	names := testNames(t)
 	sick := inventory("gpu-a", 16, 80)
-	sick.Devices[1].Healthy, sick.Devices[1].Unhealthy = false, "XID 79"
+	sick.Devices[1].Status = gpu.Unhealthy("XID 79")
 	unread := makeNode(t, "gpu-bad", gpu.Inventory{})
 	unread.Annotations = map[string]string{names.Inventory(): "{broken"}
 	cordoned := makeNode(t, "gpu-c", inventory("gpu-c", 80))

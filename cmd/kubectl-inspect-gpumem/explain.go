@@ -268,13 +268,13 @@ func (e *explanation) has(a placement.Assignment, n placement.Node, pod *v1.Pod)
 		d := n.Devices[i]
 		indexes = append(indexes, fmt.Sprint(d.Index))
 		switch {
-		case d.Healthy:
-		case d.Unhealthy == gpu.Cordoned:
+		case d.Status.TakesPods():
+		case d.Status.OnlyCordoned():
 			wrong = append(wrong, fmt.Sprintf("GPU%d is cordoned: it takes no new pods, and those that are there stay", d.Index))
-		case d.Unhealthy == gpu.Stopped:
-			wrong = append(wrong, fmt.Sprintf("GPU%d takes no new pods, for %s; those that are there go on", d.Index, d.Unhealthy))
+		case !d.Status.Unhealthy:
+			wrong = append(wrong, fmt.Sprintf("GPU%d takes no new pods, for %s; those that are there go on", d.Index, d.Status.Causes()))
 		default:
-			wrong = append(wrong, fmt.Sprintf("GPU%d is %s: %s", d.Index, gpu.OutOfUse(d.Unhealthy), moveOff(pod)))
+			wrong = append(wrong, fmt.Sprintf("GPU%d is %s: %s", d.Index, d.Status, moveOff(pod)))
 		}
 	}
 	e.Indexes, e.Health = strings.Join(indexes, ","), strings.Join(wrong, "; ")
@@ -653,7 +653,7 @@ func freeCores(c considered) string {
 func verdict(c considered) string {
 	if c.gpu.Chosen { // whatever is left of it now
 		if c.gpu.Unhealthy != "" {
-			return "chosen; " + outOfUse(c.gpu.Unhealthy)
+			return "chosen; " + outOfUse(c.gpu)
 		}
 		return "chosen"
 	}
@@ -663,7 +663,7 @@ func verdict(c considered) string {
 	case "TooLarge":
 		return "too small even when empty"
 	case "Unhealthy":
-		return outOfUse(c.gpu.Unhealthy)
+		return outOfUse(c.gpu)
 	case "Occupied":
 		return "occupied"
 	case "Insufficient":
@@ -686,13 +686,15 @@ func verdict(c considered) string {
 }
 
 // outOfUse says why a GPU takes no new pods.
-func outOfUse(cause string) string {
-	switch cause {
-	case "":
-		return "takes no new pods" // an extender of an older version does not tell why
-	case gpu.Cordoned:
-		return cause
+func outOfUse(g decisions.GPU) string {
+	switch {
+	case g.Status.OnlyCordoned():
+		return g.Unhealthy
+	case g.Status.Unhealthy:
+		return "unhealthy: " + g.Unhealthy
+	case g.Unhealthy != "": // its device plugin is stopped; or it is of an extender that tells no more
+		return "takes no new pods: " + g.Unhealthy
 	default:
-		return "unhealthy: " + cause
+		return "takes no new pods"
 	}
 }

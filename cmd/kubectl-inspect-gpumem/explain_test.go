@@ -266,7 +266,7 @@ func TestExplainSaysHowPreferredModelsAre(t *testing.T) {
 		inv := inventory(name)
 		for i, model := range models {
 			d := map[string]gpu.Device{t4: {Speed: 21, Capacity: 14}, a100: {Speed: 100, Capacity: 79}, h100: {Speed: 317, Capacity: 79}}[model]
-			d.UUID, d.Index, d.Model, d.MemoryMiB, d.NUMANode, d.Healthy = uuid(name, i), i, model, int64(d.Capacity)*1024, -1, true
+			d.UUID, d.Index, d.Model, d.MemoryMiB, d.NUMANode = uuid(name, i), i, model, int64(d.Capacity)*1024, -1
 			inv.Devices = append(inv.Devices, d)
 		}
 		return makeNode(t, name, inv)
@@ -333,7 +333,7 @@ func sicken(t *testing.T, node *v1.Node, index int) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	inv.Devices[index].Healthy, inv.Devices[index].Unhealthy = false, "XID 79"
+	inv.Devices[index].Status = gpu.Unhealthy("XID 79")
 	value, err := api.EncodeInventory(inv)
 	if err != nil {
 		t.Fatal(err)
@@ -344,19 +344,19 @@ func sicken(t *testing.T, node *v1.Node, index int) {
 // A pod runs on where its GPU has failed, as far as anybody but the GPU's health can tell.
 func TestExplainSaysHowThePodsGPUIs(t *testing.T) {
 	for name, tc := range map[string]struct {
-		cause string
-		owner string
-		want  string
+		status gpu.Status
+		owner  string
+		want   string
 	}{
-		"healthy":        {"", "StatefulSet", ""},
-		"of a DaemonSet": {"XID 79", "DaemonSet", "Health:    GPU1 is unhealthy (XID 79): kubectl delete pod --namespace ml p has its DaemonSet make it anew on another, if one that it may use has room\n"},
-		"unhealthy":      {"XID 79", "StatefulSet", "Health:    GPU1 is unhealthy (XID 79): kubectl delete pod --namespace ml p has its StatefulSet make it anew on another, if one that it may use has room\n"},
-		"a bare pod":     {"XID 79", "", "Health:    GPU1 is unhealthy (XID 79): made anew the pod is placed on another, if one that it may use has room, and it has no controller that would do so\n"},
-		"plugin stopped": {gpu.Stopped, "StatefulSet", "Health:    GPU1 takes no new pods, for its device plugin is stopped or being replaced; those that are there go on\n"},
-		"cordoned":       {gpu.Cordoned, "StatefulSet", "Health:    GPU1 is cordoned: it takes no new pods, and those that are there stay\n"},
+		"healthy":        {gpu.Status{}, "StatefulSet", ""},
+		"of a DaemonSet": {gpu.Unhealthy("XID 79"), "DaemonSet", "Health:    GPU1 is unhealthy (XID 79): kubectl delete pod --namespace ml p has its DaemonSet make it anew on another, if one that it may use has room\n"},
+		"unhealthy":      {gpu.Unhealthy("XID 79"), "StatefulSet", "Health:    GPU1 is unhealthy (XID 79): kubectl delete pod --namespace ml p has its StatefulSet make it anew on another, if one that it may use has room\n"},
+		"a bare pod":     {gpu.Unhealthy("XID 79"), "", "Health:    GPU1 is unhealthy (XID 79): made anew the pod is placed on another, if one that it may use has room, and it has no controller that would do so\n"},
+		"plugin stopped": {gpu.Status{Stopped: true}, "StatefulSet", "Health:    GPU1 takes no new pods, for its device plugin is stopped or being replaced; those that are there go on\n"},
+		"cordoned":       {gpu.Status{Cordoned: true}, "StatefulSet", "Health:    GPU1 is cordoned: it takes no new pods, and those that are there stay\n"},
 	} {
 		inv := inventory("gpu-a", 16, 16)
-		inv.Devices[1].Healthy, inv.Devices[1].Unhealthy = tc.cause == "", tc.cause
+		inv.Devices[1].Status = tc.status
 		pod := with(makePod(t, "ml/p", "gpu-a", 5, uuid("gpu-a", 1)), func(p *v1.Pod) { p.Annotations["gpumem.dev/gpu-index"] = "7" })
 		if tc.owner != "" {
 			pod = ownedBy(tc.owner, pod)
@@ -480,8 +480,9 @@ func TestVerdict(t *testing.T) {
 		{node: decisions.Node{Reason: "Fragmented"}, want: "would do, but too few of the node would"},
 		{node: decisions.Node{Reason: "TooFew"}, want: "would do, but too few of the node would"},
 		{node: decisions.Node{Reason: "Unhealthy", Message: "would do, but GPU1 is cordoned"}, want: "would do, but too few of the node would"},
-		{gpu: decisions.GPU{Reason: "Unhealthy", Unhealthy: "XID 79"}, want: "unhealthy: XID 79"},
-		{gpu: decisions.GPU{Reason: "Unhealthy", Unhealthy: gpu.Cordoned}, want: "cordoned"},
+		{gpu: decisions.GPU{Reason: "Unhealthy", Unhealthy: "XID 79", Status: gpu.Unhealthy("XID 79")}, want: "unhealthy: XID 79"},
+		{gpu: decisions.GPU{Reason: "Unhealthy", Unhealthy: "cordoned", Status: gpu.Status{Cordoned: true}}, want: "cordoned"},
+		{gpu: decisions.GPU{Reason: "Unhealthy", Unhealthy: "cordoned"}, want: "takes no new pods: cordoned"},
 		{node: decisions.Node{Reason: "SchedulingDisabled", Message: "the node is cordoned"}, want: "would do, but the node is cordoned"},
 		{node: decisions.Node{Reason: "Withheld", Message: "its kubelet offers no gpumem.dev/gpu-mem"}, want: "would do, but the node's kubelet offers none of it"},
 		{gpu: decisions.GPU{Reason: "Unhealthy"}, node: decisions.Node{Reason: "Withheld"}, want: "takes no new pods"},

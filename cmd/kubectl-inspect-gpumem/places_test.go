@@ -153,10 +153,10 @@ func TestAPodWhoseNodeIsGone(t *testing.T) {
 // A GPU that is out of use is what keeps a pod waiting where its node would do but
 // for that, and not what is wrong with nodes that are full.
 func TestGPUsThatAreOutOfUse(t *testing.T) {
-	out := func(cause string, indexes ...int) func([]gpu.Device) {
+	out := func(s gpu.Status, indexes ...int) func([]gpu.Device) {
 		return func(devices []gpu.Device) {
 			for _, i := range indexes {
-				devices[i].Healthy, devices[i].Unhealthy = false, cause
+				devices[i].Status = s
 			}
 		}
 	}
@@ -170,20 +170,20 @@ func TestGPUsThatAreOutOfUse(t *testing.T) {
 		want     string // node and reason
 		verdicts []string
 	}{
-		"the plugin is stopped": {gpus: []int{80}, out: []func([]gpu.Device){out(gpu.Stopped, 0)}, units: 9,
+		"the plugin is stopped": {gpus: []int{80}, out: []func([]gpu.Device){out(gpu.Status{Stopped: true}, 0)}, units: 9,
 			want:     "gpu-b: would do, but GPU0 is unhealthy (its device plugin is stopped or being replaced)",
-			verdicts: []string{"unhealthy: its device plugin is stopped or being replaced"}},
-		"cordoned": {gpus: []int{80}, out: []func([]gpu.Device){out(gpu.Cordoned, 0)}, units: 9,
+			verdicts: []string{"takes no new pods: its device plugin is stopped or being replaced"}},
+		"cordoned": {gpus: []int{80}, out: []func([]gpu.Device){out(gpu.Status{Cordoned: true}, 0)}, units: 9,
 			want: "gpu-b: would do, but GPU0 is cordoned: kubectl inspect gpumem uncordon gpu-b 0", verdicts: []string{"cordoned"}},
 		"of both kinds, beside one that is too small": {gpus: []int{80, 80, 80, 4}, units: 9,
-			out:      []func([]gpu.Device){out(gpu.Cordoned, 0, 2, 3), out("XID 79", 1)},
+			out:      []func([]gpu.Device){out(gpu.Status{Cordoned: true}, 0, 2, 3), out(gpu.Unhealthy("XID 79"), 1)},
 			want:     "gpu-b: would do, but GPU0, GPU2 are cordoned: kubectl inspect gpumem uncordon gpu-b GPU; GPU1 is unhealthy (XID 79)",
 			verdicts: []string{"cordoned", "unhealthy: XID 79", "cordoned", "too small even when empty"}},
-		"one of two that are wanted": {gpus: []int{80, 80}, out: []func([]gpu.Device){out("", 1)}, units: 18, count: "2",
-			want: "gpu-b: would do, but GPU1 is unhealthy (no reason given)", verdicts: []string{"would do, but too few of the node would", "takes no new pods"}},
-		"the node is cordoned too": {gpus: []int{80}, out: []func([]gpu.Device){out("XID 79", 0)}, units: 9, node: func(n *v1.Node) { n.Spec.Unschedulable = true },
+		"one of two that are wanted": {gpus: []int{80, 80}, out: []func([]gpu.Device){out(gpu.Unhealthy(""), 1)}, units: 18, count: "2",
+			want: "gpu-b: would do, but GPU1 is unhealthy (no reason given)", verdicts: []string{"would do, but too few of the node would", "unhealthy: no reason given"}},
+		"the node is cordoned too": {gpus: []int{80}, out: []func([]gpu.Device){out(gpu.Unhealthy("XID 79"), 0)}, units: 9, node: func(n *v1.Node) { n.Spec.Unschedulable = true },
 			want: "gpu-b: would do, but GPU0 is unhealthy (XID 79); the node is cordoned", verdicts: []string{"unhealthy: XID 79"}},
-		"too small in any case": {gpus: []int{8}, out: []func([]gpu.Device){out("XID 79", 0)}, units: 9, want: full, verdicts: []string{"too small even when empty"}},
+		"too small in any case": {gpus: []int{8}, out: []func([]gpu.Device){out(gpu.Unhealthy("XID 79"), 0)}, units: 9, want: full, verdicts: []string{"too small even when empty"}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			inv := inventory("gpu-b", tc.gpus...)

@@ -6,7 +6,6 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/gpumem/gpumem/pkg/gpu"
 	"github.com/gpumem/gpumem/pkg/inspect"
 	"github.com/gpumem/gpumem/pkg/placement"
 	"github.com/gpumem/gpumem/pkg/printers"
@@ -59,8 +58,8 @@ func (o *options) snapshot(ctx context.Context) error {
 	}
 	for _, n := range nodes {
 		for _, d := range n.Devices {
-			if !d.Healthy {
-				fmt.Fprintf(o.ErrOut, "warning: GPU%d of node %s is left out: it is %s\n", d.Index, printers.Clean(n.Name), printers.Clean(gpu.OutOfUse(d.Unhealthy)))
+			if !d.Status.TakesPods() {
+				fmt.Fprintf(o.ErrOut, "warning: GPU%d of node %s is left out: it is %s\n", d.Index, printers.Clean(n.Name), printers.Clean(d.Status.String()))
 			}
 		}
 	}

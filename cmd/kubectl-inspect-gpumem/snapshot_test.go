@@ -19,7 +19,7 @@ func TestSnapshotIsATraceOfTheCluster(t *testing.T) {
 		return v1.ResourceList{v1.ResourceCPU: resource.MustParse(amount)}
 	}
 	inv := inventory("gpu-a", 16, 80, 24)
-	inv.Devices[2].Healthy, inv.Devices[2].Unhealthy = false, "XID 79"
+	inv.Devices[2].Status = gpu.Unhealthy("XID 79")
 	node := makeNode(t, "gpu-a", inv)
 	node.Status.Allocatable = cpu("16")
 	train := makePod(t, "ml/train", "gpu-a", 10, uuid("gpu-a", 0))

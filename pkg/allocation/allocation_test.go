@@ -22,7 +22,7 @@ func uuid(i int) gpu.UUID { return gpu.UUID(fmt.Sprintf("GPU-%08d", i)) }
 func inventory(capacities ...gpu.Units) gpu.Inventory {
 	inv := gpu.Inventory{UnitMiB: 1024}
 	for i, c := range capacities {
-		inv.Devices = append(inv.Devices, gpu.Device{UUID: uuid(i), Index: i, Capacity: c, MemoryMiB: int64(c) * 1024, Healthy: true})
+		inv.Devices = append(inv.Devices, gpu.Device{UUID: uuid(i), Index: i, Capacity: c, MemoryMiB: int64(c) * 1024})
 	}
 	return inv
 }
@@ -878,7 +878,7 @@ func TestPreferGuesses(t *testing.T) {
 
 func TestResolve(t *testing.T) {
 	inv := inventory(4, 4, 4)
-	inv.Devices[2].Healthy, inv.Devices[2].Unhealthy = false, "XID 79"
+	inv.Devices[2].Status = gpu.Unhealthy("XID 79")
 	slots, err := gpu.NewSlots(inv)
 	if err != nil {
 		t.Fatal(err)

@@ -25,7 +25,7 @@ func slotsOf(list string) []gpu.SlotID {
 func fuzzedState(t *testing.T, held string, broken bool) State {
 	t.Helper()
 	c := newCluster(t, 1, inventory(5, 12))
-	c.inv.Devices[1].Healthy = !broken
+	c.inv.Devices[1].Status.Unhealthy = broken
 	half := app("a", 2)
 	half.Cores = 50
 	c.pods = []Pod{pod("a", ask(half)), pod("b", ask(app("a", 2)), 1), pod("c", ask(initial("i", 3), app("a", 1)), 0)}
@@ -61,7 +61,7 @@ func FuzzResolve(f *testing.F) {
 		good := len(ids) > 0
 		for i, id := range ids {
 			d, err := s.Slots.Device(id)
-			good = good && err == nil && d.Healthy && id.Resource() == resource && !slices.Contains(ids[:i], id)
+			good = good && err == nil && d.Status.TakesPods() && id.Resource() == resource && !slices.Contains(ids[:i], id)
 			perGPU[d.UUID]++
 		}
 		for _, n := range perGPU {

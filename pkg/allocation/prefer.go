@@ -133,7 +133,7 @@ func (b *books) place(r gpu.Resource, free map[gpu.UUID][]gpu.SlotID, t *tenant,
 	share := Amount(r, placement.Container{Units: units, Cores: cores})
 	for i, d := range node.Devices {
 		if len(free[d.UUID]) < share && !unseen(t.Request) {
-			node.Devices[i].Healthy = false // the kubelet has not freed enough of it yet
+			node.Devices[i].Status.Unhealthy = true // the kubelet has not freed enough of it yet
 		}
 	}
 	chosen, verdict := placement.Choose(b.Policy, t.Request, node)

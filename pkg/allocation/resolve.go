@@ -50,8 +50,8 @@ func Resolve(s State, r gpu.Resource, ids []gpu.SlotID) (Grant, error) {
 			return Grant{}, fmt.Errorf("slot %q is of the other resource", id)
 		case seen[id]:
 			return Grant{}, fmt.Errorf("slot %q is named twice", id)
-		case !d.Healthy:
-			return Grant{}, fmt.Errorf("GPU %d (%s) is not healthy: %s", d.Index, d.UUID, cmp.Or(d.Unhealthy, "no reason given"))
+		case !d.Advertised():
+			return Grant{}, fmt.Errorf("GPU %d (%s) is not healthy: %s", d.Index, d.UUID, d.Status.Causes())
 		}
 		seen[id] = true
 		if parts[d.UUID] == 0 {

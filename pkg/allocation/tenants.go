@@ -177,7 +177,7 @@ func (b *books) without(t *tenant) placement.Node {
 	node := placement.NewNode("", b.Inventory, holdings)
 	for i, d := range node.Devices {
 		if slices.Contains(b.Cordoned, d.UUID) {
-			node.Devices[i].Healthy, node.Devices[i].Unhealthy = false, gpu.Cordoned
+			node.Devices[i].Status.Cordoned = true
 		}
 	}
 	return node

@@ -47,8 +47,34 @@ type deviceJSON struct {
 	PCI               string    `json:"pci,omitempty"`
 	ComputeCapability string    `json:"computeCapability,omitempty"`
 	Speed             int       `json:"speed,omitempty"`
-	Healthy           bool      `json:"healthy"`
-	Unhealthy         string    `json:"unhealthy,omitempty"`
+	Healthy           bool      `json:"healthy"`             // it is not stopped either
+	Unhealthy         string    `json:"unhealthy,omitempty"` // for people
+	Stopped           bool      `json:"stopped,omitempty"`   // it is healthy but for that
+}
+
+// stoppedBefore is what a device plugin of the version before writes for a GPU, as
+// what ails it, when it ends. It is read, and compared with nothing else.
+const stoppedBefore = "its device plugin is stopped or being replaced"
+
+// setStatus writes a status in the fields that the version before reads. A cordon is not
+// written here: people write it, in an annotation of its own.
+func (j *deviceJSON) setStatus(s gpu.Status) {
+	s.Cordoned = false
+	j.Healthy, j.Unhealthy, j.Stopped = s.TakesPods(), s.Reason, s.Stopped && !s.Unhealthy
+	if j.Stopped {
+		j.Unhealthy = stoppedBefore
+	}
+}
+
+func (j deviceJSON) status() gpu.Status {
+	switch {
+	case j.Healthy:
+		return gpu.Status{}
+	case j.Stopped, j.Unhealthy == stoppedBefore:
+		return gpu.Status{Stopped: true}
+	default:
+		return gpu.Unhealthy(j.Unhealthy)
+	}
 }
 
 type assignmentJSON struct {
@@ -81,8 +107,9 @@ func EncodeInventory(inv gpu.Inventory) (string, error) {
 	for _, d := range inv.Devices {
 		j := deviceJSON{
 			UUID: d.UUID, Index: d.Index, Model: d.Model, MemoryMiB: d.MemoryMiB, Units: d.Capacity, Foreign: d.Foreign,
-			PCI: d.PCI, ComputeCapability: d.ComputeCapability, Speed: d.Speed, Healthy: d.Healthy, Unhealthy: d.Unhealthy,
+			PCI: d.PCI, ComputeCapability: d.ComputeCapability, Speed: d.Speed,
 		}
+		j.setStatus(d.Status)
 		if d.NUMANode >= 0 {
 			j.NUMANode = &d.NUMANode
 		}
@@ -115,7 +142,7 @@ func DecodeInventory(s string) (gpu.Inventory, error) {
 	for _, j := range in.GPUs {
 		d := gpu.Device{
 			UUID: j.UUID, Index: j.Index, Model: j.Model, MemoryMiB: j.MemoryMiB, Capacity: j.Units, Foreign: j.Foreign,
-			NUMANode: -1, PCI: j.PCI, ComputeCapability: j.ComputeCapability, Speed: j.Speed, Healthy: j.Healthy, Unhealthy: j.Unhealthy,
+			NUMANode: -1, PCI: j.PCI, ComputeCapability: j.ComputeCapability, Speed: j.Speed, Status: j.status(),
 		}
 		if j.NUMANode != nil {
 			d.NUMANode = *j.NUMANode
@@ -198,17 +225,12 @@ func joined(ids []gpu.UUID) string {
 	return strings.Join(out, ",")
 }
 
-// Cordon returns the inventory with these GPUs taking no new pods: like those
-// that are not healthy, with another reason, or with one more.
+// Cordon returns the inventory with these GPUs cordoned, whatever else keeps new pods off.
 func Cordon(inv gpu.Inventory, ids []gpu.UUID) gpu.Inventory {
 	inv.Devices = slices.Clone(inv.Devices)
 	for i := range inv.Devices {
-		switch d := &inv.Devices[i]; {
-		case !slices.Contains(ids, d.UUID):
-		case d.Healthy:
-			d.Healthy, d.Unhealthy = false, gpu.Cordoned
-		case d.Unhealthy != gpu.Stopped:
-			d.Unhealthy = gpu.AndCordoned(d.Unhealthy)
+		if d := &inv.Devices[i]; slices.Contains(ids, d.UUID) {
+			d.Status.Cordoned = true
 		}
 	}
 	return inv

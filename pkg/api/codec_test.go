@@ -15,8 +15,8 @@ import (
 var inventory = gpu.Inventory{
 	UnitMiB: 1024, DriverVersion: "615.10", Enforcement: gpu.EnforcementKernel,
 	Devices: []gpu.Device{
-		{UUID: "GPU-a", Index: 0, Model: "NVIDIA A100", MemoryMiB: 81920, Capacity: 79, NUMANode: 0, PCI: "00000000:3b:00.0", ComputeCapability: "8.0", Speed: 100, Healthy: true},
-		{UUID: "GPU-b", Index: 3, MemoryMiB: 2048, Capacity: 2, NUMANode: -1, Unhealthy: "XID 79"},
+		{UUID: "GPU-a", Index: 0, Model: "NVIDIA A100", MemoryMiB: 81920, Capacity: 79, NUMANode: 0, PCI: "00000000:3b:00.0", ComputeCapability: "8.0", Speed: 100},
+		{UUID: "GPU-b", Index: 3, MemoryMiB: 2048, Capacity: 2, NUMANode: -1, Status: gpu.Unhealthy("XID 79")},
 	},
 	Links: []gpu.Link{{A: "GPU-a", B: "GPU-b", Lanes: 12}},
 }
@@ -237,8 +237,8 @@ func TestCordonedGPUsTakeNoNewPods(t *testing.T) {
 		t.Fatal(err)
 	}
 	value, err := EncodeInventory(gpu.Inventory{UnitMiB: 1024, Devices: []gpu.Device{
-		{UUID: "GPU-a", Index: 0, Healthy: true}, {UUID: "GPU-b", Index: 1, Healthy: true}, {UUID: "GPU-c", Index: 2, Unhealthy: "XID 79"},
-		{UUID: "GPU-d", Index: 3, Unhealthy: gpu.Stopped},
+		{UUID: "GPU-a", Index: 0}, {UUID: "GPU-b", Index: 1}, {UUID: "GPU-c", Index: 2, Status: gpu.Unhealthy("XID 79")},
+		{UUID: "GPU-d", Index: 3, Status: gpu.Status{Stopped: true}},
 	}})
 	if err != nil {
 		t.Fatal(err)
@@ -250,11 +250,12 @@ func TestCordonedGPUsTakeNoNewPods(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	var got []string
+	var got []gpu.Status
 	for _, d := range inv.Devices {
-		got = append(got, d.Unhealthy)
+		got = append(got, d.Status)
 	}
-	if diff := cmp.Diff([]string{"", gpu.Cordoned, "XID 79; cordoned", gpu.Stopped}, got); diff != "" || inv.Devices[1].Healthy {
+	want := []gpu.Status{{}, {Cordoned: true}, {Cordoned: true, Unhealthy: true, Reason: "XID 79"}, {Cordoned: true, Stopped: true}}
+	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)
 	}
 	if got := FormatCordonedGPUs(names.CordonedGPUs(node)); got != "GPU-b,GPU-c,GPU-d,GPU-gone" {

@@ -23,11 +23,11 @@ const (
 func firstMachine() gpu.Inventory {
 	first := gpu.Device{
 		UUID: "GPU-4cc89e34-1e0c-ae68-68be-61d8c9b26a2b", Index: 0, Model: "Tesla T4", MemoryMiB: 15360, Capacity: 14,
-		NUMANode: 0, PCI: "0000:00:1e.0", ComputeCapability: "7.5", Speed: 21, Healthy: true,
+		NUMANode: 0, PCI: "0000:00:1e.0", ComputeCapability: "7.5", Speed: 21,
 	}
 	second := gpu.Device{
 		UUID: "GPU-bff86e87-4d24-0ce3-d75c-0f9687e55afa", Index: 1, Model: "Tesla T4", MemoryMiB: 15360, Capacity: 14,
-		NUMANode: -1, Unhealthy: "XID 79",
+		NUMANode: -1, Status: gpu.Unhealthy("XID 79"),
 	}
 	return gpu.Inventory{
 		UnitMiB: 1024, DriverVersion: "580.65.06", Enforcement: gpu.EnforcementAdvisory, Devices: []gpu.Device{first, second},
@@ -124,6 +124,43 @@ func TestOneMinorVersionApart(t *testing.T) {
 	for field, value := range was {
 		if diff := cmp.Diff(value, is[field]); diff != "" {
 			t.Errorf("inventory: field %s is another now (-first +now):\n%s", field, diff)
+		}
+	}
+}
+
+// Whether a GPU takes pods is in the fields that the first version wrote, in the words that it
+// compared: a reader of before takes a stopped plugin for one.
+func TestStatusOneMinorVersionApart(t *testing.T) {
+	const first = `{"v":1,"unitMiB":1024,"gpus":[{"uuid":"GPU-a","index":0,"memoryMiB":0,"units":0,`
+	for name, tc := range map[string]struct {
+		text   string     // of the first version, or with what came later
+		status gpu.Status // as it is read
+		now    string     // as it is written now; empty: as the text
+	}{
+		"healthy":       {text: `"healthy":true}]}`},
+		"unhealthy":     {text: `"healthy":false,"unhealthy":"XID 79"}]}`, status: gpu.Unhealthy("XID 79")},
+		"for no reason": {text: `"healthy":false}]}`, status: gpu.Unhealthy("")},
+		"in like words": {text: `"healthy":false,"unhealthy":"XID 79; cordoned"}]}`, status: gpu.Unhealthy("XID 79; cordoned")},
+		"cordoned":      {text: `"healthy":false,"unhealthy":"cordoned"}]}`, status: gpu.Unhealthy("cordoned")},
+		"stopped before": {text: `"healthy":false,"unhealthy":"its device plugin is stopped or being replaced"}]}`, status: gpu.Status{Stopped: true},
+			now: `"healthy":false,"unhealthy":"its device plugin is stopped or being replaced","stopped":true}]}`},
+		"stopped": {text: `"healthy":false,"unhealthy":"in other words","stopped":true}]}`, status: gpu.Status{Stopped: true},
+			now: `"healthy":false,"unhealthy":"its device plugin is stopped or being replaced","stopped":true}]}`},
+	} {
+		inv, err := DecodeInventory(first + tc.text)
+		if err != nil {
+			t.Fatalf("%s: %v", name, err)
+		}
+		if got := inv.Devices[0].Status; got != tc.status {
+			t.Errorf("%s: read as %+v, want %+v", name, got, tc.status)
+		}
+		want := first + tc.now
+		if tc.now == "" {
+			want = first + tc.text
+		}
+		inv.Devices[0].Status.Cordoned = true // by people, and in another annotation
+		if got, err := EncodeInventory(inv); err != nil || got != want {
+			t.Errorf("%s: %v, written again\n got %s\nwant %s", name, err, got, want)
 		}
 	}
 }

@@ -24,7 +24,7 @@ func uuid(i int) gpu.UUID { return gpu.UUID(fmt.Sprintf("GPU-%d", i)) }
 func inventory(capacities ...gpu.Units) gpu.Inventory {
 	inv := gpu.Inventory{UnitMiB: 1024}
 	for i, c := range capacities {
-		inv.Devices = append(inv.Devices, gpu.Device{UUID: uuid(i), Index: i, Capacity: c, MemoryMiB: int64(c) * 1024, Healthy: true})
+		inv.Devices = append(inv.Devices, gpu.Device{UUID: uuid(i), Index: i, Capacity: c, MemoryMiB: int64(c) * 1024})
 	}
 	return inv
 }

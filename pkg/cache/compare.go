@@ -141,7 +141,7 @@ func (e entry) String() string {
 		return fmt.Sprintf("on %s with [%s], assumed %t, admitted %t", e.pod[on].node, strings.Join(parts, ", "), e.pod[on].assumed, e.pod[on].Settled)
 	case e.offered != nil:
 		for _, d := range e.offered.Devices {
-			parts = append(parts, fmt.Sprintf("%s: %d, healthy %t", d.UUID, d.Capacity, d.Healthy))
+			parts = append(parts, fmt.Sprintf("%s: %d, %v", d.UUID, d.Capacity, d.Status))
 		}
 		return fmt.Sprintf("offers [%s]", strings.Join(parts, "; "))
 	case e.pod[coming] != nil:

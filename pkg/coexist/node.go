@@ -78,8 +78,8 @@ func (n *Node) ours(inv gpu.Inventory, reason string) (gpu.Inventory, string) {
 		reason = fmt.Sprintf("none of the %d GPUs is among --devices", all)
 	}
 	for i := range inv.Devices {
-		if d := &inv.Devices[i]; n.taken[d.UUID] != "" && d.Healthy {
-			d.Healthy, d.Unhealthy = false, "in use as nvidia.com/gpu by pod "+n.taken[d.UUID]
+		if d := &inv.Devices[i]; n.taken[d.UUID] != "" && d.Status.TakesPods() {
+			d.Status = gpu.Unhealthy("in use as nvidia.com/gpu by pod " + n.taken[d.UUID])
 		}
 	}
 	return inv, reason

@@ -23,7 +23,7 @@ func uuid(i int) gpu.UUID { return gpu.UUID(fmt.Sprintf("GPU-%08x-0000-0000-0000
 func machine(n int) gpu.Inventory {
 	inv := gpu.Inventory{UnitMiB: 1024}
 	for i := range n {
-		inv.Devices = append(inv.Devices, gpu.Device{UUID: uuid(i), Index: i, Capacity: 14, Healthy: true})
+		inv.Devices = append(inv.Devices, gpu.Device{UUID: uuid(i), Index: i, Capacity: 14})
 	}
 	return inv
 }
@@ -63,7 +63,7 @@ func offered(n *Node) string {
 	inv, reason, _ := n.Inventory()
 	var out []string
 	for _, d := range inv.Devices {
-		out = append(out, strings.TrimRight(fmt.Sprintf("%d %s", d.Index, d.Unhealthy), " "))
+		out = append(out, strings.TrimRight(fmt.Sprintf("%d %s", d.Index, d.Status.Causes()), " "))
 	}
 	return strings.Join(append(out, reason), ";")
 }

@@ -76,8 +76,10 @@ type GPU struct {
 	Free      gpu.Units `json:"free"`
 	FreeCores *int      `json:"freeCores,omitempty"` // per cent; nil when not known
 	Reason    string    `json:"reason,omitempty"`    // why it would not do
-	Unhealthy string    `json:"unhealthy,omitempty"` // why it takes no new pods: gpu.Cordoned, or what ails it
+	Unhealthy string    `json:"unhealthy,omitempty"` // why it takes no new pods, for people
 	Chosen    bool      `json:"chosen,omitempty"`
+
+	Status gpu.Status `json:"status,omitzero"` // the same, for programs; an extender of before does not tell
 }
 
 // Pod is what is remembered of one pod.
@@ -175,7 +177,7 @@ func Look(req placement.Request, n placement.Node, chosen placement.Assignment) 
 	out := Node{Name: n.Name, UnitMiB: n.UnitMiB}
 	for _, d := range n.Devices {
 		units, cores := n.Left(d)
-		g := GPU{Index: d.Index, UUID: d.UUID, Model: d.Model, Capacity: d.Capacity, Free: units, FreeCores: &cores, Unhealthy: d.Unhealthy}
+		g := GPU{Index: d.Index, UUID: d.UUID, Model: d.Model, Capacity: d.Capacity, Free: units, FreeCores: &cores, Unhealthy: d.Status.Causes(), Status: d.Status}
 		switch reason := n.Check(req, d); {
 		case reason == placement.Insufficient && n.Check(memoryOf(req), d) == placement.Fits:
 			g.Reason = InsufficientCores

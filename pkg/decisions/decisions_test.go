@@ -127,7 +127,7 @@ func TestClosestIsASort(t *testing.T) {
 		var all []candidate
 		for i := range random.IntN(60) {
 			capacity, unit := gpu.Units(random.IntN(4)), int64(256<<random.IntN(3))
-			node := placement.NewNode(fmt.Sprintf("n%03d", i), gpu.Inventory{UnitMiB: unit, Devices: []gpu.Device{{UUID: "GPU-a", Capacity: capacity, Healthy: true}}}, nil)
+			node := placement.NewNode(fmt.Sprintf("n%03d", i), gpu.Inventory{UnitMiB: unit, Devices: []gpu.Device{{UUID: "GPU-a", Capacity: capacity}}}, nil)
 			v := placement.Verdict{Reason: placement.Reason(random.IntN(int(placement.Fragmented) + 1)), Node: node}
 			closest.Add(&v, v.Gap())
 			all = append(all, candidate{&v, v.Gap()})
@@ -149,10 +149,10 @@ func TestClosestIsASort(t *testing.T) {
 
 func TestLookSaysOfEachGPUWhyNot(t *testing.T) {
 	inv := gpu.Inventory{UnitMiB: 1024, Devices: []gpu.Device{
-		{UUID: "GPU-a", Index: 0, Capacity: 4, Healthy: true},
-		{UUID: "GPU-b", Index: 1, Capacity: 16, Unhealthy: "XID 79"},
-		{UUID: "GPU-c", Index: 2, Capacity: 16, Healthy: true},
-		{UUID: "GPU-d", Index: 3, Capacity: 16, Healthy: true},
+		{UUID: "GPU-a", Index: 0, Capacity: 4},
+		{UUID: "GPU-b", Index: 1, Capacity: 16, Status: gpu.Unhealthy("XID 79")},
+		{UUID: "GPU-c", Index: 2, Capacity: 16},
+		{UUID: "GPU-d", Index: 3, Capacity: 16},
 	}}
 	asks := func(units gpu.Units) placement.Request {
 		return placement.Request{Containers: []placement.Container{{Kind: placement.App, Units: units}}}
@@ -163,7 +163,7 @@ func TestLookSaysOfEachGPUWhyNot(t *testing.T) {
 	node := placement.NewNode("n", inv, []placement.Holding{{Pod: ref("x"), Request: asks(12), Assignment: on("GPU-c", 12)}})
 	want := Node{Name: "n", UnitMiB: 1024, GPUs: []GPU{
 		{Index: 0, UUID: "GPU-a", Capacity: 4, Free: 4, FreeCores: new(100), Reason: "TooLarge"},
-		{Index: 1, UUID: "GPU-b", Capacity: 16, Free: 16, FreeCores: new(100), Reason: "Unhealthy", Unhealthy: "XID 79"},
+		{Index: 1, UUID: "GPU-b", Capacity: 16, Free: 16, FreeCores: new(100), Reason: "Unhealthy", Unhealthy: "XID 79", Status: gpu.Unhealthy("XID 79")},
 		{Index: 2, UUID: "GPU-c", Capacity: 16, Free: 4, FreeCores: new(100), Reason: "Insufficient"},
 		{Index: 3, UUID: "GPU-d", Capacity: 16, Free: 16, FreeCores: new(100), Chosen: true},
 	}}

@@ -176,7 +176,7 @@ func (s *search) displaces(h placement.Holding) bool {
 func free(nodes ...placement.Node) (sum gpu.Units) {
 	for _, n := range nodes {
 		for _, d := range n.Devices {
-			if d.Healthy {
+			if d.Status.TakesPods() {
 				sum += d.Free()
 			}
 		}
@@ -347,8 +347,8 @@ func (s *search) relocate(c candidate) (Plan, bool) {
 func closed(n placement.Node, devices []gpu.UUID) placement.Node {
 	n.Devices, n.State = slices.Clone(n.Devices), nil
 	for i := range n.Devices {
-		if d := &n.Devices[i]; d.Healthy && slices.Contains(devices, d.UUID) {
-			d.Healthy, d.Unhealthy = false, gpu.Cordoned
+		if d := &n.Devices[i]; slices.Contains(devices, d.UUID) {
+			d.Status.Cordoned = true
 		}
 	}
 	return n

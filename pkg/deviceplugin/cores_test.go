@@ -128,7 +128,7 @@ func TestCoresWithoutAPodThatIsKnown(t *testing.T) {
 
 func TestCoresAreListedForEachGPU(t *testing.T) {
 	n := newNode(t, nil, nil)
-	n.prober.set(func(inv *gpu.Inventory) { inv.Devices[0].Healthy, inv.Devices[0].Unhealthy = false, "gone" })
+	n.prober.set(func(inv *gpu.Inventory) { inv.Devices[0].Status = gpu.Unhealthy("gone") })
 	client := connect(t, n.Cores())
 	ctx, cancel := context.WithTimeout(t.Context(), patience)
 	defer cancel()

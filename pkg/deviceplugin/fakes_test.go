@@ -33,7 +33,7 @@ const (
 // twoGPUs is a node with two GPUs of 8 units in 8.5 GiB.
 func twoGPUs() gpu.Inventory {
 	device := func(uuid gpu.UUID, index int) gpu.Device {
-		return gpu.Device{UUID: uuid, Index: index, Model: "Tesla T4", MemoryMiB: 8704, Capacity: 8, NUMANode: -1, Healthy: true}
+		return gpu.Device{UUID: uuid, Index: index, Model: "Tesla T4", MemoryMiB: 8704, Capacity: 8, NUMANode: -1}
 	}
 	return gpu.Inventory{UnitMiB: 1024, Enforcement: gpu.EnforcementAdvisory, Devices: []gpu.Device{device(uuidA, 0), device(uuidB, 1)}}
 }

@@ -99,7 +99,7 @@ func TestCount(t *testing.T) {
 		}
 	}
 	want(2)
-	prober.set(func(inv *gpu.Inventory) { inv.Devices[0].Healthy = false }) // it still counts
+	prober.set(func(inv *gpu.Inventory) { inv.Devices[0].Status.Unhealthy = true }) // it still counts
 	prober.set(func(inv *gpu.Inventory) { inv.Devices = inv.Devices[:1] })
 	want(1)
 	_, err = client.GetPreferredAllocation(ctx, &pluginapi.PreferredAllocationRequest{})

@@ -20,15 +20,15 @@ func TestHealthIsAnnouncedOnceOnTheNodeAndToThePodsOfTheGPU(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
 		done := make(chan error)
 		go func() { done <- p.AnnounceHealth(ctx) }()
-		set := func(healthy bool, why string) {
-			prober.set(func(inv *gpu.Inventory) { inv.Devices[1].Healthy, inv.Devices[1].Unhealthy = healthy, why })
+		set := func(s gpu.Status) {
+			prober.set(func(inv *gpu.Inventory) { inv.Devices[1].Status = s })
 			synctest.Wait()
 		}
 		synctest.Wait()
-		set(false, "XID 79")
-		set(false, "XID 79")
-		set(true, "")
-		set(true, "")
+		set(gpu.Unhealthy("XID 79"))
+		set(gpu.Unhealthy("XID 79"))
+		set(gpu.Status{})
+		set(gpu.Status{})
 		cancel()
 		if err := <-done; err != nil {
 			t.Error(err)

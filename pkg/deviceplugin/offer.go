@@ -63,7 +63,7 @@ func (o offer) list(r gpu.Resource) *pluginapi.ListAndWatchResponse {
 	out := &pluginapi.ListAndWatchResponse{}
 	for _, d := range o.inventory.Devices {
 		health := pluginapi.Unhealthy
-		if d.Healthy {
+		if d.Advertised() {
 			health = pluginapi.Healthy
 		}
 		for _, id := range o.slots.Of(r, d.UUID) {

@@ -645,7 +645,7 @@ func TestAllocateRefuses(t *testing.T) {
 		})
 	}
 	n := newNode(t, nil, nil, pod("a", 1, uuidA, app(2)))
-	n.prober.set(func(inv *gpu.Inventory) { inv.Devices[0].Healthy, inv.Devices[0].Unhealthy = false, "XID 79" })
+	n.prober.set(func(inv *gpu.Inventory) { inv.Devices[0].Status = gpu.Unhealthy("XID 79") })
 	_, err := n.allocate(t.Context(), "aaaaaaaa-0", "aaaaaaaa-1")
 	wantStatus(t, err, codes.FailedPrecondition, "is not healthy: XID 79")
 }
@@ -782,9 +782,9 @@ func TestListAndWatch(t *testing.T) {
 	}
 	want(map[string]int{"aaaaaaaa Healthy": 8, "bbbbbbbb Healthy": 8})
 	n.prober.set(func(inv *gpu.Inventory) { inv.DriverVersion = "581" }) // nothing to the kubelet
-	n.prober.set(func(inv *gpu.Inventory) { inv.Devices[0].Healthy, inv.Devices[0].Unhealthy = false, "gone" })
+	n.prober.set(func(inv *gpu.Inventory) { inv.Devices[0].Status = gpu.Unhealthy("gone") })
 	want(map[string]int{"aaaaaaaa Unhealthy": 8, "bbbbbbbb Healthy": 8})
-	n.prober.set(func(inv *gpu.Inventory) { inv.Devices[0].Healthy, inv.Devices[0].Unhealthy = true, "" })
+	n.prober.set(func(inv *gpu.Inventory) { inv.Devices[0].Status = gpu.Status{} })
 	want(map[string]int{"aaaaaaaa Healthy": 8, "bbbbbbbb Healthy": 8})
 	n.prober.set(func(inv *gpu.Inventory) { inv.Devices = nil })
 	want(map[string]int{})
@@ -861,7 +861,7 @@ func TestEightLargeGPUsInSmallUnits(t *testing.T) {
 		for i := range 8 {
 			inv.Devices = append(inv.Devices, gpu.Device{
 				UUID: gpu.UUID(fmt.Sprintf("GPU-%08x-0000-0000-0000-000000000000", i)), Index: i, Model: "NVIDIA H200",
-				MemoryMiB: mib, Capacity: gpu.UnitsIn(mib, 0, unit), NUMANode: -1, Healthy: true,
+				MemoryMiB: mib, Capacity: gpu.UnitsIn(mib, 0, unit), NUMANode: -1,
 			})
 		}
 		return newOffer(inv, "")

@@ -67,7 +67,7 @@ func inventory() gpu.Inventory {
 	inv := gpu.Inventory{UnitMiB: 1024, Enforcement: gpu.EnforcementAdvisory}
 	for i := range 2 {
 		inv.Devices = append(inv.Devices, gpu.Device{
-			UUID: gpu.UUID(fmt.Sprintf("GPU-%08d", i)), Index: i, MemoryMiB: 15360, Capacity: 14, NUMANode: -1, Healthy: true,
+			UUID: gpu.UUID(fmt.Sprintf("GPU-%08d", i)), Index: i, MemoryMiB: 15360, Capacity: 14, NUMANode: -1,
 		})
 	}
 	return inv
@@ -402,13 +402,13 @@ func TestExamine(t *testing.T) {
 		}, []string{"error|node gpu-a|counts units of 512 MiB, and the DaemonSet says 1024"}},
 		"a GPU that is out": {func(s *State) {
 			inv := inventory()
-			inv.Devices[1].Healthy, inv.Devices[1].Unhealthy = false, "XID 79"
+			inv.Devices[1].Status = gpu.Unhealthy("XID 79")
 			setInventory(t, &s.Nodes[0], inv)
 			s.Nodes[0].Status.Allocatable[s.Names.GPUMem()] = resource.MustParse("14")
 		}, []string{"warning|node gpu-a|GPU 1 (GPU-00000001) is unhealthy: XID 79"}},
 		"a GPU that is out, and cordoned": {func(s *State) {
 			inv := inventory()
-			inv.Devices[1].Healthy, inv.Devices[1].Unhealthy = false, "XID 79"
+			inv.Devices[1].Status = gpu.Unhealthy("XID 79")
 			setInventory(t, &s.Nodes[0], inv)
 			s.Nodes[0].Annotations[s.Names.Cordoned()] = string(inv.Devices[1].UUID)
 			s.Nodes[0].Status.Allocatable[s.Names.GPUMem()] = resource.MustParse("14")
@@ -446,7 +446,7 @@ func TestExamine(t *testing.T) {
 		}, []string{"warning|validatingadmissionpolicy gpumem-device-plugin|nothing binds it with the action Warn, so it warns of nothing"}},
 		"a node whose plugin has left": {func(s *State) {
 			inv := inventory()
-			inv.Devices[1].Healthy, inv.Devices[1].Unhealthy = false, gpu.Stopped
+			inv.Devices[1].Status.Stopped = true
 			setInventory(t, &s.Nodes[0], inv)
 			s.Nodes[0].Status.Allocatable[s.Names.GPUMem()] = resource.MustParse("14")
 		}, []string{"warning|node gpu-a|GPU 1 (GPU-00000001) takes no new pods: its device plugin is stopped or being replaced"}},
@@ -570,7 +570,7 @@ func TestDrainIsAdvisedWhereThereArePods(t *testing.T) {
 	for device, want := range []bool{true, false} {
 		s := healthy(t)
 		inv := inventory()
-		inv.Devices[device].Healthy, inv.Devices[device].Unhealthy = false, "XID 79"
+		inv.Devices[device].Status = gpu.Unhealthy("XID 79")
 		setInventory(t, &s.Nodes[0], inv)
 		s.Nodes[0].Status.Allocatable[s.Names.GPUMem()] = resource.MustParse("14")
 		found := Examine(s)
@@ -623,7 +623,7 @@ func TestWhatComesOffAGPUThatFailed(t *testing.T) {
 	} {
 		s := healthy(t)
 		inv := inventory()
-		inv.Devices[0].Healthy, inv.Devices[0].Unhealthy = false, "XID 79"
+		inv.Devices[0].Status = gpu.Unhealthy("XID 79")
 		setInventory(t, &s.Nodes[0], inv)
 		s.Nodes[0].Status.Allocatable[s.Names.GPUMem()] = resource.MustParse("14")
 		watcher := s.Pods[slices.IndexFunc(s.Pods, func(p v1.Pod) bool { a, _ := s.Names.AssignmentOf(&p); return !a.None() })].DeepCopy()

@@ -149,8 +149,8 @@ func because(reason string) string {
 func checkInventory(s *State, object string, node *v1.Node, inv gpu.Inventory, on map[gpu.UUID]tenants) (found []Finding) {
 	for _, d := range inv.Devices {
 		pods := on[d.UUID]
-		if !d.Healthy {
-			found = append(found, out(s, node, d, pods))
+		if !d.Status.TakesPods() {
+			found = append(found, out(node, d, pods))
 		}
 		if d.Advertised() && pods.units > d.Capacity {
 			found = append(found, Finding{Warning, object,
@@ -179,24 +179,26 @@ func checkInventory(s *State, object string, node *v1.Node, inv gpu.Inventory, o
 }
 
 // out tells of a GPU that takes no new pods.
-func out(s *State, node *v1.Node, d gpu.Device, pods tenants) Finding {
+func out(node *v1.Node, d gpu.Device, pods tenants) Finding {
 	object := "node " + node.Name
-	if d.Unhealthy == gpu.Cordoned {
+	if d.Status.OnlyCordoned() {
 		return Finding{Warning, object, fmt.Sprintf("GPU %d (%s) is cordoned by hand: it takes no new pods", d.Index, d.UUID),
 			fmt.Sprintf("kubectl inspect gpumem uncordon %s %d, once it is to take pods again", node.Name, d.Index)}
 	}
-	if d.Unhealthy == gpu.Stopped {
-		return Finding{Warning, object, fmt.Sprintf("GPU %d (%s) takes no new pods: %s", d.Index, d.UUID, d.Unhealthy),
-			"it takes pods again once the plugin runs there: look at its pod, or at what keeps it off the node"}
+	cordonedToo := ""
+	if d.Status.Cordoned {
+		cordonedToo = fmt.Sprintf(". It is cordoned too, and takes none then either: kubectl inspect gpumem uncordon %s %d", node.Name, d.Index)
+	}
+	if !d.Status.Unhealthy {
+		return Finding{Warning, object, fmt.Sprintf("GPU %d (%s) takes no new pods: %s", d.Index, d.UUID, d.Status.Causes()),
+			"it takes pods again once the plugin runs there: look at its pod, or at what keeps it off the node" + cordonedToo}
 	}
 	mend := "it takes no new pods and comes back by itself after three good probes; nvidia-smi on the node shows what the driver says"
-	if slices.Contains(s.Names.CordonedGPUs(node), d.UUID) {
-		mend += fmt.Sprintf(". It is cordoned too, and takes none then either: kubectl inspect gpumem uncordon %s %d", node.Name, d.Index)
-	}
+	mend += cordonedToo
 	if off := pods.off(node.Name, d.Index); off != "" {
 		mend += ". To kube-scheduler the pods on it count against the node's other GPUs: " + off
 	}
-	return Finding{Warning, object, fmt.Sprintf("GPU %d (%s) is unhealthy%s", d.Index, d.UUID, because(d.Unhealthy)), mend}
+	return Finding{Warning, object, fmt.Sprintf("GPU %d (%s) is unhealthy%s", d.Index, d.UUID, because(d.Status.Causes())), mend}
 }
 
 // tenants are the pods that hold memory of a GPU, by who makes them anew.

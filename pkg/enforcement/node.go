@@ -110,8 +110,8 @@ func (v Verdict) apply(mode Mode, inv *gpu.Inventory) {
 	}
 	inv.Weaker = fmt.Sprintf("%s: %v", told, v.lacks(told))
 	for i := range inv.Devices {
-		if d := &inv.Devices[i]; d.Healthy {
-			d.Healthy, d.Unhealthy = false, "enforcement "+inv.Weaker
+		if d := &inv.Devices[i]; d.Status.TakesPods() {
+			d.Status = gpu.Unhealthy("enforcement " + inv.Weaker)
 		}
 	}
 }

@@ -38,9 +38,6 @@ func (h *host) Inventory() (gpu.Inventory, string, <-chan struct{}) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	inv := gpu.Inventory{UnitMiB: 1024, DriverVersion: h.facts.Driver, Devices: slices.Clone(h.facts.Devices)}
-	for i := range inv.Devices {
-		inv.Devices[i].Healthy = true
-	}
 	return inv, "", h.changed
 }
 
@@ -97,8 +94,8 @@ func wantLevel(t *testing.T, n *Node, level gpu.Enforcement, weaker, unhealthy s
 		t.Errorf("level %s, weaker because of %q; want %s, %q", inv.Enforcement, inv.Weaker, level, weaker)
 	}
 	for _, d := range inv.Devices {
-		if d.Unhealthy != unhealthy || d.Healthy != (unhealthy == "") {
-			t.Errorf("GPU %d: healthy %t, %q; want %q", d.Index, d.Healthy, d.Unhealthy, unhealthy)
+		if d.Status.Causes() != unhealthy {
+			t.Errorf("GPU %d: %q; want %q", d.Index, d.Status.Causes(), unhealthy)
 		}
 	}
 }

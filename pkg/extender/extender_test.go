@@ -153,7 +153,7 @@ func newWorld(t testing.TB) *world {
 
 func inventory(devices ...gpu.Device) gpu.Inventory {
 	for i := range devices {
-		devices[i].Index, devices[i].Healthy = i, true
+		devices[i].Index = i
 		devices[i].MemoryMiB = int64(devices[i].Capacity) * 1024
 	}
 	return gpu.Inventory{UnitMiB: 1024, Devices: devices}

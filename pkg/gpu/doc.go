@@ -5,11 +5,16 @@
 //
 //   - A device is identified by its UUID, everywhere. The index is for people:
 //     it may change with a reboot.
+//
 //   - Memory is counted in Units. One unit is Inventory.UnitMiB MiB; the devices
 //     of a node share the unit and may differ in everything else.
+//
 //   - A slot is one unit of one device, or one per cent of its cores, as the
 //     kubelet sees it. Its ID names the device, so that a list of IDs is an
 //     assignment without any other record.
+//
+//   - Whether a GPU takes new pods is a Status, a value that programs compare. The words for
+//     people are made of it (Status.String, Status.Causes), and no program reads them.
 //
 // # Decisions
 //

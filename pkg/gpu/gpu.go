@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"math"
 	"slices"
-	"strings"
 )
 
 // Units counts shares of GPU memory: one count of the extended resource.
@@ -18,31 +17,6 @@ type UUID string
 // CoresPerDevice is what a whole GPU offers of the gpu-core resource: per cent
 // of its streaming multiprocessors.
 const CoresPerDevice = 100
-
-// Cordoned is why a GPU takes no new pods that people have cordoned: nothing ails
-// it, so it has a word of its own wherever it is spoken of.
-const Cordoned = "cordoned"
-
-const andCordoned = "; " + Cordoned
-
-// AndCordoned is why a GPU takes no new pods that something ails and people have cordoned.
-func AndCordoned(cause string) string { return cmp.Or(cause, "no reason given") + andCordoned }
-
-// IsCordoned reports whether people have cordoned a GPU that takes no new pods by this
-// cause, whatever else ails it.
-func IsCordoned(cause string) bool { return cause == Cordoned || strings.HasSuffix(cause, andCordoned) }
-
-// OutOfUse says in a word or two why a GPU takes no new pods, of which Unhealthy
-// is the cause.
-func OutOfUse(cause string) string {
-	if cause == Cordoned {
-		return cause
-	}
-	return "unhealthy (" + cmp.Or(cause, "no reason given") + ")"
-}
-
-// Stopped is why a GPU takes no new pods whose node's device plugin has ended.
-const Stopped = "its device plugin is stopped or being replaced"
 
 // Device is one GPU that a node offers for sharing.
 type Device struct {
@@ -59,8 +33,7 @@ type Device struct {
 	ComputeCapability string // for example "8.0"; empty when unknown
 	Speed             int    // relative to other models, an A100 being 100; 0 when unknown
 
-	Healthy   bool
-	Unhealthy string // why the GPU is not healthy, or Cordoned; empty when it is
+	Status Status
 }
 
 // Process is one that uses a device.
@@ -111,9 +84,8 @@ func (inv Inventory) Device(id UUID) (Device, bool) {
 	return Device{}, false
 }
 
-// Advertised reports whether the device is healthy to the kubelet, which a cordoned one
-// stays.
-func (d Device) Advertised() bool { return d.Healthy || d.Unhealthy == Cordoned }
+// Advertised reports whether the device is healthy to the kubelet, also while it is cordoned.
+func (d Device) Advertised() bool { return !d.Status.Unhealthy && !d.Status.Stopped }
 
 // Advertised returns the units that the kubelet is offered.
 func (inv Inventory) Advertised() (sum Units) {

@@ -88,7 +88,7 @@ func TestValidate(t *testing.T) {
 		"more in foreign use than there is": {device(func(d *Device) { d.Foreign = 8 }), "7 units of which 8 are in foreign use"},
 		"less than nothing in foreign use":  {device(func(d *Device) { d.Foreign = -1 }), "-1 are in foreign use"},
 		"a GPU that has nothing to give":    {device(func(d *Device) { d.MemoryMiB, d.Capacity = 0, 0 }), ""},
-		"a GPU that is not healthy counts":  {device(func(d *Device) { d.Healthy = false }), ""},
+		"a GPU that is not healthy counts":  {device(func(d *Device) { d.Status.Unhealthy = true }), ""},
 	}
 	for name, tc := range tests {
 		t.Run(name, func(t *testing.T) {

@@ -118,7 +118,7 @@ func onceCome(n placement.Node) placement.Node {
 // where the request fits without them, or would not fit with them either.
 func outOfUse(v placement.Verdict) (out []placement.Device) {
 	// Most nodes are well, and there are many.
-	if v.Fits() || !slices.ContainsFunc(v.Node.Devices, func(d placement.Device) bool { return !d.Healthy }) {
+	if v.Fits() || !slices.ContainsFunc(v.Node.Devices, func(d placement.Device) bool { return !d.Status.TakesPods() }) {
 		return nil
 	}
 	inUse := v.Node.InUse()
@@ -126,7 +126,7 @@ func outOfUse(v placement.Verdict) (out []placement.Device) {
 		return nil
 	}
 	for i, d := range v.Node.Devices {
-		if !d.Healthy && inUse.Check(v.Request, inUse.Devices[i]) == placement.Fits {
+		if !d.Status.TakesPods() && inUse.Check(v.Request, inUse.Devices[i]) == placement.Fits {
 			out = append(out, d)
 		}
 	}
@@ -168,29 +168,30 @@ func (c Chance) lacks() string {
 	if len(c.OutOfUse) == 0 {
 		return c.String()
 	}
-	var causes []string
-	indexes := make(map[string][]string) // by cause
+	var statuses []gpu.Status
+	indexes := make(map[gpu.Status][]string)
 	for _, d := range c.OutOfUse {
-		if indexes[d.Unhealthy] == nil {
-			causes = append(causes, d.Unhealthy)
+		if indexes[d.Status] == nil {
+			statuses = append(statuses, d.Status)
 		}
-		indexes[d.Unhealthy] = append(indexes[d.Unhealthy], fmt.Sprint(d.Index))
+		indexes[d.Status] = append(indexes[d.Status], fmt.Sprint(d.Index))
 	}
-	for i, cause := range causes {
-		causes[i] = c.because(cause, indexes[cause])
+	causes := make([]string, 0, len(statuses))
+	for _, s := range statuses {
+		causes = append(causes, c.because(s, indexes[s]))
 	}
 	return "would do, but " + strings.Join(causes, "; ")
 }
 
-// because says that GPUs are out of use for one cause, and how to bring those back
+// because says that GPUs of one status are out of use, and how to bring those back
 // that people have cordoned.
-func (c Chance) because(cause string, indexes []string) string {
+func (c Chance) because(status gpu.Status, indexes []string) string {
 	which, one := "GPU"+strings.Join(indexes, ", GPU")+" are ", "GPU"
 	if len(indexes) == 1 {
 		which, one = "GPU"+indexes[0]+" is ", indexes[0]
 	}
-	which += gpu.OutOfUse(cause)
-	if cause == gpu.Cordoned {
+	which += status.String()
+	if status.OnlyCordoned() {
 		which += ": kubectl inspect gpumem uncordon " + c.Node.Name + " " + one
 	}
 	return which

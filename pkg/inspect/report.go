@@ -83,9 +83,11 @@ type GPU struct {
 	ComputeCapability string   `json:"computeCapability,omitempty"`
 	Speed             int      `json:"speed,omitempty"` // relative to an A100, which has 100
 	NVLinks           []NVLink `json:"nvlinks,omitempty"`
-	Healthy           bool     `json:"healthy"`
-	Unhealthy         string   `json:"unhealthy,omitempty"`
+	Healthy           bool     `json:"healthy"`             // it takes new pods
+	Unhealthy         string   `json:"unhealthy,omitempty"` // why it takes no new pods, for people
 	Exclusive         bool     `json:"exclusive,omitempty"` // a pod holds it alone, or may be there and does: no other gets any
+
+	Status gpu.Status `json:"status,omitzero"` // what keeps new pods off, for programs
 
 	Capacity       Memory  `json:"capacity"`
 	Foreign        *Memory `json:"foreign,omitempty"`        // of it, used by programs that were granted none

@@ -21,7 +21,7 @@ func closed(c <-chan struct{}) bool {
 }
 
 func TestLatest(t *testing.T) {
-	one := gpu.Inventory{UnitMiB: 1024, Devices: []gpu.Device{{UUID: "GPU-a", Capacity: 14, Healthy: true}}}
+	one := gpu.Inventory{UnitMiB: 1024, Devices: []gpu.Device{{UUID: "GPU-a", Capacity: 14}}}
 	l := NewLatest(gpu.Inventory{UnitMiB: 1024}, "not probed yet")
 	_, reason, changed := l.Inventory()
 	if reason != "not probed yet" || closed(changed) || closed(l.Looked()) {
@@ -41,8 +41,8 @@ func TestLatest(t *testing.T) {
 	if diff := cmp.Diff(one, got); diff != "" || reason != "" || closed(changed) {
 		t.Errorf("reason %q, changed %t (-want +got):\n%s", reason, closed(changed), diff)
 	}
-	got.Devices[0].Healthy = false
-	if again, _, _ := l.Inventory(); !again.Devices[0].Healthy {
+	got.Devices[0].Status.Unhealthy = true
+	if again, _, _ := l.Inventory(); !again.Devices[0].Status.TakesPods() {
 		t.Error("a reader has changed what others read")
 	}
 	l.Set(one, "why")

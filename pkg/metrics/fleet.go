@@ -77,7 +77,7 @@ func (c *fleetCollector) Collect(out chan<- prometheus.Metric) {
 			labels := []string{n.Name, strconv.Itoa(d.Index), string(d.UUID), d.Model}
 			gauge(c.capacity, inBytes(d.Capacity, n), labels...)
 			gauge(c.allocated, inBytes(d.Requested, n), labels...)
-			gauge(c.healthy, oneIf(d.Healthy), labels...)
+			gauge(c.healthy, oneIf(d.Status.TakesPods()), labels...)
 		}
 	}
 	gauge(c.free, sum.free)
@@ -113,7 +113,7 @@ func (s *fleetSum) add(n placement.Node, cordoned bool) {
 	for _, d := range n.Devices {
 		free := inBytes(d.Free(), n)
 		switch {
-		case !d.Healthy || closed || n.HeldAlone(d):
+		case !d.Status.TakesPods() || closed || n.HeldAlone(d):
 			s.stranded += free
 			continue
 		case d.Requested > 0:

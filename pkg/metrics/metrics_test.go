@@ -134,18 +134,18 @@ func TestFleet(t *testing.T) {
 		return gpu.Inventory{UnitMiB: 1024, Devices: devices, CPU: cpu}
 	}
 	books.SetNode("a", inv(0,
-		gpu.Device{UUID: "GPU-1", Index: 0, Model: "T4", Capacity: 10, Healthy: true},
-		gpu.Device{UUID: "GPU-2", Index: 1, Model: "T4", Capacity: 10, Healthy: true},
-		gpu.Device{UUID: "GPU-3", Index: 2, Model: "T4", Capacity: 4},
+		gpu.Device{UUID: "GPU-1", Index: 0, Model: "T4", Capacity: 10},
+		gpu.Device{UUID: "GPU-2", Index: 1, Model: "T4", Capacity: 10},
+		gpu.Device{UUID: "GPU-3", Index: 2, Model: "T4", Capacity: 4, Status: gpu.Unhealthy("XID 79")},
 	))
-	books.SetNode("b", inv(1000, gpu.Device{UUID: "GPU-4", Capacity: 2, Healthy: true}))
-	books.SetNode("c", inv(0, gpu.Device{UUID: "GPU-5", Capacity: 20, Healthy: true}))
+	books.SetNode("b", inv(1000, gpu.Device{UUID: "GPU-4", Capacity: 2}))
+	books.SetNode("c", inv(0, gpu.Device{UUID: "GPU-5", Capacity: 20}))
 	books.AddPod("c", placement.Holding{
 		Pod:        placement.PodRef{UID: "alone"},
 		Request:    placement.Request{Policy: placement.Exclusive, Containers: []placement.Container{{Kind: placement.App, Units: 4}}},
 		Assignment: placement.Assignment{Shares: []placement.Share{{Device: "GPU-5", Units: 4}}},
 	})
-	books.SetNode("d", inv(0, gpu.Device{UUID: "GPU-6", Model: "T4", Capacity: 40, Healthy: true}))
+	books.SetNode("d", inv(0, gpu.Device{UUID: "GPU-6", Model: "T4", Capacity: 40}))
 	books.SetNode("plain", inv(0))
 	books.AddPod("a", placement.Holding{
 		Pod:        placement.PodRef{UID: "u"},
@@ -213,8 +213,8 @@ func (g *gpus) Usage(id gpu.UUID) (uint64, float64, bool)           { return 5, 
 func TestGPUs(t *testing.T) {
 	registry := newRegistry(t)
 	g := &gpus{inv: gpu.Inventory{Enforcement: gpu.EnforcementMPS, Devices: []gpu.Device{
-		{UUID: "GPU-1", Index: 0, Model: "T4", MemoryMiB: 16, Healthy: true},
-		{UUID: "GPU-2", Index: 1, Model: "T4", MemoryMiB: 16},
+		{UUID: "GPU-1", Index: 0, Model: "T4", MemoryMiB: 16},
+		{UUID: "GPU-2", Index: 1, Model: "T4", MemoryMiB: 16, Status: gpu.Unhealthy("XID 79")},
 	}}}
 	RegisterGPUs(registry, g)
 	want(t, registry, nil, `

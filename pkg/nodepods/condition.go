@@ -59,8 +59,8 @@ func (n *Node) ensureCondition(ctx context.Context, node *v1.Node, inv gpu.Inven
 func condition(inv gpu.Inventory) v1.NodeCondition {
 	var failed []string
 	for _, d := range inv.Devices {
-		if !d.Healthy {
-			failed = append(failed, fmt.Sprintf("GPU %d (%s): %s", d.Index, d.UUID, d.Unhealthy))
+		if !d.Status.TakesPods() {
+			failed = append(failed, fmt.Sprintf("GPU %d (%s): %s", d.Index, d.UUID, d.Status.Causes()))
 		}
 	}
 	switch {

@@ -17,7 +17,12 @@ import (
 )
 
 func failed(d gpu.Device, why string) gpu.Device {
-	d.Healthy, d.Unhealthy = false, why
+	d.Status = gpu.Unhealthy(why)
+	return d
+}
+
+func stopped(d gpu.Device) gpu.Device {
+	d.Status.Stopped = true
 	return d
 }
 

@@ -69,8 +69,7 @@ func TestWhatPodsWereGivenIsWritten(t *testing.T) {
 	if err := n.Withdraw(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	const stopped = "its device plugin is stopped or being replaced"
-	annotated(t, client, inventory(failed(gpu0, stopped), failed(gpu1, stopped)).WithGiven([]gpu.Given{given("u2", gpu1, 4)}))
+	annotated(t, client, inventory(stopped(gpu0), stopped(gpu1)).WithGiven([]gpu.Given{given("u2", gpu1, 4)}))
 	if diff := cmp.Diff(inventory(gpu0), inventory(gpu0).WithGiven([]gpu.Given{given("u2", gpu1, 4)})); diff != "" {
 		t.Errorf("of a GPU that is gone (-want +got):\n%s", diff)
 	}

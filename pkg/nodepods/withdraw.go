@@ -54,8 +54,8 @@ func (n *Node) withdraw(ctx context.Context, inv gpu.Inventory) error {
 func closed(inv gpu.Inventory) gpu.Inventory {
 	inv.Devices = slices.Clone(inv.Devices)
 	for i := range inv.Devices {
-		if d := &inv.Devices[i]; d.Healthy {
-			d.Healthy, d.Unhealthy = false, gpu.Stopped
+		if d := &inv.Devices[i]; d.Status.TakesPods() {
+			d.Status.Stopped = true
 		}
 	}
 	return inv

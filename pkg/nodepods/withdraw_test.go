@@ -49,14 +49,14 @@ func TestWithdrawnInventory(t *testing.T) {
 	})
 	n, done := keeping(t, client, inv)
 	fail.Store(true)
-	withdrawn := inventory(failed(gpu0, "its device plugin is stopped or being replaced"), failed(gpu1, "XID 79"))
+	withdrawn := inventory(stopped(gpu0), failed(gpu1, "XID 79"))
 	for range 2 {
 		if err := n.Withdraw(t.Context()); err != nil {
 			t.Fatal(err)
 		}
 		annotated(t, client, withdrawn) // at the second attempt
 	}
-	if err := <-done; err != nil || inv.Devices[0].Unhealthy != "" {
+	if err := <-done; err != nil || !inv.Devices[0].Status.TakesPods() {
 		t.Errorf("Run: %v; its source's inventory is %v", err, inv)
 	}
 

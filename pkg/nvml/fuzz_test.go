@@ -157,8 +157,8 @@ func checkInventory(t *testing.T, p *Prober) {
 		if d.Capacity < 0 || int64(d.Capacity) > d.MemoryMiB/inv.UnitMiB {
 			t.Errorf("%s has %d units in %d MiB", d.UUID, d.Capacity, d.MemoryMiB)
 		}
-		if d.Healthy != (d.Unhealthy == "") {
-			t.Errorf("%s is healthy: %t, because %q", d.UUID, d.Healthy, d.Unhealthy)
+		if d.Status.Unhealthy != (d.Status.Reason != "") {
+			t.Errorf("%s has the status %+v", d.UUID, d.Status)
 		}
 	}
 	_, _ = gpu.NewSlots(inv)

@@ -70,7 +70,7 @@ func TestALinkThatFailsIsTold(t *testing.T) {
 		default:
 			t.Error("the inventory has not changed")
 		}
-		if inv, _, _ := p.Inventory(); len(inv.Links) != 0 || !inv.Devices[0].Healthy {
+		if inv, _, _ := p.Inventory(); len(inv.Links) != 0 || !inv.Devices[0].Status.TakesPods() {
 			t.Errorf("links %v, health %v; want none, and the GPUs as healthy as before", inv.Links, health(p))
 		}
 	})

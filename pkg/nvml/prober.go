@@ -340,7 +340,6 @@ func (p *Prober) found(r reading) {
 	d := p.devices[r.device.UUID]
 	if d == nil {
 		d = &tracked{Device: r.device, nvlinks: r.nvlinks}
-		d.Healthy = true
 		d.Speed = p.cfg.Speeds.of(d.Model)
 		was, known := p.told.Device(d.UUID)
 		p.size(d, r, was.Capacity, known && p.told.UnitMiB == p.cfg.UnitMiB && was.MemoryMiB == r.device.MemoryMiB)
@@ -357,12 +356,12 @@ func (p *Prober) found(r reading) {
 	if d.MemoryMiB != r.device.MemoryMiB {
 		p.resize(d, r)
 	}
-	if d.Healthy {
+	if !d.Status.Unhealthy {
 		return
 	}
 	if d.good++; d.good >= p.cfg.Recovery {
-		p.log.Info("GPU is healthy again", zap.String("device", string(d.UUID)), zap.Int("index", d.Index), zap.String("was", d.Unhealthy))
-		d.Healthy, d.Unhealthy = true, ""
+		p.log.Info("GPU is healthy again", zap.String("device", string(d.UUID)), zap.Int("index", d.Index), zap.String("was", d.Status.Reason))
+		d.Status = gpu.Status{}
 		p.resize(d, r)
 	}
 }
@@ -395,10 +394,10 @@ func (p *Prober) resize(d *tracked, r reading) {
 }
 
 func (p *Prober) markUnhealthy(d *tracked, reason string) {
-	if d.Healthy || d.Unhealthy != reason {
+	if d.Status != gpu.Unhealthy(reason) {
 		p.log.Warn("GPU is not healthy", zap.String("device", string(d.UUID)), zap.Int("index", d.Index), zap.String("reason", reason))
 	}
-	d.Healthy, d.Unhealthy, d.good = false, reason, 0
+	d.Status, d.good = gpu.Unhealthy(reason), 0
 }
 
 // separateIndexes moves devices that are gone behind those that are there, when
@@ -411,12 +410,12 @@ func (p *Prober) separateIndexes(n int) {
 	next := n
 	for _, d := range byUUID {
 		next = max(next, d.Index+1)
-		if d.Healthy || d.good > 0 {
+		if !d.Status.Unhealthy || d.good > 0 {
 			taken[d.Index] = true
 		}
 	}
 	for _, d := range byUUID {
-		if d.Healthy || d.good > 0 {
+		if !d.Status.Unhealthy || d.good > 0 {
 			continue
 		}
 		if taken[d.Index] {
@@ -442,7 +441,7 @@ func (p *Prober) allWell() bool {
 		return false
 	}
 	for _, d := range p.devices {
-		if !d.Healthy && d.good == 0 {
+		if d.Status.Unhealthy && d.good == 0 {
 			return false
 		}
 	}

@@ -61,8 +61,8 @@ func health(p *Prober) []string {
 	inv, _, _ := p.Inventory()
 	var out []string
 	for _, d := range inv.Devices {
-		s := string(d.UUID) + ": " + d.Unhealthy
-		if d.Healthy {
+		s := string(d.UUID) + ": " + d.Status.Reason
+		if d.Status.TakesPods() {
 			s = string(d.UUID) + ": healthy"
 		}
 		out = append(out, s)
@@ -92,7 +92,7 @@ func TestProberReadsWhatAGPUIs(t *testing.T) {
 			UnitMiB: 1024, DriverVersion: "580.65.06", Enforcement: gpu.EnforcementAdvisory,
 			Devices: []gpu.Device{{
 				UUID: "GPU-a", Model: "Tesla T4", MemoryMiB: 15360, Capacity: 14, // (15360 − 450 − 100) / 1024
-				NUMANode: 65, PCI: "00000000:3b:00.0", ComputeCapability: "7.5", Healthy: true,
+				NUMANode: 65, PCI: "00000000:3b:00.0", ComputeCapability: "7.5",
 			}},
 		}
 		if diff := cmp.Diff(want, got); diff != "" || reason != "" {

@@ -134,9 +134,9 @@ func smallFleet() *world {
 	w.pod("batch/night", "gpu-b", 2, 79)
 	inv := gpu.Inventory{UnitMiB: 1024}
 	for i := range 4 {
-		inv.Devices = append(inv.Devices, gpu.Device{UUID: uuid("gpu-d", i), Index: i, Model: "NVIDIA L4", Capacity: 22, MemoryMiB: 23034, NUMANode: -1, Healthy: i != 2})
+		inv.Devices = append(inv.Devices, gpu.Device{UUID: uuid("gpu-d", i), Index: i, Model: "NVIDIA L4", Capacity: 22, MemoryMiB: 23034, NUMANode: -1})
 	}
-	inv.Devices[2].Unhealthy = "XID 79: the GPU has fallen off the bus"
+	inv.Devices[2].Status = gpu.Unhealthy("XID 79: the GPU has fallen off the bus")
 	w.SetNode("gpu-d", inv)
 	w.wait("ml/huge", 100)
 	w.wait("web/next", 3)

@@ -2,7 +2,6 @@ package page
 
 import (
 	"bytes"
-	"cmp"
 	"compress/gzip"
 	"crypto/sha256"
 	"embed"
@@ -211,7 +210,7 @@ func newGPU(g inspect.GPU, refusal *cache.Refusal) GPU {
 	}
 	switch {
 	case !g.Healthy:
-		out.Unhealthy = cmp.Or(g.Unhealthy, "no reason given")
+		out.Unhealthy = g.Unhealthy
 	case refusal != nil:
 		out.Unhealthy = refusal.Message
 	}

@@ -48,7 +48,7 @@ func (w *world) node(name, model string, gib ...int) {
 	inv := gpu.Inventory{UnitMiB: 1024}
 	for i, size := range gib {
 		inv.Devices = append(inv.Devices, gpu.Device{
-			UUID: uuid(name, i), Index: i, Model: model, Capacity: gpu.Units(size), MemoryMiB: int64(size) * 1024, NUMANode: -1, Healthy: true,
+			UUID: uuid(name, i), Index: i, Model: model, Capacity: gpu.Units(size), MemoryMiB: int64(size) * 1024, NUMANode: -1,
 		})
 	}
 	w.SetNode(name, inv)

@@ -203,7 +203,7 @@ func brute(req placement.Request, inv gpu.Inventory, holdings []placement.Holdin
 	units, cores := req.Share()
 	var good int
 	for _, d := range inv.Devices {
-		if !d.Healthy || len(req.Models) > 0 && !(d.Model != "Tesla T4") || len(req.UUIDs) > 0 && d.UUID == "GPU-0" {
+		if !d.Status.TakesPods() || len(req.Models) > 0 && !(d.Model != "Tesla T4") || len(req.UUIDs) > 0 && d.UUID == "GPU-0" {
 			continue
 		}
 		free, freeCores, beside := d.Capacity, 100, true

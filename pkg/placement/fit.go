@@ -123,7 +123,7 @@ func (r Request) processes() int {
 func (n Node) freeFor(r Request) (sum room) {
 	allows := r.allows()
 	for _, d := range n.Devices {
-		if allows(d) && d.Healthy && n.apart(r, d) && n.serves(r, d) {
+		if allows(d) && d.Status.TakesPods() && n.apart(r, d) && n.serves(r, d) {
 			left := n.room(d)
 			sum.units += left.units
 			sum.cores += left.cores
@@ -144,7 +144,7 @@ func (n Node) check(r Request, d Device, allows func(Device) bool) Reason {
 		return NoSuchDevice
 	case !r.fitsEmpty(d):
 		return TooLarge
-	case !d.Healthy:
+	case !d.Status.TakesPods():
 		return Unhealthy
 	case !n.apart(r, d), !n.serves(r, d):
 		return Occupied

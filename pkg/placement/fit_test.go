@@ -143,7 +143,7 @@ func TestFit(t *testing.T) {
 			wantSentence: "needs 3 GiB on one GPU; GPU0 unhealthy (XID 79), GPU1 2",
 		},
 		"too few of several are healthy, for no reason given": {
-			req: ask(4, count(2)), node: node(inventory(device(0, 10), device(1, 10, func(d *gpu.Device) { d.Healthy = false }))), want: placement.Unhealthy,
+			req: ask(4, count(2)), node: node(inventory(device(0, 10), device(1, 10, func(d *gpu.Device) { d.Status.Unhealthy = true }))), want: placement.Unhealthy,
 			wantSentence: "needs 2 GiB on each of 2 GPUs; GPU0 10, GPU1 unhealthy (no reason given)",
 		},
 		"an exclusive pod finds every GPU in use": {

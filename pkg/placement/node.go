@@ -361,7 +361,7 @@ func (n Node) LargestFree() (most gpu.Units) {
 		pending += units
 	}
 	for _, d := range n.Devices {
-		if left := d.Free() - pending; d.Healthy && left > most && !n.HeldAlone(d) {
+		if left := d.Free() - pending; d.Status.TakesPods() && left > most && !n.HeldAlone(d) {
 			most = left
 		}
 	}

@@ -199,8 +199,8 @@ func (v Verdict) devices() string {
 		}
 		part := fmt.Sprintf("GPU%d ", d.Index)
 		switch left := v.Node.room(d); {
-		case !d.Healthy:
-			part += gpu.OutOfUse(d.Unhealthy)
+		case !d.Status.TakesPods():
+			part += d.Status.String()
 		case !v.Node.apart(v.Request, d):
 			part += "occupied"
 		case !v.Node.serves(v.Request, d):

@@ -3,6 +3,8 @@ package placement
 import (
 	"cmp"
 	"slices"
+
+	"github.com/gpumem/gpumem/pkg/gpu"
 )
 
 // Only returns the node with some of its devices.
@@ -15,7 +17,7 @@ func (n Node) Only(devices ...Device) Node {
 func (n Node) InUse() Node {
 	n.Devices, n.State = slices.Clone(n.Devices), nil
 	for i := range n.Devices {
-		n.Devices[i].Healthy, n.Devices[i].Unhealthy = true, ""
+		n.Devices[i].Status = gpu.Status{}
 	}
 	return n
 }

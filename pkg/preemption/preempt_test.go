@@ -322,7 +322,7 @@ func FuzzPreempt(f *testing.F) {
 	f.Fuzz(func(t *testing.T, seed uint64) {
 		random := rand.New(rand.NewPCG(seed, 11))
 		inv := inventory(device(0, gpu.Units(4+random.IntN(5))), device(1, gpu.Units(4+random.IntN(5))), device(2, 6))
-		inv.Devices[2].Healthy = random.IntN(3) > 0
+		inv.Devices[2].Status.Unhealthy = random.IntN(3) == 0
 		oneClass := random.IntN(2) == 0
 		var pods []placement.Holding
 		for i := range random.IntN(7) {

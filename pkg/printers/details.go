@@ -2,7 +2,6 @@ package printers
 
 import (
 	"bytes"
-	"cmp"
 	"fmt"
 	"io"
 	"strings"
@@ -215,9 +214,6 @@ func unlisted(n inspect.Node) int {
 	return *n.PodCount - listed(n)
 }
 
-// onlyCordoned reports whether a GPU is cordoned, and nothing ails it.
-func onlyCordoned(g inspect.GPU) bool { return g.Unhealthy == gpu.Cordoned }
-
 func health(g inspect.GPU) string {
 	switch {
 	case joined(g):
@@ -226,7 +222,7 @@ func health(g inspect.GPU) string {
 		return "Healthy, held alone"
 	case g.Healthy:
 		return "Healthy"
-	case onlyCordoned(g):
+	case g.Status.OnlyCordoned():
 		return "Cordoned"
 	default:
 		return "Unhealthy"
@@ -236,10 +232,10 @@ func health(g inspect.GPU) string {
 // noteGPU notes what is wrong with a GPU or its pods.
 func noteGPU(note func(format string, args ...any), g inspect.GPU, m measure) {
 	switch {
-	case onlyCordoned(g):
+	case g.Status.OnlyCordoned():
 		note("GPU%d is cordoned and takes no new pods until it is uncordoned", g.Index)
 	case !g.Healthy:
-		note("GPU%d is unhealthy and takes no new pods: %s", g.Index, cmp.Or(g.Unhealthy, "no reason given"))
+		note("GPU%d is unhealthy and takes no new pods: %s", g.Index, g.Unhealthy)
 	case joined(g):
 		note("GPU%d takes no new pods: one that is there has the policy exclusive, which it had not when the others came", g.Index)
 	case alone(g):

@@ -37,7 +37,7 @@ func FuzzReport(f *testing.F) {
 			for i := range random.IntN(4) {
 				inv.Devices = append(inv.Devices, gpu.Device{
 					UUID: gpu.UUID(fmt.Sprint(model, i)), Index: i * int(1+odd(random)&7), Model: model, MemoryMiB: odd(random),
-					Capacity: gpu.Units(odd(random)), NUMANode: random.IntN(3) - 1, Healthy: random.IntN(2) == 0, Unhealthy: text,
+					Capacity: gpu.Units(odd(random)), NUMANode: random.IntN(3) - 1, Status: gpu.Status{Unhealthy: random.IntN(2) == 0, Cordoned: random.IntN(2) == 0, Stopped: random.IntN(2) == 0, Reason: text},
 				})
 			}
 			var pods []placement.Holding

@@ -47,7 +47,7 @@ func inventory(node string, gib ...int) gpu.Inventory {
 	for i, size := range gib {
 		inv.Devices = append(inv.Devices, gpu.Device{
 			UUID: uuid(node, i), Index: i, Model: models[size], MemoryMiB: int64(size) * 1024, Capacity: gpu.Units(size),
-			NUMANode: i / 4, PCI: fmt.Sprintf("00000000:%02x:00.0", 0x3b+i), ComputeCapability: "8.0", Healthy: true,
+			NUMANode: i / 4, PCI: fmt.Sprintf("00000000:%02x:00.0", 0x3b+i), ComputeCapability: "8.0",
 		})
 	}
 	return inv
@@ -137,12 +137,12 @@ func scenes() map[string]inspect.Report {
 		{"gpu-b", inventory("gpu-b", 80), nil},
 	}
 	sick := inventory("gpu-c", 16, 80, 80, 16)
-	sick.Devices[1].Healthy, sick.Devices[1].Unhealthy = false, "XID 79: GPU has fallen off the bus"
+	sick.Devices[1].Status = gpu.Unhealthy("XID 79: GPU has fallen off the bus")
 	pair := request(40, 60)
 	pair.Count = 2
 	small := gpu.Inventory{UnitMiB: 256, DriverVersion: "615.10", Enforcement: gpu.EnforcementKernel, Devices: []gpu.Device{
-		{UUID: uuid("edge", 0), Index: 0, Model: "NVIDIA L4", MemoryMiB: 23034, Capacity: 88, NUMANode: -1, Healthy: true},
-		{UUID: uuid("edge", 1), Index: 2, Model: "NVIDIA L4", MemoryMiB: 23034, Capacity: 88, NUMANode: -1, Healthy: true},
+		{UUID: uuid("edge", 0), Index: 0, Model: "NVIDIA L4", MemoryMiB: 23034, Capacity: 88, NUMANode: -1},
+		{UUID: uuid("edge", 1), Index: 2, Model: "NVIDIA L4", MemoryMiB: 23034, Capacity: 88, NUMANode: -1},
 	}}
 	busy := []node{
 		{"gpu-c", sick, []placement.Holding{
@@ -295,7 +295,7 @@ func TestOverCommittedGPUIsShownAsItIs(t *testing.T) {
 
 func TestAGPUThatIsUnhealthyAndCordonedBesidesHasBothMarks(t *testing.T) {
 	inv := inventory("gpu-a", 14, 14)
-	inv.Devices[0].Healthy, inv.Devices[0].Unhealthy = false, gpu.AndCordoned("XID 79")
+	inv.Devices[0].Status = gpu.Status{Unhealthy: true, Cordoned: true, Reason: "XID 79"}
 	var out bytes.Buffer
 	if err := Table(TableOptions{})(&out, report(inspect.Facts{}, node{"gpu-a", inv, nil})); err != nil {
 		t.Fatal(err)
@@ -309,7 +309,7 @@ func TestAGPUThatIsUnhealthyAndCordonedBesidesHasBothMarks(t *testing.T) {
 
 func TestACordonedGPUIsNotCalledUnhealthy(t *testing.T) {
 	inv := inventory("gpu-a", 14, 14)
-	inv.Devices[0].Healthy, inv.Devices[0].Unhealthy = false, gpu.Cordoned
+	inv.Devices[0].Status.Cordoned = true
 	r := report(inspect.Facts{}, node{"gpu-a", inv, nil})
 	gpus := func(w io.Writer, r inspect.Report) error {
 		return List(w, GPUColumns(r), GPURows(r, nil), ListOptions{})
@@ -337,7 +337,7 @@ func TestACordonedGPUIsNotCalledUnhealthy(t *testing.T) {
 func TestTextOfOthersCannotSteerTheTerminal(t *testing.T) {
 	inv := inventory("gpu-a", 16)
 	inv.Devices[0].Model = "evil\x1b[2J\tmodel\nnext"
-	inv.Devices[0].Healthy, inv.Devices[0].Unhealthy = false, "\x1b]0;title\a"
+	inv.Devices[0].Status = gpu.Unhealthy("\x1b]0;title\a")
 	r := report(inspect.Facts{Waiting: []inspect.WaitFacts{{Pod: ref("w"), Problem: "\x1b[31mred"}}}, node{"gpu-a", inv, nil})
 	for _, print := range []Printer{Table(TableOptions{Wide: true}), Details(TableOptions{Wide: true})} {
 		var out bytes.Buffer
@@ -403,6 +403,21 @@ func BenchmarkNewAndTable(b *testing.B) {
 		r := inspect.New(c.Nodes(), facts)
 		if err := Table(TableOptions{})(&bytes.Buffer{}, r); err != nil {
 			b.Fatal(err)
+		}
+	}
+}
+
+// What a driver says ails a GPU is for people: it cordons nothing.
+func TestAReasonThatEndsInCordonedCordonsNothing(t *testing.T) {
+	for _, reason := range []string{"cordoned", "XID 79; cordoned"} {
+		inv := inventory("gpu-a", 14, 14)
+		inv.Devices[0].Status = gpu.Unhealthy(reason)
+		var out bytes.Buffer
+		if err := Table(TableOptions{})(&out, report(inspect.Facts{}, node{"gpu-a", inv, nil})); err != nil {
+			t.Fatal(err)
+		}
+		if !strings.Contains(out.String(), "0/14! ") || strings.Contains(out.String(), "~") {
+			t.Errorf("%q: want it unhealthy and not cordoned:\n%s", reason, out.String())
 		}
 	}
 }

@@ -169,16 +169,16 @@ func GPUColumns(r inspect.Report) []Column[GPURow] {
 		{
 			Header: "HEALTH",
 			Cell: func(g GPURow) string {
-				if g.Healthy || onlyCordoned(g.GPU) {
+				if g.Healthy || g.Status.OnlyCordoned() {
 					return health(g.GPU)
 				}
-				return health(g.GPU) + ": " + cmp.Or(g.Unhealthy, "no reason given")
+				return health(g.GPU) + ": " + g.Unhealthy
 			},
 			Colour: func(g GPURow) Colour {
 				switch {
 				case g.Healthy:
 					return Plain
-				case onlyCordoned(g.GPU):
+				case g.Status.OnlyCordoned():
 					return Yellow
 				default:
 					return Red

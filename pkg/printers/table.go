@@ -7,7 +7,6 @@ import (
 	"slices"
 	"strconv"
 
-	"github.com/gpumem/gpumem/pkg/gpu"
 	"github.com/gpumem/gpumem/pkg/inspect"
 )
 
@@ -193,9 +192,9 @@ func (o TableOptions) legend(out *bytes.Buffer, r inspect.Report) {
 }
 
 // cordoned reports whether a GPU is cordoned, whatever else ails it.
-func cordoned(g inspect.GPU) bool { return gpu.IsCordoned(g.Unhealthy) }
+func cordoned(g inspect.GPU) bool { return g.Status.Cordoned }
 
-func sick(g inspect.GPU) bool { return !g.Healthy && !onlyCordoned(g) }
+func sick(g inspect.GPU) bool { return !g.Healthy && !g.Status.OnlyCordoned() }
 
 // alone reports whether a GPU is good, and takes no new pods since one holds it alone.
 func alone(g inspect.GPU) bool { return g.Healthy && g.Exclusive }

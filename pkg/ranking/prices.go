@@ -192,7 +192,7 @@ func (p *Prices) takeStock(n *placement.Node) stock {
 	s := stock{of: n.State, slots: make([]slots, len(p.kinds)), allowed: make([]uint64, len(n.Devices))}
 	for i := range n.Devices {
 		d := &n.Devices[i]
-		if !d.Healthy {
+		if !d.Status.TakesPods() {
 			continue
 		}
 		var known bool

@@ -39,7 +39,7 @@ func newExtended(f *Fleet, policies ranking.Policies) *extended {
 			d := &n.gpus[g]
 			inv.Devices = append(inv.Devices, gpu.Device{
 				UUID: gpu.UUID(strconv.Itoa(g)), Index: g, Model: f.models[d.model],
-				MemoryMiB: int64(d.capacity) * 1024, Capacity: d.capacity, Healthy: true,
+				MemoryMiB: int64(d.capacity) * 1024, Capacity: d.capacity,
 			})
 		}
 		p.index[n.Name] = i

@@ -36,7 +36,7 @@ func inventory(i int) gpu.Inventory {
 	inv := gpu.Inventory{UnitMiB: 1024, DriverVersion: "580.95.05"}
 	for k := range gpusPerNode {
 		d := models[i%len(models)]
-		d.UUID, d.Index, d.Healthy = gpu.UUID(fmt.Sprintf("GPU-%08x-%04x-4000-8000-000000000000", i, k)), k, true
+		d.UUID, d.Index = gpu.UUID(fmt.Sprintf("GPU-%08x-%04x-4000-8000-000000000000", i, k)), k
 		inv.Devices = append(inv.Devices, d)
 	}
 	return inv

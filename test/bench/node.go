@@ -72,7 +72,7 @@ func newNode(unitMiB int64) (*fullNode, error) {
 	for i := range gpusPerNode {
 		n.inventory.Devices = append(n.inventory.Devices, gpu.Device{
 			UUID: gpu.UUID(fmt.Sprintf("GPU-%08x-0000-4000-8000-000000000000", 0xb300+i)), Index: i, Model: "NVIDIA B300",
-			MemoryMiB: memoryMiB, Capacity: gpu.UnitsIn(memoryMiB, 1024, unitMiB), NUMANode: -1, Healthy: true,
+			MemoryMiB: memoryMiB, Capacity: gpu.UnitsIn(memoryMiB, 1024, unitMiB), NUMANode: -1,
 		})
 	}
 	if err := n.fill(); err != nil {

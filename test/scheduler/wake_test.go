@@ -108,13 +108,13 @@ func TestAWaitingPodIsTriedAgain(t *testing.T) {
 		},
 		{
 			name:    "a GPU is healthy again",
-			objects: offers(func(d *gpu.Device) { d.Healthy, d.Unhealthy = false, "XID 79" }),
+			objects: offers(func(d *gpu.Device) { d.Status = gpu.Unhealthy("XID 79") }),
 			waiting: waiting, change: whole, want: place{name, []int{1}},
 		},
 		{
 			name: "a GPU is healthy again, and the kubelet had offered it all the time",
 			objects: func(t testing.TB) []runtime.Object {
-				all := offers(func(d *gpu.Device) { d.Healthy, d.Unhealthy = false, "XID 79" })(t)
+				all := offers(func(d *gpu.Device) { d.Status = gpu.Unhealthy("XID 79") })(t)
 				all[0].(*v1.Node).Status.Allocatable = node(t, name).Status.Allocatable
 				return all
 			},

@@ -287,9 +287,9 @@ func likely[T any](w *World, all []T, process func(T) *process) []T {
 func (m *machine) setHealth(id gpu.UUID, healthy bool) {
 	for i := range m.hardware {
 		if m.hardware[i].UUID == id {
-			m.hardware[i].Healthy, m.hardware[i].Unhealthy = healthy, "XID 79"
+			m.hardware[i].Status = gpu.Unhealthy("XID 79")
 			if healthy {
-				m.hardware[i].Unhealthy = ""
+				m.hardware[i].Status = gpu.Status{}
 			}
 		}
 	}
@@ -379,7 +379,7 @@ func (w *World) calm() {
 	for _, m := range w.machines {
 		m.deaf = 0
 		for i := range m.hardware {
-			m.hardware[i].Healthy, m.hardware[i].Unhealthy = true, ""
+			m.hardware[i].Status = gpu.Status{}
 		}
 		m.startKubelet()
 		m.startPlugin()

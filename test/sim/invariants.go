@@ -325,8 +325,8 @@ func (w *World) checkBooks(e *extenderProc) {
 					taken, d.Capacity, len(d.Pods), want.requested[id], want.capacity[id], len(want.holders[id]), specNames(want.holders[id]))
 				return
 			}
-			if d.Healthy != want.open[id] || int(d.Foreign) != want.foreign[id] {
-				w.violate("I3", "%s: %s of %s takes pods: %t, and other programs use %d units of it; want %t and %d", e.name, id, name, d.Healthy, d.Foreign, want.open[id], want.foreign[id])
+			if d.Status.TakesPods() != want.open[id] || int(d.Foreign) != want.foreign[id] {
+				w.violate("I3", "%s: %s of %s takes pods: %t, and other programs use %d units of it; want %t and %d", e.name, id, name, d.Status.TakesPods(), d.Foreign, want.open[id], want.foreign[id])
 				return
 			}
 		}

@@ -71,7 +71,7 @@ func (m *machine) addGPU() {
 	units := 8 + 2*m.w.rng.IntN(3)
 	m.hardware = append(m.hardware, gpu.Device{
 		UUID: uuid, Index: index, Model: pick(m.w.rng, models), Speed: 10 * m.w.rng.IntN(3), MemoryMiB: int64(units)*unitMiB + 512,
-		Capacity: gpu.Units(units), NUMANode: -1, Healthy: true,
+		Capacity: gpu.Units(units), NUMANode: -1,
 	})
 	slices.SortFunc(m.hardware, func(a, b gpu.Device) int { return a.Index - b.Index })
 	m.everHad = append(m.everHad, uuid)
@@ -209,7 +209,7 @@ func (m *machine) reboot() {
 		m.checkpoint, m.registered = make(map[string]map[part]*grant), [2]bool{}
 	}
 	for i := range m.hardware {
-		m.hardware[i].Healthy, m.hardware[i].Unhealthy = true, ""
+		m.hardware[i].Status = gpu.Status{}
 	}
 	m.w.after(m.w.between(time.Second, 5*time.Second), nil, m.name+": kubelet starts", m.startKubelet)
 	m.w.after(m.w.between(500*tick, 8*time.Second), nil, m.name+": plugin starts", m.startPlugin)

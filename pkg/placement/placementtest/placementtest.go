@@ -22,7 +22,7 @@ type OfRequest = func(*placement.Request)
 func Device(index int, capacity gpu.Units, change ...OfDevice) gpu.Device {
 	d := gpu.Device{
 		UUID: UUID(index), Index: index, Model: "NVIDIA A100-SXM4-80GB", Capacity: capacity,
-		MemoryMiB: int64(capacity) * 1024, NUMANode: -1, Healthy: true,
+		MemoryMiB: int64(capacity) * 1024, NUMANode: -1,
 	}
 	for _, c := range change {
 		c(&d)
@@ -34,10 +34,10 @@ func Device(index int, capacity gpu.Units, change ...OfDevice) gpu.Device {
 func UUID(index int) gpu.UUID { return gpu.UUID(fmt.Sprintf("GPU-%d", index)) }
 
 // Sick is said of a Device that is not healthy.
-func Sick(d *gpu.Device) { d.Healthy, d.Unhealthy = false, "XID 79" }
+func Sick(d *gpu.Device) { d.Status = gpu.Unhealthy("XID 79") }
 
 // Cordoned is said of a Device that people keep new pods off.
-func Cordoned(d *gpu.Device) { d.Healthy, d.Unhealthy = false, gpu.Cordoned }
+func Cordoned(d *gpu.Device) { d.Status.Cordoned = true }
 
 // Model is said of a Device.
 func Model(m string) OfDevice { return func(d *gpu.Device) { d.Model = m } }

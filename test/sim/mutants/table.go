@@ -102,7 +102,7 @@ var table = []mutant{
 	},
 	{
 		"unhealthy GPU offered", "pkg/placement/fit.go",
-		"case !d.Healthy:\n		return Unhealthy", "case false:\n		return Unhealthy", simulation,
+		"case !d.Status.TakesPods():\n		return Unhealthy", "case false:\n		return Unhealthy", simulation,
 	},
 	{
 		"unplaced pods not counted", "pkg/placement/node.go",
@@ -245,8 +245,8 @@ var table = []mutant{
 		"case d.Foreign < 0 || d.Foreign > d.Capacity:", "case d.Foreign < 0:", "TestValidate",
 	},
 	{
-		"a stopped GPU is cordoned too", "pkg/api/codec.go",
-		"		case d.Unhealthy != gpu.Stopped:", "		default:", "TestCordonedGPUsTakeNoNewPods",
+		"a plugin of before that has stopped is a GPU that ails", "pkg/api/codec.go",
+		"case j.Stopped, j.Unhealthy == stoppedBefore:", "case j.Stopped:", "TestStatusOneMinorVersionApart",
 	},
 	{
 		"equal containers are one", "pkg/allocation/admit.go",

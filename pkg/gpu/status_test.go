@@ -1,0 +1,41 @@
+package gpu
+
+import (
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+)
+
+// said is all that is made of a status.
+type said struct {
+	TakesPods, OnlyCordoned, Advertised bool
+	Causes, String                      string
+}
+
+func TestStatus(t *testing.T) {
+	for name, tc := range map[string]struct {
+		status Status
+		want   said
+	}{
+		"the zero value": {Status{}, said{TakesPods: true, Advertised: true, String: "healthy"}},
+		"cordoned":       {Status{Cordoned: true}, said{OnlyCordoned: true, Advertised: true, Causes: "cordoned", String: "cordoned"}},
+		"unhealthy":      {Unhealthy("XID 79"), said{Causes: "XID 79", String: "unhealthy (XID 79)"}},
+		"for no reason":  {Unhealthy(""), said{Causes: "no reason given", String: "unhealthy (no reason given)"}},
+		"and cordoned": {
+			Status{Unhealthy: true, Cordoned: true, Reason: "XID 79"},
+			said{Causes: "XID 79; cordoned", String: "unhealthy (XID 79; cordoned)"},
+		},
+		"by a driver of many words": {Unhealthy("XID 79; cordoned"), said{Causes: "XID 79; cordoned", String: "unhealthy (XID 79; cordoned)"}},
+		"by a driver of few":        {Unhealthy("cordoned"), said{Causes: "cordoned", String: "unhealthy (cordoned)"}},
+		"its plugin is stopped": {
+			Status{Stopped: true},
+			said{Causes: "its device plugin is stopped or being replaced", String: "unhealthy (its device plugin is stopped or being replaced)"},
+		},
+	} {
+		s := tc.status
+		got := said{s.TakesPods(), s.OnlyCordoned(), Device{Status: s}.Advertised(), s.Causes(), s.String()}
+		if diff := cmp.Diff(tc.want, got); diff != "" {
+			t.Errorf("%s (-want +got):\n%s", name, diff)
+		}
+	}
+}
