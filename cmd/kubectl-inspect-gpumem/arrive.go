@@ -37,7 +37,7 @@ func (d *defragmentation) makeWay(ctx context.Context, c *crowd, plan defrag.Pla
 		case err == nil, !kept, apierrors.IsNotFound(err):
 		case apierrors.IsInvalid(err), apierrors.IsConflict(err): // another has its name
 		default:
-			fmt.Fprintf(d.ErrOut, "warning: room may still be kept for pod %s/%s, by its condition %s: %v\n", c.waits.Namespace, c.waits.Name, api.RoomMade, err)
+			fmt.Fprintf(d.ErrOut, "warning: room may still be kept for pod %s/%s, by its condition %s: %v\n", c.waits.Namespace, c.waits.Name, api.Reserved, err)
 		}
 	}()
 	if err := d.keepRoom(ctx, c.waits, plan.Node, plan.Assignment); err != nil {
@@ -52,19 +52,19 @@ func (d *defragmentation) makeWay(ctx context.Context, c *crowd, plan defrag.Pla
 
 // keepRoom writes that GPUs of a node are kept for a waiting pod.
 func (d *defragmentation) keepRoom(ctx context.Context, pod *v1.Pod, nodeName string, at placement.Assignment) error {
-	made := api.RoomOn(nodeName, at)
-	made.LastTransitionTime = metav1.Now()
-	return d.patchStatus(ctx, pod, map[string]any{}, made)
+	kept := api.Reservation{Node: nodeName, GPUs: at.Devices()}.Condition()
+	kept.LastTransitionTime = metav1.Now()
+	return d.patchStatus(ctx, pod, map[string]any{}, kept)
 }
 
 // keepNone takes back what keepRoom and wake write.
 func (d *defragmentation) keepNone(ctx context.Context, pod *v1.Pod) error {
-	return d.patchStatus(ctx, pod, map[string]any{d.names.RoomMadeAt(): nil}, map[string]any{"type": api.RoomMade, "$patch": "delete"})
+	return d.patchStatus(ctx, pod, map[string]any{d.names.RoomMadeAt(): nil}, map[string]any{"type": api.Reserved, "$patch": "delete"})
 }
 
 // roomKept reports whether a condition of keepRoom is on a pod.
 func roomKept(pod *v1.Pod) bool {
-	return slices.ContainsFunc(pod.Status.Conditions, func(c v1.PodCondition) bool { return c.Type == api.RoomMade })
+	return slices.ContainsFunc(pod.Status.Conditions, func(c v1.PodCondition) bool { return c.Type == api.Reserved })
 }
 
 // wake has kube-scheduler look at a waiting pod again, by a change that counts as one. When a

@@ -402,7 +402,7 @@ func TestDefragKeepsTheRoomUntilThePodHasANode(t *testing.T) {
 // keptFor is a pod that waits, for which defrag keeps GPU0 of gpu-a.
 func keptFor(t *testing.T, name string) *v1.Pod {
 	pod := makePod(t, "ml/"+name, "", 8)
-	pod.Status.Conditions = []v1.PodCondition{api.RoomOn("gpu-a", placement.Assignment{Shares: []placement.Share{{Device: uuid("gpu-a", 0)}}})}
+	pod.Status.Conditions = []v1.PodCondition{api.Reservation{Node: "gpu-a", GPUs: []gpu.UUID{uuid("gpu-a", 0)}}.Condition()}
 	return pod
 }
 

@@ -15,7 +15,7 @@ import (
 	"github.com/gpumem/gpumem/pkg/placement"
 )
 
-// version is that of both annotations. See the package comment for when it rises.
+// version is that of each value that is JSON. See the package comment for when it rises.
 const version = 1
 
 type inventoryJSON struct {
@@ -215,9 +215,7 @@ func (n Names) CordonedGPUs(node *v1.Node) (ids []gpu.UUID) {
 }
 
 // FormatCordonedGPUs returns the value of the annotation Cordoned.
-func FormatCordonedGPUs(ids []gpu.UUID) string { return joined(ids) }
-
-func joined(ids []gpu.UUID) string {
+func FormatCordonedGPUs(ids []gpu.UUID) string {
 	out := make([]string, 0, len(ids))
 	for _, id := range ids {
 		out = append(out, string(id))

@@ -15,6 +15,13 @@
 // a reader does not know are ignored, so that a newer writer may add some; a
 // change that an older reader would misread raises the version.
 //
+// What is kept for a pod that waits (Reservation) is such a value too, in the message of a
+// condition of the pod. It needs a place that goes with the pod and that its owner cannot write:
+// the API server takes no status from those who create or change a pod, and the role edit has no
+// right to pods/status. Who may patch that can nominate the pod to a node in any case. A
+// reservation that cannot be read counts as none, against the first invariant: it lives for a
+// minute, and without it a pod waits like any other.
+//
 // An assignment says in which unit it counts. That is written again as it was, and is compared
 // where the assignment comes to its node (placement.NewNode), for a pod does not tell the
 // node's. A pod that was given larger units has more of the node's, and counts so. A smaller

@@ -89,11 +89,6 @@ func (n Names) Inventory() string { return n.domain + "/inventory" }
 // GPUs are healthy. It is the same in all domains.
 const GPUsHealthy v1.NodeConditionType = "GPUMemoryHealthy"
 
-// RoomMade is the type of a condition of a pod that waits and for which people make room
-// (kubectl inspect gpumem defrag). Its message says where: a node's name, a space, and
-// the UUIDs of GPUs, with commas between. It is the same in all domains.
-const RoomMade v1.PodConditionType = "GPUMemoryRoomMade"
-
 // Annotations that people and kubectl inspect gpumem write on nodes.
 
 // Cordoned is the GPUs that are to take no new pods: UUIDs, separated by commas.

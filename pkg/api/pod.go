@@ -21,6 +21,9 @@ import (
 // overflow. It is far beyond any GPU in any unit.
 const maxAmount = 1 << 40
 
+// maxCount bounds the number of GPUs that a pod can ask for.
+const maxCount = 64
+
 // A list of globs is bounded: it is matched against every GPU of the cluster.
 const (
 	maxGlobs     = 32
@@ -70,7 +73,7 @@ func believed(pod *v1.Pod) bool {
 func Conditions(pod *v1.Pod) (out []v1.PodCondition) {
 	for _, c := range pod.Status.Conditions {
 		switch {
-		case c.Type == RoomMade:
+		case reserves(c):
 			out = append(out, c)
 		case c.Type == v1.PodScheduled && !Settled(pod): // without the message, which may be long
 			out = append(out, v1.PodCondition{Type: c.Type, Status: c.Status, Reason: c.Reason})
@@ -89,31 +92,23 @@ func Priority(pod *v1.Pod) int32 {
 
 // Nomination returns the node that a waiting pod is to come to once others have
 // left it for the pod, or nothing: as kube-scheduler says, which has them leave,
-// or people who do. These say to which GPUs: at is what it is to have of them.
+// or its Reservation. This says to which GPUs: at is what the pod is to have of them.
 func Nomination(pod *v1.Pod, req placement.Request) (node string, at placement.Assignment) {
 	if pod.Spec.NodeName != "" || pod.DeletionTimestamp != nil {
 		return "", placement.Assignment{}
 	}
 	node = pod.Status.NominatedNodeName
-	for _, c := range pod.Status.Conditions {
-		name, ids, _ := strings.Cut(c.Message, " ")
-		if c.Type != RoomMade || c.Status != v1.ConditionTrue || node != "" && node != name {
-			continue
-		}
-		node = name
-		for id := range strings.FieldsFuncSeq(ids, func(r rune) bool { return r == ',' }) {
-			at.Shares = append(at.Shares, placement.Share{Device: gpu.UUID(id)})
-		}
-	}
-	if len(at.Shares) != req.GPUs() {
+	kept, ok := ReservationOf(pod)
+	if !ok || node != "" && node != kept.Node {
 		return node, placement.Assignment{}
 	}
-	return node, at.WithShares(req)
-}
-
-// RoomOn returns the condition that keeps GPUs of a node for a waiting pod.
-func RoomOn(node string, at placement.Assignment) v1.PodCondition {
-	return v1.PodCondition{Type: RoomMade, Status: v1.ConditionTrue, Reason: "OthersAreEvicted", Message: node + " " + joined(at.Devices())}
+	if len(kept.GPUs) != req.GPUs() {
+		return kept.Node, placement.Assignment{}
+	}
+	for _, id := range kept.GPUs {
+		at.Shares = append(at.Shares, placement.Share{Device: id})
+	}
+	return kept.Node, at.WithShares(req)
 }
 
 // CPU returns what a pod requests of its node's CPU, in millicores, as
@@ -266,8 +261,8 @@ func divisible(amount, count int64) string {
 
 func readCount(s string, containers []placement.Container) (int, error) {
 	count, err := strconv.Atoi(s)
-	if err != nil || count < 1 || count > 64 {
-		return 0, fmt.Errorf("%q: want a number of GPUs from 1 to 64", s)
+	if err != nil || count < 1 || count > maxCount {
+		return 0, fmt.Errorf("%q: want a number of GPUs from 1 to %d", s, maxCount)
 	}
 	for _, c := range containers {
 		if int64(c.Units)%int64(count) != 0 {

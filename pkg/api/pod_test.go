@@ -393,7 +393,7 @@ func TestWhoseWordAnAssignmentIs(t *testing.T) {
 	}{
 		"its owner has sent it to the node":       {v1.PodStatus{}, false},
 		"a scheduler says it that is behind":      {v1.PodStatus{Conditions: condition(v1.PodScheduled, v1.ConditionFalse)}, true},
-		"it has another condition":                {v1.PodStatus{Conditions: condition(RoomMade, v1.ConditionTrue)}, false},
+		"it has another condition":                {v1.PodStatus{Conditions: condition(Reserved, v1.ConditionTrue)}, false},
 		"a Binding has brought it":                {v1.PodStatus{Conditions: bound}, true},
 		"the kubelet has admitted it":             {v1.PodStatus{StartTime: &began}, true},
 		"the kubelet has refused it, or it ended": {v1.PodStatus{Phase: v1.PodFailed}, true},
@@ -459,7 +459,7 @@ func TestPriorities(t *testing.T) {
 func TestNomination(t *testing.T) {
 	began := metav1.NewTime(time.Unix(7, 0))
 	made := func(message string) v1.PodCondition {
-		return v1.PodCondition{Type: RoomMade, Status: v1.ConditionTrue, Message: message}
+		return v1.PodCondition{Type: Reserved, Status: v1.ConditionTrue, Message: message}
 	}
 	on := func(ids ...gpu.UUID) (a placement.Assignment) {
 		for _, id := range ids {
@@ -467,7 +467,10 @@ func TestNomination(t *testing.T) {
 		}
 		return a
 	}
-	two := RoomOn("made", on("GPU-1", "GPU-2"))
+	two := Reservation{Node: "made", GPUs: []gpu.UUID{"GPU-1", "GPU-2"}}.Condition()
+	one := Reservation{Node: "made", GPUs: []gpu.UUID{"GPU-1"}}.Condition()
+	over := one
+	over.Status = v1.ConditionFalse
 	for name, tc := range map[string]struct {
 		nominated  string
 		conditions []v1.PodCondition
@@ -478,13 +481,14 @@ func TestNomination(t *testing.T) {
 	}{
 		"not at all":                   {conditions: []v1.PodCondition{{Type: v1.PodScheduled, Status: v1.ConditionTrue, Message: "no"}}, count: 1},
 		"by kube-scheduler":            {nominated: "node", count: 1, want: "node"},
-		"by people":                    {conditions: []v1.PodCondition{made("made GPU-1")}, count: 1, want: "made", wantAt: on("GPU-1")},
+		"by people":                    {conditions: []v1.PodCondition{one}, count: 1, want: "made", wantAt: on("GPU-1")},
 		"by people, to two GPUs":       {conditions: []v1.PodCondition{two}, count: 2, want: "made", wantAt: on("GPU-1", "GPU-2")},
 		"by both":                      {nominated: "made", conditions: []v1.PodCondition{two}, count: 2, want: "made", wantAt: on("GPU-1", "GPU-2")},
 		"by kube-scheduler to another": {nominated: "node", conditions: []v1.PodCondition{two}, count: 2, want: "node"},
 		"to another number of GPUs":    {conditions: []v1.PodCondition{two}, count: 1, want: "made"},
-		"to no GPU that is named":      {conditions: []v1.PodCondition{made("made")}, count: 1, want: "made"},
-		"no more":                      {conditions: []v1.PodCondition{{Type: RoomMade, Status: v1.ConditionFalse, Message: "made GPU-1"}}, count: 1},
+		"in words of before":           {conditions: []v1.PodCondition{made("made GPU-1")}, count: 1},
+		"by both, in such words":       {nominated: "node", conditions: []v1.PodCondition{made("node GPU-1")}, count: 1, want: "node"},
+		"no more":                      {conditions: []v1.PodCondition{over}, count: 1},
 		"and has a node":               {nominated: "node", conditions: []v1.PodCondition{two}, count: 2, bound: true},
 	} {
 		p := &v1.Pod{Status: v1.PodStatus{NominatedNodeName: tc.nominated, Conditions: tc.conditions}}

@@ -301,7 +301,7 @@ func TestTrimKeepsWhatIsRead(t *testing.T) {
 	}
 	waits := pod("waits", "2", "GPU-a")
 	unschedulable := v1.PodCondition{Type: v1.PodScheduled, Status: v1.ConditionFalse, Reason: v1.PodReasonUnschedulable}
-	made := v1.PodCondition{Type: api.RoomMade, Status: v1.ConditionTrue, Message: "node"}
+	made := api.Reservation{Node: "node", GPUs: []gpu.UUID{"GPU-a"}}.Condition()
 	said := unschedulable
 	said.Message = "0/5000 nodes are available"
 	waits.Spec.NodeName, waits.Status.Conditions = "", []v1.PodCondition{{Type: v1.PodReadyToStartContainers}, said, made}

@@ -168,6 +168,8 @@ func writes() []attempt {
 		{"use nodeName and a forged assignment to come to a GPU that another has alone", nextToAlone},
 		{"use nodeName and a forged assignment to come to a cordoned GPU", cordoned},
 		{"use nodeName and a forged assignment to take what is kept for a pod that waits", kept},
+		{"reserve a GPU for a pod of one's own, by the status and the annotations that it is created with", reservedAtCreation},
+		{"reserve a GPU for a pod of one's own, by pods/status and by a status in a patch of the pod", reservedByStatus},
 		{"forge an assignment in a loop, to fail another's Job", loop},
 	}
 }
@@ -315,6 +317,72 @@ func cordoned(ctx context.Context, f *field) (string, error) {
 	return said, f.end(ctx, "uncordoned")
 }
 
+// reservation is the condition by which kubectl inspect gpumem defrag keeps the attacker's GPU for
+// a pod.
+func reservation(f *field) v1.PodCondition {
+	return v1.PodCondition{Type: "GPUMemoryRoomMade", Status: v1.ConditionTrue, Message: fmt.Sprintf(`{"v":1,"node":%q,"gpus":[%q]}`, node, f.own)}
+}
+
+// withReservation is a patch of a pod that writes it.
+func withReservation(f *field) ([]byte, error) {
+	return json.Marshal(map[string]any{"status": map[string]any{"conditions": []v1.PodCondition{reservation(f)}}})
+}
+
+// notReserved sees that nothing is kept for a pod of the attacker's.
+func notReserved(ctx context.Context, f *field, name string) error {
+	pod, err := f.admin.CoreV1().Pods(f.mine).Get(ctx, name, metav1.GetOptions{})
+	if err != nil {
+		return err
+	}
+	forged := reservation(f).Type
+	if pod.Status.NominatedNodeName != "" || slices.ContainsFunc(pod.Status.Conditions, func(c v1.PodCondition) bool { return c.Type == forged }) {
+		return fmt.Errorf("a GPU is kept for pod %s: %+v", name, pod.Status)
+	}
+	return nil
+}
+
+func reservedAtCreation(ctx context.Context, f *field) (string, error) {
+	forged := reservation(f)
+	said, err := refused(ctx, f, created(gated), "room-made", forged.Message, atCreation)
+	if err != nil {
+		return "", err
+	}
+	pod := f.pod("reserves", 1, gated, annotated(string(forged.Type), forged.Message))
+	pod.Status = v1.PodStatus{NominatedNodeName: node, Conditions: []v1.PodCondition{forged}}
+	if err := create(ctx, f.dev, pod); err != nil {
+		return "", fmt.Errorf("with a status alone it fails too: %w", err)
+	}
+	if err := notReserved(ctx, f, "reserves"); err != nil {
+		return "", err
+	}
+	return said + "; of a status at creation nothing is taken", f.end(ctx, "reserves")
+}
+
+func reservedByStatus(ctx context.Context, f *field) (string, error) {
+	room, err := withReservation(f)
+	if err != nil {
+		return "", err
+	}
+	pods := f.dev.CoreV1().Pods(f.mine)
+	// The patch of the pod passes, and leaves the status as it is.
+	if _, err := pods.Patch(ctx, "waits", types.StrategicMergePatchType, room, metav1.PatchOptions{}); err != nil {
+		return "", fmt.Errorf("the same patch of the pod fails: %w", err)
+	}
+	_, byPatch := pods.Patch(ctx, "waits", types.StrategicMergePatchType, room, metav1.PatchOptions{}, "status")
+	waits, err := pods.Get(ctx, "waits", metav1.GetOptions{})
+	if err != nil {
+		return "", err
+	}
+	waits.Status.Conditions = append(waits.Status.Conditions, reservation(f))
+	_, byUpdate := pods.UpdateStatus(ctx, waits, metav1.UpdateOptions{})
+	for _, err := range []error{byPatch, byUpdate} {
+		if !apierrors.IsForbidden(err) {
+			return "", fmt.Errorf("pods/status is not forbidden: %w", err)
+		}
+	}
+	return fmt.Sprintf("a patch of the pod changes no status; refused: %v", byPatch), notReserved(ctx, f, "waits")
+}
+
 // kept keeps a GPU's room for a pod of the victim's, as kubectl inspect gpumem defrag does.
 func kept(ctx context.Context, f *field) (string, error) {
 	pod := f.pod("planned", 12, gated)
@@ -322,9 +390,11 @@ func kept(ctx context.Context, f *field) (string, error) {
 	if err := create(ctx, f.admin, pod); err != nil {
 		return "", err
 	}
-	room := fmt.Sprintf(`{"status":{"conditions":[{"type":"GPUMemoryRoomMade","status":"True","message":"%s %s"}]}}`, node, f.own)
-	_, err := f.admin.CoreV1().Pods(f.hers).Patch(ctx, "planned", types.StrategicMergePatchType, []byte(room), metav1.PatchOptions{}, "status")
+	room, err := withReservation(f)
 	if err != nil {
+		return "", err
+	}
+	if _, err := f.admin.CoreV1().Pods(f.hers).Patch(ctx, "planned", types.StrategicMergePatchType, room, metav1.PatchOptions{}, "status"); err != nil {
 		return "", err
 	}
 	said, err := failsWith(create(ctx, f.dev, f.pod("takes", 1, placed(node), annotated("assignment", lie(1, f.own)))), atCreation)

@@ -138,7 +138,7 @@ func TestAPodIsTriedAgainWhenNothingIsKeptForAnother(t *testing.T) {
 		t.Fatalf("both are on %s, want a GPU for each", free)
 	}
 	vip := e.create(e.pod("vip", 10, e.ofPriority(100), func(pod *v1.Pod) { pod.Spec.SchedulerName = "another" }))
-	vip.Status.Conditions = []v1.PodCondition{{Type: "GPUMemoryRoomMade", Status: v1.ConditionTrue, Message: "node1 " + free}}
+	vip.Status.Conditions = []v1.PodCondition{{Type: "GPUMemoryRoomMade", Status: v1.ConditionTrue, Message: fmt.Sprintf(`{"v":1,"node":"node1","gpus":[%q]}`, free)}}
 	vip, err := e.client.CoreV1().Pods(e.namespace).UpdateStatus(e.ctx, vip, metav1.UpdateOptions{})
 	if err != nil {
 		t.Fatal(err)

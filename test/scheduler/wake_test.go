@@ -12,7 +12,6 @@ import (
 
 	"github.com/gpumem/gpumem/pkg/api"
 	"github.com/gpumem/gpumem/pkg/gpu"
-	"github.com/gpumem/gpumem/pkg/placement"
 )
 
 // behind is how much later than kube-scheduler the extender hears of a change where its
@@ -190,7 +189,7 @@ func TestAWaitingPodIsTriedAgain(t *testing.T) {
 			name: "people make room for a pod no more", objects: promised, waiting: smaller, prepare: makeRoomFor,
 			change: func(t testing.TB, c *cluster, _ time.Duration) {
 				c.changePod(t, "nominated", func(p *v1.Pod) {
-					p.Status.Conditions = slices.DeleteFunc(p.Status.Conditions, func(c v1.PodCondition) bool { return c.Type == api.RoomMade })
+					p.Status.Conditions = slices.DeleteFunc(p.Status.Conditions, func(c v1.PodCondition) bool { return c.Type == api.Reserved })
 				})
 			},
 			want: place{name, []int{0}},
@@ -263,8 +262,7 @@ func makeRoomFor(t testing.TB, c *cluster) {
 	c.promise(t, func(p *v1.Pod) {
 		never := v1.PreemptNever
 		p.Spec.PreemptionPolicy = &never
-		at := placement.Assignment{Shares: []placement.Share{{Device: uuid("node", 0), Units: 10}}}
-		p.Status.Conditions = append(p.Status.Conditions, api.RoomOn("node", at))
+		p.Status.Conditions = append(p.Status.Conditions, api.Reservation{Node: "node", GPUs: []gpu.UUID{uuid("node", 0)}}.Condition())
 	})
 }
 
