@@ -188,7 +188,7 @@ func (d *defragmentation) clearing(ctx context.Context, c *crowd, plan defrag.Pl
 	case err != nil:
 		return clearing{why: oneLine(err)}
 	case facts.PodsUnknown:
-		return clearing{why: whyUnknown(facts)}
+		return clearing{why: facts.WhyUnknown}
 	case len(nodes) == 0:
 		return clearing{why: "node " + plan.Node + " is gone"}
 	}

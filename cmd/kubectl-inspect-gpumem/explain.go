@@ -236,7 +236,7 @@ func (o *options) lookThere(ctx context.Context, e *explanation, pod *v1.Pod, as
 	}
 	there := o.whyThere(ctx, pod)
 	if facts.PodsUnknown {
-		return there + "; how its GPUs are cannot be told without knowing all pods: " + whyUnknown(facts)
+		return there + "; how its GPUs are cannot be told without knowing all pods: " + facts.WhyUnknown
 	}
 	a, err := o.names.AssignmentOf(pod)
 	if err != nil || a.None() {
@@ -298,17 +298,7 @@ func untold(what string, facts inspect.Facts) error {
 	if !facts.PodsUnknown {
 		return nil
 	}
-	return fmt.Errorf("%s without knowing all pods: %s", what, whyUnknown(facts))
-}
-
-// whyUnknown says why the pods could not be listed.
-func whyUnknown(facts inspect.Facts) string {
-	for _, p := range facts.Problems {
-		if p.Object == podsObject {
-			return p.Message
-		}
-	}
-	return ""
+	return fmt.Errorf("%s without knowing all pods: %s", what, facts.WhyUnknown)
 }
 
 // nearMisses says what a pod that asks for no GPU memory does ask for that is
@@ -347,7 +337,7 @@ func (e *explanation) consider(pod inspect.WaitFacts, nodes []placement.Node, fa
 		}
 		return
 	case facts.PodsUnknown:
-		e.Summary = "waits; where it fits cannot be told without knowing all pods: " + whyUnknown(facts)
+		e.Summary = "waits; where it fits cannot be told without knowing all pods: " + facts.WhyUnknown
 		return
 	}
 	var chances []inspect.Chance
@@ -558,7 +548,7 @@ func (e explanation) whenBound() []decisions.Node {
 // outcome is what was decided, in a line.
 func outcome(d decisions.Decision) string {
 	switch {
-	case d.Verb == decisions.Filter && d.Result == decisions.Unfit && len(d.Nodes) > 0 && d.Message == d.Nodes[0].Message:
+	case d.Verb == decisions.Filter && d.Result == decisions.Unfit && len(d.Nodes) > 0: // the message is that of the first
 		return d.Result + ": " + fitting(d)
 	case d.Message != "":
 		return d.Result + ": " + d.Message

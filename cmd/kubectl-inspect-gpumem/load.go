@@ -31,9 +31,6 @@ type selection struct {
 	eachNode func(*v1.Node) // the same of nodes
 }
 
-// podsObject is the object of a problem with the list of pods.
-const podsObject = "pods"
-
 // load reads nodes and pods and keeps the scheduler's books of them. What
 // cannot be read becomes a problem among the facts; without nodes, there is
 // nothing to show, and that is the error.
@@ -78,8 +75,8 @@ func load(ctx context.Context, client kubernetes.Interface, names api.Names, sel
 	books := cache.New()
 	pods, err := listPods(ctx, client, names, where, sel.eachPod)
 	if err != nil {
-		facts.PodsUnknown = true
-		problem(podsObject, err)
+		facts.PodsUnknown, facts.WhyUnknown = true, oneLine(err)
+		problem("pods", err)
 	}
 	facts.Pods, facts.Waiting = make(map[string]inspect.PodFacts), pods.waiting
 	for _, p := range pods.bound {
@@ -87,7 +84,8 @@ func load(ctx context.Context, client kubernetes.Interface, names api.Names, sel
 			continue
 		}
 		if p.err != nil {
-			problem("pod "+p.holding.Pod.String(), p.err)
+			pod := p.holding.Pod
+			facts.Problems = append(facts.Problems, inspect.Problem{Object: "pod " + pod.String(), Namespace: pod.Namespace, Message: oneLine(p.err)})
 		}
 		facts.Pods[p.holding.Pod.UID] = p.facts
 		books.AddPod(p.node, p.holding)

@@ -246,3 +246,12 @@ func TestWaiting(t *testing.T) {
 		t.Errorf("without nodes (-want +got):\n%s", diff)
 	}
 }
+
+// Which problems are of a namespace is told by that, not by what they are called.
+func TestProblemsOfANamespace(t *testing.T) {
+	mine := []inspect.Problem{{Object: "pods"}, {Object: "pod without a namespace"}, {Object: "pod ml/a", Namespace: "ml"}}
+	report := inspect.Report{Problems: append(slices.Clone(mine), inspect.Problem{Object: "pod web/b", Namespace: "web"}, inspect.Problem{Object: "claim ml/c", Namespace: "web"})}
+	if diff := cmp.Diff(mine, report.InNamespace("ml").Problems); diff != "" {
+		t.Errorf("(-want +got):\n%s", diff)
+	}
+}

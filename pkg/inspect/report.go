@@ -156,8 +156,9 @@ func (w Wait) comesClosest() string {
 
 // Problem is an object of which something could not be read.
 type Problem struct {
-	Object  string `json:"object"` // for example "node gpu-a"
-	Message string `json:"message"`
+	Object    string `json:"object"`              // for people, for example "node gpu-a"
+	Namespace string `json:"namespace,omitempty"` // that it is in; empty for what is in none
+	Message   string `json:"message"`
 }
 
 // Facts are what the API server says beside what placement.Node knows.
@@ -169,6 +170,7 @@ type Facts struct {
 	Schedulers  []string // the names of those that ask gpumem; empty when not known
 	CoresOff    string   // why no node takes pods that ask for cores; empty: some may
 	PodsUnknown bool     // the pods could not be listed
+	WhyUnknown  string   // for people
 	Selected    bool     // the nodes are not all of the cluster
 	Problems    []Problem
 }
@@ -254,9 +256,6 @@ func (r Report) InNamespace(namespace string) Report {
 		}
 	}
 	r.Waiting = slices.DeleteFunc(slices.Clone(r.Waiting), func(w Wait) bool { return w.Namespace != namespace })
-	r.Problems = slices.DeleteFunc(slices.Clone(r.Problems), func(p Problem) bool {
-		name, pod := strings.CutPrefix(p.Object, "pod ")
-		return pod && !strings.HasPrefix(name, namespace+"/")
-	})
+	r.Problems = slices.DeleteFunc(slices.Clone(r.Problems), func(p Problem) bool { return p.Namespace != "" && p.Namespace != namespace })
 	return r
 }

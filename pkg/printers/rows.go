@@ -202,45 +202,41 @@ func showsCores(r inspect.Report) bool {
 // WaitingColumns are those of a list of pods that all wait: without what such have not, and
 // with what the others leave to -o wide.
 func WaitingColumns(r inspect.Report) []Column[PodRow] {
-	columns := PodColumns(r)
-	for i, c := range columns {
-		header, _, _ := strings.Cut(c.Header, "(")
-		columns[i].Wide = false
-		columns[i].Hidden = c.Hidden || slices.Contains([]string{"GRANTED", "USED", "ENFORCEMENT", "GPU-UUID"}, header)
-	}
-	return columns
+	return podColumns(r, true)
 }
 
 // PodColumns are those of a list of pods.
-func PodColumns(r inspect.Report) []Column[PodRow] {
-	m := measureOf(r.Nodes)
+func PodColumns(r inspect.Report) []Column[PodRow] { return podColumns(r, false) }
+
+func podColumns(r inspect.Report, allWait bool) []Column[PodRow] {
+	m, wide := measureOf(r.Nodes), !allWait
 	return []Column[PodRow]{
 		{Header: "NAMESPACE", Cell: func(p PodRow) string { return p.Namespace }},
 		{Header: "NAME", Cell: func(p PodRow) string { return p.Name }},
 		{Header: "NODE", Cell: func(p PodRow) string { return p.Node }},
 		{Header: "GPU", Cell: func(p PodRow) string { return numbers(p.GPUs) }},
-		{Header: fmt.Sprintf("GRANTED(%s)", m), Cell: func(p PodRow) string {
+		{Header: fmt.Sprintf("GRANTED(%s)", m), Hidden: allWait, Cell: func(p PodRow) string {
 			if !p.has() {
 				return ""
 			}
 			return m.amount(&p.Granted)
 		}},
-		{Header: "USED(MiB)", Colour: overUse, Cell: func(p PodRow) string {
+		{Header: "USED(MiB)", Hidden: allWait, Colour: overUse, Cell: func(p PodRow) string {
 			if !p.has() {
 				return ""
 			}
 			return used(p.Usage)
 		}},
-		{Header: "ENFORCEMENT", Cell: func(p PodRow) string { return p.Enforcement }},
+		{Header: "ENFORCEMENT", Hidden: allWait, Cell: func(p PodRow) string { return p.Enforcement }},
 		{Header: "STATE", Cell: func(p PodRow) string { return p.State }, Colour: func(p PodRow) Colour {
 			if p.Waits() {
 				return Yellow
 			}
 			return Plain
 		}},
-		{Header: "GPU-CORE(%)", Wide: true, Hidden: !showsCores(r), Cell: func(p PodRow) string { return cores(p.Cores) }},
-		{Header: "GPU-UUID", Wide: true, Cell: func(p PodRow) string { return uuids(p.UUIDs) }},
-		{Header: fmt.Sprintf("WAITS-FOR(%s)", m), Wide: true, Cell: func(p PodRow) string {
+		{Header: "GPU-CORE(%)", Wide: wide, Hidden: !showsCores(r), Cell: func(p PodRow) string { return cores(p.Cores) }},
+		{Header: "GPU-UUID", Wide: true, Hidden: allWait, Cell: func(p PodRow) string { return uuids(p.UUIDs) }},
+		{Header: fmt.Sprintf("WAITS-FOR(%s)", m), Wide: wide, Cell: func(p PodRow) string {
 			switch {
 			case !p.Waits():
 				return ""
@@ -250,7 +246,7 @@ func PodColumns(r inspect.Report) []Column[PodRow] {
 				return m.amount(&p.WaitsFor)
 			}
 		}},
-		{Header: "REASON", Wide: true, Cell: func(p PodRow) string { return p.Reason }}, // last: it is long
+		{Header: "REASON", Wide: wide, Cell: func(p PodRow) string { return p.Reason }}, // last: it is long
 	}
 }
 
