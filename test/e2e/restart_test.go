@@ -19,7 +19,7 @@ func (e *env) withdrawn() (names []string) {
 		e.Fatal(err)
 	}
 	for _, node := range nodes.Items {
-		if strings.Contains(node.Annotations["gpumem.dev/inventory"], "its device plugin is stopped or being replaced") {
+		if strings.Contains(node.Annotations["gpumem.dev/inventory"], `"stopped":true`) {
 			names = append(names, node.Name)
 		}
 	}

@@ -182,7 +182,7 @@ var table = []mutant{
 	},
 	{
 		"panic on a bad annotation", "pkg/api/pod.go",
-		"	if err != nil || count < 1 || count > 64 {", "	if err != nil {\n		panic(err)\n	}\n	if count < 1 || count > 64 {", simulation,
+		"	if err != nil || count < 1 || count > maxCount {", "	if err != nil {\n		panic(err)\n	}\n	if count < 1 || count > 64 {", simulation,
 	},
 	{
 		"policies refuse nothing", "test/sim/adversary.go",
@@ -247,6 +247,10 @@ var table = []mutant{
 	{
 		"a plugin of before that has stopped is a GPU that ails", "pkg/api/codec.go",
 		"case j.Stopped, j.Unhealthy == stoppedBefore:", "case j.Stopped:", "TestStatusOneMinorVersionApart",
+	},
+	{
+		"a reservation is read by half", "pkg/api/reservation.go",
+		"; err != nil || !in.valid() {", "; err != nil {", "TestAReservationThatCannotBeReadIsNone",
 	},
 	{
 		"equal containers are one", "pkg/allocation/admit.go",
