@@ -450,6 +450,14 @@ func TestExamine(t *testing.T) {
 			setInventory(t, &s.Nodes[0], inv)
 			s.Nodes[0].Status.Allocatable[s.Names.GPUMem()] = resource.MustParse("14")
 		}, []string{"warning|node gpu-a|GPU 1 (GPU-00000001) takes no new pods: its device plugin is stopped or being replaced"}},
+		"a node whose plugin has left, with a GPU that is cordoned": {func(s *State) {
+			inv := inventory()
+			inv.Devices[1].Status.Stopped = true
+			setInventory(t, &s.Nodes[0], inv)
+			s.Nodes[0].Annotations[s.Names.Cordoned()] = string(inv.Devices[1].UUID)
+			s.Nodes[0].Status.Allocatable[s.Names.GPUMem()] = resource.MustParse("14")
+		}, []string{"warning|node gpu-a|GPU 1 (GPU-00000001) takes no new pods: its device plugin is stopped or being replaced; cordoned|it takes pods again once the plugin runs there: " +
+			"look at its pod, or at what keeps it off the node. It is cordoned too, and takes none then either: kubectl inspect gpumem uncordon gpu-a 1"}},
 		"an annotation of another spelling": {func(s *State) { s.Pods[3].Annotations["gpumem.dev/gpu-modell"] = "A100*" },
 			[]string{"warning|pod ml/runs|has annotation gpumem.dev/gpu-modell, which gpumem does not know: it has no effect|correct its name"}},
 		"a policy that cannot be read any more": {func(s *State) { s.Pods[3].Annotations["gpumem.dev/policy"] = "junk" },
