@@ -247,7 +247,7 @@ func TestWaiting(t *testing.T) {
 	}
 }
 
-// Which problems are of a namespace is told by that, not by what they are called.
+// A problem is of a namespace by that field, not by what its object is called.
 func TestProblemsOfANamespace(t *testing.T) {
 	mine := []inspect.Problem{{Object: "pods"}, {Object: "pod without a namespace"}, {Object: "pod ml/a", Namespace: "ml"}}
 	report := inspect.Report{Problems: append(slices.Clone(mine), inspect.Problem{Object: "pod web/b", Namespace: "web"}, inspect.Problem{Object: "claim ml/c", Namespace: "web"})}

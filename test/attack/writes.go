@@ -359,16 +359,16 @@ func reservedAtCreation(ctx context.Context, f *field) (string, error) {
 }
 
 func reservedByStatus(ctx context.Context, f *field) (string, error) {
-	room, err := withReservation(f)
+	body, err := withReservation(f)
 	if err != nil {
 		return "", err
 	}
 	pods := f.dev.CoreV1().Pods(f.mine)
 	// The patch of the pod passes, and leaves the status as it is.
-	if _, err := pods.Patch(ctx, "waits", types.StrategicMergePatchType, room, metav1.PatchOptions{}); err != nil {
+	if _, err := pods.Patch(ctx, "waits", types.StrategicMergePatchType, body, metav1.PatchOptions{}); err != nil {
 		return "", fmt.Errorf("the same patch of the pod fails: %w", err)
 	}
-	_, byPatch := pods.Patch(ctx, "waits", types.StrategicMergePatchType, room, metav1.PatchOptions{}, "status")
+	_, byPatch := pods.Patch(ctx, "waits", types.StrategicMergePatchType, body, metav1.PatchOptions{}, "status")
 	waits, err := pods.Get(ctx, "waits", metav1.GetOptions{})
 	if err != nil {
 		return "", err
@@ -390,11 +390,11 @@ func kept(ctx context.Context, f *field) (string, error) {
 	if err := create(ctx, f.admin, pod); err != nil {
 		return "", err
 	}
-	room, err := withReservation(f)
+	body, err := withReservation(f)
 	if err != nil {
 		return "", err
 	}
-	if _, err := f.admin.CoreV1().Pods(f.hers).Patch(ctx, "planned", types.StrategicMergePatchType, room, metav1.PatchOptions{}, "status"); err != nil {
+	if _, err := f.admin.CoreV1().Pods(f.hers).Patch(ctx, "planned", types.StrategicMergePatchType, body, metav1.PatchOptions{}, "status"); err != nil {
 		return "", err
 	}
 	said, err := failsWith(create(ctx, f.dev, f.pod("takes", 1, placed(node), annotated("assignment", lie(1, f.own)))), atCreation)
