@@ -103,11 +103,12 @@ func TestAPodCountsAsTheKubeletHasGivenIt(t *testing.T) {
 func TestWhatAnOwnerWritesIsNotSharedOut(t *testing.T) {
 	onA := "ns/evil [" + string(uuidA) + "]"
 	for name, tc := range map[string]struct {
-		evil allocation.Pod
-		want []string
+		evil   allocation.Pod
+		want   []string
+		counts []string
 	}{
-		"a scheduler placed it": {pod("evil", 1, uuidA, app(4)), []string{onA}},
-		"the node placed it":    {pod("evil", 1, "", app(4)), []string{onA + " by the node", onA}},
+		"a scheduler placed it": {pod("evil", 1, uuidA, app(4)), []string{onA}, []string{ReasonPlaced}},
+		"the node placed it":    {pod("evil", 1, "", app(4)), []string{onA + " by the node", onA}, []string{ReasonPlaced, ReasonHeld}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			n := newNode(t, nil, nil, tc.evil)
@@ -125,6 +126,9 @@ func TestWhatAnOwnerWritesIsNotSharedOut(t *testing.T) {
 			}
 			if diff := cmp.Diff(tc.want, n.pods.corrected()); diff != "" {
 				t.Errorf("corrections (-want +got):\n%s", diff)
+			}
+			if diff := cmp.Diff(tc.counts, n.counts.corrections); diff != "" {
+				t.Errorf("why (-want +got):\n%s", diff)
 			}
 		})
 	}

@@ -54,7 +54,7 @@ type Metrics interface {
 
 // Reasons to write an assignment.
 const (
-	ReasonPlaced  = "placed"  // there was none, or none any more
+	ReasonPlaced  = "placed"  // there was none, or somebody has changed it
 	ReasonHeld    = "held"    // the kubelet has given the pod other GPUs
 	ReasonPlanned = "planned" // the kubelet has given the pod's GPUs to another, which leaves it that one's
 )

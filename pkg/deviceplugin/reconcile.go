@@ -201,24 +201,28 @@ func (p *Plugin) correct(ctx context.Context, c allocation.Correction, s allocat
 	defer p.release(ref)
 	was, is := pods[i].Assignment, c.Actual
 	is.Enforcement = p.levelOf(s, pods[i])
-	plan := c.Pod.Plan
-	lost := was.None() && !plan.None() && !plan.ByNode
-	is.ByNode = was.ByNode || was.None() && len(c.Pod.Indexes) == 0 && !lost
+	is.ByNode = was.ByNode || was.None() && len(c.Pod.Indexes) == 0 && !planned(c.Pod)
 	if err := p.pods.Correct(ctx, ref, is, inv); err != nil {
 		return err
 	}
 	p.wrote(ref, is)
-	if was.SameDevices(is) {
-		return nil // it has left its old GPUs for good: that has been told
+	if !was.SameDevices(is) { // else it has left its old GPUs for good: that has been told
+		p.tellCorrected(c, was, is, s)
 	}
+	return nil
+}
+
+// tellCorrected logs, counts and tells the pod that its assignment was corrected.
+func (p *Plugin) tellCorrected(c allocation.Correction, was, is placement.Assignment, s allocation.State) {
+	ref, inv := c.Pod.Pod, s.Inventory
 	p.log.Info("assignment corrected", zap.String("node", p.cfg.Node), zap.Stringer("pod", ref), zap.String("uid", ref.UID),
 		zap.Any("devices", is.Devices()), zap.Any("was", was.Devices()), zap.Int64("units", int64(c.Pod.Request.Units())))
 	switch {
 	case was.None() && len(c.Pod.Indexes) > 0:
 		p.events.Pod(ref, false, "GPUMemoryTakenOver", "counts on "+describe(is, inv)+", which gpushare had chosen for it")
-	case lost:
+	case planned(c.Pod) && (was.None() || c.Pod.Plan.SameDevices(is)):
 		p.metrics.Corrected(ReasonPlaced)
-		p.events.Pod(ref, true, "GPUMemoryCorrected", "has "+describe(is, inv)+", which is written again: somebody had taken the pod's assignment away, or made it unreadable")
+		p.events.Pod(ref, true, "GPUMemoryCorrected", "has "+describe(is, inv)+", which is written again: somebody had changed the pod's assignment, or taken it away")
 	case was.None():
 		p.metrics.Corrected(ReasonPlaced)
 		p.events.Pod(ref, false, "GPUMemoryPlaced", "placed on "+describe(is, inv)+" by the device plugin of its node: no scheduler of gpumem had placed it")
@@ -232,8 +236,10 @@ func (p *Plugin) correct(ctx context.Context, c allocation.Correction, s allocat
 		p.metrics.Corrected(ReasonPlanned)
 		p.events.Pod(ref, false, "GPUMemoryCorrected", "is to have "+describe(is, inv)+" instead of "+describe(was, inv)+", which the kubelet gave to a pod of the same size")
 	}
-	return nil
 }
+
+// planned reports whether a scheduler planned where the pod is.
+func planned(pod allocation.Pod) bool { return !pod.Plan.None() && !pod.Plan.ByNode }
 
 func (p *Plugin) claim(ref placement.PodRef) bool {
 	p.mu.Lock()
