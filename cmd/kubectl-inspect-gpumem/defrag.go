@@ -26,6 +26,7 @@ import (
 	"github.com/gpumem/gpumem/pkg/inspect"
 	"github.com/gpumem/gpumem/pkg/placement"
 	"github.com/gpumem/gpumem/pkg/preemption"
+	"github.com/gpumem/gpumem/pkg/reach"
 )
 
 // defragmentation is what the flags of defrag say.
@@ -463,7 +464,7 @@ func (c *crowd) suits(ref placement.PodRef, nodeName string) bool {
 	if pod == nil {
 		return true
 	}
-	return keepsOff(pod, node) == nil
+	return reach.KeepsOff(pod, node) == nil
 }
 
 // what says what room is made for.

@@ -21,6 +21,7 @@ import (
 	"github.com/gpumem/gpumem/pkg/inspect"
 	"github.com/gpumem/gpumem/pkg/placement"
 	"github.com/gpumem/gpumem/pkg/printers"
+	"github.com/gpumem/gpumem/pkg/reach"
 )
 
 func newExplainCommand(o *options) *cobra.Command {
@@ -662,9 +663,9 @@ func verdict(c considered) string {
 		return "not enough cores free"
 	}
 	switch {
-	case c.node.Reason == withheld:
+	case c.node.Reason == reach.Withheld:
 		return "would do, but the node's kubelet offers none of it"
-	case slices.Contains([]string{cordoned, notReady, coreless, keptAway, untolerated, inspect.Overdrawn}, c.node.Reason):
+	case slices.Contains([]string{reach.Cordoned, reach.NotReady, reach.Coreless, reach.KeptAway, reach.Untolerated, inspect.Overdrawn}, c.node.Reason):
 		return "would do, but " + c.node.Message
 	case slices.Contains([]string{"TooFew", "Unhealthy", "Occupied", "Insufficient", "Fragmented"}, c.node.Reason):
 		return "would do, but too few of the node would"

@@ -19,6 +19,7 @@ import (
 	"github.com/gpumem/gpumem/pkg/gpu"
 	"github.com/gpumem/gpumem/pkg/inspect"
 	"github.com/gpumem/gpumem/pkg/placement"
+	"github.com/gpumem/gpumem/pkg/reach"
 )
 
 // selection is which nodes to look at: all, or by name, or by label.
@@ -51,15 +52,13 @@ func load(ctx context.Context, client kubernetes.Interface, names api.Names, sel
 		if sel.eachNode != nil {
 			sel.eachNode(node)
 		}
-		f := nodeFacts(node)
-		f.Wanted = len(sel.names) > 0
 		inv, err := names.InventoryOf(node)
+		f := nodeFacts(names, node, inv)
+		f.Wanted = len(sel.names) > 0
 		if err != nil {
 			f.Problem = oneLine(err)
 			problem("node "+node.Name, err)
 		}
-		f.Withheld = inv.Advertised() > 0 && !api.Offers(node, names.GPUMem())
-		f.Refuses, f.RefusesCores = refuses(names, node, f.Withheld), refusesCores(names, node)
 		where.add(node, inv)
 		inv.CPU = node.Status.Allocatable.Cpu().MilliValue()
 		facts.Nodes[node.Name] = f
@@ -70,7 +69,7 @@ func load(ctx context.Context, client kubernetes.Interface, names api.Names, sel
 		return nil, inspect.Facts{}, err
 	}
 
-	facts.CoresOff = coresOff(names, facts, where)
+	facts.CoresOff = where.CoresOff(names, facts)
 
 	books := cache.New()
 	pods, err := listPods(ctx, client, names, where, sel.eachPod)
@@ -203,16 +202,7 @@ func asksFor(names api.Names, where *places, pod *v1.Pod) bool {
 }
 
 func waitFacts(names api.Names, where *places, pod *v1.Pod) inspect.WaitFacts {
-	w := inspect.WaitFacts{
-		Pod: api.Ref(pod), Scheduler: cmp.Or(pod.Spec.SchedulerName, v1.DefaultSchedulerName),
-		Gated: len(pod.Spec.SchedulingGates) > 0, KeptOff: where.keptOff(pod),
-		Unseen: !api.Considered(pod),
-	}
-	var err error
-	if w.Request, err = names.Request(pod); err != nil {
-		w.Problem = oneLine(err)
-	}
-	w.Nominated, w.At = api.Nomination(pod, w.Request)
+	w := where.WaitFacts(names, pod)
 	if resource := where.unoffered(names, pod); resource != "" {
 		w.InVain, _ = doctor.WaitsInVain(names, resource)
 	}
@@ -243,8 +233,9 @@ func list(ctx context.Context, opts metav1.ListOptions, page pager.ListPageFunc,
 	return whole.EachListItem(ctx, opts, visit)
 }
 
-func nodeFacts(node *v1.Node) inspect.NodeFacts {
-	f := inspect.NodeFacts{Status: "Unknown"}
+func nodeFacts(names api.Names, node *v1.Node, inv gpu.Inventory) inspect.NodeFacts {
+	f := reach.NodeFacts(names, node, inv.Advertised())
+	f.Status = "Unknown"
 	for _, a := range node.Status.Addresses {
 		if f.Address == "" || a.Type == v1.NodeInternalIP {
 			f.Address = a.Address
@@ -258,7 +249,7 @@ func nodeFacts(node *v1.Node) inspect.NodeFacts {
 			f.Status = "Ready"
 		}
 	}
-	if f.NotReady = api.NotReady(node) != nil; f.NotReady {
+	if f.NotReady {
 		f.Status = "NotReady"
 	}
 	if node.Spec.Unschedulable {

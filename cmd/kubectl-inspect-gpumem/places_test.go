@@ -274,8 +274,8 @@ func TestPodsThatSayTheSameOfNodesShareTheAnswer(t *testing.T) {
 	where.add(makeNode(t, "gpu-a", inv), inv)
 	one, same := makePod(t, "ml/one", "", 3), makePod(t, "ml/same", "", 3)
 	other := with(makePod(t, "ml/other", "", 3), func(p *v1.Pod) { p.Spec.NodeSelector = map[string]string{"name": "gpu-b"} })
-	address := func(p *v1.Pod) string { return fmt.Sprintf("%p", where.keptOff(p)) }
-	if address(one) != address(same) || address(one) == address(other) || len(where.keptOff(other)) != 1 {
-		t.Errorf("%s, %s and another %s with %v", address(one), address(same), address(other), where.keptOff(other))
+	address := func(p *v1.Pod) string { return fmt.Sprintf("%p", where.KeptOff(p)) }
+	if address(one) != address(same) || address(one) == address(other) || len(where.KeptOff(other)) != 1 {
+		t.Errorf("%s, %s and another %s with %v", address(one), address(same), address(other), where.KeptOff(other))
 	}
 }

@@ -189,6 +189,14 @@ func NotReady(node *v1.Node) *v1.NodeCondition {
 	return nil
 }
 
+// NodeConditions returns what NotReady reads of a node's: of most nodes nothing.
+func NodeConditions(node *v1.Node) []v1.NodeCondition {
+	if why := NotReady(node); why != nil {
+		return []v1.NodeCondition{{Type: why.Type, Status: why.Status}}
+	}
+	return nil
+}
+
 // InventoryOf reads what a node offers. It is empty for a node without the
 // annotation, on which no device plugin has reported.
 func (n Names) InventoryOf(node *v1.Node) (gpu.Inventory, error) {

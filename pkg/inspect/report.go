@@ -186,6 +186,7 @@ type NodeFacts struct {
 	NotReady     bool           // what is known of its pods may be old
 	Refuses      *cache.Refusal // why it takes no new pods, whatever is free; nil: it does
 	RefusesCores *cache.Refusal // the same of pods that ask for cores
+	Taint        string         // the key of one that keeps off pods with GPU memory, unless they say otherwise; empty: there is none
 }
 
 // PodFacts are the facts of one bound pod.

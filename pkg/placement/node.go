@@ -317,6 +317,16 @@ func (n Node) Requested() (sum gpu.Units) {
 	return sum
 }
 
+// Advertised returns the units that the kubelet is offered.
+func (n Node) Advertised() (sum gpu.Units) {
+	for _, d := range n.Devices {
+		if d.Advertised() {
+			sum += d.Capacity
+		}
+	}
+	return sum
+}
+
 // Unrequested returns what is free on the node to kube-scheduler, which knows its sums alone:
 // what the kubelet is offered of the devices, less what all pods ask for. It is less than what
 // is free on the devices, or negative, where one has failed or shrunk under its pods.
