@@ -11,7 +11,6 @@ import (
 
 	"go.uber.org/zap"
 	"golang.org/x/sync/errgroup"
-	v1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/util/wait"
 
 	"github.com/gpumem/gpumem/pkg/api"
@@ -23,6 +22,7 @@ import (
 	"github.com/gpumem/gpumem/pkg/metrics"
 	"github.com/gpumem/gpumem/pkg/page"
 	"github.com/gpumem/gpumem/pkg/placement"
+	"github.com/gpumem/gpumem/pkg/reach"
 	"github.com/gpumem/gpumem/pkg/serve"
 )
 
@@ -86,9 +86,7 @@ func newParts(log *zap.Logger, opts options) (*parts, error) {
 	cluster := controller.NewClient(p.watch, client, opts.lease())
 	registry := metrics.NewRegistry()
 	measured := metrics.NewExtender(registry)
-	metrics.RegisterFleet(registry, metrics.Fleet{
-		Nodes: p.books.Nodes, Cordoned: p.watch.Cordoned, Assumed: p.books.AssumedBefore, Waiting: func() int { return len(p.watch.Waiting()) },
-	})
+	metrics.RegisterFleet(registry, p.fleet(names))
 	p.comparer = &controller.Comparer{Log: log.Named("comparer"), Names: names, Cache: p.books, Source: cluster, Drift: measured}
 	decided := decisions.NewLog(opts.decisions)
 	p.extender = &extender.Extender{
@@ -114,14 +112,32 @@ func newParts(log *zap.Logger, opts options) (*parts, error) {
 // alive returns unless nobody can have the lock of the books any more.
 func (p *parts) alive() { p.books.Where("") }
 
+// fleet is what the metrics tell of nodes and pods.
+func (p *parts) fleet(names api.Names) metrics.Fleet {
+	return metrics.Fleet{
+		Nodes: p.books.Nodes,
+		Facts: func(n placement.Node) inspect.NodeFacts {
+			node := p.watch.Node(n.Name)
+			if node == nil {
+				return inspect.NodeFacts{} // gone since: the books hear of it next
+			}
+			return reach.NodeFacts(names, node, n.Advertised())
+		},
+		Assumed: p.books.AssumedBefore,
+		Waiting: func() int { return len(p.watch.Waiting()) },
+	}
+}
+
 // page is what the page shows; nil where there is none.
 func (p *parts) page(names api.Names) *page.Source {
 	if !p.opts.page {
 		return nil
 	}
 	return &page.Source{
-		Resource: string(names.GPUMem()), Nodes: p.books.Nodes, Cordoned: p.watch.Cordoned, Missing: p.watch.Missing,
-		Waiting: func() []inspect.WaitFacts { return waiting(names, p.watch.Waiting()) },
+		Nodes: p.books.Nodes, Missing: p.watch.Missing,
+		Facts: func(nodes []placement.Node) inspect.Facts {
+			return reach.Facts(names, nodes, p.watch.Node, p.watch.Waiting())
+		},
 	}
 }
 
@@ -159,23 +175,6 @@ func (p *parts) run(ctx context.Context, on listeners) error {
 	group.Go(func() error { return serve.Run(ctx, on.probes, p.probes) })
 	group.Go(func() error { return serve.Run(ctx, on.reads, p.reads) })
 	return group.Wait()
-}
-
-// waiting says what pods ask for that are on no node.
-func waiting(names api.Names, pods []*v1.Pod) []inspect.WaitFacts {
-	out := make([]inspect.WaitFacts, 0, len(pods))
-	for _, pod := range pods {
-		w := inspect.WaitFacts{Pod: api.Ref(pod)}
-		var err error
-		if w.Request, err = names.Request(pod); err != nil {
-			w.Problem = err.Error()
-		} else if w.Request.Empty() {
-			continue // it names an amount of zero
-		}
-		w.Nominated, w.At = api.Nomination(pod, w.Request)
-		out = append(out, w)
-	}
-	return out
 }
 
 // listeners are where the process is spoken to: by kube-scheduler, by the kubelet

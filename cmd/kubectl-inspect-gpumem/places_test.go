@@ -1,16 +1,25 @@
 package main
 
 import (
+	"context"
 	"fmt"
 	"strings"
 	"testing"
+	"testing/synctest"
 
+	"go.uber.org/zap/zaptest"
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/client-go/kubernetes/fake"
 
+	"github.com/gpumem/gpumem/pkg/cache"
+	watches "github.com/gpumem/gpumem/pkg/controller"
 	"github.com/gpumem/gpumem/pkg/gpu"
+	"github.com/gpumem/gpumem/pkg/inspect"
+	"github.com/gpumem/gpumem/pkg/page"
+	"github.com/gpumem/gpumem/pkg/placement"
+	"github.com/gpumem/gpumem/pkg/reach"
 )
 
 // A pod does not fit where it cannot go, however much is free there.
@@ -88,6 +97,8 @@ func TestNodesThatAPodCannotGoTo(t *testing.T) {
 			explain: "allow none of 2 nodes; gpu-b comes closest: the pod does not tolerate taint nvidia.com/gpu", waits: "gpu-b: the pod does not tolerate taint nvidia.com/gpu"},
 		"affinity":         {pod: affineToB, explain: "it fits on 1 of 1 node" + allowed, verdicts: verdicts{"gpu-a": "would do, but " + kept}},
 		"taint":            {a: taint("nvidia.com/gpu", v1.TaintEffectNoSchedule), pod: none, explain: "it fits on 1 of 1 node" + allowed, verdicts: verdicts{"gpu-a": "would do, but the pod does not tolerate taint nvidia.com/gpu"}},
+		"not looked at":    {pod: func(p *v1.Pod) { p.Status.Conditions = nil }, explain: "it fits on 2 of 2 nodes: ", waits: `by GPU memory it fits on gpu-a; no scheduler has looked at it yet: does its own, "default-scheduler", run?`, first: "gpu-a"},
+		"gated":            {pod: func(p *v1.Pod) { p.Spec.SchedulingGates = []v1.PodSchedulingGate{{Name: "quota"}} }, explain: "it fits on 2 of 2 nodes: ", waits: "by GPU memory it fits on gpu-a; it has scheduling gates", first: "gpu-a"},
 		"taint, tolerated": {a: taint("nvidia.com/gpu", v1.TaintEffectNoExecute), pod: tolerate, explain: "it fits on 2 of 2 nodes: ", waits: "by GPU memory it fits on gpu-a", first: "gpu-a"},
 		"taint, a wish":    {a: taint("x", v1.TaintEffectPreferNoSchedule), pod: none, explain: "it fits on 2 of 2 nodes: ", waits: "by GPU memory it fits on gpu-a", first: "gpu-a"},
 	} {
@@ -103,6 +114,12 @@ func TestNodesThatAPodCannotGoTo(t *testing.T) {
 				objects = append(objects, makePod(t, "ml/beside", "gpu-b", 15, uuid("gpu-b", 0)))
 			}
 			client := fake.NewClientset(objects...)
+
+			// The page says the same of the pod as this program.
+			stdout, _, err := inspectWith(fake.NewClientset(objects...), "pods", "--waiting", "-o", "wide")
+			if reason := pageReason(t, objects, "ml", "waits"); err != nil || !strings.HasSuffix(lineOf(stdout, "ml"), "  "+reason) {
+				t.Errorf("error %v, the page says of the pod\n%s\nand the list of pods\n%s", err, reason, stdout)
+			}
 
 			explained, _, err := inspectWith(client, "explain", "ml/waits")
 			if err != nil || !strings.Contains(explained, tc.explain) {
@@ -125,6 +142,34 @@ func TestNodesThatAPodCannotGoTo(t *testing.T) {
 			}
 		})
 	}
+}
+
+// pageReason returns what the page says of a pod that waits, where the extender's watch has
+// these objects.
+func pageReason(t *testing.T, objects []runtime.Object, namespace, name string) (reason string) {
+	t.Helper()
+	synctest.Test(t, func(t *testing.T) {
+		books := cache.New()
+		watch, err := watches.New(zaptest.NewLogger(t), fake.NewClientset(objects...), testNames(t), books)
+		if err != nil {
+			t.Fatal(err)
+		}
+		ctx, cancel := context.WithCancel(t.Context())
+		done := make(chan struct{})
+		go func() { defer close(done); watch.Run(ctx) }()
+		synctest.Wait()
+		fleet := page.NewFleet(page.Source{Nodes: books.Nodes, Missing: watch.Missing, Facts: func(nodes []placement.Node) inspect.Facts {
+			return reach.Facts(testNames(t), nodes, watch.Node, watch.Waiting())
+		}})
+		for _, w := range fleet.Waiting {
+			if w.Namespace == namespace && w.Name == name {
+				reason = w.Reason
+			}
+		}
+		cancel()
+		<-done
+	})
+	return reason
 }
 
 // What a node has whose kubelet is not well is for nobody, and what its pods do is old news.

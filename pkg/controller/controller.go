@@ -114,10 +114,14 @@ func (c *Controller) Pod(namespace, name string) *v1.Pod {
 	return pod
 }
 
-// Cordoned reports whether a node takes no new pods, as the watch last told of it.
-func (c *Controller) Cordoned(node string) bool {
-	n, err := c.nodeLister.Get(node)
-	return err == nil && n.Spec.Unschedulable
+// Node returns a node as the watch last told of it, or nil. It is trimmed to what gpumem
+// reads of a node, and not to be changed.
+func (c *Controller) Node(name string) *v1.Node {
+	node, err := c.nodeLister.Get(name)
+	if err != nil {
+		return nil // a lister's only error: not found
+	}
+	return node
 }
 
 // Stored returns all objects that the watches have told of, trimmed to what

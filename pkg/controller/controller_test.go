@@ -35,6 +35,7 @@ import (
 	"github.com/gpumem/gpumem/pkg/cache"
 	"github.com/gpumem/gpumem/pkg/gpu"
 	"github.com/gpumem/gpumem/pkg/placement"
+	"github.com/gpumem/gpumem/pkg/reach"
 )
 
 const inventory = `{"v":1,"unitMiB":1024,"gpus":[{"uuid":"GPU-a","index":0,"memoryMiB":16384,"units":16,"healthy":true},{"uuid":"GPU-b","index":1,"memoryMiB":16384,"units":16,"healthy":true}]}`
@@ -230,8 +231,8 @@ func TestControllerIsReadyWhenItHasSeenEverything(t *testing.T) {
 		if diff := cmp.Diff([]gpu.Units{3, 3}, requested(books)); diff != "" {
 			t.Errorf("requested (-want +got):\n%s", diff)
 		}
-		if ctl.Cordoned("node") || !ctl.Cordoned("closed") || ctl.Cordoned("nowhere") {
-			t.Error("Cordoned does not answer from the watch")
+		if ctl.Node("node").Spec.Unschedulable || !ctl.Node("closed").Spec.Unschedulable || ctl.Node("nowhere") != nil {
+			t.Error("Node does not answer from the watch")
 		}
 		if ctl.Pod("team", "web") == nil || ctl.Pod("team", "nobody") != nil {
 			t.Error("Pod does not answer from the watch")
@@ -333,6 +334,79 @@ func TestTrimKeepsWhatIsRead(t *testing.T) {
 	}
 	if got := obj.(*v1.Node); len(got.Annotations) != 1 || !got.Spec.Unschedulable {
 		t.Errorf("kept annotations %v of the node, want the inventory alone, and that it is cordoned: %t", got.Annotations, got.Spec.Unschedulable)
+	}
+}
+
+// Of a node with GPU memory, and of a pod that waits for it, is kept where the pod may go, and of
+// others nothing: there are many.
+func TestTrimKeepsWhereAPodMayGo(t *testing.T) {
+	n := names(t)
+	trimmed := func(obj any) any {
+		t.Helper()
+		small, err := Trim(n)(obj)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return small
+	}
+	full := func() *v1.Node {
+		return &v1.Node{
+			ObjectMeta: metav1.ObjectMeta{Name: "node", Labels: map[string]string{"zone": "a"}, Annotations: map[string]string{n.Inventory(): inventory}},
+			Spec:       v1.NodeSpec{Taints: []v1.Taint{{Key: "team", Value: "ml", Effect: v1.TaintEffectNoSchedule, TimeAdded: &metav1.Time{}}}, PodCIDR: "10.0.0.0/24"},
+			Status: v1.NodeStatus{
+				Allocatable: v1.ResourceList{v1.ResourceCPU: resource.MustParse("8"), v1.ResourceMemory: resource.MustParse("64Gi"), n.GPUMem(): resource.MustParse("32"), n.GPUCore(): resource.MustParse("200")},
+				Conditions: []v1.NodeCondition{
+					{Type: v1.NodeMemoryPressure, Status: v1.ConditionFalse},
+					{Type: v1.NodeReady, Status: v1.ConditionUnknown, Reason: "NodeStatusUnknown", Message: "Kubelet stopped posting node status.", LastHeartbeatTime: metav1.Now()},
+				},
+			},
+		}
+	}
+	want := &v1.Node{
+		ObjectMeta: metav1.ObjectMeta{Name: "node", Labels: map[string]string{"zone": "a"}, Annotations: map[string]string{n.Inventory(): inventory}},
+		Spec:       v1.NodeSpec{Taints: []v1.Taint{{Key: "team", Value: "ml", Effect: v1.TaintEffectNoSchedule}}},
+		Status: v1.NodeStatus{
+			Allocatable: v1.ResourceList{v1.ResourceCPU: resource.MustParse("8"), n.GPUMem(): resource.MustParse("32"), n.GPUCore(): resource.MustParse("200")},
+			Conditions:  []v1.NodeCondition{{Type: v1.NodeReady, Status: v1.ConditionUnknown}},
+		},
+	}
+	if diff := cmp.Diff(want, trimmed(full())); diff != "" {
+		t.Errorf("a node (-want +got):\n%s", diff)
+	}
+	ready := full()
+	ready.Status.Conditions[1].Status = v1.ConditionTrue
+	if got := trimmed(ready).(*v1.Node).Status.Conditions; got != nil {
+		t.Errorf("conditions of a node that is ready: %v", got)
+	}
+	plain := full()
+	plain.Annotations = nil
+	if got := trimmed(plain).(*v1.Node); got.Labels != nil || got.Spec.Taints != nil || got.Status.Conditions != nil {
+		t.Errorf("of a node without GPU memory: %v", got)
+	}
+
+	waits := pod("waits", "1", "GPU-a")
+	waits.Spec.NodeName = ""
+	terms := v1.PodSpec{
+		SchedulerName: "gpumem", SchedulingGates: []v1.PodSchedulingGate{{Name: "quota"}}, NodeSelector: map[string]string{"zone": "a"},
+		Tolerations: []v1.Toleration{{Key: "team", Operator: v1.TolerationOpExists}},
+		Affinity:    &v1.Affinity{NodeAffinity: &v1.NodeAffinity{RequiredDuringSchedulingIgnoredDuringExecution: &v1.NodeSelector{}}},
+	}
+	set := func(p *v1.Pod) *v1.Pod {
+		p.Spec.SchedulerName, p.Spec.SchedulingGates, p.Spec.NodeSelector = terms.SchedulerName, terms.SchedulingGates, terms.NodeSelector
+		p.Spec.Tolerations, p.Spec.Affinity = terms.Tolerations, terms.Affinity.DeepCopy()
+		p.Spec.Affinity.PodAffinity = &v1.PodAffinity{}
+		return p
+	}
+	kept := func(p *v1.Pod) v1.PodSpec {
+		spec := trimmed(p).(*v1.Pod).Spec
+		spec.NodeName, spec.Containers = "", nil
+		return spec
+	}
+	if diff := cmp.Diff(terms, kept(set(waits))); diff != "" {
+		t.Errorf("of a pod that waits (-want +got):\n%s", diff)
+	}
+	if diff := cmp.Diff(v1.PodSpec{}, kept(set(pod("bound", "2", "GPU-a")))); diff != "" {
+		t.Errorf("of a pod that has a node (-want +got):\n%s", diff)
 	}
 }
 
@@ -597,6 +671,12 @@ func FuzzTrim(f *testing.F) {
 			got, err := n.InventoryOf(obj.(*v1.Node))
 			if diff := cmp.Diff(want, got); diff != "" || fmt.Sprint(wantErr) != fmt.Sprint(err) {
 				t.Errorf("%s: %v, trimmed %v (-full +trimmed):\n%s", data, wantErr, err, diff)
+			}
+			if len(want.Devices) == 0 {
+				return
+			}
+			if diff := cmp.Diff(reach.NodeFacts(n, &node, want.Advertised()), reach.NodeFacts(n, obj.(*v1.Node), want.Advertised()), cmp.AllowUnexported(placement.Gap{})); diff != "" {
+				t.Errorf("%s: (-full +trimmed):\n%s", data, diff)
 			}
 		}
 	})

@@ -22,11 +22,7 @@ func Trim(names api.Names) toolscache.TransformFunc {
 		case *v1.Pod:
 			return t.pod(o), nil
 		case *v1.Node:
-			small := &v1.Node{ObjectMeta: trimMeta(names, o.ObjectMeta), Spec: v1.NodeSpec{Unschedulable: o.Spec.Unschedulable}}
-			if cpu, ok := o.Status.Allocatable[v1.ResourceCPU]; ok {
-				small.Status.Allocatable = v1.ResourceList{v1.ResourceCPU: cpu}
-			}
-			return small, nil
+			return t.node(o), nil
 		case *policyv1.PodDisruptionBudget:
 			return &policyv1.PodDisruptionBudget{
 				ObjectMeta: trimMeta(names, o.ObjectMeta),
@@ -39,12 +35,41 @@ func Trim(names api.Names) toolscache.TransformFunc {
 	}
 }
 
-// trimmer trims pods. Very many of them ask for the same, and a list of one
-// resource takes as much room as one of eight: so they share them.
+// trimmer trims pods and nodes. Very many pods ask for the same, and a list of one
+// resource takes as much room as one of eight: so they share them. So do nodes the keys
+// of their labels.
 type trimmer struct {
 	names   api.Names
 	cpus    shared[int64, *v1.ResourceRequirements] // by millicores
 	amounts shared[amounts, v1.ResourceList]
+	keys    shared[string, string]
+}
+
+// node keeps of a node with GPU memory what package reach reads, too.
+func (t *trimmer) node(node *v1.Node) *v1.Node {
+	small := &v1.Node{ObjectMeta: trimMeta(t.names, node.ObjectMeta), Spec: v1.NodeSpec{Unschedulable: node.Spec.Unschedulable}}
+	for _, name := range []v1.ResourceName{v1.ResourceCPU, t.names.GPUMem(), t.names.GPUCore()} {
+		if amount, ok := node.Status.Allocatable[name]; ok {
+			if small.Status.Allocatable == nil {
+				small.Status.Allocatable = make(v1.ResourceList)
+			}
+			small.Status.Allocatable[name] = amount
+		}
+	}
+	if _, ok := node.Annotations[t.names.Inventory()]; !ok {
+		return small
+	}
+	small.Status.Conditions = api.NodeConditions(node)
+	for _, taint := range node.Spec.Taints {
+		small.Spec.Taints = append(small.Spec.Taints, v1.Taint{Key: taint.Key, Value: taint.Value, Effect: taint.Effect})
+	}
+	if len(node.Labels) > 0 {
+		small.Labels = make(map[string]string, len(node.Labels))
+	}
+	for key, value := range node.Labels {
+		small.Labels[t.keys.get(key, func() string { return key })] = value
+	}
+	return small
 }
 
 // amounts are what a container asks for of the resources of gpumem, and whether
@@ -73,9 +98,22 @@ func (t *trimmer) pod(pod *v1.Pod) *v1.Pod {
 		return small
 	}
 	small.Labels = pod.Labels // what a PodDisruptionBudget selects by
+	if pod.Spec.NodeName == "" {
+		waiting(small, pod)
+	}
 	small.Spec.InitContainers = t.containers(pod.Spec.InitContainers)
 	small.Spec.Containers = t.containers(pod.Spec.Containers)
 	return small
+}
+
+// waiting keeps of a pod on no node what says to which it may go, and who is to send it
+// there: see package reach.
+func waiting(small, pod *v1.Pod) {
+	small.Spec.SchedulerName, small.Spec.SchedulingGates = pod.Spec.SchedulerName, pod.Spec.SchedulingGates
+	small.Spec.NodeSelector, small.Spec.Tolerations = pod.Spec.NodeSelector, pod.Spec.Tolerations
+	if a := pod.Spec.Affinity; a != nil && a.NodeAffinity != nil {
+		small.Spec.Affinity = &v1.Affinity{NodeAffinity: a.NodeAffinity}
+	}
 }
 
 // containers returns those that name a resource of gpumem, with that alone. The

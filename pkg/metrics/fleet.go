@@ -9,15 +9,16 @@ import (
 
 	"github.com/gpumem/gpumem/pkg/cache"
 	"github.com/gpumem/gpumem/pkg/gpu"
+	"github.com/gpumem/gpumem/pkg/inspect"
 	"github.com/gpumem/gpumem/pkg/placement"
 )
 
 // Fleet are the extender's books.
 type Fleet struct {
-	Nodes    func() []placement.Node
-	Cordoned func(node string) bool
-	Assumed  func(before time.Time) []cache.Assumed
-	Waiting  func() int // pods that are on no node yet
+	Nodes   func() []placement.Node
+	Facts   func(placement.Node) inspect.NodeFacts
+	Assumed func(before time.Time) []cache.Assumed
+	Waiting func() int // pods that are on no node yet
 }
 
 // fleetCollector tells what the books say at the moment that they are asked, so
@@ -26,9 +27,10 @@ type fleetCollector struct {
 	Fleet
 	all []*prometheus.Desc
 
-	capacity, allocated, healthy                  *prometheus.Desc
-	free, largest, stranded, fragmentation, nodes *prometheus.Desc
-	assumed, assumedAge, unattributed, waiting    *prometheus.Desc
+	capacity, allocated, healthy, schedulable       *prometheus.Desc
+	free, tainted, largest, stranded, fragmentation *prometheus.Desc
+	nodes                                           *prometheus.Desc
+	assumed, assumedAge, unattributed, waiting      *prometheus.Desc
 }
 
 // RegisterFleet registers what the extender's books say. It panics when that is
@@ -43,10 +45,12 @@ func RegisterFleet(to prometheus.Registerer, f Fleet) {
 	c.capacity = of("gpu_capacity_bytes", "Memory that a GPU offers to pods.", device...)
 	c.allocated = of("gpu_allocated_bytes", "Memory of a GPU that pods hold.", device...)
 	c.healthy = of("gpu_healthy", "Whether a GPU takes new pods: 1, or 0 while it is not healthy or cordoned.", device...)
-	c.free = of("free_bytes", "Memory that nobody holds, of GPUs that take new pods.")
-	c.largest = of("largest_free_bytes", "The most that a pod could get of one GPU now.")
-	c.stranded = of("stranded_bytes", "Memory that nobody holds and nobody can get: of GPUs that take no new pods or that a pod holds alone, and of nodes that are cordoned or have no free CPU.")
-	c.fragmentation = of("fragmentation_ratio", "Share of the free memory that is on GPUs which pods use in part: 0 when all that is free are whole GPUs.")
+	c.schedulable = of("node_schedulable", "Whether kube-scheduler sends new pods with GPU memory to a node: 1, or 0 while it is cordoned, NotReady or tainted, or its kubelet offers none. The taint nvidia.com/gpu, and those named as gpumem's resources, do not count.", "node")
+	c.free = of("free_bytes", "Memory that no pod holds, of GPUs that take new pods, on nodes that are schedulable.")
+	c.tainted = of("tainted_free_bytes", "Memory that no pod holds, of GPUs that take new pods, on nodes whose taint makes them not schedulable: it is free to pods that tolerate that.")
+	c.largest = of("largest_free_bytes", "The most that a pod could get of one GPU now, on nodes that are schedulable.")
+	c.stranded = of("stranded_bytes", "Memory that no pod holds and none can get: of GPUs that take no new pods or that a pod holds alone, and of nodes that are cordoned or NotReady, whose kubelet offers none, or that have no free CPU.")
+	c.fragmentation = of("fragmentation_ratio", "Share of the free memory, that of tainted nodes included, that is on GPUs which pods use in part: 0 when all that is free are whole GPUs.")
 	c.nodes = of("nodes", "Nodes that offer GPU memory.")
 	c.assumed = of("assumed_pods", "Pods whose binding is on its way, or has not been heard of yet.")
 	c.assumedAge = of("assumed_oldest_seconds", "Age of the oldest of them.")
@@ -72,7 +76,9 @@ func (c *fleetCollector) Collect(out chan<- prometheus.Metric) {
 		if len(n.Devices) == 0 {
 			continue
 		}
-		sum.add(n, c.Cordoned(n.Name))
+		facts := c.Facts(n)
+		sum.add(n, facts)
+		gauge(c.schedulable, oneIf(facts.Refuses == nil && facts.Taint == ""), n.Name)
 		for _, d := range n.Devices {
 			labels := []string{n.Name, strconv.Itoa(d.Index), string(d.UUID), d.Model}
 			gauge(c.capacity, inBytes(d.Capacity, n), labels...)
@@ -81,9 +87,10 @@ func (c *fleetCollector) Collect(out chan<- prometheus.Metric) {
 		}
 	}
 	gauge(c.free, sum.free)
+	gauge(c.tainted, sum.tainted)
 	gauge(c.largest, sum.largest)
 	gauge(c.stranded, sum.stranded)
-	gauge(c.fragmentation, sum.broken/max(1, sum.free))
+	gauge(c.fragmentation, sum.broken/max(1, sum.free+sum.tainted))
 	gauge(c.nodes, float64(sum.nodes))
 	gauge(c.unattributed, float64(sum.unattributed))
 	gauge(c.waiting, float64(c.Waiting()))
@@ -98,16 +105,16 @@ func (c *fleetCollector) Collect(out chan<- prometheus.Metric) {
 
 // fleetSum is what is free on all nodes, in bytes.
 type fleetSum struct {
-	free, largest, stranded float64
-	broken                  float64 // of what is free, what is beside pods
-	nodes, unattributed     int
+	free, tainted, largest, stranded float64
+	broken                           float64 // of free and tainted, what is on GPUs that pods use in part
+	nodes, unattributed              int
 }
 
-func (s *fleetSum) add(n placement.Node, cordoned bool) {
+func (s *fleetSum) add(n placement.Node, facts inspect.NodeFacts) {
 	s.nodes++
 	s.unattributed += len(n.Unattributed)
-	closed := cordoned || n.CPU > 0 && n.RequestedCPU >= n.CPU
-	if !closed {
+	closed := facts.Refuses != nil || n.CPU > 0 && n.RequestedCPU >= n.CPU
+	if !closed && facts.Taint == "" {
 		s.largest = math.Max(s.largest, inBytes(n.LargestFree(), n))
 	}
 	for _, d := range n.Devices {
@@ -119,7 +126,11 @@ func (s *fleetSum) add(n placement.Node, cordoned bool) {
 		case d.Requested > 0:
 			s.broken += free
 		}
-		s.free += free
+		if facts.Taint != "" {
+			s.tainted += free
+		} else {
+			s.free += free
+		}
 	}
 }
 

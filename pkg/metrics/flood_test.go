@@ -19,6 +19,7 @@ import (
 
 	"github.com/gpumem/gpumem/pkg/cache"
 	"github.com/gpumem/gpumem/pkg/gpu"
+	"github.com/gpumem/gpumem/pkg/inspect"
 	"github.com/gpumem/gpumem/pkg/metrics"
 	"github.com/gpumem/gpumem/pkg/placement"
 	"github.com/gpumem/gpumem/pkg/serve"
@@ -44,7 +45,7 @@ func start(t *testing.T, nodes []placement.Node) string {
 	t.Helper()
 	registry := metrics.NewRegistry()
 	metrics.RegisterFleet(registry, metrics.Fleet{
-		Nodes: func() []placement.Node { return nodes }, Cordoned: func(string) bool { return false },
+		Nodes: func() []placement.Node { return nodes }, Facts: func(placement.Node) inspect.NodeFacts { return inspect.NodeFacts{} },
 		Assumed: func(time.Time) []cache.Assumed { return nil }, Waiting: func() int { return 0 },
 	})
 	listener, err := net.Listen("tcp", "127.0.0.1:0")

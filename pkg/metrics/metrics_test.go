@@ -15,6 +15,7 @@ import (
 	"github.com/gpumem/gpumem/pkg/decisions"
 	"github.com/gpumem/gpumem/pkg/deviceplugin"
 	"github.com/gpumem/gpumem/pkg/gpu"
+	"github.com/gpumem/gpumem/pkg/inspect"
 	"github.com/gpumem/gpumem/pkg/placement"
 	"github.com/gpumem/gpumem/pkg/usage"
 )
@@ -124,12 +125,15 @@ func TestHandler(t *testing.T) {
 }
 
 // TestFleet has a node with an empty GPU, one in part use and one that has
-// failed, a node without free CPU, and one whose only GPU a pod holds alone.
+// failed, a node without free CPU, one whose only GPU a pod holds alone, one that takes
+// no new pods, and one with a taint.
 func TestFleet(t *testing.T) {
 	registry := newRegistry(t)
 	books := cache.New()
-	cordoned := func(node string) bool { return node == "d" }
-	RegisterFleet(registry, Fleet{Nodes: books.Nodes, Cordoned: cordoned, Assumed: books.AssumedBefore, Waiting: func() int { return 7 }})
+	facts := func(n placement.Node) inspect.NodeFacts {
+		return map[string]inspect.NodeFacts{"d": {Refuses: &cache.Refusal{Message: inspect.NodeNotReady}}, "e": {Taint: "team"}}[n.Name]
+	}
+	RegisterFleet(registry, Fleet{Nodes: books.Nodes, Facts: facts, Assumed: books.AssumedBefore, Waiting: func() int { return 7 }})
 	inv := func(cpu int64, devices ...gpu.Device) gpu.Inventory {
 		return gpu.Inventory{UnitMiB: 1024, Devices: devices, CPU: cpu}
 	}
@@ -146,6 +150,7 @@ func TestFleet(t *testing.T) {
 		Assignment: placement.Assignment{Shares: []placement.Share{{Device: "GPU-5", Units: 4}}},
 	})
 	books.SetNode("d", inv(0, gpu.Device{UUID: "GPU-6", Model: "T4", Capacity: 40}))
+	books.SetNode("e", inv(0, gpu.Device{UUID: "GPU-7", Model: "T4", Capacity: 80}, gpu.Device{UUID: "GPU-8", Index: 1, Model: "T4", Capacity: 80, Status: gpu.Unhealthy("")}))
 	books.SetNode("plain", inv(0))
 	books.AddPod("a", placement.Holding{
 		Pod:        placement.PodRef{UID: "u"},
@@ -155,10 +160,10 @@ func TestFleet(t *testing.T) {
 	books.AddPod("b", placement.Holding{Pod: placement.PodRef{UID: "cpu"}, Request: placement.Request{CPU: 1000}})
 
 	const text = `
-# HELP gpumem_extender_fragmentation_ratio Share of the free memory that is on GPUs which pods use in part: 0 when all that is free are whole GPUs.
+# HELP gpumem_extender_fragmentation_ratio Share of the free memory, that of tainted nodes included, that is on GPUs which pods use in part: 0 when all that is free are whole GPUs.
 # TYPE gpumem_extender_fragmentation_ratio gauge
-gpumem_extender_fragmentation_ratio 0.375
-# HELP gpumem_extender_free_bytes Memory that nobody holds, of GPUs that take new pods.
+gpumem_extender_fragmentation_ratio 0.0625
+# HELP gpumem_extender_free_bytes Memory that no pod holds, of GPUs that take new pods, on nodes that are schedulable.
 # TYPE gpumem_extender_free_bytes gauge
 gpumem_extender_free_bytes 1.7179869184e+10
 # HELP gpumem_extender_gpu_allocated_bytes Memory of a GPU that pods hold.
@@ -167,31 +172,43 @@ gpumem_extender_gpu_allocated_bytes{gpu="0",model="",node="b",uuid="GPU-4"} 0
 gpumem_extender_gpu_allocated_bytes{gpu="0",model="",node="c",uuid="GPU-5"} 4.294967296e+09
 gpumem_extender_gpu_allocated_bytes{gpu="0",model="T4",node="a",uuid="GPU-1"} 0
 gpumem_extender_gpu_allocated_bytes{gpu="0",model="T4",node="d",uuid="GPU-6"} 0
+gpumem_extender_gpu_allocated_bytes{gpu="0",model="T4",node="e",uuid="GPU-7"} 0
 gpumem_extender_gpu_allocated_bytes{gpu="1",model="T4",node="a",uuid="GPU-2"} 4.294967296e+09
+gpumem_extender_gpu_allocated_bytes{gpu="1",model="T4",node="e",uuid="GPU-8"} 0
 gpumem_extender_gpu_allocated_bytes{gpu="2",model="T4",node="a",uuid="GPU-3"} 0
-# HELP gpumem_extender_largest_free_bytes The most that a pod could get of one GPU now.
+# HELP gpumem_extender_largest_free_bytes The most that a pod could get of one GPU now, on nodes that are schedulable.
 # TYPE gpumem_extender_largest_free_bytes gauge
 gpumem_extender_largest_free_bytes 1.073741824e+10
+# HELP gpumem_extender_node_schedulable Whether kube-scheduler sends new pods with GPU memory to a node: 1, or 0 while it is cordoned, NotReady or tainted, or its kubelet offers none. The taint nvidia.com/gpu, and those named as gpumem's resources, do not count.
+# TYPE gpumem_extender_node_schedulable gauge
+gpumem_extender_node_schedulable{node="a"} 1
+gpumem_extender_node_schedulable{node="b"} 1
+gpumem_extender_node_schedulable{node="c"} 1
+gpumem_extender_node_schedulable{node="d"} 0
+gpumem_extender_node_schedulable{node="e"} 0
 # HELP gpumem_extender_nodes Nodes that offer GPU memory.
 # TYPE gpumem_extender_nodes gauge
-gpumem_extender_nodes 4
-# HELP gpumem_extender_stranded_bytes Memory that nobody holds and nobody can get: of GPUs that take no new pods or that a pod holds alone, and of nodes that are cordoned or have no free CPU.
+gpumem_extender_nodes 5
+# HELP gpumem_extender_stranded_bytes Memory that no pod holds and none can get: of GPUs that take no new pods or that a pod holds alone, and of nodes that are cordoned or NotReady, whose kubelet offers none, or that have no free CPU.
 # TYPE gpumem_extender_stranded_bytes gauge
-gpumem_extender_stranded_bytes 6.6571993088e+10
+gpumem_extender_stranded_bytes 1.52471339008e+11
+# HELP gpumem_extender_tainted_free_bytes Memory that no pod holds, of GPUs that take new pods, on nodes whose taint makes them not schedulable: it is free to pods that tolerate that.
+# TYPE gpumem_extender_tainted_free_bytes gauge
+gpumem_extender_tainted_free_bytes 8.589934592e+10
 # HELP gpumem_extender_waiting_pods Pods that ask for GPU memory and are on no node.
 # TYPE gpumem_extender_waiting_pods gauge
 gpumem_extender_waiting_pods 7
 `
 	names := []string{
 		"gpumem_extender_fragmentation_ratio", "gpumem_extender_free_bytes", "gpumem_extender_gpu_allocated_bytes", "gpumem_extender_largest_free_bytes",
-		"gpumem_extender_nodes", "gpumem_extender_stranded_bytes", "gpumem_extender_waiting_pods",
+		"gpumem_extender_node_schedulable", "gpumem_extender_nodes", "gpumem_extender_stranded_bytes", "gpumem_extender_tainted_free_bytes", "gpumem_extender_waiting_pods",
 	}
 	want(t, registry, names, text)
 
 	// A node that is gone leaves no series behind.
 	books.RemoveNode("a")
-	if got := series(t, registry, "gpumem_extender_gpu_capacity_bytes"); got != 3 {
-		t.Errorf("%d GPUs, want 3", got)
+	if got := series(t, registry, "gpumem_extender_gpu_capacity_bytes"); got != 5 {
+		t.Errorf("%d GPUs, want 5", got)
 	}
 	_, err := books.AssumePod(placement.PodRef{UID: "late"}, "b", placement.Request{Containers: []placement.Container{{Kind: placement.App, Units: 1}}}, placement.Binpack, time.Now().Add(-time.Minute))
 	if err != nil {

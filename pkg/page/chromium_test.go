@@ -17,7 +17,9 @@ import (
 	"github.com/chromedp/chromedp"
 	"github.com/chromedp/chromedp/kb"
 
+	"github.com/gpumem/gpumem/pkg/cache"
 	"github.com/gpumem/gpumem/pkg/gpu"
+	"github.com/gpumem/gpumem/pkg/inspect"
 	"github.com/gpumem/gpumem/pkg/placement"
 )
 
@@ -213,6 +215,43 @@ func TestFiltersInChromium(t *testing.T) {
 	}
 }
 
+// What is free on a node that takes no new pods, or that is for some, is not what is free.
+func TestNodesThatTakeNoNewPodsInChromium(t *testing.T) {
+	w := newWorld()
+	for name, gib := range map[string]int{"gpu-cordoned": 40, "gpu-down": 79, "gpu-open": 14, "gpu-stopped": 24, "gpu-team": 22} {
+		w.node(name, "Tesla T4", gib, gib)
+	}
+	w.pod("ml/train-0", "gpu-open", 0, 11)
+	w.pod("ml/train-1", "gpu-open", 1, 12)
+	w.pod("ml/there", "gpu-down", 0, 30)
+	w.wait("ml/next", 30)
+	w.known["gpu-cordoned"] = inspect.NodeFacts{Refuses: &cache.Refusal{Message: inspect.NodeCordoned}}
+	w.known["gpu-down"] = inspect.NodeFacts{Refuses: &cache.Refusal{Message: inspect.NodeNotReady}}
+	w.known["gpu-stopped"] = inspect.NodeFacts{Refuses: &cache.Refusal{Message: "its kubelet offers no gpumem.dev/gpu-mem: see kubectl inspect gpumem doctor"}}
+	w.known["gpu-team"] = inspect.NodeFacts{Taint: "team"}
+	b := open(t, w)
+	b.until(tiles + " === 10")
+	b.picture("nodes-that-take-no-new-pods")
+	text := b.eval(`document.body.innerText`)
+	for _, want := range []string{
+		"Largest free on one GPU\n3 GiB", "Largest free behind a taint\n22 GiB", "Take no new pods\n6",
+		"the node is NotReady", "the node is cordoned", "its kubelet offers no gpumem.dev/gpu-mem", "for pods that tolerate taint team",
+	} {
+		if !strings.Contains(text, want) {
+			t.Errorf("want %q in:\n%s", want, text)
+		}
+	}
+	for gpu, want := range map[string]string{
+		"gpu-down/1": "takes no new pods: the node is NotReady", "gpu-team/0": "healthy, for pods that tolerate taint team", "gpu-open/0": ", healthy",
+	} {
+		if label := b.eval(`document.querySelector('[data-gpu="` + gpu + `"]').getAttribute("aria-label")`); !strings.HasSuffix(label, want) {
+			t.Errorf("%s: %q, want %q", gpu, label, want)
+		}
+	}
+	b.write(`[name="free"]`, "13")
+	b.until(tiles + " === 2") // those that are for some
+}
+
 // What is beside a pod that holds its GPU alone is free for nobody.
 func TestAGPUThatIsHeldAloneInChromium(t *testing.T) {
 	w := newWorld()
@@ -249,7 +288,10 @@ func TestDarkPageInChromium(t *testing.T) {
 // Every control has a name for a screen reader, headings come in order, and text
 // stands out from its ground (WCAG 2.2, AA: 4.5 to 1).
 func TestPageIsAccessible(t *testing.T) {
-	b := open(t, smallFleet())
+	w := smallFleet()
+	w.known["gpu-b"] = inspect.NodeFacts{Refuses: &cache.Refusal{Message: inspect.NodeNotReady}}
+	w.known["gpu-c"] = inspect.NodeFacts{Taint: "team"}
+	b := open(t, w)
 	b.click(`[data-gpu="gpu-a/0"]`)
 	b.until(`!!document.querySelector(".details")`)
 	if got := b.eval(`[...document.querySelectorAll("button, input, select")].filter((e) => !(e.getAttribute("aria-label") || e.labels?.[0]?.textContent || e.textContent.trim())).map((e) => e.outerHTML).join("\n")`); got != "" {

@@ -14,7 +14,6 @@ import (
 	"sync"
 	"time"
 
-	"github.com/gpumem/gpumem/pkg/cache"
 	"github.com/gpumem/gpumem/pkg/gpu"
 	"github.com/gpumem/gpumem/pkg/inspect"
 	"github.com/gpumem/gpumem/pkg/placement"
@@ -25,11 +24,9 @@ var files embed.FS
 
 // Source is what the page shows.
 type Source struct {
-	Resource string
-	Nodes    func() []placement.Node
-	Cordoned func(node string) bool
-	Waiting  func() []inspect.WaitFacts
-	Missing  func() string // what is not ready yet; empty when all can be believed
+	Nodes   func() []placement.Node
+	Facts   func([]placement.Node) inspect.Facts // what else is known of them, and the pods that wait
+	Missing func() string                        // what is not ready yet; empty when all can be believed
 }
 
 // Fleet is what the page is sent.
@@ -43,6 +40,8 @@ type Fleet struct {
 type Node struct {
 	Name    string    `json:"name"`
 	UnitMiB int64     `json:"unitMiB"`
+	Closed  string    `json:"closed,omitempty"` // why it takes no new pods
+	Taint   string    `json:"taint,omitempty"`  // what is free is for pods that tolerate it
 	GPUs    []GPU     `json:"gpus"`
 	Pending gpu.Units `json:"pending,omitempty"` // of pods on no known GPU
 }
@@ -175,21 +174,20 @@ func (f *fleet) current() (body []byte, tag string, err error) {
 // NewFleet puts together what the page is sent.
 func NewFleet(source Source) Fleet {
 	nodes := source.Nodes()
-	facts := inspect.Facts{Resource: source.Resource, Waiting: source.Waiting(), Nodes: make(map[string]inspect.NodeFacts)}
-	for _, n := range nodes {
-		if source.Cordoned(n.Name) {
-			facts.Nodes[n.Name] = inspect.NodeFacts{Refuses: &cache.Refusal{Message: inspect.NodeCordoned}}
-		}
-	}
+	facts := source.Facts(nodes)
 	report := inspect.New(nodes, facts)
 	out := Fleet{Missing: source.Missing(), Nodes: []Node{}, Waiting: []Wait{}}
 	for _, n := range report.Nodes {
-		node := Node{Name: n.Name, UnitMiB: n.UnitMiB, GPUs: []GPU{}}
+		known := facts.Nodes[n.Name]
+		node := Node{Name: n.Name, UnitMiB: n.UnitMiB, Taint: known.Taint, GPUs: []GPU{}}
+		if known.Refuses != nil {
+			node.Closed = known.Refuses.Message
+		}
 		if n.UnattributedMemory != nil {
 			node.Pending = n.UnattributedMemory.Units
 		}
 		for _, g := range n.GPUs {
-			node.GPUs = append(node.GPUs, newGPU(g, facts.Nodes[n.Name].Refuses))
+			node.GPUs = append(node.GPUs, newGPU(g))
 		}
 		out.Nodes = append(out.Nodes, node)
 	}
@@ -199,8 +197,7 @@ func NewFleet(source Source) Fleet {
 	return out
 }
 
-// newGPU is a GPU whose node takes no new pods, if there is a refusal.
-func newGPU(g inspect.GPU, refusal *cache.Refusal) GPU {
+func newGPU(g inspect.GPU) GPU {
 	out := GPU{Index: g.Index, UUID: g.UUID, Model: g.Model, Capacity: g.Capacity.Units, Exclusive: g.Exclusive, Pods: []Pod{}}
 	if g.Requested != nil {
 		out.Requested = g.Requested.Units
@@ -208,11 +205,8 @@ func newGPU(g inspect.GPU, refusal *cache.Refusal) GPU {
 	if out.Model == "" {
 		out.Model = "unknown model"
 	}
-	switch {
-	case !g.Healthy:
+	if !g.Healthy {
 		out.Unhealthy = g.Unhealthy
-	case refusal != nil:
-		out.Unhealthy = refusal.Message
 	}
 	for _, p := range g.Pods {
 		out.Pods = append(out.Pods, Pod{Namespace: p.Namespace, Name: p.Name, Units: p.Memory.Units})

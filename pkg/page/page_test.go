@@ -21,20 +21,23 @@ import (
 // world is books that a test writes, and a clock.
 type world struct {
 	*cache.Cache
-	waiting  []inspect.WaitFacts
-	cordoned string // a node
-	now      time.Time
+	waiting []inspect.WaitFacts
+	known   map[string]inspect.NodeFacts
+	now     time.Time
 }
 
-func newWorld() *world { return &world{Cache: cache.New(), now: time.Unix(1, 0)} }
+func newWorld() *world {
+	return &world{Cache: cache.New(), known: make(map[string]inspect.NodeFacts), now: time.Unix(1, 0)}
+}
 
 func (w *world) handler() http.Handler {
 	reads := map[string]http.Handler{"/other": http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { fmt.Fprint(w, "read") })}
 	return Handler(&Source{
-		Resource: "gpumem.dev/gpu-mem", Nodes: w.Nodes,
-		Waiting:  func() []inspect.WaitFacts { return w.waiting },
-		Cordoned: func(node string) bool { return node == w.cordoned },
-		Missing:  func() string { return "" },
+		Nodes: w.Nodes,
+		Facts: func([]placement.Node) inspect.Facts {
+			return inspect.Facts{Resource: "gpumem.dev/gpu-mem", Nodes: w.known, Waiting: w.waiting}
+		},
+		Missing: func() string { return "" },
 	}, reads, func() time.Time { w.now = w.now.Add(freshness); return w.now })
 }
 
@@ -111,17 +114,27 @@ func TestFleetIsWhatTheBooksSay(t *testing.T) {
 	}
 }
 
-func TestGPUsOfACordonedNodeTakeNoNewPods(t *testing.T) {
+// A node says why it takes no new pods, and for whom what is free there is.
+func TestNodesThatTakeNoNewPods(t *testing.T) {
 	w := newWorld()
 	w.node("a", "T4", 14)
+	w.node("b", "T4", 1)
 	w.wait("ml/small", 2)
-	w.cordoned = "a"
+	w.known["a"] = inspect.NodeFacts{Refuses: &cache.Refusal{Message: inspect.NodeNotReady}}
+	w.known["b"] = inspect.NodeFacts{Taint: "team"}
 	got := fleetOf(t, w.handler())
-	if why := got.Nodes[0].GPUs[0].Unhealthy; why != "the node is cordoned" {
-		t.Errorf("the GPU takes no new pods: %q", why)
+	gpus := func(node string, capacity gpu.Units) []GPU {
+		return []GPU{{UUID: uuid(node, 0), Model: "T4", Capacity: capacity, Pods: []Pod{}}}
 	}
-	if why := got.Waiting[0].Reason; why != "a: the node is cordoned" {
-		t.Errorf("the pod waits: %q", why)
+	want := Fleet{
+		Nodes: []Node{
+			{Name: "a", UnitMiB: 1024, Closed: "the node is NotReady", GPUs: gpus("a", 14)},
+			{Name: "b", UnitMiB: 1024, Taint: "team", GPUs: gpus("b", 1)},
+		},
+		Waiting: []Wait{{"ml", "small", "a: the node is NotReady"}},
+	}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("(-want +got):\n%s", diff)
 	}
 }
 

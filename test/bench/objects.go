@@ -161,7 +161,11 @@ func wholeNode(names api.Names, i int) (*v1.Node, error) {
 		n.Status.Images = append(n.Status.Images, v1.ContainerImage{Names: []string{fmt.Sprintf("registry.example.org/app-%03d:1.2.3", k)}, SizeBytes: 1 << 30})
 	}
 	for _, kind := range []v1.NodeConditionType{v1.NodeReady, v1.NodeMemoryPressure, v1.NodeDiskPressure, v1.NodePIDPressure} {
-		n.Status.Conditions = append(n.Status.Conditions, v1.NodeCondition{Type: kind, Status: v1.ConditionFalse, Reason: "KubeletHasSufficient", Message: "kubelet has sufficient of it"})
+		status := v1.ConditionFalse
+		if kind == v1.NodeReady {
+			status = v1.ConditionTrue
+		}
+		n.Status.Conditions = append(n.Status.Conditions, v1.NodeCondition{Type: kind, Status: status, Reason: "KubeletHasSufficient", Message: "kubelet has sufficient of it"})
 	}
 	return n, nil
 }

@@ -7,19 +7,24 @@ export function amount(units, unitMiB) {
 
 export const free = (gpu) => Math.max(0, gpu.capacity - gpu.requested);
 
-// takesPods says whether a GPU takes new pods, were there room.
-const takesPods = (gpu) => !gpu.unhealthy && !gpu.exclusive;
+// closed says why a GPU takes no new pods, or nothing: for its own sake, or its node's.
+export const closed = (node, gpu) => gpu.unhealthy || node.closed;
 
-// health is what a reader is told of a GPU that is well, or not.
-export function health(gpu) {
-  if (gpu.unhealthy) return `takes no new pods: ${gpu.unhealthy}`;
-  return gpu.exclusive ? "healthy, held alone" : "healthy";
+// takesPods says whether a GPU takes new pods, were there room.
+const takesPods = (node, gpu) => !closed(node, gpu) && !gpu.exclusive;
+
+// health says whether a GPU is well, and for whom it is.
+export function health(node, gpu) {
+  const why = closed(node, gpu);
+  if (why) return `takes no new pods: ${why}`;
+  const whose = node.taint ? `, for pods that tolerate taint ${node.taint}` : "";
+  return (gpu.exclusive ? "healthy, held alone" : "healthy") + whose;
 }
 
 // matches says whether a GPU of a node passes the filters.
 export function matches(node, gpu, filter) {
   if (filter.model && gpu.model !== filter.model) return false;
-  if (filter.free && (!takesPods(gpu) || (free(gpu) * node.unitMiB) / 1024 < filter.free)) return false;
+  if (filter.free && (!takesPods(node, gpu) || (free(gpu) * node.unitMiB) / 1024 < filter.free)) return false;
   if (filter.namespace && !gpu.pods.some((p) => p.namespace === filter.namespace)) return false;
   const words = filter.search.toLowerCase().split(/\s+/).filter(Boolean);
   return words.every(
@@ -56,16 +61,17 @@ export function choices(fleet) {
   return { models: [...models].sort(), namespaces: [...namespaces].sort() };
 }
 
-// sums are over nodes as they are shown.
+// sums are over nodes as they are shown. What is free on nodes with a taint is apart.
 export function sums(nodes) {
-  const sum = { nodes: nodes.length, gpus: 0, capacityMiB: 0, requestedMiB: 0, unhealthy: 0, largestMiB: 0 };
+  const sum = { nodes: nodes.length, gpus: 0, capacityMiB: 0, requestedMiB: 0, closed: 0, largestMiB: 0, taintedMiB: 0 };
   for (const node of nodes) {
     for (const gpu of node.gpus) {
       sum.gpus++;
       sum.capacityMiB += gpu.capacity * node.unitMiB;
       sum.requestedMiB += gpu.requested * node.unitMiB;
-      if (gpu.unhealthy) sum.unhealthy++;
-      if (takesPods(gpu)) sum.largestMiB = Math.max(sum.largestMiB, free(gpu) * node.unitMiB);
+      if (closed(node, gpu)) sum.closed++;
+      const largest = node.taint ? "taintedMiB" : "largestMiB";
+      if (takesPods(node, gpu)) sum[largest] = Math.max(sum[largest], free(gpu) * node.unitMiB);
     }
   }
   return sum;
@@ -82,5 +88,5 @@ export function hue(namespace) {
 // describe is a GPU in words: what a screen reader says of its tile.
 export function describe(node, gpu) {
   const pods = gpu.pods.length === 1 ? "1 pod" : `${gpu.pods.length} pods`;
-  return `${node.name} GPU ${gpu.index}, ${gpu.model}, ${amount(gpu.requested, node.unitMiB)} of ${amount(gpu.capacity, node.unitMiB)} allocated, ${pods}, ${health(gpu)}`;
+  return `${node.name} GPU ${gpu.index}, ${gpu.model}, ${amount(gpu.requested, node.unitMiB)} of ${amount(gpu.capacity, node.unitMiB)} allocated, ${pods}, ${health(node, gpu)}`;
 }

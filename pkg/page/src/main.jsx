@@ -1,6 +1,6 @@
 import { render } from "preact";
 import { useEffect, useMemo, useRef, useState } from "preact/hooks";
-import { amount, choices, describe, free, health, hue, select, sums } from "./fleet.js";
+import { amount, choices, closed, describe, free, health, hue, select, sums } from "./fleet.js";
 
 const interval = 2000; // ms between two looks
 const rowHeight = 76; // px of a node, as in page.css
@@ -40,13 +40,14 @@ function useFleet() {
 }
 
 function caption(node, gpu) {
-  if (gpu.unhealthy) return "✕ no new pods";
-  return gpu.exclusive ? "held alone" : `${amount(free(gpu), node.unitMiB)} free`;
+  if (closed(node, gpu)) return "✕ no new pods";
+  if (gpu.exclusive) return "held alone";
+  return `${amount(free(gpu), node.unitMiB)}${node.taint ? ", tainted" : " free"}`;
 }
 
 function Tile({ node, gpu, chosen, onChoose }) {
   const full = gpu.capacity > 0 ? gpu.capacity : 1;
-  const classes = ["tile", gpu.unhealthy && "unhealthy", chosen && "chosen"].filter(Boolean).join(" ");
+  const classes = ["tile", closed(node, gpu) && "closed", node.taint && "tainted", chosen && "chosen"].filter(Boolean).join(" ");
   return (
     <li>
       <button type="button" class={classes} aria-label={describe(node, gpu)} aria-pressed={chosen} data-gpu={`${node.name}/${gpu.index}`} onClick={() => onChoose(node.name, gpu.uuid)}>
@@ -71,7 +72,9 @@ function Node({ node, top, position, total, chosen, onChoose }) {
         <small>
           {[...new Set(node.gpus.map((gpu) => gpu.model))].join(", ")}
           {node.pending > 0 && ` · ${amount(node.pending, node.unitMiB)} on no known GPU`}
+          {node.taint && ` · for pods that tolerate taint ${node.taint}`}
         </small>
+        {node.closed && <small class="bad">{node.closed}</small>}
       </h3>
       <ul class="gpus" aria-label={`GPUs of ${node.name}`}>
         {node.gpus.map((gpu) => (
@@ -155,7 +158,7 @@ function Details({ node, gpu, onClose }) {
           {amount(gpu.requested, node.unitMiB)} of {amount(gpu.capacity, node.unitMiB)}
         </dd>
         <dt>Health</dt>
-        <dd>{health(gpu)}</dd>
+        <dd>{health(node, gpu)}</dd>
         <dt>UUID</dt>
         <dd class="mono">{gpu.uuid}</dd>
       </dl>
@@ -278,9 +281,15 @@ function App() {
             <dt>Largest free on one GPU</dt>
             <dd>{gib(sum.largestMiB)}</dd>
           </div>
-          <div class={sum.unhealthy ? "bad" : ""}>
+          {sum.taintedMiB > 0 && (
+            <div>
+              <dt>Largest free behind a taint</dt>
+              <dd>{gib(sum.taintedMiB)}</dd>
+            </div>
+          )}
+          <div class={sum.closed ? "bad" : ""}>
             <dt>Take no new pods</dt>
-            <dd>{sum.unhealthy}</dd>
+            <dd>{sum.closed}</dd>
           </div>
         </dl>
       </header>

@@ -1,0 +1,112 @@
+package main
+
+import (
+	"context"
+	"strings"
+	"testing"
+	"testing/synctest"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/prometheus/client_golang/prometheus"
+	"go.uber.org/zap/zaptest"
+	v1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/kubernetes/fake"
+
+	"github.com/gpumem/gpumem/pkg/api"
+	"github.com/gpumem/gpumem/pkg/cache"
+	"github.com/gpumem/gpumem/pkg/controller"
+	"github.com/gpumem/gpumem/pkg/gpu"
+	"github.com/gpumem/gpumem/pkg/metrics"
+	"github.com/gpumem/gpumem/pkg/page"
+)
+
+// What is free on nodes to which kube-scheduler sends no pods is free neither to the metrics nor
+// to the page, and both say of which nodes that is so.
+func TestWhatIsFreeWhereNoPodsGo(t *testing.T) {
+	names, err := api.NewNames(api.DefaultDomain)
+	if err != nil {
+		t.Fatal(err)
+	}
+	node := func(name string, gib int, changes ...func(*v1.Node)) *v1.Node {
+		value, err := api.EncodeInventory(gpu.Inventory{UnitMiB: 1024, Devices: []gpu.Device{
+			{UUID: gpu.UUID("GPU-" + name), Model: "T4", MemoryMiB: int64(gib) * 1024, Capacity: gpu.Units(gib), NUMANode: -1},
+		}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		n := &v1.Node{
+			ObjectMeta: metav1.ObjectMeta{Name: name, Annotations: map[string]string{names.Inventory(): value}},
+			Status: v1.NodeStatus{
+				Conditions:  []v1.NodeCondition{{Type: v1.NodeReady, Status: v1.ConditionTrue}},
+				Allocatable: v1.ResourceList{names.GPUMem(): *resource.NewQuantity(int64(gib), resource.DecimalSI)},
+			},
+		}
+		for _, change := range changes {
+			change(n)
+		}
+		return n
+	}
+	taint := func(key string, effect v1.TaintEffect) func(*v1.Node) {
+		return func(n *v1.Node) { n.Spec.Taints = append(n.Spec.Taints, v1.Taint{Key: key, Effect: effect}) }
+	}
+	down := func(n *v1.Node) { n.Status.Conditions[0].Status = v1.ConditionUnknown }
+	cordon := func(n *v1.Node) { n.Spec.Unschedulable = true }
+	stop := func(n *v1.Node) { n.Status.Allocatable[names.GPUMem()] = resource.MustParse("0") }
+	client := fake.NewClientset(
+		node("open", 3), node("gpus", 2, taint("nvidia.com/gpu", v1.TaintEffectNoSchedule)),
+		node("down", 79, down, taint(v1.TaintNodeUnreachable, v1.TaintEffectNoExecute)),
+		node("cordoned", 40, cordon, taint(v1.TaintNodeUnschedulable, v1.TaintEffectNoSchedule)),
+		node("stopped", 24, stop), node("team", 16, taint("team", v1.TaintEffectNoSchedule)),
+	)
+
+	got := make(map[string]float64) // in GiB, and of each node
+	var fleet page.Fleet
+	synctest.Test(t, func(t *testing.T) {
+		p := &parts{books: cache.New(), opts: options{page: true}}
+		if p.watch, err = controller.New(zaptest.NewLogger(t), client, names, p.books); err != nil {
+			t.Fatal(err)
+		}
+		ctx, cancel := context.WithCancel(t.Context())
+		done := make(chan struct{})
+		go func() { defer close(done); p.watch.Run(ctx) }()
+		synctest.Wait()
+		registry := prometheus.NewRegistry()
+		metrics.RegisterFleet(registry, p.fleet(names))
+		families, err := registry.Gather()
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, family := range families {
+			name := strings.TrimPrefix(family.GetName(), "gpumem_extender_")
+			for _, m := range family.Metric {
+				switch name {
+				case "node_schedulable":
+					got[m.Label[0].GetValue()] = m.Gauge.GetValue()
+				case "free_bytes", "largest_free_bytes", "stranded_bytes", "tainted_free_bytes":
+					got[name] = m.Gauge.GetValue() / (1 << 30)
+				}
+			}
+		}
+		fleet = page.NewFleet(*p.page(names))
+		cancel()
+		<-done
+	})
+	if diff := cmp.Diff(map[string]float64{
+		"free_bytes": 3 + 2, "largest_free_bytes": 3, "stranded_bytes": 79 + 40 + 24, "tainted_free_bytes": 16,
+		"open": 1, "gpus": 1, "down": 0, "cordoned": 0, "stopped": 0, "team": 0,
+	}, got); diff != "" {
+		t.Errorf("the metrics (-want +got):\n%s", diff)
+	}
+	said := make(map[string][2]string)
+	for _, n := range fleet.Nodes {
+		said[n.Name] = [2]string{n.Closed, n.Taint}
+	}
+	if diff := cmp.Diff(map[string][2]string{
+		"open": {}, "gpus": {}, "down": {"the node is NotReady", ""}, "cordoned": {"the node is cordoned", ""},
+		"stopped": {"its kubelet offers no gpumem.dev/gpu-mem: see kubectl inspect gpumem doctor", ""}, "team": {"", "team"},
+	}, said); diff != "" {
+		t.Errorf("the page (-want +got):\n%s", diff)
+	}
+}
