@@ -83,7 +83,7 @@ func TestWhatIsFreeWhereNoPodsGo(t *testing.T) {
 			for _, m := range family.Metric {
 				switch name {
 				case "node_schedulable":
-					got[m.Label[0].GetValue()] = m.Gauge.GetValue()
+					got[m.Label[0].GetValue()+" "+m.Label[1].GetValue()] = m.Gauge.GetValue()
 				case "free_bytes", "largest_free_bytes", "stranded_bytes", "tainted_free_bytes":
 					got[name] = m.Gauge.GetValue() / (1 << 30)
 				}
@@ -95,7 +95,7 @@ func TestWhatIsFreeWhereNoPodsGo(t *testing.T) {
 	})
 	if diff := cmp.Diff(map[string]float64{
 		"free_bytes": 3 + 2, "largest_free_bytes": 3, "stranded_bytes": 79 + 40 + 24, "tainted_free_bytes": 16,
-		"open": 1, "gpus": 1, "down": 0, "cordoned": 0, "stopped": 0, "team": 0,
+		"open ": 1, "gpus ": 1, "down ": 0, "cordoned ": 0, "stopped ": 0, "team team": 1,
 	}, got); diff != "" {
 		t.Errorf("the metrics (-want +got):\n%s", diff)
 	}

@@ -45,10 +45,10 @@ func RegisterFleet(to prometheus.Registerer, f Fleet) {
 	c.capacity = of("gpu_capacity_bytes", "Memory that a GPU offers to pods.", device...)
 	c.allocated = of("gpu_allocated_bytes", "Memory of a GPU that pods hold.", device...)
 	c.healthy = of("gpu_healthy", "Whether a GPU takes new pods: 1, or 0 while it is not healthy or cordoned.", device...)
-	c.schedulable = of("node_schedulable", "Whether kube-scheduler sends new pods with GPU memory to a node: 1, or 0 while it is cordoned, NotReady or tainted, or its kubelet offers none. The taint nvidia.com/gpu, and those named as gpumem's resources, do not count.", "node")
-	c.free = of("free_bytes", "Memory that no pod holds, of GPUs that take new pods, on nodes that are schedulable.")
-	c.tainted = of("tainted_free_bytes", "Memory that no pod holds, of GPUs that take new pods, on nodes whose taint makes them not schedulable: it is free to pods that tolerate that.")
-	c.largest = of("largest_free_bytes", "The most that a pod could get of one GPU now, on nodes that are schedulable.")
+	c.schedulable = of("node_schedulable", "Whether a node takes new pods with GPU memory: 1, or 0 while it is cordoned, NotReady, or its kubelet offers none. The label taint is the key of one that they must tolerate, apart from nvidia.com/gpu and gpumem's resources.", "node", "taint")
+	c.free = of("free_bytes", "Memory that no pod holds, of GPUs that take new pods, on nodes that are schedulable and have no such taint.")
+	c.tainted = of("tainted_free_bytes", "Memory that no pod holds, of GPUs that take new pods, on nodes that are schedulable for pods that tolerate a taint.")
+	c.largest = of("largest_free_bytes", "The most that a pod could get of one GPU now, on nodes that are schedulable and have no such taint.")
 	c.stranded = of("stranded_bytes", "Memory that no pod holds and none can get: of GPUs that take no new pods or that a pod holds alone, and of nodes that are cordoned or NotReady, whose kubelet offers none, or that have no free CPU.")
 	c.fragmentation = of("fragmentation_ratio", "Share of the free memory, that of tainted nodes included, that is on GPUs which pods use in part: 0 when all that is free are whole GPUs.")
 	c.nodes = of("nodes", "Nodes that offer GPU memory.")
@@ -78,7 +78,7 @@ func (c *fleetCollector) Collect(out chan<- prometheus.Metric) {
 		}
 		facts := c.Facts(n)
 		sum.add(n, facts)
-		gauge(c.schedulable, oneIf(facts.Refuses == nil && facts.Taint == ""), n.Name)
+		gauge(c.schedulable, oneIf(facts.Refuses == nil), n.Name, facts.Taint)
 		for _, d := range n.Devices {
 			labels := []string{n.Name, strconv.Itoa(d.Index), string(d.UUID), d.Model}
 			gauge(c.capacity, inBytes(d.Capacity, n), labels...)
