@@ -18,6 +18,8 @@
 // books need: a cluster has far more pods than those with GPU memory. Of the
 // containers' CPU only the pod's sum is kept, and equal lists of resources are
 // shared between pods: a map of one entry takes as much room as one of eight.
+// Of nodes with GPU memory, and of pods that wait for it, is kept what package
+// reach reads, for the page and the metrics: mostly the labels of nodes.
 //
 // Bindings are not limited by the client: the API server says when it is busy, and a limit
 // here would keep a binding back until its time is over, with its memory reserved.

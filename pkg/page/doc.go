@@ -5,7 +5,8 @@
 // # Invariants
 //
 //   - It reads, and answers GET and HEAD alone. What it shows is what the
-//     extender's cache says.
+//     extender's cache says, and of nodes and pods that wait what package reach
+//     does: the same as kubectl inspect gpumem.
 //   - No request of the page leaves for another host: all that it needs is
 //     embedded, and its Content-Security-Policy lets it ask nobody else.
 //   - It answers only who calls it by a name of the loopback: another name that
