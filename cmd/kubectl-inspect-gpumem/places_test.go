@@ -177,10 +177,14 @@ func TestANodeThatIsNotReady(t *testing.T) {
 	a := makeNode(t, "gpu-a", inventory("gpu-a", 16))
 	a.Status.Conditions[0].Status = v1.ConditionUnknown
 	there := with(makePod(t, "ml/there", "gpu-a", 3, uuid("gpu-a", 0)), func(p *v1.Pod) { p.Status.Phase = v1.PodRunning })
-	client := fake.NewClientset(a, there)
+	team := makeNode(t, "gpu-team", inventory("gpu-team", 16))
+	team.Spec.Taints = []v1.Taint{{Key: "team", Effect: v1.TaintEffectNoSchedule}}
+	client := fake.NewClientset(a, there, team)
 	for want, args := range map[string][]string{
 		"State:     its node is NotReady, and what is known of the pod may be old: kubectl describe node gpu-a says why": {"explain", "ml/there"},
-		"gpu-a  0      the node is NotReady": {"fit", "--mem", "4"},
+		"gpu-a     0      the node is NotReady":      {"fit", "--mem", "4"},
+		"Healthy; the node is NotReady":              {"gpus", "gpu-a"},
+		"Healthy; for pods that tolerate taint team": {"gpus", "gpu-team"},
 	} {
 		if stdout, _, _ := inspectWith(client, args...); !strings.Contains(stdout, want) {
 			t.Errorf("%v: want %q in:\n%s", args, want, stdout)

@@ -68,13 +68,13 @@ func (r reporter) count(pods int) *int {
 
 func (r reporter) node(f NodeFacts) Node {
 	out := Node{
-		Name: r.Name, Address: f.Address, Status: f.Status, Withheld: f.Withheld, Problem: f.Problem,
+		Name: r.Name, Address: f.Address, Status: f.Status, Taint: f.Taint, Withheld: f.Withheld, Problem: f.Problem,
 		UnitMiB: r.UnitMiB, DriverVersion: r.DriverVersion,
 		Capacity: r.memory(r.Capacity()), Requested: r.counted(r.Requested()), LargestFree: r.counted(r.LargestFree()),
 		PodCount: r.count(len(r.Holdings())), GPUs: []GPU{}, Unattributed: []Pod{},
 	}
 	if f.Refuses != nil {
-		out.LargestFree = r.counted(0)
+		out.LargestFree, out.Closed = r.counted(0), f.Refuses.Message
 	}
 	if len(r.Devices) > 0 {
 		out.Enforcement, out.Weaker = cmp.Or(r.Enforcement, gpu.EnforcementAdvisory), r.Weaker

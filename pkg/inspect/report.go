@@ -68,6 +68,8 @@ type Node struct {
 	Unattributed       []Pod   `json:"unattributed"`
 	UnattributedMemory *Memory `json:"unattributedMemory,omitempty"` // nil when there are none
 
+	Closed   string `json:"closed,omitempty"`   // why it takes no new pods, whatever is free
+	Taint    string `json:"taint,omitempty"`    // what is free is for pods that tolerate it
 	Withheld bool   `json:"withheld,omitempty"` // its kubelet offers nothing of it: no new pod gets any
 	Problem  string `json:"problem,omitempty"`  // why its inventory could not be read
 }

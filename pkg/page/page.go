@@ -174,15 +174,10 @@ func (f *fleet) current() (body []byte, tag string, err error) {
 // NewFleet puts together what the page is sent.
 func NewFleet(source Source) Fleet {
 	nodes := source.Nodes()
-	facts := source.Facts(nodes)
-	report := inspect.New(nodes, facts)
+	report := inspect.New(nodes, source.Facts(nodes))
 	out := Fleet{Missing: source.Missing(), Nodes: []Node{}, Waiting: []Wait{}}
 	for _, n := range report.Nodes {
-		known := facts.Nodes[n.Name]
-		node := Node{Name: n.Name, UnitMiB: n.UnitMiB, Taint: known.Taint, GPUs: []GPU{}}
-		if known.Refuses != nil {
-			node.Closed = known.Refuses.Message
-		}
+		node := Node{Name: n.Name, UnitMiB: n.UnitMiB, Closed: n.Closed, Taint: n.Taint, GPUs: []GPU{}}
 		if n.UnattributedMemory != nil {
 			node.Pending = n.UnattributedMemory.Units
 		}

@@ -29,6 +29,8 @@ type GPURow struct {
 	Usage *Usage `json:"usage,omitempty"` // nil when not known
 
 	pending *inspect.Memory // of the node's pods that are on no known GPU; nil: there are none
+	closed  string          // why its node takes no new pods
+	taint   string          // of its node, which pods must tolerate
 }
 
 // PodRow is one pod of a list.
@@ -73,7 +75,7 @@ func (p PodRow) Waits() bool { return p.State == Waiting || p.State == Nominated
 func GPURows(r inspect.Report, usage map[Used]Usage) (rows []GPURow) {
 	for _, n := range r.Nodes {
 		for _, g := range n.GPUs {
-			row := GPURow{Node: n.Name, GPU: g, pending: n.UnattributedMemory}
+			row := GPURow{Node: n.Name, GPU: g, pending: n.UnattributedMemory, closed: n.Closed, taint: n.Taint}
 			if u, ok := usage[Used{n.Name, string(g.UUID)}]; ok {
 				row.Usage = &u
 			}
@@ -169,16 +171,24 @@ func GPUColumns(r inspect.Report) []Column[GPURow] {
 		{
 			Header: "HEALTH",
 			Cell: func(g GPURow) string {
-				if g.Healthy || g.Status.OnlyCordoned() {
-					return health(g.GPU)
+				cell := health(g.GPU)
+				if !g.Healthy && !g.Status.OnlyCordoned() {
+					cell += ": " + g.Unhealthy
 				}
-				return health(g.GPU) + ": " + g.Unhealthy
+				switch {
+				case g.closed != "":
+					return cell + "; " + g.closed
+				case g.taint != "":
+					return cell + "; for pods that tolerate taint " + g.taint
+				default:
+					return cell
+				}
 			},
 			Colour: func(g GPURow) Colour {
 				switch {
-				case g.Healthy:
+				case g.Healthy && g.closed == "":
 					return Plain
-				case g.Status.OnlyCordoned():
+				case g.Healthy, g.Status.OnlyCordoned():
 					return Yellow
 				default:
 					return Red
