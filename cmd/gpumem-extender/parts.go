@@ -119,7 +119,7 @@ func (p *parts) fleet(names api.Names) metrics.Fleet {
 		Facts: func(n placement.Node) inspect.NodeFacts {
 			node := p.watch.Node(n.Name)
 			if node == nil {
-				return inspect.NodeFacts{} // gone since: the books hear of it next
+				return inspect.NodeFacts{} // gone since
 			}
 			return reach.NodeFacts(names, node, n.Advertised())
 		},

@@ -23,7 +23,7 @@ import (
 )
 
 // What is free on nodes to which kube-scheduler sends no pods is free neither to the metrics nor
-// to the page, and both say of which nodes that is so.
+// to the page, and both name these nodes.
 func TestWhatIsFreeWhereNoPodsGo(t *testing.T) {
 	names, err := api.NewNames(api.DefaultDomain)
 	if err != nil {

@@ -114,7 +114,7 @@ func (c *Controller) Pod(namespace, name string) *v1.Pod {
 	return pod
 }
 
-// Node returns a node as the watch last told of it, or nil. It is trimmed to what gpumem
+// Node returns a node as the watch last saw it, or nil. It is trimmed to what gpumem
 // reads of a node, and not to be changed.
 func (c *Controller) Node(name string) *v1.Node {
 	node, err := c.nodeLister.Get(name)

@@ -36,7 +36,7 @@ func Trim(names api.Names) toolscache.TransformFunc {
 }
 
 // trimmer trims pods and nodes. Very many pods ask for the same, and a list of one
-// resource takes as much room as one of eight: so they share them. So do nodes the keys
+// resource takes as much memory as one of eight: so they share them. So do nodes the keys
 // of their labels.
 type trimmer struct {
 	names   api.Names

@@ -28,7 +28,7 @@ func NewNodes() *Nodes {
 	return &Nodes{nodes: make(map[string]*v1.Node), known: make(map[string]map[string]*cache.Refusal)}
 }
 
-// Add adds a node, of which it keeps no more than it takes.
+// Add adds a node, and keeps no more of it than is needed here.
 func (n *Nodes) Add(node *v1.Node) {
 	n.nodes[node.Name] = &v1.Node{
 		ObjectMeta: metav1.ObjectMeta{Name: node.Name, Labels: node.Labels},
