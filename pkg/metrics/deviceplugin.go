@@ -37,7 +37,7 @@ func NewDevicePlugin(to prometheus.Registerer) *DevicePlugin {
 		}),
 		corrections: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Namespace: namespace, Subsystem: subsystem, Name: "assignment_corrections_total",
-			Help: "Assignment annotations written, by reason: placed (there was none, or none any more), held (the kubelet has given other GPUs), planned (the kubelet has given the pod's GPUs to another).",
+			Help: "Assignment annotations written, by reason: placed (there was none, or somebody had changed it), held (the kubelet has given other GPUs), planned (the kubelet has given the pod's GPUs to another).",
 		}, []string{"reason"}),
 	}
 	to.MustRegister(m.took, m.failed, m.drift, m.corrections)

@@ -96,7 +96,7 @@ func TestDevicePlugin(t *testing.T) {
 	m.Answered("Allocate", time.Millisecond, errors.New("refused"))
 	m.Answered("Allocate", time.Millisecond, nil)
 	want(t, registry, []string{"gpumem_device_plugin_assignment_corrections_total", "gpumem_device_plugin_assignment_drift_pods", "gpumem_device_plugin_request_errors_total"}, `
-# HELP gpumem_device_plugin_assignment_corrections_total Assignment annotations written, by reason: placed (there was none, or none any more), held (the kubelet has given other GPUs), planned (the kubelet has given the pod's GPUs to another).
+# HELP gpumem_device_plugin_assignment_corrections_total Assignment annotations written, by reason: placed (there was none, or somebody had changed it), held (the kubelet has given other GPUs), planned (the kubelet has given the pod's GPUs to another).
 # TYPE gpumem_device_plugin_assignment_corrections_total counter
 gpumem_device_plugin_assignment_corrections_total{reason="held"} 2
 gpumem_device_plugin_assignment_corrections_total{reason="placed"} 0
