@@ -136,7 +136,9 @@ func (p *parts) page(names api.Names) *page.Source {
 	return &page.Source{
 		Nodes: p.books.Nodes, Missing: p.watch.Missing,
 		Facts: func(nodes []placement.Node) inspect.Facts {
-			return reach.Facts(names, nodes, p.watch.Node, p.watch.Waiting())
+			facts := reach.Facts(names, nodes, p.watch.Node, p.watch.Waiting())
+			facts.Policy = p.extender.Policy
+			return facts
 		},
 	}
 }

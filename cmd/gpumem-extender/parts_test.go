@@ -17,6 +17,7 @@ import (
 	"github.com/gpumem/gpumem/pkg/api"
 	"github.com/gpumem/gpumem/pkg/cache"
 	"github.com/gpumem/gpumem/pkg/controller"
+	"github.com/gpumem/gpumem/pkg/extender"
 	"github.com/gpumem/gpumem/pkg/gpu"
 	"github.com/gpumem/gpumem/pkg/metrics"
 	"github.com/gpumem/gpumem/pkg/page"
@@ -64,7 +65,7 @@ func TestWhatIsFreeWhereNoPodsGo(t *testing.T) {
 	got := make(map[string]float64) // in GiB, and of each node
 	var fleet page.Fleet
 	synctest.Test(t, func(t *testing.T) {
-		p := &parts{books: cache.New(), opts: options{page: true}}
+		p := &parts{books: cache.New(), extender: &extender.Extender{}, opts: options{page: true}}
 		if p.watch, err = controller.New(zaptest.NewLogger(t), client, names, p.books); err != nil {
 			t.Fatal(err)
 		}

@@ -15,6 +15,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/gpumem/gpumem/pkg/api"
+	"github.com/gpumem/gpumem/pkg/decide"
 	"github.com/gpumem/gpumem/pkg/defrag"
 	"github.com/gpumem/gpumem/pkg/placement"
 )
@@ -192,6 +193,7 @@ func (d *defragmentation) clearing(ctx context.Context, c *crowd, plan defrag.Pl
 	case len(nodes) == 0:
 		return clearing{why: "node " + plan.Node + " is gone"}
 	}
+	facts.Policy = c.policy
 	waits := waitFacts(d.names, where, c.waits)
 	here := without(nodes[0], waits.Pod) // it may be there by now
 	chance := facts.Chance(waits, here)
@@ -203,7 +205,7 @@ func (d *defragmentation) clearing(ctx context.Context, c *crowd, plan defrag.Pl
 		return clearing{why: "not ended yet: " + named(leaving)}
 	}
 	faster := slices.DeleteFunc(here.Holdings(), func(h placement.Holding) bool { return !c.came(plan, h) })
-	if chance.Fits() || !placement.Fit(waits.Request, here.Without(faster)).Fits() {
+	if _, refusal := decide.Decide(here.Without(faster), waits.Pod, waits.Request, c.policy); chance.Fits() || refusal != nil {
 		return clearing{why: "node " + plan.Node + ": " + chance.Why()}
 	}
 	return clearing{taken: true, why: "others were faster to take the room on node " + plan.Node + ": " + named(faster)}

@@ -141,6 +141,7 @@ func oddCluster(t testing.TB) []runtime.Object {
 	cordoned.Spec.Unschedulable = true
 	now := metav1.NewTime(time.Unix(1700000000, 0))
 	return []runtime.Object{
+		extenderDeployment("gpumem-system", "gpumem.dev", "binpack"),
 		makeNode(t, "gpu-a", sick), unread, cordoned, makeNode(t, "cpu-1", gpu.Inventory{}), &v1.Node{ObjectMeta: metav1.ObjectMeta{Name: "bare"}},
 
 		makePod(t, "ml/train", "gpu-a", 10, uuid("gpu-a", 0)),
@@ -470,7 +471,7 @@ func TestAgainstAServerInPages(t *testing.T) {
 			for range 3 {
 				want = append(want, "/api/v1/pods status.phase!=Succeeded,status.phase!=Failed")
 			}
-			want = append(want, "/api/v1/configmaps ")
+			want = append(want, "/api/v1/configmaps ", "/apis/apps/v1/namespaces/gpumem-system/deployments ")
 			if diff := cmp.Diff(want, s.requests); !forgets && diff != "" {
 				t.Errorf("requests (-want +got):\n%s", diff)
 			}

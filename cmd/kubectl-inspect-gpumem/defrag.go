@@ -21,6 +21,7 @@ import (
 	"k8s.io/component-helpers/scheduling/corev1"
 
 	"github.com/gpumem/gpumem/pkg/api"
+	"github.com/gpumem/gpumem/pkg/decide"
 	"github.com/gpumem/gpumem/pkg/defrag"
 	"github.com/gpumem/gpumem/pkg/gpu"
 	"github.com/gpumem/gpumem/pkg/inspect"
@@ -92,7 +93,7 @@ func (d *defragmentation) validate() error {
 
 func (d *defragmentation) run(ctx context.Context, args []string) error {
 	c := &crowd{nodes: make(map[string]*v1.Node), pods: make(map[string]*v1.Pod), force: d.force}
-	room := defrag.Goal{Fallback: placement.Binpack, Most: d.most, May: c.mayGo, Suits: c.suits}
+	room := defrag.Goal{Most: d.most, May: c.mayGo, Suits: c.suits}
 	var err error
 	if room.Request, err = d.request(ctx, c, args); err != nil {
 		return err
@@ -110,6 +111,8 @@ func (d *defragmentation) run(ctx context.Context, args []string) error {
 	if err := untold("there is no plan", facts); err != nil {
 		return err
 	}
+	d.learnPolicy(ctx, &facts)
+	c.policy, room.Fallback = facts.Policy, facts.Policy
 	if room.Budgets, err = d.budgets(ctx, c); err != nil {
 		return err
 	}
@@ -120,7 +123,7 @@ func (d *defragmentation) run(ctx context.Context, args []string) error {
 	if !ok {
 		return d.noPlan(c, room, nodes)
 	}
-	if err := c.print(d.Out, plan, nodes, d.gpus); err != nil {
+	if err := c.print(d.Out, plan, nodes, room.Request, d.gpus); err != nil {
 		return err
 	}
 	return d.carryOut(ctx, c, plan, facts.Schedulers)
@@ -332,11 +335,12 @@ func (c *crowd) unserved(names api.Names, schedulers []string) string {
 
 // crowd is who could move, and where to.
 type crowd struct {
-	nodes map[string]*v1.Node
-	facts map[string]inspect.NodeFacts // by node
-	pods  map[string]*v1.Pod           // by UID
-	waits *v1.Pod                      // nil: a GPU is to be freed
-	force bool
+	nodes  map[string]*v1.Node
+	facts  map[string]inspect.NodeFacts // by node
+	pods   map[string]*v1.Pod           // by UID
+	waits  *v1.Pod                      // nil: a GPU is to be freed
+	force  bool
+	policy placement.Policy // the cluster's
 
 	leaving []placement.Holding // the GPUs of the plan: those that are to be evicted, and those that end already
 }
@@ -412,9 +416,9 @@ func (c *crowd) mayGo(h placement.Holding) bool {
 // is no room. A GPU that is to be free comes after each of them.
 func (c *crowd) asItFinds(n placement.Node, req placement.Request) placement.Node {
 	if c.waits == nil {
-		return preemption.Promised(n, placement.Binpack)
+		return decide.Promised(n, c.policy)
 	}
-	return preemption.Reserved(n, api.Ref(c.waits), req, placement.Binpack)
+	return decide.Reserved(n, api.Ref(c.waits), req, c.policy)
 }
 
 // inPeace says which pods were left in peace, and why, and whether to force evictions
@@ -479,7 +483,7 @@ func (c *crowd) what(gpus int) string {
 	}
 }
 
-func (c *crowd) print(w io.Writer, plan defrag.Plan, nodes []placement.Node, gpus int) error {
+func (c *crowd) print(w io.Writer, plan defrag.Plan, nodes []placement.Node, req placement.Request, gpus int) error {
 	at := nodes[slices.IndexFunc(nodes, func(n placement.Node) bool { return n.Name == plan.Node })]
 	var indexes []string
 	for _, d := range at.Devices {
@@ -494,6 +498,11 @@ func (c *crowd) print(w io.Writer, plan defrag.Plan, nodes []placement.Node, gpu
 			when = "once " + named(c.leaving) + ", which ends already, is gone"
 		}
 		fmt.Fprintf(w, "There is room %s: nobody has to be evicted.\n", when)
+		if c.waits != nil && len(c.leaving) == 0 {
+			if _, refusal := decide.Decide(at, api.Ref(c.waits), req, c.policy); refusal != nil {
+				fmt.Fprintf(w, "For now the pod %s.\n", refusal.Message)
+			}
+		}
 		return nil
 	}
 	fmt.Fprintln(w)

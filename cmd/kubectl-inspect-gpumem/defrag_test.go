@@ -33,6 +33,8 @@ func ownedBy(kind string, pod *v1.Pod) *v1.Pod {
 // a pod that wants 8.
 func fragmented(t *testing.T) map[string]runtime.Object {
 	return map[string]runtime.Object{
+		"extender": extenderDeployment("gpumem-system", "gpumem.dev", "binpack"),
+
 		"gpu-a": makeNode(t, "gpu-a", inventory("gpu-a", 10, 10)),
 		"gpu-b": makeNode(t, "gpu-b", inventory("gpu-b", 16)),
 		"x":     ownedBy("ReplicaSet", makePod(t, "ml/x", "gpu-a", 4, uuid("gpu-a", 0))),

@@ -15,6 +15,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/duration"
 
 	"github.com/gpumem/gpumem/pkg/api"
+	"github.com/gpumem/gpumem/pkg/decide"
 	"github.com/gpumem/gpumem/pkg/decisions"
 	"github.com/gpumem/gpumem/pkg/doctor"
 	"github.com/gpumem/gpumem/pkg/gpu"
@@ -150,9 +151,6 @@ func (o *options) explain(ctx context.Context, arg string, all bool) error {
 		fmt.Fprintf(o.ErrOut, "warning: annotation %s is none that gpumem knows, and has no effect: %s\n", printers.Clean(key), doctor.Correct(o.names, key))
 	}
 	extenders, unread := o.extenders(ctx)
-	if e.Asks != "" {
-		e.Fallback = policyOf(extenders)
-	}
 	e.Decided, err = o.decided(ctx, extenders, namespace, name, string(pod.UID))
 	e.forgotten = e.asked && e.Decided == nil && err == nil && len(extenders) > 0
 	if err = cmp.Or(unread, err); err != nil {
@@ -189,6 +187,9 @@ func (o *options) explanationOf(ctx context.Context, pod *v1.Pod, all bool) (exp
 	asks := waitFacts(o.names, where, pod)
 	if !asks.Request.Empty() {
 		e.Asks, e.Policy = asksOf(asks.Request, e.unitMiB), string(asks.Request.Policy)
+		if o.learnPolicy(ctx, &facts) {
+			e.Fallback = string(facts.Policy)
+		}
 	}
 	switch {
 	case api.Terminal(pod):
@@ -401,16 +402,6 @@ func summary(pod inspect.WaitFacts, chances []inspect.Chance, facts inspect.Fact
 		s += "; " + unserved
 	}
 	return s
-}
-
-// policyOf returns the policy of pods that name none.
-func policyOf(extenders []v1.Pod) string {
-	for _, pod := range extenders {
-		if policy := doctor.Flag(pod.Spec, "policy", ""); policy != "" {
-			return policy
-		}
-	}
-	return ""
 }
 
 // asksOf says what a pod asks for.
@@ -665,7 +656,7 @@ func verdict(c considered) string {
 	switch {
 	case c.node.Reason == reach.Withheld:
 		return "would do, but the node's kubelet offers none of it"
-	case slices.Contains([]string{reach.Cordoned, reach.NotReady, reach.Coreless, reach.KeptAway, reach.Untolerated, inspect.Overdrawn}, c.node.Reason):
+	case slices.Contains([]string{reach.Cordoned, reach.NotReady, reach.Coreless, reach.KeptAway, reach.Untolerated, inspect.Overdrawn, decide.Confusable}, c.node.Reason):
 		return "would do, but " + c.node.Message
 	case slices.Contains([]string{"TooFew", "Unhealthy", "Occupied", "Insufficient", "Fragmented"}, c.node.Reason):
 		return "would do, but too few of the node would"

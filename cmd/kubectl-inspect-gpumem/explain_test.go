@@ -114,7 +114,8 @@ func TestExplainSaysWhichAnnotationsHaveNoEffect(t *testing.T) {
 	pod := with(makePod(t, "ml/waits", "", 2), func(p *v1.Pod) {
 		p.Annotations = map[string]string{"gpumem.dev/gpu-core": "50", "gpumem.dev/gpu-cuont": "2", "gpumem.dev/policy": "spread", "example.com/gpu-cuont": "2"}
 	})
-	_, stderr, err := inspectWith(fake.NewClientset(makeNode(t, "gpu-a", inventory("gpu-a", 16)), pod), "explain", "ml/waits")
+	client := fake.NewClientset(extenderDeployment("gpumem-system", "gpumem.dev", "binpack"), makeNode(t, "gpu-a", inventory("gpu-a", 16)), pod)
+	_, stderr, err := inspectWith(client, "explain", "ml/waits")
 	const want = "warning: annotation gpumem.dev/gpu-core is none that gpumem knows, and has no effect: it is a resource: ask for it among the limits of a container, and take the annotation away\n" +
 		"warning: annotation gpumem.dev/gpu-cuont is none that gpumem knows, and has no effect: correct its name, or take it away\n"
 	if err != nil || stderr != want {
@@ -520,49 +521,63 @@ func TestExplainSaysWhoChoseTheNodeOfAPodThatWasRefused(t *testing.T) {
 
 // extenderSets are the Deployment of the scheduler and its ReplicaSet.
 func extenderSets() (*appsv1.Deployment, *appsv1.ReplicaSet) {
-	d := &appsv1.Deployment{ObjectMeta: metav1.ObjectMeta{Namespace: "gpumem-system", Name: "gpumem-scheduler", UID: "uid-deployment", Labels: labelsOf("scheduler")}}
+	d := extenderDeployment("gpumem-system", "gpumem.dev", "binpack")
 	return d, &appsv1.ReplicaSet{ObjectMeta: metav1.ObjectMeta{
 		Namespace: "gpumem-system", Name: "gpumem-scheduler-1", UID: "uid-replicas", Labels: labelsOf("scheduler"),
 		OwnerReferences: []metav1.OwnerReference{*metav1.NewControllerRef(d, appsv1.SchemeGroupVersion.WithKind("Deployment"))},
 	}}
 }
 
-// extenderPod is that of a scheduler with an extender of a domain.
-func extenderPod(name, domain, policy string) *v1.Pod {
-	_, set := extenderSets()
+// extenderDeployment is that of a scheduler with an extender of a domain.
+func extenderDeployment(namespace, domain, policy string) *appsv1.Deployment {
+	d := &appsv1.Deployment{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "gpumem-scheduler", UID: "uid-deployment", Labels: labelsOf("scheduler")}}
+	d.Spec.Template.Spec.InitContainers = []v1.Container{{Name: "gpumem-extender", Args: []string{"--resource-domain=" + domain, "--policy=" + policy}}}
+	return d
+}
+
+// extenderPod is that of a scheduler with an extender.
+func extenderPod(name string) *v1.Pod {
+	deployment, set := extenderSets()
 	return &v1.Pod{
 		ObjectMeta: metav1.ObjectMeta{
 			Namespace: "gpumem-system", Name: name, Labels: labelsOf("scheduler"),
 			OwnerReferences: []metav1.OwnerReference{*metav1.NewControllerRef(set, appsv1.SchemeGroupVersion.WithKind("ReplicaSet"))},
 		},
-		Spec: v1.PodSpec{InitContainers: []v1.Container{{Name: "gpumem-extender", Args: []string{"--resource-domain=" + domain, "--policy=" + policy}}}},
+		Spec: deployment.Spec.Template.Spec,
 	}
 }
 
 func TestExplainSaysByWhichPolicy(t *testing.T) {
 	exclusive := with(makePod(t, "ml/alone", "", 3), func(p *v1.Pod) { p.Annotations[testNames(t).Policy()] = "exclusive" })
 	objects := []runtime.Object{makeNode(t, "gpu-a", inventory("gpu-a", 16)), exclusive, makePod(t, "ml/any", "", 3)}
-	deployment, set := extenderSets()
-	stranger := extenderPod("a-stranger", "gpumem.dev", "binpack") // of the same labels, and made by somebody else
-	stranger.OwnerReferences = nil
-	elsewhere := extenderPod("elsewhere", "gpumem.dev", "binpack")
-	elsewhere.Namespace = "default"
+	other := extenderDeployment("gpumem-system", "aliyun.com", "binpack")
+	other.Name = "another"
 	installed := append([]runtime.Object{
-		deployment, set, stranger, elsewhere, extenderPod("other", "aliyun.com", "binpack"), extenderPod("ours", "gpumem.dev", "spread"),
+		other, extenderDeployment("gpumem-system", "gpumem.dev", "spread"), extenderDeployment("default", "gpumem.dev", "binpack"),
 	}, objects...)
+	ofDefaults := extenderDeployment("gpumem-system", "gpumem.dev", "")
+	ofDefaults.Spec.Template.Spec.InitContainers[0].Args = nil
+	unread := append([]runtime.Object{extenderDeployment("gpumem-system", "gpumem.dev", "best")}, objects...)
+	const warns = "warning: the cluster's policy cannot be read, and is taken to be binpack: "
 	for _, tc := range []struct {
 		objects []runtime.Object
 		pod     string
 		want    string
+		warning string
 	}{
-		{installed, "ml/alone", "\nPolicy:    exclusive\n"},
-		{installed, "ml/any", "\nPolicy:    spread, the cluster's: the pod names none\n"},
-		{objects, "ml/alone", "\nPolicy:    exclusive\n"},
-		{objects, "ml/any", ""},
+		{installed, "ml/alone", "\nPolicy:    exclusive\n", ""},
+		{installed, "ml/any", "\nPolicy:    spread, the cluster's: the pod names none\n", ""},
+		{append([]runtime.Object{ofDefaults}, objects...), "ml/any", "\nPolicy:    binpack, the cluster's: the pod names none\n", ""},
+		{objects, "ml/alone", "\nPolicy:    exclusive\n", warns + "no Deployment of gpumem's extender is found in namespace gpumem-system (--gpumem-namespace names another)\n"},
+		{objects, "ml/any", "", warns + "no Deployment of gpumem's extender is found in namespace gpumem-system (--gpumem-namespace names another)\n"},
+		{unread, "ml/any", "", warns + "Deployment gpumem-scheduler: --policy: \"best\": want binpack or spread\n"},
 	} {
-		stdout, _, err := inspectWith(fake.NewClientset(tc.objects...), "explain", tc.pod)
+		stdout, stderr, err := inspectWith(fake.NewClientset(tc.objects...), "explain", tc.pod)
 		if err != nil || !strings.Contains(stdout, tc.want) || strings.Contains(stdout, "Policy:") != (tc.want != "") {
 			t.Errorf("%s: error %v, want %q in:\n%s", tc.pod, err, tc.want, stdout)
+		}
+		if stderr != tc.warning {
+			t.Errorf("%s: warning %q, want %q", tc.pod, stderr, tc.warning)
 		}
 	}
 }

@@ -13,12 +13,17 @@ import (
 	"time"
 
 	v1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/tools/portforward"
 	"k8s.io/client-go/transport/spdy"
 	"k8s.io/kubectl/pkg/util/podutils"
 
+	"github.com/gpumem/gpumem/pkg/api"
 	"github.com/gpumem/gpumem/pkg/decisions"
 	"github.com/gpumem/gpumem/pkg/doctor"
+	"github.com/gpumem/gpumem/pkg/inspect"
+	"github.com/gpumem/gpumem/pkg/placement"
+	"github.com/gpumem/gpumem/pkg/printers"
 )
 
 const (
@@ -28,6 +33,42 @@ const (
 	// extenderTime is how long one extender may take to tell.
 	extenderTime = 10 * time.Second
 )
+
+// extenderPolicy is the policy of an extender that is given none, and of the chart.
+const extenderPolicy = placement.Binpack
+
+// learnPolicy adds the cluster's policy to the facts, and reports whether it is known. Where it
+// cannot be read, a warning says so, once, and the default is taken.
+func (o *options) learnPolicy(ctx context.Context, facts *inspect.Facts) bool {
+	policy, err := o.policy(ctx)
+	facts.Policy = cmp.Or(policy, extenderPolicy)
+	if err != nil && !o.warned {
+		o.warned = true
+		fmt.Fprintf(o.ErrOut, "warning: the cluster's policy cannot be read, and is taken to be %s: %s\n", extenderPolicy, printers.Clean(oneLine(err)))
+	}
+	return err == nil
+}
+
+// policy returns the policy by which the extender of the domain chooses GPUs for pods that name
+// none, as its Deployment says.
+func (o *options) policy(ctx context.Context) (placement.Policy, error) {
+	list, err := o.client.AppsV1().Deployments(o.system).List(ctx, metav1.ListOptions{LabelSelector: extenderSelector})
+	if err != nil {
+		return "", err
+	}
+	for _, d := range list.Items {
+		spec := d.Spec.Template.Spec
+		if doctor.Flag(spec, "resource-domain", o.domain) != o.domain {
+			continue
+		}
+		policy, err := api.ParseFallback(doctor.Flag(spec, "policy", string(extenderPolicy)))
+		if err != nil {
+			return "", fmt.Errorf("Deployment %s: --policy: %w", d.Name, err)
+		}
+		return policy, nil
+	}
+	return "", fmt.Errorf("no Deployment of gpumem's extender is found in namespace %s (--gpumem-namespace names another)", o.system)
+}
 
 // extenders returns the pods with an extender of the domain.
 func (o *options) extenders(ctx context.Context) ([]v1.Pod, error) {

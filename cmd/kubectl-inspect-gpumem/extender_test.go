@@ -20,7 +20,7 @@ import (
 // What a user reads on stderr are sentences of this command: client-go has a log,
 // and servers have warnings.
 func TestStderrIsWithoutTheLogOfClientGo(t *testing.T) {
-	starting := extenderPod("gpumem-scheduler-1", "gpumem.dev", "binpack")
+	starting := extenderPod("gpumem-scheduler-1")
 	deployment, set := extenderSets()
 	lists := map[string]any{
 		"/api/v1/nodes":                         v1.NodeList{TypeMeta: metav1.TypeMeta{Kind: "NodeList", APIVersion: "v1"}},

@@ -14,10 +14,10 @@ import (
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"github.com/gpumem/gpumem/pkg/decide"
 	"github.com/gpumem/gpumem/pkg/gpu"
 	"github.com/gpumem/gpumem/pkg/inspect"
 	"github.com/gpumem/gpumem/pkg/placement"
-	"github.com/gpumem/gpumem/pkg/preemption"
 	"github.com/gpumem/gpumem/pkg/printers"
 )
 
@@ -144,6 +144,7 @@ func (o *options) fit(ctx context.Context, l *listing, w wish) error {
 	if err := untold("what fits cannot be told", facts); err != nil {
 		return err
 	}
+	o.learnPolicy(ctx, &facts)
 	rows, total, err := o.rooms(nodes, facts, w)
 	if err != nil {
 		return err
@@ -194,7 +195,7 @@ func (o *options) rooms(nodes []placement.Node, facts inspect.Facts, w wish) (ro
 		if refusal := facts.Nodes[n.Name].Refusal(req); refusal != nil {
 			row.Reason = refusal.Message
 		} else {
-			row.Times, row.Reason = times(req, n)
+			row.Times, row.Reason = times(req, n, facts.Policy)
 		}
 		total += row.Times
 		rows = append(rows, row)
@@ -218,30 +219,22 @@ func roomView() view[room] {
 
 // times counts how many pods of a kind a node takes, one after the other, and
 // says why when it takes none.
-func times(req placement.Request, n placement.Node) (count int, reason string) {
-	n = preemption.Promised(n, placement.Binpack)
-	inv := gpu.Inventory{UnitMiB: n.UnitMiB, Enforcement: n.Enforcement, Links: n.Links}
-	for _, d := range n.Devices {
-		inv.Devices = append(inv.Devices, d.Device)
-	}
-	holdings := n.Holdings()
+func times(req placement.Request, n placement.Node, policy placement.Policy) (count int, reason string) {
+	n = decide.Promised(n, policy)
 	for {
-		a, verdict := placement.Choose(placement.Binpack, req, n)
-		why := ""
-		if !verdict.Fits() {
-			why = verdict.String()
-		} else if overdraws := inspect.Overdraws(req, n); overdraws != nil {
-			why = overdraws.Message
+		pod := placement.PodRef{UID: fmt.Sprint("fit ", count)}
+		chosen, refusal := decide.Decide(n, pod, req, policy)
+		if refusal == nil {
+			refusal = inspect.Overdraws(req, n)
 		}
 		switch {
-		case why == "":
+		case refusal == nil:
 		case count > 0:
 			return count, ""
 		default:
-			return 0, why
+			return 0, refusal.Message
 		}
 		count++
-		holdings = append(holdings, placement.Holding{Pod: placement.PodRef{UID: fmt.Sprint("fit ", count)}, Request: req, Assignment: a})
-		n = placement.NewNode(n.Name, inv, holdings)
+		n = n.With(placement.Holding{Pod: pod, Request: req, Assignment: chosen})
 	}
 }

@@ -189,7 +189,7 @@ func TestRoomThatIsKeptForANominatedPod(t *testing.T) {
 	})
 	beside := makePod(t, "web/beside", "gpu-a", 5, a.Devices[1].UUID)
 	late := makePod(t, "ml/late", "", 12)
-	objects := []runtime.Object{makeNode(t, "gpu-a", a), low, vip, beside, late}
+	objects := []runtime.Object{extenderDeployment("gpumem-system", "gpumem.dev", "binpack"), makeNode(t, "gpu-a", a), low, vip, beside, late}
 	for name, args := range map[string][]string{
 		"nominated-nodes":   {"nodes"},
 		"nominated-details": {"--details"},
@@ -208,7 +208,7 @@ func TestRoomThatIsKeptForANominatedPod(t *testing.T) {
 func TestAGPUThatIsHeldAlone(t *testing.T) {
 	a := inventory("gpu-a", 14, 14)
 	alone := with(makePod(t, "ml/alone", "gpu-a", 4, a.Devices[0].UUID), func(p *v1.Pod) { p.Annotations[testNames(t).Policy()] = "exclusive" })
-	client := fake.NewClientset(makeNode(t, "gpu-a", a), alone, makePod(t, "ml/beside", "gpu-a", 9, a.Devices[1].UUID))
+	client := fake.NewClientset(extenderDeployment("gpumem-system", "gpumem.dev", "binpack"), makeNode(t, "gpu-a", a), alone, makePod(t, "ml/beside", "gpu-a", 9, a.Devices[1].UUID))
 	for name, args := range map[string][]string{
 		"alone-nodes":   {"nodes", "-o", "wide"},
 		"alone-details": {"--details"},
@@ -283,7 +283,7 @@ func TestHelpNamesFieldsThatThereAre(t *testing.T) {
 func TestFitSaysHowAPodAsksForIt(t *testing.T) {
 	small := inventory("gpu-b", 64)
 	small.UnitMiB = 256
-	client := fake.NewClientset(makeNode(t, "gpu-a", inventory("gpu-a", 16)), makeNode(t, "gpu-b", small), makeNode(t, "gpu-c", inventory("gpu-c", 16)))
+	client := fake.NewClientset(extenderDeployment("gpumem-system", "gpumem.dev", "binpack"), makeNode(t, "gpu-a", inventory("gpu-a", 16)), makeNode(t, "gpu-b", small), makeNode(t, "gpu-c", inventory("gpu-c", 16)))
 	note := func(amount, unit string) string {
 		return "note: a pod asks for it as gpumem.dev/gpu-mem: " + amount + ", a whole number of units of " + unit + "\n"
 	}

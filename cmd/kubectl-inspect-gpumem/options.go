@@ -41,6 +41,7 @@ type options struct {
 	watch         bool
 	suggest       func(word string) []string // commands that a word may mean; nil: none
 	shown         *string                    // what Run has printed last; nil: nothing yet
+	warned        bool                       // that the cluster's policy cannot be read
 
 	nodes  []string // empty: all
 	names  api.Names
@@ -198,6 +199,9 @@ func (o *options) report(ctx context.Context, sel selection) (inspect.Report, er
 	nodes, facts, err := load(ctx, o.client, o.names, sel)
 	if err != nil {
 		return inspect.Report{}, err
+	}
+	if len(facts.Waiting) > 0 {
+		o.learnPolicy(ctx, &facts)
 	}
 	report := inspect.New(nodes, facts)
 	if namespace := o.namespace(); namespace != "" {

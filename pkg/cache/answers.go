@@ -3,6 +3,7 @@ package cache
 import (
 	"unique"
 
+	"github.com/gpumem/gpumem/pkg/decide"
 	"github.com/gpumem/gpumem/pkg/placement"
 )
 
@@ -23,10 +24,10 @@ func NewQuestion(ref placement.PodRef, req placement.Request, fallback placement
 	return Question{Pod: ref, Request: req, Fallback: fallback, key: unique.Make(string(fallback) + " " + req.Key())}
 }
 
-// Refused returns why the pod cannot go to a node, as Decide says of it, or nil.
+// Refused returns why the pod cannot go to a node, as decide.Decide says of it, or nil.
 // The answer must not be changed: it is kept until the node changes, for the
 // next pod that asks for the same.
-func (c *Cache) Refused(nodeName string, q Question) *Refusal {
+func (c *Cache) Refused(nodeName string, q Question) *decide.Refusal {
 	if n, ok := c.readable()[nodeName]; ok {
 		return n.refused(q)
 	}
@@ -34,8 +35,8 @@ func (c *Cache) Refused(nodeName string, q Question) *Refusal {
 }
 
 // Ask asks about a node that the cache does not know.
-func (q Question) Ask(n placement.Node) *Refusal {
-	_, refusal := Decide(n, q.Pod, q.Request, q.Fallback)
+func (q Question) Ask(n placement.Node) *decide.Refusal {
+	_, refusal := decide.Decide(n, q.Pod, q.Request, q.Fallback)
 	return refusal
 }
 
@@ -50,11 +51,11 @@ type answers struct {
 // answer is one of them; no refusal: it fits.
 type answer struct {
 	key     unique.Handle[string] // the zero value: none
-	refusal *Refusal
+	refusal *decide.Refusal
 }
 
 // refused answers about the node as the question has it.
-func (n *node) refused(q Question) *Refusal {
+func (n *node) refused(q Question) *decide.Refusal {
 	if q.Expecting {
 		if state := n.likely.state.Load(); state != nil {
 			return n.likely.refused(state, q)
@@ -69,7 +70,7 @@ func (n *node) refused(q Question) *Refusal {
 // refused gives a kept answer about a state, or a new one. Of two that are found at the same
 // time, one may not be kept. The node itself is not looked at for a kept one,
 // for the sake of the processor's cache.
-func (v *view) refused(state *placement.Node, q Question) *Refusal {
+func (v *view) refused(state *placement.Node, q Question) *decide.Refusal {
 	last := v.answers.Load()
 	if last == nil || last.of != state {
 		last = &answers{of: state}

@@ -8,6 +8,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/gpumem/gpumem/pkg/decide"
 	"github.com/gpumem/gpumem/pkg/gpu"
 	"github.com/gpumem/gpumem/pkg/placement"
 	"github.com/gpumem/gpumem/pkg/ranking"
@@ -197,7 +198,7 @@ func (c *Cache) forget(uid string, over func(*pod) bool) bool {
 // another extender bound meanwhile is on those GPUs. Each answer for a pod that is
 // not bound is taken for one more binding of it, which the caller sends.
 //
-// The error is a *Refusal: what Decide says, or Elsewhere when the pod is on another
+// The error is a *decide.Refusal: what Decide says, or Elsewhere when the pod is on another
 // node, or bound to this one without GPUs that are known: nothing is left to decide.
 func (c *Cache) AssumePod(ref placement.PodRef, nodeName string, req placement.Request, fallback placement.Policy, now time.Time) (placement.Assignment, error) {
 	c.mu.Lock()
@@ -207,11 +208,12 @@ func (c *Cache) AssumePod(ref placement.PodRef, nodeName string, req placement.R
 			p.bindings = append(p.bindings, now)
 			return p.Assignment, nil
 		}
-		return placement.Assignment{}, NewElsewhere(p.node, p.assumed && !p.read)
+		return placement.Assignment{}, decide.NewElsewhere(p.node, p.assumed && !p.read)
 	}
 	n, ok := c.nodes[nodeName]
 	if !ok || n.inventory == nil {
-		return placement.Assignment{}, unfit(placement.Fit(req, placement.Node{Name: nodeName}))
+		_, refusal := decide.Decide(placement.Node{Name: nodeName}, ref, req, fallback)
+		return placement.Assignment{}, refusal
 	}
 	c.expect(ref.UID, nil)
 	chosen, refusal := n.decide(ref, req, fallback)

@@ -13,6 +13,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/gpumem/gpumem/pkg/decide"
 	"github.com/gpumem/gpumem/pkg/gpu"
 	"github.com/gpumem/gpumem/pkg/placement"
 )
@@ -346,7 +347,7 @@ func TestTransitions(t *testing.T) {
 			do: func(t *testing.T, c *Cache) {
 				c.AddPod("n", bound("p", ask(3)))
 				_, err := assume(c, "p", "n", ask(3))
-				if refusal := (*Refusal)(nil); !errors.As(err, &refusal) || refusal.Message != "the pod is bound to node n" {
+				if refusal := (*decide.Refusal)(nil); !errors.As(err, &refusal) || refusal.Message != "the pod is bound to node n" {
 					t.Errorf("AssumePod: %v, want that the pod is bound", err)
 				}
 				c.ForgetPod("p")
@@ -442,7 +443,7 @@ func TestRoomIsKeptForANominatedPod(t *testing.T) {
 			r := ask(4)
 			r.Priority = tc.priority
 			_, err := assume(c, "p", "n", r)
-			if refusal := (*Refusal)(nil); (err == nil) != tc.want || err != nil && (!errors.As(err, &refusal) || refusal.Verdict == nil) {
+			if refusal := (*decide.Refusal)(nil); (err == nil) != tc.want || err != nil && (!errors.As(err, &refusal) || refusal.Verdict == nil) {
 				t.Errorf("AssumePod: %v, want success: %t", err, tc.want)
 			}
 		})
@@ -528,7 +529,7 @@ func TestGhosts(t *testing.T) {
 		t.Error("a deleted node can be read")
 	}
 	_, err := assume(c, "q", "n", ask(1))
-	if refusal := (*Refusal)(nil); !errors.As(err, &refusal) || !refusal.Unresolvable {
+	if refusal := (*decide.Refusal)(nil); !errors.As(err, &refusal) || !refusal.Unresolvable {
 		t.Errorf("AssumePod on a deleted node: %v, want that it can never fit", err)
 	}
 	c.RemovePod("p")
@@ -554,15 +555,15 @@ func TestAssumePodErrors(t *testing.T) {
 			text: "needs 21 GiB on one GPU; the largest that qualifies here has 20 GiB: ask for less, or for more GPUs",
 		},
 		"assumed elsewhere": {
-			req: ask(1), node: "m", want: Elsewhere,
+			req: ask(1), node: "m", want: decide.Elsewhere,
 			text: "the outcome of binding the pod to node n is not known yet",
 		},
 		"one that waits could be taken for it": {
-			before: waiting(bound("q", ask(3, 1), 1)), req: ask(3), node: "n", want: Confusable,
+			before: waiting(bound("q", ask(3, 1), 1)), req: ask(3), node: "n", want: decide.Confusable,
 			text: "waits until pod ns/q has been admitted by the kubelet, which could take one for the other",
 		},
 		"one that waits on no known GPU could be taken for it": {
-			before: waiting(bound("q", ask(3, 1))), req: ask(3), node: "n", want: Confusable,
+			before: waiting(bound("q", ask(3, 1))), req: ask(3), node: "n", want: decide.Confusable,
 			text: "waits until pod ns/q has been admitted by the kubelet, which could take one for the other",
 		},
 		"one that waits on the same GPU does no harm": {
@@ -592,7 +593,7 @@ func TestAssumePodErrors(t *testing.T) {
 			}
 			before := c.Nodes()
 			_, err := assume(c, "p", tc.node, tc.req)
-			refusal := (*Refusal)(nil)
+			refusal := (*decide.Refusal)(nil)
 			if errors.As(err, &refusal) != (tc.want != "") || tc.want != "" && refusal.Reason != tc.want {
 				t.Fatalf("AssumePod: %v, want reason %q", err, tc.want)
 			}
@@ -622,7 +623,7 @@ func TestAWaitEndsWhenTheOtherIsSettled(t *testing.T) {
 	c.SetNode("n", inventory(3, 3))
 	mustAssume(t, c, "long", "n", ask(2, 1))
 	_, err := assume(c, "short", "n", ask(2))
-	if refusal := (*Refusal)(nil); !errors.As(err, &refusal) || refusal.Reason != Confusable || !strings.Contains(refusal.Message, "pod ns/long ") {
+	if refusal := (*decide.Refusal)(nil); !errors.As(err, &refusal) || refusal.Reason != decide.Confusable || !strings.Contains(refusal.Message, "pod ns/long ") {
 		t.Fatalf("AssumePod: %v, want that it waits for long", err)
 	}
 	c.AddPod("n", waiting(bound("long", ask(2, 1), 0)))
@@ -638,7 +639,7 @@ func TestABindingIsNotRepeatedWhenItHasBeenOvertaken(t *testing.T) {
 	overtaken := func(t *testing.T, c *Cache) {
 		t.Helper()
 		_, err := assume(c, "p", "n", ask(6))
-		if refusal := (*Refusal)(nil); !errors.As(err, &refusal) || refusal.Message != "the outcome of binding the pod to node n is not known yet" {
+		if refusal := (*decide.Refusal)(nil); !errors.As(err, &refusal) || refusal.Message != "the outcome of binding the pod to node n is not known yet" {
 			t.Errorf("AssumePod: %v, want that the outcome of the first binding is not known", err)
 		}
 	}
@@ -848,7 +849,7 @@ func (w *twin) decide(name, uid string, req placement.Request) (placement.Assign
 		if len(n.Nominated) > 0 {
 			n, _ = w.view(name)
 		}
-		if a, refusal := Decide(n, ref(uid), req, placement.Binpack); refusal == nil {
+		if a, refusal := decide.Decide(n, ref(uid), req, placement.Binpack); refusal == nil {
 			return a, true
 		}
 	}
@@ -1034,7 +1035,7 @@ func compareAnswers(t *testing.T, c *Cache, w *twin) {
 				n.Name = name
 			}
 			want, got := "", ""
-			if _, refusal := Decide(n, q.Pod, req, placement.Binpack); refusal != nil {
+			if _, refusal := decide.Decide(n, q.Pod, req, placement.Binpack); refusal != nil {
 				want = refusal.Message
 			}
 			if refusal := c.Refused(name, q); refusal != nil {
@@ -1049,7 +1050,7 @@ func compareAnswers(t *testing.T, c *Cache, w *twin) {
 			expecting := q
 			expecting.Expecting = true
 			likely, _ := w.likely(name)
-			_, refusal := Decide(likely, q.Pod, req, placement.Binpack)
+			_, refusal := decide.Decide(likely, q.Pod, req, placement.Binpack)
 			if got := c.Refused(name, expecting); (got == nil) != (refusal == nil) || got != nil && got.Message != refusal.Message {
 				t.Errorf("Refused(%s) for %d units, expecting others: %v, want %v", name, 1+i, got, refusal)
 			}

@@ -67,7 +67,6 @@
 // its turn until the watch tells of it: a watch that was broken never tells of a
 // pod that has come and gone meanwhile.
 //
-// Pods that the kubelet could take for one another and that are not
-// interchangeable do not wait for the kubelet on one node at the same time,
-// unless on the same GPUs: the second is refused until the first is settled.
+// Whether a pod may go to a node is asked of package decide, by readers as when it
+// is reserved.
 package cache

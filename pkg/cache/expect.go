@@ -3,6 +3,7 @@ package cache
 import (
 	"time"
 
+	"github.com/gpumem/gpumem/pkg/decide"
 	"github.com/gpumem/gpumem/pkg/placement"
 )
 
@@ -67,13 +68,13 @@ func (c *Cache) Likely(name string) *placement.Node {
 // decide chooses GPUs for a pod, if possible on what is left beside those that are
 // expected. Where a pod is nominated to the node, these do not count: it may be kept a
 // place that is free, and among those that are expected it would have another.
-func (n *node) decide(ref placement.PodRef, req placement.Request, fallback placement.Policy) (placement.Assignment, *Refusal) {
+func (n *node) decide(ref placement.PodRef, req placement.Request, fallback placement.Policy) (placement.Assignment, *decide.Refusal) {
 	if likely := n.likely.state.Load(); likely != nil && len(likely.Nominated) == 0 {
-		if chosen, refusal := Decide(*likely, ref, req, fallback); refusal == nil {
+		if chosen, refusal := decide.Decide(*likely, ref, req, fallback); refusal == nil {
 			return chosen, nil
 		}
 	}
-	return Decide(*n.real.state.Load(), ref, req, fallback)
+	return decide.Decide(*n.real.state.Load(), ref, req, fallback)
 }
 
 // expect records where a pod is expected, in place of where it was; nil: nowhere.

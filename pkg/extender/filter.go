@@ -11,9 +11,9 @@ import (
 
 	"github.com/gpumem/gpumem/pkg/api"
 	"github.com/gpumem/gpumem/pkg/cache"
+	"github.com/gpumem/gpumem/pkg/decide"
 	"github.com/gpumem/gpumem/pkg/decisions"
 	"github.com/gpumem/gpumem/pkg/placement"
-	"github.com/gpumem/gpumem/pkg/preemption"
 	"github.com/gpumem/gpumem/pkg/ranking"
 )
 
@@ -165,11 +165,11 @@ func nodesOf(args *extenderv1.ExtenderArgs) []asked {
 // question is whether a pod fits on nodes.
 type question struct {
 	cache.Question
-	unreadable *cache.Refusal // the pod's request is; nil: it is not
+	unreadable *decide.Refusal // the pod's request is; nil: it is not
 
 	known   bool // the pod is on a node already
 	on      string
-	refusal *cache.Refusal // of the other nodes, where it is known
+	refusal *decide.Refusal // of the other nodes, where it is known
 }
 
 func (e *Extender) question(pod *v1.Pod) question {
@@ -182,7 +182,7 @@ func (e *Extender) question(pod *v1.Pod) question {
 	}
 	on, assumed, known := e.Cache.Where(ref.UID)
 	if q.known = known; known {
-		q.on, q.refusal = on, cache.NewElsewhere(on, assumed)
+		q.on, q.refusal = on, decide.NewElsewhere(on, assumed)
 	}
 	return q
 }
@@ -203,7 +203,7 @@ func (e *Extender) judge(q question, args *extenderv1.ExtenderArgs) (fit []asked
 
 // refuses says why the pod cannot go to a node, or nil. A node that is given in full
 // counts where the cache does not know it.
-func (e *Extender) refuses(q question, node asked) *cache.Refusal {
+func (e *Extender) refuses(q question, node asked) *decide.Refusal {
 	switch {
 	case q.unreadable != nil:
 		return q.unreadable
@@ -225,8 +225,8 @@ func (e *Extender) refuses(q question, node asked) *cache.Refusal {
 
 // unreadable refuses since something in a pod or a node cannot be read, on which no
 // other pod has any influence.
-func unreadable(err error) *cache.Refusal {
-	return &cache.Refusal{Reason: decisions.Unreadable, Message: err.Error(), Unresolvable: true}
+func unreadable(err error) *decide.Refusal {
+	return &decide.Refusal{Reason: decisions.Unreadable, Message: err.Error(), Unresolvable: true}
 }
 
 // states returns nodes as a pod finds them that is to be ranked: with the pods that are
@@ -239,7 +239,7 @@ func (e *Extender) states(q question, nodes []asked) []*placement.Node {
 			state, _ = e.template(node)
 		}
 		if len(state.Nominated) > 0 {
-			left := preemption.Reserved(*state, q.Pod, q.Request, e.Policy)
+			left := decide.Reserved(*state, q.Pod, q.Request, e.Policy)
 			state = &left
 		}
 		out[i] = state

@@ -11,6 +11,7 @@ import (
 	extenderv1 "k8s.io/kube-scheduler/extender/v1"
 
 	"github.com/gpumem/gpumem/pkg/api"
+	"github.com/gpumem/gpumem/pkg/decide"
 	"github.com/gpumem/gpumem/pkg/decisions"
 	"github.com/gpumem/gpumem/pkg/placement"
 	"github.com/gpumem/gpumem/pkg/preemption"
@@ -90,7 +91,7 @@ func (e *Extender) victims(pod *v1.Pod, req placement.Request, nodeName string, 
 	if !ok {
 		return nil
 	}
-	node = preemption.Reserved(node, ref, req, e.Policy)
+	node = decide.Reserved(node, ref, req, e.Policy)
 	budgets := e.budgets(node)
 	before := e.holdings(node, proposed.Pods)
 	victims, ok := preemption.Preempt(req, node, before, budgets)

@@ -26,10 +26,11 @@ func TestWhatTheCoreImports(t *testing.T) {
 		"placement":  core("gpu"),
 		"ranking":    core("gpu", "placement"),
 		"preemption": core("gpu", "placement"),
-		"cache":      core("gpu", "placement", "ranking", "preemption"),
+		"decide":     core("gpu", "placement", "preemption"),
+		"cache":      core("gpu", "placement", "ranking", "decide"),
 		"allocation": core("gpu", "placement"),
 		"defrag":     core("gpu", "placement", "ranking", "preemption"),
-		"inspect":    core("gpu", "placement", "preemption", "cache"),
+		"inspect":    core("gpu", "placement", "decide"),
 		"api":        append(core("gpu", "placement", "preemption"), "k8s.io/api/", "k8s.io/apimachinery/", "k8s.io/component-helpers/resource"),
 	}
 	// Of the standard library, what the core must do without.

@@ -6,17 +6,16 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/gpumem/gpumem/pkg/cache"
+	"github.com/gpumem/gpumem/pkg/decide"
 	"github.com/gpumem/gpumem/pkg/gpu"
 	"github.com/gpumem/gpumem/pkg/placement"
-	"github.com/gpumem/gpumem/pkg/preemption"
 )
 
 // Chance is what a pod that waits has of one node.
 type Chance struct {
 	placement.Verdict
-	Refusal *cache.Refusal // why the node does not take it, whatever is free; nil: it does
-	KeptOff bool           // by the pod's own spec: the node is none that the pod could go to
+	Refusal *decide.Refusal // why the node does not take it, whatever is free; nil: it does
+	KeptOff bool            // by the pod's own spec: the node is none that the pod could go to
 
 	// OutOfUse are the GPUs that would do, were they healthy and not cordoned, where
 	// nothing else is wrong with the node's GPUs.
@@ -26,13 +25,19 @@ type Chance struct {
 	tainted bool // it would do, but for a taint
 }
 
-// Chance returns what a pod has of a node.
+// Chance returns what a pod has of a node: what decide.Decide says, after what keeps
+// kube-scheduler from asking.
 func (f Facts) Chance(pod WaitFacts, n placement.Node) Chance {
-	c := Chance{Verdict: placement.Fit(pod.Request, preemption.Reserved(n, pod.Pod, pod.Request, fallback)), Refusal: pod.KeptOff[n.Name]}
+	n = decide.Reserved(n, pod.Pod, pod.Request, f.Policy)
+	c := Chance{Verdict: placement.Verdict{Request: pod.Request, Node: n}, Refusal: pod.KeptOff[n.Name]}
+	_, refused := decide.Decide(n, pod.Pod, pod.Request, f.Policy)
+	if refused != nil && refused.Verdict != nil {
+		c.Verdict = *refused.Verdict
+	}
 	c.OutOfUse, c.gap = outOfUse(c.Verdict), c.Gap()
 	own := f.Nodes[n.Name].Refusal(pod.Request) // the node's
 	if own == nil && c.Fits() {
-		own = Overdraws(pod.Request, c.Node)
+		own = cmp.Or(Overdraws(pod.Request, n), refused)
 	}
 	if c.KeptOff = c.Refusal != nil; c.KeptOff {
 		c.tainted = !c.Refusal.Unresolvable && c.Fits() && own == nil
@@ -59,7 +64,7 @@ const Overdrawn = "Overdrawn"
 // Overdraws says why kube-scheduler does not send a request to a node on whose GPUs it fits;
 // nil: it does. To it the others lack what pods hold of a GPU that is out of use, or beyond
 // what a GPU has.
-func Overdraws(req placement.Request, n placement.Node) *cache.Refusal {
+func Overdraws(req placement.Request, n placement.Node) *decide.Refusal {
 	if n.InSum(req) {
 		return nil // as nearly everywhere
 	}
@@ -99,7 +104,7 @@ func Overdraws(req placement.Request, n placement.Node) *cache.Refusal {
 	if cores > 0 {
 		what = append(what, fmt.Sprintf("%d per cent of cores", cores))
 	}
-	return &cache.Refusal{Reason: Overdrawn, Message: fmt.Sprintf(
+	return &decide.Refusal{Reason: Overdrawn, Message: fmt.Sprintf(
 		"kube-scheduler counts %s of pods on %s against the node's other GPUs: kubectl inspect gpumem drain %s %d",
 		strings.Join(what, " and "), strings.Join(where, ", "), n.Name, worst)}
 }
@@ -141,7 +146,7 @@ const (
 
 // Refusal returns why the node takes no new pod with this request, whatever is
 // free; nil: it does.
-func (f NodeFacts) Refusal(req placement.Request) *cache.Refusal {
+func (f NodeFacts) Refusal(req placement.Request) *decide.Refusal {
 	if f.Refuses == nil && req.Cores() > 0 {
 		return f.RefusesCores
 	}

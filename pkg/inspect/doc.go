@@ -5,6 +5,8 @@
 //
 //   - The numbers are those of placement.Node, which the scheduler decides on.
 //     Nothing is computed a second time from annotations.
+//   - Where a pod fits is what decide.Decide says, by the cluster's policy, which is
+//     among the facts. No policy is assumed here.
 //   - What is not known is not zero: requested amounts are absent when the pods
 //     could not be listed.
 //   - A report is the same every time: nodes, GPUs and pods are sorted.

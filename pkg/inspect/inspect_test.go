@@ -8,6 +8,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/gpumem/gpumem/pkg/cache"
+	"github.com/gpumem/gpumem/pkg/decide"
 	"github.com/gpumem/gpumem/pkg/gpu"
 	"github.com/gpumem/gpumem/pkg/inspect"
 	"github.com/gpumem/gpumem/pkg/placement"
@@ -45,11 +46,11 @@ func TestChances(t *testing.T) {
 		named("tainted", node(free)),
 		named("elsewhere", node(free)),
 	}
-	off := &cache.Refusal{Message: inspect.NodeCordoned}
+	off := &decide.Refusal{Message: inspect.NodeCordoned}
 	facts := inspect.Facts{Nodes: map[string]inspect.NodeFacts{"cordoned": {Refuses: off}, "little-and-cordoned": {Refuses: off}}}
 	pod := inspect.WaitFacts{
 		Pod: placement.PodRef{Namespace: "ml", Name: "waits", UID: "1"}, Request: req,
-		KeptOff: map[string]*cache.Refusal{
+		KeptOff: map[string]*decide.Refusal{
 			"tainted":   {Message: "the pod does not tolerate taint x"},
 			"elsewhere": {Message: "the pod's nodeSelector or affinity keeps it away", Unresolvable: true},
 		},
@@ -187,7 +188,7 @@ func TestChancesOfNominatedPods(t *testing.T) {
 func TestLargestFreeIsWhatAPodCanGet(t *testing.T) {
 	nodes := []placement.Node{named("closed", node(inventory(device(0, 16)))), named("open", node(inventory(device(0, 8)), hold("ml/a", ask(3), 0)))}
 	nodes = append(nodes, named("overdrawn", node(inventory(device(0, 10), device(1, 10)), hold("ml/b", ask(14), 0))))
-	facts := inspect.Facts{Nodes: map[string]inspect.NodeFacts{"closed": {Refuses: &cache.Refusal{Message: inspect.NodeCordoned}}}}
+	facts := inspect.Facts{Nodes: map[string]inspect.NodeFacts{"closed": {Refuses: &decide.Refusal{Message: inspect.NodeCordoned}}}}
 	got := make(map[string]gpu.Units)
 	for _, n := range inspect.New(nodes, facts).Nodes {
 		got[n.Name] = n.LargestFree.Units

@@ -5,14 +5,10 @@ import (
 	"fmt"
 	"slices"
 
+	"github.com/gpumem/gpumem/pkg/decide"
 	"github.com/gpumem/gpumem/pkg/gpu"
 	"github.com/gpumem/gpumem/pkg/placement"
-	"github.com/gpumem/gpumem/pkg/preemption"
 )
-
-// fallback is the policy by which nominated pods that name none are taken to
-// choose their GPU. That of the extender is not known here.
-const fallback = placement.Binpack
 
 // New makes a report. The nodes are expected by name, as cache.Cache gives them.
 func New(nodes []placement.Node, facts Facts) Report {
@@ -80,7 +76,7 @@ func (r reporter) node(f NodeFacts) Node {
 		out.Enforcement, out.Weaker = cmp.Or(r.Enforcement, gpu.EnforcementAdvisory), r.Weaker
 		out.Cores = f.RefusesCores == nil
 	}
-	promised := preemption.Promised(r.Node, fallback)
+	promised := decide.Promised(r.Node, r.facts.Policy)
 	for i, d := range r.Devices {
 		out.GPUs = append(out.GPUs, r.gpu(d, promised.Devices[i].Pods))
 	}

@@ -6,7 +6,7 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/gpumem/gpumem/pkg/cache"
+	"github.com/gpumem/gpumem/pkg/decide"
 	"github.com/gpumem/gpumem/pkg/gpu"
 	"github.com/gpumem/gpumem/pkg/placement"
 )
@@ -166,6 +166,7 @@ type Problem struct {
 // Facts are what the API server says beside what placement.Node knows.
 type Facts struct {
 	Resource    string
+	Policy      placement.Policy     // the cluster's, of GPUs, for pods that name none
 	Nodes       map[string]NodeFacts // by name
 	Pods        map[string]PodFacts  // by UID, of bound pods
 	Waiting     []WaitFacts
@@ -185,10 +186,10 @@ type NodeFacts struct {
 	Withheld bool   // its kubelet offers nothing of what the inventory has
 	Problem  string // why the inventory could not be read
 
-	NotReady     bool           // what is known of its pods may be old
-	Refuses      *cache.Refusal // why it takes no new pods, whatever is free; nil: it does
-	RefusesCores *cache.Refusal // the same of pods that ask for cores
-	Taint        string         // the key of one that keeps off pods with GPU memory, unless they say otherwise; empty: there is none
+	NotReady     bool            // what is known of its pods may be old
+	Refuses      *decide.Refusal // why it takes no new pods, whatever is free; nil: it does
+	RefusesCores *decide.Refusal // the same of pods that ask for cores
+	Taint        string          // the key of one that keeps off pods with GPU memory, unless they say otherwise; empty: there is none
 }
 
 // PodFacts are the facts of one bound pod.
@@ -212,7 +213,7 @@ type WaitFacts struct {
 
 	// KeptOff is, by node, what in the pod's own spec keeps it off: it is unresolvable
 	// where the pod names other nodes. Pods of which the same is true share it.
-	KeptOff map[string]*cache.Refusal
+	KeptOff map[string]*decide.Refusal
 }
 
 // Unserved says of a pod why nobody places it, as far as is known; schedulers are the

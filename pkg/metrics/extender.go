@@ -5,7 +5,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
-	"github.com/gpumem/gpumem/pkg/cache"
+	"github.com/gpumem/gpumem/pkg/decide"
 	"github.com/gpumem/gpumem/pkg/decisions"
 	"github.com/gpumem/gpumem/pkg/placement"
 )
@@ -32,7 +32,7 @@ func outcomes() map[string]string {
 
 // refusals are the reasons with which filter and bind refuse.
 func refusals() []string {
-	reasons := []string{decisions.Unreadable, cache.Elsewhere, cache.Confusable, decisions.Error}
+	reasons := []string{decisions.Unreadable, decide.Elsewhere, decide.Confusable, decisions.Error}
 	for reason := placement.NoDevices; reason <= placement.Fragmented; reason++ {
 		reasons = append(reasons, reason.String())
 	}

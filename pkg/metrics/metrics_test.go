@@ -12,6 +12,7 @@ import (
 
 	"github.com/gpumem/gpumem/pkg/cache"
 	"github.com/gpumem/gpumem/pkg/controller"
+	"github.com/gpumem/gpumem/pkg/decide"
 	"github.com/gpumem/gpumem/pkg/decisions"
 	"github.com/gpumem/gpumem/pkg/deviceplugin"
 	"github.com/gpumem/gpumem/pkg/gpu"
@@ -131,7 +132,7 @@ func TestFleet(t *testing.T) {
 	registry := newRegistry(t)
 	books := cache.New()
 	facts := func(n placement.Node) inspect.NodeFacts {
-		return map[string]inspect.NodeFacts{"d": {Refuses: &cache.Refusal{Message: inspect.NodeNotReady}}, "e": {Taint: "team"}}[n.Name]
+		return map[string]inspect.NodeFacts{"d": {Refuses: &decide.Refusal{Message: inspect.NodeNotReady}}, "e": {Taint: "team"}}[n.Name]
 	}
 	RegisterFleet(registry, Fleet{Nodes: books.Nodes, Facts: facts, Assumed: books.AssumedBefore, Waiting: func() int { return 7 }})
 	inv := func(cpu int64, devices ...gpu.Device) gpu.Inventory {

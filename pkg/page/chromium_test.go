@@ -17,7 +17,7 @@ import (
 	"github.com/chromedp/chromedp"
 	"github.com/chromedp/chromedp/kb"
 
-	"github.com/gpumem/gpumem/pkg/cache"
+	"github.com/gpumem/gpumem/pkg/decide"
 	"github.com/gpumem/gpumem/pkg/gpu"
 	"github.com/gpumem/gpumem/pkg/inspect"
 	"github.com/gpumem/gpumem/pkg/placement"
@@ -225,9 +225,9 @@ func TestNodesThatTakeNoNewPodsInChromium(t *testing.T) {
 	w.pod("ml/train-1", "gpu-open", 1, 12)
 	w.pod("ml/there", "gpu-down", 0, 30)
 	w.wait("ml/next", 30)
-	w.known["gpu-cordoned"] = inspect.NodeFacts{Refuses: &cache.Refusal{Message: inspect.NodeCordoned}}
-	w.known["gpu-down"] = inspect.NodeFacts{Refuses: &cache.Refusal{Message: inspect.NodeNotReady}}
-	w.known["gpu-stopped"] = inspect.NodeFacts{Refuses: &cache.Refusal{Message: "its kubelet offers no gpumem.dev/gpu-mem: see kubectl inspect gpumem doctor"}}
+	w.known["gpu-cordoned"] = inspect.NodeFacts{Refuses: &decide.Refusal{Message: inspect.NodeCordoned}}
+	w.known["gpu-down"] = inspect.NodeFacts{Refuses: &decide.Refusal{Message: inspect.NodeNotReady}}
+	w.known["gpu-stopped"] = inspect.NodeFacts{Refuses: &decide.Refusal{Message: "its kubelet offers no gpumem.dev/gpu-mem: see kubectl inspect gpumem doctor"}}
 	w.known["gpu-team"] = inspect.NodeFacts{Taint: "team"}
 	b := open(t, w)
 	b.until(tiles + " === 10")
@@ -289,7 +289,7 @@ func TestDarkPageInChromium(t *testing.T) {
 // stands out from its ground (WCAG 2.2, AA: 4.5 to 1).
 func TestPageIsAccessible(t *testing.T) {
 	w := smallFleet()
-	w.known["gpu-b"] = inspect.NodeFacts{Refuses: &cache.Refusal{Message: inspect.NodeNotReady}}
+	w.known["gpu-b"] = inspect.NodeFacts{Refuses: &decide.Refusal{Message: inspect.NodeNotReady}}
 	w.known["gpu-c"] = inspect.NodeFacts{Taint: "team"}
 	b := open(t, w)
 	b.click(`[data-gpu="gpu-a/0"]`)

@@ -13,6 +13,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/gpumem/gpumem/pkg/cache"
+	"github.com/gpumem/gpumem/pkg/decide"
 	"github.com/gpumem/gpumem/pkg/gpu"
 	"github.com/gpumem/gpumem/pkg/inspect"
 	"github.com/gpumem/gpumem/pkg/placement"
@@ -120,7 +121,7 @@ func TestNodesThatTakeNoNewPods(t *testing.T) {
 	w.node("a", "T4", 14)
 	w.node("b", "T4", 1)
 	w.wait("ml/small", 2)
-	w.known["a"] = inspect.NodeFacts{Refuses: &cache.Refusal{Message: inspect.NodeNotReady}}
+	w.known["a"] = inspect.NodeFacts{Refuses: &decide.Refusal{Message: inspect.NodeNotReady}}
 	w.known["b"] = inspect.NodeFacts{Taint: "team"}
 	got := fleetOf(t, w.handler())
 	gpus := func(node string, capacity gpu.Units) []GPU {

@@ -199,7 +199,7 @@ type Node struct {
 	Unattributed []Holding
 
 	// Nominated are pods that are to come here once others have left, the first
-	// in line first. They hold nothing yet: see preemption.Reserved.
+	// in line first. They hold nothing yet: see decide.Reserved.
 	Nominated []Holding
 
 	State *State // nil: of a node that NewNode did not make

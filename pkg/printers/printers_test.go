@@ -15,6 +15,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/gpumem/gpumem/pkg/cache"
+	"github.com/gpumem/gpumem/pkg/decide"
 	"github.com/gpumem/gpumem/pkg/gpu"
 	"github.com/gpumem/gpumem/pkg/inspect"
 	"github.com/gpumem/gpumem/pkg/placement"
@@ -200,7 +201,7 @@ func scenes() map[string]inspect.Report {
 		"eight":     report(inspect.Facts{Selected: true}, eight...),
 		"forbidden": report(inspect.Facts{PodsUnknown: true, Problems: []inspect.Problem{{Object: "pods", Message: "forbidden"}}}, node{"gpu-a", inventory("gpu-a", 15, 15), nil}),
 		"none":      report(inspect.Facts{}, node{"cpu-1", gpu.Inventory{}, nil}),
-		"closed":    report(inspect.Facts{Nodes: map[string]inspect.NodeFacts{"gpu-b": {Status: "Ready,SchedulingDisabled", Refuses: &cache.Refusal{Message: "the node is cordoned"}}}, Waiting: []inspect.WaitFacts{{Pod: ref("w"), Request: request(5, 0)}}}, node{"gpu-b", inventory("gpu-b", 80), nil}),
+		"closed":    report(inspect.Facts{Nodes: map[string]inspect.NodeFacts{"gpu-b": {Status: "Ready,SchedulingDisabled", Refuses: &decide.Refusal{Message: "the node is cordoned"}}}, Waiting: []inspect.WaitFacts{{Pod: ref("w"), Request: request(5, 0)}}}, node{"gpu-b", inventory("gpu-b", 80), nil}),
 		"asked":     report(inspect.Facts{Selected: true, Nodes: map[string]inspect.NodeFacts{"cpu-1": {Wanted: true}}}, node{"cpu-1", gpu.Inventory{}, nil}),
 	}
 }

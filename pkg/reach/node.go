@@ -8,7 +8,7 @@ import (
 	"k8s.io/klog/v2"
 
 	"github.com/gpumem/gpumem/pkg/api"
-	"github.com/gpumem/gpumem/pkg/cache"
+	"github.com/gpumem/gpumem/pkg/decide"
 	"github.com/gpumem/gpumem/pkg/gpu"
 	"github.com/gpumem/gpumem/pkg/inspect"
 )
@@ -31,14 +31,14 @@ func NodeFacts(names api.Names, node *v1.Node, advertised gpu.Units) inspect.Nod
 	}
 	switch {
 	case node.Spec.Unschedulable:
-		f.Refuses = &cache.Refusal{Reason: Cordoned, Message: inspect.NodeCordoned}
+		f.Refuses = &decide.Refusal{Reason: Cordoned, Message: inspect.NodeCordoned}
 	case f.NotReady:
-		f.Refuses = &cache.Refusal{Reason: NotReady, Message: inspect.NodeNotReady}
+		f.Refuses = &decide.Refusal{Reason: NotReady, Message: inspect.NodeNotReady}
 	case f.Withheld:
-		f.Refuses = &cache.Refusal{Reason: Withheld, Message: fmt.Sprintf("its kubelet offers no %s: see kubectl inspect gpumem doctor", names.GPUMem())}
+		f.Refuses = &decide.Refusal{Reason: Withheld, Message: fmt.Sprintf("its kubelet offers no %s: see kubectl inspect gpumem doctor", names.GPUMem())}
 	}
 	if !api.Offers(node, names.GPUCore()) {
-		f.RefusesCores = &cache.Refusal{Reason: Coreless, Message: fmt.Sprintf("the node offers no %s", names.GPUCore())}
+		f.RefusesCores = &decide.Refusal{Reason: Coreless, Message: fmt.Sprintf("the node offers no %s", names.GPUCore())}
 	}
 	if len(node.Spec.Taints) > 0 {
 		f.Taint, _ = barredBy(node, usual(names))

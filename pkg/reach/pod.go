@@ -11,7 +11,7 @@ import (
 	"k8s.io/component-helpers/scheduling/corev1/nodeaffinity"
 
 	"github.com/gpumem/gpumem/pkg/api"
-	"github.com/gpumem/gpumem/pkg/cache"
+	"github.com/gpumem/gpumem/pkg/decide"
 	"github.com/gpumem/gpumem/pkg/inspect"
 	"github.com/gpumem/gpumem/pkg/placement"
 )
@@ -19,13 +19,13 @@ import (
 // Nodes are the nodes with GPU memory, as far as they and a pod say of each other
 // whether it may go there.
 type Nodes struct {
-	nodes map[string]*v1.Node                  // by name
-	known map[string]map[string]*cache.Refusal // by what pods say of nodes, and by node
+	nodes map[string]*v1.Node                   // by name
+	known map[string]map[string]*decide.Refusal // by what pods say of nodes, and by node
 }
 
 // NewNodes returns none.
 func NewNodes() *Nodes {
-	return &Nodes{nodes: make(map[string]*v1.Node), known: make(map[string]map[string]*cache.Refusal)}
+	return &Nodes{nodes: make(map[string]*v1.Node), known: make(map[string]map[string]*decide.Refusal)}
 }
 
 // Add adds a node, and keeps no more of it than is needed here.
@@ -74,7 +74,7 @@ func (n *Nodes) WaitFacts(names api.Names, pod *v1.Pod) inspect.WaitFacts {
 
 // KeptOff returns why a pod may not go to nodes, by name. The pods of a template
 // have the same.
-func (n *Nodes) KeptOff(pod *v1.Pod) map[string]*cache.Refusal {
+func (n *Nodes) KeptOff(pod *v1.Pod) map[string]*decide.Refusal {
 	terms := struct {
 		Selector    map[string]string
 		Affinity    *v1.Affinity
@@ -87,7 +87,7 @@ func (n *Nodes) KeptOff(pod *v1.Pod) map[string]*cache.Refusal {
 	if off, ok := n.known[string(key)]; ok {
 		return off
 	}
-	off := make(map[string]*cache.Refusal)
+	off := make(map[string]*decide.Refusal)
 	for name, node := range n.nodes {
 		if refusal := KeepsOff(pod, node); refusal != nil {
 			off[name] = refusal
@@ -99,12 +99,12 @@ func (n *Nodes) KeptOff(pod *v1.Pod) map[string]*cache.Refusal {
 
 // KeepsOff says why a pod may not go to a node, by its nodeSelector, its node
 // affinity and the taints that it tolerates; nil: it may.
-func KeepsOff(pod *v1.Pod, node *v1.Node) *cache.Refusal {
+func KeepsOff(pod *v1.Pod, node *v1.Node) *decide.Refusal {
 	if matches, err := nodeaffinity.GetRequiredNodeAffinity(pod).Match(node); err != nil || !matches {
-		return &cache.Refusal{Reason: KeptAway, Message: "the pod's nodeSelector or affinity keeps it away", Unresolvable: true}
+		return &decide.Refusal{Reason: KeptAway, Message: "the pod's nodeSelector or affinity keeps it away", Unresolvable: true}
 	}
 	if taint, barred := barredBy(node, pod.Spec.Tolerations); barred {
-		return &cache.Refusal{Reason: Untolerated, Message: "the pod does not tolerate taint " + taint}
+		return &decide.Refusal{Reason: Untolerated, Message: "the pod does not tolerate taint " + taint}
 	}
 	return nil
 }

@@ -64,8 +64,24 @@ var table = []mutant{
 		"if moving > 1 || moving == 1 && !c.Moves() {", "if false {", simulation,
 	},
 	{
-		"confusable rule off", "pkg/cache/decide.go",
+		"confusable rule off", "pkg/decide/decide.go",
 		"return !h.Settled && !h.Nominated &&", "return false && !h.Nominated &&", simulation,
+	},
+	{
+		"explain leaves confusable pods out", "pkg/inspect/chance.go",
+		"own = cmp.Or(Overdraws(pod.Request, n), refused)", "own = Overdraws(pod.Request, n)", "TestAChanceIsWhatBecomesOfABind",
+	},
+	{
+		"explain assumes a policy", "pkg/inspect/chance.go",
+		"n = decide.Reserved(n, pod.Pod, pod.Request, f.Policy)", "n = decide.Reserved(n, pod.Pod, pod.Request, placement.Binpack)", "TestAReportSaysWhatTheExtenderDecides",
+	},
+	{
+		"commands assume a policy", "cmd/kubectl-inspect-gpumem/extender.go",
+		"facts.Policy = cmp.Or(policy, extenderPolicy)", "facts.Policy = cmp.Or(extenderPolicy, policy)", "TestCommandsAskByTheClustersPolicy",
+	},
+	{
+		"fit leaves confusable pods out", "cmd/kubectl-inspect-gpumem/fit.go",
+		"		if refusal == nil {\n			refusal = inspect.Overdraws(req, n)", "		if refusal == nil || refusal.Verdict == nil {\n			refusal = inspect.Overdraws(req, n)", "TestFitCountsWhatCouldBeBound",
 	},
 	{
 		"settled ignored", "pkg/api/pod.go",

@@ -1,23 +1,23 @@
-package cache
+package decide
 
 import (
 	"fmt"
 	"slices"
 
 	"github.com/gpumem/gpumem/pkg/placement"
-	"github.com/gpumem/gpumem/pkg/preemption"
 )
 
 // Decide chooses GPUs of a node for a pod that holds nothing of it yet, and
-// leaves to nominated pods what is theirs. It is what AssumePod reserves by; to
-// those who only ask, it promises nothing.
-func Decide(n placement.Node, ref placement.PodRef, req placement.Request, fallback placement.Policy) (placement.Assignment, *Refusal) {
-	n = preemption.Reserved(n, ref, req, fallback)
-	chosen, verdict := placement.Choose(fallback, req, n)
+// leaves to nominated pods what is theirs. The policy is the cluster's, for pods
+// that name none. The cache reserves what Decide chooses; to those who only ask,
+// it promises nothing.
+func Decide(n placement.Node, pod placement.PodRef, req placement.Request, policy placement.Policy) (placement.Assignment, *Refusal) {
+	n = Reserved(n, pod, req, policy)
+	chosen, verdict := placement.Choose(policy, req, n)
 	if !verdict.Fits() {
 		return placement.Assignment{}, unfit(verdict)
 	}
-	if other, ok := confusedWith(n, ref, req, chosen); ok {
+	if other, ok := confusedWith(n, pod, req, chosen); ok {
 		return placement.Assignment{}, confusable(other)
 	}
 	return chosen, nil
@@ -25,9 +25,9 @@ func Decide(n placement.Node, ref placement.PodRef, req placement.Request, fallb
 
 // confusedWith returns a pod of the node that the kubelet has not admitted yet
 // and could take for this one, to the harm of either.
-func confusedWith(n placement.Node, ref placement.PodRef, req placement.Request, chosen placement.Assignment) (placement.PodRef, bool) {
+func confusedWith(n placement.Node, pod placement.PodRef, req placement.Request, chosen placement.Assignment) (placement.PodRef, bool) {
 	harm := func(h placement.Holding) bool {
-		return !h.Settled && !h.Nominated && h.Pod.UID != ref.UID &&
+		return !h.Settled && !h.Nominated && h.Pod.UID != pod.UID &&
 			h.Request.Confusable(req) && !h.Request.Interchangeable(req) && !h.Assignment.SameDevices(chosen)
 	}
 	for _, d := range n.Devices {

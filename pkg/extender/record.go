@@ -11,7 +11,7 @@ import (
 	extenderv1 "k8s.io/kube-scheduler/extender/v1"
 
 	"github.com/gpumem/gpumem/pkg/api"
-	"github.com/gpumem/gpumem/pkg/cache"
+	"github.com/gpumem/gpumem/pkg/decide"
 	"github.com/gpumem/gpumem/pkg/decisions"
 	"github.com/gpumem/gpumem/pkg/placement"
 	"github.com/gpumem/gpumem/pkg/ranking"
@@ -48,7 +48,7 @@ func (r refusals) names() iter.Seq[string] {
 
 type refusedNode struct {
 	name string
-	*cache.Refusal
+	*decide.Refusal
 }
 
 // passedOn returns a message as kube-scheduler is to be told it. It takes it for
@@ -153,7 +153,7 @@ func closest(nodes []refusedNode) []decisions.Node {
 
 // reasonOf names an error in a word.
 func reasonOf(err error) string {
-	if refusal := (*cache.Refusal)(nil); errors.As(err, &refusal) {
+	if refusal := (*decide.Refusal)(nil); errors.As(err, &refusal) {
 		return refusal.Reason
 	}
 	return decisions.Error

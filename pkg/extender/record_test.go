@@ -11,7 +11,7 @@ import (
 	"github.com/google/go-cmp/cmp/cmpopts"
 	extenderv1 "k8s.io/kube-scheduler/extender/v1"
 
-	"github.com/gpumem/gpumem/pkg/cache"
+	"github.com/gpumem/gpumem/pkg/decide"
 	"github.com/gpumem/gpumem/pkg/decisions"
 	"github.com/gpumem/gpumem/pkg/placement"
 )
@@ -55,9 +55,9 @@ func TestWhatWasConsideredIsRemembered(t *testing.T) {
 
 // A node is passed over for another pod's sake, and one is left that fits.
 func TestANodeThatWasPassedOverIsRemembered(t *testing.T) {
-	passed := refusedNode{"pair", &cache.Refusal{Reason: cache.Confusable, Message: "waits until pod team/b has been admitted by the kubelet"}}
+	passed := refusedNode{"pair", &decide.Refusal{Reason: decide.Confusable, Message: "waits until pod team/b has been admitted by the kubelet"}}
 	verdict := placement.Fit(placement.Request{}, placement.Node{Name: "plain"})
-	plain := refusedNode{"plain", &cache.Refusal{Reason: verdict.Reason.String(), Message: verdict.String(), Verdict: &verdict}}
+	plain := refusedNode{"plain", &decide.Refusal{Reason: verdict.Reason.String(), Message: verdict.String(), Verdict: &verdict}}
 	got := refusals{nodes: []refusedNode{plain, passed}}.decision(1)
 	var nodes []string
 	for _, n := range got.Nodes {
