@@ -561,6 +561,12 @@ func TestClientsOfMPS(t *testing.T) {
 func TestLargestFree(t *testing.T) {
 	two := inventory(device(0, 14), device(1, 14))
 	alone := policy(placement.Exclusive)
+	served := inventory(device(0, 100), device(1, 5))
+	served.Enforcement = gpu.EnforcementMPS
+	var clients []placement.Holding
+	for i := range 48 {
+		clients = append(clients, hold(fmt.Sprint("client-", i), ask(1), 0))
+	}
 	for name, tc := range map[string]struct {
 		node placement.Node
 		want gpu.Units
@@ -572,12 +578,33 @@ func TestLargestFree(t *testing.T) {
 		"of GPUs that are held alone":   {node(two, hold("a", ask(4, alone), 0), hold("b", ask(4, alone), 1)), 0},
 		"the pod may be on any of them": {node(two, hold("a", ask(4, alone))), 0},
 		"beside an exclusive group":     {node(two, hold("a", ask(4, exclusiveGroup("x")), 0), hold("b", ask(9), 1)), 10},
+		"a pod of two GPUs is on none":  {node(two, hold("a", ask(8, count(2)))), 6},
+		"no MPS client is left":         {node(served, clients...), 5},
 	} {
 		got := tc.node.LargestFree()
 		if got != tc.want || got > 0 && !placement.Fit(ask(got), tc.node).Fits() || placement.Fit(ask(got+1), tc.node).Fits() {
 			t.Errorf("%s: %d, want %d, and that Fit agrees", name, got, tc.want)
 		}
 	}
+}
+
+// FuzzLargestFree: a plain request for as much goes to the node, and one for more does not.
+func FuzzLargestFree(f *testing.F) {
+	for seed := range uint64(500) {
+		f.Add(seed)
+	}
+	f.Fuzz(func(t *testing.T, seed uint64) {
+		random := rand.New(rand.NewPCG(seed, 43))
+		inv, holdings, _ := placementtest.World(random)
+		for i := range inv.Devices {
+			inv.Devices[i].Foreign = gpu.Units(random.IntN(3))
+		}
+		n := placement.NewNode("n", inv, holdings)
+		accepts := func(units gpu.Units) bool { return placement.Fit(ask(units), n).Fits() && n.InSum(ask(units)) }
+		if got := n.LargestFree(); got < 0 || got > 0 && !accepts(got) || accepts(got+1) {
+			t.Errorf("%d is free on one GPU: as much goes there is %t (%s), and one more is %t", got, accepts(got), placement.Fit(ask(got), n), accepts(got+1))
+		}
+	})
 }
 
 // kube-scheduler counts each pod once, and what a GPU lacks on the others.

@@ -362,16 +362,12 @@ func (n Node) InSum(r Request) bool {
 	return r.Units() <= units && (r.Cores() == 0 || r.Cores() <= cores)
 }
 
-// LargestFree returns the most that a new pod could have of a GPU that takes any, where
-// pods on no known GPU are taken to be on each of them with a share.
+// LargestFree returns the most that a new pod could have of one GPU: the plainest pod of so
+// much fits, and is in the node's sum, and one of more is not.
 func (n Node) LargestFree() (most gpu.Units) {
-	var pending gpu.Units
-	for _, h := range n.Unattributed {
-		units, _ := h.Request.Share()
-		pending += units
-	}
+	plainest := Request{Containers: []Container{{Kind: App, Units: 1}}}
 	for _, d := range n.Devices {
-		if left := d.Free() - pending; d.Status.TakesPods() && left > most && !n.HeldAlone(d) {
+		if left := n.room(d).units; left > most && n.Check(plainest, d) == Fits {
 			most = left
 		}
 	}

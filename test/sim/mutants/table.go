@@ -253,6 +253,10 @@ var table = []mutant{
 		" && old.Request.CPU == h.Request.CPU {", " {", "TestCPUOfAPodThatIsResized",
 	},
 	{
+		"the largest beside a pod's share", "pkg/placement/node.go",
+		"if left := n.room(d).units; left > most", "if left := d.Free(); left > most", "TestLargestFree",
+	},
+	{
 		"cores promised twice", "pkg/placement/fit.go",
 		"		r.cores = max(0, r.cores-h.Request.Cores())\n", "", "TestLeftBesidePodsOnNoKnownGPU",
 	},
