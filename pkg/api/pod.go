@@ -313,8 +313,7 @@ func wasteful(containers []placement.Container, amount func(placement.Container)
 
 // readPolicy reads a pod's policy by its name.
 func readPolicy(s string) (placement.Policy, error) {
-	switch p := placement.Policy(s); p {
-	case placement.Binpack, placement.Spread, placement.Exclusive:
+	if p := placement.Policy(s); p.Known() {
 		return p, nil
 	}
 	return "", fmt.Errorf("policy %q: want binpack, spread or exclusive", s)
@@ -323,11 +322,11 @@ func readPolicy(s string) (placement.Policy, error) {
 // ParseFallback reads a policy for pods that name none. Exclusive is none: a pod must
 // ask for that itself, so that others see that it has.
 func ParseFallback(s string) (placement.Policy, error) {
-	switch p := placement.Policy(s); p {
-	case placement.Binpack, placement.Spread:
-		return p, nil
-	case placement.Exclusive:
+	switch p := placement.Policy(s); {
+	case p == placement.Exclusive:
 		return "", errors.New("a pod must ask for exclusive itself, so that others see that it has; want binpack or spread")
+	case p.Known():
+		return p, nil
 	}
 	return "", fmt.Errorf("%q: want binpack or spread", s)
 }

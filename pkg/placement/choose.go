@@ -14,7 +14,8 @@ import (
 // to one another are taken. Binpack takes the devices on which the least stays
 // free (best fit), Spread those of which the largest part is free, and among equals
 // those with the most. Ties fall to the lowest index. As a fallback, Exclusive is no
-// more than Binpack: whom a pod keeps off must be in the pod.
+// more than Binpack: whom a pod keeps off must be in the pod. A policy that is not
+// Known chooses nothing: the lowest indexes are taken.
 func Choose(fallback Policy, req Request, node Node) (Assignment, Verdict) {
 	chosen, reason := choose(fallback, req, node)
 	units, cores := req.Share()
@@ -94,10 +95,14 @@ func choose(fallback Policy, req Request, node Node) ([]int, Reason) {
 }
 
 func compareFree(p Policy, a, b *Device) int {
-	if p == Spread {
+	switch {
+	case p.Spreads():
 		return cmp.Or(cmp.Compare(b.FreeShare(), a.FreeShare()), cmp.Compare(b.Free(), a.Free()))
+	case p.Packs():
+		return cmp.Compare(a.Free(), b.Free())
+	default:
+		return 0
 	}
-	return cmp.Compare(a.Free(), b.Free())
 }
 
 // CompareBool puts false first.

@@ -97,10 +97,14 @@ func TestChoose(t *testing.T) {
 			want: []placement.Share{{"GPU-3", 2, 0}},
 		},
 		"what does not fit is none": {req: ask(21)},
+		"a policy that there is not likes no GPU better": {
+			fallback: "best", req: ask(2), holdings: []placement.Holding{hold("a", ask(9), 1), hold("b", ask(1), 0)},
+			want: []placement.Share{{"GPU-0", 2, 0}},
+		},
 	}
 	for name, tc := range tests {
 		t.Run(name, func(t *testing.T) {
-			got, _ := placement.Choose(tc.fallback, tc.req, node(inv, tc.holdings...))
+			got, _ := placement.Choose(stdcmp.Or(tc.fallback, placement.Binpack), tc.req, node(inv, tc.holdings...))
 			if diff := cmp.Diff(tc.want, got.Shares); diff != "" {
 				t.Errorf("shares (-want +got):\n%s", diff)
 			}

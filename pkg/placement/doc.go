@@ -1,9 +1,10 @@
 // Package placement answers what one request makes of one node: does it fit, on
 // which GPUs, and if not, why not.
 //
-// Extender, device plugin, command line and simulator ask the same functions,
-// so that they cannot disagree. Which node is the best is asked of package
-// ranking, who would have to leave a node of package preemption.
+// Extender, device plugin, command line and simulator ask the same functions. Whether
+// a pod may go to a node takes more than this, and is asked of package decide. Which
+// node is the best is asked of package ranking, who would have to leave a node of
+// package preemption.
 //
 // # Where to find what
 //
@@ -52,6 +53,11 @@
 //
 // The GPU inside a node is chosen by what stays free on it alone. With the prices
 // by which nodes are ranked it was the same one nearly always.
+//
+// Which policies there are is said once (Policy.Known), and what each prefers in two
+// questions, Packs and Spreads. Neither is what remains of the other: to a policy that
+// is not known all GPUs are equal. What reads one from a flag or an annotation
+// (package api) refuses it.
 //
 // A refusal is a value: the reason, the request and the node. Its words are made
 // of these alone (Verdict.String), so that they are the same wherever people read

@@ -49,6 +49,16 @@ const (
 	Exclusive Policy = "exclusive" // alone on its GPUs
 )
 
+// Known reports whether there is such a policy. Where one is configured or asked for, any
+// other is an error; to those who choose by it, all GPUs and nodes are equal.
+func (p Policy) Known() bool { return p.Packs() || p.Spreads() }
+
+// Packs reports whether the policy prefers what is fullest.
+func (p Policy) Packs() bool { return p == Binpack || p == Exclusive }
+
+// Spreads reports whether the policy prefers what is emptiest.
+func (p Policy) Spreads() bool { return p == Spread }
+
 // Preference says which models of GPU a pod likes best. It keeps no pod from any.
 type Preference string
 

@@ -22,10 +22,11 @@ type Policies struct {
 // node returns the policy by which nodes are chosen for a request. What a pod
 // asks for itself is of nodes too, but for Exclusive, which is of GPUs alone.
 func (p Policies) node(req placement.Request) placement.Policy {
-	if req.Policy == placement.Binpack || req.Policy == placement.Spread {
-		return req.Policy
+	cluster := cmp.Or(p.Node, p.GPU)
+	if req.Policy == placement.Exclusive {
+		return cluster
 	}
-	return cmp.Or(p.Node, p.GPU)
+	return cmp.Or(req.Policy, cluster)
 }
 
 // Ranker scores nodes for requests. It keeps what it has found of a node until
@@ -101,7 +102,7 @@ func (r *Ranker) Best(most int, defaults Policies, req placement.Request, nodes 
 // look returns the nodes on which a request fits, by index, and what orders them.
 func (r *Ranker) look(defaults Policies, req placement.Request, nodes []*placement.Node, prices *Prices) (fitting []int, compare func(a, b int) int) {
 	policy := defaults.node(req)
-	if policy == placement.Spread {
+	if !policy.Packs() {
 		prices = nil
 	}
 	if prices != nil && prices != r.prices {
@@ -196,7 +197,7 @@ func newRanked(fallback placement.Policy, req placement.Request, n *placement.No
 		return r
 	}
 	r.chosen, r.fits = placement.NewChoice(fallback, req, *n)
-	if cmp.Or(req.Policy, fallback) == placement.Spread {
+	if cmp.Or(req.Policy, fallback).Spreads() {
 		r.share = 1
 	}
 	units, _ := req.Share()
@@ -210,10 +211,14 @@ func newRanked(fallback placement.Policy, req placement.Request, n *placement.No
 // compare orders nodes, the better one first.
 func (a *ranked) compare(b *ranked, p placement.Policy) int {
 	likes := a.chosen.Compare(b.chosen)
-	if p == placement.Spread {
+	switch {
+	case p.Spreads():
 		return cmp.Or(likes,
 			cmp.Compare(b.share, a.share), cmp.Compare(b.nodeShare, a.nodeShare),
 			cmp.Compare(b.nodeFree, a.nodeFree), cmp.Compare(b.slack, a.slack))
+	case p.Packs():
+		return cmp.Or(likes, cmp.Compare(float64(a.slack)+a.lost, float64(b.slack)+b.lost), cmp.Compare(a.nodeFree, b.nodeFree))
+	default:
+		return likes
 	}
-	return cmp.Or(likes, cmp.Compare(float64(a.slack)+a.lost, float64(b.slack)+b.lost), cmp.Compare(a.nodeFree, b.nodeFree))
 }

@@ -114,13 +114,16 @@ func TestRank(t *testing.T) {
 		"a group draws to its node": {
 			req: ask(2, group("g")), nodes: []placement.Node{named("a", one, hold("p", ask(8), 0)), named("b", two, hold("p", ask(1, group("g")), 1))}, want: []int64{5, 10},
 		},
+		"a policy that there is not likes no node better": {
+			defaults: Policies{GPU: "best"}, req: ask(2), nodes: []placement.Node{named("a", one), named("b", one, hold("p", ask(4), 0))}, want: []int64{10, 10},
+		},
 		"equal nodes have equal scores, at the top and below": {
 			req: ask(2), nodes: []placement.Node{named("b", one), named("a", one, hold("p", ask(4), 0)), named("c", one), named("d", one, hold("p", ask(4), 0))}, want: []int64{5, 10, 5, 10},
 		},
 	}
 	for name, tc := range tests {
 		t.Run(name, func(t *testing.T) {
-			if diff := cmp.Diff(tc.want, new(Ranker).Rank(tc.defaults, tc.req, pointers(tc.nodes), nil)); diff != "" {
+			if diff := cmp.Diff(tc.want, new(Ranker).Rank(Policies{GPU: order.Or(tc.defaults.GPU, placement.Binpack), Node: tc.defaults.Node}, tc.req, pointers(tc.nodes), nil)); diff != "" {
 				t.Errorf("scores (-want +got):\n%s", diff)
 			}
 		})

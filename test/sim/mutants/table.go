@@ -253,6 +253,10 @@ var table = []mutant{
 		" && old.Request.CPU == h.Request.CPU {", " {", "TestCPUOfAPodThatIsResized",
 	},
 	{
+		"a policy that there is not packs", "pkg/placement/request.go",
+		"return p == Binpack || p == Exclusive", "return p != Spread", "TestChoose",
+	},
+	{
 		"the largest beside a pod's share", "pkg/placement/node.go",
 		"if left := n.room(d).units; left > most", "if left := d.Free(); left > most", "TestLargestFree",
 	},
