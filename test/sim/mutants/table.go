@@ -80,10 +80,6 @@ var table = []mutant{
 		"facts.Policy = cmp.Or(policy, extenderPolicy)", "facts.Policy = cmp.Or(extenderPolicy, policy)", "TestCommandsAskByTheClustersPolicy",
 	},
 	{
-		"fit leaves confusable pods out", "cmd/kubectl-inspect-gpumem/fit.go",
-		"		if refusal == nil {\n			refusal = inspect.Overdraws(req, n)", "		if refusal == nil || refusal.Verdict == nil {\n			refusal = inspect.Overdraws(req, n)", "TestFitCountsWhatCouldBeBound",
-	},
-	{
 		"settled ignored", "pkg/api/pod.go",
 		"return pod.Status.StartTime != nil || Terminal(pod)", "return Terminal(pod)", simulation,
 	},
