@@ -570,7 +570,7 @@ func TestExplainSaysByWhichPolicy(t *testing.T) {
 		{append([]runtime.Object{ofDefaults}, objects...), "ml/any", "\nPolicy:    binpack, the cluster's: the pod names none\n", ""},
 		{objects, "ml/alone", "\nPolicy:    exclusive\n", warns + "no Deployment of gpumem's extender is found in namespace gpumem-system (--gpumem-namespace names another)\n"},
 		{objects, "ml/any", "", warns + "no Deployment of gpumem's extender is found in namespace gpumem-system (--gpumem-namespace names another)\n"},
-		{unread, "ml/any", "", warns + "Deployment gpumem-scheduler: --policy: \"best\": want binpack or spread\n"},
+		{unread, "ml/any", "", warns + "--policy of Deployment gpumem-scheduler: \"best\": want binpack or spread\n"},
 	} {
 		stdout, stderr, err := inspectWith(fake.NewClientset(tc.objects...), "explain", tc.pod)
 		if err != nil || !strings.Contains(stdout, tc.want) || strings.Contains(stdout, "Policy:") != (tc.want != "") {

@@ -63,7 +63,7 @@ func (o *options) policy(ctx context.Context) (placement.Policy, error) {
 		}
 		policy, err := api.ParseFallback(doctor.Flag(spec, "policy", string(extenderPolicy)))
 		if err != nil {
-			return "", fmt.Errorf("Deployment %s: --policy: %w", d.Name, err)
+			return "", fmt.Errorf("--policy of Deployment %s: %w", d.Name, err)
 		}
 		return policy, nil
 	}
