@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/gpumem/gpumem/pkg/cache"
+	"github.com/gpumem/gpumem/pkg/decide"
 	"github.com/gpumem/gpumem/pkg/gpu"
 	"github.com/gpumem/gpumem/pkg/placement"
 	"github.com/gpumem/gpumem/pkg/ranking"
@@ -98,8 +99,8 @@ func (p *extended) bind(req *placement.Request, node string) (place, bool) {
 		return at, true
 	}
 	n, _ := p.books.Node(node)
-	chosen, verdict := placement.Choose(p.policies.GPU, *req, n)
-	if !verdict.Fits() {
+	chosen, refusal := decide.Decide(n, placement.PodRef{}, *req, p.policies.GPU)
+	if refusal != nil {
 		return place{}, false
 	}
 	p.chosen = chosen
