@@ -32,9 +32,11 @@ func (f Facts) Chance(pod WaitFacts, n placement.Node) Chance {
 	c := Chance{Verdict: placement.Verdict{Request: pod.Request, Node: n}, Refusal: pod.KeptOff[n.Name]}
 	_, refused := decide.Decide(n, pod.Pod, pod.Request, f.Policy)
 	if refused != nil && refused.Verdict != nil {
-		c.Verdict = *refused.Verdict
+		c.Verdict, c.gap = *refused.Verdict, refused.Gap
+	} else {
+		c.gap = c.Gap()
 	}
-	c.OutOfUse, c.gap = outOfUse(c.Verdict), c.Gap()
+	c.OutOfUse = outOfUse(c.Verdict)
 	own := f.Nodes[n.Name].Refusal(pod.Request) // the node's
 	if own == nil && c.Fits() {
 		own = cmp.Or(Overdraws(pod.Request, n), refused)
