@@ -28,8 +28,8 @@
 //
 // # Decisions
 //
-// The answer is made of three that each belong to another package: what is left
-// beside nominated pods (which takes package preemption), whether the rest fits,
+// The answer is made of three that each belong to another package: what nominated pods
+// leave over (which takes package preemption), whether the pod fits there,
 // and where (package placement), and whether the kubelet could take the pod for
 // another (placement.Request.Confusable). Asking for one of them alone was how
 // the command line came to say "fits" of a pod that the extender refused.

@@ -36,7 +36,7 @@ func TestReserved(t *testing.T) {
 		"a lower priority does not": {
 			nominated: []placement.Holding{nominated("n", ask(4, priority(5)))}, pod: "p", req: ask(1, priority(6)), want: []gpu.Units{0, 0},
 		},
-		"nobody holds against himself": {
+		"a pod holds nothing against itself": {
 			nominated: []placement.Holding{nominated("p", ask(4, priority(5)))}, pod: "p", req: ask(4, priority(5)), want: []gpu.Units{0, 0},
 		},
 		"of equals in line the first does not wait for the second": {
@@ -94,7 +94,7 @@ func TestReserved(t *testing.T) {
 	}
 }
 
-// What is kept for others is told to those who wait.
+// A verdict says what is kept for others.
 func TestAVerdictTellsOfNominatedPods(t *testing.T) {
 	n := node(inventory(device(0, 10)), terminating(hold("a", ask(8), 0))).WithNominated([]placement.Holding{hold("n", ask(8, priority(5)))})
 	got := placement.Fit(ask(3), Reserved(n, placement.PodRef{UID: "p"}, ask(3), placement.Binpack)).String()

@@ -253,7 +253,7 @@ var table = []mutant{
 		"return p == Binpack || p == Exclusive", "return p != Spread", "TestChoose",
 	},
 	{
-		"the largest beside a pod's share", "pkg/placement/node.go",
+		"the largest without unplaced pods", "pkg/placement/node.go",
 		"if left := n.room(d).units; left > most", "if left := d.Free(); left > most", "TestLargestFree",
 	},
 	{
