@@ -16,11 +16,8 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
-	"github.com/gpumem/gpumem/pkg/api"
-	"github.com/gpumem/gpumem/pkg/cache"
 	"github.com/gpumem/gpumem/pkg/controller"
 	"github.com/gpumem/gpumem/pkg/daemon"
-	"github.com/gpumem/gpumem/pkg/extender"
 	"github.com/gpumem/gpumem/pkg/placement"
 	"github.com/gpumem/gpumem/pkg/ranking"
 )
@@ -68,17 +65,6 @@ func TestPolicies(t *testing.T) {
 				t.Errorf("policies: %v, %v (-want +got):\n%s", err, o.validate(), diff)
 			}
 		})
-	}
-}
-
-func TestThePageHasTheExtendersPolicy(t *testing.T) {
-	names, err := api.NewNames(api.DefaultDomain)
-	if err != nil {
-		t.Fatal(err)
-	}
-	p := &parts{opts: options{page: true}, books: cache.New(), extender: &extender.Extender{Policy: placement.Spread}}
-	if got := p.page(names).Policy; got != placement.Spread {
-		t.Errorf("the page has policy %q, and the extender spread", got)
 	}
 }
 

@@ -21,6 +21,7 @@ import (
 	"github.com/gpumem/gpumem/pkg/gpu"
 	"github.com/gpumem/gpumem/pkg/metrics"
 	"github.com/gpumem/gpumem/pkg/page"
+	"github.com/gpumem/gpumem/pkg/placement"
 )
 
 // What is free on nodes to which kube-scheduler sends no pods is free neither to the metrics nor
@@ -65,7 +66,7 @@ func TestWhatIsFreeWhereNoPodsGo(t *testing.T) {
 	got := make(map[string]float64) // in GiB, and of each node
 	var fleet page.Fleet
 	synctest.Test(t, func(t *testing.T) {
-		p := &parts{books: cache.New(), extender: &extender.Extender{}, opts: options{page: true}}
+		p := &parts{books: cache.New(), extender: &extender.Extender{Policy: placement.Spread}, opts: options{page: true}}
 		if p.watch, err = controller.New(zaptest.NewLogger(t), client, names, p.books); err != nil {
 			t.Fatal(err)
 		}
@@ -90,7 +91,11 @@ func TestWhatIsFreeWhereNoPodsGo(t *testing.T) {
 				}
 			}
 		}
-		fleet = page.NewFleet(*p.page(names))
+		source := p.page(names)
+		fleet = page.NewFleet(*source)
+		if got := source.Facts(source.Nodes()).Policy; got != placement.Spread {
+			t.Errorf("the page has policy %q, and the extender spread", got)
+		}
 		cancel()
 		<-done
 	})
