@@ -106,7 +106,7 @@ var table = []mutant{
 	{
 		"retry chooses anew", "pkg/cache/cache.go",
 		"			p.bindings = append(p.bindings, now)\n			return p.Assignment, nil\n",
-		"			p.bindings = append(p.bindings, now)\n			chosen, _ := placement.Choose(fallback, req, *c.node(nodeName).view.Load())\n			return chosen, nil\n", simulation,
+		"			p.bindings = append(p.bindings, now)\n			chosen, _ := c.nodes[nodeName].decide(ref, req, fallback)\n			return chosen, nil\n", simulation,
 	},
 	{
 		"short preference", "pkg/deviceplugin/plugin.go",
