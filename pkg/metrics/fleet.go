@@ -46,11 +46,11 @@ func RegisterFleet(to prometheus.Registerer, f Fleet) {
 	c.allocated = of("gpu_allocated_bytes", "Memory of a GPU that pods hold.", device...)
 	c.healthy = of("gpu_healthy", "Whether a GPU takes new pods: 1, or 0 while it is not healthy or cordoned.", device...)
 	c.schedulable = of("node_schedulable", "Whether a node takes new pods with GPU memory: 1, or 0 while it is cordoned, NotReady, or its kubelet offers none. The label taint is the key of one that they must tolerate, apart from nvidia.com/gpu and gpumem's resources.", "node", "taint")
-	c.free = of("free_bytes", "Memory that no pod holds, of GPUs that take new pods, on nodes that are schedulable and have no such taint.")
-	c.tainted = of("tainted_free_bytes", "Memory that no pod holds, of GPUs that take new pods, on nodes that are schedulable for pods that tolerate a taint.")
-	c.largest = of("largest_free_bytes", "The most that a pod could get of one GPU now, on nodes that are schedulable and have no such taint.")
+	c.free = of("free_bytes", "Memory that no pod holds, of GPUs that take new pods, on nodes that are schedulable.")
+	c.tainted = of("tainted_free_bytes", "Of free_bytes, what is on nodes with a taint that pods must tolerate: see node_schedulable.")
+	c.largest = of("largest_free_bytes", "The most that a pod could get of one GPU now, on nodes that are schedulable.")
 	c.stranded = of("stranded_bytes", "Memory that no pod holds and none can get: of GPUs that take no new pods or that a pod holds alone, and of nodes that are cordoned or NotReady, whose kubelet offers none, or that have no free CPU.")
-	c.fragmentation = of("fragmentation_ratio", "Share of the free memory, that of tainted nodes included, that is on GPUs which pods use in part: 0 when all that is free are whole GPUs.")
+	c.fragmentation = of("fragmentation_ratio", "Share of the free memory that is on GPUs which pods use in part: 0 when all that is free are whole GPUs.")
 	c.nodes = of("nodes", "Nodes that offer GPU memory.")
 	c.assumed = of("assumed_pods", "Pods whose binding is on its way, or has not been heard of yet.")
 	c.assumedAge = of("assumed_oldest_seconds", "Age of the oldest of them.")
@@ -90,7 +90,7 @@ func (c *fleetCollector) Collect(out chan<- prometheus.Metric) {
 	gauge(c.tainted, sum.tainted)
 	gauge(c.largest, sum.largest)
 	gauge(c.stranded, sum.stranded)
-	gauge(c.fragmentation, sum.broken/max(1, sum.free+sum.tainted))
+	gauge(c.fragmentation, sum.broken/max(1, sum.free))
 	gauge(c.nodes, float64(sum.nodes))
 	gauge(c.unattributed, float64(sum.unattributed))
 	gauge(c.waiting, float64(c.Waiting()))
@@ -105,31 +105,30 @@ func (c *fleetCollector) Collect(out chan<- prometheus.Metric) {
 
 // fleetSum is what is free on all nodes, in bytes.
 type fleetSum struct {
-	free, tainted, largest, stranded float64
-	broken                           float64 // of free and tainted, what is on GPUs that pods use in part
-	nodes, unattributed              int
+	free, largest, stranded float64
+	tainted, broken         float64 // of free, what is behind a taint, and what is on GPUs that pods use in part
+	nodes, unattributed     int
 }
 
 func (s *fleetSum) add(n placement.Node, facts inspect.NodeFacts) {
 	s.nodes++
 	s.unattributed += len(n.Unattributed)
 	closed := facts.Refuses != nil || n.CPU > 0 && n.RequestedCPU >= n.CPU
-	if !closed && facts.Taint == "" {
+	if !closed {
 		s.largest = math.Max(s.largest, inBytes(n.LargestFree(), n))
 	}
 	for _, d := range n.Devices {
 		free := inBytes(d.Free(), n)
-		switch {
-		case !d.Status.TakesPods() || closed || n.HeldAlone(d):
+		if !d.Status.TakesPods() || closed || n.HeldAlone(d) {
 			s.stranded += free
 			continue
-		case d.Requested > 0:
+		}
+		s.free += free
+		if d.Requested > 0 {
 			s.broken += free
 		}
 		if facts.Taint != "" {
 			s.tainted += free
-		} else {
-			s.free += free
 		}
 	}
 }

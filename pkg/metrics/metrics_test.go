@@ -161,12 +161,12 @@ func TestFleet(t *testing.T) {
 	books.AddPod("b", placement.Holding{Pod: placement.PodRef{UID: "cpu"}, Request: placement.Request{CPU: 1000}})
 
 	const text = `
-# HELP gpumem_extender_fragmentation_ratio Share of the free memory, that of tainted nodes included, that is on GPUs which pods use in part: 0 when all that is free are whole GPUs.
+# HELP gpumem_extender_fragmentation_ratio Share of the free memory that is on GPUs which pods use in part: 0 when all that is free are whole GPUs.
 # TYPE gpumem_extender_fragmentation_ratio gauge
 gpumem_extender_fragmentation_ratio 0.0625
-# HELP gpumem_extender_free_bytes Memory that no pod holds, of GPUs that take new pods, on nodes that are schedulable and have no such taint.
+# HELP gpumem_extender_free_bytes Memory that no pod holds, of GPUs that take new pods, on nodes that are schedulable.
 # TYPE gpumem_extender_free_bytes gauge
-gpumem_extender_free_bytes 1.7179869184e+10
+gpumem_extender_free_bytes 1.03079215104e+11
 # HELP gpumem_extender_gpu_allocated_bytes Memory of a GPU that pods hold.
 # TYPE gpumem_extender_gpu_allocated_bytes gauge
 gpumem_extender_gpu_allocated_bytes{gpu="0",model="",node="b",uuid="GPU-4"} 0
@@ -177,9 +177,9 @@ gpumem_extender_gpu_allocated_bytes{gpu="0",model="T4",node="e",uuid="GPU-7"} 0
 gpumem_extender_gpu_allocated_bytes{gpu="1",model="T4",node="a",uuid="GPU-2"} 4.294967296e+09
 gpumem_extender_gpu_allocated_bytes{gpu="1",model="T4",node="e",uuid="GPU-8"} 0
 gpumem_extender_gpu_allocated_bytes{gpu="2",model="T4",node="a",uuid="GPU-3"} 0
-# HELP gpumem_extender_largest_free_bytes The most that a pod could get of one GPU now, on nodes that are schedulable and have no such taint.
+# HELP gpumem_extender_largest_free_bytes The most that a pod could get of one GPU now, on nodes that are schedulable.
 # TYPE gpumem_extender_largest_free_bytes gauge
-gpumem_extender_largest_free_bytes 1.073741824e+10
+gpumem_extender_largest_free_bytes 8.589934592e+10
 # HELP gpumem_extender_node_schedulable Whether a node takes new pods with GPU memory: 1, or 0 while it is cordoned, NotReady, or its kubelet offers none. The label taint is the key of one that they must tolerate, apart from nvidia.com/gpu and gpumem's resources.
 # TYPE gpumem_extender_node_schedulable gauge
 gpumem_extender_node_schedulable{node="a",taint=""} 1
@@ -193,7 +193,7 @@ gpumem_extender_nodes 5
 # HELP gpumem_extender_stranded_bytes Memory that no pod holds and none can get: of GPUs that take no new pods or that a pod holds alone, and of nodes that are cordoned or NotReady, whose kubelet offers none, or that have no free CPU.
 # TYPE gpumem_extender_stranded_bytes gauge
 gpumem_extender_stranded_bytes 1.52471339008e+11
-# HELP gpumem_extender_tainted_free_bytes Memory that no pod holds, of GPUs that take new pods, on nodes that are schedulable for pods that tolerate a taint.
+# HELP gpumem_extender_tainted_free_bytes Of free_bytes, what is on nodes with a taint that pods must tolerate: see node_schedulable.
 # TYPE gpumem_extender_tainted_free_bytes gauge
 gpumem_extender_tainted_free_bytes 8.589934592e+10
 # HELP gpumem_extender_waiting_pods Pods that ask for GPU memory and are on no node.
