@@ -15,6 +15,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/util/retry"
 )
 
 // What the API server says of pods that are created, wait and have a node.
@@ -103,16 +104,19 @@ func applied(pod string) write {
 	}
 }
 
-// replaced is an update of the whole object.
+// replaced is an update of the whole object. It is tried again where somebody else, as the
+// kubelet, changed the object since it was read.
 func replaced(pod string) write {
 	return func(ctx context.Context, f *field, key, value string) error {
-		now, err := f.dev.CoreV1().Pods(f.mine).Get(ctx, pod, metav1.GetOptions{})
-		if err != nil {
+		return retry.RetryOnConflict(retry.DefaultBackoff, func() error {
+			now, err := f.dev.CoreV1().Pods(f.mine).Get(ctx, pod, metav1.GetOptions{})
+			if err != nil {
+				return err
+			}
+			now.Annotations[key] = value
+			_, err = f.dev.CoreV1().Pods(f.mine).Update(ctx, now, metav1.UpdateOptions{})
 			return err
-		}
-		now.Annotations[key] = value
-		_, err = f.dev.CoreV1().Pods(f.mine).Update(ctx, now, metav1.UpdateOptions{})
-		return err
+		})
 	}
 }
 

@@ -17,7 +17,12 @@ func TestAttacks(t *testing.T) {
 	if err != nil {
 		t.Error(err)
 	}
-	if !results.OK() || len(results) < 50 {
-		t.Error("an attack was not blocked, or fewer than 50 were tried")
+	for _, result := range results {
+		if !result.Blocked {
+			t.Errorf("not blocked: %s", result)
+		}
+	}
+	if len(results) < 50 {
+		t.Errorf("%d attacks were tried, want at least 50", len(results))
 	}
 }

@@ -137,19 +137,15 @@ func TestAPodIsTriedAgainWhenNothingIsKeptForAnother(t *testing.T) {
 	if free == other {
 		t.Fatalf("both are on %s, want a GPU for each", free)
 	}
-	vip := e.create(e.pod("vip", 10, e.ofPriority(100), func(pod *v1.Pod) { pod.Spec.SchedulerName = "another" }))
-	vip.Status.Conditions = []v1.PodCondition{{Type: "GPUMemoryRoomMade", Status: v1.ConditionTrue, Message: fmt.Sprintf(`{"v":1,"node":"node1","gpus":[%q]}`, free)}}
-	vip, err := e.client.CoreV1().Pods(e.namespace).UpdateStatus(e.ctx, vip, metav1.UpdateOptions{})
-	if err != nil {
-		t.Fatal(err)
+	e.create(e.pod("vip", 10, e.ofPriority(100), func(pod *v1.Pod) { pod.Spec.SchedulerName = "another" }))
+	conditions := func(of ...v1.PodCondition) func(*v1.Pod) {
+		return func(pod *v1.Pod) { pod.Status.Conditions = of }
 	}
+	e.changeStatus("vip", conditions(v1.PodCondition{Type: "GPUMemoryRoomMade", Status: v1.ConditionTrue, Message: fmt.Sprintf(`{"v":1,"node":"node1","gpus":[%q]}`, free)}))
 	e.create(e.pod("waits", 5, at))
 	e.pending("waits", "kept for pods that are nominated to this node: 1")
 
-	vip.Status.Conditions = nil
-	if _, err := e.client.CoreV1().Pods(e.namespace).UpdateStatus(e.ctx, vip, metav1.UpdateOptions{}); err != nil {
-		t.Fatal(err)
-	}
+	e.changeStatus("vip", conditions())
 	e.running("waits")
 	if got := e.agree("waits", "main")[0]; got != free {
 		t.Errorf("the pod is on %s, want %s", got, free)

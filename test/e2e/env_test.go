@@ -18,6 +18,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/util/retry"
 
 	"github.com/gpumem/gpumem/test/cluster"
 	"github.com/gpumem/gpumem/test/stack"
@@ -170,6 +171,32 @@ func (e *env) get(name string) *v1.Pod {
 	pod, err := e.client.CoreV1().Pods(e.namespace).Get(e.ctx, name, metav1.GetOptions{})
 	if err != nil {
 		e.Fatalf("get pod %s: %v", name, err)
+	}
+	return pod
+}
+
+// ungate takes a pod's scheduling gates away.
+func (e *env) ungate(name string) *v1.Pod {
+	e.Helper()
+	return e.change(name, e.client.CoreV1().Pods(e.namespace).Update, func(pod *v1.Pod) { pod.Spec.SchedulingGates = nil })
+}
+
+func (e *env) changeStatus(name string, change func(*v1.Pod)) {
+	e.Helper()
+	e.change(name, e.client.CoreV1().Pods(e.namespace).UpdateStatus, change)
+}
+
+// change updates a pod, again where another changed it since it was read.
+func (e *env) change(name string, update func(context.Context, *v1.Pod, metav1.UpdateOptions) (*v1.Pod, error), change func(*v1.Pod)) (pod *v1.Pod) {
+	e.Helper()
+	err := retry.RetryOnConflict(retry.DefaultBackoff, func() (err error) {
+		pod = e.get(name)
+		change(pod)
+		pod, err = update(e.ctx, pod, metav1.UpdateOptions{})
+		return err
+	})
+	if err != nil {
+		e.Fatalf("change pod %s: %v", name, err)
 	}
 	return pod
 }

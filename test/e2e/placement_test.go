@@ -163,11 +163,7 @@ func TestEqualPodsAdmittedInTheOtherOrderThanBound(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, name := range []string{"second", "first"} {
-		pod := e.get(name)
-		pod.Spec.SchedulingGates = nil
-		if _, err := e.client.CoreV1().Pods(e.namespace).Update(e.ctx, pod, metav1.UpdateOptions{}); err != nil {
-			t.Fatal(err)
-		}
+		e.ungate(name)
 		e.eventually(name+" is bound", func() (bool, string) {
 			pod := e.get(name)
 			return pod.Spec.NodeName != "", waitsBecause(pod)

@@ -134,11 +134,8 @@ func TestEvictionKeepsToDisruptionBudgets(t *testing.T) {
 // priority takes the room. This pod nobody binds, so that there is time to look.
 func TestTheRoomForANominatedPodIsKept(t *testing.T) {
 	e := setup(t)
-	vip := e.create(e.pod("vip", t4, e.ofPriority(100), func(pod *v1.Pod) { pod.Spec.SchedulerName = "nobody" }))
-	vip.Status.NominatedNodeName = "node1"
-	if _, err := e.client.CoreV1().Pods(e.namespace).UpdateStatus(e.ctx, vip, metav1.UpdateOptions{}); err != nil {
-		t.Fatal(err)
-	}
+	e.create(e.pod("vip", t4, e.ofPriority(100), func(pod *v1.Pod) { pod.Spec.SchedulerName = "nobody" }))
+	e.changeStatus("vip", func(pod *v1.Pod) { pod.Status.NominatedNodeName = "node1" })
 	e.create(e.pod("filler", 4, onNode("node1"), annotated("policy", "exclusive")))
 	e.running("filler")
 	e.create(e.pod("late", 2, onNode("node1")))

@@ -110,11 +110,7 @@ func (e *env) admitInTheOrderBound(kubelet *cluster.Answers, older, younger stri
 	defer signal(unix.SIGCONT)
 	written := make(map[string]string)
 	for _, name := range []string{younger, older} {
-		pod := e.get(name)
-		pod.Spec.SchedulingGates = nil
-		if _, err := e.client.CoreV1().Pods(e.namespace).Update(e.ctx, pod, metav1.UpdateOptions{}); err != nil {
-			e.Fatal(err)
-		}
+		pod := e.ungate(name)
 		e.eventually(name+" is bound", func() (bool, string) {
 			pod = e.get(name)
 			return pod.Spec.NodeName != "", waitsBecause(pod)
