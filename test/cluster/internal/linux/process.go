@@ -24,18 +24,19 @@ type Process struct {
 
 // Identify returns the process that has the number now.
 func Identify(pid int) (Process, error) {
-	start, _, err := stat(pid)
+	start, _, _, err := stat(pid)
 	return Process{PID: pid, Start: start}, err
 }
 
 // Alive says whether the process runs. One that has ended and waits for its
-// parent to take notice does not.
+// parent to take notice does not. One that has lost its first thread alone does:
+// its state is that of a zombie, and its ports are in use until the last ends.
 func (p Process) Alive() bool {
 	if p.PID <= 0 {
 		return false
 	}
-	start, state, err := stat(p.PID)
-	return err == nil && start == p.Start && state != 'Z' && state != 'X'
+	start, state, threads, err := stat(p.PID)
+	return err == nil && start == p.Start && state != 'X' && (state != 'Z' || threads > 1)
 }
 
 // Signal sends a signal. To a process that has ended it does nothing.
@@ -94,20 +95,21 @@ func (p Process) open() (int, error) {
 	return fd, nil
 }
 
-// stat returns the start time and the state of a process.
-func stat(pid int) (start uint64, state byte, err error) {
+// stat returns the start time, the state and the number of threads of a process.
+func stat(pid int) (start uint64, state byte, threads int, err error) {
 	name := fmt.Sprintf("/proc/%d/stat", pid)
 	content, err := os.ReadFile(name)
 	if err != nil {
-		return 0, 0, err
+		return 0, 0, 0, err
 	}
 	// The second field, the program's name in parentheses, may hold anything.
 	fields := bytes.Fields(content[bytes.LastIndexByte(content, ')')+1:])
 	if len(fields) < 20 {
-		return 0, 0, fmt.Errorf("%s: %d fields are too few", name, len(fields))
+		return 0, 0, 0, fmt.Errorf("%s: %d fields are too few", name, len(fields))
 	}
 	start, err = strconv.ParseUint(string(fields[19]), 10, 64)
-	return start, fields[0][0], err
+	threads, threadsErr := strconv.Atoi(string(fields[17]))
+	return start, fields[0][0], threads, errors.Join(err, threadsErr)
 }
 
 // InnerPID returns the number of a process in the process namespace that lies
