@@ -48,12 +48,6 @@ const (
 )
 
 const (
-	// extenderAddress is where an extender listens for kube-scheduler, in its network; startTime
-	// is how long that may take, and startPause how long to wait before another look.
-	extenderAddress = "127.0.0.1:8010"
-	startTime       = 30 * time.Second
-	startPause      = 20 * time.Millisecond
-
 	// batchTime is how long the pods of a batch may take.
 	batchTime = 5 * time.Minute
 	// warmUp is how many pods show that all is up, and that connections are open.
@@ -175,9 +169,9 @@ func (b *bench) compare(ctx context.Context, nodes int) (Comparison, error) {
 
 // round measures once, with a new scheduler.
 func (b *bench) round(ctx context.Context, side string) (_ Round, err error) {
-	started, err := b.start(ctx, side)
+	started, err := b.start(side)
 	defer func() {
-		for _, name := range slices.Backward(started) {
+		for _, name := range started {
 			err = errors.Join(err, b.cluster.Kill(ctx, name))
 		}
 	}()
@@ -254,10 +248,10 @@ func (b *bench) batch(ctx context.Context, name string, pods int, interval time.
 }
 
 // start starts kube-scheduler, and the extender first where there is to be one.
-func (b *bench) start(ctx context.Context, side string) (started []string, err error) {
+func (b *bench) start(side string) (started []string, err error) {
 	command := b.command(side)
 	if command != nil {
-		if err := b.startExtender(ctx, command); err != nil {
+		if err := b.cluster.Run(extender, command[0], command[1:]...); err != nil {
 			return nil, err
 		}
 		started = append(started, extender)
@@ -270,28 +264,6 @@ func (b *bench) start(ctx context.Context, side string) (started []string, err e
 		return started, err
 	}
 	return slices.Concat(started, []string{scheduler}), nil
-}
-
-// startExtender starts an extender, and again where it ends at once: now and then the port of
-// the one before, which was killed, is in use for a moment more.
-func (b *bench) startExtender(ctx context.Context, command []string) error {
-	ctx, cancel := context.WithTimeoutCause(ctx, startTime, errors.New("the extender does not listen"))
-	defer cancel()
-	for {
-		if err := b.cluster.Run(extender, command[0], command[1:]...); err != nil {
-			return err
-		}
-		for running := true; running; _, running = b.cluster.Running(extender) {
-			if c, err := b.cluster.DialBesideControlPlane(ctx, "tcp", extenderAddress); err == nil {
-				return c.Close()
-			}
-			select {
-			case <-ctx.Done():
-				return context.Cause(ctx)
-			case <-time.After(startPause):
-			}
-		}
-	}
 }
 
 // percentages returns what the configuration of kube-scheduler has as
