@@ -11,6 +11,7 @@ import (
 
 	"go.uber.org/zap"
 	"golang.org/x/sync/errgroup"
+	"golang.org/x/sync/singleflight"
 	"k8s.io/apimachinery/pkg/util/wait"
 
 	"github.com/gpumem/gpumem/pkg/api"
@@ -90,7 +91,8 @@ func newParts(log *zap.Logger, opts options) (*parts, error) {
 	p.comparer = &controller.Comparer{Log: log.Named("comparer"), Names: names, Cache: p.books, Source: cluster, Drift: measured}
 	decided := decisions.NewLog(opts.decisions)
 	p.extender = &extender.Extender{
-		Log: log.Named("extender"), Names: names, Cache: p.books, Cluster: cluster, Neighbours: p.watch,
+		Reads: new(singleflight.Group),
+		Log:   log.Named("extender"), Names: names, Cache: p.books, Cluster: cluster, Neighbours: p.watch,
 		Policy: policies.GPU, NodePolicy: policies.Node, Alone: opts.chooseNode, Now: time.Now, Missing: p.watch.Missing,
 		Answered: measured.Answered,
 		Decided: func(pod placement.PodRef, d decisions.Decision) {

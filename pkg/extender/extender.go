@@ -49,6 +49,12 @@ type Cluster interface {
 	Refused(err error) bool
 }
 
+// A Flight has the first of those who want the same thing at once do it, and the others wait
+// for what comes of that. A singleflight.Group is one.
+type Flight interface {
+	Do(key string, do func() (any, error)) (result any, err error, shared bool)
+}
+
 // BindTimeout bounds one Bind, the reading of its outcome included. It is
 // shorter than what kube-scheduler waits for an extender as the chart sets it.
 const BindTimeout = 8 * time.Second
@@ -59,6 +65,7 @@ type Extender struct {
 	Names   api.Names
 	Cache   *cache.Cache
 	Cluster Cluster
+	Reads   Flight           // of the API server, by Binds
 	Policy  placement.Policy // of GPUs, for pods that name none
 	Now     func() time.Time
 

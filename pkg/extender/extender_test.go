@@ -17,6 +17,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	"go.uber.org/zap/zaptest"
+	"golang.org/x/sync/singleflight"
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -141,7 +142,8 @@ func newWorld(t testing.TB) *world {
 		now:     time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC),
 	}
 	w.Extender = &Extender{
-		Log: zaptest.NewLogger(t), Names: names, Cache: cache.New(), Cluster: w.cluster,
+		Reads: new(singleflight.Group),
+		Log:   zaptest.NewLogger(t), Names: names, Cache: cache.New(), Cluster: w.cluster,
 		Policy: placement.Binpack, Now: func() time.Time { return w.now },
 		Missing: func() string { return "" },
 	}

@@ -13,6 +13,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	"go.uber.org/zap"
+	"golang.org/x/sync/singleflight"
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -69,7 +70,8 @@ func (s *apiServer) extender() *Extender {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	e := &Extender{
-		Log: zap.NewNop(), Names: s.names, Cache: cache.New(), Cluster: s,
+		Reads: new(singleflight.Group),
+		Log:   zap.NewNop(), Names: s.names, Cache: cache.New(), Cluster: s,
 		Policy: placement.Binpack, Now: time.Now, Missing: func() string { return "" },
 	}
 	books := &controller.Books{Log: zap.NewNop(), Names: s.names, Cache: e.Cache}

@@ -3,6 +3,7 @@ package extender
 import (
 	"context"
 	"fmt"
+	"strconv"
 	"sync"
 	"time"
 )
@@ -91,12 +92,26 @@ func (l *lead) caught(node string) {
 // is read. Where the leader is another than before, or leads for a moment only, the watch
 // may be behind by a minute: so long may client-go wait before it tries an API server again
 // that was away. Until it has told of all that was written before, the pods of the node are
-// read.
+// read. Binds that come at once wait for one read.
 func (e *Extender) catchUp(ctx context.Context, node string) error {
 	lead, err := e.leads(ctx)
 	if err != nil || lead.caughtUp(node, e.Cluster.Told) {
 		return err
 	}
+	_, err, _ = e.Reads.Do("pods of "+node+" since "+lead.from, func() (any, error) {
+		if lead.caughtUp(node, e.Cluster.Told) {
+			return nil, nil
+		}
+		return nil, e.readNode(ctx, node)
+	})
+	if err == nil {
+		lead.caught(node)
+	}
+	return err
+}
+
+// readNode has the cache know of the pods that are bound to a node.
+func (e *Extender) readNode(ctx context.Context, node string) error {
 	ctx, cancel := context.WithTimeout(ctx, lookTimeout)
 	defer cancel()
 	read := e.Cache.BeginRead()
@@ -108,12 +123,24 @@ func (e *Extender) catchUp(ctx context.Context, node string) error {
 	for _, pod := range pods {
 		e.enter(read, pod)
 	}
-	lead.caught(node)
 	return nil
 }
 
 // leads returns the lead in which kube-scheduler asks now.
 func (e *Extender) leads(ctx context.Context) (*lead, error) {
+	last, silences, current := e.turn.last()
+	if current {
+		return last, nil
+	}
+	found, err, _ := e.Reads.Do("lead after silence "+strconv.Itoa(silences), func() (any, error) { return e.readLead(ctx) })
+	if err != nil {
+		return nil, err
+	}
+	return found.(*lead), nil
+}
+
+// readLead reads who leads, unless that was read since the last silence.
+func (e *Extender) readLead(ctx context.Context) (*lead, error) {
 	last, silences, current := e.turn.last()
 	if current {
 		return last, nil

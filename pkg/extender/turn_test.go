@@ -3,8 +3,13 @@ package extender
 import (
 	"context"
 	"errors"
+	"fmt"
+	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
+
+	v1 "k8s.io/api/core/v1"
 
 	"github.com/gpumem/gpumem/pkg/gpu"
 )
@@ -100,4 +105,59 @@ func TestASilenceDuringTheReadOfTheLease(t *testing.T) {
 	if last, _, current := turn.last(); !current || last.leader != "b" {
 		t.Errorf("leader %q, current %t; want b", last.leader, current)
 	}
+}
+
+// slow is an API server that answers reads once it may. Only what is read at once is counted as
+// more than one.
+type slow struct {
+	*apiServer
+	answers                  chan struct{}
+	leaders, revisions, pods atomic.Int64
+}
+
+func (s *slow) Leader(context.Context) (string, error) {
+	s.leaders.Add(1)
+	<-s.answers
+	return "a", nil
+}
+
+func (s *slow) Revision(context.Context) (string, error) {
+	s.revisions.Add(1)
+	<-s.answers
+	return "1", nil
+}
+
+func (s *slow) ReadPodsOn(ctx context.Context, node string) ([]*v1.Pod, error) {
+	s.pods.Add(1)
+	<-s.answers
+	return s.apiServer.ReadPodsOn(ctx, node)
+}
+
+// After a silence hundreds of Binds may come at once. A read for each of them would take so long
+// that they fail.
+func TestBindsThatComeAtOnceWaitForOneRead(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newAPIServer(t)
+		s.node("n", gpu.Device{UUID: "GPU-A", Capacity: 80})
+		s.node("m", gpu.Device{UUID: "GPU-B", Capacity: 80})
+		e := s.extender()
+		slow := &slow{apiServer: s, answers: make(chan struct{})}
+		e.Cluster = slow
+		const binds = 20
+		said := make(chan string, binds)
+		for i := range binds {
+			pod := s.create(fmt.Sprint("pod-", i), 1)
+			go func() { said <- bindTo(e, pod, []string{"n", "m"}[i%2]) }()
+		}
+		synctest.Wait()
+		close(slow.answers)
+		for range binds {
+			if problem := <-said; problem != "" {
+				t.Error(problem)
+			}
+		}
+		if leaders, revisions, pods := slow.leaders.Load(), slow.revisions.Load(), slow.pods.Load(); leaders != 1 || revisions != 1 || pods != 2 {
+			t.Errorf("%d reads of the Lease, %d of the revision, %d of pods; want 1, 1 and one for each of 2 nodes", leaders, revisions, pods)
+		}
+	})
 }

@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"go.uber.org/zap"
+	"golang.org/x/sync/singleflight"
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -91,7 +92,8 @@ func newFleet(nodes, pods int) (*fleet, error) {
 	}
 	f := &fleet{api: newInstantAPI(), names: nodeNames(nodes), capacity: make(map[gpu.UUID]gpu.Units)}
 	f.Extender = &extender.Extender{
-		Log: zap.NewNop(), Names: names, Cache: cache.New(), Cluster: f.api,
+		Reads: new(singleflight.Group),
+		Log:   zap.NewNop(), Names: names, Cache: cache.New(), Cluster: f.api,
 		Policy: placement.Binpack, Now: time.Now, Missing: func() string { return "" },
 	}
 	for i, name := range f.names {

@@ -16,6 +16,7 @@ import (
 	"time"
 
 	"go.uber.org/zap"
+	"golang.org/x/sync/singleflight"
 	v1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
@@ -171,7 +172,8 @@ func (c *cluster) startExtender(ctx context.Context, t testing.TB, running *sync
 		t.Fatal(err)
 	}
 	e := &extender.Extender{
-		Log: log, Names: names(t), Cache: c.cache, Cluster: controller.NewClient(c.watch, client, types.NamespacedName{}), Neighbours: c.watch,
+		Reads: new(singleflight.Group),
+		Log:   log, Names: names(t), Cache: c.cache, Cluster: controller.NewClient(c.watch, client, types.NamespacedName{}), Neighbours: c.watch,
 		Policy: placement.Binpack, Alone: true, Now: time.Now, Missing: c.watch.Missing,
 	}
 	running.Go(func() { c.watch.Run(ctx) })

@@ -75,7 +75,7 @@ func (w *World) newExtender(name string) *extenderProc {
 		open: make(map[*reply]func()), turns: make(map[string]time.Duration),
 	}
 	e.ext = &extender.Extender{
-		Log: zap.NewNop(), Names: w.names, Cache: e.books, Cluster: cluster{e},
+		Log: zap.NewNop(), Names: w.names, Cache: e.books, Cluster: cluster{e}, Reads: flight{w, e.process, make(map[string]*call)},
 		Policy: placement.Policy(w.cfg.policy), NodePolicy: placement.Policy(w.cfg.nodePolicy), Now: time.Now, Missing: e.missing, Alone: w.cfg.Alone,
 	}
 	e.routes = e.ext.Routes("simulation")
@@ -499,6 +499,7 @@ func (c cluster) Bind(ctx context.Context, b *v1.Binding) error {
 		}
 	default:
 		e.unknown[uid] = true
+		delete(e.refused, uid) // that was another binding of it
 	}
 	w.mu.Unlock()
 	return err
@@ -593,4 +594,41 @@ func (w *World) noteWait(s *spec, waits bool) {
 		w.counts.Waited += w.now() - s.waitsSince
 		s.waitsSince = 0
 	}
+}
+
+// flight is a singleflight.Group of which one coroutine goes on at a time: who waited goes on
+// after the one before it, and in the order in which they came.
+type flight struct {
+	w     *World
+	p     *process
+	calls map[string]*call
+}
+
+type call struct {
+	result any
+	err    error
+	wait   []*reply
+}
+
+func (f flight) Do(key string, do func() (any, error)) (any, error, bool) {
+	w := f.w
+	w.mu.Lock()
+	if c := f.calls[key]; c != nil {
+		r := newReply()
+		c.wait = append(c.wait, r)
+		_ = w.wait(context.Background(), f.p, r) // ends here if the process does, without the lock
+		w.mu.Unlock()
+		return c.result, c.err, true
+	}
+	c := new(call)
+	f.calls[key] = c
+	w.mu.Unlock()
+	c.result, c.err = do()
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	delete(f.calls, key)
+	for i, r := range c.wait {
+		w.after(time.Duration(i+1)*tick, f.p, "waited for: "+key, func() { w.send(r) })
+	}
+	return c.result, c.err, len(c.wait) > 0
 }

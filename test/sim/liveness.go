@@ -35,6 +35,7 @@ type waiting struct {
 	since time.Duration
 	until time.Duration // the end of its back-off
 	on    string        // where it fits
+	heard time.Duration // since when it fits there: until all have heard of that, it may be refused
 }
 
 // watchLiveness has I10 judged from now on.
@@ -67,15 +68,19 @@ func (w *World) checkLiveness() {
 		if pod.Spec.NodeName != "" || pod.DeletionTimestamp != nil || terminal(pod) || s.broken || s.gated {
 			continue
 		}
-		at := slices.IndexFunc(w.machines, func(m *machine) bool { return w.fitsWithin(s, m, on[m.name]) })
+		fits := func(m *machine) bool { return w.fitsWithin(s, m, on[m.name]) }
 		wait := w.live.waits[s.uid]
+		if wait != nil && slices.ContainsFunc(w.machines, func(m *machine) bool { return m.name == wait.on && fits(m) }) {
+			continue
+		}
+		at := slices.IndexFunc(w.machines, fits)
 		switch {
-		case at < 0 && wait != nil:
+		case at < 0:
 			delete(w.live.waits, s.uid) // another has its place
-		case at >= 0 && wait == nil:
-			w.live.waits[s.uid] = &waiting{since: w.now(), on: w.machines[at].name}
-		case at >= 0:
-			wait.on = w.machines[at].name
+		case wait == nil:
+			w.live.waits[s.uid] = &waiting{since: w.now(), on: w.machines[at].name, heard: w.now()}
+		default: // another has that place, and there is a new one
+			wait.on, wait.heard = w.machines[at].name, w.now()
 		}
 	}
 	w.checkWaits()
@@ -97,9 +102,9 @@ func (w *World) checkWaits() {
 	for _, uid := range slices.Sorted(maps.Keys(w.live.waits)) {
 		wait, s := w.live.waits[uid], w.pods[uid]
 		if leader == nil || !leader.live {
-			wait.since = w.now()
+			wait.since, wait.heard = w.now(), w.now()
 		}
-		if leader != nil && w.now()-wait.since <= newsTime && leader.queue[uid] != nil {
+		if leader != nil && w.now()-wait.heard <= newsTime && leader.queue[uid] != nil {
 			wait.until = leader.queue[uid].until
 		}
 		if w.now() > max(wait.since, wait.until)+mayWait+w.cfg.rounds() {
