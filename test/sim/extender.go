@@ -49,7 +49,7 @@ type extenderProc struct {
 	sent     map[string]*v1.Binding // the last binding sent, by UID
 	sentAt   map[string]time.Duration
 	read     map[string]*v1.Pod       // bound, as a read beside the watch has shown it, by UID
-	refused  map[string]bool          // UIDs whose last binding was refused for certain
+	refused  map[string]bool          // UIDs of which each binding was refused for certain
 	unknown  map[string]bool          // UIDs of which some binding's outcome was unknown
 	over     map[string]bool          // UIDs of read that a later read has shown to be gone
 	reserved map[string]bool          // UIDs that have been assumed ever since a binding was sent
@@ -490,6 +490,7 @@ func (c cluster) Bind(ctx context.Context, b *v1.Binding) error {
 	switch {
 	case err == nil:
 		e.unknown[uid] = true // or is known to have landed
+		delete(e.refused, uid)
 	case c.Refused(err):
 		e.refused[uid] = !e.unknown[uid]
 		for i := range w.sent[uid] {
@@ -499,7 +500,7 @@ func (c cluster) Bind(ctx context.Context, b *v1.Binding) error {
 		}
 	default:
 		e.unknown[uid] = true
-		delete(e.refused, uid) // that was another binding of it
+		delete(e.refused, uid)
 	}
 	w.mu.Unlock()
 	return err
