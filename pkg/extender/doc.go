@@ -52,7 +52,8 @@
 // Silence the Lease is read, which takes a millisecond or two: the same leader as before
 // means that no other has bound anything. After another leader, the API server's resource
 // version is read once, and until the watch has told of all up to it, the pods of each node
-// are read with the first Bind to it. To refuse until the watch has caught up would hold
+// are read with the first Bind to it. Binds that come at once wait for one read: hundreds of
+// their own ran into their time limits on a loaded API server. To refuse until the watch has caught up would hold
 // pods up for a minute, and a list of all nodes is too much for a large cluster. What is left
 // is a binding that is written after these reads, of a replica that has let go of the
 // lead with a Bind under way: then the device plugin, which gives nothing twice, finds

@@ -107,29 +107,28 @@ func TestASilenceDuringTheReadOfTheLease(t *testing.T) {
 	}
 }
 
-// slow is an API server that answers reads once it may. Only what is read at once is counted as
-// more than one.
+// slow is an API server that answers reads once it may, and counts them.
 type slow struct {
 	*apiServer
-	answers                  chan struct{}
+	leads, lists             chan struct{} // closed when reads of the one and the other are answered
 	leaders, revisions, pods atomic.Int64
 }
 
 func (s *slow) Leader(context.Context) (string, error) {
 	s.leaders.Add(1)
-	<-s.answers
+	<-s.leads
 	return "a", nil
 }
 
 func (s *slow) Revision(context.Context) (string, error) {
 	s.revisions.Add(1)
-	<-s.answers
+	<-s.leads
 	return "1", nil
 }
 
 func (s *slow) ReadPodsOn(ctx context.Context, node string) ([]*v1.Pod, error) {
 	s.pods.Add(1)
-	<-s.answers
+	<-s.lists
 	return s.apiServer.ReadPodsOn(ctx, node)
 }
 
@@ -141,7 +140,7 @@ func TestBindsThatComeAtOnceWaitForOneRead(t *testing.T) {
 		s.node("n", gpu.Device{UUID: "GPU-A", Capacity: 80})
 		s.node("m", gpu.Device{UUID: "GPU-B", Capacity: 80})
 		e := s.extender()
-		slow := &slow{apiServer: s, answers: make(chan struct{})}
+		slow := &slow{apiServer: s, leads: make(chan struct{}), lists: make(chan struct{})}
 		e.Cluster = slow
 		const binds = 20
 		said := make(chan string, binds)
@@ -150,7 +149,9 @@ func TestBindsThatComeAtOnceWaitForOneRead(t *testing.T) {
 			go func() { said <- bindTo(e, pod, []string{"n", "m"}[i%2]) }()
 		}
 		synctest.Wait()
-		close(slow.answers)
+		close(slow.leads)
+		synctest.Wait()
+		close(slow.lists)
 		for range binds {
 			if problem := <-said; problem != "" {
 				t.Error(problem)

@@ -153,6 +153,14 @@ var table = []mutant{
 		"if done || !told(l.from) {", "if done {", simulation,
 	},
 	{
+		"each Bind reads the Lease", "pkg/extender/turn.go",
+		`"lead after silence "+strconv.Itoa(silences)`, `fmt.Sprintf("%p", &silences)+strconv.Itoa(silences)`, "TestBindsThatComeAtOnceWaitForOneRead",
+	},
+	{
+		"each Bind reads the pods of its node", "pkg/extender/turn.go",
+		`"pods of "+node+" since "+lead.from`, `fmt.Sprintf("%p", &err)`, "TestBindsThatComeAtOnceWaitForOneRead",
+	},
+	{
 		"a guess beats the read", "pkg/cache/read.go",
 		"ok && !p.assumed {", "ok && (p != nil || !p.assumed) {", simulation,
 	},
