@@ -3,11 +3,14 @@ package deviceplugin
 import (
 	"context"
 	"fmt"
+	"slices"
+	"sync"
 
 	"go.uber.org/zap"
 	pluginapi "k8s.io/kubelet/pkg/apis/deviceplugin/v1beta1"
 
 	"github.com/gpumem/gpumem/pkg/gpu"
+	"github.com/gpumem/gpumem/pkg/inventory"
 )
 
 // offer is what the plugin advertises: what there is, or nothing.
@@ -73,15 +76,35 @@ func (o offer) list(r gpu.Resource) *pluginapi.ListAndWatchResponse {
 	return out
 }
 
-func (p *Plugin) offer() (offer, <-chan struct{}) {
-	inv, reason, changed := p.prober.Inventory()
-	return newOffer(inv, reason), changed
+// offers keeps what is offered of a source's GPUs. It is worked out when the source has
+// others: a reader waits for nothing but the source.
+type offers struct {
+	source inventory.Source
+
+	mu      sync.Mutex // guards the rest
+	made    bool
+	changed <-chan struct{} // the source's, which came with what was offered last
+	last    offer
 }
+
+// now returns what is offered, and a channel that is closed when that may be something else.
+func (o *offers) now() (offer, <-chan struct{}) {
+	inv, reason, changed := o.source.Inventory()
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if !o.made || changed != o.changed {
+		o.made, o.changed, o.last = true, changed, newOffer(inv, reason)
+	}
+	return o.last, changed
+}
+
+func (p *Plugin) offer() (offer, <-chan struct{}) { return p.offers.now() }
 
 // Inventory returns what the plugin advertises, and a channel that is closed
 // when that may have changed.
 func (p *Plugin) Inventory() (gpu.Inventory, <-chan struct{}) {
 	o, changed := p.offer()
+	o.inventory.Devices = slices.Clone(o.inventory.Devices) // the reader's own
 	o.inventory.Coreless = p.cfg.Coreless
 	return o.inventory, changed
 }

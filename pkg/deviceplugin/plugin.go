@@ -105,6 +105,7 @@ type Plugin struct {
 
 	cfg     Config
 	prober  inventory.Source
+	offers  *offers
 	pods    Pods
 	kubelet Kubelet
 	events  Events
@@ -127,7 +128,7 @@ type Plugin struct {
 // New returns a plugin.
 func New(cfg Config, prober inventory.Source, pods Pods, kubelet Kubelet, events Events, metrics Metrics, log *zap.Logger) *Plugin {
 	return &Plugin{
-		cfg: cfg, prober: prober, pods: pods, kubelet: kubelet, events: events, metrics: metrics, log: log,
+		cfg: cfg, prober: prober, offers: &offers{source: prober}, pods: pods, kubelet: kubelet, events: events, metrics: metrics, log: log,
 		kick: make(chan struct{}, 1), writing: make(map[string]bool), reported: make(map[string]bool), plans: make(map[string]placement.Assignment),
 		levels: make(levels), account: account{changed: make(chan struct{})},
 	}
