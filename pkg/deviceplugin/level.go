@@ -3,7 +3,6 @@ package deviceplugin
 import (
 	"cmp"
 	"context"
-	"errors"
 	"fmt"
 	"slices"
 	"strconv"
@@ -91,37 +90,6 @@ func (p *Plugin) levelOf(s allocation.State, pod allocation.Pod) gpu.Enforcement
 		return level
 	}
 	return pod.Assignment.Enforcement
-}
-
-// levelAll writes of pods at which level they were given what they have, where
-// their node had another when they were bound to it.
-func (p *Plugin) levelAll(ctx context.Context, s allocation.State) error {
-	var errs []error
-	pods, _, _ := p.pods.Pods() // with what has just been corrected
-	for _, pod := range pods {
-		level := p.levelOf(s, pod)
-		if !pod.Settled || pod.Assignment.None() || level == cmp.Or(pod.Assignment.Enforcement, gpu.EnforcementAdvisory) || level == "" || !p.claim(pod.Pod) {
-			continue
-		}
-		errs = append(errs, p.writeLevel(ctx, pod, level, s.Inventory))
-		p.release(pod.Pod)
-	}
-	return errors.Join(errs...)
-}
-
-func (p *Plugin) writeLevel(ctx context.Context, pod allocation.Pod, level gpu.Enforcement, inv gpu.Inventory) error {
-	writing, cancel := context.WithTimeout(ctx, p.cfg.WriteWait)
-	defer cancel()
-	is, was := pod.Assignment, cmp.Or(pod.Assignment.Enforcement, gpu.EnforcementAdvisory)
-	is.Enforcement = level
-	if err := p.pods.Correct(writing, pod.Pod, is, inv); err != nil {
-		return err
-	}
-	p.log.Info("level corrected", zap.String("node", p.cfg.Node), zap.Stringer("pod", pod.Pod), zap.String("uid", pod.Pod.UID),
-		zap.String("level", string(level)), zap.String("was", string(was)))
-	p.events.Pod(pod.Pod, !level.AtLeast(was), "GPUMemoryEnforcement",
-		fmt.Sprintf("is held to its grant at level %s: the node had %s when the pod was bound to it", level, was))
-	return nil
 }
 
 // mayStart says why a container must not start: what its environment says of its

@@ -158,6 +158,28 @@ func TestALevelMovesNoPodBack(t *testing.T) {
 	}
 }
 
+// The index of a pod was changed, and its node has had another level since it was bound: both are
+// put right by one write.
+func TestAllThatIsWrongOfAPodIsWrittenAtOnce(t *testing.T) {
+	bound := pod("a", 1, uuidA, app(3))
+	bound.Assignment.Enforcement, bound.Index = gpu.EnforcementMPS, "1"
+	n := newNode(t, nil, nil, bound)
+	if _, err := n.admit(t, bound); err != nil {
+		t.Fatal(err)
+	}
+	for range 2 {
+		if err := n.reconcile(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if diff := cmp.Diff([]string{"ns/a [" + string(uuidA) + "]"}, n.pods.corrected()); diff != "" {
+		t.Errorf("written (-want +got):\n%s", diff)
+	}
+	if got := n.assignedLevel("a"); got != gpu.EnforcementAdvisory {
+		t.Errorf("level %q is written, want advisory", got)
+	}
+}
+
 func TestAPodThatDemandsALevel(t *testing.T) {
 	p := demanding(pod("a", 1, uuidA, app(3)), gpu.EnforcementMPS)
 	n := newNode(t, nil, nil, p)

@@ -1,6 +1,7 @@
 package deviceplugin
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -85,7 +86,7 @@ func (p *Plugin) reconcile(ctx context.Context) error {
 	if complete {
 		p.tally(s)
 	}
-	return errors.Join(p.correctAll(ctx, s), p.markAll(ctx, s), p.levelAll(ctx, s))
+	return errors.Join(p.correctAll(ctx, s), p.keepAll(ctx, s))
 }
 
 // correctAll writes all that is written wrong.
@@ -117,9 +118,7 @@ func (p *Plugin) correctAll(ctx context.Context, s allocation.State) error {
 		if slices.ContainsFunc(unwritten, c.Pod.Request.Interchangeable) {
 			continue
 		}
-		writing, cancel := context.WithTimeout(ctx, p.cfg.WriteWait)
-		err := p.correct(writing, c, s)
-		cancel()
+		err := p.write(ctx, c.Pod.Pod, &c, s)
 		if !errors.Is(err, errBeingWritten) {
 			errs = append(errs, err)
 		}
@@ -134,18 +133,78 @@ func (p *Plugin) correctAll(ctx context.Context, s allocation.State) error {
 // that is done, the loop looks again.
 var errBeingWritten = errors.New("the assignment is being written")
 
-// markAll writes anew what is not so any more beside the assignments of pods that the kubelet
-// has admitted.
-func (p *Plugin) markAll(ctx context.Context, s allocation.State) error {
+// keepAll writes what is not so of pods that are where they are written to be, or that cannot be
+// corrected yet.
+func (p *Plugin) keepAll(ctx context.Context, s allocation.State) error {
 	var errs []error
 	for _, pod := range s.Pods {
-		if !p.stale(pod, s.Inventory) || !pod.Settled || !p.claim(pod.Pod) {
+		if _, differs := p.wanted(pod, nil, s); !differs || !pod.Settled {
 			continue
 		}
-		errs = append(errs, p.mark(ctx, pod.Pod, s.Inventory))
-		p.release(pod.Pod)
+		if err := p.write(ctx, pod.Pod, nil, s); !errors.Is(err, errBeingWritten) {
+			errs = append(errs, err)
+		}
 	}
 	return errors.Join(errs...)
+}
+
+// wanted returns the assignment that is to be written of a pod, and whether it, or what belongs
+// beside it, is something else than what is written now. That is what a correction says, if there
+// is one, or else what is written; and at the level at which the pod was given what it has, where
+// its node had another when the pod was bound to it.
+func (p *Plugin) wanted(pod allocation.Pod, c *allocation.Correction, s allocation.State) (is placement.Assignment, differs bool) {
+	was, level := pod.Assignment, p.levelOf(s, pod)
+	switch {
+	case c != nil:
+		is = c.Actual
+		is.Enforcement = level
+		is.ByNode = was.ByNode || was.None() && len(c.Pod.Indexes) == 0 && !planned(c.Pod)
+		return is, !was.Same(is)
+	case was.None():
+		return was, false
+	}
+	is = was
+	if level != "" && level != cmp.Or(was.Enforcement, gpu.EnforcementAdvisory) {
+		is.Enforcement = level
+	}
+	return is, is.Enforcement != was.Enforcement || p.stale(pod, s.Inventory)
+}
+
+// write writes what is wanted of a pod, unless that is written already or being written. Nothing
+// else writes of a pod.
+func (p *Plugin) write(ctx context.Context, ref placement.PodRef, c *allocation.Correction, s allocation.State) error {
+	claimed := p.claim(ref)
+	if claimed {
+		defer p.release(ref)
+	}
+	pods, _, _ := p.pods.Pods() // with what has just been written
+	i := slices.IndexFunc(pods, func(pod allocation.Pod) bool { return pod.Pod == ref })
+	if i < 0 {
+		return nil
+	}
+	was := pods[i].Assignment
+	is, differs := p.wanted(pods[i], c, s)
+	switch {
+	case !differs:
+		return nil
+	case !claimed:
+		return errBeingWritten
+	}
+	writing, cancel := context.WithTimeout(ctx, p.cfg.WriteWait)
+	defer cancel()
+	if err := p.pods.Correct(writing, ref, is, s.Inventory); err != nil {
+		return err
+	}
+	switch {
+	case c == nil && is.Enforcement != was.Enforcement:
+		p.tellLevel(ref, was, is)
+	case c != nil:
+		p.wrote(ref, is)
+		if !was.SameDevices(is) { // else it has left its old GPUs for good: that has been told
+			p.tellCorrected(*c, was, is, s)
+		}
+	}
+	return nil
 }
 
 // stale reports whether what is written beside a pod's assignment is not so: gpushare's mark, or
@@ -153,7 +212,7 @@ func (p *Plugin) markAll(ctx context.Context, s allocation.State) error {
 // are there. In gpushare's place the indexes are left alone: one writing puts gpushare's own
 // right too, which may be all that tells where a pod is that was taken over.
 func (p *Plugin) stale(pod allocation.Pod, inv gpu.Inventory) bool {
-	if p.cfg.GPUShare || pod.Assignment.None() {
+	if p.cfg.GPUShare {
 		return pod.Unmarked
 	}
 	var indexes []int
@@ -167,49 +226,10 @@ func (p *Plugin) stale(pod allocation.Pod, inv gpu.Inventory) bool {
 	return pod.Index != api.FormatIndexes(indexes)
 }
 
-// mark writes of a pod the assignment that is written of it already, with what belongs
-// beside it.
-func (p *Plugin) mark(ctx context.Context, ref placement.PodRef, inv gpu.Inventory) error {
-	pods, _, _ := p.pods.Pods()
-	i := slices.IndexFunc(pods, func(pod allocation.Pod) bool { return pod.Pod == ref })
-	if i < 0 || !p.stale(pods[i], inv) || pods[i].Assignment.None() {
-		return nil
-	}
-	writing, cancel := context.WithTimeout(ctx, p.cfg.WriteWait)
-	defer cancel()
-	return p.pods.Correct(writing, ref, pods[i].Assignment, inv)
-}
-
 // mixed says that a pod has slots of more GPUs than it asks for, or of fewer.
 func mixed(pod allocation.Pod, actual placement.Assignment) string {
 	return fmt.Sprintf("pod %s has slots of %d GPUs and asks for %d: delete it, to have it placed again",
 		pod.Pod, len(actual.Shares), pod.Request.GPUs())
-}
-
-// correct writes what a pod really has, or is to have, unless that is written
-// already or being written.
-func (p *Plugin) correct(ctx context.Context, c allocation.Correction, s allocation.State) error {
-	ref, inv := c.Pod.Pod, s.Inventory
-	pods, _, _ := p.pods.Pods()
-	i := slices.IndexFunc(pods, func(pod allocation.Pod) bool { return pod.Pod == ref })
-	if i < 0 || pods[i].Assignment.Same(c.Actual) {
-		return nil
-	}
-	if !p.claim(ref) {
-		return errBeingWritten
-	}
-	defer p.release(ref)
-	was, is := pods[i].Assignment, c.Actual
-	is.Enforcement = p.levelOf(s, pods[i])
-	is.ByNode = was.ByNode || was.None() && len(c.Pod.Indexes) == 0 && !planned(c.Pod)
-	if err := p.pods.Correct(ctx, ref, is, inv); err != nil {
-		return err
-	}
-	p.wrote(ref, is)
-	if !was.SameDevices(is) { // else it has left its old GPUs for good: that has been told
-		p.tellCorrected(c, was, is, s)
-	}
-	return nil
 }
 
 // tellCorrected logs, counts and tells the pod that its assignment was corrected.
@@ -236,6 +256,15 @@ func (p *Plugin) tellCorrected(c allocation.Correction, was, is placement.Assign
 		p.metrics.Corrected(ReasonPlanned)
 		p.events.Pod(ref, false, "GPUMemoryCorrected", "is to have "+describe(is, inv)+" instead of "+describe(was, inv)+", which the kubelet gave to a pod of the same size")
 	}
+}
+
+// tellLevel logs and tells the pod that the level of its assignment was corrected.
+func (p *Plugin) tellLevel(ref placement.PodRef, from, to placement.Assignment) {
+	level, was := to.Enforcement, cmp.Or(from.Enforcement, gpu.EnforcementAdvisory)
+	p.log.Info("level corrected", zap.String("node", p.cfg.Node), zap.Stringer("pod", ref), zap.String("uid", ref.UID),
+		zap.String("level", string(level)), zap.String("was", string(was)))
+	p.events.Pod(ref, !level.AtLeast(was), "GPUMemoryEnforcement",
+		fmt.Sprintf("is held to its grant at level %s: the node had %s when the pod was bound to it", level, was))
 }
 
 // planned reports whether a scheduler planned where the pod is.

@@ -49,7 +49,7 @@ var table = []mutant{
 	},
 	{
 		"swap not corrected", "pkg/deviceplugin/reconcile.go",
-		"if !p.claim(ref) {", "if true || !p.claim(ref) {", simulation,
+		"	case !claimed:\n", "	case c != nil || !claimed:\n", simulation,
 	},
 	{
 		"the owner's word is shared out", "pkg/deviceplugin/plugin.go",
@@ -178,7 +178,7 @@ var table = []mutant{
 	},
 	{
 		"API call under the lock", "pkg/deviceplugin/reconcile.go",
-		"	if err := p.pods.Correct(ctx, ref, is, inv); err != nil {", "	p.mu.Lock()\n	err := p.pods.Correct(ctx, ref, is, inv)\n	p.mu.Unlock()\n	if err != nil {", simulation,
+		"	if err := p.pods.Correct(writing, ref, is, s.Inventory); err != nil {", "	p.mu.Lock()\n	err := p.pods.Correct(writing, ref, is, s.Inventory)\n	p.mu.Unlock()\n	if err != nil {", simulation,
 	},
 	{
 		"cores by the node's sum", "pkg/placement/fit.go",
