@@ -21,6 +21,7 @@ import (
 
 	"github.com/gpumem/gpumem/pkg/api"
 	"github.com/gpumem/gpumem/pkg/coexist"
+	"github.com/gpumem/gpumem/pkg/containers"
 	"github.com/gpumem/gpumem/pkg/daemon"
 	"github.com/gpumem/gpumem/pkg/deviceplugin"
 	"github.com/gpumem/gpumem/pkg/enforcement"
@@ -29,6 +30,7 @@ import (
 	"github.com/gpumem/gpumem/pkg/metrics"
 	"github.com/gpumem/gpumem/pkg/mps"
 	"github.com/gpumem/gpumem/pkg/nodepods"
+	"github.com/gpumem/gpumem/pkg/nodestate"
 	"github.com/gpumem/gpumem/pkg/nri"
 	"github.com/gpumem/gpumem/pkg/nvml"
 	"github.com/gpumem/gpumem/pkg/podresources"
@@ -88,7 +90,7 @@ type parts struct {
 	level  *enforcement.Node
 	pods   *nodepods.Pods
 	node   *nodepods.Node
-	plugin *deviceplugin.Plugin
+	plugin deviceplugin.Plugin
 	usage  *usage.Watch
 	nri    *nri.Plugin // nil where the runtime is not to call us
 	runner *deviceplugin.Runner
@@ -134,9 +136,9 @@ func start(ctx context.Context, log *zap.Logger, opts options) (err error) {
 	group.Go(func() error { return p.pods.Run(ctx) })
 	group.Go(func() error { return when(ctx, p.prober.Probed(), func() error { return p.ours.Run(ctx) }) })
 	group.Go(func() error { return when(ctx, p.ours.Looked(), func() error { return p.level.Run(ctx) }) })
-	group.Go(func() error { return p.plugin.Announce(ctx) })
-	group.Go(func() error { return p.plugin.AnnounceHealth(ctx) })
-	group.Go(func() error { return p.plugin.Reconcile(ctx) })
+	group.Go(func() error { return p.plugin.Announcer.Announce(ctx) })
+	group.Go(func() error { return p.plugin.Announcer.AnnounceHealth(ctx) })
+	group.Go(func() error { return p.plugin.Reconciler.Run(ctx) })
 	group.Go(func() error { return p.usage.Run(ctx) })
 	if p.nri != nil {
 		group.Go(func() error { return p.whenLooked(ctx, func() error { return p.nri.Run(ctx) }) })
@@ -145,7 +147,7 @@ func start(ctx context.Context, log *zap.Logger, opts options) (err error) {
 	// Before the first probe nobody is to hear that there is no GPU. And schedulers hear of
 	// GPUs after the kubelet: it would fail the pods that they send.
 	group.Go(func() error {
-		return p.whenListed(ctx, func() error { return p.node.Run(ctx, p.plugin.Inventory, p.plugin.Given) })
+		return p.whenListed(ctx, func() error { return p.node.Run(ctx, p.plugin.Offers.Inventory, p.plugin.State.Given) })
 	})
 	group.Go(func() error { return p.whenLooked(ctx, func() error { return p.runner.Run(ctx) }) })
 	if p.cores != nil {
@@ -167,7 +169,7 @@ func start(ctx context.Context, log *zap.Logger, opts options) (err error) {
 
 // kubelet says what it has given away, of our resources and of others.
 type kubelet interface {
-	deviceplugin.Kubelet
+	nodestate.Kubelet
 	coexist.Users
 }
 
@@ -185,13 +187,13 @@ func newParts(log *zap.Logger, opts options, names api.Names, client kubernetes.
 	if cfg.Policy, err = api.ParseFallback(opts.policy); err != nil {
 		return nil, err
 	}
-	if cfg.Strategy, err = deviceplugin.ParseStrategy(opts.strategy); err != nil {
+	if cfg.Containers.Strategy, err = containers.ParseStrategy(opts.strategy); err != nil {
 		return nil, err
 	}
-	if cfg.Frameworks, err = deviceplugin.ParseFrameworks(opts.frameworkEnv); err != nil {
+	if cfg.Containers.Frameworks, err = containers.ParseFrameworks(opts.frameworkEnv); err != nil {
 		return nil, err
 	}
-	cfg.GPUShare, cfg.Coreless = names.GPUShare(), !opts.cores
+	cfg.Containers.GPUShare, cfg.Coreless = names.GPUShare(), !opts.cores
 	node := nodepods.NewNode(client, names, opts.nodeName, log.Named("node"))
 	p := &parts{
 		prober: nvml.New(nvml.Config{
@@ -213,23 +215,23 @@ func newParts(log *zap.Logger, opts options, names api.Names, client kubernetes.
 	p.ours = coexist.NewNode(selector, string(names.GPUMem()), usersInterval, p.prober, kubelet, events, log.Named("coexist"))
 	p.level = newLevel(log, opts, p.ours, func() error { return p.connected() })
 	metrics.RegisterGPUs(registry, gpus{p.level, p.prober})
-	cfg.MPSDir, cfg.Ready, cfg.Hold = opts.mpsDir, p.level.Ready, p.level.Hold
+	cfg.Containers.MPSDir, cfg.Ready, cfg.Hold = opts.mpsDir, p.level.Ready, p.level.Hold
 	cfg.Cordoned = p.node.Cordoned
 	p.plugin = deviceplugin.New(cfg, p.level, p.pods, kubelet, events, measured, log.Named("plugin"))
-	p.usage = usage.New(opts.toleranceMiB, p.prober, usage.Proc{Root: "/proc"}, p.pods, p.plugin, events, opts.evictor(client), log.Named("usage"))
+	p.usage = usage.New(opts.toleranceMiB, p.prober, usage.Proc{Root: "/proc"}, p.pods, p.plugin.Containers, events, opts.evictor(client), log.Named("usage"))
 	if opts.nriSocket != "" {
-		p.nri = nri.New(opts.nriSocket, p.plugin, log.Named("nri"))
+		p.nri = nri.New(opts.nriSocket, p.plugin.Containers, log.Named("nri"))
 	}
 	metrics.RegisterContainers(registry, p.usage.Samples)
 	dir := filepath.Join(opts.kubeletDir, "device-plugins")
-	p.runner = deviceplugin.NewRunner(dir, string(names.GPUMem()), p.plugin, log.Named("runner"))
+	p.runner = deviceplugin.NewRunner(dir, string(names.GPUMem()), p.plugin.Server, log.Named("runner"))
 	p.runner.Answered = measured.Answered
 	if opts.cores {
-		p.cores = deviceplugin.NewRunner(dir, string(names.GPUCore()), p.plugin.Cores(), log.Named("runner"))
+		p.cores = deviceplugin.NewRunner(dir, string(names.GPUCore()), p.plugin.Server.Cores(), log.Named("runner"))
 		p.cores.Answered = measured.Answered
 	}
 	if names.GPUShare() {
-		p.count = deviceplugin.NewRunner(dir, string(names.GPUCount()), deviceplugin.NewCount(p.plugin.Inventory), log.Named("runner"))
+		p.count = deviceplugin.NewRunner(dir, string(names.GPUCount()), deviceplugin.NewCount(p.plugin.Offers.Inventory), log.Named("runner"))
 	}
 	return p, nil
 }
@@ -284,7 +286,7 @@ func (p *parts) leave(ctx context.Context, told <-chan struct{}) {
 	}
 	select {
 	case <-p.runner.Listed():
-		p.plugin.Leave(ctx, p.node.Withdraw)
+		p.plugin.Announcer.Leave(ctx, p.node.Withdraw)
 	default:
 	}
 }
@@ -303,14 +305,14 @@ func when(ctx context.Context, closed <-chan struct{}, run func() error) error {
 // why it offers nothing.
 func (p *parts) probes() http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		serve.Probes(version, p.metrics, p.plugin.Alive, p.checks()...).ServeHTTP(w, r)
+		serve.Probes(version, p.metrics, p.plugin.State.Alive, p.checks()...).ServeHTTP(w, r)
 	})
 }
 
 func (p *parts) checks() []serve.Check {
 	say := func(missing string) func() string { return func() string { return missing } }
 	found := serve.Check{Name: "gpus", Missing: say("")}
-	switch why, mistake := p.plugin.Nothing(); {
+	switch why, mistake := p.plugin.Announcer.Nothing(); {
 	case mistake:
 		found.Missing = say(why)
 	case why != "":

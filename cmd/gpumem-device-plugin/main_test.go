@@ -200,7 +200,7 @@ func FuzzOptions(f *testing.F) {
 		if err != nil {
 			t.Fatalf("%q: %v", line, err)
 		}
-		if inv, _ := p.plugin.Inventory(); len(inv.Devices) > 0 || !(o.kube.QPS > 0) || o.nodeName == "" {
+		if inv, _ := p.plugin.Offers.Inventory(); len(inv.Devices) > 0 || !(o.kube.QPS > 0) || o.nodeName == "" {
 			t.Errorf("%q is accepted: %v", line, daemon.Effective(o.flags))
 		}
 	})

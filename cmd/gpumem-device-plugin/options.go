@@ -16,8 +16,8 @@ import (
 
 	"github.com/gpumem/gpumem/pkg/api"
 	"github.com/gpumem/gpumem/pkg/coexist"
+	"github.com/gpumem/gpumem/pkg/containers"
 	"github.com/gpumem/gpumem/pkg/daemon"
-	"github.com/gpumem/gpumem/pkg/deviceplugin"
 	"github.com/gpumem/gpumem/pkg/enforcement"
 	"github.com/gpumem/gpumem/pkg/nodepods"
 	"github.com/gpumem/gpumem/pkg/nvml"
@@ -88,7 +88,7 @@ func defaultOptions() options {
 		ignoreXIDs:    strings.Join(xids, ","),
 		unassigned:    unassignedPlace,
 		policy:        "binpack",
-		strategy:      string(deviceplugin.Envvar),
+		strategy:      string(containers.Envvar),
 		frameworkEnv:  "jax,pytorch,paddle",
 		enforcement:   string(enforcement.Auto),
 		mpsDir:        "/run/gpumem/mps",
@@ -177,9 +177,9 @@ func (o *options) validate() error {
 	}
 	_, err = api.ParseFallback(o.policy)
 	check("policy", err)
-	_, err = deviceplugin.ParseStrategy(o.strategy)
+	_, err = containers.ParseStrategy(o.strategy)
 	check("device-list-strategy", err)
-	_, err = deviceplugin.ParseFrameworks(o.frameworkEnv)
+	_, err = containers.ParseFrameworks(o.frameworkEnv)
 	check("framework-env", err)
 	_, err = enforcement.ParseMode(o.enforcement)
 	check("enforcement", err)

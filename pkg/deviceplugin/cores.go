@@ -11,14 +11,14 @@ import (
 
 // Cores returns what answers the kubelet about the other resource, the cores of
 // the GPUs: from the same knowledge, so that both are of the same GPU.
-func (p *Plugin) Cores() pluginapi.DevicePluginServer { return &cores{plugin: p} }
+func (p *Server) Cores() pluginapi.DevicePluginServer { return &cores{server: p} }
 
-// cores is registered with the kubelet beside the plugin itself. It need not be
+// cores is registered with the kubelet beside the other server. It need not be
 // asked before a container starts: who holds the memory holds the cores.
 type cores struct {
 	pluginapi.UnimplementedDevicePluginServer
 
-	plugin *Plugin
+	server *Server
 }
 
 func (c *cores) GetDevicePluginOptions(context.Context, *pluginapi.Empty) (*pluginapi.DevicePluginOptions, error) {
@@ -26,13 +26,13 @@ func (c *cores) GetDevicePluginOptions(context.Context, *pluginapi.Empty) (*plug
 }
 
 func (c *cores) ListAndWatch(_ *pluginapi.Empty, stream grpc.ServerStreamingServer[pluginapi.ListAndWatchResponse]) error {
-	return c.plugin.listAndWatch(gpu.Cores, stream)
+	return c.server.listAndWatch(gpu.Cores, stream)
 }
 
 func (c *cores) GetPreferredAllocation(ctx context.Context, req *pluginapi.PreferredAllocationRequest) (*pluginapi.PreferredAllocationResponse, error) {
-	return c.plugin.preferredAllocation(ctx, gpu.Cores, req)
+	return c.server.preferredAllocation(ctx, gpu.Cores, req)
 }
 
 func (c *cores) Allocate(ctx context.Context, req *pluginapi.AllocateRequest) (*pluginapi.AllocateResponse, error) {
-	return c.plugin.allocate(ctx, gpu.Cores, req, coreResponse)
+	return c.server.allocate(ctx, gpu.Cores, req)
 }

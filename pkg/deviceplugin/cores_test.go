@@ -11,6 +11,7 @@ import (
 
 	"github.com/gpumem/gpumem/pkg/allocation"
 	"github.com/gpumem/gpumem/pkg/gpu"
+	"github.com/gpumem/gpumem/pkg/plugintest"
 )
 
 // corePod is one of 2 units and 60 % of the cores of a GPU.
@@ -34,7 +35,7 @@ func serveOne(ctx context.Context, n *node, client pluginapi.DevicePluginClient,
 	if err != nil {
 		return nil, err
 	}
-	n.kubelet.give(p.Pod.Name, "main", ids)
+	n.Kubelet.Give(p.Pod.Name, "main", ids)
 	return answer.GetContainerResponses()[0].GetEnvs(), nil
 }
 
@@ -54,10 +55,10 @@ func TestBothResourcesAreOfTheSameGPUInEitherOrder(t *testing.T) {
 			t.Run(fmt.Sprintf("cores first: %t, on %q", coresFirst, assigned), func(t *testing.T) {
 				p := corePod("a", 1, assigned)
 				n := newNode(t, nil, []string{"ns/a"}, p, pod("planned", 2, uuidA, app(7)))
-				coreClient := connect(t, n.Cores())
+				coreClient := plugintest.Connect(t, n.Server.Cores())
 				var envs []map[string]string
 				for _, core := range []bool{coresFirst, !coresFirst} {
-					client, available, size := n.client, n.free(), int32(2)
+					client, available, size := n.Client, n.Free(), int32(2)
 					if core {
 						client, available, size = coreClient, allCores(), 60
 					}
@@ -81,7 +82,7 @@ func TestBothResourcesAreOfTheSameGPUInEitherOrder(t *testing.T) {
 				if memEnv["GPUMEM_GPU_UUID"] != string(want) {
 					t.Errorf("memory is of %s, want %s", memEnv["GPUMEM_GPU_UUID"], want)
 				}
-				s, _, _ := n.look(t.Context())
+				s, _, _ := n.State.Look(t.Context())
 				held := make(map[string]int)
 				for _, id := range s.Held[0].Slots {
 					d, err := s.Slots.Device(id)
@@ -93,7 +94,7 @@ func TestBothResourcesAreOfTheSameGPUInEitherOrder(t *testing.T) {
 				if diff := cmp.Diff(map[string]int{string(want) + " memory": 2, string(want) + " cores": 60}, held); diff != "" {
 					t.Errorf("what is held (-want +got):\n%s", diff)
 				}
-				if err := n.start(t.Context(), string(s.Slots.Of(gpu.Memory, want)[0]), string(s.Slots.Of(gpu.Memory, want)[1])); err != nil {
+				if err := n.Start(t.Context(), string(s.Slots.Of(gpu.Memory, want)[0]), string(s.Slots.Of(gpu.Memory, want)[1])); err != nil {
 					t.Errorf("the container does not start: %v", err)
 				}
 			})
@@ -104,13 +105,13 @@ func TestBothResourcesAreOfTheSameGPUInEitherOrder(t *testing.T) {
 func TestCoresOfAnotherGPUThanTheMemoryAreRefused(t *testing.T) {
 	p := corePod("a", 1, uuidA)
 	n := newNode(t, nil, []string{"ns/a"}, p)
-	coreClient := connect(t, n.Cores())
-	if _, err := serveOne(t.Context(), n, n.client, p, n.free(), 2); err != nil {
+	coreClient := plugintest.Connect(t, n.Server.Cores())
+	if _, err := serveOne(t.Context(), n, n.Client, p, n.Free(), 2); err != nil {
 		t.Fatal(err)
 	}
 	_, err := coreClient.Allocate(t.Context(), &pluginapi.AllocateRequest{ContainerRequests: []*pluginapi.ContainerAllocateRequest{{DevicesIds: allCores()[:60]}}})
 	wantStatus(t, err, codes.FailedPrecondition, "pod ns/a is on GPU ["+string(uuidA)+"], and the kubelet took slots of ["+string(uuidB)+"]")
-	if diff := cmp.Diff([]string{"ns/a GPUMemoryRefused"}, n.notes.all()); diff != "" {
+	if diff := cmp.Diff([]string{"ns/a GPUMemoryRefused"}, n.Notes.All()); diff != "" {
 		t.Errorf("events (-want +got):\n%s", diff)
 	}
 	_, err = coreClient.Allocate(t.Context(), &pluginapi.AllocateRequest{ContainerRequests: []*pluginapi.ContainerAllocateRequest{{DevicesIds: []string{"aaaaaaaa-0"}}}})
@@ -119,7 +120,7 @@ func TestCoresOfAnotherGPUThanTheMemoryAreRefused(t *testing.T) {
 
 func TestCoresWithoutAPodThatIsKnown(t *testing.T) {
 	n := newNode(t, nil, []string{"ns/late"})
-	coreClient := connect(t, n.Cores())
+	coreClient := plugintest.Connect(t, n.Server.Cores())
 	_, err := serveOne(t.Context(), n, coreClient, corePod("late", 1, ""), allCores(), 60)
 	wantStatus(t, err, codes.NotFound, "no pod that waits on this node asks for this amount: 60% of cores: the API server has not told of it in 50ms, and cores go to a pod that is known")
 	_, err = coreClient.Allocate(t.Context(), &pluginapi.AllocateRequest{ContainerRequests: []*pluginapi.ContainerAllocateRequest{{DevicesIds: allCores()[:60]}}})
@@ -128,9 +129,9 @@ func TestCoresWithoutAPodThatIsKnown(t *testing.T) {
 
 func TestCoresAreListedForEachGPU(t *testing.T) {
 	n := newNode(t, nil, nil)
-	n.prober.set(func(inv *gpu.Inventory) { inv.Devices[0].Status = gpu.Unhealthy("gone") })
-	client := connect(t, n.Cores())
-	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	n.Source.Set(func(inv *gpu.Inventory) { inv.Devices[0].Status = gpu.Unhealthy("gone") })
+	client := plugintest.Connect(t, n.Server.Cores())
+	ctx, cancel := context.WithTimeout(t.Context(), plugintest.Patience)
 	defer cancel()
 	stream, err := client.ListAndWatch(ctx, &pluginapi.Empty{})
 	if err != nil {
@@ -148,7 +149,7 @@ func TestCoresAreListedForEachGPU(t *testing.T) {
 func TestASlotOfMemoryAndOfCoresOnTwoGPUsIsReported(t *testing.T) {
 	p := corePod("a", 1, uuidA)
 	n := newNode(t, nil, []string{"ns/a"}, p)
-	n.kubelet.give("a", "main", []string{"aaaaaaaa-0", "aaaaaaaa-1", "bbbbbbbb-c0"})
-	err := n.start(t.Context(), "aaaaaaaa-0", "aaaaaaaa-1")
+	n.Kubelet.Give("a", "main", []string{"aaaaaaaa-0", "aaaaaaaa-1", "bbbbbbbb-c0"})
+	err := n.Start(t.Context(), "aaaaaaaa-0", "aaaaaaaa-1")
 	wantStatus(t, err, codes.FailedPrecondition, "pod ns/a has slots of 2 GPUs and asks for 1")
 }

@@ -2,9 +2,14 @@
 // the cores beside it (k8s.io/kubelet/pkg/apis/deviceplugin/v1beta1): units and
 // per cent of GPUs as devices.
 //
+// A Plugin is made of parts. State and Offers (package nodestate) are what the node knows and
+// offers: the others ask them. Server answers the kubelet's calls, Reconciler (package reconcile)
+// writes the annotations of pods, Containers (package containers) answers the container runtime,
+// and Announcer reports what is wrong with the GPUs.
+//
 // # Protocol
 //
-// Runner keeps a Plugin registered: it listens, proves by a call of its own that
+// Runner keeps a Server registered: it listens, proves by a call of its own that
 // the plugin answers, registers, and begins again when the kubelet has
 // restarted, which it sees by its own socket being gone or by kubelet.sock being
 // another, and when the kubelet no longer listens for devices (ListAndWatch). While no
@@ -24,17 +29,9 @@
 //
 // and none of these names a pod. It asks so for memory and for cores, on a
 // socket each, in either order; PreStartContainer is for memory alone. The plugin
-// reads the kubelet's PodResources inside each, which tells for whom the kubelet
-// can be asking, and, once IDs are given, who holds them. What is found to differ
-// from the pod's annotation is corrected in PreStartContainer if the kubelet has
-// reported by then that it has admitted the pod, and by a loop (Reconcile) after
-// each allocation, when pods change, and every minute.
-//
-// Where a pod counts for less by its annotation than the kubelet has given it, the plugin says
-// what it was given in the node's inventory too (Given), which the pod's owner cannot write.
-// Nothing is said of pods whose annotations were always true. An entry ends with
-// its pod, and not when the annotation is right again: the kubelet's account of a pod does not
-// change, and its owner could write less again at any moment.
+// reads the kubelet's PodResources inside each (nodestate.State.Look), which tells for whom the
+// kubelet can be asking, and, once IDs are given, who holds them. What is found to differ
+// from the pod's annotation is corrected in PreStartContainer, and by a loop (package reconcile).
 //
 // A plugin that is told to end leaves in order (Leave): schedulers hear that the
 // node takes no more pods, the kubelet is served until it has admitted those that it
@@ -62,30 +59,13 @@
 // A pod that the kubelet lists is waited for, even when another pod that it does
 // not list yet would fit the question: the one in question is listed.
 //
-// A kubelet that does not tell what it has given is asked again for a while.
-// Then it is what it told last that counts, and what Allocate has answered since:
-// the containers of a pod stay together. Until it has told anything at all, a
-// question that may be for a later container of one pod, or for another pod, is
-// refused.
+// Until a kubelet has told anything at all of what it has given, a question that may be for a
+// later container of one pod, or for another pod, is refused.
 //
 // A container that starts with IDs of gpushare's plugin is let through: the
 // kubelet has kept that plugin's reply, and starts it as before. After the node
 // has rebooted, the kubelet itself refuses such a pod, since nobody offers its
 // IDs any more.
-//
-// Of plain init containers the kubelet does not tell (PodResources lists the others
-// and sidecars). What one has follows from its pod: as much as it asks for, of the GPUs
-// that the pod's other containers hold, whose slots the kubelet takes for it. Where there
-// are no others, it has what it was given since the plugin began, or else that much of the
-// GPUs that are assigned to the pod.
-//
-// The answers about the two resources of a container are merged by the kubelet,
-// one before the other as it happens. So that about cores says nothing that the
-// other says too.
-//
-// The list carries no NUMA topology: the kubelet takes aligned IDs before it
-// looks at the preference, and the preference is what makes IDs and assignment
-// agree.
 //
 // Without its plugin the kubelet fails every pod that asks for GPU memory, and the
 // pod's controller makes the next at once, for the same node: kube-scheduler goes by
@@ -93,8 +73,4 @@
 // that is withdrawn, which the extender heeds at once. Slots that turn unhealthy
 // would fail those pods as well. A plugin that is killed says nothing to anybody, and
 // neither does one of which a part has failed: it is back within seconds.
-//
-// A list that would be larger than the kubelet receives is not sent at all: the
-// kubelet would drop it without a word. The node then offers nothing and says
-// which unit would do.
 package deviceplugin

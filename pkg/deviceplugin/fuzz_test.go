@@ -9,8 +9,10 @@ import (
 	"go.uber.org/zap"
 	pluginapi "k8s.io/kubelet/pkg/apis/deviceplugin/v1beta1"
 
+	"github.com/gpumem/gpumem/pkg/containers"
 	"github.com/gpumem/gpumem/pkg/gpu"
 	"github.com/gpumem/gpumem/pkg/placement"
+	"github.com/gpumem/gpumem/pkg/plugintest"
 )
 
 // FuzzRPCs sends what no kubelet would: each request has an answer of the right
@@ -29,18 +31,18 @@ func FuzzRPCs(f *testing.F) {
 		cfg := DefaultConfig("n1")
 		cfg.PodWait, cfg.KubeletWait = time.Nanosecond, time.Second
 		cfg.PlaceUnassigned = setting&1 == 0
-		cfg.GPUShare = setting&2 != 0
-		cfg.Strategy = []Strategy{Envvar, VolumeMounts, CDIAnnotations, CDICRI}[setting>>2%4]
-		list := newPods(pod("a", 1, uuidA, app(2)), pod("b", 2, "", container("i", placement.Init, 1), app(1)))
-		kubelet := newKubelet("ns/a", "ns/b")
+		cfg.Containers.GPUShare = setting&2 != 0
+		cfg.Containers.Strategy = []containers.Strategy{containers.Envvar, containers.VolumeMounts, containers.CDIAnnotations, containers.CDICRI}[setting>>2%4]
+		list := plugintest.NewPods(pod("a", 1, uuidA, app(2)), pod("b", 2, "", container("i", placement.Init, 1), app(1)))
+		kubelet := plugintest.NewKubelet("ns/a", "ns/b")
 		if setting&64 != 0 {
-			kubelet.give("a", "main", split(must))
+			kubelet.Give("a", "main", split(must))
 		}
-		p := New(cfg, newProber(twoGPUs()), list, kubelet, &notes{}, &counts{}, zap.NewNop())
+		p := New(cfg, plugintest.NewSource(plugintest.TwoGPUs()), list, kubelet, &plugintest.Notes{}, &plugintest.Counts{}, zap.NewNop())
 		ctx := t.Context()
-		server, ofCores := pluginapi.DevicePluginServer(p), setting&32 != 0
+		server, ofCores := pluginapi.DevicePluginServer(p.Server), setting&32 != 0
 		if ofCores {
-			server = p.Cores()
+			server = p.Server.Cores()
 		}
 		if preferred, err := server.GetPreferredAllocation(ctx, &pluginapi.PreferredAllocationRequest{
 			ContainerRequests: []*pluginapi.ContainerPreferredAllocationRequest{nil, {
@@ -51,11 +53,12 @@ func FuzzRPCs(f *testing.F) {
 		}
 		grants, err := server.Allocate(ctx, &pluginapi.AllocateRequest{ContainerRequests: []*pluginapi.ContainerAllocateRequest{{DevicesIds: split(ids)}}})
 		if err == nil && !ofCores {
-			checkGrant(t, grants, split(ids), cfg.Strategy)
+			checkGrant(t, grants, split(ids), cfg.Containers.Strategy)
 		}
-		_, _ = p.PreStartContainer(ctx, &pluginapi.PreStartContainerRequest{DevicesIds: split(ids)})
-		_ = p.reconcile(ctx)
-		for _, pod := range list.list {
+		_, _ = p.Server.PreStartContainer(ctx, &pluginapi.PreStartContainerRequest{DevicesIds: split(ids)})
+		_ = p.Reconciler.Pass(ctx)
+		pods, _, _ := list.Pods()
+		for _, pod := range pods {
 			if n := len(pod.Assignment.Shares); n > 1 {
 				t.Errorf("%s is written to be on %d GPUs, and asks for one", pod.Pod, n)
 			}
@@ -63,7 +66,7 @@ func FuzzRPCs(f *testing.F) {
 	})
 }
 
-func checkGrant(t *testing.T, grants *pluginapi.AllocateResponse, ids []string, strategy Strategy) {
+func checkGrant(t *testing.T, grants *pluginapi.AllocateResponse, ids []string, strategy containers.Strategy) {
 	t.Helper()
 	if len(grants.GetContainerResponses()) != 1 {
 		t.Fatalf("%d answers for one container", len(grants.GetContainerResponses()))
@@ -79,28 +82,7 @@ func checkGrant(t *testing.T, grants *pluginapi.AllocateResponse, ids []string, 
 			t.Errorf("%v are granted as %q", ids, told)
 		}
 	}
-	if len(told) != len(want) || strategy == Envvar && env[visibleDevices] != env["GPUMEM_GPU_UUID"] {
-		t.Errorf("%v are granted as %q, and seen as %q", ids, told, env[visibleDevices])
+	if len(told) != len(want) || strategy == containers.Envvar && env["NVIDIA_VISIBLE_DEVICES"] != env["GPUMEM_GPU_UUID"] {
+		t.Errorf("%v are granted as %q, and seen as %q", ids, told, env["NVIDIA_VISIBLE_DEVICES"])
 	}
-}
-
-// FuzzParse: what a flag may say is read, or refused with words that repeat it.
-func FuzzParse(f *testing.F) {
-	for _, s := range []string{"envvar", "cdi-cri", "none", "jax,pytorch", "jax, jax", ",", ""} {
-		f.Add(s)
-	}
-	f.Fuzz(func(t *testing.T, s string) {
-		if strategy, err := ParseStrategy(s); err == nil && string(strategy) != s {
-			t.Errorf("strategy %q is read as %q", s, strategy)
-		}
-		frameworks, err := ParseFrameworks(s)
-		if err != nil {
-			return
-		}
-		for i, framework := range frameworks {
-			if _, _, ok := framework.knob("0.5"); !ok || slices.Contains(frameworks[:i], framework) {
-				t.Errorf("frameworks %q are read as %q", s, frameworks)
-			}
-		}
-	})
 }

@@ -25,14 +25,14 @@ const (
 //
 // Where the inventory cannot be withdrawn it returns at once: pods come all the
 // same, and there is no news of them.
-func (p *Plugin) Leave(ctx context.Context, withdraw func(context.Context) error) {
-	if o, _ := p.offer(); len(o.inventory.Devices) == 0 {
+func (a *Announcer) Leave(ctx context.Context, withdraw func(context.Context) error) {
+	if o, _ := a.offers.Now(); len(o.Inventory.Devices) == 0 {
 		return
 	}
 	writing, cancel := context.WithTimeout(ctx, withdrawWait)
 	defer cancel()
 	if err := withdraw(writing); err != nil {
-		p.log.Warn("ends without a word to schedulers", zap.String("node", p.cfg.Node), zap.Error(err))
+		a.log.Warn("ends without a word to schedulers", zap.String("node", a.node), zap.Error(err))
 		return
 	}
 	select {
@@ -42,21 +42,21 @@ func (p *Plugin) Leave(ctx context.Context, withdraw func(context.Context) error
 	}
 	admitting, cancel := context.WithTimeout(ctx, admitWait)
 	defer cancel()
-	if err := p.pods.Refresh(admitting); err != nil {
-		p.log.Warn("the API server does not tell which pods the kubelet is to admit yet", zap.String("node", p.cfg.Node), zap.Error(err))
+	if err := a.pods.Refresh(admitting); err != nil {
+		a.log.Warn("the API server does not tell which pods the kubelet is to admit yet", zap.String("node", a.node), zap.Error(err))
 	}
-	admit := p.wait(admitting, func(pod allocation.Pod) bool { return !pod.Settled })
+	admit := a.wait(admitting, func(pod allocation.Pod) bool { return !pod.Settled })
 	starting, cancel := context.WithTimeout(ctx, startWait)
 	defer cancel()
-	start := p.wait(starting, func(pod allocation.Pod) bool { return pod.Starting })
-	p.log.Info("left", zap.String("node", p.cfg.Node), zap.Int("pods not admitted", admit), zap.Int("pods not started", start))
+	start := a.wait(starting, func(pod allocation.Pod) bool { return pod.Starting })
+	a.log.Info("left", zap.String("node", a.node), zap.Int("pods not admitted", admit), zap.Int("pods not started", start))
 }
 
 // wait waits until no pod of the node is to be waited for, or the context is done. It
 // returns how many still are.
-func (p *Plugin) wait(ctx context.Context, is func(allocation.Pod) bool) int {
+func (a *Announcer) wait(ctx context.Context, is func(allocation.Pod) bool) int {
 	for {
-		pods, _, changed := p.pods.Pods()
+		pods, _, changed := a.pods.Pods()
 		waiting := slices.DeleteFunc(pods, func(pod allocation.Pod) bool { return !is(pod) })
 		if len(waiting) == 0 {
 			return 0

@@ -11,6 +11,7 @@ import (
 
 	"github.com/gpumem/gpumem/pkg/allocation"
 	"github.com/gpumem/gpumem/pkg/gpu"
+	"github.com/gpumem/gpumem/pkg/plugintest"
 )
 
 func TestAPluginLeavesWhenNoPodWaits(t *testing.T) {
@@ -18,27 +19,22 @@ func TestAPluginLeavesWhenNoPodWaits(t *testing.T) {
 	runs.Settled = true
 	written := func(context.Context) error { return nil }
 	away := func(ctx context.Context) error { <-ctx.Done(); return ctx.Err() }
-	admitted := func(p *pods) {
-		time.AfterFunc(5*time.Second, func() { p.settle("waits") })
+	admitted := func(p *plugintest.Pods) {
+		time.AfterFunc(5*time.Second, func() { p.Settle("waits") })
 	}
 	starts := pod("starts", 1, uuidA, app(3))
 	starts.Settled, starts.Starting = true, true
-	started := func(p *pods) {
-		time.AfterFunc(6*time.Second, func() { p.start("starts") })
+	started := func(p *plugintest.Pods) {
+		time.AfterFunc(6*time.Second, func() { p.Started("starts") })
 	}
-	removed := func(p *pods) {
-		time.AfterFunc(4*time.Second, func() {
-			p.mu.Lock()
-			p.list = nil
-			p.mu.Unlock()
-			p.add(runs)
-		})
+	removed := func(p *plugintest.Pods) {
+		time.AfterFunc(4*time.Second, func() { p.Set(runs) })
 	}
 	for name, tc := range map[string]struct {
 		pods     []allocation.Pod
 		behind   []allocation.Pod // bound while the plugin is told to end
 		withdraw func(context.Context) error
-		then     func(*pods)
+		then     func(*plugintest.Pods)
 		want     time.Duration
 	}{
 		"none":                                {[]allocation.Pod{runs}, nil, written, nil, bindingWait},
@@ -52,14 +48,14 @@ func TestAPluginLeavesWhenNoPodWaits(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				p := newPods(tc.pods...)
-				p.behind = tc.behind
-				plugin := New(DefaultConfig("n1"), newProber(twoGPUs()), p, nil, &notes{}, &counts{}, zap.NewNop())
+				p := plugintest.NewPods(tc.pods...)
+				p.Behind = tc.behind
+				plugin := New(DefaultConfig("n1"), plugintest.NewSource(plugintest.TwoGPUs()), p, nil, &plugintest.Notes{}, &plugintest.Counts{}, zap.NewNop())
 				if tc.then != nil {
 					tc.then(p)
 				}
 				began := time.Now()
-				plugin.Leave(t.Context(), tc.withdraw)
+				plugin.Announcer.Leave(t.Context(), tc.withdraw)
 				if took := time.Since(began); took != tc.want {
 					t.Errorf("left after %s, want %s", took, tc.want)
 				}
@@ -74,11 +70,11 @@ func TestAPluginThatLeavesServesOn(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		waits := pod("waits", 1, uuidB, app(3))
 		n := newNode(t, nil, nil, waits)
-		offered := n.free()
+		offered := n.Free()
 		withdrawn, left := make(chan struct{}), make(chan struct{})
 		go func() {
 			defer close(left)
-			n.Leave(t.Context(), func(context.Context) error { close(withdrawn); return nil })
+			n.Announcer.Leave(t.Context(), func(context.Context) error { close(withdrawn); return nil })
 		}()
 		<-withdrawn
 		select {
@@ -86,10 +82,10 @@ func TestAPluginThatLeavesServesOn(t *testing.T) {
 			t.Fatal("left before the kubelet has admitted the pod")
 		case <-time.After(bindingWait + time.Second):
 		}
-		if got := n.free(); len(got) != len(offered) {
+		if got := n.Free(); len(got) != len(offered) {
 			t.Errorf("the kubelet is offered %d units, want %d", len(got), len(offered))
 		}
-		if gpus, err := n.admit(t, waits); err != nil || gpus[0] != "main=1" {
+		if gpus, err := n.Admit(t, waits); err != nil || gpus[0] != "main=1" {
 			t.Errorf("the pod gets %v, %v, want GPU 1", gpus, err)
 		}
 		<-left
@@ -97,8 +93,8 @@ func TestAPluginThatLeavesServesOn(t *testing.T) {
 }
 
 func TestAPluginWithNothingToOfferLeavesAtOnce(t *testing.T) {
-	plugin := New(DefaultConfig("n1"), newProber(gpu.Inventory{UnitMiB: 1024}), newPods(pod("waits", 1, "", app(3))), nil, &notes{}, &counts{}, zap.NewNop())
-	plugin.Leave(t.Context(), func(context.Context) error {
+	plugin := New(DefaultConfig("n1"), plugintest.NewSource(gpu.Inventory{UnitMiB: 1024}), plugintest.NewPods(pod("waits", 1, "", app(3))), nil, &plugintest.Notes{}, &plugintest.Counts{}, zap.NewNop())
+	plugin.Announcer.Leave(t.Context(), func(context.Context) error {
 		t.Error("an inventory of nothing is withdrawn")
 		return errors.New("not to be called")
 	})

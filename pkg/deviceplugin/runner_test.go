@@ -20,6 +20,8 @@ import (
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/testing/protocmp"
 	pluginapi "k8s.io/kubelet/pkg/apis/deviceplugin/v1beta1"
+
+	"github.com/gpumem/gpumem/pkg/plugintest"
 )
 
 const resourceName = "gpumem.dev/gpu-mem"
@@ -137,7 +139,7 @@ func receive[T any](t *testing.T, from <-chan T) T {
 	select {
 	case v := <-from:
 		return v
-	case <-time.After(patience):
+	case <-time.After(plugintest.Patience):
 		t.Fatal("nothing came")
 		panic("unreachable")
 	}
@@ -147,7 +149,7 @@ func receive[T any](t *testing.T, from <-chan T) T {
 func running(t *testing.T, dir string) (r *Runner, stop func()) {
 	t.Helper()
 	n := newNode(t, nil, nil)
-	r = NewRunner(dir, resourceName, n.Plugin, zap.NewNop())
+	r = NewRunner(dir, resourceName, n.Server, zap.NewNop())
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan error)
 	go func() { done <- r.Run(ctx) }()
@@ -462,7 +464,7 @@ func says(t *testing.T, r *Runner, want string) {
 	t.Helper()
 	ticker := time.NewTicker(10 * time.Millisecond)
 	defer ticker.Stop()
-	for deadline := time.After(patience); !strings.Contains(r.Missing(), want); {
+	for deadline := time.After(plugintest.Patience); !strings.Contains(r.Missing(), want); {
 		select {
 		case <-deadline:
 			t.Fatalf("missing %q, want %q", r.Missing(), want)

@@ -51,10 +51,10 @@ func NewDevicePlugin(to prometheus.Registerer) *DevicePlugin {
 	return m
 }
 
-// Drifted implements deviceplugin.Metrics.
+// Drifted implements reconcile.Metrics.
 func (m *DevicePlugin) Drifted(pods int) { m.drift.Set(float64(pods)) }
 
-// Corrected implements deviceplugin.Metrics.
+// Corrected implements reconcile.Metrics.
 func (m *DevicePlugin) Corrected(reason string) { m.corrections.WithLabelValues(reason).Inc() }
 
 // Answered counts one call of the kubelet.

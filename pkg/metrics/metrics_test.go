@@ -14,16 +14,16 @@ import (
 	"github.com/gpumem/gpumem/pkg/controller"
 	"github.com/gpumem/gpumem/pkg/decide"
 	"github.com/gpumem/gpumem/pkg/decisions"
-	"github.com/gpumem/gpumem/pkg/deviceplugin"
 	"github.com/gpumem/gpumem/pkg/gpu"
 	"github.com/gpumem/gpumem/pkg/inspect"
 	"github.com/gpumem/gpumem/pkg/placement"
+	"github.com/gpumem/gpumem/pkg/reconcile"
 	"github.com/gpumem/gpumem/pkg/usage"
 )
 
 var (
-	_ controller.Drift     = (*Extender)(nil)
-	_ deviceplugin.Metrics = (*DevicePlugin)(nil)
+	_ controller.Drift  = (*Extender)(nil)
+	_ reconcile.Metrics = (*DevicePlugin)(nil)
 )
 
 // newRegistry keeps the rules of Prometheus too: names, help texts, no value
@@ -91,9 +91,9 @@ func TestDevicePlugin(t *testing.T) {
 	registry := newRegistry(t)
 	m := NewDevicePlugin(registry)
 	m.Drifted(2)
-	m.Corrected(deviceplugin.ReasonHeld)
-	m.Corrected(deviceplugin.ReasonPlanned)
-	m.Corrected(deviceplugin.ReasonHeld)
+	m.Corrected(reconcile.ReasonHeld)
+	m.Corrected(reconcile.ReasonPlanned)
+	m.Corrected(reconcile.ReasonHeld)
 	m.Answered("Allocate", time.Millisecond, errors.New("refused"))
 	m.Answered("Allocate", time.Millisecond, nil)
 	want(t, registry, []string{"gpumem_device_plugin_assignment_corrections_total", "gpumem_device_plugin_assignment_drift_pods", "gpumem_device_plugin_request_errors_total"}, `

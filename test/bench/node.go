@@ -23,6 +23,7 @@ import (
 	"github.com/gpumem/gpumem/pkg/deviceplugin"
 	"github.com/gpumem/gpumem/pkg/gpu"
 	"github.com/gpumem/gpumem/pkg/placement"
+	"github.com/gpumem/gpumem/pkg/reconcile"
 	resources "github.com/gpumem/gpumem/pkg/podresources"
 )
 
@@ -52,7 +53,7 @@ func benchNode(ctx context.Context, _ options, r *report) error {
 type fullNode struct {
 	podresources.UnimplementedPodResourcesListerServer
 	deviceplugin.Events
-	deviceplugin.Metrics
+	reconcile.Metrics
 
 	inventory gpu.Inventory
 	pods      []allocation.Pod
@@ -147,7 +148,7 @@ func (n *fullNode) serve() error {
 	}
 	n.closers = append(n.closers, client.Close)
 	plugin := deviceplugin.New(deviceplugin.DefaultConfig("node"), n, n, client, n, n, zap.NewNop())
-	if err := n.listen(socket, func(s *grpc.Server) { pluginapi.RegisterDevicePluginServer(s, plugin) }); err != nil {
+	if err := n.listen(socket, func(s *grpc.Server) { pluginapi.RegisterDevicePluginServer(s, plugin.Server) }); err != nil {
 		return err
 	}
 	conn, err := grpc.NewClient("unix://"+socket, grpc.WithTransportCredentials(insecure.NewCredentials()))
@@ -195,7 +196,7 @@ func (*fullNode) Correct(_ context.Context, pod placement.PodRef, _ placement.As
 	return fmt.Errorf("pod %s was corrected", pod)
 }
 
-// Drifted implements deviceplugin.Metrics.
+// Drifted implements reconcile.Metrics.
 func (*fullNode) Drifted(int) {}
 
 // List implements podresources.PodResourcesListerServer.

@@ -35,7 +35,7 @@ type plugin struct {
 	*process
 	w    *World
 	m    *machine
-	real *deviceplugin.Plugin
+	real deviceplugin.Plugin
 
 	servers [2]pluginapi.DevicePluginServer // by gpu.Resource
 
@@ -54,7 +54,7 @@ type plugin struct {
 	streams     [2]context.CancelFunc // by gpu.Resource: ends ListAndWatch; nil when not registered
 	registering [2]bool
 	toSend      [2]func() // by gpu.Resource: what ListAndWatch has sent in the event at hand
-	passSoon    bool      // a pass of Reconcile is due
+	passSoon    bool      // a pass of the reconciler is due
 	passing     bool
 	endPass     context.CancelFunc
 	writing     bool // the inventory is being written
@@ -69,10 +69,10 @@ func (w *World) newPlugin(m *machine) *plugin {
 	cfg := deviceplugin.DefaultConfig(m.name)
 	cfg.Policy = placement.Policy(w.cfg.policy)
 	cfg.PlaceUnassigned = !w.cfg.Refuse
-	cfg.GPUShare = w.names.GPUShare()
+	cfg.Containers.GPUShare = w.names.GPUShare()
 	cfg.Cordoned = p.cordoned
 	p.real = deviceplugin.New(cfg, prober{p}, nodePods{p}, podResources{p}, recorder{p}, recorder{p}, zap.NewNop())
-	p.servers = [2]pluginapi.DevicePluginServer{gpu.Memory: p.real, gpu.Cores: p.real.Cores()}
+	p.servers = [2]pluginapi.DevicePluginServer{gpu.Memory: p.real.Server, gpu.Cores: p.real.Server.Cores()}
 	p.known = nodepods.NewPods(apiClient{p: p}, w.names, m.name, zap.NewNop())
 	_, _, p.news = p.known.Pods()
 	p.pods = w.api.watchPods(p.process, p.name+" pods", p.known.Handler(), func(pod *v1.Pod) bool {
@@ -123,7 +123,7 @@ func (p *plugin) list() []allocation.Pod {
 }
 
 // listen wakes RPCs that wait for news of pods if there is any, and has
-// Reconcile look.
+// the reconciler look.
 func (p *plugin) listen() {
 	select {
 	case <-p.news:
@@ -164,7 +164,7 @@ func (p *plugin) minutely() {
 	})
 }
 
-// pass runs the loop of Reconcile for one pass: it is cancelled when the pass
+// pass runs the loop of the reconciler for one pass: it is cancelled when the pass
 // is over and it waits for the next. Which of its channels wakes it would
 // otherwise be for select to choose, at random.
 func (p *plugin) pass() {
@@ -179,7 +179,7 @@ func (p *plugin) pass() {
 	p.endPass = cancel
 	pass := &passWatch{p: p, cancel: cancel}
 	w.spawn(func() {
-		_ = p.real.Reconcile(withPass(ctx, pass)) // nil, always
+		_ = p.real.Reconciler.Run(withPass(ctx, pass)) // nil, always
 	})
 }
 
@@ -379,7 +379,7 @@ func (a podResources) List(ctx context.Context) (held []allocation.Held, known m
 }
 
 func (p *plugin) unlocked(call string) {
-	if locked(p.real) || locked(p.known) {
+	if locked(p.real.State) || locked(p.real.Reconciler) || locked(p.real.Offers) || locked(p.known) {
 		p.w.violate("I8", "%s is called while the plugin is locked", call)
 	}
 }
@@ -497,7 +497,7 @@ func (p *plugin) ensureInventory() {
 		return
 	}
 	inv := p.inventory
-	if given, known, _ := p.real.Given(); known {
+	if given, known, _ := p.real.State.Given(); known {
 		inv = inv.WithGiven(given)
 	} else if was, err := api.DecodeInventory(node.Annotations[w.names.Inventory()]); err == nil && was.UnitMiB == inv.UnitMiB {
 		inv = inv.WithGiven(was.Given)

@@ -22,7 +22,7 @@ import (
 var core = []string{"pkg/allocation", "pkg/cache", "pkg/gpu", "pkg/placement", "pkg/preemption", "pkg/ranking"}
 
 // near are the packages whose tests look for a mutant that the tests of its own package miss.
-var near = append(slices.Clone(core), "pkg/api", "pkg/extender", "pkg/deviceplugin", "pkg/defrag")
+var near = append(slices.Clone(core), "pkg/api", "pkg/extender", "pkg/nodestate", "pkg/reconcile", "pkg/deviceplugin", "pkg/defrag")
 
 // The kinds of faults that are generated.
 const (

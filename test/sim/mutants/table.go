@@ -48,16 +48,16 @@ var table = []mutant{
 		"return len(p.bindings) == 0", "return true", simulation,
 	},
 	{
-		"swap not corrected", "pkg/deviceplugin/reconcile.go",
+		"swap not corrected", "pkg/reconcile/reconcile.go",
 		"	case !claimed:\n", "	case c != nil || !claimed:\n", simulation,
 	},
 	{
-		"the owner's word is shared out", "pkg/deviceplugin/plugin.go",
+		"the owner's word is shared out", "pkg/nodestate/state.go",
 		"if !known || !pod.Settled {", "if true || !known {", "TestWhatAnOwnerWritesIsNotSharedOut",
 	},
 	{
-		"a plan is not brought up to date", "pkg/deviceplugin/reconcile.go",
-		"	p.plans[ref.UID] = a\n", "	_ = a\n", "TestASecondSwapIsCorrectedToo",
+		"a plan is not brought up to date", "pkg/reconcile/reconcile.go",
+		"		r.state.Wrote(ref, is)\n", "", "TestASecondSwapIsCorrectedToo",
 	},
 	{
 		"swap corrected with a gap", "pkg/allocation/reconcile.go",
@@ -109,7 +109,7 @@ var table = []mutant{
 		"			p.bindings = append(p.bindings, now)\n			chosen, _ := c.nodes[nodeName].decide(ref, req, fallback)\n			return chosen, nil\n", simulation,
 	},
 	{
-		"short preference", "pkg/deviceplugin/plugin.go",
+		"short preference", "pkg/deviceplugin/server.go",
 		"ContainerPreferredAllocationResponse{DeviceIDs: plain(ids)})", "ContainerPreferredAllocationResponse{DeviceIDs: plain(ids[1:])})", simulation,
 	},
 	{
@@ -177,8 +177,8 @@ var table = []mutant{
 		"h.Request.Priority >= req.Priority", "h.Request.Priority > req.Priority", simulation,
 	},
 	{
-		"API call under the lock", "pkg/deviceplugin/reconcile.go",
-		"	if err := p.pods.Correct(writing, ref, is, s.Inventory); err != nil {", "	p.mu.Lock()\n	err := p.pods.Correct(writing, ref, is, s.Inventory)\n	p.mu.Unlock()\n	if err != nil {", simulation,
+		"API call under the lock", "pkg/reconcile/reconcile.go",
+		"	if err := r.pods.Correct(writing, ref, is, s.Inventory); err != nil {", "	r.mu.Lock()\n	err := r.pods.Correct(writing, ref, is, s.Inventory)\n	r.mu.Unlock()\n	if err != nil {", simulation,
 	},
 	{
 		"cores by the node's sum", "pkg/placement/fit.go",
@@ -213,7 +213,7 @@ var table = []mutant{
 		"if shares, ok := given[h.Pod.UID]; ok {", "if shares, ok := given[h.Pod.UID]; ok && false {", simulation,
 	},
 	{
-		"what was given is not written", "pkg/deviceplugin/reconcile.go",
+		"what was given is not written", "pkg/reconcile/reconcile.go",
 		"		if !c.Whole() {\n			continue\n", "		if !c.Asked() {\n			continue\n", "TestAPodCountsAsTheKubeletHasGivenIt",
 	},
 	{
@@ -289,11 +289,11 @@ var table = []mutant{
 		"if !slices.Contains(must, free[d.UUID][i]) {", "{", "TestInitContainersKeepTheirSlotsBesidePodsOfGPUShare",
 	},
 	{
-		"a kubelet that restarts has all", "pkg/deviceplugin/plugin.go",
-		"	p.forgetGiven() // a kubelet", "	// a kubelet", "TestAKubeletThatStartsAgainMayHaveLostWhatItWasGiven",
+		"a kubelet that restarts has all", "pkg/deviceplugin/server.go",
+		"	p.state.ForgetGiven() // a kubelet", "	// a kubelet", "TestAKubeletThatStartsAgainMayHaveLostWhatItWasGiven",
 	},
 	{
-		"the kubelet is asked first", "pkg/deviceplugin/plugin.go",
-		"		held, known, err := p.kubelet.List(asking)\n		if err == nil {", "		held, known, err := p.kubelet.List(asking)\n		pods, _, changed = p.pods.Pods()\n		if err == nil {", "TestPodsAreReadBeforeTheKubelet",
+		"the kubelet is asked first", "pkg/nodestate/state.go",
+		"		held, known, err := n.kubelet.List(asking)\n		if err == nil {", "		held, known, err := n.kubelet.List(asking)\n		pods, _, changed = n.pods.Pods()\n		if err == nil {", "TestPodsAreReadBeforeTheKubelet",
 	},
 }

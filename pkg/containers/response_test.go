@@ -1,4 +1,4 @@
-package deviceplugin
+package containers
 
 import (
 	"maps"
@@ -84,7 +84,7 @@ func TestResponse(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			got := response(tc.grant, gpu.Inventory{UnitMiB: tc.unitMiB}, Config{Strategy: tc.strategy, Frameworks: frameworks})
+			got := Config{Strategy: tc.strategy, Frameworks: frameworks}.Response(gpu.Memory, tc.grant, gpu.Inventory{UnitMiB: tc.unitMiB})
 			if diff := cmp.Diff(tc.want, got, protocmp.Transform()); diff != "" {
 				t.Errorf("response (-want +got):\n%s", diff)
 			}
@@ -112,7 +112,7 @@ func TestGPUShareEnvironment(t *testing.T) {
 		}},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
-			got := response(tc.grant, gpu.Inventory{UnitMiB: tc.unitMiB}, Config{Strategy: Envvar, GPUShare: true}).GetEnvs()
+			got := Config{Strategy: Envvar, GPUShare: true}.Response(gpu.Memory, tc.grant, gpu.Inventory{UnitMiB: tc.unitMiB}).GetEnvs()
 			for name := range got {
 				if !strings.HasPrefix(name, "ALIYUN_COM_") {
 					delete(got, name)

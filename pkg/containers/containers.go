@@ -1,4 +1,4 @@
-package deviceplugin
+package containers
 
 import (
 	"context"
@@ -13,36 +13,70 @@ import (
 	"github.com/gpumem/gpumem/pkg/placement"
 )
 
+// State is what is known on the node.
+type State interface {
+	Look(ctx context.Context) (s allocation.State, podsChanged <-chan struct{}, err error)
+	LevelOf(s allocation.State, pod allocation.Pod) gpu.Enforcement
+	LevelOfSlots(slots []gpu.SlotID) gpu.Enforcement
+}
+
+// Pods tells which pods are bound to the node, and whether these are all.
+type Pods interface {
+	Pods() (pods []allocation.Pod, complete bool, changed <-chan struct{})
+}
+
+// Events tells people what was done.
+type Events interface {
+	Pod(ref placement.PodRef, warning bool, reason, note string)
+}
+
+// Limit makes sure of the limit in a container's control group.
+type Limit func(group string, devices []gpu.Device, limitMiB int64) error
+
+// Containers knows what containers were given.
+type Containers struct {
+	cfg    Config
+	limit  Limit
+	state  State
+	pods   Pods
+	events Events
+}
+
+// New returns the containers of a node.
+func New(cfg Config, limit Limit, state State, pods Pods, events Events) *Containers {
+	return &Containers{cfg: cfg, limit: limit, state: state, pods: pods, events: events}
+}
+
 // Environment returns the variables of a container that the runtime is about to
 // make, from what it was given. It is not ok for one of which nobody tells that it
 // was given anything. Promised is the level that Allocate told it, see ofInit.
-func (p *Plugin) Environment(ctx context.Context, namespace, pod, container string, promised gpu.Enforcement) (env map[string]string, ok bool, err error) {
-	h, err := p.holding(ctx, namespace, pod, container, promised)
+func (c *Containers) Environment(ctx context.Context, namespace, pod, container string, promised gpu.Enforcement) (env map[string]string, ok bool, err error) {
+	h, err := c.holding(ctx, namespace, pod, container, promised)
 	if err != nil || h == nil {
 		return nil, false, err
 	}
-	env = response(h.memory, h.inventory, p.cfg).GetEnvs()
+	env = c.cfg.Response(gpu.Memory, h.memory, h.inventory).GetEnvs()
 	if h.cores.Each > 0 {
-		maps.Copy(env, coreResponse(h.cores, h.inventory).GetEnvs())
+		maps.Copy(env, c.cfg.Response(gpu.Cores, h.cores, h.inventory).GetEnvs())
 	}
 	return env, true, nil
 }
 
 // Holds reports whether a pod has GPU memory. Before all pods are known the kubelet is asked too.
-func (p *Plugin) Holds(ctx context.Context, namespace, pod string) bool {
-	pods, complete, _ := p.pods.Pods()
+func (c *Containers) Holds(ctx context.Context, namespace, pod string) bool {
+	pods, complete, _ := c.pods.Pods()
 	is := func(one allocation.Pod) bool { return one.Pod.Namespace == namespace && one.Pod.Name == pod }
 	if complete || slices.ContainsFunc(pods, is) {
 		return slices.ContainsFunc(pods, is)
 	}
-	s, _, _ := p.look(ctx) // or what it told last
+	s, _, _ := c.state.Look(ctx) // or what it told last
 	return slices.ContainsFunc(s.Held, func(h allocation.Held) bool { return h.Namespace == namespace && h.Name == pod })
 }
 
 // Hold makes sure, before a container's program runs, of the limit that it was
 // promised.
-func (p *Plugin) Hold(ctx context.Context, namespace, pod, container, cgroupsPath string, promised gpu.Enforcement) error {
-	h, err := p.holding(ctx, namespace, pod, container, promised)
+func (c *Containers) Hold(ctx context.Context, namespace, pod, container, cgroupsPath string, promised gpu.Enforcement) error {
+	h, err := c.holding(ctx, namespace, pod, container, promised)
 	switch {
 	case err != nil:
 		return err
@@ -55,10 +89,10 @@ func (p *Plugin) Hold(ctx context.Context, namespace, pod, container, cgroupsPat
 	if err != nil {
 		return err
 	}
-	if err := p.cfg.Hold(group, h.memory.Devices, int64(h.memory.Each)*h.inventory.UnitMiB); err != nil {
+	if err := c.limit(group, h.memory.Devices, int64(h.memory.Each)*h.inventory.UnitMiB); err != nil {
 		err = fmt.Errorf("its limit of GPU memory does not hold: %w", err)
 		if h.pod != nil {
-			p.events.Pod(h.pod.Pod, true, "GPUMemoryNotEnforced", fmt.Sprintf("container %s does not start: %v", container, err))
+			c.events.Pod(h.pod.Pod, true, "GPUMemoryNotEnforced", fmt.Sprintf("container %s does not start: %v", container, err))
 		}
 		return err
 	}
@@ -73,8 +107,8 @@ type holding struct {
 }
 
 // holding returns what a container was given; nil, where nobody tells of anything.
-func (p *Plugin) holding(ctx context.Context, namespace, pod, container string, promised gpu.Enforcement) (*holding, error) {
-	s, _, err := p.look(ctx)
+func (c *Containers) holding(ctx context.Context, namespace, pod, container string, promised gpu.Enforcement) (*holding, error) {
+	s, _, err := c.state.Look(ctx)
 	if err != nil {
 		return nil, err
 	}
@@ -90,7 +124,7 @@ func (p *Plugin) holding(ctx context.Context, namespace, pod, container string, 
 		return nil, nil // it keeps what gpushare's plugin gave it
 	case i >= 0:
 		memory, cores := s.Held[i].Only(gpu.Memory), s.Held[i].Only(gpu.Cores)
-		h.inventory.Enforcement = p.levelOfHeld(s, h.pod, memory)
+		h.inventory.Enforcement = c.levelOfHeld(s, h.pod, memory)
 		return h, h.resolve(s, memory, cores)
 	case h.pod == nil:
 		return nil, nil
@@ -142,11 +176,9 @@ func (h *holding) ofInit(s allocation.State, container string) (*holding, error)
 }
 
 // levelOfHeld returns the level at which slots were given to a pod.
-func (p *Plugin) levelOfHeld(s allocation.State, pod *allocation.Pod, memory []gpu.SlotID) gpu.Enforcement {
+func (c *Containers) levelOfHeld(s allocation.State, pod *allocation.Pod, memory []gpu.SlotID) gpu.Enforcement {
 	if pod != nil {
-		return p.levelOf(s, *pod)
+		return c.state.LevelOf(s, *pod)
 	}
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	return p.levels.of(memory)
+	return c.state.LevelOfSlots(memory)
 }

@@ -1,4 +1,4 @@
-package deviceplugin
+package containers_test
 
 import (
 	"errors"
@@ -11,6 +11,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/gpumem/gpumem/pkg/allocation"
+	"github.com/gpumem/gpumem/pkg/deviceplugin"
 	"github.com/gpumem/gpumem/pkg/gpu"
 	"github.com/gpumem/gpumem/pkg/placement"
 	"github.com/gpumem/gpumem/pkg/usage"
@@ -19,13 +20,13 @@ import (
 func TestEnvironmentOfAVeryContainer(t *testing.T) {
 	p := pod("a", 1, uuidB, container("one", placement.App, 3), container("two", placement.App, 1))
 	n := newNode(t, nil, nil, p)
-	n.levelIs(gpu.EnforcementMPS)
-	if _, err := n.admit(t, p); err != nil {
+	n.LevelIs(gpu.EnforcementMPS)
+	if _, err := n.Admit(t, p); err != nil {
 		t.Fatal(err)
 	}
-	n.levelIs(gpu.EnforcementAdvisory) // of the node, since; the container has what it was given
+	n.LevelIs(gpu.EnforcementAdvisory) // of the node, since; the container has what it was given
 	for name, limit := range map[string]string{"one": "3072", "two": "1024"} {
-		env, ok, err := n.Environment(t.Context(), "ns", "a", name, gpu.EnforcementMPS)
+		env, ok, err := n.Containers.Environment(t.Context(), "ns", "a", name, gpu.EnforcementMPS)
 		if err != nil || !ok {
 			t.Fatalf("%s: %t, %v", name, ok, err)
 		}
@@ -40,11 +41,11 @@ func TestEnvironmentOfAVeryContainer(t *testing.T) {
 			t.Errorf("%s (-want +got):\n%s", name, diff)
 		}
 	}
-	if _, ok, err := n.Environment(t.Context(), "ns", "a", "prepare", gpu.EnforcementMPS); ok || err != nil {
+	if _, ok, err := n.Containers.Environment(t.Context(), "ns", "a", "prepare", gpu.EnforcementMPS); ok || err != nil {
 		t.Errorf("a container that asks for nothing: %t, %v", ok, err)
 	}
-	n.kubelet.fail = errors.New("no answer")
-	if _, _, err := n.Environment(t.Context(), "ns", "a", "one", gpu.EnforcementMPS); err == nil {
+	n.Kubelet.Fail = errors.New("no answer")
+	if _, _, err := n.Containers.Environment(t.Context(), "ns", "a", "one", gpu.EnforcementMPS); err == nil {
 		t.Error("the kubelet does not answer, and the container is made")
 	}
 }
@@ -64,13 +65,13 @@ func TestWhichPodsHaveGPUMemory(t *testing.T) {
 		"before that, and the kubelet is silent":     {unlisted: true, deaf: true, pod: "served", want: false},
 	} {
 		t.Run(name, func(t *testing.T) {
-			n := newNode(t, func(c *Config) { c.KubeletWait = 20 * time.Millisecond }, nil, pod("known", 1, uuidA, app(1)))
-			n.pods.unlisted, n.kubelet.deaf = tc.unlisted, tc.deaf
-			n.kubelet.give("served", "main", []string{"bbbbbbbb-0"})
-			if got := n.Holds(t.Context(), "ns", tc.pod); got != tc.want {
+			n := newNode(t, func(c *deviceplugin.Config) { c.KubeletWait = 20 * time.Millisecond }, nil, pod("known", 1, uuidA, app(1)))
+			n.Pods.Unlisted, n.Kubelet.Deaf = tc.unlisted, tc.deaf
+			n.Kubelet.Give("served", "main", []string{"bbbbbbbb-0"})
+			if got := n.Containers.Holds(t.Context(), "ns", tc.pod); got != tc.want {
 				t.Errorf("holds %v, want %v", got, tc.want)
 			}
-			if n.Holds(t.Context(), "other", tc.pod) {
+			if n.Containers.Holds(t.Context(), "other", tc.pod) {
 				t.Error("so does its namesake in another namespace")
 			}
 		})
@@ -81,22 +82,22 @@ func TestTheKernelsLimitHoldsOrTheContainerDoesNotStart(t *testing.T) {
 	p := pod("a", 1, uuidB, app(3))
 	var asked []string
 	var refuses error
-	n := newNode(t, func(c *Config) {
+	n := newNode(t, func(c *deviceplugin.Config) {
 		c.Hold = func(group string, devices []gpu.Device, limitMiB int64) error {
 			asked = append(asked, fmt.Sprint(group, " ", devices[0].UUID, " ", limitMiB))
 			return refuses
 		}
 	}, nil, p)
-	if _, err := n.admit(t, p); err != nil {
+	if _, err := n.Admit(t, p); err != nil {
 		t.Fatal(err)
 	}
 	hold := func() error {
-		return n.Hold(t.Context(), "ns", "a", "main", "/kubepods/poda/c1", n.levels.of(n.kubelet.held[0].Slots))
+		return n.Containers.Hold(t.Context(), "ns", "a", "main", "/kubepods/poda/c1", n.State.LevelOfSlots(n.Kubelet.Held()[0].Slots))
 	}
 	if err := hold(); err != nil || len(asked) != 0 {
 		t.Errorf("advisory: asked %v, %v", asked, err)
 	}
-	n.levels.handOut(n.kubelet.held[0].Slots, gpu.EnforcementKernel)
+	n.State.HandOut(n.Kubelet.Held()[0].Slots, gpu.EnforcementKernel)
 	if err := hold(); err != nil {
 		t.Error(err)
 	}
@@ -107,10 +108,10 @@ func TestTheKernelsLimitHoldsOrTheContainerDoesNotStart(t *testing.T) {
 	if err := hold(); err == nil || !strings.Contains(err.Error(), "its limit of GPU memory does not hold: no space left") {
 		t.Errorf("error %v", err)
 	}
-	if want := "ns/a GPUMemoryNotEnforced"; !slices.Contains(n.notes.all(), want) {
-		t.Errorf("events %v, want %s", n.notes.all(), want)
+	if want := "ns/a GPUMemoryNotEnforced"; !slices.Contains(n.Notes.All(), want) {
+		t.Errorf("events %v, want %s", n.Notes.All(), want)
 	}
-	if err := n.Hold(t.Context(), "ns", "a", "main", "a:b:c", gpu.EnforcementKernel); err == nil {
+	if err := n.Containers.Hold(t.Context(), "ns", "a", "main", "a:b:c", gpu.EnforcementKernel); err == nil {
 		t.Error("a control group that cannot be read was taken")
 	}
 }
@@ -143,10 +144,10 @@ func TestAPodOfInitContainersAloneHasItsGrant(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			n := newNode(t, nil, []string{"ns/a"}, p)
 			for _, g := range tc.given {
-				n.remember(g)
+				n.State.Remember(g)
 			}
-			env, _, err := n.Environment(t.Context(), "ns", "a", "warm", gpu.EnforcementAdvisory)
-			grants, badGrants := n.Grants(t.Context())
+			env, _, err := n.Containers.Environment(t.Context(), "ns", "a", "warm", gpu.EnforcementAdvisory)
+			grants, badGrants := n.Containers.Grants(t.Context())
 			if badGrants != nil {
 				t.Error(badGrants)
 			}
@@ -194,7 +195,7 @@ func TestInitContainersHaveLimits(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			var asked []string
-			n := newNode(t, func(c *Config) {
+			n := newNode(t, func(c *deviceplugin.Config) {
 				c.Hold = func(_ string, devices []gpu.Device, limitMiB int64) error {
 					var indexes []int
 					for _, d := range devices {
@@ -206,21 +207,21 @@ func TestInitContainersHaveLimits(t *testing.T) {
 			}, nil, tc.pod)
 			if tc.held != "" {
 				other := func(id string) bool { return !strings.HasPrefix(id, string(tc.held)[len("GPU-"):][:8]) }
-				n.kubelet.give(tc.pod.Pod.Name, "main", slices.DeleteFunc(n.free(), other)[:3])
+				n.Kubelet.Give(tc.pod.Pod.Name, "main", slices.DeleteFunc(n.Free(), other)[:3])
 			}
-			env, _, _ := n.Environment(t.Context(), "ns", tc.pod.Pod.Name, "prepare", tc.promised)
+			env, _, _ := n.Containers.Environment(t.Context(), "ns", tc.pod.Pod.Name, "prepare", tc.promised)
 			if got := env["NVIDIA_VISIBLE_DEVICES"]; got != tc.visible {
 				t.Errorf("it sees %q, want %q", got, tc.visible)
 			}
 			if tc.visible != "" && (env["GPUMEM_ENFORCEMENT"] != string(tc.promised) || env["GPUMEM_LIMIT_MIB"] != "2048") {
 				t.Errorf("environment %v", env)
 			}
-			if grants, err := n.Grants(t.Context()); err != nil || tc.visible != "" && !slices.Contains(grants, usage.Grant{
+			if grants, err := n.Containers.Grants(t.Context()); err != nil || tc.visible != "" && !slices.Contains(grants, usage.Grant{
 				Namespace: "ns", Name: tc.pod.Pod.Name, Container: "prepare", Device: gpu.UUID(strings.Split(tc.visible, ",")[0]), Bytes: 2 << 30,
 			}) {
 				t.Errorf("granted %v, %v", grants, err)
 			}
-			err := n.Hold(t.Context(), "ns", tc.pod.Pod.Name, "prepare", "/kubepods/podp/c1", tc.promised)
+			err := n.Containers.Hold(t.Context(), "ns", tc.pod.Pod.Name, "prepare", "/kubepods/podp/c1", tc.promised)
 			if tc.wantErr == "" && err != nil || tc.wantErr != "" && (err == nil || !strings.Contains(err.Error(), tc.wantErr)) {
 				t.Errorf("error %v, want %q", err, tc.wantErr)
 			}

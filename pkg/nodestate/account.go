@@ -1,4 +1,4 @@
-package deviceplugin
+package nodestate
 
 import (
 	"cmp"
@@ -20,19 +20,19 @@ type account struct {
 
 // Given returns what the kubelet has given to pods that counted for less once, whether that is
 // known, and a channel that is closed when it is something else.
-func (p *Plugin) Given() (given []gpu.Given, known bool, changed <-chan struct{}) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	return p.account.given, p.account.known, p.account.changed
+func (n *State) Given() (given []gpu.Given, known bool, changed <-chan struct{}) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	return n.account.given, n.account.known, n.account.changed
 }
 
-// tally brings the account up to what the kubelet tells. What a pod was given is not forgotten
+// Tally brings the account up to what the kubelet tells. What a pod was given is not forgotten
 // while the pod is there: its owner can write less again at any moment.
-func (p *Plugin) tally(s allocation.State) {
+func (n *State) Tally(s allocation.State) {
 	accounts := allocation.Accounts(s)
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	a := &p.account
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	a := &n.account
 	at := func(uid string) int {
 		return slices.IndexFunc(a.given, func(g gpu.Given) bool { return g.UID == uid })
 	}
@@ -47,7 +47,7 @@ func (p *Plugin) tally(s allocation.State) {
 			given = append(given, a.given[before])
 		}
 		if i >= 0 && accounts[i].Less && before < 0 {
-			p.log.Warn("less is written of the pod than the kubelet has given it", zap.String("node", p.cfg.Node),
+			n.log.Warn("less is written of the pod than the kubelet has given it", zap.String("node", n.cfg.Node),
 				zap.Stringer("pod", pod.Pod), zap.String("uid", pod.Pod.UID), zap.Any("given", accounts[i].Shares))
 		}
 	}

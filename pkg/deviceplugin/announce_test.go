@@ -10,18 +10,19 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/gpumem/gpumem/pkg/gpu"
+	"github.com/gpumem/gpumem/pkg/plugintest"
 )
 
 func TestHealthIsAnnouncedOnceOnTheNodeAndToThePodsOfTheGPU(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		prober := newProber(twoGPUs())
-		notes := &notes{}
-		p := New(DefaultConfig("n1"), prober, newPods(pod("on-it", 1, uuidB, app(3)), pod("beside", 2, uuidA, app(3))), nil, notes, &counts{}, zap.NewNop())
+		source := plugintest.NewSource(plugintest.TwoGPUs())
+		notes := &plugintest.Notes{}
+		p := New(DefaultConfig("n1"), source, plugintest.NewPods(pod("on-it", 1, uuidB, app(3)), pod("beside", 2, uuidA, app(3))), nil, notes, &plugintest.Counts{}, zap.NewNop())
 		ctx, cancel := context.WithCancel(t.Context())
 		done := make(chan error)
-		go func() { done <- p.AnnounceHealth(ctx) }()
+		go func() { done <- p.Announcer.AnnounceHealth(ctx) }()
 		set := func(s gpu.Status) {
-			prober.set(func(inv *gpu.Inventory) { inv.Devices[1].Status = s })
+			source.Set(func(inv *gpu.Inventory) { inv.Devices[1].Status = s })
 			synctest.Wait()
 		}
 		synctest.Wait()
@@ -34,7 +35,7 @@ func TestHealthIsAnnouncedOnceOnTheNodeAndToThePodsOfTheGPU(t *testing.T) {
 			t.Error(err)
 		}
 		var got []string
-		for _, note := range notes.all() {
+		for _, note := range notes.All() {
 			what, _, _ := strings.Cut(note, ":")
 			got = append(got, what)
 		}

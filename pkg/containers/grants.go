@@ -1,4 +1,4 @@
-package deviceplugin
+package containers
 
 import (
 	"context"
@@ -13,8 +13,8 @@ const mib = 1 << 20
 
 // Grants returns what containers have been granted of each GPU, as the kubelet
 // tells, and plain init containers, of which it does not.
-func (p *Plugin) Grants(ctx context.Context) ([]usage.Grant, error) {
-	s, _, err := p.look(ctx)
+func (c *Containers) Grants(ctx context.Context) ([]usage.Grant, error) {
+	s, _, err := c.state.Look(ctx)
 	if err != nil {
 		return nil, err
 	}

@@ -1,4 +1,4 @@
-package deviceplugin
+package containers
 
 import (
 	"cmp"
@@ -83,8 +83,26 @@ const (
 	cdiAnnotationKey = "cdi.k8s.io/gpumem"
 )
 
-// response tells the runtime of a grant, and the programs in the container.
-func response(g allocation.Grant, inv gpu.Inventory, cfg Config) *pluginapi.ContainerAllocateResponse {
+// Config is how containers are told of what they get.
+type Config struct {
+	Strategy   Strategy
+	Frameworks []Framework
+	GPUShare   bool   // in gpushare's words too
+	MPSDir     string // where the MPS daemon keeps its pipes, on the host and in containers
+}
+
+// DefaultConfig returns what suits most nodes.
+func DefaultConfig() Config { return Config{Strategy: Envvar, MPSDir: "/run/gpumem/mps"} }
+
+// Response tells the runtime of a grant, and the programs in the container.
+func (cfg Config) Response(r gpu.Resource, g allocation.Grant, inv gpu.Inventory) *pluginapi.ContainerAllocateResponse {
+	if r == gpu.Cores {
+		return coreResponse(g, inv)
+	}
+	return cfg.memoryResponse(g, inv)
+}
+
+func (cfg Config) memoryResponse(g allocation.Grant, inv gpu.Inventory) *pluginapi.ContainerAllocateResponse {
 	out := &pluginapi.ContainerAllocateResponse{Envs: environment(g, inv, cfg.Frameworks)}
 	enforce(out, g, inv, cfg.MPSDir)
 	if cfg.GPUShare {
