@@ -15,7 +15,6 @@ import (
 
 	"go.uber.org/zap"
 
-	"github.com/gpumem/gpumem/pkg/api"
 	"github.com/gpumem/gpumem/pkg/daemon"
 	"github.com/gpumem/gpumem/pkg/deviceplugin"
 )
@@ -31,7 +30,7 @@ func TestOptionsReportAllMistakes(t *testing.T) {
 	if err := o.parse(args, io.Discard); err != nil {
 		t.Fatal(err)
 	}
-	err := o.validate()
+	_, err := o.config()
 	if err == nil {
 		t.Fatal("all is well")
 	}
@@ -51,7 +50,7 @@ func TestOptionsByDefault(t *testing.T) {
 	if err := o.parse(nil, io.Discard); err != nil {
 		t.Fatal(err)
 	}
-	if err := o.validate(); err != nil {
+	if _, err := o.config(); err != nil {
 		t.Error(err)
 	}
 	if got := daemon.Effective(o.flags)["ignore-xids"]; got != "13,31,43,45,68,109" || o.nodeName != "n1" {
@@ -189,17 +188,14 @@ func FuzzOptions(f *testing.F) {
 	f.Add("--node-name=n1 --policy=exclusive --unassigned=refuse --kube-api-qps=NaN")
 	f.Fuzz(func(t *testing.T, line string) {
 		o := defaultOptions()
-		if o.parse(strings.Fields(line), io.Discard) != nil || o.validate() != nil {
+		if o.parse(strings.Fields(line), io.Discard) != nil {
 			return
 		}
-		names, err := api.NewNames(o.domain)
+		cfg, err := o.config()
 		if err != nil {
-			t.Fatalf("%q: %v", line, err)
+			return
 		}
-		p, err := newParts(zap.NewNop(), o, names, nil, nil, nil)
-		if err != nil {
-			t.Fatalf("%q: %v", line, err)
-		}
+		p := newParts(zap.NewNop(), cfg, nil, nil, nil)
 		if inv, _ := p.plugin.Offers.Inventory(); len(inv.Devices) > 0 || !(o.kube.QPS > 0) || o.nodeName == "" {
 			t.Errorf("%q is accepted: %v", line, daemon.Effective(o.flags))
 		}

@@ -12,16 +12,14 @@ import (
 	"time"
 
 	"github.com/spf13/pflag"
-	"k8s.io/client-go/kubernetes"
 
 	"github.com/gpumem/gpumem/pkg/api"
 	"github.com/gpumem/gpumem/pkg/coexist"
 	"github.com/gpumem/gpumem/pkg/containers"
 	"github.com/gpumem/gpumem/pkg/daemon"
+	"github.com/gpumem/gpumem/pkg/deviceplugin"
 	"github.com/gpumem/gpumem/pkg/enforcement"
-	"github.com/gpumem/gpumem/pkg/nodepods"
 	"github.com/gpumem/gpumem/pkg/nvml"
-	"github.com/gpumem/gpumem/pkg/usage"
 )
 
 // What to do with pods that no scheduler of gpumem has placed.
@@ -144,68 +142,68 @@ func (o *options) addFlags(f *pflag.FlagSet) {
 	f.BoolVar(&o.showVersion, "version", false, "print the version and end")
 }
 
-// validate reports all mistakes at once.
-func (o *options) validate() error {
-	var errs []error
-	check := func(flag string, err error) {
-		if err != nil {
-			errs = append(errs, fmt.Errorf("--%s: %w", flag, err))
-		}
-	}
-	if o.nodeName == "" {
-		check("node-name", errors.New("is not set, nor is NODE_NAME"))
-	}
-	_, err := api.NewNames(o.domain)
-	check("resource-domain", err)
-	_, err = coexist.ParseSelector(o.devices)
-	check("devices", err)
-	if o.unitMiB < 1 {
-		check("unit-mib", fmt.Errorf("%d, want 1 or more", o.unitMiB))
-	}
-	if o.reserveMiB < 0 {
-		check("reserve-mib", fmt.Errorf("%d, want 0 or more", o.reserveMiB))
-	}
-	_, err = nvml.ReadSpeeds(o.gpuSpeeds)
-	check("gpu-speeds", err)
-	if o.probeInterval < time.Second {
-		check("probe-interval", fmt.Errorf("%s, want 1s or more", o.probeInterval))
-	}
-	_, err = parseXIDs(o.ignoreXIDs)
-	check("ignore-xids", err)
-	if o.unassigned != unassignedPlace && o.unassigned != unassignedRefuse {
-		check("unassigned", fmt.Errorf("%q, want place or refuse", o.unassigned))
-	}
-	_, err = api.ParseFallback(o.policy)
-	check("policy", err)
-	_, err = containers.ParseStrategy(o.strategy)
-	check("device-list-strategy", err)
-	_, err = containers.ParseFrameworks(o.frameworkEnv)
-	check("framework-env", err)
-	_, err = enforcement.ParseMode(o.enforcement)
-	check("enforcement", err)
-	if !filepath.IsAbs(o.mpsDir) {
-		check("mps-dir", fmt.Errorf("%q, want an absolute path: containers see it too", o.mpsDir))
-	}
-	if o.onOveruse != overuseWarn && o.onOveruse != overuseEvict {
-		check("on-overuse", fmt.Errorf("%q, want warn or evict", o.onOveruse))
-	}
-	if o.toleranceMiB < 0 {
-		check("overuse-tolerance-mib", fmt.Errorf("%d, want 0 or more", o.toleranceMiB))
-	}
-	if o.kubeletDir == "" {
-		check("kubelet-dir", errors.New("is empty"))
-	}
-	_, _, err = net.SplitHostPort(o.probeListen)
-	check("probe-listen", err)
-	return errors.Join(append(errs, o.kube.Validate(), o.log.Validate())...)
+// config is what the flags say, each of them read once.
+type config struct {
+	options
+
+	names      api.Names
+	devices    coexist.Selector
+	speeds     nvml.Speeds
+	ignoreXIDs []uint64
+	mode       enforcement.Mode
+	plugin     deviceplugin.Config
 }
 
-// evictor returns who evicts pods that use too much; nil when nobody is to.
-func (o *options) evictor(client kubernetes.Interface) usage.Evictor {
-	if o.onOveruse != overuseEvict {
-		return nil
+// config reads the flags. It reports all mistakes at once.
+func (o options) config() (config, error) {
+	c := config{options: o, plugin: deviceplugin.DefaultConfig(o.nodeName)}
+	var m mistakes
+	m.require(o.nodeName != "", "node-name", "is not set, nor is NODE_NAME")
+	c.names = read(&m, "resource-domain", api.NewNames, o.domain)
+	c.devices = read(&m, "devices", coexist.ParseSelector, o.devices)
+	m.require(o.unitMiB >= 1, "unit-mib", "%d, want 1 or more", o.unitMiB)
+	m.require(o.reserveMiB >= 0, "reserve-mib", "%d, want 0 or more", o.reserveMiB)
+	c.speeds = read(&m, "gpu-speeds", nvml.ReadSpeeds, o.gpuSpeeds)
+	m.require(o.probeInterval >= time.Second, "probe-interval", "%s, want 1s or more", o.probeInterval)
+	c.ignoreXIDs = read(&m, "ignore-xids", parseXIDs, o.ignoreXIDs)
+	m.require(o.unassigned == unassignedPlace || o.unassigned == unassignedRefuse, "unassigned", "%q, want place or refuse", o.unassigned)
+	c.plugin.Policy = read(&m, "policy", api.ParseFallback, o.policy)
+	c.plugin.Containers.Strategy = read(&m, "device-list-strategy", containers.ParseStrategy, o.strategy)
+	c.plugin.Containers.Frameworks = read(&m, "framework-env", containers.ParseFrameworks, o.frameworkEnv)
+	c.mode = read(&m, "enforcement", enforcement.ParseMode, o.enforcement)
+	m.require(filepath.IsAbs(o.mpsDir), "mps-dir", "%q, want an absolute path: containers see it too", o.mpsDir)
+	m.require(o.onOveruse == overuseWarn || o.onOveruse == overuseEvict, "on-overuse", "%q, want warn or evict", o.onOveruse)
+	m.require(o.toleranceMiB >= 0, "overuse-tolerance-mib", "%d, want 0 or more", o.toleranceMiB)
+	m.require(o.kubeletDir != "", "kubelet-dir", "is empty")
+	_, _, err := net.SplitHostPort(o.probeListen)
+	m.check("probe-listen", err)
+	c.plugin.PlaceUnassigned = o.unassigned == unassignedPlace
+	c.plugin.Coreless = !o.cores
+	c.plugin.Containers.GPUShare = c.names.GPUShare()
+	c.plugin.Containers.MPSDir = o.mpsDir
+	return c, errors.Join(append(m, o.kube.Validate(), o.log.Validate())...)
+}
+
+// mistakes are what is wrong with flags.
+type mistakes []error
+
+func (m *mistakes) check(flag string, err error) {
+	if err != nil {
+		*m = append(*m, fmt.Errorf("--%s: %w", flag, err))
 	}
-	return nodepods.NewEvictor(client)
+}
+
+func (m *mistakes) require(is bool, flag, format string, args ...any) {
+	if !is {
+		m.check(flag, fmt.Errorf(format, args...))
+	}
+}
+
+// read returns what a flag stands for.
+func read[T any](m *mistakes, flag string, parse func(string) (T, error), value string) T {
+	out, err := parse(value)
+	m.check(flag, err)
+	return out
 }
 
 func parseXIDs(list string) ([]uint64, error) {

@@ -1,0 +1,133 @@
+package main
+
+import (
+	"errors"
+	"net/http"
+	"path/filepath"
+	"time"
+
+	"go.uber.org/zap"
+	"k8s.io/client-go/kubernetes"
+
+	"github.com/gpumem/gpumem/pkg/coexist"
+	"github.com/gpumem/gpumem/pkg/deviceplugin"
+	"github.com/gpumem/gpumem/pkg/enforcement"
+	"github.com/gpumem/gpumem/pkg/gpu"
+	"github.com/gpumem/gpumem/pkg/inventory"
+	"github.com/gpumem/gpumem/pkg/metrics"
+	"github.com/gpumem/gpumem/pkg/mps"
+	"github.com/gpumem/gpumem/pkg/nodepods"
+	"github.com/gpumem/gpumem/pkg/nodestate"
+	"github.com/gpumem/gpumem/pkg/nri"
+	"github.com/gpumem/gpumem/pkg/nvml"
+	"github.com/gpumem/gpumem/pkg/usage"
+)
+
+// How NVML is probed, beside what flags say.
+const (
+	probeRetry    = 10 * time.Second // while there is no driver, or no GPU
+	probeTimeout  = 5 * time.Second
+	probeRecovery = 3
+)
+
+// levelInterval is the time between two looks at who enforces limits.
+const levelInterval = 2 * time.Second
+
+// usersInterval is the time between two looks at who else uses GPUs.
+const usersInterval = 5 * time.Second
+
+// parts are what the process is made of.
+type parts struct {
+	prober *nvml.Prober
+	ours   *coexist.Node // the prober's without those of others
+	level  *enforcement.Node
+	pods   *nodepods.Pods
+	node   *nodepods.Node
+	plugin deviceplugin.Plugin
+	usage  *usage.Watch
+	nri    *nri.Plugin // nil where the runtime is not to call us
+	runner *deviceplugin.Runner
+	cores  *deviceplugin.Runner // nil where they are not offered
+	count  *deviceplugin.Runner // of the resource that counts GPUs; nil unless names are gpushare's
+
+	metrics http.Handler
+}
+
+// kubelet says what it has given away, of our resources and of others.
+type kubelet interface {
+	nodestate.Kubelet
+	coexist.Users
+}
+
+// newParts makes the parts.
+func newParts(log *zap.Logger, cfg config, client kubernetes.Interface, kubelet kubelet, events deviceplugin.Events) *parts {
+	names := cfg.names
+	p := &parts{
+		pods: nodepods.NewPods(client, names, cfg.nodeName, log.Named("pods")),
+		node: nodepods.NewNode(client, names, cfg.nodeName, log.Named("node")),
+	}
+	p.prober = nvml.New(nvml.Config{
+		Open:    nvml.Opener(cfg.nvmlLibrary, cfg.driverRoot),
+		UnitMiB: cfg.unitMiB, ReserveMiB: cfg.reserveMiB, Speeds: cfg.speeds, Told: p.node.Told,
+		Interval: cfg.probeInterval, Retry: probeRetry, Timeout: probeTimeout,
+		Recovery: probeRecovery, IgnoreXIDs: cfg.ignoreXIDs,
+	}, log.Named("nvml"))
+	registry := metrics.NewRegistry()
+	p.metrics = metrics.Handler(registry)
+	measured := metrics.NewDevicePlugin(registry)
+	p.ours = coexist.NewNode(cfg.devices, string(names.GPUMem()), usersInterval, p.prober, kubelet, events, log.Named("coexist"))
+	p.level = newLevel(log, cfg, p.ours, p.connected)
+	metrics.RegisterGPUs(registry, gpus{p.level, p.prober})
+	cfg.plugin.Ready, cfg.plugin.Hold, cfg.plugin.Cordoned = p.level.Ready, p.level.Hold, p.node.Cordoned
+	p.plugin = deviceplugin.New(cfg.plugin, p.level, p.pods, kubelet, events, measured, log.Named("plugin"))
+	p.usage = usage.New(cfg.toleranceMiB, p.prober, usage.Proc{Root: "/proc"}, p.pods, p.plugin.Containers, events, cfg.evictor(client), log.Named("usage"))
+	if cfg.nriSocket != "" {
+		p.nri = nri.New(cfg.nriSocket, p.plugin.Containers, log.Named("nri"))
+	}
+	metrics.RegisterContainers(registry, p.usage.Samples)
+	dir := filepath.Join(cfg.kubeletDir, "device-plugins")
+	p.runner = deviceplugin.NewRunner(dir, string(names.GPUMem()), p.plugin.Server, log.Named("runner"))
+	p.runner.Answered = measured.Answered
+	if cfg.cores {
+		p.cores = deviceplugin.NewRunner(dir, string(names.GPUCore()), p.plugin.Server.Cores(), log.Named("runner"))
+		p.cores.Answered = measured.Answered
+	}
+	if names.GPUShare() {
+		p.count = deviceplugin.NewRunner(dir, string(names.GPUCount()), deviceplugin.NewCount(p.plugin.Offers.Inventory), log.Named("runner"))
+	}
+	return p
+}
+
+// evictor returns who evicts pods that use too much; nil when nobody is to.
+func (c config) evictor(client kubernetes.Interface) usage.Evictor {
+	if c.onOveruse != overuseEvict {
+		return nil
+	}
+	return nodepods.NewEvictor(client)
+}
+
+// gpus are the node's, with how much they are in use.
+type gpus struct {
+	*enforcement.Node
+	prober *nvml.Prober
+}
+
+func (g gpus) Usage(id gpu.UUID) (usedBytes uint64, busy float64, ok bool) { return g.prober.Usage(id) }
+
+// newLevel returns the node's GPUs with the level that holds on them.
+func newLevel(log *zap.Logger, cfg config, prober inventory.Source, connected func() error) *enforcement.Node {
+	return enforcement.NewNode(cfg.mode, levelInterval, prober, enforcement.Probes{
+		Cgroups: enforcement.Cgroups{Root: cfg.cgroupRoot},
+		Hook:    enforcement.NewToolkit(cfg.hostRoot, cfg.driverRoot).Hook,
+		NRI:     connected,
+		MPS:     mps.NewClient(cfg.mpsDir).Check,
+	}, log.Named("enforcement"))
+}
+
+// connected says why the container runtime does not call the plugin.
+func (p *parts) connected() error {
+	if p.nri == nil {
+		return errors.New("the container runtime is not asked to call the plugin")
+	}
+	return p.nri.Connected()
+}

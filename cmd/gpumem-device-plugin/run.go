@@ -1,0 +1,117 @@
+package main
+
+import (
+	"context"
+	"net"
+	"net/http"
+
+	"github.com/gpumem/gpumem/pkg/serve"
+)
+
+// runs returns what is to run, each until its context is done.
+func (p *parts) runs(probes net.Listener) []func(context.Context) error {
+	after := func(ready <-chan struct{}, run func(context.Context) error) func(context.Context) error {
+		return func(ctx context.Context) error {
+			return when(ctx, ready, func() error { return run(ctx) })
+		}
+	}
+	// What speaks of GPUs waits until they have been looked for, and it is known
+	// at which level containers are held to their grants.
+	looked := p.level.Looked()
+	runs := []func(context.Context) error{
+		p.prober.Run,
+		p.pods.Run,
+		after(p.prober.Probed(), p.ours.Run),
+		after(p.ours.Looked(), p.level.Run),
+		p.plugin.Announcer.Announce,
+		p.plugin.Announcer.AnnounceHealth,
+		p.plugin.Reconciler.Run,
+		p.usage.Run,
+		func(ctx context.Context) error { return serve.Run(ctx, probes, p.probes()) },
+		// Before the first probe nobody is to hear that there is no GPU. And schedulers hear of
+		// GPUs after the kubelet: it would fail the pods that they send.
+		p.publish,
+		after(looked, p.runner.Run),
+	}
+	if p.nri != nil {
+		runs = append(runs, after(looked, p.nri.Run))
+	}
+	if p.cores != nil {
+		runs = append(runs, after(looked, p.cores.Run))
+	}
+	if p.count != nil {
+		runs = append(runs, after(looked, p.count.Run))
+	}
+	return runs
+}
+
+// publish writes the inventory once the kubelet has been told what there is.
+func (p *parts) publish(ctx context.Context) error {
+	run := func() error { return p.node.Run(ctx, p.plugin.Offers.Inventory, p.plugin.State.Given) }
+	if p.cores == nil {
+		return when(ctx, p.runner.Listed(), run)
+	}
+	return when(ctx, p.runner.Listed(), func() error { return when(ctx, p.cores.Listed(), run) })
+}
+
+// leave returns when the process has been told to end, and may, or when a part has
+// failed. What the kubelet never heard of need not be taken back.
+func (p *parts) leave(ctx context.Context, told <-chan struct{}) {
+	select {
+	case <-told:
+	case <-ctx.Done():
+		return
+	}
+	select {
+	case <-p.runner.Listed():
+		p.plugin.Announcer.Leave(ctx, p.node.Withdraw)
+	default:
+	}
+}
+
+// when runs something once a channel is closed.
+func when(ctx context.Context, closed <-chan struct{}, run func() error) error {
+	select {
+	case <-ctx.Done():
+		return nil
+	case <-closed:
+		return run()
+	}
+}
+
+// probes answers the kubelet's probes, and Prometheus. A node without a GPU is ready, and says
+// why it offers nothing.
+func (p *parts) probes() http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		serve.Probes(version, p.metrics, p.plugin.State.Alive, p.checks()...).ServeHTTP(w, r)
+	})
+}
+
+func (p *parts) checks() []serve.Check {
+	say := func(missing string) func() string { return func() string { return missing } }
+	found := serve.Check{Name: "gpus", Missing: say("")}
+	switch why, mistake := p.plugin.Announcer.Nothing(); {
+	case mistake:
+		found.Missing = say(why)
+	case why != "":
+		select {
+		case <-p.level.Looked():
+			found.Name = "gpus (none: " + why + ")"
+		default:
+			found.Missing = say(why)
+		}
+	}
+	checks := []serve.Check{
+		found,
+		{Name: "pods", Missing: p.pods.Missing},
+		{Name: "kubelet", Missing: p.runner.Missing},
+		{Name: "inventory", Missing: p.node.Missing},
+	}
+	if p.cores != nil {
+		checks = append(checks, serve.Check{Name: "kubelet, gpu-core", Missing: p.cores.Missing})
+	}
+	if p.count != nil {
+		checks = append(checks, serve.Check{Name: "kubelet, gpu-count", Missing: p.count.Missing})
+	}
+	return checks
+}
