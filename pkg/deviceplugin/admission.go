@@ -17,7 +17,7 @@ import (
 func (p *Server) prefer(ctx context.Context, r gpu.Resource, available, must []gpu.SlotID, size int) ([]gpu.SlotID, error) {
 	waiting, cancel := context.WithTimeout(ctx, p.cfg.PodWait)
 	defer cancel()
-	news := p.news()
+	news := news{server: p}
 	for {
 		s, changed, _ := p.state.Look(waiting)
 		ids, err := preferListed(s, r, available, must, size)
@@ -41,18 +41,16 @@ func (p *Server) prefer(ctx context.Context, r gpu.Resource, available, must []g
 
 // news is what is waited for where a pod is not known.
 type news struct {
-	*Server
-	asked bool
+	server *Server
+	asked  bool
 }
-
-func (p *Server) news() *news { return &news{Server: p} }
 
 // wait returns true once there may be some, and false when it is too late. The
 // watch usually brings it; after a part of the time the API server is asked,
 // once, for the watch may be broken.
 func (n *news) wait(ctx context.Context, changed <-chan struct{}) bool {
 	if !n.asked {
-		patience, cancel := context.WithTimeout(ctx, n.cfg.PodWait/6)
+		patience, cancel := context.WithTimeout(ctx, n.server.cfg.PodWait/6)
 		defer cancel()
 		select {
 		case <-changed:
@@ -60,8 +58,8 @@ func (n *news) wait(ctx context.Context, changed <-chan struct{}) bool {
 		case <-patience.Done():
 		}
 		n.asked = true
-		if err := n.pods.Refresh(ctx); err != nil {
-			n.log.Warn("the API server does not tell of the pod that the kubelet asks for", zap.String("node", n.cfg.Node), zap.Error(err))
+		if err := n.server.pods.Refresh(ctx); err != nil {
+			n.server.log.Warn("the API server does not tell of the pod that the kubelet asks for", zap.String("node", n.server.cfg.Node), zap.Error(err))
 		}
 	}
 	select {
@@ -128,7 +126,7 @@ func (p *Server) unknown(err error) error {
 func (p *Server) admit(ctx context.Context, r gpu.Resource, ids []gpu.SlotID) (allocation.Grant, gpu.Inventory, error) {
 	waiting, cancel := context.WithTimeout(ctx, p.cfg.PodWait)
 	defer cancel()
-	news := p.news()
+	news := news{server: p}
 	for {
 		s, changed, _ := p.state.Look(waiting)
 		grant, err := allocation.Resolve(s, r, ids)

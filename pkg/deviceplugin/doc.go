@@ -2,10 +2,10 @@
 // the cores beside it (k8s.io/kubelet/pkg/apis/deviceplugin/v1beta1): units and
 // per cent of GPUs as devices.
 //
-// A Plugin is made of parts. State and Offers (package nodestate) are what the node knows and
-// offers: the others ask them. Server answers the kubelet's calls, Reconciler (package reconcile)
-// writes the annotations of pods, Containers (package containers) answers the container runtime,
-// and Announcer reports what is wrong with the GPUs.
+// A Plugin is made of parts, which do not import one another. State and Offers (package nodestate)
+// are what the node knows and offers: the others ask them. Server answers the kubelet's calls,
+// Reconciler (package reconcile) writes the annotations of pods, Containers (package containers)
+// answers the container runtime, and Announcer reports what is wrong with the GPUs.
 //
 // # Protocol
 //
