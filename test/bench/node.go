@@ -23,8 +23,8 @@ import (
 	"github.com/gpumem/gpumem/pkg/deviceplugin"
 	"github.com/gpumem/gpumem/pkg/gpu"
 	"github.com/gpumem/gpumem/pkg/placement"
-	"github.com/gpumem/gpumem/pkg/reconcile"
 	resources "github.com/gpumem/gpumem/pkg/podresources"
+	"github.com/gpumem/gpumem/pkg/reconcile"
 )
 
 const (
