@@ -15,6 +15,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/gpumem/gpumem/pkg/api"
+	"github.com/gpumem/gpumem/pkg/cli/cluster"
 	"github.com/gpumem/gpumem/pkg/decide"
 	"github.com/gpumem/gpumem/pkg/defrag"
 	"github.com/gpumem/gpumem/pkg/placement"
@@ -161,12 +162,12 @@ func (d *defragmentation) placed(ctx context.Context, pod *v1.Pod) (string, erro
 // newcomers returns the UIDs of others that have come to the plan's GPUs, in order, and whether
 // a pod is there yet that was evicted.
 func (d *defragmentation) newcomers(ctx context.Context, c *crowd, plan defrag.Plan) (uids []string, leaving bool, err error) {
-	list, err := d.client.CoreV1().Pods(metav1.NamespaceAll).List(ctx, metav1.ListOptions{FieldSelector: "spec.nodeName=" + plan.Node + "," + notEnded})
+	pods, err := d.cluster.PodsOn(ctx, plan.Node)
 	if err != nil {
 		return nil, false, err
 	}
-	for i := range list.Items {
-		pod := &list.Items[i]
+	for i := range pods {
+		pod := &pods[i]
 		leaving = leaving || c.leaves(api.Ref(pod))
 		if h, _ := d.names.Holding(pod); pod.Spec.NodeName == plan.Node && !api.Terminal(pod) && c.came(plan, h) {
 			uids = append(uids, h.Pod.UID)
@@ -183,19 +184,19 @@ type clearing struct {
 }
 
 func (d *defragmentation) clearing(ctx context.Context, c *crowd, plan defrag.Plan) clearing {
-	where := newPlaces()
-	nodes, facts, err := load(ctx, d.client, d.names, selection{names: []string{plan.Node}, where: where})
+	where := cluster.NewPlaces()
+	nodes, facts, err := d.cluster.Load(ctx, cluster.Selection{Names: []string{plan.Node}, Where: where})
 	switch {
 	case err != nil:
-		return clearing{why: oneLine(err)}
+		return clearing{why: cluster.OneLine(err)}
 	case facts.PodsUnknown:
 		return clearing{why: facts.WhyUnknown}
 	case len(nodes) == 0:
 		return clearing{why: "node " + plan.Node + " is gone"}
 	}
 	facts.Policy = c.policy
-	waits := waitFacts(d.names, where, c.waits)
-	here := without(nodes[0], waits.Pod) // it may be there by now
+	waits := where.WaitFacts(d.names, c.waits)
+	here := cluster.Without(nodes[0], waits.Pod) // it may be there by now
 	chance := facts.Chance(waits, here)
 	if chance.Good() {
 		return clearing{why: "there is room on node " + plan.Node}

@@ -108,7 +108,7 @@ func (o *options) overview(cmd *cobra.Command, args []string) error {
 	if err := o.Run(cmd.Context()); err != nil || !o.watch {
 		return err
 	}
-	return o.onChange(cmd.Context(), o.Run)
+	return o.cluster.OnChange(cmd.Context(), o.Run)
 }
 
 // prepare derives what the flags stand for, and says what is wrong with them.
@@ -145,7 +145,7 @@ func (o *options) completePods(cmd *cobra.Command, given []string, prefix string
 			return nil, err
 		}
 		for _, pod := range list.Items {
-			if o.perhapsAsks(&pod) {
+			if o.cluster.PerhapsAsks(&pod) {
 				names = append(names, pod.Name)
 			}
 		}

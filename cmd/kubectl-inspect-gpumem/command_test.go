@@ -30,6 +30,7 @@ import (
 	"sigs.k8s.io/yaml"
 
 	"github.com/gpumem/gpumem/pkg/api"
+	"github.com/gpumem/gpumem/pkg/cli/cluster"
 	"github.com/gpumem/gpumem/pkg/gpu"
 	"github.com/gpumem/gpumem/pkg/inspect"
 	"github.com/gpumem/gpumem/pkg/placement"
@@ -286,7 +287,7 @@ func TestManyProblemsAreToldInShort(t *testing.T) {
 		objects = append(objects, node)
 	}
 	_, stderr, err := inspectWith(fake.NewClientset(objects...))
-	if err == nil || strings.Count(stderr, "\n") != maxComplaints+1 || !strings.Contains(stderr, "and 30 more") {
+	if err == nil || strings.Count(stderr, "\n") != cluster.MostNamed+1 || !strings.Contains(stderr, "and 30 more") {
 		t.Errorf("error %v, stderr:\n%s", err, stderr)
 	}
 	if strings.Contains(stderr, "\x1b") {

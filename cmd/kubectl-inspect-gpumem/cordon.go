@@ -241,13 +241,13 @@ func (w *lockedWriter) Write(p []byte) (int, error) {
 // evictable returns the pods on a GPU that are to go. The error names those that
 // may not.
 func (o *options) evictable(ctx context.Context, helper *drain.Helper, nodeName string, id gpu.UUID) ([]v1.Pod, error) {
-	list, err := o.client.CoreV1().Pods(metav1.NamespaceAll).List(ctx, metav1.ListOptions{FieldSelector: "spec.nodeName=" + nodeName})
+	pods, err := o.cluster.PodsOn(ctx, nodeName)
 	if err != nil {
 		return nil, err
 	}
 	var out []v1.Pod
 	var errs []error
-	for _, pod := range list.Items {
+	for _, pod := range pods {
 		owner := metav1.GetControllerOf(&pod)
 		switch {
 		case pod.Spec.NodeName != nodeName || !o.isOn(&pod, id):

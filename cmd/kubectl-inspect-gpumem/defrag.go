@@ -21,6 +21,7 @@ import (
 	"k8s.io/component-helpers/scheduling/corev1"
 
 	"github.com/gpumem/gpumem/pkg/api"
+	"github.com/gpumem/gpumem/pkg/cli/cluster"
 	"github.com/gpumem/gpumem/pkg/decide"
 	"github.com/gpumem/gpumem/pkg/defrag"
 	"github.com/gpumem/gpumem/pkg/gpu"
@@ -100,15 +101,15 @@ func (d *defragmentation) run(ctx context.Context, args []string) error {
 	}
 	room.Empty = c.waits == nil
 	room.Displace = c.waits != nil && (c.waits.Spec.PreemptionPolicy == nil || *c.waits.Spec.PreemptionPolicy != v1.PreemptNever)
-	nodes, facts, err := load(ctx, d.client, d.names, selection{
-		eachNode: func(node *v1.Node) { c.nodes[node.Name] = node },
-		eachPod:  func(pod *v1.Pod) { c.pods[string(pod.UID)] = pod },
+	nodes, facts, err := d.cluster.Load(ctx, cluster.Selection{
+		EachNode: func(node *v1.Node) { c.nodes[node.Name] = node },
+		EachPod:  func(pod *v1.Pod) { c.pods[string(pod.UID)] = pod },
 	})
 	if err != nil {
 		return err
 	}
 	c.facts = facts.Nodes
-	if err := untold("there is no plan", facts); err != nil {
+	if err := cluster.NeedsPods("there is no plan", facts); err != nil {
 		return err
 	}
 	d.learnPolicy(ctx, &facts)
@@ -330,7 +331,7 @@ func placedBy(owner *metav1.OwnerReference, pod *v1.Pod) int {
 
 // unserved says why nobody would place the pod that room is made for; empty: somebody would.
 func (c *crowd) unserved(names api.Names, schedulers []string) string {
-	return waitFacts(names, newPlaces(), c.waits).Unserved(schedulers)
+	return cluster.NewPlaces().WaitFacts(names, c.waits).Unserved(schedulers)
 }
 
 // crowd is who could move, and where to.

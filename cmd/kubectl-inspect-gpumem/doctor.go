@@ -8,10 +8,6 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
-	v1 "k8s.io/api/core/v1"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/util/duration"
 
 	"github.com/gpumem/gpumem/pkg/doctor"
@@ -53,7 +49,7 @@ The exit code is 1 when there is an error among the findings. Warnings and notes
 }
 
 func (o *options) doctor(ctx context.Context, output string, wait bool) error {
-	state, err := o.readState(ctx)
+	state, err := o.cluster.State(ctx, time.Now(), version)
 	if err != nil {
 		return err
 	}
@@ -64,7 +60,7 @@ func (o *options) doctor(ctx context.Context, output string, wait bool) error {
 			return ctx.Err()
 		case <-time.After(left):
 		}
-		if state, err = o.readState(ctx); err != nil {
+		if state, err = o.cluster.State(ctx, time.Now(), version); err != nil {
 			return err
 		}
 	}
@@ -102,98 +98,4 @@ func printFindings(out io.Writer, output string, found []doctor.Finding) error {
 	}
 	_, err := fmt.Fprintln(out, verdict)
 	return err
-}
-
-// ofGPUMem selects what the chart has made.
-const ofGPUMem = "app.kubernetes.io/part-of=gpumem"
-
-// readState reads what the checks look at. What cannot be read is noted. The error
-// says that no API server answers.
-func (o *options) readState(ctx context.Context) (*doctor.State, error) {
-	s := &doctor.State{Names: o.names, Now: time.Now(), ClientVersion: version, Unread: make(map[string]string)}
-	read := func(kind string, err error) {
-		if err != nil {
-			s.Unread[kind] = oneLine(err)
-		}
-	}
-	info, err := o.client.Discovery().ServerVersion()
-	if err != nil && apierrors.ReasonForError(err) == metav1.StatusReasonUnknown {
-		return nil, fmt.Errorf("the API server does not answer: %w", err)
-	}
-	read("version", err)
-	if err == nil {
-		s.ServerVersion = info.GitVersion
-	}
-	read("nodes", list(ctx, metav1.ListOptions{}, func(ctx context.Context, opts metav1.ListOptions) (runtime.Object, error) {
-		return o.client.CoreV1().Nodes().List(ctx, opts)
-	}, func() { s.Nodes = nil }, func(obj runtime.Object) {
-		if node, ok := obj.(*v1.Node); ok {
-			s.Nodes = append(s.Nodes, *node)
-		}
-	}))
-	read("pods", list(ctx, metav1.ListOptions{FieldSelector: notEnded}, func(ctx context.Context, opts metav1.ListOptions) (runtime.Object, error) {
-		return o.client.CoreV1().Pods(metav1.NamespaceAll).List(ctx, opts)
-	}, func() { s.Pods = nil }, func(obj runtime.Object) {
-		// A cluster may have very many, and few that matter here.
-		if pod, ok := obj.(*v1.Pod); ok && doctor.Concerns(o.names, pod) {
-			s.Pods = append(s.Pods, *pod)
-		}
-	}))
-	opts := metav1.ListOptions{LabelSelector: ofGPUMem}
-	deployments, err := o.client.AppsV1().Deployments(o.system).List(ctx, opts)
-	read("deployments", err)
-	if err == nil {
-		s.Deployments = deployments.Items
-	}
-	daemonSets, err := o.client.AppsV1().DaemonSets(o.system).List(ctx, opts)
-	read("daemonsets", err)
-	if err == nil {
-		s.DaemonSets = daemonSets.Items
-	}
-	configMaps, err := o.client.CoreV1().ConfigMaps(o.system).List(ctx, opts)
-	read("configmaps", err)
-	if err == nil {
-		s.ConfigMaps = configMaps.Items
-	}
-	policies, err := o.client.AdmissionregistrationV1().ValidatingAdmissionPolicies().List(ctx, opts)
-	read("validatingadmissionpolicies", err)
-	if err == nil {
-		s.Policies = policies.Items
-	}
-	bindings, err := o.client.AdmissionregistrationV1().ValidatingAdmissionPolicyBindings().List(ctx, opts)
-	read("validatingadmissionpolicybindings", err)
-	if err == nil {
-		s.Bindings = bindings.Items
-	}
-	s.Secrets, err = o.readSecrets(ctx, s)
-	read("secrets", err)
-	s.Decided, err = o.allDecided(ctx)
-	read("decisions of gpumem's extender", err)
-	return s, nil
-}
-
-// readSecrets reads those that an extender serves with, by name: there is no
-// need to see any other, nor any where nobody serves by TLS.
-func (o *options) readSecrets(ctx context.Context, s *doctor.State) (secrets []v1.Secret, err error) {
-	for _, d := range s.Deployments {
-		if d.Labels["app.kubernetes.io/component"] != "extender" {
-			continue
-		}
-		names := []string{d.Name + "-client"}
-		for _, volume := range d.Spec.Template.Spec.Volumes {
-			if volume.Secret != nil && !slices.Contains(names, volume.Secret.SecretName) {
-				names = append(names, volume.Secret.SecretName)
-			}
-		}
-		for _, name := range names {
-			secret, err := o.client.CoreV1().Secrets(d.Namespace).Get(ctx, name, metav1.GetOptions{})
-			switch {
-			case err == nil:
-				secrets = append(secrets, *secret)
-			case !apierrors.IsNotFound(err):
-				return secrets, err
-			}
-		}
-	}
-	return secrets, nil
 }

@@ -15,6 +15,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/duration"
 
 	"github.com/gpumem/gpumem/pkg/api"
+	"github.com/gpumem/gpumem/pkg/cli/cluster"
 	"github.com/gpumem/gpumem/pkg/decide"
 	"github.com/gpumem/gpumem/pkg/decisions"
 	"github.com/gpumem/gpumem/pkg/doctor"
@@ -150,11 +151,11 @@ func (o *options) explain(ctx context.Context, arg string, all bool) error {
 	for _, key := range o.names.Unknown(pod) {
 		fmt.Fprintf(o.ErrOut, "warning: annotation %s is none that gpumem knows, and has no effect: %s\n", printers.Clean(key), doctor.Correct(o.names, key))
 	}
-	extenders, unread := o.extenders(ctx)
-	e.Decided, err = o.decided(ctx, extenders, namespace, name, string(pod.UID))
+	extenders, unread := o.cluster.Extenders(ctx)
+	e.Decided, err = o.cluster.Decided(ctx, extenders, namespace, name, string(pod.UID))
 	e.forgotten = e.asked && e.Decided == nil && err == nil && len(extenders) > 0
 	if err = cmp.Or(unread, err); err != nil {
-		fmt.Fprintf(o.ErrOut, "warning: what was decided cannot be read: %s\n", printers.Clean(oneLine(err)))
+		fmt.Fprintf(o.ErrOut, "warning: what was decided cannot be read: %s\n", printers.Clean(cluster.OneLine(err)))
 	}
 	if o.output == "json" {
 		return printers.WriteJSON(o.Out, e)
@@ -165,15 +166,15 @@ func (o *options) explain(ctx context.Context, arg string, all bool) error {
 // explanationOf is what the objects of the API server say of a pod.
 func (o *options) explanationOf(ctx context.Context, pod *v1.Pod, all bool) (explanation, error) {
 	none := fmt.Errorf("pod %s/%s asks for no %s%s", pod.Namespace, pod.Name, o.names.GPUMem(), o.nearMisses(pod))
-	if !o.perhapsAsks(pod) {
+	if !o.cluster.PerhapsAsks(pod) {
 		return explanation{}, none
 	}
-	where := newPlaces()
-	nodes, facts, err := load(ctx, o.client, o.names, selection{where: where})
+	where := cluster.NewPlaces()
+	nodes, facts, err := o.cluster.Load(ctx, cluster.Selection{Where: where})
 	if err != nil {
 		return explanation{}, err
 	}
-	if !asksFor(o.names, where, pod) {
+	if !where.AsksFor(o.names, pod) {
 		return explanation{}, none
 	}
 	e := explanation{
@@ -184,7 +185,7 @@ func (o *options) explanationOf(ctx context.Context, pod *v1.Pod, all bool) (exp
 		e.unitMiB = cmp.Or(n.UnitMiB, e.unitMiB)
 		e.cores = e.cores || facts.Nodes[n.Name].RefusesCores == nil
 	}
-	asks := waitFacts(o.names, where, pod)
+	asks := where.WaitFacts(o.names, pod)
 	if !asks.Request.Empty() {
 		e.Asks, e.Policy = asksOf(asks.Request, e.unitMiB), string(asks.Request.Policy)
 		if o.learnPolicy(ctx, &facts) {
@@ -207,7 +208,7 @@ func (o *options) explanationOf(ctx context.Context, pod *v1.Pod, all bool) (exp
 	default:
 		e.consider(asks, nodes, facts, all)
 		if asks.InVain != "" && asks.Problem == "" {
-			_, e.Advice = doctor.WaitsInVain(o.names, where.unoffered(o.names, pod))
+			_, e.Advice = doctor.WaitsInVain(o.names, where.Unoffered(o.names, pod))
 		}
 		if asks.Nominated != "" && len(e.Now) > 0 {
 			e.Nominated, e.Summary = asks.Nominated, "is nominated to "+asks.Nominated+", where others leave for it, and "+e.Summary
@@ -222,19 +223,12 @@ func (o *options) askedFor(pod *v1.Pod) bool {
 	return err == nil && !a.None() && !a.ByNode
 }
 
-// perhapsAsks reports whether a pod asks for GPU memory, or for what may have been meant to
-// be it, as far as that can be told without knowing the nodes.
-func (o *options) perhapsAsks(pod *v1.Pod) bool {
-	nobody := func(v1.ResourceName) bool { return false }
-	return o.names.Asks(pod) || len(o.names.Unoffered(pod, nobody)) > 0
-}
-
 // lookThere looks at the node of a placed pod as it is now, and at what it would have liked
 // better, and says in a line why the pod is there.
 func (o *options) lookThere(ctx context.Context, e *explanation, pod *v1.Pod, asks inspect.WaitFacts, nodes []placement.Node, facts inspect.Facts) string {
 	_, unread := o.names.Holding(pod)
 	if asks.Problem != "" {
-		return "is on a node, and its request cannot be read: " + oneLine(unread)
+		return "is on a node, and its request cannot be read: " + cluster.OneLine(unread)
 	}
 	there := o.whyThere(ctx, pod)
 	if facts.PodsUnknown {
@@ -245,7 +239,7 @@ func (o *options) lookThere(ctx context.Context, e *explanation, pod *v1.Pod, as
 		return there
 	}
 	if unread != nil {
-		there += "; " + oneLine(unread)
+		there += "; " + cluster.OneLine(unread)
 	}
 	for _, n := range nodes {
 		if n.Name == pod.Spec.NodeName && len(n.Devices) > 0 {
@@ -293,14 +287,6 @@ func moveOff(pod *v1.Pod) string {
 		return placedAnew + ", and it has no controller that would do so"
 	}
 	return fmt.Sprintf("kubectl delete pod --namespace %s %s has its %s make it anew on another, if one that it may use has room", pod.Namespace, pod.Name, owner.Kind)
-}
-
-// untold returns an error that says what there is not, where the pods could not be listed.
-func untold(what string, facts inspect.Facts) error {
-	if !facts.PodsUnknown {
-		return nil
-	}
-	return fmt.Errorf("%s without knowing all pods: %s", what, facts.WhyUnknown)
 }
 
 // nearMisses says what a pod that asks for no GPU memory does ask for that is

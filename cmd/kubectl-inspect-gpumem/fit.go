@@ -14,6 +14,7 @@ import (
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"github.com/gpumem/gpumem/pkg/cli/cluster"
 	"github.com/gpumem/gpumem/pkg/decide"
 	"github.com/gpumem/gpumem/pkg/gpu"
 	"github.com/gpumem/gpumem/pkg/inspect"
@@ -137,11 +138,11 @@ func (w wish) spelling(name v1.ResourceName, req placement.Request, unitMiB int6
 }
 
 func (o *options) fit(ctx context.Context, l *listing, w wish) error {
-	nodes, facts, err := load(ctx, o.client, o.names, selection{names: o.nodes, labels: o.selector})
+	nodes, facts, err := o.cluster.Load(ctx, cluster.Selection{Names: o.nodes, Labels: o.selector})
 	if err != nil {
 		return err
 	}
-	if err := untold("what fits cannot be told", facts); err != nil {
+	if err := cluster.NeedsPods("what fits cannot be told", facts); err != nil {
 		return err
 	}
 	o.learnPolicy(ctx, &facts)

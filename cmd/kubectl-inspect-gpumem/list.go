@@ -18,6 +18,7 @@ import (
 	"k8s.io/client-go/util/jsonpath"
 	"sigs.k8s.io/yaml"
 
+	"github.com/gpumem/gpumem/pkg/cli/cluster"
 	"github.com/gpumem/gpumem/pkg/inspect"
 	"github.com/gpumem/gpumem/pkg/printers"
 )
@@ -25,8 +26,8 @@ import (
 // view is a list of something, one row for each.
 type view[R any] struct {
 	kind    string // of the list in JSON
-	read    func(context.Context) (inspect.Report, usage, error)
-	rows    func(inspect.Report, usage) []R
+	read    func(context.Context) (inspect.Report, cluster.Usage, error)
+	rows    func(inspect.Report, cluster.Usage) []R
 	columns func(inspect.Report) []printers.Column[R]
 	name    func(R) string                     // for -o name
 	id      func(R) string                     // of what the row is about
@@ -90,7 +91,7 @@ func show[R any](ctx context.Context, l *listing, v view[R]) error {
 	if err := sortRows(rows, l.sortBy, l.fields); err != nil {
 		return err
 	}
-	report.Problems = slices.Concat(report.Problems, used.problems)
+	report.Problems = slices.Concat(report.Problems, used.Problems)
 	if err := printRows(l, v, report, rows, !l.noHeaders); err != nil {
 		return err
 	}
@@ -115,7 +116,7 @@ func (l *listing) within(kind string) string {
 // follow prints the rows that change, and those that end where the view tells of them.
 func follow[R any](ctx context.Context, l *listing, v view[R], report inspect.Report, rows []R) error {
 	seen, headed := linesOf(l, v, report, rows), len(rows) > 0
-	return l.onChange(ctx, func(ctx context.Context) error {
+	return l.cluster.OnChange(ctx, func(ctx context.Context) error {
 		report, used, err := v.read(ctx)
 		if err != nil {
 			return err

@@ -11,6 +11,7 @@ import (
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/labels"
 
+	"github.com/gpumem/gpumem/pkg/cli/cluster"
 	"github.com/gpumem/gpumem/pkg/inspect"
 	"github.com/gpumem/gpumem/pkg/printers"
 )
@@ -46,11 +47,11 @@ func newGPUsCommand(o *options) *cobra.Command {
 			}
 			return show(cmd.Context(), l, view[printers.GPURow]{
 				kind: "GPUList",
-				read: func(ctx context.Context) (inspect.Report, usage, error) {
-					report, err := o.report(ctx, selection{names: o.nodes, labels: o.selector})
-					return report, o.readUsage(ctx), err
+				read: func(ctx context.Context) (inspect.Report, cluster.Usage, error) {
+					report, err := o.report(ctx, cluster.Selection{Names: o.nodes, Labels: o.selector})
+					return report, o.cluster.Usage(ctx), err
 				},
-				rows:    func(r inspect.Report, u usage) []printers.GPURow { return printers.GPURows(r, u.gpus) },
+				rows:    func(r inspect.Report, u cluster.Usage) []printers.GPURow { return printers.GPURows(r, u.GPUs) },
 				columns: printers.GPUColumns,
 				name:    func(g printers.GPURow) string { return fmt.Sprintf("gpu/%s/%d", g.Node, g.Index) },
 				id:      func(g printers.GPURow) string { return g.Node + "/" + string(g.UUID) },
@@ -132,9 +133,9 @@ func newPodListCommand(o *options, p podList) *cobra.Command {
 			}
 			return show(cmd.Context(), l, view[printers.PodRow]{
 				kind: podKind,
-				read: func(ctx context.Context) (inspect.Report, usage, error) {
+				read: func(ctx context.Context) (inspect.Report, cluster.Usage, error) {
 					missing := maps.Clone(named)
-					report, err := o.report(ctx, selection{eachPod: func(pod *v1.Pod) {
+					report, err := o.report(ctx, cluster.Selection{EachPod: func(pod *v1.Pod) {
 						byName := named[pod.Name] || named[pod.Namespace+"/"+pod.Name]
 						if match.Matches(labels.Set(pod.Labels)) && (len(named) == 0 || byName) {
 							matched[string(pod.UID)] = true
@@ -145,10 +146,10 @@ func newPodListCommand(o *options, p podList) *cobra.Command {
 					for _, name := range slices.Sorted(maps.Keys(missing)) {
 						report.Problems = append(report.Problems, inspect.Problem{Object: "pod " + name, Message: "there is none that holds GPU memory or asks for it"})
 					}
-					return report, o.readUsage(ctx), err
+					return report, o.cluster.Usage(ctx), err
 				},
-				rows: func(r inspect.Report, u usage) []printers.PodRow {
-					return slices.DeleteFunc(printers.PodRows(r, u.pods), func(row printers.PodRow) bool { return !matched[row.UID] || !p.keep(row) })
+				rows: func(r inspect.Report, u cluster.Usage) []printers.PodRow {
+					return slices.DeleteFunc(printers.PodRows(r, u.Pods), func(row printers.PodRow) bool { return !matched[row.UID] || !p.keep(row) })
 				},
 				columns: p.columns,
 				name:    func(row printers.PodRow) string { return "pod/" + row.Name },

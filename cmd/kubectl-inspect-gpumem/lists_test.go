@@ -5,8 +5,6 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
-	"net/http"
-	"net/http/httptest"
 	"os"
 	"path/filepath"
 	"strings"
@@ -22,11 +20,11 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/cli-runtime/pkg/genericiooptions"
-	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/kubernetes/fake"
 	restclient "k8s.io/client-go/rest"
 	clienttesting "k8s.io/client-go/testing"
 
+	"github.com/gpumem/gpumem/pkg/cli/cluster"
 	"github.com/gpumem/gpumem/pkg/gpu"
 )
 
@@ -141,7 +139,7 @@ gpumem_device_plugin_container_memory_used_bytes{namespace="ml",pod="train",cont
 		"a pod without an owner":    {change(func(p *v1.Pod) { p.OwnerReferences = nil }), tells, "-", ""},
 		"a pod of another set":      {change(func(p *v1.Pod) { p.OwnerReferences[0].UID = replaced.UID }), tells, "-", ""},
 		"a set of a user, likewise": {change(func(p *v1.Pod) { p.Namespace = elsewhere.Namespace }), tells, "-", ""},
-		"without end":               {pluginPod("gpu-a"), strings.Repeat("x", maxAnswer+1), "-", "it answers more than 4 MiB"},
+		"without end":               {pluginPod("gpu-a"), strings.Repeat("x", cluster.MaxAnswer+1), "-", "it answers more than 4 MiB"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			client := fake.NewClientset(append(oddCluster(t), pluginSet(), elsewhere, tc.plugin)...)
@@ -538,22 +536,5 @@ func TestDrainMindsDaemonSetsOfTheGPUAlone(t *testing.T) {
 	}
 	if len(*evicted) > 0 {
 		t.Errorf("evicted %v", *evicted)
-	}
-}
-
-// The API server says in JSON that a proxied request is forbidden, which the client does not
-// read.
-func TestMetricsThatMayNotBeRead(t *testing.T) {
-	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
-		w.Header().Set("Content-Type", "application/json")
-		w.WriteHeader(http.StatusForbidden)
-		fmt.Fprint(w, `{"kind":"Status","apiVersion":"v1","status":"Failure","message":"not for you","reason":"Forbidden","code":403}`)
-	}))
-	defer server.Close()
-	o := newOptions(genericiooptions.NewTestIOStreamsDiscard())
-	o.client = kubernetes.NewForConfigOrDie(&restclient.Config{Host: server.URL})
-	const want = "reading the metrics of device plugins takes the right to get pods/proxy in namespace gpumem-system"
-	if _, err := o.metricsOf(t.Context(), pluginPod("gpu-a")); err == nil || err.Error() != want {
-		t.Errorf("error %v, want %s", err, want)
 	}
 }

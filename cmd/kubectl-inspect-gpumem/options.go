@@ -2,6 +2,7 @@ package main
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -21,6 +22,7 @@ import (
 	_ "k8s.io/client-go/plugin/pkg/client/auth" // logins that a kubeconfig may ask for
 
 	"github.com/gpumem/gpumem/pkg/api"
+	"github.com/gpumem/gpumem/pkg/cli/cluster"
 	"github.com/gpumem/gpumem/pkg/inspect"
 	"github.com/gpumem/gpumem/pkg/printers"
 )
@@ -47,6 +49,8 @@ type options struct {
 	names  api.Names
 	client kubernetes.Interface // made from config unless it is set
 	rest   *rest.Config         // nil when the client was set
+
+	cluster *cluster.Reader // made by Complete
 }
 
 func newOptions(streams genericiooptions.IOStreams) *options {
@@ -109,6 +113,7 @@ func (o *options) Complete(args []string) error {
 		return fmt.Errorf("--resource-domain: %w", err)
 	}
 	if o.client != nil {
+		o.cluster = &cluster.Reader{Names: o.names, Client: o.client, REST: o.rest, System: o.system}
 		return nil
 	}
 	config, err := o.config.ToRESTConfig()
@@ -124,6 +129,7 @@ func (o *options) Complete(args []string) error {
 	config.WarningHandler = rest.NewWarningWriter(o.ErrOut, rest.WarningWriterOptions{Deduplicate: true})
 	o.rest = config
 	o.client, err = kubernetes.NewForConfig(config)
+	o.cluster = &cluster.Reader{Names: o.names, Client: o.client, REST: o.rest, System: o.system}
 	return err
 }
 
@@ -150,7 +156,7 @@ func (o *options) Validate() error {
 
 // Run looks at the cluster and prints what it found.
 func (o *options) Run(ctx context.Context) error {
-	report, err := o.report(ctx, selection{names: o.nodes, labels: o.selector})
+	report, err := o.report(ctx, cluster.Selection{Names: o.nodes, Labels: o.selector})
 	if err != nil {
 		return err
 	}
@@ -195,8 +201,8 @@ func (o *options) meant(r inspect.Report) string {
 
 // report reads the cluster, and leaves out the pods of namespaces that are not
 // asked for.
-func (o *options) report(ctx context.Context, sel selection) (inspect.Report, error) {
-	nodes, facts, err := load(ctx, o.client, o.names, sel)
+func (o *options) report(ctx context.Context, sel cluster.Selection) (inspect.Report, error) {
+	nodes, facts, err := o.cluster.Load(ctx, sel)
 	if err != nil {
 		return inspect.Report{}, err
 	}
@@ -248,19 +254,28 @@ func printYAML(w io.Writer, r inspect.Report) error {
 	return err
 }
 
-// maxComplaints is how many problems are told one by one.
-const maxComplaints = 20
-
 // complain tells what the output lacks. The error says that it lacks something.
 func (o *options) complain(r inspect.Report) error {
 	if len(r.Problems) == 0 {
 		return nil
 	}
-	for _, p := range r.Problems[:min(len(r.Problems), maxComplaints)] {
+	for _, p := range r.Problems[:min(len(r.Problems), cluster.MostNamed)] {
 		fmt.Fprintf(o.ErrOut, "warning: %s: %s\n", printers.Clean(p.Object), printers.Clean(p.Message))
 	}
-	if more := len(r.Problems) - maxComplaints; more > 0 {
+	if more := len(r.Problems) - cluster.MostNamed; more > 0 {
 		fmt.Fprintf(o.ErrOut, "warning: and %d more; -o json lists them\n", more)
 	}
 	return errors.New("not everything could be read: the output is incomplete")
+}
+
+// learnPolicy adds the cluster's policy to the facts, and reports whether it is known. Where it
+// cannot be read, a warning says so, once, and the default is taken.
+func (o *options) learnPolicy(ctx context.Context, facts *inspect.Facts) bool {
+	policy, err := o.cluster.Policy(ctx)
+	facts.Policy = cmp.Or(policy, cluster.DefaultPolicy)
+	if err != nil && !o.warned {
+		o.warned = true
+		fmt.Fprintf(o.ErrOut, "warning: the cluster's policy cannot be read, and is taken to be %s: %s\n", cluster.DefaultPolicy, printers.Clean(cluster.OneLine(err)))
+	}
+	return err == nil
 }

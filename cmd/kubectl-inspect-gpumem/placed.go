@@ -10,6 +10,7 @@ import (
 
 	v1 "k8s.io/api/core/v1"
 
+	"github.com/gpumem/gpumem/pkg/cli/cluster"
 	"github.com/gpumem/gpumem/pkg/inspect"
 	"github.com/gpumem/gpumem/pkg/placement"
 )
@@ -20,11 +21,11 @@ func (o *options) whyThere(ctx context.Context, pod *v1.Pod) string {
 	a, err := o.names.AssignmentOf(pod)
 	switch {
 	case err != nil:
-		return "is on a node, and which GPU it has cannot be read: " + oneLine(err)
+		return "is on a node, and which GPU it has cannot be read: " + cluster.OneLine(err)
 	case a.None():
 		return "is on a node, and has no GPU yet: no scheduler of gpumem has placed it, and the node's device plugin has not either"
 	}
-	asking := schedulers(ctx, o.client, o.names)
+	asking := o.cluster.Schedulers(ctx)
 	served := strings.Join(asking, " or ")
 	theirs := len(asking) > 0 && !slices.Contains(asking, scheduler)
 	there, others := "is on a node, where scheduler "+scheduler+" has put it", ", which is not known to ask gpumem now: if it does not, a pod that is made anew needs schedulerName "+served
@@ -42,7 +43,7 @@ func (o *options) whyThere(ctx context.Context, pod *v1.Pod) string {
 // its node how it is now, the one that it likes best first. Models are left out of which no
 // node could ever give it what it asks for.
 func preferred(pod inspect.WaitFacts, own placement.Node, a placement.Assignment, nodes []placement.Node, facts inspect.Facts) (lines []string) {
-	own = without(own, pod.Pod)                // it would leave
+	own = cluster.Without(own, pod.Pod)        // it would leave
 	liked := make(map[string]placement.Device) // one of each model
 	best := make(map[string]inspect.Chance)    // by model
 	for _, n := range nodes {
@@ -77,11 +78,6 @@ func preferred(pod inspect.WaitFacts, own placement.Node, a placement.Assignment
 		lines = append(lines, fmt.Sprintf("%s on %s; now: %s", model, best[model].Node.Name, now))
 	}
 	return lines
-}
-
-// without is a node as it would be if a pod left it.
-func without(n placement.Node, pod placement.PodRef) placement.Node {
-	return n.Without(slices.DeleteFunc(n.Holdings(), func(h placement.Holding) bool { return h.Pod != pod }))
 }
 
 // better returns the models of a node that a pod may have, and likes better than the worst of
@@ -137,7 +133,7 @@ func (o *options) advice(ctx context.Context, pod *v1.Pod) string {
 	if a, err := o.names.AssignmentOf(pod); err == nil && !a.None() {
 		return fmt.Sprintf("scheduler %s had chosen the node and the GPU: delete the pod, and create it anew where no controller does; %s", scheduler, more)
 	}
-	asking := schedulers(ctx, o.client, o.names)
+	asking := o.cluster.Schedulers(ctx)
 	ours := cmp.Or(strings.Join(asking, " or "), "that of gpumem's scheduler")
 	return fmt.Sprintf("the node was chosen without asking gpumem, %s: create the pod anew without nodeName, its schedulerName being %s; %s", past(asking, scheduler), ours, more)
 }

@@ -14,6 +14,7 @@ import (
 	"k8s.io/client-go/kubernetes/fake"
 
 	"github.com/gpumem/gpumem/pkg/cache"
+	"github.com/gpumem/gpumem/pkg/cli/cluster"
 	watches "github.com/gpumem/gpumem/pkg/controller"
 	"github.com/gpumem/gpumem/pkg/gpu"
 	"github.com/gpumem/gpumem/pkg/inspect"
@@ -318,9 +319,9 @@ func TestExplainWithoutTheOtherPods(t *testing.T) {
 
 // The pods of a template are looked at once.
 func TestPodsThatSayTheSameOfNodesShareTheAnswer(t *testing.T) {
-	where := newPlaces()
+	where := cluster.NewPlaces()
 	inv := inventory("gpu-a", 16)
-	where.add(makeNode(t, "gpu-a", inv), inv)
+	where.Add(makeNode(t, "gpu-a", inv), inv)
 	one, same := makePod(t, "ml/one", "", 3), makePod(t, "ml/same", "", 3)
 	other := with(makePod(t, "ml/other", "", 3), func(p *v1.Pod) { p.Spec.NodeSelector = map[string]string{"name": "gpu-b"} })
 	address := func(p *v1.Pod) string { return fmt.Sprintf("%p", where.KeptOff(p)) }

@@ -6,6 +6,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/gpumem/gpumem/pkg/cli/cluster"
 	"github.com/gpumem/gpumem/pkg/inspect"
 	"github.com/gpumem/gpumem/pkg/placement"
 	"github.com/gpumem/gpumem/pkg/printers"
@@ -40,11 +41,11 @@ cordoned are left out, with a warning.`,
 }
 
 func (o *options) snapshot(ctx context.Context) error {
-	nodes, facts, err := load(ctx, o.client, o.names, selection{})
+	nodes, facts, err := o.cluster.Load(ctx, cluster.Selection{})
 	if err != nil {
 		return err
 	}
-	if err := untold("what pods ask for cannot be told", facts); err != nil {
+	if err := cluster.NeedsPods("what pods ask for cannot be told", facts); err != nil {
 		return err
 	}
 	waiting := make(map[string]placement.Request)

@@ -76,8 +76,8 @@ var table = []mutant{
 		"n = decide.Reserved(n, pod.Pod, pod.Request, f.Policy)", "n = decide.Reserved(n, pod.Pod, pod.Request, placement.Binpack)", "TestAReportSaysWhatTheExtenderDecides",
 	},
 	{
-		"commands assume a policy", "cmd/kubectl-inspect-gpumem/extender.go",
-		"facts.Policy = cmp.Or(policy, extenderPolicy)", "facts.Policy = cmp.Or(extenderPolicy, policy)", "TestCommandsAskByTheClustersPolicy",
+		"commands assume a policy", "cmd/kubectl-inspect-gpumem/options.go",
+		"facts.Policy = cmp.Or(policy, cluster.DefaultPolicy)", "facts.Policy = cmp.Or(cluster.DefaultPolicy, policy)", "TestCommandsAskByTheClustersPolicy",
 	},
 	{
 		"settled ignored", "pkg/api/pod.go",

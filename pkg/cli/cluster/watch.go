@@ -1,4 +1,4 @@
-package main
+package cluster
 
 import (
 	"context"
@@ -18,9 +18,9 @@ const (
 	quiet = 30 * time.Second
 )
 
-// onChange calls f whenever nodes or pods have changed, until the context is done
+// OnChange calls f whenever nodes or pods have changed, until the context is done
 // or f fails.
-func (o *options) onChange(ctx context.Context, f func(context.Context) error) error {
+func (r *Reader) OnChange(ctx context.Context, f func(context.Context) error) error {
 	touched := make(chan struct{}, 1)
 	touch := func() {
 		select {
@@ -34,7 +34,7 @@ func (o *options) onChange(ctx context.Context, f func(context.Context) error) e
 		}
 		return obj, nil
 	})
-	factory := informers.NewSharedInformerFactoryWithOptions(o.client, 0, nameOnly)
+	factory := informers.NewSharedInformerFactoryWithOptions(r.Client, 0, nameOnly)
 	for _, informer := range []cache.SharedIndexInformer{factory.Core().V1().Nodes().Informer(), factory.Core().V1().Pods().Informer()} {
 		if _, err := informer.AddEventHandler(cache.ResourceEventHandlerFuncs{
 			AddFunc:    func(any) { touch() },

@@ -1,4 +1,4 @@
-package main
+package cluster
 
 import (
 	"bytes"
@@ -30,22 +30,25 @@ const (
 	containerPeak = "gpumem_device_plugin_container_memory_peak_bytes"
 )
 
-// usage is what GPUs and pods use, as far as the device plugins tell, each of its own node.
-type usage struct {
-	gpus     map[printers.Used]printers.Usage
-	pods     map[printers.Used]printers.Usage
-	problems []inspect.Problem
+// Usage is what GPUs and pods use, as far as the device plugins tell, each of its own node.
+type Usage struct {
+	GPUs     map[printers.Used]printers.Usage
+	Pods     map[printers.Used]printers.Usage
+	Problems []inspect.Problem
 }
+
+// MostNamed is how many problems, or nodes with one, are named one by one.
+const MostNamed = 20
 
 // atOnce is how many device plugins are asked at a time.
 const atOnce = 32
 
-// readUsage asks the device plugins for their metrics, through the API server.
-func (o *options) readUsage(ctx context.Context) usage {
-	out := usage{gpus: make(map[printers.Used]printers.Usage), pods: make(map[printers.Used]printers.Usage)}
-	plugins, err := o.plugins(ctx)
+// Usage asks the device plugins for their metrics, through the API server.
+func (r *Reader) Usage(ctx context.Context) Usage {
+	out := Usage{GPUs: make(map[printers.Used]printers.Usage), Pods: make(map[printers.Used]printers.Usage)}
+	plugins, err := r.Plugins(ctx)
 	if err != nil {
-		out.problems = append(out.problems, inspect.Problem{Object: "device plugins", Message: oneLine(err)})
+		out.Problems = append(out.Problems, inspect.Problem{Object: "device plugins", Message: OneLine(err)})
 		return out
 	}
 	var mu sync.Mutex
@@ -55,7 +58,7 @@ func (o *options) readUsage(ctx context.Context) usage {
 	group.SetLimit(atOnce)
 	for _, plugin := range plugins {
 		group.Go(func() error {
-			families, err := o.metricsOf(ctx, &plugin)
+			families, err := r.metricsOf(ctx, &plugin)
 			mu.Lock()
 			defer mu.Unlock()
 			if err != nil {
@@ -69,22 +72,22 @@ func (o *options) readUsage(ctx context.Context) usage {
 	_ = group.Wait() // no goroutine fails: see silent
 	if len(silent) > 0 {
 		slices.Sort(silent)
-		out.problems = append(out.problems, inspect.Problem{
-			Object: "usage on " + strings.Join(silent[:min(len(silent), maxComplaints)], ", "), Message: oneLine(why),
+		out.Problems = append(out.Problems, inspect.Problem{
+			Object: "usage on " + strings.Join(silent[:min(len(silent), MostNamed)], ", "), Message: OneLine(why),
 		})
 	}
 	return out
 }
 
-func (o *options) metricsOf(ctx context.Context, pod *v1.Pod) (map[string]*dto.MetricFamily, error) {
-	answer, err := o.client.CoreV1().Pods(pod.Namespace).ProxyGet("http", pod.Name, portOf(pod), "/metrics", nil).Stream(ctx)
+func (r *Reader) metricsOf(ctx context.Context, pod *v1.Pod) (map[string]*dto.MetricFamily, error) {
+	answer, err := r.Client.CoreV1().Pods(pod.Namespace).ProxyGet("http", pod.Name, portOf(pod), "/metrics", nil).Stream(ctx)
 	if apierrors.IsForbidden(err) { // the client does not read the API server's own words of it
 		return nil, fmt.Errorf("reading the metrics of device plugins takes the right to get pods/proxy in namespace %s", pod.Namespace)
 	}
 	var text []byte
 	if err == nil {
 		defer answer.Close()
-		text, err = io.ReadAll(io.LimitReader(answer, maxAnswer+1))
+		text, err = io.ReadAll(io.LimitReader(answer, MaxAnswer+1))
 	}
 	if err = cmp.Or(err, tooLong(len(text))); err != nil {
 		return nil, fmt.Errorf("read the metrics of pod %s/%s: %w", pod.Namespace, pod.Name, err)
@@ -107,7 +110,7 @@ func portOf(pod *v1.Pod) string {
 
 // add takes in what the plugin of a node tells. A pod with several containers, or on
 // several GPUs, uses their sum.
-func (u *usage) add(node string, families map[string]*dto.MetricFamily) {
+func (u *Usage) add(node string, families map[string]*dto.MetricFamily) {
 	const mib = 1 << 20
 	each := func(name string, f func(labels map[string]string, mib int64)) {
 		for _, m := range families[name].GetMetric() {
@@ -119,22 +122,22 @@ func (u *usage) add(node string, families map[string]*dto.MetricFamily) {
 		}
 	}
 	each(gpuUsed, func(labels map[string]string, used int64) {
-		u.gpus[printers.Used{Node: node, Name: labels["uuid"]}] = printers.Usage{UsedMiB: used}
+		u.GPUs[printers.Used{Node: node, Name: labels["uuid"]}] = printers.Usage{UsedMiB: used}
 	})
 	podOf := func(labels map[string]string) printers.Used {
 		return printers.Used{Node: node, Name: labels["namespace"] + "/" + labels["pod"]}
 	}
 	each(containerUsed, func(labels map[string]string, used int64) {
-		pod := u.pods[podOf(labels)]
+		pod := u.Pods[podOf(labels)]
 		pod.UsedMiB += used
-		u.pods[podOf(labels)] = pod
+		u.Pods[podOf(labels)] = pod
 	})
 	each(containerPeak, func(labels map[string]string, peak int64) {
-		pod := u.pods[podOf(labels)]
+		pod := u.Pods[podOf(labels)]
 		if pod.PeakMiB == nil {
 			pod.PeakMiB = new(int64)
 		}
 		*pod.PeakMiB += peak
-		u.pods[podOf(labels)] = pod
+		u.Pods[podOf(labels)] = pod
 	})
 }

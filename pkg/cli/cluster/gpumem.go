@@ -1,4 +1,4 @@
-package main
+package cluster
 
 import (
 	"context"
@@ -16,13 +16,13 @@ const (
 	extenderSelector = "app.kubernetes.io/part-of=gpumem,app.kubernetes.io/component in (scheduler,extender)"
 )
 
-// maxAnswer bounds what a pod of gpumem may answer, in bytes. The largest are some hundred KiB.
-const maxAnswer = 4 << 20
+// MaxAnswer bounds what a pod of gpumem may answer, in bytes. The largest are some hundred KiB.
+const MaxAnswer = 4 << 20
 
-// plugins returns the pods of the device plugin: those in gpumem's namespace that its DaemonSet has
+// Plugins returns the pods of the device plugin: those in gpumem's namespace that its DaemonSet has
 // made. Anybody may give labels to pods of their own.
-func (o *options) plugins(ctx context.Context) ([]v1.Pod, error) {
-	sets, err := o.client.AppsV1().DaemonSets(o.system).List(ctx, metav1.ListOptions{LabelSelector: pluginSelector})
+func (r *Reader) Plugins(ctx context.Context) ([]v1.Pod, error) {
+	sets, err := r.Client.AppsV1().DaemonSets(r.System).List(ctx, metav1.ListOptions{LabelSelector: pluginSelector})
 	if err != nil {
 		return nil, err
 	}
@@ -30,17 +30,17 @@ func (o *options) plugins(ctx context.Context) ([]v1.Pod, error) {
 	for _, set := range sets.Items {
 		made[set.UID] = true
 	}
-	return o.madeBy(ctx, made, pluginSelector)
+	return r.madeBy(ctx, made, pluginSelector)
 }
 
 // deployed returns the pods in gpumem's namespace that its Deployments have made.
-func (o *options) deployed(ctx context.Context) ([]v1.Pod, error) {
+func (r *Reader) deployed(ctx context.Context) ([]v1.Pod, error) {
 	opts := metav1.ListOptions{LabelSelector: extenderSelector}
-	deployments, err := o.client.AppsV1().Deployments(o.system).List(ctx, opts)
+	deployments, err := r.Client.AppsV1().Deployments(r.System).List(ctx, opts)
 	if err != nil {
 		return nil, err
 	}
-	sets, err := o.client.AppsV1().ReplicaSets(o.system).List(ctx, opts)
+	sets, err := r.Client.AppsV1().ReplicaSets(r.System).List(ctx, opts)
 	if err != nil {
 		return nil, err
 	}
@@ -51,11 +51,11 @@ func (o *options) deployed(ctx context.Context) ([]v1.Pod, error) {
 	for i := range sets.Items {
 		made[sets.Items[i].UID] = controlledBy(&sets.Items[i], owners)
 	}
-	return o.madeBy(ctx, made, extenderSelector)
+	return r.madeBy(ctx, made, extenderSelector)
 }
 
-func (o *options) madeBy(ctx context.Context, owners map[types.UID]bool, selector string) ([]v1.Pod, error) {
-	list, err := o.client.CoreV1().Pods(o.system).List(ctx, metav1.ListOptions{LabelSelector: selector})
+func (r *Reader) madeBy(ctx context.Context, owners map[types.UID]bool, selector string) ([]v1.Pod, error) {
+	list, err := r.Client.CoreV1().Pods(r.System).List(ctx, metav1.ListOptions{LabelSelector: selector})
 	if err != nil {
 		return nil, err
 	}
@@ -67,10 +67,10 @@ func controlledBy(object metav1.Object, owners map[types.UID]bool) bool {
 	return owner != nil && owners[owner.UID]
 }
 
-// tooLong says that an answer goes beyond maxAnswer.
+// tooLong says that an answer goes beyond MaxAnswer.
 func tooLong(read int) error {
-	if read <= maxAnswer {
+	if read <= MaxAnswer {
 		return nil
 	}
-	return fmt.Errorf("it answers more than %d MiB", maxAnswer>>20)
+	return fmt.Errorf("it answers more than %d MiB", MaxAnswer>>20)
 }

@@ -1,0 +1,115 @@
+package cluster
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/url"
+	"slices"
+
+	v1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/kubectl/pkg/util/podutils"
+
+	"github.com/gpumem/gpumem/pkg/api"
+	"github.com/gpumem/gpumem/pkg/decisions"
+	"github.com/gpumem/gpumem/pkg/doctor"
+	"github.com/gpumem/gpumem/pkg/placement"
+)
+
+// DefaultPolicy is the policy of an extender that is given none, and of the chart.
+const DefaultPolicy = placement.Binpack
+
+// Policy returns the policy by which the extender of the domain chooses GPUs for pods that name
+// none, as its Deployment says.
+func (r *Reader) Policy(ctx context.Context) (placement.Policy, error) {
+	list, err := r.Client.AppsV1().Deployments(r.System).List(ctx, metav1.ListOptions{LabelSelector: extenderSelector})
+	if err != nil {
+		return "", err
+	}
+	for _, d := range list.Items {
+		spec := d.Spec.Template.Spec
+		if doctor.Flag(spec, "resource-domain", r.Names.Domain()) != r.Names.Domain() {
+			continue
+		}
+		policy, err := api.ParseFallback(doctor.Flag(spec, "policy", string(DefaultPolicy)))
+		if err != nil {
+			return "", fmt.Errorf("--policy of Deployment %s: %w", d.Name, err)
+		}
+		return policy, nil
+	}
+	return "", fmt.Errorf("no Deployment of gpumem's extender is found in namespace %s (--gpumem-namespace names another)", r.System)
+}
+
+// Extenders returns the pods with an extender of the domain.
+func (r *Reader) Extenders(ctx context.Context) ([]v1.Pod, error) {
+	pods, err := r.deployed(ctx)
+	if err != nil {
+		return nil, err
+	}
+	return slices.DeleteFunc(pods, func(pod v1.Pod) bool {
+		return doctor.Flag(pod.Spec, "resource-domain", r.Names.Domain()) != r.Names.Domain()
+	}), nil
+}
+
+// Decided returns what the extenders remember of a pod; nil when none does. Only
+// the one beside the leading scheduler is asked about pods, and which that is may
+// have changed, so all are.
+func (r *Reader) Decided(ctx context.Context, extenders []v1.Pod, namespace, name, uid string) (*decisions.Pod, error) {
+	if r.REST == nil {
+		return nil, nil
+	}
+	if len(extenders) == 0 {
+		return nil, fmt.Errorf("no pod of gpumem's extender is found in namespace %s by %s (--gpumem-namespace names another)", r.System, extenderSelector)
+	}
+	var errs []error
+	var latest *decisions.Pod
+	path := decisions.Path + "?" + url.Values{"namespace": {namespace}, "pod": {name}}.Encode()
+	for _, extender := range extenders {
+		var list decisions.List
+		if err := r.readExtender(ctx, &extender, path, &list); err != nil {
+			errs = append(errs, silence(&extender, err))
+			continue
+		}
+		for _, pod := range list.Pods {
+			if pod.UID == uid && (latest == nil || pod.Decisions[0].Time.After(latest.Decisions[0].Time)) {
+				latest = &pod
+			}
+		}
+	}
+	if latest != nil {
+		return latest, nil
+	}
+	return nil, errors.Join(errs...)
+}
+
+// AllDecided returns what the extenders remember of all pods. One that is not ready is
+// not asked: others say what ails it.
+func (r *Reader) AllDecided(ctx context.Context) (pods []decisions.Pod, err error) {
+	if r.REST == nil {
+		return nil, nil
+	}
+	extenders, err := r.Extenders(ctx)
+	if err != nil {
+		return nil, err
+	}
+	for _, extender := range extenders {
+		if !podutils.IsPodReady(&extender) {
+			continue
+		}
+		var list decisions.List
+		if err := r.readExtender(ctx, &extender, decisions.Path, &list); err != nil {
+			return nil, fmt.Errorf("pod %s/%s: %w", extender.Namespace, extender.Name, err)
+		}
+		pods = append(pods, list.Pods...)
+	}
+	return pods, nil
+}
+
+// silence says why an extender does not tell: while its pod starts, that it does.
+func silence(extender *v1.Pod, err error) error {
+	if !podutils.IsPodReady(extender) {
+		return fmt.Errorf("pod %s/%s is not ready yet", extender.Namespace, extender.Name)
+	}
+	return fmt.Errorf("pod %s/%s: %w", extender.Namespace, extender.Name, err)
+}

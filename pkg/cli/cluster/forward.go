@@ -1,0 +1,80 @@
+package cluster
+
+import (
+	"cmp"
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net/http"
+	"time"
+
+	v1 "k8s.io/api/core/v1"
+	"k8s.io/client-go/tools/portforward"
+	"k8s.io/client-go/transport/spdy"
+)
+
+const (
+	// extenderPort is where the extender tells what it remembers, on its pod's
+	// loopback alone.
+	extenderPort = 8013
+	// extenderTime is how long one extender may take to tell.
+	extenderTime = 10 * time.Second
+)
+
+// readExtender reads JSON from the loopback of an extender's pod, by a forwarded
+// port.
+func (r *Reader) readExtender(ctx context.Context, pod *v1.Pod, path string, into any) error {
+	ctx, cancel := context.WithTimeout(ctx, extenderTime)
+	defer cancel()
+	port, err := r.forward(ctx, pod)
+	if err != nil {
+		return err
+	}
+	request, err := http.NewRequestWithContext(ctx, http.MethodGet, fmt.Sprintf("http://127.0.0.1:%d%s", port, path), nil)
+	if err != nil {
+		return err
+	}
+	answer, err := http.DefaultClient.Do(request)
+	if err != nil {
+		return err
+	}
+	defer answer.Body.Close()
+	if answer.StatusCode != http.StatusOK {
+		return fmt.Errorf("it answers %s: is it older than this command?", answer.Status)
+	}
+	text, err := io.ReadAll(io.LimitReader(answer.Body, MaxAnswer+1))
+	if err = cmp.Or(err, tooLong(len(text))); err != nil {
+		return err
+	}
+	return json.Unmarshal(text, into)
+}
+
+// forward forwards a local port to the extender of a pod until the context is done.
+func (r *Reader) forward(ctx context.Context, pod *v1.Pod) (local uint16, err error) {
+	transport, upgrader, err := spdy.RoundTripperFor(r.REST)
+	if err != nil {
+		return 0, err
+	}
+	forward := r.Client.CoreV1().RESTClient().Post().Resource("pods").Namespace(pod.Namespace).Name(pod.Name).SubResource("portforward").URL()
+	dialer := spdy.NewDialer(upgrader, &http.Client{Transport: transport}, http.MethodPost, forward)
+	ready := make(chan struct{})
+	forwarder, err := portforward.NewOnAddresses(dialer, []string{"127.0.0.1"}, []string{fmt.Sprintf("0:%d", extenderPort)}, ctx.Done(), ready, io.Discard, io.Discard)
+	if err != nil {
+		return 0, err
+	}
+	ended := make(chan error, 1)
+	go func() { ended <- forwarder.ForwardPorts() }()
+	select {
+	case err := <-ended:
+		return 0, err
+	case <-ctx.Done():
+		return 0, ctx.Err()
+	case <-ready:
+	}
+	ports, err := forwarder.GetPorts()
+	if err != nil {
+		return 0, err
+	}
+	return ports[0].Local, nil
+}

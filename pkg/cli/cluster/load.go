@@ -1,0 +1,223 @@
+package cluster
+
+import (
+	"cmp"
+	"context"
+	"slices"
+
+	v1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/gpumem/gpumem/pkg/api"
+	"github.com/gpumem/gpumem/pkg/cache"
+	"github.com/gpumem/gpumem/pkg/gpu"
+	"github.com/gpumem/gpumem/pkg/inspect"
+	"github.com/gpumem/gpumem/pkg/placement"
+	"github.com/gpumem/gpumem/pkg/reach"
+)
+
+// Selection is which nodes to look at: all, or by name, or by label.
+type Selection struct {
+	Names  []string
+	Labels string
+	Where  *Places // gets the nodes with GPU memory; nil: they are not kept
+
+	EachPod  func(*v1.Pod)  // is called with each pod that asks for GPU memory, or was meant to; may be nil
+	EachNode func(*v1.Node) // the same of nodes
+}
+
+// Load reads nodes and pods and puts them into a cache as the scheduler does. What
+// cannot be read becomes a problem among the facts; without nodes, there is
+// nothing to show, and that is the error.
+func (r *Reader) Load(ctx context.Context, sel Selection) ([]placement.Node, inspect.Facts, error) {
+	facts := inspect.Facts{
+		Resource: string(r.Names.GPUMem()),
+		Selected: len(sel.Names) > 0 || sel.Labels != "",
+		Nodes:    make(map[string]inspect.NodeFacts),
+	}
+	where := cmp.Or(sel.Where, NewPlaces())
+	where.partial = facts.Selected
+	inventories, err := r.loadNodes(ctx, sel, where, &facts)
+	if err != nil {
+		return nil, inspect.Facts{}, err
+	}
+	facts.CoresOff = where.CoresOff(r.Names, facts)
+
+	state := cache.New()
+	pods, err := r.listPods(ctx, where, sel.EachPod)
+	if err != nil {
+		facts.PodsUnknown, facts.WhyUnknown = true, OneLine(err)
+		facts.Problems = append(facts.Problems, problem("pods", err))
+	}
+	facts.Pods, facts.Waiting = make(map[string]inspect.PodFacts), pods.waiting
+	for _, p := range pods.bound {
+		if _, shown := inventories[p.node]; !shown {
+			continue
+		}
+		if p.err != nil {
+			pod := p.holding.Pod
+			facts.Problems = append(facts.Problems, inspect.Problem{Object: "pod " + pod.String(), Namespace: pod.Namespace, Message: OneLine(p.err)})
+		}
+		facts.Pods[p.holding.Pod.UID] = p.facts
+		state.AddPod(p.node, p.holding)
+	}
+	if len(pods.waiting) > 0 {
+		facts.Schedulers = r.Schedulers(ctx)
+	}
+	for _, w := range pods.waiting {
+		if _, shown := inventories[w.Nominated]; shown && !w.Request.Empty() {
+			state.NominatePod(w.Nominated, w.Pod, w.Request, w.At)
+		}
+	}
+	// Nodes come last, so that the cache does the sums of each node once.
+	for name, inv := range inventories {
+		if inv.CPU > 0 {
+			inv.CPU = max(1, inv.CPU-pods.otherCPU[name])
+		}
+		state.SetNode(name, inv)
+	}
+	slices.SortStableFunc(facts.Problems, func(a, b inspect.Problem) int { return cmp.Compare(a.Object, b.Object) })
+	return state.Nodes(), facts, nil
+}
+
+func problem(object string, err error) inspect.Problem {
+	return inspect.Problem{Object: object, Message: OneLine(err)}
+}
+
+// loadNodes reads the selected nodes, and returns their inventories.
+func (r *Reader) loadNodes(ctx context.Context, sel Selection, where *Places, facts *inspect.Facts) (map[string]gpu.Inventory, error) {
+	inventories := make(map[string]gpu.Inventory)
+	add := func(node *v1.Node) {
+		if sel.EachNode != nil {
+			sel.EachNode(node)
+		}
+		inv, err := r.Names.InventoryOf(node)
+		f := nodeFacts(r.Names, node, inv)
+		f.Wanted = len(sel.Names) > 0
+		if err != nil {
+			f.Problem = OneLine(err)
+			facts.Problems = append(facts.Problems, problem("node "+node.Name, err))
+		}
+		where.Add(node, inv)
+		inv.CPU = node.Status.Allocatable.Cpu().MilliValue()
+		facts.Nodes[node.Name] = f
+		inventories[node.Name] = inv
+	}
+	if len(sel.Names) == 0 {
+		return inventories, r.eachNode(ctx, sel.Labels, func() { facts.Problems = nil }, add)
+	}
+	for _, name := range sel.Names {
+		node, err := r.Client.CoreV1().Nodes().Get(ctx, name, metav1.GetOptions{})
+		if err != nil {
+			facts.Problems = append(facts.Problems, problem("node "+name, err))
+			continue
+		}
+		add(node)
+	}
+	return inventories, nil
+}
+
+// found are the pods that hold GPU memory or ask for it, or were meant to.
+type found struct {
+	bound   []boundPod
+	waiting []inspect.WaitFacts
+
+	otherCPU map[string]int64 // of pods without GPU memory, in millicores, by node
+}
+
+type boundPod struct {
+	node    string
+	holding placement.Holding
+	facts   inspect.PodFacts
+	err     error // what could not be read; the holding is good all the same
+}
+
+// listPods reads all pods and keeps little of each: a cluster may have very
+// many of them, and few that matter here.
+func (r *Reader) listPods(ctx context.Context, where *Places, each func(*v1.Pod)) (found, error) {
+	var out found
+	err := r.eachPod(ctx, func() { out = found{} }, func(pod *v1.Pod) {
+		out.add(r.Names, where, pod)
+		if each != nil && where.AsksFor(r.Names, pod) {
+			each(pod)
+		}
+	})
+	if err != nil {
+		return found{}, err
+	}
+	return out, nil
+}
+
+func (f *found) add(names api.Names, where *Places, pod *v1.Pod) {
+	// Not every server knows the field selector.
+	if api.Terminal(pod) {
+		return
+	}
+	if !where.AsksFor(names, pod) {
+		if f.otherCPU == nil {
+			f.otherCPU = make(map[string]int64)
+		}
+		f.otherCPU[pod.Spec.NodeName] += api.CPU(pod)
+		return
+	}
+	if pod.Spec.NodeName != "" {
+		h, err := names.Holding(pod)
+		p := boundPod{node: pod.Spec.NodeName, holding: h, facts: podFacts(names, pod), err: err}
+		if err != nil {
+			p.facts.Problem = OneLine(err)
+		}
+		f.bound = append(f.bound, p)
+		return
+	}
+	w := where.WaitFacts(names, pod)
+	if w.Problem == "" && w.InVain == "" && w.Request.Empty() {
+		return // it names an amount of zero
+	}
+	f.waiting = append(f.waiting, w)
+}
+
+func nodeFacts(names api.Names, node *v1.Node, inv gpu.Inventory) inspect.NodeFacts {
+	f := reach.NodeFacts(names, node, inv.Advertised())
+	f.Status = "Unknown"
+	for _, a := range node.Status.Addresses {
+		if f.Address == "" || a.Type == v1.NodeInternalIP {
+			f.Address = a.Address
+		}
+		if a.Type == v1.NodeInternalIP {
+			break
+		}
+	}
+	for _, c := range node.Status.Conditions {
+		if c.Type == v1.NodeReady {
+			f.Status = "Ready"
+		}
+	}
+	if f.NotReady {
+		f.Status = "NotReady"
+	}
+	if node.Spec.Unschedulable {
+		f.Status += ",SchedulingDisabled"
+	}
+	return f
+}
+
+func podFacts(names api.Names, pod *v1.Pod) inspect.PodFacts {
+	f := inspect.PodFacts{State: string(pod.Status.Phase), Enforcement: enforcementOf(names, pod)}
+	switch {
+	case pod.DeletionTimestamp != nil:
+		f.State = "Terminating"
+	case f.State == "":
+		f.State = string(v1.PodPending)
+	}
+	return f
+}
+
+// enforcementOf returns the level that the pod was given with its GPUs: its
+// node may have another by now. It is empty when that is not known.
+func enforcementOf(names api.Names, pod *v1.Pod) string {
+	a, err := names.AssignmentOf(pod)
+	if err != nil {
+		return ""
+	}
+	return string(a.Enforcement)
+}

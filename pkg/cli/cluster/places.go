@@ -1,0 +1,59 @@
+package cluster
+
+import (
+	v1 "k8s.io/api/core/v1"
+
+	"github.com/gpumem/gpumem/pkg/api"
+	"github.com/gpumem/gpumem/pkg/doctor"
+	"github.com/gpumem/gpumem/pkg/gpu"
+	"github.com/gpumem/gpumem/pkg/inspect"
+	"github.com/gpumem/gpumem/pkg/reach"
+)
+
+// Places are the nodes with GPU memory, as far as they and a pod say of each other
+// whether it may go there, and what nodes offer at all.
+type Places struct {
+	*reach.Nodes
+	offered map[v1.ResourceName]bool // by any node, with GPU memory or without
+	partial bool                     // the nodes are not all of the cluster
+}
+
+// NewPlaces returns none.
+func NewPlaces() *Places {
+	return &Places{Nodes: reach.NewNodes(), offered: make(map[v1.ResourceName]bool)}
+}
+
+// Add adds a node with its inventory.
+func (p *Places) Add(node *v1.Node, inv gpu.Inventory) {
+	for name := range node.Status.Allocatable {
+		p.offered[name] = p.offered[name] || api.Offers(node, name)
+	}
+	if len(inv.Devices) > 0 {
+		p.Nodes.Add(node)
+	}
+}
+
+// Unoffered returns a resource for which a pod waits in vain; empty: none is known.
+func (p *Places) Unoffered(names api.Names, pod *v1.Pod) v1.ResourceName {
+	if p.partial {
+		return ""
+	}
+	for _, resource := range names.Unoffered(pod, func(name v1.ResourceName) bool { return p.offered[name] }) {
+		return resource
+	}
+	return ""
+}
+
+// AsksFor reports whether a pod asks for GPU memory, or waits for what was meant to be it.
+func (p *Places) AsksFor(names api.Names, pod *v1.Pod) bool {
+	return names.Asks(pod) || p.Unoffered(names, pod) != ""
+}
+
+// WaitFacts returns what a pod on no node asks for, and what it says of nodes.
+func (p *Places) WaitFacts(names api.Names, pod *v1.Pod) inspect.WaitFacts {
+	w := p.Nodes.WaitFacts(names, pod)
+	if resource := p.Unoffered(names, pod); resource != "" {
+		w.InVain, _ = doctor.WaitsInVain(names, resource)
+	}
+	return w
+}

@@ -1,0 +1,117 @@
+package cluster
+
+import (
+	"context"
+	"fmt"
+	"strings"
+
+	v1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/pager"
+
+	"github.com/gpumem/gpumem/pkg/api"
+	"github.com/gpumem/gpumem/pkg/doctor"
+	"github.com/gpumem/gpumem/pkg/inspect"
+	"github.com/gpumem/gpumem/pkg/placement"
+)
+
+// Reader reads a cluster.
+type Reader struct {
+	Names  api.Names
+	Client kubernetes.Interface
+	REST   *rest.Config // to forward ports of extenders; nil: they are not asked
+	System string       // namespace of gpumem
+}
+
+// notEnded selects pods whose containers may still run.
+const notEnded = "status.phase!=" + string(v1.PodSucceeded) + ",status.phase!=" + string(v1.PodFailed)
+
+// ofGPUMem selects what the chart has made.
+const ofGPUMem = "app.kubernetes.io/part-of=gpumem"
+
+// eachNode calls each for all nodes with these labels. Restart comes before it starts over.
+func (r *Reader) eachNode(ctx context.Context, labels string, restart func(), each func(*v1.Node)) error {
+	return list(ctx, metav1.ListOptions{LabelSelector: labels}, func(ctx context.Context, opts metav1.ListOptions) (runtime.Object, error) {
+		return r.Client.CoreV1().Nodes().List(ctx, opts)
+	}, restart, each)
+}
+
+// eachPod calls each for all pods that have not ended; where the server does not know the
+// selector for all pods.
+func (r *Reader) eachPod(ctx context.Context, restart func(), each func(*v1.Pod)) error {
+	return list(ctx, metav1.ListOptions{FieldSelector: notEnded}, func(ctx context.Context, opts metav1.ListOptions) (runtime.Object, error) {
+		return r.Client.CoreV1().Pods(metav1.NamespaceAll).List(ctx, opts)
+	}, restart, each)
+}
+
+// list calls each for all objects, page by page. When the server has forgotten
+// where it was, it starts over without pages.
+func list[T runtime.Object](ctx context.Context, opts metav1.ListOptions, page pager.ListPageFunc, restart func(), each func(T)) error {
+	visit := func(obj runtime.Object) error {
+		if object, ok := obj.(T); ok {
+			each(object)
+		}
+		return nil
+	}
+	err := pager.New(page).EachListItem(ctx, opts, visit)
+	if !apierrors.IsResourceExpired(err) {
+		return err
+	}
+	restart()
+	whole := pager.New(page)
+	whole.PageSize = 0
+	return whole.EachListItem(ctx, opts, visit)
+}
+
+// PodsOn returns the pods on a node that have not ended, and more where the server does not
+// know the selector.
+func (r *Reader) PodsOn(ctx context.Context, node string) ([]v1.Pod, error) {
+	list, err := r.Client.CoreV1().Pods(metav1.NamespaceAll).List(ctx, metav1.ListOptions{FieldSelector: "spec.nodeName=" + node + "," + notEnded})
+	if err != nil {
+		return nil, err
+	}
+	return list.Items, nil
+}
+
+// Schedulers returns the names of those that ask gpumem. Not everybody may read
+// where they stand, and nothing else depends on them.
+func (r *Reader) Schedulers(ctx context.Context) []string {
+	configs, err := r.Client.CoreV1().ConfigMaps(metav1.NamespaceAll).List(ctx, metav1.ListOptions{LabelSelector: ofGPUMem})
+	if err != nil {
+		return nil
+	}
+	return doctor.Schedulers(r.Names.GPUMem(), configs.Items)
+}
+
+// PerhapsAsks reports whether a pod asks for GPU memory, or for what may have been meant to
+// be it, as far as that can be told without knowing the nodes.
+func (r *Reader) PerhapsAsks(pod *v1.Pod) bool {
+	none := func(v1.ResourceName) bool { return false }
+	return r.Names.Asks(pod) || len(r.Names.Unoffered(pod, none)) > 0
+}
+
+// OneLine is an error for a line of its own: joined errors have several.
+func OneLine(err error) string { return strings.ReplaceAll(err.Error(), "\n", "; ") }
+
+// NeedsPods returns an error that says what there is not, where the pods could not be listed.
+func NeedsPods(what string, facts inspect.Facts) error {
+	if !facts.PodsUnknown {
+		return nil
+	}
+	return fmt.Errorf("%s without knowing all pods: %s", what, facts.WhyUnknown)
+}
+
+// Without is a node as it is once a pod has left it.
+func Without(n placement.Node, pod placement.PodRef) placement.Node {
+	var leaves []placement.Holding
+	for _, h := range n.Holdings() {
+		if h.Pod == pod {
+			leaves = append(leaves, h)
+		}
+	}
+	return n.Without(leaves)
+}

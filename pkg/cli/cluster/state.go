@@ -1,0 +1,102 @@
+package cluster
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"time"
+
+	v1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/gpumem/gpumem/pkg/doctor"
+)
+
+// State reads what the doctor's checks look at. What cannot be read is noted. The error
+// says that no API server answers.
+func (r *Reader) State(ctx context.Context, now time.Time, clientVersion string) (*doctor.State, error) {
+	s := &doctor.State{Names: r.Names, Now: now, ClientVersion: clientVersion, Unread: make(map[string]string)}
+	read := func(kind string, err error) {
+		if err != nil {
+			s.Unread[kind] = OneLine(err)
+		}
+	}
+	info, err := r.Client.Discovery().ServerVersion()
+	if err != nil && apierrors.ReasonForError(err) == metav1.StatusReasonUnknown {
+		return nil, fmt.Errorf("the API server does not answer: %w", err)
+	}
+	read("version", err)
+	if err == nil {
+		s.ServerVersion = info.GitVersion
+	}
+	read("nodes", r.eachNode(ctx, "", func() { s.Nodes = nil }, func(node *v1.Node) { s.Nodes = append(s.Nodes, *node) }))
+	read("pods", r.eachPod(ctx, func() { s.Pods = nil }, func(pod *v1.Pod) {
+		// A cluster may have very many, and few that matter here.
+		if doctor.Concerns(r.Names, pod) {
+			s.Pods = append(s.Pods, *pod)
+		}
+	}))
+	r.readInstallation(ctx, s, read)
+	s.Secrets, err = r.readSecrets(ctx, s)
+	read("secrets", err)
+	s.Decided, err = r.AllDecided(ctx)
+	read("decisions of gpumem's extender", err)
+	return s, nil
+}
+
+// readInstallation reads the objects that the chart has made.
+func (r *Reader) readInstallation(ctx context.Context, s *doctor.State, read func(kind string, err error)) {
+	opts := metav1.ListOptions{LabelSelector: ofGPUMem}
+	deployments, err := r.Client.AppsV1().Deployments(r.System).List(ctx, opts)
+	read("deployments", err)
+	if err == nil {
+		s.Deployments = deployments.Items
+	}
+	daemonSets, err := r.Client.AppsV1().DaemonSets(r.System).List(ctx, opts)
+	read("daemonsets", err)
+	if err == nil {
+		s.DaemonSets = daemonSets.Items
+	}
+	configMaps, err := r.Client.CoreV1().ConfigMaps(r.System).List(ctx, opts)
+	read("configmaps", err)
+	if err == nil {
+		s.ConfigMaps = configMaps.Items
+	}
+	policies, err := r.Client.AdmissionregistrationV1().ValidatingAdmissionPolicies().List(ctx, opts)
+	read("validatingadmissionpolicies", err)
+	if err == nil {
+		s.Policies = policies.Items
+	}
+	bindings, err := r.Client.AdmissionregistrationV1().ValidatingAdmissionPolicyBindings().List(ctx, opts)
+	read("validatingadmissionpolicybindings", err)
+	if err == nil {
+		s.Bindings = bindings.Items
+	}
+}
+
+// readSecrets reads those that an extender serves with, by name: there is no
+// need to see any other, nor any where nobody serves by TLS.
+func (r *Reader) readSecrets(ctx context.Context, s *doctor.State) (secrets []v1.Secret, err error) {
+	for _, d := range s.Deployments {
+		if d.Labels["app.kubernetes.io/component"] != "extender" {
+			continue
+		}
+		names := []string{d.Name + "-client"}
+		for _, volume := range d.Spec.Template.Spec.Volumes {
+			if volume.Secret != nil && !slices.Contains(names, volume.Secret.SecretName) {
+				names = append(names, volume.Secret.SecretName)
+			}
+		}
+		for _, name := range names {
+			secret, err := r.Client.CoreV1().Secrets(d.Namespace).Get(ctx, name, metav1.GetOptions{})
+			switch {
+			case err == nil:
+				secrets = append(secrets, *secret)
+			case !apierrors.IsNotFound(err):
+				return secrets, err
+			}
+		}
+	}
+	return secrets, nil
+}
