@@ -1,0 +1,111 @@
+package cmdutil
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/spf13/cobra"
+	v1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/gpumem/gpumem/pkg/cli/cluster"
+)
+
+// Options are those of a command.
+type Options interface {
+	Complete(args []string) error // what follows from flags and arguments
+	Validate() error              // all that is wrong with them
+	Run(ctx context.Context) error
+}
+
+// Run runs a command.
+func Run(cmd *cobra.Command, args []string, o Options) error {
+	if err := o.Complete(args); err != nil {
+		return err
+	}
+	if err := o.Validate(); err != nil {
+		return err
+	}
+	return o.Run(cmd.Context())
+}
+
+// NodeNames reads arguments, each once.
+func NodeNames(args []string) (names []string) {
+	for _, name := range args {
+		// The form in which -o name prints them.
+		name = strings.TrimPrefix(name, "node/")
+		if !slices.Contains(names, name) {
+			names = append(names, name)
+		}
+	}
+	return names
+}
+
+// CheckNodeNames says that a name is empty.
+func CheckNodeNames(names []string) error {
+	if slices.Contains(names, "") {
+		return errors.New("the name of a node is empty")
+	}
+	return nil
+}
+
+// OfKind reports whether arguments are KIND NAME, which says what KIND/NAME does.
+func OfKind(args []string) bool {
+	return len(args) == 2 && (slices.Contains(podKinds(), args[0]) || isWorkload(args[0]))
+}
+
+// isWorkload reports whether a kind, or the start of "kind.group", is one that people
+// name instead of a pod.
+func isWorkload(kind string) bool {
+	kind, _, _ = strings.Cut(kind, ".")
+	return slices.Contains(workloads(), kind)
+}
+
+func podKinds() []string { return []string{"pod", "pods", "po"} }
+
+// workloads are what people name instead of a pod.
+func workloads() []string {
+	return []string{
+		"deploy", "deployment", "deployments", "sts", "statefulset", "statefulsets", "ds", "daemonset", "daemonsets",
+		"rs", "replicaset", "replicasets", "job", "jobs", "cj", "cronjob", "cronjobs",
+	}
+}
+
+// podNamed reads POD or NAMESPACE/POD. The namespace is that of the flag, or else
+// of the kubeconfig, as kubectl has it.
+func (f *Factory) podNamed(arg string) (namespace, name string, err error) {
+	for _, kind := range podKinds() {
+		arg = strings.TrimPrefix(arg, kind+"/")
+	}
+	if namespace, name, ok := strings.Cut(arg, "/"); ok {
+		return namespace, name, nil
+	}
+	namespace, _, err = f.config.ToRawKubeConfigLoader().Namespace()
+	return cmp.Or(f.Namespace(), namespace, metav1.NamespaceDefault), arg, err
+}
+
+// GetPod reads the pod that an argument names.
+func (f *Factory) GetPod(ctx context.Context, r *cluster.Reader, arg string) (*v1.Pod, error) {
+	namespace, name, err := f.podNamed(arg)
+	if err != nil {
+		return nil, err
+	}
+	pod, err := r.Client.CoreV1().Pods(namespace).Get(ctx, name, metav1.GetOptions{})
+	if apierrors.IsNotFound(err) && isWorkload(namespace) {
+		return nil, fmt.Errorf("%s is no pod: name one of its pods; kubectl get %s -o wide shows their labels, and kubectl get pods -l LABELS their names; where there are none, kubectl get events --field-selector reason=FailedCreate says why", arg, arg)
+	}
+	return pod, err
+}
+
+// Times says how often, in words.
+func Times(n int) string {
+	if n == 1 {
+		return "once"
+	}
+	return fmt.Sprintf("%d times", n)
+}

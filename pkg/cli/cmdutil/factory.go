@@ -1,0 +1,186 @@
+package cmdutil
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"slices"
+	"strings"
+
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+	"k8s.io/cli-runtime/pkg/genericclioptions"
+	"k8s.io/cli-runtime/pkg/genericiooptions"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/rest"
+	"sigs.k8s.io/yaml"
+
+	_ "k8s.io/client-go/plugin/pkg/client/auth" // logins that a kubeconfig may ask for
+
+	"github.com/gpumem/gpumem/pkg/api"
+	"github.com/gpumem/gpumem/pkg/cli/cluster"
+	"github.com/gpumem/gpumem/pkg/inspect"
+	"github.com/gpumem/gpumem/pkg/printers"
+)
+
+// Factory has the flags of the tree of commands, and makes of them what commands need.
+type Factory struct {
+	genericiooptions.IOStreams
+	Colours bool                 // a terminal reads the output, whose user has not asked for none
+	Version string               // of the program
+	Client  kubernetes.Interface // nil: made from the kubeconfig
+
+	// AllNamespaces is the flag of commands that list pods.
+	AllNamespaces bool
+
+	config *genericclioptions.ConfigFlags
+	domain string
+	system string // namespace of gpumem
+	warned bool   // that the cluster's policy cannot be read
+}
+
+// NewFactory returns one with the defaults of its flags.
+func NewFactory(streams genericiooptions.IOStreams, version string) *Factory {
+	config := genericclioptions.NewConfigFlags(true)
+	config.CacheDir = nil // of discovery, which these commands do not need
+	return &Factory{IOStreams: streams, Version: version, config: config, domain: api.DefaultDomain, system: "gpumem-system"}
+}
+
+// AddFlags adds the flags that all commands of the tree share.
+func (f *Factory) AddFlags(flags *pflag.FlagSet) {
+	f.config.AddFlags(flags)
+	if f := flags.Lookup("namespace"); f != nil {
+		f.Usage = "List only the pods of this namespace. The pods of all others still count in the sums"
+	}
+	flags.StringVar(&f.domain, "resource-domain", f.domain, "Domain of the resources and annotations that this cluster uses")
+	flags.StringVar(&f.system, "gpumem-namespace", f.system, "Namespace that gpumem is installed in: what is elsewhere is not believed, whatever it is called")
+}
+
+// What --namespace means to commands that list no pods.
+const (
+	NamespaceOfPod = "Namespace of the pod, unless it is named as NAMESPACE/POD; that of the kubeconfig unless set"
+	NamespaceOfAll = "Changes nothing here: pods of all namespaces count"
+)
+
+// SayNamespace gives a command a help of its own for the shared flag --namespace.
+func (f *Factory) SayNamespace(cmd *cobra.Command, usage string) {
+	cmd.Flags().StringVarP(f.config.Namespace, "namespace", "n", "", usage)
+	// It fails for a flag that does not exist, which a test would show.
+	_ = cmd.RegisterFlagCompletionFunc("namespace", f.CompleteNamespaces)
+}
+
+// AddAllNamespaces adds the flag that undoes --namespace.
+func (f *Factory) AddAllNamespaces(flags *pflag.FlagSet) {
+	flags.BoolVarP(&f.AllNamespaces, "all-namespaces", "A", f.AllNamespaces, "List the pods of all namespaces, which is the default")
+}
+
+// Namespace is that of the flag alone: the one of the kubeconfig would hide
+// pods from people who never asked for it.
+func (f *Factory) Namespace() string {
+	if f.AllNamespaces || f.config.Namespace == nil {
+		return ""
+	}
+	return *f.config.Namespace
+}
+
+// Connect returns the reader of the cluster that the flags name.
+func (f *Factory) Connect() (*cluster.Reader, error) {
+	r := &cluster.Reader{Client: f.Client, System: f.system}
+	var err error
+	if r.Names, err = api.NewNames(f.domain); err != nil {
+		return nil, fmt.Errorf("--resource-domain: %w", err)
+	}
+	if r.Client != nil {
+		return r, nil
+	}
+	config, err := f.config.ToRESTConfig()
+	if err != nil {
+		return nil, err
+	}
+	config = rest.CopyConfig(config)
+	// The pages of a large cluster come one after the other; client-go would
+	// make them wait for its default of five in a second. These are kubectl's.
+	config.QPS, config.Burst = 50, 300
+	config.ContentType = "application/vnd.kubernetes.protobuf"
+	config.AcceptContentTypes = "application/vnd.kubernetes.protobuf,application/json"
+	config.WarningHandler = rest.NewWarningWriter(f.ErrOut, rest.WarningWriterOptions{Deduplicate: true})
+	r.REST = config
+	r.Client, err = kubernetes.NewForConfig(config)
+	return r, err
+}
+
+// LearnPolicy adds the cluster's policy to the facts, and reports whether it is known. Where it
+// cannot be read, a warning says so, once, and the default is taken.
+func (f *Factory) LearnPolicy(ctx context.Context, r *cluster.Reader, facts *inspect.Facts) bool {
+	policy, err := r.Policy(ctx)
+	facts.Policy = cmp.Or(policy, cluster.DefaultPolicy)
+	if err != nil && !f.warned {
+		f.warned = true
+		fmt.Fprintf(f.ErrOut, "warning: the cluster's policy cannot be read, and is taken to be %s: %s\n", cluster.DefaultPolicy, printers.Clean(cluster.OneLine(err)))
+	}
+	return err == nil
+}
+
+// Report reads the cluster, and leaves out the pods of namespaces that are not
+// asked for.
+func (f *Factory) Report(ctx context.Context, r *cluster.Reader, sel cluster.Selection) (inspect.Report, error) {
+	nodes, facts, err := r.Load(ctx, sel)
+	if err != nil {
+		return inspect.Report{}, err
+	}
+	if len(facts.Waiting) > 0 {
+		f.LearnPolicy(ctx, r, &facts)
+	}
+	report := inspect.New(nodes, facts)
+	if namespace := f.Namespace(); namespace != "" {
+		report = report.InNamespace(namespace)
+	}
+	return report, nil
+}
+
+// Complain tells what the output lacks. The error says that it lacks something.
+func (f *Factory) Complain(problems []inspect.Problem) error {
+	if len(problems) == 0 {
+		return nil
+	}
+	for _, p := range problems[:min(len(problems), cluster.MostNamed)] {
+		fmt.Fprintf(f.ErrOut, "warning: %s: %s\n", printers.Clean(p.Object), printers.Clean(p.Message))
+	}
+	if more := len(problems) - cluster.MostNamed; more > 0 {
+		fmt.Fprintf(f.ErrOut, "warning: and %d more; -o json lists them\n", more)
+	}
+	return errors.New("not everything could be read: the output is incomplete")
+}
+
+// Formats are the values of --output of commands that print tables.
+func Formats() []string { return []string{"wide", "json", "yaml", "name"} }
+
+// CheckFormat says that a value of --output is none of Formats.
+func CheckFormat(output string) error {
+	if output == "" || slices.Contains(Formats(), output) {
+		return nil
+	}
+	return fmt.Errorf("--output is %q, want one of %s", output, strings.Join(Formats(), ", "))
+}
+
+// CompleteFormats completes the flag --output of a command.
+func CompleteFormats(cmd *cobra.Command) {
+	// It fails for a flag that does not exist, which a test would show.
+	_ = cmd.RegisterFlagCompletionFunc("output", cobra.FixedCompletions(Formats(), cobra.ShellCompDirectiveNoFileComp))
+}
+
+// YAML writes as YAML what asJSON writes as JSON.
+func YAML(w io.Writer, asJSON func(io.Writer) error) error {
+	var text strings.Builder
+	if err := asJSON(&text); err != nil {
+		return err
+	}
+	out, err := yaml.JSONToYAML([]byte(text.String()))
+	if err != nil {
+		return err
+	}
+	_, err = w.Write(out)
+	return err
+}

@@ -1,0 +1,66 @@
+package listing
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+
+	"github.com/spf13/cobra"
+	"k8s.io/apimachinery/pkg/labels"
+
+	"github.com/gpumem/gpumem/pkg/cli/cluster"
+	"github.com/gpumem/gpumem/pkg/cli/cmdutil"
+)
+
+// Flags are the flags of a list.
+type Flags struct {
+	*cmdutil.Factory
+	Output    string
+	Selector  string
+	NoHeaders bool
+	SortBy    string
+	Watch     bool
+
+	Cluster *cluster.Reader // made by Complete
+
+	fields []string // that there are to sort by, though no row may have one
+}
+
+// Add adds the flags of every list, and says what a selector selects, and by which fields rows may be sorted.
+func (l *Flags) Add(cmd *cobra.Command, selects string, fields ...string) {
+	l.fields = fields
+	f := cmd.Flags()
+	f.StringVarP(&l.Output, "output", "o", "", "Output format: "+strings.Join(cmdutil.Formats(), ", ")+"; a table unless set")
+	f.StringVarP(&l.Selector, "selector", "l", "", "Show only "+selects+" whose labels match, for example team=a")
+	f.BoolVar(&l.NoHeaders, "no-headers", false, "Print rows alone, without headers")
+	f.StringVar(&l.SortBy, "sort-by", "", "Sort by a field of the JSON form, as a JSONPath: "+strings.Join(fields, " or "))
+	cmdutil.CompleteFormats(cmd)
+}
+
+// AddWatch adds those of lists of what is there.
+func (l *Flags) AddWatch(cmd *cobra.Command) {
+	f := cmd.Flags()
+	f.BoolVarP(&l.Watch, "watch", "w", false, "After listing, print rows that change")
+	l.AddAllNamespaces(f)
+}
+
+// Complete makes the reader of the cluster.
+func (l *Flags) Complete() (err error) {
+	l.Cluster, err = l.Connect()
+	return err
+}
+
+// Validate reports all that is wrong with the flags.
+func (l *Flags) Validate() error {
+	errs := []error{cmdutil.CheckFormat(l.Output)}
+	if l.Watch && (l.Output == "json" || l.Output == "yaml") {
+		errs = append(errs, fmt.Errorf("--watch prints rows, and has no place in the output of -o %s", l.Output))
+	}
+	if _, err := labels.Parse(l.Selector); err != nil {
+		errs = append(errs, fmt.Errorf("--selector: %w", err))
+	}
+	if _, err := sortPath(l.SortBy); err != nil {
+		errs = append(errs, err)
+	}
+	return errors.Join(errs...)
+}

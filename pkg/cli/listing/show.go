@@ -1,0 +1,104 @@
+package listing
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/gpumem/gpumem/pkg/cli/cluster"
+	"github.com/gpumem/gpumem/pkg/inspect"
+	"github.com/gpumem/gpumem/pkg/printers"
+)
+
+// View is a list of something, one row for each.
+type View[R any] struct {
+	Kind    string // of the list in JSON
+	Read    func(context.Context) (inspect.Report, cluster.Usage, error)
+	Rows    func(inspect.Report, cluster.Usage) []R
+	Columns func(inspect.Report) []printers.Column[R]
+	Name    func(R) string                     // for -o name
+	ID      func(R) string                     // of what the row is about
+	Notes   func(rows []R, wide bool) []string // the legend; nil: there is none
+
+	// End returns the last row of what is there no more, for who watches; nil: there is none.
+	End func(R) R
+}
+
+// PodKind is what a list of pods is in JSON.
+const PodKind = "PodList"
+
+// Show prints a view, and then the rows that change if it is to watch.
+func Show[R any](ctx context.Context, l *Flags, v View[R]) error {
+	report, used, err := v.Read(ctx)
+	if err != nil {
+		return err
+	}
+	rows := v.Rows(report, used)
+	if err := Sort(l, rows); err != nil {
+		return err
+	}
+	report.Problems = slices.Concat(report.Problems, used.Problems)
+	if err := Print(l, v, report, rows, !l.NoHeaders); err != nil {
+		return err
+	}
+	if len(rows) == 0 && len(report.Problems) == 0 && l.Output != "json" && l.Output != "yaml" {
+		fmt.Fprintln(l.ErrOut, "Nothing found"+l.within(v.Kind))
+	}
+	incomplete := l.Complain(report.Problems)
+	if !l.Watch {
+		return incomplete
+	}
+	return follow(ctx, l, v, report, rows)
+}
+
+// within says of which namespace alone pods are listed: other things are in none.
+func (l *Flags) within(kind string) string {
+	if namespace := l.Namespace(); namespace != "" && kind == PodKind {
+		return " in namespace " + printers.Clean(namespace)
+	}
+	return ""
+}
+
+// follow prints the rows that change, and those that end where the view tells of them.
+func follow[R any](ctx context.Context, l *Flags, v View[R], report inspect.Report, rows []R) error {
+	seen, headed := linesOf(l, v, report, rows), len(rows) > 0
+	return l.Cluster.OnChange(ctx, func(ctx context.Context) error {
+		report, used, err := v.Read(ctx)
+		if err != nil {
+			return err
+		}
+		if report.RequestedUnknown { // as if all pods were gone, which they are not
+			_ = l.Complain(report.Problems)
+			return nil
+		}
+		now := v.Rows(report, used)
+		lines := linesOf(l, v, report, now)
+		var fresh []R
+		for _, row := range rows {
+			if _, there := lines[v.ID(row)]; !there && v.End != nil && l.Output != "name" {
+				fresh = append(fresh, v.End(row))
+			}
+		}
+		for _, row := range now {
+			if id := v.ID(row); seen[id] != lines[id] {
+				fresh = append(fresh, row)
+			}
+		}
+		seen, rows = lines, now
+		first := !headed && len(fresh) > 0
+		headed = headed || first
+		return Print(l, v, report, fresh, first && !l.NoHeaders)
+	})
+}
+
+// linesOf returns what is printed of each row, by what it is about: what nobody sees does
+// not change it.
+func linesOf[R any](l *Flags, v View[R], report inspect.Report, rows []R) map[string]string {
+	columns := printers.Shown(v.Columns(report), l.Output == "wide")
+	lines := make(map[string]string, len(rows))
+	for _, row := range rows {
+		lines[v.ID(row)] = strings.Join(printers.Cells(columns, row), "\x00")
+	}
+	return lines
+}
