@@ -5,12 +5,17 @@ package main
 import (
 	"context"
 	"fmt"
+	"io"
 	"os"
 	"os/signal"
 	"syscall"
 
+	"golang.org/x/term"
 	"k8s.io/cli-runtime/pkg/genericiooptions"
 	"k8s.io/klog/v2"
+
+	"github.com/gpumem/gpumem/pkg/cli"
+	"github.com/gpumem/gpumem/pkg/cli/cmdutil"
 )
 
 // version is set by the linker.
@@ -30,11 +35,20 @@ func main() {
 func run(ctx context.Context, args []string, streams genericiooptions.IOStreams) error {
 	// What client-go logs beside the errors that it returns is no news to a user.
 	klog.SetLogger(klog.Logger{})
-	cmd := newCommand(newOptions(streams))
+	f := cmdutil.NewFactory(streams, version)
+	f.Colours = colours(streams.Out)
+	cmd := cli.NewCommand(f)
 	cmd.SetArgs(args)
 	err := cmd.ExecuteContext(ctx)
 	if err != nil {
 		fmt.Fprintf(streams.ErrOut, "error: %v\n", err)
 	}
 	return err
+}
+
+// colours reports whether a terminal reads the output, and its user has not
+// asked for none (no-color.org).
+func colours(out io.Writer) bool {
+	file, ok := out.(*os.File)
+	return ok && os.Getenv("NO_COLOR") == "" && os.Getenv("TERM") != "dumb" && term.IsTerminal(int(file.Fd()))
 }

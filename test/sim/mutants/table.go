@@ -76,7 +76,7 @@ var table = []mutant{
 		"n = decide.Reserved(n, pod.Pod, pod.Request, f.Policy)", "n = decide.Reserved(n, pod.Pod, pod.Request, placement.Binpack)", "TestAReportSaysWhatTheExtenderDecides",
 	},
 	{
-		"commands assume a policy", "cmd/kubectl-inspect-gpumem/options.go",
+		"commands assume a policy", "pkg/cli/cmdutil/factory.go",
 		"facts.Policy = cmp.Or(policy, cluster.DefaultPolicy)", "facts.Policy = cmp.Or(cluster.DefaultPolicy, policy)", "TestCommandsAskByTheClustersPolicy",
 	},
 	{

@@ -1,0 +1,73 @@
+package clirun
+
+import (
+	"context"
+	"strings"
+	"sync"
+	"testing"
+
+	"k8s.io/cli-runtime/pkg/genericiooptions"
+	"k8s.io/client-go/kubernetes"
+
+	"github.com/gpumem/gpumem/pkg/cli"
+	"github.com/gpumem/gpumem/pkg/cli/cmdutil"
+)
+
+// Screen keeps what is written, and lets a test wait for words.
+type Screen struct {
+	mu    sync.Mutex
+	text  string
+	wrote chan struct{}
+}
+
+func newScreen() *Screen { return &Screen{wrote: make(chan struct{}, 1)} }
+
+// Write keeps what is written.
+func (s *Screen) Write(p []byte) (int, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.text += string(p)
+	select {
+	case s.wrote <- struct{}{}:
+	default:
+	}
+	return len(p), nil
+}
+
+// Text returns what was written.
+func (s *Screen) Text() string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.text
+}
+
+// Until waits for words.
+func (s *Screen) Until(t *testing.T, words string) {
+	t.Helper()
+	for !strings.Contains(s.Text(), words) {
+		select {
+		case <-s.wrote:
+		case <-t.Context().Done():
+			t.Fatalf("no %q in:\n%s", words, s.Text())
+		}
+	}
+}
+
+// Watch runs a command until stop is called, and returns what it prints.
+func Watch(t *testing.T, client kubernetes.Interface, args ...string) (out *Screen, stop func()) {
+	t.Helper()
+	out = newScreen()
+	f := cmdutil.NewFactory(genericiooptions.IOStreams{In: strings.NewReader(""), Out: out, ErrOut: out}, "dev")
+	f.Client = client
+	cmd := cli.NewCommand(f)
+	cmd.SetArgs(args)
+	ctx, cancel := context.WithCancel(t.Context())
+	ended := make(chan error, 1)
+	go func() { ended <- cmd.ExecuteContext(ctx) }()
+	return out, func() {
+		cancel()
+		if err := <-ended; err != nil {
+			t.Fatal(err)
+		}
+	}
+}

@@ -1,0 +1,41 @@
+package clitest
+
+import (
+	"testing"
+
+	v1 "k8s.io/api/core/v1"
+	policyv1 "k8s.io/api/policy/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/client-go/kubernetes/fake"
+	clienttesting "k8s.io/client-go/testing"
+)
+
+// CordonedOn returns the annotation of a node that names its cordoned GPUs.
+func CordonedOn(t *testing.T, client *fake.Clientset, node string) string {
+	t.Helper()
+	n, err := client.CoreV1().Nodes().Get(t.Context(), node, metav1.GetOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return n.Annotations[Names(t).Cordoned()]
+}
+
+// Evicting makes a fake cluster obey evictions, but for those of a pod that a
+// budget protects.
+func Evicting(client *fake.Clientset) (evicted *[]string) {
+	evicted = new([]string)
+	client.Resources = []*metav1.APIResourceList{
+		{GroupVersion: "policy/v1"},
+		{GroupVersion: "v1", APIResources: []metav1.APIResource{{Name: "pods/eviction", Kind: "Eviction", Group: "policy", Version: "v1"}}},
+	}
+	client.PrependReactor("create", "pods", func(action clienttesting.Action) (bool, runtime.Object, error) {
+		if action.GetSubresource() != "eviction" {
+			return false, nil, nil
+		}
+		eviction := action.(clienttesting.CreateAction).GetObject().(*policyv1.Eviction)
+		*evicted = append(*evicted, eviction.Namespace+"/"+eviction.Name)
+		return true, nil, client.Tracker().Delete(v1.SchemeGroupVersion.WithResource("pods"), eviction.Namespace, eviction.Name)
+	})
+	return evicted
+}

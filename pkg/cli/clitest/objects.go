@@ -1,0 +1,206 @@
+package clitest
+
+import (
+	"fmt"
+	"maps"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	v1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/kubernetes/fake"
+	clienttesting "k8s.io/client-go/testing"
+
+	"github.com/gpumem/gpumem/pkg/api"
+	"github.com/gpumem/gpumem/pkg/gpu"
+	"github.com/gpumem/gpumem/pkg/placement"
+)
+
+// Names are those of the default domain.
+func Names(t testing.TB) api.Names {
+	t.Helper()
+	names, err := api.NewNames(api.DefaultDomain)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return names
+}
+
+// UUID names the i-th GPU of a node.
+func UUID(node string, i int) gpu.UUID {
+	return gpu.UUID(fmt.Sprintf("GPU-%s-%d", node, i))
+}
+
+// Inventory is that of a node with GPUs of so many GiB.
+func Inventory(node string, gib ...int) gpu.Inventory {
+	inv := gpu.Inventory{UnitMiB: 1024, DriverVersion: "570.86.15", Enforcement: gpu.EnforcementMPS}
+	for i, size := range gib {
+		inv.Devices = append(inv.Devices, gpu.Device{
+			UUID: UUID(node, i), Index: i, Model: "NVIDIA A100", MemoryMiB: int64(size) * 1024,
+			Capacity: gpu.Units(size), NUMANode: -1,
+		})
+	}
+	return inv
+}
+
+// Node makes a node that is Ready, with this inventory.
+func Node(t testing.TB, name string, inv gpu.Inventory) *v1.Node {
+	t.Helper()
+	node := &v1.Node{
+		ObjectMeta: metav1.ObjectMeta{Name: name, Labels: map[string]string{"name": name}},
+		Status: v1.NodeStatus{
+			Addresses:  []v1.NodeAddress{{Type: v1.NodeHostName, Address: name}, {Type: v1.NodeInternalIP, Address: "10.0.0.1"}},
+			Conditions: []v1.NodeCondition{{Type: v1.NodeReady, Status: v1.ConditionTrue}},
+		},
+	}
+	if len(inv.Devices) > 0 {
+		value, err := api.EncodeInventory(inv)
+		if err != nil {
+			t.Fatal(err)
+		}
+		node.Annotations = map[string]string{Names(t).Inventory(): value}
+		var cordoned []gpu.UUID
+		for _, d := range inv.Devices {
+			if d.Status.Cordoned {
+				cordoned = append(cordoned, d.UUID)
+			}
+		}
+		if len(cordoned) > 0 {
+			node.Annotations[Names(t).Cordoned()] = api.FormatCordonedGPUs(cordoned)
+		}
+		node.Status.Allocatable = v1.ResourceList{Names(t).GPUMem(): *resource.NewQuantity(int64(inv.Capacity()), resource.DecimalSI)}
+	}
+	return node
+}
+
+// Pod makes a pod that asks for units and runs on these GPUs of a node.
+func Pod(t testing.TB, name, nodeName string, units int64, on ...gpu.UUID) *v1.Pod {
+	t.Helper()
+	names := Names(t)
+	namespace, short, _ := strings.Cut(name, "/")
+	amount := v1.ResourceList{names.GPUMem(): *resource.NewQuantity(units, resource.DecimalSI)}
+	pod := &v1.Pod{
+		ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: short, UID: types.UID("uid-" + name), Annotations: map[string]string{}},
+		Spec:       v1.PodSpec{NodeName: nodeName, Containers: []v1.Container{{Name: "main", Resources: v1.ResourceRequirements{Limits: amount}}}},
+		Status:     v1.PodStatus{Phase: v1.PodRunning, Conditions: []v1.PodCondition{{Type: v1.PodScheduled, Status: v1.ConditionTrue}}},
+	}
+	if nodeName == "" {
+		pod.Status.Phase = v1.PodPending
+		pod.Status.Conditions = []v1.PodCondition{{Type: v1.PodScheduled, Status: v1.ConditionFalse, Reason: v1.PodReasonUnschedulable}}
+	}
+	var a placement.Assignment
+	there := placement.Node{Name: nodeName, Enforcement: gpu.EnforcementKernel}
+	for i, id := range on {
+		a.Shares = append(a.Shares, placement.Share{Device: id, Units: gpu.Units(units / int64(len(on)))})
+		there.Devices = append(there.Devices, placement.Device{Device: gpu.Device{UUID: id, Index: i}})
+	}
+	if len(on) > 1 {
+		pod.Annotations[names.Count()] = strconv.Itoa(len(on))
+	}
+	if len(on) > 0 {
+		annotations, err := names.AssignmentAnnotations(a, there)
+		if err != nil {
+			t.Fatal(err)
+		}
+		maps.Copy(pod.Annotations, annotations)
+	}
+	return pod
+}
+
+// With changes a pod.
+func With(pod *v1.Pod, change func(*v1.Pod)) *v1.Pod {
+	change(pod)
+	return pod
+}
+
+// Changed changes a node.
+func Changed(node *v1.Node, change func(*v1.Node)) *v1.Node {
+	change(node)
+	return node
+}
+
+// Sicken makes a GPU of a node unhealthy.
+func Sicken(t *testing.T, node *v1.Node, index int) {
+	t.Helper()
+	inv, err := Names(t).InventoryOf(node)
+	if err != nil {
+		t.Fatal(err)
+	}
+	inv.Devices[index].Status = gpu.Unhealthy("XID 79")
+	value, err := api.EncodeInventory(inv)
+	if err != nil {
+		t.Fatal(err)
+	}
+	node.Annotations[Names(t).Inventory()] = value
+}
+
+// Controlled gives a pod a controller.
+func Controlled(kind string) func(*v1.Pod) {
+	yes := true
+	return func(pod *v1.Pod) {
+		pod.OwnerReferences = []metav1.OwnerReference{{APIVersion: "apps/v1", Kind: kind, Name: "owner", Controller: &yes}}
+	}
+}
+
+// OwnedBy gives a pod a controller with a UID.
+func OwnedBy(kind string, pod *v1.Pod) *v1.Pod {
+	controls := true
+	pod.OwnerReferences = []metav1.OwnerReference{{Kind: kind, Name: "owner", UID: types.UID("uid-" + kind), Controller: &controls}}
+	return pod
+}
+
+// OddCluster has one of everything that a cluster may surprise with.
+func OddCluster(t testing.TB) []runtime.Object {
+	names := Names(t)
+	sick := Inventory("gpu-a", 16, 80)
+	sick.Devices[1].Status = gpu.Unhealthy("XID 79")
+	unread := Node(t, "gpu-bad", gpu.Inventory{})
+	unread.Annotations = map[string]string{names.Inventory(): "{broken"}
+	cordoned := Node(t, "gpu-c", Inventory("gpu-c", 80))
+	cordoned.Spec.Unschedulable = true
+	now := metav1.NewTime(time.Unix(1700000000, 0))
+	return []runtime.Object{
+		ExtenderDeployment("gpumem-system", "gpumem.dev", "binpack"),
+		Node(t, "gpu-a", sick), unread, cordoned, Node(t, "cpu-1", gpu.Inventory{}), &v1.Node{ObjectMeta: metav1.ObjectMeta{Name: "bare"}},
+
+		Pod(t, "ml/train", "gpu-a", 10, UUID("gpu-a", 0)),
+		With(Pod(t, "ml/leaving", "gpu-a", 12, UUID("gpu-a", 0)), func(p *v1.Pod) { p.DeletionTimestamp, p.Finalizers = &now, []string{"x/y"} }),
+		Pod(t, "ml/pair", "gpu-a", 8, UUID("gpu-a", 0), UUID("gpu-a", 1)),
+		With(Pod(t, "ml/done", "gpu-a", 9, UUID("gpu-a", 1)), func(p *v1.Pod) { p.Status.Phase = v1.PodSucceeded }),
+		With(Pod(t, "web/failed", "gpu-a", 9, UUID("gpu-a", 1)), func(p *v1.Pod) { p.Status.Phase = v1.PodFailed }),
+		With(Pod(t, "web/broken", "gpu-a", 2), func(p *v1.Pod) { p.Annotations[names.Assignment()] = `{"v":9}` }),
+		Pod(t, "web/moved", "gpu-a", 1, "GPU-gone"),
+		With(Pod(t, "web/new", "gpu-c", 4), func(p *v1.Pod) { p.Status.Phase = "" }),
+		Pod(t, "web/stranded", "gpu-bad", 3, UUID("gpu-bad", 0)),
+		Pod(t, "web/ghost", "deleted-node", 3, "GPU-x"),
+		Pod(t, "web/nothing", "gpu-c", 0),
+		&v1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "web", Name: "plain"}, Spec: v1.PodSpec{NodeName: "gpu-a"}},
+
+		Pod(t, "ml/huge", "", 100),
+		With(Pod(t, "web/odd", "", 4), func(p *v1.Pod) { p.Annotations[names.Count()] = "two" }),
+		Pod(t, "web/zero", "", 0),
+	}
+}
+
+// SchedulerConfig is that of the kube-scheduler that the chart brings.
+func SchedulerConfig() *v1.ConfigMap {
+	return &v1.ConfigMap{
+		ObjectMeta: metav1.ObjectMeta{Namespace: "gpumem-system", Name: "gpumem-scheduler", Labels: map[string]string{"app.kubernetes.io/part-of": "gpumem"}},
+		Data: map[string]string{"config.yaml": `
+profiles: [{schedulerName: gpumem-scheduler}]
+extenders: [{managedResources: [{name: gpumem.dev/gpu-mem, ignoredByScheduler: false}]}]`},
+	}
+}
+
+// Forbid lets nobody list objects of a kind.
+func Forbid(client *fake.Clientset, what string) {
+	client.PrependReactor("list", what, func(clienttesting.Action) (bool, runtime.Object, error) {
+		return true, nil, apierrors.NewForbidden(v1.Resource(what), "", fmt.Errorf("ask your administrator"))
+	})
+}

@@ -1,0 +1,62 @@
+package cmdutil_test
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+
+	v1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/cli-runtime/pkg/genericiooptions"
+	"k8s.io/client-go/kubernetes/fake"
+
+	"github.com/gpumem/gpumem/pkg/cli"
+	"github.com/gpumem/gpumem/pkg/cli/clirun"
+	"github.com/gpumem/gpumem/pkg/cli/clitest"
+	"github.com/gpumem/gpumem/pkg/cli/cmdutil"
+)
+
+func TestNamespaceOfFlag(t *testing.T) {
+	for name, tc := range map[string]struct {
+		args []string
+		want string
+	}{
+		"none":    {nil, ""},
+		"given":   {[]string{"-n", "ml"}, "ml"},
+		"all win": {[]string{"-n", "ml", "-A"}, ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			f := cmdutil.NewFactory(genericiooptions.NewTestIOStreamsDiscard(), "dev")
+			if err := cli.NewCommand(f).ParseFlags(tc.args); err != nil {
+				t.Fatal(err)
+			}
+			if got := f.Namespace(); got != tc.want {
+				t.Errorf("got %q, want %q", got, tc.want)
+			}
+		})
+	}
+}
+
+// Each command counts a nominated pod on the GPU on which the extender counts it, which depends
+// on the cluster's policy.
+func TestCommandsAskByTheClustersPolicy(t *testing.T) {
+	a := clitest.Inventory("gpu-a", 14, 14)
+	there := clitest.OwnedBy("ReplicaSet", clitest.Pod(t, "ml/there", "gpu-a", 4, a.Devices[1].UUID))
+	comes := clitest.With(clitest.Pod(t, "ml/comes", "", 3), func(p *v1.Pod) { p.Status.NominatedNodeName = "gpu-a" })
+	objects := []runtime.Object{clitest.Node(t, "gpu-a", a), there, comes, clitest.Pod(t, "ml/waits", "", 12)}
+	const kept = "needs 12 GiB on one GPU; free: GPU0 11, GPU1 10 (21 in all, fragmented); kept for pods that are nominated to this node: 1"
+	for _, tc := range []struct{ args, packed, spread string }{
+		{"fit --mem 12", "Fits once in all.", kept},
+		{"explain ml/waits", "by GPU memory it fits on 1 of 1 node", kept},
+		{"pods --waiting ml/waits", "by GPU memory it fits on gpu-a", kept},
+		{"defrag ml/waits", "There is room as it is", "there   ReplicaSet/owner   4 GiB   gpu-a   gpu-a\n"},
+	} {
+		for policy, want := range map[string]string{"binpack": tc.packed, "spread": tc.spread} {
+			client := fake.NewClientset(append([]runtime.Object{clitest.ExtenderDeployment("gpumem-system", "gpumem.dev", policy)}, objects...)...)
+			stdout, stderr, err := clirun.Inspect(client, strings.Fields(tc.args)...)
+			if said := stdout + fmt.Sprint(err); !strings.Contains(said, want) || stderr != "" {
+				t.Errorf("%s, policy %s: want %q in:\n%s%s", tc.args, policy, want, said, stderr)
+			}
+		}
+	}
+}

@@ -1,0 +1,107 @@
+package cli
+
+import (
+	"fmt"
+
+	"github.com/spf13/cobra"
+
+	"github.com/gpumem/gpumem/pkg/cli/cmdutil"
+	"github.com/gpumem/gpumem/pkg/cli/cordon"
+	"github.com/gpumem/gpumem/pkg/cli/defrag"
+	"github.com/gpumem/gpumem/pkg/cli/doctor"
+	"github.com/gpumem/gpumem/pkg/cli/drain"
+	"github.com/gpumem/gpumem/pkg/cli/explain"
+	"github.com/gpumem/gpumem/pkg/cli/fit"
+	"github.com/gpumem/gpumem/pkg/cli/lists"
+	"github.com/gpumem/gpumem/pkg/cli/overview"
+	"github.com/gpumem/gpumem/pkg/cli/snapshot"
+)
+
+const long = `Show who holds what GPU memory, by node and GPU.
+
+Each line is a node, with what pods hold of each of its GPUs and what the GPU
+offers (ALLOCATED/TOTAL). The numbers are those that the scheduler decides on: a
+pod counts from the moment it is bound to a node until its containers have
+ended, while it is being deleted too.
+
+The exit code is 1 when something could not be read. What could be read is
+printed all the same, and stderr says what is missing.
+
+For completion of kubectl's own command line, put an executable file named
+kubectl_complete-inspect-gpumem on the PATH, with the lines
+
+  #!/bin/sh
+  exec kubectl inspect gpumem __complete "$@"`
+
+const example = `  # All nodes with GPU memory
+  kubectl inspect gpumem
+
+  # Two nodes, with the pods on each of their GPUs
+  kubectl inspect gpumem -d gpu-a gpu-b
+
+  # The pods of one namespace, and why some of them wait
+  kubectl inspect gpumem -d -n ml
+
+  # Nodes by label, with model, driver and the largest request that one GPU can take
+  kubectl inspect gpumem -l pool=gpu -o wide
+
+  # What is not allocated of each GPU, in MiB
+  kubectl inspect gpumem -o json |
+    jq -r '.nodes[] | .name as $n | .gpus[] | "\($n) \(.index) \(.capacity.MiB - .requested.MiB)"'
+
+  # In a cluster that was set up for another resource domain
+  kubectl inspect gpumem --resource-domain=aliyun.com`
+
+// NewCommand returns the tree of commands. The root is the overview of nodes;
+// what else there is to look at is a subcommand.
+func NewCommand(f *cmdutil.Factory) *cobra.Command {
+	o := &overview.Options{Factory: f}
+	cmd := &cobra.Command{
+		Use:                   "kubectl-inspect-gpumem [NODE...] [-l SELECTOR] [-d] [-o FORMAT]",
+		Annotations:           map[string]string{cobra.CommandDisplayNameAnnotation: "kubectl inspect gpumem"},
+		Short:                 "Show who holds what GPU memory",
+		Long:                  long,
+		Example:               example,
+		Version:               f.Version,
+		DisableFlagsInUseLine: true,
+		SilenceUsage:          true,
+		SilenceErrors:         true, // the program prints them
+		Args:                  cobra.ArbitraryArgs,
+		ValidArgsFunction:     f.CompleteNodes,
+		RunE:                  func(cmd *cobra.Command, args []string) error { return cmdutil.Run(cmd, args, o) },
+	}
+	cmd.CompletionOptions.HiddenDefaultCmd = true
+	cmd.SuggestionsMinimumDistance = 2
+	o.Suggest = cmd.SuggestionsFor
+	cmd.AddCommand(
+		overview.NewCommand(f), lists.NewGPUsCommand(f), lists.NewPodsCommand(f), lists.NewTopCommand(f), explain.NewCommand(f), fit.NewCommand(f),
+		cordon.NewCommand(f), cordon.NewUncordonCommand(f), drain.NewCommand(f), defrag.NewCommand(f), doctor.NewCommand(f), snapshot.NewCommand(f),
+	)
+	for _, c := range cmd.Commands() {
+		c.Args = withUsage(c.Args)
+	}
+	cmd.SetIn(f.In)
+	cmd.SetOut(f.Out)
+	cmd.SetErr(f.ErrOut)
+	cmd.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error {
+		return fmt.Errorf("%w\nSee '%s --help' for usage", err, cmd.CommandPath())
+	})
+	f.AddFlags(cmd.PersistentFlags())
+	o.AddFlags(cmd)
+	// It fails for a flag that does not exist, which a test would show.
+	_ = cmd.RegisterFlagCompletionFunc("namespace", f.CompleteNamespaces)
+	return cmd
+}
+
+// withUsage adds to what is wrong with the number of arguments what they are.
+func withUsage(check cobra.PositionalArgs) cobra.PositionalArgs {
+	if check == nil {
+		return nil
+	}
+	return func(cmd *cobra.Command, args []string) error {
+		if err := check(cmd, args); err != nil {
+			return fmt.Errorf("%w\nUsage: %s", err, cmd.UseLine())
+		}
+		return nil
+	}
+}

@@ -1,0 +1,240 @@
+package defrag
+
+import (
+	"fmt"
+	"io"
+	"slices"
+	"strings"
+
+	v1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/cli-runtime/pkg/printers"
+	"k8s.io/component-helpers/scheduling/corev1"
+
+	"github.com/gpumem/gpumem/pkg/api"
+	"github.com/gpumem/gpumem/pkg/cli/cluster"
+	"github.com/gpumem/gpumem/pkg/decide"
+	"github.com/gpumem/gpumem/pkg/defrag"
+	"github.com/gpumem/gpumem/pkg/gpu"
+	"github.com/gpumem/gpumem/pkg/inspect"
+	"github.com/gpumem/gpumem/pkg/placement"
+	"github.com/gpumem/gpumem/pkg/preemption"
+	"github.com/gpumem/gpumem/pkg/reach"
+)
+
+// forced reports whether there is a plan where pods without a controller are evicted too.
+func (c *crowd) forced(room defrag.Goal, nodes []placement.Node) bool {
+	if c.force {
+		return false // they are, and there is none
+	}
+	everybody := *c
+	everybody.force = true
+	room.May = everybody.mayGo
+	_, ok := everybody.plan(room, nodes)
+	return ok
+}
+
+// mostPods returns how many pods the node has that has the most: more are never evicted.
+func mostPods(nodes []placement.Node) (most int) {
+	for _, n := range nodes {
+		most = max(most, len(n.Holdings()))
+	}
+	return most
+}
+
+// unserved says why nobody would place the pod that room is made for; empty: somebody would.
+func (c *crowd) unserved(names api.Names, schedulers []string) string {
+	return cluster.NewPlaces().WaitFacts(names, c.waits).Unserved(schedulers)
+}
+
+// crowd is who could move, and where to.
+type crowd struct {
+	nodes  map[string]*v1.Node
+	facts  map[string]inspect.NodeFacts // by node
+	pods   map[string]*v1.Pod           // by UID
+	waits  *v1.Pod                      // nil: a GPU is to be freed
+	force  bool
+	policy placement.Policy // the cluster's
+
+	leaving []placement.Holding // the GPUs of the plan: those that are to be evicted, and those that end already
+}
+
+// plan counts pods that end already as gone, where it is not enough what is free now.
+func (c *crowd) plan(goal defrag.Goal, nodes []placement.Node) (plan defrag.Plan, ok bool) {
+	var ending []placement.Holding // on the node of the plan
+	if plan, ok = goal.Plan(nodes); !ok || len(plan.Moves) > 0 {
+		left := make([]placement.Node, 0, len(nodes))
+		for _, n := range nodes {
+			left = append(left, n.Without(terminating(n)))
+		}
+		if plan, ok = goal.Plan(left); ok {
+			at := nodes[slices.IndexFunc(nodes, func(n placement.Node) bool { return n.Name == plan.Node })]
+			ending = slices.DeleteFunc(terminating(at), func(h placement.Holding) bool { return !onGPUs(plan, h) })
+			if !goal.Empty && !at.Without(slices.Concat(ending, evicted(plan))).InSum(goal.Request) {
+				ending = terminating(at) // of which the node's sum is short
+			}
+		}
+	}
+	c.leaving = append(evicted(plan), ending...)
+	return plan, ok
+}
+
+func evicted(plan defrag.Plan) (out []placement.Holding) {
+	for _, m := range plan.Moves {
+		out = append(out, m.Pod)
+	}
+	return out
+}
+
+func terminating(n placement.Node) []placement.Holding {
+	return slices.DeleteFunc(n.Holdings(), func(h placement.Holding) bool { return !h.Terminating })
+}
+
+// onGPUs reports whether a pod is on a GPU of a plan.
+func onGPUs(plan defrag.Plan, h placement.Holding) bool {
+	return slices.ContainsFunc(h.Assignment.Devices(), func(id gpu.UUID) bool { return slices.Contains(plan.Assignment.Devices(), id) })
+}
+
+// Why pods are left in peace.
+const (
+	static      = "static"
+	alone       = "without a controller"
+	ofDaemonSet = "of a DaemonSet"
+	important   = "of a higher priority"
+	protected   = "whose PodDisruptionBudget allows no eviction"
+)
+
+// stays says why a pod is not to be evicted: nobody would make it again, or its
+// node alone. It is empty for one that may go.
+func (c *crowd) stays(pod *v1.Pod) string {
+	owner := metav1.GetControllerOf(pod)
+	switch {
+	case pod.Annotations[v1.MirrorPodAnnotationKey] != "":
+		return static
+	case owner == nil && !c.force:
+		return alone
+	case owner != nil && owner.Kind == "DaemonSet":
+		return ofDaemonSet
+	default:
+		return ""
+	}
+}
+
+// mayGo reports whether somebody will make a pod again that is evicted.
+func (c *crowd) mayGo(h placement.Holding) bool {
+	pod := c.pods[h.Pod.UID]
+	return pod != nil && !h.Nominated && c.stays(pod) == ""
+}
+
+// asItFinds returns a node as the pod finds it that room is made for: what is kept for others
+// is no room. A GPU that is to be free comes after each of them.
+func (c *crowd) asItFinds(n placement.Node, req placement.Request) placement.Node {
+	if c.waits == nil {
+		return decide.Promised(n, c.policy)
+	}
+	return decide.Reserved(n, api.Ref(c.waits), req, c.policy)
+}
+
+// inPeace says which pods were left in peace, and why, and whether to force evictions
+// helps.
+func (c *crowd) inPeace(goal defrag.Goal, force bool) string {
+	guarded := preemption.Guarded(goal.Budgets)
+	counts := make(map[string]int)
+	for uid, pod := range c.pods {
+		why := c.stays(pod)
+		switch {
+		case pod.Spec.NodeName == "":
+			continue
+		case corev1.PodPriority(pod) > goal.Request.Priority:
+			why = important
+		case why != "":
+		case guarded[uid]:
+			why = protected
+		}
+		counts[why]++
+	}
+	var out []string
+	for _, why := range []string{alone, ofDaemonSet, static, important, protected} {
+		n := counts[why]
+		if why == alone && force {
+			why += " (--force evicts them)"
+		}
+		if n > 0 {
+			out = append(out, fmt.Sprintf("%d %s", n, why))
+		}
+	}
+	if len(out) == 0 {
+		return ""
+	}
+	return "; pods that were left in peace: " + strings.Join(out, ", ")
+}
+
+// suits reports whether a node would take a pod, or any pod for a GPU that is to
+// be free.
+func (c *crowd) suits(ref placement.PodRef, nodeName string) bool {
+	node, pod := c.nodes[nodeName], c.pods[ref.UID]
+	if ref.UID == "" {
+		pod = c.waits
+	}
+	if node == nil || c.facts[nodeName].Refuses != nil {
+		return false
+	}
+	if pod == nil {
+		return true
+	}
+	return reach.KeepsOff(pod, node) == nil
+}
+
+// what says what room is made for.
+func (c *crowd) what(gpus int) string {
+	switch {
+	case c.waits != nil:
+		return fmt.Sprintf("pod %s/%s", c.waits.Namespace, c.waits.Name)
+	case gpus == 1:
+		return "a GPU without pods"
+	default:
+		return fmt.Sprintf("%d GPUs without pods on one node", gpus)
+	}
+}
+
+func (c *crowd) print(w io.Writer, plan defrag.Plan, nodes []placement.Node, req placement.Request, gpus int) error {
+	at := nodes[slices.IndexFunc(nodes, func(n placement.Node) bool { return n.Name == plan.Node })]
+	var indexes []string
+	for _, d := range at.Devices {
+		if slices.Contains(plan.Assignment.Devices(), d.UUID) {
+			indexes = append(indexes, fmt.Sprintf("GPU%d", d.Index))
+		}
+	}
+	fmt.Fprintf(w, "Room for %s: %s of node %s\n", c.what(gpus), strings.Join(indexes, ", "), plan.Node)
+	if len(plan.Moves) == 0 {
+		when := "as it is"
+		if len(c.leaving) > 0 {
+			when = "once " + named(c.leaving) + ", which ends already, is gone"
+		}
+		fmt.Fprintf(w, "There is room %s: nobody has to be evicted.\n", when)
+		if c.waits != nil && len(c.leaving) == 0 {
+			if _, refusal := decide.Decide(at, api.Ref(c.waits), req, c.policy); refusal != nil {
+				fmt.Fprintf(w, "For now the pod %s.\n", refusal.Message)
+			}
+		}
+		return nil
+	}
+	fmt.Fprintln(w)
+	table := printers.GetNewTabWriter(w)
+	fmt.Fprintln(table, "NAMESPACE\tPOD\tCONTROLLER\tHOLDS\tFROM\tROOM ON")
+	for _, m := range plan.Moves {
+		to := m.To
+		if to == "" {
+			to = "<none: it will wait>"
+		}
+		fmt.Fprintf(table, "%s\t%s\t%s\t%s\t%s\t%s\n", m.Pod.Pod.Namespace, m.Pod.Pod.Name, controller(metav1.GetControllerOf(c.pods[m.Pod.Pod.UID])), gpu.Format(m.Pod.Request.Units(), at.UnitMiB), m.From, to)
+	}
+	return table.Flush()
+}
+
+func controller(owner *metav1.OwnerReference) string {
+	if owner == nil {
+		return "<none>"
+	}
+	return owner.Kind + "/" + owner.Name
+}

@@ -1,0 +1,209 @@
+package defrag
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math"
+	"time"
+
+	"github.com/spf13/cobra"
+	v1 "k8s.io/api/core/v1"
+	policyv1 "k8s.io/api/policy/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/gpumem/gpumem/pkg/api"
+	"github.com/gpumem/gpumem/pkg/cli/cluster"
+	"github.com/gpumem/gpumem/pkg/cli/cmdutil"
+	"github.com/gpumem/gpumem/pkg/defrag"
+	"github.com/gpumem/gpumem/pkg/gpu"
+	"github.com/gpumem/gpumem/pkg/inspect"
+	"github.com/gpumem/gpumem/pkg/placement"
+	"github.com/gpumem/gpumem/pkg/preemption"
+)
+
+// Options are those of defrag.
+type Options struct {
+	*cmdutil.Factory
+	gpus  int // to free, on one node
+	most  int // evictions
+	force bool
+	apply bool
+
+	timeout time.Duration // to wait for the pod that room is made for, or until those that are evicted are elsewhere
+
+	cluster *cluster.Reader
+	args    []string // the pod; empty: a GPU is to be freed
+}
+
+// NewCommand returns the command defrag.
+func NewCommand(f *cmdutil.Factory) *cobra.Command {
+	o := &Options{Factory: f, gpus: 1, most: 4, timeout: 5 * time.Minute}
+	cmd := &cobra.Command{
+		Use:   "defrag [POD]",
+		Short: "Plan the fewest evictions that make a waiting pod fit, or free a GPU",
+		Long: `Plan the fewest evictions that make a waiting pod fit or, without one, free a GPU.
+
+A pod is evicted only when there is room for it elsewhere, or when the waiting
+pod may preempt it: it has a higher priority, and the pod waits then. Those of
+higher priority stay, those of DaemonSets, those whose PodDisruptionBudget allows
+no eviction, and those without a controller, which nothing would make again.
+
+Nothing is evicted without --apply. It keeps the room for POD, from all pods of its priority
+or a lower one, until POD has a node, for which it waits. Without POD it keeps new pods off the GPUs (as
+cordon does) until the evicted pods are elsewhere. The plan counts GPU memory and cores, the nodes'
+CPU, taints and node affinity; where the pods go is kube-scheduler's to say.`,
+		Example: `  # Whom to evict so that the pod ml/train, which waits, fits
+  kubectl inspect gpumem defrag ml/train
+
+  # Empty two GPUs of one node, and do it
+  kubectl inspect gpumem defrag --gpus 2 --apply`,
+		Args: cobra.MaximumNArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error { return cmdutil.Run(cmd, args, o) },
+	}
+	f.SayNamespace(cmd, cmdutil.NamespaceOfPod)
+	flags := cmd.Flags()
+	flags.IntVar(&o.gpus, "gpus", o.gpus, "How many GPUs to free, on one node")
+	flags.IntVar(&o.most, "max-evictions", o.most, "How many pods the plan may evict, 32 at most: there is none where more would have to go")
+	flags.BoolVar(&o.force, "force", false, "Evict pods too that nothing will make again")
+	flags.BoolVar(&o.apply, "apply", false, "Evict the pods of the plan")
+	flags.DurationVar(&o.timeout, "timeout", o.timeout, "How long to keep the room for POD, and to wait for it to have a node; without it, for evicted pods to be gone and those in their place to have one")
+	return cmd
+}
+
+// Complete keeps the name of the pod.
+func (o *Options) Complete(args []string) (err error) {
+	o.args = args
+	o.cluster, err = o.Connect()
+	return err
+}
+
+// Validate reports all that is wrong with the flags.
+func (o *Options) Validate() error {
+	var errs []error
+	if o.gpus < 1 || o.gpus > 16 {
+		errs = append(errs, fmt.Errorf("--gpus is %d, want 1 to 16", o.gpus))
+	}
+	if o.most < 0 || o.most > 32 {
+		errs = append(errs, fmt.Errorf("--max-evictions is %d, want 0 to 32", o.most))
+	}
+	return errors.Join(errs...)
+}
+
+// Run prints the plan, and carries it out if it is to.
+func (o *Options) Run(ctx context.Context) error {
+	c := &crowd{nodes: make(map[string]*v1.Node), pods: make(map[string]*v1.Pod), force: o.force}
+	room := defrag.Goal{Most: o.most, May: c.mayGo, Suits: c.suits}
+	var err error
+	if room.Request, err = o.request(ctx, c); err != nil {
+		return err
+	}
+	room.Empty = c.waits == nil
+	room.Displace = c.waits != nil && (c.waits.Spec.PreemptionPolicy == nil || *c.waits.Spec.PreemptionPolicy != v1.PreemptNever)
+	nodes, facts, err := o.cluster.Load(ctx, cluster.Selection{
+		EachNode: func(node *v1.Node) { c.nodes[node.Name] = node },
+		EachPod:  func(pod *v1.Pod) { c.pods[string(pod.UID)] = pod },
+	})
+	if err != nil {
+		return err
+	}
+	c.facts = facts.Nodes
+	if err := cluster.NeedsPods("there is no plan", facts); err != nil {
+		return err
+	}
+	o.LearnPolicy(ctx, o.cluster, &facts)
+	c.policy, room.Fallback = facts.Policy, facts.Policy
+	if room.Budgets, err = o.budgets(ctx, c); err != nil {
+		return err
+	}
+	for i, n := range nodes {
+		nodes[i] = c.asItFinds(n, room.Request)
+	}
+	plan, ok := c.plan(room, nodes)
+	if !ok {
+		return o.noPlan(c, room, nodes)
+	}
+	if err := c.print(o.Out, plan, nodes, room.Request, o.gpus); err != nil {
+		return err
+	}
+	return o.carryOut(ctx, c, plan, facts.Schedulers)
+}
+
+// carryOut does what is to be done about a plan, which may be nothing.
+func (o *Options) carryOut(ctx context.Context, c *crowd, plan defrag.Plan, schedulers []string) error {
+	if len(plan.Moves) == 0 && (len(c.leaving) == 0 || c.waits == nil || !o.apply) {
+		return nil
+	}
+	if !o.apply {
+		fmt.Fprintln(o.Out, "Nobody was evicted: --apply does it.")
+		return nil
+	}
+	if c.waits == nil {
+		return o.free(ctx, c, plan)
+	}
+	if unserved := c.unserved(o.cluster.Names, schedulers); unserved != "" {
+		return fmt.Errorf("nobody was evicted for pod %s/%s: %s", c.waits.Namespace, c.waits.Name, unserved)
+	}
+	return o.makeWay(ctx, c, plan)
+}
+
+// noPlan says why there is none.
+func (o *Options) noPlan(c *crowd, room defrag.Goal, nodes []placement.Node) error {
+	short := fmt.Sprintf("at most %d evictions (--max-evictions) make no room", o.most)
+	if room.Hopeless(nodes) || o.most >= mostPods(nodes) {
+		short = "no evictions make room"
+	}
+	overdrawn := ""
+	if n, ok := room.Overdrawn(nodes); ok {
+		if refusal := inspect.Overdraws(room.Request, n); refusal != nil {
+			overdrawn = "; node " + n.Name + ": " + refusal.Message
+		}
+	}
+	return fmt.Errorf("%s for %s%s%s", short, c.what(o.gpus), overdrawn, c.inPeace(room, c.forced(room, nodes)))
+}
+
+// request is what to make room for: the waiting pod, or pods that are alone on
+// their GPUs, for which everybody would make room.
+func (o *Options) request(ctx context.Context, c *crowd) (placement.Request, error) {
+	if len(o.args) == 0 {
+		return placement.Request{
+			Containers: []placement.Container{{Kind: placement.App, Units: gpu.Units(o.gpus)}},
+			Count:      o.gpus, Policy: placement.Exclusive, Priority: math.MaxInt32,
+		}, nil
+	}
+	var err error
+	if c.waits, err = o.GetPod(ctx, o.cluster, o.args[0]); err != nil {
+		return placement.Request{}, err
+	}
+	namespace, name := c.waits.Namespace, c.waits.Name
+	if c.waits.Spec.NodeName != "" {
+		return placement.Request{}, fmt.Errorf("pod %s/%s does not wait: it is on node %s", namespace, name, c.waits.Spec.NodeName)
+	}
+	if o.apply && roomKept(c.waits) {
+		if err := o.keepNone(ctx, c.waits); err != nil { // a run before this one was killed
+			return placement.Request{}, err
+		}
+	}
+	req, err := o.cluster.Names.Request(c.waits)
+	if err == nil && req.Empty() {
+		err = fmt.Errorf("pod %s/%s asks for no %s", namespace, name, o.cluster.Names.GPUMem())
+	}
+	return req, err
+}
+
+// budgets reads the PodDisruptionBudgets that the pods are under.
+func (o *Options) budgets(ctx context.Context, c *crowd) ([]preemption.Budget, error) {
+	list, err := o.cluster.Client.PolicyV1().PodDisruptionBudgets(metav1.NamespaceAll).List(ctx, metav1.ListOptions{})
+	if err != nil {
+		return nil, err
+	}
+	var budgets []*policyv1.PodDisruptionBudget
+	for i := range list.Items {
+		budgets = append(budgets, &list.Items[i])
+	}
+	var pods []*v1.Pod
+	for _, pod := range c.pods {
+		pods = append(pods, pod)
+	}
+	return api.Budgets(budgets, pods), nil
+}

@@ -1,0 +1,589 @@
+package defrag_test
+
+import (
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	v1 "k8s.io/api/core/v1"
+	policyv1 "k8s.io/api/policy/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/client-go/kubernetes/fake"
+	clienttesting "k8s.io/client-go/testing"
+
+	"github.com/gpumem/gpumem/pkg/api"
+	"github.com/gpumem/gpumem/pkg/cli/clirun"
+	"github.com/gpumem/gpumem/pkg/cli/clitest"
+	"github.com/gpumem/gpumem/pkg/cli/defrag"
+	"github.com/gpumem/gpumem/pkg/gpu"
+	"github.com/gpumem/gpumem/pkg/placement"
+)
+
+// fragmented is two nodes with 10 GiB free on three GPUs, on none of them 8, and
+// a pod that wants 8.
+func fragmented(t *testing.T) map[string]runtime.Object {
+	return map[string]runtime.Object{
+		"extender": clitest.ExtenderDeployment("gpumem-system", "gpumem.dev", "binpack"),
+
+		"gpu-a": clitest.Node(t, "gpu-a", clitest.Inventory("gpu-a", 10, 10)),
+		"gpu-b": clitest.Node(t, "gpu-b", clitest.Inventory("gpu-b", 16)),
+		"x":     clitest.OwnedBy("ReplicaSet", clitest.Pod(t, "ml/x", "gpu-a", 4, clitest.UUID("gpu-a", 0))),
+		"y":     clitest.OwnedBy("Job", clitest.Pod(t, "ml/y", "gpu-a", 5, clitest.UUID("gpu-a", 1))),
+		"z":     clitest.OwnedBy("StatefulSet", clitest.Pod(t, "ml/z", "gpu-b", 10, clitest.UUID("gpu-b", 0))),
+		"waits": clitest.Pod(t, "ml/waits", "", 8),
+	}
+}
+
+const planForWaits = `Room for pod ml/waits: GPU0 of node gpu-a
+
+NAMESPACE   POD   CONTROLLER         HOLDS   FROM    ROOM ON
+ml          x     ReplicaSet/owner   4 GiB   gpu-a   gpu-a
+`
+
+func clientOf(cluster map[string]runtime.Object) *fake.Clientset {
+	return fake.NewClientset(slices.Collect(maps.Values(cluster))...)
+}
+
+// To force evictions is advised where that makes room, and not because it may.
+func TestDefragAdvisesToForceWhatHelps(t *testing.T) {
+	cluster := fragmented(t)
+	for _, o := range []struct {
+		name, node string
+		units      int64
+		gpu        int
+	}{{"w", "gpu-a", 3, 0}, {"x", "gpu-a", 3, 0}, {"y", "gpu-a", 5, 1}, {"z", "gpu-b", 14, 0}} { // only one of w and x finds room elsewhere
+		cluster[o.name] = clitest.Pod(t, "ml/"+o.name, o.node, o.units, clitest.UUID(o.node, o.gpu))
+	}
+	for _, tc := range []struct{ args, want string }{
+		{"ml/waits", "no evictions make room for pod ml/waits; pods that were left in peace: 4 without a controller"},
+		{"ml/waits --force", "no evictions make room for pod ml/waits"},
+	} {
+		if _, _, err := clirun.Inspect(clientOf(cluster), append([]string{"defrag"}, strings.Fields(tc.args)...)...); err == nil || err.Error() != tc.want {
+			t.Errorf("%s: error %v, want %s", tc.args, err, tc.want)
+		}
+	}
+}
+
+func TestDefrag(t *testing.T) {
+	one := int32(1)
+	half := func(c map[string]runtime.Object) { // GPU0 of gpu-a is out of use, and GPU1 free
+		node := clitest.Node(t, "gpu-a", clitest.Inventory("gpu-a", 16, 16))
+		clitest.Sicken(t, node, 0)
+		c["gpu-a"] = node
+		delete(c, "y")
+	}
+	tests := map[string]struct {
+		change  func(map[string]runtime.Object)
+		args    []string
+		want    string
+		wantErr string
+		evicted []string
+	}{
+		"a plan": {
+			args: []string{"ml/waits"}, want: planForWaits + "Nobody was evicted: --apply does it.\n",
+		},
+		"carried out": {
+			args: []string{"-n", "ml", "waits", "--apply"}, want: planForWaits + "pod/x evicted\npod/waits is on node gpu-a\n", evicted: []string{"x"},
+		},
+		"no controller": {
+			change: func(c map[string]runtime.Object) { c["x"].(*v1.Pod).OwnerReferences = nil },
+			args:   []string{"ml/waits"},
+			want: "Room for pod ml/waits: GPU1 of node gpu-a\n\n" +
+				"NAMESPACE   POD   CONTROLLER   HOLDS   FROM    ROOM ON\n" +
+				"ml          y     Job/owner    5 GiB   gpu-a   gpu-b\n" +
+				"Nobody was evicted: --apply does it.\n",
+		},
+		"no controller, and force": {
+			change: func(c map[string]runtime.Object) { c["x"].(*v1.Pod).OwnerReferences = nil },
+			args:   []string{"ml/waits", "--force"},
+			want: "Room for pod ml/waits: GPU0 of node gpu-a\n\n" +
+				"NAMESPACE   POD   CONTROLLER   HOLDS   FROM    ROOM ON\n" +
+				"ml          x     <none>       4 GiB   gpu-a   gpu-a\n" +
+				"Nobody was evicted: --apply does it.\n",
+		},
+		"a DaemonSet, and a node that takes no pods": {
+			change: func(c map[string]runtime.Object) {
+				clitest.OwnedBy("DaemonSet", c["x"].(*v1.Pod))
+				clitest.OwnedBy("DaemonSet", c["z"].(*v1.Pod))
+				c["gpu-a"].(*v1.Node).Spec.Unschedulable = true
+			},
+			args: []string{"ml/waits"}, wantErr: "no evictions make room for pod ml/waits; pods that were left in peace: 2 of a DaemonSet",
+		},
+		"who ends holds a GPU that is out of use": {
+			change: func(c map[string]runtime.Object) {
+				half(c)
+				delete(c, "z")
+				delete(c, "gpu-b")
+				c["x"] = clitest.Pod(t, "ml/x", "gpu-a", 10, clitest.UUID("gpu-a", 0))
+				c["x"].(*v1.Pod).DeletionTimestamp, c["x"].(*v1.Pod).Finalizers = new(metav1.Now()), []string{"x/y"}
+			},
+			args: []string{"ml/waits"}, want: "Room for pod ml/waits: GPU1 of node gpu-a\nThere is room once ml/x, which ends already, is gone: nobody has to be evicted.\n",
+		},
+		"a free GPU beside one that is out of use": {
+			change: func(c map[string]runtime.Object) {
+				half(c)
+				c["x"] = clitest.OwnedBy("ReplicaSet", clitest.Pod(t, "ml/x", "gpu-a", 16, clitest.UUID("gpu-a", 0)))
+			},
+			want: "Room for a GPU without pods: GPU1 of node gpu-a\nThere is room as it is: nobody has to be evicted.\n",
+		},
+		"a GPU that is over-committed": {
+			change: func(c map[string]runtime.Object) {
+				delete(c, "y")
+				c["x"] = clitest.OwnedBy("DaemonSet", clitest.Pod(t, "ml/x", "gpu-a", 14, clitest.UUID("gpu-a", 0)))
+				clitest.OwnedBy("DaemonSet", c["z"].(*v1.Pod))
+			},
+			args: []string{"ml/waits"}, wantErr: "no evictions make room for pod ml/waits; node gpu-a: kube-scheduler counts 4 GiB of pods on GPU0 (over-committed) " +
+				"against the node's other GPUs: kubectl inspect gpumem drain gpu-a 0; pods that were left in peace: 2 of a DaemonSet",
+		},
+		"budgets": {
+			change: func(c map[string]runtime.Object) {
+				for _, name := range []string{"x", "y", "z"} {
+					c[name].(*v1.Pod).Labels = map[string]string{"guarded": "yes"}
+				}
+				c["budget"] = &policyv1.PodDisruptionBudget{
+					ObjectMeta: metav1.ObjectMeta{Namespace: "ml", Name: "guard"},
+					Spec:       policyv1.PodDisruptionBudgetSpec{Selector: &metav1.LabelSelector{MatchLabels: map[string]string{"guarded": "yes"}}},
+				}
+			},
+			args: []string{"ml/waits", "--apply"}, wantErr: "no evictions make room for pod ml/waits; pods that were left in peace: 3 whose PodDisruptionBudget allows no eviction",
+		},
+		"pods of higher priority, or without a controller": {
+			change: func(c map[string]runtime.Object) {
+				for _, name := range []string{"x", "y", "z"} {
+					c[name].(*v1.Pod).Spec.Priority = &one
+				}
+				c["z"].(*v1.Pod).OwnerReferences = nil
+			},
+			args:    []string{"ml/waits"},
+			wantErr: "no evictions make room for pod ml/waits; pods that were left in peace: 3 of a higher priority",
+		},
+		"pods without a controller": {
+			change: func(c map[string]runtime.Object) {
+				for _, name := range []string{"x", "y", "z"} {
+					c[name].(*v1.Pod).OwnerReferences = nil
+				}
+			},
+			args:    []string{"ml/waits"},
+			wantErr: "no evictions make room for pod ml/waits; pods that were left in peace: 3 without a controller (--force evicts them)",
+		},
+		"a pod of lower priority waits itself": {
+			change: func(c map[string]runtime.Object) {
+				c["waits"].(*v1.Pod).Spec.Priority = &one
+				for _, name := range []string{"gpu-a", "x", "y"} {
+					delete(c, name)
+				}
+			},
+			args: []string{"ml/waits"},
+			want: "Room for pod ml/waits: GPU0 of node gpu-b\n\n" +
+				"NAMESPACE   POD   CONTROLLER          HOLDS    FROM    ROOM ON\n" +
+				"ml          z     StatefulSet/owner   10 GiB   gpu-b   <none: it will wait>\n" +
+				"Nobody was evicted: --apply does it.\n",
+		},
+		"more than there are": {
+			change: func(c map[string]runtime.Object) {
+				for _, name := range []string{"waits", "x", "y", "z"} {
+					c[name].(*v1.Pod).Annotations["gpumem.dev/exclusive-group"] = "one"
+				}
+			},
+			args: []string{"ml/waits"}, wantErr: "no evictions make room for pod ml/waits",
+		},
+		"a GPU": {
+			args: []string{},
+			want: strings.Replace(planForWaits, "pod ml/waits", "a GPU without pods", 1) + "Nobody was evicted: --apply does it.\n",
+		},
+		"two GPUs": {
+			args: []string{"--gpus", "2"}, wantErr: "no evictions make room for 2 GPUs without pods on one node",
+		},
+		"there is room": {
+			change: func(c map[string]runtime.Object) { delete(c, "x") },
+			args:   []string{"ml/waits", "--apply"},
+			want:   "Room for pod ml/waits: GPU0 of node gpu-a\nThere is room as it is: nobody has to be evicted.\n",
+		},
+		"a pod that ends already": {
+			change: func(c map[string]runtime.Object) { c["y"].(*v1.Pod).DeletionTimestamp = &metav1.Time{} },
+			args:   []string{"ml/waits"},
+			want:   "Room for pod ml/waits: GPU1 of node gpu-a\nThere is room once ml/y, which ends already, is gone: nobody has to be evicted.\n",
+		},
+		"a pod that ends already, and one that is evicted": {
+			change: func(c map[string]runtime.Object) {
+				c["y"].(*v1.Pod).DeletionTimestamp = &metav1.Time{}
+				c["more"] = clitest.Pod(t, "ml/more", "gpu-a", 3, clitest.UUID("gpu-a", 1)) // without a controller
+			},
+			args: []string{"ml/waits"}, want: strings.Replace(planForWaits, "gpu-a   gpu-a", "gpu-a   gpu-b", 1) + "Nobody was evicted: --apply does it.\n",
+		},
+		"a node whose kubelet offers nothing": {
+			change: func(c map[string]runtime.Object) {
+				free := clitest.Node(t, "gpu-c", clitest.Inventory("gpu-c", 16))
+				free.Status.Allocatable = nil
+				c["gpu-c"] = free
+			},
+			args: []string{"ml/waits"}, want: planForWaits + "Nobody was evicted: --apply does it.\n",
+		},
+		"taints": {
+			change: func(c map[string]runtime.Object) {
+				c["gpu-a"].(*v1.Node).Spec.Taints = []v1.Taint{{Key: "reserved", Effect: v1.TaintEffectNoSchedule}}
+			},
+			args: []string{"ml/waits"}, wantErr: "no evictions make room for pod ml/waits",
+		},
+		"a pod that runs":      {args: []string{"ml/x"}, wantErr: "pod ml/x does not wait: it is on node gpu-a"},
+		"a pod that is not":    {args: []string{"ml/nobody"}, wantErr: `"nobody" not found`},
+		"no GPUs":              {args: []string{"--gpus", "0"}, wantErr: "--gpus is 0, want 1 to 16"},
+		"too many evictions":   {args: []string{"--max-evictions", "99"}, wantErr: "--max-evictions is 99, want 0 to 32"},
+		"no evictions allowed": {args: []string{"ml/waits", "--max-evictions", "0"}, wantErr: "at most 0 evictions (--max-evictions) make no room"},
+	}
+	for name, tc := range tests {
+		t.Run(name, func(t *testing.T) {
+			cluster := fragmented(t)
+			if tc.change != nil {
+				tc.change(cluster)
+			}
+			client := clientOf(cluster)
+			client.PrependReactor("create", "pods", replace(t, client, "waits"))
+			stdout, _, err := clirun.Inspect(client, append([]string{"defrag"}, tc.args...)...)
+			if (err != nil) != (tc.wantErr != "") || err != nil && !strings.Contains(err.Error(), tc.wantErr) {
+				t.Fatalf("error %v, want %q; output:\n%s", err, tc.wantErr, stdout)
+			}
+			if diff := cmp.Diff(tc.want, stdout); diff != "" {
+				t.Errorf("output (-want +got):\n%s", diff)
+			}
+			if diff := cmp.Diff(tc.evicted, evictions(client)); diff != "" {
+				t.Errorf("evicted (-want +got):\n%s", diff)
+			}
+		})
+	}
+}
+
+// replace does as a controller, which makes a pod elsewhere for one that is evicted, and as a
+// scheduler, which places one that waits, unless none is named, on gpu-a then.
+func replace(t *testing.T, client *fake.Clientset, waits string) clienttesting.ReactionFunc {
+	return func(a clienttesting.Action) (bool, runtime.Object, error) {
+		if a.GetSubresource() != "eviction" {
+			return false, nil, nil
+		}
+		resource := v1.SchemeGroupVersion.WithResource("pods")
+		name := a.(clienttesting.CreateAction).GetObject().(*policyv1.Eviction).Name
+		old, err := client.Tracker().Get(resource, a.GetNamespace(), name)
+		if err != nil {
+			return true, nil, err
+		}
+		again := clitest.Pod(t, a.GetNamespace()+"/"+name+"-again", "gpu-b", 4, clitest.UUID("gpu-b", 0))
+		again.OwnerReferences = old.(*v1.Pod).OwnerReferences
+		if err := client.Tracker().Add(again); err != nil {
+			return true, nil, err
+		}
+		if waits != "" {
+			placed := clitest.Pod(t, a.GetNamespace()+"/"+waits, "gpu-a", 10, clitest.UUID("gpu-a", 0))
+			if err := client.Tracker().Update(resource, placed, placed.Namespace); err != nil {
+				return true, nil, err
+			}
+		}
+		return true, nil, client.Tracker().Delete(resource, a.GetNamespace(), name)
+	}
+}
+
+// The room that was made is for whoever is first, and who made it is told that it was another.
+func TestDefragSaysWhoElseTookTheRoom(t *testing.T) {
+	cluster := fragmented(t)
+	cluster["twin"] = clitest.OwnedBy("ReplicaSet", clitest.Pod(t, "ml/twin", "", 10))
+	client := clientOf(cluster)
+	client.PrependReactor("create", "pods", replace(t, client, "twin"))
+	stdout, _, err := clirun.Inspect(client, "defrag", "ml/waits", "--apply")
+	const want = "pod ml/waits waits yet: others were faster to take the room on node gpu-a: ml/twin; the room is kept no longer; kubectl inspect gpumem explain ml/waits says more, and the same command plans anew"
+	if err == nil || err.Error() != want || !strings.HasSuffix(stdout, "pod/x evicted\n") {
+		t.Errorf("error %v, want %q; output:\n%s", err, want, stdout)
+	}
+}
+
+// The pod may be placed between the look at it and the look at its node.
+func TestDefragDoesNotBlameThePodItself(t *testing.T) {
+	client := clientOf(fragmented(t))
+	client.PrependReactor("create", "pods", replace(t, client, "waits"))
+	gets := 0
+	client.PrependReactor("get", "pods", func(clienttesting.Action) (bool, runtime.Object, error) {
+		gets++
+		return gets == 2, clitest.Pod(t, "ml/waits", "", 10), nil // one step behind
+	})
+	stdout, _, err := clirun.Inspect(client, "defrag", "ml/waits", "--apply")
+	if err != nil || !strings.HasSuffix(stdout, "pod/waits is on node gpu-a\n") {
+		t.Errorf("error %v, got:\n%s", err, stdout)
+	}
+}
+
+// One that came and took little is not what the pod waits for.
+func TestDefragBlamesNobodyForACordon(t *testing.T) {
+	cluster := fragmented(t)
+	cluster["small"] = clitest.Pod(t, "ml/small", "", 1)
+	client := clientOf(cluster)
+	nodes, pods := v1.SchemeGroupVersion.WithResource("nodes"), v1.SchemeGroupVersion.WithResource("pods")
+	client.PrependReactor("create", "pods", replace(t, client, ""))
+	client.PrependReactor("create", "pods", func(clienttesting.Action) (bool, runtime.Object, error) {
+		closed := cluster["gpu-a"].(*v1.Node).DeepCopy()
+		closed.Spec.Unschedulable = true
+		if err := client.Tracker().Update(nodes, closed, ""); err != nil {
+			t.Error(err)
+		}
+		if err := client.Tracker().Update(pods, clitest.Pod(t, "ml/small", "gpu-a", 1, clitest.UUID("gpu-a", 0)), "ml"); err != nil {
+			t.Error(err)
+		}
+		return false, nil, nil
+	})
+	_, _, err := clirun.Inspect(client, "defrag", "ml/waits", "--apply", "--timeout", "1ms")
+	if want := "pod ml/waits waits yet: node gpu-a: the node is cordoned; "; err == nil || !strings.HasPrefix(err.Error(), want) {
+		t.Errorf("error %v, want %q", err, want)
+	}
+}
+
+func TestDefragEvictsNobodyForAPodThatNobodyPlaces(t *testing.T) {
+	cluster := fragmented(t)
+	cluster["waits"].(*v1.Pod).Spec.SchedulingGates = []v1.PodSchedulingGate{{Name: "example.com/quota"}}
+	client := clientOf(cluster)
+	_, _, err := clirun.Inspect(client, "defrag", "ml/waits", "--apply")
+	if want := "nobody was evicted for pod ml/waits: it has scheduling gates"; err == nil || !strings.HasPrefix(err.Error(), want) || len(evictions(client)) > 0 {
+		t.Errorf("error %v, want %q; evicted: %v", err, want, evictions(client))
+	}
+}
+
+func TestDefragSaysThatThePodWaitsForSomethingElse(t *testing.T) {
+	client := clientOf(fragmented(t))
+	client.PrependReactor("create", "pods", replace(t, client, ""))
+	_, stderr, err := clirun.Inspect(client, "defrag", "ml/waits", "--apply", "--timeout", "1ms")
+	const want = "pod ml/waits waits yet: there is room on node gpu-a; the room is kept no longer; kubectl inspect gpumem explain ml/waits says more, and the same command plans anew"
+	if err == nil || err.Error() != want || stderr != "waiting for pod/waits to be placed\n" {
+		t.Errorf("error %v, want %q; said:\n%s", err, want, stderr)
+	}
+}
+
+// What is left for the pod is kept for it before anybody is evicted, and no more when the
+// waiting is over.
+func TestDefragKeepsTheRoomUntilThePodHasANode(t *testing.T) {
+	for name, wantErr := range map[string]string{"waits": "", "nobody": "pod ml/waits waits yet: not ended yet: ml/x; "} {
+		cluster := fragmented(t)
+		cluster["waits"].(*v1.Pod).Annotations["example.com/other"] = "stays"
+		client := clientOf(cluster)
+		var kept string
+		client.PrependReactor("create", "pods", func(a clienttesting.Action) (bool, runtime.Object, error) {
+			obj, err := client.Tracker().Get(v1.SchemeGroupVersion.WithResource("pods"), "ml", "waits")
+			if err != nil {
+				t.Error(err)
+			}
+			node, at := api.Nomination(obj.(*v1.Pod), placement.Request{})
+			kept = fmt.Sprint(node, at.Devices())
+			if name == "waits" {
+				return replace(t, client, name)(a)
+			}
+			return a.GetSubresource() == "eviction", nil, nil // and the pod stays for ever
+		})
+		_, _, err := clirun.Inspect(client, "defrag", "ml/waits", "--apply", "--timeout", "1ms")
+		if (err != nil) != (wantErr != "") || err != nil && !strings.HasPrefix(err.Error(), wantErr) {
+			t.Errorf("error %v, want %q", err, wantErr)
+		}
+		obj, err := client.Tracker().Get(v1.SchemeGroupVersion.WithResource("pods"), "ml", "waits")
+		if err != nil {
+			t.Fatal(err)
+		}
+		if other := obj.(*v1.Pod).Annotations["example.com/other"]; name == "nobody" && (other != "stays" || len(obj.(*v1.Pod).Status.Conditions) != 1) {
+			t.Errorf("what is another's was taken away: %+v", obj)
+		}
+		want := "gpu-a[" + string(clitest.UUID("gpu-a", 0)) + "]"
+		if left, _ := api.Nomination(obj.(*v1.Pod), placement.Request{}); kept != want || left != "" {
+			t.Errorf("%s: kept %q while pods were evicted, on %q at the end; want %s, none", name, kept, left, want)
+		}
+	}
+}
+
+// keptFor is a pod that waits, for which defrag keeps GPU0 of gpu-a.
+func keptFor(t *testing.T, name string) *v1.Pod {
+	pod := clitest.Pod(t, "ml/"+name, "", 8)
+	pod.Status.Conditions = []v1.PodCondition{api.Reservation{Node: "gpu-a", GPUs: []gpu.UUID{clitest.UUID("gpu-a", 0)}}.Condition()}
+	return pod
+}
+
+// What is kept for another pod is no room, and is not made free a second time.
+func TestDefragSeesWhatIsKeptForOthers(t *testing.T) {
+	for name, tc := range map[string]struct {
+		args []string
+		want string
+	}{
+		"a pod": {[]string{"ml/waits"}, "Room for pod ml/waits: GPU1 of node gpu-a\n\nNAMESPACE   POD   CONTROLLER   HOLDS   FROM    ROOM ON\nml          y     Job/owner    5 GiB   gpu-a   gpu-b\n"},
+		"a GPU": {nil, "Room for a GPU without pods: GPU1 of node gpu-a\n\nNAMESPACE   POD   CONTROLLER   HOLDS   FROM    ROOM ON\nml          y     Job/owner    5 GiB   gpu-a   gpu-b\n"},
+	} {
+		for _, stays := range []bool{false, true} {
+			cluster := fragmented(t)
+			cluster["first"] = keptFor(t, "first")
+			if !stays {
+				delete(cluster, "x")
+			}
+			stdout, _, err := clirun.Inspect(clientOf(cluster), append([]string{"defrag"}, tc.args...)...)
+			if err != nil || !strings.HasPrefix(stdout, tc.want) {
+				t.Errorf("%s: error %v, want\n%s\ngot\n%s", name, err, tc.want, stdout)
+			}
+		}
+	}
+}
+
+// Of a run that was interrupted the evicted pod is ending yet: nobody else goes.
+func TestDefragWaitsForWhoEndsAlready(t *testing.T) {
+	cluster := fragmented(t)
+	cluster["x"].(*v1.Pod).DeletionTimestamp = &metav1.Time{}
+	client := clientOf(cluster)
+	gone := false
+	client.PrependReactor("patch", "pods", func(a clienttesting.Action) (bool, runtime.Object, error) {
+		pods := v1.SchemeGroupVersion.WithResource("pods")
+		switch patch := string(a.(clienttesting.PatchAction).GetPatch()); {
+		case !gone: // it ends once the room is kept
+			gone = true
+			return false, nil, client.Tracker().Delete(pods, "ml", "x")
+		case strings.Contains(patch, `"gpumem.dev/room-made":"`):
+			return false, nil, client.Tracker().Update(pods, clitest.Pod(t, "ml/waits", "gpu-a", 8, clitest.UUID("gpu-a", 0)), "ml")
+		}
+		return false, nil, nil
+	})
+	stdout, _, err := clirun.Inspect(client, "defrag", "ml/waits", "--apply")
+	if err != nil || !strings.HasSuffix(stdout, "There is room once ml/x, which ends already, is gone: nobody has to be evicted.\npod/waits is on node gpu-a\n") || len(evictions(client)) > 0 {
+		t.Errorf("error %v, evicted %v; output:\n%s", err, evictions(client), stdout)
+	}
+}
+
+// A run that was killed has left the condition.
+func TestDefragTakesBackWhatAnEarlierRunLeft(t *testing.T) {
+	cluster := fragmented(t)
+	delete(cluster, "x")
+	cluster["waits"] = keptFor(t, "waits")
+	client := clientOf(cluster)
+	_, _, err := clirun.Inspect(client, "defrag", "ml/waits", "--apply")
+	obj, _ := client.Tracker().Get(v1.SchemeGroupVersion.WithResource("pods"), "ml", "waits")
+	if err != nil || defrag.RoomKept(obj.(*v1.Pod)) {
+		t.Errorf("error %v; the pod: %v", err, obj)
+	}
+}
+
+// The answer is lost, and not what was asked for.
+func TestDefragTakesBackWhatItMayHaveWritten(t *testing.T) {
+	client := clientOf(fragmented(t))
+	first := true
+	client.PrependReactor("patch", "pods", func(a clienttesting.Action) (bool, runtime.Object, error) {
+		if !first {
+			return false, nil, nil
+		}
+		first = false
+		if _, _, err := clienttesting.ObjectReaction(client.Tracker())(a); err != nil {
+			t.Error(err)
+		}
+		return true, nil, apierrors.NewTimeoutError("lost", 1)
+	})
+	_, _, err := clirun.Inspect(client, "defrag", "ml/waits", "--apply")
+	obj, _ := client.Tracker().Get(v1.SchemeGroupVersion.WithResource("pods"), "ml", "waits")
+	if err == nil || len(evictions(client)) > 0 || defrag.RoomKept(obj.(*v1.Pod)) {
+		t.Errorf("error %v, evicted %v; the pod: %v", err, evictions(client), obj)
+	}
+}
+
+// One look that fails is no reason to give the room up.
+func TestDefragLooksAgain(t *testing.T) {
+	client := clientOf(fragmented(t))
+	client.PrependReactor("create", "pods", replace(t, client, "waits"))
+	gets := 0
+	client.PrependReactor("get", "pods", func(clienttesting.Action) (bool, runtime.Object, error) {
+		gets++
+		return gets == 2, nil, apierrors.NewInternalError(errors.New("leader changed"))
+	})
+	stdout, _, err := clirun.Inspect(client, "defrag", "ml/waits", "--apply")
+	if err != nil || gets < 3 || !strings.HasSuffix(stdout, "pod/waits is on node gpu-a\n") {
+		t.Errorf("error %v after %d looks; output:\n%s", err, gets, stdout)
+	}
+}
+
+// kube-scheduler looked before the extender knew of the room, and would not look again.
+func TestDefragWakesThePodOnceTheRoomIsThere(t *testing.T) {
+	client := clientOf(fragmented(t))
+	client.PrependReactor("create", "pods", replace(t, client, ""))
+	woken := ""
+	client.PrependReactor("patch", "pods", func(a clienttesting.Action) (bool, runtime.Object, error) {
+		if patch := string(a.(clienttesting.PatchAction).GetPatch()); strings.Contains(patch, `"gpumem.dev/room-made":"`) {
+			woken = patch
+			placed := clitest.Pod(t, "ml/waits", "gpu-a", 10, clitest.UUID("gpu-a", 0))
+			return true, placed, client.Tracker().Update(v1.SchemeGroupVersion.WithResource("pods"), placed, "ml")
+		}
+		return false, nil, nil
+	})
+	stdout, _, err := clirun.Inspect(client, "defrag", "ml/waits", "--apply")
+	if err != nil || woken == "" || !strings.HasSuffix(stdout, "pod/waits is on node gpu-a\n") {
+		t.Errorf("error %v, woken by %q; output:\n%s", err, woken, stdout)
+	}
+}
+
+func TestDefragEvictsNobodyWhereItMayKeepNoRoom(t *testing.T) {
+	client := clientOf(fragmented(t))
+	client.PrependReactor("patch", "pods", func(clienttesting.Action) (bool, runtime.Object, error) {
+		return true, nil, apierrors.NewForbidden(v1.Resource("pods/status"), "waits", nil)
+	})
+	_, _, err := clirun.Inspect(client, "defrag", "ml/waits", "--apply")
+	if want := "nobody was evicted: status of pod ml/waits: "; err == nil || !strings.HasPrefix(err.Error(), want) || len(evictions(client)) > 0 {
+		t.Errorf("error %v, want %q; evicted: %v", err, want, evictions(client))
+	}
+}
+
+// changes are the patches and evictions that a client was asked for.
+func changes(client *fake.Clientset) (order []string) {
+	for _, a := range client.Actions() {
+		if patch, ok := a.(clienttesting.PatchAction); ok {
+			order = append(order, string(patch.GetPatch()))
+		} else if a.GetSubresource() == "eviction" {
+			order = append(order, "eviction")
+		}
+	}
+	return order
+}
+
+func evictions(client *fake.Clientset) (names []string) {
+	for _, a := range client.Actions() {
+		if create, ok := a.(clienttesting.CreateAction); ok && a.GetSubresource() == "eviction" {
+			names = append(names, create.GetObject().(*policyv1.Eviction).Name)
+		}
+	}
+	return names
+}
+
+func TestDefragStopsAtARefusal(t *testing.T) {
+	client := clientOf(fragmented(t))
+	client.PrependReactor("create", "pods", func(a clienttesting.Action) (bool, runtime.Object, error) {
+		return a.GetSubresource() == "eviction", nil, apierrors.NewTooManyRequests("its budget needs it", 0)
+	})
+	_, _, err := clirun.Inspect(client, "defrag", "ml/waits", "--apply", "--timeout", "1ms")
+	if err == nil || !strings.Contains(err.Error(), "pod ml/x may not be evicted now; evicted: 0 of 1: its budget needs it") {
+		t.Errorf("error %v, want that the pod may not be evicted now", err)
+	}
+}
+
+func TestDefragNeedsToKnowAllPods(t *testing.T) {
+	client := fake.NewClientset(clitest.Node(t, "gpu-a", gpu.Inventory{}))
+	client.PrependReactor("list", "pods", func(clienttesting.Action) (bool, runtime.Object, error) {
+		return true, nil, apierrors.NewForbidden(v1.Resource("pods"), "", nil)
+	})
+	_, _, err := clirun.Inspect(client, "defrag")
+	if err == nil || !strings.Contains(err.Error(), "there is no plan without knowing all pods") {
+		t.Errorf("error %v, want that there is no plan", err)
+	}
+}
+
+func TestDefragCordonsUntilAllAreElsewhere(t *testing.T) {
+	client := clientOf(fragmented(t))
+	client.PrependReactor("create", "pods", func(a clienttesting.Action) (bool, runtime.Object, error) {
+		return a.GetSubresource() == "eviction", nil, nil // and the pod stays for ever
+	})
+	_, _, err := clirun.Inspect(client, "defrag", "--apply", "--timeout", "1ms")
+	if err == nil || !strings.Contains(err.Error(), "the GPUs were not freed within 1ms: pod ml/x has not ended yet") {
+		t.Errorf("error %v, want that the pods are not elsewhere yet", err)
+	}
+	order := changes(client)
+	cordoned := `"gpumem.dev/cordoned-gpus":"`
+	if len(order) != 3 || !strings.Contains(order[0], cordoned) || order[1] != "eviction" || strings.Contains(order[2], cordoned) {
+		t.Errorf("what was done: %q, want the GPU cordoned, an eviction, and the GPU uncordoned", order)
+	}
+}

@@ -1,0 +1,4 @@
+package defrag
+
+// RoomKept is for the tests outside.
+var RoomKept = roomKept

@@ -1,0 +1,118 @@
+package defrag
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	v1 "k8s.io/api/core/v1"
+	policyv1 "k8s.io/api/policy/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/wait"
+
+	"github.com/gpumem/gpumem/pkg/api"
+	"github.com/gpumem/gpumem/pkg/cli/cordon"
+	"github.com/gpumem/gpumem/pkg/defrag"
+)
+
+// free evicts the pods of a plan that frees GPUs. These are cordoned until the pods that
+// come in their place are elsewhere: they would take them otherwise, which are free first.
+func (o *Options) free(ctx context.Context, c *crowd, plan defrag.Plan) (err error) {
+	for _, id := range plan.Assignment.Devices() {
+		if _, _, err := cordon.Write(ctx, o.cluster, plan.Node, string(id), true); err != nil {
+			return err
+		}
+		defer func() {
+			// An interrupt ends the waiting, and not this.
+			_, _, e := cordon.Write(context.WithoutCancel(ctx), o.cluster, plan.Node, string(id), false)
+			err = errors.Join(err, e)
+		}()
+	}
+	if err := o.evict(ctx, plan); err != nil {
+		return err
+	}
+	var waitsFor string
+	late, err := o.poll(ctx, func(ctx context.Context) (bool, error) {
+		yet, err := o.waitsFor(ctx, c, plan)
+		if err == nil {
+			waitsFor = yet
+		}
+		return err == nil && yet == "", lasting(err)
+	})
+	if late {
+		return fmt.Errorf("the GPUs were not freed within %s: %s", o.timeout, waitsFor)
+	}
+	return err
+}
+
+// poll looks until something is so, or reports that it is too late for that.
+func (o *Options) poll(ctx context.Context, so wait.ConditionWithContextFunc) (late bool, err error) {
+	limited, cancel := context.WithTimeout(ctx, o.timeout)
+	defer cancel()
+	switch err = wait.PollUntilContextCancel(limited, look, true, so); {
+	case ctx.Err() != nil && err != nil:
+		return false, errors.New("interrupted")
+	case limited.Err() != nil && err != nil: // however the client words it
+		return true, nil
+	default:
+		return false, err
+	}
+}
+
+// evict stops at the first pod that may not go.
+func (o *Options) evict(ctx context.Context, plan defrag.Plan) error {
+	for i, m := range plan.Moves {
+		uid := types.UID(m.Pod.Pod.UID)
+		err := o.cluster.Client.PolicyV1().Evictions(m.Pod.Pod.Namespace).Evict(ctx, &policyv1.Eviction{
+			ObjectMeta:    metav1.ObjectMeta{Namespace: m.Pod.Pod.Namespace, Name: m.Pod.Pod.Name},
+			DeleteOptions: &metav1.DeleteOptions{Preconditions: &metav1.Preconditions{UID: &uid}},
+		})
+		switch {
+		case apierrors.IsTooManyRequests(err):
+			return fmt.Errorf("pod %s may not be evicted now; evicted: %d of %d: %w", m.Pod.Pod, i, len(plan.Moves), err)
+		case err != nil:
+			return fmt.Errorf("pod %s; evicted: %d of %d: %w", m.Pod.Pod, i, len(plan.Moves), err)
+		}
+		fmt.Fprintf(o.Out, "pod/%s evicted\n", m.Pod.Pod.Name)
+	}
+	return nil
+}
+
+// waitsFor says what is yet to come until the evicted pods are gone and their controllers have
+// as many pods on nodes as before; nothing when they are.
+func (o *Options) waitsFor(ctx context.Context, c *crowd, plan defrag.Plan) (string, error) {
+	for _, m := range plan.Moves {
+		list, err := o.cluster.Client.CoreV1().Pods(m.Pod.Pod.Namespace).List(ctx, metav1.ListOptions{})
+		if err != nil {
+			return "", err
+		}
+		owner := metav1.GetControllerOf(c.pods[m.Pod.Pod.UID])
+		now := 0
+		for i := range list.Items {
+			pod := &list.Items[i]
+			if string(pod.UID) == m.Pod.Pod.UID {
+				return fmt.Sprintf("pod %s has not ended yet", m.Pod.Pod), nil
+			}
+			now += placedBy(owner, pod)
+		}
+		before := 0
+		for _, pod := range c.pods {
+			before += placedBy(owner, pod)
+		}
+		if now < before {
+			return fmt.Sprintf("%s of namespace %s has %d pods on nodes, and had %d", controller(owner), m.Pod.Pod.Namespace, now, before), nil
+		}
+	}
+	return "", nil
+}
+
+// placedBy returns 1 for a pod of this controller that is on a node to stay, else 0.
+func placedBy(owner *metav1.OwnerReference, pod *v1.Pod) int {
+	of := metav1.GetControllerOf(pod)
+	if owner == nil || of == nil || of.UID != owner.UID || pod.Spec.NodeName == "" || pod.DeletionTimestamp != nil || api.Terminal(pod) {
+		return 0
+	}
+	return 1
+}

@@ -1,0 +1,117 @@
+package doctor
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"slices"
+	"time"
+
+	"github.com/spf13/cobra"
+	"k8s.io/apimachinery/pkg/util/duration"
+
+	"github.com/gpumem/gpumem/pkg/cli/cmdutil"
+	"github.com/gpumem/gpumem/pkg/doctor"
+	"github.com/gpumem/gpumem/pkg/printers"
+)
+
+// Options are those of doctor.
+type Options struct {
+	*cmdutil.Factory
+	output string
+	wait   bool
+}
+
+// NewCommand returns the command that looks for what is wrong with the
+// installation.
+func NewCommand(f *cmdutil.Factory) *cobra.Command {
+	o := &Options{Factory: f}
+	cmd := &cobra.Command{
+		Use:   "doctor [--wait] [-o json]",
+		Short: "Find what is wrong with gpumem in this cluster, and how to mend it",
+		Long: `Find what is wrong with gpumem in this cluster, and how to mend it.
+
+It looks at gpumem's own workloads, its admission policies and certificates, at what nodes offer, and at pods that ask for GPU
+memory. It changes nothing. What you may not read is said, and not checked.
+
+What is younger than a minute may be settling yet, and is not judged: a note among the findings names it. After an install, --wait
+judges it too.
+
+The exit code is 1 when there is an error among the findings. Warnings and notes alone leave it at 0.`,
+		Example: "  kubectl inspect gpumem doctor --wait\n  kubectl inspect gpumem doctor -o json | jq -r '.[] | select(.severity==\"error\").object'",
+		Args:    cobra.NoArgs,
+		RunE:    func(cmd *cobra.Command, args []string) error { return cmdutil.Run(cmd, args, o) },
+	}
+	f.SayNamespace(cmd, cmdutil.NamespaceOfAll)
+	cmd.Flags().StringVarP(&o.output, "output", "o", o.output, "Output format: json; text unless set")
+	cmd.Flags().BoolVar(&o.wait, "wait", o.wait, "Wait until what is there is old enough to be judged: a minute at most")
+	return cmd
+}
+
+// Complete has nothing to do.
+func (o *Options) Complete([]string) error { return nil }
+
+// Validate says what is wrong with the format.
+func (o *Options) Validate() error {
+	if o.output != "" && o.output != "json" {
+		return fmt.Errorf("--output is %q, want json or nothing", o.output)
+	}
+	return nil
+}
+
+// Run prints what is wrong.
+func (o *Options) Run(ctx context.Context) error {
+	r, err := o.Connect()
+	if err != nil {
+		return err
+	}
+	state, err := r.State(ctx, time.Now(), o.Version)
+	if err != nil {
+		return err
+	}
+	if young, left := state.Young(); o.wait && len(young) > 0 {
+		fmt.Fprintf(o.ErrOut, "Waiting %s, until what is there can be judged\n", duration.HumanDuration(left))
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-time.After(left):
+		}
+		if state, err = r.State(ctx, time.Now(), o.Version); err != nil {
+			return err
+		}
+	}
+	found := doctor.Examine(state)
+	if err := printFindings(o.Out, o.output, found); err != nil {
+		return err
+	}
+	errors := 0
+	for _, f := range found {
+		if f.Severity == doctor.Error {
+			errors++
+		}
+	}
+	if errors > 0 {
+		return fmt.Errorf("%d of %d findings are errors", errors, len(found))
+	}
+	return nil
+}
+
+func printFindings(out io.Writer, output string, found []doctor.Finding) error {
+	if output == "json" {
+		return printers.WriteJSON(out, append([]doctor.Finding{}, found...))
+	}
+	for _, f := range found {
+		if _, err := fmt.Fprintf(out, "%-8s%s: %s\n        %s\n", f.Severity, printers.Clean(f.Object), printers.Clean(f.Wrong), printers.Clean(f.Mend)); err != nil {
+			return err
+		}
+	}
+	if slices.ContainsFunc(found, func(f doctor.Finding) bool { return f.Severity != doctor.Note }) {
+		return nil
+	}
+	verdict := "No problem found."
+	if len(found) > 0 {
+		verdict = "No problem found so far."
+	}
+	_, err := fmt.Fprintln(out, verdict)
+	return err
+}

@@ -1,0 +1,136 @@
+package doctor_test
+
+import (
+	"encoding/json"
+	"errors"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	admissionv1 "k8s.io/api/admissionregistration/v1"
+	appsv1 "k8s.io/api/apps/v1"
+	v1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/client-go/kubernetes/fake"
+	clienttesting "k8s.io/client-go/testing"
+
+	"github.com/gpumem/gpumem/pkg/cli/clirun"
+	"github.com/gpumem/gpumem/pkg/cli/clitest"
+	"github.com/gpumem/gpumem/pkg/doctor"
+)
+
+func TestDoctor(t *testing.T) {
+	client := fake.NewClientset(clitest.Node(t, "gpu-a", clitest.Inventory("gpu-a", 16)), clitest.Pod(t, "ml/lost", "gpu-a", 2),
+		clitest.With(clitest.Pod(t, "ml/misspelt", "", 2), func(p *v1.Pod) {
+			p.Spec.Containers[0].Resources.Limits = v1.ResourceList{"gpumem.dev/gpu-memory": resource.MustParse("2")}
+		}))
+	client.PrependReactor("list", "configmaps", func(clienttesting.Action) (bool, runtime.Object, error) {
+		return true, nil, apierrors.NewForbidden(v1.Resource("configmaps"), "", errors.New("not for you"))
+	})
+	stdout, _, err := clirun.Inspect(client, "doctor")
+	for _, want := range []string{
+		"error   cluster: no device plugin for gpumem.dev is installed\n        helm upgrade --install gpumem",
+		"error   cluster: no extender for gpumem.dev is installed",
+		"error   pod ml/lost: GPU memory is held that no device plugin offers",
+		"error   pod ml/misspelt: asks for gpumem.dev/gpu-memory, which no node offers",
+		"warning configmaps: cannot be read: configmaps is forbidden: not for you",
+	} {
+		if !strings.Contains(stdout, want) {
+			t.Errorf("not a word of %q in:\n%s", want, stdout)
+		}
+	}
+	if err == nil || err.Error() != "4 of 5 findings are errors" {
+		t.Errorf("error %v", err)
+	}
+
+	stdout, _, _ = clirun.Inspect(client, "doctor", "-o", "json")
+	var found []doctor.Finding
+	if err := json.Unmarshal([]byte(stdout), &found); err != nil || len(found) != 5 || found[0].Severity != doctor.Error {
+		t.Errorf("%v, %+v in:\n%s", err, found, stdout)
+	}
+	if _, _, err := clirun.Inspect(client, "doctor", "-o", "wide"); err == nil || !strings.Contains(err.Error(), "want json or nothing") {
+		t.Errorf("error %v", err)
+	}
+	for _, a := range client.Actions() {
+		if verb := a.GetVerb(); verb != "get" && verb != "list" {
+			t.Errorf("the command did %s %s", verb, a.GetResource())
+		}
+	}
+}
+
+// Nothing is wrong with a cluster that nobody has seen, and nothing right.
+func TestDoctorWithoutACluster(t *testing.T) {
+	client := fake.NewClientset()
+	client.PrependReactor("get", "version", func(clienttesting.Action) (bool, runtime.Object, error) {
+		return true, nil, errors.New("dial tcp 127.0.0.1:8080: connect: connection refused")
+	})
+	stdout, _, err := clirun.Inspect(client, "doctor", "--wait")
+	if want := "the API server does not answer: dial tcp 127.0.0.1:8080: connect: connection refused"; stdout != "" || err == nil || err.Error() != want {
+		t.Errorf("error %v, want %q; printed:\n%s", err, want, stdout)
+	}
+}
+
+// installed is a cluster in which gpumem was installed at a time, and is well.
+func installed(t *testing.T, at time.Time) *fake.Clientset {
+	meta := func(component string) metav1.ObjectMeta {
+		return metav1.ObjectMeta{Namespace: "gpumem-system", Name: "gpumem-" + component, CreationTimestamp: metav1.NewTime(at), Labels: map[string]string{
+			"app.kubernetes.io/part-of": "gpumem", "app.kubernetes.io/component": component, "app.kubernetes.io/instance": "gpumem",
+		}}
+	}
+	selector := func(component string) *metav1.LabelSelector {
+		return &metav1.LabelSelector{MatchLabels: map[string]string{"app.kubernetes.io/component": component}}
+	}
+	program := func(name string) v1.PodTemplateSpec {
+		return v1.PodTemplateSpec{Spec: v1.PodSpec{Containers: []v1.Container{{Name: name, Args: []string{"--resource-domain=gpumem.dev"}}}}}
+	}
+	config := clitest.SchedulerConfig()
+	config.Name = "gpumem-scheduler"
+	return fake.NewClientset(clitest.Node(t, "gpu-a", clitest.Inventory("gpu-a", 16)), config,
+		&appsv1.DaemonSet{
+			ObjectMeta: meta("device-plugin"), Spec: appsv1.DaemonSetSpec{Selector: selector("device-plugin"), Template: program("gpumem-device-plugin")},
+			Status: appsv1.DaemonSetStatus{DesiredNumberScheduled: 1, CurrentNumberScheduled: 1, NumberReady: 1},
+		},
+		&v1.Pod{ObjectMeta: meta("device-plugin"), Spec: v1.PodSpec{NodeName: "gpu-a"}, Status: v1.PodStatus{
+			Conditions: []v1.PodCondition{{Type: v1.PodReady, Status: v1.ConditionTrue}},
+		}},
+		&appsv1.Deployment{
+			ObjectMeta: meta("scheduler"), Spec: appsv1.DeploymentSpec{Replicas: new(int32(2)), Selector: selector("scheduler"), Template: program("gpumem-extender")},
+			Status: appsv1.DeploymentStatus{ReadyReplicas: 2},
+		},
+		&admissionv1.ValidatingAdmissionPolicy{ObjectMeta: meta("device-plugin")},
+		&admissionv1.ValidatingAdmissionPolicyBinding{ObjectMeta: meta("device-plugin"), Spec: admissionv1.ValidatingAdmissionPolicyBindingSpec{
+			PolicyName: "gpumem-device-plugin", ValidationActions: []admissionv1.ValidationAction{admissionv1.Deny},
+		}},
+		&admissionv1.ValidatingAdmissionPolicy{ObjectMeta: meta("hold-annotations")},
+		&admissionv1.ValidatingAdmissionPolicyBinding{ObjectMeta: meta("hold-annotations"), Spec: admissionv1.ValidatingAdmissionPolicyBindingSpec{
+			PolicyName: "gpumem-hold-annotations", ValidationActions: []admissionv1.ValidationAction{admissionv1.Deny},
+		}},
+	)
+}
+
+// Just after an install nothing can be judged, and nobody is told that all is well.
+func TestDoctorJustAfterAnInstall(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		client := installed(t, time.Now().Add(-20*time.Second))
+		const note = "note    cluster: what is younger than 60s may be settling yet, and was not judged: " +
+			"daemonset gpumem-system/gpumem-device-plugin, deployment gpumem-system/gpumem-scheduler, pod gpumem-system/gpumem-device-plugin\n" +
+			"        ask again in 60s, or with --wait\n"
+		for _, tc := range []struct {
+			args           []string
+			stdout, stderr string
+		}{
+			{[]string{"doctor"}, note + "No problem found so far.\n", ""},
+			{[]string{"doctor", "--wait"}, "No problem found.\n", "Waiting 40s, until what is there can be judged\n"},
+			{[]string{"doctor", "--wait"}, "No problem found.\n", ""},
+		} {
+			stdout, stderr, err := clirun.Inspect(client, tc.args...)
+			if err != nil || stdout != tc.stdout || stderr != tc.stderr {
+				t.Errorf("%q: error %v, stderr %q, stdout:\n%swant %q and:\n%s", tc.args, err, stderr, stdout, tc.stderr, tc.stdout)
+			}
+		}
+	})
+}

@@ -1,0 +1,107 @@
+package drain_test
+
+import (
+	"context"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	v1 "k8s.io/api/core/v1"
+	policyv1 "k8s.io/api/policy/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/client-go/kubernetes/fake"
+	clienttesting "k8s.io/client-go/testing"
+
+	"github.com/gpumem/gpumem/pkg/cli/clirun"
+	"github.com/gpumem/gpumem/pkg/cli/clitest"
+)
+
+func setOf(names []string) map[string]bool {
+	out := make(map[string]bool)
+	for _, name := range names {
+		out[name] = true
+	}
+	return out
+}
+
+func TestDrainEvictsThePodsOfTheGPUAlone(t *testing.T) {
+	here, there := clitest.UUID("gpu-a", 0), clitest.UUID("gpu-a", 1)
+	client := fake.NewClientset(
+		clitest.Node(t, "gpu-a", clitest.Inventory("gpu-a", 16, 80)),
+		clitest.With(clitest.Pod(t, "ml/on-it", "gpu-a", 4, here), clitest.Controlled("ReplicaSet")),
+		clitest.With(clitest.Pod(t, "ml/on-both", "gpu-a", 4, here, there), clitest.Controlled("ReplicaSet")),
+		clitest.With(clitest.Pod(t, "ml/beside", "gpu-a", 4, there), clitest.Controlled("ReplicaSet")),
+		clitest.With(clitest.Pod(t, "ml/done", "gpu-a", 4, here), func(p *v1.Pod) { p.Status.Phase = v1.PodSucceeded }),
+	)
+	evicted := clitest.Evicting(client)
+	stdout, stderr, err := clirun.Inspect(client, "drain", "gpu-a", "0")
+	if err != nil {
+		t.Fatalf("%v\n%s", err, stderr)
+	}
+	if diff := cmp.Diff(map[string]bool{"ml/on-it": true, "ml/on-both": true}, setOf(*evicted)); diff != "" {
+		t.Errorf("evicted (-want +got):\n%s", diff)
+	}
+	if clitest.CordonedOn(t, client, "gpu-a") != string(here) || !strings.HasSuffix(stdout, "gpu/gpu-a/0 drained\n") ||
+		stderr != "The GPU stays cordoned; to undo that: kubectl inspect gpumem uncordon gpu-a 0\n" {
+		t.Errorf("cordoned %q, says:\n%s%s", clitest.CordonedOn(t, client, "gpu-a"), stdout, stderr)
+	}
+}
+
+// A budget may hold a pod for long: who interrupts the command is told what has not gone.
+func TestDrainIsInterrupted(t *testing.T) {
+	client := fake.NewClientset(clitest.Node(t, "gpu-a", clitest.Inventory("gpu-a", 16)),
+		clitest.With(clitest.Pod(t, "ml/held", "gpu-a", 4, clitest.UUID("gpu-a", 0)), clitest.Controlled("ReplicaSet")), clitest.With(clitest.Pod(t, "ml/left", "gpu-a", 4, clitest.UUID("gpu-a", 0)), clitest.Controlled("ReplicaSet")))
+	clitest.Evicting(client)
+	ctx, interrupt := context.WithCancel(t.Context())
+	client.PrependReactor("create", "pods", func(action clienttesting.Action) (bool, runtime.Object, error) {
+		eviction, ok := action.(clienttesting.CreateAction).GetObject().(*policyv1.Eviction)
+		if !ok || eviction.Name != "held" {
+			return false, nil, nil
+		}
+		if err := client.Tracker().Delete(v1.SchemeGroupVersion.WithResource("pods"), "ml", "left"); err != nil && !apierrors.IsNotFound(err) {
+			t.Error(err)
+		}
+		interrupt()
+		return true, nil, apierrors.NewTooManyRequests("its budget needs it", 0)
+	})
+	const want = "interrupted: not gone yet: ml/held\nThe GPU stays cordoned"
+	if err := clirun.Until(ctx, client, "drain", "gpu-a", "0"); err == nil || !strings.HasPrefix(err.Error(), want) {
+		t.Errorf("error %v, want %s", err, want)
+	}
+}
+
+func TestDrainRefusesPodsThatNothingMakesAgain(t *testing.T) {
+	client := fake.NewClientset(clitest.Node(t, "gpu-a", clitest.Inventory("gpu-a", 16)), clitest.Pod(t, "ml/alone", "gpu-a", 4, clitest.UUID("gpu-a", 0)))
+	evicted := clitest.Evicting(client)
+	const undo = "The GPU stays cordoned; to undo that: kubectl inspect gpumem uncordon gpu-a 0"
+	if _, _, err := clirun.Inspect(client, "drain", "gpu-a", "0"); err == nil || !strings.HasPrefix(err.Error(), "nothing was evicted") ||
+		!strings.HasSuffix(err.Error(), undo) || len(*evicted) > 0 {
+		t.Errorf("%v, evicted %v", err, *evicted)
+	}
+	if _, _, err := clirun.Inspect(client, "drain", "gpu-a", "0", "--force"); err != nil || len(*evicted) != 1 {
+		t.Errorf("%v, evicted %v", err, *evicted)
+	}
+}
+
+func TestDrainMindsDaemonSetsOfTheGPUAlone(t *testing.T) {
+	objects := func() []runtime.Object {
+		return []runtime.Object{
+			clitest.Node(t, "gpu-a", clitest.Inventory("gpu-a", 16, 16)),
+			clitest.With(clitest.Pod(t, "ml/agent", "gpu-a", 1, clitest.UUID("gpu-a", 0)), clitest.Controlled("DaemonSet")),
+			clitest.With(clitest.Pod(t, "ml/elsewhere", "gpu-a", 1, clitest.UUID("gpu-a", 1)), clitest.Controlled("DaemonSet")),
+			clitest.PluginPod("gpu-a"), // without GPU memory: nobody's concern
+		}
+	}
+	client := fake.NewClientset(objects()...)
+	evicted := clitest.Evicting(client)
+	if _, _, err := clirun.Inspect(client, "drain", "gpu-a", "0"); err == nil || !strings.Contains(err.Error(), "pod ml/agent is of a DaemonSet") || strings.Contains(err.Error(), "elsewhere") {
+		t.Errorf("%v", err)
+	}
+	if _, stderr, err := clirun.Inspect(client, "drain", "gpu-a", "0", "--ignore-daemonsets"); err != nil || !strings.Contains(stderr, "ml/agent is of a DaemonSet and stays") {
+		t.Errorf("%v\n%s", err, stderr)
+	}
+	if len(*evicted) > 0 {
+		t.Errorf("evicted %v", *evicted)
+	}
+}

@@ -1,0 +1,108 @@
+package explain
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+
+	"github.com/gpumem/gpumem/pkg/decisions"
+	"github.com/gpumem/gpumem/pkg/gpu"
+	"github.com/gpumem/gpumem/pkg/inspect"
+	"github.com/gpumem/gpumem/pkg/placement"
+)
+
+// consider looks at every node as it is now, for a pod that waits.
+func (e *explanation) consider(pod inspect.WaitFacts, nodes []placement.Node, facts inspect.Facts, all bool) {
+	switch {
+	case pod.Problem != "":
+		e.Summary = "waits, since its request cannot be read: " + pod.Problem
+		return
+	case pod.InVain != "":
+		e.Summary = "waits: it " + pod.InVain
+		if unserved := pod.Unserved(facts.Schedulers); unserved != "" {
+			e.Summary += "; " + unserved
+		}
+		return
+	case facts.PodsUnknown:
+		e.Summary = "waits; where it fits cannot be told without knowing all pods: " + facts.WhyUnknown
+		return
+	}
+	var chances []inspect.Chance
+	for _, n := range nodes {
+		if len(n.Devices) > 0 {
+			chances = append(chances, facts.Chance(pod, n))
+		}
+	}
+	slices.SortStableFunc(chances, inspect.Chance.Compare)
+	e.Summary = summary(pod, chances, facts)
+	if !all && len(chances) > shownNodes {
+		e.more = len(chances) - shownNodes
+		chances = chances[:shownNodes]
+	}
+	for _, c := range chances {
+		n := decisions.Look(pod.Request, c.Node, placement.Assignment{})
+		switch {
+		case c.Refusal != nil:
+			n.Reason, n.Message = c.Refusal.Reason, c.Refusal.Message
+		case !c.Fits():
+			n.Reason, n.Message = c.Reason.String(), c.Why()
+		}
+		e.Now = append(e.Now, n)
+	}
+}
+
+// summary says in a line what a pod waits for. Its chances are sorted.
+func summary(pod inspect.WaitFacts, chances []inspect.Chance, facts inspect.Facts) string {
+	fit, allowed := 0, 0
+	for _, c := range chances {
+		if c.Good() {
+			fit++
+		}
+		if !c.KeptOff {
+			allowed++
+		}
+	}
+	of := nodesOf(allowed)
+	if allowed < len(chances) {
+		of += " that its nodeSelector, affinity and tolerations allow"
+	}
+	unserved := pod.Unserved(facts.Schedulers)
+	var s string
+	switch {
+	case len(chances) == 0:
+		s = "waits: no node offers GPU memory; kubectl inspect gpumem doctor says what is wrong"
+	case fit > 0:
+		return fmt.Sprintf("waits, though by GPU memory it fits on %d of %s: %s", fit, of, cmp.Or(unserved, inspect.AskEvents))
+	case pod.Request.Cores() > 0 && facts.CoresOff != "":
+		s = "waits: " + facts.CoresOff
+	case allowed == 0:
+		s = fmt.Sprintf("waits: its nodeSelector, affinity and tolerations allow none of %s; %s comes closest: %s", nodesOf(len(chances)), chances[0].Node.Name, chances[0].Why())
+	default:
+		s = fmt.Sprintf("waits: it fits on none of %s; %s comes closest: %s", of, chances[0].Node.Name, chances[0].Why())
+		if tainted := inspect.Tainted(chances...); tainted != "" {
+			s += "; " + tainted
+		}
+	}
+	if unserved != "" {
+		s += "; " + unserved
+	}
+	return s
+}
+
+// asksOf says what a pod asks for.
+func asksOf(req placement.Request, unitMiB int64) string {
+	units, cores := req.Share()
+	s := fmt.Sprintf("%d units", units)
+	if unitMiB > 0 {
+		s = gpu.Format(units, unitMiB)
+	}
+	if cores > 0 {
+		s += fmt.Sprintf(" and %d%% of cores", cores)
+	}
+	if n := req.GPUs(); n > 1 {
+		s += fmt.Sprintf(" on each of %d GPUs", n)
+	} else {
+		s += " on one GPU"
+	}
+	return s + wishes(req)
+}

@@ -1,0 +1,90 @@
+package explain
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"github.com/gpumem/gpumem/pkg/cli/cluster"
+	"github.com/gpumem/gpumem/pkg/cli/cmdutil"
+	"github.com/gpumem/gpumem/pkg/doctor"
+	"github.com/gpumem/gpumem/pkg/printers"
+)
+
+// Options are those of explain.
+type Options struct {
+	*cmdutil.Factory
+	output string
+	all    bool // nodes
+
+	cluster *cluster.Reader
+	pod     string // POD, NAMESPACE/POD or KIND/NAME
+}
+
+// NewCommand returns the command explain.
+func NewCommand(f *cmdutil.Factory) *cobra.Command {
+	o := &Options{Factory: f}
+	cmd := &cobra.Command{
+		Use:   "explain POD [-n NAMESPACE] [--all] [-o json]",
+		Short: "Say why a pod waits, or why it is where it is",
+		Long: `Say why a pod waits, or why it is where it is: of a pod that waits the GPUs of
+the nodes that come closest (of every node with --all), with the reason why each would not
+do; of one that is placed the GPUs of its node, and how nodes were scored.
+
+What would do now is worked out from the API server. What was decided, and when,
+is told by the extender, which remembers its last answers about each pod; for
+that you need the right to forward ports to its pods (create pods/portforward).`,
+		Example: "  kubectl inspect gpumem explain -n ml train-0",
+		Args: func(cmd *cobra.Command, args []string) error {
+			if cmdutil.OfKind(args) {
+				return nil
+			}
+			return cobra.ExactArgs(1)(cmd, args)
+		},
+		ValidArgsFunction: f.CompletePods,
+		RunE:              func(cmd *cobra.Command, args []string) error { return cmdutil.Run(cmd, args, o) },
+	}
+	f.SayNamespace(cmd, cmdutil.NamespaceOfPod)
+	cmd.Flags().BoolVar(&o.all, "all", false, "Show all nodes, not those alone that come closest")
+	cmd.Flags().StringVarP(&o.output, "output", "o", "", "Output format: json; text unless set")
+	return cmd
+}
+
+// Complete reads the name of the pod.
+func (o *Options) Complete(args []string) (err error) {
+	o.pod = strings.Join(args, "/")
+	o.cluster, err = o.Connect()
+	return err
+}
+
+// Validate says what is wrong with the format.
+func (o *Options) Validate() error { return cmdutil.CheckFormat(o.output) }
+
+// Run prints why the pod waits, or why it is where it is.
+func (o *Options) Run(ctx context.Context) error {
+	pod, err := o.GetPod(ctx, o.cluster, o.pod)
+	if err != nil {
+		return err
+	}
+	namespace, name := pod.Namespace, pod.Name
+	e, err := o.explanationOf(ctx, pod)
+	if err != nil {
+		return err
+	}
+	for _, key := range o.cluster.Names.Unknown(pod) {
+		fmt.Fprintf(o.ErrOut, "warning: annotation %s is none that gpumem knows, and has no effect: %s\n", printers.Clean(key), doctor.Correct(o.cluster.Names, key))
+	}
+	extenders, unread := o.cluster.Extenders(ctx)
+	e.Decided, err = o.cluster.Decided(ctx, extenders, namespace, name, string(pod.UID))
+	e.forgotten = e.asked && e.Decided == nil && err == nil && len(extenders) > 0
+	if err = cmp.Or(unread, err); err != nil {
+		fmt.Fprintf(o.ErrOut, "warning: what was decided cannot be read: %s\n", printers.Clean(cluster.OneLine(err)))
+	}
+	if o.output == "json" {
+		return printers.WriteJSON(o.Out, e)
+	}
+	return o.print(e)
+}

@@ -1,0 +1,412 @@
+package explain_test
+
+import (
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	v1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/client-go/kubernetes/fake"
+
+	"github.com/gpumem/gpumem/pkg/cli/clirun"
+	"github.com/gpumem/gpumem/pkg/cli/clitest"
+	"github.com/gpumem/gpumem/pkg/gpu"
+)
+
+func TestExplainWhereNothingIsOffered(t *testing.T) {
+	client := fake.NewClientset(clitest.Node(t, "cpu-1", gpu.Inventory{}), clitest.Pod(t, "ml/waits", "", 3))
+	stdout, _, err := clirun.Inspect(client, "explain", "ml/waits")
+	if want := "no node offers GPU memory; kubectl inspect gpumem doctor says what is wrong"; err != nil || !strings.Contains(stdout, want) {
+		t.Errorf("error %v, want %q in:\n%s", err, want, stdout)
+	}
+}
+
+// Nobody refuses an annotation that is misspelt: it is another annotation.
+func TestExplainSaysWhichAnnotationsHaveNoEffect(t *testing.T) {
+	pod := clitest.With(clitest.Pod(t, "ml/waits", "", 2), func(p *v1.Pod) {
+		p.Annotations = map[string]string{"gpumem.dev/gpu-core": "50", "gpumem.dev/gpu-cuont": "2", "gpumem.dev/policy": "spread", "example.com/gpu-cuont": "2"}
+	})
+	client := fake.NewClientset(clitest.ExtenderDeployment("gpumem-system", "gpumem.dev", "binpack"), clitest.Node(t, "gpu-a", clitest.Inventory("gpu-a", 16)), pod)
+	_, stderr, err := clirun.Inspect(client, "explain", "ml/waits")
+	const want = "warning: annotation gpumem.dev/gpu-core is none that gpumem knows, and has no effect: it is a resource: ask for it among the limits of a container, and take the annotation away\n" +
+		"warning: annotation gpumem.dev/gpu-cuont is none that gpumem knows, and has no effect: correct its name, or take it away\n"
+	if err != nil || stderr != want {
+		t.Errorf("error %v, want %q, got %q", err, want, stderr)
+	}
+}
+
+func TestExplainOfPodsThatHoldNothing(t *testing.T) {
+	refused := clitest.With(clitest.Pod(t, "ml/refused", "gpu-a", 3), func(p *v1.Pod) {
+		p.Status = v1.PodStatus{Phase: v1.PodFailed, Reason: "UnexpectedAdmissionError", Message: "Pod was rejected: requested number of devices unavailable"}
+	})
+	unread := func(p *v1.Pod) { p.Annotations[clitest.Names(t).Policy()] = "best" }
+	client := fake.NewClientset(clitest.Node(t, "gpu-a", clitest.Inventory("gpu-a", 16)), refused,
+		clitest.With(clitest.Pod(t, "ml/ended", "gpu-a", 3), func(p *v1.Pod) { unread(p); p.Status.Phase = v1.PodFailed }), clitest.With(clitest.Pod(t, "ml/there", "gpu-a", 3), unread))
+	for pod, want := range map[string]string{
+		"ml/refused": "Pod ml/refused has ended, and holds nothing any more: UnexpectedAdmissionError: Pod was rejected: requested number of devices unavailable\n" +
+			"Asks for:  3 GiB on one GPU\nNode:      gpu-a\n" +
+			"To do:     the node was chosen without asking gpumem, by spec.nodeName, or by scheduler default-scheduler: create the pod anew without nodeName, its schedulerName being that of gpumem's scheduler; " +
+			"docs/troubleshooting.md#a-pod-fails-with-unexpectedadmissionerror says what the message means\n",
+		"ml/ended": "Pod ml/ended has ended, and holds nothing any more\nNode:      gpu-a\n",
+		"ml/there": "Pod ml/there is on a node, and its request cannot be read: annotation gpumem.dev/policy: policy \"best\": want binpack, spread or exclusive\nNode:      gpu-a\nGPU:       not known yet\n",
+	} {
+		if stdout, _, err := clirun.Inspect(client, "explain", pod); err != nil || stdout != want {
+			t.Errorf("%s: error %v, want:\n%sgot:\n%s", pod, err, want, stdout)
+		}
+	}
+}
+
+// Where a pod is does not say that it runs.
+func TestExplainSaysWhatKeepsAPodFromRunning(t *testing.T) {
+	waiting := func(reason, message string) v1.ContainerState {
+		return v1.ContainerState{Waiting: &v1.ContainerStateWaiting{Reason: reason, Message: message}}
+	}
+	ended := func(reason string, code int32, message string) v1.ContainerState {
+		return v1.ContainerState{Terminated: &v1.ContainerStateTerminated{Reason: reason, ExitCode: code, Message: message}}
+	}
+	running := v1.ContainerStatus{Name: "side", Ready: true, State: v1.ContainerState{Running: &v1.ContainerStateRunning{}}}
+	for name, tc := range map[string]struct {
+		status v1.PodStatus
+		want   string // empty: nothing
+	}{
+		"runs": {v1.PodStatus{Phase: v1.PodRunning, ContainerStatuses: []v1.ContainerStatus{running}}, ""},
+		"is being made": {v1.PodStatus{
+			InitContainerStatuses: []v1.ContainerStatus{{Name: "first", State: waiting("ContainerCreating", "")}},
+			ContainerStatuses:     []v1.ContainerStatus{{Name: "main", State: waiting("PodInitializing", "")}},
+		}, ""},
+		"runs after others": {v1.PodStatus{
+			InitContainerStatuses: []v1.ContainerStatus{{Name: "first", State: ended("Completed", 0, "")}}, ContainerStatuses: []v1.ContainerStatus{running},
+		}, ""},
+		"is refused": {v1.PodStatus{ContainerStatuses: []v1.ContainerStatus{running, {Name: "main", State: waiting("CreateContainerError", "failed:\nsets GPUMEM_X")}}},
+			"container main waits: CreateContainerError: failed: sets GPUMEM_X"},
+		"is refused at first": {v1.PodStatus{
+			InitContainerStatuses: []v1.ContainerStatus{{Name: "first", State: waiting("CreateContainerConfigError", "")}},
+			ContainerStatuses:     []v1.ContainerStatus{{Name: "main", State: waiting("PodInitializing", "")}},
+		}, "container first waits: CreateContainerConfigError"},
+		"has ended once": {v1.PodStatus{Phase: v1.PodRunning, ContainerStatuses: []v1.ContainerStatus{{Name: "main", State: ended("Error", 3, "no GPU\n")}}},
+			"container main has ended: Error, exit code 3: no GPU"},
+		"ends time and again": {v1.PodStatus{Phase: v1.PodRunning, ContainerStatuses: []v1.ContainerStatus{{
+			Name: "main", State: waiting("CrashLoopBackOff", "back-off 10s"), LastTerminationState: ended("OOMKilled", 137, ""),
+		}}}, "container main waits: CrashLoopBackOff: back-off 10s; it has ended before: OOMKilled, exit code 137"},
+		"has failed": {v1.PodStatus{Phase: v1.PodFailed, ContainerStatuses: []v1.ContainerStatus{{Name: "main", State: ended("Error", 1, "")}}},
+			"container main has ended: Error, exit code 1"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			pod := clitest.With(clitest.Pod(t, "ml/there", "gpu-a", 3, clitest.UUID("gpu-a", 0)), func(p *v1.Pod) { p.Status = tc.status })
+			stdout, _, err := clirun.Inspect(fake.NewClientset(clitest.Node(t, "gpu-a", clitest.Inventory("gpu-a", 16)), pod), "explain", "ml/there")
+			want := "GPU:       0\n"
+			if tc.want != "" {
+				want += "State:     " + tc.want + "\n"
+			}
+			if tc.status.Phase != v1.PodFailed {
+				want += "\nThe GPUs of the node now:\n"
+			}
+			if err != nil || !strings.Contains(stdout, want) {
+				t.Errorf("error %v, want:\n%sgot:\n%s", err, want, stdout)
+			}
+		})
+	}
+}
+
+func TestExplainOfWhatIsNoPodWithGPUMemory(t *testing.T) {
+	asks := func(name string, resources ...v1.ResourceName) *v1.Pod {
+		return clitest.With(clitest.Pod(t, name, "", 0), func(p *v1.Pod) {
+			limits := v1.ResourceList{v1.ResourceCPU: resource.MustParse("1")}
+			for _, r := range resources {
+				limits[r] = resource.MustParse("3")
+			}
+			p.Spec.Containers[0].Resources.Limits = limits
+		})
+	}
+	offers := clitest.Node(t, "cpu-1", gpu.Inventory{})
+	offers.Status.Allocatable = v1.ResourceList{"gpumem.dev/gpu-memory": resource.MustParse("3")} // somebody else's
+	client := fake.NewClientset(offers, clitest.Pod(t, "web/zero", "gpu-a", 0), asks("web/plain"), asks("web/offered", "gpumem.dev/gpu-memory"), asks("web/other", "aliyun.com/gpu-mem", "nvidia.com/gpu"))
+	for arg, want := range map[string]string{
+		"web/zero":            "pod web/zero asks for no gpumem.dev/gpu-mem: it asks for 0 of it",
+		"web/plain":           "pod web/plain asks for no gpumem.dev/gpu-mem",
+		"web/offered":         "pod web/offered asks for no gpumem.dev/gpu-mem, but for gpumem.dev/gpu-memory, which is not the same",
+		"web/other":           "pod web/other asks for no gpumem.dev/gpu-mem, but for aliyun.com/gpu-mem, which is not the same",
+		"web/none":            `pods "none" not found`,
+		"deploy/api":          "deploy/api is no pod: name one of its pods; kubectl get deploy/api -o wide shows their labels, and kubectl get pods -l LABELS their names; where there are none, kubectl get events --field-selector reason=FailedCreate says why",
+		"deployment.apps/api": "deployment.apps/api is no pod: name one of its pods; kubectl get deployment.apps/api -o wide shows their labels, and kubectl get pods -l LABELS their names; where there are none, kubectl get events --field-selector reason=FailedCreate says why",
+	} {
+		if _, _, err := clirun.Inspect(client, "explain", arg); err == nil || err.Error() != want {
+			t.Errorf("%s: %v, want %q", arg, err, want)
+		}
+	}
+	for _, tc := range []struct{ args, want string }{
+		{"deployment small", "deployment/small is no pod: name one of its pods; "},
+		{"deployments.apps small", "deployments.apps/small is no pod: name one of its pods; "},
+		{"pod none", `pods "none" not found`},
+		{"small deployment", "accepts 1 arg(s), received 2"},
+		{"deployment small large", "accepts 1 arg(s), received 3"},
+	} {
+		if _, _, err := clirun.Inspect(client, append([]string{"explain"}, strings.Fields(tc.args)...)...); err == nil || !strings.HasPrefix(err.Error(), tc.want) {
+			t.Errorf("explain %s: %v, want %q", tc.args, err, tc.want)
+		}
+	}
+	if _, _, err := clirun.Inspect(client, "defrag", "job/x"); err == nil || !strings.HasPrefix(err.Error(), "job/x is no pod") {
+		t.Errorf("defrag: %v", err)
+	}
+}
+
+// What a pod likes best it may not have got, and nothing else tells why.
+func TestExplainSaysHowPreferredModelsAre(t *testing.T) {
+	const t4, a100, h100 = "Tesla T4", "NVIDIA A100", "NVIDIA H100"
+	node := func(name string, models ...string) *v1.Node {
+		inv := clitest.Inventory(name)
+		for i, model := range models {
+			d := map[string]gpu.Device{t4: {Speed: 21, Capacity: 14}, a100: {Speed: 100, Capacity: 79}, h100: {Speed: 317, Capacity: 79}}[model]
+			d.UUID, d.Index, d.Model, d.MemoryMiB, d.NUMANode = clitest.UUID(name, i), i, model, int64(d.Capacity)*1024, -1
+			inv.Devices = append(inv.Devices, d)
+		}
+		return clitest.Node(t, name, inv)
+	}
+	pod := func(preference string, units int64, change func(*v1.Pod), on ...gpu.UUID) *v1.Pod {
+		return clitest.With(clitest.Pod(t, "ml/p", "gpu-a", units, on...), func(p *v1.Pod) {
+			p.Annotations["gpumem.dev/gpu-model-preference"] = preference
+			change(p)
+		})
+	}
+	plain, on0 := func(*v1.Pod) {}, clitest.UUID("gpu-a", 0)
+	holds := func(units int64, on gpu.UUID) *v1.Pod {
+		return clitest.Pod(t, "ml/other-"+string(on), "gpu-b", units, on)
+	}
+	cluster := fake.NewClientset
+	const room = "there is room; a pod that is placed is not moved"
+	for name, tc := range map[string]struct {
+		client *fake.Clientset
+		want   []string
+	}{
+		"full": {cluster(node("gpu-a", t4), node("gpu-b", a100), pod("fastest", 5, plain, on0), holds(76, clitest.UUID("gpu-b", 0))),
+			[]string{"NVIDIA A100 on gpu-b; now: needs 5 GiB on one GPU that matches NVIDIA A100; free: GPU0 3 (3 GiB in all)"}},
+		"room": {cluster(node("gpu-a", t4), node("gpu-b", a100), pod("fastest", 5, plain, on0)), []string{"NVIDIA A100 on gpu-b; now: " + room}},
+		"the node with room of several": {cluster(node("gpu-a", t4), node("gpu-b", a100), node("gpu-c", a100), pod("fastest", 5, plain, on0), holds(76, clitest.UUID("gpu-b", 0))),
+			[]string{"NVIDIA A100 on gpu-c; now: " + room}},
+		"each model, the best first": {cluster(node("gpu-a", t4), node("gpu-b", a100, h100), pod("fastest", 5, plain, on0), holds(76, clitest.UUID("gpu-b", 0))),
+			[]string{"NVIDIA H100 on gpu-b; now: " + room, "NVIDIA A100 on gpu-b; now: needs 5 GiB on one GPU that matches NVIDIA A100; free: GPU0 3 (3 GiB in all)"}},
+		"one on the same node": {cluster(node("gpu-a", t4, a100), pod("fastest", 5, plain, on0)), []string{"NVIDIA A100 on gpu-a; now: " + room}},
+		"cordoned": {cluster(node("gpu-a", t4), clitest.Changed(node("gpu-b", a100), func(n *v1.Node) { n.Spec.Unschedulable = true }), pod("fastest", 5, plain, on0)),
+			[]string{"NVIDIA A100 on gpu-b; now: the node is cordoned"}},
+		"the kubelet's sum": {cluster(node("gpu-a", t4), clitest.Changed(node("gpu-b", a100, t4), func(n *v1.Node) { clitest.Sicken(t, n, 1) }), pod("fastest", 75, plain, on0), holds(14, clitest.UUID("gpu-b", 1))),
+			[]string{"NVIDIA A100 on gpu-b; now: kube-scheduler counts 14 GiB of pods on GPU1 (out of use) against the node's other GPUs: kubectl inspect gpumem drain gpu-b 1"}},
+		"a node that is not for it": {cluster(node("gpu-a", t4), clitest.Changed(node("gpu-b", a100), func(n *v1.Node) {
+			n.Spec.Taints = []v1.Taint{{Key: "team", Effect: v1.TaintEffectNoSchedule}}
+		}), pod("fastest", 5, plain, on0)), nil},
+		"a model that it excludes":     {cluster(node("gpu-a", t4), node("gpu-b", a100), pod("fastest", 5, func(p *v1.Pod) { p.Annotations["gpumem.dev/gpu-model"] = "*T4" }, on0)), nil},
+		"a model that is too small":    {cluster(node("gpu-a", a100), node("gpu-b", t4), pod("cheapest", 40, plain, on0)), nil},
+		"too few of the model":         {cluster(node("gpu-a", t4, t4), node("gpu-b", h100), pod("fastest", 4, plain, on0, clitest.UUID("gpu-a", 1))), nil},
+		"its own GPUs count as free":   {cluster(node("gpu-a", h100, a100, a100), pod("cheapest", 140, plain, on0, clitest.UUID("gpu-a", 1))), []string{"NVIDIA A100 on gpu-a; now: " + room}},
+		"it has the best":              {cluster(node("gpu-a", t4), node("gpu-b", a100), pod("cheapest", 5, plain, on0)), nil},
+		"beside what it does not have": {cluster(node("gpu-a", a100, t4), node("gpu-b", a100), pod("fastest", 5, plain, on0)), nil},
+		"no opinion":                   {cluster(node("gpu-a", t4), node("gpu-b", a100), clitest.Pod(t, "ml/p", "gpu-a", 5, on0)), nil},
+	} {
+		stdout, _, err := clirun.Inspect(tc.client, "explain", "ml/p")
+		var got []string
+		for line := range strings.Lines(stdout) {
+			if model, ok := strings.CutPrefix(line, "Preferred: "); ok {
+				got = append(got, strings.TrimSuffix(model, "\n"))
+			}
+		}
+		if diff := cmp.Diff(tc.want, got); err != nil || diff != "" {
+			t.Errorf("%s: error %v (-want +got):\n%s", name, err, diff)
+		}
+	}
+}
+
+// A pod runs on where its GPU has failed, as far as anybody but the GPU's health can tell.
+func TestExplainSaysHowThePodsGPUIs(t *testing.T) {
+	for name, tc := range map[string]struct {
+		status gpu.Status
+		owner  string
+		want   string
+	}{
+		"healthy":        {gpu.Status{}, "StatefulSet", ""},
+		"of a DaemonSet": {gpu.Unhealthy("XID 79"), "DaemonSet", "Health:    GPU1 is unhealthy (XID 79): kubectl delete pod --namespace ml p has its DaemonSet make it anew on another, if one that it may use has room\n"},
+		"unhealthy":      {gpu.Unhealthy("XID 79"), "StatefulSet", "Health:    GPU1 is unhealthy (XID 79): kubectl delete pod --namespace ml p has its StatefulSet make it anew on another, if one that it may use has room\n"},
+		"a bare pod":     {gpu.Unhealthy("XID 79"), "", "Health:    GPU1 is unhealthy (XID 79): made anew the pod is placed on another, if one that it may use has room, and it has no controller that would do so\n"},
+		"plugin stopped": {gpu.Status{Stopped: true}, "StatefulSet", "Health:    GPU1 takes no new pods, for its device plugin is stopped or being replaced; those that are there go on\n"},
+		"cordoned":       {gpu.Status{Cordoned: true}, "StatefulSet", "Health:    GPU1 is cordoned: it takes no new pods, and those that are there stay\n"},
+	} {
+		inv := clitest.Inventory("gpu-a", 16, 16)
+		inv.Devices[1].Status = tc.status
+		pod := clitest.With(clitest.Pod(t, "ml/p", "gpu-a", 5, clitest.UUID("gpu-a", 1)), func(p *v1.Pod) { p.Annotations["gpumem.dev/gpu-index"] = "7" })
+		if tc.owner != "" {
+			pod = clitest.OwnedBy(tc.owner, pod)
+		}
+		stdout, _, err := clirun.Inspect(fake.NewClientset(clitest.Node(t, "gpu-a", inv), pod), "explain", "ml/p")
+		if err != nil || strings.Contains(stdout, "Health:") != (tc.want != "") || !strings.Contains(stdout, tc.want) || !strings.Contains(stdout, "GPU:       1\n") {
+			t.Errorf("%s: error %v, want %q and GPU 1 in:\n%s", name, err, tc.want, stdout)
+		}
+	}
+}
+
+// The GPU that has its index now is another.
+func TestExplainOfAPodWhoseGPUIsGone(t *testing.T) {
+	pod := clitest.With(clitest.Pod(t, "ml/p", "gpu-a", 5, "GPU-gone"), func(p *v1.Pod) { p.Annotations["gpumem.dev/gpu-index"] = "0" })
+	stdout, _, err := clirun.Inspect(fake.NewClientset(clitest.Node(t, "gpu-a", clitest.Inventory("gpu-a", 16)), pod), "explain", "ml/p")
+	want := "GPU:       ?\nHealth:    it has GPU-gone, which the node does not offer any more: if that is gone for good, made anew the pod is placed on another, if one that it may use has room\n"
+	if err != nil || !strings.Contains(stdout, want) {
+		t.Errorf("error %v, want %q in:\n%s", err, want, stdout)
+	}
+}
+
+// Without the pods, all GPUs would look empty.
+func TestExplainOfAPlacedPodWhereNotAllPodsMayBeRead(t *testing.T) {
+	pod := clitest.With(clitest.Pod(t, "ml/p", "gpu-a", 3, clitest.UUID("gpu-a", 0)), func(p *v1.Pod) { p.Annotations["gpumem.dev/gpu-model-preference"] = "fastest" })
+	quick := clitest.Inventory("gpu-b", 80)
+	quick.Devices[0].Speed = 100
+	client := fake.NewClientset(clitest.Node(t, "gpu-a", clitest.Inventory("gpu-a", 16)), clitest.Node(t, "gpu-b", quick), pod)
+	clitest.Forbid(client, "pods")
+	stdout, _, err := clirun.Inspect(client, "explain", "ml/p")
+	if want := "has put it; how its GPUs are cannot be told without knowing all pods: "; err != nil || !strings.Contains(stdout, want) || strings.Contains(stdout, "Preferred") || strings.Contains(stdout, "VERDICT") {
+		t.Errorf("error %v, want %q and no GPUs in:\n%s", err, want, stdout)
+	}
+}
+
+// byNode has the device plugin choose the GPU of a pod.
+func byNode(p *v1.Pod) {
+	const key = "gpumem.dev/assignment"
+	p.Annotations[key] = strings.Replace(p.Annotations[key], `{`, `{"byNode":true,`, 1)
+}
+
+func TestExplainSaysWhoChoseTheGPU(t *testing.T) {
+	place := func(name, scheduler string) *v1.Pod {
+		return clitest.With(clitest.Pod(t, name, "gpu-a", 3, clitest.UUID("gpu-a", 0)), func(p *v1.Pod) { p.Spec.SchedulerName = scheduler })
+	}
+	client := fake.NewClientset(clitest.Node(t, "gpu-a", clitest.Inventory("gpu-a", 16)), clitest.SchedulerConfig(), place("ml/ours", "gpumem-scheduler"), place("ml/renamed", "old-name"),
+		clitest.With(place("ml/theirs", "default-scheduler"), byNode), clitest.With(place("ml/pinned", "gpumem-scheduler"), byNode),
+		clitest.With(place("ml/two", "gpumem-scheduler"), func(p *v1.Pod) { p.Annotations["gpumem.dev/gpu-count"] = "3" }))
+	for pod, want := range map[string]string{
+		"ml/ours":    "is on a node, where scheduler gpumem-scheduler has put it\n",
+		"ml/pinned":  "is on a node that was chosen without asking gpumem, by spec.nodeName: the node's device plugin chose the GPU\n",
+		"ml/renamed": "is on a node, where scheduler old-name has put it, which is not known to ask gpumem now: if it does not, a pod that is made anew needs schedulerName gpumem-scheduler\n",
+		"ml/two":     "has put it; annotation gpumem.dev/assignment: it names 1 GPUs, and the pod asks for 3 (annotation gpumem.dev/gpu-count): until they agree the pod counts on each GPU of its node\n",
+		"ml/theirs":  "is on a node that was chosen without asking gpumem, by spec.nodeName, or by scheduler default-scheduler: the node's device plugin chose the GPU; pods with schedulerName gpumem-scheduler go where there is room on one GPU\n",
+	} {
+		if stdout, _, err := clirun.Inspect(client, "explain", pod); err != nil || !strings.Contains(stdout, want) {
+			t.Errorf("error %v, want %q in:\n%s", err, want, stdout)
+		}
+	}
+}
+
+func TestExplainSaysWhoChoseTheNodeOfAPodThatWasRefused(t *testing.T) {
+	refuse := func(name, scheduler string, on ...gpu.UUID) *v1.Pod {
+		return clitest.With(clitest.Pod(t, name, "gpu-a", 3, on...), func(p *v1.Pod) {
+			p.Spec.SchedulerName, p.Status = scheduler, v1.PodStatus{Phase: v1.PodFailed, Reason: "UnexpectedAdmissionError", Message: "Pod was rejected"}
+		})
+	}
+	client := fake.NewClientset(clitest.Node(t, "gpu-a", clitest.Inventory("gpu-a", 16)), clitest.SchedulerConfig(),
+		refuse("ml/ours", "gpumem-scheduler", clitest.UUID("gpu-a", 0)), refuse("ml/pinned", "gpumem-scheduler"), refuse("ml/theirs", "default-scheduler"),
+		clitest.With(refuse("ml/evicted", "gpumem-scheduler", clitest.UUID("gpu-a", 0)), func(p *v1.Pod) { p.Status.Reason = "Evicted" }))
+	const anew = "create the pod anew without nodeName, its schedulerName being gpumem-scheduler; docs/troubleshooting.md#"
+	for pod, want := range map[string]string{
+		"ml/ours":    "GPU:       0\nTo do:     scheduler gpumem-scheduler had chosen the node and the GPU: delete the pod, and create it anew where no controller does; docs/troubleshooting.md#",
+		"ml/pinned":  "Node:      gpu-a\nTo do:     the node was chosen without asking gpumem, by spec.nodeName: " + anew,
+		"ml/theirs":  "Node:      gpu-a\nTo do:     the node was chosen without asking gpumem, by spec.nodeName, or by scheduler default-scheduler: " + anew,
+		"ml/evicted": "Evicted: Pod was rejected\nAsks for:  3 GiB on one GPU\nNode:      gpu-a\nGPU:       0\n",
+	} {
+		stdout, _, err := clirun.Inspect(client, "explain", pod)
+		if err != nil || !strings.Contains(stdout, want) || strings.Contains(stdout, "To do:") == (pod == "ml/evicted") {
+			t.Errorf("%s: error %v, want %q in:\n%s", pod, err, want, stdout)
+		}
+	}
+}
+
+func TestExplainSaysByWhichPolicy(t *testing.T) {
+	exclusive := clitest.With(clitest.Pod(t, "ml/alone", "", 3), func(p *v1.Pod) { p.Annotations[clitest.Names(t).Policy()] = "exclusive" })
+	objects := []runtime.Object{clitest.Node(t, "gpu-a", clitest.Inventory("gpu-a", 16)), exclusive, clitest.Pod(t, "ml/any", "", 3)}
+	other := clitest.ExtenderDeployment("gpumem-system", "aliyun.com", "binpack")
+	other.Name = "another"
+	installed := append([]runtime.Object{
+		other, clitest.ExtenderDeployment("gpumem-system", "gpumem.dev", "spread"), clitest.ExtenderDeployment("default", "gpumem.dev", "binpack"),
+	}, objects...)
+	ofDefaults := clitest.ExtenderDeployment("gpumem-system", "gpumem.dev", "")
+	ofDefaults.Spec.Template.Spec.InitContainers[0].Args = nil
+	unread := append([]runtime.Object{clitest.ExtenderDeployment("gpumem-system", "gpumem.dev", "best")}, objects...)
+	const warns = "warning: the cluster's policy cannot be read, and is taken to be binpack: "
+	for _, tc := range []struct {
+		objects []runtime.Object
+		pod     string
+		want    string
+		warning string
+	}{
+		{installed, "ml/alone", "\nPolicy:    exclusive\n", ""},
+		{installed, "ml/any", "\nPolicy:    spread, the cluster's: the pod names none\n", ""},
+		{append([]runtime.Object{ofDefaults}, objects...), "ml/any", "\nPolicy:    binpack, the cluster's: the pod names none\n", ""},
+		{objects, "ml/alone", "\nPolicy:    exclusive\n", warns + "no Deployment of gpumem's extender is found in namespace gpumem-system (--gpumem-namespace names another)\n"},
+		{objects, "ml/any", "", warns + "no Deployment of gpumem's extender is found in namespace gpumem-system (--gpumem-namespace names another)\n"},
+		{unread, "ml/any", "", warns + "--policy of Deployment gpumem-scheduler: \"best\": want binpack or spread\n"},
+	} {
+		stdout, stderr, err := clirun.Inspect(fake.NewClientset(tc.objects...), "explain", tc.pod)
+		if err != nil || !strings.Contains(stdout, tc.want) || strings.Contains(stdout, "Policy:") != (tc.want != "") {
+			t.Errorf("%s: error %v, want %q in:\n%s", tc.pod, err, tc.want, stdout)
+		}
+		if stderr != tc.warning {
+			t.Errorf("%s: warning %q, want %q", tc.pod, stderr, tc.warning)
+		}
+	}
+}
+
+func TestExplainShowsCoresWhereTheyAreOffered(t *testing.T) {
+	offering := clitest.Node(t, "gpu-a", clitest.Inventory("gpu-a", 16))
+	offering.Status.Allocatable[clitest.Names(t).GPUCore()] = resource.MustParse("100")
+	holds := clitest.With(clitest.Pod(t, "ml/holds", "gpu-a", 3, clitest.UUID("gpu-a", 0)), func(p *v1.Pod) {
+		p.Spec.Containers[0].Resources.Limits[clitest.Names(t).GPUCore()] = resource.MustParse("30")
+	})
+	waits := clitest.Pod(t, "ml/waits", "", 3)
+	for _, tc := range []struct {
+		node *v1.Node
+		want string
+	}{
+		{offering, "NODE   GPU  MODEL        ALLOCATED   FREE/TOTAL  FREE-CORE(%)  VERDICT\n" +
+			"gpu-a  0    NVIDIA A100  █░░░░░░░░░  13/16 GiB   70            would do\n"},
+		{clitest.Node(t, "gpu-a", clitest.Inventory("gpu-a", 16)), "NODE   GPU  MODEL        ALLOCATED   FREE/TOTAL  VERDICT\n"},
+	} {
+		stdout, _, err := clirun.Inspect(fake.NewClientset(tc.node, holds, waits), "explain", "ml/waits")
+		if err != nil || !strings.Contains(stdout, tc.want) {
+			t.Errorf("error %v, want:\n%sin:\n%s", err, tc.want, stdout)
+		}
+	}
+}
+
+func TestExplainSaysAllThatAPodAsksFor(t *testing.T) {
+	for want, annotations := range map[string]map[string]string{
+		"on one GPU": nil,
+		"on each of 2 GPUs matching A100*,!*PCIe,GPU-4*": {"gpu-count": "2", "gpu-model": "A100*,!*PCIe", "gpu-uuid": "GPU-4*"},
+		"on one GPU, of the fastest model that has room": {"gpu-model-preference": "fastest"},
+		`on one GPU, of the slowest model that has room, beside pods of gpu-group "a" if there is room, apart from pods of exclusive-group "b", at the level mps or a stronger one`: {
+			"gpu-model-preference": "cheapest", "gpu-group": "a", "exclusive-group": "b", "enforcement": "mps",
+		},
+	} {
+		pod := clitest.With(clitest.Pod(t, "ml/waits", "", 4), func(p *v1.Pod) {
+			p.Annotations = make(map[string]string)
+			for key, value := range annotations {
+				p.Annotations["gpumem.dev/"+key] = value
+			}
+		})
+		stdout, _, err := clirun.Inspect(fake.NewClientset(clitest.Node(t, "gpu-a", clitest.Inventory("gpu-a", 16)), pod), "explain", "ml/waits")
+		if err != nil || !strings.Contains(stdout, " "+want+"\n") {
+			t.Errorf("error %v, want %q in:\n%s", err, want, stdout)
+		}
+	}
+}
+
+func TestAPodWhoseNodeIsGone(t *testing.T) {
+	stdout, _, err := clirun.Inspect(fake.NewClientset(clitest.Node(t, "gpu-b", clitest.Inventory("gpu-b", 16)), clitest.Pod(t, "ml/there", "gpu-a", 3, clitest.UUID("gpu-a", 0))), "explain", "ml/there")
+	if want := "State:     its node is gone"; err != nil || !strings.Contains(stdout, want) {
+		t.Errorf("error %v, want %q in:\n%s", err, want, stdout)
+	}
+}
+
+// Without knowing what pods hold, nothing fits for certain.
+func TestExplainWithoutTheOtherPods(t *testing.T) {
+	client := fake.NewClientset(clitest.Node(t, "gpu-a", clitest.Inventory("gpu-a", 16)), clitest.Pod(t, "ml/waits", "", 3))
+	clitest.Forbid(client, "pods")
+	stdout, _, err := clirun.Inspect(client, "explain", "ml/waits")
+	if want := "waits; where it fits cannot be told without knowing all pods: pods is forbidden"; err != nil || !strings.Contains(stdout, want) || strings.Contains(stdout, "would do") {
+		t.Errorf("error %v, want %q in:\n%s", err, want, stdout)
+	}
+}

@@ -1,0 +1,199 @@
+package explain
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+
+	v1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/gpumem/gpumem/pkg/api"
+	"github.com/gpumem/gpumem/pkg/cli/cluster"
+	"github.com/gpumem/gpumem/pkg/decisions"
+	"github.com/gpumem/gpumem/pkg/doctor"
+	"github.com/gpumem/gpumem/pkg/inspect"
+	"github.com/gpumem/gpumem/pkg/placement"
+)
+
+// explanation is what explain tells, for programs too.
+type explanation struct {
+	APIVersion string           `json:"apiVersion"`
+	Kind       string           `json:"kind"`
+	Namespace  string           `json:"namespace"`
+	Name       string           `json:"name"`
+	Asks       string           `json:"asks,omitempty"`
+	Policy     string           `json:"policy,omitempty"`        // that the pod names
+	Fallback   string           `json:"clusterPolicy,omitempty"` // of pods that name none; empty when not known
+	Node       string           `json:"node,omitempty"`
+	Nominated  string           `json:"nominated,omitempty"`
+	Indexes    string           `json:"gpus,omitempty"`
+	Preferred  []string         `json:"preferred,omitempty"` // how models are now that a placed pod likes better than its own, the one that it likes best first
+	Health     string           `json:"health,omitempty"`    // why GPUs of a placed pod take no new ones; empty where they do
+	State      string           `json:"state,omitempty"`     // what keeps a container from running; empty when nothing does
+	Summary    string           `json:"summary"`
+	Advice     string           `json:"advice,omitempty"`  // what to do about it
+	Now        []decisions.Node `json:"now,omitempty"`     // nodes as they are for the pod; of one that is placed, its own
+	Decided    *decisions.Pod   `json:"decided,omitempty"` // nil when no extender remembers it
+
+	gpuless   bool // the pod has no GPU, and gets none
+	asked     bool // a scheduler has asked an extender, and placed it
+	forgotten bool // which remembers nothing of it
+	cores     bool // some node offers them
+	unitMiB   int64
+	more      int // nodes that are left out
+}
+
+// shownNodes is how many nodes explain shows unless all are asked for.
+const shownNodes = 5
+
+// explanationOf is what the objects of the API server say of a pod.
+func (o *Options) explanationOf(ctx context.Context, pod *v1.Pod) (explanation, error) {
+	none := fmt.Errorf("pod %s/%s asks for no %s%s", pod.Namespace, pod.Name, o.cluster.Names.GPUMem(), o.nearMisses(pod))
+	if !o.cluster.PerhapsAsks(pod) {
+		return explanation{}, none
+	}
+	where := cluster.NewPlaces()
+	nodes, facts, err := o.cluster.Load(ctx, cluster.Selection{Where: where})
+	if err != nil {
+		return explanation{}, err
+	}
+	if !where.AsksFor(o.cluster.Names, pod) {
+		return explanation{}, none
+	}
+	e := explanation{
+		APIVersion: inspect.APIVersion, Kind: "Explanation", Namespace: pod.Namespace, Name: pod.Name,
+		Node: pod.Spec.NodeName, Indexes: pod.Annotations[o.cluster.Names.Index()], State: doctor.Trouble(pod),
+	}
+	for _, n := range nodes {
+		e.unitMiB = cmp.Or(n.UnitMiB, e.unitMiB)
+		e.cores = e.cores || facts.Nodes[n.Name].RefusesCores == nil
+	}
+	asks := where.WaitFacts(o.cluster.Names, pod)
+	if !asks.Request.Empty() {
+		e.Asks, e.Policy = asksOf(asks.Request, e.unitMiB), string(asks.Request.Policy)
+		if o.LearnPolicy(ctx, o.cluster, &facts) {
+			e.Fallback = string(facts.Policy)
+		}
+	}
+	switch {
+	case api.Terminal(pod):
+		e.gpuless = e.Indexes == ""
+		e.Summary, e.Advice = "has ended, and holds nothing any more"+why(pod), o.advice(ctx, pod)
+	case pod.Spec.NodeName != "":
+		if node, known := facts.Nodes[pod.Spec.NodeName]; !known {
+			e.State = "its node is gone: Kubernetes deletes the pod in a while, unless the node comes back"
+		} else if node.NotReady {
+			down := fmt.Sprintf("its node is NotReady, and what is known of the pod may be old: kubectl describe node %s says why", pod.Spec.NodeName)
+			e.State = strings.TrimSuffix(down+"; "+e.State, "; ")
+		}
+		e.asked = o.askedFor(pod)
+		e.Summary = o.lookThere(ctx, &e, pod, asks, nodes, facts)
+	default:
+		e.consider(asks, nodes, facts, o.all)
+		if asks.InVain != "" && asks.Problem == "" {
+			_, e.Advice = doctor.WaitsInVain(o.cluster.Names, where.Unoffered(o.cluster.Names, pod))
+		}
+		if asks.Nominated != "" && len(e.Now) > 0 {
+			e.Nominated, e.Summary = asks.Nominated, "is nominated to "+asks.Nominated+", where others leave for it, and "+e.Summary
+		}
+	}
+	return e, nil
+}
+
+// askedFor reports whether a scheduler has asked gpumem about a placed pod.
+func (o *Options) askedFor(pod *v1.Pod) bool {
+	a, err := o.cluster.Names.AssignmentOf(pod)
+	return err == nil && !a.None() && !a.ByNode
+}
+
+// lookThere looks at the node of a placed pod as it is now, and at what it would have liked
+// better, and says in a line why the pod is there.
+func (o *Options) lookThere(ctx context.Context, e *explanation, pod *v1.Pod, asks inspect.WaitFacts, nodes []placement.Node, facts inspect.Facts) string {
+	_, unread := o.cluster.Names.Holding(pod)
+	if asks.Problem != "" {
+		return "is on a node, and its request cannot be read: " + cluster.OneLine(unread)
+	}
+	there := o.whyThere(ctx, pod)
+	if facts.PodsUnknown {
+		return there + "; how its GPUs are cannot be told without knowing all pods: " + facts.WhyUnknown
+	}
+	a, err := o.cluster.Names.AssignmentOf(pod)
+	if err != nil || a.None() {
+		return there
+	}
+	if unread != nil {
+		there += "; " + cluster.OneLine(unread)
+	}
+	for _, n := range nodes {
+		if n.Name == pod.Spec.NodeName && len(n.Devices) > 0 {
+			e.has(a, n, pod)
+			e.Now = append(e.Now, decisions.Look(asks.Request, n, a))
+			e.Preferred = preferred(asks, n, a, nodes, facts)
+		}
+	}
+	return there
+}
+
+// has tells which GPUs of its node a pod has, and what is wrong with them.
+func (e *explanation) has(a placement.Assignment, n placement.Node, pod *v1.Pod) {
+	var indexes, wrong []string
+	for _, id := range a.Devices() {
+		i := slices.IndexFunc(n.Devices, func(d placement.Device) bool { return d.UUID == id })
+		if i < 0 {
+			indexes = append(indexes, "?")
+			wrong = append(wrong, fmt.Sprintf("it has %s, which the node does not offer any more: if that is gone for good, %s", id, placedAnew))
+			continue
+		}
+		d := n.Devices[i]
+		indexes = append(indexes, fmt.Sprint(d.Index))
+		switch {
+		case d.Status.TakesPods():
+		case d.Status.OnlyCordoned():
+			wrong = append(wrong, fmt.Sprintf("GPU%d is cordoned: it takes no new pods, and those that are there stay", d.Index))
+		case !d.Status.Unhealthy:
+			wrong = append(wrong, fmt.Sprintf("GPU%d takes no new pods, for %s; those that are there go on", d.Index, d.Status.Causes()))
+		default:
+			wrong = append(wrong, fmt.Sprintf("GPU%d is %s: %s", d.Index, d.Status, moveOff(pod)))
+		}
+	}
+	e.Indexes, e.Health = strings.Join(indexes, ","), strings.Join(wrong, "; ")
+}
+
+// placedAnew is what becomes of a pod that loses its GPU.
+const placedAnew = "made anew the pod is placed on another, if one that it may use has room"
+
+// moveOff says how a pod comes off a GPU that has failed. A drain of the GPU would ask what is to
+// become of the others on it.
+func moveOff(pod *v1.Pod) string {
+	owner := metav1.GetControllerOf(pod)
+	if owner == nil {
+		return placedAnew + ", and it has no controller that would do so"
+	}
+	return fmt.Sprintf("kubectl delete pod --namespace %s %s has its %s make it anew on another, if one that it may use has room", pod.Namespace, pod.Name, owner.Kind)
+}
+
+// nearMisses says what a pod that asks for no GPU memory does ask for that is
+// easily taken for it: 0 of it, or a resource of gpumem's domain or of its name.
+func (o *Options) nearMisses(pod *v1.Pod) string {
+	_, short, _ := strings.Cut(string(o.cluster.Names.GPUMem()), "/")
+	var near []string
+	for _, c := range slices.Concat(pod.Spec.InitContainers, pod.Spec.Containers) {
+		for resource := range c.Resources.Limits {
+			if resource == o.cluster.Names.GPUMem() {
+				return ": it asks for 0 of it"
+			}
+			domain, base, _ := strings.Cut(string(resource), "/")
+			if (domain == o.cluster.Names.Domain() || base == short) && !slices.Contains(near, string(resource)) {
+				near = append(near, string(resource))
+			}
+		}
+	}
+	if len(near) == 0 {
+		return ""
+	}
+	slices.Sort(near)
+	return ", but for " + strings.Join(near, " and ") + ", which is not the same"
+}

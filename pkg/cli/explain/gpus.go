@@ -1,0 +1,105 @@
+package explain
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+
+	"github.com/gpumem/gpumem/pkg/decide"
+	"github.com/gpumem/gpumem/pkg/decisions"
+	"github.com/gpumem/gpumem/pkg/gpu"
+	"github.com/gpumem/gpumem/pkg/inspect"
+	"github.com/gpumem/gpumem/pkg/printers"
+	"github.com/gpumem/gpumem/pkg/reach"
+)
+
+// considered is one GPU of a list of those that were considered.
+type considered struct {
+	node decisions.Node
+	gpu  decisions.GPU
+}
+
+func (o *Options) printConsidered(nodes []decisions.Node, cores bool) error {
+	var rows []considered
+	for _, n := range nodes {
+		for _, g := range n.GPUs {
+			rows = append(rows, considered{n, g})
+		}
+	}
+	return printers.List(o.Out, []printers.Column[considered]{
+		{Header: "NODE", Cell: func(c considered) string { return c.node.Name }},
+		{Header: "GPU", Cell: func(c considered) string { return fmt.Sprint(c.gpu.Index) }},
+		{Header: "MODEL", Cell: func(c considered) string { return c.gpu.Model }},
+		{Header: "ALLOCATED", Cell: func(c considered) string {
+			return printers.Bar(float64(c.gpu.Capacity-c.gpu.Free), float64(c.gpu.Capacity))
+		}},
+		{Header: "FREE/TOTAL", Cell: func(c considered) string {
+			free, _ := gpu.Scale(c.gpu.Free, c.node.UnitMiB)
+			return fmt.Sprintf("%d/%s", free, gpu.Format(c.gpu.Capacity, c.node.UnitMiB))
+		}},
+		{Header: "FREE-CORE(%)", Hidden: !cores, Cell: freeCores},
+		{Header: "VERDICT", Cell: verdict, Colour: func(c considered) printers.Colour {
+			if c.gpu.Reason == "" && c.node.Reason == "" {
+				return printers.Green
+			}
+			return printers.Plain
+		}},
+	}, rows, printers.ListOptions{Colours: o.Colours})
+}
+
+func freeCores(c considered) string {
+	if c.gpu.FreeCores == nil {
+		return "?" // an extender of an older version does not tell
+	}
+	return fmt.Sprint(*c.gpu.FreeCores)
+}
+
+// verdict says of a GPU in some words whether it would do.
+func verdict(c considered) string {
+	if c.gpu.Chosen { // whatever is left of it now
+		if c.gpu.Unhealthy != "" {
+			return "chosen; " + outOfUse(c.gpu)
+		}
+		return "chosen"
+	}
+	switch c.gpu.Reason {
+	case "NoSuchDevice":
+		return "is none that the pod asks for"
+	case "TooLarge":
+		return "too small even when empty"
+	case "Unhealthy":
+		return outOfUse(c.gpu)
+	case "Occupied":
+		return "occupied"
+	case "Insufficient":
+		return "not enough free"
+	case decisions.InsufficientCores:
+		return "not enough cores free"
+	}
+	switch {
+	case c.node.Reason == reach.Withheld:
+		return "would do, but the node's kubelet offers none of it"
+	case slices.Contains([]string{reach.Cordoned, reach.NotReady, reach.Coreless, reach.KeptAway, reach.Untolerated, inspect.Overdrawn, decide.Confusable}, c.node.Reason):
+		return "would do, but " + c.node.Message
+	case slices.Contains([]string{"TooFew", "Unhealthy", "Occupied", "Insufficient", "Fragmented"}, c.node.Reason):
+		return "would do, but too few of the node would"
+	case c.node.Reason != "" && c.node.Reason != "Fits":
+		return "would do, but the node does not: " + cmp.Or(c.node.Message, c.node.Reason)
+	default:
+		return "would do"
+	}
+}
+
+// outOfUse says why a GPU takes no new pods.
+func outOfUse(g decisions.GPU) string {
+	switch {
+	case g.Status.OnlyCordoned():
+		return g.Unhealthy
+	case g.Status.Unhealthy:
+		return "unhealthy: " + g.Unhealthy
+	case g.Unhealthy != "": // its device plugin is stopped; or it is of an extender that tells no more
+		return "takes no new pods: " + g.Unhealthy
+	default:
+		return "takes no new pods"
+	}
+}

@@ -1,0 +1,139 @@
+package explain
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+
+	v1 "k8s.io/api/core/v1"
+
+	"github.com/gpumem/gpumem/pkg/cli/cluster"
+	"github.com/gpumem/gpumem/pkg/inspect"
+	"github.com/gpumem/gpumem/pkg/placement"
+)
+
+// whyThere says of a bound pod who has placed it.
+func (o *Options) whyThere(ctx context.Context, pod *v1.Pod) string {
+	scheduler := cmp.Or(pod.Spec.SchedulerName, v1.DefaultSchedulerName)
+	a, err := o.cluster.Names.AssignmentOf(pod)
+	switch {
+	case err != nil:
+		return "is on a node, and which GPU it has cannot be read: " + cluster.OneLine(err)
+	case a.None():
+		return "is on a node, and has no GPU yet: no scheduler of gpumem has placed it, and the node's device plugin has not either"
+	}
+	asking := o.cluster.Schedulers(ctx)
+	served := strings.Join(asking, " or ")
+	theirs := len(asking) > 0 && !slices.Contains(asking, scheduler)
+	there, others := "is on a node, where scheduler "+scheduler+" has put it", ", which is not known to ask gpumem now: if it does not, a pod that is made anew needs schedulerName "+served
+	if a.ByNode {
+		there = "is on a node that was chosen without asking gpumem, " + past(asking, scheduler) + ": the node's device plugin chose the GPU"
+		others = "; pods with schedulerName " + served + " go where there is room on one GPU"
+	}
+	if theirs {
+		there += others
+	}
+	return there
+}
+
+// preferred says of each model that a placed pod likes better than the worst of what it has on
+// its node how it is now, the one that it likes best first. Models are left out of which no
+// node could ever give it what it asks for.
+func preferred(pod inspect.WaitFacts, own placement.Node, a placement.Assignment, nodes []placement.Node, facts inspect.Facts) (lines []string) {
+	own = cluster.Without(own, pod.Pod)        // it would leave
+	liked := make(map[string]placement.Device) // one of each model
+	best := make(map[string]inspect.Chance)    // by model
+	for _, n := range nodes {
+		if n.Name == own.Name {
+			n = own
+		}
+		for model, d := range better(pod.Request, own, a, n) {
+			narrow := pod
+			narrow.Request.Models = placement.NewGlobs(model)
+			chance := facts.Chance(narrow, n)
+			was, known := best[model]
+			if !chance.KeptOff && !chance.Unresolvable() && (!known || chance.Compare(was) < 0) {
+				liked[model], best[model] = d, chance
+			}
+		}
+	}
+	models := slices.SortedFunc(maps.Keys(best), func(x, y string) int {
+		switch {
+		case pod.Request.Prefers(liked[x], liked[y]):
+			return -1
+		case pod.Request.Prefers(liked[y], liked[x]):
+			return 1
+		default:
+			return cmp.Compare(x, y)
+		}
+	})
+	for _, model := range models {
+		now := best[model].Why()
+		if best[model].Good() {
+			now = "there is room; a pod that is placed is not moved"
+		}
+		lines = append(lines, fmt.Sprintf("%s on %s; now: %s", model, best[model].Node.Name, now))
+	}
+	return lines
+}
+
+// better returns the models of a node that a pod may have, and likes better than the worst of
+// what it has on its own node, with a device of each.
+func better(req placement.Request, own placement.Node, a placement.Assignment, n placement.Node) map[string]placement.Device {
+	models := make(map[string]placement.Device)
+	for _, d := range n.Devices {
+		if n.Check(req, d) == placement.NoSuchDevice {
+			continue
+		}
+		for _, has := range own.Devices {
+			if slices.Contains(a.Devices(), has.UUID) && req.Prefers(d, has) {
+				models[d.Model] = d
+			}
+		}
+	}
+	return models
+}
+
+// past says what may have chosen a pod's node past the schedulers that ask gpumem.
+func past(asking []string, scheduler string) string {
+	if slices.Contains(asking, scheduler) {
+		return "by spec.nodeName"
+	}
+	return "by spec.nodeName, or by scheduler " + scheduler
+}
+
+// why says why a pod has ended, where its status tells.
+func why(pod *v1.Pod) string {
+	var words []string
+	for _, s := range []string{pod.Status.Reason, pod.Status.Message} {
+		if s != "" {
+			words = append(words, s)
+		}
+	}
+	if len(words) == 0 {
+		return ""
+	}
+	return ": " + strings.Join(words, ": ")
+}
+
+// refused is the reason of pods that the kubelet of their node did not admit.
+const refused = "UnexpectedAdmissionError"
+
+// advice says of a pod that was refused who had chosen its node, and what to do. It is
+// empty for pods that have ended otherwise.
+func (o *Options) advice(ctx context.Context, pod *v1.Pod) string {
+	const more = "docs/troubleshooting.md#a-pod-fails-with-unexpectedadmissionerror says what the message means"
+	if pod.Status.Reason != refused {
+		return ""
+	}
+	scheduler := cmp.Or(pod.Spec.SchedulerName, v1.DefaultSchedulerName)
+	if a, err := o.cluster.Names.AssignmentOf(pod); err == nil && !a.None() {
+		return fmt.Sprintf("scheduler %s had chosen the node and the GPU: delete the pod, and create it anew where no controller does; %s", scheduler, more)
+	}
+	asking := o.cluster.Schedulers(ctx)
+	ours := cmp.Or(strings.Join(asking, " or "), "that of gpumem's scheduler")
+	return fmt.Sprintf("the node was chosen without asking gpumem, %s: create the pod anew without nodeName, its schedulerName being %s; %s", past(asking, scheduler), ours, more)
+}

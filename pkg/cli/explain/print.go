@@ -1,0 +1,153 @@
+package explain
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"k8s.io/apimachinery/pkg/util/duration"
+
+	"github.com/gpumem/gpumem/pkg/cli/cmdutil"
+	"github.com/gpumem/gpumem/pkg/decisions"
+	"github.com/gpumem/gpumem/pkg/printers"
+)
+
+func nodesOf(n int) string {
+	if n == 1 {
+		return "1 node"
+	}
+	return fmt.Sprintf("%d nodes", n)
+}
+
+// policy is the one by which the pod is placed, as far as is known.
+func (e explanation) policy() string {
+	if e.Policy == "" && e.Fallback != "" {
+		return e.Fallback + ", the cluster's: the pod names none"
+	}
+	return e.Policy
+}
+
+// gpus are the indexes of those that the pod has on its node.
+func (e explanation) gpus() string {
+	if e.Node == "" || e.gpuless {
+		return ""
+	}
+	return cmp.Or(e.Indexes, "not known yet")
+}
+
+func (o *Options) print(e explanation) error {
+	out := o.Out
+	fmt.Fprintf(out, "Pod %s/%s %s\n", printers.Clean(e.Namespace), printers.Clean(e.Name), printers.Clean(e.Summary))
+	type labelled struct{ label, text string }
+	lines := []labelled{{"Asks for:", e.Asks}, {"Policy:", e.policy()}, {"Node:", e.Node}, {"GPU:", e.gpus()}}
+	for _, model := range e.Preferred {
+		lines = append(lines, labelled{"Preferred:", model})
+	}
+	for _, line := range append(lines, labelled{"Health:", e.Health}, labelled{"State:", e.State}, labelled{"To do:", e.Advice}) {
+		if line.text != "" {
+			fmt.Fprintf(out, "%-11s%s\n", line.label, printers.Clean(line.text))
+		}
+	}
+	then := e.whenBound()
+	if len(e.Now) > 0 && len(then) == 0 {
+		fmt.Fprintf(out, "\n%s:\n", e.whatIsNow())
+		if err := o.printConsidered(e.Now, e.cores); err != nil {
+			return err
+		}
+		if e.more > 0 {
+			fmt.Fprintf(out, "and %d more nodes; --all shows them\n", e.more)
+		}
+	}
+	if e.forgotten {
+		fmt.Fprintln(out, "\nWhat was decided is not remembered: the extender has been started since.")
+	}
+	if e.Decided == nil {
+		return nil
+	}
+	fmt.Fprintf(out, "\nDecided (asked for the first time %s ago, %s in all):\n", since(e.Decided.First), cmdutil.Times(e.Decided.Tries))
+	for _, d := range slices.Backward(e.Decided.Decisions) {
+		fmt.Fprintf(out, "  %s ago  %-10s  %s\n", since(d.Time), d.Verb, printers.Clean(outcome(d)))
+		for _, line := range refusals(d) {
+			fmt.Fprintf(out, "      %s\n", printers.Clean(line))
+		}
+	}
+	if len(then) > 0 {
+		fmt.Fprintln(out, "\nThe GPUs of the node when it was bound:")
+		return o.printConsidered(then, e.cores)
+	}
+	return nil
+}
+
+func (e explanation) whatIsNow() string {
+	if e.Node != "" {
+		return "The GPUs of the node now"
+	}
+	return "Now"
+}
+
+// whenBound is the node of the pod as it was when it was bound, if that is remembered.
+func (e explanation) whenBound() []decisions.Node {
+	if e.Decided != nil {
+		for _, d := range e.Decided.Decisions {
+			if d.Verb == decisions.Bind && len(d.Nodes) > 0 {
+				return d.Nodes
+			}
+		}
+	}
+	return nil
+}
+
+// outcome is what was decided, in a line.
+func outcome(d decisions.Decision) string {
+	switch {
+	case d.Verb == decisions.Filter && d.Result == decisions.Unfit && len(d.Nodes) > 0: // the message is that of the first
+		return d.Result + ": " + fitting(d)
+	case d.Message != "":
+		return d.Result + ": " + d.Message
+	case d.Verb == decisions.Filter:
+		return fitting(d)
+	case d.Verb == decisions.Prioritize:
+		var best []string
+		for _, n := range d.Nodes[:min(3, len(d.Nodes))] {
+			best = append(best, fmt.Sprintf("%s %d", n.Name, *n.Score))
+		}
+		return fmt.Sprintf("best of %s, 10 is most: %s", nodesOf(d.Asked), strings.Join(best, ", "))
+	default:
+		return strings.TrimSpace(d.Result + " " + d.Node)
+	}
+}
+
+// fitting says on how many nodes a pod fits. They are fewer than the cluster has:
+// kube-scheduler leaves out those that it has ruled out itself.
+func fitting(d decisions.Decision) string {
+	return fmt.Sprintf("fits on %d of the %s that kube-scheduler asked about", d.Fit, nodesOf(d.Asked))
+}
+
+// refusals are why a filter found that the pod does not fit nodes, as far as it is
+// remembered: a line for those that say the same.
+func refusals(d decisions.Decision) (lines []string) {
+	if d.Verb != decisions.Filter || len(d.Nodes) == 0 {
+		return nil
+	}
+	said := make(map[string][]string) // names, by message
+	var messages []string
+	for _, n := range d.Nodes {
+		if _, ok := said[n.Message]; !ok {
+			messages = append(messages, n.Message)
+		}
+		said[n.Message] = append(said[n.Message], n.Name)
+	}
+	told := 0
+	for _, message := range messages[:min(shownNodes, len(messages))] {
+		lines = append(lines, strings.Join(said[message], ", ")+": "+message)
+		told += len(said[message])
+	}
+	if more := d.Asked - d.Fit - told; more > 0 {
+		lines = append(lines, fmt.Sprintf("and %d more nodes", more))
+	}
+	return lines
+}
+
+func since(t time.Time) string { return duration.HumanDuration(time.Since(t)) }

@@ -1,0 +1,189 @@
+package fit
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strconv"
+
+	"github.com/spf13/cobra"
+
+	"github.com/gpumem/gpumem/pkg/cli/cluster"
+	"github.com/gpumem/gpumem/pkg/cli/cmdutil"
+	"github.com/gpumem/gpumem/pkg/cli/listing"
+	"github.com/gpumem/gpumem/pkg/decide"
+	"github.com/gpumem/gpumem/pkg/inspect"
+	"github.com/gpumem/gpumem/pkg/placement"
+	"github.com/gpumem/gpumem/pkg/printers"
+)
+
+// Options are those of fit.
+type Options struct {
+	listing.Flags
+	wish wish
+
+	nodes []string // empty: all
+}
+
+// wish is a pod that one thinks of.
+type wish struct {
+	memory        string
+	count, cores  int
+	model, policy string
+}
+
+// room is how often a pod fits one node.
+type room struct {
+	Node   string `json:"node"`
+	Times  int    `json:"times"`
+	Reason string `json:"reason,omitempty"` // why not once
+}
+
+// NewCommand returns the command fit.
+func NewCommand(f *cmdutil.Factory) *cobra.Command {
+	o := &Options{Flags: listing.Flags{Factory: f}, wish: wish{count: 1}}
+	cmd := &cobra.Command{
+		Use:   "fit --mem AMOUNT [--count N] [NODE...]",
+		Short: "Say whether a pod would fit, and how many of the kind",
+		Long: `Say whether a pod would fit, and how many of the kind, on each node and in all.
+The exit code is 1 when it fits nowhere.
+
+It counts GPU memory and cores alone: whether a node has CPU and memory for so
+many pods, and takes them, is kube-scheduler's to say.`,
+		Example: `  # How many pods of 10 GiB would fit
+  kubectl inspect gpumem fit --mem 10
+
+  # Of 2 GPUs with 40 GiB each, on A100s
+  kubectl inspect gpumem fit --mem 80 --count 2 --model 'A100*'`,
+		ValidArgsFunction: f.CompleteNodes,
+		RunE:              func(cmd *cobra.Command, args []string) error { return cmdutil.Run(cmd, args, o) },
+	}
+	o.Add(cmd, "nodes", ".node", ".times")
+	f.SayNamespace(cmd, cmdutil.NamespaceOfAll)
+	flags, w := cmd.Flags(), &o.wish
+	flags.StringVar(&w.memory, "mem", "", "GPU memory of the pod, of all its GPUs together: GiB, or with a unit (512Mi)")
+	flags.SetNormalizeFunc(asAnnotated)
+	flags.IntVar(&w.count, "count", w.count, "How many GPUs it is split over")
+	flags.IntVar(&w.cores, "cores", 0, "Per cent of a GPU's cores that it asks for beside")
+	flags.StringVar(&w.model, "model", "", "Globs of GPU models, as in the annotation gpu-model")
+	flags.StringVar(&w.policy, "policy", "", "Policy, as in the annotation: binpack, spread or exclusive")
+	_ = cmd.MarkFlagRequired("mem") // it exists
+	return cmd
+}
+
+// Complete reads the names of nodes.
+func (o *Options) Complete(args []string) error {
+	o.nodes = cmdutil.NodeNames(args)
+	return o.Flags.Complete()
+}
+
+// Validate reports all that is wrong with the flags.
+func (o *Options) Validate() error {
+	_, err := o.wish.request(o.Cluster.Names, 1)
+	return errors.Join(o.Flags.Validate(), err)
+}
+
+// Run prints on which nodes the pod fits, and how often.
+func (o *Options) Run(ctx context.Context) error {
+	nodes, facts, err := o.Cluster.Load(ctx, cluster.Selection{Names: o.nodes, Labels: o.Selector})
+	if err != nil {
+		return err
+	}
+	if err := cluster.NeedsPods("what fits cannot be told", facts); err != nil {
+		return err
+	}
+	o.LearnPolicy(ctx, o.Cluster, &facts)
+	rows, total, err := o.rooms(nodes, facts)
+	if err != nil {
+		return err
+	}
+	if err := listing.Sort(&o.Flags, rows); err != nil {
+		return err
+	}
+	report := inspect.Report{Problems: facts.Problems}
+	shown := rows
+	if o.Output == "name" { // nothing else could tell a node where it does not fit
+		shown = slices.DeleteFunc(slices.Clone(rows), func(r room) bool { return r.Times == 0 })
+	}
+	if err := listing.Print(&o.Flags, roomView(), report, shown, !o.NoHeaders); err != nil {
+		return err
+	}
+	if o.Output == "" && !o.NoHeaders {
+		fmt.Fprintf(o.Out, "\nFits %s in all.\n", cmdutil.Times(total))
+	}
+	if err := o.Complain(report.Problems); err != nil {
+		return err
+	}
+	switch {
+	case len(rows) == 0:
+		return fmt.Errorf("it fits nowhere: no node here offers %s", o.Cluster.Names.GPUMem())
+	case total == 0:
+		return errors.New("it fits nowhere")
+	}
+	return nil
+}
+
+// rooms says of each node how often it fits, and how often in all. How the pod has to ask
+// for it is told beside.
+func (o *Options) rooms(nodes []placement.Node, facts inspect.Facts) (rows []room, total int, err error) {
+	var spellings []string
+	for _, n := range nodes {
+		if len(n.Devices) == 0 {
+			continue
+		}
+		req, err := o.wish.request(o.Cluster.Names, n.UnitMiB)
+		if err != nil {
+			return nil, 0, err
+		}
+		if s := o.wish.spelling(o.Cluster.Names.GPUMem(), req, n.UnitMiB); s != "" && !slices.Contains(spellings, s) {
+			spellings = append(spellings, s)
+			fmt.Fprintln(o.ErrOut, s)
+		}
+		row := room{Node: n.Name}
+		if refusal := facts.Nodes[n.Name].Refusal(req); refusal != nil {
+			row.Reason = refusal.Message
+		} else {
+			row.Times, row.Reason = times(req, n, facts.Policy)
+		}
+		total += row.Times
+		rows = append(rows, row)
+	}
+	return rows, total, nil
+}
+
+func roomView() listing.View[room] {
+	return listing.View[room]{
+		Kind: "RoomList",
+		Name: func(r room) string { return "node/" + r.Node },
+		Columns: func(inspect.Report) []printers.Column[room] {
+			return []printers.Column[room]{
+				{Header: "NODE", Cell: func(r room) string { return r.Node }},
+				{Header: "TIMES", Cell: func(r room) string { return strconv.Itoa(r.Times) }},
+				{Header: "REASON", Cell: func(r room) string { return r.Reason }},
+			}
+		},
+	}
+}
+
+// times counts how many pods of a kind a node takes, one after the other, and
+// says why when it takes none.
+func times(req placement.Request, n placement.Node, policy placement.Policy) (count int, reason string) {
+	n = decide.Promised(n, policy)
+	for {
+		pod := placement.PodRef{UID: fmt.Sprint("fit ", count)}
+		chosen, refusal := decide.Decide(n, pod, req, policy)
+		if refusal == nil {
+			refusal = inspect.Overdraws(req, n)
+		}
+		switch {
+		case refusal == nil:
+		case count > 0:
+			return count, ""
+		default:
+			return 0, refusal.Message
+		}
+		count++
+		n = n.With(placement.Holding{Pod: pod, Request: req, Assignment: chosen})
+	}
+}

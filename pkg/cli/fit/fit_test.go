@@ -1,0 +1,59 @@
+package fit_test
+
+import (
+	"strings"
+	"testing"
+
+	"k8s.io/apimachinery/pkg/api/resource"
+	"k8s.io/client-go/kubernetes/fake"
+
+	"github.com/gpumem/gpumem/pkg/cli/clirun"
+	"github.com/gpumem/gpumem/pkg/cli/clitest"
+)
+
+// A pod writes a whole number of units, and misreads what people write elsewhere.
+func TestFitSaysHowAPodAsksForIt(t *testing.T) {
+	small := clitest.Inventory("gpu-b", 64)
+	small.UnitMiB = 256
+	client := fake.NewClientset(clitest.ExtenderDeployment("gpumem-system", "gpumem.dev", "binpack"), clitest.Node(t, "gpu-a", clitest.Inventory("gpu-a", 16)), clitest.Node(t, "gpu-b", small), clitest.Node(t, "gpu-c", clitest.Inventory("gpu-c", 16)))
+	note := func(amount, unit string) string {
+		return "note: a pod asks for it as gpumem.dev/gpu-mem: " + amount + ", a whole number of units of " + unit + "\n"
+	}
+	for _, tc := range []struct {
+		args []string
+		want string
+	}{
+		{[]string{"--mem", "3", "gpu-a"}, ""},
+		{[]string{"--mem", "3Gi", "gpu-a"}, note("3", "1 GiB")},
+		{[]string{"--mem", "3.5", "gpu-a"}, note("4", "1 GiB")},
+		{[]string{"--mem", "512Mi", "gpu-a", "gpu-c"}, note("1", "1 GiB")},
+		{[]string{"--mem", "10", "--count", "3", "gpu-a"}, note("12", "1 GiB")},
+		{[]string{"--gpu-mem", "10", "--gpu-count", "3", "--gpu-model", "A100*", "--gpu-core", "3", "gpu-a"}, note("12", "1 GiB")},
+		{[]string{"--mem", "3"}, note("12", "256 MiB")},
+	} {
+		if _, stderr, _ := clirun.Inspect(client, append([]string{"fit"}, tc.args...)...); stderr != tc.want {
+			t.Errorf("%q: want %q, got %q", tc.args, tc.want, stderr)
+		}
+	}
+}
+
+func TestFitLeavesOutNodesThatTakeNone(t *testing.T) {
+	names := clitest.Names(t)
+	a, b := clitest.Node(t, "gpu-a", clitest.Inventory("gpu-a", 16)), clitest.Node(t, "gpu-b", clitest.Inventory("gpu-b", 16))
+	a.Status.Allocatable[names.GPUMem()] = resource.MustParse("0")
+	client := fake.NewClientset(a, b)
+	for want, args := range map[string][]string{
+		"gpu-a  0      its kubelet offers no gpumem.dev/gpu-mem: see kubectl inspect gpumem doctor\ngpu-b  1      <none>\n\nFits once in all.": {"--mem", "12"},
+		"gpu-b  0      the node offers no gpumem.dev/gpu-core\n":                                                                               {"--mem", "12", "--cores", "30"},
+	} {
+		if stdout, _, _ := clirun.Inspect(client, append([]string{"fit"}, args...)...); !strings.Contains(stdout, want) {
+			t.Errorf("%v: want\n%sgot\n%s", args, want, stdout)
+		}
+	}
+	if stdout, _, err := clirun.Inspect(client, "fit", "--mem", "12", "-o", "name"); stdout != "node/gpu-b\n" || err != nil {
+		t.Errorf("the names of the nodes where it fits, error %v:\n%s", err, stdout)
+	}
+	if stdout, _, err := clirun.Inspect(client, "fit", "--mem", "99", "-o", "name"); stdout != "" || err == nil || err.Error() != "it fits nowhere" {
+		t.Errorf("the names where it fits nowhere, error %v:\n%s", err, stdout)
+	}
+}

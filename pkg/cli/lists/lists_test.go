@@ -1,0 +1,141 @@
+package lists_test
+
+import (
+	"encoding/json"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	v1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+	"k8s.io/client-go/kubernetes/fake"
+	restclient "k8s.io/client-go/rest"
+	clienttesting "k8s.io/client-go/testing"
+
+	"github.com/gpumem/gpumem/pkg/cli/clirun"
+	"github.com/gpumem/gpumem/pkg/cli/clitest"
+	"github.com/gpumem/gpumem/pkg/cli/cluster"
+	"github.com/gpumem/gpumem/pkg/gpu"
+)
+
+// Anybody may give a pod the labels of a device plugin, and have it tell of others' pods; and who
+// has taken a node has its plugin's words.
+func TestWhatIsUsedIsToldByTheNodesOwnPlugin(t *testing.T) {
+	const tells = `
+# TYPE gpumem_device_plugin_gpu_memory_used_bytes gauge
+gpumem_device_plugin_gpu_memory_used_bytes{gpu="0",uuid="GPU-gpu-a-0",model="x"} 9.0e+10
+# TYPE gpumem_device_plugin_container_memory_used_bytes gauge
+gpumem_device_plugin_container_memory_used_bytes{namespace="ml",pod="train",container="main",uuid="GPU-gpu-a-0"} 9.0e+10
+`
+	change := func(change func(*v1.Pod)) *v1.Pod { return clitest.With(clitest.PluginPod("gpu-a"), change) }
+	replaced := clitest.PluginSet()
+	replaced.UID = "uid-of-the-one-before"
+	elsewhere := clitest.PluginSet()
+	elsewhere.Namespace = "ml"
+	for name, tc := range map[string]struct {
+		plugin *v1.Pod
+		tells  string
+		want   string // in place of what is used
+		warns  string
+	}{
+		"its own plugin":            {clitest.PluginPod("gpu-a"), tells, "85830", ""},
+		"a pod of another node":     {change(func(p *v1.Pod) { p.Spec.NodeName = "gpu-c" }), tells, "-", ""},
+		"a pod without an owner":    {change(func(p *v1.Pod) { p.OwnerReferences = nil }), tells, "-", ""},
+		"a pod of another set":      {change(func(p *v1.Pod) { p.OwnerReferences[0].UID = replaced.UID }), tells, "-", ""},
+		"a set of a user, likewise": {change(func(p *v1.Pod) { p.Namespace = elsewhere.Namespace }), tells, "-", ""},
+		"without end":               {clitest.PluginPod("gpu-a"), strings.Repeat("x", cluster.MaxAnswer+1), "-", "it answers more than 4 MiB"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			client := fake.NewClientset(append(clitest.OddCluster(t), clitest.PluginSet(), elsewhere, tc.plugin)...)
+			client.AddProxyReactor("pods", func(clienttesting.Action) (bool, restclient.ResponseWrapper, error) {
+				return true, clitest.Answer{Text: tc.tells}, nil
+			})
+			stdout, stderr, _ := clirun.Inspect(client, "top", "ml/train", "--no-headers")
+			if fields := strings.Fields(stdout); len(fields) == 0 || strings.Contains(stdout, "85830") != (tc.want == "85830") {
+				t.Errorf("want %s as what is used, in %q", tc.want, stdout)
+			}
+			if !strings.Contains(stderr, tc.warns) {
+				t.Errorf("stderr %q, want %q", stderr, tc.warns)
+			}
+		})
+	}
+}
+
+func TestListsShowCoresWhereTheyAreOffered(t *testing.T) {
+	offering, plain := clitest.Node(t, "gpu-a", clitest.Inventory("gpu-a", 16)), clitest.Node(t, "gpu-a", clitest.Inventory("gpu-a", 16))
+	offering.Status.Allocatable[clitest.Names(t).GPUCore()] = resource.MustParse("100")
+	askCores := clitest.With(clitest.Pod(t, "ml/cores", "", 3), func(p *v1.Pod) {
+		p.Spec.Containers[0].Resources.Limits[clitest.Names(t).GPUCore()] = resource.MustParse("30")
+	})
+	for name, tc := range map[string]struct {
+		node *v1.Node
+		pod  *v1.Pod
+		want bool
+	}{
+		"offered":                   {offering, clitest.Pod(t, "ml/waits", "", 3), true},
+		"asked for and not offered": {plain, askCores, true},
+		"not offered":               {plain, clitest.Pod(t, "ml/waits", "", 3), false},
+	} {
+		for _, list := range []string{"gpus", "pods"} {
+			stdout, _, err := clirun.Inspect(fake.NewClientset(tc.node, tc.pod), list, "-o", "wide")
+			if err != nil || strings.Contains(stdout, "GPU-CORE(%)") != tc.want {
+				t.Errorf("%s, %s: error %v, want a column of cores: %t, got:\n%s", list, name, err, tc.want, stdout)
+			}
+		}
+	}
+}
+
+// What a pod waits for is nothing that it was granted.
+func TestAPodThatWaitsIsGrantedNothing(t *testing.T) {
+	stdout, _, _ := clirun.Inspect(clitest.Measured(t), "pods", "huge", "train", "-o", "json", "--sort-by", ".waitsFor.MiB")
+	type amount struct{ Units, MiB int }
+	type row struct {
+		Name     string
+		Granted  *amount
+		WaitsFor *amount
+	}
+	var got struct{ Items []row }
+	if err := json.Unmarshal([]byte(stdout), &got); err != nil {
+		t.Fatalf("%v\n%s", err, stdout)
+	}
+	want := []row{{Name: "train", Granted: &amount{10, 10 * 1024}}, {Name: "huge", WaitsFor: &amount{100, 100 * 1024}}}
+	if diff := cmp.Diff(want, got.Items); diff != "" {
+		t.Errorf("(-want +got):\n%s", diff)
+	}
+}
+
+// What is not known of any row yet is no mistake to sort by.
+func TestSortingByWhatIsNotKnown(t *testing.T) {
+	client := fake.NewClientset(clitest.Node(t, "gpu-a", clitest.Inventory("gpu-a", 16)), clitest.Pod(t, "ml/p", "gpu-a", 5, clitest.UUID("gpu-a", 0)))
+	if stdout, _, err := clirun.Inspect(client, "top", "--sort-by=.usage.usedMiB"); err != nil || !strings.Contains(stdout, "ml ") {
+		t.Errorf("error %v, got:\n%s", err, stdout)
+	}
+}
+
+func TestWhereNothingWasFound(t *testing.T) {
+	for want, args := range map[string]string{
+		"Nothing found\n":                   "gpus -n ml",
+		"Nothing found in namespace none\n": "pods -n none",
+	} {
+		if _, stderr, err := clirun.Inspect(fake.NewClientset(clitest.Node(t, "cpu-1", gpu.Inventory{})), strings.Fields(args)...); err != nil || stderr != want {
+			t.Errorf("%s: error %v, want %q, got %q", args, err, want, stderr)
+		}
+	}
+}
+
+func TestListsAreJSON(t *testing.T) {
+	for _, list := range []string{"gpus", "pods", "top"} {
+		stdout, _, _ := clirun.Inspect(clitest.Measured(t), list, "-o", "json")
+		var got struct {
+			APIVersion, Kind string
+			Items            []map[string]any
+			Problems         []any
+		}
+		if err := json.Unmarshal([]byte(stdout), &got); err != nil {
+			t.Fatalf("%s: %v\n%s", list, err, stdout)
+		}
+		if got.APIVersion != "inspect.gpumem.dev/v1" || got.Kind == "" || len(got.Items) == 0 || len(got.Problems) != 3 {
+			t.Errorf("%s: %+v", list, got)
+		}
+	}
+}

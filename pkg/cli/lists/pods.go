@@ -1,0 +1,129 @@
+package lists
+
+import (
+	"context"
+	"maps"
+	"slices"
+	"strings"
+
+	"github.com/spf13/cobra"
+	v1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/labels"
+
+	"github.com/gpumem/gpumem/pkg/cli/cluster"
+	"github.com/gpumem/gpumem/pkg/cli/cmdutil"
+	"github.com/gpumem/gpumem/pkg/cli/listing"
+	"github.com/gpumem/gpumem/pkg/inspect"
+	"github.com/gpumem/gpumem/pkg/printers"
+)
+
+// Pods are the options of a command that lists pods.
+type Pods struct {
+	listing.Flags
+
+	columns func(inspect.Report) []printers.Column[printers.PodRow]
+	keep    func(printers.PodRow) bool
+	ends    func() bool // who watches is told of pods that are there no more
+
+	named   map[string]bool // NAME or NAMESPACE/NAME; empty: all
+	matched map[string]bool // UIDs
+}
+
+// NewPodsCommand returns the list of pods.
+func NewPodsCommand(f *cmdutil.Factory) *cobra.Command {
+	var waiting bool
+	cmd := newCommand(f, &cobra.Command{
+		Use: "pods", Short: "Show pods, with what they were granted, what they use and where they are",
+		Example: `  # The pods of a team, and where they are
+  kubectl inspect gpumem pods -n ml -l team=vision
+
+  # Those that wait, and why
+  kubectl inspect gpumem pods --waiting`,
+	}, &Pods{
+		columns: func(r inspect.Report) []printers.Column[printers.PodRow] {
+			if waiting {
+				return printers.WaitingColumns(r)
+			}
+			return printers.PodColumns(r)
+		},
+		keep: func(p printers.PodRow) bool { return !waiting || p.Waits() },
+		ends: func() bool { return !waiting }, // one that no longer waits has a node, perhaps
+	}, ".node", ".granted.MiB", ".waitsFor.MiB")
+	cmd.Flags().BoolVar(&waiting, "waiting", false, "Show only pods that are on no node")
+	return cmd
+}
+
+// NewTopCommand returns the list of what pods use.
+func NewTopCommand(f *cmdutil.Factory) *cobra.Command {
+	return newCommand(f, &cobra.Command{
+		Use: "top", Short: "Show what pods use of what they were granted, and what would do",
+		Example: `  # Who uses the most
+  kubectl inspect gpumem top --sort-by=.usage.usedMiB`,
+	}, &Pods{
+		columns: func(inspect.Report) []printers.Column[printers.PodRow] { return printers.TopColumns() },
+		keep:    func(p printers.PodRow) bool { return !p.Waits() },
+		ends:    func() bool { return false },
+	}, ".node", ".granted.MiB", ".usage.usedMiB")
+}
+
+// newCommand completes a command that lists pods. Fields are what it names to sort by.
+func newCommand(f *cmdutil.Factory, cmd *cobra.Command, o *Pods, fields ...string) *cobra.Command {
+	o.Factory = f
+	cmd.Use += " [POD...] [-n NAMESPACE] [-l SELECTOR] [-o FORMAT] [-w]"
+	cmd.ValidArgsFunction = f.CompletePods
+	cmd.RunE = func(cmd *cobra.Command, args []string) error { return cmdutil.Run(cmd, args, o) }
+	o.Add(cmd, "pods", fields...)
+	o.AddWatch(cmd)
+	return cmd
+}
+
+// Complete reads the names of pods: NAME, NAMESPACE/NAME or pod/NAME, as -o name prints.
+func (o *Pods) Complete(args []string) error {
+	o.named = make(map[string]bool)
+	for _, arg := range args {
+		o.named[strings.TrimPrefix(arg, "pod/")] = true
+	}
+	return o.Flags.Complete()
+}
+
+// Run prints the list.
+func (o *Pods) Run(ctx context.Context) error {
+	o.matched = make(map[string]bool)
+	match, err := labels.Parse(o.Selector)
+	if err != nil {
+		return err
+	}
+	end := printers.PodRow.End
+	if !o.ends() {
+		end = nil
+	}
+	return listing.Show(ctx, &o.Flags, listing.View[printers.PodRow]{
+		Kind: listing.PodKind,
+		Read: func(ctx context.Context) (inspect.Report, cluster.Usage, error) { return o.read(ctx, match) },
+		Rows: func(r inspect.Report, u cluster.Usage) []printers.PodRow {
+			return slices.DeleteFunc(printers.PodRows(r, u.Pods), func(row printers.PodRow) bool { return !o.matched[row.UID] || !o.keep(row) })
+		},
+		Columns: o.columns,
+		Name:    func(row printers.PodRow) string { return "pod/" + row.Name },
+		Notes:   printers.PodNotes,
+		ID:      func(row printers.PodRow) string { return row.UID },
+		End:     end,
+	})
+}
+
+// read reads the cluster, and notes which pods are to be listed.
+func (o *Pods) read(ctx context.Context, match labels.Selector) (inspect.Report, cluster.Usage, error) {
+	missing := maps.Clone(o.named)
+	report, err := o.Report(ctx, o.Cluster, cluster.Selection{EachPod: func(pod *v1.Pod) {
+		byName := o.named[pod.Name] || o.named[pod.Namespace+"/"+pod.Name]
+		if match.Matches(labels.Set(pod.Labels)) && (len(o.named) == 0 || byName) {
+			o.matched[string(pod.UID)] = true
+		}
+		delete(missing, pod.Name)
+		delete(missing, pod.Namespace+"/"+pod.Name)
+	}})
+	for _, name := range slices.Sorted(maps.Keys(missing)) {
+		report.Problems = append(report.Problems, inspect.Problem{Object: "pod " + name, Message: "there is none that holds GPU memory or asks for it"})
+	}
+	return report, o.Cluster.Usage(ctx), err
+}

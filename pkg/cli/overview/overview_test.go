@@ -1,0 +1,136 @@
+package overview_test
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/cli-runtime/pkg/genericiooptions"
+	"k8s.io/client-go/kubernetes/fake"
+	"sigs.k8s.io/yaml"
+
+	"github.com/gpumem/gpumem/pkg/cli/clirun"
+	"github.com/gpumem/gpumem/pkg/cli/clitest"
+	"github.com/gpumem/gpumem/pkg/cli/cluster"
+	"github.com/gpumem/gpumem/pkg/cli/cmdutil"
+	"github.com/gpumem/gpumem/pkg/cli/overview"
+	"github.com/gpumem/gpumem/pkg/gpu"
+	"github.com/gpumem/gpumem/pkg/inspect"
+)
+
+func TestOutput(t *testing.T) {
+	for name, args := range map[string][]string{
+		"default":   nil,
+		"wide":      {"-o", "wide"},
+		"details":   {"-d"},
+		"namespace": {"-d", "-n", "ml"},
+		"named":     {"gpu-c", "node/cpu-1", "nobody"},
+		"selector":  {"-l", "name=gpu-c", "--no-headers"},
+		"yaml":      {"-o", "yaml", "-l", "name=gpu-c"},
+		"name":      {"-o", "name"},
+	} {
+		t.Run(name, func(t *testing.T) { clirun.Golden(t, fake.NewClientset(clitest.OddCluster(t)...), name, args) })
+	}
+}
+
+func TestYAMLSaysWhatJSONSays(t *testing.T) {
+	client := fake.NewClientset(clitest.OddCluster(t)...)
+	asJSON, _, _ := clirun.Inspect(client, "-o", "json")
+	asYAML, _, _ := clirun.Inspect(client, "-o", "yaml")
+	var fromJSON, fromYAML inspect.Report
+	if err := json.Unmarshal([]byte(asJSON), &fromJSON); err != nil {
+		t.Fatal(err)
+	}
+	if err := yaml.UnmarshalStrict([]byte(asYAML), &fromYAML); err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff(fromJSON, fromYAML); diff != "" {
+		t.Errorf("(-json +yaml):\n%s", diff)
+	}
+}
+
+func TestEmptyCluster(t *testing.T) {
+	stdout, stderr, err := clirun.Inspect(fake.NewClientset(clitest.Node(t, "cpu-1", gpu.Inventory{})))
+	if err != nil || stdout != "" || stderr != "No nodes found that offer gpumem.dev/gpu-mem (1 without it)\n" {
+		t.Errorf("error %v, stdout %q, stderr %q", err, stdout, stderr)
+	}
+	_, stderr, err = clirun.Inspect(fake.NewClientset(), "--selector", "pool=none")
+	if err != nil || stderr != "No node matches the selector pool=none\n" {
+		t.Errorf("error %v, stderr %q", err, stderr)
+	}
+}
+
+func TestManyProblemsAreToldInShort(t *testing.T) {
+	var objects []runtime.Object
+	for i := range 50 {
+		node := clitest.Node(t, fmt.Sprintf("bad-%02d", i), gpu.Inventory{})
+		node.Annotations = map[string]string{clitest.Names(t).Inventory(): "\x1b[2J"}
+		objects = append(objects, node)
+	}
+	_, stderr, err := clirun.Inspect(fake.NewClientset(objects...))
+	if err == nil || strings.Count(stderr, "\n") != cluster.MostNamed+1 || !strings.Contains(stderr, "and 30 more") {
+		t.Errorf("error %v, stderr:\n%s", err, stderr)
+	}
+	if strings.Contains(stderr, "\x1b") {
+		t.Error("stderr steers the terminal")
+	}
+}
+
+// Much that changes on nodes and pods is not shown.
+func TestTheOverviewIsPrintedAgainWhenItDiffers(t *testing.T) {
+	var out bytes.Buffer
+	o := &overview.Options{Factory: cmdutil.NewFactory(genericiooptions.IOStreams{Out: &out, ErrOut: &out}, "dev")}
+	client := fake.NewClientset(clitest.Node(t, "gpu-a", clitest.Inventory("gpu-a", 16)))
+	o.Client = client
+	if err := o.Complete(nil); err != nil {
+		t.Fatal(err)
+	}
+	var lengths []int
+	for range 2 {
+		if err := o.Run(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		lengths = append(lengths, out.Len())
+	}
+	if lengths[0] == 0 || lengths[1] != lengths[0] {
+		t.Errorf("%v bytes are out after each look, want something, and nothing more", lengths)
+	}
+	first := out.String()
+	pod := clitest.Pod(t, "ml/there", "gpu-a", 3, clitest.UUID("gpu-a", 0))
+	if _, err := client.CoreV1().Pods(pod.Namespace).Create(t.Context(), pod, metav1.CreateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	if err := o.Run(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if again := strings.TrimPrefix(out.String(), first); !strings.HasPrefix(again, "\nNAME") || !strings.Contains(again, "3/16") {
+		t.Errorf("after a pod has come:\n%s", again)
+	}
+}
+
+// While the plugin of a node is not registered, its kubelet offers nothing.
+func TestANodeWhoseKubeletOffersNothingIsMarked(t *testing.T) {
+	node := clitest.Node(t, "gpu-a", clitest.Inventory("gpu-a", 14, 14))
+	node.Status.Allocatable[clitest.Names(t).GPUMem()] = resource.MustParse("0")
+	client := fake.NewClientset(node, clitest.Node(t, "gpu-b", clitest.Inventory("gpu-b", 16)), clitest.Pod(t, "ml/runs", "gpu-a", 8, clitest.UUID("gpu-a", 0)))
+	for _, tc := range []struct {
+		args  []string
+		wants []string
+	}{
+		{nil, []string{" 8/28^ ", " 0/16             0%\n", "\n^ the kubelet offers none of it: no new pod gets any"}},
+		{[]string{"-d"}, []string{"* The kubelet of this node offers none of its GPU memory, and no new pod gets any"}},
+	} {
+		stdout, _, err := clirun.Inspect(client, tc.args...)
+		for _, want := range tc.wants {
+			if err != nil || strings.Count(stdout, want) != 1 {
+				t.Errorf("%v: error %v, want %q once in:\n%s", tc.args, err, want, stdout)
+			}
+		}
+	}
+}

@@ -1,0 +1,281 @@
+package cli_test
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"testing"
+	"testing/synctest"
+
+	"go.uber.org/zap/zaptest"
+	v1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/client-go/kubernetes/fake"
+
+	"github.com/gpumem/gpumem/pkg/cache"
+	"github.com/gpumem/gpumem/pkg/cli/clirun"
+	"github.com/gpumem/gpumem/pkg/cli/clitest"
+	watches "github.com/gpumem/gpumem/pkg/controller"
+	"github.com/gpumem/gpumem/pkg/gpu"
+	"github.com/gpumem/gpumem/pkg/inspect"
+	"github.com/gpumem/gpumem/pkg/page"
+	"github.com/gpumem/gpumem/pkg/placement"
+	"github.com/gpumem/gpumem/pkg/reach"
+)
+
+func orElse(s, otherwise string) string {
+	if s == "" {
+		return otherwise
+	}
+	return s
+}
+
+// lineOf returns the line of a table that starts with a word.
+func lineOf(table, word string) string {
+	for line := range strings.Lines(table) {
+		if strings.HasPrefix(line, word+" ") {
+			return strings.TrimSuffix(line, "\n")
+		}
+	}
+	return ""
+}
+
+// A pod does not fit where it cannot go, however much is free there.
+func TestNodesThatAPodCannotGoTo(t *testing.T) {
+	names := clitest.Names(t)
+	withhold := func(n *v1.Node) { n.Status.Allocatable[names.GPUMem()] = resource.MustParse("0") }
+	cordon := func(n *v1.Node) {
+		n.Spec.Unschedulable = true
+		n.Spec.Taints = append(n.Spec.Taints, v1.Taint{Key: v1.TaintNodeUnschedulable, Effect: v1.TaintEffectNoSchedule})
+	}
+	unready := func(n *v1.Node) {
+		n.Status.Conditions[0].Status = v1.ConditionUnknown
+		n.Spec.Taints = append(n.Spec.Taints, v1.Taint{Key: v1.TaintNodeUnreachable, Effect: v1.TaintEffectNoSchedule}, v1.Taint{Key: v1.TaintNodeUnreachable, Effect: v1.TaintEffectNoExecute})
+	}
+	taint := func(key string, effect v1.TaintEffect) func(*v1.Node) {
+		return func(n *v1.Node) { n.Spec.Taints = append(n.Spec.Taints, v1.Taint{Key: key, Effect: effect}) }
+	}
+	offerCores := func(n *v1.Node) { n.Status.Allocatable[names.GPUCore()] = resource.MustParse("100") }
+	askCores := func(p *v1.Pod) { p.Spec.Containers[0].Resources.Limits[names.GPUCore()] = resource.MustParse("30") }
+	selectB := func(p *v1.Pod) { p.Spec.NodeSelector = map[string]string{"name": "gpu-b"} }
+	selectNone := func(p *v1.Pod) { p.Spec.NodeSelector = map[string]string{"name": "gpu-x"} }
+	affineToB := func(p *v1.Pod) {
+		p.Spec.Affinity = &v1.Affinity{NodeAffinity: &v1.NodeAffinity{RequiredDuringSchedulingIgnoredDuringExecution: &v1.NodeSelector{
+			NodeSelectorTerms: []v1.NodeSelectorTerm{{MatchExpressions: []v1.NodeSelectorRequirement{{Key: "name", Operator: v1.NodeSelectorOpIn, Values: []string{"gpu-b"}}}}},
+		}}}
+	}
+	tolerate := func(p *v1.Pod) {
+		p.Spec.Tolerations = []v1.Toleration{{Key: "nvidia.com/gpu", Operator: v1.TolerationOpExists}}
+	}
+	none := func(*v1.Pod) {}
+	const (
+		kept      = "the pod's nodeSelector or affinity keeps it away"
+		off       = "no node offers gpumem.dev/gpu-core: it is off (chart value cores)"
+		allowed   = " that its nodeSelector, affinity and tolerations allow"
+		noKubelet = "its kubelet offers no gpumem.dev/gpu-mem: see kubectl inspect gpumem doctor"
+		full      = "needs 3 GiB on one GPU; free: GPU0 1 (1 GiB in all)"
+		none1     = "it fits on none of "
+	)
+	type verdicts map[string]string // by node, in part
+	for name, tc := range map[string]struct {
+		a, b    func(*v1.Node) // nil: as it comes
+		pod     func(*v1.Pod)
+		full    bool // gpu-b
+		explain string
+		waits   string // of the list of pods that wait; that it fits on gpu-b when empty
+		verdicts
+		first string // node of the table; gpu-b when empty
+	}{
+		"withheld": {a: withhold, pod: none, explain: "it fits on 1 of 2 nodes: ",
+			verdicts: verdicts{"gpu-a": "would do, but the node's kubelet offers none of it", "gpu-b": "would do"}},
+		"withheld, and no room elsewhere": {a: withhold, pod: none, full: true, explain: none1 + "2 nodes; gpu-a comes closest: " + noKubelet,
+			waits: "gpu-a: " + noKubelet, verdicts: verdicts{"gpu-b": "not enough free"}, first: "gpu-a"},
+		"cordoned": {a: cordon, pod: none, explain: "it fits on 1 of 2 nodes: ", verdicts: verdicts{"gpu-a": "would do, but the node is cordoned"}},
+		"cordoned, and no room elsewhere": {a: cordon, pod: none, full: true, explain: "gpu-a comes closest: the node is cordoned",
+			waits: "gpu-a: the node is cordoned", first: "gpu-a"},
+		"not ready": {a: unready, pod: none, explain: "it fits on 1 of 2 nodes: ", verdicts: verdicts{"gpu-a": "would do, but the node is NotReady"}},
+		"not ready, and no room elsewhere": {a: unready, pod: none, full: true, explain: "gpu-a comes closest: the node is NotReady",
+			waits: "gpu-a: the node is NotReady", first: "gpu-a"},
+		"tainted, and no room elsewhere": {a: taint("team", v1.TaintEffectNoSchedule), pod: none, full: true,
+			explain: none1 + "1 node" + allowed + "; gpu-b comes closest: " + full + "; gpu-a would do, but the pod does not tolerate taint team", waits: "gpu-b: " + full + "; gpu-a would do, but the pod does not tolerate taint team"},
+		"tainted and cordoned": {a: func(n *v1.Node) { cordon(n); taint("team", v1.TaintEffectNoSchedule)(n) }, pod: none, full: true,
+			explain: none1 + "1 node" + allowed + "; gpu-b comes closest: " + full + "\n", waits: "gpu-b: " + full + "\n"},
+		"cores are off": {pod: askCores, explain: "waits: " + off, waits: off,
+			verdicts: verdicts{"gpu-a": "would do, but the node offers no gpumem.dev/gpu-core", "gpu-b": "would do, but the node offers no gpumem.dev/gpu-core"}, first: "gpu-a"},
+		"cores are off, or not to be told": {a: withhold, b: withhold, pod: askCores, explain: none1 + "2 nodes; gpu-a comes closest: " + noKubelet,
+			waits: "gpu-a: " + noKubelet, first: "gpu-a"},
+		"cores are on somewhere": {b: offerCores, pod: askCores, explain: "it fits on 1 of 2 nodes: ",
+			verdicts: verdicts{"gpu-a": "would do, but the node offers no gpumem.dev/gpu-core", "gpu-b": "would do"}},
+		"nodeSelector": {pod: selectB, explain: "it fits on 1 of 1 node" + allowed, verdicts: verdicts{"gpu-a": "would do, but " + kept, "gpu-b": "would do"}},
+		"nodeSelector, and no room there": {pod: selectB, full: true, explain: none1 + "1 node" + allowed + "; gpu-b comes closest: " + full,
+			waits: "gpu-b: " + full, verdicts: verdicts{"gpu-a": "would do, but " + kept, "gpu-b": "not enough free"}},
+		"nodeSelector of no node": {pod: selectNone, full: true, explain: "its nodeSelector, affinity and tolerations allow none of 2 nodes; gpu-a comes closest: " + kept,
+			waits: "gpu-a: " + kept, first: "gpu-a"},
+		"nodeSelector of a node with a taint": {b: taint("nvidia.com/gpu", v1.TaintEffectNoSchedule), pod: selectB,
+			explain: "allow none of 2 nodes; gpu-b comes closest: the pod does not tolerate taint nvidia.com/gpu", waits: "gpu-b: the pod does not tolerate taint nvidia.com/gpu"},
+		"affinity":         {pod: affineToB, explain: "it fits on 1 of 1 node" + allowed, verdicts: verdicts{"gpu-a": "would do, but " + kept}},
+		"taint":            {a: taint("nvidia.com/gpu", v1.TaintEffectNoSchedule), pod: none, explain: "it fits on 1 of 1 node" + allowed, verdicts: verdicts{"gpu-a": "would do, but the pod does not tolerate taint nvidia.com/gpu"}},
+		"not looked at":    {pod: func(p *v1.Pod) { p.Status.Conditions = nil }, explain: "it fits on 2 of 2 nodes: ", waits: `by GPU memory it fits on gpu-a; no scheduler has looked at it yet: does its own, "default-scheduler", run?`, first: "gpu-a"},
+		"gated":            {pod: func(p *v1.Pod) { p.Spec.SchedulingGates = []v1.PodSchedulingGate{{Name: "quota"}} }, explain: "it fits on 2 of 2 nodes: ", waits: "by GPU memory it fits on gpu-a; it has scheduling gates", first: "gpu-a"},
+		"taint, tolerated": {a: taint("nvidia.com/gpu", v1.TaintEffectNoExecute), pod: tolerate, explain: "it fits on 2 of 2 nodes: ", waits: "by GPU memory it fits on gpu-a", first: "gpu-a"},
+		"taint, a wish":    {a: taint("x", v1.TaintEffectPreferNoSchedule), pod: none, explain: "it fits on 2 of 2 nodes: ", waits: "by GPU memory it fits on gpu-a", first: "gpu-a"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			a, b := clitest.Node(t, "gpu-a", clitest.Inventory("gpu-a", 16)), clitest.Node(t, "gpu-b", clitest.Inventory("gpu-b", 16))
+			for change, node := range map[*func(*v1.Node)]*v1.Node{&tc.a: a, &tc.b: b} {
+				if *change != nil {
+					(*change)(node)
+				}
+			}
+			objects := []runtime.Object{a, b, clitest.With(clitest.Pod(t, "ml/waits", "", 3), tc.pod)}
+			if tc.full {
+				objects = append(objects, clitest.Pod(t, "ml/beside", "gpu-b", 15, clitest.UUID("gpu-b", 0)))
+			}
+			client := fake.NewClientset(objects...)
+
+			// The page says the same of the pod as this program.
+			stdout, _, err := clirun.Inspect(fake.NewClientset(objects...), "pods", "--waiting", "-o", "wide")
+			if reason := pageReason(t, objects, "ml", "waits"); err != nil || !strings.HasSuffix(lineOf(stdout, "ml"), "  "+reason) {
+				t.Errorf("error %v, the page says of the pod\n%s\nand the list of pods\n%s", err, reason, stdout)
+			}
+
+			explained, _, err := clirun.Inspect(client, "explain", "ml/waits")
+			if err != nil || !strings.Contains(explained, tc.explain) {
+				t.Errorf("explain: error %v, want %q in:\n%s", err, tc.explain, explained)
+			}
+			_, table, _ := strings.Cut(explained, "VERDICT\n")
+			if first := orElse(tc.first, "gpu-b"); !strings.HasPrefix(table, first) {
+				t.Errorf("want %s first in:\n%s", first, table)
+			}
+			for node, want := range tc.verdicts {
+				if !strings.Contains(table, node) || !strings.HasSuffix(lineOf(table, node), "  "+want) {
+					t.Errorf("of %s, want %q in:\n%s", node, want, table)
+				}
+			}
+			for _, args := range [][]string{{"-d"}, {"pods", "--waiting", "-o", "wide"}} {
+				stdout, _, err := clirun.Inspect(client, args...)
+				if want := "  " + orElse(tc.waits, "by GPU memory it fits on gpu-b"); err != nil || !strings.Contains(stdout, want) {
+					t.Errorf("%v: error %v, want %q in:\n%s", args, err, want, stdout)
+				}
+			}
+		})
+	}
+}
+
+// pageReason returns what the page says of a pod that waits, where the extender's watch has
+// these objects.
+func pageReason(t *testing.T, objects []runtime.Object, namespace, name string) (reason string) {
+	t.Helper()
+	synctest.Test(t, func(t *testing.T) {
+		books := cache.New()
+		watch, err := watches.New(zaptest.NewLogger(t), fake.NewClientset(objects...), clitest.Names(t), books)
+		if err != nil {
+			t.Fatal(err)
+		}
+		ctx, cancel := context.WithCancel(t.Context())
+		done := make(chan struct{})
+		go func() { defer close(done); watch.Run(ctx) }()
+		synctest.Wait()
+		fleet := page.NewFleet(page.Source{Nodes: books.Nodes, Missing: watch.Missing, Facts: func(nodes []placement.Node) inspect.Facts {
+			return reach.Facts(clitest.Names(t), nodes, watch.Node, watch.Waiting())
+		}})
+		for _, w := range fleet.Waiting {
+			if w.Namespace == namespace && w.Name == name {
+				reason = w.Reason
+			}
+		}
+		cancel()
+		<-done
+	})
+	return reason
+}
+
+// What a node has whose kubelet is not well is for nobody, and what its pods do is old news.
+func TestANodeThatIsNotReady(t *testing.T) {
+	a := clitest.Node(t, "gpu-a", clitest.Inventory("gpu-a", 16))
+	a.Status.Conditions[0].Status = v1.ConditionUnknown
+	there := clitest.With(clitest.Pod(t, "ml/there", "gpu-a", 3, clitest.UUID("gpu-a", 0)), func(p *v1.Pod) { p.Status.Phase = v1.PodRunning })
+	team := clitest.Node(t, "gpu-team", clitest.Inventory("gpu-team", 16))
+	team.Spec.Taints = []v1.Taint{{Key: "team", Effect: v1.TaintEffectNoSchedule}}
+	client := fake.NewClientset(a, there, team)
+	for want, args := range map[string][]string{
+		"State:     its node is NotReady, and what is known of the pod may be old: kubectl describe node gpu-a says why": {"explain", "ml/there"},
+		"gpu-a     0      the node is NotReady":      {"fit", "--mem", "4"},
+		"Healthy; the node is NotReady":              {"gpus", "gpu-a"},
+		"Healthy; for pods that tolerate taint team": {"gpus", "gpu-team"},
+	} {
+		if stdout, _, _ := clirun.Inspect(client, args...); !strings.Contains(stdout, want) {
+			t.Errorf("%v: want %q in:\n%s", args, want, stdout)
+		}
+	}
+}
+
+// A GPU that is out of use is what keeps a pod waiting where its node would do but
+// for that, and not what is wrong with nodes that are full.
+func TestGPUsThatAreOutOfUse(t *testing.T) {
+	out := func(s gpu.Status, indexes ...int) func([]gpu.Device) {
+		return func(devices []gpu.Device) {
+			for _, i := range indexes {
+				devices[i].Status = s
+			}
+		}
+	}
+	const full = "gpu-a: needs 9 GiB on one GPU; free: GPU0 1, GPU1 8 (9 in all, fragmented)"
+	for name, tc := range map[string]struct {
+		gpus     []int // of gpu-b, GiB
+		out      []func([]gpu.Device)
+		units    int64
+		count    string
+		node     func(*v1.Node)
+		want     string // node and reason
+		verdicts []string
+	}{
+		"the plugin is stopped": {gpus: []int{80}, out: []func([]gpu.Device){out(gpu.Status{Stopped: true}, 0)}, units: 9,
+			want:     "gpu-b: would do, but GPU0 is unhealthy (its device plugin is stopped or being replaced)",
+			verdicts: []string{"takes no new pods: its device plugin is stopped or being replaced"}},
+		"cordoned": {gpus: []int{80}, out: []func([]gpu.Device){out(gpu.Status{Cordoned: true}, 0)}, units: 9,
+			want: "gpu-b: would do, but GPU0 is cordoned: kubectl inspect gpumem uncordon gpu-b 0", verdicts: []string{"cordoned"}},
+		"of both kinds, beside one that is too small": {gpus: []int{80, 80, 80, 4}, units: 9,
+			out:      []func([]gpu.Device){out(gpu.Status{Cordoned: true}, 0, 2, 3), out(gpu.Unhealthy("XID 79"), 1)},
+			want:     "gpu-b: would do, but GPU0, GPU2 are cordoned: kubectl inspect gpumem uncordon gpu-b GPU; GPU1 is unhealthy (XID 79)",
+			verdicts: []string{"cordoned", "unhealthy: XID 79", "cordoned", "too small even when empty"}},
+		"one of two that are wanted": {gpus: []int{80, 80}, out: []func([]gpu.Device){out(gpu.Unhealthy(""), 1)}, units: 18, count: "2",
+			want: "gpu-b: would do, but GPU1 is unhealthy (no reason given)", verdicts: []string{"would do, but too few of the node would", "unhealthy: no reason given"}},
+		"the node is cordoned too": {gpus: []int{80}, out: []func([]gpu.Device){out(gpu.Unhealthy("XID 79"), 0)}, units: 9, node: func(n *v1.Node) { n.Spec.Unschedulable = true },
+			want: "gpu-b: would do, but GPU0 is unhealthy (XID 79); the node is cordoned", verdicts: []string{"unhealthy: XID 79"}},
+		"too small in any case": {gpus: []int{8}, out: []func([]gpu.Device){out(gpu.Unhealthy("XID 79"), 0)}, units: 9, want: full, verdicts: []string{"too small even when empty"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			inv := clitest.Inventory("gpu-b", tc.gpus...)
+			for _, change := range tc.out {
+				change(inv.Devices)
+			}
+			b := clitest.Node(t, "gpu-b", inv)
+			if tc.node != nil {
+				tc.node(b)
+			}
+			client := fake.NewClientset(clitest.Node(t, "gpu-a", clitest.Inventory("gpu-a", 16, 16)), b,
+				clitest.Pod(t, "ml/x", "gpu-a", 15, clitest.UUID("gpu-a", 0)), clitest.Pod(t, "ml/y", "gpu-a", 8, clitest.UUID("gpu-a", 1)),
+				clitest.With(clitest.Pod(t, "ml/waits", "", tc.units), func(p *v1.Pod) {
+					if tc.count != "" {
+						p.Annotations[clitest.Names(t).Count()] = tc.count
+					}
+				}))
+			explained, _, err := clirun.Inspect(client, "explain", "ml/waits")
+			if want := strings.Replace(tc.want, ": ", " comes closest: ", 1) + "\n"; err != nil || !strings.Contains(explained, want) {
+				t.Errorf("explain: error %v, want %q in:\n%s", err, want, explained)
+			}
+			for i, want := range tc.verdicts {
+				if line := lineOf(explained, fmt.Sprintf("gpu-b  %d   ", i)); !strings.HasSuffix(line, "  "+want) {
+					t.Errorf("of GPU %d, want %q in:\n%s", i, want, explained)
+				}
+			}
+			for _, args := range [][]string{{"-d"}, {"pods", "--waiting", "-o", "wide"}} {
+				if stdout, _, err := clirun.Inspect(client, args...); err != nil || !strings.Contains(stdout, "  "+tc.want+"\n") {
+					t.Errorf("%v: error %v, want %q in:\n%s", args, err, tc.want, stdout)
+				}
+			}
+		})
+	}
+}

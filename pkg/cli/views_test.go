@@ -1,0 +1,250 @@
+package cli_test
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	v1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/client-go/kubernetes/fake"
+
+	"github.com/gpumem/gpumem/pkg/cli/clirun"
+	"github.com/gpumem/gpumem/pkg/cli/clitest"
+	"github.com/gpumem/gpumem/pkg/gpu"
+)
+
+func TestLists(t *testing.T) {
+	for name, args := range map[string][]string{
+		"gpus":           {"gpus"},
+		"gpus-wide":      {"gpus", "-o", "wide", "gpu-a"},
+		"gpus-sorted":    {"gpus", "--sort-by", ".requested.units", "--no-headers"},
+		"gpus-name":      {"gpus", "-o", "name", "-l", "name=gpu-a"},
+		"pods":           {"pods"},
+		"pods-selector":  {"pods", "-l", "team=vision", "-o", "wide"},
+		"pods-waiting":   {"pods", "--waiting", "-o", "wide"},
+		"pods-name":      {"pods", "-n", "ml", "-o", "name"},
+		"pods-named":     {"pods", "ml/train", "pod/new", "nobody"},
+		"pods-yaml":      {"pods", "train", "-o", "yaml"},
+		"top":            {"top", "-n", "ml"},
+		"fit":            {"fit", "--mem", "10"},
+		"fit-two":        {"fit", "--mem", "20Gi", "--count", "2", "-o", "json"},
+		"fit-nowhere":    {"fit", "--mem", "1000"},
+		"explain-waits":  {"explain", "-n", "ml", "huge"},
+		"explain-bound":  {"explain", "ml/train"},
+		"explain-odd":    {"explain", "web/odd"},
+		"explain-nobody": {"explain", "web/plain"},
+		"nodes":          {"nodes", "gpu-a"},
+	} {
+		t.Run(name, func(t *testing.T) { clirun.Golden(t, clitest.Measured(t), "lists/"+name, args) })
+	}
+}
+
+// What is kept for a pod that waits until others have left is in every view.
+func TestRoomThatIsKeptForANominatedPod(t *testing.T) {
+	a := clitest.Inventory("gpu-a", 14, 14)
+	now := metav1.NewTime(time.Unix(1700000000, 0))
+	low := clitest.With(clitest.Pod(t, "web/low", "gpu-a", 10, a.Devices[0].UUID), func(p *v1.Pod) { p.DeletionTimestamp, p.Finalizers = &now, []string{"x/y"} })
+	vip := clitest.With(clitest.Pod(t, "ml/vip", "", 12), func(p *v1.Pod) {
+		p.Spec.Priority, p.Status.NominatedNodeName = new(int32(100)), "gpu-a"
+	})
+	beside := clitest.Pod(t, "web/beside", "gpu-a", 5, a.Devices[1].UUID)
+	late := clitest.Pod(t, "ml/late", "", 12)
+	objects := []runtime.Object{clitest.ExtenderDeployment("gpumem-system", "gpumem.dev", "binpack"), clitest.Node(t, "gpu-a", a), low, vip, beside, late}
+	for name, args := range map[string][]string{
+		"nominated-nodes":   {"nodes"},
+		"nominated-details": {"--details"},
+		"nominated-gpus":    {"gpus"},
+		"nominated-pods":    {"pods", "--waiting"},
+		"nominated-top":     {"top"},
+		"nominated-vip":     {"explain", "ml/vip"},
+		"nominated-late":    {"explain", "ml/late"},
+		"nominated-fit":     {"fit", "--mem", "4"},
+	} {
+		t.Run(name, func(t *testing.T) { clirun.Golden(t, fake.NewClientset(objects...), "lists/"+name, args) })
+	}
+}
+
+// A GPU that a pod holds alone is free for nobody, and says so in every view.
+func TestAGPUThatIsHeldAlone(t *testing.T) {
+	a := clitest.Inventory("gpu-a", 14, 14)
+	alone := clitest.With(clitest.Pod(t, "ml/alone", "gpu-a", 4, a.Devices[0].UUID), func(p *v1.Pod) { p.Annotations[clitest.Names(t).Policy()] = "exclusive" })
+	client := fake.NewClientset(clitest.ExtenderDeployment("gpumem-system", "gpumem.dev", "binpack"), clitest.Node(t, "gpu-a", a), alone, clitest.Pod(t, "ml/beside", "gpu-a", 9, a.Devices[1].UUID))
+	for name, args := range map[string][]string{
+		"alone-nodes":   {"nodes", "-o", "wide"},
+		"alone-details": {"--details"},
+		"alone-gpus":    {"gpus"},
+		"alone-fit":     {"fit", "--mem", "6"},
+	} {
+		t.Run(name, func(t *testing.T) { clirun.Golden(t, client, "lists/"+name, args) })
+	}
+}
+
+// What the help names as a field to sort by is one.
+func TestHelpNamesFieldsThatThereAre(t *testing.T) {
+	for _, list := range [][]string{{"gpus"}, {"pods"}, {"top"}, {"fit", "--mem", "1"}} {
+		help, _, err := clirun.Inspect(clitest.Measured(t), list[0], "--help")
+		_, fields, found := strings.Cut(help, "as a JSONPath: ")
+		if err != nil || !found {
+			t.Fatalf("%s: error %v, help:\n%s", list, err, help)
+		}
+		fields, _, _ = strings.Cut(fields, "\n")
+		for field := range strings.SplitSeq(strings.ReplaceAll(fields, " or ", ", "), ", ") {
+			if _, _, err := clirun.Inspect(clitest.Measured(t), append(list, "--sort-by", field)...); err != nil && strings.Contains(err.Error(), "--sort-by") {
+				t.Errorf("%s: %v", list, err)
+			}
+		}
+	}
+}
+
+func TestListsSayWhatIsWrongWithFlags(t *testing.T) {
+	for want, args := range map[string][]string{
+		`--output is "csv"`:   {"gpus", "-o", "csv"},
+		"--selector":          {"pods", "-l", "a=b=c"},
+		"--sort-by":           {"pods", "--sort-by", "{.a"},
+		"no row has .nothing": {"gpus", "--sort-by", ".nothing"},
+		"no row has .no":      {"gpus", "--sort-by", ".no"},
+		"--watch prints rows": {"gpus", "-w", "-o", "json"},
+		"--sort-by: .granted has no order: name one of its fields, .granted.MiB or .granted.units": {"pods", "--sort-by", ".granted"},
+		"--sort-by: {$.granted} has no order: name one of its fields, MiB or units":                {"pods", "--sort-by", "{$.granted}"},
+		"--sort-by: .pods is a list, which has no order":                                           {"gpus", "--sort-by", ".pods"},
+		`--mem is "much"`:              {"fit", "--mem", "much"},
+		"want a number of GPUs from 1": {"fit", "--mem", "1", "--count", "0"},
+		`policy "best"`:                {"fit", "--mem", "1", "--policy", "best"},
+		"has no GPU \"7\": want an":    {"cordon", "gpu-a", "7"},
+		"offers no GPU memory":         {"cordon", "cpu-1", "0"},
+		"not found":                    {"cordon", "nobody", "0"},
+	} {
+		if _, _, err := clirun.Inspect(clitest.Measured(t), args...); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%v: %v, want %q", args, err, want)
+		}
+	}
+}
+
+// A pod that no scheduler of gpumem will ever look at has no event that says so.
+func TestSchedulerThatNobodyAsks(t *testing.T) {
+	for name, tc := range map[string]struct {
+		scheduler string
+		seen      bool
+		units     int64
+		gated     bool
+		unread    bool // the configuration may not be read
+		want      string
+	}{
+		"seen":                      {scheduler: "gpumem-scheduler", seen: true, units: 3, want: "its events say what else it waits for"},
+		"scheduler does not run":    {scheduler: "gpumem-scheduler", units: 3, want: `no scheduler has looked at it yet: does its own, "gpumem-scheduler", run?`},
+		"gated":                     {scheduler: "gpumem-scheduler", gated: true, seen: true, units: 3, want: "it has scheduling gates: no scheduler looks at it before they are taken away"},
+		"misspelt":                  {scheduler: "gpumem-schedular", units: 3, want: `its schedulerName is "gpumem-schedular", and no scheduler has looked at it: is there one of this name? gpumem's is gpumem-scheduler`},
+		"misspelt, and no room":     {scheduler: "gpumem-schedular", units: 300, want: `; its schedulerName is "gpumem-schedular", and no scheduler has looked at it: is there one of this name? gpumem's is gpumem-scheduler`},
+		"misspelt, not to be known": {scheduler: "gpumem-schedular", units: 3, unread: true, want: `no scheduler has looked at it yet: does its own, "gpumem-schedular", run?`},
+		"another":                   {seen: true, units: 3, want: `its schedulerName is "default-scheduler", a scheduler that does not ask gpumem; gpumem's is gpumem-scheduler`},
+		"another, not to be known":  {seen: true, units: 3, unread: true, want: "its events say what else it waits for"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			pod := clitest.With(clitest.Pod(t, "ml/waits", "", tc.units), func(p *v1.Pod) {
+				p.Spec.SchedulerName = tc.scheduler
+				if tc.gated {
+					p.Spec.SchedulingGates = []v1.PodSchedulingGate{{Name: "example.com/quota"}}
+				}
+				if !tc.seen {
+					p.Status.Conditions = nil
+				}
+			})
+			client := fake.NewClientset(clitest.Node(t, "gpu-a", clitest.Inventory("gpu-a", 16)), pod, clitest.SchedulerConfig())
+			if tc.unread {
+				if err := client.CoreV1().ConfigMaps("gpumem-system").Delete(context.Background(), "gpumem-scheduler", metav1.DeleteOptions{}); err != nil {
+					t.Fatal(err)
+				}
+			}
+			for _, args := range [][]string{{"explain", "ml/waits"}, {"-d"}, {"pods", "-o", "wide"}} {
+				stdout, _, err := clirun.Inspect(client, args...)
+				if err != nil || !strings.Contains(stdout, tc.want+"\n") {
+					t.Errorf("%q: error %v, want %q, got:\n%s", args, err, tc.want, stdout)
+				}
+			}
+		})
+	}
+}
+
+// A pod that asks for cores alone, or for what nobody offers, waits as others do, and every
+// view says why.
+func TestPodsThatAskForNoMemoryAndWait(t *testing.T) {
+	for resourceName, why := range map[v1.ResourceName]string{
+		"gpumem.dev/gpu-core":   `container "main": gpumem.dev/gpu-core needs gpumem.dev/gpu-mem beside it`,
+		"gpumem.dev/gpu-memory": "asks for gpumem.dev/gpu-memory, which no node offers: gpumem does not know it",
+	} {
+		pod := clitest.With(clitest.Pod(t, "ml/odd", "", 0), func(p *v1.Pod) {
+			p.Spec.Containers[0].Resources.Limits = v1.ResourceList{resourceName: resource.MustParse("30")}
+		})
+		client := fake.NewClientset(clitest.Node(t, "gpu-a", clitest.Inventory("gpu-a", 16)), pod)
+		for _, args := range [][]string{{"explain", "ml/odd"}, {"pods", "--waiting"}, {"pods", "odd", "-o", "wide"}, {"-d"}} {
+			if stdout, _, err := clirun.Inspect(client, args...); err != nil || !strings.Contains(stdout, why+"\n") {
+				t.Errorf("%q: error %v, want %q in:\n%s", args, err, why, stdout)
+			}
+		}
+		if stdout, _, _ := clirun.Inspect(client, "doctor"); !strings.Contains(stdout, "pod ml/odd: "+why+"\n") {
+			t.Errorf("doctor: want %q in:\n%s", why, stdout)
+		}
+	}
+}
+
+// What else a pod asks for does not hide how much memory it does.
+func TestAPodThatWaitsInVainAsksForItsMemory(t *testing.T) {
+	pod := clitest.With(clitest.Pod(t, "ml/odd", "", 5), func(p *v1.Pod) {
+		p.Spec.Containers[0].Resources.Limits["gpumem.dev/gpu-cores"] = resource.MustParse("30")
+		p.Spec.SchedulingGates = []v1.PodSchedulingGate{{Name: "example.com/quota"}}
+	})
+	others := clitest.Node(t, "cpu-1", gpu.Inventory{})
+	others.Status.Allocatable = v1.ResourceList{"gpumem.dev/gpu-cores": resource.MustParse("0")}
+	offers := clitest.Node(t, "cpu-0", gpu.Inventory{})
+	offers.Status.Allocatable = v1.ResourceList{"gpumem.dev/gpu-cores": resource.MustParse("3")}
+	const vain = "asks for gpumem.dev/gpu-cores, which no node offers: gpumem does not know it; it has scheduling gates: no scheduler looks at it before they are taken away"
+	for name, tc := range map[string]struct {
+		client *fake.Clientset
+		args   []string
+		want   string
+	}{
+		"pods":                     {fake.NewClientset(clitest.Node(t, "gpu-a", clitest.Inventory("gpu-a", 16)), others, pod), []string{"pods", "--waiting"}, "Waiting  5               " + vain},
+		"explain":                  {fake.NewClientset(clitest.Node(t, "gpu-a", clitest.Inventory("gpu-a", 16)), pod), []string{"explain", "ml/odd"}, "waits: it " + vain + "\nAsks for:  5 GiB on one GPU\n"},
+		"snapshot":                 {fake.NewClientset(clitest.Node(t, "gpu-a", clitest.Inventory("gpu-a", 16)), pod), []string{"snapshot"}, `"ml/odd"`},
+		"another offers it":        {fake.NewClientset(clitest.Node(t, "gpu-a", clitest.Inventory("gpu-a", 16)), offers, others, pod), []string{"pods", "--waiting"}, "Waiting  5               by GPU memory it fits on gpu-a; "},
+		"nodes that are not known": {fake.NewClientset(clitest.Node(t, "gpu-a", clitest.Inventory("gpu-a", 16)), pod), []string{"gpu-a", "-d"}, "by GPU memory it fits on gpu-a; "},
+	} {
+		if stdout, _, err := clirun.Inspect(tc.client, tc.args...); err != nil || !strings.Contains(stdout, tc.want) {
+			t.Errorf("%s: error %v, want %q in:\n%s", name, err, tc.want, stdout)
+		}
+	}
+}
+
+// A pod that the kubelet could take for another fits nowhere until that is admitted, and each
+// command says so.
+func TestCommandsSayForWhichPodOneWaits(t *testing.T) {
+	a := clitest.Inventory("gpu-a", 14, 14)
+	first := clitest.Pod(t, "ml/first", "gpu-a", 4, a.Devices[1].UUID)
+	asks := func(p *v1.Pod) {
+		p.Annotations[clitest.Names(t).UUID()] = string(a.Devices[0].UUID)
+		p.Annotations[clitest.Names(t).Policy()] = "binpack"
+	}
+	second := clitest.With(clitest.Pod(t, "ml/second", "", 4), asks)
+	const waits = "waits until pod ml/first has been admitted by the kubelet, which could take one for the other"
+	for _, tc := range []struct{ args, waits, admitted string }{
+		{"fit --mem 4 --policy spread", waits, "Fits 5 times in all."},
+		{"explain ml/second", "it fits on none of 1 node; gpu-a comes closest: " + waits, "by GPU memory it fits on 1 of 1 node"},
+		{"pods --waiting ml/second", "gpu-a: " + waits, "by GPU memory it fits on gpu-a"},
+		{"defrag ml/second", "There is room as it is: nobody has to be evicted.\nFor now the pod " + waits + ".\n", "There is room as it is"},
+	} {
+		for want, started := range map[string]*metav1.Time{tc.waits: nil, tc.admitted: {Time: time.Unix(1700000000, 0)}} {
+			first := first.DeepCopy()
+			first.Status.StartTime = started
+			client := fake.NewClientset(clitest.ExtenderDeployment("gpumem-system", "gpumem.dev", "binpack"), clitest.Node(t, "gpu-a", a), first, second)
+			stdout, stderr, err := clirun.Inspect(client, strings.Fields(tc.args)...)
+			if said := stdout + fmt.Sprint(err); !strings.Contains(said, want) || stderr != "" || strings.Contains(said, waits) != (started == nil) {
+				t.Errorf("%s: want %q in:\n%s%s", tc.args, want, said, stderr)
+			}
+		}
+	}
+}
