@@ -2,13 +2,12 @@ package nodepods
 
 import (
 	"context"
+	"errors"
 	"fmt"
 
-	policyv1 "k8s.io/api/policy/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/kubernetes"
 
+	"github.com/gpumem/gpumem/pkg/evict"
 	"github.com/gpumem/gpumem/pkg/placement"
 )
 
@@ -20,13 +19,12 @@ type Evictor struct{ client kubernetes.Interface }
 func NewEvictor(client kubernetes.Interface) *Evictor { return &Evictor{client: client} }
 
 // Evict asks for the eviction of this very pod, and not of one that has its name
-// by now.
+// by now. One that is gone is an error too: see package evict.
 func (e *Evictor) Evict(ctx context.Context, ref placement.PodRef) error {
-	uid := types.UID(ref.UID)
-	err := e.client.PolicyV1().Evictions(ref.Namespace).Evict(ctx, &policyv1.Eviction{
-		ObjectMeta:    metav1.ObjectMeta{Namespace: ref.Namespace, Name: ref.Name},
-		DeleteOptions: &metav1.DeleteOptions{Preconditions: &metav1.Preconditions{UID: &uid}},
-	})
+	gone, err := evict.Pod(ctx, e.client, ref, nil)
+	if gone {
+		err = errors.New("it is gone")
+	}
 	if err != nil {
 		return fmt.Errorf("evict pod %s: %w", ref, err)
 	}

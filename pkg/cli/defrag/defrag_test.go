@@ -587,3 +587,15 @@ func TestDefragCordonsUntilAllAreElsewhere(t *testing.T) {
 		t.Errorf("what was done: %q, want the GPU cordoned, an eviction, and the GPU uncordoned", order)
 	}
 }
+
+// What has gone by itself is out of the way.
+func TestDefragPassesOverAPodThatIsGone(t *testing.T) {
+	client := clientOf(fragmented(t))
+	client.PrependReactor("create", "pods", func(a clienttesting.Action) (bool, runtime.Object, error) {
+		return a.GetSubresource() == "eviction", nil, apierrors.NewNotFound(v1.Resource("pods"), "x")
+	})
+	stdout, _, err := clirun.Inspect(client, "defrag", "ml/waits", "--apply", "--timeout", "1ms")
+	if err == nil || !strings.HasPrefix(err.Error(), "pod ml/waits waits yet") || strings.Contains(stdout, "evicted\n") {
+		t.Errorf("error %v, want that the pod waits yet, in:\n%s", err, stdout)
+	}
+}

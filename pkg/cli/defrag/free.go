@@ -6,15 +6,13 @@ import (
 	"fmt"
 
 	v1 "k8s.io/api/core/v1"
-	policyv1 "k8s.io/api/policy/v1"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/wait"
 
 	"github.com/gpumem/gpumem/pkg/api"
 	"github.com/gpumem/gpumem/pkg/cli/cordon"
 	"github.com/gpumem/gpumem/pkg/defrag"
+	"github.com/gpumem/gpumem/pkg/evict"
 )
 
 // free evicts the pods of a plan that frees GPUs. These are cordoned until the pods that
@@ -61,21 +59,17 @@ func (o *Options) poll(ctx context.Context, so wait.ConditionWithContextFunc) (l
 	}
 }
 
-// evict stops at the first pod that may not go.
+// evict stops at the first pod that may not go. One that is gone already is passed over.
 func (o *Options) evict(ctx context.Context, plan defrag.Plan) error {
 	for i, m := range plan.Moves {
-		uid := types.UID(m.Pod.Pod.UID)
-		err := o.cluster.Client.PolicyV1().Evictions(m.Pod.Pod.Namespace).Evict(ctx, &policyv1.Eviction{
-			ObjectMeta:    metav1.ObjectMeta{Namespace: m.Pod.Pod.Namespace, Name: m.Pod.Pod.Name},
-			DeleteOptions: &metav1.DeleteOptions{Preconditions: &metav1.Preconditions{UID: &uid}},
-		})
-		switch {
-		case apierrors.IsTooManyRequests(err):
+		switch gone, err := evict.Pod(ctx, o.cluster.Client, m.Pod.Pod, nil); {
+		case evict.Refused(err):
 			return fmt.Errorf("pod %s may not be evicted now; evicted: %d of %d: %w", m.Pod.Pod, i, len(plan.Moves), err)
 		case err != nil:
 			return fmt.Errorf("pod %s; evicted: %d of %d: %w", m.Pod.Pod, i, len(plan.Moves), err)
+		case !gone:
+			fmt.Fprintf(o.Out, "pod/%s evicted\n", m.Pod.Pod.Name)
 		}
-		fmt.Fprintf(o.Out, "pod/%s evicted\n", m.Pod.Pod.Name)
 	}
 	return nil
 }

@@ -4,28 +4,21 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"slices"
 	"strings"
-	"sync"
 	"time"
 
 	"github.com/spf13/cobra"
 	v1 "k8s.io/api/core/v1"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/kubectl/pkg/drain"
 
 	"github.com/gpumem/gpumem/pkg/api"
 	"github.com/gpumem/gpumem/pkg/cli/cluster"
 	"github.com/gpumem/gpumem/pkg/cli/cmdutil"
 	"github.com/gpumem/gpumem/pkg/cli/cordon"
+	"github.com/gpumem/gpumem/pkg/evict"
 	"github.com/gpumem/gpumem/pkg/gpu"
 )
-
-// evictRetry is how long to wait before an eviction is asked for again that a disruption
-// budget has forbidden: as kubectl drain does.
-const evictRetry = 5 * time.Second
 
 // lastLook is how long who interrupts a drain waits to be told which pods are left.
 const lastLook = 3 * time.Second
@@ -33,7 +26,10 @@ const lastLook = 3 * time.Second
 // Options are those of drain.
 type Options struct {
 	*cmdutil.Factory
-	helper *drain.Helper
+	force            bool
+	ignoreDaemonSets bool
+	seconds          int // that a pod has to end; less than 0: what it says itself
+	timeout          time.Duration
 
 	cluster *cluster.Reader
 	nodes   []string
@@ -42,8 +38,7 @@ type Options struct {
 
 // NewCommand returns the command drain.
 func NewCommand(f *cmdutil.Factory) *cobra.Command {
-	helper := &drain.Helper{GracePeriodSeconds: -1, Timeout: 5 * time.Minute, EvictErrorRetryDelay: evictRetry, DeleteEmptyDirData: true}
-	o := &Options{Factory: f, helper: helper}
+	o := &Options{Factory: f, seconds: -1, timeout: 5 * time.Minute}
 	cmd := &cobra.Command{
 		Use:   "drain NODE GPU",
 		Short: "Cordon a GPU and evict the pods on it, and no others",
@@ -59,10 +54,10 @@ that nothing would make again are refused unless the flags say otherwise.`,
 	}
 	f.SayNamespace(cmd, cmdutil.NamespaceOfAll)
 	flags := cmd.Flags()
-	flags.BoolVar(&helper.Force, "force", false, "Evict pods too that nothing will make again")
-	flags.BoolVar(&helper.IgnoreAllDaemonSets, "ignore-daemonsets", false, "Leave pods of DaemonSets where they are")
-	flags.IntVar(&helper.GracePeriodSeconds, "grace-period", -1, "Seconds that a pod has to end; -1: what it says itself")
-	flags.DurationVar(&helper.Timeout, "timeout", helper.Timeout, "How long to wait for the pods to be gone; 0: for ever")
+	flags.BoolVar(&o.force, "force", false, "Evict pods too that nothing will make again")
+	flags.BoolVar(&o.ignoreDaemonSets, "ignore-daemonsets", false, "Leave pods of DaemonSets where they are")
+	flags.IntVar(&o.seconds, "grace-period", o.seconds, "Seconds that a pod has to end; -1: what it says itself")
+	flags.DurationVar(&o.timeout, "timeout", o.timeout, "How long to wait for the pods to be gone; 0: for ever")
 	return cmd
 }
 
@@ -94,24 +89,11 @@ func (o *Options) Run(ctx context.Context) error {
 
 // empty evicts the pods on a GPU, and waits until they are gone, or the context is done.
 func (o *Options) empty(ctx context.Context, nodeName string, id gpu.UUID) error {
-	helper := o.helper
-	out := &lockedWriter{Writer: o.Out} // the pods go side by side
-	helper.Ctx, helper.Client, helper.Out, helper.ErrOut = ctx, o.cluster.Client, out, &lockedWriter{Writer: o.ErrOut}
-	helper.OnPodDeletionOrEvictionFinished = func(pod *v1.Pod, _ bool, err error) {
-		if err == nil {
-			fmt.Fprintf(out, "pod/%s evicted\n", pod.Name)
-		}
-	}
 	pods, err := o.evictable(ctx, nodeName, id)
 	if err != nil {
 		return fmt.Errorf("nothing was evicted: %w", err)
 	}
-	done := make(chan error, 1)
-	go func() { done <- helper.DeleteOrEvictPods(pods) }()
-	select {
-	case err = <-done:
-	case <-ctx.Done(): // which the helper takes its time to see, and takes for its timeout
-	}
+	err = o.evict(ctx, pods)
 	if ctx.Err() == nil {
 		return err
 	}
@@ -123,28 +105,16 @@ func (o *Options) interrupted(ctx context.Context, pods []v1.Pod) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), lastLook)
 	defer cancel()
 	var left []string
-	for _, pod := range pods {
-		now, err := o.cluster.Client.CoreV1().Pods(pod.Namespace).Get(ctx, pod.Name, metav1.GetOptions{})
-		if !apierrors.IsNotFound(err) && (err != nil || now.UID == pod.UID) {
-			left = append(left, pod.Namespace+"/"+pod.Name)
+	for i := range pods {
+		ref := api.Ref(&pods[i])
+		if gone, err := evict.Gone(ctx, o.cluster.Client, ref); err != nil || !gone {
+			left = append(left, ref.String())
 		}
 	}
 	if len(left) == 0 {
 		return errors.New("interrupted: all pods are gone")
 	}
 	return fmt.Errorf("interrupted: not gone yet: %s", strings.Join(left, ", "))
-}
-
-// lockedWriter lets several goroutines write, one at a time.
-type lockedWriter struct {
-	mu sync.Mutex
-	io.Writer
-}
-
-func (w *lockedWriter) Write(p []byte) (int, error) {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	return w.Writer.Write(p)
 }
 
 // evictable returns the pods on a GPU that are to go. The error names those that
@@ -160,11 +130,11 @@ func (o *Options) evictable(ctx context.Context, nodeName string, id gpu.UUID) (
 		owner := metav1.GetControllerOf(&pod)
 		switch {
 		case pod.Spec.NodeName != nodeName || !o.isOn(&pod, id):
-		case owner != nil && owner.Kind == "DaemonSet" && o.helper.IgnoreAllDaemonSets:
+		case owner != nil && owner.Kind == "DaemonSet" && o.ignoreDaemonSets:
 			fmt.Fprintf(o.ErrOut, "warning: pod %s/%s is of a DaemonSet and stays\n", pod.Namespace, pod.Name)
 		case owner != nil && owner.Kind == "DaemonSet":
 			errs = append(errs, fmt.Errorf("pod %s/%s is of a DaemonSet, which would make it again: --ignore-daemonsets leaves it", pod.Namespace, pod.Name))
-		case owner == nil && !o.helper.Force:
+		case owner == nil && !o.force:
 			errs = append(errs, fmt.Errorf("pod %s/%s has no controller that would make it again: --force evicts it", pod.Namespace, pod.Name))
 		default:
 			out = append(out, pod)

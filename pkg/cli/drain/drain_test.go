@@ -2,8 +2,10 @@ package drain_test
 
 import (
 	"context"
+	"errors"
 	"strings"
 	"testing"
+	"testing/synctest"
 
 	"github.com/google/go-cmp/cmp"
 	v1 "k8s.io/api/core/v1"
@@ -103,5 +105,52 @@ func TestDrainMindsDaemonSetsOfTheGPUAlone(t *testing.T) {
 	}
 	if len(*evicted) > 0 {
 		t.Errorf("evicted %v", *evicted)
+	}
+}
+
+// A budget that allows no eviction now may allow one later. What is said of that is what kubectl
+// drain says.
+func TestDrainAsksAgain(t *testing.T) {
+	const (
+		asks   = "evicting pod ml/kept\n"
+		again  = "error when evicting pods/\"kept\" -n \"ml\" (will retry after 5s): its budget needs it\n"
+		stays  = "The GPU stays cordoned; to undo that: kubectl inspect gpumem uncordon gpu-a 0"
+		begins = "gpu/gpu-a/0 cordoned\n"
+	)
+	for name, tc := range map[string]struct {
+		refusals       int // by the budget
+		answer         error
+		args           string
+		stdout, stderr string
+		err            string
+	}{
+		"twice": {refusals: 2, stdout: begins + asks + asks + asks + "pod/kept evicted\ngpu/gpu-a/0 drained\n", stderr: again + again + stays + "\n"},
+		"for good": {refusals: 99, args: " --timeout 7s", stdout: begins + asks + asks + asks, stderr: again + again,
+			err: `error when evicting pods/"kept" -n "ml": global timeout reached: 7s` + "\n" + stays},
+		"gone meanwhile": {refusals: 1, answer: apierrors.NewNotFound(v1.Resource("pods"), "kept"), stdout: begins + asks + asks + "gpu/gpu-a/0 drained\n", stderr: again + stays + "\n"},
+		"another error":  {answer: errors.New("lost"), stdout: begins + asks, err: `error when evicting pods/"kept" -n "ml": lost` + "\n" + stays},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				client := fake.NewClientset(clitest.Node(t, "gpu-a", clitest.Inventory("gpu-a", 16)),
+					clitest.With(clitest.Pod(t, "ml/kept", "gpu-a", 4, clitest.UUID("gpu-a", 0)), clitest.Controlled("ReplicaSet")))
+				clitest.Evicting(client)
+				left := tc.refusals
+				client.PrependReactor("create", "pods", func(clienttesting.Action) (bool, runtime.Object, error) {
+					if left--; left >= 0 {
+						return true, nil, apierrors.NewTooManyRequests("its budget needs it", 0)
+					}
+					return tc.answer != nil, nil, tc.answer
+				})
+				stdout, stderr, err := clirun.Inspect(client, strings.Fields("drain gpu-a 0"+tc.args)...)
+				said := ""
+				if err != nil {
+					said = err.Error()
+				}
+				if diff := cmp.Diff([]string{tc.stdout, tc.stderr, tc.err}, []string{stdout, stderr, said}); diff != "" {
+					t.Errorf("stdout, stderr, error (-want +got):\n%s", diff)
+				}
+			})
+		})
 	}
 }

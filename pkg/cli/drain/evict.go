@@ -1,0 +1,118 @@
+package drain
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"math"
+	"sync"
+	"time"
+
+	v1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	utilerrors "k8s.io/apimachinery/pkg/util/errors"
+	"k8s.io/apimachinery/pkg/util/wait"
+
+	"github.com/gpumem/gpumem/pkg/api"
+	"github.com/gpumem/gpumem/pkg/evict"
+)
+
+const (
+	// evictRetry is how long to wait before an eviction is asked for again that was refused:
+	// as kubectl drain does.
+	evictRetry = 5 * time.Second
+	// goneLook is how often it is looked whether a pod is gone.
+	goneLook = time.Second
+)
+
+// evict evicts pods, all at the same time, and waits until they are gone. What it says is what
+// kubectl drain says.
+func (o *Options) evict(ctx context.Context, pods []v1.Pod) error {
+	timeout := o.timeout
+	if timeout == 0 {
+		timeout = math.MaxInt64
+	}
+	limited, cancel := context.WithTimeout(ctx, timeout)
+	defer cancel()
+	e := &eviction{Options: o, out: &lockedWriter{Writer: o.Out}, errOut: &lockedWriter{Writer: o.ErrOut}, timeout: timeout}
+	ended := make(chan error, len(pods))
+	for _, pod := range pods {
+		go func() { ended <- e.pod(ctx, limited, pod) }()
+	}
+	var errs []error
+	for range pods {
+		if err := <-ended; err != nil {
+			errs = append(errs, err)
+		}
+	}
+	return utilerrors.NewAggregate(errs)
+}
+
+// eviction is what evictions of pods have in common.
+type eviction struct {
+	*Options
+	out, errOut io.Writer
+	timeout     time.Duration // of all
+}
+
+// pod asks for the eviction of a pod until it is granted, and waits until the pod is gone. The
+// time for that is limited; that for one request is not.
+func (e *eviction) pod(ctx, limited context.Context, pod v1.Pod) error {
+	var seconds *int64
+	if e.seconds >= 0 {
+		seconds = new(int64(e.seconds))
+	}
+	for {
+		fmt.Fprintf(e.out, "evicting pod %s/%s\n", pod.Namespace, pod.Name)
+		if limited.Err() != nil {
+			return fmt.Errorf("error when evicting pods/%q -n %q: global timeout reached: %v", pod.Name, pod.Namespace, e.timeout)
+		}
+		gone, err := evict.Pod(ctx, e.cluster.Client, api.Ref(&pod), seconds)
+		ending := apierrors.IsForbidden(err) && apierrors.HasStatusCause(err, v1.NamespaceTerminatingCause)
+		switch {
+		case gone:
+			return nil
+		case err == nil, ending && pod.DeletionTimestamp != nil: // what ends with its namespace cannot be evicted
+			return e.wait(ctx, limited, pod)
+		case ending:
+			fmt.Fprintf(e.errOut, "error when evicting pod %q from terminating namespace %q (will retry after %v): %v\n", pod.Name, pod.Namespace, evictRetry, err)
+		case evict.Refused(err):
+			fmt.Fprintf(e.errOut, "error when evicting pods/%q -n %q (will retry after %v): %v\n", pod.Name, pod.Namespace, evictRetry, err)
+		default:
+			return fmt.Errorf("error when evicting pods/%q -n %q: %w", pod.Name, pod.Namespace, err)
+		}
+		select {
+		case <-limited.Done():
+		case <-time.After(evictRetry):
+		}
+		now, err := e.cluster.Client.CoreV1().Pods(pod.Namespace).Get(ctx, pod.Name, metav1.GetOptions{})
+		if err == nil && now.UID == pod.UID {
+			pod = *now
+		}
+	}
+}
+
+// wait waits until a pod is gone.
+func (e *eviction) wait(ctx, limited context.Context, pod v1.Pod) error {
+	err := wait.PollUntilContextCancel(limited, goneLook, true, func(context.Context) (bool, error) {
+		return evict.Gone(ctx, e.cluster.Client, api.Ref(&pod))
+	})
+	if err != nil {
+		return fmt.Errorf("error when waiting for pod %q in namespace %q to terminate: %w", pod.Name, pod.Namespace, err)
+	}
+	fmt.Fprintf(e.out, "pod/%s evicted\n", pod.Name)
+	return nil
+}
+
+// lockedWriter lets several goroutines write, one at a time.
+type lockedWriter struct {
+	mu sync.Mutex
+	io.Writer
+}
+
+func (w *lockedWriter) Write(p []byte) (int, error) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.Writer.Write(p)
+}
