@@ -18,6 +18,7 @@ func FuzzTrim(f *testing.F) {
 	f.Add([]byte(`{"metadata":{"annotations":{"gpumem.dev/assignment":"{\"v\":1,\"gpus\":[{\"uuid\":\"GPU-a\",\"units\":3}]}"}},"spec":{"nodeName":"n1","containers":[{"name":"c","resources":{"limits":{"gpumem.dev/gpu-mem":"3","cpu":"1"}}}]},"status":{"startTime":"2026-01-01T00:00:00Z"}}`))
 	f.Add([]byte(`{"metadata":{"annotations":{"ALIYUN_COM_GPU_MEM_IDX":"2","ALIYUN_COM_GPU_MEM_ASSIGNED":"false"}},"spec":{"initContainers":[{"restartPolicy":"Always","resources":{"requests":{"aliyun.com/gpu-mem":"1"}}}]},"status":{"phase":"Failed"}}`))
 	f.Add([]byte(`{"spec":{"containers":[{"resources":{"limits":{"gpumem.dev/gpu-core":"30"}}}]}}`))
+	f.Add([]byte(`{"metadata":{"deletionTimestamp":"2026-01-01T00:00:00Z","uid":"u"},"spec":{"priority":7,"containers":[{"name":"c","resources":{"limits":{"gpumem.dev/gpu-mem":"3"},"requests":{"gpumem.dev/gpu-mem":"3","cpu":"2"}}},{"name":"d","resources":{"requests":{"cpu":"1"}}}]}}`))
 	f.Fuzz(func(t *testing.T, data []byte) {
 		var pod v1.Pod
 		if json.Unmarshal(data, &pod) != nil {

@@ -14,7 +14,6 @@ import (
 
 	"go.uber.org/zap"
 	v1 "k8s.io/api/core/v1"
-	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/apimachinery/pkg/types"
@@ -27,6 +26,7 @@ import (
 	"github.com/gpumem/gpumem/pkg/api"
 	"github.com/gpumem/gpumem/pkg/gpu"
 	"github.com/gpumem/gpumem/pkg/placement"
+	"github.com/gpumem/gpumem/pkg/trim"
 )
 
 // Pods are the pods of one node that hold GPU memory and have not ended.
@@ -35,6 +35,8 @@ type Pods struct {
 	names  api.Names
 	node   string
 	log    *zap.Logger
+
+	trimmer *trim.Trimmer
 
 	mu      sync.Mutex // guards the rest
 	synced  bool
@@ -58,7 +60,7 @@ type entry struct {
 // NewPods returns a view that is empty until it runs.
 func NewPods(client kubernetes.Interface, names api.Names, node string, log *zap.Logger) *Pods {
 	return &Pods{
-		client: client, names: names, node: node, log: log,
+		client: client, names: names, node: node, log: log, trimmer: trim.New(names),
 		pods:    make(map[types.NamespacedName]entry),
 		changed: make(chan struct{}),
 	}
@@ -134,27 +136,11 @@ func (p *Pods) trim(obj any) (any, error) {
 	if !ok {
 		return obj, nil
 	}
-	out := &v1.Pod{
-		ObjectMeta: metav1.ObjectMeta{
-			Namespace: pod.Namespace, Name: pod.Name, UID: pod.UID,
-			ResourceVersion: pod.ResourceVersion, CreationTimestamp: pod.CreationTimestamp,
-		},
-		Spec:   v1.PodSpec{NodeName: pod.Spec.NodeName},
-		Status: v1.PodStatus{Phase: pod.Status.Phase, StartTime: pod.Status.StartTime},
+	out := p.trimmer.Pod(pod)
+	if p.names.Holds(pod) {
+		out.Status.InitContainerStatuses = trimStatuses(pod.Status.InitContainerStatuses)
+		out.Status.ContainerStatuses = trimStatuses(pod.Status.ContainerStatuses)
 	}
-	if !p.names.Holds(pod) {
-		return out, nil
-	}
-	for key, value := range pod.Annotations {
-		if p.names.Reads(key) || key == v1.MirrorPodAnnotationKey {
-			metav1.SetMetaDataAnnotation(&out.ObjectMeta, key, value)
-		}
-	}
-	out.Spec.InitContainers = p.trimContainers(pod.Spec.InitContainers)
-	out.Spec.Containers = p.trimContainers(pod.Spec.Containers)
-	out.Status.Conditions = api.Conditions(pod)
-	out.Status.InitContainerStatuses = trimStatuses(pod.Status.InitContainerStatuses)
-	out.Status.ContainerStatuses = trimStatuses(pod.Status.ContainerStatuses)
 	return out, nil
 }
 
@@ -166,24 +152,6 @@ func trimStatuses(statuses []v1.ContainerStatus) []v1.ContainerStatus {
 			trimmed.State.Waiting = &v1.ContainerStateWaiting{Reason: waits.Reason}
 		}
 		out = append(out, trimmed)
-	}
-	return out
-}
-
-func (p *Pods) trimContainers(containers []v1.Container) []v1.Container {
-	ours := func(list v1.ResourceList) v1.ResourceList {
-		list = maps.Clone(list)
-		maps.DeleteFunc(list, func(name v1.ResourceName, _ resource.Quantity) bool {
-			return name != p.names.GPUMem() && name != p.names.GPUCore()
-		})
-		return list
-	}
-	var out []v1.Container
-	for _, c := range containers {
-		out = append(out, v1.Container{
-			Name: c.Name, RestartPolicy: c.RestartPolicy,
-			Resources: v1.ResourceRequirements{Limits: ours(c.Resources.Limits), Requests: ours(c.Resources.Requests)},
-		})
 	}
 	return out
 }
