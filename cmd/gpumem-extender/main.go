@@ -35,7 +35,8 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 		fmt.Fprintln(stdout, version)
 		return nil
 	}
-	if err := opts.validate(); err != nil {
+	conf, err := opts.complete()
+	if err != nil {
 		return err
 	}
 	log, err := opts.log.New(stderr)
@@ -44,5 +45,5 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 	}
 	daemon.BridgeKlog(log)
 	log.Info("starting", zap.String("version", version), zap.Any("options", daemon.Effective(opts.flags)))
-	return start(ctx, log, opts)
+	return start(ctx, log, conf)
 }

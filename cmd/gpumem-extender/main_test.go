@@ -31,7 +31,7 @@ func TestOptionsReportAllMistakes(t *testing.T) {
 	if err := o.parse(args, io.Discard); err != nil {
 		t.Fatal(err)
 	}
-	err := o.validate()
+	_, err := o.complete()
 	if err == nil {
 		t.Fatal("all is well")
 	}
@@ -60,9 +60,9 @@ func TestPolicies(t *testing.T) {
 			if err := o.parse(tc.args, io.Discard); err != nil {
 				t.Fatal(err)
 			}
-			got, err := o.policies()
-			if diff := cmp.Diff(tc.want, got); diff != "" || err != nil || o.validate() != nil {
-				t.Errorf("policies: %v, %v (-want +got):\n%s", err, o.validate(), diff)
+			got, err := o.complete()
+			if diff := cmp.Diff(tc.want, got.policies); diff != "" || err != nil {
+				t.Errorf("policies: %v (-want +got):\n%s", err, diff)
 			}
 		})
 	}
@@ -74,7 +74,7 @@ func TestOptionsThatAreFine(t *testing.T) {
 		if err := o.parse(args, io.Discard); err != nil {
 			t.Fatal(err)
 		}
-		if err := o.validate(); err != nil {
+		if _, err := o.complete(); err != nil {
 			t.Errorf("%v: %v", args, err)
 		}
 	}
@@ -180,7 +180,10 @@ func FuzzOptions(f *testing.F) {
 	f.Add("--listen=[::ffff:127.0.0.1]:1 --kube-api-burst=-9223372036854775808")
 	f.Fuzz(func(t *testing.T, line string) {
 		o := defaultOptions()
-		if o.parse(strings.Fields(line), io.Discard) != nil || o.validate() != nil {
+		if o.parse(strings.Fields(line), io.Discard) != nil {
+			return
+		}
+		if _, err := o.complete(); err != nil {
 			return
 		}
 		host, _, err := net.SplitHostPort(o.listen)
@@ -205,13 +208,13 @@ func TestVerbsAreServedOnLoopbackAlone(t *testing.T) {
 		if err := o.parse([]string{"--listen=" + address}, io.Discard); err != nil {
 			t.Fatal(err)
 		}
-		if err := o.validate(); (err == nil) != want {
+		if _, err := o.complete(); (err == nil) != want {
 			t.Errorf("--listen=%s: %v, want it accepted: %t", address, err, want)
 		}
 		if err := o.parse([]string{"--listen=" + address, "--tls-cert-file=a", "--tls-private-key-file=b", "--tls-client-ca-file=c"}, io.Discard); err != nil {
 			t.Fatal(err)
 		}
-		if err := o.validate(); (err == nil) != strings.Contains(address, ":") {
+		if _, err := o.complete(); (err == nil) != strings.Contains(address, ":") {
 			t.Errorf("--listen=%s, by mutual TLS: %v", address, err)
 		}
 	}

@@ -102,54 +102,68 @@ Usage: gpumem-extender [flags]
        gpumem-extender cleanup [flags]   take away what it has written, after it was uninstalled`, args, stdout)
 }
 
-// validate reports all mistakes at once.
-func (o *options) validate() error {
-	var errs []error
-	if host, _, err := net.SplitHostPort(o.listen); err != nil {
-		errs = append(errs, fmt.Errorf("--listen: %w", err))
-	} else if ip := net.ParseIP(host); !o.withTLS() && host != "localhost" && (ip == nil || !ip.IsLoopback()) {
-		errs = append(errs, fmt.Errorf("--listen: %q is not a loopback address, and anyone who reaches it can bind pods; give the --tls-… files, or listen on 127.0.0.1", o.listen))
-	}
-	if o.withTLS() && (o.tls.CertFile == "" || o.tls.KeyFile == "" || o.tls.ClientCAFile == "" || o.tls.ClientName == "") {
-		errs = append(errs, errors.New("--tls-cert-file, --tls-private-key-file, --tls-client-ca-file and --tls-client-name: want all of them or no file"))
-	}
-	if o.leaderElect && (o.leaseName == "" || o.leaseNamespace == "" || o.identity == "") {
-		errs = append(errs, errors.New("--leader-elect: want --leader-elect-lease-name, --leader-elect-lease-namespace and --leader-elect-identity too"))
-	}
-	if lease := o.lease(); lease.Namespace == "" || lease.Name == "" {
-		errs = append(errs, fmt.Errorf("--scheduler-lease: %q, want namespace/name", o.schedulerLease))
-	}
-	if _, _, err := net.SplitHostPort(o.probeListen); err != nil {
-		errs = append(errs, fmt.Errorf("--probe-listen: %w", err))
-	}
-	if !isLoopback(o.readListen) {
-		errs = append(errs, fmt.Errorf("--read-listen: %q is not an address of the loopback, and nobody is asked for credentials there", o.readListen))
-	}
-	if _, err := api.NewNames(o.domain); err != nil {
-		errs = append(errs, fmt.Errorf("--resource-domain: %w", err))
-	}
-	if _, err := o.policies(); err != nil {
-		errs = append(errs, err)
-	}
-	if least := 2 * controller.BindDeadline; o.assumeLimit < least {
-		errs = append(errs, fmt.Errorf("--assume-limit: %s is less than %s, within which a binding may still land", o.assumeLimit, least))
-	}
-	if o.selfCheck != 0 && o.selfCheck < time.Second {
-		errs = append(errs, fmt.Errorf("--self-check-interval: %s: want 1s or more, or 0 for none", o.selfCheck))
-	}
-	if o.decisions < 0 {
-		errs = append(errs, fmt.Errorf("--decisions: %d, want 0 or more", o.decisions))
-	}
-	return errors.Join(append(errs, o.kube.Validate(), o.log.Validate())...)
+// config is what the flags say, read once.
+type config struct {
+	options
+	names    api.Names
+	policies ranking.Policies     // of pods that name none
+	lease    types.NamespacedName // of those of whom one asks, or is asked
 }
 
-// lease returns the Lease of those of whom one asks, or is asked.
-func (o *options) lease() types.NamespacedName {
-	if o.leaderElect {
-		return types.NamespacedName{Namespace: o.leaseNamespace, Name: o.leaseName}
+// complete reads the flags, and reports all mistakes at once.
+func (o *options) complete() (config, error) {
+	c := config{options: *o, lease: types.NamespacedName{Namespace: o.leaseNamespace, Name: o.leaseName}}
+	if !o.leaderElect {
+		c.lease.Namespace, c.lease.Name, _ = strings.Cut(o.schedulerLease, "/")
 	}
-	namespace, name, _ := strings.Cut(o.schedulerLease, "/")
-	return types.NamespacedName{Namespace: namespace, Name: name}
+	var domain, policies error
+	if c.names, domain = api.NewNames(o.domain); domain != nil {
+		domain = fmt.Errorf("--resource-domain: %w", domain)
+	}
+	c.policies, policies = o.policies()
+	return c, errors.Join(c.validateAddresses(), domain, policies, c.validateTimes(), o.kube.Validate(), o.log.Validate())
+}
+
+// validateAddresses says what is wrong with addresses, and with the names of what is served and
+// asked by.
+func (c *config) validateAddresses() error {
+	var errs []error
+	if host, _, err := net.SplitHostPort(c.listen); err != nil {
+		errs = append(errs, fmt.Errorf("--listen: %w", err))
+	} else if ip := net.ParseIP(host); !c.withTLS() && host != "localhost" && (ip == nil || !ip.IsLoopback()) {
+		errs = append(errs, fmt.Errorf("--listen: %q is not a loopback address, and anyone who reaches it can bind pods; give the --tls-… files, or listen on 127.0.0.1", c.listen))
+	}
+	if c.withTLS() && (c.tls.CertFile == "" || c.tls.KeyFile == "" || c.tls.ClientCAFile == "" || c.tls.ClientName == "") {
+		errs = append(errs, errors.New("--tls-cert-file, --tls-private-key-file, --tls-client-ca-file and --tls-client-name: want all of them or no file"))
+	}
+	if c.leaderElect && (c.leaseName == "" || c.leaseNamespace == "" || c.identity == "") {
+		errs = append(errs, errors.New("--leader-elect: want --leader-elect-lease-name, --leader-elect-lease-namespace and --leader-elect-identity too"))
+	}
+	if c.lease.Namespace == "" || c.lease.Name == "" {
+		errs = append(errs, fmt.Errorf("--scheduler-lease: %q, want namespace/name", c.schedulerLease))
+	}
+	if _, _, err := net.SplitHostPort(c.probeListen); err != nil {
+		errs = append(errs, fmt.Errorf("--probe-listen: %w", err))
+	}
+	if !isLoopback(c.readListen) {
+		errs = append(errs, fmt.Errorf("--read-listen: %q is not an address of the loopback, and nobody is asked for credentials there", c.readListen))
+	}
+	return errors.Join(errs...)
+}
+
+// validateTimes says what is wrong with times and numbers.
+func (c *config) validateTimes() error {
+	var errs []error
+	if least := 2 * controller.BindDeadline; c.assumeLimit < least {
+		errs = append(errs, fmt.Errorf("--assume-limit: %s is less than %s, within which a binding may still land", c.assumeLimit, least))
+	}
+	if c.selfCheck != 0 && c.selfCheck < time.Second {
+		errs = append(errs, fmt.Errorf("--self-check-interval: %s: want 1s or more, or 0 for none", c.selfCheck))
+	}
+	if c.decisions < 0 {
+		errs = append(errs, fmt.Errorf("--decisions: %d, want 0 or more", c.decisions))
+	}
+	return errors.Join(errs...)
 }
 
 // withTLS reports whether clients are to show a certificate.

@@ -40,7 +40,7 @@ const wakeInterval = time.Second
 
 // parts are what the process is made of.
 type parts struct {
-	opts     options
+	conf     config
 	log      *zap.Logger
 	books    *cache.Cache
 	watch    *controller.Controller
@@ -52,12 +52,12 @@ type parts struct {
 }
 
 // start makes the parts and runs them until the context is done.
-func start(ctx context.Context, log *zap.Logger, opts options) error {
-	p, err := newParts(log, opts)
+func start(ctx context.Context, log *zap.Logger, conf config) error {
+	p, err := newParts(log, conf)
 	if err != nil {
 		return err
 	}
-	on, err := listen(log, opts)
+	on, err := listen(log, conf)
 	if err != nil {
 		return err
 	}
@@ -67,33 +67,25 @@ func start(ctx context.Context, log *zap.Logger, opts options) error {
 	return err
 }
 
-func newParts(log *zap.Logger, opts options) (*parts, error) {
-	names, err := api.NewNames(opts.domain)
+func newParts(log *zap.Logger, conf config) (*parts, error) {
+	names := conf.names
+	client, err := conf.kube.Client("gpumem-extender", version)
 	if err != nil {
 		return nil, err
 	}
-	policies, err := opts.policies()
-	if err != nil {
-		return nil, err
-	}
-	client, err := opts.kube.Client("gpumem-extender", version)
-	if err != nil {
-		return nil, err
-	}
-	p := &parts{opts: opts, log: log, books: cache.New()}
+	p := &parts{conf: conf, log: log, books: cache.New()}
 	if p.watch, err = controller.New(log.Named("controller"), client, names, p.books); err != nil {
 		return nil, err
 	}
-	cluster := controller.NewClient(p.watch, client, opts.lease())
+	cluster := controller.NewClient(p.watch, client, conf.lease)
 	registry := metrics.NewRegistry()
 	measured := metrics.NewExtender(registry)
 	metrics.RegisterFleet(registry, p.fleet(names))
 	p.comparer = &controller.Comparer{Log: log.Named("comparer"), Names: names, Cache: p.books, Source: cluster, Drift: measured}
-	decided := decisions.NewLog(opts.decisions)
+	decided := decisions.NewLog(conf.decisions)
 	p.extender = &extender.Extender{
-		Reads: new(singleflight.Group),
-		Log:   log.Named("extender"), Names: names, Cache: p.books, Cluster: cluster, Neighbours: p.watch,
-		Policy: policies.GPU, NodePolicy: policies.Node, Alone: opts.chooseNode, Now: time.Now, Missing: p.watch.Missing,
+		Log: log.Named("extender"), Names: names, Cache: p.books, Cluster: cluster, Reads: new(singleflight.Group), Neighbours: p.watch,
+		Policy: conf.policies.GPU, NodePolicy: conf.policies.Node, Alone: conf.chooseNode, Now: time.Now, Missing: p.watch.Missing,
 		Answered: measured.Answered,
 		Decided: func(pod placement.PodRef, d decisions.Decision) {
 			decided.Add(pod, d)
@@ -101,8 +93,8 @@ func newParts(log *zap.Logger, opts options) (*parts, error) {
 		},
 	}
 	checks := []serve.Check{{Name: "cache", Missing: p.watch.Missing}}
-	if opts.leaderElect {
-		p.leader = &election{client: client, namespace: opts.leaseNamespace, name: opts.leaseName, identity: opts.identity, log: log.Named("leader")}
+	if conf.leaderElect {
+		p.leader = &election{client: client, namespace: conf.leaseNamespace, name: conf.leaseName, identity: conf.identity, log: log.Named("leader")}
 		checks = append(checks, serve.Check{Name: "leader", Missing: p.leader.Missing})
 		p.extender.Missing = func() string { return cmp.Or(p.watch.Missing(), p.leader.Missing()) }
 	}
@@ -132,7 +124,7 @@ func (p *parts) fleet(names api.Names) metrics.Fleet {
 
 // page is what the page shows; nil where there is none.
 func (p *parts) page(names api.Names) *page.Source {
-	if !p.opts.page {
+	if !p.conf.page {
 		return nil
 	}
 	return &page.Source{
@@ -154,16 +146,16 @@ func (p *parts) run(ctx context.Context, on listeners) error {
 		return nil
 	})
 	group.Go(func() error {
-		wait.UntilWithContext(ctx, func(ctx context.Context) { p.extender.ReviewAssumed(ctx, p.opts.assumeLimit) }, reviewInterval)
+		wait.UntilWithContext(ctx, func(ctx context.Context) { p.extender.ReviewAssumed(ctx, p.conf.assumeLimit) }, reviewInterval)
 		return nil
 	})
 	group.Go(func() error {
 		wait.UntilWithContext(ctx, p.extender.WakeWaiting, wakeInterval)
 		return nil
 	})
-	if p.opts.selfCheck > 0 {
+	if p.conf.selfCheck > 0 {
 		group.Go(func() error {
-			wait.UntilWithContext(ctx, p.comparer.Compare, p.opts.selfCheck)
+			wait.UntilWithContext(ctx, p.comparer.Compare, p.conf.selfCheck)
 			return nil
 		})
 	}
@@ -185,14 +177,14 @@ func (p *parts) run(ctx context.Context, on listeners) error {
 // and Prometheus, and by whoever reads.
 type listeners struct{ verbs, probes, reads net.Listener }
 
-func listen(log *zap.Logger, opts options) (on listeners, err error) {
-	if on.verbs, err = listenForVerbs(log, opts); err != nil {
+func listen(log *zap.Logger, conf config) (on listeners, err error) {
+	if on.verbs, err = listenForVerbs(log, conf); err != nil {
 		return on, fmt.Errorf("listen for kube-scheduler: %w", err)
 	}
-	if on.probes, err = net.Listen("tcp", opts.probeListen); err != nil {
+	if on.probes, err = net.Listen("tcp", conf.probeListen); err != nil {
 		return on, errors.Join(fmt.Errorf("listen for probes: %w", err), on.verbs.Close())
 	}
-	if on.reads, err = net.Listen("tcp", opts.readListen); err != nil {
+	if on.reads, err = net.Listen("tcp", conf.readListen); err != nil {
 		return on, errors.Join(fmt.Errorf("listen for readers: %w", err), on.verbs.Close(), on.probes.Close())
 	}
 	return on, nil
@@ -200,12 +192,12 @@ func listen(log *zap.Logger, opts options) (on listeners, err error) {
 
 // listenForVerbs listens for kube-scheduler, by mutual TLS where there are files
 // for it.
-func listenForVerbs(log *zap.Logger, opts options) (net.Listener, error) {
-	listener, err := net.Listen("tcp", opts.listen)
-	if err != nil || !opts.withTLS() {
+func listenForVerbs(log *zap.Logger, conf config) (net.Listener, error) {
+	listener, err := net.Listen("tcp", conf.listen)
+	if err != nil || !conf.withTLS() {
 		return listener, err
 	}
-	secure, err := opts.tls.Listener(listener, log.Named("tls"))
+	secure, err := conf.tls.Listener(listener, log.Named("tls"))
 	if err != nil {
 		return nil, errors.Join(err, listener.Close())
 	}

@@ -66,7 +66,7 @@ func TestWhatIsFreeWhereNoPodsGo(t *testing.T) {
 	got := make(map[string]float64) // in GiB, and of each node
 	var fleet page.Fleet
 	synctest.Test(t, func(t *testing.T) {
-		p := &parts{books: cache.New(), extender: &extender.Extender{Policy: placement.Spread}, opts: options{page: true}}
+		p := &parts{books: cache.New(), extender: &extender.Extender{Policy: placement.Spread}, conf: config{options: options{page: true}}}
 		if p.watch, err = controller.New(zaptest.NewLogger(t), client, names, p.books); err != nil {
 			t.Fatal(err)
 		}
