@@ -121,12 +121,11 @@ func (o *options) complete() (config, error) {
 		domain = fmt.Errorf("--resource-domain: %w", domain)
 	}
 	c.policies, policies = o.policies()
-	return c, errors.Join(c.validateAddresses(), domain, policies, c.validateTimes(), o.kube.Validate(), o.log.Validate())
+	return c, errors.Join(c.validateVerbs(), c.validateReplica(), domain, policies, c.validateTimes(), o.kube.Validate(), o.log.Validate())
 }
 
-// validateAddresses says what is wrong with addresses, and with the names of what is served and
-// asked by.
-func (c *config) validateAddresses() error {
+// validateVerbs says what is wrong with where and how kube-scheduler is answered.
+func (c *config) validateVerbs() error {
 	var errs []error
 	if host, _, err := net.SplitHostPort(c.listen); err != nil {
 		errs = append(errs, fmt.Errorf("--listen: %w", err))
@@ -136,6 +135,12 @@ func (c *config) validateAddresses() error {
 	if c.withTLS() && (c.tls.CertFile == "" || c.tls.KeyFile == "" || c.tls.ClientCAFile == "" || c.tls.ClientName == "") {
 		errs = append(errs, errors.New("--tls-cert-file, --tls-private-key-file, --tls-client-ca-file and --tls-client-name: want all of them or no file"))
 	}
+	return errors.Join(errs...)
+}
+
+// validateReplica says what is wrong with the Lease, and with where probes and people are answered.
+func (c *config) validateReplica() error {
+	var errs []error
 	if c.leaderElect && (c.leaseName == "" || c.leaseNamespace == "" || c.identity == "") {
 		errs = append(errs, errors.New("--leader-elect: want --leader-elect-lease-name, --leader-elect-lease-namespace and --leader-elect-identity too"))
 	}

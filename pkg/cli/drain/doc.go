@@ -4,7 +4,7 @@
 //
 //   - Pods are evicted, never deleted: PodDisruptionBudgets hold.
 //   - All or none of the pods on the GPU are asked to go: one that may not keeps the others.
-//   - The GPU stays cordoned, whatever comes of it, and the user is reminded of that.
+//   - The GPU remains cordoned, whatever comes of it, and the user is reminded of that.
 //
 // # Decisions
 //
