@@ -58,7 +58,7 @@ func initial(name string, units gpu.Units) placement.Container {
 }
 
 func ask(containers ...placement.Container) placement.Request {
-	return placement.Request{Containers: containers}
+	return placement.Request{Containers: placement.NewContainers(containers...)}
 }
 
 // pod returns a pod that waits, assigned to the devices.
@@ -651,16 +651,13 @@ func TestMemoryAndCoresAreOfTheSameGPU(t *testing.T) {
 				req := req
 				req.Count = count
 				if count == 2 {
-					req.Containers = slices.Clone(req.Containers)
-					for i := range req.Containers {
-						req.Containers[i].Units *= 2
-					}
+					req.Containers = req.Containers.Each(func(c *placement.Container) { c.Units *= 2 })
 				}
 				for seed := range uint64(40) { // the kubelet's order is another each time
 					c := newCluster(t, seed, inventory(8, 8, 8))
 					devices := []int{1, 2}[:count]
 					c.pods = []Pod{pod("p", req, devices...), pod("stray", ask(cored(app("a", 1), 40)))}
-					if count == 2 && slices.ContainsFunc(req.Containers, func(c placement.Container) bool { return c.Kind == placement.Init }) {
+					if count == 2 && slices.ContainsFunc(req.Containers.All(), func(c placement.Container) bool { return c.Kind == placement.Init }) {
 						continue // see pkg/api
 					}
 					c.mustAdmit("p")

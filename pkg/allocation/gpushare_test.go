@@ -16,7 +16,7 @@ import (
 func (c *cluster) inheritPod(p Pod, index, idsOf int) {
 	p.Indexes, p.Settled = []int{index}, true
 	given := &admitted{pod: p.Pod, slots: make(map[string][]gpu.SlotID)}
-	for _, container := range p.Request.Containers {
+	for _, container := range p.Request.Containers.All() {
 		for n := range container.Units {
 			id := gpu.SlotID(fmt.Sprintf("%s-_-%s%d", uuid(idsOf), p.Pod.Name, n))
 			given.slots[container.Name] = append(given.slots[container.Name], id)

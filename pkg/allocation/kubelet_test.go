@@ -39,7 +39,7 @@ func (k *kubelet) admit(ref placement.PodRef, req placement.Request) (map[string
 	p := &admitted{pod: ref, slots: make(map[string][]gpu.SlotID)}
 	k.pods = append(k.pods, p) // PodResources lists the pod from here on
 	reuse := make(map[gpu.SlotID]bool)
-	for _, c := range req.Containers {
+	for _, c := range req.Containers.All() {
 		if c.Kind != placement.Init {
 			p.names = append(p.names, c.Name)
 		}

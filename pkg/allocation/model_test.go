@@ -108,6 +108,7 @@ func (w *world) request() placement.Request {
 	if w.random.IntN(5) == 0 {
 		r.Count = 2
 	}
+	var containers []placement.Container
 	for i := range 1 + w.random.IntN(3) {
 		c := placement.Container{Name: fmt.Sprint("c", i), Kind: placement.App, Units: gpu.Units((1 + w.random.IntN(3)) * r.GPUs())}
 		if r.Count < 2 { // see pkg/api: init containers and several GPUs have rules of their own
@@ -116,11 +117,12 @@ func (w *world) request() placement.Request {
 		if w.random.IntN(3) == 0 {
 			c.Cores = 20 * (1 + w.random.IntN(3))
 		}
-		r.Containers = append(r.Containers, c)
+		containers = append(containers, c)
 	}
-	slices.SortStableFunc(r.Containers, func(a, b placement.Container) int { // init containers of both kinds come first
+	slices.SortStableFunc(containers, func(a, b placement.Container) int { // init containers of both kinds come first
 		return boolToInt(a.Kind == placement.App) - boolToInt(b.Kind == placement.App)
 	})
+	r.Containers = placement.NewContainers(containers...)
 	if w.random.IntN(6) == 0 {
 		r.UUIDs = placement.NewGlobs("!" + string(uuid(0)))
 	}

@@ -184,11 +184,11 @@ func (b *books) ambiguous(r gpu.Resource, waiting []*tenant, size int) error {
 	}
 	asks := func(c placement.Container) bool { return Amount(r, c) == size }
 	for _, t := range b.tenants {
-		if t.Settled || t.Request.Empty() || !slices.ContainsFunc(t.Request.Containers[1:], asks) {
+		if t.Settled || t.Request.Empty() || !slices.ContainsFunc(t.Request.Containers.All()[1:], asks) {
 			continue
 		}
 		for _, o := range b.tenants {
-			if !o.Settled && slices.ContainsFunc(o.Request.Containers, asks) && !o.together(t) {
+			if !o.Settled && slices.ContainsFunc(o.Request.Containers.All(), asks) && !o.together(t) {
 				return mayBeFor(t, o)
 			}
 		}
@@ -209,7 +209,7 @@ func mayBeFor(a, b *tenant) error {
 // container. What that has got of the one does not show when the kubelet asks
 // for the other, so both answers must follow from what is written alone.
 func unseen(r placement.Request) bool {
-	return r.Cores() > 0 && slices.ContainsFunc(r.Containers, func(c placement.Container) bool {
+	return r.Cores() > 0 && slices.ContainsFunc(r.Containers.All(), func(c placement.Container) bool {
 		return c.Kind == placement.Init
 	})
 }

@@ -29,7 +29,7 @@ type Pod struct {
 // Unlisted reports whether PodResources tells of nothing that the pod holds: its plain init
 // containers alone ask for memory.
 func (p Pod) Unlisted() bool {
-	return !slices.ContainsFunc(p.Request.Containers, func(c placement.Container) bool { return c.Kind != placement.Init })
+	return !slices.ContainsFunc(p.Request.Containers.All(), func(c placement.Container) bool { return c.Kind != placement.Init })
 }
 
 // Held is what the kubelet has given to one container.

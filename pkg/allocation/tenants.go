@@ -65,7 +65,7 @@ func newBooks(s State) *books {
 // but for pods that the kubelet took for one another: one that has slots is where
 // those are, and one that waits has what was planned for such a pod.
 func (b *books) settle() {
-	interchangeable := make(map[string][]*tenant)
+	interchangeable := make(map[placement.Key][]*tenant)
 	for _, t := range b.tenants {
 		t.actual = b.whereHeld(t)
 		key := t.Request.GPUKey()
@@ -188,7 +188,7 @@ func (b *books) without(t *tenant) placement.Node {
 func (b *books) stray(h Held) placement.Holding {
 	out := placement.Holding{Pod: placement.PodRef{Namespace: h.Namespace, Name: h.Name}, Settled: true}
 	if h.byGPUShare() {
-		out.Request.Containers = []placement.Container{{Kind: placement.App, Units: gpu.Units(len(h.Slots))}}
+		out.Request.Containers = placement.NewContainers(placement.Container{Kind: placement.App, Units: gpu.Units(len(h.Slots))})
 	}
 	memory, cores := b.ByDevice(h.Only(gpu.Memory)), b.ByDevice(h.Only(gpu.Cores))
 	for _, d := range b.Inventory.Devices {
@@ -205,7 +205,7 @@ func (b *books) stray(h Held) placement.Holding {
 // anything, nor that if it holds some. A plain init container is among them until
 // the next has been served, for it never shows what it holds.
 func (t *tenant) unserved(r gpu.Resource) (rest []placement.Container) {
-	for _, c := range t.Request.Containers {
+	for _, c := range t.Request.Containers.All() {
 		served := false
 		for _, h := range t.held {
 			if h.Container == c.Name {

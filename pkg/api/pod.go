@@ -168,10 +168,15 @@ func (n Names) read(pod *v1.Pod) (placement.Request, error) {
 
 // amounts reads what the containers ask for, the pod's CPU and its priority. What can be
 // read of them is good beside an error, which is the first.
-func (n Names) amounts(pod *v1.Pod) (r placement.Request, err error) {
-	r.Priority, r.CPU = Priority(pod), CPU(pod)
+func (n Names) amounts(pod *v1.Pod) (_ placement.Request, err error) {
+	var containers []placement.Container
 	add := func(c v1.Container, kind placement.ContainerKind) {
-		if e := n.addContainer(&r, c, kind); err == nil {
+		asks, e := n.amountsOf(c)
+		if asks.Units > 0 {
+			asks.Kind = kind
+			containers = append(containers, asks)
+		}
+		if err == nil {
 			err = e
 		}
 	}
@@ -185,24 +190,21 @@ func (n Names) amounts(pod *v1.Pod) (r placement.Request, err error) {
 	for _, c := range pod.Spec.Containers {
 		add(c, placement.App)
 	}
-	return r, err
+	return placement.Request{Containers: placement.NewContainers(containers...), Priority: Priority(pod), CPU: CPU(pod)}, err
 }
 
-func (n Names) addContainer(r *placement.Request, c v1.Container, kind placement.ContainerKind) error {
+// amountsOf reads what a container asks for: no units where that cannot be read, no cores where
+// those cannot.
+func (n Names) amountsOf(c v1.Container) (placement.Container, error) {
 	units, err := amountOf(c, n.GPUMem())
 	if err != nil {
-		return err
+		return placement.Container{}, err
 	}
 	cores, err := amountOf(c, n.GPUCore())
-	if units > 0 {
-		r.Containers = append(r.Containers, placement.Container{
-			Name: c.Name, Kind: kind, Units: gpu.Units(units), Cores: int(cores),
-		})
-	}
 	if err == nil && units == 0 && cores > 0 {
 		err = fmt.Errorf("container %q: %s needs %s beside it", c.Name, n.GPUCore(), n.GPUMem())
 	}
-	return err
+	return placement.Container{Name: c.Name, Units: gpu.Units(units), Cores: int(cores)}, err
 }
 
 // amountOf returns the limit, which is what the kubelet counts, or else the
@@ -230,7 +232,7 @@ func (n Names) readAnnotations(r *placement.Request, pod *v1.Pod) (first error) 
 		key  string
 		read func(string) error
 	}{
-		{n.Count(), func(s string) (err error) { r.Count, err = readCount(s, r.Containers); return err }},
+		{n.Count(), func(s string) (err error) { r.Count, err = readCount(s, r.Containers.All()); return err }},
 		{n.Policy(), func(s string) (err error) { r.Policy, err = readPolicy(s); return err }},
 		{n.Model(), func(s string) (err error) { r.Models, err = readGlobs(s); return err }},
 		{n.UUID(), func(s string) (err error) { r.UUIDs, err = readGlobs(s); return err }},
@@ -341,17 +343,17 @@ func readPreference(s string) (placement.Preference, error) {
 
 func readGlobs(s string) (placement.Globs, error) {
 	if len(s) > maxGlobBytes {
-		return nil, fmt.Errorf("a list of globs of %d bytes, want %d at most", len(s), maxGlobBytes)
+		return placement.Globs{}, fmt.Errorf("a list of globs of %d bytes, want %d at most", len(s), maxGlobBytes)
 	}
 	if n := strings.Count(s, ",") + 1; n > maxGlobs {
-		return nil, fmt.Errorf("a list of %d globs, want %d at most", n, maxGlobs)
+		return placement.Globs{}, fmt.Errorf("a list of %d globs, want %d at most", n, maxGlobs)
 	}
 	var out []string
 	for part := range strings.SplitSeq(s, ",") {
 		part = strings.TrimSpace(part)
 		pattern := strings.TrimPrefix(part, "!")
 		if _, err := path.Match(pattern, ""); err != nil || pattern == "" {
-			return nil, fmt.Errorf("%q: want a list of globs, like A100*,!A100-SXM4-80GB", s)
+			return placement.Globs{}, fmt.Errorf("%q: want a list of globs, like A100*,!A100-SXM4-80GB", s)
 		}
 		out = append(out, part)
 	}

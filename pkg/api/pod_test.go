@@ -113,7 +113,7 @@ func TestRequestAmounts(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			got, err := names(t).Request(tc.pod)
 			checkError(t, err, tc.wantErr)
-			if diff := cmp.Diff(placement.Request{Containers: tc.want}, got); diff != "" {
+			if diff := cmp.Diff(placement.Request{Containers: placement.NewContainers(tc.want...)}, got); diff != "" {
 				t.Errorf("Request (-want +got):\n%s", diff)
 			}
 		})
@@ -209,7 +209,7 @@ func TestRequestAnnotations(t *testing.T) {
 		"an enforcement":            {annotations: []string{"enforcement", "mps"}, want: func(r *placement.Request) { r.Enforcement = gpu.EnforcementMPS }},
 		"an enforcement of nothing": {annotations: []string{"enforcement", "strict"}, wantErr: `annotation gpumem.dev/enforcement: enforcement "strict": want advisory, mps or kernel`},
 		"annotations of a pod that asks for nothing are not read": {
-			annotations: []string{"policy", "?"}, units: "0", want: func(r *placement.Request) { r.Containers = nil },
+			annotations: []string{"policy", "?"}, units: "0", want: func(r *placement.Request) { r.Containers = placement.Containers{} },
 		},
 	}
 	for name, tc := range tests {
@@ -219,11 +219,11 @@ func TestRequestAnnotations(t *testing.T) {
 				units = tc.units
 			}
 			p := annotated(pod(container("c", "gpu-mem", units)), tc.annotations...)
-			want := placement.Request{Containers: []placement.Container{{Name: "c", Kind: placement.App, Units: 12}}}
+			want := placement.Request{Containers: placement.NewContainers(placement.Container{Name: "c", Kind: placement.App, Units: 12})}
 			if tc.init != "" {
 				withInit(p, container("i", "gpu-mem", tc.init))
 				q := resource.MustParse(tc.init)
-				want.Containers = append([]placement.Container{{Name: "i", Kind: placement.Init, Units: gpu.Units(q.Value())}}, want.Containers...)
+				want.Containers = placement.NewContainers(append([]placement.Container{{Name: "i", Kind: placement.Init, Units: gpu.Units(q.Value())}}, want.Containers.All()...)...)
 			}
 			got, err := names(t).Request(p)
 			checkError(t, err, tc.wantErr)
@@ -495,7 +495,7 @@ func TestNomination(t *testing.T) {
 		if tc.bound {
 			p.Spec.NodeName = "node"
 		}
-		req := placement.Request{Count: tc.count, Containers: []placement.Container{{Kind: placement.App, Units: gpu.Units(4 * tc.count)}}}
+		req := placement.Request{Count: tc.count, Containers: placement.NewContainers(placement.Container{Kind: placement.App, Units: gpu.Units(4 * tc.count)})}
 		node, at := Nomination(p, req)
 		if diff := cmp.Diff(tc.wantAt, at); node != tc.want || diff != "" {
 			t.Errorf("%s: to %q, want %q; GPUs (-want +got):\n%s", name, node, tc.want, diff)

@@ -16,12 +16,18 @@ type Question struct {
 	// Expecting has the pods count that are expected on the node: see Expect.
 	Expecting bool
 
-	key unique.Handle[string] // the same for requests that ask for the same
+	key unique.Handle[asked]
+}
+
+// asked is the same for questions that have the same answer.
+type asked struct {
+	key      placement.Key
+	fallback placement.Policy
 }
 
 // NewQuestion prepares a question.
 func NewQuestion(ref placement.PodRef, req placement.Request, fallback placement.Policy) Question {
-	return Question{Pod: ref, Request: req, Fallback: fallback, key: unique.Make(string(fallback) + " " + req.Key())}
+	return Question{Pod: ref, Request: req, Fallback: fallback, key: unique.Make(asked{req.Key(), fallback})}
 }
 
 // Refused returns why the pod cannot go to a node, as decide.Decide says of it, or nil.
@@ -50,7 +56,7 @@ type answers struct {
 
 // answer is one of them; no refusal: it fits.
 type answer struct {
-	key     unique.Handle[string] // the zero value: none
+	key     unique.Handle[asked] // the zero value: none
 	refusal *decide.Refusal
 }
 

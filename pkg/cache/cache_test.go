@@ -31,11 +31,11 @@ func inventory(capacities ...gpu.Units) gpu.Inventory {
 }
 
 func ask(units ...gpu.Units) placement.Request {
-	var r placement.Request
+	var containers []placement.Container
 	for i, u := range units {
-		r.Containers = append(r.Containers, placement.Container{Name: fmt.Sprint("c", i), Kind: placement.App, Units: u})
+		containers = append(containers, placement.Container{Name: fmt.Sprint("c", i), Kind: placement.App, Units: u})
 	}
-	return r
+	return placement.Request{Containers: placement.NewContainers(containers...)}
 }
 
 // ref names a pod whose UID is its name, "p", or told apart from it, "p@2".
@@ -906,7 +906,7 @@ func step(t *testing.T, random *rand.Rand, c *Cache, w *twin) {
 	uid := fmt.Sprintf("p%d@%d", random.IntN(6), random.IntN(2))
 	req := ask(gpu.Units(1 + random.IntN(4)))
 	if random.IntN(3) == 0 {
-		req.Containers = append(req.Containers, placement.Container{Name: "second", Kind: placement.App, Units: 1})
+		req.Containers = placement.NewContainers(append(req.Containers.All(), placement.Container{Name: "second", Kind: placement.App, Units: 1})...)
 	}
 	if random.IntN(5) == 0 {
 		req.Policy = placement.Exclusive

@@ -152,7 +152,8 @@ func (h *holding) resolve(s allocation.State, memory, cores []gpu.SlotID) (err e
 // the true one beside it, which are not of what it says, and is not made for that.
 func (h *holding) ofInit(s allocation.State, container string) (*holding, error) {
 	request := h.pod.Request
-	i := slices.IndexFunc(request.Containers, func(c placement.Container) bool {
+	containers := request.Containers.All()
+	i := slices.IndexFunc(containers, func(c placement.Container) bool {
 		return c.Name == container && c.Kind == placement.Init && c.Units > 0
 	})
 	if i < 0 {
@@ -170,8 +171,8 @@ func (h *holding) ofInit(s allocation.State, container string) (*holding, error)
 	if len(h.memory.Devices) != request.GPUs() {
 		return nil, fmt.Errorf("pod %s has %d GPUs of this node and asks for %d", h.pod.Pod, len(h.memory.Devices), request.GPUs())
 	}
-	h.memory.Each = int(request.Containers[i].Units) / request.GPUs()
-	h.cores = allocation.Grant{Devices: h.memory.Devices, Each: request.Containers[i].Cores / request.GPUs()}
+	h.memory.Each = int(containers[i].Units) / request.GPUs()
+	h.cores = allocation.Grant{Devices: h.memory.Devices, Each: containers[i].Cores / request.GPUs()}
 	return h, nil
 }
 

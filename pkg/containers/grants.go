@@ -34,7 +34,7 @@ func (c *Containers) Grants(ctx context.Context) ([]usage.Grant, error) {
 }
 
 func initGrants(s allocation.State, pod *allocation.Pod) (out []usage.Grant) {
-	for _, c := range pod.Request.Containers {
+	for _, c := range pod.Request.Containers.All() {
 		if slices.ContainsFunc(s.Held, func(h allocation.Held) bool { return h.Of(pod.Pod) && h.Container == c.Name }) {
 			continue // it is told of
 		}

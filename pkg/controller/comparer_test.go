@@ -194,7 +194,7 @@ func TestAnEventThatWasSwallowedIsMadeUpFor(t *testing.T) {
 }
 
 func TestWhatIsNoDrift(t *testing.T) {
-	ask := placement.Request{Containers: []placement.Container{{Name: "main", Kind: placement.App, Units: 3}}}
+	ask := placement.Request{Containers: placement.NewContainers(placement.Container{Name: "main", Kind: placement.App, Units: 3})}
 	web := pod("web", "1", "GPU-a")
 	assume := func(t *testing.T, c *comparison) {
 		t.Helper()

@@ -144,7 +144,7 @@ func TestBooksOfNominatedPods(t *testing.T) {
 	waits := []placement.Holding{{
 		Pod: placement.PodRef{Namespace: "team", Name: "web", UID: "1"},
 		Request: placement.Request{
-			Containers: []placement.Container{{Name: "main", Kind: placement.App, Units: 3}}, Priority: 7,
+			Containers: placement.NewContainers(placement.Container{Name: "main", Kind: placement.App, Units: 3}), Priority: 7,
 		},
 	}}
 	for _, tc := range []struct {
@@ -265,7 +265,7 @@ func TestAPolicyThatCannotBeReadAnyMoreKeepsTheGPUClosed(t *testing.T) {
 	books.PodHandler().OnAdd(alone, true)
 	books.PodHandler().OnUpdate(alone, spoilt)
 	n, _ := books.Cache.Node("node")
-	other := placement.Request{Containers: []placement.Container{{Name: "main", Units: 3}}, UUIDs: placement.NewGlobs("GPU-a")}
+	other := placement.Request{Containers: placement.NewContainers(placement.Container{Name: "main", Units: 3}), UUIDs: placement.NewGlobs("GPU-a")}
 	if got := placement.Fit(other, n); got.Reason != placement.Occupied || got.Node.Devices[0].Requested != 3 {
 		t.Errorf("of another pod: %s", got)
 	}

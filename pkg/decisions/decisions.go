@@ -192,10 +192,7 @@ func Look(req placement.Request, n placement.Node, chosen placement.Assignment) 
 
 // memoryOf is the request for memory alone.
 func memoryOf(req placement.Request) placement.Request {
-	req.Containers = slices.Clone(req.Containers)
-	for i := range req.Containers {
-		req.Containers[i].Cores = 0
-	}
+	req.Containers = req.Containers.Each(func(c *placement.Container) { c.Cores = 0 })
 	return req
 }
 

@@ -155,7 +155,7 @@ func TestLookSaysOfEachGPUWhyNot(t *testing.T) {
 		{UUID: "GPU-d", Index: 3, Capacity: 16},
 	}}
 	asks := func(units gpu.Units) placement.Request {
-		return placement.Request{Containers: []placement.Container{{Kind: placement.App, Units: units}}}
+		return placement.Request{Containers: placement.NewContainers(placement.Container{Kind: placement.App, Units: units})}
 	}
 	on := func(id gpu.UUID, units gpu.Units) placement.Assignment {
 		return placement.Assignment{Shares: []placement.Share{{Device: id, Units: units}}}
@@ -173,7 +173,7 @@ func TestLookSaysOfEachGPUWhyNot(t *testing.T) {
 
 	cores := func(units gpu.Units, cores int) placement.Request {
 		r := asks(units)
-		r.Containers[0].Cores = cores
+		r.Containers = r.Containers.Each(func(c *placement.Container) { c.Cores = cores })
 		return r
 	}
 	held := placement.Assignment{Shares: []placement.Share{{Device: "GPU-d", Units: 2, Cores: 80}}}

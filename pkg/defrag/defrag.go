@@ -189,13 +189,13 @@ type search struct {
 	Goal
 	nodes  []placement.Node
 	ranker ranking.Ranker
-	roomy  map[string][]bool // by what is asked for, whether the nodes have room as they are
+	roomy  map[placement.Key][]bool // by what is asked for, whether the nodes have room as they are
 
 	guarded map[string]bool // UIDs of pods whose budget allows no eviction at all
 }
 
 func newSearch(g Goal, nodes []placement.Node) *search {
-	return &search{Goal: g, nodes: nodes, roomy: make(map[string][]bool), guarded: preemption.Guarded(g.Budgets)}
+	return &search{Goal: g, nodes: nodes, roomy: make(map[placement.Key][]bool), guarded: preemption.Guarded(g.Budgets)}
 }
 
 // candidate are pods without which the request fits their node.
@@ -276,8 +276,15 @@ func (s *search) clear(n, some placement.Node, pods []placement.Holding, size in
 			must = append(must, h)
 		}
 	}
-	slices.SortFunc(others, func(a, b placement.Holding) int {
-		return cmp.Or(cmp.Compare(a.Request.Key(), b.Request.Key()), slices.Compare(a.Assignment.Devices(), b.Assignment.Devices()), placement.MoreImportant(b, a))
+	slices.SortFunc(others, func(a, b placement.Holding) int { return placement.MoreImportant(b, a) })
+	turn := make(map[placement.Key]int) // those that ask for the same stand together
+	for _, h := range others {
+		if _, ok := turn[h.Request.Key()]; !ok {
+			turn[h.Request.Key()] = len(turn)
+		}
+	}
+	slices.SortStableFunc(others, func(a, b placement.Holding) int {
+		return cmp.Or(cmp.Compare(turn[a.Request.Key()], turn[b.Request.Key()]), slices.Compare(a.Assignment.Devices(), b.Assignment.Devices()))
 	})
 	var grow func(gone []placement.Holding, from int)
 	grow = func(gone []placement.Holding, from int) {

@@ -99,7 +99,7 @@ func (p *Server) lastResort(s allocation.State, r gpu.Resource, available, must 
 	}
 	stranger := allocation.Pod{Holding: placement.Holding{
 		Pod:     placement.PodRef{Namespace: "unknown", Name: "unknown"},
-		Request: placement.Request{Containers: []placement.Container{{Kind: placement.App, Units: gpu.Units(size)}}},
+		Request: placement.Request{Containers: placement.NewContainers(placement.Container{Kind: placement.App, Units: gpu.Units(size)})},
 	}}
 	s.Pods = append(slices.Clone(s.Pods), stranger)
 	s.Known = nil
@@ -162,7 +162,7 @@ func (p *Server) refuse(s allocation.State, r gpu.Resource, size int, err error)
 	p.log.Warn("refused", zap.String("node", p.cfg.Node), zap.Stringer("resource", r), zap.Int("slots", size), zap.Error(err))
 	var meant []placement.PodRef
 	for _, pod := range s.Pods {
-		asks := slices.ContainsFunc(pod.Request.Containers, func(c placement.Container) bool { return allocation.Amount(r, c) == size })
+		asks := slices.ContainsFunc(pod.Request.Containers.All(), func(c placement.Container) bool { return allocation.Amount(r, c) == size })
 		served := slices.ContainsFunc(s.Held, func(h allocation.Held) bool { return h.Of(pod.Pod) && len(h.Only(r)) > 0 })
 		if asks && !served && (s.Known == nil || s.Known[pod.Pod.String()]) {
 			meant = append(meant, pod.Pod)

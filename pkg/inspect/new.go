@@ -2,7 +2,7 @@ package inspect
 
 import (
 	"cmp"
-	"fmt"
+	"reflect"
 	"slices"
 
 	"github.com/gpumem/gpumem/pkg/decide"
@@ -150,7 +150,13 @@ func nvlinks(n placement.Node, id gpu.UUID) (out []NVLink) {
 
 // waiting says of each pod without a node where it fits, or comes closest.
 func waiting(nodes []placement.Node, facts Facts) []Wait {
-	answers := make(map[string]struct {
+	type asked struct {
+		key      placement.Key
+		priority int32
+		keptOff  uintptr // the map itself: pods of one template share it
+		uid      string
+	}
+	answers := make(map[asked]struct {
 		Chance
 		tainted string
 	})
@@ -159,9 +165,9 @@ func waiting(nodes []placement.Node, facts Facts) []Wait {
 		w := Wait{Namespace: f.Pod.Namespace, Name: f.Pod.Name, UID: f.Pod.UID, Nominated: f.Nominated, Reason: f.Problem, Unserved: f.Unserved(facts.Schedulers)}
 		if f.Problem == "" && !f.Request.Empty() {
 			w.Units, w.GPUs, w.Cores = f.Request.Units(), f.Request.GPUs(), f.Request.Cores()
-			key := fmt.Sprintf("%d %s %p", f.Request.Priority, f.Request.Key(), f.KeptOff)
+			key := asked{key: f.Request.Key(), priority: f.Request.Priority, keptOff: reflect.ValueOf(f.KeptOff).Pointer()}
 			if f.Nominated != "" {
-				key += f.Pod.UID // what is kept for it is its own
+				key.uid = f.Pod.UID // what is kept for it is its own
 			}
 			found, ok := answers[key]
 			if !ok {

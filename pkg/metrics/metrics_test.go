@@ -147,7 +147,7 @@ func TestFleet(t *testing.T) {
 	books.SetNode("c", inv(0, gpu.Device{UUID: "GPU-5", Capacity: 20}))
 	books.AddPod("c", placement.Holding{
 		Pod:        placement.PodRef{UID: "alone"},
-		Request:    placement.Request{Policy: placement.Exclusive, Containers: []placement.Container{{Kind: placement.App, Units: 4}}},
+		Request:    placement.Request{Policy: placement.Exclusive, Containers: placement.NewContainers(placement.Container{Kind: placement.App, Units: 4})},
 		Assignment: placement.Assignment{Shares: []placement.Share{{Device: "GPU-5", Units: 4}}},
 	})
 	books.SetNode("d", inv(0, gpu.Device{UUID: "GPU-6", Model: "T4", Capacity: 40}))
@@ -155,7 +155,7 @@ func TestFleet(t *testing.T) {
 	books.SetNode("plain", inv(0))
 	books.AddPod("a", placement.Holding{
 		Pod:        placement.PodRef{UID: "u"},
-		Request:    placement.Request{Containers: []placement.Container{{Kind: placement.App, Units: 4}}},
+		Request:    placement.Request{Containers: placement.NewContainers(placement.Container{Kind: placement.App, Units: 4})},
 		Assignment: placement.Assignment{Shares: []placement.Share{{Device: "GPU-2", Units: 4}}},
 	})
 	books.AddPod("b", placement.Holding{Pod: placement.PodRef{UID: "cpu"}, Request: placement.Request{CPU: 1000}})
@@ -211,7 +211,7 @@ gpumem_extender_waiting_pods 7
 	if got := series(t, registry, "gpumem_extender_gpu_capacity_bytes"); got != 5 {
 		t.Errorf("%d GPUs, want 5", got)
 	}
-	_, err := books.AssumePod(placement.PodRef{UID: "late"}, "b", placement.Request{Containers: []placement.Container{{Kind: placement.App, Units: 1}}}, placement.Binpack, time.Now().Add(-time.Minute))
+	_, err := books.AssumePod(placement.PodRef{UID: "late"}, "b", placement.Request{Containers: placement.NewContainers(placement.Container{Kind: placement.App, Units: 1})}, placement.Binpack, time.Now().Add(-time.Minute))
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -43,7 +43,7 @@ func (w *world) handler() http.Handler {
 }
 
 func asks(units gpu.Units) placement.Request {
-	return placement.Request{Containers: []placement.Container{{Kind: placement.App, Units: units}}}
+	return placement.Request{Containers: placement.NewContainers(placement.Container{Kind: placement.App, Units: units})}
 }
 
 func uuid(node string, i int) gpu.UUID { return gpu.UUID(fmt.Sprintf("GPU-%s-%d", node, i)) }

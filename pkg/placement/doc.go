@@ -20,8 +20,15 @@
 //     an answer, and the same one each time.
 //   - What a device has free is never negative. A device that holds more than
 //     it offers (it shrank) has nothing free.
+//   - A request is a value: two of the same are equal (==), and it does not change once made.
+//     What is kept for requests is kept by Request.Key, which is all of a request but what
+//     Key names. So no field can be forgotten where answers are kept or pods are exchanged.
 //
 // # Decisions
+//
+// The lists of a request, containers and globs, are made of links of which there is one each in
+// memory (package unique). To compare two is to compare two pointers, and nothing is written out
+// or parsed again for it.
 //
 // A pod's need is the kubelet's own: the larger of all containers and sidecars
 // together and of each init container with the sidecars started before it

@@ -109,14 +109,7 @@ func (n Node) serves(r Request, d Device) bool {
 }
 
 // processes returns how many containers use the pod's GPUs at once, at most.
-func (r Request) processes() int {
-	return peak(r.Containers, func(c Container) int {
-		if c.Units > 0 {
-			return 1
-		}
-		return 0
-	})
-}
+func (r Request) processes() int { return r.Containers.processes }
 
 // freeFor returns what is free in all on the devices that the request may use,
 // large enough or not: were it on one of them, it might do.

@@ -3,6 +3,7 @@ package placement_test
 import (
 	"fmt"
 	"math/rand/v2"
+	"reflect"
 	"slices"
 	"strings"
 	"testing"
@@ -395,7 +396,7 @@ func TestRequestUnits(t *testing.T) {
 	}
 	for name, tc := range tests {
 		t.Run(name, func(t *testing.T) {
-			r := placement.Request{Containers: tc.containers}
+			r := placement.Request{Containers: placement.NewContainers(tc.containers...)}
 			if got := r.Units(); got != tc.want {
 				t.Errorf("Units() = %d, want %d", got, tc.want)
 			}
@@ -421,22 +422,63 @@ func TestShareRoundsUp(t *testing.T) {
 	}
 }
 
+// changes returns a value with each of its fields changed, one at a time, by name.
+func changes(v reflect.Value) map[string]reflect.Value {
+	out := make(map[string]reflect.Value)
+	for i := range v.NumField() {
+		name := v.Type().Field(i).Name
+		changed := func(to reflect.Value) reflect.Value {
+			c := reflect.New(v.Type()).Elem()
+			c.Set(v)
+			c.Field(i).Set(to)
+			return c
+		}
+		switch f := v.Field(i); {
+		case f.Type() == reflect.TypeFor[placement.Globs]():
+			out[name] = changed(reflect.ValueOf(placement.NewGlobs("other")))
+		case f.Type() == reflect.TypeFor[placement.Containers]():
+			for part, to := range changes(reflect.ValueOf(f.Interface().(placement.Containers).All()[0])) {
+				out[name+"."+part] = changed(reflect.ValueOf(placement.NewContainers(to.Interface().(placement.Container))))
+			}
+		case f.Kind() == reflect.Struct:
+			for part, to := range changes(f) {
+				out[name+"."+part] = changed(to)
+			}
+		case f.Kind() == reflect.String:
+			out[name] = changed(reflect.ValueOf("other").Convert(f.Type()))
+		default:
+			out[name] = changed(reflect.ValueOf(9).Convert(f.Type()))
+		}
+	}
+	return out
+}
+
+// All fields of a request are in its key but those that are named here, whatever fields there are.
+func TestKey(t *testing.T) {
+	base := placement.Request{Containers: placement.NewContainers(placement.Container{Name: "main", Kind: placement.App, Units: 3, Cores: 10})}
+	fields := changes(reflect.ValueOf(base))
+	if len(fields) < 16 {
+		t.Errorf("%d fields were looked at", len(fields))
+	}
+	for field, changed := range fields {
+		r := changed.Interface().(placement.Request)
+		if got, want := r.Key() == base.Key(), field == "Priority" || field == "Containers.Name"; got != want {
+			t.Errorf("with another %s the key is the same: %t, want %t", field, got, want)
+		}
+		if got, want := r.Interchangeable(base), field == "Priority" || field == "Containers.Name" || field == "CPU"; got != want {
+			t.Errorf("with another %s the pods are interchangeable: %t, want %t", field, got, want)
+		}
+	}
+}
+
 func TestInterchangeable(t *testing.T) {
 	base := ask(3, cores(10))
 	different := map[string]placement.Request{
 		"units":            ask(4, cores(10)),
 		"cores":            ask(3, cores(20)),
 		"count":            ask(3, cores(10), count(3)),
-		"policy":           ask(3, cores(10), policy(placement.Spread)),
-		"preference":       ask(3, cores(10), prefers(placement.Fastest)),
-		"models":           ask(3, cores(10), globsOf("A*")),
-		"uuids":            ask(3, cores(10), uuids("*")),
-		"group":            ask(3, cores(10), group("g")),
-		"exclusive group":  ask(3, cores(10), exclusiveGroup("g")),
-		"enforcement":      ask(3, cores(10), enforced(gpu.EnforcementMPS)),
-		"kind":             {Containers: []placement.Container{{Kind: placement.Sidecar, Units: 3, Cores: 10}}},
-		"split":            {Containers: []placement.Container{{Units: 1, Cores: 10}, {Units: 2}}},
-		"a second of none": {Containers: []placement.Container{{Kind: placement.App, Units: 3, Cores: 10}, {}}},
+		"split":            {Containers: placement.NewContainers(placement.Container{Units: 1, Cores: 10}, placement.Container{Units: 2})},
+		"a second of none": {Containers: placement.NewContainers(placement.Container{Kind: placement.App, Units: 3, Cores: 10}, placement.Container{})},
 	}
 	for name, other := range different {
 		if base.Interchangeable(other) || other.Interchangeable(base) {
@@ -449,7 +491,7 @@ func TestInterchangeable(t *testing.T) {
 		}
 	}
 	renamed := ask(3, cores(10), count(1))
-	renamed.Containers[0].Name = "other"
+	renamed.Containers = renamed.Containers.Each(func(c *placement.Container) { c.Name = "other" })
 	if !base.Interchangeable(renamed) {
 		t.Error("pods that differ in a container's name are not called interchangeable")
 	}
@@ -461,11 +503,11 @@ func TestInterchangeable(t *testing.T) {
 		"as many cores":                      {base, different["units"], true},
 		"nothing alike":                      {base, ask(4, cores(20)), false},
 		"no cores are not as many":           {ask(3), ask(4), false},
-		"the cores of a second container":    {placement.Request{Containers: []placement.Container{{Units: 1}, {Units: 9, Cores: 10}}}, base, true},
-		"the memory of a second container":   {placement.Request{Containers: []placement.Container{{Units: 1}, {Units: 3}}}, base, false},
+		"the cores of a second container":    {placement.Request{Containers: placement.NewContainers(placement.Container{Units: 1}, placement.Container{Units: 9, Cores: 10})}, base, true},
+		"the memory of a second container":   {placement.Request{Containers: placement.NewContainers(placement.Container{Units: 1}, placement.Container{Units: 3})}, base, false},
 		"a pod that asks for nothing":        {base, placement.Request{}, false},
 		"two pods that ask for nothing":      {placement.Request{}, placement.Request{}, false},
-		"the cores are a later question too": {placement.Request{Containers: []placement.Container{{Units: 1, Cores: 5}, {Units: 9, Cores: 10}}}, base, false},
+		"the cores are a later question too": {placement.Request{Containers: placement.NewContainers(placement.Container{Units: 1, Cores: 5}, placement.Container{Units: 9, Cores: 10})}, base, false},
 	} {
 		if tc.a.Confusable(tc.b) != tc.want || tc.b.Confusable(tc.a) != tc.want {
 			t.Errorf("%s: Confusable is not %t both ways", name, tc.want)
@@ -525,7 +567,7 @@ func TestClientsOfMPS(t *testing.T) {
 	holding := func(n int, containers ...placement.Container) placement.Holding {
 		name := fmt.Sprintf("p%02d", n)
 		return placement.Holding{
-			Pod: placement.PodRef{Namespace: "ns", Name: name, UID: name}, Request: placement.Request{Containers: containers},
+			Pod: placement.PodRef{Namespace: "ns", Name: name, UID: name}, Request: placement.Request{Containers: placement.NewContainers(containers...)},
 			Assignment: placement.Assignment{Shares: []placement.Share{{Device: inv.Devices[0].UUID, Units: 1}}},
 		}
 	}
@@ -540,16 +582,16 @@ func TestClientsOfMPS(t *testing.T) {
 		req   placement.Request
 		want  placement.Reason
 	}{
-		{gpu.EnforcementAdvisory, placement.Request{Containers: []placement.Container{container(placement.App, 1), container(placement.App, 1)}}, placement.Fits},
-		{gpu.EnforcementMPS, placement.Request{Containers: []placement.Container{container(placement.App, 1)}}, placement.Fits},
-		{gpu.EnforcementMPS, placement.Request{Containers: []placement.Container{container(placement.App, 1), container(placement.App, 1)}}, placement.Occupied},
-		{gpu.EnforcementMPS, placement.Request{Containers: []placement.Container{container(placement.Sidecar, 1), container(placement.App, 1)}}, placement.Occupied},
-		{gpu.EnforcementKernel, placement.Request{Containers: []placement.Container{container(placement.App, 1), container(placement.App, 1)}}, placement.Occupied},
+		{gpu.EnforcementAdvisory, placement.Request{Containers: placement.NewContainers(container(placement.App, 1), container(placement.App, 1))}, placement.Fits},
+		{gpu.EnforcementMPS, placement.Request{Containers: placement.NewContainers(container(placement.App, 1))}, placement.Fits},
+		{gpu.EnforcementMPS, placement.Request{Containers: placement.NewContainers(container(placement.App, 1), container(placement.App, 1))}, placement.Occupied},
+		{gpu.EnforcementMPS, placement.Request{Containers: placement.NewContainers(container(placement.Sidecar, 1), container(placement.App, 1))}, placement.Occupied},
+		{gpu.EnforcementKernel, placement.Request{Containers: placement.NewContainers(container(placement.App, 1), container(placement.App, 1))}, placement.Occupied},
 	} {
 		inv.Enforcement = tc.level
 		verdict := placement.Fit(tc.req, placement.NewNode("n", inv, pods))
 		if verdict.Reason != tc.want {
-			t.Errorf("%s, %d containers: %s, want %s", tc.level, len(tc.req.Containers), verdict, tc.want)
+			t.Errorf("%s, %d containers: %s, want %s", tc.level, len(tc.req.Containers.All()), verdict, tc.want)
 		}
 		if want := "has no MPS client left of 48"; tc.want == placement.Occupied && !strings.Contains(verdict.String(), want) {
 			t.Errorf("%q does not say %q", verdict, want)
@@ -684,10 +726,10 @@ func TestGapIsNoMoreThanPodsHaveToLeave(t *testing.T) {
 	tried := 0
 	for seed := range uint64(5000) {
 		inv, holdings, req := placementtest.World(rand.New(rand.NewPCG(seed, 3)))
-		for _, r := range append([]placement.Request{req}, requestsOf(holdings)...) {
-			for i := range r.Containers {
-				r.Containers[i].Cores = 0 // they are weighed as memory
-			}
+		coreless := func(c *placement.Container) { c.Cores = 0 } // they are weighed as memory
+		req.Containers = req.Containers.Each(coreless)
+		for i, h := range holdings {
+			holdings[i].Request.Containers = h.Request.Containers.Each(coreless)
 		}
 		n := placement.NewNode("n", inv, holdings)
 		if v := placement.Fit(req, n); v.Reason < placement.Occupied || req.GPUs() > 1 && len(n.Unattributed) > 0 {
@@ -714,13 +756,6 @@ func TestGapIsNoMoreThanPodsHaveToLeave(t *testing.T) {
 	if tried < 100 {
 		t.Errorf("%d tries say little", tried)
 	}
-}
-
-func requestsOf(holdings []placement.Holding) (out []placement.Request) {
-	for _, h := range holdings {
-		out = append(out, h.Request)
-	}
-	return out
 }
 
 // Of nodes without room, the one where the least has to come free is the closest.

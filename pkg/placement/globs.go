@@ -2,7 +2,6 @@ package placement
 
 import (
 	"path"
-	"slices"
 	"strings"
 )
 
@@ -15,39 +14,46 @@ type Glob struct {
 	excludes bool
 }
 
-// Globs say which names pass.
-type Globs []Glob
+func newGlob(text string) Glob {
+	pattern, excludes := strings.CutPrefix(fold(text), "!")
+	return Glob{Text: text, pattern: pattern, excludes: excludes}
+}
+
+// Globs say which names pass. Two that are written alike are equal (==); the zero value is none.
+type Globs struct{ list list[Glob] }
 
 // NewGlobs returns a list of globs; a "!" before one excludes.
 func NewGlobs(texts ...string) Globs {
-	var out Globs
-	for _, text := range texts {
-		pattern, excludes := strings.CutPrefix(fold(text), "!")
-		out = append(out, Glob{Text: text, pattern: pattern, excludes: excludes})
+	all := make([]Glob, len(texts))
+	for i, text := range texts {
+		all[i] = newGlob(text)
 	}
-	return out
+	return Globs{newList(all)}
 }
 
 func (g Glob) String() string { return g.Text }
 
+// Empty reports whether there is none: then all names pass.
+func (g Globs) Empty() bool { return g.list.empty() }
+
 // Texts returns the globs as they are written.
 func (g Globs) Texts() []string {
-	out := make([]string, len(g))
-	for i := range g {
-		out[i] = g[i].Text
+	out := make([]string, 0, g.list.len())
+	for l := g.list; !l.empty(); l = l.tail() {
+		out = append(out, l.head().Text)
 	}
 	return out
 }
 
 func (g Globs) String() string { return strings.Join(g.Texts(), ",") }
 
-// Equal reports whether two lists are written alike.
-func (g Globs) Equal(o Globs) bool { return slices.Equal(g, o) }
+// Equal reports whether two lists are written alike. It is there for who compares by reflection.
+func (g Globs) Equal(o Globs) bool { return g == o }
 
 // Match reports whether something passes under one of its names: at least one of the globs
 // that do not exclude matches (when there are any), and none of those that do.
 func (g Globs) Match(names ...string) bool {
-	if len(g) == 0 {
+	if g.Empty() {
 		return true
 	}
 	return g.match(folded(names...))
@@ -55,12 +61,12 @@ func (g Globs) Match(names ...string) bool {
 
 func (g Globs) match(names []string) bool {
 	wanted, matched := false, false
-	for i := range g {
-		switch {
-		case !g[i].excludes:
+	for l := g.list; !l.empty(); l = l.tail() {
+		switch one := l.head(); {
+		case !one.excludes:
 			wanted = true
-			matched = matched || g[i].matches(names)
-		case g[i].matches(names):
+			matched = matched || one.matches(names)
+		case one.matches(names):
 			return false
 		}
 	}
@@ -69,13 +75,18 @@ func (g Globs) match(names []string) bool {
 
 // exclude reports whether one of the globs with "!" matches one of some folded names.
 func (g Globs) exclude(names []string) bool {
-	return slices.ContainsFunc(g, func(one Glob) bool { return one.excludes && one.matches(names) })
+	for l := g.list; !l.empty(); l = l.tail() {
+		if one := l.head(); one.excludes && one.matches(names) {
+			return true
+		}
+	}
+	return false
 }
 
 // MatchModel is Match for a model, which counts without the maker's name too: "A100*" matches
 // "NVIDIA A100-SXM4-80GB".
 func (g Globs) MatchModel(model string) bool {
-	return len(g) == 0 || g.match(namesOfModel(model))
+	return g.Empty() || g.match(namesOfModel(model))
 }
 
 func namesOfModel(model string) []string { return folded(model, strings.TrimPrefix(model, "NVIDIA ")) }

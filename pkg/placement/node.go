@@ -259,10 +259,7 @@ func (h Holding) in(unitMiB int64) Holding {
 	if unitMiB <= 0 || was <= unitMiB {
 		return h
 	}
-	h.Request.Containers = slices.Clone(h.Request.Containers)
-	for i, c := range h.Request.Containers {
-		h.Request.Containers[i].Units = converted(c.Units, was, unitMiB)
-	}
+	h.Request.Containers = h.Request.Containers.Each(func(c *Container) { c.Units = converted(c.Units, was, unitMiB) })
 	h.Assignment = h.Assignment.WithShares(h.Request)
 	return h
 }
@@ -365,7 +362,7 @@ func (n Node) InSum(r Request) bool {
 // LargestFree returns the most that a new pod could have of one GPU: the plainest pod of so
 // much fits, and is in the node's sum, and one of more is not.
 func (n Node) LargestFree() (most gpu.Units) {
-	plainest := Request{Containers: []Container{{Kind: App, Units: 1}}}
+	plainest := Request{Containers: NewContainers(Container{Kind: App, Units: 1})}
 	for _, d := range n.Devices {
 		if left := n.room(d).units; left > most && n.Check(plainest, d) == Fits {
 			most = left

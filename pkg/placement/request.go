@@ -4,7 +4,7 @@ import (
 	"cmp"
 	"fmt"
 	"math"
-	"strings"
+	"slices"
 
 	"github.com/gpumem/gpumem/pkg/gpu"
 )
@@ -38,6 +38,55 @@ type Container struct {
 	Units gpu.Units // of all the pod's GPUs together
 	Cores int       // per cent of one GPU, of all the pod's GPUs together
 }
+
+// Containers are those of a pod that ask for a share: init containers and sidecars first, in the
+// order of the pod spec. Two of the same are equal (==); the zero value is none.
+type Containers struct {
+	list    list[Container]
+	unnamed list[Container] // the same without names
+
+	// At the pod's peak, over all its GPUs: the larger of all app containers and sidecars
+	// together and of each init container with the sidecars started before it.
+	units     gpu.Units
+	cores     int
+	processes int // containers that use the GPUs at once
+}
+
+// NewContainers returns containers, in their order.
+func NewContainers(all ...Container) Containers {
+	unnamed := slices.Clone(all)
+	for i := range unnamed {
+		unnamed[i].Name = ""
+	}
+	return Containers{
+		list: newList(all), unnamed: newList(unnamed),
+		units: peak(all, func(c Container) gpu.Units { return c.Units }),
+		cores: peak(all, func(c Container) int { return c.Cores }),
+		processes: peak(all, func(c Container) int {
+			if c.Units > 0 {
+				return 1
+			}
+			return 0
+		}),
+	}
+}
+
+// All returns the containers, in their order.
+func (c Containers) All() []Container { return c.list.all() }
+
+// Each returns the containers with a change made to each.
+func (c Containers) Each(change func(*Container)) Containers {
+	all := c.All()
+	for i := range all {
+		change(&all[i])
+	}
+	return NewContainers(all...)
+}
+
+// Equal reports whether both are the same. It is there for who compares by reflection.
+func (c Containers) Equal(o Containers) bool { return c == o }
+
+func (c Containers) String() string { return fmt.Sprint(c.All()) }
 
 // Policy says where a pod likes to be.
 type Policy string
@@ -94,11 +143,12 @@ type Group struct {
 	Namespace, Name string
 }
 
-// Request is what one pod asks for. The zero value asks for nothing.
+// Request is what one pod asks for. The zero value asks for nothing. Two of the same are equal
+// (==), and so are the keys of two that ask for the same: see Key.
 type Request struct {
-	Containers []Container // init containers and sidecars first, in the order of the pod spec; those without a share are left out
-	Count      int         // GPUs to split the memory over, equally; 0 means 1
-	Policy     Policy      // empty: the cluster's default
+	Containers Containers // those without a share are left out
+	Count      int        // GPUs to split the memory over, equally; 0 means 1
+	Policy     Policy     // empty: the cluster's default
 
 	Models Globs // that a device's model must pass; empty: any
 	UUIDs  Globs // the same for its UUID
@@ -119,20 +169,14 @@ type Request struct {
 func (r Request) GPUs() int { return max(1, r.Count) }
 
 // Empty reports whether the pod asks for no GPU memory at all.
-func (r Request) Empty() bool { return len(r.Containers) == 0 }
+func (r Request) Empty() bool { return r.Containers.list.empty() }
 
-// Units returns the memory that the pod holds at its peak, over all its GPUs:
-// the larger of all app containers and sidecars together and of each init
-// container with the sidecars started before it.
-func (r Request) Units() gpu.Units {
-	return peak(r.Containers, func(c Container) gpu.Units { return c.Units })
-}
+// Units returns the memory that the pod holds at its peak, over all its GPUs.
+func (r Request) Units() gpu.Units { return r.Containers.units }
 
 // Cores returns the per cent of streaming multiprocessors that the pod holds
-// at its peak, over all its GPUs; see Units.
-func (r Request) Cores() int {
-	return peak(r.Containers, func(c Container) int { return c.Cores })
-}
+// at its peak, over all its GPUs.
+func (r Request) Cores() int { return r.Containers.cores }
 
 func peak[N gpu.Units | int](containers []Container, amount func(Container) N) N {
 	var sidecars, apps, highest N
@@ -158,18 +202,22 @@ func (r Request) Share() (gpu.Units, int) {
 
 func ceilDiv[N gpu.Units | int](a, b N) N { return (a + b - 1) / b }
 
-// Key returns the same for requests that ask for the same: they fit the same
-// nodes and like the same. Names of containers and the priority are not in it.
-func (r Request) Key() string { return fmt.Sprintf("%d %s", r.CPU, r.GPUKey()) }
+// Key is what a request asks for. Requests of the same key fit the same nodes and like the same.
+type Key struct{ asked Request }
+
+// Key returns the key of the request. All of a request is in it but what is taken out here: the
+// names of containers, and the priority.
+func (r Request) Key() Key {
+	r.Count = r.GPUs()
+	r.Containers.list = r.Containers.unnamed
+	r.Priority = 0
+	return Key{r}
+}
 
 // GPUKey is Key for those who look at the GPUs of a node alone.
-func (r Request) GPUKey() string {
-	var key strings.Builder
-	fmt.Fprintf(&key, "%d %q %q %q %q %q %q %q", r.GPUs(), r.Policy, r.Models, r.UUIDs, r.Preference, r.Group, r.ExclusiveGroup, r.Enforcement)
-	for _, c := range r.Containers {
-		fmt.Fprintf(&key, " %d:%d:%d", c.Kind, c.Units, c.Cores)
-	}
-	return key.String()
+func (r Request) GPUKey() Key {
+	r.CPU = 0
+	return r.Key()
 }
 
 // Interchangeable reports whether two pods can stand in for one another on a
@@ -186,13 +234,15 @@ func (r Request) Confusable(o Request) bool {
 		return false
 	}
 	cores := r.firstCores()
-	return r.Containers[0].Units == o.Containers[0].Units || cores > 0 && cores == o.firstCores()
+	return r.firstUnits() == o.firstUnits() || cores > 0 && cores == o.firstCores()
 }
 
+func (r Request) firstUnits() gpu.Units { return r.Containers.list.head().Units }
+
 func (r Request) firstCores() int {
-	for _, c := range r.Containers {
-		if c.Cores > 0 {
-			return c.Cores
+	for l := r.Containers.list; !l.empty(); l = l.tail() {
+		if cores := l.head().Cores; cores > 0 {
+			return cores
 		}
 	}
 	return 0

@@ -148,7 +148,7 @@ func (v Verdict) String() string {
 		return "asks for cores of a GPU, and the node offers none: they are off (chart value cores)"
 	case NoSuchDevice:
 		has := models(v.Node)
-		if len(v.Request.Models) == 0 {
+		if v.Request.Models.Empty() {
 			has = uuids(v.Node)
 		}
 		return fmt.Sprintf("wants a GPU that matches %s; this node has %s: change %s%s", globs(v.Request), has, v.globbed(), v.wholeName())
@@ -300,9 +300,9 @@ func (v Verdict) largeEnough() (n int) {
 // globbed names the annotations that the globs are from.
 func (v Verdict) globbed() string {
 	switch {
-	case len(v.Request.UUIDs) == 0:
+	case v.Request.UUIDs.Empty():
 		return "gpu-model"
-	case len(v.Request.Models) == 0:
+	case v.Request.Models.Empty():
 		return "gpu-uuid"
 	default:
 		return "gpu-model or gpu-uuid"
@@ -354,7 +354,7 @@ func (v Verdict) nearly() (models, ids [][]string) {
 // with a star on either side.
 func wider(names [][]string, glob, first string) string {
 	for _, text := range []string{first, withStars(glob, true, true)} {
-		if text != glob && slices.ContainsFunc(names, NewGlobs(text)[0].matches) {
+		if text != glob && slices.ContainsFunc(names, newGlob(text).matches) {
 			return " (globs match the whole name: " + text + ")"
 		}
 	}
@@ -382,7 +382,9 @@ func withStars(glob string, before, after bool) string {
 	return glob
 }
 
-func globs(r Request) string { return slices.Concat(r.Models, r.UUIDs).String() }
+func globs(r Request) string {
+	return strings.Join(slices.Concat(r.Models.Texts(), r.UUIDs.Texts()), ",")
+}
 
 func uuids(n Node) string {
 	var out []string

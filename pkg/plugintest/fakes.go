@@ -363,7 +363,7 @@ func Pod(name string, n int64, on gpu.UUID, containers ...placement.Container) a
 	p := allocation.Pod{
 		Holding: placement.Holding{
 			Pod:     placement.PodRef{Namespace: "ns", Name: name, UID: "uid-" + name},
-			Request: placement.Request{Containers: containers},
+			Request: placement.Request{Containers: placement.NewContainers(containers...)},
 		},
 		Created: time.Unix(n, 0),
 	}

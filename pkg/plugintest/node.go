@@ -118,7 +118,7 @@ func (n *Node) Admit(t *testing.T, p allocation.Pod) ([]string, error) {
 	var reuse []string
 	given := make(map[string][]string)
 	var gpus []string
-	for _, c := range p.Request.Containers {
+	for _, c := range p.Request.Containers.All() {
 		ids, err := n.choose(ctx, c, reuse, given)
 		if err != nil {
 			return nil, err
@@ -137,7 +137,7 @@ func (n *Node) Admit(t *testing.T, p allocation.Pod) ([]string, error) {
 		}
 	}
 	n.Pods.Settle(p.Pod.Name)
-	for _, c := range p.Request.Containers {
+	for _, c := range p.Request.Containers.All() {
 		if err := n.Start(ctx, given[c.Name]...); err != nil {
 			return gpus, fmt.Errorf("start %s: %w", c.Name, err)
 		}

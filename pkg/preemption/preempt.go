@@ -207,7 +207,7 @@ func clearDevice(device placement.Device, one placement.Request, node placement.
 // ofOneGPU is what a request wants of each of its GPUs.
 func ofOneGPU(r placement.Request) placement.Request {
 	units, cores := r.Share()
-	r.Containers, r.Count = []placement.Container{{Kind: placement.App, Units: units, Cores: cores}}, 1
+	r.Containers, r.Count = placement.NewContainers(placement.Container{Kind: placement.App, Units: units, Cores: cores}), 1
 	return r
 }
 

@@ -59,7 +59,7 @@ func uuid(node string, i int) gpu.UUID {
 }
 
 func request(units gpu.Units, cores int) placement.Request {
-	return placement.Request{Containers: []placement.Container{{Name: "main", Kind: placement.App, Units: units, Cores: cores}}}
+	return placement.Request{Containers: placement.NewContainers(placement.Container{Name: "main", Kind: placement.App, Units: units, Cores: cores})}
 }
 
 func holding(name string, req placement.Request, on ...gpu.UUID) placement.Holding {

@@ -35,7 +35,7 @@ const (
 // Learn adds a pod. Those that want certain GPUs by UUID do not count: no other
 // GPU is worth more for them.
 func (m *Mix) Learn(r placement.Request) {
-	if r.Empty() || len(r.UUIDs) > 0 {
+	if r.Empty() || !r.UUIDs.Empty() {
 		return
 	}
 	units, cores := r.Share()

@@ -34,11 +34,17 @@ func (p Policies) node(req placement.Request) placement.Policy {
 // is ready.
 type Ranker struct {
 	mu    sync.Mutex
-	kept  map[string]map[string]*ranked // by request and node
+	kept  map[asked]map[string]*ranked // by request and node
 	count int
 
 	prices *Prices          // the last
 	stock  map[string]stock // by node, of those that have changed since the prices were made
+}
+
+// asked is what is asked for, and by which policy of GPUs where the request names none.
+type asked struct {
+	key      placement.Key
+	fallback placement.Policy
 }
 
 // maxKept bounds what a Ranker keeps: requests times nodes.
@@ -162,11 +168,11 @@ func scoreOf(rank, of int) int64 { return (MaxScore - 1) - int64((MaxScore-1)*ra
 
 // of returns what is kept for a request. All is forgotten when it is too much.
 func (r *Ranker) of(defaults Policies, req placement.Request, nodes int) map[string]*ranked {
-	key := string(defaults.GPU) + " " + req.Key()
+	key := asked{req.Key(), defaults.GPU}
 	known, ok := r.kept[key]
 	if !ok {
 		if r.count += nodes; r.count > maxKept || r.kept == nil {
-			r.kept, r.count = make(map[string]map[string]*ranked), nodes
+			r.kept, r.count = make(map[asked]map[string]*ranked), nodes
 		}
 		known = make(map[string]*ranked, nodes)
 		r.kept[key] = known

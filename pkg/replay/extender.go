@@ -58,7 +58,7 @@ func (p *extended) request(s *shape) *placement.Request {
 	if r.CPU == 0 && r.Empty() {
 		r.CPU, r.Count = s.CPU, s.GPUs
 		if s.GPUs > 0 {
-			r.Containers = []placement.Container{{Name: "main", Kind: placement.App, Units: s.Total(), Cores: s.Cores * s.GPUs}}
+			r.Containers = placement.NewContainers(placement.Container{Name: "main", Kind: placement.App, Units: s.Total(), Cores: s.Cores * s.GPUs})
 		}
 		if s.Models != "" {
 			r.Models = placement.NewGlobs(splitModels(s.Models)...)

@@ -99,7 +99,7 @@ func (n *fullNode) fill() error {
 		units := gpu.Units(n.size)
 		n.pods = append(n.pods, allocation.Pod{Created: time.Unix(1e9+int64(i), 0), Index: strconv.Itoa(n.inventory.Devices[k].Index), Holding: placement.Holding{
 			Pod: ref, Settled: !last,
-			Request:    placement.Request{Containers: []placement.Container{{Name: "main", Kind: placement.App, Units: units}}},
+			Request:    placement.Request{Containers: placement.NewContainers(placement.Container{Name: "main", Kind: placement.App, Units: units})},
 			Assignment: placement.Assignment{Shares: []placement.Share{{Device: n.inventory.Devices[k].UUID, Units: units}}},
 		}})
 		listed := &podresources.PodResources{Namespace: ref.Namespace, Name: ref.Name}

@@ -167,7 +167,7 @@ func (o *Options) noPlan(c *crowd, room defrag.Goal, nodes []placement.Node) err
 func (o *Options) request(ctx context.Context, c *crowd) (placement.Request, error) {
 	if len(o.args) == 0 {
 		return placement.Request{
-			Containers: []placement.Container{{Kind: placement.App, Units: gpu.Units(o.gpus)}},
+			Containers: placement.NewContainers(placement.Container{Kind: placement.App, Units: gpu.Units(o.gpus)}),
 			Count:      o.gpus, Policy: placement.Exclusive, Priority: math.MaxInt32,
 		}, nil
 	}

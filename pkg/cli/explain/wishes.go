@@ -3,14 +3,15 @@ package explain
 import (
 	"fmt"
 	"slices"
+	"strings"
 
 	"github.com/gpumem/gpumem/pkg/placement"
 )
 
 // wishes says what else a pod asks of its GPUs.
 func wishes(req placement.Request) (s string) {
-	if globs := slices.Concat(req.Models, req.UUIDs); len(globs) > 0 {
-		s += " matching " + globs.String()
+	if globs := slices.Concat(req.Models.Texts(), req.UUIDs.Texts()); len(globs) > 0 {
+		s += " matching " + strings.Join(globs, ",")
 	}
 	switch req.Preference {
 	case placement.Fastest:

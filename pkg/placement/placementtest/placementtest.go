@@ -73,7 +73,7 @@ func Machine(name string, milli int64, gpus int, units gpu.Units, holdings ...pl
 
 // Ask returns a request of one container.
 func Ask(units gpu.Units, change ...OfRequest) placement.Request {
-	r := placement.Request{Containers: []placement.Container{{Name: "main", Kind: placement.App, Units: units}}}
+	r := placement.Request{Containers: placement.NewContainers(placement.Container{Name: "main", Kind: placement.App, Units: units})}
 	for _, c := range change {
 		c(&r)
 	}
@@ -81,7 +81,11 @@ func Ask(units gpu.Units, change ...OfRequest) placement.Request {
 }
 
 // Cores are said of a request: per cent, of its container.
-func Cores(n int) OfRequest { return func(r *placement.Request) { r.Containers[0].Cores = n } }
+func Cores(n int) OfRequest {
+	return func(r *placement.Request) {
+		r.Containers = r.Containers.Each(func(c *placement.Container) { c.Cores = n })
+	}
+}
 
 // Count is said of a request: of GPUs.
 func Count(n int) OfRequest { return func(r *placement.Request) { r.Count = n } }
@@ -159,21 +163,24 @@ func World(random *rand.Rand) (gpu.Inventory, []placement.Holding, placement.Req
 		inv.Devices = append(inv.Devices, d)
 	}
 	var none placement.Group
+	var anything placement.Globs
 	request := func() placement.Request {
 		r := placement.Request{
 			Count: random.IntN(4), Policy: Pick(random, "", "", placement.Binpack, placement.Spread, placement.Exclusive),
 			Group:          Pick(random, none, none, placement.Group{Namespace: "a", Name: "g"}, placement.Group{Namespace: "b", Name: "g"}),
 			ExclusiveGroup: Pick(random, none, none, none, placement.Group{Namespace: "a", Name: "x"}, placement.Group{Namespace: "b", Name: "x"}),
 
-			Models: Pick(random, nil, nil, placement.NewGlobs("A100*"), placement.NewGlobs("!Tesla*")), UUIDs: Pick(random, nil, nil, nil, placement.NewGlobs("!GPU-0")),
+			Models: Pick(random, anything, anything, placement.NewGlobs("A100*"), placement.NewGlobs("!Tesla*")), UUIDs: Pick(random, anything, anything, anything, placement.NewGlobs("!GPU-0")),
 			Enforcement: Pick(random, "", "", "", gpu.EnforcementMPS, gpu.EnforcementKernel),
 			Preference:  Pick(random, "", "", placement.Fastest, placement.Cheapest),
 		}
+		var containers []placement.Container
 		for range random.IntN(4) {
-			r.Containers = append(r.Containers, placement.Container{
+			containers = append(containers, placement.Container{
 				Kind: placement.ContainerKind(random.IntN(3)), Units: gpu.Units(1 + random.IntN(6)), Cores: Pick(random, 0, 0, 30, 60, 130),
 			})
 		}
+		r.Containers = placement.NewContainers(containers...)
 		return r
 	}
 	var holdings []placement.Holding
