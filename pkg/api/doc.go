@@ -8,6 +8,11 @@
 //     resource of which container is wrong and what is expected. It is never
 //     taken for absent, nor for a default.
 //   - What is written can be read back, by this version and by the next.
+//   - Each annotation of the domain is one row of a table (annotations): its name, who writes it,
+//     and of what users write what a value must be, how it is read into the request and what
+//     explain says of it. The names that are known, the chart's admission policies
+//     (charts/gpumem/files/annotations.yaml) and the tables in README.md and docs/seeing.md are made
+//     of it. No label of the domain means anything.
 //
 // # Decisions
 //

@@ -47,12 +47,9 @@ func FuzzNewNames(f *testing.F) {
 				t.Errorf("resource %q: native %t, %v", name, native, problems)
 			}
 		}
-		for _, key := range []string{
-			n.Count(), n.Policy(), n.Model(), n.UUID(), n.ModelPreference(), n.Group(), n.ExclusiveGroup(),
-			n.EnforcementLevel(), n.Assignment(), n.Index(), n.Inventory(),
-		} {
-			if problems := validation.IsQualifiedName(key); len(problems) > 0 {
-				t.Errorf("annotation %q: %v", key, problems)
+		for _, a := range annotations {
+			if problems := validation.IsQualifiedName(n.key(a.name)); len(problems) > 0 {
+				t.Errorf("annotation %q: %v", n.key(a.name), problems)
 			}
 		}
 	})

@@ -226,32 +226,6 @@ func amountOf(c v1.Container, name v1.ResourceName) (int64, error) {
 	return value, nil
 }
 
-// readAnnotations leaves out what cannot be read; the error tells of the first of it.
-func (n Names) readAnnotations(r *placement.Request, pod *v1.Pod) (first error) {
-	for _, a := range []struct {
-		key  string
-		read func(string) error
-	}{
-		{n.Count(), func(s string) (err error) { r.Count, err = readCount(s, r.Containers.All()); return err }},
-		{n.Policy(), func(s string) (err error) { r.Policy, err = readPolicy(s); return err }},
-		{n.Model(), func(s string) (err error) { r.Models, err = readGlobs(s); return err }},
-		{n.UUID(), func(s string) (err error) { r.UUIDs, err = readGlobs(s); return err }},
-		{n.ModelPreference(), func(s string) (err error) { r.Preference, err = readPreference(s); return err }},
-		{n.Group(), func(s string) (err error) { r.Group, err = readGroup(pod.Namespace, s); return err }},
-		{n.ExclusiveGroup(), func(s string) (err error) { r.ExclusiveGroup, err = readGroup(pod.Namespace, s); return err }},
-		{n.EnforcementLevel(), func(s string) (err error) { r.Enforcement, err = gpu.ParseEnforcement(s); return err }},
-	} {
-		value, ok := pod.Annotations[a.key]
-		if !ok {
-			continue
-		}
-		if err := a.read(value); err != nil && first == nil {
-			first = fmt.Errorf("annotation %s: %w", a.key, err)
-		}
-	}
-	return first
-}
-
 // divisible names the amounts next to one that divide evenly over a number of GPUs.
 func divisible(amount, count int64) string {
 	below := amount / count * count

@@ -1,10 +1,8 @@
 package api
 
 import (
-	"encoding/json"
 	"fmt"
 	"math"
-	"os"
 	"runtime"
 	"slices"
 	"strings"
@@ -269,18 +267,7 @@ func assignmentOf(uuids ...string) string {
 // What a pod holds is what its spec says, whatever is written in annotations.
 // The chart's admission policy is held to the same table by a test on a cluster.
 func TestWhichAnnotationsCanBeRead(t *testing.T) {
-	text, err := os.ReadFile("testdata/annotations.json")
-	if err != nil {
-		t.Fatal(err)
-	}
-	var table map[string]struct {
-		Want           string
-		Taken, Refused []string
-	}
-	if err := json.Unmarshal(text, &table); err != nil {
-		t.Fatal(err)
-	}
-	for key, tc := range table {
+	for key, tc := range readCases(t) {
 		for _, value := range tc.Taken {
 			if _, err := names(t).Request(annotated(pod(container("c", "gpu-mem", "64")), key, value)); err != nil {
 				t.Errorf("%s %q: %v", key, value, err)

@@ -11,12 +11,9 @@ import (
 // Unknown returns the annotations of a pod that are of the domain and mean
 // nothing to gpumem: misspelt, or of another version.
 func (n Names) Unknown(pod *v1.Pod) (keys []string) {
-	known := []string{
-		n.Count(), n.Policy(), n.Model(), n.UUID(), n.ModelPreference(), n.Group(), n.ExclusiveGroup(), n.EnforcementLevel(),
-		n.Assignment(), n.Index(), n.RoomMadeAt(),
-	}
 	for _, key := range slices.Sorted(maps.Keys(pod.Annotations)) {
-		if strings.HasPrefix(key, n.domain+"/") && !slices.Contains(known, key) {
+		name, ours := strings.CutPrefix(key, n.domain+"/")
+		if ours && !slices.ContainsFunc(annotations[:], func(a annotation) bool { return a.name == name && a.writer.onPods() }) {
 			keys = append(keys, key)
 		}
 	}

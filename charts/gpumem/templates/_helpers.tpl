@@ -215,11 +215,28 @@ met: the limit in MiB with six zeros behind it, 95 % of it in bytes.
   value: $(MEMORY_LIMIT_MIB)000000
 {{- end -}}
 
+{{/* All annotations of the domain, by who writes them. */}}
+{{- define "gpumem.annotations" -}}
+{{- .Files.Get "files/annotations.yaml" -}}
+{{- end -}}
+
+{{/* Those that some write, as JSON: (list . WRITER...). */}}
+{{- define "gpumem.annotationsBy" -}}
+{{- $root := first . -}}
+{{- $all := include "gpumem.annotations" $root | fromYaml -}}
+{{- $keys := list -}}
+{{- range rest . -}}
+{{- range get $all . -}}
+{{- $keys = append $keys (printf "%s/%s" $root.Values.resourceDomain .name) -}}
+{{- end -}}
+{{- end -}}
+{{- toJson $keys -}}
+{{- end -}}
+
 {{/* The annotations that gpumem's device plugin writes on pods, as JSON. */}}
 {{- define "gpumem.annotationsOfPods" -}}
-{{- $domain := .Values.resourceDomain -}}
-{{- $keys := list (printf "%s/assignment" $domain) (printf "%s/gpu-index" $domain) -}}
-{{- if eq $domain "aliyun.com" -}}
+{{- $keys := include "gpumem.annotationsBy" (list . "binding") | fromJsonArray -}}
+{{- if eq .Values.resourceDomain "aliyun.com" -}}
 {{- $keys = concat $keys (list "ALIYUN_COM_GPU_MEM_IDX" "ALIYUN_COM_GPU_MEM_POD" "ALIYUN_COM_GPU_MEM_DEV" "ALIYUN_COM_GPU_MEM_ASSIGNED" "scheduler.framework.gpushare.allocation") -}}
 {{- end -}}
 {{- toJson $keys -}}

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"slices"
 
+	"github.com/gpumem/gpumem/pkg/api"
 	"github.com/gpumem/gpumem/pkg/decisions"
 	"github.com/gpumem/gpumem/pkg/gpu"
 	"github.com/gpumem/gpumem/pkg/inspect"
@@ -104,5 +105,5 @@ func asksOf(req placement.Request, unitMiB int64) string {
 	} else {
 		s += " on one GPU"
 	}
-	return s + wishes(req)
+	return s + api.Wishes(req)
 }
