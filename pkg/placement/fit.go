@@ -175,7 +175,7 @@ func candidates(req Request, node Node) ([]int, Reason) {
 		return nil, NoCores
 	}
 	want := req.GPUs()
-	var failed [Fragmented]int // devices, by check
+	var failed [len(about)]int // devices, by check
 	var fitting []int
 	allows := req.allows()
 	for i, d := range node.Devices {

@@ -281,12 +281,17 @@ func TestFit(t *testing.T) {
 }
 
 func TestReasonsHaveNames(t *testing.T) {
-	for r := placement.Fits; r <= placement.Fragmented; r++ {
-		if strings.HasPrefix(r.String(), "Reason(") {
-			t.Errorf("reason %d has no name", uint8(r))
+	var names []string
+	for _, r := range placement.Reasons() {
+		if r.String() == "" || slices.Contains(names, r.String()) {
+			t.Errorf("reason %d has no name of its own: %q", uint8(r), r)
 		}
+		names = append(names, r.String())
 	}
-	if got := (placement.Fragmented + 1).String(); got != "Reason(11)" {
+	if len(names) < 10 || placement.Fits.String() != "Fits" {
+		t.Errorf("the reasons are %s beside %s", names, placement.Fits)
+	}
+	if got := placement.Reason(200).String(); got != "Reason(200)" {
 		t.Errorf("a reason that is none is called %q", got)
 	}
 }

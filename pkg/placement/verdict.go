@@ -13,7 +13,8 @@ import (
 // Reason says why a request does not fit a node. The zero value means it fits.
 type Reason uint8
 
-// The reasons, from what can change least to what can change most.
+// The reasons, from what can change least to what can change most. Where pods that leave help,
+// from Occupied on, a request got equally far.
 const (
 	Fits              Reason = iota
 	NoDevices                // the node offers no GPU
@@ -28,10 +29,38 @@ const (
 	Fragmented               // enough is free in all, on no GPU alone
 )
 
+// about is what is known of each reason; the words of a verdict are in Verdict.String.
+var about = [...]struct {
+	name  string
+	never bool   // whatever pods leave the node
+	brief string // see Verdict.Brief
+}{
+	Fits:              {name: "Fits"},
+	NoDevices:         {name: "NoDevices", never: true},
+	WeakerEnforcement: {name: "WeakerEnforcement", never: true},
+	NoCores:           {name: "NoCores", never: true},
+	NoSuchDevice:      {name: "NoSuchDevice", never: true, brief: "no GPU here matches"},
+	TooLarge:          {name: "TooLarge", never: true, brief: "no GPU here is as large"},
+	TooFew:            {name: "TooFew", never: true, brief: "too few GPUs here are as large"},
+	Unhealthy:         {name: "Unhealthy", brief: "GPUs here are out of use"},
+	Occupied:          {name: "Occupied", brief: "GPUs here are occupied"},
+	Insufficient:      {name: "Insufficient", brief: "too little is free here"},
+	Fragmented:        {name: "Fragmented", brief: "enough is free here in all, on no GPU alone"},
+}
+
+// Reasons returns all reasons but Fits, in their order.
+func Reasons() (out []Reason) {
+	for r := range Reason(len(about)) {
+		if r != Fits {
+			out = append(out, r)
+		}
+	}
+	return out
+}
+
 func (r Reason) String() string {
-	names := [...]string{"Fits", "NoDevices", "WeakerEnforcement", "NoCores", "NoSuchDevice", "TooLarge", "TooFew", "Unhealthy", "Occupied", "Insufficient", "Fragmented"}
-	if int(r) < len(names) {
-		return names[r]
+	if int(r) < len(about) {
+		return about[r].name
 	}
 	return fmt.Sprintf("Reason(%d)", uint8(r))
 }
@@ -48,14 +77,7 @@ func (v Verdict) Fits() bool { return v.Reason == Fits }
 
 // Unresolvable reports whether the request can never fit the node as it is,
 // whatever pods leave it. (Kubernetes: UnschedulableAndUnresolvable.)
-func (v Verdict) Unresolvable() bool {
-	switch v.Reason {
-	case NoDevices, WeakerEnforcement, NoCores, NoSuchDevice, TooLarge, TooFew:
-		return true
-	default:
-		return false
-	}
-}
+func (v Verdict) Unresolvable() bool { return about[v.Reason].never }
 
 // Gap is how far a node is from having room for a request, to tell which of several comes
 // closest.
@@ -91,7 +113,7 @@ func (v Verdict) Gap() Gap {
 // stage returns how far the request got: the same wherever pods that leave help.
 func (g Gap) stage() Reason {
 	if g.reason == Fits {
-		return Fragmented + 1
+		return Reason(len(about))
 	}
 	return min(g.reason, Occupied)
 }
@@ -407,15 +429,7 @@ func models(n Node) string {
 // Brief says what the request needs and what is missing, in the same words for each node
 // where the same is.
 func (v Verdict) Brief() string {
-	missing := map[Reason]string{
-		NoSuchDevice: "no GPU here matches",
-		TooLarge:     "no GPU here is as large",
-		TooFew:       "too few GPUs here are as large",
-		Unhealthy:    "GPUs here are out of use",
-		Occupied:     "GPUs here are occupied",
-		Insufficient: "too little is free here",
-		Fragmented:   "enough is free here in all, on no GPU alone",
-	}[v.Reason]
+	missing := about[v.Reason].brief
 	if missing == "" {
 		return v.String()
 	}
