@@ -66,6 +66,65 @@ func TestMessagesInTheDocsAreThoseOfTheCode(t *testing.T) {
 	}
 }
 
+// verbs are where a text has something else each time.
+var verbs = regexp.MustCompile(`%[-+# 0-9.]*[a-zA-Z%]`)
+
+// sentences returns the parts of a text that do not vary and are long enough to be looked for.
+func sentences(format string) (out []string) {
+	for _, part := range verbs.Split(format, -1) {
+		part = strings.TrimPrefix(strings.Trim(part, " ,.;:()[]-/'\""), "want ")
+		if len(part) >= 12 && strings.Contains(part, " ") {
+			out = append(out, part)
+		}
+	}
+	return out
+}
+
+// TestMessagesOfTheCodeAreInTheDocs looks in the docs for what a pod that waits is answered: the
+// words of verdicts, of what else refuses nodes, and of what cannot be read of a pod.
+func TestMessagesOfTheCodeAreInTheDocs(t *testing.T) {
+	var docs strings.Builder
+	for _, page := range []string{"../docs/troubleshooting.md", "../docs/existing-scheduler.md", "../docs/choosing-gpus.md"} {
+		text, err := os.ReadFile(page)
+		if err != nil {
+			t.Fatal(err)
+		}
+		docs.Write(text)
+	}
+	checked := 0
+	check := func(n ast.Node) bool {
+		if s, ok := literal(n); ok {
+			for _, part := range sentences(s) {
+				if checked++; !strings.Contains(docs.String(), part) {
+					t.Errorf("no table of messages has %q of %q", part, s)
+				}
+			}
+		}
+		return true
+	}
+	for _, name := range []string{"../pkg/placement/verdict.go", "../pkg/decide/decide.go", "../pkg/api/pod.go"} {
+		file, err := parser.ParseFile(token.NewFileSet(), name, nil, parser.SkipObjectResolution)
+		if err != nil {
+			t.Fatal(err)
+		}
+		ast.Inspect(file, check)
+	}
+	inspectCode(t, func(n ast.Node) {
+		refusal, ok := n.(*ast.CompositeLit)
+		if !ok || nameOf(refusal.Type) != "Refusal" {
+			return
+		}
+		for _, element := range refusal.Elts {
+			if field, ok := element.(*ast.KeyValueExpr); ok && nameOf(field.Key) == "Message" {
+				ast.Inspect(field.Value, check)
+			}
+		}
+	})
+	if checked < 60 {
+		t.Errorf("%d sentences were looked for, want 60 or more: where have they gone?", checked)
+	}
+}
+
 // checkMessage looks for the parts of a message that do not vary. It reports
 // whether there are any.
 func checkMessage(t *testing.T, page, message, code string) bool {
@@ -166,17 +225,8 @@ func TestTheTableOfEventsIsComplete(t *testing.T) {
 		}
 		recorded[reason+" on "+strings.ToLower(method.Sel.Name)] = true
 	})
-	text, err := os.ReadFile("../docs/seeing.md")
-	if err != nil {
-		t.Fatal(err)
-	}
-	_, table, _ := strings.Cut(string(text), "| reason | on | says |\n|---|---|---|\n")
 	documented := make(map[string]bool)
-	for line := range strings.Lines(table) {
-		cells := strings.Split(line, " | ")
-		if len(cells) != 3 {
-			break
-		}
+	for _, cells := range tableIn(t, "../docs/seeing.md", "| reason | on | says |") {
 		for _, reason := range quoted.FindAllStringSubmatch(cells[0], -1) {
 			for _, kind := range []string{"node", "pod"} {
 				if strings.Contains(cells[1], kind) {
@@ -188,5 +238,133 @@ func TestTheTableOfEventsIsComplete(t *testing.T) {
 	delete(documented, "FailedScheduling on pod") // by kube-scheduler
 	if diff := cmp.Diff(recorded, documented); diff != "" {
 		t.Errorf("docs/seeing.md (-recorded +documented):\n%s", diff)
+	}
+}
+
+// tableIn returns the cells of the rows of a table, which has three columns.
+func tableIn(t *testing.T, page, header string) (rows [][]string) {
+	t.Helper()
+	text, err := os.ReadFile(page)
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, table, _ := strings.Cut(string(text), header+"\n|---|---|---|\n")
+	for line := range strings.Lines(table) {
+		cells := strings.Split(strings.Trim(line, "|\n"), " | ")
+		if len(cells) != 3 {
+			break
+		}
+		rows = append(rows, cells)
+	}
+	return rows
+}
+
+// quotedIn returns what stands in backquotes in one column.
+func quotedIn(rows [][]string, column int) map[string]bool {
+	out := make(map[string]bool)
+	for _, cells := range rows {
+		for _, q := range quoted.FindAllStringSubmatch(cells[column], -1) {
+			out[q[1]] = true
+		}
+	}
+	return out
+}
+
+// givenReasons returns the reasons in a word that programs give: the names in placement's table
+// of them, and what is written into a field Reason. Those of conditions are in the type of
+// Kubernetes.
+func givenReasons(t *testing.T) (ours, ofConditions map[string]bool) {
+	t.Helper()
+	constants := make(map[string][]string) // in all packages
+	inspectCode(t, func(n ast.Node) {
+		if spec, ok := n.(*ast.ValueSpec); ok {
+			for i, value := range spec.Values {
+				if s, ok := literal(value); ok && i < len(spec.Names) {
+					constants[spec.Names[i].Name] = append(constants[spec.Names[i].Name], s)
+				}
+			}
+		}
+	})
+	ours, ofConditions = make(map[string]bool), make(map[string]bool)
+	word := regexp.MustCompile(`^[A-Z][A-Za-z]+$`)
+	add := func(to map[string]bool, value ast.Expr) {
+		texts := constants[nameOf(value)]
+		if s, ok := literal(value); ok {
+			texts = []string{s}
+		}
+		for _, s := range texts {
+			if word.MatchString(s) {
+				to[s] = true
+			}
+		}
+	}
+	inspectCode(t, func(n ast.Node) {
+		switch n := n.(type) {
+		case *ast.ValueSpec:
+			if n.Names[0].Name != "about" {
+				break
+			}
+			for _, reason := range n.Values[0].(*ast.CompositeLit).Elts {
+				name := reason.(*ast.KeyValueExpr).Value.(*ast.CompositeLit).Elts[0].(*ast.KeyValueExpr)
+				if nameOf(reason.(*ast.KeyValueExpr).Key) != "Fits" {
+					add(ours, name.Value)
+				}
+			}
+		case *ast.CompositeLit:
+			to := ours
+			if name := nameOf(n.Type); name == "NodeCondition" || name == "PodCondition" {
+				to = ofConditions
+			}
+			for _, element := range n.Elts {
+				if field, ok := element.(*ast.KeyValueExpr); ok && nameOf(field.Key) == "Reason" {
+					add(to, field.Value)
+				}
+			}
+		case *ast.AssignStmt:
+			for i, left := range n.Lhs {
+				if field, ok := left.(*ast.SelectorExpr); ok && field.Sel.Name == "Reason" && len(n.Rhs) == len(n.Lhs) {
+					add(ours, n.Rhs[i])
+				}
+			}
+		}
+	})
+	return ours, ofConditions
+}
+
+func TestTheTableOfReasonsIsComplete(t *testing.T) {
+	ours, ofConditions := givenReasons(t)
+	if diff := cmp.Diff(ours, quotedIn(tableIn(t, "../docs/seeing.md", "| reason | of | means |"), 0)); diff != "" {
+		t.Errorf("reasons in docs/seeing.md (-given +documented):\n%s", diff)
+	}
+	conditions := tableIn(t, "../docs/seeing.md", "| condition | on | reasons |")
+	if diff := cmp.Diff(ofConditions, quotedIn(conditions, 2)); diff != "" {
+		t.Errorf("reasons of conditions in docs/seeing.md (-given +documented):\n%s", diff)
+	}
+	types := make(map[string]bool)
+	inspectCode(t, func(n ast.Node) {
+		if spec, ok := n.(*ast.ValueSpec); ok && (nameOf(spec.Type) == "NodeConditionType" || nameOf(spec.Type) == "PodConditionType") {
+			for _, value := range spec.Values {
+				if s, ok := literal(value); ok {
+					types[s] = true
+				}
+			}
+		}
+	})
+	if diff := cmp.Diff(types, quotedIn(conditions, 0)); diff != "" {
+		t.Errorf("conditions in docs/seeing.md (-there are +documented):\n%s", diff)
+	}
+}
+
+func TestTheTableOfAlertsIsComplete(t *testing.T) {
+	text, err := os.ReadFile("../charts/gpumem/files/rules.yaml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	alerts := make(map[string]bool)
+	for _, alert := range regexp.MustCompile(`- alert: (\w+)`).FindAllStringSubmatch(string(text), -1) {
+		alerts[alert[1]] = true
+	}
+	if diff := cmp.Diff(alerts, quotedIn(tableIn(t, "../docs/seeing.md", "| alert | when | what to do |"), 0)); diff != "" {
+		t.Errorf("alerts in docs/seeing.md (-there are +documented):\n%s", diff)
 	}
 }

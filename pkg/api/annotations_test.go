@@ -61,6 +61,16 @@ func tableForUsers() string {
 	return out
 }
 
+func tableOfValues() string {
+	out := "| annotation | a value must be |\n|---|---|\n"
+	for _, a := range annotations {
+		if a.writer == byUsers {
+			out += fmt.Sprintf("| `%s` | `%s` |\n", a.name, a.want)
+		}
+	}
+	return out
+}
+
 func tableOfOthers() string {
 	out := "| annotation | written by | value | says |\n|---|---|---|---|\n"
 	for _, a := range annotations {
@@ -85,6 +95,7 @@ func TestWhatIsMadeOfTheTable(t *testing.T) {
 	for name, want := range map[string]func(was string) string{
 		"charts/gpumem/files/annotations.yaml": func(string) string { return chartsList() },
 		"README.md":                            func(was string) string { return between(was, tableForUsers()) },
+		"docs/choosing-gpus.md":                func(was string) string { return between(was, tableOfValues()) },
 		"docs/seeing.md":                       func(was string) string { return between(was, tableOfOthers()) },
 	} {
 		path := filepath.Join(root(t), name)
