@@ -3,7 +3,6 @@ package enforcement
 import (
 	"errors"
 	"fmt"
-	"strconv"
 	"strings"
 
 	"github.com/gpumem/gpumem/pkg/gpu"
@@ -27,8 +26,8 @@ func ParseMode(s string) (Mode, error) {
 }
 
 const (
-	minDriver     = 615 // with memory partitioning
-	minCapability = 7   // Volta: MPS with limits for each client
+	minDriver     gpu.Version = "615" // with memory partitioning
+	minCapability gpu.Version = "7.0" // Volta: MPS with limits for each client
 )
 
 // Facts is what a node has shown. Each error says what is missing; nil says that
@@ -90,8 +89,8 @@ func (v Verdict) lacks(want gpu.Enforcement) error {
 
 func (f Facts) mps() error {
 	for _, d := range f.Devices {
-		if major, _, _ := strings.Cut(d.ComputeCapability, "."); number(major) < minCapability {
-			return fmt.Errorf("GPU %d (%s) has compute capability %q, want %d.0 or newer", d.Index, d.Model, d.ComputeCapability, minCapability)
+		if !gpu.Version(d.ComputeCapability).AtLeast(minCapability) {
+			return fmt.Errorf("GPU %d (%s) has compute capability %q, want %s or newer", d.Index, d.Model, d.ComputeCapability, minCapability)
 		}
 	}
 	return f.MPS
@@ -99,7 +98,7 @@ func (f Facts) mps() error {
 
 func (f Facts) kernel() error {
 	if !PartitionsMemory(f.Driver) {
-		return fmt.Errorf("the driver is %q, want %d or newer", f.Driver, minDriver)
+		return fmt.Errorf("the driver is %q, want %s or newer", f.Driver, minDriver)
 	}
 	if f.Dmem != nil {
 		return f.Dmem
@@ -127,15 +126,5 @@ func (f Facts) kernel() error {
 // PartitionsMemory reports whether a driver of that version can hold containers to
 // their memory, and has an MPS daemon of version 3.
 func PartitionsMemory(driver string) bool {
-	major, _, _ := strings.Cut(driver, ".")
-	return number(major) >= minDriver
-}
-
-// number reads a version's first part; what is none is no version.
-func number(s string) int {
-	n, err := strconv.Atoi(strings.TrimSpace(s))
-	if err != nil {
-		return -1
-	}
-	return n
+	return gpu.Version(driver).AtLeast(minDriver)
 }
