@@ -276,16 +276,7 @@ func (s *search) clear(n, some placement.Node, pods []placement.Holding, size in
 			must = append(must, h)
 		}
 	}
-	slices.SortFunc(others, func(a, b placement.Holding) int { return placement.MoreImportant(b, a) })
-	turn := make(map[placement.Key]int) // those that ask for the same stand together
-	for _, h := range others {
-		if _, ok := turn[h.Request.Key()]; !ok {
-			turn[h.Request.Key()] = len(turn)
-		}
-	}
-	slices.SortStableFunc(others, func(a, b placement.Holding) int {
-		return cmp.Or(cmp.Compare(turn[a.Request.Key()], turn[b.Request.Key()]), slices.Compare(a.Assignment.Devices(), b.Assignment.Devices()))
-	})
+	sortAlike(others)
 	var grow func(gone []placement.Holding, from int)
 	grow = func(gone []placement.Holding, from int) {
 		if len(gone) == size {
@@ -304,6 +295,20 @@ func (s *search) clear(n, some placement.Node, pods []placement.Holding, size in
 		grow(must, 0)
 	}
 	return sets
+}
+
+// sortAlike puts pods together that ask for the same on the same GPUs, the least important first.
+func sortAlike(pods []placement.Holding) {
+	slices.SortFunc(pods, func(a, b placement.Holding) int { return placement.MoreImportant(b, a) })
+	turn := make(map[placement.Key]int)
+	for _, h := range pods {
+		if _, ok := turn[h.Request.Key()]; !ok {
+			turn[h.Request.Key()] = len(turn)
+		}
+	}
+	slices.SortStableFunc(pods, func(a, b placement.Holding) int {
+		return cmp.Or(cmp.Compare(turn[a.Request.Key()], turn[b.Request.Key()]), slices.Compare(a.Assignment.Devices(), b.Assignment.Devices()))
+	})
 }
 
 // overdrawn reports whether the node's sum may have no room for the request where devices have.

@@ -1,6 +1,9 @@
 package placement
 
-import "unique"
+import (
+	"slices"
+	"unique"
+)
 
 // list is a list of values that is compared with ==: two of the same values in the same order are
 // one in memory. It does not change; the zero value is empty.
@@ -12,8 +15,8 @@ type link[T comparable] struct {
 }
 
 func newList[T comparable](values []T) (l list[T]) {
-	for i := len(values) - 1; i >= 0; i-- {
-		l.first = unique.Make(link[T]{value: values[i], rest: l})
+	for _, v := range slices.Backward(values) {
+		l.first = unique.Make(link[T]{value: v, rest: l})
 	}
 	return l
 }
