@@ -173,6 +173,16 @@ func TestEachAnnotationCountsInTheKey(t *testing.T) {
 	}
 }
 
+func TestWishes(t *testing.T) {
+	r, err := names(t).Request(annotated(pod(container("c", "gpu-mem", "1")), "gpu-model", "T4", "gpu-vendor-driver-min", "550.54"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got, want := Wishes(r), " matching T4, with driver 550.54 or newer"; got != want {
+		t.Errorf("the pod asks for a GPU%s, want %s", got, want)
+	}
+}
+
 func readCases(t *testing.T) (cases map[string]struct {
 	Want           string
 	Taken, Refused []string

@@ -170,6 +170,9 @@ func candidates(req Request, node Node) ([]int, Reason) {
 	if !node.Enforcement.AtLeast(req.Enforcement) {
 		return nil, WeakerEnforcement
 	}
+	if !gpu.Version(node.DriverVersion).AtLeast(req.DriverMin) {
+		return nil, OlderDriver
+	}
 	units, cores := req.Share()
 	if cores > 0 && node.Coreless {
 		return nil, NoCores

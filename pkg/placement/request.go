@@ -159,6 +159,7 @@ type Request struct {
 	ExclusiveGroup Group // never on one GPU with a pod of the same
 
 	Enforcement gpu.Enforcement // the weakest level to accept; empty: any
+	DriverMin   gpu.Version     // the oldest driver to accept; empty: any
 
 	CPU int64 // of the node, in millicores: others need it beside their GPUs
 

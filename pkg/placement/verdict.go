@@ -19,6 +19,7 @@ const (
 	Fits              Reason = iota
 	NoDevices                // the node offers no GPU
 	WeakerEnforcement        // the node cannot hold a container to its grant as the pod demands
+	OlderDriver              // the node's driver is older than the pod accepts
 	NoCores                  // the pod asks for cores, and the node offers none
 	NoSuchDevice             // no GPU of the node passes the pod's globs
 	TooLarge                 // no GPU is large enough, were it empty
@@ -38,6 +39,7 @@ var about = [...]struct {
 	Fits:              {name: "Fits"},
 	NoDevices:         {name: "NoDevices", never: true},
 	WeakerEnforcement: {name: "WeakerEnforcement", never: true},
+	OlderDriver:       {name: "OlderDriver", never: true},
 	NoCores:           {name: "NoCores", never: true},
 	NoSuchDevice:      {name: "NoSuchDevice", never: true, brief: "no GPU here matches"},
 	TooLarge:          {name: "TooLarge", never: true, brief: "no GPU here is as large"},
@@ -166,6 +168,8 @@ func (v Verdict) String() string {
 			has += " (" + v.Node.Weaker + ")"
 		}
 		return fmt.Sprintf("wants enforcement %s; this node has %s: ask for that, or for none", v.Request.Enforcement, has)
+	case OlderDriver:
+		return fmt.Sprintf("wants driver %s or newer; this node has %s", v.Request.DriverMin, cmp.Or(v.Node.DriverVersion, "one that is not known"))
 	case NoCores:
 		return "asks for cores of a GPU, and the node offers none: they are off (chart value cores)"
 	case NoSuchDevice:
