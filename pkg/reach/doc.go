@@ -5,7 +5,7 @@
 //
 //   - kubectl inspect gpumem, the page and the metrics ask the same functions, so that they say the
 //     same of a node and of a pod.
-//   - It reads no more of a node and of a pod than the extender's watch keeps: see controller.Trim.
+//   - It reads no more of a node and of a pod than the extender's watch keeps: see package trim.
 //
 // # Decisions
 //
