@@ -62,9 +62,9 @@ verify: vet $(BIN)/helm ## See that code is formatted and vetted, modules are ti
 	@for dir in $$(find . -name go.mod -printf '%h\n' | sort); do \
 		cd $$dir; go mod tidy -diff || { echo "$$dir: run make update" >&2; exit 1; }; cd $(CURDIR); \
 	done
-	go test -run TestWhatIsMadeOfTheTable ./pkg/api
+	go test -run TestWhatIsMadeOfTheTable ./pkg/kube/api
 	HELM=$(CURDIR)/$(BIN)/helm charts/gpumem/tests/golden.sh
-	@if cd pkg/page && $(NPM_CI); then npm run --silent check; else echo "No npm here: the page's bundle is not compared."; fi
+	@if cd pkg/report/page && $(NPM_CI); then npm run --silent check; else echo "No npm here: the page's bundle is not compared."; fi
 	@echo "verified: what is generated is that of its sources"
 
 .PHONY: lint
@@ -80,10 +80,10 @@ test: test-unit test-sim test-fuzz test-cluster ## Run all tests (those on a rea
 update: $(BIN)/helm ## Write anew what is made of something else: formatting, go.sum, golden files, tables, the page's bundle
 	gofmt -w cmd pkg test
 	@for dir in $$(find . -name go.mod -printf '%h\n' | sort); do cd $$dir; go mod tidy; cd $(CURDIR); done
-	go test ./pkg/api ./pkg/printers ./pkg/replay ./pkg/cli ./pkg/cli/overview ./cmd/gpumem-sim -update
+	go test ./pkg/kube/api ./pkg/report/printers ./pkg/replay ./pkg/cli ./pkg/cli/overview ./cmd/gpumem-sim -update
 	cd test && go test . ./fakenvml -run 'TestTableOfValues|TestStubsAreCurrent' -update
 	HELM=$(CURDIR)/$(BIN)/helm charts/gpumem/tests/golden.sh --update
-	@if cd pkg/page && $(NPM_CI); then npm run build; else echo "No npm here: the page's bundle stays as it is."; fi
+	@if cd pkg/report/page && $(NPM_CI); then npm run build; else echo "No npm here: the page's bundle stays as it is."; fi
 
 # The page's bundle is kept in git, so that nothing else needs Node.js.
 NPM_CI = command -v npm >/dev/null && npm ci --silent --no-audit --no-fund

@@ -16,9 +16,9 @@ import (
 	"go.uber.org/zap"
 	"golang.org/x/sync/errgroup"
 
-	"github.com/gpumem/gpumem/pkg/daemon"
-	"github.com/gpumem/gpumem/pkg/nodepods"
-	"github.com/gpumem/gpumem/pkg/podresources"
+	"github.com/gpumem/gpumem/pkg/node/nodepods"
+	"github.com/gpumem/gpumem/pkg/node/podresources"
+	"github.com/gpumem/gpumem/pkg/process/daemon"
 )
 
 // version is set by the linker.

@@ -13,10 +13,10 @@ import (
 	"github.com/spf13/pflag"
 	"go.uber.org/zap"
 
-	"github.com/gpumem/gpumem/pkg/daemon"
-	"github.com/gpumem/gpumem/pkg/enforcement"
-	"github.com/gpumem/gpumem/pkg/mps"
-	"github.com/gpumem/gpumem/pkg/nvml"
+	"github.com/gpumem/gpumem/pkg/node/enforcement"
+	"github.com/gpumem/gpumem/pkg/node/mps"
+	"github.com/gpumem/gpumem/pkg/node/nvml"
+	"github.com/gpumem/gpumem/pkg/process/daemon"
 )
 
 // mpsCommand is the first argument with which the program supervises the MPS

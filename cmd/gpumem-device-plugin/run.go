@@ -5,7 +5,7 @@ import (
 	"net"
 	"net/http"
 
-	"github.com/gpumem/gpumem/pkg/serve"
+	"github.com/gpumem/gpumem/pkg/process/serve"
 )
 
 // runs returns what is to run, each until its context is done.

@@ -16,7 +16,7 @@ import (
 	"k8s.io/client-go/kubernetes/fake"
 	clienttesting "k8s.io/client-go/testing"
 
-	"github.com/gpumem/gpumem/pkg/api"
+	"github.com/gpumem/gpumem/pkg/kube/api"
 )
 
 func TestCleanup(t *testing.T) {

@@ -12,7 +12,7 @@ import (
 	"github.com/spf13/pflag"
 	"go.uber.org/zap"
 
-	"github.com/gpumem/gpumem/pkg/daemon"
+	"github.com/gpumem/gpumem/pkg/process/daemon"
 )
 
 // version is set by the linker.

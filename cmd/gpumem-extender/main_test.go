@@ -16,10 +16,10 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
-	"github.com/gpumem/gpumem/pkg/controller"
-	"github.com/gpumem/gpumem/pkg/daemon"
-	"github.com/gpumem/gpumem/pkg/placement"
-	"github.com/gpumem/gpumem/pkg/ranking"
+	"github.com/gpumem/gpumem/pkg/core/placement"
+	"github.com/gpumem/gpumem/pkg/core/ranking"
+	"github.com/gpumem/gpumem/pkg/process/daemon"
+	"github.com/gpumem/gpumem/pkg/scheduler/controller"
 )
 
 func TestOptionsReportAllMistakes(t *testing.T) {

@@ -14,17 +14,17 @@ import (
 	"golang.org/x/sync/singleflight"
 	"k8s.io/apimachinery/pkg/util/wait"
 
-	"github.com/gpumem/gpumem/pkg/api"
-	"github.com/gpumem/gpumem/pkg/cache"
-	"github.com/gpumem/gpumem/pkg/controller"
-	"github.com/gpumem/gpumem/pkg/decisions"
-	"github.com/gpumem/gpumem/pkg/extender"
-	"github.com/gpumem/gpumem/pkg/inspect"
-	"github.com/gpumem/gpumem/pkg/metrics"
-	"github.com/gpumem/gpumem/pkg/page"
-	"github.com/gpumem/gpumem/pkg/placement"
-	"github.com/gpumem/gpumem/pkg/reach"
-	"github.com/gpumem/gpumem/pkg/serve"
+	"github.com/gpumem/gpumem/pkg/core/cache"
+	"github.com/gpumem/gpumem/pkg/core/inspect"
+	"github.com/gpumem/gpumem/pkg/core/placement"
+	"github.com/gpumem/gpumem/pkg/kube/api"
+	"github.com/gpumem/gpumem/pkg/kube/reach"
+	"github.com/gpumem/gpumem/pkg/process/serve"
+	"github.com/gpumem/gpumem/pkg/report/decisions"
+	"github.com/gpumem/gpumem/pkg/report/metrics"
+	"github.com/gpumem/gpumem/pkg/report/page"
+	"github.com/gpumem/gpumem/pkg/scheduler/controller"
+	"github.com/gpumem/gpumem/pkg/scheduler/extender"
 )
 
 // reviewInterval is how often assumptions are looked at for their age.

@@ -14,14 +14,14 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/kubernetes/fake"
 
-	"github.com/gpumem/gpumem/pkg/api"
-	"github.com/gpumem/gpumem/pkg/cache"
-	"github.com/gpumem/gpumem/pkg/controller"
-	"github.com/gpumem/gpumem/pkg/extender"
-	"github.com/gpumem/gpumem/pkg/gpu"
-	"github.com/gpumem/gpumem/pkg/metrics"
-	"github.com/gpumem/gpumem/pkg/page"
-	"github.com/gpumem/gpumem/pkg/placement"
+	"github.com/gpumem/gpumem/pkg/core/cache"
+	"github.com/gpumem/gpumem/pkg/core/gpu"
+	"github.com/gpumem/gpumem/pkg/core/placement"
+	"github.com/gpumem/gpumem/pkg/kube/api"
+	"github.com/gpumem/gpumem/pkg/report/metrics"
+	"github.com/gpumem/gpumem/pkg/report/page"
+	"github.com/gpumem/gpumem/pkg/scheduler/controller"
+	"github.com/gpumem/gpumem/pkg/scheduler/extender"
 )
 
 // What is free on nodes to which kube-scheduler sends no pods is free neither to the metrics nor

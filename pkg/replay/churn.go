@@ -4,7 +4,7 @@ import (
 	"container/heap"
 	"math/rand/v2"
 
-	"github.com/gpumem/gpumem/pkg/gpu"
+	"github.com/gpumem/gpumem/pkg/core/gpu"
 )
 
 // WarmUp and Measured are the parts of a churn run, in mean lifetimes of a pod.

@@ -5,11 +5,11 @@ import (
 	"strconv"
 	"time"
 
-	"github.com/gpumem/gpumem/pkg/cache"
-	"github.com/gpumem/gpumem/pkg/decide"
-	"github.com/gpumem/gpumem/pkg/gpu"
-	"github.com/gpumem/gpumem/pkg/placement"
-	"github.com/gpumem/gpumem/pkg/ranking"
+	"github.com/gpumem/gpumem/pkg/core/cache"
+	"github.com/gpumem/gpumem/pkg/core/decide"
+	"github.com/gpumem/gpumem/pkg/core/gpu"
+	"github.com/gpumem/gpumem/pkg/core/placement"
+	"github.com/gpumem/gpumem/pkg/core/ranking"
 )
 
 // extended is the extender at work: its books, its scores from 0 to 10 and its

@@ -6,9 +6,9 @@ import (
 	"math/rand" //nolint:depguard // the published runs took their numbers from it
 	"slices"
 
-	"github.com/gpumem/gpumem/pkg/gpu"
-	"github.com/gpumem/gpumem/pkg/placement"
-	"github.com/gpumem/gpumem/pkg/ranking"
+	"github.com/gpumem/gpumem/pkg/core/gpu"
+	"github.com/gpumem/gpumem/pkg/core/placement"
+	"github.com/gpumem/gpumem/pkg/core/ranking"
 )
 
 // Inflation is the demand of a published run, as a multiple of the capacity.

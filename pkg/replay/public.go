@@ -1,7 +1,7 @@
 package replay
 
 import (
-	"github.com/gpumem/gpumem/pkg/gpu"
+	"github.com/gpumem/gpumem/pkg/core/gpu"
 )
 
 // The policies of the paper's simulator, in the form that its results were made

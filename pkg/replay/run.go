@@ -3,7 +3,7 @@ package replay
 import (
 	"math"
 
-	"github.com/gpumem/gpumem/pkg/gpu"
+	"github.com/gpumem/gpumem/pkg/core/gpu"
 )
 
 // Point is the fleet after one arrival, in units.

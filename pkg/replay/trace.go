@@ -4,8 +4,8 @@ import (
 	"fmt"
 	"math"
 
-	"github.com/gpumem/gpumem/pkg/gpu"
-	"github.com/gpumem/gpumem/pkg/placement"
+	"github.com/gpumem/gpumem/pkg/core/gpu"
+	"github.com/gpumem/gpumem/pkg/core/placement"
 )
 
 // Unlimited is an amount of CPU or host memory that never runs out: a trace

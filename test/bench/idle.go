@@ -14,7 +14,7 @@ import (
 	"k8s.io/client-go/tools/clientcmd"
 	extenderv1 "k8s.io/kube-scheduler/extender/v1"
 
-	"github.com/gpumem/gpumem/pkg/serve"
+	"github.com/gpumem/gpumem/pkg/process/serve"
 )
 
 // idleAddress is where the chart's configuration of kube-scheduler has the

@@ -9,7 +9,7 @@ import (
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
 
-	"github.com/gpumem/gpumem/pkg/api"
+	"github.com/gpumem/gpumem/pkg/kube/api"
 )
 
 // TestMemory: what is measured keeps what it is told of, as a client that lists

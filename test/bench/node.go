@@ -18,13 +18,13 @@ import (
 	pluginapi "k8s.io/kubelet/pkg/apis/deviceplugin/v1beta1"
 	podresources "k8s.io/kubelet/pkg/apis/podresources/v1"
 
-	"github.com/gpumem/gpumem/pkg/allocation"
-	"github.com/gpumem/gpumem/pkg/api"
-	"github.com/gpumem/gpumem/pkg/deviceplugin"
-	"github.com/gpumem/gpumem/pkg/gpu"
-	"github.com/gpumem/gpumem/pkg/placement"
-	resources "github.com/gpumem/gpumem/pkg/podresources"
-	"github.com/gpumem/gpumem/pkg/reconcile"
+	"github.com/gpumem/gpumem/pkg/core/allocation"
+	"github.com/gpumem/gpumem/pkg/core/gpu"
+	"github.com/gpumem/gpumem/pkg/core/placement"
+	"github.com/gpumem/gpumem/pkg/kube/api"
+	"github.com/gpumem/gpumem/pkg/node/deviceplugin"
+	resources "github.com/gpumem/gpumem/pkg/node/podresources"
+	"github.com/gpumem/gpumem/pkg/node/reconcile"
 )
 
 const (

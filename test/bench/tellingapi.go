@@ -17,7 +17,7 @@ import (
 	"k8s.io/apimachinery/pkg/watch"
 	"k8s.io/client-go/kubernetes/scheme"
 
-	"github.com/gpumem/gpumem/pkg/api"
+	"github.com/gpumem/gpumem/pkg/kube/api"
 )
 
 // version is that of all lists.

@@ -214,11 +214,11 @@ func TestTheAPIServerWarnsOfNamesWithoutEffect(t *testing.T) {
 }
 
 // TestTheAPIServerRefusesWhatTheExtenderCannotRead: the policy takes and refuses
-// the same values as the extender, which pkg/api tests with the same table, and
+// the same values as the extender, which pkg/kube/api tests with the same table, and
 // says what it wants.
 func TestTheAPIServerRefusesWhatTheExtenderCannotRead(t *testing.T) {
 	e := setup(t)
-	text, err := os.ReadFile("../../pkg/api/testdata/annotations.json")
+	text, err := os.ReadFile("../../pkg/kube/api/testdata/annotations.json")
 	if err != nil {
 		t.Fatal(err)
 	}

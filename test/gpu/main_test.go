@@ -46,7 +46,7 @@ func newParts(t *testing.T) parts {
 	t.Cleanup(func() { os.RemoveAll(dir) })
 	p := parts{t, dir}
 	p.build("plugin", "./cmd/gpumem-device-plugin", "CGO_ENABLED=1", "CGO_CFLAGS=-O2 -g -Wno-deprecated-declarations")
-	p.build("nvidia-cuda-mps-control", "./pkg/mps/internal/standin")
+	p.build("nvidia-cuda-mps-control", "./pkg/node/mps/internal/standin")
 	t.Setenv("PATH", dir+string(os.PathListSeparator)+os.Getenv("PATH"))
 	if _, err := fakenvml.Build(t.Context(), dir); err != nil {
 		t.Fatal(err)

@@ -175,9 +175,9 @@ func TestGuardGPUs(t *testing.T) {
 	}
 }
 
-// What pkg/api reads, the policy lets pass, and nothing else.
+// What pkg/kube/api reads, the policy lets pass, and nothing else.
 func TestAnnotations(t *testing.T) {
-	text, err := os.ReadFile("../../pkg/api/testdata/annotations.json")
+	text, err := os.ReadFile("../../pkg/kube/api/testdata/annotations.json")
 	if err != nil {
 		t.Fatal(err)
 	}

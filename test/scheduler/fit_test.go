@@ -12,7 +12,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 
-	"github.com/gpumem/gpumem/pkg/api"
+	"github.com/gpumem/gpumem/pkg/kube/api"
 )
 
 var (

@@ -17,7 +17,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	toolscache "k8s.io/client-go/tools/cache"
 
-	"github.com/gpumem/gpumem/pkg/controller"
+	"github.com/gpumem/gpumem/pkg/scheduler/controller"
 )
 
 // namespaces are those of pods. Names are unique over all of them.

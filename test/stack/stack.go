@@ -51,7 +51,7 @@ func Build(ctx context.Context, out string, log io.Writer) (*Stack, error) {
 		fmt.Fprintf(log, "build %s\n", b.name)
 		source := "./cmd/" + b.name
 		if b.name == MPSStandIn {
-			source = "./pkg/mps/internal/standin"
+			source = "./pkg/node/mps/internal/standin"
 		}
 		cmd := exec.CommandContext(ctx, "go", "build", "-trimpath", "-buildvcs=false",
 			"-ldflags", "-s -w -X main.version=v"+Version, "-o", s.Binary(b.name), source)

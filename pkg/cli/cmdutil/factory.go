@@ -19,10 +19,10 @@ import (
 
 	_ "k8s.io/client-go/plugin/pkg/client/auth" // logins that a kubeconfig may ask for
 
-	"github.com/gpumem/gpumem/pkg/api"
 	"github.com/gpumem/gpumem/pkg/cli/cluster"
-	"github.com/gpumem/gpumem/pkg/inspect"
-	"github.com/gpumem/gpumem/pkg/printers"
+	"github.com/gpumem/gpumem/pkg/core/inspect"
+	"github.com/gpumem/gpumem/pkg/kube/api"
+	"github.com/gpumem/gpumem/pkg/report/printers"
 )
 
 // Factory has the flags of the tree of commands, and makes of them what commands need.

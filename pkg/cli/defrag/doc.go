@@ -1,5 +1,5 @@
 // Package defrag has the command defrag: it plans the fewest evictions that make a waiting pod fit,
-// or free a GPU, and carries them out with --apply. The plan itself is package pkg/defrag's.
+// or free a GPU, and carries them out with --apply. The plan itself is package pkg/core/defrag's.
 //
 // # Invariants
 //

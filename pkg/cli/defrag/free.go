@@ -9,10 +9,10 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/wait"
 
-	"github.com/gpumem/gpumem/pkg/api"
 	"github.com/gpumem/gpumem/pkg/cli/cordon"
-	"github.com/gpumem/gpumem/pkg/defrag"
-	"github.com/gpumem/gpumem/pkg/evict"
+	"github.com/gpumem/gpumem/pkg/core/defrag"
+	"github.com/gpumem/gpumem/pkg/kube/api"
+	"github.com/gpumem/gpumem/pkg/kube/evict"
 )
 
 // free evicts the pods of a plan that frees GPUs. These are cordoned until the pods that

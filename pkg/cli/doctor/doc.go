@@ -1,4 +1,4 @@
-// Package doctor has the command doctor: it reads the cluster and prints what package pkg/doctor
+// Package doctor has the command doctor: it reads the cluster and prints what package pkg/report/doctor
 // finds wrong with it.
 //
 // # Invariants

@@ -11,8 +11,8 @@ import (
 	"k8s.io/apimachinery/pkg/util/duration"
 
 	"github.com/gpumem/gpumem/pkg/cli/cmdutil"
-	"github.com/gpumem/gpumem/pkg/doctor"
-	"github.com/gpumem/gpumem/pkg/printers"
+	"github.com/gpumem/gpumem/pkg/report/doctor"
+	"github.com/gpumem/gpumem/pkg/report/printers"
 )
 
 // Options are those of doctor.

@@ -14,8 +14,8 @@ import (
 	utilerrors "k8s.io/apimachinery/pkg/util/errors"
 	"k8s.io/apimachinery/pkg/util/wait"
 
-	"github.com/gpumem/gpumem/pkg/api"
-	"github.com/gpumem/gpumem/pkg/evict"
+	"github.com/gpumem/gpumem/pkg/kube/api"
+	"github.com/gpumem/gpumem/pkg/kube/evict"
 )
 
 const (

@@ -10,8 +10,8 @@ import (
 
 	"github.com/gpumem/gpumem/pkg/cli/cluster"
 	"github.com/gpumem/gpumem/pkg/cli/cmdutil"
-	"github.com/gpumem/gpumem/pkg/doctor"
-	"github.com/gpumem/gpumem/pkg/printers"
+	"github.com/gpumem/gpumem/pkg/report/doctor"
+	"github.com/gpumem/gpumem/pkg/report/printers"
 )
 
 // Options are those of explain.

@@ -5,12 +5,12 @@ import (
 	"fmt"
 	"slices"
 
-	"github.com/gpumem/gpumem/pkg/decide"
-	"github.com/gpumem/gpumem/pkg/decisions"
-	"github.com/gpumem/gpumem/pkg/gpu"
-	"github.com/gpumem/gpumem/pkg/inspect"
-	"github.com/gpumem/gpumem/pkg/printers"
-	"github.com/gpumem/gpumem/pkg/reach"
+	"github.com/gpumem/gpumem/pkg/core/decide"
+	"github.com/gpumem/gpumem/pkg/core/gpu"
+	"github.com/gpumem/gpumem/pkg/core/inspect"
+	"github.com/gpumem/gpumem/pkg/kube/reach"
+	"github.com/gpumem/gpumem/pkg/report/decisions"
+	"github.com/gpumem/gpumem/pkg/report/printers"
 )
 
 // considered is one GPU of a list of those that were considered.

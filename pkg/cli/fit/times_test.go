@@ -6,10 +6,10 @@ import (
 	"testing"
 	"time"
 
-	"github.com/gpumem/gpumem/pkg/cache"
-	"github.com/gpumem/gpumem/pkg/inspect"
-	"github.com/gpumem/gpumem/pkg/placement"
-	"github.com/gpumem/gpumem/pkg/placement/placementtest"
+	"github.com/gpumem/gpumem/pkg/core/cache"
+	"github.com/gpumem/gpumem/pkg/core/inspect"
+	"github.com/gpumem/gpumem/pkg/core/placement"
+	"github.com/gpumem/gpumem/pkg/core/placement/placementtest"
 )
 
 // As many pods fit as could be bound, one after the other.

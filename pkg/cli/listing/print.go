@@ -6,8 +6,8 @@ import (
 	"strings"
 
 	"github.com/gpumem/gpumem/pkg/cli/cmdutil"
-	"github.com/gpumem/gpumem/pkg/inspect"
-	"github.com/gpumem/gpumem/pkg/printers"
+	"github.com/gpumem/gpumem/pkg/core/inspect"
+	"github.com/gpumem/gpumem/pkg/report/printers"
 )
 
 // Print prints rows, with headers or without, in the format of the flags.

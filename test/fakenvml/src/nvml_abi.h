@@ -1,5 +1,5 @@
 // The part of NVML's binary interface that this library implements, written anew from the
-// documented layout (NVML API reference; go-nvml v0.13.3-1, pkg/nvml/types_gen.go).
+// documented layout (NVML API reference; go-nvml v0.13.3-1, pkg/node/nvml/types_gen.go).
 // Names are NVML's own, so that a test can compile every source of this folder a second time
 // with NVIDIA's header in place of these declarations (-DFAKENVML_NVML_HEADER='"…/nvml.h"'):
 // the compiler then compares each prototype, and a generated program each size and offset.

@@ -19,10 +19,10 @@ import (
 )
 
 // core are the packages in which mutants are generated: they decide.
-var core = []string{"pkg/allocation", "pkg/cache", "pkg/gpu", "pkg/placement", "pkg/preemption", "pkg/ranking"}
+var core = []string{"pkg/core/allocation", "pkg/core/cache", "pkg/core/decide", "pkg/core/gpu", "pkg/core/placement", "pkg/core/preemption", "pkg/core/ranking"}
 
 // near are the packages whose tests look for a mutant that the tests of its own package miss.
-var near = append(slices.Clone(core), "pkg/api", "pkg/extender", "pkg/nodestate", "pkg/reconcile", "pkg/deviceplugin", "pkg/defrag")
+var near = append(slices.Clone(core), "pkg/kube/api", "pkg/scheduler/extender", "pkg/node/nodestate", "pkg/node/reconcile", "pkg/node/deviceplugin", "pkg/core/defrag")
 
 // The kinds of faults that are generated.
 const (

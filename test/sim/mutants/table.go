@@ -11,68 +11,68 @@ const simulation = "" // instead of a test
 // left to unit tests.
 var table = []mutant{
 	{
-		"free at deletionTimestamp", "pkg/controller/books.go",
+		"free at deletionTimestamp", "pkg/scheduler/controller/books.go",
 		"case api.Terminal(pod):", "case api.Terminal(pod) || pod.DeletionTimestamp != nil:", simulation,
 	},
 	{
-		"key by name", "pkg/controller/books.go",
+		"key by name", "pkg/scheduler/controller/books.go",
 		"isPod && old.UID != pod.UID {", "isPod && old.Name != pod.Name {", simulation,
 	},
 	{
-		"unsigned remainder", "pkg/placement/node.go",
+		"unsigned remainder", "pkg/core/placement/node.go",
 		"return max(0, d.Capacity-d.Foreign-d.Requested)", "return gpu.Units(uint32(d.Capacity - d.Foreign - d.Requested))", simulation,
 	},
 	{
-		"equal split", "pkg/placement/node.go",
+		"equal split", "pkg/core/placement/node.go",
 		"n.Devices[i].Device = d\n", "n.Devices[i].Device = d\n\t\tn.Devices[i].Capacity = inv.Capacity() / gpu.Units(len(inv.Devices))\n", simulation,
 	},
 	{
-		"lock released in between", "pkg/cache/cache.go",
+		"lock released in between", "pkg/core/cache/cache.go",
 		"	c.set(on, ref.UID, &pod{\n		Holding: placement.Holding{Pod: ref, Request: req, Assignment: chosen},",
 		"	c.mu.Unlock()\n	time.Sleep(20 * time.Millisecond)\n	c.mu.Lock()\n	c.set(on, ref.UID, &pod{\n		Holding: placement.Holding{Pod: ref, Request: req, Assignment: chosen},", simulation,
 	},
 	{
-		"a forgotten Forget", "pkg/extender/extender.go",
+		"a forgotten Forget", "pkg/scheduler/extender/extender.go",
 		"e.Cache.RefusePod(ref.UID, decided)", "_ = decided", simulation,
 	},
 	{
-		"expected after a refused Bind", "pkg/extender/extender.go",
+		"expected after a refused Bind", "pkg/scheduler/extender/extender.go",
 		"		e.Cache.Unexpect(ref.UID, e.Now())\n", "", "TestHowLongAPodIsExpected",
 	},
 	{
-		"unknown outcome is a refusal", "pkg/extender/extender.go",
+		"unknown outcome is a refusal", "pkg/scheduler/extender/extender.go",
 		"case e.Cluster.Refused(cause):", "case true:", simulation,
 	},
 	{
-		"bindings not counted", "pkg/cache/cache.go",
+		"bindings not counted", "pkg/core/cache/cache.go",
 		"return len(p.bindings) == 0", "return true", simulation,
 	},
 	{
-		"swap not corrected", "pkg/reconcile/reconcile.go",
+		"swap not corrected", "pkg/node/reconcile/reconcile.go",
 		"	case !claimed:\n", "	case c != nil || !claimed:\n", simulation,
 	},
 	{
-		"the owner's word is shared out", "pkg/nodestate/state.go",
+		"the owner's word is shared out", "pkg/node/nodestate/state.go",
 		"if !known || !pod.Settled {", "if true || !known {", "TestWhatAnOwnerWritesIsNotSharedOut",
 	},
 	{
-		"a plan is not brought up to date", "pkg/reconcile/reconcile.go",
+		"a plan is not brought up to date", "pkg/node/reconcile/reconcile.go",
 		"		r.state.Wrote(ref, is)\n", "", "TestASecondSwapIsCorrectedToo",
 	},
 	{
-		"swap corrected with a gap", "pkg/allocation/reconcile.go",
+		"swap corrected with a gap", "pkg/core/allocation/reconcile.go",
 		"if moving > 1 || moving == 1 && !c.Moves() {", "if false {", simulation,
 	},
 	{
-		"confusable rule off", "pkg/decide/decide.go",
+		"confusable rule off", "pkg/core/decide/decide.go",
 		"return !h.Settled && !h.Nominated &&", "return false && !h.Nominated &&", simulation,
 	},
 	{
-		"explain leaves confusable pods out", "pkg/inspect/chance.go",
+		"explain leaves confusable pods out", "pkg/core/inspect/chance.go",
 		"own = cmp.Or(Overdraws(pod.Request, n), refused)", "own = Overdraws(pod.Request, n)", "TestAChanceIsWhatBecomesOfABind",
 	},
 	{
-		"explain assumes a policy", "pkg/inspect/chance.go",
+		"explain assumes a policy", "pkg/core/inspect/chance.go",
 		"n = decide.Reserved(n, pod.Pod, pod.Request, f.Policy)", "n = decide.Reserved(n, pod.Pod, pod.Request, placement.Binpack)", "TestAReportSaysWhatTheExtenderDecides",
 	},
 	{
@@ -80,88 +80,88 @@ var table = []mutant{
 		"facts.Policy = cmp.Or(policy, cluster.DefaultPolicy)", "facts.Policy = cmp.Or(cluster.DefaultPolicy, policy)", "TestCommandsAskByTheClustersPolicy",
 	},
 	{
-		"settled ignored", "pkg/api/pod.go",
+		"settled ignored", "pkg/kube/api/pod.go",
 		"return pod.Status.StartTime != nil || Terminal(pod)", "return Terminal(pod)", simulation,
 	},
 	{
-		"init containers summed", "pkg/placement/request.go",
+		"init containers summed", "pkg/core/placement/request.go",
 		"highest = max(highest, sidecars+amount(c))\n", "apps += amount(c)\n", simulation,
 	},
 	{
-		"ghost's pods dropped", "pkg/cache/cache.go",
+		"ghost's pods dropped", "pkg/core/cache/cache.go",
 		"if n.inventory != nil || len(n.pods[on]) > 0 || len(n.pods[coming]) > 0 || len(n.expected) > 0 {", "if n.inventory != nil {", simulation,
 	},
 	{
-		"read though it has gone", "pkg/cache/read.go",
+		"read though it has gone", "pkg/core/cache/read.go",
 		"if r.gone[h.Pod.UID] || ok", "if ok", simulation,
 	},
 	{
-		"stale read beats the watch", "pkg/cache/read.go",
+		"stale read beats the watch", "pkg/core/cache/read.go",
 		" || ok && !p.assumed {", " {", simulation,
 	},
 	{
-		"entered though it has ended", "pkg/extender/reads.go",
+		"entered though it has ended", "pkg/scheduler/extender/reads.go",
 		"if api.Terminal(pod) {", "if false {", simulation,
 	},
 	{
-		"retry chooses anew", "pkg/cache/cache.go",
+		"retry chooses anew", "pkg/core/cache/cache.go",
 		"			p.bindings = append(p.bindings, now)\n			return p.Assignment, nil\n",
 		"			p.bindings = append(p.bindings, now)\n			chosen, _ := c.nodes[nodeName].decide(ref, req, fallback)\n			return chosen, nil\n", simulation,
 	},
 	{
-		"short preference", "pkg/deviceplugin/server.go",
+		"short preference", "pkg/node/deviceplugin/server.go",
 		"ContainerPreferredAllocationResponse{DeviceIDs: plain(ids)})", "ContainerPreferredAllocationResponse{DeviceIDs: plain(ids[1:])})", simulation,
 	},
 	{
-		"unhealthy GPU offered", "pkg/placement/fit.go",
+		"unhealthy GPU offered", "pkg/core/placement/fit.go",
 		"case !d.Status.TakesPods():\n		return Unhealthy", "case false:\n		return Unhealthy", simulation,
 	},
 	{
-		"unplaced pods not counted", "pkg/placement/node.go",
+		"unplaced pods not counted", "pkg/core/placement/node.go",
 		"			n.Unattributed = append(n.Unattributed, h)\n", "", simulation,
 	},
 	{
-		"overtaken and sent again", "pkg/cache/cache.go",
+		"overtaken and sent again", "pkg/core/cache/cache.go",
 		"if !p.assumed || p.read {", "if true {", simulation,
 	},
 	{
-		"nominated pods forgotten", "pkg/cache/cache.go",
+		"nominated pods forgotten", "pkg/core/cache/cache.go",
 		"WithNominated(nominated)", "WithNominated(nil)", simulation,
 	},
 	{
-		"filter reserves", "pkg/extender/filter.go",
+		"filter reserves", "pkg/scheduler/extender/filter.go",
 		"return e.Cache.Refused(node.name, q.Question)", "_, _ = e.Cache.AssumePod(q.Pod, node.name, q.Request, e.Policy, e.Now()); return nil", simulation,
 	},
 	{
-		"a leader is not caught up", "pkg/extender/extender.go",
+		"a leader is not caught up", "pkg/scheduler/extender/extender.go",
 		"return e.catchUp(ctx, nodeName)", "return nil", simulation,
 	},
 	{
-		"never woken", "pkg/extender/wake.go",
+		"never woken", "pkg/scheduler/extender/wake.go",
 		"if err := e.Cluster.Wake(ctx, p.Pod); err != nil {", "if err := error(nil); err != nil {", simulation,
 	},
 	{
-		"who leads is not asked", "pkg/extender/turn.go",
+		"who leads is not asked", "pkg/scheduler/extender/turn.go",
 		`if last == nil || leader == "" || leader != last.leader || now.Sub(last.begun) < handover {`, "if last == nil {", simulation,
 	},
 	{
-		"a handover is over at once", "pkg/extender/turn.go",
+		"a handover is over at once", "pkg/scheduler/extender/turn.go",
 		"now.Sub(last.begun) < handover {", "false {", simulation,
 	},
 	{
-		"a watch behind is believed", "pkg/extender/turn.go",
+		"a watch behind is believed", "pkg/scheduler/extender/turn.go",
 		"if done || !told(l.from) {", "if done {", simulation,
 	},
 	{
-		"each Bind reads the Lease", "pkg/extender/turn.go",
+		"each Bind reads the Lease", "pkg/scheduler/extender/turn.go",
 		`"lead after silence "+strconv.Itoa(silences)`, `fmt.Sprintf("%p", &silences)+strconv.Itoa(silences)`, "TestBindsThatComeAtOnceWaitForOneRead",
 	},
 	{
-		"each Bind reads the pods of its node", "pkg/extender/turn.go",
+		"each Bind reads the pods of its node", "pkg/scheduler/extender/turn.go",
 		`"pods of "+node+" since "+lead.from`, `fmt.Sprintf("%p", &err)`, "TestBindsThatComeAtOnceWaitForOneRead",
 	},
 	{
-		"a guess beats the read", "pkg/cache/read.go",
+		"a guess beats the read", "pkg/core/cache/read.go",
 		"ok && !p.assumed {", "ok && (p != nil || !p.assumed) {", simulation,
 	},
 	{
@@ -173,35 +173,35 @@ var table = []mutant{
 		"e.asker.WakeWaiting(context.Background())", "if e.w.cfg.Samples {\n\t\t\t\te.asker.WakeWaiting(context.Background())\n\t\t\t}", simulation,
 	},
 	{
-		"equals evicted", "pkg/preemption/preempt.go",
+		"equals evicted", "pkg/core/preemption/preempt.go",
 		"h.Request.Priority >= req.Priority", "h.Request.Priority > req.Priority", simulation,
 	},
 	{
-		"API call under the lock", "pkg/reconcile/reconcile.go",
+		"API call under the lock", "pkg/node/reconcile/reconcile.go",
 		"	if err := r.pods.Correct(writing, ref, is, s.Inventory); err != nil {", "	r.mu.Lock()\n	err := r.pods.Correct(writing, ref, is, s.Inventory)\n	r.mu.Unlock()\n	if err != nil {", simulation,
 	},
 	{
-		"cores by the node's sum", "pkg/placement/fit.go",
+		"cores by the node's sum", "pkg/core/placement/fit.go",
 		"case !n.room(d).covers(units, cores):", "case !n.room(d).covers(units, 0), n.freeFor(r).cores < cores:", simulation,
 	},
 	{
-		"cordoned GPUs take pods", "pkg/api/codec.go",
+		"cordoned GPUs take pods", "pkg/kube/api/codec.go",
 		"return Cordon(inv, n.CordonedGPUs(node)), nil", "return inv, nil", simulation,
 	},
 	{
-		"cordoned GPUs take unplaced pods", "pkg/allocation/tenants.go",
+		"cordoned GPUs take unplaced pods", "pkg/core/allocation/tenants.go",
 		"if slices.Contains(b.Cordoned, d.UUID) {", "if d.UUID == \"\" {", simulation,
 	},
 	{
-		"foreign use offered", "pkg/placement/node.go",
+		"foreign use offered", "pkg/core/placement/node.go",
 		"return max(0, d.Capacity-d.Foreign-d.Requested)", "return max(0, d.Capacity-d.Requested)", simulation,
 	},
 	{
-		"gpushare's index not read", "pkg/allocation/tenants.go",
+		"gpushare's index not read", "pkg/core/allocation/tenants.go",
 		"t.written = s.byIndex(p)", "_ = s.byIndex", simulation,
 	},
 	{
-		"panic on a bad annotation", "pkg/api/pod.go",
+		"panic on a bad annotation", "pkg/kube/api/pod.go",
 		"	if err != nil || count < 1 || count > maxCount {", "	if err != nil {\n		panic(err)\n	}\n	if count < 1 || count > 64 {", simulation,
 	},
 	{
@@ -209,91 +209,91 @@ var table = []mutant{
 		"if s.w.cfg.Adversary != underPolicies {", "if true {", simulation,
 	},
 	{
-		"what was given is not counted", "pkg/placement/node.go",
+		"what was given is not counted", "pkg/core/placement/node.go",
 		"if shares, ok := given[h.Pod.UID]; ok {", "if shares, ok := given[h.Pod.UID]; ok && false {", simulation,
 	},
 	{
-		"what was given is not written", "pkg/reconcile/reconcile.go",
+		"what was given is not written", "pkg/node/reconcile/reconcile.go",
 		"		if !c.Whole() {\n			continue\n", "		if !c.Asked() {\n			continue\n", "TestAPodCountsAsTheKubeletHasGivenIt",
 	},
 	{
-		"a forged assignment is believed", "pkg/api/pod.go",
+		"a forged assignment is believed", "pkg/kube/api/pod.go",
 		"return Settled(pod) || Considered(pod)", "return true", simulation,
 	},
 	{
-		"a time-out is a refusal", "pkg/controller/client.go",
+		"a time-out is a refusal", "pkg/scheduler/controller/client.go",
 		" && code != http.StatusRequestTimeout", " && code != http.StatusTeapot", "TestClientTellsRefusalFromUnknownOutcome",
 	},
 	{
-		"a namesake's binding is believed", "pkg/extender/extender.go",
+		"a namesake's binding is believed", "pkg/scheduler/extender/extender.go",
 		"gone := err == nil && (pod == nil || string(pod.UID) != ref.UID)", "gone := err == nil && pod == nil", "TestAPodMadeAgainUnderItsNameIsAnother",
 	},
 	{
-		"a namesake keeps an assumption", "pkg/extender/extender.go",
+		"a namesake keeps an assumption", "pkg/scheduler/extender/extender.go",
 		`case pod == nil || string(pod.UID) != a.Pod.UID || pod.Spec.NodeName == "":`, `case pod == nil || pod.Spec.NodeName == "":`, "TestAPodMadeAgainUnderItsNameIsAnother",
 	},
 	{
-		"a review forgets a later binding", "pkg/extender/extender.go",
+		"a review forgets a later binding", "pkg/scheduler/extender/extender.go",
 		"e.Cache.ExpirePod(a.Pod.UID, before)", "e.Cache.ForgetPod(a.Pod.UID)", "TestAReviewLeavesWhatIsBoundMeanwhile",
 	},
 	{
-		"nominated pods score nothing", "pkg/extender/filter.go",
+		"nominated pods score nothing", "pkg/scheduler/extender/filter.go",
 		"if len(state.Nominated) > 0 {", "if len(state.Nominated) > 999 {", "TestNominatedPodsCountWhenNodesAreScored",
 	},
 	{
-		"answers kept for another", "pkg/cache/answers.go",
+		"answers kept for another", "pkg/core/cache/answers.go",
 		"if len(state.Nominated) > 0 {", "if false {", "TestAnswersBesideANominatedPodAreNotKept",
 	},
 	{
-		"answers kept of what was", "pkg/cache/answers.go",
+		"answers kept of what was", "pkg/core/cache/answers.go",
 		"if last == nil || last.of != state {", "if last == nil {", "TestAnAnswerAboutWhatWasIsNoAnswer",
 	},
 	{
-		"assumed and bound are the same", "pkg/cache/compare.go",
+		"assumed and bound are the same", "pkg/core/cache/compare.go",
 		"return p.assumed != r.assumed || p.node", "return p.node", "TestDifferencesAndHeal",
 	},
 	{
-		"a pod's CPU never changes", "pkg/cache/cache.go",
+		"a pod's CPU never changes", "pkg/core/cache/cache.go",
 		" && old.Request.CPU == h.Request.CPU {", " {", "TestCPUOfAPodThatIsResized",
 	},
 	{
-		"a policy that there is not packs", "pkg/placement/request.go",
+		"a policy that there is not packs", "pkg/core/placement/request.go",
 		"return p == Binpack || p == Exclusive", "return p != Spread", "TestChoose",
 	},
 	{
-		"the largest without unplaced pods", "pkg/placement/node.go",
+		"the largest without unplaced pods", "pkg/core/placement/node.go",
 		"if left := n.room(d).units; left > most", "if left := d.Free(); left > most", "TestLargestFree",
 	},
 	{
-		"cores promised twice", "pkg/placement/fit.go",
+		"cores promised twice", "pkg/core/placement/fit.go",
 		"		r.cores = max(0, r.cores-h.Request.Cores())\n", "", "TestLeftBesidePodsOnNoKnownGPU",
 	},
 	{
-		"more foreign use than memory", "pkg/gpu/gpu.go",
+		"more foreign use than memory", "pkg/core/gpu/gpu.go",
 		"case d.Foreign < 0 || d.Foreign > d.Capacity:", "case d.Foreign < 0:", "TestValidate",
 	},
 	{
-		"a plugin of before that has stopped is a GPU that ails", "pkg/api/codec.go",
+		"a plugin of before that has stopped is a GPU that ails", "pkg/kube/api/codec.go",
 		"case j.Stopped, j.Unhealthy == stoppedBefore:", "case j.Stopped:", "TestStatusOneMinorVersionApart",
 	},
 	{
-		"a reservation is read by half", "pkg/api/reservation.go",
+		"a reservation is read by half", "pkg/kube/api/reservation.go",
 		"; err != nil || !in.valid() {", "; err != nil {", "TestAReservationThatCannotBeReadIsNone",
 	},
 	{
-		"equal containers are one", "pkg/allocation/admit.go",
+		"equal containers are one", "pkg/core/allocation/admit.go",
 		"if !b.before(t, c, g.Resource) {", "if true {", "TestAdmitSaysForWhichContainer",
 	},
 	{
-		"slots that must be taken are left", "pkg/allocation/gpushare.go",
+		"slots that must be taken are left", "pkg/core/allocation/gpushare.go",
 		"if !slices.Contains(must, free[d.UUID][i]) {", "{", "TestInitContainersKeepTheirSlotsBesidePodsOfGPUShare",
 	},
 	{
-		"a kubelet that restarts has all", "pkg/deviceplugin/server.go",
+		"a kubelet that restarts has all", "pkg/node/deviceplugin/server.go",
 		"	p.state.ForgetGiven() // a kubelet", "	// a kubelet", "TestAKubeletThatStartsAgainMayHaveLostWhatItWasGiven",
 	},
 	{
-		"the kubelet is asked first", "pkg/nodestate/state.go",
+		"the kubelet is asked first", "pkg/node/nodestate/state.go",
 		"		held, known, err := n.kubelet.List(asking)\n		if err == nil {", "		held, known, err := n.kubelet.List(asking)\n		pods, _, changed = n.pods.Pods()\n		if err == nil {", "TestPodsAreReadBeforeTheKubelet",
 	},
 }

@@ -1,0 +1,66 @@
+package allocation
+
+import (
+	"github.com/gpumem/gpumem/pkg/core/gpu"
+	"github.com/gpumem/gpumem/pkg/core/placement"
+)
+
+// Account is what the kubelet has given to a pod.
+type Account struct {
+	gpu.Given
+	Less bool // by what is written of the pod it counts for less, on some GPU
+}
+
+// Accounts returns what the kubelet has given to the pods that it has admitted. Like Reconcile
+// it wants State.Pods read before State.Held. Pods of gpushare are left out: their slots tell
+// of no GPU.
+func Accounts(s State) (out []Account) {
+	b := newBooks(s)
+	for _, t := range b.tenants {
+		if t.Settled && t.begun() && !t.byGPUShare() {
+			given := b.account(t)
+			out = append(out, Account{Given: given, Less: s.understates(t.pod, given)})
+		}
+	}
+	return out
+}
+
+// account returns what a pod has of each GPU whose slots it has. That is more than these where
+// its init containers had more, which is never shown.
+func (b *books) account(t *tenant) gpu.Given {
+	out := gpu.Given{UID: t.Pod.UID}
+	memory, cores := make(map[gpu.UUID]int), make(map[gpu.UUID]int)
+	for _, h := range t.held {
+		for id, slots := range b.ByDevice(h.Only(gpu.Memory)) {
+			memory[id] += len(slots)
+		}
+		for id, slots := range b.ByDevice(h.Only(gpu.Cores)) {
+			cores[id] += len(slots)
+		}
+	}
+	for _, s := range b.whereHeld(t).Shares {
+		out.Shares = append(out.Shares, gpu.GivenShare{
+			Device: s.Device,
+			Units:  max(s.Units, gpu.Units(memory[s.Device])),
+			Cores:  min(max(s.Cores, cores[s.Device]), gpu.CoresPerDevice),
+		})
+	}
+	return out
+}
+
+// understates reports whether a pod counts for less than it was given, on some GPU, by what is
+// written of it. One that is on no known GPU counts on each.
+func (s State) understates(p Pod, given gpu.Given) bool {
+	node := placement.NewNode("", s.Inventory, []placement.Holding{p.Holding})
+	if len(node.Unattributed) > 0 {
+		return false
+	}
+	for _, share := range given.Shares {
+		for _, d := range node.Devices {
+			if d.UUID == share.Device && (d.Requested < share.Units || d.RequestedCores < share.Cores) {
+				return true
+			}
+		}
+	}
+	return false
+}

@@ -1,0 +1,992 @@
+package allocation
+
+import (
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/gpumem/gpumem/pkg/core/gpu"
+	"github.com/gpumem/gpumem/pkg/core/placement"
+)
+
+var start = time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
+
+func uuid(i int) gpu.UUID { return gpu.UUID(fmt.Sprintf("GPU-%08d", i)) }
+
+func inventory(capacities ...gpu.Units) gpu.Inventory {
+	inv := gpu.Inventory{UnitMiB: 1024}
+	for i, c := range capacities {
+		inv.Devices = append(inv.Devices, gpu.Device{UUID: uuid(i), Index: i, Capacity: c, MemoryMiB: int64(c) * 1024})
+	}
+	return inv
+}
+
+// ids returns slots of a device by their numbers.
+func ids(device int, numbers ...int) []gpu.SlotID {
+	out := []gpu.SlotID{}
+	for _, n := range numbers {
+		out = append(out, gpu.SlotID(fmt.Sprintf("%08d-%d", device, n)))
+	}
+	return out
+}
+
+// coreIDs are the same of its cores.
+func coreIDs(device int, numbers ...int) []gpu.SlotID {
+	var out []gpu.SlotID
+	for _, n := range numbers {
+		out = append(out, gpu.SlotID(fmt.Sprintf("%08d-c%d", device, n)))
+	}
+	return out
+}
+
+func app(name string, units gpu.Units) placement.Container {
+	return placement.Container{Name: name, Kind: placement.App, Units: units}
+}
+
+func sidecar(name string, units gpu.Units) placement.Container {
+	return placement.Container{Name: name, Kind: placement.Sidecar, Units: units}
+}
+
+func initial(name string, units gpu.Units) placement.Container {
+	return placement.Container{Name: name, Kind: placement.Init, Units: units}
+}
+
+func ask(containers ...placement.Container) placement.Request {
+	return placement.Request{Containers: placement.NewContainers(containers...)}
+}
+
+// pod returns a pod that waits, assigned to the devices.
+func pod(name string, r placement.Request, devices ...int) Pod {
+	var a placement.Assignment
+	for _, d := range devices {
+		a.Shares = append(a.Shares, placement.Share{Device: uuid(d)})
+	}
+	return Pod{
+		Holding: placement.Holding{Pod: placement.PodRef{Namespace: "ns", Name: name, UID: name}, Request: r, Assignment: a.WithShares(r)},
+		Created: start,
+	}
+}
+
+// cluster is a node with its kubelet, our plugin, and what the API server has.
+type cluster struct {
+	t       testing.TB
+	inv     gpu.Inventory
+	slots   *gpu.Slots
+	pods    []Pod
+	place   bool
+	given   []Given // as the plugin remembers it
+	kubelet *kubelet
+}
+
+func newCluster(t testing.TB, seed uint64, inv gpu.Inventory) *cluster {
+	t.Helper()
+	slots, err := gpu.NewSlots(inv)
+	if err != nil {
+		t.Fatal(err)
+	}
+	c := &cluster{t: t, inv: inv, slots: slots, place: true}
+	c.kubelet = &kubelet{
+		random:    rand.New(rand.NewPCG(seed, 11)),
+		forgotten: make(map[gpu.SlotID]bool),
+		prefer: func(r gpu.Resource, available, must []gpu.SlotID, size int) ([]gpu.SlotID, error) {
+			got, err := Prefer(c.state(), r, available, must, size)
+			if err == nil {
+				c.checkPreference(got, available, must, size)
+			}
+			return got, err
+		},
+		allocate: func(r gpu.Resource, ids []gpu.SlotID) error {
+			g, err := Resolve(c.state(), r, ids)
+			if err != nil {
+				return err
+			}
+			given, err := Admit(c.state(), g)
+			if err == nil && len(given.Slots) > 0 {
+				c.given = append(c.given, given)
+			}
+			return err
+		},
+	}
+	for _, d := range inv.Devices {
+		c.kubelet.slots = slices.Concat(c.kubelet.slots, slots.Of(gpu.Memory, d.UUID), slots.Of(gpu.Cores, d.UUID))
+	}
+	return c
+}
+
+func (c *cluster) state() State {
+	held, known := c.kubelet.podResources()
+	return State{
+		Inventory: c.inv, Slots: c.slots, Pods: c.pods, Held: held, Known: known, Given: c.given,
+		Policy: placement.Binpack, PlaceUnassigned: c.place,
+	}.WithUnlisted()
+}
+
+func (c *cluster) checkPreference(got, available, must []gpu.SlotID, size int) {
+	c.t.Helper()
+	in := func(set []gpu.SlotID) func(gpu.SlotID) bool {
+		return func(id gpu.SlotID) bool { return slices.Contains(set, id) }
+	}
+	if len(got) != size || slices.ContainsFunc(must, func(id gpu.SlotID) bool { return !in(got)(id) }) ||
+		slices.ContainsFunc(got, func(id gpu.SlotID) bool { return !in(available)(id) }) {
+		c.t.Errorf("Prefer = %v, want %d of %v with %v among them", got, size, available, must)
+	}
+	if len(slices.Compact(slices.Sorted(slices.Values(got)))) != len(got) {
+		c.t.Errorf("Prefer = %v, which names a slot twice", got)
+	}
+}
+
+func (c *cluster) admit(name string) error {
+	c.t.Helper()
+	i := slices.IndexFunc(c.pods, func(p Pod) bool { return p.Pod.Name == name })
+	_, err := c.kubelet.admit(c.pods[i].Pod, c.pods[i].Request)
+	c.pods[i].Settled = err == nil
+	return err
+}
+
+func (c *cluster) mustAdmit(names ...string) {
+	c.t.Helper()
+	for _, name := range names {
+		if err := c.admit(name); err != nil {
+			c.t.Fatalf("pod %s is not admitted: %v", name, err)
+		}
+	}
+}
+
+// correct writes what Reconcile says, as the plugin does: until it says nothing.
+func (c *cluster) correct() {
+	for corrections := Reconcile(c.state()); len(corrections) > 0; corrections = Reconcile(c.state()) {
+		for _, correction := range corrections {
+			c.write(correction)
+		}
+	}
+}
+
+func (c *cluster) write(correction Correction) {
+	for i := range c.pods {
+		if c.pods[i].Pod == correction.Pod.Pod {
+			c.pods[i].Holding = written(c.pods[i].Holding, correction.Actual)
+		}
+	}
+}
+
+// written is the holding once an assignment is written, as it is read.
+func written(h placement.Holding, a placement.Assignment) placement.Holding {
+	h.Assignment = a
+	if a.Held {
+		h.Request.Count = len(a.Shares)
+	}
+	return h
+}
+
+// on returns the units that a pod really holds of each GPU.
+func (c *cluster) on(name string) []gpu.Units { return c.slotsOn(gpu.Memory, name) }
+
+func (c *cluster) slotsOn(r gpu.Resource, name string) []gpu.Units {
+	out := make([]gpu.Units, len(c.inv.Devices))
+	for _, p := range c.pods {
+		if p.Pod.Name != name {
+			continue
+		}
+		for _, id := range c.kubelet.all(p.Pod) {
+			if id.Resource() != r {
+				continue
+			}
+			if id.GPUShare() { // the container got what was written, not what the ID says
+				out[p.Indexes[0]]++
+				continue
+			}
+			d, err := c.slots.Device(id)
+			if err != nil {
+				c.t.Fatal(err)
+			}
+			out[d.Index]++
+		}
+	}
+	return out
+}
+
+// written returns the indexes of the GPUs that are written of a pod.
+func (c *cluster) written(name string) []int {
+	out := []int{}
+	for _, p := range c.pods {
+		if p.Pod.Name == name {
+			for _, id := range p.Assignment.Devices() {
+				d, _ := c.inv.Device(id)
+				out = append(out, d.Index)
+			}
+		}
+	}
+	return out
+}
+
+func (c *cluster) want(name string, held []gpu.Units, written ...int) {
+	c.t.Helper()
+	if diff := cmp.Diff(held, c.on(name)); diff != "" {
+		c.t.Errorf("what %s holds of each GPU (-want +got):\n%s", name, diff)
+	}
+	if diff := cmp.Diff(written, c.written(name)); diff != "" {
+		c.t.Errorf("what is written of %s (-want +got):\n%s", name, diff)
+	}
+}
+
+// What a plain init container has got of the one resource decides where the other
+// is, also for a pod that nobody has placed and where another GPU is better by now.
+func TestAnInitContainerGetsBothResourcesOfOneGPU(t *testing.T) {
+	inv := inventory(10, 10)
+	slots, err := gpu.NewSlots(inv)
+	if err != nil {
+		t.Fatal(err)
+	}
+	first, then := initial("init", 2), app("app", 2)
+	first.Cores, then.Cores = 2, 2
+	p, beside := pod("p", ask(first, then)), pod("beside", ask(app("a", 3)), 0)
+	given := func(ids []gpu.SlotID) []Given { return []Given{{Pod: p.Pod, Container: first, Slots: ids}} }
+	other := Held{Namespace: "ns", Name: "other", Container: "a", Slots: coreIDs(1, 0, 1)}
+	for name, tc := range map[string]struct {
+		r         gpu.Resource
+		given     []Given
+		held      []Held
+		available []gpu.SlotID
+		want      []gpu.SlotID
+	}{
+		"nothing was given": {gpu.Memory, nil, nil, append(ids(0, 3, 4), ids(1, 0, 1)...), ids(0, 3, 4)},
+		"cores first":       {gpu.Memory, given(coreIDs(1, 0, 1)), nil, append(ids(0, 3, 4), ids(1, 0, 1)...), ids(1, 0, 1)},
+		"memory first":      {gpu.Cores, given(ids(1, 0, 1)), nil, append(coreIDs(0, 3, 4), coreIDs(1, 0, 1)...), coreIDs(1, 0, 1)},
+		"it was another's":  {gpu.Memory, given(coreIDs(1, 0, 1)), []Held{other}, append(ids(0, 3, 4), ids(1, 0, 1)...), ids(0, 3, 4)},
+	} {
+		s := State{Inventory: inv, Slots: slots, Pods: []Pod{p, beside}, Known: map[string]bool{"ns/p": true}, Given: tc.given, Held: tc.held, Policy: placement.Binpack, PlaceUnassigned: true}
+		got, err := Prefer(s, tc.r, tc.available, nil, 2)
+		if diff := cmp.Diff(tc.want, got); diff != "" || err != nil {
+			t.Errorf("%s: %v (-want +got):\n%s", name, err, diff)
+		}
+	}
+}
+
+// Once a later container has something, the init containers before it have had
+// all that they ask for: the kubelet asks for somebody else.
+func TestAnInitContainerHasHadItsCores(t *testing.T) {
+	inv := inventory(10, 10)
+	slots, err := gpu.NewSlots(inv)
+	if err != nil {
+		t.Fatal(err)
+	}
+	first := initial("init", 2)
+	first.Cores = 2
+	p := pod("p", ask(first, app("app", 2)), 0)
+	for name, held := range map[string][]Held{
+		"nothing shows":                    nil,
+		"the app container has its memory": {{Namespace: "ns", Name: "p", Container: "app", Slots: ids(0, 0, 1)}},
+	} {
+		s := State{Inventory: inv, Slots: slots, Pods: []Pod{p}, Known: map[string]bool{"ns/p": true, "ns/new": true}, Held: held, PlaceUnassigned: true}
+		_, err := Prefer(s, gpu.Cores, append(coreIDs(0, 0, 1), coreIDs(1, 0, 1)...), nil, 2)
+		if errors.Is(err, ErrNoPod) != (held != nil) {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+}
+
+func TestAPodWithContainersOfEveryKind(t *testing.T) {
+	for seed := range uint64(20) {
+		c := newCluster(t, seed, inventory(10, 10))
+		c.pods = []Pod{pod("p", ask(sidecar("side", 1), initial("init", 3), app("one", 1), app("two", 2)), 1)}
+		c.mustAdmit("p")
+		c.correct()
+		c.want("p", []gpu.Units{0, 4}, 1)
+	}
+}
+
+func TestAnInitContainerLeavesItsSlots(t *testing.T) {
+	tests := map[string]struct {
+		req  placement.Request
+		want gpu.Units
+	}{
+		"the app is smaller":      {ask(initial("i", 3), app("a", 2)), 3},
+		"the app is as large":     {ask(initial("i", 3), app("a", 3)), 3},
+		"the app is larger":       {ask(initial("i", 2), app("a", 6)), 6},
+		"two apps share them":     {ask(initial("i", 4), app("a", 2), app("b", 2)), 4},
+		"a sidecar takes of them": {ask(initial("i", 4), sidecar("s", 1), app("a", 5)), 6},
+		"two init containers":     {ask(initial("i", 2), initial("j", 4), app("a", 3)), 4},
+	}
+	for name, tc := range tests {
+		t.Run(name, func(t *testing.T) {
+			for seed := range uint64(20) {
+				c := newCluster(t, seed, inventory(10, 10, 10))
+				c.pods = []Pod{pod("p", tc.req, 1)}
+				c.mustAdmit("p")
+				c.want("p", []gpu.Units{0, tc.want, 0}, 1)
+			}
+		})
+	}
+}
+
+func TestTwoEqualPodsInTheOtherOrder(t *testing.T) {
+	req := ask(app("a", 5), app("b", 3))
+	c := newCluster(t, 1, inventory(8, 8))
+	c.pods = []Pod{pod("first", req, 0), pod("second", req, 1)}
+	c.mustAdmit("second", "first") // the list names the pod that is asked for: no guess is wrong
+	c.correct()
+	c.want("first", []gpu.Units{8, 0}, 0)
+	c.want("second", []gpu.Units{0, 8}, 1)
+}
+
+// What the kubelet does not list counts for the pod that it was given to: not before that is admitted, and
+// not where the slots turn out to be another's.
+func TestWhatIsNotListedIsAddedFromMemory(t *testing.T) {
+	warm := initial("warm", 2)
+	settled := func(p Pod) Pod { p.Settled = true; return p }
+	other := Held{Namespace: "ns", Name: "other", Container: "a", Slots: ids(0, 0, 1)}
+	warmed := Held{Namespace: "ns", Name: "p", Container: "warm", Slots: ids(0, 0, 1)}
+	for name, tc := range map[string]struct {
+		pod  Pod
+		held []Held
+		want []Held
+	}{
+		"of a pod that is admitted":          {settled(pod("p", ask(warm))), nil, []Held{warmed}},
+		"of one that is not yet":             {pod("p", ask(warm)), nil, nil},
+		"of one that the kubelet lists":      {settled(pod("p", ask(warm, app("a", 1)))), nil, nil},
+		"of one that was made again":         {settled(Pod{Holding: placement.Holding{Pod: placement.PodRef{Namespace: "ns", Name: "p", UID: "new"}, Request: ask(warm)}}), nil, nil},
+		"the slots turn out to be another's": {settled(pod("p", ask(warm))), []Held{other}, []Held{other}},
+	} {
+		given := []Given{{Pod: placement.PodRef{Namespace: "ns", Name: "p", UID: "p"}, Container: warm, Slots: ids(0, 0, 1)}}
+		got := State{Pods: []Pod{tc.pod}, Held: tc.held, Given: given}.WithUnlisted().Held
+		if diff := cmp.Diff(tc.want, got); diff != "" {
+			t.Errorf("%s (-want +got):\n%s", name, diff)
+		}
+	}
+}
+
+// corrections returns what Reconcile says, by the pod's name.
+func corrections(c *cluster) map[string]placement.Assignment {
+	out := make(map[string]placement.Assignment)
+	for _, correction := range Reconcile(c.state()) {
+		out[correction.Pod.Pod.Name] = correction.Actual
+	}
+	return out
+}
+
+// PodResources names a pod without its UID: what it lists for one that the
+// kubelet has not admitted may be of the one that had the name before.
+func TestAPodMadeAgainIsNotTakenForTheOneBefore(t *testing.T) {
+	req := ask(app("a", 8))
+	c := newCluster(t, 1, inventory(8, 8, 8))
+	c.pods = []Pod{pod("again", req, 0)}
+	c.mustAdmit("again")
+	again := pod("again", req, 1)
+	again.Pod.UID = "another"
+	c.pods = []Pod{again, pod("like it", req, 2)}
+	if got := corrections(c); len(got) > 0 {
+		t.Errorf("corrections %v, want none: the kubelet has admitted neither", got)
+	}
+}
+
+// The kubelet has given two equal pods the GPUs of one another, and has reported
+// one of them so far.
+func TestAPodIsNotMovedToWhereAnotherMayBe(t *testing.T) {
+	req := ask(app("a", 8))
+	c := newCluster(t, 1, inventory(8, 8, 8))
+	c.pods = []Pod{pod("first", req, 0), pod("second", req, 1)}
+	s := c.state()
+	s.Held = []Held{
+		{Namespace: "ns", Name: "first", Container: "a", Slots: ids(1, 0, 1, 2, 3, 4, 5, 6, 7)},
+		{Namespace: "ns", Name: "second", Container: "a", Slots: ids(2, 0, 1, 2, 3, 4, 5, 6, 7)},
+	}
+	s.Pods[0].Settled = true
+	if got := Reconcile(s); len(got) > 0 {
+		t.Errorf("corrections %v, want none: where second is will be known when it is settled", got)
+	}
+	s.Pods[1].Settled = true
+	if got := Reconcile(s); len(got) != 2 {
+		t.Errorf("corrections %v, want both", got)
+	}
+}
+
+// A pod is on GPU 1, where it was planned to be or where no scheduler planned it, and so is the
+// plan of an equal one. Its owner writes that it is on GPU 0.
+func TestWhatAnOwnerWritesMovesNobodyElse(t *testing.T) {
+	req := ask(app("a", 4))
+	c := newCluster(t, 1, inventory(8, 8))
+	c.pods = []Pod{pod("forged", req, 0), pod("waits", req, 1)}
+	s := c.state()
+	s.Held = []Held{{Namespace: "ns", Name: "forged", Container: "a", Slots: ids(1, 0, 1, 2, 3)}}
+	s.Pods[0].Settled = true
+	there := s.Pods[1].Assignment
+	for name, tc := range map[string]struct {
+		plan *placement.Assignment
+		want []string
+	}{
+		"planned there":     {&there, []string{"forged"}},
+		"planned by nobody": {&placement.Assignment{}, []string{"forged"}},
+		"as it is written":  {nil, []string{"forged", "waits"}}, // the kubelet took the one for the other
+	} {
+		s.Pods[0].Plan = tc.plan
+		var got []string
+		for _, c := range Reconcile(s) {
+			got = append(got, c.Pod.Pod.Name)
+		}
+		slices.Sort(got)
+		if diff := cmp.Diff(tc.want, got); diff != "" {
+			t.Errorf("%s: corrected (-want +got):\n%s", name, diff)
+		}
+	}
+}
+
+// A pod that nobody has placed may not have been admitted yet: what the kubelet
+// lists under its name can be of another that was deleted by force.
+func TestWhatANamesakeHoldsIsNotWrittenOfAPod(t *testing.T) {
+	c := newCluster(t, 1, inventory(8, 8))
+	c.pods = []Pod{pod("p", ask(app("a", 8)))}
+	s := c.state()
+	s.Held = []Held{{Namespace: "ns", Name: "p", Container: "a", Slots: ids(1, 0, 1, 2, 3, 4, 5, 6, 7)}}
+	if got := Reconcile(s); len(got) > 0 {
+		t.Errorf("corrections %v, want none before the kubelet has admitted it", got)
+	}
+	s.Pods[0].Settled = true
+	if got := Reconcile(s); len(got) != 1 {
+		t.Errorf("corrections %v, want one", got)
+	}
+}
+
+// A pod runs on the GPU of another that waits, and what was written of it names a GPU that is gone.
+func TestAPlanOnAGPUThatIsGoneIsNobodys(t *testing.T) {
+	req := ask(app("a", 4))
+	c := newCluster(t, 1, inventory(8, 8))
+	c.pods = []Pod{pod("runs", req, 7), pod("waits", req, 0), pod("lost", req, 7)}
+	s := c.state()
+	s.Pods[0].Settled = true
+	s.Held = []Held{{Namespace: "ns", Name: "runs", Container: "a", Slots: ids(0, 0, 1, 2, 3)}}
+	var got []string
+	for _, c := range Reconcile(s) {
+		got = append(got, fmt.Sprint(c.Pod.Pod, " ", c.Actual.Devices(), " leaving ", c.Actual.Leaving))
+	}
+	if diff := cmp.Diff([]string{"ns/runs [GPU-00000000] leaving []"}, got); diff != "" {
+		t.Errorf("corrections (-want +got):\n%s", diff)
+	}
+	s.Known = map[string]bool{"ns/waits": true}
+	available := slices.Concat(ids(0, 4, 5, 6, 7), ids(1, 0, 1, 2, 3))
+	if got, err := Prefer(s, gpu.Memory, available, nil, 4); err != nil || !slices.Equal(got, ids(0, 4, 5, 6, 7)) {
+		t.Errorf("Prefer = %v, %v; want what is left of the GPU that is written of the pod", got, err)
+	}
+}
+
+func TestPodsThatCannotBeToldApartAreRefused(t *testing.T) {
+	other := ask(app("a", 4))
+	other.ExclusiveGroup = placement.Group{Namespace: "ns", Name: "x"}
+	for name, tc := range map[string]struct {
+		pods    []Pod
+		wantErr bool
+	}{
+		"interchangeable":         {[]Pod{pod("p", ask(app("a", 4)), 0), pod("q", ask(app("a", 4)), 1)}, false},
+		"not interchangeable":     {[]Pod{pod("p", ask(app("a", 4)), 0), pod("q", other, 1)}, true},
+		"on the same GPU":         {[]Pod{pod("p", ask(app("a", 4)), 0), pod("q", other, 0)}, false},
+		"neither has been placed": {[]Pod{pod("p", ask(app("a", 4))), pod("q", other)}, true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			c := newCluster(t, 1, inventory(8, 8))
+			c.place = true
+			c.pods = tc.pods
+			s := c.state()
+			available := slices.Concat(ids(0, 0, 1, 2, 3, 4, 5, 6, 7), ids(1, 0, 1, 2, 3, 4, 5, 6, 7))
+			s.Known = map[string]bool{"ns/p": true}
+			if _, err := Prefer(s, gpu.Memory, available, nil, 4); err != nil {
+				t.Errorf("Prefer: %v; the kubelet has told that it is p", err)
+			}
+			s.Known = nil
+			_, err := Prefer(s, gpu.Memory, available, nil, 4)
+			if (err != nil) != tc.wantErr || err != nil && !strings.Contains(err.Error(), "it may be pod ns/p or pod ns/q") {
+				t.Errorf("Prefer: %v, want an error: %v", err, tc.wantErr)
+			}
+		})
+	}
+}
+
+// Where PodResources cannot be asked which pods there are, or the kubelet has
+// just started and lists all, equal pods are taken for one another: each stays
+// whole, no GPU holds more than was planned, and what is written follows.
+func TestTwoEqualPodsTakenForOneAnother(t *testing.T) {
+	req := ask(app("a", 5), app("b", 3))
+	c := newCluster(t, 1, inventory(8, 8, 8))
+	c.pods = []Pod{pod("first", req, 0), pod("second", req, 1), pod("third", req, 2)}
+	c.kubelet.prefer = func(r gpu.Resource, available, must []gpu.SlotID, size int) ([]gpu.SlotID, error) {
+		s := c.state()
+		s.Known = nil
+		return Prefer(s, r, available, must, size)
+	}
+	c.mustAdmit("third") // the kubelet asks for 5, and first is the likeliest
+	if diff := cmp.Diff([]gpu.Units{8, 0, 0}, c.on("third")); diff != "" {
+		t.Errorf("what third holds (-want +got):\n%s", diff)
+	}
+	want := map[string]placement.Assignment{
+		"third": {Shares: []placement.Share{{Device: uuid(0), Units: 8}}, Leaving: []gpu.UUID{uuid(2)}},
+		"first": {Shares: []placement.Share{{Device: uuid(2), Units: 8}}, Leaving: []gpu.UUID{uuid(0)}},
+	}
+	if diff := cmp.Diff(want, corrections(c)); diff != "" {
+		t.Errorf("corrections (-want +got):\n%s", diff)
+	}
+	for _, name := range []string{"first", "third"} { // one is written, and then the plugin dies
+		alone := *c
+		alone.pods = slices.Clone(c.pods)
+		for _, correction := range Reconcile(c.state()) {
+			if correction.Pod.Pod.Name == name {
+				alone.write(correction)
+			}
+		}
+		alone.correct()
+		total := make([]gpu.Units, 3)
+		for _, p := range alone.pods {
+			total[alone.written(p.Pod.Name)[0]] += 8
+			if p.Assignment.Leaving != nil {
+				t.Errorf("%s leaves %v for ever", p.Pod, p.Assignment.Leaving)
+			}
+		}
+		if name == "first" && !slices.Equal(total, []gpu.Units{8, 8, 8}) {
+			t.Errorf("with %s written first, the GPUs are promised %v", name, total)
+		}
+	}
+	c.mustAdmit("second", "first")
+	c.correct()
+	c.want("third", []gpu.Units{8, 0, 0}, 0)
+	for _, name := range []string{"first", "second"} {
+		at := c.written(name)[0]
+		want := make([]gpu.Units, 3)
+		want[at] = 8
+		c.want(name, want, at)
+	}
+}
+
+// What was given in a larger unit counts in the node's, and is written again in its own.
+func TestAUnitThatIsAnotherByNow(t *testing.T) {
+	c := newCluster(t, 1, inventory(16))
+	old := pod("old", ask(app("a", 6)), 0)
+	old.Assignment.UnitMiB, old.Assignment.Leaving = 2048, []gpu.UUID{uuid(9)}
+	c.pods = []Pod{old, pod("stray", ask(app("a", 5))), pod("small", ask(app("a", 4)))}
+	c.mustAdmit("old")
+	if got := Reconcile(c.state()); len(got) != 1 || got[0].Actual.UnitMiB != 2048 {
+		t.Errorf("corrections %+v, want one that keeps the unit", got)
+	}
+	if err := c.admit("stray"); err == nil || !strings.Contains(err.Error(), "needs 5 GiB on one GPU; free: GPU0 4") {
+		t.Errorf("admission of 5 GiB, with 4 left of 16: %v", err)
+	}
+	c.mustAdmit("small")
+}
+
+func TestPodsThatNoSchedulerPlaced(t *testing.T) {
+	planned, stray := ask(app("a", 6)), ask(app("a", 4))
+	t.Run("are placed beside what is planned", func(t *testing.T) {
+		c := newCluster(t, 1, inventory(8, 8))
+		c.pods = []Pod{pod("planned", planned, 0), pod("stray", stray)}
+		c.mustAdmit("stray", "planned")
+		c.correct()
+		c.want("stray", []gpu.Units{0, 4}, 1)
+		c.want("planned", []gpu.Units{6, 0}, 0)
+	})
+	t.Run("are refused when there is no room", func(t *testing.T) {
+		c := newCluster(t, 1, inventory(8))
+		c.pods = []Pod{pod("planned", planned, 0), pod("stray", stray)}
+		err := c.admit("stray")
+		if err == nil || !strings.Contains(err.Error(), "pod ns/stray needs 4 GiB on one GPU; free: GPU0 2 (2 GiB in all)") {
+			t.Errorf("admission: %v, want that there are 2 GiB", err)
+		}
+		c.mustAdmit("planned")
+	})
+	t.Run("are refused where they are not wanted", func(t *testing.T) {
+		c := newCluster(t, 1, inventory(8, 8))
+		c.place = false
+		c.pods = []Pod{pod("planned", planned, 0), pod("stray", stray), pod("like planned", planned)}
+		for _, name := range []string{"stray", "like planned"} {
+			if err := c.admit(name); err == nil || !strings.Contains(err.Error(), "was not placed by gpumem's scheduler") {
+				t.Errorf("admission of %s: %v, want that it was not placed", name, err)
+			}
+		}
+		c.mustAdmit("planned")
+		c.want("planned", []gpu.Units{6, 0}, 0)
+	})
+	t.Run("give way to slots that a pod forgotten by the API server holds", func(t *testing.T) {
+		c := newCluster(t, 1, inventory(5, 8))
+		c.pods = []Pod{pod("gone", ask(app("a", 3)), 0), pod("stray", stray)}
+		c.mustAdmit("gone")
+		c.pods = c.pods[1:]
+		c.mustAdmit("stray")
+		c.correct()
+		c.want("stray", []gpu.Units{0, 4}, 1)
+	})
+}
+
+func TestAPodOverTwoGPUs(t *testing.T) {
+	c := newCluster(t, 1, inventory(4, 4, 4))
+	req := ask(sidecar("s", 2), app("a", 6))
+	req.Count = 2
+	c.pods = []Pod{pod("p", req, 0, 2)}
+	c.mustAdmit("p")
+	c.correct()
+	c.want("p", []gpu.Units{4, 0, 4}, 0, 2)
+	if _, err := Admit(c.state(), Grant{Devices: c.inv.Devices[:1], Each: 6}); err == nil {
+		t.Error("a grant of one GPU is admitted for a pod of two that has been served")
+	}
+}
+
+func cored(c placement.Container, cores int) placement.Container {
+	c.Cores = cores
+	return c
+}
+
+func TestMemoryAndCoresAreOfTheSameGPU(t *testing.T) {
+	tests := map[string]placement.Request{
+		"one container":                         ask(cored(app("a", 2), 40)),
+		"a container of each kind":              ask(cored(sidecar("s", 1), 10), cored(initial("i", 3), 20), cored(app("a", 2), 40)),
+		"an init container with more":           ask(cored(initial("i", 3), 60), cored(app("a", 2), 40)),
+		"an init container with memory alone":   ask(initial("i", 3), cored(app("a", 4), 40)),
+		"cores of the second container alone":   ask(app("a", 2), cored(app("b", 2), 40)),
+		"cores of the first and third":          ask(cored(app("a", 1), 20), app("b", 2), cored(app("c", 1), 20)),
+		"an init container that asks for cores": ask(cored(initial("i", 2), 50), app("a", 2)),
+	}
+	for name, req := range tests {
+		for _, count := range []int{1, 2} {
+			t.Run(fmt.Sprint(name, ", over ", count), func(t *testing.T) {
+				req := req
+				req.Count = count
+				if count == 2 {
+					req.Containers = req.Containers.Each(func(c *placement.Container) { c.Units *= 2 })
+				}
+				for seed := range uint64(40) { // the kubelet's order is another each time
+					c := newCluster(t, seed, inventory(8, 8, 8))
+					devices := []int{1, 2}[:count]
+					c.pods = []Pod{pod("p", req, devices...), pod("stray", ask(cored(app("a", 1), 40)))}
+					if count == 2 && slices.ContainsFunc(req.Containers.All(), func(c placement.Container) bool { return c.Kind == placement.Init }) {
+						continue // see pkg/kube/api
+					}
+					c.mustAdmit("p")
+					for i, units := range c.slotsOn(gpu.Memory, "p") {
+						cores := c.slotsOn(gpu.Cores, "p")[i]
+						if on := slices.Contains(devices, i); (units > 0) != on || (cores > 0) != on {
+							t.Fatalf("seed %d: %d units and %d%% of GPU %d", seed, units, cores, i)
+						}
+					}
+					if got := Reconcile(c.state()); len(got) > 0 && slices.ContainsFunc(got, func(c Correction) bool { return c.Pod.Pod.Name == "p" }) {
+						t.Fatalf("seed %d: %v is to be corrected", seed, got)
+					}
+				}
+			})
+		}
+	}
+}
+
+func TestStraysGetMemoryAndCoresOfOneGPU(t *testing.T) {
+	for seed := range uint64(40) {
+		c := newCluster(t, seed, inventory(4, 8, 8))
+		c.pods = []Pod{
+			pod("planned", ask(cored(app("a", 1), 60)), 0), // there would be room for the memory
+			pod("stray", ask(cored(app("a", 2), 60))),
+		}
+		c.mustAdmit("stray", "planned")
+		c.correct()
+		c.want("stray", []gpu.Units{0, 2, 0}, 1)
+		if diff := cmp.Diff([]gpu.Units{0, 60, 0}, c.slotsOn(gpu.Cores, "stray")); diff != "" {
+			t.Errorf("cores (-want +got):\n%s", diff)
+		}
+	}
+}
+
+func TestCoresOfAnotherGPUThanMemoryAreRefused(t *testing.T) {
+	c := newCluster(t, 1, inventory(4, 4))
+	c.pods = []Pod{pod("p", ask(cored(app("a", 2), 40)), 0)}
+	s := c.state()
+	s.Held = []Held{{"ns", "p", "a", ids(0, 0, 1)}}
+	grant := Grant{Resource: gpu.Cores, Devices: c.inv.Devices[1:], Each: 40}
+	if _, err := Admit(s, grant); err == nil || !strings.Contains(err.Error(), "pod ns/p is on GPU [GPU-00000000], and the kubelet took slots of [GPU-00000001]") {
+		t.Errorf("Admit: %v, want that p is elsewhere", err)
+	}
+	grant.Devices = c.inv.Devices[:1]
+	if _, err := Admit(s, grant); err != nil {
+		t.Errorf("Admit: %v", err)
+	}
+	grant.Each = 30
+	if _, err := Admit(s, grant); !errors.Is(err, ErrNoPod) || !strings.Contains(err.Error(), "30% of cores") {
+		t.Errorf("Admit: %v, want that nobody asks for 30%% of cores", err)
+	}
+}
+
+func TestAPodWhoseGPUHasNoRoomLeft(t *testing.T) {
+	c := newCluster(t, 1, inventory(4, 8))
+	c.pods = []Pod{pod("forgotten", ask(app("a", 3)), 0), pod("p", ask(app("a", 2)), 0)}
+	c.mustAdmit("forgotten")
+	c.pods = c.pods[1:]
+	t.Run("is refused where only the scheduler places", func(t *testing.T) {
+		c.place = false
+		err := c.admit("p")
+		if err == nil || !strings.Contains(err.Error(), "pod ns/p wants 2 GiB of GPU [GPU-00000000], of which the kubelet has not as much left") {
+			t.Errorf("admission: %v", err)
+		}
+	})
+	t.Run("is placed on another", func(*testing.T) {
+		c.place = true
+		c.mustAdmit("p")
+		c.correct()
+		c.want("p", []gpu.Units{0, 2}, 1)
+	})
+}
+
+func TestAContainerStaysWithItsPod(t *testing.T) {
+	c := newCluster(t, 1, inventory(4, 8))
+	c.pods = []Pod{pod("p", ask(app("a", 2), app("b", 3)), 0), pod("q", ask(app("a", 3)), 1)}
+	s := c.state()
+	s.Held = []Held{{Namespace: "ns", Name: "p", Container: "a", Slots: ids(0, 0, 1)}}
+	available := slices.Concat(ids(0, 2, 3), ids(1, 0, 1, 2, 3, 4, 5, 6, 7))
+	if got, err := Prefer(s, gpu.Memory, available, nil, 3); err == nil {
+		t.Errorf("Prefer = %v for a container whose pod's GPU has 2 left, want an error", got)
+	}
+	g, err := Resolve(s, gpu.Memory, ids(1, 0, 1, 2))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := Admit(s, g); err != nil {
+		t.Errorf("Admit: %v, want that q may have it", err)
+	}
+	s.Pods = s.Pods[:1]
+	if _, err := Admit(s, g); err == nil || !strings.Contains(err.Error(), "pod ns/p is on GPU [GPU-00000000], and the kubelet took slots of [GPU-00000001]") {
+		t.Errorf("Admit: %v, want that p is elsewhere", err)
+	}
+}
+
+func TestPreferErrors(t *testing.T) {
+	c := newCluster(t, 1, inventory(4, 4))
+	c.pods = []Pod{pod("p", ask(app("a", 2)), 0)}
+	all := slices.Concat(ids(0, 0, 1, 2, 3), ids(1, 0, 1, 2, 3))
+	tests := map[string]struct {
+		available, must []gpu.SlotID
+		size            int
+		want            string
+		noPod           bool
+	}{
+		"no pod asks for that much":         {all, nil, 3, "no pod that waits on this node asks for this amount: 3 GiB", true},
+		"nothing is asked for":              {all, nil, 0, "asks for 0 slots", false},
+		"less than nothing is asked for":    {all, nil, -1, "asks for -1 slots", false},
+		"more must be in than is asked for": {all, ids(0, 0, 1), 1, "2 of which it names", false},
+		"what must be in is unknown":        {all, ids(7, 0), 2, "does not have", false},
+		"what must be in is not available":  {ids(0, 1, 2), ids(0, 0), 2, "the pod's init containers are on [GPU-00000000]", false},
+		"what must be in has no room left":  {ids(0, 0), ids(0, 0), 2, "has no 2 GiB free", false},
+	}
+	for name, tc := range tests {
+		t.Run(name, func(t *testing.T) {
+			got, err := Prefer(c.state(), gpu.Memory, tc.available, tc.must, tc.size)
+			if err == nil || !strings.Contains(err.Error(), tc.want) || errors.Is(err, ErrNoPod) != tc.noPod {
+				t.Errorf("Prefer = %v, %v, want an error with %q", got, err, tc.want)
+			}
+		})
+	}
+	t.Run("a slot of a GPU that has gone is passed over", func(t *testing.T) {
+		got, err := Prefer(c.state(), gpu.Memory, slices.Concat(ids(7, 0, 1), []gpu.SlotID{"?"}, ids(0, 3, 1, 2)), nil, 2)
+		if diff := cmp.Diff(ids(0, 1, 2), got); diff != "" || err != nil {
+			t.Errorf("Prefer: %v (-want +got):\n%s", err, diff)
+		}
+	})
+}
+
+// The kubelet frees slots a moment after a pod deleted by force has left the
+// API server: what it still holds cannot be had, whatever the books say.
+func TestAPodWhoseGPUTheKubeletHasNotFreedYetGoesToAnother(t *testing.T) {
+	c := newCluster(t, 1, inventory(4, 4))
+	c.pods = []Pod{pod("p", ask(app("a", 2)), 0), pod("q", ask(app("b", 1)), 0)}
+	got, err := Prefer(c.state(), gpu.Memory, slices.Concat(ids(0, 3), ids(1, 0, 1, 2, 3)), nil, 2)
+	if diff := cmp.Diff(ids(1, 0, 1), got); diff != "" || err != nil {
+		t.Errorf("Prefer: %v (-want +got):\n%s", err, diff)
+	}
+}
+
+// The kubelet can lose sight of slots that it has just given, and offer them
+// again.
+func TestSlotsThatAnotherContainerHoldsAreNotTaken(t *testing.T) {
+	c := newCluster(t, 1, inventory(6))
+	c.pods = []Pod{pod("p", ask(app("a", 3)), 0), pod("q", ask(app("a", 2)), 0)}
+	s := c.state()
+	s.Held = []Held{{"ns", "p", "a", ids(0, 0, 1, 2)}}
+	got, err := Prefer(s, gpu.Memory, ids(0, 0, 1, 2, 3, 4, 5), nil, 2)
+	if diff := cmp.Diff(ids(0, 3, 4), got); diff != "" || err != nil {
+		t.Errorf("Prefer: %v (-want +got):\n%s", err, diff)
+	}
+	for name, tc := range map[string]struct {
+		ids     []gpu.SlotID
+		wantErr string
+	}{
+		"free": {ids(0, 3, 4), ""},
+		"held": {ids(0, 2, 3), "slot 00000000-2 is held by container a of pod ns/p"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			g, err := Resolve(s, gpu.Memory, tc.ids)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if _, err := Admit(s, g); (err == nil) != (tc.wantErr == "") || err != nil && err.Error() != tc.wantErr {
+				t.Errorf("Admit: %v, want %q", err, tc.wantErr)
+			}
+		})
+	}
+}
+
+func TestPreferGuesses(t *testing.T) {
+	req := ask(app("a", 2))
+	younger := func(p Pod) Pod { p.Created = start.Add(time.Minute); return p }
+	settled := func(p Pod) Pod { p.Settled = true; return p }
+	tests := map[string]struct {
+		pods  []Pod
+		held  []Held
+		known []string
+		want  int // the GPU
+	}{
+		"the oldest":                         {pods: []Pod{younger(pod("a", req, 0)), pod("b", req, 1)}, want: 1},
+		"among the oldest, by name":          {pods: []Pod{pod("b", req, 1), pod("a", req, 0)}, want: 0},
+		"the one that the kubelet lists":     {pods: []Pod{pod("a", req, 0), pod("b", req, 1)}, known: []string{"ns/b"}, want: 1},
+		"the one that is not admitted":       {pods: []Pod{settled(pod("a", req, 0)), pod("b", req, 1)}, known: []string{"ns/a", "ns/b"}, want: 1},
+		"an admitted one if there is no one": {pods: []Pod{settled(pod("a", req, 1))}, want: 1},
+		"the one in the middle of admission": {
+			pods: []Pod{pod("a", req, 0), younger(pod("b", ask(app("x", 1), app("a", 2)), 1))},
+			held: []Held{{"ns", "b", "x", ids(1, 0)}}, want: 1,
+		},
+		"the one that lacks something": {
+			pods: []Pod{pod("a", req, 0), younger(pod("b", req, 1))},
+			held: []Held{{"ns", "a", "a", ids(0, 0, 1)}}, want: 1,
+		},
+		"where the pod is and not where it was to be": {
+			pods: []Pod{pod("a", ask(app("x", 1), app("a", 2)), 0)},
+			held: []Held{{"ns", "a", "x", ids(1, 0)}}, want: 1,
+		},
+	}
+	for name, tc := range tests {
+		t.Run(name, func(t *testing.T) {
+			c := newCluster(t, 1, inventory(4, 4))
+			c.pods = tc.pods
+			s := c.state()
+			s.Held, s.Known = tc.held, make(map[string]bool)
+			for _, k := range tc.known {
+				s.Known[k] = true
+			}
+			got, err := Prefer(s, gpu.Memory, slices.Concat(ids(1, 3, 2), ids(0, 3, 2)), nil, 2)
+			if diff := cmp.Diff(ids(tc.want, 2, 3), got); diff != "" || err != nil {
+				t.Errorf("Prefer: %v (-want +got):\n%s", err, diff)
+			}
+		})
+	}
+}
+
+func TestResolve(t *testing.T) {
+	inv := inventory(4, 4, 4)
+	inv.Devices[2].Status = gpu.Unhealthy("XID 79")
+	slots, err := gpu.NewSlots(inv)
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := State{Inventory: inv, Slots: slots, Held: []Held{{Namespace: "ns", Name: "p", Container: "a", Slots: slices.Concat(ids(1, 3, 6), ids(2, 7), ids(9, 0))}}}
+	tests := map[string]struct {
+		ids     []gpu.SlotID
+		want    []int // GPUs
+		each    int
+		wantErr string
+	}{
+		"slots of one GPU":              {ids: ids(1, 3, 0), want: []int{1}, each: 2},
+		"equal parts, by index":         {ids: slices.Concat(ids(1, 3, 0), ids(0, 1, 2)), want: []int{0, 1}, each: 2},
+		"no slots":                      {wantErr: "no slots are named"},
+		"unequal parts":                 {ids: slices.Concat(ids(1, 3), ids(0, 1, 2)), wantErr: "of several GPUs in unequal parts (GPU0 2, GPU1 1)"},
+		"a slot twice":                  {ids: ids(1, 3, 3), wantErr: `slot "00000001-3" is named twice`},
+		"an unhealthy GPU":              {ids: ids(2, 0), wantErr: "GPU 2 (GPU-00000002) is not healthy: XID 79"},
+		"a GPU that the node has not":   {ids: ids(9, 0), wantErr: "does not have"},
+		"a slot past the end of a GPU":  {ids: ids(1, 4), wantErr: "past the end"},
+		"one that a container holds":    {ids: ids(1, 3, 6), want: []int{1}, each: 2},
+		"one of an unhealthy GPU":       {ids: ids(2, 7), wantErr: "not healthy"},
+		"one of a GPU that is gone":     {ids: ids(9, 0), wantErr: "does not have"},
+		"something that is not an ID":   {ids: []gpu.SlotID{"nvidia0"}, wantErr: "not of the form"},
+		"slots of the other resource":   {ids: coreIDs(1, 4), wantErr: `slot "00000001-c4" is of the other resource`},
+		"an unhealthy GPU among others": {ids: slices.Concat(ids(0, 0), ids(2, 0)), wantErr: "not healthy"},
+	}
+	for name, tc := range tests {
+		t.Run(name, func(t *testing.T) {
+			got, err := Resolve(s, gpu.Memory, tc.ids)
+			if tc.wantErr != "" {
+				if err == nil || !strings.Contains(err.Error(), tc.wantErr) {
+					t.Errorf("Resolve = %v, %v, want an error with %q", got, err, tc.wantErr)
+				}
+				return
+			}
+			var want Grant
+			for _, i := range tc.want {
+				want.Devices = append(want.Devices, inv.Devices[i])
+			}
+			want.Each, want.Slots = tc.each, tc.ids
+			if diff := cmp.Diff(want, got); diff != "" || err != nil {
+				t.Errorf("Resolve: %v (-want +got):\n%s", err, diff)
+			}
+		})
+	}
+}
+
+// Of equal containers of a pod the first is meant that was given nothing yet, also while the kubelet does not tell.
+func TestAdmitSaysForWhichContainer(t *testing.T) {
+	c := newCluster(t, 1, inventory(8, 8))
+	one, two, three := app("one", 2), app("two", 2), app("three", 3)
+	one.Cores, two.Cores = 20, 20
+	p := pod("p", ask(one, two, three), 0)
+	c.pods = []Pod{p}
+	memory, cores := ids(0, 0, 1), coreIDs(0, 0, 1)
+	given := func(c placement.Container, slots []gpu.SlotID) Given {
+		return Given{Pod: p.Pod, Container: c, Slots: slots}
+	}
+	for name, tc := range map[string]struct {
+		before []Given
+		want   string
+	}{
+		"nothing was given":          {nil, "one"},
+		"the first has its memory":   {[]Given{given(one, memory)}, "two"},
+		"the first has its cores":    {[]Given{given(one, cores)}, "one"},
+		"another was given as much":  {[]Given{{Pod: placement.PodRef{Namespace: "ns", Name: "q", UID: "q"}, Container: one, Slots: memory}}, "one"},
+		"the last was given its own": {[]Given{given(three, ids(0, 5, 6, 7))}, "one"},
+	} {
+		s := c.state()
+		s.Given = tc.before
+		got, err := Admit(s, Grant{Resource: gpu.Memory, Devices: c.inv.Devices[:1], Each: 2, Slots: ids(0, 2, 3)})
+		if err != nil || got.Container.Name != tc.want || got.Pod != p.Pod {
+			t.Errorf("%s: %s of %s, %v; want %s", name, got.Container.Name, got.Pod, err, tc.want)
+		}
+	}
+}
+
+func TestAdmitRefuses(t *testing.T) {
+	c := newCluster(t, 1, inventory(8, 8))
+	two := ask(app("a", 4))
+	two.Count = 2
+	c.pods = []Pod{pod("p", two, 0, 1)}
+	one := Grant{Devices: c.inv.Devices[:1], Each: 4}
+	if _, err := Admit(c.state(), one); err == nil || !strings.Contains(err.Error(), "pod ns/p is to have 2 GPUs, and the kubelet took slots of 1") {
+		t.Errorf("Admit of one GPU for a pod of two: %v", err)
+	}
+	if _, err := Admit(c.state(), Grant{Devices: c.inv.Devices, Each: 2}); err != nil {
+		t.Errorf("Admit of both: %v", err)
+	}
+	if _, err := Admit(c.state(), Grant{Devices: c.inv.Devices, Each: 3}); !errors.Is(err, ErrNoPod) {
+		t.Errorf("Admit of what nobody asks for: %v, want ErrNoPod", err)
+	}
+	c.pods = append(c.pods, pod("later", ask(app("a", 4)), 0))
+	s := c.state()
+	s.Known = map[string]bool{"ns/p": true}
+	if _, err := Admit(s, one); err == nil {
+		t.Error("Admit of what only a pod may have that the kubelet does not list yet: want an error")
+	}
+}
+
+func TestFind(t *testing.T) {
+	held := []Held{{"ns", "p", "a", slices.Concat(coreIDs(0, 3), ids(0, 0, 1))}, {"ns", "p", "b", ids(0, 2)}}
+	if got, ok := Find(held, gpu.Cores, coreIDs(0, 3)); !ok || got.Container != "a" {
+		t.Errorf("Find = %v, %t, want container a", got, ok)
+	}
+	if got, ok := Find(held, gpu.Memory, ids(0, 1, 0)); !ok || got.Container != "a" {
+		t.Errorf("Find = %v, %t, want container a", got, ok)
+	}
+	for _, other := range [][]gpu.SlotID{ids(0, 0), ids(0, 0, 1, 2), nil} {
+		if got, ok := Find(held, gpu.Memory, other); ok {
+			t.Errorf("Find(%v) = %v, want none", other, got)
+		}
+	}
+}

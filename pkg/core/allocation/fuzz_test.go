@@ -1,0 +1,121 @@
+package allocation
+
+import (
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/gpumem/gpumem/pkg/core/gpu"
+)
+
+// slotsOf reads IDs with commas between them.
+func slotsOf(list string) []gpu.SlotID {
+	var out []gpu.SlotID
+	if list == "" {
+		return nil
+	}
+	for id := range strings.SplitSeq(list, ",") {
+		out = append(out, gpu.SlotID(id))
+	}
+	return out
+}
+
+// state is a node with two GPUs, the second of which may be broken, a pod that
+// holds what the fuzzer says and two that wait.
+func fuzzedState(t *testing.T, held string, broken bool) State {
+	t.Helper()
+	c := newCluster(t, 1, inventory(5, 12))
+	c.inv.Devices[1].Status.Unhealthy = broken
+	half := app("a", 2)
+	half.Cores = 50
+	c.pods = []Pod{pod("a", ask(half)), pod("b", ask(app("a", 2)), 1), pod("c", ask(initial("i", 3), app("a", 1)), 0)}
+	s := c.state()
+	slots, err := gpu.NewSlots(c.inv)
+	if err != nil {
+		t.Fatal(err)
+	}
+	s.Slots = slots
+	if ids := slotsOf(held); len(ids) > 0 {
+		s.Held = append(s.Held, Held{Namespace: "ns", Name: "a", Container: "a", Slots: ids})
+	}
+	return s
+}
+
+// FuzzResolve: IDs are granted when each is a healthy GPU's, none is named twice
+// and all GPUs have as many; then the grant says just that.
+func FuzzResolve(f *testing.F) {
+	f.Add("00000000-0,00000000-1", false, false)
+	f.Add("00000000-0,00000001-0", false, false)
+	f.Add("00000000-0,00000001-0,00000001-1", false, false)
+	f.Add("00000001-11", false, true)
+	f.Add("00000000-0,00000000-0", false, false)
+	f.Add("00000000-c0,00000000-c99", true, false)
+	f.Add("00000000-c0,00000000-1", true, false)
+	f.Add("GPU-00000000-_-1,-,", false, false)
+	f.Fuzz(func(t *testing.T, list string, cores, broken bool) {
+		s, ids, resource := fuzzedState(t, "", broken), slotsOf(list), gpu.Memory
+		if cores {
+			resource = gpu.Cores
+		}
+		perGPU := make(map[gpu.UUID]int)
+		good := len(ids) > 0
+		for i, id := range ids {
+			d, err := s.Slots.Device(id)
+			good = good && err == nil && d.Status.TakesPods() && id.Resource() == resource && !slices.Contains(ids[:i], id)
+			perGPU[d.UUID]++
+		}
+		for _, n := range perGPU {
+			good = good && n*len(perGPU) == len(ids)
+		}
+		grant, err := Resolve(s, resource, ids)
+		if good != (err == nil) {
+			t.Fatalf("%q: %v, want an error: %t", ids, err, !good)
+		}
+		if err != nil {
+			return
+		}
+		if len(grant.Devices) != len(perGPU) || grant.Each*len(perGPU) != len(ids) {
+			t.Fatalf("%q: granted %d slots each of %v", ids, grant.Each, grant.Devices)
+		}
+		_, _ = Admit(s, grant) // it may refuse, and does not panic
+		_, _ = Find(s.Held, resource, ids)
+	})
+}
+
+// FuzzPrefer: whatever the kubelet offers and has given away, what is preferred
+// is as much as it asks for, all of it offered and all that it insists on, each
+// once, and of one GPU for pods of one.
+func FuzzPrefer(f *testing.F) {
+	f.Add("00000000-0,00000000-1,00000001-0,00000001-1", "", "", 2, false, false)
+	f.Add("00000001-0,00000001-1,x,00000001-1", "00000001-1", "00000000-3", 3, false, false)
+	f.Add("", "00000000-9", "GPU-00000000-_-1", 1, false, true)
+	f.Add("00000000-c0,00000001-c1", "", "00000001-0,00000001-1", 1, true, false)
+	f.Add("00000000-0", "", "", -1, false, true)
+	f.Fuzz(func(t *testing.T, offered, insisted, held string, size int, cores, broken bool) {
+		s, available, must, resource := fuzzedState(t, held, broken), slotsOf(offered), slotsOf(insisted), gpu.Memory
+		if cores {
+			resource = gpu.Cores
+		}
+		got, err := Prefer(s, resource, available, must, size)
+		_ = Reconcile(s)
+		if err != nil {
+			return
+		}
+		gpus := make(map[gpu.UUID]bool)
+		for i, id := range got {
+			d, unknown := s.Slots.Device(id)
+			if unknown != nil || slices.Contains(got[:i], id) || !slices.Contains(available, id) {
+				t.Fatalf("%q of %q: %q, %v", got, available, id, unknown)
+			}
+			gpus[d.UUID] = true
+		}
+		for _, id := range must {
+			if !slices.Contains(got, id) {
+				t.Fatalf("%q lacks %q of %q", got, id, must)
+			}
+		}
+		if len(got) != size || len(must) == 0 && len(gpus) != 1 {
+			t.Fatalf("%q: want %d IDs of one GPU", got, size)
+		}
+	})
+}

@@ -1,0 +1,58 @@
+package allocation
+
+import (
+	"slices"
+
+	"github.com/gpumem/gpumem/pkg/core/gpu"
+	"github.com/gpumem/gpumem/pkg/core/placement"
+)
+
+// byGPUShare reports whether gpushare's device plugin gave the slots.
+func (h Held) byGPUShare() bool { return slices.ContainsFunc(h.Slots, gpu.SlotID.GPUShare) }
+
+// byGPUShare reports whether the kubelet has slots of gpushare for the pod.
+func (t *tenant) byGPUShare() bool { return slices.ContainsFunc(t.held, Held.byGPUShare) }
+
+// byIndex returns what gpushare wrote of a pod, or nothing if that is not on
+// this node.
+func (s State) byIndex(p Pod) placement.Assignment {
+	var a placement.Assignment
+	for _, d := range s.Inventory.Devices {
+		if slices.Contains(p.Indexes, d.Index) {
+			a.Shares = append(a.Shares, placement.Share{Device: d.UUID})
+		}
+	}
+	if len(p.Indexes) != p.Request.GPUs() || len(a.Shares) != len(p.Indexes) {
+		return placement.Assignment{}
+	}
+	return a.WithShares(p.Request)
+}
+
+// withoutGPUShare returns the free slots without those whose memory pods of
+// gpushare use. The kubelet counts those pods by IDs that are none of ours, and so
+// takes as many of ours for free as there are. What is in must stays.
+func (b *books) withoutGPUShare(free map[gpu.UUID][]gpu.SlotID, must []gpu.SlotID) map[gpu.UUID][]gpu.SlotID {
+	var holdings []placement.Holding
+	for _, h := range b.strays {
+		if h.byGPUShare() {
+			holdings = append(holdings, b.stray(h))
+		}
+	}
+	for _, t := range those(b.tenants, (*tenant).byGPUShare) {
+		holdings = append(holdings, t.Holding)
+	}
+	node := placement.NewNode("", b.Inventory, holdings)
+	for _, d := range node.Devices {
+		used := d.Requested
+		for _, h := range node.Unattributed {
+			used += h.Request.Units()
+		}
+		for i := len(free[d.UUID]) - 1; i >= 0 && used > 0; i-- {
+			if !slices.Contains(must, free[d.UUID][i]) {
+				free[d.UUID] = slices.Delete(free[d.UUID], i, i+1)
+				used--
+			}
+		}
+	}
+	return free
+}

@@ -1,0 +1,156 @@
+package allocation
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"slices"
+
+	"github.com/gpumem/gpumem/pkg/core/gpu"
+	"github.com/gpumem/gpumem/pkg/core/placement"
+)
+
+// kubelet is the part of the kubelet that this package deals with, told by its
+// rules: k8s.io/kubernetes/pkg/kubelet/cm/devicemanager, v1.36.3. It has two
+// resources, whose plugin answers as ours does.
+type kubelet struct {
+	random *rand.Rand
+	slots  []gpu.SlotID // as the plugin has listed them
+
+	pods []*admitted
+
+	// forgotten are slots that it holds for free: those that it was giving when it
+	// last counted what is free (UpdateAllocatedDevices), until it counts again.
+	forgotten map[gpu.SlotID]bool
+
+	prefer   func(r gpu.Resource, available, must []gpu.SlotID, size int) ([]gpu.SlotID, error)
+	allocate func(r gpu.Resource, ids []gpu.SlotID) error
+}
+
+// admitted is a pod that the kubelet has heard of.
+type admitted struct {
+	pod   placement.PodRef
+	slots map[string][]gpu.SlotID // by container
+	names []string                // of containers that PodResources tells of: no plain init containers
+}
+
+// admit asks for the devices of a pod's containers, one after the other. An
+// error is final for the pod. It returns what each container was given.
+func (k *kubelet) admit(ref placement.PodRef, req placement.Request) (map[string][]gpu.SlotID, error) {
+	p := &admitted{pod: ref, slots: make(map[string][]gpu.SlotID)}
+	k.pods = append(k.pods, p) // PodResources lists the pod from here on
+	reuse := make(map[gpu.SlotID]bool)
+	for _, c := range req.Containers.All() {
+		if c.Kind != placement.Init {
+			p.names = append(p.names, c.Name)
+		}
+		// The order of the resources is that of a map.
+		for _, r := range [][]gpu.Resource{{gpu.Memory, gpu.Cores}, {gpu.Cores, gpu.Memory}}[k.random.IntN(2)] {
+			if Amount(r, c) == 0 {
+				continue
+			}
+			ids, err := k.serve(r, reuse, Amount(r, c))
+			if err != nil {
+				k.remove(ref) // the pod has failed, and is not active any more
+				return nil, fmt.Errorf("container %s: %w", c.Name, err)
+			}
+			p.slots[c.Name] = append(p.slots[c.Name], ids...)
+			countsMeanwhile := k.random.IntN(8) == 0
+			for _, id := range ids {
+				reuse[id] = c.Kind == placement.Init
+				k.forgotten[id] = countsMeanwhile && c.Kind != placement.Init
+			}
+		}
+	}
+	return p.slots, nil
+}
+
+// serve is devicesToAllocate and the call of Allocate that follows it.
+func (k *kubelet) serve(r gpu.Resource, reuse map[gpu.SlotID]bool, size int) ([]gpu.SlotID, error) {
+	var must []gpu.SlotID
+	for id, ok := range reuse {
+		if ok && id.Resource() == r {
+			must = append(must, id)
+		}
+	}
+	slices.Sort(must)
+	k.shuffle(must)
+	if len(must) >= size {
+		// What init containers leave is taken first, in the order of a map,
+		// and no preference is asked for.
+		ids := must[:size]
+		return ids, k.allocate(r, ids)
+	}
+	available := slices.Concat(k.free(r), must)
+	k.shuffle(available)
+	if len(available) < size {
+		return nil, fmt.Errorf("%d slots are wanted and %d available", size, len(available))
+	}
+	preferred, err := k.prefer(r, available, must, size)
+	if err != nil {
+		return nil, err
+	}
+	// A preference that is too short, or not to be had, is filled at random.
+	ids := slices.Clone(must)
+	for _, id := range slices.Concat(preferred, available) {
+		if len(ids) < size && slices.Contains(available, id) && !slices.Contains(ids, id) {
+			ids = append(ids, id)
+		}
+	}
+	return ids, k.allocate(r, ids)
+}
+
+func (k *kubelet) shuffle(ids []gpu.SlotID) {
+	k.random.Shuffle(len(ids), func(a, b int) { ids[a], ids[b] = ids[b], ids[a] })
+}
+
+func (k *kubelet) free(r gpu.Resource) []gpu.SlotID {
+	taken := make(map[gpu.SlotID]bool)
+	for _, p := range k.pods {
+		for _, ids := range p.slots {
+			for _, id := range ids {
+				taken[id] = !k.forgotten[id]
+			}
+		}
+	}
+	var out []gpu.SlotID
+	for _, id := range k.slots {
+		if !taken[id] && id.Resource() == r {
+			out = append(out, id)
+		}
+	}
+	return out
+}
+
+func (k *kubelet) remove(ref placement.PodRef) {
+	k.pods = slices.DeleteFunc(k.pods, func(p *admitted) bool { return p.pod == ref })
+	clear(k.forgotten)
+}
+
+// podResources is the List of the PodResources API: names and no UIDs.
+func (k *kubelet) podResources() (held []Held, known map[string]bool) {
+	known = make(map[string]bool)
+	for _, p := range k.pods {
+		known[p.pod.String()] = true
+		for _, name := range p.names {
+			if len(p.slots[name]) == 0 {
+				continue // it is listed, with nothing
+			}
+			held = append(held, Held{Namespace: p.pod.Namespace, Name: p.pod.Name, Container: name, Slots: p.slots[name]})
+		}
+	}
+	return held, known
+}
+
+// all returns every slot that a pod holds, those of its init containers too.
+func (k *kubelet) all(ref placement.PodRef) []gpu.SlotID {
+	var out []gpu.SlotID
+	for _, p := range k.pods {
+		if p.pod == ref {
+			for _, ids := range p.slots {
+				out = append(out, ids...)
+			}
+		}
+	}
+	slices.Sort(out)
+	return slices.Compact(out)
+}

@@ -1,0 +1,234 @@
+package allocation
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+
+	"github.com/gpumem/gpumem/pkg/core/gpu"
+	"github.com/gpumem/gpumem/pkg/core/placement"
+)
+
+// Prefer returns which of the available slots of a resource the kubelet should
+// give to a container that wants size of them, those in must among them. The
+// error is ErrNoPod when it cannot be told yet for which pod the kubelet asks.
+func Prefer(s State, r gpu.Resource, available, must []gpu.SlotID, size int) ([]gpu.SlotID, error) {
+	if size <= 0 || len(must) > size {
+		return nil, fmt.Errorf("the kubelet asks for %d slots, %d of which it names", size, len(must))
+	}
+	b := newBooks(s)
+	b.settle()
+	b.settleUnseen()
+	free := b.free(available)
+	if r == gpu.Memory { // gpushare has no cores
+		free = b.withoutGPUShare(free, must)
+	}
+	if len(must) > 0 {
+		return b.extend(r, free, must, size)
+	}
+	waiting := b.waitingFor(r, size)
+	if s.Known == nil {
+		if err := b.ambiguous(r, waiting, size); err != nil {
+			return nil, err
+		}
+	}
+	for _, t := range waiting {
+		if ids, ok := take(free, nil, t.Assignment.Devices(), size); ok {
+			return ids, nil
+		}
+		if t.begun() || unseen(t.Request) && !t.Assignment.None() {
+			return nil, b.refusal(r, waiting, size) // it cannot go to other GPUs than it has
+		}
+	}
+	for _, t := range waiting {
+		if !s.PlaceUnassigned {
+			break
+		}
+		if ids, ok := b.place(r, free, t, size); ok {
+			return ids, nil
+		}
+	}
+	return nil, b.refusal(r, waiting, size)
+}
+
+// waitingFor returns the pods for which the kubelet may be asking, the
+// likeliest first: one whose other containers have been served already, then
+// the oldest. Pods that the kubelet does not list yet are left out when there
+// is one that it does, and those that it has admitted when there is one that
+// it has not: if all are, it has lost its records and admits them again. So are
+// those that were given this amount without a trace.
+func (b *books) waitingFor(r gpu.Resource, size int) []*tenant {
+	waiting := those(b.tenants, func(t *tenant) bool {
+		rest := t.unserved(r)
+		return len(rest) > 0 && Amount(r, rest[0]) == size
+	})
+	waiting = preferring(waiting, b.listed)
+	waiting = preferring(waiting, func(t *tenant) bool { return !t.Settled })
+	waiting = preferring(waiting, func(t *tenant) bool { return !b.had(t, r, size) })
+	slices.SortFunc(waiting, func(a, b *tenant) int { return cmp.Or(compareBegun(a, b), compareAge(a, b)) })
+	return waiting
+}
+
+// free returns the slots, by device, that no container holds. The kubelet can
+// offer others: see Decisions.
+func (b *books) free(available []gpu.SlotID) map[gpu.UUID][]gpu.SlotID {
+	held := make(map[gpu.SlotID]bool)
+	for _, h := range b.Held {
+		for _, id := range h.Slots {
+			held[id] = true
+		}
+	}
+	free := slices.DeleteFunc(slices.Clone(available), func(id gpu.SlotID) bool { return held[id] })
+	b.Slots.Sort(free)
+	return b.ByDevice(slices.Compact(free))
+}
+
+// take returns size slots in equal parts of the devices, those in must among
+// them.
+func take(free map[gpu.UUID][]gpu.SlotID, must []gpu.SlotID, devices []gpu.UUID, size int) ([]gpu.SlotID, bool) {
+	if len(devices) == 0 || size%len(devices) != 0 {
+		return nil, false
+	}
+	share := size / len(devices)
+	var out []gpu.SlotID
+	for _, device := range devices {
+		if len(free[device]) < share {
+			return nil, false
+		}
+		ids := slices.Clone(free[device])
+		slices.SortStableFunc(ids, func(a, b gpu.SlotID) int {
+			return placement.CompareBool(slices.Contains(must, b), slices.Contains(must, a))
+		})
+		out = append(out, ids[:share]...)
+	}
+	left := func(id gpu.SlotID) bool { return !slices.Contains(out, id) }
+	return out, !slices.ContainsFunc(must, left)
+}
+
+// extend adds slots to those that a pod's init containers have left it, from
+// the same GPUs.
+func (b *books) extend(r gpu.Resource, free map[gpu.UUID][]gpu.SlotID, must []gpu.SlotID, size int) ([]gpu.SlotID, error) {
+	var devices []gpu.UUID
+	for _, id := range must {
+		d, err := b.Slots.Device(id)
+		if err != nil {
+			return nil, err
+		}
+		if !slices.Contains(devices, d.UUID) {
+			devices = append(devices, d.UUID)
+		}
+	}
+	ids, ok := take(free, must, devices, size)
+	if !ok {
+		return nil, fmt.Errorf("the pod's init containers are on %v, which has no %s free for the container that follows",
+			devices, b.format(r, size))
+	}
+	return ids, nil
+}
+
+// place finds GPUs for a pod that has none, or whose own were taken by another.
+func (b *books) place(r gpu.Resource, free map[gpu.UUID][]gpu.SlotID, t *tenant, size int) ([]gpu.SlotID, bool) {
+	node := b.without(t)
+	units, cores := t.Request.Share()
+	share := Amount(r, placement.Container{Units: units, Cores: cores})
+	for i, d := range node.Devices {
+		if len(free[d.UUID]) < share && !unseen(t.Request) {
+			node.Devices[i].Status.Unhealthy = true // the kubelet has not freed enough of it yet
+		}
+	}
+	chosen, verdict := placement.Choose(b.Policy, t.Request, node)
+	if !verdict.Fits() {
+		return nil, false
+	}
+	return take(free, nil, chosen.Devices(), size)
+}
+
+// refusal says why none of the pods that could be meant gets its slots.
+func (b *books) refusal(r gpu.Resource, waiting []*tenant, size int) error {
+	amount := b.format(r, size)
+	if len(waiting) == 0 {
+		return fmt.Errorf("%w: %s", ErrNoPod, amount)
+	}
+	t := waiting[0]
+	if t.Assignment.None() && !b.PlaceUnassigned {
+		return unplaced(t.Pod)
+	}
+	if verdict := placement.Fit(t.Request, b.without(t)); !verdict.Fits() {
+		return fmt.Errorf("pod %s %s", t.Pod, verdict)
+	}
+	return fmt.Errorf("pod %s wants %s of GPU %v, of which the kubelet has not as much left", t.Pod, amount, t.Assignment.Devices())
+}
+
+func unplaced(pod placement.PodRef) error {
+	return fmt.Errorf("pod %s was not placed by gpumem's scheduler, and this node refuses such pods: set schedulerName, and leave nodeName empty", pod)
+}
+
+// ambiguous returns an error when the kubelet, which does not tell for which pod
+// it asks, may be asking for pods that cannot stand in for one another and are to
+// have different GPUs. Those that wait are such by chance only: the scheduler side
+// lets none wait together. If the kubelet has never told anything, any pod that
+// waits may have begun.
+func (b *books) ambiguous(r gpu.Resource, waiting []*tenant, size int) error {
+	if len(waiting) > 0 && waiting[0].begun() {
+		return nil
+	}
+	for i, t := range waiting {
+		for _, o := range waiting[:i] {
+			if !o.Request.Interchangeable(t.Request) && !o.together(t) {
+				return mayBeFor(o, t)
+			}
+		}
+	}
+	if !b.Blind {
+		return nil
+	}
+	asks := func(c placement.Container) bool { return Amount(r, c) == size }
+	for _, t := range b.tenants {
+		if t.Settled || t.Request.Empty() || !slices.ContainsFunc(t.Request.Containers.All()[1:], asks) {
+			continue
+		}
+		for _, o := range b.tenants {
+			if !o.Settled && slices.ContainsFunc(o.Request.Containers.All(), asks) && !o.together(t) {
+				return mayBeFor(t, o)
+			}
+		}
+	}
+	return nil
+}
+
+// together reports whether two pods are to have the same GPUs.
+func (t *tenant) together(o *tenant) bool {
+	return !t.Assignment.None() && t.Assignment.SameDevices(o.Assignment) || t.Pod == o.Pod
+}
+
+func mayBeFor(a, b *tenant) error {
+	return fmt.Errorf("the kubelet does not tell for which pod it asks, and it may be pod %s or pod %s", a.Pod, b.Pod)
+}
+
+// unseen reports whether a pod that asks for both resources has a plain init
+// container. What that has got of the one does not show when the kubelet asks
+// for the other, so both answers must follow from what is written alone.
+func unseen(r placement.Request) bool {
+	return r.Cores() > 0 && slices.ContainsFunc(r.Containers.All(), func(c placement.Container) bool {
+		return c.Kind == placement.Init
+	})
+}
+
+// settleUnseen settles pods that nobody has placed and whose init containers
+// have been given something that does not show.
+func (b *books) settleUnseen() {
+	for _, g := range b.Given {
+		i := slices.IndexFunc(b.tenants, func(t *tenant) bool { return t.Pod == g.Pod && unseen(t.Request) && t.Assignment.None() })
+		if i < 0 || g.Container.Kind != placement.Init || g.Another(b.Held) {
+			continue
+		}
+		if grant, err := Resolve(b.State, g.Slots[0].Resource(), g.Slots); err == nil {
+			b.tenants[i].Assignment = grant.assignment().WithShares(b.tenants[i].Request)
+		}
+	}
+}
+
+// Another reports whether the kubelet says that what was given is another pod's.
+func (g Given) Another(held []Held) bool {
+	return slices.ContainsFunc(held, func(h Held) bool { return slices.Contains(h.Slots, g.Slots[0]) && !h.Of(g.Pod) })
+}

@@ -1,0 +1,119 @@
+package allocation
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/gpumem/gpumem/pkg/core/gpu"
+	"github.com/gpumem/gpumem/pkg/core/placement"
+)
+
+// Grant is what a container gets of one resource.
+type Grant struct {
+	Resource gpu.Resource
+	Devices  []gpu.Device // by index
+	Each     int          // slots of each device
+	Slots    []gpu.SlotID // in the kubelet's order
+}
+
+// size is how many slots the kubelet gives in all.
+func (g Grant) size() int { return g.Each * len(g.Devices) }
+
+// assignment is the devices of the grant, without amounts.
+func (g Grant) assignment() placement.Assignment {
+	var a placement.Assignment
+	for _, d := range g.Devices {
+		a.Shares = append(a.Shares, placement.Share{Device: d.UUID})
+	}
+	return a
+}
+
+// Resolve reads the slots of a resource that the kubelet gives to a container.
+// It fails for a slot that is unknown, of the other resource or twice there,
+// for one past the end of its GPU that no container holds, for a GPU that is not healthy, and when several GPUs have unequal parts.
+func Resolve(s State, r gpu.Resource, ids []gpu.SlotID) (Grant, error) {
+	if len(ids) == 0 {
+		return Grant{}, errors.New("no slots are named")
+	}
+	parts := make(map[gpu.UUID]int)
+	seen := make(map[gpu.SlotID]bool, len(ids))
+	g := Grant{Resource: r, Slots: ids}
+	for _, id := range ids {
+		d, err := s.device(id)
+		switch {
+		case err != nil:
+			return Grant{}, err
+		case id.Resource() != r:
+			return Grant{}, fmt.Errorf("slot %q is of the other resource", id)
+		case seen[id]:
+			return Grant{}, fmt.Errorf("slot %q is named twice", id)
+		case !d.Advertised():
+			return Grant{}, fmt.Errorf("GPU %d (%s) is not healthy: %s", d.Index, d.UUID, d.Status.Causes())
+		}
+		seen[id] = true
+		if parts[d.UUID] == 0 {
+			g.Devices = append(g.Devices, d)
+		}
+		parts[d.UUID]++
+	}
+	slices.SortFunc(g.Devices, func(a, b gpu.Device) int { return cmp.Compare(a.Index, b.Index) })
+	g.Each = len(ids) / len(g.Devices)
+	for _, d := range g.Devices {
+		if parts[d.UUID] != g.Each {
+			return Grant{}, fmt.Errorf("the slots are of several GPUs in unequal parts (%s), and no pod may have that", list(g.Devices, parts))
+		}
+	}
+	return g, nil
+}
+
+func list(devices []gpu.Device, parts map[gpu.UUID]int) string {
+	out := make([]string, 0, len(devices))
+	for _, d := range devices {
+		out = append(out, fmt.Sprintf("GPU%d %d", d.Index, parts[d.UUID]))
+	}
+	return strings.Join(out, ", ")
+}
+
+// Find returns the container that holds exactly these slots of a resource.
+func Find(held []Held, r gpu.Resource, ids []gpu.SlotID) (Held, bool) {
+	want := slices.Sorted(slices.Values(ids))
+	for _, h := range held {
+		if slices.Equal(slices.Sorted(slices.Values(h.Only(r))), want) {
+			return h, true
+		}
+	}
+	return Held{}, false
+}
+
+// device returns the device of a slot. What a container holds past the end of a device counts:
+// it was given when the device offered more.
+func (s State) device(id gpu.SlotID) (gpu.Device, error) {
+	d, err := s.Slots.Device(id)
+	if err != nil && slices.ContainsFunc(s.Held, func(h Held) bool { return slices.Contains(h.Slots, id) }) {
+		return s.Slots.Once(id)
+	}
+	return d, err
+}
+
+// ByDevice sorts slots by their GPUs, each list in the order of the slots. Those
+// that are of no GPU are left out.
+func (s State) ByDevice(ids []gpu.SlotID) map[gpu.UUID][]gpu.SlotID {
+	out := make(map[gpu.UUID][]gpu.SlotID)
+	for _, id := range ids {
+		if d, err := s.device(id); err == nil {
+			out[d.UUID] = append(out[d.UUID], id)
+		}
+	}
+	return out
+}
+
+// format prints an amount of a resource for people.
+func (s State) format(r gpu.Resource, size int) string {
+	if r == gpu.Cores {
+		return fmt.Sprintf("%d%% of cores", size)
+	}
+	return gpu.Format(gpu.Units(size), s.Inventory.UnitMiB)
+}

@@ -1,0 +1,248 @@
+package allocation
+
+import (
+	"cmp"
+	"slices"
+
+	"github.com/gpumem/gpumem/pkg/core/gpu"
+	"github.com/gpumem/gpumem/pkg/core/placement"
+)
+
+// books are a State sorted by pod: who holds what, and where everybody is or is
+// to be.
+type books struct {
+	State
+	tenants []*tenant // of State.Pods, in their order
+	strays  []Held    // of pods that are not known
+}
+
+// tenant is a pod with all that is known of it.
+type tenant struct {
+	placement.Holding // with the GPUs where the pod is or is to be: see settle
+
+	pod     Pod                  // as it was told of
+	held    []Held               // by its containers
+	written placement.Assignment // by gpumem, or else by gpushare, which names GPUs by index
+	plan    placement.Assignment // that an equal pod may be given in its place
+	actual  placement.Assignment // where the kubelet has put it; none where that has given it nothing
+}
+
+// begun reports whether the kubelet has served a container of the pod already.
+func (t *tenant) begun() bool { return len(t.held) > 0 }
+
+// newBooks sorts what is known. Where pods are is left to settle.
+func newBooks(s State) *books {
+	type name struct{ namespace, name string }
+	held := make(map[name][]Held)
+	for _, h := range s.Held {
+		held[name{h.Namespace, h.Name}] = append(held[name{h.Namespace, h.Name}], h)
+	}
+	b := &books{State: s}
+	known := make(map[name]bool, len(s.Pods))
+	for _, p := range s.Pods {
+		of := name{p.Pod.Namespace, p.Pod.Name}
+		known[of] = true
+		t := &tenant{Holding: p.Holding, pod: p, held: held[of], written: p.Assignment}
+		if t.written.None() {
+			t.written = s.byIndex(p)
+		}
+		t.written.Leaving = nil
+		t.plan = t.written
+		if p.Plan != nil {
+			t.plan = *p.Plan
+		}
+		b.tenants = append(b.tenants, t)
+	}
+	for _, h := range s.Held {
+		if !known[name{h.Namespace, h.Name}] {
+			b.strays = append(b.strays, h)
+		}
+	}
+	return b
+}
+
+// settle finds out where pods are or are to be. It is what is written of them,
+// but for pods that the kubelet took for one another: one that has slots is where
+// those are, and one that waits has what was planned for such a pod.
+func (b *books) settle() {
+	interchangeable := make(map[placement.Key][]*tenant)
+	for _, t := range b.tenants {
+		t.actual = b.whereHeld(t)
+		key := t.Request.GPUKey()
+		interchangeable[key] = append(interchangeable[key], t)
+	}
+	for _, alike := range interchangeable {
+		b.shareOut(alike)
+	}
+}
+
+// shareOut settles pods that can stand in for one another: they share what was planned for
+// them all. GPUs that the node lacks are not shared out.
+func (b *books) shareOut(alike []*tenant) {
+	var left []placement.Assignment // that is planned, and that none of them has yet
+	for _, t := range alike {
+		if !t.plan.None() && b.has(t.plan) {
+			left = append(left, t.plan)
+		}
+	}
+	claim := func(a placement.Assignment) bool {
+		at := slices.IndexFunc(left, a.SameDevices)
+		if at >= 0 {
+			left = slices.Delete(left, at, at+1)
+		}
+		return at >= 0
+	}
+	var waiting, displaced []*tenant
+	for _, t := range alike {
+		if t.actual.None() {
+			t.Assignment = t.written
+			waiting = append(waiting, t)
+		} else {
+			t.Assignment = t.actual
+			claim(t.actual)
+		}
+	}
+	for _, t := range waiting {
+		if !t.written.None() && b.has(t.written) && !claim(t.written) {
+			displaced = append(displaced, t)
+		}
+	}
+	for i, t := range displaced[:min(len(displaced), len(left))] {
+		t.Assignment = placement.Assignment{Shares: left[i].Shares, UnitMiB: t.written.UnitMiB}
+	}
+}
+
+// Actual returns where the kubelet has put a pod; nothing, if it has given it
+// none. Slots of a GPU that is gone say nothing, and those of gpushare that the
+// pod is where it is written to be.
+func Actual(s State, p Pod) placement.Assignment {
+	s.Pods = []Pod{p}
+	b := newBooks(s)
+	return b.whereHeld(b.tenants[0])
+}
+
+func (b *books) whereHeld(t *tenant) (a placement.Assignment) {
+	if t.byGPUShare() {
+		if !b.has(t.written) { // somebody has edited it
+			return b.byIndex(t.pod)
+		}
+		return t.written
+	}
+	known := b.knows(t.held)
+	a.UnitMiB, a.Held = t.written.UnitMiB, t.written.Held && known
+	found := make(map[gpu.UUID]bool)
+	for _, h := range t.held {
+		for id := range b.ByDevice(h.Slots) {
+			found[id] = true
+		}
+	}
+	for _, d := range b.Inventory.Devices {
+		if found[d.UUID] {
+			a.Shares = append(a.Shares, placement.Share{Device: d.UUID})
+		}
+	}
+	r := t.Request
+	if n := len(a.Shares); n > 0 && n != r.GPUs() && known {
+		r.Count, a.Held = n, true
+	}
+	return a.WithShares(r)
+}
+
+// knows reports whether all slots are of GPUs of the node. Those of one that is gone do not
+// tell of how many GPUs they are.
+func (s State) knows(held []Held) bool {
+	unknown := func(id gpu.SlotID) bool { _, err := s.device(id); return err != nil }
+	return !slices.ContainsFunc(held, func(h Held) bool { return slices.ContainsFunc(h.Slots, unknown) })
+}
+
+// has reports whether the devices of an assignment are the node's.
+func (s State) has(a placement.Assignment) bool {
+	return !slices.ContainsFunc(a.Devices(), func(id gpu.UUID) bool { _, ok := s.Inventory.Device(id); return !ok })
+}
+
+// without returns the node as it would be without one pod. What the kubelet
+// gave to a pod counts, and what is planned for those that got nothing yet; so
+// does what it still holds of pods that the API server no longer knows.
+func (b *books) without(t *tenant) placement.Node {
+	var holdings []placement.Holding
+	for _, o := range b.tenants {
+		// A pod that is as unplaced as this one comes after it.
+		if o.Pod.UID != t.Pod.UID && (!o.Assignment.None() || o.begun()) {
+			holdings = append(holdings, o.Holding)
+		}
+	}
+	for _, h := range b.strays {
+		holdings = append(holdings, b.stray(h))
+	}
+	node := placement.NewNode("", b.Inventory, holdings)
+	for i, d := range node.Devices {
+		if slices.Contains(b.Cordoned, d.UUID) {
+			node.Devices[i].Status.Cordoned = true
+		}
+	}
+	return node
+}
+
+// stray is what the kubelet holds of a pod that is not known. Where gpushare's
+// slots are is not known either, so they count everywhere.
+func (b *books) stray(h Held) placement.Holding {
+	out := placement.Holding{Pod: placement.PodRef{Namespace: h.Namespace, Name: h.Name}, Settled: true}
+	if h.byGPUShare() {
+		out.Request.Containers = placement.NewContainers(placement.Container{Kind: placement.App, Units: gpu.Units(len(h.Slots))})
+	}
+	memory, cores := b.ByDevice(h.Only(gpu.Memory)), b.ByDevice(h.Only(gpu.Cores))
+	for _, d := range b.Inventory.Devices {
+		share := placement.Share{Device: d.UUID, Units: gpu.Units(len(memory[d.UUID])), Cores: len(cores[d.UUID])}
+		if share.Units > 0 || share.Cores > 0 {
+			out.Assignment.Shares = append(out.Assignment.Shares, share)
+		}
+	}
+	return out
+}
+
+// unserved returns the containers of a pod that ask for a resource and that the
+// kubelet has still to serve with it: none of those before the last that holds
+// anything, nor that if it holds some. A plain init container is among them until
+// the next has been served, for it never shows what it holds.
+func (t *tenant) unserved(r gpu.Resource) (rest []placement.Container) {
+	for _, c := range t.Request.Containers.All() {
+		served := false
+		for _, h := range t.held {
+			if h.Container == c.Name {
+				rest, served = nil, served || len(h.Only(r)) > 0
+			}
+		}
+		if !served && Amount(r, c) > 0 {
+			rest = append(rest, c)
+		}
+	}
+	return rest
+}
+
+// listed reports whether the kubelet lists the pod.
+func (b *books) listed(t *tenant) bool { return b.Known[t.Pod.String()] }
+
+func those(all []*tenant, pass func(*tenant) bool) []*tenant {
+	var kept []*tenant
+	for _, t := range all {
+		if pass(t) {
+			kept = append(kept, t)
+		}
+	}
+	return kept
+}
+
+// preferring keeps the pods that pass, or all if none does.
+func preferring(all []*tenant, pass func(*tenant) bool) []*tenant {
+	if kept := those(all, pass); len(kept) > 0 {
+		return kept
+	}
+	return all
+}
+
+// compareBegun puts pods first whose other containers have been served already.
+func compareBegun(a, b *tenant) int { return placement.CompareBool(b.begun(), a.begun()) }
+
+func compareAge(a, b *tenant) int {
+	return cmp.Or(a.pod.Created.Compare(b.pod.Created), a.Pod.Compare(b.Pod))
+}

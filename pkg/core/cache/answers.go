@@ -1,0 +1,98 @@
+package cache
+
+import (
+	"unique"
+
+	"github.com/gpumem/gpumem/pkg/core/decide"
+	"github.com/gpumem/gpumem/pkg/core/placement"
+)
+
+// Question is whether a pod fits, asked about one node after another.
+type Question struct {
+	Pod      placement.PodRef
+	Request  placement.Request
+	Fallback placement.Policy
+
+	// Expecting has the pods count that are expected on the node: see Expect.
+	Expecting bool
+
+	key unique.Handle[asked]
+}
+
+// asked is the same for questions that have the same answer.
+type asked struct {
+	key      placement.Key
+	fallback placement.Policy
+}
+
+// NewQuestion prepares a question.
+func NewQuestion(ref placement.PodRef, req placement.Request, fallback placement.Policy) Question {
+	return Question{Pod: ref, Request: req, Fallback: fallback, key: unique.Make(asked{req.Key(), fallback})}
+}
+
+// Refused returns why the pod cannot go to a node, as decide.Decide says of it, or nil.
+// The answer must not be changed: it is kept until the node changes, for the
+// next pod that asks for the same.
+func (c *Cache) Refused(nodeName string, q Question) *decide.Refusal {
+	if n, ok := c.readable()[nodeName]; ok {
+		return n.refused(q)
+	}
+	return q.Ask(placement.Node{Name: nodeName})
+}
+
+// Ask asks about a node that the cache does not know.
+func (q Question) Ask(n placement.Node) *decide.Refusal {
+	_, refusal := decide.Decide(n, q.Pod, q.Request, q.Fallback)
+	return refusal
+}
+
+// answers are the latest about a node as it is in a view, the last first: pods
+// that ask in more ways than that at the same time drive one another's out. They
+// do not change once made.
+type answers struct {
+	of   *placement.Node
+	kept [8]answer
+}
+
+// answer is one of them; no refusal: it fits.
+type answer struct {
+	key     unique.Handle[asked] // the zero value: none
+	refusal *decide.Refusal
+}
+
+// refused answers about the node as the question has it.
+func (n *node) refused(q Question) *decide.Refusal {
+	if q.Expecting {
+		if state := n.likely.state.Load(); state != nil {
+			return n.likely.refused(state, q)
+		}
+	}
+	if state := n.real.state.Load(); state != nil {
+		return n.real.refused(state, q)
+	}
+	return q.Ask(placement.Node{Name: n.name})
+}
+
+// refused gives a kept answer about a state, or a new one. Of two that are found at the same
+// time, one may not be kept. The node itself is not looked at for a kept one,
+// for the sake of the processor's cache.
+func (v *view) refused(state *placement.Node, q Question) *decide.Refusal {
+	last := v.answers.Load()
+	if last == nil || last.of != state {
+		last = &answers{of: state}
+	}
+	for i := range last.kept {
+		if last.kept[i].key == q.key {
+			return last.kept[i].refusal
+		}
+	}
+	refusal := q.Ask(*state)
+	if len(state.Nominated) > 0 {
+		return refusal // what is left to others depends on who asks
+	}
+	now := &answers{of: state}
+	now.kept[0] = answer{key: q.key, refusal: refusal}
+	copy(now.kept[1:], last.kept[:])
+	v.answers.Store(now)
+	return refusal
+}

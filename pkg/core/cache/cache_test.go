@@ -1,0 +1,1097 @@
+package cache
+
+import (
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"reflect"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/gpumem/gpumem/pkg/core/decide"
+	"github.com/gpumem/gpumem/pkg/core/gpu"
+	"github.com/gpumem/gpumem/pkg/core/placement"
+)
+
+var start = time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
+
+func uuid(i int) gpu.UUID { return gpu.UUID(fmt.Sprintf("GPU-%d", i)) }
+
+func inventory(capacities ...gpu.Units) gpu.Inventory {
+	inv := gpu.Inventory{UnitMiB: 1024}
+	for i, c := range capacities {
+		inv.Devices = append(inv.Devices, gpu.Device{UUID: uuid(i), Index: i, Capacity: c, MemoryMiB: int64(c) * 1024})
+	}
+	return inv
+}
+
+func ask(units ...gpu.Units) placement.Request {
+	var containers []placement.Container
+	for i, u := range units {
+		containers = append(containers, placement.Container{Name: fmt.Sprint("c", i), Kind: placement.App, Units: u})
+	}
+	return placement.Request{Containers: placement.NewContainers(containers...)}
+}
+
+// ref names a pod whose UID is its name, "p", or told apart from it, "p@2".
+func ref(uid string) placement.PodRef {
+	name, _, _ := strings.Cut(uid, "@")
+	return placement.PodRef{Namespace: "ns", Name: name, UID: uid}
+}
+
+// bound returns a pod as the API server has it.
+func bound(uid string, r placement.Request, devices ...int) placement.Holding {
+	var a placement.Assignment
+	for _, d := range devices {
+		a.Shares = append(a.Shares, placement.Share{Device: uuid(d)})
+	}
+	return placement.Holding{Pod: ref(uid), Request: r, Assignment: a.WithShares(r), Settled: true}
+}
+
+func waiting(h placement.Holding) placement.Holding {
+	h.Settled = false
+	return h
+}
+
+func assume(c *Cache, uid, node string, r placement.Request) (placement.Assignment, error) {
+	return c.AssumePod(ref(uid), node, r, placement.Binpack, start)
+}
+
+// enter has a read show that a pod is bound to node n.
+func enter(c *Cache, h placement.Holding, now time.Time) {
+	read := c.BeginRead()
+	defer read.End()
+	read.Enter("n", h, now)
+}
+
+func mustAssume(t *testing.T, c *Cache, uid, node string, r placement.Request) placement.Assignment {
+	t.Helper()
+	a, err := assume(c, uid, node, r)
+	if err != nil {
+		t.Fatalf("AssumePod(%s): %v", uid, err)
+	}
+	return a
+}
+
+// requested returns what is held of each GPU, and of no known one at the end.
+func requested(c *Cache, node string) []gpu.Units {
+	n, ok := c.Node(node)
+	if !ok {
+		return nil
+	}
+	var out []gpu.Units
+	for _, d := range n.Devices {
+		out = append(out, d.Requested)
+	}
+	var lost gpu.Units
+	for _, h := range n.Unattributed {
+		lost += h.Request.Units()
+	}
+	return append(out, lost)
+}
+
+func TestTransitions(t *testing.T) {
+	two := inventory(10, 10)
+	tests := map[string]struct {
+		do          func(t *testing.T, c *Cache)
+		want        []gpu.Units // held of GPU 0, GPU 1 and of none that is known, on node n
+		wantPod     string      // a pod, and what Where says of it
+		wantOn      string
+		wantAssumed bool
+	}{
+		"unknown → assumed": {
+			do:   func(t *testing.T, c *Cache) { mustAssume(t, c, "p", "n", ask(3)) },
+			want: []gpu.Units{3, 0, 0}, wantPod: "p", wantOn: "n", wantAssumed: true,
+		},
+		"assumed → bound, by the watch": {
+			do: func(t *testing.T, c *Cache) {
+				mustAssume(t, c, "p", "n", ask(3))
+				c.AddPod("n", bound("p", ask(3), 0))
+			},
+			want: []gpu.Units{3, 0, 0}, wantPod: "p", wantOn: "n",
+		},
+		"assumed → bound, by a read": {
+			do: func(t *testing.T, c *Cache) {
+				mustAssume(t, c, "p", "n", ask(3))
+				enter(c, bound("p", ask(3), 0), start)
+			},
+			want: []gpu.Units{3, 0, 0}, wantPod: "p", wantOn: "n",
+		},
+		"what a read has shown is read again while the watch does not tell": {
+			do: func(t *testing.T, c *Cache) {
+				mustAssume(t, c, "p", "n", ask(3))
+				enter(c, bound("p", ask(3), 0), start.Add(time.Minute))
+				c.RefusePod("p", start)
+				c.ExpirePod("p", start.Add(time.Minute))
+				if len(c.AssumedBefore(start.Add(time.Minute))) != 0 || len(c.AssumedBefore(start.Add(time.Hour))) != 1 {
+					t.Error("want it to be read again a while after the read, and not before")
+				}
+			},
+			want: []gpu.Units{3, 0, 0}, wantPod: "p", wantOn: "n",
+		},
+		"a later read finds that it is gone": {
+			do: func(t *testing.T, c *Cache) {
+				mustAssume(t, c, "p", "n", ask(3))
+				enter(c, bound("p", ask(3), 0), start)
+				c.ExpirePod("p", start.Add(time.Minute))
+			},
+			want: []gpu.Units{0, 0, 0}, wantPod: "p",
+		},
+		"what the watch has told is not read again": {
+			do: func(t *testing.T, c *Cache) {
+				mustAssume(t, c, "p", "n", ask(3))
+				enter(c, bound("p", ask(3), 0), start)
+				c.AddPod("n", bound("p", ask(3), 0))
+				if got := c.AssumedBefore(start.Add(time.Hour)); len(got) != 0 {
+					t.Errorf("AssumedBefore: %v", got)
+				}
+			},
+			want: []gpu.Units{3, 0, 0}, wantPod: "p", wantOn: "n",
+		},
+		"assumed → bound elsewhere than assumed": {
+			do: func(t *testing.T, c *Cache) {
+				mustAssume(t, c, "p", "n", ask(3))
+				c.AddPod("n", bound("p", ask(3), 1))
+			},
+			want: []gpu.Units{0, 3, 0}, wantPod: "p", wantOn: "n",
+		},
+		"assumed → bound on another node": {
+			do: func(t *testing.T, c *Cache) {
+				mustAssume(t, c, "p", "n", ask(3))
+				c.AddPod("m", bound("p", ask(3), 0))
+			},
+			want: []gpu.Units{0, 0, 0}, wantPod: "p", wantOn: "m",
+		},
+		"assumed → unknown, refused": {
+			do: func(t *testing.T, c *Cache) {
+				mustAssume(t, c, "p", "n", ask(3))
+				c.RefusePod("p", start)
+			},
+			want: []gpu.Units{0, 0, 0}, wantPod: "p",
+		},
+		"assumed → unknown, both bindings refused": {
+			do: func(t *testing.T, c *Cache) {
+				mustAssume(t, c, "p", "n", ask(3))
+				mustAssume(t, c, "p", "n", ask(3))
+				c.RefusePod("p", start)
+				c.RefusePod("p", start)
+			},
+			want: []gpu.Units{0, 0, 0}, wantPod: "p",
+		},
+		"assumed stays assumed when only the second binding is refused": {
+			do: func(t *testing.T, c *Cache) {
+				mustAssume(t, c, "p", "n", ask(3))
+				mustAssume(t, c, "p", "n", ask(3))
+				c.RefusePod("p", start)
+			},
+			want: []gpu.Units{3, 0, 0}, wantPod: "p", wantOn: "n", wantAssumed: true,
+		},
+		"assumed → unknown, gone": {
+			do: func(t *testing.T, c *Cache) {
+				mustAssume(t, c, "p", "n", ask(3))
+				mustAssume(t, c, "p", "n", ask(3))
+				c.ForgetPod("p")
+			},
+			want: []gpu.Units{0, 0, 0}, wantPod: "p",
+		},
+		"assumed → unknown, for too long": {
+			do: func(t *testing.T, c *Cache) {
+				mustAssume(t, c, "p", "n", ask(3))
+				c.ExpirePod("p", start.Add(time.Second))
+			},
+			want: []gpu.Units{0, 0, 0}, wantPod: "p",
+		},
+		"a second binding makes an assumption young again": {
+			do: func(t *testing.T, c *Cache) {
+				mustAssume(t, c, "p", "n", ask(3))
+				if _, err := c.AssumePod(ref("p"), "n", ask(3), "", start.Add(time.Minute)); err != nil {
+					t.Errorf("AssumePod: %v", err)
+				}
+				c.ExpirePod("p", start.Add(time.Minute))
+			},
+			want: []gpu.Units{3, 0, 0}, wantPod: "p", wantOn: "n", wantAssumed: true,
+		},
+		"a second binding that is refused leaves an assumption as old as it was": {
+			do: func(t *testing.T, c *Cache) {
+				mustAssume(t, c, "p", "n", ask(3))
+				if _, err := c.AssumePod(ref("p"), "n", ask(3), "", start.Add(time.Minute)); err != nil {
+					t.Errorf("AssumePod: %v", err)
+				}
+				c.RefusePod("p", start.Add(time.Minute))
+				c.ExpirePod("p", start.Add(time.Minute))
+			},
+			want: []gpu.Units{0, 0, 0}, wantPod: "p",
+		},
+		"assumed → unknown, deleted": {
+			do: func(t *testing.T, c *Cache) {
+				mustAssume(t, c, "p", "n", ask(3))
+				c.RemovePod("p")
+			},
+			want: []gpu.Units{0, 0, 0}, wantPod: "p",
+		},
+		"unknown → bound": {
+			do:   func(_ *testing.T, c *Cache) { c.AddPod("n", bound("p", ask(3), 1)) },
+			want: []gpu.Units{0, 3, 0}, wantPod: "p", wantOn: "n",
+		},
+		"unknown → bound, to no known GPU": {
+			do:   func(_ *testing.T, c *Cache) { c.AddPod("n", bound("p", ask(3))) },
+			want: []gpu.Units{0, 0, 3}, wantPod: "p", wantOn: "n",
+		},
+		"bound → bound, corrected": {
+			do: func(_ *testing.T, c *Cache) {
+				c.AddPod("n", bound("p", ask(3)))
+				c.AddPod("n", bound("p", ask(3), 1))
+			},
+			want: []gpu.Units{0, 3, 0}, wantPod: "p", wantOn: "n",
+		},
+		"bound → bound, said twice": {
+			do: func(_ *testing.T, c *Cache) {
+				c.AddPod("n", bound("p", ask(3), 1))
+				c.AddPod("n", bound("p", ask(3), 1))
+			},
+			want: []gpu.Units{0, 3, 0}, wantPod: "p", wantOn: "n",
+		},
+		"bound → unknown": {
+			do: func(_ *testing.T, c *Cache) {
+				c.AddPod("n", bound("p", ask(3), 1))
+				c.RemovePod("p")
+				c.RemovePod("p")
+			},
+			want: []gpu.Units{0, 0, 0}, wantPod: "p",
+		},
+		"bound stays bound when the binding is said to be refused": {
+			do: func(t *testing.T, c *Cache) {
+				mustAssume(t, c, "p", "n", ask(3))
+				c.AddPod("n", bound("p", ask(3), 0))
+				c.RefusePod("p", start)
+				c.ExpirePod("p", start.Add(time.Hour))
+				c.ForgetPod("p")
+			},
+			want: []gpu.Units{3, 0, 0}, wantPod: "p", wantOn: "n",
+		},
+		"a read that the watch overtook says nothing: the pod is gone": {
+			do: func(t *testing.T, c *Cache) {
+				mustAssume(t, c, "p", "n", ask(3))
+				read := c.BeginRead()
+				c.RemovePod("p")
+				if read.Enter("n", bound("p", ask(3), 0), start) {
+					t.Error("Enter says that it is news")
+				}
+			},
+			want: []gpu.Units{0, 0, 0}, wantPod: "p",
+		},
+		"unknown → assumed, by a read: another extender has bound it": {
+			do: func(t *testing.T, c *Cache) {
+				read := c.BeginRead()
+				defer read.End()
+				if !read.Enter("n", bound("p", ask(3), 1), start) || read.Enter("n", bound("p", ask(3), 1), start) {
+					t.Error("want it to be news once")
+				}
+				if got := c.AssumedBefore(start.Add(time.Minute)); len(got) != 1 {
+					t.Errorf("%v is read again in a while, want the pod", got)
+				}
+			},
+			want: []gpu.Units{0, 3, 0}, wantPod: "p", wantOn: "n",
+		},
+		"a read counts more than what was decided without it": {
+			do: func(t *testing.T, c *Cache) {
+				mustAssume(t, c, "p", "n", ask(3))
+				enter(c, bound("p", ask(3), 1), start)
+			},
+			want: []gpu.Units{0, 3, 0}, wantPod: "p", wantOn: "n",
+		},
+		"what was gone before a read began may have come back since": {
+			do: func(_ *testing.T, c *Cache) {
+				before := c.BeginRead()
+				before.End()
+				c.RemovePod("p")
+				enter(c, bound("p", ask(3), 0), start)
+			},
+			want: []gpu.Units{3, 0, 0}, wantPod: "p", wantOn: "n",
+		},
+		"a read that the watch overtook says nothing: the pod was corrected": {
+			do: func(t *testing.T, c *Cache) {
+				mustAssume(t, c, "p", "n", ask(3))
+				c.AddPod("n", bound("p", ask(3), 1))
+				enter(c, bound("p", ask(3), 0), start)
+			},
+			want: []gpu.Units{0, 3, 0}, wantPod: "p", wantOn: "n",
+		},
+		"a pod made again under its name is another": {
+			do: func(t *testing.T, c *Cache) {
+				c.AddPod("n", bound("p@1", ask(3), 0))
+				mustAssume(t, c, "p@2", "n", ask(4))
+				c.RemovePod("p@1")
+			},
+			want: []gpu.Units{4, 0, 0}, wantPod: "p@2", wantOn: "n", wantAssumed: true,
+		},
+		"an answer given again": {
+			do: func(t *testing.T, c *Cache) {
+				first := mustAssume(t, c, "p", "n", ask(3))
+				if diff := cmp.Diff(first, mustAssume(t, c, "p", "n", ask(3))); diff != "" {
+					t.Errorf("assumed again (-want +got):\n%s", diff)
+				}
+				c.AddPod("n", bound("p", ask(3), 0))
+				if diff := cmp.Diff(first, mustAssume(t, c, "p", "n", ask(3))); diff != "" {
+					t.Errorf("assumed when bound (-want +got):\n%s", diff)
+				}
+			},
+			want: []gpu.Units{3, 0, 0}, wantPod: "p", wantOn: "n",
+		},
+		"a bound pod without a known GPU is not assumed, nor forgotten": {
+			do: func(t *testing.T, c *Cache) {
+				c.AddPod("n", bound("p", ask(3)))
+				_, err := assume(c, "p", "n", ask(3))
+				if refusal := (*decide.Refusal)(nil); !errors.As(err, &refusal) || refusal.Message != "the pod is bound to node n" {
+					t.Errorf("AssumePod: %v, want that the pod is bound", err)
+				}
+				c.ForgetPod("p")
+			},
+			want: []gpu.Units{0, 0, 3}, wantPod: "p", wantOn: "n",
+		},
+		"a pod before its node": {
+			do: func(t *testing.T, c *Cache) {
+				c.AddPod("new", bound("p", ask(3), 1))
+				if _, ok := c.Node("new"); ok {
+					t.Error("a ghost can be read")
+				}
+				c.SetNode("new", inventory(10, 10))
+			},
+			want: []gpu.Units{0, 0, 0}, wantPod: "p", wantOn: "new",
+		},
+		"a node that comes back finds its pods": {
+			do: func(t *testing.T, c *Cache) {
+				c.AddPod("n", bound("p", ask(3), 1))
+				mustAssume(t, c, "q", "n", ask(3))
+				c.RemoveNode("n")
+				c.RemovePod("q")
+				c.SetNode("n", two)
+			},
+			want: []gpu.Units{0, 3, 0}, wantPod: "p", wantOn: "n",
+		},
+		"a GPU that is replaced leaves its pods without one": {
+			do: func(_ *testing.T, c *Cache) {
+				c.AddPod("n", bound("p", ask(3), 1))
+				c.SetNode("n", inventory(10))
+			},
+			want: []gpu.Units{0, 3}, wantPod: "p", wantOn: "n",
+		},
+		"a GPU that shrinks keeps its pods": {
+			do: func(_ *testing.T, c *Cache) {
+				c.AddPod("n", bound("p", ask(8), 1))
+				c.SetNode("n", inventory(10, 4))
+			},
+			want: []gpu.Units{0, 8, 0}, wantPod: "p", wantOn: "n",
+		},
+	}
+	for name, tc := range tests {
+		t.Run(name, func(t *testing.T) {
+			c := New()
+			c.SetNode("n", two)
+			c.SetNode("m", two)
+			tc.do(t, c)
+			if diff := cmp.Diff(tc.want, requested(c, "n")); diff != "" {
+				t.Errorf("held on the node (-want +got):\n%s", diff)
+			}
+			on, assumed, ok := c.Where(tc.wantPod)
+			if on != tc.wantOn || assumed != tc.wantAssumed || ok != (tc.wantOn != "") {
+				t.Errorf("Where(%s) = %q, %t, %t, want %q, %t", tc.wantPod, on, assumed, ok, tc.wantOn, tc.wantAssumed)
+			}
+		})
+	}
+}
+
+// Room that was made for a pod is not given to one of lower priority.
+func TestRoomIsKeptForANominatedPod(t *testing.T) {
+	for name, tc := range map[string]struct {
+		do       func(c *Cache)
+		priority int32 // of a pod that comes now
+		want     bool  // it finds room
+	}{
+		"nobody is nominated":  {do: func(*Cache) {}, want: true},
+		"nominated":            {do: func(c *Cache) { nominate(c, "n") }},
+		"nominated elsewhere":  {do: func(c *Cache) { nominate(c, "m") }, want: true},
+		"nominated once more":  {do: func(c *Cache) { nominate(c, "n", "m") }, want: true},
+		"no longer nominated":  {do: func(c *Cache) { nominate(c, "n", "") }, want: true},
+		"nominated, then gone": {do: func(c *Cache) { nominate(c, "n"); c.RemovePod("vip") }, want: true},
+		"nominated, then bound elsewhere": {do: func(c *Cache) {
+			nominate(c, "n")
+			c.AddPod("m", bound("vip", important(ask(8)), 0))
+		}, want: true},
+		"bound before the nomination is heard of": {do: func(c *Cache) {
+			c.AddPod("m", bound("vip", important(ask(8)), 0))
+			nominate(c, "n")
+		}, want: true},
+		"the node is heard of after the nomination": {do: func(c *Cache) {
+			c.RemoveNode("n")
+			nominate(c, "n")
+			c.SetNode("n", inventory(10))
+		}},
+		"a pod of higher priority comes": {do: func(c *Cache) { nominate(c, "n") }, priority: 101, want: true},
+		"a pod of its priority comes":    {do: func(c *Cache) { nominate(c, "n") }, priority: 100},
+	} {
+		t.Run(name, func(t *testing.T) {
+			c := New()
+			c.SetNode("n", inventory(10))
+			c.SetNode("m", inventory(10))
+			tc.do(c)
+			r := ask(4)
+			r.Priority = tc.priority
+			_, err := assume(c, "p", "n", r)
+			if refusal := (*decide.Refusal)(nil); (err == nil) != tc.want || err != nil && (!errors.As(err, &refusal) || refusal.Verdict == nil) {
+				t.Errorf("AssumePod: %v, want success: %t", err, tc.want)
+			}
+		})
+	}
+}
+
+func important(r placement.Request) placement.Request {
+	r.Priority = 100
+	return r
+}
+
+func nominate(c *Cache, nodes ...string) {
+	for _, n := range nodes {
+		c.NominatePod(n, ref("vip"), important(ask(8)), placement.Assignment{})
+	}
+}
+
+// The nominated pod itself finds its room, and is counted once when it has it.
+func TestANominatedPodIsAssumed(t *testing.T) {
+	c := New()
+	c.SetNode("n", inventory(10))
+	nominate(c, "n")
+	mustAssume(t, c, "vip", "n", important(ask(8)))
+	if n, _ := c.Node("n"); len(n.Nominated) != 0 || n.Devices[0].Requested != 8 {
+		t.Errorf("%d nominated and %d units held, want none and 8", len(n.Nominated), n.Devices[0].Requested)
+	}
+	mustAssume(t, c, "p", "n", ask(2))
+	c.RefusePod("vip", start)
+	if _, err := assume(c, "q", "n", ask(1)); err == nil {
+		t.Error("the room of a nominated pod whose binding was refused was given away")
+	}
+}
+
+// What is left to others depends on who asks, though they ask for the same.
+func TestAnswersBesideANominatedPodAreNotKept(t *testing.T) {
+	c := New()
+	c.SetNode("n", inventory(10))
+	nominate(c, "n")
+	for range 2 {
+		for _, uid := range []string{"p", "vip"} {
+			refusal := c.Refused("n", NewQuestion(ref(uid), important(ask(8)), placement.Binpack))
+			if fits := refusal == nil; fits != (uid == "vip") {
+				t.Errorf("%s fits: %t (%v)", uid, fits, refusal)
+			}
+		}
+	}
+}
+
+// One who asks may find his answer after the node has changed.
+func TestAnAnswerAboutWhatWasIsNoAnswer(t *testing.T) {
+	c := New()
+	c.SetNode("n", inventory(10))
+	q := NewQuestion(ref("p"), ask(8), placement.Binpack)
+	was := c.Look("n")
+	c.AddPod("n", bound("other", ask(8), 0))
+	if refusal := c.readable()["n"].real.refused(was, q); refusal != nil {
+		t.Fatalf("refused: %v, want that it fitted", refusal)
+	}
+	if c.Refused("n", q) == nil {
+		t.Error("the pod fits a GPU that is full by now")
+	}
+}
+
+// Nothing but the CPU of a pod without GPU memory is of interest, and that can change.
+func TestCPUOfAPodThatIsResized(t *testing.T) {
+	c := New()
+	c.SetNode("n", inventory(10))
+	for _, cpu := range []int64{500, 500, 2000, 100} {
+		c.AddPod("n", placement.Holding{Pod: ref("p"), Request: placement.Request{CPU: cpu}, Settled: true})
+		if n, _ := c.Node("n"); n.RequestedCPU != cpu {
+			t.Errorf("%d millicores are requested, want %d", n.RequestedCPU, cpu)
+		}
+	}
+}
+
+func TestGhosts(t *testing.T) {
+	c := New()
+	c.RemoveNode("never heard of")
+	c.AddPod("n", bound("p", ask(3), 0))
+	c.SetNode("n", inventory(10))
+	c.RemoveNode("n")
+	if _, ok := c.Node("n"); ok || len(c.Nodes()) != 0 {
+		t.Error("a deleted node can be read")
+	}
+	_, err := assume(c, "q", "n", ask(1))
+	if refusal := (*decide.Refusal)(nil); !errors.As(err, &refusal) || !refusal.Unresolvable {
+		t.Errorf("AssumePod on a deleted node: %v, want that it can never fit", err)
+	}
+	c.RemovePod("p")
+	if _, ok := c.readable()["n"]; ok {
+		t.Error("a ghost is kept when its last pod is gone")
+	}
+}
+
+func TestAssumePodErrors(t *testing.T) {
+	tests := map[string]struct {
+		before placement.Holding // on node n
+		req    placement.Request
+		node   string
+		want   string // reason
+		text   string
+	}{
+		"no such node": {
+			req: ask(1), node: "x", want: "NoDevices",
+			text: "the node offers no GPU memory: its device plugin has found no GPU, or has not reported yet",
+		},
+		"it does not fit": {
+			req: ask(21), node: "n", want: "TooLarge",
+			text: "needs 21 GiB on one GPU; the largest that qualifies here has 20 GiB: ask for less, or for more GPUs",
+		},
+		"assumed elsewhere": {
+			req: ask(1), node: "m", want: decide.Elsewhere,
+			text: "the outcome of binding the pod to node n is not known yet",
+		},
+		"one that waits could be taken for it": {
+			before: waiting(bound("q", ask(3, 1), 1)), req: ask(3), node: "n", want: decide.Confusable,
+			text: "waits until pod ns/q has been admitted by the kubelet, which could take one for the other",
+		},
+		"one that waits on no known GPU could be taken for it": {
+			before: waiting(bound("q", ask(3, 1))), req: ask(3), node: "n", want: decide.Confusable,
+			text: "waits until pod ns/q has been admitted by the kubelet, which could take one for the other",
+		},
+		"one that waits on the same GPU does no harm": {
+			before: waiting(bound("q", ask(3, 1), 0)), req: ask(3), node: "n",
+		},
+		"one that waits and is interchangeable does no harm": {
+			before: waiting(bound("q", ask(3), 1)), req: ask(3), node: "n",
+		},
+		"one that waits for another amount is not confused with it": {
+			before: waiting(bound("q", ask(4), 1)), req: ask(3), node: "n",
+		},
+		"one that is settled is not confused with it": {
+			before: bound("q", ask(3, 1), 1), req: ask(3), node: "n",
+		},
+	}
+	for name, tc := range tests {
+		t.Run(name, func(t *testing.T) {
+			c := New()
+			c.SetNode("n", inventory(20, 20))
+			c.SetNode("m", inventory(20, 20))
+			if tc.before.Pod.UID != "" {
+				c.AddPod("n", tc.before)
+				c.AddPod("n", bound("fills", ask(8), 0)) // so that binpack takes GPU 0
+			}
+			if tc.node == "m" {
+				mustAssume(t, c, "p", "n", tc.req)
+			}
+			before := c.Nodes()
+			_, err := assume(c, "p", tc.node, tc.req)
+			refusal := (*decide.Refusal)(nil)
+			if errors.As(err, &refusal) != (tc.want != "") || tc.want != "" && refusal.Reason != tc.want {
+				t.Fatalf("AssumePod: %v, want reason %q", err, tc.want)
+			}
+			if err == nil {
+				return
+			}
+			if diff := cmp.Diff(tc.text, err.Error()); diff != "" {
+				t.Errorf("error (-want +got):\n%s", diff)
+			}
+			if diff := cmp.Diff(before, c.Nodes()); diff != "" {
+				t.Errorf("the refusal changed the cache (-want +got):\n%s", diff)
+			}
+		})
+	}
+	t.Run("bound elsewhere", func(t *testing.T) {
+		c := New()
+		c.SetNode("m", inventory(10))
+		c.AddPod("n", bound("p", ask(3), 0))
+		if _, err := assume(c, "p", "m", ask(3)); err == nil || err.Error() != "the pod is bound to node n" {
+			t.Errorf("AssumePod: %v, want that the pod is bound to node n", err)
+		}
+	})
+}
+
+func TestAWaitEndsWhenTheOtherIsSettled(t *testing.T) {
+	c := New()
+	c.SetNode("n", inventory(3, 3))
+	mustAssume(t, c, "long", "n", ask(2, 1))
+	_, err := assume(c, "short", "n", ask(2))
+	if refusal := (*decide.Refusal)(nil); !errors.As(err, &refusal) || refusal.Reason != decide.Confusable || !strings.Contains(refusal.Message, "pod ns/long ") {
+		t.Fatalf("AssumePod: %v, want that it waits for long", err)
+	}
+	c.AddPod("n", waiting(bound("long", ask(2, 1), 0)))
+	if _, err = assume(c, "short", "n", ask(2)); err == nil {
+		t.Fatal("a pod that is bound and not admitted is not waited for")
+	}
+	c.AddPod("n", bound("long", ask(2, 1), 0))
+	mustAssume(t, c, "short", "n", ask(2))
+}
+
+// Two extenders, one of which leads no more, can choose the same memory.
+func TestABindingIsNotRepeatedWhenItHasBeenOvertaken(t *testing.T) {
+	overtaken := func(t *testing.T, c *Cache) {
+		t.Helper()
+		_, err := assume(c, "p", "n", ask(6))
+		if refusal := (*decide.Refusal)(nil); !errors.As(err, &refusal) || refusal.Message != "the outcome of binding the pod to node n is not known yet" {
+			t.Errorf("AssumePod: %v, want that the outcome of the first binding is not known", err)
+		}
+	}
+	for name, happens := range map[string]func(c *Cache){
+		"another pod is on its GPU": func(c *Cache) { c.AddPod("n", bound("other", ask(6), 0)) },
+		"its GPU is gone":           func(c *Cache) { c.SetNode("n", inventory()) },
+		"its GPU has shrunk":        func(c *Cache) { c.SetNode("n", inventory(4, 10)) },
+		"its node is gone":          func(c *Cache) { c.RemoveNode("n") },
+	} {
+		t.Run(name, func(t *testing.T) {
+			c := New()
+			c.SetNode("n", inventory(10, 10))
+			first := mustAssume(t, c, "p", "n", ask(6))
+			if again := mustAssume(t, c, "p", "n", ask(6)); !again.Same(first) {
+				t.Fatalf("AssumePod = %v, want %v again", again, first)
+			}
+			happens(c)
+			overtaken(t, c)
+			if _, assumed, ok := c.Where("p"); !ok || !assumed {
+				t.Error("it is no longer assumed: its first binding may have landed")
+			}
+			c.ExpirePod("p", start.Add(time.Minute))
+			if _, _, ok := c.Where("p"); ok {
+				t.Error("what was refused made its assumption younger")
+			}
+		})
+	}
+}
+
+func TestAssumedBefore(t *testing.T) {
+	c := New()
+	c.SetNode("n", inventory(100))
+	for i, uid := range []string{"d", "b", "c", "a"} {
+		if _, err := c.AssumePod(ref(uid), "n", ask(1), "", start.Add(time.Duration(i/2)*time.Second)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	c.AddPod("n", bound("b", ask(1), 0))
+	var got []string
+	for _, a := range c.AssumedBefore(start.Add(time.Second)) {
+		got = append(got, a.Pod.UID)
+	}
+	if diff := cmp.Diff([]string{"d"}, got); diff != "" {
+		t.Errorf("assumed before the first second (-want +got):\n%s", diff)
+	}
+	want := []Assumed{{ref("d"), "n", start}, {ref("a"), "n", start.Add(time.Second)}, {ref("c"), "n", start.Add(time.Second)}}
+	if diff := cmp.Diff(want, c.AssumedBefore(start.Add(time.Hour))); diff != "" {
+		t.Errorf("assumed before an hour (-want +got):\n%s", diff)
+	}
+}
+
+func TestWhatIsReadDoesNotChange(t *testing.T) {
+	c := New()
+	inv := inventory(10, 10)
+	c.SetNode("n", inv)
+	before, _ := c.Node("n")
+	copied := before
+	copied.Devices = slices.Clone(before.Devices)
+	mustAssume(t, c, "p", "n", ask(3))
+	c.RemoveNode("n")
+	if diff := cmp.Diff(copied, before); diff != "" {
+		t.Errorf("a node that was read changed (-want +got):\n%s", diff)
+	}
+	c.SetNode("n", inv)
+	inv.Devices[0].Capacity = 0
+	c.AddPod("n", bound("q", ask(3), 1))
+	if n, _ := c.Node("n"); n.Devices[0].Capacity != 10 {
+		t.Error("the cache looks at the caller's inventory")
+	}
+}
+
+// 500 pods at once for room for 400: no GPU is given twice, and no room stays.
+func TestConcurrentAssumePod(t *testing.T) {
+	c := New()
+	for i := range 5 {
+		c.SetNode(fmt.Sprint("n", i), inventory(10, 10, 10, 10, 10, 10, 10, 10))
+	}
+	stop := make(chan struct{})
+	var readers, binders sync.WaitGroup
+	for range 4 {
+		readers.Go(func() {
+			for {
+				select {
+				case <-stop:
+					return
+				default:
+				}
+				for _, n := range c.Nodes() {
+					for _, d := range n.Devices {
+						if d.Requested > d.Capacity {
+							t.Errorf("GPU %d of %s holds %d of %d", d.Index, n.Name, d.Requested, d.Capacity)
+							return
+						}
+					}
+				}
+				c.AssumedBefore(start.Add(time.Hour))
+			}
+		})
+	}
+	var mu sync.Mutex
+	placed := 0
+	for i := range 500 {
+		binders.Go(func() {
+			uid := fmt.Sprint("p", i)
+			for k := range 5 {
+				a, err := assume(c, uid, fmt.Sprint("n", (i+k)%5), ask(1))
+				if err != nil {
+					continue
+				}
+				if i%10 == 0 { // every tenth binding is refused once, and tried again
+					c.RefusePod(uid, start)
+					if a, err = assume(c, uid, fmt.Sprint("n", (i+k)%5), ask(1)); err != nil {
+						continue
+					}
+				}
+				h := bound(uid, ask(1))
+				h.Assignment = a
+				c.AddPod(fmt.Sprint("n", (i+k)%5), h)
+				mu.Lock()
+				placed++
+				mu.Unlock()
+				return
+			}
+		})
+	}
+	binders.Wait()
+	close(stop)
+	readers.Wait()
+	var held gpu.Units
+	for _, n := range c.Nodes() {
+		held += n.Requested()
+	}
+	if placed < 390 || placed > 400 || held != gpu.Units(placed) {
+		t.Errorf("%d pods were placed and %d units are held, of room for 400", placed, held)
+	}
+}
+
+// The same name 1,000 times from eight sides: nothing is left over.
+func TestRecreatedUnderTheSameName(t *testing.T) {
+	c := New()
+	c.SetNode("n", inventory(10, 10))
+	var workers sync.WaitGroup
+	for w := range 8 {
+		workers.Go(func() {
+			for i := range 125 {
+				uid := fmt.Sprintf("p@%d-%d", w, i)
+				a, err := assume(c, uid, "n", ask(2))
+				if err == nil && i%2 == 0 {
+					h := bound(uid, ask(2))
+					h.Assignment = a
+					c.AddPod("n", h)
+				}
+				c.RemovePod(uid)
+			}
+		})
+	}
+	workers.Wait()
+	if diff := cmp.Diff([]gpu.Units{0, 0, 0}, requested(c, "n")); diff != "" {
+		t.Errorf("held at the end (-want +got):\n%s", diff)
+	}
+}
+
+// twin is the cache told in the dumbest way: a list of what the API server has
+// and a list of what is assumed.
+type twin struct {
+	nodes     map[string]gpu.Inventory
+	objects   []object
+	assumed   []object
+	nominated []object
+	expected  []object
+}
+
+type object struct {
+	node string
+	placement.Holding
+	bindings int  // of an assumed pod: those that may still land
+	read     bool // of an assumed pod
+
+	until time.Time // of one that is expected
+}
+
+func (w *twin) drop(from *[]object, uid string) {
+	*from = slices.DeleteFunc(*from, func(o object) bool { return o.Pod.UID == uid })
+}
+
+// remove drops a pod in all its roles.
+func (w *twin) remove(uid string) {
+	for _, from := range []*[]object{&w.objects, &w.assumed, &w.nominated, &w.expected} {
+		w.drop(from, uid)
+	}
+}
+
+func (w *twin) view(name string) (placement.Node, bool) { return w.with(name, nil) }
+
+// likely is the view with the pods that are expected on the node.
+func (w *twin) likely(name string) (placement.Node, bool) {
+	return w.with(name, slices.DeleteFunc(slices.Clone(w.expected), func(o object) bool { return o.node != name }))
+}
+
+// decide chooses for a pod that is not on the node, beside those that are expected if possible.
+func (w *twin) decide(name, uid string, req placement.Request) (placement.Assignment, bool) {
+	for _, view := range []func(string) (placement.Node, bool){w.likely, w.view} {
+		n, ok := view(name)
+		if !ok {
+			return placement.Assignment{}, false
+		}
+		if len(n.Nominated) > 0 {
+			n, _ = w.view(name)
+		}
+		if a, refusal := decide.Decide(n, ref(uid), req, placement.Binpack); refusal == nil {
+			return a, true
+		}
+	}
+	return placement.Assignment{}, false
+}
+
+func (w *twin) has(of []object, uid string) bool {
+	return slices.ContainsFunc(of, func(o object) bool { return o.Pod.UID == uid })
+}
+
+func (w *twin) with(name string, more []object) (placement.Node, bool) {
+	inv, ok := w.nodes[name]
+	if !ok {
+		return placement.Node{}, false
+	}
+	var holdings []placement.Holding
+	for _, o := range slices.Concat(w.objects, w.assumed, more) {
+		if o.node == name {
+			holdings = append(holdings, o.Holding)
+		}
+	}
+	var nominated []placement.Holding
+	for _, o := range w.nominated {
+		isAssumed := slices.ContainsFunc(w.assumed, func(a object) bool { return a.Pod.UID == o.Pod.UID && a.node == name })
+		if o.node == name && !isAssumed {
+			nominated = append(nominated, o.Holding)
+		}
+	}
+	return placement.NewNode(name, inv, holdings).WithNominated(nominated), true
+}
+
+// FuzzCache: after each step, the cache is what comes out when all objects and
+// all assumptions are put together from scratch; and an assumption never takes
+// more than there is.
+func FuzzCache(f *testing.F) {
+	for seed := range uint64(60) {
+		f.Add(seed, uint8(80))
+	}
+	f.Fuzz(func(t *testing.T, seed uint64, steps uint8) {
+		random := rand.New(rand.NewPCG(seed, 7))
+		c, w := New(), &twin{nodes: make(map[string]gpu.Inventory)}
+		for range steps {
+			step(t, random, c, w)
+			compare(t, c, w)
+			if t.Failed() {
+				t.FailNow()
+			}
+		}
+	})
+}
+
+func step(t *testing.T, random *rand.Rand, c *Cache, w *twin) {
+	node := fmt.Sprint("n", random.IntN(3))
+	uid := fmt.Sprintf("p%d@%d", random.IntN(6), random.IntN(2))
+	req := ask(gpu.Units(1 + random.IntN(4)))
+	if random.IntN(3) == 0 {
+		req.Containers = placement.NewContainers(append(req.Containers.All(), placement.Container{Name: "second", Kind: placement.App, Units: 1})...)
+	}
+	if random.IntN(5) == 0 {
+		req.Policy = placement.Exclusive
+	}
+	holding := bound(uid, req)
+	if random.IntN(4) > 0 {
+		holding = bound(uid, req, random.IntN(3))
+	}
+	holding.Settled = random.IntN(2) == 0
+	req.Priority = int32(random.IntN(3))
+	now := start.Add(time.Duration(random.IntN(3)) * Moment / 2)
+	switch random.IntN(15) {
+	case 12, 13:
+		c.Expect(ref(uid), node, req, placement.Binpack, now)
+		if _, ok := w.nodes[node]; !ok || w.has(w.objects, uid) || w.has(w.assumed, uid) {
+			break
+		}
+		w.drop(&w.expected, uid)
+		if a, ok := w.decide(node, uid, req); ok {
+			h := placement.Holding{Pod: ref(uid), Request: req, Assignment: a}
+			w.expected = append(w.expected, object{node: node, Holding: h, until: now.Add(Moment)})
+		}
+	case 14:
+		some := c.Unexpect(uid, now)
+		w.drop(&w.expected, uid)
+		w.expected = slices.DeleteFunc(w.expected, func(o object) bool { return !o.until.After(now) })
+		if some != (len(w.expected) > 0) {
+			t.Errorf("Unexpect says that some are left: %t; there are %d", some, len(w.expected))
+		}
+	case 0:
+		inv := inventory(gpu.Units(random.IntN(9)), gpu.Units(random.IntN(9)))
+		c.SetNode(node, inv)
+		w.nodes[node] = inv
+	case 1:
+		if random.IntN(2) == 0 {
+			c.RemoveNode(node)
+			delete(w.nodes, node)
+		}
+	case 2:
+		c.AddPod(node, holding)
+		w.remove(uid)
+		w.objects = append(w.objects, object{node: node, Holding: holding})
+	case 3:
+		read := c.BeginRead()
+		defer read.End()
+		if random.IntN(3) == 0 { // the watch overtakes it
+			c.RemovePod(uid)
+			w.remove(uid)
+			read.Enter(node, holding, start.Add(time.Minute))
+			break
+		}
+		read.Enter(node, holding, start.Add(time.Minute))
+		if !slices.ContainsFunc(w.objects, func(o object) bool { return o.Pod.UID == uid }) {
+			w.drop(&w.assumed, uid)
+			w.drop(&w.expected, uid)
+			w.assumed = append(w.assumed, object{node: node, Holding: holding, read: true})
+		}
+	case 4:
+		c.RemovePod(uid)
+		w.remove(uid)
+	case 5:
+		c.ForgetPod(uid)
+		w.drop(&w.assumed, uid)
+	case 6:
+		c.RefusePod(uid, start)
+		if i := slices.IndexFunc(w.assumed, func(o object) bool { return o.Pod.UID == uid }); i >= 0 {
+			o := &w.assumed[i]
+			o.bindings = max(0, o.bindings-1)
+			if o.bindings == 0 && !o.read {
+				w.drop(&w.assumed, uid)
+			}
+		}
+	case 7, 8:
+		if random.IntN(3) == 0 {
+			node = ""
+		}
+		at := bound(uid, req).Assignment
+		if random.IntN(2) == 0 {
+			at = bound(uid, req, random.IntN(3)).Assignment
+		}
+		c.NominatePod(node, ref(uid), req, at)
+		w.drop(&w.nominated, uid)
+		isBound := slices.ContainsFunc(w.objects, func(o object) bool { return o.Pod.UID == uid })
+		if node != "" && !isBound {
+			w.nominated = append(w.nominated, object{node: node, Holding: placement.Holding{Pod: ref(uid), Request: req, Assignment: at}})
+		}
+	default:
+		before, offered := w.view(node)
+		a, err := assume(c, uid, node, req)
+		if offered && !w.has(w.objects, uid) && !w.has(w.assumed, uid) {
+			w.drop(&w.expected, uid)
+			if want, fits := w.decide(node, uid, req); fits != (err == nil) || fits && !cmp.Equal(want, a) {
+				t.Errorf("AssumePod(%s) on %s: %v, %v; want %v, %t", uid, node, a, err, want, fits)
+			}
+		}
+		if i := slices.IndexFunc(w.assumed, func(o object) bool { return o.Pod.UID == uid }); i >= 0 && err == nil {
+			w.assumed[i].bindings++
+			break
+		}
+		known := slices.ContainsFunc(w.objects, func(o object) bool { return o.Pod.UID == uid })
+		if err != nil || known {
+			break
+		}
+		w.assumed = append(w.assumed, object{node: node, Holding: placement.Holding{Pod: ref(uid), Request: req, Assignment: a}, bindings: 1})
+		after, _ := w.view(node)
+		for i, d := range after.Devices {
+			if d.Requested > before.Devices[i].Requested && d.Requested > d.Capacity {
+				t.Errorf("GPU %d of %s was given to %s and holds %d of %d", d.Index, node, uid, d.Requested, d.Capacity)
+			}
+		}
+	}
+}
+
+// compareAnswers asks in more ways than answers are kept.
+func compareAnswers(t *testing.T, c *Cache, w *twin) {
+	t.Helper()
+	for i := range len(answers{}.kept) + 2 {
+		req := ask(gpu.Units(1+i), gpu.Units(i%2))
+		if i%3 == 0 {
+			req.Policy = placement.Exclusive
+		}
+		q := NewQuestion(ref("stranger"), req, placement.Binpack)
+		for _, name := range []string{"n0", "n1", "n2"} {
+			n, ok := w.view(name)
+			if !ok {
+				n.Name = name
+			}
+			want, got := "", ""
+			if _, refusal := decide.Decide(n, q.Pod, req, placement.Binpack); refusal != nil {
+				want = refusal.Message
+			}
+			if refusal := c.Refused(name, q); refusal != nil {
+				got = refusal.Message
+			}
+			if got != want {
+				t.Errorf("Refused(%s) for %d units: %q, want %q", name, 1+i, got, want)
+			}
+			if !ok {
+				continue
+			}
+			expecting := q
+			expecting.Expecting = true
+			likely, _ := w.likely(name)
+			_, refusal := decide.Decide(likely, q.Pod, req, placement.Binpack)
+			if got := c.Refused(name, expecting); (got == nil) != (refusal == nil) || got != nil && got.Message != refusal.Message {
+				t.Errorf("Refused(%s) for %d units, expecting others: %v, want %v", name, 1+i, got, refusal)
+			}
+		}
+	}
+}
+
+func compare(t *testing.T, c *Cache, w *twin) {
+	t.Helper()
+	var want []placement.Node
+	for _, name := range []string{"n0", "n1", "n2"} {
+		if n, ok := w.view(name); ok {
+			want = append(want, n)
+			if got, ok := c.Node(name); !ok || !reflect.DeepEqual(n, got) {
+				t.Errorf("Node(%s) and its twin differ (-want +got):\n%s", name, cmp.Diff(n, got))
+			}
+			likely, _ := w.likely(name)
+			if got := c.Likely(name); got == nil || !reflect.DeepEqual(likely, *got) {
+				t.Errorf("Likely(%s) and its twin differ (-want +got):\n%s", name, cmp.Diff(&likely, got))
+			}
+		}
+	}
+	compareAnswers(t, c, w)
+	if got := c.Nodes(); !reflect.DeepEqual(want, got) {
+		t.Errorf("the cache and its twin differ (-want +got):\n%s", cmp.Diff(want, got))
+	}
+	var wantAssumed, got []string
+	for _, o := range w.assumed {
+		wantAssumed = append(wantAssumed, o.Pod.UID+" on "+o.node)
+	}
+	for _, a := range c.AssumedBefore(start.Add(time.Hour)) {
+		got = append(got, a.Pod.UID+" on "+a.Node)
+	}
+	slices.Sort(wantAssumed)
+	slices.Sort(got)
+	if !slices.Equal(wantAssumed, got) {
+		t.Errorf("assumed: %v, want %v", got, wantAssumed)
+	}
+	for _, o := range slices.Concat(w.objects, w.assumed) {
+		if on, _, ok := c.Where(o.Pod.UID); !ok || on != o.node {
+			t.Errorf("Where(%s) = %q, %t, want %q", o.Pod.UID, on, ok, o.node)
+		}
+	}
+}

@@ -1,0 +1,108 @@
+package cache
+
+import (
+	"time"
+
+	"github.com/gpumem/gpumem/pkg/core/decide"
+	"github.com/gpumem/gpumem/pkg/core/placement"
+)
+
+// Moment is how long a pod is expected on a node: kube-scheduler binds soon after
+// it has asked, or not at all.
+const Moment = 3 * time.Second
+
+// expectation is a pod of which kube-scheduler was told that it goes best to a
+// node, and that has not been bound there yet.
+type expectation struct {
+	placement.Holding
+	node  string
+	until time.Time
+}
+
+// Expect records that kube-scheduler is going to bind a pod to a node, on the
+// GPUs that it would get there now. It reserves nothing. Until the pod is bound or
+// gone, a Moment has passed or Unexpect takes it back, the pod counts in Likely
+// and for those questions that say so.
+func (c *Cache) Expect(ref placement.PodRef, nodeName string, req placement.Request, fallback placement.Policy, now time.Time) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	n, ok := c.nodes[nodeName]
+	if _, known := c.pods[on][ref.UID]; known || !ok || n.inventory == nil {
+		return
+	}
+	c.expect(ref.UID, nil)
+	if chosen, refusal := n.decide(ref, req, fallback); refusal == nil {
+		h := placement.Holding{Pod: ref, Request: req, Assignment: chosen}
+		c.expect(ref.UID, &expectation{Holding: h, node: nodeName, until: now.Add(Moment)})
+	}
+}
+
+// Unexpect takes back that a pod is expected, and all that has been expected for a
+// Moment. It reports whether any pod is expected still.
+func (c *Cache) Unexpect(uid string, now time.Time) (some bool) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.expect(uid, nil)
+	for other, e := range c.expected {
+		if !e.until.After(now) {
+			c.expect(other, nil)
+		}
+	}
+	return len(c.expected) > 0
+}
+
+// Likely is Look with the pods that are expected on the node.
+func (c *Cache) Likely(name string) *placement.Node {
+	n, ok := c.readable()[name]
+	if !ok {
+		return nil
+	}
+	if state := n.likely.state.Load(); state != nil {
+		return state
+	}
+	return n.real.state.Load()
+}
+
+// The methods below assume that mu is held.
+
+// decide chooses GPUs for a pod, if possible on what is left beside those that are
+// expected. Where a pod is nominated to the node, these do not count: it may be kept a
+// place that is free, and among those that are expected it would have another.
+func (n *node) decide(ref placement.PodRef, req placement.Request, fallback placement.Policy) (placement.Assignment, *decide.Refusal) {
+	if likely := n.likely.state.Load(); likely != nil && len(likely.Nominated) == 0 {
+		if chosen, refusal := decide.Decide(*likely, ref, req, fallback); refusal == nil {
+			return chosen, nil
+		}
+	}
+	return decide.Decide(*n.real.state.Load(), ref, req, fallback)
+}
+
+// expect records where a pod is expected, in place of where it was; nil: nowhere.
+func (c *Cache) expect(uid string, e *expectation) {
+	if old, ok := c.expected[uid]; ok {
+		delete(c.expected, uid)
+		n := c.nodes[old.node]
+		delete(n.expected, uid)
+		c.publishLikely(n)
+		c.dropIfEmpty(n)
+	}
+	if e != nil {
+		n := c.nodes[e.node]
+		if n.expected == nil {
+			n.expected = make(map[string]*expectation)
+		}
+		c.expected[uid], n.expected[uid] = e, e
+		c.publishLikely(n)
+	}
+}
+
+// publishLikely remakes what readers see of the node with those that are expected.
+func (c *Cache) publishLikely(n *node) {
+	if len(n.expected) == 0 || n.inventory == nil {
+		if n.likely.state.Load() != nil {
+			n.likely.set(nil)
+		}
+		return
+	}
+	n.likely.set(n.with(n.expected))
+}

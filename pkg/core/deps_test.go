@@ -1,0 +1,68 @@
+package core_test
+
+import (
+	"go/parser"
+	"go/token"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+)
+
+// The core can be tested, fuzzed and simulated without a cluster, a GPU or a
+// clock as long as it imports nothing that needs one, and its arrows point one
+// way.
+func TestWhatTheCoreImports(t *testing.T) {
+	const wing = "github.com/gpumem/gpumem/pkg/core/"
+	core := func(names ...string) (paths []string) {
+		for _, name := range names {
+			paths = append(paths, wing+name)
+		}
+		return paths
+	}
+	tests := map[string][]string{ // beside the standard library
+		"gpu":        nil,
+		"placement":  core("gpu"),
+		"ranking":    core("gpu", "placement"),
+		"preemption": core("gpu", "placement"),
+		"decide":     core("gpu", "placement", "preemption"),
+		"cache":      core("gpu", "placement", "ranking", "decide"),
+		"allocation": core("gpu", "placement"),
+		"defrag":     core("gpu", "placement", "ranking", "preemption"),
+		"inspect":    core("gpu", "placement", "decide"),
+	}
+	// Of the standard library, what the core must do without.
+	forbidden := []string{"net", "net/http", "os", "os/exec", "syscall", "unsafe", "log", "math/rand", "math/rand/v2"}
+	for name, allowed := range tests {
+		t.Run(name, func(t *testing.T) {
+			files, err := filepath.Glob(filepath.Join(name, "*.go"))
+			if err != nil || len(files) == 0 {
+				t.Fatalf("no files of package %s: %v", name, err)
+			}
+			for _, file := range files {
+				if strings.HasSuffix(file, "_test.go") {
+					continue
+				}
+				parsed, err := parser.ParseFile(token.NewFileSet(), file, nil, parser.ImportsOnly)
+				if err != nil {
+					t.Fatal(err)
+				}
+				for _, spec := range parsed.Imports {
+					path, err := strconv.Unquote(spec.Path.Value)
+					if err != nil {
+						t.Fatal(err)
+					}
+					standard := !strings.Contains(strings.Split(path, "/")[0], ".")
+					ok := standard && !slices.Contains(forbidden, path)
+					for _, a := range allowed {
+						ok = ok || path == a || strings.HasSuffix(a, "/") && strings.HasPrefix(path, a)
+					}
+					if !ok {
+						t.Errorf("%s imports %s", file, path)
+					}
+				}
+			}
+		})
+	}
+}

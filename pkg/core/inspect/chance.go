@@ -1,0 +1,254 @@
+package inspect
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/gpumem/gpumem/pkg/core/decide"
+	"github.com/gpumem/gpumem/pkg/core/gpu"
+	"github.com/gpumem/gpumem/pkg/core/placement"
+)
+
+// Chance is what a pod that waits has of one node.
+type Chance struct {
+	placement.Verdict
+	Refusal *decide.Refusal // why the node does not take it, whatever is free; nil: it does
+	KeptOff bool            // by the pod's own spec: the node is none that the pod could go to
+
+	// OutOfUse are the GPUs that would do, were they healthy and not cordoned, where
+	// nothing else is wrong with the node's GPUs.
+	OutOfUse []placement.Device
+
+	gap     placement.Gap
+	tainted bool // it would do, but for a taint
+}
+
+// Chance returns what a pod has of a node: what decide.Decide says, after what keeps
+// kube-scheduler from asking.
+func (f Facts) Chance(pod WaitFacts, n placement.Node) Chance {
+	n = decide.Reserved(n, pod.Pod, pod.Request, f.Policy)
+	c := Chance{Verdict: placement.Verdict{Request: pod.Request, Node: n}, Refusal: pod.KeptOff[n.Name]}
+	_, refused := decide.Decide(n, pod.Pod, pod.Request, f.Policy)
+	if refused != nil && refused.Verdict != nil {
+		c.Verdict, c.gap = *refused.Verdict, refused.Gap
+	} else {
+		c.gap = c.Gap()
+	}
+	c.OutOfUse = outOfUse(c.Verdict)
+	own := f.Nodes[n.Name].Refusal(pod.Request) // the node's
+	if own == nil && c.Fits() {
+		own = cmp.Or(Overdraws(pod.Request, n), refused)
+	}
+	if c.KeptOff = c.Refusal != nil; c.KeptOff {
+		c.tainted = !c.Refusal.Unresolvable && c.Fits() && own == nil
+	} else {
+		c.Refusal = own
+	}
+	return c
+}
+
+// Tainted says of the first node that would do but for a taint which one it is; empty: there is
+// none. Chances are those of a pod, none of them good.
+func Tainted(chances ...Chance) string {
+	for _, c := range chances {
+		if c.tainted {
+			return fmt.Sprintf("%s would do, but %s", c.Node.Name, c.Refusal.Message)
+		}
+	}
+	return ""
+}
+
+// Overdrawn is the reason of a node whose sum has no room for a pod, though a GPU has.
+const Overdrawn = "Overdrawn"
+
+// Overdraws says why kube-scheduler does not send a request to a node on whose GPUs it fits;
+// nil: it does. To it the others lack what pods hold of a GPU that is out of use, or beyond
+// what a GPU has.
+func Overdraws(req placement.Request, n placement.Node) *decide.Refusal {
+	if n.InSum(req) {
+		return nil // as nearly everywhere
+	}
+	n = onceCome(n)
+	freeUnits, freeCores := n.Unrequested()
+	short, shortOfCores := req.Units() > freeUnits, req.Cores() > max(0, freeCores)
+	var where, what []string
+	var units, most gpu.Units
+	cores, worst := 0, 0
+	for _, d := range n.Devices {
+		over, coresOver := d.Excess()
+		if !short {
+			over = 0
+		}
+		if !shortOfCores {
+			coresOver = 0
+		}
+		if over <= 0 && coresOver <= 0 {
+			continue
+		}
+		why := "out of use"
+		if d.Advertised() {
+			why = "over-committed"
+		}
+		where = append(where, fmt.Sprintf("GPU%d (%s)", d.Index, why))
+		units, cores = units+max(0, over), cores+max(0, coresOver)
+		if over >= most {
+			most, worst = over, d.Index
+		}
+	}
+	if len(where) == 0 {
+		return nil
+	}
+	if units > 0 {
+		what = append(what, gpu.Format(units, n.UnitMiB))
+	}
+	if cores > 0 {
+		what = append(what, fmt.Sprintf("%d per cent of cores", cores))
+	}
+	return &decide.Refusal{Reason: Overdrawn, Message: fmt.Sprintf(
+		"kube-scheduler counts %s of pods on %s against the node's other GPUs: kubectl inspect gpumem drain %s %d",
+		strings.Join(what, " and "), strings.Join(where, ", "), n.Name, worst)}
+}
+
+// onceCome returns a node as it is once the nominated pods that are counted on it have come:
+// those are gone then that leave for them.
+func onceCome(n placement.Node) placement.Node {
+	pods := n.Holdings()
+	if !slices.ContainsFunc(pods, func(h placement.Holding) bool { return h.Nominated }) {
+		return n
+	}
+	return n.Without(slices.DeleteFunc(pods, func(h placement.Holding) bool { return !h.Terminating }))
+}
+
+// outOfUse returns the GPUs that would do, were they healthy and not cordoned: none
+// where the request fits without them, or would not fit with them either.
+func outOfUse(v placement.Verdict) (out []placement.Device) {
+	// Most nodes are well, and there are many.
+	if v.Fits() || !slices.ContainsFunc(v.Node.Devices, func(d placement.Device) bool { return !d.Status.TakesPods() }) {
+		return nil
+	}
+	inUse := v.Node.InUse()
+	if !placement.Fit(v.Request, inUse).Fits() {
+		return nil
+	}
+	for i, d := range v.Node.Devices {
+		if !d.Status.TakesPods() && inUse.Check(v.Request, inUse.Devices[i]) == placement.Fits {
+			out = append(out, d)
+		}
+	}
+	return out
+}
+
+// Why a node takes no new pods: people have cordoned it, or its kubelet is not well.
+const (
+	NodeCordoned = "the node is cordoned"
+	NodeNotReady = "the node is NotReady"
+)
+
+// Refusal returns why the node takes no new pod with this request, whatever is
+// free; nil: it does.
+func (f NodeFacts) Refusal(req placement.Request) *decide.Refusal {
+	if f.Refuses == nil && req.Cores() > 0 {
+		return f.RefusesCores
+	}
+	return f.Refuses
+}
+
+// Good reports whether the pod fits the node, and may go there.
+func (c Chance) Good() bool { return c.Fits() && c.Refusal == nil }
+
+// Why says in a line what there is, or what keeps the pod off.
+func (c Chance) Why() string {
+	switch {
+	case c.Refusal == nil:
+		return c.lacks()
+	case c.KeptOff || c.Fits():
+		return c.Refusal.Message
+	default:
+		return c.lacks() + "; " + c.Refusal.Message
+	}
+}
+
+// lacks says why the node's GPUs do not do.
+func (c Chance) lacks() string {
+	if len(c.OutOfUse) == 0 {
+		return c.String()
+	}
+	var statuses []gpu.Status
+	indexes := make(map[gpu.Status][]string)
+	for _, d := range c.OutOfUse {
+		if indexes[d.Status] == nil {
+			statuses = append(statuses, d.Status)
+		}
+		indexes[d.Status] = append(indexes[d.Status], fmt.Sprint(d.Index))
+	}
+	causes := make([]string, 0, len(statuses))
+	for _, s := range statuses {
+		causes = append(causes, c.because(s, indexes[s]))
+	}
+	return "would do, but " + strings.Join(causes, "; ")
+}
+
+// because says that GPUs of one status are out of use, and how to bring those back
+// that people have cordoned.
+func (c Chance) because(status gpu.Status, indexes []string) string {
+	which, one := "GPU"+strings.Join(indexes, ", GPU")+" are ", "GPU"
+	if len(indexes) == 1 {
+		which, one = "GPU"+indexes[0]+" is ", indexes[0]
+	}
+	which += status.String()
+	if status.OnlyCordoned() {
+		which += ": kubectl inspect gpumem uncordon " + c.Node.Name + " " + one
+	}
+	return which
+}
+
+// Compare puts the better chance first: that of a node where the pod got further.
+// Among equals, it is that of the node that is closest to having room.
+func (c Chance) Compare(other Chance) int {
+	return cmp.Or(cmp.Compare(c.rank(), other.rank()), c.gap.Compare(other.gap))
+}
+
+func (c Chance) rank() int {
+	switch {
+	case c.KeptOff && c.Refusal.Unresolvable:
+		return 6
+	case c.KeptOff:
+		return 5
+	case c.Good():
+		return 0
+	case c.Fits():
+		return 1
+	case len(c.OutOfUse) > 0:
+		return 2
+	case c.Refusal == nil:
+		return 3
+	default:
+		return 4
+	}
+}
+
+// best returns the best chance that a pod has: the first where it is good. Without
+// nodes, it is that of a node without a name. Beside one that is not good, it returns what
+// Tainted says.
+func (f Facts) best(pod WaitFacts, nodes []placement.Node) (best Chance, tainted string) {
+	best = Chance{Verdict: placement.Fit(pod.Request, placement.Node{})}
+	for _, n := range nodes {
+		if len(n.Devices) == 0 {
+			continue
+		}
+		c := f.Chance(pod, n)
+		if best.Node.Name == "" || c.Compare(best) < 0 {
+			best = c
+		}
+		if best.Good() {
+			return best, ""
+		}
+		tainted = cmp.Or(tainted, Tainted(c))
+	}
+	if best.KeptOff {
+		tainted = "" // it says so of itself
+	}
+	return best, tainted
+}

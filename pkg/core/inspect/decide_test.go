@@ -1,0 +1,115 @@
+package inspect_test
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/gpumem/gpumem/pkg/core/cache"
+	"github.com/gpumem/gpumem/pkg/core/decide"
+	"github.com/gpumem/gpumem/pkg/core/inspect"
+	"github.com/gpumem/gpumem/pkg/core/placement"
+	"github.com/gpumem/gpumem/pkg/core/placement/placementtest"
+)
+
+// A pod that the extender refuses fits nowhere in a report either, and the reason is the same.
+func TestAReportSaysWhatTheExtenderDecides(t *testing.T) {
+	t4, a10 := placementtest.Model("T4"), placementtest.Model("A10")
+	of := placementtest.Models
+	admitted := func(h placement.Holding) placement.Holding {
+		h.Settled = true
+		return h
+	}
+	second := placement.PodRef{Namespace: "ml", Name: "second", UID: "2"}
+	const confusable = "waits until pod ns/first has been admitted by the kubelet, which could take one for the other"
+	both := inventory(device(0, 14, t4), device(1, 23, a10))
+	comes := hold("comes", ask(3))
+	spread := node(inventory(device(0, 14), device(1, 14)), admitted(hold("there", ask(4), 1))).WithNominated([]placement.Holding{comes})
+	const kept = "needs 12 GiB on one GPU; free: GPU0 11, GPU1 10 (21 in all, fragmented); kept for pods that are nominated to this node: 1"
+	for name, tc := range map[string]struct {
+		node   placement.Node
+		req    placement.Request
+		policy placement.Policy
+		want   string // empty: it may go there
+	}{
+		"the kubelet could take it for another":      {node(both, hold("first", ask(3, of("T4")), 0)), ask(3, of("A10")), placement.Binpack, confusable},
+		"which it has admitted":                      {node(both, admitted(hold("first", ask(3, of("T4")), 0))), ask(3, of("A10")), placement.Binpack, ""},
+		"what is nominated is packed":                {spread, ask(12), placement.Binpack, ""},
+		"what is nominated is spread, as the policy": {spread, ask(12), placement.Spread, kept},
+	} {
+		t.Run(name, func(t *testing.T) {
+			_, refusal := decide.Decide(tc.node, second, tc.req, tc.policy)
+			got := ""
+			if refusal != nil {
+				got = refusal.Message
+			}
+			if got != tc.want {
+				t.Fatalf("the extender says %q, want %q", got, tc.want)
+			}
+			waits := inspect.WaitFacts{Pod: second, Request: tc.req}
+			report := inspect.New([]placement.Node{tc.node}, inspect.Facts{Policy: tc.policy, Waiting: []inspect.WaitFacts{waits}})
+			want := "n: " + tc.want
+			if tc.want == "" {
+				want = "by GPU memory it fits on n; " + inspect.AskEvents
+			}
+			if got := report.Waiting[0].Why(); got != want {
+				t.Errorf("the report says %q, want %q", got, want)
+			}
+		})
+	}
+}
+
+// What is said of a node is what becomes of a Bind to it.
+func TestAChanceIsWhatBecomesOfABind(t *testing.T) {
+	reasons := make(map[string]int)
+	for seed := range uint64(4000) {
+		random := rand.New(rand.NewPCG(seed, 31))
+		inv, holdings, req := placementtest.World(random)
+		policy := placementtest.Pick(random, placement.Binpack, placement.Spread)
+		state := cache.New()
+		state.SetNode("n", inv)
+		for i, h := range holdings {
+			if random.IntN(4) == 0 {
+				state.NominatePod("n", h.Pod, h.Request, placementtest.Pick(random, h.Assignment, placement.Assignment{}))
+				continue
+			}
+			h.Settled = random.IntN(2) == 0
+			holdings[i] = h
+			state.AddPod("n", h)
+		}
+		n, _ := state.Node("n")
+		pod := placement.PodRef{Namespace: "ml", Name: "waits", UID: "waits"}
+		chance := inspect.Facts{Policy: policy}.Chance(inspect.WaitFacts{Pod: pod, Request: req}, n)
+		_, err := state.AssumePod(pod, "n", req, policy, time.Unix(1, 0))
+		said := ""
+		switch {
+		case chance.Refusal != nil && chance.Refusal.Reason == inspect.Overdrawn:
+			reasons[inspect.Overdrawn]++
+			continue // kube-scheduler does not ask
+		case chance.Refusal != nil:
+			reasons[chance.Refusal.Reason]++
+			said = chance.Why()
+		case !chance.Fits():
+			reasons[chance.Reason.String()]++
+			said = chance.Verdict.String()
+		default:
+			reasons["Good"]++
+		}
+		decided := ""
+		if err != nil {
+			decided = err.Error()
+		}
+		if diff := cmp.Diff(decided, said); diff != "" || chance.Good() != (err == nil) {
+			t.Errorf("seed %d, policy %s: good is %t (-bind +chance):\n%s", seed, policy, chance.Good(), diff)
+		}
+	}
+	for _, reason := range []string{"Good", decide.Confusable, inspect.Overdrawn, "Insufficient", "Fragmented", "Occupied"} {
+		if reasons[reason] == 0 {
+			t.Errorf("no seed ends in %s: %s", reason, strings.TrimPrefix(fmt.Sprint(reasons), "map"))
+		}
+	}
+}

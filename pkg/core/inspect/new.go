@@ -1,0 +1,197 @@
+package inspect
+
+import (
+	"cmp"
+	"reflect"
+	"slices"
+
+	"github.com/gpumem/gpumem/pkg/core/decide"
+	"github.com/gpumem/gpumem/pkg/core/gpu"
+	"github.com/gpumem/gpumem/pkg/core/placement"
+)
+
+// New makes a report. The nodes are expected by name, as cache.Cache gives them.
+func New(nodes []placement.Node, facts Facts) Report {
+	r := Report{
+		APIVersion: APIVersion, Kind: Kind, Resource: facts.Resource,
+		Nodes: []Node{}, Waiting: waiting(nodes, facts),
+		Selected: facts.Selected, RequestedUnknown: facts.PodsUnknown, Problems: facts.Problems,
+	}
+	var requested int64
+	for _, n := range nodes {
+		f := facts.Nodes[n.Name]
+		if len(n.Devices) == 0 && len(n.Unattributed) == 0 && f.Problem == "" && !f.Wanted {
+			r.WithoutInventory++
+			continue
+		}
+		out := reporter{n, facts}.node(f)
+		r.Nodes = append(r.Nodes, out)
+		r.Total.CapacityMiB += out.Capacity.MiB
+		if out.Requested != nil {
+			requested += out.Requested.MiB
+		}
+	}
+	if !facts.PodsUnknown {
+		r.Total.RequestedMiB = &requested
+	}
+	return r
+}
+
+// reporter reports on one node.
+type reporter struct {
+	placement.Node
+	facts Facts
+}
+
+func (r reporter) memory(u gpu.Units) Memory { return Memory{Units: u, MiB: int64(u) * r.UnitMiB} }
+
+// counted is an amount that follows from the pods: nil when these are not known.
+func (r reporter) counted(u gpu.Units) *Memory {
+	if r.facts.PodsUnknown {
+		return nil
+	}
+	m := r.memory(u)
+	return &m
+}
+
+// count is a number of pods: nil when these are not known.
+func (r reporter) count(pods int) *int {
+	if r.facts.PodsUnknown {
+		return nil
+	}
+	return &pods
+}
+
+func (r reporter) node(f NodeFacts) Node {
+	out := Node{
+		Name: r.Name, Address: f.Address, Status: f.Status, Taint: f.Taint, Withheld: f.Withheld, Problem: f.Problem,
+		UnitMiB: r.UnitMiB, DriverVersion: r.DriverVersion,
+		Capacity: r.memory(r.Capacity()), Requested: r.counted(r.Requested()), LargestFree: r.counted(r.LargestFree()),
+		PodCount: r.count(len(r.Holdings())), GPUs: []GPU{}, Unattributed: []Pod{},
+	}
+	if f.Refuses != nil {
+		out.LargestFree, out.Closed = r.counted(0), f.Refuses.Message
+	}
+	if len(r.Devices) > 0 {
+		out.Enforcement, out.Weaker = cmp.Or(r.Enforcement, gpu.EnforcementAdvisory), r.Weaker
+		out.Cores = f.RefusesCores == nil
+	}
+	promised := decide.Promised(r.Node, r.facts.Policy)
+	for i, d := range r.Devices {
+		out.GPUs = append(out.GPUs, r.gpu(d, promised.Devices[i].Pods))
+	}
+	var unattributed gpu.Units
+	for _, h := range r.Unattributed {
+		unattributed += h.Request.Units()
+		out.Unattributed = append(out.Unattributed, r.pod(h, h.Request.Units(), h.Request.Cores()))
+	}
+	if len(r.Unattributed) > 0 {
+		m := r.memory(unattributed)
+		out.UnattributedMemory = &m
+	}
+	return out
+}
+
+// gpu reports on one GPU. Promised are the pods on it and those that are to come.
+func (r reporter) gpu(d placement.Device, promised []placement.Holding) GPU {
+	out := GPU{
+		Index: d.Index, UUID: d.UUID, Model: d.Model, MemoryMiB: d.MemoryMiB, PCI: d.PCI,
+		ComputeCapability: d.ComputeCapability, Speed: d.Speed, NVLinks: nvlinks(r.Node, d.UUID),
+		Healthy: d.Status.TakesPods(), Unhealthy: d.Status.Causes(), Status: d.Status, Exclusive: r.HeldAlone(d),
+		Capacity: r.memory(d.Capacity), Requested: r.counted(d.Requested), RequestedCores: d.RequestedCores,
+		Pods: []Pod{}, PodCount: r.count(len(d.Pods)),
+	}
+	if d.Foreign > 0 {
+		foreign := r.memory(d.Foreign)
+		out.Foreign = &foreign
+	}
+	if d.NUMANode >= 0 {
+		out.NUMANode = &d.NUMANode
+	}
+	for _, h := range d.Pods {
+		if s := h.On(d.UUID); slices.Contains(h.Devices(), d.UUID) {
+			out.Pods = append(out.Pods, r.pod(h, s.Units, s.Cores))
+		}
+	}
+	for _, h := range promised {
+		if units, cores := h.Request.Share(); h.Nominated {
+			out.Kept = append(out.Kept, r.pod(h, units, cores))
+		}
+	}
+	return out
+}
+
+func (r reporter) pod(h placement.Holding, units gpu.Units, cores int) Pod {
+	f := r.facts.Pods[h.Pod.UID]
+	out := Pod{
+		Namespace: h.Pod.Namespace, Name: h.Pod.Name, UID: h.Pod.UID, Memory: r.memory(units), Cores: cores,
+		State: f.State, Enforcement: f.Enforcement, Problem: f.Problem,
+	}
+	for _, id := range h.Assignment.Devices() {
+		if !slices.ContainsFunc(r.Devices, func(d placement.Device) bool { return d.UUID == id }) {
+			out.Claims = append(out.Claims, id)
+		}
+	}
+	return out
+}
+
+// nvlinks returns what joins a GPU to others, by their indexes.
+func nvlinks(n placement.Node, id gpu.UUID) (out []NVLink) {
+	for _, l := range n.Links {
+		for _, d := range n.Devices {
+			if l.A == id && l.B == d.UUID || l.B == id && l.A == d.UUID {
+				out = append(out, NVLink{GPU: d.Index, Lanes: l.Lanes})
+			}
+		}
+	}
+	slices.SortFunc(out, func(a, b NVLink) int { return cmp.Compare(a.GPU, b.GPU) })
+	return out
+}
+
+// waiting says of each pod without a node where it fits, or comes closest.
+func waiting(nodes []placement.Node, facts Facts) []Wait {
+	type asked struct {
+		key      placement.Key
+		priority int32
+		keptOff  uintptr // the map itself: pods of one template share it
+		uid      string
+	}
+	answers := make(map[asked]struct {
+		Chance
+		tainted string
+	})
+	out := make([]Wait, 0, len(facts.Waiting))
+	for _, f := range facts.Waiting {
+		w := Wait{Namespace: f.Pod.Namespace, Name: f.Pod.Name, UID: f.Pod.UID, Nominated: f.Nominated, Reason: f.Problem, Unserved: f.Unserved(facts.Schedulers)}
+		if f.Problem == "" && !f.Request.Empty() {
+			w.Units, w.GPUs, w.Cores = f.Request.Units(), f.Request.GPUs(), f.Request.Cores()
+			key := asked{key: f.Request.Key(), priority: f.Request.Priority, keptOff: reflect.ValueOf(f.KeptOff).Pointer()}
+			if f.Nominated != "" {
+				key.uid = f.Pod.UID // what is kept for it is its own
+			}
+			found, ok := answers[key]
+			if !ok {
+				found.Chance, found.tainted = facts.best(f, nodes)
+				answers[key] = found
+			}
+			w.Node, w.Fits, w.Reason = found.Node.Name, found.Good(), found.Why()
+			if found.tainted != "" {
+				w.Reason += "; " + found.tainted
+			}
+			switch {
+			case w.Cores > 0 && facts.CoresOff != "":
+				w.Node, w.Reason = "", facts.CoresOff
+			case w.Node == "":
+				w.Reason = "no node offers GPU memory"
+			}
+		}
+		if f.InVain != "" {
+			w.Node, w.Fits, w.Reason = "", false, cmp.Or(f.Problem, f.InVain)
+		}
+		out = append(out, w)
+	}
+	slices.SortFunc(out, func(a, b Wait) int {
+		return cmp.Or(cmp.Compare(a.Namespace, b.Namespace), cmp.Compare(a.Name, b.Name), cmp.Compare(a.UID, b.UID))
+	})
+	return out
+}

@@ -1,0 +1,324 @@
+package placement_test
+
+import (
+	stdcmp "cmp"
+	"math/big"
+	"math/rand/v2"
+	"slices"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/gpumem/gpumem/pkg/core/gpu"
+	"github.com/gpumem/gpumem/pkg/core/placement"
+	"github.com/gpumem/gpumem/pkg/core/placement/placementtest"
+)
+
+func TestChoose(t *testing.T) {
+	inv := inventory(device(0, 20, speed(317)), device(1, 10), device(2, 10, speed(100)), device(3, 15, speed(21)))
+	tests := map[string]struct {
+		fallback placement.Policy
+		req      placement.Request
+		holdings []placement.Holding
+		want     []placement.Share
+	}{
+		"binpack takes the GPU on which the least stays free": {
+			req: ask(3), holdings: []placement.Holding{hold("a", ask(6), 2)},
+			want: []placement.Share{{"GPU-2", 3, 0}},
+		},
+		"binpack leaves a gap that is too small": {
+			req: ask(5), holdings: []placement.Holding{hold("a", ask(6), 2)},
+			want: []placement.Share{{"GPU-1", 5, 0}},
+		},
+		"spread takes the largest of empty GPUs": {
+			fallback: placement.Spread, req: ask(3), want: []placement.Share{{"GPU-0", 3, 0}},
+		},
+		"spread takes an empty GPU before a larger one with a pod": {
+			fallback: placement.Spread, req: ask(3), holdings: []placement.Holding{hold("a", ask(1), 0)}, want: []placement.Share{{"GPU-3", 3, 0}},
+		},
+		"spread takes the GPU of which the largest part is free": {
+			fallback: placement.Spread, req: ask(3), holdings: []placement.Holding{hold("a", ask(2), 0), hold("b", ask(2), 1), hold("c", ask(2), 2), hold("d", ask(2), 3)}, want: []placement.Share{{"GPU-0", 3, 0}},
+		},
+		"the pod's policy goes before the cluster's": {
+			fallback: placement.Spread, req: ask(3, policy(placement.Binpack)), want: []placement.Share{{"GPU-1", 3, 0}},
+		},
+		"the pod may spread where the cluster packs": {
+			fallback: placement.Binpack, req: ask(3, policy(placement.Spread)), want: []placement.Share{{"GPU-0", 3, 0}},
+		},
+		"ties fall to the lowest index": {
+			req: ask(10), want: []placement.Share{{"GPU-1", 10, 0}},
+		},
+		"exclusive takes the smallest GPU that is empty": {
+			req: ask(2, policy(placement.Exclusive)), holdings: []placement.Holding{hold("a", ask(1), 1), hold("b", ask(1), 2)},
+			want: []placement.Share{{"GPU-3", 2, 0}},
+		},
+		"nobody joins an exclusive pod": {
+			req: ask(2), holdings: []placement.Holding{hold("a", ask(7, policy(placement.Exclusive)), 1)},
+			want: []placement.Share{{"GPU-2", 2, 0}},
+		},
+		"a group stays together though another GPU packs better": {
+			req: ask(2, group("g")), holdings: []placement.Holding{hold("a", ask(1, group("g")), 0), hold("b", ask(8), 1)},
+			want: []placement.Share{{"GPU-0", 2, 0}},
+		},
+		"a group of another namespace is another": {
+			req: ask(2, groupOf("mine", "g")), holdings: []placement.Holding{hold("a", ask(1, groupOf("theirs", "g")), 0), hold("b", ask(8), 1)},
+			want: []placement.Share{{"GPU-1", 2, 0}},
+		},
+		"a group goes on where its GPU is full": {
+			req: ask(2, group("g")), holdings: []placement.Holding{hold("a", ask(20, group("g")), 0)},
+			want: []placement.Share{{"GPU-1", 2, 0}},
+		},
+		"several GPUs come by index, the best of them": {
+			req: ask(8, cores(60), count(2)), holdings: []placement.Holding{hold("a", ask(1), 3), hold("b", ask(5), 1)},
+			want: []placement.Share{{"GPU-1", 4, 30}, {"GPU-2", 4, 30}},
+		},
+		"globs hold for several GPUs too": {
+			req:  ask(8, count(2), uuids("GPU-*", "!GPU-1")),
+			want: []placement.Share{{"GPU-2", 4, 0}, {"GPU-3", 4, 0}},
+		},
+		"cores are of the same GPU as memory": {
+			req: ask(3, cores(60)), holdings: []placement.Holding{hold("a", ask(6, cores(60)), 2)},
+			want: []placement.Share{{"GPU-1", 3, 60}},
+		},
+		"the fastest GPU, though another packs better": {
+			req: ask(2, prefers(placement.Fastest), uuids("GPU-?")), holdings: []placement.Holding{hold("a", ask(12), 3)},
+			want: []placement.Share{{"GPU-0", 2, 0}},
+		},
+		"the slowest GPU, though another packs better": {
+			req: ask(2, prefers(placement.Cheapest)), holdings: []placement.Holding{hold("a", ask(6), 2)},
+			want: []placement.Share{{"GPU-3", 2, 0}},
+		},
+		"the fastest GPUs that have room": {
+			req: ask(20, count(2), prefers(placement.Fastest)), holdings: []placement.Holding{hold("a", ask(1), 1)},
+			want: []placement.Share{{"GPU-0", 10, 0}, {"GPU-2", 10, 0}},
+		},
+		"a group goes before a preference": {
+			req: ask(2, prefers(placement.Fastest), group("g")), holdings: []placement.Holding{hold("a", ask(1, group("g")), 3)},
+			want: []placement.Share{{"GPU-3", 2, 0}},
+		},
+		"what does not fit is none": {req: ask(21)},
+		"a policy that there is not likes no GPU better": {
+			fallback: "best", req: ask(2), holdings: []placement.Holding{hold("a", ask(9), 1), hold("b", ask(1), 0)},
+			want: []placement.Share{{"GPU-0", 2, 0}},
+		},
+	}
+	for name, tc := range tests {
+		t.Run(name, func(t *testing.T) {
+			got, _ := placement.Choose(stdcmp.Or(tc.fallback, placement.Binpack), tc.req, node(inv, tc.holdings...))
+			if diff := cmp.Diff(tc.want, got.Shares); diff != "" {
+				t.Errorf("shares (-want +got):\n%s", diff)
+			}
+		})
+	}
+}
+
+func TestNodeSums(t *testing.T) {
+	n := node(inventory(device(0, 10), device(1, 6, sick)),
+		hold("a", ask(3, cores(30)), 0), hold("b", ask(4, count(2)), 0, 1), hold("c", ask(2)), hold("d", placement.Request{}))
+	if got, want := n.Capacity(), gpu.Units(16); got != want {
+		t.Errorf("Capacity() = %d, want %d", got, want)
+	}
+	if got, want := n.Requested(), gpu.Units(9); got != want {
+		t.Errorf("Requested() = %d, want %d: the pod of unknown GPU counts once", got, want)
+	}
+	if d := n.Devices[0]; d.Free() != 5 || d.FreeCores() != 70 {
+		t.Errorf("GPU 0 has %d units and %d%% free, want 5 and 70%%", d.Free(), d.FreeCores())
+	}
+	if over := node(inventory(device(0, 1)), hold("a", ask(3, cores(130)), 0)).Devices[0]; over.Free() != 0 || over.FreeCores() != 0 {
+		t.Errorf("a GPU that shrank has %d units and %d%% free, want none", over.Free(), over.FreeCores())
+	}
+}
+
+// A pod that is being moved counts on both sides, and keeps others off both.
+// A pod that was given its memory in another unit than its node has now never counts for less than it has.
+func TestHoldingsOfAnotherUnit(t *testing.T) {
+	for name, tc := range map[string]struct {
+		was  int64 // the unit; the node's is 1024
+		req  placement.Request
+		on   []int
+		want []gpu.Units // of each GPU
+		sum  gpu.Units
+	}{
+		"the same":                        {1024, ask(3), []int{0}, []gpu.Units{3, 0}, 3},
+		"it is not said":                  {0, ask(3), []int{0}, []gpu.Units{3, 0}, 3},
+		"twice as large":                  {2048, ask(3), []int{0}, []gpu.Units{6, 0}, 6},
+		"larger, and no whole number":     {1500, ask(3), []int{0}, []gpu.Units{5, 0}, 5},
+		"larger, over two GPUs":           {1536, ask(2, count(2)), []int{0, 1}, []gpu.Units{2, 2}, 3},
+		"half of it, which could be said": {512, ask(4), []int{0}, []gpu.Units{4, 0}, 4},
+		"more than can be counted":        {1 << 40, ask(1 << 40), []int{0}, []gpu.Units{1 << 40, 0}, 1 << 40},
+		"on a GPU that is gone":           {2048, ask(3), []int{7}, []gpu.Units{0, 0}, 6},
+	} {
+		t.Run(name, func(t *testing.T) {
+			h := hold("p", tc.req, tc.on...)
+			h.Assignment.UnitMiB = tc.was
+			n := node(inventory(device(0, 20), device(1, 20)), h)
+			var got []gpu.Units
+			for _, d := range n.Devices {
+				got = append(got, d.Requested)
+			}
+			if diff := cmp.Diff(tc.want, got); diff != "" {
+				t.Errorf("requested (-want +got):\n%s", diff)
+			}
+			if rest := n.Without([]placement.Holding{h}); n.Requested() != max(tc.sum, got[0]+got[1]) || rest.Requested() != 0 {
+				t.Errorf("%d in all, and %d without the pod; want %d and none", n.Requested(), rest.Requested(), tc.sum)
+			}
+			if units := h.Request.Units(); units != tc.req.Units() {
+				t.Errorf("the holding itself was changed: %d units", units)
+			}
+		})
+	}
+}
+
+func TestAPodThatLeavesADevice(t *testing.T) {
+	moving := hold("a", ask(3), 1)
+	moving.Request.Policy = placement.Exclusive
+	moving.Assignment.Leaving = []gpu.UUID{moving.Assignment.Shares[0].Device, "GPU-gone"}
+	moving.Assignment.Shares = hold("a", ask(3), 0).Assignment.Shares
+	n := node(inventory(device(0, 10), device(1, 10)), moving)
+	for _, d := range n.Devices {
+		if d.Requested != 3 || len(d.Pods) != 1 {
+			t.Errorf("GPU %d: %d units requested by %d pods, want 3 by one", d.Index, d.Requested, len(d.Pods))
+		}
+	}
+	if got := placement.Fit(ask(1), n).Reason; got != placement.Occupied {
+		t.Errorf("beside an exclusive pod that is being moved: %v, want %v", got, placement.Occupied)
+	}
+	if settled := hold("a", ask(3), 0).Assignment; settled.Same(moving.Assignment) || !settled.SameDevices(moving.Assignment) {
+		t.Error("what a pod leaves does not tell two assignments apart")
+	}
+}
+
+func TestSameDevices(t *testing.T) {
+	at := func(devices ...int) placement.Assignment { return hold("", ask(1), devices...).Assignment }
+	if !at(0, 3).SameDevices(at(3, 0)) || !at().SameDevices(placement.Assignment{}) {
+		t.Error("the order of the devices counts")
+	}
+	if at(0).SameDevices(at(1)) || at(0).SameDevices(at(0, 1)) || at(0).SameDevices(at()) {
+		t.Error("other devices are called the same")
+	}
+}
+
+// brute decides by trying all combinations of devices, from the objects and not
+// from the sums that NewNode makes.
+func brute(req placement.Request, inv gpu.Inventory, holdings []placement.Holding) bool {
+	if !inv.Enforcement.AtLeast(req.Enforcement) {
+		return false
+	}
+	units, cores := req.Share()
+	var good int
+	for _, d := range inv.Devices {
+		if !d.Status.TakesPods() || !req.Models.Empty() && !(d.Model != "Tesla T4") || !req.UUIDs.Empty() && d.UUID == "GPU-0" {
+			continue
+		}
+		free, freeCores, beside := d.Capacity, 100, true
+		for _, h := range holdings {
+			if h.Request.Empty() && h.Assignment.None() {
+				continue
+			}
+			here, lost := false, len(h.Assignment.Shares) == 0
+			var u gpu.Units
+			var c int
+			for _, s := range h.Assignment.Shares {
+				if _, ok := inv.Device(s.Device); !ok {
+					lost = true
+				}
+				if s.Device == d.UUID {
+					here, u, c = true, s.Units, s.Cores
+				}
+			}
+			if lost {
+				here, u, c = true, h.Request.Units(), h.Request.Cores()
+			}
+			if !here {
+				continue
+			}
+			free, freeCores = free-u, freeCores-c
+			if req.Policy == placement.Exclusive || h.Request.Policy == placement.Exclusive || req.ExclusiveGroup != (placement.Group{}) && req.ExclusiveGroup == h.Request.ExclusiveGroup {
+				beside = false
+			}
+		}
+		// A GPU that gave away more than it has still takes a pod that asks for nothing.
+		if beside && max(0, free) >= units && max(0, freeCores) >= cores && d.Capacity >= units && cores <= 100 {
+			good++
+		}
+	}
+	return len(inv.Devices) > 0 && good >= req.GPUs()
+}
+
+// FuzzFit: what is chosen has room, Fit and Choose and a dumb twin agree, and
+// neither the order of the pods nor asking twice changes an answer.
+func FuzzFit(f *testing.F) {
+	for seed := range uint64(300) {
+		f.Add(seed)
+	}
+	f.Fuzz(func(t *testing.T, seed uint64) {
+		random := rand.New(rand.NewPCG(seed, 5))
+		inv, holdings, req := placementtest.World(random)
+		fallback := placementtest.Pick(random, placement.Binpack, placement.Spread, "")
+		n := placement.NewNode("n", inv, holdings)
+		verdict := placement.Fit(req, n)
+		if want := brute(req, inv, holdings); verdict.Fits() != want {
+			t.Fatalf("Fit says %s, the twin says that it fits: %t\nrequest %+v\ninventory %+v\nholdings %+v", verdict.Reason, want, req, inv, holdings)
+		}
+		got, again := placement.Choose(fallback, req, n)
+		if diff := cmp.Diff(verdict, again); diff != "" {
+			t.Fatalf("Fit and Choose differ (-fit +choose):\n%s", diff)
+		}
+		if verdict.String() == "" {
+			t.Fatal("the verdict says nothing")
+		}
+		if verdict.Fits() == got.None() {
+			t.Fatalf("Choose says %s and chooses %v", again.Reason, got)
+		}
+		if verdict.Fits() {
+			checkRoom(t, inv, holdings, req, got)
+			checkSpread(t, req, fallback, n, got)
+		}
+		shuffled := slices.Clone(holdings)
+		random.Shuffle(len(shuffled), func(i, k int) { shuffled[i], shuffled[k] = shuffled[k], shuffled[i] })
+		other := placement.NewNode("n", inv, shuffled)
+		if diff := cmp.Diff(n, other); diff != "" {
+			t.Fatalf("the order of the holdings shows (-want +got):\n%s", diff)
+		}
+		if second, _ := placement.Choose(fallback, req, other); !cmp.Equal(got, second) {
+			t.Fatalf("Choose says %v, then %v", got, second)
+		}
+	})
+}
+
+// checkSpread looks for a GPU that pods that spread would rather have.
+func checkSpread(t *testing.T, req placement.Request, fallback placement.Policy, n placement.Node, got placement.Assignment) {
+	t.Helper()
+	if stdcmp.Or(req.Policy, fallback) != placement.Spread || req.GPUs() > 1 || req.Group != (placement.Group{}) || req.Preference != "" {
+		return
+	}
+	part := func(d placement.Device) *big.Rat { return big.NewRat(int64(d.Free()), max(1, int64(d.Capacity))) }
+	chosen := slices.IndexFunc(n.Devices, func(d placement.Device) bool { return d.UUID == got.Shares[0].Device })
+	for _, d := range n.Devices {
+		if n.Check(req, d) == placement.Fits && part(d).Cmp(part(n.Devices[chosen])) > 0 {
+			t.Fatalf("GPU %d is chosen, and more of GPU %d is free:\n%+v", n.Devices[chosen].Index, d.Index, n.Devices)
+		}
+	}
+}
+
+// checkRoom puts the pod where it was assigned to and looks at the GPUs.
+func checkRoom(t *testing.T, inv gpu.Inventory, holdings []placement.Holding, req placement.Request, got placement.Assignment) {
+	t.Helper()
+	if len(got.Shares) != req.GPUs() {
+		t.Fatalf("%d GPUs are chosen, want %d", len(got.Shares), req.GPUs())
+	}
+	units, cores := req.Share()
+	after := placement.NewNode("n", inv, append(slices.Clone(holdings), placement.Holding{Pod: placement.PodRef{UID: "new"}, Request: req, Assignment: got}))
+	seen := make(map[gpu.UUID]bool)
+	for _, s := range got.Shares {
+		if seen[s.Device] || s.Units != units || s.Cores != cores {
+			t.Fatalf("share %+v: want %d units and %d%% of a GPU of its own", s, units, cores)
+		}
+		seen[s.Device] = true
+	}
+	for _, d := range after.Devices {
+		if seen[d.UUID] && (units > 0 && d.Requested > d.Capacity || cores > 0 && d.RequestedCores > gpu.CoresPerDevice) {
+			t.Fatalf("GPU %d holds %d of %d units and %d%% of cores", d.Index, d.Requested, d.Capacity, d.RequestedCores)
+		}
+	}
+}

@@ -1,0 +1,213 @@
+package placement
+
+import (
+	"slices"
+
+	"github.com/gpumem/gpumem/pkg/core/gpu"
+)
+
+// Fit reports whether the request fits the node, and if not, why. What the pod
+// itself already holds of the node must not be in it.
+func Fit(req Request, node Node) Verdict {
+	_, reason := candidates(req, node)
+	return Verdict{Reason: reason, Request: req, Node: node}
+}
+
+// room is what a device has left for a pod.
+type room struct {
+	units gpu.Units
+	cores int
+}
+
+func (r room) covers(units gpu.Units, cores int) bool { return r.units >= units && r.cores >= cores }
+
+// room returns what is left of a device when each pod without a known device
+// is taken to be on it, with all that it holds: how it is split, if it is, is
+// not known either.
+func (n Node) room(d Device) room {
+	r := room{units: d.Free(), cores: d.FreeCores()}
+	for _, h := range n.Unattributed {
+		r.units = max(0, r.units-h.Request.Units())
+		r.cores = max(0, r.cores-h.Request.Cores())
+	}
+	return r
+}
+
+// Left returns what is left of a device for new pods: less than is free while pods are on
+// the node of which no device is known.
+func (n Node) Left(d Device) (units gpu.Units, cores int) {
+	r := n.room(d)
+	return r.units, r.cores
+}
+
+// allows returns what reports whether the pod's globs let it use a device. Of one whose model
+// was the last one's too, it knows that of the model already: most nodes have one.
+func (r Request) allows() func(Device) bool {
+	var last string
+	passes, known := false, false
+	return func(d Device) bool {
+		if !known || d.Model != last {
+			last, passes, known = d.Model, r.Models.MatchModel(d.Model), true
+		}
+		return passes && r.UUIDs.Match(string(d.UUID))
+	}
+}
+
+// fitsEmpty reports whether the device would be large enough, were it empty.
+func (r Request) fitsEmpty(d Device) bool {
+	units, cores := r.Share()
+	return units <= d.Capacity && cores <= gpu.CoresPerDevice
+}
+
+// apart reports whether the request may be on the device beside the pods that
+// are there, or may be there.
+func (n Node) apart(r Request, d Device) bool {
+	bars := func(h Holding) bool { return r.barredBy(h.Request) }
+	return !slices.ContainsFunc(d.Pods, bars) && !slices.ContainsFunc(n.Unattributed, bars)
+}
+
+// barredBy reports whether the request may not be on a device beside another.
+func (r Request) barredBy(other Request) bool {
+	return r.Policy == Exclusive || other.Policy == Exclusive || r.ExclusiveGroup != (Group{}) && other.ExclusiveGroup == r.ExclusiveGroup
+}
+
+// barring returns what the pods have of a device beside which the request may not be there.
+func (n Node) barring(r Request, d Device) (sum gpu.Units) {
+	for _, pods := range [...][]Holding{d.Pods, n.Unattributed} {
+		for _, h := range pods {
+			if r.barredBy(h.Request) {
+				units, _ := h.Request.Share()
+				sum += units
+			}
+		}
+	}
+	return sum
+}
+
+// HeldAlone reports whether a pod is on the device, or may be there, that is to be
+// alone: no other gets any of it, whatever is free.
+func (n Node) HeldAlone(d Device) bool { return !n.apart(Request{}, d) }
+
+// mpsClients is how many processes the MPS server serves on one GPU (NVIDIA,
+// "Multi-Process Service": 48 on Volta and newer).
+const mpsClients = 48
+
+// serves reports whether the MPS server, where it enforces grants, has a client
+// left on the device for each container of the request. A container counts as one
+// process: how many it has is not known before.
+func (n Node) serves(r Request, d Device) bool {
+	if !n.Enforcement.AtLeast(gpu.EnforcementMPS) {
+		return true
+	}
+	clients := r.processes()
+	for _, pods := range [...][]Holding{d.Pods, n.Unattributed} {
+		for _, h := range pods {
+			clients += h.Request.processes()
+		}
+	}
+	return clients <= mpsClients
+}
+
+// processes returns how many containers use the pod's GPUs at once, at most.
+func (r Request) processes() int { return r.Containers.processes }
+
+// freeFor returns what is free in all on the devices that the request may use,
+// large enough or not: were it on one of them, it might do.
+func (n Node) freeFor(r Request) (sum room) {
+	allows := r.allows()
+	for _, d := range n.Devices {
+		if allows(d) && d.Status.TakesPods() && n.apart(r, d) && n.serves(r, d) {
+			left := n.room(d)
+			sum.units += left.units
+			sum.cores += left.cores
+		}
+	}
+	return sum
+}
+
+// Check says whether a device of the node would do for one share of the request,
+// and if not, why: the first of NoSuchDevice, TooLarge, Unhealthy, Occupied and
+// Insufficient that is so.
+func (n Node) Check(r Request, d Device) Reason { return n.check(r, d, r.allows()) }
+
+func (n Node) check(r Request, d Device, allows func(Device) bool) Reason {
+	units, cores := r.Share()
+	switch {
+	case !allows(d):
+		return NoSuchDevice
+	case !r.fitsEmpty(d):
+		return TooLarge
+	case !d.Status.TakesPods():
+		return Unhealthy
+	case !n.apart(r, d), !n.serves(r, d):
+		return Occupied
+	case !n.room(d).covers(units, cores):
+		return Insufficient
+	default:
+		return Fits
+	}
+}
+
+// Bears reports whether a pod of the node fits on the very devices that it is
+// assigned to, beside the others.
+func (n Node) Bears(h Holding) bool {
+	n = n.Without([]Holding{h})
+	fits := func(d Device) bool { return n.Check(h.Request, d) == Fits }
+	for _, id := range h.Assignment.Devices() {
+		if !slices.ContainsFunc(n.Devices, func(d Device) bool { return d.UUID == id && fits(d) }) {
+			return false
+		}
+	}
+	return true
+}
+
+// candidates returns the devices of the node on which the request fits, or why
+// they are not enough: the first check that too few devices pass.
+func candidates(req Request, node Node) ([]int, Reason) {
+	if len(node.Devices) == 0 {
+		return nil, NoDevices
+	}
+	if !node.Enforcement.AtLeast(req.Enforcement) {
+		return nil, WeakerEnforcement
+	}
+	if !gpu.Version(node.DriverVersion).AtLeast(req.DriverMin) {
+		return nil, OlderDriver
+	}
+	units, cores := req.Share()
+	if cores > 0 && node.Coreless {
+		return nil, NoCores
+	}
+	want := req.GPUs()
+	var failed [len(about)]int // devices, by check
+	var fitting []int
+	allows := req.allows()
+	for i, d := range node.Devices {
+		reason := node.check(req, d, allows)
+		failed[reason]++
+		if reason == Fits {
+			fitting = append(fitting, i)
+		}
+	}
+	allowed := len(node.Devices) - failed[NoSuchDevice]
+	large := allowed - failed[TooLarge]
+	healthy := large - failed[Unhealthy]
+	apart := healthy - failed[Occupied]
+	switch {
+	case len(fitting) >= want:
+		return fitting, Fits
+	case allowed == 0:
+		return nil, NoSuchDevice
+	case large == 0:
+		return nil, TooLarge
+	case large < want:
+		return nil, TooFew
+	case healthy < want:
+		return nil, Unhealthy
+	case apart < want:
+		return nil, Occupied
+	case node.freeFor(req).covers(gpu.Units(want)*units, want*cores):
+		return nil, Fragmented
+	default:
+		return nil, Insufficient
+	}
+}

@@ -1,0 +1,97 @@
+package placement
+
+import (
+	"cmp"
+	"slices"
+
+	"github.com/gpumem/gpumem/pkg/core/gpu"
+)
+
+// distance is how far the GPUs of a set are from one another, added up over
+// its pairs.
+type distance struct {
+	unlinked int // pairs without a link
+	lanes    int // NVLinks of the others
+	crossing int // pairs on two NUMA nodes
+}
+
+func (a distance) plus(b distance) distance {
+	return distance{a.unlinked + b.unlinked, a.lanes + b.lanes, a.crossing + b.crossing}
+}
+
+// compare puts the nearer first. One pair without a link holds up all that the
+// GPUs do together, so it weighs more than any number of lanes.
+func (a distance) compare(b distance) int {
+	return cmp.Or(cmp.Compare(a.unlinked, b.unlinked), cmp.Compare(b.lanes, a.lanes), cmp.Compare(a.crossing, b.crossing))
+}
+
+// between returns the distance of two devices.
+func (n Node) between(i, j int) (out distance) {
+	a, b := &n.Devices[i], &n.Devices[j]
+	if a.NUMANode != b.NUMANode {
+		out.crossing = 1
+	}
+	at := slices.IndexFunc(n.Links, func(l gpu.Link) bool {
+		return l.A == a.UUID && l.B == b.UUID || l.A == b.UUID && l.B == a.UUID
+	})
+	if at < 0 {
+		out.unlinked = 1
+	} else {
+		out.lanes = n.Links[at].Lanes
+	}
+	return out
+}
+
+// span returns the distance of a whole set.
+func (n Node) span(set []int) (sum distance) {
+	for i, a := range set {
+		for _, b := range set[:i] {
+			sum = sum.plus(n.between(a, b))
+		}
+	}
+	return sum
+}
+
+// maxSearched bounds the devices of which every set is tried: 12,870 sets of 8.
+const maxSearched = 16
+
+// nearest returns want of the devices, the first ones in any case, that are
+// nearest to one another. Among equals, those that come first.
+func nearest(node Node, devices []int, first, want int) []int {
+	devices = devices[:min(len(devices), max(want, maxSearched))]
+	if want == 1 || want == len(devices) {
+		return devices[:want]
+	}
+	between := make([][]distance, len(devices))
+	for i, a := range devices {
+		for _, b := range devices[:i] {
+			between[i] = append(between[i], node.between(a, b))
+		}
+	}
+	var best []int
+	var least distance
+	var extend func(set []int, next int, sum distance)
+	extend = func(set []int, next int, sum distance) {
+		if len(set) == want {
+			if best == nil || sum.compare(least) < 0 {
+				best, least = slices.Clone(set), sum
+			}
+			return
+		}
+		for i := next; i <= len(devices)-(want-len(set)); i++ {
+			with := sum
+			for _, j := range set {
+				with = with.plus(between[i][j])
+			}
+			extend(append(set, i), i+1, with)
+			if i < first {
+				return // it is in every set
+			}
+		}
+	}
+	extend(make([]int, 0, want), 0, distance{})
+	for i, at := range best {
+		best[i] = devices[at]
+	}
+	return best
+}

@@ -1,0 +1,373 @@
+package placement
+
+import (
+	"cmp"
+	"math"
+	"math/bits"
+	"slices"
+	"time"
+
+	"github.com/gpumem/gpumem/pkg/core/gpu"
+)
+
+// Share is what a pod holds of one device.
+type Share struct {
+	Device gpu.UUID
+	Units  gpu.Units
+	Cores  int
+}
+
+// Assignment is which GPUs of its node a pod was given, by index of the device.
+// The zero value means: none yet.
+type Assignment struct {
+	Shares []Share
+
+	// UnitMiB is the unit in which the pod was given its shares, as it is written; 0: that of
+	// the node. See NewNode.
+	UnitMiB int64
+
+	// Enforcement is the level at which the pod was given its devices; empty: that
+	// of the node when it was assigned.
+	Enforcement gpu.Enforcement
+
+	// ByNode says that the node's device plugin chose the devices: no scheduler had
+	// asked, for one that knows sums alone chose the node, or the pod names it itself.
+	ByNode bool
+
+	// Held says that these are the devices of which the kubelet has given slots to the pod: it
+	// was given as many, whatever number it asks for by now.
+	Held bool
+
+	// Leaving are other devices that are charged with the same share. Pods that
+	// exchange devices are corrected one by one: each is charged on both sides
+	// until all are where they belong, so that nobody takes the gap between.
+	Leaving []gpu.UUID
+}
+
+// None reports whether nothing is assigned.
+func (a Assignment) None() bool { return len(a.Shares) == 0 }
+
+// Devices returns the UUIDs of the assigned devices.
+func (a Assignment) Devices() []gpu.UUID {
+	out := make([]gpu.UUID, 0, len(a.Shares))
+	for _, s := range a.Shares {
+		out = append(out, s.Device)
+	}
+	return out
+}
+
+// SameDevices reports whether two assignments name the same devices, in any
+// order. Those that they leave do not count.
+func (a Assignment) SameDevices(b Assignment) bool { return sameSet(a.Devices(), b.Devices()) }
+
+// Same reports whether two assignments name the same devices and leave the same.
+func (a Assignment) Same(b Assignment) bool {
+	return a.SameDevices(b) && sameSet(slices.Clone(a.Leaving), slices.Clone(b.Leaving))
+}
+
+func sameSet(x, y []gpu.UUID) bool {
+	slices.Sort(x)
+	slices.Sort(y)
+	return slices.Equal(x, y)
+}
+
+// WithShares returns the assignment to the same devices with the amounts that
+// a request has of each.
+func (a Assignment) WithShares(r Request) Assignment {
+	units, cores := r.Share()
+	out := Assignment{UnitMiB: a.UnitMiB, Enforcement: a.Enforcement, ByNode: a.ByNode, Held: a.Held, Leaving: a.Leaving}
+	for _, s := range a.Shares {
+		out.Shares = append(out.Shares, Share{Device: s.Device, Units: units, Cores: cores})
+	}
+	return out
+}
+
+// Holding is one pod on a node: what it asked for and where it is. A holding
+// that is assigned nothing, or a device that the node lacks, may be anywhere.
+type Holding struct {
+	Pod        PodRef
+	Request    Request
+	Assignment Assignment
+	Settled    bool // the kubelet has admitted the pod: its GPUs no longer change
+
+	// Given is what the kubelet has given to the pod, where its node says so: what is written of
+	// the pod was less. See On.
+	Given []Share
+
+	Started     time.Time // when the kubelet admitted it; zero before
+	Terminating bool      // it is being deleted, and holds what it has to the end
+	Nominated   bool      // it is not on the node yet: room is made for it
+}
+
+// On returns what the pod is charged with on a device of its node: the larger of what is written
+// of it and of what the kubelet has given to it, of memory and of cores.
+func (h Holding) On(id gpu.UUID) Share {
+	s, given := h.written(id), shareOn(h.Given, id)
+	if slices.Contains(h.Assignment.Leaving, id) {
+		s = h.Assignment.Shares[0]
+	}
+	return Share{Device: id, Units: max(s.Units, given.Units), Cores: max(s.Cores, given.Cores)}
+}
+
+// Devices returns the devices that the pod has, as is written of it or as the kubelet has given
+// them. Those that it leaves are not among them.
+func (h Holding) Devices() []gpu.UUID {
+	out := h.Assignment.Devices()
+	for _, s := range h.Given {
+		if !slices.Contains(out, s.Device) {
+			out = append(out, s.Device)
+		}
+	}
+	return out
+}
+
+// charged returns the devices that the pod is charged with.
+func (h Holding) charged() []gpu.UUID {
+	out := append(h.Devices(), h.Assignment.Leaving...)
+	slices.Sort(out)
+	return slices.Compact(out)
+}
+
+// has returns what the pod has of a device, once: where that is known from the kubelet, what is
+// written beside it is not so, and what the pod leaves counts where it goes.
+func (h Holding) has(id gpu.UUID) Share {
+	if len(h.Given) > 0 {
+		return shareOn(h.Given, id)
+	}
+	return h.written(id)
+}
+
+func (h Holding) written(id gpu.UUID) Share { return shareOn(h.Assignment.Shares, id) }
+
+func shareOn(shares []Share, id gpu.UUID) Share {
+	for _, s := range shares {
+		if s.Device == id {
+			return s
+		}
+	}
+	return Share{Device: id}
+}
+
+// CompareImportance puts the more important pod first, as kube-scheduler does: by
+// priority, then by age, in seconds. It knows no difference between pods that
+// started in the same one.
+// (k8s.io/kubernetes/pkg/scheduler/util, MoreImportantPod)
+func CompareImportance(a, b Holding) int {
+	return cmp.Or(
+		cmp.Compare(b.Request.Priority, a.Request.Priority),
+		CompareBool(a.Started.IsZero(), b.Started.IsZero()),
+		a.Started.Compare(b.Started),
+	)
+}
+
+// MoreImportant is the same with an order among equals.
+func MoreImportant(a, b Holding) int {
+	return cmp.Or(CompareImportance(a, b), a.Pod.Compare(b.Pod))
+}
+
+// Device is one GPU of a node with what pods hold of it.
+type Device struct {
+	gpu.Device
+	Requested      gpu.Units // the sum of what Pods have of it
+	RequestedCores int       // the same
+	Pods           []Holding // by namespace and name, those that leave it included
+}
+
+// Free returns the units that nobody holds or uses: never negative.
+func (d Device) Free() gpu.Units { return max(0, d.Capacity-d.Foreign-d.Requested) }
+
+// FreeShare returns which part of the device nobody holds or uses, from 0 to 1.
+func (d Device) FreeShare() float64 { return float64(d.Free()) / float64(max(1, d.Capacity)) }
+
+// FreeCores returns the per cent of cores that nobody holds: never negative.
+func (d Device) FreeCores() int { return max(0, gpu.CoresPerDevice-d.RequestedCores) }
+
+// Node is one node with its GPUs and who holds them. It is not changed once made.
+type Node struct {
+	Name          string
+	UnitMiB       int64
+	DriverVersion string
+	Enforcement   gpu.Enforcement
+	Weaker        string   // why it is no stronger
+	Coreless      bool     // it offers no cores
+	Devices       []Device // by index
+	Links         []gpu.Link
+	CPU           int64 // what pods can have of it, in millicores; 0: not known
+	RequestedCPU  int64 // by all pods of the node, with GPU memory or without
+
+	// Unattributed are pods on this node that no device is known of.
+	Unattributed []Holding
+
+	// Nominated are pods that are to come here once others have left, the first
+	// in line first. They hold nothing yet: see decide.Reserved.
+	Nominated []Holding
+
+	State *State // nil: of a node that NewNode did not make
+}
+
+// State identifies what a node is at present: once changed, it has another.
+type State struct{ _ byte } // of a size, so that no two are at one address
+
+// NewNode puts holdings on the devices of an inventory. The order of the
+// holdings does not matter.
+//
+// A pod that was given its memory in a larger unit than the node's has as many of the node's as
+// that is, rounded up. One of a smaller unit keeps its number, which is more than it has: its
+// owner can write the unit, and must not gain by it.
+func NewNode(name string, inv gpu.Inventory, holdings []Holding) Node {
+	n := Node{Name: name, UnitMiB: inv.UnitMiB, DriverVersion: inv.DriverVersion, Enforcement: inv.Enforcement, Weaker: inv.Weaker, Coreless: inv.Coreless, Links: inv.Links, CPU: inv.CPU, State: new(State)}
+	at := make(map[gpu.UUID]int, len(inv.Devices))
+	n.Devices = make([]Device, len(inv.Devices))
+	for i, d := range inv.Devices {
+		n.Devices[i].Device = d
+		at[d.UUID] = i
+	}
+	holdings = slices.Clone(holdings)
+	slices.SortFunc(holdings, func(a, b Holding) int { return a.Pod.Compare(b.Pod) })
+	elsewhere := func(s Share) bool { _, ok := at[s.Device]; return !ok }
+	given := make(map[string][]Share, len(inv.Given))
+	for _, g := range inv.Given {
+		for _, s := range g.Shares {
+			given[g.UID] = append(given[g.UID], Share(s))
+		}
+	}
+	for _, h := range holdings {
+		h = h.in(inv.UnitMiB)
+		if shares, ok := given[h.Pod.UID]; ok {
+			h.Given = shares
+		}
+		n.RequestedCPU += h.Request.CPU
+		if h.Assignment.None() && h.Request.Empty() {
+			continue // it names the resource, and asks for none of it
+		}
+		if h.Assignment.None() || slices.ContainsFunc(h.Assignment.Shares, elsewhere) {
+			n.Unattributed = append(n.Unattributed, h)
+			continue
+		}
+		for _, id := range h.charged() {
+			if i, ok := at[id]; ok {
+				n.Devices[i].charge(h)
+			}
+		}
+	}
+	return n
+}
+
+// in returns the holding in the unit of a node.
+func (h Holding) in(unitMiB int64) Holding {
+	was := h.Assignment.UnitMiB
+	if unitMiB <= 0 || was <= unitMiB {
+		return h
+	}
+	h.Request.Containers = h.Request.Containers.Each(func(c *Container) { c.Units = converted(c.Units, was, unitMiB) })
+	h.Assignment = h.Assignment.WithShares(h.Request)
+	return h
+}
+
+// manyUnits is more than any GPU has; sums of it do not overflow.
+const manyUnits = 1 << 40
+
+// converted returns how many units of one size an amount in another is, rounded up.
+func converted(units gpu.Units, was, is int64) gpu.Units {
+	hi, lo := bits.Mul64(uint64(max(0, units)), uint64(was))
+	lo, carry := bits.Add64(lo, uint64(is-1), 0)
+	if hi += carry; hi >= uint64(is) {
+		return manyUnits
+	}
+	n, _ := bits.Div64(hi, lo, uint64(is))
+	return gpu.Units(min(n, manyUnits))
+}
+
+func (d *Device) charge(h Holding) {
+	s := h.On(d.UUID)
+	d.Requested += s.Units
+	d.RequestedCores += s.Cores
+	d.Pods = append(d.Pods, h)
+}
+
+// FreeCPU returns the CPU that nobody holds: never negative, and endless where
+// it is not known.
+func (n Node) FreeCPU() int64 {
+	if n.CPU == 0 {
+		return math.MaxInt64
+	}
+	return max(0, n.CPU-n.RequestedCPU)
+}
+
+// Capacity returns the units of all devices, healthy or not.
+func (n Node) Capacity() (sum gpu.Units) {
+	for _, d := range n.Devices {
+		sum += d.Capacity
+	}
+	return sum
+}
+
+// Requested returns the units that pods of the node hold together, those
+// without a known device included.
+func (n Node) Requested() (sum gpu.Units) {
+	for _, d := range n.Devices {
+		sum += d.Requested
+	}
+	for _, h := range n.Unattributed {
+		sum += h.Request.Units()
+	}
+	return sum
+}
+
+// Advertised returns the units that the kubelet is offered.
+func (n Node) Advertised() (sum gpu.Units) {
+	for _, d := range n.Devices {
+		if d.Advertised() {
+			sum += d.Capacity
+		}
+	}
+	return sum
+}
+
+// Unrequested returns what is free on the node to kube-scheduler, which knows its sums alone:
+// what the kubelet is offered of the devices, less what all pods ask for. It is less than what
+// is free on the devices, or negative, where one has failed or shrunk under its pods.
+func (n Node) Unrequested() (units gpu.Units, cores int) {
+	for _, d := range n.Devices {
+		over, coresOver := d.Excess()
+		units, cores = units-over, cores-coresOver
+	}
+	for _, h := range n.Unattributed {
+		units, cores = units-h.Request.Units(), cores-h.Request.Cores()
+	}
+	return units, cores
+}
+
+// Excess returns what pods ask for beyond what the kubelet is offered of the device: negative
+// where some of that is free. A pod that is charged on more devices than it has counts on those
+// that it has.
+func (d Device) Excess() (units gpu.Units, cores int) {
+	for i := range d.Pods { // a Holding is large
+		s := d.Pods[i].has(d.UUID)
+		units, cores = units+s.Units, cores+s.Cores
+	}
+	if d.Advertised() {
+		units, cores = units-d.Capacity, cores-gpu.CoresPerDevice
+	}
+	return units, cores
+}
+
+// InSum reports whether the sums of the node leave room for a request, as kube-scheduler
+// checks it before it asks for GPUs.
+func (n Node) InSum(r Request) bool {
+	units, cores := n.Unrequested()
+	return r.Units() <= units && (r.Cores() == 0 || r.Cores() <= cores)
+}
+
+// LargestFree returns the most that a new pod could have of one GPU: the plainest pod of so
+// much fits, and is in the node's sum, and one of more is not.
+func (n Node) LargestFree() (most gpu.Units) {
+	plainest := Request{Containers: NewContainers(Container{Kind: App, Units: 1})}
+	for _, d := range n.Devices {
+		if left := n.room(d).units; left > most && n.Check(plainest, d) == Fits {
+			most = left
+		}
+	}
+	unrequested, _ := n.Unrequested()
+	return max(0, min(most, unrequested))
+}

@@ -1,0 +1,250 @@
+package placement
+
+import (
+	"cmp"
+	"fmt"
+	"math"
+	"slices"
+
+	"github.com/gpumem/gpumem/pkg/core/gpu"
+)
+
+// PodRef names one pod for good: a pod made again under its name has another UID.
+type PodRef struct {
+	Namespace, Name, UID string
+}
+
+func (p PodRef) String() string { return p.Namespace + "/" + p.Name }
+
+// Compare orders pods by namespace, name and UID.
+func (p PodRef) Compare(o PodRef) int {
+	return cmp.Or(cmp.Compare(p.Namespace, o.Namespace), cmp.Compare(p.Name, o.Name), cmp.Compare(p.UID, o.UID))
+}
+
+// ContainerKind says when a container of a pod runs.
+type ContainerKind uint8
+
+// The kinds, in the order in which the kubelet starts them.
+const (
+	Init    ContainerKind = iota // runs to its end before the next starts
+	Sidecar                      // an init container that restarts always: runs beside all that follow
+	App                          // runs beside the other app containers
+)
+
+// Container is what one container asks for.
+type Container struct {
+	Name  string
+	Kind  ContainerKind
+	Units gpu.Units // of all the pod's GPUs together
+	Cores int       // per cent of one GPU, of all the pod's GPUs together
+}
+
+// Containers are those of a pod that ask for a share: init containers and sidecars first, in the
+// order of the pod spec. Two of the same are equal (==); the zero value is none.
+type Containers struct {
+	list    list[Container]
+	unnamed list[Container] // the same without names
+
+	// At the pod's peak, over all its GPUs: the larger of all app containers and sidecars
+	// together and of each init container with the sidecars started before it.
+	units     gpu.Units
+	cores     int
+	processes int // containers that use the GPUs at once
+}
+
+// NewContainers returns containers, in their order.
+func NewContainers(all ...Container) Containers {
+	unnamed := slices.Clone(all)
+	for i := range unnamed {
+		unnamed[i].Name = ""
+	}
+	return Containers{
+		list: newList(all), unnamed: newList(unnamed),
+		units: peak(all, func(c Container) gpu.Units { return c.Units }),
+		cores: peak(all, func(c Container) int { return c.Cores }),
+		processes: peak(all, func(c Container) int {
+			if c.Units > 0 {
+				return 1
+			}
+			return 0
+		}),
+	}
+}
+
+// All returns the containers, in their order.
+func (c Containers) All() []Container { return c.list.all() }
+
+// Each returns the containers with a change made to each.
+func (c Containers) Each(change func(*Container)) Containers {
+	all := c.All()
+	for i := range all {
+		change(&all[i])
+	}
+	return NewContainers(all...)
+}
+
+// Equal reports whether both are the same. It is there for who compares by reflection.
+func (c Containers) Equal(o Containers) bool { return c == o }
+
+func (c Containers) String() string { return fmt.Sprint(c.All()) }
+
+// Policy says where a pod likes to be.
+type Policy string
+
+// The policies that a pod or the cluster can choose.
+const (
+	Binpack   Policy = "binpack"   // where the least is left over
+	Spread    Policy = "spread"    // where the largest part is free
+	Exclusive Policy = "exclusive" // alone on its GPUs
+)
+
+// Known reports whether there is such a policy. Where one is configured or asked for, any
+// other is an error; to those who choose by it, all GPUs and nodes are equal.
+func (p Policy) Known() bool { return p.Packs() || p.Spreads() }
+
+// Packs reports whether the policy prefers what is fullest.
+func (p Policy) Packs() bool { return p == Binpack || p == Exclusive }
+
+// Spreads reports whether the policy prefers what is emptiest.
+func (p Policy) Spreads() bool { return p == Spread }
+
+// Preference says which models of GPU a pod likes best. It keeps no pod from any.
+type Preference string
+
+// The preferences that a pod can state.
+const (
+	Fastest  Preference = "fastest"
+	Cheapest Preference = "cheapest" // the slowest
+)
+
+// cost orders GPUs by their speed, the one to prefer first. One whose speed is
+// not known is the last choice in either case.
+func (p Preference) cost(speed int) int {
+	switch {
+	case p == Fastest:
+		return -speed
+	case p == Cheapest && speed == 0:
+		return math.MaxInt
+	case p == Cheapest:
+		return speed
+	default:
+		return 0
+	}
+}
+
+// Prefers reports whether the pod likes one device better than another, by its Preference.
+func (r Request) Prefers(one, other Device) bool {
+	return r.Preference.cost(one.Speed) < r.Preference.cost(other.Speed)
+}
+
+// Group is one of the groups that pods of a namespace name: a name means nothing to the pods
+// of another. The zero value is none.
+type Group struct {
+	Namespace, Name string
+}
+
+// Request is what one pod asks for. The zero value asks for nothing. Two of the same are equal
+// (==), and so are the keys of two that ask for the same: see Key.
+type Request struct {
+	Containers Containers // those without a share are left out
+	Count      int        // GPUs to split the memory over, equally; 0 means 1
+	Policy     Policy     // empty: the cluster's default
+
+	Models Globs // that a device's model must pass; empty: any
+	UUIDs  Globs // the same for its UUID
+
+	Preference Preference // empty: none
+
+	Group          Group // on one GPU with pods of the same where possible
+	ExclusiveGroup Group // never on one GPU with a pod of the same
+
+	Enforcement gpu.Enforcement // the weakest level to accept; empty: any
+	DriverMin   gpu.Version     // the oldest driver to accept; empty: any
+
+	CPU int64 // of the node, in millicores: others need it beside their GPUs
+
+	Priority int32 // pods of lower priority can be evicted for it
+}
+
+// GPUs returns how many GPUs the request is split over: one or more.
+func (r Request) GPUs() int { return max(1, r.Count) }
+
+// Empty reports whether the pod asks for no GPU memory at all.
+func (r Request) Empty() bool { return r.Containers.list.empty() }
+
+// Units returns the memory that the pod holds at its peak, over all its GPUs.
+func (r Request) Units() gpu.Units { return r.Containers.units }
+
+// Cores returns the per cent of streaming multiprocessors that the pod holds
+// at its peak, over all its GPUs.
+func (r Request) Cores() int { return r.Containers.cores }
+
+func peak[N gpu.Units | int](containers []Container, amount func(Container) N) N {
+	var sidecars, apps, highest N
+	for _, c := range containers {
+		switch c.Kind {
+		case Init:
+			highest = max(highest, sidecars+amount(c))
+		case Sidecar:
+			sidecars += amount(c)
+			highest = max(highest, sidecars)
+		default:
+			apps += amount(c)
+		}
+	}
+	return max(highest, sidecars+apps)
+}
+
+// Share returns what the pod needs of each of its GPUs.
+func (r Request) Share() (gpu.Units, int) {
+	n := r.GPUs()
+	return ceilDiv(r.Units(), gpu.Units(n)), ceilDiv(r.Cores(), n)
+}
+
+func ceilDiv[N gpu.Units | int](a, b N) N { return (a + b - 1) / b }
+
+// Key is what a request asks for. Requests of the same key fit the same nodes and like the same.
+type Key struct{ asked Request }
+
+// Key returns the key of the request. All of a request is in it but what is taken out here: the
+// names of containers, and the priority.
+func (r Request) Key() Key {
+	r.Count = r.GPUs()
+	r.Containers.list = r.Containers.unnamed
+	r.Priority = 0
+	return Key{r}
+}
+
+// GPUKey is Key for those who look at the GPUs of a node alone.
+func (r Request) GPUKey() Key {
+	r.CPU = 0
+	return r.Key()
+}
+
+// Interchangeable reports whether two pods can stand in for one another on a
+// node: the kubelet asks for them in the same words, and what one may have the
+// other may have too.
+func (r Request) Interchangeable(o Request) bool { return r.GPUKey() == o.GPUKey() }
+
+// Confusable reports whether the kubelet's first question for one pod could be
+// its first question for the other: it names an amount, of memory or of cores,
+// and no pod. From the second question on, the IDs already given tell the two
+// apart.
+func (r Request) Confusable(o Request) bool {
+	if r.Empty() || o.Empty() {
+		return false
+	}
+	cores := r.firstCores()
+	return r.firstUnits() == o.firstUnits() || cores > 0 && cores == o.firstCores()
+}
+
+func (r Request) firstUnits() gpu.Units { return r.Containers.list.head().Units }
+
+func (r Request) firstCores() int {
+	for l := r.Containers.list; !l.empty(); l = l.tail() {
+		if cores := l.head().Cores; cores > 0 {
+			return cores
+		}
+	}
+	return 0
+}

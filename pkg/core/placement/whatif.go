@@ -1,0 +1,104 @@
+package placement
+
+import (
+	"cmp"
+	"slices"
+
+	"github.com/gpumem/gpumem/pkg/core/gpu"
+)
+
+// Only returns the node with some of its devices.
+func (n Node) Only(devices ...Device) Node {
+	n.Devices, n.State = devices, nil
+	return n
+}
+
+// InUse returns the node with all of its devices healthy, and none cordoned.
+func (n Node) InUse() Node {
+	n.Devices, n.State = slices.Clone(n.Devices), nil
+	for i := range n.Devices {
+		n.Devices[i].Status = gpu.Status{}
+	}
+	return n
+}
+
+// Holdings returns the pods that hold anything of the node, each once.
+func (n Node) Holdings() []Holding { return n.holdings(func(Holding) bool { return true }) }
+
+func (n Node) holdings(wanted func(Holding) bool) []Holding {
+	var out []Holding
+	add := func(pods []Holding) {
+		for _, h := range pods {
+			if wanted(h) && !HasPod(out, h) {
+				out = append(out, h)
+			}
+		}
+	}
+	for _, d := range n.Devices {
+		add(d.Pods)
+	}
+	add(n.Unattributed)
+	return out
+}
+
+// HasPod reports whether one of the pods is the one that h is of.
+func HasPod(pods []Holding, h Holding) bool {
+	for i := range pods { // a Holding is large
+		if pods[i].Pod.UID == h.Pod.UID {
+			return true
+		}
+	}
+	return false
+}
+
+// With returns the node with one more pod on the devices of its assignment.
+func (n Node) With(h Holding) Node {
+	n.RequestedCPU += h.Request.CPU
+	h.Given = nil // it was given that where it was
+	n.Devices, n.State = slices.Clone(n.Devices), nil
+	for _, s := range h.Assignment.Shares {
+		for i := range n.Devices {
+			if d := &n.Devices[i]; d.UUID == s.Device {
+				d.Pods = slices.Clone(d.Pods)
+				d.charge(h)
+			}
+		}
+	}
+	return n
+}
+
+// Without returns the node as it is when some of its pods have left.
+func (n Node) Without(gone []Holding) Node {
+	left := func(h Holding) bool { return HasPod(gone, h) }
+	for _, h := range n.holdings(left) {
+		n.RequestedCPU -= h.Request.CPU
+	}
+	n.Devices, n.State = slices.Clone(n.Devices), nil
+	for i := range n.Devices {
+		d := &n.Devices[i]
+		for _, h := range d.Pods {
+			if left(h) {
+				s := h.On(d.UUID)
+				d.Requested -= s.Units
+				d.RequestedCores -= s.Cores
+			}
+		}
+		d.Pods = slices.DeleteFunc(slices.Clone(d.Pods), left)
+	}
+	n.Unattributed = slices.DeleteFunc(slices.Clone(n.Unattributed), left)
+	return n
+}
+
+// WithNominated returns the node with pods that are to come to it, in line by
+// priority. Of equals those go first of which it is said to which GPUs they come.
+func (n Node) WithNominated(pods []Holding) Node {
+	n.Nominated = slices.Clone(pods)
+	slices.SortFunc(n.Nominated, func(a, b Holding) int {
+		return cmp.Or(
+			cmp.Compare(b.Request.Priority, a.Request.Priority),
+			CompareBool(a.Assignment.None(), b.Assignment.None()),
+			MoreImportant(a, b),
+		)
+	})
+	return n
+}

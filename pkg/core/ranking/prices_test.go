@@ -1,0 +1,169 @@
+package ranking
+
+import (
+	"fmt"
+	"math"
+	"math/rand/v2"
+	"slices"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/gpumem/gpumem/pkg/core/placement"
+	"github.com/gpumem/gpumem/pkg/core/placement/placementtest"
+)
+
+func learned(requests ...placement.Request) (m Mix) {
+	for _, r := range requests {
+		m.Learn(r)
+	}
+	return m
+}
+
+func TestRankSparesWhatIsScarce(t *testing.T) {
+	many := func(n int, r placement.Request) []placement.Request { return slices.Repeat([]placement.Request{r}, n) }
+	tests := map[string]struct {
+		mix   []placement.Request
+		req   placement.Request
+		nodes []placement.Node
+		want  string // the best node
+	}{
+		"without a mix, the tightest GPU": {
+			req:   ask(6, cpu(8000)),
+			nodes: []placement.Node{machine("small", 16_000, 2, 8), machine("large", 64_000, 2, 16)},
+			want:  "small",
+		},
+		"a pod with much CPU leaves a GPU to those that need CPU beside it": {
+			mix:   many(10, ask(8, cpu(8000))),
+			req:   ask(8, cpu(16_000)),
+			nodes: []placement.Node{machine("narrow", 16_000, 2, 8), machine("wide", 64_000, 2, 8)},
+			want:  "wide",
+		},
+		"a pod with little CPU leaves the CPU to those that need it": {
+			mix: many(10, ask(8, cpu(12_000))),
+			req: ask(8, cpu(1000)),
+			nodes: []placement.Node{
+				machine("enough", 24_000, 2, 8),
+				machine("spent", 16_000, 2, 8),
+			},
+			want: "spent",
+		},
+		"an idle node is left to pods that need all of it": {
+			mix: append(many(5, ask(8)), ask(32, count(4))),
+			req: ask(8),
+			nodes: []placement.Node{
+				machine("idle", 0, 4, 8),
+				machine("in-use", 0, 4, 8, hold("a", ask(8), 0)),
+			},
+			want: "in-use",
+		},
+	}
+	for name, tc := range tests {
+		t.Run(name, func(t *testing.T) {
+			scores := new(Ranker).Rank(Policies{GPU: placement.Binpack}, tc.req, pointers(tc.nodes), NewPrices(learned(tc.mix...), tc.nodes))
+			for i, score := range scores {
+				if best := tc.nodes[i].Name == tc.want; best != (score == MaxScore) {
+					t.Errorf("%s has score %d; want %s to be the best", tc.nodes[i].Name, score, tc.want)
+				}
+			}
+		})
+	}
+}
+
+func TestSpreadKnowsNoPrices(t *testing.T) {
+	nodes := []placement.Node{machine("narrow", 16_000, 2, 8), machine("wide", 64_000, 2, 8)}
+	prices := NewPrices(learned(ask(8, cpu(8000))), nodes)
+	got := new(Ranker).Rank(Policies{GPU: placement.Spread}, ask(8, cpu(16_000)), pointers(nodes), prices)
+	if diff := cmp.Diff([]int64{MaxScore, MaxScore}, got); diff != "" {
+		t.Errorf("scores (-want +got):\n%s", diff)
+	}
+}
+
+func TestAPodWithoutGPUMemoryGoesWhereItsCPUIsMissedLeast(t *testing.T) {
+	nodes := []placement.Node{machine("tight", 16_000, 2, 8), machine("plain", 16_000, 0, 0), machine("wide", 64_000, 2, 8)}
+	prices := NewPrices(learned(ask(8, cpu(8000))), nodes)
+	got := new(Ranker).Rank(Policies{GPU: placement.Binpack}, placement.Request{CPU: 8000}, pointers(nodes), prices)
+	if diff := cmp.Diff([]int64{3, MaxScore, 6}, got); diff != "" {
+		t.Errorf("scores (-want +got):\n%s", diff)
+	}
+}
+
+func TestMixFadesAndStaysSmall(t *testing.T) {
+	var m Mix
+	for range remembered {
+		m.Learn(ask(4))
+	}
+	for range remembered {
+		m.Learn(ask(8))
+	}
+	kinds := m.kinds()
+	if len(kinds) != 2 || kinds[0].units != 8 || m.seen[kinds[0]] < 3*m.seen[kinds[1]]/2 {
+		t.Errorf("kinds %+v of %v, want what came last to weigh the most", kinds, m.seen)
+	}
+	for i := range 3 * maxKinds {
+		m.Learn(ask(4, cpu(int64(i))))
+	}
+	sum := 0.0
+	for _, n := range m.seen {
+		sum += n
+	}
+	if len(m.seen) > maxKinds || m.total > remembered || math.Abs(sum-m.total) > 1e-6 {
+		t.Errorf("%d kinds, weights of %g that are %g together; want %d kinds at most", len(m.seen), m.total, sum, maxKinds)
+	}
+	before := m.total
+	m.Learn(placement.Request{})
+	m.Learn(ask(4, uuids("GPU-0")))
+	if m.total != before {
+		t.Error("a pod that wants a certain GPU, or none, is learned from")
+	}
+}
+
+// FuzzRanker: what a Ranker keeps does not show, and prices are numbers of 0 or
+// more, for any nodes, requests and mix.
+func FuzzRanker(f *testing.F) {
+	for seed := range uint64(100) {
+		f.Add(seed)
+	}
+	f.Fuzz(func(t *testing.T, seed uint64) {
+		random := rand.New(rand.NewPCG(seed, 9))
+		var nodes []placement.Node
+		var mix Mix
+		change := func(i int) placement.Node {
+			inv, holdings, req := placementtest.World(random)
+			inv.CPU = random.Int64N(3) * 16_000
+			req.CPU = random.Int64N(9_000)
+			mix.Learn(req)
+			return placement.NewNode(fmt.Sprint("n", i), inv, holdings)
+		}
+		for i := range 1 + random.IntN(6) {
+			nodes = append(nodes, change(i))
+		}
+		var ranker Ranker
+		policies := Policies{GPU: placementtest.Pick(random, placement.Binpack, placement.Spread), Node: placementtest.Pick(random, "", placement.Binpack, placement.Spread)}
+		var requests []placement.Request
+		for range 3 {
+			_, _, req := placementtest.World(random)
+			req.CPU = random.Int64N(9_000)
+			requests = append(requests, req)
+		}
+		prices := NewPrices(mix, nodes)
+		for range 12 {
+			switch i := random.IntN(len(nodes)); random.IntN(3) {
+			case 0:
+				nodes[i] = change(i)
+			case 1:
+				prices = NewPrices(mix, nodes)
+			}
+			for _, k := range prices.kinds {
+				if !(k.price >= 0 && !math.IsInf(k.price, 0)) {
+					t.Fatalf("a slot of %+v costs %g", k.kind, k.price)
+				}
+			}
+			req := requests[random.IntN(len(requests))]
+			want := new(Ranker).Rank(policies, req, pointers(nodes), prices)
+			if diff := cmp.Diff(want, ranker.Rank(policies, req, pointers(nodes), prices)); diff != "" {
+				t.Fatalf("scores for %+v (-nothing kept +kept):\n%s", req, diff)
+			}
+		}
+	})
+}

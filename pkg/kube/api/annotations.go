@@ -1,0 +1,244 @@
+package api
+
+import (
+	"fmt"
+
+	v1 "k8s.io/api/core/v1"
+
+	"github.com/gpumem/gpumem/pkg/core/gpu"
+	"github.com/gpumem/gpumem/pkg/core/placement"
+)
+
+// annotation is one of the domain: what stands there, who writes it, and what comes of it.
+type annotation struct {
+	name   string // without the domain
+	writer writer
+	value  string // what it is, in Markdown
+	effect string // what comes of it, in Markdown
+
+	// Of what users write on pods.
+	want string                                                  // what a value must be, in the words of the errors of read
+	cel  string                                                  // the same in the language of admission policies, v being the value
+	read func(r *placement.Request, pod *v1.Pod, s string) error // a value into its field
+	wish func(r placement.Request) string                        // what explain adds to what the pod asks for; nil: it has other words for it
+}
+
+// writer is who writes an annotation, and on what.
+type writer uint8
+
+const (
+	byUsers   writer = iota // on pods, or their template
+	byBinding               // on pods: the extender when it binds them, and the device plugin of their node
+	byWaking                // on pods that wait: the extender, and kubectl inspect gpumem
+	byPlugin                // on nodes: their device plugin
+	byAdmins                // on nodes: people, with kubectl inspect gpumem
+)
+
+func (w writer) onPods() bool { return w == byUsers || w == byBinding || w == byWaking }
+
+func (w writer) String() string {
+	return [...]string{
+		byUsers:   "users, on pods",
+		byBinding: "the extender and the device plugin, on pods",
+		byWaking:  "the extender and `kubectl inspect gpumem defrag`, on pods that wait",
+		byPlugin:  "the device plugin, on its node",
+		byAdmins:  "`kubectl inspect gpumem cordon`, on nodes",
+	}[w]
+}
+
+// Names of annotations that are spoken of elsewhere too.
+const (
+	countName      = "gpu-count"
+	policyName     = "policy"
+	modelName      = "gpu-model"
+	uuidName       = "gpu-uuid"
+	preferenceName = "gpu-model-preference"
+	groupName      = "gpu-group"
+	exclusiveName  = "exclusive-group"
+	levelName      = "enforcement"
+	assignmentName = "assignment"
+	indexName      = "gpu-index"
+	roomMadeName   = "room-made"
+	inventoryName  = "inventory"
+	cordonedName   = "cordoned-gpus"
+)
+
+// A list of globs to an admission policy, each in the form of path.Match: characters, escaped
+// ones, and classes of at least one range.
+const (
+	celChar  = `([^\\\]-]|\\.)`
+	celRange = celChar + `(-` + celChar + `)?`
+	celFirst = `(\^` + celRange + `|([^\\\]^-]|\\.)(-` + celChar + `)?)`
+	celGlob  = `(?s)^([^\[\\]|\\.|\[` + celFirst + `(` + celRange + `)*\])+$`
+	// bytes() wants to hear that it is a string.
+	celGlobs = `bytes(string(v)).size() <= 1024 && string(v).split(',').size() <= 32 && string(v).split(',').all(g, g.trim() != '!' && g.trim().matches(r'` + celGlob + `'))`
+
+	wantGlobs = "a list of globs, like A100*,!A100-SXM4-80GB, 32 of them and 1024 bytes at most"
+)
+
+// annotations are all of the domain. What users write is read, and told, in this order.
+var annotations = [...]annotation{
+	{
+		name: countName, writer: byUsers, value: "`\"2\"`",
+		effect: "the memory is split equally over 2 GPUs of one node, linked ones first; it must divide evenly",
+		want:   "a number of GPUs from 1 to 64",
+		cel:    `v.matches('^[+]?0*([1-9]|[1-5][0-9]|6[0-4])$')`,
+		read: func(r *placement.Request, _ *v1.Pod, s string) (err error) {
+			r.Count, err = readCount(s, r.Containers.All())
+			return err
+		},
+	},
+	{
+		name: policyName, writer: byUsers, value: "`binpack`, `spread`, `exclusive`",
+		effect: "the GPU with the least left, the one of which the largest part is free, or an empty one that it keeps alone. Without it: the chart's `policy`, `binpack`. [No promise](docs/choosing-gpus.md#policies)",
+		want:   "binpack, spread or exclusive",
+		cel:    `v in ['binpack', 'spread', 'exclusive']`,
+		read: func(r *placement.Request, _ *v1.Pod, s string) (err error) {
+			r.Policy, err = readPolicy(s)
+			return err
+		},
+	},
+	{
+		name: modelName, writer: byUsers, value: "`\"A100*,!A100-SXM4-80GB\"`",
+		effect: "only models that match; `!` excludes",
+		want:   wantGlobs, cel: celGlobs,
+		read: func(r *placement.Request, _ *v1.Pod, s string) (err error) {
+			r.Models, err = readGlobs(s)
+			return err
+		},
+		wish: func(r placement.Request) string { return unless(r.Models.Empty(), " matching %s", r.Models) },
+	},
+	{
+		name: uuidName, writer: byUsers, value: "`\"GPU-4cc8*\"`",
+		effect: "the same for UUIDs",
+		want:   wantGlobs, cel: celGlobs,
+		read: func(r *placement.Request, _ *v1.Pod, s string) (err error) {
+			r.UUIDs, err = readGlobs(s)
+			return err
+		},
+		wish: func(r placement.Request) string {
+			if r.Models.Empty() {
+				return unless(r.UUIDs.Empty(), " matching %s", r.UUIDs)
+			}
+			return unless(r.UUIDs.Empty(), ",%s", r.UUIDs)
+		},
+	},
+	{
+		name: preferenceName, writer: byUsers, value: "`fastest`, `cheapest`",
+		effect: "the fastest or the slowest model that has room; any other will do",
+		want:   "fastest or cheapest",
+		cel:    `v in ['fastest', 'cheapest']`,
+		read: func(r *placement.Request, _ *v1.Pod, s string) (err error) {
+			r.Preference, err = readPreference(s)
+			return err
+		},
+		wish: func(r placement.Request) string {
+			return map[placement.Preference]string{
+				placement.Fastest:  ", of the fastest model that has room",
+				placement.Cheapest: ", of the slowest model that has room",
+			}[r.Preference]
+		},
+	},
+	{
+		name: groupName, writer: byUsers, value: "a name",
+		effect: "on one GPU with pods of its namespace that name the same group, where possible",
+		want:   "a name", cel: `v != ''`,
+		read: func(r *placement.Request, pod *v1.Pod, s string) (err error) {
+			r.Group, err = readGroup(pod.Namespace, s)
+			return err
+		},
+		wish: func(r placement.Request) string {
+			return unless(r.Group.Name == "", ", beside pods of gpu-group %q if there is room", r.Group.Name)
+		},
+	},
+	{
+		name: exclusiveName, writer: byUsers, value: "a name",
+		effect: "never on one GPU with a pod of its namespace that names the same group",
+		want:   "a name", cel: `v != ''`,
+		read: func(r *placement.Request, pod *v1.Pod, s string) (err error) {
+			r.ExclusiveGroup, err = readGroup(pod.Namespace, s)
+			return err
+		},
+		wish: func(r placement.Request) string {
+			return unless(r.ExclusiveGroup.Name == "", ", apart from pods of exclusive-group %q", r.ExclusiveGroup.Name)
+		},
+	},
+	{
+		name: levelName, writer: byUsers, value: "`advisory`, `mps`, `kernel`",
+		effect: "only where that [level](docs/limits.md) or a stronger one holds",
+		want:   "advisory, mps or kernel",
+		cel:    `v in ['advisory', 'mps', 'kernel']`,
+		read: func(r *placement.Request, _ *v1.Pod, s string) (err error) {
+			r.Enforcement, err = gpu.ParseEnforcement(s)
+			return err
+		},
+		wish: func(r placement.Request) string {
+			return unless(r.Enforcement == "", ", at the level %s or a stronger one", r.Enforcement)
+		},
+	},
+	{
+		name: "gpu-vendor-driver-min", writer: byUsers, value: "`\"550.54\"`",
+		effect: "only where NVIDIA's driver has this version or a newer one",
+		want:   "a driver version, like 550 or 550.54.15",
+		cel:    `v.matches('^[0-9]{1,6}([.][0-9]{1,6}){0,3}$')`,
+		read: func(r *placement.Request, _ *v1.Pod, s string) (err error) {
+			r.DriverMin, err = gpu.ParseVersion(s)
+			return err
+		},
+		wish: func(r placement.Request) string {
+			return unless(r.DriverMin == "", ", with driver %s or newer", r.DriverMin)
+		},
+	},
+	{
+		name: assignmentName, writer: byBinding, value: "JSON",
+		effect: "which GPUs the pod has, how much of each, and at which level",
+	},
+	{
+		name: indexName, writer: byBinding, value: "`\"0,3\"`",
+		effect: "the indexes of these GPUs, for people",
+	},
+	{
+		name: roomMadeName, writer: byWaking, value: "a time",
+		effect: "has the scheduler try the pod again at once",
+	},
+	{
+		name: inventoryName, writer: byPlugin, value: "JSON",
+		effect: "the GPUs that the node offers, and in which state they are",
+	},
+	{
+		name: cordonedName, writer: byAdmins, value: "UUIDs, separated by commas",
+		effect: "these GPUs take no new pods",
+	},
+}
+
+func unless(nothing bool, format string, value any) string {
+	if nothing {
+		return ""
+	}
+	return fmt.Sprintf(format, value)
+}
+
+// Wishes says what a pod asks of its GPUs beside amounts, their number and the policy.
+func Wishes(r placement.Request) (s string) {
+	for i := range annotations {
+		if wish := annotations[i].wish; wish != nil {
+			s += wish(r)
+		}
+	}
+	return s
+}
+
+// readAnnotations leaves out what cannot be read; the error tells of the first of it.
+func (n Names) readAnnotations(r *placement.Request, pod *v1.Pod) (first error) {
+	for i := range annotations {
+		a := &annotations[i]
+		value, ok := pod.Annotations[n.domain+"/"+a.name]
+		if !ok || a.read == nil {
+			continue
+		}
+		if err := a.read(r, pod, value); err != nil && first == nil {
+			first = fmt.Errorf("annotation %s: %w", n.key(a.name), err)
+		}
+	}
+	return first
+}

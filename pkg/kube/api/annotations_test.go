@@ -1,0 +1,199 @@
+package api
+
+import (
+	"encoding/json"
+	"flag"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/gpumem/gpumem/pkg/core/placement"
+)
+
+var update = flag.Bool("update", false, "write anew what is made of the table of annotations")
+
+const made = "made of pkg/kube/api/annotations.go: make update"
+
+// chartsList is what the chart's templates read, for its admission policies.
+func chartsList() string {
+	var out strings.Builder
+	out.WriteString("# What follows is " + made + "\n")
+	quoted := func(s string) string {
+		var text strings.Builder
+		e := json.NewEncoder(&text)
+		e.SetEscapeHTML(false)
+		if err := e.Encode(s); err != nil {
+			panic(err)
+		}
+		return strings.TrimSpace(text.String())
+	}
+	list := func(key, comment string, of writer) {
+		fmt.Fprintf(&out, "# %s\n%s:\n", comment, key)
+		for _, a := range annotations {
+			switch {
+			case a.writer != of:
+			case a.cel == "":
+				fmt.Fprintf(&out, "  - name: %s\n", a.name)
+			default:
+				fmt.Fprintf(&out, "  - name: %s\n    want: %s\n    cel: %s\n", a.name, quoted(a.want), quoted(a.cel))
+			}
+		}
+	}
+	list("users", "Users write these on pods: what a value must be, in words and in CEL, where v is the value.", byUsers)
+	list("binding", "The extender and the device plugin write these on pods.", byBinding)
+	list("waking", "The extender and kubectl inspect gpumem write these on pods that wait.", byWaking)
+	list("node", "The device plugin writes these on its node.", byPlugin)
+	return out.String()
+}
+
+func tableForUsers() string {
+	out := "| annotation | value | effect |\n|---|---|---|\n"
+	for _, a := range annotations {
+		if a.writer == byUsers {
+			out += fmt.Sprintf("| `%s/%s` | %s | %s |\n", DefaultDomain, a.name, a.value, a.effect)
+		}
+	}
+	return out
+}
+
+func tableOfValues() string {
+	out := "| annotation | a value must be |\n|---|---|\n"
+	for _, a := range annotations {
+		if a.writer == byUsers {
+			out += fmt.Sprintf("| `%s` | `%s` |\n", a.name, a.want)
+		}
+	}
+	return out
+}
+
+func tableOfOthers() string {
+	out := "| annotation | written by | value | says |\n|---|---|---|---|\n"
+	for _, a := range annotations {
+		if a.writer != byUsers {
+			out += fmt.Sprintf("| `%s/%s` | %s | %s | %s |\n", DefaultDomain, a.name, a.writer, a.value, a.effect)
+		}
+	}
+	return out
+}
+
+// TestWhatIsMadeOfTheTable holds the chart and the docs to the table, or writes them.
+func TestWhatIsMadeOfTheTable(t *testing.T) {
+	between := func(text, part string) string {
+		begin, end := "<!-- What follows is "+made+" -->\n", "<!-- The end of it. -->\n"
+		before, rest, begins := strings.Cut(text, begin)
+		_, after, ends := strings.Cut(rest, end)
+		if !begins || !ends {
+			t.Fatalf("no place for a table between %q and %q", begin, end)
+		}
+		return before + begin + part + end + after
+	}
+	for name, want := range map[string]func(was string) string{
+		"charts/gpumem/files/annotations.yaml": func(string) string { return chartsList() },
+		"README.md":                            func(was string) string { return between(was, tableForUsers()) },
+		"docs/choosing-gpus.md":                func(was string) string { return between(was, tableOfValues()) },
+		"docs/seeing.md":                       func(was string) string { return between(was, tableOfOthers()) },
+	} {
+		path := filepath.Join(root(t), name)
+		was, err := os.ReadFile(path)
+		if err != nil && !*update {
+			t.Error(err)
+			continue
+		}
+		now := want(string(was))
+		if *update {
+			if err := os.WriteFile(path, []byte(now), 0o644); err != nil {
+				t.Error(err)
+			}
+		} else if diff := cmp.Diff(now, string(was)); diff != "" {
+			t.Errorf("%s is stale: make update (-made now +there):\n%s", name, diff)
+		}
+	}
+}
+
+// root is the folder of the module.
+func root(t *testing.T) string {
+	t.Helper()
+	dir := "."
+	for range 6 {
+		if _, err := os.Stat(filepath.Join(dir, "go.mod")); err == nil {
+			return dir
+		}
+		dir = filepath.Join(dir, "..")
+	}
+	t.Fatal("no go.mod above")
+	return ""
+}
+
+// Each annotation has all that its writer needs, under a name of its own.
+func TestTheTableOfAnnotations(t *testing.T) {
+	cases := readCases(t)
+	var names []string
+	for _, a := range annotations {
+		if slices.Contains(names, a.name) {
+			t.Errorf("%s: twice", a.name)
+		}
+		names = append(names, a.name)
+		if a.value == "" || a.effect == "" {
+			t.Errorf("%s: without words for people", a.name)
+		}
+		users := a.writer == byUsers
+		if (a.read != nil) != users || (a.want != "") != users || (a.cel != "") != users || a.wish != nil && !users {
+			t.Errorf("%s: want, cel, read and wish are of what users write", a.name)
+		}
+		if tc, ok := cases[a.name]; ok != users || tc.Want != a.want || users && (len(tc.Taken) == 0 || len(tc.Refused) == 0) {
+			t.Errorf("%s: testdata/annotations.json has %+v, want values that are taken and refused: %q", a.name, tc, a.want)
+		}
+		delete(cases, a.name)
+	}
+	for name := range cases {
+		t.Errorf("testdata/annotations.json has %s, which is none", name)
+	}
+}
+
+// What a user writes goes into the request, and into its key: those who keep answers and who
+// exchange pods know of it.
+func TestEachAnnotationCountsInTheKey(t *testing.T) {
+	for name, tc := range readCases(t) {
+		ask := func(annotations ...string) placement.Key {
+			r, err := names(t).Request(annotated(pod(container("c", "gpu-mem", "64")), annotations...))
+			if err != nil {
+				t.Fatal(err)
+			}
+			return r.GPUKey()
+		}
+		value := tc.Taken[len(tc.Taken)-1]
+		if ask() == ask(name, value) {
+			t.Errorf("%s: %q makes no difference", name, value)
+		}
+	}
+}
+
+func TestWishes(t *testing.T) {
+	r, err := names(t).Request(annotated(pod(container("c", "gpu-mem", "1")), "gpu-model", "T4", "gpu-vendor-driver-min", "550.54"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got, want := Wishes(r), " matching T4, with driver 550.54 or newer"; got != want {
+		t.Errorf("the pod asks for a GPU%s, want %s", got, want)
+	}
+}
+
+func readCases(t *testing.T) (cases map[string]struct {
+	Want           string
+	Taken, Refused []string
+}) {
+	t.Helper()
+	text, err := os.ReadFile("testdata/annotations.json")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := json.Unmarshal(text, &cases); err != nil {
+		t.Fatal(err)
+	}
+	return cases
+}

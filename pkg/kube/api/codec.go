@@ -1,0 +1,361 @@
+package api
+
+import (
+	"cmp"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+
+	v1 "k8s.io/api/core/v1"
+
+	"github.com/gpumem/gpumem/pkg/core/gpu"
+	"github.com/gpumem/gpumem/pkg/core/placement"
+)
+
+// version is that of each value that is JSON. See the package comment for when it rises.
+const version = 1
+
+type inventoryJSON struct {
+	Version       int             `json:"v"`
+	UnitMiB       int64           `json:"unitMiB"`
+	DriverVersion string          `json:"driverVersion,omitempty"`
+	Enforcement   gpu.Enforcement `json:"enforcement,omitempty"`
+	Weaker        string          `json:"weaker,omitempty"`   // why it is no stronger
+	Coreless      bool            `json:"coreless,omitempty"` // a plugin of before this says nothing of it
+	GPUs          []deviceJSON    `json:"gpus"`
+	NVLinks       [][3]int        `json:"nvlinks,omitempty"` // two indexes and the number of links between them
+	Given         []givenJSON     `json:"given,omitempty"`
+}
+
+// givenJSON is short: there may be one of each pod of the node.
+type givenJSON struct {
+	UID  string     `json:"uid"`
+	GPUs [][3]int64 `json:"gpus"` // index, units, per cent of cores
+}
+
+type deviceJSON struct {
+	UUID              gpu.UUID  `json:"uuid"`
+	Index             int       `json:"index"`
+	Model             string    `json:"model,omitempty"`
+	MemoryMiB         int64     `json:"memoryMiB"`
+	Units             gpu.Units `json:"units"`
+	Foreign           gpu.Units `json:"foreign,omitempty"`
+	NUMANode          *int      `json:"numaNode,omitempty"`
+	PCI               string    `json:"pci,omitempty"`
+	ComputeCapability string    `json:"computeCapability,omitempty"`
+	Speed             int       `json:"speed,omitempty"`
+	Healthy           bool      `json:"healthy"`             // it is not stopped either
+	Unhealthy         string    `json:"unhealthy,omitempty"` // for people
+	Stopped           bool      `json:"stopped,omitempty"`   // it is healthy but for that
+}
+
+// stoppedBefore is what a device plugin of the version before writes for a GPU, as
+// what ails it, when it ends. It is read, and compared with nothing else.
+const stoppedBefore = "its device plugin is stopped or being replaced"
+
+// setStatus writes a status in the fields that the version before reads. A cordon is not
+// written here: people write it, in an annotation of its own.
+func (j *deviceJSON) setStatus(s gpu.Status) {
+	s.Cordoned = false
+	j.Healthy, j.Unhealthy, j.Stopped = s.TakesPods(), s.Reason, s.Stopped && !s.Unhealthy
+	if j.Stopped {
+		j.Unhealthy = stoppedBefore
+	}
+}
+
+func (j deviceJSON) status() gpu.Status {
+	switch {
+	case j.Healthy:
+		return gpu.Status{}
+	case j.Stopped, j.Unhealthy == stoppedBefore:
+		return gpu.Status{Stopped: true}
+	default:
+		return gpu.Unhealthy(j.Unhealthy)
+	}
+}
+
+type assignmentJSON struct {
+	Version     int             `json:"v"`
+	UnitMiB     int64           `json:"unitMiB"`
+	Enforcement gpu.Enforcement `json:"enforcement"`
+	GPUs        []shareJSON     `json:"gpus"`
+	ByNode      bool            `json:"byNode,omitempty"`
+	Held        bool            `json:"held,omitempty"`
+	Leaving     []gpu.UUID      `json:"leaving,omitempty"`
+}
+
+type shareJSON struct {
+	UUID  gpu.UUID  `json:"uuid"`
+	Index int       `json:"index"`
+	Units gpu.Units `json:"units"`
+	Cores int       `json:"cores,omitempty"`
+}
+
+// EncodeInventory returns the value of a node's inventory annotation. What
+// could not be read back is an error.
+func EncodeInventory(inv gpu.Inventory) (string, error) {
+	if err := inv.Validate(); err != nil {
+		return "", err
+	}
+	out := inventoryJSON{
+		Version: version, UnitMiB: inv.UnitMiB, DriverVersion: inv.DriverVersion,
+		Enforcement: inv.Enforcement, Weaker: inv.Weaker, Coreless: inv.Coreless, GPUs: []deviceJSON{},
+	}
+	for _, d := range inv.Devices {
+		j := deviceJSON{
+			UUID: d.UUID, Index: d.Index, Model: d.Model, MemoryMiB: d.MemoryMiB, Units: d.Capacity, Foreign: d.Foreign,
+			PCI: d.PCI, ComputeCapability: d.ComputeCapability, Speed: d.Speed,
+		}
+		j.setStatus(d.Status)
+		if d.NUMANode >= 0 {
+			j.NUMANode = &d.NUMANode
+		}
+		out.GPUs = append(out.GPUs, j)
+	}
+	for _, l := range inv.Links {
+		a, _ := inv.Device(l.A)
+		b, _ := inv.Device(l.B)
+		out.NVLinks = append(out.NVLinks, [3]int{a.Index, b.Index, l.Lanes})
+	}
+	for _, g := range inv.Given {
+		j := givenJSON{UID: g.UID}
+		for _, s := range g.Shares {
+			d, _ := inv.Device(s.Device)
+			j.GPUs = append(j.GPUs, [3]int64{int64(d.Index), int64(s.Units), int64(s.Cores)})
+		}
+		out.Given = append(out.Given, j)
+	}
+	data, err := json.Marshal(out)
+	return string(data), err
+}
+
+// DecodeInventory reads the value of a node's inventory annotation.
+func DecodeInventory(s string) (gpu.Inventory, error) {
+	var in inventoryJSON
+	if err := decode(s, &in); err != nil {
+		return gpu.Inventory{}, err
+	}
+	inv := gpu.Inventory{UnitMiB: in.UnitMiB, DriverVersion: in.DriverVersion, Enforcement: in.Enforcement, Weaker: in.Weaker, Coreless: in.Coreless}
+	for _, j := range in.GPUs {
+		d := gpu.Device{
+			UUID: j.UUID, Index: j.Index, Model: j.Model, MemoryMiB: j.MemoryMiB, Capacity: j.Units, Foreign: j.Foreign,
+			NUMANode: -1, PCI: j.PCI, ComputeCapability: j.ComputeCapability, Speed: j.Speed, Status: j.status(),
+		}
+		if j.NUMANode != nil {
+			d.NUMANode = *j.NUMANode
+		}
+		inv.Devices = append(inv.Devices, d)
+	}
+	uuid := func(index int) gpu.UUID {
+		at := slices.IndexFunc(inv.Devices, func(d gpu.Device) bool { return d.Index == index })
+		if at < 0 {
+			return ""
+		}
+		return inv.Devices[at].UUID
+	}
+	for _, l := range in.NVLinks {
+		inv.Links = append(inv.Links, gpu.Link{A: uuid(l[0]), B: uuid(l[1]), Lanes: l[2]})
+	}
+	for _, j := range in.Given {
+		g := gpu.Given{UID: j.UID}
+		for _, s := range j.GPUs {
+			g.Shares = append(g.Shares, gpu.GivenShare{Device: uuid(int(s[0])), Units: gpu.Units(s[1]), Cores: int(s[2])})
+		}
+		inv.Given = append(inv.Given, g)
+	}
+	inv.Sort()
+	if err := inv.Validate(); err != nil {
+		return gpu.Inventory{}, err
+	}
+	return inv, nil
+}
+
+// Offers reports whether the node's kubelet offers anything of a resource.
+func Offers(node *v1.Node, resource v1.ResourceName) bool {
+	amount := node.Status.Allocatable[resource]
+	return !amount.IsZero()
+}
+
+// NotReady returns the condition by which a node is not ready; nil where it is, or does not say.
+func NotReady(node *v1.Node) *v1.NodeCondition {
+	for i := range node.Status.Conditions {
+		if c := &node.Status.Conditions[i]; c.Type == v1.NodeReady && c.Status != v1.ConditionTrue {
+			return c
+		}
+	}
+	return nil
+}
+
+// NodeConditions returns what NotReady reads of a node's: of most nodes nothing.
+func NodeConditions(node *v1.Node) []v1.NodeCondition {
+	if why := NotReady(node); why != nil {
+		return []v1.NodeCondition{{Type: why.Type, Status: why.Status}}
+	}
+	return nil
+}
+
+// InventoryOf reads what a node offers. It is empty for a node without the
+// annotation, on which no device plugin has reported.
+func (n Names) InventoryOf(node *v1.Node) (gpu.Inventory, error) {
+	value, ok := node.Annotations[n.Inventory()]
+	if !ok {
+		return gpu.Inventory{}, nil
+	}
+	inv, err := DecodeInventory(value)
+	if err != nil {
+		return gpu.Inventory{}, fmt.Errorf("annotation %s: %w", n.Inventory(), err)
+	}
+	return Cordon(inv, n.CordonedGPUs(node)), nil
+}
+
+// CordonedGPUs reads which GPUs of a node are to take no new pods. Those that it
+// does not have are nobody's concern: they may come back.
+func (n Names) CordonedGPUs(node *v1.Node) (ids []gpu.UUID) {
+	for id := range strings.SplitSeq(node.Annotations[n.Cordoned()], ",") {
+		if id = strings.TrimSpace(id); id != "" {
+			ids = append(ids, gpu.UUID(id))
+		}
+	}
+	return ids
+}
+
+// FormatCordonedGPUs returns the value of the annotation Cordoned.
+func FormatCordonedGPUs(ids []gpu.UUID) string {
+	out := make([]string, 0, len(ids))
+	for _, id := range ids {
+		out = append(out, string(id))
+	}
+	return strings.Join(out, ",")
+}
+
+// Cordon returns the inventory with these GPUs cordoned, whatever else keeps new pods off.
+func Cordon(inv gpu.Inventory, ids []gpu.UUID) gpu.Inventory {
+	inv.Devices = slices.Clone(inv.Devices)
+	for i := range inv.Devices {
+		if d := &inv.Devices[i]; slices.Contains(ids, d.UUID) {
+			d.Status.Cordoned = true
+		}
+	}
+	return inv
+}
+
+// AssignmentAnnotations returns the annotations that tell of an assignment on a
+// node: it must have devices, and all of them must be the node's.
+func (n Names) AssignmentAnnotations(a placement.Assignment, on placement.Node) (map[string]string, error) {
+	if a.None() {
+		return nil, errors.New("no GPU is assigned")
+	}
+	out := assignmentJSON{Version: version, UnitMiB: cmp.Or(a.UnitMiB, on.UnitMiB), Enforcement: cmp.Or(a.Enforcement, on.Enforcement, gpu.EnforcementAdvisory), ByNode: a.ByNode, Held: a.Held, Leaving: a.Leaving}
+	var indexes []int
+	for _, s := range a.Shares {
+		index := -1
+		for _, d := range on.Devices {
+			if d.UUID == s.Device {
+				index = d.Index
+			}
+		}
+		if index < 0 {
+			return nil, fmt.Errorf("node %s has no GPU %s", on.Name, s.Device)
+		}
+		out.GPUs = append(out.GPUs, shareJSON{UUID: s.Device, Index: index, Units: s.Units, Cores: s.Cores})
+		indexes = append(indexes, index)
+	}
+	data, err := json.Marshal(out)
+	if err != nil {
+		return nil, err
+	}
+	return map[string]string{
+		n.Assignment(): string(data),
+		n.Index():      FormatIndexes(indexes),
+	}, nil
+}
+
+// DecodeAssignment reads the value of a pod's assignment annotation.
+func DecodeAssignment(s string) (placement.Assignment, error) {
+	var in assignmentJSON
+	if err := decode(s, &in); err != nil {
+		return placement.Assignment{}, err
+	}
+	if err := in.validate(); err != nil {
+		return placement.Assignment{}, err
+	}
+	a := placement.Assignment{UnitMiB: in.UnitMiB, Enforcement: in.Enforcement, ByNode: in.ByNode, Held: in.Held}
+	seen := make(map[gpu.UUID]bool)
+	for _, g := range in.GPUs {
+		switch {
+		case g.UUID == "" || seen[g.UUID]:
+			return placement.Assignment{}, fmt.Errorf("GPU %q is empty or named twice", g.UUID)
+		case g.Units < 1 || g.Units > maxAmount || g.Cores < 0 || g.Cores > gpu.CoresPerDevice:
+			return placement.Assignment{}, fmt.Errorf("GPU %s: %d units and %d%% of cores are out of range", g.UUID, g.Units, g.Cores)
+		}
+		seen[g.UUID] = true
+		a.Shares = append(a.Shares, placement.Share{Device: g.UUID, Units: g.Units, Cores: g.Cores})
+	}
+	for _, left := range in.Leaving {
+		if left == "" || seen[left] {
+			return placement.Assignment{}, fmt.Errorf("GPU %q to leave is empty or named twice", left)
+		}
+		seen[left] = true
+		a.Leaving = append(a.Leaving, left)
+	}
+	return a, nil
+}
+
+// validate checks what is said of all GPUs together.
+func (in assignmentJSON) validate() error {
+	if len(in.GPUs) == 0 {
+		return errors.New("it names no GPU")
+	}
+	if in.UnitMiB < 0 || in.UnitMiB > maxAmount {
+		return fmt.Errorf("unit is %d MiB, want 1 to %d", in.UnitMiB, int64(maxAmount))
+	}
+	if in.Enforcement == "" {
+		return nil
+	}
+	_, err := gpu.ParseEnforcement(string(in.Enforcement))
+	return err
+}
+
+// AssignmentOf reads which GPUs a pod was given. It is none for a pod without
+// the annotation.
+func (n Names) AssignmentOf(pod *v1.Pod) (placement.Assignment, error) {
+	value, ok := pod.Annotations[n.Assignment()]
+	if !ok {
+		return placement.Assignment{}, nil
+	}
+	a, err := DecodeAssignment(value)
+	if err != nil {
+		return placement.Assignment{}, fmt.Errorf("annotation %s: %w", n.Assignment(), err)
+	}
+	return a, nil
+}
+
+// FormatIndexes returns the value of the annotation Index.
+func FormatIndexes(indexes []int) string {
+	out := make([]string, 0, len(indexes))
+	for _, i := range indexes {
+		out = append(out, strconv.Itoa(i))
+	}
+	return strings.Join(out, ",")
+}
+
+// decode looks at the version first: another one may have another form.
+func decode(s string, into any) error {
+	var head struct {
+		Version int `json:"v"`
+	}
+	err := json.Unmarshal([]byte(s), &head)
+	if err == nil && head.Version != version {
+		return fmt.Errorf("version %d is not known here, want %d", head.Version, version)
+	}
+	if err == nil {
+		err = json.Unmarshal([]byte(s), into)
+	}
+	if err != nil {
+		return fmt.Errorf("not what gpumem writes: %w", err)
+	}
+	return nil
+}

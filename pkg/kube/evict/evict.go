@@ -1,0 +1,45 @@
+package evict
+
+import (
+	"context"
+
+	policyv1 "k8s.io/api/policy/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/kubernetes"
+
+	"github.com/gpumem/gpumem/pkg/core/placement"
+)
+
+// Pod asks for the eviction of a pod, and reports whether it was gone already. Seconds are what
+// it has to end; nil: what it says itself.
+func Pod(ctx context.Context, client kubernetes.Interface, pod placement.PodRef, seconds *int64) (gone bool, err error) {
+	uid := types.UID(pod.UID)
+	err = client.PolicyV1().Evictions(pod.Namespace).Evict(ctx, &policyv1.Eviction{
+		ObjectMeta:    metav1.ObjectMeta{Namespace: pod.Namespace, Name: pod.Name},
+		DeleteOptions: &metav1.DeleteOptions{GracePeriodSeconds: seconds, Preconditions: &metav1.Preconditions{UID: &uid}},
+	})
+	if apierrors.IsNotFound(err) {
+		return true, nil
+	}
+	if apierrors.IsConflict(err) {
+		if left, unread := Gone(ctx, client, pod); unread == nil && left {
+			return true, nil
+		}
+	}
+	return false, err
+}
+
+// Gone reports whether a pod is gone, though another may have its name.
+func Gone(ctx context.Context, client kubernetes.Interface, pod placement.PodRef) (bool, error) {
+	now, err := client.CoreV1().Pods(pod.Namespace).Get(ctx, pod.Name, metav1.GetOptions{})
+	if apierrors.IsNotFound(err) {
+		return true, nil
+	}
+	return err == nil && string(now.UID) != pod.UID, err
+}
+
+// Refused reports whether an error of Pod says that the pod may not go now: a PodDisruptionBudget
+// keeps it.
+func Refused(err error) bool { return apierrors.IsTooManyRequests(err) }

@@ -1,0 +1,66 @@
+package reach
+
+import (
+	"fmt"
+
+	v1 "k8s.io/api/core/v1"
+	"k8s.io/component-helpers/scheduling/corev1"
+	"k8s.io/klog/v2"
+
+	"github.com/gpumem/gpumem/pkg/core/decide"
+	"github.com/gpumem/gpumem/pkg/core/gpu"
+	"github.com/gpumem/gpumem/pkg/core/inspect"
+	"github.com/gpumem/gpumem/pkg/kube/api"
+)
+
+// Why nodes refuse pods, whatever is free there, in a word.
+const (
+	Cordoned    = "SchedulingDisabled"
+	NotReady    = "NotReady"
+	Withheld    = "Withheld"
+	Coreless    = "Coreless"
+	KeptAway    = "NodeAffinity"
+	Untolerated = "UntoleratedTaint"
+)
+
+// NodeFacts returns what kube-scheduler knows of a node whose inventory advertises so many units.
+func NodeFacts(names api.Names, node *v1.Node, advertised gpu.Units) inspect.NodeFacts {
+	f := inspect.NodeFacts{
+		NotReady: api.NotReady(node) != nil,
+		Withheld: advertised > 0 && !api.Offers(node, names.GPUMem()),
+	}
+	switch {
+	case node.Spec.Unschedulable:
+		f.Refuses = &decide.Refusal{Reason: Cordoned, Message: inspect.NodeCordoned}
+	case f.NotReady:
+		f.Refuses = &decide.Refusal{Reason: NotReady, Message: inspect.NodeNotReady}
+	case f.Withheld:
+		f.Refuses = &decide.Refusal{Reason: Withheld, Message: fmt.Sprintf("its kubelet offers no %s: see kubectl inspect gpumem doctor", names.GPUMem())}
+	}
+	if !api.Offers(node, names.GPUCore()) {
+		f.RefusesCores = &decide.Refusal{Reason: Coreless, Message: fmt.Sprintf("the node offers no %s", names.GPUCore())}
+	}
+	if len(node.Spec.Taints) > 0 {
+		f.Taint, _ = barredBy(node, usual(names))
+	}
+	return f
+}
+
+// usual are the tolerations that pods with GPU memory are taken to have.
+func usual(names api.Names) (out []v1.Toleration) {
+	for _, key := range []string{"nvidia.com/gpu", string(names.GPUMem()), string(names.GPUCore())} {
+		out = append(out, v1.Toleration{Key: key, Operator: v1.TolerationOpExists})
+	}
+	return out
+}
+
+// barredBy returns the key of the taint of a node that keeps off pods with these tolerations, and
+// whether there is one. Taints that only repeat that the node is cordoned or NotReady do not count.
+func barredBy(node *v1.Node, tolerations []v1.Toleration) (key string, barred bool) {
+	taint, barred := corev1.FindMatchingUntoleratedTaint(klog.Background(), node.Spec.Taints, tolerations, func(t *v1.Taint) bool {
+		isCordon := node.Spec.Unschedulable && t.Key == v1.TaintNodeUnschedulable
+		isDown := api.NotReady(node) != nil && (t.Key == v1.TaintNodeNotReady || t.Key == v1.TaintNodeUnreachable)
+		return t.Effect != v1.TaintEffectPreferNoSchedule && !isCordon && !isDown
+	}, false)
+	return taint.Key, barred
+}

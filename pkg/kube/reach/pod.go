@@ -1,0 +1,128 @@
+package reach
+
+import (
+	"cmp"
+	"encoding/json"
+	"fmt"
+	"strings"
+
+	v1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/component-helpers/scheduling/corev1/nodeaffinity"
+
+	"github.com/gpumem/gpumem/pkg/core/decide"
+	"github.com/gpumem/gpumem/pkg/core/inspect"
+	"github.com/gpumem/gpumem/pkg/core/placement"
+	"github.com/gpumem/gpumem/pkg/kube/api"
+)
+
+// Nodes are the nodes with GPU memory, as far as they and a pod say of each other
+// whether it may go there.
+type Nodes struct {
+	nodes map[string]*v1.Node                   // by name
+	known map[string]map[string]*decide.Refusal // by what pods say of nodes, and by node
+}
+
+// NewNodes returns none.
+func NewNodes() *Nodes {
+	return &Nodes{nodes: make(map[string]*v1.Node), known: make(map[string]map[string]*decide.Refusal)}
+}
+
+// Add adds a node, and keeps no more of it than is needed here.
+func (n *Nodes) Add(node *v1.Node) {
+	n.nodes[node.Name] = &v1.Node{
+		ObjectMeta: metav1.ObjectMeta{Name: node.Name, Labels: node.Labels},
+		Spec:       v1.NodeSpec{Taints: node.Spec.Taints, Unschedulable: node.Spec.Unschedulable},
+		Status:     v1.NodeStatus{Conditions: api.NodeConditions(node)},
+	}
+}
+
+// Facts returns what the objects of Kubernetes say of nodes with GPU memory and of pods that wait.
+// Stored returns the object of a node; nil: there is none.
+func Facts(names api.Names, nodes []placement.Node, stored func(name string) *v1.Node, waiting []*v1.Pod) inspect.Facts {
+	facts := inspect.Facts{Resource: string(names.GPUMem()), Nodes: make(map[string]inspect.NodeFacts)}
+	where := NewNodes()
+	for _, n := range nodes {
+		if node := stored(n.Name); node != nil && len(n.Devices) > 0 {
+			facts.Nodes[n.Name] = NodeFacts(names, node, n.Advertised())
+			where.nodes[n.Name] = node
+		}
+	}
+	facts.CoresOff = where.CoresOff(names, facts)
+	for _, pod := range waiting {
+		if w := where.WaitFacts(names, pod); w.Problem != "" || !w.Request.Empty() { // it may name an amount of zero
+			facts.Waiting = append(facts.Waiting, w)
+		}
+	}
+	return facts
+}
+
+// WaitFacts returns what a pod on no node asks for, and what it says of nodes.
+func (n *Nodes) WaitFacts(names api.Names, pod *v1.Pod) inspect.WaitFacts {
+	w := inspect.WaitFacts{
+		Pod: api.Ref(pod), Scheduler: cmp.Or(pod.Spec.SchedulerName, v1.DefaultSchedulerName),
+		Gated: len(pod.Spec.SchedulingGates) > 0, KeptOff: n.KeptOff(pod),
+		Unseen: !api.Considered(pod),
+	}
+	var err error
+	if w.Request, err = names.Request(pod); err != nil {
+		w.Problem = strings.ReplaceAll(err.Error(), "\n", "; ") // in a line of its own: joined errors have several
+	}
+	w.Nominated, w.At = api.Nomination(pod, w.Request)
+	return w
+}
+
+// KeptOff returns why a pod may not go to nodes, by name. The pods of a template
+// have the same.
+func (n *Nodes) KeptOff(pod *v1.Pod) map[string]*decide.Refusal {
+	terms := struct {
+		Selector    map[string]string
+		Affinity    *v1.Affinity
+		Tolerations []v1.Toleration
+	}{Selector: pod.Spec.NodeSelector, Tolerations: pod.Spec.Tolerations}
+	if a := pod.Spec.Affinity; a != nil {
+		terms.Affinity = &v1.Affinity{NodeAffinity: a.NodeAffinity}
+	}
+	key, _ := json.Marshal(terms) // plain data
+	if off, ok := n.known[string(key)]; ok {
+		return off
+	}
+	off := make(map[string]*decide.Refusal)
+	for name, node := range n.nodes {
+		if refusal := KeepsOff(pod, node); refusal != nil {
+			off[name] = refusal
+		}
+	}
+	n.known[string(key)] = off
+	return off
+}
+
+// KeepsOff says why a pod may not go to a node, by its nodeSelector, its node
+// affinity and the taints that it tolerates; nil: it may.
+func KeepsOff(pod *v1.Pod, node *v1.Node) *decide.Refusal {
+	if matches, err := nodeaffinity.GetRequiredNodeAffinity(pod).Match(node); err != nil || !matches {
+		return &decide.Refusal{Reason: KeptAway, Message: "the pod's nodeSelector or affinity keeps it away", Unresolvable: true}
+	}
+	if taint, barred := barredBy(node, pod.Spec.Tolerations); barred {
+		return &decide.Refusal{Reason: Untolerated, Message: "the pod does not tolerate taint " + taint}
+	}
+	return nil
+}
+
+// CoresOff says that no node has cores for pods, as far as nodes offer anything;
+// empty: some has, or may have.
+func (n *Nodes) CoresOff(names api.Names, facts inspect.Facts) string {
+	open := 0
+	for name := range n.nodes {
+		switch f := facts.Nodes[name]; {
+		case f.RefusesCores == nil:
+			return ""
+		case !f.Withheld:
+			open++
+		}
+	}
+	if open == 0 || facts.Selected {
+		return ""
+	}
+	return fmt.Sprintf("no node offers %s: it is off (chart value cores)", names.GPUCore())
+}

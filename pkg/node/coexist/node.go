@@ -1,0 +1,157 @@
+package coexist
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"go.uber.org/zap"
+
+	"github.com/gpumem/gpumem/pkg/core/gpu"
+	"github.com/gpumem/gpumem/pkg/node/inventory"
+)
+
+// Users are the containers that hold devices of the node's plugins.
+type Users interface {
+	// Users returns what the kubelet has given out of each resource, by device ID:
+	// the pod, as namespace/name.
+	Users(ctx context.Context) (map[string]map[string]string, error)
+}
+
+// Events tells people of the node.
+type Events interface {
+	Node(warning bool, reason, note string)
+}
+
+// askTime bounds a question to the kubelet.
+const askTime = time.Second
+
+// nvidiaGPU is what NVIDIA's plugin calls GPUs, and GPUs that it shares.
+func nvidiaGPU(resource string) bool {
+	return resource == "nvidia.com/gpu" || resource == "nvidia.com/gpu.shared"
+}
+
+// Node is a prober's GPUs without those that are somebody else's.
+type Node struct {
+	selector Selector
+	memory   string // our resource
+	interval time.Duration
+	prober   inventory.Source
+	users    Users
+	events   Events
+	log      *zap.Logger
+
+	said  map[gpu.UUID]bool   // of which GPUs it was said that both have them
+	taken map[gpu.UUID]string // by whom, at the last look
+
+	latest *inventory.Latest // what is gpumem's
+}
+
+// NewNode returns a node that knows of nobody else until it runs. Memory is the
+// resource that gpumem offers.
+func NewNode(selector Selector, memory string, interval time.Duration, prober inventory.Source, users Users, events Events, log *zap.Logger) *Node {
+	inv, reason, _ := prober.Inventory()
+	return &Node{
+		selector: selector, memory: memory, interval: interval, prober: prober, users: users, events: events, log: log,
+		said: make(map[gpu.UUID]bool), latest: inventory.NewLatest(inv, reason),
+	}
+}
+
+// Inventory returns the prober's GPUs that are gpumem's. Those that another has
+// now are unhealthy. The channel is closed when any of this has changed.
+func (n *Node) Inventory() (inv gpu.Inventory, reason string, changed <-chan struct{}) {
+	return n.latest.Inventory()
+}
+
+// ours returns what is left of the prober's GPUs for gpumem.
+func (n *Node) ours(inv gpu.Inventory, reason string) (gpu.Inventory, string) {
+	all := len(inv.Devices)
+	inv.Devices = slices.DeleteFunc(slices.Clone(inv.Devices), func(d gpu.Device) bool { return !n.selector.Selects(d) })
+	inv.Links = slices.DeleteFunc(slices.Clone(inv.Links), func(l gpu.Link) bool {
+		_, a := inv.Device(l.A)
+		_, b := inv.Device(l.B)
+		return !a || !b
+	})
+	if len(inv.Devices) == 0 && all > 0 {
+		reason = fmt.Sprintf("none of the %d GPUs is among --devices", all)
+	}
+	for i := range inv.Devices {
+		if d := &inv.Devices[i]; n.taken[d.UUID] != "" && d.Status.TakesPods() {
+			d.Status = gpu.Unhealthy("in use as nvidia.com/gpu by pod " + n.taken[d.UUID])
+		}
+	}
+	return inv, reason
+}
+
+// Looked is closed once Run has asked for the first time.
+func (n *Node) Looked() <-chan struct{} { return n.latest.Looked() }
+
+// Run asks at an interval, and when there are other GPUs, until the context is
+// done.
+func (n *Node) Run(ctx context.Context) error { return inventory.Watch(ctx, n.interval, n.look) }
+
+// look asks who uses what, and publishes what has changed. It returns what is
+// closed when there are other GPUs.
+func (n *Node) look(ctx context.Context) <-chan struct{} {
+	inv, reason, changed := n.prober.Inventory()
+	asking, cancel := context.WithTimeout(ctx, askTime)
+	defer cancel()
+	users, err := n.users.Users(asking)
+	if err != nil { // the last answer holds
+		n.log.Debug("who uses GPUs is not known", zap.Error(err))
+		n.latest.Set(n.ours(inv, reason))
+		return changed
+	}
+	n.taken = takenBy(users)
+	n.latest.Set(n.ours(inv, reason))
+	n.tell(inv, users[n.memory])
+	return changed
+}
+
+// takenBy returns which GPUs are in use as nvidia.com/gpu, and by whom: of
+// several, by the last in the alphabet.
+func takenBy(users map[string]map[string]string) map[gpu.UUID]string {
+	taken := make(map[gpu.UUID]string)
+	for resource, by := range users {
+		if !nvidiaGPU(resource) {
+			continue
+		}
+		for id, pod := range by {
+			uuid, _, _ := strings.Cut(id, "::")
+			taken[gpu.UUID(uuid)] = max(taken[gpu.UUID(uuid)], pod)
+		}
+	}
+	return taken
+}
+
+// tell says of which GPUs both have given something away.
+func (n *Node) tell(inv gpu.Inventory, ours map[string]string) {
+	slots, err := gpu.NewSlots(inv)
+	if err != nil {
+		return // nothing of such a node is offered
+	}
+	pods := make(map[gpu.UUID][]string)
+	for id, pod := range ours {
+		if device, err := slots.Device(gpu.SlotID(id)); err == nil && !slices.Contains(pods[device.UUID], pod) {
+			pods[device.UUID] = append(pods[device.UUID], pod)
+		}
+	}
+	both := make(map[gpu.UUID]bool)
+	for _, d := range inv.Devices {
+		if n.taken[d.UUID] == "" || len(pods[d.UUID]) == 0 {
+			continue
+		}
+		both[d.UUID] = true
+		if n.said[d.UUID] {
+			continue
+		}
+		slices.Sort(pods[d.UUID])
+		n.log.Warn("GPU in use twice", zap.String("device", string(d.UUID)), zap.String("nvidia", n.taken[d.UUID]), zap.Strings("pods", pods[d.UUID]))
+		n.events.Node(true, "GPUMemoryConflict", fmt.Sprintf(
+			"GPU %d (%s) is in use twice: as nvidia.com/gpu by pod %s, and as %s by %s. Delete one of them, and split the GPUs between the two device plugins.",
+			d.Index, d.UUID, n.taken[d.UUID], n.memory, strings.Join(pods[d.UUID], ", ")))
+	}
+	n.said = both
+}

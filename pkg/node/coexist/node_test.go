@@ -1,0 +1,179 @@
+package coexist
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"go.uber.org/zap/zaptest"
+
+	"github.com/gpumem/gpumem/pkg/core/gpu"
+)
+
+const memory = "gpumem.dev/gpu-mem"
+
+func uuid(i int) gpu.UUID { return gpu.UUID(fmt.Sprintf("GPU-%08x-0000-0000-0000-000000000000", i)) }
+
+func machine(n int) gpu.Inventory {
+	inv := gpu.Inventory{UnitMiB: 1024}
+	for i := range n {
+		inv.Devices = append(inv.Devices, gpu.Device{UUID: uuid(i), Index: i, Capacity: 14})
+	}
+	return inv
+}
+
+// prober has GPUs that never change.
+type prober gpu.Inventory
+
+func (p prober) Inventory() (gpu.Inventory, string, <-chan struct{}) {
+	return gpu.Inventory(p), "", make(chan struct{})
+}
+
+// kubelet answers as it is told.
+type kubelet struct {
+	mu    sync.Mutex
+	users map[string]map[string]string
+	err   error
+}
+
+func (k *kubelet) Users(context.Context) (map[string]map[string]string, error) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	return k.users, k.err
+}
+
+func (k *kubelet) tell(users map[string]map[string]string, err error) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	k.users, k.err = users, err
+}
+
+type events []string
+
+func (e *events) Node(_ bool, reason, note string) { *e = append(*e, reason+": "+note) }
+
+// offered is what can be read of an inventory in one line.
+func offered(n *Node) string {
+	inv, reason, _ := n.Inventory()
+	var out []string
+	for _, d := range inv.Devices {
+		out = append(out, strings.TrimRight(fmt.Sprintf("%d %s", d.Index, d.Status.Causes()), " "))
+	}
+	return strings.Join(append(out, reason), ";")
+}
+
+// One after the other, NVIDIA's plugin gives GPUs away and gets them back.
+func TestGPUsInUseAreNotOffered(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		k, said := &kubelet{}, &events{}
+		n := NewNode(Selector{}, memory, 5*time.Second, prober(machine(2)), k, said, zaptest.NewLogger(t))
+		ctx, cancel := context.WithCancel(t.Context())
+		done := make(chan error, 1)
+		go func() { done <- n.Run(ctx) }()
+		<-n.Looked()
+		for _, step := range []struct {
+			name  string
+			users map[string]map[string]string
+			err   error
+			want  string
+			said  int
+		}{
+			{"nobody", nil, nil, "0;1;", 0},
+			{"NVIDIA's plugin", map[string]map[string]string{"nvidia.com/gpu": {string(uuid(1)): "ml/train"}}, nil, "0;1 in use as nvidia.com/gpu by pod ml/train;", 0},
+			{"the kubelet does not tell", nil, errors.New("restarting"), "0;1 in use as nvidia.com/gpu by pod ml/train;", 0},
+			{"a share of it", map[string]map[string]string{"nvidia.com/gpu.shared": {string(uuid(0)) + "::3": "ml/small"}}, nil, "0 in use as nvidia.com/gpu by pod ml/small;1;", 0},
+			{"gpumem itself, and others", map[string]map[string]string{memory: {"00000001-3": "ml/ours"}, "example.com/nic": {string(uuid(0)): "net/x"}}, nil, "0;1;", 0},
+			{"both", map[string]map[string]string{
+				memory: {"00000001-3": "ml/ours", "00000001-4": "ml/ours"}, "nvidia.com/gpu": {string(uuid(1)): "ml/train"},
+			}, nil, "0;1 in use as nvidia.com/gpu by pod ml/train;", 1},
+			{"and still both", map[string]map[string]string{
+				memory: {"00000001-3": "ml/ours"}, "nvidia.com/gpu": {string(uuid(1)): "ml/train"},
+			}, nil, "0;1 in use as nvidia.com/gpu by pod ml/train;", 1},
+			{"nobody again", nil, nil, "0;1;", 1},
+		} {
+			_, _, changed := n.Inventory()
+			before := offered(n)
+			k.tell(step.users, step.err)
+			time.Sleep(6 * time.Second)
+			synctest.Wait()
+			if got := offered(n); got != step.want {
+				t.Errorf("%s: %q, want %q", step.name, got, step.want)
+			}
+			if len(*said) != step.said {
+				t.Errorf("%s: said %v, want %d events", step.name, *said, step.said)
+			}
+			select {
+			case <-changed:
+				if before == step.want {
+					t.Errorf("%s: told of a change, and there is none", step.name)
+				}
+			default:
+				if before != step.want {
+					t.Errorf("%s: not told of a change", step.name)
+				}
+			}
+		}
+		want := "GPUMemoryConflict: GPU 1 (" + string(uuid(1)) + ") is in use twice: as nvidia.com/gpu by pod ml/train, and as gpumem.dev/gpu-mem by ml/ours. " +
+			"Delete one of them, and split the GPUs between the two device plugins."
+		if diff := cmp.Diff(events{want}, *said); diff != "" {
+			t.Errorf("said (-want +got):\n%s", diff)
+		}
+		cancel()
+		if err := <-done; err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+func TestSelector(t *testing.T) {
+	for text, want := range map[string]string{
+		"":                      "0;1;2;3;",
+		"1":                     "1;",
+		" 0 , 3 ":               "0;3;", //nolint:gocritic // people write so
+		"!2":                    "0;1;3;",
+		"GPU-0000000?-*,!0":     "1;2;3;",
+		string(uuid(2)):         "2;",
+		"7":                     "none of the 4 GPUs is among --devices",
+		"GPU-00000001*,!1":      "none of the 4 GPUs is among --devices",
+		"[0-1]":                 "0;1;",
+		"0,!GPU-00000000-0000*": "none of the 4 GPUs is among --devices",
+	} {
+		selector, err := ParseSelector(text)
+		if err != nil {
+			t.Errorf("%q: %v", text, err)
+			continue
+		}
+		n := NewNode(selector, memory, time.Second, prober(machine(4)), &kubelet{}, &events{}, zaptest.NewLogger(t))
+		n.look(t.Context())
+		if got := offered(n); got != want {
+			t.Errorf("%q: %q, want %q", text, got, want)
+		}
+	}
+	for _, text := range []string{"!", "0,!", "[", "GPU-[a"} {
+		if _, err := ParseSelector(text); err == nil || !strings.Contains(err.Error(), "want UUIDs or indexes") {
+			t.Errorf("%q: %v", text, err)
+		}
+	}
+}
+
+// Links to GPUs that are left out go with them.
+func TestLinksOfGPUsThatAreLeftOut(t *testing.T) {
+	inv := machine(3)
+	inv.Links = []gpu.Link{{A: uuid(0), B: uuid(1), Lanes: 2}, {A: uuid(1), B: uuid(2), Lanes: 1}}
+	selector, err := ParseSelector("!2")
+	if err != nil {
+		t.Fatal(err)
+	}
+	n := NewNode(selector, memory, time.Second, prober(inv), &kubelet{}, &events{}, zaptest.NewLogger(t))
+	n.look(t.Context())
+	got, _, _ := n.Inventory()
+	if diff := cmp.Diff(inv.Links[:1], got.Links); diff != "" {
+		t.Errorf("links (-want +got):\n%s", diff)
+	}
+}

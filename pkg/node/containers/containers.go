@@ -1,0 +1,185 @@
+package containers
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+
+	"github.com/gpumem/gpumem/pkg/core/allocation"
+	"github.com/gpumem/gpumem/pkg/core/gpu"
+	"github.com/gpumem/gpumem/pkg/core/placement"
+	"github.com/gpumem/gpumem/pkg/node/enforcement"
+)
+
+// State is what is known on the node.
+type State interface {
+	Look(ctx context.Context) (s allocation.State, podsChanged <-chan struct{}, err error)
+	LevelOf(s allocation.State, pod allocation.Pod) gpu.Enforcement
+	LevelOfSlots(slots []gpu.SlotID) gpu.Enforcement
+}
+
+// Pods tells which pods are bound to the node, and whether these are all.
+type Pods interface {
+	Pods() (pods []allocation.Pod, complete bool, changed <-chan struct{})
+}
+
+// Events tells people what was done.
+type Events interface {
+	Pod(ref placement.PodRef, warning bool, reason, note string)
+}
+
+// Limit makes sure of the limit in a container's control group.
+type Limit func(group string, devices []gpu.Device, limitMiB int64) error
+
+// Containers knows what containers were given.
+type Containers struct {
+	cfg    Config
+	limit  Limit
+	state  State
+	pods   Pods
+	events Events
+}
+
+// New returns the containers of a node.
+func New(cfg Config, limit Limit, state State, pods Pods, events Events) *Containers {
+	return &Containers{cfg: cfg, limit: limit, state: state, pods: pods, events: events}
+}
+
+// Environment returns the variables of a container that the runtime is about to
+// make, from what it was given. It is not ok for one of which nobody tells that it
+// was given anything. Promised is the level that Allocate told it, see ofInit.
+func (c *Containers) Environment(ctx context.Context, namespace, pod, container string, promised gpu.Enforcement) (env map[string]string, ok bool, err error) {
+	h, err := c.holding(ctx, namespace, pod, container, promised)
+	if err != nil || h == nil {
+		return nil, false, err
+	}
+	env = c.cfg.Response(gpu.Memory, h.memory, h.inventory).GetEnvs()
+	if h.cores.Each > 0 {
+		maps.Copy(env, c.cfg.Response(gpu.Cores, h.cores, h.inventory).GetEnvs())
+	}
+	return env, true, nil
+}
+
+// Holds reports whether a pod has GPU memory. Before all pods are known the kubelet is asked too.
+func (c *Containers) Holds(ctx context.Context, namespace, pod string) bool {
+	pods, complete, _ := c.pods.Pods()
+	is := func(one allocation.Pod) bool { return one.Pod.Namespace == namespace && one.Pod.Name == pod }
+	if complete || slices.ContainsFunc(pods, is) {
+		return slices.ContainsFunc(pods, is)
+	}
+	s, _, _ := c.state.Look(ctx) // or what it told last
+	return slices.ContainsFunc(s.Held, func(h allocation.Held) bool { return h.Namespace == namespace && h.Name == pod })
+}
+
+// Hold makes sure, before a container's program runs, of the limit that it was
+// promised.
+func (c *Containers) Hold(ctx context.Context, namespace, pod, container, cgroupsPath string, promised gpu.Enforcement) error {
+	h, err := c.holding(ctx, namespace, pod, container, promised)
+	switch {
+	case err != nil:
+		return err
+	case h == nil && promised == gpu.EnforcementKernel:
+		return errors.New("it was promised a limit of GPU memory, and neither the kubelet nor the API server tells of how much")
+	case h == nil || !h.inventory.Enforcement.AtLeast(gpu.EnforcementKernel):
+		return nil
+	}
+	group, err := enforcement.GroupOf(cgroupsPath)
+	if err != nil {
+		return err
+	}
+	if err := c.limit(group, h.memory.Devices, int64(h.memory.Each)*h.inventory.UnitMiB); err != nil {
+		err = fmt.Errorf("its limit of GPU memory does not hold: %w", err)
+		if h.pod != nil {
+			c.events.Pod(h.pod.Pod, true, "GPUMemoryNotEnforced", fmt.Sprintf("container %s does not start: %v", container, err))
+		}
+		return err
+	}
+	return nil
+}
+
+// A holding is what one container was given.
+type holding struct {
+	pod           *allocation.Pod // nil: the API server has not told of it
+	memory, cores allocation.Grant
+	inventory     gpu.Inventory // with the level at which it was given
+}
+
+// holding returns what a container was given; nil, where nobody tells of anything.
+func (c *Containers) holding(ctx context.Context, namespace, pod, container string, promised gpu.Enforcement) (*holding, error) {
+	s, _, err := c.state.Look(ctx)
+	if err != nil {
+		return nil, err
+	}
+	h := &holding{inventory: s.Inventory}
+	if i := slices.IndexFunc(s.Pods, func(one allocation.Pod) bool { return one.Pod.Namespace == namespace && one.Pod.Name == pod }); i >= 0 {
+		h.pod = &s.Pods[i]
+	}
+	i := slices.IndexFunc(s.Held, func(held allocation.Held) bool {
+		return held.Namespace == namespace && held.Name == pod && held.Container == container
+	})
+	switch {
+	case i >= 0 && slices.ContainsFunc(s.Held[i].Slots, gpu.SlotID.GPUShare):
+		return nil, nil // it keeps what gpushare's plugin gave it
+	case i >= 0:
+		memory, cores := s.Held[i].Only(gpu.Memory), s.Held[i].Only(gpu.Cores)
+		h.inventory.Enforcement = c.levelOfHeld(s, h.pod, memory)
+		return h, h.resolve(s, memory, cores)
+	case h.pod == nil:
+		return nil, nil
+	default:
+		h.inventory.Enforcement = promised
+		return h.ofInit(s, container)
+	}
+}
+
+// resolve reads what the kubelet has given.
+func (h *holding) resolve(s allocation.State, memory, cores []gpu.SlotID) (err error) {
+	if h.memory, err = allocation.Resolve(s, gpu.Memory, memory); err != nil || len(cores) == 0 {
+		return err
+	}
+	h.cores, err = allocation.Resolve(s, gpu.Cores, cores)
+	return err
+}
+
+// ofInit reads what a plain init container was given, of which the kubelet does not
+// tell: as much as the pod asks for it, of the GPUs that the pod's other containers have
+// or, where these have none, that are written of the pod. It returns nil for a
+// container that asks for nothing.
+//
+// The level is the promised one. A pod that says another of itself has variables of
+// the true one beside it, which are not of what it says, and is not made for that.
+func (h *holding) ofInit(s allocation.State, container string) (*holding, error) {
+	request := h.pod.Request
+	containers := request.Containers.All()
+	i := slices.IndexFunc(containers, func(c placement.Container) bool {
+		return c.Name == container && c.Kind == placement.Init && c.Units > 0
+	})
+	if i < 0 {
+		return nil, nil
+	}
+	has := allocation.Actual(s, *h.pod)
+	if has.None() {
+		has = h.pod.Assignment
+	}
+	for _, d := range h.inventory.Devices {
+		if slices.Contains(has.Devices(), d.UUID) {
+			h.memory.Devices = append(h.memory.Devices, d)
+		}
+	}
+	if len(h.memory.Devices) != request.GPUs() {
+		return nil, fmt.Errorf("pod %s has %d GPUs of this node and asks for %d", h.pod.Pod, len(h.memory.Devices), request.GPUs())
+	}
+	h.memory.Each = int(containers[i].Units) / request.GPUs()
+	h.cores = allocation.Grant{Devices: h.memory.Devices, Each: containers[i].Cores / request.GPUs()}
+	return h, nil
+}
+
+// levelOfHeld returns the level at which slots were given to a pod.
+func (c *Containers) levelOfHeld(s allocation.State, pod *allocation.Pod, memory []gpu.SlotID) gpu.Enforcement {
+	if pod != nil {
+		return c.state.LevelOf(s, *pod)
+	}
+	return c.state.LevelOfSlots(memory)
+}

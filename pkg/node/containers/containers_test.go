@@ -1,0 +1,233 @@
+package containers_test
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/gpumem/gpumem/pkg/core/allocation"
+	"github.com/gpumem/gpumem/pkg/core/gpu"
+	"github.com/gpumem/gpumem/pkg/core/placement"
+	"github.com/gpumem/gpumem/pkg/node/deviceplugin"
+	"github.com/gpumem/gpumem/pkg/node/usage"
+)
+
+func TestEnvironmentOfAVeryContainer(t *testing.T) {
+	p := pod("a", 1, uuidB, container("one", placement.App, 3), container("two", placement.App, 1))
+	n := newNode(t, nil, nil, p)
+	n.LevelIs(gpu.EnforcementMPS)
+	if _, err := n.Admit(t, p); err != nil {
+		t.Fatal(err)
+	}
+	n.LevelIs(gpu.EnforcementAdvisory) // of the node, since; the container has what it was given
+	for name, limit := range map[string]string{"one": "3072", "two": "1024"} {
+		env, ok, err := n.Containers.Environment(t.Context(), "ns", "a", name, gpu.EnforcementMPS)
+		if err != nil || !ok {
+			t.Fatalf("%s: %t, %v", name, ok, err)
+		}
+		got := map[string]string{}
+		for _, key := range []string{"NVIDIA_VISIBLE_DEVICES", "GPUMEM_LIMIT_MIB", "GPUMEM_ENFORCEMENT", "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT"} {
+			got[key] = env[key]
+		}
+		want := map[string]string{
+			"NVIDIA_VISIBLE_DEVICES": string(uuidB), "GPUMEM_LIMIT_MIB": limit, "GPUMEM_ENFORCEMENT": "mps", "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT": "0=" + limit + "M",
+		}
+		if diff := cmp.Diff(want, got); diff != "" {
+			t.Errorf("%s (-want +got):\n%s", name, diff)
+		}
+	}
+	if _, ok, err := n.Containers.Environment(t.Context(), "ns", "a", "prepare", gpu.EnforcementMPS); ok || err != nil {
+		t.Errorf("a container that asks for nothing: %t, %v", ok, err)
+	}
+	n.Kubelet.Fail = errors.New("no answer")
+	if _, _, err := n.Containers.Environment(t.Context(), "ns", "a", "one", gpu.EnforcementMPS); err == nil {
+		t.Error("the kubelet does not answer, and the container is made")
+	}
+}
+
+func TestWhichPodsHaveGPUMemory(t *testing.T) {
+	for name, tc := range map[string]struct {
+		unlisted, deaf bool
+		pod            string
+		want           bool
+	}{
+		"one that asks for it":                       {pod: "known", want: true},
+		"one that does not":                          {pod: "other", want: false},
+		"one that the kubelet alone knows, and late": {pod: "served", want: false}, // it has ended
+		"before all pods are known":                  {unlisted: true, pod: "served", want: true},
+		"before that, and it is known":               {unlisted: true, deaf: true, pod: "known", want: true},
+		"before that, and it has none":               {unlisted: true, pod: "other", want: false},
+		"before that, and the kubelet is silent":     {unlisted: true, deaf: true, pod: "served", want: false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			n := newNode(t, func(c *deviceplugin.Config) { c.KubeletWait = 20 * time.Millisecond }, nil, pod("known", 1, uuidA, app(1)))
+			n.Pods.Unlisted, n.Kubelet.Deaf = tc.unlisted, tc.deaf
+			n.Kubelet.Give("served", "main", []string{"bbbbbbbb-0"})
+			if got := n.Containers.Holds(t.Context(), "ns", tc.pod); got != tc.want {
+				t.Errorf("holds %v, want %v", got, tc.want)
+			}
+			if n.Containers.Holds(t.Context(), "other", tc.pod) {
+				t.Error("so does its namesake in another namespace")
+			}
+		})
+	}
+}
+
+func TestTheKernelsLimitHoldsOrTheContainerDoesNotStart(t *testing.T) {
+	p := pod("a", 1, uuidB, app(3))
+	var asked []string
+	var refuses error
+	n := newNode(t, func(c *deviceplugin.Config) {
+		c.Hold = func(group string, devices []gpu.Device, limitMiB int64) error {
+			asked = append(asked, fmt.Sprint(group, " ", devices[0].UUID, " ", limitMiB))
+			return refuses
+		}
+	}, nil, p)
+	if _, err := n.Admit(t, p); err != nil {
+		t.Fatal(err)
+	}
+	hold := func() error {
+		return n.Containers.Hold(t.Context(), "ns", "a", "main", "/kubepods/poda/c1", n.State.LevelOfSlots(n.Kubelet.Held()[0].Slots))
+	}
+	if err := hold(); err != nil || len(asked) != 0 {
+		t.Errorf("advisory: asked %v, %v", asked, err)
+	}
+	n.State.HandOut(n.Kubelet.Held()[0].Slots, gpu.EnforcementKernel)
+	if err := hold(); err != nil {
+		t.Error(err)
+	}
+	if diff := cmp.Diff([]string{"/kubepods/poda/c1 " + string(uuidB) + " 3072"}, asked); diff != "" {
+		t.Errorf("asked (-want +got):\n%s", diff)
+	}
+	refuses = errors.New("no space left")
+	if err := hold(); err == nil || !strings.Contains(err.Error(), "its limit of GPU memory does not hold: no space left") {
+		t.Errorf("error %v", err)
+	}
+	if want := "ns/a GPUMemoryNotEnforced"; !slices.Contains(n.Notes.All(), want) {
+		t.Errorf("events %v, want %s", n.Notes.All(), want)
+	}
+	if err := n.Containers.Hold(t.Context(), "ns", "a", "main", "a:b:c", gpu.EnforcementKernel); err == nil {
+		t.Error("a control group that cannot be read was taken")
+	}
+}
+
+// What was given to a pod of init containers alone counts once, memory and cores, and whatever is
+// written of the pod.
+func TestAPodOfInitContainersAloneHasItsGrant(t *testing.T) {
+	warm := container("warm", placement.Init, 3)
+	warm.Cores = 20
+	p := pod("a", 1, "", warm)
+	p.Settled = true
+	memory := []gpu.SlotID{"bbbbbbbb-0", "bbbbbbbb-1", "bbbbbbbb-2"}
+	cores := (func() (out []gpu.SlotID) {
+		for i := range 20 {
+			out = append(out, gpu.SlotID(fmt.Sprint("bbbbbbbb-c", i)))
+		}
+		return out
+	})()
+	given := func(slots []gpu.SlotID) allocation.Given {
+		return allocation.Given{Pod: p.Pod, Container: warm, Slots: slots}
+	}
+	for name, tc := range map[string]struct {
+		given []allocation.Given
+		want  string // error of the environment
+	}{
+		"memory first": {[]allocation.Given{given(memory), given(cores)}, ""},
+		"cores first":  {[]allocation.Given{given(cores), given(memory)}, ""},
+		"cores alone":  {[]allocation.Given{given(cores)}, "pod ns/a has 0 GPUs of this node and asks for 1"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			n := newNode(t, nil, []string{"ns/a"}, p)
+			for _, g := range tc.given {
+				n.State.Remember(g)
+			}
+			env, _, err := n.Containers.Environment(t.Context(), "ns", "a", "warm", gpu.EnforcementAdvisory)
+			grants, badGrants := n.Containers.Grants(t.Context())
+			if badGrants != nil {
+				t.Error(badGrants)
+			}
+			if tc.want != "" {
+				if err == nil || !strings.Contains(err.Error(), tc.want) || len(grants) > 0 {
+					t.Errorf("%v, grants %v; want %q and none", err, grants, tc.want)
+				}
+				return
+			}
+			if err != nil || env["NVIDIA_VISIBLE_DEVICES"] != string(uuidB) || env["GPUMEM_LIMIT_MIB"] != "3072" {
+				t.Errorf("%v, environment %v", err, env)
+			}
+			want := []usage.Grant{{Namespace: "ns", Name: "a", Container: "warm", Device: uuidB, Bytes: 3 << 30}}
+			if diff := cmp.Diff(want, grants); diff != "" {
+				t.Errorf("grants (-want +got):\n%s", diff)
+			}
+		})
+	}
+}
+
+// TestInitContainersHaveLimits: the kubelet tells of none of them, and each is held to
+// what its pod asks for it.
+func TestInitContainersHaveLimits(t *testing.T) {
+	prepare := container("prepare", placement.Init, 2)
+	two := pod("two", 3, uuidA, container("prepare", placement.Init, 4))
+	two.Request.Count = 2
+	two.Assignment = placement.Assignment{Shares: []placement.Share{{Device: uuidB}, {Device: uuidA}}}.WithShares(two.Request)
+	two.Index = "1,0"
+	gone := pod("gone", 4, "GPU-cccccccc-0000-0000-0000-000000000000", prepare)
+	for name, tc := range map[string]struct {
+		pod      allocation.Pod
+		held     gpu.UUID // by the pod's main container
+		promised gpu.Enforcement
+		asked    []string // for the limit
+		visible  string
+		wantErr  string
+	}{
+		"as the pod's other containers, whatever is written": {pod("p", 1, uuidA, prepare, app(3)), uuidB, gpu.EnforcementKernel, []string{"[1] 2048"}, string(uuidB), ""},
+		"alone with a grant":    {pod("p", 1, uuidA, prepare), "", gpu.EnforcementKernel, []string{"[0] 2048"}, string(uuidA), ""},
+		"of two GPUs":           {two, "", gpu.EnforcementKernel, []string{"[0 1] 2048"}, string(uuidA) + "," + string(uuidB), ""},
+		"promised none":         {pod("p", 1, uuidA, prepare), "", gpu.EnforcementMPS, nil, string(uuidA), ""},
+		"that asks for none":    {pod("p", 1, uuidA, container("prepare", placement.Init, 0), app(3)), uuidA, gpu.EnforcementAdvisory, nil, "", ""},
+		"that says so itself":   {pod("p", 1, uuidA, app(3)), "", gpu.EnforcementKernel, nil, "", "neither the kubelet nor the API server tells"},
+		"of a GPU that is gone": {gone, "", gpu.EnforcementKernel, nil, "", "pod ns/gone has 0 GPUs of this node and asks for 1"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			var asked []string
+			n := newNode(t, func(c *deviceplugin.Config) {
+				c.Hold = func(_ string, devices []gpu.Device, limitMiB int64) error {
+					var indexes []int
+					for _, d := range devices {
+						indexes = append(indexes, d.Index)
+					}
+					asked = append(asked, fmt.Sprint(indexes, " ", limitMiB))
+					return nil
+				}
+			}, nil, tc.pod)
+			if tc.held != "" {
+				other := func(id string) bool { return !strings.HasPrefix(id, string(tc.held)[len("GPU-"):][:8]) }
+				n.Kubelet.Give(tc.pod.Pod.Name, "main", slices.DeleteFunc(n.Free(), other)[:3])
+			}
+			env, _, _ := n.Containers.Environment(t.Context(), "ns", tc.pod.Pod.Name, "prepare", tc.promised)
+			if got := env["NVIDIA_VISIBLE_DEVICES"]; got != tc.visible {
+				t.Errorf("it sees %q, want %q", got, tc.visible)
+			}
+			if tc.visible != "" && (env["GPUMEM_ENFORCEMENT"] != string(tc.promised) || env["GPUMEM_LIMIT_MIB"] != "2048") {
+				t.Errorf("environment %v", env)
+			}
+			if grants, err := n.Containers.Grants(t.Context()); err != nil || tc.visible != "" && !slices.Contains(grants, usage.Grant{
+				Namespace: "ns", Name: tc.pod.Pod.Name, Container: "prepare", Device: gpu.UUID(strings.Split(tc.visible, ",")[0]), Bytes: 2 << 30,
+			}) {
+				t.Errorf("granted %v, %v", grants, err)
+			}
+			err := n.Containers.Hold(t.Context(), "ns", tc.pod.Pod.Name, "prepare", "/kubepods/podp/c1", tc.promised)
+			if tc.wantErr == "" && err != nil || tc.wantErr != "" && (err == nil || !strings.Contains(err.Error(), tc.wantErr)) {
+				t.Errorf("error %v, want %q", err, tc.wantErr)
+			}
+			if diff := cmp.Diff(tc.asked, asked); diff != "" {
+				t.Errorf("asked (-want +got):\n%s", diff)
+			}
+		})
+	}
+}

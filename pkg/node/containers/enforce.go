@@ -1,0 +1,47 @@
+package containers
+
+import (
+	"fmt"
+	"strconv"
+	"strings"
+
+	pluginapi "k8s.io/kubelet/pkg/apis/deviceplugin/v1beta1"
+
+	"github.com/gpumem/gpumem/pkg/core/allocation"
+	"github.com/gpumem/gpumem/pkg/core/gpu"
+)
+
+// Variables that hold a container to its grant, and who reads them.
+const (
+	mpsPipeDirectory = "CUDA_MPS_PIPE_DIRECTORY"          // libcuda: where the MPS daemon is
+	mpsPinnedLimit   = "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT" // the MPS server, by the index that the container sees
+	mpsThreads       = "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE"
+	memoryRequest    = "NVIDIA_GPU_MEMORY_REQUEST" // the hook of NVIDIA's container toolkit, in MiB
+	memoryLimit      = "NVIDIA_GPU_MEMORY_LIMIT"
+)
+
+// enforce adds what holds the container to its grant at the node's level. The
+// kernel's accounting is done by the MPS daemon too, so level kernel has all that
+// mps has.
+func enforce(out *pluginapi.ContainerAllocateResponse, g allocation.Grant, inv gpu.Inventory, mpsDir string) {
+	limit := int64(g.Each) * inv.UnitMiB
+	if inv.Enforcement.AtLeast(gpu.EnforcementKernel) {
+		out.Envs[memoryRequest] = strconv.FormatInt(limit, 10)
+		out.Envs[memoryLimit] = strconv.FormatInt(limit, 10)
+	}
+	if !inv.Enforcement.AtLeast(gpu.EnforcementMPS) {
+		return
+	}
+	var limits []string
+	for i := range g.Devices {
+		limits = append(limits, fmt.Sprintf("%d=%dM", i, limit))
+	}
+	out.Envs[mpsPinnedLimit] = strings.Join(limits, ",")
+	out.Envs[mpsPipeDirectory] = mpsDir + "/pipe"
+	out.Mounts = append(out.Mounts,
+		// Read only: a client speaks to the daemon's socket, and must not take it away.
+		&pluginapi.Mount{ContainerPath: mpsDir + "/pipe", HostPath: mpsDir + "/pipe", ReadOnly: true},
+		// Client and server share memory there, which saves user pods hostIPC.
+		&pluginapi.Mount{ContainerPath: "/dev/shm", HostPath: mpsDir + "/shm"},
+	)
+}

@@ -1,0 +1,53 @@
+package containers
+
+import (
+	"context"
+	"slices"
+
+	"github.com/gpumem/gpumem/pkg/core/allocation"
+	"github.com/gpumem/gpumem/pkg/core/gpu"
+	"github.com/gpumem/gpumem/pkg/node/usage"
+)
+
+const mib = 1 << 20
+
+// Grants returns what containers have been granted of each GPU, as the kubelet
+// tells, and plain init containers, of which it does not.
+func (c *Containers) Grants(ctx context.Context) ([]usage.Grant, error) {
+	s, _, err := c.state.Look(ctx)
+	if err != nil {
+		return nil, err
+	}
+	var out []usage.Grant
+	for _, h := range s.Held {
+		for uuid, slots := range s.ByDevice(h.Only(gpu.Memory)) {
+			out = append(out, usage.Grant{
+				Namespace: h.Namespace, Name: h.Name, Container: h.Container,
+				Device: uuid, Bytes: uint64(len(slots)) * uint64(s.Inventory.UnitMiB) * mib,
+			})
+		}
+	}
+	for i := range s.Pods {
+		out = append(out, initGrants(s, &s.Pods[i])...)
+	}
+	return out, nil
+}
+
+func initGrants(s allocation.State, pod *allocation.Pod) (out []usage.Grant) {
+	for _, c := range pod.Request.Containers.All() {
+		if slices.ContainsFunc(s.Held, func(h allocation.Held) bool { return h.Of(pod.Pod) && h.Container == c.Name }) {
+			continue // it is told of
+		}
+		h, err := (&holding{pod: pod, inventory: s.Inventory}).ofInit(s, c.Name)
+		if h == nil || err != nil {
+			continue // it asks for nothing, or its GPU is gone
+		}
+		for _, d := range h.memory.Devices {
+			out = append(out, usage.Grant{
+				Namespace: pod.Pod.Namespace, Name: pod.Pod.Name, Container: c.Name,
+				Device: d.UUID, Bytes: uint64(h.memory.Each) * uint64(s.Inventory.UnitMiB) * mib,
+			})
+		}
+	}
+	return out
+}

@@ -1,0 +1,211 @@
+package containers
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"strconv"
+	"strings"
+
+	pluginapi "k8s.io/kubelet/pkg/apis/deviceplugin/v1beta1"
+
+	"github.com/gpumem/gpumem/pkg/core/allocation"
+	"github.com/gpumem/gpumem/pkg/core/gpu"
+	"github.com/gpumem/gpumem/pkg/kube/api"
+)
+
+// Strategy is how a container runtime is told which GPUs a container gets.
+type Strategy string
+
+// The strategies, by the names that NVIDIA's plugin gives them.
+const (
+	Envvar         Strategy = "envvar"          // NVIDIA_VISIBLE_DEVICES
+	VolumeMounts   Strategy = "volume-mounts"   // paths, which a pod cannot name for itself
+	CDIAnnotations Strategy = "cdi-annotations" // for runtimes that read cdi.k8s.io/ annotations
+	CDICRI         Strategy = "cdi-cri"         // the kubelet hands the names to the runtime
+)
+
+// ParseStrategy reads a strategy by its name.
+func ParseStrategy(s string) (Strategy, error) {
+	switch Strategy(s) {
+	case Envvar, VolumeMounts, CDIAnnotations, CDICRI:
+		return Strategy(s), nil
+	}
+	return "", fmt.Errorf("device list strategy %q: want envvar, volume-mounts, cdi-annotations or cdi-cri", s)
+}
+
+// Framework is a program that takes the share of a GPU it may use from its
+// environment.
+type Framework string
+
+// knob returns a framework's variable, and its value for a share.
+func (f Framework) knob(share string) (name, value string, ok bool) {
+	switch f {
+	case "jax":
+		return "XLA_PYTHON_CLIENT_MEM_FRACTION", share, true
+	case "pytorch":
+		return "PYTORCH_ALLOC_CONF", "per_process_memory_fraction:" + share, true
+	case "paddle":
+		return "FLAGS_fraction_of_gpu_memory_to_use", share, true
+	default:
+		return "", "", false
+	}
+}
+
+// ParseFrameworks reads a list of frameworks, or "none".
+func ParseFrameworks(s string) ([]Framework, error) {
+	if s == "none" {
+		return nil, nil
+	}
+	var out []Framework
+	var errs []error
+	for name := range strings.SplitSeq(s, ",") {
+		f := Framework(strings.TrimSpace(name))
+		switch _, _, ok := f.knob(""); {
+		case !ok:
+			errs = append(errs, fmt.Errorf("framework %q: want some of jax, pytorch and paddle, or none", name))
+		case !slices.Contains(out, f):
+			out = append(out, f)
+		}
+	}
+	return out, errors.Join(errs...)
+}
+
+const (
+	visibleDevices = "NVIDIA_VISIBLE_DEVICES"
+
+	// mountsRoot is where NVIDIA's runtime looks for devices named by mounts.
+	mountsRoot = "/var/run/nvidia-container-devices"
+
+	cdiKind          = "nvidia.com/gpu"
+	cdiAnnotationKey = "cdi.k8s.io/gpumem"
+)
+
+// Config is how containers are told of what they get.
+type Config struct {
+	Strategy   Strategy
+	Frameworks []Framework
+	GPUShare   bool   // in gpushare's words too
+	MPSDir     string // where the MPS daemon keeps its pipes, on the host and in containers
+}
+
+// DefaultConfig returns what suits most nodes.
+func DefaultConfig() Config { return Config{Strategy: Envvar, MPSDir: "/run/gpumem/mps"} }
+
+// Response tells the runtime of a grant, and the programs in the container.
+func (cfg Config) Response(r gpu.Resource, g allocation.Grant, inv gpu.Inventory) *pluginapi.ContainerAllocateResponse {
+	if r == gpu.Cores {
+		return coreResponse(g, inv)
+	}
+	return cfg.memoryResponse(g, inv)
+}
+
+func (cfg Config) memoryResponse(g allocation.Grant, inv gpu.Inventory) *pluginapi.ContainerAllocateResponse {
+	out := &pluginapi.ContainerAllocateResponse{Envs: environment(g, inv, cfg.Frameworks)}
+	enforce(out, g, inv, cfg.MPSDir)
+	if cfg.GPUShare {
+		maps.Copy(out.Envs, gpushareEnvironment(g, inv))
+	}
+	var uuids []string
+	for _, d := range g.Devices {
+		uuids = append(uuids, string(d.UUID))
+	}
+	switch cfg.Strategy {
+	case VolumeMounts:
+		out.Envs[visibleDevices] = mountsRoot
+		for _, uuid := range uuids {
+			out.Mounts = append(out.Mounts, &pluginapi.Mount{ContainerPath: mountsRoot + "/" + uuid, HostPath: "/dev/null"})
+		}
+	case CDIAnnotations, CDICRI:
+		// An image that says "all" must not get all by the older way as well.
+		out.Envs[visibleDevices] = "void"
+		var names []string
+		for _, uuid := range uuids {
+			names = append(names, cdiKind+"="+uuid)
+		}
+		if cfg.Strategy == CDIAnnotations {
+			out.Annotations = map[string]string{cdiAnnotationKey: strings.Join(names, ",")}
+			break
+		}
+		for _, name := range names {
+			out.CdiDevices = append(out.CdiDevices, &pluginapi.CDIDevice{Name: name})
+		}
+	default:
+		out.Envs[visibleDevices] = strings.Join(uuids, ",")
+	}
+	return out
+}
+
+// coreResponse tells the programs in a container of its share of cores, and no
+// more: what the container gets of its GPUs is told with the memory, and the
+// kubelet takes the one answer before the other as it happens.
+func coreResponse(g allocation.Grant, inv gpu.Inventory) *pluginapi.ContainerAllocateResponse {
+	percent := strconv.Itoa(g.Each)
+	out := &pluginapi.ContainerAllocateResponse{Envs: map[string]string{"GPUMEM_CORE_PERCENT": percent}}
+	if inv.Enforcement.AtLeast(gpu.EnforcementMPS) {
+		out.Envs[mpsThreads] = percent
+	}
+	return out
+}
+
+// environment returns the numbers of a grant, lists in the order of the GPUs'
+// indexes.
+func environment(g allocation.Grant, inv gpu.Inventory, frameworks []Framework) map[string]string {
+	var indexes, uuids, sizes []string
+	var largest int64
+	for _, d := range g.Devices {
+		indexes = append(indexes, strconv.Itoa(d.Index))
+		uuids = append(uuids, string(d.UUID))
+		sizes = append(sizes, strconv.FormatInt(d.MemoryMiB, 10))
+		largest = max(largest, d.MemoryMiB)
+	}
+	limit := int64(g.Each) * inv.UnitMiB
+	// One fraction stands for all GPUs, so it is that of the largest.
+	share := fraction(limit, largest)
+	env := map[string]string{
+		"GPUMEM_GPU_INDEX":   strings.Join(indexes, ","),
+		"GPUMEM_GPU_UUID":    strings.Join(uuids, ","),
+		"GPUMEM_GPU_MIB":     strings.Join(sizes, ","),
+		"GPUMEM_LIMIT_MIB":   strconv.FormatInt(limit, 10),
+		"GPUMEM_FRACTION":    share,
+		"GPUMEM_ENFORCEMENT": string(cmp.Or(inv.Enforcement, gpu.EnforcementAdvisory)),
+	}
+	if share == fraction(0, 1) {
+		return env // to a framework, nothing means no limit, or no start
+	}
+	for _, f := range frameworks {
+		if name, value, ok := f.knob(share); ok {
+			env[name] = value
+		}
+	}
+	return env
+}
+
+// gpushareEnvironment returns a grant in units, as gpushare's plugin does. It too
+// knows of the container alone, and calls that the pod. Of several GPUs, amounts
+// are those of each, and the size is that of the largest.
+func gpushareEnvironment(g allocation.Grant, inv gpu.Inventory) map[string]string {
+	var indexes []string
+	var largest int64
+	for _, d := range g.Devices {
+		indexes = append(indexes, strconv.Itoa(d.Index))
+		largest = max(largest, d.MemoryMiB)
+	}
+	granted := strconv.Itoa(g.Each)
+	return map[string]string{
+		api.GPUShareIndex:     strings.Join(indexes, ","),
+		api.GPUSharePod:       granted,
+		api.GPUShareContainer: granted,
+		api.GPUShareDevice:    strconv.FormatInt(int64(gpu.UnitsIn(largest, 0, inv.UnitMiB)), 10),
+	}
+}
+
+// fraction returns part of whole with four decimals, rounded down.
+func fraction(part, whole int64) string {
+	if whole <= 0 || part >= whole {
+		return "1.0000"
+	}
+	return fmt.Sprintf("0.%04d", part*10000/whole)
+}

@@ -1,0 +1,156 @@
+package containers
+
+import (
+	"maps"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	"google.golang.org/protobuf/testing/protocmp"
+	pluginapi "k8s.io/kubelet/pkg/apis/deviceplugin/v1beta1"
+
+	"github.com/gpumem/gpumem/pkg/core/allocation"
+	"github.com/gpumem/gpumem/pkg/core/gpu"
+)
+
+func TestResponse(t *testing.T) {
+	t4 := gpu.Device{UUID: "GPU-a", Index: 2, MemoryMiB: 15360}
+	a100 := gpu.Device{UUID: "GPU-b", Index: 3, MemoryMiB: 81920}
+	numbers := map[string]string{
+		"GPUMEM_GPU_INDEX": "2", "GPUMEM_GPU_UUID": "GPU-a", "GPUMEM_GPU_MIB": "15360",
+		"GPUMEM_LIMIT_MIB": "2048", "GPUMEM_FRACTION": "0.1333", "GPUMEM_ENFORCEMENT": "advisory",
+	}
+	with := func(more map[string]string) map[string]string {
+		out := maps.Clone(numbers)
+		maps.Copy(out, more)
+		return out
+	}
+	for _, tc := range []struct {
+		name       string
+		grant      allocation.Grant
+		unitMiB    int64
+		strategy   Strategy
+		frameworks string
+		want       *pluginapi.ContainerAllocateResponse
+	}{
+		{
+			name: "by environment, for all frameworks", grant: allocation.Grant{Devices: []gpu.Device{t4}, Each: 2}, unitMiB: 1024,
+			strategy: Envvar, frameworks: "jax,pytorch,paddle",
+			want: &pluginapi.ContainerAllocateResponse{Envs: with(map[string]string{
+				"NVIDIA_VISIBLE_DEVICES":              "GPU-a",
+				"XLA_PYTHON_CLIENT_MEM_FRACTION":      "0.1333",
+				"PYTORCH_ALLOC_CONF":                  "per_process_memory_fraction:0.1333",
+				"FLAGS_fraction_of_gpu_memory_to_use": "0.1333",
+			})},
+		},
+		{
+			name: "by mounts, for none", grant: allocation.Grant{Devices: []gpu.Device{t4}, Each: 2}, unitMiB: 1024,
+			strategy: VolumeMounts, frameworks: "none",
+			want: &pluginapi.ContainerAllocateResponse{
+				Envs:   with(map[string]string{"NVIDIA_VISIBLE_DEVICES": "/var/run/nvidia-container-devices"}),
+				Mounts: []*pluginapi.Mount{{ContainerPath: "/var/run/nvidia-container-devices/GPU-a", HostPath: "/dev/null"}},
+			},
+		},
+		{
+			name: "by CDI", grant: allocation.Grant{Devices: []gpu.Device{t4}, Each: 2}, unitMiB: 1024,
+			strategy: CDICRI, frameworks: "jax",
+			want: &pluginapi.ContainerAllocateResponse{
+				Envs:       with(map[string]string{"NVIDIA_VISIBLE_DEVICES": "void", "XLA_PYTHON_CLIENT_MEM_FRACTION": "0.1333"}),
+				CdiDevices: []*pluginapi.CDIDevice{{Name: "nvidia.com/gpu=GPU-a"}},
+			},
+		},
+		{
+			name: "two unlike GPUs, by annotations: one fraction that suits both", grant: allocation.Grant{Devices: []gpu.Device{t4, a100}, Each: 8}, unitMiB: 256,
+			strategy: CDIAnnotations, frameworks: "none",
+			want: &pluginapi.ContainerAllocateResponse{
+				Envs: map[string]string{
+					"NVIDIA_VISIBLE_DEVICES": "void", "GPUMEM_GPU_INDEX": "2,3", "GPUMEM_GPU_UUID": "GPU-a,GPU-b", "GPUMEM_GPU_MIB": "15360,81920",
+					"GPUMEM_LIMIT_MIB": "2048", "GPUMEM_FRACTION": "0.0250", "GPUMEM_ENFORCEMENT": "advisory",
+				},
+				Annotations: map[string]string{"cdi.k8s.io/gpumem": "nvidia.com/gpu=GPU-a,nvidia.com/gpu=GPU-b"},
+			},
+		},
+		{
+			name: "next to nothing sets no framework to nothing", grant: allocation.Grant{Devices: []gpu.Device{a100}, Each: 1}, unitMiB: 1,
+			strategy: Envvar, frameworks: "jax,pytorch,paddle",
+			want: &pluginapi.ContainerAllocateResponse{Envs: map[string]string{
+				"NVIDIA_VISIBLE_DEVICES": "GPU-b", "GPUMEM_GPU_INDEX": "3", "GPUMEM_GPU_UUID": "GPU-b", "GPUMEM_GPU_MIB": "81920",
+				"GPUMEM_LIMIT_MIB": "1", "GPUMEM_FRACTION": "0.0000", "GPUMEM_ENFORCEMENT": "advisory",
+			}},
+		},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			frameworks, err := ParseFrameworks(tc.frameworks)
+			if err != nil {
+				t.Fatal(err)
+			}
+			got := Config{Strategy: tc.strategy, Frameworks: frameworks}.Response(gpu.Memory, tc.grant, gpu.Inventory{UnitMiB: tc.unitMiB})
+			if diff := cmp.Diff(tc.want, got, protocmp.Transform()); diff != "" {
+				t.Errorf("response (-want +got):\n%s", diff)
+			}
+		})
+	}
+}
+
+func TestGPUShareEnvironment(t *testing.T) {
+	t4 := gpu.Device{UUID: "GPU-a", Index: 2, MemoryMiB: 15360, Capacity: 14}
+	a100 := gpu.Device{UUID: "GPU-b", Index: 3, MemoryMiB: 81920, Capacity: 79}
+	for _, tc := range []struct {
+		name    string
+		grant   allocation.Grant
+		unitMiB int64
+		want    map[string]string
+	}{
+		{"one GPU, all of its memory counted", allocation.Grant{Devices: []gpu.Device{t4}, Each: 3}, 1024, map[string]string{
+			"ALIYUN_COM_GPU_MEM_IDX": "2", "ALIYUN_COM_GPU_MEM_POD": "3", "ALIYUN_COM_GPU_MEM_CONTAINER": "3", "ALIYUN_COM_GPU_MEM_DEV": "15",
+		}},
+		{"units of 1 MiB", allocation.Grant{Devices: []gpu.Device{t4}, Each: 3000}, 1, map[string]string{
+			"ALIYUN_COM_GPU_MEM_IDX": "2", "ALIYUN_COM_GPU_MEM_POD": "3000", "ALIYUN_COM_GPU_MEM_CONTAINER": "3000", "ALIYUN_COM_GPU_MEM_DEV": "15360",
+		}},
+		{"two GPUs", allocation.Grant{Devices: []gpu.Device{t4, a100}, Each: 4}, 1024, map[string]string{
+			"ALIYUN_COM_GPU_MEM_IDX": "2,3", "ALIYUN_COM_GPU_MEM_POD": "4", "ALIYUN_COM_GPU_MEM_CONTAINER": "4", "ALIYUN_COM_GPU_MEM_DEV": "80",
+		}},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			got := Config{Strategy: Envvar, GPUShare: true}.Response(gpu.Memory, tc.grant, gpu.Inventory{UnitMiB: tc.unitMiB}).GetEnvs()
+			for name := range got {
+				if !strings.HasPrefix(name, "ALIYUN_COM_") {
+					delete(got, name)
+				}
+			}
+			if diff := cmp.Diff(tc.want, got); diff != "" {
+				t.Errorf("environment (-want +got):\n%s", diff)
+			}
+		})
+	}
+}
+
+func TestFraction(t *testing.T) {
+	for _, tc := range []struct {
+		part, whole int64
+		want        string
+	}{
+		{1, 3, "0.3333"}, {2, 3, "0.6666"}, {0, 5, "0.0000"}, {81919, 81920, "0.9999"},
+		{5, 5, "1.0000"}, {6, 5, "1.0000"}, {1, 0, "1.0000"}, {1, 16, "0.0625"}, {1, 1000, "0.0010"},
+	} {
+		if got := fraction(tc.part, tc.whole); got != tc.want {
+			t.Errorf("fraction(%d, %d) = %s, want %s", tc.part, tc.whole, got, tc.want)
+		}
+	}
+}
+
+func TestParse(t *testing.T) {
+	if _, err := ParseStrategy("cdi"); err == nil {
+		t.Error("a strategy that is none was taken")
+	}
+	if _, err := ParseFrameworks("jax,torch,caffe"); err == nil {
+		t.Error("frameworks that are none were taken")
+	}
+	if _, err := ParseFrameworks(""); err == nil {
+		t.Error("an empty list was taken for none")
+	}
+	got, err := ParseFrameworks("jax, pytorch,jax")
+	if diff := cmp.Diff([]Framework{"jax", "pytorch"}, got); diff != "" || err != nil {
+		t.Errorf("frameworks (-want +got), %v:\n%s", err, diff)
+	}
+}

@@ -1,0 +1,174 @@
+package deviceplugin
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+
+	"go.uber.org/zap"
+
+	"github.com/gpumem/gpumem/pkg/core/allocation"
+	"github.com/gpumem/gpumem/pkg/core/gpu"
+	"github.com/gpumem/gpumem/pkg/core/placement"
+)
+
+// prefer waits for the pod to be known before it chooses without knowing it.
+func (p *Server) prefer(ctx context.Context, r gpu.Resource, available, must []gpu.SlotID, size int) ([]gpu.SlotID, error) {
+	waiting, cancel := context.WithTimeout(ctx, p.cfg.PodWait)
+	defer cancel()
+	news := news{server: p}
+	for {
+		s, changed, _ := p.state.Look(waiting)
+		ids, err := preferListed(s, r, available, must, size)
+		if errors.Is(err, allocation.ErrNoPod) {
+			if news.wait(waiting, changed) {
+				continue
+			}
+			if ctx.Err() != nil {
+				return nil, fmt.Errorf("the kubelet did not wait: %w", ctx.Err())
+			}
+			ids, err = p.lastResort(s, r, available, must, size)
+		}
+		if err != nil {
+			p.refuse(s, r, size, err)
+			return nil, err
+		}
+		p.log.Debug("slots preferred", zap.String("node", p.cfg.Node), zap.Stringer("resource", r), zap.Int("slots", size), zap.Strings("devices", deviceNames(s, ids)))
+		return ids, nil
+	}
+}
+
+// news is what is waited for where a pod is not known.
+type news struct {
+	server *Server
+	asked  bool
+}
+
+// wait returns true once there may be some, and false when it is too late. The
+// watch usually brings it; after a part of the time the API server is asked,
+// once, for the watch may be broken.
+func (n *news) wait(ctx context.Context, changed <-chan struct{}) bool {
+	if !n.asked {
+		patience, cancel := context.WithTimeout(ctx, n.server.cfg.PodWait/6)
+		defer cancel()
+		select {
+		case <-changed:
+			return true
+		case <-patience.Done():
+		}
+		n.asked = true
+		if err := n.server.pods.Refresh(ctx); err != nil {
+			n.server.log.Warn("the API server does not tell of the pod that the kubelet asks for", zap.String("node", n.server.cfg.Node), zap.Error(err))
+		}
+	}
+	select {
+	case <-changed:
+		return true
+	case <-ctx.Done():
+		return false
+	}
+}
+
+// preferListed is allocation.Prefer, but says ErrNoPod when none of the pods
+// that the kubelet lists is waiting: it lists the one that it asks for. One that it
+// has admitted, and never tells anything about, seems to wait for as long as it runs.
+func preferListed(s allocation.State, r gpu.Resource, available, must []gpu.SlotID, size int) ([]gpu.SlotID, error) {
+	if s.Known != nil {
+		listed := s
+		listed.Pods = slices.DeleteFunc(slices.Clone(s.Pods), func(pod allocation.Pod) bool {
+			return !s.Known[pod.Pod.String()] || pod.Settled && pod.Unlisted()
+		})
+		ids, err := allocation.Prefer(listed, r, available, must, size)
+		if errors.Is(err, allocation.ErrNoPod) || len(listed.Pods) == len(s.Pods) {
+			return ids, err
+		}
+	}
+	return allocation.Prefer(s, r, available, must, size)
+}
+
+// lastResort chooses for a pod that has not become known in time. It gets no
+// cores: nobody knows which GPU they would have to be of.
+func (p *Server) lastResort(s allocation.State, r gpu.Resource, available, must []gpu.SlotID, size int) ([]gpu.SlotID, error) {
+	ids, err := allocation.Prefer(s, r, available, must, size)
+	if !errors.Is(err, allocation.ErrNoPod) {
+		return ids, err
+	}
+	if !p.placesUnknown(r) {
+		return nil, p.unknown(err)
+	}
+	stranger := allocation.Pod{Holding: placement.Holding{
+		Pod:     placement.PodRef{Namespace: "unknown", Name: "unknown"},
+		Request: placement.Request{Containers: placement.NewContainers(placement.Container{Kind: placement.App, Units: gpu.Units(size)})},
+	}}
+	s.Pods = append(slices.Clone(s.Pods), stranger)
+	s.Known = nil
+	ids, err = allocation.Prefer(s, r, available, must, size)
+	if err == nil {
+		p.log.Warn("placed without knowing the pod", zap.String("node", p.cfg.Node), zap.Int("units", size),
+			zap.Strings("devices", deviceNames(s, ids)), zap.Duration("waited", p.cfg.PodWait))
+	}
+	return ids, err
+}
+
+func (p *Server) placesUnknown(r gpu.Resource) bool { return p.cfg.PlaceUnassigned && r == gpu.Memory }
+
+func (p *Server) unknown(err error) error {
+	why := "this node refuses pods that no scheduler of gpumem has placed"
+	if p.cfg.PlaceUnassigned {
+		why = "cores go to a pod that is known to ask for memory beside them"
+	}
+	return fmt.Errorf("%w: the API server has not told of it in %s, and %s", err, p.cfg.PodWait, why)
+}
+
+// admit reads the slots that the kubelet took, and waits for the pod to be
+// known before it says that none asks for so much.
+func (p *Server) admit(ctx context.Context, r gpu.Resource, ids []gpu.SlotID) (allocation.Grant, gpu.Inventory, error) {
+	waiting, cancel := context.WithTimeout(ctx, p.cfg.PodWait)
+	defer cancel()
+	news := news{server: p}
+	for {
+		s, changed, _ := p.state.Look(waiting)
+		grant, err := allocation.Resolve(s, r, ids)
+		if err != nil {
+			p.log.Warn("refused", zap.String("node", p.cfg.Node), zap.Stringer("resource", r), zap.Int("slots", len(ids)), zap.Error(err))
+			return allocation.Grant{}, gpu.Inventory{}, err
+		}
+		given, err := allocation.Admit(s, grant)
+		if errors.Is(err, allocation.ErrNoPod) {
+			if news.wait(waiting, changed) {
+				continue
+			}
+			switch {
+			case ctx.Err() != nil:
+				err = fmt.Errorf("the kubelet did not wait: %w", ctx.Err())
+			case p.placesUnknown(r):
+				err = nil
+			default:
+				err = p.unknown(err)
+			}
+		}
+		if err != nil {
+			p.refuse(s, r, len(ids), err)
+			return allocation.Grant{}, gpu.Inventory{}, err
+		}
+		p.state.Remember(given)
+		return grant, s.Inventory, nil
+	}
+}
+
+// refuse logs a refusal, and tells the pod of it if it is clear which it is.
+func (p *Server) refuse(s allocation.State, r gpu.Resource, size int, err error) {
+	p.log.Warn("refused", zap.String("node", p.cfg.Node), zap.Stringer("resource", r), zap.Int("slots", size), zap.Error(err))
+	var meant []placement.PodRef
+	for _, pod := range s.Pods {
+		asks := slices.ContainsFunc(pod.Request.Containers.All(), func(c placement.Container) bool { return allocation.Amount(r, c) == size })
+		served := slices.ContainsFunc(s.Held, func(h allocation.Held) bool { return h.Of(pod.Pod) && len(h.Only(r)) > 0 })
+		if asks && !served && (s.Known == nil || s.Known[pod.Pod.String()]) {
+			meant = append(meant, pod.Pod)
+		}
+	}
+	if len(meant) == 1 {
+		p.events.Pod(meant[0], true, "GPUMemoryRefused", err.Error())
+	}
+}

@@ -1,0 +1,91 @@
+package deviceplugin
+
+import (
+	"context"
+	"fmt"
+
+	"go.uber.org/zap"
+
+	"github.com/gpumem/gpumem/pkg/core/gpu"
+	"github.com/gpumem/gpumem/pkg/node/inventory"
+	"github.com/gpumem/gpumem/pkg/node/nodestate"
+)
+
+// Announcer reports what is wrong with the GPUs of the node, by events, and leaves in order. The
+// node's annotation and condition are written by nodepods.Node.
+type Announcer struct {
+	node   string
+	offers *nodestate.Offers
+	source inventory.Source
+	pods   Pods
+	events Events
+	log    *zap.Logger
+}
+
+// Nothing says why the plugin offers nothing, and whether that is a mistake to
+// put right rather than a node without a GPU.
+func (a *Announcer) Nothing() (why string, mistake bool) {
+	o, _ := a.offers.Now()
+	return o.Why, o.Refused
+}
+
+// Announce logs when what is there cannot be offered, and says so on the node.
+// It returns when the context is done.
+func (a *Announcer) Announce(ctx context.Context) error {
+	for said := ""; ; {
+		o, changed := a.offers.Now()
+		if o.Refused && o.Why != said {
+			a.log.Error("nothing is offered", zap.String("node", a.node), zap.String("reason", o.Why))
+			a.events.Node(true, "GPUMemoryNotOffered", o.Why)
+		}
+		said = o.Why
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-changed:
+		}
+	}
+}
+
+// AnnounceHealth says on the node when a GPU fails and when it is back. It
+// returns when the context is done.
+func (a *Announcer) AnnounceHealth(ctx context.Context) error {
+	told := make(map[gpu.UUID]gpu.Status) // of those that take no new pods
+	for {
+		inv, _, changed := a.source.Inventory()
+		for _, d := range inv.Devices {
+			a.announceHealth(d, told)
+		}
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-changed:
+		}
+	}
+}
+
+func (a *Announcer) announceHealth(d gpu.Device, told map[gpu.UUID]gpu.Status) {
+	was, failed := told[d.UUID]
+	switch {
+	case d.Status.TakesPods() && failed:
+		delete(told, d.UUID)
+		a.events.Node(false, "GPUHealthy", fmt.Sprintf("GPU %d (%s) is healthy again and takes pods; it was not: %s", d.Index, d.UUID, was.Causes()))
+	case !d.Status.TakesPods() && was != d.Status:
+		told[d.UUID] = d.Status
+		a.events.Node(true, "GPUUnhealthy", fmt.Sprintf("GPU %d (%s) is not healthy and takes no new pods: %s", d.Index, d.UUID, d.Status.Causes()))
+		a.tellPods(d)
+	}
+}
+
+// tellPods tells the pods on a GPU that it has failed.
+func (a *Announcer) tellPods(d gpu.Device) {
+	pods, _, _ := a.pods.Pods()
+	for _, pod := range pods {
+		for _, id := range pod.Assignment.Devices() {
+			if id == d.UUID {
+				a.events.Pod(pod.Pod, true, "GPUUnhealthy", fmt.Sprintf("its GPU %d (%s) is not healthy: %s; made anew, by its controller or by hand, the pod is placed on another, if one that it may use has room", d.Index, d.UUID, d.Status.Causes()))
+			}
+		}
+	}
+	a.log.Debug("health announced", zap.String("node", a.node), zap.String("device", string(d.UUID)))
+}

@@ -1,0 +1,61 @@
+package deviceplugin
+
+import (
+	"context"
+	"errors"
+	"slices"
+
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	"github.com/gpumem/gpumem/pkg/core/allocation"
+	"github.com/gpumem/gpumem/pkg/core/gpu"
+)
+
+// asStatus gives an error to the kubelet, which shows its text in the pod's
+// status.
+func asStatus(err error) error {
+	switch {
+	case errors.Is(err, context.Canceled), errors.Is(err, context.DeadlineExceeded):
+		return status.Error(codes.DeadlineExceeded, err.Error())
+	case errors.Is(err, allocation.ErrNoPod):
+		return status.Error(codes.NotFound, err.Error())
+	default:
+		return status.Error(codes.FailedPrecondition, err.Error())
+	}
+}
+
+func slotIDs(ids []string) []gpu.SlotID {
+	out := make([]gpu.SlotID, 0, len(ids))
+	for _, id := range ids {
+		out = append(out, gpu.SlotID(id))
+	}
+	return out
+}
+
+func plain(ids []gpu.SlotID) []string {
+	out := make([]string, 0, len(ids))
+	for _, id := range ids {
+		out = append(out, string(id))
+	}
+	return out
+}
+
+func uuids(devices []gpu.Device) []string {
+	out := make([]string, 0, len(devices))
+	for _, d := range devices {
+		out = append(out, string(d.UUID))
+	}
+	return out
+}
+
+// deviceNames returns the GPUs that slots are of, for a log line.
+func deviceNames(s allocation.State, ids []gpu.SlotID) []string {
+	var out []string
+	for _, id := range ids {
+		if d, err := s.Slots.Device(id); err == nil && !slices.Contains(out, string(d.UUID)) {
+			out = append(out, string(d.UUID))
+		}
+	}
+	return out
+}

@@ -1,0 +1,92 @@
+package deviceplugin
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"go.uber.org/zap"
+
+	"github.com/gpumem/gpumem/pkg/core/allocation"
+	"github.com/gpumem/gpumem/pkg/core/gpu"
+	"github.com/gpumem/gpumem/pkg/core/placement"
+	"github.com/gpumem/gpumem/pkg/node/containers"
+	"github.com/gpumem/gpumem/pkg/node/inventory"
+	"github.com/gpumem/gpumem/pkg/node/nodestate"
+	"github.com/gpumem/gpumem/pkg/node/reconcile"
+)
+
+// Pods tells which pods are bound to the node, whether these are all, and when
+// that changes; and it writes which GPUs a pod really has.
+type Pods interface {
+	Pods() (pods []allocation.Pod, complete bool, changed <-chan struct{})
+	// Refresh asks the API server itself for them.
+	Refresh(ctx context.Context) error
+	Correct(ctx context.Context, pod placement.PodRef, a placement.Assignment, inv gpu.Inventory) error
+}
+
+// Events tells people what was done.
+type Events interface {
+	Pod(ref placement.PodRef, warning bool, reason, note string)
+	Node(warning bool, reason, note string)
+}
+
+// Config is what a Plugin is to do. All fields are to be set, but for those that
+// say otherwise.
+type Config struct {
+	Node            string
+	Policy          placement.Policy // for pods that name none
+	PlaceUnassigned bool             // place pods that no scheduler placed; otherwise refuse them
+	Coreless        bool             // schedulers are to give no cores of this node to pods
+	Containers      containers.Config
+
+	// Ready says why a container that was promised a level must not start now.
+	Ready func(ctx context.Context, level gpu.Enforcement) error
+	// Hold makes sure of the limit in a container's control group.
+	Hold containers.Limit
+
+	// Cordoned tells which GPUs get no pods that no scheduler placed; nil: none.
+	// To the kubelet they stay healthy: it would not restart the containers on
+	// them otherwise.
+	Cordoned func() []gpu.UUID
+
+	PodWait     time.Duration // for the news of a pod for which the kubelet asks
+	KubeletWait time.Duration // for an answer of the kubelet
+	WriteWait   time.Duration // for the correction of a pod whose container is to start
+}
+
+// DefaultConfig returns the waits that suit a real kubelet, and the defaults of
+// the rest.
+func DefaultConfig(node string) Config {
+	return Config{
+		Node: node, Policy: placement.Binpack, PlaceUnassigned: true, Containers: containers.DefaultConfig(),
+		Ready:   func(context.Context, gpu.Enforcement) error { return nil },
+		Hold:    func(string, []gpu.Device, int64) error { return errors.New("nobody can write it") },
+		PodWait: 3 * time.Second, KubeletWait: time.Second, WriteWait: 2 * time.Second,
+	}
+}
+
+// Plugin is the parts of a device plugin, put together.
+type Plugin struct {
+	Offers     *nodestate.Offers
+	State      *nodestate.State
+	Reconciler *reconcile.Reconciler
+	Containers *containers.Containers
+	Announcer  *Announcer
+	Server     *Server
+}
+
+// New puts a plugin together.
+func New(cfg Config, source inventory.Source, pods Pods, kubelet nodestate.Kubelet, events Events, metrics reconcile.Metrics, log *zap.Logger) Plugin {
+	p := Plugin{Offers: nodestate.NewOffers(source, cfg.Coreless)}
+	p.State = nodestate.New(nodestate.Config{
+		Node: cfg.Node, Policy: cfg.Policy, PlaceUnassigned: cfg.PlaceUnassigned, Cordoned: cfg.Cordoned, KubeletWait: cfg.KubeletWait,
+	}, p.Offers, pods, kubelet, log)
+	p.Reconciler = reconcile.New(reconcile.Config{
+		Node: cfg.Node, GPUShare: cfg.Containers.GPUShare, WriteWait: cfg.WriteWait,
+	}, p.State, pods, events, metrics, log)
+	p.Containers = containers.New(cfg.Containers, cfg.Hold, p.State, pods, events)
+	p.Announcer = &Announcer{node: cfg.Node, offers: p.Offers, source: source, pods: pods, events: events, log: log}
+	p.Server = &Server{cfg: cfg, offers: p.Offers, state: p.State, reconciler: p.Reconciler, pods: pods, events: events, log: log}
+	return p
+}

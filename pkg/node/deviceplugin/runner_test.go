@@ -1,0 +1,474 @@
+package deviceplugin
+
+import (
+	"context"
+	"errors"
+	"io/fs"
+	"net"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"go.uber.org/zap"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/credentials/insecure"
+	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/testing/protocmp"
+	pluginapi "k8s.io/kubelet/pkg/apis/deviceplugin/v1beta1"
+
+	"github.com/gpumem/gpumem/pkg/node/plugintest"
+)
+
+const resourceName = "gpumem.dev/gpu-mem"
+
+// registry is the kubelet's end: it calls back who registers, as the kubelet does. It
+// knows one client of a name, the last, and when any stops it ends that.
+// (k8s.io/kubernetes/pkg/kubelet/cm/devicemanager/plugin/v1beta1/handler.go, runClient)
+type registry struct {
+	pluginapi.UnimplementedRegistrationServer
+	dir        string
+	registered chan *pluginapi.RegisterRequest
+	lists      chan int // units of each list
+	refuse     error
+
+	mu     sync.Mutex
+	client *grpc.ClientConn // nil: none
+}
+
+// forget ends the client that there is, if any.
+func (r *registry) forget() {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.client != nil {
+		_ = r.client.Close() // what it was told is over
+		r.client = nil
+	}
+}
+
+// hearsNothing checks that for a while nobody registers, sends a list or ends.
+func (r *registry) hearsNothing(t *testing.T) {
+	t.Helper()
+	select {
+	case <-r.registered:
+		t.Error("registered once more")
+	case n := <-r.lists:
+		t.Errorf("the kubelet has heard %d", n)
+	case <-time.After(3 * poll):
+	}
+}
+
+func (r *registry) Register(_ context.Context, req *pluginapi.RegisterRequest) (*pluginapi.Empty, error) {
+	if r.refuse != nil {
+		return nil, r.refuse
+	}
+	conn, err := grpc.NewClient("unix://"+filepath.Join(r.dir, req.GetEndpoint()), grpc.WithTransportCredentials(insecure.NewCredentials()))
+	if err != nil {
+		return nil, err
+	}
+	r.mu.Lock()
+	r.client = conn
+	r.mu.Unlock()
+	client := pluginapi.NewDevicePluginClient(conn)
+	go func() {
+		defer conn.Close()
+		stream, err := client.ListAndWatch(context.Background(), &pluginapi.Empty{})
+		for err == nil {
+			var list *pluginapi.ListAndWatchResponse
+			if list, err = stream.Recv(); err == nil {
+				r.lists <- len(list.GetDevices())
+			}
+		}
+		r.forget()
+		r.lists <- -1
+	}()
+	r.registered <- req
+	return &pluginapi.Empty{}, nil
+}
+
+// startKubelet does what a kubelet does at its start: it removes all sockets
+// and makes its own.
+func startKubelet(t *testing.T, dir string, refuse error) (r *registry, stop func()) {
+	t.Helper()
+	if err := os.MkdirAll(dir, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	entries, err := os.ReadDir(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, e := range entries {
+		if err := os.Remove(filepath.Join(dir, e.Name())); err != nil && !errors.Is(err, fs.ErrNotExist) {
+			t.Fatal(err)
+		}
+	}
+	listener, err := net.Listen("unix", filepath.Join(dir, "kubelet.sock"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	listener.(*net.UnixListener).SetUnlinkOnClose(false) // a kubelet that is killed leaves it
+	r = &registry{dir: dir, registered: make(chan *pluginapi.RegisterRequest, 10), lists: make(chan int, 100), refuse: refuse}
+	end := serving(t, listener, func(server *grpc.Server) { pluginapi.RegisterRegistrationServer(server, r) })
+	return r, func() {
+		end()
+		r.forget()
+	}
+}
+
+// serving serves on a listener until it is told to end.
+func serving(t *testing.T, listener net.Listener, register func(*grpc.Server)) (end func()) {
+	t.Helper()
+	server := grpc.NewServer()
+	register(server)
+	done := make(chan error)
+	go func() { done <- server.Serve(listener) }()
+	return func() {
+		server.Stop()
+		if err := <-done; err != nil {
+			t.Error(err)
+		}
+	}
+}
+
+func receive[T any](t *testing.T, from <-chan T) T {
+	t.Helper()
+	select {
+	case v := <-from:
+		return v
+	case <-time.After(plugintest.Patience):
+		t.Fatal("nothing came")
+		panic("unreachable")
+	}
+}
+
+// running starts a runner and returns how to end it.
+func running(t *testing.T, dir string) (r *Runner, stop func()) {
+	t.Helper()
+	n := newNode(t, nil, nil)
+	r = NewRunner(dir, resourceName, n.Server, zap.NewNop())
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan error)
+	go func() { done <- r.Run(ctx) }()
+	return r, func() {
+		cancel()
+		if err := receive(t, done); err != nil {
+			t.Errorf("Run: %v", err)
+		}
+	}
+}
+
+// listed starts a kubelet, and a runner that has sent it the list of devices. It returns how
+// to end the runner, which is to be done.
+func listed(t *testing.T) (dir string, kubelet *registry, r *Runner, stop func()) {
+	t.Helper()
+	dir = t.TempDir()
+	kubelet, end := startKubelet(t, dir, nil)
+	t.Cleanup(end)
+	r, stop = running(t, dir)
+	receive(t, kubelet.registered)
+	receive(t, kubelet.lists)
+	return dir, kubelet, r, stop
+}
+
+func TestRunnerRegistersAgainAndAgain(t *testing.T) {
+	dir := filepath.Join(t.TempDir(), "device-plugins") // not there yet
+	r, stop := running(t, dir)
+	if r.Missing() == "" {
+		t.Error("registered with no kubelet")
+	}
+	select {
+	case <-r.Listed():
+		t.Error("devices are listed to no kubelet")
+	default:
+	}
+	want := &pluginapi.RegisterRequest{
+		Version: "v1beta1", Endpoint: "gpumem-gpumem.dev_gpu-mem.sock", ResourceName: resourceName,
+		Options: &pluginapi.DevicePluginOptions{PreStartRequired: true, GetPreferredAllocationAvailable: true},
+	}
+	var kubelet *registry
+	for range 6 {
+		var end func()
+		kubelet, end = startKubelet(t, dir, nil)
+		if diff := cmp.Diff(want, receive(t, kubelet.registered), protocmp.Transform()); diff != "" {
+			t.Errorf("registration (-want +got):\n%s", diff)
+		}
+		if n := receive(t, kubelet.lists); n != 16 {
+			t.Errorf("%d units, want 16", n)
+		}
+		receive(t, r.Listed())
+		end()
+		if n := receive(t, kubelet.lists); n != -1 {
+			t.Errorf("%d units after the kubelet's end", n)
+		}
+	}
+	last, end := startKubelet(t, dir, nil)
+	defer end()
+	receive(t, last.registered)
+	receive(t, last.lists)
+	stop()
+	if n := receive(t, last.lists); n != -1 {
+		t.Errorf("%d units after the end", n)
+	}
+	if _, err := os.Stat(filepath.Join(dir, want.GetEndpoint())); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("the socket is still there: %v", err)
+	}
+}
+
+// However long the pause, another kubelet ends it.
+func TestAnotherKubeletEndsThePause(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "kubelet.sock")
+	write := func(name string) {
+		t.Helper()
+		if err := os.WriteFile(name, nil, 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	write(path)
+	before, err := seen(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	rested := make(chan bool)
+	go func() { rested <- rest(t.Context(), time.Hour, before) }()
+	write(path + ".new")
+	if err := os.Rename(path+".new", path); err != nil {
+		t.Fatal(err)
+	}
+	if !receive(t, rested) {
+		t.Error("no other kubelet is seen")
+	}
+	if !rest(t.Context(), poll, before) || rest(t.Context(), poll, socket{path: path + ".none"}) {
+		t.Error("rest sees another kubelet where there is none, or none where there is")
+	}
+}
+
+// A kubelet that starts removes the sockets of plugins, and then makes its own: a plugin
+// that listens before would lose its socket at any moment.
+func TestRunnerListensForNoKubeletThatIsGone(t *testing.T) {
+	dir := t.TempDir()
+	kubelet, end := startKubelet(t, dir, nil)
+	r, stop := running(t, dir)
+	defer stop()
+	receive(t, kubelet.registered)
+	receive(t, kubelet.lists)
+	end()
+	says(t, r, "wait for the kubelet")
+	if _, err := os.Stat(filepath.Join(dir, r.socketName())); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("the plugin's socket: %v, want none while no kubelet answers", err)
+	}
+	kubelet, end = startKubelet(t, dir, nil)
+	defer end()
+	receive(t, kubelet.registered)
+}
+
+// To ask at a socket that is gone does not take until the time is up.
+func TestNobodyAnswersAtASocketThatIsGone(t *testing.T) {
+	err := ask(t.Context(), filepath.Join(t.TempDir(), "gone.sock"))
+	if status.Code(err) != codes.Unavailable {
+		t.Errorf("error %v, want %v", err, codes.Unavailable)
+	}
+}
+
+func TestRunnerSeesThatItsSocketIsGone(t *testing.T) {
+	dir, kubelet, r, stop := listed(t)
+	defer stop()
+	if err := os.Remove(filepath.Join(dir, r.socketName())); err != nil {
+		t.Fatal(err)
+	}
+	receive(t, kubelet.registered)
+}
+
+func TestRunnerSeesThatTheKubeletNoLongerListens(t *testing.T) {
+	dir := t.TempDir()
+	kubelet, end := startKubelet(t, dir, nil)
+	defer end()
+	_, stop := running(t, dir)
+	defer stop()
+	for range 3 {
+		receive(t, kubelet.registered)
+		if n := receive(t, kubelet.lists); n != 16 {
+			t.Errorf("%d units, want 16", n)
+		}
+		kubelet.forget()
+		if n := receive(t, kubelet.lists); n != -1 {
+			t.Errorf("%d units of one that was forgotten", n)
+		}
+	}
+}
+
+// A plugin whose pod was deleted by force still serves when the next one starts, and
+// when it ends, the kubelet drops whoever has registered in the meantime.
+func TestRunnerWaitsForTheOneBefore(t *testing.T) {
+	dir, kubelet, _, stopFirst := listed(t)
+	second, stop := running(t, dir)
+	defer stop()
+	says(t, second, "another process serves")
+	stopFirst()
+	if n := receive(t, kubelet.lists); n != -1 {
+		t.Errorf("%d units, want the end of the first", n)
+	}
+	receive(t, kubelet.registered)
+	if n := receive(t, kubelet.lists); n != 16 {
+		t.Errorf("%d units, want 16", n)
+	}
+	kubelet.hearsNothing(t)
+}
+
+// slow is a plugin of another process that takes its time to answer.
+type slow struct {
+	pluginapi.UnimplementedDevicePluginServer
+	asked  chan struct{}
+	answer chan struct{}
+}
+
+func (s *slow) GetDevicePluginOptions(context.Context, *pluginapi.Empty) (*pluginapi.DevicePluginOptions, error) {
+	s.asked <- struct{}{}
+	<-s.answer
+	return &pluginapi.DevicePluginOptions{}, nil
+}
+
+// serve serves a plugin on the runner's socket, as another process would.
+func serve(t *testing.T, dir string, plugin pluginapi.DevicePluginServer) (path string) {
+	t.Helper()
+	path = filepath.Join(dir, "gpumem-gpumem.dev_gpu-mem.sock")
+	listener, err := net.Listen("unix", path+".other")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Rename(path+".other", path); err != nil { // in one step, whoever has the place
+		t.Fatal(err)
+	}
+	t.Cleanup(serving(t, listener, func(server *grpc.Server) { pluginapi.RegisterDevicePluginServer(server, plugin) }))
+	return path
+}
+
+func TestRunnerThatEndsLeavesTheSocketOfAnother(t *testing.T) {
+	dir := t.TempDir()
+	_, end := startKubelet(t, dir, nil)
+	defer end()
+	other := &slow{asked: make(chan struct{}, 100), answer: make(chan struct{})}
+	path := serve(t, dir, other)
+	defer close(other.answer)
+	_, stop := running(t, dir)
+	receive(t, other.asked)
+	stop()
+	if _, err := os.Stat(path); err != nil {
+		t.Errorf("the other's socket: %v", err)
+	}
+}
+
+// One whose socket another process has taken the place of leaves that there.
+func TestRunnerRemovesNoSocketButItsOwn(t *testing.T) {
+	dir, _, r, stop := listed(t)
+	other := &slow{asked: make(chan struct{}, 100), answer: make(chan struct{})}
+	close(other.answer)
+	path := serve(t, dir, other)
+	says(t, r, "another process serves")
+	stop()
+	if _, err := os.Stat(path); err != nil {
+		t.Errorf("the other's socket: %v", err)
+	}
+}
+
+// A second listener, a person's perhaps, may come and go.
+func TestRunnerIsNotDroppedWhileSomebodyListens(t *testing.T) {
+	dir, kubelet, r, stop := listed(t)
+	defer stop()
+	err := dial(t.Context(), filepath.Join(dir, r.socketName()), func(ctx context.Context, conn *grpc.ClientConn) error {
+		stream, err := pluginapi.NewDevicePluginClient(conn).ListAndWatch(ctx, &pluginapi.Empty{})
+		if err != nil {
+			return err
+		}
+		_, err = stream.Recv()
+		return err
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	kubelet.hearsNothing(t)
+}
+
+// deaf registers plugins and does not ask them.
+type deaf struct {
+	pluginapi.UnimplementedRegistrationServer
+	registered chan struct{}
+}
+
+func (d *deaf) Register(context.Context, *pluginapi.RegisterRequest) (*pluginapi.Empty, error) {
+	d.registered <- struct{}{}
+	return &pluginapi.Empty{}, nil
+}
+
+func TestRunnerRegistersAgainWhereTheKubeletDoesNotAsk(t *testing.T) {
+	dir := t.TempDir()
+	listener, err := net.Listen("unix", filepath.Join(dir, "kubelet.sock"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	d := &deaf{registered: make(chan struct{}, 10)}
+	defer serving(t, listener, func(server *grpc.Server) { pluginapi.RegisterRegistrationServer(server, d) })()
+	r, stop := running(t, dir)
+	defer stop()
+	receive(t, d.registered)
+	says(t, r, "does not ask for its devices")
+	receive(t, d.registered)
+}
+
+// A process that was killed and hangs in the driver keeps its socket, and answers nobody.
+func TestRunnerTakesOverFromOneThatHangs(t *testing.T) {
+	dir := t.TempDir()
+	kubelet, end := startKubelet(t, dir, nil)
+	defer end()
+	hangs, err := net.Listen("unix", filepath.Join(dir, "gpumem-gpumem.dev_gpu-mem.sock"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer hangs.Close()
+	_, stop := running(t, dir)
+	defer stop()
+	receive(t, kubelet.registered)
+}
+
+func TestRunnerReplacesASocketThatWasLeft(t *testing.T) {
+	dir := t.TempDir()
+	kubelet, end := startKubelet(t, dir, nil)
+	defer end()
+	left, err := net.Listen("unix", filepath.Join(dir, "gpumem-gpumem.dev_gpu-mem.sock"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	left.(*net.UnixListener).SetUnlinkOnClose(false)
+	if err := left.Close(); err != nil {
+		t.Fatal(err)
+	}
+	_, stop := running(t, dir)
+	defer stop()
+	receive(t, kubelet.registered)
+}
+
+func TestRunnerSaysWhyItIsNotRegistered(t *testing.T) {
+	dir := t.TempDir()
+	_, end := startKubelet(t, dir, errors.New("unsupported version"))
+	defer end()
+	r, stop := running(t, dir)
+	defer stop()
+	says(t, r, "unsupported version")
+}
+
+// says waits until a runner says what it lacks.
+func says(t *testing.T, r *Runner, want string) {
+	t.Helper()
+	ticker := time.NewTicker(10 * time.Millisecond)
+	defer ticker.Stop()
+	for deadline := time.After(plugintest.Patience); !strings.Contains(r.Missing(), want); {
+		select {
+		case <-deadline:
+			t.Fatalf("missing %q, want %q", r.Missing(), want)
+		case <-ticker.C:
+		}
+	}
+}

@@ -1,0 +1,160 @@
+package deviceplugin
+
+import (
+	"context"
+	"fmt"
+	"slices"
+
+	"go.uber.org/zap"
+	"google.golang.org/grpc"
+	"google.golang.org/protobuf/proto"
+	pluginapi "k8s.io/kubelet/pkg/apis/deviceplugin/v1beta1"
+
+	"github.com/gpumem/gpumem/pkg/core/allocation"
+	"github.com/gpumem/gpumem/pkg/core/gpu"
+	"github.com/gpumem/gpumem/pkg/core/placement"
+	"github.com/gpumem/gpumem/pkg/node/nodestate"
+)
+
+// Reconciler writes of pods what the kubelet made of them.
+type Reconciler interface {
+	// Kick has it look soon.
+	Kick()
+	// Correct writes where pods are of which something else is written.
+	Correct(ctx context.Context, s allocation.State) error
+	// Mixed says that a pod has slots of more GPUs than it asks for, or of fewer.
+	Mixed(pod allocation.Pod, actual placement.Assignment) error
+}
+
+// Server answers the kubelet about memory, and has a server of its own for
+// cores (Cores). Runner brings each to the kubelet.
+type Server struct {
+	pluginapi.UnimplementedDevicePluginServer
+
+	cfg        Config
+	offers     *nodestate.Offers
+	state      *nodestate.State
+	reconciler Reconciler
+	pods       Refresher
+	events     Events
+	log        *zap.Logger
+}
+
+// Refresher asks the API server itself for the pods of the node.
+type Refresher interface {
+	Refresh(ctx context.Context) error
+}
+
+// GetDevicePluginOptions implements pluginapi.DevicePluginServer.
+func (p *Server) GetDevicePluginOptions(context.Context, *pluginapi.Empty) (*pluginapi.DevicePluginOptions, error) {
+	return &pluginapi.DevicePluginOptions{PreStartRequired: true, GetPreferredAllocationAvailable: true}, nil
+}
+
+// ListAndWatch sends what is offered, and again whenever that is something else.
+func (p *Server) ListAndWatch(_ *pluginapi.Empty, stream grpc.ServerStreamingServer[pluginapi.ListAndWatchResponse]) error {
+	return p.listAndWatch(gpu.Memory, stream)
+}
+
+func (p *Server) listAndWatch(r gpu.Resource, stream grpc.ServerStreamingServer[pluginapi.ListAndWatchResponse]) error {
+	p.state.ForgetGiven() // a kubelet that has restarted may have lost them
+	var last *pluginapi.ListAndWatchResponse
+	for {
+		o, changed := p.offers.Now()
+		if list := o.List(r); last == nil || !proto.Equal(list, last) {
+			if err := stream.Send(list); err != nil {
+				return fmt.Errorf("send the devices: %w", err)
+			}
+			p.log.Info("devices sent", zap.String("node", p.cfg.Node), zap.Int("devices", len(o.Inventory.Devices)), zap.Stringer("resource", r), zap.Int("slots", len(list.GetDevices())))
+			last = list
+		}
+		select {
+		case <-changed:
+		case <-stream.Context().Done():
+			return nil
+		}
+	}
+}
+
+// GetPreferredAllocation steers the kubelet to the GPUs of the pod that it is
+// likely to be admitting.
+func (p *Server) GetPreferredAllocation(ctx context.Context, req *pluginapi.PreferredAllocationRequest) (*pluginapi.PreferredAllocationResponse, error) {
+	return p.preferredAllocation(ctx, gpu.Memory, req)
+}
+
+func (p *Server) preferredAllocation(ctx context.Context, r gpu.Resource, req *pluginapi.PreferredAllocationRequest) (*pluginapi.PreferredAllocationResponse, error) {
+	out := &pluginapi.PreferredAllocationResponse{}
+	for _, c := range req.GetContainerRequests() {
+		ids, err := p.prefer(ctx, r, slotIDs(c.GetAvailableDeviceIDs()), slotIDs(c.GetMustIncludeDeviceIDs()), int(c.GetAllocationSize()))
+		if err != nil {
+			return nil, asStatus(err)
+		}
+		out.ContainerResponses = append(out.ContainerResponses, &pluginapi.ContainerPreferredAllocationResponse{DeviceIDs: plain(ids)})
+	}
+	return out, nil
+}
+
+// Allocate tells containers which GPUs they got.
+func (p *Server) Allocate(ctx context.Context, req *pluginapi.AllocateRequest) (*pluginapi.AllocateResponse, error) {
+	return p.allocate(ctx, gpu.Memory, req)
+}
+
+func (p *Server) allocate(ctx context.Context, r gpu.Resource, req *pluginapi.AllocateRequest) (*pluginapi.AllocateResponse, error) {
+	out := &pluginapi.AllocateResponse{}
+	for _, c := range req.GetContainerRequests() {
+		grant, inv, err := p.admit(ctx, r, slotIDs(c.GetDevicesIds()))
+		if err != nil {
+			return nil, asStatus(err)
+		}
+		p.log.Info("allocated", zap.String("node", p.cfg.Node), zap.Strings("devices", uuids(grant.Devices)), zap.Stringer("resource", r), zap.Int("slots", grant.Each))
+		out.ContainerResponses = append(out.ContainerResponses, p.cfg.Containers.Response(r, grant, inv))
+		p.state.HandOut(grant.Slots, inv.Enforcement)
+	}
+	p.reconciler.Kick()
+	return out, nil
+}
+
+// PreStartContainer finds out who holds the slots, now that the kubelet tells,
+// and puts the pod's annotation right before the container runs.
+func (p *Server) PreStartContainer(ctx context.Context, req *pluginapi.PreStartContainerRequest) (*pluginapi.PreStartContainerResponse, error) {
+	out := &pluginapi.PreStartContainerResponse{}
+	ids := slotIDs(req.GetDevicesIds())
+	defer p.reconciler.Kick() // for what is not put right here
+	s, _, asked := p.state.Look(ctx)
+	if slices.ContainsFunc(ids, gpu.SlotID.GPUShare) {
+		p.log.Info("container of a pod starts that gpushare has placed", zap.String("node", p.cfg.Node), zap.Strings("slots", req.GetDevicesIds()))
+		return out, nil // with the environment that gpushare's plugin gave it
+	}
+	grant, err := allocation.Resolve(s, gpu.Memory, ids)
+	if err != nil {
+		return nil, asStatus(err)
+	}
+	if asked != nil {
+		return out, nil // logged; what the kubelet accounts is right all the same
+	}
+	held, ok := allocation.Find(s.Held, gpu.Memory, ids)
+	if !ok { // a plain init container: the kubelet does not list those
+		p.log.Debug("container starts", zap.String("node", p.cfg.Node), zap.Strings("devices", uuids(grant.Devices)), zap.Int("units", grant.Each))
+		return out, p.initMayStart(ctx, ids)
+	}
+	i := slices.IndexFunc(s.Pods, func(pod allocation.Pod) bool { return held.Of(pod.Pod) })
+	if i < 0 {
+		p.log.Info("container of a pod starts that the API server has not told of", zap.String("node", p.cfg.Node),
+			zap.String("pod", held.Namespace+"/"+held.Name), zap.String("container", held.Container))
+		return out, nil
+	}
+	pod := s.Pods[i]
+	p.log.Info("container starts", zap.String("node", p.cfg.Node), zap.Stringer("pod", pod.Pod), zap.String("uid", pod.Pod.UID),
+		zap.String("container", held.Container), zap.Strings("devices", uuids(grant.Devices)), zap.Int("units", grant.Each))
+	if actual := allocation.Actual(s, pod); !actual.None() && (len(actual.Shares) != pod.Request.GPUs() || len(actual.Shares) != len(grant.Devices)) {
+		return nil, asStatus(p.reconciler.Mixed(pod, actual))
+	}
+	if err := p.mayStart(ctx, s, pod, held.Container); err != nil {
+		return nil, p.unenforced(pod.Pod, err)
+	}
+	writing, cancel := context.WithTimeout(ctx, p.cfg.WriteWait)
+	defer cancel()
+	if err := p.reconciler.Correct(writing, s); err != nil {
+		p.log.Warn("assignments not corrected before the start", zap.Stringer("pod", pod.Pod), zap.String("uid", pod.Pod.UID), zap.Error(err))
+	}
+	return out, nil
+}

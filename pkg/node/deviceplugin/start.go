@@ -1,0 +1,50 @@
+package deviceplugin
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+
+	"go.uber.org/zap"
+
+	"github.com/gpumem/gpumem/pkg/core/allocation"
+	"github.com/gpumem/gpumem/pkg/core/gpu"
+	"github.com/gpumem/gpumem/pkg/core/placement"
+)
+
+// mayStart says why a container must not start: what its environment says of its
+// limit would not hold.
+func (p *Server) mayStart(ctx context.Context, s allocation.State, pod allocation.Pod, container string) error {
+	level := p.state.LevelOf(s, pod)
+	if !level.AtLeast(pod.Request.Enforcement) {
+		return fmt.Errorf("pod %s wants enforcement %s and was given %s: delete it, to have it placed again", pod.Pod, pod.Request.Enforcement, cmp.Or(level, gpu.EnforcementAdvisory))
+	}
+	if err := p.ready(ctx, level); err != nil {
+		return fmt.Errorf("container %s of pod %s waits: %w", container, pod.Pod, err)
+	}
+	return nil
+}
+
+// initMayStart says why an init container must not start that holds some slots. The
+// kubelet does not tell whose it is, and puts the reason into an event of its pod.
+func (p *Server) initMayStart(ctx context.Context, slots []gpu.SlotID) error {
+	if err := p.ready(ctx, p.state.LevelOfSlots(slots)); err != nil {
+		p.log.Warn("init container does not start", zap.String("node", p.cfg.Node), zap.Error(err))
+		return asStatus(fmt.Errorf("the init container waits: %w", err))
+	}
+	return nil
+}
+
+// ready says why a level does not hold now.
+func (p *Server) ready(ctx context.Context, level gpu.Enforcement) error {
+	asking, cancel := context.WithTimeout(ctx, p.cfg.KubeletWait)
+	defer cancel()
+	return p.cfg.Ready(asking, level)
+}
+
+// unenforced reports of a container that it waits for its limit to hold.
+func (p *Server) unenforced(pod placement.PodRef, err error) error {
+	p.log.Warn("container does not start", zap.String("node", p.cfg.Node), zap.Stringer("pod", pod), zap.String("uid", pod.UID), zap.Error(err))
+	p.events.Pod(pod, true, "GPUMemoryNotEnforced", err.Error())
+	return asStatus(err)
+}

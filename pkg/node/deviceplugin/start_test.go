@@ -1,0 +1,102 @@
+package deviceplugin
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	"google.golang.org/grpc/codes"
+
+	"github.com/gpumem/gpumem/pkg/core/allocation"
+	"github.com/gpumem/gpumem/pkg/core/gpu"
+	"github.com/gpumem/gpumem/pkg/core/placement"
+)
+
+// demanding is a pod that accepts no level below that.
+func demanding(p allocation.Pod, level gpu.Enforcement) allocation.Pod {
+	p.Request.Enforcement = level
+	return p
+}
+
+func TestNoInitContainerStartsWithoutItsLimit(t *testing.T) {
+	prepare := container("prepare", placement.Init, 2)
+	for name, tc := range map[string]struct {
+		pod  allocation.Pod
+		want string
+	}{
+		"before another":              {pod("a", 1, uuidA, prepare, app(3)), "the init container waits: the MPS daemon is dead"},
+		"the only one that holds any": {pod("a", 1, uuidA, prepare), "container prepare of pod ns/a waits: the MPS daemon is dead"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			var ready error
+			n := newNode(t, func(c *Config) {
+				c.Ready = func(_ context.Context, level gpu.Enforcement) error {
+					if level != gpu.EnforcementMPS {
+						t.Errorf("asked for %q", level)
+					}
+					return ready
+				}
+			}, nil, tc.pod)
+			n.LevelIs(gpu.EnforcementMPS)
+			if _, err := n.Admit(t, tc.pod); err != nil {
+				t.Fatal(err)
+			}
+			ready = errors.New("the MPS daemon is dead")
+			ids := []string{"aaaaaaaa-0", "aaaaaaaa-1"}
+			wantStatus(t, n.Start(t.Context(), ids...), codes.FailedPrecondition, tc.want)
+		})
+	}
+}
+
+func TestAPodThatDemandsALevel(t *testing.T) {
+	p := demanding(pod("a", 1, uuidA, app(3)), gpu.EnforcementMPS)
+	n := newNode(t, nil, nil, p)
+	_, err := n.Admit(t, p)
+	wantStatus(t, err, codes.FailedPrecondition, "pod ns/a wants enforcement mps; this node has advisory")
+
+	n.LevelIs(gpu.EnforcementKernel)
+	if _, err := n.Admit(t, p); err != nil {
+		t.Errorf("a stronger level does not do: %v", err)
+	}
+}
+
+func TestNoContainerStartsWithoutItsLimit(t *testing.T) {
+	dead := errors.New("the MPS daemon is dead")
+	var ready error
+	var asked []gpu.Enforcement
+	p := pod("a", 1, uuidA, app(3))
+	change := func(c *Config) {
+		c.Ready = func(_ context.Context, level gpu.Enforcement) error {
+			asked = append(asked, level)
+			return ready
+		}
+	}
+	n := newNode(t, change, nil, p)
+	n.LevelIs(gpu.EnforcementMPS)
+	if _, err := n.Admit(t, p); err != nil {
+		t.Fatal(err)
+	}
+	ids := n.Kubelet.SlotsOf("a")
+	ready = dead
+	wantStatus(t, n.Start(t.Context(), ids...), codes.FailedPrecondition, "container main of pod ns/a waits: the MPS daemon is dead")
+	if want := "ns/a GPUMemoryNotEnforced"; !slices.Contains(n.Notes.All(), want) {
+		t.Errorf("events %v, want %s", n.Notes.All(), want)
+	}
+	ready = nil
+	if err := n.Start(t.Context(), ids...); err != nil {
+		t.Errorf("it is back, and the container does not start: %v", err)
+	}
+
+	// A plugin that has just started knows from the annotation.
+	if err := n.Reconciler.Pass(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	n.begin(t, change)
+	ready = dead
+	wantStatus(t, n.Start(t.Context(), ids...), codes.FailedPrecondition, "the MPS daemon is dead")
+	if diff := cmp.Diff(slices.Repeat([]gpu.Enforcement{gpu.EnforcementMPS}, 4), asked); diff != "" {
+		t.Errorf("levels asked for (-want +got):\n%s", diff)
+	}
+}

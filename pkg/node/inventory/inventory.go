@@ -1,0 +1,72 @@
+package inventory
+
+import (
+	"context"
+	"reflect"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/gpumem/gpumem/pkg/core/gpu"
+)
+
+// Source tells which GPUs the node has, why it has none, and when that changes.
+type Source interface {
+	Inventory() (inv gpu.Inventory, reason string, changed <-chan struct{})
+}
+
+// Latest is a Source that tells what was set last. It is safe for concurrent use.
+type Latest struct {
+	looked chan struct{} // closed when something is set for the first time
+	first  sync.Once
+
+	mu        sync.Mutex // guards the rest
+	inventory gpu.Inventory
+	reason    string
+	changed   chan struct{} // closed and replaced when the rest changes
+}
+
+// NewLatest returns a Source that tells this until something is set.
+func NewLatest(inv gpu.Inventory, reason string) *Latest {
+	return &Latest{inventory: inv, reason: reason, looked: make(chan struct{}), changed: make(chan struct{})}
+}
+
+// Inventory returns what was set last.
+func (l *Latest) Inventory() (inv gpu.Inventory, reason string, changed <-chan struct{}) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	inv = l.inventory
+	inv.Devices = slices.Clone(inv.Devices)
+	return inv, l.reason, l.changed
+}
+
+// Looked is closed once something was set.
+func (l *Latest) Looked() <-chan struct{} { return l.looked }
+
+// Set is to be told from now on.
+func (l *Latest) Set(inv gpu.Inventory, reason string) {
+	l.mu.Lock()
+	if reason != l.reason || !reflect.DeepEqual(inv, l.inventory) {
+		l.inventory, l.reason = inv, reason
+		close(l.changed)
+		l.changed = make(chan struct{})
+	}
+	l.mu.Unlock()
+	l.first.Do(func() { close(l.looked) })
+}
+
+// Watch looks at an interval, and when the channel is closed that the last look
+// has returned, until the context is done.
+func Watch(ctx context.Context, interval time.Duration, look func(context.Context) <-chan struct{}) error {
+	timer := time.NewTicker(interval)
+	defer timer.Stop()
+	for {
+		changed := look(ctx)
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-changed:
+		case <-timer.C:
+		}
+	}
+}

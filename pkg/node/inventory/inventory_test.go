@@ -1,0 +1,82 @@
+package inventory
+
+import (
+	"context"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/gpumem/gpumem/pkg/core/gpu"
+)
+
+func closed(c <-chan struct{}) bool {
+	select {
+	case <-c:
+		return true
+	default:
+		return false
+	}
+}
+
+func TestLatest(t *testing.T) {
+	one := gpu.Inventory{UnitMiB: 1024, Devices: []gpu.Device{{UUID: "GPU-a", Capacity: 14}}}
+	l := NewLatest(gpu.Inventory{UnitMiB: 1024}, "not probed yet")
+	_, reason, changed := l.Inventory()
+	if reason != "not probed yet" || closed(changed) || closed(l.Looked()) {
+		t.Errorf("before anything is set: %q, changed %t, looked %t", reason, closed(changed), closed(l.Looked()))
+	}
+
+	l.Set(gpu.Inventory{UnitMiB: 1024}, "not probed yet")
+	if closed(changed) || !closed(l.Looked()) {
+		t.Errorf("the same is set: changed %t, looked %t", closed(changed), closed(l.Looked()))
+	}
+	l.Set(one, "")
+	if !closed(changed) {
+		t.Error("another inventory wakes nobody")
+	}
+
+	got, reason, changed := l.Inventory()
+	if diff := cmp.Diff(one, got); diff != "" || reason != "" || closed(changed) {
+		t.Errorf("reason %q, changed %t (-want +got):\n%s", reason, closed(changed), diff)
+	}
+	got.Devices[0].Status.Unhealthy = true
+	if again, _, _ := l.Inventory(); !again.Devices[0].Status.TakesPods() {
+		t.Error("a reader has changed what others read")
+	}
+	l.Set(one, "why")
+	if !closed(changed) {
+		t.Error("another reason wakes nobody")
+	}
+}
+
+func TestWatchLooksAtAnIntervalAndWhenSomethingChanges(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		ctx, cancel := context.WithCancel(t.Context())
+		changed := make(chan struct{})
+		var looks []time.Duration
+		start := time.Now()
+		ended := make(chan error, 1)
+		go func() {
+			ended <- Watch(ctx, time.Minute, func(context.Context) <-chan struct{} {
+				looks = append(looks, time.Since(start))
+				if len(looks) == 2 {
+					return changed
+				}
+				return nil
+			})
+		}()
+		time.Sleep(70 * time.Second)
+		close(changed)
+		time.Sleep(time.Minute)
+		cancel()
+		if err := <-ended; err != nil {
+			t.Error(err)
+		}
+		want := []time.Duration{0, time.Minute, 70 * time.Second, 2 * time.Minute}
+		if diff := cmp.Diff(want, looks); diff != "" {
+			t.Errorf("looks (-want +got):\n%s", diff)
+		}
+	})
+}

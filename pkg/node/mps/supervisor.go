@@ -1,0 +1,325 @@
+package mps
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"sync"
+	"time"
+
+	"go.uber.org/zap"
+
+	"github.com/gpumem/gpumem/pkg/process/serve"
+)
+
+// Config is what a Supervisor is to do. All fields are to be set.
+type Config struct {
+	Dir      string
+	Program  string // nvidia-cuda-mps-control
+	Protocol int    // 2, or 3, with which the daemon accounts for memory
+	Settings Settings
+	Mounts   Mounts
+
+	Exclusive bool          // no program may use the GPUs past the daemon
+	Interval  time.Duration // between two questions
+	Timeout   time.Duration // of a command
+	Backoff   time.Duration // before a daemon that has ended is started anew
+	Drain     time.Duration // for clients to end, before the daemon does
+	Quit      time.Duration // for the daemon to end, before it is killed
+}
+
+const (
+	// MaxFailures is how many questions in a row a daemon may leave unanswered
+	// before it is started anew.
+	MaxFailures = 3
+	// startTimeout is how long a daemon may take until it answers.
+	startTimeout = 30 * time.Second
+)
+
+// Supervisor keeps a daemon running.
+type Supervisor struct {
+	cfg   Config
+	modes Modes
+	log   *zap.Logger
+
+	mu     sync.Mutex // guards status
+	status Status
+}
+
+// New returns a supervisor that does nothing until it runs.
+func New(cfg Config, modes Modes, log *zap.Logger) *Supervisor {
+	return &Supervisor{cfg: cfg, modes: modes, log: log, status: Status{
+		Reason: "it has not been started yet", Protocol: cfg.Protocol, Accounting: cfg.Protocol >= 3,
+	}}
+}
+
+// Status says how the daemon is.
+func (s *Supervisor) Status() Status {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.status
+}
+
+func (s *Supervisor) update(change func(*Status)) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	change(&s.status)
+}
+
+// sick makes known why the daemon is not healthy.
+func (s *Supervisor) sick(reason string) {
+	s.update(func(st *Status) { st.Healthy, st.Reason = false, reason })
+	s.log.Warn("MPS daemon is not healthy", zap.String("reason", reason))
+}
+
+// Run keeps a daemon running until the context is done, and answers who asks for
+// it.
+func (s *Supervisor) Run(ctx context.Context) (err error) {
+	if err := errors.Join(s.cfg.Settings.validate(), s.makeDirs()); err != nil {
+		return err
+	}
+	listener, err := s.listen(ctx)
+	if err != nil {
+		return err
+	}
+	// It answers to the end, also while clients are waited for.
+	serving, stop := context.WithCancel(context.WithoutCancel(ctx))
+	served := make(chan error, 1)
+	go func() { served <- serve.Run(serving, listener, http.HandlerFunc(s.answer)) }()
+	defer func() {
+		stop()
+		err = errors.Join(err, <-served)
+	}()
+	if err := s.setModes(); err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, s.restoreModes()) }()
+	for ctx.Err() == nil {
+		if err := s.daemon(ctx); err != nil && ctx.Err() == nil {
+			s.sick(err.Error())
+		}
+		select {
+		case <-ctx.Done():
+		case <-time.After(s.cfg.Backoff):
+			s.update(func(st *Status) { st.Restarts++ })
+		}
+	}
+	return nil
+}
+
+func (s *Supervisor) path(name string) string { return filepath.Join(s.cfg.Dir, name) }
+
+// makeDirs makes the directories that daemon and clients share. Clients have any
+// user.
+func (s *Supervisor) makeDirs() error {
+	for dir, mode := range map[string]os.FileMode{"pipe": 0o755, "log": 0o755, "shm": 0o777 | os.ModeSticky} {
+		if err := os.MkdirAll(s.path(dir), 0o755); err != nil {
+			return err
+		}
+		if err := os.Chmod(s.path(dir), mode); err != nil { // whatever the umask
+			return err
+		}
+	}
+	if err := s.cfg.Mounts.Shared(s.path("shm")); err != nil {
+		return err
+	}
+	return s.cfg.Mounts.ReadOnly(s.path("pipe"), s.path("clients"))
+}
+
+func (s *Supervisor) listen(ctx context.Context) (net.Listener, error) {
+	socket := s.path(statusSocket)
+	if _, err := NewClient(s.cfg.Dir).Status(ctx); err == nil {
+		return nil, fmt.Errorf("another supervisor answers on %s", socket)
+	}
+	if err := os.RemoveAll(socket); err != nil { // of one that was killed
+		return nil, err
+	}
+	return (&net.ListenConfig{}).Listen(ctx, "unix", socket)
+}
+
+func (s *Supervisor) answer(w http.ResponseWriter, _ *http.Request) {
+	w.Header().Set("Content-Type", "application/json")
+	_ = json.NewEncoder(w).Encode(s.Status()) // the client is gone: nobody to tell
+}
+
+func (s *Supervisor) control() control { return s.controlBy("pipe") }
+
+// asClient asks as clients do, which can write nothing into the pipe folder: a daemon that
+// cannot be asked so is of no use to them.
+func (s *Supervisor) asClient() control { return s.controlBy("clients") }
+
+func (s *Supervisor) controlBy(pipe string) control {
+	return control{timeout: s.cfg.Timeout, program: s.cfg.Program, protocol: s.cfg.Protocol, env: append(os.Environ(),
+		"CUDA_MPS_PIPE_DIRECTORY="+s.path(pipe),
+		"CUDA_MPS_LOG_DIRECTORY="+s.path("log"),
+		// The order in which NVML has them, so that indexes are the same.
+		"CUDA_DEVICE_ORDER=PCI_BUS_ID",
+	)}
+}
+
+// daemon runs one daemon from its start to its end, and says why it ended.
+func (s *Supervisor) daemon(ctx context.Context) error {
+	life := context.WithoutCancel(ctx) // it outlives the context by the time of its clients
+	cmd, stdin, err := s.start(life)
+	if err != nil {
+		return err
+	}
+	defer stdin.Close()
+	exited := make(chan error, 1)
+	go func() { exited <- cmd.Wait() }()
+	err = s.watch(ctx, exited)
+	if errors.Is(err, errExited) {
+		return err
+	}
+	if ctx.Err() != nil {
+		s.drain(life, exited)
+	}
+	s.end(life, cmd, exited)
+	return err
+}
+
+var errExited = errors.New("it has ended")
+
+// start starts a daemon in the foreground. It reads its standard input, which
+// must stay open.
+func (s *Supervisor) start(ctx context.Context) (*exec.Cmd, io.Closer, error) {
+	c := s.control()
+	cmd := exec.CommandContext(ctx, c.program, "-f", "-multiuser-server")
+	if s.cfg.Protocol >= 3 {
+		config := s.path("config.toml")
+		if err := os.WriteFile(config, []byte(file), 0o644); err != nil {
+			return nil, nil, err
+		}
+		cmd.Args = []string{c.program, "-p", "3", "-m", "-f", "-a", config}
+	}
+	cmd.Env = c.env
+	cmd.Stdout, cmd.Stderr = os.Stderr, os.Stderr
+	stdin, err := cmd.StdinPipe()
+	if err != nil {
+		return nil, nil, err
+	}
+	if err := cmd.Start(); err != nil {
+		return nil, nil, fmt.Errorf("start it: %w", err)
+	}
+	s.log.Info("MPS daemon started", zap.Int("pid", cmd.Process.Pid), zap.Int("protocol", s.cfg.Protocol))
+	return cmd, stdin, nil
+}
+
+// watch waits for a daemon to answer, gives it its settings, and asks it at an
+// interval. It returns when the daemon has to be started anew, or the context is
+// done.
+func (s *Supervisor) watch(ctx context.Context, exited <-chan error) error {
+	c := s.control()
+	deadline := time.Now().Add(startTimeout)
+	ticker := time.NewTicker(s.cfg.Interval)
+	defer ticker.Stop()
+	set, failures := false, 0
+	var swept time.Time
+	for {
+		err := s.asClient().check(ctx)
+		if err == nil && !set {
+			err = s.apply(ctx, c)
+			set = err == nil
+		}
+		switch {
+		case ctx.Err() != nil:
+			return ctx.Err()
+		case err == nil:
+			failures = 0
+			s.well(ctx, c)
+			if time.Since(swept) >= sweepInterval {
+				swept = time.Now()
+				s.sweep()
+			}
+		case !set && time.Now().After(deadline), set && failures+1 >= MaxFailures:
+			return err
+		case set:
+			failures++
+			s.sick(err.Error())
+		}
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case err := <-exited:
+			if err != nil {
+				return fmt.Errorf("%w: %w", errExited, err)
+			}
+			return errExited
+		case <-ticker.C:
+		}
+	}
+}
+
+// apply gives a daemon its settings.
+func (s *Supervisor) apply(ctx context.Context, c control) error {
+	err := c.apply(ctx, s.cfg.Settings)
+	switch {
+	case err == nil:
+		s.log.Info("MPS daemon is healthy")
+	case ctx.Err() == nil:
+		s.sick(fmt.Sprintf("it does not take its settings: %v", err))
+	}
+	return err
+}
+
+// sweep removes what clients have left that have ended.
+func (s *Supervisor) sweep() {
+	if err := sweep("/proc", s.path("shm")); err != nil {
+		s.log.Warn("shared memory is not swept", zap.Error(err))
+	}
+}
+
+// well tells that a daemon answers, and how many use it.
+func (s *Supervisor) well(ctx context.Context, c control) {
+	clients, err := c.clients(ctx)
+	if err != nil {
+		s.log.Debug("clients not counted", zap.Error(err))
+	}
+	s.update(func(st *Status) { st.Healthy, st.Reason, st.Clients = true, "", clients })
+}
+
+// drain waits until no client is left, but not for ever.
+func (s *Supervisor) drain(ctx context.Context, exited chan error) {
+	s.sick("it is about to end")
+	ctx, cancel := context.WithTimeout(ctx, s.cfg.Drain)
+	defer cancel()
+	ticker := time.NewTicker(s.cfg.Interval)
+	defer ticker.Stop()
+	for {
+		n, err := s.control().clients(ctx)
+		if err != nil || n == 0 {
+			return
+		}
+		s.update(func(st *Status) { st.Clients = n })
+		select {
+		case err := <-exited:
+			exited <- err // for end
+			return
+		case <-ctx.Done():
+			s.log.Warn("MPS daemon ends with clients", zap.Int("clients", n))
+			return
+		case <-ticker.C:
+		}
+	}
+}
+
+// end ends a daemon: by its own command, or else by force.
+func (s *Supervisor) end(ctx context.Context, cmd *exec.Cmd, exited <-chan error) {
+	if err := s.control().quit(ctx); err != nil {
+		s.log.Warn("MPS daemon does not quit", zap.Error(err))
+	}
+	select {
+	case <-exited:
+		return
+	case <-time.After(s.cfg.Quit):
+	}
+	s.log.Warn("MPS daemon is killed", zap.Error(cmd.Process.Kill()))
+	<-exited
+}

@@ -1,0 +1,67 @@
+package nodepods
+
+import (
+	"context"
+	"fmt"
+	"hash/fnv"
+	"strings"
+
+	v1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/kubernetes/scheme"
+	"k8s.io/client-go/tools/events"
+
+	"github.com/gpumem/gpumem/pkg/core/placement"
+)
+
+// maxNote is the longest note that the API server takes, in bytes.
+const maxNote = 1024
+
+// Events records what happens to pods and to the node. It never waits for the
+// API server.
+type Events struct {
+	recorder events.EventRecorder
+	node     string
+}
+
+// NewEvents returns a recorder that sends until the context is done.
+func NewEvents(ctx context.Context, client kubernetes.Interface, component, node string) (*Events, error) {
+	broadcaster := events.NewBroadcaster(&events.EventSinkImpl{Interface: client.EventsV1()})
+	if err := broadcaster.StartRecordingToSinkWithContext(ctx); err != nil {
+		return nil, fmt.Errorf("record events: %w", err)
+	}
+	context.AfterFunc(ctx, broadcaster.Shutdown)
+	return &Events{recorder: broadcaster.NewRecorder(scheme.Scheme, component), node: node}, nil
+}
+
+// Pod records what happened to a pod.
+func (e *Events) Pod(ref placement.PodRef, warning bool, reason, note string) {
+	e.record(&v1.ObjectReference{
+		APIVersion: "v1", Kind: "Pod", Namespace: ref.Namespace, Name: ref.Name, UID: types.UID(ref.UID),
+	}, warning, reason, note)
+}
+
+// Node records what happened to the node.
+func (e *Events) Node(warning bool, reason, note string) {
+	// The kubelet too gives the name for the UID, and kubectl looks for that.
+	e.record(&v1.ObjectReference{APIVersion: "v1", Kind: "Node", Name: e.node, UID: types.UID(e.node)}, warning, reason, note)
+}
+
+func (e *Events) record(regarding runtime.Object, warning bool, reason, note string) {
+	kind := v1.EventTypeNormal
+	if warning {
+		kind = v1.EventTypeWarning
+	}
+	e.recorder.Eventf(regarding, nil, kind, reason, action(note), "%s", strings.ToValidUTF8(note[:min(len(note), maxNote)], ""))
+}
+
+// action names what was done. The recorder takes events that differ in their note
+// alone for one that happens again, and keeps the first note; so each note has an
+// action of its own.
+func action(note string) string {
+	sum := fnv.New32a()
+	_, _ = sum.Write([]byte(note)) // a hash takes everything
+	return fmt.Sprintf("AllocateGPUMemory-%08x", sum.Sum32())
+}

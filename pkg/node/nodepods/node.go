@@ -1,0 +1,262 @@
+package nodepods
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+
+	"go.uber.org/zap"
+	v1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/fields"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/informers"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/tools/cache"
+
+	"github.com/gpumem/gpumem/pkg/core/gpu"
+	"github.com/gpumem/gpumem/pkg/kube/api"
+)
+
+// How long to wait after a write that failed: twice as long each time.
+const (
+	minRetry = time.Second
+	maxRetry = time.Minute
+	// writeTimeout bounds one write.
+	writeTimeout = 10 * time.Second
+	// givenPause is the least time between two writes of what pods were given: their owners can
+	// have it change.
+	givenPause = time.Second
+	// toldTimeout bounds the read before the first look for GPUs.
+	toldTimeout = 5 * time.Second
+)
+
+// Node keeps the inventory annotation of a node what it should be.
+type Node struct {
+	client kubernetes.Interface
+	names  api.Names
+	name   string
+	log    *zap.Logger
+
+	leave     func()        // closes leaving
+	leaving   chan struct{} // closed when Run is to withdraw the inventory
+	withdrawn chan struct{} // closed when Run has
+
+	mu       sync.Mutex // guards the rest
+	missing  string     // why the annotation is not what it should be
+	cordoned []gpu.UUID
+}
+
+// NewNode returns a Node that does nothing until it runs.
+func NewNode(client kubernetes.Interface, names api.Names, name string, log *zap.Logger) *Node {
+	leaving := make(chan struct{})
+	return &Node{
+		client: client, names: names, name: name, log: log,
+		leave: sync.OnceFunc(func() { close(leaving) }), leaving: leaving, withdrawn: make(chan struct{}),
+		missing: "node " + name + " has not been read yet",
+	}
+}
+
+// Missing says why the annotation is not what it should be.
+func (n *Node) Missing() string {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	return n.missing
+}
+
+// Cordoned returns the GPUs that people want to take no new pods.
+func (n *Node) Cordoned() []gpu.UUID {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	return n.cordoned
+}
+
+// Told reads what was last written of what the node offers. It is empty where nothing was, or
+// nothing can be read.
+func (n *Node) Told(ctx context.Context) gpu.Inventory {
+	ctx, cancel := context.WithTimeout(ctx, toldTimeout)
+	defer cancel()
+	list, err := n.client.CoreV1().Nodes().List(ctx, metav1.ListOptions{FieldSelector: n.selector()})
+	for i := 0; err == nil && i < len(list.Items); i++ {
+		value, ok := list.Items[i].Annotations[n.names.Inventory()]
+		if !ok || list.Items[i].Name != n.name {
+			continue
+		}
+		var inv gpu.Inventory
+		if inv, err = api.DecodeInventory(value); err == nil {
+			return inv
+		}
+	}
+	if err != nil {
+		n.log.Warn("it is not known what was offered before", zap.String("node", n.name), zap.Error(err))
+	}
+	return gpu.Inventory{}
+}
+
+func (n *Node) selector() string {
+	return fields.OneTermEqualSelector("metadata.name", n.name).String()
+}
+
+// Run writes until the context is done, or Withdraw is called. The source tells
+// what the node offers, and has a channel that is closed when it offers something
+// else. The account tells in the same way what pods were given of which less is
+// written, and whether that is known yet: until then what was written of it stays.
+func (n *Node) Run(ctx context.Context, source func() (gpu.Inventory, <-chan struct{}), account func() ([]gpu.Given, bool, <-chan struct{})) error {
+	factory := informers.NewSharedInformerFactoryWithOptions(n.client, 0,
+		informers.WithTweakListOptions(func(o *metav1.ListOptions) {
+			o.FieldSelector = n.selector()
+		}),
+		informers.WithTransform(n.trim),
+	)
+	informer := factory.Core().V1().Nodes().Informer()
+	touched := make(chan struct{}, 1)
+	touch := func(any) {
+		select {
+		case touched <- struct{}{}:
+		default:
+		}
+	}
+	if _, err := informer.AddEventHandler(cache.ResourceEventHandlerFuncs{
+		AddFunc:    touch,
+		UpdateFunc: func(_, obj any) { touch(obj) },
+	}); err != nil {
+		return fmt.Errorf("watch node %s: %w", n.name, err)
+	}
+	factory.StartWithContext(ctx)
+	defer shutdown(factory)
+	if !cache.WaitForCacheSync(ctx.Done(), informer.HasSynced) {
+		return nil
+	}
+
+	wait := minRetry
+	given, known, news := account()
+	var pause <-chan time.Time // the account is looked at no earlier
+	for {
+		inv, changed := source()
+		if !known {
+			given = n.givenBefore(informer.GetStore(), inv.UnitMiB)
+		}
+		inv = inv.WithGiven(given)
+		err := n.ensure(ctx, informer.GetStore(), inv)
+		if ctx.Err() != nil {
+			return nil
+		}
+		n.settle(err)
+		var retry <-chan time.Time
+		if err != nil {
+			retry, wait = time.After(wait), min(2*wait, maxRetry)
+		} else {
+			wait = minRetry
+		}
+		heard := news
+		if pause != nil {
+			heard = nil
+		}
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-n.leaving:
+			return n.withdraw(ctx, inv)
+		case <-heard:
+			given, known, news = account()
+			pause = time.After(givenPause)
+		case <-pause:
+			pause = nil
+		case <-changed:
+		case <-touched:
+		case <-retry:
+		}
+	}
+}
+
+// givenBefore returns what is written of what pods were given.
+func (n *Node) givenBefore(store cache.Store, unitMiB int64) []gpu.Given {
+	obj, _, _ := store.GetByKey(n.name)
+	node, ok := obj.(*v1.Node)
+	if !ok {
+		return nil
+	}
+	inv, err := api.DecodeInventory(node.Annotations[n.names.Inventory()])
+	if err != nil || inv.UnitMiB != unitMiB {
+		return nil
+	}
+	return inv.Given
+}
+
+// ensure writes the annotation and the condition, if they are not what they
+// should be.
+func (n *Node) ensure(ctx context.Context, store cache.Store, inv gpu.Inventory) error {
+	value, err := api.EncodeInventory(inv)
+	if err != nil {
+		return fmt.Errorf("encode the inventory: %w", err)
+	}
+	obj, ok, err := store.GetByKey(n.name)
+	if err != nil || !ok {
+		return fmt.Errorf("node %s is not there yet", n.name)
+	}
+	node, ok := obj.(*v1.Node)
+	if !ok {
+		return fmt.Errorf("node %s is a %T", n.name, obj)
+	}
+	n.heed(node)
+	return errors.Join(n.ensureAnnotation(ctx, node, value, inv), n.ensureCondition(ctx, node, inv))
+}
+
+func (n *Node) ensureAnnotation(ctx context.Context, node *v1.Node, value string, inv gpu.Inventory) error {
+	if node.Annotations[n.names.Inventory()] == value {
+		return nil
+	}
+	return n.writeAnnotation(ctx, value, inv)
+}
+
+func (n *Node) writeAnnotation(ctx context.Context, value string, inv gpu.Inventory) error {
+	patch, err := json.Marshal(map[string]any{
+		"metadata": map[string]any{"annotations": map[string]string{n.names.Inventory(): value}},
+	})
+	if err != nil {
+		return fmt.Errorf("encode the inventory: %w", err)
+	}
+	ctx, cancel := context.WithTimeout(ctx, writeTimeout)
+	defer cancel()
+	if _, err := n.client.CoreV1().Nodes().Patch(ctx, n.name, types.MergePatchType, patch, metav1.PatchOptions{}); err != nil {
+		return fmt.Errorf("write the inventory of node %s: %w", n.name, err)
+	}
+	n.log.Info("inventory written", zap.String("node", n.name), zap.Int("devices", len(inv.Devices)), zap.Int64("units", int64(inv.Capacity())))
+	return nil
+}
+
+// settle remembers how a write went, and logs it when it went otherwise than
+// the one before.
+func (n *Node) settle(err error) {
+	missing := ""
+	if err != nil {
+		missing = err.Error()
+	}
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if missing != "" && missing != n.missing {
+		n.log.Warn("inventory not written", zap.String("node", n.name), zap.Error(err))
+	}
+	n.missing = missing
+}
+
+// trim keeps of a node what is read here.
+func (n *Node) trim(obj any) (any, error) {
+	node, ok := obj.(*v1.Node)
+	if !ok {
+		return obj, nil
+	}
+	out := &v1.Node{ObjectMeta: metav1.ObjectMeta{Name: node.Name, UID: node.UID, ResourceVersion: node.ResourceVersion}}
+	for _, key := range []string{n.names.Inventory(), n.names.Cordoned()} {
+		if value, ok := node.Annotations[key]; ok {
+			metav1.SetMetaDataAnnotation(&out.ObjectMeta, key, value)
+		}
+	}
+	if c := conditionOf(node); c != nil {
+		out.Status.Conditions = []v1.NodeCondition{*c}
+	}
+	return out, nil
+}

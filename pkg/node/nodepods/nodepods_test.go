@@ -1,0 +1,544 @@
+package nodepods
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"go.uber.org/zap"
+	v1 "k8s.io/api/core/v1"
+	eventsv1 "k8s.io/api/events/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/fields"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/kubernetes/fake"
+	clienttesting "k8s.io/client-go/testing"
+	"k8s.io/client-go/tools/events"
+
+	"github.com/gpumem/gpumem/pkg/core/allocation"
+	"github.com/gpumem/gpumem/pkg/core/gpu"
+	"github.com/gpumem/gpumem/pkg/core/placement"
+	"github.com/gpumem/gpumem/pkg/kube/api"
+)
+
+const patience = 10 * time.Second
+
+var (
+	gpu0 = gpu.Device{UUID: "GPU-aaaaaaaa", Index: 0, MemoryMiB: 15360, Capacity: 14}
+	gpu1 = gpu.Device{UUID: "GPU-bbbbbbbb", Index: 1, MemoryMiB: 15360, Capacity: 14}
+)
+
+func inventory(devices ...gpu.Device) gpu.Inventory {
+	return gpu.Inventory{UnitMiB: 1024, Devices: devices}
+}
+
+func names(t *testing.T) api.Names {
+	t.Helper()
+	n, err := api.NewNames(api.DefaultDomain)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return n
+}
+
+// pod is one that is bound to node n1 and asks for some units.
+func pod(name, uid string, units int64) *v1.Pod {
+	return &v1.Pod{
+		ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: name, UID: types.UID(uid), ResourceVersion: "1"},
+		Spec: v1.PodSpec{
+			NodeName: "n1",
+			Containers: []v1.Container{{
+				Name: "main", Image: "secret.example/image", Env: []v1.EnvVar{{Name: "TOKEN", Value: "x"}},
+				Resources: v1.ResourceRequirements{Limits: v1.ResourceList{
+					"gpumem.dev/gpu-mem": *resource.NewQuantity(units, resource.DecimalSI),
+					"cpu":                resource.MustParse("1"),
+				}},
+			}},
+		},
+		Status: v1.PodStatus{Conditions: []v1.PodCondition{{Type: v1.PodScheduled, Status: v1.ConditionTrue}}},
+	}
+}
+
+// A plugin that ends waits for containers that are being made, and for no others.
+func TestWhichPodsAreStarting(t *testing.T) {
+	waits := func(reason string) v1.ContainerStatus {
+		return v1.ContainerStatus{Name: "main", State: v1.ContainerState{Waiting: &v1.ContainerStateWaiting{Reason: reason}}}
+	}
+	admitted := &metav1.Time{Time: time.Unix(1, 0)}
+	for name, tc := range map[string]struct {
+		status v1.PodStatus
+		want   bool
+	}{
+		"not admitted":    {v1.PodStatus{Phase: v1.PodPending}, false},
+		"admitted":        {v1.PodStatus{Phase: v1.PodPending, StartTime: admitted}, true},
+		"being made":      {v1.PodStatus{Phase: v1.PodPending, StartTime: admitted, ContainerStatuses: []v1.ContainerStatus{waits("ContainerCreating")}}, true},
+		"after the inits": {v1.PodStatus{Phase: v1.PodPending, StartTime: admitted, ContainerStatuses: []v1.ContainerStatus{waits("PodInitializing")}}, true},
+		"no image":        {v1.PodStatus{Phase: v1.PodPending, StartTime: admitted, ContainerStatuses: []v1.ContainerStatus{waits("ImagePullBackOff")}}, false},
+		"no image for an init container": {v1.PodStatus{Phase: v1.PodPending, StartTime: admitted,
+			InitContainerStatuses: []v1.ContainerStatus{waits("ErrImagePull")}, ContainerStatuses: []v1.ContainerStatus{waits("PodInitializing")}}, false},
+		"runs": {v1.PodStatus{Phase: v1.PodRunning, StartTime: admitted}, false},
+	} {
+		p := NewPods(nil, names(t), "n1", zap.NewNop())
+		one := pod("p", "uid-p", 3)
+		one.Status = tc.status
+		trimmed, err := p.trim(one)
+		if err != nil {
+			t.Fatal(err)
+		}
+		p.put(trimmed)
+		if list, _, _ := p.Pods(); len(list) != 1 || list[0].Starting != tc.want {
+			t.Errorf("%s: %+v, want that it starts: %v", name, list, tc.want)
+		}
+	}
+}
+
+// watching runs a view until the test ends.
+func watching(t *testing.T, client *fake.Clientset) *Pods {
+	t.Helper()
+	p := NewPods(client, names(t), "n1", zap.NewNop())
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan error)
+	go func() { done <- p.Run(ctx) }()
+	t.Cleanup(func() {
+		cancel()
+		if err := <-done; err != nil {
+			t.Errorf("Run: %v", err)
+		}
+	})
+	until(t, p, func(_ []allocation.Pod, complete bool) bool { return complete })
+	return p
+}
+
+// until waits until the pods are as a test wants them.
+func until(t *testing.T, p *Pods, want func([]allocation.Pod, bool) bool) []allocation.Pod {
+	t.Helper()
+	deadline := time.After(patience)
+	for {
+		pods, complete, changed := p.Pods()
+		if want(pods, complete) {
+			return pods
+		}
+		select {
+		case <-changed:
+		case <-deadline:
+			t.Fatalf("pods are still %v", pods)
+		}
+	}
+}
+
+func uids(pods []allocation.Pod) string {
+	var out []string
+	for _, p := range pods {
+		out = append(out, p.Pod.UID)
+	}
+	return strings.Join(out, " ")
+}
+
+func TestPodsOfTheNode(t *testing.T) {
+	elsewhere := pod("elsewhere", "u2", 1)
+	elsewhere.Spec.NodeName = "n2"
+	ended := pod("ended", "u3", 1)
+	ended.Status.Phase = v1.PodSucceeded
+	plain := pod("plain", "u4", 1)
+	plain.Spec.Containers[0].Resources = v1.ResourceRequirements{}
+	client := fake.NewClientset(pod("a", "u1", 3), elsewhere, ended, plain)
+	p := watching(t, client)
+	pods, _, _ := p.Pods()
+	if got := uids(pods); got != "u1" {
+		t.Fatalf("pods %q, want u1", got)
+	}
+	if got := pods[0].Request.Units(); got != 3 {
+		t.Errorf("asks for %d units, want 3", got)
+	}
+	ctx := t.Context()
+	if _, err := client.CoreV1().Pods("ns").Create(ctx, pod("b", "u5", 1), metav1.CreateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	until(t, p, func(pods []allocation.Pod, _ bool) bool { return uids(pods) == "u1 u5" })
+	over := pod("a", "u1", 3)
+	over.ResourceVersion = "2"
+	over.Status.Phase = v1.PodFailed
+	if _, err := client.CoreV1().Pods("ns").Update(ctx, over, metav1.UpdateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	until(t, p, func(pods []allocation.Pod, _ bool) bool { return uids(pods) == "u5" })
+	if err := client.CoreV1().Pods("ns").Delete(ctx, "b", metav1.DeleteOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	until(t, p, func(pods []allocation.Pod, _ bool) bool { return len(pods) == 0 })
+}
+
+func TestPodsAreTrimmed(t *testing.T) {
+	p := NewPods(fake.NewClientset(), names(t), "n1", zap.NewNop())
+	full := pod("a", "u1", 3)
+	full.Annotations = map[string]string{"gpumem.dev/policy": "spread", "example.com/note": "long"}
+	full.Status.ContainerStatuses = []v1.ContainerStatus{{Name: "main", ContainerID: "containerd://1", Image: "long"}}
+	full.ManagedFields = []metav1.ManagedFieldsEntry{{Manager: "kubectl"}}
+	obj, err := p.trim(full)
+	if err != nil {
+		t.Fatal(err)
+	}
+	got := obj.(*v1.Pod)
+	want := &v1.Pod{
+		ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "a", UID: "u1", ResourceVersion: "1", Annotations: map[string]string{"gpumem.dev/policy": "spread"}},
+		Spec: v1.PodSpec{NodeName: "n1", Containers: []v1.Container{{
+			Name:      "main",
+			Resources: v1.ResourceRequirements{Limits: v1.ResourceList{"gpumem.dev/gpu-mem": *resource.NewQuantity(3, resource.DecimalSI)}},
+		}}},
+		Status: v1.PodStatus{
+			Conditions:        []v1.PodCondition{{Type: v1.PodScheduled, Status: v1.ConditionTrue}},
+			ContainerStatuses: []v1.ContainerStatus{{Name: "main", ContainerID: "containerd://1"}},
+		},
+	}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("trimmed (-want +got):\n%s", diff)
+	}
+	if full.Spec.Containers[0].Image == "" || len(full.Spec.Containers[0].Resources.Limits) != 2 {
+		t.Error("the pod itself was changed")
+	}
+	if obj, err := p.trim("tombstone"); err != nil || obj != "tombstone" {
+		t.Errorf("something else: %v, %v", obj, err)
+	}
+}
+
+// The control groups of a static pod have the UID that the kubelet gave it.
+func TestAPodIsKnownByTheKubeletsUIDToo(t *testing.T) {
+	const hash = "0123456789abcdef0123456789abcdef"
+	for name, tc := range map[string]struct {
+		mirrors, uid string
+		units        int64
+		want         bool
+	}{
+		"its UID":                         {"", "0f7a2c1e-3b4d-4e5f-8a9b-0c1d2e3f4a5b", 3, true},
+		"another's":                       {"", "11111111-1111-1111-1111-111111111111", 3, false},
+		"none":                            {"", "", 3, false},
+		"that of the static pod":          {hash, hash, 3, true},
+		"its UID, of a mirror":            {hash, "0f7a2c1e-3b4d-4e5f-8a9b-0c1d2e3f4a5b", 3, true},
+		"a static pod without GPU memory": {hash, hash, 0, false},
+		"a UID that it claims":            {"11111111-1111-1111-1111-111111111111", "11111111-1111-1111-1111-111111111111", 3, false},
+		"a UID that it claims by halves":  {"11111111-1111-1111-1111-11111111", "11111111-1111-1111-1111-11111111", 3, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			mirror := pod("a", "0f7a2c1e-3b4d-4e5f-8a9b-0c1d2e3f4a5b", tc.units)
+			if tc.mirrors != "" {
+				mirror.Annotations = map[string]string{"kubernetes.io/config.mirror": tc.mirrors}
+			}
+			p := watching(t, fake.NewClientset(mirror))
+			if got := p.Holds(tc.uid); got != tc.want {
+				t.Errorf("holds %v, want %v", got, tc.want)
+			}
+		})
+	}
+}
+
+func TestOldNewsIsDropped(t *testing.T) {
+	p := NewPods(fake.NewClientset(), names(t), "n1", zap.NewNop())
+	at := func(version, uid string, index string) *v1.Pod {
+		o := pod("a", uid, 3)
+		o.ResourceVersion = version
+		o.Annotations = map[string]string{"gpumem.dev/assignment": `{"v":1,"unitMiB":1024,"enforcement":"advisory","gpus":[{"uuid":"` + index + `","index":0,"units":3}]}`}
+		return o
+	}
+	device := func() string {
+		pods, _, _ := p.Pods()
+		return string(pods[0].Assignment.Devices()[0])
+	}
+	p.put(at("10", "u1", "GPU-new"))
+	p.put(at("9", "u1", "GPU-old"))
+	if device() != "GPU-new" {
+		t.Error("older news of a pod replaced newer")
+	}
+	p.put(at("9", "u2", "GPU-other"))
+	if device() != "GPU-other" {
+		t.Error("a pod made again under the name was dropped")
+	}
+	p.forget(at("11", "u1", ""))
+	if pods, _, _ := p.Pods(); len(pods) != 1 {
+		t.Error("the end of the pod before it ended the pod made again")
+	}
+}
+
+// The watch has told of some pods, and a list of the API server of others; what
+// the watch tells while the list is on its way is later.
+func TestRefresh(t *testing.T) {
+	at := func(name, version string) *v1.Pod {
+		o := pod(name, "uid-"+name, 3)
+		o.ResourceVersion = version
+		return o
+	}
+	client := fake.NewClientset()
+	p := NewPods(client, names(t), "n1", zap.NewNop())
+	client.PrependReactor("list", "pods", func(action clienttesting.Action) (bool, runtime.Object, error) {
+		if got := action.(clienttesting.ListAction).GetListRestrictions().Fields; !got.Matches(fields.Set{"spec.nodeName": "n1"}) || got.Matches(fields.Set{"spec.nodeName": "n2"}) {
+			t.Errorf("pods %q are listed, want those of node n1", got)
+		}
+		p.put(at("later", "12"))
+		p.remove(at("gone", "11"))
+		list := &v1.PodList{ListMeta: metav1.ListMeta{ResourceVersion: "10"}}
+		for _, o := range []*v1.Pod{at("stays", "7"), at("new", "8"), at("gone", "6")} {
+			list.Items = append(list.Items, *o)
+		}
+		return true, list, nil
+	})
+	p.put(at("stays", "5"))
+	p.put(at("ended", "5"))
+	p.put(at("gone", "5"))
+	if err := p.Refresh(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	pods, _, _ := p.Pods()
+	if got, want := uids(pods), "uid-later uid-new uid-stays"; got != want {
+		t.Errorf("got %q, want %q", got, want)
+	}
+	client.PrependReactor("list", "pods", func(clienttesting.Action) (bool, runtime.Object, error) {
+		return true, nil, errors.New("no answer")
+	})
+	if err := p.Refresh(t.Context()); err == nil || !strings.Contains(err.Error(), "list the pods of node n1") {
+		t.Errorf("got %v, want an error that says what failed", err)
+	}
+}
+
+func TestCorrectCarriesTheUID(t *testing.T) {
+	client := fake.NewClientset(pod("a", "u1", 3))
+	client.PrependReactor("patch", "pods", func(action clienttesting.Action) (bool, runtime.Object, error) {
+		// As the API server does it: a UID in the patch is a precondition.
+		var patch v1.Pod
+		if err := json.Unmarshal(action.(clienttesting.PatchAction).GetPatch(), &patch); err != nil {
+			return true, nil, err
+		}
+		if patch.UID != "u1" {
+			return true, nil, apierrors.NewConflict(v1.Resource("pods"), "a", errors.New("the UID is another"))
+		}
+		return false, nil, nil
+	})
+	p := watching(t, client)
+	inv := inventory(gpu0, gpu1)
+	to := func(d gpu.Device) placement.Assignment {
+		return placement.Assignment{Shares: []placement.Share{{Device: d.UUID, Units: 3}}}
+	}
+	if err := p.Correct(t.Context(), placement.PodRef{Namespace: "ns", Name: "a", UID: "u0"}, to(gpu1), inv); !apierrors.IsConflict(err) {
+		t.Errorf("another pod: error %v, want a conflict", err)
+	}
+	if err := p.Correct(t.Context(), placement.PodRef{Namespace: "ns", Name: "a", UID: "u1"}, to(gpu1), inv); err != nil {
+		t.Fatal(err)
+	}
+	pods, _, _ := p.Pods()
+	want := to(gpu1)
+	want.Enforcement, want.UnitMiB = gpu.EnforcementAdvisory, inv.UnitMiB // the node's
+	if diff := cmp.Diff(want, pods[0].Assignment); diff != "" {
+		t.Errorf("known at once (-want +got):\n%s", diff)
+	}
+	if pods[0].Index != "1" {
+		t.Errorf("index %q is known at once, want 1", pods[0].Index)
+	}
+	got, err := client.CoreV1().Pods("ns").Get(t.Context(), "a", metav1.GetOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got.Annotations["gpumem.dev/gpu-index"] != "1" {
+		t.Errorf("annotations %v", got.Annotations)
+	}
+	if err := p.Correct(t.Context(), placement.PodRef{Namespace: "ns", Name: "a", UID: "u1"}, to(gpu.Device{UUID: "GPU-x"}), inv); err == nil {
+		t.Error("a GPU that the node lacks was written")
+	}
+}
+
+// annotated waits until the node's annotation is that of an inventory.
+func annotated(t *testing.T, client *fake.Clientset, want gpu.Inventory) {
+	t.Helper()
+	value, err := api.EncodeInventory(want)
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	defer cancel()
+	for {
+		watch, err := client.CoreV1().Nodes().Watch(ctx, metav1.ListOptions{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		node, err := client.CoreV1().Nodes().Get(ctx, "n1", metav1.GetOptions{})
+		if err == nil && node.Annotations["gpumem.dev/inventory"] == value {
+			watch.Stop()
+			return
+		}
+		select {
+		case <-watch.ResultChan():
+		case <-ctx.Done():
+			t.Fatalf("annotation is still %q", node.Annotations["gpumem.dev/inventory"])
+		}
+		watch.Stop()
+	}
+}
+
+func TestNodeIsKeptAnnotated(t *testing.T) {
+	node := &v1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n1", Annotations: map[string]string{"other": "kept"}}}
+	client := fake.NewClientset(node.DeepCopy())
+	var failures atomic.Int32
+	client.PrependReactor("patch", "nodes", func(clienttesting.Action) (bool, runtime.Object, error) {
+		if failures.Add(1) == 1 {
+			return true, nil, errors.New("the API server is down")
+		}
+		return false, nil, nil
+	})
+	n := NewNode(client, names(t), "n1", zap.NewNop())
+	offers := make(chan struct{})
+	current := atomic.Pointer[gpu.Inventory]{}
+	set := func(inv gpu.Inventory) { current.Store(&inv) }
+	set(inventory(gpu0))
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan error)
+	go func() {
+		done <- n.Run(ctx, func() (gpu.Inventory, <-chan struct{}) { return *current.Load(), offers }, nothing)
+	}()
+	annotated(t, client, inventory(gpu0)) // although the first write failed
+	set(inventory(gpu0, gpu1))
+	offers <- struct{}{}
+	annotated(t, client, inventory(gpu0, gpu1))
+	if err := client.CoreV1().Nodes().Delete(t.Context(), "n1", metav1.DeleteOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := client.CoreV1().Nodes().Create(t.Context(), node.DeepCopy(), metav1.CreateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	annotated(t, client, inventory(gpu0, gpu1))
+	got, err := client.CoreV1().Nodes().Get(t.Context(), "n1", metav1.GetOptions{})
+	if err != nil || got.Annotations["other"] != "kept" {
+		t.Errorf("another annotation is %q, %v", got.Annotations["other"], err)
+	}
+	cancel()
+	if err := <-done; err != nil {
+		t.Error(err)
+	}
+}
+
+func TestWhatTheNodeWasToldToOffer(t *testing.T) {
+	inv := inventory(gpu0, failed(gpu1, "XID 79"))
+	value, err := api.EncodeInventory(inv)
+	if err != nil {
+		t.Fatal(err)
+	}
+	node := func(name string, annotations map[string]string) *v1.Node {
+		return &v1.Node{ObjectMeta: metav1.ObjectMeta{Name: name, Annotations: annotations}}
+	}
+	for name, tc := range map[string]struct {
+		nodes []runtime.Object
+		fail  error
+		want  gpu.Inventory
+	}{
+		"an inventory":              {[]runtime.Object{node("n1", map[string]string{"gpumem.dev/inventory": value})}, nil, inv},
+		"none yet":                  {[]runtime.Object{node("n1", nil)}, nil, gpu.Inventory{}},
+		"none that can be read":     {[]runtime.Object{node("n1", map[string]string{"gpumem.dev/inventory": "{}"})}, nil, gpu.Inventory{}},
+		"that of another node":      {[]runtime.Object{node("n2", map[string]string{"gpumem.dev/inventory": value})}, nil, gpu.Inventory{}},
+		"the API server is away":    {[]runtime.Object{node("n1", map[string]string{"gpumem.dev/inventory": value})}, errors.New("no answer"), gpu.Inventory{}},
+		"the node is not there yet": {nil, nil, gpu.Inventory{}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			client := fake.NewClientset(tc.nodes...)
+			client.PrependReactor("list", "nodes", func(clienttesting.Action) (bool, runtime.Object, error) {
+				return tc.fail != nil, nil, tc.fail
+			})
+			got := NewNode(client, names(t), "n1", zap.NewNop()).Told(t.Context())
+			if diff := cmp.Diff(tc.want, got); diff != "" {
+				t.Errorf("told (-want +got):\n%s", diff)
+			}
+		})
+	}
+}
+
+func TestNodeSaysWhatIsMissing(t *testing.T) {
+	n := NewNode(fake.NewClientset(), names(t), "n1", zap.NewNop())
+	if n.Missing() == "" {
+		t.Error("nothing is missing before the first write")
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	defer cancel()
+	asked := make(chan struct{})
+	go func() {
+		defer close(asked)
+		_ = n.Run(ctx, func() (gpu.Inventory, <-chan struct{}) {
+			if strings.Contains(n.Missing(), "is not there yet") {
+				cancel()
+			}
+			return inventory(gpu0), nil
+		}, nothing)
+	}()
+	<-asked
+	if !strings.Contains(n.Missing(), "node n1 is not there yet") {
+		t.Errorf("missing %q", n.Missing())
+	}
+}
+
+func TestEvents(t *testing.T) {
+	recorder := events.NewFakeRecorder(2)
+	e := &Events{recorder: recorder, node: "n1"}
+	e.Pod(placement.PodRef{Namespace: "ns", Name: "a", UID: "u1"}, true, "GPUMemoryRefused", "100% taken")
+	e.Node(false, "Long", strings.Repeat("é", maxNote))
+	if got, want := <-recorder.Events, "Warning GPUMemoryRefused 100% taken"; got != want {
+		t.Errorf("event %q, want %q", got, want)
+	}
+	if got := <-recorder.Events; len(got) > maxNote+len("Normal Long ") {
+		t.Errorf("a note of %d bytes", len(got))
+	}
+}
+
+// What is said again is counted, and makes no other Event; what is said anew makes
+// one, though its reason is the same.
+func TestAThousandPodsMakeNoStormOfEvents(t *testing.T) {
+	client := fake.NewClientset()
+	made := make(chan struct{}, 10000)
+	var mu sync.Mutex
+	names := make(map[string]string) // of Events, by what they say
+	client.PrependReactor("create", "events", func(action clienttesting.Action) (bool, runtime.Object, error) {
+		event := action.(clienttesting.CreateAction).GetObject().(*eventsv1.Event)
+		mu.Lock()
+		defer mu.Unlock()
+		note := event.Regarding.Name + ": " + event.Note
+		if name, ok := names[note]; ok && name != event.Name {
+			t.Errorf("two Events say %q", note)
+		} else if !ok {
+			names[note] = event.Name
+			made <- struct{}{}
+		}
+		return true, event, nil
+	})
+	client.PrependReactor("patch", "events", func(clienttesting.Action) (bool, runtime.Object, error) { return true, &eventsv1.Event{}, nil })
+	e, err := NewEvents(t.Context(), client, "gpumem-device-plugin", "n1")
+	if err != nil {
+		t.Fatal(err)
+	}
+	next := func() {
+		t.Helper()
+		select {
+		case <-made:
+		case <-time.After(patience):
+			t.Fatal("no more Events")
+		}
+	}
+	e.Node(true, "GPUUnhealthy", "GPU 0: lost")
+	e.Node(true, "GPUUnhealthy", "GPU 0: lost")
+	e.Node(true, "GPUUnhealthy", "GPU 0: XID 79")
+	next()
+	next()
+	for i := range 1000 {
+		for range 3 {
+			e.Pod(placement.PodRef{Namespace: "ns", Name: fmt.Sprint("p", i), UID: fmt.Sprint("u", i)}, true, "GPUMemoryRefused", "no room")
+		}
+		next()
+	}
+	mu.Lock()
+	defer mu.Unlock()
+	if len(names) != 1002 {
+		t.Errorf("%d Events, want one for each of 1,000 pods and 2 of the node", len(names))
+	}
+}

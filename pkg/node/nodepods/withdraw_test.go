@@ -1,0 +1,109 @@
+package nodepods
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"strings"
+	"sync/atomic"
+	"testing"
+
+	"go.uber.org/zap"
+	v1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/kubernetes/fake"
+	clienttesting "k8s.io/client-go/testing"
+
+	"github.com/gpumem/gpumem/pkg/core/gpu"
+	"github.com/gpumem/gpumem/pkg/kube/api"
+)
+
+// healthOf is a node whose condition says already how the GPUs of an inventory are.
+func healthOf(inv gpu.Inventory) *v1.Node {
+	return &v1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n1"}, Status: v1.NodeStatus{Conditions: []v1.NodeCondition{condition(inv)}}}
+}
+
+// keeping runs a Node that offers an inventory, until it is told to end.
+func keeping(t *testing.T, client *fake.Clientset, inv gpu.Inventory) (n *Node, done <-chan error) {
+	t.Helper()
+	n = NewNode(client, names(t), "n1", zap.NewNop())
+	ended := make(chan error, 1)
+	go func() {
+		ended <- n.Run(t.Context(), func() (gpu.Inventory, <-chan struct{}) { return inv, nil }, nothing)
+	}()
+	annotated(t, client, inv)
+	return n, ended
+}
+
+func TestWithdrawnInventory(t *testing.T) {
+	inv := inventory(gpu0, failed(gpu1, "XID 79"))
+	client := fake.NewClientset(healthOf(inv))
+	var fail atomic.Bool
+	client.PrependReactor("patch", "nodes", func(action clienttesting.Action) (bool, runtime.Object, error) {
+		if action.GetSubresource() != "" {
+			t.Error("the condition is written, and nothing ails the GPUs")
+		}
+		return fail.Swap(false), nil, errors.New("the API server is busy")
+	})
+	n, done := keeping(t, client, inv)
+	fail.Store(true)
+	withdrawn := inventory(stopped(gpu0), failed(gpu1, "XID 79"))
+	for range 2 {
+		if err := n.Withdraw(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		annotated(t, client, withdrawn) // at the second attempt
+	}
+	if err := <-done; err != nil || !inv.Devices[0].Status.TakesPods() {
+		t.Errorf("Run: %v; its source's inventory is %v", err, inv)
+	}
+
+	// The next plugin writes what there is, and again when a write of this one comes late.
+	keeping(t, client, inv)
+	value, err := api.EncodeInventory(withdrawn)
+	if err != nil {
+		t.Fatal(err)
+	}
+	late, err := json.Marshal(map[string]any{"metadata": map[string]any{"annotations": map[string]string{"gpumem.dev/inventory": value}}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := client.CoreV1().Nodes().Patch(t.Context(), "n1", types.MergePatchType, late, metav1.PatchOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	annotated(t, client, inv)
+}
+
+func TestWithdrawWaitsNoLongerThanItIsTold(t *testing.T) {
+	told := func(ctx context.Context, t *testing.T, n *Node) {
+		t.Helper()
+		if err := n.Withdraw(ctx); !errors.Is(err, context.Canceled) || !strings.Contains(err.Error(), "withdraw the inventory of node n1") {
+			t.Errorf("error %v, want one that says what was not done", err)
+		}
+	}
+	t.Run("the API server is away", func(t *testing.T) {
+		client := fake.NewClientset(healthOf(inventory(gpu0)))
+		ctx, cancel := context.WithCancel(t.Context())
+		defer cancel()
+		var away atomic.Bool
+		client.PrependReactor("patch", "nodes", func(clienttesting.Action) (bool, runtime.Object, error) {
+			if away.Load() {
+				cancel()
+			}
+			return away.Load(), nil, errors.New("no answer")
+		})
+		n, _ := keeping(t, client, inventory(gpu0))
+		away.Store(true)
+		told(ctx, t, n)
+	})
+	t.Run("nothing runs", func(t *testing.T) {
+		ctx, cancel := context.WithCancel(t.Context())
+		cancel()
+		told(ctx, t, NewNode(fake.NewClientset(), names(t), "n1", zap.NewNop()))
+	})
+}
+
+// nothing is an account of no pod.
+func nothing() ([]gpu.Given, bool, <-chan struct{}) { return nil, true, nil }

@@ -1,0 +1,48 @@
+package nodestate
+
+import (
+	"fmt"
+	"math"
+	"sort"
+
+	"github.com/gpumem/gpumem/pkg/core/gpu"
+)
+
+// messageLimit is the most that the kubelet receives in one gRPC message, in
+// bytes: it leaves gRPC's default as it is
+// (k8s.io/kubernetes/pkg/kubelet/cm/devicemanager/plugin/v1beta1/client.go).
+const messageLimit = 4 << 20
+
+// listSize returns the size in bytes of the ListAndWatch message that carries
+// every slot of memory, were all of them unhealthy (the longer word). It follows
+// the protobuf encoding of ListAndWatchResponse in
+// k8s.io/kubelet/pkg/apis/deviceplugin/v1beta1.
+func listSize(inv gpu.Inventory, slots *gpu.Slots) int {
+	const health = 2 + len("Unhealthy")
+	size := 0
+	for _, d := range inv.Devices {
+		prefix := len(slots.Prefix(d.UUID))
+		for from, to, digits := 0, 10, 1; from < int(d.Capacity); from, to, digits = to, to*10, digits+1 {
+			device := 2 + prefix + digits + health
+			size += (min(to, int(d.Capacity)) - from) * (2 + device)
+		}
+	}
+	return size
+}
+
+// smallestUnit returns the smallest unit, in MiB, with which the slots of
+// GPUs with these amounts of usable memory fit into one message of limit bytes.
+// It takes IDs to have their usual length: no two UUIDs that begin alike.
+func smallestUnit(usableMiB []int64, limit int) int64 {
+	fits := func(less int) bool {
+		inv := gpu.Inventory{UnitMiB: int64(less) + 1}
+		for i, mib := range usableMiB {
+			inv.Devices = append(inv.Devices, gpu.Device{
+				UUID: gpu.UUID(fmt.Sprintf("GPU-%08x", i)), Capacity: gpu.UnitsIn(mib, 0, inv.UnitMiB),
+			})
+		}
+		slots, err := gpu.NewSlots(inv)
+		return err == nil && listSize(inv, slots) <= max(0, limit)
+	}
+	return int64(sort.Search(math.MaxInt-1, fits)) + 1
+}

@@ -1,0 +1,64 @@
+package nodestate
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+
+	"google.golang.org/protobuf/proto"
+
+	"github.com/gpumem/gpumem/pkg/core/gpu"
+	"github.com/gpumem/gpumem/pkg/node/plugintest"
+)
+
+// An offer is computed when there are other GPUs, and not for each reader.
+func TestAnOfferIsMadeWhenTheGPUsChange(t *testing.T) {
+	source := plugintest.NewSource(plugintest.TwoGPUs())
+	o := NewOffers(source, false)
+	first, changed := o.Now()
+	if again, _ := o.Now(); again.Slots != first.Slots || plugintest.IsClosed(changed) {
+		t.Error("an offer is computed again for the same GPUs")
+	}
+	source.Set(func(inv *gpu.Inventory) { inv.Devices = inv.Devices[:1] })
+	if now, _ := o.Now(); now.Slots == first.Slots || len(now.Inventory.Devices) != 1 || !plugintest.IsClosed(changed) {
+		t.Errorf("offered of another inventory: %v", now.Inventory.Devices)
+	}
+	source.Set(func(inv *gpu.Inventory) { inv.Devices[0].Capacity = -1 })
+	if now, _ := o.Now(); now.Why == "" || !now.Refused {
+		t.Errorf("what makes no sense is offered: %+v", now)
+	}
+}
+
+// Eight GPUs of 141 GB with a unit of 1 MiB would make a list of devices that the
+// kubelet drops without a word. It is refused, with the unit that would do; with
+// that unit, and with the usual one, the message is within what the kubelet
+// receives.
+func TestEightLargeGPUsInSmallUnits(t *testing.T) {
+	const mib = 144384 // 141 GiB
+	offerIn := func(unit int64) Offer {
+		inv := gpu.Inventory{UnitMiB: unit}
+		for i := range 8 {
+			inv.Devices = append(inv.Devices, gpu.Device{
+				UUID: gpu.UUID(fmt.Sprintf("GPU-%08x-0000-0000-0000-000000000000", i)), Index: i, Model: "NVIDIA H200",
+				MemoryMiB: mib, Capacity: gpu.UnitsIn(mib, 0, unit), NUMANode: -1,
+			})
+		}
+		return newOffer(inv, "")
+	}
+	tooSmall := offerIn(1)
+	var suggested int64
+	_, advice, ok := strings.Cut(tooSmall.Why, "use --unit-mib=")
+	if _, err := fmt.Sscanf(advice, "%d or more", &suggested); err != nil || !ok || len(tooSmall.List(gpu.Memory).GetDevices()) != 0 {
+		t.Fatalf("offered %d devices, and said %q", len(tooSmall.List(gpu.Memory).GetDevices()), tooSmall.Why)
+	}
+	for _, unit := range []int64{suggested, 256, 1024} {
+		o := offerIn(unit)
+		list := o.List(gpu.Memory)
+		if size := proto.Size(list); o.Why != "" || size > messageLimit || len(list.GetDevices()) != 8*int(mib/unit) {
+			t.Errorf("unit of %d MiB: %d devices in %d bytes, %q", unit, len(list.GetDevices()), size, o.Why)
+		}
+	}
+	if o := offerIn(suggested - 1); o.Why == "" {
+		t.Errorf("a unit of %d MiB would have done, and %d was suggested", suggested-1, suggested)
+	}
+}

@@ -1,0 +1,206 @@
+package nodestate
+
+import (
+	"context"
+	"maps"
+	"slices"
+	"sync"
+	"time"
+
+	"go.uber.org/zap"
+
+	"github.com/gpumem/gpumem/pkg/core/allocation"
+	"github.com/gpumem/gpumem/pkg/core/gpu"
+	"github.com/gpumem/gpumem/pkg/core/placement"
+)
+
+// Pods tells which pods are bound to the node, whether these are all, and when
+// that changes.
+type Pods interface {
+	Pods() (pods []allocation.Pod, complete bool, changed <-chan struct{})
+}
+
+// Kubelet tells what containers hold, and which pods it lists.
+type Kubelet interface {
+	List(ctx context.Context) (held []allocation.Held, known map[string]bool, err error)
+}
+
+// Config is by what rules pods are placed on the node, and how long the kubelet is waited for.
+type Config struct {
+	Node            string
+	Policy          placement.Policy  // for pods that name none
+	PlaceUnassigned bool              // place pods that no scheduler placed; otherwise refuse them
+	Cordoned        func() []gpu.UUID // which GPUs get none of these; nil: all do
+	KubeletWait     time.Duration     // for an answer of the kubelet
+}
+
+// State is what a node knows of its pods. It is safe for concurrent use.
+type State struct {
+	cfg     Config
+	offers  *Offers
+	pods    Pods
+	kubelet Kubelet
+	log     *zap.Logger
+
+	mu      sync.Mutex // guards the rest
+	held    []allocation.Held
+	heard   bool                            // the kubelet has told what it has given
+	given   []allocation.Given              // the kubelet may not have told of it yet
+	plans   map[string]placement.Assignment // by UID, what was written of pods when the kubelet admitted them, or here since
+	levels  levels
+	account account
+}
+
+// New returns a state in which nothing is known yet.
+func New(cfg Config, offers *Offers, pods Pods, kubelet Kubelet, log *zap.Logger) *State {
+	return &State{
+		cfg: cfg, offers: offers, pods: pods, kubelet: kubelet, log: log,
+		plans: make(map[string]placement.Assignment), levels: make(levels), account: account{changed: make(chan struct{})},
+	}
+}
+
+// Alive returns unless nobody can have the lock any more.
+func (n *State) Alive() {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+}
+
+// kubeletPause is how long to wait before the kubelet is asked again that did not
+// answer: it answers a few questions at once, and then one each 10 ms.
+const kubeletPause = 20 * time.Millisecond
+
+// Look gathers the state of the node, asking the kubelet. The error is the
+// kubelet's; the state then has what it said last and what it was given since,
+// and does not say which pods it lists. The channel is closed when the pods have changed.
+func (n *State) Look(ctx context.Context) (allocation.State, <-chan struct{}, error) {
+	asking, cancel := context.WithTimeout(ctx, n.cfg.KubeletWait)
+	defer cancel()
+	for {
+		pods, _, changed := n.pods.Pods() // before the kubelet is asked: see allocation.Reconcile
+		held, known, err := n.kubelet.List(asking)
+		if err == nil {
+			return n.heardOf(pods, held, known), changed, nil
+		}
+		select {
+		case <-asking.Done():
+			n.log.Warn("the kubelet does not tell what it has given", zap.String("node", n.cfg.Node), zap.Error(err))
+			return n.recall(pods), changed, err
+		case <-time.After(kubeletPause):
+		}
+	}
+}
+
+// Ask is Look with one question to the kubelet, and no state if that fails. It reports whether all
+// pods of the node are known.
+func (n *State) Ask(ctx context.Context) (s allocation.State, complete bool, err error) {
+	asking, cancel := context.WithTimeout(ctx, n.cfg.KubeletWait)
+	defer cancel()
+	pods, complete, _ := n.pods.Pods() // before the kubelet is asked: see allocation.Reconcile
+	held, known, err := n.kubelet.List(asking)
+	if err != nil {
+		return allocation.State{}, false, err
+	}
+	return n.heardOf(pods, held, known), complete, nil
+}
+
+// Changed returns channels that are closed when the pods have changed, and what is offered.
+func (n *State) Changed() (pods, offer <-chan struct{}) {
+	_, _, pods = n.pods.Pods()
+	_, offer = n.offers.Now()
+	return pods, offer
+}
+
+// heardOf is the state of the node with what its pods hold, which is remembered
+// for when the kubelet does not tell.
+func (n *State) heardOf(pods []allocation.Pod, held []allocation.Held, known map[string]bool) allocation.State {
+	s := n.rules()
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.held, n.heard = held, true
+	s = n.fill(s, pods)
+	s.Known = known
+	return s
+}
+
+// recall is the state of the node by what the kubelet told last, and by what it
+// was given since.
+func (n *State) recall(pods []allocation.Pod) allocation.State {
+	s := n.rules()
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	s = n.fill(s, pods).Recall()
+	s.Blind = !n.heard
+	return s
+}
+
+// rules is a state of no pods.
+func (n *State) rules() allocation.State {
+	o, _ := n.offers.Now()
+	s := allocation.State{Inventory: o.Inventory, Slots: o.Slots, Policy: n.cfg.Policy, PlaceUnassigned: n.cfg.PlaceUnassigned}
+	if n.cfg.Cordoned != nil {
+		s.Cordoned = n.cfg.Cordoned()
+	}
+	return s
+}
+
+// fill adds to a state what is known of pods. The caller holds mu.
+func (n *State) fill(s allocation.State, pods []allocation.Pod) allocation.State {
+	n.forgetTold(pods)
+	s.Pods, s.Held, s.Given = n.planned(pods), n.held, slices.Clone(n.given)
+	return s.WithUnlisted()
+}
+
+// planned adds to pods what was planned for them. What is written of a pod that the kubelet has
+// admitted may have been changed by its owner since. The caller holds mu.
+func (n *State) planned(pods []allocation.Pod) []allocation.Pod {
+	pods = slices.Clone(pods)
+	for i, pod := range pods {
+		plan, known := n.plans[pod.Pod.UID]
+		if !known || !pod.Settled {
+			plan = pod.Assignment
+			n.plans[pod.Pod.UID] = plan
+		}
+		pods[i].Plan = &plan
+	}
+	return pods
+}
+
+// Wrote records what this node has written of a pod.
+func (n *State) Wrote(ref placement.PodRef, a placement.Assignment) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.plans[ref.UID] = a
+}
+
+// Keep drops what was planned for pods other than these, by UID.
+func (n *State) Keep(here map[string]bool) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	maps.DeleteFunc(n.plans, func(uid string, _ placement.Assignment) bool { return !here[uid] })
+}
+
+// Remember keeps what a container is given until the kubelet has told of it.
+func (n *State) Remember(given allocation.Given) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if len(given.Slots) > 0 {
+		n.given = append(n.given, given)
+	}
+}
+
+// ForgetGiven forgets all that: a kubelet that has restarted may have lost it.
+func (n *State) ForgetGiven() {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.given = nil
+}
+
+// forgetTold drops what was given to pods that are gone, and of pods that are
+// settled what the kubelet has listed, as theirs or as another's. Before that, an answer
+// may be older than the one before it. Of some it lists nothing. The caller holds mu.
+func (n *State) forgetTold(pods []allocation.Pod) {
+	n.given = slices.DeleteFunc(n.given, func(g allocation.Given) bool {
+		i := slices.IndexFunc(pods, func(pod allocation.Pod) bool { return pod.Pod == g.Pod })
+		return i < 0 || pods[i].Settled && (!pods[i].Unlisted() && g.Told(n.held) || g.Another(n.held))
+	})
+}

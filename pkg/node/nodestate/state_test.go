@@ -1,0 +1,104 @@
+package nodestate_test
+
+import (
+	"slices"
+	"testing"
+	"testing/synctest"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/gpumem/gpumem/pkg/core/allocation"
+	"github.com/gpumem/gpumem/pkg/core/placement"
+	"github.com/gpumem/gpumem/pkg/node/reconcile"
+)
+
+// A pod is deleted by force and made again while the kubelet answers: what it tells of the name is
+// of the pod before.
+func TestPodsAreReadBeforeTheKubelet(t *testing.T) {
+	p := pod("p", 1, uuidA, app(2))
+	p.Settled = true
+	n := newNode(t, nil, []string{"ns/p"}, p)
+	ids := []string{"bbbbbbbb-0", "bbbbbbbb-1"}
+	n.Kubelet.Give("p", "main", ids)
+	n.Kubelet.Meanwhile = func() {
+		n.Pods.Change("p", func(p *allocation.Pod) { p.Pod.UID = "another" })
+	}
+	if err := n.Start(t.Context(), ids...); err != nil {
+		t.Error(err)
+	}
+	if got := n.Pods.Corrected(); len(got) > 0 {
+		t.Errorf("corrections %v, want none: the kubelet has told nothing of this pod", got)
+	}
+}
+
+// What was taken to be an init container's was another pod's: when that has ended it is free.
+func TestWhatAnotherHadIsNotKept(t *testing.T) {
+	warm := pod("warm", 1, uuidA, container("warm", placement.Init, 3))
+	n := newNode(t, nil, []string{"ns/warm", "ns/other"}, warm)
+	if _, err := n.Allocate(t.Context(), "aaaaaaaa-0", "aaaaaaaa-1", "aaaaaaaa-2"); err != nil {
+		t.Fatal(err)
+	}
+	n.Pods.Settle("warm")
+	for _, held := range []bool{true, false} {
+		n.Kubelet.Free()
+		if held {
+			n.Kubelet.Give("other", "main", []string{"aaaaaaaa-0", "aaaaaaaa-1", "aaaaaaaa-2"})
+		}
+		if err := n.Reconciler.Pass(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+	}
+	n.Pods.Add(pod("late", 2, uuidA, app(8)))
+	n.Kubelet.Lists("ns/late")
+	if ids, err := n.Preferred(t.Context(), n.Free(), nil, 8); err != nil || ids[0] != "aaaaaaaa-0" {
+		t.Errorf("got %v, %v; want all of GPU 0", ids, err)
+	}
+}
+
+func TestAKubeletThatIsAskedTooOftenIsAskedAgain(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := newNode(t, nil, []string{"ns/younger"}, pod("older", 1, uuidA, app(3)), pod("younger", 2, uuidB, app(3)))
+		n.Kubelet.Failures = 2
+		ids, err := n.Preferred(t.Context(), n.Free(), nil, 3)
+		if err != nil || ids[0] != "bbbbbbbb-0" {
+			t.Errorf("got %v, %v; want GPU 1, of the pod that the kubelet lists", ids, err)
+		}
+	})
+}
+
+// The owner of a pod writes, once the kubelet has admitted it, that it has another GPU. An equal
+// pod that waits for the pod's own GPU is not moved.
+func TestWhatAnOwnerWritesIsNotSharedOut(t *testing.T) {
+	onA := "ns/evil [" + string(uuidA) + "]"
+	for name, tc := range map[string]struct {
+		evil   allocation.Pod
+		want   []string
+		counts []string
+	}{
+		"a scheduler placed it": {pod("evil", 1, uuidA, app(4)), []string{onA}, []string{reconcile.ReasonPlaced}},
+		"the node placed it":    {pod("evil", 1, "", app(4)), []string{onA + " by the node", onA}, []string{reconcile.ReasonPlaced, reconcile.ReasonHeld}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			n := newNode(t, nil, nil, tc.evil)
+			if gpus, err := n.Admit(t, tc.evil); err != nil || !slices.Equal(gpus, []string{"main=0"}) {
+				t.Fatalf("%v, %v; want GPU 0", gpus, err)
+			}
+			n.Pods.Add(pod("honest", 2, uuidA, app(4)))
+			n.Pods.Change("evil", func(pod *allocation.Pod) {
+				pod.Assignment = placement.Assignment{Shares: []placement.Share{{Device: uuidB}}}.WithShares(pod.Request)
+			})
+			for range 2 {
+				if err := n.Reconciler.Pass(t.Context()); err != nil {
+					t.Fatal(err)
+				}
+			}
+			if diff := cmp.Diff(tc.want, n.Pods.Corrected()); diff != "" {
+				t.Errorf("corrections (-want +got):\n%s", diff)
+			}
+			_, why := n.Counts.Told()
+			if diff := cmp.Diff(tc.counts, why); diff != "" {
+				t.Errorf("why (-want +got):\n%s", diff)
+			}
+		})
+	}
+}

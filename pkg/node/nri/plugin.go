@@ -1,0 +1,272 @@
+package nri
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/containerd/nri/pkg/api"
+	"github.com/containerd/nri/pkg/stub"
+	"go.uber.org/zap"
+
+	"github.com/gpumem/gpumem/pkg/core/gpu"
+)
+
+const (
+	pluginName = "gpumem"
+	// index is where the plugin stands among others: late, so that it sees what they
+	// made.
+	index = "80"
+	// answerTimeout is less than the runtime waits by default, which is 2 s.
+	answerTimeout = 1500 * time.Millisecond
+
+	minRetry = time.Second
+	maxRetry = 30 * time.Second
+)
+
+// given is in the environment of each container that gpumem's device plugin gave
+// anything.
+const given = "GPUMEM_GPU_UUID"
+
+// visible is the variable by which NVIDIA's runtime shows a container its GPUs, and noGPU its
+// value for a container that is to have none.
+const (
+	visible = "NVIDIA_VISIBLE_DEVICES"
+	noGPU   = "void"
+)
+
+// promised is the variable with the level that a container was given.
+const promised = "GPUMEM_ENFORCEMENT"
+
+// Containers knows what containers were given. Promised is the level that their
+// environment tells of.
+type Containers interface {
+	// Environment returns the variables of a container, and not ok for one of which
+	// nobody tells that it was given anything.
+	Environment(ctx context.Context, namespace, pod, container string, promised gpu.Enforcement) (env map[string]string, ok bool, err error)
+	// Holds reports whether any container of a pod was given GPU memory.
+	Holds(ctx context.Context, namespace, pod string) bool
+	// Hold makes sure of the limit of a container whose control group this is.
+	Hold(ctx context.Context, namespace, pod, container, cgroupsPath string, promised gpu.Enforcement) error
+}
+
+// Plugin answers a container runtime.
+type Plugin struct {
+	socket     string
+	containers Containers
+	log        *zap.Logger
+
+	mu      sync.Mutex // guards missing
+	missing error
+}
+
+// New returns a plugin for the runtime that listens on a socket.
+func New(socket string, containers Containers, log *zap.Logger) *Plugin {
+	return &Plugin{socket: socket, containers: containers, log: log, missing: errors.New("the container runtime was not asked to call the plugin yet")}
+}
+
+// Connected says why the runtime does not call the plugin; nil when it does.
+func (p *Plugin) Connected() error {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.missing
+}
+
+// settle remembers why the runtime does not call the plugin, and logs it when that
+// is news.
+func (p *Plugin) settle(missing error) {
+	p.mu.Lock()
+	was := p.missing
+	p.missing = missing
+	p.mu.Unlock()
+	switch {
+	case missing == nil:
+		p.log.Info("the container runtime calls the plugin", zap.String("socket", p.socket))
+	case was == nil || was.Error() != missing.Error():
+		p.log.Info("the container runtime does not call the plugin", zap.Error(missing))
+	}
+}
+
+// Run stays connected until the context is done.
+func (p *Plugin) Run(ctx context.Context) error {
+	retry := minRetry
+	for ctx.Err() == nil {
+		closed, stop, err := p.connect(ctx)
+		if err == nil {
+			p.settle(nil)
+			retry = minRetry
+			select {
+			case <-ctx.Done():
+			case <-closed:
+			}
+			stop()
+			err = errors.New("the connection was lost")
+		}
+		p.settle(fmt.Errorf("NRI at %s: %w", p.socket, err))
+		select {
+		case <-ctx.Done():
+		case <-time.After(retry):
+			retry = min(2*retry, maxRetry)
+		}
+	}
+	return nil
+}
+
+// connect registers the plugin with the runtime. The channel is closed when the
+// connection is.
+func (p *Plugin) connect(ctx context.Context) (closed <-chan struct{}, stop func(), err error) {
+	gone := make(chan struct{})
+	var once sync.Once
+	s, err := stub.New(p,
+		stub.WithPluginName(pluginName), stub.WithPluginIdx(index), stub.WithSocketPath(p.socket),
+		stub.WithOnClose(func() { once.Do(func() { close(gone) }) }),
+		stub.WithLogger(logger{p.log.Sugar()}),
+	)
+	if err != nil {
+		return nil, nil, err
+	}
+	if err := s.Start(ctx); err != nil {
+		return nil, nil, err
+	}
+	return gone, s.Stop, nil
+}
+
+// CreateContainer implements stub.CreateContainerInterface.
+func (p *Plugin) CreateContainer(ctx context.Context, pod *api.PodSandbox, container *api.Container) (*api.ContainerAdjustment, []*api.ContainerUpdate, error) {
+	ctx, cancel := context.WithTimeout(ctx, answerTimeout)
+	defer cancel()
+	name := nameOf(pod, container)
+	if !ours(container) {
+		if !seesGPUs(container.GetEnv()) || !p.containers.Holds(ctx, pod.GetNamespace(), pod.GetName()) {
+			return nil, nil, nil
+		}
+		return p.adjusted(name, only(container.GetEnv(), visible), map[string]string{visible: noGPU})
+	}
+	env, ok, err := p.containers.Environment(ctx, pod.GetNamespace(), pod.GetName(), container.GetName(), levelOf(container))
+	if err != nil {
+		p.log.Warn("container is not created", zap.String("container", name), zap.Error(err))
+		return nil, nil, fmt.Errorf("gpumem: container %s: %w", name, err)
+	}
+	if !ok {
+		return nil, nil, nil
+	}
+	return p.adjusted(name, container.GetEnv(), env)
+}
+
+// adjusted answers with what adjust makes of a container.
+func (p *Plugin) adjusted(name string, has []string, env map[string]string) (*api.ContainerAdjustment, []*api.ContainerUpdate, error) {
+	adjustment, err := adjust(has, env)
+	if err != nil {
+		p.log.Warn("container is not created", zap.String("container", name), zap.Error(err))
+		return nil, nil, fmt.Errorf("gpumem: container %s: %w", name, err)
+	}
+	return adjustment, nil, nil
+}
+
+// adjust makes the reserved variables of a container what they are to be, or says
+// which of them the runtime could not be made to change.
+func adjust(has []string, env map[string]string) (*api.ContainerAdjustment, error) {
+	is := make(map[string][]string)
+	for _, variable := range has {
+		name, value, _ := strings.Cut(variable, "=")
+		is[name] = append(is[name], value)
+	}
+	var own []string
+	adjustment := &api.ContainerAdjustment{}
+	for _, name := range slices.Sorted(maps.Keys(is)) {
+		want, wanted := env[name]
+		differs := slices.ContainsFunc(is[name], func(value string) bool { return value != want })
+		if Reserved(name) && (!wanted || differs && len(is[name]) > 1) {
+			own = append(own, name)
+		}
+	}
+	if len(own) > 0 {
+		return nil, fmt.Errorf("sets %s, which gpumem sets: remove that from the pod, and from what its envFrom names", strings.Join(own, ", "))
+	}
+	for _, name := range slices.Sorted(maps.Keys(env)) {
+		if values := is[name]; Reserved(name) && (len(values) == 0 || values[0] != env[name]) {
+			adjustment.AddEnv(name, env[name])
+		}
+	}
+	return adjustment, nil
+}
+
+// StartContainer implements stub.StartContainerInterface.
+func (p *Plugin) StartContainer(ctx context.Context, pod *api.PodSandbox, container *api.Container) error {
+	if !ours(container) {
+		return nil
+	}
+	ctx, cancel := context.WithTimeout(ctx, answerTimeout)
+	defer cancel()
+	if err := p.containers.Hold(ctx, pod.GetNamespace(), pod.GetName(), container.GetName(), container.GetLinux().GetCgroupsPath(), levelOf(container)); err != nil {
+		name := nameOf(pod, container)
+		p.log.Warn("container is not started", zap.String("container", name), zap.Error(err))
+		return fmt.Errorf("gpumem: container %s: %w", name, err)
+	}
+	return nil
+}
+
+// Reserved reports whether a variable is gpumem's to set in containers that hold GPU
+// memory.
+func Reserved(name string) bool {
+	return name == visible || !serviceLink(name) && (strings.HasPrefix(name, "GPUMEM_") ||
+		strings.HasPrefix(name, "NVIDIA_GPU_MEMORY_") || strings.HasPrefix(name, "CUDA_MPS_"))
+}
+
+// serviceLink reports whether a variable has a name as the kubelet makes for the
+// Services of a pod's namespace, which may be called gpumem-web.
+// (k8s.io/kubernetes/pkg/kubelet/envvars, FromServices)
+func serviceLink(name string) bool {
+	return strings.HasSuffix(name, "_SERVICE_HOST") || strings.Contains(name+"_", "_PORT_")
+}
+
+func ours(container *api.Container) bool {
+	return slices.ContainsFunc(container.GetEnv(), func(s string) bool { return strings.HasPrefix(s, given+"=") })
+}
+
+// seesGPUs reports whether NVIDIA's runtime would show a container any GPU.
+func seesGPUs(env []string) bool {
+	return slices.ContainsFunc(only(env, visible), func(s string) bool {
+		return !slices.Contains([]string{visible + "=", visible + "=" + noGPU, visible + "=none"}, s)
+	})
+}
+
+// only returns the values of one variable, as NAME=VALUE.
+func only(env []string, name string) (values []string) {
+	for _, s := range env {
+		if strings.HasPrefix(s, name+"=") {
+			values = append(values, s)
+		}
+	}
+	return values
+}
+
+// levelOf returns the level that a container was promised: of two values the first,
+// which is the kubelet's.
+func levelOf(container *api.Container) gpu.Enforcement {
+	for _, variable := range container.GetEnv() {
+		if level, ok := strings.CutPrefix(variable, promised+"="); ok {
+			return gpu.Enforcement(level)
+		}
+	}
+	return ""
+}
+
+// nameOf names a container for people.
+func nameOf(pod *api.PodSandbox, container *api.Container) string {
+	return pod.GetNamespace() + "/" + pod.GetName() + "/" + container.GetName()
+}
+
+// logger gives what the library says to the log: nothing of it is for people who
+// do not look for a fault.
+type logger struct{ log *zap.SugaredLogger }
+
+func (l logger) Debugf(_ context.Context, format string, args ...any) { l.log.Debugf(format, args...) }
+func (l logger) Infof(_ context.Context, format string, args ...any)  { l.log.Debugf(format, args...) }
+func (l logger) Warnf(_ context.Context, format string, args ...any)  { l.log.Debugf(format, args...) }
+func (l logger) Errorf(_ context.Context, format string, args ...any) { l.log.Debugf(format, args...) }

@@ -1,0 +1,171 @@
+package nri
+
+import (
+	"context"
+	"errors"
+	"strings"
+	"testing"
+
+	"github.com/containerd/nri/pkg/api"
+	"github.com/google/go-cmp/cmp"
+	"go.uber.org/zap"
+
+	"github.com/gpumem/gpumem/pkg/core/gpu"
+)
+
+// containers are one container, known or not.
+type containers struct {
+	env   map[string]string
+	fail  error
+	holds bool // another container of its pod was given GPU memory
+	asked []string
+}
+
+func (c *containers) Holds(_ context.Context, namespace, pod string) bool {
+	c.asked = append(c.asked, "grants of "+namespace+"/"+pod)
+	return c.holds
+}
+
+func (c *containers) Environment(_ context.Context, namespace, pod, container string, promised gpu.Enforcement) (map[string]string, bool, error) {
+	c.asked = append(c.asked, strings.TrimSpace("environment of "+namespace+"/"+pod+"/"+container+" "+string(promised)))
+	return c.env, c.env != nil, c.fail
+}
+
+func (c *containers) Hold(_ context.Context, namespace, pod, container, cgroupsPath string, promised gpu.Enforcement) error {
+	c.asked = append(c.asked, strings.TrimSpace("limit of "+namespace+"/"+pod+"/"+container+" in "+cgroupsPath+" "+string(promised)))
+	return c.fail
+}
+
+var sandbox = &api.PodSandbox{Namespace: "ns", Name: "p"}
+
+func container(env ...string) *api.Container {
+	return &api.Container{Name: "main", Env: env, Linux: &api.LinuxContainer{CgroupsPath: "/kubepods/podp/c1"}}
+}
+
+func TestTheEnvironmentIsThatOfTheGrant(t *testing.T) {
+	grant := map[string]string{
+		"NVIDIA_VISIBLE_DEVICES": "GPU-a", "GPUMEM_GPU_UUID": "GPU-a", "GPUMEM_LIMIT_MIB": "3072", "XLA_PYTHON_CLIENT_MEM_FRACTION": "0.2000",
+	}
+	for name, tc := range map[string]struct {
+		has     []string
+		set     map[string]string
+		wantErr string
+	}{
+		"as it was given":       {[]string{"PATH=/bin", "GPUMEM_GPU_UUID=GPU-a", "NVIDIA_VISIBLE_DEVICES=GPU-a", "GPUMEM_LIMIT_MIB=3072"}, map[string]string{}, ""},
+		"a framework's own":     {[]string{"GPUMEM_GPU_UUID=GPU-a", "NVIDIA_VISIBLE_DEVICES=GPU-a", "GPUMEM_LIMIT_MIB=3072", "XLA_PYTHON_CLIENT_MEM_FRACTION=0.2000", "XLA_PYTHON_CLIENT_MEM_FRACTION=0.9"}, map[string]string{}, ""},
+		"of an exchanged pod":   {[]string{"GPUMEM_GPU_UUID=GPU-b", "NVIDIA_VISIBLE_DEVICES=GPU-b"}, map[string]string{"GPUMEM_GPU_UUID": "GPU-a", "NVIDIA_VISIBLE_DEVICES": "GPU-a", "GPUMEM_LIMIT_MIB": "3072"}, ""},
+		"twice the same":        {[]string{"GPUMEM_GPU_UUID=GPU-a", "NVIDIA_VISIBLE_DEVICES=GPU-a", "NVIDIA_VISIBLE_DEVICES=GPU-a", "GPUMEM_LIMIT_MIB=3072"}, map[string]string{}, ""},
+		"the pod's beside ours": {[]string{"GPUMEM_GPU_UUID=GPU-a", "NVIDIA_VISIBLE_DEVICES=GPU-a", "NVIDIA_VISIBLE_DEVICES=all", "GPUMEM_LIMIT_MIB=3072"}, nil, "sets NVIDIA_VISIBLE_DEVICES, which gpumem sets"},
+		"links to services": {[]string{"GPUMEM_GPU_UUID=GPU-a", "NVIDIA_VISIBLE_DEVICES=GPU-a", "GPUMEM_LIMIT_MIB=3072",
+			"GPUMEM_PORTAL_SERVICE_HOST=10.0.0.1", "GPUMEM_PORTAL_SERVICE_PORT=80", "GPUMEM_PORTAL_SERVICE_PORT_HTTP=80", "GPUMEM_PORTAL_PORT=tcp://10.0.0.1:80",
+			"GPUMEM_PORTAL_PORT_80_TCP=tcp://10.0.0.1:80", "GPUMEM_PORTAL_PORT_80_TCP_PROTO=tcp", "GPUMEM_PORTAL_PORT_80_TCP_PORT=80", "GPUMEM_PORTAL_PORT_80_TCP_ADDR=10.0.0.1",
+			"CUDA_MPS_WEB_SERVICE_HOST=10.0.0.2"}, map[string]string{}, ""},
+		"what was not given": {[]string{"GPUMEM_GPU_UUID=GPU-a", "CUDA_MPS_PIPE_DIRECTORY=/nowhere", "NVIDIA_GPU_MEMORY_LIMIT=9"}, nil, "sets CUDA_MPS_PIPE_DIRECTORY, NVIDIA_GPU_MEMORY_LIMIT, which"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			p := New("", &containers{env: grant}, zap.NewNop())
+			adjustment, _, err := p.CreateContainer(t.Context(), sandbox, container(tc.has...))
+			if tc.wantErr != "" {
+				if err == nil || !strings.Contains(err.Error(), tc.wantErr) {
+					t.Errorf("error %v, want %q", err, tc.wantErr)
+				}
+				return
+			}
+			if err != nil {
+				t.Fatal(err)
+			}
+			set := make(map[string]string)
+			for _, e := range adjustment.GetEnv() {
+				set[e.GetKey()] = e.GetValue()
+			}
+			if diff := cmp.Diff(tc.set, set); diff != "" {
+				t.Errorf("set (-want +got):\n%s", diff)
+			}
+		})
+	}
+}
+
+// The other containers of a pod see no GPU, wherever their variable is from.
+func TestOtherContainersOfAPodSeeNoGPU(t *testing.T) {
+	for name, tc := range map[string]struct {
+		has     []string
+		holds   bool
+		set     map[string]string
+		asked   bool
+		wantErr string
+	}{
+		"all GPUs":                    {[]string{"PATH=/bin", "NVIDIA_VISIBLE_DEVICES=all"}, true, map[string]string{"NVIDIA_VISIBLE_DEVICES": "void"}, true, ""},
+		"the GPU of the grant":        {[]string{"NVIDIA_VISIBLE_DEVICES=GPU-a"}, true, map[string]string{"NVIDIA_VISIBLE_DEVICES": "void"}, true, ""},
+		"in a pod without GPU memory": {[]string{"NVIDIA_VISIBLE_DEVICES=all"}, false, nil, true, ""},
+		"no variable":                 {[]string{"PATH=/bin", "NVIDIA_DRIVER_CAPABILITIES=all"}, true, nil, false, ""},
+		"no GPU":                      {[]string{"NVIDIA_VISIBLE_DEVICES=void"}, true, nil, false, ""},
+		"no GPU, in other words":      {[]string{"NVIDIA_VISIBLE_DEVICES="}, true, nil, false, ""},
+		"the driver and no GPU":       {[]string{"NVIDIA_VISIBLE_DEVICES=none"}, true, nil, false, ""},
+		"twice": {[]string{"NVIDIA_VISIBLE_DEVICES=void", "NVIDIA_VISIBLE_DEVICES=all"}, true, nil, true,
+			"sets NVIDIA_VISIBLE_DEVICES, which gpumem sets: remove that from the pod"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			known := &containers{fail: errors.New("broken"), holds: tc.holds}
+			adjustment, _, err := New("", known, zap.NewNop()).CreateContainer(t.Context(), sandbox, container(tc.has...))
+			if tc.wantErr == "" && err != nil || tc.wantErr != "" && (err == nil || !strings.Contains(err.Error(), tc.wantErr)) {
+				t.Errorf("error %v, want %q", err, tc.wantErr)
+			}
+			var set map[string]string
+			for _, e := range adjustment.GetEnv() {
+				set = map[string]string{e.GetKey(): e.GetValue()}
+			}
+			if diff := cmp.Diff(tc.set, set); diff != "" {
+				t.Errorf("set (-want +got):\n%s", diff)
+			}
+			if (len(known.asked) > 0) != tc.asked || tc.asked && known.asked[0] != "grants of ns/p" {
+				t.Errorf("asked %q, want the pod's grants: %v", known.asked, tc.asked)
+			}
+		})
+	}
+}
+
+func TestWhoIsAskedAbout(t *testing.T) {
+	for name, tc := range map[string]struct {
+		container *api.Container
+		known     *containers
+		asked     []string
+		wantErr   bool
+	}{
+		"a container without a grant":             {container("PATH=/bin"), &containers{fail: errors.New("broken")}, nil, false},
+		"one without that names GPUs":             {container("NVIDIA_VISIBLE_DEVICES=all"), &containers{fail: errors.New("broken")}, []string{"grants of ns/p"}, false},
+		"one of which nobody tells":               {container("GPUMEM_GPU_UUID=GPU-a"), &containers{}, []string{"environment of ns/p/main", "limit of ns/p/main in /kubepods/podp/c1"}, false},
+		"one that was promised a level":           {container("GPUMEM_GPU_UUID=GPU-a", "GPUMEM_ENFORCEMENT=kernel", "GPUMEM_ENFORCEMENT=advisory"), &containers{}, []string{"environment of ns/p/main kernel", "limit of ns/p/main in /kubepods/podp/c1 kernel"}, false},
+		"one whose limit does not hold, or worse": {container("GPUMEM_GPU_UUID=GPU-a"), &containers{fail: errors.New("broken")}, []string{"environment of ns/p/main", "limit of ns/p/main in /kubepods/podp/c1"}, true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			p := New("", tc.known, zap.NewNop())
+			adjustment, _, err := p.CreateContainer(t.Context(), sandbox, tc.container)
+			if (err != nil) != tc.wantErr || adjustment != nil {
+				t.Errorf("create: %v, %v", adjustment, err)
+			}
+			if err := p.StartContainer(t.Context(), sandbox, tc.container); (err != nil) != tc.wantErr {
+				t.Errorf("start: %v", err)
+			}
+			if diff := cmp.Diff(tc.asked, tc.known.asked); diff != "" {
+				t.Errorf("asked (-want +got):\n%s", diff)
+			}
+		})
+	}
+}
+
+func TestNoRuntime(t *testing.T) {
+	p := New(t.TempDir()+"/nri.sock", &containers{}, zap.NewNop())
+	if p.Connected() == nil {
+		t.Error("connected before it runs")
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan error)
+	go func() { done <- p.Run(ctx) }()
+	cancel()
+	if err := <-done; err != nil {
+		t.Error(err)
+	}
+	if p.Connected() == nil {
+		t.Error("connected to nobody")
+	}
+}

@@ -1,0 +1,557 @@
+package nvml
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"maps"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+
+	nvml "github.com/NVIDIA/go-nvml/pkg/nvml"
+	"go.uber.org/zap"
+
+	"github.com/gpumem/gpumem/pkg/core/gpu"
+	"github.com/gpumem/gpumem/pkg/node/inventory"
+)
+
+// Config is what a Prober is to do. All fields are to be set.
+type Config struct {
+	// Open returns the library, not initialised, and the path it is loaded from.
+	Open func() (nvml.Interface, string)
+
+	UnitMiB    int64
+	ReserveMiB int64 // of each GPU, beside what the driver keeps
+	Speeds     Speeds
+
+	// Told returns what was last offered of the node, by this prober or one before it.
+	// It is asked once, before the first probe.
+	Told func(ctx context.Context) gpu.Inventory
+
+	Interval   time.Duration // between two probes
+	Retry      time.Duration // the same while nothing is found
+	Timeout    time.Duration // of one probe of one GPU
+	Recovery   int           // good probes in a row that make a GPU healthy again
+	IgnoreXIDs []uint64      // errors of programs, not of the GPU
+}
+
+// ApplicationXIDs are errors that a program causes, and that leave the GPU as
+// it was (NVIDIA, "Xid Errors").
+func ApplicationXIDs() []uint64 { return []uint64{13, 31, 43, 45, 68, 109} }
+
+// Prober finds GPUs and watches them.
+type Prober struct {
+	cfg Config
+	log *zap.Logger
+
+	latest *inventory.Latest
+
+	mu        sync.Mutex // guards the rest of this block
+	usage     map[gpu.UUID]usage
+	processes map[gpu.UUID][]gpu.Process
+	measured  chan struct{}       // closed and replaced when usage and processes are new
+	foreign   map[gpu.UUID]uint64 // bytes, as Run will take them in
+
+	// Used by Run only.
+	told    gpu.Inventory // as Config.Told
+	session *session
+	devices map[gpu.UUID]*tracked
+	hanging map[string]<-chan struct{} // calls that were not waited for to their end
+	said    map[string]string          // what was logged of a GPU that is not offered
+	watcher *watcher
+}
+
+// tracked is one GPU that was offered once.
+type tracked struct {
+	gpu.Device
+	nvlinks     nvlinks
+	good        int   // probes in a row since it was found unhealthy
+	reservedMiB int64 // what the driver keeps for itself, as far as the capacity heeds it
+}
+
+// New returns a prober that knows nothing until it runs.
+func New(cfg Config, log *zap.Logger) *Prober {
+	return &Prober{
+		cfg: cfg, log: log,
+		latest:   inventory.NewLatest(gpu.Inventory{UnitMiB: cfg.UnitMiB, Enforcement: gpu.EnforcementAdvisory}, "the GPUs have not been probed yet"),
+		measured: make(chan struct{}),
+		devices:  make(map[gpu.UUID]*tracked),
+		hanging:  make(map[string]<-chan struct{}),
+		said:     make(map[string]string),
+	}
+}
+
+// Inventory returns what the node offers now, why that is nothing, and a
+// channel that is closed when either has changed.
+func (p *Prober) Inventory() (inv gpu.Inventory, reason string, changed <-chan struct{}) {
+	return p.latest.Inventory()
+}
+
+// Usage tells how much a GPU was in use at the last probe: bytes of its memory,
+// and the share of the time in which a kernel ran, which is -1 when not known.
+// Not ok is one that did not answer.
+func (p *Prober) Usage(id gpu.UUID) (usedBytes uint64, busy float64, ok bool) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	u, ok := p.usage[id]
+	return u.usedBytes, u.busy, ok
+}
+
+// Processes returns who used the GPUs at the last probe, and a channel that is
+// closed after the next. GPUs that did not answer are left out.
+func (p *Prober) Processes() (of map[gpu.UUID][]gpu.Process, probed <-chan struct{}) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.processes, p.measured
+}
+
+// SetForeign tells how many bytes of GPUs are used by programs that were granted
+// none of it. From the next probe on, those are not offered: the reserve
+// (Config.ReserveMiB) is taken for them first, then whole units.
+func (p *Prober) SetForeign(bytes map[gpu.UUID]uint64) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.foreign = bytes
+}
+
+// foreignUnits returns how many units of a GPU's capacity foreign programs use.
+func (p *Prober) foreignUnits(d *tracked, bytes uint64) gpu.Units {
+	const mib = 1 << 20
+	foreignMiB := int64(min(bytes/mib, uint64(d.MemoryMiB)))
+	if bytes%mib > 0 {
+		foreignMiB++
+	}
+	left := gpu.UnitsIn(d.MemoryMiB, d.reservedMiB+max(p.cfg.ReserveMiB, foreignMiB), p.cfg.UnitMiB)
+	return max(0, d.Capacity-left)
+}
+
+// usage is what Usage tells.
+type usage struct {
+	usedBytes uint64
+	busy      float64
+}
+
+// Probed is closed once the first probe has ended, well or not.
+func (p *Prober) Probed() <-chan struct{} { return p.latest.Looked() }
+
+// Run probes until the context is done.
+func (p *Prober) Run(ctx context.Context) error {
+	defer func() { p.close(context.WithoutCancel(ctx)) }()
+	p.told = p.cfg.Told(ctx)
+	for {
+		reason := p.probe(ctx)
+		if ctx.Err() != nil {
+			return nil // calls were cut short: they say nothing of the GPUs
+		}
+		p.publish(reason)
+		if !p.rest(ctx) {
+			return nil
+		}
+	}
+}
+
+// rest waits for the next probe, and marks what NVML reports meanwhile. It
+// returns false when the context is done.
+func (p *Prober) rest(ctx context.Context) bool {
+	interval := p.cfg.Interval
+	if p.session == nil || len(p.devices) == 0 {
+		interval = min(interval, p.cfg.Retry)
+	}
+	timer := time.NewTimer(interval)
+	defer timer.Stop()
+	var events <-chan event
+	if p.watcher != nil {
+		events = p.watcher.events
+	}
+	for {
+		select {
+		case <-ctx.Done():
+			return false
+		case <-timer.C:
+			return true
+		case e, ok := <-events:
+			if !ok || e.probe {
+				return true
+			}
+			if d := p.devices[e.uuid]; d != nil {
+				p.markUnhealthy(d, e.reason)
+				p.publish("")
+			}
+		}
+	}
+}
+
+// maxGPUs is more than any machine has.
+const maxGPUs = 1024
+
+// probe reads all GPUs and returns why there is none.
+func (p *Prober) probe(ctx context.Context) (reason string) {
+	if p.session != nil && !p.allWell() {
+		p.close(ctx)
+	}
+	if p.session == nil {
+		type opened struct {
+			session *session
+			err     error
+		}
+		o, ok := call(ctx, p, "library", func() opened {
+			s, err := open(p.cfg.Open)
+			return opened{s, err}
+		})
+		switch {
+		case !ok:
+			return p.lost("NVML does not answer")
+		case o.err != nil:
+			return p.lost(o.err.Error())
+		}
+		p.session = o.session
+	}
+	s := p.session
+	type counted struct {
+		n   int
+		ret nvml.Return
+	}
+	count, ok := call(ctx, p, "library", func() counted {
+		n, ret := s.lib.DeviceGetCount()
+		return counted{n, ret}
+	})
+	switch {
+	case !ok:
+		return p.lost("NVML does not answer")
+	case count.ret != nvml.SUCCESS:
+		return p.lost("NVML does not tell how many GPUs there are: " + count.ret.Error())
+	case count.n < 0 || count.n > maxGPUs:
+		return p.lost(fmt.Sprintf("NVML reports %d GPUs, which makes no sense", count.n))
+	}
+	readings := p.readAll(ctx, s, count.n)
+	p.merge(readings)
+	p.measure(readings)
+	p.watch(s, readings)
+	if len(p.devices) > 0 {
+		return ""
+	}
+	switch {
+	case count.n == 0:
+		return "NVML reports no GPU"
+	case slices.ContainsFunc(readings, func(r reading) bool { return r.mig }):
+		return "all GPUs are in MIG mode, or do not answer"
+	default:
+		return "no GPU answers: " + readings[0].failed
+	}
+}
+
+// readAll reads the GPUs side by side, so that one which hangs delays none.
+func (p *Prober) readAll(ctx context.Context, s *session, n int) []reading {
+	readings := make([]reading, n)
+	pending := make([]<-chan reading, n)
+	for i := range n {
+		pending[i] = begin(p, strconv.Itoa(i), func() reading { return s.read(i) })
+	}
+	deadline := time.NewTimer(p.cfg.Timeout)
+	defer deadline.Stop()
+	late := false
+	for i, answer := range pending {
+		if !late && answer != nil {
+			select {
+			case readings[i] = <-answer:
+				continue
+			case <-deadline.C:
+				late = true
+			case <-ctx.Done():
+				late = true
+			}
+		}
+		select { // it may have answered while another was waited for
+		case readings[i] = <-answer:
+		default:
+			readings[i] = reading{failed: "does not answer"}
+		}
+	}
+	return readings
+}
+
+// merge brings the devices up to date with what the GPUs answered, by index.
+func (p *Prober) merge(readings []reading) {
+	seen := make(map[gpu.UUID]bool)
+	for _, r := range readings {
+		seen[r.device.UUID] = true
+	}
+	failed := make(map[gpu.UUID]string)
+	for i, r := range readings {
+		key := strconv.Itoa(i)
+		switch {
+		case r.failed != "":
+			if d := p.at(i, seen); d != nil {
+				failed[d.UUID] = r.failed
+				delete(p.said, key)
+			} else {
+				p.sayOnce(key, "GPU is not offered", zap.Int("index", i), zap.String("reason", r.failed))
+			}
+		case r.mig && p.devices[r.device.UUID] != nil:
+			failed[r.device.UUID] = "it is in MIG mode"
+		case r.mig:
+			p.sayOnce(key, "GPU is not offered", zap.Int("index", i), zap.String("device", string(r.device.UUID)), zap.String("reason", "MIG mode"))
+		default:
+			delete(p.said, key)
+			p.found(r)
+		}
+	}
+	for uuid, d := range p.devices {
+		switch reason, ok := failed[uuid]; {
+		case ok:
+			p.markUnhealthy(d, reason)
+		case !seen[uuid]:
+			p.markUnhealthy(d, "the driver no longer lists it")
+		}
+	}
+	p.separateIndexes(len(readings))
+}
+
+// measure makes known how much the GPUs are in use.
+func (p *Prober) measure(readings []reading) {
+	measured, processes := make(map[gpu.UUID]usage), make(map[gpu.UUID][]gpu.Process)
+	for _, r := range readings {
+		if r.failed == "" && !r.mig {
+			measured[r.device.UUID], processes[r.device.UUID] = r.usage, r.processes
+		}
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.usage, p.processes = measured, processes
+	close(p.measured)
+	p.measured = make(chan struct{})
+}
+
+// at returns the device that had an index and was not seen at another.
+func (p *Prober) at(index int, seen map[gpu.UUID]bool) *tracked {
+	for uuid, d := range p.devices {
+		if d.Index == index && !seen[uuid] {
+			return d
+		}
+	}
+	return nil
+}
+
+// found takes in the answer of a GPU that is as it should be.
+func (p *Prober) found(r reading) {
+	d := p.devices[r.device.UUID]
+	if d == nil {
+		d = &tracked{Device: r.device, nvlinks: r.nvlinks}
+		d.Speed = p.cfg.Speeds.of(d.Model)
+		was, known := p.told.Device(d.UUID)
+		p.size(d, r, was.Capacity, known && p.told.UnitMiB == p.cfg.UnitMiB && was.MemoryMiB == r.device.MemoryMiB)
+		p.devices[d.UUID] = d
+		p.log.Info("GPU found", zap.String("device", string(d.UUID)), zap.Int("index", d.Index), zap.String("model", d.Model),
+			zap.Int64("memory_mib", d.MemoryMiB), zap.Int64("reserved_mib", r.reservedMiB+p.cfg.ReserveMiB), zap.Int64("units", int64(d.Capacity)))
+		return
+	}
+	d.nvlinks = r.nvlinks
+	if d.Index != r.device.Index {
+		p.log.Info("GPU has another index", zap.String("device", string(d.UUID)), zap.Int("index", r.device.Index), zap.Int("was", d.Index))
+		d.Index = r.device.Index
+	}
+	if d.MemoryMiB != r.device.MemoryMiB {
+		p.resize(d, r)
+	}
+	if !d.Status.Unhealthy {
+		return
+	}
+	if d.good++; d.good >= p.cfg.Recovery {
+		p.log.Info("GPU is healthy again", zap.String("device", string(d.UUID)), zap.Int("index", d.Index), zap.String("was", d.Status.Reason))
+		d.Status = gpu.Status{}
+		p.resize(d, r)
+	}
+}
+
+// variation is by how much, in MiB, what the driver keeps may differ for nothing: see Decisions.
+const variation = 32
+
+// size gives a GPU its memory and its capacity: what there is, or what was offered of it, where
+// a variation accounts for the difference.
+func (p *Prober) size(d *tracked, r reading, offered gpu.Units, heed bool) {
+	total := r.device.MemoryMiB
+	units := func(reserved int64) gpu.Units {
+		return gpu.UnitsIn(total, max(0, reserved)+p.cfg.ReserveMiB, p.cfg.UnitMiB)
+	}
+	d.MemoryMiB, d.Capacity = total, units(r.reservedMiB)
+	if heed && units(r.reservedMiB+variation) <= offered && offered <= units(r.reservedMiB-variation) {
+		d.Capacity = offered
+	}
+	d.reservedMiB = min(r.reservedMiB, total-p.cfg.ReserveMiB-int64(d.Capacity)*p.cfg.UnitMiB)
+}
+
+// resize is size of a GPU that was offered before.
+func (p *Prober) resize(d *tracked, r reading) {
+	was := d.Capacity
+	p.size(d, r, was, d.MemoryMiB == r.device.MemoryMiB)
+	if d.Capacity != was {
+		p.log.Warn("GPU offers another amount", zap.String("device", string(d.UUID)), zap.Int("index", d.Index),
+			zap.Int64("memory_mib", d.MemoryMiB), zap.Int64("units", int64(d.Capacity)), zap.Int64("was", int64(was)))
+	}
+}
+
+func (p *Prober) markUnhealthy(d *tracked, reason string) {
+	if d.Status != gpu.Unhealthy(reason) {
+		p.log.Warn("GPU is not healthy", zap.String("device", string(d.UUID)), zap.Int("index", d.Index), zap.String("reason", reason))
+	}
+	d.Status, d.good = gpu.Unhealthy(reason), 0
+}
+
+// separateIndexes moves devices that are gone behind those that are there, when
+// their index has become another's.
+func (p *Prober) separateIndexes(n int) {
+	byUUID := slices.SortedFunc(maps.Values(p.devices), func(a, b *tracked) int {
+		return cmp.Or(cmp.Compare(a.Index, b.Index), cmp.Compare(a.UUID, b.UUID))
+	})
+	taken := make(map[int]bool)
+	next := n
+	for _, d := range byUUID {
+		next = max(next, d.Index+1)
+		if !d.Status.Unhealthy || d.good > 0 {
+			taken[d.Index] = true
+		}
+	}
+	for _, d := range byUUID {
+		if !d.Status.Unhealthy || d.good > 0 {
+			continue
+		}
+		if taken[d.Index] {
+			d.Index = next
+			next++
+		}
+		taken[d.Index] = true
+	}
+}
+
+// lost marks all devices, when NVML as a whole has failed.
+func (p *Prober) lost(reason string) string {
+	p.measure(nil)
+	for _, d := range p.devices {
+		p.markUnhealthy(d, reason)
+	}
+	return reason
+}
+
+// allWell reports whether the library need not be initialised anew.
+func (p *Prober) allWell() bool {
+	if len(p.devices) == 0 || p.watcher == nil || p.watcher.ended() {
+		return false
+	}
+	for _, d := range p.devices {
+		if d.Status.Unhealthy && d.good == 0 {
+			return false
+		}
+	}
+	return true
+}
+
+// publish makes the devices known, if they are not what they were.
+func (p *Prober) publish(reason string) {
+	inv := gpu.Inventory{UnitMiB: p.cfg.UnitMiB, Enforcement: gpu.EnforcementAdvisory}
+	if p.session != nil {
+		inv.DriverVersion = p.session.driver
+	}
+	byIndex := slices.SortedFunc(maps.Values(p.devices), func(a, b *tracked) int { return cmp.Compare(a.Index, b.Index) })
+	p.mu.Lock()
+	foreign := p.foreign
+	p.mu.Unlock()
+	for _, d := range byIndex {
+		d.Foreign = p.foreignUnits(d, foreign[d.UUID])
+		inv.Devices = append(inv.Devices, d.Device)
+	}
+	inv.Links = links(byIndex)
+	if len(inv.Devices) > 0 {
+		reason = ""
+	}
+	was, said, _ := p.latest.Inventory()
+	if len(inv.Devices) > 0 && inv.DriverVersion == "" {
+		inv.DriverVersion = was.DriverVersion
+	}
+	if reason != "" && reason != said {
+		p.log.Info("the node has no GPU to offer", zap.String("reason", reason))
+	}
+	p.latest.Set(inv, reason)
+}
+
+// sayOnce logs of a GPU what has not been logged of it last.
+func (p *Prober) sayOnce(key, message string, fields ...zap.Field) {
+	words := []string{message}
+	for _, f := range fields {
+		words = append(words, f.String)
+	}
+	said := strings.Join(words, " ")
+	if p.said[key] == said {
+		return
+	}
+	p.said[key] = said
+	p.log.Info(message, fields...)
+}
+
+// close ends the session, unless a call hangs in it.
+func (p *Prober) close(ctx context.Context) {
+	p.unwatch()
+	if p.session == nil || p.anyHanging() {
+		return
+	}
+	s := p.session
+	if _, ok := call(ctx, p, "library", func() nvml.Return { return s.lib.Shutdown() }); ok {
+		p.session = nil
+	}
+}
+
+// anyHanging reports whether one of these calls hangs, of all calls when none
+// is named.
+func (p *Prober) anyHanging(names ...string) bool {
+	for name, done := range p.hanging {
+		select {
+		case <-done:
+			delete(p.hanging, name)
+		default:
+			if len(names) == 0 || slices.Contains(names, name) {
+				return true
+			}
+		}
+	}
+	return false
+}
+
+// begin starts a call that may hang in the driver. It returns nil, and does
+// nothing, while an earlier one of the same name has not returned.
+func begin[T any](p *Prober, name string, f func() T) <-chan T {
+	if done, ok := p.hanging[name]; ok {
+		select {
+		case <-done:
+		default:
+			return nil
+		}
+	}
+	answer := make(chan T, 1)
+	done := make(chan struct{})
+	p.hanging[name] = done
+	go func() {
+		v := f()
+		close(done) // first: whoever has the answer may call again
+		answer <- v
+	}()
+	return answer
+}
+
+// call makes one and waits for it until the context or the time is over.
+func call[T any](ctx context.Context, p *Prober, name string, f func() T) (answer T, ok bool) {
+	pending := begin(p, name, f)
+	if pending == nil {
+		return answer, false
+	}
+	timer := time.NewTimer(p.cfg.Timeout)
+	defer timer.Stop()
+	select {
+	case answer = <-pending:
+		return answer, true
+	case <-timer.C:
+	case <-ctx.Done():
+	}
+	return answer, false
+}

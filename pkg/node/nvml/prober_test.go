@@ -1,0 +1,484 @@
+package nvml
+
+import (
+	"context"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	nvml "github.com/NVIDIA/go-nvml/pkg/nvml"
+	"github.com/NVIDIA/go-nvml/pkg/nvml/mock/dgxa100"
+	"github.com/google/go-cmp/cmp"
+	"go.uber.org/zap"
+	"go.uber.org/zap/zaptest/observer"
+
+	"github.com/gpumem/gpumem/pkg/core/gpu"
+)
+
+const (
+	interval = 30 * time.Second
+	retry    = 10 * time.Second
+	timeout  = 5 * time.Second
+)
+
+func config(open func() (nvml.Interface, string)) Config {
+	return Config{
+		Open: open, UnitMiB: 1024, Interval: interval, Retry: retry, Timeout: timeout, Recovery: 3, IgnoreXIDs: ApplicationXIDs(),
+		Told: func(context.Context) gpu.Inventory { return gpu.Inventory{} },
+	}
+}
+
+func t4(uuid string) *card { return &card{uuid: uuid, totalMiB: 15360, reserved: 450} }
+
+// watched runs a prober over a machine in a bubble, until the test ends.
+func watched(t *testing.T, cfg Config) (*Prober, *observer.ObservedLogs) {
+	t.Helper()
+	core, logs := observer.New(zap.InfoLevel)
+	p := New(cfg, zap.New(core))
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan error)
+	go func() { done <- p.Run(ctx) }()
+	t.Cleanup(func() {
+		cancel()
+		if err := <-done; err != nil {
+			t.Errorf("Run: %v", err)
+		}
+	})
+	pass(interval / 2) // tests change things between probes
+	return p, logs
+}
+
+func pass(d time.Duration) {
+	time.Sleep(d) // the bubble's time
+	synctest.Wait()
+}
+
+// health returns why each GPU is unhealthy, by index.
+func health(p *Prober) []string {
+	inv, _, _ := p.Inventory()
+	var out []string
+	for _, d := range inv.Devices {
+		s := string(d.UUID) + ": " + d.Status.Reason
+		if d.Status.TakesPods() {
+			s = string(d.UUID) + ": healthy"
+		}
+		out = append(out, s)
+	}
+	return out
+}
+
+func wantHealth(t *testing.T, p *Prober, want ...string) {
+	t.Helper()
+	if diff := cmp.Diff(want, health(p)); diff != "" {
+		t.Errorf("health (-want +got):\n%s", diff)
+	}
+	if inv, _, _ := p.Inventory(); len(want) > 0 {
+		if err := inv.Validate(); err != nil {
+			t.Errorf("inventory: %v", err)
+		}
+	}
+}
+
+func TestProberReadsWhatAGPUIs(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		cfg := config(newMachine(t4("GPU-a")).open)
+		cfg.ReserveMiB = 100
+		p, _ := watched(t, cfg)
+		got, reason, _ := p.Inventory()
+		want := gpu.Inventory{
+			UnitMiB: 1024, DriverVersion: "580.65.06", Enforcement: gpu.EnforcementAdvisory,
+			Devices: []gpu.Device{{
+				UUID: "GPU-a", Model: "Tesla T4", MemoryMiB: 15360, Capacity: 14, // (15360 − 450 − 100) / 1024
+				NUMANode: 65, PCI: "00000000:3b:00.0", ComputeCapability: "7.5",
+			}},
+		}
+		if diff := cmp.Diff(want, got); diff != "" || reason != "" {
+			t.Errorf("reason %q, inventory (-want +got):\n%s", reason, diff)
+		}
+	})
+}
+
+func TestProberTellsHowMuchIsInUse(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		m := newMachine(t4("GPU-a"), t4("GPU-b"))
+		p, _ := watched(t, config(m.open))
+		want := func(id gpu.UUID, want bool) {
+			t.Helper()
+			if used, busy, ok := p.Usage(id); ok != want || ok && (used != 3<<20 || busy != 0.25) {
+				t.Errorf("%s: %d bytes, busy %g, %t", id, used, busy, ok)
+			}
+		}
+		want("GPU-a", true)
+		want("GPU-b", true)
+		m.change(func() { m.gpus[1].ret = nvml.ERROR_GPU_IS_LOST })
+		pass(interval)
+		want("GPU-a", true)
+		want("GPU-b", false)
+	})
+}
+
+func TestProberWithoutTheNewerFunctions(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		server := dgxa100.New()
+		server.LookupSymbolFunc = func(string) error { return os.ErrNotExist }
+		server.EventSetCreateFunc = func() (nvml.EventSet, nvml.Return) { return nil, nvml.ERROR_NOT_SUPPORTED }
+		p, _ := watched(t, config(func() (nvml.Interface, string) { return server, "" }))
+		inv, reason, _ := p.Inventory()
+		if len(inv.Devices) != 8 || reason != "" || inv.Capacity() != 8*40 {
+			t.Errorf("%d GPUs with %d units, reason %q; want 8 with 320", len(inv.Devices), inv.Capacity(), reason)
+		}
+		if d := inv.Devices[0]; d.NUMANode != -1 {
+			t.Errorf("NUMA node %d, want -1", d.NUMANode)
+		}
+	})
+}
+
+func TestProberWaitsForTheDriver(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		m := newMachine(t4("GPU-a"))
+		m.init = nvml.ERROR_LIBRARY_NOT_FOUND
+		p, logs := watched(t, config(m.open))
+		select {
+		case <-p.Probed():
+		default:
+			t.Fatal("the first probe has ended, and Probed is open")
+		}
+		inv, reason, changed := p.Inventory()
+		if len(inv.Devices) != 0 || !strings.Contains(reason, "cannot be loaded from /driver/libnvidia-ml.so.1") {
+			t.Errorf("%d devices, reason %q", len(inv.Devices), reason)
+		}
+		pass(3 * retry)
+		m.change(func() { m.init = nvml.ERROR_DRIVER_NOT_LOADED })
+		pass(3 * retry)
+		if _, reason, _ := p.Inventory(); reason != "the NVIDIA driver is not loaded" {
+			t.Errorf("reason %q", reason)
+		}
+		if n := logs.FilterMessage("the node has no GPU to offer").Len(); n != 2 {
+			t.Errorf("%d lines about two reasons", n)
+		}
+		select {
+		case <-changed:
+		default:
+			t.Error("the reason changed, and nobody was told")
+		}
+		m.change(func() { m.init = nvml.SUCCESS })
+		pass(retry)
+		wantHealth(t, p, "GPU-a: healthy")
+	})
+}
+
+func TestProberWithNoGPU(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		m := newMachine()
+		p, _ := watched(t, config(m.open))
+		if _, reason, _ := p.Inventory(); reason != "NVML reports no GPU" {
+			t.Errorf("reason %q", reason)
+		}
+		c := t4("GPU-a")
+		m.change(func() { c.device = m.device(c); m.gpus = append(m.gpus, c) })
+		pass(retry)
+		wantHealth(t, p, "GPU-a: healthy")
+	})
+}
+
+func TestProberLeavesMIGAlone(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		a, b := t4("GPU-a"), t4("GPU-b")
+		a.mig = nvml.DEVICE_MIG_ENABLE
+		m := newMachine(a, b)
+		p, logs := watched(t, config(m.open))
+		wantHealth(t, p, "GPU-b: healthy")
+		pass(5 * interval)
+		if n := logs.FilterMessage("GPU is not offered").Len(); n != 1 {
+			t.Errorf("%d lines about one GPU in MIG mode", n)
+		}
+		m.change(func() { a.mig, b.mig = 0, nvml.DEVICE_MIG_ENABLE })
+		pass(interval)
+		wantHealth(t, p, "GPU-a: healthy", "GPU-b: it is in MIG mode")
+	})
+}
+
+func TestProberFollowsHealth(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		a, b := t4("GPU-a"), t4("GPU-b")
+		m := newMachine(a, b)
+		p, logs := watched(t, config(m.open))
+		m.change(func() { a.ret = nvml.ERROR_GPU_IS_LOST })
+		pass(interval)
+		wantHealth(t, p, "GPU-a: the driver has lost it", "GPU-b: healthy")
+		pass(5 * interval)
+		if n := logs.FilterMessage("GPU is not healthy").Len(); n != 1 {
+			t.Errorf("%d lines about one loss", n)
+		}
+		m.change(func() { a.ret = nvml.SUCCESS })
+		pass(2 * interval)
+		wantHealth(t, p, "GPU-a: the driver has lost it", "GPU-b: healthy")
+		pass(interval)
+		wantHealth(t, p, "GPU-a: healthy", "GPU-b: healthy")
+	})
+}
+
+func TestProberKeepsWhatVanished(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		a, b, c := t4("GPU-a"), t4("GPU-b"), t4("GPU-c")
+		m := newMachine(a, b, c)
+		p, _ := watched(t, config(m.open))
+		m.change(func() { m.gpus = []*card{b, c} })
+		pass(interval)
+		wantHealth(t, p, "GPU-b: healthy", "GPU-c: healthy", "GPU-a: the driver no longer lists it")
+		m.change(func() { m.gpus = []*card{a, b, c} })
+		pass(4 * interval)
+		wantHealth(t, p, "GPU-a: healthy", "GPU-b: healthy", "GPU-c: healthy")
+		m.change(func() { m.init = nvml.ERROR_DRIVER_NOT_LOADED; a.ret = nvml.ERROR_GPU_IS_LOST })
+		pass(2 * interval)
+		wantHealth(t, p, "GPU-a: the NVIDIA driver is not loaded", "GPU-b: the NVIDIA driver is not loaded", "GPU-c: the NVIDIA driver is not loaded")
+	})
+}
+
+func TestProberDoesNotWaitForAGPUThatHangs(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		a, b := t4("GPU-a"), t4("GPU-b")
+		m := newMachine(a, b)
+		p, _ := watched(t, config(m.open))
+		hang := make(chan struct{})
+		m.change(func() { a.hang, a.asked = hang, 0 })
+		pass(interval)
+		wantHealth(t, p, "GPU-a: does not answer", "GPU-b: healthy")
+		pass(10 * interval)
+		m.change(func() {
+			if a.asked != 1 {
+				t.Errorf("asked %d times while the first call hangs", a.asked)
+			}
+			if m.inits != 1 {
+				t.Errorf("NVML was initialised %d times while a call hangs in it", m.inits)
+			}
+			a.hang = nil
+		})
+		close(hang)
+		pass(6 * (interval + timeout))
+		wantHealth(t, p, "GPU-a: healthy", "GPU-b: healthy")
+	})
+}
+
+func TestProberHearsOfXIDs(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		a := t4("GPU-a")
+		m := newMachine(a)
+		p, _ := watched(t, config(m.open))
+		report := func(kind, xid uint64) {
+			m.events <- nvml.EventData{Device: a.device, EventType: kind, EventData: xid}
+			synctest.Wait()
+		}
+		report(nvml.EventTypeXidCriticalError, 31)
+		wantHealth(t, p, "GPU-a: healthy")
+		report(nvml.EventTypeSingleBitEccError, 0)
+		wantHealth(t, p, "GPU-a: healthy")
+		report(nvml.EventTypeXidCriticalError, 79)
+		wantHealth(t, p, "GPU-a: XID 79: the GPU has fallen off the bus")
+		pass(4 * interval)
+		wantHealth(t, p, "GPU-a: healthy")
+		report(nvml.EventTypeDoubleBitEccError, 0)
+		wantHealth(t, p, "GPU-a: double-bit ECC error")
+		pass(4 * interval)
+		report(nvml.EventTypeXidCriticalError, 74)
+		wantHealth(t, p, "GPU-a: XID 74: NVLink error")
+	})
+}
+
+func TestProberKeepsItsWordOnCapacity(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		a := t4("GPU-a")
+		m := newMachine(a)
+		p, _ := watched(t, config(m.open))
+		m.change(func() { a.reserved = 2000 })
+		pass(2 * interval)
+		if inv, _, _ := p.Inventory(); inv.Capacity() != 14 {
+			t.Errorf("%d units, want the 14 of the first reading", inv.Capacity())
+		}
+	})
+}
+
+// A plugin that follows another offers what that one did, unless more than a variation is gone or come.
+func TestProberKeepsTheWordOfTheOneBefore(t *testing.T) {
+	told := func(units gpu.Units, change func(*gpu.Inventory)) gpu.Inventory {
+		inv := gpu.Inventory{UnitMiB: 1024, Devices: []gpu.Device{{UUID: "GPU-a", MemoryMiB: 15360, Capacity: units}}}
+		if change != nil {
+			change(&inv)
+		}
+		return inv
+	}
+	for name, tc := range map[string]struct {
+		told              gpu.Inventory
+		reserved, reserve int64
+		want              gpu.Units // of 15360 MiB, which are 15 units
+	}{
+		"nothing was told":            {told: gpu.Inventory{}, reserved: 1030, want: 13},
+		"the driver keeps more":       {told: told(14, nil), reserved: 1024 + 32, want: 14},
+		"it keeps less":               {told: told(13, nil), reserved: 1024 - 31, want: 13},
+		"it keeps much more":          {told: told(14, nil), reserved: 1024 + 33, want: 13},
+		"it keeps much less":          {told: told(13, nil), reserved: 1024 - 32, want: 14},
+		"the reserve is larger":       {told: told(14, nil), reserved: 1000, reserve: 200, want: 13},
+		"the reserve counts too":      {told: told(14, nil), reserved: 830, reserve: 200, want: 14},
+		"more than the GPU has":       {told: told(16, nil), reserved: 0, want: 15},
+		"the unit was another":        {told: told(14, func(inv *gpu.Inventory) { inv.UnitMiB = 512 }), reserved: 1030, want: 13},
+		"the GPU's memory was other":  {told: told(14, func(inv *gpu.Inventory) { inv.Devices[0].MemoryMiB = 16384 }), reserved: 1030, want: 13},
+		"it was told of another GPU":  {told: told(14, func(inv *gpu.Inventory) { inv.Devices[0].UUID = "GPU-b" }), reserved: 1030, want: 13},
+		"the driver does not tell it": {told: told(15, nil), reserved: 0, want: 15},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				a := t4("GPU-a")
+				a.reserved = uint64(tc.reserved)
+				cfg := config(newMachine(a).open)
+				cfg.ReserveMiB = tc.reserve
+				cfg.Told = func(context.Context) gpu.Inventory { return tc.told }
+				p, _ := watched(t, cfg)
+				inv, _, _ := p.Inventory()
+				if d := inv.Devices[0]; d.Capacity != tc.want || d.Foreign != 0 {
+					t.Errorf("%d units, %d of them in foreign use; want %d and none", d.Capacity, d.Foreign, tc.want)
+				}
+				if err := inv.Validate(); err != nil {
+					t.Error(err)
+				}
+			})
+		})
+	}
+}
+
+// A driver that is replaced, or ECC that is switched on, leaves a GPU less memory.
+func TestProberReadsAGPUThatComesBack(t *testing.T) {
+	for name, tc := range map[string]struct {
+		fails           bool // in between
+		total, reserved uint64
+		memory          int64
+		want            gpu.Units
+	}{
+		"smaller":                          {true, 13000, 700, 13000, 12},
+		"smaller, and it was never missed": {false, 13000, 700, 13000, 12},
+		"larger":                           {true, 16384, 450, 16384, 15},
+		"the driver keeps more of it":      {true, 15360, 1100, 15360, 13},
+		"the driver keeps a little more":   {true, 15360, 460, 15360, 14},
+		"while it works nothing changes":   {false, 15360, 1100, 15360, 14},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				a := t4("GPU-a")
+				m := newMachine(a)
+				p, logs := watched(t, config(m.open))
+				if tc.fails {
+					m.change(func() { a.ret = nvml.ERROR_RESET_REQUIRED })
+					pass(interval)
+				}
+				m.change(func() { a.ret, a.totalMiB, a.reserved = nvml.SUCCESS, tc.total, tc.reserved })
+				pass(5 * interval)
+				wantHealth(t, p, "GPU-a: healthy")
+				inv, _, _ := p.Inventory()
+				if d := inv.Devices[0]; d.Capacity != tc.want || d.MemoryMiB != tc.memory || d.Foreign != 0 {
+					t.Errorf("%d units in %d MiB, %d of them in foreign use; want %d in %d MiB", d.Capacity, d.MemoryMiB, d.Foreign, tc.want, tc.memory)
+				}
+				if got, want := logs.FilterMessage("GPU offers another amount").Len(), min(1, max(tc.want-14, 14-tc.want)); got != int(want) {
+					t.Errorf("%d logs of another amount, want %d", got, want)
+				}
+			})
+		})
+	}
+}
+
+func TestStoppingSaysNothingOfTheGPUs(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		a := t4("GPU-a")
+		m := newMachine(a)
+		p := New(config(m.open), zap.NewNop())
+		ctx, cancel := context.WithCancel(t.Context())
+		done := make(chan error)
+		go func() { done <- p.Run(ctx) }()
+		synctest.Wait()
+		hang := make(chan struct{})
+		m.change(func() { a.hang = hang })
+		pass(interval + timeout/2)
+		cancel()
+		if err := <-done; err != nil {
+			t.Error(err)
+		}
+		wantHealth(t, p, "GPU-a: healthy")
+		close(hang)
+	})
+}
+
+func TestFindLibrary(t *testing.T) {
+	root := t.TempDir()
+	if got := FindLibrary("", root); got != "libnvidia-ml.so.1" {
+		t.Errorf("nothing there: %q", got)
+	}
+	dir := filepath.Join(root, "usr/lib/aarch64-linux-gnu")
+	if err := os.MkdirAll(dir, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	want := filepath.Join(dir, "libnvidia-ml.so.1")
+	if err := os.WriteFile(want, nil, 0o644); err != nil {
+		t.Fatal(err)
+	}
+	if got := FindLibrary("", root); got != want {
+		t.Errorf("got %q, want %q", got, want)
+	}
+	if got := FindLibrary("/x.so", root); got != "/x.so" {
+		t.Errorf("set: %q", got)
+	}
+}
+
+func TestProcesses(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		a := t4("GPU-a")
+		a.processes = [3][]nvml.ProcessInfo{
+			{{Pid: 7, UsedGpuMemory: 100 << 20}, {Pid: 3, UsedGpuMemory: 5 << 20}, {Pid: 9, UsedGpuMemory: notAvailable}},
+			{{Pid: 8, UsedGpuMemory: 1 << 20}},
+			{{Pid: 7, UsedGpuMemory: 120 << 20}}, // as MPS sees it
+		}
+		m := newMachine(a, t4("GPU-b"))
+		p, _ := watched(t, config(m.open))
+		got, probed := p.Processes()
+		want := map[gpu.UUID][]gpu.Process{"GPU-a": {{PID: 3, Bytes: 5 << 20}, {PID: 7, Bytes: 120 << 20}, {PID: 8, Bytes: 1 << 20}}, "GPU-b": nil}
+		if diff := cmp.Diff(want, got); diff != "" {
+			t.Errorf("processes (-want +got):\n%s", diff)
+		}
+		m.change(func() { a.processes = [3][]nvml.ProcessInfo{} })
+		<-probed
+		if got, _ := p.Processes(); len(got["GPU-a"]) != 0 {
+			t.Errorf("processes that have ended: %v", got)
+		}
+	})
+}
+
+func TestWhatForeignProgramsUseIsNotOffered(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		cfg := config(newMachine(t4("GPU-a"), t4("GPU-b")).open)
+		cfg.ReserveMiB = 200
+		p, _ := watched(t, cfg)
+		for _, tc := range []struct {
+			mib     uint64
+			foreign gpu.Units
+		}{
+			{0, 0},
+			{200, 0}, // the reserve
+			{574, 0}, // and what is too little for a unit: 15360 − 450 − 14 × 1024
+			{575, 1},
+			{1598, 1},
+			{1599, 2},
+			{1 << 30, 14}, // more than there is
+			{0, 0},
+		} {
+			p.SetForeign(map[gpu.UUID]uint64{"GPU-a": tc.mib << 20, "GPU-gone": 1})
+			pass(interval)
+			inv, _, _ := p.Inventory()
+			if a, b := inv.Devices[0], inv.Devices[1]; a.Foreign != tc.foreign || a.Capacity != 14 || b.Foreign != 0 {
+				t.Errorf("of %d MiB: %d units of %d, and %d of the other GPU; want %d of 14, and 0", tc.mib, a.Foreign, a.Capacity, b.Foreign, tc.foreign)
+			}
+			if err := inv.Validate(); err != nil {
+				t.Error(err)
+			}
+		}
+	})
+}

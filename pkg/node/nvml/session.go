@@ -1,0 +1,203 @@
+package nvml
+
+import (
+	"bytes"
+	"fmt"
+	"maps"
+	"math/bits"
+	"slices"
+	"strings"
+
+	nvml "github.com/NVIDIA/go-nvml/pkg/nvml"
+
+	"github.com/gpumem/gpumem/pkg/core/gpu"
+)
+
+// session is the library, opened and initialised.
+type session struct {
+	lib    nvml.Interface
+	driver string
+
+	// Calling a function that an old library lacks ends the process.
+	memoryV2, affinity, mig, utilization, compute, graphics, mps, nvlink, nvlinkType bool
+}
+
+// open loads and initialises the library. The error is for people: it becomes
+// the reason why a node offers nothing.
+func open(find func() (nvml.Interface, string)) (*session, error) {
+	lib, path := find()
+	switch ret := lib.Init(); ret {
+	case nvml.SUCCESS:
+	case nvml.ERROR_LIBRARY_NOT_FOUND:
+		return nil, fmt.Errorf("NVIDIA's library cannot be loaded from %s: no driver is installed, or not yet", path)
+	case nvml.ERROR_DRIVER_NOT_LOADED:
+		return nil, fmt.Errorf("the NVIDIA driver is not loaded")
+	default:
+		return nil, fmt.Errorf("NVML does not start: %s", ret.Error())
+	}
+	has := func(symbol string) bool { return lib.Extensions().LookupSymbol(symbol) == nil }
+	s := &session{
+		lib:      lib,
+		memoryV2: has("nvmlDeviceGetMemoryInfo_v2"),
+		affinity: has("nvmlDeviceGetMemoryAffinity"),
+		mig:      has("nvmlDeviceGetMigMode"),
+
+		utilization: has("nvmlDeviceGetUtilizationRates"),
+
+		compute:  has("nvmlDeviceGetComputeRunningProcesses"),
+		graphics: has("nvmlDeviceGetGraphicsRunningProcesses"),
+		mps:      has("nvmlDeviceGetMPSComputeRunningProcesses"),
+
+		nvlink:     has("nvmlDeviceGetNvLinkState") && has("nvmlDeviceGetNvLinkRemotePciInfo_v2"),
+		nvlinkType: has("nvmlDeviceGetNvLinkRemoteDeviceType"),
+	}
+	if version, ret := lib.SystemGetDriverVersion(); ret == nvml.SUCCESS {
+		s.driver = version
+	}
+	return s, nil
+}
+
+// reading is what one GPU answered.
+type reading struct {
+	device      gpu.Device // without capacity and health
+	reservedMiB int64      // what the driver keeps for itself
+	usage       usage
+	processes   []gpu.Process
+	nvlinks     nvlinks
+	mig         bool
+	handle      nvml.Device
+	failed      string // why there is no answer; the rest is then empty
+}
+
+// read asks one GPU everything. Only what the books depend on must succeed.
+func (s *session) read(index int) reading {
+	handle, ret := s.lib.DeviceGetHandleByIndex(index)
+	if ret != nvml.SUCCESS {
+		return reading{failed: failure(ret)}
+	}
+	uuid, ret := handle.GetUUID()
+	switch {
+	case ret != nvml.SUCCESS:
+		return reading{failed: failure(ret)}
+	case uuid == "":
+		return reading{failed: "it has no UUID"}
+	}
+	r := reading{handle: handle, device: gpu.Device{UUID: gpu.UUID(uuid), Index: index, NUMANode: -1}}
+	if s.mig {
+		if current, _, ret := handle.GetMigMode(); ret == nvml.SUCCESS && current == nvml.DEVICE_MIG_ENABLE {
+			r.mig = true
+		}
+	}
+	total, reserved, used, ret := s.memory(handle)
+	if ret != nvml.SUCCESS {
+		return reading{failed: failure(ret)}
+	}
+	const mib = 1 << 20
+	r.device.MemoryMiB = int64(total / mib)
+	r.reservedMiB = int64((reserved + mib - 1) / mib)
+	r.usage = usage{usedBytes: used, busy: -1}
+	if s.utilization {
+		if rates, ret := handle.GetUtilizationRates(); ret == nvml.SUCCESS {
+			r.usage.busy = float64(rates.Gpu) / 100
+		}
+	}
+	r.processes = s.processes(handle)
+	if name, ret := handle.GetName(); ret == nvml.SUCCESS {
+		r.device.Model = name
+	}
+	if major, minor, ret := handle.GetCudaComputeCapability(); ret == nvml.SUCCESS {
+		r.device.ComputeCapability = fmt.Sprintf("%d.%d", major, minor)
+	}
+	if pci, ret := handle.GetPciInfo(); ret == nvml.SUCCESS {
+		r.device.PCI = busID(pci)
+	}
+	if s.affinity {
+		r.device.NUMANode = numaNode(handle)
+	}
+	if s.nvlink {
+		r.nvlinks = s.nvlinks(handle)
+	}
+	return r
+}
+
+// notAvailable is what NVML says of a process whose memory it does not know.
+const notAvailable = 1<<64 - 1
+
+// processes returns who uses a GPU. A process is in several lists when it does
+// so in several ways, with all of its memory in each.
+func (s *session) processes(handle nvml.Device) []gpu.Process {
+	most := make(map[int]uint64)
+	for _, list := range []struct {
+		there bool
+		of    func() ([]nvml.ProcessInfo, nvml.Return)
+	}{
+		{s.compute, handle.GetComputeRunningProcesses},
+		{s.graphics, handle.GetGraphicsRunningProcesses},
+		{s.mps, handle.GetMPSComputeRunningProcesses},
+	} {
+		if !list.there {
+			continue
+		}
+		found, ret := list.of()
+		if ret != nvml.SUCCESS {
+			continue
+		}
+		for _, p := range found {
+			if p.UsedGpuMemory != notAvailable {
+				most[int(p.Pid)] = max(most[int(p.Pid)], p.UsedGpuMemory)
+			}
+		}
+	}
+	var out []gpu.Process
+	for _, pid := range slices.Sorted(maps.Keys(most)) {
+		out = append(out, gpu.Process{PID: pid, Bytes: most[pid]})
+	}
+	return out
+}
+
+// memory returns the bytes of a GPU in all, those that the driver keeps, and
+// those that programs use.
+func (s *session) memory(handle nvml.Device) (total, reserved, used uint64, ret nvml.Return) {
+	if s.memoryV2 {
+		if m, ret := handle.GetMemoryInfo_v2(); ret == nvml.SUCCESS {
+			return m.Total, m.Reserved, m.Used, ret
+		}
+	}
+	m, ret := handle.GetMemoryInfo()
+	return m.Total, 0, m.Used, ret
+}
+
+func failure(ret nvml.Return) string {
+	switch ret {
+	case nvml.ERROR_GPU_IS_LOST:
+		return "the driver has lost it"
+	case nvml.ERROR_RESET_REQUIRED:
+		return "it must be reset"
+	default:
+		return "NVML: " + ret.Error()
+	}
+}
+
+func busID(pci nvml.PciInfo) string {
+	id := make([]byte, 0, len(pci.BusId))
+	for _, c := range pci.BusId {
+		id = append(id, byte(c))
+	}
+	id, _, _ = bytes.Cut(id, []byte{0})
+	return strings.ToLower(string(id))
+}
+
+// numaNode returns the node whose memory is nearest, -1 when there is none to tell.
+func numaNode(handle nvml.Device) int {
+	const nodes = 1024 // the most that Linux has
+	set, ret := handle.GetMemoryAffinity(nodes, nvml.AFFINITY_SCOPE_NODE)
+	if ret != nvml.SUCCESS {
+		return -1
+	}
+	for i, word := range set {
+		if word != 0 {
+			return i*bits.UintSize + bits.TrailingZeros(word)
+		}
+	}
+	return -1
+}

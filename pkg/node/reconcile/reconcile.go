@@ -1,0 +1,337 @@
+package reconcile
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"sync"
+	"time"
+
+	"go.uber.org/zap"
+
+	"github.com/gpumem/gpumem/pkg/core/allocation"
+	"github.com/gpumem/gpumem/pkg/core/gpu"
+	"github.com/gpumem/gpumem/pkg/core/placement"
+	"github.com/gpumem/gpumem/pkg/kube/api"
+)
+
+const (
+	reconcileInterval = time.Minute
+	// debounce lets the containers of a pod, and the pods of a burst, be dealt
+	// with together.
+	debounce = 100 * time.Millisecond
+	// How long to wait after a failure: twice as long each time.
+	minRetry = time.Second
+	maxRetry = time.Minute
+)
+
+// State is what is known on the node.
+type State interface {
+	Ask(ctx context.Context) (s allocation.State, complete bool, err error)
+	Changed() (pods, offer <-chan struct{})
+	LevelOf(s allocation.State, pod allocation.Pod) gpu.Enforcement
+	Wrote(ref placement.PodRef, a placement.Assignment)
+	Keep(here map[string]bool)
+	Tally(s allocation.State)
+}
+
+// Pods tells which pods are bound to the node, and writes which GPUs a pod really has.
+type Pods interface {
+	Pods() (pods []allocation.Pod, complete bool, changed <-chan struct{})
+	Correct(ctx context.Context, pod placement.PodRef, a placement.Assignment, inv gpu.Inventory) error
+}
+
+// Events tells people what was done.
+type Events interface {
+	Pod(ref placement.PodRef, warning bool, reason, note string)
+}
+
+// Metrics is told how far apart the assignments are that are written and those
+// that the kubelet has made.
+type Metrics interface {
+	// Drifted tells of how many pods something else is written than what they
+	// have been given.
+	Drifted(pods int)
+	// Corrected tells that an assignment has been written, and why: one of the
+	// Reasons.
+	Corrected(reason string)
+}
+
+// Reasons to write an assignment.
+const (
+	ReasonPlaced  = "placed"  // there was none, or somebody has changed it
+	ReasonHeld    = "held"    // the kubelet has given the pod other GPUs
+	ReasonPlanned = "planned" // the kubelet has given the pod's GPUs to another, which leaves it that one's
+)
+
+// Config is what a Reconciler is to do.
+type Config struct {
+	Node      string
+	GPUShare  bool          // gpushare's annotations are written as well
+	WriteWait time.Duration // for one write
+}
+
+// Reconciler writes of the node's pods what the kubelet made of them.
+type Reconciler struct {
+	cfg     Config
+	state   State
+	pods    Pods
+	events  Events
+	metrics Metrics
+	log     *zap.Logger
+
+	kick chan struct{} // capacity 1: the loop is to look
+
+	mu       sync.Mutex      // guards the rest
+	writing  map[string]bool // UIDs of pods of which something is being written
+	reported map[string]bool // UIDs of pods whose slots fit no assignment
+}
+
+// New returns a reconciler.
+func New(cfg Config, state State, pods Pods, events Events, metrics Metrics, log *zap.Logger) *Reconciler {
+	return &Reconciler{
+		cfg: cfg, state: state, pods: pods, events: events, metrics: metrics, log: log,
+		kick: make(chan struct{}, 1), writing: make(map[string]bool), reported: make(map[string]bool),
+	}
+}
+
+// Kick makes Run look soon.
+func (r *Reconciler) Kick() {
+	select {
+	case r.kick <- struct{}{}:
+	default:
+	}
+}
+
+// Run keeps the assignments of the node's pods what the kubelet made of
+// them, until the context is done.
+func (r *Reconciler) Run(ctx context.Context) error {
+	retry, said := minRetry, ""
+	for {
+		podsChanged, offerChanged := r.state.Changed()
+		wait := reconcileInterval
+		if err := r.Pass(ctx); err != nil && ctx.Err() == nil {
+			if err.Error() != said {
+				r.log.Warn("assignments not reconciled", zap.String("node", r.cfg.Node), zap.Error(err))
+			}
+			said = err.Error()
+			wait, retry = retry, min(2*retry, maxRetry)
+		} else {
+			retry, said = minRetry, ""
+		}
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-r.kick:
+		case <-podsChanged:
+		case <-offerChanged:
+		case <-time.After(wait):
+			continue
+		}
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-time.After(debounce):
+		}
+	}
+}
+
+// Pass corrects each pod of which something else is written than what it
+// has.
+func (r *Reconciler) Pass(ctx context.Context) error {
+	s, complete, err := r.state.Ask(ctx)
+	if err != nil {
+		return err
+	}
+	r.forget()
+	if complete {
+		r.state.Tally(s)
+	}
+	return errors.Join(r.Correct(ctx, s), r.keep(ctx, s))
+}
+
+// Correct writes where pods are of which something else is written.
+//
+// Pods that wait go first. One that has lost its GPU to another gets the
+// other's plan, and that can be told only while it is written of the other: if
+// it cannot be written, neither is any that is interchangeable with it.
+func (r *Reconciler) Correct(ctx context.Context, s allocation.State) error {
+	corrections := allocation.Reconcile(s)
+	slices.SortStableFunc(corrections, func(a, b allocation.Correction) int {
+		return placement.CompareBool(s.Begun(a.Pod.Pod), s.Begun(b.Pod.Pod))
+	})
+	drifted := 0
+	for _, c := range corrections {
+		if c.Moves() && s.Begun(c.Pod.Pod) {
+			drifted++
+		}
+	}
+	r.metrics.Drifted(drifted)
+	var errs []error
+	var unwritten []placement.Request // of pods that wait
+	for _, c := range corrections {
+		if !c.Asked() {
+			_ = r.Mixed(c.Pod, c.Actual) // for its event
+		}
+		if !c.Whole() {
+			continue
+		}
+		if slices.ContainsFunc(unwritten, c.Pod.Request.Interchangeable) {
+			continue
+		}
+		err := r.write(ctx, c.Pod.Pod, &c, s)
+		if !errors.Is(err, errBeingWritten) {
+			errs = append(errs, err)
+		}
+		if err != nil && !s.Begun(c.Pod.Pod) {
+			unwritten = append(unwritten, c.Pod.Request)
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// errBeingWritten says that another call is writing the pod's assignment. When
+// that is done, the loop looks again.
+var errBeingWritten = errors.New("the assignment is being written")
+
+// keep writes what is wrong of pods whose assignment is right, or cannot be corrected yet.
+func (r *Reconciler) keep(ctx context.Context, s allocation.State) error {
+	var errs []error
+	for _, pod := range s.Pods {
+		if _, differs := r.wanted(pod, nil, s); !differs || !pod.Settled {
+			continue
+		}
+		if err := r.write(ctx, pod.Pod, nil, s); !errors.Is(err, errBeingWritten) {
+			errs = append(errs, err)
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// wanted returns the assignment that is to be written of a pod, and whether this or what goes with
+// it differs from what is written now. The assignment is that of the correction, if there is one,
+// or else the one that is written; with the level at which the pod was given what it has.
+func (r *Reconciler) wanted(pod allocation.Pod, c *allocation.Correction, s allocation.State) (is placement.Assignment, differs bool) {
+	was, level := pod.Assignment, r.state.LevelOf(s, pod)
+	switch {
+	case c != nil:
+		is = c.Actual
+		is.Enforcement = level
+		is.ByNode = was.ByNode || was.None() && len(c.Pod.Indexes) == 0 && !planned(c.Pod)
+		return is, !was.Same(is)
+	case was.None():
+		return was, false
+	}
+	is = was
+	if level != "" && level != cmp.Or(was.Enforcement, gpu.EnforcementAdvisory) {
+		is.Enforcement = level
+	}
+	return is, is.Enforcement != was.Enforcement || r.stale(pod, s.Inventory)
+}
+
+// write writes what is wanted of a pod, unless that is written already or being written. It is the
+// one place that writes.
+func (r *Reconciler) write(ctx context.Context, ref placement.PodRef, c *allocation.Correction, s allocation.State) error {
+	claimed := r.claim(ref)
+	if claimed {
+		defer r.release(ref)
+	}
+	pods, _, _ := r.pods.Pods() // with what has just been written
+	i := slices.IndexFunc(pods, func(pod allocation.Pod) bool { return pod.Pod == ref })
+	if i < 0 {
+		return nil
+	}
+	was := pods[i].Assignment
+	is, differs := r.wanted(pods[i], c, s)
+	switch {
+	case !differs:
+		return nil
+	case !claimed:
+		return errBeingWritten
+	}
+	writing, cancel := context.WithTimeout(ctx, r.cfg.WriteWait)
+	defer cancel()
+	if err := r.pods.Correct(writing, ref, is, s.Inventory); err != nil {
+		return err
+	}
+	switch {
+	case c == nil && is.Enforcement != was.Enforcement:
+		r.tellLevel(ref, was, is)
+	case c != nil:
+		r.state.Wrote(ref, is)
+		if !was.SameDevices(is) { // else it has left its old GPUs for good: that has been told
+			r.tellCorrected(*c, was, is, s)
+		}
+	}
+	return nil
+}
+
+// stale reports whether what is written beside a pod's assignment is not so: gpushare's mark, or
+// the indexes, which somebody may have changed, or the driver, and which are told of GPUs that
+// are there. In gpushare's place the indexes are left alone: one writing puts gpushare's own
+// right too, which may be all that tells where a pod is that was taken over.
+func (r *Reconciler) stale(pod allocation.Pod, inv gpu.Inventory) bool {
+	if r.cfg.GPUShare {
+		return pod.Unmarked
+	}
+	var indexes []int
+	for _, id := range pod.Assignment.Devices() {
+		d, known := inv.Device(id)
+		if !known {
+			return false
+		}
+		indexes = append(indexes, d.Index)
+	}
+	return pod.Index != api.FormatIndexes(indexes)
+}
+
+// planned reports whether a scheduler planned where the pod is.
+func planned(pod allocation.Pod) bool { return !pod.Plan.None() && !pod.Plan.ByNode }
+
+func (r *Reconciler) claim(ref placement.PodRef) bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.writing[ref.UID] {
+		return false
+	}
+	r.writing[ref.UID] = true
+	return true
+}
+
+func (r *Reconciler) release(ref placement.PodRef) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	delete(r.writing, ref.UID)
+}
+
+// Mixed returns that a pod has slots of more GPUs than it asks for, or of fewer, which no
+// assignment can describe. It is an event of the pod, once.
+func (r *Reconciler) Mixed(pod allocation.Pod, actual placement.Assignment) error {
+	ref, mixed := pod.Pod, fmt.Errorf("pod %s has slots of %d GPUs and asks for %d: delete it, to have it placed again",
+		pod.Pod, len(actual.Shares), pod.Request.GPUs())
+	r.mu.Lock()
+	told := r.reported[ref.UID]
+	r.reported[ref.UID] = true
+	r.mu.Unlock()
+	if !told {
+		r.log.Error("slots of the pod are not what it asks for", zap.String("node", r.cfg.Node), zap.Stringer("pod", ref), zap.String("uid", ref.UID), zap.String("reason", mixed.Error()))
+		r.events.Pod(ref, true, "GPUMemoryMixed", mixed.Error())
+	}
+	return mixed
+}
+
+// forget drops what is known of pods that are gone by now.
+func (r *Reconciler) forget() {
+	pods, _, _ := r.pods.Pods()
+	here := make(map[string]bool, len(pods))
+	for _, pod := range pods {
+		here[pod.Pod.UID] = true
+	}
+	r.state.Keep(here)
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	maps.DeleteFunc(r.reported, func(uid string, _ bool) bool { return !here[uid] })
+}

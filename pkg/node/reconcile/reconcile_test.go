@@ -1,0 +1,511 @@
+package reconcile_test
+
+import (
+	"errors"
+	"slices"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/gpumem/gpumem/pkg/core/allocation"
+	"github.com/gpumem/gpumem/pkg/core/gpu"
+	"github.com/gpumem/gpumem/pkg/core/placement"
+	"github.com/gpumem/gpumem/pkg/node/deviceplugin"
+	"github.com/gpumem/gpumem/pkg/node/plugintest"
+	"github.com/gpumem/gpumem/pkg/node/reconcile"
+)
+
+func TestASwapIsCorrectedOnBothSides(t *testing.T) {
+	a, b := pod("a", 1, uuidA, app(6)), pod("b", 2, uuidB, app(6))
+	n := newNode(t, nil, nil, a, b)
+	n.Swap(t, "b", 6)
+	for range 2 {
+		if err := n.Reconciler.Pass(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if got := n.Pods.Corrected(); len(got) > 0 {
+		t.Errorf("corrected before the kubelet says that it has admitted b: %v", got)
+	}
+	n.Pods.Settle("b")
+	for range 3 {
+		if err := n.Reconciler.Pass(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+	}
+	onA, onB := "["+string(uuidA)+"]", "["+string(uuidB)+"]"
+	want := []string{
+		"ns/a " + onB + " leaving " + onA, "ns/b " + onA + " leaving " + onB, // who waits first
+		"ns/a " + onB, "ns/b " + onA,
+	}
+	if diff := cmp.Diff(want, n.Pods.Corrected()); diff != "" {
+		t.Errorf("corrections (-want +got):\n%s", diff)
+	}
+	if diff := cmp.Diff([]string{"ns/a GPUMemoryCorrected", "ns/b GPUMemoryCorrected"}, n.Notes.All()); diff != "" {
+		t.Errorf("events (-want +got):\n%s", diff)
+	}
+	drifted, why := n.Counts.Told()
+	if diff := cmp.Diff([]int{0, 0, 1, 0, 0}, drifted); diff != "" {
+		t.Errorf("drifted at each look (-want +got):\n%s", diff)
+	}
+	if diff := cmp.Diff([]string{reconcile.ReasonPlanned, reconcile.ReasonHeld}, why); diff != "" {
+		t.Errorf("corrections counted (-want +got):\n%s", diff)
+	}
+	gpus, err := n.Admit(t, a)
+	if err != nil || !slices.Equal(gpus, []string{"main=1"}) {
+		t.Errorf("the other pod then got %v, %v; want GPU 1", gpus, err)
+	}
+}
+
+// What was planned for pods that have been corrected is what was written then: a pod that is
+// exchanged after them is not left where it no longer has a place.
+func TestASecondSwapIsCorrectedToo(t *testing.T) {
+	a := pod("a", 1, uuidA, app(4))
+	n := newNode(t, nil, nil, a, pod("b", 2, uuidB, app(4)))
+	settled := func(name string) {
+		t.Helper()
+		n.Pods.Settle(name)
+		for range 3 {
+			if err := n.Reconciler.Pass(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	n.Swap(t, "b", 4)
+	settled("b")
+	if gpus, err := n.Admit(t, a); err != nil || !slices.Equal(gpus, []string{"main=1"}) {
+		t.Fatalf("%v, %v; want GPU 1", gpus, err)
+	}
+	first := len(n.Pods.Corrected())
+	n.Pods.Add(pod("d", 3, uuidB, app(4)))
+	n.Pods.Add(pod("c", 4, uuidA, app(4)))
+	n.Swap(t, "c", 4)
+	settled("c")
+	onA, onB := "["+string(uuidA)+"]", "["+string(uuidB)+"]"
+	want := []string{"ns/d " + onA + " leaving " + onB, "ns/c " + onB + " leaving " + onA, "ns/d " + onA, "ns/c " + onB}
+	if diff := cmp.Diff(want, n.Pods.Corrected()[first:]); diff != "" {
+		t.Errorf("corrections (-want +got):\n%s", diff)
+	}
+}
+
+// What the one that waits is to have is told by what is written of the other.
+func TestASwapIsNotCorrectedByHalf(t *testing.T) {
+	a, b := pod("a", 1, uuidA, app(6)), pod("b", 2, uuidB, app(6))
+	n := newNode(t, nil, nil, a, b)
+	n.Swap(t, "b", 6)
+	n.Pods.Settle("b")
+	n.Pods.FailOnce = "a"
+	if err := n.Reconciler.Pass(t.Context()); err == nil {
+		t.Error("want the error of the correction that failed")
+	}
+	for range 3 {
+		if err := n.Reconciler.Pass(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+	}
+	onA, onB := "["+string(uuidA)+"]", "["+string(uuidB)+"]"
+	want := []string{
+		"ns/a " + onB + " leaving " + onA, "ns/b " + onA + " leaving " + onB,
+		"ns/a " + onB, "ns/b " + onA,
+	}
+	if diff := cmp.Diff(want, n.Pods.Corrected()); diff != "" {
+		t.Errorf("corrections (-want +got):\n%s", diff)
+	}
+}
+
+// A pod that has been served nothing and cannot be written keeps back the corrections of pods that
+// could have its plan, and of no others.
+func TestAPodThatCannotBeWrittenStopsNoOthers(t *testing.T) {
+	const gone gpu.UUID = "GPU-dddddddd-0000-0000-0000-000000000000"
+	onA, onB := "["+string(uuidA)+"]", "["+string(uuidB)+"]"
+	exchanged := []string{"ns/a " + onB + " leaving " + onA, "ns/b " + onA + " leaving " + onB, "ns/a " + onB, "ns/b " + onA}
+	for name, tc := range map[string]struct {
+		also   allocation.Pod
+		denied string
+		errors bool
+		want   []string
+	}{
+		"it names GPUs that the node lacks": {also: func() allocation.Pod {
+			p := pod("other", 1, gone, container("fetch", placement.Init, 1))
+			p.Settled, p.Assignment.Leaving = true, []gpu.UUID{"GPU-eeeeeeee-0000-0000-0000-000000000000"}
+			return p
+		}(), want: exchanged},
+		"it names such a GPU to leave": {also: func() allocation.Pod {
+			p := pod("other", 1, uuidA, container("fetch", placement.Init, 1))
+			p.Settled, p.Assignment.Leaving = true, []gpu.UUID{gone}
+			return p
+		}(), want: append([]string{"ns/other " + onA}, exchanged...)},
+		"every write of it fails": {also: func() allocation.Pod {
+			p := pod("other", 1, uuidA, container("fetch", placement.Init, 1))
+			p.Settled, p.Assignment.Leaving = true, []gpu.UUID{uuidB}
+			return p
+		}(), denied: "other", errors: true, want: exchanged},
+		"it is one of those that were exchanged": {also: pod("c", 1, "", app(3)), denied: "a", errors: true, want: nil},
+	} {
+		t.Run(name, func(t *testing.T) {
+			a, b := pod("a", 2, uuidA, app(2)), pod("b", 3, uuidB, app(2))
+			b.Settled = true
+			a.Settled = tc.denied != "a" // or else it waits
+			n := newNode(t, nil, []string{"ns/other", "ns/a", "ns/b"}, tc.also, a, b)
+			n.Pods.Denied = tc.denied
+			if a.Settled {
+				n.Kubelet.Give("a", "main", []string{"bbbbbbbb-0", "bbbbbbbb-1"})
+			}
+			n.Kubelet.Give("b", "main", []string{"aaaaaaaa-3", "aaaaaaaa-4"})
+			var errs []error
+			for range 3 {
+				errs = append(errs, n.Reconciler.Pass(t.Context()))
+			}
+			if err := errors.Join(errs...); (err != nil) != tc.errors {
+				t.Errorf("error %v, want one: %v", err, tc.errors)
+			}
+			if diff := cmp.Diff(tc.want, n.Pods.Corrected()); diff != "" {
+				t.Errorf("corrections (-want +got):\n%s", diff)
+			}
+		})
+	}
+}
+
+// What the kubelet tells nothing of is remembered: a pod whose plain init containers alone ask for memory.
+func TestAPodOfInitContainersAloneIsWritten(t *testing.T) {
+	warm := func(units gpu.Units) placement.Container { return container("warm", placement.Init, units) }
+	only := func(device gpu.UUID, p allocation.Pod) allocation.Pod {
+		p.Request.UUIDs = placement.NewGlobs(string(device))
+		return p
+	}
+	onA, onB := "["+string(uuidA)+"]", "["+string(uuidB)+"]"
+	for name, tc := range map[string]struct {
+		pods    []allocation.Pod // admitted in this order
+		unheard string           // the pod that is not known to be admitted for a while
+		between func(n *node)
+		then    func(n *node)
+		want    []string
+	}{
+		"no scheduler has placed it":      {pods: []allocation.Pod{pod("p", 1, "", warm(2))}, want: []string{"ns/p " + onA + " by the node"}},
+		"it has two of them":              {pods: []allocation.Pod{pod("p", 1, "", warm(2), container("then", placement.Init, 4))}, want: []string{"ns/p " + onA + " by the node"}},
+		"it is where it is written to be": {pods: []allocation.Pod{pod("p", 1, uuidB, warm(2))}, want: nil},
+		"its assignment is taken away": {
+			pods: []allocation.Pod{pod("p", 1, uuidB, warm(2))}, want: []string{"ns/p " + onB},
+			then: func(n *node) { n.Pods.TakeAway("p") },
+		},
+		"its GPU was not free": {
+			pods: []allocation.Pod{pod("full", 1, uuidB, app(8)), pod("p", 2, uuidB, warm(2))}, want: []string{"ns/p " + onA},
+		},
+		"another of its size came before": {
+			pods: []allocation.Pod{pod("p", 1, uuidB, warm(2)), pod("q", 2, "", warm(2))}, want: []string{"ns/q " + onB + " by the node"},
+		},
+		"another of its size was there before the plugin": {
+			pods: []allocation.Pod{pod("p", 1, uuidB, warm(2)), pod("q", 2, "", warm(2))}, want: []string{"ns/q " + onB + " by the node"},
+			between: func(n *node) { n.State.ForgetGiven() },
+		},
+		"another of its size is not known to be admitted": {
+			pods: []allocation.Pod{pod("p", 1, "", warm(2)), pod("q", 2, "", warm(2))}, unheard: "p", want: []string{"ns/p " + onA + " by the node", "ns/q " + onA + " by the node"},
+		},
+		"another of its size, which may not have its GPU, is not known to be admitted": {
+			pods: []allocation.Pod{only(uuidB, pod("p", 1, "", warm(2))), only(uuidA, pod("q", 2, "", warm(2)))}, unheard: "p",
+			want: []string{"ns/p " + onB + " by the node", "ns/q " + onA + " by the node"},
+		},
+		"the kubelet has started again since": {
+			pods: []allocation.Pod{pod("p", 1, uuidB, warm(2))}, want: nil,
+			then: func(n *node) { n.State.ForgetGiven(); n.Pods.TakeAway("p") }, // it counts on each GPU
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			n := newNode(t, nil, nil, tc.pods...)
+			for i, p := range tc.pods {
+				if i > 0 && tc.between != nil {
+					tc.between(n)
+				}
+				if _, err := n.Admit(t, p); err != nil {
+					t.Fatal(err)
+				}
+				if p.Pod.Name == tc.unheard {
+					n.Pods.Change(p.Pod.Name, func(p *allocation.Pod) { p.Settled = false })
+				}
+			}
+			n.Pods.Settle(tc.unheard)
+			for range 2 {
+				if err := n.Reconciler.Pass(t.Context()); err != nil {
+					t.Fatal(err)
+				}
+				if tc.then != nil {
+					tc.then(n)
+				}
+			}
+			if diff := cmp.Diff(tc.want, n.Pods.Corrected()); diff != "" {
+				t.Errorf("corrections (-want +got):\n%s", diff)
+			}
+		})
+	}
+}
+
+// The node of a pod whose assignment somebody takes away was chosen by gpumem all the same.
+func TestAnAssignmentThatIsTakenAwayIsWrittenAgain(t *testing.T) {
+	for _, tc := range []struct {
+		name string
+		pod  allocation.Pod
+		want []string
+	}{
+		{"of a scheduler", pod("a", 1, uuidB, app(3)), []string{"ns/a [" + string(uuidB) + "]"}},
+		{"of the node", pod("a", 1, "", app(3)), []string{"ns/a [" + string(uuidA) + "] by the node", "ns/a [" + string(uuidA) + "] by the node"}},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			n := newNode(t, nil, nil, tc.pod)
+			if _, err := n.Admit(t, tc.pod); err != nil {
+				t.Fatal(err)
+			}
+			if err := n.Reconciler.Pass(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+			n.Pods.TakeAway("a")
+			if err := n.Reconciler.Pass(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+			if diff := cmp.Diff(tc.want, n.Pods.Corrected()); diff != "" {
+				t.Errorf("corrections (-want +got):\n%s", diff)
+			}
+		})
+	}
+}
+
+// A pod that gpushare placed runs on GPU 1 by IDs that name GPU 0.
+func TestAPodOfGPUShareIsTakenOver(t *testing.T) {
+	old := pod("old", 1, "", app(3))
+	old.Indexes, old.Settled = []int{1}, true
+	n := newNode(t, nil, []string{"ns/old"}, old)
+	ids := []string{string(uuidA) + "-_-0", string(uuidA) + "-_-5", string(uuidA) + "-_-7"}
+	n.Kubelet.Give("old", "main", ids)
+	for range 2 {
+		if err := n.Reconciler.Pass(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if diff := cmp.Diff([]string{"ns/old [" + string(uuidB) + "]"}, n.Pods.Corrected()); diff != "" {
+		t.Errorf("written (-want +got):\n%s", diff)
+	}
+	if diff := cmp.Diff([]string{"ns/old GPUMemoryTakenOver"}, n.Notes.All()); diff != "" {
+		t.Errorf("events (-want +got):\n%s", diff)
+	}
+	if err := n.Start(t.Context(), ids...); err != nil {
+		t.Errorf("its container starts again: %v", err)
+	}
+	next := pod("next", 2, "", app(6))
+	n.Pods.Add(next)
+	if gpus, err := n.Admit(t, next); err != nil || gpus[0] != "main=0" {
+		t.Errorf("the next pod is on %v, %v; want GPU 0, which has room", gpus, err)
+	}
+}
+
+// asGPUShare has the node stand in gpushare's place.
+func asGPUShare(c *deviceplugin.Config) { c.Containers.GPUShare = true }
+
+// Somebody changed them, or the driver did; a GPU that is gone has none.
+func TestIndexesAreWrittenAgain(t *testing.T) {
+	wrong, missing, waiting, gone := pod("wrong", 1, uuidA, app(1)), pod("missing", 2, uuidB, app(2)), pod("waiting", 3, uuidA, app(3)), pod("gone", 4, "GPU-gone", app(4))
+	wrong.Index, missing.Index, waiting.Index = "1", "", "1"
+	wrong.Settled, missing.Settled, gone.Settled = true, true, true
+	n := newNode(t, nil, nil, wrong, missing, waiting, gone)
+	for range 2 {
+		if err := n.Reconciler.Pass(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+	}
+	want := []string{"ns/wrong [" + string(uuidA) + "]", "ns/missing [" + string(uuidB) + "]"}
+	if diff := cmp.Diff(want, n.Pods.Corrected()); diff != "" {
+		t.Errorf("written (-want +got):\n%s", diff)
+	}
+	n.begin(t, asGPUShare)
+	n.Pods.Change("wrong", func(p *allocation.Pod) { p.Index = "1" })
+	if err := n.Reconciler.Pass(t.Context()); err != nil || len(n.Pods.Corrected()) != len(want) {
+		t.Errorf("in gpushare's place: error %v, written %v", err, n.Pods.Corrected())
+	}
+}
+
+func TestPodsAreMarkedOnceTheyAreAdmitted(t *testing.T) {
+	admitted, waiting, unplaced := pod("admitted", 1, uuidA, app(3)), pod("waiting", 2, uuidA, app(3)), pod("unplaced", 3, "", app(3))
+	for _, p := range []*bool{&admitted.Unmarked, &waiting.Unmarked, &unplaced.Unmarked, &admitted.Settled, &unplaced.Settled} {
+		*p = true
+	}
+	n := newNode(t, asGPUShare, nil, admitted, waiting, unplaced)
+	if err := n.Reconciler.Pass(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff([]string{"ns/admitted [" + string(uuidA) + "]"}, n.Pods.Corrected()); diff != "" {
+		t.Errorf("written (-want +got):\n%s", diff)
+	}
+	if notes := n.Notes.All(); len(notes) > 0 {
+		t.Errorf("events %v, want none", notes)
+	}
+}
+
+func TestTheLevelThatAPodHasIsWritten(t *testing.T) {
+	bound := pod("a", 1, uuidA, app(3))
+	bound.Assignment.Enforcement = gpu.EnforcementMPS // when it was bound, and the daemon has died since
+	n := newNode(t, nil, nil, bound)
+	if _, err := n.Admit(t, bound); err != nil {
+		t.Fatal(err)
+	}
+	if err := n.Reconciler.Pass(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if got := n.AssignedLevel("a"); got != gpu.EnforcementAdvisory {
+		t.Errorf("the pod is written to have %q, and was given advisory", got)
+	}
+	if want := "ns/a GPUMemoryEnforcement"; !slices.Contains(n.Notes.All(), want) {
+		t.Errorf("events %v, want %s", n.Notes.All(), want)
+	}
+
+	n.LevelIs(gpu.EnforcementMPS) // of the node; what the pod was given stays
+	if err := n.Reconciler.Pass(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if got := n.AssignedLevel("a"); got != gpu.EnforcementAdvisory {
+		t.Errorf("the pod is written to have %q once its node has mps", got)
+	}
+}
+
+// Where a pod is written to be elsewhere and at another level than it is, both are put right
+// without writing where it is not.
+func TestALevelMovesNoPodBack(t *testing.T) {
+	a, b := pod("a", 1, uuidA, app(6)), pod("b", 2, uuidB, app(6))
+	n := newNode(t, nil, nil, a, b)
+	n.LevelIs(gpu.EnforcementMPS)
+	n.Swap(t, "b", 6)
+	n.Pods.Settle("b")
+	for range 3 {
+		if err := n.Reconciler.Pass(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+	}
+	onA, onB := "["+string(uuidA)+"]", "["+string(uuidB)+"]"
+	want := []string{"ns/a " + onB + " leaving " + onA, "ns/b " + onA + " leaving " + onB, "ns/a " + onB, "ns/b " + onA}
+	if diff := cmp.Diff(want, n.Pods.Corrected()); diff != "" {
+		t.Errorf("written (-want +got):\n%s", diff)
+	}
+	if got := n.AssignedLevel("b"); got != gpu.EnforcementMPS {
+		t.Errorf("level %q is written, want mps", got)
+	}
+}
+
+// The index of a pod was changed, and its node has had another level since it was bound: one write
+// corrects both.
+func TestAllThatIsWrongOfAPodIsWrittenAtOnce(t *testing.T) {
+	bound := pod("a", 1, uuidA, app(3))
+	bound.Assignment.Enforcement, bound.Index = gpu.EnforcementMPS, "1"
+	n := newNode(t, nil, nil, bound)
+	if _, err := n.Admit(t, bound); err != nil {
+		t.Fatal(err)
+	}
+	for range 2 {
+		if err := n.Reconciler.Pass(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if diff := cmp.Diff([]string{"ns/a [" + string(uuidA) + "]"}, n.Pods.Corrected()); diff != "" {
+		t.Errorf("written (-want +got):\n%s", diff)
+	}
+	if got := n.AssignedLevel("a"); got != gpu.EnforcementAdvisory {
+		t.Errorf("level %q is written, want advisory", got)
+	}
+}
+
+// The owner of a pod says that it has a share of each GPU, and not all of one. What the kubelet
+// has given is said until the pod is gone, and what is written of the pod is put right.
+func TestAPodCountsAsTheKubeletHasGivenIt(t *testing.T) {
+	p := pod("evil", 1, uuidA, app(8))
+	n := newNode(t, nil, nil, p)
+	look := func() {
+		t.Helper()
+		if err := n.Reconciler.Pass(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+	}
+	said := func() []gpu.Given { given, _, _ := n.State.Given(); return given }
+	requested := func() (out []gpu.Units) {
+		inv, _ := n.Offers.Inventory()
+		var holdings []placement.Holding
+		pods, _, _ := n.Pods.Pods()
+		for _, pod := range pods {
+			holdings = append(holdings, pod.Holding)
+		}
+		for _, d := range placement.NewNode("n1", inv.WithGiven(said()), holdings).Devices {
+			out = append(out, d.Requested)
+		}
+		return out
+	}
+	lie := func() {
+		n.Pods.Change("evil", func(pod *allocation.Pod) {
+			pod.Request.Count = 2
+			pod.Assignment = placement.Assignment{Shares: []placement.Share{{Device: uuidA}, {Device: uuidB}}}.WithShares(pod.Request)
+		})
+	}
+	if _, known, _ := n.State.Given(); known {
+		t.Error("what was given is known before anybody has looked")
+	}
+	if _, err := n.Admit(t, p); err != nil {
+		t.Fatal(err)
+	}
+	look()
+	if _, known, changed := n.State.Given(); !known || len(said()) > 0 || plugintest.IsClosed(changed) {
+		t.Errorf("of a pod of which the truth is written: known %t, %v", known, said())
+	}
+	_, _, changed := n.State.Given()
+	lie()
+	look()
+	want := []gpu.Given{{UID: "uid-evil", Shares: []gpu.GivenShare{{Device: uuidA, Units: 8}}}}
+	if diff := cmp.Diff(want, said()); diff != "" || !plugintest.IsClosed(changed) {
+		t.Errorf("said of the pod, told of %t (-want +got):\n%s", plugintest.IsClosed(changed), diff)
+	}
+	if diff := cmp.Diff([]string{"ns/evil [" + string(uuidA) + "] held"}, n.Pods.Corrected()); diff != "" {
+		t.Errorf("corrections (-want +got):\n%s", diff)
+	}
+	if diff := cmp.Diff([]gpu.Units{8, 0}, requested()); diff != "" {
+		t.Errorf("requested (-want +got):\n%s", diff)
+	}
+	look() // what is written is so again, and its owner can write less at any moment
+	if diff := cmp.Diff(want, said()); diff != "" {
+		t.Errorf("said of the pod that was put right (-want +got):\n%s", diff)
+	}
+	if err := n.Start(t.Context(), n.Kubelet.SlotsOf("evil")...); err != nil {
+		t.Errorf("its container does not start again: %v", err)
+	}
+	_, _, changed = n.State.Given()
+	lie() // nobody has looked yet
+	if got := requested(); got[0] != 8 {
+		t.Errorf("%d units of GPU 0 are requested, want 8", got[0])
+	}
+	look()
+	if diff := cmp.Diff(want, said()); diff != "" || plugintest.IsClosed(changed) {
+		t.Errorf("said again: %t (-want +got):\n%s", plugintest.IsClosed(changed), diff)
+	}
+	n.Pods.Set()
+	n.Kubelet.Free()
+	n.Pods.Unlisted = true
+	look()
+	if len(said()) != 1 {
+		t.Error("a pod is forgotten where the pods are not known to be all")
+	}
+	n.Pods.Unlisted = false
+	look()
+	if len(said()) > 0 {
+		t.Errorf("of a pod that is gone: %v", said())
+	}
+}
+
+// A GPU that is gone takes nothing from what the pod has: its slots are there when it is back.
+func TestAGPUThatIsGoneIsNotWrittenOff(t *testing.T) {
+	p := pod("two", 1, uuidA, app(8))
+	p.Request.Count = 2
+	p.Assignment = placement.Assignment{Shares: []placement.Share{{Device: uuidA}, {Device: uuidB}}}.WithShares(p.Request)
+	n := newNode(t, nil, nil, p)
+	if _, err := n.Admit(t, p); err != nil {
+		t.Fatal(err)
+	}
+	n.Source.Set(func(inv *gpu.Inventory) { inv.Devices = inv.Devices[:1] })
+	if err := n.Reconciler.Pass(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff([]string(nil), n.Pods.Corrected()); diff != "" {
+		t.Errorf("corrections (-want +got):\n%s", diff)
+	}
+}

@@ -1,0 +1,62 @@
+package reconcile
+
+import (
+	"cmp"
+	"fmt"
+	"strconv"
+	"strings"
+
+	"go.uber.org/zap"
+
+	"github.com/gpumem/gpumem/pkg/core/allocation"
+	"github.com/gpumem/gpumem/pkg/core/gpu"
+	"github.com/gpumem/gpumem/pkg/core/placement"
+)
+
+// tellCorrected logs, counts and tells the pod that its assignment was corrected.
+func (r *Reconciler) tellCorrected(c allocation.Correction, was, is placement.Assignment, s allocation.State) {
+	ref, inv := c.Pod.Pod, s.Inventory
+	r.log.Info("assignment corrected", zap.String("node", r.cfg.Node), zap.Stringer("pod", ref), zap.String("uid", ref.UID),
+		zap.Any("devices", is.Devices()), zap.Any("was", was.Devices()), zap.Int64("units", int64(c.Pod.Request.Units())))
+	switch {
+	case was.None() && len(c.Pod.Indexes) > 0:
+		r.events.Pod(ref, false, "GPUMemoryTakenOver", "counts on "+describe(is, inv)+", which gpushare had chosen for it")
+	case planned(c.Pod) && (was.None() || c.Pod.Plan.SameDevices(is)):
+		r.metrics.Corrected(ReasonPlaced)
+		r.events.Pod(ref, true, "GPUMemoryCorrected", "has "+describe(is, inv)+", which is written again: somebody had changed the pod's assignment, or taken it away")
+	case was.None():
+		r.metrics.Corrected(ReasonPlaced)
+		r.events.Pod(ref, false, "GPUMemoryPlaced", "placed on "+describe(is, inv)+" by the device plugin of its node: no scheduler of gpumem had placed it")
+	case !c.Asked():
+		r.metrics.Corrected(ReasonHeld)
+		r.events.Pod(ref, true, "GPUMemoryCorrected", "has "+describe(is, inv)+" and not "+describe(was, inv)+", as was written: the number of its GPUs was changed after the kubelet had given it those")
+	case s.Begun(c.Pod.Pod):
+		r.metrics.Corrected(ReasonHeld)
+		r.events.Pod(ref, false, "GPUMemoryCorrected", "has "+describe(is, inv)+" and not "+describe(was, inv)+", as was written: the kubelet took it for a pod of the same size")
+	default:
+		r.metrics.Corrected(ReasonPlanned)
+		r.events.Pod(ref, false, "GPUMemoryCorrected", "is to have "+describe(is, inv)+" instead of "+describe(was, inv)+", which the kubelet gave to a pod of the same size")
+	}
+}
+
+// tellLevel logs and tells the pod that the level of its assignment was corrected.
+func (r *Reconciler) tellLevel(ref placement.PodRef, from, to placement.Assignment) {
+	level, was := to.Enforcement, cmp.Or(from.Enforcement, gpu.EnforcementAdvisory)
+	r.log.Info("level corrected", zap.String("node", r.cfg.Node), zap.Stringer("pod", ref), zap.String("uid", ref.UID),
+		zap.String("level", string(level)), zap.String("was", string(was)))
+	r.events.Pod(ref, !level.AtLeast(was), "GPUMemoryEnforcement",
+		fmt.Sprintf("is held to its grant at level %s: the node had %s when the pod was bound to it", level, was))
+}
+
+// describe names the GPUs of an assignment for people.
+func describe(a placement.Assignment, inv gpu.Inventory) string {
+	var parts []string
+	for _, uuid := range a.Devices() {
+		index := "?"
+		if d, ok := inv.Device(uuid); ok {
+			index = strconv.Itoa(d.Index)
+		}
+		parts = append(parts, fmt.Sprintf("GPU %s (%s)", index, uuid))
+	}
+	return strings.Join(parts, ", ")
+}

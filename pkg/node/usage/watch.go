@@ -1,0 +1,242 @@
+package usage
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"sync"
+	"time"
+
+	"go.uber.org/zap"
+
+	"github.com/gpumem/gpumem/pkg/core/gpu"
+	"github.com/gpumem/gpumem/pkg/core/placement"
+)
+
+// GPUs tells who uses them, and is told of what is in foreign use.
+type GPUs interface {
+	Processes() (of map[gpu.UUID][]gpu.Process, probed <-chan struct{})
+	SetForeign(bytes map[gpu.UUID]uint64)
+}
+
+// Owners tells in which container a process is.
+type Owners interface {
+	Owner(pid int) (Owner, error)
+}
+
+// Pods are those of the node that hold GPU memory.
+type Pods interface {
+	// Container returns the pod and the name of a container by its ID.
+	Container(id string) (pod placement.PodRef, name string, ok bool)
+	// Holds reports whether the pod with that UID holds GPU memory: the API server's, or
+	// of a static pod the kubelet's.
+	Holds(uid string) bool
+}
+
+// Grant is what a container has been granted of a GPU.
+type Grant struct {
+	Namespace, Name, Container string
+	Device                     gpu.UUID
+	Bytes                      uint64
+}
+
+// Grants tells what the kubelet has given to containers.
+type Grants interface {
+	Grants(ctx context.Context) ([]Grant, error)
+}
+
+// Events tells people what was found.
+type Events interface {
+	Pod(ref placement.PodRef, warning bool, reason, note string)
+}
+
+// Evictor asks for the eviction of a pod.
+type Evictor interface {
+	Evict(ctx context.Context, ref placement.PodRef) error
+}
+
+// Watch compares use with grants.
+type Watch struct {
+	gpus    GPUs
+	owners  Owners
+	pods    Pods
+	grants  Grants
+	events  Events
+	evictor Evictor // nil: nobody is evicted
+	log     *zap.Logger
+
+	// Used by Run only.
+	tracker tracker
+	evicted map[string]bool // UIDs of pods whose eviction was granted
+	peaks   map[key]uint64
+
+	mu      sync.Mutex // guards the rest
+	samples []Sample
+	blind   string
+}
+
+// New returns a watch. A container may use the tolerance more than it was granted
+// before it is reported. evictor may be nil.
+func New(toleranceMiB int64, gpus GPUs, owners Owners, pods Pods, grants Grants, events Events, evictor Evictor, log *zap.Logger) *Watch {
+	return &Watch{
+		gpus: gpus, owners: owners, pods: pods, grants: grants, events: events, evictor: evictor, log: log,
+		tracker: tracker{tolerance: uint64(max(0, toleranceMiB)) * mib, states: make(map[key]state)},
+		evicted: make(map[string]bool), peaks: make(map[key]uint64),
+	}
+}
+
+const (
+	mib = 1 << 20
+	// callTimeout bounds a call of the kubelet or of the API server.
+	callTimeout = 5 * time.Second
+)
+
+// Samples returns what containers with a grant used at the last look.
+func (w *Watch) Samples() []Sample {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return slices.Clone(w.samples)
+}
+
+// Run looks after each probe until the context is done.
+func (w *Watch) Run(ctx context.Context) error {
+	for {
+		processes, probed := w.gpus.Processes()
+		if processes != nil {
+			w.look(ctx, processes)
+		}
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-probed:
+		}
+	}
+}
+
+// look takes in one list of processes.
+func (w *Watch) look(ctx context.Context, processes map[gpu.UUID][]gpu.Process) {
+	asking, cancel := context.WithTimeout(ctx, callTimeout)
+	defer cancel()
+	grants, err := w.grants.Grants(asking)
+	if err != nil {
+		w.log.Debug("use is not compared: the kubelet does not tell what it has given", zap.Error(err))
+		return // and nothing is said of anybody
+	}
+	samples, foreign, blind := w.measure(processes, grants)
+	w.peak(samples)
+	w.mu.Lock()
+	was := w.blind
+	w.samples, w.blind = samples, blind
+	w.mu.Unlock()
+	if blind != "" && blind != was {
+		w.log.Warn("use cannot be told", zap.String("reason", blind))
+	}
+	w.gpus.SetForeign(foreign)
+	gone, back, over := w.tracker.observe(samples)
+	for _, s := range gone {
+		w.log.Warn("container uses more than it was granted", zap.Stringer("pod", s.Pod), zap.String("uid", s.Pod.UID), zap.String("container", s.Container),
+			zap.String("device", string(s.Device)), zap.Uint64("used_mib", s.Used/mib), zap.Uint64("granted_mib", s.Granted/mib))
+		w.events.Pod(s.Pod, true, "GPUMemoryOverUse", fmt.Sprintf("container %s uses %d MiB of GPU %s and was granted %d MiB", s.Container, s.Used/mib, s.Device, s.Granted/mib))
+	}
+	for _, s := range back {
+		w.events.Pod(s.Pod, false, "GPUMemoryWithinGrant", fmt.Sprintf("container %s uses %d MiB of GPU %s, within the %d MiB that it was granted", s.Container, s.Used/mib, s.Device, s.Granted/mib))
+	}
+	w.evict(ctx, over)
+}
+
+// peak fills in the most that each container was seen to use, and forgets those
+// of pods that hold nothing any more.
+func (w *Watch) peak(samples []Sample) {
+	maps.DeleteFunc(w.peaks, func(k key, _ uint64) bool { return !w.pods.Holds(k.uid) })
+	for i, s := range samples {
+		samples[i].Peak = max(w.peaks[s.key()], s.Used)
+		w.peaks[s.key()] = samples[i].Peak
+	}
+}
+
+// evict asks for the eviction of pods that are over, at each look until it is
+// granted.
+func (w *Watch) evict(ctx context.Context, over []Sample) {
+	if w.evictor == nil {
+		return
+	}
+	maps.DeleteFunc(w.evicted, func(uid string, _ bool) bool {
+		return !slices.ContainsFunc(over, func(s Sample) bool { return s.Pod.UID == uid })
+	})
+	asked := maps.Clone(w.evicted)
+	for _, s := range over {
+		if asked[s.Pod.UID] {
+			continue
+		}
+		asked[s.Pod.UID] = true
+		asking, cancel := context.WithTimeout(ctx, callTimeout)
+		err := w.evictor.Evict(asking, s.Pod)
+		cancel()
+		if err != nil {
+			w.log.Warn("pod not evicted", zap.Stringer("pod", s.Pod), zap.String("uid", s.Pod.UID), zap.Error(err))
+			continue
+		}
+		w.evicted[s.Pod.UID] = true
+		w.log.Info("pod evicted", zap.Stringer("pod", s.Pod), zap.String("uid", s.Pod.UID))
+		w.events.Pod(s.Pod, true, "GPUMemoryEvicted", fmt.Sprintf("evicted: container %s uses %d MiB of GPU %s and was granted %d MiB", s.Container, s.Used/mib, s.Device, s.Granted/mib))
+	}
+}
+
+// measure adds up what containers with a grant use, and what foreign programs do.
+func (w *Watch) measure(processes map[gpu.UUID][]gpu.Process, grants []Grant) (samples []Sample, foreign map[gpu.UUID]uint64, blind string) {
+	used := make(map[key]Sample)
+	foreign = make(map[gpu.UUID]uint64)
+	unseen, all := 0, 0
+	for device, list := range processes {
+		for _, p := range list {
+			all++
+			owner, err := w.owners.Owner(p.PID)
+			switch {
+			case errors.Is(err, ErrGone):
+				unseen++
+				continue
+			case err != nil:
+				w.log.Debug("process not attributed", zap.Int("pid", p.PID), zap.Error(err))
+				continue
+			}
+			pod, name, ok := w.pods.Container(owner.Container)
+			switch {
+			case !ok && (owner.Pod == "" || !w.pods.Holds(owner.Pod)):
+				foreign[device] += p.Bytes
+				continue
+			case !ok:
+				continue // it has just started, and its status is not known yet
+			}
+			s := Sample{Pod: pod, Container: name, Device: device}
+			s.Used = used[s.key()].Used + p.Bytes
+			used[s.key()] = s
+		}
+	}
+	for _, s := range used {
+		if granted, ok := grantOf(grants, s); ok {
+			s.Granted = granted
+			samples = append(samples, s)
+		}
+	}
+	slices.SortFunc(samples, compareSamples)
+	if all > 0 && unseen == all {
+		blind = fmt.Sprintf("none of the %d processes that NVML lists is seen here: the plugin does not share the host's process IDs", all)
+	}
+	return samples, foreign, blind
+}
+
+// grantOf returns what a container was granted of a GPU, which may be none of
+// this one. Not ok is a container that was granted nothing at all.
+func grantOf(grants []Grant, s Sample) (bytes uint64, ok bool) {
+	for _, g := range grants {
+		if g.Namespace == s.Pod.Namespace && g.Name == s.Pod.Name && g.Container == s.Container {
+			ok = true
+			if g.Device == s.Device {
+				bytes += g.Bytes
+			}
+		}
+	}
+	return bytes, ok
+}

@@ -1,0 +1,217 @@
+package usage
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	"go.uber.org/zap"
+
+	"github.com/gpumem/gpumem/pkg/core/gpu"
+	"github.com/gpumem/gpumem/pkg/core/placement"
+)
+
+// world is all that a watch talks to.
+type world struct {
+	owners  map[int]Owner
+	grants  []Grant
+	deaf    bool // the kubelet does not answer
+	foreign map[gpu.UUID]uint64
+	events  []string
+	evicted []string
+	budget  error // why nobody is evicted
+}
+
+func (w *world) Processes() (map[gpu.UUID][]gpu.Process, <-chan struct{}) { return nil, nil }
+func (w *world) SetForeign(bytes map[gpu.UUID]uint64)                     { w.foreign = bytes }
+
+func (w *world) Owner(pid int) (Owner, error) {
+	if o, ok := w.owners[pid]; ok {
+		return o, nil
+	}
+	return Owner{}, ErrGone
+}
+
+func (w *world) Container(id string) (placement.PodRef, string, bool) {
+	if id == containerID {
+		return placement.PodRef{Namespace: "ns", Name: "p", UID: podUID}, "main", true
+	}
+	return placement.PodRef{}, "", false
+}
+
+func (w *world) Holds(uid string) bool { return uid == podUID }
+
+func (w *world) Grants(context.Context) ([]Grant, error) {
+	if w.deaf {
+		return nil, errors.New("no answer")
+	}
+	return w.grants, nil
+}
+
+func (w *world) Pod(ref placement.PodRef, warning bool, reason, note string) {
+	w.events = append(w.events, fmt.Sprint(ref, " ", warning, " ", reason, ": ", note))
+}
+
+func (w *world) Evict(_ context.Context, ref placement.PodRef) error {
+	if w.budget != nil {
+		return w.budget
+	}
+	w.evicted = append(w.evicted, ref.String())
+	return nil
+}
+
+func (w *world) takeEvents() []string {
+	out := w.events
+	w.events = nil
+	return out
+}
+
+const (
+	inPod = 1 + iota
+	inPodToo
+	started  // in the pod, in a container that is not known yet
+	inStatic // in a container of a pod that has another UID at the API server
+	stranger
+	ofTheHost
+)
+
+func newWorld() (*world, *Watch) {
+	w := &world{
+		owners: map[int]Owner{
+			inPod: {podUID, containerID}, inPodToo: {podUID, containerID}, started: {podUID, otherID}, inStatic: {"0123456789abcdef0123456789abcdef", containerID},
+			stranger: {"11111111-1111-1111-1111-111111111111", otherID}, ofTheHost: {},
+		},
+		grants: []Grant{{"ns", "p", "main", "GPU-a", 1000 * mib}},
+	}
+	return w, New(100, w, w, w, w, w, nil, zap.NewNop())
+}
+
+func process(pid int, used uint64) gpu.Process { return gpu.Process{PID: pid, Bytes: used * mib} }
+
+func on(device gpu.UUID, processes ...gpu.Process) map[gpu.UUID][]gpu.Process {
+	return map[gpu.UUID][]gpu.Process{device: processes}
+}
+
+func TestWhoUsesWhat(t *testing.T) {
+	w, watch := newWorld()
+	watch.look(t.Context(), map[gpu.UUID][]gpu.Process{
+		"GPU-a": {process(inPod, 300), process(inPodToo, 200), process(started, 50), process(stranger, 7), process(ofTheHost, 5), process(99, 1)},
+		"GPU-b": {process(inPod, 1), process(ofTheHost, 9)},
+	})
+	pod := placement.PodRef{Namespace: "ns", Name: "p", UID: podUID}
+	want := []Sample{{pod, "main", "GPU-a", 500 * mib, 1000 * mib, 500 * mib}, {pod, "main", "GPU-b", 1 * mib, 0, 1 * mib}}
+	if diff := cmp.Diff(want, watch.Samples()); diff != "" {
+		t.Errorf("samples (-want +got):\n%s", diff)
+	}
+	if diff := cmp.Diff(map[gpu.UUID]uint64{"GPU-a": 12 * mib, "GPU-b": 9 * mib}, w.foreign); diff != "" {
+		t.Errorf("foreign (-want +got):\n%s", diff)
+	}
+	if watch.blind != "" {
+		t.Errorf("blind: %s", watch.blind)
+	}
+
+	w.deaf = true
+	watch.look(t.Context(), on("GPU-a"))
+	if len(watch.Samples()) != 2 || w.foreign["GPU-a"] != 12*mib {
+		t.Error("something was concluded although the kubelet does not tell what it has given")
+	}
+	w.deaf = false
+	watch.look(t.Context(), on("GPU-a", process(98, 5), process(99, 5)))
+	if watch.blind == "" || len(w.foreign) != 0 {
+		t.Errorf("no process is seen: blind %q, foreign %v", watch.blind, w.foreign)
+	}
+}
+
+func TestAStaticPodIsNotForeign(t *testing.T) {
+	w, watch := newWorld()
+	watch.look(t.Context(), on("GPU-a", process(inStatic, 300), process(inPod, 200)))
+	pod := placement.PodRef{Namespace: "ns", Name: "p", UID: podUID}
+	want := []Sample{{pod, "main", "GPU-a", 500 * mib, 1000 * mib, 500 * mib}}
+	if diff := cmp.Diff(want, watch.Samples()); diff != "" || len(w.foreign) > 0 {
+		t.Errorf("foreign %v, samples (-want +got):\n%s", w.foreign, diff)
+	}
+}
+
+func TestAContainerWithoutAGrantIsNotJudged(t *testing.T) {
+	w, watch := newWorld()
+	w.grants = nil // of a container that asks for nothing
+	watch.look(t.Context(), on("GPU-a", process(inPod, 5000)))
+	if len(watch.Samples()) != 0 || len(w.foreign) != 0 {
+		t.Errorf("samples %v, foreign %v", watch.Samples(), w.foreign)
+	}
+}
+
+func TestOverUseIsToldOnce(t *testing.T) {
+	w, watch := newWorld()
+	look := func(used ...uint64) {
+		for _, u := range used {
+			watch.look(t.Context(), on("GPU-a", process(inPod, u)))
+		}
+	}
+	look(1100, 1100, 1100, 1100) // the tolerance
+	look(1101, 1101, 1000, 1101, 1101)
+	if events := w.takeEvents(); len(events) != 0 {
+		t.Errorf("told before three looks in a row: %v", events)
+	}
+	look(1200)
+	over := "ns/p true GPUMemoryOverUse: container main uses 1200 MiB of GPU GPU-a and was granted 1000 MiB"
+	if diff := cmp.Diff([]string{over}, w.takeEvents()); diff != "" {
+		t.Errorf("events (-want +got):\n%s", diff)
+	}
+	look(1300, 900, 900, 1300, 900, 1300)
+	if events := w.takeEvents(); len(events) != 0 {
+		t.Errorf("told again: %v", events)
+	}
+	look(900, 900, 900)
+	back := "ns/p false GPUMemoryWithinGrant: container main uses 900 MiB of GPU GPU-a, within the 1000 MiB that it was granted"
+	if diff := cmp.Diff([]string{back}, w.takeEvents()); diff != "" {
+		t.Errorf("events (-want +got):\n%s", diff)
+	}
+	look(2000, 2000)
+	watch.look(t.Context(), on("GPU-a")) // it has ended
+	look(2000, 2000)
+	if events := w.takeEvents(); len(events) != 0 {
+		t.Errorf("what was known of a process that has ended counts: %v", events)
+	}
+}
+
+func TestEviction(t *testing.T) {
+	w, watch := newWorld()
+	watch.evictor = w
+	w.budget = errors.New("a disruption budget")
+	look := func(n int) {
+		for range n {
+			watch.look(t.Context(), map[gpu.UUID][]gpu.Process{"GPU-a": {process(inPod, 2000)}, "GPU-b": {process(inPod, 2000)}})
+		}
+	}
+	look(Looks)
+	if len(w.evicted) != 0 {
+		t.Fatalf("evicted %v", w.evicted)
+	}
+	w.budget = nil
+	look(3)
+	if !slices.Equal(w.evicted, []string{"ns/p"}) {
+		t.Errorf("evicted %v; want the pod, once", w.evicted)
+	}
+	w.takeEvents()
+	for range Looks {
+		watch.look(t.Context(), on("GPU-a"))
+	}
+	if len(w.evicted) != 1 {
+		t.Errorf("evicted again: %v", w.evicted)
+	}
+}
+
+func TestThePeakIsKept(t *testing.T) {
+	_, watch := newWorld()
+	for _, look := range []struct{ used, peak uint64 }{{300, 300}, {500, 500}, {200, 500}} {
+		watch.look(t.Context(), map[gpu.UUID][]gpu.Process{"GPU-a": {process(inPod, look.used)}})
+		samples := watch.Samples()
+		if len(samples) != 1 || samples[0].Used != look.used*mib || samples[0].Peak != look.peak*mib {
+			t.Errorf("%+v, want %d MiB with a peak of %d", samples, look.used, look.peak)
+		}
+	}
+}

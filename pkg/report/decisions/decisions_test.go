@@ -1,0 +1,189 @@
+package decisions
+
+import (
+	"encoding/json"
+	"fmt"
+	"math/rand/v2"
+	"net/http/httptest"
+	"slices"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/gpumem/gpumem/pkg/core/gpu"
+	"github.com/gpumem/gpumem/pkg/core/placement"
+)
+
+func ref(name string) placement.PodRef {
+	return placement.PodRef{Namespace: "team", Name: name, UID: "uid-" + name}
+}
+
+func at(second int64) time.Time { return time.Unix(second, 0).UTC() }
+
+func TestLogKeepsTheLastOfEachVerb(t *testing.T) {
+	l := NewLog(10)
+	l.Add(ref("a"), Decision{Time: at(1), Verb: Filter, Result: Unfit})
+	l.Add(ref("a"), Decision{Time: at(2), Verb: Preempt, Result: Unfit})
+	l.Add(ref("a"), Decision{Time: at(3), Verb: Filter, Result: Fits})
+	l.Add(ref("a"), Decision{Time: at(4), Verb: Bind, Result: Bound})
+	want := []Pod{{Namespace: "team", Name: "a", UID: "uid-a", Tries: 2, First: at(1), Decisions: []Decision{
+		{Time: at(4), Verb: Bind, Result: Bound},
+		{Time: at(3), Verb: Filter, Result: Fits},
+		{Time: at(2), Verb: Preempt, Result: Unfit},
+	}}}
+	if diff := cmp.Diff(want, l.Pods("", "")); diff != "" {
+		t.Errorf("(-want +got):\n%s", diff)
+	}
+}
+
+// Where kube-scheduler has ruled out all nodes itself it asks about evictions alone.
+func TestATryMayBeAboutEvictionsAlone(t *testing.T) {
+	for _, tc := range []struct {
+		verbs []string
+		want  int
+	}{
+		{[]string{Filter, Prioritize, Bind}, 1},
+		{[]string{Filter, Preempt, Filter, Bind}, 2},
+		{[]string{Preempt, Filter, Bind}, 2},
+		{[]string{Preempt, Preempt}, 2},
+		{[]string{Filter, Filter, Preempt}, 2},
+	} {
+		l := NewLog(1)
+		for _, verb := range tc.verbs {
+			l.Add(ref("a"), Decision{Verb: verb})
+		}
+		if got := l.Pods("", "")[0].Tries; got != tc.want {
+			t.Errorf("%v: %d tries, want %d", tc.verbs, got, tc.want)
+		}
+	}
+}
+
+func TestLogIsBounded(t *testing.T) {
+	l := NewLog(3)
+	for i := range 1000 {
+		l.Add(ref(fmt.Sprint(i)), Decision{Verb: Filter})
+		l.Add(ref("0"), Decision{Verb: Filter})
+	}
+	var names []string
+	for _, pod := range l.Pods("", "") {
+		names = append(names, pod.Name)
+	}
+	if diff := cmp.Diff([]string{"0", "999", "998"}, names); diff != "" || len(l.pods) != 3 {
+		t.Errorf("%d known (-want +got):\n%s", len(l.pods), diff)
+	}
+	none := NewLog(0)
+	none.Add(ref("a"), Decision{})
+	if got := none.Pods("", ""); len(got) > 0 {
+		t.Errorf("a log of nothing has %v", got)
+	}
+}
+
+func TestLogIsRead(t *testing.T) {
+	l := NewLog(10)
+	l.Add(ref("a"), Decision{Verb: Filter, Result: Fits})
+	l.Add(ref("b"), Decision{Verb: Filter, Result: Unfit, Nodes: []Node{{Name: "n", GPUs: []GPU{{UUID: "GPU-a", Reason: "Occupied"}}}}})
+	for path, want := range map[string][]Pod{
+		Path:                            l.Pods("", ""),
+		Path + "?namespace=team&pod=b":  l.Pods("team", "b"),
+		Path + "?namespace=other&pod=b": {},
+	} {
+		recorder := httptest.NewRecorder()
+		l.ServeHTTP(recorder, httptest.NewRequest("GET", path, nil))
+		var got List
+		if err := json.Unmarshal(recorder.Body.Bytes(), &got); err != nil {
+			t.Fatal(err)
+		}
+		if diff := cmp.Diff(want, got.Pods); diff != "" {
+			t.Errorf("%s (-want +got):\n%s", path, diff)
+		}
+	}
+}
+
+func TestLogIsUsedByManyAtOnce(t *testing.T) {
+	l := NewLog(5)
+	var wg sync.WaitGroup
+	for i := range 8 {
+		wg.Go(func() {
+			for j := range 200 {
+				l.Add(ref(fmt.Sprint(i, j%7)), Decision{Verb: Filter})
+				_ = l.Pods("team", "")
+			}
+		})
+	}
+	wg.Wait()
+	if got := len(l.Pods("", "")); got != 5 {
+		t.Errorf("%d pods, want 5", got)
+	}
+}
+
+// TestClosestIsASort: what is kept of many verdicts is what comes first when all
+// of them are sorted.
+func TestClosestIsASort(t *testing.T) {
+	random := rand.New(rand.NewPCG(1, 2))
+	for range 50 {
+		var closest Closest
+		var all []candidate
+		for i := range random.IntN(60) {
+			capacity, unit := gpu.Units(random.IntN(4)), int64(256<<random.IntN(3))
+			node := placement.NewNode(fmt.Sprintf("n%03d", i), gpu.Inventory{UnitMiB: unit, Devices: []gpu.Device{{UUID: "GPU-a", Capacity: capacity}}}, nil)
+			v := placement.Verdict{Reason: placement.Reason(random.IntN(int(placement.Fragmented) + 1)), Node: node}
+			closest.Add(&v, v.Gap())
+			all = append(all, candidate{&v, v.Gap()})
+		}
+		slices.SortFunc(all, compare)
+		all = all[:min(len(all), MaxNodes)]
+		var want, got []string
+		for _, v := range all {
+			want = append(want, v.Node.Name)
+		}
+		for _, n := range closest.Nodes() {
+			got = append(got, n.Name)
+		}
+		if diff := cmp.Diff(want, got); diff != "" {
+			t.Fatalf("(-want +got):\n%s", diff)
+		}
+	}
+}
+
+func TestLookSaysOfEachGPUWhyNot(t *testing.T) {
+	inv := gpu.Inventory{UnitMiB: 1024, Devices: []gpu.Device{
+		{UUID: "GPU-a", Index: 0, Capacity: 4},
+		{UUID: "GPU-b", Index: 1, Capacity: 16, Status: gpu.Unhealthy("XID 79")},
+		{UUID: "GPU-c", Index: 2, Capacity: 16},
+		{UUID: "GPU-d", Index: 3, Capacity: 16},
+	}}
+	asks := func(units gpu.Units) placement.Request {
+		return placement.Request{Containers: placement.NewContainers(placement.Container{Kind: placement.App, Units: units})}
+	}
+	on := func(id gpu.UUID, units gpu.Units) placement.Assignment {
+		return placement.Assignment{Shares: []placement.Share{{Device: id, Units: units}}}
+	}
+	node := placement.NewNode("n", inv, []placement.Holding{{Pod: ref("x"), Request: asks(12), Assignment: on("GPU-c", 12)}})
+	want := Node{Name: "n", UnitMiB: 1024, GPUs: []GPU{
+		{Index: 0, UUID: "GPU-a", Capacity: 4, Free: 4, FreeCores: new(100), Reason: "TooLarge"},
+		{Index: 1, UUID: "GPU-b", Capacity: 16, Free: 16, FreeCores: new(100), Reason: "Unhealthy", Unhealthy: "XID 79", Status: gpu.Unhealthy("XID 79")},
+		{Index: 2, UUID: "GPU-c", Capacity: 16, Free: 4, FreeCores: new(100), Reason: "Insufficient"},
+		{Index: 3, UUID: "GPU-d", Capacity: 16, Free: 16, FreeCores: new(100), Chosen: true},
+	}}
+	if diff := cmp.Diff(want, Look(asks(8), node, on("GPU-d", 8))); diff != "" {
+		t.Errorf("(-want +got):\n%s", diff)
+	}
+
+	cores := func(units gpu.Units, cores int) placement.Request {
+		r := asks(units)
+		r.Containers = r.Containers.Each(func(c *placement.Container) { c.Cores = cores })
+		return r
+	}
+	held := placement.Assignment{Shares: []placement.Share{{Device: "GPU-d", Units: 2, Cores: 80}}}
+	node = placement.NewNode("n", inv, []placement.Holding{
+		{Pod: ref("x"), Request: cores(2, 80), Assignment: held}, {Pod: ref("y"), Request: asks(12), Assignment: on("GPU-c", 12)},
+	})
+	for asked, want := range map[int]string{10: "Insufficient, ", 30: "Insufficient, InsufficientCores"} {
+		got := Look(cores(8, asked), node, placement.Assignment{})
+		if reasons := got.GPUs[2].Reason + ", " + got.GPUs[3].Reason; reasons != want {
+			t.Errorf("%d per cent of cores: %q, want %q", asked, reasons, want)
+		}
+	}
+}

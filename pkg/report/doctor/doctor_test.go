@@ -1,0 +1,719 @@
+package doctor
+
+import (
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/x509"
+	"encoding/pem"
+	"fmt"
+	"math/big"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	admissionv1 "k8s.io/api/admissionregistration/v1"
+	appsv1 "k8s.io/api/apps/v1"
+	v1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/gpumem/gpumem/pkg/core/gpu"
+	"github.com/gpumem/gpumem/pkg/core/placement"
+	"github.com/gpumem/gpumem/pkg/kube/api"
+	"github.com/gpumem/gpumem/pkg/report/decisions"
+)
+
+const namespace = "gpumem-system"
+
+func now() time.Time { return time.Date(2026, 11, 1, 12, 0, 0, 0, time.UTC) }
+
+func names(t testing.TB) api.Names {
+	t.Helper()
+	n, err := api.NewNames(api.DefaultDomain)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return n
+}
+
+func meta(component, name string) metav1.ObjectMeta {
+	return metav1.ObjectMeta{
+		Namespace: namespace, Name: name, CreationTimestamp: metav1.NewTime(now().Add(-time.Hour)),
+		Labels: map[string]string{partOf: "gpumem", instance: "gpumem", "app.kubernetes.io/component": component, version: "0.1.0"},
+	}
+}
+
+func readyPod(component, name, node string) v1.Pod {
+	return v1.Pod{
+		ObjectMeta: meta(component, name), Spec: v1.PodSpec{NodeName: node},
+		Status: v1.PodStatus{Phase: v1.PodRunning, Conditions: []v1.PodCondition{{Type: v1.PodReady, Status: v1.ConditionTrue}}},
+	}
+}
+
+func selects(component string) *metav1.LabelSelector {
+	return &metav1.LabelSelector{MatchLabels: map[string]string{"app.kubernetes.io/component": component}}
+}
+
+// asked is what an extender remembers that was asked about some nodes a while ago.
+func asked(ago time.Duration, sampled bool) []decisions.Pod {
+	return []decisions.Pod{{Namespace: "team", Name: "p", Decisions: []decisions.Decision{{Time: now().Add(-ago), Asked: 230, Sampled: sampled}}}}
+}
+
+// inventory is that of a node with two GPUs of 14 units.
+func inventory() gpu.Inventory {
+	inv := gpu.Inventory{UnitMiB: 1024, Enforcement: gpu.EnforcementAdvisory}
+	for i := range 2 {
+		inv.Devices = append(inv.Devices, gpu.Device{
+			UUID: gpu.UUID(fmt.Sprintf("GPU-%08d", i)), Index: i, MemoryMiB: 15360, Capacity: 14, NUMANode: -1,
+		})
+	}
+	return inv
+}
+
+func setInventory(t testing.TB, node *v1.Node, inv gpu.Inventory) {
+	t.Helper()
+	value, err := api.EncodeInventory(inv)
+	if err != nil {
+		t.Fatal(err)
+	}
+	node.Annotations = map[string]string{names(t).Inventory(): value}
+}
+
+// userPod is a pod of somebody who asks for two units.
+func userPod(t testing.TB, name, node string) v1.Pod {
+	t.Helper()
+	pod := v1.Pod{
+		ObjectMeta: metav1.ObjectMeta{Namespace: "ml", Name: name, CreationTimestamp: metav1.NewTime(now().Add(-time.Hour))},
+		Spec: v1.PodSpec{NodeName: node, SchedulerName: "gpumem-scheduler", Containers: []v1.Container{{
+			Name: "main", Resources: v1.ResourceRequirements{Limits: v1.ResourceList{names(t).GPUMem(): *resource.NewQuantity(2, resource.DecimalSI)}},
+		}}},
+	}
+	if node == "" {
+		pod.Status.Conditions = []v1.PodCondition{{Type: v1.PodScheduled, Status: v1.ConditionFalse, Reason: v1.PodReasonUnschedulable}}
+		return pod
+	}
+	pod.Status.Conditions = []v1.PodCondition{{Type: v1.PodScheduled, Status: v1.ConditionTrue}}
+	on := placement.Node{Name: node, Devices: []placement.Device{{Device: inventory().Devices[0]}}}
+	a, err := names(t).AssignmentAnnotations(placement.Assignment{Shares: []placement.Share{{Device: on.Devices[0].UUID, Units: 2}}}, on)
+	if err != nil {
+		t.Fatal(err)
+	}
+	pod.Annotations = a
+	return pod
+}
+
+// healthy is a cluster with nothing to complain of: two nodes, one with GPUs.
+func healthy(t testing.TB) *State {
+	node := v1.Node{
+		ObjectMeta: metav1.ObjectMeta{Name: "gpu-a", Labels: map[string]string{gpuPresent: "true"}, CreationTimestamp: metav1.NewTime(now().Add(-time.Hour))},
+		Status:     v1.NodeStatus{Allocatable: v1.ResourceList{names(t).GPUMem(): *resource.NewQuantity(28, resource.DecimalSI)}},
+	}
+	setInventory(t, &node, inventory())
+	var policies []admissionv1.ValidatingAdmissionPolicy
+	var bindings []admissionv1.ValidatingAdmissionPolicyBinding
+	for _, of := range [][2]string{{"device-plugin", "gpumem-device-plugin"}, {"admission", "gpumem-hold-annotations"}} {
+		component, name := of[0], of[1]
+		policies = append(policies, admissionv1.ValidatingAdmissionPolicy{ObjectMeta: meta(component, name)})
+		bindings = append(bindings, admissionv1.ValidatingAdmissionPolicyBinding{
+			Spec: admissionv1.ValidatingAdmissionPolicyBindingSpec{PolicyName: name, ValidationActions: []admissionv1.ValidationAction{admissionv1.Deny}},
+		})
+	}
+	return &State{
+		Names: names(t), Now: now(), ClientVersion: "v0.1.0", ServerVersion: "v1.36.3",
+		Nodes: []v1.Node{node, {ObjectMeta: metav1.ObjectMeta{Name: "cpu-1"}}},
+		Pods: []v1.Pod{
+			readyPod("device-plugin", "plugin-a", "gpu-a"), readyPod("scheduler", "scheduler-1", "cpu-1"), readyPod("scheduler", "scheduler-2", "gpu-a"),
+			userPod(t, "runs", "gpu-a"), userPod(t, "waits", ""),
+		},
+		DaemonSets: []appsv1.DaemonSet{{
+			ObjectMeta: meta("device-plugin", "gpumem-device-plugin"),
+			Spec: appsv1.DaemonSetSpec{Selector: selects("device-plugin"), Template: v1.PodTemplateSpec{Spec: v1.PodSpec{Containers: []v1.Container{{
+				Name: "gpumem-device-plugin", Args: []string{"--resource-domain=gpumem.dev", "--unit-mib=1024", "--enforcement=auto"},
+			}}}}},
+			Status: appsv1.DaemonSetStatus{DesiredNumberScheduled: 1, CurrentNumberScheduled: 1, NumberReady: 1},
+		}},
+		Deployments: []appsv1.Deployment{{
+			ObjectMeta: meta("scheduler", "gpumem-scheduler"),
+			Spec: appsv1.DeploymentSpec{Replicas: new(int32(2)), Selector: selects("scheduler"), Template: v1.PodTemplateSpec{Spec: v1.PodSpec{
+				InitContainers: []v1.Container{{Name: "gpumem-extender", Args: []string{"--resource-domain=gpumem.dev"}}},
+				Containers:     []v1.Container{{Name: "kube-scheduler", Image: "registry.k8s.io/kube-scheduler:v1.36.3"}},
+			}}},
+			Status: appsv1.DeploymentStatus{ReadyReplicas: 2},
+		}},
+		ConfigMaps: []v1.ConfigMap{{
+			ObjectMeta: meta("scheduler", "gpumem-scheduler"), Data: map[string]string{"config.yaml": "profiles: [{schedulerName: gpumem-scheduler}]"},
+		}},
+		Policies: policies,
+		Bindings: bindings,
+	}
+}
+
+// addMPS adds the chart's MPS daemon, with a pod on the node with GPUs.
+func addMPS(s *State) *v1.Pod {
+	ds := *s.DaemonSets[0].DeepCopy()
+	ds.ObjectMeta = meta("mps", "gpumem-mps")
+	ds.Spec.Selector, ds.Spec.Template.Spec = selects("mps"), v1.PodSpec{Containers: []v1.Container{{Name: "gpumem-mps"}}}
+	s.DaemonSets = append(s.DaemonSets, ds)
+	s.Pods = append(s.Pods, readyPod("mps", "mps-a", "gpu-a"))
+	return &s.Pods[len(s.Pods)-1]
+}
+
+func waiting(container, reason, message string) v1.ContainerStatus {
+	return v1.ContainerStatus{Name: container, State: v1.ContainerState{Waiting: &v1.ContainerStateWaiting{Reason: reason, Message: message}}}
+}
+
+func ended(reason string, code int32, message string) v1.ContainerState {
+	return v1.ContainerState{Terminated: &v1.ContainerStateTerminated{Reason: reason, ExitCode: code, Message: message}}
+}
+
+// crashing is a container that is started anew time and again.
+func crashing(container string, last v1.ContainerState) v1.ContainerStatus {
+	c := waiting(container, "CrashLoopBackOff", "back-off 5m0s restarting failed container")
+	c.LastTerminationState = last
+	return c
+}
+
+// askCores makes the pod that waits a new one that asks for cores.
+func askCores(s *State) {
+	pod := &s.Pods[len(s.Pods)-1]
+	pod.CreationTimestamp = metav1.NewTime(now())
+	pod.Spec.Containers[0].Resources.Limits[s.Names.GPUCore()] = resource.MustParse("30")
+}
+
+// existing turns a state into one where the cluster's own kube-scheduler asks.
+func existing(t testing.TB, ends time.Time) func(*State) {
+	return func(s *State) {
+		d := &s.Deployments[0]
+		d.Name, d.Labels[component], d.Status.ReadyReplicas = "gpumem-extender", "extender", 1
+		d.Spec.Template.Spec.Containers = s.Deployments[0].Spec.Template.Spec.InitContainers
+		d.Spec.Template.Spec.InitContainers = nil
+		d.Spec.Template.Spec.Volumes = []v1.Volume{{VolumeSource: v1.VolumeSource{Secret: &v1.SecretVolumeSource{SecretName: "gpumem-extender-tls"}}}}
+		s.ConfigMaps = nil
+		for _, name := range []string{"gpumem-extender-tls", "gpumem-extender-client"} {
+			s.Secrets = append(s.Secrets, v1.Secret{ObjectMeta: meta("extender", name), Data: map[string][]byte{v1.TLSCertKey: certificate(t, ends)}})
+		}
+	}
+}
+
+func certificate(t testing.TB, ends time.Time) []byte {
+	t.Helper()
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		t.Fatal(err)
+	}
+	template := &x509.Certificate{SerialNumber: big.NewInt(1), NotBefore: ends.Add(-time.Hour), NotAfter: ends}
+	der, err := x509.CreateCertificate(rand.Reader, template, template, key.Public(), key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der})
+}
+
+// TestExamine changes one thing at a time in a cluster that is well.
+func TestExamine(t *testing.T) {
+	long, soon := now().AddDate(1, 0, 0), now().AddDate(0, 0, 10)
+	for name, tc := range map[string]struct {
+		change func(*State)
+		want   []string // severity, object, what is wrong and how to mend it: the beginning
+	}{
+		"all is well": {func(*State) {}, nil},
+		"all is well, with the cluster's own kube-scheduler": {existing(t, long), nil},
+		"nothing is installed": {func(s *State) { s.DaemonSets, s.Deployments = nil, nil }, []string{
+			"error|cluster|no device plugin for gpumem.dev is installed", "error|cluster|no extender for gpumem.dev is installed",
+		}},
+		"another domain is": {func(s *State) {
+			s.DaemonSets[0].Spec.Template.Spec.Containers[0].Args[0] = "--resource-domain=aliyun.com"
+			s.Deployments[0].Spec.Template.Spec.InitContainers[0].Args[0] = "--resource-domain=aliyun.com"
+		}, []string{"error|cluster|no device plugin for gpumem.dev", "error|cluster|no extender for gpumem.dev"}},
+		"two plugins": {func(s *State) {
+			second := *s.DaemonSets[0].DeepCopy()
+			second.Name = "other-device-plugin"
+			s.DaemonSets = append(s.DaemonSets, second)
+		}, []string{"error|daemonset gpumem-system/other-device-plugin|a second device plugin for gpumem.dev, beside gpumem-system/gpumem-device-plugin"}},
+		"the extender is not ready": {func(s *State) {
+			s.Deployments[0].Status.ReadyReplicas = 0
+			for i := 1; i <= 2; i++ {
+				s.Pods[i].Status = v1.PodStatus{Phase: v1.PodPending, InitContainerStatuses: []v1.ContainerStatus{waiting("gpumem-extender", "ImagePullBackOff", "no such image")}}
+			}
+		}, []string{"error|deployment gpumem-system/gpumem-scheduler|none of its pods is ready: no pod is placed on a GPU; scheduler-1 gpumem-extender waits: ImagePullBackOff: no such image; scheduler-2"}},
+		"but only just": {func(s *State) {
+			s.Deployments[0].Status.ReadyReplicas = 0
+			s.Deployments[0].CreationTimestamp = metav1.NewTime(now().Add(-time.Second))
+		}, []string{"note|cluster|what is younger than 60s may be settling yet, and was not judged: deployment gpumem-system/gpumem-scheduler"}},
+		"one replica is not": {func(s *State) {
+			s.Deployments[0].Status.ReadyReplicas = 1
+			s.Pods[1].Status.Conditions = []v1.PodCondition{{Type: v1.PodScheduled, Status: v1.ConditionFalse, Message: "no room"}}
+		}, []string{"warning|deployment gpumem-system/gpumem-scheduler|1 of 2 pods are ready; scheduler-1 waits for a node: no room"}},
+		"one replica is being replaced": {func(s *State) {
+			s.Deployments[0].Status.ReadyReplicas = 1
+			s.Pods[1].Status.Conditions, s.Pods[1].CreationTimestamp = nil, metav1.NewTime(now())
+		}, []string{"warning|deployment gpumem-system/gpumem-scheduler|1 of 2 pods are ready|", "note|cluster|what is younger"}},
+		"scaled to nothing": {func(s *State) {
+			s.Deployments[0].Spec.Replicas, s.Deployments[0].Status.ReadyReplicas = new(int32(0)), 0
+		}, []string{"error|deployment gpumem-system/gpumem-scheduler|has no replicas: no pod is placed on a GPU|kubectl -n gpumem-system scale deployment gpumem-scheduler --replicas=2 helps now; see that the chart's value scheduler.replicas is 2 too"}},
+		"one replica alone": {func(s *State) {
+			s.Deployments[0].Spec.Replicas, s.Deployments[0].Status.ReadyReplicas = new(int32(1)), 1
+		}, []string{"warning|deployment gpumem-system/gpumem-scheduler|has one replica"}},
+		"two lead": {func(s *State) { existing(t, long)(s); s.Deployments[0].Status.ReadyReplicas = 2 },
+			[]string{"error|deployment gpumem-system/gpumem-extender|2 pods are ready, and only the one that leads may be"}},
+		"no profile": {func(s *State) { s.ConfigMaps[0].Data["config.yaml"] = "profiles: []" },
+			[]string{"error|deployment gpumem-system/gpumem-scheduler|its kube-scheduler has no profile"}},
+		"no configuration": {func(s *State) { s.ConfigMaps = nil }, []string{"error|deployment gpumem-system/gpumem-scheduler|its kube-scheduler has no configuration"}},
+		"kube-scheduler is newer": {func(s *State) { s.ServerVersion = "v1.35.1" },
+			[]string{"error|deployment gpumem-system/gpumem-scheduler|its kube-scheduler is v1.36.3, newer than the API server, v1.35.1"}},
+		"kube-scheduler is older": {func(s *State) { s.ServerVersion = "v1.37.0+k3s1" },
+			[]string{"warning|deployment gpumem-system/gpumem-scheduler|its kube-scheduler is v1.36.3, older than the API server"}},
+		"kube-scheduler leaves out nodes": {func(s *State) { s.Decided = asked(time.Hour-1, true) },
+			[]string{"warning|deployment gpumem-system/gpumem-scheduler|about pod team/p kube-scheduler asked for 230 nodes and left out the others"}},
+		"it left out nodes long ago": {func(s *State) { s.Decided = asked(time.Hour, true) }, nil},
+		"it asks about all":          {func(s *State) { s.Decided = asked(0, false) }, nil},
+		"a labelled node without a plugin": {func(s *State) {
+			s.Nodes[1].Labels = map[string]string{gpuPresent: "true"}
+			s.Nodes[1].Spec.Taints = []v1.Taint{{Key: "dedicated", Value: "ml", Effect: v1.TaintEffectNoSchedule}}
+		}, []string{"error|node cpu-1|is labelled nvidia.com/gpu.present=true and runs no device plugin"}},
+		"a plugin that is not ready": {func(s *State) {
+			s.Pods[0].Status = v1.PodStatus{Phase: v1.PodRunning, ContainerStatuses: []v1.ContainerStatus{{Name: "gpumem-device-plugin", State: v1.ContainerState{Running: &v1.ContainerStateRunning{}}}}}
+		}, []string{"error|node gpu-a|its device plugin is not ready: gpumem-device-plugin runs and is not ready"}},
+		"a node that is not ready": {func(s *State) {
+			s.Nodes[0].Status.Conditions = []v1.NodeCondition{{Type: v1.NodeReady, Status: v1.ConditionUnknown, Reason: "NodeStatusUnknown", Message: "Kubelet stopped posting node status."}}
+			s.Pods[0].Status = v1.PodStatus{Phase: v1.PodRunning}
+			s.Pods[2].Status = v1.PodStatus{Phase: v1.PodRunning}
+			s.Deployments[0].Status.ReadyReplicas = 1
+		}, []string{
+			"error|node gpu-a|is NotReady: NodeStatusUnknown: Kubelet stopped posting node status.|kubectl describe node gpu-a says more; its GPUs take no new pods until it is back",
+			"warning|deployment gpumem-system/gpumem-scheduler|1 of 2 pods are ready; scheduler-2 is on node gpu-a, which is NotReady",
+		}},
+		"all is well, with MPS": {func(s *State) { addMPS(s) }, nil},
+		"an MPS daemon that fails": {func(s *State) {
+			addMPS(s).Status = v1.PodStatus{Phase: v1.PodRunning, ContainerStatuses: []v1.ContainerStatus{crashing("gpumem-mps", ended("Error", 1, ""))}}
+		}, []string{"error|node gpu-a|its MPS daemon is not ready: gpumem-mps waits: CrashLoopBackOff: back-off 5m0s restarting failed container; it has ended before: Error, exit code 1|" +
+			"kubectl -n gpumem-system logs mps-a; until it works, the node has neither of the levels mps and kernel"}},
+		"an MPS daemon that has just failed": {func(s *State) {
+			addMPS(s).Status = v1.PodStatus{Phase: v1.PodRunning, ContainerStatuses: []v1.ContainerStatus{{Name: "gpumem-mps", State: ended("Error", 1, "")}}}
+		}, []string{"error|node gpu-a|its MPS daemon is not ready: gpumem-mps has ended: Error, exit code 1"}},
+		"an MPS daemon that fails, and only just": {func(s *State) {
+			pod := addMPS(s)
+			pod.CreationTimestamp, pod.Status = metav1.NewTime(now()), v1.PodStatus{}
+		}, []string{"note|cluster|what is younger than 60s may be settling yet, and was not judged: pod gpumem-system/mps-a"}},
+		"an MPS daemon that is not created": {func(s *State) {
+			addMPS(s)
+			s.DaemonSets[1].Status.CurrentNumberScheduled, s.Pods = 0, s.Pods[:len(s.Pods)-1]
+		}, []string{"error|daemonset gpumem-system/gpumem-mps|none of its pods is created"}},
+		"an MPS daemon of another release that fails": {func(s *State) {
+			addMPS(s).Status = v1.PodStatus{Phase: v1.PodRunning}
+			s.DaemonSets[1].Labels[instance] = "other"
+		}, nil},
+		"plugins that are not created": {func(s *State) {
+			s.DaemonSets[0].Status.CurrentNumberScheduled = 0
+			s.Pods = s.Pods[1:]
+			s.Nodes[0].Labels = nil
+		}, []string{"error|daemonset gpumem-system/gpumem-device-plugin|none of its pods is created"}},
+		"a plugin for no node": {func(s *State) { s.DaemonSets[0].Status.DesiredNumberScheduled = 0 },
+			[]string{"error|daemonset gpumem-system/gpumem-device-plugin|its nodeSelector, affinity and tolerations fit no node"}},
+		"no node offers any": {func(s *State) { s.Nodes[0].Annotations, s.Pods = nil, slices.Delete(s.Pods, 3, 4) },
+			[]string{"error|cluster|no node offers gpumem.dev/gpu-mem"}},
+		"plugins run and find no GPU": {func(s *State) {
+			setInventory(t, &s.Nodes[0], gpu.Inventory{UnitMiB: 1024})
+			delete(s.Nodes[0].Status.Allocatable, s.Names.GPUMem())
+		}, []string{
+			"error|cluster|no node offers gpumem.dev/gpu-mem, and the device plugin runs on 1: it finds no GPU that it may offer",
+			"error|pod ml/runs|GPU memory is held that no device plugin offers",
+		}},
+		"uninstalled under pods that run": {func(s *State) {
+			s.DaemonSets, s.Deployments, s.Nodes[0].Annotations = nil, nil, nil
+			for i := range 5 {
+				s.Pods = append(s.Pods, userPod(t, fmt.Sprint("runs-", i), "gpu-a"))
+			}
+		}, []string{
+			"error|cluster|no device plugin for gpumem.dev is installed", "error|cluster|no extender for gpumem.dev is installed",
+			"error|pods ml/runs, ml/runs-0, ml/runs-1 and 3 more|GPU memory is held that no device plugin offers",
+		}},
+		"and just installed anew": {func(s *State) {
+			s.Nodes[0].Annotations = nil
+			delete(s.Nodes[0].Status.Allocatable, s.Names.GPUMem())
+			s.DaemonSets[0].CreationTimestamp = metav1.NewTime(now())
+		}, []string{"note|cluster|what is younger than 60s may be settling yet, and was not judged: daemonset gpumem-system/gpumem-device-plugin"}},
+		"a pod that asks for cores where they are off, and only just": {askCores, []string{
+			"error|pod ml/waits|gpumem.dev/gpu-core is asked for, which no node offers: it is off",
+			"note|cluster|what is younger than 60s may be settling yet, and was not judged: pod ml/waits",
+		}},
+		"a pod that asks for cores alone": {func(s *State) {
+			askCores(s)
+			s.Now = now().Add(time.Hour)
+			delete(s.Pods[len(s.Pods)-1].Spec.Containers[0].Resources.Limits, s.Names.GPUMem())
+		}, []string{"error|pod ml/waits|container \"main\": gpumem.dev/gpu-core needs gpumem.dev/gpu-mem beside it"}},
+		"a pod that asks for cores alone, and only just": {func(s *State) {
+			askCores(s)
+			delete(s.Pods[len(s.Pods)-1].Spec.Containers[0].Resources.Limits, s.Names.GPUMem())
+		}, []string{"note|cluster|what is younger than 60s may be settling yet, and was not judged: pod ml/waits"}},
+		"a pod that asks for cores where nothing is offered": {func(s *State) {
+			askCores(s)
+			s.Pods[len(s.Pods)-1].CreationTimestamp = metav1.NewTime(now().Add(-time.Hour))
+			setInventory(t, &s.Nodes[0], gpu.Inventory{UnitMiB: 1024})
+			delete(s.Nodes[0].Status.Allocatable, s.Names.GPUMem())
+			s.Pods = slices.Delete(s.Pods, 3, 4)
+		}, []string{"error|cluster|no node offers gpumem.dev/gpu-mem"}},
+		"pods that hold cores, which are off by now": {func(s *State) {
+			for i := range 4 {
+				pod := userPod(t, fmt.Sprint("holds-", i), "gpu-a")
+				pod.Spec.Containers[0].Resources.Limits[s.Names.GPUCore()] = resource.MustParse("30")
+				s.Pods = append(s.Pods, pod)
+			}
+		}, []string{"warning|pods ml/holds-0, ml/holds-1, ml/holds-2, ml/holds-3|gpumem.dev/gpu-core is held, which no node offers any more: it is off"}},
+		"a pod that asks for cores where they are on": {func(s *State) {
+			askCores(s)
+			s.Now = now().Add(time.Hour)
+			s.DaemonSets[0].Spec.Template.Spec.Containers[0].Args = append(s.DaemonSets[0].Spec.Template.Spec.Containers[0].Args, "--cores=true")
+		}, nil},
+		"a pod that asks for cores that are left": {func(s *State) {
+			askCores(s)
+			s.Now = now().Add(time.Hour)
+			s.Nodes[0].Status.Allocatable[s.Names.GPUCore()] = resource.MustParse("200")
+		}, nil},
+		"a plugin that finds no GPU where one is": {func(s *State) {
+			s.Nodes[1].Labels = map[string]string{gpuPresent: "true"}
+			s.Pods = append(s.Pods, readyPod("device-plugin", "plugin-b", "cpu-1"))
+		}, []string{"warning|node cpu-1|its device plugin runs and offers nothing"}},
+		"a plugin that finds no GPU on a node that was chosen": {func(s *State) {
+			s.DaemonSets[0].Spec.Template.Spec.NodeSelector = map[string]string{"gpu": "true"}
+			s.Pods = append(s.Pods, readyPod("device-plugin", "plugin-b", "cpu-1"))
+		}, []string{"warning|node cpu-1|its device plugin runs and offers nothing"}},
+		"a plugin on a node without a GPU": {func(s *State) {
+			s.DaemonSets[0].Spec.Template.Spec.NodeSelector = map[string]string{v1.LabelOSStable: "linux"}
+			s.Pods = append(s.Pods, readyPod("device-plugin", "plugin-b", "cpu-1"))
+		}, nil},
+		"a pod on a GPU that is gone": {func(s *State) {
+			inv := inventory()
+			inv.Devices = inv.Devices[1:]
+			setInventory(t, &s.Nodes[0], inv)
+			s.Nodes[0].Status.Allocatable[s.Names.GPUMem()] = resource.MustParse("14")
+		}, []string{"error|pod ml/runs|is assigned GPU-00000000, which node gpu-a does not offer"}},
+		"a GPU that is cordoned": {func(s *State) { s.Nodes[0].Annotations[s.Names.Cordoned()] = "GPU-00000001" },
+			[]string{"warning|node gpu-a|GPU 1 (GPU-00000001) is cordoned by hand: it takes no new pods"}},
+		"an inventory that cannot be read": {func(s *State) { s.Nodes[0].Annotations[s.Names.Inventory()] = `{"v":9}` },
+			[]string{"error|node gpu-a|its inventory cannot be read: "}},
+		"another unit": {func(s *State) {
+			inv := inventory()
+			inv.UnitMiB = 512
+			setInventory(t, &s.Nodes[0], inv)
+		}, []string{"error|node gpu-a|counts units of 512 MiB, and the DaemonSet says 1024"}},
+		"a GPU that is out": {func(s *State) {
+			inv := inventory()
+			inv.Devices[1].Status = gpu.Unhealthy("XID 79")
+			setInventory(t, &s.Nodes[0], inv)
+			s.Nodes[0].Status.Allocatable[s.Names.GPUMem()] = resource.MustParse("14")
+		}, []string{"warning|node gpu-a|GPU 1 (GPU-00000001) is unhealthy: XID 79"}},
+		"a GPU that is out, and cordoned": {func(s *State) {
+			inv := inventory()
+			inv.Devices[1].Status = gpu.Unhealthy("XID 79")
+			setInventory(t, &s.Nodes[0], inv)
+			s.Nodes[0].Annotations[s.Names.Cordoned()] = string(inv.Devices[1].UUID)
+			s.Nodes[0].Status.Allocatable[s.Names.GPUMem()] = resource.MustParse("14")
+		}, []string{"warning|node gpu-a|GPU 1 (GPU-00000001) is unhealthy: XID 79; cordoned|it takes no new pods and comes back by itself after three good probes; nvidia-smi on the node shows what the driver says. " +
+			"It is cordoned too, and takes none then either: kubectl inspect gpumem uncordon gpu-a 1"}},
+		"a cordon of no GPU": {func(s *State) { s.Nodes[0].Annotations[s.Names.Cordoned()] = "0" },
+			[]string{"note|node gpu-a|annotation gpumem.dev/cordoned-gpus names 0, which is the UUID of no GPU here: it cordons none"}},
+		"a kubelet that has not heard": {func(s *State) { delete(s.Nodes[0].Status.Allocatable, s.Names.GPUMem()) },
+			[]string{"warning|node gpu-a|its kubelet offers 0 of gpumem.dev/gpu-mem, and its device plugin 28"}},
+		"NVIDIA's plugin beside": {func(s *State) { s.Nodes[0].Status.Allocatable["nvidia.com/gpu"] = resource.MustParse("2") },
+			[]string{"warning|node gpu-a|offers 2 nvidia.com/gpu beside gpumem.dev/gpu-mem"}},
+		"weaker than asked": {func(s *State) {
+			s.DaemonSets[0].Spec.Template.Spec.Containers[0].Args[2] = "--enforcement=kernel"
+			inv := inventory()
+			inv.Weaker = "the driver is too old"
+			setInventory(t, &s.Nodes[0], inv)
+		}, []string{"error|node gpu-a|holds containers to their grants at the level advisory, and devicePlugin.enforcement asks for kernel: the driver is too old"}},
+		"no policy": {func(s *State) { s.Policies = nil }, []string{
+			"warning|daemonset gpumem-system/gpumem-device-plugin|no admission policy holds the plugin to its node",
+			"warning|daemonset gpumem-system/gpumem-device-plugin|no admission policy keeps what is written of pods",
+		}},
+		"no policy for annotations": {func(s *State) { s.Policies = s.Policies[:1] }, []string{
+			"warning|daemonset gpumem-system/gpumem-device-plugin|no admission policy keeps what is written of pods: the owner of a pod may change its GPUs and rules in the annotations|set admission.holdAnnotations to true",
+		}},
+		"a policy that only warns": {func(s *State) {
+			s.Bindings[0].Spec.ValidationActions = []admissionv1.ValidationAction{admissionv1.Warn}
+		},
+			[]string{"warning|validatingadmissionpolicy gpumem-device-plugin|nothing binds it with the action Deny"}},
+		"a policy that is to warn, and does": {func(s *State) {
+			s.Policies[0].Spec.FailurePolicy = new(admissionv1.Ignore)
+			s.Bindings[0].Spec.ValidationActions = []admissionv1.ValidationAction{admissionv1.Warn}
+		}, nil},
+		"a policy that is to warn, and is not bound": {func(s *State) {
+			s.Policies[0].Spec.FailurePolicy, s.Bindings = new(admissionv1.Ignore), s.Bindings[1:]
+		}, []string{"warning|validatingadmissionpolicy gpumem-device-plugin|nothing binds it with the action Warn, so it warns of nothing"}},
+		"a node whose plugin has left": {func(s *State) {
+			inv := inventory()
+			inv.Devices[1].Status.Stopped = true
+			setInventory(t, &s.Nodes[0], inv)
+			s.Nodes[0].Status.Allocatable[s.Names.GPUMem()] = resource.MustParse("14")
+		}, []string{"warning|node gpu-a|GPU 1 (GPU-00000001) takes no new pods: its device plugin is stopped or being replaced"}},
+		"a node whose plugin has left, with a GPU that is cordoned": {func(s *State) {
+			inv := inventory()
+			inv.Devices[1].Status.Stopped = true
+			setInventory(t, &s.Nodes[0], inv)
+			s.Nodes[0].Annotations[s.Names.Cordoned()] = string(inv.Devices[1].UUID)
+			s.Nodes[0].Status.Allocatable[s.Names.GPUMem()] = resource.MustParse("14")
+		}, []string{"warning|node gpu-a|GPU 1 (GPU-00000001) takes no new pods: its device plugin is stopped or being replaced; cordoned|it takes pods again once the plugin runs there: " +
+			"look at its pod, or at what keeps it off the node. It is cordoned too, and takes none then either: kubectl inspect gpumem uncordon gpu-a 1"}},
+		"an annotation of another spelling": {func(s *State) { s.Pods[3].Annotations["gpumem.dev/gpu-modell"] = "A100*" },
+			[]string{"warning|pod ml/runs|has annotation gpumem.dev/gpu-modell, which gpumem does not know: it has no effect|correct its name"}},
+		"a policy that cannot be read any more": {func(s *State) { s.Pods[3].Annotations["gpumem.dev/policy"] = "junk" },
+			[]string{"warning|pod ml/runs|annotation gpumem.dev/policy: policy \"junk\": want binpack, spread or exclusive; until annotation gpumem.dev/policy can be read no other pod comes to the GPUs of this one|correct the annotation"}},
+		"an annotation that is a resource": {func(s *State) { s.Pods[3].Annotations["gpumem.dev/gpu-core"] = "50" },
+			[]string{"warning|pod ml/runs|has annotation gpumem.dev/gpu-core, which gpumem does not know: it has no effect|it is a resource: ask for it among the limits"}},
+		"pods that the runtime refuses": {func(s *State) {
+			for i := range 2 {
+				name := fmt.Sprint("sets-", i)
+				pod := userPod(t, name, "gpu-a")
+				pod.Status.ContainerStatuses = []v1.ContainerStatus{waiting("main", "CreateContainerError", "failed to get NRI adjustment:\ncontainer ml/"+name+"/main: sets GPUMEM_X")}
+				s.Pods = append(s.Pods, pod)
+			}
+		}, []string{"warning|pods ml/sets-0, ml/sets-1|container main does not start: CreateContainerError: failed to get NRI adjustment: container ml/sets-0/main: sets GPUMEM_X|kubectl -n ml describe pod sets-0"}},
+		"pods that the kubelet refuses to start, each in its way": {func(s *State) {
+			s.Pods[3].Status.InitContainerStatuses = []v1.ContainerStatus{waiting("first", "CreateContainerConfigError", "no plugin")}
+			pod := userPod(t, "starts", "gpu-a")
+			pod.Status.ContainerStatuses = []v1.ContainerStatus{waiting("main", "RunContainerError", "a hook fails")}
+			s.Pods = append(s.Pods, pod)
+		}, []string{
+			"warning|pod ml/runs|container first does not start: CreateContainerConfigError: no plugin|",
+			"warning|pod ml/starts|container main does not start: RunContainerError: a hook fails|",
+		}},
+		"a pod that the runtime refuses again and again": {func(s *State) {
+			s.Pods[3].Status.ContainerStatuses = []v1.ContainerStatus{crashing("main", ended("StartError", 128, "limit not set"))}
+		}, []string{"warning|pod ml/runs|container main does not start: StartError: limit not set|"}},
+		"a pod that the runtime refuses, and only just": {func(s *State) {
+			s.Pods[3].CreationTimestamp = metav1.NewTime(now())
+			s.Pods[3].Status.ContainerStatuses = []v1.ContainerStatus{waiting("main", "CreateContainerError", "")}
+		}, []string{"note|cluster|what is younger than 60s may be settling yet, and was not judged: pod ml/runs"}},
+		"a pod that the runtime refuses, and that leaves": {func(s *State) {
+			s.Pods[3].DeletionTimestamp = new(metav1.NewTime(now()))
+			s.Pods[3].Status.ContainerStatuses = []v1.ContainerStatus{waiting("main", "CreateContainerError", "")}
+		}, nil},
+		"a pod that the runtime refuses, in words without end": {func(s *State) {
+			s.Pods[3].Status.ContainerStatuses = []v1.ContainerStatus{waiting("main", "CreateContainerError", strings.Repeat("é", 600))}
+		}, []string{"warning|pod ml/runs|container main does not start: CreateContainerError: " + strings.Repeat("é", 300) + "…|"}},
+		"pods with failures of their own": {func(s *State) {
+			s.Pods[3].Status.ContainerStatuses = []v1.ContainerStatus{crashing("main", ended("Error", 1, ""))}
+			pod := userPod(t, "pulls", "gpu-a")
+			pod.Status.ContainerStatuses = []v1.ContainerStatus{waiting("main", "ImagePullBackOff", "no such image")}
+			s.Pods = append(s.Pods, pod)
+		}, nil},
+		"a pod without assignment": {func(s *State) { s.Pods[3].Annotations = nil }, []string{"error|pod ml/runs|is on node gpu-a and has no valid assignment"}},
+		"a pod of another scheduler": {func(s *State) { s.Pods[4].Spec.SchedulerName = "default-scheduler" },
+			[]string{"error|pod ml/waits|asks for gpumem.dev/gpu-mem and names the scheduler default-scheduler, which does not ask gpumem"}},
+		"pods of a name that the scheduler had": {func(s *State) { s.Pods[3].Spec.SchedulerName = "old-name" }, nil},
+		"pods that run past it": {func(s *State) {
+			for i := range 2 {
+				pod := userPod(t, fmt.Sprint("bare-", i), "gpu-a")
+				pod.Spec.SchedulerName = "default-scheduler"
+				byNode(s, &pod)
+				s.Pods = append(s.Pods, pod)
+			}
+		}, []string{"warning|pods ml/bare-0, ml/bare-1|no scheduler that asks gpumem chose the node"}},
+		"pods that the plugin placed": {func(s *State) {
+			existing(t, long)(s)
+			byNode(s, &s.Pods[3])
+		}, []string{"warning|pod ml/runs|no scheduler that asks gpumem chose the node"}},
+		"a pod that nobody looks at": {func(s *State) { existing(t, long)(s); s.Pods[4].Status.Conditions = nil },
+			[]string{"warning|pod ml/waits|no scheduler has looked at what waits: gpumem-scheduler is named"}},
+		"a pod with gates": {func(s *State) {
+			s.Pods[4].Status.Conditions, s.Pods[4].Spec.SchedulingGates = nil, []v1.PodSchedulingGate{{Name: "quota"}}
+		}, nil},
+		"pods of a scheduler that nobody can know": {func(s *State) { existing(t, long)(s); s.Pods[3].Spec.SchedulerName = "their-own" }, nil},
+		"a pod with a mistake": {func(s *State) { s.Pods[4].Annotations = map[string]string{s.Names.Count(): "two"} },
+			[]string{`error|pod ml/waits|annotation gpumem.dev/gpu-count: "two"`}},
+		"a pod that misspells the resource": {func(s *State) {
+			s.Pods[4].Spec.Containers[0].Resources.Limits = v1.ResourceList{"gpumem.dev/gpu-memory": resource.MustParse("3")}
+		}, []string{"error|pod ml/waits|asks for gpumem.dev/gpu-memory, which no node offers: gpumem does not know it|ask for gpumem.dev/gpu-mem where it is made"}},
+		"a pod that asks for what somebody else offers": {func(s *State) {
+			s.Nodes[1].Status.Allocatable = v1.ResourceList{"gpumem.dev/gpu-theirs": resource.MustParse("4")}
+			s.Pods[4].Spec.Containers[0].Resources.Limits["gpumem.dev/gpu-theirs"] = resource.MustParse("1")
+		}, nil},
+		"a pod that misspells a second one": {func(s *State) {
+			s.Pods[4].Spec.Containers[0].Resources.Limits["gpumem.dev/gpu-cores"] = resource.MustParse("20")
+		}, []string{"error|pod ml/waits|asks for gpumem.dev/gpu-cores, which no node offers: gpumem does not know it|ask for gpumem.dev/gpu-core, beside gpumem.dev/gpu-mem, where it is made"}},
+		"a version apart": {func(s *State) { s.Deployments[0].Labels[version] = "0.2.0" }, []string{
+			"warning|cluster|device plugin is of version 0.1.0, and extender of 0.2.0", "warning|cluster|extender is of version 0.2.0, and this command of v0.1.0",
+		}},
+		"two versions apart": {func(s *State) { s.ClientVersion = "v0.3.1" }, []string{
+			"error|cluster|device plugin is of version 0.1.0, and this command of v0.3.1", "error|cluster|extender is of version 0.1.0, and this command of v0.3.1",
+		}},
+		"a certificate that ends": {existing(t, soon), []string{
+			"warning|secret gpumem-system/gpumem-extender-client|its certificate ends on 2026-11-11", "warning|secret gpumem-system/gpumem-extender-tls|its certificate ends on 2026-11-11",
+		}},
+		"a certificate that has ended": {existing(t, now().AddDate(0, 0, -1)), []string{
+			"error|secret gpumem-system/gpumem-extender-client|its certificate has ended on 2026-10-31", "error|secret gpumem-system/gpumem-extender-tls|its certificate has ended",
+		}},
+		"a certificate that is gone": {func(s *State) { existing(t, long)(s); s.Secrets = nil },
+			[]string{"error|secret gpumem-system/gpumem-extender-tls|is not there, and the extender serves with it"}},
+		"Secrets that may not be read": {func(s *State) {
+			existing(t, long)(s)
+			s.Secrets, s.Unread = nil, map[string]string{"secrets": "forbidden"}
+		}, []string{"warning|secrets|cannot be read: forbidden"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := healthy(t)
+			tc.change(s)
+			found := Examine(s)
+			if len(found) != len(tc.want) {
+				t.Fatalf("%d findings, want %d: %+v", len(found), len(tc.want), found)
+			}
+			for i, f := range found {
+				if f.Mend == "" {
+					t.Errorf("nothing to do about %+v", f)
+				}
+				if got := fmt.Sprintf("%s|%s|%s|%s", f.Severity, f.Object, f.Wrong, f.Mend); !strings.HasPrefix(got, tc.want[i]) {
+					t.Errorf("finding %d:\n%s\nwant it to begin with\n%s", i, got, tc.want[i])
+				}
+			}
+		})
+	}
+}
+
+// To drain a GPU that nobody is on helps nobody.
+func TestDrainIsAdvisedWhereThereArePods(t *testing.T) {
+	for device, want := range []bool{true, false} {
+		s := healthy(t)
+		inv := inventory()
+		inv.Devices[device].Status = gpu.Unhealthy("XID 79")
+		setInventory(t, &s.Nodes[0], inv)
+		s.Nodes[0].Status.Allocatable[s.Names.GPUMem()] = resource.MustParse("14")
+		found := Examine(s)
+		if len(found) != 1 || strings.Contains(found[0].Mend, fmt.Sprintf("drain gpu-a %d --force gives these free; pod ml/runs without a controller: gone for good then", device)) != want {
+			t.Errorf("GPU %d: %+v, want that draining is advised: %t", device, found, want)
+		}
+	}
+}
+
+// A GPU offers less than its pods hold where the plugin was told to reserve more.
+func TestAGPUIsOverCommitted(t *testing.T) {
+	for _, cordoned := range []bool{false, true} {
+		testOverCommitted(t, cordoned)
+	}
+}
+
+func testOverCommitted(t *testing.T, cordoned bool) {
+	t.Helper()
+	s := healthy(t)
+	inv := inventory()
+	inv.Devices[0].Capacity = 1
+	setInventory(t, &s.Nodes[0], inv)
+	s.Nodes[0].Status.Allocatable[s.Names.GPUMem()] = resource.MustParse("15")
+	var want []Finding
+	if cordoned {
+		s.Nodes[0].Annotations[s.Names.Cordoned()] = "GPU-00000000"
+		want = append(want, Finding{Warning, "node gpu-a", "GPU 0 (GPU-00000000) is cordoned by hand: it takes no new pods",
+			"kubectl inspect gpumem uncordon gpu-a 0, once it is to take pods again"})
+	}
+	want = append(want, Finding{Warning, "node gpu-a", "GPU 0 (GPU-00000000) is over-committed: it offers 1 GiB, and its pods hold 2 GiB",
+		"it offers less than it did, mostly by a larger devicePlugin.reserveMiB, and takes no new pods until enough of these are gone. " +
+			"To kube-scheduler what is too much counts against the node's other GPUs: " +
+			"kubectl inspect gpumem drain gpu-a 0 --force gives these free; pod ml/runs without a controller: gone for good then"})
+	if diff := cmp.Diff(want, Examine(s)); diff != "" {
+		t.Errorf("(-want +got):\n%s", diff)
+	}
+}
+
+// A drain leaves pods of DaemonSets, and refuses where it is not told to.
+func TestWhatComesOffAGPUThatFailed(t *testing.T) {
+	const drain, deletion = "kubectl inspect gpumem drain gpu-a 0", "no drain evicts pod ml/watcher of a DaemonSet: kubectl delete pod has each made anew, on another GPU of the node if one has room"
+	const bare = "pod ml/runs without a controller: gone for good then"
+	for name, tc := range map[string]struct {
+		owners []string // of the other pod; nil: there is none
+		want   string
+	}{
+		"of a DaemonSet":    {nil, "other GPUs: " + deletion},
+		"and of a Job":      {[]string{"Job"}, "other GPUs: " + drain + " --ignore-daemonsets gives these free; " + deletion},
+		"and one of nobody": {[]string{}, "other GPUs: " + drain + " --ignore-daemonsets --force gives these free; " + bare + "; " + deletion},
+	} {
+		s := healthy(t)
+		inv := inventory()
+		inv.Devices[0].Status = gpu.Unhealthy("XID 79")
+		setInventory(t, &s.Nodes[0], inv)
+		s.Nodes[0].Status.Allocatable[s.Names.GPUMem()] = resource.MustParse("14")
+		watcher := s.Pods[slices.IndexFunc(s.Pods, func(p v1.Pod) bool { a, _ := s.Names.AssignmentOf(&p); return !a.None() })].DeepCopy()
+		watcher.Namespace, watcher.Name, watcher.UID = "ml", "watcher", "watcher"
+		watcher.OwnerReferences = []metav1.OwnerReference{{Kind: "DaemonSet", Controller: new(true)}}
+		runs := slices.IndexFunc(s.Pods, func(p v1.Pod) bool { a, _ := s.Names.AssignmentOf(&p); return !a.None() })
+		for _, kind := range tc.owners {
+			s.Pods[runs].OwnerReferences = []metav1.OwnerReference{{Kind: kind, Controller: new(true)}}
+		}
+		if tc.owners == nil {
+			s.Pods = slices.Delete(s.Pods, runs, runs+1)
+		}
+		s.Pods = append(s.Pods, *watcher)
+		if found := Examine(s); len(found) != 1 || !strings.HasSuffix(found[0].Mend, tc.want) {
+			t.Errorf("%s: %+v, want it to end with %q", name, found, tc.want)
+		}
+	}
+}
+
+// Where no node offers anything, the log to read is that of a node that may have a
+// GPU: of a DaemonSet, kubectl shows that of any.
+func TestWhoseLogSaysWhyNothingIsOffered(t *testing.T) {
+	for want, labels := range map[string]map[string]string{
+		"logs plugin-b says why":                       {gpuPresent: "true"},
+		"logs daemonset/gpumem-device-plugin says why": nil,
+	} {
+		s := healthy(t)
+		setInventory(t, &s.Nodes[0], gpu.Inventory{UnitMiB: 1024})
+		s.Nodes[0].Labels, s.Nodes[1].Labels = nil, labels
+		s.Pods = append(s.Pods, readyPod("device-plugin", "plugin-b", "cpu-1"))
+		i := slices.IndexFunc(Examine(s), func(f Finding) bool { return f.Object == "cluster" && strings.Contains(f.Mend, want) })
+		if i < 0 {
+			t.Errorf("want %q in %+v", want, Examine(s))
+		}
+	}
+}
+
+// What is too young to be judged is named, and nothing of others.
+func TestYoung(t *testing.T) {
+	s := healthy(t)
+	if got, left := s.Young(); len(got) > 0 || left > 0 {
+		t.Errorf("%q are young, for %v, in a cluster that has settled", got, left)
+	}
+	s.DaemonSets[0].CreationTimestamp = metav1.NewTime(s.Now.Add(-Settle / 2))
+	s.Pods[3].CreationTimestamp = metav1.NewTime(s.Now.Add(-Settle / 4))
+	s.Nodes[0].CreationTimestamp = metav1.NewTime(s.Now)
+	s.Pods[4].CreationTimestamp = metav1.NewTime(s.Now.Add(-Settle / 3))
+	s.Pods[4].Spec.Containers[0].Resources.Limits = v1.ResourceList{"gpumem.dev/gpu-memory": resource.MustParse("3")}
+	got, left := s.Young()
+	if diff := cmp.Diff([]string{"daemonset gpumem-system/gpumem-device-plugin", "pod ml/runs", "pod ml/waits"}, got); diff != "" || left != 3*Settle/4 {
+		t.Errorf("for %v (-want +got):\n%s", left, diff)
+	}
+}
+
+// Whatever cannot be read, nothing is made up of what is not there.
+func TestUnreadIsNotEmpty(t *testing.T) {
+	kinds := map[string]func(*State){
+		"nodes":                             func(s *State) { s.Nodes = nil },
+		"pods":                              func(s *State) { s.Pods = nil },
+		"daemonsets":                        func(s *State) { s.DaemonSets = nil },
+		"deployments":                       func(s *State) { s.Deployments = nil },
+		"configmaps":                        func(s *State) { s.ConfigMaps = nil },
+		"validatingadmissionpolicies":       func(s *State) { s.Policies = nil },
+		"validatingadmissionpolicybindings": func(s *State) { s.Bindings = nil },
+	}
+	for kind, lose := range kinds {
+		s := healthy(t)
+		lose(s)
+		s.Unread = map[string]string{kind: "forbidden"}
+		want := []Finding{{Severity: Warning, Object: kind, Wrong: "cannot be read: forbidden"}}
+		got := slices.Clone(Examine(s))
+		for i := range got {
+			got[i].Mend = ""
+		}
+		if diff := cmp.Diff(want, got); diff != "" {
+			t.Errorf("without %s (-want +got):\n%s", kind, diff)
+		}
+	}
+}
+
+// byNode has the device plugin choose the GPU of a pod.
+func byNode(s *State, pod *v1.Pod) {
+	key := s.Names.Assignment()
+	pod.Annotations[key] = strings.Replace(pod.Annotations[key], "{", `{"byNode":true,`, 1)
+}

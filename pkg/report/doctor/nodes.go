@@ -1,0 +1,260 @@
+package doctor
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+	"strconv"
+	"strings"
+
+	appsv1 "k8s.io/api/apps/v1"
+	v1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/gpumem/gpumem/pkg/core/gpu"
+	"github.com/gpumem/gpumem/pkg/kube/api"
+)
+
+// checkNodes looks at what nodes say that they offer.
+func checkNodes(s *State, ds *appsv1.DaemonSet) (found []Finding) {
+	if !s.read("nodes") {
+		return nil
+	}
+	unit, err := strconv.ParseInt(Flag(ds.Spec.Template.Spec, "unit-mib", "1024"), 10, 64)
+	if err != nil {
+		unit = 0
+	}
+	asked := gpu.Enforcement(Flag(ds.Spec.Template.Spec, "enforcement", "auto"))
+	on := s.tenants()
+	for i := range s.Nodes {
+		node := &s.Nodes[i]
+		object := "node " + node.Name
+		_, has := node.Annotations[s.Names.Inventory()]
+		if down := api.NotReady(node); down != nil && (has || mayHaveGPU(ds, node)) {
+			found = append(found, Finding{Error, object, "is NotReady: " + said(down.Reason, down.Message),
+				"kubectl describe node " + node.Name + " says more; its GPUs take no new pods until it is back"})
+		}
+		if !has {
+			continue
+		}
+		inv, err := s.Names.InventoryOf(node)
+		if err != nil {
+			found = append(found, Finding{Error, object, "its inventory cannot be read: " + oneLine(err),
+				"restart its device plugin, which writes it anew; if that does not help, plugin and extender are of versions that do not fit"})
+			continue
+		}
+		found = append(found, checkInventory(s, object, node, inv, on[node.Name])...)
+		if unit > 0 && inv.UnitMiB != unit && len(inv.Devices) > 0 {
+			found = append(found, Finding{Error, object, fmt.Sprintf("counts units of %d MiB, and the DaemonSet says %d: a pod gets another amount there than elsewhere", inv.UnitMiB, unit),
+				"let the update of the DaemonSet come to its end: kubectl -n " + ds.Namespace + " rollout status daemonset/" + ds.Name})
+		}
+		if level, err := gpu.ParseEnforcement(string(asked)); err == nil && len(inv.Devices) > 0 && !inv.Enforcement.AtLeast(level) {
+			found = append(found, Finding{Error, object, fmt.Sprintf("holds containers to their grants at the level %s, and devicePlugin.enforcement asks for %s%s", levelName(inv.Enforcement), level, because(inv.Weaker)),
+				"give the node what that level needs (docs/limits.md), or ask for less"})
+		}
+	}
+	return append(found, checkSilent(s, ds)...)
+}
+
+// checkSilent looks at plugins that run and offer nothing. The plugin runs on
+// every Linux node unless it is told otherwise, and is ready on those without a
+// GPU: one alone is spoken of where something says that there is a GPU.
+func checkSilent(s *State, ds *appsv1.DaemonSet) (found []Finding) {
+	const usual = "mostly the driver is not where devicePlugin.driverRoot says (/run/nvidia/driver with the GPU Operator), " +
+		"or its devices come with NVIDIA's runtime alone (devicePlugin.runtimeClassName=nvidia): docs/troubleshooting.md#a-node-with-a-gpu-offers-nothing"
+	if !s.offered() {
+		if !old(s, ds.ObjectMeta) {
+			return nil
+		}
+		wrong := "no node offers " + string(s.Names.GPUMem())
+		if n := len(s.running(ds)); n > 0 {
+			wrong += fmt.Sprintf(", and the device plugin runs on %d: it finds no GPU that it may offer", n)
+		}
+		return []Finding{{Error, "cluster", wrong,
+			fmt.Sprintf("kubectl -n %s logs %s says why; %s", ds.Namespace, logsOf(s, ds), usual)}}
+	}
+	for name, pod := range s.running(ds) {
+		node := s.node(name)
+		if node == nil || !mayHaveGPU(ds, node) {
+			continue
+		}
+		if inv, err := s.Names.InventoryOf(node); err == nil && inv.Capacity() == 0 {
+			found = append(found, Finding{Warning, "node " + name, "its device plugin runs and offers nothing: it finds no GPU that it may offer",
+				fmt.Sprintf("kubectl -n %s logs %s says why; %s", ds.Namespace, pod, usual)})
+		}
+	}
+	return found
+}
+
+// logsOf names a pod of the plugin on a node that may have a GPU, the first by node.
+// Where none is known it names the DaemonSet, of which kubectl shows any pod's log.
+func logsOf(s *State, ds *appsv1.DaemonSet) string {
+	running := s.running(ds)
+	for _, name := range slices.Sorted(maps.Keys(running)) {
+		if node := s.node(name); node != nil && mayHaveGPU(ds, node) {
+			return running[name]
+		}
+	}
+	return "daemonset/" + ds.Name
+}
+
+// offered reports whether some node offers anything, as far as is known.
+func (s *State) offered() bool {
+	return !s.read("nodes") || slices.ContainsFunc(s.Nodes, func(node v1.Node) bool {
+		inv, err := s.Names.InventoryOf(&node)
+		return err != nil || inv.Capacity() > 0
+	})
+}
+
+// running returns the pods of the plugin that have been ready for a while, by
+// their nodes.
+func (s *State) running(ds *appsv1.DaemonSet) map[string]string {
+	names := make(map[string]string)
+	for _, pod := range s.podsOf(ds.Namespace, ds.Spec.Selector) {
+		if unready(&pod) == "" && old(s, pod.ObjectMeta) {
+			names[pod.Spec.NodeName] = pod.Name
+		}
+	}
+	return names
+}
+
+// mayHaveGPU reports whether something says that a node has a GPU: its label,
+// that it had one, or that the plugin is for chosen nodes only.
+func mayHaveGPU(ds *appsv1.DaemonSet, node *v1.Node) bool {
+	spec := ds.Spec.Template.Spec
+	chosen := spec.Affinity != nil
+	for key := range spec.NodeSelector {
+		chosen = chosen || key != v1.LabelOSStable
+	}
+	had := slices.ContainsFunc(node.Status.Conditions, func(c v1.NodeCondition) bool { return c.Type == api.GPUsHealthy })
+	return chosen || had || node.Labels[gpuPresent] == "true"
+}
+
+func levelName(e gpu.Enforcement) gpu.Enforcement {
+	if e == "" {
+		return gpu.EnforcementAdvisory
+	}
+	return e
+}
+
+func because(reason string) string {
+	if reason == "" {
+		return ""
+	}
+	return ": " + reason
+}
+
+// checkInventory compares what a node's plugin has written with what the kubelet
+// reports, and tells of GPUs that are out.
+func checkInventory(s *State, object string, node *v1.Node, inv gpu.Inventory, on map[gpu.UUID]tenants) (found []Finding) {
+	for _, d := range inv.Devices {
+		pods := on[d.UUID]
+		if !d.Status.TakesPods() {
+			found = append(found, out(node, d, pods))
+		}
+		if d.Advertised() && pods.units > d.Capacity {
+			found = append(found, Finding{Warning, object,
+				fmt.Sprintf("GPU %d (%s) is over-committed: it offers %s, and its pods hold %s", d.Index, d.UUID, gpu.Format(d.Capacity, inv.UnitMiB), gpu.Format(pods.units, inv.UnitMiB)),
+				"it offers less than it did, mostly by a larger devicePlugin.reserveMiB, and takes no new pods until enough of these are gone. " +
+					"To kube-scheduler what is too much counts against the node's other GPUs: " + pods.off(node.Name, d.Index)})
+		}
+	}
+	for _, id := range s.Names.CordonedGPUs(node) {
+		if _, known := inv.Device(id); !known && len(inv.Devices) > 0 {
+			found = append(found, Finding{Note, object, fmt.Sprintf("annotation %s names %s, which is the UUID of no GPU here: it cordons none", s.Names.Cordoned(), id),
+				"take it out, unless that GPU is to come back; kubectl inspect gpumem cordon writes UUIDs"})
+		}
+	}
+	allocatable, healthy := node.Status.Allocatable[s.Names.GPUMem()], int64(inv.Advertised())
+	if got := allocatable.Value(); got != healthy {
+		found = append(found, Finding{Warning, object, fmt.Sprintf("its kubelet offers %d of %s, and its device plugin %d", got, s.Names.GPUMem(), healthy),
+			"this passes within a minute of a restart, or of a GPU that fails; where it does not, the plugin's /readyz on port 8012 says what keeps it from the kubelet, and deleting the plugin's pod on the node has the next one register"})
+	}
+	nvidia := node.Status.Allocatable["nvidia.com/gpu"]
+	if nvidia.Value() > 0 && healthy > 0 {
+		found = append(found, Finding{Warning, object, fmt.Sprintf("offers %d nvidia.com/gpu beside %s: unless they are other GPUs, both give the same ones away", nvidia.Value(), s.Names.GPUMem()),
+			"split the GPUs between the two plugins (devicePlugin.devices and NVIDIA's own setting), or keep one of them from the node"})
+	}
+	return found
+}
+
+// out tells of a GPU that takes no new pods.
+func out(node *v1.Node, d gpu.Device, pods tenants) Finding {
+	object := "node " + node.Name
+	if d.Status.OnlyCordoned() {
+		return Finding{Warning, object, fmt.Sprintf("GPU %d (%s) is cordoned by hand: it takes no new pods", d.Index, d.UUID),
+			fmt.Sprintf("kubectl inspect gpumem uncordon %s %d, once it is to take pods again", node.Name, d.Index)}
+	}
+	cordonedToo := ""
+	if d.Status.Cordoned {
+		cordonedToo = fmt.Sprintf(". It is cordoned too, and takes none then either: kubectl inspect gpumem uncordon %s %d", node.Name, d.Index)
+	}
+	if !d.Status.Unhealthy {
+		return Finding{Warning, object, fmt.Sprintf("GPU %d (%s) takes no new pods: %s", d.Index, d.UUID, d.Status.Causes()),
+			"it takes pods again once the plugin runs there: look at its pod, or at what keeps it off the node" + cordonedToo}
+	}
+	mend := "it takes no new pods and comes back by itself after three good probes; nvidia-smi on the node shows what the driver says" + cordonedToo
+	if off := pods.off(node.Name, d.Index); off != "" {
+		mend += ". To kube-scheduler the pods on it count against the node's other GPUs: " + off
+	}
+	return Finding{Warning, object, fmt.Sprintf("GPU %d (%s) is unhealthy%s", d.Index, d.UUID, because(d.Status.Causes())), mend}
+}
+
+// tenants are the pods that hold memory of a GPU, by who makes them anew.
+type tenants struct {
+	ofDaemonSets, controlled, alone []string
+	units                           gpu.Units // that they hold of it
+}
+
+// off says how the pods come off their GPU, with a drain that does not refuse; nothing where
+// there are none.
+func (t tenants) off(nodeName string, index int) string {
+	var how []string
+	if len(t.controlled)+len(t.alone) > 0 {
+		drain := fmt.Sprintf("kubectl inspect gpumem drain %s %d", nodeName, index)
+		if len(t.ofDaemonSets) > 0 {
+			drain += " --ignore-daemonsets"
+		}
+		if len(t.alone) > 0 {
+			drain += " --force"
+		}
+		how = append(how, drain+" gives these free")
+	}
+	if len(t.alone) > 0 {
+		how = append(how, podsNamed(t.alone)+" without a controller: gone for good then")
+	}
+	if len(t.ofDaemonSets) > 0 {
+		how = append(how, "no drain evicts "+podsNamed(t.ofDaemonSets)+" of a DaemonSet: kubectl delete pod has each made anew, on another GPU of the node if one has room")
+	}
+	return strings.Join(how, "; ")
+}
+
+// tenants returns the pods that hold memory of GPUs, by node and GPU, as far as is known.
+func (s *State) tenants() map[string]map[gpu.UUID]tenants {
+	on := make(map[string]map[gpu.UUID]tenants)
+	for i := range s.Pods {
+		pod := &s.Pods[i]
+		if pod.Spec.NodeName == "" || api.Terminal(pod) || !s.Names.Asks(pod) {
+			continue
+		}
+		h, _ := s.Names.Holding(pod) // what of it can be read: checkAssignment tells of the rest
+		units, _ := h.Request.Share()
+		for _, id := range h.Assignment.Devices() {
+			if on[pod.Spec.NodeName] == nil {
+				on[pod.Spec.NodeName] = make(map[gpu.UUID]tenants)
+			}
+			t := on[pod.Spec.NodeName][id]
+			t.units += units
+			switch owner := metav1.GetControllerOf(pod); {
+			case owner == nil:
+				t.alone = append(t.alone, nameOf(pod))
+			case owner.Kind == "DaemonSet":
+				t.ofDaemonSets = append(t.ofDaemonSets, nameOf(pod))
+			default:
+				t.controlled = append(t.controlled, nameOf(pod))
+			}
+			on[pod.Spec.NodeName][id] = t
+		}
+	}
+	return on
+}

@@ -1,0 +1,44 @@
+package metrics
+
+import (
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/gpumem/gpumem/pkg/node/usage"
+)
+
+// containerCollector tells what containers used at the last look.
+type containerCollector struct {
+	samples             func() []usage.Sample
+	used, granted, peak *prometheus.Desc
+}
+
+// RegisterContainers registers what containers use of GPUs and what they were
+// granted. It panics when that is registered already.
+func RegisterContainers(to prometheus.Registerer, samples func() []usage.Sample) {
+	of := func(name, help string) *prometheus.Desc {
+		return prometheus.NewDesc(prometheus.BuildFQName(namespace, "device_plugin", name), help, []string{"namespace", "pod", "container", "uuid"}, nil)
+	}
+	to.MustRegister(&containerCollector{
+		samples: samples,
+		used:    of("container_memory_used_bytes", "Memory of a GPU that a container uses, by NVML, at the last probe. Containers that use none are left out."),
+		granted: of("container_memory_granted_bytes", "Memory of that GPU that the container was granted."),
+		peak:    of("container_memory_peak_bytes", "The most that the container was seen to use of that GPU."),
+	})
+}
+
+// Describe implements prometheus.Collector.
+func (c *containerCollector) Describe(out chan<- *prometheus.Desc) {
+	out <- c.used
+	out <- c.granted
+	out <- c.peak
+}
+
+// Collect implements prometheus.Collector.
+func (c *containerCollector) Collect(out chan<- prometheus.Metric) {
+	for _, s := range c.samples() {
+		labels := []string{s.Pod.Namespace, s.Pod.Name, s.Container, string(s.Device)}
+		out <- prometheus.MustNewConstMetric(c.used, prometheus.GaugeValue, float64(s.Used), labels...)
+		out <- prometheus.MustNewConstMetric(c.granted, prometheus.GaugeValue, float64(s.Granted), labels...)
+		out <- prometheus.MustNewConstMetric(c.peak, prometheus.GaugeValue, float64(s.Peak), labels...)
+	}
+}

@@ -1,0 +1,128 @@
+package metrics
+
+import (
+	"strconv"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/gpumem/gpumem/pkg/core/gpu"
+)
+
+// DevicePlugin is what gpumem-device-plugin measures.
+type DevicePlugin struct {
+	took        *prometheus.HistogramVec
+	failed      *prometheus.CounterVec
+	drift       prometheus.Gauge
+	corrections *prometheus.CounterVec
+}
+
+// NewDevicePlugin registers the metrics of gpumem-device-plugin. It panics when
+// they are registered already.
+func NewDevicePlugin(to prometheus.Registerer) *DevicePlugin {
+	const subsystem = "device_plugin"
+	m := &DevicePlugin{
+		took: prometheus.NewHistogramVec(prometheus.HistogramOpts{
+			Namespace: namespace, Subsystem: subsystem, Name: "request_duration_seconds",
+			Help:    "Time to answer the kubelet, by call.",
+			Buckets: prometheus.ExponentialBuckets(0.001, 2.5, 10), // 1 ms to 4 s
+		}, []string{"rpc"}),
+		failed: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Namespace: namespace, Subsystem: subsystem, Name: "request_errors_total",
+			Help: "Calls of the kubelet that were answered with an error, which ends the pod at GetPreferredAllocation and Allocate, by call.",
+		}, []string{"rpc"}),
+		drift: prometheus.NewGauge(prometheus.GaugeOpts{
+			Namespace: namespace, Subsystem: subsystem, Name: "assignment_drift_pods",
+			Help: "Pods of the node whose assignment annotation was not what the kubelet has given them at the last look.",
+		}),
+		corrections: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Namespace: namespace, Subsystem: subsystem, Name: "assignment_corrections_total",
+			Help: "Assignment annotations written, by reason: placed (there was none, or somebody had changed it), held (the kubelet has given other GPUs), planned (the kubelet has given the pod's GPUs to another).",
+		}, []string{"reason"}),
+	}
+	to.MustRegister(m.took, m.failed, m.drift, m.corrections)
+	for _, rpc := range []string{"GetPreferredAllocation", "Allocate", "PreStartContainer"} {
+		m.took.WithLabelValues(rpc)
+		m.failed.WithLabelValues(rpc)
+	}
+	for _, reason := range []string{"placed", "held", "planned"} {
+		m.corrections.WithLabelValues(reason)
+	}
+	return m
+}
+
+// Drifted implements reconcile.Metrics.
+func (m *DevicePlugin) Drifted(pods int) { m.drift.Set(float64(pods)) }
+
+// Corrected implements reconcile.Metrics.
+func (m *DevicePlugin) Corrected(reason string) { m.corrections.WithLabelValues(reason).Inc() }
+
+// Answered counts one call of the kubelet.
+func (m *DevicePlugin) Answered(rpc string, took time.Duration, err error) {
+	m.took.WithLabelValues(rpc).Observe(took.Seconds())
+	if err != nil {
+		m.failed.WithLabelValues(rpc).Inc()
+	}
+}
+
+// GPUs are those of a node, as they are known now.
+type GPUs interface {
+	Inventory() (inv gpu.Inventory, reason string, changed <-chan struct{})
+	Usage(gpu.UUID) (usedBytes uint64, busy float64, ok bool)
+}
+
+// gpuCollector tells what is known of the GPUs at the moment that it is asked.
+type gpuCollector struct {
+	gpus GPUs
+	all  []*prometheus.Desc
+
+	memory, used, busy, healthy, enforcement *prometheus.Desc
+}
+
+// RegisterGPUs registers what is known of a node's GPUs. It panics when that is
+// registered already.
+func RegisterGPUs(to prometheus.Registerer, gpus GPUs) {
+	c := &gpuCollector{gpus: gpus}
+	of := func(name, help string, labels ...string) *prometheus.Desc {
+		c.all = append(c.all, prometheus.NewDesc(prometheus.BuildFQName(namespace, "device_plugin", name), help, labels, nil))
+		return c.all[len(c.all)-1]
+	}
+	device := []string{"gpu", "uuid", "model"}
+	c.memory = of("gpu_memory_bytes", "All memory of a GPU, what the driver keeps and what is held back included.", device...)
+	c.used = of("gpu_memory_used_bytes", "Memory of a GPU that programs use, by NVML, at the last probe.", device...)
+	c.busy = of("gpu_utilization_ratio", "Share of the time in which a kernel ran on a GPU, by NVML, at the last probe.", device...)
+	c.healthy = of("gpu_healthy", "Whether a GPU is healthy: 1 or 0.", device...)
+	c.enforcement = of("enforcement", "Level at which containers of the node are held to their grants: 1 for the one that holds, of advisory, mps and kernel.", "level")
+	to.MustRegister(c)
+}
+
+// Describe implements prometheus.Collector.
+func (c *gpuCollector) Describe(out chan<- *prometheus.Desc) {
+	for _, d := range c.all {
+		out <- d
+	}
+}
+
+// Collect implements prometheus.Collector.
+func (c *gpuCollector) Collect(out chan<- prometheus.Metric) {
+	const mib = 1 << 20
+	gauge := func(d *prometheus.Desc, value float64, labels ...string) {
+		out <- prometheus.MustNewConstMetric(d, prometheus.GaugeValue, value, labels...)
+	}
+	inv, _, _ := c.gpus.Inventory()
+	for _, d := range inv.Devices {
+		labels := []string{strconv.Itoa(d.Index), string(d.UUID), d.Model}
+		gauge(c.memory, float64(d.MemoryMiB)*mib, labels...)
+		gauge(c.healthy, oneIf(d.Status.TakesPods()), labels...)
+		used, busy, ok := c.gpus.Usage(d.UUID)
+		if ok {
+			gauge(c.used, float64(used), labels...)
+		}
+		if ok && busy >= 0 {
+			gauge(c.busy, busy, labels...)
+		}
+	}
+	for _, level := range []gpu.Enforcement{gpu.EnforcementAdvisory, gpu.EnforcementMPS, gpu.EnforcementKernel} {
+		gauge(c.enforcement, oneIf(level == inv.Enforcement), string(level))
+	}
+}

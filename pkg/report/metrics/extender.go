@@ -1,0 +1,115 @@
+package metrics
+
+import (
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/gpumem/gpumem/pkg/core/decide"
+	"github.com/gpumem/gpumem/pkg/core/placement"
+	"github.com/gpumem/gpumem/pkg/report/decisions"
+)
+
+// Extender is what gpumem-extender measures.
+type Extender struct {
+	took      *prometheus.HistogramVec
+	decisions *prometheus.CounterVec
+	sampled   prometheus.Counter
+
+	compared prometheus.Counter
+	checked  prometheus.Gauge
+	wrong    *prometheus.GaugeVec
+	healed   *prometheus.CounterVec
+}
+
+// outcomes are the results of each verb that come with no reason.
+func outcomes() map[string]string {
+	return map[string]string{
+		decisions.Filter: decisions.Fits, decisions.Prioritize: decisions.Fits,
+		decisions.Preempt: decisions.Fits, decisions.Bind: decisions.Bound,
+	}
+}
+
+// refusals are the reasons with which filter and bind refuse.
+func refusals() []string {
+	reasons := []string{decisions.Unreadable, decide.Elsewhere, decide.Confusable, decisions.Error}
+	for _, reason := range placement.Reasons() {
+		reasons = append(reasons, reason.String())
+	}
+	return reasons
+}
+
+// NewExtender registers the metrics of gpumem-extender. It panics when they are
+// registered already.
+func NewExtender(to prometheus.Registerer) *Extender {
+	const subsystem = "extender"
+	m := &Extender{
+		took: prometheus.NewHistogramVec(prometheus.HistogramOpts{
+			Namespace: namespace, Subsystem: subsystem, Name: "request_duration_seconds",
+			Help:    "Time to answer kube-scheduler, by verb (filter, prioritize, preempt or bind).",
+			Buckets: prometheus.ExponentialBuckets(0.0001, 2.5, 14), // 0.1 ms to 15 s
+		}, []string{"verb"}),
+		decisions: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Namespace: namespace, Subsystem: subsystem, Name: "decisions_total",
+			Help: "Answers about pods, by verb, result (fits, bound, unfit, refused or failed) and the reason of what came closest.",
+		}, []string{"verb", "result", "reason"}),
+		sampled: prometheus.NewCounter(prometheus.CounterOpts{
+			Namespace: namespace, Subsystem: subsystem, Name: "sampled_questions_total",
+			Help: "Questions in which kube-scheduler left out nodes, as it does without percentageOfNodesToScore: 100 in its profile.",
+		}),
+		checked: prometheus.NewGauge(prometheus.GaugeOpts{
+			Namespace: namespace, Subsystem: subsystem, Name: "cache_checked_timestamp_seconds",
+			Help: "When the cache was last compared with the API server; 0: not yet.",
+		}),
+		compared: prometheus.NewCounter(prometheus.CounterOpts{
+			Namespace: namespace, Subsystem: subsystem, Name: "cache_checks_total",
+			Help: "Comparisons of the cache with the API server.",
+		}),
+		wrong: prometheus.NewGaugeVec(prometheus.GaugeOpts{
+			Namespace: namespace, Subsystem: subsystem, Name: "cache_drift_objects",
+			Help: "Objects that the cache had wrong at the last check, by kind (pod or node).",
+		}, []string{"kind"}),
+		healed: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Namespace: namespace, Subsystem: subsystem, Name: "cache_healed_objects_total",
+			Help: "Objects that the cache had wrong and that checks have put right, by kind (pod or node).",
+		}, []string{"kind"}),
+	}
+	to.MustRegister(m.took, m.decisions, m.sampled, m.compared, m.checked, m.wrong, m.healed)
+	for verb, result := range outcomes() {
+		m.took.WithLabelValues(verb)
+		m.decisions.WithLabelValues(verb, result, "")
+	}
+	for _, reason := range refusals() {
+		m.decisions.WithLabelValues(decisions.Filter, decisions.Unfit, reason)
+		m.decisions.WithLabelValues(decisions.Bind, decisions.Refused, reason)
+	}
+	m.count(nil, nil)
+	return m
+}
+
+// Answered counts one call of a verb.
+func (m *Extender) Answered(verb string, took time.Duration) {
+	m.took.WithLabelValues(verb).Observe(took.Seconds())
+}
+
+// Decided counts one answer about a pod.
+func (m *Extender) Decided(d decisions.Decision) {
+	m.decisions.WithLabelValues(d.Verb, d.Result, d.Reason).Inc()
+	if d.Sampled {
+		m.sampled.Inc()
+	}
+}
+
+// Compared implements controller.Drift.
+func (m *Extender) Compared(wrong, healed map[string]int) {
+	m.compared.Inc()
+	m.checked.SetToCurrentTime()
+	m.count(wrong, healed)
+}
+
+func (m *Extender) count(wrong, healed map[string]int) {
+	for _, kind := range []string{"pod", "node"} {
+		m.wrong.WithLabelValues(kind).Set(float64(wrong[kind]))
+		m.healed.WithLabelValues(kind).Add(float64(healed[kind]))
+	}
+}

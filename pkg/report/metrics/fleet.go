@@ -1,0 +1,146 @@
+package metrics
+
+import (
+	"math"
+	"strconv"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/gpumem/gpumem/pkg/core/cache"
+	"github.com/gpumem/gpumem/pkg/core/gpu"
+	"github.com/gpumem/gpumem/pkg/core/inspect"
+	"github.com/gpumem/gpumem/pkg/core/placement"
+)
+
+// Fleet are the extender's books.
+type Fleet struct {
+	Nodes   func() []placement.Node
+	Facts   func(placement.Node) inspect.NodeFacts
+	Assumed func(before time.Time) []cache.Assumed
+	Waiting func() int // pods that are on no node yet
+}
+
+// fleetCollector tells what the books say at the moment that they are asked, so
+// that a GPU that is gone leaves no series behind.
+type fleetCollector struct {
+	Fleet
+	all []*prometheus.Desc
+
+	capacity, allocated, healthy, schedulable       *prometheus.Desc
+	free, tainted, largest, stranded, fragmentation *prometheus.Desc
+	nodes                                           *prometheus.Desc
+	assumed, assumedAge, unattributed, waiting      *prometheus.Desc
+}
+
+// RegisterFleet registers what the extender's books say. It panics when that is
+// registered already.
+func RegisterFleet(to prometheus.Registerer, f Fleet) {
+	c := &fleetCollector{Fleet: f}
+	of := func(name, help string, labels ...string) *prometheus.Desc {
+		c.all = append(c.all, prometheus.NewDesc(prometheus.BuildFQName(namespace, "extender", name), help, labels, nil))
+		return c.all[len(c.all)-1]
+	}
+	device := []string{"node", "gpu", "uuid", "model"}
+	c.capacity = of("gpu_capacity_bytes", "Memory that a GPU offers to pods.", device...)
+	c.allocated = of("gpu_allocated_bytes", "Memory of a GPU that pods hold.", device...)
+	c.healthy = of("gpu_healthy", "Whether a GPU takes new pods: 1, or 0 while it is not healthy or cordoned.", device...)
+	c.schedulable = of("node_schedulable", "Whether a node takes new pods with GPU memory: 1, or 0 while it is cordoned, NotReady, or its kubelet offers none. The label taint is the key of one that they must tolerate, apart from nvidia.com/gpu and gpumem's resources.", "node", "taint")
+	c.free = of("free_bytes", "Memory that no pod holds, of GPUs that take new pods, on nodes that are schedulable.")
+	c.tainted = of("tainted_free_bytes", "Of free_bytes, what is on nodes with a taint that pods must tolerate: see node_schedulable.")
+	c.largest = of("largest_free_bytes", "The most that a pod could get of one GPU now, on nodes that are schedulable.")
+	c.stranded = of("stranded_bytes", "Memory that no pod holds and none can get: of GPUs that take no new pods or that a pod holds alone, and of nodes that are cordoned or NotReady, whose kubelet offers none, or that have no free CPU.")
+	c.fragmentation = of("fragmentation_ratio", "Share of the free memory that is on GPUs which pods use in part: 0 when all that is free are whole GPUs.")
+	c.nodes = of("nodes", "Nodes that offer GPU memory.")
+	c.assumed = of("assumed_pods", "Pods whose binding is on its way, or has not been heard of yet.")
+	c.assumedAge = of("assumed_oldest_seconds", "Age of the oldest of them.")
+	c.unattributed = of("unattributed_pods", "Pods that are bound to a node and on no known GPU of it.")
+	c.waiting = of("waiting_pods", "Pods that ask for GPU memory and are on no node.")
+	to.MustRegister(c)
+}
+
+// Describe implements prometheus.Collector.
+func (c *fleetCollector) Describe(out chan<- *prometheus.Desc) {
+	for _, d := range c.all {
+		out <- d
+	}
+}
+
+// Collect implements prometheus.Collector.
+func (c *fleetCollector) Collect(out chan<- prometheus.Metric) {
+	gauge := func(d *prometheus.Desc, value float64, labels ...string) {
+		out <- prometheus.MustNewConstMetric(d, prometheus.GaugeValue, value, labels...)
+	}
+	var sum fleetSum
+	for _, n := range c.Nodes() {
+		if len(n.Devices) == 0 {
+			continue
+		}
+		facts := c.Facts(n)
+		sum.add(n, facts)
+		gauge(c.schedulable, oneIf(facts.Refuses == nil), n.Name, facts.Taint)
+		for _, d := range n.Devices {
+			labels := []string{n.Name, strconv.Itoa(d.Index), string(d.UUID), d.Model}
+			gauge(c.capacity, inBytes(d.Capacity, n), labels...)
+			gauge(c.allocated, inBytes(d.Requested, n), labels...)
+			gauge(c.healthy, oneIf(d.Status.TakesPods()), labels...)
+		}
+	}
+	gauge(c.free, sum.free)
+	gauge(c.tainted, sum.tainted)
+	gauge(c.largest, sum.largest)
+	gauge(c.stranded, sum.stranded)
+	gauge(c.fragmentation, sum.broken/max(1, sum.free))
+	gauge(c.nodes, float64(sum.nodes))
+	gauge(c.unattributed, float64(sum.unattributed))
+	gauge(c.waiting, float64(c.Waiting()))
+	now := time.Now()
+	assumed, oldest := c.Assumed(now), 0.0
+	if len(assumed) > 0 {
+		oldest = now.Sub(assumed[0].Since).Seconds()
+	}
+	gauge(c.assumed, float64(len(assumed)))
+	gauge(c.assumedAge, oldest)
+}
+
+// fleetSum is what is free on all nodes, in bytes.
+type fleetSum struct {
+	free, largest, stranded float64
+	tainted, broken         float64 // of free, what is behind a taint, and what is on GPUs that pods use in part
+	nodes, unattributed     int
+}
+
+func (s *fleetSum) add(n placement.Node, facts inspect.NodeFacts) {
+	s.nodes++
+	s.unattributed += len(n.Unattributed)
+	closed := facts.Refuses != nil || n.CPU > 0 && n.RequestedCPU >= n.CPU
+	if !closed {
+		s.largest = math.Max(s.largest, inBytes(n.LargestFree(), n))
+	}
+	for _, d := range n.Devices {
+		free := inBytes(d.Free(), n)
+		if !d.Status.TakesPods() || closed || n.HeldAlone(d) {
+			s.stranded += free
+			continue
+		}
+		s.free += free
+		if d.Requested > 0 {
+			s.broken += free
+		}
+		if facts.Taint != "" {
+			s.tainted += free
+		}
+	}
+}
+
+func inBytes(u gpu.Units, n placement.Node) float64 {
+	const mib = 1 << 20
+	return float64(u) * float64(n.UnitMiB) * mib
+}
+
+func oneIf(yes bool) float64 {
+	if yes {
+		return 1
+	}
+	return 0
+}

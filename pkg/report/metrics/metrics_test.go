@@ -1,0 +1,281 @@
+package metrics
+
+import (
+	"errors"
+	"net/http/httptest"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/testutil"
+
+	"github.com/gpumem/gpumem/pkg/core/cache"
+	"github.com/gpumem/gpumem/pkg/core/decide"
+	"github.com/gpumem/gpumem/pkg/core/gpu"
+	"github.com/gpumem/gpumem/pkg/core/inspect"
+	"github.com/gpumem/gpumem/pkg/core/placement"
+	"github.com/gpumem/gpumem/pkg/node/reconcile"
+	"github.com/gpumem/gpumem/pkg/node/usage"
+	"github.com/gpumem/gpumem/pkg/report/decisions"
+	"github.com/gpumem/gpumem/pkg/scheduler/controller"
+)
+
+var (
+	_ controller.Drift  = (*Extender)(nil)
+	_ reconcile.Metrics = (*DevicePlugin)(nil)
+)
+
+// newRegistry keeps the rules of Prometheus too: names, help texts, no value
+// twice.
+func newRegistry(t *testing.T) *prometheus.Registry {
+	t.Helper()
+	registry := prometheus.NewPedanticRegistry()
+	t.Cleanup(func() {
+		problems, err := testutil.GatherAndLint(registry)
+		if err != nil || len(problems) > 0 {
+			t.Errorf("lint: %v, %v", problems, err)
+		}
+	})
+	return registry
+}
+
+// want compares the metrics of these names, all of them when none is named.
+func want(t *testing.T, registry *prometheus.Registry, names []string, text string) {
+	t.Helper()
+	if err := testutil.GatherAndCompare(registry, strings.NewReader(text), names...); err != nil {
+		t.Error(err)
+	}
+}
+
+// series counts those of a metric.
+func series(t *testing.T, registry *prometheus.Registry, name string) int {
+	t.Helper()
+	n, err := testutil.GatherAndCount(registry, name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return n
+}
+
+func TestExtender(t *testing.T) {
+	registry := newRegistry(t)
+	m := NewExtender(registry)
+	m.Compared(map[string]int{"pod": 3, "node": 1}, map[string]int{"pod": 2})
+	m.Compared(map[string]int{"pod": 1}, map[string]int{"pod": 1})
+	m.Answered("filter", 3*time.Millisecond)
+	m.Decided(decisions.Decision{Verb: "filter", Result: "unfit", Reason: "Fragmented"})
+	m.Decided(decisions.Decision{Verb: "filter", Result: "fits", Sampled: true})
+	if got := testutil.ToFloat64(m.sampled); got != 1 {
+		t.Errorf("%g of two questions left out nodes, want 1", got)
+	}
+	if got := series(t, registry, "gpumem_extender_decisions_total"); got != 4+2*(4+len(placement.Reasons())) {
+		t.Errorf("%d series of decisions: each that there can be is to be there from the start, and no other", got)
+	}
+	want(t, registry, []string{"gpumem_extender_cache_checks_total", "gpumem_extender_cache_drift_objects", "gpumem_extender_cache_healed_objects_total"}, `
+# HELP gpumem_extender_cache_checks_total Comparisons of the cache with the API server.
+# TYPE gpumem_extender_cache_checks_total counter
+gpumem_extender_cache_checks_total 2
+# HELP gpumem_extender_cache_drift_objects Objects that the cache had wrong at the last check, by kind (pod or node).
+# TYPE gpumem_extender_cache_drift_objects gauge
+gpumem_extender_cache_drift_objects{kind="node"} 0
+gpumem_extender_cache_drift_objects{kind="pod"} 1
+# HELP gpumem_extender_cache_healed_objects_total Objects that the cache had wrong and that checks have put right, by kind (pod or node).
+# TYPE gpumem_extender_cache_healed_objects_total counter
+gpumem_extender_cache_healed_objects_total{kind="node"} 0
+gpumem_extender_cache_healed_objects_total{kind="pod"} 3
+`)
+}
+
+func TestDevicePlugin(t *testing.T) {
+	registry := newRegistry(t)
+	m := NewDevicePlugin(registry)
+	m.Drifted(2)
+	m.Corrected(reconcile.ReasonHeld)
+	m.Corrected(reconcile.ReasonPlanned)
+	m.Corrected(reconcile.ReasonHeld)
+	m.Answered("Allocate", time.Millisecond, errors.New("refused"))
+	m.Answered("Allocate", time.Millisecond, nil)
+	want(t, registry, []string{"gpumem_device_plugin_assignment_corrections_total", "gpumem_device_plugin_assignment_drift_pods", "gpumem_device_plugin_request_errors_total"}, `
+# HELP gpumem_device_plugin_assignment_corrections_total Assignment annotations written, by reason: placed (there was none, or somebody had changed it), held (the kubelet has given other GPUs), planned (the kubelet has given the pod's GPUs to another).
+# TYPE gpumem_device_plugin_assignment_corrections_total counter
+gpumem_device_plugin_assignment_corrections_total{reason="held"} 2
+gpumem_device_plugin_assignment_corrections_total{reason="placed"} 0
+gpumem_device_plugin_assignment_corrections_total{reason="planned"} 1
+# HELP gpumem_device_plugin_assignment_drift_pods Pods of the node whose assignment annotation was not what the kubelet has given them at the last look.
+# TYPE gpumem_device_plugin_assignment_drift_pods gauge
+gpumem_device_plugin_assignment_drift_pods 2
+# HELP gpumem_device_plugin_request_errors_total Calls of the kubelet that were answered with an error, which ends the pod at GetPreferredAllocation and Allocate, by call.
+# TYPE gpumem_device_plugin_request_errors_total counter
+gpumem_device_plugin_request_errors_total{rpc="Allocate"} 1
+gpumem_device_plugin_request_errors_total{rpc="GetPreferredAllocation"} 0
+gpumem_device_plugin_request_errors_total{rpc="PreStartContainer"} 0
+`)
+}
+
+func TestHandler(t *testing.T) {
+	registry := NewRegistry()
+	NewExtender(registry)
+	answer := httptest.NewRecorder()
+	Handler(registry).ServeHTTP(answer, httptest.NewRequest("GET", "/metrics", nil))
+	for _, line := range []string{"\ngpumem_extender_cache_checks_total 0\n", "\ngo_goroutines ", "\nprocess_cpu_seconds_total "} {
+		if !strings.Contains(answer.Body.String(), line) {
+			t.Errorf("no %q in:\n%s", line, answer.Body)
+		}
+	}
+}
+
+// TestFleet has a node with an empty GPU, one in part use and one that has
+// failed, a node without free CPU, one whose only GPU a pod holds alone, one that takes
+// no new pods, and one with a taint.
+func TestFleet(t *testing.T) {
+	registry := newRegistry(t)
+	books := cache.New()
+	facts := func(n placement.Node) inspect.NodeFacts {
+		return map[string]inspect.NodeFacts{"d": {Refuses: &decide.Refusal{Message: inspect.NodeNotReady}}, "e": {Taint: "team"}}[n.Name]
+	}
+	RegisterFleet(registry, Fleet{Nodes: books.Nodes, Facts: facts, Assumed: books.AssumedBefore, Waiting: func() int { return 7 }})
+	inv := func(cpu int64, devices ...gpu.Device) gpu.Inventory {
+		return gpu.Inventory{UnitMiB: 1024, Devices: devices, CPU: cpu}
+	}
+	books.SetNode("a", inv(0,
+		gpu.Device{UUID: "GPU-1", Index: 0, Model: "T4", Capacity: 10},
+		gpu.Device{UUID: "GPU-2", Index: 1, Model: "T4", Capacity: 10},
+		gpu.Device{UUID: "GPU-3", Index: 2, Model: "T4", Capacity: 4, Status: gpu.Unhealthy("XID 79")},
+	))
+	books.SetNode("b", inv(1000, gpu.Device{UUID: "GPU-4", Capacity: 2}))
+	books.SetNode("c", inv(0, gpu.Device{UUID: "GPU-5", Capacity: 20}))
+	books.AddPod("c", placement.Holding{
+		Pod:        placement.PodRef{UID: "alone"},
+		Request:    placement.Request{Policy: placement.Exclusive, Containers: placement.NewContainers(placement.Container{Kind: placement.App, Units: 4})},
+		Assignment: placement.Assignment{Shares: []placement.Share{{Device: "GPU-5", Units: 4}}},
+	})
+	books.SetNode("d", inv(0, gpu.Device{UUID: "GPU-6", Model: "T4", Capacity: 40}))
+	books.SetNode("e", inv(0, gpu.Device{UUID: "GPU-7", Model: "T4", Capacity: 80}, gpu.Device{UUID: "GPU-8", Index: 1, Model: "T4", Capacity: 80, Status: gpu.Unhealthy("")}))
+	books.SetNode("plain", inv(0))
+	books.AddPod("a", placement.Holding{
+		Pod:        placement.PodRef{UID: "u"},
+		Request:    placement.Request{Containers: placement.NewContainers(placement.Container{Kind: placement.App, Units: 4})},
+		Assignment: placement.Assignment{Shares: []placement.Share{{Device: "GPU-2", Units: 4}}},
+	})
+	books.AddPod("b", placement.Holding{Pod: placement.PodRef{UID: "cpu"}, Request: placement.Request{CPU: 1000}})
+
+	const text = `
+# HELP gpumem_extender_fragmentation_ratio Share of the free memory that is on GPUs which pods use in part: 0 when all that is free are whole GPUs.
+# TYPE gpumem_extender_fragmentation_ratio gauge
+gpumem_extender_fragmentation_ratio 0.0625
+# HELP gpumem_extender_free_bytes Memory that no pod holds, of GPUs that take new pods, on nodes that are schedulable.
+# TYPE gpumem_extender_free_bytes gauge
+gpumem_extender_free_bytes 1.03079215104e+11
+# HELP gpumem_extender_gpu_allocated_bytes Memory of a GPU that pods hold.
+# TYPE gpumem_extender_gpu_allocated_bytes gauge
+gpumem_extender_gpu_allocated_bytes{gpu="0",model="",node="b",uuid="GPU-4"} 0
+gpumem_extender_gpu_allocated_bytes{gpu="0",model="",node="c",uuid="GPU-5"} 4.294967296e+09
+gpumem_extender_gpu_allocated_bytes{gpu="0",model="T4",node="a",uuid="GPU-1"} 0
+gpumem_extender_gpu_allocated_bytes{gpu="0",model="T4",node="d",uuid="GPU-6"} 0
+gpumem_extender_gpu_allocated_bytes{gpu="0",model="T4",node="e",uuid="GPU-7"} 0
+gpumem_extender_gpu_allocated_bytes{gpu="1",model="T4",node="a",uuid="GPU-2"} 4.294967296e+09
+gpumem_extender_gpu_allocated_bytes{gpu="1",model="T4",node="e",uuid="GPU-8"} 0
+gpumem_extender_gpu_allocated_bytes{gpu="2",model="T4",node="a",uuid="GPU-3"} 0
+# HELP gpumem_extender_largest_free_bytes The most that a pod could get of one GPU now, on nodes that are schedulable.
+# TYPE gpumem_extender_largest_free_bytes gauge
+gpumem_extender_largest_free_bytes 8.589934592e+10
+# HELP gpumem_extender_node_schedulable Whether a node takes new pods with GPU memory: 1, or 0 while it is cordoned, NotReady, or its kubelet offers none. The label taint is the key of one that they must tolerate, apart from nvidia.com/gpu and gpumem's resources.
+# TYPE gpumem_extender_node_schedulable gauge
+gpumem_extender_node_schedulable{node="a",taint=""} 1
+gpumem_extender_node_schedulable{node="b",taint=""} 1
+gpumem_extender_node_schedulable{node="c",taint=""} 1
+gpumem_extender_node_schedulable{node="d",taint=""} 0
+gpumem_extender_node_schedulable{node="e",taint="team"} 1
+# HELP gpumem_extender_nodes Nodes that offer GPU memory.
+# TYPE gpumem_extender_nodes gauge
+gpumem_extender_nodes 5
+# HELP gpumem_extender_stranded_bytes Memory that no pod holds and none can get: of GPUs that take no new pods or that a pod holds alone, and of nodes that are cordoned or NotReady, whose kubelet offers none, or that have no free CPU.
+# TYPE gpumem_extender_stranded_bytes gauge
+gpumem_extender_stranded_bytes 1.52471339008e+11
+# HELP gpumem_extender_tainted_free_bytes Of free_bytes, what is on nodes with a taint that pods must tolerate: see node_schedulable.
+# TYPE gpumem_extender_tainted_free_bytes gauge
+gpumem_extender_tainted_free_bytes 8.589934592e+10
+# HELP gpumem_extender_waiting_pods Pods that ask for GPU memory and are on no node.
+# TYPE gpumem_extender_waiting_pods gauge
+gpumem_extender_waiting_pods 7
+`
+	names := []string{
+		"gpumem_extender_fragmentation_ratio", "gpumem_extender_free_bytes", "gpumem_extender_gpu_allocated_bytes", "gpumem_extender_largest_free_bytes",
+		"gpumem_extender_node_schedulable", "gpumem_extender_nodes", "gpumem_extender_stranded_bytes", "gpumem_extender_tainted_free_bytes", "gpumem_extender_waiting_pods",
+	}
+	want(t, registry, names, text)
+
+	// A node that is gone leaves no series behind.
+	books.RemoveNode("a")
+	if got := series(t, registry, "gpumem_extender_gpu_capacity_bytes"); got != 5 {
+		t.Errorf("%d GPUs, want 5", got)
+	}
+	_, err := books.AssumePod(placement.PodRef{UID: "late"}, "b", placement.Request{Containers: placement.NewContainers(placement.Container{Kind: placement.App, Units: 1})}, placement.Binpack, time.Now().Add(-time.Minute))
+	if err != nil {
+		t.Fatal(err)
+	}
+	want(t, registry, []string{"gpumem_extender_assumed_pods"}, `
+# HELP gpumem_extender_assumed_pods Pods whose binding is on its way, or has not been heard of yet.
+# TYPE gpumem_extender_assumed_pods gauge
+gpumem_extender_assumed_pods 1
+`)
+}
+
+// gpus are those of a node that a test says.
+type gpus struct{ inv gpu.Inventory }
+
+func (g *gpus) Inventory() (gpu.Inventory, string, <-chan struct{}) { return g.inv, "", nil }
+func (g *gpus) Usage(id gpu.UUID) (uint64, float64, bool)           { return 5, 0.25, id == "GPU-1" }
+
+func TestGPUs(t *testing.T) {
+	registry := newRegistry(t)
+	g := &gpus{inv: gpu.Inventory{Enforcement: gpu.EnforcementMPS, Devices: []gpu.Device{
+		{UUID: "GPU-1", Index: 0, Model: "T4", MemoryMiB: 16},
+		{UUID: "GPU-2", Index: 1, Model: "T4", MemoryMiB: 16, Status: gpu.Unhealthy("XID 79")},
+	}}}
+	RegisterGPUs(registry, g)
+	want(t, registry, nil, `
+# HELP gpumem_device_plugin_enforcement Level at which containers of the node are held to their grants: 1 for the one that holds, of advisory, mps and kernel.
+# TYPE gpumem_device_plugin_enforcement gauge
+gpumem_device_plugin_enforcement{level="advisory"} 0
+gpumem_device_plugin_enforcement{level="kernel"} 0
+gpumem_device_plugin_enforcement{level="mps"} 1
+# HELP gpumem_device_plugin_gpu_healthy Whether a GPU is healthy: 1 or 0.
+# TYPE gpumem_device_plugin_gpu_healthy gauge
+gpumem_device_plugin_gpu_healthy{gpu="0",model="T4",uuid="GPU-1"} 1
+gpumem_device_plugin_gpu_healthy{gpu="1",model="T4",uuid="GPU-2"} 0
+# HELP gpumem_device_plugin_gpu_memory_bytes All memory of a GPU, what the driver keeps and what is held back included.
+# TYPE gpumem_device_plugin_gpu_memory_bytes gauge
+gpumem_device_plugin_gpu_memory_bytes{gpu="0",model="T4",uuid="GPU-1"} 1.6777216e+07
+gpumem_device_plugin_gpu_memory_bytes{gpu="1",model="T4",uuid="GPU-2"} 1.6777216e+07
+# HELP gpumem_device_plugin_gpu_memory_used_bytes Memory of a GPU that programs use, by NVML, at the last probe.
+# TYPE gpumem_device_plugin_gpu_memory_used_bytes gauge
+gpumem_device_plugin_gpu_memory_used_bytes{gpu="0",model="T4",uuid="GPU-1"} 5
+# HELP gpumem_device_plugin_gpu_utilization_ratio Share of the time in which a kernel ran on a GPU, by NVML, at the last probe.
+# TYPE gpumem_device_plugin_gpu_utilization_ratio gauge
+gpumem_device_plugin_gpu_utilization_ratio{gpu="0",model="T4",uuid="GPU-1"} 0.25
+`)
+	g.inv.Devices = nil
+	if got := series(t, registry, "gpumem_device_plugin_gpu_healthy"); got != 0 {
+		t.Errorf("%d GPUs, want none", got)
+	}
+}
+
+func TestContainers(t *testing.T) {
+	registry := newRegistry(t)
+	RegisterContainers(registry, func() []usage.Sample {
+		return []usage.Sample{{Pod: placement.PodRef{Namespace: "ns", Name: "p", UID: "u"}, Container: "main", Device: "GPU-1", Used: 7, Granted: 5, Peak: 9}}
+	})
+	want(t, registry, nil, `
+# HELP gpumem_device_plugin_container_memory_granted_bytes Memory of that GPU that the container was granted.
+# TYPE gpumem_device_plugin_container_memory_granted_bytes gauge
+gpumem_device_plugin_container_memory_granted_bytes{container="main",namespace="ns",pod="p",uuid="GPU-1"} 5
+# HELP gpumem_device_plugin_container_memory_peak_bytes The most that the container was seen to use of that GPU.
+# TYPE gpumem_device_plugin_container_memory_peak_bytes gauge
+gpumem_device_plugin_container_memory_peak_bytes{container="main",namespace="ns",pod="p",uuid="GPU-1"} 9
+# HELP gpumem_device_plugin_container_memory_used_bytes Memory of a GPU that a container uses, by NVML, at the last probe. Containers that use none are left out.
+# TYPE gpumem_device_plugin_container_memory_used_bytes gauge
+gpumem_device_plugin_container_memory_used_bytes{container="main",namespace="ns",pod="p",uuid="GPU-1"} 7
+`)
+}

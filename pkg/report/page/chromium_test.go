@@ -1,0 +1,343 @@
+package page
+
+import (
+	"context"
+	"flag"
+	"fmt"
+	"net/http/httptest"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/chromedp/cdproto/cdp"
+	"github.com/chromedp/cdproto/emulation"
+	"github.com/chromedp/chromedp"
+	"github.com/chromedp/chromedp/kb"
+
+	"github.com/gpumem/gpumem/pkg/core/decide"
+	"github.com/gpumem/gpumem/pkg/core/gpu"
+	"github.com/gpumem/gpumem/pkg/core/inspect"
+	"github.com/gpumem/gpumem/pkg/core/placement"
+)
+
+var screenshots = flag.String("screenshots", "", "folder for pictures of the page")
+
+// patience is how long a browser may take on a busy machine.
+const patience = 2 * time.Minute
+
+// browser is a real Chromium that shows the page of a world.
+type browser struct {
+	*testing.T
+	ctx context.Context
+	url string
+}
+
+func open(t *testing.T, w *world) *browser {
+	t.Helper()
+	program := ""
+	for _, name := range []string{"chromium", "chromium-browser", "google-chrome"} {
+		if path, err := exec.LookPath(name); err == nil {
+			program = path
+			break
+		}
+	}
+	if program == "" {
+		t.Skip(`no Chromium on this machine: "make chromium" installs it, as root`)
+	}
+	server := httptest.NewServer(w.handler())
+	t.Cleanup(server.Close)
+	options := append(chromedp.DefaultExecAllocatorOptions[:], chromedp.ExecPath(program), chromedp.NoSandbox, chromedp.WindowSize(1400, 900))
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	t.Cleanup(cancel)
+	ctx, cancel = chromedp.NewExecAllocator(ctx, options...)
+	t.Cleanup(cancel)
+	ctx, cancel = chromedp.NewContext(ctx)
+	t.Cleanup(cancel)
+	b := &browser{T: t, ctx: ctx, url: server.URL}
+	b.do(chromedp.Navigate(server.URL), chromedp.WaitVisible(chromedp.CSS(".tile")))
+	return b
+}
+
+func (b *browser) do(steps ...chromedp.Action[chromedp.Void]) {
+	b.Helper()
+	if err := chromedp.Do(b.ctx, steps...); err != nil {
+		b.Fatal(err)
+	}
+}
+
+func (b *browser) click(selector string) {
+	b.Helper()
+	b.do(chromedp.Click(chromedp.CSS(selector)))
+}
+
+func (b *browser) write(selector, keys string) {
+	b.Helper()
+	b.do(chromedp.SendKeys(chromedp.CSS(selector), keys))
+}
+
+// eval returns what a JavaScript expression comes to, as text.
+func (b *browser) eval(expression string) string {
+	b.Helper()
+	out, err := chromedp.Run(b.ctx, chromedp.Evaluate[string]("String("+expression+")"))
+	if err != nil {
+		b.Fatal(err)
+	}
+	return out
+}
+
+// until waits for an expression to hold.
+func (b *browser) until(expression string) {
+	b.Helper()
+	if _, err := chromedp.Run(b.ctx, chromedp.Poll[bool](expression, chromedp.WithPollingTimeout(patience))); err != nil {
+		b.Fatalf("waiting for %s: %v", expression, err)
+	}
+}
+
+// prefer makes the browser like light pages or dark ones.
+func (b *browser) prefer(scheme string) {
+	b.Helper()
+	b.do(chromedp.Func(func(ctx context.Context, t *chromedp.Target) error {
+		_, err := cdp.Call(ctx, t, emulation.SetEmulatedMedia, emulation.SetEmulatedMediaParams{
+			Features: []*emulation.MediaFeature{{Name: "prefers-color-scheme", Value: scheme}},
+		})
+		return err
+	}))
+}
+
+func (b *browser) picture(name string) {
+	b.Helper()
+	if *screenshots == "" {
+		return
+	}
+	image, err := chromedp.Run(b.ctx, chromedp.CaptureScreenshot())
+	if err != nil {
+		b.Fatal(err)
+	}
+	if err := os.WriteFile(filepath.Join(*screenshots, name+".png"), image, 0o644); err != nil {
+		b.Fatal(err)
+	}
+}
+
+// smallFleet has something of everything.
+func smallFleet() *world {
+	w := newWorld()
+	w.node("gpu-a", "Tesla T4", 14, 14)
+	w.node("gpu-b", "NVIDIA A100-SXM4-80GB", 79, 79, 79, 79)
+	w.node("gpu-c", "NVIDIA H100 80GB HBM3", 79, 79, 79, 79, 79, 79, 79, 79)
+	w.pod("ml/train-0", "gpu-a", 0, 5)
+	w.pod("ml/train-1", "gpu-a", 0, 9)
+	w.pod("web/infer", "gpu-a", 1, 3)
+	for i := range 6 {
+		w.pod(fmt.Sprintf("vision/job-%d", i), "gpu-c", i, gpu.Units(10+9*i))
+	}
+	w.pod("batch/night", "gpu-b", 2, 79)
+	inv := gpu.Inventory{UnitMiB: 1024}
+	for i := range 4 {
+		inv.Devices = append(inv.Devices, gpu.Device{UUID: uuid("gpu-d", i), Index: i, Model: "NVIDIA L4", Capacity: 22, MemoryMiB: 23034, NUMANode: -1})
+	}
+	inv.Devices[2].Status = gpu.Unhealthy("XID 79: the GPU has fallen off the bus")
+	w.SetNode("gpu-d", inv)
+	w.wait("ml/huge", 100)
+	w.wait("web/next", 3)
+	return w
+}
+
+const tiles = `document.querySelectorAll(".tile").length`
+
+func TestPageInChromium(t *testing.T) {
+	w := smallFleet()
+	b := open(t, w)
+	b.until(tiles + " === 18")
+	b.picture("light")
+
+	// A click shows the pods of a GPU, and Escape brings back where one was.
+	b.click(`[data-gpu="gpu-a/0"]`)
+	b.until(`!!document.querySelector(".details")`)
+	if got := b.eval(`document.querySelector(".details").innerText`); !strings.Contains(got, "gpu-a GPU 0") || !strings.Contains(got, "ml/train-0") || !strings.Contains(got, "14 GiB of 14 GiB") {
+		t.Errorf("details:\n%s", got)
+	}
+	b.until(`document.activeElement.textContent === "gpu-a GPU 0"`) // the heading
+	b.picture("details")
+	b.do(chromedp.KeyEvent(kb.Escape))
+	b.until(`!document.querySelector(".details") && document.activeElement.dataset.gpu === "gpu-a/0"`)
+
+	// The keyboard alone gets everywhere.
+	b.do(chromedp.KeyEvent(kb.ArrowRight))
+	b.until(`document.activeElement.dataset.gpu === "gpu-a/1"`)
+	b.do(chromedp.KeyEvent(kb.ArrowDown))
+	b.until(`document.activeElement.dataset.gpu === "gpu-b/1"`)
+	b.do(chromedp.KeyEvent(kb.Enter))
+	b.until(`document.querySelector(".details h2")?.textContent === "gpu-b GPU 1"`)
+	b.do(chromedp.KeyEvent(kb.Escape))
+
+	// Live: a pod that comes is seen without doing anything.
+	w.pod("ml/fresh", "gpu-b", 0, 40)
+	b.until(`document.querySelector('[data-gpu="gpu-b/0"]').getAttribute("aria-label").includes("40 GiB of 79 GiB")`)
+
+	// What waits, and why.
+	if got := b.eval(`document.querySelector(".waiting").innerText`); !strings.Contains(got, "2 pods wait") || !strings.Contains(got, "needs 100 GiB on one GPU") {
+		t.Errorf("waiting:\n%s", got)
+	}
+	if got := b.eval(`performance.getEntriesByType("resource").map((e) => e.name).filter((n) => !n.startsWith(location.origin) && !n.startsWith("data:")).join(" ")`); got != "" {
+		t.Errorf("requests left for %s", got)
+	}
+}
+
+func TestFiltersInChromium(t *testing.T) {
+	b := open(t, smallFleet())
+	b.until(tiles + " === 18")
+	for _, tc := range []struct {
+		name, keys, field string
+		want              int
+	}{
+		{"a node", "gpu-b", "search", 4},
+		{"a pod", "train-1", "search", 1},
+		{"two words", "H100 vision", "search", 6},
+		{"a model", "NVIDIA L4", "model", 4},
+		{"a namespace", "ml", "namespace", 1},
+		{"what is free", "70", "free", 3 + 2},
+		{"nothing", "no such thing", "search", 0},
+	} {
+		b.write("[name="+tc.field+"]", tc.keys)
+		b.until(fmt.Sprintf("%s === %d", tiles, tc.want))
+		if tc.name == "what is free" {
+			b.picture("filtered")
+		}
+		b.eval(fmt.Sprintf(`(() => {
+			const e = document.querySelector("[name=%s]");
+			Object.getOwnPropertyDescriptor(Object.getPrototypeOf(e), "value").set.call(e, "");
+			e.dispatchEvent(new Event(e.tagName === "SELECT" ? "change" : "input", {bubbles: true}));
+		})()`, tc.field))
+		b.until(tiles + " === 18")
+	}
+}
+
+// What is free on a node that takes no new pods, or that is for some, is not what is free.
+func TestNodesThatTakeNoNewPodsInChromium(t *testing.T) {
+	w := newWorld()
+	for name, gib := range map[string]int{"gpu-cordoned": 40, "gpu-down": 79, "gpu-open": 14, "gpu-stopped": 24, "gpu-team": 22} {
+		w.node(name, "Tesla T4", gib, gib)
+	}
+	w.pod("ml/train-0", "gpu-open", 0, 11)
+	w.pod("ml/train-1", "gpu-open", 1, 12)
+	w.pod("ml/there", "gpu-down", 0, 30)
+	w.wait("ml/next", 30)
+	w.known["gpu-cordoned"] = inspect.NodeFacts{Refuses: &decide.Refusal{Message: inspect.NodeCordoned}}
+	w.known["gpu-down"] = inspect.NodeFacts{Refuses: &decide.Refusal{Message: inspect.NodeNotReady}}
+	w.known["gpu-stopped"] = inspect.NodeFacts{Refuses: &decide.Refusal{Message: "its kubelet offers no gpumem.dev/gpu-mem: see kubectl inspect gpumem doctor"}}
+	w.known["gpu-team"] = inspect.NodeFacts{Taint: "team"}
+	b := open(t, w)
+	b.until(tiles + " === 10")
+	b.picture("nodes-that-take-no-new-pods")
+	text := b.eval(`document.body.innerText`)
+	for _, want := range []string{
+		"Largest free on one GPU\n3 GiB", "Largest free behind a taint\n22 GiB", "Take no new pods\n6",
+		"the node is NotReady", "the node is cordoned", "its kubelet offers no gpumem.dev/gpu-mem", "for pods that tolerate taint team",
+	} {
+		if !strings.Contains(text, want) {
+			t.Errorf("want %q in:\n%s", want, text)
+		}
+	}
+	for gpu, want := range map[string]string{
+		"gpu-down/1": "takes no new pods: the node is NotReady", "gpu-team/0": "healthy, for pods that tolerate taint team", "gpu-open/0": ", healthy",
+	} {
+		if label := b.eval(`document.querySelector('[data-gpu="` + gpu + `"]').getAttribute("aria-label")`); !strings.HasSuffix(label, want) {
+			t.Errorf("%s: %q, want %q", gpu, label, want)
+		}
+	}
+	b.write(`[name="free"]`, "13")
+	b.until(tiles + " === 2") // those that are for some
+}
+
+// What is beside a pod that holds its GPU alone is free for nobody.
+func TestAGPUThatIsHeldAloneInChromium(t *testing.T) {
+	w := newWorld()
+	w.node("gpu-a", "Tesla T4", 14, 14)
+	alone := placement.Holding{Pod: placement.PodRef{Namespace: "ml", Name: "alone", UID: "alone"}, Request: asks(4), Settled: true}
+	alone.Request.Policy = placement.Exclusive
+	alone.Assignment.Shares = []placement.Share{{Device: uuid("gpu-a", 0), Units: 4}}
+	w.AddPod("gpu-a", alone)
+	w.pod("ml/beside", "gpu-a", 1, 9)
+	b := open(t, w)
+	b.until(tiles + " === 2")
+	if got := b.eval(`document.querySelector('[data-gpu="gpu-a/0"]').innerText`); !strings.Contains(got, "held alone") || strings.Contains(got, "free") {
+		t.Errorf("the tile says %q, want that it is held alone", got)
+	}
+	if got := b.eval(`document.body.innerText`); !strings.Contains(got, "Largest free on one GPU\n5 GiB") {
+		t.Errorf("want 5 GiB as the largest that is free, in:\n%s", got)
+	}
+	b.write(`[name="free"]`, "6")
+	b.until(tiles + " === 0")
+}
+
+func TestDarkPageInChromium(t *testing.T) {
+	b := open(t, smallFleet())
+	light := b.eval(`getComputedStyle(document.body).backgroundColor`)
+	b.prefer("dark")
+	if dark := b.eval(`getComputedStyle(document.body).backgroundColor`); dark == light {
+		t.Errorf("dark and light are both %s", dark)
+	}
+	b.click(`[data-gpu="gpu-d/2"]`)
+	b.until(`!!document.querySelector(".details")`)
+	b.picture("dark")
+}
+
+// Every control has a name for a screen reader, headings come in order, and text
+// stands out from its ground (WCAG 2.2, AA: 4.5 to 1).
+func TestPageIsAccessible(t *testing.T) {
+	w := smallFleet()
+	w.known["gpu-b"] = inspect.NodeFacts{Refuses: &decide.Refusal{Message: inspect.NodeNotReady}}
+	w.known["gpu-c"] = inspect.NodeFacts{Taint: "team"}
+	b := open(t, w)
+	b.click(`[data-gpu="gpu-a/0"]`)
+	b.until(`!!document.querySelector(".details")`)
+	if got := b.eval(`[...document.querySelectorAll("button, input, select")].filter((e) => !(e.getAttribute("aria-label") || e.labels?.[0]?.textContent || e.textContent.trim())).map((e) => e.outerHTML).join("\n")`); got != "" {
+		t.Errorf("controls without a name:\n%s", got)
+	}
+	const contrast = `(() => {
+		const canvas = document.createElement("canvas").getContext("2d", {willReadFrequently: true});
+		const rgb = (colour) => { canvas.clearRect(0, 0, 1, 1); canvas.fillStyle = colour; canvas.fillRect(0, 0, 1, 1); return [...canvas.getImageData(0, 0, 1, 1).data]; };
+		const light = ([r, g, b]) => { const f = (c) => { c /= 255; return c <= 0.04045 ? c / 12.92 : ((c + 0.055) / 1.055) ** 2.4; }; return 0.2126 * f(r) + 0.7152 * f(g) + 0.0722 * f(b); };
+		const ground = (e) => { for (; e; e = e.parentElement) { const c = rgb(getComputedStyle(e).backgroundColor); if (c[3] === 255) return c; } return [255, 255, 255]; };
+		const bad = [];
+		for (const e of document.querySelectorAll("h1, h2, h3, small, p, dt, dd, label, button, span, b")) {
+			if (![...e.childNodes].some((n) => n.nodeType === 3 && n.textContent.trim())) continue;
+			const [x, y] = [light(rgb(getComputedStyle(e).color)), light(ground(e))];
+			const ratio = (Math.max(x, y) + 0.05) / (Math.min(x, y) + 0.05);
+			if (ratio < 4.5) bad.push(e.tagName + " " + e.textContent.slice(0, 30) + " " + ratio.toFixed(2));
+		}
+		return bad.join("; ");
+	})()`
+	for _, scheme := range []string{"light", "dark"} {
+		b.prefer(scheme)
+		if got := b.eval(contrast); got != "" {
+			t.Errorf("%s: text that is hard to read: %s", scheme, got)
+		}
+	}
+}
+
+// With 5,000 nodes of eight GPUs, only what is seen is drawn, and the last node
+// is as near as the first.
+func TestFiveThousandNodesInChromium(t *testing.T) {
+	w := newWorld()
+	for i := range 5000 {
+		name := fmt.Sprintf("node-%04d", i)
+		w.node(name, "NVIDIA A100-SXM4-80GB", 79, 79, 79, 79, 79, 79, 79, 79)
+		for j := range 8 {
+			w.pod(fmt.Sprintf("team-%d/pod-%d-%d", i%23, i, j), name, j, gpu.Units(1+(i+9*j)%79))
+		}
+	}
+	b := open(t, w)
+	b.until(`document.querySelector(".sums").innerText.includes("40,000")`)
+	b.picture("5000-nodes")
+	if got := b.eval(tiles + ` < 8 * 40`); got != "true" {
+		t.Errorf("%s tiles are drawn", b.eval(tiles))
+	}
+	b.eval(`document.querySelector(".fleet").scrollTo(0, 1e9)`)
+	b.until(`!!document.querySelector('[data-gpu="node-4999/7"]')`)
+	b.write("[name=search]", "pod-4321-3")
+	b.until(tiles + ` === 1 && !!document.querySelector('[data-gpu="node-4321/3"]')`)
+}

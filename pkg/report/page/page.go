@@ -1,0 +1,210 @@
+package page
+
+import (
+	"bytes"
+	"compress/gzip"
+	"crypto/sha256"
+	"embed"
+	"encoding/hex"
+	"encoding/json"
+	"fmt"
+	"net"
+	"net/http"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/gpumem/gpumem/pkg/core/gpu"
+	"github.com/gpumem/gpumem/pkg/core/inspect"
+	"github.com/gpumem/gpumem/pkg/core/placement"
+)
+
+//go:embed src/index.html src/page.css dist/page.js
+var files embed.FS
+
+// Source is what the page shows.
+type Source struct {
+	Nodes   func() []placement.Node
+	Facts   func([]placement.Node) inspect.Facts // what else is known of them, and the pods that wait
+	Missing func() string                        // what is not ready yet; empty when all can be believed
+}
+
+// Fleet is what the page is sent.
+type Fleet struct {
+	Missing string `json:"missing,omitempty"`
+	Nodes   []Node `json:"nodes"`
+	Waiting []Wait `json:"waiting"`
+}
+
+// Node is a node with its GPUs. Amounts are in units.
+type Node struct {
+	Name    string    `json:"name"`
+	UnitMiB int64     `json:"unitMiB"`
+	Closed  string    `json:"closed,omitempty"` // why it takes no new pods
+	Taint   string    `json:"taint,omitempty"`  // what is free is for pods that tolerate it
+	GPUs    []GPU     `json:"gpus"`
+	Pending gpu.Units `json:"pending,omitempty"` // of pods on no known GPU
+}
+
+// GPU is one of them with the pods on it.
+type GPU struct {
+	Index     int       `json:"index"`
+	UUID      gpu.UUID  `json:"uuid"`
+	Model     string    `json:"model"`
+	Capacity  gpu.Units `json:"capacity"`
+	Requested gpu.Units `json:"requested"`
+	Unhealthy string    `json:"unhealthy,omitempty"` // why it takes no new pods
+	Exclusive bool      `json:"exclusive,omitempty"` // a pod holds it alone
+	Pods      []Pod     `json:"pods"`
+}
+
+// Pod is what a pod holds of a GPU.
+type Pod struct {
+	Namespace string    `json:"namespace"`
+	Name      string    `json:"name"`
+	Units     gpu.Units `json:"units"`
+}
+
+// Wait is a pod that is on no node, and why.
+type Wait struct {
+	Namespace string `json:"namespace"`
+	Name      string `json:"name"`
+	Reason    string `json:"reason"`
+}
+
+// freshness is how old an answer may be.
+const freshness = time.Second
+
+// Handler serves the page, where there is a source, and what else there is to
+// read, by path. Now is the clock.
+func Handler(source *Source, reads map[string]http.Handler, now func() time.Time) http.Handler {
+	mux := http.NewServeMux()
+	for path, handler := range reads {
+		mux.Handle("GET "+path, handler)
+	}
+	if source != nil {
+		mux.Handle("GET /{$}", file("src/index.html"))
+		mux.Handle("GET /page.css", file("src/page.css"))
+		mux.Handle("GET /page.js", file("dist/page.js"))
+		mux.Handle("GET /fleet", &fleet{source: *source, now: now})
+	}
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if !loopback(r.Host) {
+			http.Error(w, "this page answers to localhost alone: forward its port, and open http://localhost:PORT/", http.StatusForbidden)
+			return
+		}
+		header := w.Header()
+		header.Set("Content-Security-Policy", "default-src 'none'; script-src 'self'; style-src 'self' 'unsafe-inline'; img-src data:; connect-src 'self'; frame-ancestors 'none'; base-uri 'none'; form-action 'none'")
+		header.Set("X-Content-Type-Options", "nosniff")
+		header.Set("Referrer-Policy", "no-referrer")
+		header.Set("Cross-Origin-Resource-Policy", "same-origin")
+		mux.ServeHTTP(w, r)
+	})
+}
+
+// file serves an embedded file.
+func file(name string) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { http.ServeFileFS(w, r, files, name) })
+}
+
+// loopback reports whether a Host header names this machine to itself.
+func loopback(host string) bool {
+	if name, _, err := net.SplitHostPort(host); err == nil {
+		host = name
+	}
+	ip := net.ParseIP(strings.Trim(host, "[]"))
+	return host == "localhost" || ip != nil && ip.IsLoopback()
+}
+
+// fleet answers with the fleet, put together at most once in a while.
+type fleet struct {
+	source Source
+	now    func() time.Time
+
+	mu     sync.Mutex // held while it is put together: who asks meanwhile waits for that
+	made   time.Time
+	zipped []byte
+	tag    string
+}
+
+func (f *fleet) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	body, tag, err := f.current()
+	if err != nil {
+		http.Error(w, err.Error(), http.StatusInternalServerError)
+		return
+	}
+	header := w.Header()
+	header.Set("ETag", tag)
+	header.Set("Cache-Control", "no-cache")
+	header.Set("Vary", "Accept-Encoding")
+	if r.Header.Get("If-None-Match") == tag {
+		w.WriteHeader(http.StatusNotModified)
+		return
+	}
+	if !strings.Contains(r.Header.Get("Accept-Encoding"), "gzip") {
+		http.Error(w, "this is sent to clients that accept gzip", http.StatusNotAcceptable)
+		return
+	}
+	header.Set("Content-Type", "application/json")
+	header.Set("Content-Encoding", "gzip")
+	_, _ = w.Write(body) // the client is gone: nobody to tell
+}
+
+func (f *fleet) current() (body []byte, tag string, err error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if now := f.now(); f.zipped == nil || now.Sub(f.made) >= freshness {
+		var text bytes.Buffer
+		if err := json.NewEncoder(&text).Encode(NewFleet(f.source)); err != nil {
+			return nil, "", fmt.Errorf("encode the fleet: %w", err)
+		}
+		sum := sha256.Sum256(text.Bytes())
+		if tag := `"` + hex.EncodeToString(sum[:12]) + `"`; tag != f.tag {
+			var zipped bytes.Buffer
+			zip := gzip.NewWriter(&zipped)
+			_, _ = zip.Write(text.Bytes()) // into memory
+			_ = zip.Close()
+			f.zipped, f.tag = zipped.Bytes(), tag
+		}
+		f.made = now
+	}
+	return f.zipped, f.tag, nil
+}
+
+// NewFleet puts together what the page is sent.
+func NewFleet(source Source) Fleet {
+	nodes := source.Nodes()
+	report := inspect.New(nodes, source.Facts(nodes))
+	out := Fleet{Missing: source.Missing(), Nodes: []Node{}, Waiting: []Wait{}}
+	for _, n := range report.Nodes {
+		node := Node{Name: n.Name, UnitMiB: n.UnitMiB, Closed: n.Closed, Taint: n.Taint, GPUs: []GPU{}}
+		if n.UnattributedMemory != nil {
+			node.Pending = n.UnattributedMemory.Units
+		}
+		for _, g := range n.GPUs {
+			node.GPUs = append(node.GPUs, newGPU(g))
+		}
+		out.Nodes = append(out.Nodes, node)
+	}
+	for _, w := range report.Waiting {
+		out.Waiting = append(out.Waiting, Wait{Namespace: w.Namespace, Name: w.Name, Reason: w.Why()})
+	}
+	return out
+}
+
+func newGPU(g inspect.GPU) GPU {
+	out := GPU{Index: g.Index, UUID: g.UUID, Model: g.Model, Capacity: g.Capacity.Units, Exclusive: g.Exclusive, Pods: []Pod{}}
+	if g.Requested != nil {
+		out.Requested = g.Requested.Units
+	}
+	if out.Model == "" {
+		out.Model = "unknown model"
+	}
+	if !g.Healthy {
+		out.Unhealthy = g.Unhealthy
+	}
+	for _, p := range g.Pods {
+		out.Pods = append(out.Pods, Pod{Namespace: p.Namespace, Name: p.Name, Units: p.Memory.Units})
+	}
+	return out
+}

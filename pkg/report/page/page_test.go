@@ -1,0 +1,204 @@
+package page
+
+import (
+	"compress/gzip"
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/gpumem/gpumem/pkg/core/cache"
+	"github.com/gpumem/gpumem/pkg/core/decide"
+	"github.com/gpumem/gpumem/pkg/core/gpu"
+	"github.com/gpumem/gpumem/pkg/core/inspect"
+	"github.com/gpumem/gpumem/pkg/core/placement"
+)
+
+// world is books that a test writes, and a clock.
+type world struct {
+	*cache.Cache
+	waiting []inspect.WaitFacts
+	known   map[string]inspect.NodeFacts
+	now     time.Time
+}
+
+func newWorld() *world {
+	return &world{Cache: cache.New(), known: make(map[string]inspect.NodeFacts), now: time.Unix(1, 0)}
+}
+
+func (w *world) handler() http.Handler {
+	reads := map[string]http.Handler{"/other": http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { fmt.Fprint(w, "read") })}
+	return Handler(&Source{
+		Nodes: w.Nodes,
+		Facts: func([]placement.Node) inspect.Facts {
+			return inspect.Facts{Resource: "gpumem.dev/gpu-mem", Nodes: w.known, Waiting: w.waiting}
+		},
+		Missing: func() string { return "" },
+	}, reads, func() time.Time { w.now = w.now.Add(freshness); return w.now })
+}
+
+func asks(units gpu.Units) placement.Request {
+	return placement.Request{Containers: placement.NewContainers(placement.Container{Kind: placement.App, Units: units})}
+}
+
+func uuid(node string, i int) gpu.UUID { return gpu.UUID(fmt.Sprintf("GPU-%s-%d", node, i)) }
+
+func (w *world) node(name, model string, gib ...int) {
+	inv := gpu.Inventory{UnitMiB: 1024}
+	for i, size := range gib {
+		inv.Devices = append(inv.Devices, gpu.Device{
+			UUID: uuid(name, i), Index: i, Model: model, Capacity: gpu.Units(size), MemoryMiB: int64(size) * 1024, NUMANode: -1,
+		})
+	}
+	w.SetNode(name, inv)
+}
+
+func (w *world) pod(name, node string, i int, units gpu.Units) {
+	namespace, short, _ := strings.Cut(name, "/")
+	w.AddPod(node, placement.Holding{
+		Pod: placement.PodRef{Namespace: namespace, Name: short, UID: name}, Request: asks(units), Settled: true,
+		Assignment: placement.Assignment{Shares: []placement.Share{{Device: uuid(node, i), Units: units}}},
+	})
+}
+
+func (w *world) wait(name string, units gpu.Units) {
+	namespace, short, _ := strings.Cut(name, "/")
+	w.waiting = append(w.waiting, inspect.WaitFacts{Pod: placement.PodRef{Namespace: namespace, Name: short, UID: name}, Request: asks(units)})
+}
+
+func ask(h http.Handler, method, path string, headers ...string) *httptest.ResponseRecorder {
+	request := httptest.NewRequest(method, "http://localhost:8013"+path, nil)
+	for i := 0; i < len(headers); i += 2 {
+		if headers[i] == "Host" {
+			request.Host = headers[i+1]
+		}
+		request.Header.Set(headers[i], headers[i+1])
+	}
+	recorder := httptest.NewRecorder()
+	h.ServeHTTP(recorder, request)
+	return recorder
+}
+
+// fleetOf returns what the page is sent.
+func fleetOf(t *testing.T, h http.Handler) (fleet Fleet) {
+	t.Helper()
+	zipped, err := gzip.NewReader(ask(h, "GET", "/fleet", "Accept-Encoding", "gzip").Body)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := json.NewDecoder(zipped).Decode(&fleet); err != nil {
+		t.Fatal(err)
+	}
+	return fleet
+}
+
+func TestFleetIsWhatTheBooksSay(t *testing.T) {
+	w := newWorld()
+	w.node("a", "T4", 14, 14)
+	w.pod("ml/train", "a", 1, 5)
+	w.wait("ml/huge", 100)
+	got := fleetOf(t, w.handler())
+	want := Fleet{
+		Nodes: []Node{{Name: "a", UnitMiB: 1024, GPUs: []GPU{
+			{Index: 0, UUID: "GPU-a-0", Model: "T4", Capacity: 14, Pods: []Pod{}},
+			{Index: 1, UUID: "GPU-a-1", Model: "T4", Capacity: 14, Requested: 5, Pods: []Pod{{"ml", "train", 5}}},
+		}}},
+		Waiting: []Wait{{"ml", "huge", "a: needs 100 GiB on one GPU; the largest that qualifies here has 14 GiB: ask for less"}},
+	}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("(-want +got):\n%s", diff)
+	}
+}
+
+// A node says why it takes no new pods, and for whom what is free there is.
+func TestNodesThatTakeNoNewPods(t *testing.T) {
+	w := newWorld()
+	w.node("a", "T4", 14)
+	w.node("b", "T4", 1)
+	w.wait("ml/small", 2)
+	w.known["a"] = inspect.NodeFacts{Refuses: &decide.Refusal{Message: inspect.NodeNotReady}}
+	w.known["b"] = inspect.NodeFacts{Taint: "team"}
+	got := fleetOf(t, w.handler())
+	gpus := func(node string, capacity gpu.Units) []GPU {
+		return []GPU{{UUID: uuid(node, 0), Model: "T4", Capacity: capacity, Pods: []Pod{}}}
+	}
+	want := Fleet{
+		Nodes: []Node{
+			{Name: "a", UnitMiB: 1024, Closed: "the node is NotReady", GPUs: gpus("a", 14)},
+			{Name: "b", UnitMiB: 1024, Taint: "team", GPUs: gpus("b", 1)},
+		},
+		Waiting: []Wait{{"ml", "small", "a: the node is NotReady"}},
+	}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("(-want +got):\n%s", diff)
+	}
+}
+
+func TestWhatHasNotChangedIsNotSent(t *testing.T) {
+	w := newWorld()
+	w.node("a", "T4", 14)
+	h := w.handler()
+	tag := ask(h, "GET", "/fleet", "Accept-Encoding", "gzip").Header().Get("ETag")
+	if answer := ask(h, "GET", "/fleet", "If-None-Match", tag); answer.Code != http.StatusNotModified || answer.Body.Len() > 0 {
+		t.Errorf("%d with %d bytes", answer.Code, answer.Body.Len())
+	}
+	w.pod("ml/new", "a", 0, 1)
+	if answer := ask(h, "GET", "/fleet", "If-None-Match", tag, "Accept-Encoding", "gzip"); answer.Code != http.StatusOK {
+		t.Errorf("after a change: %d", answer.Code)
+	}
+}
+
+func TestPageIsReadOnlyAndForThisMachine(t *testing.T) {
+	h := newWorld().handler()
+	for _, tc := range []struct {
+		method, path, host string
+		want               int
+	}{
+		{"GET", "/", "localhost:8013", 200},
+		{"GET", "/page.js", "127.0.0.1:8013", 200},
+		{"GET", "/page.css", "[::1]:8013", 200},
+		{"HEAD", "/", "localhost", 200},
+		{"GET", "/", "evil.example:8013", 403},
+		{"GET", "/fleet", "10.0.0.1", 403},
+		{"POST", "/fleet", "localhost", 405},
+		{"GET", "/bind", "localhost", 404},
+		{"GET", "/other", "localhost", 200},
+		{"GET", "/other", "evil.example", 403},
+		{"POST", "/other", "localhost", 405},
+		{"GET", "/dist/page.js", "localhost", 404},
+		{"GET", "/fleet", "localhost", 406}, // without gzip
+	} {
+		answer := ask(h, tc.method, tc.path, "Host", tc.host)
+		if answer.Code != tc.want {
+			t.Errorf("%s %s of %s: %d, want %d", tc.method, tc.path, tc.host, answer.Code, tc.want)
+		}
+		if policy := answer.Header().Get("Content-Security-Policy"); tc.want < 400 && !strings.Contains(policy, "connect-src 'self'") {
+			t.Errorf("%s: policy %q", tc.path, policy)
+		}
+	}
+}
+
+func TestWithoutAPageTheRestIsServed(t *testing.T) {
+	h := Handler(nil, map[string]http.Handler{"/other": http.NotFoundHandler()}, time.Now)
+	for _, path := range []string{"/", "/fleet", "/page.js"} {
+		if answer := ask(h, "GET", path); answer.Code != http.StatusNotFound {
+			t.Errorf("%s: %d", path, answer.Code)
+		}
+	}
+}
+
+// Nothing of the page names another host.
+func TestPageAsksNobodyElse(t *testing.T) {
+	for _, path := range []string{"/", "/page.js", "/page.css"} {
+		text := ask(newWorld().handler(), "GET", path).Body.String()
+		text = strings.ReplaceAll(text, "http://www.w3.org/", "") // names of XML
+		if strings.Contains(text, "http://") || strings.Contains(text, "https://") {
+			t.Errorf("%s names another host", path)
+		}
+	}
+}

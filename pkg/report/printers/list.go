@@ -1,0 +1,139 @@
+package printers
+
+import (
+	"bytes"
+	"cmp"
+	"fmt"
+	"io"
+	"math"
+	"slices"
+	"strings"
+	"unicode/utf8"
+
+	"github.com/gpumem/gpumem/pkg/core/inspect"
+)
+
+// Colour is one of a terminal's.
+type Colour int
+
+// The colours, by their numbers in ECMA-48 (SGR).
+const (
+	Plain  Colour = 0
+	Red    Colour = 31
+	Green  Colour = 32
+	Yellow Colour = 33
+)
+
+// Column is one of a list.
+type Column[R any] struct {
+	Header string
+	Wide   bool // shown with -o wide alone
+	Hidden bool // never shown: there is nothing to tell
+	Cell   func(R) string
+	Colour func(R) Colour // nil: plain
+}
+
+// ListOptions say how a list is printed.
+type ListOptions struct {
+	Wide      bool
+	NoHeaders bool
+	Colours   bool
+}
+
+// Shown returns those of the columns that are shown.
+func Shown[R any](columns []Column[R], wide bool) []Column[R] {
+	return slices.DeleteFunc(slices.Clone(columns), func(c Column[R]) bool { return c.Hidden || c.Wide && !wide })
+}
+
+// Cells returns what stands in the columns of a row.
+func Cells[R any](columns []Column[R], row R) (cells []string) {
+	for _, c := range columns {
+		cells = append(cells, cmp.Or(Clean(c.Cell(row)), none))
+	}
+	return cells
+}
+
+// List prints rows, each on a line of its own, with their columns lined up.
+func List[R any](w io.Writer, columns []Column[R], rows []R, o ListOptions) error {
+	columns = Shown(columns, o.Wide)
+	var lines [][]string
+	if !o.NoHeaders {
+		var headers []string
+		for _, c := range columns {
+			headers = append(headers, c.Header)
+		}
+		lines = append(lines, headers)
+	}
+	for _, r := range rows {
+		lines = append(lines, Cells(columns, r))
+	}
+	widths := make([]int, len(columns))
+	for _, line := range lines {
+		for i, cell := range line {
+			widths[i] = max(widths[i], utf8.RuneCountInString(cell))
+		}
+	}
+	var out bytes.Buffer
+	for n, line := range lines {
+		row := n - (len(lines) - len(rows))
+		for i, cell := range line {
+			colour := Plain
+			if c := columns[i].Colour; o.Colours && c != nil && row >= 0 {
+				colour = c(rows[row])
+			}
+			out.WriteString(colour.paint(cell))
+			if i < len(line)-1 {
+				out.WriteString(strings.Repeat(" ", widths[i]-utf8.RuneCountInString(cell)+2))
+			}
+		}
+		out.WriteByte('\n')
+	}
+	_, err := w.Write(out.Bytes())
+	return err
+}
+
+func (c Colour) paint(s string) string {
+	if c == Plain {
+		return s
+	}
+	return fmt.Sprintf("\x1b[%dm%s\x1b[0m", c, s)
+}
+
+// Bar draws a share of a whole, ten signs wide. What is more than the whole is
+// full; a share that is not nothing shows.
+func Bar(part, whole float64) string {
+	const width = 10
+	full := 0
+	if part > 0 && whole > 0 {
+		full = max(1, min(width, int(math.Floor(part/whole*width))))
+	}
+	return strings.Repeat("█", full) + strings.Repeat("░", width-full)
+}
+
+// load is the colour of a share that is in use.
+func load(part, whole float64) Colour {
+	switch {
+	case whole <= 0 || part < 0.9*whole:
+		return Plain
+	case part > whole:
+		return Red
+	default:
+		return Yellow
+	}
+}
+
+// items is the JSON form of a list.
+type items[R any] struct {
+	APIVersion string            `json:"apiVersion"`
+	Kind       string            `json:"kind"`
+	Items      []R               `json:"items"`
+	Problems   []inspect.Problem `json:"problems,omitempty"` // what could not be read
+}
+
+// ListJSON prints rows for programs. Kind is that of the list, "GPUList".
+func ListJSON[R any](w io.Writer, kind string, rows []R, problems []inspect.Problem) error {
+	if rows == nil {
+		rows = []R{}
+	}
+	return WriteJSON(w, items[R]{APIVersion: inspect.APIVersion, Kind: kind, Items: rows, Problems: problems})
+}

@@ -1,0 +1,123 @@
+package printers
+
+import (
+	"bytes"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/gpumem/gpumem/pkg/core/inspect"
+)
+
+func TestListLinesColumnsUp(t *testing.T) {
+	columns := []Column[string]{
+		{Header: "NAME", Cell: func(s string) string { return s }, Colour: func(s string) Colour {
+			if s == "bad" {
+				return Red
+			}
+			return Plain
+		}},
+		{Header: "WIDE", Wide: true, Cell: func(string) string { return "w" }},
+		{Header: "LAST", Cell: func(s string) string { return Bar(float64(len(s)), 10) }},
+	}
+	rows := []string{"ok", "bad", "a\x1b[2J", ""}
+	for name, tc := range map[string]struct {
+		options ListOptions
+		want    string
+	}{
+		"plain": {ListOptions{}, `
+NAME    LAST
+ok      ██░░░░░░░░
+bad     ███░░░░░░░
+a�[2J   █████░░░░░
+<none>  ░░░░░░░░░░
+`},
+		"wide, without headers": {ListOptions{Wide: true, NoHeaders: true}, `
+ok      w  ██░░░░░░░░
+bad     w  ███░░░░░░░
+a�[2J   w  █████░░░░░
+<none>  w  ░░░░░░░░░░
+`},
+		"colours": {ListOptions{Colours: true}, `
+NAME    LAST
+ok      ██░░░░░░░░
+` + "\x1b[31mbad\x1b[0m" + `     ███░░░░░░░
+a�[2J   █████░░░░░
+<none>  ░░░░░░░░░░
+`},
+	} {
+		t.Run(name, func(t *testing.T) {
+			var out bytes.Buffer
+			if err := List(&out, columns, rows, tc.options); err != nil {
+				t.Fatal(err)
+			}
+			if diff := cmp.Diff(strings.TrimPrefix(tc.want, "\n"), out.String()); diff != "" {
+				t.Errorf("(-want +got):\n%s", diff)
+			}
+		})
+	}
+}
+
+func TestBar(t *testing.T) {
+	for _, tc := range []struct {
+		part, whole float64
+		full        int
+	}{{0, 10, 0}, {0.1, 10, 1}, {5, 10, 5}, {9.9, 10, 9}, {10, 10, 10}, {26, 16, 10}, {1, 0, 0}, {-1, 10, 0}} {
+		if got := Bar(tc.part, tc.whole); strings.Count(got, "█") != tc.full || len([]rune(got)) != 10 {
+			t.Errorf("Bar(%g, %g) = %s, want %d full", tc.part, tc.whole, got, tc.full)
+		}
+	}
+}
+
+// Rows of every scene print and have each GPU and each pod once.
+func TestRows(t *testing.T) {
+	for scene, r := range scenes() {
+		gpus, pods := GPURows(r, nil), PodRows(r, nil)
+		seen := make(map[string]bool)
+		want := len(r.Waiting)
+		for _, n := range r.Nodes {
+			want += listed(n)
+		}
+		for _, p := range pods {
+			key := p.Namespace + "/" + p.Name + "/" + p.UID
+			if seen[key] {
+				t.Errorf("%s: %s twice", scene, key)
+			}
+			seen[key] = true
+		}
+		if len(pods) != want {
+			t.Errorf("%s: %d pods, want %d", scene, len(pods), want)
+		}
+		var out bytes.Buffer
+		if err := List(&out, GPUColumns(r), gpus, ListOptions{Wide: true}); err != nil {
+			t.Error(err)
+		}
+		if err := List(&out, PodColumns(r), pods, ListOptions{Wide: true}); err != nil {
+			t.Error(err)
+		}
+		if got := strings.Count(out.String(), "\n"); got != len(gpus)+len(pods)+2 {
+			t.Errorf("%s: %d lines of %d GPUs and %d pods", scene, got, len(gpus), len(pods))
+		}
+	}
+}
+
+func TestHint(t *testing.T) {
+	row := func(grantedGiB, peakMiB int64) PodRow {
+		return PodRow{Granted: inspect.Memory{Units: 10, MiB: grantedGiB * 1024}, Usage: &Usage{PeakMiB: &peakMiB}}
+	}
+	for _, tc := range []struct {
+		want string
+		row  PodRow
+	}{
+		{"", PodRow{}},
+		{"3 instead of 10 would do", row(10, 2048)},
+		{"1 instead of 10 would do", row(10, 0)},
+		{"", row(10, 8192)},
+		{"uses more than granted: ask for 13", row(10, 10500)},
+	} {
+		if got := hint(tc.row); got != tc.want {
+			t.Errorf("%+v: %q, want %q", tc.row, got, tc.want)
+		}
+	}
+}

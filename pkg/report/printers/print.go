@@ -1,0 +1,225 @@
+package printers
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"io"
+	"maps"
+	"slices"
+	"strings"
+	"text/tabwriter"
+	"unicode"
+
+	"github.com/gpumem/gpumem/pkg/core/gpu"
+	"github.com/gpumem/gpumem/pkg/core/inspect"
+)
+
+// Printer writes a report for a reader.
+type Printer func(io.Writer, inspect.Report) error
+
+// TableOptions say how tables are printed.
+type TableOptions struct {
+	Wide      bool
+	NoHeaders bool // rows alone: no header, legend or sum
+}
+
+// JSON prints all of the report.
+func JSON(w io.Writer, r inspect.Report) error { return WriteJSON(w, r) }
+
+// WriteJSON prints anything for programs, so that people can read it too.
+func WriteJSON(w io.Writer, v any) error {
+	enc := json.NewEncoder(w)
+	enc.SetIndent("", "  ")
+	enc.SetEscapeHTML(false)
+	return enc.Encode(v)
+}
+
+// Names prints the nodes alone, in the form that kubectl takes them.
+func Names(w io.Writer, r inspect.Report) error {
+	var out bytes.Buffer
+	for _, n := range r.Nodes {
+		fmt.Fprintf(&out, "node/%s\n", Clean(n.Name))
+	}
+	_, err := w.Write(out.Bytes())
+	return err
+}
+
+// Marks and words for what has no number.
+const (
+	none    = "<none>"
+	unknown = "<unknown>"
+	absent  = "-"
+
+	sickMark     = "!" // an unhealthy GPU
+	cordonedMark = "~"
+	aloneMark    = "=" // a GPU that a pod holds alone
+	withheldMark = "^" // a node whose kubelet offers nothing of it
+	unitsMark    = "u" // an amount in units
+)
+
+// measure is what the amounts of one table are printed in.
+type measure string
+
+const (
+	inGiB   measure = "GiB"
+	inMiB   measure = "MiB"
+	inUnits measure = "units"
+)
+
+// measureOf returns the measure that prints the amounts of all nodes exactly.
+func measureOf(nodes []inspect.Node) measure {
+	m := inGiB
+	for _, n := range nodes {
+		if n.UnitMiB%1024 != 0 {
+			m = inMiB
+		}
+	}
+	return m
+}
+
+// amount prints what is known of an amount. Where MiB are not known, a mark says
+// that these are units.
+func (m measure) amount(a *inspect.Memory) string {
+	switch {
+	case a == nil:
+		return "?"
+	case m == inUnits:
+		return fmt.Sprint(a.Units)
+	case unsized(*a):
+		return fmt.Sprint(a.Units) + unitsMark
+	default:
+		return m.mib(&a.MiB)
+	}
+}
+
+func (m measure) mib(mib *int64) string {
+	switch {
+	case mib == nil:
+		return "?"
+	case m == inGiB:
+		return fmt.Sprint(*mib / 1024)
+	default:
+		return fmt.Sprint(*mib)
+	}
+}
+
+func (m measure) ratio(requested *inspect.Memory, capacity inspect.Memory) string {
+	return m.amount(requested) + "/" + m.amount(&capacity)
+}
+
+// unsized reports whether an amount is known in units alone.
+func unsized(a inspect.Memory) bool { return a.MiB == 0 && a.Units != 0 }
+
+// unitsNote is the legend of amounts that are known in units alone.
+const unitsNote = unitsMark + " counts units whose size is not known, or differs between nodes."
+
+// percent rounds down: 100% is full.
+func percent(part *int64, whole int64) string {
+	switch {
+	case whole <= 0:
+		return absent
+	case part == nil:
+		return "?"
+	default:
+		return fmt.Sprintf("%d%%", int64(float64(*part)/float64(whole)*100))
+	}
+}
+
+func percentOf(requested *inspect.Memory, capacity inspect.Memory) string {
+	if requested == nil {
+		return percent(nil, int64(capacity.Units))
+	}
+	part := int64(requested.Units)
+	return percent(&part, int64(capacity.Units))
+}
+
+// ofCluster is the line of the sum.
+func ofCluster(r inspect.Report) string {
+	where := "In Cluster"
+	if r.Selected {
+		where = "Of These Nodes"
+	}
+	m := measureOf(r.Nodes)
+	return fmt.Sprintf("Allocated/Total GPU Memory %s: %s/%s %s (%s)\n", where,
+		m.mib(r.Total.RequestedMiB), m.mib(&r.Total.CapacityMiB), m, percent(r.Total.RequestedMiB, r.Total.CapacityMiB))
+}
+
+// Clean replaces what would steer a terminal or break a line: names and reasons
+// come from other people's objects.
+func Clean(s string) string {
+	return strings.Map(func(r rune) rune {
+		switch {
+		case unicode.IsSpace(r):
+			return ' '
+		case !unicode.IsPrint(r):
+			return unicode.ReplacementChar
+		default:
+			return r
+		}
+	}, s)
+}
+
+// grid lines cells up in columns. What it writes to cannot fail.
+type grid struct{ tw *tabwriter.Writer }
+
+func newGrid(out *bytes.Buffer) grid {
+	return grid{tabwriter.NewWriter(out, 0, 8, 2, ' ', 0)}
+}
+
+func (g grid) row(cells ...string) {
+	for i, c := range cells {
+		if c == "" {
+			c = none
+		}
+		cells[i] = Clean(c)
+	}
+	fmt.Fprintln(g.tw, strings.Join(cells, "\t"))
+}
+
+func (g grid) flush() { _ = g.tw.Flush() }
+
+func models(gpus []inspect.GPU) string {
+	var out []string
+	seen := make(map[string]bool)
+	for _, g := range gpus {
+		if g.Model != "" && !seen[g.Model] {
+			seen[g.Model] = true
+			out = append(out, g.Model)
+		}
+	}
+	return strings.Join(out, ",")
+}
+
+func cores(percent int) string { return fmt.Sprint(percent) }
+
+func uuids(ids []gpu.UUID) string {
+	out := make([]string, 0, len(ids))
+	for _, id := range ids {
+		out = append(out, string(id))
+	}
+	return strings.Join(out, ",")
+}
+
+// listed returns how many different pods of the node the report lists.
+func listed(n inspect.Node) int {
+	type key struct{ namespace, name, uid string }
+	pods := make(map[key]bool)
+	for _, g := range n.GPUs {
+		for _, p := range g.Pods {
+			pods[key{p.Namespace, p.Name, p.UID}] = true
+		}
+	}
+	return len(pods) + len(n.Unattributed)
+}
+
+// indexes returns the GPU indexes that occur on any node, in order.
+func indexes(r inspect.Report) []int {
+	set := make(map[int]bool)
+	for _, n := range r.Nodes {
+		for _, g := range n.GPUs {
+			set[g.Index] = true
+		}
+	}
+	return slices.Sorted(maps.Keys(set))
+}

@@ -1,0 +1,391 @@
+package printers
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/gpumem/gpumem/pkg/core/gpu"
+	"github.com/gpumem/gpumem/pkg/core/inspect"
+)
+
+// Used is what a node tells the usage of: a GPU by its UUID, or a pod as namespace/name.
+type Used struct {
+	Node, Name string
+}
+
+// Usage is what is in use of a GPU, or of what a pod was granted, in MiB.
+type Usage struct {
+	UsedMiB int64  `json:"usedMiB"`
+	PeakMiB *int64 `json:"peakMiB,omitempty"` // the most since the container has started
+}
+
+// GPURow is one GPU of a list.
+type GPURow struct {
+	Node string `json:"node"`
+	inspect.GPU
+	Usage *Usage `json:"usage,omitempty"` // nil when not known
+
+	pending *inspect.Memory // of the node's pods that are on no known GPU; nil: there are none
+	closed  string          // why its node takes no new pods
+	taint   string          // of its node, which pods must tolerate
+}
+
+// PodRow is one pod of a list.
+type PodRow struct {
+	Namespace   string         `json:"namespace"`
+	Name        string         `json:"name"`
+	UID         string         `json:"uid,omitempty"`
+	Node        string         `json:"node,omitempty"` // empty while it waits, unless it is nominated to one
+	GPUs        []int          `json:"gpus"`           // by index; empty when not known
+	UUIDs       []gpu.UUID     `json:"uuids,omitempty"`
+	Granted     inspect.Memory `json:"granted,omitzero"`  // of all its GPUs; nothing while it waits
+	WaitsFor    inspect.Memory `json:"waitsFor,omitzero"` // what it asks for while it waits, where that can be read
+	Cores       int            `json:"cores,omitempty"`
+	Usage       *Usage         `json:"usage,omitempty"` // nil when not known
+	Enforcement string         `json:"enforcement,omitempty"`
+	State       string         `json:"state"`
+	Reason      string         `json:"reason,omitempty"` // why it waits, or what is wrong with it
+}
+
+// States of pods that are on no node.
+const (
+	Waiting   = "Waiting"
+	Nominated = "Nominated" // others leave a node for it
+)
+
+// Ended is the state of a pod that is there no more, or holds nothing any more, where
+// pods are watched.
+const Ended = "Ended"
+
+// End returns the last row of the pod.
+func (p PodRow) End() PodRow {
+	return PodRow{Namespace: p.Namespace, Name: p.Name, UID: p.UID, Node: p.Node, GPUs: p.GPUs, UUIDs: p.UUIDs, State: Ended}
+}
+
+// has reports whether the pod has GPU memory.
+func (p PodRow) has() bool { return !p.Waits() && p.State != Ended }
+
+// Waits reports whether the pod is on no node yet.
+func (p PodRow) Waits() bool { return p.State == Waiting || p.State == Nominated }
+
+// GPURows lists the GPUs of a report, by node and index.
+func GPURows(r inspect.Report, usage map[Used]Usage) (rows []GPURow) {
+	for _, n := range r.Nodes {
+		for _, g := range n.GPUs {
+			row := GPURow{Node: n.Name, GPU: g, pending: n.UnattributedMemory, closed: n.Closed, taint: n.Taint}
+			if u, ok := usage[Used{n.Name, string(g.UUID)}]; ok {
+				row.Usage = &u
+			}
+			rows = append(rows, row)
+		}
+	}
+	return rows
+}
+
+// PodRows lists the pods of a report by namespace and name, those that wait
+// among them. Usage is by namespace/name on a node.
+func PodRows(r inspect.Report, usage map[Used]Usage) (rows []PodRow) {
+	at := make(map[string]int)
+	place := func(n inspect.Node, p inspect.Pod, g *inspect.GPU) {
+		key := p.Namespace + "/" + p.Name + "/" + p.UID
+		i, ok := at[key]
+		if !ok {
+			i = len(rows)
+			at[key] = i
+			rows = append(rows, PodRow{
+				Namespace: p.Namespace, Name: p.Name, UID: p.UID, Node: n.Name, GPUs: []int{},
+				Enforcement: p.Enforcement, State: p.State, Reason: p.Problem,
+			})
+			if u, ok := usage[Used{n.Name, p.Namespace + "/" + p.Name}]; ok {
+				rows[i].Usage = &u
+			}
+		}
+		add(&rows[i].Granted, &p.Memory)
+		rows[i].Cores += p.Cores
+		if g != nil {
+			rows[i].GPUs = append(rows[i].GPUs, g.Index)
+			rows[i].UUIDs = append(rows[i].UUIDs, g.UUID)
+		}
+	}
+	for _, n := range r.Nodes {
+		for i := range n.GPUs {
+			for _, p := range n.GPUs[i].Pods {
+				place(n, p, &n.GPUs[i])
+			}
+		}
+		for _, p := range n.Unattributed {
+			place(n, p, nil)
+		}
+	}
+	unit := commonUnit(r.Nodes)
+	for _, w := range r.Waiting {
+		row := PodRow{
+			Namespace: w.Namespace, Name: w.Name, UID: w.UID, GPUs: []int{}, State: Waiting, Cores: w.Cores, Reason: w.Why(),
+			WaitsFor: inspect.Memory{Units: w.Units, MiB: int64(w.Units) * unit},
+		}
+		if w.Nominated != "" {
+			row.State, row.Node = Nominated, w.Nominated
+			row.GPUs, row.UUIDs = keptFor(r, w)
+		}
+		rows = append(rows, row)
+	}
+	slices.SortStableFunc(rows, func(a, b PodRow) int {
+		return cmp.Or(cmp.Compare(a.Namespace, b.Namespace), cmp.Compare(a.Name, b.Name), cmp.Compare(a.UID, b.UID))
+	})
+	return rows
+}
+
+// keptFor returns the GPUs that are kept for a nominated pod.
+func keptFor(r inspect.Report, w inspect.Wait) (indexes []int, ids []gpu.UUID) {
+	indexes = []int{}
+	for _, n := range r.Nodes {
+		for _, g := range n.GPUs {
+			if slices.ContainsFunc(g.Kept, func(p inspect.Pod) bool { return p.UID == w.UID }) {
+				indexes, ids = append(indexes, g.Index), append(ids, g.UUID)
+			}
+		}
+	}
+	return indexes, ids
+}
+
+// GPUColumns are those of a list of GPUs.
+func GPUColumns(r inspect.Report) []Column[GPURow] {
+	m := measureOf(r.Nodes)
+	return []Column[GPURow]{
+		{Header: "NODE", Cell: func(g GPURow) string { return g.Node }},
+		{Header: "GPU", Cell: func(g GPURow) string { return strconv.Itoa(g.Index) }},
+		{Header: "MODEL", Cell: func(g GPURow) string { return g.Model }},
+		{
+			Header: fmt.Sprintf("ALLOCATED/TOTAL(%s)", m),
+			Cell: func(g GPURow) string {
+				return bar(g.Requested, g.Capacity) + " " + m.ratio(g.Requested, g.Capacity) + kept(m, g.GPU)
+			},
+			Colour: func(g GPURow) Colour { return full(g.Requested, g.Capacity) },
+		},
+		{Header: fmt.Sprintf("FREE(%s)", m), Cell: func(g GPURow) string { return free(m, g) }},
+		{Header: "USED(MiB)", Cell: func(g GPURow) string { return used(g.Usage) }},
+		{Header: "PODS", Cell: gpuPodsCell},
+		{
+			Header: "HEALTH",
+			Cell: func(g GPURow) string {
+				cell := health(g.GPU)
+				if !g.Healthy && !g.Status.OnlyCordoned() {
+					cell += ": " + g.Unhealthy
+				}
+				switch {
+				case g.closed != "":
+					return cell + "; " + g.closed
+				case g.taint != "":
+					return cell + "; for pods that tolerate taint " + g.taint
+				default:
+					return cell
+				}
+			},
+			Colour: func(g GPURow) Colour {
+				switch {
+				case g.Healthy && g.closed == "":
+					return Plain
+				case g.Healthy, g.Status.OnlyCordoned():
+					return Yellow
+				default:
+					return Red
+				}
+			},
+		},
+		{Header: "GPU-CORE(%)", Wide: true, Hidden: !showsCores(r), Cell: func(g GPURow) string { return fmt.Sprintf("%d/%d", g.RequestedCores, gpu.CoresPerDevice) }},
+		{Header: "UUID", Wide: true, Cell: func(g GPURow) string { return string(g.UUID) }},
+		{Header: "PCI", Wide: true, Cell: func(g GPURow) string { return g.PCI }},
+		{Header: "MEMORY(MiB)", Wide: true, Cell: func(g GPURow) string { return fmt.Sprint(g.MemoryMiB) }},
+	}
+}
+
+// showsCores reports whether some node offers cores, or some pod has any or asks for
+// them.
+func showsCores(r inspect.Report) bool {
+	return slices.ContainsFunc(r.Nodes, func(n inspect.Node) bool { return n.Cores || usesCores(n) }) ||
+		slices.ContainsFunc(r.Waiting, func(w inspect.Wait) bool { return w.Cores > 0 })
+}
+
+// WaitingColumns are those of a list of pods that all wait: without what such have not, and
+// with what the others leave to -o wide.
+func WaitingColumns(r inspect.Report) []Column[PodRow] {
+	return podColumns(r, true)
+}
+
+// PodColumns are those of a list of pods.
+func PodColumns(r inspect.Report) []Column[PodRow] { return podColumns(r, false) }
+
+func podColumns(r inspect.Report, allWait bool) []Column[PodRow] {
+	m, wide := measureOf(r.Nodes), !allWait
+	return []Column[PodRow]{
+		{Header: "NAMESPACE", Cell: func(p PodRow) string { return p.Namespace }},
+		{Header: "NAME", Cell: func(p PodRow) string { return p.Name }},
+		{Header: "NODE", Cell: func(p PodRow) string { return p.Node }},
+		{Header: "GPU", Cell: func(p PodRow) string { return numbers(p.GPUs) }},
+		{Header: fmt.Sprintf("GRANTED(%s)", m), Hidden: allWait, Cell: func(p PodRow) string {
+			if !p.has() {
+				return ""
+			}
+			return m.amount(&p.Granted)
+		}},
+		{Header: "USED(MiB)", Hidden: allWait, Colour: overUse, Cell: func(p PodRow) string {
+			if !p.has() {
+				return ""
+			}
+			return used(p.Usage)
+		}},
+		{Header: "ENFORCEMENT", Hidden: allWait, Cell: func(p PodRow) string { return p.Enforcement }},
+		{Header: "STATE", Cell: func(p PodRow) string { return p.State }, Colour: func(p PodRow) Colour {
+			if p.Waits() {
+				return Yellow
+			}
+			return Plain
+		}},
+		{Header: "GPU-CORE(%)", Wide: wide, Hidden: !showsCores(r), Cell: func(p PodRow) string { return cores(p.Cores) }},
+		{Header: "GPU-UUID", Wide: true, Hidden: allWait, Cell: func(p PodRow) string { return uuids(p.UUIDs) }},
+		{Header: fmt.Sprintf("WAITS-FOR(%s)", m), Wide: wide, Cell: func(p PodRow) string {
+			switch {
+			case !p.Waits():
+				return ""
+			case p.WaitsFor.Units == 0:
+				return absent // what it asks for cannot be read
+			default:
+				return m.amount(&p.WaitsFor)
+			}
+		}},
+		{Header: "REASON", Wide: wide, Cell: func(p PodRow) string { return p.Reason }}, // last: it is long
+	}
+}
+
+// TopColumns are those of a list of pods by what they use of their grant.
+func TopColumns() []Column[PodRow] {
+	mib := func(n *int64) string {
+		if n == nil {
+			return "?"
+		}
+		return fmt.Sprint(*n)
+	}
+	return []Column[PodRow]{
+		{Header: "NAMESPACE", Cell: func(p PodRow) string { return p.Namespace }},
+		{Header: "NAME", Cell: func(p PodRow) string { return p.Name }},
+		{Header: "NODE", Cell: func(p PodRow) string { return p.Node }},
+		{Header: "GPU", Cell: func(p PodRow) string { return numbers(p.GPUs) }},
+		{Header: "GRANTED(MiB)", Cell: func(p PodRow) string { return inMiB.amount(&p.Granted) }},
+		{Header: "USED(MiB)", Cell: func(p PodRow) string { return used(p.Usage) }},
+		{Header: "USED(%)", Colour: overUse, Cell: func(p PodRow) string {
+			if p.Usage == nil {
+				return "?"
+			}
+			return Bar(float64(p.Usage.UsedMiB), float64(p.Granted.MiB)) + " " + percent(&p.Usage.UsedMiB, p.Granted.MiB)
+		}},
+		{Header: "PEAK(MiB)", Cell: func(p PodRow) string {
+			if p.Usage == nil {
+				return "?"
+			}
+			return mib(p.Usage.PeakMiB)
+		}},
+		{Header: "HINT", Cell: hint},
+	}
+}
+
+// headroom is what a hint leaves above the peak.
+const headroom = 1.2
+
+// hint says what the pod could ask for instead, by its peak; nothing where it asks
+// for the right amount.
+func hint(p PodRow) string {
+	if p.Usage == nil || p.Usage.PeakMiB == nil || p.Granted.Units == 0 || p.Granted.MiB == 0 {
+		return ""
+	}
+	unit := p.Granted.MiB / int64(p.Granted.Units)
+	enough := int64(float64(*p.Usage.PeakMiB)*headroom)/unit + 1
+	switch asked := int64(p.Granted.Units); {
+	case *p.Usage.PeakMiB > p.Granted.MiB:
+		return fmt.Sprintf("uses more than granted: ask for %d", enough)
+	case enough < asked:
+		return fmt.Sprintf("%d instead of %d would do", enough, asked)
+	default:
+		return ""
+	}
+}
+
+func overUse(p PodRow) Colour {
+	if p.Usage == nil {
+		return Plain
+	}
+	return load(float64(p.Usage.UsedMiB), float64(p.Granted.MiB))
+}
+
+func bar(requested *inspect.Memory, capacity inspect.Memory) string {
+	if requested == nil {
+		return Bar(0, 1)
+	}
+	return Bar(float64(requested.Units), float64(capacity.Units))
+}
+
+func full(requested *inspect.Memory, capacity inspect.Memory) Colour {
+	if requested == nil {
+		return Plain
+	}
+	return load(float64(requested.Units), float64(capacity.Units))
+}
+
+// gpuPodsCell counts the pods that are listed of a GPU.
+func gpuPodsCell(g GPURow) string {
+	if g.PodCount == nil {
+		return "?"
+	}
+	return strconv.Itoa(len(g.Pods))
+}
+
+func free(m measure, g GPURow) string {
+	if g.Requested == nil {
+		return "?"
+	}
+	taken := keptOf(g.GPU)
+	for _, amount := range []*inspect.Memory{g.Requested, g.Foreign, g.pending} {
+		add(&taken, amount)
+	}
+	left := inspect.Memory{Units: max(0, g.Capacity.Units-taken.Units), MiB: max(0, g.Capacity.MiB-taken.MiB)}
+	return m.amount(&left)
+}
+
+// GPUNotes are the legend of a list of GPUs.
+func GPUNotes(rows []GPURow, _ bool) (lines []string) {
+	if slices.ContainsFunc(rows, func(g GPURow) bool { return g.Requested == nil }) {
+		lines = append(lines, notListed)
+	}
+	if slices.ContainsFunc(rows, func(g GPURow) bool { return g.Usage == nil }) {
+		lines = append(lines, "? is not known: the node's device plugin does not tell, or was not read.")
+	}
+	return lines
+}
+
+// PodNotes are the legend of a list of pods. Wide is with what they wait for.
+func PodNotes(rows []PodRow, wide bool) (lines []string) {
+	if slices.ContainsFunc(rows, func(p PodRow) bool { return p.Usage == nil && !p.Waits() }) {
+		lines = append(lines, "? is not known: no program of the pod was seen to use a GPU, or the node's device plugin does not tell, or was not read.")
+	}
+	if slices.ContainsFunc(rows, func(p PodRow) bool { return unsized(p.Granted) || wide && unsized(p.WaitsFor) }) {
+		lines = append(lines, unitsNote)
+	}
+	return lines
+}
+
+func used(u *Usage) string {
+	if u == nil {
+		return "?"
+	}
+	return fmt.Sprint(u.UsedMiB)
+}
+
+func numbers(of []int) string {
+	var out []string
+	for _, n := range of {
+		out = append(out, strconv.Itoa(n))
+	}
+	return strings.Join(out, ",")
+}

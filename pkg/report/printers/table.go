@@ -1,0 +1,229 @@
+package printers
+
+import (
+	"bytes"
+	"fmt"
+	"io"
+	"slices"
+	"strconv"
+
+	"github.com/gpumem/gpumem/pkg/core/inspect"
+)
+
+// maxLongHeaders is how many GPU columns say what their numbers are. A line
+// with more would not fit a screen.
+const maxLongHeaders = 4
+
+const notListed = "? is not known: the pods could not be listed."
+
+// Table prints one line per node, with a column for each GPU.
+func Table(o TableOptions) Printer {
+	return func(w io.Writer, r inspect.Report) error {
+		var out bytes.Buffer
+		if len(r.Nodes) > 0 {
+			o.table(&out, r)
+		}
+		_, err := w.Write(out.Bytes())
+		return err
+	}
+}
+
+func (o TableOptions) table(out *bytes.Buffer, r inspect.Report) {
+	// A buffer takes all that is written to it.
+	_ = List(out, nodeColumns(r), r.Nodes, ListOptions{Wide: o.Wide, NoHeaders: o.NoHeaders})
+	if o.NoHeaders {
+		return
+	}
+	fmt.Fprintf(out, "\n%s", ofCluster(r))
+	o.legend(out, r)
+}
+
+type nodeColumn = Column[inspect.Node]
+
+// nodeColumns are those of the overview, the wide ones included.
+func nodeColumns(r inspect.Report) []nodeColumn {
+	m, shown := measureOf(r.Nodes), indexes(r)
+	columns := []nodeColumn{
+		{Header: "NAME", Cell: func(n inspect.Node) string { return n.Name }},
+		{Header: "ADDRESS", Cell: func(n inspect.Node) string { return n.Address }},
+		{Header: "STATUS", Wide: !slices.ContainsFunc(r.Nodes, notReady), Cell: func(n inspect.Node) string { return n.Status }},
+	}
+	for _, i := range shown {
+		header := fmt.Sprintf("GPU%d", i)
+		if len(shown) <= maxLongHeaders {
+			header += "(ALLOCATED/TOTAL)"
+		}
+		columns = append(columns, nodeColumn{Header: header, Cell: func(n inspect.Node) string { return gpuCell(n, i, m) }})
+	}
+	if slices.ContainsFunc(r.Nodes, pending) {
+		columns = append(columns, nodeColumn{Header: fmt.Sprintf("PENDING(%s)", m), Cell: func(n inspect.Node) string { return pendingCell(n, m) }})
+	}
+	return append(columns,
+		nodeColumn{Header: fmt.Sprintf("GPU-MEMORY(%s)", m), Cell: func(n inspect.Node) string { return totalCell(n, m) }},
+		nodeColumn{Header: "ALLOCATED", Cell: func(n inspect.Node) string { return percentOf(n.Requested, n.Capacity) }},
+		nodeColumn{Header: fmt.Sprintf("LARGEST-FREE(%s)", m), Wide: true, Cell: func(n inspect.Node) string { return m.amount(n.LargestFree) }},
+		nodeColumn{Header: "PODS", Wide: true, Cell: podsCell},
+		nodeColumn{Header: fmt.Sprintf("UNIT(%s)", inMiB), Wide: true, Cell: unitCell},
+		nodeColumn{Header: "ENFORCEMENT", Wide: true, Cell: func(n inspect.Node) string { return string(n.Enforcement) }},
+		nodeColumn{Header: "DRIVER", Wide: true, Cell: func(n inspect.Node) string { return n.DriverVersion }},
+		nodeColumn{Header: "MODEL", Wide: true, Cell: func(n inspect.Node) string { return models(n.GPUs) }},
+	)
+}
+
+func gpuCell(n inspect.Node, index int, m measure) string {
+	at := slices.IndexFunc(n.GPUs, func(g inspect.GPU) bool { return g.Index == index })
+	switch {
+	case n.Problem != "":
+		return "?"
+	case at < 0:
+		return absent
+	}
+	g := n.GPUs[at]
+	return m.ratio(g.Requested, g.Capacity) + marks(g) + kept(m, g)
+}
+
+// marks are what is special about a GPU: the legend explains them.
+func marks(g inspect.GPU) string {
+	switch {
+	case sick(g) && cordoned(g):
+		return sickMark + cordonedMark
+	case sick(g):
+		return sickMark
+	case cordoned(g):
+		return cordonedMark
+	case alone(g):
+		return aloneMark
+	default:
+		return ""
+	}
+}
+
+func pendingCell(n inspect.Node, m measure) string {
+	if n.UnattributedMemory == nil {
+		return "0"
+	}
+	return m.amount(n.UnattributedMemory)
+}
+
+func totalCell(n inspect.Node, m measure) string {
+	if n.Problem != "" {
+		return m.amount(n.Requested) + "/?"
+	}
+	cell := m.ratio(n.Requested, n.Capacity)
+	if n.Withheld {
+		cell += withheldMark
+	}
+	return cell
+}
+
+func podsCell(n inspect.Node) string {
+	if n.PodCount == nil {
+		return "?"
+	}
+	return strconv.Itoa(*n.PodCount)
+}
+
+func unitCell(n inspect.Node) string {
+	if n.UnitMiB == 0 {
+		return ""
+	}
+	return fmt.Sprint(n.UnitMiB)
+}
+
+// kept is what is kept of a GPU for nominated pods, beside what is allocated.
+func kept(m measure, g inspect.GPU) string {
+	if len(g.Kept) == 0 {
+		return ""
+	}
+	sum := keptOf(g)
+	return "+" + m.amount(&sum)
+}
+
+func keptOf(g inspect.GPU) (sum inspect.Memory) {
+	for _, p := range g.Kept {
+		add(&sum, &p.Memory)
+	}
+	return sum
+}
+
+// add adds an amount, if it is known.
+func add(sum, amount *inspect.Memory) {
+	if amount != nil {
+		sum.Units += amount.Units
+		sum.MiB += amount.MiB
+	}
+}
+
+// legend explains what stands in the table, and tells what does not.
+func (o TableOptions) legend(out *bytes.Buffer, r inspect.Report) {
+	anyNode := func(is func(inspect.Node) bool) bool { return slices.ContainsFunc(r.Nodes, is) }
+	anyGPU := func(is func(inspect.GPU) bool) bool {
+		return anyNode(func(n inspect.Node) bool { return slices.ContainsFunc(n.GPUs, is) })
+	}
+	for _, line := range []struct {
+		shown bool
+		text  string
+	}{
+		{anyGPU(sick), sickMark + " unhealthy: takes no new pods; --details says why."},
+		{anyGPU(cordoned), cordonedMark + " cordoned: takes no new pods until it is uncordoned."},
+		{anyGPU(alone), aloneMark + " held alone: a pod with the policy exclusive is there, and no other comes."},
+		{anyNode(withheld), withheldMark + " the kubelet offers none of it: no new pod gets any; kubectl inspect gpumem doctor says more."},
+		{anyGPU(promised), "+ is kept for pods that are nominated to the node; --details names them."},
+		{anyNode(unitless), unitsNote},
+		{anyNode(pending), "PENDING is held by pods that are on no known GPU; --details lists them."},
+	} {
+		if line.shown {
+			fmt.Fprintln(out, line.text)
+		}
+	}
+	if r.RequestedUnknown {
+		fmt.Fprintln(out, notListed)
+	}
+	switch n := len(r.Waiting); n {
+	case 0:
+	case 1:
+		fmt.Fprintln(out, "1 pod waits for a node; --details says why.")
+	default:
+		fmt.Fprintf(out, "%d pods wait for a node; --details says why.\n", n)
+	}
+	if o.Wide {
+		left(out, r)
+	}
+}
+
+// cordoned reports whether a GPU is cordoned, whatever else ails it.
+func cordoned(g inspect.GPU) bool { return g.Status.Cordoned }
+
+func sick(g inspect.GPU) bool { return !g.Healthy && !g.Status.OnlyCordoned() }
+
+// alone reports whether a GPU is good, and takes no new pods since one holds it alone.
+func alone(g inspect.GPU) bool { return g.Healthy && g.Exclusive }
+
+// joined reports whether the one that is to hold a GPU alone is not alone yet.
+func joined(g inspect.GPU) bool { return alone(g) && g.PodCount != nil && *g.PodCount > 1 }
+
+func promised(g inspect.GPU) bool { return len(g.Kept) > 0 }
+
+func withheld(n inspect.Node) bool { return n.Withheld }
+
+// notReady reports whether a node takes no pods of any kind, as kubectl get nodes tells.
+func notReady(n inspect.Node) bool { return n.Status != "" && n.Status != "Ready" }
+
+// unitless reports whether what pods hold of a node is known in units alone.
+func unitless(n inspect.Node) bool { return n.Requested != nil && unsized(*n.Requested) }
+
+// pending reports whether some pod of a node is on no known GPU.
+func pending(n inspect.Node) bool {
+	return n.UnattributedMemory != nil && n.UnattributedMemory.Units > 0
+}
+
+// left says how many nodes are not in the table.
+func left(out *bytes.Buffer, r inspect.Report) {
+	switch r.WithoutInventory {
+	case 0:
+	case 1:
+		fmt.Fprintln(out, "1 node without GPU memory is not shown.")
+	default:
+		fmt.Fprintf(out, "%d nodes without GPU memory are not shown.\n", r.WithoutInventory)
+	}
+}

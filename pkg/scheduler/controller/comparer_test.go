@@ -1,0 +1,330 @@
+package controller
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"testing"
+	"testing/synctest"
+
+	"github.com/google/go-cmp/cmp"
+	"go.uber.org/zap"
+	"go.uber.org/zap/zapcore"
+	"go.uber.org/zap/zaptest/observer"
+	v1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/kubernetes/fake"
+
+	"github.com/gpumem/gpumem/pkg/core/cache"
+	"github.com/gpumem/gpumem/pkg/core/gpu"
+	"github.com/gpumem/gpumem/pkg/core/placement"
+)
+
+// objects are pods by name and nodes by name.
+type objects struct {
+	pods  map[string]*v1.Pod
+	nodes map[string]*v1.Node
+}
+
+func newObjects(pods ...*v1.Pod) objects {
+	o := objects{pods: make(map[string]*v1.Pod), nodes: map[string]*v1.Node{"node": node(inventory)}}
+	for _, pod := range pods {
+		o.pods[pod.Name] = pod
+	}
+	return o
+}
+
+// source is an API server, and what watches have stored of it.
+type source struct {
+	stored, real objects
+	incomplete   bool
+	fail         error
+	reads        int
+}
+
+func (s *source) Stored() (pods []*v1.Pod, nodes []*v1.Node, complete bool) {
+	for _, pod := range s.stored.pods {
+		pods = append(pods, pod)
+	}
+	for _, node := range s.stored.nodes {
+		nodes = append(nodes, node)
+	}
+	return pods, nodes, !s.incomplete
+}
+
+func (s *source) ReadPod(_ context.Context, _, name string) (*v1.Pod, error) {
+	s.reads++
+	return s.real.pods[name], s.fail
+}
+
+func (s *source) ReadNode(_ context.Context, name string) (*v1.Node, error) {
+	s.reads++
+	return s.real.nodes[name], s.fail
+}
+
+// counted is what a Drift was told by one comparison: of pods and nodes.
+type counted struct{ wrongPods, healedPods, wrongNodes, healedNodes int }
+
+type drift struct{ told []counted }
+
+func (d *drift) Compared(wrong, healed map[string]int) {
+	d.told = append(d.told, counted{wrong["pod"], healed["pod"], wrong["node"], healed["node"]})
+}
+
+// comparison is a Comparer of a cache that the handlers have fed, and what
+// surrounds it.
+type comparison struct {
+	*Comparer
+	*source
+	*drift
+	books *Books
+	logs  *observer.ObservedLogs
+}
+
+// newComparison has handled the node and these pods.
+func newComparison(t *testing.T, handled ...*v1.Pod) *comparison {
+	t.Helper()
+	core, logs := observer.New(zapcore.WarnLevel)
+	c := &comparison{
+		source: &source{stored: newObjects(handled...), real: newObjects(handled...)}, drift: &drift{}, logs: logs,
+		books: &Books{Log: zap.New(core), Names: names(t), Cache: cache.New()},
+	}
+	c.Comparer = &Comparer{Log: c.books.Log, Names: c.books.Names, Cache: c.books.Cache, Source: c.source, Drift: c.drift}
+	c.books.NodeHandler().OnAdd(node(inventory), true)
+	for _, pod := range handled {
+		c.books.PodHandler().OnAdd(pod, true)
+	}
+	return c
+}
+
+// happens is what the API server and the watch's store come to have.
+func (c *comparison) happens(change func(objects)) {
+	change(c.stored)
+	change(c.real)
+}
+
+func (c *comparison) want(t *testing.T, held []gpu.Units, told ...counted) {
+	t.Helper()
+	if diff := cmp.Diff(held, requested(c.books.Cache)); diff != "" {
+		t.Errorf("held (-want +got):\n%s", diff)
+	}
+	if !slices.Equal(told, c.told) {
+		t.Errorf("told %v, want %v", c.told, told)
+	}
+}
+
+func TestAnEventThatWasSwallowedIsMadeUpFor(t *testing.T) {
+	for _, tc := range []struct {
+		name    string
+		handled []*v1.Pod
+		happens func(objects) // and no handler hears of it
+		before  []gpu.Units
+		after   []gpu.Units
+		wrong   counted
+		log     map[string]any
+	}{
+		{
+			name:    "a pod was bound",
+			happens: func(o objects) { o.pods["web"] = pod("web", "1", "GPU-b") },
+			before:  []gpu.Units{0, 0}, after: []gpu.Units{0, 3}, wrong: counted{wrongPods: 1, healedPods: 1},
+			log: map[string]any{
+				"pod": "team/web", "uid": "1", "node": "node", "cached": "not there",
+				"real": "on node with [GPU-b: 3], assumed false, admitted false",
+			},
+		},
+		{
+			name:    "a pod is gone",
+			handled: []*v1.Pod{pod("web", "1", "GPU-a")},
+			happens: func(o objects) { delete(o.pods, "web") },
+			before:  []gpu.Units{3, 0}, after: []gpu.Units{0, 0}, wrong: counted{wrongPods: 1, healedPods: 1},
+			log: map[string]any{
+				"pod": "team/web", "uid": "1", "node": "node", "real": "not there",
+				"cached": "on node with [GPU-a: 3], assumed false, admitted false",
+			},
+		},
+		{
+			name:    "a pod was made again under its name",
+			handled: []*v1.Pod{pod("web", "1", "GPU-a")},
+			happens: func(o objects) { o.pods["web"] = pod("web", "2", "GPU-b") },
+			before:  []gpu.Units{3, 0}, after: []gpu.Units{0, 3}, wrong: counted{wrongPods: 2, healedPods: 2},
+		},
+		{
+			name:    "an assignment was corrected",
+			handled: []*v1.Pod{pod("web", "1", "GPU-a")},
+			happens: func(o objects) { o.pods["web"] = pod("web", "1", "GPU-b") },
+			before:  []gpu.Units{3, 0}, after: []gpu.Units{0, 3}, wrong: counted{wrongPods: 1, healedPods: 1},
+		},
+		{
+			name:    "a node's inventory shrank",
+			handled: []*v1.Pod{pod("web", "1", "GPU-a")},
+			happens: func(o objects) {
+				o.nodes["node"] = node(`{"v":1,"unitMiB":1024,"gpus":[{"uuid":"GPU-a","index":0,"memoryMiB":16384,"units":16,"healthy":true}]}`)
+			},
+			before: []gpu.Units{3, 0}, after: []gpu.Units{3}, wrong: counted{wrongNodes: 1, healedNodes: 1},
+			log: map[string]any{
+				"node": "node", "cached": "offers [GPU-a: 16, healthy; GPU-b: 16, healthy]",
+				"real": "offers [GPU-a: 16, healthy]",
+			},
+		},
+		{
+			name:    "a node is gone",
+			happens: func(o objects) { delete(o.nodes, "node") },
+			before:  []gpu.Units{0, 0}, after: nil, wrong: counted{wrongNodes: 1, healedNodes: 1},
+		},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			c := newComparison(t, tc.handled...)
+			c.happens(tc.happens)
+			c.Compare(t.Context())
+			c.want(t, tc.before, counted{})
+			c.Compare(t.Context())
+			c.want(t, tc.after, counted{}, tc.wrong)
+			c.Compare(t.Context())
+			c.want(t, tc.after, counted{}, tc.wrong, counted{})
+			if entries := c.logs.All(); tc.log != nil && len(entries) == 1 {
+				if diff := cmp.Diff(tc.log, entries[0].ContextMap()); diff != "" {
+					t.Errorf("logged (-want +got):\n%s", diff)
+				}
+			} else if len(entries) != tc.wrong.healedPods+tc.wrong.healedNodes {
+				t.Errorf("logged %v, want a line for each object", entries)
+			}
+		})
+	}
+}
+
+func TestWhatIsNoDrift(t *testing.T) {
+	ask := placement.Request{Containers: placement.NewContainers(placement.Container{Name: "main", Kind: placement.App, Units: 3})}
+	web := pod("web", "1", "GPU-a")
+	assume := func(t *testing.T, c *comparison) {
+		t.Helper()
+		ref := placement.PodRef{Namespace: "team", Name: "web", UID: "1"}
+		if _, err := c.books.Cache.AssumePod(ref, "node", ask, placement.Binpack, metav1.Now().Time); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, tc := range []struct {
+		name    string
+		handled []*v1.Pod
+		before  func(t *testing.T, c *comparison)
+		between func(t *testing.T, c *comparison) // the two comparisons
+		held    []gpu.Units
+	}{
+		{
+			name:    "the cache is right",
+			handled: []*v1.Pod{web, pod("db", "2", "GPU-b")},
+			held:    []gpu.Units{3, 3},
+		},
+		{
+			name:   "an event is on its way, and comes",
+			before: func(_ *testing.T, c *comparison) { c.happens(func(o objects) { o.pods["web"] = web }) },
+			between: func(_ *testing.T, c *comparison) {
+				c.books.PodHandler().OnAdd(web, false)
+			},
+			held: []gpu.Units{3, 0},
+		},
+		{
+			name:    "one event after the other is on its way",
+			handled: []*v1.Pod{web},
+			before: func(_ *testing.T, c *comparison) {
+				c.happens(func(o objects) { o.pods["web"] = pod("web", "1", "GPU-b") })
+			},
+			between: func(_ *testing.T, c *comparison) {
+				c.books.PodHandler().OnUpdate(web, pod("web", "1", "GPU-b"))
+				c.happens(func(o objects) { o.pods["web"] = pod("web", "1", "GPU-a") })
+			},
+			held: []gpu.Units{0, 3},
+		},
+		{
+			name:   "a pod is assumed, and its binding under way",
+			before: assume,
+			held:   []gpu.Units{3, 0},
+		},
+		{
+			name: "a read has shown a pod to be bound, and the watch lags",
+			before: func(t *testing.T, c *comparison) {
+				assume(t, c)
+				c.real.pods["web"] = web
+				holding, err := c.books.Names.Holding(web)
+				if err != nil {
+					t.Fatal(err)
+				}
+				c.books.Cache.BeginRead().Enter("node", holding, metav1.Now().Time)
+			},
+			held: []gpu.Units{3, 0},
+		},
+		{
+			name: "the first list is not there yet",
+			before: func(_ *testing.T, c *comparison) {
+				c.incomplete = true
+				c.happens(func(o objects) { o.pods["web"] = web })
+			},
+			held: []gpu.Units{0, 0},
+		},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			c := newComparison(t, tc.handled...)
+			if tc.before != nil {
+				tc.before(t, c)
+			}
+			c.Compare(t.Context())
+			if tc.between != nil {
+				tc.between(t, c)
+			}
+			c.Compare(t.Context())
+			told := []counted{{}, {}}
+			if c.incomplete {
+				told = nil
+			}
+			c.want(t, tc.held, told...)
+			if c.reads > 0 || c.logs.Len() > 0 {
+				t.Errorf("%d reads and logged %v, want nothing", c.reads, c.logs.All())
+			}
+		})
+	}
+}
+
+func TestWithoutTheAPIServerNothingIsChanged(t *testing.T) {
+	c := newComparison(t)
+	c.happens(func(o objects) { o.pods["web"] = pod("web", "1", "GPU-a") })
+	c.fail = errors.New("no etcd")
+	c.Compare(t.Context())
+	c.Compare(t.Context())
+	c.want(t, []gpu.Units{0, 0}, counted{}, counted{wrongPods: 1})
+	c.fail = nil
+	c.Compare(t.Context())
+	c.want(t, []gpu.Units{3, 0}, counted{}, counted{wrongPods: 1}, counted{wrongPods: 1, healedPods: 1})
+}
+
+// With real informers: what the cache has lost behind their back comes back.
+func TestComparerOfAController(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		client := fake.NewClientset(node(inventory), pod("web", "1", "GPU-a"), pod("db", "2", "GPU-b"))
+		books := cache.New()
+		ctl, err := New(zap.NewNop(), client, names(t), books)
+		if err != nil {
+			t.Fatal(err)
+		}
+		d := &drift{}
+		comparer := &Comparer{Log: zap.NewNop(), Names: names(t), Cache: books, Source: NewClient(ctl, client, types.NamespacedName{}), Drift: d}
+		comparer.Compare(t.Context())
+		ctx, cancel := context.WithCancel(t.Context())
+		done := make(chan struct{})
+		go func() { defer close(done); ctl.Run(ctx) }()
+		synctest.Wait()
+		comparer.Compare(ctx)
+		books.RemovePod("1")
+		books.RemoveNode("node")
+		comparer.Compare(ctx)
+		comparer.Compare(ctx)
+		if diff := cmp.Diff([]gpu.Units{3, 3}, requested(books)); diff != "" {
+			t.Errorf("requested (-want +got):\n%s", diff)
+		}
+		want := []counted{{}, {}, {wrongPods: 1, healedPods: 1, wrongNodes: 1, healedNodes: 1}}
+		if !slices.Equal(want, d.told) {
+			t.Errorf("told %v, want %v", d.told, want)
+		}
+		cancel()
+		<-done
+	})
+}

@@ -1,0 +1,28 @@
+package controller
+
+import (
+	v1 "k8s.io/api/core/v1"
+	policyv1 "k8s.io/api/policy/v1"
+	toolscache "k8s.io/client-go/tools/cache"
+
+	"github.com/gpumem/gpumem/pkg/kube/api"
+	"github.com/gpumem/gpumem/pkg/kube/trim"
+)
+
+// Trim returns an informer's transform function that keeps of objects only what
+// gpumem reads.
+func Trim(names api.Names) toolscache.TransformFunc {
+	t := trim.New(names)
+	return func(obj any) (any, error) {
+		switch o := obj.(type) {
+		case *v1.Pod:
+			return t.Pod(o), nil
+		case *v1.Node:
+			return t.Node(o), nil
+		case *policyv1.PodDisruptionBudget:
+			return t.Budget(o), nil
+		default:
+			return obj, nil
+		}
+	}
+}

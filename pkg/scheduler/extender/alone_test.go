@@ -1,0 +1,222 @@
+package extender
+
+import (
+	"context"
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	v1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	extenderv1 "k8s.io/kube-scheduler/extender/v1"
+
+	"github.com/gpumem/gpumem/pkg/core/cache"
+	"github.com/gpumem/gpumem/pkg/core/gpu"
+	"github.com/gpumem/gpumem/pkg/core/placement"
+	"github.com/gpumem/gpumem/pkg/report/decisions"
+)
+
+// four has four nodes of one GPU of 10 units.
+func four(t testing.TB) (w *world, names []string) {
+	w = newWorld(t)
+	for i := range 4 {
+		name := fmt.Sprint("n", i)
+		names = append(names, name)
+		w.Cache.SetNode(name, inventory(gpu.Device{UUID: gpu.UUID("GPU-" + name), Capacity: 10}))
+	}
+	return w, names
+}
+
+func (w *world) fits(pod *v1.Pod, names ...string) []string {
+	return *w.Filter(context.Background(), &extenderv1.ExtenderArgs{Pod: pod, NodeNames: &names}).NodeNames
+}
+
+func TestFilterNamesTheBestNodeAlone(t *testing.T) {
+	w, names := four(t)
+	w.Alone = true
+	var told []decisions.Decision
+	w.Decided = func(_ placement.PodRef, d decisions.Decision) { told = append(told, d) }
+	if problem := w.bind(w.pod("first", "4"), "n2"); problem != "" {
+		t.Fatal(problem)
+	}
+	told = nil
+	result := w.Filter(context.Background(), &extenderv1.ExtenderArgs{Pod: w.pod("second", "4"), NodeNames: &names})
+	want := &extenderv1.ExtenderFilterResult{NodeNames: &[]string{"n2"}}
+	if diff := cmp.Diff(want, result); diff != "" {
+		t.Errorf("(-want +got):\n%s", diff)
+	}
+	if len(told) != 2 || told[0].Fit != 4 || told[1].Verb != decisions.Prioritize || told[1].Node != "n2" || len(told[1].Nodes) != 4 {
+		t.Errorf("told %+v, want that it fits 4 nodes, and which is the best", told)
+	}
+	if diff := cmp.Diff([]string(nil), w.cluster.woken); diff != "" {
+		t.Error(diff)
+	}
+
+	// Nodes that are given in full are answered in full.
+	given := &v1.NodeList{Items: []v1.Node{{ObjectMeta: metav1.ObjectMeta{Name: "n1"}}, {ObjectMeta: metav1.ObjectMeta{Name: "n2"}}}}
+	result = w.Filter(context.Background(), &extenderv1.ExtenderArgs{Pod: w.pod("third", "2"), Nodes: given})
+	if result.Nodes == nil || len(result.Nodes.Items) != 1 || result.Nodes.Items[0].Name != "n2" {
+		t.Errorf("nodes in full: %+v, want n2", result.Nodes)
+	}
+
+	// What asks for no memory is for kube-scheduler to place, and what is on a node is there.
+	if got := w.fits(w.pod("none", "0"), names...); len(got) != 4 {
+		t.Errorf("a pod that asks for none fits %v, want all", got)
+	}
+	if got := w.fits(w.cluster.pods["team/first"], names...); !cmp.Equal(got, []string{"n2"}) {
+		t.Errorf("a pod that is on a node fits %v, want that node", got)
+	}
+}
+
+// kube-scheduler asks about the next pod while the Bind of the one before is under way.
+// Where that goes is known: the next pod is placed beside it.
+func TestAPodIsPlacedBesideThoseThatAreToBeBound(t *testing.T) {
+	for name, alone := range map[string]bool{"by filter": true, "by scores": false} {
+		t.Run(name, func(t *testing.T) {
+			w, names := four(t)
+			w.Alone = alone
+			if problem := w.bind(w.pod("seed", "1"), "n3"); problem != "" { // so that one node is the best
+				t.Fatal(problem)
+			}
+			var got []string
+			for i := range 4 {
+				pod := w.pod(fmt.Sprint("pod-", i), "6")
+				fit := w.fits(pod, names...)
+				if !alone && len(fit) > 1 {
+					scores := *w.Prioritize(context.Background(), &extenderv1.ExtenderArgs{Pod: pod, NodeNames: &fit})
+					best := scores[0]
+					for _, s := range scores {
+						if s.Score > best.Score {
+							best = s
+						}
+					}
+					fit = []string{best.Host}
+					if best.Score < extenderv1.MaxExtenderPriority {
+						t.Errorf("pod %d: the best score is %d", i, best.Score)
+					}
+				}
+				got = append(got, fit[0])
+			}
+			// Each next node must be another, for no GPU has room for two. Between equal nodes by scores
+			// kube-scheduler decides, which this extender does not know.
+			if alone {
+				if diff := cmp.Diff([]string{"n3", "n0", "n1", "n2"}, got); diff != "" {
+					t.Errorf("nodes (-want +got):\n%s", diff)
+				}
+			} else if got[0] != "n3" || got[1] == "n3" {
+				t.Errorf("nodes %v, want the first on n3 and the second elsewhere", got)
+			}
+		})
+	}
+}
+
+// What is expected refuses nothing: a pod that fits only where another is expected is
+// answered as if it were not.
+func TestWhatIsExpectedRefusesNothing(t *testing.T) {
+	w, _ := four(t)
+	w.Alone = true
+	w.fits(w.pod("expected", "6"), "n0")
+	second := w.pod("second", "6")
+	if got := w.fits(second, "n0"); len(got) != 1 {
+		t.Fatalf("fits %v, want n0", got)
+	}
+	if problem := w.bind(second, "n0"); problem != "" {
+		t.Errorf("bind: %s", problem)
+	}
+	const want = "needs 6 GiB on one GPU; free: GPU0 4 (4 GiB in all)"
+	if got := w.bind(w.cluster.pods["team/expected"], "n0"); got != want {
+		t.Errorf("the one that was expected: %q, want %q", got, want)
+	}
+	third := w.Filter(context.Background(), &extenderv1.ExtenderArgs{Pod: w.pod("third", "6"), NodeNames: &[]string{"n0"}})
+	if got := third.FailedNodes["n0"]; got != want {
+		t.Errorf("reason %q, want %q: without what is expected", got, want)
+	}
+}
+
+func TestHowLongAPodIsExpected(t *testing.T) {
+	for name, tc := range map[string]struct {
+		then func(w *world, pod *v1.Pod)
+		want []string // where the next pod is placed: on n0 beside it, or elsewhere
+	}{
+		"as long as nothing happens": {func(w *world, _ *v1.Pod) { w.now = w.now.Add(cache.Moment - 1) }, []string{"n1"}},
+		"for a moment":               {func(w *world, _ *v1.Pod) { w.now = w.now.Add(cache.Moment) }, []string{"n0"}},
+		"until it is gone":           {func(w *world, pod *v1.Pod) { w.Cache.RemovePod(string(pod.UID)) }, []string{"n0"}},
+		"until its node is gone":     {func(w *world, _ *v1.Pod) { w.Cache.RemoveNode("n0") }, []string{"n1"}},
+		"until its Bind is refused": {func(w *world, pod *v1.Pod) {
+			w.cluster.bindErr = errRefused
+			w.bind(pod, "n0")
+		}, []string{"n0"}},
+		"until its Bind finds that it is gone": {func(w *world, pod *v1.Pod) {
+			delete(w.cluster.pods, "team/expected")
+			if problem := w.bind(pod, "n0"); problem != "pod team/expected is gone" {
+				t.Errorf("bind: %q", problem)
+			}
+		}, []string{"n0"}},
+		"until it is bound elsewhere": {func(w *world, pod *v1.Pod) {
+			w.Cache.AddPod("n1", placement.Holding{Pod: placement.PodRef{UID: string(pod.UID)}, Request: placement.Request{}})
+		}, []string{"n0"}},
+		"until it is asked about again": {func(w *world, pod *v1.Pod) { w.fits(pod, "n3") }, []string{"n0"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			w, _ := four(t)
+			w.Alone = true
+			pod := w.pod("expected", "6")
+			if got := w.fits(pod, "n0", "n1"); got[0] != "n0" {
+				t.Fatalf("placed on %v", got)
+			}
+			tc.then(w, pod)
+			if diff := cmp.Diff(tc.want, w.fits(w.pod("next", "6"), "n0", "n1")); diff != "" {
+				t.Errorf("the next pod (-want +got):\n%s", diff)
+			}
+		})
+	}
+}
+
+// Filters and Binds run beside each other as in a burst: nearly all pods find a place
+// at the first try, though each Bind comes a few Filters later.
+func TestABurstIsPlacedWithoutRefusals(t *testing.T) {
+	w := newWorld(t)
+	w.Alone = true
+	var names []string
+	for i := range 20 {
+		name := fmt.Sprintf("n%02d", i)
+		names = append(names, name)
+		gpus := make([]gpu.Device, 8)
+		for k := range gpus {
+			gpus[k] = gpu.Device{UUID: gpu.UUID(fmt.Sprint("GPU-", i, "-", k)), Capacity: 80}
+		}
+		w.Cache.SetNode(name, inventory(gpus...))
+	}
+	const late = 16 // Filters between that of a pod and its Bind
+	type bound struct {
+		pod  *v1.Pod
+		node string
+	}
+	var queue []bound
+	refused := 0
+	bindOne := func() {
+		if problem := w.bind(queue[0].pod, queue[0].node); problem != "" {
+			refused++
+		}
+		queue = queue[1:]
+	}
+	sizes := []string{"3", "5", "8", "10", "16", "20", "40"}
+	for i := range 400 {
+		pod := w.pod(fmt.Sprint("pod-", i), sizes[i%len(sizes)])
+		fit := w.fits(pod, names...)
+		if len(fit) != 1 {
+			t.Fatalf("pod %d fits %v", i, fit)
+		}
+		if queue = append(queue, bound{pod, fit[0]}); len(queue) > late {
+			bindOne()
+		}
+		w.now = w.now.Add(2 * time.Millisecond)
+	}
+	for len(queue) > 0 {
+		bindOne()
+	}
+	if refused > 0 {
+		t.Errorf("%d of 400 Binds were refused", refused)
+	}
+}

@@ -1,0 +1,294 @@
+package extender
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"go.uber.org/zap"
+	v1 "k8s.io/api/core/v1"
+	extenderv1 "k8s.io/kube-scheduler/extender/v1"
+
+	"github.com/gpumem/gpumem/pkg/core/cache"
+	"github.com/gpumem/gpumem/pkg/core/decide"
+	"github.com/gpumem/gpumem/pkg/core/placement"
+	"github.com/gpumem/gpumem/pkg/core/ranking"
+	"github.com/gpumem/gpumem/pkg/kube/api"
+	"github.com/gpumem/gpumem/pkg/report/decisions"
+)
+
+// Filter says on which of the nodes the pod fits, and of each other one why not; of
+// those where it fits it names the best alone if Alone is set. Before it says that
+// the pod fits nowhere, it may wait for SecondLook.
+func (e *Extender) Filter(ctx context.Context, args *extenderv1.ExtenderArgs) *extenderv1.ExtenderFilterResult {
+	e.turn.ask(e.Now())
+	changed := e.Cache.Changed()
+	result := e.filter(args)
+	if len(result.FailedNodes) == 0 || fitsSomewhere(result) || !e.looks.allow(e.Now()) {
+		return result
+	}
+	ctx, cancel := context.WithTimeout(ctx, SecondLook)
+	defer cancel()
+	for !fitsSomewhere(result) {
+		select {
+		case <-ctx.Done():
+			return result
+		case <-changed:
+			changed = e.Cache.Changed()
+			result = e.filter(args)
+		}
+	}
+	return result
+}
+
+func (e *Extender) filter(args *extenderv1.ExtenderArgs) *extenderv1.ExtenderFilterResult {
+	if problem := e.unanswerable(args); problem != "" {
+		e.tellFailure(decisions.Filter, args.Pod, problem)
+		return &extenderv1.ExtenderFilterResult{Error: passedOn(problem)}
+	}
+	now := e.Now()
+	changes, nodes := e.Cache.Changes()
+	q := e.question(args.Pod)
+	q.Expecting = e.Cache.Unexpect(q.Pod.UID, now)
+	fit, refused := e.judge(q, args)
+	if len(fit) == 0 && q.Expecting {
+		// What is expected on a node is no reason to refuse it where that is all there is.
+		q.Expecting = false
+		fit, refused = e.judge(q, args)
+	}
+	d := refused.decision(len(fit))
+	d.Sampled = e.sampled(d.Asked, nodes)
+	e.tell(q.Pod, d)
+	e.waiting.answered(q.Pod.UID, e.refusal(q, d, refused, changes, now))
+	e.Log.Debug("filter",
+		zap.Stringer("pod", q.Pod), zap.String("uid", q.Pod.UID), zap.Int("asked", d.Asked), zap.Int("fit", d.Fit))
+	result := &extenderv1.ExtenderFilterResult{}
+	if len(fit) == 0 || !e.Alone {
+		result.FailedNodes, result.FailedAndUnresolvableNodes = refused.answer(len(fit), d.Sampled)
+	}
+	return fitting(result, args, e.choose(q, fit, now))
+}
+
+// refusal is what is to be remembered of an answer; nil where the pod is not refused
+// everywhere, or not for want of room.
+func (e *Extender) refusal(q question, d decisions.Decision, refused refusals, changes uint64, now time.Time) *refusal {
+	if d.Fit > 0 || q.unreadable != nil || q.known {
+		return nil
+	}
+	return &refusal{
+		Question: q.Question, at: now, changes: changes, count: d.Asked, sampled: d.Sampled,
+		asked: e.Cache.Set(refused.names()),
+	}
+}
+
+// fitting writes into an answer where the pod fits, in the form of the question.
+func fitting(result *extenderv1.ExtenderFilterResult, args *extenderv1.ExtenderArgs, fit []asked) *extenderv1.ExtenderFilterResult {
+	if args.NodeNames == nil {
+		result.Nodes = &v1.NodeList{}
+		for _, node := range fit {
+			result.Nodes.Items = append(result.Nodes.Items, *node.given)
+		}
+		return result
+	}
+	names := make([]string, 0, len(fit))
+	for _, node := range fit {
+		names = append(names, node.name)
+	}
+	result.NodeNames = &names
+	return result
+}
+
+// choose returns the nodes that kube-scheduler is to choose from, of those where the
+// pod fits. Where it has no choice left, the pod is expected on that node.
+func (e *Extender) choose(q question, fit []asked, now time.Time) []asked {
+	if len(fit) == 0 || q.Request.Empty() || len(fit) > 1 && !e.Alone {
+		return fit
+	}
+	if len(fit) > 1 {
+		nodes := e.states(q, fit)
+		best := e.ranker.Best(decisions.MaxNodes, e.policies(), q.Request, nodes, e.Cache.Prices())
+		if len(best) == 0 {
+			return fit
+		}
+		e.tell(q.Pod, ranked(nodes, best))
+		fit = fit[best[0].Index : best[0].Index+1]
+	}
+	e.Cache.Expect(q.Pod, fit[0].name, q.Request, q.Fallback, now)
+	return fit
+}
+
+// maxNodes bounds the nodes of a question: Kubernetes is made for 5,000 in a cluster, and an
+// answer says something of each.
+const maxNodes = 100_000
+
+// unanswerable says why a question about nodes cannot be answered at all.
+func (e *Extender) unanswerable(args *extenderv1.ExtenderArgs) string {
+	switch {
+	case args.Pod == nil:
+		return "the request names no pod"
+	case args.NodeNames == nil && args.Nodes == nil:
+		return "the request names no nodes"
+	case args.NodeNames != nil && len(*args.NodeNames) > maxNodes:
+		return fmt.Sprintf("the request names %d nodes, and %d is the most", len(*args.NodeNames), maxNodes)
+	}
+	if missing := e.Missing(); missing != "" {
+		return "gpumem-extender is not ready: " + missing
+	}
+	return ""
+}
+
+// asked is a node of a question: its name, and the whole of it where that is given.
+type asked struct {
+	name  string
+	given *v1.Node
+}
+
+// nodesOf returns the nodes of a question.
+func nodesOf(args *extenderv1.ExtenderArgs) []asked {
+	var out []asked
+	switch {
+	case args.NodeNames != nil:
+		out = make([]asked, 0, len(*args.NodeNames))
+		for _, name := range *args.NodeNames {
+			out = append(out, asked{name: name})
+		}
+	case args.Nodes != nil:
+		out = make([]asked, 0, len(args.Nodes.Items))
+		for i := range args.Nodes.Items {
+			node := &args.Nodes.Items[i]
+			out = append(out, asked{name: node.Name, given: node})
+		}
+	}
+	return out
+}
+
+// question is whether a pod fits on nodes.
+type question struct {
+	cache.Question
+	unreadable *decide.Refusal // the pod's request is; nil: it is not
+
+	known   bool // the pod is on a node already
+	on      string
+	refusal *decide.Refusal // of the other nodes, where it is known
+}
+
+func (e *Extender) question(pod *v1.Pod) question {
+	ref := api.Ref(pod)
+	req, err := e.Names.Request(pod)
+	q := question{Question: cache.NewQuestion(ref, req, e.Policy)}
+	if err != nil {
+		q.unreadable = unreadable(err)
+		return q
+	}
+	on, assumed, known := e.Cache.Where(ref.UID)
+	if q.known = known; known {
+		q.on, q.refusal = on, decide.NewElsewhere(on, assumed)
+	}
+	return q
+}
+
+// judge sorts the nodes of a question into those on which the pod fits and others.
+func (e *Extender) judge(q question, args *extenderv1.ExtenderArgs) (fit []asked, refused refusals) {
+	nodes := nodesOf(args)
+	fit = make([]asked, 0, len(nodes))
+	for _, node := range nodes {
+		if refusal := e.refuses(q, node); refusal != nil {
+			refused.nodes = append(refused.nodes, refusedNode{node.name, refusal})
+		} else {
+			fit = append(fit, node)
+		}
+	}
+	return fit, refused
+}
+
+// refuses says why the pod cannot go to a node, or nil. A node that is given in full
+// counts where the cache does not know it.
+func (e *Extender) refuses(q question, node asked) *decide.Refusal {
+	switch {
+	case q.unreadable != nil:
+		return q.unreadable
+	case q.Request.Empty():
+		return nil
+	case q.known && q.on != node.name:
+		return q.refusal
+	case q.known:
+		return nil // what it has there already is enough for it
+	case node.given == nil || e.Cache.Look(node.name) != nil:
+		return e.Cache.Refused(node.name, q.Question)
+	}
+	state, err := e.template(node)
+	if err != nil {
+		return unreadable(err)
+	}
+	return q.Ask(*state)
+}
+
+// unreadable refuses since something in a pod or a node cannot be read, on which no
+// other pod has any influence.
+func unreadable(err error) *decide.Refusal {
+	return &decide.Refusal{Reason: decisions.Unreadable, Message: err.Error(), Unresolvable: true}
+}
+
+// states returns nodes as a pod finds them that is to be ranked: with the pods that are
+// expected there, and what is kept for those that are nominated.
+func (e *Extender) states(q question, nodes []asked) []*placement.Node {
+	out := make([]*placement.Node, len(nodes))
+	for i, node := range nodes {
+		state := e.Cache.Likely(node.name)
+		if state == nil {
+			state, _ = e.template(node)
+		}
+		if len(state.Nominated) > 0 {
+			left := decide.Reserved(*state, q.Pod, q.Request, e.Policy)
+			state = &left
+		}
+		out[i] = state
+	}
+	return out
+}
+
+// template returns a node that is not known: what it says itself where it is given in
+// full, and nothing where that cannot be read.
+func (e *Extender) template(node asked) (*placement.Node, error) {
+	if node.given == nil {
+		return &placement.Node{Name: node.name}, nil
+	}
+	inv, err := e.Names.TemplateInventory(node.given)
+	state := placement.NewNode(node.name, inv, nil)
+	return &state, err
+}
+
+func (e *Extender) policies() ranking.Policies {
+	return ranking.Policies{GPU: e.Policy, Node: e.NodePolicy}
+}
+
+// Prioritize scores the nodes, from 0 to extenderv1.MaxExtenderPriority. It
+// has no way to say what is wrong: then all nodes are equal. Where one is the best,
+// the pod is expected there.
+func (e *Extender) Prioritize(_ context.Context, args *extenderv1.ExtenderArgs) *extenderv1.HostPriorityList {
+	nodes := nodesOf(args)
+	result := make(extenderv1.HostPriorityList, len(nodes))
+	for i, node := range nodes {
+		result[i].Host = node.name
+	}
+	if args.Pod == nil {
+		result = result[:0]
+		return &result
+	}
+	q := e.question(args.Pod)
+	if q.unreadable != nil || q.Request.Empty() || e.Missing() != "" {
+		return &result
+	}
+	states := e.states(q, nodes)
+	scores := e.ranker.Rank(e.policies(), q.Request, states, e.Cache.Prices())
+	var best []ranking.Scored
+	for i, score := range scores {
+		result[i].Score = score
+		best = insertScored(best, ranking.Scored{Index: i, Score: score}, states)
+	}
+	e.tell(q.Pod, ranked(states, best))
+	if n := len(best); n > 0 && best[0].Score > 0 && (n == 1 || best[1].Score < best[0].Score) {
+		e.Cache.Expect(q.Pod, states[best[0].Index].Name, q.Request, q.Fallback, e.Now())
+	}
+	return &result
+}

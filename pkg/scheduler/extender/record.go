@@ -1,0 +1,208 @@
+package extender
+
+import (
+	"cmp"
+	"errors"
+	"iter"
+	"slices"
+	"strings"
+
+	v1 "k8s.io/api/core/v1"
+	extenderv1 "k8s.io/kube-scheduler/extender/v1"
+
+	"github.com/gpumem/gpumem/pkg/core/decide"
+	"github.com/gpumem/gpumem/pkg/core/placement"
+	"github.com/gpumem/gpumem/pkg/core/ranking"
+	"github.com/gpumem/gpumem/pkg/kube/api"
+	"github.com/gpumem/gpumem/pkg/report/decisions"
+)
+
+// tell passes on what has been decided about a pod.
+func (e *Extender) tell(ref placement.PodRef, d decisions.Decision) {
+	if e.Decided != nil {
+		d.Time = e.Now()
+		e.Decided(ref, d)
+	}
+}
+
+// tellFailure tells that a question about a pod could not be answered.
+func (e *Extender) tellFailure(verb string, pod *v1.Pod, message string) {
+	if pod != nil {
+		e.tell(api.Ref(pod), decisions.Decision{Verb: verb, Result: decisions.Failed, Reason: decisions.Error, Message: message})
+	}
+}
+
+// refusals are the nodes that were refused to a pod, as they were asked about.
+type refusals struct{ nodes []refusedNode }
+
+// names yields the names of the nodes.
+func (r refusals) names() iter.Seq[string] {
+	return func(yield func(string) bool) {
+		for _, node := range r.nodes {
+			if !yield(node.name) {
+				return
+			}
+		}
+	}
+}
+
+type refusedNode struct {
+	name string
+	*decide.Refusal
+}
+
+// passedOn returns a message as kube-scheduler is to be told it. It takes it for
+// the format of the pod's event (k8s.io/kubernetes/pkg/scheduler,
+// handleSchedulingFailure), where a percent sign of an annotation would be a
+// mistake, and writes it as it is into the pod's condition, where a doubled one
+// would be two. The full-width sign is itself in both.
+func passedOn(message string) string { return strings.ReplaceAll(message, "%", "％") }
+
+// mostDescribed is how many nodes an answer describes in full. kube-scheduler writes all
+// that it is told into a condition of the pod, once for each text: those of 5,000 nodes were
+// half a megabyte. And a pod whose condition has changed is tried again at once.
+const mostDescribed = decisions.MaxNodes
+
+// answer is what kube-scheduler is told: why each node was refused, and apart from them
+// those to which no eviction could bring the pod. Where the pod fits on no node and there
+// are many, those are described that come closest; of a sample, in which there are others
+// each time, none.
+func (r refusals) answer(fit int, sampled bool) (failed, never extenderv1.FailedNodesMap) {
+	failed, never = make(extenderv1.FailedNodesMap), make(extenderv1.FailedNodesMap)
+	var described map[string]bool // nil: all
+	if fit == 0 && len(r.nodes) > mostDescribed {
+		described = r.closest(sampled)
+	}
+	brief := make(map[placement.Reason]string)
+	for _, node := range r.nodes {
+		message := node.Message
+		if node.Verdict != nil && described != nil && !described[node.name] {
+			if _, ok := brief[node.Verdict.Reason]; !ok {
+				brief[node.Verdict.Reason] = node.Verdict.Brief()
+			}
+			message = brief[node.Verdict.Reason]
+		}
+		to := failed
+		if node.Unresolvable {
+			to = never
+		}
+		to[node.name] = passedOn(message)
+	}
+	return failed, never
+}
+
+// closest returns by name the nodes that come closest, of those that pods may leave; of a
+// sample none.
+func (r refusals) closest(sampled bool) map[string]bool {
+	out := make(map[string]bool)
+	if sampled {
+		return out
+	}
+	var c decisions.Closest
+	for _, node := range r.nodes {
+		if node.Verdict != nil && !node.Unresolvable {
+			c.Add(node.Verdict, node.Gap)
+		}
+	}
+	for name := range c.Names() {
+		out[name] = true
+	}
+	return out
+}
+
+// fewRefused is how many of the nodes that were refused are described beside
+// others that fit: any of them, for it costs time.
+const fewRefused = 2
+
+// decision is what filter has decided, where the pod fits on so many nodes.
+func (r refusals) decision(fit int) decisions.Decision {
+	d := decisions.Decision{Verb: decisions.Filter, Result: decisions.Fits, Asked: fit + len(r.nodes), Fit: fit}
+	if fit > 0 {
+		d.Nodes = closest(r.nodes[:min(len(r.nodes), fewRefused)])
+		return d
+	}
+	d.Result, d.Nodes = decisions.Unfit, closest(r.nodes)
+	other := slices.IndexFunc(r.nodes, func(node refusedNode) bool { return node.Verdict == nil })
+	switch {
+	case other >= 0:
+		d.Reason, d.Message = r.nodes[other].Reason, r.nodes[other].Message
+	case len(d.Nodes) > 0:
+		d.Reason, d.Message = d.Nodes[0].Reason, d.Nodes[0].Message
+	default:
+		d.Reason, d.Message = placement.NoDevices.String(), "kube-scheduler asked about no node"
+	}
+	return d
+}
+
+// closest describes those of the nodes that came closest: first those whose GPUs are
+// not what is in the way, and then by their verdicts.
+func closest(nodes []refusedNode) []decisions.Node {
+	var c decisions.Closest
+	var others []decisions.Node
+	for _, node := range nodes {
+		switch {
+		case node.Verdict != nil:
+			c.Add(node.Verdict, node.Gap)
+		case len(others) < decisions.MaxNodes:
+			others = append(others, decisions.Node{Name: node.name, Reason: node.Reason, Message: node.Message})
+		}
+	}
+	others = append(others, c.Nodes()...)
+	return others[:min(len(others), decisions.MaxNodes)]
+}
+
+// reasonOf names an error in a word.
+func reasonOf(err error) string {
+	if refusal := (*decide.Refusal)(nil); errors.As(err, &refusal) {
+		return refusal.Reason
+	}
+	return decisions.Error
+}
+
+// ranked is what prioritize has decided: the best nodes by their scores, of all that
+// were ranked.
+func ranked(nodes []*placement.Node, best []ranking.Scored) decisions.Decision {
+	d := decisions.Decision{Verb: decisions.Prioritize, Result: decisions.Fits, Asked: len(nodes), Fit: len(nodes)}
+	for _, one := range best {
+		d.Nodes = append(d.Nodes, decisions.Node{Name: nodes[one.Index].Name, Score: &one.Score})
+	}
+	if len(best) > 0 && best[0].Score == ranking.MaxScore {
+		d.Node = nodes[best[0].Index].Name
+	}
+	return d
+}
+
+// insertScored keeps the nodes with the highest scores, in order.
+func insertScored(best []ranking.Scored, one ranking.Scored, nodes []*placement.Node) []ranking.Scored {
+	at, _ := slices.BinarySearchFunc(best, one, func(a, b ranking.Scored) int {
+		return cmp.Or(cmp.Compare(b.Score, a.Score), cmp.Compare(nodes[a.Index].Name, nodes[b.Index].Name))
+	})
+	if at == decisions.MaxNodes {
+		return best
+	}
+	return slices.Insert(best[:min(len(best), decisions.MaxNodes-1)], at, one)
+}
+
+// preempted is what preempt has decided.
+func preempted(proposed, possible int) decisions.Decision {
+	d := decisions.Decision{Verb: decisions.Preempt, Result: decisions.Fits, Asked: proposed, Fit: possible}
+	if possible == 0 {
+		d.Result, d.Reason = decisions.Unfit, placement.Insufficient.String()
+		d.Message = "no eviction makes room on one GPU of the nodes that kube-scheduler asked about; it asks about none whose sum has room"
+	}
+	return d
+}
+
+// bound is what bind has decided about the GPUs of a node, as they were before.
+func (e *Extender) bound(ref placement.PodRef, before placement.Node, name string, assignment placement.Assignment, err error) decisions.Decision {
+	d := decisions.Decision{Verb: decisions.Bind, Result: decisions.Bound, Node: name, Asked: 1, Fit: 1}
+	if err != nil {
+		d.Result, d.Reason, d.Message, d.Fit = decisions.Refused, reasonOf(err), err.Error(), 0
+	}
+	if pod := e.Cluster.Pod(ref.Namespace, ref.Name); pod != nil && before.Name != "" {
+		if req, err := e.Names.Request(pod); err == nil {
+			d.Nodes = []decisions.Node{decisions.Look(req, before, assignment)}
+		}
+	}
+	return d
+}

@@ -1,0 +1,131 @@
+package extender
+
+import (
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/google/go-cmp/cmp/cmpopts"
+	extenderv1 "k8s.io/kube-scheduler/extender/v1"
+
+	"github.com/gpumem/gpumem/pkg/core/decide"
+	"github.com/gpumem/gpumem/pkg/core/placement"
+	"github.com/gpumem/gpumem/pkg/report/decisions"
+)
+
+// remembering makes the world remember what it decides.
+func (w *world) remembering() *decisions.Log {
+	log := decisions.NewLog(100)
+	w.Decided = log.Add
+	return log
+}
+
+func TestWhatWasConsideredIsRemembered(t *testing.T) {
+	w := newWorld(t)
+	log := w.remembering()
+	pod := w.pod("a", "10")
+	nodes := []string{"pair", "big", "plain"}
+	w.Filter(t.Context(), &extenderv1.ExtenderArgs{Pod: pod, NodeNames: &nodes})
+	w.Prioritize(t.Context(), &extenderv1.ExtenderArgs{Pod: pod, NodeNames: &nodes})
+	w.Bind(t.Context(), &extenderv1.ExtenderBindingArgs{PodName: "a", PodNamespace: "team", PodUID: pod.UID, Node: "pair"})
+
+	got := log.Pods("team", "a")[0]
+	var verbs []string
+	for _, d := range got.Decisions {
+		verbs = append(verbs, d.Verb+" "+d.Result+" "+d.Node)
+	}
+	if diff := cmp.Diff([]string{"bind bound pair", "prioritize fits pair", "filter fits "}, verbs); diff != "" {
+		t.Errorf("decisions (-want +got):\n%s", diff)
+	}
+	bind, filter := got.Decisions[0], got.Decisions[2]
+	want := []decisions.Node{{Name: "pair", UnitMiB: 1024, GPUs: []decisions.GPU{
+		{Index: 0, UUID: "GPU-aaaa", Capacity: 16, Free: 16, FreeCores: new(100), Chosen: true},
+		{Index: 1, UUID: "GPU-bbbb", Capacity: 16, Free: 16, FreeCores: new(100)},
+	}}}
+	if diff := cmp.Diff(want, bind.Nodes); diff != "" {
+		t.Errorf("bind (-want +got):\n%s", diff)
+	}
+	if filter.Asked != 3 || filter.Fit != 2 || len(filter.Nodes) != 1 || filter.Nodes[0].Reason != "NoDevices" {
+		t.Errorf("filter: %+v", filter)
+	}
+}
+
+// A node is passed over for another pod's sake, and one is left that fits.
+func TestANodeThatWasPassedOverIsRemembered(t *testing.T) {
+	passed := refusedNode{"pair", &decide.Refusal{Reason: decide.Confusable, Message: "waits until pod team/b has been admitted by the kubelet"}}
+	verdict := placement.Fit(placement.Request{}, placement.Node{Name: "plain"})
+	plain := refusedNode{"plain", &decide.Refusal{Reason: verdict.Reason.String(), Message: verdict.String(), Verdict: &verdict}}
+	got := refusals{nodes: []refusedNode{plain, passed}}.decision(1)
+	var nodes []string
+	for _, n := range got.Nodes {
+		nodes = append(nodes, n.Name+" "+n.Reason)
+	}
+	if diff := cmp.Diff([]string{"pair Confusable", "plain NoDevices"}, nodes); diff != "" || got.Nodes[0].Message != passed.Message {
+		t.Errorf("%s: (-want +got):\n%s", got.Nodes[0].Message, diff)
+	}
+}
+
+func TestRefusalsAreRememberedWithTheirReason(t *testing.T) {
+	w := newWorld(t)
+	log := w.remembering()
+	nodes := []string{"pair", "big", "plain"}
+	ask := func(units, annotation string) {
+		pod := w.pod("p", units)
+		if annotation != "" {
+			pod.Annotations = map[string]string{w.Names.Count(): annotation}
+		}
+		w.Filter(t.Context(), &extenderv1.ExtenderArgs{Pod: pod, NodeNames: &nodes})
+	}
+	for _, tc := range []struct {
+		name, units, count string
+		want               decisions.Decision
+	}{
+		{"too large", "100", "", decisions.Decision{Verb: "filter", Result: "unfit", Reason: "TooLarge", Asked: 3,
+			Message: "needs 100 GiB on one GPU; the largest that qualifies here has 80 GiB: ask for less"}},
+		{"unreadable", "10", "two", decisions.Decision{Verb: "filter", Result: "unfit", Reason: "Unreadable", Asked: 3,
+			Message: `annotation gpumem.dev/gpu-count: "two": want a number of GPUs from 1 to 64`}},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			ask(tc.units, tc.count)
+			got := log.Pods("", "")[0].Decisions[0]
+			if diff := cmp.Diff(tc.want, got, cmpopts.IgnoreFields(decisions.Decision{}, "Time", "Nodes")); diff != "" {
+				t.Errorf("(-want +got):\n%s", diff)
+			}
+		})
+	}
+	t.Run("not ready", func(t *testing.T) {
+		w.Missing = func() string { return "no pods yet" }
+		ask("1", "")
+		if got := log.Pods("", "")[0].Decisions[0]; got.Result != decisions.Failed || got.Reason != decisions.Error {
+			t.Errorf("%+v", got)
+		}
+		w.Missing = func() string { return "" }
+	})
+	t.Run("bind", func(t *testing.T) {
+		pod := w.pod("p", "100")
+		w.Bind(t.Context(), &extenderv1.ExtenderBindingArgs{PodName: "p", PodNamespace: "team", PodUID: pod.UID, Node: "big"})
+		if got := log.Pods("", "")[0].Decisions[0]; got.Result != decisions.Refused || got.Reason != placement.TooLarge.String() || got.Nodes[0].GPUs[0].Reason != "TooLarge" {
+			t.Errorf("%+v", got)
+		}
+	})
+}
+
+func TestAnswersAreTimed(t *testing.T) {
+	w := newWorld(t)
+	took := make(map[string]time.Duration)
+	w.Answered = func(verb string, d time.Duration) { took[verb] += d }
+	w.Now = func() time.Time { w.now = w.now.Add(time.Second); return w.now }
+	routes := w.Routes("v1")
+	for path, body := range map[string]string{
+		"/filter": `{"Pod":{"metadata":{"name":"x","namespace":"team","uid":"u"}},"NodeNames":["pair"]}`,
+		"/bind":   `no JSON`,
+	} {
+		routes.ServeHTTP(httptest.NewRecorder(), httptest.NewRequest(http.MethodPost, path, strings.NewReader(body)))
+	}
+	if diff := cmp.Diff([]bool{true, true, false}, []bool{took["filter"] > 0, took["bind"] > 0, took["prioritize"] > 0}); diff != "" {
+		t.Errorf("timed %v", took)
+	}
+}

@@ -1,0 +1,102 @@
+package extender
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"runtime/debug"
+	"strconv"
+
+	"github.com/go-json-experiment/json"
+	"github.com/julienschmidt/httprouter"
+	"go.uber.org/zap"
+
+	"github.com/gpumem/gpumem/pkg/process/serve"
+	"github.com/gpumem/gpumem/pkg/report/decisions"
+)
+
+// maxBody bounds a request, in bytes: 5,000 full Node objects of 20 KB fit.
+const maxBody = 128 << 20
+
+// Routes serves the verbs below "/", as kube-scheduler calls them, and under
+// gpushare's names where gpushare has them.
+func (e *Extender) Routes(version string) http.Handler {
+	router := httprouter.New()
+	prefixes := []string{""}
+	if e.Names.GPUShare() {
+		prefixes = append(prefixes, gpusharePrefix)
+		router.GET(gpusharePrefix+"/inspect", e.inspectGPUShare)
+		router.GET(gpusharePrefix+"/inspect/:node", e.inspectGPUShare)
+	}
+	for _, prefix := range prefixes {
+		router.POST(prefix+"/filter", verb(e, decisions.Filter, e.Filter))
+		router.POST(prefix+"/prioritize", verb(e, decisions.Prioritize, e.Prioritize))
+		router.POST(prefix+"/preempt", verb(e, decisions.Preempt, e.Preempt))
+		router.POST(prefix+"/bind", verb(e, decisions.Bind, e.Bind))
+		router.GET(prefix+"/version", serve.Version(version))
+	}
+	router.PanicHandler = func(w http.ResponseWriter, r *http.Request, cause any) {
+		e.Log.Error("handler panicked", zap.String("path", r.URL.Path), zap.Any("cause", cause), zap.ByteString("stack", debug.Stack()))
+		writeError(w, http.StatusInternalServerError, errors.New("internal error; the log of gpumem-extender has the details"))
+	}
+	return router
+}
+
+// verb decodes a request, calls f and encodes its result.
+func verb[In, Out any](e *Extender, name string, f func(context.Context, *In) *Out) httprouter.Handle {
+	return func(w http.ResponseWriter, r *http.Request, _ httprouter.Params) {
+		if e.Answered != nil {
+			began := e.Now()
+			defer func() { e.Answered(name, e.Now().Sub(began)) }()
+		}
+		in, status, err := read[In](w, r)
+		if err != nil {
+			e.Log.Warn("request refused", zap.String("path", r.URL.Path), zap.Int("status", status), zap.Error(err))
+			writeError(w, status, err)
+			return
+		}
+		if err := write(w, http.StatusOK, f(r.Context(), in)); err != nil {
+			e.Log.Warn("answer not delivered", zap.String("path", r.URL.Path), zap.Error(err))
+		}
+	}
+}
+
+// write answers with JSON and says how long it is: kube-scheduler reads no
+// further than the value, and cannot use a connection again on which the end of
+// the last answer is still to come.
+func write(w http.ResponseWriter, status int, answer any) error {
+	body, err := json.Marshal(answer)
+	if err != nil {
+		w.WriteHeader(http.StatusInternalServerError)
+		return err
+	}
+	w.Header().Set("Content-Type", "application/json")
+	w.Header().Set("Content-Length", strconv.Itoa(len(body)))
+	w.WriteHeader(status)
+	_, err = w.Write(body)
+	return err
+}
+
+func read[In any](w http.ResponseWriter, r *http.Request) (in *In, status int, err error) {
+	tooLarge := fmt.Errorf("the body is larger than %d bytes", maxBody)
+	if r.ContentLength > maxBody {
+		return nil, http.StatusRequestEntityTooLarge, tooLarge
+	}
+	err = json.UnmarshalRead(http.MaxBytesReader(w, r.Body, maxBody), &in)
+	switch {
+	case err == nil && in != nil:
+		return in, http.StatusOK, nil
+	case err == nil:
+		err = errors.New("the body is null")
+	case errors.As(err, new(*http.MaxBytesError)):
+		return nil, http.StatusRequestEntityTooLarge, tooLarge
+	case r.ContentLength == 0:
+		err = errors.New("the body is empty")
+	}
+	return nil, http.StatusBadRequest, fmt.Errorf("want a JSON %T: %w", *new(In), err)
+}
+
+func writeError(w http.ResponseWriter, status int, err error) {
+	_ = write(w, status, map[string]string{"Error": err.Error()}) // the client is gone: nobody to tell
+}

@@ -1,0 +1,164 @@
+package extender
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	v1 "k8s.io/api/core/v1"
+
+	"github.com/gpumem/gpumem/pkg/core/gpu"
+)
+
+// Others can have bound something only while another kube-scheduler led. So as long as
+// the same one leads, no pods are read, however long it has asked nothing.
+func TestWhenThePodsOfANodeAreReadBesideTheWatch(t *testing.T) {
+	s := newAPIServer(t)
+	s.node("n", gpu.Device{UUID: "GPU-A", Capacity: 80})
+	s.node("m", gpu.Device{UUID: "GPU-B", Capacity: 80})
+	e := s.extender()
+	now := time.Now()
+	e.Now = func() time.Time { return now }
+	for i, step := range []struct {
+		passes time.Duration
+		leader string
+		told   bool // the watch has told of all that was written before the lead
+		node   string
+		lists  int
+	}{
+		{0, "a", false, "n", 1},
+		{Silence, "a", false, "n", 1},
+		{Silence + 1, "a", false, "n", 2}, // a Bind of the one before may have been under way
+		{handover, "a", false, "n", 2},
+		{Silence + 1, "a", false, "n", 2},
+		{Silence + 1, "a", false, "m", 3},
+		{time.Hour, "a", false, "m", 3},
+		{Silence + 1, "b", false, "m", 4}, // b led: who asks now is another
+		{Silence + 1, "a", false, "m", 5},
+		{0, "a", false, "n", 6},
+		{0, "a", true, "n", 6},
+		{Silence + 1, "c", true, "n", 6},
+		{handover, "", false, "n", 7}, // nothing is known of the leader
+		{handover, "", false, "n", 8},
+	} {
+		now = now.Add(step.passes)
+		s.leader, s.told = step.leader, step.told
+		s.mustSchedule(e, s.create(t.Name()+string(rune('a'+i)), 1), step.node)
+		if s.lists != step.lists {
+			t.Errorf("step %d: pods were listed %d times, want %d", i, s.lists, step.lists)
+		}
+	}
+}
+
+// unled is an API server that does not say who leads, or how far it has got.
+type unled struct {
+	*apiServer
+	leader, revision error
+}
+
+func (u *unled) Leader(context.Context) (string, error)   { return "a", u.leader }
+func (u *unled) Revision(context.Context) (string, error) { return "1", u.revision }
+
+func TestNothingIsBoundWhileNobodySaysWhoLed(t *testing.T) {
+	s := newAPIServer(t)
+	s.node("n", gpu.Device{UUID: "GPU-A", Capacity: 14})
+	e := s.extender()
+	u := &unled{apiServer: s}
+	e.Cluster = u
+	pod := s.create("x", 6)
+	for _, tc := range []struct {
+		leader, revision error
+		want             string
+	}{
+		{errors.New("away"), nil, "read which kube-scheduler leads: away"},
+		{nil, errors.New("away"), "read how far the API server has got: away"},
+		{nil, nil, ""},
+	} {
+		u.leader, u.revision = tc.leader, tc.revision
+		if got := bindTo(e, pod, "n"); got != tc.want {
+			t.Errorf("Bind says %q, want %q", got, tc.want)
+		}
+		if _, _, known := e.Cache.Where(string(pod.UID)); known != (tc.want == "") {
+			t.Errorf("after %q the pod is assumed: %t", tc.want, known)
+		}
+	}
+}
+
+// A question that comes while the Lease is read, after another silence, has it read again.
+func TestASilenceDuringTheReadOfTheLease(t *testing.T) {
+	var turn turn
+	now := time.Now()
+	turn.ask(now)
+	_, silences, _ := turn.last()
+	turn.ask(now.Add(Silence + 1))
+	turn.found(&lead{leader: "a"}, silences)
+	if _, _, current := turn.last(); current {
+		t.Error("the Lease is not read again")
+	}
+	_, silences, _ = turn.last()
+	turn.found(&lead{leader: "b"}, silences)
+	turn.found(&lead{leader: "a"}, silences-1) // an answer that was long on its way
+	if last, _, current := turn.last(); !current || last.leader != "b" {
+		t.Errorf("leader %q, current %t; want b", last.leader, current)
+	}
+}
+
+// slow is an API server that answers reads once it may, and counts them.
+type slow struct {
+	*apiServer
+	leads, lists             chan struct{} // closed when reads of the one and the other are answered
+	leaders, revisions, pods atomic.Int64
+}
+
+func (s *slow) Leader(context.Context) (string, error) {
+	s.leaders.Add(1)
+	<-s.leads
+	return "a", nil
+}
+
+func (s *slow) Revision(context.Context) (string, error) {
+	s.revisions.Add(1)
+	<-s.leads
+	return "1", nil
+}
+
+func (s *slow) ReadPodsOn(ctx context.Context, node string) ([]*v1.Pod, error) {
+	s.pods.Add(1)
+	<-s.lists
+	return s.apiServer.ReadPodsOn(ctx, node)
+}
+
+// After a silence hundreds of Binds may come at once. A read for each of them would take so long
+// that they fail.
+func TestBindsThatComeAtOnceWaitForOneRead(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newAPIServer(t)
+		s.node("n", gpu.Device{UUID: "GPU-A", Capacity: 80})
+		s.node("m", gpu.Device{UUID: "GPU-B", Capacity: 80})
+		e := s.extender()
+		slow := &slow{apiServer: s, leads: make(chan struct{}), lists: make(chan struct{})}
+		e.Cluster = slow
+		const binds = 20
+		said := make(chan string, binds)
+		for i := range binds {
+			pod := s.create(fmt.Sprint("pod-", i), 1)
+			go func() { said <- bindTo(e, pod, []string{"n", "m"}[i%2]) }()
+		}
+		synctest.Wait()
+		close(slow.leads)
+		synctest.Wait()
+		close(slow.lists)
+		for range binds {
+			if problem := <-said; problem != "" {
+				t.Error(problem)
+			}
+		}
+		if leaders, revisions, pods := slow.leaders.Load(), slow.revisions.Load(), slow.pods.Load(); leaders != 1 || revisions != 1 || pods != 2 {
+			t.Errorf("%d reads of the Lease, %d of the revision, %d of pods; want 1, 1 and one for each of 2 nodes", leaders, revisions, pods)
+		}
+	})
+}

@@ -1,0 +1,223 @@
+package extender
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	v1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	extenderv1 "k8s.io/kube-scheduler/extender/v1"
+
+	"github.com/gpumem/gpumem/pkg/core/gpu"
+	"github.com/gpumem/gpumem/pkg/core/placement"
+)
+
+// A pod of 14 units was refused on n0 to n2, of which each has 10 of 20 units taken by a
+// pod; n3 has room, and was not asked about, as where another of the pod's wishes rules it out.
+func TestWhichPodsAreWoken(t *testing.T) {
+	asked := []string{"n0", "n1", "n2"}
+	const second = time.Second
+	type step struct {
+		after time.Duration
+		do    func(w *world)
+		want  bool // the pod is woken by the next look
+	}
+	gone := func(w *world) { w.Cache.RemovePod("uid-on-n1") }
+	ask5 := func(w *world) { w.fits(w.cluster.pods["team/waits"], "n0", "n5") }
+	ask := func(w *world) { w.fits(w.cluster.pods["team/waits"], asked...) }
+	for name, steps := range map[string][]step{
+		"nothing happens":                      {{second, nil, false}, {time.Minute, nil, false}},
+		"room was made":                        {{second, gone, false}, {second, nil, true}, {second, nil, false}, {time.Minute, nil, false}},
+		"and kube-scheduler asks":              {{second, gone, false}, {second / 2, ask, false}, {second, nil, false}},
+		"and is gone again":                    {{second, gone, false}, {second / 2, func(w *world) { w.Cache.AddPod("n1", w.holding("other", "10")) }, false}, {second, nil, false}},
+		"a node that it did not ask about":     {{second, func(w *world) { w.Cache.RemovePod("uid-on-n3") }, false}, {time.Minute, nil, false}},
+		"another is taken and free again":      {{second, gone, false}, {second / 2, ask5, false}, {second / 4, func(w *world) { w.Cache.AddPod("n1", w.holding("other", "10")); ask(w); w.Cache.RemovePod("uid-other") }, false}, {second, nil, true}},
+		"others begin to fit all the time":     {{second, gone, false}, {second / 2, func(w *world) { w.Cache.RemovePod("uid-on-n0") }, false}, {second / 2, func(w *world) { w.Cache.RemovePod("uid-on-n2") }, true}},
+		"it was heard of late":                 {{0, func(w *world) { w.cluster.unheard = true }, false}, {second, gone, false}, {second, func(w *world) { w.cluster.unheard = false }, false}, {second, nil, true}},
+		"a node comes that was never there":    {{second, func(w *world) { w.node("n9") }, false}, {second, nil, true}},
+		"and kube-scheduler does not want it":  {{second, func(w *world) { w.node("n9") }, false}, {second, nil, true}, {second / 2, ask, false}, {second, nil, false}, {second, func(w *world) { w.node("n9") }, false}, {time.Minute, nil, false}},
+		"the pod is bound":                     {{second, gone, false}, {0, func(w *world) { w.cluster.pods["team/waits"].Spec.NodeName = "n1" }, false}, {second, nil, false}},
+		"the pod is gone":                      {{second, gone, false}, {0, func(w *world) { delete(w.cluster.pods, "team/waits") }, false}, {second, nil, false}},
+		"the pod is made again under its name": {{second, gone, false}, {0, func(w *world) { w.cluster.pods["team/waits"].UID = "another" }, false}, {second, nil, false}},
+		"the pod is being deleted": {{second, gone, false}, {0, func(w *world) {
+			w.cluster.pods["team/waits"].DeletionTimestamp = new(metav1.Now())
+		}, false}, {second, nil, false}},
+		"a Bind of it is under way": {{second, gone, false}, {0, func(w *world) {
+			w.cluster.bindErr = errRefused
+			w.bind(w.cluster.pods["team/waits"], "n1")
+		}, false}, {second, nil, false}},
+		"no question about it comes any more": {{second, nil, false}, {remembered, gone, false}, {second, nil, false}},
+		"another leads":                       {{second, gone, false}, {0, func(w *world) { w.Missing = func() string { return "another leads" } }, false}, {second, nil, false}},
+		"the API server refuses once": {
+			{second, gone, false},
+			{second, func(w *world) { w.cluster.wakeErr = errors.New("away") }, false},
+			{second, func(w *world) { w.cluster.wakeErr = nil }, false},
+			{second, nil, true},
+		},
+		"what it asks for changes": {{second, func(w *world) {
+			smaller := w.pod("waits", "2")
+			w.cluster.pods["team/waits"] = smaller
+			w.fits(smaller, "n5")
+		}, false}, {second, nil, false}, {second, func(w *world) { w.node("n5") }, false}, {second, nil, true}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			w := newWorld(t)
+			for i := range 4 {
+				w.node(fmt.Sprint("n", i))
+				w.Cache.AddPod(fmt.Sprint("n", i), w.holding(fmt.Sprint("on-n", i), "10"))
+			}
+			w.Cache.RemovePod("uid-on-n3")
+			w.Cache.AddPod("n3", w.holding("on-n3", "3"))
+			pod := w.pod("waits", "14")
+			if got := w.fits(pod, asked...); len(got) > 0 {
+				t.Fatalf("fits %v", got)
+			}
+			w.WakeWaiting(context.Background())
+			for i, step := range steps {
+				w.now = w.now.Add(step.after)
+				if step.do != nil {
+					step.do(w)
+				}
+				w.cluster.woken = nil
+				w.WakeWaiting(context.Background())
+				want := []string(nil)
+				if step.want {
+					want = []string{"waits"}
+				}
+				if diff := cmp.Diff(want, w.cluster.woken); diff != "" {
+					t.Errorf("step %d: woken (-want +got):\n%s", i, diff)
+				}
+			}
+		})
+	}
+}
+
+func (w *world) node(name string) {
+	w.Cache.SetNode(name, inventory(gpu.Device{UUID: gpu.UUID("GPU-" + name), Capacity: 20}))
+}
+
+// Where kube-scheduler asks about some nodes only, it is made to try again until it has
+// asked about the one with room; and not for ever, for that may be ruled out by something
+// else than GPU memory.
+func TestAPodIsWokenUntilAllNodesWereAskedAbout(t *testing.T) {
+	w := newWorld(t)
+	var names []string
+	for i := range 497 { // and three are there
+		name := fmt.Sprintf("n%03d", i)
+		names = append(names, name)
+		w.node(name)
+		w.Cache.AddPod(name, w.holding("on-"+name, "10"))
+	}
+	w.Cache.RemovePod("uid-on-n400")
+	pod := w.pod("waits", "14")
+	tries := func(from int) (woken int) {
+		for range 60 {
+			w.fits(pod, names[from:from+230]...)
+			for range 3 {
+				w.now = w.now.Add(wakeAfter)
+				w.cluster.woken = nil
+				w.WakeWaiting(context.Background())
+				woken += len(w.cluster.woken)
+			}
+		}
+		return woken
+	}
+	if got := tries(0); got < 12 || got > 20 {
+		t.Errorf("woken %d times in three minutes, want 12 to 20: each node is asked about several times, and then less and less often", got)
+	}
+	if got := tries(250); got > 0 {
+		t.Errorf("woken %d times though n400 was asked about", got)
+	}
+}
+
+// An extender that has just begun looks after the pods that the one before it refused, and
+// kube-scheduler does not ask about again by itself.
+func TestPodsThatAnotherRefusedAreWoken(t *testing.T) {
+	const waits = "team/waits"
+	refused := v1.PodCondition{Type: v1.PodScheduled, Status: v1.ConditionFalse, Reason: v1.PodReasonUnschedulable}
+	for name, tc := range map[string]struct {
+		conditions []v1.PodCondition
+		begin      func(w *world) // as the extender begins
+		later      func(w *world)
+		want       []string
+	}{
+		"it fits by now":              {conditions: []v1.PodCondition{refused}, begin: func(w *world) { w.Cache.RemovePod("uid-on-n1") }, want: []string{"waits"}},
+		"it fits later":               {conditions: []v1.PodCondition{refused}, later: func(w *world) { w.Cache.RemovePod("uid-on-n1") }, want: []string{"waits"}},
+		"it fits nowhere":             {conditions: []v1.PodCondition{refused}},
+		"kube-scheduler comes to it":  {begin: func(w *world) { w.Cache.RemovePod("uid-on-n1") }},
+		"its gates are not lifted":    {conditions: []v1.PodCondition{{Type: v1.PodScheduled, Status: v1.ConditionFalse, Reason: v1.PodReasonSchedulingGated}}, begin: func(w *world) { w.Cache.RemovePod("uid-on-n1") }},
+		"it has been asked about":     {conditions: []v1.PodCondition{refused}, begin: func(w *world) { w.fits(w.cluster.pods[waits], "n0") }, later: func(w *world) { w.Cache.RemovePod("uid-on-n1") }},
+		"it asks for what none reads": {conditions: []v1.PodCondition{refused}, begin: func(w *world) { w.cluster.pods[waits].Annotations = map[string]string{w.Names.Count(): "x"} }},
+	} {
+		t.Run(name, func(t *testing.T) {
+			w := newWorld(t)
+			w.Cache.RemoveNode("pair")
+			w.Cache.RemoveNode("big")
+			for i := range 4 {
+				w.node(fmt.Sprint("n", i))
+				w.Cache.AddPod(fmt.Sprint("n", i), w.holding(fmt.Sprint("on-n", i), "10"))
+			}
+			w.pod("waits", "14").Status.Conditions = tc.conditions
+			ready := w.Missing
+			w.Missing = func() string { return "the first list of pods has not been worked off" }
+			w.WakeWaiting(context.Background())
+			w.Missing = ready
+			look := func(do func(*world)) {
+				if do != nil {
+					do(w)
+				}
+				for range 3 {
+					w.WakeWaiting(context.Background())
+					w.now = w.now.Add(wakeAfter)
+				}
+			}
+			look(tc.begin)
+			look(tc.later)
+			if diff := cmp.Diff(tc.want, w.cluster.woken); diff != "" {
+				t.Errorf("woken (-want +got):\n%s", diff)
+			}
+		})
+	}
+}
+
+// Questions and looks run beside each other.
+func TestWakingBesideQuestions(t *testing.T) {
+	w := newWorld(t)
+	for i := range 8 {
+		w.node(fmt.Sprint("n", i))
+	}
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		for i := range 200 {
+			w.WakeWaiting(context.Background())
+			w.Cache.SetNode("n1", inventory(gpu.Device{UUID: "GPU-n1", Capacity: gpu.Units(10 + i%20)}))
+		}
+	}()
+	pods := []*v1.Pod{w.pod("a", "25"), w.pod("b", "26")}
+	names := []string{"n0", "n1", "n2"}
+	for i := range 200 {
+		w.filterOnce(pods[i%2], names)
+	}
+	<-done
+}
+
+// filterOnce asks without a second look.
+func (w *world) filterOnce(pod *v1.Pod, names []string) {
+	w.Extender.filter(&extenderv1.ExtenderArgs{Pod: pod, NodeNames: &names})
+}
+
+// holding is a pod with so many units, on the first GPU of its node.
+func (w *world) holding(name, units string) placement.Holding {
+	pod := w.pod(name, units)
+	req, err := w.Names.Request(pod)
+	if err != nil {
+		panic(err)
+	}
+	at := placement.Assignment{Shares: []placement.Share{{Device: gpu.UUID("GPU-" + name[len(name)-2:])}}}
+	return placement.Holding{Pod: placement.PodRef{Namespace: "team", Name: name, UID: "uid-" + name}, Request: req, Assignment: at.WithShares(req), Settled: true}
+}
