@@ -179,13 +179,17 @@ func (n *State) Keep(here map[string]bool) {
 	maps.DeleteFunc(n.plans, func(uid string, _ placement.Assignment) bool { return !here[uid] })
 }
 
-// Remember keeps what a container is given until the kubelet has told of it.
+// Remember keeps what a container is given until the kubelet has told of it. A container is given
+// each resource once: what seemed to be for it before was for that of a pod that is gone.
 func (n *State) Remember(given allocation.Given) {
+	if len(given.Slots) == 0 {
+		return
+	}
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	if len(given.Slots) > 0 {
-		n.given = append(n.given, given)
-	}
+	n.given = append(slices.DeleteFunc(n.given, func(g allocation.Given) bool {
+		return g.Pod == given.Pod && g.Container.Name == given.Container.Name && g.Slots[0].Resource() == given.Slots[0].Resource()
+	}), given)
 }
 
 // ForgetGiven forgets all that: a kubelet that has restarted may have lost it.

@@ -55,6 +55,25 @@ func TestWhatAnotherHadIsNotKept(t *testing.T) {
 	}
 }
 
+// The kubelet asks for a pod that is gone by then, of which this node has not heard. That seems to
+// be for a pod that waits. When the kubelet asks for that one, it gives the same slots.
+func TestWhatAPodThatIsGoneWasGivenIsNotKept(t *testing.T) {
+	warm := pod("warm", 1, uuidA, container("warm", placement.Init, 3))
+	n := newNode(t, nil, []string{"ns/warm"}, warm)
+	for _, ids := range [][]string{{"aaaaaaaa-0", "aaaaaaaa-1", "aaaaaaaa-2"}, {"aaaaaaaa-3", "aaaaaaaa-4", "aaaaaaaa-5"}, {"aaaaaaaa-0", "aaaaaaaa-1", "aaaaaaaa-2"}} {
+		if _, err := n.Allocate(t.Context(), ids...); err != nil {
+			t.Fatal(err)
+		}
+	}
+	n.Pods.Settle("warm")
+	if err := n.Reconciler.Pass(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if given, known, _ := n.State.Given(); len(given) > 0 || !known {
+		t.Errorf("the account has %+v (known: %t), want no more than is written of the pod", given, known)
+	}
+}
+
 func TestAKubeletThatIsAskedTooOftenIsAskedAgain(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := newNode(t, nil, []string{"ns/younger"}, pod("older", 1, uuidA, app(3)), pod("younger", 2, uuidB, app(3)))

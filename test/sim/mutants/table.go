@@ -52,6 +52,10 @@ var table = []mutant{
 		"	case !claimed:\n", "	case c != nil || !claimed:\n", simulation,
 	},
 	{
+		"what a pod that is gone was given is kept", "pkg/node/nodestate/state.go",
+		"return g.Pod == given.Pod && g.Container.Name == given.Container.Name &&", "return false && g.Pod == given.Pod && g.Container.Name == given.Container.Name &&", "TestWhatAPodThatIsGoneWasGivenIsNotKept",
+	},
+	{
 		"the owner's word is shared out", "pkg/node/nodestate/state.go",
 		"if !known || !pod.Settled {", "if true || !known {", "TestWhatAnOwnerWritesIsNotSharedOut",
 	},
