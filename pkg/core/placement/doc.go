@@ -26,7 +26,7 @@
 //
 // # Decisions
 //
-// The lists of a request, containers and globs, are made of links of which there is one each in
+// The lists of a request, containers and globs, are made of links, each of them once in
 // memory (package unique). To compare two is to compare two pointers, and nothing is written out
 // or parsed again for it.
 //

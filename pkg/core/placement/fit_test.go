@@ -302,7 +302,7 @@ func TestReasonsHaveNames(t *testing.T) {
 		names = append(names, r.String())
 	}
 	if len(names) < 10 || placement.Fits.String() != "Fits" {
-		t.Errorf("the reasons are %s beside %s", names, placement.Fits)
+		t.Errorf("the reasons are %s and %s", names, placement.Fits)
 	}
 	if got := placement.Reason(200).String(); got != "Reason(200)" {
 		t.Errorf("a reason that is none is called %q", got)

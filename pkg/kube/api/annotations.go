@@ -76,7 +76,7 @@ const (
 	wantGlobs = "a list of globs, like A100*,!A100-SXM4-80GB, 32 of them and 1024 bytes at most"
 )
 
-// annotations are all of the domain. What users write is read, and told, in this order.
+// annotations are all of the domain. What users write is read, and explained, in this order.
 var annotations = [...]annotation{
 	{
 		name: countName, writer: byUsers, value: "`\"2\"`",
@@ -218,7 +218,7 @@ func unless(nothing bool, format string, value any) string {
 	return fmt.Sprintf(format, value)
 }
 
-// Wishes says what a pod asks of its GPUs beside amounts, their number and the policy.
+// Wishes says what else a pod asks of its GPUs than amounts, their number and the policy.
 func Wishes(r placement.Request) (s string) {
 	for i := range annotations {
 		if wish := annotations[i].wish; wish != nil {

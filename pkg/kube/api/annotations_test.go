@@ -15,7 +15,7 @@ import (
 	"github.com/gpumem/gpumem/pkg/core/placement"
 )
 
-var update = flag.Bool("update", false, "write anew what is made of the table of annotations")
+var update = flag.Bool("update", false, "write what is made of the table of annotations")
 
 const made = "made of pkg/kube/api/annotations.go: make update"
 
