@@ -27,10 +27,10 @@ func TestMain(m *testing.M) {
 	}
 	go func() {
 		os.Stdout.WriteString("runs\n")
-		os.Stdin.Read(make([]byte, 1)) // until the test closes it
+		_, _ = os.Stdin.Read(make([]byte, 1)) // until the test closes it
 		os.Exit(0)
 	}()
-	syscall.Syscall(unix.SYS_EXIT, 0, 0, 0) // this thread alone
+	_, _, _ = syscall.Syscall(unix.SYS_EXIT, 0, 0, 0) // this thread alone: it does not return
 }
 
 // A process whose first thread has ended is a zombie by its state. Its other threads still hold
