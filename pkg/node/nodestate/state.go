@@ -179,8 +179,9 @@ func (n *State) Keep(here map[string]bool) {
 	maps.DeleteFunc(n.plans, func(uid string, _ placement.Assignment) bool { return !here[uid] })
 }
 
-// Remember keeps what a container is given until the kubelet has told of it. A container is given
-// each resource once: what seemed to be for it before was for that of a pod that is gone.
+// Remember keeps what a container is given until the kubelet has told of it. It gives a slot to one
+// container of a resource: where it gives one again that seemed to be for this very container, that
+// was for one of a pod that is gone.
 func (n *State) Remember(given allocation.Given) {
 	if len(given.Slots) == 0 {
 		return
@@ -188,7 +189,7 @@ func (n *State) Remember(given allocation.Given) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	n.given = append(slices.DeleteFunc(n.given, func(g allocation.Given) bool {
-		return g.Pod == given.Pod && g.Container.Name == given.Container.Name && g.Slots[0].Resource() == given.Slots[0].Resource()
+		return g.Pod == given.Pod && g.Container.Name == given.Container.Name && slices.ContainsFunc(g.Slots, func(id gpu.SlotID) bool { return slices.Contains(given.Slots, id) })
 	}), given)
 }
 

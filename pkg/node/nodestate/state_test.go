@@ -8,6 +8,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/gpumem/gpumem/pkg/core/allocation"
+	"github.com/gpumem/gpumem/pkg/core/gpu"
 	"github.com/gpumem/gpumem/pkg/core/placement"
 	"github.com/gpumem/gpumem/pkg/node/reconcile"
 )
@@ -69,9 +70,35 @@ func TestWhatAPodThatIsGoneWasGivenIsNotKept(t *testing.T) {
 	if err := n.Reconciler.Pass(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	if given, known, _ := n.State.Given(); len(given) > 0 || !known {
-		t.Errorf("the account has %+v (known: %t), want no more than is written of the pod", given, known)
+	given, _, _ := n.State.Given()
+	want := []gpu.Given{{UID: "uid-warm", Shares: []gpu.GivenShare{{Device: uuidA, Units: 6}}}}
+	if diff := cmp.Diff(want, given); diff != "" {
+		t.Errorf("a slot counts twice (-want +got):\n%s", diff)
 	}
+}
+
+// What a container was given is not forgotten where another pod's, of which this node has not heard,
+// seems to be for it too: the kubelet that does not answer has given both.
+func TestWhatAContainerWasGivenIsNotForgottenForAnother(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := newNode(t, nil, []string{"ns/p"}, pod("p", 1, uuidA, container("warm", placement.Init, 3)))
+		for _, ids := range [][]string{{"aaaaaaaa-0", "aaaaaaaa-1", "aaaaaaaa-2"}, {"bbbbbbbb-0", "bbbbbbbb-1", "bbbbbbbb-2"}} {
+			if _, err := n.Allocate(t.Context(), ids...); err != nil {
+				t.Fatal(err)
+			}
+		}
+		state, _, err := n.State.Look(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		var given []gpu.SlotID
+		for _, g := range state.Given {
+			given = append(given, g.Slots...)
+		}
+		if diff := cmp.Diff([]gpu.SlotID{"aaaaaaaa-0", "aaaaaaaa-1", "aaaaaaaa-2", "bbbbbbbb-0", "bbbbbbbb-1", "bbbbbbbb-2"}, given); diff != "" {
+			t.Errorf("what was given (-want +got):\n%s", diff)
+		}
+	})
 }
 
 func TestAKubeletThatIsAskedTooOftenIsAskedAgain(t *testing.T) {

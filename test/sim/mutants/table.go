@@ -56,6 +56,10 @@ var table = []mutant{
 		"return g.Pod == given.Pod && g.Container.Name == given.Container.Name &&", "return false && g.Pod == given.Pod && g.Container.Name == given.Container.Name &&", "TestWhatAPodThatIsGoneWasGivenIsNotKept",
 	},
 	{
+		"another's grant replaces a container's own", "pkg/node/nodestate/state.go",
+		"slices.ContainsFunc(g.Slots, func(id gpu.SlotID) bool { return slices.Contains(given.Slots, id) })", "len(g.Slots) > 0 && len([]gpu.SlotID{}) == 0", "TestWhatAContainerWasGivenIsNotForgottenForAnother",
+	},
+	{
 		"the owner's word is shared out", "pkg/node/nodestate/state.go",
 		"if !known || !pod.Settled {", "if true || !known {", "TestWhatAnOwnerWritesIsNotSharedOut",
 	},
