@@ -611,7 +611,7 @@ type call struct {
 	wait   []*reply
 }
 
-func (f flight) Do(key string, do func() (any, error)) (any, error, bool) {
+func (f flight) Do(key string, do func() (any, error)) (any, error, bool) { //nolint:revive // as singleflight.Group has it
 	w := f.w
 	w.mu.Lock()
 	if c := f.calls[key]; c != nil {

@@ -132,7 +132,7 @@ func (e *Extender) prepare(ctx, asked context.Context, ref placement.PodRef, nod
 	if ref.Name == "" || ref.Namespace == "" || ref.UID == "" || nodeName == "" {
 		return fmt.Errorf("the request must name namespace, name and UID of the pod and the node; it has %q, %q, %q and %q", ref.Namespace, ref.Name, ref.UID, nodeName)
 	}
-	if err := e.mayDecide(asked); err != nil {
+	if err := e.mayDecide(ctx, asked); err != nil {
 		return err
 	}
 	return e.catchUp(ctx, nodeName)
@@ -151,7 +151,7 @@ func (e *Extender) bind(ctx, asked context.Context, ref placement.PodRef, nodeNa
 	if err != nil {
 		return none, err
 	}
-	if err := e.mayDecide(asked); err != nil { // the reads may have taken long
+	if err := e.mayDecide(ctx, asked); err != nil { // the reads may have taken long
 		return none, err
 	}
 	if req.Empty() {
@@ -179,13 +179,16 @@ func (e *Extender) bind(ctx, asked context.Context, ref placement.PodRef, nodeNa
 	return assignment, nil
 }
 
-// mayDecide returns an error where another may decide by now.
-func (e *Extender) mayDecide(asked context.Context) error {
+// mayDecide returns an error where another may decide by now, or nothing can be sent any more.
+func (e *Extender) mayDecide(ctx, asked context.Context) error {
 	if missing := e.Missing(); missing != "" {
 		return fmt.Errorf("gpumem-extender is not ready: %s", missing)
 	}
 	if asked.Err() != nil {
 		return errors.New("kube-scheduler has hung up")
+	}
+	if ctx.Err() != nil {
+		return fmt.Errorf("the API server has not answered in %v", BindTimeout)
 	}
 	return nil
 }

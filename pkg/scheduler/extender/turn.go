@@ -98,7 +98,7 @@ func (e *Extender) catchUp(ctx context.Context, node string) error {
 	if err != nil || lead.caughtUp(node, e.Cluster.Told) {
 		return err
 	}
-	_, err, _ = e.Reads.Do("pods of "+node+" since "+lead.from, func() (any, error) {
+	_, err = e.share("pods of "+node+" since "+lead.from, func() (any, error) {
 		if lead.caughtUp(node, e.Cluster.Told) {
 			return nil, nil
 		}
@@ -110,9 +110,24 @@ func (e *Extender) catchUp(ctx context.Context, node string) error {
 	return err
 }
 
+// share returns what a read returns that is under way, or reads. Where the read of another
+// failed, which may have hung for long, it reads once more.
+func (e *Extender) share(key string, read func() (any, error)) (any, error) {
+	result, err, shared := e.Reads.Do(key, read)
+	if err != nil && shared {
+		result, err, _ = e.Reads.Do(key, read)
+	}
+	return result, err
+}
+
+// look bounds a read by lookTimeout alone: others may wait for it that came later.
+func look(ctx context.Context) (context.Context, context.CancelFunc) {
+	return context.WithTimeout(context.WithoutCancel(ctx), lookTimeout)
+}
+
 // readNode has the cache know of the pods that are bound to a node.
 func (e *Extender) readNode(ctx context.Context, node string) error {
-	ctx, cancel := context.WithTimeout(ctx, lookTimeout)
+	ctx, cancel := look(ctx)
 	defer cancel()
 	read := e.Cache.BeginRead()
 	defer read.End()
@@ -132,7 +147,7 @@ func (e *Extender) leads(ctx context.Context) (*lead, error) {
 	if current {
 		return last, nil
 	}
-	found, err, _ := e.Reads.Do("lead after silence "+strconv.Itoa(silences), func() (any, error) { return e.readLead(ctx) })
+	found, err := e.share("lead after silence "+strconv.Itoa(silences), func() (any, error) { return e.readLead(ctx) })
 	if err != nil {
 		return nil, err
 	}
@@ -145,7 +160,7 @@ func (e *Extender) readLead(ctx context.Context) (*lead, error) {
 	if current {
 		return last, nil
 	}
-	ctx, cancel := context.WithTimeout(ctx, lookTimeout)
+	ctx, cancel := look(ctx)
 	defer cancel()
 	leader, err := e.Cluster.Leader(ctx)
 	if err != nil {

@@ -162,3 +162,67 @@ func TestBindsThatComeAtOnceWaitForOneRead(t *testing.T) {
 		}
 	})
 }
+
+// hung is an API server of which the first list of pods is never answered.
+type hung struct {
+	*apiServer
+	lists atomic.Int64
+}
+
+func (h *hung) ReadPodsOn(ctx context.Context, node string) ([]*v1.Pod, error) {
+	if h.lists.Add(1) == 1 {
+		<-ctx.Done()
+		return nil, ctx.Err()
+	}
+	return h.apiServer.ReadPodsOn(ctx, node)
+}
+
+// A read that hangs fails the Bind that began it alone: those that waited for it read again.
+func TestAReadThatHangsFailsNoOtherBind(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newAPIServer(t)
+		s.node("n", gpu.Device{UUID: "GPU-A", Capacity: 80})
+		e := s.extender()
+		e.Cluster = &hung{apiServer: s}
+		said := make(chan string, 5)
+		for i := range cap(said) {
+			pod := s.create(fmt.Sprint("pod-", i), 1)
+			go func() { said <- bindTo(e, pod, "n") }()
+		}
+		for range cap(said) {
+			if problem := <-said; problem != "" {
+				t.Error(problem)
+			}
+		}
+	})
+}
+
+// tired is an API server that takes long for each read.
+type tired struct{ *apiServer }
+
+func (h *tired) Leader(context.Context) (string, error) {
+	time.Sleep(lookTimeout - time.Millisecond)
+	return "a", nil
+}
+
+func (h *tired) ReadPodsOn(ctx context.Context, node string) ([]*v1.Pod, error) {
+	time.Sleep(lookTimeout - time.Millisecond)
+	return h.apiServer.ReadPodsOn(ctx, node)
+}
+
+// A Bind whose time is up before it has sent anything reserves nothing.
+func TestABindWhoseTimeIsUpReservesNothing(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newAPIServer(t)
+		s.node("n", gpu.Device{UUID: "GPU-A", Capacity: 80})
+		e := s.extender()
+		e.Cluster = &tired{s}
+		pod := s.create("late", 1)
+		if got, want := bindTo(e, pod, "n"), "the API server has not answered in 8s"; got != want {
+			t.Errorf("Bind says %q, want %q", got, want)
+		}
+		if _, _, known := e.Cache.Where(string(pod.UID)); known || s.tries > 0 {
+			t.Errorf("the pod is assumed: %t; bindings sent: %d", known, s.tries)
+		}
+	})
+}
