@@ -83,6 +83,8 @@ func (e *eviction) pod(ctx, limited context.Context, pod v1.Pod) error {
 			return fmt.Errorf("error when evicting pods/%q -n %q: %w", pod.Name, pod.Namespace, err)
 		}
 		select {
+		case <-ctx.Done():
+			return ctx.Err()
 		case <-limited.Done():
 		case <-time.After(evictRetry):
 		}

@@ -7,8 +7,8 @@
 //     name by now is left alone.
 //   - A pod is evicted, never deleted: PodDisruptionBudgets hold.
 //   - A pod that is gone is no error. It is gone when there is none of its name, or one with another
-//     UID. The API server says Conflict of that, and of other things too: the pod is read, and what
-//     cannot be read is an error.
+//     UID. The API server says Conflict of that, or refuses for the budget of the pod that has the name,
+//     and says both of other things too: the pod is read, and what cannot be read is an error.
 //   - A refusal (429) is for now. It is said apart (Refused), and the error is the API server's own.
 //
 // # Decisions

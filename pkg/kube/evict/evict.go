@@ -23,7 +23,7 @@ func Pod(ctx context.Context, client kubernetes.Interface, pod placement.PodRef,
 	if apierrors.IsNotFound(err) {
 		return true, nil
 	}
-	if apierrors.IsConflict(err) {
+	if apierrors.IsConflict(err) || Refused(err) { // the budget is that of a pod that has its name by now
 		if left, unread := Gone(ctx, client, pod); unread == nil && left {
 			return true, nil
 		}

@@ -36,6 +36,7 @@ func TestPod(t *testing.T) {
 		"a conflict about something": {answer: conflict, there: "one", err: conflict},
 		"a conflict, and unread":     {answer: conflict, there: "two", unread: true, err: conflict},
 		"kept by a budget":           {answer: apierrors.NewTooManyRequests("its budget needs it", 0), there: "one", refused: true, err: apierrors.NewTooManyRequests("its budget needs it", 0)},
+		"replaced by one that its budget keeps": {answer: apierrors.NewTooManyRequests("its budget needs it", 0), there: "two", gone: true},
 		"lost":                       {answer: lost, there: "one", err: lost},
 	} {
 		t.Run(name, func(t *testing.T) {
