@@ -221,6 +221,11 @@ func (r Request) GPUKey() Key {
 	return r.Key()
 }
 
+// Listed returns how many containers and globs the request has. A key keeps them all in memory.
+func (r Request) Listed() int {
+	return r.Containers.list.len() + r.Models.list.len() + r.UUIDs.list.len()
+}
+
 // Interchangeable reports whether two pods can stand in for one another on a
 // node: the kubelet asks for them in the same words, and what one may have the
 // other may have too.

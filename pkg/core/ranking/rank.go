@@ -47,7 +47,7 @@ type asked struct {
 	fallback placement.Policy
 }
 
-// maxKept bounds what a Ranker keeps: requests times nodes.
+// maxKept bounds what a Ranker keeps: for each request its nodes, and what it lists.
 const maxKept = 1 << 18
 
 // Rank scores nodes for a request, from 0 to MaxScore, in their order.
@@ -171,8 +171,9 @@ func (r *Ranker) of(defaults Policies, req placement.Request, nodes int) map[str
 	key := asked{req.Key(), defaults.GPU}
 	known, ok := r.kept[key]
 	if !ok {
-		if r.count += nodes; r.count > maxKept || r.kept == nil {
-			r.kept, r.count = make(map[asked]map[string]*ranked), nodes
+		weight := nodes + req.Listed()
+		if r.count += weight; r.count > maxKept || r.kept == nil {
+			r.kept, r.count = make(map[asked]map[string]*ranked), weight
 		}
 		known = make(map[string]*ranked, nodes)
 		r.kept[key] = known

@@ -222,3 +222,24 @@ func BenchmarkRank(b *testing.B) {
 		}
 	})
 }
+
+// A request with long lists takes more memory than one without, and counts for more of what is
+// kept.
+func TestWhatIsKeptIsBoundedByWhatRequestsList(t *testing.T) {
+	var r Ranker
+	node := placement.NewNode("n", inventory(device(0, 1)), nil)
+	var globs []string
+	for i := range 32 {
+		globs = append(globs, fmt.Sprint("GPU-", i))
+	}
+	most := 0
+	for i := range maxKept / 16 {
+		req := ask(1, uuids(globs...))
+		req.CPU = int64(i + 1)
+		r.Rank(Policies{GPU: placement.Binpack}, req, []*placement.Node{&node}, nil)
+		most = max(most, len(r.kept))
+	}
+	if bound := maxKept / 32; most > bound {
+		t.Errorf("%d requests of 32 globs are kept, want at most %d", most, bound)
+	}
+}
