@@ -67,10 +67,14 @@ func (b *books) admit(t *tenant, g Grant) error {
 	if t.written.None() && !b.PlaceUnassigned {
 		return unplaced(t.Pod)
 	}
+	refused := func(why placement.Reason) error {
+		return fmt.Errorf("pod %s %s", t.Pod, placement.Verdict{Reason: why, Request: t.Request, Node: placement.NewNode("", b.Inventory, nil)})
+	}
 	if !b.Inventory.Enforcement.AtLeast(t.Request.Enforcement) {
-		return fmt.Errorf("pod %s %s", t.Pod, placement.Verdict{
-			Reason: placement.WeakerEnforcement, Request: t.Request, Node: placement.NewNode("", b.Inventory, nil),
-		})
+		return refused(placement.WeakerEnforcement)
+	}
+	if !gpu.Version(b.Inventory.DriverVersion).AtLeast(t.Request.DriverMin) {
+		return refused(placement.OlderDriver)
 	}
 	if given := g.assignment(); !t.actual.None() && !t.actual.SameDevices(given) {
 		return fmt.Errorf("pod %s is on GPU %v, and the kubelet took slots of %v", t.Pod, t.actual.Devices(), given.Devices())
