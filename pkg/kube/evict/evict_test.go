@@ -29,15 +29,15 @@ func TestPod(t *testing.T) {
 		refused bool
 		err     error
 	}{
-		"granted":                    {there: "one"},
-		"gone":                       {answer: apierrors.NewNotFound(v1.Resource("pods"), "p"), gone: true},
-		"replaced":                   {answer: conflict, there: "two", gone: true},
-		"gone since the answer":      {answer: conflict, gone: true},
-		"a conflict about something": {answer: conflict, there: "one", err: conflict},
-		"a conflict, and unread":     {answer: conflict, there: "two", unread: true, err: conflict},
-		"kept by a budget":           {answer: apierrors.NewTooManyRequests("its budget needs it", 0), there: "one", refused: true, err: apierrors.NewTooManyRequests("its budget needs it", 0)},
+		"granted":                               {there: "one"},
+		"gone":                                  {answer: apierrors.NewNotFound(v1.Resource("pods"), "p"), gone: true},
+		"replaced":                              {answer: conflict, there: "two", gone: true},
+		"gone since the answer":                 {answer: conflict, gone: true},
+		"a conflict about something":            {answer: conflict, there: "one", err: conflict},
+		"a conflict, and unread":                {answer: conflict, there: "two", unread: true, err: conflict},
+		"kept by a budget":                      {answer: apierrors.NewTooManyRequests("its budget needs it", 0), there: "one", refused: true, err: apierrors.NewTooManyRequests("its budget needs it", 0)},
 		"replaced by one that its budget keeps": {answer: apierrors.NewTooManyRequests("its budget needs it", 0), there: "two", gone: true},
-		"lost":                       {answer: lost, there: "one", err: lost},
+		"lost":                                  {answer: lost, there: "one", err: lost},
 	} {
 		t.Run(name, func(t *testing.T) {
 			client := fake.NewClientset()
