@@ -4,7 +4,7 @@ SHELL := /bin/bash
 .SHELLFLAGS := -eu -o pipefail -c
 .DEFAULT_GOAL := help
 
-VERSION  ?= v0.1.0
+VERSION  ?= v0.2.0
 FUZZTIME ?= 5s
 FUZZFLAGS ?=
 KEEP     ?=

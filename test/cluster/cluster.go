@@ -29,7 +29,7 @@ import (
 const (
 	pauseImage = "gpumem.dev/pause:1"
 	// SampleImage is the name of the image that SampleImageFile writes.
-	SampleImage = "ghcr.io/gpumem/gpumem-sample:0.1.0"
+	SampleImage = "ghcr.io/gpumem/gpumem-sample:0.2.0"
 	// SchedulerImage is the name of the image that SchedulerImageFile writes.
 	SchedulerImage = "registry.k8s.io/kube-scheduler:" + component.KubernetesVersion
 )

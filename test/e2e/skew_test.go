@@ -29,10 +29,10 @@ const (
 // extender of another version has placed. The doctor says that they are apart.
 func TestOneMinorVersionApart(t *testing.T) {
 	e := setup(t)
-	e.labelPlugin("0.2.0")
+	e.labelPlugin("0.3.0")
 	e.atEnd(func() { e.labelPlugin(stack.Version) })
 	said, err := suite.stack.Inspect(e.ctx, e.cluster, "doctor")
-	if want := "device plugin is of version 0.2.0, and extender of " + stack.Version; err != nil || !strings.Contains(said, want) {
+	if want := "device plugin is of version 0.3.0, and extender of " + stack.Version; err != nil || !strings.Contains(said, want) {
 		t.Errorf("doctor: %v, want %q:\n%s", err, want, said)
 	}
 

@@ -29,7 +29,7 @@ func triplets() map[string]string {
 type Release struct {
 	Root    string // of the checkout
 	Out     string // folder for what is made; what is in it is removed
-	Version string // "v0.1.0"
+	Version string // "v0.2.0"
 	Log     io.Writer
 
 	work string

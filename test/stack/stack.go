@@ -21,7 +21,7 @@ const (
 	Release   = "gpumem"
 	Namespace = "gpumem-system"
 	// Version is the chart's appVersion, and so the tag of the images.
-	Version = "0.1.0"
+	Version = "0.2.0"
 )
 
 // MPSStandIn is the binary that takes the place of NVIDIA's MPS daemon.
