@@ -30,6 +30,8 @@ const (
 	pauseImage = "gpumem.dev/pause:1"
 	// SampleImage is the name of the image that SampleImageFile writes.
 	SampleImage = "ghcr.io/gpumem/gpumem-sample:0.2.0"
+	// GreedyImage is the name of the image that GreedyImageFile writes.
+	GreedyImage = "gpumem.dev/greedy:1"
 	// SchedulerImage is the name of the image that SchedulerImageFile writes.
 	SchedulerImage = "registry.k8s.io/kube-scheduler:" + component.KubernetesVersion
 )
@@ -261,7 +263,7 @@ func Build(ctx context.Context, config Config) error {
 	return err
 }
 
-// build builds components, and the simulated driver where its sources are.
+// build builds components, and the simulated driver and a program for it where their sources are.
 func (c Config) build(ctx context.Context, names ...string) (component.Dirs, error) {
 	sources, err := sources()
 	if err != nil {
@@ -269,7 +271,7 @@ func (c Config) build(ctx context.Context, names ...string) (component.Dirs, err
 	}
 	builder := component.Builder{Sources: sources, Cache: c.CacheDir, Log: c.Log}
 	if builder.Available(component.FakeNVML) {
-		names = append(names, component.FakeNVML)
+		names = append(names, component.FakeNVML, component.Greedy)
 	}
 	return builder.Build(ctx, names...)
 }
@@ -436,6 +438,22 @@ func (c *Cluster) SampleImageFile() (string, error) {
 		Name:       SampleImage,
 		Files:      images.Programs(c.state.Components.Program(component.Guest, "sample")),
 		Entrypoint: []string{"/usr/local/bin/sample"},
+		User:       "65532:65532",
+	})
+}
+
+// GreedyImageFile writes the archive of an image that takes GPU memory until it is
+// refused, see test/images/greedy, and returns its name.
+func (c *Cluster) GreedyImageFile() (string, error) {
+	program := c.state.Components.Program(component.Greedy, "greedy")
+	libraries, err := images.SharedLibraries(program)
+	if err != nil {
+		return "", err
+	}
+	return c.imageFile("greedy.tar", images.Image{
+		Name:       GreedyImage,
+		Files:      append(images.Programs(program), libraries...),
+		Entrypoint: []string{"/usr/local/bin/greedy"},
 		User:       "65532:65532",
 	})
 }

@@ -136,7 +136,7 @@ func testGPUs(ctx context.Context, t *testing.T, c *cluster.Cluster) {
 	if got := onNode(ctx, t, c, "node2", "cat", cluster.DriverRoot+"/etc/fakenvml.json"); got != description {
 		t.Errorf("the node reads %q, want %q", got, description)
 	}
-	if got, want := onNode(ctx, t, c, "node2", "find", cluster.DriverRoot, "-name", "*.so.1"), cluster.DriverRoot+"/usr/lib64/libnvidia-ml.so.1\n"; got != want {
+	if got, want := onNode(ctx, t, c, "node2", "find", cluster.DriverRoot, "-name", "*.so.1", "-type", "f"), cluster.DriverRoot+"/usr/lib64/libnvidia-ml.so.1\n"; got != want {
 		t.Errorf("the driver is %q, want %q", got, want)
 	}
 	if err := c.RemoveDriver("node2"); err != nil {

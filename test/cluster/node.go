@@ -33,9 +33,15 @@ import (
 // simulated driver.
 const DriverRoot = "/run/nvidia/driver"
 
+// DriverState is where the processes of a node have what they share of its simulated
+// driver: what they have of its GPUs, and the control groups of its kernel. It is a file
+// system of its own, as a driver's device files are: who mounts the driver to read only
+// can still use it.
+const DriverState = DriverRoot + "/etc/fakenvml.json.d"
+
 // NodeDir returns the folder on this machine with what is the node's own.
-// Below it, lib is the node's /var/lib, log its /var/log and driver its
-// DriverRoot.
+// Below it, lib is the node's /var/lib, log its /var/log, driver its DriverRoot and
+// driver-state its DriverState.
 func (c *Cluster) NodeDir(node string) string { return c.path("nodes", node) }
 
 // NodeRoot returns the folder on this machine through which the node's files are
@@ -77,6 +83,9 @@ func (c *Cluster) writeDriver(node string, description []byte) error {
 			return err
 		}
 	}
+	if err := os.Symlink(filepath.Base(library), filepath.Join(filepath.Dir(library), "libcuda.so.1")); err != nil && !errors.Is(err, fs.ErrExist) {
+		return err
+	}
 	return writeFileAtomic(filepath.Join(driver, "etc/fakenvml.json"), description)
 }
 
@@ -85,9 +94,9 @@ func (c *Cluster) RemoveDriver(node string) error {
 	if _, err := c.nodeState(node); err != nil {
 		return err
 	}
-	// The folder itself is mounted in the node.
+	// The folder itself is mounted in the node, and so is DriverState.
 	driver := filepath.Join(c.NodeDir(node), "driver")
-	return errors.Join(os.RemoveAll(filepath.Join(driver, "usr")), os.RemoveAll(filepath.Join(driver, "etc")))
+	return errors.Join(os.RemoveAll(filepath.Join(driver, "usr")), os.RemoveAll(filepath.Join(driver, "etc/fakenvml.json")))
 }
 
 // AddNode adds a node and waits until it is ready.
@@ -230,10 +239,14 @@ func (c *Cluster) makeNode(config Node) error {
 	c.state.NextIndex++
 	n := nodeState{Node: config, Index: c.state.NextIndex}
 	dir := c.NodeDir(n.Name)
-	for _, sub := range []string{"cni", "lib/kubelet/device-plugins", "log/pods", "driver"} {
+	for _, sub := range []string{"cni", "lib/kubelet/device-plugins", "log/pods", "driver/etc/fakenvml.json.d", "driver-state"} {
 		if err := os.MkdirAll(filepath.Join(dir, sub), 0o755); err != nil {
 			return err
 		}
+	}
+	// Programs of any user have memory of the GPUs.
+	if err := os.Chmod(filepath.Join(dir, "driver-state"), 0o777); err != nil {
+		return err
 	}
 	if err := linux.MakeCgroup(c.state.cgroup() + "/" + n.Name); err != nil {
 		return err
@@ -242,6 +255,7 @@ func (c *Cluster) makeNode(config Node) error {
 	n.Anchor, err = c.startAnchor(n.Name, []linux.Mount{
 		{Target: "/run"},
 		{Source: filepath.Join(dir, "driver"), Target: DriverRoot},
+		{Source: filepath.Join(dir, "driver-state"), Target: DriverState},
 		{Source: filepath.Join(dir, "lib"), Target: "/var/lib"},
 		{Source: filepath.Join(dir, "log"), Target: "/var/log"},
 	})

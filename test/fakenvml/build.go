@@ -3,6 +3,7 @@ package fakenvml
 import (
 	"context"
 	"embed"
+	"errors"
 	"fmt"
 	"io/fs"
 	"os"
@@ -10,8 +11,12 @@ import (
 	"path/filepath"
 )
 
-// LibraryName is the file name that NVIDIA's programs and go-nvml load.
-const LibraryName = "libnvidia-ml.so.1"
+// The file names that NVIDIA's programs, go-nvml and programs that use CUDA load. Here they
+// are one library.
+const (
+	LibraryName     = "libnvidia-ml.so.1"
+	CUDALibraryName = "libcuda.so.1"
+)
 
 // ConfigEnv names the environment variable that holds the path of the configuration file.
 // Without it the library reads etc/fakenvml.json of the driver root that it lies in.
@@ -20,11 +25,19 @@ const ConfigEnv = "FAKENVML_CONFIG"
 //go:embed src/*.c src/*.h src/*.inc
 var sources embed.FS
 
-// Build compiles the library with gcc into dir and returns its path.
+// Build compiles the library with gcc into dir, where it then has both names, and returns its
+// path.
 func Build(ctx context.Context, dir string) (string, error) {
 	library := filepath.Join(dir, LibraryName)
-	return library, compile(ctx, library,
+	err := compile(ctx, library,
 		"-shared", "-fPIC", "-O2", "-fvisibility=hidden", "-Wl,-soname,"+LibraryName)
+	if err != nil {
+		return "", err
+	}
+	if err := os.Symlink(LibraryName, filepath.Join(dir, CUDALibraryName)); !errors.Is(err, fs.ErrExist) {
+		return library, err
+	}
+	return library, nil
 }
 
 // compile compiles all C sources with these arguments of gcc into output, in one step:

@@ -47,6 +47,7 @@ type GPU struct {
 	PCISubsystemID    uint32     `json:"pciSubsystemId,omitempty"`
 	ComputeCapability string     `json:"computeCapability,omitempty"`
 	Brand             string     `json:"brand,omitempty"`
+	SMs               int        `json:"smCount,omitempty"` // streaming multiprocessors; 0: 80
 	MIGMode           bool       `json:"migMode,omitempty"`
 	PersistenceMode   *bool      `json:"persistenceMode,omitempty"` // nil: true
 	ECCMode           *bool      `json:"eccMode,omitempty"`         // nil: true, but not for GeForce

@@ -7,5 +7,6 @@
 // not compressed, because it travels only within one machine.
 //
 // The programs under this folder are the ones that test clusters run in their
-// containers: pause holds a pod's sandbox, sample prints what it was granted.
+// containers: pause holds a pod's sandbox, sample prints what it was granted, greedy
+// takes what the GPUs' driver gives it.
 package images

@@ -6,6 +6,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "memory.h"
 #include "state.h"
 
 // A query with one result. The body sees the call as c, the GPU as g and the result as out,
@@ -135,12 +136,29 @@ QUERY(nvmlDeviceGetPciInfoExt, nvmlPciInfoExt_t, pci_ext(g, out))
 
 // -- memory -----------------------------------------------------------------------------
 
+// What there is for the caller: where its control group has a hard limit, that is all.
+static void memory(const struct gpu *g, nvmlMemory_v2_t *out)
+{
+	struct cgroup self = cgroup_self();
+	struct limits own = memory_own_limits(g, &self);
+	bool limited = own.hard < g->total - g->reserved;
+
+	out->total = limited ? own.hard : g->total;
+	out->reserved = limited ? 0 : g->reserved;
+	out->used = limited ? own.used : g->used + memory_used(g);
+	if (out->used > out->total - out->reserved)
+		out->used = out->total - out->reserved;
+	out->free = out->total - out->reserved - out->used;
+}
+
 // Version 1 has no word for the driver's own memory and counts it as used.
 static nvmlReturn_t memory_v1(const struct gpu *g, nvmlMemory_t *out)
 {
-	out->total = g->total;
-	out->used = g->used + g->reserved;
-	out->free = out->total - out->used;
+	nvmlMemory_v2_t m;
+	memory(g, &m);
+	out->total = m.total;
+	out->used = m.used + m.reserved;
+	out->free = m.free;
 	return NVML_SUCCESS;
 }
 
@@ -148,10 +166,7 @@ static nvmlReturn_t memory_v2(const struct gpu *g, nvmlMemory_v2_t *out)
 {
 	if (out->version != NVML_STRUCT_VERSION(Memory, 2))
 		return NVML_ERROR_ARGUMENT_VERSION_MISMATCH;
-	out->total = g->total;
-	out->reserved = g->reserved;
-	out->used = g->used;
-	out->free = g->total - g->reserved - g->used;
+	memory(g, out);
 	return NVML_SUCCESS;
 }
 

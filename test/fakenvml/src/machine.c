@@ -234,7 +234,7 @@ static void read_gpu(struct reader *r, const struct json *v, size_t index, struc
 		"gpuMemoryNumaNode", "cpuAffinity", "pci", "pciDeviceId", "pciSubsystemId", "computeCapability",
 		"brand", "migMode", "persistenceMode", "eccMode", "utilizationGpu", "utilizationMemory",
 		"eccCorrected", "eccUncorrected", "nvlinks", "topology", "processes", "state", "hangSeconds",
-		"computeMode", "temperature", "powerW", "powerLimitW", "serial", "vbios", NULL,
+		"computeMode", "temperature", "powerW", "powerLimitW", "serial", "vbios", "smCount", NULL,
 	};
 	static const struct word states[] = {
 		{"ok", GPU_OK}, {"lost", GPU_LOST}, {"hang", GPU_HANG}, {"unknown-error", GPU_UNKNOWN_ERROR}, {NULL, 0},
@@ -270,6 +270,7 @@ static void read_gpu(struct reader *r, const struct json *v, size_t index, struc
 	g->mig_mode = boolean(r, v, "migMode", false);
 	g->persistence_mode = boolean(r, v, "persistenceMode", true);
 	g->ecc_mode = boolean(r, v, "eccMode", g->brand != NVML_BRAND_GEFORCE);
+	g->sms = (unsigned)number(r, v, "smCount", 80, 1, 1024);
 	g->util_gpu = (unsigned)number(r, v, "utilizationGpu", 0, 0, 100);
 	g->util_memory = (unsigned)number(r, v, "utilizationMemory", 0, 0, 100);
 	g->ecc_corrected = (unsigned long long)number(r, v, "eccCorrected", 0, 0, 1e15);

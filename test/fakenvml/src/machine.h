@@ -48,6 +48,7 @@ struct gpu {
 	nvmlBrandType_t brand;
 	unsigned long long total, reserved, used, bar1; // bytes
 	bool mig_mode, persistence_mode, ecc_mode;
+	unsigned sms; // streaming multiprocessors
 	unsigned util_gpu, util_memory;
 	unsigned long long ecc_corrected, ecc_uncorrected;
 	unsigned compute_mode;

@@ -1,7 +1,8 @@
 // Who uses a GPU.
+#include <stdlib.h>
 #include <time.h>
 
-#include "state.h"
+#include "memory.h"
 
 static const unsigned NO_INSTANCE = 0xFFFFFFFF; // the process runs on the whole GPU
 
@@ -19,12 +20,23 @@ static void fill_v2(const struct process *p, nvmlProcessInfo_v2_t *out)
 	out->computeInstanceId = NO_INSTANCE;
 }
 
-static unsigned count_of(const struct gpu *g, unsigned types)
+// The processes of these types, allocated.
+static struct process *list(const struct gpu *g, unsigned types, unsigned *count)
 {
-	unsigned n = 0;
-	for (size_t i = 0; i < g->process_count; i++)
-		n += (g->processes[i].types & types) != 0;
-	return n;
+	size_t room = 0, n = memory_processes(g, NULL, 0), kept = 0;
+	struct process *all = NULL;
+
+	do { // more may come meanwhile
+		free(all);
+		room = n + 1;
+		all = calloc(room, sizeof(*all));
+		n = all ? memory_processes(g, all, room) : 0;
+	} while (n > room);
+	for (size_t i = 0; i < n; i++)
+		if (all[i].types & types)
+			all[kept++] = all[i];
+	*count = (unsigned)kept;
+	return all;
 }
 
 // A list call: *count is the room on entry and the number on return. With too little room
@@ -39,13 +51,11 @@ static unsigned count_of(const struct gpu *g, unsigned types)
 		unsigned room = *count, n = 0;                                                    \
 		if (room > 0 && !infos)                                                           \
 			return call_end(&c, NVML_ERROR_INVALID_ARGUMENT);                         \
-		*count = count_of(c.gpu, wanted);                                                 \
-		if (*count > room)                                                                \
-			return call_end(&c, NVML_ERROR_INSUFFICIENT_SIZE);                        \
-		for (size_t i = 0; i < c.gpu->process_count; i++)                                 \
-			if (c.gpu->processes[i].types & (wanted))                                 \
-				fill(&c.gpu->processes[i], &infos[n++]);                          \
-		return call_end(&c, NVML_SUCCESS);                                                \
+		struct process *found = list(c.gpu, wanted, count);                               \
+		for (; *count <= room && n < *count; n++)                                         \
+			fill(&found[n], &infos[n]);                                               \
+		free(found);                                                                      \
+		return call_end(&c, *count > room ? NVML_ERROR_INSUFFICIENT_SIZE : NVML_SUCCESS); \
 	}
 
 LIST(nvmlDeviceGetComputeRunningProcesses, nvmlProcessInfo_v1_t, fill_v1, PROCESS_COMPUTE)

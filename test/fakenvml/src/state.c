@@ -329,6 +329,14 @@ void record_call(const char *function, const char *uuid, unsigned value)
 		close(fd);
 }
 
+void state_folder(char out[PATH_MAX])
+{
+	pthread_mutex_lock(&lock);
+	if ((size_t)snprintf(out, PATH_MAX, "%s.d", config_path) >= PATH_MAX)
+		out[0] = '\0';
+	pthread_mutex_unlock(&lock);
+}
+
 void sleep_briefly(void)
 {
 	struct timespec twenty_ms = {.tv_nsec = 20 * 1000 * 1000};

@@ -2,6 +2,7 @@
 #ifndef FAKENVML_STATE_H
 #define FAKENVML_STATE_H
 
+#include <limits.h>
 #include <stdbool.h>
 
 #include "machine.h"
@@ -38,6 +39,9 @@ void handle_set_compute_mode(struct nvmlDevice_st *device, unsigned configured, 
 
 // Appends one JSON line to the file <configuration>.calls, so that tests see what was set.
 void record_call(const char *function, const char *uuid, unsigned value);
+
+// The folder <configuration>.d, for what processes share.
+void state_folder(char out[PATH_MAX]);
 
 void sleep_briefly(void);
 double monotonic_seconds(void);

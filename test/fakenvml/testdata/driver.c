@@ -2,10 +2,13 @@
 // nothing but NULL, feed the parser broken files, and run under the sanitizers.
 #define _GNU_SOURCE
 #include <dlfcn.h>
+#include <linux/capability.h>
 #include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/syscall.h>
+#include <unistd.h>
 
 #ifdef WITH_SOURCES
 #include "machine.h"
@@ -52,6 +55,55 @@ static int calls(void)
 		unknown = takes_device ? call(name, &bogus, NULL, NULL) : -1;
 		known = takes_device ? call(name, device, NULL, NULL) : -1;
 		printf("%s %d %d %d %d\n", name, before, zero, unknown, known);
+	}
+	return call("nvmlShutdown", NULL, NULL, NULL);
+}
+
+struct limits {
+	const char *path;
+	unsigned long long soft, hard, used;
+};
+
+// Carries out lines of a script: "set GPU PATH SOFT HARD", "get GPU PATH" and "used GPU", with
+// amounts in MiB or "max", and "drop", after which the process has no privileges. Prints the
+// code of each and what it tells.
+static int limits(void)
+{
+	char what[8], path[4096], soft[32], hard[32];
+	long gpu;
+	void *device;
+
+	if (call("nvmlInit_v2", NULL, NULL, NULL))
+		return 1;
+	while (scanf("%7s", what) == 1) {
+		if (strcmp(what, "drop") == 0) {
+			struct __user_cap_header_struct header = {.version = _LINUX_CAPABILITY_VERSION_3};
+			struct __user_cap_data_struct none[_LINUX_CAPABILITY_U32S_3];
+			memset(none, 0, sizeof(none));
+			printf("drop %ld\n", syscall(SYS_capset, &header, none));
+			continue;
+		}
+		if (scanf("%ld", &gpu) != 1 || call("nvmlDeviceGetHandleByIndex_v2", INDEX(gpu), &device, NULL))
+			return 1;
+		if (strcmp(what, "used") == 0) {
+			unsigned long long memory[5] = {40 | 2 << 24}; // total, reserved, free, used
+			int r = call("nvmlDeviceGetMemoryInfo_v2", device, memory, NULL);
+			printf("used %d %llu of %llu\n", r, memory[4] >> 20, memory[1] >> 20);
+			continue;
+		}
+		if (scanf("%4095s", path) != 1)
+			return 1;
+		struct limits l = {.path = path};
+		if (strcmp(what, "get") == 0) {
+			int r = call("nvmlDeviceGetMemoryLimits_v1", device, &l, NULL);
+			printf("get %d %lld %lld %lld\n", r, r ? 0 : (long long)l.soft >> 20, r ? 0 : (long long)l.hard >> 20, r ? 0 : (long long)l.used >> 20);
+			continue;
+		}
+		if (scanf("%31s %31s", soft, hard) != 2)
+			return 1;
+		l.soft = strcmp(soft, "max") == 0 ? ~0ULL : strtoull(soft, NULL, 10) << 20;
+		l.hard = strcmp(hard, "max") == 0 ? ~0ULL : strtoull(hard, NULL, 10) << 20;
+		printf("set %d\n", call("nvmlDeviceSetMemoryLimits_v1", device, &l, NULL));
 	}
 	return call("nvmlShutdown", NULL, NULL, NULL);
 }
@@ -166,6 +218,10 @@ int main(int argc, char **argv)
 	if (argc == 3 && strcmp(argv[1], "calls") == 0) {
 		library = strcmp(argv[2], "-") == 0 ? NULL : dlopen(argv[2], RTLD_NOW);
 		return calls();
+	}
+	if (argc == 3 && strcmp(argv[1], "limits") == 0) {
+		library = strcmp(argv[2], "-") == 0 ? NULL : dlopen(argv[2], RTLD_NOW);
+		return limits();
 	}
 #ifdef WITH_SOURCES
 	if (argc == 3 && strcmp(argv[1], "mutate") == 0)

@@ -22,13 +22,13 @@ func (b Builder) command(ctx context.Context, r recipe, out string) (*exec.Cmd, 
 		if err != nil {
 			return nil, err
 		}
-		args := slices.Concat(r.compiler[1:], []string{"-o", filepath.Join(out, "libnvidia-ml.so.1")})
+		args := slices.Concat(r.compiler[1:], []string{"-o", filepath.Join(out, r.output)})
 		for _, name := range files {
 			if strings.HasSuffix(name, ".c") {
 				args = append(args, name)
 			}
 		}
-		cmd := exec.CommandContext(ctx, r.compiler[0], append(args, "-lpthread")...)
+		cmd := exec.CommandContext(ctx, r.compiler[0], append(args, "-lpthread", "-ldl")...)
 		cmd.Dir = b.Sources
 		return cmd, nil
 	}

@@ -35,7 +35,8 @@ const (
 	Guest       = "guest"       // pause, sample
 	Helm        = "helm"        // helm
 	CertManager = "certmanager" // certmanager: controllers of cert-manager
-	FakeNVML    = "fakenvml"    // libnvidia-ml.so.1
+	FakeNVML    = "fakenvml"    // libnvidia-ml.so.1, which is libcuda.so.1 too
+	Greedy      = "greedy"      // greedy
 )
 
 // A recipe says how one component is made.
@@ -46,6 +47,7 @@ type recipe struct {
 	packages []string // Go packages to build
 	flags    []string // further arguments of go build
 	compiler []string // a C compiler and its arguments instead of go build; sources follow
+	output   string   // the file that it makes
 	estimate string   // how long it takes the first time on a small machine
 }
 
@@ -84,6 +86,14 @@ func recipes() []recipe {
 			name:     FakeNVML,
 			sources:  []string{"fakenvml/src"},
 			compiler: []string{"gcc", "-shared", "-fPIC", "-O2", "-fvisibility=hidden", "-Wl,-soname,libnvidia-ml.so.1"},
+			output:   "libnvidia-ml.so.1",
+			estimate: "1 s",
+		},
+		{
+			name:     Greedy,
+			sources:  []string{"images/greedy"},
+			compiler: []string{"gcc", "-O2"},
+			output:   "greedy",
 			estimate: "1 s",
 		},
 	}
