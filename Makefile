@@ -12,6 +12,7 @@ DURATION ?= 10m
 PODS     ?= 500
 SEED     ?=
 SEEDS    ?= 10000
+RELEASE  ?=
 BIN      := bin
 
 # Where Go code of ours is, each a module of its own.
@@ -45,8 +46,8 @@ build: ## Build the binaries into bin/
 	CGO_ENABLED=1 go build -trimpath -ldflags "-s -w -X main.version=$(VERSION)" -o $(BIN)/ ./cmd/gpumem-device-plugin
 
 .PHONY: release
-release: ## Make a release in dist/: binaries, images, chart, SBOMs, krew manifest, checksums
-	cd test && go run ./cmd/gpumem-release -version $(VERSION)
+release: ## Make a release in dist/: binaries, images, chart, SBOMs, licences, krew manifest, checksums (RELEASE=-all: for all platforms, or not at all)
+	cd test && go run ./cmd/gpumem-release -version $(VERSION) $(RELEASE)
 
 .PHONY: clean
 clean: ## Remove what was built in the checkout (not the cache of the test cluster)
@@ -68,9 +69,10 @@ verify: vet $(BIN)/helm ## See that code is formatted and vetted, modules are ti
 	@echo "verified: what is generated is that of its sources"
 
 .PHONY: lint
-lint: ## Run golangci-lint, built from source, by the rules of .golangci.yml (LINTFLAGS="--concurrency 1")
+lint: ## Run actionlint, and golangci-lint by the rules of .golangci.yml (LINTFLAGS="--concurrency 1")
 	@mkdir -p $(BIN)
 	@cd test/lint && go build -o ../../$(BIN)/ tool
+	@echo "actionlint"; $(BIN)/actionlint .github/workflows/*.yml
 	@for dir in $(MODULES); do echo "golangci-lint in $$dir"; cd $$dir; $(CURDIR)/$(BIN)/golangci-lint run $(LINTFLAGS); cd $(CURDIR); done
 
 .PHONY: test

@@ -22,7 +22,6 @@ import (
 var elsewhere = map[string]string{
 	"ctr":                      "loads images on a user's node",
 	"curl":                     "asks what a port-forward has opened on a user's machine",
-	"docker":                   "loads images on a user's machine",
 	"gcloud":                   "Google's cloud",
 	"kind":                     "a cluster in Docker",
 	"kubeadm":                  "a machine of a control plane",
@@ -30,6 +29,7 @@ var elsewhere = map[string]string{
 	"minikube":                 "a cluster in Docker or a virtual machine",
 	"nvidia-ctk":               "NVIDIA's container toolkit, on a node with a GPU",
 	"nvidia-smi":               "a node with a GPU",
+	"skopeo":                   "copies images to a user's registry",
 	"systemctl":                "services of a user's machine",
 }
 

@@ -3,6 +3,7 @@ package images
 import (
 	"archive/tar"
 	"bytes"
+	"compress/gzip"
 	"debug/elf"
 	"encoding/json"
 	"errors"
@@ -15,6 +16,7 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+	digest "github.com/opencontainers/go-digest"
 	specs "github.com/opencontainers/image-spec/specs-go/v1"
 )
 
@@ -144,7 +146,7 @@ func untar(t *testing.T, archive []byte) map[string]string {
 			entries[h.Name] = mode + " -> " + h.Linkname
 		case h.Typeflag == tar.TypeDir:
 			entries[h.Name] = mode
-		case strings.HasSuffix(h.Name, ".json") || strings.HasSuffix(h.Name, "layer.tar"):
+		case strings.HasSuffix(h.Name, ".json") || strings.HasSuffix(h.Name, "layer.tar") || strings.HasPrefix(h.Name, "blobs/") || h.Name == "oci-layout":
 			entries[h.Name] = string(content)
 		default:
 			entries[h.Name] = mode + " " + string(content)
@@ -193,4 +195,71 @@ func machineOf(t *testing.T, name string) elf.Machine {
 	}
 	defer f.Close()
 	return f.Machine
+}
+
+// The archive of a release has an image for each architecture, and each blob is what its
+// digest says.
+func TestWriteArchive(t *testing.T) {
+	of := func(arch string) Image {
+		return Image{Name: "example.com/hello:1.2.3", Architecture: arch, Files: []File{{Path: "/etc/arch", Content: []byte(arch)}}, Entrypoint: []string{"hello"}}
+	}
+	var made [2][]byte
+	var named digest.Digest
+	for i := range made {
+		file := filepath.Join(t.TempDir(), "hello.oci.tar")
+		var err error
+		if named, err = WriteArchive(file, of("amd64"), of("arm64")); err != nil {
+			t.Fatal(err)
+		}
+		if made[i], err = os.ReadFile(file); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if !bytes.Equal(made[0], made[1]) {
+		t.Error("two archives of one image differ")
+	}
+	files := untar(t, made[0])
+	blob := func(d specs.Descriptor, into any) string {
+		text, found := files["blobs/sha256/"+d.Digest.Encoded()]
+		if !found || digest.FromString(text) != d.Digest || int64(len(text)) != d.Size {
+			t.Fatalf("%s %s: in the archive %t, of %d bytes", d.MediaType, d.Digest, found, len(text))
+		}
+		if into != nil {
+			if err := json.Unmarshal([]byte(text), into); err != nil {
+				t.Fatal(err)
+			}
+		}
+		return text
+	}
+	var begin, index specs.Index
+	if err := json.Unmarshal([]byte(files["index.json"]), &begin); err != nil || len(begin.Manifests) != 1 {
+		t.Fatalf("%v, %+v", err, begin)
+	}
+	want := map[string]string{"io.containerd.image.name": "example.com/hello:1.2.3", "org.opencontainers.image.ref.name": "1.2.3"}
+	if diff := cmp.Diff(want, begin.Manifests[0].Annotations); diff != "" || begin.Manifests[0].Digest != named || files["oci-layout"] != `{"imageLayoutVersion":"1.0.0"}` {
+		t.Errorf("it begins with %s, %s (-want +got):\n%s", begin.Manifests[0].Digest, files["oci-layout"], diff)
+	}
+	blob(begin.Manifests[0], &index)
+	for i, arch := range []string{"amd64", "arm64"} {
+		var manifest specs.Manifest
+		var config specs.Image
+		blob(index.Manifests[i], &manifest)
+		blob(manifest.Config, &config)
+		plain, err := gzip.NewReader(strings.NewReader(blob(manifest.Layers[0], nil)))
+		if err != nil {
+			t.Fatal(err)
+		}
+		layer, err := io.ReadAll(plain)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if config.Architecture != arch || index.Manifests[i].Platform.Architecture != arch || config.RootFS.DiffIDs[0] != digest.FromBytes(layer) || untar(t, layer)["etc/arch"] != "-rw-r--r-- "+arch {
+			t.Errorf("%s: %+v, files %v", arch, config, untar(t, layer))
+		}
+	}
+	other := of("arm64")
+	other.Name = "example.com/other:1.2.3"
+	if _, err := WriteArchive(filepath.Join(t.TempDir(), "x.tar"), of("amd64"), other); err == nil {
+		t.Error("two images of different names are one")
+	}
 }

@@ -25,19 +25,47 @@ func triplets() map[string]string {
 	return map[string]string{"amd64": "x86_64-linux-gnu", "arm64": "aarch64-linux-gnu"}
 }
 
+// A service is a part that runs in the cluster, from an image.
+type service struct {
+	name   string
+	module string // its folder in the checkout
+	source string
+	c      bool // it is linked with the C library
+	packed bool // its program is of use by itself
+}
+
+func services() []service {
+	return []service{
+		{name: "gpumem-extender", source: "./cmd/gpumem-extender", packed: true},
+		{name: "gpumem-device-plugin", source: "./cmd/gpumem-device-plugin", c: true, packed: true},
+		// What "helm test" and config/samples run.
+		{name: "gpumem-sample", module: "test", source: "./images/sample"},
+	}
+}
+
 // A Release is one that is being made.
 type Release struct {
 	Root    string // of the checkout
 	Out     string // folder for what is made; what is in it is removed
 	Version string // "v0.2.0"
+	All     bool   // fail where this machine cannot build a part; else it is left out, and said
 	Log     io.Writer
 
-	work string
-	krew []krewPlatform
+	work   string
+	krew   []krewPlatform
+	images []string // by name, tag and digest
 }
 
-// Make makes all parts. What this machine cannot build is left out, and said.
-func (r *Release) Make(ctx context.Context) (err error) {
+// everywhere are the platforms of a release.
+func everywhere() []platform {
+	return []platform{{"linux", "amd64"}, {"linux", "arm64"}, {"darwin", "amd64"}, {"darwin", "arm64"}}
+}
+
+// Make makes all parts.
+func (r *Release) Make(ctx context.Context) error { return r.make(ctx, everywhere()) }
+
+// make makes the parts for some platforms.
+func (r *Release) make(ctx context.Context, platforms []platform) (err error) {
 	if err := r.checkChart(); err != nil {
 		return err
 	}
@@ -51,45 +79,32 @@ func (r *Release) Make(ctx context.Context) (err error) {
 		return err
 	}
 	defer os.RemoveAll(r.work)
-	linux := []platform{{"linux", "amd64"}, {"linux", "arm64"}}
-	for _, p := range append(linux, platform{"darwin", "amd64"}, platform{"darwin", "arm64"}) {
+	for _, p := range platforms {
 		if err := r.command(ctx, p); err != nil {
 			return err
 		}
 	}
-	for _, p := range linux {
-		if err := errors.Join(r.service(ctx, "gpumem-extender", p, ""), r.sample(ctx, p)); err != nil {
-			return err
-		}
-		compiler := "gcc"
-		if p.arch != runtime.GOARCH {
-			triplet := triplets()[p.arch]
-			compiler = triplet + "-gcc"
-			if _, err := exec.LookPath(compiler); err != nil {
-				fmt.Fprintf(r.Log, "left out: gpumem-device-plugin for %s, because there is no %s (Debian: gcc-%s and libc6-dev-%s-cross)\n",
-					p.arch, compiler, strings.ReplaceAll(triplet, "_", "-"), p.arch)
-				continue
-			}
-		}
-		if err := r.service(ctx, "gpumem-device-plugin", p, compiler); err != nil {
+	for _, s := range services() {
+		if err := r.service(ctx, s, platforms); err != nil {
 			return err
 		}
 	}
-	if err := r.chart(); err != nil {
+	notes, err := r.notes()
+	if err != nil {
 		return err
 	}
-	if err := writeKrew(filepath.Join(r.Out, "inspect-gpumem.yaml"), r.Version, r.krew); err != nil {
+	if err := errors.Join(
+		r.chart(),
+		writeKrew(filepath.Join(r.Out, "inspect-gpumem.yaml"), r.Version, r.krew),
+		os.WriteFile(filepath.Join(r.Out, "images.txt"), []byte(strings.Join(r.images, "\n")+"\n"), 0o644),
+		os.WriteFile(filepath.Join(r.Out, "notes.md"), notes, 0o644),
+	); err != nil {
 		return err
 	}
 	if err := writeSums(r.Out); err != nil {
 		return err
 	}
 	return r.report()
-}
-
-// build compiles a command of this repository. Without a compiler, it has no C.
-func (r *Release) build(ctx context.Context, name string, p platform, compiler string) (binary string, err error) {
-	return r.compile(ctx, r.Root, "./cmd/"+name, p, compiler)
 }
 
 // compile compiles a package of a module.
@@ -113,25 +128,32 @@ func (r *Release) named(name string, p platform, suffix string) string {
 	return filepath.Join(r.Out, fmt.Sprintf("%s-%s-%s-%s%s", name, r.Version, p.os, p.arch, suffix))
 }
 
-// pack writes the archive of a binary, and what is in the binary.
-func (r *Release) pack(name string, p platform, binary string) (archive string, err error) {
-	archive = r.named(name, p, ".tar.gz")
-	entries := []entry{{name, binary, 0o755}, {"LICENSE", filepath.Join(r.Root, "LICENSE"), 0o644}}
-	if err := writeArchive(archive, entries); err != nil {
+// pack writes the archive of a binary, with the licences of what it was linked from.
+func (r *Release) pack(ctx context.Context, name string, p platform, module, binary string) (archive string, err error) {
+	licences, err := r.licences(ctx, module, binary)
+	if err != nil {
 		return "", err
 	}
-	return archive, writeSBOM(r.named(name, p, ".cdx.json"), binary, r.Version)
+	archive = r.named(name, p, ".tar.gz")
+	return archive, writeArchive(archive, []entry{
+		{name: name, source: binary, mode: 0o755},
+		{name: "LICENSE", source: filepath.Join(r.Root, "LICENSE"), mode: 0o644},
+		{name: licencesFile, source: licences, mode: 0o644},
+	})
 }
 
 // command makes the plugin of kubectl.
 func (r *Release) command(ctx context.Context, p platform) error {
 	const name = "kubectl-inspect-gpumem"
-	binary, err := r.build(ctx, name, p, "")
+	binary, err := r.compile(ctx, r.Root, "./cmd/"+name, p, "")
 	if err != nil {
 		return err
 	}
-	archive, err := r.pack(name, p, binary)
+	archive, err := r.pack(ctx, name, p, r.Root, binary)
 	if err != nil {
+		return err
+	}
+	if err := writeSBOM(r.named(name, p, ".cdx.json"), binary, r.Version, nil); err != nil {
 		return err
 	}
 	digest, err := sum(archive)
@@ -142,46 +164,86 @@ func (r *Release) command(ctx context.Context, p platform) error {
 	return err
 }
 
-// service makes a part that runs in the cluster, and its image.
-func (r *Release) service(ctx context.Context, name string, p platform, compiler string) error {
-	binary, err := r.build(ctx, name, p, compiler)
+// service makes the image of a service, for each architecture that this machine can build
+// for, and packs its programs.
+func (r *Release) service(ctx context.Context, s service, platforms []platform) error {
+	var made []images.Image
+	for _, p := range platforms {
+		if p.os != "linux" {
+			continue
+		}
+		compiler, err := compilerFor(s, p)
+		if err != nil {
+			if r.All {
+				return err
+			}
+			fmt.Fprintf(r.Log, "left out: %v\n", err)
+			continue
+		}
+		image, err := r.image(ctx, s, p, compiler)
+		if err != nil {
+			return fmt.Errorf("image of %s for %s: %w", s.name, p.arch, err)
+		}
+		made = append(made, image)
+	}
+	file := filepath.Join(r.Out, s.name+"-"+r.Version+".oci.tar")
+	digest, err := images.WriteArchive(file, made...)
 	if err != nil {
 		return err
 	}
-	if _, err := r.pack(name, p, binary); err != nil {
-		return err
+	r.images = append(r.images, made[0].Name+"@"+digest.String())
+	return nil
+}
+
+// compilerFor returns the C compiler that a service needs for a platform, if it needs one.
+func compilerFor(s service, p platform) (string, error) {
+	if !s.c {
+		return "", nil
 	}
-	image := r.image(name, p, binary)
-	switch {
-	case compiler == "":
-		image.Files = append(image.Files, images.Nonroot()...)
-	default:
-		libraries, err := librariesOf(binary, p)
-		if err != nil {
-			return fmt.Errorf("image of %s for %s: %w", name, p.arch, err)
+	if p.arch == runtime.GOARCH {
+		return "gcc", nil
+	}
+	triplet := triplets()[p.arch]
+	compiler := triplet + "-gcc"
+	if _, err := exec.LookPath(compiler); err != nil {
+		return "", fmt.Errorf("%s for %s, because there is no %s (Debian: gcc-%s and libc6-dev-%s-cross)",
+			s.name, p.arch, compiler, strings.ReplaceAll(triplet, "_", "-"), p.arch)
+	}
+	return compiler, nil
+}
+
+// image builds a service for a platform and describes its image.
+func (r *Release) image(ctx context.Context, s service, p platform, compiler string) (images.Image, error) {
+	module := filepath.Join(r.Root, s.module)
+	binary, err := r.compile(ctx, module, s.source, p, compiler)
+	if err != nil {
+		return images.Image{}, err
+	}
+	licences, err := r.licences(ctx, module, binary)
+	if err != nil {
+		return images.Image{}, err
+	}
+	image := images.Image{
+		Name: "ghcr.io/gpumem/" + s.name + ":" + strings.TrimPrefix(r.Version, "v"), Architecture: p.arch,
+		Files:      append(images.Programs(binary), images.File{Path: "/" + licencesFile, Source: licences, Mode: 0o644}),
+		Entrypoint: []string{"/usr/local/bin/" + filepath.Base(binary)}, User: "65532:65532",
+	}
+	var libraries []images.File
+	if s.c {
+		if libraries, err = librariesOf(binary, p); err != nil {
+			return images.Image{}, err
 		}
 		image.Files, image.User = append(image.Files, libraries...), "0:0"
+	} else {
+		image.Files = append(image.Files, images.Nonroot()...)
 	}
-	return image.WriteFile(r.named(name, p, ".image.tar"))
-}
-
-// image describes the image of a program that needs nothing but itself.
-func (r *Release) image(name string, p platform, binary string) images.Image {
-	return images.Image{
-		Name: "ghcr.io/gpumem/" + name + ":" + strings.TrimPrefix(r.Version, "v"), Architecture: p.arch,
-		Files: images.Programs(binary), Entrypoint: []string{"/usr/local/bin/" + filepath.Base(binary)}, User: "65532:65532",
+	if err := writeSBOM(r.named(s.name, p, ".cdx.json"), binary, r.Version, libraries); err != nil {
+		return images.Image{}, err
 	}
-}
-
-// sample makes the image that "helm test" and config/samples run. Its program is
-// of no use without them, and is not packed.
-func (r *Release) sample(ctx context.Context, p platform) error {
-	binary, err := r.compile(ctx, filepath.Join(r.Root, "test"), "./images/sample", p, "")
-	if err != nil {
-		return err
+	if s.packed {
+		_, err = r.pack(ctx, s.name, p, module, binary)
 	}
-	const name = "gpumem-sample"
-	return r.image(name, p, binary).WriteFile(r.named(name, p, ".image.tar"))
+	return image, err
 }
 
 // librariesOf returns what a program is linked to.
@@ -216,6 +278,26 @@ func (r *Release) chart() error {
 		return err
 	}
 	return writeArchive(filepath.Join(r.Out, "gpumem-"+strings.TrimPrefix(r.Version, "v")+".tgz"), entries)
+}
+
+// notes returns what the changelog says of the version, or of what is not released yet.
+func (r *Release) notes() ([]byte, error) {
+	text, err := os.ReadFile(filepath.Join(r.Root, "CHANGELOG.md"))
+	if err != nil {
+		return nil, err
+	}
+	for _, heading := range []string{strings.TrimPrefix(r.Version, "v"), "Unreleased"} {
+		_, section, found := strings.Cut(string(text), "\n## ["+heading+"]")
+		if !found {
+			continue
+		}
+		_, section, _ = strings.Cut(section, "\n") // what else the heading says
+		section, _, _ = strings.Cut(section, "\n## ")
+		if section = strings.TrimSpace(section); section != "" {
+			return []byte(section + "\n"), nil
+		}
+	}
+	return nil, fmt.Errorf("CHANGELOG.md says nothing of %s, and has nothing under Unreleased", r.Version)
 }
 
 // report says what was made, and how large it is.

@@ -6,17 +6,17 @@ import (
 	"compress/gzip"
 	"encoding/json"
 	"errors"
-	"go/build"
 	"io"
 	"os"
 	"path/filepath"
-	"regexp"
 	"runtime"
 	"slices"
 	"strings"
 	"testing"
 
 	"sigs.k8s.io/yaml"
+
+	"github.com/gpumem/gpumem/test/images"
 )
 
 const root = "../.."
@@ -84,12 +84,13 @@ func namesIn(t *testing.T, archive []byte) (names []string) {
 
 func TestSBOM(t *testing.T) {
 	r := &Release{Root: root, Version: "v1.2.3", work: t.TempDir()}
-	binary, err := r.build(t.Context(), "gpumem-sim", platform{runtime.GOOS, runtime.GOARCH}, "")
+	binary, err := r.compile(t.Context(), root, "./cmd/gpumem-sim", platform{runtime.GOOS, runtime.GOARCH}, "")
 	if err != nil {
 		t.Fatal(err)
 	}
 	file := filepath.Join(t.TempDir(), "gpumem-sim.cdx.json")
-	if err := writeSBOM(file, binary, "v1.2.3"); err != nil {
+	library := images.File{Path: "/lib/libc.so.6", Source: binary}
+	if err := writeSBOM(file, binary, "v1.2.3", []images.File{library}); err != nil {
 		t.Fatal(err)
 	}
 	text, err := os.ReadFile(file)
@@ -103,26 +104,11 @@ func TestSBOM(t *testing.T) {
 	if got.Format != "CycloneDX" || got.SpecVersion != "1.6" || len(got.Metadata.Component.Hashes) != 1 {
 		t.Errorf("it begins with %+v", got.Metadata)
 	}
-	for name, version := range map[string]string{"std": strings.TrimPrefix(runtime.Version(), "go"), "github.com/spf13/pflag": ""} {
+	for name, version := range map[string]string{"/lib/libc.so.6": "", "std": strings.TrimPrefix(runtime.Version(), "go"), "github.com/spf13/pflag": ""} {
 		i := slices.IndexFunc(got.Components, func(c component) bool { return c.Name == name })
-		if i < 0 || version != "" && got.Components[i].Version != version || got.Components[i].Version == "" {
+		if i < 0 || version != "" && got.Components[i].Version != version || got.Components[i].Version == "" && len(got.Components[i].Hashes) == 0 {
 			t.Errorf("%s is not in it, or of another version than %q", name, version)
 		}
-	}
-}
-
-// "helm test" and the samples ask for an image that a release has to bring.
-func TestSampleImage(t *testing.T) {
-	r := &Release{Root: root, Out: t.TempDir(), Version: "v1.2.3", work: t.TempDir()}
-	if err := r.sample(t.Context(), platform{"linux", runtime.GOARCH}); err != nil {
-		t.Fatal(err)
-	}
-	archive, err := os.ReadFile(filepath.Join(r.Out, "gpumem-sample-v1.2.3-linux-"+runtime.GOARCH+".image.tar"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	if want := []byte(`"ghcr.io/gpumem/gpumem-sample:1.2.3"`); !bytes.Contains(archive, want) {
-		t.Errorf("the image is not named %s", want)
 	}
 }
 
@@ -161,31 +147,5 @@ func TestKrewManifestAndSums(t *testing.T) {
 	digest, err := sum(file)
 	if err != nil || string(sums) != digest+"  inspect-gpumem.yaml\n" {
 		t.Errorf("sums %q, %v", sums, err)
-	}
-}
-
-// The images of the Dockerfiles are built by the Go that go.mod asks for.
-func TestDockerfilesUseTheRightGo(t *testing.T) {
-	module, err := os.ReadFile(filepath.Join(root, "go.mod"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	want := regexp.MustCompile(`(?m)^go (\d+\.\d+)`).FindSubmatch(module)
-	files, err := filepath.Glob(filepath.Join(root, "cmd", "*", "Dockerfile"))
-	if err != nil || len(files) != 2 || want == nil {
-		t.Fatalf("%v, %v, %s", files, err, want)
-	}
-	for _, file := range files {
-		text, err := os.ReadFile(file)
-		if err != nil {
-			t.Fatal(err)
-		}
-		if !bytes.Contains(text, append([]byte("golang:"), append(want[1], '-')...)) {
-			t.Errorf("%s is not built by Go %s", file, want[1])
-		}
-		command := filepath.Base(filepath.Dir(file))
-		if _, err := build.ImportDir(filepath.Join(root, "cmd", command), 0); err != nil || !bytes.Contains(text, []byte("./cmd/"+command)) {
-			t.Errorf("%s does not build %s: %v", file, command, err)
-		}
 	}
 }

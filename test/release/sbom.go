@@ -6,6 +6,8 @@ import (
 	"os"
 	"slices"
 	"strings"
+
+	"github.com/gpumem/gpumem/test/images"
 )
 
 // bom is a list of software in CycloneDX's JSON, version 1.6, as far as it is
@@ -25,8 +27,8 @@ type metadata struct {
 type component struct {
 	Type       string     `json:"type"`
 	Name       string     `json:"name"`
-	Version    string     `json:"version"`
-	PackageURL string     `json:"purl"`
+	Version    string     `json:"version,omitempty"`
+	PackageURL string     `json:"purl,omitempty"`
 	Hashes     []hash     `json:"hashes,omitempty"`
 	Properties []property `json:"properties,omitempty"`
 }
@@ -42,8 +44,8 @@ type property struct {
 }
 
 // writeSBOM writes what the modules are that a binary was linked from, which it
-// says itself.
-func writeSBOM(name, binary, version string) error {
+// says itself, and which libraries are in the image with it.
+func writeSBOM(name, binary, version string, libraries []images.File) error {
 	info, err := buildinfo.ReadFile(binary)
 	if err != nil {
 		return err
@@ -65,6 +67,13 @@ func writeSBOM(name, binary, version string) error {
 			// Of the module's files, as go.sum has it, not of an archive.
 			Properties: []property{{"go:sum", m.Sum}},
 		})
+	}
+	for _, library := range libraries {
+		digest, err := sum(library.Source)
+		if err != nil {
+			return err
+		}
+		out.Components = append(out.Components, component{Type: "file", Name: library.Path, Hashes: []hash{{"SHA-256", digest}}})
 	}
 	out.Components = append(out.Components, component{
 		Type: "library", Name: "std", Version: strings.TrimPrefix(info.GoVersion, "go"), PackageURL: "pkg:golang/std@" + strings.TrimPrefix(info.GoVersion, "go"),

@@ -9,14 +9,20 @@ import (
 	"testing"
 )
 
-// What names a version of ours names that of the chart: a sample or a page would ask for an
-// image that no release brings.
-func TestOneVersionEverywhere(t *testing.T) {
+// chartVersion returns the version of the chart, with a v.
+func chartVersion(t *testing.T) string {
+	t.Helper()
 	chart, err := os.ReadFile(filepath.Join(root, "charts", "gpumem", "Chart.yaml"))
 	if err != nil {
 		t.Fatal(err)
 	}
-	version := string(regexp.MustCompile(`(?m)^version: (\S+)$`).FindSubmatch(chart)[1])
+	return "v" + string(regexp.MustCompile(`(?m)^version: (\S+)$`).FindSubmatch(chart)[1])
+}
+
+// What names a version of ours names that of the chart: a sample or a page would ask for an
+// image that no release brings.
+func TestOneVersionEverywhere(t *testing.T) {
+	version := strings.TrimPrefix(chartVersion(t), "v")
 	names := regexp.MustCompile(`\b(?:gpumem-(?:extender|device-plugin|sample):|gpumem-(?:extender|device-plugin|sample)-v|kubectl-inspect-gpumem-v|\$image:|\$image-v|(?m:^VERSION  \?= v)|(?m:^> \*\*Status: )|(?m:^\tVersion = "))(\d+\.\d+\.\d+)`)
 	found := 0
 	for _, at := range []string{"Makefile", "README.md", "charts", "config", "docs", "test/cluster/cluster.go", "test/stack/stack.go"} {

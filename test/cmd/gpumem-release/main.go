@@ -17,6 +17,7 @@ func main() {
 	flag.StringVar(&r.Root, "root", "..", "the checkout")
 	flag.StringVar(&r.Out, "out", "../dist", "where to put what is made; what is there is removed")
 	flag.StringVar(&r.Version, "version", "v0.0.0-dev", "the version, with its v")
+	flag.BoolVar(&r.All, "all", false, "fail where a part cannot be built on this machine, instead of leaving it out")
 	flag.Parse()
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
 	err := r.Make(ctx)
