@@ -1,6 +1,7 @@
 // Command standin takes the place of nvidia-cuda-mps-control in tests. It checks
 // what it is told as strictly as it can, and writes it down: every command is a line
-// of standin.log in the log directory. It serves no GPU.
+// of standin.log in the log directory. It has no GPU: its clients are processes that use
+// the simulated driver of test/fakenvml.
 //
 // A test steers it by files in the pipe directory:
 //
@@ -65,8 +66,8 @@ func run(args []string) error {
 type daemon struct {
 	pipe, logs string
 	protocol   int
-	percent    float64
-	limits     map[string]string
+	terms
+	attached attached
 }
 
 func (d *daemon) socket() string { return filepath.Join(d.pipe, "control") }
@@ -102,6 +103,9 @@ func (d *daemon) serve(args []string) error {
 	if err != nil {
 		return err
 	}
+	if err := os.Chmod(d.socket(), 0o777); err != nil { // for many users, as it is told to be
+		return err
+	}
 	if err := os.WriteFile(filepath.Join(d.pipe, "nvidia-cuda-mps-control.pid"), []byte(strconv.Itoa(os.Getpid())), 0o644); err != nil {
 		return err
 	}
@@ -131,7 +135,6 @@ func (d *daemon) serve(args []string) error {
 
 // answer answers one command, and reports whether it was the last.
 func (d *daemon) answer(conn net.Conn) (last bool) {
-	defer conn.Close()
 	for {
 		if _, err := os.Stat(filepath.Join(d.pipe, "deaf")); err != nil {
 			break
@@ -139,10 +142,15 @@ func (d *daemon) answer(conn net.Conn) (last bool) {
 		time.Sleep(10 * time.Millisecond)
 	}
 	line, err := bufio.NewReader(conn).ReadString('\n')
+	command := strings.TrimSpace(line)
+	if command == "attach" {
+		d.attached.attach(conn, d.terms)
+		return false
+	}
+	defer conn.Close()
 	if err != nil {
 		return false
 	}
-	command := strings.TrimSpace(line)
 	reply, err := d.reply(strings.Fields(command))
 	if err != nil {
 		reply = err.Error()
@@ -221,12 +229,13 @@ func (d *daemon) limit(index, value string) error {
 	return nil
 }
 
+// clients returns the processes that use the daemon, and those that a test says do.
 func (d *daemon) clients() string {
 	text, err := os.ReadFile(filepath.Join(d.pipe, "clients"))
 	if err != nil {
-		return ""
+		text = nil
 	}
-	return strings.TrimSpace(string(text))
+	return strings.TrimSpace(d.attached.list() + string(text))
 }
 
 // note writes down what the daemon was told.

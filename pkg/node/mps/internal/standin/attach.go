@@ -1,0 +1,70 @@
+package main
+
+import (
+	"fmt"
+	"io"
+	"net"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"syscall"
+)
+
+// Terms are what the daemon grants a process that uses the GPUs through it.
+type terms struct {
+	percent float64           // of a GPU's multiprocessors
+	limits  map[string]string // of a GPU's memory, by the GPU's index or "all"
+}
+
+// An attached process holds a connection for as long as it lives (test/fakenvml, src/mps.c).
+type attached struct {
+	mu   sync.Mutex
+	pids []int
+}
+
+// attach grants a process its terms, and counts it until it ends.
+func (a *attached) attach(conn net.Conn, t terms) {
+	pid := peer(conn)
+	a.mu.Lock()
+	a.pids = append(a.pids, pid)
+	a.mu.Unlock()
+	fmt.Fprintf(conn, "threads %g\n", t.percent)
+	for gpu, limit := range t.limits {
+		fmt.Fprintf(conn, "limit %s %s\n", gpu, limit)
+	}
+	fmt.Fprintln(conn)
+	go func() {
+		defer conn.Close()
+		_, _ = io.Copy(io.Discard, conn)
+		a.mu.Lock()
+		defer a.mu.Unlock()
+		i := slices.Index(a.pids, pid)
+		a.pids = slices.Delete(a.pids, i, i+1)
+	}()
+}
+
+// list returns the processes, one a line.
+func (a *attached) list() string {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	var out strings.Builder
+	for _, pid := range a.pids {
+		fmt.Fprintln(&out, strconv.Itoa(pid))
+	}
+	return out.String()
+}
+
+// peer returns the process at the other end, as this one's namespace numbers it.
+func peer(conn net.Conn) (pid int) {
+	raw, err := conn.(*net.UnixConn).SyscallConn()
+	if err != nil {
+		return 0
+	}
+	_ = raw.Control(func(fd uintptr) {
+		if cred, err := syscall.GetsockoptUcred(int(fd), syscall.SOL_SOCKET, syscall.SO_PEERCRED); err == nil {
+			pid = int(cred.Pid)
+		}
+	})
+	return pid
+}
