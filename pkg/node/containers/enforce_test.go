@@ -1,7 +1,9 @@
 package containers
 
 import (
+	"fmt"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 
@@ -11,6 +13,7 @@ import (
 
 	"github.com/gpumem/gpumem/pkg/core/allocation"
 	"github.com/gpumem/gpumem/pkg/core/gpu"
+	"github.com/gpumem/gpumem/pkg/kube/api"
 )
 
 func TestWhatEnforcesAGrant(t *testing.T) {
@@ -56,6 +59,51 @@ func TestWhatEnforcesAGrant(t *testing.T) {
 			}
 		})
 	}
+}
+
+// TestFrameworksTakeTheirGrant: a framework multiplies the total that CUDA reports by its
+// variable. That total is the GPU's, and at the level kernel the grant (NVIDIA, "MPS v3 Memory
+// Partitioning": cuMemGetInfo is capped to the hard limit).
+func TestFrameworksTakeTheirGrant(t *testing.T) {
+	const physicalMiB, unitMiB = 15360, 1024
+	variables := []string{"GPUMEM_FRACTION", "XLA_PYTHON_CLIENT_MEM_FRACTION", "PYTORCH_ALLOC_CONF", "FLAGS_fraction_of_gpu_memory_to_use"}
+	cfg := DefaultConfig()
+	cfg.Frameworks, cfg.GPUShare = []Framework{"jax", "pytorch", "paddle"}, true
+	for _, tc := range []struct {
+		level gpu.Enforcement
+		total func(grantMiB float64) float64
+	}{
+		{gpu.EnforcementAdvisory, func(float64) float64 { return physicalMiB }},
+		{gpu.EnforcementMPS, func(float64) float64 { return physicalMiB }},
+		{gpu.EnforcementKernel, func(grant float64) float64 { return grant }},
+	} {
+		for _, units := range []int{1, 3, 15} {
+			t.Run(fmt.Sprintf("%s, %d GiB", tc.level, units), func(t *testing.T) {
+				grant := allocation.Grant{Devices: []gpu.Device{{UUID: "GPU-a", MemoryMiB: physicalMiB}}, Each: units}
+				env := cfg.Response(gpu.Memory, grant, gpu.Inventory{UnitMiB: unitMiB, Enforcement: tc.level}).GetEnvs()
+				shares := map[string]float64{}
+				for _, name := range variables {
+					shares[name] = number(t, strings.TrimPrefix(env[name], "per_process_memory_fraction:"))
+				}
+				shares["gpushare's"] = number(t, env[api.GPUShareContainer]) / number(t, env[api.GPUShareDevice])
+				granted := float64(units) * unitMiB
+				for name, share := range shares {
+					if part := share * tc.total(granted) / granted; part < 0.9 || part > 1 {
+						t.Errorf("by %s=%g a framework takes %.3f of its grant, want 0.9 to 1", name, share, part)
+					}
+				}
+			})
+		}
+	}
+}
+
+func number(t *testing.T, s string) float64 {
+	t.Helper()
+	n, err := strconv.ParseFloat(s, 64)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return n
 }
 
 // FuzzParse: what a flag may say is read, or refused with words that repeat it.

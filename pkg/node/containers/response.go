@@ -150,6 +150,11 @@ func coreResponse(g allocation.Grant, inv gpu.Inventory) *pluginapi.ContainerAll
 	return out
 }
 
+// shareOfLimit is what a framework may take of the total that it sees at the level kernel. The
+// total is then the grant itself, not the GPU: a share of the GPU would count twice. The rest is
+// for CUDA's context, which is inside the limit there.
+const shareOfLimit = "0.9200"
+
 // environment returns the numbers of a grant, lists in the order of the GPUs'
 // indexes.
 func environment(g allocation.Grant, inv gpu.Inventory, frameworks []Framework) map[string]string {
@@ -164,6 +169,9 @@ func environment(g allocation.Grant, inv gpu.Inventory, frameworks []Framework) 
 	limit := int64(g.Each) * inv.UnitMiB
 	// One fraction stands for all GPUs, so it is that of the largest.
 	share := fraction(limit, largest)
+	if inv.Enforcement == gpu.EnforcementKernel && limit > 0 {
+		share = shareOfLimit
+	}
 	env := map[string]string{
 		"GPUMEM_GPU_INDEX":   strings.Join(indexes, ","),
 		"GPUMEM_GPU_UUID":    strings.Join(uuids, ","),
@@ -185,7 +193,7 @@ func environment(g allocation.Grant, inv gpu.Inventory, frameworks []Framework) 
 
 // gpushareEnvironment returns a grant in units, as gpushare's plugin does. It too
 // knows of the container alone, and calls that the pod. Of several GPUs, amounts
-// are those of each, and the size is that of the largest.
+// are those of each, and the size is that of the largest: the size that CUDA reports.
 func gpushareEnvironment(g allocation.Grant, inv gpu.Inventory) map[string]string {
 	var indexes []string
 	var largest int64
@@ -194,11 +202,15 @@ func gpushareEnvironment(g allocation.Grant, inv gpu.Inventory) map[string]strin
 		largest = max(largest, d.MemoryMiB)
 	}
 	granted := strconv.Itoa(g.Each)
+	total := strconv.FormatInt(int64(gpu.UnitsIn(largest, 0, inv.UnitMiB)), 10)
+	if inv.Enforcement == gpu.EnforcementKernel {
+		total = granted // programs divide the one by the other: see shareOfLimit
+	}
 	return map[string]string{
 		api.GPUShareIndex:     strings.Join(indexes, ","),
 		api.GPUSharePod:       granted,
 		api.GPUShareContainer: granted,
-		api.GPUShareDevice:    strconv.FormatInt(int64(gpu.UnitsIn(largest, 0, inv.UnitMiB)), 10),
+		api.GPUShareDevice:    total,
 	}
 }
 

@@ -304,4 +304,8 @@ var table = []mutant{
 		"the kubelet is asked first", "pkg/node/nodestate/state.go",
 		"		held, known, err := n.kubelet.List(asking)\n		if err == nil {", "		held, known, err := n.kubelet.List(asking)\n		pods, _, changed = n.pods.Pods()\n		if err == nil {", "TestPodsAreReadBeforeTheKubelet",
 	},
+	{
+		"a fraction of a fraction", "pkg/node/containers/response.go",
+		"		share = shareOfLimit\n", "", "TestFrameworksTakeTheirGrant",
+	},
 }
