@@ -47,7 +47,7 @@ func (p *parts) runs(probes net.Listener) []func(context.Context) error {
 
 // publish writes the inventory once the kubelet has been told what there is.
 func (p *parts) publish(ctx context.Context) error {
-	run := func() error { return p.node.Run(ctx, p.plugin.Offers.Inventory, p.plugin.State.Given) }
+	run := func() error { return p.node.Run(ctx, p.plugin.Offers.Inventory, p.plugin.State.Allocations) }
 	if p.cores == nil {
 		return when(ctx, p.runner.Listed(), run)
 	}

@@ -15,14 +15,14 @@ import (
 	"k8s.io/apimachinery/pkg/util/wait"
 
 	"github.com/gpumem/gpumem/pkg/core/cache"
-	"github.com/gpumem/gpumem/pkg/core/inspect"
 	"github.com/gpumem/gpumem/pkg/core/placement"
 	"github.com/gpumem/gpumem/pkg/kube/api"
-	"github.com/gpumem/gpumem/pkg/kube/reach"
 	"github.com/gpumem/gpumem/pkg/process/serve"
 	"github.com/gpumem/gpumem/pkg/report/decisions"
+	"github.com/gpumem/gpumem/pkg/report/inspect"
 	"github.com/gpumem/gpumem/pkg/report/metrics"
 	"github.com/gpumem/gpumem/pkg/report/page"
+	"github.com/gpumem/gpumem/pkg/report/reach"
 	"github.com/gpumem/gpumem/pkg/scheduler/controller"
 	"github.com/gpumem/gpumem/pkg/scheduler/extender"
 )

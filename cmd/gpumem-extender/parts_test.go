@@ -33,7 +33,7 @@ func TestWhatIsFreeWhereNoPodsGo(t *testing.T) {
 	}
 	node := func(name string, gib int, changes ...func(*v1.Node)) *v1.Node {
 		value, err := api.EncodeInventory(gpu.Inventory{UnitMiB: 1024, Devices: []gpu.Device{
-			{UUID: gpu.UUID("GPU-" + name), Model: "T4", MemoryMiB: int64(gib) * 1024, Capacity: gpu.Units(gib), NUMANode: -1},
+			{UUID: gpu.UUID("GPU-" + name), Model: "T4", MemoryMiB: int64(gib) * 1024, Allocatable: gpu.Units(gib), NUMANode: -1},
 		}})
 		if err != nil {
 			t.Fatal(err)

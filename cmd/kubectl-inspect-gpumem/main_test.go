@@ -22,7 +22,7 @@ import (
 	"k8s.io/cli-runtime/pkg/genericiooptions"
 
 	"github.com/gpumem/gpumem/pkg/cli/clitest"
-	"github.com/gpumem/gpumem/pkg/core/inspect"
+	"github.com/gpumem/gpumem/pkg/report/inspect"
 )
 
 // server answers lists in pages, as an API server does. It forgets where it was

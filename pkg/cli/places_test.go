@@ -17,10 +17,10 @@ import (
 	"github.com/gpumem/gpumem/pkg/cli/clitest"
 	"github.com/gpumem/gpumem/pkg/core/cache"
 	"github.com/gpumem/gpumem/pkg/core/gpu"
-	"github.com/gpumem/gpumem/pkg/core/inspect"
 	"github.com/gpumem/gpumem/pkg/core/placement"
-	"github.com/gpumem/gpumem/pkg/kube/reach"
+	"github.com/gpumem/gpumem/pkg/report/inspect"
 	"github.com/gpumem/gpumem/pkg/report/page"
+	"github.com/gpumem/gpumem/pkg/report/reach"
 	watches "github.com/gpumem/gpumem/pkg/scheduler/controller"
 )
 

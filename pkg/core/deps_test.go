@@ -30,7 +30,6 @@ func TestWhatTheCoreImports(t *testing.T) {
 		"cache":      core("gpu", "placement", "ranking", "decide"),
 		"allocation": core("gpu", "placement"),
 		"defrag":     core("gpu", "placement", "ranking", "preemption"),
-		"inspect":    core("gpu", "placement", "decide"),
 	}
 	// Of the standard library, what the core must do without.
 	forbidden := []string{"net", "net/http", "os", "os/exec", "syscall", "unsafe", "log", "math/rand", "math/rand/v2"}

@@ -10,5 +10,4 @@
 //	cache       who holds what in a cluster: the scheduler's half
 //	allocation  who holds what on a node: the device plugin's half
 //	defrag      whom to evict where what is free is in pieces
-//	inspect     the report of all that, for people and programs
 package core

@@ -40,7 +40,7 @@ func newExtended(f *Fleet, policies ranking.Policies) *extended {
 			d := &n.gpus[g]
 			inv.Devices = append(inv.Devices, gpu.Device{
 				UUID: gpu.UUID(strconv.Itoa(g)), Index: g, Model: f.models[d.model],
-				MemoryMiB: int64(d.capacity) * 1024, Capacity: d.capacity,
+				MemoryMiB: int64(d.capacity) * 1024, Allocatable: d.capacity,
 			})
 		}
 		p.index[n.Name] = i
@@ -117,7 +117,7 @@ func (p *extended) bind(req *placement.Request, node string) (place, bool) {
 func (p *extended) placed(f *Fleet, pod int, s *shape, at place) error {
 	uid := strconv.Itoa(pod)
 	ref := placement.PodRef{Namespace: "replay", Name: uid, UID: uid}
-	h := placement.Holding{Pod: ref, Request: *p.request(s), Assignment: p.chosen, Settled: true, Started: time.Unix(0, 0)}
+	h := placement.Holding{Pod: ref, Request: *p.request(s), Assignment: p.chosen, Admitted: true, Started: time.Unix(0, 0)}
 	if len(p.chosen.Shares) != s.GPUs {
 		return fmt.Errorf("the extender chose %d GPUs, want %d", len(p.chosen.Shares), s.GPUs)
 	}

@@ -98,7 +98,7 @@ func addTwice(t Trace) (Trace, error) {
 
 func TestSnapshotBecomesATrace(t *testing.T) {
 	inv := gpu.Inventory{UnitMiB: 1024, CPU: 16_000, Devices: []gpu.Device{
-		{UUID: "GPU-a", Model: "Tesla T4", Capacity: 14}, {UUID: "GPU-b", Index: 1, Model: "Tesla T4", Capacity: 14, Status: gpu.Unhealthy("XID 79")},
+		{UUID: "GPU-a", Model: "Tesla T4", Allocatable: 14}, {UUID: "GPU-b", Index: 1, Model: "Tesla T4", Allocatable: 14, Status: gpu.Unhealthy("XID 79")},
 	}}
 	req := placement.Request{Count: 1, Containers: placement.NewContainers(placement.Container{Units: 3, Kind: placement.App}), CPU: 2000, Models: placement.NewGlobs("T4", "A100*")}
 	node := placement.NewNode("n", inv, []placement.Holding{

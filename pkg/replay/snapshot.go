@@ -63,8 +63,8 @@ func NewSnapshot(nodes []placement.Node, waiting map[string]placement.Request) S
 			node.CPU = max(1, n.CPU-n.RequestedCPU+held)
 		}
 		for _, d := range n.Devices {
-			if d.Status.TakesPods() && d.Capacity > 0 {
-				node.GPUs = append(node.GPUs, SnapshotGPU{Model: d.Model, Units: d.Capacity})
+			if d.Status.TakesPods() && d.Allocatable > 0 {
+				node.GPUs = append(node.GPUs, SnapshotGPU{Model: d.Model, Units: d.Allocatable})
 			}
 		}
 		if len(node.GPUs) > 0 {

@@ -20,10 +20,10 @@ import (
 
 // models are those of the fleet, as many nodes of each.
 var models = []gpu.Device{
-	{Model: "NVIDIA A100-SXM4-80GB", Capacity: 79, MemoryMiB: 81920, Speed: 100},
-	{Model: "NVIDIA H100 80GB HBM3", Capacity: 79, MemoryMiB: 81559, Speed: 317},
-	{Model: "NVIDIA L4", Capacity: 22, MemoryMiB: 23034, Speed: 39},
-	{Model: "Tesla T4", Capacity: 14, MemoryMiB: 15360, Speed: 21},
+	{Model: "NVIDIA A100-SXM4-80GB", Allocatable: 79, MemoryMiB: 81920, Speed: 100},
+	{Model: "NVIDIA H100 80GB HBM3", Allocatable: 79, MemoryMiB: 81559, Speed: 317},
+	{Model: "NVIDIA L4", Allocatable: 22, MemoryMiB: 23034, Speed: 39},
+	{Model: "Tesla T4", Allocatable: 14, MemoryMiB: 15360, Speed: 21},
 }
 
 // gpusPerNode is the same for each node of the fleet.
@@ -100,8 +100,8 @@ func newFleet(nodes, pods int) (*fleet, error) {
 		inv := inventory(i)
 		f.Cache.SetNode(name, inv)
 		for _, d := range inv.Devices {
-			f.capacity[d.UUID] = d.Capacity
-			used := int(d.Capacity) * 3 / 5
+			f.capacity[d.UUID] = d.Allocatable
+			used := int(d.Allocatable) * 3 / 5
 			for k := range pods {
 				units := used*(k+1)/pods - used*k/pods
 				if err := f.settle(name, d.UUID, int64(units)); err != nil {
@@ -122,7 +122,7 @@ func (f *fleet) settle(node string, device gpu.UUID, units int64) error {
 		return err
 	}
 	f.Cache.AddPod(node, placement.Holding{
-		Pod: api.Ref(p), Request: req, Settled: true, Started: time.Unix(1e9, 0),
+		Pod: api.Ref(p), Request: req, Admitted: true, Started: time.Unix(1e9, 0),
 		Assignment: placement.Assignment{Shares: []placement.Share{{Device: device, Units: gpu.Units(units)}}},
 	})
 	return nil

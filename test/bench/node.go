@@ -73,7 +73,7 @@ func newNode(unitMiB int64) (*fullNode, error) {
 	for i := range gpusPerNode {
 		n.inventory.Devices = append(n.inventory.Devices, gpu.Device{
 			UUID: gpu.UUID(fmt.Sprintf("GPU-%08x-0000-4000-8000-000000000000", 0xb300+i)), Index: i, Model: "NVIDIA B300",
-			MemoryMiB: memoryMiB, Capacity: gpu.UnitsIn(memoryMiB, 1024, unitMiB), NUMANode: -1,
+			MemoryMiB: memoryMiB, Allocatable: gpu.UnitsIn(memoryMiB, 1024, unitMiB), NUMANode: -1,
 		})
 	}
 	if err := n.fill(); err != nil {
@@ -98,7 +98,7 @@ func (n *fullNode) fill() error {
 		k, last := i%gpusPerNode, i == nodePods-1
 		units := gpu.Units(n.size)
 		n.pods = append(n.pods, allocation.Pod{Created: time.Unix(1e9+int64(i), 0), Index: strconv.Itoa(n.inventory.Devices[k].Index), Holding: placement.Holding{
-			Pod: ref, Settled: !last,
+			Pod: ref, Admitted: !last,
 			Request:    placement.Request{Containers: placement.NewContainers(placement.Container{Name: "main", Kind: placement.App, Units: units})},
 			Assignment: placement.Assignment{Shares: []placement.Share{{Device: n.inventory.Devices[k].UUID, Units: units}}},
 		}})

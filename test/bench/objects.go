@@ -140,7 +140,7 @@ func wholeNode(names api.Names, i int) (*v1.Node, error) {
 	name := nodeName(i)
 	offers := v1.ResourceList{
 		v1.ResourceCPU: resource.MustParse("96"), v1.ResourceMemory: resource.MustParse("1Ti"), v1.ResourcePods: resource.MustParse("250"),
-		names.GPUMem(): *resource.NewQuantity(int64(inv.Capacity()), resource.DecimalSI),
+		names.GPUMem(): *resource.NewQuantity(int64(inv.Allocatable()), resource.DecimalSI),
 	}
 	n := &v1.Node{
 		ObjectMeta: metav1.ObjectMeta{

@@ -153,7 +153,7 @@ func (s *stress) place(ctx context.Context, client *http.Client, random *rand.Ra
 	}
 	s.placed.Add(1)
 	// The watch tells of it, and the kubelet admits it.
-	holding := placement.Holding{Pod: api.Ref(p), Assignment: placement.Assignment{Shares: s.sharesOf(p)}, Settled: true}
+	holding := placement.Holding{Pod: api.Ref(p), Assignment: placement.Assignment{Shares: s.sharesOf(p)}, Admitted: true}
 	if holding.Request, err = s.Names.Request(p); err != nil {
 		panic(err) // a pod of this program
 	}

@@ -36,7 +36,7 @@ func uuid(node string, index int) gpu.UUID { return gpu.UUID(fmt.Sprintf("GPU-%s
 
 // device is a healthy GPU of 10 units.
 func device(node string, index int) gpu.Device {
-	return gpu.Device{UUID: uuid(node, index), Index: index, Model: model, MemoryMiB: 10 * unitMiB, Capacity: 10, NUMANode: -1}
+	return gpu.Device{UUID: uuid(node, index), Index: index, Model: model, MemoryMiB: 10 * unitMiB, Allocatable: 10, NUMANode: -1}
 }
 
 // nodeOf returns a node with these GPUs, as its device plugin and kubelet write it.
@@ -64,7 +64,7 @@ func setGPUs(t testing.TB, node *v1.Node, devices ...gpu.Device) {
 	var units gpu.Units
 	for _, d := range devices {
 		if d.Status.TakesPods() {
-			units += d.Capacity
+			units += d.Allocatable
 		}
 	}
 	node.Status.Allocatable = v1.ResourceList{

@@ -132,7 +132,7 @@ func (k *kubelet) checkPlace(s *spec, gpus []string) {
 	}
 	b := w.newBooks(&v1.Node{})
 	for _, d := range p.inventory.Devices {
-		b.capacity[string(d.UUID)] = int(d.Capacity)
+		b.capacity[string(d.UUID)] = int(d.Allocatable)
 	}
 	for _, other := range k.advised {
 		if o := w.pods[other.Pod.UID]; o != s {

@@ -175,10 +175,10 @@ var allFaults = []fault{
 		if w.rng.IntN(2) == 0 && len(m.hardware) > 1 {
 			m.resized[m.hardware[i].UUID] = true
 			m.hardware = slices.Delete(slices.Clone(m.hardware), i, i+1)
-		} else if m.hardware[i].Capacity > 4 {
+		} else if m.hardware[i].Allocatable > 4 {
 			m.resized[m.hardware[i].UUID] = true
-			m.hardware[i].Capacity -= 2
-			m.hardware[i].Foreign = min(m.hardware[i].Foreign, m.hardware[i].Capacity)
+			m.hardware[i].Allocatable -= 2
+			m.hardware[i].Foreign = min(m.hardware[i].Foreign, m.hardware[i].Allocatable)
 		}
 		m.reprobe()
 	}},
@@ -233,7 +233,7 @@ var allFaults = []fault{
 	{"other programs use a GPU, or leave it", func(w *World) {
 		m := pick(w.rng, w.machines)
 		d := &m.hardware[w.rng.IntN(len(m.hardware))]
-		d.Foreign = pick(w.rng, []gpu.Units{0, 2, 4, d.Capacity})
+		d.Foreign = pick(w.rng, []gpu.Units{0, 2, 4, d.Allocatable})
 		m.reprobe()
 	}},
 	{"somebody cordons a GPU, or uncordons all", func(w *World) {
@@ -406,7 +406,7 @@ func (w *World) bustle(until time.Duration) {
 			w.endOne()
 		case 3:
 			d := &m.hardware[w.rng.IntN(len(m.hardware))]
-			d.Foreign = pick(w.rng, []gpu.Units{0, 0, 2, d.Capacity})
+			d.Foreign = pick(w.rng, []gpu.Units{0, 0, 2, d.Allocatable})
 			m.reprobe()
 		case 4:
 			w.cordon(m)

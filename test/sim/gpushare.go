@@ -33,7 +33,7 @@ func (m *machine) inherit(d gpu.Device) {
 	_ = w.api.changePod(s.name, podUID(s.uid), func(p *v1.Pod) { // it is there
 		p.Annotations["ALIYUN_COM_GPU_MEM_IDX"] = strconv.Itoa(d.Index)
 		p.Annotations["ALIYUN_COM_GPU_MEM_POD"] = strconv.Itoa(s.need.units)
-		p.Annotations["ALIYUN_COM_GPU_MEM_DEV"] = strconv.Itoa(int(d.Capacity))
+		p.Annotations["ALIYUN_COM_GPU_MEM_DEV"] = strconv.Itoa(int(d.Allocatable))
 		p.Annotations["ALIYUN_COM_GPU_MEM_ASSIGNED"] = "true"
 		p.Annotations["ALIYUN_COM_GPU_MEM_ASSUME_TIME"] = "1700000000000000000"
 		began := w.api.wallClock()

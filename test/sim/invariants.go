@@ -27,8 +27,8 @@ type decoded struct {
 		Healthy bool   `json:"healthy"`
 		Model   string `json:"model"`
 	} `json:"gpus"`
-	Leaving []string `json:"leaving"`
-	Held    bool     `json:"held"`
+	Leaving   []string `json:"leaving"`
+	Allocated bool     `json:"held"`
 }
 
 func (w *World) decode(value string) decoded {
@@ -71,7 +71,7 @@ func (w *World) assignment(pod *v1.Pod) []string {
 // GPUs than it asks for.
 func (w *World) asHeld(s *spec, pod *v1.Pod) *spec {
 	d := w.decode(w.written(pod))
-	if !d.ok || !d.Held || len(d.GPUs) == 0 || len(d.GPUs) == s.gpus || pod.Status.StartTime == nil && !terminal(pod) {
+	if !d.ok || !d.Allocated || len(d.GPUs) == 0 || len(d.GPUs) == s.gpus || pod.Status.StartTime == nil && !terminal(pod) {
 		return s
 	}
 	then := *s
@@ -320,9 +320,9 @@ func (w *World) checkBooks(e *extenderProc) {
 		for _, d := range got.Devices {
 			id := string(d.UUID)
 			taken := amount{int(d.Requested), d.RequestedCores}
-			if taken != want.requested[id] || int(d.Capacity) != want.capacity[id] || len(d.Pods) != len(want.holders[id]) {
+			if taken != want.requested[id] || int(d.Allocatable) != want.capacity[id] || len(d.Pods) != len(want.holders[id]) {
 				w.violate("I3", "%s: %s of %s has %v of %d units taken by %d pods, want %v of %d by %d (%v)", e.name, id, name,
-					taken, d.Capacity, len(d.Pods), want.requested[id], want.capacity[id], len(want.holders[id]), specNames(want.holders[id]))
+					taken, d.Allocatable, len(d.Pods), want.requested[id], want.capacity[id], len(want.holders[id]), specNames(want.holders[id]))
 				return
 			}
 			if d.Status.TakesPods() != want.open[id] || int(d.Foreign) != want.foreign[id] {
@@ -392,7 +392,7 @@ func (e *extenderProc) checkDecision(uid, nodeName, annotation string) {
 		case !b.allows(s, id):
 			w.violate("I4", "%s gives %s %s, which the rules forbid (held by %v)", e.name, s.name, id, specNames(b.holders[id]))
 		}
-		if d := w.machine(nodeName).device(id); d == nil || b.capacity[id] > int(d.Capacity) {
+		if d := w.machine(nodeName).device(id); d == nil || b.capacity[id] > int(d.Allocatable) {
 			s.excused = "bound by an older inventory"
 		}
 	}
@@ -502,8 +502,8 @@ func (w *World) checkTruth() {
 			b.keep(id, func(s *spec) bool {
 				return s.excused == "" && !w.forges(s) && slices.Contains(w.assignment(w.api.pods[s.name]), id) && !m.exchanging(s) && !m.rejected(s)
 			})
-			if sum := b.requested[id]; sum.units > int(d.Capacity) && !m.resized[d.UUID] || sum.cores > allCores {
-				w.violate("I2", "%s of %s has %d units, and pods that were placed with full knowledge hold %v: %v", id, m.name, d.Capacity, sum, specNames(b.holders[id]))
+			if sum := b.requested[id]; sum.units > int(d.Allocatable) && !m.resized[d.UUID] || sum.cores > allCores {
+				w.violate("I2", "%s of %s has %d units, and pods that were placed with full knowledge hold %v: %v", id, m.name, d.Allocatable, sum, specNames(b.holders[id]))
 			}
 			for _, s := range b.holders[id] {
 				if !b.allows(s, id) {
@@ -615,8 +615,8 @@ func (k *kubelet) checkChoice(s *spec, gpus []string) {
 			w.violate("I4", "%s has placed %s on %s, which is cordoned", p.name, s.name, id)
 		}
 		for _, d := range p.inventory.Devices {
-			if string(d.UUID) == id && p.probed <= k.asked && int(d.Capacity-d.Foreign) < s.share().units {
-				w.violate("I2", "%s has placed %s on %s, of whose %d units other programs use %d", p.name, s.name, id, d.Capacity, d.Foreign)
+			if string(d.UUID) == id && p.probed <= k.asked && int(d.Allocatable-d.Foreign) < s.share().units {
+				w.violate("I2", "%s has placed %s on %s, of whose %d units other programs use %d", p.name, s.name, id, d.Allocatable, d.Foreign)
 			}
 		}
 	}
@@ -738,8 +738,8 @@ func (w *World) checkMachineAtRest(m *machine) {
 		if w.cfg.Adversary == free {
 			break // see checkGivenAtRest
 		}
-		if sum, id := b.requested[string(d.UUID)], string(d.UUID); (sum.units > int(d.Capacity) || sum.cores > allCores) && !m.resized[d.UUID] && !m.crooked() {
-			w.violate("I2", "at rest pods hold %v of %s, which has %d units: %v", sum, id, d.Capacity, specNames(b.holders[id]))
+		if sum, id := b.requested[string(d.UUID)], string(d.UUID); (sum.units > int(d.Allocatable) || sum.cores > allCores) && !m.resized[d.UUID] && !m.crooked() {
+			w.violate("I2", "at rest pods hold %v of %s, which has %d units: %v", sum, id, d.Allocatable, specNames(b.holders[id]))
 		}
 	}
 }

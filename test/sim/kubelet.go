@@ -507,9 +507,9 @@ type rpc struct {
 type rpcKey struct{}
 
 // list is PodResources' List.
-func (k *kubelet) list() ([]allocation.Held, map[string]bool) {
+func (k *kubelet) list() ([]allocation.Allocated, map[string]bool) {
 	k.freeInactive()
-	var held []allocation.Held
+	var held []allocation.Allocated
 	known := make(map[string]bool)
 	for _, uid := range slices.Sorted(maps.Keys(k.managed)) {
 		m := k.managed[uid]
@@ -518,7 +518,7 @@ func (k *kubelet) list() ([]allocation.Held, map[string]bool) {
 		}
 		known[m.spec.namespace+"/"+m.spec.name] = true
 		for _, c := range m.spec.containers {
-			h := allocation.Held{Namespace: m.spec.namespace, Name: m.spec.name, Container: c.name}
+			h := allocation.Allocated{Namespace: m.spec.namespace, Name: m.spec.name, Container: c.name}
 			for _, r := range k.w.resources {
 				if g := k.m.checkpoint[uid][part{c.name, r}]; g != nil {
 					for _, id := range g.ids {

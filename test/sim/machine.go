@@ -58,7 +58,7 @@ func (w *World) newMachine(name string) *machine {
 // fill has other programs use all GPUs.
 func (m *machine) fill() {
 	for i := range m.hardware {
-		m.hardware[i].Foreign = m.hardware[i].Capacity
+		m.hardware[i].Foreign = m.hardware[i].Allocatable
 	}
 }
 
@@ -71,7 +71,7 @@ func (m *machine) addGPU() {
 	units := 8 + 2*m.w.rng.IntN(3)
 	m.hardware = append(m.hardware, gpu.Device{
 		UUID: uuid, Index: index, Model: pick(m.w.rng, models), Speed: 10 * m.w.rng.IntN(3), MemoryMiB: int64(units)*unitMiB + 512,
-		Capacity: gpu.Units(units), NUMANode: -1,
+		Allocatable: gpu.Units(units), NUMANode: -1,
 	})
 	slices.SortFunc(m.hardware, func(a, b gpu.Device) int { return a.Index - b.Index })
 	m.everHad = append(m.everHad, uuid)
@@ -103,7 +103,7 @@ func (m *machine) device(uuid string) *gpu.Device {
 // capacity returns the units of a GPU, as they are.
 func (m *machine) capacity(uuid string) int {
 	if d := m.device(uuid); d != nil {
-		return int(d.Capacity)
+		return int(d.Allocatable)
 	}
 	return 0
 }

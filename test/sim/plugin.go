@@ -349,7 +349,7 @@ func (p *plugin) retrySoon() {
 
 type podResources struct{ p *plugin }
 
-func (a podResources) List(ctx context.Context) (held []allocation.Held, known map[string]bool, err error) {
+func (a podResources) List(ctx context.Context) (held []allocation.Allocated, known map[string]bool, err error) {
 	p, w := a.p, a.p.w
 	w.mu.Lock()
 	leave := enter(ctx)
@@ -497,10 +497,10 @@ func (p *plugin) ensureInventory() {
 		return
 	}
 	inv := p.inventory
-	if given, known, _ := p.real.State.Given(); known {
-		inv = inv.WithGiven(given)
+	if given, known, _ := p.real.State.Allocations(); known {
+		inv = inv.WithAllocated(given)
 	} else if was, err := api.DecodeInventory(node.Annotations[w.names.Inventory()]); err == nil && was.UnitMiB == inv.UnitMiB {
-		inv = inv.WithGiven(was.Given)
+		inv = inv.WithAllocated(was.Allocated)
 	}
 	value, err := api.EncodeInventory(inv)
 	if err != nil {

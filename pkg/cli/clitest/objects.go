@@ -43,7 +43,7 @@ func Inventory(node string, gib ...int) gpu.Inventory {
 	for i, size := range gib {
 		inv.Devices = append(inv.Devices, gpu.Device{
 			UUID: UUID(node, i), Index: i, Model: "NVIDIA A100", MemoryMiB: int64(size) * 1024,
-			Capacity: gpu.Units(size), NUMANode: -1,
+			Allocatable: gpu.Units(size), NUMANode: -1,
 		})
 	}
 	return inv
@@ -74,7 +74,7 @@ func Node(t testing.TB, name string, inv gpu.Inventory) *v1.Node {
 		if len(cordoned) > 0 {
 			node.Annotations[Names(t).Cordoned()] = api.FormatCordonedGPUs(cordoned)
 		}
-		node.Status.Allocatable = v1.ResourceList{Names(t).GPUMem(): *resource.NewQuantity(int64(inv.Capacity()), resource.DecimalSI)}
+		node.Status.Allocatable = v1.ResourceList{Names(t).GPUMem(): *resource.NewQuantity(int64(inv.Allocatable()), resource.DecimalSI)}
 	}
 	return node
 }

@@ -10,10 +10,10 @@ import (
 
 	"github.com/gpumem/gpumem/pkg/core/cache"
 	"github.com/gpumem/gpumem/pkg/core/gpu"
-	"github.com/gpumem/gpumem/pkg/core/inspect"
 	"github.com/gpumem/gpumem/pkg/core/placement"
 	"github.com/gpumem/gpumem/pkg/kube/api"
-	"github.com/gpumem/gpumem/pkg/kube/reach"
+	"github.com/gpumem/gpumem/pkg/report/inspect"
+	"github.com/gpumem/gpumem/pkg/report/reach"
 )
 
 // Selection is which nodes to look at: all, or by name, or by label.

@@ -4,10 +4,10 @@ import (
 	v1 "k8s.io/api/core/v1"
 
 	"github.com/gpumem/gpumem/pkg/core/gpu"
-	"github.com/gpumem/gpumem/pkg/core/inspect"
 	"github.com/gpumem/gpumem/pkg/kube/api"
-	"github.com/gpumem/gpumem/pkg/kube/reach"
 	"github.com/gpumem/gpumem/pkg/report/doctor"
+	"github.com/gpumem/gpumem/pkg/report/inspect"
+	"github.com/gpumem/gpumem/pkg/report/reach"
 )
 
 // Places are the nodes with GPU memory, as far as they and a pod say of each other

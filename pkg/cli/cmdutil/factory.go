@@ -20,8 +20,8 @@ import (
 	_ "k8s.io/client-go/plugin/pkg/client/auth" // logins that a kubeconfig may ask for
 
 	"github.com/gpumem/gpumem/pkg/cli/cluster"
-	"github.com/gpumem/gpumem/pkg/core/inspect"
 	"github.com/gpumem/gpumem/pkg/kube/api"
+	"github.com/gpumem/gpumem/pkg/report/inspect"
 	"github.com/gpumem/gpumem/pkg/report/printers"
 )
 

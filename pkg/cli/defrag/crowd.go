@@ -15,11 +15,11 @@ import (
 	"github.com/gpumem/gpumem/pkg/core/decide"
 	"github.com/gpumem/gpumem/pkg/core/defrag"
 	"github.com/gpumem/gpumem/pkg/core/gpu"
-	"github.com/gpumem/gpumem/pkg/core/inspect"
 	"github.com/gpumem/gpumem/pkg/core/placement"
 	"github.com/gpumem/gpumem/pkg/core/preemption"
 	"github.com/gpumem/gpumem/pkg/kube/api"
-	"github.com/gpumem/gpumem/pkg/kube/reach"
+	"github.com/gpumem/gpumem/pkg/report/inspect"
+	"github.com/gpumem/gpumem/pkg/report/reach"
 )
 
 // forced reports whether there is a plan where pods without a controller are evicted too.

@@ -16,10 +16,10 @@ import (
 	"github.com/gpumem/gpumem/pkg/cli/cmdutil"
 	"github.com/gpumem/gpumem/pkg/core/defrag"
 	"github.com/gpumem/gpumem/pkg/core/gpu"
-	"github.com/gpumem/gpumem/pkg/core/inspect"
 	"github.com/gpumem/gpumem/pkg/core/placement"
 	"github.com/gpumem/gpumem/pkg/core/preemption"
 	"github.com/gpumem/gpumem/pkg/kube/api"
+	"github.com/gpumem/gpumem/pkg/report/inspect"
 )
 
 // Options are those of defrag.

@@ -6,10 +6,10 @@ import (
 	"slices"
 
 	"github.com/gpumem/gpumem/pkg/core/gpu"
-	"github.com/gpumem/gpumem/pkg/core/inspect"
 	"github.com/gpumem/gpumem/pkg/core/placement"
 	"github.com/gpumem/gpumem/pkg/kube/api"
 	"github.com/gpumem/gpumem/pkg/report/decisions"
+	"github.com/gpumem/gpumem/pkg/report/inspect"
 )
 
 // consider looks at every node as it is now, for a pod that waits.

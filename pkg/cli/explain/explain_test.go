@@ -158,8 +158,8 @@ func TestExplainSaysHowPreferredModelsAre(t *testing.T) {
 	node := func(name string, models ...string) *v1.Node {
 		inv := clitest.Inventory(name)
 		for i, model := range models {
-			d := map[string]gpu.Device{t4: {Speed: 21, Capacity: 14}, a100: {Speed: 100, Capacity: 79}, h100: {Speed: 317, Capacity: 79}}[model]
-			d.UUID, d.Index, d.Model, d.MemoryMiB, d.NUMANode = clitest.UUID(name, i), i, model, int64(d.Capacity)*1024, -1
+			d := map[string]gpu.Device{t4: {Speed: 21, Allocatable: 14}, a100: {Speed: 100, Allocatable: 79}, h100: {Speed: 317, Allocatable: 79}}[model]
+			d.UUID, d.Index, d.Model, d.MemoryMiB, d.NUMANode = clitest.UUID(name, i), i, model, int64(d.Allocatable)*1024, -1
 			inv.Devices = append(inv.Devices, d)
 		}
 		return clitest.Node(t, name, inv)

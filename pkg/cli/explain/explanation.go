@@ -11,11 +11,11 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/gpumem/gpumem/pkg/cli/cluster"
-	"github.com/gpumem/gpumem/pkg/core/inspect"
 	"github.com/gpumem/gpumem/pkg/core/placement"
 	"github.com/gpumem/gpumem/pkg/kube/api"
 	"github.com/gpumem/gpumem/pkg/report/decisions"
 	"github.com/gpumem/gpumem/pkg/report/doctor"
+	"github.com/gpumem/gpumem/pkg/report/inspect"
 )
 
 // explanation is what explain tells, for programs too.

@@ -7,10 +7,10 @@ import (
 
 	"github.com/gpumem/gpumem/pkg/core/decide"
 	"github.com/gpumem/gpumem/pkg/core/gpu"
-	"github.com/gpumem/gpumem/pkg/core/inspect"
-	"github.com/gpumem/gpumem/pkg/kube/reach"
 	"github.com/gpumem/gpumem/pkg/report/decisions"
+	"github.com/gpumem/gpumem/pkg/report/inspect"
 	"github.com/gpumem/gpumem/pkg/report/printers"
+	"github.com/gpumem/gpumem/pkg/report/reach"
 )
 
 // considered is one GPU of a list of those that were considered.

@@ -13,8 +13,8 @@ import (
 	"github.com/gpumem/gpumem/pkg/cli/cmdutil"
 	"github.com/gpumem/gpumem/pkg/cli/listing"
 	"github.com/gpumem/gpumem/pkg/core/decide"
-	"github.com/gpumem/gpumem/pkg/core/inspect"
 	"github.com/gpumem/gpumem/pkg/core/placement"
+	"github.com/gpumem/gpumem/pkg/report/inspect"
 	"github.com/gpumem/gpumem/pkg/report/printers"
 )
 

@@ -7,9 +7,9 @@ import (
 	"time"
 
 	"github.com/gpumem/gpumem/pkg/core/cache"
-	"github.com/gpumem/gpumem/pkg/core/inspect"
 	"github.com/gpumem/gpumem/pkg/core/placement"
 	"github.com/gpumem/gpumem/pkg/core/placement/placementtest"
+	"github.com/gpumem/gpumem/pkg/report/inspect"
 )
 
 // As many pods fit as could be bound, one after the other.
@@ -25,7 +25,7 @@ func TestFitCountsWhatCouldBeBound(t *testing.T) {
 		state := cache.New()
 		state.SetNode("n", inv)
 		for _, h := range holdings {
-			h.Settled = random.IntN(2) == 0
+			h.Admitted = random.IntN(2) == 0
 			state.AddPod("n", h)
 		}
 		n, _ := state.Node("n")

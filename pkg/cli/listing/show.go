@@ -7,7 +7,7 @@ import (
 	"strings"
 
 	"github.com/gpumem/gpumem/pkg/cli/cluster"
-	"github.com/gpumem/gpumem/pkg/core/inspect"
+	"github.com/gpumem/gpumem/pkg/report/inspect"
 	"github.com/gpumem/gpumem/pkg/report/printers"
 )
 

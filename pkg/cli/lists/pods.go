@@ -13,7 +13,7 @@ import (
 	"github.com/gpumem/gpumem/pkg/cli/cluster"
 	"github.com/gpumem/gpumem/pkg/cli/cmdutil"
 	"github.com/gpumem/gpumem/pkg/cli/listing"
-	"github.com/gpumem/gpumem/pkg/core/inspect"
+	"github.com/gpumem/gpumem/pkg/report/inspect"
 	"github.com/gpumem/gpumem/pkg/report/printers"
 )
 

@@ -21,7 +21,7 @@ import (
 	"github.com/gpumem/gpumem/pkg/cli/cmdutil"
 	"github.com/gpumem/gpumem/pkg/cli/overview"
 	"github.com/gpumem/gpumem/pkg/core/gpu"
-	"github.com/gpumem/gpumem/pkg/core/inspect"
+	"github.com/gpumem/gpumem/pkg/report/inspect"
 )
 
 func TestOutput(t *testing.T) {

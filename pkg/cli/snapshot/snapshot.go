@@ -8,9 +8,9 @@ import (
 
 	"github.com/gpumem/gpumem/pkg/cli/cluster"
 	"github.com/gpumem/gpumem/pkg/cli/cmdutil"
-	"github.com/gpumem/gpumem/pkg/core/inspect"
 	"github.com/gpumem/gpumem/pkg/core/placement"
 	"github.com/gpumem/gpumem/pkg/replay"
+	"github.com/gpumem/gpumem/pkg/report/inspect"
 	"github.com/gpumem/gpumem/pkg/report/printers"
 )
 

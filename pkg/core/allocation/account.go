@@ -7,19 +7,19 @@ import (
 
 // Account is what the kubelet has given to a pod.
 type Account struct {
-	gpu.Given
+	gpu.PodAllocation
 	Less bool // by what is written of the pod it counts for less, on some GPU
 }
 
 // Accounts returns what the kubelet has given to the pods that it has admitted. Like Reconcile
-// it wants State.Pods read before State.Held. Pods of gpushare are left out: their slots tell
+// it wants State.Pods read before State.Allocated. Pods of gpushare are left out: their slots tell
 // of no GPU.
 func Accounts(s State) (out []Account) {
 	b := newBooks(s)
 	for _, t := range b.tenants {
-		if t.Settled && t.begun() && !t.byGPUShare() {
+		if t.Admitted && t.begun() && !t.byGPUShare() {
 			given := b.account(t)
-			out = append(out, Account{Given: given, Less: s.understates(t.pod, given)})
+			out = append(out, Account{PodAllocation: given, Less: s.understates(t.pod, given)})
 		}
 	}
 	return out
@@ -27,8 +27,8 @@ func Accounts(s State) (out []Account) {
 
 // account returns what a pod has of each GPU whose slots it has. That is more than these where
 // its init containers had more, which is never shown.
-func (b *books) account(t *tenant) gpu.Given {
-	out := gpu.Given{UID: t.Pod.UID}
+func (b *books) account(t *tenant) gpu.PodAllocation {
+	out := gpu.PodAllocation{UID: t.Pod.UID}
 	memory, cores := make(map[gpu.UUID]int), make(map[gpu.UUID]int)
 	for _, h := range t.held {
 		for id, slots := range b.ByDevice(h.Only(gpu.Memory)) {
@@ -39,7 +39,7 @@ func (b *books) account(t *tenant) gpu.Given {
 		}
 	}
 	for _, s := range b.whereHeld(t).Shares {
-		out.Shares = append(out.Shares, gpu.GivenShare{
+		out.Shares = append(out.Shares, gpu.AllocatedShare{
 			Device: s.Device,
 			Units:  max(s.Units, gpu.Units(memory[s.Device])),
 			Cores:  min(max(s.Cores, cores[s.Device]), gpu.CoresPerDevice),
@@ -50,7 +50,7 @@ func (b *books) account(t *tenant) gpu.Given {
 
 // understates reports whether a pod counts for less than it was given, on some GPU, by what is
 // written of it. One that is on no known GPU counts on each.
-func (s State) understates(p Pod, given gpu.Given) bool {
+func (s State) understates(p Pod, given gpu.PodAllocation) bool {
 	node := placement.NewNode("", s.Inventory, []placement.Holding{p.Holding})
 	if len(node.Unattributed) > 0 {
 		return false

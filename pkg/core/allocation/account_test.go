@@ -14,16 +14,16 @@ import (
 )
 
 // given returns what a pod has of GPUs: index, units and cores of each.
-func given(name string, shares ...[3]int) gpu.Given {
-	g := gpu.Given{UID: name}
+func given(name string, shares ...[3]int) gpu.PodAllocation {
+	g := gpu.PodAllocation{UID: name}
 	for _, s := range shares {
-		g.Shares = append(g.Shares, gpu.GivenShare{Device: uuid(s[0]), Units: gpu.Units(s[1]), Cores: s[2]})
+		g.Shares = append(g.Shares, gpu.AllocatedShare{Device: uuid(s[0]), Units: gpu.Units(s[1]), Cores: s[2]})
 	}
 	return g
 }
 
 func TestAccounts(t *testing.T) {
-	settled := func(p Pod) Pod { p.Settled = true; return p }
+	settled := func(p Pod) Pod { p.Admitted = true; return p }
 	split := func(units gpu.Units, count int) placement.Request {
 		r := ask(app("c", units))
 		r.Count = count
@@ -33,61 +33,61 @@ func TestAccounts(t *testing.T) {
 	half.Cores = 50
 	halves := ask(half)
 	halves.Count = 2
-	held := func(container string, slots ...[]gpu.SlotID) Held {
-		return Held{Namespace: "ns", Name: "p", Container: container, Slots: slices.Concat(slots...)}
+	held := func(container string, slots ...[]gpu.SlotID) Allocated {
+		return Allocated{Namespace: "ns", Name: "p", Container: container, Slots: slices.Concat(slots...)}
 	}
 	for name, tc := range map[string]struct {
 		pod  Pod
-		held []Held
+		held []Allocated
 		want []Account
 	}{
 		"what is written is so": {
-			settled(pod("p", ask(app("c", 4)), 0)), []Held{held("c", ids(0, 0, 1, 2, 3))},
-			[]Account{{Given: given("p", [3]int{0, 4, 0})}},
+			settled(pod("p", ask(app("c", 4)), 0)), []Allocated{held("c", ids(0, 0, 1, 2, 3))},
+			[]Account{{PodAllocation: given("p", [3]int{0, 4, 0})}},
 		},
 		"more GPUs are written than it has": {
-			settled(pod("p", split(4, 2), 0, 1)), []Held{held("c", ids(0, 0, 1, 2, 3))},
-			[]Account{{Given: given("p", [3]int{0, 4, 0}), Less: true}},
+			settled(pod("p", split(4, 2), 0, 1)), []Allocated{held("c", ids(0, 0, 1, 2, 3))},
+			[]Account{{PodAllocation: given("p", [3]int{0, 4, 0}), Less: true}},
 		},
 		"another GPU is written": {
-			settled(pod("p", ask(app("c", 4)), 1)), []Held{held("c", ids(0, 0, 1, 2, 3))},
-			[]Account{{Given: given("p", [3]int{0, 4, 0}), Less: true}},
+			settled(pod("p", ask(app("c", 4)), 1)), []Allocated{held("c", ids(0, 0, 1, 2, 3))},
+			[]Account{{PodAllocation: given("p", [3]int{0, 4, 0}), Less: true}},
 		},
 		"fewer cores are written": {
-			settled(pod("p", halves, 0, 1)), []Held{held("c", ids(0, 0, 1, 2, 3), coreIDs(0, 0, 1, 2))},
-			[]Account{{Given: given("p", [3]int{0, 4, 50}), Less: true}},
+			settled(pod("p", halves, 0, 1)), []Allocated{held("c", ids(0, 0, 1, 2, 3), coreIDs(0, 0, 1, 2))},
+			[]Account{{PodAllocation: given("p", [3]int{0, 4, 50}), Less: true}},
 		},
 		"nothing is written: it counts on each GPU": {
-			settled(pod("p", ask(app("c", 4)))), []Held{held("c", ids(0, 0, 1, 2, 3))},
-			[]Account{{Given: given("p", [3]int{0, 4, 0})}},
+			settled(pod("p", ask(app("c", 4)))), []Allocated{held("c", ids(0, 0, 1, 2, 3))},
+			[]Account{{PodAllocation: given("p", [3]int{0, 4, 0})}},
 		},
 		"it leaves the GPU where it is": {
 			func() Pod {
 				p := settled(pod("p", ask(app("c", 4)), 1))
 				p.Assignment.Leaving = []gpu.UUID{uuid(0)}
 				return p
-			}(), []Held{held("c", ids(0, 0, 1, 2, 3))},
-			[]Account{{Given: given("p", [3]int{0, 4, 0})}},
+			}(), []Allocated{held("c", ids(0, 0, 1, 2, 3))},
+			[]Account{{PodAllocation: given("p", [3]int{0, 4, 0})}},
 		},
 		"its init container had more than what shows": {
-			settled(pod("p", ask(initial("i", 6), app("c", 4)), 1)), []Held{held("c", ids(0, 0, 1, 2, 3))},
-			[]Account{{Given: given("p", [3]int{0, 6, 0}), Less: true}},
+			settled(pod("p", ask(initial("i", 6), app("c", 4)), 1)), []Allocated{held("c", ids(0, 0, 1, 2, 3))},
+			[]Account{{PodAllocation: given("p", [3]int{0, 6, 0}), Less: true}},
 		},
 		"its containers are on two GPUs": {
-			settled(pod("p", ask(app("c", 4), app("d", 2)), 0)), []Held{held("c", ids(0, 0, 1, 2, 3)), held("d", ids(1, 0, 1))},
-			[]Account{{Given: given("p", [3]int{0, 4, 0}, [3]int{1, 3, 0}), Less: true}},
+			settled(pod("p", ask(app("c", 4), app("d", 2)), 0)), []Allocated{held("c", ids(0, 0, 1, 2, 3)), held("d", ids(1, 0, 1))},
+			[]Account{{PodAllocation: given("p", [3]int{0, 4, 0}, [3]int{1, 3, 0}), Less: true}},
 		},
-		"the kubelet may not have admitted it": {pod("p", ask(app("c", 4)), 1), []Held{held("c", ids(0, 0, 1, 2, 3))}, nil},
+		"the kubelet may not have admitted it": {pod("p", ask(app("c", 4)), 1), []Allocated{held("c", ids(0, 0, 1, 2, 3))}, nil},
 		"the kubelet tells of nothing":         {settled(pod("p", ask(app("c", 4)), 1)), nil, nil},
 		"gpushare's slots tell of no GPU": {
-			settled(pod("p", ask(app("c", 4)), 1)), []Held{held("c", []gpu.SlotID{"GPU-00000000-_-1"})}, nil,
+			settled(pod("p", ask(app("c", 4)), 1)), []Allocated{held("c", []gpu.SlotID{"GPU-00000000-_-1"})}, nil,
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			c := newCluster(t, 1, inventory(8, 8))
 			c.pods = []Pod{tc.pod}
 			s := c.state()
-			s.Held = tc.held
+			s.Allocated = tc.held
 			if diff := cmp.Diff(tc.want, Accounts(s)); diff != "" {
 				t.Errorf("accounts (-want +got):\n%s", diff)
 			}
@@ -114,8 +114,8 @@ func TestTheNumberOfGPUsIsTheKubelets(t *testing.T) {
 			lies.Count = len(tc.claims)
 			c.pods[0].Holding.Request, c.pods[0].Assignment = lies, pod("p", lies, tc.claims...).Assignment
 			c.correct()
-			if got := c.written("p"); !slices.Equal(got, tc.has) || !c.pods[0].Assignment.Held {
-				t.Errorf("written: %v, as held: %t; want %v", got, c.pods[0].Assignment.Held, tc.has)
+			if got := c.written("p"); !slices.Equal(got, tc.has) || !c.pods[0].Assignment.Allocated {
+				t.Errorf("written: %v, as held: %t; want %v", got, c.pods[0].Assignment.Allocated, tc.has)
 			}
 			if got := c.pods[0].Assignment.Shares[0].Units; got != 8/gpu.Units(len(tc.has)) {
 				t.Errorf("%d units are written of each GPU", got)
@@ -138,7 +138,7 @@ func TestTheNumberOfGPUsIsNotKnownOfAGPUThatIsGone(t *testing.T) {
 	}
 	c.slots = slots
 	for _, held := range []bool{false, true} {
-		c.pods[0].Assignment.Held = held
+		c.pods[0].Assignment.Allocated = held
 		for _, correction := range Reconcile(c.state()) {
 			if correction.Whole() {
 				t.Errorf("to be written: %+v", correction.Actual)
@@ -170,7 +170,7 @@ func FuzzOwners(f *testing.F) {
 		}
 		for w.admitAny() {
 		}
-		truth, lying := w.promisedAll(), make(map[string]gpu.Given)
+		truth, lying := w.promisedAll(), make(map[string]gpu.PodAllocation)
 		for range 10 {
 			for i := range w.pods {
 				if random.IntN(2) == 0 {
@@ -179,7 +179,7 @@ func FuzzOwners(f *testing.F) {
 			}
 			for _, a := range Accounts(w.state()) {
 				if _, before := lying[a.UID]; a.Less || before {
-					lying[a.UID] = a.Given
+					lying[a.UID] = a.PodAllocation
 				}
 			}
 			for i := range w.pods {
@@ -239,13 +239,13 @@ func (w *world) lie(i int) {
 	}
 }
 
-func (w *world) countsNoLess(lying map[string]gpu.Given, want []placement.Share) {
+func (w *world) countsNoLess(lying map[string]gpu.PodAllocation, want []placement.Share) {
 	w.t.Helper()
-	var all []gpu.Given
+	var all []gpu.PodAllocation
 	for _, g := range lying {
 		all = append(all, g)
 	}
-	inv := w.inv.WithGiven(all)
+	inv := w.inv.WithAllocated(all)
 	w.books.SetNode("n", inv)
 	for _, p := range w.pods {
 		w.books.AddPod("n", p.Holding)

@@ -15,10 +15,10 @@ import (
 // the container must not start. ErrNoPod means that no pod asks for this amount.
 //
 // It returns for which container the kubelet is likeliest to have asked.
-func Admit(s State, g Grant) (Given, error) {
-	for _, h := range s.Held {
+func Admit(s State, g Grant) (Attributed, error) {
+	for _, h := range s.Allocated {
 		if i := slices.IndexFunc(g.Slots, func(id gpu.SlotID) bool { return slices.Contains(h.Slots, id) }); i >= 0 {
-			return Given{}, fmt.Errorf("slot %s is held by container %s of pod %s/%s", g.Slots[i], h.Container, h.Namespace, h.Name)
+			return Attributed{}, fmt.Errorf("slot %s is held by container %s of pod %s/%s", g.Slots[i], h.Container, h.Namespace, h.Name)
 		}
 	}
 	b := newBooks(s)
@@ -36,7 +36,7 @@ func Admit(s State, g Grant) (Given, error) {
 	if first == nil {
 		first = fmt.Errorf("%w: %s", ErrNoPod, s.format(g.Resource, g.size()))
 	}
-	return Given{}, first
+	return Attributed{}, first
 }
 
 // asking returns the pods that the container of a grant could be of, the
@@ -50,7 +50,7 @@ func (b *books) asking(g Grant) []*tenant {
 	given := g.assignment()
 	slices.SortFunc(asking, func(x, y *tenant) int {
 		return cmp.Or(
-			placement.CompareBool(x.Settled, y.Settled),
+			placement.CompareBool(x.Admitted, y.Admitted),
 			placement.CompareBool(b.had(x, g.Resource, g.size()), b.had(y, g.Resource, g.size())),
 			compareBegun(x, y),
 			placement.CompareBool(y.written.SameDevices(given), x.written.SameDevices(given)),
@@ -84,8 +84,8 @@ func (b *books) admit(t *tenant, g Grant) error {
 
 // given says to which container of a pod a grant goes: the first that may lack it
 // and was not given anything before.
-func (b *books) given(t *tenant, g Grant) Given {
-	out := Given{Pod: t.Pod, Slots: g.Slots}
+func (b *books) given(t *tenant, g Grant) Attributed {
+	out := Attributed{Pod: t.Pod, Slots: g.Slots}
 	for _, c := range t.unserved(g.Resource) {
 		if Amount(g.Resource, c) != g.size() {
 			continue
@@ -100,7 +100,7 @@ func (b *books) given(t *tenant, g Grant) Given {
 
 // before reports whether a container of a pod was given some of a resource before.
 func (b *books) before(t *tenant, c placement.Container, r gpu.Resource) bool {
-	return slices.ContainsFunc(b.Given, func(o Given) bool {
+	return slices.ContainsFunc(b.Attributed, func(o Attributed) bool {
 		return o.Pod == t.Pod && o.Container.Name == c.Name && o.Slots[0].Resource() == r
 	})
 }

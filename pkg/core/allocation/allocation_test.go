@@ -22,7 +22,7 @@ func uuid(i int) gpu.UUID { return gpu.UUID(fmt.Sprintf("GPU-%08d", i)) }
 func inventory(capacities ...gpu.Units) gpu.Inventory {
 	inv := gpu.Inventory{UnitMiB: 1024}
 	for i, c := range capacities {
-		inv.Devices = append(inv.Devices, gpu.Device{UUID: uuid(i), Index: i, Capacity: c, MemoryMiB: int64(c) * 1024})
+		inv.Devices = append(inv.Devices, gpu.Device{UUID: uuid(i), Index: i, Allocatable: c, MemoryMiB: int64(c) * 1024})
 	}
 	return inv
 }
@@ -80,7 +80,7 @@ type cluster struct {
 	slots   *gpu.Slots
 	pods    []Pod
 	place   bool
-	given   []Given // as the plugin remembers it
+	given   []Attributed // as the plugin remembers it
 	kubelet *kubelet
 }
 
@@ -122,7 +122,7 @@ func newCluster(t testing.TB, seed uint64, inv gpu.Inventory) *cluster {
 func (c *cluster) state() State {
 	held, known := c.kubelet.podResources()
 	return State{
-		Inventory: c.inv, Slots: c.slots, Pods: c.pods, Held: held, Known: known, Given: c.given,
+		Inventory: c.inv, Slots: c.slots, Pods: c.pods, Allocated: held, Listed: known, Attributed: c.given,
 		Policy: placement.Binpack, PlaceUnassigned: c.place,
 	}.WithUnlisted()
 }
@@ -145,7 +145,7 @@ func (c *cluster) admit(name string) error {
 	c.t.Helper()
 	i := slices.IndexFunc(c.pods, func(p Pod) bool { return p.Pod.Name == name })
 	_, err := c.kubelet.admit(c.pods[i].Pod, c.pods[i].Request)
-	c.pods[i].Settled = err == nil
+	c.pods[i].Admitted = err == nil
 	return err
 }
 
@@ -178,7 +178,7 @@ func (c *cluster) write(correction Correction) {
 // written is the holding once an assignment is written, as it is read.
 func written(h placement.Holding, a placement.Assignment) placement.Holding {
 	h.Assignment = a
-	if a.Held {
+	if a.Allocated {
 		h.Request.Count = len(a.Shares)
 	}
 	return h
@@ -246,21 +246,21 @@ func TestAnInitContainerGetsBothResourcesOfOneGPU(t *testing.T) {
 	first, then := initial("init", 2), app("app", 2)
 	first.Cores, then.Cores = 2, 2
 	p, beside := pod("p", ask(first, then)), pod("beside", ask(app("a", 3)), 0)
-	given := func(ids []gpu.SlotID) []Given { return []Given{{Pod: p.Pod, Container: first, Slots: ids}} }
-	other := Held{Namespace: "ns", Name: "other", Container: "a", Slots: coreIDs(1, 0, 1)}
+	given := func(ids []gpu.SlotID) []Attributed { return []Attributed{{Pod: p.Pod, Container: first, Slots: ids}} }
+	other := Allocated{Namespace: "ns", Name: "other", Container: "a", Slots: coreIDs(1, 0, 1)}
 	for name, tc := range map[string]struct {
 		r         gpu.Resource
-		given     []Given
-		held      []Held
+		given     []Attributed
+		held      []Allocated
 		available []gpu.SlotID
 		want      []gpu.SlotID
 	}{
 		"nothing was given": {gpu.Memory, nil, nil, append(ids(0, 3, 4), ids(1, 0, 1)...), ids(0, 3, 4)},
 		"cores first":       {gpu.Memory, given(coreIDs(1, 0, 1)), nil, append(ids(0, 3, 4), ids(1, 0, 1)...), ids(1, 0, 1)},
 		"memory first":      {gpu.Cores, given(ids(1, 0, 1)), nil, append(coreIDs(0, 3, 4), coreIDs(1, 0, 1)...), coreIDs(1, 0, 1)},
-		"it was another's":  {gpu.Memory, given(coreIDs(1, 0, 1)), []Held{other}, append(ids(0, 3, 4), ids(1, 0, 1)...), ids(0, 3, 4)},
+		"it was another's":  {gpu.Memory, given(coreIDs(1, 0, 1)), []Allocated{other}, append(ids(0, 3, 4), ids(1, 0, 1)...), ids(0, 3, 4)},
 	} {
-		s := State{Inventory: inv, Slots: slots, Pods: []Pod{p, beside}, Known: map[string]bool{"ns/p": true}, Given: tc.given, Held: tc.held, Policy: placement.Binpack, PlaceUnassigned: true}
+		s := State{Inventory: inv, Slots: slots, Pods: []Pod{p, beside}, Listed: map[string]bool{"ns/p": true}, Attributed: tc.given, Allocated: tc.held, Policy: placement.Binpack, PlaceUnassigned: true}
 		got, err := Prefer(s, tc.r, tc.available, nil, 2)
 		if diff := cmp.Diff(tc.want, got); diff != "" || err != nil {
 			t.Errorf("%s: %v (-want +got):\n%s", name, err, diff)
@@ -279,11 +279,11 @@ func TestAnInitContainerHasHadItsCores(t *testing.T) {
 	first := initial("init", 2)
 	first.Cores = 2
 	p := pod("p", ask(first, app("app", 2)), 0)
-	for name, held := range map[string][]Held{
+	for name, held := range map[string][]Allocated{
 		"nothing shows":                    nil,
 		"the app container has its memory": {{Namespace: "ns", Name: "p", Container: "app", Slots: ids(0, 0, 1)}},
 	} {
-		s := State{Inventory: inv, Slots: slots, Pods: []Pod{p}, Known: map[string]bool{"ns/p": true, "ns/new": true}, Held: held, PlaceUnassigned: true}
+		s := State{Inventory: inv, Slots: slots, Pods: []Pod{p}, Listed: map[string]bool{"ns/p": true, "ns/new": true}, Allocated: held, PlaceUnassigned: true}
 		_, err := Prefer(s, gpu.Cores, append(coreIDs(0, 0, 1), coreIDs(1, 0, 1)...), nil, 2)
 		if errors.Is(err, ErrNoPod) != (held != nil) {
 			t.Errorf("%s: %v", name, err)
@@ -339,22 +339,22 @@ func TestTwoEqualPodsInTheOtherOrder(t *testing.T) {
 // not where the slots turn out to be another's.
 func TestWhatIsNotListedIsAddedFromMemory(t *testing.T) {
 	warm := initial("warm", 2)
-	settled := func(p Pod) Pod { p.Settled = true; return p }
-	other := Held{Namespace: "ns", Name: "other", Container: "a", Slots: ids(0, 0, 1)}
-	warmed := Held{Namespace: "ns", Name: "p", Container: "warm", Slots: ids(0, 0, 1)}
+	settled := func(p Pod) Pod { p.Admitted = true; return p }
+	other := Allocated{Namespace: "ns", Name: "other", Container: "a", Slots: ids(0, 0, 1)}
+	warmed := Allocated{Namespace: "ns", Name: "p", Container: "warm", Slots: ids(0, 0, 1)}
 	for name, tc := range map[string]struct {
 		pod  Pod
-		held []Held
-		want []Held
+		held []Allocated
+		want []Allocated
 	}{
-		"of a pod that is admitted":          {settled(pod("p", ask(warm))), nil, []Held{warmed}},
+		"of a pod that is admitted":          {settled(pod("p", ask(warm))), nil, []Allocated{warmed}},
 		"of one that is not yet":             {pod("p", ask(warm)), nil, nil},
 		"of one that the kubelet lists":      {settled(pod("p", ask(warm, app("a", 1)))), nil, nil},
 		"of one that was made again":         {settled(Pod{Holding: placement.Holding{Pod: placement.PodRef{Namespace: "ns", Name: "p", UID: "new"}, Request: ask(warm)}}), nil, nil},
-		"the slots turn out to be another's": {settled(pod("p", ask(warm))), []Held{other}, []Held{other}},
+		"the slots turn out to be another's": {settled(pod("p", ask(warm))), []Allocated{other}, []Allocated{other}},
 	} {
-		given := []Given{{Pod: placement.PodRef{Namespace: "ns", Name: "p", UID: "p"}, Container: warm, Slots: ids(0, 0, 1)}}
-		got := State{Pods: []Pod{tc.pod}, Held: tc.held, Given: given}.WithUnlisted().Held
+		given := []Attributed{{Pod: placement.PodRef{Namespace: "ns", Name: "p", UID: "p"}, Container: warm, Slots: ids(0, 0, 1)}}
+		got := State{Pods: []Pod{tc.pod}, Allocated: tc.held, Attributed: given}.WithUnlisted().Allocated
 		if diff := cmp.Diff(tc.want, got); diff != "" {
 			t.Errorf("%s (-want +got):\n%s", name, diff)
 		}
@@ -392,15 +392,15 @@ func TestAPodIsNotMovedToWhereAnotherMayBe(t *testing.T) {
 	c := newCluster(t, 1, inventory(8, 8, 8))
 	c.pods = []Pod{pod("first", req, 0), pod("second", req, 1)}
 	s := c.state()
-	s.Held = []Held{
+	s.Allocated = []Allocated{
 		{Namespace: "ns", Name: "first", Container: "a", Slots: ids(1, 0, 1, 2, 3, 4, 5, 6, 7)},
 		{Namespace: "ns", Name: "second", Container: "a", Slots: ids(2, 0, 1, 2, 3, 4, 5, 6, 7)},
 	}
-	s.Pods[0].Settled = true
+	s.Pods[0].Admitted = true
 	if got := Reconcile(s); len(got) > 0 {
 		t.Errorf("corrections %v, want none: where second is will be known when it is settled", got)
 	}
-	s.Pods[1].Settled = true
+	s.Pods[1].Admitted = true
 	if got := Reconcile(s); len(got) != 2 {
 		t.Errorf("corrections %v, want both", got)
 	}
@@ -413,8 +413,8 @@ func TestWhatAnOwnerWritesMovesNobodyElse(t *testing.T) {
 	c := newCluster(t, 1, inventory(8, 8))
 	c.pods = []Pod{pod("forged", req, 0), pod("waits", req, 1)}
 	s := c.state()
-	s.Held = []Held{{Namespace: "ns", Name: "forged", Container: "a", Slots: ids(1, 0, 1, 2, 3)}}
-	s.Pods[0].Settled = true
+	s.Allocated = []Allocated{{Namespace: "ns", Name: "forged", Container: "a", Slots: ids(1, 0, 1, 2, 3)}}
+	s.Pods[0].Admitted = true
 	there := s.Pods[1].Assignment
 	for name, tc := range map[string]struct {
 		plan *placement.Assignment
@@ -442,11 +442,11 @@ func TestWhatANamesakeHoldsIsNotWrittenOfAPod(t *testing.T) {
 	c := newCluster(t, 1, inventory(8, 8))
 	c.pods = []Pod{pod("p", ask(app("a", 8)))}
 	s := c.state()
-	s.Held = []Held{{Namespace: "ns", Name: "p", Container: "a", Slots: ids(1, 0, 1, 2, 3, 4, 5, 6, 7)}}
+	s.Allocated = []Allocated{{Namespace: "ns", Name: "p", Container: "a", Slots: ids(1, 0, 1, 2, 3, 4, 5, 6, 7)}}
 	if got := Reconcile(s); len(got) > 0 {
 		t.Errorf("corrections %v, want none before the kubelet has admitted it", got)
 	}
-	s.Pods[0].Settled = true
+	s.Pods[0].Admitted = true
 	if got := Reconcile(s); len(got) != 1 {
 		t.Errorf("corrections %v, want one", got)
 	}
@@ -458,8 +458,8 @@ func TestAPlanOnAGPUThatIsGoneIsNobodys(t *testing.T) {
 	c := newCluster(t, 1, inventory(8, 8))
 	c.pods = []Pod{pod("runs", req, 7), pod("waits", req, 0), pod("lost", req, 7)}
 	s := c.state()
-	s.Pods[0].Settled = true
-	s.Held = []Held{{Namespace: "ns", Name: "runs", Container: "a", Slots: ids(0, 0, 1, 2, 3)}}
+	s.Pods[0].Admitted = true
+	s.Allocated = []Allocated{{Namespace: "ns", Name: "runs", Container: "a", Slots: ids(0, 0, 1, 2, 3)}}
 	var got []string
 	for _, c := range Reconcile(s) {
 		got = append(got, fmt.Sprint(c.Pod.Pod, " ", c.Actual.Devices(), " leaving ", c.Actual.Leaving))
@@ -467,7 +467,7 @@ func TestAPlanOnAGPUThatIsGoneIsNobodys(t *testing.T) {
 	if diff := cmp.Diff([]string{"ns/runs [GPU-00000000] leaving []"}, got); diff != "" {
 		t.Errorf("corrections (-want +got):\n%s", diff)
 	}
-	s.Known = map[string]bool{"ns/waits": true}
+	s.Listed = map[string]bool{"ns/waits": true}
 	available := slices.Concat(ids(0, 4, 5, 6, 7), ids(1, 0, 1, 2, 3))
 	if got, err := Prefer(s, gpu.Memory, available, nil, 4); err != nil || !slices.Equal(got, ids(0, 4, 5, 6, 7)) {
 		t.Errorf("Prefer = %v, %v; want what is left of the GPU that is written of the pod", got, err)
@@ -492,11 +492,11 @@ func TestPodsThatCannotBeToldApartAreRefused(t *testing.T) {
 			c.pods = tc.pods
 			s := c.state()
 			available := slices.Concat(ids(0, 0, 1, 2, 3, 4, 5, 6, 7), ids(1, 0, 1, 2, 3, 4, 5, 6, 7))
-			s.Known = map[string]bool{"ns/p": true}
+			s.Listed = map[string]bool{"ns/p": true}
 			if _, err := Prefer(s, gpu.Memory, available, nil, 4); err != nil {
 				t.Errorf("Prefer: %v; the kubelet has told that it is p", err)
 			}
-			s.Known = nil
+			s.Listed = nil
 			_, err := Prefer(s, gpu.Memory, available, nil, 4)
 			if (err != nil) != tc.wantErr || err != nil && !strings.Contains(err.Error(), "it may be pod ns/p or pod ns/q") {
 				t.Errorf("Prefer: %v, want an error: %v", err, tc.wantErr)
@@ -514,7 +514,7 @@ func TestTwoEqualPodsTakenForOneAnother(t *testing.T) {
 	c.pods = []Pod{pod("first", req, 0), pod("second", req, 1), pod("third", req, 2)}
 	c.kubelet.prefer = func(r gpu.Resource, available, must []gpu.SlotID, size int) ([]gpu.SlotID, error) {
 		s := c.state()
-		s.Known = nil
+		s.Listed = nil
 		return Prefer(s, r, available, must, size)
 	}
 	c.mustAdmit("third") // the kubelet asks for 5, and first is the likeliest
@@ -696,7 +696,7 @@ func TestCoresOfAnotherGPUThanMemoryAreRefused(t *testing.T) {
 	c := newCluster(t, 1, inventory(4, 4))
 	c.pods = []Pod{pod("p", ask(cored(app("a", 2), 40)), 0)}
 	s := c.state()
-	s.Held = []Held{{"ns", "p", "a", ids(0, 0, 1)}}
+	s.Allocated = []Allocated{{"ns", "p", "a", ids(0, 0, 1)}}
 	grant := Grant{Resource: gpu.Cores, Devices: c.inv.Devices[1:], Each: 40}
 	if _, err := Admit(s, grant); err == nil || !strings.Contains(err.Error(), "pod ns/p is on GPU [GPU-00000000], and the kubelet took slots of [GPU-00000001]") {
 		t.Errorf("Admit: %v, want that p is elsewhere", err)
@@ -735,7 +735,7 @@ func TestAContainerStaysWithItsPod(t *testing.T) {
 	c := newCluster(t, 1, inventory(4, 8))
 	c.pods = []Pod{pod("p", ask(app("a", 2), app("b", 3)), 0), pod("q", ask(app("a", 3)), 1)}
 	s := c.state()
-	s.Held = []Held{{Namespace: "ns", Name: "p", Container: "a", Slots: ids(0, 0, 1)}}
+	s.Allocated = []Allocated{{Namespace: "ns", Name: "p", Container: "a", Slots: ids(0, 0, 1)}}
 	available := slices.Concat(ids(0, 2, 3), ids(1, 0, 1, 2, 3, 4, 5, 6, 7))
 	if got, err := Prefer(s, gpu.Memory, available, nil, 3); err == nil {
 		t.Errorf("Prefer = %v for a container whose pod's GPU has 2 left, want an error", got)
@@ -804,7 +804,7 @@ func TestSlotsThatAnotherContainerHoldsAreNotTaken(t *testing.T) {
 	c := newCluster(t, 1, inventory(6))
 	c.pods = []Pod{pod("p", ask(app("a", 3)), 0), pod("q", ask(app("a", 2)), 0)}
 	s := c.state()
-	s.Held = []Held{{"ns", "p", "a", ids(0, 0, 1, 2)}}
+	s.Allocated = []Allocated{{"ns", "p", "a", ids(0, 0, 1, 2)}}
 	got, err := Prefer(s, gpu.Memory, ids(0, 0, 1, 2, 3, 4, 5), nil, 2)
 	if diff := cmp.Diff(ids(0, 3, 4), got); diff != "" || err != nil {
 		t.Errorf("Prefer: %v (-want +got):\n%s", err, diff)
@@ -831,10 +831,10 @@ func TestSlotsThatAnotherContainerHoldsAreNotTaken(t *testing.T) {
 func TestPreferGuesses(t *testing.T) {
 	req := ask(app("a", 2))
 	younger := func(p Pod) Pod { p.Created = start.Add(time.Minute); return p }
-	settled := func(p Pod) Pod { p.Settled = true; return p }
+	settled := func(p Pod) Pod { p.Admitted = true; return p }
 	tests := map[string]struct {
 		pods  []Pod
-		held  []Held
+		held  []Allocated
 		known []string
 		want  int // the GPU
 	}{
@@ -845,15 +845,15 @@ func TestPreferGuesses(t *testing.T) {
 		"an admitted one if there is no one": {pods: []Pod{settled(pod("a", req, 1))}, want: 1},
 		"the one in the middle of admission": {
 			pods: []Pod{pod("a", req, 0), younger(pod("b", ask(app("x", 1), app("a", 2)), 1))},
-			held: []Held{{"ns", "b", "x", ids(1, 0)}}, want: 1,
+			held: []Allocated{{"ns", "b", "x", ids(1, 0)}}, want: 1,
 		},
 		"the one that lacks something": {
 			pods: []Pod{pod("a", req, 0), younger(pod("b", req, 1))},
-			held: []Held{{"ns", "a", "a", ids(0, 0, 1)}}, want: 1,
+			held: []Allocated{{"ns", "a", "a", ids(0, 0, 1)}}, want: 1,
 		},
 		"where the pod is and not where it was to be": {
 			pods: []Pod{pod("a", ask(app("x", 1), app("a", 2)), 0)},
-			held: []Held{{"ns", "a", "x", ids(1, 0)}}, want: 1,
+			held: []Allocated{{"ns", "a", "x", ids(1, 0)}}, want: 1,
 		},
 	}
 	for name, tc := range tests {
@@ -861,9 +861,9 @@ func TestPreferGuesses(t *testing.T) {
 			c := newCluster(t, 1, inventory(4, 4))
 			c.pods = tc.pods
 			s := c.state()
-			s.Held, s.Known = tc.held, make(map[string]bool)
+			s.Allocated, s.Listed = tc.held, make(map[string]bool)
 			for _, k := range tc.known {
-				s.Known[k] = true
+				s.Listed[k] = true
 			}
 			got, err := Prefer(s, gpu.Memory, slices.Concat(ids(1, 3, 2), ids(0, 3, 2)), nil, 2)
 			if diff := cmp.Diff(ids(tc.want, 2, 3), got); diff != "" || err != nil {
@@ -880,7 +880,7 @@ func TestResolve(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	s := State{Inventory: inv, Slots: slots, Held: []Held{{Namespace: "ns", Name: "p", Container: "a", Slots: slices.Concat(ids(1, 3, 6), ids(2, 7), ids(9, 0))}}}
+	s := State{Inventory: inv, Slots: slots, Allocated: []Allocated{{Namespace: "ns", Name: "p", Container: "a", Slots: slices.Concat(ids(1, 3, 6), ids(2, 7), ids(9, 0))}}}
 	tests := map[string]struct {
 		ids     []gpu.SlotID
 		want    []int // GPUs
@@ -931,21 +931,21 @@ func TestAdmitSaysForWhichContainer(t *testing.T) {
 	p := pod("p", ask(one, two, three), 0)
 	c.pods = []Pod{p}
 	memory, cores := ids(0, 0, 1), coreIDs(0, 0, 1)
-	given := func(c placement.Container, slots []gpu.SlotID) Given {
-		return Given{Pod: p.Pod, Container: c, Slots: slots}
+	given := func(c placement.Container, slots []gpu.SlotID) Attributed {
+		return Attributed{Pod: p.Pod, Container: c, Slots: slots}
 	}
 	for name, tc := range map[string]struct {
-		before []Given
+		before []Attributed
 		want   string
 	}{
 		"nothing was given":          {nil, "one"},
-		"the first has its memory":   {[]Given{given(one, memory)}, "two"},
-		"the first has its cores":    {[]Given{given(one, cores)}, "one"},
-		"another was given as much":  {[]Given{{Pod: placement.PodRef{Namespace: "ns", Name: "q", UID: "q"}, Container: one, Slots: memory}}, "one"},
-		"the last was given its own": {[]Given{given(three, ids(0, 5, 6, 7))}, "one"},
+		"the first has its memory":   {[]Attributed{given(one, memory)}, "two"},
+		"the first has its cores":    {[]Attributed{given(one, cores)}, "one"},
+		"another was given as much":  {[]Attributed{{Pod: placement.PodRef{Namespace: "ns", Name: "q", UID: "q"}, Container: one, Slots: memory}}, "one"},
+		"the last was given its own": {[]Attributed{given(three, ids(0, 5, 6, 7))}, "one"},
 	} {
 		s := c.state()
-		s.Given = tc.before
+		s.Attributed = tc.before
 		got, err := Admit(s, Grant{Resource: gpu.Memory, Devices: c.inv.Devices[:1], Each: 2, Slots: ids(0, 2, 3)})
 		if err != nil || got.Container.Name != tc.want || got.Pod != p.Pod {
 			t.Errorf("%s: %s of %s, %v; want %s", name, got.Container.Name, got.Pod, err, tc.want)
@@ -970,14 +970,14 @@ func TestAdmitRefuses(t *testing.T) {
 	}
 	c.pods = append(c.pods, pod("later", ask(app("a", 4)), 0))
 	s := c.state()
-	s.Known = map[string]bool{"ns/p": true}
+	s.Listed = map[string]bool{"ns/p": true}
 	if _, err := Admit(s, one); err == nil {
 		t.Error("Admit of what only a pod may have that the kubelet does not list yet: want an error")
 	}
 }
 
 func TestFind(t *testing.T) {
-	held := []Held{{"ns", "p", "a", slices.Concat(coreIDs(0, 3), ids(0, 0, 1))}, {"ns", "p", "b", ids(0, 2)}}
+	held := []Allocated{{"ns", "p", "a", slices.Concat(coreIDs(0, 3), ids(0, 0, 1))}, {"ns", "p", "b", ids(0, 2)}}
 	if got, ok := Find(held, gpu.Cores, coreIDs(0, 3)); !ok || got.Container != "a" {
 		t.Errorf("Find = %v, %t, want container a", got, ok)
 	}

@@ -68,7 +68,7 @@
 // later.
 //
 // How many GPUs a pod asks for is an annotation, which its owner can change. Where the kubelet
-// has given slots of another number of GPUs, what is written says so (placement.Assignment.Held)
+// has given slots of another number of GPUs, what is written says so (placement.Assignment.Allocated)
 // and stands above the annotation. The pod has then what it was given: as much as
 // its spec asks for, over those GPUs.
 //
@@ -88,7 +88,7 @@
 // kubelet asks for the other. The GPU of a pod that has both a plain init
 // container and cores is therefore the one that is written of it, or, of a pod that
 // nobody has placed, the one of what was given to its init containers since the
-// plugin began (State.Given), or where the same choice leads again; when the kubelet
+// plugin began (State.Attributed), or where the same choice leads again; when the kubelet
 // has not freed enough of that one yet, the pod is refused.
 //
 // Pods that the kubelet could take for one another, and that wait together because
@@ -104,7 +104,7 @@
 //
 // PodResources tells nothing of a pod whose plain init containers alone ask for
 // memory. What counts of such a pod is what it was given since the plugin began
-// (State.Given), and before that what is written of it. Where neither is known it
+// (State.Attributed), and before that what is written of it. Where neither is known it
 // counts on each GPU.
 //
 // That a Binding brought a pod does not say that the Binding had the assignment: a scheduler that

@@ -36,7 +36,7 @@ func fuzzedState(t *testing.T, held string, broken bool) State {
 	}
 	s.Slots = slots
 	if ids := slotsOf(held); len(ids) > 0 {
-		s.Held = append(s.Held, Held{Namespace: "ns", Name: "a", Container: "a", Slots: ids})
+		s.Allocated = append(s.Allocated, Allocated{Namespace: "ns", Name: "a", Container: "a", Slots: ids})
 	}
 	return s
 }
@@ -78,7 +78,7 @@ func FuzzResolve(f *testing.F) {
 			t.Fatalf("%q: granted %d slots each of %v", ids, grant.Each, grant.Devices)
 		}
 		_, _ = Admit(s, grant) // it may refuse, and does not panic
-		_, _ = Find(s.Held, resource, ids)
+		_, _ = Find(s.Allocated, resource, ids)
 	})
 }
 

@@ -8,10 +8,10 @@ import (
 )
 
 // byGPUShare reports whether gpushare's device plugin gave the slots.
-func (h Held) byGPUShare() bool { return slices.ContainsFunc(h.Slots, gpu.SlotID.GPUShare) }
+func (h Allocated) byGPUShare() bool { return slices.ContainsFunc(h.Slots, gpu.SlotID.GPUShare) }
 
 // byGPUShare reports whether the kubelet has slots of gpushare for the pod.
-func (t *tenant) byGPUShare() bool { return slices.ContainsFunc(t.held, Held.byGPUShare) }
+func (t *tenant) byGPUShare() bool { return slices.ContainsFunc(t.held, Allocated.byGPUShare) }
 
 // byIndex returns what gpushare wrote of a pod, or nothing if that is not on
 // this node.

@@ -14,7 +14,7 @@ import (
 // inheritPod adds a pod that gpushare has put on a GPU and that runs. The
 // kubelet had taken its IDs at random, here those of another GPU.
 func (c *cluster) inheritPod(p Pod, index, idsOf int) {
-	p.Indexes, p.Settled = []int{index}, true
+	p.Indexes, p.Admitted = []int{index}, true
 	given := &admitted{pod: p.Pod, slots: make(map[string][]gpu.SlotID)}
 	for _, container := range p.Request.Containers.All() {
 		for n := range container.Units {
@@ -58,7 +58,7 @@ func TestPodsOfGPUShareStayWhereItWroteThem(t *testing.T) {
 		c := inherited(t)
 		alike := ask(app("a", 4))
 		swapped := pod("swapped", alike, 0)
-		swapped.Settled = true
+		swapped.Admitted = true
 		c.pods = append([]Pod{pod("waits", alike, 1), swapped}, c.pods...)
 		c.kubelet.pods = append(c.kubelet.pods, &admitted{
 			pod: swapped.Pod, slots: map[string][]gpu.SlotID{"a": ids(1, 0, 1, 2, 3)}, names: []string{"a"},

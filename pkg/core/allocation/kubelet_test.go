@@ -127,7 +127,7 @@ func (k *kubelet) remove(ref placement.PodRef) {
 }
 
 // podResources is the List of the PodResources API: names and no UIDs.
-func (k *kubelet) podResources() (held []Held, known map[string]bool) {
+func (k *kubelet) podResources() (held []Allocated, known map[string]bool) {
 	known = make(map[string]bool)
 	for _, p := range k.pods {
 		known[p.pod.String()] = true
@@ -135,7 +135,7 @@ func (k *kubelet) podResources() (held []Held, known map[string]bool) {
 			if len(p.slots[name]) == 0 {
 				continue // it is listed, with nothing
 			}
-			held = append(held, Held{Namespace: p.pod.Namespace, Name: p.pod.Name, Container: name, Slots: p.slots[name]})
+			held = append(held, Allocated{Namespace: p.pod.Namespace, Name: p.pod.Name, Container: name, Slots: p.slots[name]})
 		}
 	}
 	return held, known

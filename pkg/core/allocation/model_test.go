@@ -56,7 +56,7 @@ func FuzzNode(f *testing.F) {
 		if w.blind {
 			w.kubelet.prefer = func(r gpu.Resource, available, must []gpu.SlotID, size int) ([]gpu.SlotID, error) {
 				s := w.state()
-				s.Known = nil
+				s.Listed = nil
 				return Prefer(s, r, available, must, size)
 			}
 		}
@@ -88,7 +88,7 @@ func FuzzNode(f *testing.F) {
 // inherit makes pods that gpushare has placed and that run.
 func (w *world) inherit() {
 	for i, d := range w.inv.Devices {
-		for left := d.Capacity; w.random.IntN(2) == 0; {
+		for left := d.Allocatable; w.random.IntN(2) == 0; {
 			units := gpu.Units(1 + w.random.IntN(3))
 			if left -= units; left < 0 {
 				break
@@ -158,7 +158,7 @@ func (w *world) create() {
 func (w *world) admitAny() bool {
 	var waiting []int
 	for i, p := range w.pods {
-		if !p.Settled {
+		if !p.Admitted {
 			waiting = append(waiting, i)
 		}
 	}
@@ -174,7 +174,7 @@ func (w *world) admitAny() bool {
 		w.remove(i)
 		return true
 	}
-	w.pods[i].Settled = true
+	w.pods[i].Admitted = true
 	w.books.AddPod("n", w.pods[i].Holding)
 	return true
 }
@@ -183,7 +183,7 @@ func (w *world) admitAny() bool {
 // another that waits with it because both were booked onto the same GPU: see Limits.
 func (w *world) apart(p Pod) bool {
 	return w.blind && slices.ContainsFunc(w.pods, func(o Pod) bool {
-		return !o.Settled && o.Request.Confusable(p.Request) && !o.Request.Interchangeable(p.Request) &&
+		return !o.Admitted && o.Request.Confusable(p.Request) && !o.Request.Interchangeable(p.Request) &&
 			w.booked[o.Pod.Name].SameDevices(w.booked[p.Pod.Name])
 	})
 }
@@ -245,7 +245,7 @@ func (w *world) promised(i int) (sum gpu.Units) {
 
 func (w *world) check() {
 	w.t.Helper()
-	holders := make(map[gpu.SlotID]Held)
+	holders := make(map[gpu.SlotID]Allocated)
 	held, _ := w.kubelet.podResources()
 	for _, h := range held {
 		for _, id := range h.Slots {
@@ -257,7 +257,7 @@ func (w *world) check() {
 	}
 	total, totalCores := make([]gpu.Units, len(w.inv.Devices)), make([]gpu.Units, len(w.inv.Devices))
 	for _, p := range w.pods {
-		if !p.Settled {
+		if !p.Admitted {
 			continue
 		}
 		share, shareOfCores := p.Request.Share()
@@ -285,8 +285,8 @@ func (w *world) check() {
 		}
 	}
 	for i, d := range w.inv.Devices {
-		if total[i] > d.Capacity || totalCores[i] > gpu.CoresPerDevice {
-			w.t.Fatalf("GPU %d gives %d of %d, and %d%% of its cores", i, total[i], d.Capacity, totalCores[i])
+		if total[i] > d.Allocatable || totalCores[i] > gpu.CoresPerDevice {
+			w.t.Fatalf("GPU %d gives %d of %d, and %d%% of its cores", i, total[i], d.Allocatable, totalCores[i])
 		}
 	}
 	if w.t.Failed() {
@@ -313,8 +313,8 @@ func (w *world) checkAtRest() {
 	}
 	n, _ := w.books.Node("n")
 	for _, d := range n.Devices {
-		if (d.Requested > d.Capacity || d.RequestedCores > gpu.CoresPerDevice) && !w.lost() {
-			w.t.Fatalf("in the books, GPU %d gives %d of %d, and %d%% of its cores", d.Index, d.Requested, d.Capacity, d.RequestedCores)
+		if (d.Requested > d.Allocatable || d.RequestedCores > gpu.CoresPerDevice) && !w.lost() {
+			w.t.Fatalf("in the books, GPU %d gives %d of %d, and %d%% of its cores", d.Index, d.Requested, d.Allocatable, d.RequestedCores)
 		}
 	}
 	if len(n.Unattributed) > 0 {

@@ -27,7 +27,7 @@ func Prefer(s State, r gpu.Resource, available, must []gpu.SlotID, size int) ([]
 		return b.extend(r, free, must, size)
 	}
 	waiting := b.waitingFor(r, size)
-	if s.Known == nil {
+	if s.Listed == nil {
 		if err := b.ambiguous(r, waiting, size); err != nil {
 			return nil, err
 		}
@@ -63,7 +63,7 @@ func (b *books) waitingFor(r gpu.Resource, size int) []*tenant {
 		return len(rest) > 0 && Amount(r, rest[0]) == size
 	})
 	waiting = preferring(waiting, b.listed)
-	waiting = preferring(waiting, func(t *tenant) bool { return !t.Settled })
+	waiting = preferring(waiting, func(t *tenant) bool { return !t.Admitted })
 	waiting = preferring(waiting, func(t *tenant) bool { return !b.had(t, r, size) })
 	slices.SortFunc(waiting, func(a, b *tenant) int { return cmp.Or(compareBegun(a, b), compareAge(a, b)) })
 	return waiting
@@ -73,7 +73,7 @@ func (b *books) waitingFor(r gpu.Resource, size int) []*tenant {
 // offer others: see Decisions.
 func (b *books) free(available []gpu.SlotID) map[gpu.UUID][]gpu.SlotID {
 	held := make(map[gpu.SlotID]bool)
-	for _, h := range b.Held {
+	for _, h := range b.Allocated {
 		for _, id := range h.Slots {
 			held[id] = true
 		}
@@ -179,16 +179,16 @@ func (b *books) ambiguous(r gpu.Resource, waiting []*tenant, size int) error {
 			}
 		}
 	}
-	if !b.Blind {
+	if !b.NeverListed {
 		return nil
 	}
 	asks := func(c placement.Container) bool { return Amount(r, c) == size }
 	for _, t := range b.tenants {
-		if t.Settled || t.Request.Empty() || !slices.ContainsFunc(t.Request.Containers.All()[1:], asks) {
+		if t.Admitted || t.Request.Empty() || !slices.ContainsFunc(t.Request.Containers.All()[1:], asks) {
 			continue
 		}
 		for _, o := range b.tenants {
-			if !o.Settled && slices.ContainsFunc(o.Request.Containers.All(), asks) && !o.together(t) {
+			if !o.Admitted && slices.ContainsFunc(o.Request.Containers.All(), asks) && !o.together(t) {
 				return mayBeFor(t, o)
 			}
 		}
@@ -217,9 +217,9 @@ func unseen(r placement.Request) bool {
 // settleUnseen settles pods that nobody has placed and whose init containers
 // have been given something that does not show.
 func (b *books) settleUnseen() {
-	for _, g := range b.Given {
+	for _, g := range b.Attributed {
 		i := slices.IndexFunc(b.tenants, func(t *tenant) bool { return t.Pod == g.Pod && unseen(t.Request) && t.Assignment.None() })
-		if i < 0 || g.Container.Kind != placement.Init || g.Another(b.Held) {
+		if i < 0 || g.Container.Kind != placement.Init || g.OfAnother(b.Allocated) {
 			continue
 		}
 		if grant, err := Resolve(b.State, g.Slots[0].Resource(), g.Slots); err == nil {
@@ -228,7 +228,7 @@ func (b *books) settleUnseen() {
 	}
 }
 
-// Another reports whether the kubelet says that what was given is another pod's.
-func (g Given) Another(held []Held) bool {
-	return slices.ContainsFunc(held, func(h Held) bool { return slices.Contains(h.Slots, g.Slots[0]) && !h.Of(g.Pod) })
+// OfAnother reports whether the kubelet says that what was given is another pod's.
+func (g Attributed) OfAnother(held []Allocated) bool {
+	return slices.ContainsFunc(held, func(h Allocated) bool { return slices.Contains(h.Slots, g.Slots[0]) && !h.Of(g.Pod) })
 }

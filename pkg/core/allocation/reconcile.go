@@ -21,8 +21,8 @@ func (c Correction) Asked() bool { return len(c.Actual.Shares) == c.Pod.Request.
 
 // Whole reports whether all GPUs are known whose slots the kubelet has given the pod: otherwise
 // there is nothing true that could be written. Where they are not as many as it asks
-// for by now, what is written stands above that (placement.Assignment.Held).
-func (c Correction) Whole() bool { return c.Asked() || c.Actual.Held }
+// for by now, what is written stands above that (placement.Assignment.Allocated).
+func (c Correction) Whole() bool { return c.Asked() || c.Actual.Allocated }
 
 // left returns the GPUs of the node that are written of the pod and that it does not have.
 func (s State) left(c Correction) []gpu.UUID {
@@ -43,13 +43,13 @@ func (s State) left(c Correction) []gpu.UUID {
 // Only what settled pods hold counts. The kubelet names pods without their UID:
 // what it lists for one that it may not have admitted yet can be of another,
 // deleted by force, that had the name before. For the same reason State.Pods
-// must have been read before State.Held. Pods that can stand in for one of which
+// must have been read before State.Allocated. Pods that can stand in for one of which
 // that is not known yet stay where they are written to be: it may have the GPU
 // that seems to be left. Nothing can be written of a pod that waits and whose GPUs the
 // node lacks: it counts on each until it is served.
 func Reconcile(s State) []Correction {
 	b := newBooks(s)
-	doubtful := those(b.tenants, func(t *tenant) bool { return !t.Settled && t.begun() })
+	doubtful := those(b.tenants, func(t *tenant) bool { return !t.Admitted && t.begun() })
 	for _, t := range doubtful {
 		t.held = nil
 	}

@@ -78,21 +78,21 @@ func list(devices []gpu.Device, parts map[gpu.UUID]int) string {
 }
 
 // Find returns the container that holds exactly these slots of a resource.
-func Find(held []Held, r gpu.Resource, ids []gpu.SlotID) (Held, bool) {
+func Find(held []Allocated, r gpu.Resource, ids []gpu.SlotID) (Allocated, bool) {
 	want := slices.Sorted(slices.Values(ids))
 	for _, h := range held {
 		if slices.Equal(slices.Sorted(slices.Values(h.Only(r))), want) {
 			return h, true
 		}
 	}
-	return Held{}, false
+	return Allocated{}, false
 }
 
 // device returns the device of a slot. What a container holds past the end of a device counts:
 // it was given when the device offered more.
 func (s State) device(id gpu.SlotID) (gpu.Device, error) {
 	d, err := s.Slots.Device(id)
-	if err != nil && slices.ContainsFunc(s.Held, func(h Held) bool { return slices.Contains(h.Slots, id) }) {
+	if err != nil && slices.ContainsFunc(s.Allocated, func(h Allocated) bool { return slices.Contains(h.Slots, id) }) {
 		return s.Slots.Once(id)
 	}
 	return d, err

@@ -32,20 +32,20 @@ func (p Pod) Unlisted() bool {
 	return !slices.ContainsFunc(p.Request.Containers.All(), func(c placement.Container) bool { return c.Kind != placement.Init })
 }
 
-// Held is what the kubelet has given to one container.
-type Held struct {
+// Allocated is what the kubelet has given to one container.
+type Allocated struct {
 	Namespace, Name string // of the pod
 	Container       string
 	Slots           []gpu.SlotID // of memory and of cores
 }
 
 // Of reports whether it is the pod's. The kubelet names pods without their UID.
-func (h Held) Of(pod placement.PodRef) bool {
+func (h Allocated) Of(pod placement.PodRef) bool {
 	return h.Namespace == pod.Namespace && h.Name == pod.Name
 }
 
 // Only returns the slots of one resource.
-func (h Held) Only(r gpu.Resource) (slots []gpu.SlotID) {
+func (h Allocated) Only(r gpu.Resource) (slots []gpu.SlotID) {
 	for _, id := range h.Slots {
 		if id.Resource() == r {
 			slots = append(slots, id)
@@ -57,87 +57,87 @@ func (h Held) Only(r gpu.Resource) (slots []gpu.SlotID) {
 // State is what is known on a node at one moment.
 type State struct {
 	Inventory gpu.Inventory
-	Slots     *gpu.Slots // of Inventory
-	Pods      []Pod      // bound to this node and not terminal
-	Held      []Held     // of the shared resources
+	Slots     *gpu.Slots  // of Inventory
+	Pods      []Pod       // bound to this node and not terminal
+	Allocated []Allocated // of the shared resources
 
-	// Known are the pods that the kubelet lists, as namespace/name, with
+	// Listed are the pods that the kubelet lists, as namespace/name, with
 	// something held or without; nil when it cannot be asked. It lists a pod
 	// from the moment before it admits it.
-	Known map[string]bool
+	Listed map[string]bool
 
-	// Given is what was given to pods that are still here, as Admit returned it.
+	// Attributed is what was given to pods that are still here, as Admit returned it.
 	// The kubelet may not have told of it yet, or never will.
-	Given []Given
+	Attributed []Attributed
 
-	// Blind says that the kubelet has not told yet, to whoever asks here, what it
+	// NeverListed says that the kubelet has not told yet, to whoever asks here, what it
 	// has given: any pod may have got something already.
-	Blind bool
+	NeverListed bool
 
 	Cordoned        []gpu.UUID       // take no pods that no scheduler placed
 	Policy          placement.Policy // for pods that name none
 	PlaceUnassigned bool             // place pods that no scheduler placed; otherwise refuse them
 }
 
-// Begun reports whether the kubelet has served a container of the pod already.
-func (s State) Begun(pod placement.PodRef) bool {
-	return slices.ContainsFunc(s.Held, func(h Held) bool { return h.Of(pod) })
+// HasSlots reports whether the kubelet has served a container of the pod already.
+func (s State) HasSlots(pod placement.PodRef) bool {
+	return slices.ContainsFunc(s.Allocated, func(h Allocated) bool { return h.Of(pod) })
 }
 
 // ErrNoPod says that no pod is known that waits for such an amount: the API
 // server's news of it may still be on its way.
 var ErrNoPod = errors.New("no pod that waits on this node asks for this amount")
 
-// Given is a grant, and the container for which the kubelet is likeliest to have
+// Attributed is a grant, and the container for which the kubelet is likeliest to have
 // asked.
-type Given struct {
+type Attributed struct {
 	Pod       placement.PodRef
 	Container placement.Container
 	Slots     []gpu.SlotID
 }
 
-func (g Given) held() Held {
-	return Held{Namespace: g.Pod.Namespace, Name: g.Pod.Name, Container: g.Container.Name, Slots: g.Slots}
+func (g Attributed) held() Allocated {
+	return Allocated{Namespace: g.Pod.Namespace, Name: g.Pod.Name, Container: g.Container.Name, Slots: g.Slots}
 }
 
-// Told reports whether the kubelet lists the slots, or never will: it lists no
+// ListedIn reports whether the kubelet lists the slots, or never will: it lists no
 // plain init containers.
-func (g Given) Told(held []Held) bool {
-	return g.Container.Kind == placement.Init || slices.ContainsFunc(held, func(h Held) bool {
+func (g Attributed) ListedIn(held []Allocated) bool {
+	return g.Container.Kind == placement.Init || slices.ContainsFunc(held, func(h Allocated) bool {
 		return h.Of(g.Pod) && h.Container == g.Container.Name && slices.Contains(h.Slots, g.Slots[0])
 	})
 }
 
-// Recall adds to what the kubelet told last what was given since.
-func (s State) Recall() State {
-	held := slices.Clone(s.Held)
-	for _, g := range s.Given {
-		if !g.Told(s.Held) {
+// WithRecent adds to what the kubelet told last what was given since.
+func (s State) WithRecent() State {
+	held := slices.Clone(s.Allocated)
+	for _, g := range s.Attributed {
+		if !g.ListedIn(s.Allocated) {
 			held = append(held, g.held())
 		}
 	}
-	s.Held = held
+	s.Allocated = held
 	return s
 }
 
 // WithUnlisted adds to what the kubelet tells what was given to pods that it tells nothing about,
 // once it has admitted them: what it asks for later is for others.
 func (s State) WithUnlisted() State {
-	var unlisted []Held
-	for _, g := range s.Given {
-		served := func(p Pod) bool { return p.Pod == g.Pod && p.Settled && p.Unlisted() }
-		if !slices.ContainsFunc(s.Pods, served) || g.Another(s.Held) {
+	var unlisted []Allocated
+	for _, g := range s.Attributed {
+		served := func(p Pod) bool { return p.Pod == g.Pod && p.Admitted && p.Unlisted() }
+		if !slices.ContainsFunc(s.Pods, served) || g.OfAnother(s.Allocated) {
 			continue
 		}
-		same := func(h Held) bool { return h.Of(g.Pod) && h.Container == g.Container.Name }
+		same := func(h Allocated) bool { return h.Of(g.Pod) && h.Container == g.Container.Name }
 		if i := slices.IndexFunc(unlisted, same); i >= 0 { // the other resource
 			unlisted[i].Slots = slices.Concat(unlisted[i].Slots, g.Slots)
 		} else {
 			unlisted = append(unlisted, g.held())
 		}
 	}
-	memoryless := func(h Held) bool { return len(h.Only(gpu.Memory)) == 0 }
-	s.Held = slices.Concat(s.Held, slices.DeleteFunc(unlisted, memoryless))
+	memoryless := func(h Allocated) bool { return len(h.Only(gpu.Memory)) == 0 }
+	s.Allocated = slices.Concat(s.Allocated, slices.DeleteFunc(unlisted, memoryless))
 	return s
 }
 

@@ -12,8 +12,8 @@ import (
 // to be.
 type books struct {
 	State
-	tenants []*tenant // of State.Pods, in their order
-	strays  []Held    // of pods that are not known
+	tenants []*tenant   // of State.Pods, in their order
+	strays  []Allocated // of pods that are not known
 }
 
 // tenant is a pod with all that is known of it.
@@ -21,7 +21,7 @@ type tenant struct {
 	placement.Holding // with the GPUs where the pod is or is to be: see settle
 
 	pod     Pod                  // as it was told of
-	held    []Held               // by its containers
+	held    []Allocated          // by its containers
 	written placement.Assignment // by gpumem, or else by gpushare, which names GPUs by index
 	plan    placement.Assignment // that an equal pod may be given in its place
 	actual  placement.Assignment // where the kubelet has put it; none where that has given it nothing
@@ -33,8 +33,8 @@ func (t *tenant) begun() bool { return len(t.held) > 0 }
 // newBooks sorts what is known. Where pods are is left to settle.
 func newBooks(s State) *books {
 	type name struct{ namespace, name string }
-	held := make(map[name][]Held)
-	for _, h := range s.Held {
+	held := make(map[name][]Allocated)
+	for _, h := range s.Allocated {
 		held[name{h.Namespace, h.Name}] = append(held[name{h.Namespace, h.Name}], h)
 	}
 	b := &books{State: s}
@@ -53,7 +53,7 @@ func newBooks(s State) *books {
 		}
 		b.tenants = append(b.tenants, t)
 	}
-	for _, h := range s.Held {
+	for _, h := range s.Allocated {
 		if !known[name{h.Namespace, h.Name}] {
 			b.strays = append(b.strays, h)
 		}
@@ -129,7 +129,7 @@ func (b *books) whereHeld(t *tenant) (a placement.Assignment) {
 		return t.written
 	}
 	known := b.knows(t.held)
-	a.UnitMiB, a.Held = t.written.UnitMiB, t.written.Held && known
+	a.UnitMiB, a.Allocated = t.written.UnitMiB, t.written.Allocated && known
 	found := make(map[gpu.UUID]bool)
 	for _, h := range t.held {
 		for id := range b.ByDevice(h.Slots) {
@@ -143,16 +143,16 @@ func (b *books) whereHeld(t *tenant) (a placement.Assignment) {
 	}
 	r := t.Request
 	if n := len(a.Shares); n > 0 && n != r.GPUs() && known {
-		r.Count, a.Held = n, true
+		r.Count, a.Allocated = n, true
 	}
 	return a.WithShares(r)
 }
 
 // knows reports whether all slots are of GPUs of the node. Those of one that is gone do not
 // tell of how many GPUs they are.
-func (s State) knows(held []Held) bool {
+func (s State) knows(held []Allocated) bool {
 	unknown := func(id gpu.SlotID) bool { _, err := s.device(id); return err != nil }
-	return !slices.ContainsFunc(held, func(h Held) bool { return slices.ContainsFunc(h.Slots, unknown) })
+	return !slices.ContainsFunc(held, func(h Allocated) bool { return slices.ContainsFunc(h.Slots, unknown) })
 }
 
 // has reports whether the devices of an assignment are the node's.
@@ -185,8 +185,8 @@ func (b *books) without(t *tenant) placement.Node {
 
 // stray is what the kubelet holds of a pod that is not known. Where gpushare's
 // slots are is not known either, so they count everywhere.
-func (b *books) stray(h Held) placement.Holding {
-	out := placement.Holding{Pod: placement.PodRef{Namespace: h.Namespace, Name: h.Name}, Settled: true}
+func (b *books) stray(h Allocated) placement.Holding {
+	out := placement.Holding{Pod: placement.PodRef{Namespace: h.Namespace, Name: h.Name}, Admitted: true}
 	if h.byGPUShare() {
 		out.Request.Containers = placement.NewContainers(placement.Container{Kind: placement.App, Units: gpu.Units(len(h.Slots))})
 	}
@@ -220,7 +220,7 @@ func (t *tenant) unserved(r gpu.Resource) (rest []placement.Container) {
 }
 
 // listed reports whether the kubelet lists the pod.
-func (b *books) listed(t *tenant) bool { return b.Known[t.Pod.String()] }
+func (b *books) listed(t *tenant) bool { return b.Listed[t.Pod.String()] }
 
 func those(all []*tenant, pass func(*tenant) bool) []*tenant {
 	var kept []*tenant

@@ -25,7 +25,7 @@ func uuid(i int) gpu.UUID { return gpu.UUID(fmt.Sprintf("GPU-%d", i)) }
 func inventory(capacities ...gpu.Units) gpu.Inventory {
 	inv := gpu.Inventory{UnitMiB: 1024}
 	for i, c := range capacities {
-		inv.Devices = append(inv.Devices, gpu.Device{UUID: uuid(i), Index: i, Capacity: c, MemoryMiB: int64(c) * 1024})
+		inv.Devices = append(inv.Devices, gpu.Device{UUID: uuid(i), Index: i, Allocatable: c, MemoryMiB: int64(c) * 1024})
 	}
 	return inv
 }
@@ -50,11 +50,11 @@ func bound(uid string, r placement.Request, devices ...int) placement.Holding {
 	for _, d := range devices {
 		a.Shares = append(a.Shares, placement.Share{Device: uuid(d)})
 	}
-	return placement.Holding{Pod: ref(uid), Request: r, Assignment: a.WithShares(r), Settled: true}
+	return placement.Holding{Pod: ref(uid), Request: r, Assignment: a.WithShares(r), Admitted: true}
 }
 
 func waiting(h placement.Holding) placement.Holding {
-	h.Settled = false
+	h.Admitted = false
 	return h
 }
 
@@ -512,7 +512,7 @@ func TestCPUOfAPodThatIsResized(t *testing.T) {
 	c := New()
 	c.SetNode("n", inventory(10))
 	for _, cpu := range []int64{500, 500, 2000, 100} {
-		c.AddPod("n", placement.Holding{Pod: ref("p"), Request: placement.Request{CPU: cpu}, Settled: true})
+		c.AddPod("n", placement.Holding{Pod: ref("p"), Request: placement.Request{CPU: cpu}, Admitted: true})
 		if n, _ := c.Node("n"); n.RequestedCPU != cpu {
 			t.Errorf("%d millicores are requested, want %d", n.RequestedCPU, cpu)
 		}
@@ -704,9 +704,9 @@ func TestWhatIsReadDoesNotChange(t *testing.T) {
 		t.Errorf("a node that was read changed (-want +got):\n%s", diff)
 	}
 	c.SetNode("n", inv)
-	inv.Devices[0].Capacity = 0
+	inv.Devices[0].Allocatable = 0
 	c.AddPod("n", bound("q", ask(3), 1))
-	if n, _ := c.Node("n"); n.Devices[0].Capacity != 10 {
+	if n, _ := c.Node("n"); n.Devices[0].Allocatable != 10 {
 		t.Error("the cache looks at the caller's inventory")
 	}
 }
@@ -729,8 +729,8 @@ func TestConcurrentAssumePod(t *testing.T) {
 				}
 				for _, n := range c.Nodes() {
 					for _, d := range n.Devices {
-						if d.Requested > d.Capacity {
-							t.Errorf("GPU %d of %s holds %d of %d", d.Index, n.Name, d.Requested, d.Capacity)
+						if d.Requested > d.Allocatable {
+							t.Errorf("GPU %d of %s holds %d of %d", d.Index, n.Name, d.Requested, d.Allocatable)
 							return
 						}
 					}
@@ -915,7 +915,7 @@ func step(t *testing.T, random *rand.Rand, c *Cache, w *twin) {
 	if random.IntN(4) > 0 {
 		holding = bound(uid, req, random.IntN(3))
 	}
-	holding.Settled = random.IntN(2) == 0
+	holding.Admitted = random.IntN(2) == 0
 	req.Priority = int32(random.IntN(3))
 	now := start.Add(time.Duration(random.IntN(3)) * Moment / 2)
 	switch random.IntN(15) {
@@ -1013,8 +1013,8 @@ func step(t *testing.T, random *rand.Rand, c *Cache, w *twin) {
 		w.assumed = append(w.assumed, object{node: node, Holding: placement.Holding{Pod: ref(uid), Request: req, Assignment: a}, bindings: 1})
 		after, _ := w.view(node)
 		for i, d := range after.Devices {
-			if d.Requested > before.Devices[i].Requested && d.Requested > d.Capacity {
-				t.Errorf("GPU %d of %s was given to %s and holds %d of %d", d.Index, node, uid, d.Requested, d.Capacity)
+			if d.Requested > before.Devices[i].Requested && d.Requested > d.Allocatable {
+				t.Errorf("GPU %d of %s was given to %s and holds %d of %d", d.Index, node, uid, d.Requested, d.Allocatable)
 			}
 		}
 	}

@@ -138,10 +138,10 @@ func (e entry) String() string {
 		for _, s := range e.pod[on].Assignment.Shares {
 			parts = append(parts, fmt.Sprintf("%s: %d", s.Device, s.Units))
 		}
-		return fmt.Sprintf("on %s with [%s], assumed %t, admitted %t", e.pod[on].node, strings.Join(parts, ", "), e.pod[on].assumed, e.pod[on].Settled)
+		return fmt.Sprintf("on %s with [%s], assumed %t, admitted %t", e.pod[on].node, strings.Join(parts, ", "), e.pod[on].assumed, e.pod[on].Admitted)
 	case e.offered != nil:
 		for _, d := range e.offered.Devices {
-			parts = append(parts, fmt.Sprintf("%s: %d, %v", d.UUID, d.Capacity, d.Status))
+			parts = append(parts, fmt.Sprintf("%s: %d, %v", d.UUID, d.Allocatable, d.Status))
 		}
 		return fmt.Sprintf("offers [%s]", strings.Join(parts, "; "))
 	case e.pod[coming] != nil:

@@ -27,7 +27,7 @@ func Decide(n placement.Node, pod placement.PodRef, req placement.Request, polic
 // and could take for this one, to the harm of either.
 func confusedWith(n placement.Node, pod placement.PodRef, req placement.Request, chosen placement.Assignment) (placement.PodRef, bool) {
 	harm := func(h placement.Holding) bool {
-		return !h.Settled && !h.Nominated && h.Pod.UID != pod.UID &&
+		return !h.Admitted && !h.Nominated && h.Pod.UID != pod.UID &&
 			h.Request.Confusable(req) && !h.Request.Interchangeable(req) && !h.Assignment.SameDevices(chosen)
 	}
 	for _, d := range n.Devices {

@@ -16,7 +16,7 @@ func TestDecide(t *testing.T) {
 	small, large := placementtest.Models("T4"), placementtest.Models("A10")
 	inv := inventory(device(0, 14, placementtest.Model("T4")), device(1, 23, placementtest.Model("A10")))
 	settled := func(h placement.Holding) placement.Holding {
-		h.Settled = true
+		h.Admitted = true
 		return h
 	}
 	share := func(i int, units gpu.Units) placement.Assignment {

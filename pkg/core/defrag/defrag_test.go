@@ -313,7 +313,7 @@ func crowded(random *rand.Rand) ([]placement.Node, Goal) {
 		n := machine(fmt.Sprint("n", i), random.Int64N(2)*16_000, gpus, 10, holdings...)
 		switch d := &n.Devices[0].Device; random.IntN(6) {
 		case 0: // shrunk under its pods
-			d.Capacity = 5
+			d.Allocatable = 5
 		case 1:
 			placementtest.Sick(d)
 		}

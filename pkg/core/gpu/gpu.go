@@ -24,9 +24,9 @@ type Device struct {
 	Index int    // NVML index, for people
 	Model string // as NVML names it, for example "NVIDIA A100-SXM4-80GB"
 
-	MemoryMiB int64 // all of the GPU's memory, the driver's share included
-	Capacity  Units // what pods may hold of it
-	Foreign   Units // of Capacity, what programs use that were granted none of it
+	MemoryMiB   int64 // all of the GPU's memory, the driver's share included
+	Allocatable Units // what pods may hold of it
+	Foreign     Units // of Allocatable, what programs use that were granted none of it
 
 	NUMANode          int    // -1 when unknown
 	PCI               string // bus address, for example "00000000:3b:00.0"
@@ -48,14 +48,14 @@ type Link struct {
 	Lanes int // how many NVLinks it is made of
 }
 
-// Given is what the kubelet of a node has given to a pod that counts for less by its annotations, or did.
-type Given struct {
+// PodAllocation is what the kubelet of a node has given to a pod that counts for less by its annotations, or did.
+type PodAllocation struct {
 	UID    string // of the pod
-	Shares []GivenShare
+	Shares []AllocatedShare
 }
 
-// GivenShare is that of one device.
-type GivenShare struct {
+// AllocatedShare is that of one device.
+type AllocatedShare struct {
 	Device UUID
 	Units  Units
 	Cores  int
@@ -66,12 +66,12 @@ type Inventory struct {
 	UnitMiB       int64
 	DriverVersion string
 	Enforcement   Enforcement
-	Weaker        string   // why the enforcement is no stronger; empty when it is the strongest, or was chosen
-	Coreless      bool     // it offers no cores of its GPUs
-	Devices       []Device // sorted by Index
-	Links         []Link   // between these; each pair once
-	Given         []Given  // where the kubelet has given pods more than is written; sorted by UID
-	CPU           int64    // that pods can have of the node beside them, in millicores; 0: not known
+	Weaker        string          // why the enforcement is no stronger; empty when it is the strongest, or was chosen
+	Coreless      bool            // it offers no cores of its GPUs
+	Devices       []Device        // sorted by Index
+	Links         []Link          // between these; each pair once
+	Allocated     []PodAllocation // where the kubelet has given pods more than is written; sorted by UID
+	CPU           int64           // that pods can have of the node beside them, in millicores; 0: not known
 }
 
 // Device returns the device with that UUID.
@@ -91,17 +91,17 @@ func (d Device) Advertised() bool { return !d.Status.Unhealthy && !d.Status.Stop
 func (inv Inventory) Advertised() (sum Units) {
 	for _, d := range inv.Devices {
 		if d.Advertised() {
-			sum += d.Capacity
+			sum += d.Allocatable
 		}
 	}
 	return sum
 }
 
-// Capacity returns the units of all devices together, healthy or not.
-func (inv Inventory) Capacity() Units {
+// Allocatable returns the units of all devices together, healthy or not.
+func (inv Inventory) Allocatable() Units {
 	var sum Units
 	for _, d := range inv.Devices {
-		sum += d.Capacity
+		sum += d.Allocatable
 	}
 	return sum
 }
@@ -139,12 +139,12 @@ func (inv Inventory) Validate() error {
 			return fmt.Errorf("device %s has index %d, want 0 or more", d.UUID, d.Index)
 		case indexes[d.Index]:
 			return fmt.Errorf("index %d is listed twice", d.Index)
-		case d.Capacity < 0 || d.MemoryMiB < 0 || d.MemoryMiB > maxMiB:
-			return fmt.Errorf("device %s has %d units in %d MiB, want 0 or more, and at most %d MiB", d.UUID, d.Capacity, d.MemoryMiB, int64(maxMiB))
-		case d.Foreign < 0 || d.Foreign > d.Capacity:
-			return fmt.Errorf("device %s has %d units of which %d are in foreign use", d.UUID, d.Capacity, d.Foreign)
-		case int64(d.Capacity) > d.MemoryMiB/inv.UnitMiB:
-			return fmt.Errorf("device %s has %d units of %d MiB in %d MiB", d.UUID, d.Capacity, inv.UnitMiB, d.MemoryMiB)
+		case d.Allocatable < 0 || d.MemoryMiB < 0 || d.MemoryMiB > maxMiB:
+			return fmt.Errorf("device %s has %d units in %d MiB, want 0 or more, and at most %d MiB", d.UUID, d.Allocatable, d.MemoryMiB, int64(maxMiB))
+		case d.Foreign < 0 || d.Foreign > d.Allocatable:
+			return fmt.Errorf("device %s has %d units of which %d are in foreign use", d.UUID, d.Allocatable, d.Foreign)
+		case int64(d.Allocatable) > d.MemoryMiB/inv.UnitMiB:
+			return fmt.Errorf("device %s has %d units of %d MiB in %d MiB", d.UUID, d.Allocatable, inv.UnitMiB, d.MemoryMiB)
 		}
 		uuids[d.UUID], indexes[d.Index] = true, true
 	}
@@ -153,18 +153,18 @@ func (inv Inventory) Validate() error {
 			return fmt.Errorf("link of %d lanes from %s to %s, want 1 to %d from one device to another", l.Lanes, l.A, l.B, maxLanes)
 		}
 	}
-	return inv.validateGiven(uuids)
+	return inv.validateAllocated(uuids)
 }
 
-// maxGiven bounds of how many pods it is said what they were given: it is far beyond what a
+// maxAllocated bounds of how many pods it is said what they were given: it is far beyond what a
 // kubelet runs, and what all of them need fits into a node's annotations.
-const maxGiven = 1000
+const maxAllocated = 1000
 
-func (inv Inventory) validateGiven(uuids map[UUID]bool) error {
-	if len(inv.Given) > maxGiven {
-		return fmt.Errorf("what %d pods were given, want %d at most", len(inv.Given), maxGiven)
+func (inv Inventory) validateAllocated(uuids map[UUID]bool) error {
+	if len(inv.Allocated) > maxAllocated {
+		return fmt.Errorf("what %d pods were given, want %d at most", len(inv.Allocated), maxAllocated)
 	}
-	for _, g := range inv.Given {
+	for _, g := range inv.Allocated {
 		for _, s := range g.Shares {
 			if g.UID == "" || !uuids[s.Device] || s.Units < 0 || s.Units > maxMiB || s.Cores < 0 || s.Cores > CoresPerDevice {
 				return fmt.Errorf("pod %q was given %d units and %d%% of the cores of device %q, which none can have been", g.UID, s.Units, s.Cores, s.Device)
@@ -174,14 +174,14 @@ func (inv Inventory) validateGiven(uuids map[UUID]bool) error {
 	return nil
 }
 
-// WithGiven returns the inventory with what pods were given of its devices, as many as
+// WithAllocated returns the inventory with what pods were given of its devices, as many as
 // may be said.
-func (inv Inventory) WithGiven(given []Given) Inventory {
-	inv.Given = nil
+func (inv Inventory) WithAllocated(given []PodAllocation) Inventory {
+	inv.Allocated = nil
 	for _, g := range given {
-		g.Shares = slices.DeleteFunc(slices.Clone(g.Shares), func(s GivenShare) bool { _, ok := inv.Device(s.Device); return !ok })
-		if len(g.Shares) > 0 && len(inv.Given) < maxGiven {
-			inv.Given = append(inv.Given, g)
+		g.Shares = slices.DeleteFunc(slices.Clone(g.Shares), func(s AllocatedShare) bool { _, ok := inv.Device(s.Device); return !ok })
+		if len(g.Shares) > 0 && len(inv.Allocated) < maxAllocated {
+			inv.Allocated = append(inv.Allocated, g)
 		}
 	}
 	return inv

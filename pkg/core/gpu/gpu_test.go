@@ -58,8 +58,8 @@ func TestFormat(t *testing.T) {
 func TestValidate(t *testing.T) {
 	device := func(change func(*Device)) Inventory {
 		inv := Inventory{UnitMiB: 1024, Devices: []Device{
-			{UUID: "GPU-0", Index: 0, MemoryMiB: 8192, Capacity: 8},
-			{UUID: "GPU-1", Index: 1, MemoryMiB: 8192, Capacity: 7},
+			{UUID: "GPU-0", Index: 0, MemoryMiB: 8192, Allocatable: 8},
+			{UUID: "GPU-1", Index: 1, MemoryMiB: 8192, Allocatable: 7},
 		}}
 		change(&inv.Devices[1])
 		return inv
@@ -79,15 +79,15 @@ func TestValidate(t *testing.T) {
 		"a UUID twice":                      {device(func(d *Device) { d.UUID = "GPU-0" }), "device GPU-0 is listed twice"},
 		"an index twice":                    {device(func(d *Device) { d.Index = 0 }), "index 0 is listed twice"},
 		"a negative index":                  {device(func(d *Device) { d.Index = -1 }), "has index -1"},
-		"a negative capacity":               {device(func(d *Device) { d.Capacity = -1 }), "-1 units"},
+		"a negative capacity":               {device(func(d *Device) { d.Allocatable = -1 }), "-1 units"},
 		"negative memory":                   {device(func(d *Device) { d.MemoryMiB = -1 }), "in -1 MiB"},
-		"more units than memory":            {device(func(d *Device) { d.Capacity = 9 }), "9 units of 1024 MiB in 8192 MiB"},
+		"more units than memory":            {device(func(d *Device) { d.Allocatable = 9 }), "9 units of 1024 MiB in 8192 MiB"},
 		"memory that sums would overflow":   {device(func(d *Device) { d.MemoryMiB = math.MaxInt64 }), "at most"},
-		"a capacity that would overflow":    {device(func(d *Device) { d.Capacity = math.MaxInt64 }), "units of 1024 MiB"},
+		"a capacity that would overflow":    {device(func(d *Device) { d.Allocatable = math.MaxInt64 }), "units of 1024 MiB"},
 		"all in foreign use":                {device(func(d *Device) { d.Foreign = 7 }), ""},
 		"more in foreign use than there is": {device(func(d *Device) { d.Foreign = 8 }), "7 units of which 8 are in foreign use"},
 		"less than nothing in foreign use":  {device(func(d *Device) { d.Foreign = -1 }), "-1 are in foreign use"},
-		"a GPU that has nothing to give":    {device(func(d *Device) { d.MemoryMiB, d.Capacity = 0, 0 }), ""},
+		"a GPU that has nothing to give":    {device(func(d *Device) { d.MemoryMiB, d.Allocatable = 0, 0 }), ""},
 		"a GPU that is not healthy counts":  {device(func(d *Device) { d.Status.Unhealthy = true }), ""},
 	}
 	for name, tc := range tests {
@@ -105,9 +105,9 @@ func TestValidate(t *testing.T) {
 
 func TestInventory(t *testing.T) {
 	inv := Inventory{UnitMiB: 1024, Devices: []Device{
-		{UUID: "GPU-c", Index: math.MaxInt, Capacity: 2},
-		{UUID: "GPU-b", Index: 2, Capacity: 6},
-		{UUID: "GPU-a", Index: 0, Capacity: 0},
+		{UUID: "GPU-c", Index: math.MaxInt, Allocatable: 2},
+		{UUID: "GPU-b", Index: 2, Allocatable: 6},
+		{UUID: "GPU-a", Index: 0, Allocatable: 0},
 	}}
 	inv.Sort()
 	var order []UUID
@@ -117,10 +117,10 @@ func TestInventory(t *testing.T) {
 	if diff := cmp.Diff([]UUID{"GPU-a", "GPU-b", "GPU-c"}, order); diff != "" {
 		t.Errorf("order after Sort (-want +got):\n%s", diff)
 	}
-	if got, want := inv.Capacity(), Units(8); got != want {
-		t.Errorf("Capacity() = %d, want %d", got, want)
+	if got, want := inv.Allocatable(), Units(8); got != want {
+		t.Errorf("Allocatable() = %d, want %d", got, want)
 	}
-	if d, ok := inv.Device("GPU-b"); !ok || d.Capacity != 6 {
+	if d, ok := inv.Device("GPU-b"); !ok || d.Allocatable != 6 {
 		t.Errorf("Device(GPU-b) = %+v, %t, want the one with 6 units", d, ok)
 	}
 	if d, ok := inv.Device("GPU-x"); ok {

@@ -69,8 +69,8 @@ const maxSlots = math.MaxInt32
 // show in the slots.
 func NewSlots(inv Inventory) (*Slots, error) {
 	for _, d := range inv.Devices {
-		if d.Capacity > maxSlots {
-			return nil, fmt.Errorf("GPU %s has %d units, want %d at most: the unit is too small", d.UUID, d.Capacity, maxSlots)
+		if d.Allocatable > maxSlots {
+			return nil, fmt.Errorf("GPU %s has %d units, want %d at most: the unit is too small", d.UUID, d.Allocatable, maxSlots)
 		}
 	}
 	for digits := slotDigits; ; digits++ {
@@ -145,10 +145,10 @@ func (s *Slots) at(id UUID) int {
 // count returns how many slots a device has: no cores without memory, for
 // nobody could use them.
 func count(r Resource, d Device) int64 {
-	if r == Cores && d.Capacity > 0 {
+	if r == Cores && d.Allocatable > 0 {
 		return CoresPerDevice
 	}
-	return max(0, int64(d.Capacity))
+	return max(0, int64(d.Allocatable))
 }
 
 // Device returns the device that a slot belongs to. The error says what is

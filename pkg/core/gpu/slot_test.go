@@ -37,23 +37,23 @@ func TestSlotIDs(t *testing.T) {
 		want [][]SlotID // by device
 	}{
 		"eight digits and a number": {
-			inventory(Device{UUID: a100("a1b2c3d4"), Capacity: 2}, Device{UUID: a100("00000001"), Capacity: 1}),
+			inventory(Device{UUID: a100("a1b2c3d4"), Allocatable: 2}, Device{UUID: a100("00000001"), Allocatable: 1}),
 			[][]SlotID{{"a1b2c3d4-0", "a1b2c3d4-1"}, {"00000001-0"}},
 		},
 		"as many digits as tell two GPUs apart": {
-			inventory(Device{UUID: a100("a1b2c3d400"), Capacity: 1}, Device{UUID: a100("a1b2c3d401"), Capacity: 1}),
+			inventory(Device{UUID: a100("a1b2c3d400"), Allocatable: 1}, Device{UUID: a100("a1b2c3d401"), Allocatable: 1}),
 			[][]SlotID{{"a1b2c3d400-0"}, {"a1b2c3d401-0"}},
 		},
 		"the case of the UUID does not show": {
-			inventory(Device{UUID: UUID(strings.ToUpper(string(a100("abcdef01")))), Capacity: 1}),
+			inventory(Device{UUID: UUID(strings.ToUpper(string(a100("abcdef01")))), Allocatable: 1}),
 			[][]SlotID{{"abcdef01-0"}},
 		},
 		"a short UUID is used as it is": {
-			inventory(Device{UUID: "GPU-7", Capacity: 1}, Device{UUID: "GPU-77", Capacity: 1}),
+			inventory(Device{UUID: "GPU-7", Allocatable: 1}, Device{UUID: "GPU-77", Allocatable: 1}),
 			[][]SlotID{{"7-0"}, {"77-0"}},
 		},
 		"nothing to give, no slots": {
-			inventory(Device{UUID: a100("a1b2c3d4")}, Device{UUID: a100("b1b2c3d4"), Capacity: -5}),
+			inventory(Device{UUID: a100("a1b2c3d4")}, Device{UUID: a100("b1b2c3d4"), Allocatable: -5}),
 			[][]SlotID{{}, {}},
 		},
 	}
@@ -83,8 +83,8 @@ func TestNewSlotsRefuses(t *testing.T) {
 			inventory(Device{UUID: "GPU-ab-cd"}, Device{UUID: "GPU-abcd"}), "same digits",
 		},
 		"UUIDs without a digit":               {inventory(Device{UUID: "x"}, Device{UUID: "y"}), "same digits"},
-		"more units than numbers for them":    {inventory(Device{UUID: "GPU-a", Capacity: math.MaxInt32 + 1}), "too small"},
-		"units beyond what arithmetic can do": {inventory(Device{UUID: "GPU-a", Capacity: math.MaxInt64}), "too small"},
+		"more units than numbers for them":    {inventory(Device{UUID: "GPU-a", Allocatable: math.MaxInt32 + 1}), "too small"},
+		"units beyond what arithmetic can do": {inventory(Device{UUID: "GPU-a", Allocatable: math.MaxInt64}), "too small"},
 	}
 	for name, tc := range tests {
 		t.Run(name, func(t *testing.T) {
@@ -96,7 +96,7 @@ func TestNewSlotsRefuses(t *testing.T) {
 }
 
 func TestSlotIDsAreStable(t *testing.T) {
-	a, b := Device{UUID: a100("aaaa0000"), Capacity: 3}, Device{UUID: a100("bbbb0000"), Capacity: 2}
+	a, b := Device{UUID: a100("aaaa0000"), Allocatable: 3}, Device{UUID: a100("bbbb0000"), Allocatable: 2}
 	before := mustSlots(t, inventory(a, b))
 	after := mustSlots(t, inventory(b, a)) // a reboot that changed the indexes
 	for _, d := range []Device{a, b} {
@@ -107,7 +107,7 @@ func TestSlotIDsAreStable(t *testing.T) {
 }
 
 func TestSlotsKeepWhatTheyWereMadeOf(t *testing.T) {
-	inv := inventory(Device{UUID: a100("bbbb0000"), Capacity: 2}, Device{UUID: a100("aaaa0000"), Capacity: 2})
+	inv := inventory(Device{UUID: a100("bbbb0000"), Allocatable: 2}, Device{UUID: a100("aaaa0000"), Allocatable: 2})
 	inv.Devices[0].Index, inv.Devices[1].Index = 1, 0
 	s := mustSlots(t, inv)
 	inv.Sort()
@@ -117,7 +117,7 @@ func TestSlotsKeepWhatTheyWereMadeOf(t *testing.T) {
 }
 
 func TestSlotDeviceRefuses(t *testing.T) {
-	s := mustSlots(t, inventory(Device{UUID: a100("a1b2c3d4"), Capacity: 12}))
+	s := mustSlots(t, inventory(Device{UUID: a100("a1b2c3d4"), Allocatable: 12}))
 	for id, want := range map[SlotID]string{
 		"":                                 "not of the form",
 		"a1b2c3d4":                         "not of the form",
@@ -152,7 +152,7 @@ func TestSlotDeviceRefuses(t *testing.T) {
 }
 
 func TestCoreSlots(t *testing.T) {
-	s := mustSlots(t, inventory(Device{UUID: a100("a1b2c3d4"), Capacity: 2}, Device{UUID: a100("b1b2c3d4")}))
+	s := mustSlots(t, inventory(Device{UUID: a100("a1b2c3d4"), Allocatable: 2}, Device{UUID: a100("b1b2c3d4")}))
 	ids := s.Of(Cores, a100("a1b2c3d4"))
 	if len(ids) != CoresPerDevice || ids[0] != "a1b2c3d4-c0" || ids[99] != "a1b2c3d4-c99" {
 		t.Errorf("the cores are %v", ids)
@@ -169,7 +169,7 @@ func TestCoreSlots(t *testing.T) {
 }
 
 func TestSortSlots(t *testing.T) {
-	s := mustSlots(t, inventory(Device{UUID: a100("bbbb0000"), Capacity: 12}, Device{UUID: a100("aaaa0000"), Capacity: 12}))
+	s := mustSlots(t, inventory(Device{UUID: a100("bbbb0000"), Allocatable: 12}, Device{UUID: a100("aaaa0000"), Allocatable: 12}))
 	got := []SlotID{"zzz", "aaaa0000-2", "bbbb0000-11", "bbbb0000-2", "", "aaaa0000-1", "bbbb0000-0"}
 	want := []SlotID{"bbbb0000-0", "bbbb0000-2", "bbbb0000-11", "aaaa0000-1", "aaaa0000-2", "", "zzz"}
 	s.Sort(got)
@@ -186,7 +186,7 @@ func FuzzSlots(f *testing.F) {
 	f.Add("", "x", int64(-1), "-0")
 	f.Add("MIG-3fbd", "GPU-3FBD-0", int64(2), "3fbd-99999999999999999999")
 	f.Fuzz(func(t *testing.T, a, b string, capacity int64, id string) {
-		inv := inventory(Device{UUID: UUID(a), Capacity: Units(capacity % 300)}, Device{UUID: UUID(b), Capacity: 7})
+		inv := inventory(Device{UUID: UUID(a), Allocatable: Units(capacity % 300)}, Device{UUID: UUID(b), Allocatable: 7})
 		s, err := NewSlots(inv)
 		if err != nil {
 			return
@@ -194,8 +194,8 @@ func FuzzSlots(f *testing.F) {
 		owner := make(map[SlotID]UUID)
 		for _, d := range inv.Devices {
 			units, cores := s.Of(Memory, d.UUID), s.Of(Cores, d.UUID)
-			if len(units) != max(0, int(d.Capacity)) || len(cores) != 100 && len(units) > 0 || len(cores) > 0 && len(units) == 0 {
-				t.Fatalf("%d units and %d cores of a device with %d units", len(units), len(cores), d.Capacity)
+			if len(units) != max(0, int(d.Allocatable)) || len(cores) != 100 && len(units) > 0 || len(cores) > 0 && len(units) == 0 {
+				t.Fatalf("%d units and %d cores of a device with %d units", len(units), len(cores), d.Allocatable)
 			}
 			for i, id := range slices.Concat(units, cores) {
 				if (id.Resource() == Cores) != (i >= len(units)) {

@@ -115,8 +115,8 @@ func TestChoose(t *testing.T) {
 func TestNodeSums(t *testing.T) {
 	n := node(inventory(device(0, 10), device(1, 6, sick)),
 		hold("a", ask(3, cores(30)), 0), hold("b", ask(4, count(2)), 0, 1), hold("c", ask(2)), hold("d", placement.Request{}))
-	if got, want := n.Capacity(), gpu.Units(16); got != want {
-		t.Errorf("Capacity() = %d, want %d", got, want)
+	if got, want := n.Allocatable(), gpu.Units(16); got != want {
+		t.Errorf("Allocatable() = %d, want %d", got, want)
 	}
 	if got, want := n.Requested(), gpu.Units(9); got != want {
 		t.Errorf("Requested() = %d, want %d: the pod of unknown GPU counts once", got, want)
@@ -210,7 +210,7 @@ func brute(req placement.Request, inv gpu.Inventory, holdings []placement.Holdin
 		if !d.Status.TakesPods() || !req.Models.Empty() && !(d.Model != "Tesla T4") || !req.UUIDs.Empty() && d.UUID == "GPU-0" {
 			continue
 		}
-		free, freeCores, beside := d.Capacity, 100, true
+		free, freeCores, beside := d.Allocatable, 100, true
 		for _, h := range holdings {
 			if h.Request.Empty() && h.Assignment.None() {
 				continue
@@ -238,7 +238,7 @@ func brute(req placement.Request, inv gpu.Inventory, holdings []placement.Holdin
 			}
 		}
 		// A GPU that gave away more than it has still takes a pod that asks for nothing.
-		if beside && max(0, free) >= units && max(0, freeCores) >= cores && d.Capacity >= units && cores <= 100 {
+		if beside && max(0, free) >= units && max(0, freeCores) >= cores && d.Allocatable >= units && cores <= 100 {
 			good++
 		}
 	}
@@ -292,7 +292,7 @@ func checkSpread(t *testing.T, req placement.Request, fallback placement.Policy,
 	if stdcmp.Or(req.Policy, fallback) != placement.Spread || req.GPUs() > 1 || req.Group != (placement.Group{}) || req.Preference != "" {
 		return
 	}
-	part := func(d placement.Device) *big.Rat { return big.NewRat(int64(d.Free()), max(1, int64(d.Capacity))) }
+	part := func(d placement.Device) *big.Rat { return big.NewRat(int64(d.Free()), max(1, int64(d.Allocatable))) }
 	chosen := slices.IndexFunc(n.Devices, func(d placement.Device) bool { return d.UUID == got.Shares[0].Device })
 	for _, d := range n.Devices {
 		if n.Check(req, d) == placement.Fits && part(d).Cmp(part(n.Devices[chosen])) > 0 {
@@ -317,8 +317,8 @@ func checkRoom(t *testing.T, inv gpu.Inventory, holdings []placement.Holding, re
 		seen[s.Device] = true
 	}
 	for _, d := range after.Devices {
-		if seen[d.UUID] && (units > 0 && d.Requested > d.Capacity || cores > 0 && d.RequestedCores > gpu.CoresPerDevice) {
-			t.Fatalf("GPU %d holds %d of %d units and %d%% of cores", d.Index, d.Requested, d.Capacity, d.RequestedCores)
+		if seen[d.UUID] && (units > 0 && d.Requested > d.Allocatable || cores > 0 && d.RequestedCores > gpu.CoresPerDevice) {
+			t.Fatalf("GPU %d holds %d of %d units and %d%% of cores", d.Index, d.Requested, d.Allocatable, d.RequestedCores)
 		}
 	}
 }

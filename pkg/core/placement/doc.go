@@ -42,11 +42,11 @@
 // moment too little is offered, never too much.
 //
 // What is written of a pod its owner can change; what the node's inventory says that the kubelet
-// has given to the pod (gpu.Inventory.Given) its owner cannot. On each GPU the larger of the
+// has given to the pod (gpu.Inventory.Allocated) its owner cannot. On each GPU the larger of the
 // two counts: an entry that is older than a correction makes the pod count too much
 // for a moment, and none makes it count too little. An entry of a pod that is not on the node
 // counts nothing. NewNode is the one place where this is decided, and what is known goes with
-// the pod (Holding.Given). For kube-scheduler's sum such a pod counts once, as the
+// the pod (Holding.Allocated). For kube-scheduler's sum such a pod counts once, as the
 // kubelet has given it.
 //
 // Several GPUs of one pod are chosen as a set: the fewest pairs without an

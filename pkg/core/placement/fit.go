@@ -56,7 +56,7 @@ func (r Request) allows() func(Device) bool {
 // fitsEmpty reports whether the device would be large enough, were it empty.
 func (r Request) fitsEmpty(d Device) bool {
 	units, cores := r.Share()
-	return units <= d.Capacity && cores <= gpu.CoresPerDevice
+	return units <= d.Allocatable && cores <= gpu.CoresPerDevice
 }
 
 // apart reports whether the request may be on the device beside the pods that

@@ -10,8 +10,8 @@ import (
 )
 
 // given is what the kubelet has given to a pod, by its name, of one GPU.
-func given(name string, index int, units gpu.Units, cores int) gpu.Given {
-	return gpu.Given{UID: name, Shares: []gpu.GivenShare{{Device: uuid(index), Units: units, Cores: cores}}}
+func given(name string, index int, units gpu.Units, cores int) gpu.PodAllocation {
+	return gpu.PodAllocation{UID: name, Shares: []gpu.AllocatedShare{{Device: uuid(index), Units: units, Cores: cores}}}
 }
 
 // Where the node says that the kubelet has given a pod more of a GPU than is written of it, the
@@ -26,23 +26,23 @@ func TestWhatTheKubeletHasGivenCounts(t *testing.T) {
 		Pods      int
 	}
 	for name, tc := range map[string]struct {
-		given    []gpu.Given
+		given    []gpu.PodAllocation
 		holdings []placement.Holding
 		want     []on
 		sum      gpu.Units
 		without  gpu.Units // of GPU 0 without the pod
 	}{
 		"nothing is said":               {nil, []placement.Holding{eighth, other}, []on{{4, 10, 1}, {8, 30, 1}, {8, 30, 1}}, 28, 4},
-		"of another GPU":                {[]gpu.Given{given("p", 0, 16, 60)}, []placement.Holding{eighth, other}, []on{{20, 70, 2}, {8, 30, 1}, {8, 30, 1}}, 28, 4},
-		"more of a GPU that is written": {[]gpu.Given{given("p", 1, 16, 60)}, []placement.Holding{eighth, other}, []on{{4, 10, 1}, {16, 60, 1}, {8, 30, 1}}, 28, 4},
-		"more cores alone":              {[]gpu.Given{given("p", 1, 8, 60)}, []placement.Holding{eighth, other}, []on{{4, 10, 1}, {8, 60, 1}, {8, 30, 1}}, 36, 4},
-		"less than is written":          {[]gpu.Given{given("o", 0, 3, 5)}, []placement.Holding{eighth, other}, []on{{4, 10, 1}, {8, 30, 1}, {8, 30, 1}}, 29, 4},
-		"of a pod that is gone":         {[]gpu.Given{given("x", 0, 16, 60)}, []placement.Holding{eighth, other}, []on{{4, 10, 1}, {8, 30, 1}, {8, 30, 1}}, 28, 4},
-		"of one on no known GPU":        {[]gpu.Given{given("p", 0, 16, 60)}, []placement.Holding{hold("p", ask(16)), other}, []on{{4, 10, 1}, {0, 0, 0}, {0, 0, 0}}, 28, 4},
+		"of another GPU":                {[]gpu.PodAllocation{given("p", 0, 16, 60)}, []placement.Holding{eighth, other}, []on{{20, 70, 2}, {8, 30, 1}, {8, 30, 1}}, 28, 4},
+		"more of a GPU that is written": {[]gpu.PodAllocation{given("p", 1, 16, 60)}, []placement.Holding{eighth, other}, []on{{4, 10, 1}, {16, 60, 1}, {8, 30, 1}}, 28, 4},
+		"more cores alone":              {[]gpu.PodAllocation{given("p", 1, 8, 60)}, []placement.Holding{eighth, other}, []on{{4, 10, 1}, {8, 60, 1}, {8, 30, 1}}, 36, 4},
+		"less than is written":          {[]gpu.PodAllocation{given("o", 0, 3, 5)}, []placement.Holding{eighth, other}, []on{{4, 10, 1}, {8, 30, 1}, {8, 30, 1}}, 29, 4},
+		"of a pod that is gone":         {[]gpu.PodAllocation{given("x", 0, 16, 60)}, []placement.Holding{eighth, other}, []on{{4, 10, 1}, {8, 30, 1}, {8, 30, 1}}, 28, 4},
+		"of one on no known GPU":        {[]gpu.PodAllocation{given("p", 0, 16, 60)}, []placement.Holding{hold("p", ask(16)), other}, []on{{4, 10, 1}, {0, 0, 0}, {0, 0, 0}}, 28, 4},
 	} {
 		t.Run(name, func(t *testing.T) {
 			said := inv
-			said.Given = tc.given
+			said.Allocated = tc.given
 			n := node(said, tc.holdings...)
 			var got []on
 			for _, d := range n.Devices {
@@ -68,7 +68,7 @@ func TestWhatTheKubeletHasGivenCounts(t *testing.T) {
 // A pod that is made again elsewhere was given nothing there.
 func TestWhatWasGivenDoesNotMove(t *testing.T) {
 	said := inventory(device(0, 16))
-	said.Given = []gpu.Given{given("p", 0, 16, 0)}
+	said.Allocated = []gpu.PodAllocation{given("p", 0, 16, 0)}
 	p := node(said, hold("p", ask(2), 0)).Holdings()[0]
 	to := node(inventory(device(0, 16))).With(p)
 	if got := to.Devices[0].Requested; got != 2 {

@@ -34,9 +34,9 @@ type Assignment struct {
 	// asked, for one that knows sums alone chose the node, or the pod names it itself.
 	ByNode bool
 
-	// Held says that these are the devices of which the kubelet has given slots to the pod: it
+	// Allocated says that these are the devices of which the kubelet has given slots to the pod: it
 	// was given as many, whatever number it asks for by now.
-	Held bool
+	Allocated bool
 
 	// Leaving are other devices that are charged with the same share. Pods that
 	// exchange devices are corrected one by one: each is charged on both sides
@@ -75,7 +75,7 @@ func sameSet(x, y []gpu.UUID) bool {
 // a request has of each.
 func (a Assignment) WithShares(r Request) Assignment {
 	units, cores := r.Share()
-	out := Assignment{UnitMiB: a.UnitMiB, Enforcement: a.Enforcement, ByNode: a.ByNode, Held: a.Held, Leaving: a.Leaving}
+	out := Assignment{UnitMiB: a.UnitMiB, Enforcement: a.Enforcement, ByNode: a.ByNode, Allocated: a.Allocated, Leaving: a.Leaving}
 	for _, s := range a.Shares {
 		out.Shares = append(out.Shares, Share{Device: s.Device, Units: units, Cores: cores})
 	}
@@ -88,11 +88,11 @@ type Holding struct {
 	Pod        PodRef
 	Request    Request
 	Assignment Assignment
-	Settled    bool // the kubelet has admitted the pod: its GPUs no longer change
+	Admitted   bool // the kubelet has admitted the pod: its GPUs no longer change
 
-	// Given is what the kubelet has given to the pod, where its node says so: what is written of
+	// Allocated is what the kubelet has given to the pod, where its node says so: what is written of
 	// the pod was less. See On.
-	Given []Share
+	Allocated []Share
 
 	Started     time.Time // when the kubelet admitted it; zero before
 	Terminating bool      // it is being deleted, and holds what it has to the end
@@ -102,7 +102,7 @@ type Holding struct {
 // On returns what the pod is charged with on a device of its node: the larger of what is written
 // of it and of what the kubelet has given to it, of memory and of cores.
 func (h Holding) On(id gpu.UUID) Share {
-	s, given := h.written(id), shareOn(h.Given, id)
+	s, given := h.written(id), shareOn(h.Allocated, id)
 	if slices.Contains(h.Assignment.Leaving, id) {
 		s = h.Assignment.Shares[0]
 	}
@@ -113,7 +113,7 @@ func (h Holding) On(id gpu.UUID) Share {
 // them. Those that it leaves are not among them.
 func (h Holding) Devices() []gpu.UUID {
 	out := h.Assignment.Devices()
-	for _, s := range h.Given {
+	for _, s := range h.Allocated {
 		if !slices.Contains(out, s.Device) {
 			out = append(out, s.Device)
 		}
@@ -131,8 +131,8 @@ func (h Holding) charged() []gpu.UUID {
 // has returns what the pod has of a device, once: where that is known from the kubelet, what is
 // written beside it is not so, and what the pod leaves counts where it goes.
 func (h Holding) has(id gpu.UUID) Share {
-	if len(h.Given) > 0 {
-		return shareOn(h.Given, id)
+	if len(h.Allocated) > 0 {
+		return shareOn(h.Allocated, id)
 	}
 	return h.written(id)
 }
@@ -174,10 +174,10 @@ type Device struct {
 }
 
 // Free returns the units that nobody holds or uses: never negative.
-func (d Device) Free() gpu.Units { return max(0, d.Capacity-d.Foreign-d.Requested) }
+func (d Device) Free() gpu.Units { return max(0, d.Allocatable-d.Foreign-d.Requested) }
 
 // FreeShare returns which part of the device nobody holds or uses, from 0 to 1.
-func (d Device) FreeShare() float64 { return float64(d.Free()) / float64(max(1, d.Capacity)) }
+func (d Device) FreeShare() float64 { return float64(d.Free()) / float64(max(1, d.Allocatable)) }
 
 // FreeCores returns the per cent of cores that nobody holds: never negative.
 func (d Device) FreeCores() int { return max(0, gpu.CoresPerDevice-d.RequestedCores) }
@@ -225,8 +225,8 @@ func NewNode(name string, inv gpu.Inventory, holdings []Holding) Node {
 	holdings = slices.Clone(holdings)
 	slices.SortFunc(holdings, func(a, b Holding) int { return a.Pod.Compare(b.Pod) })
 	elsewhere := func(s Share) bool { _, ok := at[s.Device]; return !ok }
-	given := make(map[string][]Share, len(inv.Given))
-	for _, g := range inv.Given {
+	given := make(map[string][]Share, len(inv.Allocated))
+	for _, g := range inv.Allocated {
 		for _, s := range g.Shares {
 			given[g.UID] = append(given[g.UID], Share(s))
 		}
@@ -234,7 +234,7 @@ func NewNode(name string, inv gpu.Inventory, holdings []Holding) Node {
 	for _, h := range holdings {
 		h = h.in(inv.UnitMiB)
 		if shares, ok := given[h.Pod.UID]; ok {
-			h.Given = shares
+			h.Allocated = shares
 		}
 		n.RequestedCPU += h.Request.CPU
 		if h.Assignment.None() && h.Request.Empty() {
@@ -294,10 +294,10 @@ func (n Node) FreeCPU() int64 {
 	return max(0, n.CPU-n.RequestedCPU)
 }
 
-// Capacity returns the units of all devices, healthy or not.
-func (n Node) Capacity() (sum gpu.Units) {
+// Allocatable returns the units of all devices, healthy or not.
+func (n Node) Allocatable() (sum gpu.Units) {
 	for _, d := range n.Devices {
-		sum += d.Capacity
+		sum += d.Allocatable
 	}
 	return sum
 }
@@ -318,7 +318,7 @@ func (n Node) Requested() (sum gpu.Units) {
 func (n Node) Advertised() (sum gpu.Units) {
 	for _, d := range n.Devices {
 		if d.Advertised() {
-			sum += d.Capacity
+			sum += d.Allocatable
 		}
 	}
 	return sum
@@ -347,7 +347,7 @@ func (d Device) Excess() (units gpu.Units, cores int) {
 		units, cores = units+s.Units, cores+s.Cores
 	}
 	if d.Advertised() {
-		units, cores = units-d.Capacity, cores-gpu.CoresPerDevice
+		units, cores = units-d.Allocatable, cores-gpu.CoresPerDevice
 	}
 	return units, cores
 }

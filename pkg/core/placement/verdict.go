@@ -128,7 +128,7 @@ func (v Verdict) lacks() []gpu.Units {
 	allows := v.Request.allows()
 	for _, d := range v.Node.Devices {
 		left := v.Node.room(d)
-		lack := max(0, units-left.units, ceilDiv(d.Capacity*gpu.Units(max(0, cores-left.cores)), gpu.CoresPerDevice))
+		lack := max(0, units-left.units, ceilDiv(d.Allocatable*gpu.Units(max(0, cores-left.cores)), gpu.CoresPerDevice))
 		switch v.Node.check(v.Request, d, allows) {
 		case Fits, Insufficient:
 			out = append(out, lack)
@@ -298,7 +298,7 @@ func (v Verdict) mostUnits() (most gpu.Units) {
 	allows := v.Request.allows()
 	for _, d := range v.Node.Devices {
 		if allows(d) {
-			most = max(most, d.Capacity)
+			most = max(most, d.Allocatable)
 		}
 	}
 	return most

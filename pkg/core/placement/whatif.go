@@ -54,7 +54,7 @@ func HasPod(pods []Holding, h Holding) bool {
 // With returns the node with one more pod on the devices of its assignment.
 func (n Node) With(h Holding) Node {
 	n.RequestedCPU += h.Request.CPU
-	h.Given = nil // it was given that where it was
+	h.Allocated = nil // it was given that where it was
 	n.Devices, n.State = slices.Clone(n.Devices), nil
 	for _, s := range h.Assignment.Shares {
 		for i := range n.Devices {

@@ -199,7 +199,7 @@ type ranked struct {
 
 func newRanked(fallback placement.Policy, req placement.Request, n *placement.Node) *ranked {
 	r := &ranked{of: n.State, fits: true, nodeFree: free(n)}
-	r.nodeShare = float64(r.nodeFree) / float64(max(1, n.Capacity()))
+	r.nodeShare = float64(r.nodeFree) / float64(max(1, n.Allocatable()))
 	if req.Empty() {
 		return r
 	}

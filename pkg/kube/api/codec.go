@@ -27,7 +27,7 @@ type inventoryJSON struct {
 	Coreless      bool            `json:"coreless,omitempty"` // a plugin of before this says nothing of it
 	GPUs          []deviceJSON    `json:"gpus"`
 	NVLinks       [][3]int        `json:"nvlinks,omitempty"` // two indexes and the number of links between them
-	Given         []givenJSON     `json:"given,omitempty"`
+	Allocated     []givenJSON     `json:"given,omitempty"`
 }
 
 // givenJSON is short: there may be one of each pod of the node.
@@ -83,7 +83,7 @@ type assignmentJSON struct {
 	Enforcement gpu.Enforcement `json:"enforcement"`
 	GPUs        []shareJSON     `json:"gpus"`
 	ByNode      bool            `json:"byNode,omitempty"`
-	Held        bool            `json:"held,omitempty"`
+	Allocated   bool            `json:"held,omitempty"`
 	Leaving     []gpu.UUID      `json:"leaving,omitempty"`
 }
 
@@ -106,7 +106,7 @@ func EncodeInventory(inv gpu.Inventory) (string, error) {
 	}
 	for _, d := range inv.Devices {
 		j := deviceJSON{
-			UUID: d.UUID, Index: d.Index, Model: d.Model, MemoryMiB: d.MemoryMiB, Units: d.Capacity, Foreign: d.Foreign,
+			UUID: d.UUID, Index: d.Index, Model: d.Model, MemoryMiB: d.MemoryMiB, Units: d.Allocatable, Foreign: d.Foreign,
 			PCI: d.PCI, ComputeCapability: d.ComputeCapability, Speed: d.Speed,
 		}
 		j.setStatus(d.Status)
@@ -120,13 +120,13 @@ func EncodeInventory(inv gpu.Inventory) (string, error) {
 		b, _ := inv.Device(l.B)
 		out.NVLinks = append(out.NVLinks, [3]int{a.Index, b.Index, l.Lanes})
 	}
-	for _, g := range inv.Given {
+	for _, g := range inv.Allocated {
 		j := givenJSON{UID: g.UID}
 		for _, s := range g.Shares {
 			d, _ := inv.Device(s.Device)
 			j.GPUs = append(j.GPUs, [3]int64{int64(d.Index), int64(s.Units), int64(s.Cores)})
 		}
-		out.Given = append(out.Given, j)
+		out.Allocated = append(out.Allocated, j)
 	}
 	data, err := json.Marshal(out)
 	return string(data), err
@@ -141,7 +141,7 @@ func DecodeInventory(s string) (gpu.Inventory, error) {
 	inv := gpu.Inventory{UnitMiB: in.UnitMiB, DriverVersion: in.DriverVersion, Enforcement: in.Enforcement, Weaker: in.Weaker, Coreless: in.Coreless}
 	for _, j := range in.GPUs {
 		d := gpu.Device{
-			UUID: j.UUID, Index: j.Index, Model: j.Model, MemoryMiB: j.MemoryMiB, Capacity: j.Units, Foreign: j.Foreign,
+			UUID: j.UUID, Index: j.Index, Model: j.Model, MemoryMiB: j.MemoryMiB, Allocatable: j.Units, Foreign: j.Foreign,
 			NUMANode: -1, PCI: j.PCI, ComputeCapability: j.ComputeCapability, Speed: j.Speed, Status: j.status(),
 		}
 		if j.NUMANode != nil {
@@ -159,12 +159,12 @@ func DecodeInventory(s string) (gpu.Inventory, error) {
 	for _, l := range in.NVLinks {
 		inv.Links = append(inv.Links, gpu.Link{A: uuid(l[0]), B: uuid(l[1]), Lanes: l[2]})
 	}
-	for _, j := range in.Given {
-		g := gpu.Given{UID: j.UID}
+	for _, j := range in.Allocated {
+		g := gpu.PodAllocation{UID: j.UID}
 		for _, s := range j.GPUs {
-			g.Shares = append(g.Shares, gpu.GivenShare{Device: uuid(int(s[0])), Units: gpu.Units(s[1]), Cores: int(s[2])})
+			g.Shares = append(g.Shares, gpu.AllocatedShare{Device: uuid(int(s[0])), Units: gpu.Units(s[1]), Cores: int(s[2])})
 		}
-		inv.Given = append(inv.Given, g)
+		inv.Allocated = append(inv.Allocated, g)
 	}
 	inv.Sort()
 	if err := inv.Validate(); err != nil {
@@ -248,7 +248,7 @@ func (n Names) AssignmentAnnotations(a placement.Assignment, on placement.Node) 
 	if a.None() {
 		return nil, errors.New("no GPU is assigned")
 	}
-	out := assignmentJSON{Version: version, UnitMiB: cmp.Or(a.UnitMiB, on.UnitMiB), Enforcement: cmp.Or(a.Enforcement, on.Enforcement, gpu.EnforcementAdvisory), ByNode: a.ByNode, Held: a.Held, Leaving: a.Leaving}
+	out := assignmentJSON{Version: version, UnitMiB: cmp.Or(a.UnitMiB, on.UnitMiB), Enforcement: cmp.Or(a.Enforcement, on.Enforcement, gpu.EnforcementAdvisory), ByNode: a.ByNode, Allocated: a.Allocated, Leaving: a.Leaving}
 	var indexes []int
 	for _, s := range a.Shares {
 		index := -1
@@ -282,7 +282,7 @@ func DecodeAssignment(s string) (placement.Assignment, error) {
 	if err := in.validate(); err != nil {
 		return placement.Assignment{}, err
 	}
-	a := placement.Assignment{UnitMiB: in.UnitMiB, Enforcement: in.Enforcement, ByNode: in.ByNode, Held: in.Held}
+	a := placement.Assignment{UnitMiB: in.UnitMiB, Enforcement: in.Enforcement, ByNode: in.ByNode, Allocated: in.Allocated}
 	seen := make(map[gpu.UUID]bool)
 	for _, g := range in.GPUs {
 		switch {

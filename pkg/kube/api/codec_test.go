@@ -15,8 +15,8 @@ import (
 var inventory = gpu.Inventory{
 	UnitMiB: 1024, DriverVersion: "615.10", Enforcement: gpu.EnforcementKernel,
 	Devices: []gpu.Device{
-		{UUID: "GPU-a", Index: 0, Model: "NVIDIA A100", MemoryMiB: 81920, Capacity: 79, NUMANode: 0, PCI: "00000000:3b:00.0", ComputeCapability: "8.0", Speed: 100},
-		{UUID: "GPU-b", Index: 3, MemoryMiB: 2048, Capacity: 2, NUMANode: -1, Status: gpu.Unhealthy("XID 79")},
+		{UUID: "GPU-a", Index: 0, Model: "NVIDIA A100", MemoryMiB: 81920, Allocatable: 79, NUMANode: 0, PCI: "00000000:3b:00.0", ComputeCapability: "8.0", Speed: 100},
+		{UUID: "GPU-b", Index: 3, MemoryMiB: 2048, Allocatable: 2, NUMANode: -1, Status: gpu.Unhealthy("XID 79")},
 	},
 	Links: []gpu.Link{{A: "GPU-a", B: "GPU-b", Lanes: 12}},
 }
@@ -179,8 +179,8 @@ func FuzzDecodeInventory(f *testing.F) {
 		if err != nil {
 			return
 		}
-		if inv.Capacity() < 0 {
-			t.Fatalf("a capacity of %d", inv.Capacity())
+		if inv.Allocatable() < 0 {
+			t.Fatalf("a capacity of %d", inv.Allocatable())
 		}
 		written, err := EncodeInventory(inv)
 		if err != nil {

@@ -55,10 +55,10 @@ func FitsNowhere(pod *v1.Pod) bool {
 	})
 }
 
-// Settled reports whether the kubelet has admitted the pod, or refused it. The
+// Admitted reports whether the kubelet has admitted the pod, or refused it. The
 // kubelet sets the start time with the first status that it writes, which it
 // does after admission.
-func Settled(pod *v1.Pod) bool {
+func Admitted(pod *v1.Pod) bool {
 	return pod.Status.StartTime != nil || Terminal(pod)
 }
 
@@ -66,7 +66,7 @@ func Settled(pod *v1.Pod) bool {
 // the device plugin. Of a pod that its owner sent to a node it is not, until the kubelet has
 // admitted it: see the package comment.
 func believed(pod *v1.Pod) bool {
-	return Settled(pod) || Considered(pod)
+	return Admitted(pod) || Considered(pod)
 }
 
 // Conditions returns what Holding, Nomination and FitsNowhere read of a pod's.
@@ -75,7 +75,7 @@ func Conditions(pod *v1.Pod) (out []v1.PodCondition) {
 		switch {
 		case reserves(c):
 			out = append(out, c)
-		case c.Type == v1.PodScheduled && !Settled(pod): // without the message, which may be long
+		case c.Type == v1.PodScheduled && !Admitted(pod): // without the message, which may be long
 			out = append(out, v1.PodCondition{Type: c.Type, Status: c.Status, Reason: c.Reason})
 		}
 	}
@@ -337,7 +337,7 @@ func readGroup(namespace, name string) (placement.Group, error) {
 // GPUs that the pod asks for. The error names what could not be read, and the holding is good all
 // the same.
 func (n Names) Holding(pod *v1.Pod) (placement.Holding, error) {
-	h := placement.Holding{Pod: Ref(pod), Settled: Settled(pod), Terminating: pod.DeletionTimestamp != nil}
+	h := placement.Holding{Pod: Ref(pod), Admitted: Admitted(pod), Terminating: pod.DeletionTimestamp != nil}
 	if pod.Status.StartTime != nil {
 		h.Started = pod.Status.StartTime.Time
 	}
@@ -348,7 +348,7 @@ func (n Names) Holding(pod *v1.Pod) (placement.Holding, error) {
 	if believed(pod) {
 		assignment, badAssignment = n.AssignmentOf(pod)
 	}
-	if assignment.Held && h.Settled && len(assignment.Shares) != req.GPUs() {
+	if assignment.Allocated && h.Admitted && len(assignment.Shares) != req.GPUs() {
 		req.Count = len(assignment.Shares)
 		h.Request = req
 	}

@@ -539,8 +539,8 @@ func TestHoldsAndStates(t *testing.T) {
 			Status:     v1.PodStatus{Phase: v1.PodRunning, StartTime: &now},
 		}, false, true},
 	} {
-		if Terminal(&tc.pod) != tc.terminal || Settled(&tc.pod) != tc.settled {
-			t.Errorf("%s: Terminal = %t, Settled = %t", name, Terminal(&tc.pod), Settled(&tc.pod))
+		if Terminal(&tc.pod) != tc.terminal || Admitted(&tc.pod) != tc.settled {
+			t.Errorf("%s: Terminal = %t, Admitted = %t", name, Terminal(&tc.pod), Admitted(&tc.pod))
 		}
 	}
 }

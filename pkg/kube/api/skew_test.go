@@ -22,11 +22,11 @@ const (
 
 func firstMachine() gpu.Inventory {
 	first := gpu.Device{
-		UUID: "GPU-4cc89e34-1e0c-ae68-68be-61d8c9b26a2b", Index: 0, Model: "Tesla T4", MemoryMiB: 15360, Capacity: 14,
+		UUID: "GPU-4cc89e34-1e0c-ae68-68be-61d8c9b26a2b", Index: 0, Model: "Tesla T4", MemoryMiB: 15360, Allocatable: 14,
 		NUMANode: 0, PCI: "0000:00:1e.0", ComputeCapability: "7.5", Speed: 21,
 	}
 	second := gpu.Device{
-		UUID: "GPU-bff86e87-4d24-0ce3-d75c-0f9687e55afa", Index: 1, Model: "Tesla T4", MemoryMiB: 15360, Capacity: 14,
+		UUID: "GPU-bff86e87-4d24-0ce3-d75c-0f9687e55afa", Index: 1, Model: "Tesla T4", MemoryMiB: 15360, Allocatable: 14,
 		NUMANode: -1, Status: gpu.Unhealthy("XID 79"),
 	}
 	return gpu.Inventory{
@@ -45,7 +45,7 @@ const (
 // version wrote, and leaves that as it is.
 func TestWhatTheKubeletHasGivenIsWrittenBeside(t *testing.T) {
 	machine := firstMachine()
-	machine.Given = []gpu.Given{{UID: "0f7a2c1e-3b4d-4e5f-8a9b-0c1d2e3f4a5b", Shares: []gpu.GivenShare{
+	machine.Allocated = []gpu.PodAllocation{{UID: "0f7a2c1e-3b4d-4e5f-8a9b-0c1d2e3f4a5b", Shares: []gpu.AllocatedShare{
 		{Device: machine.Devices[0].UUID, Units: 3, Cores: 30}, {Device: machine.Devices[1].UUID, Units: 2},
 	}}}
 	text, err := EncodeInventory(machine)
@@ -56,12 +56,12 @@ func TestWhatTheKubeletHasGivenIsWrittenBeside(t *testing.T) {
 	if diff := cmp.Diff(machine, got); err != nil || diff != "" {
 		t.Errorf("read again: %v (-want +got):\n%s", err, diff)
 	}
-	n, a := names(t), placement.Assignment{Shares: []placement.Share{{Device: machine.Devices[0].UUID, Units: 3, Cores: 30}}, UnitMiB: 1024, Held: true}
+	n, a := names(t), placement.Assignment{Shares: []placement.Share{{Device: machine.Devices[0].UUID, Units: 3, Cores: 30}}, UnitMiB: 1024, Allocated: true}
 	annotations, err := n.AssignmentAnnotations(a, placement.NewNode("n", machine, nil))
 	if err != nil || annotations[n.Assignment()] != heldAssignment {
 		t.Errorf("%v\n got %s\nwant %s", err, annotations[n.Assignment()], heldAssignment)
 	}
-	if read, err := DecodeAssignment(heldAssignment); err != nil || !read.Held {
+	if read, err := DecodeAssignment(heldAssignment); err != nil || !read.Allocated {
 		t.Errorf("read again: %v, %+v", err, read)
 	}
 	for _, wrong := range []string{

@@ -56,7 +56,7 @@ func (n Names) TemplateInventory(node *v1.Node) (gpu.Inventory, error) {
 	for i := range int(count) {
 		inv.Devices = append(inv.Devices, gpu.Device{
 			UUID: gpu.UUID(fmt.Sprintf("GPU-template-%d", i)), Index: i, Model: model,
-			MemoryMiB: max(memory, share*inv.UnitMiB), Capacity: gpu.Units(share), NUMANode: -1,
+			MemoryMiB: max(memory, share*inv.UnitMiB), Allocatable: gpu.Units(share), NUMANode: -1,
 		})
 	}
 	return inv, nil

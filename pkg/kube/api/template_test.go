@@ -12,7 +12,7 @@ import (
 )
 
 func TestTemplateInventory(t *testing.T) {
-	annotation, err := EncodeInventory(gpu.Inventory{UnitMiB: 512, Devices: []gpu.Device{{UUID: "GPU-1", Capacity: 8, MemoryMiB: 8192, NUMANode: -1}}})
+	annotation, err := EncodeInventory(gpu.Inventory{UnitMiB: 512, Devices: []gpu.Device{{UUID: "GPU-1", Allocatable: 8, MemoryMiB: 8192, NUMANode: -1}}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -20,7 +20,7 @@ func TestTemplateInventory(t *testing.T) {
 		for i := range n {
 			out = append(out, gpu.Device{
 				UUID: gpu.UUID("GPU-template-" + string(rune('0'+i))), Index: i, Model: model,
-				MemoryMiB: memory, Capacity: units, NUMANode: -1,
+				MemoryMiB: memory, Allocatable: units, NUMANode: -1,
 			})
 		}
 		return out
@@ -51,7 +51,7 @@ func TestTemplateInventory(t *testing.T) {
 		},
 		"the annotation counts for more": {
 			labels: map[string]string{count: "2"}, annotation: annotation, allocatable: "28",
-			want: gpu.Inventory{UnitMiB: 512, Devices: []gpu.Device{{UUID: "GPU-1", Capacity: 8, MemoryMiB: 8192, NUMANode: -1}}},
+			want: gpu.Inventory{UnitMiB: 512, Devices: []gpu.Device{{UUID: "GPU-1", Allocatable: 8, MemoryMiB: 8192, NUMANode: -1}}},
 		},
 		"a broken annotation":       {annotation: "{", wantErr: "annotation gpumem.dev/inventory"},
 		"no count":                  {labels: map[string]string{memory: "15360"}, allocatable: "28"},

@@ -44,19 +44,19 @@ func machine() gpu.Inventory {
 	return gpu.Inventory{
 		UnitMiB: 1024, DriverVersion: "580.65.06", Enforcement: gpu.EnforcementAdvisory, Weaker: "mps: no daemon answers", Coreless: true,
 		Devices: []gpu.Device{
-			{UUID: first, Index: 0, Model: "Tesla T4", MemoryMiB: 15360, Capacity: 14, Foreign: 2, NUMANode: 1, PCI: "00000000:3b:00.0", ComputeCapability: "7.5", Speed: 21},
-			{UUID: second, Index: 1, Model: "Tesla T4", MemoryMiB: 15360, Capacity: 14, NUMANode: -1, PCI: "00000000:3c:00.0", ComputeCapability: "7.5", Speed: 21, Status: gpu.Unhealthy("XID 79")},
-			{UUID: "GPU-0f0e0d0c-1111-2222-3333-444455556666", Index: 2, Model: "Tesla T4", MemoryMiB: 15360, Capacity: 14, NUMANode: -1, Status: gpu.Status{Stopped: true}},
+			{UUID: first, Index: 0, Model: "Tesla T4", MemoryMiB: 15360, Allocatable: 14, Foreign: 2, NUMANode: 1, PCI: "00000000:3b:00.0", ComputeCapability: "7.5", Speed: 21},
+			{UUID: second, Index: 1, Model: "Tesla T4", MemoryMiB: 15360, Allocatable: 14, NUMANode: -1, PCI: "00000000:3c:00.0", ComputeCapability: "7.5", Speed: 21, Status: gpu.Unhealthy("XID 79")},
+			{UUID: "GPU-0f0e0d0c-1111-2222-3333-444455556666", Index: 2, Model: "Tesla T4", MemoryMiB: 15360, Allocatable: 14, NUMANode: -1, Status: gpu.Status{Stopped: true}},
 		},
-		Links: []gpu.Link{{A: first, B: second, Lanes: 2}},
-		Given: []gpu.Given{{UID: "0f7a2c1e-3b4d-4e5f-8a9b-0c1d2e3f4a5b", Shares: []gpu.GivenShare{{Device: first, Units: 3, Cores: 30}}}},
+		Links:     []gpu.Link{{A: first, B: second, Lanes: 2}},
+		Allocated: []gpu.PodAllocation{{UID: "0f7a2c1e-3b4d-4e5f-8a9b-0c1d2e3f4a5b", Shares: []gpu.AllocatedShare{{Device: first, Units: 3, Cores: 30}}}},
 	}
 }
 
 func assignment() placement.Assignment {
 	return placement.Assignment{
 		Shares: []placement.Share{{Device: first, Units: 3, Cores: 30}}, UnitMiB: 1024, Enforcement: gpu.EnforcementAdvisory,
-		ByNode: true, Held: true, Leaving: []gpu.UUID{second},
+		ByNode: true, Allocated: true, Leaving: []gpu.UUID{second},
 	}
 }
 

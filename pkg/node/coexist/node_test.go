@@ -23,7 +23,7 @@ func uuid(i int) gpu.UUID { return gpu.UUID(fmt.Sprintf("GPU-%08x-0000-0000-0000
 func machine(n int) gpu.Inventory {
 	inv := gpu.Inventory{UnitMiB: 1024}
 	for i := range n {
-		inv.Devices = append(inv.Devices, gpu.Device{UUID: uuid(i), Index: i, Capacity: 14})
+		inv.Devices = append(inv.Devices, gpu.Device{UUID: uuid(i), Index: i, Allocatable: 14})
 	}
 	return inv
 }

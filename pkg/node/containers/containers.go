@@ -70,7 +70,7 @@ func (c *Containers) Holds(ctx context.Context, namespace, pod string) bool {
 		return slices.ContainsFunc(pods, is)
 	}
 	s, _, _ := c.state.Look(ctx) // or what it told last
-	return slices.ContainsFunc(s.Held, func(h allocation.Held) bool { return h.Namespace == namespace && h.Name == pod })
+	return slices.ContainsFunc(s.Allocated, func(h allocation.Allocated) bool { return h.Namespace == namespace && h.Name == pod })
 }
 
 // Hold makes sure, before a container's program runs, of the limit that it was
@@ -116,14 +116,14 @@ func (c *Containers) holding(ctx context.Context, namespace, pod, container stri
 	if i := slices.IndexFunc(s.Pods, func(one allocation.Pod) bool { return one.Pod.Namespace == namespace && one.Pod.Name == pod }); i >= 0 {
 		h.pod = &s.Pods[i]
 	}
-	i := slices.IndexFunc(s.Held, func(held allocation.Held) bool {
+	i := slices.IndexFunc(s.Allocated, func(held allocation.Allocated) bool {
 		return held.Namespace == namespace && held.Name == pod && held.Container == container
 	})
 	switch {
-	case i >= 0 && slices.ContainsFunc(s.Held[i].Slots, gpu.SlotID.GPUShare):
+	case i >= 0 && slices.ContainsFunc(s.Allocated[i].Slots, gpu.SlotID.GPUShare):
 		return nil, nil // it keeps what gpushare's plugin gave it
 	case i >= 0:
-		memory, cores := s.Held[i].Only(gpu.Memory), s.Held[i].Only(gpu.Cores)
+		memory, cores := s.Allocated[i].Only(gpu.Memory), s.Allocated[i].Only(gpu.Cores)
 		h.inventory.Enforcement = c.levelOfHeld(s, h.pod, memory)
 		return h, h.resolve(s, memory, cores)
 	case h.pod == nil:

@@ -92,12 +92,12 @@ func TestTheKernelsLimitHoldsOrTheContainerDoesNotStart(t *testing.T) {
 		t.Fatal(err)
 	}
 	hold := func() error {
-		return n.Containers.Hold(t.Context(), "ns", "a", "main", "/kubepods/poda/c1", n.State.LevelOfSlots(n.Kubelet.Held()[0].Slots))
+		return n.Containers.Hold(t.Context(), "ns", "a", "main", "/kubepods/poda/c1", n.State.LevelOfSlots(n.Kubelet.Allocated()[0].Slots))
 	}
 	if err := hold(); err != nil || len(asked) != 0 {
 		t.Errorf("advisory: asked %v, %v", asked, err)
 	}
-	n.State.HandOut(n.Kubelet.Held()[0].Slots, gpu.EnforcementKernel)
+	n.State.HandOut(n.Kubelet.Allocated()[0].Slots, gpu.EnforcementKernel)
 	if err := hold(); err != nil {
 		t.Error(err)
 	}
@@ -122,7 +122,7 @@ func TestAPodOfInitContainersAloneHasItsGrant(t *testing.T) {
 	warm := container("warm", placement.Init, 3)
 	warm.Cores = 20
 	p := pod("a", 1, "", warm)
-	p.Settled = true
+	p.Admitted = true
 	memory := []gpu.SlotID{"bbbbbbbb-0", "bbbbbbbb-1", "bbbbbbbb-2"}
 	cores := (func() (out []gpu.SlotID) {
 		for i := range 20 {
@@ -130,16 +130,16 @@ func TestAPodOfInitContainersAloneHasItsGrant(t *testing.T) {
 		}
 		return out
 	})()
-	given := func(slots []gpu.SlotID) allocation.Given {
-		return allocation.Given{Pod: p.Pod, Container: warm, Slots: slots}
+	given := func(slots []gpu.SlotID) allocation.Attributed {
+		return allocation.Attributed{Pod: p.Pod, Container: warm, Slots: slots}
 	}
 	for name, tc := range map[string]struct {
-		given []allocation.Given
+		given []allocation.Attributed
 		want  string // error of the environment
 	}{
-		"memory first": {[]allocation.Given{given(memory), given(cores)}, ""},
-		"cores first":  {[]allocation.Given{given(cores), given(memory)}, ""},
-		"cores alone":  {[]allocation.Given{given(cores)}, "pod ns/a has 0 GPUs of this node and asks for 1"},
+		"memory first": {[]allocation.Attributed{given(memory), given(cores)}, ""},
+		"cores first":  {[]allocation.Attributed{given(cores), given(memory)}, ""},
+		"cores alone":  {[]allocation.Attributed{given(cores)}, "pod ns/a has 0 GPUs of this node and asks for 1"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			n := newNode(t, nil, []string{"ns/a"}, p)

@@ -19,7 +19,7 @@ func (c *Containers) Grants(ctx context.Context) ([]usage.Grant, error) {
 		return nil, err
 	}
 	var out []usage.Grant
-	for _, h := range s.Held {
+	for _, h := range s.Allocated {
 		for uuid, slots := range s.ByDevice(h.Only(gpu.Memory)) {
 			out = append(out, usage.Grant{
 				Namespace: h.Namespace, Name: h.Name, Container: h.Container,
@@ -35,7 +35,7 @@ func (c *Containers) Grants(ctx context.Context) ([]usage.Grant, error) {
 
 func initGrants(s allocation.State, pod *allocation.Pod) (out []usage.Grant) {
 	for _, c := range pod.Request.Containers.All() {
-		if slices.ContainsFunc(s.Held, func(h allocation.Held) bool { return h.Of(pod.Pod) && h.Container == c.Name }) {
+		if slices.ContainsFunc(s.Allocated, func(h allocation.Allocated) bool { return h.Of(pod.Pod) && h.Container == c.Name }) {
 			continue // it is told of
 		}
 		h, err := (&holding{pod: pod, inventory: s.Inventory}).ofInit(s, c.Name)

@@ -93,8 +93,8 @@ func TestResponse(t *testing.T) {
 }
 
 func TestGPUShareEnvironment(t *testing.T) {
-	t4 := gpu.Device{UUID: "GPU-a", Index: 2, MemoryMiB: 15360, Capacity: 14}
-	a100 := gpu.Device{UUID: "GPU-b", Index: 3, MemoryMiB: 81920, Capacity: 79}
+	t4 := gpu.Device{UUID: "GPU-a", Index: 2, MemoryMiB: 15360, Allocatable: 14}
+	a100 := gpu.Device{UUID: "GPU-b", Index: 3, MemoryMiB: 81920, Allocatable: 79}
 	for _, tc := range []struct {
 		name    string
 		grant   allocation.Grant

@@ -74,10 +74,10 @@ func (n *news) wait(ctx context.Context, changed <-chan struct{}) bool {
 // that the kubelet lists is waiting: it lists the one that it asks for. One that it
 // has admitted, and never tells anything about, seems to wait for as long as it runs.
 func preferListed(s allocation.State, r gpu.Resource, available, must []gpu.SlotID, size int) ([]gpu.SlotID, error) {
-	if s.Known != nil {
+	if s.Listed != nil {
 		listed := s
 		listed.Pods = slices.DeleteFunc(slices.Clone(s.Pods), func(pod allocation.Pod) bool {
-			return !s.Known[pod.Pod.String()] || pod.Settled && pod.Unlisted()
+			return !s.Listed[pod.Pod.String()] || pod.Admitted && pod.Unlisted()
 		})
 		ids, err := allocation.Prefer(listed, r, available, must, size)
 		if errors.Is(err, allocation.ErrNoPod) || len(listed.Pods) == len(s.Pods) {
@@ -102,7 +102,7 @@ func (p *Server) lastResort(s allocation.State, r gpu.Resource, available, must 
 		Request: placement.Request{Containers: placement.NewContainers(placement.Container{Kind: placement.App, Units: gpu.Units(size)})},
 	}}
 	s.Pods = append(slices.Clone(s.Pods), stranger)
-	s.Known = nil
+	s.Listed = nil
 	ids, err = allocation.Prefer(s, r, available, must, size)
 	if err == nil {
 		p.log.Warn("placed without knowing the pod", zap.String("node", p.cfg.Node), zap.Int("units", size),
@@ -163,8 +163,8 @@ func (p *Server) refuse(s allocation.State, r gpu.Resource, size int, err error)
 	var meant []placement.PodRef
 	for _, pod := range s.Pods {
 		asks := slices.ContainsFunc(pod.Request.Containers.All(), func(c placement.Container) bool { return allocation.Amount(r, c) == size })
-		served := slices.ContainsFunc(s.Held, func(h allocation.Held) bool { return h.Of(pod.Pod) && len(h.Only(r)) > 0 })
-		if asks && !served && (s.Known == nil || s.Known[pod.Pod.String()]) {
+		served := slices.ContainsFunc(s.Allocated, func(h allocation.Allocated) bool { return h.Of(pod.Pod) && len(h.Only(r)) > 0 })
+		if asks && !served && (s.Listed == nil || s.Listed[pod.Pod.String()]) {
 			meant = append(meant, pod.Pod)
 		}
 	}

@@ -84,7 +84,7 @@ func TestBothResourcesAreOfTheSameGPUInEitherOrder(t *testing.T) {
 				}
 				s, _, _ := n.State.Look(t.Context())
 				held := make(map[string]int)
-				for _, id := range s.Held[0].Slots {
+				for _, id := range s.Allocated[0].Slots {
 					d, err := s.Slots.Device(id)
 					if err != nil {
 						t.Fatal(err)

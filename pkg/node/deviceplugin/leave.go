@@ -45,7 +45,7 @@ func (a *Announcer) Leave(ctx context.Context, withdraw func(context.Context) er
 	if err := a.pods.Refresh(admitting); err != nil {
 		a.log.Warn("the API server does not tell which pods the kubelet is to admit yet", zap.String("node", a.node), zap.Error(err))
 	}
-	admit := a.wait(admitting, func(pod allocation.Pod) bool { return !pod.Settled })
+	admit := a.wait(admitting, func(pod allocation.Pod) bool { return !pod.Admitted })
 	starting, cancel := context.WithTimeout(ctx, startWait)
 	defer cancel()
 	start := a.wait(starting, func(pod allocation.Pod) bool { return pod.Starting })

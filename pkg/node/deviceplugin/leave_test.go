@@ -16,14 +16,14 @@ import (
 
 func TestAPluginLeavesWhenNoPodWaits(t *testing.T) {
 	waits, runs := pod("waits", 1, uuidA, app(3)), pod("runs", 1, uuidA, app(3))
-	runs.Settled = true
+	runs.Admitted = true
 	written := func(context.Context) error { return nil }
 	away := func(ctx context.Context) error { <-ctx.Done(); return ctx.Err() }
 	admitted := func(p *plugintest.Pods) {
 		time.AfterFunc(5*time.Second, func() { p.Settle("waits") })
 	}
 	starts := pod("starts", 1, uuidA, app(3))
-	starts.Settled, starts.Starting = true, true
+	starts.Admitted, starts.Starting = true, true
 	started := func(p *plugintest.Pods) {
 		time.AfterFunc(6*time.Second, func() { p.Started("starts") })
 	}

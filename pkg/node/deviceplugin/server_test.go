@@ -135,7 +135,7 @@ func TestASwappedPodStaysOnOneGPU(t *testing.T) {
 
 func TestASamePodAskedForAgainGetsItsGPU(t *testing.T) {
 	p := pod("a", 1, uuidB, app(3))
-	p.Settled = true // and the kubelet has lost its checkpoint
+	p.Admitted = true // and the kubelet has lost its checkpoint
 	n := newNode(t, nil, nil, p)
 	gpus, err := n.Admit(t, p)
 	if err != nil || !slices.Equal(gpus, []string{"main=1"}) {
@@ -386,8 +386,8 @@ func TestAContainerStartsAgainOnAGPUThatOffersLess(t *testing.T) {
 	if _, err := n.Admit(t, p); err != nil {
 		t.Fatal(err)
 	}
-	n.Source.Set(func(inv *gpu.Inventory) { inv.Devices[0].Capacity = 7 })
-	ids := plain(n.Kubelet.Held()[0].Slots)
+	n.Source.Set(func(inv *gpu.Inventory) { inv.Devices[0].Allocatable = 7 })
+	ids := plain(n.Kubelet.Allocated()[0].Slots)
 	if err := n.Start(t.Context(), ids...); err != nil {
 		t.Errorf("it does not start again: %v", err)
 	}
@@ -501,7 +501,7 @@ func TestAUnitThatIsTooSmall(t *testing.T) {
 	n.Source.Set(func(inv *gpu.Inventory) {
 		inv.UnitMiB = 1
 		for i := range inv.Devices {
-			inv.Devices[i].MemoryMiB, inv.Devices[i].Capacity = 81559, 81000
+			inv.Devices[i].MemoryMiB, inv.Devices[i].Allocatable = 81559, 81000
 		}
 	})
 	why, mistake := n.Announcer.Nothing()

@@ -21,7 +21,7 @@ func closed(c <-chan struct{}) bool {
 }
 
 func TestLatest(t *testing.T) {
-	one := gpu.Inventory{UnitMiB: 1024, Devices: []gpu.Device{{UUID: "GPU-a", Capacity: 14}}}
+	one := gpu.Inventory{UnitMiB: 1024, Devices: []gpu.Device{{UUID: "GPU-a", Allocatable: 14}}}
 	l := NewLatest(gpu.Inventory{UnitMiB: 1024}, "not probed yet")
 	_, reason, changed := l.Inventory()
 	if reason != "not probed yet" || closed(changed) || closed(l.Looked()) {

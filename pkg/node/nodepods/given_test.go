@@ -24,18 +24,18 @@ import (
 // account is one that a test sets.
 type account struct {
 	mu      sync.Mutex
-	given   []gpu.Given
+	given   []gpu.PodAllocation
 	known   bool
 	changed chan struct{}
 }
 
-func (a *account) get() ([]gpu.Given, bool, <-chan struct{}) {
+func (a *account) get() ([]gpu.PodAllocation, bool, <-chan struct{}) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	return a.given, a.known, a.changed
 }
 
-func (a *account) set(given ...gpu.Given) {
+func (a *account) set(given ...gpu.PodAllocation) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	a.given, a.known = given, true
@@ -43,15 +43,15 @@ func (a *account) set(given ...gpu.Given) {
 	a.changed = make(chan struct{})
 }
 
-func given(uid string, device gpu.Device, units gpu.Units) gpu.Given {
-	return gpu.Given{UID: uid, Shares: []gpu.GivenShare{{Device: device.UUID, Units: units}}}
+func given(uid string, device gpu.Device, units gpu.Units) gpu.PodAllocation {
+	return gpu.PodAllocation{UID: uid, Shares: []gpu.AllocatedShare{{Device: device.UUID, Units: units}}}
 }
 
 // A plugin that has just begun keeps what the one before it has said of pods, until it knows. What
 // is said of a GPU that is gone says nothing.
 func TestWhatPodsWereGivenIsWritten(t *testing.T) {
 	inv := inventory(gpu0, gpu1)
-	before, err := api.EncodeInventory(inv.WithGiven([]gpu.Given{given("u1", gpu0, 3)}))
+	before, err := api.EncodeInventory(inv.WithAllocated([]gpu.PodAllocation{given("u1", gpu0, 3)}))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -63,14 +63,14 @@ func TestWhatPodsWereGivenIsWritten(t *testing.T) {
 		_ = n.Run(t.Context(), func() (gpu.Inventory, <-chan struct{}) { return current, offers }, told.get)
 	}()
 	offers <- struct{}{} // it has looked
-	annotated(t, client, inv.WithGiven([]gpu.Given{given("u1", gpu0, 3)}))
+	annotated(t, client, inv.WithAllocated([]gpu.PodAllocation{given("u1", gpu0, 3)}))
 	told.set(given("u2", gpu1, 4))
-	annotated(t, client, inv.WithGiven([]gpu.Given{given("u2", gpu1, 4)}))
+	annotated(t, client, inv.WithAllocated([]gpu.PodAllocation{given("u2", gpu1, 4)}))
 	if err := n.Withdraw(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	annotated(t, client, inventory(stopped(gpu0), stopped(gpu1)).WithGiven([]gpu.Given{given("u2", gpu1, 4)}))
-	if diff := cmp.Diff(inventory(gpu0), inventory(gpu0).WithGiven([]gpu.Given{given("u2", gpu1, 4)})); diff != "" {
+	annotated(t, client, inventory(stopped(gpu0), stopped(gpu1)).WithAllocated([]gpu.PodAllocation{given("u2", gpu1, 4)}))
+	if diff := cmp.Diff(inventory(gpu0), inventory(gpu0).WithAllocated([]gpu.PodAllocation{given("u2", gpu1, 4)})); diff != "" {
 		t.Errorf("of a GPU that is gone (-want +got):\n%s", diff)
 	}
 }
@@ -141,20 +141,20 @@ func TestAForgedAssignmentPlacesNoPod(t *testing.T) {
 		p.Annotations["gpumem.dev/policy"] = "exclusive"
 		return p
 	}
-	held := func(name string, d gpu.Device, units int) allocation.Held {
-		return allocation.Held{Namespace: "ns", Name: name, Container: "main", Slots: slots.Of(gpu.Memory, d.UUID)[:units]}
+	held := func(name string, d gpu.Device, units int) allocation.Allocated {
+		return allocation.Allocated{Namespace: "ns", Name: name, Container: "main", Slots: slots.Of(gpu.Memory, d.UUID)[:units]}
 	}
 	for name, tc := range map[string]struct {
 		others []*v1.Pod
-		held   []allocation.Held
+		held   []allocation.Allocated
 		change func(*allocation.State)
 		want   gpu.UUID // none: it is refused
 	}{
 		"a node that places pods":             {want: gpu0.UUID},
 		"a node that refuses them":            {change: func(s *allocation.State) { s.PlaceUnassigned = false }},
-		"beside a pod that is to be alone":    {others: []*v1.Pod{alone()}, held: []allocation.Held{held("alone", gpu0, 4)}, want: gpu1.UUID},
+		"beside a pod that is to be alone":    {others: []*v1.Pod{alone()}, held: []allocation.Allocated{held("alone", gpu0, 4)}, want: gpu1.UUID},
 		"on a cordoned GPU":                   {change: func(s *allocation.State) { s.Cordoned = []gpu.UUID{gpu0.UUID} }, want: gpu1.UUID},
-		"where another is to have its memory": {others: []*v1.Pod{on(pod("planned", "u2", 12), gpu0), runs(on(pod("full", "u3", 14), gpu1))}, held: []allocation.Held{held("full", gpu1, 14)}},
+		"where another is to have its memory": {others: []*v1.Pod{on(pod("planned", "u2", 12), gpu0), runs(on(pod("full", "u3", 14), gpu1))}, held: []allocation.Allocated{held("full", gpu1, 14)}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			p := NewPods(fake.NewClientset(), names(t), "n1", zap.NewNop())
@@ -166,7 +166,7 @@ func TestAForgedAssignmentPlacesNoPod(t *testing.T) {
 				p.put(trimmed)
 			}
 			pods, _, _ := p.Pods()
-			s := allocation.State{Inventory: inv, Slots: slots, Pods: pods, Held: tc.held, Known: map[string]bool{"ns/forged": true}, Policy: placement.Binpack, PlaceUnassigned: true}
+			s := allocation.State{Inventory: inv, Slots: slots, Pods: pods, Allocated: tc.held, Listed: map[string]bool{"ns/forged": true}, Policy: placement.Binpack, PlaceUnassigned: true}
 			if tc.change != nil {
 				tc.change(&s)
 			}

@@ -104,7 +104,7 @@ func (n *Node) selector() string {
 // what the node offers, and has a channel that is closed when it offers something
 // else. The account tells in the same way what pods were given of which less is
 // written, and whether that is known yet: until then what was written of it stays.
-func (n *Node) Run(ctx context.Context, source func() (gpu.Inventory, <-chan struct{}), account func() ([]gpu.Given, bool, <-chan struct{})) error {
+func (n *Node) Run(ctx context.Context, source func() (gpu.Inventory, <-chan struct{}), account func() ([]gpu.PodAllocation, bool, <-chan struct{})) error {
 	factory := informers.NewSharedInformerFactoryWithOptions(n.client, 0,
 		informers.WithTweakListOptions(func(o *metav1.ListOptions) {
 			o.FieldSelector = n.selector()
@@ -139,7 +139,7 @@ func (n *Node) Run(ctx context.Context, source func() (gpu.Inventory, <-chan str
 		if !known {
 			given = n.givenBefore(informer.GetStore(), inv.UnitMiB)
 		}
-		inv = inv.WithGiven(given)
+		inv = inv.WithAllocated(given)
 		err := n.ensure(ctx, informer.GetStore(), inv)
 		if ctx.Err() != nil {
 			return nil
@@ -173,7 +173,7 @@ func (n *Node) Run(ctx context.Context, source func() (gpu.Inventory, <-chan str
 }
 
 // givenBefore returns what is written of what pods were given.
-func (n *Node) givenBefore(store cache.Store, unitMiB int64) []gpu.Given {
+func (n *Node) givenBefore(store cache.Store, unitMiB int64) []gpu.PodAllocation {
 	obj, _, _ := store.GetByKey(n.name)
 	node, ok := obj.(*v1.Node)
 	if !ok {
@@ -183,7 +183,7 @@ func (n *Node) givenBefore(store cache.Store, unitMiB int64) []gpu.Given {
 	if err != nil || inv.UnitMiB != unitMiB {
 		return nil
 	}
-	return inv.Given
+	return inv.Allocated
 }
 
 // ensure writes the annotation and the condition, if they are not what they
@@ -224,7 +224,7 @@ func (n *Node) writeAnnotation(ctx context.Context, value string, inv gpu.Invent
 	if _, err := n.client.CoreV1().Nodes().Patch(ctx, n.name, types.MergePatchType, patch, metav1.PatchOptions{}); err != nil {
 		return fmt.Errorf("write the inventory of node %s: %w", n.name, err)
 	}
-	n.log.Info("inventory written", zap.String("node", n.name), zap.Int("devices", len(inv.Devices)), zap.Int64("units", int64(inv.Capacity())))
+	n.log.Info("inventory written", zap.String("node", n.name), zap.Int("devices", len(inv.Devices)), zap.Int64("units", int64(inv.Allocatable())))
 	return nil
 }
 

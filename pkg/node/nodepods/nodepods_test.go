@@ -34,8 +34,8 @@ import (
 const patience = 10 * time.Second
 
 var (
-	gpu0 = gpu.Device{UUID: "GPU-aaaaaaaa", Index: 0, MemoryMiB: 15360, Capacity: 14}
-	gpu1 = gpu.Device{UUID: "GPU-bbbbbbbb", Index: 1, MemoryMiB: 15360, Capacity: 14}
+	gpu0 = gpu.Device{UUID: "GPU-aaaaaaaa", Index: 0, MemoryMiB: 15360, Allocatable: 14}
+	gpu1 = gpu.Device{UUID: "GPU-bbbbbbbb", Index: 1, MemoryMiB: 15360, Allocatable: 14}
 )
 
 func inventory(devices ...gpu.Device) gpu.Inventory {

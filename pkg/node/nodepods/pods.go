@@ -203,7 +203,7 @@ func (p *Pods) put(obj any) {
 // starting reports whether the kubelet has admitted a pod and is about to make containers of
 // it: none of them waits for something else, as an image that cannot be pulled.
 func starting(pod *v1.Pod) bool {
-	if !api.Settled(pod) || pod.Status.Phase != v1.PodPending {
+	if !api.Admitted(pod) || pod.Status.Phase != v1.PodPending {
 		return false
 	}
 	statuses := slices.Concat(pod.Status.InitContainerStatuses, pod.Status.ContainerStatuses)
@@ -345,7 +345,7 @@ func (p *Pods) settled(ref placement.PodRef) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	e, ok := p.pods[types.NamespacedName{Namespace: ref.Namespace, Name: ref.Name}]
-	return ok && e.pod.Pod == ref && e.pod.Settled
+	return ok && e.pod.Pod == ref && e.pod.Admitted
 }
 
 // signal tells that something changed. The lock must be held.

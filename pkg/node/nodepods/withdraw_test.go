@@ -106,4 +106,4 @@ func TestWithdrawWaitsNoLongerThanItIsTold(t *testing.T) {
 }
 
 // nothing is an account of no pod.
-func nothing() ([]gpu.Given, bool, <-chan struct{}) { return nil, true, nil }
+func nothing() ([]gpu.PodAllocation, bool, <-chan struct{}) { return nil, true, nil }

@@ -13,14 +13,14 @@ import (
 
 // account is what the kubelet has given to pods that counted for less once.
 type account struct {
-	given   []gpu.Given // by UID
-	known   bool        // all pods have been looked at
+	given   []gpu.PodAllocation // by UID
+	known   bool                // all pods have been looked at
 	changed chan struct{}
 }
 
-// Given returns what the kubelet has given to pods that counted for less once, whether that is
+// Allocations returns what the kubelet has given to pods that counted for less once, whether that is
 // known, and a channel that is closed when it is something else.
-func (n *State) Given() (given []gpu.Given, known bool, changed <-chan struct{}) {
+func (n *State) Allocations() (given []gpu.PodAllocation, known bool, changed <-chan struct{}) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	return n.account.given, n.account.known, n.account.changed
@@ -34,15 +34,15 @@ func (n *State) Tally(s allocation.State) {
 	defer n.mu.Unlock()
 	a := &n.account
 	at := func(uid string) int {
-		return slices.IndexFunc(a.given, func(g gpu.Given) bool { return g.UID == uid })
+		return slices.IndexFunc(a.given, func(g gpu.PodAllocation) bool { return g.UID == uid })
 	}
-	var given []gpu.Given
+	var given []gpu.PodAllocation
 	for _, pod := range s.Pods {
 		i := slices.IndexFunc(accounts, func(a allocation.Account) bool { return a.UID == pod.Pod.UID })
 		before := at(pod.Pod.UID)
 		switch {
 		case i >= 0 && (accounts[i].Less || before >= 0):
-			given = append(given, accounts[i].Given)
+			given = append(given, accounts[i].PodAllocation)
 		case i < 0 && before >= 0:
 			given = append(given, a.given[before])
 		}
@@ -51,7 +51,7 @@ func (n *State) Tally(s allocation.State) {
 				zap.Stringer("pod", pod.Pod), zap.String("uid", pod.Pod.UID), zap.Any("given", accounts[i].Shares))
 		}
 	}
-	slices.SortFunc(given, func(a, b gpu.Given) int { return cmp.Compare(a.UID, b.UID) })
+	slices.SortFunc(given, func(a, b gpu.PodAllocation) int { return cmp.Compare(a.UID, b.UID) })
 	if a.known && reflect.DeepEqual(given, a.given) {
 		return
 	}

@@ -9,7 +9,7 @@
 // does not answer again for a while. Then the last answer counts, and what Allocate has given
 // since: the containers of a pod keep together. Ask asks once, and fails where Look remembers.
 //
-// Given returns what the kubelet has given to pods that count for less by their annotations. It has
+// Allocations returns what the kubelet has given to pods that count for less by their annotations. It has
 // no entry for pods whose annotations were always true. An entry ends with its pod, and not when
 // the annotation is right again: the kubelet's account of a pod does not change, and its owner
 // could write less again at any moment.

@@ -46,7 +46,7 @@ func (n *State) LevelOfSlots(slots []gpu.SlotID) gpu.Enforcement {
 // remembered, or else as it is written.
 func (n *State) LevelOf(s allocation.State, pod allocation.Pod) gpu.Enforcement {
 	var slots []gpu.SlotID
-	for _, h := range s.Held {
+	for _, h := range s.Allocated {
 		if h.Of(pod.Pod) {
 			slots = append(slots, h.Only(gpu.Memory)...)
 		}

@@ -22,9 +22,9 @@ func listSize(inv gpu.Inventory, slots *gpu.Slots) int {
 	size := 0
 	for _, d := range inv.Devices {
 		prefix := len(slots.Prefix(d.UUID))
-		for from, to, digits := 0, 10, 1; from < int(d.Capacity); from, to, digits = to, to*10, digits+1 {
+		for from, to, digits := 0, 10, 1; from < int(d.Allocatable); from, to, digits = to, to*10, digits+1 {
 			device := 2 + prefix + digits + health
-			size += (min(to, int(d.Capacity)) - from) * (2 + device)
+			size += (min(to, int(d.Allocatable)) - from) * (2 + device)
 		}
 	}
 	return size
@@ -38,7 +38,7 @@ func smallestUnit(usableMiB []int64, limit int) int64 {
 		inv := gpu.Inventory{UnitMiB: int64(less) + 1}
 		for i, mib := range usableMiB {
 			inv.Devices = append(inv.Devices, gpu.Device{
-				UUID: gpu.UUID(fmt.Sprintf("GPU-%08x", i)), Capacity: gpu.UnitsIn(mib, 0, inv.UnitMiB),
+				UUID: gpu.UUID(fmt.Sprintf("GPU-%08x", i)), Allocatable: gpu.UnitsIn(mib, 0, inv.UnitMiB),
 			})
 		}
 		slots, err := gpu.NewSlots(inv)

@@ -52,17 +52,17 @@ func TestListSizeIsThatOfTheMessage(t *testing.T) {
 	cases := []gpu.Inventory{
 		a100s(),
 		a100s(gpu.Device{UUID: a100("a1b2c3d4")}),
-		a100s(gpu.Device{UUID: a100("a1b2c3d4"), Capacity: -1}),
-		a100s(gpu.Device{UUID: a100("a1b2c3d4"), Capacity: 81559}),
-		a100s(gpu.Device{UUID: a100("a1b2c3d400"), Capacity: 141}, gpu.Device{UUID: a100("a1b2c3d401"), Capacity: 99}),
+		a100s(gpu.Device{UUID: a100("a1b2c3d4"), Allocatable: -1}),
+		a100s(gpu.Device{UUID: a100("a1b2c3d4"), Allocatable: 81559}),
+		a100s(gpu.Device{UUID: a100("a1b2c3d400"), Allocatable: 141}, gpu.Device{UUID: a100("a1b2c3d401"), Allocatable: 99}),
 	}
 	for _, n := range []gpu.Units{1, 9, 10, 11, 99, 100, 101, 999, 1000, 1001} {
-		cases = append(cases, a100s(gpu.Device{UUID: a100("a1b2c3d4"), Capacity: n}))
+		cases = append(cases, a100s(gpu.Device{UUID: a100("a1b2c3d4"), Allocatable: n}))
 	}
 	for range 20 {
 		var devices []gpu.Device
 		for range random.IntN(9) {
-			devices = append(devices, gpu.Device{UUID: a100(fmt.Sprintf("%08x", random.Uint32())), Capacity: gpu.Units(random.IntN(12000))})
+			devices = append(devices, gpu.Device{UUID: a100(fmt.Sprintf("%08x", random.Uint32())), Allocatable: gpu.Units(random.IntN(12000))})
 		}
 		cases = append(cases, a100s(devices...))
 	}
@@ -95,7 +95,7 @@ func TestWhichUnitsTheKubeletCanReceive(t *testing.T) {
 			inv := gpu.Inventory{UnitMiB: tc.unit}
 			for i := range tc.gpus {
 				inv.Devices = append(inv.Devices, gpu.Device{
-					UUID: a100(fmt.Sprintf("%08x", i)), Index: i, MemoryMiB: tc.mib, Capacity: gpu.UnitsIn(tc.mib, 0, tc.unit),
+					UUID: a100(fmt.Sprintf("%08x", i)), Index: i, MemoryMiB: tc.mib, Allocatable: gpu.UnitsIn(tc.mib, 0, tc.unit),
 				})
 			}
 			s := mustSlots(t, inv)
@@ -130,7 +130,7 @@ func TestSmallestUnitIsTheSmallest(t *testing.T) {
 func bruteSize(t *testing.T, usable []int64, unit int64) int {
 	inv := gpu.Inventory{UnitMiB: unit}
 	for i, mib := range usable {
-		inv.Devices = append(inv.Devices, gpu.Device{UUID: a100(fmt.Sprintf("%08x", i)), Capacity: gpu.UnitsIn(mib, 0, unit)})
+		inv.Devices = append(inv.Devices, gpu.Device{UUID: a100(fmt.Sprintf("%08x", i)), Allocatable: gpu.UnitsIn(mib, 0, unit)})
 	}
 	s := mustSlots(t, inv)
 	return proto.Size(message(s, inv))

@@ -41,9 +41,9 @@ func newOffer(inv gpu.Inventory, reason string) Offer {
 	if size := listSize(inv, slots); size > messageLimit {
 		return nothing(fmt.Sprintf(
 			"units of %d MiB make %d devices, a message of %d bytes, and the kubelet receives %d at most: use --unit-mib=%d or more",
-			inv.UnitMiB, inv.Capacity(), size, messageLimit, smallestUnit(usable(inv), messageLimit)))
+			inv.UnitMiB, inv.Allocatable(), size, messageLimit, smallestUnit(usable(inv), messageLimit)))
 	}
-	if inv.Capacity() == 0 {
+	if inv.Allocatable() == 0 {
 		return nothing(fmt.Sprintf("no GPU has a whole unit of %d MiB to give", inv.UnitMiB))
 	}
 	return Offer{Inventory: inv, Slots: slots}
@@ -54,7 +54,7 @@ func newOffer(inv gpu.Inventory, reason string) Offer {
 func usable(inv gpu.Inventory) []int64 {
 	out := make([]int64, 0, len(inv.Devices))
 	for _, d := range inv.Devices {
-		out = append(out, min(d.MemoryMiB, (int64(d.Capacity)+1)*inv.UnitMiB-1))
+		out = append(out, min(d.MemoryMiB, (int64(d.Allocatable)+1)*inv.UnitMiB-1))
 	}
 	return out
 }

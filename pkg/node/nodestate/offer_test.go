@@ -23,7 +23,7 @@ func TestAnOfferIsMadeWhenTheGPUsChange(t *testing.T) {
 	if now, _ := o.Now(); now.Slots == first.Slots || len(now.Inventory.Devices) != 1 || !plugintest.IsClosed(changed) {
 		t.Errorf("offered of another inventory: %v", now.Inventory.Devices)
 	}
-	source.Set(func(inv *gpu.Inventory) { inv.Devices[0].Capacity = -1 })
+	source.Set(func(inv *gpu.Inventory) { inv.Devices[0].Allocatable = -1 })
 	if now, _ := o.Now(); now.Why == "" || !now.Refused {
 		t.Errorf("what makes no sense is offered: %+v", now)
 	}
@@ -40,7 +40,7 @@ func TestEightLargeGPUsInSmallUnits(t *testing.T) {
 		for i := range 8 {
 			inv.Devices = append(inv.Devices, gpu.Device{
 				UUID: gpu.UUID(fmt.Sprintf("GPU-%08x-0000-0000-0000-000000000000", i)), Index: i, Model: "NVIDIA H200",
-				MemoryMiB: mib, Capacity: gpu.UnitsIn(mib, 0, unit), NUMANode: -1,
+				MemoryMiB: mib, Allocatable: gpu.UnitsIn(mib, 0, unit), NUMANode: -1,
 			})
 		}
 		return newOffer(inv, "")

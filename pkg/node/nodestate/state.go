@@ -22,7 +22,7 @@ type Pods interface {
 
 // Kubelet tells what containers hold, and which pods it lists.
 type Kubelet interface {
-	List(ctx context.Context) (held []allocation.Held, known map[string]bool, err error)
+	List(ctx context.Context) (held []allocation.Allocated, known map[string]bool, err error)
 }
 
 // Config is by what rules pods are placed on the node, and how long the kubelet is waited for.
@@ -43,9 +43,9 @@ type State struct {
 	log     *zap.Logger
 
 	mu      sync.Mutex // guards the rest
-	held    []allocation.Held
+	held    []allocation.Allocated
 	heard   bool                            // the kubelet has told what it has given
-	given   []allocation.Given              // the kubelet may not have told of it yet
+	given   []allocation.Attributed         // the kubelet may not have told of it yet
 	plans   map[string]placement.Assignment // by UID, what was written of pods when the kubelet admitted them, or here since
 	levels  levels
 	account account
@@ -112,13 +112,13 @@ func (n *State) Changed() (pods, offer <-chan struct{}) {
 
 // heardOf is the state of the node with what its pods hold, which is remembered
 // for when the kubelet does not tell.
-func (n *State) heardOf(pods []allocation.Pod, held []allocation.Held, known map[string]bool) allocation.State {
+func (n *State) heardOf(pods []allocation.Pod, held []allocation.Allocated, known map[string]bool) allocation.State {
 	s := n.rules()
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	n.held, n.heard = held, true
 	s = n.fill(s, pods)
-	s.Known = known
+	s.Listed = known
 	return s
 }
 
@@ -128,8 +128,8 @@ func (n *State) recall(pods []allocation.Pod) allocation.State {
 	s := n.rules()
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	s = n.fill(s, pods).Recall()
-	s.Blind = !n.heard
+	s = n.fill(s, pods).WithRecent()
+	s.NeverListed = !n.heard
 	return s
 }
 
@@ -146,7 +146,7 @@ func (n *State) rules() allocation.State {
 // fill adds to a state what is known of pods. The caller holds mu.
 func (n *State) fill(s allocation.State, pods []allocation.Pod) allocation.State {
 	n.forgetTold(pods)
-	s.Pods, s.Held, s.Given = n.planned(pods), n.held, slices.Clone(n.given)
+	s.Pods, s.Allocated, s.Attributed = n.planned(pods), n.held, slices.Clone(n.given)
 	return s.WithUnlisted()
 }
 
@@ -156,7 +156,7 @@ func (n *State) planned(pods []allocation.Pod) []allocation.Pod {
 	pods = slices.Clone(pods)
 	for i, pod := range pods {
 		plan, known := n.plans[pod.Pod.UID]
-		if !known || !pod.Settled {
+		if !known || !pod.Admitted {
 			plan = pod.Assignment
 			n.plans[pod.Pod.UID] = plan
 		}
@@ -182,13 +182,13 @@ func (n *State) Keep(here map[string]bool) {
 // Remember keeps what a container is given until the kubelet has told of it. It gives a slot to one
 // container of a resource: where it gives one again that seemed to be for this very container, that
 // was for one of a pod that is gone.
-func (n *State) Remember(given allocation.Given) {
+func (n *State) Remember(given allocation.Attributed) {
 	if len(given.Slots) == 0 {
 		return
 	}
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	n.given = append(slices.DeleteFunc(n.given, func(g allocation.Given) bool {
+	n.given = append(slices.DeleteFunc(n.given, func(g allocation.Attributed) bool {
 		return g.Pod == given.Pod && g.Container.Name == given.Container.Name && slices.ContainsFunc(g.Slots, func(id gpu.SlotID) bool { return slices.Contains(given.Slots, id) })
 	}), given)
 }
@@ -204,8 +204,8 @@ func (n *State) ForgetGiven() {
 // settled what the kubelet has listed, as theirs or as another's. Before that, an answer
 // may be older than the one before it. Of some it lists nothing. The caller holds mu.
 func (n *State) forgetTold(pods []allocation.Pod) {
-	n.given = slices.DeleteFunc(n.given, func(g allocation.Given) bool {
+	n.given = slices.DeleteFunc(n.given, func(g allocation.Attributed) bool {
 		i := slices.IndexFunc(pods, func(pod allocation.Pod) bool { return pod.Pod == g.Pod })
-		return i < 0 || pods[i].Settled && (!pods[i].Unlisted() && g.Told(n.held) || g.Another(n.held))
+		return i < 0 || pods[i].Admitted && (!pods[i].Unlisted() && g.ListedIn(n.held) || g.OfAnother(n.held))
 	})
 }

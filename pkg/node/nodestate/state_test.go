@@ -17,7 +17,7 @@ import (
 // of the pod before.
 func TestPodsAreReadBeforeTheKubelet(t *testing.T) {
 	p := pod("p", 1, uuidA, app(2))
-	p.Settled = true
+	p.Admitted = true
 	n := newNode(t, nil, []string{"ns/p"}, p)
 	ids := []string{"bbbbbbbb-0", "bbbbbbbb-1"}
 	n.Kubelet.Give("p", "main", ids)
@@ -70,8 +70,8 @@ func TestWhatAPodThatIsGoneWasGivenIsNotKept(t *testing.T) {
 	if err := n.Reconciler.Pass(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	given, _, _ := n.State.Given()
-	want := []gpu.Given{{UID: "uid-warm", Shares: []gpu.GivenShare{{Device: uuidA, Units: 6}}}}
+	given, _, _ := n.State.Allocations()
+	want := []gpu.PodAllocation{{UID: "uid-warm", Shares: []gpu.AllocatedShare{{Device: uuidA, Units: 6}}}}
 	if diff := cmp.Diff(want, given); diff != "" {
 		t.Errorf("a slot counts twice (-want +got):\n%s", diff)
 	}
@@ -92,7 +92,7 @@ func TestWhatAContainerWasGivenIsNotForgottenForAnother(t *testing.T) {
 			t.Fatal(err)
 		}
 		var given []gpu.SlotID
-		for _, g := range state.Given {
+		for _, g := range state.Attributed {
 			given = append(given, g.Slots...)
 		}
 		if diff := cmp.Diff([]gpu.SlotID{"aaaaaaaa-0", "aaaaaaaa-1", "aaaaaaaa-2", "bbbbbbbb-0", "bbbbbbbb-1", "bbbbbbbb-2"}, given); diff != "" {

@@ -154,8 +154,8 @@ func checkInventory(t *testing.T, p *Prober) {
 			t.Errorf("index %d twice: %+v", d.Index, inv.Devices)
 		}
 		indexes[d.Index] = true
-		if d.Capacity < 0 || int64(d.Capacity) > d.MemoryMiB/inv.UnitMiB {
-			t.Errorf("%s has %d units in %d MiB", d.UUID, d.Capacity, d.MemoryMiB)
+		if d.Allocatable < 0 || int64(d.Allocatable) > d.MemoryMiB/inv.UnitMiB {
+			t.Errorf("%s has %d units in %d MiB", d.UUID, d.Allocatable, d.MemoryMiB)
 		}
 		if d.Status.Unhealthy != (d.Status.Reason != "") {
 			t.Errorf("%s has the status %+v", d.UUID, d.Status)

@@ -125,7 +125,7 @@ func (p *Prober) foreignUnits(d *tracked, bytes uint64) gpu.Units {
 		foreignMiB++
 	}
 	left := gpu.UnitsIn(d.MemoryMiB, d.reservedMiB+max(p.cfg.ReserveMiB, foreignMiB), p.cfg.UnitMiB)
-	return max(0, d.Capacity-left)
+	return max(0, d.Allocatable-left)
 }
 
 // usage is what Usage tells.
@@ -342,10 +342,10 @@ func (p *Prober) found(r reading) {
 		d = &tracked{Device: r.device, nvlinks: r.nvlinks}
 		d.Speed = p.cfg.Speeds.of(d.Model)
 		was, known := p.told.Device(d.UUID)
-		p.size(d, r, was.Capacity, known && p.told.UnitMiB == p.cfg.UnitMiB && was.MemoryMiB == r.device.MemoryMiB)
+		p.size(d, r, was.Allocatable, known && p.told.UnitMiB == p.cfg.UnitMiB && was.MemoryMiB == r.device.MemoryMiB)
 		p.devices[d.UUID] = d
 		p.log.Info("GPU found", zap.String("device", string(d.UUID)), zap.Int("index", d.Index), zap.String("model", d.Model),
-			zap.Int64("memory_mib", d.MemoryMiB), zap.Int64("reserved_mib", r.reservedMiB+p.cfg.ReserveMiB), zap.Int64("units", int64(d.Capacity)))
+			zap.Int64("memory_mib", d.MemoryMiB), zap.Int64("reserved_mib", r.reservedMiB+p.cfg.ReserveMiB), zap.Int64("units", int64(d.Allocatable)))
 		return
 	}
 	d.nvlinks = r.nvlinks
@@ -376,20 +376,20 @@ func (p *Prober) size(d *tracked, r reading, offered gpu.Units, heed bool) {
 	units := func(reserved int64) gpu.Units {
 		return gpu.UnitsIn(total, max(0, reserved)+p.cfg.ReserveMiB, p.cfg.UnitMiB)
 	}
-	d.MemoryMiB, d.Capacity = total, units(r.reservedMiB)
+	d.MemoryMiB, d.Allocatable = total, units(r.reservedMiB)
 	if heed && units(r.reservedMiB+variation) <= offered && offered <= units(r.reservedMiB-variation) {
-		d.Capacity = offered
+		d.Allocatable = offered
 	}
-	d.reservedMiB = min(r.reservedMiB, total-p.cfg.ReserveMiB-int64(d.Capacity)*p.cfg.UnitMiB)
+	d.reservedMiB = min(r.reservedMiB, total-p.cfg.ReserveMiB-int64(d.Allocatable)*p.cfg.UnitMiB)
 }
 
 // resize is size of a GPU that was offered before.
 func (p *Prober) resize(d *tracked, r reading) {
-	was := d.Capacity
+	was := d.Allocatable
 	p.size(d, r, was, d.MemoryMiB == r.device.MemoryMiB)
-	if d.Capacity != was {
+	if d.Allocatable != was {
 		p.log.Warn("GPU offers another amount", zap.String("device", string(d.UUID)), zap.Int("index", d.Index),
-			zap.Int64("memory_mib", d.MemoryMiB), zap.Int64("units", int64(d.Capacity)), zap.Int64("was", int64(was)))
+			zap.Int64("memory_mib", d.MemoryMiB), zap.Int64("units", int64(d.Allocatable)), zap.Int64("was", int64(was)))
 	}
 }
 

@@ -91,7 +91,7 @@ func TestProberReadsWhatAGPUIs(t *testing.T) {
 		want := gpu.Inventory{
 			UnitMiB: 1024, DriverVersion: "580.65.06", Enforcement: gpu.EnforcementAdvisory,
 			Devices: []gpu.Device{{
-				UUID: "GPU-a", Model: "Tesla T4", MemoryMiB: 15360, Capacity: 14, // (15360 − 450 − 100) / 1024
+				UUID: "GPU-a", Model: "Tesla T4", MemoryMiB: 15360, Allocatable: 14, // (15360 − 450 − 100) / 1024
 				NUMANode: 65, PCI: "00000000:3b:00.0", ComputeCapability: "7.5",
 			}},
 		}
@@ -127,8 +127,8 @@ func TestProberWithoutTheNewerFunctions(t *testing.T) {
 		server.EventSetCreateFunc = func() (nvml.EventSet, nvml.Return) { return nil, nvml.ERROR_NOT_SUPPORTED }
 		p, _ := watched(t, config(func() (nvml.Interface, string) { return server, "" }))
 		inv, reason, _ := p.Inventory()
-		if len(inv.Devices) != 8 || reason != "" || inv.Capacity() != 8*40 {
-			t.Errorf("%d GPUs with %d units, reason %q; want 8 with 320", len(inv.Devices), inv.Capacity(), reason)
+		if len(inv.Devices) != 8 || reason != "" || inv.Allocatable() != 8*40 {
+			t.Errorf("%d GPUs with %d units, reason %q; want 8 with 320", len(inv.Devices), inv.Allocatable(), reason)
 		}
 		if d := inv.Devices[0]; d.NUMANode != -1 {
 			t.Errorf("NUMA node %d, want -1", d.NUMANode)
@@ -295,8 +295,8 @@ func TestProberKeepsItsWordOnCapacity(t *testing.T) {
 		p, _ := watched(t, config(m.open))
 		m.change(func() { a.reserved = 2000 })
 		pass(2 * interval)
-		if inv, _, _ := p.Inventory(); inv.Capacity() != 14 {
-			t.Errorf("%d units, want the 14 of the first reading", inv.Capacity())
+		if inv, _, _ := p.Inventory(); inv.Allocatable() != 14 {
+			t.Errorf("%d units, want the 14 of the first reading", inv.Allocatable())
 		}
 	})
 }
@@ -304,7 +304,7 @@ func TestProberKeepsItsWordOnCapacity(t *testing.T) {
 // A plugin that follows another offers what that one did, unless more than a variation is gone or come.
 func TestProberKeepsTheWordOfTheOneBefore(t *testing.T) {
 	told := func(units gpu.Units, change func(*gpu.Inventory)) gpu.Inventory {
-		inv := gpu.Inventory{UnitMiB: 1024, Devices: []gpu.Device{{UUID: "GPU-a", MemoryMiB: 15360, Capacity: units}}}
+		inv := gpu.Inventory{UnitMiB: 1024, Devices: []gpu.Device{{UUID: "GPU-a", MemoryMiB: 15360, Allocatable: units}}}
 		if change != nil {
 			change(&inv)
 		}
@@ -337,8 +337,8 @@ func TestProberKeepsTheWordOfTheOneBefore(t *testing.T) {
 				cfg.Told = func(context.Context) gpu.Inventory { return tc.told }
 				p, _ := watched(t, cfg)
 				inv, _, _ := p.Inventory()
-				if d := inv.Devices[0]; d.Capacity != tc.want || d.Foreign != 0 {
-					t.Errorf("%d units, %d of them in foreign use; want %d and none", d.Capacity, d.Foreign, tc.want)
+				if d := inv.Devices[0]; d.Allocatable != tc.want || d.Foreign != 0 {
+					t.Errorf("%d units, %d of them in foreign use; want %d and none", d.Allocatable, d.Foreign, tc.want)
 				}
 				if err := inv.Validate(); err != nil {
 					t.Error(err)
@@ -376,8 +376,8 @@ func TestProberReadsAGPUThatComesBack(t *testing.T) {
 				pass(5 * interval)
 				wantHealth(t, p, "GPU-a: healthy")
 				inv, _, _ := p.Inventory()
-				if d := inv.Devices[0]; d.Capacity != tc.want || d.MemoryMiB != tc.memory || d.Foreign != 0 {
-					t.Errorf("%d units in %d MiB, %d of them in foreign use; want %d in %d MiB", d.Capacity, d.MemoryMiB, d.Foreign, tc.want, tc.memory)
+				if d := inv.Devices[0]; d.Allocatable != tc.want || d.MemoryMiB != tc.memory || d.Foreign != 0 {
+					t.Errorf("%d units in %d MiB, %d of them in foreign use; want %d in %d MiB", d.Allocatable, d.MemoryMiB, d.Foreign, tc.want, tc.memory)
 				}
 				if got, want := logs.FilterMessage("GPU offers another amount").Len(), min(1, max(tc.want-14, 14-tc.want)); got != int(want) {
 					t.Errorf("%d logs of another amount, want %d", got, want)
@@ -473,8 +473,8 @@ func TestWhatForeignProgramsUseIsNotOffered(t *testing.T) {
 			p.SetForeign(map[gpu.UUID]uint64{"GPU-a": tc.mib << 20, "GPU-gone": 1})
 			pass(interval)
 			inv, _, _ := p.Inventory()
-			if a, b := inv.Devices[0], inv.Devices[1]; a.Foreign != tc.foreign || a.Capacity != 14 || b.Foreign != 0 {
-				t.Errorf("of %d MiB: %d units of %d, and %d of the other GPU; want %d of 14, and 0", tc.mib, a.Foreign, a.Capacity, b.Foreign, tc.foreign)
+			if a, b := inv.Devices[0], inv.Devices[1]; a.Foreign != tc.foreign || a.Allocatable != 14 || b.Foreign != 0 {
+				t.Errorf("of %d MiB: %d units of %d, and %d of the other GPU; want %d of 14, and 0", tc.mib, a.Foreign, a.Allocatable, b.Foreign, tc.foreign)
 			}
 			if err := inv.Validate(); err != nil {
 				t.Error(err)

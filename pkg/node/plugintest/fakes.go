@@ -27,7 +27,7 @@ const (
 // TwoGPUs is a node with two GPUs of 8 units in 8.5 GiB.
 func TwoGPUs() gpu.Inventory {
 	device := func(uuid gpu.UUID, index int) gpu.Device {
-		return gpu.Device{UUID: uuid, Index: index, Model: "Tesla T4", MemoryMiB: 8704, Capacity: 8, NUMANode: -1}
+		return gpu.Device{UUID: uuid, Index: index, Model: "Tesla T4", MemoryMiB: 8704, Allocatable: 8, NUMANode: -1}
 	}
 	return gpu.Inventory{UnitMiB: 1024, Enforcement: gpu.EnforcementAdvisory, Devices: []gpu.Device{device(GPUA, 0), device(GPUB, 1)}}
 }
@@ -93,7 +93,7 @@ func (p *Pods) Set(list ...allocation.Pod) { p.do(func() { p.list = list }) }
 func (p *Pods) Add(pod allocation.Pod) { p.do(func() { p.list = append(p.list, pod) }) }
 
 // Settle is the kubelet's word that it has admitted a pod.
-func (p *Pods) Settle(name string) { p.Change(name, func(pod *allocation.Pod) { pod.Settled = true }) }
+func (p *Pods) Settle(name string) { p.Change(name, func(pod *allocation.Pod) { pod.Admitted = true }) }
 
 // Started is the kubelet that has made the containers of a pod.
 func (p *Pods) Started(name string) {
@@ -153,7 +153,7 @@ func (p *Pods) Correct(_ context.Context, ref placement.PodRef, a placement.Assi
 		if len(a.Leaving) > 0 {
 			line += fmt.Sprint(" leaving ", a.Leaving)
 		}
-		if a.Held {
+		if a.Allocated {
 			line += " held"
 			p.list[i].Request.Count = len(a.Shares)
 		}
@@ -200,7 +200,7 @@ type Kubelet struct {
 	Meanwhile func() // what happens between its look and its answer
 
 	mu    sync.Mutex
-	held  []allocation.Held
+	held  []allocation.Allocated
 	known map[string]bool
 }
 
@@ -214,7 +214,7 @@ func NewKubelet(known ...string) *Kubelet {
 }
 
 // List returns what containers hold, and the pods that it lists.
-func (k *Kubelet) List(ctx context.Context) ([]allocation.Held, map[string]bool, error) {
+func (k *Kubelet) List(ctx context.Context) ([]allocation.Allocated, map[string]bool, error) {
 	k.mu.Lock()
 	deaf, fail := k.Deaf, k.Fail
 	if k.Failures > 0 {
@@ -257,7 +257,7 @@ func (k *Kubelet) Give(pod, container string, ids []string) {
 			return
 		}
 	}
-	k.held = append(k.held, allocation.Held{Namespace: "ns", Name: pod, Container: container, Slots: slots(ids)})
+	k.held = append(k.held, allocation.Allocated{Namespace: "ns", Name: pod, Container: container, Slots: slots(ids)})
 }
 
 // Free takes back all that was given.
@@ -267,8 +267,8 @@ func (k *Kubelet) Free() {
 	k.held = nil
 }
 
-// Held returns what it has given.
-func (k *Kubelet) Held() []allocation.Held {
+// Allocated returns what it has given.
+func (k *Kubelet) Allocated() []allocation.Allocated {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	return slices.Clone(k.held)
@@ -276,7 +276,7 @@ func (k *Kubelet) Held() []allocation.Held {
 
 // SlotsOf returns what it has given to a pod.
 func (k *Kubelet) SlotsOf(name string) (ids []string) {
-	for _, h := range k.Held() {
+	for _, h := range k.Allocated() {
 		if h.Name == name {
 			for _, id := range h.Slots {
 				ids = append(ids, string(id))

@@ -67,11 +67,11 @@ func (n *Node) Free(but ...string) []string {
 	if err != nil {
 		return nil
 	}
-	held := n.Kubelet.Held()
+	held := n.Kubelet.Allocated()
 	var out []string
 	for _, d := range inv.Devices {
 		for _, id := range ids.Of(gpu.Memory, d.UUID) {
-			taken := slices.Contains(but, string(id)) || slices.ContainsFunc(held, func(h allocation.Held) bool { return slices.Contains(h.Slots, id) })
+			taken := slices.Contains(but, string(id)) || slices.ContainsFunc(held, func(h allocation.Allocated) bool { return slices.Contains(h.Slots, id) })
 			if !taken && d.Advertised() {
 				out = append(out, string(id))
 			}

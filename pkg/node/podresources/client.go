@@ -43,7 +43,7 @@ func (c *Client) Close() error { return c.conn.Close() }
 
 // List returns what containers hold of the resources, and the pods that the
 // kubelet lists at all, as namespace/name.
-func (c *Client) List(ctx context.Context) ([]allocation.Held, map[string]bool, error) {
+func (c *Client) List(ctx context.Context) ([]allocation.Allocated, map[string]bool, error) {
 	answer, err := podresources.NewPodResourcesListerClient(c.conn).List(ctx, &podresources.ListPodResourcesRequest{})
 	if err != nil {
 		return nil, nil, fmt.Errorf("ask the kubelet for its PodResources: %w", err)
@@ -53,13 +53,13 @@ func (c *Client) List(ctx context.Context) ([]allocation.Held, map[string]bool, 
 }
 
 // read gathers what an answer says of the resources.
-func read(answer *podresources.ListPodResourcesResponse, resources []string) (held []allocation.Held, known map[string]bool) {
+func read(answer *podresources.ListPodResourcesResponse, resources []string) (held []allocation.Allocated, known map[string]bool) {
 	known = make(map[string]bool, len(answer.GetPodResources()))
 	for _, pod := range answer.GetPodResources() {
 		known[pod.GetNamespace()+"/"+pod.GetName()] = true
 		for _, container := range pod.GetContainers() {
 			if slots := slotsOf(container, resources); len(slots) > 0 {
-				held = append(held, allocation.Held{
+				held = append(held, allocation.Allocated{
 					Namespace: pod.GetNamespace(), Name: pod.GetName(), Container: container.GetName(), Slots: slots,
 				})
 			}

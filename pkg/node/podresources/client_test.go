@@ -97,7 +97,7 @@ func TestList(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	wantHeld := []allocation.Held{{Namespace: "ns", Name: "train", Container: "main", Slots: []gpu.SlotID{"aaaaaaaa-0", "aaaaaaaa-1", "aaaaaaaa-c7"}}}
+	wantHeld := []allocation.Allocated{{Namespace: "ns", Name: "train", Container: "main", Slots: []gpu.SlotID{"aaaaaaaa-0", "aaaaaaaa-1", "aaaaaaaa-c7"}}}
 	if diff := cmp.Diff(wantHeld, held); diff != "" {
 		t.Errorf("held (-want +got):\n%s", diff)
 	}

@@ -13,7 +13,7 @@
 // indexes and gpushare's mark. A pod with several of these wrong is written once.
 //
 // Where a pod counts for less by its annotation than the kubelet has given it, the node's inventory
-// has what it was given too (nodestate.State.Given), which the pod's owner cannot write.
+// has what it was given too (nodestate.State.Allocations), which the pod's owner cannot write.
 //
 // # Invariants
 //

@@ -161,11 +161,11 @@ func (r *Reconciler) Pass(ctx context.Context) error {
 func (r *Reconciler) Correct(ctx context.Context, s allocation.State) error {
 	corrections := allocation.Reconcile(s)
 	slices.SortStableFunc(corrections, func(a, b allocation.Correction) int {
-		return placement.CompareBool(s.Begun(a.Pod.Pod), s.Begun(b.Pod.Pod))
+		return placement.CompareBool(s.HasSlots(a.Pod.Pod), s.HasSlots(b.Pod.Pod))
 	})
 	drifted := 0
 	for _, c := range corrections {
-		if c.Moves() && s.Begun(c.Pod.Pod) {
+		if c.Moves() && s.HasSlots(c.Pod.Pod) {
 			drifted++
 		}
 	}
@@ -186,7 +186,7 @@ func (r *Reconciler) Correct(ctx context.Context, s allocation.State) error {
 		if !errors.Is(err, errBeingWritten) {
 			errs = append(errs, err)
 		}
-		if err != nil && !s.Begun(c.Pod.Pod) {
+		if err != nil && !s.HasSlots(c.Pod.Pod) {
 			unwritten = append(unwritten, c.Pod.Request)
 		}
 	}
@@ -201,7 +201,7 @@ var errBeingWritten = errors.New("the assignment is being written")
 func (r *Reconciler) keep(ctx context.Context, s allocation.State) error {
 	var errs []error
 	for _, pod := range s.Pods {
-		if _, differs := r.wanted(pod, nil, s); !differs || !pod.Settled {
+		if _, differs := r.wanted(pod, nil, s); !differs || !pod.Admitted {
 			continue
 		}
 		if err := r.write(ctx, pod.Pod, nil, s); !errors.Is(err, errBeingWritten) {

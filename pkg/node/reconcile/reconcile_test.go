@@ -127,28 +127,28 @@ func TestAPodThatCannotBeWrittenStopsNoOthers(t *testing.T) {
 	}{
 		"it names GPUs that the node lacks": {also: func() allocation.Pod {
 			p := pod("other", 1, gone, container("fetch", placement.Init, 1))
-			p.Settled, p.Assignment.Leaving = true, []gpu.UUID{"GPU-eeeeeeee-0000-0000-0000-000000000000"}
+			p.Admitted, p.Assignment.Leaving = true, []gpu.UUID{"GPU-eeeeeeee-0000-0000-0000-000000000000"}
 			return p
 		}(), want: exchanged},
 		"it names such a GPU to leave": {also: func() allocation.Pod {
 			p := pod("other", 1, uuidA, container("fetch", placement.Init, 1))
-			p.Settled, p.Assignment.Leaving = true, []gpu.UUID{gone}
+			p.Admitted, p.Assignment.Leaving = true, []gpu.UUID{gone}
 			return p
 		}(), want: append([]string{"ns/other " + onA}, exchanged...)},
 		"every write of it fails": {also: func() allocation.Pod {
 			p := pod("other", 1, uuidA, container("fetch", placement.Init, 1))
-			p.Settled, p.Assignment.Leaving = true, []gpu.UUID{uuidB}
+			p.Admitted, p.Assignment.Leaving = true, []gpu.UUID{uuidB}
 			return p
 		}(), denied: "other", errors: true, want: exchanged},
 		"it is one of those that were exchanged": {also: pod("c", 1, "", app(3)), denied: "a", errors: true, want: nil},
 	} {
 		t.Run(name, func(t *testing.T) {
 			a, b := pod("a", 2, uuidA, app(2)), pod("b", 3, uuidB, app(2))
-			b.Settled = true
-			a.Settled = tc.denied != "a" // or else it waits
+			b.Admitted = true
+			a.Admitted = tc.denied != "a" // or else it waits
 			n := newNode(t, nil, []string{"ns/other", "ns/a", "ns/b"}, tc.also, a, b)
 			n.Pods.Denied = tc.denied
-			if a.Settled {
+			if a.Admitted {
 				n.Kubelet.Give("a", "main", []string{"bbbbbbbb-0", "bbbbbbbb-1"})
 			}
 			n.Kubelet.Give("b", "main", []string{"aaaaaaaa-3", "aaaaaaaa-4"})
@@ -220,7 +220,7 @@ func TestAPodOfInitContainersAloneIsWritten(t *testing.T) {
 					t.Fatal(err)
 				}
 				if p.Pod.Name == tc.unheard {
-					n.Pods.Change(p.Pod.Name, func(p *allocation.Pod) { p.Settled = false })
+					n.Pods.Change(p.Pod.Name, func(p *allocation.Pod) { p.Admitted = false })
 				}
 			}
 			n.Pods.Settle(tc.unheard)
@@ -271,7 +271,7 @@ func TestAnAssignmentThatIsTakenAwayIsWrittenAgain(t *testing.T) {
 // A pod that gpushare placed runs on GPU 1 by IDs that name GPU 0.
 func TestAPodOfGPUShareIsTakenOver(t *testing.T) {
 	old := pod("old", 1, "", app(3))
-	old.Indexes, old.Settled = []int{1}, true
+	old.Indexes, old.Admitted = []int{1}, true
 	n := newNode(t, nil, []string{"ns/old"}, old)
 	ids := []string{string(uuidA) + "-_-0", string(uuidA) + "-_-5", string(uuidA) + "-_-7"}
 	n.Kubelet.Give("old", "main", ids)
@@ -303,7 +303,7 @@ func asGPUShare(c *deviceplugin.Config) { c.Containers.GPUShare = true }
 func TestIndexesAreWrittenAgain(t *testing.T) {
 	wrong, missing, waiting, gone := pod("wrong", 1, uuidA, app(1)), pod("missing", 2, uuidB, app(2)), pod("waiting", 3, uuidA, app(3)), pod("gone", 4, "GPU-gone", app(4))
 	wrong.Index, missing.Index, waiting.Index = "1", "", "1"
-	wrong.Settled, missing.Settled, gone.Settled = true, true, true
+	wrong.Admitted, missing.Admitted, gone.Admitted = true, true, true
 	n := newNode(t, nil, nil, wrong, missing, waiting, gone)
 	for range 2 {
 		if err := n.Reconciler.Pass(t.Context()); err != nil {
@@ -323,7 +323,7 @@ func TestIndexesAreWrittenAgain(t *testing.T) {
 
 func TestPodsAreMarkedOnceTheyAreAdmitted(t *testing.T) {
 	admitted, waiting, unplaced := pod("admitted", 1, uuidA, app(3)), pod("waiting", 2, uuidA, app(3)), pod("unplaced", 3, "", app(3))
-	for _, p := range []*bool{&admitted.Unmarked, &waiting.Unmarked, &unplaced.Unmarked, &admitted.Settled, &unplaced.Settled} {
+	for _, p := range []*bool{&admitted.Unmarked, &waiting.Unmarked, &unplaced.Unmarked, &admitted.Admitted, &unplaced.Admitted} {
 		*p = true
 	}
 	n := newNode(t, asGPUShare, nil, admitted, waiting, unplaced)
@@ -420,7 +420,7 @@ func TestAPodCountsAsTheKubeletHasGivenIt(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	said := func() []gpu.Given { given, _, _ := n.State.Given(); return given }
+	said := func() []gpu.PodAllocation { given, _, _ := n.State.Allocations(); return given }
 	requested := func() (out []gpu.Units) {
 		inv, _ := n.Offers.Inventory()
 		var holdings []placement.Holding
@@ -428,7 +428,7 @@ func TestAPodCountsAsTheKubeletHasGivenIt(t *testing.T) {
 		for _, pod := range pods {
 			holdings = append(holdings, pod.Holding)
 		}
-		for _, d := range placement.NewNode("n1", inv.WithGiven(said()), holdings).Devices {
+		for _, d := range placement.NewNode("n1", inv.WithAllocated(said()), holdings).Devices {
 			out = append(out, d.Requested)
 		}
 		return out
@@ -439,20 +439,20 @@ func TestAPodCountsAsTheKubeletHasGivenIt(t *testing.T) {
 			pod.Assignment = placement.Assignment{Shares: []placement.Share{{Device: uuidA}, {Device: uuidB}}}.WithShares(pod.Request)
 		})
 	}
-	if _, known, _ := n.State.Given(); known {
+	if _, known, _ := n.State.Allocations(); known {
 		t.Error("what was given is known before anybody has looked")
 	}
 	if _, err := n.Admit(t, p); err != nil {
 		t.Fatal(err)
 	}
 	look()
-	if _, known, changed := n.State.Given(); !known || len(said()) > 0 || plugintest.IsClosed(changed) {
+	if _, known, changed := n.State.Allocations(); !known || len(said()) > 0 || plugintest.IsClosed(changed) {
 		t.Errorf("of a pod of which the truth is written: known %t, %v", known, said())
 	}
-	_, _, changed := n.State.Given()
+	_, _, changed := n.State.Allocations()
 	lie()
 	look()
-	want := []gpu.Given{{UID: "uid-evil", Shares: []gpu.GivenShare{{Device: uuidA, Units: 8}}}}
+	want := []gpu.PodAllocation{{UID: "uid-evil", Shares: []gpu.AllocatedShare{{Device: uuidA, Units: 8}}}}
 	if diff := cmp.Diff(want, said()); diff != "" || !plugintest.IsClosed(changed) {
 		t.Errorf("said of the pod, told of %t (-want +got):\n%s", plugintest.IsClosed(changed), diff)
 	}
@@ -469,7 +469,7 @@ func TestAPodCountsAsTheKubeletHasGivenIt(t *testing.T) {
 	if err := n.Start(t.Context(), n.Kubelet.SlotsOf("evil")...); err != nil {
 		t.Errorf("its container does not start again: %v", err)
 	}
-	_, _, changed = n.State.Given()
+	_, _, changed = n.State.Allocations()
 	lie() // nobody has looked yet
 	if got := requested(); got[0] != 8 {
 		t.Errorf("%d units of GPU 0 are requested, want 8", got[0])

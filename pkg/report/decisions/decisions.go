@@ -177,7 +177,7 @@ func Look(req placement.Request, n placement.Node, chosen placement.Assignment) 
 	out := Node{Name: n.Name, UnitMiB: n.UnitMiB}
 	for _, d := range n.Devices {
 		units, cores := n.Left(d)
-		g := GPU{Index: d.Index, UUID: d.UUID, Model: d.Model, Capacity: d.Capacity, Free: units, FreeCores: &cores, Unhealthy: d.Status.Causes(), Status: d.Status}
+		g := GPU{Index: d.Index, UUID: d.UUID, Model: d.Model, Capacity: d.Allocatable, Free: units, FreeCores: &cores, Unhealthy: d.Status.Causes(), Status: d.Status}
 		switch reason := n.Check(req, d); {
 		case reason == placement.Insufficient && n.Check(memoryOf(req), d) == placement.Fits:
 			g.Reason = InsufficientCores

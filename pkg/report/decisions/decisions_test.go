@@ -127,7 +127,7 @@ func TestClosestIsASort(t *testing.T) {
 		var all []candidate
 		for i := range random.IntN(60) {
 			capacity, unit := gpu.Units(random.IntN(4)), int64(256<<random.IntN(3))
-			node := placement.NewNode(fmt.Sprintf("n%03d", i), gpu.Inventory{UnitMiB: unit, Devices: []gpu.Device{{UUID: "GPU-a", Capacity: capacity}}}, nil)
+			node := placement.NewNode(fmt.Sprintf("n%03d", i), gpu.Inventory{UnitMiB: unit, Devices: []gpu.Device{{UUID: "GPU-a", Allocatable: capacity}}}, nil)
 			v := placement.Verdict{Reason: placement.Reason(random.IntN(int(placement.Fragmented) + 1)), Node: node}
 			closest.Add(&v, v.Gap())
 			all = append(all, candidate{&v, v.Gap()})
@@ -149,10 +149,10 @@ func TestClosestIsASort(t *testing.T) {
 
 func TestLookSaysOfEachGPUWhyNot(t *testing.T) {
 	inv := gpu.Inventory{UnitMiB: 1024, Devices: []gpu.Device{
-		{UUID: "GPU-a", Index: 0, Capacity: 4},
-		{UUID: "GPU-b", Index: 1, Capacity: 16, Status: gpu.Unhealthy("XID 79")},
-		{UUID: "GPU-c", Index: 2, Capacity: 16},
-		{UUID: "GPU-d", Index: 3, Capacity: 16},
+		{UUID: "GPU-a", Index: 0, Allocatable: 4},
+		{UUID: "GPU-b", Index: 1, Allocatable: 16, Status: gpu.Unhealthy("XID 79")},
+		{UUID: "GPU-c", Index: 2, Allocatable: 16},
+		{UUID: "GPU-d", Index: 3, Allocatable: 16},
 	}}
 	asks := func(units gpu.Units) placement.Request {
 		return placement.Request{Containers: placement.NewContainers(placement.Container{Kind: placement.App, Units: units})}

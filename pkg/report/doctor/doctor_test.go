@@ -67,7 +67,7 @@ func inventory() gpu.Inventory {
 	inv := gpu.Inventory{UnitMiB: 1024, Enforcement: gpu.EnforcementAdvisory}
 	for i := range 2 {
 		inv.Devices = append(inv.Devices, gpu.Device{
-			UUID: gpu.UUID(fmt.Sprintf("GPU-%08d", i)), Index: i, MemoryMiB: 15360, Capacity: 14, NUMANode: -1,
+			UUID: gpu.UUID(fmt.Sprintf("GPU-%08d", i)), Index: i, MemoryMiB: 15360, Allocatable: 14, NUMANode: -1,
 		})
 	}
 	return inv
@@ -599,7 +599,7 @@ func testOverCommitted(t *testing.T, cordoned bool) {
 	t.Helper()
 	s := healthy(t)
 	inv := inventory()
-	inv.Devices[0].Capacity = 1
+	inv.Devices[0].Allocatable = 1
 	setInventory(t, &s.Nodes[0], inv)
 	s.Nodes[0].Status.Allocatable[s.Names.GPUMem()] = resource.MustParse("15")
 	var want []Finding

@@ -78,7 +78,7 @@ func checkSilent(s *State, ds *appsv1.DaemonSet) (found []Finding) {
 		if node == nil || !mayHaveGPU(ds, node) {
 			continue
 		}
-		if inv, err := s.Names.InventoryOf(node); err == nil && inv.Capacity() == 0 {
+		if inv, err := s.Names.InventoryOf(node); err == nil && inv.Allocatable() == 0 {
 			found = append(found, Finding{Warning, "node " + name, "its device plugin runs and offers nothing: it finds no GPU that it may offer",
 				fmt.Sprintf("kubectl -n %s logs %s says why; %s", ds.Namespace, pod, usual)})
 		}
@@ -102,7 +102,7 @@ func logsOf(s *State, ds *appsv1.DaemonSet) string {
 func (s *State) offered() bool {
 	return !s.read("nodes") || slices.ContainsFunc(s.Nodes, func(node v1.Node) bool {
 		inv, err := s.Names.InventoryOf(&node)
-		return err != nil || inv.Capacity() > 0
+		return err != nil || inv.Allocatable() > 0
 	})
 }
 
@@ -152,9 +152,9 @@ func checkInventory(s *State, object string, node *v1.Node, inv gpu.Inventory, o
 		if !d.Status.TakesPods() {
 			found = append(found, out(node, d, pods))
 		}
-		if d.Advertised() && pods.units > d.Capacity {
+		if d.Advertised() && pods.units > d.Allocatable {
 			found = append(found, Finding{Warning, object,
-				fmt.Sprintf("GPU %d (%s) is over-committed: it offers %s, and its pods hold %s", d.Index, d.UUID, gpu.Format(d.Capacity, inv.UnitMiB), gpu.Format(pods.units, inv.UnitMiB)),
+				fmt.Sprintf("GPU %d (%s) is over-committed: it offers %s, and its pods hold %s", d.Index, d.UUID, gpu.Format(d.Allocatable, inv.UnitMiB), gpu.Format(pods.units, inv.UnitMiB)),
 				"it offers less than it did, mostly by a larger devicePlugin.reserveMiB, and takes no new pods until enough of these are gone. " +
 					"To kube-scheduler what is too much counts against the node's other GPUs: " + pods.off(node.Name, d.Index)})
 		}

@@ -9,8 +9,8 @@ import (
 
 	"github.com/gpumem/gpumem/pkg/core/cache"
 	"github.com/gpumem/gpumem/pkg/core/gpu"
-	"github.com/gpumem/gpumem/pkg/core/inspect"
 	"github.com/gpumem/gpumem/pkg/core/placement"
+	"github.com/gpumem/gpumem/pkg/report/inspect"
 )
 
 // Fleet are the extender's books.
@@ -81,7 +81,7 @@ func (c *fleetCollector) Collect(out chan<- prometheus.Metric) {
 		gauge(c.schedulable, oneIf(facts.Refuses == nil), n.Name, facts.Taint)
 		for _, d := range n.Devices {
 			labels := []string{n.Name, strconv.Itoa(d.Index), string(d.UUID), d.Model}
-			gauge(c.capacity, inBytes(d.Capacity, n), labels...)
+			gauge(c.capacity, inBytes(d.Allocatable, n), labels...)
 			gauge(c.allocated, inBytes(d.Requested, n), labels...)
 			gauge(c.healthy, oneIf(d.Status.TakesPods()), labels...)
 		}

@@ -19,9 +19,9 @@ import (
 
 	"github.com/gpumem/gpumem/pkg/core/cache"
 	"github.com/gpumem/gpumem/pkg/core/gpu"
-	"github.com/gpumem/gpumem/pkg/core/inspect"
 	"github.com/gpumem/gpumem/pkg/core/placement"
 	"github.com/gpumem/gpumem/pkg/process/serve"
+	"github.com/gpumem/gpumem/pkg/report/inspect"
 	"github.com/gpumem/gpumem/pkg/report/metrics"
 )
 
@@ -32,7 +32,7 @@ func fleetOf(nodes int) []placement.Node {
 		inv := gpu.Inventory{UnitMiB: 1024, CPU: 64_000}
 		for j := range 8 {
 			inv.Devices = append(inv.Devices, gpu.Device{
-				UUID: gpu.UUID(fmt.Sprintf("GPU-%08d-0000-0000-0000-%012d", i, j)), Index: j, Model: "NVIDIA A100-SXM4-80GB", MemoryMiB: 81920, Capacity: 79,
+				UUID: gpu.UUID(fmt.Sprintf("GPU-%08d-0000-0000-0000-%012d", i, j)), Index: j, Model: "NVIDIA A100-SXM4-80GB", MemoryMiB: 81920, Allocatable: 79,
 			})
 		}
 		out = append(out, placement.NewNode(fmt.Sprintf("node-%04d", i), inv, nil))

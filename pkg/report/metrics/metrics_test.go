@@ -13,11 +13,11 @@ import (
 	"github.com/gpumem/gpumem/pkg/core/cache"
 	"github.com/gpumem/gpumem/pkg/core/decide"
 	"github.com/gpumem/gpumem/pkg/core/gpu"
-	"github.com/gpumem/gpumem/pkg/core/inspect"
 	"github.com/gpumem/gpumem/pkg/core/placement"
 	"github.com/gpumem/gpumem/pkg/node/reconcile"
 	"github.com/gpumem/gpumem/pkg/node/usage"
 	"github.com/gpumem/gpumem/pkg/report/decisions"
+	"github.com/gpumem/gpumem/pkg/report/inspect"
 	"github.com/gpumem/gpumem/pkg/scheduler/controller"
 )
 
@@ -139,19 +139,19 @@ func TestFleet(t *testing.T) {
 		return gpu.Inventory{UnitMiB: 1024, Devices: devices, CPU: cpu}
 	}
 	books.SetNode("a", inv(0,
-		gpu.Device{UUID: "GPU-1", Index: 0, Model: "T4", Capacity: 10},
-		gpu.Device{UUID: "GPU-2", Index: 1, Model: "T4", Capacity: 10},
-		gpu.Device{UUID: "GPU-3", Index: 2, Model: "T4", Capacity: 4, Status: gpu.Unhealthy("XID 79")},
+		gpu.Device{UUID: "GPU-1", Index: 0, Model: "T4", Allocatable: 10},
+		gpu.Device{UUID: "GPU-2", Index: 1, Model: "T4", Allocatable: 10},
+		gpu.Device{UUID: "GPU-3", Index: 2, Model: "T4", Allocatable: 4, Status: gpu.Unhealthy("XID 79")},
 	))
-	books.SetNode("b", inv(1000, gpu.Device{UUID: "GPU-4", Capacity: 2}))
-	books.SetNode("c", inv(0, gpu.Device{UUID: "GPU-5", Capacity: 20}))
+	books.SetNode("b", inv(1000, gpu.Device{UUID: "GPU-4", Allocatable: 2}))
+	books.SetNode("c", inv(0, gpu.Device{UUID: "GPU-5", Allocatable: 20}))
 	books.AddPod("c", placement.Holding{
 		Pod:        placement.PodRef{UID: "alone"},
 		Request:    placement.Request{Policy: placement.Exclusive, Containers: placement.NewContainers(placement.Container{Kind: placement.App, Units: 4})},
 		Assignment: placement.Assignment{Shares: []placement.Share{{Device: "GPU-5", Units: 4}}},
 	})
-	books.SetNode("d", inv(0, gpu.Device{UUID: "GPU-6", Model: "T4", Capacity: 40}))
-	books.SetNode("e", inv(0, gpu.Device{UUID: "GPU-7", Model: "T4", Capacity: 80}, gpu.Device{UUID: "GPU-8", Index: 1, Model: "T4", Capacity: 80, Status: gpu.Unhealthy("")}))
+	books.SetNode("d", inv(0, gpu.Device{UUID: "GPU-6", Model: "T4", Allocatable: 40}))
+	books.SetNode("e", inv(0, gpu.Device{UUID: "GPU-7", Model: "T4", Allocatable: 80}, gpu.Device{UUID: "GPU-8", Index: 1, Model: "T4", Allocatable: 80, Status: gpu.Unhealthy("")}))
 	books.SetNode("plain", inv(0))
 	books.AddPod("a", placement.Holding{
 		Pod:        placement.PodRef{UID: "u"},

@@ -19,8 +19,8 @@ import (
 
 	"github.com/gpumem/gpumem/pkg/core/decide"
 	"github.com/gpumem/gpumem/pkg/core/gpu"
-	"github.com/gpumem/gpumem/pkg/core/inspect"
 	"github.com/gpumem/gpumem/pkg/core/placement"
+	"github.com/gpumem/gpumem/pkg/report/inspect"
 )
 
 var screenshots = flag.String("screenshots", "", "folder for pictures of the page")
@@ -136,7 +136,7 @@ func smallFleet() *world {
 	w.pod("batch/night", "gpu-b", 2, 79)
 	inv := gpu.Inventory{UnitMiB: 1024}
 	for i := range 4 {
-		inv.Devices = append(inv.Devices, gpu.Device{UUID: uuid("gpu-d", i), Index: i, Model: "NVIDIA L4", Capacity: 22, MemoryMiB: 23034, NUMANode: -1})
+		inv.Devices = append(inv.Devices, gpu.Device{UUID: uuid("gpu-d", i), Index: i, Model: "NVIDIA L4", Allocatable: 22, MemoryMiB: 23034, NUMANode: -1})
 	}
 	inv.Devices[2].Status = gpu.Unhealthy("XID 79: the GPU has fallen off the bus")
 	w.SetNode("gpu-d", inv)
@@ -256,7 +256,7 @@ func TestNodesThatTakeNoNewPodsInChromium(t *testing.T) {
 func TestAGPUThatIsHeldAloneInChromium(t *testing.T) {
 	w := newWorld()
 	w.node("gpu-a", "Tesla T4", 14, 14)
-	alone := placement.Holding{Pod: placement.PodRef{Namespace: "ml", Name: "alone", UID: "alone"}, Request: asks(4), Settled: true}
+	alone := placement.Holding{Pod: placement.PodRef{Namespace: "ml", Name: "alone", UID: "alone"}, Request: asks(4), Admitted: true}
 	alone.Request.Policy = placement.Exclusive
 	alone.Assignment.Shares = []placement.Share{{Device: uuid("gpu-a", 0), Units: 4}}
 	w.AddPod("gpu-a", alone)

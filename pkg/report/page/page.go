@@ -15,8 +15,8 @@ import (
 	"time"
 
 	"github.com/gpumem/gpumem/pkg/core/gpu"
-	"github.com/gpumem/gpumem/pkg/core/inspect"
 	"github.com/gpumem/gpumem/pkg/core/placement"
+	"github.com/gpumem/gpumem/pkg/report/inspect"
 )
 
 //go:embed src/index.html src/page.css dist/page.js

@@ -15,8 +15,8 @@ import (
 	"github.com/gpumem/gpumem/pkg/core/cache"
 	"github.com/gpumem/gpumem/pkg/core/decide"
 	"github.com/gpumem/gpumem/pkg/core/gpu"
-	"github.com/gpumem/gpumem/pkg/core/inspect"
 	"github.com/gpumem/gpumem/pkg/core/placement"
+	"github.com/gpumem/gpumem/pkg/report/inspect"
 )
 
 // world is books that a test writes, and a clock.
@@ -52,7 +52,7 @@ func (w *world) node(name, model string, gib ...int) {
 	inv := gpu.Inventory{UnitMiB: 1024}
 	for i, size := range gib {
 		inv.Devices = append(inv.Devices, gpu.Device{
-			UUID: uuid(name, i), Index: i, Model: model, Capacity: gpu.Units(size), MemoryMiB: int64(size) * 1024, NUMANode: -1,
+			UUID: uuid(name, i), Index: i, Model: model, Allocatable: gpu.Units(size), MemoryMiB: int64(size) * 1024, NUMANode: -1,
 		})
 	}
 	w.SetNode(name, inv)
@@ -61,7 +61,7 @@ func (w *world) node(name, model string, gib ...int) {
 func (w *world) pod(name, node string, i int, units gpu.Units) {
 	namespace, short, _ := strings.Cut(name, "/")
 	w.AddPod(node, placement.Holding{
-		Pod: placement.PodRef{Namespace: namespace, Name: short, UID: name}, Request: asks(units), Settled: true,
+		Pod: placement.PodRef{Namespace: namespace, Name: short, UID: name}, Request: asks(units), Admitted: true,
 		Assignment: placement.Assignment{Shares: []placement.Share{{Device: uuid(node, i), Units: units}}},
 	})
 }

@@ -7,7 +7,7 @@ import (
 	"strings"
 
 	"github.com/gpumem/gpumem/pkg/core/gpu"
-	"github.com/gpumem/gpumem/pkg/core/inspect"
+	"github.com/gpumem/gpumem/pkg/report/inspect"
 )
 
 // Details prints each node with its GPUs and the pods on them, and then the

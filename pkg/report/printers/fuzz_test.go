@@ -11,8 +11,8 @@ import (
 	"unicode"
 
 	"github.com/gpumem/gpumem/pkg/core/gpu"
-	"github.com/gpumem/gpumem/pkg/core/inspect"
 	"github.com/gpumem/gpumem/pkg/core/placement"
+	"github.com/gpumem/gpumem/pkg/report/inspect"
 )
 
 // odd draws a number from small ones and those at which sums overflow.
@@ -37,7 +37,7 @@ func FuzzReport(f *testing.F) {
 			for i := range random.IntN(4) {
 				inv.Devices = append(inv.Devices, gpu.Device{
 					UUID: gpu.UUID(fmt.Sprint(model, i)), Index: i * int(1+odd(random)&7), Model: model, MemoryMiB: odd(random),
-					Capacity: gpu.Units(odd(random)), NUMANode: random.IntN(3) - 1, Status: gpu.Status{Unhealthy: random.IntN(2) == 0, Cordoned: random.IntN(2) == 0, Stopped: random.IntN(2) == 0, Reason: text},
+					Allocatable: gpu.Units(odd(random)), NUMANode: random.IntN(3) - 1, Status: gpu.Status{Unhealthy: random.IntN(2) == 0, Cordoned: random.IntN(2) == 0, Stopped: random.IntN(2) == 0, Reason: text},
 				})
 			}
 			var pods []placement.Holding

@@ -7,7 +7,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
-	"github.com/gpumem/gpumem/pkg/core/inspect"
+	"github.com/gpumem/gpumem/pkg/report/inspect"
 )
 
 func TestListLinesColumnsUp(t *testing.T) {

@@ -17,8 +17,8 @@ import (
 	"github.com/gpumem/gpumem/pkg/core/cache"
 	"github.com/gpumem/gpumem/pkg/core/decide"
 	"github.com/gpumem/gpumem/pkg/core/gpu"
-	"github.com/gpumem/gpumem/pkg/core/inspect"
 	"github.com/gpumem/gpumem/pkg/core/placement"
+	"github.com/gpumem/gpumem/pkg/report/inspect"
 )
 
 var update = flag.Bool("update", false, "rewrite the golden files")
@@ -47,7 +47,7 @@ func inventory(node string, gib ...int) gpu.Inventory {
 	models := map[int]string{15: "Tesla T4", 16: "Tesla V100-SXM2-16GB", 80: "NVIDIA A100-SXM4-80GB"}
 	for i, size := range gib {
 		inv.Devices = append(inv.Devices, gpu.Device{
-			UUID: uuid(node, i), Index: i, Model: models[size], MemoryMiB: int64(size) * 1024, Capacity: gpu.Units(size),
+			UUID: uuid(node, i), Index: i, Model: models[size], MemoryMiB: int64(size) * 1024, Allocatable: gpu.Units(size),
 			NUMANode: i / 4, PCI: fmt.Sprintf("00000000:%02x:00.0", 0x3b+i), ComputeCapability: "8.0",
 		})
 	}
@@ -63,7 +63,7 @@ func request(units gpu.Units, cores int) placement.Request {
 }
 
 func holding(name string, req placement.Request, on ...gpu.UUID) placement.Holding {
-	h := placement.Holding{Pod: ref(name), Request: req, Settled: true}
+	h := placement.Holding{Pod: ref(name), Request: req, Admitted: true}
 	for _, id := range on {
 		h.Assignment.Shares = append(h.Assignment.Shares, placement.Share{Device: id})
 	}
@@ -142,8 +142,8 @@ func scenes() map[string]inspect.Report {
 	pair := request(40, 60)
 	pair.Count = 2
 	small := gpu.Inventory{UnitMiB: 256, DriverVersion: "615.10", Enforcement: gpu.EnforcementKernel, Devices: []gpu.Device{
-		{UUID: uuid("edge", 0), Index: 0, Model: "NVIDIA L4", MemoryMiB: 23034, Capacity: 88, NUMANode: -1},
-		{UUID: uuid("edge", 1), Index: 2, Model: "NVIDIA L4", MemoryMiB: 23034, Capacity: 88, NUMANode: -1},
+		{UUID: uuid("edge", 0), Index: 0, Model: "NVIDIA L4", MemoryMiB: 23034, Allocatable: 88, NUMANode: -1},
+		{UUID: uuid("edge", 1), Index: 2, Model: "NVIDIA L4", MemoryMiB: 23034, Allocatable: 88, NUMANode: -1},
 	}}
 	busy := []node{
 		{"gpu-c", sick, []placement.Holding{

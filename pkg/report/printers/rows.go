@@ -8,7 +8,7 @@ import (
 	"strings"
 
 	"github.com/gpumem/gpumem/pkg/core/gpu"
-	"github.com/gpumem/gpumem/pkg/core/inspect"
+	"github.com/gpumem/gpumem/pkg/report/inspect"
 )
 
 // Used is what a node tells the usage of: a GPU by its UUID, or a pod as namespace/name.

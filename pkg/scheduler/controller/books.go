@@ -85,7 +85,7 @@ func (b *Books) setPod(obj any) {
 // setOther enters a pod without GPU memory, for the CPU that it takes.
 func (b *Books) setOther(pod *v1.Pod) {
 	if cpu := api.CPU(pod); pod.Spec.NodeName != "" && cpu > 0 {
-		b.Cache.AddPod(pod.Spec.NodeName, placement.Holding{Pod: api.Ref(pod), Request: placement.Request{CPU: cpu}, Settled: true})
+		b.Cache.AddPod(pod.Spec.NodeName, placement.Holding{Pod: api.Ref(pod), Request: placement.Request{CPU: cpu}, Admitted: true})
 	}
 }
 

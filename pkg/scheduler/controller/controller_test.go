@@ -35,7 +35,7 @@ import (
 	"github.com/gpumem/gpumem/pkg/core/gpu"
 	"github.com/gpumem/gpumem/pkg/core/placement"
 	"github.com/gpumem/gpumem/pkg/kube/api"
-	"github.com/gpumem/gpumem/pkg/kube/reach"
+	"github.com/gpumem/gpumem/pkg/report/reach"
 )
 
 const inventory = `{"v":1,"unitMiB":1024,"gpus":[{"uuid":"GPU-a","index":0,"memoryMiB":16384,"units":16,"healthy":true},{"uuid":"GPU-b","index":1,"memoryMiB":16384,"units":16,"healthy":true}]}`

@@ -23,7 +23,7 @@ func four(t testing.TB) (w *world, names []string) {
 	for i := range 4 {
 		name := fmt.Sprint("n", i)
 		names = append(names, name)
-		w.Cache.SetNode(name, inventory(gpu.Device{UUID: gpu.UUID("GPU-" + name), Capacity: 10}))
+		w.Cache.SetNode(name, inventory(gpu.Device{UUID: gpu.UUID("GPU-" + name), Allocatable: 10}))
 	}
 	return w, names
 }
@@ -184,7 +184,7 @@ func TestABurstIsPlacedWithoutRefusals(t *testing.T) {
 		names = append(names, name)
 		gpus := make([]gpu.Device, 8)
 		for k := range gpus {
-			gpus[k] = gpu.Device{UUID: gpu.UUID(fmt.Sprint("GPU-", i, "-", k)), Capacity: 80}
+			gpus[k] = gpu.Device{UUID: gpu.UUID(fmt.Sprint("GPU-", i, "-", k)), Allocatable: 80}
 		}
 		w.Cache.SetNode(name, inventory(gpus...))
 	}

@@ -22,7 +22,7 @@ func TestAnAnswerAboutManyNodesHasFewTexts(t *testing.T) {
 		name := fmt.Sprintf("n%03d", i)
 		names = append(names, name)
 		w.Cache.SetNode(name, inventory(
-			gpu.Device{UUID: gpu.UUID("GPU-a-" + name), Capacity: 100}, gpu.Device{UUID: gpu.UUID("GPU-b-" + name), Capacity: 100}))
+			gpu.Device{UUID: gpu.UUID("GPU-a-" + name), Allocatable: 100}, gpu.Device{UUID: gpu.UUID("GPU-b-" + name), Allocatable: 100}))
 		w.Cache.AddPod(name, w.on(name, "GPU-a-"+name, fmt.Sprint(20+i%70)))
 		w.Cache.AddPod(name, w.on(name, "GPU-b-"+name, "60"))
 	}

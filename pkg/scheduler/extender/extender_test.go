@@ -147,8 +147,8 @@ func newWorld(t testing.TB) *world {
 		Policy: placement.Binpack, Now: func() time.Time { return w.now },
 		Missing: func() string { return "" },
 	}
-	w.Cache.SetNode("pair", inventory(gpu.Device{UUID: "GPU-aaaa", Capacity: 16}, gpu.Device{UUID: "GPU-bbbb", Capacity: 16}))
-	w.Cache.SetNode("big", inventory(gpu.Device{UUID: "GPU-cccc", Capacity: 80}))
+	w.Cache.SetNode("pair", inventory(gpu.Device{UUID: "GPU-aaaa", Allocatable: 16}, gpu.Device{UUID: "GPU-bbbb", Allocatable: 16}))
+	w.Cache.SetNode("big", inventory(gpu.Device{UUID: "GPU-cccc", Allocatable: 80}))
 	w.Cache.SetNode("plain", gpu.Inventory{})
 	return w
 }
@@ -156,7 +156,7 @@ func newWorld(t testing.TB) *world {
 func inventory(devices ...gpu.Device) gpu.Inventory {
 	for i := range devices {
 		devices[i].Index = i
-		devices[i].MemoryMiB = int64(devices[i].Capacity) * 1024
+		devices[i].MemoryMiB = int64(devices[i].Allocatable) * 1024
 	}
 	return gpu.Inventory{UnitMiB: 1024, Devices: devices}
 }
@@ -311,7 +311,7 @@ func TestFilterSaysWhereAPodFitsAndWhyNotElsewhere(t *testing.T) {
 // Nodes that do not exist yet are judged by what is said of them.
 func TestFilterAnswersForNodesItIsGivenInFull(t *testing.T) {
 	w := newWorld(t)
-	value, err := api.EncodeInventory(inventory(gpu.Device{UUID: "GPU-dddd", Capacity: 24}))
+	value, err := api.EncodeInventory(inventory(gpu.Device{UUID: "GPU-dddd", Allocatable: 24}))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -551,7 +551,7 @@ func TestAPodWhoseGPUHasGoneIsFreeToGoElsewhere(t *testing.T) {
 	if w.bind(pod, "pair") == "" {
 		t.Fatal("want an error")
 	}
-	w.Cache.SetNode("pair", inventory(gpu.Device{UUID: "GPU-bbbb", Capacity: 16}))
+	w.Cache.SetNode("pair", inventory(gpu.Device{UUID: "GPU-bbbb", Allocatable: 16}))
 	for range 4 {
 		w.now = w.now.Add(10 * time.Second)
 		if w.bind(pod, "pair") == "" {

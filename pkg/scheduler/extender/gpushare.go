@@ -63,9 +63,9 @@ func (e *Extender) inspectGPUShare(w http.ResponseWriter, r *http.Request, param
 }
 
 func newGPUShareNode(node placement.Node) gpushareNode {
-	out := gpushareNode{Name: node.Name, Total: node.Capacity(), Used: node.Requested(), Devices: []gpushareDevice{}}
+	out := gpushareNode{Name: node.Name, Total: node.Allocatable(), Used: node.Requested(), Devices: []gpushareDevice{}}
 	for _, d := range node.Devices {
-		device := gpushareDevice{Index: d.Index, Total: d.Capacity, Used: d.Requested, Pods: []gpusharePod{}}
+		device := gpushareDevice{Index: d.Index, Total: d.Allocatable, Used: d.Requested, Pods: []gpusharePod{}}
 		for _, h := range d.Pods {
 			for _, s := range h.Assignment.Shares {
 				if s.Device == d.UUID {

@@ -274,10 +274,10 @@ func requestedOn(e *Extender, node string) (out []gpu.Units) {
 // gets no other pod before it has room again.
 func TestAGPUThatShrankTakesNothingMore(t *testing.T) {
 	s := newAPIServer(t)
-	s.node("n", gpu.Device{UUID: "GPU-a", Capacity: 16}, gpu.Device{UUID: "GPU-b", Capacity: 16})
+	s.node("n", gpu.Device{UUID: "GPU-a", Allocatable: 16}, gpu.Device{UUID: "GPU-b", Allocatable: 16})
 	e := s.extender()
 	s.mustSchedule(e, s.create("large", 12), "n")
-	s.node("n", gpu.Device{UUID: "GPU-a", Capacity: 4}, gpu.Device{UUID: "GPU-b", Capacity: 16})
+	s.node("n", gpu.Device{UUID: "GPU-a", Allocatable: 4}, gpu.Device{UUID: "GPU-b", Allocatable: 16})
 	for i := range 4 {
 		name := fmt.Sprint("small-", i)
 		s.mustSchedule(e, s.create(name, 4), "n")
@@ -297,10 +297,10 @@ func TestAGPUThatShrankTakesNothingMore(t *testing.T) {
 // fits neither, and one of 2 has the first to itself.
 func TestUnequalGPUsOfANodeAreNotEqual(t *testing.T) {
 	s := newAPIServer(t)
-	s.node("n", gpu.Device{UUID: "GPU-2", Capacity: 2}, gpu.Device{UUID: "GPU-6", Capacity: 6})
+	s.node("n", gpu.Device{UUID: "GPU-2", Allocatable: 2}, gpu.Device{UUID: "GPU-6", Allocatable: 6})
 	e := s.extender()
-	if n, _ := e.Cache.Node("n"); n.Capacity() != 8 {
-		t.Errorf("the node has %d units, want 8", n.Capacity())
+	if n, _ := e.Cache.Node("n"); n.Allocatable() != 8 {
+		t.Errorf("the node has %d units, want 8", n.Allocatable())
 	}
 	s.mustSchedule(e, s.create("five", 5), "n")
 	if _, problem := s.schedule(e, s.create("three", 3), "n"); !strings.Contains(problem, "free: GPU0 2, GPU1 1 (3 in all, fragmented)") {
@@ -317,7 +317,7 @@ func TestUnequalGPUsOfANodeAreNotEqual(t *testing.T) {
 func TestANodeIsWhatItIsNow(t *testing.T) {
 	s := newAPIServer(t)
 	card := func(uuid string, units gpu.Units) gpu.Device {
-		return gpu.Device{UUID: gpu.UUID("GPU-" + uuid), Capacity: units}
+		return gpu.Device{UUID: gpu.UUID("GPU-" + uuid), Allocatable: units}
 	}
 	s.node("n", card("a", 16))
 	e := s.extender()
@@ -351,7 +351,7 @@ func TestANodeIsWhatItIsNow(t *testing.T) {
 // deletion that comes after. In the end as much is free as in the beginning.
 func TestAThousandPodsOfTheSameNamesLeakNothing(t *testing.T) {
 	s := newAPIServer(t)
-	s.node("n", gpu.Device{UUID: "GPU-a", Capacity: 16}, gpu.Device{UUID: "GPU-b", Capacity: 16})
+	s.node("n", gpu.Device{UUID: "GPU-a", Allocatable: 16}, gpu.Device{UUID: "GPU-b", Allocatable: 16})
 	e := s.extender()
 	var workers sync.WaitGroup
 	for w := range 8 {
@@ -383,7 +383,7 @@ func TestAThousandPodsOfTheSameNamesLeakNothing(t *testing.T) {
 // over, and no longer.
 func TestNothingIsReservedForGood(t *testing.T) {
 	s := newAPIServer(t)
-	s.node("n", gpu.Device{UUID: "GPU-a", Capacity: 16})
+	s.node("n", gpu.Device{UUID: "GPU-a", Allocatable: 16})
 	e := s.extender()
 	now := time.Now()
 	e.Now = func() time.Time { return now }
@@ -423,7 +423,7 @@ func TestFiveHundredPodsAtOnceWithFaults(t *testing.T) {
 	s := newAPIServer(t)
 	gpus := make([]gpu.Device, 8)
 	for i := range gpus {
-		gpus[i] = gpu.Device{UUID: gpu.UUID(fmt.Sprint("GPU-", i)), Capacity: 24}
+		gpus[i] = gpu.Device{UUID: gpu.UUID(fmt.Sprint("GPU-", i)), Allocatable: 24}
 	}
 	s.node("n", gpus...)
 	e := s.extender()
@@ -488,7 +488,7 @@ func TestFiveHundredPodsAtOnceWithFaults(t *testing.T) {
 // success, and the pod has its memory once.
 func TestABindRepeatedAfterALostReply(t *testing.T) {
 	s := newAPIServer(t)
-	s.node("n", gpu.Device{UUID: "GPU-a", Capacity: 16}, gpu.Device{UUID: "GPU-b", Capacity: 16})
+	s.node("n", gpu.Device{UUID: "GPU-a", Allocatable: 16}, gpu.Device{UUID: "GPU-b", Allocatable: 16})
 	e := s.extender()
 	pod := s.create("pod", 6)
 	s.fault = func(int) (error, bool) { return errLost, true }
@@ -507,7 +507,7 @@ func TestABindRepeatedAfterALostReply(t *testing.T) {
 // answers the repeated binds with success, and places the rest beside it.
 func TestANewExtenderGoesOnWhereOneWasKilledMidBind(t *testing.T) {
 	s := newAPIServer(t)
-	s.node("n", gpu.Device{UUID: "GPU-a", Capacity: 16}, gpu.Device{UUID: "GPU-b", Capacity: 16})
+	s.node("n", gpu.Device{UUID: "GPU-a", Allocatable: 16}, gpu.Device{UUID: "GPU-b", Allocatable: 16})
 	first := s.extender()
 	var pods []*v1.Pod
 	for i := range 4 {
@@ -556,7 +556,7 @@ func (s *apiServer) deaf() (hear func()) {
 
 func TestAnExtenderWhoseWatchIsBehindGivesNothingAwayThatAnotherHasGiven(t *testing.T) {
 	s := newAPIServer(t)
-	s.node("n", gpu.Device{UUID: "GPU-A", Capacity: 14})
+	s.node("n", gpu.Device{UUID: "GPU-A", Allocatable: 14})
 	bound, large, small := s.create("bound", 6), s.create("large", 10), s.create("small", 6)
 	led, leads := s.extender(), s.extender()
 	hear := s.deaf() // as when the API server was away: client-go tries again in a minute at the latest
@@ -590,7 +590,7 @@ func TestAnExtenderWhoseWatchIsBehindGivesNothingAwayThatAnotherHasGiven(t *test
 // count against what the other has done.
 func TestWhatAnotherHasBoundElsewhereOnTheNodeCounts(t *testing.T) {
 	s := newAPIServer(t)
-	s.node("n", gpu.Device{UUID: "GPU-A", Capacity: 10}, gpu.Device{UUID: "GPU-B", Capacity: 14})
+	s.node("n", gpu.Device{UUID: "GPU-A", Allocatable: 10}, gpu.Device{UUID: "GPU-B", Allocatable: 14})
 	x, filler, y := s.create("x", 8), s.create("filler", 6), s.create("y", 12)
 	led, leads := s.extender(), s.extender()
 	hear := s.deaf()
@@ -618,8 +618,8 @@ func TestWhatAnotherHasBoundElsewhereOnTheNodeCounts(t *testing.T) {
 // to the node that it is on is a success all the same.
 func TestABindOfAPodThatAReadShowsToBeThere(t *testing.T) {
 	s := newAPIServer(t)
-	s.node("n", gpu.Device{UUID: "GPU-A", Capacity: 14})
-	s.node("m", gpu.Device{UUID: "GPU-B", Capacity: 14})
+	s.node("n", gpu.Device{UUID: "GPU-A", Allocatable: 14})
+	s.node("m", gpu.Device{UUID: "GPU-B", Allocatable: 14})
 	pod := s.create("pod", 6)
 	e := s.extender()
 	s.deaf()
@@ -645,7 +645,7 @@ func (s stale) Pod(string, string) *v1.Pod { return s.told }
 // Who holds no GPU memory is in no books, and is not waited for.
 func TestPodsWithoutGPUMemoryAreNoNews(t *testing.T) {
 	s := newAPIServer(t)
-	s.node("n", gpu.Device{UUID: "GPU-A", Capacity: 14})
+	s.node("n", gpu.Device{UUID: "GPU-A", Allocatable: 14})
 	pod := s.create("pod", 6)
 	e := s.extender()
 	s.deaf()
@@ -673,8 +673,8 @@ func TestPodsWithoutGPUMemoryAreNoNews(t *testing.T) {
 // ask this extender, and it has begun anew when it was silent.
 func TestHowOftenANodeIsReadBesideTheWatch(t *testing.T) {
 	s := newAPIServer(t)
-	s.node("n", gpu.Device{UUID: "GPU-A", Capacity: 14})
-	s.node("m", gpu.Device{UUID: "GPU-B", Capacity: 14})
+	s.node("n", gpu.Device{UUID: "GPU-A", Allocatable: 14})
+	s.node("m", gpu.Device{UUID: "GPU-B", Allocatable: 14})
 	e := s.extender()
 	now := time.Now()
 	e.Now = func() time.Time { return now }
@@ -729,7 +729,7 @@ func TestACallerThatHangsUp(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			s := newAPIServer(t)
-			s.node("n", gpu.Device{UUID: "GPU-A", Capacity: 14})
+			s.node("n", gpu.Device{UUID: "GPU-A", Allocatable: 14})
 			e := s.extender()
 			ctx, hangUp := context.WithCancel(t.Context())
 			defer hangUp()
@@ -749,7 +749,7 @@ func TestACallerThatHangsUp(t *testing.T) {
 // A replica whose Lease is lost while it reads decides nothing more.
 func TestALeadThatIsLostDuringTheReads(t *testing.T) {
 	s := newAPIServer(t)
-	s.node("n", gpu.Device{UUID: "GPU-A", Capacity: 14})
+	s.node("n", gpu.Device{UUID: "GPU-A", Allocatable: 14})
 	e := s.extender()
 	missing := ""
 	e.Missing = func() string { return missing }
@@ -770,7 +770,7 @@ func TestFiveThousandNodes(t *testing.T) {
 		names[i] = fmt.Sprintf("node-%04d", i)
 		gpus := make([]gpu.Device, 8)
 		for k := range gpus {
-			gpus[k] = gpu.Device{UUID: gpu.UUID(fmt.Sprintf("GPU-%04d-%d", i, k)), Capacity: 80}
+			gpus[k] = gpu.Device{UUID: gpu.UUID(fmt.Sprintf("GPU-%04d-%d", i, k)), Allocatable: 80}
 		}
 		s.node(names[i], gpus...)
 	}

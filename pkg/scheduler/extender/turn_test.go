@@ -18,8 +18,8 @@ import (
 // the same one leads, no pods are read, however long it has asked nothing.
 func TestWhenThePodsOfANodeAreReadBesideTheWatch(t *testing.T) {
 	s := newAPIServer(t)
-	s.node("n", gpu.Device{UUID: "GPU-A", Capacity: 80})
-	s.node("m", gpu.Device{UUID: "GPU-B", Capacity: 80})
+	s.node("n", gpu.Device{UUID: "GPU-A", Allocatable: 80})
+	s.node("m", gpu.Device{UUID: "GPU-B", Allocatable: 80})
 	e := s.extender()
 	now := time.Now()
 	e.Now = func() time.Time { return now }
@@ -65,7 +65,7 @@ func (u *unled) Revision(context.Context) (string, error) { return "1", u.revisi
 
 func TestNothingIsBoundWhileNobodySaysWhoLed(t *testing.T) {
 	s := newAPIServer(t)
-	s.node("n", gpu.Device{UUID: "GPU-A", Capacity: 14})
+	s.node("n", gpu.Device{UUID: "GPU-A", Allocatable: 14})
 	e := s.extender()
 	u := &unled{apiServer: s}
 	e.Cluster = u
@@ -137,8 +137,8 @@ func (s *slow) ReadPodsOn(ctx context.Context, node string) ([]*v1.Pod, error) {
 func TestBindsThatComeAtOnceWaitForOneRead(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newAPIServer(t)
-		s.node("n", gpu.Device{UUID: "GPU-A", Capacity: 80})
-		s.node("m", gpu.Device{UUID: "GPU-B", Capacity: 80})
+		s.node("n", gpu.Device{UUID: "GPU-A", Allocatable: 80})
+		s.node("m", gpu.Device{UUID: "GPU-B", Allocatable: 80})
 		e := s.extender()
 		slow := &slow{apiServer: s, leads: make(chan struct{}), lists: make(chan struct{})}
 		e.Cluster = slow
@@ -181,7 +181,7 @@ func (h *hung) ReadPodsOn(ctx context.Context, node string) ([]*v1.Pod, error) {
 func TestAReadThatHangsFailsNoOtherBind(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newAPIServer(t)
-		s.node("n", gpu.Device{UUID: "GPU-A", Capacity: 80})
+		s.node("n", gpu.Device{UUID: "GPU-A", Allocatable: 80})
 		e := s.extender()
 		e.Cluster = &hung{apiServer: s}
 		said := make(chan string, 5)
@@ -214,7 +214,7 @@ func (h *tired) ReadPodsOn(ctx context.Context, node string) ([]*v1.Pod, error) 
 func TestABindWhoseTimeIsUpReservesNothing(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newAPIServer(t)
-		s.node("n", gpu.Device{UUID: "GPU-A", Capacity: 80})
+		s.node("n", gpu.Device{UUID: "GPU-A", Allocatable: 80})
 		e := s.extender()
 		e.Cluster = &tired{s}
 		pod := s.create("late", 1)

@@ -97,7 +97,7 @@ func TestWhichPodsAreWoken(t *testing.T) {
 }
 
 func (w *world) node(name string) {
-	w.Cache.SetNode(name, inventory(gpu.Device{UUID: gpu.UUID("GPU-" + name), Capacity: 20}))
+	w.Cache.SetNode(name, inventory(gpu.Device{UUID: gpu.UUID("GPU-" + name), Allocatable: 20}))
 }
 
 // Where kube-scheduler asks about some nodes only, it is made to try again until it has
@@ -195,7 +195,7 @@ func TestWakingBesideQuestions(t *testing.T) {
 		defer close(done)
 		for i := range 200 {
 			w.WakeWaiting(context.Background())
-			w.Cache.SetNode("n1", inventory(gpu.Device{UUID: "GPU-n1", Capacity: gpu.Units(10 + i%20)}))
+			w.Cache.SetNode("n1", inventory(gpu.Device{UUID: "GPU-n1", Allocatable: gpu.Units(10 + i%20)}))
 		}
 	}()
 	pods := []*v1.Pod{w.pod("a", "25"), w.pod("b", "26")}
@@ -219,5 +219,5 @@ func (w *world) holding(name, units string) placement.Holding {
 		panic(err)
 	}
 	at := placement.Assignment{Shares: []placement.Share{{Device: gpu.UUID("GPU-" + name[len(name)-2:])}}}
-	return placement.Holding{Pod: placement.PodRef{Namespace: "team", Name: name, UID: "uid-" + name}, Request: req, Assignment: at.WithShares(req), Settled: true}
+	return placement.Holding{Pod: placement.PodRef{Namespace: "team", Name: name, UID: "uid-" + name}, Request: req, Assignment: at.WithShares(req), Admitted: true}
 }

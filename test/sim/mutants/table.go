@@ -20,11 +20,11 @@ var table = []mutant{
 	},
 	{
 		"unsigned remainder", "pkg/core/placement/node.go",
-		"return max(0, d.Capacity-d.Foreign-d.Requested)", "return gpu.Units(uint32(d.Capacity - d.Foreign - d.Requested))", simulation,
+		"return max(0, d.Allocatable-d.Foreign-d.Requested)", "return gpu.Units(uint32(d.Allocatable - d.Foreign - d.Requested))", simulation,
 	},
 	{
 		"equal split", "pkg/core/placement/node.go",
-		"n.Devices[i].Device = d\n", "n.Devices[i].Device = d\n\t\tn.Devices[i].Capacity = inv.Capacity() / gpu.Units(len(inv.Devices))\n", simulation,
+		"n.Devices[i].Device = d\n", "n.Devices[i].Device = d\n\t\tn.Devices[i].Allocatable = inv.Allocatable() / gpu.Units(len(inv.Devices))\n", simulation,
 	},
 	{
 		"lock released in between", "pkg/core/cache/cache.go",
@@ -61,7 +61,7 @@ var table = []mutant{
 	},
 	{
 		"the owner's word is shared out", "pkg/node/nodestate/state.go",
-		"if !known || !pod.Settled {", "if true || !known {", "TestWhatAnOwnerWritesIsNotSharedOut",
+		"if !known || !pod.Admitted {", "if true || !known {", "TestWhatAnOwnerWritesIsNotSharedOut",
 	},
 	{
 		"a plan is not brought up to date", "pkg/node/reconcile/reconcile.go",
@@ -73,14 +73,14 @@ var table = []mutant{
 	},
 	{
 		"confusable rule off", "pkg/core/decide/decide.go",
-		"return !h.Settled && !h.Nominated &&", "return false && !h.Nominated &&", simulation,
+		"return !h.Admitted && !h.Nominated &&", "return false && !h.Nominated &&", simulation,
 	},
 	{
-		"explain leaves confusable pods out", "pkg/core/inspect/chance.go",
+		"explain leaves confusable pods out", "pkg/report/inspect/chance.go",
 		"own = cmp.Or(Overdraws(pod.Request, n), refused)", "own = Overdraws(pod.Request, n)", "TestAChanceIsWhatBecomesOfABind",
 	},
 	{
-		"explain assumes a policy", "pkg/core/inspect/chance.go",
+		"explain assumes a policy", "pkg/report/inspect/chance.go",
 		"n = decide.Reserved(n, pod.Pod, pod.Request, f.Policy)", "n = decide.Reserved(n, pod.Pod, pod.Request, placement.Binpack)", "TestAReportSaysWhatTheExtenderDecides",
 	},
 	{
@@ -202,7 +202,7 @@ var table = []mutant{
 	},
 	{
 		"foreign use offered", "pkg/core/placement/node.go",
-		"return max(0, d.Capacity-d.Foreign-d.Requested)", "return max(0, d.Capacity-d.Requested)", simulation,
+		"return max(0, d.Allocatable-d.Foreign-d.Requested)", "return max(0, d.Allocatable-d.Requested)", simulation,
 	},
 	{
 		"gpushare's index not read", "pkg/core/allocation/tenants.go",
@@ -226,7 +226,7 @@ var table = []mutant{
 	},
 	{
 		"a forged assignment is believed", "pkg/kube/api/pod.go",
-		"return Settled(pod) || Considered(pod)", "return true", simulation,
+		"return Admitted(pod) || Considered(pod)", "return true", simulation,
 	},
 	{
 		"a time-out is a refusal", "pkg/scheduler/controller/client.go",
@@ -278,7 +278,7 @@ var table = []mutant{
 	},
 	{
 		"more foreign use than memory", "pkg/core/gpu/gpu.go",
-		"case d.Foreign < 0 || d.Foreign > d.Capacity:", "case d.Foreign < 0:", "TestValidate",
+		"case d.Foreign < 0 || d.Foreign > d.Allocatable:", "case d.Foreign < 0:", "TestValidate",
 	},
 	{
 		"a plugin of before that has stopped is a GPU that ails", "pkg/kube/api/codec.go",

@@ -21,7 +21,7 @@ type OfRequest = func(*placement.Request)
 // Device returns a healthy GPU of an A100's model.
 func Device(index int, capacity gpu.Units, change ...OfDevice) gpu.Device {
 	d := gpu.Device{
-		UUID: UUID(index), Index: index, Model: "NVIDIA A100-SXM4-80GB", Capacity: capacity,
+		UUID: UUID(index), Index: index, Model: "NVIDIA A100-SXM4-80GB", Allocatable: capacity,
 		MemoryMiB: int64(capacity) * 1024, NUMANode: -1,
 	}
 	for _, c := range change {

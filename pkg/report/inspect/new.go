@@ -66,7 +66,7 @@ func (r reporter) node(f NodeFacts) Node {
 	out := Node{
 		Name: r.Name, Address: f.Address, Status: f.Status, Taint: f.Taint, Withheld: f.Withheld, Problem: f.Problem,
 		UnitMiB: r.UnitMiB, DriverVersion: r.DriverVersion,
-		Capacity: r.memory(r.Capacity()), Requested: r.counted(r.Requested()), LargestFree: r.counted(r.LargestFree()),
+		Capacity: r.memory(r.Allocatable()), Requested: r.counted(r.Requested()), LargestFree: r.counted(r.LargestFree()),
 		PodCount: r.count(len(r.Holdings())), GPUs: []GPU{}, Unattributed: []Pod{},
 	}
 	if f.Refuses != nil {
@@ -98,7 +98,7 @@ func (r reporter) gpu(d placement.Device, promised []placement.Holding) GPU {
 		Index: d.Index, UUID: d.UUID, Model: d.Model, MemoryMiB: d.MemoryMiB, PCI: d.PCI,
 		ComputeCapability: d.ComputeCapability, Speed: d.Speed, NVLinks: nvlinks(r.Node, d.UUID),
 		Healthy: d.Status.TakesPods(), Unhealthy: d.Status.Causes(), Status: d.Status, Exclusive: r.HeldAlone(d),
-		Capacity: r.memory(d.Capacity), Requested: r.counted(d.Requested), RequestedCores: d.RequestedCores,
+		Capacity: r.memory(d.Allocatable), Requested: r.counted(d.Requested), RequestedCores: d.RequestedCores,
 		Pods: []Pod{}, PodCount: r.count(len(d.Pods)),
 	}
 	if d.Foreign > 0 {

@@ -9,8 +9,8 @@ import (
 
 	"github.com/gpumem/gpumem/pkg/core/decide"
 	"github.com/gpumem/gpumem/pkg/core/gpu"
-	"github.com/gpumem/gpumem/pkg/core/inspect"
 	"github.com/gpumem/gpumem/pkg/kube/api"
+	"github.com/gpumem/gpumem/pkg/report/inspect"
 )
 
 // Why nodes refuse pods, whatever is free there, in a word.

@@ -11,9 +11,9 @@ import (
 
 	"github.com/gpumem/gpumem/pkg/core/cache"
 	"github.com/gpumem/gpumem/pkg/core/decide"
-	"github.com/gpumem/gpumem/pkg/core/inspect"
 	"github.com/gpumem/gpumem/pkg/core/placement"
 	"github.com/gpumem/gpumem/pkg/core/placement/placementtest"
+	"github.com/gpumem/gpumem/pkg/report/inspect"
 )
 
 // A pod that the extender refuses fits nowhere in a report either, and the reason is the same.
@@ -21,7 +21,7 @@ func TestAReportSaysWhatTheExtenderDecides(t *testing.T) {
 	t4, a10 := placementtest.Model("T4"), placementtest.Model("A10")
 	of := placementtest.Models
 	admitted := func(h placement.Holding) placement.Holding {
-		h.Settled = true
+		h.Admitted = true
 		return h
 	}
 	second := placement.PodRef{Namespace: "ml", Name: "second", UID: "2"}
@@ -77,7 +77,7 @@ func TestAChanceIsWhatBecomesOfABind(t *testing.T) {
 				state.NominatePod("n", h.Pod, h.Request, placementtest.Pick(random, h.Assignment, placement.Assignment{}))
 				continue
 			}
-			h.Settled = random.IntN(2) == 0
+			h.Admitted = random.IntN(2) == 0
 			holdings[i] = h
 			state.AddPod("n", h)
 		}

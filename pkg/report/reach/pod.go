@@ -11,9 +11,9 @@ import (
 	"k8s.io/component-helpers/scheduling/corev1/nodeaffinity"
 
 	"github.com/gpumem/gpumem/pkg/core/decide"
-	"github.com/gpumem/gpumem/pkg/core/inspect"
 	"github.com/gpumem/gpumem/pkg/core/placement"
 	"github.com/gpumem/gpumem/pkg/kube/api"
+	"github.com/gpumem/gpumem/pkg/report/inspect"
 )
 
 // Nodes are the nodes with GPU memory, as far as they and a pod say of each other
