@@ -140,7 +140,7 @@ func Bench(w World, policies []string, arrivals, churn []int64, workers int) []S
 		errs := make([]error, len(arrivals)+len(churn)*len(Loads()))
 		for k, seed := range arrivals {
 			jobs = append(jobs, func() {
-				run, err := Published(w.Trace, policy, seed)
+				run, err := Arrive(w.Trace, policy, seed)
 				if errs[k] = err; err != nil {
 					return
 				}

@@ -8,7 +8,8 @@
 // Fragmentation: Scheduling GPU-Sharing Workloads with Fragmentation Gradient
 // Descent" (Weng et al., USENIX ATC 2023): the pods of a trace are shuffled and
 // drawn again until they ask for a multiple of the fleet's GPUs, nobody leaves,
-// and a pod that fits nowhere is dropped. Churn draws pods from the trace with
+// and a pod that fits nowhere is dropped. Arrive is the same, but for pods without GPU
+// memory, see below. Churn draws pods from the trace with
 // replacement; each leaves after an exponential time, and the rate is such that
 // on average a given part of the fleet would be in use were nobody turned away.
 //
@@ -19,6 +20,9 @@
 //     what has no room, whatever a policy says.
 //   - Policies see pods as they come. Only those of the paper that are defined by
 //     the popularity of all pods of a trace (FGD) see the trace beforehand.
+//   - In Arrive, Watch and Churn, kube-scheduler places the pods that ask for no GPU memory, by
+//     LeastAllocated and BalancedAllocation and whatever the policy: no extender is asked about
+//     them. Only Published has the policies place all pods, as the published runs did.
 //   - The policies of gpumem are those of packages placement and ranking, on the
 //     books of package cache, with the scores that the extender sends. Nothing of them is
 //     written here a second time.

@@ -13,7 +13,7 @@ import (
 )
 
 // extended is the extender at work: its books, its scores from 0 to 10 and its
-// choice of GPUs. Of the nodes with the highest score the first is taken.
+// choice of GPUs. Of the nodes with the highest score the first by name is taken.
 type extended struct {
 	books    *cache.Cache
 	ranker   ranking.Ranker
@@ -84,10 +84,8 @@ func (p *extended) choose(f *Fleet, s *shape) (place, bool) {
 	}
 	p.nodes = nodes
 	p.books.Reprice()
-	for i, score := range p.ranker.Rank(p.policies, *req, nodes, p.books.Prices()) {
-		if score == ranking.MaxScore {
-			return p.bind(req, nodes[i].Name)
-		}
+	for _, best := range p.ranker.Best(1, p.policies, *req, nodes, p.books.Prices()) {
+		return p.bind(req, nodes[best.Index].Name)
 	}
 	return place{}, false
 }
@@ -117,9 +115,12 @@ func (p *extended) bind(req *placement.Request, node string) (place, bool) {
 func (p *extended) placed(f *Fleet, pod int, s *shape, at place) error {
 	uid := strconv.Itoa(pod)
 	ref := placement.PodRef{Namespace: "replay", Name: uid, UID: uid}
-	h := placement.Holding{Pod: ref, Request: *p.request(s), Assignment: p.chosen, Admitted: true, Started: time.Unix(0, 0)}
-	if len(p.chosen.Shares) != s.GPUs {
-		return fmt.Errorf("the extender chose %d GPUs, want %d", len(p.chosen.Shares), s.GPUs)
+	h := placement.Holding{Pod: ref, Request: *p.request(s), Admitted: true, Started: time.Unix(0, 0)}
+	if s.GPUs > 0 {
+		h.Assignment = p.chosen
+	}
+	if len(h.Assignment.Shares) != s.GPUs {
+		return fmt.Errorf("the extender chose %d GPUs, want %d", len(h.Assignment.Shares), s.GPUs)
 	}
 	p.books.AddPod(f.nodes[at.node].Name, h)
 	return nil

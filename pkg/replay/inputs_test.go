@@ -129,10 +129,10 @@ func TestSnapshotBecomesATrace(t *testing.T) {
 	}
 }
 
-// A record shows the same run as Published.
+// A record shows the same run as Arrive.
 func TestWatchChangesNothing(t *testing.T) {
 	for _, policy := range Policies() {
-		run, err := Published(fixture(), policy, 42)
+		run, err := Arrive(fixture(), policy, 42)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -141,7 +141,7 @@ func TestWatchChangesNothing(t *testing.T) {
 			t.Fatal(err)
 		}
 		if diff := cmp.Diff(fill(run.Curve()), record.Allocated); diff != "" {
-			t.Errorf("%s (-published +watched):\n%s", policy, diff)
+			t.Errorf("%s (-run +watched):\n%s", policy, diff)
 		}
 		again, err := Watch(fixture(), policy, 42)
 		if err != nil || !reflect.DeepEqual(record, again) {

@@ -19,8 +19,19 @@ const Inflation = 1.3
 const watches = 10
 
 // Published runs a policy as the published simulator does: the same pods in the
-// same order on nodes in the same order, for a seed.
+// same order on nodes in the same order, for a seed. The policy places pods without a
+// GPU, too.
 func Published(t Trace, policy string, seed int64) (Arrivals, error) {
+	r, err := prepare(t, policy, seed)
+	if err != nil {
+		return Arrivals{}, err
+	}
+	r.others = r.policy
+	return r.arrivals()
+}
+
+// Arrive places the pods of Published, but leaves those without a GPU to kube-scheduler.
+func Arrive(t Trace, policy string, seed int64) (Arrivals, error) {
 	r, err := prepare(t, policy, seed)
 	if err != nil {
 		return Arrivals{}, err
@@ -89,7 +100,7 @@ func newRun(t Trace, order []int, policy string) (*run, error) {
 	if len(f.models) > maxModels {
 		return nil, fmt.Errorf("%s: the fleet has %d models of GPU, want %d at most", t.Name, len(f.models), maxModels)
 	}
-	r := &run{fleet: f}
+	r := &run{fleet: f, others: &first{scorer: kubeScheduler{}}}
 	switch policy {
 	case "dot-product":
 		r.policy = &first{scorer: dotProduct{}}

@@ -26,7 +26,7 @@ type Turned struct {
 	Units gpu.Units `json:"units"`
 }
 
-// Watch runs a policy as Published does and keeps what a report shows.
+// Watch runs a policy as Arrive does and keeps what a report shows.
 func Watch(t Trace, policy string, seed int64) (Record, error) {
 	r, err := prepare(t, policy, seed)
 	if err != nil {

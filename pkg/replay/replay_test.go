@@ -128,6 +128,7 @@ func TestKeptScoresAreThoseOfNow(t *testing.T) {
 				if p, keeps := r.policy.(*first); keeps && forget {
 					r.policy = forgetful{p.scorer}
 				}
+				r.others = r.policy
 				for range 2 {
 					for _, p := range trace.Pods {
 						r.pods = append(r.pods, r.fleet.shape(p.Shape))
@@ -233,5 +234,30 @@ func TestInGiB(t *testing.T) {
 	}
 	if _, err := trace.InGiB("gib", GiB{"T4": 16}); err == nil || !strings.Contains(err.Error(), "how much memory a G3 has is not known") {
 		t.Errorf("error %v, want that G3 is not known", err)
+	}
+}
+
+// A pod without a GPU goes where kube-scheduler puts it, and not where the policy would.
+func TestPodsWithoutAGPUAreKubeSchedulers(t *testing.T) {
+	gpus := slices.Repeat([]GPU{{"T4", 16}}, 2)
+	trace := Trace{
+		Name: "t",
+		Nodes: []Node{
+			{Name: "a", CPU: 32_000, Memory: 64_000, GPUs: gpus}, {Name: "b", CPU: 32_000, Memory: 64_000, GPUs: gpus},
+			{Name: "c", CPU: 32_000, Memory: 16_000, GPUs: gpus},
+		},
+		Pods: []Pod{{Name: "gpu", Shape: Shape{CPU: 8000, Memory: 8000, GPUs: 1, Units: 4}}, {Name: "none", Shape: Shape{CPU: 8000, Memory: 8000}}},
+	}
+	for policy, want := range map[string]int{"binpack": 1, "first-fit": 1} {
+		r, err := newRun(trace, []int{0, 1, 2}, policy)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for pod, on := range []int{0, want} {
+			s := r.fleet.shape(trace.Pods[pod].Shape)
+			if at, ok, err := r.place(pod, &s); err != nil || !ok || at.node != on {
+				t.Errorf("%s: pod %s is on node %d (%t, %v), want %d", policy, trace.Pods[pod].Name, at.node, ok, err, on)
+			}
+		}
 	}
 }

@@ -90,6 +90,7 @@ func (r *run) arrivals() (Arrivals, error) {
 type run struct {
 	fleet  *Fleet
 	policy Policy
+	others Policy // of pods without a GPU
 	pods   []shape
 
 	// watch, if set, is told of each arrival.
@@ -97,7 +98,11 @@ type run struct {
 }
 
 func (r *run) place(pod int, s *shape) (place, bool, error) {
-	at, ok := r.policy.choose(r.fleet, s)
+	policy := r.policy
+	if s.GPUs == 0 {
+		policy = r.others
+	}
+	at, ok := policy.choose(r.fleet, s)
 	if !ok {
 		return place{}, false, nil
 	}
