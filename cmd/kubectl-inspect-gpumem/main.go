@@ -25,9 +25,7 @@ func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	err := run(ctx, os.Args[1:], genericiooptions.IOStreams{In: os.Stdin, Out: os.Stdout, ErrOut: os.Stderr})
 	stop()
-	if err != nil {
-		os.Exit(1)
-	}
+	os.Exit(cmdutil.ExitCode(err))
 }
 
 // run does what the arguments say. It has told the user about the error that it

@@ -204,3 +204,14 @@ func Forbid(client *fake.Clientset, what string) {
 		return true, nil, apierrors.NewForbidden(v1.Resource(what), "", fmt.Errorf("ask your administrator"))
 	})
 }
+
+// OnlyIn lets the user read what is in one namespace, and nothing else: as a RoleBinding to the
+// ClusterRole view does.
+func OnlyIn(client *fake.Clientset, namespace string) {
+	client.PrependReactor("*", "*", func(a clienttesting.Action) (bool, runtime.Object, error) {
+		if a.GetNamespace() == namespace {
+			return false, nil, nil
+		}
+		return true, nil, apierrors.NewForbidden(a.GetResource().GroupResource(), "", fmt.Errorf("ask your administrator"))
+	})
+}

@@ -8,7 +8,8 @@
 //   - What it says of a node and of a pod that waits is what package reach says: the page and the
 //     metrics ask the same functions.
 //   - A list that cannot be read is a problem that is named, never an empty list. The nodes are
-//     the exception: without them there is nothing to show, and that is the error.
+//     the exception: without them there is nothing to show, and that is the error, unless the
+//     command can answer from the pods of one namespace (see Unseen).
 //   - A pod is believed to be gpumem's when it is in gpumem's namespace and a DaemonSet or
 //     Deployment there has made it. Labels alone prove nothing: anybody may set them.
 //   - What a pod of gpumem answers is read up to a bound.

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"slices"
+	"strings"
 
 	v1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -24,6 +25,8 @@ type Selection struct {
 
 	EachPod  func(*v1.Pod)  // is called with each pod that asks for GPU memory, or was meant to; may be nil
 	EachNode func(*v1.Node) // the same of nodes
+
+	Unseen *Unseen // what to do where the user may not list everything; nil: it is an error
 }
 
 // Load reads nodes and pods and puts them into a cache as the scheduler does. What
@@ -38,16 +41,23 @@ func (r *Reader) Load(ctx context.Context, sel Selection) ([]placement.Node, ins
 	where := cmp.Or(sel.Where, NewPlaces())
 	where.partial = facts.Selected
 	inventories, err := r.loadNodes(ctx, sel, where, &facts)
-	if err != nil {
+	if err = sel.Unseen.nodes(err); err != nil {
 		return nil, inspect.Facts{}, err
 	}
+	where.partial = where.partial || sel.Unseen.anyNodes()
 	facts.CoresOff = where.CoresOff(r.Names, facts)
 
 	state := cache.New()
-	pods, err := r.listPods(ctx, where, sel.EachPod)
+	pods, err := r.listAllowedPods(ctx, sel, where)
 	if err != nil {
 		facts.PodsUnknown, facts.WhyUnknown = true, OneLine(err)
 		facts.Problems = append(facts.Problems, problem("pods", err))
+	}
+	if sel.Unseen.Any() {
+		facts.PodsUnknown, facts.WhyUnknown = true, strings.Join(sel.Unseen.Notes(), "; ")
+	}
+	if sel.Unseen.anyNodes() {
+		inventories = told(pods.bound)
 	}
 	facts.Pods, facts.Waiting = make(map[string]inspect.PodFacts), pods.waiting
 	for _, p := range pods.bound {
@@ -128,15 +138,16 @@ type found struct {
 type boundPod struct {
 	node    string
 	holding placement.Holding
+	indexes []int // of its GPUs, as its annotation has them
 	facts   inspect.PodFacts
 	err     error // what could not be read; the holding is good all the same
 }
 
-// listPods reads all pods and keeps little of each: a cluster may have very
+// listPods reads the pods of a namespace, or of all, and keeps little of each: a cluster may have very
 // many of them, and few that matter here.
-func (r *Reader) listPods(ctx context.Context, where *Places, each func(*v1.Pod)) (found, error) {
+func (r *Reader) listPods(ctx context.Context, namespace string, where *Places, each func(*v1.Pod)) (found, error) {
 	var out found
-	err := r.eachPod(ctx, func() { out = found{} }, func(pod *v1.Pod) {
+	err := r.eachPod(ctx, namespace, func() { out = found{} }, func(pod *v1.Pod) {
 		out.add(r.Names, where, pod)
 		if each != nil && where.AsksFor(r.Names, pod) {
 			each(pod)
@@ -162,7 +173,7 @@ func (f *found) add(names api.Names, where *Places, pod *v1.Pod) {
 	}
 	if pod.Spec.NodeName != "" {
 		h, err := names.Holding(pod)
-		p := boundPod{node: pod.Spec.NodeName, holding: h, facts: podFacts(names, pod), err: err}
+		p := boundPod{node: pod.Spec.NodeName, holding: h, indexes: indexesOf(pod.Annotations[names.Index()], h.Assignment), facts: podFacts(names, pod), err: err}
 		if err != nil {
 			p.facts.Problem = OneLine(err)
 		}

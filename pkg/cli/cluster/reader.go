@@ -40,11 +40,11 @@ func (r *Reader) eachNode(ctx context.Context, labels string, restart func(), ea
 	}, restart, each)
 }
 
-// eachPod calls each for all pods that have not ended; where the server does not know the
-// selector for all pods.
-func (r *Reader) eachPod(ctx context.Context, restart func(), each func(*v1.Pod)) error {
+// eachPod calls each for the pods of a namespace, or of all, that have not ended; where the server
+// does not know the selector, for all pods.
+func (r *Reader) eachPod(ctx context.Context, namespace string, restart func(), each func(*v1.Pod)) error {
 	return list(ctx, metav1.ListOptions{FieldSelector: notEnded}, func(ctx context.Context, opts metav1.ListOptions) (runtime.Object, error) {
-		return r.Client.CoreV1().Pods(metav1.NamespaceAll).List(ctx, opts)
+		return r.Client.CoreV1().Pods(namespace).List(ctx, opts)
 	}, restart, each)
 }
 

@@ -31,7 +31,7 @@ func (r *Reader) State(ctx context.Context, now time.Time, clientVersion string)
 		s.ServerVersion = info.GitVersion
 	}
 	read("nodes", r.eachNode(ctx, "", func() { s.Nodes = nil }, func(node *v1.Node) { s.Nodes = append(s.Nodes, *node) }))
-	read("pods", r.eachPod(ctx, func() { s.Pods = nil }, func(pod *v1.Pod) {
+	read("pods", r.eachPod(ctx, metav1.NamespaceAll, func() { s.Pods = nil }, func(pod *v1.Pod) {
 		// A cluster may have very many, and few that matter here.
 		if doctor.Concerns(r.Names, pod) {
 			s.Pods = append(s.Pods, *pod)

@@ -37,15 +37,16 @@ type Factory struct {
 
 	config *genericclioptions.ConfigFlags
 	domain string
-	system string // namespace of gpumem
-	warned bool   // that the cluster's policy cannot be read
+	system string          // namespace of gpumem
+	warned bool            // that the cluster's policy cannot be read
+	noted  map[string]bool // what has been said of what the user may not see
 }
 
 // NewFactory returns one with the defaults of its flags.
 func NewFactory(streams genericiooptions.IOStreams, version string) *Factory {
 	config := genericclioptions.NewConfigFlags(true)
 	config.CacheDir = nil // of discovery, which these commands do not need
-	return &Factory{IOStreams: streams, Version: version, config: config, domain: api.DefaultDomain, system: "gpumem-system"}
+	return &Factory{IOStreams: streams, Version: version, config: config, domain: api.DefaultDomain, system: "gpumem-system", noted: make(map[string]bool)}
 }
 
 // AddFlags adds the flags that all commands of the tree share.
@@ -116,7 +117,7 @@ func (f *Factory) Connect() (*cluster.Reader, error) {
 func (f *Factory) LearnPolicy(ctx context.Context, r *cluster.Reader, facts *inspect.Facts) bool {
 	policy, err := r.Policy(ctx)
 	facts.Policy = cmp.Or(policy, cluster.DefaultPolicy)
-	if err != nil && !f.warned {
+	if err != nil && !f.warned && !facts.PodsUnknown { // then nothing is worked out by it
 		f.warned = true
 		fmt.Fprintf(f.ErrOut, "warning: the cluster's policy cannot be read, and is taken to be %s: %s\n", cluster.DefaultPolicy, printers.Clean(cluster.OneLine(err)))
 	}
@@ -133,11 +134,32 @@ func (f *Factory) Report(ctx context.Context, r *cluster.Reader, sel cluster.Sel
 	if len(facts.Waiting) > 0 {
 		f.LearnPolicy(ctx, r, &facts)
 	}
+	f.NoteUnseen(sel.Unseen)
 	report := inspect.New(nodes, facts)
 	if namespace := f.Namespace(); namespace != "" {
 		report = report.InNamespace(namespace)
 	}
 	return report, nil
+}
+
+// MayBeLimited is for commands that can answer a user who may read one namespace alone: that of
+// the flag, or else of the kubeconfig.
+func (f *Factory) MayBeLimited() *cluster.Unseen {
+	namespace, _, _ := f.podNamed("") // without one nothing can be listed instead
+	return &cluster.Unseen{Namespace: namespace}
+}
+
+// NoteUnseen tells what the user could not see, each thing once.
+func (f *Factory) NoteUnseen(u *cluster.Unseen) {
+	if u == nil {
+		return
+	}
+	for _, note := range u.Notes() {
+		if !f.noted[note] {
+			f.noted[note] = true
+			fmt.Fprintf(f.ErrOut, "note: %s\n", printers.Clean(note))
+		}
+	}
 }
 
 // Complain tells what the output lacks. The error says that it lacks something.

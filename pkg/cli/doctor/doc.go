@@ -4,7 +4,7 @@
 // # Invariants
 //
 //   - It changes nothing. What cannot be read is a finding.
-//   - The exit code is 1 where a finding is an error.
+//   - The exit code is 1 where a finding is an error, and 2 where nothing could be judged.
 //
 // # Decisions
 //

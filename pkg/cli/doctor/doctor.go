@@ -2,6 +2,7 @@ package doctor
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"slices"
@@ -37,7 +38,8 @@ memory. It changes nothing. What you may not read is said, and not checked.
 What is younger than a minute may be settling yet, and is not judged: a note among the findings names it. After an install, --wait
 judges it too.
 
-The exit code is 1 when there is an error among the findings. Warnings and notes alone leave it at 0.`,
+The exit code is 1 when there is an error among the findings, and 2 when nothing could be judged.
+Warnings and notes alone leave it at 0.`,
 		Example: "  kubectl inspect gpumem doctor --wait\n  kubectl inspect gpumem doctor -o json | jq -r '.[] | select(.severity==\"error\").object'",
 		Args:    cobra.NoArgs,
 		RunE:    func(cmd *cobra.Command, args []string) error { return cmdutil.Run(cmd, args, o) },
@@ -84,14 +86,17 @@ func (o *Options) Run(ctx context.Context) error {
 	if err := printFindings(o.Out, o.output, found); err != nil {
 		return err
 	}
-	errors := 0
+	if !state.Judged() {
+		return cmdutil.Exit(cmdutil.Unjudged, errors.New("nothing could be judged: nodes, pods and gpumem's own workloads cannot be read"))
+	}
+	wrong := 0
 	for _, f := range found {
 		if f.Severity == doctor.Error {
-			errors++
+			wrong++
 		}
 	}
-	if errors > 0 {
-		return fmt.Errorf("%d of %d findings are errors", errors, len(found))
+	if wrong > 0 {
+		return fmt.Errorf("%d of %d findings are errors", wrong, len(found))
 	}
 	return nil
 }

@@ -25,7 +25,10 @@ func (e *explanation) consider(pod inspect.WaitFacts, nodes []placement.Node, fa
 		}
 		return
 	case facts.PodsUnknown:
-		e.Summary = "waits; where it fits cannot be told without knowing all pods: " + facts.WhyUnknown
+		e.Summary = "waits, and its scheduler has not said why"
+		if pod.Said != "" {
+			e.Summary = "waits; its scheduler says: " + pod.Said
+		}
 		return
 	}
 	var chances []inspect.Chance

@@ -406,7 +406,7 @@ func TestExplainWithoutTheOtherPods(t *testing.T) {
 	client := fake.NewClientset(clitest.Node(t, "gpu-a", clitest.Inventory("gpu-a", 16)), clitest.Pod(t, "ml/waits", "", 3))
 	clitest.Forbid(client, "pods")
 	stdout, _, err := clirun.Inspect(client, "explain", "ml/waits")
-	if want := "waits; where it fits cannot be told without knowing all pods: pods is forbidden"; err != nil || !strings.Contains(stdout, want) || strings.Contains(stdout, "would do") {
+	if want := "waits, and its scheduler has not said why"; err != nil || !strings.Contains(stdout, want) || strings.Contains(stdout, "would do") {
 		t.Errorf("error %v, want %q in:\n%s", err, want, stdout)
 	}
 }

@@ -56,10 +56,12 @@ func (o *Options) explanationOf(ctx context.Context, pod *v1.Pod) (explanation, 
 		return explanation{}, none
 	}
 	where := cluster.NewPlaces()
-	nodes, facts, err := o.cluster.Load(ctx, cluster.Selection{Where: where})
+	unseen := &cluster.Unseen{Namespace: pod.Namespace}
+	nodes, facts, err := o.cluster.Load(ctx, cluster.Selection{Where: where, Unseen: unseen})
 	if err != nil {
 		return explanation{}, err
 	}
+	o.NoteUnseen(unseen)
 	if !where.AsksFor(o.cluster.Names, pod) {
 		return explanation{}, none
 	}
@@ -83,7 +85,9 @@ func (o *Options) explanationOf(ctx context.Context, pod *v1.Pod) (explanation, 
 		e.gpuless = e.Indexes == ""
 		e.Summary, e.Advice = "has ended, and holds nothing any more"+why(pod), o.advice(ctx, pod)
 	case pod.Spec.NodeName != "":
-		if node, known := facts.Nodes[pod.Spec.NodeName]; !known {
+		if node, known := facts.Nodes[pod.Spec.NodeName]; unseen.Nodes != nil {
+			// Nothing is known of any.
+		} else if !known {
 			e.State = "its node is gone: Kubernetes deletes the pod in a while, unless the node comes back"
 		} else if node.NotReady {
 			down := fmt.Sprintf("its node is NotReady, and what is known of the pod may be old: kubectl describe node %s says why", pod.Spec.NodeName)

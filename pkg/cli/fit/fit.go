@@ -47,7 +47,8 @@ func NewCommand(f *cmdutil.Factory) *cobra.Command {
 		Use:   "fit --mem AMOUNT [--count N] [NODE...]",
 		Short: "Say whether a pod would fit, and how many of the kind",
 		Long: `Say whether a pod would fit, and how many of the kind, on each node and in all.
-The exit code is 1 when it fits nowhere.
+The exit code is 1 when it fits nowhere, and 2 when that cannot be told: whoever may read one
+namespace only sees what the quotas of that namespace leave.
 
 It counts GPU memory and cores alone: whether a node has CPU and memory for so
 many pods, and takes them, is kube-scheduler's to say.`,
@@ -86,9 +87,13 @@ func (o *Options) Validate() error {
 
 // Run prints on which nodes the pod fits, and how often.
 func (o *Options) Run(ctx context.Context) error {
-	nodes, facts, err := o.Cluster.Load(ctx, cluster.Selection{Names: o.nodes, Labels: o.Selector})
+	unseen := o.MayBeLimited()
+	nodes, facts, err := o.Cluster.Load(ctx, cluster.Selection{Names: o.nodes, Labels: o.Selector, Unseen: unseen})
 	if err != nil {
 		return err
+	}
+	if unseen.Any() {
+		return o.byQuota(ctx, unseen)
 	}
 	if err := cluster.NeedsPods("what fits cannot be told", facts); err != nil {
 		return err

@@ -113,8 +113,8 @@ func (o *Pods) Run(ctx context.Context) error {
 
 // read reads the cluster, and notes which pods are to be listed.
 func (o *Pods) read(ctx context.Context, match labels.Selector) (inspect.Report, cluster.Usage, error) {
-	missing := maps.Clone(o.named)
-	report, err := o.Report(ctx, o.Cluster, cluster.Selection{EachPod: func(pod *v1.Pod) {
+	missing, unseen := maps.Clone(o.named), o.MayBeLimited()
+	report, err := o.Report(ctx, o.Cluster, cluster.Selection{Unseen: unseen, EachPod: func(pod *v1.Pod) {
 		byName := o.named[pod.Name] || o.named[pod.Namespace+"/"+pod.Name]
 		if match.Matches(labels.Set(pod.Labels)) && (len(o.named) == 0 || byName) {
 			o.matched[string(pod.UID)] = true
@@ -125,5 +125,11 @@ func (o *Pods) read(ctx context.Context, match labels.Selector) (inspect.Report,
 	for _, name := range slices.Sorted(maps.Keys(missing)) {
 		report.Problems = append(report.Problems, inspect.Problem{Object: "pod " + name, Message: "there is none that holds GPU memory or asks for it"})
 	}
-	return report, o.Cluster.Usage(ctx), err
+	usage := o.Cluster.Usage(ctx)
+	if unseen.Any() && len(usage.Problems) > 0 { // few of those who may not list nodes may ask device plugins
+		unseen.Usage = usage.Problems[0].Message
+		usage.Problems = nil
+		o.NoteUnseen(unseen)
+	}
+	return report, usage, err
 }

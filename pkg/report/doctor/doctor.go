@@ -172,6 +172,12 @@ func (s *State) read(kinds ...string) bool {
 	return !slices.ContainsFunc(kinds, func(kind string) bool { return s.Unread[kind] != "" })
 }
 
+// Judged reports whether anything could be judged: without nodes, pods and gpumem's own workloads,
+// nothing can.
+func (s *State) Judged() bool {
+	return slices.ContainsFunc([]string{"nodes", "pods", "daemonsets", "deployments"}, func(kind string) bool { return s.read(kind) })
+}
+
 // install sets up what is missing, of a release that is there too.
 const install = "helm upgrade --install gpumem charts/gpumem --namespace gpumem-system --create-namespace; where the release had values of its own, with these (-f); one that is installed elsewhere is named by --gpumem-namespace"
 

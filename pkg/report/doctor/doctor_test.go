@@ -405,14 +405,14 @@ func TestExamine(t *testing.T) {
 			inv.Devices[1].Status = gpu.Unhealthy("XID 79")
 			setInventory(t, &s.Nodes[0], inv)
 			s.Nodes[0].Status.Allocatable[s.Names.GPUMem()] = resource.MustParse("14")
-		}, []string{"warning|node gpu-a|GPU 1 (GPU-00000001) is unhealthy: XID 79"}},
+		}, []string{"error|node gpu-a|GPU 1 (GPU-00000001) is unhealthy: XID 79"}},
 		"a GPU that is out, and cordoned": {func(s *State) {
 			inv := inventory()
 			inv.Devices[1].Status = gpu.Unhealthy("XID 79")
 			setInventory(t, &s.Nodes[0], inv)
 			s.Nodes[0].Annotations[s.Names.Cordoned()] = string(inv.Devices[1].UUID)
 			s.Nodes[0].Status.Allocatable[s.Names.GPUMem()] = resource.MustParse("14")
-		}, []string{"warning|node gpu-a|GPU 1 (GPU-00000001) is unhealthy: XID 79; cordoned|it takes no new pods and comes back by itself after three good probes; nvidia-smi on the node shows what the driver says. " +
+		}, []string{"error|node gpu-a|GPU 1 (GPU-00000001) is unhealthy: XID 79; cordoned|it takes no new pods and comes back by itself after three good probes; nvidia-smi on the node shows what the driver says. " +
 			"It is cordoned too, and takes none then either: kubectl inspect gpumem uncordon gpu-a 1"}},
 		"a cordon of no GPU": {func(s *State) { s.Nodes[0].Annotations[s.Names.Cordoned()] = "0" },
 			[]string{"note|node gpu-a|annotation gpumem.dev/cordoned-gpus names 0, which is the UUID of no GPU here: it cordons none"}},

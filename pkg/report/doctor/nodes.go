@@ -197,7 +197,7 @@ func out(node *v1.Node, d gpu.Device, pods tenants) Finding {
 	if off := pods.off(node.Name, d.Index); off != "" {
 		mend += ". To kube-scheduler the pods on it count against the node's other GPUs: " + off
 	}
-	return Finding{Warning, object, fmt.Sprintf("GPU %d (%s) is unhealthy%s", d.Index, d.UUID, because(d.Status.Causes())), mend}
+	return Finding{Error, object, fmt.Sprintf("GPU %d (%s) is unhealthy%s", d.Index, d.UUID, because(d.Status.Causes())), mend}
 }
 
 // tenants are the pods that hold memory of a GPU, by who makes them anew.

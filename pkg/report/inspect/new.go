@@ -165,6 +165,11 @@ func waiting(nodes []placement.Node, facts Facts) []Wait {
 		w := Wait{Namespace: f.Pod.Namespace, Name: f.Pod.Name, UID: f.Pod.UID, Nominated: f.Nominated, Reason: f.Problem, Unserved: f.Unserved(facts.Schedulers)}
 		if f.Problem == "" && !f.Request.Empty() {
 			w.Units, w.GPUs, w.Cores = f.Request.Units(), f.Request.GPUs(), f.Request.Cores()
+			if facts.PodsUnknown { // what is free is not known either
+				w.Reason = cmp.Or(f.Said, "its scheduler has not said why")
+				out = append(out, w)
+				continue
+			}
 			key := asked{key: f.Request.Key(), priority: f.Request.Priority, keptOff: reflect.ValueOf(f.KeptOff).Pointer()}
 			if f.Nominated != "" {
 				key.uid = f.Pod.UID // what is kept for it is its own

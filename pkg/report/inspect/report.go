@@ -210,6 +210,7 @@ type WaitFacts struct {
 	Scheduler string               // its schedulerName; empty when not known
 	Gated     bool                 // it has scheduling gates
 	Unseen    bool                 // no scheduler has said anything of it
+	Said      string               // what its scheduler has said of it last
 
 	// KeptOff is, by node, what in the pod's own spec keeps it off: it is unresolvable
 	// where the pod names other nodes. Pods of which the same is true share it.

@@ -1,0 +1,107 @@
+package cluster
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+
+	v1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+
+	"github.com/gpumem/gpumem/pkg/core/gpu"
+	"github.com/gpumem/gpumem/pkg/core/placement"
+)
+
+// Unseen lets Load answer a user who may read one namespace alone, and then says what that user
+// could not see.
+type Unseen struct {
+	Namespace string // of the pods to list, where those of all namespaces are forbidden
+
+	Nodes error  // why nodes could not be listed; nil: they were
+	Pods  error  // why pods of other namespaces could not be listed; nil: they were
+	Usage string // why what pods use could not be read; empty: it was, or was not asked for
+}
+
+// Notes say what could not be seen, and who can change that.
+func (u *Unseen) Notes() (notes []string) {
+	const viewer = "bind the ClusterRole gpumem-viewer to see them"
+	if u.Nodes != nil {
+		notes = append(notes, fmt.Sprintf("you may not list nodes, so what they have free is unknown (%s)", viewer))
+	}
+	if u.Pods != nil {
+		notes = append(notes, fmt.Sprintf("you may list the pods of namespace %s only (%s)", u.Namespace, viewer))
+	}
+	if u.Usage != "" {
+		notes = append(notes, "what pods use is unknown: "+u.Usage)
+	}
+	return notes
+}
+
+// nodes notes that nodes may not be listed. Any other error, or one without Unseen, is returned.
+func (u *Unseen) nodes(err error) error {
+	if u == nil || !apierrors.IsForbidden(err) {
+		return err
+	}
+	u.Nodes = err
+	return nil
+}
+
+func (u *Unseen) anyNodes() bool { return u != nil && u.Nodes != nil }
+
+// Any reports whether some node or pod could not be seen.
+func (u *Unseen) Any() bool { return u.anyNodes() || u != nil && u.Pods != nil }
+
+// listAllowedPods lists the pods of all namespaces or, where that is forbidden, those of one.
+func (r *Reader) listAllowedPods(ctx context.Context, sel Selection, where *Places) (found, error) {
+	pods, err := r.listPods(ctx, "", where, sel.EachPod)
+	if u := sel.Unseen; u != nil && u.Namespace != "" && apierrors.IsForbidden(err) {
+		u.Pods = err
+		return r.listPods(ctx, u.Namespace, where, sel.EachPod)
+	}
+	return pods, err
+}
+
+// told returns what pods say of the nodes that they are on: which of the GPUs they have.
+func told(pods []boundPod) map[string]gpu.Inventory {
+	inventories := make(map[string]gpu.Inventory)
+	for _, p := range pods {
+		inv := inventories[p.node]
+		inv.UnitMiB = cmp.Or(inv.UnitMiB, p.holding.Assignment.UnitMiB)
+		for i, id := range p.holding.Assignment.Devices() {
+			if _, known := inv.Device(id); !known && i < len(p.indexes) {
+				inv.Devices = append(inv.Devices, gpu.Device{UUID: id, Index: p.indexes[i], NUMANode: -1})
+			}
+		}
+		slices.SortFunc(inv.Devices, func(a, b gpu.Device) int { return cmp.Compare(a.Index, b.Index) })
+		inventories[p.node] = inv
+	}
+	return inventories
+}
+
+// indexesOf reads the annotation with the indexes of a pod's GPUs, in the order of its shares.
+func indexesOf(value string, a placement.Assignment) (indexes []int) {
+	for field := range strings.SplitSeq(value, ",") {
+		index, err := strconv.Atoi(field)
+		if err != nil {
+			return nil
+		}
+		indexes = append(indexes, index)
+	}
+	if len(indexes) != len(a.Shares) {
+		return nil
+	}
+	return indexes
+}
+
+// schedulerSays is what the scheduler has written on a pod that it could not place.
+func schedulerSays(pod *v1.Pod) string {
+	for _, c := range pod.Status.Conditions {
+		if c.Type == v1.PodScheduled && c.Status == v1.ConditionFalse {
+			return c.Message
+		}
+	}
+	return ""
+}

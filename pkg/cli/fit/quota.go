@@ -1,0 +1,42 @@
+package fit
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/gpumem/gpumem/pkg/cli/cluster"
+	"github.com/gpumem/gpumem/pkg/cli/cmdutil"
+	"github.com/gpumem/gpumem/pkg/report/printers"
+)
+
+// byQuota says what the quotas of the user's namespace leave: all that someone can be told who may
+// not list nodes and the pods of other namespaces.
+func (o *Options) byQuota(ctx context.Context, unseen *cluster.Unseen) error {
+	o.NoteUnseen(unseen)
+	resource := "requests." + o.Cluster.Names.GPUMem()
+	quotas, err := o.Cluster.Client.CoreV1().ResourceQuotas(unseen.Namespace).List(ctx, metav1.ListOptions{})
+	if err != nil {
+		return cmdutil.Exit(cmdutil.Unjudged, fmt.Errorf("whether it fits cannot be told, and quotas cannot be read: %s", cluster.OneLine(err)))
+	}
+	var exceeded error
+	for _, q := range quotas.Items {
+		hard, limited := q.Status.Hard[resource]
+		if !limited {
+			continue
+		}
+		left := hard.DeepCopy()
+		left.Sub(q.Status.Used[resource])
+		fmt.Fprintf(o.Out, "ResourceQuota %s/%s leaves %s of %s %s\n", q.Namespace, printers.Clean(q.Name), left.String(), hard.String(), resource)
+		// Units are GiB unless the cluster is set up otherwise, and its nodes, which say so, are not seen.
+		if req, err := o.wish.request(o.Cluster.Names, 1024); err == nil && left.CmpInt64(int64(req.Units())) < 0 {
+			exceeded = fmt.Errorf("it fits nowhere: ResourceQuota %s refuses it", q.Name)
+		}
+	}
+	if exceeded != nil {
+		return exceeded
+	}
+	return cmdutil.Exit(cmdutil.Unjudged, errors.New("whether it fits on a node cannot be told: create the pod, and kubectl inspect gpumem explain says why it waits"))
+}

@@ -1,0 +1,94 @@
+package cli_test
+
+import (
+	"strings"
+	"testing"
+
+	v1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/kubernetes/fake"
+
+	"github.com/gpumem/gpumem/pkg/cli/clirun"
+	"github.com/gpumem/gpumem/pkg/cli/clitest"
+	"github.com/gpumem/gpumem/pkg/cli/cmdutil"
+)
+
+// tenants is a cluster of two namespaces, of which the user may read ml.
+func tenants(t *testing.T) *fake.Clientset {
+	t.Helper()
+	waits := clitest.With(clitest.Pod(t, "ml/waits", "", 30), func(p *v1.Pod) {
+		p.Status.Conditions = []v1.PodCondition{{Type: v1.PodScheduled, Status: v1.ConditionFalse, Message: "0/1 nodes are available: 1 needs 30 GiB on one GPU; free: GPU0 9"}}
+	})
+	runs := clitest.With(clitest.Pod(t, "ml/runs", "gpu-a", 5, clitest.UUID("gpu-a", 1)), func(p *v1.Pod) { p.Annotations["gpumem.dev/gpu-index"] = "1" })
+	quota := &v1.ResourceQuota{ObjectMeta: metav1.ObjectMeta{Namespace: "ml", Name: "gpus"}, Status: v1.ResourceQuotaStatus{
+		Hard: v1.ResourceList{"requests.gpumem.dev/gpu-mem": resource.MustParse("12")},
+		Used: v1.ResourceList{"requests.gpumem.dev/gpu-mem": resource.MustParse("5")},
+	}}
+	client := fake.NewClientset(clitest.Node(t, "gpu-a", clitest.Inventory("gpu-a", 16, 16)), runs, waits, quota,
+		clitest.Pod(t, "secret/other", "gpu-a", 5, clitest.UUID("gpu-a", 0)))
+	clitest.OnlyIn(client, "ml")
+	return client
+}
+
+// Who may read one namespace alone is answered from that, and told what was not seen.
+func TestOneNamespaceIsEnough(t *testing.T) {
+	const (
+		nodes = "note: you may not list nodes, so what they have free is unknown (bind the ClusterRole gpumem-viewer to see them)\n"
+		pods  = "note: you may list the pods of namespace ml only (bind the ClusterRole gpumem-viewer to see them)\n"
+	)
+	for name, tc := range map[string]struct {
+		args   []string
+		want   []string
+		stderr []string
+		code   int
+	}{
+		"a pod that waits": {
+			[]string{"explain", "-n", "ml", "waits"},
+			[]string{"Pod ml/waits waits; its scheduler says: 0/1 nodes are available: 1 needs 30 GiB on one GPU; free: GPU0 9\n"}, []string{nodes, pods}, 0,
+		},
+		"a pod that runs": {
+			[]string{"explain", "-n", "ml", "runs"},
+			[]string{"Pod ml/runs is on a node, where scheduler default-scheduler has put it", "Node:      gpu-a\n", "GPU:       1\n"}, []string{nodes, pods}, 0,
+		},
+		"pods": {
+			[]string{"pods", "-n", "ml"},
+			[]string{"ml         runs   gpu-a   1       5u", "ml         waits  <none>  <none>  <none>"}, []string{nodes, pods, "note: what pods use is unknown: "}, 0,
+		},
+		"why pods wait": {[]string{"pods", "-n", "ml", "--waiting"}, []string{"1 needs 30 GiB on one GPU; free: GPU0 9"}, []string{nodes, pods}, 0},
+		"top":           {[]string{"top", "-n", "ml"}, []string{"runs"}, []string{nodes, pods, "note: what pods use is unknown: "}, 0},
+		"a pod that may fit": {
+			[]string{"fit", "-n", "ml", "--mem", "7"},
+			[]string{"ResourceQuota ml/gpus leaves 7 of 12 requests.gpumem.dev/gpu-mem\n"}, []string{nodes, pods}, cmdutil.Unjudged,
+		},
+		"a pod that a quota refuses": {[]string{"fit", "-n", "ml", "--mem", "8"}, []string{"leaves 7 of 12"}, []string{nodes, pods}, 1},
+	} {
+		t.Run(name, func(t *testing.T) {
+			stdout, stderr, err := clirun.Inspect(tenants(t), tc.args...)
+			if code := cmdutil.ExitCode(err); code != tc.code {
+				t.Errorf("exit code %d, want %d: %v", code, tc.code, err)
+			}
+			for _, want := range tc.want {
+				if !strings.Contains(stdout, want) {
+					t.Errorf("no %q in:\n%s", want, stdout)
+				}
+			}
+			for _, want := range tc.stderr {
+				if strings.Count(stderr, want) != 1 {
+					t.Errorf("not once %q on stderr:\n%s", want, stderr)
+				}
+			}
+			if strings.Contains(stdout, "other") || strings.Contains(stdout, "would do") || strings.Contains(stdout, "gone") {
+				t.Errorf("it says what it cannot know:\n%s", stdout)
+			}
+		})
+	}
+}
+
+func TestDoctorThatMayReadNothing(t *testing.T) {
+	client := tenants(t)
+	stdout, _, err := clirun.Inspect(client, "doctor")
+	if code := cmdutil.ExitCode(err); code != cmdutil.Unjudged || strings.Contains(stdout, "No problem") {
+		t.Errorf("exit code %d, error %v:\n%s", code, err, stdout)
+	}
+}
