@@ -45,10 +45,17 @@ type State struct {
 	mu      sync.Mutex // guards the rest
 	held    []allocation.Allocated
 	heard   bool                            // the kubelet has told what it has given
-	given   []allocation.Attributed         // the kubelet may not have told of it yet
+	given   []grant                         // the kubelet may not have told of it yet
+	grants  int                             // so far
 	plans   map[string]placement.Assignment // by UID, what was written of pods when the kubelet admitted them, or here since
 	levels  levels
 	account account
+}
+
+// grant is what a container was given.
+type grant struct {
+	allocation.Attributed
+	number int // of the grants so far
 }
 
 // New returns a state in which nothing is known yet.
@@ -77,9 +84,10 @@ func (n *State) Look(ctx context.Context) (allocation.State, <-chan struct{}, er
 	defer cancel()
 	for {
 		pods, _, changed := n.pods.Pods() // before the kubelet is asked: see allocation.Reconcile
+		before := n.granted()
 		held, known, err := n.kubelet.List(asking)
 		if err == nil {
-			return n.heardOf(pods, held, known), changed, nil
+			return n.heardOf(pods, held, known, before), changed, nil
 		}
 		select {
 		case <-asking.Done():
@@ -96,11 +104,19 @@ func (n *State) Ask(ctx context.Context) (s allocation.State, complete bool, err
 	asking, cancel := context.WithTimeout(ctx, n.cfg.KubeletWait)
 	defer cancel()
 	pods, complete, _ := n.pods.Pods() // before the kubelet is asked: see allocation.Reconcile
+	before := n.granted()
 	held, known, err := n.kubelet.List(asking)
 	if err != nil {
 		return allocation.State{}, false, err
 	}
-	return n.heardOf(pods, held, known), complete, nil
+	return n.heardOf(pods, held, known, before), complete, nil
+}
+
+// granted returns how many grants there were so far.
+func (n *State) granted() int {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	return n.grants
 }
 
 // Changed returns channels that are closed when the pods have changed, and what is offered.
@@ -110,13 +126,15 @@ func (n *State) Changed() (pods, offer <-chan struct{}) {
 	return pods, offer
 }
 
-// heardOf is the state of the node with what its pods hold, which is remembered
-// for when the kubelet does not tell.
-func (n *State) heardOf(pods []allocation.Pod, held []allocation.Allocated, known map[string]bool) allocation.State {
+// heardOf is the state of the node with what its pods hold, which is remembered for when the kubelet
+// does not tell. Before is how many grants there were when the kubelet was asked: where it lists the
+// slots of one of these as another pod's, they were never for the pod that they seemed to be for.
+func (n *State) heardOf(pods []allocation.Pod, held []allocation.Allocated, known map[string]bool, before int) allocation.State {
 	s := n.rules()
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	n.held, n.heard = held, true
+	n.given = slices.DeleteFunc(n.given, func(g grant) bool { return g.number <= before && g.OfAnother(held) })
 	s = n.fill(s, pods)
 	s.Listed = known
 	return s
@@ -146,7 +164,10 @@ func (n *State) rules() allocation.State {
 // fill adds to a state what is known of pods. The caller holds mu.
 func (n *State) fill(s allocation.State, pods []allocation.Pod) allocation.State {
 	n.forgetTold(pods)
-	s.Pods, s.Allocated, s.Attributed = n.planned(pods), n.held, slices.Clone(n.given)
+	s.Pods, s.Allocated = n.planned(pods), n.held
+	for _, g := range n.given {
+		s.Attributed = append(s.Attributed, g.Attributed)
+	}
 	return s.WithUnlisted()
 }
 
@@ -188,9 +209,10 @@ func (n *State) Remember(given allocation.Attributed) {
 	}
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	n.given = append(slices.DeleteFunc(n.given, func(g allocation.Attributed) bool {
+	n.grants++
+	n.given = append(slices.DeleteFunc(n.given, func(g grant) bool {
 		return g.Pod == given.Pod && g.Container.Name == given.Container.Name && slices.ContainsFunc(g.Slots, func(id gpu.SlotID) bool { return slices.Contains(given.Slots, id) })
-	}), given)
+	}), grant{given, n.grants})
 }
 
 // ForgetGiven forgets all that: a kubelet that has restarted may have lost it.
@@ -201,11 +223,11 @@ func (n *State) ForgetGiven() {
 }
 
 // forgetTold drops what was given to pods that are gone, and of pods that are
-// settled what the kubelet has listed, as theirs or as another's. Before that, an answer
+// settled what the kubelet has listed as theirs. Before that, an answer
 // may be older than the one before it. Of some it lists nothing. The caller holds mu.
 func (n *State) forgetTold(pods []allocation.Pod) {
-	n.given = slices.DeleteFunc(n.given, func(g allocation.Attributed) bool {
+	n.given = slices.DeleteFunc(n.given, func(g grant) bool {
 		i := slices.IndexFunc(pods, func(pod allocation.Pod) bool { return pod.Pod == g.Pod })
-		return i < 0 || pods[i].Admitted && (!pods[i].Unlisted() && g.ListedIn(n.held) || g.OfAnother(n.held))
+		return i < 0 || pods[i].Admitted && !pods[i].Unlisted() && g.ListedIn(n.held)
 	})
 }

@@ -56,6 +56,48 @@ func TestWhatAnotherHadIsNotKept(t *testing.T) {
 	}
 }
 
+// The kubelet admits a pod that is gone by then, and what it asks for seems to be for a pod that
+// waits. It lists those slots as the other's before that one is admitted, and never again.
+func TestWhatAnotherHadWhileThePodWaitedIsNotItsOwn(t *testing.T) {
+	n := newNode(t, nil, []string{"ns/warm"}, pod("warm", 1, uuidA, container("warm", placement.Init, 3)))
+	seems, own := []string{"aaaaaaaa-0", "aaaaaaaa-1", "aaaaaaaa-2"}, []string{"bbbbbbbb-0", "bbbbbbbb-1", "bbbbbbbb-2"}
+	if _, err := n.Allocate(t.Context(), seems...); err != nil {
+		t.Fatal(err)
+	}
+	n.Kubelet.Give("gone", "main", seems)
+	if _, err := n.Allocate(t.Context(), own...); err != nil {
+		t.Fatal(err)
+	}
+	n.Kubelet.Free()
+	n.Pods.Settle("warm")
+	if err := n.Reconciler.Pass(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff([]string{"ns/warm [" + string(uuidB) + "]"}, n.Pods.Corrected()); diff != "" {
+		t.Errorf("corrections (-want +got):\n%s", diff)
+	}
+}
+
+// An answer that the kubelet gave before a container was given its slots has them as those of a pod
+// that has ended since.
+func TestAnAnswerFromBeforeAGrantDoesNotUndoIt(t *testing.T) {
+	warm := pod("warm", 1, uuidA, container("warm", placement.Init, 3))
+	n := newNode(t, nil, []string{"ns/warm"}, warm)
+	ids := []string{"aaaaaaaa-0", "aaaaaaaa-1", "aaaaaaaa-2"}
+	n.Kubelet.Give("before", "main", ids)
+	n.Kubelet.Meanwhile = func() {
+		n.Kubelet.Meanwhile = nil
+		n.State.Remember(allocation.Attributed{Pod: warm.Pod, Container: warm.Request.Containers.All()[0], Slots: []gpu.SlotID{"aaaaaaaa-0", "aaaaaaaa-1", "aaaaaaaa-2"}})
+	}
+	s, _, err := n.State.Look(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(s.Attributed) != 1 {
+		t.Errorf("given %v, want what was given while the kubelet answered", s.Attributed)
+	}
+}
+
 // The kubelet asks for a pod that is gone by then, of which this node has not heard. That seems to
 // be for a pod that waits. When the kubelet asks for that one, it gives the same slots.
 func TestWhatAPodThatIsGoneWasGivenIsNotKept(t *testing.T) {
