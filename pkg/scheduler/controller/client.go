@@ -6,7 +6,8 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
-	"syscall"
+	"net/http/httptrace"
+	"sync/atomic"
 	"time"
 
 	v1 "k8s.io/api/core/v1"
@@ -122,16 +123,30 @@ func (c *Client) ReadNode(ctx context.Context, name string) (*v1.Node, error) {
 func (c *Client) Bind(ctx context.Context, binding *v1.Binding) error {
 	ctx, cancel := context.WithTimeout(ctx, BindDeadline)
 	defer cancel()
-	return c.core.RESTClient().Post().
+	var asked, got atomic.Bool
+	ctx = httptrace.WithClientTrace(ctx, &httptrace.ClientTrace{
+		GetConn: func(string) { asked.Store(true) },
+		GotConn: func(httptrace.GotConnInfo) { got.Store(true) },
+	})
+	err := c.core.RESTClient().Post().
 		Namespace(binding.Namespace).Resource("pods").Name(binding.Name).SubResource("binding").
 		Throttle(nil).MaxRetries(0).Timeout(BindDeadline).
 		Body(binding).Do(ctx).Error()
+	if err != nil && asked.Load() && !got.Load() {
+		return notSentError{err}
+	}
+	return err
 }
+
+// notSentError is why there was no connection on which to send a binding.
+type notSentError struct{ error }
+
+func (e notSentError) Unwrap() error { return e.error }
 
 // Refused reports whether an error of Bind says that the binding was not
 // written: the API server's own refusal, or no connection to it at all.
 func (c *Client) Refused(err error) bool {
-	if errors.Is(err, syscall.ECONNREFUSED) {
+	if errors.As(err, new(notSentError)) {
 		return true
 	}
 	status := apierrors.APIStatus(nil)

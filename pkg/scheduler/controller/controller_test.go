@@ -5,9 +5,11 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"net"
 	"net/http"
 	"net/http/httptest"
 	"net/url"
+	"strings"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
@@ -606,16 +608,38 @@ func TestWake(t *testing.T) {
 	}
 }
 
-func TestClientThatFindsNoServerIsRefused(t *testing.T) {
-	server := httptest.NewServer(http.NotFoundHandler())
-	server.Close()
-	client, err := kubernetes.NewForConfig(&rest.Config{Host: server.URL})
-	if err != nil {
-		t.Fatal(err)
-	}
-	c := NewClient(nil, client, types.NamespacedName{})
-	if err := c.Bind(t.Context(), &v1.Binding{ObjectMeta: metav1.ObjectMeta{Namespace: "team", Name: "web"}}); !c.Refused(err) {
-		t.Errorf("not refused: %v", err)
+// A binding for which there was never a connection was not written, whatever kept it back.
+func TestABindingThatWasNeverSentIsRefused(t *testing.T) {
+	closed := httptest.NewServer(http.NotFoundHandler())
+	closed.Close()
+	plain := httptest.NewServer(http.NotFoundHandler())
+	defer plain.Close()
+	for name, tc := range map[string]struct {
+		config rest.Config
+		within time.Duration
+	}{
+		"nobody listens": {rest.Config{Host: closed.URL}, time.Minute},
+		"its name is not known": {rest.Config{Host: "http://api", Dial: func(context.Context, string, string) (net.Conn, error) {
+			return nil, &net.DNSError{Err: "no such host", Name: "api", IsNotFound: true}
+		}}, time.Minute},
+		"it does not speak TLS": {rest.Config{Host: strings.Replace(plain.URL, "http:", "https:", 1)}, time.Minute},
+		"no packet comes back": {rest.Config{Host: "http://api", Dial: func(ctx context.Context, _, _ string) (net.Conn, error) {
+			<-ctx.Done()
+			return nil, ctx.Err()
+		}}, 10 * time.Millisecond},
+	} {
+		t.Run(name, func(t *testing.T) {
+			client, err := kubernetes.NewForConfig(&tc.config)
+			if err != nil {
+				t.Fatal(err)
+			}
+			ctx, cancel := context.WithTimeout(t.Context(), tc.within)
+			defer cancel()
+			c := NewClient(nil, client, types.NamespacedName{})
+			if err := c.Bind(ctx, &v1.Binding{ObjectMeta: metav1.ObjectMeta{Namespace: "team", Name: "web"}}); err == nil || !c.Refused(fmt.Errorf("bind: %w", err)) {
+				t.Errorf("not refused: %v", err)
+			}
+		})
 	}
 }
 

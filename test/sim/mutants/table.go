@@ -60,6 +60,14 @@ var table = []mutant{
 		"slices.ContainsFunc(g.Slots, func(id gpu.SlotID) bool { return slices.Contains(given.Slots, id) })", "len(g.Slots) > 0 && len([]gpu.SlotID{}) == 0", "TestWhatAContainerWasGivenIsNotForgottenForAnother",
 	},
 	{
+		"another's grant is a pod's own", "pkg/node/nodestate/state.go",
+		"g.number <= before && g.Another(held)", "g.number <= before && g.Another(nil)", "TestWhatAnotherHadWhileThePodWaitedIsNotItsOwn",
+	},
+	{
+		"an old answer undoes a grant", "pkg/node/nodestate/state.go",
+		"g.number <= before && g.Another(held)", "g.Another(held)", "TestAnAnswerFromBeforeAGrantDoesNotUndoIt",
+	},
+	{
 		"the owner's word is shared out", "pkg/node/nodestate/state.go",
 		"if !known || !pod.Admitted {", "if true || !known {", "TestWhatAnOwnerWritesIsNotSharedOut",
 	},
@@ -231,6 +239,18 @@ var table = []mutant{
 	{
 		"a time-out is a refusal", "pkg/scheduler/controller/client.go",
 		" && code != http.StatusRequestTimeout", " && code != http.StatusTeapot", "TestClientTellsRefusalFromUnknownOutcome",
+	},
+	{
+		"what was never sent is unknown", "pkg/scheduler/controller/client.go",
+		"asked.Load() && !got.Load()", "asked.Load() && !got.Load() && false", "TestABindingThatWasNeverSentIsRefused",
+	},
+	{
+		"what was sent is refused", "pkg/scheduler/controller/client.go",
+		"asked.Load() && !got.Load()", "asked.Load()", "TestClientTellsRefusalFromUnknownOutcome",
+	},
+	{
+		"a binding is sent again", "pkg/scheduler/controller/client.go",
+		".MaxRetries(0)", "", "TestABindingIsSentOnce",
 	},
 	{
 		"a namesake's binding is believed", "pkg/scheduler/extender/extender.go",
