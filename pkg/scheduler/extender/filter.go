@@ -72,11 +72,11 @@ func (e *Extender) filter(args *extenderv1.ExtenderArgs) *extenderv1.ExtenderFil
 // refusal is what is to be remembered of an answer; nil where the pod is not refused
 // everywhere, or not for want of room.
 func (e *Extender) refusal(q question, d decisions.Decision, refused refusals, changes uint64, now time.Time) *refusal {
-	if d.Fit > 0 || q.unreadable != nil || q.known {
+	if d.Fit > 0 || q.unreadable != nil {
 		return nil
 	}
 	return &refusal{
-		Question: q.Question, at: now, changes: changes, count: d.Asked, sampled: d.Sampled,
+		Question: q.Question, at: now, changes: changes, count: d.Asked, sampled: d.Sampled, elsewhere: q.known,
 		asked: e.Cache.Set(refused.names()),
 	}
 }

@@ -40,6 +40,8 @@ type refusal struct {
 	asked   cache.NodeSet // the nodes that it is about
 	count   int           // of them
 	sampled bool
+
+	elsewhere bool // the pod may have been bound to another node: what the nodes have says nothing of why
 }
 
 // answered takes note of what Filter has answered.
@@ -121,6 +123,9 @@ func (e *Extender) WakeWaiting(ctx context.Context) {
 			e.waiting.answered(uid, nil)
 			continue
 		}
+		if _, _, known := e.Cache.Where(uid); known {
+			continue // it may be bound, and goes nowhere else until that is known
+		}
 		p := e.waker.of(uid, last)
 		nodes := changed
 		if p.seen != before {
@@ -192,7 +197,7 @@ func (p *hopeful) look(c *cache.Cache, changed []string, now time.Time) {
 	if p.fits != "" && fits(p.fits) {
 		return
 	}
-	if p.fits != "" || p.sampled {
+	if p.fits != "" || p.sampled || p.elsewhere {
 		changed, _ = c.ChangedSince(0) // there may be others
 	}
 	p.fits = ""

@@ -96,6 +96,36 @@ func TestWhichPodsAreWoken(t *testing.T) {
 	}
 }
 
+// Nobody knows whether the pod was bound to a node, which kube-scheduler's own filters rule out by
+// now: it may go to no other. Once it is known that it was not, it is tried again.
+func TestAPodIsWokenWhenItsBindingHasNotLanded(t *testing.T) {
+	w := newWorld(t)
+	pod := w.pod("pod", "3")
+	w.cluster.bindErr = errLost
+	if w.bind(pod, "pair") == "" {
+		t.Fatal("want an error")
+	}
+	if got := w.fits(pod, "big"); len(got) > 0 {
+		t.Fatalf("fits %v", got)
+	}
+	for range 3 {
+		w.now = w.now.Add(wakeAfter)
+		w.WakeWaiting(t.Context())
+	}
+	if len(w.cluster.woken) > 0 {
+		t.Error("woken while nobody knows whether it is bound")
+	}
+	w.now = w.now.Add(30 * time.Second)
+	w.ReviewAssumed(t.Context(), 30*time.Second)
+	for range 3 {
+		w.now = w.now.Add(wakeAfter)
+		w.WakeWaiting(t.Context())
+	}
+	if diff := cmp.Diff([]string{"pod"}, w.cluster.woken); diff != "" {
+		t.Errorf("woken (-want +got):\n%s", diff)
+	}
+}
+
 func (w *world) node(name string) {
 	w.Cache.SetNode(name, inventory(gpu.Device{UUID: gpu.UUID("GPU-" + name), Allocatable: 20}))
 }

@@ -157,6 +157,30 @@ var table = []mutant{
 		"if err := e.Cluster.Wake(ctx, p.Pod); err != nil {", "if err := error(nil); err != nil {", simulation,
 	},
 	{
+		"a pod is left after a lost binding", "pkg/scheduler/extender/wake.go",
+		"|| p.sampled || p.elsewhere {", "|| p.sampled {", "TestAPodIsWokenWhenItsBindingHasNotLanded",
+	},
+	{
+		"a pod is woken while it may be bound", "pkg/scheduler/extender/wake.go",
+		"_, _, known := e.Cache.Where(uid); known {", "_, _, known := e.Cache.Where(uid); known && false {", "TestAPodIsWokenWhenItsBindingHasNotLanded",
+	},
+	{
+		"who waited before is not taken over", "pkg/scheduler/extender/wake.go",
+		"		e.takeOver()\n", "", "TestPodsThatAnotherRefusedAreWoken",
+	},
+	{
+		"a sample is taken for all nodes", "pkg/scheduler/extender/sampled.go",
+		"return asked < all && asked == find(all)", "return asked < all && asked == find(all) && false", "TestAPodIsWokenUntilAllNodesWereAskedAbout",
+	},
+	{
+		"what is expected refuses a pod", "pkg/scheduler/extender/filter.go",
+		"if len(fit) == 0 && q.Expecting {", "if len(fit) == 0 && q.Expecting && false {", "TestWhatIsExpectedRefusesNothing",
+	},
+	{
+		"a pod is expected nowhere", "pkg/scheduler/extender/filter.go",
+		"	e.Cache.Expect(q.Pod, fit[0].name, q.Request, q.Fallback, now)\n", "", "TestABurstIsPlacedWithoutRefusals",
+	},
+	{
 		"who leads is not asked", "pkg/scheduler/extender/turn.go",
 		`if last == nil || leader == "" || leader != last.leader || now.Sub(last.begun) < handover {`, "if last == nil {", simulation,
 	},
