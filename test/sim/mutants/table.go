@@ -61,11 +61,11 @@ var table = []mutant{
 	},
 	{
 		"another's grant is a pod's own", "pkg/node/nodestate/state.go",
-		"g.number <= before && g.Another(held)", "g.number <= before && g.Another(nil)", "TestWhatAnotherHadWhileThePodWaitedIsNotItsOwn",
+		"g.number <= before && g.OfAnother(held)", "g.number <= before && g.OfAnother(nil)", "TestWhatAnotherHadWhileThePodWaitedIsNotItsOwn",
 	},
 	{
 		"an old answer undoes a grant", "pkg/node/nodestate/state.go",
-		"g.number <= before && g.Another(held)", "g.Another(held)", "TestAnAnswerFromBeforeAGrantDoesNotUndoIt",
+		"g.number <= before && g.OfAnother(held)", "g.OfAnother(held)", "TestAnAnswerFromBeforeAGrantDoesNotUndoIt",
 	},
 	{
 		"the owner's word is shared out", "pkg/node/nodestate/state.go",
