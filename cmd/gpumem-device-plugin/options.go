@@ -57,7 +57,6 @@ type options struct {
 	enforcement  string
 	mpsDir       string
 	cgroupRoot   string
-	hostRoot     string
 	nriSocket    string
 	onOveruse    string
 	toleranceMiB int64
@@ -91,7 +90,6 @@ func defaultOptions() options {
 		enforcement:   string(enforcement.Auto),
 		mpsDir:        "/run/gpumem/mps",
 		cgroupRoot:    "/sys/fs/cgroup",
-		hostRoot:      "/",
 		nriSocket:     "/var/run/nri/nri.sock",
 		onOveruse:     overuseWarn,
 		toleranceMiB:  512,
@@ -131,7 +129,6 @@ func (o *options) addFlags(f *pflag.FlagSet) {
 	f.StringVar(&o.enforcement, "enforcement", o.enforcement, "`level` at which containers are held to their grants: kernel, mps, advisory, or auto for the strongest that the node can prove")
 	f.StringVar(&o.mpsDir, "mps-dir", o.mpsDir, "`directory` of the MPS daemon, the same on the node, here and in containers")
 	f.StringVar(&o.cgroupRoot, "cgroup-root", o.cgroupRoot, "`directory` where the node's control groups are mounted")
-	f.StringVar(&o.hostRoot, "host-root", o.hostRoot, "`directory` below which the node's files are, to look for NVIDIA's container toolkit; --driver-root is searched as well")
 	f.StringVar(&o.nriSocket, "nri-socket", o.nriSocket, "`socket` of the container runtime's NRI, by which it asks about each container that holds GPU memory; empty: it does not")
 	f.StringVar(&o.onOveruse, "on-overuse", o.onOveruse, "what to do with a pod of which a container uses more than it was granted: warn, by an event, or evict as well")
 	f.Int64Var(&o.toleranceMiB, "overuse-tolerance-mib", o.toleranceMiB, "`MiB` that a container may use beyond its grant before that, for CUDA's contexts")

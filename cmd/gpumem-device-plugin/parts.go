@@ -78,7 +78,7 @@ func newParts(log *zap.Logger, cfg config, client kubernetes.Interface, kubelet 
 	p.ours = coexist.NewNode(cfg.devices, string(names.GPUMem()), usersInterval, p.prober, kubelet, events, log.Named("coexist"))
 	p.level = newLevel(log, cfg, p.ours, p.connected)
 	metrics.RegisterGPUs(registry, gpus{p.level, p.prober})
-	cfg.plugin.Ready, cfg.plugin.Hold, cfg.plugin.Cordoned = p.level.Ready, p.level.Hold, p.node.Cordoned
+	cfg.plugin.Ready, cfg.plugin.Kernel, cfg.plugin.Cordoned = p.level.Ready, p.level, p.node.Cordoned
 	p.plugin = deviceplugin.New(cfg.plugin, p.level, p.pods, kubelet, events, measured, log.Named("plugin"))
 	p.usage = usage.New(cfg.toleranceMiB, p.prober, usage.Proc{Root: "/proc"}, p.pods, p.plugin.Containers, events, cfg.evictor(client), log.Named("usage"))
 	if cfg.nriSocket != "" {
@@ -118,7 +118,7 @@ func (g gpus) Usage(id gpu.UUID) (usedBytes uint64, busy float64, ok bool) { ret
 func newLevel(log *zap.Logger, cfg config, prober inventory.Source, connected func() error) *enforcement.Node {
 	return enforcement.NewNode(cfg.mode, levelInterval, prober, enforcement.Probes{
 		Cgroups: enforcement.Cgroups{Root: cfg.cgroupRoot},
-		Hook:    enforcement.NewToolkit(cfg.hostRoot, cfg.driverRoot).Hook,
+		Driver:  nvml.NewLimits(cfg.nvmlLibrary, cfg.driverRoot),
 		NRI:     connected,
 		MPS:     mps.NewClient(cfg.mpsDir).Check,
 	}, log.Named("enforcement"))

@@ -299,63 +299,20 @@ func TestLevelMPS(t *testing.T) {
 	e.wantEnvironment("anyhow", map[string]string{"GPUMEM_ENFORCEMENT": "advisory", "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT": ""})
 }
 
-// A kernel makes the dmem files of containers that start, as Linux does for the
-// control groups that runc makes: it is called before the plugin is.
-type kernel struct {
-	m *machine
+// A kernel makes and removes the control groups of containers, as a runtime does. It is called
+// before the plugin is.
+type kernel struct{ m *machine }
 
-	mu     sync.Mutex
-	refuse string // the file to which dmem.max leads instead; empty: none
-	hook   bool   // NVIDIA's hook sets the limit
-	groups []string
+func (k kernel) StartContainer(_ context.Context, _ *api.PodSandbox, c *api.Container) error {
+	group := filepath.Join(simulatedCgroups, c.GetLinux().GetCgroupsPath())
+	for above := filepath.Dir(group); above != simulatedCgroups; above = filepath.Dir(above) {
+		k.m.write("cpu memory dmem\n", above, "cgroup.subtree_control")
+	}
+	return os.MkdirAll(filepath.Join(k.m.root, group), 0o755)
 }
 
-func (k *kernel) StartContainer(_ context.Context, _ *api.PodSandbox, c *api.Container) error {
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	group := c.GetLinux().GetCgroupsPath()
-	k.groups = append(k.groups, group)
-	limit := ""
-	for _, variable := range c.GetEnv() {
-		if mib, ok := strings.CutPrefix(variable, "NVIDIA_GPU_MEMORY_LIMIT="); ok && k.hook {
-			limit = fmt.Sprintf("%s %s\n", simulatedRegion(0), mib+"000000") // no whole MiB: told apart from the plugin's
-		}
-	}
-	for _, file := range []string{"dmem.max", "dmem.min", "dmem.current"} {
-		k.m.write(limit, simulatedCgroups, group, file)
-	}
-	if k.refuse == "" {
-		return nil
-	}
-	path := filepath.Join(k.m.root, simulatedCgroups, group, "dmem.max")
-	return errors.Join(os.Remove(path), os.Symlink(k.refuse, path))
-}
-
-func (k *kernel) set(change func()) {
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	change()
-}
-
-// limits returns what the dmem.max files of started containers have in them.
-func (k *kernel) limits() (out []string) {
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	for _, group := range k.groups {
-		text, err := os.ReadFile(filepath.Join(k.m.root, simulatedCgroups, group, "dmem.max"))
-		if err == nil && len(text) > 0 {
-			out = append(out, strings.TrimSpace(string(text)))
-		}
-	}
-	return out
-}
-
-// wantLimit checks that some container was started with that limit.
-func (k *kernel) wantLimit(bytes int64) {
-	k.m.Helper()
-	if want := fmt.Sprint(" ", bytes); !slices.ContainsFunc(k.limits(), func(s string) bool { return strings.HasSuffix(s, want) }) {
-		k.m.Errorf("dmem.max of the containers that started: %q, want one that ends in %q", k.limits(), want)
-	}
+func (k kernel) StopContainer(_ context.Context, _ *api.PodSandbox, c *api.Container) ([]*api.ContainerUpdate, error) {
+	return nil, os.RemoveAll(filepath.Join(k.m.root, simulatedCgroups, c.GetLinux().GetCgroupsPath()))
 }
 
 // prepared gives a pod an init container that asks for memory of its own.
@@ -365,14 +322,11 @@ func prepared(units int64) func(*v1.Pod) {
 	}
 }
 
-func simulatedRegion(index int) string {
-	return fmt.Sprintf("nvidia/0000:%02x:00.0/vidmem", 0x10+index)
-}
-
+// TestLevelKernel: no MPS daemon runs.
 func TestLevelKernel(t *testing.T) {
 	e := setup(t)
 	m := newMachine(e)
-	k := &kernel{m: m}
+	k := kernel{m: m}
 	plugin, err := stub.New(k, stub.WithPluginName("kernel"), stub.WithPluginIdx("00"), stub.WithSocketPath(filepath.Join(m.root, "run/nri/nri.sock")))
 	if err != nil {
 		t.Fatal(err)
@@ -383,62 +337,37 @@ func TestLevelKernel(t *testing.T) {
 	e.atEnd(plugin.Stop)
 	m.level("advisory", `kernel: the driver is "580`)
 	m.updateDriver("615.10.01")
-	m.level("advisory", "kernel: /host/cgroup is not cgroup v2")
+	m.level("advisory", "kernel: /sys/fs/cgroup is not cgroup v2")
+	m.write("nvidia/0000:10:00.0/vidmem 16106127360\nnvidia/0000:11:00.0/vidmem 16106127360\n", simulatedCgroups, "dmem.capacity")
 	m.write("cpu memory dmem\n", simulatedCgroups, "cgroup.controllers")
-	m.level("advisory", "kernel: the kernel has no dmem controller")
-	m.write(simulatedRegion(0)+" 16106127360\n"+simulatedRegion(1)+" 16106127360\n", simulatedCgroups, "dmem.capacity")
-	m.level("advisory", "kernel: no MPS daemon runs on the node")
-	stop := m.startMPS()
+	m.write("cpu memory dmem\n", simulatedCgroups, "cgroup.subtree_control")
+	m.level("advisory", "kernel: the kubelet's control group kubepods is not below /sys/fs/cgroup")
+	m.write("cpu memory\n", simulatedCgroups, "kubepods/cgroup.subtree_control")
+	m.level("advisory", "can have none where +dmem is missing from cgroup.subtree_control above it")
+	m.write("cpu memory dmem\n", simulatedCgroups, "kubepods/cgroup.subtree_control")
 	m.level("kernel", "")
 
-	// The toolkit has no hook: the plugin writes, before the program runs.
 	e.create(e.pod("held", 3, onNode(m.node), annotated("enforcement", "kernel")))
 	held := e.running("held")
 	e.wantEnvironment("held", map[string]string{
-		"GPUMEM_ENFORCEMENT": "kernel", "NVIDIA_GPU_MEMORY_LIMIT": "3072", "NVIDIA_GPU_MEMORY_REQUEST": "3072", "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT": "0=3072M",
+		"GPUMEM_ENFORCEMENT": "kernel", "NVIDIA_GPU_MEMORY_LIMIT": "3072", "NVIDIA_GPU_MEMORY_REQUEST": "3072", "GPUMEM_FRACTION": "0.9200",
+		"CUDA_MPS_PINNED_DEVICE_MEM_LIMIT": "", "CUDA_MPS_PIPE_DIRECTORY": "",
 	})
-	k.wantLimit(3 << 30)
 	// The kubelet tells of no plain init container.
 	e.create(e.pod("prepared", 1, onNode(m.node), annotated("enforcement", "kernel"), prepared(2)))
 	e.running("prepared")
-	k.wantLimit(2 << 30)
-	k.wantLimit(1 << 30)
 
-	for _, tc := range []struct{ name, target, says string }{
-		{"refused", "/dev/full", "no space left on device"},
-		{"forgotten", "/dev/null", "reads back as []"},
-	} {
-		k.set(func() { k.refuse = tc.target })
-		e.create(e.pod(tc.name, 1, onNode(m.node)))
-		e.hasEvent(tc.name, "GPUMemoryNotEnforced", tc.says)
-		m.level("mps", "kernel: a limit could not be set")
-		k.set(func() { k.refuse = "" })
-		e.running(tc.name) // the kubelet tries again
-		m.level("kernel", "")
-	}
-
-	// Without the daemon nobody accounts for memory.
-	stop()
-	m.level("advisory", "MPS daemon")
-	m.kill("sample", held)
-	e.hasEvent("held", "GPUMemoryNotEnforced", "enforcement kernel does not hold at present")
-	m.startMPS()
+	// A container whose group is given no limits does not start, and the kubelet tries again.
+	m.write("cpu memory\n", simulatedCgroups, "cgroup.subtree_control")
+	e.create(e.pod("refused", 1, onNode(m.node)))
+	e.hasEvent("refused", "GPUMemoryNotEnforced", "its limit of GPU memory does not hold")
+	m.level("advisory", "kernel: a limit could not be set")
+	m.write("cpu memory dmem\n", simulatedCgroups, "cgroup.subtree_control")
+	e.running("refused")
 	m.level("kernel", "")
-	e.running("held")
 
-	// The toolkit has its hook, which does nothing.
-	m.write("hooks: [apply-cuda-memory-limits]\n", "run/cdi/nvidia.yaml")
-	e.eventually("the plugin leaves the limits to the hook, and finds that there is none", func() (bool, string) {
-		e.create(e.pod("unhooked", 1, onNode(m.node)))
-		var events []string
-		e.eventually("the pod starts or not", func() (bool, string) {
-			events = e.events("unhooked")
-			return ready(e.get("unhooked")) || strings.Contains(strings.Join(events, " "), "GPUMemoryNotEnforced"), strings.Join(events, "\n")
-		})
-		e.delete("unhooked", 0)
-		e.gone("unhooked")
-		return strings.Contains(strings.Join(events, " "), "NVIDIA's hook has not set it"), strings.Join(events, "\n")
-	})
+	m.kill("sample", held)
+	e.running("held")
 }
 
 // TestTheRuntimeAsks: a container whose pod sets what gpumem sets, past the admission

@@ -70,7 +70,7 @@ func (b *books) admit(t *tenant, g Grant) error {
 	refused := func(why placement.Reason) error {
 		return fmt.Errorf("pod %s %s", t.Pod, placement.Verdict{Reason: why, Request: t.Request, Node: placement.NewNode("", b.Inventory, nil)})
 	}
-	if !b.Inventory.Enforcement.AtLeast(t.Request.Enforcement) {
+	if !b.Inventory.LevelFor(len(g.Devices)).AtLeast(t.Request.Enforcement) {
 		return refused(placement.WeakerEnforcement)
 	}
 	if !gpu.Version(b.Inventory.DriverVersion).AtLeast(t.Request.DriverMin) {

@@ -67,6 +67,7 @@ type Inventory struct {
 	DriverVersion string
 	Enforcement   Enforcement
 	Weaker        string          // why the enforcement is no stronger; empty when it is the strongest, or was chosen
+	MPS           int             // protocol of the MPS daemon that containers are clients of, 2 or 3; 0: of none
 	Coreless      bool            // it offers no cores of its GPUs
 	Devices       []Device        // sorted by Index
 	Links         []Link          // between these; each pair once
@@ -241,6 +242,22 @@ func ParseEnforcement(s string) (Enforcement, error) {
 		return e, nil
 	}
 	return "", fmt.Errorf("enforcement %q: want advisory, mps or kernel", s)
+}
+
+// LevelFor returns the level at which containers of pods with that many GPUs are held to their
+// grants. With protocol 2 of MPS a limit is in the client's environment, in a list of GPUs, and a
+// program that sees fewer of them has none of these limits (NVIDIA, "Per-GPU Compute and Memory
+// Limits with MPS"): launchers of several workers show each worker one GPU.
+func (inv Inventory) LevelFor(gpus int) Enforcement {
+	return inv.Enforcement.For(gpus, inv.MPS)
+}
+
+// For is LevelFor of a node with that level and that protocol of MPS.
+func (e Enforcement) For(gpus, mps int) Enforcement {
+	if gpus > 1 && e == EnforcementMPS && mps < 3 {
+		return EnforcementAdvisory
+	}
+	return e
 }
 
 // WeakerOf returns the weaker of two levels.

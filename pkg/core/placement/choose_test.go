@@ -201,7 +201,7 @@ func TestSameDevices(t *testing.T) {
 // brute decides by trying all combinations of devices, from the objects and not
 // from the sums that NewNode makes.
 func brute(req placement.Request, inv gpu.Inventory, holdings []placement.Holding) bool {
-	if !inv.Enforcement.AtLeast(req.Enforcement) {
+	if !inv.LevelFor(req.GPUs()).AtLeast(req.Enforcement) {
 		return false
 	}
 	units, cores := req.Share()

@@ -92,11 +92,11 @@ func (n Node) HeldAlone(d Device) bool { return !n.apart(Request{}, d) }
 // "Multi-Process Service": 48 on Volta and newer).
 const mpsClients = 48
 
-// serves reports whether the MPS server, where it enforces grants, has a client
+// serves reports whether the MPS server, where containers are its clients, has one
 // left on the device for each container of the request. A container counts as one
 // process: how many it has is not known before.
 func (n Node) serves(r Request, d Device) bool {
-	if !n.Enforcement.AtLeast(gpu.EnforcementMPS) {
+	if n.MPS == 0 && n.Enforcement != gpu.EnforcementMPS {
 		return true
 	}
 	clients := r.processes()
@@ -167,7 +167,7 @@ func candidates(req Request, node Node) ([]int, Reason) {
 	if len(node.Devices) == 0 {
 		return nil, NoDevices
 	}
-	if !node.Enforcement.AtLeast(req.Enforcement) {
+	if !node.Enforcement.For(req.GPUs(), node.MPS).AtLeast(req.Enforcement) {
 		return nil, WeakerEnforcement
 	}
 	if !gpu.Version(node.DriverVersion).AtLeast(req.DriverMin) {

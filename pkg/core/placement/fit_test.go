@@ -47,6 +47,17 @@ func TestFit(t *testing.T) {
 			req: ask(1, enforced(gpu.EnforcementKernel)), node: node(two), want: placement.WeakerEnforcement, unresolvable: true,
 			wantSentence: "wants enforcement kernel; this node has advisory: ask for that, or for none",
 		},
+		"MPS with limits in the environment, and several GPUs": {
+			req:  ask(2, enforced(gpu.EnforcementMPS), count(2)),
+			node: node(gpu.Inventory{UnitMiB: 1024, Enforcement: gpu.EnforcementMPS, MPS: 2, Weaker: "kernel: none", Devices: two.Devices}),
+			want: placement.WeakerEnforcement, unresolvable: true,
+			wantSentence: "wants enforcement mps; this node has advisory (mps: the MPS of its driver limits a pod of one GPU only; kernel: none): ask for that, or for none",
+		},
+		"MPS with limits of its own, and several GPUs": {
+			req:  ask(2, enforced(gpu.EnforcementMPS), count(2)),
+			node: node(gpu.Inventory{UnitMiB: 1024, Enforcement: gpu.EnforcementMPS, MPS: 3, Devices: two.Devices}), want: placement.Fits,
+			wantSentence: "needs 1 GiB on each of 2 GPUs; fits",
+		},
 		"the node enforces more than is demanded": {
 			req:  ask(1, enforced(gpu.EnforcementMPS)),
 			node: node(gpu.Inventory{UnitMiB: 1024, Enforcement: gpu.EnforcementKernel, Devices: two.Devices}), want: placement.Fits,
@@ -576,7 +587,7 @@ func asciiUpper(s string) string {
 	}, s)
 }
 
-// TestClientsOfMPS: the server has 48 clients on a GPU, and each container is one.
+// TestClientsOfMPS: the server has 48 clients on a GPU, and each container is one where a daemon runs.
 func TestClientsOfMPS(t *testing.T) {
 	inv := inventory(device(0, 100))
 	container := func(kind placement.ContainerKind, units gpu.Units) placement.Container {
@@ -597,16 +608,18 @@ func TestClientsOfMPS(t *testing.T) {
 	pods = append(pods, holding(46, container(placement.Init, 1), container(placement.App, 1)))
 	for _, tc := range []struct {
 		level gpu.Enforcement
+		mps   int
 		req   placement.Request
 		want  placement.Reason
 	}{
-		{gpu.EnforcementAdvisory, placement.Request{Containers: placement.NewContainers(container(placement.App, 1), container(placement.App, 1))}, placement.Fits},
-		{gpu.EnforcementMPS, placement.Request{Containers: placement.NewContainers(container(placement.App, 1))}, placement.Fits},
-		{gpu.EnforcementMPS, placement.Request{Containers: placement.NewContainers(container(placement.App, 1), container(placement.App, 1))}, placement.Occupied},
-		{gpu.EnforcementMPS, placement.Request{Containers: placement.NewContainers(container(placement.Sidecar, 1), container(placement.App, 1))}, placement.Occupied},
-		{gpu.EnforcementKernel, placement.Request{Containers: placement.NewContainers(container(placement.App, 1), container(placement.App, 1))}, placement.Occupied},
+		{gpu.EnforcementAdvisory, 0, placement.Request{Containers: placement.NewContainers(container(placement.App, 1), container(placement.App, 1))}, placement.Fits},
+		{gpu.EnforcementMPS, 2, placement.Request{Containers: placement.NewContainers(container(placement.App, 1))}, placement.Fits},
+		{gpu.EnforcementMPS, 0, placement.Request{Containers: placement.NewContainers(container(placement.App, 1), container(placement.App, 1))}, placement.Occupied},
+		{gpu.EnforcementMPS, 3, placement.Request{Containers: placement.NewContainers(container(placement.Sidecar, 1), container(placement.App, 1))}, placement.Occupied},
+		{gpu.EnforcementKernel, 3, placement.Request{Containers: placement.NewContainers(container(placement.App, 1), container(placement.App, 1))}, placement.Occupied},
+		{gpu.EnforcementKernel, 0, placement.Request{Containers: placement.NewContainers(container(placement.App, 1), container(placement.App, 1))}, placement.Fits},
 	} {
-		inv.Enforcement = tc.level
+		inv.Enforcement, inv.MPS = tc.level, tc.mps
 		verdict := placement.Fit(tc.req, placement.NewNode("n", inv, pods))
 		if verdict.Reason != tc.want {
 			t.Errorf("%s, %d containers: %s, want %s", tc.level, len(tc.req.Containers.All()), verdict, tc.want)

@@ -189,6 +189,7 @@ type Node struct {
 	DriverVersion string
 	Enforcement   gpu.Enforcement
 	Weaker        string   // why it is no stronger
+	MPS           int      // protocol of the MPS daemon that serves containers; 0: none does
 	Coreless      bool     // it offers no cores
 	Devices       []Device // by index
 	Links         []gpu.Link
@@ -215,7 +216,7 @@ type State struct{ _ byte } // of a size, so that no two are at one address
 // that is, rounded up. One of a smaller unit keeps its number, which is more than it has: its
 // owner can write the unit, and must not gain by it.
 func NewNode(name string, inv gpu.Inventory, holdings []Holding) Node {
-	n := Node{Name: name, UnitMiB: inv.UnitMiB, DriverVersion: inv.DriverVersion, Enforcement: inv.Enforcement, Weaker: inv.Weaker, Coreless: inv.Coreless, Links: inv.Links, CPU: inv.CPU, State: new(State)}
+	n := Node{Name: name, UnitMiB: inv.UnitMiB, DriverVersion: inv.DriverVersion, Enforcement: inv.Enforcement, Weaker: inv.Weaker, MPS: inv.MPS, Coreless: inv.Coreless, Links: inv.Links, CPU: inv.CPU, State: new(State)}
 	at := make(map[gpu.UUID]int, len(inv.Devices))
 	n.Devices = make([]Device, len(inv.Devices))
 	for i, d := range inv.Devices {

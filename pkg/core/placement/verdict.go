@@ -163,11 +163,7 @@ func (v Verdict) String() string {
 	case NoDevices:
 		return "the node offers no GPU memory: its device plugin has found no GPU, or has not reported yet"
 	case WeakerEnforcement:
-		has := string(cmp.Or(v.Node.Enforcement, gpu.EnforcementAdvisory))
-		if v.Node.Weaker != "" {
-			has += " (" + v.Node.Weaker + ")"
-		}
-		return fmt.Sprintf("wants enforcement %s; this node has %s: ask for that, or for none", v.Request.Enforcement, has)
+		return v.weaker()
 	case OlderDriver:
 		return fmt.Sprintf("wants driver %s or newer; this node has %s", v.Request.DriverMin, cmp.Or(v.Node.DriverVersion, "one that is not known"))
 	case NoCores:
@@ -192,6 +188,20 @@ func (v Verdict) String() string {
 		free := v.Node.freeFor(v.Request)
 		return fmt.Sprintf("%s; free: %s (%s%s in all)%s", need, v.devices(), gpu.Format(free.units, v.Node.UnitMiB), v.cores(free.cores), v.anywhere())
 	}
+}
+
+// weaker says which level the node has for the request, and why no stronger one.
+func (v Verdict) weaker() string {
+	level := v.Node.Enforcement.For(v.Request.GPUs(), v.Node.MPS)
+	why := v.Node.Weaker
+	if level != v.Node.Enforcement {
+		why = strings.TrimSuffix("mps: the MPS of its driver limits a pod of one GPU only; "+why, "; ")
+	}
+	has := string(cmp.Or(level, gpu.EnforcementAdvisory))
+	if why != "" {
+		has += " (" + why + ")"
+	}
+	return fmt.Sprintf("wants enforcement %s; this node has %s: ask for that, or for none", v.Request.Enforcement, has)
 }
 
 // need says what the pod wants, and of which GPUs.

@@ -24,6 +24,7 @@ type inventoryJSON struct {
 	DriverVersion string          `json:"driverVersion,omitempty"`
 	Enforcement   gpu.Enforcement `json:"enforcement,omitempty"`
 	Weaker        string          `json:"weaker,omitempty"`   // why it is no stronger
+	MPS           int             `json:"mps,omitempty"`      // protocol of the MPS daemon
 	Coreless      bool            `json:"coreless,omitempty"` // a plugin of before this says nothing of it
 	GPUs          []deviceJSON    `json:"gpus"`
 	NVLinks       [][3]int        `json:"nvlinks,omitempty"` // two indexes and the number of links between them
@@ -102,7 +103,7 @@ func EncodeInventory(inv gpu.Inventory) (string, error) {
 	}
 	out := inventoryJSON{
 		Version: version, UnitMiB: inv.UnitMiB, DriverVersion: inv.DriverVersion,
-		Enforcement: inv.Enforcement, Weaker: inv.Weaker, Coreless: inv.Coreless, GPUs: []deviceJSON{},
+		Enforcement: inv.Enforcement, Weaker: inv.Weaker, MPS: inv.MPS, Coreless: inv.Coreless, GPUs: []deviceJSON{},
 	}
 	for _, d := range inv.Devices {
 		j := deviceJSON{
@@ -138,7 +139,7 @@ func DecodeInventory(s string) (gpu.Inventory, error) {
 	if err := decode(s, &in); err != nil {
 		return gpu.Inventory{}, err
 	}
-	inv := gpu.Inventory{UnitMiB: in.UnitMiB, DriverVersion: in.DriverVersion, Enforcement: in.Enforcement, Weaker: in.Weaker, Coreless: in.Coreless}
+	inv := gpu.Inventory{UnitMiB: in.UnitMiB, DriverVersion: in.DriverVersion, Enforcement: in.Enforcement, Weaker: in.Weaker, MPS: in.MPS, Coreless: in.Coreless}
 	for _, j := range in.GPUs {
 		d := gpu.Device{
 			UUID: j.UUID, Index: j.Index, Model: j.Model, MemoryMiB: j.MemoryMiB, Allocatable: j.Units, Foreign: j.Foreign,
@@ -248,7 +249,7 @@ func (n Names) AssignmentAnnotations(a placement.Assignment, on placement.Node) 
 	if a.None() {
 		return nil, errors.New("no GPU is assigned")
 	}
-	out := assignmentJSON{Version: version, UnitMiB: cmp.Or(a.UnitMiB, on.UnitMiB), Enforcement: cmp.Or(a.Enforcement, on.Enforcement, gpu.EnforcementAdvisory), ByNode: a.ByNode, Allocated: a.Allocated, Leaving: a.Leaving}
+	out := assignmentJSON{Version: version, UnitMiB: cmp.Or(a.UnitMiB, on.UnitMiB), Enforcement: cmp.Or(a.Enforcement, on.Enforcement.For(len(a.Shares), on.MPS), gpu.EnforcementAdvisory), ByNode: a.ByNode, Allocated: a.Allocated, Leaving: a.Leaving}
 	var indexes []int
 	for _, s := range a.Shares {
 		index := -1

@@ -30,31 +30,35 @@ type Events interface {
 	Pod(ref placement.PodRef, warning bool, reason, note string)
 }
 
-// Limit makes sure of the limit in a container's control group.
-type Limit func(group string, devices []gpu.Device, limitMiB int64) error
+// Kernel holds control groups to limits.
+type Kernel interface {
+	Hold(ctx context.Context, group string, devices []gpu.Device, limitMiB int64) error
+	Release(ctx context.Context, group string) error
+}
 
 // Containers knows what containers were given.
 type Containers struct {
 	cfg    Config
-	limit  Limit
+	kernel Kernel
 	state  State
 	pods   Pods
 	events Events
 }
 
 // New returns the containers of a node.
-func New(cfg Config, limit Limit, state State, pods Pods, events Events) *Containers {
-	return &Containers{cfg: cfg, limit: limit, state: state, pods: pods, events: events}
+func New(cfg Config, kernel Kernel, state State, pods Pods, events Events) *Containers {
+	return &Containers{cfg: cfg, kernel: kernel, state: state, pods: pods, events: events}
 }
 
 // Environment returns the variables of a container that the runtime is about to
 // make, from what it was given. It is not ok for one of which nobody tells that it
-// was given anything. Promised is the level that Allocate told it, see ofInit.
-func (c *Containers) Environment(ctx context.Context, namespace, pod, container string, promised gpu.Enforcement) (env map[string]string, ok bool, err error) {
-	h, err := c.holding(ctx, namespace, pod, container, promised)
+// was given anything. Given is the environment that Allocate told it, see ofInit.
+func (c *Containers) Environment(ctx context.Context, namespace, pod, container string, given map[string]string) (env map[string]string, ok bool, err error) {
+	h, err := c.holding(ctx, namespace, pod, container, given)
 	if err != nil || h == nil {
 		return nil, false, err
 	}
+	h.inventory.MPS = c.cfg.servedBy(given[mpsPipeDirectory])
 	env = c.cfg.Response(gpu.Memory, h.memory, h.inventory).GetEnvs()
 	if h.cores.Each > 0 {
 		maps.Copy(env, c.cfg.Response(gpu.Cores, h.cores, h.inventory).GetEnvs())
@@ -75,12 +79,12 @@ func (c *Containers) Holds(ctx context.Context, namespace, pod string) bool {
 
 // Hold makes sure, before a container's program runs, of the limit that it was
 // promised.
-func (c *Containers) Hold(ctx context.Context, namespace, pod, container, cgroupsPath string, promised gpu.Enforcement) error {
-	h, err := c.holding(ctx, namespace, pod, container, promised)
+func (c *Containers) Hold(ctx context.Context, namespace, pod, container, cgroupsPath string, given map[string]string) error {
+	h, err := c.holding(ctx, namespace, pod, container, given)
 	switch {
 	case err != nil:
 		return err
-	case h == nil && promised == gpu.EnforcementKernel:
+	case h == nil && levelIn(given) == gpu.EnforcementKernel:
 		return errors.New("it was promised a limit of GPU memory, and neither the kubelet nor the API server tells of how much")
 	case h == nil || !h.inventory.Enforcement.AtLeast(gpu.EnforcementKernel):
 		return nil
@@ -89,7 +93,7 @@ func (c *Containers) Hold(ctx context.Context, namespace, pod, container, cgroup
 	if err != nil {
 		return err
 	}
-	if err := c.limit(group, h.memory.Devices, int64(h.memory.Each)*h.inventory.UnitMiB); err != nil {
+	if err := c.kernel.Hold(ctx, group, h.memory.Devices, int64(h.memory.Each)*h.inventory.UnitMiB); err != nil {
 		err = fmt.Errorf("its limit of GPU memory does not hold: %w", err)
 		if h.pod != nil {
 			c.events.Pod(h.pod.Pod, true, "GPUMemoryNotEnforced", fmt.Sprintf("container %s does not start: %v", container, err))
@@ -97,6 +101,23 @@ func (c *Containers) Hold(ctx context.Context, namespace, pod, container, cgroup
 		return err
 	}
 	return nil
+}
+
+// Release gives back what is reserved for a container that has ended, if it had a limit.
+func (c *Containers) Release(ctx context.Context, cgroupsPath string, given map[string]string) error {
+	if levelIn(given) != gpu.EnforcementKernel {
+		return nil
+	}
+	group, err := enforcement.GroupOf(cgroupsPath)
+	if err != nil {
+		return err
+	}
+	return c.kernel.Release(ctx, group)
+}
+
+// levelIn returns the level that a container was promised.
+func levelIn(given map[string]string) gpu.Enforcement {
+	return gpu.Enforcement(given[enforcementLevel])
 }
 
 // A holding is what one container was given.
@@ -107,7 +128,7 @@ type holding struct {
 }
 
 // holding returns what a container was given; nil, where nobody tells of anything.
-func (c *Containers) holding(ctx context.Context, namespace, pod, container string, promised gpu.Enforcement) (*holding, error) {
+func (c *Containers) holding(ctx context.Context, namespace, pod, container string, given map[string]string) (*holding, error) {
 	s, _, err := c.state.Look(ctx)
 	if err != nil {
 		return nil, err
@@ -129,7 +150,7 @@ func (c *Containers) holding(ctx context.Context, namespace, pod, container stri
 	case h.pod == nil:
 		return nil, nil
 	default:
-		h.inventory.Enforcement = promised
+		h.inventory.Enforcement = levelIn(given)
 		return h.ofInit(s, container)
 	}
 }

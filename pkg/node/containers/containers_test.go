@@ -1,6 +1,7 @@
 package containers_test
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"slices"
@@ -17,16 +18,33 @@ import (
 	"github.com/gpumem/gpumem/pkg/node/usage"
 )
 
+// kernel is one that is asked for a limit, or, without devices, to release a control group.
+type kernel func(group string, devices []gpu.Device, limitMiB int64) error
+
+func (k kernel) Hold(_ context.Context, group string, devices []gpu.Device, limitMiB int64) error {
+	return k(group, devices, limitMiB)
+}
+
+func (k kernel) Release(_ context.Context, group string) error { return k(group, nil, 0) }
+
+// promise is what a container's environment says of its level.
+func promise(level gpu.Enforcement) map[string]string {
+	return map[string]string{"GPUMEM_ENFORCEMENT": string(level)}
+}
+
 func TestEnvironmentOfAVeryContainer(t *testing.T) {
 	p := pod("a", 1, uuidB, container("one", placement.App, 3), container("two", placement.App, 1))
 	n := newNode(t, nil, nil, p)
 	n.LevelIs(gpu.EnforcementMPS)
+	n.Source.Set(func(inv *gpu.Inventory) { inv.MPS = 2 })
 	if _, err := n.Admit(t, p); err != nil {
 		t.Fatal(err)
 	}
 	n.LevelIs(gpu.EnforcementAdvisory) // of the node, since; the container has what it was given
+	n.Source.Set(func(inv *gpu.Inventory) { inv.MPS = 0 })
+	given := map[string]string{"GPUMEM_ENFORCEMENT": "mps", "CUDA_MPS_PIPE_DIRECTORY": "/run/gpumem/mps/pipe"}
 	for name, limit := range map[string]string{"one": "3072", "two": "1024"} {
-		env, ok, err := n.Containers.Environment(t.Context(), "ns", "a", name, gpu.EnforcementMPS)
+		env, ok, err := n.Containers.Environment(t.Context(), "ns", "a", name, given)
 		if err != nil || !ok {
 			t.Fatalf("%s: %t, %v", name, ok, err)
 		}
@@ -41,11 +59,11 @@ func TestEnvironmentOfAVeryContainer(t *testing.T) {
 			t.Errorf("%s (-want +got):\n%s", name, diff)
 		}
 	}
-	if _, ok, err := n.Containers.Environment(t.Context(), "ns", "a", "prepare", gpu.EnforcementMPS); ok || err != nil {
+	if _, ok, err := n.Containers.Environment(t.Context(), "ns", "a", "prepare", given); ok || err != nil {
 		t.Errorf("a container that asks for nothing: %t, %v", ok, err)
 	}
 	n.Kubelet.Fail = errors.New("no answer")
-	if _, _, err := n.Containers.Environment(t.Context(), "ns", "a", "one", gpu.EnforcementMPS); err == nil {
+	if _, _, err := n.Containers.Environment(t.Context(), "ns", "a", "one", given); err == nil {
 		t.Error("the kubelet does not answer, and the container is made")
 	}
 }
@@ -83,16 +101,20 @@ func TestTheKernelsLimitHoldsOrTheContainerDoesNotStart(t *testing.T) {
 	var asked []string
 	var refuses error
 	n := newNode(t, func(c *deviceplugin.Config) {
-		c.Hold = func(group string, devices []gpu.Device, limitMiB int64) error {
+		c.Kernel = kernel(func(group string, devices []gpu.Device, limitMiB int64) error {
+			if devices == nil {
+				asked = append(asked, group+" is released")
+				return nil
+			}
 			asked = append(asked, fmt.Sprint(group, " ", devices[0].UUID, " ", limitMiB))
 			return refuses
-		}
+		})
 	}, nil, p)
 	if _, err := n.Admit(t, p); err != nil {
 		t.Fatal(err)
 	}
 	hold := func() error {
-		return n.Containers.Hold(t.Context(), "ns", "a", "main", "/kubepods/poda/c1", n.State.LevelOfSlots(n.Kubelet.Allocated()[0].Slots))
+		return n.Containers.Hold(t.Context(), "ns", "a", "main", "/kubepods/poda/c1", promise(n.State.LevelOfSlots(n.Kubelet.Allocated()[0].Slots)))
 	}
 	if err := hold(); err != nil || len(asked) != 0 {
 		t.Errorf("advisory: asked %v, %v", asked, err)
@@ -111,8 +133,17 @@ func TestTheKernelsLimitHoldsOrTheContainerDoesNotStart(t *testing.T) {
 	if want := "ns/a GPUMemoryNotEnforced"; !slices.Contains(n.Notes.All(), want) {
 		t.Errorf("events %v, want %s", n.Notes.All(), want)
 	}
-	if err := n.Containers.Hold(t.Context(), "ns", "a", "main", "a:b:c", gpu.EnforcementKernel); err == nil {
+	if err := n.Containers.Hold(t.Context(), "ns", "a", "main", "a:b:c", promise(gpu.EnforcementKernel)); err == nil {
 		t.Error("a control group that cannot be read was taken")
+	}
+	asked, refuses = nil, nil
+	for _, level := range []gpu.Enforcement{gpu.EnforcementMPS, gpu.EnforcementKernel} {
+		if err := n.Containers.Release(t.Context(), "/kubepods/poda/c1", promise(level)); err != nil {
+			t.Error(err)
+		}
+	}
+	if diff := cmp.Diff([]string{"/kubepods/poda/c1 is released"}, asked); diff != "" {
+		t.Errorf("released (-want +got):\n%s", diff)
 	}
 }
 
@@ -146,7 +177,7 @@ func TestAPodOfInitContainersAloneHasItsGrant(t *testing.T) {
 			for _, g := range tc.given {
 				n.State.Remember(g)
 			}
-			env, _, err := n.Containers.Environment(t.Context(), "ns", "a", "warm", gpu.EnforcementAdvisory)
+			env, _, err := n.Containers.Environment(t.Context(), "ns", "a", "warm", nil)
 			grants, badGrants := n.Containers.Grants(t.Context())
 			if badGrants != nil {
 				t.Error(badGrants)
@@ -196,20 +227,20 @@ func TestInitContainersHaveLimits(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			var asked []string
 			n := newNode(t, func(c *deviceplugin.Config) {
-				c.Hold = func(_ string, devices []gpu.Device, limitMiB int64) error {
+				c.Kernel = kernel(func(_ string, devices []gpu.Device, limitMiB int64) error {
 					var indexes []int
 					for _, d := range devices {
 						indexes = append(indexes, d.Index)
 					}
 					asked = append(asked, fmt.Sprint(indexes, " ", limitMiB))
 					return nil
-				}
+				})
 			}, nil, tc.pod)
 			if tc.held != "" {
 				other := func(id string) bool { return !strings.HasPrefix(id, string(tc.held)[len("GPU-"):][:8]) }
 				n.Kubelet.Give(tc.pod.Pod.Name, "main", slices.DeleteFunc(n.Free(), other)[:3])
 			}
-			env, _, _ := n.Containers.Environment(t.Context(), "ns", tc.pod.Pod.Name, "prepare", tc.promised)
+			env, _, _ := n.Containers.Environment(t.Context(), "ns", tc.pod.Pod.Name, "prepare", promise(tc.promised))
 			if got := env["NVIDIA_VISIBLE_DEVICES"]; got != tc.visible {
 				t.Errorf("it sees %q, want %q", got, tc.visible)
 			}
@@ -221,7 +252,7 @@ func TestInitContainersHaveLimits(t *testing.T) {
 			}) {
 				t.Errorf("granted %v, %v", grants, err)
 			}
-			err := n.Containers.Hold(t.Context(), "ns", tc.pod.Pod.Name, "prepare", "/kubepods/podp/c1", tc.promised)
+			err := n.Containers.Hold(t.Context(), "ns", tc.pod.Pod.Name, "prepare", "/kubepods/podp/c1", promise(tc.promised))
 			if tc.wantErr == "" && err != nil || tc.wantErr != "" && (err == nil || !strings.Contains(err.Error(), tc.wantErr)) {
 				t.Errorf("error %v, want %q", err, tc.wantErr)
 			}

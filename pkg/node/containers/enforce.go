@@ -13,6 +13,7 @@ import (
 
 // Variables that hold a container to its grant, and who reads them.
 const (
+	enforcementLevel = "GPUMEM_ENFORCEMENT"               // people, and package nri
 	mpsPipeDirectory = "CUDA_MPS_PIPE_DIRECTORY"          // libcuda: where the MPS daemon is
 	mpsPinnedLimit   = "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT" // the MPS server, by the index that the container sees
 	mpsThreads       = "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE"
@@ -20,16 +21,16 @@ const (
 	memoryLimit      = "NVIDIA_GPU_MEMORY_LIMIT"
 )
 
-// enforce adds what holds the container to its grant at the node's level. The
-// kernel's accounting is done by the MPS daemon too, so level kernel has all that
-// mps has.
+// enforce adds what holds the container to its grant at its level, and what makes it a client of
+// the MPS daemon, where one runs: at the level kernel for its share of cores, and a pod of
+// several GPUs at advisory too, whose list of limits holds while it sees all of its GPUs.
 func enforce(out *pluginapi.ContainerAllocateResponse, g allocation.Grant, inv gpu.Inventory, mpsDir string) {
 	limit := int64(g.Each) * inv.UnitMiB
 	if inv.Enforcement.AtLeast(gpu.EnforcementKernel) {
 		out.Envs[memoryRequest] = strconv.FormatInt(limit, 10)
 		out.Envs[memoryLimit] = strconv.FormatInt(limit, 10)
 	}
-	if !inv.Enforcement.AtLeast(gpu.EnforcementMPS) {
+	if inv.MPS == 0 {
 		return
 	}
 	var limits []string
@@ -44,4 +45,13 @@ func enforce(out *pluginapi.ContainerAllocateResponse, g allocation.Grant, inv g
 		// Client and server share memory there, which saves user pods hostIPC.
 		&pluginapi.Mount{ContainerPath: "/dev/shm", HostPath: mpsDir + "/shm"},
 	)
+}
+
+// servedBy returns the protocol of the MPS daemon that a container is a client of, by the pipe
+// directory that it was given; 0 for none.
+func (cfg Config) servedBy(pipe string) int {
+	if pipe == cfg.MPSDir+"/pipe" {
+		return 2
+	}
+	return 0
 }

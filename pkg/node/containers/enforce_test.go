@@ -1,13 +1,15 @@
 package containers
 
 import (
+	"cmp"
 	"fmt"
+	"maps"
 	"slices"
 	"strconv"
 	"strings"
 	"testing"
 
-	"github.com/google/go-cmp/cmp"
+	gocmp "github.com/google/go-cmp/cmp"
 	"google.golang.org/protobuf/testing/protocmp"
 	pluginapi "k8s.io/kubelet/pkg/apis/deviceplugin/v1beta1"
 
@@ -22,24 +24,27 @@ func TestWhatEnforcesAGrant(t *testing.T) {
 		{ContainerPath: "/run/gpumem/mps/pipe", HostPath: "/run/gpumem/mps/pipe", ReadOnly: true},
 		{ContainerPath: "/dev/shm", HostPath: "/run/gpumem/mps/shm"},
 	}
+	pinned := map[string]string{"CUDA_MPS_PIPE_DIRECTORY": "/run/gpumem/mps/pipe", "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT": "0=3072M,1=3072M"}
+	hook := map[string]string{"NVIDIA_GPU_MEMORY_REQUEST": "3072", "NVIDIA_GPU_MEMORY_LIMIT": "3072"}
 	for _, tc := range []struct {
 		level  gpu.Enforcement
-		env    map[string]string
+		mps    int
+		env    []map[string]string
 		mounts []*pluginapi.Mount
-		cores  map[string]string
 	}{
-		{"", map[string]string{"GPUMEM_ENFORCEMENT": "advisory"}, nil, map[string]string{"GPUMEM_CORE_PERCENT": "30"}},
-		{gpu.EnforcementAdvisory, map[string]string{"GPUMEM_ENFORCEMENT": "advisory"}, nil, map[string]string{"GPUMEM_CORE_PERCENT": "30"}},
-		{gpu.EnforcementMPS, map[string]string{
-			"GPUMEM_ENFORCEMENT": "mps", "CUDA_MPS_PIPE_DIRECTORY": "/run/gpumem/mps/pipe", "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT": "0=3072M,1=3072M",
-		}, mounts, map[string]string{"GPUMEM_CORE_PERCENT": "30", "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE": "30"}},
-		{gpu.EnforcementKernel, map[string]string{
-			"GPUMEM_ENFORCEMENT": "kernel", "CUDA_MPS_PIPE_DIRECTORY": "/run/gpumem/mps/pipe", "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT": "0=3072M,1=3072M",
-			"NVIDIA_GPU_MEMORY_REQUEST": "3072", "NVIDIA_GPU_MEMORY_LIMIT": "3072",
-		}, mounts, map[string]string{"GPUMEM_CORE_PERCENT": "30", "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE": "30"}},
+		{"", 0, nil, nil},
+		{gpu.EnforcementAdvisory, 0, nil, nil},
+		{gpu.EnforcementAdvisory, 2, []map[string]string{pinned}, mounts},
+		{gpu.EnforcementMPS, 2, []map[string]string{pinned}, mounts},
+		{gpu.EnforcementKernel, 0, []map[string]string{hook}, nil},
+		{gpu.EnforcementKernel, 2, []map[string]string{hook, pinned}, mounts},
 	} {
-		t.Run(string(tc.level), func(t *testing.T) {
-			inv := gpu.Inventory{UnitMiB: 1024, Enforcement: tc.level}
+		t.Run(fmt.Sprint(tc.level, " with MPS ", tc.mps), func(t *testing.T) {
+			want := map[string]string{"GPUMEM_ENFORCEMENT": cmp.Or(string(tc.level), "advisory")}
+			for _, env := range tc.env {
+				maps.Copy(want, env)
+			}
+			inv := gpu.Inventory{UnitMiB: 1024, Enforcement: tc.level, MPS: tc.mps}
 			got := DefaultConfig().Response(gpu.Memory, allocation.Grant{Devices: devices, Each: 3}, inv)
 			env := got.GetEnvs()
 			for name := range env {
@@ -47,14 +52,18 @@ func TestWhatEnforcesAGrant(t *testing.T) {
 					delete(env, name)
 				}
 			}
-			if diff := cmp.Diff(tc.env, env); diff != "" {
+			if diff := gocmp.Diff(want, env); diff != "" {
 				t.Errorf("environment (-want +got):\n%s", diff)
 			}
-			if diff := cmp.Diff(tc.mounts, got.GetMounts(), protocmp.Transform()); diff != "" {
+			if diff := gocmp.Diff(tc.mounts, got.GetMounts(), protocmp.Transform()); diff != "" {
 				t.Errorf("mounts (-want +got):\n%s", diff)
 			}
+			percent := map[string]string{"GPUMEM_CORE_PERCENT": "30"}
+			if tc.mps > 0 {
+				percent["CUDA_MPS_ACTIVE_THREAD_PERCENTAGE"] = "30"
+			}
 			cores := DefaultConfig().Response(gpu.Cores, allocation.Grant{Devices: devices, Each: 30}, inv).GetEnvs()
-			if diff := cmp.Diff(tc.cores, cores); diff != "" {
+			if diff := gocmp.Diff(percent, cores); diff != "" {
 				t.Errorf("environment of cores (-want +got):\n%s", diff)
 			}
 		})

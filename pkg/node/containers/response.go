@@ -144,7 +144,7 @@ func (cfg Config) memoryResponse(g allocation.Grant, inv gpu.Inventory) *plugina
 func coreResponse(g allocation.Grant, inv gpu.Inventory) *pluginapi.ContainerAllocateResponse {
 	percent := strconv.Itoa(g.Each)
 	out := &pluginapi.ContainerAllocateResponse{Envs: map[string]string{"GPUMEM_CORE_PERCENT": percent}}
-	if inv.Enforcement.AtLeast(gpu.EnforcementMPS) {
+	if inv.MPS > 0 {
 		out.Envs[mpsThreads] = percent
 	}
 	return out
@@ -173,12 +173,12 @@ func environment(g allocation.Grant, inv gpu.Inventory, frameworks []Framework) 
 		share = shareOfLimit
 	}
 	env := map[string]string{
-		"GPUMEM_GPU_INDEX":   strings.Join(indexes, ","),
-		"GPUMEM_GPU_UUID":    strings.Join(uuids, ","),
-		"GPUMEM_GPU_MIB":     strings.Join(sizes, ","),
-		"GPUMEM_LIMIT_MIB":   strconv.FormatInt(limit, 10),
-		"GPUMEM_FRACTION":    share,
-		"GPUMEM_ENFORCEMENT": string(cmp.Or(inv.Enforcement, gpu.EnforcementAdvisory)),
+		"GPUMEM_GPU_INDEX": strings.Join(indexes, ","),
+		"GPUMEM_GPU_UUID":  strings.Join(uuids, ","),
+		"GPUMEM_GPU_MIB":   strings.Join(sizes, ","),
+		"GPUMEM_LIMIT_MIB": strconv.FormatInt(limit, 10),
+		"GPUMEM_FRACTION":  share,
+		enforcementLevel:   string(cmp.Or(inv.Enforcement, gpu.EnforcementAdvisory)),
 	}
 	if share == fraction(0, 1) {
 		return env // to a framework, nothing means no limit, or no start

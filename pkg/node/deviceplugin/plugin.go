@@ -2,7 +2,6 @@ package deviceplugin
 
 import (
 	"context"
-	"errors"
 	"time"
 
 	"go.uber.org/zap"
@@ -42,8 +41,8 @@ type Config struct {
 
 	// Ready says why a container that was promised a level must not start now.
 	Ready func(ctx context.Context, level gpu.Enforcement) error
-	// Hold makes sure of the limit in a container's control group.
-	Hold containers.Limit
+	// Kernel holds control groups to limits; nil where no level is kernel.
+	Kernel containers.Kernel
 
 	// Cordoned tells which GPUs get no pods that no scheduler placed; nil: none.
 	// To the kubelet they stay healthy: it would not restart the containers on
@@ -61,7 +60,6 @@ func DefaultConfig(node string) Config {
 	return Config{
 		Node: node, Policy: placement.Binpack, PlaceUnassigned: true, Containers: containers.DefaultConfig(),
 		Ready:   func(context.Context, gpu.Enforcement) error { return nil },
-		Hold:    func(string, []gpu.Device, int64) error { return errors.New("nobody can write it") },
 		PodWait: 3 * time.Second, KubeletWait: time.Second, WriteWait: 2 * time.Second,
 	}
 }
@@ -85,7 +83,7 @@ func New(cfg Config, source inventory.Source, pods Pods, kubelet nodestate.Kubel
 	p.Reconciler = reconcile.New(reconcile.Config{
 		Node: cfg.Node, GPUShare: cfg.Containers.GPUShare, WriteWait: cfg.WriteWait,
 	}, p.State, pods, events, metrics, log)
-	p.Containers = containers.New(cfg.Containers, cfg.Hold, p.State, pods, events)
+	p.Containers = containers.New(cfg.Containers, cfg.Kernel, p.State, pods, events)
 	p.Announcer = &Announcer{node: cfg.Node, offers: p.Offers, source: source, pods: pods, events: events, log: log}
 	p.Server = &Server{cfg: cfg, offers: p.Offers, state: p.State, reconciler: p.Reconciler, pods: pods, events: events, log: log}
 	return p

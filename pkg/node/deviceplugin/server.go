@@ -105,6 +105,7 @@ func (p *Server) allocate(ctx context.Context, r gpu.Resource, req *pluginapi.Al
 		if err != nil {
 			return nil, asStatus(err)
 		}
+		inv.Enforcement = inv.LevelFor(len(grant.Devices))
 		p.log.Info("allocated", zap.String("node", p.cfg.Node), zap.Strings("devices", uuids(grant.Devices)), zap.Stringer("resource", r), zap.Int("slots", grant.Each))
 		out.ContainerResponses = append(out.ContainerResponses, p.cfg.Containers.Response(r, grant, inv))
 		p.state.HandOut(grant.Slots, inv.Enforcement)

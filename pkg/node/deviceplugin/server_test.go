@@ -391,7 +391,7 @@ func TestAContainerStartsAgainOnAGPUThatOffersLess(t *testing.T) {
 	if err := n.Start(t.Context(), ids...); err != nil {
 		t.Errorf("it does not start again: %v", err)
 	}
-	if env, ok, err := n.Containers.Environment(t.Context(), "ns", "p", "main", gpu.EnforcementAdvisory); err != nil || !ok || env["GPUMEM_LIMIT_MIB"] != "8192" {
+	if env, ok, err := n.Containers.Environment(t.Context(), "ns", "p", "main", nil); err != nil || !ok || env["GPUMEM_LIMIT_MIB"] != "8192" {
 		t.Errorf("its environment is %v, %t, %v", env, ok, err)
 	}
 	if grants, err := n.Containers.Grants(t.Context()); err != nil || len(grants) != 1 || grants[0].Bytes != 8<<30 {

@@ -1,7 +1,6 @@
 package enforcement
 
 import (
-	"errors"
 	"fmt"
 	"strings"
 
@@ -36,15 +35,13 @@ type Facts struct {
 	Driver  string // version
 	Devices []gpu.Device
 
-	Dmem    error // the dmem controller, of cgroup v2
-	Regions []Region
-	Written error // of the last limit that was to be written or read back
+	NRI     error // the container runtime calls the plugin
+	Cgroups error // of version 2
+	Test    error // a limit was set and read back on each GPU
+	Held    error // of the last container that was to have a limit
 
-	Hook error // of NVIDIA's container toolkit
-	NRI  error // the container runtime calls the plugin
-
-	MPS        error // the MPS daemon
-	Accounting bool  // it accounts for memory
+	MPS      error // the MPS daemon limits its clients
+	Protocol int   // its version
 }
 
 // Verdict is what holds on a node.
@@ -52,17 +49,17 @@ type Verdict struct {
 	Level  gpu.Enforcement
 	Kernel error // why the kernel does not hold containers to their grants; nil where it does
 	MPS    error // the same of MPS
-	Writes bool  // at level kernel, nobody but the plugin writes the limits
+	Served int   // the protocol of the MPS daemon that containers are clients of; 0: of none
 }
 
 // Judge returns the strongest level that the facts prove.
 func Judge(f Facts) Verdict {
-	v := Verdict{Level: gpu.EnforcementAdvisory, Kernel: f.kernel(), MPS: f.mps(), Writes: f.Hook != nil}
-	switch {
-	case v.Kernel == nil:
+	v := Verdict{Level: gpu.EnforcementAdvisory, Kernel: f.kernel(), MPS: f.mps()}
+	if v.MPS == nil {
+		v.Level, v.Served = gpu.EnforcementMPS, f.Protocol
+	}
+	if v.Kernel == nil {
 		v.Level = gpu.EnforcementKernel
-	case v.MPS == nil:
-		v.Level = gpu.EnforcementMPS
 	}
 	return v
 }
@@ -79,12 +76,17 @@ func (v Verdict) Weaker() string {
 	return strings.Join(parts, "; ")
 }
 
-// lacks says why a node does not have the level that it was told to have.
-func (v Verdict) lacks(want gpu.Enforcement) error {
-	if want == gpu.EnforcementKernel {
+// lacks says why nobody enforces at a level. One does not stand for another: what a container was
+// given for the one does nothing at the other.
+func (v Verdict) lacks(level gpu.Enforcement) error {
+	switch level {
+	case gpu.EnforcementKernel:
 		return v.Kernel
+	case gpu.EnforcementMPS:
+		return v.MPS
+	default:
+		return nil
 	}
-	return v.MPS
 }
 
 func (f Facts) mps() error {
@@ -96,29 +98,16 @@ func (f Facts) mps() error {
 	return f.MPS
 }
 
+// kernel needs no MPS daemon: the driver refuses what is beyond a hard limit by itself. The daemon
+// would only choose whom to end where limits are above what there is, and they are not.
 func (f Facts) kernel() error {
 	if !PartitionsMemory(f.Driver) {
 		return fmt.Errorf("the driver is %q, want %s or newer", f.Driver, minDriver)
 	}
-	if f.Dmem != nil {
-		return f.Dmem
-	}
-	for _, d := range f.Devices {
-		if _, ok := RegionOf(d, f.Regions); !ok {
-			return fmt.Errorf("dmem.capacity has no region of GPU %d (%s)", d.Index, d.PCI)
+	for _, missing := range []error{f.Cgroups, f.NRI, f.Test, f.Held} {
+		if missing != nil {
+			return missing
 		}
-	}
-	if f.Hook != nil && f.NRI != nil {
-		return fmt.Errorf("nobody writes the limits: %w, %w", f.Hook, f.NRI)
-	}
-	if f.Written != nil {
-		return f.Written
-	}
-	if err := f.mps(); err != nil {
-		return err
-	}
-	if !f.Accounting {
-		return errors.New("the MPS daemon does not account for memory")
 	}
 	return nil
 }

@@ -3,6 +3,7 @@ package enforcement
 import (
 	"context"
 	"fmt"
+	"slices"
 	"sync"
 	"time"
 
@@ -15,10 +16,10 @@ import (
 // Probes ask the node what there is. None waits long.
 type Probes struct {
 	Cgroups Cgroups
-	Hook    func() error
+	Driver  Driver
 	NRI     func() error
-	// MPS asks the MPS daemon whether it works, and whether it accounts for memory.
-	MPS func(ctx context.Context) (accounting bool, err error)
+	// MPS asks whether the MPS daemon limits its clients, and for its protocol.
+	MPS func(ctx context.Context) (protocol int, err error)
 }
 
 // Node is a prober's GPUs with the level at which containers are held to their
@@ -28,15 +29,14 @@ type Node struct {
 	interval time.Duration
 	prober   inventory.Source
 	probes   Probes
+	kernel   kernel
 	log      *zap.Logger
 
 	latest *inventory.Latest // with the level
 
-	mu        sync.Mutex // guards the rest
-	regions   []Region   // as found at the last look
-	writes    bool
-	written   error // what came of the last limit that was to be written
-	writtenAt time.Time
+	mu     sync.Mutex // guards the rest
+	held   error      // what came of the last container that was to have a limit
+	heldAt time.Time
 }
 
 // NewNode returns a node that has nothing until it runs.
@@ -44,22 +44,48 @@ func NewNode(mode Mode, interval time.Duration, prober inventory.Source, probes 
 	inv, reason, _ := prober.Inventory()
 	return &Node{
 		mode: mode, interval: interval, prober: prober, probes: probes, log: log,
+		kernel: kernel{driver: probes.Driver, cgroups: probes.Cgroups},
 		latest: inventory.NewLatest(inv, reason),
 	}
 }
 
-// forget is after how long a limit that could not be written is no longer held
-// against the node: the pod may be gone, and nobody would try again.
-const forget = 5 * time.Minute
+const (
+	// forget is after how long a limit that could not be set no longer counts
+	// against the node: the pod may be gone, and nobody would try again.
+	forget = 5 * time.Minute
+	// patience is for the driver, when it sets limits.
+	patience = 5 * time.Second
+)
 
-// lastWrite says why the last limit could not be written.
-func (n *Node) lastWrite() error {
+// lastHeld says why the last container could not be given its limit.
+func (n *Node) lastHeld() error {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	if n.written == nil || time.Since(n.writtenAt) > forget {
+	if n.held == nil || time.Since(n.heldAt) > forget {
 		return nil
 	}
-	return fmt.Errorf("a limit could not be set: %w", n.written)
+	return fmt.Errorf("a limit could not be set: %w", n.held)
+}
+
+// Hold has the driver hold a container to its grant on each of its GPUs, and reads the limit back.
+// What came of it counts for the node: while limits cannot be set, its level is not kernel.
+func (n *Node) Hold(ctx context.Context, group string, devices []gpu.Device, limitMiB int64) error {
+	err := n.kernel.hold(ctx, group, devices, limitMiB)
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.held, n.heldAt = err, time.Now()
+	return err
+}
+
+// Release gives back what is reserved for a container that ends.
+func (n *Node) Release(ctx context.Context, group string) error {
+	inv, _, _ := n.prober.Inventory()
+	return n.kernel.release(ctx, group, healthy(inv.Devices))
+}
+
+// healthy returns the GPUs that answer.
+func healthy(devices []gpu.Device) []gpu.Device {
+	return slices.DeleteFunc(slices.Clone(devices), func(d gpu.Device) bool { return d.Status.Unhealthy })
 }
 
 // Inventory returns the prober's, with the level that holds and why it is no
@@ -86,9 +112,6 @@ func (n *Node) look(ctx context.Context) <-chan struct{} {
 	verdict := Judge(facts)
 	verdict.apply(n.mode, &inv)
 	was, _, _ := n.latest.Inventory()
-	n.mu.Lock()
-	n.regions, n.writes = facts.Regions, verdict.Writes
-	n.mu.Unlock()
 	n.latest.Set(inv, reason)
 	if was.Enforcement != inv.Enforcement || was.Weaker != inv.Weaker {
 		n.log.Info("enforcement judged", zap.String("level", string(inv.Enforcement)),
@@ -99,16 +122,21 @@ func (n *Node) look(ctx context.Context) <-chan struct{} {
 
 // apply writes a verdict into an inventory.
 func (v Verdict) apply(mode Mode, inv *gpu.Inventory) {
-	inv.Enforcement, inv.Weaker = v.Level, v.Weaker()
+	inv.Enforcement, inv.Weaker, inv.MPS = v.Level, v.Weaker(), v.Served
 	if mode == Auto {
 		return
 	}
 	told := gpu.Enforcement(mode)
-	inv.Enforcement, inv.Weaker = gpu.WeakerOf(v.Level, told), ""
-	if v.Level.AtLeast(told) {
+	inv.Enforcement, inv.Weaker = told, ""
+	if told == gpu.EnforcementAdvisory {
+		inv.MPS = 0
+	}
+	lacks := v.lacks(told)
+	if lacks == nil {
 		return
 	}
-	inv.Weaker = fmt.Sprintf("%s: %v", told, v.lacks(told))
+	inv.Enforcement = gpu.EnforcementAdvisory
+	inv.Weaker = fmt.Sprintf("%s: %v", told, lacks)
 	for i := range inv.Devices {
 		if d := &inv.Devices[i]; d.Status.TakesPods() {
 			d.Status = gpu.Unhealthy("enforcement " + inv.Weaker)
@@ -117,10 +145,14 @@ func (v Verdict) apply(mode Mode, inv *gpu.Inventory) {
 }
 
 func (n *Node) facts(ctx context.Context, inv gpu.Inventory) Facts {
-	f := Facts{Driver: inv.DriverVersion, Devices: inv.Devices, Hook: n.probes.Hook(), NRI: n.probes.NRI()}
-	f.Regions, f.Dmem = n.probes.Cgroups.Regions()
-	f.Written = n.lastWrite()
-	f.Accounting, f.MPS = n.probes.MPS(ctx)
+	f := Facts{Driver: inv.DriverVersion, Devices: inv.Devices, NRI: n.probes.NRI(), Cgroups: n.probes.Cgroups.check(), Held: n.lastHeld()}
+	f.Protocol, f.MPS = n.probes.MPS(ctx)
+	devices := healthy(inv.Devices)
+	if len(devices) > 0 && PartitionsMemory(f.Driver) && f.Cgroups == nil {
+		ctx, cancel := context.WithTimeout(ctx, patience)
+		defer cancel()
+		f.Test = n.kernel.proven(ctx, f.Driver, devices)
+	}
 	return f
 }
 
@@ -128,26 +160,13 @@ func (n *Node) facts(ctx context.Context, inv gpu.Inventory) Facts {
 // when it may. It asks those who enforce, and not what was found last.
 func (n *Node) Ready(ctx context.Context, level gpu.Enforcement) error {
 	if level == gpu.EnforcementAdvisory || level == "" {
-		return nil
+		return nil // without a look at who enforces
 	}
 	inv, _, _ := n.prober.Inventory()
 	facts := n.facts(ctx, inv)
-	facts.Written = nil // only the start of a container shows whether limits can be set again
-	if verdict := Judge(facts); !verdict.Level.AtLeast(level) {
-		return fmt.Errorf("enforcement %s does not hold at present: %w", level, verdict.lacks(level))
+	facts.Held = nil // only the start of a container shows whether limits can be set again
+	if lacks := Judge(facts).lacks(level); lacks != nil {
+		return fmt.Errorf("enforcement %s does not hold at present: %w", level, lacks)
 	}
 	return nil
-}
-
-// regionsOf returns the regions of some GPUs, and whether the plugin has to write
-// the limits itself.
-func (n *Node) regionsOf(devices []gpu.Device) (regions []Region, writes bool) {
-	n.mu.Lock()
-	defer n.mu.Unlock()
-	for _, d := range devices {
-		if r, ok := RegionOf(d, n.regions); ok {
-			regions = append(regions, r)
-		}
-	}
-	return regions, n.writes
 }

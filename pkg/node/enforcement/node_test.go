@@ -3,10 +3,7 @@ package enforcement
 import (
 	"context"
 	"errors"
-	"os"
-	"path/filepath"
 	"slices"
-	"strings"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -22,16 +19,13 @@ const interval = 2 * time.Second
 // host is a node whose facts a test changes.
 type host struct {
 	mu      sync.Mutex
-	root    string // of the control groups
+	driver  *driver
 	facts   Facts
 	changed chan struct{}
 }
 
 func newHost(t *testing.T) *host {
-	h := &host{root: t.TempDir(), facts: proven(), changed: make(chan struct{})}
-	write(t, "cpu dmem\n", h.root, "cgroup.controllers")
-	write(t, region+" 85899345920\n", h.root, "dmem.capacity")
-	return h
+	return &host{driver: newDriver(t), facts: proven(), changed: make(chan struct{})}
 }
 
 func (h *host) Inventory() (gpu.Inventory, string, <-chan struct{}) {
@@ -48,10 +42,10 @@ func (h *host) probes() Probes {
 		return h.facts
 	}
 	return Probes{
-		Cgroups: Cgroups{Root: h.root},
-		Hook:    func() error { return read().Hook },
+		Cgroups: Cgroups{Root: h.driver.root},
+		Driver:  h.driver,
 		NRI:     func() error { return read().NRI },
-		MPS:     func(context.Context) (bool, error) { f := read(); return f.Accounting, f.MPS },
+		MPS:     func(context.Context) (int, error) { f := read(); return f.Protocol, f.MPS },
 	}
 }
 
@@ -106,8 +100,13 @@ func TestNodeThatMayHaveAny(t *testing.T) {
 		n := run(t, Auto, h)
 		wantLevel(t, n, gpu.EnforcementKernel, "", "")
 
-		_, _, changed := n.Inventory()
 		h.set(func(f *Facts) { f.MPS = errors.New("the daemon is dead") })
+		time.Sleep(interval)
+		synctest.Wait()
+		wantLevel(t, n, gpu.EnforcementKernel, "", "") // which needs no MPS
+
+		_, _, changed := n.Inventory()
+		h.set(func(f *Facts) { f.NRI = errors.New("no NRI") })
 		if err := n.Ready(t.Context(), gpu.EnforcementMPS); err == nil {
 			t.Error("ready for a container with limits, and the daemon is dead")
 		}
@@ -115,12 +114,12 @@ func TestNodeThatMayHaveAny(t *testing.T) {
 			t.Errorf("not ready for a container without: %v", err)
 		}
 		<-changed
-		wantLevel(t, n, gpu.EnforcementAdvisory, "mps: the daemon is dead; kernel: the daemon is dead", "")
+		wantLevel(t, n, gpu.EnforcementAdvisory, "mps: the daemon is dead; kernel: no NRI", "")
 
-		h.set(func(f *Facts) { f.MPS, f.Accounting = nil, false })
+		h.set(func(f *Facts) { f.MPS = nil })
 		time.Sleep(interval)
 		synctest.Wait()
-		wantLevel(t, n, gpu.EnforcementMPS, "kernel: the MPS daemon does not account for memory", "")
+		wantLevel(t, n, gpu.EnforcementMPS, "kernel: no NRI", "")
 		if err := n.Ready(t.Context(), gpu.EnforcementMPS); err != nil {
 			t.Errorf("not ready again: %v", err)
 		}
@@ -152,58 +151,6 @@ func TestNodeThatIsToldItsLevel(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := run(t, "advisory", newHost(t))
 		wantLevel(t, n, gpu.EnforcementAdvisory, "", "")
-	})
-}
-
-func TestWhoWritesTheLimits(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		h := newHost(t)
-		for _, file := range []string{"dmem.max", "dmem.min"} {
-			write(t, "", h.root, "pod/c1", file)
-		}
-		limit := filepath.Join(h.root, "pod/c1/dmem.max")
-		n := run(t, Auto, h)
-		hold := func() error { return n.Hold("/pod/c1", h.facts.Devices, 3072) }
-
-		if err := hold(); err == nil || !strings.Contains(err.Error(), "NVIDIA's hook has not set it") {
-			t.Errorf("the toolkit has its hook, which does nothing: %v", err)
-		}
-		time.Sleep(interval)
-		synctest.Wait()
-		inv, _, _ := n.Inventory()
-		if inv.Enforcement != gpu.EnforcementMPS || !strings.Contains(inv.Weaker, "a limit could not be set") {
-			t.Errorf("level %s (%s) after a limit that was not set", inv.Enforcement, inv.Weaker)
-		}
-		if err := n.Ready(t.Context(), gpu.EnforcementKernel); err != nil {
-			t.Errorf("the container cannot try again: %v", err)
-		}
-		write(t, region+" 3221225472\n", limit)
-		if err := hold(); err != nil {
-			t.Errorf("the hook has set it: %v", err)
-		}
-		time.Sleep(interval)
-		synctest.Wait()
-		wantLevel(t, n, gpu.EnforcementKernel, "", "")
-
-		h.set(func(f *Facts) { f.Hook = errors.New("no hook") })
-		write(t, "", limit)
-		time.Sleep(interval)
-		synctest.Wait()
-		if err := hold(); err != nil {
-			t.Errorf("the plugin writes it: %v", err)
-		}
-		if text, err := os.ReadFile(limit); string(text) != region+" 3221225472\n" {
-			t.Errorf("dmem.max has %q, %v", text, err)
-		}
-		if err := n.Hold("/pod/gone", h.facts.Devices, 3072); err == nil {
-			t.Error("a limit was written to a control group that is not there")
-		}
-		time.Sleep(forget + interval)
-		synctest.Wait()
-		wantLevel(t, n, gpu.EnforcementKernel, "", "") // the pod is gone, and nobody tries again
-		if err := n.Hold("/pod/c1", []gpu.Device{{PCI: "00000000:99:00.0"}}, 3072); err == nil {
-			t.Error("a GPU without a region was held to a limit")
-		}
 	})
 }
 

@@ -22,12 +22,11 @@ const checkTimeout = time.Second
 
 // Status is what a supervisor says of its daemon.
 type Status struct {
-	Healthy    bool   `json:"healthy"`
-	Reason     string `json:"reason,omitempty"` // why it is not
-	Protocol   int    `json:"protocol"`         // 2 or 3
-	Accounting bool   `json:"accounting"`       // it accounts for memory
-	Restarts   int    `json:"restarts"`         // of the daemon, by this supervisor
-	Clients    int    `json:"clients"`          // at the last look
+	Healthy  bool   `json:"healthy"`
+	Reason   string `json:"reason,omitempty"` // why it is not
+	Protocol int    `json:"protocol"`         // 2 or 3
+	Restarts int    `json:"restarts"`         // of the daemon, by this supervisor
+	Clients  int    `json:"clients"`          // at the last look
 }
 
 // Client asks the supervisor of a directory.
@@ -70,15 +69,15 @@ func (c *Client) Status(ctx context.Context) (Status, error) {
 	return s, nil
 }
 
-// Check says why the daemon does not work, and whether it accounts for memory.
-func (c *Client) Check(ctx context.Context) (accounting bool, err error) {
+// Check says why the daemon does not work, and which protocol it has.
+func (c *Client) Check(ctx context.Context) (protocol int, err error) {
 	s, err := c.Status(ctx)
 	switch {
 	case err != nil:
-		return false, err
+		return 0, err
 	case !s.Healthy:
-		return false, fmt.Errorf("the MPS daemon: %s", s.Reason)
+		return 0, fmt.Errorf("the MPS daemon: %s", s.Reason)
 	default:
-		return s.Accounting, nil
+		return s.Protocol, nil
 	}
 }

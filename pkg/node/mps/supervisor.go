@@ -56,7 +56,7 @@ type Supervisor struct {
 // New returns a supervisor that does nothing until it runs.
 func New(cfg Config, modes Modes, log *zap.Logger) *Supervisor {
 	return &Supervisor{cfg: cfg, modes: modes, log: log, status: Status{
-		Reason: "it has not been started yet", Protocol: cfg.Protocol, Accounting: cfg.Protocol >= 3,
+		Reason: "it has not been started yet", Protocol: cfg.Protocol,
 	}}
 }
 

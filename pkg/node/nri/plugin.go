@@ -13,8 +13,6 @@ import (
 	"github.com/containerd/nri/pkg/api"
 	"github.com/containerd/nri/pkg/stub"
 	"go.uber.org/zap"
-
-	"github.com/gpumem/gpumem/pkg/core/gpu"
 )
 
 const (
@@ -40,19 +38,18 @@ const (
 	noGPU   = "void"
 )
 
-// promised is the variable with the level that a container was given.
-const promised = "GPUMEM_ENFORCEMENT"
-
-// Containers knows what containers were given. Promised is the level that their
-// environment tells of.
+// Containers knows what containers were given. Given is their environment, with the first of
+// several values of a variable: the kubelet's.
 type Containers interface {
 	// Environment returns the variables of a container, and not ok for one of which
 	// nobody tells that it was given anything.
-	Environment(ctx context.Context, namespace, pod, container string, promised gpu.Enforcement) (env map[string]string, ok bool, err error)
+	Environment(ctx context.Context, namespace, pod, container string, given map[string]string) (env map[string]string, ok bool, err error)
 	// Holds reports whether any container of a pod was given GPU memory.
 	Holds(ctx context.Context, namespace, pod string) bool
 	// Hold makes sure of the limit of a container whose control group this is.
-	Hold(ctx context.Context, namespace, pod, container, cgroupsPath string, promised gpu.Enforcement) error
+	Hold(ctx context.Context, namespace, pod, container, cgroupsPath string, given map[string]string) error
+	// Release gives back what is reserved for a container that has ended.
+	Release(ctx context.Context, cgroupsPath string, given map[string]string) error
 }
 
 // Plugin answers a container runtime.
@@ -147,7 +144,7 @@ func (p *Plugin) CreateContainer(ctx context.Context, pod *api.PodSandbox, conta
 		}
 		return p.adjusted(name, only(container.GetEnv(), visible), map[string]string{visible: noGPU})
 	}
-	env, ok, err := p.containers.Environment(ctx, pod.GetNamespace(), pod.GetName(), container.GetName(), levelOf(container))
+	env, ok, err := p.containers.Environment(ctx, pod.GetNamespace(), pod.GetName(), container.GetName(), givenTo(container))
 	if err != nil {
 		p.log.Warn("container is not created", zap.String("container", name), zap.Error(err))
 		return nil, nil, fmt.Errorf("gpumem: container %s: %w", name, err)
@@ -203,12 +200,41 @@ func (p *Plugin) StartContainer(ctx context.Context, pod *api.PodSandbox, contai
 	}
 	ctx, cancel := context.WithTimeout(ctx, answerTimeout)
 	defer cancel()
-	if err := p.containers.Hold(ctx, pod.GetNamespace(), pod.GetName(), container.GetName(), container.GetLinux().GetCgroupsPath(), levelOf(container)); err != nil {
+	if err := p.containers.Hold(ctx, pod.GetNamespace(), pod.GetName(), container.GetName(), container.GetLinux().GetCgroupsPath(), givenTo(container)); err != nil {
 		name := nameOf(pod, container)
 		p.log.Warn("container is not started", zap.String("container", name), zap.Error(err))
 		return fmt.Errorf("gpumem: container %s: %w", name, err)
 	}
 	return nil
+}
+
+// StopContainer implements stub.StopContainerInterface: the program has ended, and the control
+// group is about to go.
+func (p *Plugin) StopContainer(ctx context.Context, pod *api.PodSandbox, container *api.Container) ([]*api.ContainerUpdate, error) {
+	if !ours(container) {
+		return nil, nil
+	}
+	ctx, cancel := context.WithTimeout(ctx, answerTimeout)
+	defer cancel()
+	if err := p.containers.Release(ctx, container.GetLinux().GetCgroupsPath(), givenTo(container)); err != nil {
+		p.log.Warn("what was reserved for a container is not given back", zap.String("container", nameOf(pod, container)), zap.Error(err))
+	}
+	return nil, nil
+}
+
+// Synchronize implements stub.SynchronizeInterface. Containers that were started while the runtime
+// did not call the plugin get their limits late, rather than never.
+func (p *Plugin) Synchronize(ctx context.Context, pods []*api.PodSandbox, containers []*api.Container) ([]*api.ContainerUpdate, error) {
+	ctx, cancel := context.WithTimeout(ctx, answerTimeout)
+	defer cancel()
+	for _, container := range containers {
+		i := slices.IndexFunc(pods, func(pod *api.PodSandbox) bool { return pod.GetId() == container.GetPodSandboxId() })
+		if i < 0 || container.GetState() != api.ContainerState_CONTAINER_RUNNING {
+			continue
+		}
+		_ = p.StartContainer(ctx, pods[i], container) // it is logged, and runs
+	}
+	return nil, nil
 }
 
 // Reserved reports whether a variable is gpumem's to set in containers that hold GPU
@@ -246,15 +272,16 @@ func only(env []string, name string) (values []string) {
 	return values
 }
 
-// levelOf returns the level that a container was promised: of two values the first,
+// givenTo returns the environment of a container: of several values of a variable the first,
 // which is the kubelet's.
-func levelOf(container *api.Container) gpu.Enforcement {
-	for _, variable := range container.GetEnv() {
-		if level, ok := strings.CutPrefix(variable, promised+"="); ok {
-			return gpu.Enforcement(level)
-		}
+func givenTo(container *api.Container) map[string]string {
+	env := container.GetEnv()
+	given := make(map[string]string, len(env))
+	for _, variable := range slices.Backward(env) {
+		name, value, _ := strings.Cut(variable, "=")
+		given[name] = value
 	}
-	return ""
+	return given
 }
 
 // nameOf names a container for people.

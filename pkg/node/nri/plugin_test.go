@@ -9,8 +9,6 @@ import (
 	"github.com/containerd/nri/pkg/api"
 	"github.com/google/go-cmp/cmp"
 	"go.uber.org/zap"
-
-	"github.com/gpumem/gpumem/pkg/core/gpu"
 )
 
 // containers are one container, known or not.
@@ -26,17 +24,22 @@ func (c *containers) Holds(_ context.Context, namespace, pod string) bool {
 	return c.holds
 }
 
-func (c *containers) Environment(_ context.Context, namespace, pod, container string, promised gpu.Enforcement) (map[string]string, bool, error) {
-	c.asked = append(c.asked, strings.TrimSpace("environment of "+namespace+"/"+pod+"/"+container+" "+string(promised)))
+func (c *containers) Environment(_ context.Context, namespace, pod, container string, given map[string]string) (map[string]string, bool, error) {
+	c.asked = append(c.asked, strings.TrimSpace("environment of "+namespace+"/"+pod+"/"+container+" "+given["GPUMEM_ENFORCEMENT"]))
 	return c.env, c.env != nil, c.fail
 }
 
-func (c *containers) Hold(_ context.Context, namespace, pod, container, cgroupsPath string, promised gpu.Enforcement) error {
-	c.asked = append(c.asked, strings.TrimSpace("limit of "+namespace+"/"+pod+"/"+container+" in "+cgroupsPath+" "+string(promised)))
+func (c *containers) Hold(_ context.Context, namespace, pod, container, cgroupsPath string, given map[string]string) error {
+	c.asked = append(c.asked, strings.TrimSpace("limit of "+namespace+"/"+pod+"/"+container+" in "+cgroupsPath+" "+given["GPUMEM_ENFORCEMENT"]))
 	return c.fail
 }
 
-var sandbox = &api.PodSandbox{Namespace: "ns", Name: "p"}
+func (c *containers) Release(_ context.Context, cgroupsPath string, given map[string]string) error {
+	c.asked = append(c.asked, "end of "+cgroupsPath+" "+given["GPUMEM_ENFORCEMENT"])
+	return c.fail
+}
+
+var sandbox = &api.PodSandbox{Id: "s1", Namespace: "ns", Name: "p"}
 
 func container(env ...string) *api.Container {
 	return &api.Container{Name: "main", Env: env, Linux: &api.LinuxContainer{CgroupsPath: "/kubepods/podp/c1"}}
@@ -150,6 +153,31 @@ func TestWhoIsAskedAbout(t *testing.T) {
 				t.Errorf("asked (-want +got):\n%s", diff)
 			}
 		})
+	}
+}
+
+// TestContainersThatEndOrRanBefore: what is reserved for the one is given back, and the other gets
+// its limit late.
+func TestContainersThatEndOrRanBefore(t *testing.T) {
+	ran := container("GPUMEM_GPU_UUID=GPU-a", "GPUMEM_ENFORCEMENT=kernel")
+	ran.PodSandboxId, ran.State = "s1", api.ContainerState_CONTAINER_RUNNING
+	stopped := container("GPUMEM_GPU_UUID=GPU-a", "GPUMEM_ENFORCEMENT=kernel")
+	stopped.PodSandboxId, stopped.State = "s1", api.ContainerState_CONTAINER_STOPPED
+	other := container("PATH=/bin")
+	other.PodSandboxId, other.State = "s1", api.ContainerState_CONTAINER_RUNNING
+	known := &containers{fail: errors.New("broken")} // it ends, or runs, all the same
+	p := New("", known, zap.NewNop())
+	if _, err := p.Synchronize(t.Context(), []*api.PodSandbox{sandbox}, []*api.Container{ran, stopped, other}); err != nil {
+		t.Error(err)
+	}
+	for _, c := range []*api.Container{ran, other} {
+		if _, err := p.StopContainer(t.Context(), sandbox, c); err != nil {
+			t.Error(err)
+		}
+	}
+	want := []string{"limit of ns/p/main in /kubepods/podp/c1 kernel", "end of /kubepods/podp/c1 kernel"}
+	if diff := cmp.Diff(want, known.asked); diff != "" {
+		t.Errorf("asked (-want +got):\n%s", diff)
 	}
 }
 

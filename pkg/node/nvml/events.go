@@ -74,7 +74,7 @@ func (p *Prober) watch(s *session, readings []reading) {
 		return
 	}
 	p.unwatch()
-	if len(uuids) == 0 || p.anyHanging("events") {
+	if len(uuids) == 0 || p.calls.anyHanging("events") {
 		return
 	}
 	w := &watcher{events: make(chan event), done: make(chan struct{}), quit: make(chan struct{}), uuids: uuids}
@@ -97,7 +97,7 @@ func (p *Prober) unwatch() {
 	select {
 	case <-w.done:
 	case <-time.After(p.cfg.Timeout):
-		p.hanging["events"] = w.done
+		p.calls.hanging["events"] = w.done
 	}
 }
 

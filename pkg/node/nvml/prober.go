@@ -59,8 +59,8 @@ type Prober struct {
 	told    gpu.Inventory // as Config.Told
 	session *session
 	devices map[gpu.UUID]*tracked
-	hanging map[string]<-chan struct{} // calls that were not waited for to their end
-	said    map[string]string          // what was logged of a GPU that is not offered
+	calls   calls
+	said    map[string]string // what was logged of a GPU that is not offered
 	watcher *watcher
 }
 
@@ -79,7 +79,7 @@ func New(cfg Config, log *zap.Logger) *Prober {
 		latest:   inventory.NewLatest(gpu.Inventory{UnitMiB: cfg.UnitMiB, Enforcement: gpu.EnforcementAdvisory}, "the GPUs have not been probed yet"),
 		measured: make(chan struct{}),
 		devices:  make(map[gpu.UUID]*tracked),
-		hanging:  make(map[string]<-chan struct{}),
+		calls:    calls{timeout: cfg.Timeout, hanging: make(map[string]<-chan struct{})},
 		said:     make(map[string]string),
 	}
 }
@@ -117,14 +117,14 @@ func (p *Prober) SetForeign(bytes map[gpu.UUID]uint64) {
 	p.foreign = bytes
 }
 
-// foreignUnits returns how many units of a GPU's capacity foreign programs use.
-func (p *Prober) foreignUnits(d *tracked, bytes uint64) gpu.Units {
+// foreignUnits returns how many units of the GPU's capacity foreign programs use.
+func (d *tracked) foreignUnits(cfg Config, bytes uint64) gpu.Units {
 	const mib = 1 << 20
 	foreignMiB := int64(min(bytes/mib, uint64(d.MemoryMiB)))
 	if bytes%mib > 0 {
 		foreignMiB++
 	}
-	left := gpu.UnitsIn(d.MemoryMiB, d.reservedMiB+max(p.cfg.ReserveMiB, foreignMiB), p.cfg.UnitMiB)
+	left := gpu.UnitsIn(d.MemoryMiB, d.reservedMiB+max(cfg.ReserveMiB, foreignMiB), cfg.UnitMiB)
 	return max(0, d.Allocatable-left)
 }
 
@@ -197,7 +197,7 @@ func (p *Prober) probe(ctx context.Context) (reason string) {
 			session *session
 			err     error
 		}
-		o, ok := call(ctx, p, "library", func() opened {
+		o, ok := call(ctx, p.calls, "library", func() opened {
 			s, err := open(p.cfg.Open)
 			return opened{s, err}
 		})
@@ -214,7 +214,7 @@ func (p *Prober) probe(ctx context.Context) (reason string) {
 		n   int
 		ret nvml.Return
 	}
-	count, ok := call(ctx, p, "library", func() counted {
+	count, ok := call(ctx, p.calls, "library", func() counted {
 		n, ret := s.lib.DeviceGetCount()
 		return counted{n, ret}
 	})
@@ -248,7 +248,7 @@ func (p *Prober) readAll(ctx context.Context, s *session, n int) []reading {
 	readings := make([]reading, n)
 	pending := make([]<-chan reading, n)
 	for i := range n {
-		pending[i] = begin(p, strconv.Itoa(i), func() reading { return s.read(i) })
+		pending[i] = begin(p.calls, strconv.Itoa(i), func() reading { return s.read(i) })
 	}
 	deadline := time.NewTimer(p.cfg.Timeout)
 	defer deadline.Stop()
@@ -342,7 +342,7 @@ func (p *Prober) found(r reading) {
 		d = &tracked{Device: r.device, nvlinks: r.nvlinks}
 		d.Speed = p.cfg.Speeds.of(d.Model)
 		was, known := p.told.Device(d.UUID)
-		p.size(d, r, was.Allocatable, known && p.told.UnitMiB == p.cfg.UnitMiB && was.MemoryMiB == r.device.MemoryMiB)
+		d.size(p.cfg, r, was.Allocatable, known && p.told.UnitMiB == p.cfg.UnitMiB && was.MemoryMiB == r.device.MemoryMiB)
 		p.devices[d.UUID] = d
 		p.log.Info("GPU found", zap.String("device", string(d.UUID)), zap.Int("index", d.Index), zap.String("model", d.Model),
 			zap.Int64("memory_mib", d.MemoryMiB), zap.Int64("reserved_mib", r.reservedMiB+p.cfg.ReserveMiB), zap.Int64("units", int64(d.Allocatable)))
@@ -369,24 +369,24 @@ func (p *Prober) found(r reading) {
 // variation is by how much, in MiB, what the driver keeps may differ for nothing: see Decisions.
 const variation = 32
 
-// size gives a GPU its memory and its capacity: what there is, or what was offered of it, where
+// size gives the GPU its memory and its capacity: what there is, or what was offered of it, where
 // a variation accounts for the difference.
-func (p *Prober) size(d *tracked, r reading, offered gpu.Units, heed bool) {
+func (d *tracked) size(cfg Config, r reading, offered gpu.Units, heed bool) {
 	total := r.device.MemoryMiB
 	units := func(reserved int64) gpu.Units {
-		return gpu.UnitsIn(total, max(0, reserved)+p.cfg.ReserveMiB, p.cfg.UnitMiB)
+		return gpu.UnitsIn(total, max(0, reserved)+cfg.ReserveMiB, cfg.UnitMiB)
 	}
 	d.MemoryMiB, d.Allocatable = total, units(r.reservedMiB)
 	if heed && units(r.reservedMiB+variation) <= offered && offered <= units(r.reservedMiB-variation) {
 		d.Allocatable = offered
 	}
-	d.reservedMiB = min(r.reservedMiB, total-p.cfg.ReserveMiB-int64(d.Allocatable)*p.cfg.UnitMiB)
+	d.reservedMiB = min(r.reservedMiB, total-cfg.ReserveMiB-int64(d.Allocatable)*cfg.UnitMiB)
 }
 
 // resize is size of a GPU that was offered before.
 func (p *Prober) resize(d *tracked, r reading) {
 	was := d.Allocatable
-	p.size(d, r, was, d.MemoryMiB == r.device.MemoryMiB)
+	d.size(p.cfg, r, was, d.MemoryMiB == r.device.MemoryMiB)
 	if d.Allocatable != was {
 		p.log.Warn("GPU offers another amount", zap.String("device", string(d.UUID)), zap.Int("index", d.Index),
 			zap.Int64("memory_mib", d.MemoryMiB), zap.Int64("units", int64(d.Allocatable)), zap.Int64("was", int64(was)))
@@ -459,7 +459,7 @@ func (p *Prober) publish(reason string) {
 	foreign := p.foreign
 	p.mu.Unlock()
 	for _, d := range byIndex {
-		d.Foreign = p.foreignUnits(d, foreign[d.UUID])
+		d.Foreign = d.foreignUnits(p.cfg, foreign[d.UUID])
 		inv.Devices = append(inv.Devices, d.Device)
 	}
 	inv.Links = links(byIndex)
@@ -493,65 +493,11 @@ func (p *Prober) sayOnce(key, message string, fields ...zap.Field) {
 // close ends the session, unless a call hangs in it.
 func (p *Prober) close(ctx context.Context) {
 	p.unwatch()
-	if p.session == nil || p.anyHanging() {
+	if p.session == nil || p.calls.anyHanging() {
 		return
 	}
 	s := p.session
-	if _, ok := call(ctx, p, "library", func() nvml.Return { return s.lib.Shutdown() }); ok {
+	if _, ok := call(ctx, p.calls, "library", func() nvml.Return { return s.lib.Shutdown() }); ok {
 		p.session = nil
 	}
-}
-
-// anyHanging reports whether one of these calls hangs, of all calls when none
-// is named.
-func (p *Prober) anyHanging(names ...string) bool {
-	for name, done := range p.hanging {
-		select {
-		case <-done:
-			delete(p.hanging, name)
-		default:
-			if len(names) == 0 || slices.Contains(names, name) {
-				return true
-			}
-		}
-	}
-	return false
-}
-
-// begin starts a call that may hang in the driver. It returns nil, and does
-// nothing, while an earlier one of the same name has not returned.
-func begin[T any](p *Prober, name string, f func() T) <-chan T {
-	if done, ok := p.hanging[name]; ok {
-		select {
-		case <-done:
-		default:
-			return nil
-		}
-	}
-	answer := make(chan T, 1)
-	done := make(chan struct{})
-	p.hanging[name] = done
-	go func() {
-		v := f()
-		close(done) // first: whoever has the answer may call again
-		answer <- v
-	}()
-	return answer
-}
-
-// call makes one and waits for it until the context or the time is over.
-func call[T any](ctx context.Context, p *Prober, name string, f func() T) (answer T, ok bool) {
-	pending := begin(p, name, f)
-	if pending == nil {
-		return answer, false
-	}
-	timer := time.NewTimer(p.cfg.Timeout)
-	defer timer.Stop()
-	select {
-	case answer = <-pending:
-		return answer, true
-	case <-timer.C:
-	case <-ctx.Done():
-	}
-	return answer, false
 }

@@ -352,4 +352,24 @@ var table = []mutant{
 		"a fraction of a fraction", "pkg/node/containers/response.go",
 		"		share = shareOfLimit\n", "", "TestFrameworksTakeTheirGrant",
 	},
+	{
+		"a list in the environment limits pods of several GPUs", "pkg/core/gpu/gpu.go",
+		"	if gpus > 1 && e == EnforcementMPS && mps < 3 {", "	if false {", "TestLevelFor",
+	},
+	{
+		"what was reserved stays", "pkg/node/enforcement/kernel.go",
+		"	return sum, k.driver.Set(ctx, id, dir, sum, hard)", "	return has, nil", "TestNothingIsReservedForContainersThatEnded",
+	},
+	{
+		"a limit is not read back", "pkg/node/enforcement/kernel.go",
+		"	case !ok || !within(soft, bytes) || !within(hard, bytes):", "	case false:", "TestAContainerHasItsLimitOrTheNodeIsNotKernel",
+	},
+	{
+		"no limits without dmem", "pkg/node/enforcement/cgroups.go",
+		"	return err\n}\n\n// dir returns", "	if _, err := os.Stat(filepath.Join(c.Root, \"dmem.capacity\")); err != nil {\n		return err\n	}\n	return err\n}\n\n// dir returns", "TestNodeThatMayHaveAny",
+	},
+	{
+		"kernel is said and not seen", "pkg/node/enforcement/node.go",
+		"f.Test = n.kernel.proven(ctx, f.Driver, devices)", "f.Test = ctx.Err()", "TestANodeIsKernelOnceALimitWasReadBack",
+	},
 }

@@ -1,0 +1,214 @@
+package enforcement
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"sync"
+	"time"
+
+	"github.com/gpumem/gpumem/pkg/core/gpu"
+)
+
+// Driver limits what control groups may have of GPUs (NVML, package nvml). A group is named by
+// the full path of its folder, amounts are bytes.
+type Driver interface {
+	Set(ctx context.Context, id gpu.UUID, dir string, soft, hard uint64) error
+	// Get is not ok for a group that has no limits.
+	Get(ctx context.Context, id gpu.UUID, dir string) (soft, hard uint64, ok bool, err error)
+}
+
+const (
+	mib = 1 << 20
+
+	// unlimited is NVML_DEVICE_MEMORY_LIMIT_MAX.
+	unlimited = 1<<64 - 1
+
+	// maxPage is the largest page that drivers count memory in.
+	maxPage = 2 * mib
+)
+
+// within reports whether a limit that was read is the one that was set, in whole pages.
+func within(read, set uint64) bool { return read <= set && set-read < maxPage }
+
+// kernel is the level of that name.
+type kernel struct {
+	driver  Driver
+	cgroups Cgroups
+
+	mu     sync.Mutex // one change at a time: settle adds up what groups have. Guards tested
+	tested struct {
+		of  string // the driver and the GPUs
+		at  time.Time
+		err error
+	}
+}
+
+// hold gives a container its limit of each of its GPUs. Where one fails, none keeps memory
+// reserved.
+func (k *kernel) hold(ctx context.Context, group string, devices []gpu.Device, limitMiB int64) error {
+	if limitMiB <= 0 || limitMiB > unlimited/2/mib {
+		return fmt.Errorf("a limit of %d MiB", limitMiB)
+	}
+	dir, err := k.cgroups.dir(group)
+	if err != nil {
+		return err
+	}
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	for _, d := range devices {
+		if err := k.set(ctx, d.UUID, dir, uint64(limitMiB)*mib); err != nil {
+			return errors.Join(err, k.free(ctx, dir, devices))
+		}
+	}
+	return nil
+}
+
+// set gives a group one limit, soft and hard, and reads it back. A soft limit below the hard one
+// would let MPS end the container's programs for its neighbours; above it there is none.
+func (k *kernel) set(ctx context.Context, id gpu.UUID, dir string, bytes uint64) error {
+	if err := k.driver.Set(ctx, id, dir, bytes, bytes); err != nil {
+		return err
+	}
+	soft, hard, ok, err := k.driver.Get(ctx, id, dir)
+	switch {
+	case err != nil:
+		return err
+	case !ok || !within(soft, bytes) || !within(hard, bytes):
+		return fmt.Errorf("GPU %s, %s: a limit of %d bytes was set and reads back as %d, soft %d", id, dir, bytes, hard, soft)
+	}
+	return nil
+}
+
+// release gives back what is reserved for a container that ends, and what earlier ones left.
+func (k *kernel) release(ctx context.Context, group string, devices []gpu.Device) error {
+	dir, err := k.cgroups.dir(group)
+	if err != nil {
+		return err
+	}
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	return errors.Join(k.free(ctx, dir, devices), k.settleAll(ctx, devices))
+}
+
+// free sets a group's soft limits to nothing. The hard ones remain, for a program that still runs.
+// A group that is gone has none; settle finds what it left.
+func (k *kernel) free(ctx context.Context, dir string, devices []gpu.Device) error {
+	if _, err := os.Stat(dir); errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	var errs []error
+	for _, d := range devices {
+		soft, hard, ok, err := k.driver.Get(ctx, d.UUID, dir)
+		if err == nil && ok && soft > 0 {
+			err = k.driver.Set(ctx, d.UUID, dir, 0, hard)
+		}
+		errs = append(errs, err)
+	}
+	return errors.Join(errs...)
+}
+
+// settleAll gives back what groups that are gone have left reserved above them.
+func (k *kernel) settleAll(ctx context.Context, devices []gpu.Device) error {
+	pods, err := k.cgroups.pods()
+	if err != nil {
+		return err
+	}
+	var errs []error
+	for _, d := range devices {
+		_, err := k.settle(ctx, d.UUID, pods)
+		errs = append(errs, err)
+	}
+	return errors.Join(errs...)
+}
+
+// settle returns what is reserved for a group. One above those of containers has what these have
+// together: the driver adds to it as they are given limits, and does not hear of one that is
+// removed. Where it has more, that is taken away, from those further up too.
+func (k *kernel) settle(ctx context.Context, id gpu.UUID, dir string) (soft uint64, err error) {
+	has, hard, ok, err := k.driver.Get(ctx, id, dir)
+	if err != nil || !ok || !aboveContainers(dir) {
+		return has, err
+	}
+	entries, err := os.ReadDir(dir)
+	if err != nil {
+		return has, err
+	}
+	var sum uint64
+	for _, e := range entries {
+		if !e.IsDir() {
+			continue
+		}
+		below, err := k.settle(ctx, id, filepath.Join(dir, e.Name()))
+		if err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return has, err
+		}
+		sum += below
+	}
+	// What was below has been taken from here already.
+	if has, hard, ok, err = k.driver.Get(ctx, id, dir); err != nil || !ok || has <= sum {
+		return has, err
+	}
+	return sum, k.driver.Set(ctx, id, dir, sum, hard)
+}
+
+const (
+	// scratch is the group that the driver is tested with, below the one of all pods.
+	scratch   = "gpumem-selftest"
+	testBytes = 64 * mib
+
+	// retest is after how long what was proven is proven again, retry what failed.
+	retest = 5 * time.Minute
+	retry  = 10 * time.Second
+)
+
+// proven says why the driver does not hold control groups of pods to limits of these GPUs, as
+// found by a test of each. Where it does, what ended containers have left is given back.
+func (k *kernel) proven(ctx context.Context, driver string, devices []gpu.Device) error {
+	of := driver
+	for _, d := range devices {
+		of += " " + string(d.UUID)
+	}
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	good := retest
+	if k.tested.err != nil {
+		good = retry
+	}
+	if k.tested.of != of || time.Since(k.tested.at) >= good {
+		k.tested.err = k.test(ctx, devices)
+		k.tested.of, k.tested.at = of, time.Now()
+	}
+	return k.tested.err
+}
+
+// test sets a limit of each GPU for a group beside those of pods, reads it back, and removes it.
+func (k *kernel) test(ctx context.Context, devices []gpu.Device) (err error) {
+	pods, err := k.cgroups.pods()
+	if err != nil {
+		return err
+	}
+	dir := filepath.Join(pods, scratch)
+	if err := os.Mkdir(dir, 0o755); err != nil && !errors.Is(err, fs.ErrExist) { // of a test that was cut short
+		return err
+	}
+	for _, d := range devices {
+		err = k.set(ctx, d.UUID, dir, testBytes)
+		if cleared := k.driver.Set(ctx, d.UUID, dir, 0, unlimited); err == nil {
+			err = cleared
+		}
+		if err != nil {
+			break
+		}
+	}
+	if removed := os.Remove(dir); err == nil {
+		err = removed
+	}
+	if err != nil {
+		return fmt.Errorf("the driver limits no control group: %w", err)
+	}
+	return k.settleAll(ctx, devices)
+}

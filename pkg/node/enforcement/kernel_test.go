@@ -1,0 +1,310 @@
+package enforcement
+
+import (
+	"context"
+	"errors"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/gpumem/gpumem/pkg/core/gpu"
+)
+
+// driver limits control groups as NVIDIA's does with dmem: what is reserved for a group is added to
+// all above it (NVIDIA, "MPS v3 Memory Partitioning").
+type driver struct {
+	root string
+
+	mu       sync.Mutex
+	limits   map[string][2]uint64 // soft and hard, by GPU and group
+	refuses  error                // to set
+	forgets  bool                 // what is set
+	unhanded string               // below this group none has limits: +dmem is missing
+}
+
+// newDriver makes a tree with the groups of the kubelet and of two containers.
+func newDriver(t *testing.T) *driver {
+	t.Helper()
+	d := &driver{root: t.TempDir(), limits: make(map[string][2]uint64)}
+	for _, group := range []string{"kubepods/burstable/poda/c1", "kubepods/burstable/podb/c1/inner"} {
+		if err := os.MkdirAll(filepath.Join(d.root, group), 0o755); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := os.WriteFile(filepath.Join(d.root, "cgroup.controllers"), []byte("cpu dmem\n"), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	return d
+}
+
+func (d *driver) change(f func()) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	f()
+}
+
+func (d *driver) Set(_ context.Context, id gpu.UUID, dir string, soft, hard uint64) error {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if _, err := os.Stat(dir); err != nil {
+		return err
+	}
+	switch {
+	case d.refuses != nil:
+		return d.refuses
+	case d.unhanded != "" && strings.HasPrefix(dir, filepath.Join(d.root, d.unhanded)+"/"):
+		return errors.New("no limits here")
+	case d.forgets:
+		return nil
+	}
+	was := d.limits[string(id)+" "+dir]
+	d.limits[string(id)+" "+dir] = [2]uint64{soft, hard}
+	for above := filepath.Dir(dir); above != d.root; above = filepath.Dir(above) {
+		l, ok := d.limits[string(id)+" "+above]
+		if !ok {
+			l[1] = unlimited
+		}
+		l[0] += soft - was[0]
+		d.limits[string(id)+" "+above] = l
+	}
+	return nil
+}
+
+func (d *driver) Get(_ context.Context, id gpu.UUID, dir string) (soft, hard uint64, ok bool, err error) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	l, ok := d.limits[string(id)+" "+dir]
+	return l[0], l[1], ok, nil
+}
+
+// reserved returns what is reserved of GPU-a, in MiB, by group; without what is nothing.
+func (d *driver) reserved() map[string]uint64 {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	out := make(map[string]uint64)
+	for key, l := range d.limits {
+		if group, ok := strings.CutPrefix(key, "GPU-a "+d.root+"/"); ok && l[0] > 0 {
+			out[group] = l[0] / mib
+		}
+	}
+	return out
+}
+
+func (d *driver) wantReserved(t *testing.T, want map[string]uint64) {
+	t.Helper()
+	if diff := cmp.Diff(want, d.reserved()); diff != "" {
+		t.Errorf("reserved (-want +got):\n%s", diff)
+	}
+}
+
+// end removes the control group of a container.
+func (d *driver) end(t *testing.T, group string) {
+	t.Helper()
+	if err := os.RemoveAll(filepath.Join(d.root, group)); err != nil {
+		t.Fatal(err)
+	}
+	d.change(func() { delete(d.limits, "GPU-a "+filepath.Join(d.root, group)) })
+}
+
+const c1, c2 = "kubepods/burstable/poda/c1", "kubepods/burstable/podb/c1"
+
+// TestAContainerHasItsLimitOrTheNodeIsNotKernel: a limit that was not set, or does not read back,
+// counts for the node until one does, or for a while.
+func TestAContainerHasItsLimitOrTheNodeIsNotKernel(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		h := newHost(t)
+		n := run(t, Auto, h)
+		hold := func(group string) error { return n.Hold(t.Context(), group, h.facts.Devices, 3072) }
+		look := func() {
+			time.Sleep(interval)
+			synctest.Wait()
+		}
+		if err := hold("/" + c1); err != nil {
+			t.Fatal(err)
+		}
+		if soft, hard, ok, _ := h.driver.Get(t.Context(), "GPU-a", filepath.Join(h.driver.root, c1)); soft != 3<<30 || hard != 3<<30 || !ok {
+			t.Errorf("soft %d, hard %d, %t: want both 3 GiB", soft, hard, ok)
+		}
+		for says, change := range map[string]func(on bool){
+			"not today": func(on bool) { h.driver.refuses = map[bool]error{true: errors.New("not today")}[on] },
+			"3221225472 bytes was set and reads back as 0, soft 0": func(on bool) { h.driver.forgets = on },
+		} {
+			h.driver.change(func() { change(true) })
+			if err := hold("/" + c2); err == nil || !strings.Contains(err.Error(), says) {
+				t.Errorf("%v, want %q", err, says)
+			}
+			look()
+			if inv, _, _ := n.Inventory(); inv.Enforcement != gpu.EnforcementMPS || !strings.Contains(inv.Weaker, "kernel: a limit could not be set: ") {
+				t.Errorf("level %s (%s) after a limit that was not set", inv.Enforcement, inv.Weaker)
+			}
+			h.driver.change(func() { change(false) })
+			if err := n.Ready(t.Context(), gpu.EnforcementKernel); err != nil {
+				t.Errorf("the container cannot try again: %v", err)
+			}
+			if err := hold("/" + c2); err != nil {
+				t.Error(err)
+			}
+			look()
+			wantLevel(t, n, gpu.EnforcementKernel, "", "")
+			if err := n.Release(t.Context(), "/"+c2); err != nil {
+				t.Error(err)
+			}
+			h.driver.change(func() { delete(h.driver.limits, "GPU-a "+filepath.Join(h.driver.root, c2)) })
+		}
+		if err := hold("/kubepods/podx/gone"); err == nil {
+			t.Error("a control group that is not there has a limit")
+		}
+		for _, group := range []string{"", "/", "../x"} {
+			if err := hold(group); err == nil {
+				t.Errorf("%q has a limit", group)
+			}
+		}
+		time.Sleep(forget + interval)
+		synctest.Wait()
+		wantLevel(t, n, gpu.EnforcementKernel, "", "") // the pod is gone, and nobody tries again
+	})
+}
+
+// TestOfTwoGPUsBothAreLimited, or nothing is reserved of either.
+func TestOfTwoGPUsBothAreLimited(t *testing.T) {
+	d := newDriver(t)
+	k := kernel{driver: d, cgroups: Cgroups{Root: d.root}}
+	two := []gpu.Device{{UUID: "GPU-a"}, {UUID: "GPU-b"}}
+	if err := k.hold(t.Context(), c1, two, 1024); err != nil {
+		t.Fatal(err)
+	}
+	for _, id := range []gpu.UUID{"GPU-a", "GPU-b"} {
+		if _, hard, _, _ := d.Get(t.Context(), id, filepath.Join(d.root, c1)); hard != 1<<30 {
+			t.Errorf("%s has a limit of %d", id, hard)
+		}
+	}
+	k.driver = failing{d, "GPU-b"}
+	if err := k.hold(t.Context(), c2, two, 1024); err == nil {
+		t.Error("one GPU has no limit, and the container starts")
+	}
+	d.wantReserved(t, map[string]uint64{"kubepods": 1024, "kubepods/burstable": 1024, "kubepods/burstable/poda": 1024, c1: 1024})
+}
+
+// failing is a driver that sets no limits of one GPU.
+type failing struct {
+	*driver
+	id gpu.UUID
+}
+
+func (f failing) Set(ctx context.Context, id gpu.UUID, dir string, soft, hard uint64) error {
+	if id == f.id {
+		return errors.New("not this GPU")
+	}
+	return f.driver.Set(ctx, id, dir, soft, hard)
+}
+
+// TestNothingIsReservedForContainersThatEnded: neither when their end is known, nor when their
+// control group went first, also while no plugin ran.
+func TestNothingIsReservedForContainersThatEnded(t *testing.T) {
+	devices := []gpu.Device{{UUID: "GPU-a"}}
+	one := map[string]uint64{"kubepods": 1024, "kubepods/burstable": 1024, "kubepods/burstable/podb": 1024, c2: 1024}
+	for name, end := range map[string]func(t *testing.T, d *driver, k *kernel){
+		"its control group is there": func(t *testing.T, _ *driver, k *kernel) {
+			if err := k.release(t.Context(), c1, devices); err != nil {
+				t.Error(err)
+			}
+		},
+		"its control group is gone": func(t *testing.T, d *driver, k *kernel) {
+			d.end(t, c1)
+			if err := k.release(t.Context(), c1, devices); err != nil {
+				t.Error(err)
+			}
+		},
+		"its pod is gone, and no plugin ran": func(t *testing.T, d *driver, k *kernel) {
+			d.end(t, c1)
+			d.end(t, filepath.Dir(c1))
+			*k = kernel{driver: d, cgroups: k.cgroups}
+			if err := k.proven(t.Context(), "615", devices); err != nil {
+				t.Error(err)
+			}
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			d := newDriver(t)
+			k := &kernel{driver: d, cgroups: Cgroups{Root: d.root}}
+			for group, limitMiB := range map[string]int64{c1: 3072, c2: 1024} {
+				if err := k.hold(t.Context(), group, devices, limitMiB); err != nil {
+					t.Fatal(err)
+				}
+			}
+			// Its program has groups of its own, whose limits are nobody's business.
+			if err := d.Set(t.Context(), "GPU-a", filepath.Join(d.root, c2, "inner"), 0, 512*mib); err != nil {
+				t.Fatal(err)
+			}
+			end(t, d, k)
+			d.wantReserved(t, one)
+		})
+	}
+	t.Run("a program that still runs keeps its limit", func(t *testing.T) {
+		d := newDriver(t)
+		k := &kernel{driver: d, cgroups: Cgroups{Root: d.root}}
+		if err := errors.Join(k.hold(t.Context(), c1, devices, 1024), k.release(t.Context(), c1, devices)); err != nil {
+			t.Fatal(err)
+		}
+		if _, hard, _, _ := d.Get(t.Context(), "GPU-a", filepath.Join(d.root, c1)); hard != 1<<30 {
+			t.Errorf("its limit is %d", hard)
+		}
+	})
+}
+
+// TestANodeIsKernelOnceALimitWasReadBack, on each GPU, beside the control groups of pods.
+func TestANodeIsKernelOnceALimitWasReadBack(t *testing.T) {
+	for name, tc := range map[string]struct {
+		spoil func(d *driver)
+		says  string
+	}{
+		"it limits":                    {func(*driver) {}, ""},
+		"no right to set":              {func(d *driver) { d.refuses = errors.New("no permission") }, "the driver limits no control group: no permission"},
+		"what is set is not there":     {func(d *driver) { d.forgets = true }, "reads back as 0"},
+		"the kubelet hands no dmem on": {func(d *driver) { d.unhanded = "kubepods" }, "no limits here"},
+		"no control groups of pods":    {func(d *driver) { _ = os.Rename(filepath.Join(d.root, "kubepods"), filepath.Join(d.root, "other")) }, "kubepods is not below"},
+		"a test that was cut short":    {func(d *driver) { _ = os.Mkdir(filepath.Join(d.root, "kubepods", scratch), 0o755) }, ""},
+		"a cgroup root of the kubelet's": {func(d *driver) {
+			_ = os.Mkdir(filepath.Join(d.root, "kubelet.slice"), 0o755)
+			_ = os.Rename(filepath.Join(d.root, "kubepods"), filepath.Join(d.root, "kubelet.slice", "kubelet-kubepods.slice"))
+		}, ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				h := newHost(t)
+				h.set(func(f *Facts) { f.MPS = errors.New("none") })
+				tc.spoil(h.driver)
+				n := run(t, Auto, h)
+				inv, _, _ := n.Inventory()
+				if (inv.Enforcement == gpu.EnforcementKernel) != (tc.says == "") || !strings.Contains(inv.Weaker, tc.says) {
+					t.Errorf("level %s (%s), want %q", inv.Enforcement, inv.Weaker, tc.says)
+				}
+				left, _ := filepath.Glob(filepath.Join(h.driver.root, "*", scratch))
+				if len(left) > 0 || len(h.driver.reserved()) > 0 {
+					t.Errorf("the test has left %v, reserved %v", left, h.driver.reserved())
+				}
+				h.driver.change(func() { h.driver.refuses = errors.New("no more") })
+				time.Sleep(retest + interval)
+				synctest.Wait()
+				if inv, _, _ := n.Inventory(); inv.Enforcement == gpu.EnforcementKernel {
+					t.Error("what was proven once is not proven again")
+				}
+			})
+		})
+	}
+}
+
+func TestWithin(t *testing.T) {
+	const set = 3 << 30
+	for read, want := range map[uint64]bool{set: true, set - 4096: true, set - maxPage: false, set + 1: false, 0: false, unlimited: false} {
+		if within(read, set) != want {
+			t.Errorf("%d for %d: want %t", read, uint64(set), want)
+		}
+	}
+}
