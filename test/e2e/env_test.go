@@ -314,8 +314,12 @@ func (e *env) inspect() report {
 // books returns the units that each GPU of each node has given away, by UUID.
 func (e *env) books() map[string]map[string]int64 {
 	e.Helper()
+	return booksOf(e.inspect())
+}
+
+func booksOf(r report) map[string]map[string]int64 {
 	out := make(map[string]map[string]int64)
-	for _, n := range e.inspect().Nodes {
+	for _, n := range r.Nodes {
 		out[n.Name] = make(map[string]int64)
 		for _, g := range n.GPUs {
 			out[n.Name][g.UUID] = g.Requested.Units

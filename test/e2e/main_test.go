@@ -25,6 +25,7 @@ var suite struct {
 	stack   *stack.Stack
 	notes   string
 	why     string
+	since   time.Time // when the release was installed that is there at the end
 }
 
 // installed are the values of the chart with which the cluster of the suite

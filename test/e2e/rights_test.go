@@ -70,7 +70,11 @@ func (a auditEvent) right() right {
 // after a run of all tests, which of the rights that the chart gives to gpumem's
 // own programs none of them has used.
 func checkRights(ctx context.Context) error {
-	denied, used, err := readAuditLog(suite.cluster.AuditLog(), time.Time{})
+	_, used, err := readAuditLog(suite.cluster.AuditLog(), time.Time{})
+	if err != nil {
+		return err
+	}
+	denied, _, err := readAuditLog(suite.cluster.AuditLog(), suite.since)
 	if err != nil {
 		return err
 	}

@@ -1,4 +1,4 @@
-// Package stack puts gpumem, as it stands in this checkout, on a test cluster:
+// Package stack puts gpumem, as it stands in this checkout or stood at a release, on a test cluster:
 // it builds the binaries and their images, loads them onto the nodes and
 // installs the chart with Helm, as a user would.
 //

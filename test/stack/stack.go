@@ -3,6 +3,7 @@ package stack
 import (
 	"bytes"
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"os"
@@ -11,6 +12,7 @@ import (
 	"strings"
 
 	"golang.org/x/sync/errgroup"
+	"sigs.k8s.io/yaml"
 
 	"github.com/gpumem/gpumem/test/cluster"
 	"github.com/gpumem/gpumem/test/images"
@@ -20,18 +22,19 @@ import (
 const (
 	Release   = "gpumem"
 	Namespace = "gpumem-system"
-	// Version is the chart's appVersion, and so the tag of the images.
+	// Version is the chart's appVersion in this checkout.
 	Version = "0.2.0"
 )
 
 // MPSStandIn is the binary that takes the place of NVIDIA's MPS daemon.
 const MPSStandIn = "nvidia-cuda-mps-control"
 
-// A Stack is gpumem built from this checkout.
+// A Stack is gpumem built from this checkout, or from the sources of another version.
 type Stack struct {
-	root string // of the checkout
-	out  string // where what was built lies
-	log  io.Writer
+	root    string // of the sources
+	out     string // where what was built lies
+	version string // of the chart, and so of the images
+	log     io.Writer
 }
 
 // Build compiles the binaries and writes their images into a folder.
@@ -40,28 +43,51 @@ func Build(ctx context.Context, out string, log io.Writer) (*Stack, error) {
 	if err != nil {
 		return nil, err
 	}
-	s := &Stack{root: root, out: out, log: log}
+	s, err := BuildFrom(ctx, root, out, log)
+	if err != nil {
+		return nil, err
+	}
+	return s, errors.Join(s.build(ctx, "gpumem-sim", "./cmd/gpumem-sim", "0"), s.build(ctx, MPSStandIn, "./pkg/node/mps/internal/standin", "0"))
+}
+
+// BuildFrom compiles what is installed, and the command, from the sources in a folder: those
+// of a release.
+func BuildFrom(ctx context.Context, root, out string, log io.Writer) (*Stack, error) {
+	version, err := chartVersion(root)
+	if err != nil {
+		return nil, err
+	}
+	s := &Stack{root: root, out: out, version: version, log: log}
 	if err := os.MkdirAll(out, 0o755); err != nil {
 		return nil, err
 	}
-	for _, b := range []struct {
-		name string
-		cgo  string // the driver's library is loaded through cgo
-	}{{"gpumem-extender", "0"}, {"kubectl-inspect-gpumem", "0"}, {"gpumem-sim", "0"}, {"gpumem-device-plugin", "1"}, {MPSStandIn, "0"}} {
-		fmt.Fprintf(log, "build %s\n", b.name)
-		source := "./cmd/" + b.name
-		if b.name == MPSStandIn {
-			source = "./pkg/node/mps/internal/standin"
-		}
-		cmd := exec.CommandContext(ctx, "go", "build", "-trimpath", "-buildvcs=false",
-			"-ldflags", "-s -w -X main.version=v"+Version, "-o", s.Binary(b.name), source)
-		cmd.Dir = s.root
-		cmd.Env = append(os.Environ(), "CGO_ENABLED="+b.cgo, "CGO_CFLAGS=-O2 -g -Wno-deprecated-declarations")
-		if output, err := cmd.CombinedOutput(); err != nil {
-			return nil, fmt.Errorf("build %s: %w\n%s", b.name, err, output)
-		}
+	return s, errors.Join(
+		s.build(ctx, "gpumem-extender", "./cmd/gpumem-extender", "0"),
+		s.build(ctx, "kubectl-inspect-gpumem", "./cmd/kubectl-inspect-gpumem", "0"),
+		s.build(ctx, "gpumem-device-plugin", "./cmd/gpumem-device-plugin", "1"), // it loads the driver's library through cgo
+	)
+}
+
+func (s *Stack) build(ctx context.Context, name, source, cgo string) error {
+	fmt.Fprintf(s.log, "build %s %s\n", name, s.version)
+	cmd := exec.CommandContext(ctx, "go", "build", "-trimpath", "-buildvcs=false", "-ldflags", "-s -w -X main.version=v"+s.version, "-o", s.Binary(name), source)
+	cmd.Dir = s.root
+	cmd.Env = append(os.Environ(), "CGO_ENABLED="+cgo, "CGO_CFLAGS=-O2 -g -Wno-deprecated-declarations")
+	if output, err := cmd.CombinedOutput(); err != nil {
+		return fmt.Errorf("build %s: %w\n%s", name, err, output)
 	}
-	return s, nil
+	return nil
+}
+
+// chartVersion returns the version of the chart in a checkout.
+func chartVersion(root string) (string, error) {
+	text, err := os.ReadFile(filepath.Join(root, "charts", "gpumem", "Chart.yaml"))
+	if err != nil {
+		return "", err
+	}
+	var chart struct{ AppVersion string }
+	err = yaml.Unmarshal(text, &chart)
+	return chart.AppVersion, err
 }
 
 // checkout returns the folder above the working directory that holds the chart.
@@ -79,6 +105,9 @@ func checkout() (string, error) {
 		}
 	}
 }
+
+// Version returns the version of the chart and of the images.
+func (s *Stack) Version() string { return s.version }
 
 // Binary returns the file of a binary by its name.
 func (s *Stack) Binary(name string) string { return filepath.Join(s.out, name) }
@@ -133,7 +162,7 @@ func (s *Stack) images(c *cluster.Cluster) ([]string, error) {
 	} {
 		archive := filepath.Join(s.out, image.binary+".tar")
 		err := images.Image{
-			Name:       "ghcr.io/gpumem/" + image.binary + ":" + Version,
+			Name:       "ghcr.io/gpumem/" + image.binary + ":" + s.version,
 			Files:      append(images.Programs(s.Binary(image.binary)), image.files...),
 			Entrypoint: []string{"/usr/local/bin/" + image.binary},
 			User:       image.user,
