@@ -62,6 +62,19 @@ for golden in tests/golden/*; do
 	fi
 done
 
+# Before 1.36, mutating policies are there where the API server has been told to serve them.
+beta=admissionregistration.k8s.io/v1beta1
+if "$helm" template gpumem . --kube-version v1.35.8 --set admission.setSchedulerName=true >/dev/null 2>&1; then
+	echo "admission.setSchedulerName: not refused where the API server has no mutating policies" >&2
+	failed=1
+fi
+"$helm" template gpumem . --kube-version v1.35.8 --api-versions "$beta/MutatingAdmissionPolicy" --set admission.setSchedulerName=true >"$out/beta.yaml"
+if [ "$(grep -c "^apiVersion: $beta\$" "$out/beta.yaml")" != 2 ]; then
+	echo "admission.setSchedulerName: no policy and binding of $beta on 1.35" >&2
+	failed=1
+fi
+rm "$out/beta.yaml"
+
 for values in tests/refused/*.yaml; do
 	want=$(sed -n '1s/^# //p' "$values")
 	if got=$("$helm" template gpumem . --kube-version v1.36.3 --values "$values" 2>&1 >/dev/null); then
