@@ -83,7 +83,7 @@ update: $(BIN)/helm ## Write anew what is made of something else: formatting, go
 	gofmt -w cmd pkg test
 	@for dir in $$(find . -name go.mod -printf '%h\n' | sort); do cd $$dir; go mod tidy; cd $(CURDIR); done
 	go test ./pkg/kube/api ./pkg/report/printers ./pkg/replay ./pkg/cli ./pkg/cli/overview ./cmd/gpumem-sim -update
-	cd test && go test . ./fakenvml -run 'TestTableOfValues|TestStubsAreCurrent' -update
+	cd test && go test . ./fakenvml -run 'TestTableOfValues|TestStubsAreCurrent|TestNamesThatPeopleUse' -update
 	HELM=$(CURDIR)/$(BIN)/helm charts/gpumem/tests/golden.sh --update
 	@if cd pkg/report/page && $(NPM_CI); then npm run build; else echo "No npm here: the page's bundle stays as it is."; fi
 
@@ -105,6 +105,12 @@ vet: ## Check formatting and vet
 
 # -count=1 where tests read or build what is outside of their module: go would show an
 # earlier result for it.
+.PHONY: vulnerabilities
+vulnerabilities: ## Look for known vulnerabilities in what is called of our dependencies; needs vuln.go.dev
+	@mkdir -p $(BIN)
+	@cd test/lint && go build -o ../../$(BIN)/ golang.org/x/vuln/cmd/govulncheck
+	@for dir in $(MODULES); do echo "govulncheck in $$dir"; cd $$dir; $(CURDIR)/$(BIN)/govulncheck ./...; cd $(CURDIR); done
+
 .PHONY: test-unit
 test-unit: chromium ## Run the tests of the packages
 	go test -race -shuffle=on ./...
@@ -140,8 +146,9 @@ chromium: ## Install Chromium, which the tests of the page need, where it is mis
 ##@ Longer tests
 
 .PHONY: test-long
-test-long: ## Have kube-scheduler bind each pod that fits in 5 s, at 20 places in each size of cluster (an hour, on an idle machine)
+test-long: ## Have kube-scheduler bind each pod that fits in 5 s, at 20 places in each size of cluster, and upgrade in every order (an hour, on an idle machine; the second needs root)
 	cd test/scheduler && go test -count=1 -timeout 2h -parallel 4 -v -seeds 20 -patience 5s ./...
+	cd test && go test -count=1 -timeout 30m -v -run TestUpgradeFromTheLastRelease ./e2e -long
 
 .PHONY: sim
 sim: ## Simulate a cluster under faults: SEEDS seeds from SEED on
