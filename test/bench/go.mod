@@ -15,7 +15,7 @@ require (
 )
 
 require (
-	github.com/go-json-experiment/json v0.0.0-20260213210345-44df1a37e875
+	github.com/go-json-experiment/json v1.27.2
 	github.com/google/go-cmp v0.7.0
 	golang.org/x/sync v0.24.0
 	golang.org/x/sys v0.48.0
