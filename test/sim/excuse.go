@@ -205,10 +205,14 @@ func (m *machine) exchanging(s *spec) bool {
 	})
 }
 
-// rejected reports whether the kubelet has rejected a pod: another that can stand in for it may
-// have its GPU.
-func (m *machine) rejected(s *spec) bool {
-	return m.kubelet != nil && m.kubelet.managed[s.uid] != nil && m.kubelet.managed[s.uid].rejected
+// over reports whether the kubelet has rejected a pod, or its containers have stopped: another that
+// can stand in for it may have its GPU.
+func (m *machine) over(s *spec) bool {
+	if m.kubelet == nil {
+		return false
+	}
+	k := m.kubelet.managed[s.uid]
+	return k != nil && (k.rejected || k.terminated)
 }
 
 // alike returns the pods of the machine that can stand in for one, itself among

@@ -108,6 +108,7 @@ type books struct {
 	requested map[string]amount
 	holders   map[string][]*spec
 	nowhere   []*spec // bound to the node, on no GPU that is known
+	lost      []*spec // of these, on one that is gone
 
 	charged map[string]map[string]amount // by GPU and UID
 	given   map[string]map[string]amount // by UID and GPU: what the node says that pods were given
@@ -135,6 +136,9 @@ func (w *World) isCordoned(node *v1.Node, id string) bool {
 
 func (b *books) add(s *spec, gpus, leaving []string) {
 	lost := slices.ContainsFunc(gpus, func(id string) bool { _, ok := b.capacity[id]; return !ok })
+	if lost {
+		b.lost = append(b.lost, s)
+	}
 	if len(gpus) == 0 || lost {
 		b.nowhere = append(b.nowhere, s)
 		return
@@ -163,7 +167,7 @@ func (b *books) charge(s *spec, id string, a amount) {
 
 // keep drops the pods of a GPU that do not pass, and those that are nowhere.
 func (b *books) keep(id string, passes func(*spec) bool) {
-	b.nowhere = nil
+	b.nowhere, b.lost = nil, nil
 	b.holders[id] = slices.DeleteFunc(b.holders[id], func(s *spec) bool { return !passes(s) })
 	b.requested[id] = amount{}
 	for _, s := range b.holders[id] {
@@ -191,7 +195,7 @@ func (b *books) allows(s *spec, id string) bool {
 	if !rules(s) {
 		return true
 	}
-	if slices.ContainsFunc(b.holders[id], func(other *spec) bool { return other.uid != s.uid && other.closed && rules(other) }) {
+	if slices.ContainsFunc(slices.Concat(b.holders[id], b.lost), func(other *spec) bool { return other.uid != s.uid && other.closed && rules(other) }) {
 		return false
 	}
 	model := strings.TrimPrefix(strings.ToLower(b.models[id]), "nvidia ")
@@ -487,8 +491,8 @@ func (w *World) truth(name string, on []*v1.Pod) *books {
 // checkTruth is I2 for what is written in the API: the pods that were placed
 // with all that there was to know fit the GPU. Of pods that are exchanging their
 // GPUs the halves are written one by one: they count when that is done, and so
-// does whoever has taken the gap meanwhile. A pod that the kubelet has rejected has nothing,
-// though that is not written yet.
+// does whoever has taken the gap meanwhile. A pod that the kubelet has rejected, or that has
+// stopped, has nothing, though that is not written yet.
 func (w *World) checkTruth() {
 	on := w.podsByNode()
 	for _, m := range w.machines {
@@ -500,7 +504,7 @@ func (w *World) checkTruth() {
 		for _, d := range m.hardware {
 			id := string(d.UUID)
 			b.keep(id, func(s *spec) bool {
-				return s.excused == "" && !w.forges(s) && slices.Contains(w.assignment(w.api.pods[s.name]), id) && !m.exchanging(s) && !m.rejected(s)
+				return s.excused == "" && !w.forges(s) && slices.Contains(w.assignment(w.api.pods[s.name]), id) && !m.exchanging(s) && !m.over(s)
 			})
 			if sum := b.requested[id]; sum.units > int(d.Allocatable) && !m.resized[d.UUID] || sum.cores > allCores {
 				w.violate("I2", "%s of %s has %d units, and pods that were placed with full knowledge hold %v: %v", id, m.name, d.Allocatable, sum, specNames(b.holders[id]))
