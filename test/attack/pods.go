@@ -41,7 +41,7 @@ func pods() []attempt {
 		{"see all GPUs, by an ephemeral container", ephemeral},
 		{"see all GPUs, by a ConfigMap of the container with the grant (envFrom)", fromConfigMap("main", "")},
 		{"see all GPUs, by a ConfigMap of a sidecar (envFrom)", fromConfigMap("side", "void")},
-		{"see all GPUs, by a limit of 0 of nvidia.com/gpu (admission.guardGPUs)", guarded},
+		{"see all GPUs, by a limit of 0 of nvidia.com/gpu, or of 1 and nodeName (admission.guardGPUs)", guarded},
 		{"have the extender match many globs", taken("32 of them and 1024 bytes at most", annotated("gpu-uuid", strings.Repeat("!z*,", 31)+"!z"), annotated("gpu-uuid", strings.Repeat("!z*,", 32)+"!z"))},
 		{"have the extender match long globs", taken("32 of them and 1024 bytes at most", annotated("gpu-uuid", strings.Repeat("x", 1024)), annotated("gpu-uuid", strings.Repeat("x", 1025)))},
 		{"stop the extender with an amount of 1e999999", enormous},
@@ -139,8 +139,8 @@ func guarded(ctx context.Context, f *field) (string, error) {
 		return "", err
 	}
 	f.undo = append(f.undo, func(ctx context.Context) error { return f.Stack.Delete(ctx, f.Cluster, policies) })
-	tries := func(gpus string) error {
-		pod := f.pod("tried", 0)
+	tries := func(gpus string, more ...func(*v1.Pod)) error {
+		pod := f.pod("tried", 0, more...)
 		pod.Spec.Containers[0].Env = []v1.EnvVar{{Name: "NVIDIA_VISIBLE_DEVICES", Value: "all"}}
 		if gpus != "" {
 			pod.Spec.Containers[0].Resources.Limits = v1.ResourceList{"nvidia.com/gpu": quantity(gpus)}
@@ -157,7 +157,11 @@ func guarded(ctx context.Context, f *field) (string, error) {
 	if err := tries("1"); err != nil {
 		return "", fmt.Errorf("with a limit of 1 it fails too: %w", err)
 	}
-	return failsWith(tries("0"), want)
+	if said, err := failsWith(tries("0"), want); err != nil {
+		return said, err
+	}
+	// The kubelet ignores a resource that its node does not have.
+	return failsWith(tries("1", placed(node)), "names its node")
 }
 
 // enormous sends the amount as it is written: a client would work it out.
