@@ -16,8 +16,9 @@
 //   - A pod that fits at least one node by all that its request says is bound to one such
 //     node, within five seconds after kube-scheduler's own back-off. What delays it by
 //     design: kube-scheduler's other filters, pods of higher priority, a pod that the
-//     kubelet could take for it and has not admitted yet, and the back-off, which grows
-//     from one second to podMaxBackoffSeconds with each try.
+//     kubelet could take for it and has not admitted yet, a binding of its own that may have
+//     been written, until the review, and the back-off, which grows from one second to
+//     podMaxBackoffSeconds with each try.
 //   - Filter, Prioritize and Preempt reserve nothing. Where a pod is expected after them
 //     counts for what is ranked next; no pod is refused everywhere for it.
 //   - Bind reserves before it writes, writes once, and no lock is held while it
