@@ -29,7 +29,7 @@ func runCleanup(ctx context.Context, args []string, stdout, stderr io.Writer) er
 	opts := defaultOptions()
 	var leases []string
 	f := pflag.NewFlagSet("gpumem-extender cleanup", pflag.ContinueOnError)
-	f.StringVar(&opts.domain, "resource-domain", opts.domain, "`domain` of the extended resources and annotations")
+	f.StringVar(&opts.Domain, "resource-domain", opts.Domain, "`domain` of the extended resources and annotations")
 	f.StringSliceVar(&leases, "lease", nil, "`namespace/name` of a Lease to delete")
 	opts.kube.AddFlags(f)
 	opts.log.AddFlags(f)
@@ -41,7 +41,7 @@ Usage: gpumem-extender cleanup [flags]`, args, stdout); {
 	case err != nil:
 		return err
 	}
-	names, err := api.NewNames(opts.domain)
+	names, err := api.NewNames(opts.Domain)
 	if err != nil {
 		return fmt.Errorf("--resource-domain: %w", err)
 	}

@@ -61,7 +61,7 @@ func TestPolicies(t *testing.T) {
 				t.Fatal(err)
 			}
 			got, err := o.complete()
-			if diff := cmp.Diff(tc.want, got.policies); diff != "" || err != nil {
+			if diff := cmp.Diff(tc.want, got.service.Policies); diff != "" || err != nil {
 				t.Errorf("policies: %v (-want +got):\n%s", err, diff)
 			}
 		})
@@ -191,7 +191,7 @@ func FuzzOptions(f *testing.F) {
 		if ip := net.ParseIP(host); err != nil || !secret && host != "localhost" && (ip == nil || !ip.IsLoopback()) {
 			t.Errorf("%q lets others bind pods: %q, %v", line, o.listen, err)
 		}
-		if !(o.kube.QPS > 0) || o.kube.Burst <= 0 || o.selfCheck < 0 || o.assumeLimit < 2*controller.BindDeadline {
+		if !(o.kube.QPS > 0) || o.kube.Burst <= 0 || o.SelfCheck < 0 || o.AssumeLimit < 2*controller.BindDeadline {
 			t.Errorf("%q is accepted: %v", line, daemon.Effective(o.flags))
 		}
 	})

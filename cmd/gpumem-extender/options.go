@@ -7,26 +7,20 @@ import (
 	"net"
 	"os"
 	"strings"
-	"time"
 
 	"github.com/spf13/pflag"
 	"k8s.io/apimachinery/pkg/types"
 
-	"github.com/gpumem/gpumem/pkg/core/placement"
-	"github.com/gpumem/gpumem/pkg/core/ranking"
-	"github.com/gpumem/gpumem/pkg/kube/api"
 	"github.com/gpumem/gpumem/pkg/process/daemon"
 	"github.com/gpumem/gpumem/pkg/process/serve"
-	"github.com/gpumem/gpumem/pkg/scheduler/controller"
+	"github.com/gpumem/gpumem/pkg/scheduler/service"
 )
 
 // options are the flags of the command.
 type options struct {
-	listen      string
-	probeListen string
-	readListen  string
-	page        bool
-	tls         serve.MutualTLS
+	service.Flags
+	listen string
+	tls    serve.MutualTLS
 
 	leaderElect    bool
 	leaseName      string
@@ -35,13 +29,6 @@ type options struct {
 
 	schedulerLease string
 	chooseNode     bool
-
-	domain      string
-	policy      string
-	nodePolicy  string
-	assumeLimit time.Duration
-	selfCheck   time.Duration
-	decisions   int
 
 	kube        daemon.Kube
 	log         daemon.Log
@@ -52,19 +39,13 @@ type options struct {
 
 func defaultOptions() options {
 	return options{
+		Flags:          service.DefaultFlags(),
 		listen:         "127.0.0.1:8010",
-		probeListen:    ":8011",
-		readListen:     "127.0.0.1:8013",
 		tls:            serve.MutualTLS{ClientName: "gpumem-kube-scheduler"},
 		leaseName:      "gpumem-extender",
 		leaseNamespace: os.Getenv("POD_NAMESPACE"),
 		identity:       os.Getenv("POD_NAME"),
 		schedulerLease: "kube-system/kube-scheduler",
-		domain:         api.DefaultDomain,
-		policy:         "binpack",
-		assumeLimit:    30 * time.Second,
-		selfCheck:      time.Minute,
-		decisions:      1000,
 		kube:           daemon.Kube{QPS: 500, Burst: 1000},
 		log:            daemon.DefaultLog(),
 	}
@@ -83,15 +64,7 @@ func (o *options) parse(args []string, stdout io.Writer) error {
 	f.StringVar(&o.identity, "leader-elect-identity", o.identity, "`name` of this replica in the Lease; default: the environment variable POD_NAME")
 	f.StringVar(&o.schedulerLease, "scheduler-lease", o.schedulerLease, "`namespace/name` of the Lease of the kube-schedulers that each have an extender like this one; not used with --leader-elect")
 	f.BoolVar(&o.chooseNode, "choose-node", o.chooseNode, "answer filter with the best node alone, so that what kube-scheduler's own plugins prefer does not count; otherwise its scores and this extender's add up")
-	f.StringVar(&o.probeListen, "probe-listen", o.probeListen, "`address` of /healthz, /readyz, /metrics and /version")
-	f.StringVar(&o.readListen, "read-listen", o.readListen, "`address` of what people read: the last decisions, and the page; loopback only, to be reached by kubectl port-forward")
-	f.BoolVar(&o.page, "page", o.page, "serve a page that shows the fleet at --read-listen")
-	f.StringVar(&o.domain, "resource-domain", o.domain, "`domain` of the extended resources and annotations")
-	f.StringVar(&o.policy, "policy", o.policy, "`policy` by which GPUs are chosen for pods that name none: binpack or spread")
-	f.StringVar(&o.nodePolicy, "node-policy", o.nodePolicy, "`policy` by which nodes are chosen for them: binpack or spread; empty: that of --policy")
-	f.DurationVar(&o.assumeLimit, "assume-limit", o.assumeLimit, "how long a placement whose outcome is unknown is kept before the API server is asked")
-	f.DurationVar(&o.selfCheck, "self-check-interval", o.selfCheck, "time between two comparisons of the cache with the API server; what differs in both is logged, counted and put right; 0: none")
-	f.IntVar(&o.decisions, "decisions", o.decisions, "`number` of pods whose last decisions are kept, with what was considered, for kubectl inspect gpumem explain; 0: none")
+	o.Flags.AddFlags(f)
 	o.kube.AddFlags(f)
 	o.log.AddFlags(f)
 	f.BoolVar(&o.showVersion, "version", false, "print the version and end")
@@ -105,9 +78,8 @@ Usage: gpumem-extender [flags]
 // config is what the flags say, read once.
 type config struct {
 	options
-	names    api.Names
-	policies ranking.Policies     // of pods that name none
-	lease    types.NamespacedName // of those of whom one asks, or is asked
+	service service.Config
+	lease   types.NamespacedName // of those of whom one asks, or is asked
 }
 
 // complete reads the flags, and reports all mistakes at once.
@@ -116,12 +88,9 @@ func (o *options) complete() (config, error) {
 	if !o.leaderElect {
 		c.lease.Namespace, c.lease.Name, _ = strings.Cut(o.schedulerLease, "/")
 	}
-	var domain, policies error
-	if c.names, domain = api.NewNames(o.domain); domain != nil {
-		domain = fmt.Errorf("--resource-domain: %w", domain)
-	}
-	c.policies, policies = o.policies()
-	return c, errors.Join(c.validateVerbs(), c.validateReplica(), domain, policies, c.validateTimes(), o.kube.Validate(), o.log.Validate())
+	var shared error
+	c.service, shared = o.Complete()
+	return c, errors.Join(c.validateVerbs(), c.validateReplica(), shared, o.kube.Validate(), o.log.Validate())
 }
 
 // validateVerbs says what is wrong with where and how kube-scheduler is answered.
@@ -138,7 +107,7 @@ func (c *config) validateVerbs() error {
 	return errors.Join(errs...)
 }
 
-// validateReplica says what is wrong with the Lease, and with where probes and people are answered.
+// validateReplica says what is wrong with the Lease.
 func (c *config) validateReplica() error {
 	var errs []error
 	if c.leaderElect && (c.leaseName == "" || c.leaseNamespace == "" || c.identity == "") {
@@ -147,56 +116,10 @@ func (c *config) validateReplica() error {
 	if c.lease.Namespace == "" || c.lease.Name == "" {
 		errs = append(errs, fmt.Errorf("--scheduler-lease: %q, want namespace/name", c.schedulerLease))
 	}
-	if _, _, err := net.SplitHostPort(c.probeListen); err != nil {
-		errs = append(errs, fmt.Errorf("--probe-listen: %w", err))
-	}
-	if !isLoopback(c.readListen) {
-		errs = append(errs, fmt.Errorf("--read-listen: %q is not an address of the loopback, and nobody is asked for credentials there", c.readListen))
-	}
-	return errors.Join(errs...)
-}
-
-// validateTimes says what is wrong with times and numbers.
-func (c *config) validateTimes() error {
-	var errs []error
-	if least := 2 * controller.BindDeadline; c.assumeLimit < least {
-		errs = append(errs, fmt.Errorf("--assume-limit: %s is less than %s, within which a binding may still land", c.assumeLimit, least))
-	}
-	if c.selfCheck != 0 && c.selfCheck < time.Second {
-		errs = append(errs, fmt.Errorf("--self-check-interval: %s: want 1s or more, or 0 for none", c.selfCheck))
-	}
-	if c.decisions < 0 {
-		errs = append(errs, fmt.Errorf("--decisions: %d, want 0 or more", c.decisions))
-	}
 	return errors.Join(errs...)
 }
 
 // withTLS reports whether clients are to show a certificate.
 func (o *options) withTLS() bool {
 	return o.tls.CertFile != "" || o.tls.KeyFile != "" || o.tls.ClientCAFile != ""
-}
-
-// policies reads what the flags say of pods that name no policy.
-func (o *options) policies() (ranking.Policies, error) {
-	gpus, err := readPolicy("policy", o.policy)
-	if o.nodePolicy == "" {
-		return ranking.Policies{GPU: gpus}, err
-	}
-	nodes, nodeErr := readPolicy("node-policy", o.nodePolicy)
-	return ranking.Policies{GPU: gpus, Node: nodes}, errors.Join(err, nodeErr)
-}
-
-func readPolicy(flag, value string) (placement.Policy, error) {
-	policy, err := api.ParseFallback(value)
-	if err != nil {
-		return "", fmt.Errorf("--%s: %w", flag, err)
-	}
-	return policy, nil
-}
-
-// isLoopback reports whether an address to listen on is of the loopback.
-func isLoopback(address string) bool {
-	host, _, err := net.SplitHostPort(address)
-	ip := net.ParseIP(host)
-	return err == nil && (host == "localhost" || ip != nil && ip.IsLoopback())
 }

@@ -15,6 +15,7 @@ import (
 	"github.com/gpumem/gpumem/pkg/core/gpu"
 	"github.com/gpumem/gpumem/pkg/core/placement"
 	"github.com/gpumem/gpumem/pkg/kube/api"
+	"github.com/gpumem/gpumem/pkg/scheduler/binder"
 	"github.com/gpumem/gpumem/pkg/scheduler/extender"
 )
 
@@ -91,11 +92,11 @@ func newFleet(nodes, pods int) (*fleet, error) {
 		return nil, err
 	}
 	f := &fleet{api: newInstantAPI(), names: nodeNames(nodes), capacity: make(map[gpu.UUID]gpu.Units)}
-	f.Extender = &extender.Extender{
-		Reads: new(singleflight.Group),
-		Log:   zap.NewNop(), Names: names, Cache: cache.New(), Cluster: f.api,
+	f.Extender = &extender.Extender{Queue: f.api, Binder: binder.Binder{
+		Self: "gpumem-extender", Reads: new(singleflight.Group),
+		Log: zap.NewNop(), Names: names, Cache: cache.New(), Cluster: f.api,
 		Policy: placement.Binpack, Now: time.Now, Missing: func() string { return "" },
-	}
+	}}
 	for i, name := range f.names {
 		inv := inventory(i)
 		f.Cache.SetNode(name, inv)

@@ -35,6 +35,7 @@ import (
 	"github.com/gpumem/gpumem/pkg/core/cache"
 	"github.com/gpumem/gpumem/pkg/core/placement"
 	"github.com/gpumem/gpumem/pkg/kube/api"
+	"github.com/gpumem/gpumem/pkg/scheduler/binder"
 	"github.com/gpumem/gpumem/pkg/scheduler/controller"
 	"github.com/gpumem/gpumem/pkg/scheduler/extender"
 )
@@ -171,11 +172,12 @@ func (c *cluster) startExtender(ctx context.Context, t testing.TB, running *sync
 	if c.watch, err = controller.New(log, client, names(t), c.cache); err != nil {
 		t.Fatal(err)
 	}
-	e := &extender.Extender{
-		Reads: new(singleflight.Group),
-		Log:   log, Names: names(t), Cache: c.cache, Cluster: controller.NewClient(c.watch, client, types.NamespacedName{}), Neighbours: c.watch,
-		Policy: placement.Binpack, Alone: true, Now: time.Now, Missing: c.watch.Missing,
-	}
+	hand := controller.NewClient(c.watch, client, types.NamespacedName{})
+	e := &extender.Extender{Queue: hand, Neighbours: c.watch, Alone: true, Binder: binder.Binder{
+		Self: "gpumem-extender", Reads: new(singleflight.Group),
+		Log: log, Names: names(t), Cache: c.cache, Cluster: hand,
+		Policy: placement.Binpack, Now: time.Now, Missing: c.watch.Missing,
+	}}
 	running.Go(func() { c.watch.Run(ctx) })
 	running.Go(func() {
 		wait.UntilWithContext(ctx, func(context.Context) { c.cache.Reprice() }, repriceInterval)

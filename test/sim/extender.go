@@ -23,6 +23,7 @@ import (
 
 	"github.com/gpumem/gpumem/pkg/core/cache"
 	"github.com/gpumem/gpumem/pkg/core/placement"
+	"github.com/gpumem/gpumem/pkg/scheduler/binder"
 	"github.com/gpumem/gpumem/pkg/scheduler/controller"
 	"github.com/gpumem/gpumem/pkg/scheduler/extender"
 )
@@ -74,15 +75,17 @@ func (w *World) newExtender(name string) *extenderProc {
 		over: make(map[string]bool), reserved: make(map[string]bool), repeated: make(map[string]bool), calls: make(map[string]int), dirty: true,
 		open: make(map[*reply]func()), turns: make(map[string]time.Duration),
 	}
-	e.ext = &extender.Extender{
-		Log: zap.NewNop(), Names: w.names, Cache: e.books, Cluster: cluster{e}, Reads: flight{w, e.process, make(map[string]*call)},
-		Policy: placement.Policy(w.cfg.policy), NodePolicy: placement.Policy(w.cfg.nodePolicy), Now: time.Now, Missing: e.missing, Alone: w.cfg.Alone,
-	}
+	e.ext = &extender.Extender{Queue: cluster{e}, NodePolicy: placement.Policy(w.cfg.nodePolicy), Alone: w.cfg.Alone, Binder: binder.Binder{
+		Self: name, Log: zap.NewNop(), Names: w.names, Cache: e.books, Cluster: cluster{e}, Reads: flight{w, e.process, make(map[string]*call)},
+		Policy: placement.Policy(w.cfg.policy), Now: time.Now, Missing: e.missing,
+	}}
 	e.routes = e.ext.Routes("simulation")
 	e.asker = &extender.Extender{
-		Log: zap.NewNop(), Names: w.names, Cache: e.books, Cluster: cluster{e},
-		Policy: placement.Policy(w.cfg.policy), NodePolicy: placement.Policy(w.cfg.nodePolicy), Now: time.Now, Missing: e.lookedAt, Alone: w.cfg.Alone,
-		NodesToFind: w.cfg.nodesToFind,
+		Queue: cluster{e}, NodePolicy: placement.Policy(w.cfg.nodePolicy), Alone: w.cfg.Alone, NodesToFind: w.cfg.nodesToFind,
+		Binder: binder.Binder{
+			Self: name, Log: zap.NewNop(), Names: w.names, Cache: e.books, Cluster: cluster{e},
+			Policy: placement.Policy(w.cfg.policy), Now: time.Now, Missing: e.lookedAt,
+		},
 	}
 	e.asked = e.asker.Routes("simulation")
 	books := &controller.Books{Log: zap.NewNop(), Names: w.names, Cache: e.books}
@@ -342,7 +345,7 @@ func (e *extenderProc) bind(pod *v1.Pod, node string, done func(problem string))
 	w, uid := e.w, string(pod.UID)
 	w.spawn(func() {
 		w.mu.Lock()
-		if e.bindAt == 0 || w.now()-e.bindAt > extender.Silence {
+		if e.bindAt == 0 || w.now()-e.bindAt > binder.Silence {
 			e.turn = w.now()
 		}
 		e.bindAt = w.now()

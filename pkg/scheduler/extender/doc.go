@@ -1,5 +1,6 @@
 // Package extender answers kube-scheduler: filter, prioritize, preempt and bind as
-// functions of the protocol's types, and the HTTP routes that carry them.
+// functions of the protocol's types, and the HTTP routes that carry them. Package binder
+// binds.
 //
 // # Protocol
 //
@@ -21,17 +22,7 @@
 //     podMaxBackoffSeconds with each try.
 //   - Filter, Prioritize and Preempt reserve nothing. Where a pod is expected after them
 //     counts for what is ranked next; no pod is refused everywhere for it.
-//   - Bind reserves before it writes, writes once, and no lock is held while it
-//     does. After a definite refusal the reservation is gone; when the outcome
-//     is not known it stays until the watch or a later read tells.
-//   - Bind gives away nothing of which another extender's binding was written
-//     before the kube-scheduler that asks began to lead.
-//   - A binding that was not sent, or that the API server has refused, is never taken
-//     for one of unknown outcome.
-//   - A Bind for a pod that is on that node already is a success: kube-scheduler
-//     repeats one whose answer it did not get.
-//   - What is decided about a pod is told to whoever listens (Decided) after the
-//     answer is known, and changes none.
+//   - Bind has the invariants of package binder, which does the work.
 //   - Every request gets an answer that says what was wrong. Failures of the
 //     matter travel as HTTP 200 with Error (kube-scheduler drops the body of
 //     anything else); only what is no request at all is a 4xx.
@@ -42,23 +33,6 @@
 // request for each verb (docs/scaling.md has what that costs). But it works with
 // the kube-scheduler of each release and of each vendor; a plugin would be a
 // kube-scheduler of our own, to be built anew for each.
-//
-// A binding outlives the request that asked for it: were it cut off with the
-// caller's connection, its outcome would be unknown for no good reason. One that
-// has not been sent when the caller hangs up is not sent.
-//
-// Of two replicas the one that does not lead follows the other's bindings by its
-// watch, which may be behind when the lead changes: client-go waits up to a minute
-// before it tries an API server again that was away. So at the first Bind after a
-// Silence the Lease is read, which takes a millisecond or two: the same leader as before
-// means that no other has bound anything. After another leader, the API server's resource
-// version is read once, and until the watch has told of all up to it, the pods of each node
-// are read with the first Bind to it. Binds that come at once wait for one read: hundreds of
-// their own ran into their time limits on a loaded API server. To refuse until the watch has caught up would hold
-// pods up for a minute, and a list of all nodes is too much for a large cluster. What is left
-// is a binding that is written after these reads, of a replica that has let go of the
-// lead with a Bind under way: then the device plugin, which gives nothing twice, finds
-// another GPU for one of the pods or refuses it.
 //
 // kube-scheduler asks about the next pod while a Bind is under way, and packing sends
 // both to the same node. Were the first one's memory reserved by Filter, a pod that

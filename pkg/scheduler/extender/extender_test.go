@@ -29,6 +29,7 @@ import (
 	"github.com/gpumem/gpumem/pkg/core/gpu"
 	"github.com/gpumem/gpumem/pkg/core/placement"
 	"github.com/gpumem/gpumem/pkg/kube/api"
+	"github.com/gpumem/gpumem/pkg/scheduler/binder"
 )
 
 var (
@@ -141,12 +142,12 @@ func newWorld(t testing.TB) *world {
 		cluster: &fakeCluster{pods: map[string]*v1.Pod{}},
 		now:     time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC),
 	}
-	w.Extender = &Extender{
-		Reads: new(singleflight.Group),
-		Log:   zaptest.NewLogger(t), Names: names, Cache: cache.New(), Cluster: w.cluster,
+	w.Extender = &Extender{Queue: w.cluster, Binder: binder.Binder{
+		Self: "gpumem-extender", Reads: new(singleflight.Group),
+		Log: zaptest.NewLogger(t), Names: names, Cache: cache.New(), Cluster: w.cluster,
 		Policy: placement.Binpack, Now: func() time.Time { return w.now },
 		Missing: func() string { return "" },
-	}
+	}}
 	w.Cache.SetNode("pair", inventory(gpu.Device{UUID: "GPU-aaaa", Allocatable: 16}, gpu.Device{UUID: "GPU-bbbb", Allocatable: 16}))
 	w.Cache.SetNode("big", inventory(gpu.Device{UUID: "GPU-cccc", Allocatable: 80}))
 	w.Cache.SetNode("plain", gpu.Inventory{})

@@ -15,13 +15,14 @@ import (
 	"github.com/gpumem/gpumem/pkg/core/ranking"
 	"github.com/gpumem/gpumem/pkg/kube/api"
 	"github.com/gpumem/gpumem/pkg/report/decisions"
+	"github.com/gpumem/gpumem/pkg/scheduler/waker"
 )
 
 // Filter says on which of the nodes the pod fits, and of each other one why not; of
 // those where it fits it names the best alone if Alone is set. Before it says that
 // the pod fits nowhere, it may wait for SecondLook.
 func (e *Extender) Filter(ctx context.Context, args *extenderv1.ExtenderArgs) *extenderv1.ExtenderFilterResult {
-	e.turn.ask(e.Now())
+	e.Ask()
 	changed := e.Cache.Changed()
 	result := e.filter(args)
 	if len(result.FailedNodes) == 0 || fitsSomewhere(result) || !e.looks.allow(e.Now()) {
@@ -58,8 +59,8 @@ func (e *Extender) filter(args *extenderv1.ExtenderArgs) *extenderv1.ExtenderFil
 	}
 	d := refused.decision(len(fit))
 	d.Sampled = e.sampled(d.Asked, nodes)
-	e.tell(q.Pod, d)
-	e.waiting.answered(q.Pod.UID, e.refusal(q, d, refused, changes, now))
+	e.Tell(q.Pod, d)
+	e.remember(q, d, refused, changes, now)
 	e.Log.Debug("filter",
 		zap.Stringer("pod", q.Pod), zap.String("uid", q.Pod.UID), zap.Int("asked", d.Asked), zap.Int("fit", d.Fit))
 	result := &extenderv1.ExtenderFilterResult{}
@@ -69,16 +70,17 @@ func (e *Extender) filter(args *extenderv1.ExtenderArgs) *extenderv1.ExtenderFil
 	return fitting(result, args, e.choose(q, fit, now))
 }
 
-// refusal is what is to be remembered of an answer; nil where the pod is not refused
-// everywhere, or not for want of room.
-func (e *Extender) refusal(q question, d decisions.Decision, refused refusals, changes uint64, now time.Time) *refusal {
+// remember takes note of an answer, for the pod to be woken when it fits: where it is refused
+// everywhere, and for want of GPU memory.
+func (e *Extender) remember(q question, d decisions.Decision, refused refusals, changes uint64, now time.Time) {
 	if d.Fit > 0 || q.unreadable != nil {
-		return nil
+		e.waker.Answered(q.Pod.UID)
+		return
 	}
-	return &refusal{
-		Question: q.Question, at: now, changes: changes, count: d.Asked, sampled: d.Sampled, elsewhere: q.known,
-		asked: e.Cache.Set(refused.names()),
-	}
+	e.waker.Refused(&waker.Refusal{
+		Question: q.Question, At: now, Changes: changes, Count: d.Asked, Sampled: d.Sampled, Elsewhere: q.known,
+		Asked: e.Cache.Set(refused.names()),
+	})
 }
 
 // fitting writes into an answer where the pod fits, in the form of the question.
@@ -110,7 +112,7 @@ func (e *Extender) choose(q question, fit []asked, now time.Time) []asked {
 		if len(best) == 0 {
 			return fit
 		}
-		e.tell(q.Pod, ranked(nodes, best))
+		e.Tell(q.Pod, ranked(nodes, best))
 		fit = fit[best[0].Index : best[0].Index+1]
 	}
 	e.Cache.Expect(q.Pod, fit[0].name, q.Request, q.Fallback, now)
@@ -131,10 +133,7 @@ func (e *Extender) unanswerable(args *extenderv1.ExtenderArgs) string {
 	case args.NodeNames != nil && len(*args.NodeNames) > maxNodes:
 		return fmt.Sprintf("the request names %d nodes, and %d is the most", len(*args.NodeNames), maxNodes)
 	}
-	if missing := e.Missing(); missing != "" {
-		return "gpumem-extender is not ready: " + missing
-	}
-	return ""
+	return e.NotReady()
 }
 
 // asked is a node of a question: its name, and the whole of it where that is given.
@@ -286,7 +285,7 @@ func (e *Extender) Prioritize(_ context.Context, args *extenderv1.ExtenderArgs) 
 		result[i].Score = score
 		best = insertScored(best, ranking.Scored{Index: i, Score: score}, states)
 	}
-	e.tell(q.Pod, ranked(states, best))
+	e.Tell(q.Pod, ranked(states, best))
 	if n := len(best); n > 0 && best[0].Score > 0 && (n == 1 || best[1].Score < best[0].Score) {
 		e.Cache.Expect(q.Pod, states[best[0].Index].Name, q.Request, q.Fallback, e.Now())
 	}

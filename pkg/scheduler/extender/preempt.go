@@ -49,7 +49,7 @@ func (e *Extender) Preempt(_ context.Context, args *extenderv1.ExtenderPreemptio
 		}
 	}
 	log.Info("preempt", zap.Int64("units", int64(req.Units())), zap.Int("proposed", len(proposed)), zap.Int("possible", len(result.NodeNameToMetaVictims)))
-	e.tell(api.Ref(args.Pod), preempted(len(proposed), len(result.NodeNameToMetaVictims)))
+	e.Tell(api.Ref(args.Pod), preempted(len(proposed), len(result.NodeNameToMetaVictims)))
 	return result
 }
 

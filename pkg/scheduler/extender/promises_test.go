@@ -25,6 +25,7 @@ import (
 	"github.com/gpumem/gpumem/pkg/core/placement"
 	"github.com/gpumem/gpumem/pkg/kube/api"
 	"github.com/gpumem/gpumem/pkg/report/decisions"
+	"github.com/gpumem/gpumem/pkg/scheduler/binder"
 	"github.com/gpumem/gpumem/pkg/scheduler/controller"
 )
 
@@ -69,11 +70,11 @@ func newAPIServer(t *testing.T) *apiServer {
 func (s *apiServer) extender() *Extender {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	e := &Extender{
-		Reads: new(singleflight.Group),
-		Log:   zap.NewNop(), Names: s.names, Cache: cache.New(), Cluster: s,
+	e := &Extender{Queue: s, Binder: binder.Binder{
+		Self: "gpumem-extender", Reads: new(singleflight.Group),
+		Log: zap.NewNop(), Names: s.names, Cache: cache.New(), Cluster: s,
 		Policy: placement.Binpack, Now: time.Now, Missing: func() string { return "" },
-	}
+	}}
 	books := &controller.Books{Log: zap.NewNop(), Names: s.names, Cache: e.Cache}
 	for _, node := range s.nodes {
 		books.NodeHandler().OnAdd(node, true)
@@ -604,7 +605,7 @@ func TestWhatAnotherHasBoundElsewhereOnTheNodeCounts(t *testing.T) {
 	s.mustSchedule(led, filler, "n") // on GPU-A, so that x comes to GPU-B
 	s.mustSchedule(led, x, "n")
 
-	now = now.Add(Silence + 1)
+	now = now.Add(binder.Silence + 1)
 	if got, want := bindTo(leads, y, "n"), "needs 12 GiB on one GPU; free: GPU0 4, GPU1 6 (10 GiB in all)"; got != want {
 		t.Errorf("pod y: %q, want %q", got, want)
 	}
@@ -684,13 +685,13 @@ func TestHowOftenANodeIsReadBesideTheWatch(t *testing.T) {
 		lists  int
 	}{
 		{0, "n", 1},
-		{Silence, "n", 1},
-		{Silence, "m", 2},
-		{Silence, "n", 2},
-		{Silence, "m", 2},
-		{Silence + 1, "n", 3},
+		{binder.Silence, "n", 1},
+		{binder.Silence, "m", 2},
+		{binder.Silence, "n", 2},
+		{binder.Silence, "m", 2},
+		{binder.Silence + 1, "n", 3},
 		{0, "m", 4},
-		{Silence, "m", 4},
+		{binder.Silence, "m", 4},
 	} {
 		now = now.Add(step.passes)
 		s.mustSchedule(e, s.create(fmt.Sprint("pod-", i), 1), step.node)
@@ -699,7 +700,7 @@ func TestHowOftenANodeIsReadBesideTheWatch(t *testing.T) {
 		}
 	}
 
-	now = now.Add(2 * Silence)
+	now = now.Add(2 * binder.Silence)
 	s.listFails = true
 	pod := s.create("late", 1)
 	if got, want := bindTo(e, pod, "n"), "read the pods of node n: no answer"; got != want {

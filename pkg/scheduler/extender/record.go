@@ -2,7 +2,6 @@ package extender
 
 import (
 	"cmp"
-	"errors"
 	"iter"
 	"slices"
 	"strings"
@@ -17,18 +16,10 @@ import (
 	"github.com/gpumem/gpumem/pkg/report/decisions"
 )
 
-// tell passes on what has been decided about a pod.
-func (e *Extender) tell(ref placement.PodRef, d decisions.Decision) {
-	if e.Decided != nil {
-		d.Time = e.Now()
-		e.Decided(ref, d)
-	}
-}
-
 // tellFailure tells that a question about a pod could not be answered.
 func (e *Extender) tellFailure(verb string, pod *v1.Pod, message string) {
 	if pod != nil {
-		e.tell(api.Ref(pod), decisions.Decision{Verb: verb, Result: decisions.Failed, Reason: decisions.Error, Message: message})
+		e.Tell(api.Ref(pod), decisions.Decision{Verb: verb, Result: decisions.Failed, Reason: decisions.Error, Message: message})
 	}
 }
 
@@ -151,14 +142,6 @@ func closest(nodes []refusedNode) []decisions.Node {
 	return others[:min(len(others), decisions.MaxNodes)]
 }
 
-// reasonOf names an error in a word.
-func reasonOf(err error) string {
-	if refusal := (*decide.Refusal)(nil); errors.As(err, &refusal) {
-		return refusal.Reason
-	}
-	return decisions.Error
-}
-
 // ranked is what prioritize has decided: the best nodes by their scores, of all that
 // were ranked.
 func ranked(nodes []*placement.Node, best []ranking.Scored) decisions.Decision {
@@ -189,20 +172,6 @@ func preempted(proposed, possible int) decisions.Decision {
 	if possible == 0 {
 		d.Result, d.Reason = decisions.Unfit, placement.Insufficient.String()
 		d.Message = "no eviction makes room on one GPU of the nodes that kube-scheduler asked about; it asks about none whose sum has room"
-	}
-	return d
-}
-
-// bound is what bind has decided about the GPUs of a node, as they were before.
-func (e *Extender) bound(ref placement.PodRef, before placement.Node, name string, assignment placement.Assignment, err error) decisions.Decision {
-	d := decisions.Decision{Verb: decisions.Bind, Result: decisions.Bound, Node: name, Asked: 1, Fit: 1}
-	if err != nil {
-		d.Result, d.Reason, d.Message, d.Fit = decisions.Refused, reasonOf(err), err.Error(), 0
-	}
-	if pod := e.Cluster.Pod(ref.Namespace, ref.Name); pod != nil && before.Name != "" {
-		if req, err := e.Names.Request(pod); err == nil {
-			d.Nodes = []decisions.Node{decisions.Look(req, before, assignment)}
-		}
 	}
 	return d
 }

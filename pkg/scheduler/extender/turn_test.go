@@ -12,6 +12,7 @@ import (
 	v1 "k8s.io/api/core/v1"
 
 	"github.com/gpumem/gpumem/pkg/core/gpu"
+	"github.com/gpumem/gpumem/pkg/scheduler/binder"
 )
 
 // Others can have bound something only while another kube-scheduler led. So as long as
@@ -31,19 +32,19 @@ func TestWhenThePodsOfANodeAreReadBesideTheWatch(t *testing.T) {
 		lists  int
 	}{
 		{0, "a", false, "n", 1},
-		{Silence, "a", false, "n", 1},
-		{Silence + 1, "a", false, "n", 2}, // a Bind of the one before may have been under way
-		{handover, "a", false, "n", 2},
-		{Silence + 1, "a", false, "n", 2},
-		{Silence + 1, "a", false, "m", 3},
+		{binder.Silence, "a", false, "n", 1},
+		{binder.Silence + 1, "a", false, "n", 2}, // a Bind of the one before may have been under way
+		{binder.Handover, "a", false, "n", 2},
+		{binder.Silence + 1, "a", false, "n", 2},
+		{binder.Silence + 1, "a", false, "m", 3},
 		{time.Hour, "a", false, "m", 3},
-		{Silence + 1, "b", false, "m", 4}, // b led: who asks now is another
-		{Silence + 1, "a", false, "m", 5},
+		{binder.Silence + 1, "b", false, "m", 4}, // b led: who asks now is another
+		{binder.Silence + 1, "a", false, "m", 5},
 		{0, "a", false, "n", 6},
 		{0, "a", true, "n", 6},
-		{Silence + 1, "c", true, "n", 6},
-		{handover, "", false, "n", 7}, // nothing is known of the leader
-		{handover, "", false, "n", 8},
+		{binder.Silence + 1, "c", true, "n", 6},
+		{binder.Handover, "", false, "n", 7}, // nothing is known of the leader
+		{binder.Handover, "", false, "n", 8},
 	} {
 		now = now.Add(step.passes)
 		s.leader, s.told = step.leader, step.told
@@ -85,25 +86,6 @@ func TestNothingIsBoundWhileNobodySaysWhoLed(t *testing.T) {
 		if _, _, known := e.Cache.Where(string(pod.UID)); known != (tc.want == "") {
 			t.Errorf("after %q the pod is assumed: %t", tc.want, known)
 		}
-	}
-}
-
-// A question that comes while the Lease is read, after another silence, has it read again.
-func TestASilenceDuringTheReadOfTheLease(t *testing.T) {
-	var turn turn
-	now := time.Now()
-	turn.ask(now)
-	_, silences, _ := turn.last()
-	turn.ask(now.Add(Silence + 1))
-	turn.found(&lead{leader: "a"}, silences)
-	if _, _, current := turn.last(); current {
-		t.Error("the Lease is not read again")
-	}
-	_, silences, _ = turn.last()
-	turn.found(&lead{leader: "b"}, silences)
-	turn.found(&lead{leader: "a"}, silences-1) // an answer that was long on its way
-	if last, _, current := turn.last(); !current || last.leader != "b" {
-		t.Errorf("leader %q, current %t; want b", last.leader, current)
 	}
 }
 
@@ -201,12 +183,12 @@ func TestAReadThatHangsFailsNoOtherBind(t *testing.T) {
 type tired struct{ *apiServer }
 
 func (h *tired) Leader(context.Context) (string, error) {
-	time.Sleep(lookTimeout - time.Millisecond)
+	time.Sleep(binder.LookTimeout - time.Millisecond)
 	return "a", nil
 }
 
 func (h *tired) ReadPodsOn(ctx context.Context, node string) ([]*v1.Pod, error) {
-	time.Sleep(lookTimeout - time.Millisecond)
+	time.Sleep(binder.LookTimeout - time.Millisecond)
 	return h.apiServer.ReadPodsOn(ctx, node)
 }
 

@@ -14,6 +14,7 @@ import (
 
 	"github.com/gpumem/gpumem/pkg/core/gpu"
 	"github.com/gpumem/gpumem/pkg/core/placement"
+	"github.com/gpumem/gpumem/pkg/scheduler/waker"
 )
 
 // A pod of 14 units was refused on n0 to n2, of which each has 10 of 20 units taken by a
@@ -50,7 +51,7 @@ func TestWhichPodsAreWoken(t *testing.T) {
 			w.cluster.bindErr = errRefused
 			w.bind(w.cluster.pods["team/waits"], "n1")
 		}, false}, {second, nil, false}},
-		"no question about it comes any more": {{second, nil, false}, {remembered, gone, false}, {second, nil, false}},
+		"no question about it comes any more": {{second, nil, false}, {waker.Remembered, gone, false}, {second, nil, false}},
 		"another leads":                       {{second, gone, false}, {0, func(w *world) { w.Missing = func() string { return "another leads" } }, false}, {second, nil, false}},
 		"the API server refuses once": {
 			{second, gone, false},
@@ -109,7 +110,7 @@ func TestAPodIsWokenWhenItsBindingHasNotLanded(t *testing.T) {
 		t.Fatalf("fits %v", got)
 	}
 	for range 3 {
-		w.now = w.now.Add(wakeAfter)
+		w.now = w.now.Add(waker.After)
 		w.WakeWaiting(t.Context())
 	}
 	if len(w.cluster.woken) > 0 {
@@ -118,7 +119,7 @@ func TestAPodIsWokenWhenItsBindingHasNotLanded(t *testing.T) {
 	w.now = w.now.Add(30 * time.Second)
 	w.ReviewAssumed(t.Context(), 30*time.Second)
 	for range 3 {
-		w.now = w.now.Add(wakeAfter)
+		w.now = w.now.Add(waker.After)
 		w.WakeWaiting(t.Context())
 	}
 	if diff := cmp.Diff([]string{"pod"}, w.cluster.woken); diff != "" {
@@ -148,7 +149,7 @@ func TestAPodIsWokenUntilAllNodesWereAskedAbout(t *testing.T) {
 		for range 60 {
 			w.fits(pod, names[from:from+230]...)
 			for range 3 {
-				w.now = w.now.Add(wakeAfter)
+				w.now = w.now.Add(waker.After)
 				w.cluster.woken = nil
 				w.WakeWaiting(context.Background())
 				woken += len(w.cluster.woken)
@@ -202,7 +203,7 @@ func TestPodsThatAnotherRefusedAreWoken(t *testing.T) {
 				}
 				for range 3 {
 					w.WakeWaiting(context.Background())
-					w.now = w.now.Add(wakeAfter)
+					w.now = w.now.Add(waker.After)
 				}
 			}
 			look(tc.begin)

@@ -22,7 +22,7 @@ import (
 var core = []string{"pkg/core/allocation", "pkg/core/cache", "pkg/core/decide", "pkg/core/gpu", "pkg/core/placement", "pkg/core/preemption", "pkg/core/ranking"}
 
 // near are the packages whose tests look for a mutant that the tests of its own package miss.
-var near = append(slices.Clone(core), "pkg/kube/api", "pkg/scheduler/extender", "pkg/node/nodestate", "pkg/node/reconcile", "pkg/node/deviceplugin", "pkg/core/defrag")
+var near = append(slices.Clone(core), "pkg/kube/api", "pkg/scheduler/extender", "pkg/scheduler/binder", "pkg/node/nodestate", "pkg/node/reconcile", "pkg/node/deviceplugin", "pkg/core/defrag")
 
 // The kinds of faults that are generated.
 const (

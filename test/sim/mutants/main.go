@@ -135,7 +135,11 @@ func overlay(dir, path string, content []byte) (name string, err error) {
 
 // unit runs the unit test that has to find the fault.
 func (m mutant) unit(ctx context.Context, overlay string) error {
-	test := exec.CommandContext(ctx, "go", "test", "-vet=off", "-overlay", overlay, "-run", "^"+m.test+"$", "./"+filepath.Dir(m.file))
+	folder := filepath.Dir(m.file)
+	if folder == "pkg/scheduler/binder" || folder == "pkg/scheduler/waker" {
+		folder = "pkg/scheduler/extender" // whose tests bind and wake
+	}
+	test := exec.CommandContext(ctx, "go", "test", "-vet=off", "-overlay", overlay, "-run", "^"+m.test+"$", "./"+folder)
 	test.Dir = filepath.Join("..", "..")
 	out, err := test.CombinedOutput()
 	if err == nil {

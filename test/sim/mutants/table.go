@@ -32,16 +32,16 @@ var table = []mutant{
 		"	c.mu.Unlock()\n	time.Sleep(20 * time.Millisecond)\n	c.mu.Lock()\n	c.set(on, ref.UID, &pod{\n		Holding: placement.Holding{Pod: ref, Request: req, Assignment: chosen},", simulation,
 	},
 	{
-		"a forgotten Forget", "pkg/scheduler/extender/extender.go",
-		"e.Cache.RefusePod(ref.UID, decided)", "_ = decided", simulation,
+		"a forgotten Forget", "pkg/scheduler/binder/binder.go",
+		"b.Cache.RefusePod(ref.UID, decided)", "_ = decided", simulation,
 	},
 	{
-		"expected after a refused Bind", "pkg/scheduler/extender/extender.go",
-		"		e.Cache.Unexpect(ref.UID, e.Now())\n", "", "TestHowLongAPodIsExpected",
+		"expected after a refused Bind", "pkg/scheduler/binder/binder.go",
+		"		b.Cache.Unexpect(ref.UID, b.Now())\n", "", "TestHowLongAPodIsExpected",
 	},
 	{
-		"unknown outcome is a refusal", "pkg/scheduler/extender/extender.go",
-		"case e.Cluster.Refused(cause):", "case true:", simulation,
+		"unknown outcome is a refusal", "pkg/scheduler/binder/binder.go",
+		"case b.Cluster.Refused(cause):", "case true:", simulation,
 	},
 	{
 		"bindings not counted", "pkg/core/cache/cache.go",
@@ -116,7 +116,7 @@ var table = []mutant{
 		" || ok && !p.assumed {", " {", simulation,
 	},
 	{
-		"entered though it has ended", "pkg/scheduler/extender/reads.go",
+		"entered though it has ended", "pkg/scheduler/binder/reads.go",
 		"if api.Terminal(pod) {", "if false {", simulation,
 	},
 	{
@@ -149,24 +149,24 @@ var table = []mutant{
 		"return e.Cache.Refused(node.name, q.Question)", "_, _ = e.Cache.AssumePod(q.Pod, node.name, q.Request, e.Policy, e.Now()); return nil", simulation,
 	},
 	{
-		"a leader is not caught up", "pkg/scheduler/extender/extender.go",
-		"return e.catchUp(ctx, nodeName)", "return nil", simulation,
+		"a leader is not caught up", "pkg/scheduler/binder/binder.go",
+		"return b.catchUp(ctx, nodeName)", "return nil", simulation,
 	},
 	{
-		"never woken", "pkg/scheduler/extender/wake.go",
-		"if err := e.Cluster.Wake(ctx, p.Pod); err != nil {", "if err := error(nil); err != nil {", simulation,
+		"never woken", "pkg/scheduler/waker/waker.go",
+		"if err := queue.Wake(ctx, p.Pod); err != nil {", "if err := error(nil); err != nil {", simulation,
 	},
 	{
-		"a pod is left after a lost binding", "pkg/scheduler/extender/wake.go",
-		"|| p.sampled || p.elsewhere {", "|| p.sampled {", "TestAPodIsWokenWhenItsBindingHasNotLanded",
+		"a pod is left after a lost binding", "pkg/scheduler/waker/waker.go",
+		"|| p.Sampled || p.Elsewhere {", "|| p.Sampled {", "TestAPodIsWokenWhenItsBindingHasNotLanded",
 	},
 	{
-		"a pod is woken while it may be bound", "pkg/scheduler/extender/wake.go",
-		"_, _, known := e.Cache.Where(uid); known {", "_, _, known := e.Cache.Where(uid); known && false {", "TestAPodIsWokenWhenItsBindingHasNotLanded",
+		"a pod is woken while it may be bound", "pkg/scheduler/waker/waker.go",
+		"_, _, known := b.Cache.Where(uid); known {", "_, _, known := b.Cache.Where(uid); known && false {", "TestAPodIsWokenWhenItsBindingHasNotLanded",
 	},
 	{
-		"who waited before is not taken over", "pkg/scheduler/extender/wake.go",
-		"		e.takeOver()\n", "", "TestPodsThatAnotherRefusedAreWoken",
+		"who waited before is not taken over", "pkg/scheduler/waker/waker.go",
+		"		w.takeOver(b, queue)\n", "", "TestPodsThatAnotherRefusedAreWoken",
 	},
 	{
 		"a sample is taken for all nodes", "pkg/scheduler/extender/sampled.go",
@@ -181,23 +181,23 @@ var table = []mutant{
 		"	e.Cache.Expect(q.Pod, fit[0].name, q.Request, q.Fallback, now)\n", "", "TestABurstIsPlacedWithoutRefusals",
 	},
 	{
-		"who leads is not asked", "pkg/scheduler/extender/turn.go",
-		`if last == nil || leader == "" || leader != last.leader || now.Sub(last.begun) < handover {`, "if last == nil {", simulation,
+		"who leads is not asked", "pkg/scheduler/binder/turn.go",
+		`if last == nil || leader == "" || leader != last.leader || now.Sub(last.begun) < Handover {`, "if last == nil {", simulation,
 	},
 	{
-		"a handover is over at once", "pkg/scheduler/extender/turn.go",
-		"now.Sub(last.begun) < handover {", "false {", simulation,
+		"a handover is over at once", "pkg/scheduler/binder/turn.go",
+		"now.Sub(last.begun) < Handover {", "false {", simulation,
 	},
 	{
-		"a watch behind is believed", "pkg/scheduler/extender/turn.go",
+		"a watch behind is believed", "pkg/scheduler/binder/turn.go",
 		"if done || !told(l.from) {", "if done {", simulation,
 	},
 	{
-		"each Bind reads the Lease", "pkg/scheduler/extender/turn.go",
+		"each Bind reads the Lease", "pkg/scheduler/binder/turn.go",
 		`"lead after silence "+strconv.Itoa(silences)`, `fmt.Sprintf("%p", &silences)+strconv.Itoa(silences)`, "TestBindsThatComeAtOnceWaitForOneRead",
 	},
 	{
-		"each Bind reads the pods of its node", "pkg/scheduler/extender/turn.go",
+		"each Bind reads the pods of its node", "pkg/scheduler/binder/turn.go",
 		`"pods of "+node+" since "+lead.from`, `fmt.Sprintf("%p", &err)`, "TestBindsThatComeAtOnceWaitForOneRead",
 	},
 	{
@@ -277,16 +277,16 @@ var table = []mutant{
 		".MaxRetries(0)", "", "TestABindingIsSentOnce",
 	},
 	{
-		"a namesake's binding is believed", "pkg/scheduler/extender/extender.go",
+		"a namesake's binding is believed", "pkg/scheduler/binder/binder.go",
 		"gone := err == nil && (pod == nil || string(pod.UID) != ref.UID)", "gone := err == nil && pod == nil", "TestAPodMadeAgainUnderItsNameIsAnother",
 	},
 	{
-		"a namesake keeps an assumption", "pkg/scheduler/extender/extender.go",
+		"a namesake keeps an assumption", "pkg/scheduler/binder/binder.go",
 		`case pod == nil || string(pod.UID) != a.Pod.UID || pod.Spec.NodeName == "":`, `case pod == nil || pod.Spec.NodeName == "":`, "TestAPodMadeAgainUnderItsNameIsAnother",
 	},
 	{
-		"a review forgets a later binding", "pkg/scheduler/extender/extender.go",
-		"e.Cache.ExpirePod(a.Pod.UID, before)", "e.Cache.ForgetPod(a.Pod.UID)", "TestAReviewLeavesWhatIsBoundMeanwhile",
+		"a review forgets a later binding", "pkg/scheduler/binder/binder.go",
+		"b.Cache.ExpirePod(a.Pod.UID, before)", "b.Cache.ForgetPod(a.Pod.UID)", "TestAReviewLeavesWhatIsBoundMeanwhile",
 	},
 	{
 		"nominated pods score nothing", "pkg/scheduler/extender/filter.go",

@@ -1,4 +1,4 @@
-package main
+package service
 
 import (
 	"context"
@@ -12,6 +12,7 @@ import (
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/kubernetes/fake"
 
 	"github.com/gpumem/gpumem/pkg/core/cache"
@@ -21,7 +22,6 @@ import (
 	"github.com/gpumem/gpumem/pkg/report/metrics"
 	"github.com/gpumem/gpumem/pkg/report/page"
 	"github.com/gpumem/gpumem/pkg/scheduler/controller"
-	"github.com/gpumem/gpumem/pkg/scheduler/extender"
 )
 
 // What is free on nodes to which kube-scheduler sends no pods is free neither to the metrics nor
@@ -66,16 +66,24 @@ func TestWhatIsFreeWhereNoPodsGo(t *testing.T) {
 	got := make(map[string]float64) // in GiB, and of each node
 	var fleet page.Fleet
 	synctest.Test(t, func(t *testing.T) {
-		p := &parts{books: cache.New(), extender: &extender.Extender{Policy: placement.Spread}, conf: config{options: options{page: true}}}
-		if p.watch, err = controller.New(zaptest.NewLogger(t), client, names, p.books); err != nil {
+		flags := DefaultFlags()
+		flags.Page, flags.Policy = true, "spread"
+		conf, err := flags.Complete()
+		if err != nil {
 			t.Fatal(err)
 		}
+		books := cache.New()
+		watch, err := controller.New(zaptest.NewLogger(t), client, names, books)
+		if err != nil {
+			t.Fatal(err)
+		}
+		s := New("gpumem-extender", "test", zaptest.NewLogger(t), conf, books, controller.NewClient(watch, client, types.NamespacedName{}))
 		ctx, cancel := context.WithCancel(t.Context())
 		done := make(chan struct{})
-		go func() { defer close(done); p.watch.Run(ctx) }()
+		go func() { defer close(done); s.Watch.Run(ctx) }()
 		synctest.Wait()
 		registry := prometheus.NewRegistry()
-		metrics.RegisterFleet(registry, p.fleet(names))
+		metrics.RegisterFleet(registry, s.fleet())
 		families, err := registry.Gather()
 		if err != nil {
 			t.Fatal(err)
@@ -91,10 +99,10 @@ func TestWhatIsFreeWhereNoPodsGo(t *testing.T) {
 				}
 			}
 		}
-		source := p.page(names)
+		source := s.source()
 		fleet = page.NewFleet(*source)
 		if got := source.Facts(source.Nodes()).Policy; got != placement.Spread {
-			t.Errorf("the page has policy %q, and the extender spread", got)
+			t.Errorf("the page has policy %q, and the flags spread", got)
 		}
 		cancel()
 		<-done

@@ -1,4 +1,4 @@
-package extender
+package binder
 
 import (
 	"context"
@@ -14,10 +14,10 @@ import (
 // wait until the next has led and lost it.
 const Silence = time.Second
 
-// handover is how long after a lead has begun a binding of the one before may still be
+// Handover is how long after a lead has begun a binding of the one before may still be
 // written: its kube-scheduler asks for up to five seconds after it has given the Lease
 // away, a Bind takes BindTimeout at most, and the API server five seconds more.
-const handover = 20 * time.Second
+const Handover = 20 * time.Second
 
 // turn is the time in which kube-scheduler asks this extender and no other.
 type turn struct {
@@ -93,16 +93,16 @@ func (l *lead) caught(node string) {
 // may be behind by a minute: so long may client-go wait before it tries an API server again
 // that was away. Until it has told of all that was written before, the pods of the node are
 // read. Binds that come at once wait for one read.
-func (e *Extender) catchUp(ctx context.Context, node string) error {
-	lead, err := e.leads(ctx)
-	if err != nil || lead.caughtUp(node, e.Cluster.Told) {
+func (b *Binder) catchUp(ctx context.Context, node string) error {
+	lead, err := b.leads(ctx)
+	if err != nil || lead.caughtUp(node, b.Cluster.Told) {
 		return err
 	}
-	_, err = e.share("pods of "+node+" since "+lead.from, func() (any, error) {
-		if lead.caughtUp(node, e.Cluster.Told) {
+	_, err = b.share("pods of "+node+" since "+lead.from, func() (any, error) {
+		if lead.caughtUp(node, b.Cluster.Told) {
 			return nil, nil
 		}
-		return nil, e.readNode(ctx, node)
+		return nil, b.readNode(ctx, node)
 	})
 	if err == nil {
 		lead.caught(node)
@@ -112,42 +112,42 @@ func (e *Extender) catchUp(ctx context.Context, node string) error {
 
 // share returns what a read returns that is under way, or reads. Where the read of another
 // failed, which may have hung for long, it reads once more.
-func (e *Extender) share(key string, read func() (any, error)) (any, error) {
-	result, err, shared := e.Reads.Do(key, read)
+func (b *Binder) share(key string, read func() (any, error)) (any, error) {
+	result, err, shared := b.Reads.Do(key, read)
 	if err != nil && shared {
-		result, err, _ = e.Reads.Do(key, read)
+		result, err, _ = b.Reads.Do(key, read)
 	}
 	return result, err
 }
 
-// look bounds a read by lookTimeout alone: others may wait for it that came later.
+// look bounds a read by LookTimeout alone: others may wait for it that came later.
 func look(ctx context.Context) (context.Context, context.CancelFunc) {
-	return context.WithTimeout(context.WithoutCancel(ctx), lookTimeout)
+	return context.WithTimeout(context.WithoutCancel(ctx), LookTimeout)
 }
 
 // readNode has the cache know of the pods that are bound to a node.
-func (e *Extender) readNode(ctx context.Context, node string) error {
+func (b *Binder) readNode(ctx context.Context, node string) error {
 	ctx, cancel := look(ctx)
 	defer cancel()
-	read := e.Cache.BeginRead()
+	read := b.Cache.BeginRead()
 	defer read.End()
-	pods, err := e.Cluster.ReadPodsOn(ctx, node)
+	pods, err := b.Cluster.ReadPodsOn(ctx, node)
 	if err != nil {
 		return fmt.Errorf("read the pods of node %s: %w", node, err)
 	}
 	for _, pod := range pods {
-		e.enter(read, pod)
+		b.enter(read, pod)
 	}
 	return nil
 }
 
 // leads returns the lead in which kube-scheduler asks now.
-func (e *Extender) leads(ctx context.Context) (*lead, error) {
-	last, silences, current := e.turn.last()
+func (b *Binder) leads(ctx context.Context) (*lead, error) {
+	last, silences, current := b.turn.last()
 	if current {
 		return last, nil
 	}
-	found, err := e.share("lead after silence "+strconv.Itoa(silences), func() (any, error) { return e.readLead(ctx) })
+	found, err := b.share("lead after silence "+strconv.Itoa(silences), func() (any, error) { return b.readLead(ctx) })
 	if err != nil {
 		return nil, err
 	}
@@ -155,28 +155,28 @@ func (e *Extender) leads(ctx context.Context) (*lead, error) {
 }
 
 // readLead reads who leads, unless that was read since the last silence.
-func (e *Extender) readLead(ctx context.Context) (*lead, error) {
-	last, silences, current := e.turn.last()
+func (b *Binder) readLead(ctx context.Context) (*lead, error) {
+	last, silences, current := b.turn.last()
 	if current {
 		return last, nil
 	}
 	ctx, cancel := look(ctx)
 	defer cancel()
-	leader, err := e.Cluster.Leader(ctx)
+	leader, err := b.Cluster.Leader(ctx)
 	if err != nil {
 		return nil, fmt.Errorf("read which kube-scheduler leads: %w", err)
 	}
-	now := e.Now()
-	if last == nil || leader == "" || leader != last.leader || now.Sub(last.begun) < handover {
+	now := b.Now()
+	if last == nil || leader == "" || leader != last.leader || now.Sub(last.begun) < Handover {
 		begun := now
 		if last != nil && leader == last.leader {
 			begun = last.begun
 		}
 		last = &lead{leader: leader, begun: begun, read: make(map[string]bool)}
-		if last.from, err = e.Cluster.Revision(ctx); err != nil {
+		if last.from, err = b.Cluster.Revision(ctx); err != nil {
 			return nil, fmt.Errorf("read how far the API server has got: %w", err)
 		}
 	}
-	e.turn.found(last, silences)
+	b.turn.found(last, silences)
 	return last, nil
 }

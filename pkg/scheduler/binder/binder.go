@@ -1,0 +1,284 @@
+package binder
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"time"
+
+	"go.uber.org/zap"
+	v1 "k8s.io/api/core/v1"
+
+	"github.com/gpumem/gpumem/pkg/core/cache"
+	"github.com/gpumem/gpumem/pkg/core/decide"
+	"github.com/gpumem/gpumem/pkg/core/gpu"
+	"github.com/gpumem/gpumem/pkg/core/placement"
+	"github.com/gpumem/gpumem/pkg/kube/api"
+	"github.com/gpumem/gpumem/pkg/report/decisions"
+)
+
+// Cluster is what a Binder wants of the API server.
+type Cluster interface {
+	// Pod returns a pod as the watch last told of it, or nil.
+	Pod(namespace, name string) *v1.Pod
+	// ReadPod reads a pod from the API server itself. It returns nil and no
+	// error when there is none.
+	ReadPod(ctx context.Context, namespace, name string) (*v1.Pod, error)
+	// ReadPodsOn reads the pods of a node that have not ended from the API server
+	// itself: all that are bound when it is called.
+	ReadPodsOn(ctx context.Context, node string) ([]*v1.Pod, error)
+	// Leader reads who leads the kube-schedulers, one of which asks: one that has
+	// lost the lead never leads again under the same name. It returns an empty name
+	// where that is not known.
+	Leader(ctx context.Context) (string, error)
+	// Revision reads the resource version that the API server has reached, and Told
+	// reports whether the watch of pods has told of all that was written up to one.
+	Revision(ctx context.Context) (string, error)
+	Told(revision string) bool
+	// Bind sends a binding. A refusal is an error for which Refused reports
+	// true; after any other the outcome is unknown.
+	Bind(ctx context.Context, binding *v1.Binding) error
+	// Refused reports whether an error of Bind means that nothing was written.
+	Refused(err error) bool
+}
+
+// A Flight has the first of those who want the same thing at once do it, and the others wait
+// for what comes of that. A singleflight.Group is one.
+type Flight interface {
+	Do(key string, do func() (any, error)) (result any, err error, shared bool)
+}
+
+// BindTimeout bounds one Bind, the reading of its outcome included. It is
+// shorter than what kube-scheduler waits for an extender as the chart sets it.
+const BindTimeout = 8 * time.Second
+
+// Binder binds pods. Its fields are not changed once it is in use.
+type Binder struct {
+	Self    string // the name of the program, for messages
+	Log     *zap.Logger
+	Names   api.Names
+	Cache   *cache.Cache
+	Cluster Cluster
+	Reads   Flight           // of the API server
+	Policy  placement.Policy // of GPUs, for pods that name none
+	Now     func() time.Time
+
+	// Missing says what is not ready yet, and is empty when the cache can be
+	// believed.
+	Missing func() string
+
+	// Decided is told of each answer about a pod; nil where nobody wants to know.
+	Decided func(placement.PodRef, decisions.Decision)
+
+	turn turn
+}
+
+// Ask takes note that kube-scheduler asks.
+func (b *Binder) Ask() { b.turn.ask(b.Now()) }
+
+// Tell passes on what was decided about a pod.
+func (b *Binder) Tell(ref placement.PodRef, d decisions.Decision) {
+	if b.Decided != nil {
+		d.Time = b.Now()
+		b.Decided(ref, d)
+	}
+}
+
+// NotReady says why nothing can be decided yet; it is empty where something can.
+func (b *Binder) NotReady() string {
+	if missing := b.Missing(); missing != "" {
+		return b.Self + " is not ready: " + missing
+	}
+	return ""
+}
+
+// Bind chooses the pod's GPUs on the node, or takes those that are reserved for it there,
+// and binds it. It goes on when the caller hangs up after the binding was sent.
+func (b *Binder) Bind(asked context.Context, ref placement.PodRef, nodeName string) error {
+	log := b.Log.With(zap.Stringer("pod", ref), zap.String("uid", ref.UID), zap.String("node", nodeName))
+	b.Ask()
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(asked), BindTimeout)
+	defer cancel()
+
+	err := b.prepare(ctx, asked, ref, nodeName)
+	before, _ := b.Cache.Node(nodeName)
+	var assignment placement.Assignment
+	if err == nil {
+		assignment, err = b.bind(ctx, asked, ref, nodeName)
+	}
+	b.Tell(ref, b.bound(ref, before, nodeName, assignment, err))
+	if err != nil {
+		b.Cache.Unexpect(ref.UID, b.Now())
+		log.Info("bind refused", zap.String("reason", err.Error()))
+		return err
+	}
+	units := gpu.Units(0)
+	for _, s := range assignment.Shares {
+		units += s.Units
+	}
+	log.Info("bound", zap.Any("devices", assignment.Devices()), zap.Int64("units", int64(units)))
+	return nil
+}
+
+// prepare refuses a Bind that cannot be answered, and has the cache catch up.
+func (b *Binder) prepare(ctx, asked context.Context, ref placement.PodRef, nodeName string) error {
+	if ref.Name == "" || ref.Namespace == "" || ref.UID == "" || nodeName == "" {
+		return fmt.Errorf("the request must name namespace, name and UID of the pod and the node; it has %q, %q, %q and %q", ref.Namespace, ref.Name, ref.UID, nodeName)
+	}
+	if err := b.mayDecide(ctx, asked); err != nil {
+		return err
+	}
+	return b.catchUp(ctx, nodeName)
+}
+
+func (b *Binder) bind(ctx, asked context.Context, ref placement.PodRef, nodeName string) (placement.Assignment, error) {
+	var none placement.Assignment
+	pod, err := b.podByUID(ctx, ref)
+	if err != nil {
+		return none, err
+	}
+	if pod.Spec.NodeName != "" {
+		return b.alreadyBound(pod, nodeName)
+	}
+	req, err := b.Names.Request(pod)
+	if err != nil {
+		return none, err
+	}
+	if err := b.mayDecide(ctx, asked); err != nil { // the reads may have taken long
+		return none, err
+	}
+	if req.Empty() {
+		// kube-scheduler sends each pod that names the resource, with 0 of it too.
+		return none, b.Cluster.Bind(ctx, api.PlainBinding(ref, nodeName))
+	}
+	now := b.Now()
+	assignment, err := b.Cache.AssumePod(ref, nodeName, req, b.Policy, now)
+	if err != nil {
+		if on, assumed, known := b.Cache.Where(ref.UID); known && !assumed && on == nodeName {
+			err = nil // bound it is, as has been heard meanwhile; the device plugin will write to which GPUs
+		}
+		return none, err
+	}
+	node, _ := b.Cache.Node(nodeName)
+	binding, err := b.Names.Binding(ref, nodeName, assignment, node)
+	if err != nil {
+		b.Cache.RefusePod(ref.UID, now)
+		return none, err
+	}
+	maps.Copy(binding.Annotations, b.Names.GPUShareAnnotations(assignment, node, b.Now(), false))
+	if err := b.Cluster.Bind(ctx, binding); err != nil {
+		return b.settle(ctx, ref, nodeName, now, err)
+	}
+	return assignment, nil
+}
+
+// mayDecide returns an error where another may decide by now, or nothing can be sent any more.
+func (b *Binder) mayDecide(ctx, asked context.Context) error {
+	if problem := b.NotReady(); problem != "" {
+		return errors.New(problem)
+	}
+	if asked.Err() != nil {
+		return errors.New("kube-scheduler has hung up")
+	}
+	if ctx.Err() != nil {
+		return fmt.Errorf("the API server has not answered in %v", BindTimeout)
+	}
+	return nil
+}
+
+// podByUID returns the pod that kube-scheduler means, from the watch if it is
+// there already.
+func (b *Binder) podByUID(ctx context.Context, ref placement.PodRef) (*v1.Pod, error) {
+	if pod := b.Cluster.Pod(ref.Namespace, ref.Name); pod != nil && string(pod.UID) == ref.UID {
+		return pod, nil
+	}
+	pod, err := b.readPod(ctx, ref)
+	if err != nil {
+		return nil, fmt.Errorf("read pod %s: %w", ref, err)
+	}
+	if pod == nil {
+		return nil, fmt.Errorf("pod %s is gone", ref)
+	}
+	if string(pod.UID) != ref.UID {
+		return nil, fmt.Errorf("pod %s is another one now: it has UID %s, not %s", ref, pod.UID, ref.UID)
+	}
+	return pod, nil
+}
+
+// alreadyBound answers for a pod that has a node: success if it is this one.
+func (b *Binder) alreadyBound(pod *v1.Pod, nodeName string) (placement.Assignment, error) {
+	if pod.Spec.NodeName != nodeName {
+		return placement.Assignment{}, fmt.Errorf("pod %s is bound to node %s already", api.Ref(pod), pod.Spec.NodeName)
+	}
+	assignment, err := b.Names.AssignmentOf(pod)
+	if err != nil {
+		return placement.Assignment{}, nil //nolint:nilerr // bound it is; the device plugin will correct the annotation
+	}
+	return assignment, nil
+}
+
+// settle finds out what became of a binding that returned an error, and keeps
+// or forgets the assumption accordingly. Decided is when it was assumed.
+func (b *Binder) settle(ctx context.Context, ref placement.PodRef, nodeName string, decided time.Time, cause error) (placement.Assignment, error) {
+	var none placement.Assignment
+	cause = fmt.Errorf("bind pod %s to node %s: %w", ref, nodeName, cause)
+	pod, err := b.readPod(ctx, ref)
+	gone := err == nil && (pod == nil || string(pod.UID) != ref.UID)
+	if err == nil && !gone && pod.Spec.NodeName != "" {
+		// Bound after all: by the try that failed or by an earlier one.
+		return b.alreadyBound(pod, nodeName)
+	}
+	switch {
+	case gone:
+		b.Cache.ForgetPod(ref.UID)
+		return none, cause
+	case b.Cluster.Refused(cause):
+		b.Cache.RefusePod(ref.UID, decided)
+		return none, cause
+	}
+	return none, fmt.Errorf("%w: the outcome is not known; the memory stays reserved until it is", cause)
+}
+
+// ReviewAssumed asks the API server about pods whose binding has been on its
+// way for longer than limit, and settles what the watch has not.
+//
+// The limit must be longer than the API server may work on a binding after its
+// sender has given up: one that is still under way could otherwise land after
+// its memory was given to another pod.
+func (b *Binder) ReviewAssumed(ctx context.Context, limit time.Duration) {
+	before := b.Now().Add(-limit)
+	for _, a := range b.Cache.AssumedBefore(before) {
+		log := b.Log.With(zap.Stringer("pod", a.Pod), zap.String("uid", a.Pod.UID), zap.String("node", a.Node))
+		pod, err := b.readPod(ctx, a.Pod)
+		switch {
+		case err != nil:
+			log.Warn("assumed pod cannot be read; it stays assumed", zap.Error(err))
+		case pod == nil || string(pod.UID) != a.Pod.UID || pod.Spec.NodeName == "":
+			b.Cache.ExpirePod(a.Pod.UID, before)
+			log.Info("assumed pod forgotten: it is not bound")
+		}
+	}
+}
+
+// bound is what Bind has decided about the GPUs of a node, as they were before.
+func (b *Binder) bound(ref placement.PodRef, before placement.Node, name string, assignment placement.Assignment, err error) decisions.Decision {
+	d := decisions.Decision{Verb: decisions.Bind, Result: decisions.Bound, Node: name, Asked: 1, Fit: 1}
+	if err != nil {
+		d.Result, d.Reason, d.Message, d.Fit = decisions.Refused, reasonOf(err), err.Error(), 0
+	}
+	if pod := b.Cluster.Pod(ref.Namespace, ref.Name); pod != nil && before.Name != "" {
+		if req, err := b.Names.Request(pod); err == nil {
+			d.Nodes = []decisions.Node{decisions.Look(req, before, assignment)}
+		}
+	}
+	return d
+}
+
+// reasonOf names an error in a word.
+func reasonOf(err error) string {
+	if refusal := (*decide.Refusal)(nil); errors.As(err, &refusal) {
+		return refusal.Reason
+	}
+	return decisions.Error
+}

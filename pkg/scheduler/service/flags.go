@@ -1,0 +1,125 @@
+package service
+
+import (
+	"errors"
+	"fmt"
+	"net"
+	"time"
+
+	"github.com/spf13/pflag"
+
+	"github.com/gpumem/gpumem/pkg/core/placement"
+	"github.com/gpumem/gpumem/pkg/core/ranking"
+	"github.com/gpumem/gpumem/pkg/kube/api"
+	"github.com/gpumem/gpumem/pkg/scheduler/controller"
+)
+
+// Flags are those that both processes have.
+type Flags struct {
+	ProbeListen string
+	ReadListen  string
+	Page        bool
+
+	Domain      string
+	Policy      string
+	NodePolicy  string
+	AssumeLimit time.Duration
+	SelfCheck   time.Duration
+	Decisions   int
+}
+
+// DefaultFlags returns the flags of which none is given.
+func DefaultFlags() Flags {
+	return Flags{
+		ProbeListen: ":8011",
+		ReadListen:  "127.0.0.1:8013",
+		Domain:      api.DefaultDomain,
+		Policy:      "binpack",
+		AssumeLimit: 30 * time.Second,
+		SelfCheck:   time.Minute,
+		Decisions:   1000,
+	}
+}
+
+// AddFlags adds them to those of a command.
+func (c *Flags) AddFlags(f *pflag.FlagSet) {
+	f.StringVar(&c.ProbeListen, "probe-listen", c.ProbeListen, "`address` of /healthz, /readyz, /metrics and /version")
+	f.StringVar(&c.ReadListen, "read-listen", c.ReadListen, "`address` of what people read: the last decisions, and the page; loopback only, to be reached by kubectl port-forward")
+	f.BoolVar(&c.Page, "page", c.Page, "serve a page that shows the fleet at --read-listen")
+	f.StringVar(&c.Domain, "resource-domain", c.Domain, "`domain` of the extended resources and annotations")
+	f.StringVar(&c.Policy, "policy", c.Policy, "`policy` by which GPUs are chosen for pods that name none: binpack or spread")
+	f.StringVar(&c.NodePolicy, "node-policy", c.NodePolicy, "`policy` by which nodes are chosen for them: binpack or spread; empty: that of --policy")
+	f.DurationVar(&c.AssumeLimit, "assume-limit", c.AssumeLimit, "how long a placement whose outcome is unknown is kept before the API server is asked")
+	f.DurationVar(&c.SelfCheck, "self-check-interval", c.SelfCheck, "time between two comparisons of the cache with the API server; what differs in both is logged, counted and put right; 0: none")
+	f.IntVar(&c.Decisions, "decisions", c.Decisions, "`number` of pods whose last decisions are kept, with what was considered, for kubectl inspect gpumem explain; 0: none")
+}
+
+// Config is what the flags say, read once.
+type Config struct {
+	Flags
+	Names    api.Names
+	Policies ranking.Policies // of pods that name none
+}
+
+// Complete reads the flags, and reports all mistakes at once.
+func (c *Flags) Complete() (Config, error) {
+	conf := Config{Flags: *c}
+	var domain, policies error
+	if conf.Names, domain = api.NewNames(c.Domain); domain != nil {
+		domain = fmt.Errorf("--resource-domain: %w", domain)
+	}
+	conf.Policies, policies = c.policies()
+	return conf, errors.Join(c.validateAddresses(), domain, policies, c.validateTimes())
+}
+
+// validateAddresses says what is wrong with where probes and people are answered.
+func (c *Flags) validateAddresses() error {
+	var errs []error
+	if _, _, err := net.SplitHostPort(c.ProbeListen); err != nil {
+		errs = append(errs, fmt.Errorf("--probe-listen: %w", err))
+	}
+	if !isLoopback(c.ReadListen) {
+		errs = append(errs, fmt.Errorf("--read-listen: %q is not an address of the loopback, and nobody is asked for credentials there", c.ReadListen))
+	}
+	return errors.Join(errs...)
+}
+
+// validateTimes says what is wrong with times and numbers.
+func (c *Flags) validateTimes() error {
+	var errs []error
+	if least := 2 * controller.BindDeadline; c.AssumeLimit < least {
+		errs = append(errs, fmt.Errorf("--assume-limit: %s is less than %s, within which a binding may still land", c.AssumeLimit, least))
+	}
+	if c.SelfCheck != 0 && c.SelfCheck < time.Second {
+		errs = append(errs, fmt.Errorf("--self-check-interval: %s: want 1s or more, or 0 for none", c.SelfCheck))
+	}
+	if c.Decisions < 0 {
+		errs = append(errs, fmt.Errorf("--decisions: %d, want 0 or more", c.Decisions))
+	}
+	return errors.Join(errs...)
+}
+
+// policies reads what the flags say of pods that name no policy.
+func (c *Flags) policies() (ranking.Policies, error) {
+	gpus, err := readPolicy("policy", c.Policy)
+	if c.NodePolicy == "" {
+		return ranking.Policies{GPU: gpus}, err
+	}
+	nodes, nodeErr := readPolicy("node-policy", c.NodePolicy)
+	return ranking.Policies{GPU: gpus, Node: nodes}, errors.Join(err, nodeErr)
+}
+
+func readPolicy(flag, value string) (placement.Policy, error) {
+	policy, err := api.ParseFallback(value)
+	if err != nil {
+		return "", fmt.Errorf("--%s: %w", flag, err)
+	}
+	return policy, nil
+}
+
+// isLoopback reports whether an address to listen on is of the loopback.
+func isLoopback(address string) bool {
+	host, _, err := net.SplitHostPort(address)
+	ip := net.ParseIP(host)
+	return err == nil && (host == "localhost" || ip != nil && ip.IsLoopback())
+}
