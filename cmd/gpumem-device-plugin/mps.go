@@ -37,6 +37,7 @@ type mpsOptions struct {
 	nvmlLibrary            string
 	driverRoot             string
 	reserveMiB             int64
+	olderOnly              bool
 	exclusive              bool
 	drain                  time.Duration
 	log                    daemon.Log
@@ -51,6 +52,7 @@ func (o *mpsOptions) parse(args []string, stdout io.Writer) error {
 	f.StringVar(&o.nvmlLibrary, "nvml-library", "", "`file` to load NVML from; empty: look for libnvidia-ml.so.1 under --driver-root")
 	f.StringVar(&o.driverRoot, "driver-root", "/", "`directory` under which the NVIDIA driver is installed")
 	f.Int64Var(&o.reserveMiB, "reserve-mib", 0, "`MiB` of each GPU that no client may have")
+	f.BoolVar(&o.olderOnly, "older-drivers-only", false, "run no daemon where the driver limits memory by itself (615 and newer)")
 	f.BoolVar(&o.exclusive, "exclusive", false, "put the GPUs into EXCLUSIVE_PROCESS mode meanwhile: no program can use them past the daemon")
 	f.DurationVar(&o.drain, "drain", time.Minute, "`time` for clients to end before the daemon does")
 	o.log = daemon.DefaultLog()
@@ -97,6 +99,11 @@ func runMPS(ctx context.Context, args []string, stdout, stderr io.Writer) error 
 	machine := nvml.Machine{Open: nvml.Opener(o.nvmlLibrary, o.driverRoot)}
 	driver, limits, ok := o.waitForGPUs(ctx, machine, log)
 	if !ok {
+		return nil
+	}
+	if o.olderOnly && enforcement.PartitionsMemory(driver) {
+		log.Info("no daemon is run: the driver limits memory by itself", zap.String("driver", driver))
+		<-ctx.Done()
 		return nil
 	}
 	control, err := o.findControl()

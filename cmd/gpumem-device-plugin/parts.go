@@ -79,6 +79,7 @@ func newParts(log *zap.Logger, cfg config, client kubernetes.Interface, kubelet 
 	p.level = newLevel(log, cfg, p.ours, p.connected)
 	metrics.RegisterGPUs(registry, gpus{p.level, p.prober})
 	cfg.plugin.Ready, cfg.plugin.Kernel, cfg.plugin.Cordoned = p.level.Ready, p.level, p.node.Cordoned
+	cfg.plugin.Serve = mps.NewClient(cfg.mpsDir).Serve
 	p.plugin = deviceplugin.New(cfg.plugin, p.level, p.pods, kubelet, events, measured, log.Named("plugin"))
 	p.usage = usage.New(cfg.toleranceMiB, p.prober, usage.Proc{Root: "/proc"}, p.pods, p.plugin.Containers, events, cfg.evictor(client), log.Named("usage"))
 	if cfg.nriSocket != "" {

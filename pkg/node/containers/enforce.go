@@ -1,7 +1,10 @@
 package containers
 
 import (
+	"crypto/sha256"
+	"encoding/hex"
 	"fmt"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -9,6 +12,7 @@ import (
 
 	"github.com/gpumem/gpumem/pkg/core/allocation"
 	"github.com/gpumem/gpumem/pkg/core/gpu"
+	"github.com/gpumem/gpumem/pkg/node/mps"
 )
 
 // Variables that hold a container to its grant, and who reads them.
@@ -33,25 +37,45 @@ func enforce(out *pluginapi.ContainerAllocateResponse, g allocation.Grant, inv g
 	if inv.MPS == 0 {
 		return
 	}
-	var limits []string
-	for i := range g.Devices {
-		limits = append(limits, fmt.Sprintf("%d=%dM", i, limit))
+	pipe := mps.Pipe(mpsDir)
+	if inv.MPS >= 3 {
+		pipe = mps.NamespacePipe(mpsDir, Namespace(g.Slots)) // which has the limits
+	} else {
+		var limits []string
+		for i := range g.Devices {
+			limits = append(limits, fmt.Sprintf("%d=%dM", i, limit))
+		}
+		out.Envs[mpsPinnedLimit] = strings.Join(limits, ",")
 	}
-	out.Envs[mpsPinnedLimit] = strings.Join(limits, ",")
-	out.Envs[mpsPipeDirectory] = mpsDir + "/pipe"
+	out.Envs[mpsPipeDirectory] = pipe
 	out.Mounts = append(out.Mounts,
 		// Read only: a client speaks to the daemon's socket, and must not take it away.
-		&pluginapi.Mount{ContainerPath: mpsDir + "/pipe", HostPath: mpsDir + "/pipe", ReadOnly: true},
+		&pluginapi.Mount{ContainerPath: pipe, HostPath: pipe, ReadOnly: true},
 		// Client and server share memory there, which saves user pods hostIPC.
 		&pluginapi.Mount{ContainerPath: "/dev/shm", HostPath: mpsDir + "/shm"},
 	)
 }
 
+// Namespace returns the name of the MPS namespace of a container that holds these slots. It
+// follows from them: whoever asks, when the kubelet hands them out and at each start of the
+// container, gets the same.
+func Namespace(slots []gpu.SlotID) string {
+	hash := sha256.New()
+	for _, id := range slices.Sorted(slices.Values(slots)) {
+		fmt.Fprintln(hash, id)
+	}
+	return "grant_" + hex.EncodeToString(hash.Sum(nil))[:24]
+}
+
 // servedBy returns the protocol of the MPS daemon that a container is a client of, by the pipe
 // directory that it was given; 0 for none.
 func (cfg Config) servedBy(pipe string) int {
-	if pipe == cfg.MPSDir+"/pipe" {
+	switch {
+	case pipe == mps.Pipe(cfg.MPSDir):
 		return 2
+	case strings.HasPrefix(pipe, mps.NamespacePipe(cfg.MPSDir, "grant_")):
+		return 3
+	default:
+		return 0
 	}
-	return 0
 }

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"fmt"
 	"maps"
+	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -25,6 +26,10 @@ func TestWhatEnforcesAGrant(t *testing.T) {
 		{ContainerPath: "/dev/shm", HostPath: "/run/gpumem/mps/shm"},
 	}
 	pinned := map[string]string{"CUDA_MPS_PIPE_DIRECTORY": "/run/gpumem/mps/pipe", "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT": "0=3072M,1=3072M"}
+	slots := []gpu.SlotID{"aaaaaaaa-1", "aaaaaaaa-0"}
+	pipe := "/run/gpumem/mps/pipe/gpumem/" + Namespace(slots)
+	namespaced := map[string]string{"CUDA_MPS_PIPE_DIRECTORY": pipe}
+	alone := []*pluginapi.Mount{{ContainerPath: pipe, HostPath: pipe, ReadOnly: true}, mounts[1]}
 	hook := map[string]string{"NVIDIA_GPU_MEMORY_REQUEST": "3072", "NVIDIA_GPU_MEMORY_LIMIT": "3072"}
 	for _, tc := range []struct {
 		level  gpu.Enforcement
@@ -36,6 +41,8 @@ func TestWhatEnforcesAGrant(t *testing.T) {
 		{gpu.EnforcementAdvisory, 0, nil, nil},
 		{gpu.EnforcementAdvisory, 2, []map[string]string{pinned}, mounts},
 		{gpu.EnforcementMPS, 2, []map[string]string{pinned}, mounts},
+		{gpu.EnforcementMPS, 3, []map[string]string{namespaced}, alone},
+		{gpu.EnforcementKernel, 3, []map[string]string{hook, namespaced}, alone},
 		{gpu.EnforcementKernel, 0, []map[string]string{hook}, nil},
 		{gpu.EnforcementKernel, 2, []map[string]string{hook, pinned}, mounts},
 	} {
@@ -45,7 +52,7 @@ func TestWhatEnforcesAGrant(t *testing.T) {
 				maps.Copy(want, env)
 			}
 			inv := gpu.Inventory{UnitMiB: 1024, Enforcement: tc.level, MPS: tc.mps}
-			got := DefaultConfig().Response(gpu.Memory, allocation.Grant{Devices: devices, Each: 3}, inv)
+			got := DefaultConfig().Response(gpu.Memory, allocation.Grant{Devices: devices, Each: 3, Slots: slots}, inv)
 			env := got.GetEnvs()
 			for name := range env {
 				if !strings.HasPrefix(name, "CUDA_") && !strings.HasPrefix(name, "NVIDIA_GPU_") && name != "GPUMEM_ENFORCEMENT" {
@@ -67,6 +74,14 @@ func TestWhatEnforcesAGrant(t *testing.T) {
 				t.Errorf("environment of cores (-want +got):\n%s", diff)
 			}
 		})
+	}
+}
+
+// TestNamespace: a container's own, whatever the order of its slots, and a name that MPS takes.
+func TestNamespace(t *testing.T) {
+	one, same, other := Namespace([]gpu.SlotID{"a-0", "a-1"}), Namespace([]gpu.SlotID{"a-1", "a-0"}), Namespace([]gpu.SlotID{"a-0", "a-2"})
+	if one != same || one == other || !regexp.MustCompile(`^[a-z0-9_]{1,64}$`).MatchString(one) {
+		t.Errorf("%s, %s, %s", one, same, other)
 	}
 }
 

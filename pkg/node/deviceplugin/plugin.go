@@ -11,6 +11,7 @@ import (
 	"github.com/gpumem/gpumem/pkg/core/placement"
 	"github.com/gpumem/gpumem/pkg/node/containers"
 	"github.com/gpumem/gpumem/pkg/node/inventory"
+	"github.com/gpumem/gpumem/pkg/node/mps"
 	"github.com/gpumem/gpumem/pkg/node/nodestate"
 	"github.com/gpumem/gpumem/pkg/node/reconcile"
 )
@@ -41,6 +42,9 @@ type Config struct {
 
 	// Ready says why a container that was promised a level must not start now.
 	Ready func(ctx context.Context, level gpu.Enforcement) error
+	// Serve makes the MPS namespace of a container that is about to start; nil where no daemon
+	// has such.
+	Serve func(ctx context.Context, name string, want mps.Namespace) error
 	// Kernel holds control groups to limits; nil where no level is kernel.
 	Kernel containers.Kernel
 

@@ -10,6 +10,8 @@ import (
 	"github.com/gpumem/gpumem/pkg/core/allocation"
 	"github.com/gpumem/gpumem/pkg/core/gpu"
 	"github.com/gpumem/gpumem/pkg/core/placement"
+	"github.com/gpumem/gpumem/pkg/node/containers"
+	"github.com/gpumem/gpumem/pkg/node/mps"
 )
 
 // mayStart says why a container must not start: what its environment says of its
@@ -47,4 +49,27 @@ func (p *Server) unenforced(pod placement.PodRef, err error) error {
 	p.log.Warn("container does not start", zap.String("node", p.cfg.Node), zap.Stringer("pod", pod), zap.String("uid", pod.UID), zap.Error(err))
 	p.events.Pod(pod, true, "GPUMemoryNotEnforced", err.Error())
 	return asStatus(err)
+}
+
+// serve makes the MPS namespace of a container that is about to start, where the daemon has such:
+// without it the container's program would run without MPS, and with no limit.
+func (p *Server) serve(ctx context.Context, s allocation.State, grant allocation.Grant) error {
+	if s.Inventory.MPS < 3 || p.cfg.Serve == nil {
+		return nil
+	}
+	want := mps.Namespace{LimitMiB: int64(grant.Each) * s.Inventory.UnitMiB}
+	if holder, ok := allocation.Find(s.Allocated, gpu.Memory, grant.Slots); ok {
+		want.Percent = 100 // of an init container nobody tells: its environment does
+		if cores := holder.Only(gpu.Cores); len(cores) > 0 {
+			share, err := allocation.Resolve(s, gpu.Cores, cores)
+			if err != nil {
+				return err
+			}
+			want.Percent = share.Each
+		}
+	}
+	if err := p.cfg.Serve(ctx, containers.Namespace(grant.Slots), want); err != nil {
+		return fmt.Errorf("the container waits: %w", err)
+	}
+	return nil
 }

@@ -12,6 +12,8 @@ import (
 	"github.com/gpumem/gpumem/pkg/core/allocation"
 	"github.com/gpumem/gpumem/pkg/core/gpu"
 	"github.com/gpumem/gpumem/pkg/core/placement"
+	"github.com/gpumem/gpumem/pkg/node/containers"
+	"github.com/gpumem/gpumem/pkg/node/mps"
 )
 
 // demanding is a pod that accepts no level below that.
@@ -113,5 +115,49 @@ func TestAPodThatWantsANewerDriver(t *testing.T) {
 	n.Source.Set(func(inv *gpu.Inventory) { inv.DriverVersion = "600.1" })
 	if _, err := n.Admit(t, p); err != nil {
 		t.Errorf("a newer driver does not do: %v", err)
+	}
+}
+
+// TestAContainerHasItsNamespaceBeforeItStarts: with protocol 3 of MPS the limit is in a namespace,
+// by the name that the container was told of.
+func TestAContainerHasItsNamespaceBeforeItStarts(t *testing.T) {
+	p := pod("a", 1, uuidA, container("prepare", placement.Init, 2), app(3))
+	served := make(map[string]mps.Namespace)
+	var fails error
+	n := newNode(t, func(c *Config) {
+		c.Serve = func(_ context.Context, name string, want mps.Namespace) error {
+			served[mps.NamespacePipe("/run/gpumem/mps", name)] = want
+			return fails
+		}
+	}, nil, p)
+	n.LevelIs(gpu.EnforcementMPS)
+	n.Source.Set(func(inv *gpu.Inventory) { inv.MPS = 3 })
+	if _, err := n.Admit(t, p); err != nil {
+		t.Fatal(err)
+	}
+	ids := n.Kubelet.SlotsOf("a")
+	fails = errors.New("no daemon answers")
+	wantStatus(t, n.Start(t.Context(), ids...), codes.FailedPrecondition, "the container waits: no daemon answers")
+	fails = nil
+	clear(served)
+	if err := n.Start(t.Context(), ids...); err != nil {
+		t.Fatal(err)
+	}
+	given := map[string]string{"GPUMEM_ENFORCEMENT": "mps", "CUDA_MPS_PIPE_DIRECTORY": mps.NamespacePipe("/run/gpumem/mps", containers.Namespace(slotIDs(ids)))}
+	pipe := given["CUDA_MPS_PIPE_DIRECTORY"]
+	if env, ok, err := n.Containers.Environment(t.Context(), "ns", "a", "main", given); !ok || err != nil || env["CUDA_MPS_PIPE_DIRECTORY"] != pipe || env["CUDA_MPS_PINNED_DEVICE_MEM_LIMIT"] != "" {
+		t.Errorf("the runtime is told %v, %t, %v", env, ok, err)
+	}
+	if diff := cmp.Diff(map[string]mps.Namespace{pipe: {LimitMiB: 3072, Percent: 100}}, served); diff != "" {
+		t.Errorf("namespaces (-want +got):\n%s", diff)
+	}
+	clear(served) // of the init container nobody tells how many cores it asks for
+	if err := n.Start(t.Context(), ids[:2]...); err != nil {
+		t.Fatal(err)
+	}
+	for _, want := range served {
+		if want != (mps.Namespace{LimitMiB: 2048}) {
+			t.Errorf("the init container gets %+v", want)
+		}
 	}
 }

@@ -1,6 +1,7 @@
 package mps
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
@@ -10,6 +11,7 @@ import (
 	"net"
 	"net/http"
 	"path/filepath"
+	"strings"
 	"syscall"
 	"time"
 )
@@ -36,7 +38,6 @@ type Client struct{ http http.Client }
 func NewClient(dir string) *Client {
 	socket := filepath.Join(dir, statusSocket)
 	return &Client{http: http.Client{
-		Timeout: checkTimeout,
 		Transport: &http.Transport{
 			DisableKeepAlives: true, // a supervisor that has ended must not seem to answer
 			DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
@@ -48,6 +49,8 @@ func NewClient(dir string) *Client {
 
 // Status asks how the daemon is.
 func (c *Client) Status(ctx context.Context) (Status, error) {
+	ctx, cancel := context.WithTimeout(ctx, checkTimeout)
+	defer cancel()
 	request, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://mps/status", nil)
 	if err != nil {
 		return Status{}, err
@@ -67,6 +70,33 @@ func (c *Client) Status(ctx context.Context) (Status, error) {
 		return Status{}, fmt.Errorf("ask for the MPS daemon: %w", err)
 	}
 	return s, nil
+}
+
+// serveTimeout bounds one wish for a namespace: the daemon is told of it.
+const serveTimeout = 10 * time.Second
+
+// Serve asks for a namespace.
+func (c *Client) Serve(ctx context.Context, name string, want Namespace) error {
+	ctx, cancel := context.WithTimeout(ctx, serveTimeout)
+	defer cancel()
+	body, err := json.Marshal(want)
+	if err != nil {
+		return err
+	}
+	request, err := http.NewRequestWithContext(ctx, http.MethodPut, "http://mps/namespaces/"+name, bytes.NewReader(body))
+	if err != nil {
+		return err
+	}
+	answer, err := c.http.Do(request)
+	if err != nil {
+		return fmt.Errorf("ask the MPS daemon for a namespace: %w", err)
+	}
+	defer answer.Body.Close()
+	if answer.StatusCode == http.StatusOK {
+		return nil
+	}
+	text, _ := io.ReadAll(io.LimitReader(answer.Body, 1<<12)) // what there is of it
+	return fmt.Errorf("ask the MPS daemon for a namespace: %s", strings.TrimSpace(string(text)))
 }
 
 // Check says why the daemon does not work, and which protocol it has.

@@ -9,6 +9,7 @@ import (
 	"strconv"
 	"strings"
 	"time"
+	"unicode"
 )
 
 // control speaks to a daemon.
@@ -64,8 +65,7 @@ func refuses(reply string) bool {
 // check asks something that any daemon that works can answer.
 func (c control) check(ctx context.Context) error {
 	if c.protocol >= 3 {
-		_, err := c.command(ctx, "server", "list")
-		return err
+		return c.checkServer(ctx)
 	}
 	reply, err := c.command(ctx, "get_default_active_thread_percentage")
 	if err != nil {
@@ -75,6 +75,24 @@ func (c control) check(ctx context.Context) error {
 		return fmt.Errorf("get_default_active_thread_percentage: %q is no per cent", reply)
 	}
 	return nil
+}
+
+// checkServer says why a daemon of version 3 does not serve. A server that cannot run vanishes from
+// the list, and its clients would run without MPS.
+func (c control) checkServer(ctx context.Context) error {
+	reply, err := c.command(ctx, "server", "list", "--format=csv,noheader")
+	if err != nil {
+		return err
+	}
+	for line := range strings.Lines(reply) { // name,uid,pid,status,…
+		if f := strings.Split(strings.TrimSpace(line), ","); len(f) > 3 && f[0] == server {
+			if f[3] != "Ready" {
+				return fmt.Errorf("server %s is %s", server, f[3])
+			}
+			return nil
+		}
+	}
+	return fmt.Errorf("server %s is not in the list %q", server, reply)
 }
 
 // apply gives a daemon of version 2 its settings. One of version 3 has what it
@@ -97,7 +115,7 @@ func (c control) apply(ctx context.Context, s Settings) error {
 // clients returns how many processes use the daemon.
 func (c control) clients(ctx context.Context) (int, error) {
 	if c.protocol >= 3 {
-		return c.count(ctx, "client", "list")
+		return c.count(ctx, "client", "list", "--all", "--format=csv,noheader")
 	}
 	servers, err := c.command(ctx, "get_server_list")
 	if err != nil {
@@ -114,20 +132,22 @@ func (c control) clients(ctx context.Context) (int, error) {
 	return sum, nil
 }
 
-// count returns how many lines of a reply begin with a number: a process each.
+// count returns how many processes a reply lists: the numbers that its lines begin with. One that
+// uses several GPUs is listed for each.
 func (c control) count(ctx context.Context, words ...string) (n int, err error) {
 	reply, err := c.command(ctx, words...)
 	if err != nil {
 		return 0, err
 	}
+	pids := make(map[int]bool)
 	for line := range strings.Lines(reply) {
-		if fields := strings.Fields(line); len(fields) > 0 {
-			if _, err := strconv.Atoi(fields[0]); err == nil {
-				n++
+		if fields := strings.FieldsFunc(line, func(r rune) bool { return r == ',' || unicode.IsSpace(r) }); len(fields) > 0 {
+			if pid, err := strconv.Atoi(fields[0]); err == nil {
+				pids[pid] = true
 			}
 		}
 	}
-	return n, nil
+	return len(pids), nil
 }
 
 // quit tells the daemon to end.
@@ -144,15 +164,6 @@ func (c control) quit(ctx context.Context) error {
 type Settings struct {
 	PinnedMiB []int64 // by index of the GPU: the most that a client may have of it
 }
-
-// file is the configuration of a daemon of version 3 (NVIDIA, "MPS v3
-// Configuration File"). Limits are the clients' own, and the kernel's.
-const file = `schema_version = "1.0"
-
-[features.memacct]
-enabled = true
-audit_log = true
-`
 
 // validate says what of the settings no daemon can take.
 func (s Settings) validate() error {

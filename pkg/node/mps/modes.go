@@ -79,15 +79,19 @@ func (s *Supervisor) foundModes() (found map[string]int, err error) {
 	return found, nil
 }
 
-// writeModes writes the file in one step: half of it would be lost modes.
 func (s *Supervisor) writeModes(found map[string]int) error {
 	data, err := json.Marshal(found)
 	if err != nil {
 		return err
 	}
-	half := s.path(modesFile + ".tmp")
+	return s.writeWhole(modesFile, data)
+}
+
+// writeWhole writes a file in one step: half of it would be lost modes, or limits.
+func (s *Supervisor) writeWhole(name string, data []byte) error {
+	half := s.path(name + ".tmp")
 	if err := os.WriteFile(half, data, 0o644); err != nil {
 		return err
 	}
-	return os.Rename(half, s.path(modesFile))
+	return os.Rename(half, s.path(name))
 }

@@ -51,11 +51,14 @@ type Supervisor struct {
 
 	mu     sync.Mutex // guards status
 	status Status
+
+	spaces sync.Mutex // guards named, and is held while the daemon is told of one
+	named  namespaces
 }
 
 // New returns a supervisor that does nothing until it runs.
 func New(cfg Config, modes Modes, log *zap.Logger) *Supervisor {
-	return &Supervisor{cfg: cfg, modes: modes, log: log, status: Status{
+	return &Supervisor{cfg: cfg, modes: modes, log: log, named: make(namespaces), status: Status{
 		Reason: "it has not been started yet", Protocol: cfg.Protocol,
 	}}
 }
@@ -82,7 +85,7 @@ func (s *Supervisor) sick(reason string) {
 // Run keeps a daemon running until the context is done, and answers who asks for
 // it.
 func (s *Supervisor) Run(ctx context.Context) (err error) {
-	if err := errors.Join(s.cfg.Settings.validate(), s.makeDirs()); err != nil {
+	if err := errors.Join(s.cfg.Settings.validate(), s.makeDirs(), s.readNamespaces()); err != nil {
 		return err
 	}
 	listener, err := s.listen(ctx)
@@ -92,7 +95,10 @@ func (s *Supervisor) Run(ctx context.Context) (err error) {
 	// It answers to the end, also while clients are waited for.
 	serving, stop := context.WithCancel(context.WithoutCancel(ctx))
 	served := make(chan error, 1)
-	go func() { served <- serve.Run(serving, listener, http.HandlerFunc(s.answer)) }()
+	routes := http.NewServeMux()
+	routes.HandleFunc("GET /status", s.answer)
+	routes.HandleFunc("PUT /namespaces/{name}", s.serveNamespace)
+	go func() { served <- serve.Run(serving, listener, routes) }()
 	defer func() {
 		stop()
 		err = errors.Join(err, <-served)
@@ -194,7 +200,10 @@ func (s *Supervisor) start(ctx context.Context) (*exec.Cmd, io.Closer, error) {
 	cmd := exec.CommandContext(ctx, c.program, "-f", "-multiuser-server")
 	if s.cfg.Protocol >= 3 {
 		config := s.path("config.toml")
-		if err := os.WriteFile(config, []byte(file), 0o644); err != nil {
+		s.spaces.Lock()
+		err := os.WriteFile(config, []byte(s.named.config()), 0o644)
+		s.spaces.Unlock()
+		if err != nil {
 			return nil, nil, err
 		}
 		cmd.Args = []string{c.program, "-p", "3", "-m", "-f", "-a", config}
@@ -236,7 +245,7 @@ func (s *Supervisor) watch(ctx context.Context, exited <-chan error) error {
 			s.well(ctx, c)
 			if time.Since(swept) >= sweepInterval {
 				swept = time.Now()
-				s.sweep()
+				s.sweep(ctx)
 			}
 		case !set && time.Now().After(deadline), set && failures+1 >= MaxFailures:
 			return err
@@ -270,9 +279,15 @@ func (s *Supervisor) apply(ctx context.Context, c control) error {
 }
 
 // sweep removes what clients have left that have ended.
-func (s *Supervisor) sweep() {
+func (s *Supervisor) sweep(ctx context.Context) {
 	if err := sweep("/proc", s.path("shm")); err != nil {
 		s.log.Warn("shared memory is not swept", zap.Error(err))
+	}
+	if s.cfg.Protocol < 3 {
+		return
+	}
+	if err := s.sweepNamespaces(ctx); err != nil {
+		s.log.Warn("namespaces are not swept", zap.Error(err))
 	}
 }
 

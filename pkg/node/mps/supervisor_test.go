@@ -148,7 +148,7 @@ func (n *node) told() []string {
 		return nil
 	}
 	return slices.DeleteFunc(strings.Split(strings.TrimSpace(string(text)), "\n"), func(line string) bool {
-		return strings.HasPrefix(line, "get_") || strings.HasSuffix(line, " list")
+		return strings.HasPrefix(line, "get_") || strings.HasPrefix(line, "server list") || strings.HasPrefix(line, "client list")
 	})
 }
 

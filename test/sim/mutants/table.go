@@ -372,4 +372,12 @@ var table = []mutant{
 		"kernel is said and not seen", "pkg/node/enforcement/node.go",
 		"f.Test = n.kernel.proven(ctx, f.Driver, devices)", "f.Test = ctx.Err()", "TestANodeIsKernelOnceALimitWasReadBack",
 	},
+	{
+		"the next MPS daemon has no limits", "pkg/node/mps/namespaces.go",
+		"	for _, name := range slices.Sorted(maps.Keys(n)) {", "	for _, name := range slices.Sorted(maps.Keys(namespaces{})) {", "TestANamespaceLimitsEachClientOfIt",
+	},
+	{
+		"a container starts without its namespace", "pkg/node/deviceplugin/server.go",
+		"if err := p.serve(ctx, s, grant); err != nil {", "if err := p.serve(ctx, s, grant); false {", "TestAContainerHasItsNamespaceBeforeItStarts",
+	},
 }

@@ -48,7 +48,10 @@ func run(args []string) error {
 	case len(args) == 6 && slices.Equal(args[:5], []string{"-p", "3", "-m", "-f", "-a"}):
 		d.protocol = 3
 		config, err := os.ReadFile(args[5])
-		if err != nil || !strings.Contains(string(config), "[features.memacct]\nenabled = true\n") {
+		if err == nil {
+			err = d.configure(string(config))
+		}
+		if err != nil {
 			return fmt.Errorf("error: configuration %s: %v", args[5], err)
 		}
 		return d.serve(args)
@@ -56,7 +59,7 @@ func run(args []string) error {
 		return d.ask(os.Stdin)
 	case slices.Equal(args, []string{"-q"}):
 		return d.ask(strings.NewReader("quit\n"))
-	case slices.Contains([]string{"server", "client"}, args[0]):
+	case slices.Contains([]string{"server", "client", "namespace"}, args[0]):
 		return d.ask(strings.NewReader(strings.Join(args, " ") + "\n"))
 	default:
 		return fmt.Errorf("error: unknown option %q", args)
@@ -67,7 +70,8 @@ type daemon struct {
 	pipe, logs string
 	protocol   int
 	terms
-	attached attached
+	attached   attached
+	namespaces namespaces // of version 3
 }
 
 func (d *daemon) socket() string { return filepath.Join(d.pipe, "control") }
@@ -110,6 +114,9 @@ func (d *daemon) serve(args []string) error {
 		return err
 	}
 	d.percent, d.limits = 100, make(map[string]string)
+	if err := d.listenAll(); err != nil {
+		return err
+	}
 	d.note("start " + strings.Join(args, " "))
 	stop := make(chan os.Signal, 1)
 	signal.Notify(stop, syscall.SIGTERM)
@@ -181,11 +188,13 @@ func (d *daemon) reply(words []string) (string, error) {
 
 // reply3 replies by the third protocol.
 func (d *daemon) reply3(command string) (string, error) {
-	switch command {
-	case "server list":
-		return "gpumem", nil
-	case "client list":
+	switch {
+	case command == "server list --format=csv,noheader":
+		return serverName + ",0,4242,Ready," + filepath.Join(d.pipe, serverName) + ",all,-", nil
+	case command == "client list --all --format=csv,noheader":
 		return d.clients(), nil
+	case strings.HasPrefix(command, "namespace "):
+		return d.namespace(strings.Fields(command)[1:])
 	default:
 		return "", fmt.Errorf("Unknown command %q", command)
 	}

@@ -1,0 +1,202 @@
+package main
+
+import (
+	"bufio"
+	"errors"
+	"fmt"
+	"maps"
+	"net"
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+)
+
+// serverName is the one server that a configuration may have.
+const serverName = "gpumem"
+
+// namespaces are those of a server: a folder each in the pipe directory, with a socket of its own
+// (NVIDIA, "MPS v3 Namespaces").
+type namespaces struct {
+	mu sync.Mutex
+	of map[string]*namespace
+}
+
+type namespace struct {
+	terms
+	listener net.Listener
+}
+
+var nameOf = regexp.MustCompile(`^[a-z0-9_]{1,64}$`)
+
+// configure reads as much of TOML as the supervisor writes, and takes nothing else.
+func (d *daemon) configure(text string) error {
+	d.namespaces.of = make(map[string]*namespace)
+	section, seen := "", make(map[string]bool)
+	for line := range strings.Lines(text) {
+		line = strings.TrimSpace(line)
+		if inner, ok := strings.CutPrefix(line, "["); ok {
+			section = strings.TrimSuffix(inner, "]")
+			if name := d.sectionOf(section); name != "" {
+				d.namespaces.of[name] = &namespace{terms: terms{percent: 100, limits: make(map[string]string)}}
+			}
+			continue
+		}
+		key, value, ok := strings.Cut(line, " = ")
+		switch {
+		case line == "":
+		case !ok:
+			return fmt.Errorf("line %q", line)
+		case d.sectionOf(section) != "":
+			if err := d.namespaces.of[d.sectionOf(section)].set(key, strings.Trim(value, `"`)); err != nil {
+				return err
+			}
+		default:
+			seen[section+"/"+line] = true
+		}
+	}
+	for _, want := range []string{`/schema_version = "1.0"`, "features.memacct/enabled = true"} {
+		if !seen[want] {
+			return fmt.Errorf("no %q", want)
+		}
+	}
+	if _, ok := d.namespaces.of["default"].limits["all"]; !ok {
+		return errors.New("a server whose default namespace has no limit")
+	}
+	return nil
+}
+
+// sectionOf returns the namespace that a section of the configuration is about.
+func (d *daemon) sectionOf(section string) string {
+	if section == "servers."+serverName {
+		return "default"
+	}
+	name, _ := strings.CutPrefix(section, "servers."+serverName+".namespaces.")
+	if name == section {
+		return ""
+	}
+	return name
+}
+
+func (n *namespace) set(key, value string) error {
+	switch key {
+	case "pinned_memory_limit", "--pinned-memory-limit":
+		if amount, ok := strings.CutSuffix(value, "M"); !ok || !positive(amount) {
+			return fmt.Errorf("Invalid limit %q", value)
+		}
+		n.limits["all"] = value
+	case "active_thread_percentage", "--active-thread-percentage":
+		if !positive(value) {
+			return fmt.Errorf("Invalid percentage %q", value)
+		}
+		n.percent, _ = strconv.ParseFloat(value, 64)
+	default:
+		return fmt.Errorf("Unknown key %q", key)
+	}
+	return nil
+}
+
+func positive(s string) bool {
+	n, err := strconv.Atoi(s)
+	return err == nil && n > 0
+}
+
+// listenAll opens the sockets of all namespaces of the configuration, and the server's own, which
+// leads to the default one.
+func (d *daemon) listenAll() error {
+	for name, n := range d.namespaces.of {
+		if err := d.listen(name, n); err != nil {
+			return err
+		}
+	}
+	if n := d.namespaces.of["default"]; n != nil {
+		return d.listen("", n)
+	}
+	return nil
+}
+
+func (d *daemon) listen(name string, n *namespace) error {
+	dir := filepath.Join(d.pipe, serverName, name)
+	socket := filepath.Join(dir, "control")
+	if err := errors.Join(os.MkdirAll(dir, 0o755), os.RemoveAll(socket)); err != nil {
+		return err
+	}
+	listener, err := net.Listen("unix", socket)
+	if err != nil {
+		return err
+	}
+	n.listener = listener
+	go func() {
+		for {
+			conn, err := listener.Accept()
+			if err != nil {
+				return
+			}
+			if line, err := bufio.NewReader(conn).ReadString('\n'); err != nil || line != "attach\n" {
+				conn.Close()
+				continue
+			}
+			d.namespaces.mu.Lock()
+			granted := terms{percent: n.percent, limits: maps.Clone(n.limits)}
+			d.namespaces.mu.Unlock()
+			d.attached.attach(conn, granted)
+		}
+	}()
+	return os.Chmod(socket, 0o777) // for many users, as it is told to be
+}
+
+// namespace does what a command says (NVIDIA, "MPS v3 Interface").
+func (d *daemon) namespace(words []string) (string, error) {
+	d.namespaces.mu.Lock()
+	defer d.namespaces.mu.Unlock()
+	named := func(i int) (*namespace, error) {
+		if len(words) <= i || d.namespaces.of[words[i]] == nil {
+			return nil, fmt.Errorf("Namespace %q not found", words[min(i, len(words)-1)])
+		}
+		return d.namespaces.of[words[i]], nil
+	}
+	server := "--server=" + serverName
+	switch {
+	case slices.Equal(words, []string{"list", server, "--format=csv,noheader"}):
+		var out strings.Builder
+		for _, name := range slices.Sorted(maps.Keys(d.namespaces.of)) {
+			n := d.namespaces.of[name]
+			fmt.Fprintf(&out, "%s,%s,Ready,%s,%.2f,0,%s\n", name, serverName, n.limits["all"], n.percent, filepath.Join(d.pipe, serverName, name))
+		}
+		return strings.TrimSpace(out.String()), nil
+	case len(words) == 3 && words[0] == "create" && words[2] == server && nameOf.MatchString(words[1]):
+		if d.namespaces.of[words[1]] != nil {
+			return "", fmt.Errorf("Error: namespace %s exists", words[1])
+		}
+		n := &namespace{terms: terms{percent: 100, limits: make(map[string]string)}}
+		d.namespaces.of[words[1]] = n
+		return "", d.listen(words[1], n)
+	case len(words) >= 4 && words[0] == "set" && words[2] == server:
+		n, err := named(1)
+		for _, option := range words[3:] {
+			if key, value, _ := strings.Cut(option, "="); err == nil {
+				err = n.set(key, value)
+			}
+		}
+		return "", err
+	case len(words) == 4 && words[0] == "get" && words[2] == serverName && words[3] == "pinned-memory-limit":
+		n, err := named(1)
+		if err != nil {
+			return "", err
+		}
+		return n.limits["all"], nil
+	case len(words) == 3 && words[0] == "delete" && words[2] == server:
+		n, err := named(1)
+		if err != nil {
+			return "", err
+		}
+		delete(d.namespaces.of, words[1])
+		n.listener.Close()
+		return "", os.RemoveAll(filepath.Join(d.pipe, serverName, words[1]))
+	default:
+		return "", fmt.Errorf("Unknown command %q", words)
+	}
+}

@@ -1,0 +1,129 @@
+package mps
+
+import (
+	"bufio"
+	"context"
+	"net"
+	"os"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"go.uber.org/zap"
+)
+
+// attached returns what a client is granted that has a pipe directory; nothing where none listens.
+func attached(t *testing.T, pipe string) (terms []string) {
+	t.Helper()
+	conn, err := (&net.Dialer{}).DialContext(t.Context(), "unix", filepath.Join(pipe, "control"))
+	if err != nil {
+		return nil
+	}
+	defer conn.Close()
+	if _, err := conn.Write([]byte("attach\n")); err != nil {
+		t.Fatal(err)
+	}
+	lines := bufio.NewScanner(conn)
+	for lines.Scan() && lines.Text() != "" {
+		terms = append(terms, lines.Text())
+	}
+	return terms
+}
+
+func wantTerms(t *testing.T, pipe string, want ...string) {
+	t.Helper()
+	if diff := cmp.Diff(want, attached(t, pipe)); diff != "" {
+		t.Errorf("%s grants (-want +got):\n%s", pipe, diff)
+	}
+}
+
+// TestANamespaceLimitsEachClientOfIt: on the daemon's side, also of the next daemon.
+func TestANamespaceLimitsEachClientOfIt(t *testing.T) {
+	n := newNode(t, 3).run()
+	n.eventually("the daemon is healthy", healthy)
+	client := NewClient(n.cfg.Dir)
+	one, two := NamespacePipe(n.cfg.Dir, "grant_1"), NamespacePipe(n.cfg.Dir, "grant_2")
+	for name, want := range map[string]Namespace{"grant_1": {LimitMiB: 3072, Percent: 30}, "grant_2": {LimitMiB: 1024}} {
+		if err := client.Serve(t.Context(), name, want); err != nil {
+			t.Fatal(err)
+		}
+	}
+	wantTerms(t, one, "threads 30", "limit all 3072M")
+	wantTerms(t, two, "threads 100", "limit all 1024M")
+	// Who connects past the namespaces gets next to nothing.
+	wantTerms(t, filepath.Join(n.pipe(""), server), "threads 1", "limit all 1M")
+
+	before := n.pid()
+	if err := syscall.Kill(before, syscall.SIGKILL); err != nil {
+		t.Fatal(err)
+	}
+	n.eventually("another daemon is healthy", func(s Status, err error) bool { return err == nil && s.Healthy && n.pid() != before })
+	wantTerms(t, one, "threads 30", "limit all 3072M")
+
+	if err := client.Serve(t.Context(), "grant_1", Namespace{LimitMiB: 2048, Percent: 100}); err != nil {
+		t.Fatal(err)
+	}
+	wantTerms(t, one, "threads 100", "limit all 2048M")
+	for name, want := range map[string]Namespace{"Grant": {LimitMiB: 1}, "a/b": {LimitMiB: 1}, "grant_3": {}, "grant_4": {LimitMiB: 1, Percent: 101}} {
+		if err := client.Serve(t.Context(), name, want); err == nil {
+			t.Errorf("%s of %+v is served", name, want)
+		}
+	}
+	if err := n.end(); err != nil {
+		t.Error(err)
+	}
+	if err := client.Serve(t.Context(), "grant_1", Namespace{LimitMiB: 1}); err == nil {
+		t.Error("a supervisor that has ended serves")
+	}
+}
+
+// TestNamespacesGoWithTheirContainers, and not before: one that no process has mounted may be of a
+// container that is about to start.
+func TestNamespacesGoWithTheirContainers(t *testing.T) {
+	n := newNode(t, 3)
+	s := New(n.cfg, n.modes, zap.NewNop())
+	ctx, cancel := context.WithCancel(t.Context())
+	ended := make(chan error, 1)
+	go func() { ended <- s.Run(ctx) }()
+	n.eventually("the daemon is healthy", healthy)
+	for _, name := range []string{"old", "young"} {
+		if err := s.Serve(t.Context(), name, Namespace{LimitMiB: 1024}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	s.spaces.Lock()
+	s.named["old"] = entry{s.named["old"].Namespace, time.Now().Add(-grace)}
+	s.spaces.Unlock()
+	if err := s.sweepNamespaces(t.Context()); err != nil {
+		t.Error(err)
+	}
+	for name, there := range map[string]bool{"old": false, "young": true} {
+		if _, err := os.Stat(NamespacePipe(n.cfg.Dir, name)); (err == nil) != there {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+	text, err := os.ReadFile(filepath.Join(n.cfg.Dir, namespacesFile))
+	if err != nil || strings.Contains(string(text), "old") || !strings.Contains(string(text), "young") {
+		t.Errorf("the next daemon begins with %s, %v", text, err)
+	}
+	cancel()
+	if err := <-ended; err != nil {
+		t.Error(err)
+	}
+	mounted, err := mountPoints("/proc")
+	if err != nil || !mounted["/proc"] {
+		t.Errorf("/proc is not among the mounts %v, %v", mounted, err)
+	}
+}
+
+func TestAmountMiB(t *testing.T) {
+	for s, want := range map[string]int64{"4G": 4096, "512M": 512, "1024K": 1, "0M": 0, "1K": -1, "G": -1, "-1M": -1, "": -1, "4": -1} {
+		got, ok := amountMiB(s)
+		if ok != (want >= 0) || ok && got != want {
+			t.Errorf("%q is %d MiB, %t; want %d", s, got, ok, want)
+		}
+	}
+}
