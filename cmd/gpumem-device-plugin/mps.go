@@ -5,9 +5,11 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"os"
 	"os/exec"
 	"path/filepath"
 	"strconv"
+	"strings"
 	"time"
 
 	"github.com/spf13/pflag"
@@ -15,6 +17,7 @@ import (
 
 	"github.com/gpumem/gpumem/pkg/node/enforcement"
 	"github.com/gpumem/gpumem/pkg/node/mps"
+	"github.com/gpumem/gpumem/pkg/node/mps/probe"
 	"github.com/gpumem/gpumem/pkg/node/nvml"
 	"github.com/gpumem/gpumem/pkg/process/daemon"
 )
@@ -42,6 +45,7 @@ type mpsOptions struct {
 	drain                  time.Duration
 	log                    daemon.Log
 	check                  bool
+	probing                bool
 }
 
 func (o *mpsOptions) parse(args []string, stdout io.Writer) error {
@@ -58,6 +62,7 @@ func (o *mpsOptions) parse(args []string, stdout io.Writer) error {
 	o.log = daemon.DefaultLog()
 	o.log.AddFlags(f)
 	f.BoolVar(&o.check, "check", false, "say how the daemon is, and end")
+	f.BoolVar(&o.probing, "probe", false, "see whether a client of the daemon, with the environment of this process, is held to a limit of 1 GiB, and end")
 	if err := daemon.Parse(f, `gpumem-device-plugin mps keeps NVIDIA's MPS control daemon running.
 
 Usage: gpumem-device-plugin mps [flags]`, args, stdout); err != nil {
@@ -91,6 +96,8 @@ func runMPS(ctx context.Context, args []string, stdout, stderr io.Writer) error 
 	case o.check:
 		_, err := mps.NewClient(o.dir).Check(ctx)
 		return err
+	case o.probing:
+		return probe.Run(nvml.FindInDriver("libcuda.so.1", o.driverRoot))
 	}
 	log, err := o.log.New(stderr)
 	if err != nil {
@@ -111,11 +118,29 @@ func runMPS(ctx context.Context, args []string, stdout, stderr io.Writer) error 
 		return err
 	}
 	cfg := mps.Config{
-		Dir: o.dir, Program: control, Protocol: o.protocolFor(driver), Settings: mps.Settings{PinnedMiB: limits}, Mounts: mps.Kernel{},
+		Dir: o.dir, Program: control, Protocol: o.protocolFor(driver), Settings: mps.Settings{PinnedMiB: limits}, Mounts: mps.Kernel{}, Probe: o.probe,
 		Exclusive: o.exclusive, Interval: mpsInterval, Timeout: mpsTimeout, Backoff: mpsBackoff, Drain: o.drain, Quit: mpsQuit,
 	}
 	log.Info("supervising", zap.String("version", version), zap.String("driver", driver), zap.String("program", control), zap.Int("protocol", cfg.Protocol))
 	return mps.New(cfg, machine, log.Named("mps")).Run(ctx)
+}
+
+// probe has another process of this program be a client.
+func (o *mpsOptions) probe(ctx context.Context, env []string) error {
+	self, err := os.Executable()
+	if err != nil {
+		return err
+	}
+	cmd := exec.CommandContext(ctx, self, mpsCommand, "--probe", "--driver-root="+o.driverRoot)
+	cmd.Env = env
+	out, err := cmd.CombinedOutput()
+	switch {
+	case ctx.Err() != nil:
+		return errors.New("a client does not come to an end")
+	case err != nil:
+		return errors.New(strings.TrimSpace(string(out)))
+	}
+	return nil
 }
 
 // waitForGPUs waits for the driver, which may come later. Not ok is a context that

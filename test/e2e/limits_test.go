@@ -24,9 +24,6 @@ import (
 	"github.com/gpumem/gpumem/test/stack"
 )
 
-// simulatedCgroups is where the plugins look for control groups with dmem.
-const simulatedCgroups = "/run/gpumem-e2e/cgroup"
-
 // A machine is a node whose driver, MPS daemon and control groups a test changes.
 type machine struct {
 	*env

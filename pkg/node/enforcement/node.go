@@ -2,6 +2,7 @@ package enforcement
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"sync"
@@ -148,7 +149,9 @@ func (n *Node) facts(ctx context.Context, inv gpu.Inventory) Facts {
 	f := Facts{Driver: inv.DriverVersion, Devices: inv.Devices, NRI: n.probes.NRI(), Cgroups: n.probes.Cgroups.check(), Held: n.lastHeld()}
 	f.Protocol, f.MPS = n.probes.MPS(ctx)
 	devices := healthy(inv.Devices)
-	if len(devices) > 0 && PartitionsMemory(f.Driver) && f.Cgroups == nil {
+	if len(devices) == 0 {
+		f.Test = errors.New("no GPU answers")
+	} else if PartitionsMemory(f.Driver) && f.Cgroups == nil {
 		ctx, cancel := context.WithTimeout(ctx, patience)
 		defer cancel()
 		f.Test = n.kernel.proven(ctx, f.Driver, devices)

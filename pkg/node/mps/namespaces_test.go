@@ -3,10 +3,14 @@ package mps
 import (
 	"bufio"
 	"context"
+	"errors"
+	"fmt"
 	"net"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
+	"sync/atomic"
 	"syscall"
 	"testing"
 	"time"
@@ -125,5 +129,51 @@ func TestAmountMiB(t *testing.T) {
 		if ok != (want >= 0) || ok && got != want {
 			t.Errorf("%q is %d MiB, %t; want %d", s, got, ok, want)
 		}
+	}
+}
+
+// TestADaemonIsHealthyOnceAClientWasLimited: on each GPU, with the pipe directory that clients have.
+func TestADaemonIsHealthyOnceAClientWasLimited(t *testing.T) {
+	for protocol, want := range map[int][]string{
+		2: {"CUDA_VISIBLE_DEVICES=%d", "CUDA_MPS_PIPE_DIRECTORY=FOLDER/clients", "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT=0=1024M"},
+		3: {"CUDA_VISIBLE_DEVICES=%d", "CUDA_MPS_PIPE_DIRECTORY=FOLDER/clients/gpumem/gpumem_probe"},
+	} {
+		t.Run(fmt.Sprint("protocol ", protocol), func(t *testing.T) {
+			n := newNode(t, protocol)
+			limits := make(chan bool, 1)
+			limits <- false
+			var asked atomic.Int32
+			n.cfg.Probe = func(_ context.Context, env []string) error {
+				gpu := asked.Load() % 2
+				for _, variable := range want {
+					variable = strings.ReplaceAll(strings.ReplaceAll(variable, "FOLDER", n.cfg.Dir), "%d", fmt.Sprint(gpu))
+					if !slices.Contains(env, variable) {
+						t.Errorf("client %d: no %s", asked.Load(), variable)
+					}
+				}
+				select {
+				case <-limits:
+					return errors.New("it got everything")
+				default:
+					asked.Add(1)
+					return nil
+				}
+			}
+			n.run()
+			n.eventually("it is healthy", healthy)
+			if asked.Load() != 2 {
+				t.Errorf("%d clients were limited, want one of each of two GPUs", asked.Load())
+			}
+			if err := n.end(); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+	n := newNode(t, 2)
+	n.cfg.Probe = func(context.Context, []string) error { return errors.New("it got everything") }
+	n.run()
+	n.eventually("a daemon that limits nobody is not healthy", sick("it does not limit GPU 0: it got everything"))
+	if err := n.end(); err != nil {
+		t.Error(err)
 	}
 }

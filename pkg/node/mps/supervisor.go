@@ -16,6 +16,7 @@ import (
 
 	"go.uber.org/zap"
 
+	"github.com/gpumem/gpumem/pkg/node/mps/probe"
 	"github.com/gpumem/gpumem/pkg/process/serve"
 )
 
@@ -26,6 +27,10 @@ type Config struct {
 	Protocol int    // 2, or 3, with which the daemon accounts for memory
 	Settings Settings
 	Mounts   Mounts
+
+	// Probe runs a program that uses one GPU, in an environment that makes it a client with a
+	// limit of 1 GiB, and says why that does not hold.
+	Probe func(ctx context.Context, env []string) error
 
 	Exclusive bool          // no program may use the GPUs past the daemon
 	Interval  time.Duration // between two questions
@@ -229,7 +234,7 @@ func (s *Supervisor) watch(ctx context.Context, exited <-chan error) error {
 	deadline := time.Now().Add(startTimeout)
 	ticker := time.NewTicker(s.cfg.Interval)
 	defer ticker.Stop()
-	set, failures := false, 0
+	set, proven, failures := false, false, 0
 	var swept time.Time
 	for {
 		err := s.asClient().check(ctx)
@@ -237,9 +242,17 @@ func (s *Supervisor) watch(ctx context.Context, exited <-chan error) error {
 			err = s.apply(ctx, c)
 			set = err == nil
 		}
+		unproven := error(nil)
+		if err == nil && !proven {
+			unproven = s.prove(ctx)
+			proven = unproven == nil
+		}
 		switch {
 		case ctx.Err() != nil:
 			return ctx.Err()
+		case unproven != nil: // it is not for want of a daemon
+			failures = 0
+			s.sick(unproven.Error())
 		case err == nil:
 			failures = 0
 			s.well(ctx, c)
@@ -269,13 +282,39 @@ func (s *Supervisor) watch(ctx context.Context, exited <-chan error) error {
 // apply gives a daemon its settings.
 func (s *Supervisor) apply(ctx context.Context, c control) error {
 	err := c.apply(ctx, s.cfg.Settings)
-	switch {
-	case err == nil:
-		s.log.Info("MPS daemon is healthy")
-	case ctx.Err() == nil:
+	if err != nil && ctx.Err() == nil {
 		s.sick(fmt.Sprintf("it does not take its settings: %v", err))
 	}
 	return err
+}
+
+// probed is the namespace of probes.
+const probed = "gpumem_probe"
+
+// prove says why clients are not held to a limit, as a client of each GPU finds. It has the pipe
+// directory that clients have.
+func (s *Supervisor) prove(ctx context.Context) error {
+	pipe := s.path("clients")
+	if s.cfg.Protocol >= 3 {
+		if err := s.control().serve(ctx, probed, Namespace{LimitMiB: probe.LimitMiB}); err != nil {
+			return fmt.Errorf("it makes no namespace: %w", err)
+		}
+		pipe = filepath.Join(pipe, server, probed)
+	}
+	for i := range s.cfg.Settings.PinnedMiB {
+		env := append(os.Environ(), "CUDA_DEVICE_ORDER=PCI_BUS_ID", fmt.Sprintf("CUDA_VISIBLE_DEVICES=%d", i), "CUDA_MPS_PIPE_DIRECTORY="+pipe)
+		if s.cfg.Protocol < 3 {
+			env = append(env, fmt.Sprintf("CUDA_MPS_PINNED_DEVICE_MEM_LIMIT=0=%dM", probe.LimitMiB))
+		}
+		probing, cancel := context.WithTimeout(ctx, s.cfg.Timeout)
+		err := s.cfg.Probe(probing, env)
+		cancel()
+		if err != nil {
+			return fmt.Errorf("it does not limit GPU %d: %w", i, err)
+		}
+	}
+	s.log.Info("MPS daemon is healthy, and limits its clients")
+	return nil
 }
 
 // sweep removes what clients have left that have ended.

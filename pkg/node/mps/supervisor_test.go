@@ -94,7 +94,7 @@ func newNode(t *testing.T, protocol int) *node {
 	}
 	t.Cleanup(func() { os.RemoveAll(dir) })
 	return &node{T: t, modes: &modes{is: map[string]int{"GPU-a": 0, "GPU-b": 2}}, cfg: Config{
-		Dir: dir, Program: standin, Protocol: protocol, Settings: Settings{PinnedMiB: []int64{14336, 80896}}, Mounts: &links{},
+		Dir: dir, Program: standin, Protocol: protocol, Settings: Settings{PinnedMiB: []int64{14336, 80896}}, Mounts: &links{}, Probe: func(context.Context, []string) error { return nil },
 		Interval: 10 * time.Millisecond, Timeout: 5 * time.Second, Backoff: 10 * time.Millisecond, Drain: patience, Quit: 2 * time.Second,
 	}}
 }
@@ -341,7 +341,9 @@ func TestVersionThree(t *testing.T) {
 	if err := n.end(); err != nil {
 		t.Error(err)
 	}
-	want := []string{"start -p 3 -m -f -a " + filepath.Join(n.cfg.Dir, "config.toml"), "quit", "end"}
+	want := []string{"start -p 3 -m -f -a " + filepath.Join(n.cfg.Dir, "config.toml"),
+		"namespace list --server=gpumem --format=csv,noheader", "namespace create gpumem_probe --server=gpumem",
+		"namespace set gpumem_probe --server=gpumem --pinned-memory-limit=1024M", "namespace get gpumem_probe gpumem pinned-memory-limit", "quit", "end"}
 	if diff := cmp.Diff(want, n.told()); diff != "" {
 		t.Errorf("the daemon was told (-want +got):\n%s", diff)
 	}

@@ -21,21 +21,26 @@ var libraryDirs = [...]string{
 }
 
 // FindLibrary returns the path to load NVML from: the one that is set, else the
-// first that exists under the driver's root, else the bare name, which leaves
-// the search to the dynamic linker.
+// one of FindInDriver.
 func FindLibrary(path, driverRoot string) string {
 	if path != "" {
 		return path
 	}
+	return FindInDriver(libraryName, driverRoot)
+}
+
+// FindInDriver returns the path to load a library of the driver from: the first that exists under
+// the driver's root, else the bare name, which leaves the search to the dynamic linker.
+func FindInDriver(name, driverRoot string) string {
 	if driverRoot != "" {
 		for _, dir := range libraryDirs {
-			candidate := filepath.Join(driverRoot, dir, libraryName)
+			candidate := filepath.Join(driverRoot, dir, name)
 			if _, err := os.Stat(candidate); err == nil {
 				return candidate
 			}
 		}
 	}
-	return libraryName
+	return name
 }
 
 // Opener returns a Config.Open that looks for the library each time it is called.

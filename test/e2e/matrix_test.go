@@ -1,0 +1,232 @@
+package e2e
+
+import (
+	"encoding/json"
+	"fmt"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	v1 "k8s.io/api/core/v1"
+
+	"github.com/gpumem/gpumem/test/cluster"
+	"github.com/gpumem/gpumem/test/stack"
+)
+
+// A promise is what a level of enforcement means for a program that takes all it can get
+// (docs/limits.md).
+type promise struct {
+	name    string
+	level   string // of pods with one GPU
+	several string // of pods with two
+
+	limited    bool // a program with its variables is held to its grant
+	perProcess bool // each process for itself
+	narrowed   bool // a worker that narrows CUDA_VISIBLE_DEVICES is held to it too
+	bare       bool // a program without the variables too
+	total      bool // CUDA reports the grant as the GPU's total
+}
+
+// What a T4 of the simulated driver has for programs, what a context takes of it, and the step
+// in which the program greedy takes.
+const (
+	t4MiB, contextMiB, stepMiB = 14910, 132, 64
+	unitMiB                    = 1024
+)
+
+// taken returns how far a process comes that is held to a grant, or not.
+func taken(grantMiB int64, held bool) int64 {
+	if !held {
+		grantMiB = t4MiB
+	}
+	return (grantMiB - contextMiB) / stepMiB * stepMiB
+}
+
+// line returns what the program greedy is to say of a GPU.
+func (p promise) line(who string, gpu int, grantMiB int64, held bool) string {
+	total := int64(t4MiB)
+	if p.total {
+		total = grantMiB
+	}
+	return fmt.Sprintf("%s %d: %d of %d MiB", who, gpu, taken(grantMiB, held), total)
+}
+
+// refused returns what it is to say of a GPU on which not even a context fits.
+func refused(who string, gpu int) string { return fmt.Sprintf("%s %d: 0 of 0 MiB", who, gpu) }
+
+// greedy is a container that takes all the GPU memory it gets.
+func greedy(name string, units int64, args ...string) v1.Container {
+	c := sample(name, units, append([]string{"-step", fmt.Sprint(stepMiB)}, args...)...)
+	c.Image = cluster.GreedyImage
+	return c
+}
+
+// took is a line of the program greedy.
+type took struct {
+	Who                    string
+	Device                 int
+	TotalMiB, AllocatedMiB int64
+	Error                  string
+}
+
+// took returns the first n lines that a container has printed.
+func (e *env) took(pod, container string, n int) (lines []took) {
+	e.Helper()
+	e.eventually(fmt.Sprintf("container %s of pod %s has printed %d lines", container, pod, n), func() (bool, string) {
+		text, err := e.client.CoreV1().Pods(e.namespace).GetLogs(pod, &v1.PodLogOptions{Container: container}).DoRaw(e.ctx)
+		if err != nil || strings.Count(string(text), "\n") < n {
+			return false, fmt.Sprint(err, string(text), e.events(pod))
+		}
+		lines = nil
+		for line := range strings.Lines(string(text)) {
+			var l took
+			if err := json.Unmarshal([]byte(line), &l); err != nil {
+				e.Fatalf("container %s of pod %s: %q: %v", container, pod, line, err)
+			}
+			lines = append(lines, l)
+		}
+		return true, ""
+	})
+	return lines
+}
+
+// cell checks what a container took, and prints it.
+func (e *env) cell(p promise, name, pod, container string, want ...string) {
+	e.Helper()
+	var got []string
+	for _, l := range e.took(pod, container, len(want)) {
+		got = append(got, fmt.Sprintf("%s %d: %d of %d MiB", l.Who, l.Device, l.AllocatedMiB, l.TotalMiB))
+	}
+	e.Logf("%-20s %-26s expected %-48s got %-48s level %s", p.name, name, strings.Join(want, ", "), strings.Join(got, ", "), e.levelOf(pod))
+	if diff := cmp.Diff(want, got); diff != "" {
+		e.Errorf("%s, %s (-want +got):\n%s", p.name, name, diff)
+	}
+}
+
+// finished waits until a pod has ended well.
+func (e *env) finished(name string) {
+	e.Helper()
+	e.eventually("pod "+name+" has ended", func() (bool, string) {
+		pod := e.get(name)
+		if pod.Status.Phase == v1.PodFailed {
+			e.Fatalf("pod %s failed: %s %s %v", name, pod.Status.Reason, pod.Status.Message, e.events(name))
+		}
+		return pod.Status.Phase == v1.PodSucceeded, fmt.Sprintf("%s; %s; %v", pod.Status.Phase, waitsBecause(pod), e.events(name))
+	})
+}
+
+func (e *env) wantLevel(p promise, pod, want string) {
+	e.Helper()
+	if got := e.levelOf(pod); got != want {
+		e.Errorf("%s: pod %s was promised %q, want %q", p.name, pod, got, want)
+	}
+}
+
+// containers gives a pod these init containers and containers instead of its own.
+func containers(initial []v1.Container, main ...v1.Container) func(*v1.Pod) {
+	return func(pod *v1.Pod) { pod.Spec.InitContainers, pod.Spec.Containers = initial, main }
+}
+
+func once(pod *v1.Pod) { pod.Spec.RestartPolicy = v1.RestartPolicyNever }
+
+// testSeveral: both GPUs, each with a grant; and the workers that such a program starts, one
+// for each GPU.
+func (m *machine) testSeveral(p promise) {
+	m.Helper()
+	name := "several-" + p.slug()
+	m.create(m.pod(name, 6, onNode(m.node), annotated("gpu-count", "2"), once, containers(
+		[]v1.Container{greedy("worker-0", 6, "-narrow", "0"), greedy("worker-1", 6, "-narrow", "1")}, greedy("main", 6))))
+	m.finished(name)
+	m.wantLevel(p, name, p.several)
+	const grant = 3 * unitMiB
+	m.cell(p, "two GPUs, worker for 0", name, "worker-0", p.line("one", 0, grant, p.narrowed))
+	m.cell(p, "two GPUs, worker for 1", name, "worker-1", p.line("one", 0, grant, p.narrowed))
+	m.cell(p, "two GPUs, one process", name, "main", p.line("one", 0, grant, p.limited), p.line("one", 1, grant, p.limited))
+	m.delete(name, 0)
+	m.gone(name)
+}
+
+// testSecond: the second GPU, alone with one container at a time.
+func (m *machine) testSecond(p promise) {
+	m.Helper()
+	name := "second-" + p.slug()
+	const grant = 3 * unitMiB
+	child := refused("child", 0)
+	if p.perProcess {
+		child = p.line("child", 0, grant, true)
+	}
+	initial := []v1.Container{greedy("fork", 3, "-fork"), greedy("bare", 3, "-bare")}
+	m.create(m.pod(name, 3, onNode(m.node), annotated("gpu-uuid", m.gpus.GPUs[1].UUID), once, containers(initial, greedy("main", 3))))
+	m.finished(name)
+	m.wantLevel(p, name, p.level)
+	m.cell(p, "GPU 1, one process", name, "main", p.line("one", 0, grant, p.limited))
+	m.cell(p, "GPU 1, forked process", name, "fork", p.line("one", 0, grant, p.limited), child)
+	m.cell(p, "GPU 1, variables removed", name, "bare", p.line("one", 0, grant, p.bare))
+	m.delete(name, 0)
+	m.gone(name)
+}
+
+// testFirst: containers of one pod that share the first GPU, each with its own grant.
+func (m *machine) testFirst(p promise) {
+	m.Helper()
+	name := "first-" + p.slug()
+	sidecar := greedy("sidecar", 1, "-hold")
+	sidecar.RestartPolicy = new(v1.ContainerRestartPolicyAlways)
+	m.create(m.pod(name, 3, onNode(m.node), annotated("gpu-uuid", m.gpus.GPUs[0].UUID), containers(
+		[]v1.Container{greedy("prepare", 2), sidecar}, greedy("main", 3, "-hold"), greedy("other", 2, "-hold"))))
+	pod := m.running(name)
+	m.wantLevel(p, name, p.level)
+	check := func(when string) {
+		m.Helper()
+		m.cell(p, when+"sidecar", name, "sidecar", p.line("one", 0, 1*unitMiB, true))
+		m.cell(p, when+"one of two containers", name, "main", p.line("one", 0, 3*unitMiB, true))
+		m.cell(p, when+"two of two containers", name, "other", p.line("one", 0, 2*unitMiB, true))
+	}
+	m.cell(p, "GPU 0, init container", name, "prepare", p.line("one", 0, 2*unitMiB, true))
+	check("GPU 0, ")
+
+	// All start again, and at level mps the daemon too, before them.
+	before := containerIDs(pod)
+	if p.level == "mps" {
+		m.kill(stack.MPSStandIn, nil)
+	}
+	m.kill("greedy", pod)
+	m.eventually("the containers of pod "+name+" have started again", func() (bool, string) {
+		pod := m.get(name)
+		now := containerIDs(pod)
+		return ready(pod) && now["sidecar"] != before["sidecar"] && now["main"] != before["main"] && now["other"] != before["other"], fmt.Sprint(now, m.events(name))
+	})
+	check("restarted, ")
+	m.delete(name, 0)
+	m.gone(name)
+}
+
+func (p promise) slug() string { return strings.NewReplacer(", ", "-", " ", "-").Replace(p.name) }
+
+// TestEveryLevelLimitsAsPromised: a program that takes all it can get, in real containers, at
+// every level and in every way in which containers are started.
+func TestEveryLevelLimitsAsPromised(t *testing.T) {
+	e := setup(t)
+	m := newMachine(e)
+	image, err := e.cluster.GreedyImageFile()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := e.cluster.LoadImage(e.ctx, image, m.node); err != nil {
+		t.Fatal(err)
+	}
+	m.startRuntime()
+
+	p := promise{name: "advisory", level: "advisory", several: "advisory"}
+	m.level(p.level, "")
+	m.testSeveral(p)
+	m.testSecond(p)
+
+	p = promise{name: "mps, protocol 2", level: "mps", limited: true, perProcess: true}
+	stop := m.startMPS()
+	m.level(p.level, "")
+	m.testSecond(p)
+	m.testFirst(p)
+	stop()
+	m.level("advisory", "")
+}

@@ -1,0 +1,98 @@
+package e2e
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"github.com/containerd/nri/pkg/api"
+	"github.com/containerd/nri/pkg/stub"
+
+	"github.com/gpumem/gpumem/test/cluster"
+)
+
+// simulatedCgroups is where a node's driver and its plugin have the control groups of its
+// simulated kernel.
+const simulatedCgroups = cluster.DriverState + "/cgroup"
+
+// A runtime is what NVIDIA's container runtime and the kernel do for containers of a node:
+// those with GPUs get the driver, the device files of their GPUs, and a control group in the
+// simulated kernel for as long as they run. It is called before gpumem's plugin is.
+type runtime struct{ m *machine }
+
+// startRuntime lets containers that start from now on use the simulated driver.
+func (m *machine) startRuntime() {
+	m.Helper()
+	plugin, err := stub.New(&runtime{m: m}, stub.WithPluginName("runtime"), stub.WithPluginIdx("00"),
+		stub.WithSocketPath(filepath.Join(m.root, "run/nri/nri.sock")))
+	if err != nil {
+		m.Fatal(err)
+	}
+	if err := plugin.Start(m.ctx); err != nil {
+		m.Fatal(err)
+	}
+	m.atEnd(plugin.Stop)
+}
+
+// gpus returns the GPUs that the runtime is told to give a container.
+func (r *runtime) gpus(c *api.Container) (minors []int) {
+	for _, variable := range c.GetEnv() {
+		list, ok := strings.CutPrefix(variable, "NVIDIA_VISIBLE_DEVICES=")
+		if !ok {
+			continue
+		}
+		for i, g := range r.m.gpus.GPUs {
+			if list == "all" || slices.Contains(strings.Split(list, ","), g.UUID) {
+				minors = append(minors, i)
+			}
+		}
+	}
+	return minors
+}
+
+// CreateContainer makes the container's control group and adds the driver.
+func (r *runtime) CreateContainer(_ context.Context, _ *api.PodSandbox, c *api.Container) (*api.ContainerAdjustment, []*api.ContainerUpdate, error) {
+	minors := r.gpus(c)
+	if len(minors) == 0 {
+		return nil, nil, nil
+	}
+	group := c.GetLinux().GetCgroupsPath()
+	if err := r.makeGroup(group); err != nil {
+		return nil, nil, err
+	}
+	self := filepath.Join(cluster.DriverState, "containers", c.GetId())
+	r.m.write(group+"\n", self)
+	adjust := &api.ContainerAdjustment{}
+	bind := func(source, at string, options ...string) {
+		adjust.AddMount(&api.Mount{Type: "bind", Source: source, Destination: at, Options: append(options, "rprivate")})
+	}
+	bind(cluster.DriverRoot, cluster.DriverRoot, "rbind", "ro")
+	bind(self, "/etc/fakenvml.cgroup", "bind", "ro")
+	bind("/dev/null", "/dev/nvidiactl", "bind", "rw")
+	for _, minor := range minors {
+		bind("/dev/null", fmt.Sprint("/dev/nvidia", minor), "bind", "rw")
+	}
+	return adjust, nil, nil
+}
+
+// makeGroup makes a control group, with all controllers of the root.
+func (r *runtime) makeGroup(group string) error {
+	root := filepath.Join(r.m.root, simulatedCgroups)
+	controllers, err := os.ReadFile(filepath.Join(root, "cgroup.controllers"))
+	if err != nil {
+		return os.MkdirAll(filepath.Join(root, group), 0o755) // no version 2
+	}
+	for above := filepath.Dir(group); above != "/"; above = filepath.Dir(above) {
+		r.m.write(string(controllers), simulatedCgroups, above, "cgroup.subtree_control")
+	}
+	return os.MkdirAll(filepath.Join(root, group), 0o755)
+}
+
+// StopContainer removes the container's control group, as its runtime does when its program
+// has ended: before anybody can look after it.
+func (r *runtime) StopContainer(_ context.Context, _ *api.PodSandbox, c *api.Container) ([]*api.ContainerUpdate, error) {
+	return nil, os.RemoveAll(filepath.Join(r.m.root, simulatedCgroups, c.GetLinux().GetCgroupsPath()))
+}
