@@ -3,26 +3,28 @@
 //
 // # Levels
 //
-//	kernel     the NVIDIA driver and Linux's dmem controller, per container
+//	kernel     NVIDIA's driver, per container
 //	mps        the MPS server, per client process
 //	advisory   the framework in the container, if it obeys
 //
 // What a level needs (NVIDIA, "MPS v3 Memory Partitioning" and "Multi-Process
-// Service"; Linux, Documentation/admin-guide/cgroup-v2.rst, "DMEM"):
+// Service"):
 //
-//   - kernel: driver 615, cgroup v2 with a dmem region for each GPU (Linux 6.14),
-//     a running MPS daemon that accounts for memory, and somebody who writes the
-//     limit into a container's cgroup before its program runs: the hook of
-//     NVIDIA's container toolkit, or the plugin itself, called by the container
-//     runtime through NRI.
-//   - mps: a running MPS daemon and GPUs of compute capability 7.0 or newer.
+//   - kernel: driver 615, cgroup v2, and the plugin called by the container runtime through
+//     NRI, before a container's program runs. The driver has limits by NVML, with Linux's dmem
+//     controller (6.14) or without. No MPS daemon: the driver refuses what is beyond a hard limit.
+//   - mps: a running MPS daemon that was seen to limit a client, and GPUs of compute capability
+//     7.0 or newer. With protocol 2 it is the level of pods of one GPU (gpu.Enforcement.For).
 //
 // # Invariants
 //
 //   - A level is reported only while everything that it needs has been seen. What
 //     cannot be looked at counts as not there, with the reason.
 //   - The level of a node holds on all of its GPUs.
-//   - A limit that was written counts once it has been read back.
+//   - A limit that was set counts once it has been read back. A node says kernel once that was so on
+//     each GPU that answers, in a control group beside those of pods.
+//   - What is reserved for a group (its soft limit, which the driver adds to all above it) is given
+//     back before the group goes, or else found above it and taken away.
 //
 // # Decisions
 //
@@ -40,10 +42,13 @@
 // containers and the MPS daemon are per node as well. A node with one GPU that is
 // too old for MPS is advisory as a whole.
 //
-// Whether the toolkit has its hook is read from the CDI specifications on the
-// node, where the hook is named, and from the toolkit's programs, which contain
-// its name. Nothing of the host is executed for that.
+// The soft limit is the hard one. A smaller one would let MPS end the program for its neighbours'
+// sake, and none would leave its share unprotected where others have one.
 //
-// The driver has a backend of its own for kernels without dmem. What it has been
-// told cannot be read from the file system there, so it does not count.
+// No file of dmem is written: only the driver adds what is reserved to the groups above. Nor is
+// +dmem: what the root has, the kubelet and runc hand down, and a tree where they do not is
+// theirs to change.
+//
+// Whether NVIDIA's toolkit has a hook for limits is not looked for: that a file names it proves
+// nothing. Where it runs it sets the same limit, before the plugin does.
 package enforcement

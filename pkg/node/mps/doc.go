@@ -3,7 +3,7 @@
 //
 // # Protocol
 //
-//	           start            answers, settings taken
+//	           start            answers, settings taken, a client of each GPU was limited
 //	ended ─────────────▶ starting ───────────────────▶ healthy
 //	  ▲                     │                             │ a question fails
 //	  │ exits, or MaxFailures questions in a row fail     ▼
@@ -24,10 +24,18 @@
 //	<dir>/log          CUDA_MPS_LOG_DIRECTORY
 //	<dir>/status.sock  where the supervisor answers
 //	<dir>/modes.json   compute modes as they were found, while they are changed
+//	<dir>/namespaces.json
+//	                   the namespaces of containers, for the next daemon
+//
+// With version 3 the device plugin asks for a namespace before each start of a container
+// (Client.Serve). It is a folder below pipe/gpumem, which that container alone has mounted, and
+// its limits are on the daemon's side.
 //
 // # Invariants
 //
-//   - A daemon that was started anew has the settings of the one before it.
+//   - A daemon that was started anew has the settings of the one before it, its namespaces too.
+//   - A namespace remains while any process has its folder mounted, and ten minutes after it was
+//     last asked for: a program that does not find it would run without MPS, and with no limit.
 //   - Compute modes are left as they were found, also by a supervisor that was
 //     killed: the next one puts them back.
 //   - Clients can neither take away the daemon's socket nor put another in its place: they
@@ -44,9 +52,16 @@
 // must not cost them that. For the same reason its DaemonSet is updated by hand
 // (OnDelete).
 //
-// The client's limits are in its environment, put there by the device plugin, for each
-// container its own. The daemon's default is what the GPU offers in all: nobody gets
+// With version 2 the client's limits are in its environment, put there by the device plugin, for
+// each container its own. The daemon's default is what the GPU offers in all: nobody gets
 // more by leaving the variable out, and a default can only be made tighter.
+//
+// With version 3 the default namespace has 1 MiB: nobody gets more by leaving its namespace. A
+// container has no CUDA_MPS_PINNED_DEVICE_MEM_LIMIT then: one entry of a GPU that a process does
+// not see would take the namespace's limit away too.
+//
+// The probe (package probe) is a process and not a container. It proves the daemon, its server,
+// and the way that limits take; it is made when a daemon has started, for it costs a context.
 //
 // Version 2 runs one server for the users of all containers (-multiuser-server): with
 // one for each, containers of a second user would wait for those of the first to end.

@@ -28,6 +28,9 @@
 // program runs (go-nvml uses dlopen), so that one binary is for nodes with and without
 // a GPU; DCGM would be another daemon to install, and nvidia-smi's output is for people.
 //
+// Limits of control groups (Limits) are calls that go-nvml 0.13.3-1 does not have. They are looked
+// up in the library, and are an error with a library that has none.
+//
 // The library is opened and initialised anew while something is wrong: NVML
 // lists GPUs as they were when it was initialised, and a driver container may
 // bring its library later than we start. It is left open while a call hangs in
