@@ -81,9 +81,13 @@ func (s *Supervisor) update(change func(*Status)) {
 	change(&s.status)
 }
 
-// sick makes known why the daemon is not healthy.
+// sick makes known why the daemon is not healthy, and logs what is news.
 func (s *Supervisor) sick(reason string) {
+	was := s.Status()
 	s.update(func(st *Status) { st.Healthy, st.Reason = false, reason })
+	if !was.Healthy && was.Reason == reason {
+		return
+	}
 	s.log.Warn("MPS daemon is not healthy", zap.String("reason", reason))
 }
 

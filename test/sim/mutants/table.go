@@ -358,11 +358,11 @@ var table = []mutant{
 	},
 	{
 		"what was reserved stays", "pkg/node/enforcement/kernel.go",
-		"	return sum, k.driver.Set(ctx, id, dir, sum, hard)", "	return has, nil", "TestNothingIsReservedForContainersThatEnded",
+		"	return sum, k.driver.Set(ctx, id, dir, sum, hard)", "	return sum, k.driver.Set(ctx, id, dir, has, hard)", "TestNothingIsReservedForContainersThatEnded",
 	},
 	{
 		"a limit is not read back", "pkg/node/enforcement/kernel.go",
-		"	case !ok || !within(soft, bytes) || !within(hard, bytes):", "	case false:", "TestAContainerHasItsLimitOrTheNodeIsNotKernel",
+		"	case !ok || !within(soft, bytes) || !within(hard, bytes):", "	case !ok && soft+hard > 0:", "TestAContainerHasItsLimitOrTheNodeIsNotKernel",
 	},
 	{
 		"no limits without dmem", "pkg/node/enforcement/cgroups.go",
