@@ -97,7 +97,7 @@ func runMPS(ctx context.Context, args []string, stdout, stderr io.Writer) error 
 		_, err := mps.NewClient(o.dir).Check(ctx)
 		return err
 	case o.probing:
-		return probe.Run(nvml.FindInDriver("libcuda.so.1", o.driverRoot))
+		return probe.Run(o.cuda())
 	}
 	log, err := o.log.New(stderr)
 	if err != nil {
@@ -131,7 +131,7 @@ func (o *mpsOptions) probe(ctx context.Context, env []string) error {
 	if err != nil {
 		return err
 	}
-	cmd := exec.CommandContext(ctx, self, mpsCommand, "--probe", "--driver-root="+o.driverRoot)
+	cmd := exec.CommandContext(ctx, self, mpsCommand, "--probe", "--driver-root="+o.driverRoot, "--nvml-library="+o.nvmlLibrary)
 	cmd.Env = env
 	out, err := cmd.CombinedOutput()
 	switch {
@@ -141,6 +141,15 @@ func (o *mpsOptions) probe(ctx context.Context, env []string) error {
 		return errors.New(strings.TrimSpace(string(out)))
 	}
 	return nil
+}
+
+// cuda returns the path to load CUDA's library from: beside NVML, where that is said.
+func (o *mpsOptions) cuda() string {
+	const name = "libcuda.so.1"
+	if o.nvmlLibrary != "" {
+		return filepath.Join(filepath.Dir(o.nvmlLibrary), name)
+	}
+	return nvml.FindInDriver(name, o.driverRoot)
 }
 
 // waitForGPUs waits for the driver, which may come later. Not ok is a context that

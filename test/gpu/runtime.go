@@ -25,8 +25,12 @@ type runtime struct {
 	count int // containers that were made
 }
 
-// parent is the control group above those of containers.
-const parent = "/gpumem-gpu-kit"
+// pods is the control group of the kubelet's pods, below which the device plugin tests the driver,
+// and parent the one above those of containers.
+const (
+	pods   = "/kubepods"
+	parent = pods + "/pod-gpumem-gpu-kit"
+)
 
 func nriSocket(dir string) string { return filepath.Join(dir, "nri.sock") }
 
@@ -46,11 +50,17 @@ func startRuntime(dir, root string) (*runtime, error) {
 		return nil, err
 	}
 	r := &runtime{nri: nri, root: root}
-	// Controllers are there for groups below one that names them.
-	for _, group := range []string{"/", parent} {
+	// Controllers are there for groups below one that names them. Without the controller the driver
+	// limits by itself.
+	_, err = os.Stat(filepath.Join(root, "dmem.capacity"))
+	dmem := err == nil
+	for _, group := range []string{"/", pods, parent} {
 		if err := os.MkdirAll(filepath.Join(root, group), 0o755); err != nil {
 			r.stop()
 			return nil, err
+		}
+		if !dmem {
+			continue
 		}
 		err := os.WriteFile(filepath.Join(root, group, "cgroup.subtree_control"), []byte("+dmem"), 0o644)
 		if err != nil {
@@ -63,7 +73,9 @@ func startRuntime(dir, root string) (*runtime, error) {
 
 func (r *runtime) stop() {
 	r.nri.Stop()
-	_ = os.Remove(filepath.Join(r.root, parent)) // an empty control group goes with its files
+	for _, group := range []string{parent, pods} {
+		_ = os.Remove(filepath.Join(r.root, group)) // an empty control group goes with its files
+	}
 }
 
 // start makes a control group for a container, in which programs may run once the
