@@ -21,7 +21,7 @@ var (
 // pages are the texts that people read, by their names in the checkout.
 func pages(t *testing.T) []string {
 	t.Helper()
-	names := []string{"README.md", "charts/gpumem/README.md", "test/README.md"}
+	names := []string{"README.md", "CONTRIBUTING.md", "charts/gpumem/README.md", "test/README.md"}
 	docs, err := filepath.Glob(filepath.Join(root, "docs", "*.md"))
 	if err != nil || len(docs) == 0 {
 		t.Fatalf("docs: %v, %v", docs, err)

@@ -90,7 +90,7 @@ var annotations = [...]annotation{
 	},
 	{
 		name: policyName, writer: byUsers, value: "`binpack`, `spread`, `exclusive`",
-		effect: "the GPU with the least left, the one of which the largest part is free, or an empty one that it keeps alone. Without it: the chart's `policy`, `binpack`. [No promise](docs/choosing-gpus.md#policies)",
+		effect: "the GPU with the least left, the one of which the largest part is free, or an empty one that it keeps alone. Without it: the chart's `policy`, `binpack`. [No promise](choosing-gpus.md#policies)",
 		want:   "binpack, spread or exclusive",
 		cel:    `v in ['binpack', 'spread', 'exclusive']`,
 		read: func(r *placement.Request, _ *v1.Pod, s string) (err error) {
@@ -165,7 +165,7 @@ var annotations = [...]annotation{
 	},
 	{
 		name: levelName, writer: byUsers, value: "`advisory`, `mps`, `kernel`",
-		effect: "only where that [level](docs/limits.md) or a stronger one holds",
+		effect: "only where that [level](limits.md) or a stronger one holds",
 		want:   "advisory, mps or kernel",
 		cel:    `v in ['advisory', 'mps', 'kernel']`,
 		read: func(r *placement.Request, _ *v1.Pod, s string) (err error) {

@@ -94,7 +94,7 @@ func TestWhatIsMadeOfTheTable(t *testing.T) {
 	}
 	for name, want := range map[string]func(was string) string{
 		"charts/gpumem/files/annotations.yaml": func(string) string { return chartsList() },
-		"README.md":                            func(was string) string { return between(was, tableForUsers()) },
+		"docs/pods.md":                         func(was string) string { return between(was, tableForUsers()) },
 		"docs/choosing-gpus.md":                func(was string) string { return between(was, tableOfValues()) },
 		"docs/seeing.md":                       func(was string) string { return between(was, tableOfOthers()) },
 	} {
