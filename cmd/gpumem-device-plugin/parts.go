@@ -72,7 +72,7 @@ func newParts(log *zap.Logger, cfg config, client kubernetes.Interface, kubelet 
 		Interval: cfg.probeInterval, Retry: probeRetry, Timeout: probeTimeout,
 		Recovery: probeRecovery, IgnoreXIDs: cfg.ignoreXIDs,
 	}, log.Named("nvml"))
-	registry := metrics.NewRegistry()
+	registry := metrics.NewRegistry(version)
 	p.metrics = metrics.Handler(registry)
 	measured := metrics.NewDevicePlugin(registry)
 	p.ours = coexist.NewNode(cfg.devices, string(names.GPUMem()), usersInterval, p.prober, kubelet, events, log.Named("coexist"))

@@ -1,7 +1,10 @@
 package metrics
 
 import (
+	"cmp"
+	"maps"
 	"math"
+	"slices"
 	"strconv"
 	"time"
 
@@ -18,7 +21,7 @@ type Fleet struct {
 	Nodes   func() []placement.Node
 	Facts   func(placement.Node) inspect.NodeFacts
 	Assumed func(before time.Time) []cache.Assumed
-	Waiting func() int // pods that are on no node yet
+	Waiting func() (pods int, oldest time.Time) // pods that are on no node yet
 }
 
 // fleetCollector tells what the books say at the moment that they are asked, so
@@ -30,7 +33,8 @@ type fleetCollector struct {
 	capacity, allocated, healthy, schedulable       *prometheus.Desc
 	free, tainted, largest, stranded, fragmentation *prometheus.Desc
 	nodes                                           *prometheus.Desc
-	assumed, assumedAge, unattributed, waiting      *prometheus.Desc
+	assumed, assumedAge, unattributed               *prometheus.Desc
+	waiting, waitingAge, namespaces                 *prometheus.Desc
 }
 
 // RegisterFleet registers what the extender's books say. It panics when that is
@@ -56,6 +60,8 @@ func RegisterFleet(to prometheus.Registerer, f Fleet) {
 	c.assumedAge = of("assumed_oldest_seconds", "Age of the oldest of them.")
 	c.unattributed = of("unattributed_pods", "Pods that are bound to a node and on no known GPU of it.")
 	c.waiting = of("waiting_pods", "Pods that ask for GPU memory and are on no node.")
+	c.waitingAge = of("waiting_oldest_seconds", "Age of the oldest pod that asks for GPU memory and is on no node; 0: there is none.")
+	c.namespaces = of("namespace_allocated_bytes", "Memory that the pods of a namespace are allocated, of the namespaces with the most; the sum of all others has the namespace (others).", "namespace")
 	to.MustRegister(c)
 }
 
@@ -71,7 +77,7 @@ func (c *fleetCollector) Collect(out chan<- prometheus.Metric) {
 	gauge := func(d *prometheus.Desc, value float64, labels ...string) {
 		out <- prometheus.MustNewConstMetric(d, prometheus.GaugeValue, value, labels...)
 	}
-	var sum fleetSum
+	sum := fleetSum{namespaces: make(map[string]float64)}
 	for _, n := range c.Nodes() {
 		if len(n.Devices) == 0 {
 			continue
@@ -93,8 +99,13 @@ func (c *fleetCollector) Collect(out chan<- prometheus.Metric) {
 	gauge(c.fragmentation, sum.broken/max(1, sum.free))
 	gauge(c.nodes, float64(sum.nodes))
 	gauge(c.unattributed, float64(sum.unattributed))
-	gauge(c.waiting, float64(c.Waiting()))
+	for namespace, bytes := range sum.largestNamespaces() {
+		gauge(c.namespaces, bytes, namespace)
+	}
 	now := time.Now()
+	waiting, first := c.Waiting()
+	gauge(c.waiting, float64(waiting))
+	gauge(c.waitingAge, ageOf(waiting, now.Sub(first)))
 	assumed, oldest := c.Assumed(now), 0.0
 	if len(assumed) > 0 {
 		oldest = now.Sub(assumed[0].Since).Seconds()
@@ -108,11 +119,50 @@ type fleetSum struct {
 	free, largest, stranded float64
 	tainted, broken         float64 // of free, what is behind a taint, and what is on GPUs that pods use in part
 	nodes, unattributed     int
+	namespaces              map[string]float64
+}
+
+const (
+	// maxNamespaces bounds the series of namespace_allocated_bytes.
+	maxNamespaces = 200
+	// others is no name of a namespace.
+	others = "(others)"
+)
+
+// largestNamespaces returns what the namespaces with the most have, and the others together.
+func (s *fleetSum) largestNamespaces() map[string]float64 {
+	if len(s.namespaces) <= maxNamespaces {
+		return s.namespaces
+	}
+	names := slices.SortedFunc(maps.Keys(s.namespaces), func(a, b string) int {
+		return cmp.Or(cmp.Compare(s.namespaces[b], s.namespaces[a]), cmp.Compare(a, b))
+	})
+	out := make(map[string]float64, maxNamespaces+1)
+	for i, name := range names {
+		if i >= maxNamespaces {
+			name = others
+		}
+		out[name] += s.namespaces[names[i]]
+	}
+	return out
+}
+
+// ageOf is the age of the oldest of some pods in seconds; 0 where there are none.
+func ageOf(pods int, age time.Duration) float64 {
+	if pods == 0 {
+		return 0
+	}
+	return max(0, age.Seconds())
 }
 
 func (s *fleetSum) add(n placement.Node, facts inspect.NodeFacts) {
 	s.nodes++
 	s.unattributed += len(n.Unattributed)
+	for _, h := range n.Holdings() {
+		if !h.Nominated && h.Request.Units() > 0 {
+			s.namespaces[h.Pod.Namespace] += inBytes(h.Request.Units(), n)
+		}
+	}
 	closed := facts.Refuses != nil || n.CPU > 0 && n.RequestedCPU >= n.CPU
 	if !closed {
 		s.largest = math.Max(s.largest, inBytes(n.LargestFree(), n))

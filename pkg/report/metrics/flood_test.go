@@ -43,10 +43,10 @@ func fleetOf(nodes int) []placement.Node {
 // start serves probes and metrics of a fleet until the test ends, and returns the address.
 func start(t *testing.T, nodes []placement.Node) string {
 	t.Helper()
-	registry := metrics.NewRegistry()
+	registry := metrics.NewRegistry("dev")
 	metrics.RegisterFleet(registry, metrics.Fleet{
 		Nodes: func() []placement.Node { return nodes }, Facts: func(placement.Node) inspect.NodeFacts { return inspect.NodeFacts{} },
-		Assumed: func(time.Time) []cache.Assumed { return nil }, Waiting: func() int { return 0 },
+		Assumed: func(time.Time) []cache.Assumed { return nil }, Waiting: func() (int, time.Time) { return 0, time.Time{} },
 	})
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -148,7 +148,7 @@ func TestAFloodOfScrapes(t *testing.T) {
 // at all.
 func TestScrapesWaitForTheirTurn(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		handler := metrics.Handler(metrics.NewRegistry())
+		handler := metrics.Handler(metrics.NewRegistry("dev"))
 		began := time.Now()
 		var mu sync.Mutex
 		took := make(map[string]int) // how many, by status and time

@@ -5,6 +5,7 @@ import (
 	"compress/gzip"
 	"fmt"
 	"net/http"
+	"runtime"
 	"strconv"
 	"strings"
 	"sync"
@@ -27,10 +28,17 @@ const (
 	patience = time.Second
 )
 
-// NewRegistry returns a registry with what each Go process tells of itself.
-func NewRegistry() *prometheus.Registry {
+// NewRegistry returns a registry with what each Go process tells of itself, and the version of the
+// program.
+func NewRegistry(version string) *prometheus.Registry {
 	registry := prometheus.NewRegistry()
+	build := prometheus.NewGauge(prometheus.GaugeOpts{
+		Namespace: namespace, Name: "build_info", Help: "1, with the version of the program and of Go.",
+		ConstLabels: prometheus.Labels{"version": version, "goversion": runtime.Version()},
+	})
+	build.Set(1)
 	registry.MustRegister( // into an empty registry
+		build,
 		collectors.NewGoCollector(),
 		collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}),
 	)

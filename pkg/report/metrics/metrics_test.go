@@ -2,7 +2,9 @@ package metrics
 
 import (
 	"errors"
+	"fmt"
 	"net/http/httptest"
+	"runtime"
 	"strings"
 	"testing"
 	"time"
@@ -114,11 +116,11 @@ gpumem_device_plugin_request_errors_total{rpc="PreStartContainer"} 0
 }
 
 func TestHandler(t *testing.T) {
-	registry := NewRegistry()
+	registry := NewRegistry("v1.2.3")
 	NewExtender(registry)
 	answer := httptest.NewRecorder()
 	Handler(registry).ServeHTTP(answer, httptest.NewRequest("GET", "/metrics", nil))
-	for _, line := range []string{"\ngpumem_extender_cache_checks_total 0\n", "\ngo_goroutines ", "\nprocess_cpu_seconds_total "} {
+	for _, line := range []string{"\ngpumem_build_info{goversion=\"" + runtime.Version() + "\",version=\"v1.2.3\"} 1\n", "\ngpumem_extender_cache_checks_total 0\n", "\ngo_goroutines ", "\nprocess_cpu_seconds_total "} {
 		if !strings.Contains(answer.Body.String(), line) {
 			t.Errorf("no %q in:\n%s", line, answer.Body)
 		}
@@ -134,7 +136,7 @@ func TestFleet(t *testing.T) {
 	facts := func(n placement.Node) inspect.NodeFacts {
 		return map[string]inspect.NodeFacts{"d": {Refuses: &decide.Refusal{Message: inspect.NodeNotReady}}, "e": {Taint: "team"}}[n.Name]
 	}
-	RegisterFleet(registry, Fleet{Nodes: books.Nodes, Facts: facts, Assumed: books.AssumedBefore, Waiting: func() int { return 7 }})
+	RegisterFleet(registry, Fleet{Nodes: books.Nodes, Facts: facts, Assumed: books.AssumedBefore, Waiting: func() (int, time.Time) { return 7, time.Now().Add(-time.Hour) }})
 	inv := func(cpu int64, devices ...gpu.Device) gpu.Inventory {
 		return gpu.Inventory{UnitMiB: 1024, Devices: devices, CPU: cpu}
 	}
@@ -278,4 +280,46 @@ gpumem_device_plugin_container_memory_peak_bytes{container="main",namespace="ns"
 # TYPE gpumem_device_plugin_container_memory_used_bytes gauge
 gpumem_device_plugin_container_memory_used_bytes{container="main",namespace="ns",pod="p",uuid="GPU-1"} 7
 `)
+}
+
+// However many namespaces there are, their series are bounded, and their sum is that of all.
+func TestNamespacesAreBounded(t *testing.T) {
+	registry := newRegistry(t)
+	books := cache.New()
+	books.SetNode("a", gpu.Inventory{UnitMiB: 1024, Devices: []gpu.Device{{UUID: "GPU-1", Model: "T4", Allocatable: 1000}}})
+	add := func(namespace string, units gpu.Units) {
+		books.AddPod("a", placement.Holding{
+			Pod:        placement.PodRef{Namespace: namespace, Name: "p", UID: namespace},
+			Request:    placement.Request{Containers: placement.NewContainers(placement.Container{Kind: placement.App, Units: units})},
+			Assignment: placement.Assignment{Shares: []placement.Share{{Device: "GPU-1", Units: units}}},
+		})
+	}
+	for i := range maxNamespaces - 1 {
+		add(fmt.Sprint("team-", i), 2)
+	}
+	for i := range 3 {
+		add(fmt.Sprint("small-", i), 1)
+	}
+	RegisterFleet(registry, Fleet{Nodes: books.Nodes, Facts: func(placement.Node) inspect.NodeFacts { return inspect.NodeFacts{} }, Assumed: books.AssumedBefore, Waiting: func() (int, time.Time) { return 0, time.Time{} }})
+	families, err := registry.Gather()
+	if err != nil {
+		t.Fatal(err)
+	}
+	sum, of := 0.0, make(map[string]float64)
+	for _, family := range families {
+		for _, m := range family.Metric {
+			switch family.GetName() {
+			case "gpumem_extender_namespace_allocated_bytes":
+				of[m.Label[0].GetValue()] = m.Gauge.GetValue() / (1 << 30)
+				sum += m.Gauge.GetValue() / (1 << 30)
+			case "gpumem_extender_waiting_oldest_seconds":
+				if got := m.Gauge.GetValue(); got != 0 {
+					t.Errorf("no pod waits, and the oldest is %g seconds old", got)
+				}
+			}
+		}
+	}
+	if len(of) != maxNamespaces+1 || of["(others)"] != 2 || of["small-0"] != 1 || of["team-7"] != 2 || sum != 2*(maxNamespaces-1)+3 {
+		t.Errorf("%d series that sum up to %g; others have %g", len(of), sum, of["(others)"])
+	}
 }

@@ -57,7 +57,7 @@ type Service struct {
 // the checks miss nothing.
 func New(self, version string, log *zap.Logger, conf Config, books *cache.Cache, client *controller.Client, checks ...serve.Check) *Service {
 	s := &Service{Config: conf, Self: self, Version: version, Log: log, Cache: books, Watch: client.Controller, decided: decisions.NewLog(conf.Decisions)}
-	registry := metrics.NewRegistry()
+	registry := metrics.NewRegistry(version)
 	s.Measured = metrics.NewExtender(registry)
 	metrics.RegisterFleet(registry, s.fleet())
 	s.comparer = &controller.Comparer{Log: log.Named("comparer"), Names: conf.Names, Cache: books, Source: client, Drift: s.Measured}
@@ -95,7 +95,16 @@ func (s *Service) fleet() metrics.Fleet {
 			return reach.NodeFacts(s.Names, node, n.Advertised())
 		},
 		Assumed: s.Cache.AssumedBefore,
-		Waiting: func() int { return len(s.Watch.Waiting()) },
+		Waiting: func() (int, time.Time) {
+			var oldest time.Time
+			waiting := s.Watch.Waiting()
+			for i, pod := range waiting {
+				if created := pod.CreationTimestamp.Time; i == 0 || created.Before(oldest) {
+					oldest = created
+				}
+			}
+			return len(waiting), oldest
+		},
 	}
 }
 
