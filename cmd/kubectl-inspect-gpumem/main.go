@@ -3,11 +3,15 @@
 package main
 
 import (
+	"cmp"
 	"context"
+	"flag"
 	"fmt"
 	"io"
 	"os"
 	"os/signal"
+	"strconv"
+	"strings"
 	"syscall"
 
 	"golang.org/x/term"
@@ -34,7 +38,13 @@ func run(ctx context.Context, args []string, streams genericiooptions.IOStreams)
 	// What client-go logs beside the errors that it returns is no news to a user.
 	klog.SetLogger(klog.Logger{})
 	f := cmdutil.NewFactory(streams, version)
-	f.Colours = colours(streams.Out)
+	f.Colours, f.Bars = colours(streams.Out), bars(streams.Out)
+	f.Log = func(level int) {
+		klog.ClearLogger()
+		flags := flag.NewFlagSet("", flag.ContinueOnError)
+		klog.InitFlags(flags)
+		_ = flags.Set("v", strconv.Itoa(level)) // a number
+	}
 	cmd := cli.NewCommand(f)
 	cmd.SetArgs(args)
 	err := cmd.ExecuteContext(ctx)
@@ -42,6 +52,13 @@ func run(ctx context.Context, args []string, streams genericiooptions.IOStreams)
 		fmt.Fprintf(streams.ErrOut, "error: %v\n", err)
 	}
 	return err
+}
+
+// bars reports whether a terminal reads the output, and its user's locale has the signs of bars.
+func bars(out io.Writer) bool {
+	file, ok := out.(*os.File)
+	locale := strings.ToUpper(cmp.Or(os.Getenv("LC_ALL"), os.Getenv("LC_CTYPE"), os.Getenv("LANG")))
+	return ok && strings.Contains(locale, "UTF") && term.IsTerminal(int(file.Fd()))
 }
 
 // colours reports whether a terminal reads the output, and its user has not

@@ -76,10 +76,12 @@ func NewCommand(f *cmdutil.Factory) *cobra.Command {
 	cmd.AddCommand(
 		overview.NewCommand(f), lists.NewGPUsCommand(f), lists.NewPodsCommand(f), lists.NewTopCommand(f), explain.NewCommand(f), fit.NewCommand(f),
 		cordon.NewCommand(f), cordon.NewUncordonCommand(f), drain.NewCommand(f), defrag.NewCommand(f), doctor.NewCommand(f), snapshot.NewCommand(f),
+		newVersionCommand(f), newOptionsCommand(f),
 	)
 	for _, c := range cmd.Commands() {
 		c.Args = withUsage(c.Args)
 	}
+	cmd.SetUsageTemplate(usage)
 	cmd.SetIn(f.In)
 	cmd.SetOut(f.Out)
 	cmd.SetErr(f.ErrOut)
@@ -91,6 +93,43 @@ func NewCommand(f *cmdutil.Factory) *cobra.Command {
 	// It fails for a flag that does not exist, which a test would show.
 	_ = cmd.RegisterFlagCompletionFunc("namespace", f.CompleteNamespaces)
 	return cmd
+}
+
+// usage is cobra's template without the flags that all commands share, which are those of kubectl
+// mostly: as kubectl has it.
+const usage = `Usage:
+  {{.UseLine}}{{if .HasExample}}
+
+Examples:
+{{.Example}}{{end}}{{if .HasAvailableSubCommands}}
+
+Commands:{{range .Commands}}{{if .IsAvailableCommand}}
+  {{rpad .Name .NamePadding}} {{.Short}}{{end}}{{end}}{{end}}{{if .LocalNonPersistentFlags.HasAvailableFlags}}
+
+Flags:
+{{.LocalNonPersistentFlags.FlagUsagesWrapped 80 | trimTrailingWhitespaces}}{{end}}
+
+Use "{{.Root.CommandPath}} options" for the flags that every command has.
+`
+
+func newOptionsCommand(f *cmdutil.Factory) *cobra.Command {
+	return &cobra.Command{
+		Use: "options", Short: "Print the flags that every command has", Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			_, err := fmt.Fprint(f.Out, cmd.Root().PersistentFlags().FlagUsagesWrapped(80))
+			return err
+		},
+	}
+}
+
+func newVersionCommand(f *cmdutil.Factory) *cobra.Command {
+	return &cobra.Command{
+		Use: "version", Short: "Print the version of this command", Args: cobra.NoArgs,
+		RunE: func(*cobra.Command, []string) error {
+			_, err := fmt.Fprintln(f.Out, f.Version)
+			return err
+		},
+	}
 }
 
 // withUsage adds to what is wrong with the number of arguments what they are.

@@ -83,7 +83,7 @@ func TestMistakesInFlags(t *testing.T) {
 		"details of name": {[]string{"-d", "-o", "name"}, []string{"--details has no place"}},
 		"domain":          {[]string{"--resource-domain", "not a domain"}, []string{"--resource-domain: ", "not a domain"}},
 		"unknown":         {[]string{"--nope"}, []string{"unknown flag: --nope", "See 'kubectl inspect gpumem --help'"}},
-		"too few":         {[]string{"cordon", "gpu-a"}, []string{"accepts 2 arg(s), received 1\nUsage: kubectl inspect gpumem cordon NODE GPU"}},
+		"too few":         {[]string{"cordon", "gpu-a"}, []string{"which GPU of node gpu-a: name its index or UUID"}},
 		"all at once":     {[]string{"x", "-l", "a in", "-o", "xml"}, []string{"--output", "--selector:", "exclude each other"}},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -141,6 +141,22 @@ func TestHelpAndVersion(t *testing.T) {
 		stdout, stderr, err := clirun.Inspect(nil, arg)
 		if err != nil || stderr != "" || !strings.Contains(stdout, "kubectl inspect gpumem") {
 			t.Errorf("%s: error %v, stderr %q, stdout %q", arg, err, stderr, stdout)
+		}
+	}
+}
+
+// Help is about the command; what all commands share has a command of its own.
+func TestHelpFitsAScreen(t *testing.T) {
+	for _, c := range [][]string{{"--help"}, {"pods", "--help"}, {"drain", "--help"}, {"options"}} {
+		stdout, _, err := clirun.Inspect(nil, c...)
+		if shared := strings.Contains(stdout, "--kubeconfig"); err != nil || shared != (c[0] == "options") {
+			t.Errorf("%v: error %v, shared flags %t:\n%s", c, err, shared, stdout)
+		}
+		_, flags, _ := strings.Cut("\n"+stdout, "\nFlags:\n")
+		for line := range strings.Lines(flags) {
+			if len(line) > 81 {
+				t.Errorf("%v: %d columns: %s", c, len(line)-1, line)
+			}
 		}
 	}
 }

@@ -1,12 +1,14 @@
 package cli_test
 
 import (
+	"fmt"
 	"strings"
 	"testing"
 
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/client-go/kubernetes/fake"
 
 	"github.com/gpumem/gpumem/pkg/cli/clirun"
@@ -90,5 +92,50 @@ func TestDoctorThatMayReadNothing(t *testing.T) {
 	stdout, _, err := clirun.Inspect(client, "doctor")
 	if code := cmdutil.ExitCode(err); code != cmdutil.Unjudged || strings.Contains(stdout, "No problem") {
 		t.Errorf("exit code %d, error %v:\n%s", code, err, stdout)
+	}
+}
+
+// Pods of one Job that wait for the same are one row.
+func TestPodsThatWaitAlikeAreOneRow(t *testing.T) {
+	objects := []runtime.Object{clitest.Node(t, "gpu-a", clitest.Inventory("gpu-a", 16))}
+	for i := range 40 {
+		objects = append(objects, clitest.OwnedBy("Job", clitest.Pod(t, fmt.Sprintf("ml/burst-%d", i), "", 20)))
+	}
+	objects = append(objects, clitest.Pod(t, "ml/other", "", 20))
+	client := fake.NewClientset(objects...)
+	for name, args := range map[string][]string{"pods": {"pods", "--waiting", "--no-headers"}, "details": {"-d", "--no-headers"}} {
+		stdout, _, err := clirun.Inspect(client, args...)
+		if err != nil || strings.Count(stdout, "40 × Job/") != 1 || strings.Count(stdout, "needs 20 GiB") != 2 || !strings.Contains(stdout, "other") {
+			t.Errorf("%s: error %v, and not one row for the Job and one for the other:\n%s", name, err, stdout)
+		}
+	}
+	stdout, _, _ := clirun.Inspect(client, "pods", "--waiting", "--no-headers", "-o", "wide")
+	if got := strings.Count(stdout, "needs 20 GiB"); got != 41 {
+		t.Errorf("%d rows, want one for each of 41:\n%s", got, stdout)
+	}
+}
+
+// Several GPUs of a node are drained by one command, which can also only say what it would do.
+func TestDrainOfSeveralGPUs(t *testing.T) {
+	client := fake.NewClientset(clitest.Node(t, "gpu-a", clitest.Inventory("gpu-a", 16, 16)),
+		clitest.OwnedBy("ReplicaSet", clitest.Pod(t, "ml/p", "gpu-a", 5, clitest.UUID("gpu-a", 1))))
+	stdout, _, err := clirun.Inspect(client, "drain", "gpu-a/0", "gpu/gpu-a/1", "--dry-run")
+	want := "gpu/gpu-a/0 cordoned (dry run)\ngpu/gpu-a/1 cordoned (dry run)\nevicting pod ml/p (dry run)\n"
+	if err != nil || stdout != want {
+		t.Errorf("error %v, want %q, got %q", err, want, stdout)
+	}
+	for _, a := range client.Actions() {
+		if verb := a.GetVerb(); verb != "get" && verb != "list" {
+			t.Errorf("a dry run did %s %s", verb, a.GetResource())
+		}
+	}
+	stdout, _, err = clirun.Inspect(client, "cordon", "gpu-a", "0", "1")
+	if want := "gpu/gpu-a/0 cordoned\ngpu/gpu-a/1 cordoned\n"; err != nil || stdout != want {
+		t.Errorf("error %v, want %q, got %q", err, want, stdout)
+	}
+	for _, args := range [][]string{{"cordon", "gpu-a"}, {"cordon", "gpu-a/0", "gpu-b/0"}, {"cordon", "gpu-a/0", "1"}} {
+		if _, _, err := clirun.Inspect(client, args...); err == nil {
+			t.Errorf("%v: no error", args)
+		}
 	}
 }

@@ -88,11 +88,12 @@ func TestAGPUThatIsHeldAlone(t *testing.T) {
 func TestHelpNamesFieldsThatThereAre(t *testing.T) {
 	for _, list := range [][]string{{"gpus"}, {"pods"}, {"top"}, {"fit", "--mem", "1"}} {
 		help, _, err := clirun.Inspect(clitest.Measured(t), list[0], "--help")
-		_, fields, found := strings.Cut(help, "as a JSONPath: ")
+		_, fields, found := strings.Cut(strings.Join(strings.Fields(help), " "), "as a JSONPath: ") // help is wrapped
 		if err != nil || !found {
 			t.Fatalf("%s: error %v, help:\n%s", list, err, help)
 		}
-		fields, _, _ = strings.Cut(fields, "\n")
+		fields, _, _ = strings.Cut(fields, " -")
+		fields, _, _ = strings.Cut(fields, " Use ")
 		for field := range strings.SplitSeq(strings.ReplaceAll(fields, " or ", ", "), ", ") {
 			if _, _, err := clirun.Inspect(clitest.Measured(t), append(list, "--sort-by", field)...); err != nil && strings.Contains(err.Error(), "--sort-by") {
 				t.Errorf("%s: %v", list, err)

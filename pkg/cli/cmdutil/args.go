@@ -46,6 +46,30 @@ func NodeNames(args []string) (names []string) {
 	return names
 }
 
+// GPUArgs are the arguments of commands about GPUs of one node.
+const GPUArgs = "(NODE GPU... | NODE/GPU...)"
+
+// GPUsOf reads them: NODE and its GPUs, or NODE/GPU for each, as -o name prints them.
+func GPUsOf(args []string) (node string, gpus []string, err error) {
+	if !strings.Contains(strings.TrimPrefix(args[0], "node/"), "/") {
+		if len(args) < 2 {
+			return "", nil, fmt.Errorf("which GPU of node %s: name its index or UUID", args[0])
+		}
+		return NodeNames(args[:1])[0], args[1:], nil
+	}
+	for _, arg := range args {
+		of, gpu, ok := strings.Cut(strings.TrimPrefix(arg, "gpu/"), "/")
+		switch {
+		case !ok || gpu == "":
+			return "", nil, fmt.Errorf("%q is no GPU: want NODE/GPU", arg)
+		case node != "" && of != node:
+			return "", nil, fmt.Errorf("GPUs of nodes %s and %s: name those of one node at a time", node, of)
+		}
+		node, gpus = of, append(gpus, gpu)
+	}
+	return node, gpus, nil
+}
+
 // CheckNodeNames says that a name is empty.
 func CheckNodeNames(names []string) error {
 	if slices.Contains(names, "") {

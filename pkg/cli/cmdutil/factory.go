@@ -29,7 +29,9 @@ import (
 type Factory struct {
 	genericiooptions.IOStreams
 	Colours bool                 // a terminal reads the output, whose user has not asked for none
+	Bars    bool                 // a terminal reads the output that can draw bars
 	Version string               // of the program
+	Log     func(level int)      // starts the log of the client's requests; nil: there is none
 	Client  kubernetes.Interface // nil: made from the kubeconfig
 
 	// AllNamespaces is the flag of commands that list pods.
@@ -38,6 +40,7 @@ type Factory struct {
 	config *genericclioptions.ConfigFlags
 	domain string
 	system string          // namespace of gpumem
+	level  int             // of the log
 	warned bool            // that the cluster's policy cannot be read
 	noted  map[string]bool // what has been said of what the user may not see
 }
@@ -53,15 +56,17 @@ func NewFactory(streams genericiooptions.IOStreams, version string) *Factory {
 func (f *Factory) AddFlags(flags *pflag.FlagSet) {
 	f.config.AddFlags(flags)
 	if f := flags.Lookup("namespace"); f != nil {
-		f.Usage = "List only the pods of this namespace. The pods of all others still count in the sums"
+		f.Usage = listOnly
 	}
 	flags.StringVar(&f.domain, "resource-domain", f.domain, "Domain of the resources and annotations that this cluster uses")
+	flags.IntVarP(&f.level, "v", "v", f.level, "Level of the log on stderr; from 6 on it has the requests to the API server")
 	flags.StringVar(&f.system, "gpumem-namespace", f.system, "Namespace that gpumem is installed in: what is elsewhere is not believed, whatever it is called")
 }
 
 // What --namespace means to commands that list no pods.
 const (
 	NamespaceOfPod = "Namespace of the pod, unless it is named as NAMESPACE/POD; that of the kubeconfig unless set"
+	listOnly       = "List only the pods of this namespace. The pods of all others still count in the sums"
 	NamespaceOfAll = "Changes nothing here: pods of all namespaces count"
 )
 
@@ -72,9 +77,11 @@ func (f *Factory) SayNamespace(cmd *cobra.Command, usage string) {
 	_ = cmd.RegisterFlagCompletionFunc("namespace", f.CompleteNamespaces)
 }
 
-// AddAllNamespaces adds the flag that undoes --namespace.
-func (f *Factory) AddAllNamespaces(flags *pflag.FlagSet) {
-	flags.BoolVarP(&f.AllNamespaces, "all-namespaces", "A", f.AllNamespaces, "List the pods of all namespaces, which is the default")
+// AddAllNamespaces adds --namespace to the help of a command that lists pods, and the flag that
+// undoes it.
+func (f *Factory) AddAllNamespaces(cmd *cobra.Command) {
+	f.SayNamespace(cmd, listOnly)
+	cmd.Flags().BoolVarP(&f.AllNamespaces, "all-namespaces", "A", f.AllNamespaces, "List the pods of all namespaces, which is the default")
 }
 
 // Namespace is that of the flag alone: the one of the kubeconfig would hide
@@ -88,6 +95,9 @@ func (f *Factory) Namespace() string {
 
 // Connect returns the reader of the cluster that the flags name.
 func (f *Factory) Connect() (*cluster.Reader, error) {
+	if f.Log != nil && f.level > 0 {
+		f.Log(f.level)
+	}
 	r := &cluster.Reader{Client: f.Client, System: f.system}
 	var err error
 	if r.Names, err = api.NewNames(f.domain); err != nil {

@@ -2,6 +2,7 @@ package cordon
 
 import (
 	"context"
+	"errors"
 
 	"github.com/spf13/cobra"
 
@@ -15,13 +16,13 @@ type Options struct {
 	cordoned bool // what the GPU is to be
 
 	cluster *cluster.Reader
-	nodes   []string
-	which   string // GPU
+	node    string
+	which   []string // GPUs
 }
 
 // NewCommand returns the command cordon.
 func NewCommand(f *cmdutil.Factory) *cobra.Command {
-	return newCommand(f, "cordon", "Keep new pods off a GPU", `Keep new pods off a GPU. Those that are on it stay.
+	return newCommand(f, "cordon", "Keep new pods off GPUs", `Keep new pods off GPUs. Those that are on them go on.
 
 The GPU is named in an annotation of its node. Its capacity stays what it was, and
 containers on it can restart.`, true)
@@ -35,11 +36,11 @@ func NewUncordonCommand(f *cmdutil.Factory) *cobra.Command {
 func newCommand(f *cmdutil.Factory, use, short, long string, cordoned bool) *cobra.Command {
 	o := &Options{Factory: f, cordoned: cordoned}
 	cmd := &cobra.Command{
-		Use:               use + " NODE GPU",
+		Use:               use + " " + cmdutil.GPUArgs,
 		Short:             short,
 		Long:              long,
-		Example:           "  kubectl inspect gpumem " + use + " gpu-a 3",
-		Args:              cobra.ExactArgs(2),
+		Example:           "  kubectl inspect gpumem " + use + " gpu-a 3\n  kubectl inspect gpumem " + use + " gpu-a/2 gpu-a/3",
+		Args:              cobra.MinimumNArgs(1),
 		ValidArgsFunction: f.CompleteNodeAndGPU,
 		RunE:              func(cmd *cobra.Command, args []string) error { return cmdutil.Run(cmd, args, o) },
 	}
@@ -47,18 +48,24 @@ func newCommand(f *cmdutil.Factory, use, short, long string, cordoned bool) *cob
 	return cmd
 }
 
-// Complete reads the names of the node and of its GPU.
+// Complete reads the names of the node and of its GPUs.
 func (o *Options) Complete(args []string) (err error) {
-	o.nodes, o.which = cmdutil.NodeNames(args[:1]), args[1]
+	if o.node, o.which, err = cmdutil.GPUsOf(args); err != nil {
+		return err
+	}
 	o.cluster, err = o.Connect()
 	return err
 }
 
 // Validate says that the name of the node is empty.
-func (o *Options) Validate() error { return cmdutil.CheckNodeNames(o.nodes) }
+func (o *Options) Validate() error { return cmdutil.CheckNodeNames([]string{o.node}) }
 
-// Run writes whether the GPU is cordoned.
+// Run writes whether the GPUs are cordoned.
 func (o *Options) Run(ctx context.Context) error {
-	_, err := Mark(ctx, o.cluster, o.Out, o.nodes[0], o.which, o.cordoned)
-	return err
+	var errs []error
+	for _, which := range o.which {
+		_, err := Mark(ctx, o.cluster, o.Out, o.node, which, o.cordoned)
+		errs = append(errs, err)
+	}
+	return errors.Join(errs...)
 }

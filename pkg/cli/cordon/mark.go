@@ -71,6 +71,15 @@ func Write(ctx context.Context, r *cluster.Reader, nodeName, which string, cordo
 	return device, changed, err
 }
 
+// Find finds a GPU of a node, and changes nothing.
+func Find(ctx context.Context, r *cluster.Reader, nodeName, which string) (gpu.Device, error) {
+	node, err := r.Client.CoreV1().Nodes().Get(ctx, nodeName, metav1.GetOptions{})
+	if err != nil {
+		return gpu.Device{}, err
+	}
+	return gpuOf(r.Names, node, which)
+}
+
 // gpuOf finds a GPU of a node by its index, its UUID, or the beginning of that.
 func gpuOf(names api.Names, node *v1.Node, which string) (gpu.Device, error) {
 	inv, err := names.InventoryOf(node)

@@ -49,12 +49,13 @@ func (c *crowd) unserved(names api.Names, schedulers []string) string {
 
 // crowd is who could move, and where to.
 type crowd struct {
-	nodes  map[string]*v1.Node
-	facts  map[string]inspect.NodeFacts // by node
-	pods   map[string]*v1.Pod           // by UID
-	waits  *v1.Pod                      // nil: a GPU is to be freed
-	force  bool
-	policy placement.Policy // the cluster's
+	nodes   map[string]*v1.Node
+	facts   map[string]inspect.NodeFacts // by node
+	pods    map[string]*v1.Pod           // by UID
+	waits   *v1.Pod                      // nil: a GPU is to be freed
+	force   bool
+	exclude []string         // namespaces whose pods are not evicted
+	policy  placement.Policy // the cluster's
 
 	leaving []placement.Holding // the GPUs of the plan: those that are to be evicted, and those that end already
 }
@@ -102,6 +103,7 @@ const (
 	ofDaemonSet = "of a DaemonSet"
 	important   = "of a higher priority"
 	protected   = "whose PodDisruptionBudget allows no eviction"
+	excluded    = "of namespaces that are excluded"
 )
 
 // stays says why a pod is not to be evicted: nobody would make it again, or its
@@ -109,6 +111,8 @@ const (
 func (c *crowd) stays(pod *v1.Pod) string {
 	owner := metav1.GetControllerOf(pod)
 	switch {
+	case slices.Contains(c.exclude, pod.Namespace):
+		return excluded
 	case pod.Annotations[v1.MirrorPodAnnotationKey] != "":
 		return static
 	case owner == nil && !c.force:
@@ -154,7 +158,7 @@ func (c *crowd) inPeace(goal defrag.Goal, force bool) string {
 		counts[why]++
 	}
 	var out []string
-	for _, why := range []string{alone, ofDaemonSet, static, important, protected} {
+	for _, why := range []string{alone, ofDaemonSet, static, important, protected, excluded} {
 		n := counts[why]
 		if why == alone && force {
 			why += " (--force evicts them)"

@@ -25,10 +25,11 @@ import (
 // Options are those of defrag.
 type Options struct {
 	*cmdutil.Factory
-	gpus  int // to free, on one node
-	most  int // evictions
-	force bool
-	apply bool
+	gpus    int // to free, on one node
+	most    int // evictions
+	force   bool
+	exclude []string // namespaces whose pods are not evicted
+	apply   bool
 
 	timeout time.Duration // to wait for the pod that room is made for, or until those that are evicted are elsewhere
 
@@ -66,6 +67,7 @@ CPU, taints and node affinity; where the pods go is kube-scheduler's to say.`,
 	flags.IntVar(&o.gpus, "gpus", o.gpus, "How many GPUs to free, on one node")
 	flags.IntVar(&o.most, "max-evictions", o.most, "How many pods the plan may evict, 32 at most: there is none where more would have to go")
 	flags.BoolVar(&o.force, "force", false, "Evict pods too that nothing will make again")
+	flags.StringSliceVar(&o.exclude, "exclude-namespaces", nil, "Evict no pod of these namespaces")
 	flags.BoolVar(&o.apply, "apply", false, "Evict the pods of the plan")
 	flags.DurationVar(&o.timeout, "timeout", o.timeout, "How long to keep the room for POD, and to wait for it to have a node; without it, for evicted pods to be gone and those in their place to have one")
 	return cmd
@@ -92,7 +94,7 @@ func (o *Options) Validate() error {
 
 // Run prints the plan, and carries it out if it is to.
 func (o *Options) Run(ctx context.Context) error {
-	c := &crowd{nodes: make(map[string]*v1.Node), pods: make(map[string]*v1.Pod), force: o.force}
+	c := &crowd{nodes: make(map[string]*v1.Node), pods: make(map[string]*v1.Pod), force: o.force, exclude: o.exclude}
 	room := defrag.Goal{Most: o.most, May: c.mayGo, Suits: c.suits}
 	var err error
 	if room.Request, err = o.request(ctx, c); err != nil {

@@ -32,23 +32,24 @@ type Options struct {
 	timeout          time.Duration
 
 	cluster *cluster.Reader
-	nodes   []string
-	which   string // GPU
+	dryRun  bool
+	node    string
+	which   []string // GPUs
 }
 
 // NewCommand returns the command drain.
 func NewCommand(f *cmdutil.Factory) *cobra.Command {
 	o := &Options{Factory: f, seconds: -1, timeout: 5 * time.Minute}
 	cmd := &cobra.Command{
-		Use:   "drain NODE GPU",
+		Use:   "drain " + cmdutil.GPUArgs,
 		Short: "Cordon a GPU and evict the pods on it, and no others",
 		Long: `Cordon a GPU and evict the pods on it, and no others.
 
 Pods are evicted, so PodDisruptionBudgets hold: one that may not go yet is tried
 again until --timeout. Pods of DaemonSets, which would come back at once, and pods
 that nothing would make again are refused unless the flags say otherwise.`,
-		Example:           "  kubectl inspect gpumem drain gpu-a 3 --ignore-daemonsets",
-		Args:              cobra.ExactArgs(2),
+		Example:           "  kubectl inspect gpumem drain gpu-a 3 --ignore-daemonsets\n  kubectl inspect gpumem drain gpu-a/2 gpu-a/3 --dry-run",
+		Args:              cobra.MinimumNArgs(1),
 		ValidArgsFunction: f.CompleteNodeAndGPU,
 		RunE:              func(cmd *cobra.Command, args []string) error { return cmdutil.Run(cmd, args, o) },
 	}
@@ -56,25 +57,58 @@ that nothing would make again are refused unless the flags say otherwise.`,
 	flags := cmd.Flags()
 	flags.BoolVar(&o.force, "force", false, "Evict pods too that nothing will make again")
 	flags.BoolVar(&o.ignoreDaemonSets, "ignore-daemonsets", false, "Leave pods of DaemonSets where they are")
+	flags.BoolVar(&o.dryRun, "dry-run", false, "Say what would be done, and change nothing")
 	flags.IntVar(&o.seconds, "grace-period", o.seconds, "Seconds that a pod has to end; -1: what it says itself")
 	flags.DurationVar(&o.timeout, "timeout", o.timeout, "How long to wait for the pods to be gone; 0: for ever")
 	return cmd
 }
 
-// Complete reads the names of the node and of its GPU.
+// Complete reads the names of the node and of its GPUs.
 func (o *Options) Complete(args []string) (err error) {
-	o.nodes, o.which = cmdutil.NodeNames(args[:1]), args[1]
+	if o.node, o.which, err = cmdutil.GPUsOf(args); err != nil {
+		return err
+	}
 	o.cluster, err = o.Connect()
 	return err
 }
 
 // Validate says that the name of the node is empty.
-func (o *Options) Validate() error { return cmdutil.CheckNodeNames(o.nodes) }
+func (o *Options) Validate() error { return cmdutil.CheckNodeNames([]string{o.node}) }
 
-// Run cordons the GPU, and evicts the pods on it.
+// Run drains each of the GPUs, the next when the one before is empty.
 func (o *Options) Run(ctx context.Context) error {
-	nodeName := o.nodes[0]
-	device, err := cordon.Mark(ctx, o.cluster, o.Out, nodeName, o.which, true)
+	for _, which := range o.which {
+		drain := o.drain
+		if o.dryRun {
+			drain = o.plan
+		}
+		if err := drain(ctx, o.node, which); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// plan says what drain would do to a GPU.
+func (o *Options) plan(ctx context.Context, nodeName, which string) error {
+	device, err := cordon.Find(ctx, o.cluster, nodeName, which)
+	if err != nil {
+		return err
+	}
+	pods, err := o.evictable(ctx, nodeName, device.UUID)
+	if err != nil {
+		return err
+	}
+	fmt.Fprintf(o.Out, "gpu/%s/%d cordoned (dry run)\n", nodeName, device.Index)
+	for _, pod := range pods {
+		fmt.Fprintf(o.Out, "evicting pod %s/%s (dry run)\n", pod.Namespace, pod.Name)
+	}
+	return nil
+}
+
+// drain cordons a GPU, and evicts the pods on it.
+func (o *Options) drain(ctx context.Context, nodeName, which string) error {
+	device, err := cordon.Mark(ctx, o.cluster, o.Out, nodeName, which, true)
 	if err != nil {
 		return err
 	}

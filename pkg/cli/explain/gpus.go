@@ -30,13 +30,17 @@ func (o *Options) printConsidered(nodes []decisions.Node, cores bool) error {
 		{Header: "NODE", Cell: func(c considered) string { return c.node.Name }},
 		{Header: "GPU", Cell: func(c considered) string { return fmt.Sprint(c.gpu.Index) }},
 		{Header: "MODEL", Cell: func(c considered) string { return c.gpu.Model }},
-		{Header: "ALLOCATED", Cell: func(c considered) string {
-			return printers.Bar(float64(c.gpu.Capacity-c.gpu.Free), float64(c.gpu.Capacity))
-		}},
-		{Header: "FREE/TOTAL", Cell: func(c considered) string {
-			free, _ := gpu.Scale(c.gpu.Free, c.node.UnitMiB)
-			return fmt.Sprintf("%d/%s", free, gpu.Format(c.gpu.Capacity, c.node.UnitMiB))
-		}},
+		{
+			Header: "TAKEN/TOTAL",
+			Cell: func(c considered) string {
+				taken, _ := gpu.Scale(c.gpu.Capacity-c.gpu.Free, c.node.UnitMiB)
+				return fmt.Sprintf("%d/%s", taken, gpu.Format(c.gpu.Capacity, c.node.UnitMiB))
+			},
+			Share: func(c considered) (part, whole float64) {
+				return float64(c.gpu.Capacity - c.gpu.Free), float64(c.gpu.Capacity)
+			},
+		},
+		{Header: "FREE", Cell: func(c considered) string { return gpu.Format(c.gpu.Free, c.node.UnitMiB) }},
 		{Header: "FREE-CORE(%)", Hidden: !cores, Cell: freeCores},
 		{Header: "VERDICT", Cell: verdict, Colour: func(c considered) printers.Colour {
 			if c.gpu.Reason == "" && c.node.Reason == "" {
@@ -44,7 +48,7 @@ func (o *Options) printConsidered(nodes []decisions.Node, cores bool) error {
 			}
 			return printers.Plain
 		}},
-	}, rows, printers.ListOptions{Colours: o.Colours})
+	}, rows, printers.ListOptions{Colours: o.Colours, Bars: o.Bars})
 }
 
 func freeCores(c considered) string {

@@ -23,6 +23,7 @@ type Flags struct {
 
 	Cluster *cluster.Reader // made by Complete
 
+	widths []int    // of the columns that were printed last
 	fields []string // that there are to sort by, though no row may have one
 }
 
@@ -41,7 +42,7 @@ func (l *Flags) Add(cmd *cobra.Command, selects string, fields ...string) {
 func (l *Flags) AddWatch(cmd *cobra.Command) {
 	f := cmd.Flags()
 	f.BoolVarP(&l.Watch, "watch", "w", false, "After listing, print rows that change")
-	l.AddAllNamespaces(f)
+	l.AddAllNamespaces(cmd)
 }
 
 // Complete makes the reader of the cluster.

@@ -27,7 +27,7 @@ func Print[R any](l *Flags, v View[R], report inspect.Report, rows []R, headers 
 		return nil
 	}
 	wide := l.Output == "wide"
-	err := printers.List(l.Out, v.Columns(report), rows, printers.ListOptions{Wide: wide, NoHeaders: !headers, Colours: l.Colours})
+	err := printers.List(l.Out, v.Columns(report), rows, printers.ListOptions{Wide: wide, NoHeaders: !headers, Colours: l.Colours, Bars: l.Bars, Widths: &l.widths})
 	if err != nil || !headers || v.Notes == nil {
 		return err
 	}

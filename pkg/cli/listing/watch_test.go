@@ -93,3 +93,24 @@ func TestWatchTellsWhatCannotBeRead(t *testing.T) {
 		t.Errorf("no pod has ended:\n%s", out.Text())
 	}
 }
+
+// Rows that are printed later are in the columns of the first.
+func TestWatchKeepsItsColumns(t *testing.T) {
+	client := fake.NewClientset(clitest.Node(t, "gpu-a", clitest.Inventory("gpu-a", 16)), clitest.Pod(t, "ml/a-long-name-of-a-pod", "gpu-a", 5, clitest.UUID("gpu-a", 0)))
+	out, stop := clirun.Watch(t, client, "pods", "-w")
+	out.Until(t, "a-long-name")
+	if _, err := client.CoreV1().Pods("ml").Create(t.Context(), clitest.Pod(t, "ml/b", "gpu-a", 5, clitest.UUID("gpu-a", 0)), metav1.CreateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	out.Until(t, "ml         b ")
+	stop()
+	header, at := "", 0
+	for line := range strings.Lines(out.Text()) {
+		switch {
+		case strings.HasPrefix(line, "NAMESPACE"):
+			header, at = line, strings.Index(line, "NODE")
+		case strings.HasPrefix(line, "ml ") && !strings.HasPrefix(line[at:], "gpu-a "):
+			t.Errorf("not in the columns of\n%s%s", header, line)
+		}
+	}
+}

@@ -23,6 +23,7 @@ type Pods struct {
 
 	columns func(inspect.Report) []printers.Column[printers.PodRow]
 	keep    func(printers.PodRow) bool
+	groups  func() bool // pods that wait alike are one row of the table
 	ends    func() bool // who watches is told of pods that are there no more
 
 	named   map[string]bool // NAME or NAMESPACE/NAME; empty: all
@@ -46,10 +47,11 @@ func NewPodsCommand(f *cmdutil.Factory) *cobra.Command {
 			}
 			return printers.PodColumns(r)
 		},
-		keep: func(p printers.PodRow) bool { return !waiting || p.Waits() },
-		ends: func() bool { return !waiting }, // one that no longer waits has a node, perhaps
+		keep:   func(p printers.PodRow) bool { return !waiting || p.Waits() },
+		groups: func() bool { return waiting },
+		ends:   func() bool { return !waiting }, // one that no longer waits has a node, perhaps
 	}, ".node", ".granted.MiB", ".waitsFor.MiB")
-	cmd.Flags().BoolVar(&waiting, "waiting", false, "Show only pods that are on no node")
+	cmd.Flags().BoolVar(&waiting, "waiting", false, "Show only pods that are on no node, those that are alike in one row; -o wide has each")
 	return cmd
 }
 
@@ -62,6 +64,7 @@ func NewTopCommand(f *cmdutil.Factory) *cobra.Command {
 	}, &Pods{
 		columns: func(inspect.Report) []printers.Column[printers.PodRow] { return printers.TopColumns() },
 		keep:    func(p printers.PodRow) bool { return !p.Waits() },
+		groups:  func() bool { return false },
 		ends:    func() bool { return false },
 	}, ".node", ".granted.MiB", ".usage.usedMiB")
 }
@@ -101,7 +104,11 @@ func (o *Pods) Run(ctx context.Context) error {
 		Kind: listing.PodKind,
 		Read: func(ctx context.Context) (inspect.Report, cluster.Usage, error) { return o.read(ctx, match) },
 		Rows: func(r inspect.Report, u cluster.Usage) []printers.PodRow {
-			return slices.DeleteFunc(printers.PodRows(r, u.Pods), func(row printers.PodRow) bool { return !o.matched[row.UID] || !o.keep(row) })
+			rows := slices.DeleteFunc(printers.PodRows(r, u.Pods), func(row printers.PodRow) bool { return !o.matched[row.UID] || !o.keep(row) })
+			if o.Output == "" && !o.Watch && o.groups() {
+				return printers.GroupWaiting(rows)
+			}
+			return rows
 		},
 		Columns: o.columns,
 		Name:    func(row printers.PodRow) string { return "pod/" + row.Name },

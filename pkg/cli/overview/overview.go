@@ -57,7 +57,7 @@ func (o *Options) AddFlags(cmd *cobra.Command) {
 	f.BoolVarP(&o.details, "details", "d", o.details, "Show each node with its GPUs and the pods on them, and the pods that wait for a node")
 	f.BoolVar(&o.noHeaders, "no-headers", o.noHeaders, "Print rows alone, without headers, legends and sums")
 	f.BoolVarP(&o.watch, "watch", "w", o.watch, "Print it again whenever it changes")
-	o.AddAllNamespaces(f)
+	o.AddAllNamespaces(cmd)
 	cmdutil.CompleteFormats(cmd)
 }
 

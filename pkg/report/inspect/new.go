@@ -162,7 +162,7 @@ func waiting(nodes []placement.Node, facts Facts) []Wait {
 	})
 	out := make([]Wait, 0, len(facts.Waiting))
 	for _, f := range facts.Waiting {
-		w := Wait{Namespace: f.Pod.Namespace, Name: f.Pod.Name, UID: f.Pod.UID, Nominated: f.Nominated, Reason: f.Problem, Unserved: f.Unserved(facts.Schedulers)}
+		w := Wait{Namespace: f.Pod.Namespace, Name: f.Pod.Name, UID: f.Pod.UID, Nominated: f.Nominated, Owner: f.Owner, Reason: f.Problem, Unserved: f.Unserved(facts.Schedulers)}
 		if f.Problem == "" && !f.Request.Empty() {
 			w.Units, w.GPUs, w.Cores = f.Request.Units(), f.Request.GPUs(), f.Request.Cores()
 			if facts.PodsUnknown { // what is free is not known either

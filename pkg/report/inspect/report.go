@@ -132,6 +132,7 @@ type Wait struct {
 	Fits      bool      `json:"fits"`
 	Reason    string    `json:"reason"`
 	Unserved  string    `json:"unserved,omitempty"` // why nobody places it, as far as is known
+	Owner     string    `json:"owner,omitempty"`    // its controller, as KIND/NAME
 }
 
 // Why says in a line what the pod waits for.
@@ -211,6 +212,7 @@ type WaitFacts struct {
 	Gated     bool                 // it has scheduling gates
 	Unseen    bool                 // no scheduler has said anything of it
 	Said      string               // what its scheduler has said of it last
+	Owner     string               // its controller, as KIND/NAME; empty: none, or not known
 
 	// KeptOff is, by node, what in the pod's own spec keeps it off: it is unresolvable
 	// where the pod names other nodes. Pods of which the same is true share it.

@@ -280,7 +280,16 @@ func (o TableOptions) waiting(out *bytes.Buffer, r inspect.Report) {
 		}
 		g.row(append(header, "REASON")...)
 	}
-	for _, p := range r.Waiting {
+	waits, counts := grouped(r.Waiting, func(w inspect.Wait) string {
+		if w.Owner == "" || w.Nominated != "" {
+			return ""
+		}
+		return fmt.Sprintf("%s\x00%s\x00%d\x00%d\x00%d\x00%s", w.Namespace, w.Owner, w.Units, w.GPUs, w.Cores, w.Why())
+	})
+	for i, p := range waits {
+		if counts[i] > 1 {
+			p.Name = many(counts[i], p.Owner)
+		}
 		need := inspect.Memory{Units: p.Units, MiB: int64(p.Units) * unit}
 		amount, gpus, percent := m.amount(&need), fmt.Sprint(p.GPUs), cores(p.Cores)
 		if p.GPUs == 0 {

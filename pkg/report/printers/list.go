@@ -30,7 +30,8 @@ type Column[R any] struct {
 	Wide   bool // shown with -o wide alone
 	Hidden bool // never shown: there is nothing to tell
 	Cell   func(R) string
-	Colour func(R) Colour // nil: plain
+	Share  func(R) (part, whole float64) // drawn as a bar before the cell; nil: there is none
+	Colour func(R) Colour                // nil: plain
 }
 
 // ListOptions say how a list is printed.
@@ -38,6 +39,11 @@ type ListOptions struct {
 	Wide      bool
 	NoHeaders bool
 	Colours   bool
+	Bars      bool // a terminal reads it that can draw them
+
+	// Widths are those of the columns at least, and become those that were printed: rows that
+	// are printed later line up with them. Nil: nothing is printed later.
+	Widths *[]int
 }
 
 // Shown returns those of the columns that are shown.
@@ -65,13 +71,25 @@ func List[R any](w io.Writer, columns []Column[R], rows []R, o ListOptions) erro
 		lines = append(lines, headers)
 	}
 	for _, r := range rows {
-		lines = append(lines, Cells(columns, r))
+		cells := Cells(columns, r)
+		for i, c := range columns {
+			if o.Bars && c.Share != nil {
+				cells[i] = Bar(c.Share(r)) + " " + cells[i]
+			}
+		}
+		lines = append(lines, cells)
 	}
 	widths := make([]int, len(columns))
+	if o.Widths != nil {
+		copy(widths, *o.Widths)
+	}
 	for _, line := range lines {
 		for i, cell := range line {
 			widths[i] = max(widths[i], utf8.RuneCountInString(cell))
 		}
+	}
+	if o.Widths != nil {
+		*o.Widths = widths
 	}
 	var out bytes.Buffer
 	for n, line := range lines {

@@ -2,6 +2,7 @@ package printers
 
 import (
 	"bytes"
+	"strconv"
 	"strings"
 	"testing"
 
@@ -19,7 +20,7 @@ func TestListLinesColumnsUp(t *testing.T) {
 			return Plain
 		}},
 		{Header: "WIDE", Wide: true, Cell: func(string) string { return "w" }},
-		{Header: "LAST", Cell: func(s string) string { return Bar(float64(len(s)), 10) }},
+		{Header: "LAST", Cell: func(s string) string { return strconv.Itoa(len(s)) }, Share: func(s string) (part, whole float64) { return float64(len(s)), 10 }},
 	}
 	rows := []string{"ok", "bad", "a\x1b[2J", ""}
 	for name, tc := range map[string]struct {
@@ -28,23 +29,37 @@ func TestListLinesColumnsUp(t *testing.T) {
 	}{
 		"plain": {ListOptions{}, `
 NAME    LAST
-ok      ██░░░░░░░░
-bad     ███░░░░░░░
-a�[2J   █████░░░░░
-<none>  ░░░░░░░░░░
+ok      2
+bad     3
+a�[2J   5
+<none>  0
+`},
+		"bars": {ListOptions{Bars: true}, `
+NAME    LAST
+ok      ██░░░░░░░░ 2
+bad     ███░░░░░░░ 3
+a�[2J   █████░░░░░ 5
+<none>  ░░░░░░░░░░ 0
+`},
+		"as wide as before": {ListOptions{Widths: &[]int{9}}, `
+NAME       LAST
+ok         2
+bad        3
+a�[2J      5
+<none>     0
 `},
 		"wide, without headers": {ListOptions{Wide: true, NoHeaders: true}, `
-ok      w  ██░░░░░░░░
-bad     w  ███░░░░░░░
-a�[2J   w  █████░░░░░
-<none>  w  ░░░░░░░░░░
+ok      w  2
+bad     w  3
+a�[2J   w  5
+<none>  w  0
 `},
 		"colours": {ListOptions{Colours: true}, `
 NAME    LAST
-ok      ██░░░░░░░░
-` + "\x1b[31mbad\x1b[0m" + `     ███░░░░░░░
-a�[2J   █████░░░░░
-<none>  ░░░░░░░░░░
+ok      2
+` + "\x1b[31mbad\x1b[0m" + `     3
+a�[2J   5
+<none>  0
 `},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -48,6 +48,42 @@ type PodRow struct {
 	Enforcement string         `json:"enforcement,omitempty"`
 	State       string         `json:"state"`
 	Reason      string         `json:"reason,omitempty"` // why it waits, or what is wrong with it
+	Owner       string         `json:"owner,omitempty"`  // the controller of one that waits, as KIND/NAME
+}
+
+// GroupWaiting puts pods of one controller that wait for the same, for the same reason, into one
+// row: "40 × Job/burst".
+func GroupWaiting(rows []PodRow) []PodRow {
+	alike, counts := grouped(rows, func(p PodRow) string {
+		if p.Owner == "" || p.State != Waiting {
+			return ""
+		}
+		return fmt.Sprintf("%s\x00%s\x00%d\x00%d\x00%s", p.Namespace, p.Owner, p.WaitsFor.Units, p.Cores, p.Reason)
+	})
+	for i := range alike {
+		if counts[i] > 1 {
+			alike[i].Name = many(counts[i], alike[i].Owner)
+		}
+	}
+	return alike
+}
+
+func many(n int, of string) string { return fmt.Sprintf("%d × %s", n, of) }
+
+// grouped returns the first of the rows that have the same key, and how many those are. Without a
+// key, a row is alone.
+func grouped[R any](rows []R, key func(R) string) (first []R, counts []int) {
+	at := make(map[string]int)
+	for _, row := range rows {
+		k := key(row)
+		if i, known := at[k]; known && k != "" {
+			counts[i]++
+			continue
+		}
+		at[k] = len(first)
+		first, counts = append(first, row), append(counts, 1)
+	}
+	return first, counts
 }
 
 // States of pods that are on no node.
@@ -123,7 +159,7 @@ func PodRows(r inspect.Report, usage map[Used]Usage) (rows []PodRow) {
 	unit := commonUnit(r.Nodes)
 	for _, w := range r.Waiting {
 		row := PodRow{
-			Namespace: w.Namespace, Name: w.Name, UID: w.UID, GPUs: []int{}, State: Waiting, Cores: w.Cores, Reason: w.Why(),
+			Namespace: w.Namespace, Name: w.Name, UID: w.UID, GPUs: []int{}, State: Waiting, Cores: w.Cores, Reason: w.Why(), Owner: w.Owner,
 			WaitsFor: inspect.Memory{Units: w.Units, MiB: int64(w.Units) * unit},
 		}
 		if w.Nominated != "" {
@@ -161,8 +197,9 @@ func GPUColumns(r inspect.Report) []Column[GPURow] {
 		{
 			Header: fmt.Sprintf("ALLOCATED/TOTAL(%s)", m),
 			Cell: func(g GPURow) string {
-				return bar(g.Requested, g.Capacity) + " " + m.ratio(g.Requested, g.Capacity) + kept(m, g.GPU)
+				return m.ratio(g.Requested, g.Capacity) + kept(m, g.GPU)
 			},
+			Share:  func(g GPURow) (part, whole float64) { return share(g.Requested, g.Capacity) },
 			Colour: func(g GPURow) Colour { return full(g.Requested, g.Capacity) },
 		},
 		{Header: fmt.Sprintf("FREE(%s)", m), Cell: func(g GPURow) string { return free(m, g) }},
@@ -195,7 +232,7 @@ func GPUColumns(r inspect.Report) []Column[GPURow] {
 				}
 			},
 		},
-		{Header: "GPU-CORE(%)", Wide: true, Hidden: !showsCores(r), Cell: func(g GPURow) string { return fmt.Sprintf("%d/%d", g.RequestedCores, gpu.CoresPerDevice) }},
+		{Header: "GPU-CORE(%)", Hidden: !showsCores(r), Cell: func(g GPURow) string { return fmt.Sprintf("%d/%d", g.RequestedCores, gpu.CoresPerDevice) }},
 		{Header: "UUID", Wide: true, Cell: func(g GPURow) string { return string(g.UUID) }},
 		{Header: "PCI", Wide: true, Cell: func(g GPURow) string { return g.PCI }},
 		{Header: "MEMORY(MiB)", Wide: true, Cell: func(g GPURow) string { return fmt.Sprint(g.MemoryMiB) }},
@@ -244,7 +281,7 @@ func podColumns(r inspect.Report, allWait bool) []Column[PodRow] {
 			}
 			return Plain
 		}},
-		{Header: "GPU-CORE(%)", Wide: wide, Hidden: !showsCores(r), Cell: func(p PodRow) string { return cores(p.Cores) }},
+		{Header: "GPU-CORE(%)", Hidden: !showsCores(r), Cell: func(p PodRow) string { return cores(p.Cores) }},
 		{Header: "GPU-UUID", Wide: true, Hidden: allWait, Cell: func(p PodRow) string { return uuids(p.UUIDs) }},
 		{Header: fmt.Sprintf("WAITS-FOR(%s)", m), Wide: wide, Cell: func(p PodRow) string {
 			switch {
@@ -279,7 +316,12 @@ func TopColumns() []Column[PodRow] {
 			if p.Usage == nil {
 				return "?"
 			}
-			return Bar(float64(p.Usage.UsedMiB), float64(p.Granted.MiB)) + " " + percent(&p.Usage.UsedMiB, p.Granted.MiB)
+			return percent(&p.Usage.UsedMiB, p.Granted.MiB)
+		}, Share: func(p PodRow) (part, whole float64) {
+			if p.Usage == nil {
+				return 0, 0
+			}
+			return float64(p.Usage.UsedMiB), float64(p.Granted.MiB)
 		}},
 		{Header: "PEAK(MiB)", Cell: func(p PodRow) string {
 			if p.Usage == nil {
@@ -319,11 +361,11 @@ func overUse(p PodRow) Colour {
 	return load(float64(p.Usage.UsedMiB), float64(p.Granted.MiB))
 }
 
-func bar(requested *inspect.Memory, capacity inspect.Memory) string {
+func share(requested *inspect.Memory, capacity inspect.Memory) (part, whole float64) {
 	if requested == nil {
-		return Bar(0, 1)
+		return 0, 0
 	}
-	return Bar(float64(requested.Units), float64(capacity.Units))
+	return float64(requested.Units), float64(capacity.Units)
 }
 
 func full(requested *inspect.Memory, capacity inspect.Memory) Colour {

@@ -6,6 +6,7 @@ import (
 	"io"
 	"slices"
 	"strconv"
+	"strings"
 
 	"github.com/gpumem/gpumem/pkg/report/inspect"
 )
@@ -59,6 +60,7 @@ func nodeColumns(r inspect.Report) []nodeColumn {
 		columns = append(columns, nodeColumn{Header: fmt.Sprintf("PENDING(%s)", m), Cell: func(n inspect.Node) string { return pendingCell(n, m) }})
 	}
 	return append(columns,
+		nodeColumn{Header: "GPU-CORE(%)", Hidden: !showsCores(r), Cell: coresCell},
 		nodeColumn{Header: fmt.Sprintf("GPU-MEMORY(%s)", m), Cell: func(n inspect.Node) string { return totalCell(n, m) }},
 		nodeColumn{Header: "ALLOCATED", Cell: func(n inspect.Node) string { return percentOf(n.Requested, n.Capacity) }},
 		nodeColumn{Header: fmt.Sprintf("LARGEST-FREE(%s)", m), Wide: true, Cell: func(n inspect.Node) string { return m.amount(n.LargestFree) }},
@@ -96,6 +98,15 @@ func marks(g inspect.GPU) string {
 	default:
 		return ""
 	}
+}
+
+// coresCell is the per cent of cores that pods have of each GPU, in the order of the columns.
+func coresCell(n inspect.Node) string {
+	var cells []string
+	for _, g := range n.GPUs {
+		cells = append(cells, cores(g.RequestedCores))
+	}
+	return strings.Join(cells, ",")
 }
 
 func pendingCell(n inspect.Node, m measure) string {
