@@ -135,20 +135,25 @@ func overlay(dir, path string, content []byte) (name string, err error) {
 
 // unit runs the unit test that has to find the fault.
 func (m mutant) unit(ctx context.Context, overlay string) error {
-	folder := filepath.Dir(m.file)
-	if folder == "pkg/scheduler/binder" || folder == "pkg/scheduler/waker" {
-		folder = "pkg/scheduler/extender" // whose tests bind and wake
-	}
-	test := exec.CommandContext(ctx, "go", "test", "-vet=off", "-overlay", overlay, "-run", "^"+m.test+"$", "./"+folder)
+	dir, name := m.unitTest()
+	test := exec.CommandContext(ctx, "go", "test", "-vet=off", "-overlay", overlay, "-run", "^"+name+"$", "./"+dir)
 	test.Dir = filepath.Join("..", "..")
 	out, err := test.CombinedOutput()
 	if err == nil {
-		return fmt.Errorf("%s passes", m.test)
+		return fmt.Errorf("%s passes", name)
 	}
-	if !strings.Contains(string(out), "--- FAIL: "+m.test) {
+	if !strings.Contains(string(out), "--- FAIL: "+name) {
 		return fmt.Errorf("%w\n%s", err, out)
 	}
 	return nil
+}
+
+// unitTest returns the folder of the unit test, below the repository's, and its name.
+func (m mutant) unitTest() (dir, name string) {
+	if dir, name, ok := strings.Cut(m.test, ":"); ok {
+		return dir, name
+	}
+	return filepath.Dir(m.file), m.test
 }
 
 // build compiles the simulation with the fault in it.

@@ -1,7 +1,7 @@
 package main
 
 // mutant is one fault: a text of a file and what stands there instead. A unit test of
-// the file's package has to find it, or the simulation.
+// the file's package has to find it, or of another (as folder:test), or the simulation.
 type mutant struct{ name, file, old, new, test string }
 
 const simulation = "" // instead of a test
@@ -37,7 +37,7 @@ var table = []mutant{
 	},
 	{
 		"expected after a refused Bind", "pkg/scheduler/binder/binder.go",
-		"		b.Cache.Unexpect(ref.UID, b.Now())\n", "", "TestHowLongAPodIsExpected",
+		"		b.Cache.Unexpect(ref.UID, b.Now())\n", "", "pkg/scheduler/extender:TestHowLongAPodIsExpected",
 	},
 	{
 		"unknown outcome is a refusal", "pkg/scheduler/binder/binder.go",
@@ -158,15 +158,15 @@ var table = []mutant{
 	},
 	{
 		"a pod is left after a lost binding", "pkg/scheduler/waker/waker.go",
-		"|| p.Sampled || p.Elsewhere {", "|| p.Sampled {", "TestAPodIsWokenWhenItsBindingHasNotLanded",
+		"|| p.Sampled || p.Elsewhere {", "|| p.Sampled {", "pkg/scheduler/extender:TestAPodIsWokenWhenItsBindingHasNotLanded",
 	},
 	{
 		"a pod is woken while it may be bound", "pkg/scheduler/waker/waker.go",
-		"_, _, known := b.Cache.Where(uid); known {", "_, _, known := b.Cache.Where(uid); known && false {", "TestAPodIsWokenWhenItsBindingHasNotLanded",
+		"_, _, known := b.Cache.Where(uid); known {", "_, _, known := b.Cache.Where(uid); known && false {", "pkg/scheduler/extender:TestAPodIsWokenWhenItsBindingHasNotLanded",
 	},
 	{
 		"who waited before is not taken over", "pkg/scheduler/waker/waker.go",
-		"		w.takeOver(b, queue)\n", "", "TestPodsThatAnotherRefusedAreWoken",
+		"		w.takeOver(b, queue)\n", "", "pkg/scheduler/extender:TestPodsThatAnotherRefusedAreWoken",
 	},
 	{
 		"a sample is taken for all nodes", "pkg/scheduler/extender/sampled.go",
@@ -194,11 +194,11 @@ var table = []mutant{
 	},
 	{
 		"each Bind reads the Lease", "pkg/scheduler/binder/turn.go",
-		`"lead after silence "+strconv.Itoa(silences)`, `fmt.Sprintf("%p", &silences)+strconv.Itoa(silences)`, "TestBindsThatComeAtOnceWaitForOneRead",
+		`"lead after silence "+strconv.Itoa(silences)`, `fmt.Sprintf("%p", &silences)+strconv.Itoa(silences)`, "pkg/scheduler/extender:TestBindsThatComeAtOnceWaitForOneRead",
 	},
 	{
 		"each Bind reads the pods of its node", "pkg/scheduler/binder/turn.go",
-		`"pods of "+node+" since "+lead.from`, `fmt.Sprintf("%p", &err)`, "TestBindsThatComeAtOnceWaitForOneRead",
+		`"pods of "+node+" since "+lead.from`, `fmt.Sprintf("%p", &err)`, "pkg/scheduler/extender:TestBindsThatComeAtOnceWaitForOneRead",
 	},
 	{
 		"a guess beats the read", "pkg/core/cache/read.go",
@@ -278,15 +278,15 @@ var table = []mutant{
 	},
 	{
 		"a namesake's binding is believed", "pkg/scheduler/binder/binder.go",
-		"gone := err == nil && (pod == nil || string(pod.UID) != ref.UID)", "gone := err == nil && pod == nil", "TestAPodMadeAgainUnderItsNameIsAnother",
+		"gone := err == nil && (pod == nil || string(pod.UID) != ref.UID)", "gone := err == nil && pod == nil", "pkg/scheduler/extender:TestAPodMadeAgainUnderItsNameIsAnother",
 	},
 	{
 		"a namesake keeps an assumption", "pkg/scheduler/binder/binder.go",
-		`case pod == nil || string(pod.UID) != a.Pod.UID || pod.Spec.NodeName == "":`, `case pod == nil || pod.Spec.NodeName == "":`, "TestAPodMadeAgainUnderItsNameIsAnother",
+		`case pod == nil || string(pod.UID) != a.Pod.UID || pod.Spec.NodeName == "":`, `case pod == nil || pod.Spec.NodeName == "":`, "pkg/scheduler/extender:TestAPodMadeAgainUnderItsNameIsAnother",
 	},
 	{
 		"a review forgets a later binding", "pkg/scheduler/binder/binder.go",
-		"b.Cache.ExpirePod(a.Pod.UID, before)", "b.Cache.ForgetPod(a.Pod.UID)", "TestAReviewLeavesWhatIsBoundMeanwhile",
+		"b.Cache.ExpirePod(a.Pod.UID, before)", "b.Cache.ForgetPod(a.Pod.UID)", "pkg/scheduler/extender:TestAReviewLeavesWhatIsBoundMeanwhile",
 	},
 	{
 		"nominated pods score nothing", "pkg/scheduler/extender/filter.go",

@@ -11,12 +11,11 @@ import (
 func TestTable(t *testing.T) {
 	t.Chdir("..")
 	for _, m := range table {
-		path, _, err := m.mutate()
-		if err != nil {
+		if _, _, err := m.mutate(); err != nil {
 			t.Errorf("%s: %v", m.name, err)
 		}
-		if m.test != simulation && !there(t, filepath.Dir(path), m.test) {
-			t.Errorf("%s: there is no %s in the package", m.name, m.test)
+		if dir, name := m.unitTest(); m.test != simulation && !there(t, filepath.Join("..", "..", dir), name) {
+			t.Errorf("%s: there is no %s in %s", m.name, name, dir)
 		}
 	}
 }
