@@ -16,7 +16,7 @@ RELEASE  ?=
 BIN      := bin
 
 # Where Go code of ours is, each a module of its own.
-MODULES := . test test/sim test/bench test/kueue test/policies test/scheduler
+MODULES := . test test/sim test/bench test/kueue test/policies test/scheduler cmd/gpumem-scheduler
 
 # go-nvml compiles NVIDIA's deprecated prototypes; their warnings are not ours.
 export CGO_CFLAGS ?= -O2 -g -Wno-deprecated-declarations

@@ -59,7 +59,7 @@ func names(t *testing.T) []string {
 	}
 	leaves("", values, func(path string) { found["value "+path] = true })
 	for program, folders := range map[string][]string{
-		"gpumem-extender": {"../cmd/gpumem-extender", "../pkg/process"}, "gpumem-device-plugin": {"../cmd/gpumem-device-plugin", "../pkg/process"},
+		"gpumem-extender": {"../cmd/gpumem-extender", "../pkg/process", "../pkg/scheduler/service"}, "gpumem-device-plugin": {"../cmd/gpumem-device-plugin", "../pkg/process"},
 		"kubectl-inspect-gpumem": {"../cmd/kubectl-inspect-gpumem", "../pkg/cli"}, "gpumem-sim": {"../cmd/gpumem-sim"},
 	} {
 		for _, folder := range folders {

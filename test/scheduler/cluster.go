@@ -32,6 +32,7 @@ import (
 	"k8s.io/kubernetes/pkg/scheduler/apis/config/validation"
 	"k8s.io/kubernetes/pkg/scheduler/profile"
 
+	"github.com/gpumem/gpumem/cmd/gpumem-scheduler/plugin"
 	"github.com/gpumem/gpumem/pkg/core/cache"
 	"github.com/gpumem/gpumem/pkg/core/placement"
 	"github.com/gpumem/gpumem/pkg/kube/api"
@@ -92,8 +93,11 @@ type cluster struct {
 
 	api       *API
 	cfg       *config.KubeSchedulerConfiguration
+	state     *plugin.State // nil: the extender decides
+	unchecked bool          // a configuration that is wrong is started all the same
+	late      time.Duration // how much later than kube-scheduler the plugin hears that a pod is gone
 	scheduler *scheduler.Scheduler
-	cache     *cache.Cache // the extender's
+	cache     *cache.Cache // the extender's, or the plugin's
 	watch     *controller.Controller
 
 	toScheduler, toExtender *Conn
@@ -150,12 +154,14 @@ func start(t testing.TB, objects []runtime.Object, setups ...setup) *cluster {
 	ctx, cancel := context.WithCancel(context.Background())
 	var running sync.WaitGroup
 	t.Cleanup(func() { cancel(); running.Wait() })
-	url := c.startExtender(ctx, t, &running)
-	for i := range c.cfg.Extenders {
-		c.cfg.Extenders[i].URLPrefix = url
+	if c.state == nil {
+		url := c.startExtender(ctx, t, &running)
+		for i := range c.cfg.Extenders {
+			c.cfg.Extenders[i].URLPrefix = url
+		}
 	}
 	c.startScheduler(ctx, t, &running)
-	c.eventually(t, 30*time.Second, "the extender is ready", func() bool { return c.watch.Missing() == "" })
+	c.eventually(t, 30*time.Second, "the cache is ready", func() bool { return c.watch.Missing() == "" })
 	return c
 }
 
@@ -263,9 +269,13 @@ func (c *cluster) startScheduler(ctx context.Context, t testing.TB, running *syn
 		scheduler.WithPodMaxBackoffSeconds(cfg.PodMaxBackoffSeconds),
 		scheduler.WithExtenders(cfg.Extenders...),
 		scheduler.WithParallelism(cfg.Parallelism),
+		scheduler.WithFrameworkOutOfTreeRegistry(c.registry()),
 	)
 	if err != nil {
 		t.Fatal(err)
+	}
+	if c.state != nil {
+		c.startPlugin(ctx, t, running)
 	}
 	factory.Start(ctx.Done())
 	factory.WaitForCacheSync(ctx.Done())

@@ -5,7 +5,10 @@ module github.com/gpumem/gpumem/test/scheduler
 
 go 1.26.0
 
-replace github.com/gpumem/gpumem => ../..
+replace (
+	github.com/gpumem/gpumem => ../..
+	github.com/gpumem/gpumem/cmd/gpumem-scheduler => ../../cmd/gpumem-scheduler
+)
 
 replace (
 	k8s.io/api => k8s.io/api v0.36.3
@@ -44,11 +47,13 @@ replace (
 require (
 	github.com/google/go-cmp v0.7.0
 	github.com/gpumem/gpumem v0.0.0-00010101000000-000000000000
+	github.com/gpumem/gpumem/cmd/gpumem-scheduler v0.0.0-00010101000000-000000000000
 	go.uber.org/zap v1.28.0
 	golang.org/x/sync v0.24.0
 	k8s.io/api v0.36.3
 	k8s.io/apimachinery v0.36.3
 	k8s.io/client-go v0.36.3
+	k8s.io/klog/v2 v2.140.0
 	k8s.io/kube-scheduler v0.36.3
 	k8s.io/kubernetes v1.36.3
 )
@@ -116,7 +121,6 @@ require (
 	k8s.io/controller-manager v0.36.3 // indirect
 	k8s.io/csi-translation-lib v0.0.0 // indirect
 	k8s.io/dynamic-resource-allocation v0.36.3 // indirect
-	k8s.io/klog/v2 v2.140.0 // indirect
 	k8s.io/kube-openapi v0.0.0-20260317180543-43fb72c5454a // indirect
 	k8s.io/kubelet v0.36.3 // indirect
 	k8s.io/utils v0.0.0-20260210185600-b8788abfbbc2 // indirect

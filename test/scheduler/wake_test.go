@@ -213,14 +213,18 @@ func TestAWaitingPodIsTriedAgain(t *testing.T) {
 			want: place{name, []int{0}},
 		},
 	} {
-		for _, late := range []time.Duration{0, behind} {
-			title := tc.name + "/in step"
-			if late > 0 {
-				title = tc.name + "/behind"
-			}
-			t.Run(title, func(t *testing.T) {
+		for _, step := range []struct {
+			title string
+			late  time.Duration
+			setup setup
+		}{
+			{"in step", 0, func(*cluster) {}}, {"behind", behind, func(*cluster) {}},
+			{"plugin", 0, inProcess}, {"plugin, behind", 0, func(c *cluster) { c.late = behind; inProcess(c) }},
+		} {
+			late := step.late
+			t.Run(tc.name+"/"+step.title, func(t *testing.T) {
 				t.Parallel()
-				c := start(t, tc.objects(t))
+				c := start(t, tc.objects(t), step.setup)
 				if tc.prepare != nil {
 					tc.prepare(t, c)
 				}

@@ -264,6 +264,15 @@ func (c *Cache) Where(uid string) (nodeName string, assumed, ok bool) {
 	return p.node, p.assumed && !p.read, true
 }
 
+// Heard reports whether the watch has told that a pod is on a node. Of one that was assumed,
+// or that a read has shown, it has not yet.
+func (c *Cache) Heard(uid string) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	p, ok := c.pods[on][uid]
+	return ok && !p.assumed
+}
+
 // Node returns one node. It takes no lock, unless a node has come or gone, and
 // the value does not change.
 func (c *Cache) Node(name string) (placement.Node, bool) {

@@ -64,6 +64,10 @@ type Binder struct {
 	Policy  placement.Policy // of GPUs, for pods that name none
 	Now     func() time.Time
 
+	// Identity is the name under which this process has the Lease while it decides. It is empty
+	// where another decides, and asks this one.
+	Identity string
+
 	// Missing says what is not ready yet, and is empty when the cache can be
 	// believed.
 	Missing func() string
@@ -93,6 +97,20 @@ func (b *Binder) NotReady() string {
 	return ""
 }
 
+// Reserve chooses the pod's GPUs on the node and reserves them, for Bind to come. It returns
+// the time by which Release takes the reservation back.
+func (b *Binder) Reserve(ref placement.PodRef, nodeName string, req placement.Request) (time.Time, error) {
+	now := b.Now()
+	_, err := b.Cache.AssumePod(ref, nodeName, req, b.Policy, now)
+	return now, err
+}
+
+// Release takes back what Reserve has reserved, unless a binding was sent of which the outcome
+// is not known.
+func (b *Binder) Release(ref placement.PodRef, reserved time.Time) {
+	b.Cache.RefusePod(ref.UID, reserved)
+}
+
 // Bind chooses the pod's GPUs on the node, or takes those that are reserved for it there,
 // and binds it. It goes on when the caller hangs up after the binding was sent.
 func (b *Binder) Bind(asked context.Context, ref placement.PodRef, nodeName string) error {
@@ -103,6 +121,9 @@ func (b *Binder) Bind(asked context.Context, ref placement.PodRef, nodeName stri
 
 	err := b.prepare(ctx, asked, ref, nodeName)
 	before, _ := b.Cache.Node(nodeName)
+	if on, _, reserved := b.Cache.Where(ref.UID); reserved && on == nodeName {
+		before = before.Without([]placement.Holding{{Pod: ref}})
+	}
 	var assignment placement.Assignment
 	if err == nil {
 		assignment, err = b.bind(ctx, asked, ref, nodeName)

@@ -166,6 +166,9 @@ func (b *Binder) readLead(ctx context.Context) (*lead, error) {
 	if err != nil {
 		return nil, fmt.Errorf("read which kube-scheduler leads: %w", err)
 	}
+	if b.Identity != "" && leader != "" && leader != b.Identity {
+		return nil, fmt.Errorf("%s leads by now", leader)
+	}
 	now := b.Now()
 	if last == nil || leader == "" || leader != last.leader || now.Sub(last.begun) < Handover {
 		begun := now

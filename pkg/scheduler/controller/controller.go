@@ -43,11 +43,20 @@ const byNode = "node"
 // New makes a controller. Nothing is watched until Run.
 func New(log *zap.Logger, client kubernetes.Interface, names api.Names, c *cache.Cache) (*Controller, error) {
 	tweak := informers.WithTweakListOptions(func(o *metav1.ListOptions) { o.FieldSelector = notTerminal().String() })
-	ctl := &Controller{
-		names:  names,
-		pods:   informers.NewSharedInformerFactoryWithOptions(client, 0, tweak, informers.WithTransform(Trim(names))),
-		others: informers.NewSharedInformerFactoryWithOptions(client, 0, informers.WithTransform(Trim(names))),
-	}
+	pods := informers.NewSharedInformerFactoryWithOptions(client, 0, tweak, informers.WithTransform(Trim(names)))
+	others := informers.NewSharedInformerFactoryWithOptions(client, 0, informers.WithTransform(Trim(names)))
+	return follow(log, pods, others, names, c)
+}
+
+// Follow makes a controller that follows the informers of another, which watch the pods that
+// are not terminal. It adds to them, and so is to be called before they are started; they are
+// started and stopped by whom they belong to, and Run is not called.
+func Follow(log *zap.Logger, factory informers.SharedInformerFactory, names api.Names, c *cache.Cache) (*Controller, error) {
+	return follow(log, factory, factory, names, c)
+}
+
+func follow(log *zap.Logger, pods, others informers.SharedInformerFactory, names api.Names, c *cache.Cache) (*Controller, error) {
+	ctl := &Controller{names: names, pods: pods, others: others}
 	podInformer := ctl.pods.Core().V1().Pods()
 	nodeInformer := ctl.others.Core().V1().Nodes()
 	ctl.podLister, ctl.nodeLister = podInformer.Lister(), nodeInformer.Lister()

@@ -1,0 +1,120 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/signal"
+	"syscall"
+
+	"github.com/spf13/cobra"
+	"go.uber.org/zap"
+	"golang.org/x/sync/errgroup"
+	"k8s.io/apimachinery/pkg/types"
+	utilfeature "k8s.io/apiserver/pkg/util/feature"
+	cliflag "k8s.io/component-base/cli/flag"
+	"k8s.io/component-base/cli/globalflag"
+	"k8s.io/component-base/logs"
+	logsapi "k8s.io/component-base/logs/api/v1"
+	"k8s.io/component-base/version/verflag"
+	"k8s.io/kubernetes/cmd/kube-scheduler/app"
+	schedulerconfig "k8s.io/kubernetes/cmd/kube-scheduler/app/config"
+	"k8s.io/kubernetes/cmd/kube-scheduler/app/options"
+
+	"github.com/gpumem/gpumem/cmd/gpumem-scheduler/plugin"
+	"github.com/gpumem/gpumem/pkg/process/daemon"
+	"github.com/gpumem/gpumem/pkg/scheduler/service"
+)
+
+// command is what the flags say: kube-scheduler's, those of the service, and those of its log.
+type command struct {
+	kube  *options.Options
+	flags service.Flags
+	log   daemon.Log
+}
+
+func newCommand() *cobra.Command {
+	c := &command{kube: options.NewOptions(), flags: service.DefaultFlags(), log: daemon.DefaultLog()}
+	cmd := &cobra.Command{
+		Use: plugin.Self,
+		Long: `gpumem-scheduler is kube-scheduler with the plugin GPUMemory in it, which places pods that ask
+for GPU memory. It takes kube-scheduler's flags and configuration. Each profile must have the
+plugin at all its points, before DefaultBinder and DefaultPreemption.`,
+		Args:              cobra.NoArgs,
+		PersistentPreRunE: func(*cobra.Command, []string) error { return c.kube.ComponentGlobalsRegistry.Set() },
+		RunE:              func(cmd *cobra.Command, _ []string) error { return c.run(cmd) },
+	}
+	sets := c.kube.Flags
+	verflag.AddFlags(sets.FlagSet("global"))
+	globalflag.AddGlobalFlags(sets.FlagSet("global"), cmd.Name(), logs.SkipLoggingConfigurationFlags())
+	c.flags.AddFlags(sets.FlagSet("GPU memory"))
+	c.log.AddFlags(sets.FlagSet("GPU memory"))
+	for _, f := range sets.FlagSets {
+		cmd.Flags().AddFlagSet(f)
+	}
+	cliflag.SetUsageAndHelpFunc(cmd, *sets, 0)
+	return cmd
+}
+
+func (c *command) run(cmd *cobra.Command) error {
+	verflag.PrintAndExitIfRequested()
+	conf, err := c.flags.Complete()
+	if err := errors.Join(err, c.log.Validate()); err != nil {
+		return err
+	}
+	log, err := c.log.New(cmd.ErrOrStderr())
+	if err != nil {
+		return err
+	}
+	if err := logsapi.ValidateAndApply(c.kube.Logs, utilfeature.DefaultFeatureGate); err != nil {
+		return err
+	}
+	log.Info("starting", zap.String("version", version), zap.Any("options", daemon.Effective(cmd.Flags())))
+	ctx, cancel := context.WithCancel(cmd.Context())
+	defer cancel()
+	state := plugin.NewState(log, version, conf)
+	cc, scheduler, err := app.Setup(ctx, c.kube, app.WithPlugin(plugin.Name, state.New))
+	if err != nil {
+		return err
+	}
+	for name, profile := range scheduler.Profiles {
+		err = errors.Join(err, plugin.Check(name, profile.ListPlugins()))
+	}
+	if err != nil {
+		return fmt.Errorf("the configuration of kube-scheduler: %w", err)
+	}
+	if err := state.Start(leader(cc)); err != nil {
+		return err
+	}
+	group, ctx := errgroup.WithContext(ctx)
+	group.Go(func() error { return state.Run(ctx) })
+	group.Go(func() error { defer cancel(); return app.Run(ctx, cc, scheduler) })
+	group.Go(func() error {
+		// The Lease is given back when all bindings are answered.
+		signals := make(chan os.Signal, 1)
+		signal.Notify(signals, os.Interrupt, syscall.SIGTERM)
+		defer signal.Stop(signals)
+		select {
+		case <-signals:
+			log.Info("ending")
+			state.Drain()
+			cancel()
+		case <-ctx.Done():
+		}
+		return nil
+	})
+	return group.Wait()
+}
+
+// leader is by which Lease, and under which name in it, this process decides.
+func leader(cc *schedulerconfig.CompletedConfig) plugin.Leader {
+	if cc.LeaderElection == nil {
+		return plugin.Leader{}
+	}
+	lease := cc.ComponentConfig.LeaderElection
+	return plugin.Leader{
+		Identity: cc.LeaderElection.Lock.Identity(),
+		Lease:    types.NamespacedName{Namespace: lease.ResourceNamespace, Name: lease.ResourceName},
+	}
+}

@@ -1,0 +1,43 @@
+package plugin
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+
+	"k8s.io/kubernetes/pkg/scheduler/apis/config"
+	"k8s.io/kubernetes/pkg/scheduler/framework/plugins/names"
+)
+
+// Check says what is wrong with the plugins of a profile: one that lacks a point of GPUMemory, or
+// in which another would bind a pod or evict for it first, would bind pods without a GPU.
+func Check(profile string, plugins *config.Plugins) error {
+	points := []struct {
+		name   string
+		set    config.PluginSet
+		before string // must come after GPUMemory
+	}{
+		{"preEnqueue", plugins.PreEnqueue, ""},
+		{"preFilter", plugins.PreFilter, ""},
+		{"filter", plugins.Filter, ""},
+		{"postFilter", plugins.PostFilter, names.DefaultPreemption},
+		{"preScore", plugins.PreScore, ""},
+		{"score", plugins.Score, ""},
+		{"reserve", plugins.Reserve, ""},
+		{"bind", plugins.Bind, names.DefaultBinder},
+	}
+	var errs []error
+	for _, point := range points {
+		index := func(name string) int {
+			return slices.IndexFunc(point.set.Enabled, func(p config.Plugin) bool { return p.Name == name })
+		}
+		ours, other := index(Name), index(point.before)
+		switch {
+		case ours < 0:
+			errs = append(errs, fmt.Errorf("profile %s: enable %s at %s", profile, Name, point.name))
+		case other >= 0 && other < ours:
+			errs = append(errs, fmt.Errorf("profile %s: %s comes before %s at %s: disable it there, and enable it again after", profile, point.before, Name, point.name))
+		}
+	}
+	return errors.Join(errs...)
+}

@@ -1,0 +1,152 @@
+package plugin
+
+import (
+	"context"
+	"slices"
+
+	v1 "k8s.io/api/core/v1"
+	policyv1 "k8s.io/api/policy/v1"
+	utilfeature "k8s.io/apiserver/pkg/util/feature"
+	"k8s.io/klog/v2"
+	fwk "k8s.io/kube-scheduler/framework"
+	schedulerconfig "k8s.io/kubernetes/pkg/scheduler/apis/config"
+	"k8s.io/kubernetes/pkg/scheduler/framework/plugins/defaultpreemption"
+	"k8s.io/kubernetes/pkg/scheduler/framework/plugins/feature"
+	evaluator "k8s.io/kubernetes/pkg/scheduler/framework/preemption"
+	"k8s.io/kubernetes/pkg/scheduler/util"
+
+	"github.com/gpumem/gpumem/pkg/core/placement"
+	"github.com/gpumem/gpumem/pkg/core/preemption"
+	"github.com/gpumem/gpumem/pkg/kube/api"
+)
+
+// evictor is kube-scheduler's own, but for whom it evicts from a node.
+type evictor struct {
+	*defaultpreemption.DefaultPreemption
+	plugin *Plugin
+}
+
+// What kube-scheduler has by default: it looks at a tenth of the nodes, and at 100 at least.
+const (
+	leastCandidates        = 100
+	leastCandidatesPercent = 10
+)
+
+func newEvictor(ctx context.Context, p *Plugin) (*evictor, error) {
+	features := feature.NewSchedulerFeaturesFromGates(utilfeature.DefaultFeatureGate)
+	args := &schedulerconfig.DefaultPreemptionArgs{MinCandidateNodesPercentage: leastCandidatesPercent, MinCandidateNodesAbsolute: leastCandidates}
+	pl, err := defaultpreemption.New(ctx, args, p.handle, features)
+	if err != nil {
+		return nil, err
+	}
+	e := &evictor{DefaultPreemption: pl, plugin: p}
+	pl.Evaluator = evaluator.NewEvaluator(Name, p.handle, e, pl.Executor)
+	return e, nil
+}
+
+// PreEnqueue keeps a pod out of the queue while others are being evicted for it.
+func (p *Plugin) PreEnqueue(ctx context.Context, pod *v1.Pod) *fwk.Status {
+	return p.evictor.PreEnqueue(ctx, pod)
+}
+
+// PostFilter takes note of why a pod with GPU memory fits nowhere, and has others evicted for
+// it. Of other pods it leaves that to kube-scheduler's own plugin.
+func (p *Plugin) PostFilter(ctx context.Context, state fwk.CycleState, pod *v1.Pod, statuses fwk.NodeToStatusReader) (*fwk.PostFilterResult, *fwk.Status) {
+	c := read(state)
+	if c == nil {
+		return nil, fwk.NewStatus(fwk.Unschedulable)
+	}
+	p.remember(c, statuses)
+	result, status := p.evictor.PostFilter(ctx, state, pod, statuses)
+	p.tellPreemption(c, result, status)
+	if status.Code() == fwk.Unschedulable {
+		// This ends it: kube-scheduler's own plugin would come to the same.
+		status = fwk.NewStatus(fwk.UnschedulableAndUnresolvable, status.Reasons()...)
+	}
+	return result, status
+}
+
+// SelectVictimsOnNode says whom to evict from a node. kube-scheduler lets the more important
+// pods stay, one after the other, and so may evict many small pods where one would do. Whom the
+// core chooses on one GPU is evicted where that costs less, and all filters pass without them.
+func (e *evictor) SelectVictimsOnNode(ctx context.Context, state fwk.CycleState, pod *v1.Pod, info fwk.NodeInfo, budgets []*policyv1.PodDisruptionBudget) ([]*v1.Pod, int, *fwk.Status) {
+	whole, before := info.Snapshot(), state.Clone()
+	victims, violations, status := e.DefaultPreemption.SelectVictimsOnNode(ctx, state, pod, info, budgets)
+	c := read(state)
+	if c == nil || !status.IsSuccess() {
+		return victims, violations, status
+	}
+	if cheaper, n, ok := e.cheaper(c, whole, victims, budgets); ok && e.passes(ctx, before, pod, whole, cheaper) {
+		return cheaper, n, status
+	}
+	return victims, violations, status
+}
+
+// cheaper returns pods that cost less than the victims, and without whom a GPU of the node has
+// room.
+func (e *evictor) cheaper(c *cycle, whole fwk.NodeInfo, victims []*v1.Pod, pdbs []*policyv1.PodDisruptionBudget) (pods []*v1.Pod, violations int, ok bool) {
+	p := e.plugin
+	node, differs := p.differing(whole)
+	if !differs {
+		known := p.Cache.Look(whole.Node().Name)
+		if known == nil {
+			return nil, 0, false
+		}
+		node = *known
+	}
+	all := make([]*v1.Pod, 0, len(whole.GetPods()))
+	for _, i := range whole.GetPods() {
+		all = append(all, i.GetPod())
+	}
+	budgets := budgetsOf(pdbs, all)
+	chosen, ok := preemption.Preempt(c.question.Request, node, nil, budgets)
+	if !ok || len(chosen.Pods) == 0 {
+		return nil, 0, false
+	}
+	holdings := make([]placement.Holding, len(victims))
+	for i, victim := range victims {
+		holdings[i], _ = p.conf.Names.Holding(victim)
+	}
+	if preemption.Cheaper(chosen.Pods, holdings, budgets) >= 0 {
+		return nil, 0, false
+	}
+	for _, pod := range all {
+		if placement.HasPod(chosen.Pods, placement.Holding{Pod: api.Ref(pod)}) {
+			pods = append(pods, pod)
+		}
+	}
+	slices.SortFunc(pods, func(a, b *v1.Pod) int {
+		return placement.CompareBool(util.MoreImportantPod(a, b), util.MoreImportantPod(b, a))
+	})
+	return pods, chosen.Violations, len(pods) == len(chosen.Pods)
+}
+
+// budgetsOf reads the budgets that pods are under.
+func budgetsOf(pdbs []*policyv1.PodDisruptionBudget, pods []*v1.Pod) (out []preemption.Budget) {
+	byNamespace := make(map[string][]*v1.Pod)
+	for _, pod := range pods {
+		byNamespace[pod.Namespace] = append(byNamespace[pod.Namespace], pod)
+	}
+	for namespace, pods := range byNamespace {
+		in := slices.DeleteFunc(slices.Clone(pdbs), func(b *policyv1.PodDisruptionBudget) bool { return b.Namespace != namespace })
+		out = append(out, api.Budgets(in, pods)...)
+	}
+	return out
+}
+
+// passes reports whether all filters let the pod go to a node that some pods have left.
+func (e *evictor) passes(ctx context.Context, state fwk.CycleState, pod *v1.Pod, info fwk.NodeInfo, gone []*v1.Pod) bool {
+	h := e.plugin.handle
+	for _, i := range slices.Clone(info.GetPods()) {
+		if !slices.Contains(gone, i.GetPod()) {
+			continue
+		}
+		if err := info.RemovePod(klog.FromContext(ctx), i.GetPod()); err != nil {
+			return false
+		}
+		if !h.RunPreFilterExtensionRemovePod(ctx, state, pod, i, info).IsSuccess() {
+			return false
+		}
+	}
+	return h.RunFilterPluginsWithNominatedPods(ctx, state, pod, info).IsSuccess()
+}

@@ -1,0 +1,147 @@
+package plugin
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+
+	"go.uber.org/zap"
+	v1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/klog/v2"
+	fwk "k8s.io/kube-scheduler/framework"
+
+	"github.com/gpumem/gpumem/pkg/core/cache"
+	"github.com/gpumem/gpumem/pkg/core/placement"
+	"github.com/gpumem/gpumem/pkg/core/ranking"
+	"github.com/gpumem/gpumem/pkg/scheduler/binder"
+	"github.com/gpumem/gpumem/pkg/scheduler/controller"
+	"github.com/gpumem/gpumem/pkg/scheduler/service"
+	"github.com/gpumem/gpumem/pkg/scheduler/waker"
+)
+
+// Self is the name of the program.
+const Self = "gpumem-scheduler"
+
+// State is what the plugins of all profiles have in common. Two caches would give one GPU away
+// twice.
+type State struct {
+	conf    service.Config
+	version string
+	log     *zap.Logger
+
+	Cache *cache.Cache           // who holds what
+	Watch *controller.Controller // feeds it; nil: no profile has the plugin
+
+	client  kubernetes.Interface
+	handle  fwk.Handle // of one profile: the queue that it wakes pods in is that of all
+	agreed  agreed
+	ranker  ranking.Ranker
+	binder  *binder.Binder
+	waker   waker.Waker
+	service *service.Service
+
+	mu     sync.Mutex
+	ending bool
+	binds  sync.WaitGroup // under way
+}
+
+// Leader is how the kube-schedulers of which this is one agree on who decides. It is empty
+// where there is only one.
+type Leader struct {
+	Identity string
+	Lease    types.NamespacedName
+}
+
+// NewState makes the state of a process.
+func NewState(log *zap.Logger, version string, conf service.Config) *State {
+	return &State{conf: conf, version: version, log: log, Cache: cache.New()}
+}
+
+// New makes the plugin of one profile. The first has the cache follow the informers of
+// kube-scheduler.
+func (s *State) New(ctx context.Context, args runtime.Object, handle fwk.Handle) (fwk.Plugin, error) {
+	if args != nil {
+		return nil, fmt.Errorf("%s takes no arguments in the configuration: its settings are flags of %s", Name, Self)
+	}
+	if s.Watch == nil {
+		watch, err := controller.Follow(s.log.Named("controller"), handle.SharedInformerFactory(), s.conf.Names, s.Cache)
+		if err != nil {
+			return nil, err
+		}
+		s.Watch, s.client, s.handle = watch, handle.ClientSet(), handle
+	}
+	return newPlugin(ctx, s, handle)
+}
+
+// Start makes ready what the plugins need beyond the cache. It is to be called once all profiles
+// are made and before kube-scheduler runs.
+func (s *State) Start(leader Leader) error {
+	if s.Watch == nil {
+		return fmt.Errorf("no profile of the configuration has the plugin %s", Name)
+	}
+	hand := controller.NewClient(s.Watch, s.client, leader.Lease)
+	s.service = service.New(Self, s.version, s.log, s.conf, s.Cache, hand)
+	b := s.service.Binder(s.log.Named("scheduler"), hand, s.missing)
+	b.Identity = leader.Identity
+	s.binder = &b
+	return nil
+}
+
+// Run serves probes and readers, and does what is to be done from time to time, until the
+// context is done. Start comes before it.
+func (s *State) Run(ctx context.Context) error {
+	if err := s.service.Listen(); err != nil {
+		return err
+	}
+	return s.service.Run(ctx, s.binder, s.Wake)
+}
+
+// Wake has kube-scheduler try those waiting pods again that fit by now.
+func (s *State) Wake(ctx context.Context) { s.waker.Wake(ctx, s.binder, queue{s}) }
+
+// queue is kube-scheduler's.
+type queue struct{ *State }
+
+func (q queue) Waiting() []*v1.Pod { return q.Watch.Waiting() }
+
+func (q queue) Wake(ctx context.Context, ref placement.PodRef) error {
+	pod := q.Watch.Pod(ref.Namespace, ref.Name)
+	if pod == nil || string(pod.UID) != ref.UID {
+		return errors.New("it is gone")
+	}
+	q.handle.Activate(klog.FromContext(ctx), map[string]*v1.Pod{ref.String(): pod})
+	return nil
+}
+
+// missing says what is not ready yet.
+func (s *State) missing() string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.ending {
+		return "it is ending"
+	}
+	return s.Watch.Missing()
+}
+
+// begin counts a Bind, unless none is to begin any more.
+func (s *State) begin() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if !s.ending {
+		s.binds.Add(1)
+	}
+	return !s.ending
+}
+
+// Drain has nothing more bound, and returns when all that was sent is answered: then another
+// process may decide.
+func (s *State) Drain() {
+	s.mu.Lock()
+	s.ending = true
+	s.mu.Unlock()
+	s.binds.Wait()
+}

@@ -1,0 +1,163 @@
+package scheduler
+
+import (
+	"context"
+	"sync"
+	"testing"
+	"time"
+
+	"go.uber.org/zap"
+	v1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/client-go/informers"
+	coreinformers "k8s.io/client-go/informers/core"
+	corev1 "k8s.io/client-go/informers/core/v1"
+	toolscache "k8s.io/client-go/tools/cache"
+	fwk "k8s.io/kube-scheduler/framework"
+	"k8s.io/kubernetes/pkg/scheduler/apis/config"
+	frameworkruntime "k8s.io/kubernetes/pkg/scheduler/framework/runtime"
+
+	"github.com/gpumem/gpumem/cmd/gpumem-scheduler/plugin"
+	"github.com/gpumem/gpumem/pkg/scheduler/service"
+)
+
+// A mode is by what kube-scheduler knows of GPUs.
+type mode struct {
+	name  string
+	setup setup
+}
+
+// modes are both.
+var modes = []mode{{"extender", func(*cluster) {}}, {"plugin", inProcess}}
+
+// weight is that of the plugin's scores among those of others, as the chart has it.
+const weight = 50
+
+// inProcess has the plugin decide in place of the extender.
+func inProcess(c *cluster) {
+	flags := service.DefaultFlags()
+	flags.ProbeListen, flags.ReadListen = "127.0.0.1:0", "127.0.0.1:0"
+	conf, err := flags.Complete()
+	if err != nil {
+		panic(err) // the defaults are right
+	}
+	c.state = plugin.NewState(zap.NewNop(), "test", conf)
+	c.cache = c.state.Cache
+	c.cfg.Extenders = nil
+	c.toExtender = c.toScheduler // there is one watch
+	for i := range c.cfg.Profiles {
+		p := &c.cfg.Profiles[i]
+		if p.Plugins == nil {
+			p.Plugins = &config.Plugins{}
+		}
+		ours := config.PluginSet{Enabled: []config.Plugin{{Name: plugin.Name}}}
+		p.Plugins.MultiPoint.Enabled = append(p.Plugins.MultiPoint.Enabled, config.Plugin{Name: plugin.Name, Weight: weight})
+		p.Plugins.Bind, p.Plugins.PostFilter = ours, ours
+	}
+}
+
+// counted is the plugin that writes down which pods are tried.
+type counted struct {
+	*plugin.Plugin
+	cluster *cluster
+}
+
+func (p counted) PreFilter(ctx context.Context, state fwk.CycleState, pod *v1.Pod, nodes []fwk.NodeInfo) (*fwk.PreFilterResult, *fwk.Status) {
+	p.cluster.mu.Lock()
+	p.cluster.filter = append(p.cluster.filter, question{pod: pod.Name})
+	p.cluster.mu.Unlock()
+	return p.Plugin.PreFilter(ctx, state, pod, nodes)
+}
+
+// registry has the plugin, where it decides.
+func (c *cluster) registry() frameworkruntime.Registry {
+	if c.state == nil {
+		return nil
+	}
+	return frameworkruntime.Registry{plugin.Name: func(ctx context.Context, args runtime.Object, handle fwk.Handle) (fwk.Plugin, error) {
+		made, err := c.state.New(ctx, args, lagging{handle, c.late})
+		if err != nil {
+			return nil, err
+		}
+		return counted{made.(*plugin.Plugin), c}, nil
+	}}
+}
+
+// startPlugin does what cmd/gpumem-scheduler does before kube-scheduler runs.
+func (c *cluster) startPlugin(ctx context.Context, t testing.TB, running *sync.WaitGroup) {
+	t.Helper()
+	for name, profile := range c.scheduler.Profiles {
+		if err := plugin.Check(name, profile.ListPlugins()); err != nil && !c.unchecked {
+			t.Fatal(err)
+		}
+	}
+	if err := c.state.Start(plugin.Leader{}); err != nil {
+		t.Fatal(err)
+	}
+	c.watch = c.state.Watch
+	running.Go(func() {
+		if err := c.state.Run(ctx); err != nil {
+			t.Errorf("the plugin's service: %v", err)
+		}
+	})
+}
+
+// lagging is a handle by which one hears late that pods are gone.
+type lagging struct {
+	fwk.Handle
+	late time.Duration
+}
+
+func (l lagging) SharedInformerFactory() informers.SharedInformerFactory {
+	return laggingFactory{l.Handle.SharedInformerFactory(), l.late}
+}
+
+type laggingFactory struct {
+	informers.SharedInformerFactory
+	late time.Duration
+}
+
+func (f laggingFactory) Core() coreinformers.Interface {
+	return laggingCore{f.SharedInformerFactory.Core(), f.late}
+}
+
+type laggingCore struct {
+	coreinformers.Interface
+	late time.Duration
+}
+
+func (c laggingCore) V1() corev1.Interface { return laggingV1{c.Interface.V1(), c.late} }
+
+type laggingV1 struct {
+	corev1.Interface
+	late time.Duration
+}
+
+func (v laggingV1) Pods() corev1.PodInformer { return laggingPods{v.Interface.Pods(), v.late} }
+
+type laggingPods struct {
+	corev1.PodInformer
+	late time.Duration
+}
+
+func (p laggingPods) Informer() toolscache.SharedIndexInformer {
+	return laggingInformer{p.PodInformer.Informer(), p.late}
+}
+
+type laggingInformer struct {
+	toolscache.SharedIndexInformer
+	late time.Duration
+}
+
+func (i laggingInformer) AddEventHandler(handler toolscache.ResourceEventHandler) (toolscache.ResourceEventHandlerRegistration, error) {
+	return i.SharedIndexInformer.AddEventHandler(toolscache.ResourceEventHandlerDetailedFuncs{
+		AddFunc:    handler.OnAdd,
+		UpdateFunc: handler.OnUpdate,
+		DeleteFunc: func(obj any) {
+			if i.late > 0 {
+				<-time.After(i.late)
+			}
+			handler.OnDelete(obj)
+		},
+	})
+}

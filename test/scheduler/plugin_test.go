@@ -1,0 +1,144 @@
+package scheduler
+
+import (
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	v1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/klog/v2"
+	"k8s.io/kubernetes/pkg/scheduler/apis/config"
+
+	"github.com/gpumem/gpumem/cmd/gpumem-scheduler/plugin"
+	"github.com/gpumem/gpumem/pkg/core/gpu"
+)
+
+// evictedFor has the pods of these names gone as soon as they are evicted, and returns who has
+// been evicted once the pod is bound. kube-scheduler tries the pod again and again: by what it
+// has heard, though the plugin's cache may not have heard it yet.
+func (c *cluster) evictedFor(t *testing.T, pod string, of ...string) (gone []string) {
+	t.Helper()
+	c.eventually(t, *patience, pod+" is bound", func() bool {
+		for _, name := range of {
+			if p := c.pod(t, name); p != nil && p.DeletionTimestamp != nil {
+				c.remove(t, name)
+			}
+		}
+		waiting := c.pod(t, pod)
+		c.scheduler.SchedulingQueue.Activate(klog.Background(), map[string]*v1.Pod{pod: waiting})
+		return waiting.Spec.NodeName != ""
+	})
+	for _, name := range of {
+		if p := c.pod(t, name); p == nil || p.DeletionTimestamp != nil {
+			gone = append(gone, name)
+		}
+	}
+	return gone
+}
+
+// Where the sum of a node has room and no GPU has, the plugin has those evicted whose leaving
+// costs the least: an unimportant pod before another, and of one priority one pod before
+// several.
+func TestWhoIsEvictedByGPU(t *testing.T) {
+	two := func(t testing.TB) *v1.Node { return node(t, "node") }
+	wide := func(t testing.TB) *v1.Node {
+		return nodeOf(t, "node", gpu.Device{UUID: uuid("node", 0), Model: model, MemoryMiB: 12 * unitMiB, Allocatable: 12, NUMANode: -1},
+			gpu.Device{UUID: uuid("node", 1), Index: 1, Model: model, MemoryMiB: 12 * unitMiB, Allocatable: 12, NUMANode: -1})
+	}
+	older := func(p *v1.Pod) {
+		early := metav1.NewTime(time.Now().Add(-time.Hour))
+		p.Status.StartTime = &early
+	}
+	for _, tc := range []struct {
+		name string
+		node func(testing.TB) *v1.Node
+		pods func(t testing.TB, n *v1.Node) []runtime.Object
+		asks gpu.Units
+		of   []string
+		want []string
+		late time.Duration
+	}{
+		{
+			name: "fragmented memory alone", node: two, asks: 8,
+			pods: func(t testing.TB, n *v1.Node) []runtime.Object {
+				return []runtime.Object{pod(t, "low", 6, on(t, n, 0), priority(1)), pod(t, "mid", 6, on(t, n, 1), priority(500))}
+			},
+			of: []string{"low", "mid"}, want: []string{"low"},
+		},
+		{
+			name: "one GPU, though the plugin hears late of who has left it", node: two, asks: 8, late: behind,
+			pods: func(t testing.TB, n *v1.Node) []runtime.Object {
+				return []runtime.Object{pod(t, "low", 6, on(t, n, 0), priority(1)), pod(t, "mid", 6, on(t, n, 1), priority(500))}
+			},
+			of: []string{"low", "mid"}, want: []string{"low"},
+		},
+		{
+			name: "one old pod before four young ones", node: wide, asks: 12,
+			pods: func(t testing.TB, n *v1.Node) []runtime.Object {
+				return []runtime.Object{
+					pod(t, "big", 12, on(t, n, 0), older),
+					pod(t, "a", 3, on(t, n, 1)), pod(t, "b", 3, on(t, n, 1)), pod(t, "c", 3, on(t, n, 1)), pod(t, "d", 3, on(t, n, 1)),
+				}
+			},
+			of: []string{"big", "a", "b", "c", "d"}, want: []string{"big"},
+		},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			t.Parallel()
+			n := tc.node(t)
+			objects := append([]runtime.Object{n}, tc.pods(t, n)...)
+			for _, o := range objects[1:] {
+				gracefully(o.(*v1.Pod))
+			}
+			c := start(t, objects, func(c *cluster) { c.late = tc.late; inProcess(c) })
+			c.add(t, pod(t, "high", tc.asks, priority(1000)))
+			if diff := cmp.Diff(tc.want, c.evictedFor(t, "high", tc.of...)); diff != "" {
+				t.Errorf("evicted (-want +got):\n%s", diff)
+			}
+		})
+	}
+}
+
+// A configuration in which pods would be bound without a GPU is refused.
+func TestConfigurationsThatAreRefused(t *testing.T) {
+	for _, tc := range []struct {
+		name   string
+		change func(*config.Plugins)
+		want   []string
+	}{
+		{"as the chart has it", func(*config.Plugins) {}, nil},
+		{
+			"DefaultBinder binds first", func(p *config.Plugins) { p.Bind = config.PluginSet{} },
+			[]string{"DefaultBinder comes before GPUMemory at bind"},
+		},
+		{
+			"DefaultPreemption evicts first", func(p *config.Plugins) { p.PostFilter = config.PluginSet{} },
+			[]string{"DefaultPreemption comes before GPUMemory at postFilter"},
+		},
+		{
+			"it reserves nothing", func(p *config.Plugins) {
+				p.Reserve.Disabled = append(p.Reserve.Disabled, config.Plugin{Name: plugin.Name})
+			},
+			[]string{"enable GPUMemory at reserve"},
+		},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			c := start(t, nil, inProcess, func(c *cluster) { tc.change(c.cfg.Profiles[0].Plugins); c.unchecked = true })
+			said := ""
+			if err := plugin.Check(schedulerName, c.scheduler.Profiles[schedulerName].ListPlugins()); err != nil {
+				said = err.Error()
+			}
+			for _, want := range tc.want {
+				if !strings.Contains(said, want) {
+					t.Errorf("it says %q, and not %q", said, want)
+				}
+			}
+			if tc.want == nil && said != "" {
+				t.Errorf("it is refused: %s", said)
+			}
+		})
+	}
+}
