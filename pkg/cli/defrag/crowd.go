@@ -18,6 +18,7 @@ import (
 	"github.com/gpumem/gpumem/pkg/core/placement"
 	"github.com/gpumem/gpumem/pkg/core/preemption"
 	"github.com/gpumem/gpumem/pkg/kube/api"
+	"github.com/gpumem/gpumem/pkg/kube/reasons"
 	"github.com/gpumem/gpumem/pkg/report/inspect"
 	"github.com/gpumem/gpumem/pkg/report/reach"
 )
@@ -218,7 +219,7 @@ func (c *crowd) print(w io.Writer, plan defrag.Plan, nodes []placement.Node, req
 		fmt.Fprintf(w, "There is room %s: nobody has to be evicted.\n", when)
 		if c.waits != nil && len(c.leaving) == 0 {
 			if _, refusal := decide.Decide(at, api.Ref(c.waits), req, c.policy); refusal != nil {
-				fmt.Fprintf(w, "For now the pod %s.\n", refusal.Message)
+				fmt.Fprintf(w, "For now the pod %s.\n", reasons.Refusal(refusal))
 			}
 		}
 		return nil

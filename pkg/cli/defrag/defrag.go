@@ -19,6 +19,7 @@ import (
 	"github.com/gpumem/gpumem/pkg/core/placement"
 	"github.com/gpumem/gpumem/pkg/core/preemption"
 	"github.com/gpumem/gpumem/pkg/kube/api"
+	"github.com/gpumem/gpumem/pkg/kube/reasons"
 	"github.com/gpumem/gpumem/pkg/report/inspect"
 )
 
@@ -158,7 +159,7 @@ func (o *Options) noPlan(c *crowd, room defrag.Goal, nodes []placement.Node) err
 	overdrawn := ""
 	if n, ok := room.Overdrawn(nodes); ok {
 		if refusal := inspect.Overdraws(room.Request, n); refusal != nil {
-			overdrawn = "; node " + n.Name + ": " + refusal.Message
+			overdrawn = "; node " + n.Name + ": " + reasons.Refusal(refusal)
 		}
 	}
 	return fmt.Errorf("%s for %s%s%s", short, c.what(o.gpus), overdrawn, c.inPeace(room, c.forced(room, nodes)))

@@ -8,6 +8,7 @@ import (
 	"github.com/gpumem/gpumem/pkg/core/gpu"
 	"github.com/gpumem/gpumem/pkg/core/placement"
 	"github.com/gpumem/gpumem/pkg/kube/api"
+	"github.com/gpumem/gpumem/pkg/kube/reasons"
 	"github.com/gpumem/gpumem/pkg/report/decisions"
 	"github.com/gpumem/gpumem/pkg/report/inspect"
 )
@@ -47,7 +48,7 @@ func (e *explanation) consider(pod inspect.WaitFacts, nodes []placement.Node, fa
 		n := decisions.Look(pod.Request, c.Node, placement.Assignment{})
 		switch {
 		case c.Refusal != nil:
-			n.Reason, n.Message = c.Refusal.Reason, c.Refusal.Message
+			n.Reason, n.Message = c.Refusal.Reason, reasons.Refusal(c.Refusal)
 		case !c.Fits():
 			n.Reason, n.Message = c.Reason.String(), c.Why()
 		}

@@ -14,6 +14,7 @@ import (
 	"github.com/gpumem/gpumem/pkg/cli/listing"
 	"github.com/gpumem/gpumem/pkg/core/decide"
 	"github.com/gpumem/gpumem/pkg/core/placement"
+	"github.com/gpumem/gpumem/pkg/kube/reasons"
 	"github.com/gpumem/gpumem/pkg/report/inspect"
 	"github.com/gpumem/gpumem/pkg/report/printers"
 )
@@ -147,7 +148,7 @@ func (o *Options) rooms(nodes []placement.Node, facts inspect.Facts) (rows []roo
 		}
 		row := room{Node: n.Name}
 		if refusal := facts.Nodes[n.Name].Refusal(req); refusal != nil {
-			row.Reason = refusal.Message
+			row.Reason = reasons.Refusal(refusal)
 		} else {
 			row.Times, row.Reason = times(req, n, facts.Policy)
 		}
@@ -186,7 +187,7 @@ func times(req placement.Request, n placement.Node, policy placement.Policy) (co
 		case count > 0:
 			return count, ""
 		default:
-			return 0, refusal.Message
+			return 0, reasons.Refusal(refusal)
 		}
 		count++
 		n = n.With(placement.Holding{Pod: pod, Request: req, Assignment: chosen})

@@ -68,7 +68,7 @@ func (b *books) admit(t *tenant, g Grant) error {
 		return unplaced(t.Pod)
 	}
 	refused := func(why placement.Reason) error {
-		return fmt.Errorf("pod %s %s", t.Pod, placement.Verdict{Reason: why, Request: t.Request, Node: placement.NewNode("", b.Inventory, nil)})
+		return &placement.Unfit{Pod: t.Pod, Verdict: placement.Verdict{Reason: why, Request: t.Request, Node: placement.NewNode("", b.Inventory, nil)}}
 	}
 	if !b.Inventory.LevelFor(len(g.Devices)).AtLeast(t.Request.Enforcement) {
 		return refused(placement.WeakerEnforcement)

@@ -13,6 +13,7 @@ import (
 
 	"github.com/gpumem/gpumem/pkg/core/gpu"
 	"github.com/gpumem/gpumem/pkg/core/placement"
+	"github.com/gpumem/gpumem/pkg/kube/reasons"
 )
 
 var start = time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
@@ -498,7 +499,7 @@ func TestPodsThatCannotBeToldApartAreRefused(t *testing.T) {
 			}
 			s.Listed = nil
 			_, err := Prefer(s, gpu.Memory, available, nil, 4)
-			if (err != nil) != tc.wantErr || err != nil && !strings.Contains(err.Error(), "it may be pod ns/p or pod ns/q") {
+			if (err != nil) != tc.wantErr || err != nil && !strings.Contains(reasons.Error(err), "it may be pod ns/p or pod ns/q") {
 				t.Errorf("Prefer: %v, want an error: %v", err, tc.wantErr)
 			}
 		})
@@ -569,7 +570,7 @@ func TestAUnitThatIsAnotherByNow(t *testing.T) {
 	if got := Reconcile(c.state()); len(got) != 1 || got[0].Actual.UnitMiB != 2048 {
 		t.Errorf("corrections %+v, want one that keeps the unit", got)
 	}
-	if err := c.admit("stray"); err == nil || !strings.Contains(err.Error(), "needs 5 GiB on one GPU; free: GPU0 4") {
+	if err := c.admit("stray"); err == nil || !strings.Contains(reasons.Error(err), "needs 5 GiB on one GPU; free: GPU0 4") {
 		t.Errorf("admission of 5 GiB, with 4 left of 16: %v", err)
 	}
 	c.mustAdmit("small")
@@ -589,7 +590,7 @@ func TestPodsThatNoSchedulerPlaced(t *testing.T) {
 		c := newCluster(t, 1, inventory(8))
 		c.pods = []Pod{pod("planned", planned, 0), pod("stray", stray)}
 		err := c.admit("stray")
-		if err == nil || !strings.Contains(err.Error(), "pod ns/stray needs 4 GiB on one GPU; free: GPU0 2 (2 GiB in all)") {
+		if err == nil || !strings.Contains(reasons.Error(err), "pod ns/stray needs 4 GiB on one GPU; free: GPU0 2 (2 GiB in all)") {
 			t.Errorf("admission: %v, want that there are 2 GiB", err)
 		}
 		c.mustAdmit("planned")
@@ -599,7 +600,7 @@ func TestPodsThatNoSchedulerPlaced(t *testing.T) {
 		c.place = false
 		c.pods = []Pod{pod("planned", planned, 0), pod("stray", stray), pod("like planned", planned)}
 		for _, name := range []string{"stray", "like planned"} {
-			if err := c.admit(name); err == nil || !strings.Contains(err.Error(), "was not placed by gpumem's scheduler") {
+			if err := c.admit(name); err == nil || !strings.Contains(reasons.Error(err), "was not placed by gpumem's scheduler") {
 				t.Errorf("admission of %s: %v, want that it was not placed", name, err)
 			}
 		}
@@ -698,7 +699,7 @@ func TestCoresOfAnotherGPUThanMemoryAreRefused(t *testing.T) {
 	s := c.state()
 	s.Allocated = []Allocated{{"ns", "p", "a", ids(0, 0, 1)}}
 	grant := Grant{Resource: gpu.Cores, Devices: c.inv.Devices[1:], Each: 40}
-	if _, err := Admit(s, grant); err == nil || !strings.Contains(err.Error(), "pod ns/p is on GPU [GPU-00000000], and the kubelet took slots of [GPU-00000001]") {
+	if _, err := Admit(s, grant); err == nil || !strings.Contains(reasons.Error(err), "pod ns/p is on GPU [GPU-00000000], and the kubelet took slots of [GPU-00000001]") {
 		t.Errorf("Admit: %v, want that p is elsewhere", err)
 	}
 	grant.Devices = c.inv.Devices[:1]
@@ -706,7 +707,7 @@ func TestCoresOfAnotherGPUThanMemoryAreRefused(t *testing.T) {
 		t.Errorf("Admit: %v", err)
 	}
 	grant.Each = 30
-	if _, err := Admit(s, grant); !errors.Is(err, ErrNoPod) || !strings.Contains(err.Error(), "30% of cores") {
+	if _, err := Admit(s, grant); !errors.Is(err, ErrNoPod) || !strings.Contains(reasons.Error(err), "30% of cores") {
 		t.Errorf("Admit: %v, want that nobody asks for 30%% of cores", err)
 	}
 }
@@ -719,7 +720,7 @@ func TestAPodWhoseGPUHasNoRoomLeft(t *testing.T) {
 	t.Run("is refused where only the scheduler places", func(t *testing.T) {
 		c.place = false
 		err := c.admit("p")
-		if err == nil || !strings.Contains(err.Error(), "pod ns/p wants 2 GiB of GPU [GPU-00000000], of which the kubelet has not as much left") {
+		if err == nil || !strings.Contains(reasons.Error(err), "pod ns/p wants 2 GiB of GPU [GPU-00000000], of which the kubelet has not as much left") {
 			t.Errorf("admission: %v", err)
 		}
 	})
@@ -748,7 +749,7 @@ func TestAContainerStaysWithItsPod(t *testing.T) {
 		t.Errorf("Admit: %v, want that q may have it", err)
 	}
 	s.Pods = s.Pods[:1]
-	if _, err := Admit(s, g); err == nil || !strings.Contains(err.Error(), "pod ns/p is on GPU [GPU-00000000], and the kubelet took slots of [GPU-00000001]") {
+	if _, err := Admit(s, g); err == nil || !strings.Contains(reasons.Error(err), "pod ns/p is on GPU [GPU-00000000], and the kubelet took slots of [GPU-00000001]") {
 		t.Errorf("Admit: %v, want that p is elsewhere", err)
 	}
 }
@@ -774,7 +775,7 @@ func TestPreferErrors(t *testing.T) {
 	for name, tc := range tests {
 		t.Run(name, func(t *testing.T) {
 			got, err := Prefer(c.state(), gpu.Memory, tc.available, tc.must, tc.size)
-			if err == nil || !strings.Contains(err.Error(), tc.want) || errors.Is(err, ErrNoPod) != tc.noPod {
+			if err == nil || !strings.Contains(reasons.Error(err), tc.want) || errors.Is(err, ErrNoPod) != tc.noPod {
 				t.Errorf("Prefer = %v, %v, want an error with %q", got, err, tc.want)
 			}
 		})
@@ -821,7 +822,7 @@ func TestSlotsThatAnotherContainerHoldsAreNotTaken(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			if _, err := Admit(s, g); (err == nil) != (tc.wantErr == "") || err != nil && err.Error() != tc.wantErr {
+			if _, err := Admit(s, g); (err == nil) != (tc.wantErr == "") || err != nil && reasons.Error(err) != tc.wantErr {
 				t.Errorf("Admit: %v, want %q", err, tc.wantErr)
 			}
 		})
@@ -906,7 +907,7 @@ func TestResolve(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			got, err := Resolve(s, gpu.Memory, tc.ids)
 			if tc.wantErr != "" {
-				if err == nil || !strings.Contains(err.Error(), tc.wantErr) {
+				if err == nil || !strings.Contains(reasons.Error(err), tc.wantErr) {
 					t.Errorf("Resolve = %v, %v, want an error with %q", got, err, tc.wantErr)
 				}
 				return
@@ -959,7 +960,7 @@ func TestAdmitRefuses(t *testing.T) {
 	two.Count = 2
 	c.pods = []Pod{pod("p", two, 0, 1)}
 	one := Grant{Devices: c.inv.Devices[:1], Each: 4}
-	if _, err := Admit(c.state(), one); err == nil || !strings.Contains(err.Error(), "pod ns/p is to have 2 GPUs, and the kubelet took slots of 1") {
+	if _, err := Admit(c.state(), one); err == nil || !strings.Contains(reasons.Error(err), "pod ns/p is to have 2 GPUs, and the kubelet took slots of 1") {
 		t.Errorf("Admit of one GPU for a pod of two: %v", err)
 	}
 	if _, err := Admit(c.state(), Grant{Devices: c.inv.Devices, Each: 2}); err != nil {

@@ -8,6 +8,7 @@ import (
 
 	"github.com/gpumem/gpumem/pkg/core/gpu"
 	"github.com/gpumem/gpumem/pkg/core/placement"
+	"github.com/gpumem/gpumem/pkg/kube/reasons"
 )
 
 // A cordoned GPU gets no pod that no scheduler has placed; a pod that was placed
@@ -34,7 +35,7 @@ func TestCordonedGPUGetsNoUnplacedPod(t *testing.T) {
 	want(unplaced, 0)
 	want(unplaced, 1, uuid(0))
 	want(placed, 0, uuid(0))
-	if _, err := prefer(unplaced, uuid(0), uuid(1)); err == nil || !strings.Contains(err.Error(), "GPU0 cordoned, GPU1 cordoned") {
+	if _, err := prefer(unplaced, uuid(0), uuid(1)); err == nil || !strings.Contains(reasons.Error(err), "GPU0 cordoned, GPU1 cordoned") {
 		t.Errorf("with both cordoned: %v", err)
 	}
 }

@@ -9,6 +9,7 @@ import (
 
 	"github.com/gpumem/gpumem/pkg/core/gpu"
 	"github.com/gpumem/gpumem/pkg/core/placement"
+	"github.com/gpumem/gpumem/pkg/kube/reasons"
 )
 
 // inheritPod adds a pod that gpushare has put on a GPU and that runs. The
@@ -74,7 +75,7 @@ func TestPodsOfGPUShareStayWhereItWroteThem(t *testing.T) {
 func TestMemoryOfPodsOfGPUShareIsNotGivenAway(t *testing.T) {
 	refused := func(t *testing.T, c *cluster, name, want string) {
 		t.Helper()
-		if err := c.admit(name); err == nil || !strings.Contains(err.Error(), want) {
+		if err := c.admit(name); err == nil || !strings.Contains(reasons.Error(err), want) {
 			t.Errorf("admission of %s: %v, want %q", name, err, want)
 		}
 	}

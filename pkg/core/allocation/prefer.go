@@ -154,7 +154,7 @@ func (b *books) refusal(r gpu.Resource, waiting []*tenant, size int) error {
 		return unplaced(t.Pod)
 	}
 	if verdict := placement.Fit(t.Request, b.without(t)); !verdict.Fits() {
-		return fmt.Errorf("pod %s %s", t.Pod, verdict)
+		return &placement.Unfit{Pod: t.Pod, Verdict: verdict}
 	}
 	return fmt.Errorf("pod %s wants %s of GPU %v, of which the kubelet has not as much left", t.Pod, amount, t.Assignment.Devices())
 }

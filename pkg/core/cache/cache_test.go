@@ -16,6 +16,7 @@ import (
 	"github.com/gpumem/gpumem/pkg/core/decide"
 	"github.com/gpumem/gpumem/pkg/core/gpu"
 	"github.com/gpumem/gpumem/pkg/core/placement"
+	"github.com/gpumem/gpumem/pkg/kube/reasons"
 )
 
 var start = time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
@@ -347,7 +348,7 @@ func TestTransitions(t *testing.T) {
 			do: func(t *testing.T, c *Cache) {
 				c.AddPod("n", bound("p", ask(3)))
 				_, err := assume(c, "p", "n", ask(3))
-				if refusal := (*decide.Refusal)(nil); !errors.As(err, &refusal) || refusal.Message != "the pod is bound to node n" {
+				if refusal := (*decide.Refusal)(nil); !errors.As(err, &refusal) || reasons.Refusal(refusal) != "the pod is bound to node n" {
 					t.Errorf("AssumePod: %v, want that the pod is bound", err)
 				}
 				c.ForgetPod("p")
@@ -600,7 +601,7 @@ func TestAssumePodErrors(t *testing.T) {
 			if err == nil {
 				return
 			}
-			if diff := cmp.Diff(tc.text, err.Error()); diff != "" {
+			if diff := cmp.Diff(tc.text, reasons.Error(err)); diff != "" {
 				t.Errorf("error (-want +got):\n%s", diff)
 			}
 			if diff := cmp.Diff(before, c.Nodes()); diff != "" {
@@ -612,7 +613,7 @@ func TestAssumePodErrors(t *testing.T) {
 		c := New()
 		c.SetNode("m", inventory(10))
 		c.AddPod("n", bound("p", ask(3), 0))
-		if _, err := assume(c, "p", "m", ask(3)); err == nil || err.Error() != "the pod is bound to node n" {
+		if _, err := assume(c, "p", "m", ask(3)); err == nil || reasons.Error(err) != "the pod is bound to node n" {
 			t.Errorf("AssumePod: %v, want that the pod is bound to node n", err)
 		}
 	})
@@ -623,7 +624,7 @@ func TestAWaitEndsWhenTheOtherIsSettled(t *testing.T) {
 	c.SetNode("n", inventory(3, 3))
 	mustAssume(t, c, "long", "n", ask(2, 1))
 	_, err := assume(c, "short", "n", ask(2))
-	if refusal := (*decide.Refusal)(nil); !errors.As(err, &refusal) || refusal.Reason != decide.Confusable || !strings.Contains(refusal.Message, "pod ns/long ") {
+	if refusal := (*decide.Refusal)(nil); !errors.As(err, &refusal) || refusal.Reason != decide.Confusable || !strings.Contains(reasons.Refusal(refusal), "pod ns/long ") {
 		t.Fatalf("AssumePod: %v, want that it waits for long", err)
 	}
 	c.AddPod("n", waiting(bound("long", ask(2, 1), 0)))
@@ -639,7 +640,7 @@ func TestABindingIsNotRepeatedWhenItHasBeenOvertaken(t *testing.T) {
 	overtaken := func(t *testing.T, c *Cache) {
 		t.Helper()
 		_, err := assume(c, "p", "n", ask(6))
-		if refusal := (*decide.Refusal)(nil); !errors.As(err, &refusal) || refusal.Message != "the outcome of binding the pod to node n is not known yet" {
+		if refusal := (*decide.Refusal)(nil); !errors.As(err, &refusal) || reasons.Refusal(refusal) != "the outcome of binding the pod to node n is not known yet" {
 			t.Errorf("AssumePod: %v, want that the outcome of the first binding is not known", err)
 		}
 	}
@@ -1036,10 +1037,10 @@ func compareAnswers(t *testing.T, c *Cache, w *twin) {
 			}
 			want, got := "", ""
 			if _, refusal := decide.Decide(n, q.Pod, req, placement.Binpack); refusal != nil {
-				want = refusal.Message
+				want = reasons.Refusal(refusal)
 			}
 			if refusal := c.Refused(name, q); refusal != nil {
-				got = refusal.Message
+				got = reasons.Refusal(refusal)
 			}
 			if got != want {
 				t.Errorf("Refused(%s) for %d units: %q, want %q", name, 1+i, got, want)
@@ -1051,7 +1052,7 @@ func compareAnswers(t *testing.T, c *Cache, w *twin) {
 			expecting.Expecting = true
 			likely, _ := w.likely(name)
 			_, refusal := decide.Decide(likely, q.Pod, req, placement.Binpack)
-			if got := c.Refused(name, expecting); (got == nil) != (refusal == nil) || got != nil && got.Message != refusal.Message {
+			if got := c.Refused(name, expecting); (got == nil) != (refusal == nil) || got != nil && reasons.Refusal(got) != reasons.Refusal(refusal) {
 				t.Errorf("Refused(%s) for %d units, expecting others: %v, want %v", name, 1+i, got, refusal)
 			}
 		}

@@ -1,7 +1,6 @@
 package decide
 
 import (
-	"fmt"
 	"slices"
 
 	"github.com/gpumem/gpumem/pkg/core/placement"
@@ -18,7 +17,7 @@ func Decide(n placement.Node, pod placement.PodRef, req placement.Request, polic
 		return placement.Assignment{}, unfit(verdict)
 	}
 	if other, ok := confusedWith(n, pod, req, chosen); ok {
-		return placement.Assignment{}, confusable(other)
+		return placement.Assignment{}, &Refusal{Reason: Confusable, Pod: other}
 	}
 	return chosen, nil
 }
@@ -41,12 +40,17 @@ func confusedWith(n placement.Node, pod placement.PodRef, req placement.Request,
 	return placement.PodRef{}, false
 }
 
-// Refusal is why a pod cannot go to a node. It is an error, whose text is Message.
+// Refusal is why a pod cannot go to a node. It is an error; what people read is made of it by
+// package reasons.
 type Refusal struct {
-	Reason  string // in a word: the verdict's, Confusable, Elsewhere, or that of who found it
-	Message string
+	Reason  string             // in a word: the verdict's, Confusable, Elsewhere, or that of who found it
 	Verdict *placement.Verdict // on the node's GPUs; nil: they are not what is in the way
 	Gap     placement.Gap      // of the verdict
+
+	Pod     placement.PodRef // of Confusable: the other pod
+	Node    string           // of Elsewhere: where the pod is
+	Assumed bool             // of Elsewhere: the outcome of its binding is not known yet
+	Message string           // of any other reason: what is said of it
 
 	Unresolvable bool // whatever pods leave the node
 }
@@ -57,25 +61,14 @@ const (
 	Elsewhere  = "Elsewhere"  // the pod is on a node already
 )
 
-func (r *Refusal) Error() string { return r.Message }
+func (r *Refusal) Error() string { return r.Reason }
 
 func unfit(v placement.Verdict) *Refusal {
-	return &Refusal{Reason: v.Reason.String(), Message: v.String(), Verdict: &v, Gap: v.Gap(), Unresolvable: v.Unresolvable()}
-}
-
-func confusable(with placement.PodRef) *Refusal {
-	return &Refusal{
-		Reason:  Confusable,
-		Message: fmt.Sprintf("waits until pod %s has been admitted by the kubelet, which could take one for the other", with),
-	}
+	return &Refusal{Reason: v.Reason.String(), Verdict: &v, Gap: v.Gap(), Unresolvable: v.Unresolvable()}
 }
 
 // NewElsewhere refuses a pod that is on a node; assumed: the outcome of its
 // binding is not known yet.
 func NewElsewhere(node string, assumed bool) *Refusal {
-	message := "the pod is bound to node " + node
-	if assumed {
-		message = fmt.Sprintf("the outcome of binding the pod to node %s is not known yet", node)
-	}
-	return &Refusal{Reason: Elsewhere, Message: message}
+	return &Refusal{Reason: Elsewhere, Node: node, Assumed: assumed}
 }

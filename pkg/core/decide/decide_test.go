@@ -82,7 +82,7 @@ func TestReservedOfAReservedNode(t *testing.T) {
 		}
 		want, refused := Decide(n, pod, req, policy)
 		got, again := Decide(once, pod, req, policy)
-		if diff := cmp.Diff(want, got); diff != "" || (refused == nil) != (again == nil) || refused != nil && refused.Message != again.Message {
+		if diff := cmp.Diff(want, got); diff != "" || (refused == nil) != (again == nil) || refused != nil && (refused.Reason != again.Reason || refused.Pod != again.Pod) {
 			t.Errorf("seed %d: %v on the node, and %v as the pod finds it (-node +found):\n%s", seed, refused, again, diff)
 		}
 	}

@@ -93,12 +93,3 @@ func TestReserved(t *testing.T) {
 		})
 	}
 }
-
-// A verdict says what is kept for others.
-func TestAVerdictTellsOfNominatedPods(t *testing.T) {
-	n := node(inventory(device(0, 10)), terminating(hold("a", ask(8), 0))).WithNominated([]placement.Holding{hold("n", ask(8, priority(5)))})
-	got := placement.Fit(ask(3), Reserved(n, placement.PodRef{UID: "p"}, ask(3), placement.Binpack)).String()
-	if want := "needs 3 GiB on one GPU; free: GPU0 0 (0 GiB in all); kept for pods that are nominated to this node: 1"; got != want {
-		t.Errorf("got  %q\nwant %q", got, want)
-	}
-}

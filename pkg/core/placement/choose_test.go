@@ -12,6 +12,7 @@ import (
 	"github.com/gpumem/gpumem/pkg/core/gpu"
 	"github.com/gpumem/gpumem/pkg/core/placement"
 	"github.com/gpumem/gpumem/pkg/core/placement/placementtest"
+	"github.com/gpumem/gpumem/pkg/kube/reasons"
 )
 
 func TestChoose(t *testing.T) {
@@ -264,7 +265,7 @@ func FuzzFit(f *testing.F) {
 		if diff := cmp.Diff(verdict, again); diff != "" {
 			t.Fatalf("Fit and Choose differ (-fit +choose):\n%s", diff)
 		}
-		if verdict.String() == "" {
+		if reasons.Verdict(verdict) == "" {
 			t.Fatal("the verdict says nothing")
 		}
 		if verdict.Fits() == got.None() {

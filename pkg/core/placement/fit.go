@@ -13,32 +13,29 @@ func Fit(req Request, node Node) Verdict {
 	return Verdict{Reason: reason, Request: req, Node: node}
 }
 
-// room is what a device has left for a pod.
-type room struct {
-	units gpu.Units
-	cores int
+// Amount is one of memory and one of cores, in per cent.
+type Amount struct {
+	Units gpu.Units
+	Cores int
 }
 
-func (r room) covers(units gpu.Units, cores int) bool { return r.units >= units && r.cores >= cores }
+// Covers reports whether there is as much of both.
+func (a Amount) Covers(units gpu.Units, cores int) bool { return a.Units >= units && a.Cores >= cores }
 
-// room returns what is left of a device when each pod without a known device
-// is taken to be on it, with all that it holds: how it is split, if it is, is
-// not known either.
-func (n Node) room(d Device) room {
-	r := room{units: d.Free(), cores: d.FreeCores()}
+// Left returns what is left of a device for new pods. A pod of the node whose device is not
+// known may be on any of them, so all that it requests is subtracted from each: how that is
+// split is not known either.
+func (n Node) Left(d Device) Amount {
+	left := Amount{Units: d.Free(), Cores: d.FreeCores()}
 	for _, h := range n.Unattributed {
-		r.units = max(0, r.units-h.Request.Units())
-		r.cores = max(0, r.cores-h.Request.Cores())
+		left.Units = max(0, left.Units-h.Request.Units())
+		left.Cores = max(0, left.Cores-h.Request.Cores())
 	}
-	return r
+	return left
 }
 
-// Left returns what is left of a device for new pods: less than is free while pods are on
-// the node of which no device is known.
-func (n Node) Left(d Device) (units gpu.Units, cores int) {
-	r := n.room(d)
-	return r.units, r.cores
-}
+// Allows reports whether the pod's globs let it use a device.
+func (r Request) Allows(d Device) bool { return r.allows()(d) }
 
 // allows returns what reports whether the pod's globs let it use a device. Of one whose model
 // was the last one's too, it knows that of the model already: most nodes have one.
@@ -59,9 +56,9 @@ func (r Request) fitsEmpty(d Device) bool {
 	return units <= d.Allocatable && cores <= gpu.CoresPerDevice
 }
 
-// apart reports whether the request may be on the device beside the pods that
-// are there, or may be there.
-func (n Node) apart(r Request, d Device) bool {
+// MayShare reports whether the request may share the device with the pods that are there, or may
+// be there.
+func (n Node) MayShare(r Request, d Device) bool {
 	bars := func(h Holding) bool { return r.barredBy(h.Request) }
 	return !slices.ContainsFunc(d.Pods, bars) && !slices.ContainsFunc(n.Unattributed, bars)
 }
@@ -86,16 +83,16 @@ func (n Node) barring(r Request, d Device) (sum gpu.Units) {
 
 // HeldAlone reports whether a pod is on the device, or may be there, that is to be
 // alone: no other gets any of it, whatever is free.
-func (n Node) HeldAlone(d Device) bool { return !n.apart(Request{}, d) }
+func (n Node) HeldAlone(d Device) bool { return !n.MayShare(Request{}, d) }
 
-// mpsClients is how many processes the MPS server serves on one GPU (NVIDIA,
+// MPSClients is how many processes the MPS server serves on one GPU (NVIDIA,
 // "Multi-Process Service": 48 on Volta and newer).
-const mpsClients = 48
+const MPSClients = 48
 
-// serves reports whether the MPS server, where containers are its clients, has one
+// HasClients reports whether the MPS server, where containers are its clients, has one
 // left on the device for each container of the request. A container counts as one
 // process: how many it has is not known before.
-func (n Node) serves(r Request, d Device) bool {
+func (n Node) HasClients(r Request, d Device) bool {
 	if n.MPS == 0 && n.Enforcement != gpu.EnforcementMPS {
 		return true
 	}
@@ -105,21 +102,21 @@ func (n Node) serves(r Request, d Device) bool {
 			clients += h.Request.processes()
 		}
 	}
-	return clients <= mpsClients
+	return clients <= MPSClients
 }
 
 // processes returns how many containers use the pod's GPUs at once, at most.
 func (r Request) processes() int { return r.Containers.processes }
 
-// freeFor returns what is free in all on the devices that the request may use,
+// FreeFor returns what is free in all on the devices that the request may use,
 // large enough or not: were it on one of them, it might do.
-func (n Node) freeFor(r Request) (sum room) {
+func (n Node) FreeFor(r Request) (sum Amount) {
 	allows := r.allows()
 	for _, d := range n.Devices {
-		if allows(d) && d.Status.TakesPods() && n.apart(r, d) && n.serves(r, d) {
-			left := n.room(d)
-			sum.units += left.units
-			sum.cores += left.cores
+		if allows(d) && d.Status.TakesPods() && n.MayShare(r, d) && n.HasClients(r, d) {
+			left := n.Left(d)
+			sum.Units += left.Units
+			sum.Cores += left.Cores
 		}
 	}
 	return sum
@@ -139,9 +136,9 @@ func (n Node) check(r Request, d Device, allows func(Device) bool) Reason {
 		return TooLarge
 	case !d.Status.TakesPods():
 		return Unhealthy
-	case !n.apart(r, d), !n.serves(r, d):
+	case !n.MayShare(r, d), !n.HasClients(r, d):
 		return Occupied
-	case !n.room(d).covers(units, cores):
+	case !n.Left(d).Covers(units, cores):
 		return Insufficient
 	default:
 		return Fits
@@ -205,7 +202,7 @@ func candidates(req Request, node Node) ([]int, Reason) {
 		return nil, Unhealthy
 	case apart < want:
 		return nil, Occupied
-	case node.freeFor(req).covers(gpu.Units(want)*units, want*cores):
+	case node.FreeFor(req).Covers(gpu.Units(want)*units, want*cores):
 		return nil, Fragmented
 	default:
 		return nil, Insufficient

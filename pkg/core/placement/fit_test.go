@@ -14,6 +14,7 @@ import (
 	"github.com/gpumem/gpumem/pkg/core/gpu"
 	"github.com/gpumem/gpumem/pkg/core/placement"
 	"github.com/gpumem/gpumem/pkg/core/placement/placementtest"
+	"github.com/gpumem/gpumem/pkg/kube/reasons"
 )
 
 // The words that tables are written in.
@@ -294,7 +295,7 @@ func TestFit(t *testing.T) {
 			if got.Reason != tc.want {
 				t.Errorf("Fit: %s, want %s", got.Reason, tc.want)
 			}
-			if diff := cmp.Diff(tc.wantSentence, got.String()); diff != "" {
+			if diff := cmp.Diff(tc.wantSentence, reasons.Verdict(got)); diff != "" {
 				t.Errorf("sentence (-want +got):\n%s", diff)
 			}
 			if got.Unresolvable() != tc.unresolvable {
@@ -377,8 +378,8 @@ func TestManyGlobsCostLittle(t *testing.T) {
 		req, n := ask(4, globsOf(manyGlobs(tc.exclude)...), uuids(manyGlobs(tc.exclude)...)), eightGPUs()
 		made := testing.AllocsPerRun(10, func() {
 			v := placement.Fit(req, n)
-			if v.Reason != tc.want || v.String() == "" {
-				t.Fatalf("%s: %s: %s", name, v.Reason, v)
+			if v.Reason != tc.want || reasons.Verdict(v) == "" {
+				t.Fatalf("%s: %s: %s", name, v.Reason, v.Reason)
 			}
 		})
 		if made > 1000 {
@@ -395,7 +396,7 @@ func BenchmarkGlobs(b *testing.B) {
 			b.ReportAllocs()
 			for b.Loop() {
 				for range 1000 {
-					if v := placement.Fit(req, n); v.String() == "" {
+					if v := placement.Fit(req, n); reasons.Verdict(v) == "" {
 						b.Fatal("a verdict without words")
 					}
 				}
@@ -622,10 +623,10 @@ func TestClientsOfMPS(t *testing.T) {
 		inv.Enforcement, inv.MPS = tc.level, tc.mps
 		verdict := placement.Fit(tc.req, placement.NewNode("n", inv, pods))
 		if verdict.Reason != tc.want {
-			t.Errorf("%s, %d containers: %s, want %s", tc.level, len(tc.req.Containers.All()), verdict, tc.want)
+			t.Errorf("%s, %d containers: %s, want %s", tc.level, len(tc.req.Containers.All()), verdict.Reason, tc.want)
 		}
-		if want := "has no MPS client left of 48"; tc.want == placement.Occupied && !strings.Contains(verdict.String(), want) {
-			t.Errorf("%q does not say %q", verdict, want)
+		if want := "has no MPS client left of 48"; tc.want == placement.Occupied && !strings.Contains(reasons.Verdict(verdict), want) {
+			t.Errorf("%q does not say %q", reasons.Verdict(verdict), want)
 		}
 	}
 }
@@ -675,7 +676,7 @@ func FuzzLargestFree(f *testing.F) {
 		n := placement.NewNode("n", inv, holdings)
 		accepts := func(units gpu.Units) bool { return placement.Fit(ask(units), n).Fits() && n.InSum(ask(units)) }
 		if got := n.LargestFree(); got < 0 || got > 0 && !accepts(got) || accepts(got+1) {
-			t.Errorf("%d is free on one GPU: as much goes there is %t (%s), and one more is %t", got, accepts(got), placement.Fit(ask(got), n), accepts(got+1))
+			t.Errorf("%d is free on one GPU: as much goes there is %t (%s), and one more is %t", got, accepts(got), placement.Fit(ask(got), n).Reason, accepts(got+1))
 		}
 	})
 }
@@ -707,8 +708,7 @@ func TestLeftBesidePodsOnNoKnownGPU(t *testing.T) {
 			n := node(inventory(device(0, 10), device(1, 8)), tc.holdings...)
 			var got []left
 			for _, d := range n.Devices {
-				units, cores := n.Left(d)
-				got = append(got, left{units, cores})
+				got = append(got, left{n.Left(d).Units, n.Left(d).Cores})
 			}
 			if diff := cmp.Diff(tc.want, got); diff != "" {
 				t.Errorf("left (-want +got):\n%s", diff)

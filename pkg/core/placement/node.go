@@ -365,7 +365,7 @@ func (n Node) InSum(r Request) bool {
 func (n Node) LargestFree() (most gpu.Units) {
 	plainest := Request{Containers: NewContainers(Container{Kind: App, Units: 1})}
 	for _, d := range n.Devices {
-		if left := n.room(d).units; left > most && n.Check(plainest, d) == Fits {
+		if left := n.Left(d).Units; left > most && n.Check(plainest, d) == Fits {
 			most = left
 		}
 	}

@@ -292,7 +292,7 @@ func FuzzPreempt(f *testing.F) {
 			return node(inv, slices.DeleteFunc(slices.Clone(pods), func(h placement.Holding) bool { return h.Pod.UID != spared && placement.HasPod(victims.Pods, h) })...)
 		}
 		if v := placement.Fit(req, rest("")); !v.Fits() {
-			t.Fatalf("without %v it does not fit: %s", namesOf(victims.Pods), v)
+			t.Fatalf("without %v it does not fit: %s", namesOf(victims.Pods), v.Reason)
 		}
 		for _, h := range victims.Pods {
 			if h.Request.Priority >= req.Priority {

@@ -635,7 +635,7 @@ func FuzzRequest(f *testing.F) {
 			if units*gpu.Units(r.GPUs()) != r.Units() || cores*r.GPUs() != r.Cores() {
 				t.Fatalf("%d GPUs with %d units each are not %d", r.GPUs(), units, r.Units())
 			}
-			_ = placement.Fit(r, placement.NewNode("n", gpu.Inventory{UnitMiB: math.MaxInt64, Devices: []gpu.Device{{UUID: "GPU-1"}}}, []placement.Holding{h})).String()
+			_ = placement.Fit(r, placement.NewNode("n", gpu.Inventory{UnitMiB: math.MaxInt64, Devices: []gpu.Device{{UUID: "GPU-1"}}}, []placement.Holding{h})).Gap()
 		}
 	})
 }

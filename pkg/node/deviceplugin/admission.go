@@ -11,6 +11,7 @@ import (
 	"github.com/gpumem/gpumem/pkg/core/allocation"
 	"github.com/gpumem/gpumem/pkg/core/gpu"
 	"github.com/gpumem/gpumem/pkg/core/placement"
+	"github.com/gpumem/gpumem/pkg/kube/reasons"
 )
 
 // prefer waits for the pod to be known before it chooses without knowing it.
@@ -159,7 +160,8 @@ func (p *Server) admit(ctx context.Context, r gpu.Resource, ids []gpu.SlotID) (a
 
 // refuse logs a refusal, and tells the pod of it if it is clear which it is.
 func (p *Server) refuse(s allocation.State, r gpu.Resource, size int, err error) {
-	p.log.Warn("refused", zap.String("node", p.cfg.Node), zap.Stringer("resource", r), zap.Int("slots", size), zap.Error(err))
+	why := reasons.Error(err)
+	p.log.Warn("refused", zap.String("node", p.cfg.Node), zap.Stringer("resource", r), zap.Int("slots", size), zap.String("error", why))
 	var meant []placement.PodRef
 	for _, pod := range s.Pods {
 		asks := slices.ContainsFunc(pod.Request.Containers.All(), func(c placement.Container) bool { return allocation.Amount(r, c) == size })
@@ -169,6 +171,6 @@ func (p *Server) refuse(s allocation.State, r gpu.Resource, size int, err error)
 		}
 	}
 	if len(meant) == 1 {
-		p.events.Pod(meant[0], true, "GPUMemoryRefused", err.Error())
+		p.events.Pod(meant[0], true, "GPUMemoryRefused", why)
 	}
 }

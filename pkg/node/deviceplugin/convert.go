@@ -10,18 +10,20 @@ import (
 
 	"github.com/gpumem/gpumem/pkg/core/allocation"
 	"github.com/gpumem/gpumem/pkg/core/gpu"
+	"github.com/gpumem/gpumem/pkg/kube/reasons"
 )
 
 // asStatus gives an error to the kubelet, which shows its text in the pod's
 // status.
 func asStatus(err error) error {
+	why := reasons.Error(err)
 	switch {
 	case errors.Is(err, context.Canceled), errors.Is(err, context.DeadlineExceeded):
-		return status.Error(codes.DeadlineExceeded, err.Error())
+		return status.Error(codes.DeadlineExceeded, why)
 	case errors.Is(err, allocation.ErrNoPod):
-		return status.Error(codes.NotFound, err.Error())
+		return status.Error(codes.NotFound, why)
 	default:
-		return status.Error(codes.FailedPrecondition, err.Error())
+		return status.Error(codes.FailedPrecondition, why)
 	}
 }
 

@@ -12,6 +12,7 @@ import (
 
 	"github.com/gpumem/gpumem/pkg/core/gpu"
 	"github.com/gpumem/gpumem/pkg/core/placement"
+	"github.com/gpumem/gpumem/pkg/kube/reasons"
 )
 
 // The verbs that are decided.
@@ -176,8 +177,9 @@ func (l *Log) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 func Look(req placement.Request, n placement.Node, chosen placement.Assignment) Node {
 	out := Node{Name: n.Name, UnitMiB: n.UnitMiB}
 	for _, d := range n.Devices {
-		units, cores := n.Left(d)
-		g := GPU{Index: d.Index, UUID: d.UUID, Model: d.Model, Capacity: d.Allocatable, Free: units, FreeCores: &cores, Unhealthy: d.Status.Causes(), Status: d.Status}
+		left := n.Left(d)
+		cores := left.Cores
+		g := GPU{Index: d.Index, UUID: d.UUID, Model: d.Model, Capacity: d.Allocatable, Free: left.Units, FreeCores: &cores, Unhealthy: d.Status.Causes(), Status: d.Status}
 		switch reason := n.Check(req, d); {
 		case reason == placement.Insufficient && n.Check(memoryOf(req), d) == placement.Fits:
 			g.Reason = InsufficientCores
@@ -238,7 +240,7 @@ func (c *Closest) Nodes() []Node {
 	var out []Node
 	for _, v := range c.kept {
 		n := Look(v.Request, v.Node, placement.Assignment{})
-		n.Reason, n.Message = v.Reason.String(), v.String()
+		n.Reason, n.Message = v.Reason.String(), reasons.Verdict(*v.Verdict)
 		out = append(out, n)
 	}
 	return out

@@ -9,6 +9,7 @@ import (
 	"github.com/gpumem/gpumem/pkg/core/decide"
 	"github.com/gpumem/gpumem/pkg/core/gpu"
 	"github.com/gpumem/gpumem/pkg/core/placement"
+	"github.com/gpumem/gpumem/pkg/kube/reasons"
 )
 
 // Chance is what a pod that waits has of one node.
@@ -54,7 +55,7 @@ func (f Facts) Chance(pod WaitFacts, n placement.Node) Chance {
 func Tainted(chances ...Chance) string {
 	for _, c := range chances {
 		if c.tainted {
-			return fmt.Sprintf("%s would do, but %s", c.Node.Name, c.Refusal.Message)
+			return fmt.Sprintf("%s would do, but %s", c.Node.Name, reasons.Refusal(c.Refusal))
 		}
 	}
 	return ""
@@ -164,16 +165,16 @@ func (c Chance) Why() string {
 	case c.Refusal == nil:
 		return c.lacks()
 	case c.KeptOff || c.Fits():
-		return c.Refusal.Message
+		return reasons.Refusal(c.Refusal)
 	default:
-		return c.lacks() + "; " + c.Refusal.Message
+		return c.lacks() + "; " + reasons.Refusal(c.Refusal)
 	}
 }
 
 // lacks says why the node's GPUs do not do.
 func (c Chance) lacks() string {
 	if len(c.OutOfUse) == 0 {
-		return c.String()
+		return reasons.Verdict(c.Verdict)
 	}
 	var statuses []gpu.Status
 	indexes := make(map[gpu.Status][]string)

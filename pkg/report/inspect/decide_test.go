@@ -13,6 +13,7 @@ import (
 	"github.com/gpumem/gpumem/pkg/core/decide"
 	"github.com/gpumem/gpumem/pkg/core/placement"
 	"github.com/gpumem/gpumem/pkg/core/placement/placementtest"
+	"github.com/gpumem/gpumem/pkg/kube/reasons"
 	"github.com/gpumem/gpumem/pkg/report/inspect"
 )
 
@@ -45,7 +46,7 @@ func TestAReportSaysWhatTheExtenderDecides(t *testing.T) {
 			_, refusal := decide.Decide(tc.node, second, tc.req, tc.policy)
 			got := ""
 			if refusal != nil {
-				got = refusal.Message
+				got = reasons.Refusal(refusal)
 			}
 			if got != tc.want {
 				t.Fatalf("the extender says %q, want %q", got, tc.want)
@@ -65,7 +66,7 @@ func TestAReportSaysWhatTheExtenderDecides(t *testing.T) {
 
 // What is said of a node is what becomes of a Bind to it.
 func TestAChanceIsWhatBecomesOfABind(t *testing.T) {
-	reasons := make(map[string]int)
+	seen := make(map[string]int)
 	for seed := range uint64(4000) {
 		random := rand.New(rand.NewPCG(seed, 31))
 		inv, holdings, req := placementtest.World(random)
@@ -88,28 +89,28 @@ func TestAChanceIsWhatBecomesOfABind(t *testing.T) {
 		said := ""
 		switch {
 		case chance.Refusal != nil && chance.Refusal.Reason == inspect.Overdrawn:
-			reasons[inspect.Overdrawn]++
+			seen[inspect.Overdrawn]++
 			continue // kube-scheduler does not ask
 		case chance.Refusal != nil:
-			reasons[chance.Refusal.Reason]++
+			seen[chance.Refusal.Reason]++
 			said = chance.Why()
 		case !chance.Fits():
-			reasons[chance.Reason.String()]++
-			said = chance.Verdict.String()
+			seen[chance.Reason.String()]++
+			said = reasons.Verdict(chance.Verdict)
 		default:
-			reasons["Good"]++
+			seen["Good"]++
 		}
 		decided := ""
 		if err != nil {
-			decided = err.Error()
+			decided = reasons.Error(err)
 		}
 		if diff := cmp.Diff(decided, said); diff != "" || chance.Good() != (err == nil) {
 			t.Errorf("seed %d, policy %s: good is %t (-bind +chance):\n%s", seed, policy, chance.Good(), diff)
 		}
 	}
 	for _, reason := range []string{"Good", decide.Confusable, inspect.Overdrawn, "Insufficient", "Fragmented", "Occupied"} {
-		if reasons[reason] == 0 {
-			t.Errorf("no seed ends in %s: %s", reason, strings.TrimPrefix(fmt.Sprint(reasons), "map"))
+		if seen[reason] == 0 {
+			t.Errorf("no seed ends in %s: %s", reason, strings.TrimPrefix(fmt.Sprint(seen), "map"))
 		}
 	}
 }

@@ -8,6 +8,7 @@ import (
 	"github.com/gpumem/gpumem/pkg/core/decide"
 	"github.com/gpumem/gpumem/pkg/core/gpu"
 	"github.com/gpumem/gpumem/pkg/core/placement"
+	"github.com/gpumem/gpumem/pkg/kube/reasons"
 )
 
 // New makes a report. The nodes are expected by name, as cache.Cache gives them.
@@ -70,7 +71,7 @@ func (r reporter) node(f NodeFacts) Node {
 		PodCount: r.count(len(r.Holdings())), GPUs: []GPU{}, Unattributed: []Pod{},
 	}
 	if f.Refuses != nil {
-		out.LargestFree, out.Closed = r.counted(0), f.Refuses.Message
+		out.LargestFree, out.Closed = r.counted(0), reasons.Refusal(f.Refuses)
 	}
 	if len(r.Devices) > 0 {
 		out.Enforcement, out.Weaker = cmp.Or(r.Enforcement, gpu.EnforcementAdvisory), r.Weaker

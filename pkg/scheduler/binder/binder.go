@@ -15,6 +15,7 @@ import (
 	"github.com/gpumem/gpumem/pkg/core/gpu"
 	"github.com/gpumem/gpumem/pkg/core/placement"
 	"github.com/gpumem/gpumem/pkg/kube/api"
+	"github.com/gpumem/gpumem/pkg/kube/reasons"
 	"github.com/gpumem/gpumem/pkg/report/decisions"
 )
 
@@ -131,7 +132,7 @@ func (b *Binder) Bind(asked context.Context, ref placement.PodRef, nodeName stri
 	b.Tell(ref, b.bound(ref, before, nodeName, assignment, err))
 	if err != nil {
 		b.Cache.Unexpect(ref.UID, b.Now())
-		log.Info("bind refused", zap.String("reason", err.Error()))
+		log.Info("bind refused", zap.String("reason", reasons.Error(err)))
 		return err
 	}
 	units := gpu.Units(0)
@@ -286,7 +287,7 @@ func (b *Binder) ReviewAssumed(ctx context.Context, limit time.Duration) {
 func (b *Binder) bound(ref placement.PodRef, before placement.Node, name string, assignment placement.Assignment, err error) decisions.Decision {
 	d := decisions.Decision{Verb: decisions.Bind, Result: decisions.Bound, Node: name, Asked: 1, Fit: 1}
 	if err != nil {
-		d.Result, d.Reason, d.Message, d.Fit = decisions.Refused, reasonOf(err), err.Error(), 0
+		d.Result, d.Reason, d.Message, d.Fit = decisions.Refused, reasonOf(err), reasons.Error(err), 0
 	}
 	if pod := b.Cluster.Pod(ref.Namespace, ref.Name); pod != nil && before.Name != "" {
 		if req, err := b.Names.Request(pod); err == nil {

@@ -269,7 +269,7 @@ func TestAPolicyThatCannotBeReadAnyMoreKeepsTheGPUClosed(t *testing.T) {
 	n, _ := books.Cache.Node("node")
 	other := placement.Request{Containers: placement.NewContainers(placement.Container{Name: "main", Units: 3}), UUIDs: placement.NewGlobs("GPU-a")}
 	if got := placement.Fit(other, n); got.Reason != placement.Occupied || got.Node.Devices[0].Requested != 3 {
-		t.Errorf("of another pod: %s", got)
+		t.Errorf("of another pod: %s", got.Reason)
 	}
 }
 

@@ -8,6 +8,7 @@ import (
 
 	"github.com/gpumem/gpumem/pkg/core/placement"
 	"github.com/gpumem/gpumem/pkg/core/ranking"
+	"github.com/gpumem/gpumem/pkg/kube/reasons"
 	"github.com/gpumem/gpumem/pkg/scheduler/binder"
 	"github.com/gpumem/gpumem/pkg/scheduler/waker"
 )
@@ -43,7 +44,7 @@ func (e *Extender) Bind(asked context.Context, args *extenderv1.ExtenderBindingA
 	ref := placement.PodRef{Namespace: args.PodNamespace, Name: args.PodName, UID: string(args.PodUID)}
 	e.waker.Answered(ref.UID)
 	if err := e.Binder.Bind(asked, ref, args.Node); err != nil {
-		return &extenderv1.ExtenderBindingResult{Error: passedOn(err.Error())}
+		return &extenderv1.ExtenderBindingResult{Error: passedOn(reasons.Error(err))}
 	}
 	return &extenderv1.ExtenderBindingResult{}
 }

@@ -13,6 +13,7 @@ import (
 	"github.com/gpumem/gpumem/pkg/core/placement"
 	"github.com/gpumem/gpumem/pkg/core/ranking"
 	"github.com/gpumem/gpumem/pkg/kube/api"
+	"github.com/gpumem/gpumem/pkg/kube/reasons"
 	"github.com/gpumem/gpumem/pkg/report/decisions"
 )
 
@@ -66,10 +67,10 @@ func (r refusals) answer(fit int, sampled bool) (failed, never extenderv1.Failed
 	}
 	brief := make(map[placement.Reason]string)
 	for _, node := range r.nodes {
-		message := node.Message
+		message := reasons.Refusal(node.Refusal)
 		if node.Verdict != nil && described != nil && !described[node.name] {
 			if _, ok := brief[node.Verdict.Reason]; !ok {
-				brief[node.Verdict.Reason] = node.Verdict.Brief()
+				brief[node.Verdict.Reason] = reasons.Brief(*node.Verdict)
 			}
 			message = brief[node.Verdict.Reason]
 		}
@@ -116,7 +117,7 @@ func (r refusals) decision(fit int) decisions.Decision {
 	other := slices.IndexFunc(r.nodes, func(node refusedNode) bool { return node.Verdict == nil })
 	switch {
 	case other >= 0:
-		d.Reason, d.Message = r.nodes[other].Reason, r.nodes[other].Message
+		d.Reason, d.Message = r.nodes[other].Reason, reasons.Refusal(r.nodes[other].Refusal)
 	case len(d.Nodes) > 0:
 		d.Reason, d.Message = d.Nodes[0].Reason, d.Nodes[0].Message
 	default:
@@ -135,7 +136,7 @@ func closest(nodes []refusedNode) []decisions.Node {
 		case node.Verdict != nil:
 			c.Add(node.Verdict, node.Gap)
 		case len(others) < decisions.MaxNodes:
-			others = append(others, decisions.Node{Name: node.name, Reason: node.Reason, Message: node.Message})
+			others = append(others, decisions.Node{Name: node.name, Reason: node.Reason, Message: reasons.Refusal(node.Refusal)})
 		}
 	}
 	others = append(others, c.Nodes()...)

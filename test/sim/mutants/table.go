@@ -222,7 +222,7 @@ var table = []mutant{
 	},
 	{
 		"cores by the node's sum", "pkg/core/placement/fit.go",
-		"case !n.room(d).covers(units, cores):", "case !n.room(d).covers(units, 0), n.freeFor(r).cores < cores:", simulation,
+		"case !n.Left(d).Covers(units, cores):", "case !n.Left(d).Covers(units, 0), n.FreeFor(r).Cores < cores:", simulation,
 	},
 	{
 		"cordoned GPUs take pods", "pkg/kube/api/codec.go",
@@ -314,11 +314,11 @@ var table = []mutant{
 	},
 	{
 		"the largest without unplaced pods", "pkg/core/placement/node.go",
-		"if left := n.room(d).units; left > most", "if left := d.Free(); left > most", "TestLargestFree",
+		"if left := n.Left(d).Units; left > most", "if left := d.Free(); left > most", "TestLargestFree",
 	},
 	{
 		"cores promised twice", "pkg/core/placement/fit.go",
-		"		r.cores = max(0, r.cores-h.Request.Cores())\n", "", "TestLeftBesidePodsOnNoKnownGPU",
+		"		left.Cores = max(0, left.Cores-h.Request.Cores())\n", "", "TestLeftBesidePodsOnNoKnownGPU",
 	},
 	{
 		"more foreign use than memory", "pkg/core/gpu/gpu.go",

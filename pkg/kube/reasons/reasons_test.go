@@ -1,0 +1,80 @@
+package reasons
+
+import (
+	"errors"
+	"fmt"
+	"testing"
+
+	"github.com/gpumem/gpumem/pkg/core/decide"
+	"github.com/gpumem/gpumem/pkg/core/placement"
+	"github.com/gpumem/gpumem/pkg/core/placement/placementtest"
+)
+
+func TestRefusal(t *testing.T) {
+	tight := placement.Fit(placementtest.Ask(3), placementtest.Node(placementtest.Inventory(placementtest.Device(0, 2))))
+	tests := map[string]struct {
+		refusal decide.Refusal
+		want    string
+	}{
+		"a verdict": {
+			decide.Refusal{Reason: "TooLarge", Verdict: &tight},
+			"needs 3 GiB on one GPU; the largest that qualifies here has 2 GiB: ask for less",
+		},
+		"another pod that the kubelet could take it for": {
+			decide.Refusal{Reason: decide.Confusable, Pod: placement.PodRef{Namespace: "ns", Name: "p"}},
+			"waits until pod ns/p has been admitted by the kubelet, which could take one for the other",
+		},
+		"bound elsewhere":   {decide.Refusal{Reason: decide.Elsewhere, Node: "n"}, "the pod is bound to node n"},
+		"assumed elsewhere": {decide.Refusal{Reason: decide.Elsewhere, Node: "n", Assumed: true}, "the outcome of binding the pod to node n is not known yet"},
+		"found by others":   {decide.Refusal{Reason: "Withheld", Message: "its kubelet offers none"}, "its kubelet offers none"},
+	}
+	for name, tc := range tests {
+		t.Run(name, func(t *testing.T) {
+			if got := Refusal(&tc.refusal); got != tc.want {
+				t.Errorf("got  %q\nwant %q", got, tc.want)
+			}
+			if got := Error(fmt.Errorf("bind: %w", &tc.refusal)); got != tc.want {
+				t.Errorf("as an error: %q, want %q", got, tc.want)
+			}
+		})
+	}
+}
+
+func TestErrorsOfTheNode(t *testing.T) {
+	verdict := placement.Fit(placementtest.Ask(3), placementtest.Node(placementtest.Inventory(placementtest.Device(0, 2))))
+	unfit := &placement.Unfit{Pod: placement.PodRef{Namespace: "ns", Name: "p"}, Verdict: verdict}
+	want := "pod ns/p needs 3 GiB on one GPU; the largest that qualifies here has 2 GiB: ask for less"
+	if got := Error(unfit); got != want {
+		t.Errorf("got  %q\nwant %q", got, want)
+	}
+	if got := Error(errors.New("as it is")); got != "as it is" {
+		t.Errorf("another error: %q", got)
+	}
+}
+
+// A verdict says what is kept for others.
+func TestAVerdictTellsOfNominatedPods(t *testing.T) {
+	leaving := placementtest.Terminating(placementtest.Hold("a", placementtest.Ask(8), 0))
+	nominated := placementtest.Hold("n", placementtest.Ask(8, placementtest.Priority(5)))
+	n := placementtest.Node(placementtest.Inventory(placementtest.Device(0, 10)), leaving).WithNominated([]placement.Holding{nominated})
+	n = decide.Reserved(n, placement.PodRef{UID: "p"}, placementtest.Ask(3), placement.Binpack)
+	got := Verdict(placement.Fit(placementtest.Ask(3), n))
+	if want := "needs 3 GiB on one GPU; free: GPU0 0 (0 GiB in all); kept for pods that are nominated to this node: 1"; got != want {
+		t.Errorf("got  %q\nwant %q", got, want)
+	}
+}
+
+// Nodes that lack the same are described in the same words.
+func TestBrief(t *testing.T) {
+	on := func(index int) placement.Verdict {
+		return placement.Fit(placementtest.Ask(3), placementtest.Node(placementtest.Inventory(placementtest.Device(index, 2))))
+	}
+	if got, want := Brief(on(0)), "needs 3 GiB on one GPU; no GPU here is as large"; got != want || Brief(on(1)) != want {
+		t.Errorf("got  %q\nwant %q", got, want)
+	}
+	for _, r := range placement.Reasons() {
+		if brief[r] == "" && !(placement.Verdict{Reason: r}).Unresolvable() {
+			t.Errorf("%s has no words that go for all nodes", r)
+		}
+	}
+}

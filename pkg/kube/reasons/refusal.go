@@ -1,0 +1,39 @@
+package reasons
+
+import (
+	"errors"
+	"fmt"
+
+	"github.com/gpumem/gpumem/pkg/core/decide"
+	"github.com/gpumem/gpumem/pkg/core/placement"
+)
+
+// Refusal says why a pod cannot go to a node.
+func Refusal(r *decide.Refusal) string {
+	switch {
+	case r.Verdict != nil:
+		return Verdict(*r.Verdict)
+	case r.Reason == decide.Confusable:
+		return fmt.Sprintf("waits until pod %s has been admitted by the kubelet, which could take one for the other", r.Pod)
+	case r.Reason == decide.Elsewhere && r.Assumed:
+		return fmt.Sprintf("the outcome of binding the pod to node %s is not known yet", r.Node)
+	case r.Reason == decide.Elsewhere:
+		return "the pod is bound to node " + r.Node
+	default:
+		return r.Message
+	}
+}
+
+// Error says what an error says, and where the core has refused something, why.
+func Error(err error) string {
+	var refusal *decide.Refusal
+	var unfit *placement.Unfit
+	switch {
+	case errors.As(err, &refusal):
+		return Refusal(refusal)
+	case errors.As(err, &unfit):
+		return fmt.Sprintf("pod %s %s", unfit.Pod, Verdict(unfit.Verdict))
+	default:
+		return err.Error()
+	}
+}

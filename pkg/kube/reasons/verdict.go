@@ -1,0 +1,249 @@
+package reasons
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/gpumem/gpumem/pkg/core/gpu"
+	"github.com/gpumem/gpumem/pkg/core/placement"
+)
+
+// brief says what is missing without anything of the node.
+var brief = map[placement.Reason]string{
+	placement.NoSuchDevice: "no GPU here matches",
+	placement.TooLarge:     "no GPU here is as large",
+	placement.TooFew:       "too few GPUs here are as large",
+	placement.Unhealthy:    "GPUs here are out of use",
+	placement.Occupied:     "GPUs here are occupied",
+	placement.Insufficient: "too little is free here",
+	placement.Fragmented:   "enough is free here in all, on no GPU alone",
+}
+
+// Brief says what the request needs and what is missing, in the same words for each node
+// where the same is.
+func Brief(v placement.Verdict) string {
+	missing := brief[v.Reason]
+	if missing == "" {
+		return Verdict(v)
+	}
+	return verdict{v}.need() + "; " + missing
+}
+
+// verdict adds the words.
+type verdict struct{ placement.Verdict }
+
+// Verdict says in one line what the request needs and what there is.
+func Verdict(of placement.Verdict) string {
+	v := verdict{of}
+	need := v.need()
+	switch v.Reason {
+	case placement.Fits:
+		return need + "; fits"
+	case placement.NoDevices:
+		return "the node offers no GPU memory: its device plugin has found no GPU, or has not reported yet"
+	case placement.WeakerEnforcement:
+		return v.weaker()
+	case placement.OlderDriver:
+		return fmt.Sprintf("wants driver %s or newer; this node has %s", v.Request.DriverMin, cmp.Or(v.Node.DriverVersion, "one that is not known"))
+	case placement.NoCores:
+		return "asks for cores of a GPU, and the node offers none: they are off (chart value cores)"
+	case placement.NoSuchDevice:
+		has := models(v.Node)
+		if v.Request.Models.Empty() {
+			has = uuids(v.Node)
+		}
+		return fmt.Sprintf("wants a GPU that matches %s; this node has %s: change %s%s", globs(v.Request), has, v.globbed(), v.otherwise())
+	case placement.TooLarge:
+		return fmt.Sprintf("%s; the largest that qualifies here has %s: %s", need, v.largest(), v.instead())
+	case placement.TooFew:
+		return fmt.Sprintf("%s; large enough here: %d: ask for fewer GPUs, or for less on each", need, v.LargeEnough())
+	case placement.Unhealthy, placement.Occupied:
+		return need + "; " + v.devices() + v.anywhere()
+	case placement.Fragmented:
+		free := v.Node.FreeFor(v.Request)
+		n, _ := gpu.Scale(free.Units, v.Node.UnitMiB)
+		return fmt.Sprintf("%s; free: %s (%d%s in all, fragmented)%s", need, v.devices(), n, v.cores(free.Cores), v.anywhere())
+	default:
+		free := v.Node.FreeFor(v.Request)
+		return fmt.Sprintf("%s; free: %s (%s%s in all)%s", need, v.devices(), gpu.Format(free.Units, v.Node.UnitMiB), v.cores(free.Cores), v.anywhere())
+	}
+}
+
+// weaker says which level the node has for the request, and why no stronger one.
+func (v verdict) weaker() string {
+	level := v.Node.Enforcement.For(v.Request.GPUs(), v.Node.MPS)
+	var why []string
+	if level != v.Node.Enforcement {
+		why = append(why, "mps: the MPS of its driver limits a pod of one GPU only")
+	}
+	if v.Node.Weaker != "" {
+		why = append(why, v.Node.Weaker)
+	}
+	has := string(cmp.Or(level, gpu.EnforcementAdvisory))
+	if len(why) > 0 {
+		has += " (" + strings.Join(why, "; ") + ")"
+	}
+	return fmt.Sprintf("wants enforcement %s; this node has %s: ask for that, or for none", v.Request.Enforcement, has)
+}
+
+// need says what the pod wants, and of which GPUs.
+func (v verdict) need() string {
+	units, cores := v.Request.Share()
+	which, matching := "one GPU", " that matches "
+	if n := v.Request.GPUs(); n > 1 {
+		which, matching = fmt.Sprintf("each of %d GPUs", n), " that match "
+	}
+	s := "needs " + gpu.Format(units, v.Node.UnitMiB) + v.cores(cores) + " on " + which
+	if g := globs(v.Request); g != "" {
+		s += matching + g
+	}
+	if v.Request.Policy == placement.Exclusive {
+		s += " alone"
+	}
+	if g := v.Request.ExclusiveGroup.Name; g != "" {
+		s += fmt.Sprintf(" apart from exclusive-group %q", g)
+	}
+	return s
+}
+
+// devices lists the devices that pass the pod's globs, each with what it has
+// free or why that does not count.
+func (v verdict) devices() string {
+	var parts []string
+	for _, d := range v.Node.Devices {
+		if !v.Request.Allows(d) {
+			continue
+		}
+		part := fmt.Sprintf("GPU%d ", d.Index)
+		switch left := v.Node.Left(d); {
+		case !d.Status.TakesPods():
+			part += d.Status.String()
+		case !v.Node.MayShare(v.Request, d):
+			part += "occupied"
+		case !v.Node.HasClients(v.Request, d):
+			part += fmt.Sprintf("has no MPS client left of %d", placement.MPSClients)
+		default:
+			n, _ := gpu.Scale(left.Units, v.Node.UnitMiB)
+			part += fmt.Sprint(n) + v.cores(left.Cores)
+		}
+		parts = append(parts, part)
+	}
+	return strings.Join(parts, ", ")
+}
+
+// anywhere tells of what counts and is no pod's that is seen on a device.
+func (v verdict) anywhere() (s string) {
+	var foreign []string
+	for _, d := range v.Node.Devices {
+		if d.Foreign > 0 && v.Request.Allows(d) {
+			foreign = append(foreign, fmt.Sprintf("GPU%d %s", d.Index, gpu.Format(d.Foreign, v.Node.UnitMiB)))
+		}
+	}
+	if len(foreign) > 0 {
+		s = "; used by programs without a grant: " + strings.Join(foreign, ", ")
+	}
+	if n := len(v.Node.Unattributed); n > 0 {
+		s += fmt.Sprintf("; pods whose GPU is not known yet, counted on each: %d", n)
+	}
+	nominated := 0
+	for _, h := range v.Node.Holdings() {
+		if h.Nominated {
+			nominated++
+		}
+	}
+	if n := nominated; n > 0 {
+		s += fmt.Sprintf("; kept for pods that are nominated to this node: %d", n)
+	}
+	return s
+}
+
+// instead says what to ask for where no GPU is as large. An amount beyond all GPUs
+// was meant in bytes, "3Gi", and one of thousands that is many times a GPU perhaps in MiB.
+func (v verdict) instead() string {
+	const bytesPerMiB, thousands, many = 1 << 20, 1 << 10, 5
+	asked, unit := v.Request.Units(), gpu.Units(max(1, v.Node.UnitMiB))
+	perUnit := func(mib gpu.Units) gpu.Units { return (mib + unit - 1) / unit }
+	switch {
+	case asked >= bytesPerMiB:
+		return fmt.Sprintf("it counts units of %s, not bytes: ask for %d", gpu.Format(1, v.Node.UnitMiB), perUnit(asked/bytesPerMiB))
+	case asked >= thousands && asked >= many*v.Largest() && unit > 1:
+		return fmt.Sprintf("it counts units of %s: if MiB were meant, ask for %d", gpu.Format(1, v.Node.UnitMiB), perUnit(asked))
+	case v.fitsSplit():
+		return "ask for less, or for more GPUs"
+	default:
+		return "ask for less"
+	}
+}
+
+// fitsSplit reports whether the node has GPUs enough that are large enough for the
+// request, were it split over more of them.
+func (v verdict) fitsSplit() bool {
+	for v.Request.Count = v.Request.GPUs() + 1; v.Request.Count <= len(v.Node.Devices); v.Request.Count++ {
+		if v.LargeEnough() >= v.Request.Count {
+			return true
+		}
+	}
+	return false
+}
+
+func (v verdict) largest() string {
+	return gpu.Format(v.Largest(), v.Node.UnitMiB) + v.cores(gpu.CoresPerDevice)
+}
+
+// cores is what to add to an amount of memory if the pod asks for cores too. It
+// has no percent sign: kube-scheduler's event would not show one.
+func (v verdict) cores(percent int) string {
+	if v.Request.Cores() == 0 {
+		return ""
+	}
+	return fmt.Sprintf(" and %d per cent of cores", percent)
+}
+
+// globbed names the annotations that the globs are from.
+func (v verdict) globbed() string {
+	switch {
+	case v.Request.UUIDs.Empty():
+		return "gpu-model"
+	case v.Request.Models.Empty():
+		return "gpu-uuid"
+	default:
+		return "gpu-model or gpu-uuid"
+	}
+}
+
+// otherwise says how to write a glob so that it matches a GPU of the node.
+func (v verdict) otherwise() string {
+	miss, ok := v.NearMiss()
+	switch {
+	case !ok:
+		return ""
+	case miss.Index != nil:
+		return fmt.Sprintf(" (it is no index: GPU%d is %s)", miss.Index.Index, miss.Index.UUID)
+	default:
+		return " (globs match the whole name: " + miss.Wider + ")"
+	}
+}
+
+func globs(r placement.Request) string {
+	return strings.Join(slices.Concat(r.Models.Texts(), r.UUIDs.Texts()), ",")
+}
+
+func uuids(n placement.Node) string {
+	var out []string
+	for _, d := range n.Devices {
+		out = append(out, string(d.UUID))
+	}
+	return strings.Join(out, ", ")
+}
+
+func models(n placement.Node) string {
+	var out []string
+	for _, d := range n.Devices {
+		if model := cmp.Or(d.Model, "a GPU of unknown model"); !slices.Contains(out, model) {
+			out = append(out, model)
+		}
+	}
+	return strings.Join(out, ", ")
+}
