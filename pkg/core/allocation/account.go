@@ -15,8 +15,8 @@ type Account struct {
 // it wants State.Pods read before State.Allocated. Pods of gpushare are left out: their slots tell
 // of no GPU.
 func Accounts(s State) (out []Account) {
-	b := newBooks(s)
-	for _, t := range b.tenants {
+	b := byPod(s)
+	for _, t := range b.pods {
 		if t.Admitted && t.begun() && !t.byGPUShare() {
 			given := b.account(t)
 			out = append(out, Account{PodAllocation: given, Less: s.understates(t.pod, given)})
@@ -27,7 +27,7 @@ func Accounts(s State) (out []Account) {
 
 // account returns what a pod has of each GPU whose slots it has. That is more than these where
 // its init containers had more, which is never shown.
-func (b *books) account(t *tenant) gpu.PodAllocation {
+func (b *podStates) account(t *podState) gpu.PodAllocation {
 	out := gpu.PodAllocation{UID: t.Pod.UID}
 	memory, cores := make(map[gpu.UUID]int), make(map[gpu.UUID]int)
 	for _, h := range t.held {
@@ -38,7 +38,7 @@ func (b *books) account(t *tenant) gpu.PodAllocation {
 			cores[id] += len(slots)
 		}
 	}
-	for _, s := range b.whereHeld(t).Shares {
+	for _, s := range b.whereAllocated(t).Shares {
 		out.Shares = append(out.Shares, gpu.AllocatedShare{
 			Device: s.Device,
 			Units:  max(s.Units, gpu.Units(memory[s.Device])),

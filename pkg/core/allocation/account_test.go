@@ -23,7 +23,7 @@ func given(name string, shares ...[3]int) gpu.PodAllocation {
 }
 
 func TestAccounts(t *testing.T) {
-	settled := func(p Pod) Pod { p.Admitted = true; return p }
+	admitted := func(p Pod) Pod { p.Admitted = true; return p }
 	split := func(units gpu.Units, count int) placement.Request {
 		r := ask(app("c", units))
 		r.Count = count
@@ -42,45 +42,45 @@ func TestAccounts(t *testing.T) {
 		want []Account
 	}{
 		"what is written is so": {
-			settled(pod("p", ask(app("c", 4)), 0)), []Allocated{held("c", ids(0, 0, 1, 2, 3))},
+			admitted(pod("p", ask(app("c", 4)), 0)), []Allocated{held("c", ids(0, 0, 1, 2, 3))},
 			[]Account{{PodAllocation: given("p", [3]int{0, 4, 0})}},
 		},
 		"more GPUs are written than it has": {
-			settled(pod("p", split(4, 2), 0, 1)), []Allocated{held("c", ids(0, 0, 1, 2, 3))},
+			admitted(pod("p", split(4, 2), 0, 1)), []Allocated{held("c", ids(0, 0, 1, 2, 3))},
 			[]Account{{PodAllocation: given("p", [3]int{0, 4, 0}), Less: true}},
 		},
 		"another GPU is written": {
-			settled(pod("p", ask(app("c", 4)), 1)), []Allocated{held("c", ids(0, 0, 1, 2, 3))},
+			admitted(pod("p", ask(app("c", 4)), 1)), []Allocated{held("c", ids(0, 0, 1, 2, 3))},
 			[]Account{{PodAllocation: given("p", [3]int{0, 4, 0}), Less: true}},
 		},
 		"fewer cores are written": {
-			settled(pod("p", halves, 0, 1)), []Allocated{held("c", ids(0, 0, 1, 2, 3), coreIDs(0, 0, 1, 2))},
+			admitted(pod("p", halves, 0, 1)), []Allocated{held("c", ids(0, 0, 1, 2, 3), coreIDs(0, 0, 1, 2))},
 			[]Account{{PodAllocation: given("p", [3]int{0, 4, 50}), Less: true}},
 		},
 		"nothing is written: it counts on each GPU": {
-			settled(pod("p", ask(app("c", 4)))), []Allocated{held("c", ids(0, 0, 1, 2, 3))},
+			admitted(pod("p", ask(app("c", 4)))), []Allocated{held("c", ids(0, 0, 1, 2, 3))},
 			[]Account{{PodAllocation: given("p", [3]int{0, 4, 0})}},
 		},
 		"it leaves the GPU where it is": {
 			func() Pod {
-				p := settled(pod("p", ask(app("c", 4)), 1))
+				p := admitted(pod("p", ask(app("c", 4)), 1))
 				p.Assignment.Leaving = []gpu.UUID{uuid(0)}
 				return p
 			}(), []Allocated{held("c", ids(0, 0, 1, 2, 3))},
 			[]Account{{PodAllocation: given("p", [3]int{0, 4, 0})}},
 		},
 		"its init container had more than what shows": {
-			settled(pod("p", ask(initial("i", 6), app("c", 4)), 1)), []Allocated{held("c", ids(0, 0, 1, 2, 3))},
+			admitted(pod("p", ask(initial("i", 6), app("c", 4)), 1)), []Allocated{held("c", ids(0, 0, 1, 2, 3))},
 			[]Account{{PodAllocation: given("p", [3]int{0, 6, 0}), Less: true}},
 		},
 		"its containers are on two GPUs": {
-			settled(pod("p", ask(app("c", 4), app("d", 2)), 0)), []Allocated{held("c", ids(0, 0, 1, 2, 3)), held("d", ids(1, 0, 1))},
+			admitted(pod("p", ask(app("c", 4), app("d", 2)), 0)), []Allocated{held("c", ids(0, 0, 1, 2, 3)), held("d", ids(1, 0, 1))},
 			[]Account{{PodAllocation: given("p", [3]int{0, 4, 0}, [3]int{1, 3, 0}), Less: true}},
 		},
 		"the kubelet may not have admitted it": {pod("p", ask(app("c", 4)), 1), []Allocated{held("c", ids(0, 0, 1, 2, 3))}, nil},
-		"the kubelet tells of nothing":         {settled(pod("p", ask(app("c", 4)), 1)), nil, nil},
+		"the kubelet tells of nothing":         {admitted(pod("p", ask(app("c", 4)), 1)), nil, nil},
 		"gpushare's slots tell of no GPU": {
-			settled(pod("p", ask(app("c", 4)), 1)), []Allocated{held("c", []gpu.SlotID{"GPU-00000000-_-1"})}, nil,
+			admitted(pod("p", ask(app("c", 4)), 1)), []Allocated{held("c", []gpu.SlotID{"GPU-00000000-_-1"})}, nil,
 		},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -21,8 +21,8 @@ func Admit(s State, g Grant) (Attributed, error) {
 			return Attributed{}, fmt.Errorf("slot %s is held by container %s of pod %s/%s", g.Slots[i], h.Container, h.Namespace, h.Name)
 		}
 	}
-	b := newBooks(s)
-	b.settle()
+	b := byPod(s)
+	b.locate()
 	var first error
 	for _, t := range b.asking(g) {
 		err := b.admit(t, g)
@@ -43,12 +43,12 @@ func Admit(s State, g Grant) (Attributed, error) {
 // likeliest first: those that the kubelet lists, if there is one, and unlike
 // waitingFor also one whose init containers have been served without a trace. Those
 // come last that it has admitted, or that were given this amount before.
-func (b *books) asking(g Grant) []*tenant {
-	asking := those(b.tenants, func(t *tenant) bool {
+func (b *podStates) asking(g Grant) []*podState {
+	asking := those(b.pods, func(t *podState) bool {
 		return slices.ContainsFunc(t.unserved(g.Resource), func(c placement.Container) bool { return Amount(g.Resource, c) == g.size() })
 	})
 	given := g.assignment()
-	slices.SortFunc(asking, func(x, y *tenant) int {
+	slices.SortFunc(asking, func(x, y *podState) int {
 		return cmp.Or(
 			placement.CompareBool(x.Admitted, y.Admitted),
 			placement.CompareBool(b.had(x, g.Resource, g.size()), b.had(y, g.Resource, g.size())),
@@ -60,7 +60,7 @@ func (b *books) asking(g Grant) []*tenant {
 	return preferring(asking, b.listed)
 }
 
-func (b *books) admit(t *tenant, g Grant) error {
+func (b *podStates) admit(t *podState, g Grant) error {
 	if t.Request.GPUs() != len(g.Devices) {
 		return fmt.Errorf("pod %s is to have %d GPUs, and the kubelet took slots of %d", t.Pod, t.Request.GPUs(), len(g.Devices))
 	}
@@ -84,7 +84,7 @@ func (b *books) admit(t *tenant, g Grant) error {
 
 // given says to which container of a pod a grant goes: the first that may lack it
 // and was not given anything before.
-func (b *books) given(t *tenant, g Grant) Attributed {
+func (b *podStates) given(t *podState, g Grant) Attributed {
 	out := Attributed{Pod: t.Pod, Slots: g.Slots}
 	for _, c := range t.unserved(g.Resource) {
 		if Amount(g.Resource, c) != g.size() {
@@ -99,7 +99,7 @@ func (b *books) given(t *tenant, g Grant) Attributed {
 }
 
 // before reports whether a container of a pod was given some of a resource before.
-func (b *books) before(t *tenant, c placement.Container, r gpu.Resource) bool {
+func (b *podStates) before(t *podState, c placement.Container, r gpu.Resource) bool {
 	return slices.ContainsFunc(b.Attributed, func(o Attributed) bool {
 		return o.Pod == t.Pod && o.Container.Name == c.Name && o.Slots[0].Resource() == r
 	})
@@ -107,6 +107,6 @@ func (b *books) before(t *tenant, c placement.Container, r gpu.Resource) bool {
 
 // had reports whether all containers of a pod that ask for an amount were given it before, of
 // which nothing shows.
-func (b *books) had(t *tenant, r gpu.Resource, size int) bool {
+func (b *podStates) had(t *podState, r gpu.Resource, size int) bool {
 	return !slices.ContainsFunc(t.unserved(r), func(c placement.Container) bool { return Amount(r, c) == size && !b.before(t, c, r) })
 }

@@ -340,7 +340,7 @@ func TestTwoEqualPodsInTheOtherOrder(t *testing.T) {
 // not where the slots turn out to be another's.
 func TestWhatIsNotListedIsAddedFromMemory(t *testing.T) {
 	warm := initial("warm", 2)
-	settled := func(p Pod) Pod { p.Admitted = true; return p }
+	admitted := func(p Pod) Pod { p.Admitted = true; return p }
 	other := Allocated{Namespace: "ns", Name: "other", Container: "a", Slots: ids(0, 0, 1)}
 	warmed := Allocated{Namespace: "ns", Name: "p", Container: "warm", Slots: ids(0, 0, 1)}
 	for name, tc := range map[string]struct {
@@ -348,11 +348,11 @@ func TestWhatIsNotListedIsAddedFromMemory(t *testing.T) {
 		held []Allocated
 		want []Allocated
 	}{
-		"of a pod that is admitted":          {settled(pod("p", ask(warm))), nil, []Allocated{warmed}},
+		"of a pod that is admitted":          {admitted(pod("p", ask(warm))), nil, []Allocated{warmed}},
 		"of one that is not yet":             {pod("p", ask(warm)), nil, nil},
-		"of one that the kubelet lists":      {settled(pod("p", ask(warm, app("a", 1)))), nil, nil},
-		"of one that was made again":         {settled(Pod{Holding: placement.Holding{Pod: placement.PodRef{Namespace: "ns", Name: "p", UID: "new"}, Request: ask(warm)}}), nil, nil},
-		"the slots turn out to be another's": {settled(pod("p", ask(warm))), []Allocated{other}, []Allocated{other}},
+		"of one that the kubelet lists":      {admitted(pod("p", ask(warm, app("a", 1)))), nil, nil},
+		"of one that was made again":         {admitted(Pod{Holding: placement.Holding{Pod: placement.PodRef{Namespace: "ns", Name: "p", UID: "new"}, Request: ask(warm)}}), nil, nil},
+		"the slots turn out to be another's": {admitted(pod("p", ask(warm))), []Allocated{other}, []Allocated{other}},
 	} {
 		given := []Attributed{{Pod: placement.PodRef{Namespace: "ns", Name: "p", UID: "p"}, Container: warm, Slots: ids(0, 0, 1)}}
 		got := State{Pods: []Pod{tc.pod}, Allocated: tc.held, Attributed: given}.WithUnlisted().Allocated
@@ -399,7 +399,7 @@ func TestAPodIsNotMovedToWhereAnotherMayBe(t *testing.T) {
 	}
 	s.Pods[0].Admitted = true
 	if got := Reconcile(s); len(got) > 0 {
-		t.Errorf("corrections %v, want none: where second is will be known when it is settled", got)
+		t.Errorf("corrections %v, want none: where second is will be known when it is admitted", got)
 	}
 	s.Pods[1].Admitted = true
 	if got := Reconcile(s); len(got) != 2 {
@@ -832,7 +832,7 @@ func TestSlotsThatAnotherContainerHoldsAreNotTaken(t *testing.T) {
 func TestPreferGuesses(t *testing.T) {
 	req := ask(app("a", 2))
 	younger := func(p Pod) Pod { p.Created = start.Add(time.Minute); return p }
-	settled := func(p Pod) Pod { p.Admitted = true; return p }
+	admitted := func(p Pod) Pod { p.Admitted = true; return p }
 	tests := map[string]struct {
 		pods  []Pod
 		held  []Allocated
@@ -842,8 +842,8 @@ func TestPreferGuesses(t *testing.T) {
 		"the oldest":                         {pods: []Pod{younger(pod("a", req, 0)), pod("b", req, 1)}, want: 1},
 		"among the oldest, by name":          {pods: []Pod{pod("b", req, 1), pod("a", req, 0)}, want: 0},
 		"the one that the kubelet lists":     {pods: []Pod{pod("a", req, 0), pod("b", req, 1)}, known: []string{"ns/b"}, want: 1},
-		"the one that is not admitted":       {pods: []Pod{settled(pod("a", req, 0)), pod("b", req, 1)}, known: []string{"ns/a", "ns/b"}, want: 1},
-		"an admitted one if there is no one": {pods: []Pod{settled(pod("a", req, 1))}, want: 1},
+		"the one that is not admitted":       {pods: []Pod{admitted(pod("a", req, 0)), pod("b", req, 1)}, known: []string{"ns/a", "ns/b"}, want: 1},
+		"an admitted one if there is no one": {pods: []Pod{admitted(pod("a", req, 1))}, want: 1},
 		"the one in the middle of admission": {
 			pods: []Pod{pod("a", req, 0), younger(pod("b", ask(app("x", 1), app("a", 2)), 1))},
 			held: []Allocated{{"ns", "b", "x", ids(1, 0)}}, want: 1,

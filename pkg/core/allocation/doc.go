@@ -1,6 +1,6 @@
 // Package allocation is the node's half of a placement: which slots the kubelet
 // should take for the container it is asking about, what the slots that it took
-// mean, and where the books differ from what it really did.
+// mean, and where annotations differ from what it really did.
 //
 // # Protocol
 //
@@ -23,7 +23,7 @@
 //
 // # Where to find what
 //
-// state.go has what is known of the node, tenants.go sorts it by pod: who holds
+// state.go has what is known of the node, podstate.go sorts it by pod: who holds
 // what, and where each pod is or is to be. On that prefer.go, admit.go and
 // reconcile.go answer. resolve.go reads IDs, and gpushare.go has all that is said
 // of gpushare below.
@@ -100,7 +100,7 @@
 // down once the kubelet has said (by the start time in the pod's status) that it
 // has admitted this one: until then it may be of another that was deleted by
 // force and had the name before. A pod that is deleted in the second between a
-// wrong guess and its correction frees the wrong GPU in the books for as long.
+// wrong guess and its correction frees the wrong GPU in the cache for as long.
 //
 // PodResources tells nothing of a pod whose plain init containers alone ask for
 // memory. What counts of such a pod is what it was given since the plugin began

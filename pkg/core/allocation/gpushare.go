@@ -11,7 +11,7 @@ import (
 func (h Allocated) byGPUShare() bool { return slices.ContainsFunc(h.Slots, gpu.SlotID.GPUShare) }
 
 // byGPUShare reports whether the kubelet has slots of gpushare for the pod.
-func (t *tenant) byGPUShare() bool { return slices.ContainsFunc(t.held, Allocated.byGPUShare) }
+func (t *podState) byGPUShare() bool { return slices.ContainsFunc(t.held, Allocated.byGPUShare) }
 
 // byIndex returns what gpushare wrote of a pod, or nothing if that is not on
 // this node.
@@ -31,14 +31,14 @@ func (s State) byIndex(p Pod) placement.Assignment {
 // withoutGPUShare returns the free slots without those whose memory pods of
 // gpushare use. The kubelet counts those pods by IDs that are none of ours, and so
 // takes as many of ours for free as there are. What is in must stays.
-func (b *books) withoutGPUShare(free map[gpu.UUID][]gpu.SlotID, must []gpu.SlotID) map[gpu.UUID][]gpu.SlotID {
+func (b *podStates) withoutGPUShare(free map[gpu.UUID][]gpu.SlotID, must []gpu.SlotID) map[gpu.UUID][]gpu.SlotID {
 	var holdings []placement.Holding
 	for _, h := range b.strays {
 		if h.byGPUShare() {
 			holdings = append(holdings, b.stray(h))
 		}
 	}
-	for _, t := range those(b.tenants, (*tenant).byGPUShare) {
+	for _, t := range those(b.pods, (*podState).byGPUShare) {
 		holdings = append(holdings, t.Holding)
 	}
 	node := placement.NewNode("", b.Inventory, holdings)

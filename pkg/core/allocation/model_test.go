@@ -231,9 +231,9 @@ func unattributed(n placement.Node) (sum gpu.Units) {
 
 // promised returns what pods hold of a GPU or are to have of it.
 func (w *world) promised(i int) (sum gpu.Units) {
-	b := newBooks(w.state())
-	b.settle()
-	for _, t := range b.tenants {
+	b := byPod(w.state())
+	b.locate()
+	for _, t := range b.pods {
 		for _, s := range t.Assignment.Shares {
 			if s.Device == uuid(i) {
 				sum += s.Units

@@ -16,9 +16,9 @@ func Prefer(s State, r gpu.Resource, available, must []gpu.SlotID, size int) ([]
 	if size <= 0 || len(must) > size {
 		return nil, fmt.Errorf("the kubelet asks for %d slots, %d of which it names", size, len(must))
 	}
-	b := newBooks(s)
-	b.settle()
-	b.settleUnseen()
+	b := byPod(s)
+	b.locate()
+	b.locateUnseen()
 	free := b.free(available)
 	if r == gpu.Memory { // gpushare has no cores
 		free = b.withoutGPUShare(free, must)
@@ -57,21 +57,21 @@ func Prefer(s State, r gpu.Resource, available, must []gpu.SlotID, size int) ([]
 // is one that it does, and those that it has admitted when there is one that
 // it has not: if all are, it has lost its records and admits them again. So are
 // those that were given this amount without a trace.
-func (b *books) waitingFor(r gpu.Resource, size int) []*tenant {
-	waiting := those(b.tenants, func(t *tenant) bool {
+func (b *podStates) waitingFor(r gpu.Resource, size int) []*podState {
+	waiting := those(b.pods, func(t *podState) bool {
 		rest := t.unserved(r)
 		return len(rest) > 0 && Amount(r, rest[0]) == size
 	})
 	waiting = preferring(waiting, b.listed)
-	waiting = preferring(waiting, func(t *tenant) bool { return !t.Admitted })
-	waiting = preferring(waiting, func(t *tenant) bool { return !b.had(t, r, size) })
-	slices.SortFunc(waiting, func(a, b *tenant) int { return cmp.Or(compareBegun(a, b), compareAge(a, b)) })
+	waiting = preferring(waiting, func(t *podState) bool { return !t.Admitted })
+	waiting = preferring(waiting, func(t *podState) bool { return !b.had(t, r, size) })
+	slices.SortFunc(waiting, func(a, b *podState) int { return cmp.Or(compareBegun(a, b), compareAge(a, b)) })
 	return waiting
 }
 
 // free returns the slots, by device, that no container holds. The kubelet can
 // offer others: see Decisions.
-func (b *books) free(available []gpu.SlotID) map[gpu.UUID][]gpu.SlotID {
+func (b *podStates) free(available []gpu.SlotID) map[gpu.UUID][]gpu.SlotID {
 	held := make(map[gpu.SlotID]bool)
 	for _, h := range b.Allocated {
 		for _, id := range h.Slots {
@@ -107,7 +107,7 @@ func take(free map[gpu.UUID][]gpu.SlotID, must []gpu.SlotID, devices []gpu.UUID,
 
 // extend adds slots to those that a pod's init containers have left it, from
 // the same GPUs.
-func (b *books) extend(r gpu.Resource, free map[gpu.UUID][]gpu.SlotID, must []gpu.SlotID, size int) ([]gpu.SlotID, error) {
+func (b *podStates) extend(r gpu.Resource, free map[gpu.UUID][]gpu.SlotID, must []gpu.SlotID, size int) ([]gpu.SlotID, error) {
 	var devices []gpu.UUID
 	for _, id := range must {
 		d, err := b.Slots.Device(id)
@@ -127,7 +127,7 @@ func (b *books) extend(r gpu.Resource, free map[gpu.UUID][]gpu.SlotID, must []gp
 }
 
 // place finds GPUs for a pod that has none, or whose own were taken by another.
-func (b *books) place(r gpu.Resource, free map[gpu.UUID][]gpu.SlotID, t *tenant, size int) ([]gpu.SlotID, bool) {
+func (b *podStates) place(r gpu.Resource, free map[gpu.UUID][]gpu.SlotID, t *podState, size int) ([]gpu.SlotID, bool) {
 	node := b.without(t)
 	units, cores := t.Request.Share()
 	share := Amount(r, placement.Container{Units: units, Cores: cores})
@@ -144,7 +144,7 @@ func (b *books) place(r gpu.Resource, free map[gpu.UUID][]gpu.SlotID, t *tenant,
 }
 
 // refusal says why none of the pods that could be meant gets its slots.
-func (b *books) refusal(r gpu.Resource, waiting []*tenant, size int) error {
+func (b *podStates) refusal(r gpu.Resource, waiting []*podState, size int) error {
 	amount := b.format(r, size)
 	if len(waiting) == 0 {
 		return fmt.Errorf("%w: %s", ErrNoPod, amount)
@@ -168,7 +168,7 @@ func unplaced(pod placement.PodRef) error {
 // have different GPUs. Those that wait are such by chance only: the scheduler side
 // lets none wait together. If the kubelet has never told anything, any pod that
 // waits may have begun.
-func (b *books) ambiguous(r gpu.Resource, waiting []*tenant, size int) error {
+func (b *podStates) ambiguous(r gpu.Resource, waiting []*podState, size int) error {
 	if len(waiting) > 0 && waiting[0].begun() {
 		return nil
 	}
@@ -183,11 +183,11 @@ func (b *books) ambiguous(r gpu.Resource, waiting []*tenant, size int) error {
 		return nil
 	}
 	asks := func(c placement.Container) bool { return Amount(r, c) == size }
-	for _, t := range b.tenants {
+	for _, t := range b.pods {
 		if t.Admitted || t.Request.Empty() || !slices.ContainsFunc(t.Request.Containers.All()[1:], asks) {
 			continue
 		}
-		for _, o := range b.tenants {
+		for _, o := range b.pods {
 			if !o.Admitted && slices.ContainsFunc(o.Request.Containers.All(), asks) && !o.together(t) {
 				return mayBeFor(t, o)
 			}
@@ -197,11 +197,11 @@ func (b *books) ambiguous(r gpu.Resource, waiting []*tenant, size int) error {
 }
 
 // together reports whether two pods are to have the same GPUs.
-func (t *tenant) together(o *tenant) bool {
+func (t *podState) together(o *podState) bool {
 	return !t.Assignment.None() && t.Assignment.SameDevices(o.Assignment) || t.Pod == o.Pod
 }
 
-func mayBeFor(a, b *tenant) error {
+func mayBeFor(a, b *podState) error {
 	return fmt.Errorf("the kubelet does not tell for which pod it asks, and it may be pod %s or pod %s", a.Pod, b.Pod)
 }
 
@@ -214,16 +214,16 @@ func unseen(r placement.Request) bool {
 	})
 }
 
-// settleUnseen settles pods that nobody has placed and whose init containers
+// locateUnseen settles pods that nobody has placed and whose init containers
 // have been given something that does not show.
-func (b *books) settleUnseen() {
+func (b *podStates) locateUnseen() {
 	for _, g := range b.Attributed {
-		i := slices.IndexFunc(b.tenants, func(t *tenant) bool { return t.Pod == g.Pod && unseen(t.Request) && t.Assignment.None() })
+		i := slices.IndexFunc(b.pods, func(t *podState) bool { return t.Pod == g.Pod && unseen(t.Request) && t.Assignment.None() })
 		if i < 0 || g.Container.Kind != placement.Init || g.OfAnother(b.Allocated) {
 			continue
 		}
 		if grant, err := Resolve(b.State, g.Slots[0].Resource(), g.Slots); err == nil {
-			b.tenants[i].Assignment = grant.assignment().WithShares(b.tenants[i].Request)
+			b.pods[i].Assignment = grant.assignment().WithShares(b.pods[i].Request)
 		}
 	}
 }

@@ -48,17 +48,17 @@ func (s State) left(c Correction) []gpu.UUID {
 // that seems to be left. Nothing can be written of a pod that waits and whose GPUs the
 // node lacks: it counts on each until it is served.
 func Reconcile(s State) []Correction {
-	b := newBooks(s)
-	doubtful := those(b.tenants, func(t *tenant) bool { return !t.Admitted && t.begun() })
+	b := byPod(s)
+	doubtful := those(b.pods, func(t *podState) bool { return !t.Admitted && t.begun() })
 	for _, t := range doubtful {
 		t.held = nil
 	}
-	b.settle()
+	b.locate()
 	var out []Correction
 	moving := 0
-	for _, t := range b.tenants {
+	for _, t := range b.pods {
 		c := Correction{Pod: t.pod, Actual: t.Assignment}
-		standsIn := func(o *tenant) bool { return o.Request.Interchangeable(t.Request) }
+		standsIn := func(o *podState) bool { return o.Request.Interchangeable(t.Request) }
 		if c.Actual.None() || c.Actual.Same(c.Pod.Assignment) || !b.has(c.Actual) ||
 			!c.Pod.Assignment.None() && slices.ContainsFunc(doubtful, standsIn) {
 			continue

@@ -3,22 +3,11 @@ package placement
 import (
 	"cmp"
 	"slices"
-
-	"github.com/gpumem/gpumem/pkg/core/gpu"
 )
 
 // Only returns the node with some of its devices.
 func (n Node) Only(devices ...Device) Node {
 	n.Devices, n.State = devices, nil
-	return n
-}
-
-// InUse returns the node with all of its devices healthy, and none cordoned.
-func (n Node) InUse() Node {
-	n.Devices, n.State = slices.Clone(n.Devices), nil
-	for i := range n.Devices {
-		n.Devices[i].Status = gpu.Status{}
-	}
 	return n
 }
 

@@ -11,14 +11,16 @@ import (
 // DefaultDomain is the domain of resources and annotations unless it is set.
 const DefaultDomain = "gpumem.dev"
 
-// Names are the names of everything that gpumem reads or writes in the
-// Kubernetes API, under one domain.
-type Names struct{ domain string }
+// Keys are the names of resources and annotations under one domain.
+type Keys struct{ domain string }
+
+// Names read and write the objects of the Kubernetes API by the Keys of one domain.
+type Names struct{ Keys }
 
 // NewNames returns the names under a domain, for example "gpumem.dev". It takes
 // those under which Kubernetes has extended resources.
 func NewNames(domain string) (Names, error) {
-	n := Names{domain: domain}
+	n := Names{Keys{domain: domain}}
 	problems := validation.IsDNS1123Subdomain(domain)
 	switch {
 	case len(problems) > 0:
@@ -36,56 +38,56 @@ func NewNames(domain string) (Names, error) {
 }
 
 // Domain returns the domain itself.
-func (n Names) Domain() string { return n.domain }
+func (k Keys) Domain() string { return k.domain }
 
 // GPUMem is the extended resource that counts units of GPU memory.
-func (n Names) GPUMem() v1.ResourceName { return v1.ResourceName(n.domain + "/gpu-mem") }
+func (k Keys) GPUMem() v1.ResourceName { return v1.ResourceName(k.domain + "/gpu-mem") }
 
 // GPUCore is the extended resource that counts per cent of a GPU's streaming
 // multiprocessors.
-func (n Names) GPUCore() v1.ResourceName { return v1.ResourceName(n.domain + "/gpu-core") }
+func (k Keys) GPUCore() v1.ResourceName { return v1.ResourceName(k.domain + "/gpu-core") }
 
-func (n Names) key(name string) string { return n.domain + "/" + name }
+func (k Keys) key(name string) string { return k.domain + "/" + name }
 
 // Annotations that users write on pods. All there are, and what they do: annotations.
 
 // Count is how many GPUs the pod's memory is split over.
-func (n Names) Count() string { return n.key(countName) }
+func (k Keys) Count() string { return k.key(countName) }
 
 // Policy is binpack, spread or exclusive.
-func (n Names) Policy() string { return n.key(policyName) }
+func (k Keys) Policy() string { return k.key(policyName) }
 
 // Model is a list of globs that the GPU's model must match.
-func (n Names) Model() string { return n.key(modelName) }
+func (k Keys) Model() string { return k.key(modelName) }
 
 // UUID is a list of globs that the GPU's UUID must match.
-func (n Names) UUID() string { return n.key(uuidName) }
+func (k Keys) UUID() string { return k.key(uuidName) }
 
 // ModelPreference is fastest or cheapest.
-func (n Names) ModelPreference() string { return n.key(preferenceName) }
+func (k Keys) ModelPreference() string { return k.key(preferenceName) }
 
 // Group puts pods of the same value on one GPU where possible.
-func (n Names) Group() string { return n.key(groupName) }
+func (k Keys) Group() string { return k.key(groupName) }
 
 // ExclusiveGroup keeps pods of the same value on different GPUs.
-func (n Names) ExclusiveGroup() string { return n.key(exclusiveName) }
+func (k Keys) ExclusiveGroup() string { return k.key(exclusiveName) }
 
 // EnforcementLevel is the weakest enforcement that the pod accepts.
-func (n Names) EnforcementLevel() string { return n.key(levelName) }
+func (k Keys) EnforcementLevel() string { return k.key(levelName) }
 
 // Annotations that gpumem writes.
 
 // Assignment is, on a pod, which GPUs it was given: JSON.
-func (n Names) Assignment() string { return n.key(assignmentName) }
+func (k Keys) Assignment() string { return k.key(assignmentName) }
 
 // Index is, on a pod, the indexes of its GPUs for people, for example "0,3".
-func (n Names) Index() string { return n.key(indexName) }
+func (k Keys) Index() string { return k.key(indexName) }
 
 // RoomMadeAt is, on a pod that waits, when others had left for it whom people evicted.
-func (n Names) RoomMadeAt() string { return n.key(roomMadeName) }
+func (k Keys) RoomMadeAt() string { return k.key(roomMadeName) }
 
 // Inventory is, on a node, the GPUs that it offers: JSON.
-func (n Names) Inventory() string { return n.key(inventoryName) }
+func (k Keys) Inventory() string { return k.key(inventoryName) }
 
 // GPUsHealthy is the type of the condition of a node that says whether all its
 // GPUs are healthy. It is the same in all domains.
@@ -94,4 +96,4 @@ const GPUsHealthy v1.NodeConditionType = "GPUMemoryHealthy"
 // Annotations that people and kubectl inspect gpumem write on nodes.
 
 // Cordoned is the GPUs that are to take no new pods: UUIDs, separated by commas.
-func (n Names) Cordoned() string { return n.key(cordonedName) }
+func (k Keys) Cordoned() string { return k.key(cordonedName) }

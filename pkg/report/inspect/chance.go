@@ -129,7 +129,7 @@ func outOfUse(v placement.Verdict) (out []placement.Device) {
 	if v.Fits() || !slices.ContainsFunc(v.Node.Devices, func(d placement.Device) bool { return !d.Status.TakesPods() }) {
 		return nil
 	}
-	inUse := v.Node.InUse()
+	inUse := allInUse(v.Node)
 	if !placement.Fit(v.Request, inUse).Fits() {
 		return nil
 	}
@@ -139,6 +139,15 @@ func outOfUse(v placement.Verdict) (out []placement.Device) {
 		}
 	}
 	return out
+}
+
+// allInUse returns the node with all of its devices healthy, and none cordoned.
+func allInUse(n placement.Node) placement.Node {
+	n.Devices, n.State = slices.Clone(n.Devices), nil
+	for i := range n.Devices {
+		n.Devices[i].Status = gpu.Status{}
+	}
+	return n
 }
 
 // Why a node takes no new pods: people have cordoned it, or its kubelet is not well.

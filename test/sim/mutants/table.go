@@ -229,7 +229,7 @@ var table = []mutant{
 		"return Cordon(inv, n.CordonedGPUs(node)), nil", "return inv, nil", simulation,
 	},
 	{
-		"cordoned GPUs take unplaced pods", "pkg/core/allocation/tenants.go",
+		"cordoned GPUs take unplaced pods", "pkg/core/allocation/podstate.go",
 		"if slices.Contains(b.Cordoned, d.UUID) {", "if d.UUID == \"\" {", simulation,
 	},
 	{
@@ -237,7 +237,7 @@ var table = []mutant{
 		"return max(0, d.Allocatable-d.Foreign-d.Requested)", "return max(0, d.Allocatable-d.Requested)", simulation,
 	},
 	{
-		"gpushare's index not read", "pkg/core/allocation/tenants.go",
+		"gpushare's index not read", "pkg/core/allocation/podstate.go",
 		"t.written = s.byIndex(p)", "_ = s.byIndex", simulation,
 	},
 	{

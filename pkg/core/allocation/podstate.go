@@ -8,17 +8,17 @@ import (
 	"github.com/gpumem/gpumem/pkg/core/placement"
 )
 
-// books are a State sorted by pod: who holds what, and where everybody is or is
+// podStates are a State sorted by pod: who holds what, and where everybody is or is
 // to be.
-type books struct {
+type podStates struct {
 	State
-	tenants []*tenant   // of State.Pods, in their order
-	strays  []Allocated // of pods that are not known
+	pods   []*podState // of State.Pods, in their order
+	strays []Allocated // of pods that are not known
 }
 
-// tenant is a pod with all that is known of it.
-type tenant struct {
-	placement.Holding // with the GPUs where the pod is or is to be: see settle
+// podState is a pod with all that is known of it.
+type podState struct {
+	placement.Holding // with the GPUs where the pod is or is to be: see locate
 
 	pod     Pod                  // as it was told of
 	held    []Allocated          // by its containers
@@ -28,21 +28,21 @@ type tenant struct {
 }
 
 // begun reports whether the kubelet has served a container of the pod already.
-func (t *tenant) begun() bool { return len(t.held) > 0 }
+func (t *podState) begun() bool { return len(t.held) > 0 }
 
-// newBooks sorts what is known. Where pods are is left to settle.
-func newBooks(s State) *books {
+// byPod sorts what is known. Where pods are is left to locate.
+func byPod(s State) *podStates {
 	type name struct{ namespace, name string }
 	held := make(map[name][]Allocated)
 	for _, h := range s.Allocated {
 		held[name{h.Namespace, h.Name}] = append(held[name{h.Namespace, h.Name}], h)
 	}
-	b := &books{State: s}
+	b := &podStates{State: s}
 	known := make(map[name]bool, len(s.Pods))
 	for _, p := range s.Pods {
 		of := name{p.Pod.Namespace, p.Pod.Name}
 		known[of] = true
-		t := &tenant{Holding: p.Holding, pod: p, held: held[of], written: p.Assignment}
+		t := &podState{Holding: p.Holding, pod: p, held: held[of], written: p.Assignment}
 		if t.written.None() {
 			t.written = s.byIndex(p)
 		}
@@ -51,7 +51,7 @@ func newBooks(s State) *books {
 		if p.Plan != nil {
 			t.plan = *p.Plan
 		}
-		b.tenants = append(b.tenants, t)
+		b.pods = append(b.pods, t)
 	}
 	for _, h := range s.Allocated {
 		if !known[name{h.Namespace, h.Name}] {
@@ -61,24 +61,24 @@ func newBooks(s State) *books {
 	return b
 }
 
-// settle finds out where pods are or are to be. It is what is written of them,
+// locate finds out where pods are or are to be. It is what is written of them,
 // but for pods that the kubelet took for one another: one that has slots is where
 // those are, and one that waits has what was planned for such a pod.
-func (b *books) settle() {
-	interchangeable := make(map[placement.Key][]*tenant)
-	for _, t := range b.tenants {
-		t.actual = b.whereHeld(t)
+func (b *podStates) locate() {
+	interchangeable := make(map[placement.Key][]*podState)
+	for _, t := range b.pods {
+		t.actual = b.whereAllocated(t)
 		key := t.Request.GPUKey()
 		interchangeable[key] = append(interchangeable[key], t)
 	}
 	for _, alike := range interchangeable {
-		b.shareOut(alike)
+		b.sharePlans(alike)
 	}
 }
 
-// shareOut settles pods that can stand in for one another: they share what was planned for
+// sharePlans settles pods that can stand in for one another: they share what was planned for
 // them all. GPUs that the node lacks are not shared out.
-func (b *books) shareOut(alike []*tenant) {
+func (b *podStates) sharePlans(alike []*podState) {
 	var left []placement.Assignment // that is planned, and that none of them has yet
 	for _, t := range alike {
 		if !t.plan.None() && b.has(t.plan) {
@@ -92,7 +92,7 @@ func (b *books) shareOut(alike []*tenant) {
 		}
 		return at >= 0
 	}
-	var waiting, displaced []*tenant
+	var waiting, displaced []*podState
 	for _, t := range alike {
 		if t.actual.None() {
 			t.Assignment = t.written
@@ -117,11 +117,11 @@ func (b *books) shareOut(alike []*tenant) {
 // pod is where it is written to be.
 func Actual(s State, p Pod) placement.Assignment {
 	s.Pods = []Pod{p}
-	b := newBooks(s)
-	return b.whereHeld(b.tenants[0])
+	b := byPod(s)
+	return b.whereAllocated(b.pods[0])
 }
 
-func (b *books) whereHeld(t *tenant) (a placement.Assignment) {
+func (b *podStates) whereAllocated(t *podState) (a placement.Assignment) {
 	if t.byGPUShare() {
 		if !b.has(t.written) { // somebody has edited it
 			return b.byIndex(t.pod)
@@ -163,9 +163,9 @@ func (s State) has(a placement.Assignment) bool {
 // without returns the node as it would be without one pod. What the kubelet
 // gave to a pod counts, and what is planned for those that got nothing yet; so
 // does what it still holds of pods that the API server no longer knows.
-func (b *books) without(t *tenant) placement.Node {
+func (b *podStates) without(t *podState) placement.Node {
 	var holdings []placement.Holding
-	for _, o := range b.tenants {
+	for _, o := range b.pods {
 		// A pod that is as unplaced as this one comes after it.
 		if o.Pod.UID != t.Pod.UID && (!o.Assignment.None() || o.begun()) {
 			holdings = append(holdings, o.Holding)
@@ -185,7 +185,7 @@ func (b *books) without(t *tenant) placement.Node {
 
 // stray is what the kubelet holds of a pod that is not known. Where gpushare's
 // slots are is not known either, so they count everywhere.
-func (b *books) stray(h Allocated) placement.Holding {
+func (b *podStates) stray(h Allocated) placement.Holding {
 	out := placement.Holding{Pod: placement.PodRef{Namespace: h.Namespace, Name: h.Name}, Admitted: true}
 	if h.byGPUShare() {
 		out.Request.Containers = placement.NewContainers(placement.Container{Kind: placement.App, Units: gpu.Units(len(h.Slots))})
@@ -204,7 +204,7 @@ func (b *books) stray(h Allocated) placement.Holding {
 // kubelet has still to serve with it: none of those before the last that holds
 // anything, nor that if it holds some. A plain init container is among them until
 // the next has been served, for it never shows what it holds.
-func (t *tenant) unserved(r gpu.Resource) (rest []placement.Container) {
+func (t *podState) unserved(r gpu.Resource) (rest []placement.Container) {
 	for _, c := range t.Request.Containers.All() {
 		served := false
 		for _, h := range t.held {
@@ -220,10 +220,10 @@ func (t *tenant) unserved(r gpu.Resource) (rest []placement.Container) {
 }
 
 // listed reports whether the kubelet lists the pod.
-func (b *books) listed(t *tenant) bool { return b.Listed[t.Pod.String()] }
+func (b *podStates) listed(t *podState) bool { return b.Listed[t.Pod.String()] }
 
-func those(all []*tenant, pass func(*tenant) bool) []*tenant {
-	var kept []*tenant
+func those(all []*podState, pass func(*podState) bool) []*podState {
+	var kept []*podState
 	for _, t := range all {
 		if pass(t) {
 			kept = append(kept, t)
@@ -233,7 +233,7 @@ func those(all []*tenant, pass func(*tenant) bool) []*tenant {
 }
 
 // preferring keeps the pods that pass, or all if none does.
-func preferring(all []*tenant, pass func(*tenant) bool) []*tenant {
+func preferring(all []*podState, pass func(*podState) bool) []*podState {
 	if kept := those(all, pass); len(kept) > 0 {
 		return kept
 	}
@@ -241,8 +241,8 @@ func preferring(all []*tenant, pass func(*tenant) bool) []*tenant {
 }
 
 // compareBegun puts pods first whose other containers have been served already.
-func compareBegun(a, b *tenant) int { return placement.CompareBool(b.begun(), a.begun()) }
+func compareBegun(a, b *podState) int { return placement.CompareBool(b.begun(), a.begun()) }
 
-func compareAge(a, b *tenant) int {
+func compareAge(a, b *podState) int {
 	return cmp.Or(a.pod.Created.Compare(b.pod.Created), a.Pod.Compare(b.Pod))
 }
