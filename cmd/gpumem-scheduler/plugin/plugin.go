@@ -15,6 +15,7 @@ import (
 	"github.com/gpumem/gpumem/pkg/core/placement"
 	"github.com/gpumem/gpumem/pkg/core/ranking"
 	"github.com/gpumem/gpumem/pkg/kube/api"
+	"github.com/gpumem/gpumem/pkg/kube/reasons"
 	"github.com/gpumem/gpumem/pkg/report/decisions"
 )
 
@@ -123,7 +124,7 @@ func (p *Plugin) Filter(_ context.Context, state fwk.CycleState, _ *v1.Pod, info
 	if refusal.Unresolvable {
 		code = fwk.UnschedulableAndUnresolvable
 	}
-	return fwk.NewStatus(code, refusal.Message)
+	return fwk.NewStatus(code, reasons.Refusal(refusal))
 }
 
 // refuses says why the pod cannot go to a node, with the pods that NodeInfo has on it; nil: it
@@ -203,7 +204,7 @@ func (p *Plugin) Reserve(_ context.Context, state fwk.CycleState, _ *v1.Pod, nod
 	}
 	reserved, err := p.binder.Reserve(c.question.Pod, node, c.question.Request)
 	if err != nil {
-		return fwk.AsStatus(err)
+		return failed(err)
 	}
 	c.reserved = reserved
 	return nil
@@ -227,10 +228,13 @@ func (p *Plugin) Bind(ctx context.Context, state fwk.CycleState, pod *v1.Pod, no
 	defer p.binds.Done()
 	p.waker.Answered(string(pod.UID))
 	if err := p.binder.Bind(ctx, api.Ref(pod), node); err != nil {
-		return fwk.AsStatus(err)
+		return failed(err)
 	}
 	return nil
 }
+
+// failed is the status of an error, in words where the core has refused the pod.
+func failed(err error) *fwk.Status { return fwk.AsStatus(errors.New(reasons.Error(err))) }
 
 // SignPod tells pods apart by what they ask for.
 func (p *Plugin) SignPod(_ context.Context, pod *v1.Pod) ([]fwk.SignFragment, *fwk.Status) {

@@ -8,6 +8,7 @@ import (
 
 	"github.com/gpumem/gpumem/pkg/core/placement"
 	"github.com/gpumem/gpumem/pkg/core/ranking"
+	"github.com/gpumem/gpumem/pkg/kube/reasons"
 	"github.com/gpumem/gpumem/pkg/report/decisions"
 	"github.com/gpumem/gpumem/pkg/scheduler/waker"
 )
@@ -44,7 +45,7 @@ func (p *Plugin) remember(c *cycle, statuses fwk.NodeToStatusReader) {
 		if refusal.Verdict != nil {
 			closest.Add(refusal.Verdict, refusal.Gap)
 		} else if d.Reason == "" {
-			d.Reason, d.Message = refusal.Reason, refusal.Message
+			d.Reason, d.Message = refusal.Reason, reasons.Refusal(refusal)
 		}
 	}
 	d.Nodes = closest.Nodes()
