@@ -54,7 +54,7 @@ func TestThreeSmallPodsShareOneGPU(t *testing.T) {
 		seen = append(seen, e.agree(name, "main")...)
 		env := e.environment(name, "main")
 		want := map[string]string{
-			"GPUMEM_LIMIT_MIB": "3072", "GPUMEM_GPU_MIB": "15360", "GPUMEM_FRACTION": "0.2000",
+			"GPUMEM_LIMIT_MIB": "3072", "GPUMEM_GPU_MIB": "15360", "GPUMEM_FRACTION": "0.1900",
 			"GPUMEM_GPU_UUID": seen[i], "GPUMEM_ENFORCEMENT": "advisory",
 		}
 		for key, value := range want {

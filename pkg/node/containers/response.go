@@ -150,10 +150,15 @@ func coreResponse(g allocation.Grant, inv gpu.Inventory) *pluginapi.ContainerAll
 	return out
 }
 
-// shareOfLimit is what a framework may take of the total that it sees at the level kernel. The
-// total is then the grant itself, not the GPU: a share of the GPU would count twice. The rest is
-// for CUDA's context, which is inside the limit there.
-const shareOfLimit = "0.9200"
+// What a framework may take of the total that it sees leaves memory for CUDA's context, which
+// counts as the container's at every level: it is within the limit at mps and kernel, and over
+// the grant at advisory. So it is a bit less of the GPU than was granted. At the level kernel the
+// total is the grant itself, and a share of the GPU would count twice; it is the less there by
+// what CUDA reports less than NVML of a whole GPU, too.
+const (
+	percentOfGrant = 95
+	shareOfLimit   = "0.9200"
+)
 
 // environment returns the numbers of a grant, lists in the order of the GPUs'
 // indexes.
@@ -168,7 +173,7 @@ func environment(g allocation.Grant, inv gpu.Inventory, frameworks []Framework) 
 	}
 	limit := int64(g.Each) * inv.UnitMiB
 	// One fraction stands for all GPUs, so it is that of the largest.
-	share := fraction(limit, largest)
+	share := fraction(limit*percentOfGrant, largest*100)
 	if inv.Enforcement == gpu.EnforcementKernel && limit > 0 {
 		share = shareOfLimit
 	}

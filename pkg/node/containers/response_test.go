@@ -18,7 +18,7 @@ func TestResponse(t *testing.T) {
 	a100 := gpu.Device{UUID: "GPU-b", Index: 3, MemoryMiB: 81920}
 	numbers := map[string]string{
 		"GPUMEM_GPU_INDEX": "2", "GPUMEM_GPU_UUID": "GPU-a", "GPUMEM_GPU_MIB": "15360",
-		"GPUMEM_LIMIT_MIB": "2048", "GPUMEM_FRACTION": "0.1333", "GPUMEM_ENFORCEMENT": "advisory",
+		"GPUMEM_LIMIT_MIB": "2048", "GPUMEM_FRACTION": "0.1266", "GPUMEM_ENFORCEMENT": "advisory",
 	}
 	with := func(more map[string]string) map[string]string {
 		out := maps.Clone(numbers)
@@ -38,9 +38,9 @@ func TestResponse(t *testing.T) {
 			strategy: Envvar, frameworks: "jax,pytorch,paddle",
 			want: &pluginapi.ContainerAllocateResponse{Envs: with(map[string]string{
 				"NVIDIA_VISIBLE_DEVICES":              "GPU-a",
-				"XLA_PYTHON_CLIENT_MEM_FRACTION":      "0.1333",
-				"PYTORCH_ALLOC_CONF":                  "per_process_memory_fraction:0.1333",
-				"FLAGS_fraction_of_gpu_memory_to_use": "0.1333",
+				"XLA_PYTHON_CLIENT_MEM_FRACTION":      "0.1266",
+				"PYTORCH_ALLOC_CONF":                  "per_process_memory_fraction:0.1266",
+				"FLAGS_fraction_of_gpu_memory_to_use": "0.1266",
 			})},
 		},
 		{
@@ -55,7 +55,7 @@ func TestResponse(t *testing.T) {
 			name: "by CDI", grant: allocation.Grant{Devices: []gpu.Device{t4}, Each: 2}, unitMiB: 1024,
 			strategy: CDICRI, frameworks: "jax",
 			want: &pluginapi.ContainerAllocateResponse{
-				Envs:       with(map[string]string{"NVIDIA_VISIBLE_DEVICES": "void", "XLA_PYTHON_CLIENT_MEM_FRACTION": "0.1333"}),
+				Envs:       with(map[string]string{"NVIDIA_VISIBLE_DEVICES": "void", "XLA_PYTHON_CLIENT_MEM_FRACTION": "0.1266"}),
 				CdiDevices: []*pluginapi.CDIDevice{{Name: "nvidia.com/gpu=GPU-a"}},
 			},
 		},
@@ -65,7 +65,7 @@ func TestResponse(t *testing.T) {
 			want: &pluginapi.ContainerAllocateResponse{
 				Envs: map[string]string{
 					"NVIDIA_VISIBLE_DEVICES": "void", "GPUMEM_GPU_INDEX": "2,3", "GPUMEM_GPU_UUID": "GPU-a,GPU-b", "GPUMEM_GPU_MIB": "15360,81920",
-					"GPUMEM_LIMIT_MIB": "2048", "GPUMEM_FRACTION": "0.0250", "GPUMEM_ENFORCEMENT": "advisory",
+					"GPUMEM_LIMIT_MIB": "2048", "GPUMEM_FRACTION": "0.0237", "GPUMEM_ENFORCEMENT": "advisory",
 				},
 				Annotations: map[string]string{"cdi.k8s.io/gpumem": "nvidia.com/gpu=GPU-a,nvidia.com/gpu=GPU-b"},
 			},
