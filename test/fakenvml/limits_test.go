@@ -329,7 +329,7 @@ func TestClientsOfMPS(t *testing.T) {
 		"variables are removed":          {[]string{"limit all 3G"}, []string{"0=2G"}, []string{"-bare"}, nil}, // without MPS, see below
 		"a child has a limit of its own": {[]string{"limit all 3G"}, nil, []string{"-fork", "-device", "0"}, []string{"one 0: 2816 of 14910", "child 0: 2816 of 14910"}},
 		"managed memory is the host's":   {[]string{"limit all 3G"}, nil, []string{"-managed", "-device", "0"}, []string{"one 0: 29952 of 14910"}},
-		"the server has exited":          {[]string{"none"}, nil, nil, all},
+		"the server has exited":          {[]string{"none"}, []string{"0=2G,1=2G"}, nil, all},
 	} {
 		t.Run(name, func(t *testing.T) {
 			env := []string{h.mps(tc.mps...)}
@@ -399,6 +399,10 @@ func TestLimitsOfControlGroups(t *testing.T) {
 	h.wantNVML("set 0\nset 0\nget 0 1024 4096 0\nget 0 3072 -1 0\nget 0 3072 -1 0\nget 6 0 0 0",
 		"set 0 /pods/a/x 1024 4096", "set 0 /pods/a/y 2048 2048", "get 0 /pods/a/x", "get 0 /pods/a", "get 0 /pods", "get 1 /pods/a/x")
 	h.wantNVML("set 0\nget 0 2560 -1 0", "set 0 /pods/a/x 512 4096", "get 0 /pods/")
+	if err := os.Symlink("pods/a", h.tree+"/link"); err != nil { // by any path that leads there
+		t.Fatal(err)
+	}
+	h.wantNVML("get 0 512 4096 0", "get 0 /link/x")
 	// Cleared is as never set.
 	h.wantNVML("set 0\nget 6 0 0 0\nget 0 2048 -1 0", "set 0 /pods/a/x 0 max", "get 0 /pods/a/x", "get 0 /pods/a")
 	// A group that goes leaves behind what was kept for it, and one that comes by its name has no limit.
@@ -423,6 +427,7 @@ func TestLimitsWithoutDmem(t *testing.T) {
 	h.wantNVML("get 3 0 0 0\nset 0\nget 0 1024 4096 0\nget 3 0 0 0\nget 3 0 0 0",
 		"get 0 /pods/a/x", "set 0 /pods/a/x 1024 4096", "get 0 /pods/a/x", "get 0 /pods/a", "get 0 /other")
 	h.wantNVML("set 0\nget 0 512 2048 0\nget 0 1024 4096 0", "set 0 /pods/a 512 2048", "get 0 /pods/a/y", "get 0 /pods/a/x")
+	h.nvml("set 0 /pods 0 128")
 	env := []string{noMPS}
 	wantTaken(t, h.take("/pods/a/x", env), "one 0: 3840 of 4096")
 	wantTaken(t, h.take("/pods/a/y", env), "one 0: 1792 of 14910")
@@ -477,16 +482,17 @@ func TestWhoIsAboveItsSoftLimitMakesRoom(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			h := newHost(t, true, []string{"/pods/a", "/pods/b"}, T4("0"))
+			client := []string{h.mps("threads 100")}
 			env := []string{noMPS}
 			if tc.mps {
-				env = []string{h.mps("threads 100")}
+				env = client
 			}
 			h.nvml(tc.set...)
 			if name == "written past the driver" {
 				h.write("/pods/b/dmem.min", "nvidia/00000000:10:00.0/vidmem 4294967296\n")
 				h.write("/pods/b/dmem.max", "nvidia/00000000:10:00.0/vidmem 4294967296\n")
 			}
-			first := h.hold("/pods/a", env, "-step", "16")
+			first := h.hold("/pods/a", client, "-step", "16")
 			wantTaken(t, h.take("/pods/b", env), tc.took)
 			if got := first.end(); got != tc.end {
 				t.Errorf("the first ended with %s, want %s", got, tc.end)

@@ -174,13 +174,14 @@ static unsigned long long identity_of(const char *path)
 
 nvmlReturn_t cgroup_at(const char *path, struct cgroup *out)
 {
-	char prefix[PATH_MAX], folder[2 * PATH_MAX];
+	char real[PATH_MAX], prefix[PATH_MAX], folder[2 * PATH_MAX];
 
-	if (!path || *path != '/' || strlen(path) >= sizeof(prefix))
+	if (!path || *path != '/')
 		return NVML_ERROR_INVALID_ARGUMENT;
+	if (!realpath(path, real))
+		return NVML_ERROR_NOT_FOUND;
+	path = real;
 	size_t length = strlen(path);
-	while (length > 1 && path[length - 1] == '/')
-		length--;
 	// The root is the first folder on the way that is a control group.
 	for (size_t i = 1; i <= length; i++) {
 		if (i < length && path[i] != '/')
@@ -190,7 +191,7 @@ nvmlReturn_t cgroup_at(const char *path, struct cgroup *out)
 			continue;
 		if (length - i >= sizeof(out->name))
 			return NVML_ERROR_INVALID_ARGUMENT;
-		snprintf(out->name, sizeof(out->name), "%.*s", (int)(length - i), path + i);
+		snprintf(out->name, sizeof(out->name), "%s", path + i);
 		folder_of(out->name, folder);
 		out->identity = identity_of(folder);
 		// A folder that is not there, or of a tree that is not this driver's.
