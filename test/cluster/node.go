@@ -54,6 +54,10 @@ func (c *Cluster) NodeRoot(node string) (string, error) {
 	return fmt.Sprintf("/proc/%d/root", n.Anchor.PID), nil
 }
 
+// NodeCgroup returns the control group that all of a node's processes are below. The kubelet's
+// own is kubepods in it.
+func (c *Cluster) NodeCgroup(node string) string { return c.state.cgroup() + "/" + node }
+
 // SetGPUs replaces the description of the node's GPUs at once, while it runs.
 // The driver library is put beside it when it was missing.
 func (c *Cluster) SetGPUs(node string, description []byte) error {
@@ -120,7 +124,7 @@ func (c *Cluster) RemoveNode(ctx context.Context, name string) error {
 	if err != nil {
 		return err
 	}
-	cgroup := c.state.cgroup() + "/" + name
+	cgroup := c.NodeCgroup(name)
 	if err := linux.NewMembers(cgroup, n.Anchor).Kill(ctx); err != nil {
 		return fmt.Errorf("remove node %s: %w", name, err)
 	}
@@ -248,7 +252,7 @@ func (c *Cluster) makeNode(config Node) error {
 	if err := os.Chmod(filepath.Join(dir, "driver-state"), 0o777); err != nil {
 		return err
 	}
-	if err := linux.MakeCgroup(c.state.cgroup() + "/" + n.Name); err != nil {
+	if err := linux.MakeCgroup(c.NodeCgroup(n.Name)); err != nil {
 		return err
 	}
 	var err error
@@ -358,7 +362,7 @@ func (c *Cluster) kubeletConfig(n nodeState) ([]byte, error) {
 		HealthzBindAddress: "127.0.0.1",
 
 		CgroupDriver: "cgroupfs",
-		CgroupRoot:   c.state.cgroup() + "/" + n.Name,
+		CgroupRoot:   c.NodeCgroup(n.Name),
 		// Both versions of control groups will do.
 		FailCgroupV1: &no,
 		// The kubelet would look for the file system below its folder, which

@@ -1,7 +1,6 @@
 package e2e
 
 import (
-	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -14,8 +13,6 @@ import (
 	"syscall"
 	"testing"
 
-	"github.com/containerd/nri/pkg/api"
-	"github.com/containerd/nri/pkg/stub"
 	v1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
@@ -299,22 +296,6 @@ func TestLevelMPS(t *testing.T) {
 	e.wantEnvironment("anyhow", map[string]string{"GPUMEM_ENFORCEMENT": "advisory", "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT": ""})
 }
 
-// A kernel makes and removes the control groups of containers, as a runtime does. It is called
-// before the plugin is.
-type kernel struct{ m *machine }
-
-func (k kernel) StartContainer(_ context.Context, _ *api.PodSandbox, c *api.Container) error {
-	group := filepath.Join(simulatedCgroups, c.GetLinux().GetCgroupsPath())
-	for above := filepath.Dir(group); above != simulatedCgroups; above = filepath.Dir(above) {
-		k.m.write("cpu memory dmem\n", above, "cgroup.subtree_control")
-	}
-	return os.MkdirAll(filepath.Join(k.m.root, group), 0o755)
-}
-
-func (k kernel) StopContainer(_ context.Context, _ *api.PodSandbox, c *api.Container) ([]*api.ContainerUpdate, error) {
-	return nil, os.RemoveAll(filepath.Join(k.m.root, simulatedCgroups, c.GetLinux().GetCgroupsPath()))
-}
-
 // prepared gives a pod an init container that asks for memory of its own.
 func prepared(units int64) func(*v1.Pod) {
 	return func(pod *v1.Pod) {
@@ -326,15 +307,7 @@ func prepared(units int64) func(*v1.Pod) {
 func TestLevelKernel(t *testing.T) {
 	e := setup(t)
 	m := newMachine(e)
-	k := kernel{m: m}
-	plugin, err := stub.New(k, stub.WithPluginName("kernel"), stub.WithPluginIdx("00"), stub.WithSocketPath(filepath.Join(m.root, "run/nri/nri.sock")))
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := plugin.Start(e.ctx); err != nil {
-		t.Fatal(err)
-	}
-	e.atEnd(plugin.Stop)
+	m.startRuntime()
 	m.level("advisory", `kernel: the driver is "580`)
 	m.updateDriver("615.10.01")
 	m.level("advisory", "kernel: /sys/fs/cgroup is not cgroup v2")

@@ -1,8 +1,11 @@
 package e2e
 
 import (
+	"bytes"
 	"encoding/json"
 	"fmt"
+	"os/exec"
+	"path/filepath"
 	"strings"
 	"testing"
 
@@ -103,6 +106,19 @@ func (e *env) cell(p promise, name, pod, container string, want ...string) {
 	}
 }
 
+// fraction checks that a framework which takes its fraction of the total that it sees ends
+// near its grant, with its context.
+func (e *env) fraction(p promise, framework, pod string, grantMiB int64) {
+	e.Helper()
+	l := e.took(pod, framework, 1)[0]
+	share := float64(l.AllocatedMiB+contextMiB) / float64(grantMiB)
+	e.Logf("%-20s %-26s expected 0.90 to 1.00 of %d MiB, got %d of %d MiB, with its context %.3f; level %s",
+		p.name, framework, grantMiB, l.AllocatedMiB, l.TotalMiB, share, e.levelOf(pod))
+	if share < 0.9 || share > 1 {
+		e.Errorf("%s, %s: with its context it has %.3f of its grant: %+v", p.name, framework, share, l)
+	}
+}
+
 // finished waits until a pod has ended well.
 func (e *env) finished(name string) {
 	e.Helper()
@@ -155,13 +171,20 @@ func (m *machine) testSecond(p promise) {
 	if p.perProcess {
 		child = p.line("child", 0, grant, true)
 	}
+	frameworks := []string{"jax", "pytorch", "paddle", "vllm"}
 	initial := []v1.Container{greedy("fork", 3, "-fork"), greedy("bare", 3, "-bare")}
+	for _, f := range frameworks {
+		initial = append(initial, greedy(f, 3, "-fraction", f))
+	}
 	m.create(m.pod(name, 3, onNode(m.node), annotated("gpu-uuid", m.gpus.GPUs[1].UUID), once, containers(initial, greedy("main", 3))))
 	m.finished(name)
 	m.wantLevel(p, name, p.level)
 	m.cell(p, "GPU 1, one process", name, "main", p.line("one", 0, grant, p.limited))
 	m.cell(p, "GPU 1, forked process", name, "fork", p.line("one", 0, grant, p.limited), child)
 	m.cell(p, "GPU 1, variables removed", name, "bare", p.line("one", 0, grant, p.bare))
+	for _, f := range frameworks {
+		m.fraction(p, f, name, grant)
+	}
 	m.delete(name, 0)
 	m.gone(name)
 }
@@ -201,6 +224,32 @@ func (m *machine) testFirst(p promise) {
 	m.gone(name)
 }
 
+// nothingIsKept waits until nothing that was kept for containers is kept above them any more.
+// NVML then answers that there is no limit: NOT_FOUND, or NOT_SUPPORTED without dmem.
+func (m *machine) nothingIsKept(dmem bool) {
+	m.Helper()
+	program := filepath.Join(m.TempDir(), "limits")
+	if out, err := exec.CommandContext(m.ctx, "gcc", "-o", program, filepath.Join("..", "fakenvml", "testdata", "driver.c")).CombinedOutput(); err != nil {
+		m.Fatalf("%v\n%s", err, out)
+	}
+	want := "get 3 0 0 0\n"
+	if dmem {
+		want = "get 6 0 0 0\n"
+	}
+	m.eventually("nothing is kept for containers that are gone", func() (bool, string) {
+		cmd := exec.CommandContext(m.ctx, program, "limits", cluster.DriverRoot+"/usr/lib64/libnvidia-ml.so.1")
+		var script, out bytes.Buffer
+		for i := range m.gpus.GPUs {
+			fmt.Fprintln(&script, "get", i, simulatedCgroups+m.kubepods())
+		}
+		cmd.Stdin, cmd.Stdout = &script, &out
+		if err := m.cluster.RunOnNode(m.node, cmd); err != nil {
+			return false, err.Error()
+		}
+		return out.String() == strings.Repeat(want, len(m.gpus.GPUs)), out.String()
+	})
+}
+
 func (p promise) slug() string { return strings.NewReplacer(", ", "-", " ", "-").Replace(p.name) }
 
 // TestEveryLevelLimitsAsPromised: a program that takes all it can get, in real containers, at
@@ -222,11 +271,35 @@ func TestEveryLevelLimitsAsPromised(t *testing.T) {
 	m.testSeveral(p)
 	m.testSecond(p)
 
-	p = promise{name: "mps, protocol 2", level: "mps", limited: true, perProcess: true}
+	p = promise{name: "mps, protocol 2", level: "mps", several: "advisory", limited: true, perProcess: true}
 	stop := m.startMPS()
 	m.level(p.level, "")
+	m.testSeveral(p)
 	m.testSecond(p)
 	m.testFirst(p)
 	stop()
 	m.level("advisory", "")
+
+	p = promise{name: "mps, protocol 3", level: "mps", several: "mps", limited: true, perProcess: true, narrowed: true}
+	m.updateDriver("615.71.09")
+	stop = m.startMPS()
+	m.level(p.level, "")
+	m.testSeveral(p)
+	m.testSecond(p)
+	m.testFirst(p)
+	stop()
+	m.level("advisory", "")
+
+	for _, dmem := range []bool{false, true} {
+		p = promise{name: "kernel, misc", level: "kernel", several: "kernel", limited: true, narrowed: true, bare: true, total: true}
+		if dmem {
+			p.name = "kernel, dmem"
+		}
+		m.startKernel(dmem)
+		m.level(p.level, "")
+		m.testSeveral(p)
+		m.testSecond(p)
+		m.testFirst(p)
+		m.nothingIsKept(dmem)
+	}
 }

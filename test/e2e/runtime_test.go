@@ -37,6 +37,32 @@ func (m *machine) startRuntime() {
 	m.atEnd(plugin.Stop)
 }
 
+// startKernel gives the node a kernel with control groups of version 2, with or without the
+// dmem controller. The plugin looks for kubepods at their root, where it is on a machine that
+// is one node alone.
+func (m *machine) startKernel(dmem bool) {
+	m.Helper()
+	m.empty(simulatedCgroups)
+	controllers := "cpu memory\n"
+	if dmem {
+		controllers = "cpu memory dmem\n"
+		var capacity strings.Builder
+		for i, g := range m.gpus.GPUs {
+			fmt.Fprintf(&capacity, "nvidia/00000000:%02x:00.0/vidmem %d\n", 0x10+i, g.MemoryMiB<<20)
+		}
+		m.write(capacity.String(), simulatedCgroups, "dmem.capacity")
+	}
+	m.write(controllers, simulatedCgroups, "cgroup.controllers")
+	m.write(controllers, simulatedCgroups, "cgroup.subtree_control")
+	m.write(controllers, simulatedCgroups, m.kubepods(), "cgroup.subtree_control")
+	if err := os.Symlink(m.kubepods()[1:], filepath.Join(m.root, simulatedCgroups, "kubepods")); err != nil {
+		m.Fatal(err)
+	}
+}
+
+// kubepods returns the control group of the node's pods.
+func (m *machine) kubepods() string { return m.cluster.NodeCgroup(m.node) + "/kubepods" }
+
 // gpus returns the GPUs that the runtime is told to give a container.
 func (r *runtime) gpus(c *api.Container) (minors []int) {
 	for _, variable := range c.GetEnv() {
@@ -95,4 +121,9 @@ func (r *runtime) makeGroup(group string) error {
 // has ended: before anybody can look after it.
 func (r *runtime) StopContainer(_ context.Context, _ *api.PodSandbox, c *api.Container) ([]*api.ContainerUpdate, error) {
 	return nil, os.RemoveAll(filepath.Join(r.m.root, simulatedCgroups, c.GetLinux().GetCgroupsPath()))
+}
+
+// RemovePodSandbox removes the pod's control group, as the kubelet does.
+func (r *runtime) RemovePodSandbox(_ context.Context, pod *api.PodSandbox) error {
+	return os.RemoveAll(filepath.Join(r.m.root, simulatedCgroups, pod.GetLinux().GetCgroupParent()))
 }
