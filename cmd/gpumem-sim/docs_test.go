@@ -26,8 +26,8 @@ func TestPicturesAndFiguresOfTheDocs(t *testing.T) {
 	}
 	var out bytes.Buffer
 	err := run(t.Context(), []string{
-		"replay", "--nodes", docs + "/nodes.csv", "--pods", docs + "/pods.csv", "--seeds", "1-5",
-		"--policies", "binpack,spread,device-best-fit,best-fit,fgd",
+		"replay", "--nodes", docs + "/nodes.csv", "--pods", docs + "/pods.csv", "--seeds", "1-100",
+		"--policies", "binpack,first-fit,best-fit,device-best-fit,fgd,spread",
 		"--allocation-svg", filepath.Join(drawn, "allocation.svg"), "--fragmentation-svg", filepath.Join(drawn, "fragmentation.svg"),
 	}, &out, io.Discard)
 	if err != nil {
@@ -44,12 +44,17 @@ func TestPicturesAndFiguresOfTheDocs(t *testing.T) {
 			shown[strings.Trim(cells[1], " `")] = []string{strings.TrimSpace(cells[3]), strings.TrimSpace(cells[4])}
 		}
 	}
+	compared := 0
 	for line := range strings.SplitSeq(out.String(), "\n") {
-		if words := strings.Fields(line); len(words) == 3 && strings.HasSuffix(words[2], "%") {
-			if diff := cmp.Diff([]string{tenths(t, words[1]), tenths(t, words[2])}, shown[words[0]]); diff != "" {
+		if words := strings.Fields(line); len(words) == 7 && words[2] == "±" {
+			compared++
+			if diff := cmp.Diff([]string{tenths(t, words[1], words[3]), tenths(t, words[4], words[6])}, shown[words[0]]); diff != "" {
 				t.Errorf("docs/packing.md, table, %s (-done +shown):\n%s", words[0], diff)
 			}
 		}
+	}
+	if compared != 6 {
+		t.Errorf("%d lines of the table were compared with what the policies do, want 6:\n%s", compared, out.String())
 	}
 }
 
@@ -73,12 +78,16 @@ func read(t *testing.T, file string) []byte {
 	return text
 }
 
-// tenths rounds "94.06%" to what people read.
-func tenths(t *testing.T, percent string) string {
+// tenths rounds "94.06%" and its deviation to what people read.
+func tenths(t *testing.T, percent, deviation string) string {
 	t.Helper()
 	value, err := strconv.ParseFloat(strings.TrimSuffix(percent, "%"), 64)
 	if err != nil {
 		t.Fatal(err)
 	}
-	return fmt.Sprintf("%.1f %%", value)
+	around, err := strconv.ParseFloat(deviation, 64)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return fmt.Sprintf("%.1f %% ± %.1f", value, around)
 }

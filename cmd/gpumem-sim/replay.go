@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"math"
 	"os"
 	"path/filepath"
 	"runtime"
@@ -226,8 +227,17 @@ func summarise(w io.Writer, t replay.Trace, records []replay.Record) {
 	fmt.Fprintf(w, "%s: %d %s, %d units of GPU memory, %d pods that ask for %d\n", t.Name, len(t.Nodes), nodes, t.Capacity(), len(t.Pods), t.Demand())
 	fmt.Fprintf(w, "%-16s %22s %22s\n", "POLICY", "ALLOCATED AT 100%", "AT 130%")
 	for _, policy := range byPolicy(records) {
-		fmt.Fprintf(w, "%-16s %21.2f%% %21.2f%%\n", policy[0].Policy, mean(policy, 100), mean(policy, 130))
+		fmt.Fprintf(w, "%-16s %14.2f%% ± %4.2f %14.2f%% ± %4.2f\n", policy[0].Policy, mean(policy, 100), deviation(policy, 100), mean(policy, 130), deviation(policy, 130))
 	}
+}
+
+// deviation is the standard deviation over the seeds.
+func deviation(records []replay.Record, at int) float64 {
+	sum, middle := 0.0, mean(records, at)
+	for _, r := range records {
+		sum += (r.Allocated[at] - middle) * (r.Allocated[at] - middle)
+	}
+	return math.Sqrt(sum / float64(len(records)))
 }
 
 func byPolicy(records []replay.Record) (out [][]replay.Record) {

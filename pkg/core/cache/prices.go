@@ -10,6 +10,7 @@ type priced struct {
 	*ranking.Prices
 	changes uint64 // that the cache had seen
 	nodes   int
+	learned uint64 // pods
 }
 
 // Learn records what a pod asks for that has been heard of for the first time,
@@ -30,18 +31,19 @@ func (c *Cache) Prices() *ranking.Prices {
 }
 
 // Reprice finds out what that is worth to the pods to come that the nodes have
-// room for, by what was learned of them, if about one in stale nodes has changed
-// since it last did. It looks at all nodes, so no pod should have to wait for it.
+// room for, by what was learned of them, if since it last did about one in stale nodes has
+// changed, or one in stale has been added to the pods that are learned of. It looks at all
+// nodes, so no pod should have to wait for it.
 func (c *Cache) Reprice() {
 	const stale = 4
 	last := c.prices.Load()
 	c.mu.Lock()
-	if last != nil && c.changes-last.changes <= uint64(last.nodes/stale) {
+	if last != nil && c.changes-last.changes <= uint64(last.nodes/stale) && c.mix.Learned-last.learned <= last.learned/stale {
 		c.mu.Unlock()
 		return
 	}
 	mix, changes := c.mix.Clone(), c.changes
 	c.mu.Unlock()
 	nodes := c.Nodes()
-	c.prices.Store(&priced{Prices: ranking.NewPrices(mix, nodes), changes: changes, nodes: len(nodes)})
+	c.prices.Store(&priced{Prices: ranking.NewPrices(mix, nodes), changes: changes, nodes: len(nodes), learned: mix.Learned})
 }

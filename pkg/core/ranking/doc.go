@@ -3,8 +3,8 @@
 //
 // # Where to find what
 //
-// rank.go scores nodes. mix.go has what pods have asked for, and prices.go what
-// free parts of nodes are worth to more of them.
+// rank.go scores nodes. mix.go has what pods have asked for, and prices.go what a
+// pod takes from more of them.
 //
 // # Invariants
 //
@@ -12,7 +12,8 @@
 //   - What a Ranker keeps does not show in its scores, nor does the order of the
 //     nodes. It keeps what it found of a node for as long as the node's State is
 //     the same.
-//   - Prices are 0 or more, and do not change once made.
+//   - Prices are 0 or more, and do not change once made. A Cost may be less than 0: a pod
+//     with little CPU leaves more to the GPU memory of its node.
 //
 // # Decisions
 //
@@ -23,11 +24,14 @@
 // second word for what topologySpreadConstraints and affinity say of pods.
 //
 // Nodes are ranked by the memory that stays free on the GPU chosen, and by what
-// the pod takes from pods to come (Prices). The first alone packs well until
-// pods find GPUs without CPU beside them, small GPUs full and large ones broken
-// into, or no node with as many free GPUs as they need; the second sees these
-// before they happen. What pods ask for is learned from those that have come
-// (Mix), so a new cluster packs by the first alone.
+// the pod takes from pods to come (Prices), in the same units. The first alone packs well
+// until pods find GPUs without CPU beside them, the models that they name full, or no node
+// with as many free GPUs as they need; the second sees these before they happen. What pods
+// ask for is learned from those that have come (Mix), so a new cluster packs by the first
+// alone.
+//
+// Slots for pods of several GPUs do not count CPU. Where pods leave, an idle node whose CPU
+// another pod has for now is as good as any other as soon as that pod has gone.
 //
 // Spread goes by parts and not by amounts: by what is free of it, the largest GPU of a
 // cluster would take pod after pod until as little was left as smaller ones have. And it

@@ -9,20 +9,23 @@ import (
 	"github.com/gpumem/gpumem/pkg/core/placement"
 )
 
-// kind is what pods of one kind want of a node.
+// kind is what pods of one kind ask for.
 type kind struct {
 	gpus   int
 	units  gpu.Units // of each GPU
-	cores  int       // the same
-	models string    // globs, separated by commas
-	cpu    int64     // millicores
+	models placement.Globs
+	cpu    int64 // millicores
 }
+
+func (k kind) demand() float64 { return float64(k.gpus) * float64(k.units) }
 
 // Mix is what pods have asked for, the last of them above all. The zero value
 // has seen none.
 type Mix struct {
 	seen  map[kind]float64
 	total float64
+
+	Learned uint64 // how many pods it was taught, those that it has forgotten included
 }
 
 const (
@@ -38,11 +41,12 @@ func (m *Mix) Learn(r placement.Request) {
 	if r.Empty() || !r.UUIDs.Empty() {
 		return
 	}
-	units, cores := r.Share()
+	units, _ := r.Share()
 	if m.seen == nil {
 		m.seen = make(map[kind]float64)
 	}
-	m.seen[kind{gpus: r.GPUs(), units: units, cores: cores, models: r.Models.String(), cpu: r.CPU}]++
+	m.seen[kind{gpus: r.GPUs(), units: units, models: r.Models, cpu: r.CPU}]++
+	m.Learned++
 	if m.total++; m.total >= remembered || len(m.seen) > maxKinds {
 		m.fade()
 	}
@@ -63,26 +67,15 @@ func (m *Mix) fade() {
 }
 
 // Clone returns a mix that does not change with this one.
-func (m *Mix) Clone() Mix { return Mix{seen: maps.Clone(m.seen), total: m.total} }
-
-// mean returns how many units a pod asks for, of all its GPUs.
-func (m *Mix) mean() float64 {
-	sum := 0.0
-	for _, a := range m.kinds() {
-		sum += m.seen[a] * a.demand()
-	}
-	return sum / max(1, m.total)
-}
-
-func (a kind) demand() float64 { return float64(a.gpus) * float64(a.units) }
+func (m *Mix) Clone() Mix { return Mix{seen: maps.Clone(m.seen), total: m.total, Learned: m.Learned} }
 
 // kinds returns all kinds of pods, those first that ask for the most together.
 func (m *Mix) kinds() []kind {
-	weight := func(a kind) float64 { return m.seen[a] * a.demand() }
+	weight := func(k kind) float64 { return m.seen[k] * k.demand() }
 	return slices.SortedFunc(maps.Keys(m.seen), func(a, b kind) int {
 		return cmp.Or(
 			cmp.Compare(weight(b), weight(a)), cmp.Compare(a.gpus, b.gpus), cmp.Compare(a.units, b.units),
-			cmp.Compare(a.cores, b.cores), cmp.Compare(a.models, b.models), cmp.Compare(a.cpu, b.cpu),
+			cmp.Compare(a.models.String(), b.models.String()), cmp.Compare(a.cpu, b.cpu),
 		)
 	})
 }

@@ -1,269 +1,219 @@
 package ranking
 
 import (
+	"cmp"
 	"math"
 	"slices"
-	"strings"
 
 	"github.com/gpumem/gpumem/pkg/core/gpu"
 	"github.com/gpumem/gpumem/pkg/core/placement"
 )
 
-// Prices say what the free parts of nodes are worth to the pods that are to
-// come, for Rank to spare what is scarce. They do not change once made.
-//
-// A slot is room for one pod of a kind that the mix has seen: GPUs, cores, and
-// CPU of the node. Putting a pod somewhere destroys slots of other kinds, and
-// each has its price: what such a pod asks for, times how likely it is to miss
-// the slot. That is taken from what comes until one and a half times the free
-// memory has been asked for, in the proportions of the mix: demand for a kind are
-// the pods of it and of all kinds that fit nowhere else, supply are its slots,
-// both as parts of empty nodes.
+// Prices say what pods to come lose when a pod is placed: the models that they want, the
+// CPU that they need beside a GPU, and nodes with several free GPUs. They do not change
+// once made, and the zero value has none.
+type Prices struct {
+	load     map[string]float64 // by model, see loads
+	balances []balance          // by ratio, the lowest first
+	several  []several
+}
+
+// Cost is what a pod takes from others on a node, in units of GPU memory.
+type Cost struct {
+	Models  float64 // from pods that want the models of the chosen GPUs
+	CPU     float64 // free GPU memory for which the CPU of the node is then short
+	Several float64 // from pods that want several GPUs of one node
+}
+
+// Sum is all that a pod takes from others.
+func (c Cost) Sum() float64 { return c.Models + c.CPU + c.Several }
+
+// NewPrices makes prices for the pods of a mix on nodes. Without a mix there are none.
+func NewPrices(mix Mix, nodes []placement.Node) *Prices {
+	kinds := mix.kinds()
+	if len(kinds) == 0 {
+		return &Prices{}
+	}
+	demand := 0.0
+	for _, k := range kinds {
+		demand += mix.seen[k] * k.demand()
+	}
+	return &Prices{load: loads(mix, kinds, nodes), balances: balances(mix, kinds), several: newSeveral(mix, kinds, nodes, demand/mix.total)}
+}
+
+// loads returns by model how much would be asked of a unit of its GPUs if the pods of
+// each kind spread evenly over the GPUs that they may use and that are large enough for
+// them: 1 is the mean of all models. A model that many name, or that few GPUs are as
+// large as, has more.
+func loads(mix Mix, kinds []kind, nodes []placement.Node) map[string]float64 {
+	type model struct{ all, largest gpu.Units }
+	models := make(map[string]model)
+	for i := range nodes {
+		for _, d := range nodes[i].Devices {
+			m := models[d.Model]
+			models[d.Model] = model{all: m.all + d.Allocatable, largest: max(m.largest, d.Allocatable)}
+		}
+	}
+	load, sum := make(map[string]float64, len(models)), 0.0
+	for _, k := range kinds {
+		var may []string
+		all := gpu.Units(0)
+		for name, m := range models {
+			if k.units <= m.largest && k.models.MatchModel(name) {
+				may, all = append(may, name), all+m.all
+			}
+		}
+		for _, name := range may {
+			load[name] += mix.seen[k] * k.demand() / float64(all)
+		}
+		if all > 0 {
+			sum += mix.seen[k] * k.demand()
+		}
+	}
+	capacity := gpu.Units(0)
+	for _, m := range models {
+		capacity += m.all
+	}
+	for name := range load {
+		load[name] *= float64(capacity) / sum
+	}
+	return load
+}
+
+// balance is a ratio of GPU memory to CPU, and the pods that ask for less GPU memory with
+// their CPU than that, or as much.
+type balance struct {
+	ratio float64 // units for each millicore
+	part  float64 // of all pods
+	units float64 // that these ask for with a millicore, times their part
+}
+
+func balances(mix Mix, kinds []kind) (out []balance) {
+	for _, k := range kinds {
+		if k.cpu > 0 {
+			ratio, part := k.demand()/float64(k.cpu), mix.seen[k]/mix.total
+			out = append(out, balance{ratio: ratio, part: part, units: part * ratio})
+		}
+	}
+	slices.SortFunc(out, func(a, b balance) int { return cmp.Or(cmp.Compare(a.ratio, b.ratio), cmp.Compare(a.part, b.part)) })
+	for i := 1; i < len(out); i++ {
+		out[i].part += out[i-1].part
+		out[i].units += out[i-1].units
+	}
+	return out
+}
+
+// short returns for how much of the free units of a node its free CPU is short: on average
+// over the pods, what is left of the units when pods of that kind have taken all CPU.
+func (p *Prices) short(units, cpu float64) float64 {
+	i, _ := slices.BinarySearchFunc(p.balances, units/cpu, func(b balance, ratio float64) int { return cmp.Compare(b.ratio, ratio) })
+	if i == 0 {
+		return 0
+	}
+	return units*p.balances[i-1].part - cpu*p.balances[i-1].units
+}
+
+// several is a kind of pods that want several GPUs of a node, whatever their CPU. A slot
+// is room for one of them.
+type several struct {
+	kind
+	pods  float64         // in the mix
+	may   map[string]bool // use these models
+	price float64         // of a slot, in units
+}
+
+const (
+	// maxSeveral bounds the kinds with a price for slots: those that ask for the most.
+	maxSeveral = 16
+	// ahead is how far demand is looked at, in parts of the free memory: for pods leave,
+	// too, more come than there is room for now.
+	ahead = 1.5
+)
+
+// newSeveral prices slots, where a pod asks for so many units on average:
 //
 //	price = memory × GPUs² × min(1, demand/supply)³ ÷ 50
 //
-// The price of a slot for one GPU is so low that it decides among GPUs on which
-// as much stays free. That for several GPUs is not: such slots do not come back
-// by themselves once small pods are on the node. Kinds that differ in CPU alone
-// share one price, by how frequent they are.
-type Prices struct {
-	kinds   []priced
-	allowed map[string]uint64 // by model of those nodes, the kinds that may use it
-	stock   map[string]stock  // of the nodes that they were made of, by name
-}
-
-// maxPriced bounds the kinds that have a price: those that ask for the most. A
-// set of them is a uint64.
-const maxPriced = 64
-
-// plenty is the scarcity below which a slot costs nothing: it would be less than
-// a thousandth of what the pod asks for.
-const plenty = 0.1
-
-// ahead is how far demand is looked at: for pods leave, too, more come than
-// there is room for now.
-const ahead = 1.5
-
-// priced is a kind of pods.
-type priced struct {
-	kind
-	globs placement.Globs
-	price float64 // of a slot, in units
-}
-
-// stock is what a node has room for, each kind taken alone.
-type stock struct {
-	of      *placement.State
-	slots   []slots  // by kind
-	allowed []uint64 // by device, the kinds that may use it
-}
-
-// slots counts the pods of a kind for which there is room.
-type slots struct {
-	gpus int64 // that the GPUs have, were CPU no matter; of a kind with several GPUs: the GPUs
-	node int64 // that the node has
-}
-
-// NewPrices takes stock of nodes. Without a mix there are no prices.
-func NewPrices(mix Mix, nodes []placement.Node) *Prices {
-	var all []priced
-	kinds := mix.kinds()
-	for _, a := range kinds[:min(len(kinds), maxPriced)] {
-		k := priced{kind: a}
-		if a.models != "" {
-			k.globs = placement.NewGlobs(strings.Split(a.models, ",")...)
+// Supply are the slots that are free, demand the pods of the kind and of kinds that ask for
+// as many GPUs or more, and as much of each. Slots do not come back by themselves once small
+// pods are on the node, so even one that is likely to be missed costs more than a few units
+// that stay free.
+func newSeveral(mix Mix, kinds []kind, nodes []placement.Node, mean float64) (out []several) {
+	for _, k := range kinds {
+		pods := mix.seen[k]
+		k.cpu = 0
+		i := slices.IndexFunc(out, func(s several) bool { return s.kind == k })
+		switch {
+		case i >= 0:
+			out[i].pods += pods
+		case k.gpus > 1 && len(out) < maxSeveral:
+			out = append(out, several{kind: k, pods: pods, may: make(map[string]bool)})
 		}
-		all = append(all, k)
 	}
-	if len(all) == 0 {
-		return &Prices{}
+	if len(out) == 0 {
+		return nil
 	}
-	p := &Prices{kinds: all, allowed: make(map[string]uint64), stock: make(map[string]stock, len(nodes))}
+	room, supply := gpu.Units(0), make([]float64, len(out))
 	for i := range nodes {
-		for _, d := range nodes[i].Devices {
-			if _, known := p.allowed[d.Model]; !known {
-				p.allowed[d.Model] = p.allowing(d.Model)
+		room += free(&nodes[i])
+		for k := range out {
+			for _, d := range nodes[i].Devices {
+				if _, known := out[k].may[d.Model]; !known {
+					out[k].may[d.Model] = out[k].models.MatchModel(d.Model)
+				}
+			}
+			slots, _ := out[k].slots(&nodes[i], nil, 0)
+			supply[k] += float64(slots)
+		}
+	}
+	coming := ahead * float64(room) / mean / mix.total
+	for k := range out {
+		s, demand := &out[k], 0.0
+		for _, o := range out {
+			if o.gpus >= s.gpus && o.units >= s.units && (s.models.Empty() || s.models == o.models) {
+				demand += coming * o.pods * float64(o.gpus) / float64(s.gpus)
 			}
 		}
+		s.price = s.demand() * float64(s.gpus*s.gpus) * math.Pow(min(1, demand/max(1, supply[k])), 3) / 50
 	}
-	market := newMarket(len(all))
-	var room gpu.Units
-	for i := range nodes {
-		n := &nodes[i]
-		now := p.takeStock(n)
-		market.add(p.takeStock(emptied(*n)).slots, now.slots)
-		room += free(n)
-		p.stock[n.Name] = now
-	}
-	market.settle(all, mix, ahead*float64(room)/mix.mean())
-	return p
+	return out
 }
 
-// emptied returns the node without pods.
-func emptied(n placement.Node) *placement.Node {
-	n.RequestedCPU, n.Devices = 0, slices.Clone(n.Devices)
-	for i, d := range n.Devices {
-		n.Devices[i] = placement.Device{Device: d.Device}
+// slots returns for how many pods the GPUs of a node have room, and for how many once so
+// many units of some devices are taken.
+func (s *several) slots(n *placement.Node, taken []int, units gpu.Units) (before, after int) {
+	for i := range n.Devices {
+		d := &n.Devices[i]
+		free := d.Free()
+		if free < s.units || !d.Status.TakesPods() || !s.may[d.Model] {
+			continue
+		}
+		before++
+		if free-units >= s.units || !slices.Contains(taken, i) {
+			after++
+		}
 	}
-	return &n
+	return before / s.gpus, after / s.gpus
+}
+
+// cost returns what a request takes from others on devices of a node.
+func (p *Prices) cost(n *placement.Node, req placement.Request, devices []int) (c Cost) {
+	units, _ := req.Share()
+	for _, i := range devices {
+		c.Models += float64(units) * p.load[n.Devices[i].Model]
+	}
+	room, taken, cpu := free(n), units*gpu.Units(len(devices)), n.FreeCPU()
+	c.CPU = p.short(float64(room-taken), float64(max(0, cpu-req.CPU))) - p.short(float64(room), float64(cpu))
+	for k := range p.several {
+		before, after := p.several[k].slots(n, devices, units)
+		c.Several += p.several[k].price * float64(before-after)
+	}
+	return c
 }
 
 func free(n *placement.Node) (sum gpu.Units) {
 	for i := range n.Devices {
 		sum += n.Devices[i].Free()
-	}
-	return sum
-}
-
-// market is what kinds of pods want of all nodes, and what there is.
-type market struct {
-	nodes  []float64 // on which a kind fits when they are empty
-	part   []float64 // that one pod takes of an empty node; summed up over these
-	supply []float64 // in empty nodes
-	within []uint64  // the kinds that fit wherever this kind does
-}
-
-func newMarket(kinds int) *market {
-	m := &market{
-		nodes: make([]float64, kinds), part: make([]float64, kinds),
-		supply: make([]float64, kinds), within: make([]uint64, kinds),
-	}
-	for k := range m.within {
-		m.within[k] = math.MaxUint64
-	}
-	return m
-}
-
-// add takes in a node: what it has room for when it is empty, and now.
-func (m *market) add(empty, now []slots) {
-	var fitting uint64
-	for k := range empty {
-		if empty[k].node > 0 {
-			fitting |= 1 << k
-		}
-	}
-	for k := range empty {
-		if empty[k].node > 0 {
-			m.nodes[k]++
-			m.part[k] += 1 / float64(empty[k].node)
-			m.supply[k] += float64(now[k].node) / float64(empty[k].node)
-			m.within[k] &= fitting
-		}
-	}
-}
-
-// settle sets the prices for so many pods to come.
-func (m *market) settle(kinds []priced, mix Mix, pods float64) {
-	for k := range kinds {
-		if m.nodes[k] == 0 {
-			continue // it fits nowhere
-		}
-		demand, alike := 0.0, 0.0
-		for o := range kinds {
-			count := mix.seen[kinds[o].kind]
-			if kinds[o].alike(kinds[k]) {
-				alike += count
-			}
-			if m.within[o]&(1<<k) != 0 && kinds[o].gpus >= kinds[k].gpus && m.nodes[o] > 0 {
-				demand += count / mix.total * pods * m.part[o] / m.nodes[o]
-			}
-		}
-		scarcity := 1.0
-		if m.supply[k] > demand {
-			scarcity = demand / m.supply[k]
-		}
-		if scarcity < plenty {
-			continue
-		}
-		share := mix.seen[kinds[k].kind] / alike
-		gpus := float64(kinds[k].gpus)
-		kinds[k].price = share * kinds[k].demand() * gpus * gpus * math.Pow(scarcity, 3) / 50
-	}
-}
-
-// alike reports whether two kinds differ in nothing but CPU.
-func (k priced) alike(o priced) bool {
-	o.cpu = k.cpu
-	return o.kind == k.kind
-}
-
-// takeStock counts what a node has room for.
-func (p *Prices) takeStock(n *placement.Node) stock {
-	s := stock{of: n.State, slots: make([]slots, len(p.kinds)), allowed: make([]uint64, len(n.Devices))}
-	for i := range n.Devices {
-		d := &n.Devices[i]
-		if !d.Status.TakesPods() {
-			continue
-		}
-		var known bool
-		if s.allowed[i], known = p.allowed[d.Model]; !known { // of a node that came later
-			s.allowed[i] = p.allowing(d.Model)
-		}
-		for k := range p.kinds {
-			if s.allowed[i]&(1<<k) != 0 {
-				s.slots[k].gpus += p.kinds[k].on(d.Free(), d.FreeCores())
-			}
-		}
-	}
-	for k := range p.kinds {
-		s.slots[k].node = p.kinds[k].pods(s.slots[k].gpus, n.FreeCPU())
-	}
-	return s
-}
-
-// allowing returns the kinds that may use a model.
-func (p *Prices) allowing(model string) (set uint64) {
-	for k := range p.kinds {
-		if p.kinds[k].globs.MatchModel(model) {
-			set |= 1 << k
-		}
-	}
-	return set
-}
-
-// on returns how many pods have room on what is left of a GPU, or, of a kind
-// with several GPUs, whether it is one of them.
-func (k *priced) on(units gpu.Units, cores int) int64 {
-	n := int64(units / max(1, k.units))
-	if k.cores > 0 {
-		n = min(n, int64(cores/k.cores))
-	}
-	if k.gpus > 1 {
-		n = min(n, 1)
-	}
-	return n
-}
-
-// pods returns how many pods have room on a node.
-func (k *priced) pods(gpus, cpu int64) int64 {
-	n := gpus
-	if k.gpus > 1 {
-		n /= int64(k.gpus)
-	}
-	if k.cpu > 0 {
-		n = min(n, cpu/k.cpu)
-	}
-	return n
-}
-
-// lost returns what the slots are worth that a request destroys on devices of
-// a node, of those that it has before, in units.
-func (p *Prices) lost(n *placement.Node, before stock, req placement.Request, devices []int) (sum float64) {
-	units, cores := req.Share()
-	cpu := max(0, n.FreeCPU()-req.CPU)
-	for k := range p.kinds {
-		one, was := &p.kinds[k], before.slots[k]
-		if was.node == 0 || one.price == 0 {
-			continue
-		}
-		left := was.gpus
-		for _, i := range devices {
-			if before.allowed[i]&(1<<k) != 0 {
-				d := &n.Devices[i]
-				left += one.on(d.Free()-units, d.FreeCores()-cores) - one.on(d.Free(), d.FreeCores())
-			}
-		}
-		sum += one.price * float64(was.node-one.pods(left, cpu))
 	}
 	return sum
 }

@@ -70,6 +70,16 @@ func TestRankSparesWhatIsScarce(t *testing.T) {
 	}
 }
 
+// shortOf is Prices.short by its definition, pod by pod.
+func shortOf(mix Mix, units, cpu float64) (sum float64) {
+	for k, pods := range mix.seen {
+		if k.cpu > 0 {
+			sum += pods / mix.total * max(0, units-cpu*k.demand()/float64(k.cpu))
+		}
+	}
+	return sum
+}
+
 func TestSpreadKnowsNoPrices(t *testing.T) {
 	nodes := []placement.Node{machine("narrow", 16_000, 2, 8), machine("wide", 64_000, 2, 8)}
 	prices := NewPrices(learned(ask(8, cpu(8000))), nodes)
@@ -146,18 +156,27 @@ func FuzzRanker(f *testing.F) {
 			req.CPU = random.Int64N(9_000)
 			requests = append(requests, req)
 		}
-		prices := NewPrices(mix, nodes)
+		prices, learnedBy := NewPrices(mix, nodes), mix.Learned
 		for range 12 {
 			switch i := random.IntN(len(nodes)); random.IntN(3) {
 			case 0:
 				nodes[i] = change(i)
 			case 1:
-				prices = NewPrices(mix, nodes)
+				prices, learnedBy = NewPrices(mix, nodes), mix.Learned
 			}
-			for _, k := range prices.kinds {
+			for _, k := range prices.several {
 				if !(k.price >= 0 && !math.IsInf(k.price, 0)) {
 					t.Fatalf("a slot of %+v costs %g", k.kind, k.price)
 				}
+			}
+			for model, load := range prices.load {
+				if !(load >= 0 && !math.IsInf(load, 0)) {
+					t.Fatalf("a unit of %s has load %g", model, load)
+				}
+			}
+			units, cpu := random.Float64()*100, random.Float64()*16_000
+			if got, want := prices.short(units, cpu), shortOf(mix, units, cpu); mix.Learned == learnedBy && math.Abs(got-want) > 1e-6*max(1, want) {
+				t.Fatalf("%g units are short of CPU beside %g millicores, want %g", got, cpu, want)
 			}
 			req := requests[random.IntN(len(requests))]
 			want := new(Ranker).Rank(policies, req, pointers(nodes), prices)

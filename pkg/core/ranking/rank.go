@@ -36,9 +36,6 @@ type Ranker struct {
 	mu    sync.Mutex
 	kept  map[asked]map[string]*ranked // by request and node
 	count int
-
-	prices *Prices          // the last
-	stock  map[string]stock // by node, of those that have changed since the prices were made
 }
 
 // asked is what is asked for, and by which policy of GPUs where the request names none.
@@ -58,7 +55,7 @@ const maxKept = 1 << 18
 //
 // A node with the pod's group, a model that it prefers or GPUs nearer to one
 // another goes before. Then Binpack prefers the node on whose chosen GPU the
-// least stays free, what the pod takes from others at these prices included, and
+// least stays free, what the pod takes from others at these prices (Cost) included, and
 // among equals the fullest node; Spread the node whose chosen GPUs are emptiest, by the
 // fullest of them, where GPUs are spread too, then the node of which the largest part is
 // free, and then that with most free. A node on which the request does not fit gets 0.
@@ -111,9 +108,6 @@ func (r *Ranker) look(defaults Policies, req placement.Request, nodes []*placeme
 	if !policy.Packs() {
 		prices = nil
 	}
-	if prices != nil && prices != r.prices {
-		r.prices, r.stock = prices, make(map[string]stock)
-	}
 	known := r.of(defaults, req, len(nodes))
 	entries := make([]*ranked, len(nodes))
 	fitting = make([]int, 0, len(nodes))
@@ -127,24 +121,13 @@ func (r *Ranker) look(defaults Policies, req placement.Request, nodes []*placeme
 			continue
 		}
 		if prices != nil && e.prices != prices {
-			e.lost, e.prices = prices.lost(n, r.stockOf(n), req, e.chosen.Devices), prices
+			e.cost, e.prices = prices.cost(n, req, e.chosen.Devices), prices
+			e.total = float64(e.slack) + e.cost.Sum()
 		}
 		entries[i] = e
 		fitting = append(fitting, i)
 	}
 	return fitting, func(a, b int) int { return entries[a].compare(entries[b], policy) }
-}
-
-// stockOf returns what a node has room for at the last prices.
-func (r *Ranker) stockOf(n *placement.Node) stock {
-	for _, known := range [...]map[string]stock{r.stock, r.prices.stock} {
-		if s := known[n.Name]; s.of != nil && s.of == n.State {
-			return s
-		}
-	}
-	s := r.prices.takeStock(n)
-	r.stock[n.Name] = s
-	return s
 }
 
 // score gives the levels to nodes in order, the best first.
@@ -194,7 +177,8 @@ type ranked struct {
 	nodeShare float64 // of the node that is free
 
 	prices *Prices
-	lost   float64 // at these prices
+	cost   Cost    // at these prices
+	total  float64 // with the slack
 }
 
 func newRanked(fallback placement.Policy, req placement.Request, n *placement.Node) *ranked {
@@ -212,6 +196,7 @@ func newRanked(fallback placement.Policy, req placement.Request, n *placement.No
 		r.slack += n.Devices[i].Free() - units
 		r.share = min(r.share, n.Devices[i].FreeShare())
 	}
+	r.total = float64(r.slack)
 	return r
 }
 
@@ -224,7 +209,7 @@ func (a *ranked) compare(b *ranked, p placement.Policy) int {
 			cmp.Compare(b.share, a.share), cmp.Compare(b.nodeShare, a.nodeShare),
 			cmp.Compare(b.nodeFree, a.nodeFree), cmp.Compare(b.slack, a.slack))
 	case p.Packs():
-		return cmp.Or(likes, cmp.Compare(float64(a.slack)+a.lost, float64(b.slack)+b.lost), cmp.Compare(a.nodeFree, b.nodeFree))
+		return cmp.Or(likes, cmp.Compare(a.total, b.total), cmp.Compare(a.nodeFree, b.nodeFree))
 	default:
 		return likes
 	}
