@@ -361,9 +361,9 @@ func TestExplainShowsCoresWhereTheyAreOffered(t *testing.T) {
 		node *v1.Node
 		want string
 	}{
-		{offering, "NODE   GPU  MODEL        ALLOCATED   FREE/TOTAL  FREE-CORE(%)  VERDICT\n" +
-			"gpu-a  0    NVIDIA A100  █░░░░░░░░░  13/16 GiB   70            would do\n"},
-		{clitest.Node(t, "gpu-a", clitest.Inventory("gpu-a", 16)), "NODE   GPU  MODEL        ALLOCATED   FREE/TOTAL  VERDICT\n"},
+		{offering, "NODE   GPU  MODEL        TAKEN/TOTAL  FREE    FREE-CORE(%)  VERDICT\n" +
+			"gpu-a  0    NVIDIA A100  3/16 GiB     13 GiB  70            would do\n"},
+		{clitest.Node(t, "gpu-a", clitest.Inventory("gpu-a", 16)), "NODE   GPU  MODEL        TAKEN/TOTAL  FREE    VERDICT\n"},
 	} {
 		stdout, _, err := clirun.Inspect(fake.NewClientset(tc.node, holds, waits), "explain", "ml/waits")
 		if err != nil || !strings.Contains(stdout, tc.want) {

@@ -9,6 +9,7 @@ import (
 	"io"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
@@ -108,6 +109,9 @@ func report(facts inspect.Facts, nodes ...node) inspect.Report {
 		}
 		f := facts.Nodes[n.name]
 		f.Address = fmt.Sprintf("10.0.0.%d", i+1)
+		if f.RefusesCores == nil && !slices.ContainsFunc(n.pods, func(h placement.Holding) bool { return h.Request.Cores() > 0 }) {
+			f.RefusesCores = &decide.Refusal{Reason: "Coreless", Message: "the node offers no gpumem.dev/gpu-core"}
+		}
 		if f.Status == "" {
 			f.Status = "Ready"
 		}
