@@ -62,7 +62,7 @@ func (o *mpsOptions) parse(args []string, stdout io.Writer) error {
 	o.log = daemon.DefaultLog()
 	o.log.AddFlags(f)
 	f.BoolVar(&o.check, "check", false, "say how the daemon is, and end")
-	f.BoolVar(&o.probing, "probe", false, "see whether a client of the daemon, with the environment of this process, is held to a limit of 1 GiB, and end")
+	f.BoolVar(&o.probing, "probe", false, "check that the daemon limits a client with the environment of this process to 1 GiB, and end")
 	if err := daemon.Parse(f, `gpumem-device-plugin mps keeps NVIDIA's MPS control daemon running.
 
 Usage: gpumem-device-plugin mps [flags]`, args, stdout); err != nil {
