@@ -97,7 +97,7 @@ func (k kit) startPlugin(ctx context.Context, dir string, level string) (_ *node
 		// The hook of NVIDIA's toolkit needs containers. Where none is found, the plugin
 		// writes the limits.
 		none := filepath.Join(dir, "no-toolkit")
-		args = append(args, "--nri-socket="+nriSocket(dir), "--cgroup-root="+k.cgroups, "--host-root="+none, "--driver-root="+none,
+		args = append(args, "--nri-socket="+nriSocket(dir), "--cgroup-root="+k.cgroups, "--driver-root="+none,
 			"--nvml-library="+cmp.Or(k.library, "libnvidia-ml.so.1"))
 	} else {
 		args = append(args, "--nri-socket=", "--nvml-library="+k.library)
