@@ -1,7 +1,6 @@
 package main
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -92,15 +91,12 @@ func (k kit) startPlugin(ctx context.Context, dir string, level string) (_ *node
 	args := []string{
 		"--node-name=here", "--kubelet-dir=" + dir, "--kubeconfig=" + kubeconfig, "--probe-listen=127.0.0.1:0",
 		"--mps-dir=" + mpsDir(dir), "--enforcement=" + level, "--log-format=console",
+		"--nvml-library=" + k.library,
 	}
 	if level == "kernel" {
-		// The hook of NVIDIA's toolkit needs containers. Where none is found, the plugin
-		// writes the limits.
-		none := filepath.Join(dir, "no-toolkit")
-		args = append(args, "--nri-socket="+nriSocket(dir), "--cgroup-root="+k.cgroups, "--driver-root="+none,
-			"--nvml-library="+cmp.Or(k.library, "libnvidia-ml.so.1"))
+		args = append(args, "--nri-socket="+nriSocket(dir), "--cgroup-root="+k.cgroups)
 	} else {
-		args = append(args, "--nri-socket=", "--nvml-library="+k.library)
+		args = append(args, "--nri-socket=")
 	}
 	stop, err := k.start(ctx, args...)
 	if err != nil {

@@ -102,7 +102,7 @@ func (k kit) level(ctx context.Context, level string) Level {
 		return l
 	}
 	defer os.RemoveAll(dir)
-	if level != "advisory" {
+	if level == "mps" { // at kernel a daemon could refuse what the driver is to refuse
 		stop, err := k.startMPS(ctx, dir)
 		defer stop()
 		if err != nil {

@@ -7,27 +7,28 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"strconv"
 	"strings"
 	"testing"
 
 	"github.com/gpumem/gpumem/test/fakenvml"
 )
 
-// probe stands in for the CUDA program: it obeys the limit of MPS, for each process,
-// and that of its control group, for all.
+// probe runs the CUDA program with the simulated driver, and tells the driver in which control
+// group that is. The driver has no kernels: how many were launched is made up.
 const probe = `#!/bin/sh
-limit=${CUDA_MPS_PINNED_DEVICE_MEM_LIMIT#0=}
-limit=${limit%M}
-group=$(grep -lsx $$ "$SIMULATED_CGROUPS"/gpumem-gpu-kit/*/cgroup.procs)
-[ -z "$group" ] || ofgroup=$(($(cut -d ' ' -f 2 "${group%/*}/dmem.max") >> 20))
 [ -n "$CUDA_VISIBLE_DEVICES" ] || { echo '{"ok": false, "error": "no GPU"}'; exit; }
-wanted=$2
-[ $1 != both ] || wanted=$((2 * $2))
-case $1 in
-spin) echo '{"ok": true, "start": 0.25, "launches": 100}' ;;
-*) if [ $2 -gt ${limit:-999999} ] || [ $wanted -gt ${ofgroup:-999999} ]; then echo '{"ok": false, "error": "cuMemAlloc: CUDA_ERROR_OUT_OF_MEMORY"}'; else echo '{"ok": true, "start": 0.25, "launches": 0}'; fi ;;
-esac
+[ $1 != spin ] || { echo '{"ok": true, "start": 0.25, "launches": 100}'; exit; }
+here=$(dirname "$0")
+group=$(grep -lsx $$ "$here"/gpus.json.d/cgroup/kubepods/pod-gpumem-gpu-kit/*/cgroup.procs)
+group=${group%/cgroup.procs}
+export FAKENVML_CGROUP="${group#"$here"/gpus.json.d/cgroup}" LD_LIBRARY_PATH="$here"
+exec "$here/cuda" "$@"
+`
+
+// plugin is the device plugin, as one who may set limits.
+const plugin = `#!/bin/sh
+[ $(id -u) = 0 ] || exec unshare --user --map-root-user "$(dirname "$0")/gpumem" "$@"
+exec "$(dirname "$0")/gpumem" "$@"
 `
 
 // parts are what the kit runs: the real plugin, a simulated driver, and stand-ins for
@@ -37,6 +38,12 @@ type parts struct {
 	dir string
 }
 
+// cgroups is where the simulated driver has its control groups, and controllers what they hand down.
+const (
+	cgroups     = "gpus.json.d/cgroup"
+	controllers = "cpu memory dmem\n"
+)
+
 func newParts(t *testing.T) parts {
 	t.Helper()
 	dir, err := os.MkdirTemp("", "kit") //nolint:usetesting // short: sockets are made below it
@@ -45,19 +52,28 @@ func newParts(t *testing.T) parts {
 	}
 	t.Cleanup(func() { os.RemoveAll(dir) })
 	p := parts{t, dir}
-	p.build("plugin", "./cmd/gpumem-device-plugin", "CGO_ENABLED=1", "CGO_CFLAGS=-O2 -g -Wno-deprecated-declarations")
+	p.build("gpumem", "./cmd/gpumem-device-plugin", "CGO_ENABLED=1", "CGO_CFLAGS=-O2 -g -Wno-deprecated-declarations")
+	p.program("plugin", plugin)
 	p.build("nvidia-cuda-mps-control", "./pkg/node/mps/internal/standin")
 	t.Setenv("PATH", dir+string(os.PathListSeparator)+os.Getenv("PATH"))
 	if _, err := fakenvml.Build(t.Context(), dir); err != nil {
 		t.Fatal(err)
 	}
 	t.Setenv("FAKENVML_CONFIG", filepath.Join(dir, "gpus.json"))
-	t.Setenv("SIMULATED_CGROUPS", filepath.Join(dir, "cgroup"))
-	p.write(probe, "probe")
-	if err := os.Chmod(filepath.Join(dir, "probe"), 0o755); err != nil {
-		t.Fatal(err)
+	if out, err := exec.Command("gcc", "-o", filepath.Join(dir, "cuda"), "probe/probe.c", "-ldl").CombinedOutput(); err != nil {
+		t.Fatalf("gcc: %v\n%s", err, out)
 	}
+	p.program("probe", probe)
 	return p
+}
+
+// program writes a script that can be run.
+func (p parts) program(name, script string) {
+	p.t.Helper()
+	p.write(script, name)
+	if err := os.Chmod(filepath.Join(p.dir, name), 0o755); err != nil {
+		p.t.Fatal(err)
+	}
 }
 
 func (p parts) build(name, source string, env ...string) {
@@ -95,7 +111,7 @@ func (p parts) run(levels string) (r Result, table string) {
 	var text strings.Builder
 	err := run(p.t.Context(), []string{
 		"-plugin", filepath.Join(p.dir, "plugin"), "-probe", filepath.Join(p.dir, "probe"), "-nvml-library", filepath.Join(p.dir, "libnvidia-ml.so.1"),
-		"-cgroup-root", filepath.Join(p.dir, "cgroup"), "-json", out, "-seconds", "0.1", "-patience", "20s", "-levels", levels,
+		"-cgroup-root", filepath.Join(p.dir, cgroups), "-json", out, "-seconds", "0.1", "-patience", "20s", "-levels", levels,
 	}, &text, testLog{p.t})
 	if err != nil {
 		p.t.Fatal(err)
@@ -114,9 +130,11 @@ func TestTheKit(t *testing.T) {
 	p := newParts(t)
 	t.Run("an old driver", p.testOldDriver)
 	p.driver("615.10.01")
-	p.write("cpu memory dmem\n", "cgroup", "cgroup.controllers")
-	p.write("nvidia/0000:10:00.0/vidmem 16106127360\n", "cgroup", "dmem.capacity")
-	t.Run("a limit that cannot be written", p.testNoLimit)
+	p.write(controllers, cgroups, "cgroup.controllers")
+	p.write("nvidia/0000:10:00.0/vidmem 16106127360\n", cgroups, "dmem.capacity")
+	p.write(controllers, cgroups, "cgroup.subtree_control")
+	p.write(controllers, cgroups, pods, "cgroup.subtree_control")
+	t.Run("a limit that cannot be set", p.testNoLimit)
 	t.Run("the kernel's limit", p.testKernel)
 }
 
@@ -153,26 +171,37 @@ func (p parts) testOldDriver(t *testing.T) {
 	}
 }
 
-// Nothing is measured in a container without its limit.
+// The driver has passed the plugin's test, and cannot limit containers: those above theirs do not
+// hand dmem down, and what the kit writes there does nothing in a plain folder. No program runs
+// in a container without its limit.
 func (p parts) testNoLimit(t *testing.T) {
-	r, _ := p.run("kernel")
-	if l := r.Levels[0]; l.Limits() || !strings.Contains(l.Within.Error, "its limit of GPU memory does not hold") {
+	p.write("cpu memory\n", cgroups, parent, "cgroup.subtree_control")
+	r, table := p.run("kernel")
+	l := r.Levels[0]
+	if l.Missing != "" || l.Limits() || l.Shared[4].Failed != 12 {
 		t.Errorf("%+v", l)
+	}
+	for _, probe := range []Probe{l.Within, l.Beyond, l.Forked, l.Both, l.Neighbour} {
+		if probe.OK || !strings.Contains(probe.Error, "its limit of GPU memory does not hold") {
+			t.Errorf("%+v", probe)
+		}
+	}
+	if words := "kernel        not enforced  fails   fails   fails   fails     fails"; !strings.Contains(table, words) {
+		t.Errorf("the table does not have %q:\n%s", words, table)
 	}
 }
 
-// The plugin writes the limit, asked as by a container runtime, and it is one for all
-// processes of a container.
+// The driver has the limit from the plugin, which is asked as by a container runtime. It is one for
+// all processes of a container. No MPS daemon runs.
 func (p parts) testKernel(t *testing.T) {
-	for container := range 40 { // Linux makes these files with the folder
-		for _, file := range []string{"dmem.max", "dmem.min"} {
-			p.write("", "cgroup", parent, strconv.Itoa(container+1), file)
-		}
-	}
+	p.write(controllers, cgroups, parent, "cgroup.subtree_control")
 	r, table := p.run("kernel")
 	l := r.Levels[0]
-	if l.Missing != "" || !l.Limits() || l.Forked.OK || l.Both.OK || !l.Neighbour.OK || l.Shared[4].Launches != 1200 {
+	if l.Missing != "" || !l.Limits() || l.Env["CUDA_MPS_PIPE_DIRECTORY"] != "" || l.Forked.OK || l.Both.OK || !l.Neighbour.OK || l.Shared[4].Launches != 1200 {
 		t.Errorf("%+v\n%s", l, table)
+	}
+	if words := "kernel        enforced      works   fails   fails   fails     works"; !strings.Contains(table, words) {
+		t.Errorf("the table does not have %q:\n%s", words, table)
 	}
 }
 

@@ -6,8 +6,8 @@
 #
 # It needs the driver, Go, gcc, and root for the levels mps and kernel. It runs on the
 # first GPU, which nobody else should use meanwhile. Compute modes are left as they are.
-# For level kernel it puts the dmem controller into the root control group's
-# cgroup.subtree_control.
+# For level kernel, whose containers are control groups below kubepods, it puts the dmem controller
+# into cgroup.subtree_control of the root and of kubepods, where Linux has it and they do not.
 set -eu
 cd "$(dirname "$0")"
 out=$(mktemp -d)

@@ -10,6 +10,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strconv"
+	"strings"
 	"sync"
 
 	"github.com/containerd/nri/pkg/adaptation"
@@ -55,20 +56,33 @@ func startRuntime(dir, root string) (*runtime, error) {
 	_, err = os.Stat(filepath.Join(root, "dmem.capacity"))
 	dmem := err == nil
 	for _, group := range []string{"/", pods, parent} {
-		if err := os.MkdirAll(filepath.Join(root, group), 0o755); err != nil {
+		dir := filepath.Join(root, group)
+		err := os.MkdirAll(dir, 0o755)
+		if err == nil && dmem {
+			err = handDown(dir)
+		}
+		if err != nil {
 			r.stop()
 			return nil, err
 		}
-		if !dmem {
-			continue
-		}
-		err := os.WriteFile(filepath.Join(root, group, "cgroup.subtree_control"), []byte("+dmem"), 0o644)
-		if err != nil {
-			r.stop()
-			return nil, fmt.Errorf("no dmem controller for control groups: %w", err)
-		}
 	}
 	return r, nil
+}
+
+// handDown gives the groups below one the controller dmem, where they have not got it.
+func handDown(dir string) error {
+	file := filepath.Join(dir, "cgroup.subtree_control")
+	has, err := os.ReadFile(file)
+	if err != nil {
+		return err
+	}
+	if slices.Contains(strings.Fields(string(has)), "dmem") {
+		return nil
+	}
+	if err := os.WriteFile(file, []byte("+dmem"), 0o644); err != nil {
+		return fmt.Errorf("no dmem controller for control groups: %w", err)
+	}
+	return nil
 }
 
 func (r *runtime) stop() {
@@ -89,15 +103,19 @@ func (r *runtime) start(ctx context.Context, env map[string]string) (group strin
 	if err := os.Mkdir(group, 0o755); err != nil && !errors.Is(err, fs.ErrExist) {
 		return "", nil, err
 	}
-	end = func() { _ = os.Remove(group) } // likewise
 	var list []string
 	for _, name := range slices.Sorted(maps.Keys(env)) {
 		list = append(list, name+"="+env[name])
 	}
-	err = r.nri.StartContainer(ctx, &adaptation.StateChangeEvent{
-		Pod:       &adaptation.PodSandbox{Namespace: podNamespace, Name: podName},
-		Container: &adaptation.Container{Name: containerName, Env: list, Linux: &adaptation.LinuxContainer{CgroupsPath: path}},
-	})
+	pod := &adaptation.PodSandbox{Namespace: podNamespace, Name: podName}
+	c := &adaptation.Container{Name: containerName, Env: list, Linux: &adaptation.LinuxContainer{CgroupsPath: path}}
+	end = func() {
+		// What is reserved for the container is given back while its group is there. The plugin logs
+		// what goes wrong.
+		_, _ = r.nri.StopContainer(context.WithoutCancel(ctx), &adaptation.StopContainerRequest{Pod: pod, Container: c})
+		_ = os.Remove(group) // an empty control group goes with its files
+	}
+	err = r.nri.StartContainer(ctx, &adaptation.StateChangeEvent{Pod: pod, Container: c})
 	if err != nil {
 		end()
 		return "", nil, err
