@@ -25,9 +25,9 @@ export FAKENVML_CGROUP="${group#"$here"/gpus.json.d/cgroup}" LD_LIBRARY_PATH="$h
 exec "$here/cuda" "$@"
 `
 
-// plugin is the device plugin, as one who may set limits.
+// plugin is the device plugin, as one who may set limits: the driver asks for CAP_SYS_ADMIN.
 const plugin = `#!/bin/sh
-[ $(id -u) = 0 ] || exec unshare --user --map-root-user "$(dirname "$0")/gpumem" "$@"
+[ $(id -u) = 0 ] || [ "$1" = mps ] || exec unshare --user --map-root-user "$(dirname "$0")/gpumem" "$@"
 exec "$(dirname "$0")/gpumem" "$@"
 `
 
