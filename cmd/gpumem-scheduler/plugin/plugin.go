@@ -182,7 +182,7 @@ func (p *Plugin) Score(_ context.Context, state fwk.CycleState, _ *v1.Pod, info 
 	if c == nil {
 		return 0, nil
 	}
-	return c.scores[info.Node().Name] * (fwk.MaxNodeScore / ranking.MaxScore), nil
+	return c.scores[info.Node().Name] * (fwk.MaxScore / ranking.MaxScore), nil
 }
 
 // ScoreExtensions are none: the ranks are scores already.

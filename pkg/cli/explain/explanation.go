@@ -85,13 +85,8 @@ func (o *Options) explanationOf(ctx context.Context, pod *v1.Pod) (explanation, 
 		e.gpuless = e.Indexes == ""
 		e.Summary, e.Advice = "has ended, and holds nothing any more"+why(pod), o.advice(ctx, pod)
 	case pod.Spec.NodeName != "":
-		if node, known := facts.Nodes[pod.Spec.NodeName]; unseen.Nodes != nil {
-			// Nothing is known of any.
-		} else if !known {
-			e.State = "its node is gone: Kubernetes deletes the pod in a while, unless the node comes back"
-		} else if node.NotReady {
-			down := fmt.Sprintf("its node is NotReady, and what is known of the pod may be old: kubectl describe node %s says why", pod.Spec.NodeName)
-			e.State = strings.TrimSuffix(down+"; "+e.State, "; ")
+		if unseen.Nodes == nil {
+			e.State = stateOn(pod.Spec.NodeName, e.State, facts)
 		}
 		e.asked = o.askedFor(pod)
 		e.Summary = o.lookThere(ctx, &e, pod, asks, nodes, facts)
@@ -105,6 +100,19 @@ func (o *Options) explanationOf(ctx context.Context, pod *v1.Pod) (explanation, 
 		}
 	}
 	return e, nil
+}
+
+// stateOn returns the state of a pod with that of its node, where the node has a problem.
+func stateOn(node, state string, facts inspect.Facts) string {
+	switch n, known := facts.Nodes[node]; {
+	case !known:
+		return "its node is gone: Kubernetes deletes the pod in a while, unless the node comes back"
+	case n.NotReady:
+		down := fmt.Sprintf("its node is NotReady, and what is known of the pod may be old: kubectl describe node %s says why", node)
+		return strings.TrimSuffix(down+"; "+state, "; ")
+	default:
+		return state
+	}
 }
 
 // askedFor reports whether a scheduler has asked gpumem about a placed pod.

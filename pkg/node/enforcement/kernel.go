@@ -7,6 +7,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"strings"
 	"sync"
 	"time"
 
@@ -129,7 +130,7 @@ func (k *kernel) settleAll(ctx context.Context, devices []gpu.Device) error {
 // together: the driver adds to it as they are given limits, and does not hear of one that is
 // removed. Where it has more, that is taken away, from those further up too.
 func (k *kernel) settle(ctx context.Context, id gpu.UUID, dir string) (soft uint64, err error) {
-	has, hard, ok, err := k.driver.Get(ctx, id, dir)
+	has, _, ok, err := k.driver.Get(ctx, id, dir)
 	if err != nil || !ok || !aboveContainers(dir) {
 		return has, err
 	}
@@ -149,7 +150,8 @@ func (k *kernel) settle(ctx context.Context, id gpu.UUID, dir string) (soft uint
 		sum += below
 	}
 	// What was below has been taken from here already.
-	if has, hard, ok, err = k.driver.Get(ctx, id, dir); err != nil || !ok || has <= sum {
+	has, hard, ok, err := k.driver.Get(ctx, id, dir)
+	if err != nil || !ok || has <= sum {
 		return has, err
 	}
 	return sum, k.driver.Set(ctx, id, dir, sum, hard)
@@ -168,10 +170,11 @@ const (
 // proven says why the driver does not hold control groups of pods to limits of these GPUs, as
 // found by a test of each. Where it does, what ended containers have left is given back.
 func (k *kernel) proven(ctx context.Context, driver string, devices []gpu.Device) error {
-	of := driver
+	words := []string{driver}
 	for _, d := range devices {
-		of += " " + string(d.UUID)
+		words = append(words, string(d.UUID))
 	}
+	of := strings.Join(words, " ")
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	good := retest

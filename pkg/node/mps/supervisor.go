@@ -260,27 +260,43 @@ func (s *Supervisor) watch(ctx context.Context, exited <-chan error) error {
 		case err == nil:
 			failures = 0
 			s.well(ctx, c)
-			if time.Since(swept) >= sweepInterval {
-				swept = time.Now()
-				s.sweep(ctx)
-			}
+			swept = s.sweepSince(ctx, swept)
 		case !set && time.Now().After(deadline), set && failures+1 >= MaxFailures:
 			return err
 		case set:
 			failures++
 			s.sick(err.Error())
 		}
-		select {
-		case <-ctx.Done():
-			return ctx.Err()
-		case err := <-exited:
-			if err != nil {
-				return fmt.Errorf("%w: %w", errExited, err)
-			}
-			return errExited
-		case <-ticker.C:
+		if err := wait(ctx, exited, ticker.C); err != nil {
+			return err
 		}
 	}
+}
+
+// wait waits for the next tick. It returns an error when the daemon has exited, or the context is
+// done.
+func wait(ctx context.Context, exited <-chan error, tick <-chan time.Time) error {
+	select {
+	case <-ctx.Done():
+		return ctx.Err()
+	case err := <-exited:
+		if err != nil {
+			return fmt.Errorf("%w: %w", errExited, err)
+		}
+		return errExited
+	case <-tick:
+		return nil
+	}
+}
+
+// sweepSince sweeps if the last time was long enough ago, and returns when it last did.
+func (s *Supervisor) sweepSince(ctx context.Context, last time.Time) time.Time {
+	if time.Since(last) < sweepInterval {
+		return last
+	}
+	now := time.Now()
+	s.sweep(ctx)
+	return now
 }
 
 // apply gives a daemon its settings.

@@ -104,7 +104,7 @@ func (l *Limits) call(ctx context.Context, function string, id gpu.UUID, dir str
 	go func() {
 		words := []*C.char{C.CString(library), C.CString(function), C.CString(string(id)), C.CString(dir)}
 		limits := C.memory_limits{nameSpace: words[3], softLimit: C.ulonglong(soft), hardLimit: C.ulonglong(hard)}
-		ret := C.memory_limits_call(words[0], words[1], words[2], &limits)
+		ret := C.memory_limits_call(words[0], words[1], words[2], &limits) //nolint:gocritic // it is of what cgo writes
 		for _, word := range words {
 			C.free(unsafe.Pointer(word))
 		}

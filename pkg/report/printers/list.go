@@ -79,18 +79,7 @@ func List[R any](w io.Writer, columns []Column[R], rows []R, o ListOptions) erro
 		}
 		lines = append(lines, cells)
 	}
-	widths := make([]int, len(columns))
-	if o.Widths != nil {
-		copy(widths, *o.Widths)
-	}
-	for _, line := range lines {
-		for i, cell := range line {
-			widths[i] = max(widths[i], utf8.RuneCountInString(cell))
-		}
-	}
-	if o.Widths != nil {
-		*o.Widths = widths
-	}
+	widths := o.widths(lines, len(columns))
 	var out bytes.Buffer
 	for n, line := range lines {
 		row := n - (len(lines) - len(rows))
@@ -108,6 +97,23 @@ func List[R any](w io.Writer, columns []Column[R], rows []R, o ListOptions) erro
 	}
 	_, err := w.Write(out.Bytes())
 	return err
+}
+
+// widths returns how wide each column is, and keeps it for the next list where that is asked for.
+func (o ListOptions) widths(lines [][]string, columns int) []int {
+	widths := make([]int, columns)
+	if o.Widths != nil {
+		copy(widths, *o.Widths)
+	}
+	for _, line := range lines {
+		for i, cell := range line {
+			widths[i] = max(widths[i], utf8.RuneCountInString(cell))
+		}
+	}
+	if o.Widths != nil {
+		*o.Widths = widths
+	}
+	return widths
 }
 
 func (c Colour) paint(s string) string {

@@ -152,51 +152,70 @@ func (d *daemon) listen(name string, n *namespace) error {
 func (d *daemon) namespace(words []string) (string, error) {
 	d.namespaces.mu.Lock()
 	defer d.namespaces.mu.Unlock()
-	named := func(i int) (*namespace, error) {
-		if len(words) <= i || d.namespaces.of[words[i]] == nil {
-			return nil, fmt.Errorf("Namespace %q not found", words[min(i, len(words)-1)])
-		}
-		return d.namespaces.of[words[i]], nil
-	}
 	server := "--server=" + serverName
-	switch {
-	case slices.Equal(words, []string{"list", server, "--format=csv,noheader"}):
-		var out strings.Builder
-		for _, name := range slices.Sorted(maps.Keys(d.namespaces.of)) {
-			n := d.namespaces.of[name]
-			fmt.Fprintf(&out, "%s,%s,Ready,%s,%.2f,0,%s\n", name, serverName, n.limits["all"], n.percent, filepath.Join(d.pipe, serverName, name))
-		}
-		return strings.TrimSpace(out.String()), nil
-	case len(words) == 3 && words[0] == "create" && words[2] == server && nameOf.MatchString(words[1]):
-		if d.namespaces.of[words[1]] != nil {
-			return "", fmt.Errorf("Error: namespace %s exists", words[1])
-		}
-		n := &namespace{terms: terms{percent: 100, limits: make(map[string]string)}}
-		d.namespaces.of[words[1]] = n
-		return "", d.listen(words[1], n)
-	case len(words) >= 4 && words[0] == "set" && words[2] == server:
-		n, err := named(1)
-		for _, option := range words[3:] {
-			if key, value, _ := strings.Cut(option, "="); err == nil {
-				err = n.set(key, value)
-			}
-		}
-		return "", err
-	case len(words) == 4 && words[0] == "get" && words[2] == serverName && words[3] == "pinned-memory-limit":
-		n, err := named(1)
-		if err != nil {
-			return "", err
-		}
-		return n.limits["all"], nil
-	case len(words) == 3 && words[0] == "delete" && words[2] == server:
-		n, err := named(1)
-		if err != nil {
-			return "", err
-		}
-		delete(d.namespaces.of, words[1])
-		n.listener.Close()
-		return "", os.RemoveAll(filepath.Join(d.pipe, serverName, words[1]))
-	default:
-		return "", fmt.Errorf("Unknown command %q", words)
+	if slices.Equal(words, []string{"list", server, "--format=csv,noheader"}) {
+		return d.listNamespaces(), nil
 	}
+	if len(words) < 3 {
+		return "", unknown(words)
+	}
+	if words[0] == "create" && len(words) == 3 && words[2] == server && nameOf.MatchString(words[1]) {
+		return "", d.createNamespace(words[1])
+	}
+	if d.namespaces.of[words[1]] == nil {
+		return "", fmt.Errorf("Namespace %q not found", words[1])
+	}
+	if words[2] == server {
+		return "", d.change(words)
+	}
+	if slices.Equal(words[2:], []string{serverName, "pinned-memory-limit"}) && words[0] == "get" {
+		return d.namespaces.of[words[1]].limits["all"], nil
+	}
+	return "", unknown(words)
+}
+
+func unknown(words []string) error { return fmt.Errorf("Unknown command %q", words) }
+
+// change sets terms of a namespace that is there, or deletes it.
+func (d *daemon) change(words []string) error {
+	name, options := words[1], words[3:]
+	n := d.namespaces.of[name]
+	switch {
+	case words[0] == "set" && len(options) > 0:
+		return n.setAll(options)
+	case words[0] == "delete" && len(options) == 0:
+		delete(d.namespaces.of, name)
+		n.listener.Close()
+		return os.RemoveAll(filepath.Join(d.pipe, serverName, name))
+	default:
+		return unknown(words)
+	}
+}
+
+func (n *namespace) setAll(options []string) error {
+	for _, option := range options {
+		key, value, _ := strings.Cut(option, "=")
+		if err := n.set(key, value); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (d *daemon) listNamespaces() string {
+	var out strings.Builder
+	for _, name := range slices.Sorted(maps.Keys(d.namespaces.of)) {
+		n := d.namespaces.of[name]
+		fmt.Fprintf(&out, "%s,%s,Ready,%s,%.2f,0,%s\n", name, serverName, n.limits["all"], n.percent, filepath.Join(d.pipe, serverName, name))
+	}
+	return strings.TrimSpace(out.String())
+}
+
+func (d *daemon) createNamespace(name string) error {
+	if d.namespaces.of[name] != nil {
+		return fmt.Errorf("Error: namespace %s exists", name)
+	}
+	n := &namespace{terms: terms{percent: 100, limits: make(map[string]string)}}
+	d.namespaces.of[name] = n
+	return d.listen(name, n)
 }
