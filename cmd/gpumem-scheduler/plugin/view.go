@@ -2,6 +2,7 @@ package plugin
 
 import (
 	"fmt"
+	"slices"
 	"sync"
 
 	v1 "k8s.io/api/core/v1"
@@ -60,7 +61,7 @@ func (d difference) applied(node placement.Node) placement.Node {
 			node = node.With(h)
 		}
 	}
-	return node.WithNominated(append(line[:len(line):len(line)], d.nominated...))
+	return node.WithNominated(append(slices.Clip(line), d.nominated...))
 }
 
 // compare returns what NodeInfo has otherwise than the cache. A pod of whose binding no watch
