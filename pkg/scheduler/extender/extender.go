@@ -37,6 +37,7 @@ type Extender struct {
 	ranker ranking.Ranker
 	looks  looks
 	waker  waker.Waker
+	said   sentences
 }
 
 // Bind chooses the pod's GPUs on the node and binds it there.

@@ -65,7 +65,7 @@ func (e *Extender) filter(args *extenderv1.ExtenderArgs) *extenderv1.ExtenderFil
 		zap.Stringer("pod", q.Pod), zap.String("uid", q.Pod.UID), zap.Int("asked", d.Asked), zap.Int("fit", d.Fit))
 	result := &extenderv1.ExtenderFilterResult{}
 	if len(fit) == 0 || !e.Alone {
-		result.FailedNodes, result.FailedAndUnresolvableNodes = refused.answer(len(fit), d.Sampled)
+		result.FailedNodes, result.FailedAndUnresolvableNodes = refused.answer(len(fit), d.Sampled, &e.said)
 	}
 	return fitting(result, args, e.choose(q, fit, now))
 }

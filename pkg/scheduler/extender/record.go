@@ -5,6 +5,7 @@ import (
 	"iter"
 	"slices"
 	"strings"
+	"sync"
 
 	v1 "k8s.io/api/core/v1"
 	extenderv1 "k8s.io/kube-scheduler/extender/v1"
@@ -59,18 +60,20 @@ const mostDescribed = decisions.MaxNodes
 // those to which no eviction could bring the pod. Where the pod fits on no node and there
 // are many, those are described that come closest; of a sample, in which there are others
 // each time, none.
-func (r refusals) answer(fit int, sampled bool) (failed, never extenderv1.FailedNodesMap) {
+func (r refusals) answer(fit int, sampled bool, said *sentences) (failed, never extenderv1.FailedNodesMap) {
 	failed, never = make(extenderv1.FailedNodesMap), make(extenderv1.FailedNodesMap)
 	var described map[string]bool // nil: all
 	if fit == 0 && len(r.nodes) > mostDescribed {
 		described = r.closest(sampled)
 	}
 	brief := make(map[placement.Reason]string)
+	said.mu.Lock()
+	defer said.mu.Unlock()
 	for _, node := range r.nodes {
-		message := reasons.Refusal(node.Refusal)
+		message := said.of(node.Refusal)
 		if node.Verdict != nil && described != nil && !described[node.name] {
 			if _, ok := brief[node.Verdict.Reason]; !ok {
-				brief[node.Verdict.Reason] = reasons.Brief(*node.Verdict)
+				brief[node.Verdict.Reason] = passedOn(reasons.Brief(*node.Verdict))
 			}
 			message = brief[node.Verdict.Reason]
 		}
@@ -78,9 +81,32 @@ func (r refusals) answer(fit int, sampled bool) (failed, never extenderv1.Failed
 		if node.Unresolvable {
 			to = never
 		}
-		to[node.name] = passedOn(message)
+		to[node.name] = message
 	}
 	return failed, never
+}
+
+// sentences are what was said of refusals, as kube-scheduler is to be told it. The cache gives
+// the same refusal again until the node changes.
+type sentences struct {
+	mu   sync.Mutex
+	kept map[*decide.Refusal]string
+}
+
+// mostSentences is how many are kept at most: they are all forgotten then.
+const mostSentences = 1 << 16
+
+// of returns the sentence of a refusal; the lock is the caller's.
+func (s *sentences) of(r *decide.Refusal) string {
+	sentence, ok := s.kept[r]
+	if !ok {
+		if s.kept == nil || len(s.kept) >= mostSentences {
+			s.kept = make(map[*decide.Refusal]string)
+		}
+		sentence = passedOn(reasons.Refusal(r))
+		s.kept[r] = sentence
+	}
+	return sentence
 }
 
 // closest returns by name the nodes that come closest, of those that pods may leave; of a
