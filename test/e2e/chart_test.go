@@ -127,8 +127,9 @@ func TestPodSecurity(t *testing.T) {
 	if _, err := suite.stack.Kubectl(e.ctx, e.cluster, "label", "namespace", e.namespace, "pod-security.kubernetes.io/enforce=restricted"); err != nil {
 		t.Fatal(err)
 	}
-	const becauseOfTheKubelet = `violates PodSecurity "restricted:latest": host namespaces (hostPID=true), restricted volume types ` +
-		`(volumes "device-plugins", "pod-resources", "nri", "mps", "cgroup", "cdi", "driver-root" use restricted volume type "hostPath"), ` +
+	const becauseOfTheKubelet = `violates PodSecurity "restricted:latest": host namespaces (hostPID=true), ` +
+		`unrestricted capabilities (container "gpumem-device-plugin" must not include "SYS_ADMIN" in securityContext.capabilities.add), restricted volume types ` +
+		`(volumes "device-plugins", "pod-resources", "nri", "mps", "cgroup", "driver-root" use restricted volume type "hostPath"), ` +
 		`runAsNonRoot != true (pod or container "gpumem-device-plugin" must set securityContext.runAsNonRoot=true), ` +
 		`runAsUser=0 (container "gpumem-device-plugin" must not set runAsUser=0)`
 	for name, tc := range map[string]struct{ flags, refused string }{

@@ -169,12 +169,13 @@ type upgrade struct {
 
 // createPods creates pods of each kind, and notes what they hold.
 func (u *upgrade) createPods() {
+	u.create(u.pod("two-gpus", 4, annotated("gpu-count", "2"), onNode("node1")))
+	u.running("two-gpus") // before one that has a GPU alone
 	u.create(u.pod("one", 3))
 	u.create(u.pod("several", 2, func(pod *v1.Pod) {
 		pod.Spec.InitContainers = []v1.Container{sample("init", 3, "-exit-after=1s")}
 		pod.Spec.Containers = append(pod.Spec.Containers, sample("second", 1), sample("sidecar", 0))
 	}))
-	u.create(u.pod("two-gpus", 4, annotated("gpu-count", "2"), onNode("node1")))
 	u.create(u.pod("alone", 5, annotated("policy", "exclusive")))
 	u.create(u.pod("cores", 2, func(pod *v1.Pod) {
 		pod.Spec.Containers[0].Resources.Limits["gpumem.dev/gpu-core"] = *resource.NewQuantity(10, resource.DecimalSI)
