@@ -121,7 +121,7 @@ func flagsIn(t *testing.T, folder string) (flags []string) {
 	return flags
 }
 
-// metricsIn returns the names of the metrics in the tables of a page, of which the head has
+// metricsIn returns the names of the metrics in the tables of a page. The head of a table has
 // what they begin with.
 func metricsIn(page string) (metrics []string) {
 	head, name := regexp.MustCompile("^\\| `(gpumem_[a-z_]+_)…` \\|"), regexp.MustCompile("`([a-z_]+)(?:\\{[a-z,]+\\})?`")

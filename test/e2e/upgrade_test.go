@@ -40,7 +40,7 @@ var (
 // device plugins become those of this checkout, and those of the release again, one before
 // the other: no pod is moved, ended or counted for something else, by either version of the
 // command, and each mixture places pods and asks for nothing that it may not. After that
-// everything is uninstalled while a GPU is cordoned: what stays is what docs/install.md says.
+// everything is uninstalled while a GPU is cordoned: docs/install.md says what is left.
 func TestUpgradeFromTheLastRelease(t *testing.T) {
 	e := setup(t)
 	e.ctx = t.Context() // several installations, and go test has a limit of its own
@@ -163,11 +163,11 @@ type upgrade struct {
 	*env
 	was, is *stack.Stack
 	before  map[string]*v1.Pod          // as they were when they had started
-	held    map[string]map[string]int64 // units, by node and GPU
+	units   map[string]map[string]int64 // allocated, by node and GPU
 	tried   int
 }
 
-// createPods creates pods of each kind, and notes what they hold.
+// createPods creates pods of each kind, and notes what they have.
 func (u *upgrade) createPods() {
 	u.create(u.pod("two-gpus", 4, annotated("gpu-count", "2"), onNode("node1")))
 	u.running("two-gpus") // before one that has a GPU alone
@@ -188,10 +188,10 @@ func (u *upgrade) createPods() {
 		u.agree(name, "main")
 		u.before[name] = u.get(name)
 	}
-	u.held = u.booksBy(u.was)
+	u.units = u.allocatedBy(u.was)
 }
 
-// to makes the installation that of a version, but for what is held back.
+// to upgrades or downgrades to a version; heldBack is left as it was.
 func (u *upgrade) to(version *stack.Stack, heldBack string) {
 	u.Helper()
 	args := []string{"upgrade", stack.Release, version.Chart(), "--namespace", stack.Namespace, "--wait", "--timeout", "4m",
@@ -226,7 +226,7 @@ func (u *upgrade) to(version *stack.Stack, heldBack string) {
 	})
 }
 
-// parts returns the versions of the images of which gpumem's pods run, and whether all of
+// parts returns the versions of the images in gpumem's pods, and whether all of
 // them are ready, and none is about to end.
 func (u *upgrade) parts() (settled bool, versions map[string]string) {
 	pods, err := u.client.CoreV1().Pods(stack.Namespace).List(u.ctx, metav1.ListOptions{})
@@ -265,7 +265,7 @@ func (u *upgrade) check(state string) {
 	}
 	for _, version := range []*stack.Stack{u.was, u.is} {
 		u.eventually(state+": the command of "+version.Version()+" counts what it counted", func() (bool, string) {
-			diff := cmp.Diff(u.held, u.booksBy(version))
+			diff := cmp.Diff(u.units, u.allocatedBy(version))
 			return diff == "", diff
 		})
 	}
@@ -279,8 +279,8 @@ func (u *upgrade) check(state string) {
 	u.gone(name)
 }
 
-// booksBy returns the units that each GPU has given away, as a version's command says.
-func (u *upgrade) booksBy(version *stack.Stack) map[string]map[string]int64 {
+// allocatedBy returns the units that each GPU has given away, as a version's command says.
+func (u *upgrade) allocatedBy(version *stack.Stack) map[string]map[string]int64 {
 	u.Helper()
 	text, err := version.Inspect(u.ctx, u.cluster, "-o", "json")
 	if err != nil {
@@ -345,7 +345,7 @@ func (u *upgrade) uninstallAfterACordon() {
 	suite.since = time.Now()
 	u.restore()
 	u.eventually("the next installation counts the pods that run, and heeds the cordon", func() (bool, string) {
-		diff := cmp.Diff(u.held, u.books())
+		diff := cmp.Diff(u.units, u.books())
 		for _, n := range u.inspect().Nodes {
 			if n.Name == "node2" && n.GPUs[1].Healthy {
 				diff += "GPU 1 of node2 is not cordoned"

@@ -20,7 +20,7 @@ import (
 const licencesFile = "THIRD-PARTY-LICENSES"
 
 // A sentence of each licence that is accepted. All of them allow to give away programs
-// with the text of the licence beside them, and ask for no more.
+// together with the text of the licence, and ask for no more.
 func accepted() map[string]string {
 	return map[string]string{
 		"Apache-2.0": "apache license version 2.0",

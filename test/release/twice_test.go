@@ -96,7 +96,7 @@ func TestNotes(t *testing.T) {
 	}
 	write(t, filepath.Join(dir, "CHANGELOG.md"), []byte("# Changelog\n\n## [Unreleased]\n\n## [1.0.0]\n\nbefore\n"), 0o644)
 	if got, err := (&Release{Root: dir, Version: "v1.2.0"}).notes(); err == nil {
-		t.Errorf("a version of which nothing is said has the notes %q", got)
+		t.Errorf("the changelog says nothing of a version, and its notes are %q", got)
 	}
 }
 
