@@ -130,9 +130,11 @@ func TestEveryQueryOfTheDashboardReturnsData(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, rule := range rules.Groups[0].Rules {
-		for i, side := range strings.Split(rule.Expr, " and ") {
-			at := strings.LastIndexAny(side, "=<>")
-			queries[fmt.Sprintf("alert %s, side %d", rule.Alert, i)] = strings.TrimRight(side[:at], "=<> ")
+		for i, side := range strings.Split(strings.ReplaceAll(rule.Expr, " unless ", " and "), " and ") {
+			if at := strings.LastIndexAny(side, "=<>"); at >= 0 {
+				side = strings.TrimRight(side[:at], "=<> ")
+			}
+			queries[fmt.Sprintf("alert %s, side %d", rule.Alert, i)] = side
 		}
 	}
 	if len(queries) < 30 {
