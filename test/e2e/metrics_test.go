@@ -153,7 +153,7 @@ func TestEveryQueryOfTheDashboardReturnsData(t *testing.T) {
 		`sum by (node) (gpumem_device_plugin_gpu_healthy{node="node1"})`:                                2,
 		`sum(max by (uuid) (gpumem_extender_gpu_healthy{node="node1"}))`:                                2,
 		`count(up{node!=""} == 1)`:                                                                      3,
-		`count(ALERTS{alertname="GPUMemoryPodsWait",alertstate="pending"})`:                             1,
+		`max(gpumem_extender_waiting_oldest_seconds) > bool 0`:                                          1,
 		`count(ALERTS{alertname="GPUMemoryOverUse",alertstate="pending",pod="holds",container="main"})`: 1,
 		`count(count by (node, uuid) (gpumem_device_plugin_gpu_healthy)) > 2`:                           12,
 	} {
