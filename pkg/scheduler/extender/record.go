@@ -70,12 +70,14 @@ func (r refusals) answer(fit int, sampled bool, said *sentences) (failed, never 
 	said.mu.Lock()
 	defer said.mu.Unlock()
 	for _, node := range r.nodes {
-		message := said.of(node.Refusal)
+		var message string
 		if node.Verdict != nil && described != nil && !described[node.name] {
 			if _, ok := brief[node.Verdict.Reason]; !ok {
 				brief[node.Verdict.Reason] = passedOn(reasons.Brief(*node.Verdict))
 			}
 			message = brief[node.Verdict.Reason]
+		} else {
+			message = said.of(node.Refusal)
 		}
 		to := failed
 		if node.Unresolvable {
