@@ -17,8 +17,9 @@
 //     the monotonic clock, which does not.
 //   - kube-scheduler: one cycle at a time and several bindings meanwhile, pods that
 //     are filtered and not bound, preemption and nominated pods, a Lease, and a leader
-//     that goes on after another has taken over. It asks about all nodes that pass its
-//     own filters, or, in some runs, about the first few from another one on each time.
+//     that goes on after another has taken over. That of one replica asks about
+//     all nodes that pass its own filters, that of the other about the first few, from
+//     another one on each time.
 //     Its queue tries a pod again when something has happened that may help, after a
 //     back-off that grows, and otherwise after five minutes (queue.go). What may help
 //     differs between 1.31 and 1.32, and the back-off between 1.32 and 1.33: there are

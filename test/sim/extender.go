@@ -39,6 +39,7 @@ const (
 type extenderProc struct {
 	*process
 	w      *World
+	of     *replica
 	ext    *extender.Extender
 	routes http.Handler
 	asked  http.Handler // what changes nothing: Filter, which may wait, looks again when it is let to
@@ -67,9 +68,10 @@ type extenderProc struct {
 	dirty    bool
 }
 
-func (w *World) newExtender(name string) *extenderProc {
+func (w *World) newExtender(r *replica) *extenderProc {
+	name := r.name
 	e := &extenderProc{
-		process: w.newProcess(name), w: w, books: cache.New(),
+		process: w.newProcess(name), w: w, of: r, books: cache.New(),
 		sent: make(map[string]*v1.Binding), sentAt: make(map[string]time.Duration), read: make(map[string]*v1.Pod),
 		refused: make(map[string]bool), unknown: make(map[string]bool),
 		over: make(map[string]bool), reserved: make(map[string]bool), repeated: make(map[string]bool), calls: make(map[string]int), dirty: true,
@@ -81,7 +83,7 @@ func (w *World) newExtender(name string) *extenderProc {
 	}}
 	e.routes = e.ext.Routes("simulation")
 	e.asker = &extender.Extender{
-		Queue: cluster{e}, NodePolicy: placement.Policy(w.cfg.nodePolicy), Alone: w.cfg.Alone, NodesToFind: w.cfg.nodesToFind,
+		Queue: cluster{e}, NodePolicy: placement.Policy(w.cfg.nodePolicy), Alone: w.cfg.Alone, NodesToFind: r.nodesToFind,
 		Binder: binder.Binder{
 			Self: name, Log: zap.NewNop(), Names: w.names, Cache: e.books, Cluster: cluster{e},
 			Policy: placement.Policy(w.cfg.policy), Now: time.Now, Missing: e.lookedAt,

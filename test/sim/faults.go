@@ -106,7 +106,7 @@ var allFaults = []fault{
 			r.ext.crash()
 			w.after(w.between(200*tick, 5*time.Second), nil, r.name+": extender starts", func() {
 				if !r.ext.live {
-					r.ext = w.newExtender(r.name)
+					r.ext = w.newExtender(r)
 				}
 			})
 		}
@@ -360,7 +360,7 @@ func (w *World) calm() {
 	}
 	for _, r := range w.replicas {
 		if !r.ext.live {
-			r.ext = w.newExtender(r.name)
+			r.ext = w.newExtender(r)
 		}
 	}
 	for i, r := range w.replicas {

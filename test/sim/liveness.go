@@ -107,9 +107,9 @@ func (w *World) checkWaits() {
 		if leader != nil && w.now()-wait.heard <= newsTime && leader.queue[uid] != nil {
 			wait.until = leader.queue[uid].until
 		}
-		if w.now() > max(wait.since, wait.until)+mayWait+w.cfg.rounds() {
+		if w.now() > max(wait.since, wait.until)+mayWait+w.rounds(w.replicas[w.leader]) {
 			w.counts.Longest = max(w.counts.Longest, w.now()-wait.since)
-			w.violate("I10", "%s waits (%s), and has fitted %s for %s (%s): %s", s.name, s, wait.on, w.now()-wait.since, w.cfg.kubeScheduler(), leader.whyWaits(uid))
+			w.violate("I10", "%s waits (%s), and has fitted %s for %s (%s): %s", s.name, s, wait.on, w.now()-wait.since, w.kubeScheduler(w.replicas[w.leader]), leader.whyWaits(uid))
 			return
 		}
 	}
@@ -118,12 +118,13 @@ func (w *World) checkWaits() {
 // rounds is how much longer a pod may wait where kube-scheduler asks about some nodes
 // alone: others are tried in between, so it may go twice around before it comes to the
 // right one, each time after a back-off.
-func (c Config) rounds() time.Duration {
-	enough := c.nodesToFind(c.Nodes)
-	if enough == c.Nodes {
+func (w *World) rounds(r *replica) time.Duration {
+	nodes := w.cfg.Nodes
+	enough := r.nodesToFind(nodes)
+	if enough == nodes {
 		return 0
 	}
-	return 2 * time.Duration((c.Nodes+enough-1)/enough) * (maxBackoff + time.Second)
+	return 2 * time.Duration((nodes+enough-1)/enough) * (maxBackoff + time.Second)
 }
 
 // whyWaits says what the queue has of a pod.

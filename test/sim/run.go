@@ -32,7 +32,7 @@ type Config struct {
 	Narrow     bool // pods of few shapes, which are easily taken for one another
 	Equal      bool // most pods are alike
 	Namesakes  bool // most pods are made again under their names, after force
-	Samples    bool // kube-scheduler asks about some of the nodes alone
+	Samples    int  // index of the replica whose kube-scheduler asks about some of the nodes alone
 	Hints      bool // it has queueing hints
 	Eager      bool // and does not have pods wait while there is nothing else to do
 	Alone      bool // Filter names one node alone
@@ -118,7 +118,7 @@ func Run(t *testing.T, cfg Config) (result Result) {
 		}
 		if w.found == nil {
 			w.calm()
-			end := w.now() + restTime + w.cfg.rounds()
+			end := w.now() + restTime + w.rounds(w.replicas[w.leader])
 			for w.next(end) {
 			}
 		}
@@ -173,13 +173,15 @@ func newWorld(cfg Config) *World {
 		m.startKubelet()
 		m.startPlugin()
 	}
-	for _, name := range []string{"a", "b"} {
-		w.replicas = append(w.replicas, &replica{name: name, ext: w.newExtender(name)})
+	for i, name := range []string{"a", "b"} {
+		r := &replica{name: name, samples: i == w.cfg.Samples}
+		r.ext = w.newExtender(r)
+		w.replicas = append(w.replicas, r)
 	}
 	w.startScheduler(w.replicas[0])
 	w.after(3*time.Second, nil, "the cluster is up", func() {
 		w.up = w.steps
-		w.logf("  %d nodes; %s; %s", w.cfg.Nodes, w.cfg.kubeScheduler(), w.cfg.Adversary)
+		w.logf("  %d nodes; %s; %s", w.cfg.Nodes, w.kubeScheduler(w.replicas[0]), w.cfg.Adversary)
 		for range 3 {
 			w.create(w.newSpec())
 		}
@@ -233,7 +235,7 @@ func (w *World) draw(cfg Config) Config {
 	if cfg.Nodes == 0 {
 		cfg.Nodes = pick(w.rng, []int{2, 2, 2, 2, 2, few})
 	}
-	cfg.Samples, cfg.Hints, cfg.Alone = often(3), !often(3), often(2)
+	cfg.Samples, cfg.Hints, cfg.Alone = w.rng.IntN(2), !often(3), often(2)
 	cfg.Eager = cfg.Hints && !often(4)
 	share := 1 + w.rng.IntN(3)
 	for _, f := range allFaults {

@@ -18,9 +18,10 @@ const extenderTimeout = 10 * time.Second
 // replica is one pod of the scheduler deployment: kube-scheduler and the
 // extender beside it, two containers that crash each on its own.
 type replica struct {
-	name  string
-	ext   *extenderProc
-	sched *scheduler // nil unless it leads
+	name    string
+	samples bool // its kube-scheduler asks about some of the nodes alone
+	ext     *extenderProc
+	sched   *scheduler // nil unless it leads
 }
 
 // scheduler is a model of kube-scheduler: one scheduling cycle at a time, bindings
@@ -174,7 +175,7 @@ func (s *scheduler) findNodes(p *spec, pod *v1.Pod) ([]string, refusal, error) {
 		}
 		no = refusal{nodes: make(map[string]string)} // of the cycle itself
 	}
-	all, enough := slices.Sorted(maps.Keys(s.nodes.store)), s.w.cfg.nodesToFind(len(s.nodes.store))
+	all, enough := slices.Sorted(maps.Keys(s.nodes.store)), s.replica.nodesToFind(len(s.nodes.store))
 	var names []string
 	looked := 0
 	for ; looked < len(all) && len(names) < enough; looked++ {
@@ -194,15 +195,15 @@ func (s *scheduler) findNodes(p *spec, pod *v1.Pod) ([]string, refusal, error) {
 	return names, no, err
 }
 
-// kubeScheduler says which kind there is.
-func (c Config) kubeScheduler() string {
+// kubeScheduler says which kind a replica has.
+func (w *World) kubeScheduler(r *replica) string {
 	out := "kube-scheduler without hints"
-	if c.Eager {
+	if w.cfg.Eager {
 		out = "kube-scheduler with hints, eager"
-	} else if c.Hints {
+	} else if w.cfg.Hints {
 		out = "kube-scheduler with hints"
 	}
-	if c.Samples {
+	if r.samples {
 		out += ", that samples"
 	}
 	return out
@@ -210,14 +211,14 @@ func (c Config) kubeScheduler() string {
 
 // nodesToFind is how many nodes kube-scheduler looks for: all that the pod fits by
 // its own filters, if its configuration says 100 per cent, or else a hundred at
-// least, which are four in small clusters here.
-func (c Config) nodesToFind(all int) int {
+// least, which are four of nine, and one of two, in small clusters here.
+func (r *replica) nodesToFind(all int) int {
 	const atLeast = 100
 	switch {
-	case !c.Samples:
+	case !r.samples:
 		return all
 	case all <= few:
-		return min(all, 4)
+		return (4*all + few - 1) / few
 	}
 	return min(all, max(atLeast, all*max(5, 50-all/125)/100))
 }
