@@ -16,6 +16,7 @@ import (
 
 	"github.com/gpumem/gpumem/pkg/core/gpu"
 	"github.com/gpumem/gpumem/pkg/core/placement"
+	"github.com/gpumem/gpumem/pkg/kube/reasons"
 )
 
 func names(t testing.TB) Names {
@@ -635,7 +636,8 @@ func FuzzRequest(f *testing.F) {
 			if units*gpu.Units(r.GPUs()) != r.Units() || cores*r.GPUs() != r.Cores() {
 				t.Fatalf("%d GPUs with %d units each are not %d", r.GPUs(), units, r.Units())
 			}
-			_ = placement.Fit(r, placement.NewNode("n", gpu.Inventory{UnitMiB: math.MaxInt64, Devices: []gpu.Device{{UUID: "GPU-1"}}}, []placement.Holding{h})).Gap()
+			verdict := placement.Fit(r, placement.NewNode("n", gpu.Inventory{UnitMiB: math.MaxInt64, Devices: []gpu.Device{{UUID: "GPU-1"}}}, []placement.Holding{h}))
+			_, _ = verdict.Gap(), reasons.Verdict(verdict)
 		}
 	})
 }
