@@ -153,7 +153,7 @@ func TestTheAPIServerWarnsOfNamesWithoutEffect(t *testing.T) {
 		amount := v1.ResourceList{gpuMem: resource.MustParse("2.5Gi")}
 		pod.Spec.Containers[0].Resources = v1.ResourceRequirements{Limits: amount, Requests: amount}
 	}
-	const notBytes = "gpumem.dev/gpu-mem: 2560Mi: it counts units of 1 GiB, not bytes: ask for 3"
+	const notBytes = "container main: gpumem.dev/gpu-mem is 2560Mi: write 3, the unit is 1 GiB"
 	always := func(pod *v1.Pod) { pod.Spec.RestartPolicy = v1.RestartPolicyAlways }
 	unnamed := func(pod *v1.Pod) { pod.Spec.SchedulerName = "" }
 	const bypasses = "gpumem.dev/gpu-mem without schedulerName gpumem-scheduler: the cluster's own scheduler knows the sum of a node's GPUs alone, and the pod may fail on its node"
@@ -169,6 +169,8 @@ func TestTheAPIServerWarnsOfNamesWithoutEffect(t *testing.T) {
 				_, err = client.CoreV1().Pods(e.namespace).Create(e.ctx, object, dryRun)
 			case *appsv1.Deployment:
 				_, err = client.AppsV1().Deployments(e.namespace).Create(e.ctx, object, dryRun)
+			case *v1.ResourceQuota:
+				_, err = client.CoreV1().ResourceQuotas(e.namespace).Create(e.ctx, object, dryRun)
 			}
 			said := strings.Join(told, "\n")
 			return err == nil && strings.HasSuffix(said, want) && (want != "") == strings.Contains(said, policy), fmt.Sprint(err, said)
@@ -185,8 +187,6 @@ func TestTheAPIServerWarnsOfNamesWithoutEffect(t *testing.T) {
 		"a pod with a misspelt name":  {e.pod("p", 1, annotated("gpu-cuont", "2")), "annotation gpumem.dev/gpu-cuont is none that gpumem knows, and has no effect"},
 		"one that a controller makes": {e.pod("p", 1, annotated("gpu-cuont", "2"), owned), ""},
 		"a label":                     {e.pod("p", 1, labelled), "label gpumem.dev/policy has no effect: gpumem reads annotations of pods"},
-		"a pod that asks in bytes":    {e.pod("p", 1, inBytes), notBytes},
-		"a template that asks so":     {deployment(nil, always, inBytes), notBytes},
 		"a pod for another scheduler": {e.pod("p", 1, func(pod *v1.Pod) { pod.Spec.SchedulerName = "volcano" }), ""},
 		"a pod for one that is misspelt": {
 			e.pod("p", 1, func(pod *v1.Pod) { pod.Spec.SchedulerName = "gpumem-schedular" }), "schedulerName is gpumem-schedular, and that of gpumem is gpumem-scheduler",
@@ -211,6 +211,13 @@ func TestTheAPIServerWarnsOfNamesWithoutEffect(t *testing.T) {
 	}
 	warns("a template with a wrong value", "gpumem-annotations", deployment(nil, always, annotated("policy", "binpak")),
 		`annotation gpumem.dev/policy: "binpak": want binpack, spread or exclusive`)
+	warns("a template that asks in bytes", "gpumem-annotations", deployment(nil, always, inBytes), notBytes)
+	if _, err := e.dryRun(e.pod("p", 1, inBytes)); err == nil || !strings.Contains(err.Error(), notBytes) {
+		t.Errorf("a pod that asks in bytes: %v", err)
+	}
+	warns("a quota that limits nothing", "gpumem-quotas", &v1.ResourceQuota{
+		ObjectMeta: metav1.ObjectMeta{Name: "q"}, Spec: v1.ResourceQuotaSpec{Hard: v1.ResourceList{gpuMem: resource.MustParse("10")}},
+	}, "gpumem.dev/gpu-mem limits nothing in a ResourceQuota: write requests.gpumem.dev/gpu-mem")
 }
 
 // TestTheAPIServerRefusesWhatTheExtenderCannotRead: the policy takes and refuses
