@@ -81,8 +81,8 @@ func TestFit(t *testing.T) {
 			wantSentence: "wants a GPU that matches H100*,!*PCIe; this node has NVIDIA A100-SXM4-80GB, Tesla T4: change gpu-model",
 		},
 		"no GPU of the model, which a star before the glob would match": {
-			req: ask(1, globsOf("H100*", "T4*", "!*PCIe")), node: node(inventory(device(0, 15, model("Tesla T4")))), want: placement.NoSuchDevice, unresolvable: true,
-			wantSentence: "wants a GPU that matches H100*,T4*,!*PCIe; this node has Tesla T4: change gpu-model (globs match the whole name: *T4*)",
+			req: ask(1, globsOf("H100*", "RTX*", "!*PCIe")), node: node(inventory(device(0, 15, model("NVIDIA GeForce RTX 4090")))), want: placement.NoSuchDevice, unresolvable: true,
+			wantSentence: "wants a GPU that matches H100*,RTX*,!*PCIe; this node has NVIDIA GeForce RTX 4090: change gpu-model (globs match the whole name: *RTX*)",
 		},
 		"no GPU of the model, which a star on either side would match": {
 			req: ask(1, globsOf("A100")), node: node(inventory(device(0, 15))), want: placement.NoSuchDevice, unresolvable: true,
@@ -318,6 +318,33 @@ func TestReasonsHaveNames(t *testing.T) {
 	}
 	if got := placement.Reason(200).String(); got != "Reason(200)" {
 		t.Errorf("a reason that is none is called %q", got)
+	}
+}
+
+func TestGlobsOfModels(t *testing.T) {
+	for _, tc := range []struct {
+		glob, model string
+		want        bool
+	}{
+		{"A100*", "NVIDIA A100-SXM4-80GB", true},
+		{"nvidia a100*", "NVIDIA A100-SXM4-80GB", true},
+		{"A100*", "NVIDIA-A100-SXM4-80GB", true}, // as a label has it
+		{"T4*", "Tesla T4", true},
+		{"T4", "Tesla T4", true},
+		{"T4", "Tesla-T4", true},
+		{"Tesla*", "Tesla T4", true},
+		{"V100*", "NVIDIA Tesla V100-SXM2-16GB", true},
+		{"Tesla V100*", "NVIDIA Tesla V100-SXM2-16GB", true},
+		{"!T4", "Tesla T4", false},
+		{"!Tesla*", "Tesla T4", false},
+		{"4", "Tesla T4", false},
+		{"T4", "Tesla T4G", false},
+		{"*", "", true},
+		{"Tesla", "Tesla", true},
+	} {
+		if got := placement.MatchModel([]string{tc.glob}, tc.model); got != tc.want {
+			t.Errorf("%q matches the model %q: %t, want %t", tc.glob, tc.model, got, tc.want)
+		}
 	}
 }
 

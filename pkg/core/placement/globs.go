@@ -83,13 +83,18 @@ func (g Globs) exclude(names []string) bool {
 	return false
 }
 
-// MatchModel is Match for a model, which counts without the maker's name too: "A100*" matches
-// "NVIDIA A100-SXM4-80GB".
+// MatchModel is Match for a model, which counts without the names in front of it too: "A100*"
+// matches "NVIDIA A100-SXM4-80GB", and "T4*" matches "Tesla T4".
 func (g Globs) MatchModel(model string) bool {
 	return g.Empty() || g.match(namesOfModel(model))
 }
 
-func namesOfModel(model string) []string { return folded(model, strings.TrimPrefix(model, "NVIDIA ")) }
+// namesOfModel returns the names of a model, folded: all of it, and without NVIDIA and Tesla.
+func namesOfModel(model string) []string {
+	whole := fold(model)
+	product := strings.TrimPrefix(whole, "nvidia-")
+	return []string{whole, product, strings.TrimPrefix(product, "tesla-")}
+}
 
 // MatchModel matches a model against globs that are used once.
 func MatchModel(globs []string, model string) bool { return NewGlobs(globs...).MatchModel(model) }
