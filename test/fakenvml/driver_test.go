@@ -156,3 +156,31 @@ func TestThreadsWhileFileChanges(t *testing.T) {
 		})
 	}
 }
+
+func TestUtilizationIsAskedTwice(t *testing.T) {
+	t.Parallel()
+	m := NewMachine(T4("a"), A100_80GB("b"), T4("c"), H100("d"))
+	busy := []Process{{PID: 12, SMUtil: 7}, {PID: 13}, {PID: 14, MemUtil: 1}}
+	m.GPUs[0].Processes, m.GPUs[1].Processes, m.GPUs[2].Processes = busy, busy, busy[1:2]
+	m.GPUs[1].MIGMode = true
+	program := sanitized(t, "address,undefined")
+	for name, tc := range map[string]struct{ ask, want string }{
+		"how many there are":   {"0 -1 0", "7 2"},
+		"a buffer of none":     {"0 0 0", "7 2"},
+		"a buffer too small":   {"0 1 0", "7 2"},
+		"a buffer as large":    {"0 2 0", "0 2"},
+		"a larger buffer":      {"0 9 0", "0 2"},
+		"none that is newer":   {"0 9 18446744073709551615", "6 0"},
+		"nobody works":         {"2 9 0", "6 0"},
+		"no processes":         {"3 -1 0", "6 0"},
+		"a GPU in MIG mode":    {"1 9 0", "3 9"},
+		"the same, how many":   {"1 -1 0", "3 0"},
+		"newer than long past": {"0 9 1", "0 2"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			if got := strings.TrimSpace(run(t, writeMachine(t, m), tc.ask, program, "utilization", "-")); got != tc.want {
+				t.Errorf("code and count are %s, want %s", got, tc.want)
+			}
+		})
+	}
+}

@@ -328,7 +328,15 @@ func TestProcesses(t *testing.T) {
 	if len(samples) != 1 || samples[0].Pid != 104 || samples[0].SmUtil != 42 {
 		t.Errorf("samples: %+v", samples)
 	}
-	_, ret := d.GetProcessUtilization(samples[0].TimeStamp + 1e9)
+	newer, ret := d.GetProcessUtilization(samples[0].TimeStamp)
+	for len(newer) == 0 {
+		expect(t, ret, nvml.ERROR_NOT_FOUND) // until the next sample is taken
+		newer, ret = d.GetProcessUtilization(samples[0].TimeStamp)
+	}
+	if len(newer) != 1 || newer[0].TimeStamp <= samples[0].TimeStamp {
+		t.Errorf("since %d: %+v", samples[0].TimeStamp, newer)
+	}
+	_, ret = d.GetProcessUtilization(samples[0].TimeStamp + 1e9)
 	expect(t, ret, nvml.ERROR_NOT_FOUND)
 	equal(t, "name", must(f.SystemGetProcessName(104))(t), "trainer")
 	_, ret = f.SystemGetProcessName(9)

@@ -73,7 +73,10 @@ static bool busy(const struct process *p)
 	return p->sm_util > 0 || p->mem_util > 0;
 }
 
-// One sample, taken now, for each process that is busy.
+static const unsigned long long SAMPLE_PERIOD = 1000000 / 6; // microseconds
+
+// One sample for each process that is busy, taken when the last period ended. A GPU in MIG
+// mode has none.
 EXPORT nvmlReturn_t nvmlDeviceGetProcessUtilization(nvmlDevice_t device, nvmlProcessUtilizationSample_t *samples,
 						    unsigned int *count, unsigned long long last_seen)
 {
@@ -82,14 +85,17 @@ EXPORT nvmlReturn_t nvmlDeviceGetProcessUtilization(nvmlDevice_t device, nvmlPro
 	nvmlReturn_t r = call_begin_device(&c, device, count);
 	if (r != NVML_SUCCESS)
 		return r;
+	if (c.gpu->mig_mode)
+		return call_end(&c, NVML_ERROR_NOT_SUPPORTED);
 
 	clock_gettime(CLOCK_REALTIME, &t);
-	unsigned long long now = (unsigned long long)t.tv_sec * 1000000 + (unsigned long long)t.tv_nsec / 1000;
+	unsigned long long taken = (unsigned long long)t.tv_sec * 1000000 + (unsigned long long)t.tv_nsec / 1000;
+	taken -= taken % SAMPLE_PERIOD;
 	unsigned room = samples ? *count : 0, n = 0;
-	for (size_t i = 0; i < c.gpu->process_count; i++)
+	for (size_t i = 0; i < c.gpu->process_count && taken > last_seen; i++)
 		n += busy(&c.gpu->processes[i]);
 	*count = n;
-	if (n == 0 || last_seen >= now)
+	if (n == 0)
 		return call_end(&c, NVML_ERROR_NOT_FOUND);
 	if (n > room)
 		return call_end(&c, NVML_ERROR_INSUFFICIENT_SIZE);
@@ -98,7 +104,7 @@ EXPORT nvmlReturn_t nvmlDeviceGetProcessUtilization(nvmlDevice_t device, nvmlPro
 		const struct process *p = &c.gpu->processes[i];
 		if (busy(p))
 			samples[n++] = (nvmlProcessUtilizationSample_t){
-				.pid = p->pid, .timeStamp = now, .smUtil = p->sm_util, .memUtil = p->mem_util};
+				.pid = p->pid, .timeStamp = taken, .smUtil = p->sm_util, .memUtil = p->mem_util};
 	}
 	return call_end(&c, NVML_SUCCESS);
 }

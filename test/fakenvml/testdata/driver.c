@@ -108,6 +108,26 @@ static int limits(void)
 	return call("nvmlShutdown", NULL, NULL, NULL);
 }
 
+// Reads lines "GPU SAMPLES SINCE": how many samples there is a buffer for, -1 for none at all, and
+// the time in microseconds after which they are wanted. Prints the code and how many it tells.
+static int utilization(void)
+{
+	long gpu, samples;
+	unsigned long long since, buffer[4 * 16]; // a sample has 32 bytes
+
+	if (call("nvmlInit_v2", NULL, NULL, NULL))
+		return 1;
+	while (scanf("%ld %ld %llu", &gpu, &samples, &since) == 3) {
+		void *device;
+		unsigned count = samples < 0 ? 0 : (unsigned)samples;
+		if (samples > 16 || call("nvmlDeviceGetHandleByIndex_v2", INDEX(gpu), &device, NULL))
+			return 1;
+		int r = symbol("nvmlDeviceGetProcessUtilization")(device, samples < 0 ? NULL : buffer, &count, (void *)since, NULL, NULL, NULL, NULL);
+		printf("%d %u\n", r, count);
+	}
+	return call("nvmlShutdown", NULL, NULL, NULL);
+}
+
 #ifdef WITH_SOURCES
 
 static char *slurp(const char *path, size_t *length)
@@ -222,6 +242,10 @@ int main(int argc, char **argv)
 	if (argc == 3 && strcmp(argv[1], "limits") == 0) {
 		library = strcmp(argv[2], "-") == 0 ? NULL : dlopen(argv[2], RTLD_NOW);
 		return limits();
+	}
+	if (argc == 3 && strcmp(argv[1], "utilization") == 0) {
+		library = strcmp(argv[2], "-") == 0 ? NULL : dlopen(argv[2], RTLD_NOW);
+		return utilization();
 	}
 #ifdef WITH_SOURCES
 	if (argc == 3 && strcmp(argv[1], "mutate") == 0)
