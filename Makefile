@@ -43,6 +43,7 @@ demo-down: ## End a demo that was left up
 .PHONY: build
 build: ## Build the binaries into bin/
 	CGO_ENABLED=0 go build -trimpath -ldflags "-s -w -X main.version=$(VERSION)" -o $(BIN)/ ./cmd/gpumem-extender ./cmd/gpumem-sim ./cmd/kubectl-inspect-gpumem
+	cd cmd/gpumem-scheduler && CGO_ENABLED=0 go build -trimpath -ldflags "-s -w -X main.version=$(VERSION)" -o $(CURDIR)/$(BIN)/ .
 	CGO_ENABLED=1 go build -trimpath -ldflags "-s -w -X main.version=$(VERSION)" -o $(BIN)/ ./cmd/gpumem-device-plugin
 
 .PHONY: release

@@ -29,14 +29,15 @@ func triplets() map[string]string {
 type service struct {
 	name   string
 	module string // its folder in the checkout
-	source string
-	c      bool // it is linked with the C library
-	packed bool // its program is of use by itself
+	source string // its package
+	c      bool   // it is linked with the C library
+	packed bool   // its program is of use by itself
 }
 
 func services() []service {
 	return []service{
 		{name: "gpumem-extender", source: "./cmd/gpumem-extender", packed: true},
+		{name: "gpumem-scheduler", module: "cmd/gpumem-scheduler", source: "github.com/gpumem/gpumem/cmd/gpumem-scheduler", packed: true},
 		{name: "gpumem-device-plugin", source: "./cmd/gpumem-device-plugin", c: true, packed: true},
 		// What "helm test" and config/samples run.
 		{name: "gpumem-sample", module: "test", source: "./images/sample"},

@@ -59,6 +59,12 @@ func writeSBOM(name, binary, version string, libraries []images.File) error {
 		Hashes: []hash{{"SHA-256", digest}},
 	}}}
 	for _, m := range info.Deps {
+		if m.Replace != nil && m.Replace.Sum == "" { // ours, by its folder
+			out.Components = append(out.Components, component{
+				Type: "library", Name: m.Path, Version: version, PackageURL: "pkg:golang/" + m.Path + "@" + version,
+			})
+			continue
+		}
 		if m.Replace != nil {
 			m = m.Replace
 		}

@@ -31,13 +31,18 @@ func TestTwiceTheSame(t *testing.T) {
 			t.Fatal(err)
 		}
 		made[i] = string(sums)
+		// The module of ours that it is linked from is named as what it is, not by its folder.
+		bom, err := os.ReadFile(r.named("gpumem-scheduler", platform{"linux", runtime.GOARCH}, ".cdx.json"))
+		if want := `"pkg:golang/github.com/gpumem/gpumem@` + r.Version + `"`; err != nil || !strings.Contains(string(bom), want) {
+			t.Errorf("the SBOM of gpumem-scheduler lacks %s, %v", want, err)
+		}
 	}
 	if diff := cmp.Diff(made[0], made[1]); diff != "" {
 		t.Errorf("the second time:\n%s", diff)
 	}
 	for _, want := range []string{
 		"  gpumem-" + strings.TrimPrefix(chartVersion(t), "v") + ".tgz\n", "  gpumem-extender-" + chartVersion(t) + ".oci.tar\n",
-		"  gpumem-device-plugin-" + chartVersion(t) + ".oci.tar\n", "  gpumem-sample-" + chartVersion(t) + ".oci.tar\n",
+		"  gpumem-scheduler-" + chartVersion(t) + ".oci.tar\n", "  gpumem-device-plugin-" + chartVersion(t) + ".oci.tar\n", "  gpumem-sample-" + chartVersion(t) + ".oci.tar\n",
 		"  images.txt\n", "  inspect-gpumem.yaml\n", "  notes.md\n", "  kubectl-inspect-gpumem-" + chartVersion(t) + "-linux-" + runtime.GOARCH + ".tar.gz\n",
 	} {
 		if !strings.Contains(made[0], want) {
