@@ -41,9 +41,9 @@ import (
 	"github.com/gpumem/gpumem/pkg/scheduler/extender"
 )
 
-// rendered is the chart as it comes, and schedulerName the profile that it sets up.
+// golden has what the chart renders, and schedulerName is the profile that it sets up.
 const (
-	rendered      = "../../charts/gpumem/tests/golden/default.yaml"
+	golden        = "../../charts/gpumem/tests/golden/"
 	schedulerName = "gpumem-scheduler"
 )
 
@@ -55,10 +55,11 @@ const (
 	assumeLimit     = 30 * time.Second
 )
 
-// configuration returns kube-scheduler's configuration as the chart renders it, read as
-// kube-scheduler reads it.
-func configuration(t testing.TB) *config.KubeSchedulerConfiguration {
+// configuration returns kube-scheduler's configuration as the chart renders it with the values
+// of that name, read as kube-scheduler reads it.
+func configuration(t testing.TB, values string) *config.KubeSchedulerConfiguration {
 	t.Helper()
+	rendered := golden + values + ".yaml"
 	file, err := os.Open(rendered)
 	if err != nil {
 		t.Fatal(err)
@@ -144,7 +145,7 @@ func start(t testing.TB, objects []runtime.Object, setups ...setup) *cluster {
 	if err != nil {
 		t.Fatal(err)
 	}
-	c := &cluster{api: server, cfg: configuration(t), toScheduler: server.Connect(), toExtender: server.Connect()}
+	c := &cluster{api: server, cfg: configuration(t, "default"), toScheduler: server.Connect(), toExtender: server.Connect()}
 	for _, s := range setups {
 		s(c)
 	}

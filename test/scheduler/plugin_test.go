@@ -142,3 +142,22 @@ func TestConfigurationsThatAreRefused(t *testing.T) {
 		})
 	}
 }
+
+// The profile that the chart renders for scheduler.mode=plugin is the one that these tests run
+// with, and the plugin takes it: a pod is bound with its GPU.
+func TestTheChartsProfile(t *testing.T) {
+	c := start(t, []runtime.Object{node(t, "node"), pod(t, "pod", 5)}, inProcess, func(c *cluster) {
+		chart := configuration(t, "plugin")
+		if len(chart.Extenders) > 0 {
+			t.Errorf("it has extenders: %v", chart.Extenders)
+		}
+		if diff := cmp.Diff(c.cfg.Profiles, chart.Profiles); diff != "" {
+			t.Errorf("the profiles (-these tests' +chart's):\n%s", diff)
+		}
+		c.cfg.Profiles = chart.Profiles
+	})
+	c.eventually(t, *patience, "the pod is bound", func() bool { return c.pod(t, "pod").Spec.NodeName == "node" })
+	if got := placeOf(t, c.pod(t, "pod")); got.Node != "node" || len(got.GPUs) != 1 {
+		t.Errorf("it is on %v, want one GPU of the node", got)
+	}
+}

@@ -98,7 +98,7 @@ What a pod of the chart's own needs to be placed on GPUs, pulled and started as
 pods of users are: that of "helm test", and the one in the notes.
 */}}
 {{- define "gpumem.test.placement" -}}
-{{- if eq .Values.scheduler.mode "bundled" -}}
+{{- if ne .Values.scheduler.mode "existing" -}}
 schedulerName: {{ .Values.scheduler.schedulerName }}
 {{- end }}
 {{- with .Values.test.runtimeClassName }}
@@ -155,8 +155,8 @@ seccompProfile:
   type: RuntimeDefault
 {{- end -}}
 
-{{/* The flags of the extender that are the same in both modes. */}}
-{{- define "gpumem.extender.args" -}}
+{{/* The flags that the extender and gpumem-scheduler have in common. */}}
+{{- define "gpumem.service.args" -}}
 - --probe-listen=:8011
 {{- if .Values.extender.page }}
 - --page
@@ -164,6 +164,13 @@ seccompProfile:
 - --resource-domain={{ .Values.resourceDomain }}
 - --policy={{ .Values.policy }}
 - --node-policy={{ .Values.nodePolicy | default .Values.policy }}
+- --log-level={{ .Values.log.level }}
+- --log-format={{ .Values.log.format }}
+{{- end -}}
+
+{{/* The flags of the extender that are the same in the modes "bundled" and "existing". */}}
+{{- define "gpumem.extender.args" -}}
+{{ include "gpumem.service.args" . }}
 {{- if eq .Values.scheduler.mode "bundled" }}
 - --scheduler-lease={{ .Release.Namespace }}/{{ include "gpumem.scheduler.fullname" . }}
 {{- if .Values.scheduler.chooseNode }}
@@ -172,8 +179,6 @@ seccompProfile:
 {{- end }}
 - --kube-api-qps={{ int64 .Values.extender.kubeAPI.qps }}
 - --kube-api-burst={{ int64 .Values.extender.kubeAPI.burst }}
-- --log-level={{ .Values.log.level }}
-- --log-format={{ .Values.log.format }}
 {{- range .Values.extender.extraArgs }}
 - {{ . | quote }}
 {{- end }}

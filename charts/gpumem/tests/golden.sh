@@ -75,6 +75,14 @@ if [ "$(grep -c "^apiVersion: $beta\$" "$out/beta.yaml")" != 2 ]; then
 fi
 rm "$out/beta.yaml"
 
+# The plugin's kube-scheduler must be neither newer than the API server nor two minors older.
+for version in v1.35.8 v1.38.0; do
+	if "$helm" template gpumem . --kube-version $version --set scheduler.mode=plugin >/dev/null 2>&1; then
+		echo "scheduler.mode=plugin: not refused for Kubernetes $version" >&2
+		failed=1
+	fi
+done
+
 for values in tests/refused/*.yaml; do
 	want=$(sed -n '1s/^# //p' "$values")
 	if got=$("$helm" template gpumem . --kube-version v1.36.3 --values "$values" 2>&1 >/dev/null); then
