@@ -96,7 +96,7 @@ func checkScheduler(s *State, in installation) (found []Finding) {
 		}
 	}
 	slices.Sort(why)
-	mend := fmt.Sprintf("kubectl -n %s describe deployment %s; kubectl -n %s logs deployment/%s -c gpumem-extender", d.Namespace, d.Name, d.Namespace, d.Name)
+	mend := fmt.Sprintf("kubectl -n %s describe deployment %s; kubectl -n %s logs deployment/%s", d.Namespace, d.Name, d.Namespace, d.Name)
 	scale := fmt.Sprintf("kubectl -n %s scale deployment %s --replicas=2 helps now; see that the chart's value scheduler.replicas is 2 too, or the next helm upgrade undoes it", d.Namespace, d.Name)
 	switch ready := d.Status.ReadyReplicas; {
 	case !old(s, d.ObjectMeta):
