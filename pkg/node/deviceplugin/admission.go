@@ -42,32 +42,34 @@ func (p *Server) prefer(ctx context.Context, r gpu.Resource, available, must []g
 
 // news is what is waited for where a pod is not known.
 type news struct {
-	server *Server
-	asked  bool
+	server   *Server
+	answered bool // the API server has been asked, and has answered
 }
 
+// askParts is the part of Config.PodWait after which the API server is asked.
+const askParts = 20
+
 // wait returns true once there may be some, and false when it is too late. The
-// watch usually brings it; after a part of the time the API server is asked,
-// once, for the watch may be broken.
+// watch usually brings it. After a part of the time the API server is asked, for the
+// watch may be broken, and again until it answers: a watch comes back long after the
+// API server does.
 func (n *news) wait(ctx context.Context, changed <-chan struct{}) bool {
-	if !n.asked {
-		patience, cancel := context.WithTimeout(ctx, n.server.cfg.PodWait/6)
-		defer cancel()
+	for {
+		patience, cancel := context.WithTimeout(ctx, n.server.cfg.PodWait/askParts)
 		select {
 		case <-changed:
+			cancel()
 			return true
 		case <-patience.Done():
+			cancel()
 		}
-		n.asked = true
-		if err := n.server.pods.Refresh(ctx); err != nil {
+		if n.answered || ctx.Err() != nil {
+			return false
+		}
+		err := n.server.pods.Refresh(ctx)
+		if n.answered = err == nil; err != nil {
 			n.server.log.Warn("the API server does not tell of the pod that the kubelet asks for", zap.String("node", n.server.cfg.Node), zap.Error(err))
 		}
-	}
-	select {
-	case <-changed:
-		return true
-	case <-ctx.Done():
-		return false
 	}
 }
 
@@ -107,7 +109,7 @@ func (p *Server) lastResort(s allocation.State, r gpu.Resource, available, must 
 	ids, err = allocation.Prefer(s, r, available, must, size)
 	if err == nil {
 		p.log.Warn("placed without knowing the pod", zap.String("node", p.cfg.Node), zap.Int("units", size),
-			zap.Strings("devices", deviceNames(s, ids)), zap.Duration("waited", p.cfg.PodWait))
+			zap.Strings("devices", deviceNames(s, ids)))
 	}
 	return ids, err
 }
@@ -119,7 +121,7 @@ func (p *Server) unknown(err error) error {
 	if p.cfg.PlaceUnassigned {
 		why = "cores go to a pod that is known to ask for memory beside them"
 	}
-	return fmt.Errorf("%w: the API server has not told of it in %s, and %s", err, p.cfg.PodWait, why)
+	return fmt.Errorf("%w: the API server has not told of it, and %s", err, why)
 }
 
 // admit reads the slots that the kubelet took, and waits for the pod to be

@@ -53,7 +53,7 @@ type Config struct {
 	// them otherwise.
 	Cordoned func() []gpu.UUID
 
-	PodWait     time.Duration // for the news of a pod for which the kubelet asks
+	PodWait     time.Duration // for the news of a pod for which the kubelet asks, while the API server does not answer
 	KubeletWait time.Duration // for an answer of the kubelet
 	WriteWait   time.Duration // for the correction of a pod whose container is to start
 }
@@ -64,7 +64,7 @@ func DefaultConfig(node string) Config {
 	return Config{
 		Node: node, Policy: placement.Binpack, PlaceUnassigned: true, Containers: containers.DefaultConfig(),
 		Ready:   func(context.Context, gpu.Enforcement) error { return nil },
-		PodWait: 3 * time.Second, KubeletWait: time.Second, WriteWait: 2 * time.Second,
+		PodWait: 10 * time.Second, KubeletWait: time.Second, WriteWait: 2 * time.Second,
 	}
 }
 

@@ -202,6 +202,41 @@ func TestAPodThatTheWatchDoesNotTellOfIsAskedFor(t *testing.T) {
 	})
 }
 
+// An API server that is away is asked until it answers. The pod would be placed as one that
+// asks for a single GPU otherwise, and could not be put right.
+func TestThePodIsAskedForUntilTheAPIServerAnswers(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := newNode(t, func(c *Config) { c.PodWait = 10 * time.Second }, []string{"ns/late"})
+		n.Pods.Away = 12
+		late := pod("late", 1, "", app(4))
+		late.Request.Count = 2
+		late.Assignment = placement.Assignment{Shares: []placement.Share{{Device: uuidA}, {Device: uuidB}}}.WithShares(late.Request)
+		n.Pods.Behind = []allocation.Pod{late}
+		before := time.Now()
+		ids, err := n.Preferred(t.Context(), n.Free(), nil, 4)
+		if err != nil || len(ids) != 4 || ids[0] != "aaaaaaaa-0" || ids[3] != "bbbbbbbb-1" {
+			t.Errorf("got %v, %v; want two slots on each GPU", ids, err)
+		}
+		if waited := time.Since(before); n.Pods.Refreshes != 13 || waited > 8*time.Second {
+			t.Errorf("the API server was asked %d times in %s", n.Pods.Refreshes, waited)
+		}
+	})
+}
+
+// One that answers has no such pod: nothing is waited for then but the watch, for a moment.
+func TestAPodThatIsGoneIsNotWaitedFor(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := newNode(t, func(c *Config) { c.PodWait = 10 * time.Second }, []string{"ns/late"})
+		before := time.Now()
+		if _, err := n.Preferred(t.Context(), n.Free(), nil, 3); err != nil {
+			t.Error(err)
+		}
+		if waited := time.Since(before); n.Pods.Refreshes != 1 || waited > 3*time.Second {
+			t.Errorf("the API server was asked %d times in %s", n.Pods.Refreshes, waited)
+		}
+	})
+}
+
 func TestAPodThatNeverBecomesKnown(t *testing.T) {
 	n := newNode(t, nil, []string{"ns/late"}, pod("other", 1, uuidA, app(6)))
 	ids, err := n.Preferred(t.Context(), n.Free(), nil, 3)

@@ -68,6 +68,7 @@ type Pods struct {
 	Denied    string           // the pod whose corrections all fail
 	Unlisted  bool             // these are not known to be all
 	Behind    []allocation.Pod // what the API server has and the watch has not told of
+	Away      int              // so many reads fail before the API server answers one
 	Refreshes int
 
 	mu          sync.Mutex
@@ -118,8 +119,10 @@ func (p *Pods) Change(name string, how func(*allocation.Pod)) {
 
 // Refresh brings what the watch has not told of.
 func (p *Pods) Refresh(context.Context) error {
+	if p.Refreshes++; p.Refreshes <= p.Away {
+		return errors.New("connection refused")
+	}
 	p.do(func() {
-		p.Refreshes++
 		p.list = append(p.list, p.Behind...)
 		p.Behind = nil
 	})
