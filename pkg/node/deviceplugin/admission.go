@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"time"
 
 	"go.uber.org/zap"
 
@@ -55,15 +56,14 @@ const askParts = 20
 // API server does.
 func (n *news) wait(ctx context.Context, changed <-chan struct{}) bool {
 	for {
-		patience, cancel := context.WithTimeout(ctx, n.server.cfg.PodWait/askParts)
 		select {
 		case <-changed:
-			cancel()
 			return true
-		case <-patience.Done():
-			cancel()
+		case <-ctx.Done():
+			return false
+		case <-time.After(n.server.cfg.PodWait / askParts):
 		}
-		if n.answered || ctx.Err() != nil {
+		if n.answered {
 			return false
 		}
 		err := n.server.pods.Refresh(ctx)

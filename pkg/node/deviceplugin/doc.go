@@ -42,8 +42,8 @@
 //
 //   - A reply is true or an error whose text names the cause: the kubelet keeps
 //     a reply for the life of the pod, and an error ends the pod.
-//   - An RPC waits for nothing but the kubelet (Config.KubeletWait), the pod
-//     watch (Config.PodWait) and, before a start, one write (Config.WriteWait).
+//   - An RPC waits for nothing but the kubelet (Config.KubeletWait), news of the
+//     pod (Config.PodWait) and, before a start, one write (Config.WriteWait).
 //     None of them can hold a container for ever. NVML is never waited for.
 //   - All slots of a GPU turn unhealthy together, and stay in the list.
 //
