@@ -171,7 +171,7 @@ func TestUtilizationIsAskedTwice(t *testing.T) {
 		"a buffer as large":    {"0 2 0", "0 2"},
 		"a larger buffer":      {"0 9 0", "0 2"},
 		"none that is newer":   {"0 9 18446744073709551615", "6 0"},
-		"nobody works":         {"2 9 0", "6 0"},
+		"no process works":     {"2 9 0", "6 0"},
 		"no processes":         {"3 -1 0", "6 0"},
 		"a GPU in MIG mode":    {"1 9 0", "3 9"},
 		"the same, how many":   {"1 -1 0", "3 0"},

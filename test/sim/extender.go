@@ -39,7 +39,6 @@ const (
 type extenderProc struct {
 	*process
 	w      *World
-	of     *replica
 	ext    *extender.Extender
 	routes http.Handler
 	asked  http.Handler // what changes nothing: Filter, which may wait, looks again when it is let to
@@ -69,30 +68,29 @@ type extenderProc struct {
 }
 
 func (w *World) newExtender(r *replica) *extenderProc {
-	name := r.name
 	e := &extenderProc{
-		process: w.newProcess(name), w: w, of: r, books: cache.New(),
+		process: w.newProcess(r.name), w: w, books: cache.New(),
 		sent: make(map[string]*v1.Binding), sentAt: make(map[string]time.Duration), read: make(map[string]*v1.Pod),
 		refused: make(map[string]bool), unknown: make(map[string]bool),
 		over: make(map[string]bool), reserved: make(map[string]bool), repeated: make(map[string]bool), calls: make(map[string]int), dirty: true,
 		open: make(map[*reply]func()), turns: make(map[string]time.Duration),
 	}
 	e.ext = &extender.Extender{Queue: cluster{e}, NodePolicy: placement.Policy(w.cfg.nodePolicy), Alone: w.cfg.Alone, Binder: binder.Binder{
-		Self: name, Log: zap.NewNop(), Names: w.names, Cache: e.books, Cluster: cluster{e}, Reads: flight{w, e.process, make(map[string]*call)},
+		Self: r.name, Log: zap.NewNop(), Names: w.names, Cache: e.books, Cluster: cluster{e}, Reads: flight{w, e.process, make(map[string]*call)},
 		Policy: placement.Policy(w.cfg.policy), Now: time.Now, Missing: e.missing,
 	}}
 	e.routes = e.ext.Routes("simulation")
 	e.asker = &extender.Extender{
 		Queue: cluster{e}, NodePolicy: placement.Policy(w.cfg.nodePolicy), Alone: w.cfg.Alone, NodesToFind: r.nodesToFind,
 		Binder: binder.Binder{
-			Self: name, Log: zap.NewNop(), Names: w.names, Cache: e.books, Cluster: cluster{e},
+			Self: r.name, Log: zap.NewNop(), Names: w.names, Cache: e.books, Cluster: cluster{e},
 			Policy: placement.Policy(w.cfg.policy), Now: time.Now, Missing: e.lookedAt,
 		},
 	}
 	e.asked = e.asker.Routes("simulation")
 	books := &controller.Books{Log: zap.NewNop(), Names: w.names, Cache: e.books}
-	e.nodes = w.api.watchNodes(e.process, name+" nodes", books.NodeHandler(), func(*v1.Node) bool { return true })
-	e.pods = w.api.watchPods(e.process, name+" pods", books.PodHandler(), notTerminal)
+	e.nodes = w.api.watchNodes(e.process, r.name+" nodes", books.NodeHandler(), func(*v1.Node) bool { return true })
+	e.pods = w.api.watchPods(e.process, r.name+" pods", books.PodHandler(), notTerminal)
 	touched := func() {
 		e.dirty = true
 		w.busy = w.busy || len(e.open) > 0 // Filter may wait for this

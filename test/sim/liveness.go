@@ -98,7 +98,8 @@ func (w *World) waited(s *spec, wait *waiting) {
 
 // checkWaits looks for pods that have waited for too long.
 func (w *World) checkWaits() {
-	leader := w.replicas[w.leader].sched
+	replica := w.replicas[w.leader]
+	leader := replica.sched
 	for _, uid := range slices.Sorted(maps.Keys(w.live.waits)) {
 		wait, s := w.live.waits[uid], w.pods[uid]
 		if leader == nil || !leader.live {
@@ -107,9 +108,9 @@ func (w *World) checkWaits() {
 		if leader != nil && w.now()-wait.heard <= newsTime && leader.queue[uid] != nil {
 			wait.until = leader.queue[uid].until
 		}
-		if w.now() > max(wait.since, wait.until)+mayWait+w.rounds(w.replicas[w.leader]) {
+		if w.now() > max(wait.since, wait.until)+mayWait+replica.rounds(w.cfg.Nodes) {
 			w.counts.Longest = max(w.counts.Longest, w.now()-wait.since)
-			w.violate("I10", "%s waits (%s), and has fitted %s for %s (%s): %s", s.name, s, wait.on, w.now()-wait.since, w.kubeScheduler(w.replicas[w.leader]), leader.whyWaits(uid))
+			w.violate("I10", "%s waits (%s), and has fitted %s for %s (%s): %s", s.name, s, wait.on, w.now()-wait.since, w.kubeScheduler(replica), leader.whyWaits(uid))
 			return
 		}
 	}
@@ -118,8 +119,7 @@ func (w *World) checkWaits() {
 // rounds is how much longer a pod may wait where kube-scheduler asks about some nodes
 // alone: others are tried in between, so it may go twice around before it comes to the
 // right one, each time after a back-off.
-func (w *World) rounds(r *replica) time.Duration {
-	nodes := w.cfg.Nodes
+func (r *replica) rounds(nodes int) time.Duration {
 	enough := r.nodesToFind(nodes)
 	if enough == nodes {
 		return 0

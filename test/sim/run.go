@@ -118,7 +118,7 @@ func Run(t *testing.T, cfg Config) (result Result) {
 		}
 		if w.found == nil {
 			w.calm()
-			end := w.now() + restTime + w.rounds(w.replicas[w.leader])
+			end := w.now() + restTime + w.replicas[w.leader].rounds(w.cfg.Nodes)
 			for w.next(end) {
 			}
 		}

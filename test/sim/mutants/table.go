@@ -206,11 +206,11 @@ var table = []mutant{
 	},
 	{
 		"waking off, some nodes asked", "test/sim/extender.go",
-		"e.asker.WakeWaiting(context.Background())", "if !e.of.samples {\n\t\t\t\te.asker.WakeWaiting(context.Background())\n\t\t\t}", simulation,
+		"e.asker.WakeWaiting(context.Background())", "if e.asker.NodesToFind(few) == few {\n\t\t\t\te.asker.WakeWaiting(context.Background())\n\t\t\t}", simulation,
 	},
 	{
 		"waking off, all nodes asked", "test/sim/extender.go",
-		"e.asker.WakeWaiting(context.Background())", "if e.of.samples {\n\t\t\t\te.asker.WakeWaiting(context.Background())\n\t\t\t}", simulation,
+		"e.asker.WakeWaiting(context.Background())", "if e.asker.NodesToFind(few) < few {\n\t\t\t\te.asker.WakeWaiting(context.Background())\n\t\t\t}", simulation,
 	},
 	{
 		"equals evicted", "pkg/core/preemption/preempt.go",
