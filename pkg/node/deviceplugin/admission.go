@@ -30,6 +30,7 @@ func (p *Server) prefer(ctx context.Context, r gpu.Resource, available, must []g
 			if ctx.Err() != nil {
 				return nil, fmt.Errorf("the kubelet did not wait: %w", ctx.Err())
 			}
+			s, _, _ = p.state.Look(ctx) // what was seen before the wait is old
 			ids, err = p.lastResort(s, r, available, must, size)
 		}
 		if err != nil {

@@ -237,6 +237,26 @@ func TestAPodThatIsGoneIsNotWaitedFor(t *testing.T) {
 	})
 }
 
+// What is chosen after a wait is chosen by what is known then.
+func TestAGPUThatIsCordonedMeanwhileGetsNoUnknownPod(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		begun := time.Now()
+		n := newNode(t, func(c *Config) {
+			c.Cordoned = func() []gpu.UUID {
+				if time.Since(begun) == 0 {
+					return nil
+				}
+				return []gpu.UUID{uuidA}
+			}
+		}, []string{"ns/late"})
+		n.Pods.Away = 1000
+		ids, err := n.Preferred(t.Context(), n.Free(), nil, 3)
+		if err != nil || ids[0] != "bbbbbbbb-0" {
+			t.Errorf("got %v, %v; want GPU 1", ids, err)
+		}
+	})
+}
+
 func TestAPodThatNeverBecomesKnown(t *testing.T) {
 	n := newNode(t, nil, []string{"ns/late"}, pod("other", 1, uuidA, app(6)))
 	ids, err := n.Preferred(t.Context(), n.Free(), nil, 3)
