@@ -90,7 +90,7 @@ var annotations = [...]annotation{
 	},
 	{
 		name: policyName, writer: byUsers, value: "`binpack`, `spread`, `exclusive`",
-		effect: "the GPU with the least left, the one of which the largest part is free, or an empty one that it keeps alone. Without it: the chart's `policy`, `binpack`. [No promise](choosing-gpus.md#policies)",
+		effect: "the GPU with the least left, the one with the largest part free, or an empty one that it keeps alone. Without it: the chart's `policy`, `binpack`. [No promise](choosing-gpus.md#policies)",
 		want:   "binpack, spread or exclusive",
 		cel:    `v in ['binpack', 'spread', 'exclusive']`,
 		read: func(r *placement.Request, _ *v1.Pod, s string) (err error) {
@@ -125,7 +125,7 @@ var annotations = [...]annotation{
 	},
 	{
 		name: preferenceName, writer: byUsers, value: "`fastest`, `cheapest`",
-		effect: "the fastest or the slowest model that has room; any other will do",
+		effect: "the fastest or the slowest model with enough free; another is taken otherwise",
 		want:   "fastest or cheapest",
 		cel:    `v in ['fastest', 'cheapest']`,
 		read: func(r *placement.Request, _ *v1.Pod, s string) (err error) {
