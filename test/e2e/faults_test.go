@@ -108,7 +108,7 @@ func TestOddRequestsWaitWithAReason(t *testing.T) {
 		pod    *v1.Pod
 		reason string
 	}{
-		{"enormous", e.pod("enormous", 1<<50), "Insufficient gpumem.dev/gpu-mem"},
+		{"as large as the policy of the API server lets it be", e.pod("enormous", 1_000_000), "Insufficient gpumem.dev/gpu-mem"},
 		{"larger than any GPU", e.pod("large", a100+1), "the largest that qualifies here has 79 GiB: ask for less"},
 	} {
 		t.Run(tc.name, func(*testing.T) {
@@ -125,7 +125,7 @@ func TestOddRequestsWaitWithAReason(t *testing.T) {
 		e.pending("count", `annotation gpumem.dev/gpu-count: "two": want a number of GPUs from 1 to 64`)
 		e.pending("policy", `annotation gpumem.dev/policy: policy "best": want binpack, spread or exclusive`)
 	})
-	for _, amount := range []string{"-3", "1.5", "500m"} {
+	for _, amount := range []string{"-3", "1.5", "500m", "1000001", "1125899906842624"} {
 		pod := e.pod("refused", 1)
 		pod.Spec.Containers[0].Resources.Limits[gpuMem] = resource.MustParse(amount)
 		if _, err := e.client.CoreV1().Pods(e.namespace).Create(e.ctx, pod, metav1.CreateOptions{}); err == nil {
