@@ -605,13 +605,16 @@ func (k *kubelet) checkTold(s *spec, c container, r gpu.Resource) {
 	}
 }
 
-// checkChoice looks at the GPUs of a pod that no scheduler placed, if it has been
-// given nothing before: none of them was cordoned when the plugin chose, as far as
-// it knew, or used up by other programs.
+// checkChoice looks at the GPUs of a pod that no scheduler placed, if the plugin
+// knew the pod and has given it nothing before: none of them was cordoned when the
+// plugin chose, as far as it knew, or used up by other programs.
 func (k *kubelet) checkChoice(s *spec, gpus []string) {
 	w, p := k.w, k.plugin()
-	unplaced := func(o allocation.Pod) bool { return o.Pod.UID == s.uid && o.Assignment.None() && len(o.Indexes) == 0 }
-	if p == nil || len(k.m.checkpoint[s.uid]) > 1 || k.holdsNamesake(s) || !slices.ContainsFunc(k.advised, unplaced) && !(w.forges(s) && s.bound != "" && k.first) {
+	known := slices.IndexFunc(k.advised, func(o allocation.Pod) bool { return o.Pod.UID == s.uid })
+	if p == nil || known < 0 || len(k.m.checkpoint[s.uid]) > 1 || k.holdsNamesake(s) {
+		return
+	}
+	if o := k.advised[known]; !(o.Assignment.None() && len(o.Indexes) == 0) && !(w.forges(s) && s.bound != "" && k.first) {
 		return
 	}
 	for _, id := range gpus {

@@ -113,7 +113,11 @@ func TestNodeThatMayHaveAny(t *testing.T) {
 		if err := n.Ready(t.Context(), gpu.EnforcementAdvisory); err != nil {
 			t.Errorf("not ready for a container without: %v", err)
 		}
-		<-changed
+		select {
+		case <-changed:
+		case <-time.After(2 * interval):
+			t.Fatal("the inventory did not change")
+		}
 		wantLevel(t, n, gpu.EnforcementAdvisory, "mps: the daemon is dead; kernel: no NRI", "")
 
 		h.set(func(f *Facts) { f.MPS = nil })
