@@ -108,14 +108,14 @@ func (e *env) cell(p promise, name, pod, container string, want ...string) {
 
 // fraction checks that a framework which takes its fraction of the total that it sees ends
 // near its grant, with its context.
-func (e *env) fraction(p promise, framework, pod string, grantMiB int64) {
+func (e *env) fraction(p promise, name, pod, container string, grantMiB int64) {
 	e.Helper()
-	l := e.took(pod, framework, 1)[0]
+	l := e.took(pod, container, 1)[0]
 	share := float64(l.AllocatedMiB+contextMiB) / float64(grantMiB)
 	e.Logf("%-20s %-26s expected 0.90 to 1.00 of %d MiB, got %d of %d MiB, with its context %.3f; level %s",
-		p.name, framework, grantMiB, l.AllocatedMiB, l.TotalMiB, share, e.levelOf(pod))
+		p.name, name, grantMiB, l.AllocatedMiB, l.TotalMiB, share, e.levelOf(pod))
 	if share < 0.9 || share > 1 {
-		e.Errorf("%s, %s: with its context it has %.3f of its grant: %+v", p.name, framework, share, l)
+		e.Errorf("%s, %s: with its context it has %.3f of its grant: %+v", p.name, name, share, l)
 	}
 }
 
@@ -183,29 +183,41 @@ func (m *machine) testSecond(p promise) {
 	m.cell(p, "GPU 1, forked process", name, "fork", p.line("one", 0, grant, p.limited), child)
 	m.cell(p, "GPU 1, variables removed", name, "bare", p.line("one", 0, grant, p.bare))
 	for _, f := range frameworks {
-		m.fraction(p, f, name, grant)
+		m.fraction(p, "GPU 1, "+f, name, f, grant)
 	}
 	m.delete(name, 0)
 	m.gone(name)
 }
 
-// testFirst: containers of one pod that share the first GPU, each with its own grant.
+// testFirst: containers of one pod that share the first GPU, each with its own grant. Where
+// nothing limits them, those that run at once take what PyTorch takes, which asks its variable.
 func (m *machine) testFirst(p promise) {
 	m.Helper()
 	name := "first-" + p.slug()
-	sidecar := greedy("sidecar", 1, "-hold")
+	take := []string{"-hold"}
+	if !p.limited {
+		take = append(take, "-fraction", "pytorch")
+	}
+	sidecar := greedy("sidecar", 2, take...)
 	sidecar.RestartPolicy = new(v1.ContainerRestartPolicyAlways)
 	m.create(m.pod(name, 3, onNode(m.node), annotated("gpu-uuid", m.gpus.GPUs[0].UUID), containers(
-		[]v1.Container{greedy("prepare", 2), sidecar}, greedy("main", 3, "-hold"), greedy("other", 2, "-hold"))))
+		[]v1.Container{greedy("prepare", 2), sidecar}, greedy("main", 3, take...), greedy("other", 2, take...))))
 	pod := m.running(name)
 	m.wantLevel(p, name, p.level)
 	check := func(when string) {
 		m.Helper()
-		m.cell(p, when+"sidecar", name, "sidecar", p.line("one", 0, 1*unitMiB, true))
-		m.cell(p, when+"one of two containers", name, "main", p.line("one", 0, 3*unitMiB, true))
-		m.cell(p, when+"two of two containers", name, "other", p.line("one", 0, 2*unitMiB, true))
+		for _, c := range []struct {
+			name, container string
+			units           int64
+		}{{"sidecar", "sidecar", 2}, {"one of two containers", "main", 3}, {"two of two containers", "other", 2}} {
+			if p.limited {
+				m.cell(p, when+c.name, name, c.container, p.line("one", 0, c.units*unitMiB, true))
+			} else {
+				m.fraction(p, when+c.name, name, c.container, c.units*unitMiB)
+			}
+		}
 	}
-	m.cell(p, "GPU 0, init container", name, "prepare", p.line("one", 0, 2*unitMiB, true))
+	m.cell(p, "GPU 0, init container", name, "prepare", p.line("one", 0, 2*unitMiB, p.limited))
 	check("GPU 0, ")
 
 	// All start again, and at level mps the daemon too, before them.
@@ -270,6 +282,7 @@ func TestEveryLevelLimitsAsPromised(t *testing.T) {
 	m.level(p.level, "")
 	m.testSeveral(p)
 	m.testSecond(p)
+	m.testFirst(p)
 
 	p = promise{name: "mps, protocol 2", level: "mps", several: "advisory", limited: true, perProcess: true}
 	stop := m.startMPS()
