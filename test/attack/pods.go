@@ -278,7 +278,7 @@ func flood(ctx context.Context, f *field) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	before, err := f.peak("gpumem-extender")
+	before, err := f.peak(f.Stack.Decider())
 	if err != nil {
 		return "", err
 	}
@@ -300,11 +300,11 @@ func flood(ctx context.Context, f *field) (string, error) {
 			return "", err
 		}
 	}
-	after, err := f.peak("gpumem-extender")
+	after, err := f.peak(f.Stack.Decider())
 	if err != nil {
 		return "", err
 	}
-	seen := fmt.Sprintf("three pods ran meanwhile; the most memory that the extender had: %d MiB, %d before", after, before)
+	seen := fmt.Sprintf("three pods ran meanwhile; the most memory that %s had: %d MiB, %d before", f.Stack.Decider(), after, before)
 	now := int64(0)
 	if err := f.admin.CoreV1().Pods(f.mine).Delete(ctx, "floods", metav1.DeleteOptions{GracePeriodSeconds: &now}); err != nil {
 		return "", err

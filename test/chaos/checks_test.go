@@ -68,7 +68,7 @@ func unbound(in *v1.Pod) {
 func ended(in *v1.Pod) { in.Status.Phase = v1.PodSucceeded }
 
 func corrected(in *v1.Pod) {
-	in.ManagedFields = []metav1.ManagedFieldsEntry{{Manager: "gpumem-extender", Subresource: "binding"}, {Manager: pluginManager}}
+	in.ManagedFields = []metav1.ManagedFieldsEntry{{Manager: "gpumem-extender", Subresource: "binding"}, {Manager: devicePlugin}}
 }
 
 func read(t *testing.T, in ...*v1.Pod) []pod {

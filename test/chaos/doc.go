@@ -6,8 +6,8 @@
 // Run: three nodes take pods of mixed shapes, made and deleted as fast as they go:
 // one container or several, sidecars and init containers, two GPUs, policies,
 // pods with a nodeName, Jobs, names used again, deletion with grace, without, and
-// by force. Meanwhile the extender, the device plugin, the kubelet, kube-scheduler
-// in its pod, the API server and etcd get SIGKILL. The random choices follow
+// by force. Meanwhile gpumem-scheduler, or kube-scheduler and the extender in its place, the
+// device plugin, the kubelet, the API server and etcd get SIGKILL. The random choices follow
 // from a seed; the cluster's part is its own, so the same seed makes the same
 // choices and not the same run. Now and then all stop, and the rest is checked;
 // in the end all pods are deleted, and one pod fills each GPU.
@@ -41,7 +41,7 @@
 //   - I1 is read again at once: the same containers must still hold the same, or
 //     the same processes still live. There is no other excuse.
 //   - I2 and I4 are read in one list, which is one state of the API server. Of
-//     pods that the extender has bound and nobody has touched since, they must
+//     pods that gpumem has bound and nobody has touched since, they must
 //     hold in each. Where the device plugin has written, they must hold
 //     again within a time, as I5 must. Only the time counts in which all parts
 //     are up: one that is down can mend nothing.

@@ -159,8 +159,8 @@ func (f *failover) kill(ctx context.Context) error {
 	killed := time.Now()
 	close(f.killed)
 	f.report.Before = f.tracker.count().bound
-	f.journal.add("", "kill -9 the leader %s and its extender", leader)
-	fmt.Fprintf(f.log, "kill -9 the leader, %s, and its extender: %d pods are bound\n", leader, f.report.Before)
+	f.journal.add("", "kill -9 the leader %s", leader)
+	fmt.Fprintf(f.log, "kill -9 the leader, %s: %d pods are bound\n", leader, f.report.Before)
 	if err := f.awaitLeader(ctx, leader); err != nil {
 		return err
 	}
@@ -187,14 +187,15 @@ func (f *failover) leader(ctx context.Context) (string, error) {
 	return *lease.Spec.HolderIdentity, nil
 }
 
-// killPod kills the leader's kube-scheduler and its extender.
+// killPod kills all processes of the leader.
 func (f *failover) killPod(ctx context.Context, leader string) error {
 	name, _, _ := strings.Cut(leader, "_")
 	pod, err := f.client.CoreV1().Pods(stack.Namespace).Get(ctx, name, metav1.GetOptions{})
 	if err != nil {
 		return err
 	}
-	processes, err := f.cluster.ContainerProcesses("kube-scheduler", "gpumem-extender")
+	programs := f.stack.SchedulerPrograms()
+	processes, err := f.cluster.ContainerProcesses(programs...)
 	if err != nil {
 		return err
 	}
@@ -208,8 +209,8 @@ func (f *failover) killPod(ctx context.Context, leader string) error {
 		}
 		killed++
 	}
-	if killed != 2 {
-		return fmt.Errorf("killed %d processes of the leader, want 2", killed)
+	if killed != len(programs) {
+		return fmt.Errorf("killed %d processes of the leader, want %d", killed, len(programs))
 	}
 	return nil
 }

@@ -18,10 +18,6 @@ import (
 	"github.com/gpumem/gpumem/test/stack"
 )
 
-// parts are what is killed. The first three run in containers, where the kubelet
-// starts them again; of the others, faults does.
-var parts = []string{"gpumem-extender", "gpumem-device-plugin", "kube-scheduler", "kubelet", "apiserver", "etcd"}
-
 // late is a fault that kills nothing: for a while a kubelet does not answer about PodResources,
 // and the device plugin cannot know which of two equal pods is admitted.
 const late = "late PodResources"
@@ -32,6 +28,7 @@ const bindTime = 20 * time.Second
 // faults kills parts at random, with SIGKILL, and starts them again.
 type faults struct {
 	cluster *cluster.Cluster
+	parts   []string // that are killed
 	answers map[string]*cluster.Answers
 	random  *rand.Rand
 	tracker *tracker
@@ -46,8 +43,11 @@ type faults struct {
 }
 
 func newFaults(b *bench, seed uint64) *faults {
+	// The programs run in containers, where the kubelet starts them again; of the others,
+	// faults does.
+	parts := append(b.stack.SchedulerPrograms(), devicePlugin, "kubelet", "apiserver", "etcd")
 	return &faults{
-		cluster: b.cluster, answers: b.answers, random: rand.New(rand.NewPCG(seed, 1<<32)), tracker: b.tracker, journal: b.journal, log: b.log,
+		cluster: b.cluster, parts: parts, answers: b.answers, random: rand.New(rand.NewPCG(seed, 1<<32)), tracker: b.tracker, journal: b.journal, log: b.log,
 		counts: make(map[string]int), own: make(map[string]int), down: make(map[string]bool),
 	}
 }
@@ -63,7 +63,7 @@ func (f *faults) run(ctx context.Context) error {
 		if f.random.IntN(5) == 0 {
 			n = 2
 		}
-		victims := f.random.Perm(len(parts))[:n]
+		victims := f.random.Perm(len(f.parts))[:n]
 		sleep(ctx, pause)
 		f.awaitBind(ctx)
 		if ctx.Err() != nil {
@@ -82,7 +82,7 @@ func (f *faults) run(ctx context.Context) error {
 		for _, i := range victims {
 			downtime := time.Duration(f.random.Int64N(int64(4 * time.Second)))
 			pick := f.random.Uint64()
-			group.Go(func() error { return f.kill(ctx, parts[i], pick, downtime) })
+			group.Go(func() error { return f.kill(ctx, f.parts[i], pick, downtime) })
 		}
 	}
 }

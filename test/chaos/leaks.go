@@ -131,8 +131,7 @@ func (b *bench) fillAll(ctx context.Context) (missing int64, err error) {
 }
 
 // miscounted reports whether all pods that do not run wait for kube-scheduler
-// alone: by its own count of the node, of which the extender is not asked, and
-// which these words are of, there is too little.
+// alone: by its own count of the node, which these words are of, there is too little.
 func (b *bench) miscounted(ctx context.Context) bool {
 	pods, err := listPods(ctx, b.client)
 	if err != nil {
@@ -161,12 +160,13 @@ func (b *bench) fillAgain(ctx context.Context, missing *int64) (left string, err
 
 // restartScheduler kills the kube-schedulers, which the kubelets start again.
 func (b *bench) restartScheduler() error {
-	processes, err := b.cluster.ContainerProcesses("kube-scheduler")
+	program := b.stack.Scheduler()
+	processes, err := b.cluster.ContainerProcesses(program)
 	if err != nil {
 		return err
 	}
 	for _, p := range processes {
-		if err := stack.KeepContainerLogs(b.cluster, p.Node, "kube-scheduler"); err != nil {
+		if err := stack.KeepContainerLogs(b.cluster, p.Node, program); err != nil {
 			return err
 		}
 		if err := p.Signal(syscall.SIGKILL); err != nil {

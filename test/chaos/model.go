@@ -22,7 +22,7 @@ const (
 	assignmentKey = "gpumem.dev/assignment"
 	inventoryKey  = "gpumem.dev/inventory"
 	schedulerName = "gpumem-scheduler"
-	pluginManager = "gpumem-device-plugin"
+	devicePlugin  = "gpumem-device-plugin"
 	unitMiB       = 1024
 )
 
@@ -124,7 +124,7 @@ func podOf(in *v1.Pod) (p pod, ok bool) {
 		}
 	}
 	for _, m := range in.ManagedFields {
-		p.touched = p.touched || m.Manager == pluginManager && m.Subresource == ""
+		p.touched = p.touched || m.Manager == devicePlugin && m.Subresource == ""
 	}
 	var sidecars int64
 	for _, c := range in.Spec.InitContainers {

@@ -129,7 +129,8 @@ func (b *bench) events(ctx context.Context, p pod) (string, error) {
 // and returns their logs' lines about a pod and about what they count that is gone,
 // and whether there is such.
 func (b *bench) schedulerCounts(ctx context.Context, p pod) (text string, gone bool, err error) {
-	processes, err := b.cluster.ContainerProcesses("kube-scheduler")
+	program := b.stack.Scheduler()
+	processes, err := b.cluster.ContainerProcesses(program)
 	if err != nil {
 		return "", false, err
 	}
@@ -142,7 +143,7 @@ func (b *bench) schedulerCounts(ctx context.Context, p pod) (text string, gone b
 	errs = append(errs, err)
 	var lines strings.Builder
 	for _, node := range b.cluster.Nodes() {
-		log, err := stack.ContainerLog(b.cluster, node, "kube-scheduler")
+		log, err := stack.ContainerLog(b.cluster, node, program)
 		errs = append(errs, err)
 		names := []string{p.name}
 		for _, c := range lastDump(log) {

@@ -36,6 +36,8 @@ type watcher struct {
 	journal *journal
 	log     io.Writer
 
+	scheduler []string // the programs of one of the scheduler's pods
+
 	mu         sync.Mutex
 	violations []violation
 	known      map[string]bool // texts of violations
@@ -66,7 +68,7 @@ type violation struct {
 func newWatcher(b *bench) *watcher {
 	return &watcher{
 		cluster: b.cluster, client: b.client, devices: b.devices, tracker: b.tracker, journal: b.journal, log: b.log,
-		known: make(map[string]bool), overlaps: make(map[string]bool), held: make(map[string][]holding), suspects: make(map[string]time.Duration),
+		scheduler: b.stack.SchedulerPrograms(), known: make(map[string]bool), overlaps: make(map[string]bool), held: make(map[string][]holding), suspects: make(map[string]time.Duration),
 	}
 }
 
@@ -246,7 +248,11 @@ func (w *watcher) runningParts() (parts string, complete bool) {
 		complete = complete && running
 		now = append(now, fmt.Sprint(name, pid))
 	}
-	product, err := w.cluster.ContainerProcesses("gpumem-extender", "gpumem-device-plugin", "kube-scheduler")
+	want := map[string]int{devicePlugin: len(w.cluster.Nodes())}
+	for _, program := range w.scheduler {
+		want[program] = replicas
+	}
+	product, err := w.cluster.ContainerProcesses(slices.Collect(maps.Keys(want))...)
 	if err != nil {
 		return "", false
 	}
@@ -255,7 +261,6 @@ func (w *watcher) runningParts() (parts string, complete bool) {
 		count[p.Program]++
 		now = append(now, fmt.Sprint(p.Program, p.PID))
 	}
-	want := map[string]int{"gpumem-extender": replicas, "kube-scheduler": replicas, "gpumem-device-plugin": len(w.cluster.Nodes())}
 	slices.Sort(now)
 	return strings.Join(now, " "), complete && maps.Equal(count, want)
 }

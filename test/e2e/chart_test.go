@@ -77,7 +77,7 @@ func TestTheAPIServerTakesWhatTheChartRenders(t *testing.T) {
 	if err != nil || len(files) < 9 {
 		t.Fatalf("%d files with values, %v: want the default and eight more", len(files), err)
 	}
-	cases := map[string][]string{"existing": {"--set", "scheduler.mode=existing"}}
+	cases := map[string][]string{"existing": {"--set", "scheduler.mode=existing"}, "extender": {"--set", "scheduler.mode=extender"}}
 	for _, file := range files {
 		cases[filepath.Base(file)] = []string{"--values", file}
 	}
@@ -133,7 +133,8 @@ func TestPodSecurity(t *testing.T) {
 		`runAsNonRoot != true (pod or container "gpumem-device-plugin" must set securityContext.runAsNonRoot=true), ` +
 		`runAsUser=0 (container "gpumem-device-plugin" must not set runAsUser=0)`
 	for name, tc := range map[string]struct{ flags, refused string }{
-		"bundled":  {"", becauseOfTheKubelet},
+		"plugin":   {"scheduler.mode=plugin", becauseOfTheKubelet},
+		"extender": {"scheduler.mode=extender", becauseOfTheKubelet},
 		"existing": {"scheduler.mode=existing", becauseOfTheKubelet},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -85,8 +85,9 @@ func TestDefragMakesRoomForAWaitingPod(t *testing.T) {
 	e.untouched(bare)
 }
 
-// kube-scheduler would have to evict one pod of a GPU for a more important one, and sees room in
-// the sum of both GPUs. The pod that is made in place of the evicted one does not take the
+// Without defrag, kube-scheduler with the extender evicts nobody for a more important pod: it sees
+// room in the sum of both GPUs. gpumem-scheduler would, so there the pod is of a class that never
+// preempts. The pod that is made in place of the evicted one does not take the
 // room back, and the other is left alone.
 func TestDefragForAnImportantPodCostsWhatThePlanSays(t *testing.T) {
 	for name, tc := range map[string]struct {
@@ -104,7 +105,11 @@ func TestDefragForAnImportantPodCostsWhatThePlanSays(t *testing.T) {
 				e.replicaSet(set, e.pod(set, tc.each, at, spread))
 				before[set] = e.get(e.runningOf(set))
 			}
-			e.create(e.pod("urgent", tc.urgent, at, e.ofPriority(100)))
+			policy := v1.PreemptLowerPriority
+			if suite.stack.Plugin() {
+				policy = v1.PreemptNever
+			}
+			e.create(e.pod("urgent", tc.urgent, at, e.ofClass(100, policy)))
 			e.pending("urgent", "fragmented")
 			done, err := suite.stack.Inspect(e.ctx, e.cluster, "defrag", e.namespace+"/urgent", "--apply", "--timeout", "60s")
 			if err != nil || strings.Count(done, " evicted\n") != 1 {

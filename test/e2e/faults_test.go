@@ -32,7 +32,7 @@ func TestKillingEachPartChangesNothingThatRuns(t *testing.T) {
 		name string
 		kill func()
 	}{
-		{"extender", func() { e.killContainers("gpumem-extender") }},
+		{"scheduler", func() { e.killContainers(suite.stack.Decider()) }},
 		{"device plugin", func() { e.killContainers("gpumem-device-plugin") }},
 		{"kubelet", func() {
 			for _, node := range e.cluster.Nodes() {
@@ -48,7 +48,7 @@ func TestKillingEachPartChangesNothingThatRuns(t *testing.T) {
 		t.Run(part.name, func(t *testing.T) {
 			part.kill()
 			// A new pod gets the room that is left, and no other.
-			name := "after-" + map[string]string{"extender": "a", "device plugin": "b", "kubelet": "c"}[part.name]
+			name := "after-" + map[string]string{"scheduler": "a", "device plugin": "b", "kubelet": "c"}[part.name]
 			e.create(e.pod(name, 5))
 			e.running(name)
 			e.agree(name, "main")

@@ -42,7 +42,7 @@ func (e *env) openPage() *browser {
 	tab, cancel = chromedp.NewContext(tab)
 	e.Cleanup(cancel)
 	b := &browser{env: e, tab: tab}
-	if err := chromedp.Do(tab, chromedp.Navigate("http://"+e.forward("deployment/gpumem-scheduler", 8013)+"/")); err != nil {
+	if err := chromedp.Do(tab, chromedp.Navigate("http://"+e.forward(stack.Namespace, "deployment/gpumem-scheduler", 8013)+"/")); err != nil {
 		e.Fatal(err)
 	}
 	return b
@@ -50,13 +50,13 @@ func (e *env) openPage() *browser {
 
 // forward makes a port of gpumem's own reachable, as its users do it, and returns
 // where.
-func (e *env) forward(target string, port int) (address string) {
+func (e *env) forward(namespace, target string, port int) (address string) {
 	e.Helper()
 	kubectl, err := e.cluster.Kubectl()
 	if err != nil {
 		e.Fatal(err)
 	}
-	cmd := exec.CommandContext(e.ctx, kubectl, "--kubeconfig", e.cluster.Kubeconfig(), "port-forward", "--namespace", stack.Namespace, target, fmt.Sprintf(":%d", port))
+	cmd := exec.CommandContext(e.ctx, kubectl, "--kubeconfig", e.cluster.Kubeconfig(), "port-forward", "--namespace", namespace, target, fmt.Sprintf(":%d", port))
 	stdout, err := cmd.StdoutPipe()
 	if err != nil {
 		e.Fatal(err)

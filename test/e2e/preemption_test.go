@@ -35,9 +35,14 @@ func (e *env) applyForTest(sample string) {
 // ofPriority gives a pod a priority, with a class that lives as long as the test.
 func (e *env) ofPriority(value int32) func(*v1.Pod) {
 	e.Helper()
+	return e.ofClass(value, v1.PreemptLowerPriority)
+}
+
+func (e *env) ofClass(value int32, policy v1.PreemptionPolicy) func(*v1.Pod) {
+	e.Helper()
 	name := fmt.Sprintf("%s-%d", e.namespace, value)
 	classes := e.client.SchedulingV1().PriorityClasses()
-	_, err := classes.Create(e.ctx, &schedulingv1.PriorityClass{ObjectMeta: metav1.ObjectMeta{Name: name}, Value: value}, metav1.CreateOptions{})
+	_, err := classes.Create(e.ctx, &schedulingv1.PriorityClass{ObjectMeta: metav1.ObjectMeta{Name: name}, Value: value, PreemptionPolicy: &policy}, metav1.CreateOptions{})
 	if err != nil && !apierrors.IsAlreadyExists(err) {
 		e.Fatal(err)
 	}
@@ -157,15 +162,21 @@ func TestTheRoomForANominatedPodIsKept(t *testing.T) {
 	e.running("late")
 }
 
-// What an extender cannot do: the node has enough in all, so kube-scheduler sees
-// nobody whom to evict, and does not ask.
-func TestFragmentationAloneEvictsNobody(t *testing.T) {
+// The node has enough in all, and no GPU has. gpumem-scheduler evicts from one GPU. What an
+// extender cannot do: kube-scheduler sees nobody whom to evict, and does not ask.
+func TestFragmentationAloneEvictsFromOneGPUOrNobody(t *testing.T) {
 	e := setup(t)
 	at := onNode("node1")
-	e.create(e.pod("filler-a", t4-6, at))
+	e.create(e.pod("filler-a", t4-6, at, e.ofPriority(10)))
 	e.create(e.pod("filler-b", t4-6, at))
 	fillers := []*v1.Pod{e.running("filler-a"), e.running("filler-b")}
 	e.create(e.pod("vip", 10, at, e.ofPriority(100)))
+	if suite.stack.Plugin() {
+		e.running("vip")
+		e.gone("filler-b")
+		e.untouched(fillers[0])
+		return
+	}
 	e.pending("vip", "needs 10 GiB on one GPU; free: GPU0 6, GPU1 6 (12 in all, fragmented)",
 		`preemption: expected at least one victim pod on node "node1"`)
 	e.untouched(fillers...)

@@ -32,7 +32,7 @@ kind: Policy
 omitStages: [RequestReceived]
 rules:
   - level: Metadata
-    userGroups: ["system:serviceaccounts:` + stack.Namespace + `", "system:serviceaccounts:` + servedNamespace + `", "system:serviceaccounts:` + heirNamespace + `"]
+    userGroups: ["system:serviceaccounts:` + stack.Namespace + `", "system:serviceaccounts:` + servedNamespace + `", "system:serviceaccounts:` + otherNamespace + `", "system:serviceaccounts:` + heirNamespace + `"]
   - level: None
 `
 

@@ -196,7 +196,7 @@ func (u *upgrade) to(version *stack.Stack, heldBack string) {
 	u.Helper()
 	args := []string{"upgrade", stack.Release, version.Chart(), "--namespace", stack.Namespace, "--wait", "--timeout", "4m",
 		"--values", filepath.Join(version.Chart(), "ci", "demo-values.yaml"), "--set", "devicePlugin.maxUnavailable=100%"}
-	for _, value := range append([]string{"scheduler.replicas=1"}, installed...) {
+	for _, value := range append(version.Values(), installed...) {
 		args = append(args, "--set", value)
 	}
 	if heldBack != "" {
@@ -209,17 +209,17 @@ func (u *upgrade) to(version *stack.Stack, heldBack string) {
 	if _, err := version.Helm(u.ctx, u.cluster, args...); err != nil {
 		u.Fatal(err)
 	}
-	want := map[string]string{"gpumem-extender": version.Version(), "gpumem-device-plugin": version.Version()}
-	other := u.was.Version()
+	agents, scheduler, other := version, version, u.was
 	if version == u.was {
-		other = u.is.Version()
+		other = u.is
 	}
 	switch heldBack {
 	case agentsStay:
-		want["gpumem-device-plugin"] = other
+		agents = other
 	case schedulerStay:
-		want["gpumem-extender"] = other
+		scheduler = other
 	}
+	want := map[string]string{scheduler.Decider(): scheduler.Version(), "gpumem-device-plugin": agents.Version()}
 	u.eventually(fmt.Sprintf("the parts run as %v", want), func() (bool, string) {
 		got, now := u.parts()
 		return got && cmp.Equal(want, now), fmt.Sprint(got, now)

@@ -21,7 +21,7 @@ type SchedulerSettings struct {
 	all  map[string]any
 }
 
-// SchedulerSettings renders the chart with its defaults.
+// SchedulerSettings renders the chart with its defaults and the mode "extender".
 func (s *Stack) SchedulerSettings(ctx context.Context, c *cluster.Cluster) (SchedulerSettings, error) {
 	helm, err := c.Helm(ctx, s.log)
 	if err != nil {
@@ -32,7 +32,7 @@ func (s *Stack) SchedulerSettings(ctx context.Context, c *cluster.Cluster) (Sche
 		return SchedulerSettings{}, err
 	}
 	rendered, err := run(ctx, helm, "template", Release, s.Chart(), "--namespace", Namespace,
-		"--kube-version", server.GitVersion, "--show-only", "templates/scheduler-configmap.yaml")
+		"--kube-version", server.GitVersion, "--set", "scheduler.mode=extender", "--show-only", "templates/scheduler-configmap.yaml")
 	if err != nil {
 		return SchedulerSettings{}, err
 	}

@@ -34,6 +34,7 @@ type Stack struct {
 	root    string // of the sources
 	out     string // where what was built lies
 	version string // of the chart, and so of the images
+	mode    string // value of scheduler.mode; empty: as the chart has it
 	log     io.Writer
 }
 
@@ -57,21 +58,31 @@ func BuildFrom(ctx context.Context, root, out string, log io.Writer) (*Stack, er
 	if err != nil {
 		return nil, err
 	}
+	mode, err := mode()
+	if err != nil {
+		return nil, err
+	}
 	s := &Stack{root: root, out: out, version: version, log: log}
 	if err := os.MkdirAll(out, 0o755); err != nil {
 		return nil, err
 	}
-	return s, errors.Join(
-		s.build(ctx, "gpumem-extender", "./cmd/gpumem-extender", "0"),
+	err = errors.Join(
+		s.build(ctx, extender, "./cmd/gpumem-extender", "0"),
 		s.build(ctx, "kubectl-inspect-gpumem", "./cmd/kubectl-inspect-gpumem", "0"),
 		s.build(ctx, "gpumem-device-plugin", "./cmd/gpumem-device-plugin", "1"), // it loads the driver's library through cgo
 	)
+	if s.hasPlugin() {
+		s.mode = mode
+		err = errors.Join(err, s.build(ctx, plugin, "./cmd/gpumem-scheduler", "0"))
+	}
+	return s, err
 }
 
 func (s *Stack) build(ctx context.Context, name, source, cgo string) error {
 	fmt.Fprintf(s.log, "build %s %s\n", name, s.version)
-	cmd := exec.CommandContext(ctx, "go", "build", "-trimpath", "-buildvcs=false", "-ldflags", "-s -w -X main.version=v"+s.version, "-o", s.Binary(name), source)
-	cmd.Dir = s.root
+	// In its own folder, for it may be of a module of its own.
+	cmd := exec.CommandContext(ctx, "go", "build", "-trimpath", "-buildvcs=false", "-ldflags", "-s -w -X main.version=v"+s.version, "-o", s.Binary(name), ".")
+	cmd.Dir = filepath.Join(s.root, source)
 	cmd.Env = append(os.Environ(), "CGO_ENABLED="+cgo, "CGO_CFLAGS=-O2 -g -Wno-deprecated-declarations")
 	if output, err := cmd.CombinedOutput(); err != nil {
 		return fmt.Errorf("build %s: %w\n%s", name, err, output)
@@ -152,14 +163,19 @@ func (s *Stack) images(c *cluster.Cluster) ([]string, error) {
 	if err != nil {
 		return nil, err
 	}
-	var archives []string
-	for _, image := range []struct {
+	type program struct {
 		binary, user string
 		files        []images.File
-	}{
-		{"gpumem-extender", "65532:65532", images.Nonroot()},
+	}
+	programs := []program{
+		{extender, "65532:65532", images.Nonroot()},
 		{"gpumem-device-plugin", "0:0", libraries},
-	} {
+	}
+	if s.hasPlugin() {
+		programs = append(programs, program{plugin, "65532:65532", images.Nonroot()})
+	}
+	var archives []string
+	for _, image := range programs {
 		archive := filepath.Join(s.out, image.binary+".tar")
 		err := images.Image{
 			Name:       "ghcr.io/gpumem/" + image.binary + ":" + s.version,
@@ -185,8 +201,7 @@ func (s *Stack) images(c *cluster.Cluster) ([]string, error) {
 
 // Install installs the chart with the values of its demo and waits until all
 // of its pods are ready. It returns what Helm prints: the chart's notes.
-// More values are given as Helm's --set takes them. One replica of the scheduler's
-// pod is enough for tests, where none is said.
+// More values are given as Helm's --set takes them, after those of Values.
 func (s *Stack) Install(ctx context.Context, c *cluster.Cluster, set ...string) (notes string, err error) {
 	return s.InstallAs(ctx, c, Release, Namespace, set...)
 }
@@ -198,7 +213,7 @@ func (s *Stack) InstallAs(ctx context.Context, c *cluster.Cluster, release, name
 		"--values", filepath.Join(s.Chart(), "ci", "demo-values.yaml"),
 		"--wait", "--timeout", "3m",
 	}
-	for _, value := range append([]string{"scheduler.replicas=1"}, set...) {
+	for _, value := range append(s.Values(), set...) {
 		args = append(args, "--set", value)
 	}
 	if notes, err = s.Helm(ctx, c, args...); err != nil {

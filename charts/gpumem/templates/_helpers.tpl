@@ -16,6 +16,15 @@
 {{- end -}}
 {{- end -}}
 
+{{/* The mode: what is installed where "bundled" leaves it to the chart. */}}
+{{- define "gpumem.mode" -}}
+{{- if eq .Values.scheduler.mode "bundled" -}}
+extender
+{{- else -}}
+{{ .Values.scheduler.mode }}
+{{- end -}}
+{{- end -}}
+
 {{- define "gpumem.scheduler.fullname" -}}
 {{ include "gpumem.fullname" . }}-scheduler
 {{- end -}}
@@ -168,10 +177,10 @@ seccompProfile:
 - --log-format={{ .Values.log.format }}
 {{- end -}}
 
-{{/* The flags of the extender that are the same in the modes "bundled" and "existing". */}}
+{{/* The flags of the extender that are the same in the modes "extender" and "existing". */}}
 {{- define "gpumem.extender.args" -}}
 {{ include "gpumem.service.args" . }}
-{{- if eq .Values.scheduler.mode "bundled" }}
+{{- if eq (include "gpumem.mode" .) "extender" }}
 - --scheduler-lease={{ .Release.Namespace }}/{{ include "gpumem.scheduler.fullname" . }}
 {{- if .Values.scheduler.chooseNode }}
 - --choose-node
