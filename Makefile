@@ -60,13 +60,12 @@ clean: ## Remove what was built in the checkout (not the cache of the test clust
 presubmit: verify lint test ## What CI runs: verify, lint and test
 
 .PHONY: verify
-verify: vet $(BIN)/helm ## See that code is formatted and vetted, modules are tidy, and the chart's renders and the page's bundle are those of their sources
+verify: vet $(BIN)/helm ## See that code is formatted and vetted, modules are tidy, and the chart's renders are those of their sources
 	@for dir in $$(find . -name go.mod -printf '%h\n' | sort); do \
 		cd $$dir; go mod tidy -diff || { echo "$$dir: run make update" >&2; exit 1; }; cd $(CURDIR); \
 	done
 	go test -run TestWhatIsMadeOfTheTable ./pkg/kube/api
 	HELM=$(CURDIR)/$(BIN)/helm charts/gpumem/tests/golden.sh
-	@if cd pkg/report/page && $(NPM_CI); then npm run --silent check; else echo "No npm here: the page's bundle is not compared."; fi
 	@echo "verified: what is generated is that of its sources"
 
 .PHONY: lint
@@ -81,16 +80,12 @@ lint: ## Run actionlint, and golangci-lint by the rules of .golangci.yml (LINTFL
 test: test-unit test-sim test-fuzz test-cluster ## Run all tests (those on a real cluster need root)
 
 .PHONY: update
-update: $(BIN)/helm ## Write anew what is made of something else: formatting, go.sum, golden files, tables, the page's bundle
+update: $(BIN)/helm ## Write anew what is made of something else: formatting, go.sum, golden files, tables
 	gofmt -w cmd pkg test
 	@for dir in $$(find . -name go.mod -printf '%h\n' | sort); do cd $$dir; go mod tidy; cd $(CURDIR); done
 	go test ./pkg/kube/api ./pkg/report/printers ./pkg/replay ./pkg/cli ./pkg/cli/overview ./cmd/gpumem-sim -update
 	cd test && go test . ./fakenvml -run 'TestTableOfValues|TestStubsAreCurrent|TestNamesThatPeopleUse' -update
 	HELM=$(CURDIR)/$(BIN)/helm charts/gpumem/tests/golden.sh --update
-	@if cd pkg/report/page && $(NPM_CI); then npm run build; else echo "No npm here: the page's bundle stays as it is."; fi
-
-# The page's bundle is kept in git, so that nothing else needs Node.js.
-NPM_CI = command -v npm >/dev/null && npm ci --silent --no-audit --no-fund
 
 # The Helm of the test cluster.
 .PHONY: $(BIN)/helm

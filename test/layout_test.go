@@ -31,9 +31,6 @@ func TestWhatTheFoldersOfPkgImport(t *testing.T) {
 		if err != nil {
 			return err
 		}
-		if d.IsDir() && d.Name() == "node_modules" {
-			return fs.SkipDir
-		}
 		if !strings.HasSuffix(path, ".go") || strings.HasSuffix(path, "_test.go") {
 			return nil
 		}

@@ -74,9 +74,6 @@ func wordsOfPrograms(root string, found map[string]int) error {
 		if err != nil {
 			return err
 		}
-		if d.IsDir() && d.Name() == "node_modules" {
-			return fs.SkipDir
-		}
 		if !strings.HasSuffix(path, ".go") || strings.HasSuffix(path, "_test.go") {
 			return nil
 		}

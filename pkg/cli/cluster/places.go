@@ -2,7 +2,6 @@ package cluster
 
 import (
 	v1 "k8s.io/api/core/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/gpumem/gpumem/pkg/core/gpu"
 	"github.com/gpumem/gpumem/pkg/kube/api"
@@ -54,9 +53,6 @@ func (p *Places) AsksFor(names api.Names, pod *v1.Pod) bool {
 func (p *Places) WaitFacts(names api.Names, pod *v1.Pod) inspect.WaitFacts {
 	w := p.Nodes.WaitFacts(names, pod)
 	w.Said = schedulerSays(pod)
-	if owner := metav1.GetControllerOf(pod); owner != nil {
-		w.Owner = owner.Kind + "/" + owner.Name
-	}
 	if resource := p.Unoffered(names, pod); resource != "" {
 		w.InVain, _ = doctor.WaitsInVain(names, resource)
 	}

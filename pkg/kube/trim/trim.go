@@ -88,8 +88,11 @@ func (t *Trimmer) Pod(pod *v1.Pod) *v1.Pod {
 }
 
 // waiting keeps of a pod on no node what says to which it may go, and who is to send it
-// there: see package reach.
+// there, and whose it is: see package reach.
 func waiting(small, pod *v1.Pod) {
+	if owner := metav1.GetControllerOfNoCopy(pod); owner != nil {
+		small.OwnerReferences = []metav1.OwnerReference{*owner}
+	}
 	small.Spec.SchedulerName, small.Spec.SchedulingGates = pod.Spec.SchedulerName, pod.Spec.SchedulingGates
 	small.Spec.NodeSelector, small.Spec.Tolerations = pod.Spec.NodeSelector, pod.Spec.Tolerations
 	if a := pod.Spec.Affinity; a != nil && a.NodeAffinity != nil {

@@ -126,7 +126,7 @@ func (r reporter) pod(h placement.Holding, units gpu.Units, cores int) Pod {
 	f := r.facts.Pods[h.Pod.UID]
 	out := Pod{
 		Namespace: h.Pod.Namespace, Name: h.Pod.Name, UID: h.Pod.UID, Memory: r.memory(units), Cores: cores,
-		State: f.State, Enforcement: f.Enforcement, Problem: f.Problem,
+		State: f.State, Started: h.Started, Enforcement: f.Enforcement, Problem: f.Problem,
 	}
 	for _, id := range h.Assignment.Devices() {
 		if !slices.ContainsFunc(r.Devices, func(d placement.Device) bool { return d.UUID == id }) {
@@ -163,7 +163,7 @@ func waiting(nodes []placement.Node, facts Facts) []Wait {
 	})
 	out := make([]Wait, 0, len(facts.Waiting))
 	for _, f := range facts.Waiting {
-		w := Wait{Namespace: f.Pod.Namespace, Name: f.Pod.Name, UID: f.Pod.UID, Nominated: f.Nominated, Owner: f.Owner, Reason: f.Problem, Unserved: f.Unserved(facts.Schedulers)}
+		w := Wait{Namespace: f.Pod.Namespace, Name: f.Pod.Name, UID: f.Pod.UID, Nominated: f.Nominated, Owner: f.Owner, Created: f.Created, Reason: f.Problem, Unserved: f.Unserved(facts.Schedulers)}
 		if f.Problem == "" && !f.Request.Empty() {
 			w.Units, w.GPUs, w.Cores = f.Request.Units(), f.Request.GPUs(), f.Request.Cores()
 			if facts.PodsUnknown { // what is free is not known either

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/gpumem/gpumem/pkg/core/decide"
 	"github.com/gpumem/gpumem/pkg/core/gpu"
@@ -115,6 +116,7 @@ type Pod struct {
 	Cores       int        `json:"cores,omitempty"`  // per cent
 	Claims      []gpu.UUID `json:"claims,omitempty"` // GPUs that its annotation names and its node lacks
 	State       string     `json:"state,omitempty"`
+	Started     time.Time  `json:"started,omitzero"` // when the kubelet admitted it; zero before
 	Enforcement string     `json:"enforcement,omitempty"`
 	Problem     string     `json:"problem,omitempty"` // what of it could not be read
 }
@@ -133,6 +135,7 @@ type Wait struct {
 	Reason    string    `json:"reason"`
 	Unserved  string    `json:"unserved,omitempty"` // why nobody places it, as far as is known
 	Owner     string    `json:"owner,omitempty"`    // its controller, as KIND/NAME
+	Created   time.Time `json:"created,omitzero"`   // zero when not known
 }
 
 // Why says in a line what the pod waits for.
@@ -213,6 +216,7 @@ type WaitFacts struct {
 	Unseen    bool                 // no scheduler has said anything of it
 	Said      string               // what its scheduler has said of it last
 	Owner     string               // its controller, as KIND/NAME; empty: none, or not known
+	Created   time.Time            // zero when not known
 
 	// KeptOff is, by node, what in the pod's own spec keeps it off: it is unresolvable
 	// where the pod names other nodes. Pods of which the same is true share it.

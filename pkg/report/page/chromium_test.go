@@ -35,7 +35,10 @@ type browser struct {
 	url string
 }
 
-func open(t *testing.T, w *world) *browser {
+func open(t *testing.T, w *world) *browser { return openAt(t, w, "/") }
+
+// openAt opens the page with a query.
+func openAt(t *testing.T, w *world, path string) *browser {
 	t.Helper()
 	program := ""
 	for _, name := range []string{"chromium", "chromium-browser", "google-chrome"} {
@@ -57,7 +60,7 @@ func open(t *testing.T, w *world) *browser {
 	ctx, cancel = chromedp.NewContext(ctx)
 	t.Cleanup(cancel)
 	b := &browser{T: t, ctx: ctx, url: server.URL}
-	b.do(chromedp.Navigate(server.URL), chromedp.WaitVisible(chromedp.CSS(".tile")))
+	b.do(chromedp.Navigate(server.URL+path), chromedp.WaitVisible(chromedp.CSS(".gpu")))
 	return b
 }
 
@@ -76,6 +79,16 @@ func (b *browser) click(selector string) {
 func (b *browser) write(selector, keys string) {
 	b.Helper()
 	b.do(chromedp.SendKeys(chromedp.CSS(selector), keys))
+}
+
+// choose sets a field of the form.
+func (b *browser) choose(field, value string) {
+	b.Helper()
+	b.eval(fmt.Sprintf(`(() => {
+		const e = document.querySelector("[name=%s]");
+		e.value = %q;
+		e.dispatchEvent(new Event("input", {bubbles: true}));
+	})()`, field, value))
 }
 
 // eval returns what a JavaScript expression comes to, as text.
@@ -140,29 +153,34 @@ func smallFleet() *world {
 	}
 	inv.Devices[2].Status = gpu.Unhealthy("XID 79: the GPU has fallen off the bus")
 	w.SetNode("gpu-d", inv)
-	w.wait("ml/huge", 100)
-	w.wait("web/next", 3)
+	w.wait("web/next", 100)
+	for i := range 40 {
+		w.wait(fmt.Sprintf("ml/burst-%d", i), 90)
+		w.waiting[i+1].Owner, w.waiting[i+1].Created = "Job/burst", started
+	}
 	return w
 }
 
-const tiles = `document.querySelectorAll(".tile").length`
+const gpus = `document.querySelectorAll(".gpu[data-gpu]").length`
 
 func TestPageInChromium(t *testing.T) {
 	w := smallFleet()
 	b := open(t, w)
-	b.until(tiles + " === 18")
+	b.until(gpus + " === 18")
 	b.picture("light")
 
 	// A click shows the pods of a GPU, and Escape brings back where one was.
 	b.click(`[data-gpu="gpu-a/0"]`)
-	b.until(`!!document.querySelector(".details")`)
-	if got := b.eval(`document.querySelector(".details").innerText`); !strings.Contains(got, "gpu-a GPU 0") || !strings.Contains(got, "ml/train-0") || !strings.Contains(got, "14 GiB of 14 GiB") {
-		t.Errorf("details:\n%s", got)
+	b.until(`!document.querySelector("#details").hidden`)
+	for _, want := range []string{"gpu-a GPU 0", "ml/train-0", "14 GiB of 14 GiB", "kubectl inspect gpumem explain -n ml train-1"} {
+		if got := b.eval(`document.querySelector("#details").innerText`); !strings.Contains(got, want) {
+			t.Errorf("want %q in the details:\n%s", want, got)
+		}
 	}
 	b.until(`document.activeElement.textContent === "gpu-a GPU 0"`) // the heading
 	b.picture("details")
 	b.do(chromedp.KeyEvent(kb.Escape))
-	b.until(`!document.querySelector(".details") && document.activeElement.dataset.gpu === "gpu-a/0"`)
+	b.until(`document.querySelector("#details").hidden && document.activeElement.dataset.gpu === "gpu-a/0"`)
 
 	// The keyboard alone gets everywhere.
 	b.do(chromedp.KeyEvent(kb.ArrowRight))
@@ -170,25 +188,86 @@ func TestPageInChromium(t *testing.T) {
 	b.do(chromedp.KeyEvent(kb.ArrowDown))
 	b.until(`document.activeElement.dataset.gpu === "gpu-b/1"`)
 	b.do(chromedp.KeyEvent(kb.Enter))
-	b.until(`document.querySelector(".details h2")?.textContent === "gpu-b GPU 1"`)
+	b.until(`document.querySelector("#details h2")?.textContent === "gpu-b GPU 1"`)
 	b.do(chromedp.KeyEvent(kb.Escape))
 
-	// Live: a pod that comes is seen without doing anything.
+	// Live: a pod that comes is seen without doing anything, and what has the focus keeps it.
 	w.pod("ml/fresh", "gpu-b", 0, 40)
 	b.until(`document.querySelector('[data-gpu="gpu-b/0"]').getAttribute("aria-label").includes("40 GiB of 79 GiB")`)
+	b.until(`document.activeElement.dataset.gpu === "gpu-b/1"`)
 
-	// What waits, and why.
-	if got := b.eval(`document.querySelector(".waiting").innerText`); !strings.Contains(got, "2 pods wait") || !strings.Contains(got, "needs 100 GiB on one GPU") {
-		t.Errorf("waiting:\n%s", got)
+	// What waits, and why; and what is in trouble.
+	text := b.eval(`document.querySelector("aside").innerText`)
+	for _, want := range []string{
+		"41 pods wait", "needs 100 GiB on one GPU", "40 × ml Job/burst", "90 GiB each, the oldest for ", "1 GPU in trouble", "gpu-d GPU 2: XID 79",
+		"kubectl inspect gpumem explain -n web next",
+	} {
+		if !strings.Contains(text, want) {
+			t.Errorf("want %q in:\n%s", want, text)
+		}
 	}
 	if got := b.eval(`performance.getEntriesByType("resource").map((e) => e.name).filter((n) => !n.startsWith(location.origin) && !n.startsWith("data:")).join(" ")`); got != "" {
 		t.Errorf("requests left for %s", got)
 	}
 }
 
+// A tile says of which model its GPU is, and what is free of how much.
+func TestTilesTellModelsApartInChromium(t *testing.T) {
+	b := open(t, smallFleet())
+	for gpu, want := range map[string]string{"gpu-a/1": "GPU1 T4\n11 GiB free\n3/14 GiB", "gpu-b/0": "GPU0 A100\n79 GiB free\n0/79 GiB"} {
+		if got := b.eval(`document.querySelector('[data-gpu="` + gpu + `"]').innerText`); got != want {
+			t.Errorf("%s: %q, want %q", gpu, got, want)
+		}
+	}
+}
+
+// The sums of a namespace are the namespace's, though others are on the same GPUs.
+func TestSumsOfANamespaceInChromium(t *testing.T) {
+	w := newWorld()
+	w.node("gpu-a", "Tesla T4", 14, 14)
+	w.pod("ml/train", "gpu-a", 0, 5)
+	w.pod("web/infer", "gpu-a", 0, 7)
+	w.pod("web/other", "gpu-a", 1, 7)
+	b := openAt(t, w, "/?namespace=ml")
+	text := b.eval(`document.body.innerText`)
+	for _, want := range []string{"Allocated to ml\n5 GiB", "Allocated of these GPUs, to all\n12 GiB of 14 GiB (85%)", "web\n14 GiB, 50% of the fleet", "ml\n5 GiB, 17% of the fleet"} {
+		if !strings.Contains(text, want) {
+			t.Errorf("want %q in:\n%s", want, text)
+		}
+	}
+}
+
+// The URL carries the filters, so that it can be sent to others.
+func TestURLCarriesTheFiltersInChromium(t *testing.T) {
+	b := openAt(t, smallFleet(), "/?model=NVIDIA+L4&sort=free&gpu=gpu-d%2F1")
+	b.until(gpus + ` === 4 && document.querySelector("#details h2").textContent === "gpu-d GPU 1"`)
+	b.write("[name=trouble]", "trouble")
+	b.until(gpus + ` === 1`)
+	if got, want := b.eval(`location.search`), "?model=NVIDIA+L4&trouble=only&sort=free&gpu=gpu-d%2F1"; got != want {
+		t.Errorf("got %s, want %s", got, want)
+	}
+}
+
+func TestSortInChromium(t *testing.T) {
+	b := open(t, smallFleet())
+	const order = `[...document.querySelectorAll(".node")].map((n) => n.dataset.node.slice(4)).join("")`
+	for _, tc := range []struct{ by, want string }{{"trouble", "dabc"}, {"free", "bcda"}, {"model", "bcda"}, {"", "abcd"}} {
+		b.choose("sort", tc.by)
+		b.until(order + ` === "` + tc.want + `"`)
+	}
+}
+
+// What is copied is the command that is shown.
+func TestCommandIsCopiedInChromium(t *testing.T) {
+	b := open(t, smallFleet())
+	b.eval(`navigator.clipboard.writeText = async (text) => { window.copied = text; }`)
+	b.click(`[aria-label="Copy kubectl inspect gpumem explain -n web next"]`)
+	b.until(`window.copied === "kubectl inspect gpumem explain -n web next"`)
+}
+
 func TestFiltersInChromium(t *testing.T) {
 	b := open(t, smallFleet())
-	b.until(tiles + " === 18")
+	b.until(gpus + " === 18")
 	for _, tc := range []struct {
 		name, keys, field string
 		want              int
@@ -202,16 +281,12 @@ func TestFiltersInChromium(t *testing.T) {
 		{"nothing", "no such thing", "search", 0},
 	} {
 		b.write("[name="+tc.field+"]", tc.keys)
-		b.until(fmt.Sprintf("%s === %d", tiles, tc.want))
+		b.until(fmt.Sprintf("%s === %d", gpus, tc.want))
 		if tc.name == "what is free" {
 			b.picture("filtered")
 		}
-		b.eval(fmt.Sprintf(`(() => {
-			const e = document.querySelector("[name=%s]");
-			Object.getOwnPropertyDescriptor(Object.getPrototypeOf(e), "value").set.call(e, "");
-			e.dispatchEvent(new Event(e.tagName === "SELECT" ? "change" : "input", {bubbles: true}));
-		})()`, tc.field))
-		b.until(tiles + " === 18")
+		b.choose(tc.field, "")
+		b.until(gpus + " === 18")
 	}
 }
 
@@ -230,12 +305,12 @@ func TestNodesThatTakeNoNewPodsInChromium(t *testing.T) {
 	w.known["gpu-stopped"] = inspect.NodeFacts{Refuses: &decide.Refusal{Message: "its kubelet offers no gpumem.dev/gpu-mem: see kubectl inspect gpumem doctor"}}
 	w.known["gpu-team"] = inspect.NodeFacts{Taint: "team"}
 	b := open(t, w)
-	b.until(tiles + " === 10")
+	b.until(gpus + " === 10")
 	b.picture("nodes-that-take-no-new-pods")
 	text := b.eval(`document.body.innerText`)
 	for _, want := range []string{
-		"Largest free on one GPU\n3 GiB", "Largest free behind a taint\n22 GiB", "Take no new pods\n6",
-		"the node is NotReady", "the node is cordoned", "its kubelet offers no gpumem.dev/gpu-mem", "for pods that tolerate taint team",
+		"Largest free on one GPU\n3 GiB", "Largest free behind a taint\n22 GiB", "GPUs that take no new pods\n6",
+		"the node is NotReady", "the node is cordoned", "its kubelet offers no gpumem.dev/gpu-mem", "taint team",
 	} {
 		if !strings.Contains(text, want) {
 			t.Errorf("want %q in:\n%s", want, text)
@@ -249,28 +324,28 @@ func TestNodesThatTakeNoNewPodsInChromium(t *testing.T) {
 		}
 	}
 	b.write(`[name="free"]`, "13")
-	b.until(tiles + " === 2") // those that are for some
+	b.until(gpus + " === 2") // those that are for some
 }
 
-// What is beside a pod that holds its GPU alone is free for nobody.
-func TestAGPUThatIsHeldAloneInChromium(t *testing.T) {
+// What a pod leaves of a GPU that it has alone is free for no other.
+func TestAGPUThatOnePodHasAloneInChromium(t *testing.T) {
 	w := newWorld()
 	w.node("gpu-a", "Tesla T4", 14, 14)
 	alone := placement.Holding{Pod: placement.PodRef{Namespace: "ml", Name: "alone", UID: "alone"}, Request: asks(4), Admitted: true}
 	alone.Request.Policy = placement.Exclusive
 	alone.Assignment.Shares = []placement.Share{{Device: uuid("gpu-a", 0), Units: 4}}
 	w.AddPod("gpu-a", alone)
-	w.pod("ml/beside", "gpu-a", 1, 9)
+	w.pod("ml/other", "gpu-a", 1, 9)
 	b := open(t, w)
-	b.until(tiles + " === 2")
-	if got := b.eval(`document.querySelector('[data-gpu="gpu-a/0"]').innerText`); !strings.Contains(got, "held alone") || strings.Contains(got, "free") {
-		t.Errorf("the tile says %q, want that it is held alone", got)
+	b.until(gpus + " === 2")
+	if got := b.eval(`document.querySelector('[data-gpu="gpu-a/0"]').innerText`); !strings.Contains(got, "one pod alone") || strings.Contains(got, "free") {
+		t.Errorf("the tile says %q, want that one pod has it alone", got)
 	}
 	if got := b.eval(`document.body.innerText`); !strings.Contains(got, "Largest free on one GPU\n5 GiB") {
 		t.Errorf("want 5 GiB as the largest that is free, in:\n%s", got)
 	}
 	b.write(`[name="free"]`, "6")
-	b.until(tiles + " === 0")
+	b.until(gpus + " === 0")
 }
 
 func TestDarkPageInChromium(t *testing.T) {
@@ -281,7 +356,7 @@ func TestDarkPageInChromium(t *testing.T) {
 		t.Errorf("dark and light are both %s", dark)
 	}
 	b.click(`[data-gpu="gpu-d/2"]`)
-	b.until(`!!document.querySelector(".details")`)
+	b.until(`!document.querySelector("#details").hidden`)
 	b.picture("dark")
 }
 
@@ -293,7 +368,7 @@ func TestPageIsAccessible(t *testing.T) {
 	w.known["gpu-c"] = inspect.NodeFacts{Taint: "team"}
 	b := open(t, w)
 	b.click(`[data-gpu="gpu-a/0"]`)
-	b.until(`!!document.querySelector(".details")`)
+	b.until(`!document.querySelector("#details").hidden`)
 	if got := b.eval(`[...document.querySelectorAll("button, input, select")].filter((e) => !(e.getAttribute("aria-label") || e.labels?.[0]?.textContent || e.textContent.trim())).map((e) => e.outerHTML).join("\n")`); got != "" {
 		t.Errorf("controls without a name:\n%s", got)
 	}
@@ -319,25 +394,86 @@ func TestPageIsAccessible(t *testing.T) {
 	}
 }
 
+// large is a fleet of nodes with eight GPUs and what goes wrong in such.
+func large(nodes int) *world {
+	w := newWorld()
+	for i := range nodes {
+		name, model, gib := fmt.Sprintf("node-%04d", i), "NVIDIA A100-SXM4-80GB", 79
+		if i%4 == 3 {
+			model, gib = "Tesla T4", 14
+		}
+		w.node(name, model, gib, gib, gib, gib, gib, gib, gib, gib)
+		for j := range 8 {
+			if (i+j)%5 > 0 {
+				w.pod(fmt.Sprintf("team-%d/pod-%d-%d", i%23, i, j), name, j, gpu.Units(1+(7*i+9*j)%gib))
+			}
+		}
+		switch {
+		case i%29 == 0:
+			w.known[name] = inspect.NodeFacts{Refuses: &decide.Refusal{Message: inspect.NodeNotReady}}
+		case i%31 == 0:
+			w.known[name] = inspect.NodeFacts{Taint: "team"}
+		}
+	}
+	for i := range 40 {
+		w.wait(fmt.Sprintf("team-7/burst-%d", i), 90)
+		w.waiting[i].Owner, w.waiting[i].Created = "Job/burst", started
+	}
+	w.wait("team-3/train", 200)
+	return w
+}
+
 // With 5,000 nodes of eight GPUs, only what is seen is drawn, and the last node
 // is as near as the first.
 func TestFiveThousandNodesInChromium(t *testing.T) {
-	w := newWorld()
-	for i := range 5000 {
-		name := fmt.Sprintf("node-%04d", i)
-		w.node(name, "NVIDIA A100-SXM4-80GB", 79, 79, 79, 79, 79, 79, 79, 79)
-		for j := range 8 {
-			w.pod(fmt.Sprintf("team-%d/pod-%d-%d", i%23, i, j), name, j, gpu.Units(1+(i+9*j)%79))
-		}
-	}
-	b := open(t, w)
-	b.until(`document.querySelector(".sums").innerText.includes("40,000")`)
+	b := open(t, large(5000))
+	b.until(`document.querySelector("#sums").innerText.includes("40,000")`)
 	b.picture("5000-nodes")
-	if got := b.eval(tiles + ` < 8 * 40`); got != "true" {
-		t.Errorf("%s tiles are drawn", b.eval(tiles))
+	if got := b.eval(gpus + ` < 8 * 400`); got != "true" {
+		t.Errorf("%s GPUs are drawn", b.eval(gpus))
 	}
-	b.eval(`document.querySelector(".fleet").scrollTo(0, 1e9)`)
+	b.eval(`scrollTo(0, 1e9)`)
 	b.until(`!!document.querySelector('[data-gpu="node-4999/7"]')`)
 	b.write("[name=search]", "pod-4321-3")
-	b.until(tiles + ` === 1 && !!document.querySelector('[data-gpu="node-4321/3"]')`)
+	b.until(gpus + ` === 1 && !!document.querySelector('[data-gpu="node-4321/3"]')`)
+}
+
+// size makes the window of a size, in CSS px.
+func (b *browser) size(width, height int64) {
+	b.Helper()
+	b.do(chromedp.Func(func(ctx context.Context, t *chromedp.Target) error {
+		_, err := cdp.Call(ctx, t, emulation.SetDeviceMetricsOverride, emulation.SetDeviceMetricsOverrideParams{Width: width, Height: height, DeviceScaleFactor: 1})
+		return err
+	}))
+	b.until(fmt.Sprintf("innerWidth === %d", width))
+}
+
+// From a phone to a wide screen, nothing is wider than the window, and no text of a tile is cut.
+func TestWidthsInChromium(t *testing.T) {
+	const cut = `[...document.querySelectorAll(".tiles .gpu b, .tiles .gpu small, .sums dd")].filter((e) => e.scrollWidth > e.clientWidth + 1).concat([...document.querySelectorAll(".tiles .gpu")].filter((e) => e.scrollHeight > e.clientHeight)).map((e) => e.textContent).join("; ")`
+	for view, w := range map[string]*world{"map": large(200), "tiles": smallFleet()} {
+		b := open(t, w)
+		for _, size := range []struct{ width, height int64 }{{390, 844}, {820, 1180}, {1440, 900}, {2560, 1440}} {
+			b.size(size.width, size.height)
+			for _, scheme := range []string{"light", "dark"} {
+				b.prefer(scheme)
+				b.until(`document.querySelector("#cards").classList.contains("` + view + `") && document.querySelector("#cards").clientWidth < innerWidth`)
+				b.picture(fmt.Sprintf("%s-%d-%s", view, size.width, scheme))
+				if got := b.eval(`document.documentElement.scrollWidth - innerWidth`); !strings.HasPrefix(got, "-") && got != "0" {
+					t.Errorf("%s, %d px: the page is %s px wider than the window", view, size.width, got)
+				}
+				if got := b.eval(cut); got != "" {
+					t.Errorf("%s, %d px: text is cut: %s", view, size.width, got)
+				}
+				if got := b.eval(`document.querySelector(".node").getBoundingClientRect().bottom <= innerHeight`); got != "true" {
+					t.Errorf("%s, %d px: no node is on the first screen", view, size.width)
+				}
+			}
+			if view == "map" && size.width >= 1440 {
+				if got := b.eval(`document.querySelectorAll(".node").length + " " + (document.querySelector("#cards").getBoundingClientRect().bottom <= innerHeight)`); got != "200 true" {
+					t.Errorf("%d px: 200 nodes are not on one screen: %s, the last ends at %s of %d px", size.width, got, b.eval(`document.querySelector("#cards").getBoundingClientRect().bottom`), size.height)
+				}
+			}
+		}
+	}
 }

@@ -1,6 +1,5 @@
 // Package page serves what people read of the extender: a page that shows the
-// fleet, a tile for each GPU, filled by its pods, and the pods that wait; and what
-// the extender remembers of its decisions.
+// fleet, GPU by GPU, and the pods that wait; and what the extender remembers of its decisions.
 //
 // # Invariants
 //
@@ -21,6 +20,7 @@
 // The page asks every two seconds and is sent the fleet when that has changed.
 // It is put together at most once in a second, however many look on.
 //
-// The front end is in src/, made with Preact and bundled by esbuild into dist/,
-// which is kept here so that building gpumem needs no Node.js: see package.json.
+// The front end is three files that browsers read as they are: no framework and no build. It
+// draws the nodes that are seen, and no others, so that thousands cost what a screen does. Names
+// come from other people's objects: they are set as text, never as HTML.
 package page

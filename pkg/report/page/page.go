@@ -2,6 +2,7 @@ package page
 
 import (
 	"bytes"
+	"cmp"
 	"compress/gzip"
 	"crypto/sha256"
 	"embed"
@@ -19,7 +20,7 @@ import (
 	"github.com/gpumem/gpumem/pkg/report/inspect"
 )
 
-//go:embed src/index.html src/page.css dist/page.js
+//go:embed index.html page.css page.js
 var files embed.FS
 
 // Source is what the page shows.
@@ -38,12 +39,12 @@ type Fleet struct {
 
 // Node is a node with its GPUs. Amounts are in units.
 type Node struct {
-	Name    string    `json:"name"`
-	UnitMiB int64     `json:"unitMiB"`
-	Closed  string    `json:"closed,omitempty"` // why it takes no new pods
-	Taint   string    `json:"taint,omitempty"`  // what is free is for pods that tolerate it
-	GPUs    []GPU     `json:"gpus"`
-	Pending gpu.Units `json:"pending,omitempty"` // of pods on no known GPU
+	Name         string `json:"name"`
+	UnitMiB      int64  `json:"unitMiB"`
+	Closed       string `json:"closed,omitempty"` // why it takes no new pods
+	Taint        string `json:"taint,omitempty"`  // what is free is for pods that tolerate it
+	GPUs         []GPU  `json:"gpus"`
+	Unattributed []Pod  `json:"unattributed,omitempty"` // on no known GPU
 }
 
 // GPU is one of them with the pods on it.
@@ -54,22 +55,27 @@ type GPU struct {
 	Capacity  gpu.Units `json:"capacity"`
 	Requested gpu.Units `json:"requested"`
 	Unhealthy string    `json:"unhealthy,omitempty"` // why it takes no new pods
-	Exclusive bool      `json:"exclusive,omitempty"` // a pod holds it alone
+	Exclusive bool      `json:"exclusive,omitempty"` // one pod has it alone
 	Pods      []Pod     `json:"pods"`
 }
 
-// Pod is what a pod holds of a GPU.
+// Pod is what a pod has of a GPU, or of its node.
 type Pod struct {
 	Namespace string    `json:"namespace"`
 	Name      string    `json:"name"`
 	Units     gpu.Units `json:"units"`
+	Since     time.Time `json:"since,omitzero"` // when the kubelet admitted it; zero before
 }
 
-// Wait is a pod that is on no node, and why.
+// Wait is pods of one controller that are on no node, ask for the same and have the same reason.
 type Wait struct {
-	Namespace string `json:"namespace"`
-	Name      string `json:"name"`
-	Reason    string `json:"reason"`
+	Namespace string    `json:"namespace"`
+	Name      string    `json:"name"`            // of the first
+	Owner     string    `json:"owner,omitempty"` // their controller, as KIND/NAME
+	Count     int       `json:"count"`
+	MemoryMiB int64     `json:"memoryMiB,omitempty"` // that each asks for; 0 where the nodes' units differ
+	Since     time.Time `json:"since,omitzero"`      // when the oldest was created
+	Reason    string    `json:"reason"`
 }
 
 // freshness is how old an answer may be.
@@ -83,9 +89,9 @@ func Handler(source *Source, reads map[string]http.Handler, now func() time.Time
 		mux.Handle("GET "+path, handler)
 	}
 	if source != nil {
-		mux.Handle("GET /{$}", file("src/index.html"))
-		mux.Handle("GET /page.css", file("src/page.css"))
-		mux.Handle("GET /page.js", file("dist/page.js"))
+		mux.Handle("GET /{$}", file("index.html"))
+		mux.Handle("GET /page.css", file("page.css"))
+		mux.Handle("GET /page.js", file("page.js"))
 		mux.Handle("GET /fleet", &fleet{source: *source, now: now})
 	}
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -94,7 +100,7 @@ func Handler(source *Source, reads map[string]http.Handler, now func() time.Time
 			return
 		}
 		header := w.Header()
-		header.Set("Content-Security-Policy", "default-src 'none'; script-src 'self'; style-src 'self' 'unsafe-inline'; img-src data:; connect-src 'self'; frame-ancestors 'none'; base-uri 'none'; form-action 'none'")
+		header.Set("Content-Security-Policy", "default-src 'none'; script-src 'self'; style-src 'self'; img-src data:; connect-src 'self'; frame-ancestors 'none'; base-uri 'none'; form-action 'none'")
 		header.Set("X-Content-Type-Options", "nosniff")
 		header.Set("Referrer-Policy", "no-referrer")
 		header.Set("Cross-Origin-Resource-Policy", "same-origin")
@@ -178,33 +184,38 @@ func NewFleet(source Source) Fleet {
 	out := Fleet{Missing: source.Missing(), Nodes: []Node{}, Waiting: []Wait{}}
 	for _, n := range report.Nodes {
 		node := Node{Name: n.Name, UnitMiB: n.UnitMiB, Closed: n.Closed, Taint: n.Taint, GPUs: []GPU{}}
-		if n.UnattributedMemory != nil {
-			node.Pending = n.UnattributedMemory.Units
+		for _, p := range n.Unattributed {
+			node.Unattributed = append(node.Unattributed, newPod(p))
 		}
 		for _, g := range n.GPUs {
 			node.GPUs = append(node.GPUs, newGPU(g))
 		}
 		out.Nodes = append(out.Nodes, node)
 	}
-	for _, w := range report.Waiting {
-		out.Waiting = append(out.Waiting, Wait{Namespace: w.Namespace, Name: w.Name, Reason: w.Why()})
+	unit := report.UnitMiB()
+	for _, g := range report.WaitingAlike() {
+		out.Waiting = append(out.Waiting, Wait{
+			Namespace: g.Namespace, Name: g.Name, Owner: g.Owner, Count: g.Count,
+			MemoryMiB: int64(g.Units) * unit, Since: g.Oldest, Reason: g.Why(),
+		})
 	}
 	return out
 }
 
 func newGPU(g inspect.GPU) GPU {
-	out := GPU{Index: g.Index, UUID: g.UUID, Model: g.Model, Capacity: g.Capacity.Units, Exclusive: g.Exclusive, Pods: []Pod{}}
+	out := GPU{Index: g.Index, UUID: g.UUID, Model: cmp.Or(g.Model, "unknown model"), Capacity: g.Capacity.Units, Exclusive: g.Exclusive, Pods: []Pod{}}
 	if g.Requested != nil {
 		out.Requested = g.Requested.Units
-	}
-	if out.Model == "" {
-		out.Model = "unknown model"
 	}
 	if !g.Healthy {
 		out.Unhealthy = g.Unhealthy
 	}
 	for _, p := range g.Pods {
-		out.Pods = append(out.Pods, Pod{Namespace: p.Namespace, Name: p.Name, Units: p.Memory.Units})
+		out.Pods = append(out.Pods, newPod(p))
 	}
 	return out
+}
+
+func newPod(p inspect.Pod) Pod {
+	return Pod{Namespace: p.Namespace, Name: p.Name, Units: p.Memory.Units, Since: p.Started}
 }

@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"net/http"
 	"net/http/httptest"
+	"net/http/httputil"
+	"net/url"
 	"strings"
 	"testing"
 	"time"
@@ -19,7 +21,7 @@ import (
 	"github.com/gpumem/gpumem/pkg/report/inspect"
 )
 
-// world is books that a test writes, and a clock.
+// world is a cache that a test writes, and a clock.
 type world struct {
 	*cache.Cache
 	waiting []inspect.WaitFacts
@@ -61,10 +63,13 @@ func (w *world) node(name, model string, gib ...int) {
 func (w *world) pod(name, node string, i int, units gpu.Units) {
 	namespace, short, _ := strings.Cut(name, "/")
 	w.AddPod(node, placement.Holding{
-		Pod: placement.PodRef{Namespace: namespace, Name: short, UID: name}, Request: asks(units), Admitted: true,
+		Pod: placement.PodRef{Namespace: namespace, Name: short, UID: name}, Request: asks(units), Admitted: true, Started: started,
 		Assignment: placement.Assignment{Shares: []placement.Share{{Device: uuid(node, i), Units: units}}},
 	})
 }
+
+// started is when the kubelet admitted the pods.
+var started = time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)
 
 func (w *world) wait(name string, units gpu.Units) {
 	namespace, short, _ := strings.Cut(name, "/")
@@ -97,7 +102,7 @@ func fleetOf(t *testing.T, h http.Handler) (fleet Fleet) {
 	return fleet
 }
 
-func TestFleetIsWhatTheBooksSay(t *testing.T) {
+func TestFleetIsWhatTheCacheSays(t *testing.T) {
 	w := newWorld()
 	w.node("a", "T4", 14, 14)
 	w.pod("ml/train", "a", 1, 5)
@@ -106,9 +111,9 @@ func TestFleetIsWhatTheBooksSay(t *testing.T) {
 	want := Fleet{
 		Nodes: []Node{{Name: "a", UnitMiB: 1024, GPUs: []GPU{
 			{Index: 0, UUID: "GPU-a-0", Model: "T4", Capacity: 14, Pods: []Pod{}},
-			{Index: 1, UUID: "GPU-a-1", Model: "T4", Capacity: 14, Requested: 5, Pods: []Pod{{"ml", "train", 5}}},
+			{Index: 1, UUID: "GPU-a-1", Model: "T4", Capacity: 14, Requested: 5, Pods: []Pod{{"ml", "train", 5, started}}},
 		}}},
-		Waiting: []Wait{{"ml", "huge", "a: needs 100 GiB on one GPU; the largest that qualifies here has 14 GiB: ask for less"}},
+		Waiting: []Wait{{Namespace: "ml", Name: "huge", Count: 1, MemoryMiB: 100 << 10, Reason: "a: needs 100 GiB on one GPU; the largest that qualifies here has 14 GiB: ask for less"}},
 	}
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)
@@ -132,10 +137,73 @@ func TestNodesThatTakeNoNewPods(t *testing.T) {
 			{Name: "a", UnitMiB: 1024, Closed: "the node is NotReady", GPUs: gpus("a", 14)},
 			{Name: "b", UnitMiB: 1024, Taint: "team", GPUs: gpus("b", 1)},
 		},
-		Waiting: []Wait{{"ml", "small", "a: the node is NotReady"}},
+		Waiting: []Wait{{Namespace: "ml", Name: "small", Count: 1, MemoryMiB: 2 << 10, Reason: "a: the node is NotReady"}},
 	}
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)
+	}
+}
+
+// Pods of one controller that wait alike are one line, since the oldest of them.
+func TestPodsThatWaitAlikeAreOneLine(t *testing.T) {
+	w := newWorld()
+	w.node("a", "T4", 14)
+	for i := range 40 {
+		w.wait(fmt.Sprintf("ml/burst-%02d", i), 15)
+		pod := &w.waiting[i]
+		pod.Owner, pod.Created = "Job/burst", started.Add(time.Duration(40-i)*time.Minute)
+	}
+	w.wait("ml/alone", 15)
+	const reason = "a: needs 15 GiB on one GPU; the largest that qualifies here has 14 GiB: ask for less"
+	want := []Wait{
+		{Namespace: "ml", Name: "alone", Count: 1, MemoryMiB: 15 << 10, Reason: reason},
+		{Namespace: "ml", Name: "burst-00", Owner: "Job/burst", Count: 40, MemoryMiB: 15 << 10, Since: started.Add(time.Minute), Reason: reason},
+	}
+	if diff := cmp.Diff(want, fleetOf(t, w.handler()).Waiting); diff != "" {
+		t.Errorf("(-want +got):\n%s", diff)
+	}
+}
+
+// Pods on no known GPU are sent with their namespace: they count in its sum.
+func TestPodsOnNoKnownGPUAreSent(t *testing.T) {
+	w := newWorld()
+	w.node("a", "T4", 14)
+	w.AddPod("a", placement.Holding{Pod: placement.PodRef{Namespace: "ml", Name: "new", UID: "new"}, Request: asks(3)})
+	got := fleetOf(t, w.handler()).Nodes[0].Unattributed
+	if diff := cmp.Diff([]Pod{{Namespace: "ml", Name: "new", Units: 3}}, got); diff != "" {
+		t.Errorf("(-want +got):\n%s", diff)
+	}
+}
+
+// A proxy in front that passes on its own address as Host is served; what it was called by is not.
+func TestThroughAProxy(t *testing.T) {
+	page := httptest.NewServer(newWorld().handler())
+	defer page.Close()
+	upstream, err := url.Parse(page.URL)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for passesHost, want := range map[bool]int{false: http.StatusOK, true: http.StatusForbidden} {
+		proxy := httptest.NewServer(&httputil.ReverseProxy{Rewrite: func(r *httputil.ProxyRequest) {
+			r.SetURL(upstream)
+			if passesHost {
+				r.Out.Host = r.In.Host
+			}
+		}})
+		request, err := http.NewRequestWithContext(t.Context(), http.MethodGet, proxy.URL, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		request.Host = "gpus.example.com"
+		answer, err := http.DefaultClient.Do(request)
+		if err != nil {
+			t.Fatal(err)
+		}
+		_ = answer.Body.Close()
+		proxy.Close()
+		if answer.StatusCode != want {
+			t.Errorf("the proxy passes on the Host: %v: %d, want %d", passesHost, answer.StatusCode, want)
+		}
 	}
 }
 
@@ -170,7 +238,7 @@ func TestPageIsReadOnlyAndForThisMachine(t *testing.T) {
 		{"GET", "/other", "localhost", 200},
 		{"GET", "/other", "evil.example", 403},
 		{"POST", "/other", "localhost", 405},
-		{"GET", "/dist/page.js", "localhost", 404},
+		{"GET", "/index.html", "localhost", 404},
 		{"GET", "/fleet", "localhost", 406}, // without gzip
 	} {
 		answer := ask(h, tc.method, tc.path, "Host", tc.host)

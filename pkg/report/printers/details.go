@@ -265,7 +265,7 @@ func (o TableOptions) waiting(out *bytes.Buffer, r inspect.Report) {
 	if out.Len() > 0 {
 		fmt.Fprintln(out)
 	}
-	unit := commonUnit(r.Nodes)
+	unit := r.UnitMiB()
 	m := measureFor(inspect.Node{UnitMiB: unit})
 	withCores := false
 	for _, p := range r.Waiting {
@@ -280,15 +280,9 @@ func (o TableOptions) waiting(out *bytes.Buffer, r inspect.Report) {
 		}
 		g.row(append(header, "REASON")...)
 	}
-	waits, counts := grouped(r.Waiting, func(w inspect.Wait) string {
-		if w.Owner == "" || w.Nominated != "" {
-			return ""
-		}
-		return fmt.Sprintf("%s\x00%s\x00%d\x00%d\x00%d\x00%s", w.Namespace, w.Owner, w.Units, w.GPUs, w.Cores, w.Why())
-	})
-	for i, p := range waits {
-		if counts[i] > 1 {
-			p.Name = many(counts[i], p.Owner)
+	for _, p := range r.WaitingAlike() {
+		if p.Count > 1 {
+			p.Name = many(p.Count, p.Owner)
 		}
 		need := inspect.Memory{Units: p.Units, MiB: int64(p.Units) * unit}
 		amount, gpus, percent := m.amount(&need), fmt.Sprint(p.GPUs), cores(p.Cores)
@@ -302,21 +296,6 @@ func (o TableOptions) waiting(out *bytes.Buffer, r inspect.Report) {
 		g.row(append(cells, p.Why())...)
 	}
 	g.flush()
-}
-
-// commonUnit returns the unit of all nodes that have one, in which alone a pod
-// without a node can be measured. It is 0 when they differ.
-func commonUnit(nodes []inspect.Node) (unit int64) {
-	for _, n := range nodes {
-		switch {
-		case n.UnitMiB == 0 || n.UnitMiB == unit:
-		case unit == 0:
-			unit = n.UnitMiB
-		default:
-			return 0
-		}
-	}
-	return unit
 }
 
 func usesCores(n inspect.Node) bool {

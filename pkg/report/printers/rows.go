@@ -156,7 +156,7 @@ func PodRows(r inspect.Report, usage map[Used]Usage) (rows []PodRow) {
 			place(n, p, nil)
 		}
 	}
-	unit := commonUnit(r.Nodes)
+	unit := r.UnitMiB()
 	for _, w := range r.Waiting {
 		row := PodRow{
 			Namespace: w.Namespace, Name: w.Name, UID: w.UID, GPUs: []int{}, State: Waiting, Cores: w.Cores, Reason: w.Why(), Owner: w.Owner,

@@ -62,7 +62,10 @@ func (n *Nodes) WaitFacts(names api.Names, pod *v1.Pod) inspect.WaitFacts {
 	w := inspect.WaitFacts{
 		Pod: api.Ref(pod), Scheduler: cmp.Or(pod.Spec.SchedulerName, v1.DefaultSchedulerName),
 		Gated: len(pod.Spec.SchedulingGates) > 0, KeptOff: n.KeptOff(pod),
-		Unseen: !api.Considered(pod),
+		Unseen: !api.Considered(pod), Created: pod.CreationTimestamp.Time,
+	}
+	if owner := metav1.GetControllerOfNoCopy(pod); owner != nil {
+		w.Owner = owner.Kind + "/" + owner.Name
 	}
 	var err error
 	if w.Request, err = names.Request(pod); err != nil {

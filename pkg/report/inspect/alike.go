@@ -1,0 +1,53 @@
+package inspect
+
+import "time"
+
+// WaitGroup is pods that wait alike, by the first of them.
+type WaitGroup struct {
+	Wait
+	Count  int
+	Oldest time.Time // when the oldest was created; zero when not known
+}
+
+// WaitingAlike puts pods of one controller that wait for the same, for the same reason, together.
+// A pod without a controller, or that is nominated to a node, is alone.
+func (r Report) WaitingAlike() (groups []WaitGroup) {
+	type key struct {
+		namespace, owner, reason string
+		units                    int64
+		gpus, cores              int
+	}
+	at := make(map[key]int)
+	for _, w := range r.Waiting {
+		k := key{w.Namespace, w.Owner, w.Why(), int64(w.Units), w.GPUs, w.Cores}
+		alone := w.Owner == "" || w.Nominated != ""
+		i, known := at[k]
+		if alone || !known {
+			if !alone {
+				at[k] = len(groups)
+			}
+			groups = append(groups, WaitGroup{Wait: w, Count: 1, Oldest: w.Created})
+			continue
+		}
+		groups[i].Count++
+		if w.Created.Before(groups[i].Oldest) {
+			groups[i].Oldest = w.Created
+		}
+	}
+	return groups
+}
+
+// UnitMiB returns the unit of all nodes that have one: only by it can a pod without a node be
+// measured. It is 0 where nodes differ.
+func (r Report) UnitMiB() (unit int64) {
+	for _, n := range r.Nodes {
+		switch {
+		case n.UnitMiB == 0 || n.UnitMiB == unit:
+		case unit == 0:
+			unit = n.UnitMiB
+		default:
+			return 0
+		}
+	}
+	return unit
+}
