@@ -112,17 +112,8 @@ func (n *Node) Run(ctx context.Context, source func() (gpu.Inventory, <-chan str
 		informers.WithTransform(n.trim),
 	)
 	informer := factory.Core().V1().Nodes().Informer()
-	touched := make(chan struct{}, 1)
-	touch := func(any) {
-		select {
-		case touched <- struct{}{}:
-		default:
-		}
-	}
-	if _, err := informer.AddEventHandler(cache.ResourceEventHandlerFuncs{
-		AddFunc:    touch,
-		UpdateFunc: func(_, obj any) { touch(obj) },
-	}); err != nil {
+	touched, err := changesOf(informer)
+	if err != nil {
 		return fmt.Errorf("watch node %s: %w", n.name, err)
 	}
 	factory.StartWithContext(ctx)
@@ -170,6 +161,23 @@ func (n *Node) Run(ctx context.Context, source func() (gpu.Inventory, <-chan str
 		case <-retry:
 		}
 	}
+}
+
+// changesOf returns a channel that has something in it once an object of the informer has come or
+// changed.
+func changesOf(informer cache.SharedIndexInformer) (<-chan struct{}, error) {
+	touched := make(chan struct{}, 1)
+	touch := func(any) {
+		select {
+		case touched <- struct{}{}:
+		default:
+		}
+	}
+	_, err := informer.AddEventHandler(cache.ResourceEventHandlerFuncs{
+		AddFunc:    touch,
+		UpdateFunc: func(_, obj any) { touch(obj) },
+	})
+	return touched, err
 }
 
 // givenBefore returns what is written of what pods were given.
