@@ -3,7 +3,6 @@ package main
 import (
 	"context"
 	"errors"
-	"fmt"
 	"io"
 	"os"
 	"os/exec"
@@ -19,7 +18,6 @@ import (
 	"github.com/gpumem/gpumem/pkg/node/mps"
 	"github.com/gpumem/gpumem/pkg/node/mps/probe"
 	"github.com/gpumem/gpumem/pkg/node/nvml"
-	"github.com/gpumem/gpumem/pkg/process/daemon"
 )
 
 // mpsCommand is the first argument with which the program supervises the MPS
@@ -33,57 +31,6 @@ const (
 	mpsBackoff  = time.Second
 	mpsQuit     = 10 * time.Second
 )
-
-// mpsOptions are the flags of that command.
-type mpsOptions struct {
-	dir, control, protocol string
-	nvmlLibrary            string
-	driverRoot             string
-	reserveMiB             int64
-	olderOnly              bool
-	exclusive              bool
-	drain                  time.Duration
-	log                    daemon.Log
-	check                  bool
-	probing                bool
-}
-
-func (o *mpsOptions) parse(args []string, stdout io.Writer) error {
-	f := pflag.NewFlagSet("gpumem-device-plugin mps", pflag.ContinueOnError)
-	f.StringVar(&o.dir, "mps-dir", "/run/gpumem/mps", "`directory` of the MPS daemon, the same on the node, here and in containers")
-	f.StringVar(&o.control, "mps-control", "", "`file` of nvidia-cuda-mps-control; empty: look on the PATH, then under --driver-root")
-	f.StringVar(&o.protocol, "mps-protocol", "auto", "`version` of the daemon: 2, 3, or auto for the newest that the driver has")
-	f.StringVar(&o.nvmlLibrary, "nvml-library", "", "`file` to load NVML from; empty: look for libnvidia-ml.so.1 under --driver-root")
-	f.StringVar(&o.driverRoot, "driver-root", "/", "`directory` under which the NVIDIA driver is installed")
-	f.Int64Var(&o.reserveMiB, "reserve-mib", 0, "`MiB` of each GPU that no client may have")
-	f.BoolVar(&o.olderOnly, "older-drivers-only", false, "run no daemon where the driver limits memory by itself (615 and newer)")
-	f.BoolVar(&o.exclusive, "exclusive", false, "put the GPUs into EXCLUSIVE_PROCESS mode meanwhile: no program can use them past the daemon")
-	f.DurationVar(&o.drain, "drain", time.Minute, "`time` for clients to end before the daemon does")
-	o.log = daemon.DefaultLog()
-	o.log.AddFlags(f)
-	f.BoolVar(&o.check, "check", false, "say how the daemon is, and end")
-	f.BoolVar(&o.probing, "probe", false, "check that the daemon limits a client with the environment of this process to 1 GiB, and end")
-	if err := daemon.Parse(f, `gpumem-device-plugin mps keeps NVIDIA's MPS control daemon running.
-
-Usage: gpumem-device-plugin mps [flags]`, args, stdout); err != nil {
-		return err
-	}
-	return o.validate()
-}
-
-func (o *mpsOptions) validate() error {
-	var errs []error
-	if !filepath.IsAbs(o.dir) {
-		errs = append(errs, fmt.Errorf("--mps-dir: %q, want an absolute path: containers see it too", o.dir))
-	}
-	if o.protocol != "auto" && o.protocol != "2" && o.protocol != "3" {
-		errs = append(errs, fmt.Errorf("--mps-protocol: %q, want auto, 2 or 3", o.protocol))
-	}
-	if o.reserveMiB < 0 || o.drain < 0 {
-		errs = append(errs, errors.New("--reserve-mib and --drain: want 0 or more"))
-	}
-	return errors.Join(errs...)
-}
 
 // runMPS supervises the MPS daemon until the context is done.
 func runMPS(ctx context.Context, args []string, stdout, stderr io.Writer) error {
@@ -113,7 +60,7 @@ func runMPS(ctx context.Context, args []string, stdout, stderr io.Writer) error 
 		<-ctx.Done()
 		return nil
 	}
-	control, err := o.findControl()
+	control, err := mps.FindControl(o.control, o.driverRoot)
 	if err != nil {
 		return err
 	}
@@ -170,23 +117,6 @@ func (o *mpsOptions) waitForGPUs(ctx context.Context, machine nvml.Machine, log 
 		case <-time.After(probeRetry):
 		}
 	}
-}
-
-// findControl returns the daemon's program.
-func (o *mpsOptions) findControl() (string, error) {
-	const name = "nvidia-cuda-mps-control"
-	if o.control != "" {
-		return o.control, nil
-	}
-	if found, err := exec.LookPath(name); err == nil {
-		return found, nil
-	}
-	for _, dir := range []string{"usr/bin", "bin"} {
-		if found, err := exec.LookPath(filepath.Join(o.driverRoot, dir, name)); err == nil {
-			return found, nil
-		}
-	}
-	return "", fmt.Errorf("%s is neither on the PATH nor under %s: NVIDIA's runtime brings it with the driver capability \"compute\"", name, o.driverRoot)
 }
 
 // protocolFor returns the newest version that a driver's daemon has, unless it is

@@ -6,11 +6,30 @@ import (
 	"errors"
 	"fmt"
 	"os/exec"
+	"path/filepath"
 	"strconv"
 	"strings"
 	"time"
 	"unicode"
 )
+
+// FindControl returns the path of the daemon's program: the one that is given, or else the one on
+// the PATH, or of a driver that is installed under a directory.
+func FindControl(given, driverRoot string) (string, error) {
+	const name = "nvidia-cuda-mps-control"
+	if given != "" {
+		return given, nil
+	}
+	if found, err := exec.LookPath(name); err == nil {
+		return found, nil
+	}
+	for _, dir := range []string{"usr/bin", "bin"} {
+		if found, err := exec.LookPath(filepath.Join(driverRoot, dir, name)); err == nil {
+			return found, nil
+		}
+	}
+	return "", fmt.Errorf("%s is neither on the PATH nor under %s: NVIDIA's runtime brings it with the driver capability \"compute\"", name, driverRoot)
+}
 
 // control speaks to a daemon.
 type control struct {

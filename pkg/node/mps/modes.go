@@ -23,32 +23,36 @@ type Modes interface {
 
 const modesFile = "modes.json"
 
-// setModes makes the GPUs exclusive, after it has written down how they were. One
-// that was killed before has written so, and its word counts.
-func (s *Supervisor) setModes() error {
-	if !s.cfg.Exclusive {
-		return s.restoreModes()
-	}
-	found, err := s.foundModes()
+// exclusive makes the GPUs exclusive, and restores how they were found.
+type exclusive struct {
+	modes Modes
+	file  string // with the modes as they were found, while they are changed
+	log   *zap.Logger
+}
+
+// set makes the GPUs exclusive, after it has written down how they were. A supervisor that was
+// killed before has written so, and what it has written counts.
+func (e exclusive) set() error {
+	found, err := e.found()
 	if errors.Is(err, fs.ErrNotExist) {
-		if found, err = s.modes.Modes(); err == nil {
-			err = s.writeModes(found)
+		if found, err = e.modes.Modes(); err == nil {
+			err = writeJSON(e.file, found)
 		}
 	}
 	if err != nil {
 		return fmt.Errorf("read the compute modes: %w", err)
 	}
 	for uuid := range found {
-		if err := s.modes.SetMode(uuid, exclusiveProcess); err != nil {
-			return errors.Join(fmt.Errorf("set the compute mode of %s: %w", uuid, err), s.restoreModes())
+		if err := e.modes.SetMode(uuid, exclusiveProcess); err != nil {
+			return errors.Join(fmt.Errorf("set the compute mode of %s: %w", uuid, err), e.restore())
 		}
 	}
 	return nil
 }
 
-// restoreModes puts the GPUs back to how they were found, if they were changed.
-func (s *Supervisor) restoreModes() error {
-	found, err := s.foundModes()
+// restore puts the GPUs back to how they were found, if they were changed.
+func (e exclusive) restore() error {
+	found, err := e.found()
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil
 	}
@@ -57,41 +61,37 @@ func (s *Supervisor) restoreModes() error {
 	}
 	var errs []error
 	for uuid, mode := range found {
-		if err := s.modes.SetMode(uuid, mode); err != nil {
+		if err := e.modes.SetMode(uuid, mode); err != nil {
 			errs = append(errs, fmt.Errorf("restore the compute mode of %s: %w", uuid, err))
 		}
 	}
 	if err := errors.Join(errs...); err != nil {
 		return err
 	}
-	s.log.Info("compute modes restored", zap.Any("modes", found))
-	return os.Remove(s.path(modesFile))
+	e.log.Info("compute modes restored", zap.Any("modes", found))
+	return os.Remove(e.file)
 }
 
-func (s *Supervisor) foundModes() (found map[string]int, err error) {
-	data, err := os.ReadFile(s.path(modesFile))
+func (e exclusive) found() (found map[string]int, err error) {
+	data, err := os.ReadFile(e.file)
 	if err != nil {
 		return nil, err
 	}
 	if err := json.Unmarshal(data, &found); err != nil {
-		return nil, fmt.Errorf("%s: %w", s.path(modesFile), err)
+		return nil, fmt.Errorf("%s: %w", e.file, err)
 	}
 	return found, nil
 }
 
-func (s *Supervisor) writeModes(found map[string]int) error {
-	data, err := json.Marshal(found)
+// writeJSON writes a file in one step: half of it would be lost modes, or limits.
+func writeJSON(file string, what any) error {
+	data, err := json.Marshal(what)
 	if err != nil {
 		return err
 	}
-	return s.writeWhole(modesFile, data)
-}
-
-// writeWhole writes a file in one step: half of it would be lost modes, or limits.
-func (s *Supervisor) writeWhole(name string, data []byte) error {
-	half := s.path(name + ".tmp")
+	half := file + ".tmp"
 	if err := os.WriteFile(half, data, 0o644); err != nil {
 		return err
 	}
-	return os.Rename(half, s.path(name))
+	return os.Rename(half, file)
 }

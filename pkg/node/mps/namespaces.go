@@ -15,6 +15,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 	"time"
 
 	"go.uber.org/zap"
@@ -37,8 +38,17 @@ type Namespace struct {
 	Percent  int   `json:"percent,omitempty"` // of a GPU's threads; 0: what the client's environment says
 }
 
-// namespaces are those of a daemon. They are written down: the next daemon begins with them, for
-// containers may have them mounted that have not used the GPU yet.
+// spaces are the namespaces of a daemon. They are written down: the next daemon begins with them,
+// for containers may have them mounted that have not used the GPU yet.
+type spaces struct {
+	dir string // Config.Dir
+	log *zap.Logger
+
+	mu    sync.Mutex // guards named, and is locked while the daemon learns of one
+	named namespaces
+}
+
+// namespaces are known by name.
 type namespaces map[string]entry
 
 type entry struct {
@@ -81,13 +91,18 @@ func (s *Supervisor) Serve(ctx context.Context, name string, want Namespace) err
 	if st := s.Status(); !st.Healthy {
 		return fmt.Errorf("the MPS daemon: %s", st.Reason)
 	}
-	s.spaces.Lock()
-	defer s.spaces.Unlock()
-	if err := s.control().serve(ctx, name, want); err != nil {
+	return s.spaces.serve(ctx, s.control(), name, want)
+}
+
+// serve has the daemon make a namespace what it is to be, and writes it down.
+func (s *spaces) serve(ctx context.Context, daemon control, name string, want Namespace) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if err := daemon.serve(ctx, name, want); err != nil {
 		return err
 	}
 	s.named[name] = entry{want, time.Now()}
-	return s.writeNamespaces()
+	return s.write()
 }
 
 // serve makes a namespace, sets its limits, and reads the one of memory back.
@@ -141,28 +156,28 @@ func amountMiB(s string) (mib int64, ok bool) {
 	return n / 1024, is && err == nil && n%1024 == 0
 }
 
-// sweepNamespaces removes those that no container has mounted any more.
-func (s *Supervisor) sweepNamespaces(ctx context.Context) error {
-	s.spaces.Lock()
-	defer s.spaces.Unlock()
+// sweep removes those that no container has mounted any more.
+func (s *spaces) sweep(ctx context.Context, daemon control) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
 	mounted, err := mountPoints("/proc")
 	if err != nil {
 		return err
 	}
 	var errs []error
 	for name, n := range s.named {
-		if mounted[NamespacePipe(s.cfg.Dir, name)] || time.Since(n.Since) < grace {
+		if mounted[NamespacePipe(s.dir, name)] || time.Since(n.Since) < grace {
 			continue
 		}
 		// Without --force the daemon keeps one that has clients.
-		if _, err := s.control().command(ctx, "namespace", "delete", name, "--server="+server); err != nil {
+		if _, err := daemon.command(ctx, "namespace", "delete", name, "--server="+server); err != nil {
 			errs = append(errs, err)
 			continue
 		}
 		delete(s.named, name)
 		s.log.Info("namespace of a container that is gone is removed", zap.String("namespace", name))
 	}
-	return errors.Join(append(errs, s.writeNamespaces())...)
+	return errors.Join(append(errs, s.write())...)
 }
 
 // mountPoints returns where any process has anything mounted, by its mountinfo (proc(5)).
@@ -186,9 +201,11 @@ func mountPoints(proc string) (map[string]bool, error) {
 	return out, nil
 }
 
-// readNamespaces reads what the supervisor before has written.
-func (s *Supervisor) readNamespaces() error {
-	data, err := os.ReadFile(s.path(namespacesFile))
+func (s *spaces) file() string { return filepath.Join(s.dir, namespacesFile) }
+
+// read reads what the supervisor before has written.
+func (s *spaces) read() error {
+	data, err := os.ReadFile(s.file())
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil
 	}
@@ -196,17 +213,19 @@ func (s *Supervisor) readNamespaces() error {
 		return err
 	}
 	if err := json.Unmarshal(data, &s.named); err != nil {
-		return fmt.Errorf("%s: %w", s.path(namespacesFile), err)
+		return fmt.Errorf("%s: %w", s.file(), err)
 	}
 	return nil
 }
 
-func (s *Supervisor) writeNamespaces() error {
-	data, err := json.Marshal(s.named)
-	if err != nil {
-		return err
-	}
-	return s.writeWhole(namespacesFile, data)
+// write assumes that mu is locked.
+func (s *spaces) write() error { return writeJSON(s.file(), s.named) }
+
+// configure writes the configuration that the next daemon begins with.
+func (s *spaces) configure(file string) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return os.WriteFile(file, []byte(s.named.config()), 0o644)
 }
 
 // serveNamespace answers PUT /namespaces/NAME.

@@ -98,10 +98,10 @@ func TestNamespacesGoWithTheirContainers(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	s.spaces.Lock()
-	s.named["old"] = entry{s.named["old"].Namespace, time.Now().Add(-grace)}
-	s.spaces.Unlock()
-	if err := s.sweepNamespaces(t.Context()); err != nil {
+	s.spaces.mu.Lock()
+	s.spaces.named["old"] = entry{s.spaces.named["old"].Namespace, time.Now().Add(-grace)}
+	s.spaces.mu.Unlock()
+	if err := s.spaces.sweep(t.Context(), s.control()); err != nil {
 		t.Error(err)
 	}
 	for name, there := range map[string]bool{"old": false, "young": true} {

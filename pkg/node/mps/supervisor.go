@@ -50,22 +50,24 @@ const (
 
 // Supervisor keeps a daemon running.
 type Supervisor struct {
-	cfg   Config
-	modes Modes
-	log   *zap.Logger
+	cfg    Config
+	modes  exclusive
+	spaces spaces
+	log    *zap.Logger
 
 	mu     sync.Mutex // guards status
 	status Status
-
-	spaces sync.Mutex // guards named, and is held while the daemon is told of one
-	named  namespaces
 }
 
 // New returns a supervisor that does nothing until it runs.
 func New(cfg Config, modes Modes, log *zap.Logger) *Supervisor {
-	return &Supervisor{cfg: cfg, modes: modes, log: log, named: make(namespaces), status: Status{
-		Reason: "it has not been started yet", Protocol: cfg.Protocol,
-	}}
+	return &Supervisor{
+		cfg:    cfg,
+		modes:  exclusive{modes: modes, file: filepath.Join(cfg.Dir, modesFile), log: log},
+		spaces: spaces{dir: cfg.Dir, log: log, named: make(namespaces)},
+		log:    log,
+		status: Status{Reason: "it has not been started yet", Protocol: cfg.Protocol},
+	}
 }
 
 // Status says how the daemon is.
@@ -94,7 +96,7 @@ func (s *Supervisor) sick(reason string) {
 // Run keeps a daemon running until the context is done, and answers who asks for
 // it.
 func (s *Supervisor) Run(ctx context.Context) (err error) {
-	if err := errors.Join(s.cfg.Settings.validate(), s.makeDirs(), s.readNamespaces()); err != nil {
+	if err := errors.Join(s.cfg.Settings.validate(), s.makeDirs(), s.spaces.read()); err != nil {
 		return err
 	}
 	listener, err := s.listen(ctx)
@@ -112,10 +114,14 @@ func (s *Supervisor) Run(ctx context.Context) (err error) {
 		stop()
 		err = errors.Join(err, <-served)
 	}()
-	if err := s.setModes(); err != nil {
+	setModes := s.modes.restore // of a supervisor that was killed
+	if s.cfg.Exclusive {
+		setModes = s.modes.set
+	}
+	if err := setModes(); err != nil {
 		return err
 	}
-	defer func() { err = errors.Join(err, s.restoreModes()) }()
+	defer func() { err = errors.Join(err, s.modes.restore()) }()
 	for ctx.Err() == nil {
 		if err := s.daemon(ctx); err != nil && ctx.Err() == nil {
 			s.sick(err.Error())
@@ -209,10 +215,7 @@ func (s *Supervisor) start(ctx context.Context) (*exec.Cmd, io.Closer, error) {
 	cmd := exec.CommandContext(ctx, c.program, "-f", "-multiuser-server")
 	if s.cfg.Protocol >= 3 {
 		config := s.path("config.toml")
-		s.spaces.Lock()
-		err := os.WriteFile(config, []byte(s.named.config()), 0o644)
-		s.spaces.Unlock()
-		if err != nil {
+		if err := s.spaces.configure(config); err != nil {
 			return nil, nil, err
 		}
 		cmd.Args = []string{c.program, "-p", "3", "-m", "-f", "-a", config}
@@ -345,7 +348,7 @@ func (s *Supervisor) sweep(ctx context.Context) {
 	if s.cfg.Protocol < 3 {
 		return
 	}
-	if err := s.sweepNamespaces(ctx); err != nil {
+	if err := s.spaces.sweep(ctx, s.control()); err != nil {
 		s.log.Warn("namespaces are not swept", zap.Error(err))
 	}
 }

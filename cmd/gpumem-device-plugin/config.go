@@ -1,0 +1,97 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"net"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/gpumem/gpumem/pkg/kube/api"
+	"github.com/gpumem/gpumem/pkg/node/coexist"
+	"github.com/gpumem/gpumem/pkg/node/containers"
+	"github.com/gpumem/gpumem/pkg/node/deviceplugin"
+	"github.com/gpumem/gpumem/pkg/node/enforcement"
+	"github.com/gpumem/gpumem/pkg/node/nvml"
+)
+
+// config is what the flags say, each of them read once.
+type config struct {
+	options
+
+	names      api.Names
+	devices    coexist.Selector
+	speeds     nvml.Speeds
+	ignoreXIDs []uint64
+	mode       enforcement.Mode
+	plugin     deviceplugin.Config
+}
+
+// config reads the flags. It reports all mistakes at once.
+func (o options) config() (config, error) {
+	c := config{options: o, plugin: deviceplugin.DefaultConfig(o.nodeName)}
+	var m mistakes
+	m.require(o.nodeName != "", "node-name", "is not set, nor is NODE_NAME")
+	c.names = read(&m, "resource-domain", api.NewNames, o.domain)
+	c.devices = read(&m, "devices", coexist.ParseSelector, o.devices)
+	m.require(o.unitMiB >= 1, "unit-mib", "%d, want 1 or more", o.unitMiB)
+	m.require(o.reserveMiB >= 0, "reserve-mib", "%d, want 0 or more", o.reserveMiB)
+	c.speeds = read(&m, "gpu-speeds", nvml.ReadSpeeds, o.gpuSpeeds)
+	m.require(o.probeInterval >= time.Second, "probe-interval", "%s, want 1s or more", o.probeInterval)
+	c.ignoreXIDs = read(&m, "ignore-xids", parseXIDs, o.ignoreXIDs)
+	m.require(o.unassigned == unassignedPlace || o.unassigned == unassignedRefuse, "unassigned", "%q, want place or refuse", o.unassigned)
+	c.plugin.Policy = read(&m, "policy", api.ParseFallback, o.policy)
+	c.plugin.Containers.Strategy = read(&m, "device-list-strategy", containers.ParseStrategy, o.strategy)
+	c.plugin.Containers.Frameworks = read(&m, "framework-env", containers.ParseFrameworks, o.frameworkEnv)
+	c.mode = read(&m, "enforcement", enforcement.ParseMode, o.enforcement)
+	m.require(filepath.IsAbs(o.mpsDir), "mps-dir", "%q, want an absolute path: containers see it too", o.mpsDir)
+	m.require(o.onOveruse == overuseWarn || o.onOveruse == overuseEvict, "on-overuse", "%q, want warn or evict", o.onOveruse)
+	m.require(o.toleranceMiB >= 0, "overuse-tolerance-mib", "%d, want 0 or more", o.toleranceMiB)
+	m.require(o.kubeletDir != "", "kubelet-dir", "is empty")
+	_, _, err := net.SplitHostPort(o.probeListen)
+	m.check("probe-listen", err)
+	c.plugin.PlaceUnassigned = o.unassigned == unassignedPlace
+	c.plugin.Coreless = !o.cores
+	c.plugin.Containers.GPUShare = c.names.GPUShare()
+	c.plugin.Containers.MPSDir = o.mpsDir
+	return c, errors.Join(append(m, o.kube.Validate(), o.log.Validate())...)
+}
+
+// mistakes are what is wrong with flags.
+type mistakes []error
+
+func (m *mistakes) check(flag string, err error) {
+	if err != nil {
+		*m = append(*m, fmt.Errorf("--%s: %w", flag, err))
+	}
+}
+
+func (m *mistakes) require(is bool, flag, format string, args ...any) {
+	if !is {
+		m.check(flag, fmt.Errorf(format, args...))
+	}
+}
+
+// read returns what a flag stands for.
+func read[T any](m *mistakes, flag string, parse func(string) (T, error), value string) T {
+	out, err := parse(value)
+	m.check(flag, err)
+	return out
+}
+
+func parseXIDs(list string) ([]uint64, error) {
+	var out []uint64
+	for s := range strings.SplitSeq(list, ",") {
+		if s = strings.TrimSpace(s); s == "" {
+			continue
+		}
+		xid, err := strconv.ParseUint(s, 10, 64)
+		if err != nil {
+			return nil, fmt.Errorf("%q: want numbers with commas between them", list)
+		}
+		out = append(out, xid)
+	}
+	return out, nil
+}
