@@ -83,7 +83,7 @@ func when(ctx context.Context, closed <-chan struct{}, run func() error) error {
 // why it offers nothing.
 func (p *parts) probes() http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		serve.Probes(version, p.metrics, p.plugin.State.Alive, p.checks()...).ServeHTTP(w, r)
+		serve.Probes(version, p.metrics, p.plugin.Alive, p.checks()...).ServeHTTP(w, r)
 	})
 }
 

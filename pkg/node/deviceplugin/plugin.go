@@ -92,3 +92,10 @@ func New(cfg Config, source inventory.Source, pods Pods, kubelet nodestate.Kubel
 	p.Server = &Server{cfg: cfg, offers: p.Offers, state: p.State, reconciler: p.Reconciler, pods: pods, events: events, log: log}
 	return p
 }
+
+// Alive returns unless a lock of the plugin is never released: it is for the kubelet's liveness probe.
+func (p Plugin) Alive() {
+	p.Offers.Alive()
+	p.State.Alive()
+	p.Reconciler.Alive()
+}

@@ -103,6 +103,12 @@ func (o *Offers) Now() (Offer, <-chan struct{}) {
 	return o.last, changed
 }
 
+// Alive returns unless the lock is never released.
+func (o *Offers) Alive() {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+}
+
 // Inventory returns what is offered as schedulers are to hear of it, and a channel that is closed
 // when that may have changed.
 func (o *Offers) Inventory() (gpu.Inventory, <-chan struct{}) {

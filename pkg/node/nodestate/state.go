@@ -66,7 +66,7 @@ func New(cfg Config, offers *Offers, pods Pods, kubelet Kubelet, log *zap.Logger
 	}
 }
 
-// Alive returns unless nobody can have the lock any more.
+// Alive returns unless the lock is never released.
 func (n *State) Alive() {
 	n.mu.Lock()
 	defer n.mu.Unlock()

@@ -291,6 +291,12 @@ func (r *Reconciler) stale(pod allocation.Pod, inv gpu.Inventory) bool {
 // planned reports whether a scheduler planned where the pod is.
 func planned(pod allocation.Pod) bool { return !pod.Plan.None() && !pod.Plan.ByNode }
 
+// Alive returns unless the lock is never released.
+func (r *Reconciler) Alive() {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+}
+
 func (r *Reconciler) claim(ref placement.PodRef) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
