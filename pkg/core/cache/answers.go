@@ -33,8 +33,8 @@ func NewQuestion(ref placement.PodRef, req placement.Request, fallback placement
 // Refused returns why the pod cannot go to a node, as decide.Decide says of it, or nil.
 // The answer must not be changed: it is kept until the node changes, for the
 // next pod that asks for the same.
-func (c *Cache) Refused(nodeName string, q Question) *decide.Refusal {
-	if n, ok := c.readable()[nodeName]; ok {
+func (s *nodes) Refused(nodeName string, q Question) *decide.Refusal {
+	if n, ok := s.readable()[nodeName]; ok {
 		return n.refused(q)
 	}
 	return q.Ask(placement.Node{Name: nodeName})

@@ -2,7 +2,6 @@ package cache
 
 import (
 	"cmp"
-	"maps"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -16,91 +15,15 @@ import (
 
 // Cache is safe for use by several goroutines.
 type Cache struct {
-	// known is nodes as readers have it; nil: a node has come or gone since. The
-	// map does not change.
-	known atomic.Pointer[map[string]*node]
-
-	mu       sync.Mutex
-	nodes    map[string]*node // by name, ghosts included
-	pods     pods
-	expected map[string]*expectation // by UID of the pod
-	reads    map[*Read]bool          // under way
-	changes  uint64                  // of nodes, so far
-	offered  int                     // nodes that are no ghosts
-	made     int                     // nodes, so far
-	changed  chan struct{}           // closed by the next of them; nil: none waits
-	mix      ranking.Mix
+	mu sync.Mutex // guards the state, but for how nodes are read
+	state
+	mix ranking.Mix // guarded by mu too
 
 	prices atomic.Pointer[priced]
 }
 
-// pods are known by UID in each role.
-type pods [roles]map[string]*pod
-
-// role is what a pod is to a node. It can have both.
-type role uint8
-
-const (
-	on     role = iota // it holds what it has of the node
-	coming             // it is nominated to the node, and holds nothing yet
-	roles
-)
-
-func newPods() (p pods) {
-	for as := range p {
-		p[as] = make(map[string]*pod)
-	}
-	return p
-}
-
-// node is what the cache knows under one name. The fields below the first three
-// are guarded by Cache.mu.
-type node struct {
-	real    view          // no state: a ghost
-	likely  view          // with the pods that are expected; no state: none is
-	changed atomic.Uint64 // which of the cache's changes was the last of this node
-
-	id        int // of all nodes that there have been, the how manieth
-	name      string
-	inventory *gpu.Inventory // made anew by each SetNode; nil: a ghost
-	pods      pods
-	expected  map[string]*expectation // by UID of the pod
-}
-
-// view is a node as readers see it, and what was answered about it.
-type view struct {
-	state   atomic.Pointer[placement.Node]
-	answers atomic.Pointer[answers]
-}
-
-func (v *view) set(n *placement.Node) {
-	v.state.Store(n)
-	v.answers.Store(nil) // they are of what was
-}
-
-// pod is made anew by all that is heard of it.
-type pod struct {
-	placement.Holding
-	node    string
-	assumed bool // the watch has not told of it yet
-	read    bool // of an assumed pod: a read beside the watch has
-
-	bindings []time.Time // of an assumed pod: when those that may still land were decided, or the read
-}
-
-// since returns what is the latest of an assumed pod: when a binding was decided
-// that may still land, or when it was read.
-func (p *pod) since() time.Time { return slices.MaxFunc(p.bindings, time.Time.Compare) }
-
-// onlyCPU reports whether the pod holds nothing of a GPU.
-func (p *pod) onlyCPU() bool { return p.Request.Empty() && p.Assignment.None() }
-
 // New returns an empty cache.
-func New() *Cache {
-	return &Cache{
-		nodes: make(map[string]*node), pods: newPods(), expected: make(map[string]*expectation), reads: make(map[*Read]bool),
-	}
-}
+func New() *Cache { return &Cache{state: newState()} }
 
 // SetNode records what a node offers: a new node, or a change.
 func (c *Cache) SetNode(name string, inv gpu.Inventory) {
@@ -210,7 +133,7 @@ func (c *Cache) AssumePod(ref placement.PodRef, nodeName string, req placement.R
 		}
 		return placement.Assignment{}, decide.NewElsewhere(p.node, p.assumed && !p.read)
 	}
-	n, ok := c.nodes[nodeName]
+	n, ok := c.all[nodeName]
 	if !ok || n.inventory == nil {
 		_, refusal := decide.Decide(placement.Node{Name: nodeName}, ref, req, fallback)
 		return placement.Assignment{}, refusal
@@ -273,35 +196,6 @@ func (c *Cache) Heard(uid string) bool {
 	return ok && !p.assumed
 }
 
-// Node returns one node. It takes no lock, unless a node has come or gone, and
-// the value does not change.
-func (c *Cache) Node(name string) (placement.Node, bool) {
-	if n := c.Look(name); n != nil {
-		return *n, true
-	}
-	return placement.Node{}, false
-}
-
-// Look is Node without a copy: nil where it is not known.
-func (c *Cache) Look(name string) *placement.Node {
-	if n, ok := c.readable()[name]; ok {
-		return n.real.state.Load()
-	}
-	return nil
-}
-
-// readable returns the nodes for those who read.
-func (c *Cache) readable() map[string]*node {
-	if known := c.known.Load(); known != nil {
-		return *known
-	}
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	known := maps.Clone(c.nodes)
-	c.known.Store(&known)
-	return known
-}
-
 // Changed returns a channel that is closed once some node is not what it was.
 // Whoever means to wait for that asks for the channel before he reads nodes.
 func (c *Cache) Changed() <-chan struct{} {
@@ -311,121 +205,4 @@ func (c *Cache) Changed() <-chan struct{} {
 		c.changed = make(chan struct{})
 	}
 	return c.changed
-}
-
-// Nodes returns all nodes by name, as Node does.
-func (c *Cache) Nodes() []placement.Node {
-	var out []placement.Node
-	for _, n := range c.readable() {
-		if state := n.real.state.Load(); state != nil {
-			out = append(out, *state)
-		}
-	}
-	slices.SortFunc(out, func(a, b placement.Node) int { return cmp.Compare(a.Name, b.Name) })
-	return out
-}
-
-// The methods below assume that mu is held.
-
-// overtaken reports whether an assumed pod has no room any more where it is to be.
-func (c *Cache) overtaken(p *pod) bool {
-	if !p.assumed || p.read {
-		return false
-	}
-	n, ok := c.nodes[p.node]
-	return !ok || n.inventory == nil || !n.real.state.Load().Bears(p.Holding)
-}
-
-// node returns the node of that name, made as a ghost if it is new.
-func (c *Cache) node(name string) *node {
-	if n, ok := c.nodes[name]; ok {
-		return n
-	}
-	n := &node{id: c.made, name: name, pods: newPods()}
-	c.made++
-	c.nodes[name] = n
-	c.known.Store(nil)
-	return n
-}
-
-// offer records what a node offers; nil: it is deleted.
-func (c *Cache) offer(name string, inv *gpu.Inventory) {
-	n := c.node(name)
-	switch {
-	case n.inventory == nil && inv != nil:
-		c.offered++
-	case n.inventory != nil && inv == nil:
-		c.offered--
-	}
-	n.inventory = inv
-	c.publish(n)
-	c.dropIfEmpty(n)
-}
-
-func (c *Cache) dropIfEmpty(n *node) {
-	if n.inventory != nil || len(n.pods[on]) > 0 || len(n.pods[coming]) > 0 || len(n.expected) > 0 {
-		return
-	}
-	delete(c.nodes, n.name)
-	c.known.Store(nil)
-}
-
-// set books a pod in a role, in place of what it was in that role before; nil:
-// it is nothing any more.
-func (c *Cache) set(as role, uid string, p *pod) {
-	if as == on {
-		c.expect(uid, nil)
-	}
-	if old, ok := c.pods[as][uid]; ok && (p == nil || p.node != old.node) {
-		delete(c.pods[as], uid)
-		n := c.node(old.node)
-		delete(n.pods[as], uid)
-		c.publish(n)
-		c.dropIfEmpty(n)
-	}
-	if p != nil {
-		n := c.node(p.node)
-		c.pods[as][uid], n.pods[as][uid] = p, p
-		c.publish(n)
-	}
-}
-
-// publish remakes what readers see of the node.
-func (c *Cache) publish(n *node) {
-	defer c.tell()
-	defer c.publishLikely(n)
-	c.changes++
-	n.changed.Store(c.changes)
-	if n.inventory == nil {
-		n.real.set(nil)
-		return
-	}
-	n.real.set(n.with(nil))
-}
-
-// with returns the node with its pods and some more.
-func (n *node) with(more map[string]*expectation) *placement.Node {
-	holdings := make([]placement.Holding, 0, len(n.pods[on])+len(more))
-	for _, p := range n.pods[on] {
-		holdings = append(holdings, p.Holding)
-	}
-	for _, e := range more {
-		holdings = append(holdings, e.Holding)
-	}
-	var nominated []placement.Holding
-	for uid, p := range n.pods[coming] {
-		if _, assumed := n.pods[on][uid]; !assumed {
-			nominated = append(nominated, p.Holding)
-		}
-	}
-	state := placement.NewNode(n.name, *n.inventory, holdings).WithNominated(nominated)
-	return &state
-}
-
-// tell wakes those who wait for a change.
-func (c *Cache) tell() {
-	if c.changed != nil {
-		close(c.changed)
-		c.changed = nil
-	}
 }

@@ -34,21 +34,21 @@ type NodeSet struct {
 }
 
 // Set returns the set of the nodes of these names.
-func (c *Cache) Set(names iter.Seq[string]) NodeSet {
-	c.mu.Lock()
-	s := NodeSet{made: c.made, bits: make([]uint64, (c.made+63)/64)}
-	c.mu.Unlock()
-	known := c.readable()
+func (s *nodes) Set(names iter.Seq[string]) NodeSet {
+	s.lock.Lock()
+	set := NodeSet{made: s.made, bits: make([]uint64, (s.made+63)/64)}
+	s.lock.Unlock()
+	known := s.readable()
 	for name := range names {
-		if n, ok := known[name]; ok && n.id < s.made {
-			s.bits[n.id/64] |= 1 << (n.id % 64)
+		if n, ok := known[name]; ok && n.id < set.made {
+			set.bits[n.id/64] |= 1 << (n.id % 64)
 		}
 	}
-	return s
+	return set
 }
 
 // Has reports whether a node is in the set, or has come since the set was made.
-func (c *Cache) Has(s NodeSet, name string) bool {
-	n, ok := c.readable()[name]
-	return ok && (n.id >= s.made || s.bits[n.id/64]&(1<<(n.id%64)) != 0)
+func (s *nodes) Has(set NodeSet, name string) bool {
+	n, ok := s.readable()[name]
+	return ok && (n.id >= set.made || set.bits[n.id/64]&(1<<(n.id%64)) != 0)
 }

@@ -45,7 +45,7 @@ func (d Difference) OfNode() bool { return d.Pod == placement.PodRef{} }
 // that the cache assumes and real does not have is no difference: nobody but the
 // cache knows of it.
 func (c *Cache) Differences(real *Cache) []Difference {
-	cached, actual := c.entries(), real.entries()
+	cached, actual := c.snapshot(), real.snapshot()
 	all := maps.Clone(actual)
 	maps.Copy(all, cached)
 	var out []Difference
@@ -71,7 +71,7 @@ func (c *Cache) Differences(real *Cache) []Difference {
 // not differ, and when the cache has heard of the thing since the difference
 // was found: then it may know better.
 func (c *Cache) Heal(d Difference, real *Cache) (was, is string, healed bool) {
-	right := real.entries()[d.key()]
+	right := real.snapshot()[d.key()]
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.find(d.key()) != d.cached || !d.cached.differs(right) {
@@ -88,13 +88,13 @@ func (c *Cache) Heal(d Difference, real *Cache) (was, is string, healed bool) {
 	return d.cached.String(), right.String(), true
 }
 
-// entries returns all that the cache has: of nodes what they offer, ghosts left
+// snapshot returns all that the cache has: of nodes what they offer, ghosts left
 // out. None of the values changes while it is in the cache.
-func (c *Cache) entries() map[key]entry {
+func (c *Cache) snapshot() map[key]entry {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	out := make(map[key]entry, len(c.nodes)+len(c.pods[on]))
-	for name, n := range c.nodes {
+	out := make(map[key]entry, len(c.all)+len(c.pods[on]))
+	for name, n := range c.all {
 		if n.inventory != nil {
 			out[key{node: name}] = entry{offered: n.inventory}
 		}
@@ -107,13 +107,12 @@ func (c *Cache) entries() map[key]entry {
 	return out
 }
 
-// find assumes that mu is held.
-func (c *Cache) find(k key) (e entry) {
-	if n, ok := c.nodes[k.node]; ok {
+func (s *state) find(k key) (e entry) {
+	if n, ok := s.all[k.node]; ok {
 		e.offered = n.inventory
 	}
 	for as := range e.pod {
-		e.pod[as] = c.pods[as][k.pod]
+		e.pod[as] = s.pods[as][k.pod]
 	}
 	return e
 }

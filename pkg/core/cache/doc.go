@@ -25,6 +25,13 @@
 // ranked, and where AssumePod has a choice of GPUs, it leaves the others to those that are
 // expected.
 //
+// # Where to find what
+//
+// cache.go has what the cache is told and asked of pods, read.go and expect.go the reads beside the
+// watch and the pods that are expected. state.go is what it knows, under its lock. nodes.go,
+// answers.go and changed.go are for those who read nodes, without that lock. compare.go finds and
+// repairs what is wrong, prices.go has what nodes are worth to pods to come.
+//
 // # Invariants
 //
 //   - Per GPU, what pods hold is at most what the GPU offers, unless the GPU

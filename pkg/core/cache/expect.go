@@ -26,7 +26,7 @@ type expectation struct {
 func (c *Cache) Expect(ref placement.PodRef, nodeName string, req placement.Request, fallback placement.Policy, now time.Time) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	n, ok := c.nodes[nodeName]
+	n, ok := c.all[nodeName]
 	if _, known := c.pods[on][ref.UID]; known || !ok || n.inventory == nil {
 		return
 	}
@@ -51,20 +51,6 @@ func (c *Cache) Unexpect(uid string, now time.Time) (some bool) {
 	return len(c.expected) > 0
 }
 
-// Likely is Look with the pods that are expected on the node.
-func (c *Cache) Likely(name string) *placement.Node {
-	n, ok := c.readable()[name]
-	if !ok {
-		return nil
-	}
-	if state := n.likely.state.Load(); state != nil {
-		return state
-	}
-	return n.real.state.Load()
-}
-
-// The methods below assume that mu is held.
-
 // decide chooses GPUs for a pod, if possible on what is left beside those that are
 // expected. Where a pod is nominated to the node, these do not count: it may be kept a
 // place that is free, and among those that are expected it would have another.
@@ -78,26 +64,26 @@ func (n *node) decide(ref placement.PodRef, req placement.Request, fallback plac
 }
 
 // expect records where a pod is expected, in place of where it was; nil: nowhere.
-func (c *Cache) expect(uid string, e *expectation) {
-	if old, ok := c.expected[uid]; ok {
-		delete(c.expected, uid)
-		n := c.nodes[old.node]
+func (s *state) expect(uid string, e *expectation) {
+	if old, ok := s.expected[uid]; ok {
+		delete(s.expected, uid)
+		n := s.all[old.node]
 		delete(n.expected, uid)
-		c.publishLikely(n)
-		c.dropIfEmpty(n)
+		s.publishLikely(n)
+		s.dropIfEmpty(n)
 	}
 	if e != nil {
-		n := c.nodes[e.node]
+		n := s.all[e.node]
 		if n.expected == nil {
 			n.expected = make(map[string]*expectation)
 		}
-		c.expected[uid], n.expected[uid] = e, e
-		c.publishLikely(n)
+		s.expected[uid], n.expected[uid] = e, e
+		s.publishLikely(n)
 	}
 }
 
 // publishLikely remakes what readers see of the node with those that are expected.
-func (c *Cache) publishLikely(n *node) {
+func (s *state) publishLikely(n *node) {
 	if len(n.expected) == 0 || n.inventory == nil {
 		if n.likely.state.Load() != nil {
 			n.likely.set(nil)

@@ -104,7 +104,7 @@ var table = []mutant{
 		"highest = max(highest, sidecars+amount(c))\n", "apps += amount(c)\n", simulation,
 	},
 	{
-		"ghost's pods dropped", "pkg/core/cache/cache.go",
+		"ghost's pods dropped", "pkg/core/cache/state.go",
 		"if n.inventory != nil || len(n.pods[on]) > 0 || len(n.pods[coming]) > 0 || len(n.expected) > 0 {", "if n.inventory != nil {", simulation,
 	},
 	{
@@ -122,7 +122,7 @@ var table = []mutant{
 	{
 		"retry chooses anew", "pkg/core/cache/cache.go",
 		"			p.bindings = append(p.bindings, now)\n			return p.Assignment, nil\n",
-		"			p.bindings = append(p.bindings, now)\n			chosen, _ := c.nodes[nodeName].decide(ref, req, fallback)\n			return chosen, nil\n", simulation,
+		"			p.bindings = append(p.bindings, now)\n			chosen, _ := c.all[nodeName].decide(ref, req, fallback)\n			return chosen, nil\n", simulation,
 	},
 	{
 		"short preference", "pkg/node/deviceplugin/server.go",
@@ -137,11 +137,11 @@ var table = []mutant{
 		"			n.Unattributed = append(n.Unattributed, h)\n", "", simulation,
 	},
 	{
-		"overtaken and sent again", "pkg/core/cache/cache.go",
+		"overtaken and sent again", "pkg/core/cache/state.go",
 		"if !p.assumed || p.read {", "if true {", simulation,
 	},
 	{
-		"nominated pods forgotten", "pkg/core/cache/cache.go",
+		"nominated pods forgotten", "pkg/core/cache/state.go",
 		"WithNominated(nominated)", "WithNominated(nil)", simulation,
 	},
 	{
