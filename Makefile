@@ -195,15 +195,11 @@ ifneq ($(filter kubelet,$(SECTIONS)),)
 	@$(BIN)/gpumem-podstart -json $(BIN)/podstart.json
 endif
 
-# Where the traces are that bench-packing runs on: the node list and the pod
-# lists of the trace cluster-trace-gpu-v2023.
-TRACES ?= ../shared/data
-
 .PHONY: bench-packing
-bench-packing: ## Compare placement policies on the traces in the folder TRACES
+bench-packing: ## Compare placement policies on the traces in the folder TRACES (the node list and the pod lists of cluster-trace-gpu-v2023)
 	@ls $(TRACES)/openb_node_list_gpu_node.csv $(TRACES)/openb_pod_list_*.csv >/dev/null || \
 		{ echo "bench-packing: TRACES=$(TRACES) lacks openb_node_list_gpu_node.csv or any openb_pod_list_*.csv" >&2; exit 1; }
 	@if [ -f $(TRACES)/openb_published_allocation.csv ]; then \
 		TRACES=$(abspath $(TRACES)) go test -count=1 -run TestPublishedCurves ./pkg/replay; \
 	else echo "bench-packing: no openb_published_allocation.csv in $(TRACES): the published curves are not compared"; fi
-	go run ./cmd/gpumem-sim bench --traces $(TRACES) $(BENCH)
+	TRACES=$(abspath $(TRACES)) go test -count=1 -timeout 60m -v -run 'TestPacking$(if $(WORLD),/$(WORLD))' ./pkg/replay

@@ -27,7 +27,7 @@ func TestPicturesAndFiguresOfTheDocs(t *testing.T) {
 	var out bytes.Buffer
 	err := run(t.Context(), []string{
 		"replay", "--nodes", docs + "/nodes.csv", "--pods", docs + "/pods.csv", "--seeds", "1-100",
-		"--policies", "binpack,first-fit,best-fit,device-best-fit,fgd,spread",
+		"--policies", "binpack,first-fit,best-fit,device-best-fit,spread",
 		"--allocation-svg", filepath.Join(drawn, "allocation.svg"), "--fragmentation-svg", filepath.Join(drawn, "fragmentation.svg"),
 	}, &out, io.Discard)
 	if err != nil {
@@ -53,8 +53,8 @@ func TestPicturesAndFiguresOfTheDocs(t *testing.T) {
 			}
 		}
 	}
-	if compared != 6 {
-		t.Errorf("%d lines of the table were compared with what the policies do, want 6:\n%s", compared, out.String())
+	if compared != 5 {
+		t.Errorf("%d lines of the table were compared with what the policies do, want 5:\n%s", compared, out.String())
 	}
 }
 

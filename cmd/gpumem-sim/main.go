@@ -1,5 +1,5 @@
-// Command gpumem-sim replays traces of pods through the policies of gpumem and
-// of others, to choose one and to see what more nodes would bring.
+// Command gpumem-sim places the pods of a cluster by the policies of gpumem and by those that others
+// have, so that its users can choose one, and see what more nodes would bring.
 package main
 
 import (
@@ -36,6 +36,6 @@ kube-scheduler. A replay is a simulation: it says nothing of any real GPU.`,
 	cmd.SetArgs(args)
 	cmd.SetOut(stdout)
 	cmd.SetErr(stderr)
-	cmd.AddCommand(replayCommand(), benchCommand())
+	cmd.AddCommand(replayCommand())
 	return cmd.ExecuteContext(ctx)
 }

@@ -42,27 +42,6 @@ func TestSeeds(t *testing.T) {
 	}
 }
 
-func TestBenchSaysWhatIsWrong(t *testing.T) {
-	tests := map[string]struct {
-		args []string
-		want string
-	}{
-		"no traces":       {[]string{"bench"}, "--traces: want a folder"},
-		"an empty folder": {[]string{"bench", "--traces", t.TempDir()}, "there is no openb_pod_list_*.csv"},
-		"a policy":        {[]string{"bench", "--traces", "x", "--policies", "luck"}, `"luck" is not known, want some of`},
-		"seeds":           {[]string{"bench", "--traces", "x", "--seeds", "all"}, `--seeds: "all": want a number`},
-		"churn seeds":     {[]string{"bench", "--traces", "x", "--churn-seeds", "9-1"}, `--churn-seeds: "9-1": want a number`},
-	}
-	for name, tc := range tests {
-		t.Run(name, func(t *testing.T) {
-			err := run(context.Background(), tc.args, io.Discard, io.Discard)
-			if err == nil || !strings.Contains(err.Error(), tc.want) {
-				t.Errorf("error %v, want one with %q", err, tc.want)
-			}
-		})
-	}
-}
-
 func TestReplayWritesWhatItIsAskedFor(t *testing.T) {
 	folder := t.TempDir()
 	file := func(name, text string) string {
@@ -80,7 +59,7 @@ func TestReplayWritesWhatItIsAskedFor(t *testing.T) {
 	html, curves, records := file("report.html", ""), file("curves.csv", ""), file("records.json", "")
 	var stdout, stderr strings.Builder
 	err := run(context.Background(), []string{
-		"replay", "--nodes", nodes, "--pods", pods, "--add-nodes", "b=1", "--remove-nodes", "a", "--policies", "binpack,fgd", "--seeds", "1-2",
+		"replay", "--nodes", nodes, "--pods", pods, "--add-nodes", "b=1", "--remove-nodes", "a", "--policies", "binpack,best-fit", "--seeds", "1-2",
 		"--allocation-svg", plot, "--html", html, "--csv", curves, "--json", records,
 	}, &stdout, &stderr)
 	if err != nil {
@@ -109,7 +88,7 @@ func TestReplayWritesWhatItIsAskedFor(t *testing.T) {
 		t.Errorf("%d lines of curves, want one for each run and per cent", got)
 	}
 	var got []replay.Record
-	if err := json.Unmarshal([]byte(read(records)), &got); err != nil || len(got) != 4 || got[3].Policy != "fgd" || got[3].Seed != 2 {
+	if err := json.Unmarshal([]byte(read(records)), &got); err != nil || len(got) != 4 || got[3].Policy != "best-fit" || got[3].Seed != 2 {
 		t.Errorf("error %v, records %+v; want those of two policies and seeds", err, got)
 	}
 }
@@ -119,11 +98,11 @@ func TestReplaySaysWhatIsWrong(t *testing.T) {
 		args []string
 		want string
 	}{
-		"no input":       {nil, "want either --snapshot, or --nodes and --pods"},
-		"both inputs":    {[]string{"--snapshot", "s", "--nodes", "n"}, "want either --snapshot, or --nodes and --pods"},
-		"no such file":   {[]string{"--nodes", "/none", "--pods", "/none"}, "--nodes: open /none"},
-		"no such format": {[]string{"--nodes", "/none", "--pods", "/none", "--format", "xml"}, `--format: "xml", want simple or openb`},
-		"a policy":       {[]string{"--snapshot", "s", "--policies", "luck"}, `"luck" is not known`},
+		"no input":     {nil, "want either --snapshot, or --nodes and --pods"},
+		"both inputs":  {[]string{"--snapshot", "s", "--nodes", "n"}, "want either --snapshot, or --nodes and --pods"},
+		"no such file": {[]string{"--nodes", "/none", "--pods", "/none"}, "--nodes: open /none"},
+		"seeds":        {[]string{"--snapshot", "s", "--seeds", "9-1"}, `--seeds: "9-1": want a number`},
+		"a policy":     {[]string{"--snapshot", "s", "--policies", "luck"}, `"luck" is not known`},
 	}
 	for name, tc := range tests {
 		t.Run(name, func(t *testing.T) {
@@ -132,36 +111,5 @@ func TestReplaySaysWhatIsWrong(t *testing.T) {
 				t.Errorf("error %v, want one with %q", err, tc.want)
 			}
 		})
-	}
-}
-
-func TestMarksAreRound(t *testing.T) {
-	tests := map[string]struct {
-		low, high float64
-		want      []float64
-	}{
-		"all":              {0, 100, []float64{0, 20, 40, 60, 80, 100}},
-		"a part":           {61.2, 95.4, []float64{60, 65, 70, 75, 80, 85, 90, 95, 100}},
-		"on the marks":     {60, 90, []float64{60, 65, 70, 75, 80, 85, 90}},
-		"next to nothing":  {94.2, 95.2, []float64{94, 95, 96}},
-		"nothing, and one": {0, 1, []float64{0, 1}},
-	}
-	for name, tc := range tests {
-		t.Run(name, func(t *testing.T) {
-			if diff := cmp.Diff(tc.want, roundMarks(tc.low, tc.high)); diff != "" {
-				t.Errorf("marks (-want +got):\n%s", diff)
-			}
-		})
-	}
-}
-
-func TestNamesStandApart(t *testing.T) {
-	lines := []line{{Policy: "a", KeyY: 100}, {Policy: "b", KeyY: 102}, {Policy: "c", KeyY: 30}, {Policy: "d", KeyY: 101}}
-	partNames(lines)
-	want := []float64{74, 102, 30, 88}
-	for i, l := range lines {
-		if l.KeyY != want[i] {
-			t.Errorf("%s stands at %v, want %v", l.Policy, l.KeyY, want[i])
-		}
 	}
 }

@@ -125,5 +125,3 @@ func (p *extended) placed(f *Fleet, pod int, s *shape, at place) error {
 	p.books.AddPod(f.nodes[at.node].Name, h)
 	return nil
 }
-
-func (p *extended) removed(_ *Fleet, pod int) { p.books.RemovePod(strconv.Itoa(pod)) }

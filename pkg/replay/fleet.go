@@ -147,9 +147,6 @@ func (f *Fleet) put(s *shape, at place) error {
 	return nil
 }
 
-// take removes a pod from where it was put.
-func (f *Fleet) take(s *shape, at place) { f.move(s, at, -1) }
-
 func (f *Fleet) move(s *shape, at place, sign int) {
 	n := &f.nodes[at.node]
 	n.cpu -= int64(sign) * s.CPU

@@ -9,7 +9,6 @@ type Policy interface {
 // keeper is a policy that keeps books of its own.
 type keeper interface {
 	placed(f *Fleet, pod int, s *shape, at place) error
-	removed(f *Fleet, pod int)
 }
 
 // scorer is a policy that scores nodes one by one.

@@ -18,28 +18,9 @@ const Inflation = 1.3
 // stream between the pods and the nodes: one for each watch that it starts.
 const watches = 10
 
-// Published runs a policy as the published simulator does: the same pods in the
-// same order on nodes in the same order, for a seed. The policy places pods without a
-// GPU, too.
-func Published(t Trace, policy string, seed int64) (Arrivals, error) {
-	r, err := prepare(t, policy, seed)
-	if err != nil {
-		return Arrivals{}, err
-	}
-	r.others = r.policy
-	return r.arrivals()
-}
-
-// Arrive places the pods of Published, but leaves those without a GPU to kube-scheduler.
-func Arrive(t Trace, policy string, seed int64) (Arrivals, error) {
-	r, err := prepare(t, policy, seed)
-	if err != nil {
-		return Arrivals{}, err
-	}
-	return r.arrivals()
-}
-
-func prepare(t Trace, policy string, seed int64) (*run, error) {
+// prepare makes a run with the pods of the published one of a seed, in the same order on nodes in the
+// same order (Weng et al.).
+func prepare(t Trace, policy maker, seed int64) (*run, error) {
 	random := rand.New(rand.NewSource(seed))
 	random.Int()
 	pods := tune(t, random)
@@ -90,36 +71,41 @@ func tune(t Trace, random *rand.Rand) []int {
 	}
 }
 
-// Policies lists the names of the policies that Published and Churn know.
+// Ours is the policy that the extender has where none is asked for.
+const Ours = string(placement.Binpack)
+
+// Policies lists the names of the policies that Watch knows: the last two are gpumem's.
 func Policies() []string {
-	return []string{"dot-product", "clustering", "packing", "best-fit", "fgd", "device-best-fit", "first-fit", "binpack", "spread"}
+	return []string{"best-fit", "device-best-fit", "first-fit", Ours, string(placement.Spread)}
 }
 
-func newRun(t Trace, order []int, policy string) (*run, error) {
+// maker makes a policy for one run.
+type maker func(Trace, *Fleet) Policy
+
+// named returns what makes the policy of that name.
+func named(policy string) (maker, error) {
+	switch policy {
+	case "best-fit":
+		return byScore(bestFit{}), nil
+	case "device-best-fit":
+		return byScore(deviceBestFit{}), nil
+	case "first-fit":
+		return byScore(firstFit{}), nil
+	case Ours, string(placement.Spread):
+		return func(_ Trace, f *Fleet) Policy {
+			return newExtended(f, ranking.Policies{GPU: placement.Policy(policy)})
+		}, nil
+	default:
+		return nil, fmt.Errorf("policy %q is not known: want one of %v", policy, Policies())
+	}
+}
+
+func byScore(s scorer) maker { return func(Trace, *Fleet) Policy { return &first{scorer: s} } }
+
+func newRun(t Trace, order []int, policy maker) (*run, error) {
 	f := newFleet(t, order)
 	if len(f.models) > maxModels {
 		return nil, fmt.Errorf("%s: the fleet has %d models of GPU, want %d at most", t.Name, len(f.models), maxModels)
 	}
-	r := &run{fleet: f, others: &first{scorer: kubeScheduler{}}}
-	switch policy {
-	case "dot-product":
-		r.policy = &first{scorer: dotProduct{}}
-	case "clustering":
-		r.policy = &first{scorer: clustering{}}
-	case "packing":
-		r.policy = &first{scorer: packing{}}
-	case "best-fit":
-		r.policy = &first{scorer: bestFit{}}
-	case "fgd":
-		r.policy = &first{scorer: newFGD(t, f)}
-	case "device-best-fit":
-		r.policy = &first{scorer: deviceBestFit{}}
-	case "first-fit":
-		r.policy = &first{scorer: firstFit{}}
-	case "binpack", "spread":
-		r.policy = newExtended(f, ranking.Policies{GPU: placement.Policy(policy)})
-	default:
-		return nil, fmt.Errorf("policy %q is not known: want one of %v", policy, Policies())
-	}
-	return r, nil
+	return &run{fleet: f, policy: policy(t, f), others: &first{scorer: kubeScheduler{}}}, nil
 }

@@ -2,8 +2,11 @@ package replay
 
 import (
 	"cmp"
+	"errors"
 	"fmt"
+	"io"
 	"slices"
+	"sync"
 
 	"github.com/gpumem/gpumem/pkg/core/gpu"
 )
@@ -26,13 +29,18 @@ type Turned struct {
 	Units gpu.Units `json:"units"`
 }
 
-// Watch runs a policy as Arrive does and keeps what a report shows.
+// Watch places the pods of a trace by a policy, those without a GPU as kube-scheduler does, and keeps
+// what a report shows.
 func Watch(t Trace, policy string, seed int64) (Record, error) {
-	r, err := prepare(t, policy, seed)
+	policyOf, err := named(policy)
 	if err != nil {
 		return Record{}, err
 	}
-	w := &watcher{fragments: newFGD(t, r.fleet), turned: make(map[string]Turned)}
+	r, err := prepare(t, policyOf, seed)
+	if err != nil {
+		return Record{}, err
+	}
+	w := &watcher{fragments: newFragments(t, r.fleet), turned: make(map[string]Turned)}
 	r.watch = w.see
 	run, err := r.arrivals()
 	if err != nil {
@@ -46,9 +54,38 @@ func Watch(t Trace, policy string, seed int64) (Record, error) {
 	return out, nil
 }
 
+// WatchAll watches each policy with each seed, and writes how far it is. The records are by policy
+// and then by seed.
+func WatchAll(t Trace, policies []string, seeds []int64, workers int, progress io.Writer) ([]Record, error) {
+	records := make([]Record, len(policies)*len(seeds))
+	errs := make([]error, len(records))
+	jobs := make(chan int)
+	var mu sync.Mutex
+	var wg sync.WaitGroup
+	done := 0
+	for range max(1, workers) {
+		wg.Go(func() {
+			for i := range jobs {
+				policy, seed := policies[i/len(seeds)], seeds[i%len(seeds)]
+				records[i], errs[i] = Watch(t, policy, seed)
+				mu.Lock()
+				done++
+				fmt.Fprintf(progress, "%d of %d: %s, seed %d\n", done, len(records), policy, seed)
+				mu.Unlock()
+			}
+		})
+	}
+	for i := range records {
+		jobs <- i
+	}
+	close(jobs)
+	wg.Wait()
+	return records, errors.Join(errs...)
+}
+
 // watcher looks at a run after each arrival.
 type watcher struct {
-	fragments  *fgd
+	fragments  *fragments
 	fragmented []float64
 	turned     map[string]Turned
 }

@@ -118,10 +118,14 @@ func TestKeptScoresAreThoseOfNow(t *testing.T) {
 	for i := range order {
 		order[i] = i
 	}
-	for _, policy := range Policies() {
+	for _, policy := range allPolicies() {
 		t.Run(policy, func(t *testing.T) {
+			policyOf, err := anyPolicy(policy)
+			if err != nil {
+				t.Fatal(err)
+			}
 			outcome := func(forget bool) Arrivals {
-				r, err := newRun(trace, order, policy)
+				r, err := newRun(trace, order, policyOf)
 				if err != nil {
 					t.Fatal(err)
 				}
@@ -249,7 +253,11 @@ func TestPodsWithoutAGPUAreKubeSchedulers(t *testing.T) {
 		Pods: []Pod{{Name: "gpu", Shape: Shape{CPU: 8000, Memory: 8000, GPUs: 1, Units: 4}}, {Name: "none", Shape: Shape{CPU: 8000, Memory: 8000}}},
 	}
 	for policy, want := range map[string]int{"binpack": 1, "first-fit": 1} {
-		r, err := newRun(trace, []int{0, 1, 2}, policy)
+		policyOf, err := named(policy)
+		if err != nil {
+			t.Fatal(err)
+		}
+		r, err := newRun(trace, []int{0, 1, 2}, policyOf)
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -3,6 +3,7 @@ package replay
 import (
 	"fmt"
 	"math"
+	"strings"
 
 	"github.com/gpumem/gpumem/pkg/core/gpu"
 	"github.com/gpumem/gpumem/pkg/core/placement"
@@ -135,3 +136,5 @@ func (p Pod) validate() error {
 func (s Shape) allows(model string) bool {
 	return s.Models == "" || placement.NewGlobs(splitModels(s.Models)...).Match(model)
 }
+
+func splitModels(models string) []string { return strings.Split(models, "|") }

@@ -3,6 +3,7 @@ package replay
 import (
 	"container/heap"
 	"math/rand/v2"
+	"strconv"
 
 	"github.com/gpumem/gpumem/pkg/core/gpu"
 )
@@ -36,8 +37,12 @@ func (d Departures) LostPart() float64 {
 // would on average use load times the capacity, were nobody turned away. The
 // same pods come for every policy.
 func Churn(t Trace, policy string, load float64, seed int64) (Departures, error) {
+	policyOf, err := anyPolicy(policy)
+	if err != nil {
+		return Departures{}, err
+	}
 	random := rand.New(rand.NewPCG(uint64(seed), 0))
-	r, err := newRun(t, random.Perm(len(t.Nodes)), policy)
+	r, err := newRun(t, random.Perm(len(t.Nodes)), policyOf)
 	if err != nil {
 		return Departures{}, err
 	}
@@ -91,8 +96,8 @@ func (d *Departures) count(s *shape, ok bool, f *Fleet) {
 
 func (r *run) remove(d departure) {
 	r.fleet.take(d.shape, d.place)
-	if k, keeps := r.policy.(keeper); keeps {
-		k.removed(r.fleet, d.pod)
+	if p, keeps := r.policy.(*extended); keeps {
+		p.books.RemovePod(strconv.Itoa(d.pod))
 	}
 }
 
@@ -117,3 +122,6 @@ func (d *departures) Pop() any {
 	*d = (*d)[:last]
 	return x
 }
+
+// take removes a pod from where it was put.
+func (f *Fleet) take(s *shape, at place) { f.move(s, at, -1) }

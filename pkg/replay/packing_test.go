@@ -7,13 +7,36 @@ import (
 	"math"
 	"os"
 	"path/filepath"
+	"runtime"
 	"slices"
 	"strings"
 	"sync"
+	"testing"
 )
 
-// Ours is the policy that the extender has where none is asked for.
-const Ours = "binpack"
+// TestPacking compares all policies on the traces of the folder TRACES, in a world for each list of
+// pods: with arrivals until the fleet is full, and with pods that come and go.
+func TestPacking(t *testing.T) {
+	folder := os.Getenv("TRACES")
+	if folder == "" {
+		t.Skip("TRACES does not name a folder with the trace cluster-trace-gpu-v2023; TestBenchRunsEveryPolicyAlike runs the same on a fixture")
+	}
+	worlds, err := Worlds(folder)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, w := range worlds {
+		t.Run(w.Name, func(t *testing.T) {
+			scores := Bench(w, allPolicies(), []int64{42, 43, 44}, []int64{11, 12}, runtime.GOMAXPROCS(0))
+			for _, s := range scores {
+				if s.Err != nil {
+					t.Fatalf("%s: %v", s.Policy, s.Err)
+				}
+			}
+			fmt.Println(w.Report(os.Stdout, scores))
+		})
+	}
+}
 
 // Loads are those of the churn runs of a benchmark.
 func Loads() []float64 { return []float64{0.9, 0.95, 1.0, 1.1} }

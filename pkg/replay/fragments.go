@@ -2,14 +2,12 @@ package replay
 
 import (
 	"cmp"
-	"math"
 	"slices"
 )
 
-// fgd is fragmentation gradient descent: a pod goes where what stays free of
-// the node loses the least of its worth to the pods that are typical of the
-// trace (Weng et al., USENIX ATC 2023).
-type fgd struct {
+// fragments is how much of what is free the pods that are typical of a trace cannot use
+// (Weng et al., "Beware of Fragmentation", USENIX ATC 2023).
+type fragments struct {
 	typical []typicalPod
 	unit    float64 // units that count as one GPU
 	before  []fragment
@@ -30,8 +28,8 @@ type fragment struct {
 // typicalPart is how many of the trace's pods the typical ones stand for.
 const typicalPart = 0.95
 
-// newFGD learns the popularity of shapes from all pods of a trace.
-func newFGD(t Trace, f *Fleet) *fgd {
+// newFragments learns the popularity of shapes from all pods of a trace.
+func newFragments(t Trace, f *Fleet) *fragments {
 	count := make(map[Shape]int)
 	for _, p := range t.Pods {
 		s := p.Shape
@@ -46,7 +44,7 @@ func newFGD(t Trace, f *Fleet) *fgd {
 		return -cmp.Or(cmp.Compare(count[a], count[b]), cmp.Compare(a.CPU, b.CPU), cmp.Compare(a.Units, b.Units),
 			cmp.Compare(a.GPUs, b.GPUs), cmp.Compare(a.Models, b.Models), cmp.Compare(a.Cores, b.Cores))
 	})
-	p := &fgd{unit: float64(f.capacity) / float64(gpus(t)), before: make([]fragment, len(f.nodes))}
+	p := &fragments{unit: float64(f.capacity) / float64(gpus(t)), before: make([]fragment, len(f.nodes))}
 	total, covered := float64(len(t.Pods)), 0.0
 	for i := 0; i < len(shapes) && covered < typicalPart*total; i++ {
 		covered += float64(count[shapes[i]])
@@ -67,60 +65,7 @@ func gpus(t Trace) (n int) {
 	return n
 }
 
-func (p *fgd) score(_ *Fleet, s *shape, n *node) int64 {
-	score, _ := p.best(s, n)
-	return score
-}
-
-func (p *fgd) devices(_ *Fleet, s *shape, n *node) []int {
-	_, devices := p.best(s, n)
-	return devices
-}
-
-// best returns the score of a node and the devices that it is reached with: of
-// a pod with one GPU the first of the best, else the tightest.
-func (p *fgd) best(s *shape, n *node) (int64, []int) {
-	before := p.fragmentBefore(n)
-	n.cpu -= s.CPU
-	defer func() { n.cpu += s.CPU }()
-	if s.GPUs != 1 {
-		devices := s.tightest(n)
-		return p.after(before, s, n, devices), devices
-	}
-	score, device := int64(-1), -1
-	for i := range n.gpus {
-		if !s.fitsDevice(&n.gpus[i]) || n.twin(i) {
-			continue
-		}
-		if at := p.after(before, s, n, []int{i}); at > score {
-			score, device = at, i
-		}
-	}
-	return score, []int{device}
-}
-
-// twin reports whether a GPU with a lower index is like this one.
-func (n *node) twin(i int) bool {
-	for k := range i {
-		if n.gpus[k] == n.gpus[i] {
-			return true
-		}
-	}
-	return false
-}
-
-func (p *fgd) after(before float64, s *shape, n *node, devices []int) int64 {
-	for _, i := range devices {
-		n.gpus[i].free -= s.Units
-	}
-	after := p.fragment(n)
-	for _, i := range devices {
-		n.gpus[i].free += s.Units
-	}
-	return int64(1 / (1 + math.Exp(-(before-after)/p.unit)) * maxScore)
-}
-
-func (p *fgd) fragmentBefore(n *node) float64 {
+func (p *fragments) fragmentBefore(n *node) float64 {
 	k := &p.before[n.at]
 	if k.version != n.version+1 {
 		*k = fragment{amount: p.fragment(n), version: n.version + 1}
@@ -131,7 +76,7 @@ func (p *fgd) fragmentBefore(n *node) float64 {
 // fragment returns how much of a node's free units a typical pod cannot use,
 // on average. The reasons are summed apart, because the published results
 // depend on the last bit of the sum.
-func (p *fgd) fragment(n *node) float64 {
+func (p *fragments) fragment(n *node) float64 {
 	free := float64(n.freeUnits())
 	var both, lackGPU, lackCPU, satisfied, unsatisfied, barred float64
 	for i := range p.typical {

@@ -1,4 +1,4 @@
-package main
+package report
 
 import (
 	"cmp"
@@ -77,13 +77,19 @@ func colours() []string {
 	return []string{"#2b83c6", "#d55e00", "#009e73", "#cc79a7", "#d99000", "#56b4e9", "#8c8c8c", "#a9744f", "#8f7fe0"}
 }
 
-func writeReport(w io.Writer, t replay.Trace, records []replay.Record) error {
+// Page writes all that the records show, as a page that is whole in itself.
+func Page(w io.Writer, t replay.Trace, records []replay.Record) error {
 	return render(w, "report", t, records, func(r report) any { return r })
 }
 
-// writePlot writes one of the report's plots as an SVG.
-func writePlot(w io.Writer, t replay.Trace, records []replay.Record, of func(report) plot) error {
-	return render(w, "plot", t, records, func(r report) any { return of(r) })
+// Allocated writes the plot of how much is allocated, as an SVG.
+func Allocated(w io.Writer, t replay.Trace, records []replay.Record) error {
+	return render(w, "plot", t, records, func(r report) any { return r.Allocated })
+}
+
+// Fragmented writes the plot of how much of what is free no pod can use, as an SVG.
+func Fragmented(w io.Writer, t replay.Trace, records []replay.Record) error {
+	return render(w, "plot", t, records, func(r report) any { return r.Fragmented })
 }
 
 func render(w io.Writer, name string, t replay.Trace, records []replay.Record, of func(report) any) error {
