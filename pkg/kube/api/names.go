@@ -11,6 +11,10 @@ import (
 // DefaultDomain is the domain of resources and annotations unless it is set.
 const DefaultDomain = "gpumem.dev"
 
+// gpushareDomain is the domain under which gpumem stands in for gpushare
+// (github.com/AliyunContainerService): see package gpushare.
+const gpushareDomain = "aliyun.com"
+
 // Keys are the names of resources and annotations under one domain.
 type Keys struct{ domain string }
 
@@ -46,6 +50,13 @@ func (k Keys) GPUMem() v1.ResourceName { return v1.ResourceName(k.domain + "/gpu
 // GPUCore is the extended resource that counts per cent of a GPU's streaming
 // multiprocessors.
 func (k Keys) GPUCore() v1.ResourceName { return v1.ResourceName(k.domain + "/gpu-core") }
+
+// GPUShare reports whether the names are gpushare's.
+func (k Keys) GPUShare() bool { return k.domain == gpushareDomain }
+
+// GPUCount is the capacity in which a node of gpushare counts its GPUs. No pod
+// asks for it.
+func (k Keys) GPUCount() v1.ResourceName { return v1.ResourceName(k.domain + "/gpu-count") }
 
 func (k Keys) key(name string) string { return k.domain + "/" + name }
 

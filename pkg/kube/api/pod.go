@@ -62,10 +62,10 @@ func Admitted(pod *v1.Pod) bool {
 	return pod.Status.StartTime != nil || Terminal(pod)
 }
 
-// believed reports whether what is written of where a pod is may be the work of a scheduler or of
+// Believed reports whether what is written of where a pod is may be the work of a scheduler or of
 // the device plugin. Of a pod that its owner sent to a node it is not, until the kubelet has
 // admitted it: see the package comment.
-func believed(pod *v1.Pod) bool {
+func Believed(pod *v1.Pod) bool {
 	return Admitted(pod) || Considered(pod)
 }
 
@@ -345,7 +345,7 @@ func (n Names) Holding(pod *v1.Pod) (placement.Holding, error) {
 	h.Request = req
 	var assignment placement.Assignment
 	var badAssignment error
-	if believed(pod) {
+	if Believed(pod) {
 		assignment, badAssignment = n.AssignmentOf(pod)
 	}
 	if assignment.Allocated && h.Admitted && len(assignment.Shares) != req.GPUs() {

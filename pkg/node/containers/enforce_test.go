@@ -16,7 +16,7 @@ import (
 
 	"github.com/gpumem/gpumem/pkg/core/allocation"
 	"github.com/gpumem/gpumem/pkg/core/gpu"
-	"github.com/gpumem/gpumem/pkg/kube/api"
+	"github.com/gpumem/gpumem/pkg/kube/gpushare"
 )
 
 func TestWhatEnforcesAGrant(t *testing.T) {
@@ -109,7 +109,7 @@ func TestFrameworksTakeTheirGrant(t *testing.T) {
 				for _, name := range variables {
 					shares[name] = number(t, strings.TrimPrefix(env[name], "per_process_memory_fraction:"))
 				}
-				shares["gpushare's"] = number(t, env[api.GPUShareContainer]) / number(t, env[api.GPUShareDevice])
+				shares["gpushare's"] = number(t, env[gpushare.Container]) / number(t, env[gpushare.Device])
 				granted := float64(units) * unitMiB
 				for name, share := range shares {
 					if part := share * tc.total(granted) / granted; part < 0.9 || part > 1 {

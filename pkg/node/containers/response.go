@@ -13,7 +13,7 @@ import (
 
 	"github.com/gpumem/gpumem/pkg/core/allocation"
 	"github.com/gpumem/gpumem/pkg/core/gpu"
-	"github.com/gpumem/gpumem/pkg/kube/api"
+	"github.com/gpumem/gpumem/pkg/kube/gpushare"
 )
 
 // Strategy is how a container runtime is told which GPUs a container gets.
@@ -106,7 +106,7 @@ func (cfg Config) memoryResponse(g allocation.Grant, inv gpu.Inventory) *plugina
 	out := &pluginapi.ContainerAllocateResponse{Envs: environment(g, inv, cfg.Frameworks)}
 	enforce(out, g, inv, cfg.MPSDir)
 	if cfg.GPUShare {
-		maps.Copy(out.Envs, gpushareEnvironment(g, inv))
+		maps.Copy(out.Envs, gpushare.Environment(g, inv))
 	}
 	var uuids []string
 	for _, d := range g.Devices {
@@ -194,29 +194,6 @@ func environment(g allocation.Grant, inv gpu.Inventory, frameworks []Framework) 
 		}
 	}
 	return env
-}
-
-// gpushareEnvironment returns a grant in units, as gpushare's plugin does. It too
-// knows of the container alone, and calls that the pod. Of several GPUs, amounts
-// are those of each, and the size is that of the largest: the size that CUDA reports.
-func gpushareEnvironment(g allocation.Grant, inv gpu.Inventory) map[string]string {
-	var indexes []string
-	var largest int64
-	for _, d := range g.Devices {
-		indexes = append(indexes, strconv.Itoa(d.Index))
-		largest = max(largest, d.MemoryMiB)
-	}
-	granted := strconv.Itoa(g.Each)
-	total := strconv.FormatInt(int64(gpu.UnitsIn(largest, 0, inv.UnitMiB)), 10)
-	if inv.Enforcement == gpu.EnforcementKernel {
-		total = granted // programs divide the one by the other: see shareOfLimit
-	}
-	return map[string]string{
-		api.GPUShareIndex:     strings.Join(indexes, ","),
-		api.GPUSharePod:       granted,
-		api.GPUShareContainer: granted,
-		api.GPUShareDevice:    total,
-	}
 }
 
 // fraction returns part of whole with four decimals, rounded down.

@@ -10,6 +10,7 @@ import (
 	v1 "k8s.io/api/core/v1"
 
 	"github.com/gpumem/gpumem/pkg/kube/api"
+	"github.com/gpumem/gpumem/pkg/kube/gpushare"
 )
 
 // FuzzTrim: of a pod as it may come from the API server, the plugin is told the
@@ -45,7 +46,7 @@ func FuzzTrim(f *testing.F) {
 			if diff := cmp.Diff(want, got); diff != "" || fmt.Sprint(wantErr) != fmt.Sprint(err) {
 				t.Errorf("%s: %v, trimmed %v (-full +trimmed):\n%s", data, wantErr, err, diff)
 			}
-			if diff := cmp.Diff(names.GPUShareIndexes(&pod), names.GPUShareIndexes(small)); diff != "" || names.GPUShareWaits(&pod) != names.GPUShareWaits(small) || pod.Annotations[names.Index()] != small.Annotations[names.Index()] {
+			if diff := cmp.Diff(gpushare.Indexes(names, &pod), gpushare.Indexes(names, small)); diff != "" || gpushare.Waits(names, &pod) != gpushare.Waits(names, small) || pod.Annotations[names.Index()] != small.Annotations[names.Index()] {
 				t.Errorf("%s: what gpushare wrote (-full +trimmed):\n%s", data, diff)
 			}
 		}

@@ -26,6 +26,7 @@ import (
 	"github.com/gpumem/gpumem/pkg/core/gpu"
 	"github.com/gpumem/gpumem/pkg/core/placement"
 	"github.com/gpumem/gpumem/pkg/kube/api"
+	"github.com/gpumem/gpumem/pkg/kube/gpushare"
 	"github.com/gpumem/gpumem/pkg/kube/trim"
 )
 
@@ -175,7 +176,7 @@ func (p *Pods) put(obj any) {
 		pod: allocation.Pod{
 			Holding: holding, Created: pod.CreationTimestamp.Time, Starting: starting(pod),
 			Index:   pod.Annotations[p.names.Index()],
-			Indexes: p.names.GPUShareIndexes(pod), Unmarked: p.names.GPUShareWaits(pod),
+			Indexes: gpushare.Indexes(p.names, pod), Unmarked: gpushare.Waits(p.names, pod),
 		},
 		version:    pod.ResourceVersion,
 		containers: containerNames(pod),
@@ -362,7 +363,7 @@ func (p *Pods) Correct(ctx context.Context, ref placement.PodRef, a placement.As
 	if err != nil {
 		return fmt.Errorf("write the assignment of pod %s: %w", ref, err)
 	}
-	maps.Copy(annotations, p.names.GPUShareAnnotations(a, node, time.Time{}, p.settled(ref)))
+	maps.Copy(annotations, gpushare.Annotations(p.names, a, node, time.Time{}, p.settled(ref)))
 	patch, err := json.Marshal(map[string]any{
 		"metadata": map[string]any{"uid": ref.UID, "annotations": annotations},
 	})

@@ -15,6 +15,7 @@ import (
 	"github.com/gpumem/gpumem/pkg/core/gpu"
 	"github.com/gpumem/gpumem/pkg/core/placement"
 	"github.com/gpumem/gpumem/pkg/kube/api"
+	"github.com/gpumem/gpumem/pkg/kube/gpushare"
 	"github.com/gpumem/gpumem/pkg/kube/reasons"
 	"github.com/gpumem/gpumem/pkg/report/decisions"
 )
@@ -188,7 +189,7 @@ func (b *Binder) bind(ctx, asked context.Context, ref placement.PodRef, nodeName
 		b.Cache.RefusePod(ref.UID, now)
 		return none, err
 	}
-	maps.Copy(binding.Annotations, b.Names.GPUShareAnnotations(assignment, node, b.Now(), false))
+	maps.Copy(binding.Annotations, gpushare.Annotations(b.Names, assignment, node, b.Now(), false))
 	if err := b.Cluster.Bind(ctx, binding); err != nil {
 		return b.settle(ctx, ref, nodeName, now, err)
 	}

@@ -1,4 +1,4 @@
-package api
+package gpushare
 
 import (
 	"testing"
@@ -8,19 +8,28 @@ import (
 	v1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"github.com/gpumem/gpumem/pkg/core/gpu"
 	"github.com/gpumem/gpumem/pkg/core/placement"
+	"github.com/gpumem/gpumem/pkg/kube/api"
 )
 
-func gpushare(t *testing.T) Names {
+func names(t testing.TB, domain string) api.Names {
 	t.Helper()
-	n, err := NewNames("aliyun.com")
+	n, err := api.NewNames(domain)
 	if err != nil {
 		t.Fatal(err)
 	}
 	return n
 }
 
-func TestGPUShareIndexes(t *testing.T) {
+// bound is the condition of a pod that a scheduler has bound.
+var bound = []v1.PodCondition{{Type: v1.PodScheduled, Status: v1.ConditionTrue}}
+
+var inventory = gpu.Inventory{UnitMiB: 1024, Devices: []gpu.Device{
+	{UUID: "GPU-a", Index: 0, MemoryMiB: 81920, Allocatable: 79}, {UUID: "GPU-b", Index: 3, MemoryMiB: 2048, Allocatable: 2},
+}}
+
+func TestIndexes(t *testing.T) {
 	for name, tc := range map[string]struct {
 		annotations map[string]string
 		want        []int
@@ -38,10 +47,10 @@ func TestGPUShareIndexes(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			pod := &v1.Pod{ObjectMeta: metav1.ObjectMeta{Annotations: tc.annotations}, Status: v1.PodStatus{Conditions: bound}}
-			if diff := cmp.Diff(tc.want, gpushare(t).GPUShareIndexes(pod)); diff != "" {
+			if diff := cmp.Diff(tc.want, Indexes(names(t, "aliyun.com"), pod)); diff != "" {
 				t.Errorf("indexes (-want +got):\n%s", diff)
 			}
-			if got := names(t).GPUShareIndexes(pod); got != nil {
+			if got := Indexes(names(t, api.DefaultDomain), pod); got != nil {
 				t.Errorf("under other names: %v", got)
 			}
 		})
@@ -49,7 +58,7 @@ func TestGPUShareIndexes(t *testing.T) {
 }
 
 // The form is gpushare's, and programs made for it read it.
-func TestGPUShareAnnotations(t *testing.T) {
+func TestAnnotations(t *testing.T) {
 	on := placement.NewNode("n", inventory, nil)
 	one := placement.Assignment{Shares: []placement.Share{{Device: "GPU-b", Units: 2}}}
 	two := placement.Assignment{Shares: []placement.Share{{Device: "GPU-a", Units: 2}, {Device: "GPU-b", Units: 2}}}
@@ -73,18 +82,18 @@ func TestGPUShareAnnotations(t *testing.T) {
 		}},
 	} {
 		t.Run(name, func(t *testing.T) {
-			got := gpushare(t).GPUShareAnnotations(tc.assignment, on, tc.assumed, tc.assigned)
+			got := Annotations(names(t, "aliyun.com"), tc.assignment, on, tc.assumed, tc.assigned)
 			if diff := cmp.Diff(tc.want, got); diff != "" {
 				t.Errorf("annotations (-want +got):\n%s", diff)
 			}
 			pod := &v1.Pod{ObjectMeta: metav1.ObjectMeta{Annotations: got}, Status: v1.PodStatus{Conditions: bound}}
-			if indexes := gpushare(t).GPUShareIndexes(pod); len(indexes) != len(tc.assignment.Shares) || indexes[len(indexes)-1] != 3 {
+			if indexes := Indexes(names(t, "aliyun.com"), pod); len(indexes) != len(tc.assignment.Shares) || indexes[len(indexes)-1] != 3 {
 				t.Errorf("read back: %v", indexes)
 			}
-			if gpushare(t).GPUShareWaits(pod) == tc.assigned {
+			if Waits(names(t, "aliyun.com"), pod) == tc.assigned {
 				t.Errorf("read back: waits %t", !tc.assigned)
 			}
-			if got := names(t).GPUShareAnnotations(tc.assignment, on, tc.assumed, tc.assigned); got != nil {
+			if got := Annotations(names(t, api.DefaultDomain), tc.assignment, on, tc.assumed, tc.assigned); got != nil {
 				t.Errorf("under other names: %v", got)
 			}
 		})
@@ -101,33 +110,30 @@ func TestReads(t *testing.T) {
 		"ALIYUN_COM_GPU_MEM_POD":                  {false, false},
 		"example.com/gpumem.dev/x":                {false, false},
 	} {
-		if got := [2]bool{names(t).Reads(key), gpushare(t).Reads(key)}; got != want {
+		if got := [2]bool{Reads(names(t, api.DefaultDomain), key), Reads(names(t, "aliyun.com"), key)}; got != want {
 			t.Errorf("Reads(%q) = %v, want %v", key, got, want)
 		}
 	}
 }
 
-// FuzzGPUShareIndexes: whatever is written where gpushare writes, each GPU is
+// FuzzIndexes: whatever is written where gpushare writes, each GPU is
 // named once, in order, and by an index that one can have.
-func FuzzGPUShareIndexes(f *testing.F) {
+func FuzzIndexes(f *testing.F) {
 	f.Add("2", "", "true")
 	f.Add("-1", `{"c":{"1":3,"0":3},"d":{"1":1}}`, "false")
 	f.Add("x", `{"c":{"-1":3}}`, "")
 	f.Add("", `{"c":null,"d":{"99999999999999999999":1}}`, "")
-	n, err := NewNames(gpushareDomain)
-	if err != nil {
-		f.Fatal(err)
-	}
+	n := names(f, "aliyun.com")
 	f.Fuzz(func(t *testing.T, index, allocation, assigned string) {
 		p := &v1.Pod{Status: v1.PodStatus{Conditions: bound}}
-		p.Annotations = map[string]string{GPUShareIndex: index, gpushareAllocation: allocation, gpushareAssigned: assigned}
-		got := n.GPUShareIndexes(p)
+		p.Annotations = map[string]string{Index: index, allocationKey: allocation, assignedKey: assigned}
+		got := Indexes(n, p)
 		for i, index := range got {
 			if index < 0 || i > 0 && index <= got[i-1] {
 				t.Fatalf("GPUs %v", got)
 			}
 		}
-		if want := assigned == "false"; n.GPUShareWaits(p) != want {
+		if want := assigned == "false"; Waits(n, p) != want {
 			t.Fatalf("waits: %t, want %t", !want, want)
 		}
 	})
