@@ -18,6 +18,7 @@ import (
 	"github.com/gpumem/gpumem/pkg/core/placement"
 	"github.com/gpumem/gpumem/pkg/core/preemption"
 	"github.com/gpumem/gpumem/pkg/kube/api"
+	"github.com/gpumem/gpumem/pkg/kube/evict"
 )
 
 // evictor is kube-scheduler's own, but for whom it evicts from a node.
@@ -129,7 +130,7 @@ func budgetsOf(pdbs []*policyv1.PodDisruptionBudget, pods []*v1.Pod) (out []pree
 	}
 	for namespace, pods := range byNamespace {
 		in := slices.DeleteFunc(slices.Clone(pdbs), func(b *policyv1.PodDisruptionBudget) bool { return b.Namespace != namespace })
-		out = append(out, api.Budgets(in, pods)...)
+		out = append(out, evict.Budgets(in, pods)...)
 	}
 	return out
 }

@@ -18,7 +18,7 @@ import (
 	"github.com/gpumem/gpumem/pkg/core/gpu"
 	"github.com/gpumem/gpumem/pkg/core/placement"
 	"github.com/gpumem/gpumem/pkg/core/preemption"
-	"github.com/gpumem/gpumem/pkg/kube/api"
+	"github.com/gpumem/gpumem/pkg/kube/evict"
 	"github.com/gpumem/gpumem/pkg/kube/reasons"
 	"github.com/gpumem/gpumem/pkg/report/inspect"
 )
@@ -208,5 +208,5 @@ func (o *Options) budgets(ctx context.Context, c *crowd) ([]preemption.Budget, e
 	for _, pod := range c.pods {
 		pods = append(pods, pod)
 	}
-	return api.Budgets(budgets, pods), nil
+	return evict.Budgets(budgets, pods), nil
 }

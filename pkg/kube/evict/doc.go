@@ -1,5 +1,6 @@
 // Package evict asks the API server to evict pods: for the commands drain and defrag, and for the
-// device plugin, which evicts pods that use more than they were granted.
+// device plugin, which evicts pods that use more than they were granted. Before that, Budgets says
+// which pods a PodDisruptionBudget protects.
 //
 // # Invariants
 //

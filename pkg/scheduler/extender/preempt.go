@@ -14,6 +14,7 @@ import (
 	"github.com/gpumem/gpumem/pkg/core/placement"
 	"github.com/gpumem/gpumem/pkg/core/preemption"
 	"github.com/gpumem/gpumem/pkg/kube/api"
+	"github.com/gpumem/gpumem/pkg/kube/evict"
 	"github.com/gpumem/gpumem/pkg/report/decisions"
 )
 
@@ -143,7 +144,7 @@ func (e *Extender) budgets(node placement.Node) (out []preemption.Budget) {
 		}
 	}
 	for namespace, pods := range byNamespace {
-		out = append(out, api.Budgets(e.Neighbours.Budgets(namespace), pods)...)
+		out = append(out, evict.Budgets(e.Neighbours.Budgets(namespace), pods)...)
 	}
 	return out
 }

@@ -1,4 +1,4 @@
-package api
+package evict
 
 import (
 	v1 "k8s.io/api/core/v1"
