@@ -29,8 +29,7 @@ const (
 var tooLarge = map[string]int{
 	"type cmd/gpumem-scheduler/plugin.Plugin": 28,
 	"package core/placement":                  1661,
-	"package kube/api":                        1545,
-	sizeOfCoreName:                            3206,
+	sizeOfCoreName:                            3149,
 }
 
 // sizes has the size of each thing by its name, with its kind before it.

@@ -498,9 +498,9 @@ func (p *plugin) ensureInventory() {
 	}
 	inv := p.inventory
 	if given, known, _ := p.real.State.Allocations(); known {
-		inv = inv.WithAllocated(given)
+		inv = api.WithAllocated(inv, given)
 	} else if was, err := api.DecodeInventory(node.Annotations[w.names.Inventory()]); err == nil && was.UnitMiB == inv.UnitMiB {
-		inv = inv.WithAllocated(was.Allocated)
+		inv = api.WithAllocated(inv, was.Allocated)
 	}
 	value, err := api.EncodeInventory(inv)
 	if err != nil {

@@ -245,7 +245,8 @@ func (w *world) countsNoLess(lying map[string]gpu.PodAllocation, want []placemen
 	for _, g := range lying {
 		all = append(all, g)
 	}
-	inv := w.inv.WithAllocated(all)
+	inv := w.inv
+	inv.Allocated = all
 	w.books.SetNode("n", inv)
 	for _, p := range w.pods {
 		w.books.AddPod("n", p.Holding)

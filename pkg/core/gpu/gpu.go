@@ -1,10 +1,8 @@
 package gpu
 
 import (
-	"cmp"
 	"fmt"
 	"math"
-	"slices"
 )
 
 // Units counts shares of GPU memory: one count of the extended resource.
@@ -107,92 +105,6 @@ func (inv Inventory) Allocatable() Units {
 	return sum
 }
 
-// maxMiB bounds the memory of a GPU, and a unit of it, so that no sum or
-// product of amounts overflows. It is a million TiB.
-const maxMiB = 1 << 40
-
-// maxLanes bounds a link, for the same reason.
-const maxLanes = 1 << 10
-
-// Validate reports what makes an inventory unusable: a unit that is not
-// positive, an enforcement that is not known, a device without a UUID, a UUID
-// or an index that occurs twice, more units than fit into the memory, a link
-// that does not lead from one device to another, and what no pod can have been
-// given of a device.
-func (inv Inventory) Validate() error {
-	if inv.UnitMiB <= 0 || inv.UnitMiB > maxMiB {
-		return fmt.Errorf("unit is %d MiB, want 1 to %d", inv.UnitMiB, int64(maxMiB))
-	}
-	if inv.Enforcement != "" {
-		if _, err := ParseEnforcement(string(inv.Enforcement)); err != nil {
-			return err
-		}
-	}
-	uuids := make(map[UUID]bool, len(inv.Devices))
-	indexes := make(map[int]bool, len(inv.Devices))
-	for i, d := range inv.Devices {
-		switch {
-		case d.UUID == "":
-			return fmt.Errorf("device %d has no UUID", i)
-		case uuids[d.UUID]:
-			return fmt.Errorf("device %s is listed twice", d.UUID)
-		case d.Index < 0:
-			return fmt.Errorf("device %s has index %d, want 0 or more", d.UUID, d.Index)
-		case indexes[d.Index]:
-			return fmt.Errorf("index %d is listed twice", d.Index)
-		case d.Allocatable < 0 || d.MemoryMiB < 0 || d.MemoryMiB > maxMiB:
-			return fmt.Errorf("device %s has %d units in %d MiB, want 0 or more, and at most %d MiB", d.UUID, d.Allocatable, d.MemoryMiB, int64(maxMiB))
-		case d.Foreign < 0 || d.Foreign > d.Allocatable:
-			return fmt.Errorf("device %s has %d units of which %d are in foreign use", d.UUID, d.Allocatable, d.Foreign)
-		case int64(d.Allocatable) > d.MemoryMiB/inv.UnitMiB:
-			return fmt.Errorf("device %s has %d units of %d MiB in %d MiB", d.UUID, d.Allocatable, inv.UnitMiB, d.MemoryMiB)
-		}
-		uuids[d.UUID], indexes[d.Index] = true, true
-	}
-	for _, l := range inv.Links {
-		if !uuids[l.A] || !uuids[l.B] || l.A == l.B || l.Lanes < 1 || l.Lanes > maxLanes {
-			return fmt.Errorf("link of %d lanes from %s to %s, want 1 to %d from one device to another", l.Lanes, l.A, l.B, maxLanes)
-		}
-	}
-	return inv.validateAllocated(uuids)
-}
-
-// maxAllocated bounds of how many pods it is said what they were given: it is far beyond what a
-// kubelet runs, and what all of them need fits into a node's annotations.
-const maxAllocated = 1000
-
-func (inv Inventory) validateAllocated(uuids map[UUID]bool) error {
-	if len(inv.Allocated) > maxAllocated {
-		return fmt.Errorf("what %d pods were given, want %d at most", len(inv.Allocated), maxAllocated)
-	}
-	for _, g := range inv.Allocated {
-		for _, s := range g.Shares {
-			if g.UID == "" || !uuids[s.Device] || s.Units < 0 || s.Units > maxMiB || s.Cores < 0 || s.Cores > CoresPerDevice {
-				return fmt.Errorf("pod %q was given %d units and %d%% of the cores of device %q, which none can have been", g.UID, s.Units, s.Cores, s.Device)
-			}
-		}
-	}
-	return nil
-}
-
-// WithAllocated returns the inventory with what pods were given of its devices, as many as
-// may be said.
-func (inv Inventory) WithAllocated(given []PodAllocation) Inventory {
-	inv.Allocated = nil
-	for _, g := range given {
-		g.Shares = slices.DeleteFunc(slices.Clone(g.Shares), func(s AllocatedShare) bool { _, ok := inv.Device(s.Device); return !ok })
-		if len(g.Shares) > 0 && len(inv.Allocated) < maxAllocated {
-			inv.Allocated = append(inv.Allocated, g)
-		}
-	}
-	return inv
-}
-
-// Sort orders the devices by index.
-func (inv Inventory) Sort() {
-	slices.SortFunc(inv.Devices, func(a, b Device) int { return cmp.Compare(a.Index, b.Index) })
-}
-
 // UnitsIn returns how many whole units of unitMiB are usable of a GPU with
 // totalMiB of memory of which reservedMiB are not to be given away.
 func UnitsIn(totalMiB, reservedMiB, unitMiB int64) Units {
@@ -234,15 +146,6 @@ const (
 	EnforcementMPS      Enforcement = "mps"      // the MPS server, per client process
 	EnforcementKernel   Enforcement = "kernel"   // driver and kernel, per container
 )
-
-// ParseEnforcement reads a level by its name.
-func ParseEnforcement(s string) (Enforcement, error) {
-	switch e := Enforcement(s); e {
-	case EnforcementAdvisory, EnforcementMPS, EnforcementKernel:
-		return e, nil
-	}
-	return "", fmt.Errorf("enforcement %q: want advisory, mps or kernel", s)
-}
 
 // LevelFor returns the level at which containers of pods with that many GPUs are held to their
 // grants. With protocol 2 of MPS a limit is in the client's environment, in a list of GPUs, and a

@@ -1,7 +1,6 @@
 package gpu
 
 import (
-	"fmt"
 	"slices"
 	"strconv"
 	"strings"
@@ -10,23 +9,6 @@ import (
 // Version is that of a driver, or a compute capability: numbers with dots between. It ends
 // before what is no number: "615.43-beta" is 615. Empty: not known, or none is asked for.
 type Version string
-
-// A version that is asked for is bounded, so that any of it can be compared.
-const (
-	maxNumbers = 4
-	maxDigits  = 6
-)
-
-// ParseVersion reads a version that is asked for, all of it.
-func ParseVersion(s string) (Version, error) {
-	bad := func(part string) bool {
-		return part == "" || len(part) > maxDigits || strings.Trim(part, "0123456789") != ""
-	}
-	if parts := strings.Split(s, "."); len(parts) > maxNumbers || slices.ContainsFunc(parts, bad) {
-		return "", fmt.Errorf("%q: want a driver version, like 550 or 550.54.15", s)
-	}
-	return Version(s), nil
-}
 
 // AtLeast reports whether v is not older than want. One that is not known is older than any;
 // where none is asked for, any will do. What is left out is 0.

@@ -5,7 +5,6 @@ import (
 
 	v1 "k8s.io/api/core/v1"
 
-	"github.com/gpumem/gpumem/pkg/core/gpu"
 	"github.com/gpumem/gpumem/pkg/core/placement"
 )
 
@@ -169,7 +168,7 @@ var annotations = [...]annotation{
 		want:   "advisory, mps or kernel",
 		cel:    `v in ['advisory', 'mps', 'kernel']`,
 		read: func(r *placement.Request, _ *v1.Pod, s string) (err error) {
-			r.Enforcement, err = gpu.ParseEnforcement(s)
+			r.Enforcement, err = ParseEnforcement(s)
 			return err
 		},
 		wish: func(r placement.Request) string {
@@ -182,7 +181,7 @@ var annotations = [...]annotation{
 		want:   "a driver version, like 550 or 550.54.15",
 		cel:    `v.matches('^[0-9]{1,6}([.][0-9]{1,6}){0,3}$')`,
 		read: func(r *placement.Request, _ *v1.Pod, s string) (err error) {
-			r.DriverMin, err = gpu.ParseVersion(s)
+			r.DriverMin, err = ParseVersion(s)
 			return err
 		},
 		wish: func(r placement.Request) string {

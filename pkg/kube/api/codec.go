@@ -98,7 +98,7 @@ type shareJSON struct {
 // EncodeInventory returns the value of a node's inventory annotation. What
 // could not be read back is an error.
 func EncodeInventory(inv gpu.Inventory) (string, error) {
-	if err := inv.Validate(); err != nil {
+	if err := ValidateInventory(inv); err != nil {
 		return "", err
 	}
 	out := inventoryJSON{
@@ -167,8 +167,8 @@ func DecodeInventory(s string) (gpu.Inventory, error) {
 		}
 		inv.Allocated = append(inv.Allocated, g)
 	}
-	inv.Sort()
-	if err := inv.Validate(); err != nil {
+	slices.SortFunc(inv.Devices, func(a, b gpu.Device) int { return cmp.Compare(a.Index, b.Index) })
+	if err := ValidateInventory(inv); err != nil {
 		return gpu.Inventory{}, err
 	}
 	return inv, nil
@@ -316,7 +316,7 @@ func (in assignmentJSON) validate() error {
 	if in.Enforcement == "" {
 		return nil
 	}
-	_, err := gpu.ParseEnforcement(string(in.Enforcement))
+	_, err := ParseEnforcement(string(in.Enforcement))
 	return err
 }
 

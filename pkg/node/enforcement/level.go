@@ -5,6 +5,7 @@ import (
 	"strings"
 
 	"github.com/gpumem/gpumem/pkg/core/gpu"
+	"github.com/gpumem/gpumem/pkg/kube/api"
 )
 
 // Mode is which level a node is to have: one of the levels, or Auto.
@@ -18,7 +19,7 @@ func ParseMode(s string) (Mode, error) {
 	if Mode(s) == Auto {
 		return Auto, nil
 	}
-	if level, err := gpu.ParseEnforcement(s); err == nil {
+	if level, err := api.ParseEnforcement(s); err == nil {
 		return Mode(level), nil
 	}
 	return "", fmt.Errorf("enforcement %q: want auto, kernel, mps or advisory", s)

@@ -51,7 +51,7 @@ func given(uid string, device gpu.Device, units gpu.Units) gpu.PodAllocation {
 // is said of a GPU that is gone says nothing.
 func TestWhatPodsWereGivenIsWritten(t *testing.T) {
 	inv := inventory(gpu0, gpu1)
-	before, err := api.EncodeInventory(inv.WithAllocated([]gpu.PodAllocation{given("u1", gpu0, 3)}))
+	before, err := api.EncodeInventory(api.WithAllocated(inv, []gpu.PodAllocation{given("u1", gpu0, 3)}))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -63,14 +63,14 @@ func TestWhatPodsWereGivenIsWritten(t *testing.T) {
 		_ = n.Run(t.Context(), func() (gpu.Inventory, <-chan struct{}) { return current, offers }, told.get)
 	}()
 	offers <- struct{}{} // it has looked
-	annotated(t, client, inv.WithAllocated([]gpu.PodAllocation{given("u1", gpu0, 3)}))
+	annotated(t, client, api.WithAllocated(inv, []gpu.PodAllocation{given("u1", gpu0, 3)}))
 	told.set(given("u2", gpu1, 4))
-	annotated(t, client, inv.WithAllocated([]gpu.PodAllocation{given("u2", gpu1, 4)}))
+	annotated(t, client, api.WithAllocated(inv, []gpu.PodAllocation{given("u2", gpu1, 4)}))
 	if err := n.Withdraw(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	annotated(t, client, inventory(stopped(gpu0), stopped(gpu1)).WithAllocated([]gpu.PodAllocation{given("u2", gpu1, 4)}))
-	if diff := cmp.Diff(inventory(gpu0), inventory(gpu0).WithAllocated([]gpu.PodAllocation{given("u2", gpu1, 4)})); diff != "" {
+	annotated(t, client, api.WithAllocated(inventory(stopped(gpu0), stopped(gpu1)), []gpu.PodAllocation{given("u2", gpu1, 4)}))
+	if diff := cmp.Diff(inventory(gpu0), api.WithAllocated(inventory(gpu0), []gpu.PodAllocation{given("u2", gpu1, 4)})); diff != "" {
 		t.Errorf("of a GPU that is gone (-want +got):\n%s", diff)
 	}
 }

@@ -130,7 +130,7 @@ func (n *Node) Run(ctx context.Context, source func() (gpu.Inventory, <-chan str
 		if !known {
 			given = n.givenBefore(informer.GetStore(), inv.UnitMiB)
 		}
-		inv = inv.WithAllocated(given)
+		inv = api.WithAllocated(inv, given)
 		err := n.ensure(ctx, informer.GetStore(), inv)
 		if ctx.Err() != nil {
 			return nil

@@ -8,6 +8,7 @@ import (
 	pluginapi "k8s.io/kubelet/pkg/apis/deviceplugin/v1beta1"
 
 	"github.com/gpumem/gpumem/pkg/core/gpu"
+	"github.com/gpumem/gpumem/pkg/kube/api"
 	"github.com/gpumem/gpumem/pkg/node/inventory"
 )
 
@@ -31,7 +32,7 @@ func newOffer(inv gpu.Inventory, reason string) Offer {
 	if len(inv.Devices) == 0 {
 		return nothing(reason)
 	}
-	if err := inv.Validate(); err != nil {
+	if err := api.ValidateInventory(inv); err != nil {
 		return nothing(fmt.Sprintf("NVML's answers make no sense: %v", err))
 	}
 	slots, err := gpu.NewSlots(inv)

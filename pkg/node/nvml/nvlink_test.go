@@ -8,6 +8,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/gpumem/gpumem/pkg/core/gpu"
+	"github.com/gpumem/gpumem/pkg/kube/api"
 )
 
 func to(index int) nvlink { return nvlink{to: busOf(index)} }
@@ -48,7 +49,7 @@ func TestLinks(t *testing.T) {
 				if diff := cmp.Diff(tc.want, inv.Links); diff != "" {
 					t.Errorf("links (-want +got):\n%s", diff)
 				}
-				if err := inv.Validate(); err != nil {
+				if err := api.ValidateInventory(inv); err != nil {
 					t.Error(err)
 				}
 			})

@@ -16,6 +16,7 @@ import (
 	"go.uber.org/zap/zaptest/observer"
 
 	"github.com/gpumem/gpumem/pkg/core/gpu"
+	"github.com/gpumem/gpumem/pkg/kube/api"
 )
 
 const (
@@ -76,7 +77,7 @@ func wantHealth(t *testing.T, p *Prober, want ...string) {
 		t.Errorf("health (-want +got):\n%s", diff)
 	}
 	if inv, _, _ := p.Inventory(); len(want) > 0 {
-		if err := inv.Validate(); err != nil {
+		if err := api.ValidateInventory(inv); err != nil {
 			t.Errorf("inventory: %v", err)
 		}
 	}
@@ -340,7 +341,7 @@ func TestProberKeepsTheWordOfTheOneBefore(t *testing.T) {
 				if d := inv.Devices[0]; d.Allocatable != tc.want || d.Foreign != 0 {
 					t.Errorf("%d units, %d of them in foreign use; want %d and none", d.Allocatable, d.Foreign, tc.want)
 				}
-				if err := inv.Validate(); err != nil {
+				if err := api.ValidateInventory(inv); err != nil {
 					t.Error(err)
 				}
 			})
@@ -476,7 +477,7 @@ func TestWhatForeignProgramsUseIsNotOffered(t *testing.T) {
 			if a, b := inv.Devices[0], inv.Devices[1]; a.Foreign != tc.foreign || a.Allocatable != 14 || b.Foreign != 0 {
 				t.Errorf("of %d MiB: %d units of %d, and %d of the other GPU; want %d of 14, and 0", tc.mib, a.Foreign, a.Allocatable, b.Foreign, tc.foreign)
 			}
-			if err := inv.Validate(); err != nil {
+			if err := api.ValidateInventory(inv); err != nil {
 				t.Error(err)
 			}
 		}

@@ -10,6 +10,7 @@ import (
 	"github.com/gpumem/gpumem/pkg/core/allocation"
 	"github.com/gpumem/gpumem/pkg/core/gpu"
 	"github.com/gpumem/gpumem/pkg/core/placement"
+	"github.com/gpumem/gpumem/pkg/kube/api"
 	"github.com/gpumem/gpumem/pkg/node/deviceplugin"
 	"github.com/gpumem/gpumem/pkg/node/plugintest"
 	"github.com/gpumem/gpumem/pkg/node/reconcile"
@@ -428,7 +429,7 @@ func TestAPodCountsAsTheKubeletHasGivenIt(t *testing.T) {
 		for _, pod := range pods {
 			holdings = append(holdings, pod.Holding)
 		}
-		for _, d := range placement.NewNode("n1", inv.WithAllocated(said()), holdings).Devices {
+		for _, d := range placement.NewNode("n1", api.WithAllocated(inv, said()), holdings).Devices {
 			out = append(out, d.Requested)
 		}
 		return out

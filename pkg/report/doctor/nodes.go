@@ -48,7 +48,7 @@ func checkNodes(s *State, ds *appsv1.DaemonSet) (found []Finding) {
 			found = append(found, Finding{Error, object, fmt.Sprintf("counts units of %d MiB, and the DaemonSet says %d: a pod gets another amount there than elsewhere", inv.UnitMiB, unit),
 				"let the update of the DaemonSet come to its end: kubectl -n " + ds.Namespace + " rollout status daemonset/" + ds.Name})
 		}
-		if level, err := gpu.ParseEnforcement(string(asked)); err == nil && len(inv.Devices) > 0 && !inv.Enforcement.AtLeast(level) {
+		if level, err := api.ParseEnforcement(string(asked)); err == nil && len(inv.Devices) > 0 && !inv.Enforcement.AtLeast(level) {
 			found = append(found, Finding{Error, object, fmt.Sprintf("holds containers to their grants at the level %s, and devicePlugin.enforcement asks for %s%s", levelName(inv.Enforcement), level, because(inv.Weaker)),
 				"give the node what that level needs (docs/limits.md), or ask for less"})
 		}

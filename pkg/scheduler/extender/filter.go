@@ -14,6 +14,7 @@ import (
 	"github.com/gpumem/gpumem/pkg/core/placement"
 	"github.com/gpumem/gpumem/pkg/core/ranking"
 	"github.com/gpumem/gpumem/pkg/kube/api"
+	"github.com/gpumem/gpumem/pkg/kube/template"
 	"github.com/gpumem/gpumem/pkg/report/decisions"
 	"github.com/gpumem/gpumem/pkg/scheduler/waker"
 )
@@ -252,7 +253,7 @@ func (e *Extender) template(node asked) (*placement.Node, error) {
 	if node.given == nil {
 		return &placement.Node{Name: node.name}, nil
 	}
-	inv, err := e.Names.TemplateInventory(node.given)
+	inv, err := template.Inventory(e.Names, node.given)
 	state := placement.NewNode(node.name, inv, nil)
 	return &state, err
 }

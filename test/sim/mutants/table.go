@@ -321,8 +321,8 @@ var table = []mutant{
 		"		left.Cores = max(0, left.Cores-h.Request.Cores())\n", "", "TestLeftBesidePodsOnNoKnownGPU",
 	},
 	{
-		"more foreign use than memory", "pkg/core/gpu/gpu.go",
-		"case d.Foreign < 0 || d.Foreign > d.Allocatable:", "case d.Foreign < 0:", "TestValidate",
+		"more foreign use than memory", "pkg/kube/api/inventory.go",
+		"case d.Foreign < 0 || d.Foreign > d.Allocatable:", "case d.Foreign < 0:", "TestValidateInventory",
 	},
 	{
 		"a plugin of before that has stopped is a GPU that ails", "pkg/kube/api/codec.go",

@@ -1,6 +1,7 @@
-package api
+package template
 
 import (
+	"strings"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
@@ -9,10 +10,15 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/gpumem/gpumem/pkg/core/gpu"
+	"github.com/gpumem/gpumem/pkg/kube/api"
 )
 
-func TestTemplateInventory(t *testing.T) {
-	annotation, err := EncodeInventory(gpu.Inventory{UnitMiB: 512, Devices: []gpu.Device{{UUID: "GPU-1", Allocatable: 8, MemoryMiB: 8192, NUMANode: -1}}})
+func TestInventory(t *testing.T) {
+	names, err := api.NewNames(api.DefaultDomain)
+	if err != nil {
+		t.Fatal(err)
+	}
+	annotation, err := api.EncodeInventory(gpu.Inventory{UnitMiB: 512, Devices: []gpu.Device{{UUID: "GPU-1", Allocatable: 8, MemoryMiB: 8192, NUMANode: -1}}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -74,12 +80,14 @@ func TestTemplateInventory(t *testing.T) {
 			if tc.allocatable != "" {
 				node.Status.Allocatable = v1.ResourceList{"gpumem.dev/gpu-mem": resource.MustParse(tc.allocatable)}
 			}
-			got, err := names(t).TemplateInventory(node)
-			checkError(t, err, tc.wantErr)
+			got, err := Inventory(names, node)
+			if (err != nil) != (tc.wantErr != "") || err != nil && !strings.Contains(err.Error(), tc.wantErr) {
+				t.Fatalf("error %v, want one with %q", err, tc.wantErr)
+			}
 			if diff := cmp.Diff(tc.want, got); diff != "" {
 				t.Errorf("inventory (-want +got):\n%s", diff)
 			}
-			if err := got.Validate(); len(got.Devices) > 0 && err != nil {
+			if err := api.ValidateInventory(got); len(got.Devices) > 0 && err != nil {
 				t.Errorf("it is not valid: %v", err)
 			}
 		})

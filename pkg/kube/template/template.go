@@ -1,4 +1,4 @@
-package api
+package template
 
 import (
 	"fmt"
@@ -9,6 +9,7 @@ import (
 	v1 "k8s.io/api/core/v1"
 
 	"github.com/gpumem/gpumem/pkg/core/gpu"
+	"github.com/gpumem/gpumem/pkg/kube/api"
 )
 
 // Labels of NVIDIA's GPU feature discovery
@@ -20,31 +21,34 @@ const (
 	gpuProductLabel = "nvidia.com/gpu.product"
 )
 
-// maxTemplateGPUs bounds the GPUs of a node, for a label can say anything.
-const maxTemplateGPUs = 1024
+// A label can say anything, so what it says is bounded.
+const (
+	maxGPUs  = 1024
+	maxUnits = 1 << 40 // or MiB
+)
 
-// TemplateInventory reads what a node will offer that does not exist yet: what
+// Inventory reads what a node will offer that does not exist yet: what
 // its inventory annotation says, or else, when the allocatable resource and the
 // count of GPUs are known, as many GPUs with an equal share each. It is empty
 // when it cannot be told.
 //
 // The UUIDs are made up. So is the unit, which only words are made with: the
 // largest power of two of which a GPU can have as many as it does.
-func (n Names) TemplateInventory(node *v1.Node) (gpu.Inventory, error) {
+func Inventory(n api.Names, node *v1.Node) (gpu.Inventory, error) {
 	if _, ok := node.Annotations[n.Inventory()]; ok {
 		return n.InventoryOf(node)
 	}
 	units := node.Status.Allocatable[n.GPUMem()]
-	count, err := number(node, gpuCountLabel, maxTemplateGPUs)
+	count, err := number(node, gpuCountLabel, maxGPUs)
 	if err != nil || count == 0 {
 		return gpu.Inventory{}, err
 	}
-	memory, err := number(node, gpuMemoryLabel, maxAmount)
+	memory, err := number(node, gpuMemoryLabel, maxUnits)
 	if err != nil {
 		return gpu.Inventory{}, err
 	}
-	if units.CmpInt64(maxAmount) > 0 || units.Sign() < 0 {
-		return gpu.Inventory{}, fmt.Errorf("allocatable %s is %s, want 0 to %d", n.GPUMem(), units.String(), int64(maxAmount))
+	if units.CmpInt64(maxUnits) > 0 || units.Sign() < 0 {
+		return gpu.Inventory{}, fmt.Errorf("allocatable %s is %s, want 0 to %d", n.GPUMem(), units.String(), int64(maxUnits))
 	}
 	share := units.Value() / count
 	if share == 0 {

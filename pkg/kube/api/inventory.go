@@ -1,0 +1,112 @@
+package api
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/gpumem/gpumem/pkg/core/gpu"
+)
+
+// maxLanes bounds a link, so that sums cannot overflow.
+const maxLanes = 1 << 10
+
+// ValidateInventory reports what makes an inventory unusable: a unit that is not
+// positive, an enforcement that is not known, a device without a UUID, a UUID
+// or an index that occurs twice, more units than fit into the memory, a link
+// that does not lead from one device to another, and what no pod can have been
+// given of a device.
+func ValidateInventory(inv gpu.Inventory) error {
+	if inv.UnitMiB <= 0 || inv.UnitMiB > maxAmount {
+		return fmt.Errorf("unit is %d MiB, want 1 to %d", inv.UnitMiB, int64(maxAmount))
+	}
+	if inv.Enforcement != "" {
+		if _, err := ParseEnforcement(string(inv.Enforcement)); err != nil {
+			return err
+		}
+	}
+	uuids := make(map[gpu.UUID]bool, len(inv.Devices))
+	indexes := make(map[int]bool, len(inv.Devices))
+	for i, d := range inv.Devices {
+		switch {
+		case d.UUID == "":
+			return fmt.Errorf("device %d has no UUID", i)
+		case uuids[d.UUID]:
+			return fmt.Errorf("device %s is listed twice", d.UUID)
+		case d.Index < 0:
+			return fmt.Errorf("device %s has index %d, want 0 or more", d.UUID, d.Index)
+		case indexes[d.Index]:
+			return fmt.Errorf("index %d is listed twice", d.Index)
+		case d.Allocatable < 0 || d.MemoryMiB < 0 || d.MemoryMiB > maxAmount:
+			return fmt.Errorf("device %s has %d units in %d MiB, want 0 or more, and at most %d MiB", d.UUID, d.Allocatable, d.MemoryMiB, int64(maxAmount))
+		case d.Foreign < 0 || d.Foreign > d.Allocatable:
+			return fmt.Errorf("device %s has %d units, %d of them in foreign use", d.UUID, d.Allocatable, d.Foreign)
+		case int64(d.Allocatable) > d.MemoryMiB/inv.UnitMiB:
+			return fmt.Errorf("device %s has %d units of %d MiB in %d MiB", d.UUID, d.Allocatable, inv.UnitMiB, d.MemoryMiB)
+		}
+		uuids[d.UUID], indexes[d.Index] = true, true
+	}
+	for _, l := range inv.Links {
+		if !uuids[l.A] || !uuids[l.B] || l.A == l.B || l.Lanes < 1 || l.Lanes > maxLanes {
+			return fmt.Errorf("link of %d lanes from %s to %s, want 1 to %d from one device to another", l.Lanes, l.A, l.B, maxLanes)
+		}
+	}
+	return validateAllocated(inv, uuids)
+}
+
+// maxAllocated bounds of how many pods it is said what they were given: it is far beyond what a
+// kubelet runs, and what all of them need fits into a node's annotations.
+const maxAllocated = 1000
+
+func validateAllocated(inv gpu.Inventory, uuids map[gpu.UUID]bool) error {
+	if len(inv.Allocated) > maxAllocated {
+		return fmt.Errorf("what %d pods were given, want %d at most", len(inv.Allocated), maxAllocated)
+	}
+	for _, g := range inv.Allocated {
+		for _, s := range g.Shares {
+			if g.UID == "" || !uuids[s.Device] || s.Units < 0 || s.Units > maxAmount || s.Cores < 0 || s.Cores > gpu.CoresPerDevice {
+				return fmt.Errorf("pod %q was given %d units and %d%% of the cores of device %q, which none can have been", g.UID, s.Units, s.Cores, s.Device)
+			}
+		}
+	}
+	return nil
+}
+
+// WithAllocated returns the inventory with what pods were given of its devices, as many as
+// may be said.
+func WithAllocated(inv gpu.Inventory, given []gpu.PodAllocation) gpu.Inventory {
+	inv.Allocated = nil
+	for _, g := range given {
+		g.Shares = slices.DeleteFunc(slices.Clone(g.Shares), func(s gpu.AllocatedShare) bool { _, ok := inv.Device(s.Device); return !ok })
+		if len(g.Shares) > 0 && len(inv.Allocated) < maxAllocated {
+			inv.Allocated = append(inv.Allocated, g)
+		}
+	}
+	return inv
+}
+
+// ParseEnforcement reads a level by its name.
+func ParseEnforcement(s string) (gpu.Enforcement, error) {
+	switch e := gpu.Enforcement(s); e {
+	case gpu.EnforcementAdvisory, gpu.EnforcementMPS, gpu.EnforcementKernel:
+		return e, nil
+	}
+	return "", fmt.Errorf("enforcement %q: want advisory, mps or kernel", s)
+}
+
+// A version that is asked for is bounded, so that any of it can be compared.
+const (
+	maxNumbers = 4
+	maxDigits  = 6
+)
+
+// ParseVersion reads a version that is asked for, all of it.
+func ParseVersion(s string) (gpu.Version, error) {
+	bad := func(part string) bool {
+		return part == "" || len(part) > maxDigits || strings.Trim(part, "0123456789") != ""
+	}
+	if parts := strings.Split(s, "."); len(parts) > maxNumbers || slices.ContainsFunc(parts, bad) {
+		return "", fmt.Errorf("%q: want a driver version, like 550 or 550.54.15", s)
+	}
+	return gpu.Version(s), nil
+}
