@@ -1,17 +1,16 @@
 package main
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"os"
 	"os/signal"
 	"syscall"
+	"time"
 
 	"github.com/spf13/cobra"
 	"go.uber.org/zap"
 	"golang.org/x/sync/errgroup"
-	"k8s.io/apimachinery/pkg/types"
 	utilfeature "k8s.io/apiserver/pkg/util/feature"
 	cliflag "k8s.io/component-base/cli/flag"
 	"k8s.io/component-base/cli/globalflag"
@@ -19,11 +18,11 @@ import (
 	logsapi "k8s.io/component-base/logs/api/v1"
 	"k8s.io/component-base/version/verflag"
 	"k8s.io/kubernetes/cmd/kube-scheduler/app"
-	schedulerconfig "k8s.io/kubernetes/cmd/kube-scheduler/app/config"
 	"k8s.io/kubernetes/cmd/kube-scheduler/app/options"
 
 	"github.com/gpumem/gpumem/cmd/gpumem-scheduler/plugin"
 	"github.com/gpumem/gpumem/pkg/process/daemon"
+	"github.com/gpumem/gpumem/pkg/scheduler/lease"
 	"github.com/gpumem/gpumem/pkg/scheduler/service"
 )
 
@@ -71,7 +70,7 @@ func (c *command) run(cmd *cobra.Command) error {
 		return err
 	}
 	log.Info("starting", zap.String("version", version), zap.Any("options", daemon.Effective(cmd.Flags())))
-	ctx, cancel := context.WithCancel(cmd.Context())
+	ctx, cancel := signal.NotifyContext(cmd.Context(), os.Interrupt, syscall.SIGTERM)
 	defer cancel()
 	state := plugin.NewState(log, version, conf)
 	cc, scheduler, err := app.Setup(ctx, c.kube, app.WithPlugin(plugin.Name, state.New))
@@ -84,37 +83,19 @@ func (c *command) run(cmd *cobra.Command) error {
 	if err != nil {
 		return fmt.Errorf("the configuration of kube-scheduler: %w", err)
 	}
-	if err := state.Start(leader(cc)); err != nil {
+	leads := lease.Alone(time.Now())
+	if cc.LeaderElection != nil {
+		lock, err := lease.Watch(cc.LeaderElection, time.Now, state.Drain)
+		if err != nil {
+			return fmt.Errorf("the configuration of kube-scheduler: %w", err)
+		}
+		leads = lock.Leads
+	}
+	if err := state.Start(leads); err != nil {
 		return err
 	}
 	group, ctx := errgroup.WithContext(ctx)
 	group.Go(func() error { return state.Run(ctx) })
 	group.Go(func() error { defer cancel(); return app.Run(ctx, cc, scheduler) })
-	group.Go(func() error {
-		// The Lease is given back when all bindings are answered.
-		signals := make(chan os.Signal, 1)
-		signal.Notify(signals, os.Interrupt, syscall.SIGTERM)
-		defer signal.Stop(signals)
-		select {
-		case <-signals:
-			log.Info("ending")
-			state.Drain()
-			cancel()
-		case <-ctx.Done():
-		}
-		return nil
-	})
 	return group.Wait()
-}
-
-// leader is by which Lease, and under which name in it, this process decides.
-func leader(cc *schedulerconfig.CompletedConfig) plugin.Leader {
-	if cc.LeaderElection == nil {
-		return plugin.Leader{}
-	}
-	lease := cc.ComponentConfig.LeaderElection
-	return plugin.Leader{
-		Identity: cc.LeaderElection.Lock.Identity(),
-		Lease:    types.NamespacedName{Namespace: lease.ResourceNamespace, Name: lease.ResourceName},
-	}
 }

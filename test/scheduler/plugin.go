@@ -18,6 +18,7 @@ import (
 	frameworkruntime "k8s.io/kubernetes/pkg/scheduler/framework/runtime"
 
 	"github.com/gpumem/gpumem/cmd/gpumem-scheduler/plugin"
+	"github.com/gpumem/gpumem/pkg/scheduler/lease"
 	"github.com/gpumem/gpumem/pkg/scheduler/service"
 )
 
@@ -91,7 +92,7 @@ func (c *cluster) startPlugin(ctx context.Context, t testing.TB, running *sync.W
 			t.Fatal(err)
 		}
 	}
-	if err := c.state.Start(plugin.Leader{}); err != nil {
+	if err := c.state.Start(lease.Alone(time.Now())); err != nil {
 		t.Fatal(err)
 	}
 	c.watch = c.state.Watch

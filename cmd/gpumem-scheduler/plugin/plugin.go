@@ -3,20 +3,17 @@ package plugin
 import (
 	"context"
 	"errors"
-	"sync/atomic"
-	"time"
 
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/util/sets"
+	"k8s.io/klog/v2"
 	fwk "k8s.io/kube-scheduler/framework"
 
-	"github.com/gpumem/gpumem/pkg/core/cache"
 	"github.com/gpumem/gpumem/pkg/core/decide"
-	"github.com/gpumem/gpumem/pkg/core/placement"
 	"github.com/gpumem/gpumem/pkg/core/ranking"
 	"github.com/gpumem/gpumem/pkg/kube/api"
 	"github.com/gpumem/gpumem/pkg/kube/reasons"
-	"github.com/gpumem/gpumem/pkg/report/decisions"
+	"github.com/gpumem/gpumem/pkg/scheduler/cycle"
 )
 
 // Name is the plugin's in a configuration.
@@ -24,8 +21,9 @@ const Name = "GPUMemory"
 
 // Plugin places pods with GPU memory in one profile.
 type Plugin struct {
-	*State
-	handle  fwk.Handle // of the profile
+	names   api.Names
+	decider *cycle.Decider // of all profiles
+	handle  fwk.Handle     // of the profile
 	evictor *evictor
 }
 
@@ -42,8 +40,8 @@ var (
 	_ fwk.EnqueueExtensions = (*Plugin)(nil)
 )
 
-func newPlugin(ctx context.Context, s *State, handle fwk.Handle) (*Plugin, error) {
-	p := &Plugin{State: s, handle: handle}
+func newPlugin(ctx context.Context, names api.Names, decider *cycle.Decider, handle fwk.Handle) (*Plugin, error) {
+	p := &Plugin{names: names, decider: decider, handle: handle}
 	var err error
 	p.evictor, err = newEvictor(ctx, p)
 	return p, err
@@ -52,58 +50,50 @@ func newPlugin(ctx context.Context, s *State, handle fwk.Handle) (*Plugin, error
 // Name returns the plugin's name.
 func (p *Plugin) Name() string { return Name }
 
-// cycle is what the plugin knows of the pod that is being scheduled.
-type cycle struct {
-	question cache.Question
-	changes  uint64 // of the cache, before it was asked
-	on       string // the node that the pod is on as far as is known; empty: none
-	refused  *atomic.Int64
-	scores   map[string]int64 // by node
-	told     bool             // the answer of Filter
-	reserved time.Time
-}
+// data is what the plugin keeps of a pod through its cycle.
+type data struct{ *cycle.Cycle }
 
-// Clone returns the cycle itself: which pods preemption takes away is in NodeInfo.
-func (c *cycle) Clone() fwk.StateData { return c }
+// Clone returns the same: which pods preemption takes away is in NodeInfo.
+func (d data) Clone() fwk.StateData { return d }
 
 // read returns what PreFilter has written; nil: the pod asks for no GPU memory.
-func read(state fwk.CycleState) *cycle {
-	data, err := state.Read(Name)
+func read(state fwk.CycleState) *cycle.Cycle {
+	kept, err := state.Read(Name)
 	if err != nil {
 		return nil
 	}
-	c, _ := data.(*cycle)
-	return c
+	d, _ := kept.(data)
+	return d.Cycle
+}
+
+// nodeOf is a node as kube-scheduler has it.
+func nodeOf(info fwk.NodeInfo) cycle.Node {
+	return cycle.Node{Name: info.Node().Name, Generation: info.GetGeneration(), Pods: func(yield func(*v1.Pod) bool) {
+		for _, i := range info.GetPods() {
+			if !yield(i.GetPod()) {
+				return
+			}
+		}
+	}}
 }
 
 // PreFilter reads what the pod asks for. A pod whose binding may have landed can go to that
 // node alone.
 func (p *Plugin) PreFilter(_ context.Context, state fwk.CycleState, pod *v1.Pod, _ []fwk.NodeInfo) (*fwk.PreFilterResult, *fwk.Status) {
-	if !p.conf.Names.Holds(pod) {
+	c, refusal, err := p.decider.Begin(pod)
+	switch {
+	case err != nil:
+		return nil, fwk.AsStatus(err)
+	case refusal != nil:
+		return nil, refused(refusal)
+	case c == nil:
 		return nil, fwk.NewStatus(fwk.Skip)
 	}
-	p.binder.Ask()
-	ref := api.Ref(pod)
-	if problem := p.binder.NotReady(); problem != "" {
-		return nil, fwk.AsStatus(errors.New(problem))
-	}
-	req, err := p.conf.Names.Request(pod)
-	if err != nil {
-		p.binder.Tell(ref, decisions.Decision{Verb: decisions.Filter, Result: decisions.Unfit, Reason: decisions.Unreadable, Message: err.Error()})
-		return nil, fwk.NewStatus(fwk.UnschedulableAndUnresolvable, err.Error())
-	}
-	if req.Empty() {
-		return nil, fwk.NewStatus(fwk.Skip)
-	}
-	c := &cycle{question: cache.NewQuestion(ref, req, p.conf.Policies.GPU), refused: new(atomic.Int64)}
-	c.changes, _ = p.Cache.Changes()
-	state.Write(Name, c)
-	on, _, known := p.Cache.Where(ref.UID)
-	if !known {
+	state.Write(Name, data{c})
+	if c.On() == "" {
 		return nil, nil
 	}
-	c.on = on
-	return &fwk.PreFilterResult{NodeNames: sets.New(on)}, nil
+	return &fwk.PreFilterResult{NodeNames: sets.New(c.On())}, nil
 }
 
 // PreFilterExtensions are none: Filter sees in NodeInfo which pods are taken away.
@@ -115,32 +105,19 @@ func (p *Plugin) Filter(_ context.Context, state fwk.CycleState, _ *v1.Pod, info
 	if c == nil {
 		return nil
 	}
-	refusal := p.refuses(c, info)
-	if refusal == nil {
-		return nil
+	if refusal := p.decider.Refuses(c, nodeOf(info)); refusal != nil {
+		return refused(refusal)
 	}
-	c.refused.Add(1)
+	return nil
+}
+
+// refused is the status of a refusal.
+func refused(refusal *decide.Refusal) *fwk.Status {
 	code := fwk.Unschedulable
 	if refusal.Unresolvable {
 		code = fwk.UnschedulableAndUnresolvable
 	}
 	return fwk.NewStatus(code, reasons.Refusal(refusal))
-}
-
-// refuses says why the pod cannot go to a node, with the pods that NodeInfo has on it; nil: it
-// can.
-func (p *Plugin) refuses(c *cycle, info fwk.NodeInfo) *decide.Refusal {
-	name := info.Node().Name
-	if c.on != "" {
-		if c.on == name {
-			return nil // what it has there already is enough for it
-		}
-		return decide.NewElsewhere(c.on, true)
-	}
-	if node, differs := p.differing(info); differs {
-		return c.question.Ask(node)
-	}
-	return p.Cache.Refused(name, c.question)
 }
 
 // PreScore ranks all nodes at once.
@@ -149,31 +126,12 @@ func (p *Plugin) PreScore(_ context.Context, state fwk.CycleState, _ *v1.Pod, in
 	if c == nil {
 		return fwk.NewStatus(fwk.Skip)
 	}
-	nodes := make([]*placement.Node, len(infos))
+	names := make([]string, len(infos))
 	for i, info := range infos {
-		nodes[i] = p.found(c, info.Node().Name)
+		names[i] = info.Node().Name
 	}
-	scores := p.ranker.Rank(p.conf.Policies, c.question.Request, nodes, p.Cache.Prices())
-	c.scores = make(map[string]int64, len(nodes))
-	for i, node := range nodes {
-		c.scores[node.Name] = scores[i]
-	}
-	p.tellFits(c, len(infos))
-	p.binder.Tell(c.question.Pod, ranked(nodes, scores))
+	p.decider.Rank(c, names)
 	return nil
-}
-
-// found returns a node as the pod finds it: what is kept for others is taken.
-func (p *Plugin) found(c *cycle, name string) *placement.Node {
-	node := p.Cache.Look(name)
-	if node == nil {
-		return &placement.Node{Name: name}
-	}
-	if len(node.Nominated) > 0 {
-		left := decide.Reserved(*node, c.question.Pod, c.question.Request, c.question.Fallback)
-		return &left
-	}
-	return node
 }
 
 // Score returns the node's rank.
@@ -182,52 +140,42 @@ func (p *Plugin) Score(_ context.Context, state fwk.CycleState, _ *v1.Pod, info 
 	if c == nil {
 		return 0, nil
 	}
-	return c.scores[info.Node().Name] * (fwk.MaxScore / ranking.MaxScore), nil
+	return c.Score(info.Node().Name) * (fwk.MaxScore / ranking.MaxScore), nil
 }
 
 // ScoreExtensions are none: the ranks are scores already.
 func (p *Plugin) ScoreExtensions() fwk.ScoreExtensions { return nil }
 
-// Reserve chooses the pod's GPUs and reserves them, in one critical section.
+// Reserve chooses the pod's GPUs and reserves them.
 func (p *Plugin) Reserve(_ context.Context, state fwk.CycleState, _ *v1.Pod, node string) *fwk.Status {
 	c := read(state)
 	if c == nil {
 		return nil
 	}
-	if !c.told {
-		p.tellFits(c, 1) // kube-scheduler ranks no node that is alone
-	}
-	if info, err := p.handle.SnapshotSharedLister().NodeInfos().Get(node); err == nil {
-		if err := p.catchUp(info); err != nil {
-			return fwk.AsStatus(err)
-		}
-	}
-	reserved, err := p.binder.Reserve(c.question.Pod, node, c.question.Request)
+	info, err := p.handle.SnapshotSharedLister().NodeInfos().Get(node)
 	if err != nil {
+		return fwk.AsStatus(err)
+	}
+	if err := p.decider.Reserve(c, nodeOf(info)); err != nil {
 		return failed(err)
 	}
-	c.reserved = reserved
 	return nil
 }
 
 // Unreserve takes the reservation back, unless a binding may still land.
 func (p *Plugin) Unreserve(_ context.Context, state fwk.CycleState, _ *v1.Pod, _ string) {
-	if c := read(state); c != nil && !c.reserved.IsZero() {
-		p.binder.Release(c.question.Pod, c.reserved)
+	if c := read(state); c != nil {
+		p.decider.Unreserve(c)
 	}
 }
 
 // Bind writes the binding and with it the assignment.
-func (p *Plugin) Bind(ctx context.Context, state fwk.CycleState, pod *v1.Pod, node string) *fwk.Status {
-	if read(state) == nil {
+func (p *Plugin) Bind(ctx context.Context, state fwk.CycleState, _ *v1.Pod, node string) *fwk.Status {
+	c := read(state)
+	if c == nil {
 		return fwk.NewStatus(fwk.Skip)
 	}
-	if !p.begin() {
-		return fwk.AsStatus(errors.New(p.binder.NotReady()))
-	}
-	defer p.binds.Done()
-	p.waker.Answered(string(pod.UID))
-	if err := p.binder.Bind(ctx, api.Ref(pod), node); err != nil {
+	if err := p.decider.Bind(ctx, c, node); err != nil {
 		return failed(err)
 	}
 	return nil
@@ -238,12 +186,44 @@ func failed(err error) *fwk.Status { return fwk.AsStatus(errors.New(reasons.Erro
 
 // SignPod tells pods apart by what they ask for.
 func (p *Plugin) SignPod(_ context.Context, pod *v1.Pod) ([]fwk.SignFragment, *fwk.Status) {
-	if !p.conf.Names.Holds(pod) {
+	if !p.names.Holds(pod) {
 		return nil, nil
 	}
-	req, err := p.conf.Names.Request(pod)
+	req, err := p.names.Request(pod)
 	if err != nil {
 		return nil, fwk.NewStatus(fwk.Unschedulable, err.Error())
 	}
 	return []fwk.SignFragment{{Key: Name + ".Request", Value: req.Key()}}, nil
+}
+
+// EventsToRegister says what may make room for a pod that was refused. An event whose objects
+// are not what they should be wakes the pod.
+func (p *Plugin) EventsToRegister(context.Context) ([]fwk.ClusterEventWithHint, error) {
+	hint := func(helps func(waiting *v1.Pod, before, after any) (helps, known bool)) fwk.QueueingHintFn {
+		return func(_ klog.Logger, waiting *v1.Pod, before, after any) (fwk.QueueingHint, error) {
+			if helps, known := helps(waiting, before, after); known && !helps {
+				return fwk.QueueSkip, nil
+			}
+			return fwk.Queue, nil
+		}
+	}
+	gone := hint(func(waiting *v1.Pod, before, _ any) (bool, bool) {
+		pod, ok := before.(*v1.Pod)
+		return ok && p.decider.GoneHelps(waiting, pod), ok
+	})
+	changed := hint(func(waiting *v1.Pod, before, after any) (bool, bool) {
+		was, wasPod := before.(*v1.Pod)
+		is, isPod := after.(*v1.Pod)
+		ok := wasPod && isPod
+		return ok && p.decider.ChangeHelps(waiting, was, is), ok
+	})
+	offers := hint(func(waiting *v1.Pod, _, after any) (bool, bool) {
+		node, ok := after.(*v1.Node)
+		return ok && p.decider.NodeHelps(waiting, node), ok
+	})
+	return []fwk.ClusterEventWithHint{
+		{Event: fwk.ClusterEvent{Resource: fwk.Pod, ActionType: fwk.Delete}, QueueingHintFn: gone},
+		{Event: fwk.ClusterEvent{Resource: fwk.Pod, ActionType: fwk.Update}, QueueingHintFn: changed},
+		{Event: fwk.ClusterEvent{Resource: fwk.Node, ActionType: fwk.Add | fwk.UpdateNodeAnnotation}, QueueingHintFn: offers},
+	}, nil
 }

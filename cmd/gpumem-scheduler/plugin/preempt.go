@@ -16,9 +16,7 @@ import (
 	"k8s.io/kubernetes/pkg/scheduler/util"
 
 	"github.com/gpumem/gpumem/pkg/core/placement"
-	"github.com/gpumem/gpumem/pkg/core/preemption"
-	"github.com/gpumem/gpumem/pkg/kube/api"
-	"github.com/gpumem/gpumem/pkg/kube/evict"
+	"github.com/gpumem/gpumem/pkg/scheduler/cycle"
 )
 
 // evictor is kube-scheduler's own, but for whom it evicts from a node.
@@ -57,14 +55,34 @@ func (p *Plugin) PostFilter(ctx context.Context, state fwk.CycleState, pod *v1.P
 	if c == nil {
 		return nil, fwk.NewStatus(fwk.Unschedulable)
 	}
-	p.remember(c, statuses)
+	p.unfit(c, statuses)
 	result, status := p.evictor.PostFilter(ctx, state, pod, statuses)
-	p.tellPreemption(c, result, status)
+	if status.IsSuccess() && result != nil && result.NominatingInfo != nil {
+		p.decider.Evicts(c, result.NominatedNodeName, "")
+	} else {
+		p.decider.Evicts(c, "", status.Message())
+	}
 	if status.Code() == fwk.Unschedulable {
 		// This ends it: kube-scheduler's own plugin would come to the same.
 		status = fwk.NewStatus(fwk.UnschedulableAndUnresolvable, status.Reasons()...)
 	}
 	return result, status
+}
+
+// unfit has the decider take note of the nodes that nothing else keeps the pod away from.
+func (p *Plugin) unfit(c *cycle.Cycle, statuses fwk.NodeToStatusReader) {
+	infos, err := p.handle.SnapshotSharedLister().NodeInfos().List()
+	if err != nil {
+		return // a snapshot's lister has none
+	}
+	p.decider.Unfit(c, len(infos), func(yield func(cycle.Node) bool) {
+		for _, info := range infos {
+			by := statuses.Get(info.Node().Name).Plugin()
+			if (by == Name || by == "") && !yield(nodeOf(info)) {
+				return
+			}
+		}
+	})
 }
 
 // SelectVictimsOnNode says whom to evict from a node. kube-scheduler lets the more important
@@ -77,62 +95,14 @@ func (e *evictor) SelectVictimsOnNode(ctx context.Context, state fwk.CycleState,
 	if c == nil || !status.IsSuccess() {
 		return victims, violations, status
 	}
-	if cheaper, n, ok := e.cheaper(c, whole, victims, budgets); ok && e.passes(ctx, before, pod, whole, cheaper) {
-		return cheaper, n, status
+	cheaper, n, ok := e.plugin.decider.Cheaper(c, nodeOf(whole), victims, budgets)
+	if !ok || !e.passes(ctx, before, pod, whole, cheaper) {
+		return victims, violations, status
 	}
-	return victims, violations, status
-}
-
-// cheaper returns pods that cost less than the victims, and without whom a GPU of the node has
-// room.
-func (e *evictor) cheaper(c *cycle, whole fwk.NodeInfo, victims []*v1.Pod, pdbs []*policyv1.PodDisruptionBudget) (pods []*v1.Pod, violations int, ok bool) {
-	p := e.plugin
-	node, differs := p.differing(whole)
-	if !differs {
-		known := p.Cache.Look(whole.Node().Name)
-		if known == nil {
-			return nil, 0, false
-		}
-		node = *known
-	}
-	all := make([]*v1.Pod, 0, len(whole.GetPods()))
-	for _, i := range whole.GetPods() {
-		all = append(all, i.GetPod())
-	}
-	budgets := budgetsOf(pdbs, all)
-	chosen, ok := preemption.Preempt(c.question.Request, node, nil, budgets)
-	if !ok || len(chosen.Pods) == 0 {
-		return nil, 0, false
-	}
-	holdings := make([]placement.Holding, len(victims))
-	for i, victim := range victims {
-		holdings[i], _ = p.conf.Names.Holding(victim)
-	}
-	if preemption.Cheaper(chosen.Pods, holdings, budgets) >= 0 {
-		return nil, 0, false
-	}
-	for _, pod := range all {
-		if placement.HasPod(chosen.Pods, placement.Holding{Pod: api.Ref(pod)}) {
-			pods = append(pods, pod)
-		}
-	}
-	slices.SortFunc(pods, func(a, b *v1.Pod) int {
+	slices.SortFunc(cheaper, func(a, b *v1.Pod) int {
 		return placement.CompareBool(util.MoreImportantPod(a, b), util.MoreImportantPod(b, a))
 	})
-	return pods, chosen.Violations, len(pods) == len(chosen.Pods)
-}
-
-// budgetsOf reads the budgets that pods are under.
-func budgetsOf(pdbs []*policyv1.PodDisruptionBudget, pods []*v1.Pod) (out []preemption.Budget) {
-	byNamespace := make(map[string][]*v1.Pod)
-	for _, pod := range pods {
-		byNamespace[pod.Namespace] = append(byNamespace[pod.Namespace], pod)
-	}
-	for namespace, pods := range byNamespace {
-		in := slices.DeleteFunc(slices.Clone(pdbs), func(b *policyv1.PodDisruptionBudget) bool { return b.Namespace != namespace })
-		out = append(out, evict.Budgets(in, pods)...)
-	}
-	return out
+	return cheaper, n, status
 }
 
 // passes reports whether all filters let the pod go to a node that some pods have left.

@@ -4,7 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"sync"
+	"time"
 
 	"go.uber.org/zap"
 	v1 "k8s.io/api/core/v1"
@@ -16,11 +16,9 @@ import (
 
 	"github.com/gpumem/gpumem/pkg/core/cache"
 	"github.com/gpumem/gpumem/pkg/core/placement"
-	"github.com/gpumem/gpumem/pkg/core/ranking"
-	"github.com/gpumem/gpumem/pkg/scheduler/binder"
 	"github.com/gpumem/gpumem/pkg/scheduler/controller"
+	"github.com/gpumem/gpumem/pkg/scheduler/cycle"
 	"github.com/gpumem/gpumem/pkg/scheduler/service"
-	"github.com/gpumem/gpumem/pkg/scheduler/waker"
 )
 
 // Self is the name of the program.
@@ -38,27 +36,13 @@ type State struct {
 
 	client  kubernetes.Interface
 	handle  fwk.Handle // of one profile: the queue that it wakes pods in is that of all
-	agreed  agreed
-	ranker  ranking.Ranker
-	binder  *binder.Binder
-	waker   waker.Waker
+	decider *cycle.Decider
 	service *service.Service
-
-	mu     sync.Mutex
-	ending bool
-	binds  sync.WaitGroup // under way
-}
-
-// Leader is how the kube-schedulers of which this is one agree on who decides. It is empty
-// where there is only one.
-type Leader struct {
-	Identity string
-	Lease    types.NamespacedName
 }
 
 // NewState makes the state of a process.
 func NewState(log *zap.Logger, version string, conf service.Config) *State {
-	return &State{conf: conf, version: version, log: log, Cache: cache.New()}
+	return &State{conf: conf, version: version, log: log, Cache: cache.New(), decider: &cycle.Decider{Policies: conf.Policies}}
 }
 
 // New makes the plugin of one profile. The first has the cache follow the informers of
@@ -74,20 +58,20 @@ func (s *State) New(ctx context.Context, args runtime.Object, handle fwk.Handle)
 		}
 		s.Watch, s.client, s.handle = watch, handle.ClientSet(), handle
 	}
-	return newPlugin(ctx, s, handle)
+	return newPlugin(ctx, s.conf.Names, s.decider, handle)
 }
 
 // Start makes ready what the plugins need beyond the cache. It is to be called once all profiles
-// are made and before kube-scheduler runs.
-func (s *State) Start(leader Leader) error {
+// are made and before kube-scheduler runs. Leads is that of binder.Binder.
+func (s *State) Start(leads func() (since time.Time, alone bool)) error {
 	if s.Watch == nil {
 		return fmt.Errorf("no profile of the configuration has the plugin %s", Name)
 	}
-	hand := controller.NewClient(s.Watch, s.client, leader.Lease)
+	hand := controller.NewClient(s.Watch, s.client, types.NamespacedName{}) // nobody asks who leads
 	s.service = service.New(Self, s.version, s.log, s.conf, s.Cache, hand)
-	b := s.service.Binder(s.log.Named("scheduler"), hand, s.missing)
-	b.Identity = leader.Identity
-	s.binder = &b
+	b := s.service.Binder(s.log.Named("scheduler"), hand, s.Watch.Missing)
+	b.Leads = leads
+	s.decider.Binder = &b
 	return nil
 }
 
@@ -97,11 +81,15 @@ func (s *State) Run(ctx context.Context) error {
 	if err := s.service.Listen(); err != nil {
 		return err
 	}
-	return s.service.Run(ctx, s.binder, s.Wake)
+	return s.service.Run(ctx, s.decider.Binder, s.Wake)
 }
 
 // Wake has kube-scheduler try those waiting pods again that fit by now.
-func (s *State) Wake(ctx context.Context) { s.waker.Wake(ctx, s.binder, queue{s}) }
+func (s *State) Wake(ctx context.Context) { s.decider.Wake(ctx, queue{s}) }
+
+// Drain has nothing more bound, and returns when all that was sent is answered: then another
+// process may decide.
+func (s *State) Drain() { s.decider.Binder.Drain() }
 
 // queue is kube-scheduler's.
 type queue struct{ *State }
@@ -115,33 +103,4 @@ func (q queue) Wake(ctx context.Context, ref placement.PodRef) error {
 	}
 	q.handle.Activate(klog.FromContext(ctx), map[string]*v1.Pod{ref.String(): pod})
 	return nil
-}
-
-// missing says what is not ready yet.
-func (s *State) missing() string {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.ending {
-		return "it is ending"
-	}
-	return s.Watch.Missing()
-}
-
-// begin counts a Bind, unless none is to begin any more.
-func (s *State) begin() bool {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if !s.ending {
-		s.binds.Add(1)
-	}
-	return !s.ending
-}
-
-// Drain has nothing more bound, and returns when all that was sent is answered: then another
-// process may decide.
-func (s *State) Drain() {
-	s.mu.Lock()
-	s.ending = true
-	s.mu.Unlock()
-	s.binds.Wait()
 }

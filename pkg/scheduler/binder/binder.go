@@ -66,9 +66,10 @@ type Binder struct {
 	Policy  placement.Policy // of GPUs, for pods that name none
 	Now     func() time.Time
 
-	// Identity is the name under which this process has the Lease while it decides. It is empty
-	// where another decides, and asks this one.
-	Identity string
+	// Leads returns since when this process leads, and whether no other can lead yet until a
+	// binding that is sent now has landed or was refused. It is nil where another process
+	// decides, and asks this one.
+	Leads func() (since time.Time, alone bool)
 
 	// Missing says what is not ready yet, and is empty when the cache can be
 	// believed.
@@ -78,6 +79,7 @@ type Binder struct {
 	Decided func(placement.PodRef, decisions.Decision)
 
 	turn turn
+	end  end
 }
 
 // Ask takes note that kube-scheduler asks.
@@ -93,6 +95,9 @@ func (b *Binder) Tell(ref placement.PodRef, d decisions.Decision) {
 
 // NotReady says why nothing can be decided yet; it is empty where something can.
 func (b *Binder) NotReady() string {
+	if b.end.begun() {
+		return b.Self + " is ending"
+	}
 	if missing := b.Missing(); missing != "" {
 		return b.Self + " is not ready: " + missing
 	}
@@ -118,6 +123,7 @@ func (b *Binder) Release(ref placement.PodRef, reserved time.Time) {
 func (b *Binder) Bind(asked context.Context, ref placement.PodRef, nodeName string) error {
 	log := b.Log.With(zap.Stringer("pod", ref), zap.String("uid", ref.UID), zap.String("node", nodeName))
 	b.Ask()
+	defer b.end.enter()()
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(asked), BindTimeout)
 	defer cancel()
 
@@ -203,6 +209,11 @@ func (b *Binder) mayDecide(ctx, asked context.Context) error {
 	}
 	if asked.Err() != nil {
 		return errors.New("kube-scheduler has hung up")
+	}
+	if b.Leads != nil {
+		if _, alone := b.Leads(); !alone {
+			return errNotAlone
+		}
 	}
 	if ctx.Err() != nil {
 		return fmt.Errorf("the API server has not answered in %v", BindTimeout)

@@ -25,14 +25,20 @@
 //
 // Of two replicas the one that does not lead follows the other's bindings by its
 // watch, which may be behind when the lead changes: client-go waits up to a minute
-// before it tries an API server again that was away. So at the first Bind after a
-// Silence the Lease is read, which takes a millisecond or two: the same leader as before
-// means that no other has bound anything. After another leader, the API server's resource
-// version is read once, and until the watch has told of all up to it, the pods of each node
-// are read with the first Bind to it. Binds that come at once wait for one read: hundreds of
-// their own ran into their time limits on a loaded API server. To refuse until the watch has
+// before it tries an API server again that was away. So a lead begins with a read of the API
+// server's resource version, and until the watch has told of all up to it, the pods of each
+// node are read with the first Bind to it. Binds that come at once wait for one read: hundreds
+// of their own ran into their time limits on a loaded API server. To refuse until the watch has
 // caught up would delay pods for a minute, and a list of all nodes is too much for a large
-// cluster. What is left is a binding that is written after these reads, of a replica that has
-// let go of the lead with a Bind under way: then the device plugin, which gives nothing
-// twice, finds another GPU for one of the pods or refuses it.
+// cluster.
+//
+// Where this process leads itself, it knows since when, and sends nothing that could land when
+// another leads (Leads, package lease): so those reads show all that others have bound.
+//
+// An extender does not know who asks. At the first Bind after a Silence it reads the Lease of
+// kube-scheduler, which takes a millisecond or two: the same leader as before means that no
+// other has bound anything, once a Handover has passed. What is left is a binding that is
+// written after these reads, of an extender whose kube-scheduler has let go of the lead with a
+// Bind under way: then the device plugin, which gives nothing twice, finds another GPU for one
+// of the pods or refuses it.
 package binder

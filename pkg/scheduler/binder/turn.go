@@ -2,6 +2,7 @@ package binder
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"strconv"
 	"sync"
@@ -143,6 +144,9 @@ func (b *Binder) readNode(ctx context.Context, node string) error {
 
 // leads returns the lead in which kube-scheduler asks now.
 func (b *Binder) leads(ctx context.Context) (*lead, error) {
+	if b.Leads != nil {
+		return b.own(ctx)
+	}
 	last, silences, current := b.turn.last()
 	if current {
 		return last, nil
@@ -166,20 +170,62 @@ func (b *Binder) readLead(ctx context.Context) (*lead, error) {
 	if err != nil {
 		return nil, fmt.Errorf("read which kube-scheduler leads: %w", err)
 	}
-	if b.Identity != "" && leader != "" && leader != b.Identity {
-		return nil, fmt.Errorf("%s leads by now", leader)
-	}
 	now := b.Now()
 	if last == nil || leader == "" || leader != last.leader || now.Sub(last.begun) < Handover {
 		begun := now
 		if last != nil && leader == last.leader {
 			begun = last.begun
 		}
-		last = &lead{leader: leader, begun: begun, read: make(map[string]bool)}
-		if last.from, err = b.Cluster.Revision(ctx); err != nil {
-			return nil, fmt.Errorf("read how far the API server has got: %w", err)
+		if last, err = b.newLead(ctx, leader, begun); err != nil {
+			return nil, err
 		}
 	}
 	b.turn.found(last, silences)
 	return last, nil
+}
+
+// newLead returns a lead that has begun, up to which nothing is known to have been told.
+func (b *Binder) newLead(ctx context.Context, leader string, begun time.Time) (*lead, error) {
+	from, err := b.Cluster.Revision(ctx)
+	if err != nil {
+		return nil, fmt.Errorf("read how far the API server has got: %w", err)
+	}
+	return &lead{leader: leader, begun: begun, from: from, read: make(map[string]bool)}, nil
+}
+
+// errNotAlone is why a process that has led binds nothing.
+var errNotAlone = errors.New("the Lease was not renewed in time: another may lead soon, or leads")
+
+// own returns the lead of this process. What others have sent before it has landed: none of
+// them sends when another may lead before that.
+func (b *Binder) own(ctx context.Context) (*lead, error) {
+	since, alone := b.Leads()
+	if !alone {
+		return nil, errNotAlone
+	}
+	known := func() *lead {
+		if last, _, _ := b.turn.last(); last != nil && last.begun.Equal(since) {
+			return last
+		}
+		return nil
+	}
+	if last := known(); last != nil {
+		return last, nil
+	}
+	found, err := b.share("lead since "+since.String(), func() (any, error) {
+		if last := known(); last != nil {
+			return last, nil
+		}
+		ctx, cancel := look(ctx)
+		defer cancel()
+		begun, err := b.newLead(ctx, "", since)
+		if err == nil {
+			b.turn.found(begun, 0)
+		}
+		return begun, err
+	})
+	if err != nil {
+		return nil, err
+	}
+	return found.(*lead), nil
 }

@@ -27,7 +27,7 @@ import (
 // binding of unknown outcome can be settled by reading the pod.
 const BindDeadline = 5 * time.Second
 
-// Client reads pods and sends bindings for the extender, and reads for the
+// Client reads pods and sends bindings for the extender or the plugin, and reads for the
 // Comparer. The Controller lends it the objects of the watches.
 type Client struct {
 	*Controller
@@ -36,8 +36,8 @@ type Client struct {
 	lease  types.NamespacedName
 }
 
-// NewClient returns the extender's hand at the API server. The Lease is that by which
-// those lead who ask the extender.
+// NewClient returns the extender's hand at the API server, or the plugin's. The Lease is that by
+// which those lead who ask the extender; the plugin knows by itself when it leads, and has none.
 func NewClient(c *Controller, client kubernetes.Interface, lease types.NamespacedName) *Client {
 	return &Client{Controller: c, core: client.CoreV1(), leases: client.CoordinationV1(), lease: lease}
 }

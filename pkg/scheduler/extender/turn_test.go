@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
@@ -53,6 +54,79 @@ func TestWhenThePodsOfANodeAreReadBesideTheWatch(t *testing.T) {
 			t.Errorf("step %d: pods were listed %d times, want %d", i, s.lists, step.lists)
 		}
 	}
+}
+
+// A process that knows when it began to lead asks nobody. The pods of a node are read once in each
+// lead, until the watch has told of all that was bound before; and it binds nothing when another
+// may lead by the time that the binding lands.
+func TestALeaderThatKnowsWhenItBegan(t *testing.T) {
+	s := newAPIServer(t)
+	s.node("n", gpu.Device{UUID: "GPU-A", Allocatable: 80})
+	s.node("m", gpu.Device{UUID: "GPU-B", Allocatable: 80})
+	e := s.extender()
+	e.Cluster = &unled{apiServer: s, leader: errors.New("the Lease is read")}
+	begin := time.Now()
+	since, alone := begin, true
+	e.Leads = func() (time.Time, bool) { return since, alone }
+	for i, step := range []struct {
+		since time.Duration // after the beginning
+		alone bool
+		told  bool // the watch has told of all that was written before the lead
+		node  string
+		lists int // so far
+	}{
+		{0, true, false, "n", 1},
+		{0, true, false, "n", 1},
+		{0, true, false, "m", 2},
+		{0, false, false, "m", 2},
+		{time.Hour, true, false, "m", 3},
+		{time.Hour, true, false, "n", 4},
+		{time.Hour, false, true, "n", 4},
+		{2 * time.Hour, true, true, "n", 4},
+	} {
+		since, alone, s.told = begin.Add(step.since), step.alone, step.told
+		pod := s.create(t.Name()+string(rune('a'+i)), 1)
+		said := bindTo(e, pod, step.node)
+		if bound := said == ""; bound != step.alone {
+			t.Errorf("step %d: bound %t, want %t: %q", i, bound, step.alone, said)
+		}
+		if _, _, known := e.Cache.Where(string(pod.UID)); known != step.alone {
+			t.Errorf("step %d: its memory is reserved: %t", i, known)
+		}
+		if s.lists != step.lists {
+			t.Errorf("step %d: pods were listed %d times, want %d", i, s.lists, step.lists)
+		}
+	}
+}
+
+// A Bind under way is waited for, and none begins any more.
+func TestDrain(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newAPIServer(t)
+		s.node("n", gpu.Device{UUID: "GPU-A", Allocatable: 80})
+		e := s.extender()
+		slow := &slow{apiServer: s, leads: make(chan struct{}), lists: make(chan struct{})}
+		close(slow.leads)
+		e.Cluster = slow
+		said, drained := make(chan string, 1), make(chan struct{})
+		go func() { said <- bindTo(e, s.create("under-way", 1), "n") }()
+		synctest.Wait()
+		go func() { e.Drain(); close(drained) }()
+		synctest.Wait()
+		select {
+		case <-drained:
+			t.Error("a Bind is under way")
+		default:
+		}
+		if problem := bindTo(e, s.create("late", 1), "n"); !strings.Contains(problem, "is ending") {
+			t.Errorf("a late Bind says %q", problem)
+		}
+		close(slow.lists)
+		<-drained
+		if problem := <-said; !strings.Contains(problem, "is ending") {
+			t.Errorf("the Bind that had not been sent says %q", problem)
+		}
+	})
 }
 
 // unled is an API server that does not say who leads, or how far it has got.

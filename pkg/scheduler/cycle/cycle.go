@@ -1,0 +1,166 @@
+package cycle
+
+import (
+	"context"
+	"errors"
+	"iter"
+	"sync/atomic"
+	"time"
+
+	v1 "k8s.io/api/core/v1"
+
+	"github.com/gpumem/gpumem/pkg/core/cache"
+	"github.com/gpumem/gpumem/pkg/core/decide"
+	"github.com/gpumem/gpumem/pkg/core/placement"
+	"github.com/gpumem/gpumem/pkg/core/ranking"
+	"github.com/gpumem/gpumem/pkg/kube/api"
+	"github.com/gpumem/gpumem/pkg/report/decisions"
+	"github.com/gpumem/gpumem/pkg/scheduler/binder"
+	"github.com/gpumem/gpumem/pkg/scheduler/waker"
+)
+
+// Decider decides about the pods that ask for GPU memory. Its fields are not changed once it is
+// in use.
+type Decider struct {
+	Policies ranking.Policies // of pods that name none
+	Binder   *binder.Binder
+
+	agreed agreed
+	ranker ranking.Ranker
+	waker  waker.Waker
+}
+
+// Node is a node as kube-scheduler has it.
+type Node struct {
+	Name       string
+	Generation int64             // is another whenever the pods are others
+	Pods       iter.Seq[*v1.Pod] // on it, reserved for it, and in preemption not those that would go
+}
+
+// Cycle is what is known of the pod that is being scheduled.
+type Cycle struct {
+	question cache.Question
+	changes  uint64 // of the cache, before it was asked
+	on       string // the node that the pod is on as far as is known; empty: none
+	refused  atomic.Int64
+	scores   map[string]int64 // by node
+	told     bool             // on how many nodes it fits
+	reserved time.Time
+}
+
+// On returns the node to which alone the pod can go, since its binding may have landed there;
+// empty: it is not on any.
+func (c *Cycle) On() string { return c.on }
+
+// Begin reads what a pod asks for. It returns nothing where that is no GPU memory, a refusal
+// where it cannot be read, and an error where nothing can be decided yet.
+func (d *Decider) Begin(pod *v1.Pod) (*Cycle, *decide.Refusal, error) {
+	if !d.Binder.Names.Holds(pod) {
+		return nil, nil, nil
+	}
+	d.Binder.Ask()
+	if problem := d.Binder.NotReady(); problem != "" {
+		return nil, nil, errors.New(problem)
+	}
+	ref := api.Ref(pod)
+	req, err := d.Binder.Names.Request(pod)
+	if err != nil {
+		d.Binder.Tell(ref, decisions.Decision{Verb: decisions.Filter, Result: decisions.Unfit, Reason: decisions.Unreadable, Message: err.Error()})
+		return nil, &decide.Refusal{Reason: decisions.Unreadable, Message: err.Error(), Unresolvable: true}, nil
+	}
+	if req.Empty() {
+		return nil, nil, nil
+	}
+	c := &Cycle{question: cache.NewQuestion(ref, req, d.Policies.GPU)}
+	c.changes, _ = d.Binder.Cache.Changes()
+	if on, _, known := d.Binder.Cache.Where(ref.UID); known {
+		c.on = on
+	}
+	return c, nil, nil
+}
+
+// Refuses says why the pod cannot go to a node, with the pods that kube-scheduler has on it; nil:
+// it can. It may be called by several goroutines.
+func (d *Decider) Refuses(c *Cycle, node Node) *decide.Refusal {
+	refusal := d.refuses(c, node)
+	if refusal != nil {
+		c.refused.Add(1)
+	}
+	return refusal
+}
+
+func (d *Decider) refuses(c *Cycle, node Node) *decide.Refusal {
+	if c.on != "" {
+		if c.on == node.Name {
+			return nil // what it has there already is enough for it
+		}
+		return decide.NewElsewhere(c.on, true)
+	}
+	if state, differs := d.differing(node); differs {
+		return c.question.Ask(state)
+	}
+	return d.Binder.Cache.Refused(node.Name, c.question)
+}
+
+// Rank ranks all nodes on which the pod fits at once, for Score.
+func (d *Decider) Rank(c *Cycle, names []string) {
+	nodes := make([]*placement.Node, len(names))
+	for i, name := range names {
+		nodes[i] = d.found(c, name)
+	}
+	scores := d.ranker.Rank(d.Policies, c.question.Request, nodes, d.Binder.Cache.Prices())
+	c.scores = make(map[string]int64, len(nodes))
+	for i, node := range nodes {
+		c.scores[node.Name] = scores[i]
+	}
+	d.tellFits(c, len(names))
+	d.Binder.Tell(c.question.Pod, ranked(nodes, scores))
+}
+
+// found returns a node as the pod finds it: what is kept for others is taken.
+func (d *Decider) found(c *Cycle, name string) *placement.Node {
+	node := d.Binder.Cache.Look(name)
+	if node == nil {
+		return &placement.Node{Name: name}
+	}
+	if len(node.Nominated) > 0 {
+		left := decide.Reserved(*node, c.question.Pod, c.question.Request, c.question.Fallback)
+		return &left
+	}
+	return node
+}
+
+// Score returns a node's rank, up to ranking.MaxScore.
+func (c *Cycle) Score(name string) int64 { return c.scores[name] }
+
+// Reserve chooses the pod's GPUs and reserves them, in one critical section.
+func (d *Decider) Reserve(c *Cycle, node Node) error {
+	if !c.told {
+		d.tellFits(c, 1) // kube-scheduler ranks no node that is alone
+	}
+	if err := d.catchUp(node); err != nil {
+		return err
+	}
+	reserved, err := d.Binder.Reserve(c.question.Pod, node.Name, c.question.Request)
+	if err != nil {
+		return err
+	}
+	c.reserved = reserved
+	return nil
+}
+
+// Unreserve takes the reservation back, unless a binding may still land.
+func (d *Decider) Unreserve(c *Cycle) {
+	if !c.reserved.IsZero() {
+		d.Binder.Release(c.question.Pod, c.reserved)
+	}
+}
+
+// Bind writes the binding and with it the assignment.
+func (d *Decider) Bind(ctx context.Context, c *Cycle, node string) error {
+	d.waker.Answered(c.question.Pod.UID)
+	return d.Binder.Bind(ctx, c.question.Pod, node)
+}
+
+// Wake has kube-scheduler try those waiting pods again that fit by now: see waker.Wake.
+func (d *Decider) Wake(ctx context.Context, queue waker.Queue) { d.waker.Wake(ctx, d.Binder, queue) }

@@ -1,0 +1,85 @@
+package cycle
+
+import (
+	"cmp"
+	"iter"
+	"slices"
+
+	"github.com/gpumem/gpumem/pkg/core/placement"
+	"github.com/gpumem/gpumem/pkg/core/ranking"
+	"github.com/gpumem/gpumem/pkg/kube/reasons"
+	"github.com/gpumem/gpumem/pkg/report/decisions"
+	"github.com/gpumem/gpumem/pkg/scheduler/waker"
+)
+
+// tellFits tells on how many nodes the pod fits.
+func (d *Decider) tellFits(c *Cycle, fit int) {
+	c.told = true
+	d.waker.Answered(c.question.Pod.UID)
+	d.Binder.Tell(c.question.Pod, decisions.Decision{
+		Verb: decisions.Filter, Result: decisions.Fits, Asked: fit + int(c.refused.Load()), Fit: fit,
+	})
+}
+
+// Unfit takes note that the pod fits on none of so many nodes, and has it woken when it fits on
+// one of those that were refused for want of GPU memory.
+func (d *Decider) Unfit(c *Cycle, asked int, refused iter.Seq[Node]) {
+	var closest decisions.Closest
+	var names []string
+	told := decisions.Decision{Verb: decisions.Filter, Result: decisions.Unfit, Asked: asked}
+	for node := range refused {
+		names = append(names, node.Name)
+		refusal := d.refuses(c, node)
+		if refusal == nil {
+			continue // it fits by now: the cache has heard more since
+		}
+		if refusal.Verdict != nil {
+			closest.Add(refusal.Verdict, refusal.Gap)
+		} else if told.Reason == "" {
+			told.Reason, told.Message = refusal.Reason, reasons.Refusal(refusal)
+		}
+	}
+	told.Nodes = closest.Nodes()
+	switch {
+	case len(told.Nodes) > 0:
+		told.Reason, told.Message = told.Nodes[0].Reason, told.Nodes[0].Message
+	case told.Reason == "":
+		told.Reason, told.Message = placement.NoDevices.String(), "other plugins of kube-scheduler keep the pod off all nodes"
+	}
+	d.Binder.Tell(c.question.Pod, told)
+	d.waker.Refused(&waker.Refusal{
+		Question: c.question, At: d.Binder.Now(), Changes: c.changes, Count: len(names), Elsewhere: c.on != "",
+		Asked: d.Binder.Cache.Set(slices.Values(names)),
+	})
+}
+
+// Evicts tells that others are evicted for the pod from a node, or, where that is empty, why
+// none are.
+func (d *Decider) Evicts(c *Cycle, node, why string) {
+	told := decisions.Decision{Verb: decisions.Preempt, Result: decisions.Fits, Node: node, Fit: 1}
+	if node == "" {
+		told = decisions.Decision{Verb: decisions.Preempt, Result: decisions.Unfit, Reason: placement.Insufficient.String(), Message: why}
+	}
+	d.Binder.Tell(c.question.Pod, told)
+}
+
+// ranked is what Rank has decided: the best nodes by their scores, of all that were ranked.
+func ranked(nodes []*placement.Node, scores []int64) decisions.Decision {
+	told := decisions.Decision{Verb: decisions.Prioritize, Result: decisions.Fits, Asked: len(nodes), Fit: len(nodes)}
+	var best []int
+	for i := range nodes {
+		at, _ := slices.BinarySearchFunc(best, i, func(a, b int) int {
+			return cmp.Or(cmp.Compare(scores[b], scores[a]), cmp.Compare(nodes[a].Name, nodes[b].Name))
+		})
+		if at < decisions.MaxNodes {
+			best = slices.Insert(best[:min(len(best), decisions.MaxNodes-1)], at, i)
+		}
+	}
+	for _, i := range best {
+		told.Nodes = append(told.Nodes, decisions.Node{Name: nodes[i].Name, Score: &scores[i]})
+	}
+	if len(best) > 0 && scores[best[0]] == ranking.MaxScore {
+		told.Node = nodes[best[0]].Name
+	}
+	return told
+}

@@ -1,0 +1,139 @@
+package cycle
+
+import (
+	"fmt"
+	"slices"
+	"sync"
+
+	v1 "k8s.io/api/core/v1"
+
+	"github.com/gpumem/gpumem/pkg/core/placement"
+	"github.com/gpumem/gpumem/pkg/kube/api"
+)
+
+// agreed is, by node, the last state in which kube-scheduler and the cache had the same pods.
+type agreed struct{ nodes sync.Map }
+
+// both is a node as kube-scheduler has it and in the cache.
+type both struct {
+	generation int64
+	node       *placement.Node
+}
+
+// differing returns a node with the pods that kube-scheduler has on it, where the cache has
+// others: preemption asks about a node without some pods, and one of two handlers may be behind
+// the other. While neither changes, they are compared once.
+func (d *Decider) differing(node Node) (placement.Node, bool) {
+	known := d.Binder.Cache.Look(node.Name)
+	if known == nil {
+		return placement.Node{}, false
+	}
+	now := both{node.Generation, known}
+	if last, ok := d.agreed.nodes.Load(node.Name); ok && last == now {
+		return placement.Node{}, false
+	}
+	diff := d.compare(node, known)
+	if diff.none() {
+		d.agreed.nodes.Store(node.Name, now)
+		return placement.Node{}, false
+	}
+	return diff.applied(*known), true
+}
+
+// difference is what kube-scheduler has otherwise than the cache.
+type difference struct {
+	gone      []placement.Holding // pods of the cache that kube-scheduler lacks
+	come      []placement.Holding // pods that are bound, and that the cache lacks
+	nominated []placement.Holding // pods that are to come, of which the cache has not heard
+}
+
+func (d difference) none() bool { return len(d.gone)+len(d.come)+len(d.nominated) == 0 }
+
+func (d difference) applied(node placement.Node) placement.Node {
+	line := node.Nominated
+	node = node.Without(d.gone)
+	for _, h := range d.come {
+		if h.Assignment.None() {
+			node.Unattributed = append(node.Unattributed, h)
+		} else {
+			node = node.With(h)
+		}
+	}
+	return node.WithNominated(append(slices.Clip(line), d.nominated...))
+}
+
+// compare returns what kube-scheduler has otherwise than the cache. A pod of whose binding no
+// watch has told counts though kube-scheduler may lack it: its outcome is not known. One that
+// kube-scheduler has alone and that is not bound is leaving: its reservation was taken back.
+func (d *Decider) compare(node Node, known *placement.Node) (diff difference) {
+	names := d.Binder.Names
+	there := make(map[string]bool)
+	for pod := range node.Pods {
+		if !names.Holds(pod) {
+			continue
+		}
+		uid := string(pod.UID)
+		there[uid] = true
+		if has(known, uid) {
+			continue
+		}
+		h, _ := names.Holding(pod) // what cannot be read of it counts as unattributed
+		switch {
+		case h.Request.Empty():
+		case pod.Spec.NodeName == "":
+			diff.nominated = append(diff.nominated, h)
+		case d.boundTo(pod, node.Name):
+			diff.come = append(diff.come, h)
+		}
+	}
+	for _, h := range known.Holdings() {
+		if !there[h.Pod.UID] && d.Binder.Cache.Heard(h.Pod.UID) && !h.Request.Empty() {
+			diff.gone = append(diff.gone, h)
+		}
+	}
+	return diff
+}
+
+// has reports whether a pod is in the cache's node, or to come to it.
+func has(node *placement.Node, uid string) bool {
+	h := placement.Holding{Pod: placement.PodRef{UID: uid}}
+	for i := range node.Devices {
+		if placement.HasPod(node.Devices[i].Pods, h) {
+			return true
+		}
+	}
+	return placement.HasPod(node.Unattributed, h) || placement.HasPod(node.Nominated, h)
+}
+
+// boundTo reports whether the watch has told that a pod is on a node.
+func (d *Decider) boundTo(pod *v1.Pod, node string) bool {
+	told := d.Binder.Cluster.Pod(pod.Namespace, pod.Name)
+	return told != nil && told.UID == pod.UID && told.Spec.NodeName == node
+}
+
+// catchUp takes out of the cache the pods of a node that are gone, of which kube-scheduler has
+// heard and the cache has not. It refuses while a pod is on the node of which the cache has not
+// heard: it may hold any GPU.
+func (d *Decider) catchUp(node Node) error {
+	known := d.Binder.Cache.Look(node.Name)
+	if known == nil {
+		return nil
+	}
+	diff := d.compare(node, known)
+	for _, h := range diff.gone {
+		d.forget(h.Pod)
+	}
+	if len(diff.come) > 0 {
+		return fmt.Errorf("pod %s is on node %s, and was not heard of in full yet", diff.come[0].Pod, node.Name)
+	}
+	return nil
+}
+
+// forget takes a pod out of the cache if it is gone: what the watches have stored is never
+// behind what they tell.
+func (d *Decider) forget(ref placement.PodRef) {
+	told := d.Binder.Cluster.Pod(ref.Namespace, ref.Name)
+	if d.Binder.Cache.Heard(ref.UID) && (told == nil || string(told.UID) != ref.UID || api.Terminal(told)) {
+		d.Binder.Cache.RemovePod(ref.UID)
+	}
+}

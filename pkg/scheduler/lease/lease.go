@@ -1,0 +1,92 @@
+package lease
+
+import (
+	"context"
+	"fmt"
+	"sync"
+	"time"
+
+	"k8s.io/client-go/tools/leaderelection"
+	"k8s.io/client-go/tools/leaderelection/resourcelock"
+
+	"github.com/gpumem/gpumem/pkg/scheduler/controller"
+)
+
+// margin is for the way of a binding to the API server, and for clocks that do not run alike.
+const margin = time.Second
+
+// Lock is the lock of leader election, which knows since when this process has the Lease, and for
+// how long it may send.
+type Lock struct {
+	resourcelock.Interface
+	now   func() time.Time
+	valid time.Duration // after each renewal
+	drain func()
+
+	mu             sync.Mutex
+	since, renewed time.Time // zero where this process has not the Lease
+}
+
+// Watch puts a Lock in the place of the configuration's. Drain returns when all that was sent is
+// answered; it is called when Leads says no more that something may be sent. It returns an error
+// where the times of the configuration leave none for sending.
+func Watch(config *leaderelection.LeaderElectionConfig, now func() time.Time, drain func()) (*Lock, error) {
+	valid := config.LeaseDuration - controller.BindDeadline - margin
+	if valid <= config.RetryPeriod {
+		return nil, fmt.Errorf("leaderElection.leaseDuration: %s, want more than %s: a binding may take %s, and the Lease is renewed every %s",
+			config.LeaseDuration, controller.BindDeadline+margin+config.RetryPeriod, controller.BindDeadline, config.RetryPeriod)
+	}
+	l := &Lock{Interface: config.Lock, now: now, valid: valid, drain: drain}
+	config.Lock = l
+	return l, nil
+}
+
+// Create writes a new Lease.
+func (l *Lock) Create(ctx context.Context, record resourcelock.LeaderElectionRecord) error {
+	return l.write(record, func() error { return l.Interface.Create(ctx, record) })
+}
+
+// Update renews the Lease, takes it, or gives it back.
+func (l *Lock) Update(ctx context.Context, record resourcelock.LeaderElectionRecord) error {
+	return l.write(record, func() error { return l.Interface.Update(ctx, record) })
+}
+
+func (l *Lock) write(record resourcelock.LeaderElectionRecord, send func() error) error {
+	own := record.HolderIdentity == l.Identity()
+	if !own {
+		l.set(time.Time{})
+		l.drain()
+	}
+	sent := l.now()
+	err := send()
+	if own && err == nil {
+		l.set(sent)
+	}
+	return err
+}
+
+// set records a renewal, or that the Lease is given back.
+func (l *Lock) set(renewed time.Time) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.renewed.IsZero() || renewed.IsZero() {
+		l.since = renewed
+	}
+	l.renewed = renewed
+}
+
+// Leads returns since when this process leads, and whether what it sends now lands before another
+// can lead. The time of the day counts beside the monotonic clock, which stands still while a
+// virtual machine is paused.
+func (l *Lock) Leads() (since time.Time, alone bool) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	now := l.now()
+	passed := max(now.Sub(l.renewed), now.Round(0).Sub(l.renewed.Round(0)))
+	return l.since, !l.renewed.IsZero() && passed < l.valid
+}
+
+// Alone is Leads of a process that shares with none.
+func Alone(since time.Time) func() (time.Time, bool) {
+	return func() (time.Time, bool) { return since, true }
+}

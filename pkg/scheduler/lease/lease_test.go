@@ -1,0 +1,141 @@
+package lease
+
+import (
+	"context"
+	"errors"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"k8s.io/client-go/tools/leaderelection"
+	"k8s.io/client-go/tools/leaderelection/resourcelock"
+)
+
+// server is a lock at the API server: each write takes a while, and may fail.
+type server struct {
+	resourcelock.Interface
+	takes func()
+	err   error
+	has   string // who has the Lease
+}
+
+func (*server) Identity() string { return "a" }
+
+func (s *server) Create(ctx context.Context, r resourcelock.LeaderElectionRecord) error {
+	return s.Update(ctx, r)
+}
+
+func (s *server) Update(_ context.Context, r resourcelock.LeaderElectionRecord) error {
+	if s.takes(); s.err == nil {
+		s.has = r.HolderIdentity
+	}
+	return s.err
+}
+
+// A process may send for nine of the fifteen seconds after the last renewal was sent.
+func TestWhenAProcessDecidesAlone(t *testing.T) {
+	begin := time.Unix(1_700_000_000, 0)
+	type step struct {
+		write string // who is written: "a", "" to give it back; "none": nothing is
+		takes time.Duration
+		fails bool
+		after time.Duration // that pass then
+		since time.Duration // after the beginning; -1: it does not lead
+		alone bool
+	}
+	own := func(after time.Duration, alone bool) step { return step{write: "a", after: after, alone: alone} }
+	for _, tc := range []struct {
+		name  string
+		steps []step
+	}{
+		{"before it has the Lease", []step{{write: "none", since: -1}}},
+		{"until the last seconds", []step{own(9*time.Second-1, true)}},
+		{"not in the last seconds", []step{own(9*time.Second, false)}},
+		{"renewals count from when they were sent", []step{{write: "a", takes: 4 * time.Second, after: 5 * time.Second}}},
+		{"a renewal does not begin a lead", []step{own(2*time.Second, true), own(8*time.Second, true)}},
+		{"a renewal that failed is none", []step{own(5*time.Second, true), {write: "a", fails: true, after: 4 * time.Second}}},
+		{"one that was frozen and has it still", []step{own(14*time.Second, false), own(0, true)}},
+		{"given back", []step{own(0, true), {write: "", since: -1}}},
+		{"given back, and taken again", []step{own(time.Second, true), {write: "", since: -1}, {write: "a", since: time.Second, alone: true}}},
+		{"to give it back has failed", []step{own(0, true), {write: "", fails: true, since: -1}}},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			now := begin
+			api := &server{}
+			config := &leaderelection.LeaderElectionConfig{Lock: api, LeaseDuration: 15 * time.Second, RetryPeriod: 2 * time.Second}
+			lock, err := Watch(config, func() time.Time { return now }, func() {})
+			if err != nil || config.Lock != resourcelock.Interface(lock) {
+				t.Fatalf("Watch: %v, the lock is %v", err, config.Lock)
+			}
+			for i, s := range tc.steps {
+				api.takes, api.err = func() { now = now.Add(s.takes) }, nil
+				if s.fails {
+					api.err = errors.New("etcd has no leader")
+				}
+				if s.write != "none" {
+					if err := lock.Update(t.Context(), resourcelock.LeaderElectionRecord{HolderIdentity: s.write}); !errors.Is(err, api.err) {
+						t.Errorf("step %d: %v, want %v", i, err, api.err)
+					}
+				}
+				now = now.Add(s.after)
+				want := time.Time{}
+				if s.since >= 0 {
+					want = begin.Add(s.since)
+				}
+				since, alone := lock.Leads()
+				if diff := cmp.Diff([]any{want, s.alone}, []any{since, alone}); diff != "" {
+					t.Errorf("step %d (-want +got):\n%s", i, diff)
+				}
+			}
+		})
+	}
+}
+
+// The clock that has gone further counts.
+func TestAPausedMachineDoesNotDecide(t *testing.T) {
+	now := time.Now()
+	lock, err := Watch(&leaderelection.LeaderElectionConfig{
+		Lock: &server{takes: func() {}}, LeaseDuration: 15 * time.Second, RetryPeriod: 2 * time.Second,
+	}, func() time.Time { return now }, func() {})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := lock.Create(t.Context(), resourcelock.LeaderElectionRecord{HolderIdentity: "a"}); err != nil {
+		t.Fatal(err)
+	}
+	now = now.Round(0).Add(time.Minute) // it has no monotonic clock
+	if _, alone := lock.Leads(); alone {
+		t.Error("a minute has passed by the time of the day, and it decides alone")
+	}
+}
+
+// The Lease is given back when all is answered, and by then nothing more is sent.
+func TestTheLeaseIsGivenBackWhenAllIsAnswered(t *testing.T) {
+	api, drained := &server{takes: func() {}}, false
+	config := &leaderelection.LeaderElectionConfig{Lock: api, LeaseDuration: 15 * time.Second, RetryPeriod: 2 * time.Second}
+	var lock *Lock
+	lock, err := Watch(config, time.Now, func() {
+		if _, alone := lock.Leads(); alone || api.has != "a" {
+			t.Errorf("it waits while it still sends (%t), and %q has the Lease", alone, api.has)
+		}
+		drained = true
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, who := range []string{"a", ""} {
+		if err := lock.Update(t.Context(), resourcelock.LeaderElectionRecord{HolderIdentity: who}); err != nil {
+			t.Fatal(err)
+		}
+		if drained != (who == "") || api.has != who {
+			t.Errorf("%q has the Lease, and all is answered: %t", api.has, drained)
+		}
+	}
+}
+
+func TestTimesThatLeaveNoneForSendingAreRefused(t *testing.T) {
+	config := &leaderelection.LeaderElectionConfig{Lock: &server{}, LeaseDuration: 8 * time.Second, RetryPeriod: 2 * time.Second}
+	if _, err := Watch(config, time.Now, func() {}); err == nil {
+		t.Error("8 s are taken")
+	}
+}
