@@ -102,6 +102,7 @@ func TestEveryQueryOfTheDashboardReturnsData(t *testing.T) {
 	e.create(e.pod("holds", 5, onNode(m.node)))
 	e.create(e.pod("waits", a100+1))
 	programs := m.programs(e.running("holds"), 6000) // of 5120
+	programs[0].SMUtil = 40
 	m.gpu(e.agree("holds", "main")[0]).Processes = programs
 	m.setGPUs()
 	e.pending("waits")
@@ -153,6 +154,7 @@ func TestEveryQueryOfTheDashboardReturnsData(t *testing.T) {
 		`sum by (node) (gpumem_device_plugin_gpu_healthy{node="node1"})`:                                2,
 		`sum(max by (uuid) (gpumem_extender_gpu_healthy{node="node1"}))`:                                2,
 		`count(up{node!=""} == 1)`:                                                                      3,
+		`gpumem_device_plugin_container_sm_utilization_ratio{pod="holds"}`:                              0.4,
 		`max(gpumem_extender_waiting_oldest_seconds) > bool 0`:                                          1,
 		`count(ALERTS{alertname="GPUMemoryOverUse",alertstate="pending",pod="holds",container="main"})`: 1,
 		`count(count by (node, uuid) (gpumem_device_plugin_gpu_healthy)) > 2`:                           12,

@@ -38,6 +38,7 @@ type Device struct {
 type Process struct {
 	PID   int    // on the host
 	Bytes uint64 // of the device's memory
+	SM    *int   // per cent of the time in which the device ran kernels of it; nil: not known
 }
 
 // Link is a way between two GPUs of a node that is faster than the bus.

@@ -47,6 +47,11 @@
 // the one has that has fewer. Whether the switches are set up so is not asked:
 // where they are not, no choice of GPUs is better than another.
 //
+// What processes use of a GPU's time is asked for once in each probe, for the time since the
+// newest sample of the probe before. NVML has samples only of processes that did something: a
+// process without one did nothing. Not so a client of MPS, whose work may be counted as the
+// MPS server's (before Volta it is): of one without a sample, nothing is known.
+//
 // How fast a model is comes with the inventory from here, so that the scheduler,
 // the node and whoever looks on know of one order.
 //

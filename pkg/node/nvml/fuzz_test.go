@@ -81,6 +81,9 @@ func (l *liar) device(uuid string) nvml.Device {
 	}
 	return &mock.Device{
 		GetComputeRunningProcessesFunc: processes, GetGraphicsRunningProcessesFunc: processes, GetMPSComputeRunningProcessesFunc: processes,
+		GetProcessUtilizationFunc: func(uint64) ([]nvml.ProcessUtilizationSample, nvml.Return) {
+			return []nvml.ProcessUtilizationSample{{Pid: uint32(set), TimeStamp: memory, SmUtil: uint32(reserved)}}, rets[6]
+		},
 		GetUUIDFunc:    func() (string, nvml.Return) { return uuid, rets[0] },
 		GetMigModeFunc: func() (int, int, nvml.Return) { return mig, mig, rets[1] },
 		GetMemoryInfo_v2Func: func() (nvml.Memory_v2, nvml.Return) {

@@ -45,7 +45,7 @@ func (m Machine) each(f func(s *session, index int, handle nvml.Device) error) (
 // programs can have beside the driver and a reserve.
 func (m Machine) Limits(reserveMiB int64) (driver string, limits []int64, err error) {
 	err = m.each(func(s *session, index int, _ nvml.Device) error {
-		r := s.read(index)
+		r := s.read(index, nil)
 		if r.failed != "" {
 			return errors.New(r.failed)
 		}

@@ -27,6 +27,10 @@ type card struct {
 	hang               chan struct{}
 	nvlinks            []nvlink
 	processes          [3][]nvml.ProcessInfo // compute, graphics, MPS
+	samples            []nvml.ProcessUtilizationSample
+	sampling           nvml.Return // what is answered about samples; SUCCESS: those that are newer
+	more               bool        // there are more samples when they are asked for than when they are counted
+	since              []uint64    // the times that samples were asked for
 	asked              int
 	device             nvml.Device
 }
@@ -139,6 +143,28 @@ func (m *machine) device(c *card) nvml.Device {
 		}
 	}
 	d.GetComputeRunningProcessesFunc, d.GetGraphicsRunningProcessesFunc, d.GetMPSComputeRunningProcessesFunc = processes(0), processes(1), processes(2)
+	d.GetProcessUtilizationFunc = func(since uint64) ([]nvml.ProcessUtilizationSample, nvml.Return) {
+		m.mu.Lock()
+		defer m.mu.Unlock()
+		c.since = append(c.since, since)
+		var newer []nvml.ProcessUtilizationSample
+		for _, s := range c.samples {
+			if s.TimeStamp > since {
+				newer = append(newer, s)
+			}
+		}
+		switch {
+		case c.sampling != nvml.SUCCESS:
+			return nil, c.sampling
+		case len(newer) == 0:
+			return nil, nvml.ERROR_NOT_FOUND
+		case c.more:
+			n := cap(newer) + 1
+			return newer[:n], nvml.ERROR_INSUFFICIENT_SIZE // as go-nvml cuts it
+		default:
+			return newer, nvml.SUCCESS
+		}
+	}
 	d.GetNameFunc = func() (string, nvml.Return) { return "Tesla T4", nvml.SUCCESS }
 	d.GetCudaComputeCapabilityFunc = func() (int, int, nvml.Return) { return 7, 5, nvml.SUCCESS }
 	d.GetPciInfoFunc = func() (nvml.PciInfo, nvml.Return) {

@@ -59,6 +59,7 @@ type Prober struct {
 	told    gpu.Inventory // as Config.Told
 	session *session
 	devices map[gpu.UUID]*tracked
+	sampled map[gpu.UUID]uint64 // reading.sampled; replaced and never changed, for a read that hangs has it too
 	calls   calls
 	said    map[string]string // what was logged of a GPU that is not offered
 	watcher *watcher
@@ -247,8 +248,9 @@ func (p *Prober) probe(ctx context.Context) (reason string) {
 func (p *Prober) readAll(ctx context.Context, s *session, n int) []reading {
 	readings := make([]reading, n)
 	pending := make([]<-chan reading, n)
+	sampled := p.sampled
 	for i := range n {
-		pending[i] = begin(p.calls, strconv.Itoa(i), func() reading { return s.read(i) })
+		pending[i] = begin(p.calls, strconv.Itoa(i), func() reading { return s.read(i, sampled) })
 	}
 	deadline := time.NewTimer(p.cfg.Timeout)
 	defer deadline.Stop()
@@ -312,12 +314,14 @@ func (p *Prober) merge(readings []reading) {
 
 // measure makes known how much the GPUs are in use.
 func (p *Prober) measure(readings []reading) {
-	measured, processes := make(map[gpu.UUID]usage), make(map[gpu.UUID][]gpu.Process)
+	measured, processes, sampled := make(map[gpu.UUID]usage), make(map[gpu.UUID][]gpu.Process), make(map[gpu.UUID]uint64)
+	maps.Copy(sampled, p.sampled)
 	for _, r := range readings {
 		if r.failed == "" && !r.mig {
-			measured[r.device.UUID], processes[r.device.UUID] = r.usage, r.processes
+			measured[r.device.UUID], processes[r.device.UUID], sampled[r.device.UUID] = r.usage, r.processes, r.sampled
 		}
 	}
+	p.sampled = sampled
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.usage, p.processes = measured, processes

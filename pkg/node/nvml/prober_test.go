@@ -441,7 +441,7 @@ func TestProcesses(t *testing.T) {
 		m := newMachine(a, t4("GPU-b"))
 		p, _ := watched(t, config(m.open))
 		got, probed := p.Processes()
-		want := map[gpu.UUID][]gpu.Process{"GPU-a": {{PID: 3, Bytes: 5 << 20}, {PID: 7, Bytes: 120 << 20}, {PID: 8, Bytes: 1 << 20}}, "GPU-b": nil}
+		want := map[gpu.UUID][]gpu.Process{"GPU-a": {{PID: 3, Bytes: 5 << 20, SM: new(0)}, {PID: 7, Bytes: 120 << 20}, {PID: 8, Bytes: 1 << 20, SM: new(0)}}, "GPU-b": nil}
 		if diff := cmp.Diff(want, got); diff != "" {
 			t.Errorf("processes (-want +got):\n%s", diff)
 		}
@@ -450,6 +450,86 @@ func TestProcesses(t *testing.T) {
 		if got, _ := p.Processes(); len(got["GPU-a"]) != 0 {
 			t.Errorf("processes that have ended: %v", got)
 		}
+	})
+}
+
+func TestHowMuchProcessesUseAGPU(t *testing.T) {
+	list := func(pids ...uint32) (infos []nvml.ProcessInfo) {
+		for _, pid := range pids {
+			infos = append(infos, nvml.ProcessInfo{Pid: pid, UsedGpuMemory: 1 << 20})
+		}
+		return infos
+	}
+	sample := func(pid uint32, at uint64, sm uint32) nvml.ProcessUtilizationSample {
+		return nvml.ProcessUtilizationSample{Pid: pid, TimeStamp: at, SmUtil: sm}
+	}
+	for name, tc := range map[string]struct {
+		card card
+		want map[int]*int
+	}{
+		"one works, one does not":             {card{samples: []nvml.ProcessUtilizationSample{sample(1, 5, 40), sample(9, 5, 7)}}, map[int]*int{1: new(40), 2: new(0)}},
+		"none works":                          {card{}, map[int]*int{1: new(0), 2: new(0)}},
+		"the newest counts":                   {card{samples: []nvml.ProcessUtilizationSample{sample(1, 5, 40), sample(1, 7, 60), sample(1, 6, 50)}}, map[int]*int{1: new(60), 2: new(0)}},
+		"it cannot tell":                      {card{sampling: nvml.ERROR_NOT_SUPPORTED}, map[int]*int{1: nil, 2: nil}},
+		"it does not tell now":                {card{sampling: nvml.ERROR_UNKNOWN}, map[int]*int{1: nil, 2: nil}},
+		"what makes no sense":                 {card{samples: []nvml.ProcessUtilizationSample{sample(1, 5, 4000)}}, map[int]*int{1: nil, 2: new(0)}},
+		"samples come while they are counted": {card{samples: []nvml.ProcessUtilizationSample{sample(1, 5, 40)}, more: true}, map[int]*int{1: nil, 2: nil}},
+		"a client of MPS that has no sample":  {card{processes: [3][]nvml.ProcessInfo{2: list(2)}}, map[int]*int{1: new(0), 2: nil}},
+		"a client of MPS that has one": {
+			card{processes: [3][]nvml.ProcessInfo{2: list(2)}, samples: []nvml.ProcessUtilizationSample{sample(2, 5, 30)}}, map[int]*int{1: new(0), 2: new(30)},
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				c := tc.card
+				c.uuid, c.totalMiB, c.processes[0] = "GPU-a", 15360, list(1, 2)
+				p, _ := watched(t, config(newMachine(&c).open))
+				of, _ := p.Processes()
+				got := make(map[int]*int)
+				for _, process := range of["GPU-a"] {
+					got[process.PID] = process.SM
+				}
+				if diff := cmp.Diff(tc.want, got); diff != "" {
+					t.Errorf("per cent by process (-want +got):\n%s", diff)
+				}
+			})
+		})
+	}
+}
+
+// Each probe asks once, for what has come since the last, also after one that failed.
+func TestUseIsAskedForSinceTheLastProbe(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		a := t4("GPU-a")
+		m := newMachine(a)
+		a.processes[0] = []nvml.ProcessInfo{{Pid: 1, UsedGpuMemory: 1 << 20}}
+		a.samples = []nvml.ProcessUtilizationSample{{Pid: 1, TimeStamp: 5, SmUtil: 40}}
+		p, _ := watched(t, config(m.open))
+		for _, step := range []struct {
+			then func() // before the probe
+			want *int   // after it; nil: the GPU does not answer
+		}{
+			{func() {}, new(0)},
+			{func() { a.samples = append(a.samples, nvml.ProcessUtilizationSample{Pid: 1, TimeStamp: 9, SmUtil: 70}) }, new(70)},
+			{func() { a.ret = nvml.ERROR_UNKNOWN }, nil},
+			{func() { a.ret = nvml.SUCCESS }, new(0)},
+		} {
+			m.change(step.then)
+			pass(interval)
+			var got *int
+			of, _ := p.Processes()
+			for _, process := range of["GPU-a"] {
+				got = process.SM
+			}
+			if diff := cmp.Diff(step.want, got); diff != "" {
+				t.Errorf("per cent (-want +got):\n%s", diff)
+			}
+		}
+		m.change(func() {
+			if diff := cmp.Diff([]uint64{0, 5, 5, 9}, a.since); diff != "" {
+				t.Errorf("asked for what came after (-want +got):\n%s", diff)
+			}
+		})
 	})
 }
 

@@ -3,9 +3,7 @@ package nvml
 import (
 	"bytes"
 	"fmt"
-	"maps"
 	"math/bits"
-	"slices"
 	"strings"
 
 	nvml "github.com/NVIDIA/go-nvml/pkg/nvml"
@@ -19,7 +17,7 @@ type session struct {
 	driver string
 
 	// Calling a function that an old library lacks ends the process.
-	memoryV2, affinity, mig, utilization, compute, graphics, mps, nvlink, nvlinkType bool
+	memoryV2, affinity, mig, utilization, compute, graphics, mps, samples, nvlink, nvlinkType bool
 }
 
 // open loads and initialises the library. The error is for people: it becomes
@@ -47,6 +45,7 @@ func open(find func() (nvml.Interface, string)) (*session, error) {
 		compute:  has("nvmlDeviceGetComputeRunningProcesses"),
 		graphics: has("nvmlDeviceGetGraphicsRunningProcesses"),
 		mps:      has("nvmlDeviceGetMPSComputeRunningProcesses"),
+		samples:  has("nvmlDeviceGetProcessUtilization"),
 
 		nvlink:     has("nvmlDeviceGetNvLinkState") && has("nvmlDeviceGetNvLinkRemotePciInfo_v2"),
 		nvlinkType: has("nvmlDeviceGetNvLinkRemoteDeviceType"),
@@ -63,14 +62,16 @@ type reading struct {
 	reservedMiB int64      // what the driver keeps for itself
 	usage       usage
 	processes   []gpu.Process
+	sampled     uint64 // when the newest sample of what processes do was taken, by NVML's clock in microseconds
 	nvlinks     nvlinks
 	mig         bool
 	handle      nvml.Device
 	failed      string // why there is no answer; the rest is then empty
 }
 
-// read asks one GPU everything. Only what the books depend on must succeed.
-func (s *session) read(index int) reading {
+// read asks one GPU everything. Only what the books depend on must succeed. Sampled is the
+// reading.sampled of each GPU at the last probe.
+func (s *session) read(index int, sampled map[gpu.UUID]uint64) reading {
 	handle, ret := s.lib.DeviceGetHandleByIndex(index)
 	if ret != nvml.SUCCESS {
 		return reading{failed: failure(ret)}
@@ -101,7 +102,7 @@ func (s *session) read(index int) reading {
 			r.usage.busy = float64(rates.Gpu) / 100
 		}
 	}
-	r.processes = s.processes(handle)
+	r.processes, r.sampled = s.processes(handle, sampled[r.device.UUID])
 	if name, ret := handle.GetName(); ret == nvml.SUCCESS {
 		r.device.Model = name
 	}
@@ -118,41 +119,6 @@ func (s *session) read(index int) reading {
 		r.nvlinks = s.nvlinks(handle)
 	}
 	return r
-}
-
-// notAvailable is what NVML says of a process whose memory it does not know.
-const notAvailable = 1<<64 - 1
-
-// processes returns who uses a GPU. A process is in several lists when it does
-// so in several ways, with all of its memory in each.
-func (s *session) processes(handle nvml.Device) []gpu.Process {
-	most := make(map[int]uint64)
-	for _, list := range []struct {
-		there bool
-		of    func() ([]nvml.ProcessInfo, nvml.Return)
-	}{
-		{s.compute, handle.GetComputeRunningProcesses},
-		{s.graphics, handle.GetGraphicsRunningProcesses},
-		{s.mps, handle.GetMPSComputeRunningProcesses},
-	} {
-		if !list.there {
-			continue
-		}
-		found, ret := list.of()
-		if ret != nvml.SUCCESS {
-			continue
-		}
-		for _, p := range found {
-			if p.UsedGpuMemory != notAvailable {
-				most[int(p.Pid)] = max(most[int(p.Pid)], p.UsedGpuMemory)
-			}
-		}
-	}
-	var out []gpu.Process
-	for _, pid := range slices.Sorted(maps.Keys(most)) {
-		out = append(out, gpu.Process{PID: pid, Bytes: most[pid]})
-	}
-	return out
 }
 
 // memory returns the bytes of a GPU in all, those that the driver keeps, and

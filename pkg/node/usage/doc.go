@@ -34,6 +34,9 @@
 // that the kubelet gave it, and the API server another. Until the status has the ID, the
 // kubelet's is known by an annotation of the pod that mirrors it.
 //
+// How much of a GPU's time a container uses is not known as soon as it is not known of one of
+// its processes: a sum without it would be too small, and look like a measurement.
+//
 // The plugin must see the host's process IDs for this, as NVML tells them. A
 // process that it does not see has ended, or the plugin is not in the host's PID
 // namespace: then nothing is taken for foreign (see Watch.Blind).

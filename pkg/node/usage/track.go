@@ -18,6 +18,7 @@ type Sample struct {
 	Used      uint64 // bytes
 	Granted   uint64
 	Peak      uint64 // the most that was seen
+	SM        *int   // per cent of the time in which the GPU ran kernels of it; nil: not known
 }
 
 // key is whom a sample is of.

@@ -210,7 +210,11 @@ func (w *Watch) measure(processes map[gpu.UUID][]gpu.Process, grants []Grant) (s
 				continue // it has just started, and its status is not known yet
 			}
 			s := Sample{Pod: pod, Container: name, Device: device}
-			s.Used = used[s.key()].Used + p.Bytes
+			before, several := used[s.key()]
+			s.Used, s.SM = before.Used+p.Bytes, p.SM
+			if several {
+				s.SM = sum(before.SM, p.SM)
+			}
 			used[s.key()] = s
 		}
 	}
@@ -225,6 +229,14 @@ func (w *Watch) measure(processes map[gpu.UUID][]gpu.Process, grants []Grant) (s
 		blind = fmt.Sprintf("none of the %d processes that NVML lists is seen here: the plugin does not share the host's process IDs", all)
 	}
 	return samples, foreign, blind
+}
+
+// sum adds two numbers, of which nil is not known.
+func sum(a, b *int) *int {
+	if a == nil || b == nil {
+		return nil
+	}
+	return new(*a + *b)
 }
 
 // grantOf returns what a container was granted of a GPU, which may be none of

@@ -102,7 +102,10 @@ func TestWhoUsesWhat(t *testing.T) {
 		"GPU-b": {process(inPod, 1), process(ofTheHost, 9)},
 	})
 	pod := placement.PodRef{Namespace: "ns", Name: "p", UID: podUID}
-	want := []Sample{{pod, "main", "GPU-a", 500 * mib, 1000 * mib, 500 * mib}, {pod, "main", "GPU-b", 1 * mib, 0, 1 * mib}}
+	want := []Sample{
+		{Pod: pod, Container: "main", Device: "GPU-a", Used: 500 * mib, Granted: 1000 * mib, Peak: 500 * mib},
+		{Pod: pod, Container: "main", Device: "GPU-b", Used: 1 * mib, Peak: 1 * mib},
+	}
 	if diff := cmp.Diff(want, watch.Samples()); diff != "" {
 		t.Errorf("samples (-want +got):\n%s", diff)
 	}
@@ -125,11 +128,39 @@ func TestWhoUsesWhat(t *testing.T) {
 	}
 }
 
+func TestHowMuchContainersUseAGPU(t *testing.T) {
+	using := func(pid int, sm *int) gpu.Process { return gpu.Process{PID: pid, Bytes: mib, SM: sm} }
+	for name, tc := range map[string]struct {
+		processes []gpu.Process
+		want      *int
+	}{
+		"one process":                     {[]gpu.Process{using(inPod, new(40)), using(stranger, new(50)), using(ofTheHost, nil)}, new(40)},
+		"one that does nothing":           {[]gpu.Process{using(inPod, new(0))}, new(0)},
+		"two":                             {[]gpu.Process{using(inPod, new(40)), using(inPodToo, new(30))}, new(70)},
+		"one that is not known":           {[]gpu.Process{using(inPod, nil)}, nil},
+		"the first is not known":          {[]gpu.Process{using(inPod, nil), using(inPodToo, new(30))}, nil},
+		"the second is not known":         {[]gpu.Process{using(inPod, new(30)), using(inPodToo, nil)}, nil},
+		"one that is in no container yet": {[]gpu.Process{using(inPod, new(30)), using(started, new(30))}, new(30)},
+	} {
+		t.Run(name, func(t *testing.T) {
+			_, watch := newWorld()
+			watch.look(t.Context(), on("GPU-a", tc.processes...))
+			samples := watch.Samples()
+			if len(samples) != 1 {
+				t.Fatalf("samples: %+v", samples)
+			}
+			if diff := cmp.Diff(tc.want, samples[0].SM); diff != "" {
+				t.Errorf("per cent (-want +got):\n%s", diff)
+			}
+		})
+	}
+}
+
 func TestAStaticPodIsNotForeign(t *testing.T) {
 	w, watch := newWorld()
 	watch.look(t.Context(), on("GPU-a", process(inStatic, 300), process(inPod, 200)))
 	pod := placement.PodRef{Namespace: "ns", Name: "p", UID: podUID}
-	want := []Sample{{pod, "main", "GPU-a", 500 * mib, 1000 * mib, 500 * mib}}
+	want := []Sample{{Pod: pod, Container: "main", Device: "GPU-a", Used: 500 * mib, Granted: 1000 * mib, Peak: 500 * mib}}
 	if diff := cmp.Diff(want, watch.Samples()); diff != "" || len(w.foreign) > 0 {
 		t.Errorf("foreign %v, samples (-want +got):\n%s", w.foreign, diff)
 	}

@@ -8,8 +8,8 @@ import (
 
 // containerCollector tells what containers used at the last look.
 type containerCollector struct {
-	samples             func() []usage.Sample
-	used, granted, peak *prometheus.Desc
+	samples                 func() []usage.Sample
+	used, granted, peak, sm *prometheus.Desc
 }
 
 // RegisterContainers registers what containers use of GPUs and what they were
@@ -23,6 +23,8 @@ func RegisterContainers(to prometheus.Registerer, samples func() []usage.Sample)
 		used:    of("container_memory_used_bytes", "Memory of a GPU that a container uses, by NVML, at the last probe. Containers that use none are left out."),
 		granted: of("container_memory_granted_bytes", "Memory of that GPU that the container was granted."),
 		peak:    of("container_memory_peak_bytes", "The most that the container was seen to use of that GPU."),
+		sm: of("container_sm_utilization_ratio", "Share of the time since the probe before in which that GPU ran kernels of the container, by NVML: the sum over its processes. "+
+			"Left out where NVML does not tell."),
 	})
 }
 
@@ -31,6 +33,7 @@ func (c *containerCollector) Describe(out chan<- *prometheus.Desc) {
 	out <- c.used
 	out <- c.granted
 	out <- c.peak
+	out <- c.sm
 }
 
 // Collect implements prometheus.Collector.
@@ -40,5 +43,8 @@ func (c *containerCollector) Collect(out chan<- prometheus.Metric) {
 		out <- prometheus.MustNewConstMetric(c.used, prometheus.GaugeValue, float64(s.Used), labels...)
 		out <- prometheus.MustNewConstMetric(c.granted, prometheus.GaugeValue, float64(s.Granted), labels...)
 		out <- prometheus.MustNewConstMetric(c.peak, prometheus.GaugeValue, float64(s.Peak), labels...)
+		if s.SM != nil {
+			out <- prometheus.MustNewConstMetric(c.sm, prometheus.GaugeValue, float64(*s.SM)/100, labels...)
+		}
 	}
 }

@@ -267,18 +267,32 @@ gpumem_device_plugin_gpu_utilization_ratio{gpu="0",model="T4",uuid="GPU-1"} 0.25
 func TestContainers(t *testing.T) {
 	registry := newRegistry(t)
 	RegisterContainers(registry, func() []usage.Sample {
-		return []usage.Sample{{Pod: placement.PodRef{Namespace: "ns", Name: "p", UID: "u"}, Container: "main", Device: "GPU-1", Used: 7, Granted: 5, Peak: 9}}
+		return []usage.Sample{
+			{Pod: placement.PodRef{Namespace: "ns", Name: "p", UID: "u"}, Container: "main", Device: "GPU-1", Used: 7, Granted: 5, Peak: 9, SM: new(40)},
+			{Pod: placement.PodRef{Namespace: "ns", Name: "p", UID: "u"}, Container: "idle", Device: "GPU-1", SM: new(0)},
+			{Pod: placement.PodRef{Namespace: "ns", Name: "p", UID: "u"}, Container: "unknown", Device: "GPU-1"},
+		}
 	})
 	want(t, registry, nil, `
 # HELP gpumem_device_plugin_container_memory_granted_bytes Memory of that GPU that the container was granted.
 # TYPE gpumem_device_plugin_container_memory_granted_bytes gauge
+gpumem_device_plugin_container_memory_granted_bytes{container="idle",namespace="ns",pod="p",uuid="GPU-1"} 0
 gpumem_device_plugin_container_memory_granted_bytes{container="main",namespace="ns",pod="p",uuid="GPU-1"} 5
+gpumem_device_plugin_container_memory_granted_bytes{container="unknown",namespace="ns",pod="p",uuid="GPU-1"} 0
 # HELP gpumem_device_plugin_container_memory_peak_bytes The most that the container was seen to use of that GPU.
 # TYPE gpumem_device_plugin_container_memory_peak_bytes gauge
+gpumem_device_plugin_container_memory_peak_bytes{container="idle",namespace="ns",pod="p",uuid="GPU-1"} 0
 gpumem_device_plugin_container_memory_peak_bytes{container="main",namespace="ns",pod="p",uuid="GPU-1"} 9
+gpumem_device_plugin_container_memory_peak_bytes{container="unknown",namespace="ns",pod="p",uuid="GPU-1"} 0
 # HELP gpumem_device_plugin_container_memory_used_bytes Memory of a GPU that a container uses, by NVML, at the last probe. Containers that use none are left out.
 # TYPE gpumem_device_plugin_container_memory_used_bytes gauge
+gpumem_device_plugin_container_memory_used_bytes{container="idle",namespace="ns",pod="p",uuid="GPU-1"} 0
 gpumem_device_plugin_container_memory_used_bytes{container="main",namespace="ns",pod="p",uuid="GPU-1"} 7
+gpumem_device_plugin_container_memory_used_bytes{container="unknown",namespace="ns",pod="p",uuid="GPU-1"} 0
+# HELP gpumem_device_plugin_container_sm_utilization_ratio Share of the time since the probe before in which that GPU ran kernels of the container, by NVML: the sum over its processes. Left out where NVML does not tell.
+# TYPE gpumem_device_plugin_container_sm_utilization_ratio gauge
+gpumem_device_plugin_container_sm_utilization_ratio{container="idle",namespace="ns",pod="p",uuid="GPU-1"} 0
+gpumem_device_plugin_container_sm_utilization_ratio{container="main",namespace="ns",pod="p",uuid="GPU-1"} 0.4
 `)
 }
 
