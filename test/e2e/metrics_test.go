@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"text/template"
@@ -164,4 +165,8 @@ func TestEveryQueryOfTheDashboardReturnsData(t *testing.T) {
 			return err == nil && len(samples) == 1 && samples[0].Value == want, fmt.Sprintf("%v %v, want %v", samples, err, want)
 		})
 	}
+	e.eventually("kubectl inspect gpumem top shows use of the GPU's time", func() (bool, string) {
+		out, err := suite.stack.Inspect(e.ctx, e.cluster, "top", e.namespace+"/holds", "--no-headers")
+		return err == nil && slices.Contains(strings.Fields(out), "40%"), fmt.Sprint(err, out)
+	})
 }

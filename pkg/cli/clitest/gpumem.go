@@ -101,6 +101,8 @@ gpumem_device_plugin_container_memory_used_bytes{namespace="ml",pod="leaving",co
 # TYPE gpumem_device_plugin_container_memory_peak_bytes gauge
 gpumem_device_plugin_container_memory_peak_bytes{namespace="ml",pod="train",container="main",uuid="GPU-gpu-a-0"} 3.221225472e+09
 gpumem_device_plugin_container_memory_peak_bytes{namespace="ml",pod="leaving",container="main",uuid="GPU-gpu-a-0"} 1.3958643712e+10
+# TYPE gpumem_device_plugin_container_sm_utilization_ratio gauge
+gpumem_device_plugin_container_sm_utilization_ratio{namespace="ml",pod="train",container="main",uuid="GPU-gpu-a-0"} 0.29
 `}, nil
 	})
 	return client

@@ -6,6 +6,7 @@ import (
 	"context"
 	"fmt"
 	"io"
+	"math"
 	"slices"
 	"strings"
 	"sync"
@@ -28,6 +29,7 @@ const (
 	gpuUsed       = "gpumem_device_plugin_gpu_memory_used_bytes"
 	containerUsed = "gpumem_device_plugin_container_memory_used_bytes"
 	containerPeak = "gpumem_device_plugin_container_memory_peak_bytes"
+	containerSM   = "gpumem_device_plugin_container_sm_utilization_ratio"
 )
 
 // Usage is what GPUs and pods use, as far as the device plugins tell, each of its own node.
@@ -109,35 +111,53 @@ func portOf(pod *v1.Pod) string {
 }
 
 // add takes in what the plugin of a node tells. A pod with several containers, or on
-// several GPUs, uses their sum.
+// several GPUs, uses their sum. How much of the GPUs' time it uses is not known as soon as that of
+// one of its containers on one of them is not.
 func (u *Usage) add(node string, families map[string]*dto.MetricFamily) {
 	const mib = 1 << 20
-	each := func(name string, f func(labels map[string]string, mib int64)) {
+	each := func(name string, f func(labels map[string]string, value float64)) {
 		for _, m := range families[name].GetMetric() {
 			labels := make(map[string]string)
 			for _, l := range m.GetLabel() {
 				labels[l.GetName()] = l.GetValue()
 			}
-			f(labels, int64(m.GetGauge().GetValue()/mib))
+			f(labels, m.GetGauge().GetValue())
 		}
 	}
-	each(gpuUsed, func(labels map[string]string, used int64) {
-		u.GPUs[printers.Used{Node: node, Name: labels["uuid"]}] = printers.Usage{UsedMiB: used}
+	each(gpuUsed, func(labels map[string]string, used float64) {
+		u.GPUs[printers.Used{Node: node, Name: labels["uuid"]}] = printers.Usage{UsedMiB: int64(used / mib)}
 	})
 	podOf := func(labels map[string]string) printers.Used {
 		return printers.Used{Node: node, Name: labels["namespace"] + "/" + labels["pod"]}
 	}
-	each(containerUsed, func(labels map[string]string, used int64) {
+	unknown := make(map[printers.Used]int) // how many of a pod's containers on a GPU
+	each(containerUsed, func(labels map[string]string, used float64) {
 		pod := u.Pods[podOf(labels)]
-		pod.UsedMiB += used
+		pod.UsedMiB += int64(used / mib)
 		u.Pods[podOf(labels)] = pod
+		unknown[podOf(labels)]++
 	})
-	each(containerPeak, func(labels map[string]string, peak int64) {
+	each(containerSM, func(labels map[string]string, share float64) {
+		pod := u.Pods[podOf(labels)]
+		if pod.SM == nil {
+			pod.SM = new(int)
+		}
+		*pod.SM += int(math.Round(share * 100))
+		u.Pods[podOf(labels)] = pod
+		unknown[podOf(labels)]--
+	})
+	for name, n := range unknown {
+		if pod := u.Pods[name]; n != 0 {
+			pod.SM = nil
+			u.Pods[name] = pod
+		}
+	}
+	each(containerPeak, func(labels map[string]string, peak float64) {
 		pod := u.Pods[podOf(labels)]
 		if pod.PeakMiB == nil {
 			pod.PeakMiB = new(int64)
 		}
-		*pod.PeakMiB += peak
+		*pod.PeakMiB += int64(peak / mib)
 		u.Pods[podOf(labels)] = pod
 	})
 }

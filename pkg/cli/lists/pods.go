@@ -22,6 +22,7 @@ type Pods struct {
 	listing.Flags
 
 	columns func(inspect.Report) []printers.Column[printers.PodRow]
+	notes   func(rows []printers.PodRow, wide bool) []string
 	keep    func(printers.PodRow) bool
 	groups  func() bool // pods that wait alike are one row of the table
 	ends    func() bool // who watches is told of pods that are there no more
@@ -47,6 +48,7 @@ func NewPodsCommand(f *cmdutil.Factory) *cobra.Command {
 			}
 			return printers.PodColumns(r)
 		},
+		notes:  printers.PodNotes,
 		keep:   func(p printers.PodRow) bool { return !waiting || p.Waits() },
 		groups: func() bool { return waiting },
 		ends:   func() bool { return !waiting }, // one that no longer waits has a node, perhaps
@@ -63,10 +65,11 @@ func NewTopCommand(f *cmdutil.Factory) *cobra.Command {
   kubectl inspect gpumem top --sort-by=.usage.usedMiB`,
 	}, &Pods{
 		columns: func(inspect.Report) []printers.Column[printers.PodRow] { return printers.TopColumns() },
+		notes:   printers.TopNotes,
 		keep:    func(p printers.PodRow) bool { return !p.Waits() },
 		groups:  func() bool { return false },
 		ends:    func() bool { return false },
-	}, ".node", ".granted.MiB", ".usage.usedMiB")
+	}, ".node", ".granted.MiB", ".usage.usedMiB", ".usage.smPercent")
 }
 
 // newCommand completes a command that lists pods. Fields are what it names to sort by.
@@ -112,7 +115,7 @@ func (o *Pods) Run(ctx context.Context) error {
 		},
 		Columns: o.columns,
 		Name:    func(row printers.PodRow) string { return "pod/" + row.Name },
-		Notes:   printers.PodNotes,
+		Notes:   o.notes,
 		ID:      func(row printers.PodRow) string { return row.UID },
 		End:     end,
 	})

@@ -19,7 +19,8 @@ type Used struct {
 // Usage is what is in use of a GPU, or of what a pod was granted, in MiB.
 type Usage struct {
 	UsedMiB int64  `json:"usedMiB"`
-	PeakMiB *int64 `json:"peakMiB,omitempty"` // the most since the container has started
+	PeakMiB *int64 `json:"peakMiB,omitempty"`   // the most since the container has started
+	SM      *int   `json:"smPercent,omitempty"` // of a pod: of one GPU's time, the sum over its GPUs; nil when not known
 }
 
 // GPURow is one GPU of a list.
@@ -329,6 +330,12 @@ func TopColumns() []Column[PodRow] {
 			}
 			return mib(p.Usage.PeakMiB)
 		}},
+		{Header: "SM(%)", Cell: func(p PodRow) string {
+			if p.Usage == nil || p.Usage.SM == nil {
+				return "?"
+			}
+			return fmt.Sprintf("%d%%", *p.Usage.SM)
+		}},
 		{Header: "HINT", Cell: hint},
 	}
 }
@@ -413,6 +420,15 @@ func PodNotes(rows []PodRow, wide bool) (lines []string) {
 	}
 	if slices.ContainsFunc(rows, func(p PodRow) bool { return unsized(p.Granted) || wide && unsized(p.WaitsFor) }) {
 		lines = append(lines, unitsNote)
+	}
+	return lines
+}
+
+// TopNotes are the legend of a list of pods by what they use.
+func TopNotes(rows []PodRow, wide bool) []string {
+	lines := PodNotes(rows, wide)
+	if slices.ContainsFunc(rows, func(p PodRow) bool { return p.Usage != nil && p.Usage.SM == nil }) {
+		lines = append(lines, "SM(%) is ? where NVML does not tell it: in MIG mode, of an idle client of MPS, or where the GPU, the driver or the device plugin is too old.")
 	}
 	return lines
 }
