@@ -31,6 +31,7 @@ func TestLists(t *testing.T) {
 		"pods-named":     {"pods", "ml/train", "pod/new", "nobody"},
 		"pods-yaml":      {"pods", "train", "-o", "yaml"},
 		"top":            {"top", "-n", "ml"},
+		"top-wide":       {"top", "-n", "ml", "-o", "wide"},
 		"fit":            {"fit", "--mem", "10"},
 		"fit-two":        {"fit", "--mem", "20Gi", "--count", "2", "-o", "json"},
 		"fit-nowhere":    {"fit", "--mem", "1000"},

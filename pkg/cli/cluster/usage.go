@@ -45,8 +45,9 @@ const MostNamed = 20
 // atOnce is how many device plugins are asked at a time.
 const atOnce = 32
 
-// Usage asks the device plugins for their metrics, through the API server.
-func (r *Reader) Usage(ctx context.Context) Usage {
+// Usage asks the device plugins of these nodes, of all when none is named, for their metrics,
+// through the API server.
+func (r *Reader) Usage(ctx context.Context, nodes ...string) Usage {
 	out := Usage{GPUs: make(map[printers.Used]printers.Usage), Pods: make(map[printers.Used]printers.Usage)}
 	plugins, err := r.Plugins(ctx)
 	if err != nil {
@@ -59,6 +60,9 @@ func (r *Reader) Usage(ctx context.Context) Usage {
 	var group errgroup.Group
 	group.SetLimit(atOnce)
 	for _, plugin := range plugins {
+		if len(nodes) > 0 && !slices.Contains(nodes, plugin.Spec.NodeName) {
+			continue
+		}
 		group.Go(func() error {
 			families, err := r.metricsOf(ctx, &plugin)
 			mu.Lock()

@@ -5,6 +5,8 @@
 //   - What fits now is what package decide says, by the policy of the cluster, as the extender does.
 //   - What was decided is what the extender remembers. Where it cannot be read, the rest is printed,
 //     with a warning.
+//   - What a placed pod uses is asked of the device plugin of its node alone. Where that does not tell,
+//     the line is left out.
 //   - Of a pod that waits the nodes are sorted: the first comes closest.
 //
 // # Decisions

@@ -16,6 +16,7 @@ import (
 	"github.com/gpumem/gpumem/pkg/report/decisions"
 	"github.com/gpumem/gpumem/pkg/report/doctor"
 	"github.com/gpumem/gpumem/pkg/report/inspect"
+	"github.com/gpumem/gpumem/pkg/report/printers"
 )
 
 // explanation is what explain tells, for programs too.
@@ -32,6 +33,7 @@ type explanation struct {
 	Indexes    string           `json:"gpus,omitempty"`
 	Preferred  []string         `json:"preferred,omitempty"` // how models are now that a placed pod likes better than its own, the one that it likes best first
 	Health     string           `json:"health,omitempty"`    // why GPUs of a placed pod take no new ones; empty where they do
+	Usage      *printers.Usage  `json:"usage,omitempty"`     // of a pod that is placed; nil when not known
 	State      string           `json:"state,omitempty"`     // what keeps a container from running; empty when nothing does
 	Summary    string           `json:"summary"`
 	Advice     string           `json:"advice,omitempty"`  // what to do about it
@@ -43,6 +45,7 @@ type explanation struct {
 	forgotten bool // which remembers nothing of it
 	cores     bool // some node offers them
 	unitMiB   int64
+	granted   inspect.Memory
 	more      int // nodes that are left out
 }
 
@@ -142,11 +145,25 @@ func (o *Options) lookThere(ctx context.Context, e *explanation, pod *v1.Pod, as
 	for _, n := range nodes {
 		if n.Name == pod.Spec.NodeName && len(n.Devices) > 0 {
 			e.has(a, n, pod)
+			o.measure(ctx, e, pod, a, n)
 			e.Now = append(e.Now, decisions.Look(asks.Request, n, a))
 			e.Preferred = preferred(asks, n, a, nodes, facts)
 		}
 	}
 	return there
+}
+
+// measure asks what a placed pod uses of its share of its node's GPUs. What cannot be read is left
+// out: top says why.
+func (o *Options) measure(ctx context.Context, e *explanation, pod *v1.Pod, a placement.Assignment, n placement.Node) {
+	for _, share := range a.Shares {
+		e.granted.Units += share.Units
+	}
+	e.granted.MiB = int64(e.granted.Units) * cmp.Or(a.UnitMiB, n.UnitMiB)
+	usage := o.cluster.Usage(ctx, n.Name)
+	if u, known := usage.Pods[printers.Used{Node: n.Name, Name: pod.Namespace + "/" + pod.Name}]; known {
+		e.Usage = &u
+	}
 }
 
 // has tells which GPUs of its node a pod has, and what is wrong with them.

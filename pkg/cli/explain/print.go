@@ -37,6 +37,24 @@ func (e explanation) gpus() string {
 	return cmp.Or(e.Indexes, "not known yet")
 }
 
+// uses is what the pod uses of what it was granted, and what it should ask for instead.
+func (e explanation) uses() string {
+	if e.Usage == nil {
+		return ""
+	}
+	s := fmt.Sprintf("%d of %d MiB", e.Usage.UsedMiB, e.granted.MiB)
+	if e.Usage.PeakMiB != nil {
+		s += fmt.Sprintf(", %d at most", *e.Usage.PeakMiB)
+	}
+	if e.Usage.SM != nil {
+		s += fmt.Sprintf(", and %d%% of a GPU's time", *e.Usage.SM)
+	}
+	if n := printers.Advised(e.granted, e.Usage); n > 0 {
+		s += fmt.Sprintf("; ask for %d instead of %d", n, e.granted.Units)
+	}
+	return s
+}
+
 func (o *Options) print(e explanation) error {
 	out := o.Out
 	fmt.Fprintf(out, "Pod %s/%s %s\n", printers.Clean(e.Namespace), printers.Clean(e.Name), printers.Clean(e.Summary))
@@ -45,7 +63,7 @@ func (o *Options) print(e explanation) error {
 	for _, model := range e.Preferred {
 		lines = append(lines, labelled{"Preferred:", model})
 	}
-	for _, line := range append(lines, labelled{"Health:", e.Health}, labelled{"State:", e.State}, labelled{"To do:", e.Advice}) {
+	for _, line := range append(lines, labelled{"Uses:", e.uses()}, labelled{"Health:", e.Health}, labelled{"State:", e.State}, labelled{"To do:", e.Advice}) {
 		if line.text != "" {
 			fmt.Fprintf(out, "%-11s%s\n", line.label, printers.Clean(line.text))
 		}

@@ -533,6 +533,24 @@ func TestUseIsAskedForSinceTheLastProbe(t *testing.T) {
 	})
 }
 
+// No sample is newer than one of the future: a process that works would look idle until then.
+func TestUseAfterTheClockWasSetBack(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		a := t4("GPU-a")
+		m := newMachine(a)
+		now := uint64(time.Now().UnixMicro())
+		a.processes[0] = []nvml.ProcessInfo{{Pid: 1, UsedGpuMemory: 1 << 20}}
+		a.samples = []nvml.ProcessUtilizationSample{{Pid: 1, TimeStamp: now + 3600_000_000, SmUtil: 40}}
+		p, _ := watched(t, config(m.open))
+		m.change(func() { a.samples = []nvml.ProcessUtilizationSample{{Pid: 1, TimeStamp: now, SmUtil: 70}} })
+		pass(interval)
+		of, _ := p.Processes()
+		if diff := cmp.Diff(new(70), of["GPU-a"][0].SM); diff != "" {
+			t.Errorf("per cent (-want +got):\n%s", diff)
+		}
+	})
+}
+
 func TestWhatForeignProgramsUseIsNotOffered(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		cfg := config(newMachine(t4("GPU-a"), t4("GPU-b")).open)

@@ -3,6 +3,7 @@ package nvml
 import (
 	"maps"
 	"slices"
+	"time"
 
 	nvml "github.com/NVIDIA/go-nvml/pkg/nvml"
 
@@ -60,6 +61,9 @@ func (s *session) processes(handle nvml.Device, since uint64) (out []gpu.Process
 func (s *session) sm(handle nvml.Device, since uint64) (of map[int]*int, sampled uint64, known bool) {
 	if !s.samples {
 		return nil, since, false
+	}
+	if since > uint64(time.Now().UnixMicro()) {
+		since = 0 // the machine's clock was set back: no sample would be newer until it is there again
 	}
 	samples, ret := newSamples(handle, since)
 	switch ret {

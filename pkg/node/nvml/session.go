@@ -62,7 +62,7 @@ type reading struct {
 	reservedMiB int64      // what the driver keeps for itself
 	usage       usage
 	processes   []gpu.Process
-	sampled     uint64 // when the newest sample of what processes do was taken, by NVML's clock in microseconds
+	sampled     uint64 // when the newest sample of what processes do was taken, in microseconds since 1970
 	nvlinks     nvlinks
 	mig         bool
 	handle      nvml.Device

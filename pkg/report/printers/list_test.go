@@ -117,22 +117,25 @@ func TestRows(t *testing.T) {
 	}
 }
 
-func TestHint(t *testing.T) {
-	row := func(grantedGiB, peakMiB int64) PodRow {
-		return PodRow{Granted: inspect.Memory{Units: 10, MiB: grantedGiB * 1024}, Usage: &Usage{PeakMiB: &peakMiB}}
-	}
-	for _, tc := range []struct {
-		want string
-		row  PodRow
+func TestWhatPodsShouldAskFor(t *testing.T) {
+	granted := inspect.Memory{Units: 10, MiB: 10 * 1024}
+	for name, tc := range map[string]struct {
+		granted inspect.Memory
+		usage   *Usage
+		want    int64
 	}{
-		{"", PodRow{}},
-		{"3 instead of 10 would do", row(10, 2048)},
-		{"1 instead of 10 would do", row(10, 0)},
-		{"", row(10, 8192)},
-		{"uses more than granted: ask for 13", row(10, 10500)},
+		"nothing is known":    {granted, nil, 0},
+		"no peak":             {granted, &Usage{UsedMiB: 1}, 0},
+		"a unit of no size":   {inspect.Memory{Units: 10}, &Usage{PeakMiB: new(int64(1))}, 0},
+		"nothing was granted": {inspect.Memory{}, &Usage{PeakMiB: new(int64(1))}, 0},
+		"less":                {granted, &Usage{PeakMiB: new(int64(2048))}, 3},
+		"the least":           {granted, &Usage{PeakMiB: new(int64(0))}, 1},
+		"the right amount":    {granted, &Usage{PeakMiB: new(int64(8192))}, 0},
+		"all of it":           {granted, &Usage{PeakMiB: new(int64(10240))}, 0},
+		"more":                {granted, &Usage{PeakMiB: new(int64(10500))}, 13},
 	} {
-		if got := hint(tc.row); got != tc.want {
-			t.Errorf("%+v: %q, want %q", tc.row, got, tc.want)
+		if got := Advised(tc.granted, tc.usage); got != tc.want {
+			t.Errorf("%s: %d, want %d", name, got, tc.want)
 		}
 	}
 }

@@ -306,23 +306,24 @@ func TopColumns() []Column[PodRow] {
 		}
 		return fmt.Sprint(*n)
 	}
+	ofGrant := func(p PodRow) (part, whole float64) {
+		if p.Usage == nil {
+			return 0, 0
+		}
+		return float64(p.Usage.UsedMiB), float64(p.Granted.MiB)
+	}
 	return []Column[PodRow]{
 		{Header: "NAMESPACE", Cell: func(p PodRow) string { return p.Namespace }},
 		{Header: "NAME", Cell: func(p PodRow) string { return p.Name }},
-		{Header: "NODE", Cell: func(p PodRow) string { return p.Node }},
-		{Header: "GPU", Cell: func(p PodRow) string { return numbers(p.GPUs) }},
+		{Header: "NODE", Wide: true, Cell: func(p PodRow) string { return p.Node }},
+		{Header: "GPU", Wide: true, Cell: func(p PodRow) string { return numbers(p.GPUs) }},
 		{Header: "GRANTED(MiB)", Cell: func(p PodRow) string { return inMiB.amount(&p.Granted) }},
-		{Header: "USED(MiB)", Cell: func(p PodRow) string { return used(p.Usage) }},
-		{Header: "USED(%)", Colour: overUse, Cell: func(p PodRow) string {
+		{Header: "USED(MiB)", Colour: overUse, Share: ofGrant, Cell: func(p PodRow) string { return used(p.Usage) }},
+		{Header: "USED(%)", Wide: true, Cell: func(p PodRow) string {
 			if p.Usage == nil {
 				return "?"
 			}
 			return percent(&p.Usage.UsedMiB, p.Granted.MiB)
-		}, Share: func(p PodRow) (part, whole float64) {
-			if p.Usage == nil {
-				return 0, 0
-			}
-			return float64(p.Usage.UsedMiB), float64(p.Granted.MiB)
 		}},
 		{Header: "PEAK(MiB)", Cell: func(p PodRow) string {
 			if p.Usage == nil {
@@ -336,29 +337,30 @@ func TopColumns() []Column[PodRow] {
 			}
 			return fmt.Sprintf("%d%%", *p.Usage.SM)
 		}},
-		{Header: "HINT", Cell: hint},
+		{Header: "HINT", Cell: func(p PodRow) string {
+			if n := Advised(p.Granted, p.Usage); n > 0 {
+				return fmt.Sprintf("ask for %d", n)
+			}
+			return ""
+		}},
 	}
 }
 
-// headroom is what a hint leaves above the peak.
+// headroom is what a better request leaves above the peak.
 const headroom = 1.2
 
-// hint says what the pod could ask for instead, by its peak; nothing where it asks
-// for the right amount.
-func hint(p PodRow) string {
-	if p.Usage == nil || p.Usage.PeakMiB == nil || p.Granted.Units == 0 || p.Granted.MiB == 0 {
-		return ""
+// Advised returns the units that a pod should ask for instead of what it was granted, by the most
+// that it was seen to use; 0 where that is not known, and where it asks for the right amount.
+func Advised(granted inspect.Memory, u *Usage) int64 {
+	if u == nil || u.PeakMiB == nil || granted.Units == 0 || granted.MiB == 0 {
+		return 0
 	}
-	unit := p.Granted.MiB / int64(p.Granted.Units)
-	enough := int64(float64(*p.Usage.PeakMiB)*headroom)/unit + 1
-	switch asked := int64(p.Granted.Units); {
-	case *p.Usage.PeakMiB > p.Granted.MiB:
-		return fmt.Sprintf("uses more than granted: ask for %d", enough)
-	case enough < asked:
-		return fmt.Sprintf("%d instead of %d would do", enough, asked)
-	default:
-		return ""
+	unit := granted.MiB / int64(granted.Units)
+	enough := int64(float64(*u.PeakMiB)*headroom)/unit + 1
+	if *u.PeakMiB > granted.MiB || enough < int64(granted.Units) {
+		return enough
 	}
+	return 0
 }
 
 func overUse(p PodRow) Colour {

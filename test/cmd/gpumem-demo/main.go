@@ -25,6 +25,7 @@ import (
 
 	"github.com/gpumem/gpumem/test/cluster"
 	"github.com/gpumem/gpumem/test/cmd/internal/command"
+	"github.com/gpumem/gpumem/test/fakenvml"
 	"github.com/gpumem/gpumem/test/stack"
 )
 
@@ -32,6 +33,10 @@ const (
 	name   = "demo"
 	gpuMem = v1.ResourceName("gpumem.dev/gpu-mem")
 )
+
+// uses are what the programs of the demo's pods seem to use of their GPU: one well, one less than
+// it was allocated, and one without working.
+var uses = []fakenvml.Process{{UsedMiB: 2560, SMUtil: 46}, {UsedMiB: 1100, SMUtil: 17}, {UsedMiB: 2400}}
 
 func main() {
 	command.Main("gpumem-demo", run)
@@ -84,6 +89,7 @@ func end(ctx context.Context, dir string, stdout io.Writer) error {
 type demo struct {
 	stdout   io.Writer
 	progress *progress
+	nodes    []cluster.Node
 	cluster  *cluster.Cluster
 	stack    *stack.Stack
 }
@@ -99,10 +105,10 @@ func (d *demo) run(ctx context.Context, keep bool) (err error) {
 	}
 
 	d.progress.step("Start a Kubernetes cluster (built from source the first time)")
-	config := cluster.Config{Name: name, Log: d.progress}
-	if config.Nodes, err = stack.TwoNodes(); err != nil {
+	if d.nodes, err = stack.TwoNodes(); err != nil {
 		return err
 	}
+	config := cluster.Config{Name: name, Log: d.progress, Nodes: d.nodes}
 	if keep {
 		self, err := os.Executable()
 		if err != nil {
@@ -127,7 +133,8 @@ func (d *demo) run(ctx context.Context, keep bool) (err error) {
 	if err := d.stack.LoadImages(ctx, d.cluster); err != nil {
 		return err
 	}
-	if _, err := d.stack.Install(ctx, d.cluster, "scheduler.replicas=2"); err != nil { // as many as the chart has by itself
+	if _, err := d.stack.Install(ctx, d.cluster, "scheduler.replicas=2", // as many as the chart has by itself
+		"devicePlugin.extraArgs={--probe-interval=2s}"); err != nil { // nobody waits long for what pods use
 		return err
 	}
 	if err := d.show(ctx); err != nil {
@@ -164,6 +171,12 @@ func (d *demo) show(ctx context.Context) error {
 		}
 		d.print(strings.Join(append([]string{"kubectl inspect gpumem"}, args...), " "), table)
 	}
+	d.progress.step("Have the simulated driver say that the pods' programs use the GPU")
+	table, err := d.use(ctx)
+	if err != nil {
+		return err
+	}
+	d.print("kubectl inspect gpumem top", table)
 	env, err := d.environment(ctx, pods[0])
 	if err != nil {
 		return err
@@ -216,6 +229,22 @@ func (d *demo) waitRunning(ctx context.Context, n int) ([]v1.Pod, error) {
 		return nil, fmt.Errorf("wait for %d running pods: %w", n, err)
 	}
 	return pods.Items, nil
+}
+
+// use has the simulated drivers say that the pods' programs use their GPUs, and returns what the
+// command top then says of all of them.
+func (d *demo) use(ctx context.Context) (table string, err error) {
+	if err := stack.Use(d.cluster, d.nodes, uses); err != nil {
+		return "", err
+	}
+	err = wait.PollUntilContextTimeout(ctx, 200*time.Millisecond, time.Minute, true, func(ctx context.Context) (bool, error) {
+		table, err = d.stack.Inspect(ctx, d.cluster, "top")
+		return err == nil && !strings.Contains(table, "?"), err
+	})
+	if err != nil {
+		return "", fmt.Errorf("wait until use is told: %w; last:\n%s", err, table)
+	}
+	return table, nil
 }
 
 // environment returns what the pod has printed of its environment. The first
