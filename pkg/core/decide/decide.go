@@ -3,6 +3,7 @@ package decide
 import (
 	"slices"
 
+	"github.com/gpumem/gpumem/pkg/core/closest"
 	"github.com/gpumem/gpumem/pkg/core/placement"
 )
 
@@ -45,7 +46,7 @@ func confusedWith(n placement.Node, pod placement.PodRef, req placement.Request,
 type Refusal struct {
 	Reason  string             // in a word: the verdict's, Confusable, Elsewhere, or that of who found it
 	Verdict *placement.Verdict // on the node's GPUs; nil: they are not what is in the way
-	Gap     placement.Gap      // of the verdict
+	Gap     closest.Gap        // of the verdict
 
 	Pod     placement.PodRef // of Confusable: the other pod
 	Node    string           // of Elsewhere: where the pod is
@@ -64,7 +65,7 @@ const (
 func (r *Refusal) Error() string { return r.Reason }
 
 func unfit(v placement.Verdict) *Refusal {
-	return &Refusal{Reason: v.Reason.String(), Verdict: &v, Gap: v.Gap(), Unresolvable: v.Unresolvable()}
+	return &Refusal{Reason: v.Reason.String(), Verdict: &v, Gap: closest.Of(v), Unresolvable: v.Unresolvable()}
 }
 
 // NewElsewhere refuses a pod that is on a node; assumed: the outcome of its

@@ -7,6 +7,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"github.com/google/go-cmp/cmp/cmpopts"
 
+	"github.com/gpumem/gpumem/pkg/core/closest"
 	"github.com/gpumem/gpumem/pkg/core/gpu"
 	"github.com/gpumem/gpumem/pkg/core/placement"
 	"github.com/gpumem/gpumem/pkg/core/placement/placementtest"
@@ -82,7 +83,7 @@ func TestReservedOfAReservedNode(t *testing.T) {
 		}
 		want, refused := Decide(n, pod, req, policy)
 		got, again := Decide(once, pod, req, policy)
-		if diff := cmp.Diff(want, got) + cmp.Diff(refused, again, ignore, cmpopts.EquateComparable(placement.Gap{})); diff != "" {
+		if diff := cmp.Diff(want, got) + cmp.Diff(refused, again, ignore, cmpopts.EquateComparable(closest.Gap{})); diff != "" {
 			t.Errorf("seed %d: on the node, and as the pod finds it (-node +found):\n%s", seed, diff)
 		}
 	}

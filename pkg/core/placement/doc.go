@@ -10,7 +10,8 @@
 //
 // request.go and node.go have what is asked for and what there is; whatif.go
 // makes nodes as they would be. fit.go decides whether, choose.go and near.go on
-// which GPUs. verdict.go has the words for a refusal.
+// which GPUs. verdict.go has why not. How close a refusal comes is for package closest, its words are
+// made by package reasons.
 //
 // # Invariants
 //
@@ -67,6 +68,6 @@
 // (package api) refuses it.
 //
 // A refusal is a value: the reason, the request and the node. Its words are made
-// of these alone (Verdict.String), so that they are the same wherever people read
-// them, and nobody has to parse them back.
+// of these alone (package reasons), so that they are the same wherever people read
+// them, and no program has to parse them back.
 package placement

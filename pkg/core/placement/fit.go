@@ -1,6 +1,7 @@
 package placement
 
 import (
+	"iter"
 	"slices"
 
 	"github.com/gpumem/gpumem/pkg/core/gpu"
@@ -59,26 +60,13 @@ func (r Request) fitsEmpty(d Device) bool {
 // MayShare reports whether the request may share the device with the pods that are there, or may
 // be there.
 func (n Node) MayShare(r Request, d Device) bool {
-	bars := func(h Holding) bool { return r.barredBy(h.Request) }
+	bars := func(h Holding) bool { return r.BarredBy(h.Request) }
 	return !slices.ContainsFunc(d.Pods, bars) && !slices.ContainsFunc(n.Unattributed, bars)
 }
 
-// barredBy reports whether the request may not be on a device beside another.
-func (r Request) barredBy(other Request) bool {
+// BarredBy reports whether the request may not be on one device with another.
+func (r Request) BarredBy(other Request) bool {
 	return r.Policy == Exclusive || other.Policy == Exclusive || r.ExclusiveGroup != (Group{}) && other.ExclusiveGroup == r.ExclusiveGroup
-}
-
-// barring returns what the pods have of a device beside which the request may not be there.
-func (n Node) barring(r Request, d Device) (sum gpu.Units) {
-	for _, pods := range [...][]Holding{d.Pods, n.Unattributed} {
-		for _, h := range pods {
-			if r.barredBy(h.Request) {
-				units, _ := h.Request.Share()
-				sum += units
-			}
-		}
-	}
-	return sum
 }
 
 // HeldAlone reports whether a pod is on the device, or may be there, that is to be
@@ -145,6 +133,18 @@ func (n Node) check(r Request, d Device, allows func(Device) bool) Reason {
 	}
 }
 
+// Checks yields what Check says of each device, by its place in the node.
+func (n Node) Checks(r Request) iter.Seq2[int, Reason] {
+	return func(yield func(int, Reason) bool) {
+		allows := r.allows()
+		for i, d := range n.Devices {
+			if !yield(i, n.check(r, d, allows)) {
+				return
+			}
+		}
+	}
+}
+
 // Bears reports whether a pod of the node fits on the very devices that it is
 // assigned to, beside the others.
 func (n Node) Bears(h Holding) bool {
@@ -177,9 +177,7 @@ func candidates(req Request, node Node) ([]int, Reason) {
 	want := req.GPUs()
 	var failed [len(about)]int // devices, by check
 	var fitting []int
-	allows := req.allows()
-	for i, d := range node.Devices {
-		reason := node.check(req, d, allows)
+	for i, reason := range node.Checks(req) {
 		failed[reason]++
 		if reason == Fits {
 			fitting = append(fitting, i)

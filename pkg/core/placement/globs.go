@@ -73,16 +73,6 @@ func (g Globs) match(names []string) bool {
 	return matched || !wanted
 }
 
-// exclude reports whether one of the globs with "!" matches one of some folded names.
-func (g Globs) exclude(names []string) bool {
-	for l := g.list; !l.empty(); l = l.tail() {
-		if one := l.head(); one.excludes && one.matches(names) {
-			return true
-		}
-	}
-	return false
-}
-
 // MatchModel is Match for a model, which counts without the names in front of it too: "A100*"
 // matches "NVIDIA A100-SXM4-80GB", and "T4*" matches "Tesla T4".
 func (g Globs) MatchModel(model string) bool {

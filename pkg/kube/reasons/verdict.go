@@ -6,6 +6,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/gpumem/gpumem/pkg/core/closest"
 	"github.com/gpumem/gpumem/pkg/core/gpu"
 	"github.com/gpumem/gpumem/pkg/core/placement"
 )
@@ -58,7 +59,7 @@ func Verdict(of placement.Verdict) string {
 	case placement.TooLarge:
 		return fmt.Sprintf("%s; the largest that qualifies here has %s: %s", need, v.largest(), v.instead())
 	case placement.TooFew:
-		return fmt.Sprintf("%s; large enough here: %d: ask for fewer GPUs, or for less on each", need, v.LargeEnough())
+		return fmt.Sprintf("%s; large enough here: %d: ask for fewer GPUs, or for less on each", need, closest.LargeEnough(v.Verdict))
 	case placement.Unhealthy, placement.Occupied:
 		return need + "; " + v.devices() + v.anywhere()
 	case placement.Fragmented:
@@ -168,7 +169,7 @@ func (v verdict) instead() string {
 	switch {
 	case asked >= bytesPerMiB:
 		return fmt.Sprintf("it counts units of %s, not bytes: ask for %d", gpu.Format(1, v.Node.UnitMiB), perUnit(asked/bytesPerMiB))
-	case asked >= thousands && asked >= many*v.Largest() && unit > 1:
+	case asked >= thousands && asked >= many*closest.Largest(v.Verdict) && unit > 1:
 		return fmt.Sprintf("it counts units of %s: if MiB were meant, ask for %d", gpu.Format(1, v.Node.UnitMiB), perUnit(asked))
 	case v.fitsSplit():
 		return "ask for less, or for more GPUs"
@@ -181,7 +182,7 @@ func (v verdict) instead() string {
 // request, were it split over more of them.
 func (v verdict) fitsSplit() bool {
 	for v.Request.Count = v.Request.GPUs() + 1; v.Request.Count <= len(v.Node.Devices); v.Request.Count++ {
-		if v.LargeEnough() >= v.Request.Count {
+		if closest.LargeEnough(v.Verdict) >= v.Request.Count {
 			return true
 		}
 	}
@@ -189,7 +190,7 @@ func (v verdict) fitsSplit() bool {
 }
 
 func (v verdict) largest() string {
-	return gpu.Format(v.Largest(), v.Node.UnitMiB) + v.cores(gpu.CoresPerDevice)
+	return gpu.Format(closest.Largest(v.Verdict), v.Node.UnitMiB) + v.cores(gpu.CoresPerDevice)
 }
 
 // cores is what to add to an amount of memory if the pod asks for cores too. It
@@ -215,7 +216,7 @@ func (v verdict) globbed() string {
 
 // otherwise says how to write a glob so that it matches a GPU of the node.
 func (v verdict) otherwise() string {
-	miss, ok := v.NearMiss()
+	miss, ok := closest.FindNearMiss(v.Verdict)
 	switch {
 	case !ok:
 		return ""

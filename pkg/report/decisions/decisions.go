@@ -10,6 +10,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/gpumem/gpumem/pkg/core/closest"
 	"github.com/gpumem/gpumem/pkg/core/gpu"
 	"github.com/gpumem/gpumem/pkg/core/placement"
 	"github.com/gpumem/gpumem/pkg/kube/reasons"
@@ -207,11 +208,11 @@ type Closest struct{ kept []candidate }
 
 type candidate struct {
 	*placement.Verdict
-	gap placement.Gap
+	gap closest.Gap
 }
 
 // Add takes one more verdict, and its gap. Most are not among the closest, and cost little.
-func (c *Closest) Add(v *placement.Verdict, gap placement.Gap) {
+func (c *Closest) Add(v *placement.Verdict, gap closest.Gap) {
 	one := candidate{v, gap}
 	at, _ := slices.BinarySearchFunc(c.kept, one, compare)
 	if at == MaxNodes {

@@ -12,6 +12,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/gpumem/gpumem/pkg/core/closest"
 	"github.com/gpumem/gpumem/pkg/core/gpu"
 	"github.com/gpumem/gpumem/pkg/core/placement"
 )
@@ -123,14 +124,14 @@ func TestLogIsUsedByManyAtOnce(t *testing.T) {
 func TestClosestIsASort(t *testing.T) {
 	random := rand.New(rand.NewPCG(1, 2))
 	for range 50 {
-		var closest Closest
+		var nearest Closest
 		var all []candidate
 		for i := range random.IntN(60) {
 			capacity, unit := gpu.Units(random.IntN(4)), int64(256<<random.IntN(3))
 			node := placement.NewNode(fmt.Sprintf("n%03d", i), gpu.Inventory{UnitMiB: unit, Devices: []gpu.Device{{UUID: "GPU-a", Allocatable: capacity}}}, nil)
 			v := placement.Verdict{Reason: placement.Reason(random.IntN(int(placement.Fragmented) + 1)), Node: node}
-			closest.Add(&v, v.Gap())
-			all = append(all, candidate{&v, v.Gap()})
+			nearest.Add(&v, closest.Of(v))
+			all = append(all, candidate{&v, closest.Of(v)})
 		}
 		slices.SortFunc(all, compare)
 		all = all[:min(len(all), MaxNodes)]
@@ -138,7 +139,7 @@ func TestClosestIsASort(t *testing.T) {
 		for _, v := range all {
 			want = append(want, v.Node.Name)
 		}
-		for _, n := range closest.Nodes() {
+		for _, n := range nearest.Nodes() {
 			got = append(got, n.Name)
 		}
 		if diff := cmp.Diff(want, got); diff != "" {

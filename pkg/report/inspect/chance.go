@@ -6,6 +6,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/gpumem/gpumem/pkg/core/closest"
 	"github.com/gpumem/gpumem/pkg/core/decide"
 	"github.com/gpumem/gpumem/pkg/core/gpu"
 	"github.com/gpumem/gpumem/pkg/core/placement"
@@ -22,7 +23,7 @@ type Chance struct {
 	// nothing else is wrong with the node's GPUs.
 	OutOfUse []placement.Device
 
-	gap     placement.Gap
+	gap     closest.Gap
 	tainted bool // it would do, but for a taint
 }
 
@@ -35,7 +36,7 @@ func (f Facts) Chance(pod WaitFacts, n placement.Node) Chance {
 	if refused != nil && refused.Verdict != nil {
 		c.Verdict, c.gap = *refused.Verdict, refused.Gap
 	} else {
-		c.gap = c.Gap()
+		c.gap = closest.Of(c.Verdict)
 	}
 	c.OutOfUse = outOfUse(c.Verdict)
 	own := f.Nodes[n.Name].Refusal(pod.Request) // the node's

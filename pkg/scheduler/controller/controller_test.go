@@ -34,6 +34,7 @@ import (
 	toolscache "k8s.io/client-go/tools/cache"
 
 	"github.com/gpumem/gpumem/pkg/core/cache"
+	"github.com/gpumem/gpumem/pkg/core/closest"
 	"github.com/gpumem/gpumem/pkg/core/gpu"
 	"github.com/gpumem/gpumem/pkg/core/placement"
 	"github.com/gpumem/gpumem/pkg/kube/api"
@@ -699,7 +700,7 @@ func FuzzTrim(f *testing.F) {
 			if len(want.Devices) == 0 {
 				return
 			}
-			if diff := cmp.Diff(reach.NodeFacts(n, &node, want.Advertised()), reach.NodeFacts(n, obj.(*v1.Node), want.Advertised()), cmp.AllowUnexported(placement.Gap{})); diff != "" {
+			if diff := cmp.Diff(reach.NodeFacts(n, &node, want.Advertised()), reach.NodeFacts(n, obj.(*v1.Node), want.Advertised()), cmp.AllowUnexported(closest.Gap{})); diff != "" {
 				t.Errorf("%s: (-full +trimmed):\n%s", data, diff)
 			}
 		}
