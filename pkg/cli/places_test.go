@@ -177,7 +177,7 @@ func pageReason(t *testing.T, objects []runtime.Object, namespace, name string) 
 		done := make(chan struct{})
 		go func() { defer close(done); watch.Run(ctx) }()
 		synctest.Wait()
-		fleet := page.NewFleet(page.Source{Nodes: books.Nodes, Missing: watch.Missing, Facts: func(nodes []placement.Node) inspect.Facts {
+		fleet := page.NewFleet(page.Source{Nodes: books.Nodes, Missing: watch.Missing, Used: func() map[gpu.UUID]int64 { return nil }, Facts: func(nodes []placement.Node) inspect.Facts {
 			return reach.Facts(clitest.Names(t), nodes, watch.Node, watch.Waiting())
 		}})
 		for _, w := range fleet.Waiting {

@@ -211,6 +211,27 @@ func TestPageInChromium(t *testing.T) {
 	}
 }
 
+// What is used is shown where a plugin tells of it, and colours the map if asked.
+func TestUseInChromium(t *testing.T) {
+	w := smallFleet()
+	w.used = map[gpu.UUID]int64{uuid("gpu-a", 0): 13 << 10, uuid("gpu-a", 1): 0}
+	b := openAt(t, w, "/?view=map&by=used")
+	for gpu, want := range map[string]string{"gpu-a/0": "heat4", "gpu-a/1": "heat0", "gpu-b/0": "heatunknown"} {
+		if got := b.eval(`document.querySelector('[data-gpu="` + gpu + `"]').className`); !strings.Contains(got, want) {
+			t.Errorf("%s: %q, want %q", gpu, got, want)
+		}
+	}
+	b.picture("used")
+	if got := b.eval(`document.querySelector("#sums").innerText`); !strings.Contains(got, "Used\n13 GiB") {
+		t.Errorf("sums: %s", got)
+	}
+	b.choose("view", "tiles")
+	b.choose("by", "")
+	if got, want := b.eval(`document.querySelector('[data-gpu="gpu-a/0"]').innerText`), "GPU0 T4\n0 GiB free\n14/14 GiB, 13 GiB used"; got != want {
+		t.Errorf("%q, want %q", got, want)
+	}
+}
+
 // A tile says of which model its GPU is, and what is free of how much.
 func TestTilesTellModelsApartInChromium(t *testing.T) {
 	b := open(t, smallFleet())

@@ -28,6 +28,7 @@ type Source struct {
 	Nodes   func() []placement.Node
 	Facts   func([]placement.Node) inspect.Facts // what else is known of them, and the pods that wait
 	Missing func() string                        // what is not ready yet; empty when all can be believed
+	Used    func() map[gpu.UUID]int64            // memory in use, in MiB, of the GPUs of which it is known
 }
 
 // Fleet is what the page is sent.
@@ -54,6 +55,7 @@ type GPU struct {
 	Model     string    `json:"model"`
 	Capacity  gpu.Units `json:"capacity"`
 	Requested gpu.Units `json:"requested"`
+	UsedMiB   *int64    `json:"usedMiB,omitempty"`   // by NVML; nil when not known
 	Unhealthy string    `json:"unhealthy,omitempty"` // why it takes no new pods
 	Exclusive bool      `json:"exclusive,omitempty"` // one pod has it alone
 	Pods      []Pod     `json:"pods"`
@@ -180,7 +182,7 @@ func (f *fleet) current() (body []byte, tag string, err error) {
 // NewFleet puts together what the page is sent.
 func NewFleet(source Source) Fleet {
 	nodes := source.Nodes()
-	report := inspect.New(nodes, source.Facts(nodes))
+	report, used := inspect.New(nodes, source.Facts(nodes)), source.Used()
 	out := Fleet{Missing: source.Missing(), Nodes: []Node{}, Waiting: []Wait{}}
 	for _, n := range report.Nodes {
 		node := Node{Name: n.Name, UnitMiB: n.UnitMiB, Closed: n.Closed, Taint: n.Taint, GPUs: []GPU{}}
@@ -188,7 +190,11 @@ func NewFleet(source Source) Fleet {
 			node.Unattributed = append(node.Unattributed, newPod(p))
 		}
 		for _, g := range n.GPUs {
-			node.GPUs = append(node.GPUs, newGPU(g))
+			one := newGPU(g)
+			if mib, known := used[g.UUID]; known {
+				one.UsedMiB = &mib
+			}
+			node.GPUs = append(node.GPUs, one)
 		}
 		out.Nodes = append(out.Nodes, node)
 	}

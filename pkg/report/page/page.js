@@ -161,6 +161,7 @@ function showLegend(view) {
   const what = filter.by === "used" ? "used" : "allocated";
   const key = (name, label) => make("li", {}, make("i", { class: `key ${name}`, "aria-hidden": "true" }), label);
   const heats = [["0", "nothing"], ["1", "to 24%"], ["2", "to 49%"], ["3", "to 74%"], ["4", "to 99%"], ["5", "all"]].map(([level, label]) => key(`heat${level}`, label));
+  if (what === "used") heats.push(key("heatunknown", "not known"));
   const pods = [...colourOf].map(([namespace, c]) => key(`c${c}`, namespace));
   if (byNamespace(fleet.nodes).length > colours) pods.push(key("cx", "other namespaces"));
   const tiles = view === "tiles" && what === "allocated";

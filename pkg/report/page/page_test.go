@@ -27,6 +27,7 @@ type world struct {
 	waiting []inspect.WaitFacts
 	known   map[string]inspect.NodeFacts
 	now     time.Time
+	used    map[gpu.UUID]int64
 }
 
 func newWorld() *world {
@@ -41,6 +42,7 @@ func (w *world) handler() http.Handler {
 			return inspect.Facts{Resource: "gpumem.dev/gpu-mem", Nodes: w.known, Waiting: w.waiting}
 		},
 		Missing: func() string { return "" },
+		Used:    func() map[gpu.UUID]int64 { return w.used },
 	}, reads, func() time.Time { w.now = w.now.Add(freshness); return w.now })
 }
 
@@ -107,10 +109,12 @@ func TestFleetIsWhatTheCacheSays(t *testing.T) {
 	w.node("a", "T4", 14, 14)
 	w.pod("ml/train", "a", 1, 5)
 	w.wait("ml/huge", 100)
+	idle := int64(12)
+	w.used = map[gpu.UUID]int64{"GPU-a-0": idle}
 	got := fleetOf(t, w.handler())
 	want := Fleet{
 		Nodes: []Node{{Name: "a", UnitMiB: 1024, GPUs: []GPU{
-			{Index: 0, UUID: "GPU-a-0", Model: "T4", Capacity: 14, Pods: []Pod{}},
+			{Index: 0, UUID: "GPU-a-0", Model: "T4", Capacity: 14, UsedMiB: &idle, Pods: []Pod{}},
 			{Index: 1, UUID: "GPU-a-1", Model: "T4", Capacity: 14, Requested: 5, Pods: []Pod{{"ml", "train", 5, started}}},
 		}}},
 		Waiting: []Wait{{Namespace: "ml", Name: "huge", Count: 1, MemoryMiB: 100 << 10, Reason: "a: needs 100 GiB on one GPU; the largest that qualifies here has 14 GiB: ask for less"}},

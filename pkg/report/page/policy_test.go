@@ -4,6 +4,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/gpumem/gpumem/pkg/core/gpu"
 	"github.com/gpumem/gpumem/pkg/core/placement"
 	"github.com/gpumem/gpumem/pkg/report/inspect"
 )
@@ -20,7 +21,7 @@ func TestThePageAsksByTheExtendersPolicy(t *testing.T) {
 		placement.Spread:  "a: needs 12 GiB on one GPU; free: GPU0 11, GPU1 10 (21 in all, fragmented)",
 	} {
 		got := NewFleet(Source{
-			Nodes: w.Nodes, Missing: func() string { return "" },
+			Nodes: w.Nodes, Missing: func() string { return "" }, Used: func() map[gpu.UUID]int64 { return nil },
 			Facts: func([]placement.Node) inspect.Facts { return inspect.Facts{Policy: policy, Waiting: w.waiting} },
 		})
 		if len(got.Waiting) != 1 || !strings.HasPrefix(got.Waiting[0].Reason, want) {

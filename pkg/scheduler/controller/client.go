@@ -42,6 +42,16 @@ func NewClient(c *Controller, client kubernetes.Interface, lease types.Namespace
 	return &Client{Controller: c, core: client.CoreV1(), leases: client.CoordinationV1(), lease: lease}
 }
 
+// PodsBy lists the pods of a namespace that a label selector matches, whole: the watches keep little of
+// them.
+func (c *Client) PodsBy(ctx context.Context, namespace, selector string) ([]v1.Pod, error) {
+	list, err := c.core.Pods(namespace).List(ctx, metav1.ListOptions{LabelSelector: selector, ResourceVersion: "0"})
+	if err != nil {
+		return nil, err
+	}
+	return list.Items, nil
+}
+
 // Leader reads who has the Lease. It returns an empty name where there is no Lease, or
 // where it may not be read. A read of one object asks etcd, and takes a millisecond
 // or two.

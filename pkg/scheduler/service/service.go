@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net"
 	"net/http"
+	"os"
 	"time"
 
 	"go.uber.org/zap"
@@ -14,6 +15,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/wait"
 
 	"github.com/gpumem/gpumem/pkg/core/cache"
+	"github.com/gpumem/gpumem/pkg/core/gpu"
 	"github.com/gpumem/gpumem/pkg/core/placement"
 	"github.com/gpumem/gpumem/pkg/process/serve"
 	"github.com/gpumem/gpumem/pkg/report/decisions"
@@ -23,6 +25,7 @@ import (
 	"github.com/gpumem/gpumem/pkg/report/reach"
 	"github.com/gpumem/gpumem/pkg/scheduler/binder"
 	"github.com/gpumem/gpumem/pkg/scheduler/controller"
+	"github.com/gpumem/gpumem/pkg/scheduler/measured"
 )
 
 // reviewInterval is how often assumptions are looked at for their age.
@@ -63,7 +66,7 @@ func New(self, version string, log *zap.Logger, conf Config, books *cache.Cache,
 	s.comparer = &controller.Comparer{Log: log.Named("comparer"), Names: conf.Names, Cache: books, Source: client, Drift: s.Measured}
 	checks = append([]serve.Check{{Name: "cache", Missing: s.Watch.Missing}}, checks...)
 	s.probes = serve.Probes(version, metrics.Handler(registry), s.alive, checks...)
-	s.reads = page.Handler(s.source(), map[string]http.Handler{decisions.Path: s.decided}, time.Now)
+	s.reads = page.Handler(s.source(client), map[string]http.Handler{decisions.Path: s.decided}, time.Now)
 	return s
 }
 
@@ -108,12 +111,20 @@ func (s *Service) fleet() metrics.Fleet {
 	}
 }
 
+// namespaceFile has the namespace that a pod runs in.
+const namespaceFile = "/var/run/secrets/kubernetes.io/serviceaccount/namespace"
+
 // source is what the page shows; nil where there is none.
-func (s *Service) source() *page.Source {
+func (s *Service) source(client *controller.Client) *page.Source {
 	if !s.Page {
 		return nil
 	}
+	used := func() map[gpu.UUID]int64 { return nil }
+	if namespace, err := os.ReadFile(namespaceFile); err == nil { // outside of a pod, the plugins cannot be reached
+		used = (&measured.Reader{Log: s.Log.Named("measured"), Pods: client, Namespace: string(namespace), Now: time.Now}).Used
+	}
 	return &page.Source{
+		Used:  used,
 		Nodes: s.Cache.Nodes, Missing: s.Watch.Missing,
 		Facts: func(nodes []placement.Node) inspect.Facts {
 			facts := reach.Facts(s.Names, nodes, s.Watch.Node, s.Watch.Waiting())

@@ -99,7 +99,7 @@ func TestWhatIsFreeWhereNoPodsGo(t *testing.T) {
 				}
 			}
 		}
-		source := s.source()
+		source := s.source(nil)
 		fleet = page.NewFleet(*source)
 		if got := source.Facts(source.Nodes()).Policy; got != placement.Spread {
 			t.Errorf("the page has policy %q, and the flags spread", got)

@@ -1,0 +1,136 @@
+package measured
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"maps"
+	"net"
+	"net/http"
+	"strconv"
+	"sync"
+	"time"
+
+	"github.com/prometheus/common/expfmt"
+	"github.com/prometheus/common/model"
+	"go.uber.org/zap"
+	"golang.org/x/sync/errgroup"
+	v1 "k8s.io/api/core/v1"
+
+	"github.com/gpumem/gpumem/pkg/core/gpu"
+)
+
+// Freshness is for how long what was measured is taken for what is so.
+const Freshness = 15 * time.Second
+
+const (
+	patience  = 2 * time.Second // with all plugins: the reader of the page waits for it
+	atOnce    = 32
+	maxAnswer = 4 << 20 // bytes
+
+	selector   = "app.kubernetes.io/part-of=gpumem,app.kubernetes.io/component=device-plugin"
+	probesPort = "probes"
+	usedBytes  = "gpumem_device_plugin_gpu_memory_used_bytes"
+)
+
+// Pods lists pods of the process's namespace.
+type Pods interface {
+	PodsBy(ctx context.Context, namespace, selector string) ([]v1.Pod, error)
+}
+
+// Reader asks the device plugins. It is safe for concurrent use.
+type Reader struct {
+	Log       *zap.Logger
+	Pods      Pods
+	Namespace string // that gpumem runs in
+	Now       func() time.Time
+
+	mu   sync.Mutex // kept while plugins are asked: others wait for the same answers
+	at   time.Time
+	used map[gpu.UUID]int64
+}
+
+// Used returns how much memory of each GPU is in use, in MiB, as far as the plugins answer.
+func (r *Reader) Used() map[gpu.UUID]int64 {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if now := r.Now(); r.at.IsZero() || now.Sub(r.at) >= Freshness {
+		ctx, cancel := context.WithTimeout(context.Background(), patience)
+		defer cancel()
+		r.at, r.used = now, r.ask(ctx)
+	}
+	return r.used
+}
+
+func (r *Reader) ask(ctx context.Context) map[gpu.UUID]int64 {
+	plugins, err := r.Pods.PodsBy(ctx, r.Namespace, selector)
+	if err != nil {
+		r.Log.Warn("cannot list the device plugins, so the page does not show what is used", zap.Error(err))
+		return nil
+	}
+	var mu sync.Mutex
+	all := make(map[gpu.UUID]int64)
+	var group errgroup.Group
+	group.SetLimit(atOnce)
+	for _, plugin := range plugins {
+		group.Go(func() error {
+			of, err := usedOf(ctx, &plugin)
+			if err != nil {
+				r.Log.Debug("a device plugin does not tell what is used", zap.String("pod", plugin.Name), zap.Error(err))
+				return nil
+			}
+			mu.Lock()
+			defer mu.Unlock()
+			maps.Copy(all, of)
+			return nil
+		})
+	}
+	_ = group.Wait() // no goroutine fails
+	return all
+}
+
+// usedOf asks one device plugin.
+func usedOf(ctx context.Context, pod *v1.Pod) (map[gpu.UUID]int64, error) {
+	address, err := addressOf(pod)
+	if err != nil {
+		return nil, err
+	}
+	request, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+address+"/metrics", nil)
+	if err != nil {
+		return nil, err
+	}
+	answer, err := http.DefaultClient.Do(request)
+	if err != nil {
+		return nil, err
+	}
+	defer answer.Body.Close()
+	if answer.StatusCode != http.StatusOK {
+		return nil, fmt.Errorf("it answers %s", answer.Status)
+	}
+	parser := expfmt.NewTextParser(model.LegacyValidation)
+	families, err := parser.TextToMetricFamilies(io.LimitReader(answer.Body, maxAnswer))
+	if err != nil {
+		return nil, err
+	}
+	out := make(map[gpu.UUID]int64)
+	for _, m := range families[usedBytes].GetMetric() {
+		for _, l := range m.GetLabel() {
+			if l.GetName() == "uuid" {
+				out[gpu.UUID(l.GetValue())] = int64(m.GetGauge().GetValue()) >> 20
+			}
+		}
+	}
+	return out, nil
+}
+
+// addressOf returns where a device plugin serves its metrics.
+func addressOf(pod *v1.Pod) (string, error) {
+	for _, c := range append(pod.Spec.InitContainers, pod.Spec.Containers...) {
+		for _, p := range c.Ports {
+			if p.Name == probesPort && pod.Status.PodIP != "" {
+				return net.JoinHostPort(pod.Status.PodIP, strconv.Itoa(int(p.ContainerPort))), nil
+			}
+		}
+	}
+	return "", fmt.Errorf("it has no address, or no port %s", probesPort)
+}
