@@ -41,6 +41,7 @@ type apiServer struct {
 	skew     time.Duration // of its clock
 	down     bool          // it refuses connections
 	holder   string        // of kube-scheduler's Lease
+	renewed  time.Duration // when it was, in runs of the plugin
 }
 
 func newAPIServer(w *World) *apiServer {
@@ -256,6 +257,18 @@ type informer[T object] struct {
 	synced  bool                        // the first list has been handled
 	gone    map[types.UID]string        // UIDs whose end the client has been told of
 	goneAt  map[types.UID]time.Duration // and when
+
+	listeners []*informer[T] // of one watch: each hears of it by a queue of its own
+}
+
+// listen has another handler hear, sooner or later, of what the watch has stored. What it has
+// been told of is in a store of its own.
+func listen[T object](i *informer[T], subs *[]*informer[T], name string, handler toolscache.ResourceEventHandler) *informer[T] {
+	l := newInformer(i.w, i.p, name, handler, i.list, i.matches)
+	l.lag = pick(i.w.rng, []time.Duration{1 * tick, 3 * tick, 100 * tick})
+	i.listeners = append(i.listeners, l)
+	*subs = append(*subs, l)
+	return l
 }
 
 func newInformer[T object](w *World, p *process, name string, handler toolscache.ResourceEventHandler, list func() map[string]T, matches func(T) bool) *informer[T] {
@@ -287,19 +300,25 @@ func (i *informer[T]) process() *process { return i.p }
 func (i *informer[T]) bookmark() {
 	i.w.after(i.w.between(time.Second, time.Minute), i.p, i.name+": a bookmark is due", func() {
 		if i.open {
-			i.deliver("bookmark", func() {})
+			i.deliver("bookmark", func(*informer[T]) {})
 		}
 		i.bookmark()
 	})
 }
 
 // deliver puts an event of the stream on its way: behind those before it.
-func (i *informer[T]) deliver(what string, fire func()) {
+func (i *informer[T]) deliver(what string, fire func(*informer[T])) {
+	i.pass(what, i.w.api.version, fire)
+}
+
+func (i *informer[T]) pass(what string, version int64, fire func(*informer[T])) {
 	i.last = max(i.last, (i.w.now()+i.w.between(1*tick, max(tick, i.lag)))/tick)
-	version := i.w.api.version
 	i.w.at(i.last, i.p, i.name+": "+what, func() {
-		fire()
+		fire(i)
 		i.told = version
+		for _, l := range i.listeners {
+			l.pass(what, version, fire)
+		}
 		if i.after != nil {
 			i.after()
 		}
@@ -316,18 +335,18 @@ func (i *informer[T]) changed(old, now T) {
 	sameUID := was && is && old.GetUID() == now.GetUID()
 	switch {
 	case was && (!is || !sameUID):
-		i.deliver("deleted "+old.GetName(), func() { i.drop(old.GetName(), old) })
+		i.deliver("deleted "+old.GetName(), func(i *informer[T]) { i.drop(old.GetName(), old) })
 		if is {
-			i.deliver("added "+now.GetName(), func() { i.put(now) })
+			i.deliver("added "+now.GetName(), func(i *informer[T]) { i.put(now) })
 		}
 	case is:
 		what := "added " + now.GetName()
 		if was {
 			what = "modified " + now.GetName()
 		}
-		i.deliver(what, func() { i.put(now) })
+		i.deliver(what, func(i *informer[T]) { i.put(now) })
 		if i.w.chance(20) {
-			i.deliver("again "+now.GetName(), func() {
+			i.deliver("again "+now.GetName(), func(i *informer[T]) {
 				if i.store[now.GetName()] == now {
 					i.put(now)
 				}
@@ -390,7 +409,7 @@ func (i *informer[T]) relist() {
 			objects = append(objects, all[name])
 		}
 	}
-	i.deliver("list", func() {
+	i.deliver("list", func(i *informer[T]) {
 		there := make(map[string]bool, len(objects))
 		for _, o := range objects {
 			there[o.GetName()] = true

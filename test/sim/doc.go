@@ -9,6 +9,13 @@
 // assumptions and its self-check; the device plugin's RPCs and its Reconcile;
 // what the plugin knows of pods, and the patches that it writes.
 //
+// In one run of two gpumem decides within kube-scheduler instead (plugged.go, inside.go): what is
+// real of that is package cycle, which the plugin of gpumem-scheduler calls at each of its
+// points, package lease, and all that it shares with the extender. Not simulated is what stands
+// between: cmd/gpumem-scheduler/plugin, which translates kube-scheduler's types, and in its
+// preempt.go wraps kube-scheduler's own preemption. test/scheduler runs those lines with
+// kube-scheduler itself.
+//
 // # What is modelled
 //
 //   - The API server: Binding and patches with their preconditions, watches with
@@ -23,7 +30,11 @@
 //     Its queue tries a pod again when something has happened that may help, after a
 //     back-off that grows, and otherwise after five minutes (queue.go). What may help
 //     differs between 1.31 and 1.32, and the back-off between 1.32 and 1.33: there are
-//     runs of each.
+//     runs of each. With gpumem in it, it has one watch, of which the cache and its own
+//     handlers hear at different times, nodes with generations, hints, reservations, a
+//     dry run of preemption, and the rules of client-go's leader election: a leader may
+//     be cut off from the Lease, killed, told to end, or frozen in a burst of pods for
+//     longer than the Lease lasts.
 //   - The kubelet's device manager: one pod at a time, in batches in another
 //     order than they were bound, IDs at random, those of init containers again,
 //     a checkpoint, restarts that admit everything again. It has the real one's
@@ -53,6 +64,10 @@
 // made under a lock (I8); nothing panics (I9).
 //
 // I10: at rest, no waiting pod fits anywhere.
+//
+// Within kube-scheduler there are two more. No binding lands that was sent by one who has not
+// the Lease any more. Nobody is evicted from a node that the pod fits without, by what
+// kube-scheduler and the cache have been told together: one of them may be behind.
 //
 // I11: what a tenant writes on its own objects changes the accounting of no other pod. An
 // extender counts of each other pod what comes of that pod's object or binding, and the

@@ -42,8 +42,13 @@ type extenderProc struct {
 	asked  http.Handler // what changes nothing: Filter, which may wait, looks again when it is let to
 	asker  *extender.Extender
 	books  *cache.Cache
-	pods   *informer[*v1.Pod]
+	pods   *informer[*v1.Pod] // what the cache has been told of
 	nodes  *informer[*v1.Node]
+	stored struct { // what the watches have, of which the cache may still be told
+		pods  *informer[*v1.Pod]
+		nodes *informer[*v1.Node]
+	}
+	plugged *plugged // nil: it is an extender
 
 	sent     map[string]*v1.Binding // the last binding sent, by UID
 	sentAt   map[string]time.Duration
@@ -87,14 +92,19 @@ func (w *World) newExtender(r *replica) *extenderProc {
 	}
 	e.asked = e.asker.Routes("simulation")
 	books := &controller.Books{Log: zap.NewNop(), Names: w.names, Cache: e.books}
-	e.nodes = w.api.watchNodes(e.process, r.name+" nodes", books.NodeHandler(), func(*v1.Node) bool { return true })
-	e.pods = w.api.watchPods(e.process, r.name+" pods", books.PodHandler(), notTerminal)
+	if w.cfg.Mode == inProcess {
+		e.plugIn(r, books)
+	} else {
+		e.nodes = w.api.watchNodes(e.process, r.name+" nodes", books.NodeHandler(), func(*v1.Node) bool { return true })
+		e.pods = w.api.watchPods(e.process, r.name+" pods", books.PodHandler(), notTerminal)
+		e.stored.nodes, e.stored.pods = e.nodes, e.pods
+	}
 	touched := func() {
 		e.dirty = true
 		w.busy = w.busy || len(e.open) > 0 // Filter may wait for this
 	}
 	e.nodes.after, e.pods.after = touched, touched
-	e.pods.bookmark()
+	e.stored.pods.bookmark()
 	e.scheduleReview()
 	e.scheduleWake()
 	e.scheduleCheck(&controller.Comparer{Log: zap.NewNop(), Names: w.names, Cache: e.books, Source: watched{e}, Drift: watched{e}})
@@ -129,12 +139,21 @@ func (e *extenderProc) scheduleReview() {
 	})
 }
 
+// wakeWaiting has those pods tried again that fit by now.
+func (e *extenderProc) wakeWaiting() {
+	if e.plugged != nil {
+		e.plugged.decider.Wake(context.Background(), e.plugged)
+		return
+	}
+	e.asker.WakeWaiting(context.Background())
+}
+
 // scheduleWake has kube-scheduler woken for pods that fit by now, as often as the
 // command does.
 func (e *extenderProc) scheduleWake() {
 	e.w.after(time.Second, e.process, e.name+": looks who waits", func() {
 		e.w.spawn(func() {
-			e.asker.WakeWaiting(context.Background())
+			e.wakeWaiting()
 			e.w.mu.Lock()
 			e.scheduleWake()
 			e.w.mu.Unlock()
@@ -168,10 +187,10 @@ type watched struct{ e *extenderProc }
 func (a watched) Stored() (pods []*v1.Pod, nodes []*v1.Node, complete bool) {
 	a.e.w.mu.Lock()
 	defer a.e.w.mu.Unlock()
-	for _, pod := range a.e.pods.store {
+	for _, pod := range a.e.stored.pods.store {
 		pods = append(pods, pod)
 	}
-	for _, node := range a.e.nodes.store {
+	for _, node := range a.e.stored.nodes.store {
 		nodes = append(nodes, node)
 	}
 	return pods, nodes, a.e.missing() == ""
@@ -383,14 +402,14 @@ type cluster struct{ e *extenderProc }
 func (c cluster) Pod(_, name string) *v1.Pod {
 	c.e.w.mu.Lock()
 	defer c.e.w.mu.Unlock()
-	return c.e.pods.store[name]
+	return c.e.stored.pods.store[name]
 }
 
 func (c cluster) Waiting() (out []*v1.Pod) {
 	c.e.w.mu.Lock()
 	defer c.e.w.mu.Unlock()
-	for _, name := range slices.Sorted(maps.Keys(c.e.pods.store)) {
-		if pod := c.e.pods.store[name]; pod.Spec.NodeName == "" && c.e.w.names.Holds(pod) {
+	for _, name := range slices.Sorted(maps.Keys(c.e.stored.pods.store)) {
+		if pod := c.e.stored.pods.store[name]; pod.Spec.NodeName == "" && c.e.w.names.Holds(pod) {
 			out = append(out, pod)
 		}
 	}
@@ -469,18 +488,14 @@ func (c cluster) Bind(ctx context.Context, b *v1.Binding) error {
 	e, w, uid := c.e, c.e.w, string(b.UID)
 	w.mu.Lock()
 	c.unlocked("Bind")
-	before := e.sent[uid]
-	_, assumed, ok := e.books.Where(uid)
-	e.repeated[uid] = ok && assumed && before != nil && before.Target.Name == b.Target.Name && e.reserved[uid]
-	e.sent[uid], e.sentAt[uid] = b, w.now()
-	e.reserved[uid] = true
-	delete(e.refused, uid)
-	e.dirty = true
-	e.checkDecision(uid, b.Target.Name, b.Annotations[w.names.Assignment()])
+	e.decided(b)
 	w.noteSent(uid, sending{by: e.process, node: b.Target.Name, gpus: w.gpusOf(w.asSent(w.pods[uid], b.Annotations[w.names.Assignment()]), b.Annotations[w.names.Assignment()])})
 	w.logf("  %s: POST binding of %s to %s %s", e.name, b.Name, b.Target.Name, b.Annotations[w.names.Index()])
 	err := w.api.request(ctx, e.process, "POST binding "+b.Name, true, func() error {
 		err := w.api.bind(b)
+		if err == nil {
+			e.checkAlone(b.Name)
+		}
 		if err == nil && e.live {
 			if node, _, ok := e.books.Where(uid); !ok || node != b.Target.Name {
 				w.violate("I2", "%s: a binding of %s to %s has landed, and its memory is no longer reserved", e.name, b.Name, b.Target.Name)
@@ -505,6 +520,19 @@ func (c cluster) Bind(ctx context.Context, b *v1.Binding) error {
 	}
 	w.mu.Unlock()
 	return err
+}
+
+// decided notes that a place was chosen for a pod, which is about to be sent or sent again.
+func (e *extenderProc) decided(b *v1.Binding) {
+	uid := string(b.UID)
+	before := e.sent[uid]
+	_, assumed, ok := e.books.Where(uid)
+	e.repeated[uid] = ok && assumed && before != nil && before.Target.Name == b.Target.Name && e.reserved[uid]
+	e.sent[uid], e.sentAt[uid] = b, e.w.now()
+	e.reserved[uid] = true
+	delete(e.refused, uid)
+	e.dirty = true
+	e.checkDecision(uid, b.Target.Name, b.Annotations[e.w.names.Assignment()])
 }
 
 func (c cluster) Refused(err error) bool {

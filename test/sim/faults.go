@@ -113,12 +113,18 @@ var allFaults = []fault{
 	}},
 	{"a scheduler crashes", func(w *World) {
 		r := w.replicas[w.leader]
-		if r.sched != nil && r.sched.live {
+		if w.cfg.Mode == inProcess {
+			w.restart(r)
+		} else if r.sched != nil && r.sched.live {
 			r.sched.kill()
 			w.after(w.between(200*tick, 5*time.Second), nil, r.name+": scheduler starts", w.lead)
 		}
 	}},
 	{"a failover", func(w *World) {
+		if p := w.replicas[w.leader].ext.plugged; p != nil {
+			p.cut = true
+			return
+		}
 		// The new leader may begin before the old one has noticed.
 		if old := w.replicas[w.leader].sched; old != nil {
 			w.after(w.between(1*tick, 3*time.Second), old.process, old.name+": has lost the lead", func() {
@@ -363,12 +369,14 @@ func (w *World) calm() {
 			r.ext = w.newExtender(r)
 		}
 	}
-	for i, r := range w.replicas {
-		if i != w.leader && r.sched != nil {
-			r.sched.kill()
+	if w.cfg.Mode == throughExtender {
+		for i, r := range w.replicas {
+			if i != w.leader && r.sched != nil {
+				r.sched.kill()
+			}
 		}
+		w.lead()
 	}
-	w.lead()
 	for i := range 3 {
 		w.after(time.Duration(20+10*i)*time.Second, nil, "a pod ends", w.endOne)
 	}
@@ -437,6 +445,12 @@ func (w *World) cordon(m *machine) {
 // handOver has the leader give up the lead, as one does that is told to end, and the
 // other take it.
 func (w *World) handOver() {
+	if p := w.replicas[w.leader].ext.plugged; p != nil {
+		if p.live && p.leads {
+			p.giveBack()
+		}
+		return
+	}
 	if old := w.replicas[w.leader].sched; old != nil {
 		old.kill()
 	}

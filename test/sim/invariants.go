@@ -254,7 +254,7 @@ func (e *extenderProc) view() map[string]known {
 		out[uid] = w.knownBy(pod)
 	}
 	for _, pod := range e.pods.store {
-		if pod.Spec.NodeName != "" {
+		if pod.Spec.NodeName != "" && !e.forgotten(pod) {
 			uid := string(pod.UID)
 			delete(e.read, uid)
 			out[uid] = w.knownBy(pod)
@@ -266,6 +266,14 @@ func (e *extenderProc) view() map[string]known {
 		}
 	}
 	return out
+}
+
+// forgotten reports whether a pod was taken out of the cache that is gone, though the cache has
+// not been told of that.
+func (e *extenderProc) forgotten(pod *v1.Pod) bool {
+	stored := e.stored.pods.store[pod.Name]
+	_, _, known := e.books.Where(string(pod.UID))
+	return !known && (stored == nil || stored.UID != pod.UID)
 }
 
 // knownBy is what an object tells of a bound pod.
@@ -727,8 +735,8 @@ func (w *World) checkMachineAtRest(m *machine) {
 		if w.forges(s) {
 			written = slices.Sorted(slices.Values(w.gpusOf(s, pod.Annotations[w.names.Assignment()])))
 		}
-		if s.initial() && written == nil {
-			continue // a plugin that has started since cannot know: it counts everywhere
+		if s.initial() && (written == nil || w.forges(s)) {
+			continue // a plugin that has started since cannot know: it counts everywhere, or as its owner says
 		}
 		if !slices.Equal(written, gpus) {
 			w.violate("I5", "%s on %s holds IDs of %v, and %v is written of it", name, m.name, gpus, written)

@@ -51,6 +51,8 @@ type happening struct {
 	node *v1.Node // that was added, or changed
 	was  *v1.Node
 	pod  *spec // that is concerned; nil: whichever
+
+	before, after *v1.Pod // the pod to which it happens, where it is one
 }
 
 type occasion int
@@ -86,7 +88,7 @@ func (s *scheduler) updated(old, now *v1.Pod) {
 		s.added(now)
 	case now == old:
 	case old.Spec.NodeName != "":
-		s.move(happening{what: podChanged})
+		s.move(happening{what: podChanged, before: old, after: now})
 	case now.Spec.NodeName != "":
 		delete(s.queue, uid)
 		s.move(happening{what: podBound})
@@ -100,9 +102,9 @@ func (s *scheduler) updated(old, now *v1.Pod) {
 		if !maps.Equal(old.Annotations, now.Annotations) || (old.DeletionTimestamp == nil) != (now.DeletionTimestamp == nil) {
 			what = podTouched
 		}
-		s.move(happening{what: what, pod: s.w.pods[uid]})
+		s.move(happening{what: what, pod: s.w.pods[uid], before: old, after: now})
 		if old.Status.NominatedNodeName != "" && old.Status.NominatedNodeName != now.Status.NominatedNodeName {
-			s.move(happening{what: podDeleted})
+			s.move(happening{what: podDeleted, before: old})
 		}
 	}
 }
@@ -112,7 +114,7 @@ func (s *scheduler) deleted(pod *v1.Pod) {
 	delete(s.queue, uid)
 	_, under := s.assumed[uid]
 	if delete(s.assumed, uid); under || pod.Spec.NodeName != "" || pod.Status.NominatedNodeName != "" {
-		s.move(happening{what: podDeleted})
+		s.move(happening{what: podDeleted, before: pod})
 	}
 }
 
@@ -141,7 +143,11 @@ func (s *scheduler) move(h happening) {
 func (s *scheduler) helps(uid string, q *queued, h happening) bool {
 	p, w := s.w.pods[uid], s.w
 	switch {
-	case w.cfg.Hints && q.by.extender:
+	case s.own != nil && q.by.extender && s.helpsInside(p, h):
+		return true
+	case s.own != nil && !q.by.sum:
+		return false
+	case s.own == nil && w.cfg.Hints && q.by.extender:
 		return true
 	case w.cfg.Hints:
 		more := func() bool { return h.was == nil || w.allocatable(h.node).exceeds(w.allocatable(h.was), p.need) }

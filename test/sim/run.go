@@ -21,6 +21,7 @@ type Config struct {
 	Nodes int       // how many; 0: a few
 
 	Adversary adversary // none, if that is not said
+	Mode      mode      // that of the extender, if that is not said
 
 	// What there is in this run, drawn from the seed.
 	Cores      bool // pods that ask for cores, too
@@ -178,7 +179,9 @@ func newWorld(cfg Config) *World {
 		r.ext = w.newExtender(r)
 		w.replicas = append(w.replicas, r)
 	}
-	w.startScheduler(w.replicas[0])
+	if w.cfg.Mode == throughExtender {
+		w.startScheduler(w.replicas[0])
+	}
 	w.after(3*time.Second, nil, "the cluster is up", func() {
 		w.up = w.steps
 		w.logf("  %d nodes; %s; %s", w.cfg.Nodes, w.kubeScheduler(w.replicas[0]), w.cfg.Adversary)
@@ -237,11 +240,15 @@ func (w *World) draw(cfg Config) Config {
 	}
 	cfg.Samples, cfg.Hints, cfg.Alone = w.rng.IntN(2), !often(3), often(2)
 	cfg.Eager = cfg.Hints && !often(4)
+	cfg.Hints = cfg.Hints || cfg.Mode == inProcess
 	share := 1 + w.rng.IntN(3)
 	for _, f := range allFaults {
 		if w.rng.IntN(4) < share {
 			cfg.kinds = append(cfg.kinds, f)
 		}
+	}
+	if cfg.Mode == inProcess && often(2) {
+		cfg.kinds = append(cfg.kinds, frozen)
 	}
 	if len(cfg.kinds) > 0 && often(3) { // one of them all the time
 		cfg.kinds = append(cfg.kinds, slices.Repeat([]fault{pick(w.rng, cfg.kinds)}, 2*len(cfg.kinds))...)

@@ -37,11 +37,17 @@ type scheduler struct {
 	trying  string             // the UID of the pod whose cycle is under way
 	due     time.Duration      // when the next cycle is
 	next    int                // the node that it looks at first
+
+	own    *plugged         // gpumem is within; nil: an extender is asked
+	ending bool             // it was told to end: it begins no cycle
+	infos  map[string]*info // nodes as they were last looked at; where gpumem is within
+	made   int64            // generations of nodes
 }
 
 type assumed struct {
 	node string
 	need amount
+	pod  *v1.Pod // with the node in it; where gpumem is within
 }
 
 // startScheduler has a replica lead: a new process has the Lease, under a name of its
@@ -50,16 +56,28 @@ func (w *World) startScheduler(r *replica) {
 	w.serial++
 	w.api.holder = fmt.Sprintf("%s_%d", r.name, w.serial)
 	w.api.bump()
-	r.sched = w.newScheduler(r)
+	r.sched = w.beside(r)
 	clear(w.live.waits)
 }
 
-func (w *World) newScheduler(r *replica) *scheduler {
-	s := &scheduler{
-		process: w.newProcess(r.name + " scheduler"), w: w, replica: r,
-		assumed: make(map[string]assumed), queue: make(map[string]*queued),
+func newScheduler(w *World, p *process, r *replica) *scheduler {
+	return &scheduler{
+		process: p, w: w, replica: r,
+		assumed: make(map[string]assumed), queue: make(map[string]*queued), infos: make(map[string]*info),
 	}
-	s.pods = w.api.watchPods(s.process, s.name+" pods", toolscache.ResourceEventHandlerFuncs{
+}
+
+// beside makes a kube-scheduler of its own process.
+func (w *World) beside(r *replica) *scheduler {
+	s := newScheduler(w, w.newProcess(r.name+" scheduler"), r)
+	s.pods = w.api.watchPods(s.process, s.name+" pods", s.podHandler(), notTerminal)
+	s.nodes = w.api.watchNodes(s.process, s.name+" nodes", s.nodeHandler(), func(*v1.Node) bool { return true })
+	s.pods.after, s.nodes.after = s.wake, s.wake
+	return s
+}
+
+func (s *scheduler) podHandler() toolscache.ResourceEventHandler {
+	return toolscache.ResourceEventHandlerFuncs{
 		AddFunc:    func(o any) { s.added(o.(*v1.Pod)) },
 		UpdateFunc: func(old, now any) { s.updated(old.(*v1.Pod), now.(*v1.Pod)) },
 		DeleteFunc: func(o any) {
@@ -68,14 +86,15 @@ func (w *World) newScheduler(r *replica) *scheduler {
 			}
 			s.deleted(o.(*v1.Pod))
 		},
-	}, notTerminal)
-	s.nodes = w.api.watchNodes(s.process, s.name+" nodes", toolscache.ResourceEventHandlerFuncs{
+	}
+}
+
+func (s *scheduler) nodeHandler() toolscache.ResourceEventHandler {
+	return toolscache.ResourceEventHandlerFuncs{
 		AddFunc:    func(o any) { s.move(happening{what: nodeAdded, node: o.(*v1.Node)}) },
 		UpdateFunc: func(old, now any) { s.nodeUpdated(old.(*v1.Node), now.(*v1.Node)) },
 		DeleteFunc: func(any) { s.move(happening{what: nodeDeleted}) },
-	}, func(*v1.Node) bool { return true })
-	s.pods.after, s.nodes.after = s.wake, s.wake
-	return s
+	}
 }
 
 // wake has a cycle run soon: something has changed.
@@ -102,6 +121,9 @@ func (s *scheduler) cycle() {
 	if !s.pods.synced || !s.nodes.synced || s.trying != "" {
 		return // the lists wake it, and the end of the cycle does
 	}
+	if s.own != nil && (!s.own.leads || s.ending) {
+		return // the lead wakes it
+	}
 	for uid, a := range s.assumed {
 		if pod := s.pods.store[w.pods[uid].name]; pod != nil && string(pod.UID) == uid && pod.Spec.NodeName == a.node {
 			delete(s.assumed, uid)
@@ -115,7 +137,11 @@ func (s *scheduler) cycle() {
 		s.queue[s.trying].begin()
 		w.spawn(func() {
 			w.mu.Lock()
-			s.schedule(pod)
+			if s.own != nil {
+				s.decide(pod)
+			} else {
+				s.schedule(pod)
+			}
 			s.trying = ""
 			s.wake()
 			w.mu.Unlock()
@@ -161,7 +187,9 @@ func (s *scheduler) schedule(pod *v1.Pod) {
 // refusal is why a pod fits nowhere.
 type refusal struct {
 	nodes    map[string]string // those that were looked at, and an eviction may help on; and why
-	extender bool              // it has refused some
+	extender bool              // gpumem has refused some
+	sum      bool              // some have too little in all
+	final    []string          // nodes on which no eviction helps; where gpumem is within
 }
 
 // findNodes finds nodes for a pod: the one that it is nominated to, if it fits
@@ -198,7 +226,9 @@ func (s *scheduler) findNodes(p *spec, pod *v1.Pod) ([]string, refusal, error) {
 // kubeScheduler says which kind a replica has.
 func (w *World) kubeScheduler(r *replica) string {
 	out := "kube-scheduler without hints"
-	if w.cfg.Eager {
+	if w.cfg.Mode == inProcess {
+		out = "gpumem-scheduler"
+	} else if w.cfg.Eager {
 		out = "kube-scheduler with hints, eager"
 	} else if w.cfg.Hints {
 		out = "kube-scheduler with hints"

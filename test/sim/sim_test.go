@@ -22,6 +22,7 @@ var (
 	steps  = flag.Int("steps", 400, "steps with faults in a run")
 	nodes  = flag.Int("nodes", 0, "how many nodes each run has; 0: some have a few more than others")
 	foe    = flag.Int("adversary", -1, "0: none, 1: under policies, 2: without; -1: the seed says")
+	within = flag.Int("mode", -1, "0: the extender, 1: the plugin; -1: the seed says")
 	fleets = flag.Int("fleets", 10, "how many seeds to run with a large fleet")
 	all    = flag.Bool("all", false, "go on after a violation, and list them all")
 	shrink = flag.Bool("shrink", true, "look for the shortest prefix of a run that breaks an invariant, and print its run")
@@ -59,10 +60,10 @@ func TestSim(t *testing.T) {
 		n = shortest(t, s.worst.seed)
 		one(t, s.worst.seed, n)
 	}
-	who := config(s.worst.seed, n, *nodes).Adversary
-	t.Errorf("See it: cd test/sim && go test -run TestSim$ -seed=%d -steps=%d -nodes=%d -adversary=%d .\n"+
-		"Keep it: a file in test/sim/testdata that begins with \"seed %d steps %d adversary %d\" and says below what went wrong.",
-		s.worst.seed, n, *nodes, who, s.worst.seed, n, who)
+	c := config(s.worst.seed, n, *nodes)
+	t.Errorf("See it: cd test/sim && go test -run TestSim$ -seed=%d -steps=%d -nodes=%d -adversary=%d -mode=%d .\n"+
+		"Keep it: a file in test/sim/testdata that begins with \"seed %d steps %d adversary %d mode %d\" and says below what went wrong.",
+		c.Seed, n, *nodes, c.Adversary, c.Mode, c.Seed, n, c.Adversary, c.Mode)
 }
 
 // TestFleet runs some seeds with so many nodes that kube-scheduler asks about some of
@@ -77,13 +78,16 @@ func TestFleet(t *testing.T) {
 	}
 }
 
-// config has one run in three with an adversary.
+// config has one run in three with an adversary, and one in two in each mode.
 func config(seed uint64, steps, nodes int) Config {
-	who := adversaryOf(seed)
+	c := Config{Seed: seed, Steps: steps, Nodes: nodes, Adversary: adversaryOf(seed), Mode: modeOf(seed)}
 	if *foe >= 0 {
-		who = adversary(*foe)
+		c.Adversary = adversary(*foe)
 	}
-	return Config{Seed: seed, Steps: steps, Nodes: nodes, Adversary: who}
+	if *within >= 0 {
+		c.Mode = mode(*within)
+	}
+	return c
 }
 
 // search is a number of seeds being run by several workers.
@@ -197,8 +201,8 @@ func TestTraces(t *testing.T) {
 				t.Fatal(err)
 			}
 			cfg := Config{}
-			if _, err := fmt.Sscanf(string(content), "seed %d steps %d adversary %d\n", &cfg.Seed, &cfg.Steps, &cfg.Adversary); err != nil {
-				t.Fatalf("want \"seed N steps M adversary A\" in the first line: %v", err)
+			if _, err := fmt.Sscanf(string(content), "seed %d steps %d adversary %d mode %d\n", &cfg.Seed, &cfg.Steps, &cfg.Adversary, &cfg.Mode); err != nil {
+				t.Fatalf("want \"seed N steps M adversary A mode E\" in the first line: %v", err)
 			}
 			if v := Run(t, cfg).Violation; v != nil {
 				t.Error(v)

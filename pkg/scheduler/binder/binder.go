@@ -271,6 +271,7 @@ func (b *Binder) settle(ctx context.Context, ref placement.PodRef, nodeName stri
 		b.Cache.RefusePod(ref.UID, decided)
 		return none, cause
 	}
+	b.end.unknown(decided)
 	return none, fmt.Errorf("%w: the outcome is not known; the memory stays reserved until it is", cause)
 }
 

@@ -1,12 +1,23 @@
 package binder
 
-import "sync"
+import (
+	"sync"
+	"time"
+)
 
 // end is how a process stops to bind.
 type end struct {
 	mu    sync.Mutex
 	ended bool
 	binds sync.WaitGroup // under way
+	lands time.Time      // until then what was sent may land, though nothing is under way any more
+}
+
+// unknown notes that a binding may land of which no more is heard.
+func (e *end) unknown(sent time.Time) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.lands = sent.Add(BindTimeout)
 }
 
 // enter counts a Bind until leave is called. One that begins too late is not waited for, and
@@ -28,11 +39,15 @@ func (e *end) begun() bool {
 	return e.ended
 }
 
-// Drain has nothing more bound, and returns when all that was sent is answered: then another
-// process may decide.
+// Drain has nothing more bound, and returns when all that was sent is answered, or cannot land
+// any more: then another process may decide.
 func (b *Binder) Drain() {
 	b.end.mu.Lock()
 	b.end.ended = true
 	b.end.mu.Unlock()
 	b.end.binds.Wait()
+	b.end.mu.Lock()
+	left := b.end.lands.Sub(b.Now())
+	b.end.mu.Unlock()
+	<-time.After(left)
 }
