@@ -133,18 +133,18 @@ func (p *Server) PreStartContainer(ctx context.Context, req *pluginapi.PreStartC
 		return nil, asStatus(err)
 	}
 	if asked != nil {
-		return out, nil // logged; what the kubelet accounts is right all the same
+		return out, p.unlistedMayStart(ctx, s, "container", grant) // logged; what the kubelet accounts is right all the same
 	}
 	held, ok := allocation.Find(s.Allocated, gpu.Memory, ids)
 	if !ok { // a plain init container: the kubelet does not list those
 		p.log.Debug("container starts", zap.String("node", p.cfg.Node), zap.Strings("devices", uuids(grant.Devices)), zap.Int("units", grant.Each))
-		return out, p.initMayStart(ctx, ids)
+		return out, p.unlistedMayStart(ctx, s, "init container", grant)
 	}
 	i := slices.IndexFunc(s.Pods, func(pod allocation.Pod) bool { return held.Of(pod.Pod) })
 	if i < 0 {
 		p.log.Info("container of a pod starts that the API server has not told of", zap.String("node", p.cfg.Node),
 			zap.String("pod", held.Namespace+"/"+held.Name), zap.String("container", held.Container))
-		return out, nil
+		return out, p.unlistedMayStart(ctx, s, "container", grant)
 	}
 	pod := s.Pods[i]
 	p.log.Info("container starts", zap.String("node", p.cfg.Node), zap.Stringer("pod", pod.Pod), zap.String("uid", pod.Pod.UID),

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"fmt"
+	"slices"
 
 	"go.uber.org/zap"
 
@@ -27,14 +28,33 @@ func (p *Server) mayStart(ctx context.Context, s allocation.State, pod allocatio
 	return nil
 }
 
-// initMayStart says why an init container must not start that holds some slots. The
-// kubelet does not tell whose it is, and puts the reason into an event of its pod.
-func (p *Server) initMayStart(ctx context.Context, slots []gpu.SlotID) error {
-	if err := p.ready(ctx, p.state.LevelOfSlots(slots)); err != nil {
-		p.log.Warn("init container does not start", zap.String("node", p.cfg.Node), zap.Error(err))
-		return asStatus(fmt.Errorf("the init container waits: %w", err))
+// unlistedMayStart says why a container must not start whose pod is not known: an init container,
+// which the kubelet does not list, or any container while the kubelet or the API server does not
+// answer. The kubelet puts the reason into an event of the pod.
+func (p *Server) unlistedMayStart(ctx context.Context, s allocation.State, what string, grant allocation.Grant) error {
+	if err := p.ready(ctx, p.levelOfUnlisted(s, grant)); err != nil {
+		p.log.Warn("container does not start", zap.String("node", p.cfg.Node), zap.String("container", what), zap.Error(err))
+		return asStatus(fmt.Errorf("the %s waits: %w", what, err))
 	}
 	return nil
+}
+
+// levelOfUnlisted returns the level at which slots were handed out: as remembered, or else the
+// strongest that is written of a pod on their GPUs with a container of that size. It may be that of
+// another pod: the container then waits without need, but never starts without its limit.
+func (p *Server) levelOfUnlisted(s allocation.State, grant allocation.Grant) gpu.Enforcement {
+	if level := p.state.LevelOfSlots(grant.Slots); level != "" {
+		return level
+	}
+	level := gpu.EnforcementAdvisory
+	for _, pod := range s.Pods {
+		same := func(c placement.Container) bool { return allocation.Amount(gpu.Memory, c) == len(grant.Slots) }
+		on := func(d gpu.Device) bool { return slices.Contains(pod.Assignment.Devices(), d.UUID) }
+		if slices.ContainsFunc(pod.Request.Containers.All(), same) && slices.ContainsFunc(grant.Devices, on) && !level.AtLeast(pod.Assignment.Enforcement) {
+			level = pod.Assignment.Enforcement
+		}
+	}
+	return level
 }
 
 // ready says why a level does not hold now.

@@ -52,6 +52,63 @@ func TestNoInitContainerStartsWithoutItsLimit(t *testing.T) {
 	}
 }
 
+// TestNoContainerOfAnUnknownPodStartsWithoutItsLimit: a plugin that has just started remembers no level,
+// the kubelet does not list init containers, and the kubelet or the API server may not answer.
+func TestNoContainerOfAnUnknownPodStartsWithoutItsLimit(t *testing.T) {
+	prepare := container("prepare", placement.Init, 2)
+	dead := errors.New("the MPS daemon is dead")
+	for name, tc := range map[string]struct {
+		pod    allocation.Pod
+		level  gpu.Enforcement
+		again  bool // the plugin has started again since
+		change func(*node)
+		start  int // units of the container
+		want   string
+	}{
+		"an init container":                      {pod("a", 1, uuidA, prepare, app(3)), gpu.EnforcementMPS, true, nil, 2, "the init container waits: the MPS daemon is dead"},
+		"an init container, and no promise":      {pod("a", 1, uuidA, prepare, app(3)), gpu.EnforcementAdvisory, true, nil, 2, ""},
+		"the kubelet does not answer":            {pod("a", 1, uuidA, app(3)), gpu.EnforcementMPS, false, func(n *node) { n.Kubelet.Fail = errors.New("no answer") }, 3, "the container waits: the MPS daemon is dead"},
+		"nor did it before":                      {pod("a", 1, uuidA, app(3)), gpu.EnforcementMPS, true, func(n *node) { n.Kubelet.Fail = errors.New("no answer") }, 3, "the container waits: the MPS daemon is dead"},
+		"the API server has not told of the pod": {pod("a", 1, uuidA, app(3)), gpu.EnforcementMPS, false, func(n *node) { n.Pods.Set() }, 3, "the container waits: the MPS daemon is dead"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			var ready error
+			change := func(c *Config) {
+				c.Ready = func(_ context.Context, level gpu.Enforcement) error {
+					if level == gpu.EnforcementAdvisory || level == "" {
+						return nil
+					}
+					return ready
+				}
+			}
+			n := newNode(t, change, nil, tc.pod)
+			n.LevelIs(tc.level)
+			if _, err := n.Admit(t, tc.pod); err != nil {
+				t.Fatal(err)
+			}
+			if err := n.Reconciler.Pass(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+			ids := n.Kubelet.SlotsOf("a")[:tc.start]
+			if tc.again {
+				n.begin(t, change)
+			}
+			if tc.change != nil {
+				tc.change(n)
+			}
+			ready = dead
+			err := n.Start(t.Context(), ids...)
+			if tc.want == "" {
+				if err != nil {
+					t.Error(err)
+				}
+				return
+			}
+			wantStatus(t, err, codes.FailedPrecondition, tc.want)
+		})
+	}
+}
+
 func TestAPodThatDemandsALevel(t *testing.T) {
 	p := demanding(pod("a", 1, uuidA, app(3)), gpu.EnforcementMPS)
 	n := newNode(t, nil, nil, p)
