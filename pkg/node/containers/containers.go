@@ -148,7 +148,7 @@ func (c *Containers) holding(ctx context.Context, namespace, pod, container stri
 		return nil, nil // it keeps what gpushare's plugin gave it
 	case i >= 0:
 		memory, cores := s.Allocated[i].Only(gpu.Memory), s.Allocated[i].Only(gpu.Cores)
-		h.inventory.Enforcement = c.levelOfHeld(s, h.pod, memory)
+		h.inventory.Enforcement = c.levelOfHeld(s, h.pod, memory, given)
 		return h, h.resolve(s, memory, cores)
 	case h.pod == nil:
 		return nil, nil
@@ -200,8 +200,13 @@ func (h *holding) ofInit(s allocation.State, container string) (*holding, error)
 	return h, nil
 }
 
-// levelOfHeld returns the level at which slots were given to a pod.
-func (c *Containers) levelOfHeld(s allocation.State, pod *allocation.Pod, memory []gpu.SlotID) gpu.Enforcement {
+// levelOfHeld returns the level at which a container was given its slots. Its environment says so,
+// and the kubelet keeps that. Other containers of the pod can have a weaker level, and a plugin that
+// has just started knows only what is written of the pod.
+func (c *Containers) levelOfHeld(s allocation.State, pod *allocation.Pod, memory []gpu.SlotID, given map[string]string) gpu.Enforcement {
+	if level := levelIn(given); level != "" {
+		return level
+	}
 	if pod != nil {
 		return c.state.LevelOf(s, *pod)
 	}

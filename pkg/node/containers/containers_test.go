@@ -147,6 +147,34 @@ func TestTheKernelsLimitHoldsOrTheContainerDoesNotStart(t *testing.T) {
 	}
 }
 
+// TestAContainerKeepsTheLevelThatItWasGiven: two containers of a pod can be given theirs at two levels,
+// and what is written of a pod can say anything to a plugin that has just started.
+func TestAContainerKeepsTheLevelThatItWasGiven(t *testing.T) {
+	p := pod("a", 1, uuidB, container("one", placement.App, 3), container("two", placement.App, 1))
+	var asked []string
+	n := newNode(t, func(c *deviceplugin.Config) {
+		c.Kernel = kernel(func(group string, _ []gpu.Device, limitMiB int64) error {
+			asked = append(asked, fmt.Sprint(group, " ", limitMiB))
+			return nil
+		})
+	}, nil, p)
+	if _, err := n.Admit(t, p); err != nil { // all at advisory
+		t.Fatal(err)
+	}
+	for container, level := range map[string]gpu.Enforcement{"one": gpu.EnforcementKernel, "two": gpu.EnforcementAdvisory} {
+		env, _, err := n.Containers.Environment(t.Context(), "ns", "a", container, promise(level))
+		if err != nil || env["GPUMEM_ENFORCEMENT"] != string(level) {
+			t.Errorf("%s: environment %v, %v; want the level %s", container, env, err, level)
+		}
+		if err := n.Containers.Hold(t.Context(), "ns", "a", container, "/"+container, promise(level)); err != nil {
+			t.Error(err)
+		}
+	}
+	if diff := cmp.Diff([]string{"/one 3072"}, asked); diff != "" {
+		t.Errorf("asked for limits (-want +got):\n%s", diff)
+	}
+}
+
 // What was given to a pod of init containers alone counts once, memory and cores, and whatever is
 // written of the pod.
 func TestAPodOfInitContainersAloneHasItsGrant(t *testing.T) {
