@@ -84,7 +84,7 @@ func (p *extended) choose(f *Fleet, s *shape) (place, bool) {
 	}
 	p.nodes = nodes
 	p.books.Reprice()
-	for _, best := range p.ranker.Best(1, p.policies, *req, nodes, p.books.Prices()) {
+	for _, best := range p.ranker.Rank(1, p.policies, *req, nodes, p.books.Prices()).Best {
 		return p.bind(req, nodes[best.Index].Name)
 	}
 	return place{}, false

@@ -87,7 +87,7 @@ func (o *Options) print(e explanation) error {
 	fmt.Fprintf(out, "\nDecided (asked for the first time %s ago, %s in all):\n", since(e.Decided.First), cmdutil.Times(e.Decided.Tries))
 	for _, d := range slices.Backward(e.Decided.Decisions) {
 		fmt.Fprintf(out, "  %s ago  %-10s  %s\n", since(d.Time), d.Verb, printers.Clean(outcome(d)))
-		for _, line := range refusals(d) {
+		for _, line := range details(d) {
 			fmt.Fprintf(out, "      %s\n", printers.Clean(line))
 		}
 	}
@@ -143,9 +143,13 @@ func fitting(d decisions.Decision) string {
 	return fmt.Sprintf("fits on %d of the %s that kube-scheduler asked about", d.Fit, nodesOf(d.Asked))
 }
 
-// refusals are why a filter found that the pod does not fit nodes, as far as it is
-// remembered: a line for those that say the same.
-func refusals(d decisions.Decision) (lines []string) {
+// details are what is to be said of an outcome: why the best node is not that of the policy
+// alone, or why the pod does not fit nodes, as far as it is remembered: a line for those that
+// say the same.
+func details(d decisions.Decision) (lines []string) {
+	if d.Why != "" {
+		return []string{d.Why}
+	}
 	if d.Verb != decisions.Filter || len(d.Nodes) == 0 {
 		return nil
 	}

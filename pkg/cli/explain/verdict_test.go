@@ -31,7 +31,7 @@ func TestARefusalNamesItsNodes(t *testing.T) {
 		"one node":           {unfit(small, 1, node("gpu-a", small)), []string{"unfit: fits on 0 of the 1 node that kube-scheduler asked about", "gpu-a: " + small}},
 		"it fits everywhere": {decisions.Decision{Verb: decisions.Filter, Result: decisions.Fits, Asked: 2, Fit: 2}, []string{"fits on 2 of the 2 nodes that kube-scheduler asked about"}},
 	} {
-		if diff := cmp.Diff(tc.want, append([]string{outcome(tc.decision)}, refusals(tc.decision)...)); diff != "" {
+		if diff := cmp.Diff(tc.want, append([]string{outcome(tc.decision)}, details(tc.decision)...)); diff != "" {
 			t.Errorf("%s (-want +got):\n%s", name, diff)
 		}
 	}

@@ -377,9 +377,8 @@ func (s *search) roomFor(h placement.Holding, nodes []placement.Node, left int) 
 			open = append(open, n)
 		}
 	}
-	scores := s.ranker.Rank(ranking.Policies{GPU: s.Fallback}, h.Request, open, nil)
-	if i := slices.Index(scores, ranking.MaxScore); i >= 0 {
-		return open[i]
+	for _, best := range s.ranker.Rank(1, ranking.Policies{GPU: s.Fallback}, h.Request, open, nil).Best {
+		return open[best.Index]
 	}
 	return nil
 }

@@ -31,9 +31,9 @@ func Choose(fallback Policy, req Request, node Node) (Assignment, Verdict) {
 type Choice struct {
 	Devices []int // of Node.Devices
 
-	grouped  bool // one of them holds a pod of the request's group
-	cost     int  // of the model that it likes least
-	distance distance
+	Grouped   bool // one of them holds a pod of the request's group
+	ModelCost int  // of the model that the request likes least, the lower the better
+	distance  distance
 }
 
 // NewChoice chooses devices of a node. It reports false when the request does not
@@ -43,10 +43,10 @@ func NewChoice(fallback Policy, req Request, node Node) (Choice, bool) {
 	if reason != Fits {
 		return Choice{}, false
 	}
-	c := Choice{Devices: chosen, cost: math.MinInt, distance: node.span(chosen)}
+	c := Choice{Devices: chosen, ModelCost: math.MinInt, distance: node.span(chosen)}
 	for _, i := range chosen {
-		c.grouped = c.grouped || req.inGroup(&node.Devices[i])
-		c.cost = max(c.cost, req.Preference.cost(node.Devices[i].Speed))
+		c.Grouped = c.Grouped || req.inGroup(&node.Devices[i])
+		c.ModelCost = max(c.ModelCost, req.Preference.cost(node.Devices[i].Speed))
 	}
 	return c, true
 }
@@ -56,8 +56,8 @@ func NewChoice(fallback Policy, req Request, node Node) (Choice, bool) {
 // different models are not alike.
 func (c Choice) Compare(o Choice) int {
 	return cmp.Or(
-		-CompareBool(c.grouped, o.grouped),
-		cmp.Compare(c.cost, o.cost),
+		-CompareBool(c.Grouped, o.Grouped),
+		cmp.Compare(c.ModelCost, o.ModelCost),
 		cmp.Compare(c.distance.unlinked, o.distance.unlinked),
 		cmp.Compare(c.distance.crossing, o.distance.crossing),
 	)

@@ -196,8 +196,11 @@ func (s *several) slots(n *placement.Node, taken []int, units gpu.Units) (before
 	return before / s.gpus, after / s.gpus
 }
 
-// cost returns what a request takes from others on devices of a node.
+// cost returns what a request takes from others on devices of a node; nothing without prices.
 func (p *Prices) cost(n *placement.Node, req placement.Request, devices []int) (c Cost) {
+	if p == nil {
+		return c
+	}
 	units, _ := req.Share()
 	for _, i := range devices {
 		c.Models += float64(units) * p.load[n.Devices[i].Model]

@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+	"github.com/google/go-cmp/cmp/cmpopts"
 
 	"github.com/gpumem/gpumem/pkg/core/placement"
 	"github.com/gpumem/gpumem/pkg/core/placement/placementtest"
@@ -60,7 +61,7 @@ func TestRankSparesWhatIsScarce(t *testing.T) {
 	}
 	for name, tc := range tests {
 		t.Run(name, func(t *testing.T) {
-			scores := new(Ranker).Rank(Policies{GPU: placement.Binpack}, tc.req, pointers(tc.nodes), NewPrices(learned(tc.mix...), tc.nodes))
+			scores := scoresOf(new(Ranker), Policies{GPU: placement.Binpack}, tc.req, tc.nodes, NewPrices(learned(tc.mix...), tc.nodes))
 			for i, score := range scores {
 				if best := tc.nodes[i].Name == tc.want; best != (score == MaxScore) {
 					t.Errorf("%s has score %d; want %s to be the best", tc.nodes[i].Name, score, tc.want)
@@ -83,7 +84,7 @@ func shortOf(mix Mix, units, cpu float64) (sum float64) {
 func TestSpreadKnowsNoPrices(t *testing.T) {
 	nodes := []placement.Node{machine("narrow", 16_000, 2, 8), machine("wide", 64_000, 2, 8)}
 	prices := NewPrices(learned(ask(8, cpu(8000))), nodes)
-	got := new(Ranker).Rank(Policies{GPU: placement.Spread}, ask(8, cpu(16_000)), pointers(nodes), prices)
+	got := scoresOf(new(Ranker), Policies{GPU: placement.Spread}, ask(8, cpu(16_000)), nodes, prices)
 	if diff := cmp.Diff([]int64{MaxScore, MaxScore}, got); diff != "" {
 		t.Errorf("scores (-want +got):\n%s", diff)
 	}
@@ -92,7 +93,7 @@ func TestSpreadKnowsNoPrices(t *testing.T) {
 func TestAPodWithoutGPUMemoryGoesWhereItsCPUIsMissedLeast(t *testing.T) {
 	nodes := []placement.Node{machine("tight", 16_000, 2, 8), machine("plain", 16_000, 0, 0), machine("wide", 64_000, 2, 8)}
 	prices := NewPrices(learned(ask(8, cpu(8000))), nodes)
-	got := new(Ranker).Rank(Policies{GPU: placement.Binpack}, placement.Request{CPU: 8000}, pointers(nodes), prices)
+	got := scoresOf(new(Ranker), Policies{GPU: placement.Binpack}, placement.Request{CPU: 8000}, nodes, prices)
 	if diff := cmp.Diff([]int64{3, MaxScore, 6}, got); diff != "" {
 		t.Errorf("scores (-want +got):\n%s", diff)
 	}
@@ -125,6 +126,29 @@ func TestMixFadesAndStaysSmall(t *testing.T) {
 	m.Learn(ask(4, uuids("GPU-0")))
 	if m.total != before {
 		t.Error("a pod that wants a certain GPU, or none, is learned from")
+	}
+}
+
+// checkAlone compares what is said of the policy alone with the scores.
+func checkAlone(t *testing.T, got Ranking, policies Policies, req placement.Request, nodes []placement.Node, prices *Prices) {
+	t.Helper()
+	if len(got.Best) == 0 {
+		return
+	}
+	scores, alone := scoresOf(new(Ranker), policies, req, nodes, prices), scoresOf(new(Ranker), policies, req, nodes, nil)
+	first, other := got.First, got.Alone
+	if got.Best[0].Index != first.Index {
+		t.Fatalf("%+v is not the first of %+v", first, got.Best)
+	}
+	if first.Index != other.Index && (scores[other.Index] == 0 || scores[other.Index] == MaxScore) {
+		t.Fatalf("the policy alone prefers %+v, of scores %v", other, scores)
+	}
+	likes := req.Group != (placement.Group{}) || req.Preference != "" || req.GPUs() > 1
+	if !likes && alone[other.Index] != MaxScore {
+		t.Fatalf("%+v has score %d by the policy alone, want the highest", other, alone[other.Index])
+	}
+	if first.Index != other.Index && first.Compare(other.Choice) == 0 && first.Sum() >= other.Sum() {
+		t.Fatalf("%+v goes before %+v for no reason", first, other)
 	}
 }
 
@@ -179,10 +203,12 @@ func FuzzRanker(f *testing.F) {
 				t.Fatalf("%g units are short of CPU beside %g millicores, want %g", got, cpu, want)
 			}
 			req := requests[random.IntN(len(requests))]
-			want := new(Ranker).Rank(policies, req, pointers(nodes), prices)
-			if diff := cmp.Diff(want, ranker.Rank(policies, req, pointers(nodes), prices)); diff != "" {
-				t.Fatalf("scores for %+v (-nothing kept +kept):\n%s", req, diff)
+			want := new(Ranker).Rank(len(nodes), policies, req, pointers(nodes), prices)
+			got := ranker.Rank(len(nodes), policies, req, pointers(nodes), prices)
+			if diff := cmp.Diff(want, got, cmpopts.IgnoreUnexported(placement.Choice{})); diff != "" {
+				t.Fatalf("order for %+v (-nothing kept +kept):\n%s", req, diff)
 			}
+			checkAlone(t, got, policies, req, nodes, prices)
 		}
 	})
 }

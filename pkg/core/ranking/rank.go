@@ -5,7 +5,6 @@ import (
 	"slices"
 	"sync"
 
-	"github.com/gpumem/gpumem/pkg/core/gpu"
 	"github.com/gpumem/gpumem/pkg/core/placement"
 )
 
@@ -29,7 +28,7 @@ func (p Policies) node(req placement.Request) placement.Policy {
 	return cmp.Or(req.Policy, cluster)
 }
 
-// Ranker scores nodes for requests. It keeps what it has found of a node until
+// Ranker orders nodes for requests. It keeps what it has found of a node until
 // the node changes, and is safe for use by several goroutines. The zero value
 // is ready.
 type Ranker struct {
@@ -38,16 +37,38 @@ type Ranker struct {
 	count int
 }
 
-// asked is what is asked for, and by which policy of GPUs where the request names none.
+// asked is what is asked for, and by which policies where the request names none.
 type asked struct {
 	key      placement.Key
-	fallback placement.Policy
+	defaults Policies
 }
 
 // maxKept bounds what a Ranker keeps: for each request its nodes, and what it lists.
 const maxKept = 1 << 18
 
-// Rank scores nodes for a request, from 0 to MaxScore, in their order.
+// Ranking is the order of the nodes on which a request fits.
+type Ranking struct {
+	Best []Scored // the best first; of equals the names decide
+
+	// First is the best node, and Alone the one that the policy alone puts first, whatever
+	// the request likes and takes from others. They are the same where that changes nothing.
+	First, Alone Stake
+}
+
+// Scored is a node by its index, and its score from 1 to MaxScore.
+type Scored struct {
+	Index int
+	Score int64
+}
+
+// Stake is what a request likes of a node, and takes from others there.
+type Stake struct {
+	Index int
+	placement.Choice
+	Cost
+}
+
+// Rank returns as many of the best nodes for a request.
 //
 // The best node gets MaxScore and the others share the rest by rank: eleven
 // levels are too coarse to carry a measure. Nodes between which there is no
@@ -58,100 +79,66 @@ const maxKept = 1 << 18
 // least stays free, what the pod takes from others at these prices (Cost) included, and
 // among equals the fullest node; Spread the node whose chosen GPUs are emptiest, by the
 // fullest of them, where GPUs are spread too, then the node of which the largest part is
-// free, and then that with most free. A node on which the request does not fit gets 0.
-func (r *Ranker) Rank(defaults Policies, req placement.Request, nodes []*placement.Node, prices *Prices) []int64 {
+// free, and then that with most free.
+func (r *Ranker) Rank(most int, defaults Policies, req placement.Request, nodes []*placement.Node, prices *Prices) Ranking {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	fitting, compare := r.look(defaults, req, nodes, prices)
-	slices.SortFunc(fitting, compare)
-	return score(len(nodes), fitting, compare)
-}
-
-// Scored is one of the nodes that Best was given, and the score that Rank gives it.
-type Scored struct {
-	Index int
-	Score int64
-}
-
-// Best returns as many of the best nodes on which the request fits, the best first. Of
-// those that Rank finds equal, the names decide.
-func (r *Ranker) Best(most int, defaults Policies, req placement.Request, nodes []*placement.Node, prices *Prices) []Scored {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	fitting, compare := r.look(defaults, req, nodes, prices)
-	inOrder := func(a, b int) int { return cmp.Or(compare(a, b), cmp.Compare(nodes[a].Name, nodes[b].Name)) }
-	var best []int
-	for _, i := range fitting {
-		if len(best) == most && inOrder(best[most-1], i) < 0 {
+	if !defaults.node(req).Packs() {
+		prices = nil
+	}
+	known := r.of(defaults, req, len(nodes))
+	var best []*ranked
+	var alone *ranked
+	fitting := 0
+	for i, n := range nodes {
+		e := known[n.Name]
+		if e == nil || e.of == nil || e.of != n.State {
+			e = newRanked(defaults, req, n)
+			known[n.Name] = e
+		}
+		if e.index = i; !e.fits {
 			continue
 		}
-		at, _ := slices.BinarySearchFunc(best, i, inOrder)
-		best = slices.Insert(best[:min(len(best), most-1)], at, i)
+		if e.prices != prices {
+			e.cost, e.prices = prices.cost(n, req, e.chosen.Devices), prices
+		}
+		if fitting++; alone == nil || e.alone(alone) < 0 {
+			alone = e
+		}
+		if len(best) == most && best[most-1].before(e) < 0 {
+			continue
+		}
+		at, _ := slices.BinarySearchFunc(best, e, (*ranked).before)
+		best = slices.Insert(best[:min(len(best), most-1)], at, e)
 	}
+	if fitting == 0 {
+		return Ranking{}
+	}
+	if alone.compare(best[0]) == 0 {
+		alone = best[0]
+	}
+	return Ranking{Best: scores(best, fitting), First: best[0].stake(), Alone: alone.stake()}
+}
+
+// scores gives scores to the best of the nodes that fit.
+func scores(best []*ranked, fitting int) []Scored {
 	out := make([]Scored, len(best))
-	for rank, i := range best {
-		out[rank] = Scored{Index: i, Score: MaxScore}
+	for rank, e := range best {
+		out[rank] = Scored{Index: e.index, Score: MaxScore}
 		switch {
-		case compare(i, best[0]) == 0:
-		case compare(i, best[rank-1]) == 0:
+		case e.compare(best[0]) == 0:
+		case e.compare(best[rank-1]) == 0:
 			out[rank].Score = out[rank-1].Score
 		default:
-			out[rank].Score = scoreOf(rank, len(fitting))
+			out[rank].Score = (MaxScore - 1) - int64((MaxScore-1)*rank/fitting)
 		}
 	}
 	return out
 }
 
-// look returns the nodes on which a request fits, by index, and what orders them.
-func (r *Ranker) look(defaults Policies, req placement.Request, nodes []*placement.Node, prices *Prices) (fitting []int, compare func(a, b int) int) {
-	policy := defaults.node(req)
-	if !policy.Packs() {
-		prices = nil
-	}
-	known := r.of(defaults, req, len(nodes))
-	entries := make([]*ranked, len(nodes))
-	fitting = make([]int, 0, len(nodes))
-	for i, n := range nodes {
-		e := known[n.Name]
-		if e == nil || e.of == nil || e.of != n.State {
-			e = newRanked(defaults.GPU, req, n)
-			known[n.Name] = e
-		}
-		if !e.fits {
-			continue
-		}
-		if prices != nil && e.prices != prices {
-			e.cost, e.prices = prices.cost(n, req, e.chosen.Devices), prices
-			e.total = float64(e.slack) + e.cost.Sum()
-		}
-		entries[i] = e
-		fitting = append(fitting, i)
-	}
-	return fitting, func(a, b int) int { return entries[a].compare(entries[b], policy) }
-}
-
-// score gives the levels to nodes in order, the best first.
-func score(nodes int, order []int, compare func(a, b int) int) []int64 {
-	scores := make([]int64, nodes)
-	for rank, i := range order {
-		switch {
-		case compare(i, order[0]) == 0:
-			scores[i] = MaxScore
-		case compare(i, order[rank-1]) == 0:
-			scores[i] = scores[order[rank-1]]
-		default:
-			scores[i] = scoreOf(rank, len(order))
-		}
-	}
-	return scores
-}
-
-// scoreOf is the level of a node that is not among the best.
-func scoreOf(rank, of int) int64 { return (MaxScore - 1) - int64((MaxScore-1)*rank/of) }
-
 // of returns what is kept for a request. All is forgotten when it is too much.
 func (r *Ranker) of(defaults Policies, req placement.Request, nodes int) map[string]*ranked {
-	key := asked{req.Key(), defaults.GPU}
+	key := asked{req.Key(), defaults}
 	known, ok := r.kept[key]
 	if !ok {
 		weight := nodes + req.Listed()
@@ -166,51 +153,55 @@ func (r *Ranker) of(defaults Policies, req placement.Request, nodes int) map[str
 
 // ranked is what Rank compares of one node.
 type ranked struct {
-	of *placement.State // of the node
+	of    *placement.State // of the node
+	name  string
+	index int // of the nodes that are ranked
 
-	fits     bool
-	chosen   placement.Choice
-	slack    gpu.Units // left on the chosen devices after placing
-	nodeFree gpu.Units
-
-	share     float64 // of the fullest chosen device that is free before placing, where GPUs are spread
-	nodeShare float64 // of the node that is free
-
+	fits   bool
+	chosen placement.Choice
+	policy [4]float64 // by which the policy orders nodes, the least first
 	prices *Prices
-	cost   Cost    // at these prices
-	total  float64 // with the slack
+	cost   Cost // at these prices
 }
 
-func newRanked(fallback placement.Policy, req placement.Request, n *placement.Node) *ranked {
-	r := &ranked{of: n.State, fits: true, nodeFree: free(n)}
-	r.nodeShare = float64(r.nodeFree) / float64(max(1, n.Allocatable()))
-	if req.Empty() {
-		return r
+func newRanked(defaults Policies, req placement.Request, n *placement.Node) *ranked {
+	r := &ranked{of: n.State, name: n.Name, fits: true}
+	if !req.Empty() {
+		r.chosen, r.fits = placement.NewChoice(defaults.GPU, req, *n)
 	}
-	r.chosen, r.fits = placement.NewChoice(fallback, req, *n)
-	if cmp.Or(req.Policy, fallback).Spreads() {
-		r.share = 1
+	emptiest := 0.0 // part of the fullest chosen GPU that is free before, where GPUs are spread
+	if cmp.Or(req.Policy, defaults.GPU).Spreads() {
+		emptiest = 1
 	}
 	units, _ := req.Share()
+	slack := 0.0 // left on the chosen GPUs
 	for _, i := range r.chosen.Devices {
-		r.slack += n.Devices[i].Free() - units
-		r.share = min(r.share, n.Devices[i].FreeShare())
+		slack += float64(n.Devices[i].Free() - units)
+		emptiest = min(emptiest, n.Devices[i].FreeShare())
 	}
-	r.total = float64(r.slack)
+	room := float64(free(n))
+	switch policy := defaults.node(req); {
+	case policy.Packs():
+		r.policy = [4]float64{slack, room}
+	case policy.Spreads():
+		r.policy = [4]float64{-emptiest, -room / float64(max(1, n.Allocatable())), -room, -slack}
+	}
 	return r
 }
 
-// compare orders nodes, the better one first.
-func (a *ranked) compare(b *ranked, p placement.Policy) int {
-	likes := a.chosen.Compare(b.chosen)
-	switch {
-	case p.Spreads():
-		return cmp.Or(likes,
-			cmp.Compare(b.share, a.share), cmp.Compare(b.nodeShare, a.nodeShare),
-			cmp.Compare(b.nodeFree, a.nodeFree), cmp.Compare(b.slack, a.slack))
-	case p.Packs():
-		return cmp.Or(likes, cmp.Compare(a.total, b.total), cmp.Compare(a.nodeFree, b.nodeFree))
-	default:
-		return likes
-	}
+func (a *ranked) stake() Stake { return Stake{Index: a.index, Choice: a.chosen, Cost: a.cost} }
+
+// compare orders nodes, the better one first. What is taken from others counts as what is left
+// free.
+func (a *ranked) compare(b *ranked) int {
+	return cmp.Or(a.chosen.Compare(b.chosen),
+		cmp.Compare(a.policy[0]+a.cost.Sum(), b.policy[0]+b.cost.Sum()), slices.Compare(a.policy[1:], b.policy[1:]))
+}
+
+func (a *ranked) before(b *ranked) int { return cmp.Or(a.compare(b), cmp.Compare(a.name, b.name)) }
+
+// alone orders nodes by the policy alone. Of equals the one comes first that is not the best,
+// for something else has decided then.
+func (a *ranked) alone(b *ranked) int {
+	return cmp.Or(slices.Compare(a.policy[:], b.policy[:]), b.compare(a), cmp.Compare(a.name, b.name))
 }

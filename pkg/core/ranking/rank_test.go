@@ -30,6 +30,15 @@ func pointers(nodes []placement.Node) []*placement.Node {
 	return out
 }
 
+// scoresOf are the scores of all nodes, in their order; 0 where the request does not fit.
+func scoresOf(r *Ranker, defaults Policies, req placement.Request, nodes []placement.Node, prices *Prices) []int64 {
+	scores := make([]int64, len(nodes))
+	for _, one := range r.Rank(len(nodes), defaults, req, pointers(nodes), prices).Best {
+		scores[one.Index] = one.Score
+	}
+	return scores
+}
+
 func TestRank(t *testing.T) {
 	named := func(name string, inv gpu.Inventory, holdings ...placement.Holding) placement.Node {
 		return placement.NewNode(name, inv, holdings)
@@ -123,7 +132,7 @@ func TestRank(t *testing.T) {
 	}
 	for name, tc := range tests {
 		t.Run(name, func(t *testing.T) {
-			if diff := cmp.Diff(tc.want, new(Ranker).Rank(Policies{GPU: order.Or(tc.defaults.GPU, placement.Binpack), Node: tc.defaults.Node}, tc.req, pointers(tc.nodes), nil)); diff != "" {
+			if diff := cmp.Diff(tc.want, scoresOf(new(Ranker), Policies{GPU: order.Or(tc.defaults.GPU, placement.Binpack), Node: tc.defaults.Node}, tc.req, tc.nodes, nil)); diff != "" {
 				t.Errorf("scores (-want +got):\n%s", diff)
 			}
 		})
@@ -145,7 +154,7 @@ func FuzzRank(f *testing.F) {
 			inv, holdings, _ := placementtest.World(random)
 			nodes = append(nodes, placement.NewNode(fmt.Sprint("n", i), inv, holdings))
 		}
-		scores := new(Ranker).Rank(defaults, req, pointers(nodes), nil)
+		scores := scoresOf(new(Ranker), defaults, req, nodes, nil)
 		best, fitting := 0, 0
 		for i, score := range scores {
 			fits := req.Empty() || placement.Fit(req, nodes[i]).Fits()
@@ -163,7 +172,7 @@ func FuzzRank(f *testing.F) {
 			t.Fatalf("%d of %d nodes that fit have the highest score", best, fitting)
 		}
 		for _, most := range []int{1, 3, len(nodes)} {
-			got := new(Ranker).Best(most, defaults, req, pointers(nodes), nil)
+			got := new(Ranker).Rank(most, defaults, req, pointers(nodes), nil).Best
 			var want, levels []int64
 			for _, score := range scores {
 				if score > 0 {
@@ -173,7 +182,7 @@ func FuzzRank(f *testing.F) {
 			slices.SortFunc(want, func(a, b int64) int { return order.Compare(b, a) })
 			for _, one := range got {
 				if levels = append(levels, one.Score); one.Score != scores[one.Index] {
-					t.Fatalf("Best gives node %d score %d, and Rank %d", one.Index, one.Score, scores[one.Index])
+					t.Fatalf("node %d has score %d among the best, and %d among all", one.Index, one.Score, scores[one.Index])
 				}
 			}
 			if diff := cmp.Diff(want[:min(len(want), most)], levels, cmpopts.EquateEmpty()); diff != "" {
@@ -186,7 +195,7 @@ func FuzzRank(f *testing.F) {
 			}
 		}
 		slices.Reverse(nodes)
-		backwards := new(Ranker).Rank(defaults, req, pointers(nodes), nil)
+		backwards := scoresOf(new(Ranker), defaults, req, nodes, nil)
 		slices.Reverse(backwards)
 		if diff := cmp.Diff(scores, backwards); diff != "" {
 			t.Fatalf("the order of the nodes shows (-want +got):\n%s", diff)
@@ -207,7 +216,7 @@ func BenchmarkRank(b *testing.B) {
 	}
 	prices := NewPrices(learned(ask(4, cpu(2000)), ask(16, cpu(8000)), ask(64, count(4), cpu(8000))), nodes)
 	req, among := ask(6, cpu(2000)), pointers(nodes)
-	rank := func(r *Ranker) { r.Rank(Policies{GPU: placement.Binpack}, req, among, prices) }
+	rank := func(r *Ranker) { r.Rank(len(among), Policies{GPU: placement.Binpack}, req, among, prices) }
 	b.Run("anew", func(b *testing.B) {
 		b.ReportAllocs()
 		for b.Loop() {
@@ -236,7 +245,7 @@ func TestWhatIsKeptIsBoundedByWhatRequestsList(t *testing.T) {
 	for i := range maxKept / 16 {
 		req := ask(1, uuids(globs...))
 		req.CPU = int64(i + 1)
-		r.Rank(Policies{GPU: placement.Binpack}, req, []*placement.Node{&node}, nil)
+		r.Rank(1, Policies{GPU: placement.Binpack}, req, []*placement.Node{&node}, nil)
 		most = max(most, len(r.kept))
 	}
 	if bound := maxKept / 32; most > bound {

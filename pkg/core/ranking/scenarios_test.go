@@ -1,6 +1,7 @@
 package ranking
 
 import (
+	"cmp"
 	"slices"
 	"testing"
 
@@ -36,6 +37,8 @@ func TestScenarios(t *testing.T) {
 		req   placement.Request
 		nodes []placement.Node
 		want  string
+		alone string // by the policy alone, unless that is the same
+		cost  string // the largest difference between the two
 		why   string
 	}{
 		"A: a remainder of a large GPU, and an empty small one": {
@@ -47,9 +50,14 @@ func TestScenarios(t *testing.T) {
 			nodes: []placement.Node{cores("n1", 2000, of("T4", 4, 14, 9)), cores("n2", 30_000, of("T4", 4, 14, 8))}, want: "n1",
 			why: "one pod is all that n1's CPU is enough for: on n2 this pod would take the CPU of another",
 		},
+		"much CPU beside little GPU memory": {
+			mix: many(10, ask(14, cpu(8000))), req: ask(4, cpu(24_000)),
+			nodes: []placement.Node{cores("n1", 32_000, of("T4", 4, 14, 9)), cores("n2", 128_000, of("T4", 4, 14, 7))}, want: "n2", alone: "n1", cost: "CPU",
+			why: "n1 would have CPU for one pod of 14 GiB beside three such GPUs",
+		},
 		"E: half of all pods name the model": {
 			mix: append(many(10, ask(12, only("T4"))), many(10, ask(12))...), req: ask(12),
-			nodes: []placement.Node{of("T4", 2, 14), of("A10", 4, 22)}, want: "A10",
+			nodes: []placement.Node{of("T4", 2, 14), of("A10", 4, 22)}, want: "A10", alone: "T4", cost: "Models",
 			why: "the pods that name T4 can go nowhere else",
 		},
 		"F: one in 200 pods wants 8 GPUs": {
@@ -59,7 +67,7 @@ func TestScenarios(t *testing.T) {
 		},
 		"H: one in 21 pods wants 8 GPUs": {
 			mix: append(many(20, ask(30)), ask(240, count(8))), req: ask(30),
-			nodes: []placement.Node{of("A100-40", 8, 40), of("A100-80", 2, 80)}, want: "A100-80",
+			nodes: []placement.Node{of("A100-40", 8, 40), of("A100-80", 2, 80)}, want: "A100-80", alone: "A100-40", cost: "Several",
 			why: "the node with 8 A100-40 is the only one for a pod that wants 8",
 		},
 		"the larger of two empty GPUs is left to larger pods": {
@@ -69,9 +77,19 @@ func TestScenarios(t *testing.T) {
 	}
 	for name, tc := range tests {
 		t.Run(name, func(t *testing.T) {
-			best := new(Ranker).Best(1, Policies{GPU: placement.Binpack}, tc.req, pointers(tc.nodes), NewPrices(learned(tc.mix...), tc.nodes))
-			if got := tc.nodes[best[0].Index].Name; got != tc.want {
-				t.Errorf("the pod goes to %s, want %s: %s", got, tc.want, tc.why)
+			got := new(Ranker).Rank(1, Policies{GPU: placement.Binpack}, tc.req, pointers(tc.nodes), NewPrices(learned(tc.mix...), tc.nodes))
+			first, alone := got.First, got.Alone
+			if name := tc.nodes[first.Index].Name; name != tc.want {
+				t.Errorf("the pod goes to %s, want %s: %s", name, tc.want, tc.why)
+			}
+			if name, want := tc.nodes[alone.Index].Name, cmp.Or(tc.alone, tc.want); name != want {
+				t.Errorf("by the policy alone it goes to %s, want %s", name, want)
+			}
+			more := map[string]float64{"Models": alone.Models - first.Models, "CPU": alone.CPU - first.CPU, "Several": alone.Several - first.Several}
+			for name, units := range more {
+				if tc.cost != "" && (units > more[tc.cost] || more[tc.cost] <= 0) {
+					t.Errorf("%s costs %g units more on %s, want %s, which costs %g, to be the most", name, units, tc.alone, tc.cost, more[tc.cost])
+				}
 			}
 		})
 	}

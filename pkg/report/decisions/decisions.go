@@ -13,6 +13,7 @@ import (
 	"github.com/gpumem/gpumem/pkg/core/closest"
 	"github.com/gpumem/gpumem/pkg/core/gpu"
 	"github.com/gpumem/gpumem/pkg/core/placement"
+	"github.com/gpumem/gpumem/pkg/core/ranking"
 	"github.com/gpumem/gpumem/pkg/kube/reasons"
 )
 
@@ -53,6 +54,7 @@ type Decision struct {
 	Node    string    `json:"node,omitempty"`    // that it is about, or is best
 	Asked   int       `json:"asked"`             // how many nodes were looked at
 	Fit     int       `json:"fit"`               // on how many of them the pod fits
+	Why     string    `json:"why,omitempty"`     // the best node is not that of the policy alone, for people
 	Sampled bool      `json:"sampled,omitempty"` // kube-scheduler has left out nodes, as it does where it looks for some that fit alone
 
 	// Nodes are some of them, those that tell most first.
@@ -191,6 +193,19 @@ func Look(req placement.Request, n placement.Node, chosen placement.Assignment) 
 		out.GPUs = append(out.GPUs, g)
 	}
 	return out
+}
+
+// Ranked is what was decided where nodes were ranked that the pod fits.
+func Ranked(nodes []*placement.Node, order ranking.Ranking) Decision {
+	d := Decision{Verb: Prioritize, Result: Fits, Asked: len(nodes), Fit: len(nodes), Why: reasons.Why(order, nodes)}
+	for i := range order.Best[:min(len(order.Best), MaxNodes)] {
+		one := order.Best[i]
+		d.Nodes = append(d.Nodes, Node{Name: nodes[one.Index].Name, Score: &one.Score})
+	}
+	if len(d.Nodes) > 0 {
+		d.Node = d.Nodes[0].Name
+	}
+	return d
 }
 
 // memoryOf is the request for memory alone.

@@ -108,13 +108,13 @@ func (d *Decider) Rank(c *Cycle, names []string) {
 	for i, name := range names {
 		nodes[i] = d.found(c, name)
 	}
-	scores := d.ranker.Rank(d.Policies, c.question.Request, nodes, d.Binder.Cache.Prices())
+	order := d.ranker.Rank(len(nodes), d.Policies, c.question.Request, nodes, d.Binder.Cache.Prices())
 	c.scores = make(map[string]int64, len(nodes))
-	for i, node := range nodes {
-		c.scores[node.Name] = scores[i]
+	for _, one := range order.Best {
+		c.scores[nodes[one.Index].Name] = one.Score
 	}
 	d.tellFits(c, len(names))
-	d.Binder.Tell(c.question.Pod, ranked(nodes, scores))
+	d.Binder.Tell(c.question.Pod, decisions.Ranked(nodes, order))
 }
 
 // found returns a node as the pod finds it: what is kept for others is taken.

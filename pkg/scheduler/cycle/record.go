@@ -1,12 +1,10 @@
 package cycle
 
 import (
-	"cmp"
 	"iter"
 	"slices"
 
 	"github.com/gpumem/gpumem/pkg/core/placement"
-	"github.com/gpumem/gpumem/pkg/core/ranking"
 	"github.com/gpumem/gpumem/pkg/kube/reasons"
 	"github.com/gpumem/gpumem/pkg/report/decisions"
 	"github.com/gpumem/gpumem/pkg/scheduler/waker"
@@ -61,25 +59,4 @@ func (d *Decider) Evicts(c *Cycle, node, why string) {
 		told = decisions.Decision{Verb: decisions.Preempt, Result: decisions.Unfit, Reason: placement.Insufficient.String(), Message: why}
 	}
 	d.Binder.Tell(c.question.Pod, told)
-}
-
-// ranked is what Rank has decided: the best nodes by their scores, of all that were ranked.
-func ranked(nodes []*placement.Node, scores []int64) decisions.Decision {
-	told := decisions.Decision{Verb: decisions.Prioritize, Result: decisions.Fits, Asked: len(nodes), Fit: len(nodes)}
-	var best []int
-	for i := range nodes {
-		at, _ := slices.BinarySearchFunc(best, i, func(a, b int) int {
-			return cmp.Or(cmp.Compare(scores[b], scores[a]), cmp.Compare(nodes[a].Name, nodes[b].Name))
-		})
-		if at < decisions.MaxNodes {
-			best = slices.Insert(best[:min(len(best), decisions.MaxNodes-1)], at, i)
-		}
-	}
-	for _, i := range best {
-		told.Nodes = append(told.Nodes, decisions.Node{Name: nodes[i].Name, Score: &scores[i]})
-	}
-	if len(best) > 0 && scores[best[0]] == ranking.MaxScore {
-		told.Node = nodes[best[0]].Name
-	}
-	return told
 }

@@ -109,12 +109,12 @@ func (e *Extender) choose(q question, fit []asked, now time.Time) []asked {
 	}
 	if len(fit) > 1 {
 		nodes := e.states(q, fit)
-		best := e.ranker.Best(decisions.MaxNodes, e.policies(), q.Request, nodes, e.Cache.Prices())
-		if len(best) == 0 {
+		order := e.ranker.Rank(decisions.MaxNodes, e.policies(), q.Request, nodes, e.Cache.Prices())
+		if len(order.Best) == 0 {
 			return fit
 		}
-		e.Tell(q.Pod, ranked(nodes, best))
-		fit = fit[best[0].Index : best[0].Index+1]
+		e.Tell(q.Pod, decisions.Ranked(nodes, order))
+		fit = fit[order.First.Index : order.First.Index+1]
 	}
 	e.Cache.Expect(q.Pod, fit[0].name, q.Request, q.Fallback, now)
 	return fit
@@ -280,15 +280,13 @@ func (e *Extender) Prioritize(_ context.Context, args *extenderv1.ExtenderArgs) 
 		return &result
 	}
 	states := e.states(q, nodes)
-	scores := e.ranker.Rank(e.policies(), q.Request, states, e.Cache.Prices())
-	var best []ranking.Scored
-	for i, score := range scores {
-		result[i].Score = score
-		best = insertScored(best, ranking.Scored{Index: i, Score: score}, states)
+	order := e.ranker.Rank(len(states), e.policies(), q.Request, states, e.Cache.Prices())
+	for _, one := range order.Best {
+		result[one.Index].Score = one.Score
 	}
-	e.Tell(q.Pod, ranked(states, best))
-	if n := len(best); n > 0 && best[0].Score > 0 && (n == 1 || best[1].Score < best[0].Score) {
-		e.Cache.Expect(q.Pod, states[best[0].Index].Name, q.Request, q.Fallback, e.Now())
+	e.Tell(q.Pod, decisions.Ranked(states, order))
+	if n := len(order.Best); n == 1 || n > 1 && order.Best[1].Score < ranking.MaxScore {
+		e.Cache.Expect(q.Pod, states[order.First.Index].Name, q.Request, q.Fallback, e.Now())
 	}
 	return &result
 }

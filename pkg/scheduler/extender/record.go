@@ -1,7 +1,6 @@
 package extender
 
 import (
-	"cmp"
 	"iter"
 	"slices"
 	"strings"
@@ -12,7 +11,6 @@ import (
 
 	"github.com/gpumem/gpumem/pkg/core/decide"
 	"github.com/gpumem/gpumem/pkg/core/placement"
-	"github.com/gpumem/gpumem/pkg/core/ranking"
 	"github.com/gpumem/gpumem/pkg/kube/api"
 	"github.com/gpumem/gpumem/pkg/kube/reasons"
 	"github.com/gpumem/gpumem/pkg/report/decisions"
@@ -169,30 +167,6 @@ func closest(nodes []refusedNode) []decisions.Node {
 	}
 	others = append(others, c.Nodes()...)
 	return others[:min(len(others), decisions.MaxNodes)]
-}
-
-// ranked is what prioritize has decided: the best nodes by their scores, of all that
-// were ranked.
-func ranked(nodes []*placement.Node, best []ranking.Scored) decisions.Decision {
-	d := decisions.Decision{Verb: decisions.Prioritize, Result: decisions.Fits, Asked: len(nodes), Fit: len(nodes)}
-	for _, one := range best {
-		d.Nodes = append(d.Nodes, decisions.Node{Name: nodes[one.Index].Name, Score: &one.Score})
-	}
-	if len(best) > 0 && best[0].Score == ranking.MaxScore {
-		d.Node = nodes[best[0].Index].Name
-	}
-	return d
-}
-
-// insertScored keeps the nodes with the highest scores, in order.
-func insertScored(best []ranking.Scored, one ranking.Scored, nodes []*placement.Node) []ranking.Scored {
-	at, _ := slices.BinarySearchFunc(best, one, func(a, b ranking.Scored) int {
-		return cmp.Or(cmp.Compare(b.Score, a.Score), cmp.Compare(nodes[a.Index].Name, nodes[b.Index].Name))
-	})
-	if at == decisions.MaxNodes {
-		return best
-	}
-	return slices.Insert(best[:min(len(best), decisions.MaxNodes-1)], at, one)
 }
 
 // preempted is what preempt has decided.
