@@ -102,7 +102,7 @@ func TestMessagesOfTheCodeAreInTheDocs(t *testing.T) {
 		}
 		return true
 	}
-	for _, name := range []string{"../pkg/kube/reasons/verdict.go", "../pkg/kube/reasons/refusal.go", "../pkg/kube/api/pod.go"} {
+	for _, name := range []string{"../pkg/kube/reasons/verdict.go", "../pkg/kube/reasons/refusal.go", "../pkg/kube/reasons/why.go", "../pkg/kube/api/pod.go"} {
 		file, err := parser.ParseFile(token.NewFileSet(), name, nil, parser.SkipObjectResolution)
 		if err != nil {
 			t.Fatal(err)

@@ -9,12 +9,13 @@ import (
 	"github.com/gpumem/gpumem/pkg/report/decisions"
 )
 
-func TestARefusalNamesItsNodes(t *testing.T) {
+func TestWhatWasDecided(t *testing.T) {
 	small, full := "needs 3 GiB on one GPU; free: GPU0 2 (2 GiB in all)", "needs 3 GiB on one GPU; free: GPU0 0 (0 GiB in all)"
 	unfit := func(message string, asked int, nodes ...decisions.Node) decisions.Decision {
 		return decisions.Decision{Verb: decisions.Filter, Result: decisions.Unfit, Message: message, Asked: asked, Nodes: nodes}
 	}
 	node := func(name, message string) decisions.Node { return decisions.Node{Name: name, Message: message} }
+	scored := func(name string, score int64) decisions.Node { return decisions.Node{Name: name, Score: &score} }
 	for name, tc := range map[string]struct {
 		decision decisions.Decision
 		want     []string
@@ -28,7 +29,15 @@ func TestARefusalNamesItsNodes(t *testing.T) {
 			[]string{"fits on 1 of the 2 nodes that kube-scheduler asked about", "gpu-a: " + small}},
 		"it fits elsewhere, and others are not told of": {decisions.Decision{Verb: decisions.Filter, Result: decisions.Fits, Asked: 9, Fit: 4, Nodes: []decisions.Node{node("gpu-a", small), node("gpu-b", full)}},
 			[]string{"fits on 4 of the 9 nodes that kube-scheduler asked about", "gpu-a: " + small, "gpu-b: " + full, "and 3 more nodes"}},
-		"one node":           {unfit(small, 1, node("gpu-a", small)), []string{"unfit: fits on 0 of the 1 node that kube-scheduler asked about", "gpu-a: " + small}},
+		"one node": {unfit(small, 1, node("gpu-a", small)), []string{"unfit: fits on 0 of the 1 node that kube-scheduler asked about", "gpu-a: " + small}},
+		"nodes in order": {
+			decisions.Decision{Verb: decisions.Prioritize, Result: decisions.Fits, Asked: 5, Fit: 5, Node: "a10", Nodes: []decisions.Node{scored("a10", 10), scored("t4", 7), scored("b", 5), scored("c", 3)}},
+			[]string{"best of 5 nodes, 10 is most: a10 10, t4 7, b 5"},
+		},
+		"nodes in an order that is not the policy's alone": {
+			decisions.Decision{Verb: decisions.Prioritize, Result: decisions.Fits, Asked: 2, Fit: 2, Node: "a10", Nodes: []decisions.Node{scored("a10", 10), scored("t4", 5)}, Why: "a10 goes before t4: why"},
+			[]string{"best of 2 nodes, 10 is most: a10 10, t4 5", "a10 goes before t4: why"},
+		},
 		"it fits everywhere": {decisions.Decision{Verb: decisions.Filter, Result: decisions.Fits, Asked: 2, Fit: 2}, []string{"fits on 2 of the 2 nodes that kube-scheduler asked about"}},
 	} {
 		if diff := cmp.Diff(tc.want, append([]string{outcome(tc.decision)}, details(tc.decision)...)); diff != "" {

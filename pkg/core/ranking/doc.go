@@ -8,7 +8,7 @@
 //
 // # Invariants
 //
-//   - A node on which the request does not fit has score 0, and no other has.
+//   - Only nodes on which the request fits have a score.
 //   - What a Ranker keeps does not show in its scores, nor does the order of the
 //     nodes. It keeps what it found of a node for as long as the node's State is
 //     the same.

@@ -100,7 +100,8 @@ func (r *Ranker) Rank(most int, defaults Policies, req placement.Request, nodes 
 			continue
 		}
 		if e.prices != prices {
-			e.cost, e.prices = prices.cost(n, req, e.chosen.Devices), prices
+			e.cost, e.prices, e.order = prices.cost(n, req, e.chosen.Devices), prices, e.policy
+			e.order[0] += e.cost.Sum()
 		}
 		if fitting++; alone == nil || e.alone(alone) < 0 {
 			alone = e
@@ -159,9 +160,10 @@ type ranked struct {
 
 	fits   bool
 	chosen placement.Choice
-	policy [4]float64 // by which the policy orders nodes, the least first
+	policy [4]float64 // by which the policy alone orders nodes, the least first
 	prices *Prices
-	cost   Cost // at these prices
+	cost   Cost       // at these prices
+	order  [4]float64 // as policy, with the cost
 }
 
 func newRanked(defaults Policies, req placement.Request, n *placement.Node) *ranked {
@@ -186,6 +188,7 @@ func newRanked(defaults Policies, req placement.Request, n *placement.Node) *ran
 	case policy.Spreads():
 		r.policy = [4]float64{-emptiest, -room / float64(max(1, n.Allocatable())), -room, -slack}
 	}
+	r.order = r.policy
 	return r
 }
 
@@ -194,14 +197,24 @@ func (a *ranked) stake() Stake { return Stake{Index: a.index, Choice: a.chosen, 
 // compare orders nodes, the better one first. What is taken from others counts as what is left
 // free.
 func (a *ranked) compare(b *ranked) int {
-	return cmp.Or(a.chosen.Compare(b.chosen),
-		cmp.Compare(a.policy[0]+a.cost.Sum(), b.policy[0]+b.cost.Sum()), slices.Compare(a.policy[1:], b.policy[1:]))
+	if likes := a.chosen.Compare(b.chosen); likes != 0 {
+		return likes
+	}
+	return slices.Compare(a.order[:], b.order[:])
 }
 
-func (a *ranked) before(b *ranked) int { return cmp.Or(a.compare(b), cmp.Compare(a.name, b.name)) }
+func (a *ranked) before(b *ranked) int {
+	if c := a.compare(b); c != 0 {
+		return c
+	}
+	return cmp.Compare(a.name, b.name)
+}
 
 // alone orders nodes by the policy alone. Of equals the one comes first that is not the best,
 // for something else has decided then.
 func (a *ranked) alone(b *ranked) int {
-	return cmp.Or(slices.Compare(a.policy[:], b.policy[:]), b.compare(a), cmp.Compare(a.name, b.name))
+	if c := slices.Compare(a.policy[:], b.policy[:]); c != 0 {
+		return c
+	}
+	return cmp.Or(b.compare(a), cmp.Compare(a.name, b.name))
 }

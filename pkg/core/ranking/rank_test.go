@@ -216,18 +216,25 @@ func BenchmarkRank(b *testing.B) {
 	}
 	prices := NewPrices(learned(ask(4, cpu(2000)), ask(16, cpu(8000)), ask(64, count(4), cpu(8000))), nodes)
 	req, among := ask(6, cpu(2000)), pointers(nodes)
-	rank := func(r *Ranker) { r.Rank(len(among), Policies{GPU: placement.Binpack}, req, among, prices) }
+	rank := func(r *Ranker, most int) { r.Rank(most, Policies{GPU: placement.Binpack}, req, among, prices) }
 	b.Run("anew", func(b *testing.B) {
 		b.ReportAllocs()
 		for b.Loop() {
-			rank(new(Ranker))
+			rank(new(Ranker), len(among))
 		}
 	})
 	b.Run("kept", func(b *testing.B) {
 		var r Ranker
 		b.ReportAllocs()
 		for b.Loop() {
-			rank(&r)
+			rank(&r, len(among))
+		}
+	})
+	b.Run("the best of what is kept", func(b *testing.B) {
+		var r Ranker
+		b.ReportAllocs()
+		for b.Loop() {
+			rank(&r, 16)
 		}
 	})
 }

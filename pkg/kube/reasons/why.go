@@ -25,21 +25,21 @@ func Why(r ranking.Ranking, nodes []*placement.Node) string {
 	case r.First.Choice.Compare(r.Alone.Choice) != 0:
 		because = "the GPUs there are nearer to one another"
 	default:
-		because = fmt.Sprintf("on %s it %s", alone.Name, takes(r.First.Cost, r.Alone.Cost, alone.UnitMiB))
+		format, units := most(r.First.Cost, r.Alone.Cost)
+		because = fmt.Sprintf(format, alone.Name, gpu.Format(gpu.Units(math.Ceil(units)), alone.UnitMiB))
 	}
 	return fmt.Sprintf("%s goes before %s, which is as good or better by the policy alone: %s", first.Name, alone.Name, because)
 }
 
-// takes says what a pod takes from pods to come above all, where that is more than elsewhere.
-func takes(less, more ranking.Cost, unitMiB int64) string {
-	models, cpu, several := more.Models-less.Models, more.CPU-less.CPU, more.Several-less.Several
-	most := max(models, cpu, several)
-	format := "takes about %s more from pods that can use few other models"
-	switch most {
-	case several:
-		format = "takes about %s more from pods that need several GPUs of one node"
-	case cpu:
-		format = "leaves about %s more of GPU memory without the CPU that pods need beside it"
+// most says what a pod takes from pods to come above all, where that is more than elsewhere: of a
+// node, and as how many units that counts.
+func most(less, more ranking.Cost) (format string, units float64) {
+	format, units = "on %s it takes from pods that can use few other models, which counts as %s more left free", more.Models-less.Models
+	if cpu := more.CPU - less.CPU; cpu > units {
+		format, units = "on %s it leaves GPU memory without the CPU that pods need with it, which counts as %s more left free", cpu
 	}
-	return fmt.Sprintf(format, gpu.Format(gpu.Units(math.Ceil(most)), unitMiB))
+	if several := more.Several - less.Several; several > units {
+		format, units = "on %s it takes from pods that need several GPUs of one node, which counts as %s more left free", several
+	}
+	return format, units
 }

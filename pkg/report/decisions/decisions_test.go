@@ -15,6 +15,7 @@ import (
 	"github.com/gpumem/gpumem/pkg/core/closest"
 	"github.com/gpumem/gpumem/pkg/core/gpu"
 	"github.com/gpumem/gpumem/pkg/core/placement"
+	"github.com/gpumem/gpumem/pkg/core/ranking"
 )
 
 func ref(name string) placement.PodRef {
@@ -145,6 +146,34 @@ func TestClosestIsASort(t *testing.T) {
 		if diff := cmp.Diff(want, got); diff != "" {
 			t.Fatalf("(-want +got):\n%s", diff)
 		}
+	}
+}
+
+func TestRanked(t *testing.T) {
+	inv := func(units gpu.Units) gpu.Inventory {
+		return gpu.Inventory{UnitMiB: 1024, Devices: []gpu.Device{{UUID: "GPU-a", Allocatable: units}}}
+	}
+	var nodes []*placement.Node
+	for i := range MaxNodes + 4 {
+		n := placement.NewNode(fmt.Sprintf("n%02d", i), inv(gpu.Units(64-i)), nil)
+		nodes = append(nodes, &n)
+	}
+	order := ranking.Ranking{First: ranking.Stake{Index: 3, Choice: placement.Choice{Grouped: true}}, Alone: ranking.Stake{Index: 2}}
+	for i := range nodes {
+		order.Best = append(order.Best, ranking.Scored{Index: (i + 3) % len(nodes), Score: int64(max(1, ranking.MaxScore-i))})
+	}
+	got := Ranked(nodes, order)
+	if got.Verb != Prioritize || got.Result != Fits || got.Node != "n03" || got.Asked != len(nodes) || got.Fit != len(nodes) {
+		t.Errorf("got %+v", got)
+	}
+	if want := "n03 goes before n02, which is as good or better by the policy alone: a pod of its gpu-group is there"; got.Why != want {
+		t.Errorf("why %q, want %q", got.Why, want)
+	}
+	if len(got.Nodes) != MaxNodes || got.Nodes[1].Name != "n04" || *got.Nodes[1].Score != ranking.MaxScore-1 {
+		t.Errorf("nodes %+v, want the best %d", got.Nodes, MaxNodes)
+	}
+	if got := Ranked(nodes, ranking.Ranking{}); got.Node != "" || got.Why != "" || len(got.Nodes) > 0 {
+		t.Errorf("where the pod fits nowhere: %+v", got)
 	}
 }
 
