@@ -86,8 +86,8 @@ func TestDefragMakesRoomForAWaitingPod(t *testing.T) {
 }
 
 // Without defrag, kube-scheduler with the extender evicts nobody for a more important pod: it sees
-// room in the sum of both GPUs. gpumem-scheduler would, so there the pod is of a class that never
-// preempts. The pod that is made in place of the evicted one does not take the
+// room in the sum of both GPUs. gpumem-scheduler evicts by itself, so there the pod is of a class
+// that never does, for which no pod goes that could not come back. The pod that is made in place of the evicted one does not take the
 // room back, and the other is left alone.
 func TestDefragForAnImportantPodCostsWhatThePlanSays(t *testing.T) {
 	for name, tc := range map[string]struct {
@@ -97,6 +97,9 @@ func TestDefragForAnImportantPodCostsWhatThePlanSays(t *testing.T) {
 		"no room elsewhere":     {9, 10, false},
 		"room on the other GPU": {6, 12, true},
 	} {
+		if suite.stack != nil && suite.stack.Plugin() && !tc.comesBack {
+			continue
+		}
 		t.Run(name, func(t *testing.T) {
 			e := setup(t)
 			at, spread := onNode("node1"), annotated("policy", "spread")

@@ -7,6 +7,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	v1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/klog/v2"
@@ -99,6 +100,21 @@ func TestWhoIsEvictedByGPU(t *testing.T) {
 				t.Errorf("evicted (-want +got):\n%s", diff)
 			}
 		})
+	}
+}
+
+// Nobody gets cores of a GPU without memory of it: such a pod waits, and says why.
+func TestCoresAloneWait(t *testing.T) {
+	n := node(t, "node")
+	n.Status.Allocatable[names(t).GPUCore()] = *resource.NewQuantity(200, resource.DecimalSI)
+	c := start(t, []runtime.Object{n}, inProcess)
+	c.add(t, pod(t, "cores", 0, func(p *v1.Pod) {
+		amount := v1.ResourceList{names(t).GPUCore(): *resource.NewQuantity(10, resource.DecimalSI)}
+		p.Spec.Containers[0].Resources = v1.ResourceRequirements{Requests: amount, Limits: amount}
+	}))
+	c.waits(t, "cores")
+	if said, want := c.pod(t, "cores").Status.Conditions[0].Message, "gpumem.dev/gpu-core needs gpumem.dev/gpu-mem beside it"; !strings.Contains(said, want) {
+		t.Errorf("it says %q, want %q", said, want)
 	}
 }
 

@@ -53,9 +53,11 @@ type Cycle struct {
 func (c *Cycle) On() string { return c.on }
 
 // Begin reads what a pod asks for. It returns nothing where that is no GPU memory, a refusal
-// where it cannot be read, and an error where nothing can be decided yet.
+// where it cannot be read or is of no use without GPU memory, and an error where nothing can be
+// decided yet.
 func (d *Decider) Begin(pod *v1.Pod) (*Cycle, *decide.Refusal, error) {
-	if !d.Binder.Names.Holds(pod) {
+	req, err := d.Binder.Names.Request(pod)
+	if err == nil && req.Empty() {
 		return nil, nil, nil
 	}
 	d.Binder.Ask()
@@ -63,13 +65,9 @@ func (d *Decider) Begin(pod *v1.Pod) (*Cycle, *decide.Refusal, error) {
 		return nil, nil, errors.New(problem)
 	}
 	ref := api.Ref(pod)
-	req, err := d.Binder.Names.Request(pod)
 	if err != nil {
 		d.Binder.Tell(ref, decisions.Decision{Verb: decisions.Filter, Result: decisions.Unfit, Reason: decisions.Unreadable, Message: err.Error()})
 		return nil, &decide.Refusal{Reason: decisions.Unreadable, Message: err.Error(), Unresolvable: true}, nil
-	}
-	if req.Empty() {
-		return nil, nil, nil
 	}
 	c := &Cycle{question: cache.NewQuestion(ref, req, d.Policies.GPU)}
 	c.changes, _ = d.Binder.Cache.Changes()
