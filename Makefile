@@ -85,6 +85,7 @@ update: $(BIN)/helm ## Write anew what is made of something else: formatting, go
 	@for dir in $$(find . -name go.mod -printf '%h\n' | sort); do cd $$dir; go mod tidy; cd $(CURDIR); done
 	go test ./pkg/kube/api ./pkg/report/printers ./pkg/replay ./pkg/cli ./pkg/cli/overview ./cmd/gpumem-sim -update
 	cd test && go test . ./fakenvml -run 'TestTableOfValues|TestStubsAreCurrent|TestNamesThatPeopleUse' -update
+	cd test && go test ./gpu -run TestResultsAreCurrent -update
 	HELM=$(CURDIR)/$(BIN)/helm charts/gpumem/tests/golden.sh --update
 
 # The Helm of the test cluster.

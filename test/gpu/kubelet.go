@@ -2,9 +2,10 @@ package main
 
 import (
 	"context"
-	"errors"
 	"fmt"
+	"maps"
 	"net"
+	"net/http"
 	"os"
 	"path/filepath"
 	"slices"
@@ -30,11 +31,11 @@ type node struct {
 	ends       []func()
 
 	mu    sync.Mutex
-	given []string // to the container
+	given map[string][]string // slots, by container
 }
 
-// The container that gets what is allocated.
-const podNamespace, podName, containerName = "kit", "gpu", "main"
+// The pod that gets what is allocated.
+const podNamespace, podName = "kit", "gpu"
 
 // Register implements pluginapi.RegistrationServer.
 func (n *node) Register(_ context.Context, r *pluginapi.RegisterRequest) (*pluginapi.Empty, error) {
@@ -52,12 +53,13 @@ func (n *node) List(context.Context, *podresources.ListPodResourcesRequest) (*po
 	if len(n.given) == 0 {
 		return &podresources.ListPodResourcesResponse{}, nil
 	}
-	return &podresources.ListPodResourcesResponse{PodResources: []*podresources.PodResources{{
-		Namespace: podNamespace, Name: podName,
-		Containers: []*podresources.ContainerResources{{
-			Name: containerName, Devices: []*podresources.ContainerDevices{{ResourceName: "gpumem.dev/gpu-mem", DeviceIds: n.given}},
-		}},
-	}}}, nil
+	pod := &podresources.PodResources{Namespace: podNamespace, Name: podName}
+	for _, name := range slices.Sorted(maps.Keys(n.given)) {
+		pod.Containers = append(pod.Containers, &podresources.ContainerResources{
+			Name: name, Devices: []*podresources.ContainerDevices{{ResourceName: "gpumem.dev/gpu-mem", DeviceIds: n.given[name]}},
+		})
+	}
+	return &podresources.ListPodResourcesResponse{PodResources: []*podresources.PodResources{pod}}, nil
 }
 
 func (n *node) stop() {
@@ -66,10 +68,10 @@ func (n *node) stop() {
 	}
 }
 
-// startPlugin starts the real plugin at a level, and waits for what it offers of the
-// first GPU.
-func (k kit) startPlugin(ctx context.Context, dir string, level string) (_ *node, err error) {
-	n := &node{registered: make(chan string, 1)}
+// startPlugin starts the real plugin at a level, with a runtime where it is to limit containers,
+// and waits for what it offers.
+func (k kit) startPlugin(ctx context.Context, dir string, level string, r *runtime) (_ *node, err error) {
+	n := &node{registered: make(chan string, 1), given: make(map[string][]string)}
 	defer func() {
 		if err != nil {
 			n.stop()
@@ -82,34 +84,64 @@ func (k kit) startPlugin(ctx context.Context, dir string, level string) (_ *node
 	if err := n.serve(filepath.Join(dir, "pod-resources"), func(s *grpc.Server) { podresources.RegisterPodResourcesListerServer(s, n) }); err != nil {
 		return nil, err
 	}
-	// An address where nobody answers.
-	kubeconfig := filepath.Join(dir, "kubeconfig")
-	if err := os.WriteFile(kubeconfig, []byte(`{"apiVersion":"v1","kind":"Config","current-context":"c",
-		"contexts":[{"name":"c","context":{"cluster":"c"}}],"clusters":[{"name":"c","cluster":{"server":"http://127.0.0.1:1"}}]}`), 0o600); err != nil {
+	kubeconfig, err := n.serveAPI(dir)
+	if err != nil {
 		return nil, err
 	}
 	args := []string{
 		"--node-name=here", "--kubelet-dir=" + dir, "--kubeconfig=" + kubeconfig, "--probe-listen=127.0.0.1:0",
-		"--mps-dir=" + mpsDir(dir), "--enforcement=" + level, "--log-format=console",
+		"--mps-dir=" + mpsDir(dir), "--enforcement=" + level, "--log-format=json",
 		"--nvml-library=" + k.library,
 	}
-	if level == "kernel" {
+	if r != nil {
 		args = append(args, "--nri-socket="+nriSocket(dir), "--cgroup-root="+k.cgroups)
 	} else {
 		args = append(args, "--nri-socket=")
 	}
-	stop, err := k.start(ctx, args...)
+	log := &reasons{to: k.log}
+	stop, err := k.start(ctx, log, args...)
 	if err != nil {
 		return nil, err
 	}
 	n.ends = append(n.ends, stop)
 	select {
 	case socket := <-n.registered:
-		return n, n.connect(ctx, k.patience, filepath.Join(plugins, socket))
+		if err := n.connect(ctx, k.patience, filepath.Join(plugins, socket)); err != nil {
+			return nil, fmt.Errorf("%w: %s", err, log.why())
+		}
+		return n, nil
 	case <-time.After(k.patience):
-		return nil, errors.New("the device plugin has not registered")
+		return nil, fmt.Errorf("the device plugin has not registered in %s: %s", k.patience, log.why())
 	case <-ctx.Done():
 		return nil, ctx.Err()
+	}
+}
+
+// serveAPI serves an API server that knows of no pods, and lets the plugin write nothing. It returns
+// the kubeconfig for it.
+func (n *node) serveAPI(dir string) (kubeconfig string, err error) {
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		return "", err
+	}
+	server := &http.Server{Handler: http.HandlerFunc(answerAPI), ReadHeaderTimeout: time.Minute}
+	go func() { _ = server.Serve(listener) }() // it ends when it is closed
+	n.ends = append(n.ends, func() { _ = server.Close() })
+	kubeconfig = filepath.Join(dir, "kubeconfig")
+	return kubeconfig, os.WriteFile(kubeconfig, fmt.Appendf(nil, `{"apiVersion":"v1","kind":"Config","current-context":"c",
+		"contexts":[{"name":"c","context":{"cluster":"c"}}],"clusters":[{"name":"c","cluster":{"server":"http://%s"}}]}`, listener.Addr()), 0o600)
+}
+
+func answerAPI(w http.ResponseWriter, r *http.Request) {
+	w.Header().Set("Content-Type", "application/json")
+	switch {
+	case !strings.HasSuffix(r.URL.Path, "/pods") || r.Method != http.MethodGet:
+		w.WriteHeader(http.StatusForbidden)
+		fmt.Fprint(w, `{"kind":"Status","apiVersion":"v1","status":"Failure","reason":"Forbidden","code":403,"message":"no API server is here"}`)
+	case r.URL.Query().Get("watch") != "":
+		<-r.Context().Done() // nothing ever happens
+	default:
+		fmt.Fprint(w, `{"kind":"PodList","apiVersion":"v1","metadata":{"resourceVersion":"1"},"items":[]}`)
 	}
 }
 
@@ -149,7 +181,7 @@ func (n *node) connect(ctx context.Context, patience time.Duration, socket strin
 	for {
 		list, err := stream.Recv()
 		if err != nil {
-			return fmt.Errorf("the plugin offers no healthy GPU in %s (%d units are unhealthy): %w", patience, unhealthy, err)
+			return fmt.Errorf("the device plugin offers no healthy GPU (%d units are unhealthy)", unhealthy)
 		}
 		unhealthy = 0
 		for _, d := range list.GetDevices() {
@@ -170,25 +202,34 @@ func (n *node) connect(ctx context.Context, patience time.Duration, socket strin
 	}
 }
 
-// allocate asks for units of the first GPU, as for a container, and returns the
-// environment that it gets.
-func (n *node) allocate(ctx context.Context, units int) (map[string]string, error) {
-	first, _, _ := strings.Cut(n.devices[0], "-")
+// allocate asks for units of a GPU, by its UUID, as for a container, and returns the environment
+// that it gets.
+func (n *node) allocate(ctx context.Context, name, uuid string, units int) (map[string]string, error) {
+	prefix := strings.TrimPrefix(uuid, "GPU-")[:8] + "-"
 	var ids []string
 	for _, id := range n.devices {
-		if strings.HasPrefix(id, first+"-") && len(ids) < units {
+		if strings.HasPrefix(id, prefix) && len(ids) < units {
 			ids = append(ids, id)
 		}
 	}
 	if len(ids) < units {
-		return nil, fmt.Errorf("the GPU offers %d units, and %d are wanted", len(ids), units)
+		return nil, cannot("GPU %s offers %d units, and %d are wanted", uuid, len(ids), units)
 	}
 	answer, err := n.client.Allocate(ctx, &pluginapi.AllocateRequest{ContainerRequests: []*pluginapi.ContainerAllocateRequest{{DevicesIds: ids}}})
 	if err != nil {
 		return nil, err
 	}
 	n.mu.Lock()
-	n.given = ids
+	n.given[name] = ids
 	n.mu.Unlock()
 	return answer.GetContainerResponses()[0].GetEnvs(), nil
+}
+
+// preStart asks what the kubelet asks before it starts a container.
+func (n *node) preStart(ctx context.Context, name string) error {
+	n.mu.Lock()
+	ids := n.given[name]
+	n.mu.Unlock()
+	_, err := n.client.PreStartContainer(ctx, &pluginapi.PreStartContainerRequest{DevicesIds: ids})
+	return err
 }

@@ -1,37 +1,132 @@
-// Command gpu measures on a machine with a GPU what limits hold there. It starts
-// the real device plugin before a stand-in for the kubelet, takes the environment from
+// Command gpu measures on a machine with a GPU what limits hold there, and what sharing costs.
+// It starts the real device plugin before a stand-in for the kubelet, takes the environment from
 // its replies to Allocate, and runs CUDA programs with it. See run.sh.
 package main
 
 import (
-	"bytes"
-	"cmp"
 	"context"
-	"encoding/json"
 	"errors"
 	"flag"
 	"fmt"
 	"io"
 	"os"
-	"os/exec"
 	"os/signal"
-	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
-	"sync"
 	"syscall"
 	"time"
 )
 
 func main() {
+	code, done, err := withOwnMounts()
+	if done {
+		os.Exit(code)
+	}
+	if err != nil {
+		fmt.Fprintln(os.Stderr, "gpu: mounts of its own:", err)
+		os.Exit(1)
+	}
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
-	err := run(ctx, os.Args[1:], os.Stdout, os.Stderr)
+	err = run(ctx, os.Args[1:], os.Stdout, os.Stderr)
 	stop()
 	if err != nil {
 		fmt.Fprintln(os.Stderr, "gpu:", err)
 		os.Exit(1)
 	}
+}
+
+// options are what the command line says.
+type options struct {
+	kit         kit
+	parts       []string
+	results     string
+	page        string
+	list, paged bool
+}
+
+func read(args []string, stderr io.Writer) (o options, err error) {
+	k := kit{log: stderr}
+	f := flag.NewFlagSet("gpu", flag.ContinueOnError)
+	f.SetOutput(stderr)
+	f.StringVar(&k.plugin, "plugin", "", "the device plugin")
+	f.StringVar(&k.probe, "probe", "", "the CUDA program")
+	f.StringVar(&k.library, "nvml-library", "", "the library of NVML; where the driver has it unless set")
+	f.StringVar(&k.cgroups, "cgroup-root", "/sys/fs/cgroup", "where control groups of version 2 are mounted")
+	f.IntVar(&k.units, "units", 2, "GiB of a grant")
+	f.Float64Var(&k.seconds, "seconds", 5, "how long to compute for a figure")
+	f.DurationVar(&k.patience, "patience", 30*time.Second, "for a part of gpumem to come up")
+	sharers := f.String("sharers", "1,2,4,8,12,30", "numbers of programs that share the GPU; 1 must be the first")
+	names := f.String("parts", "", "parts to run; all unless set")
+	f.StringVar(&o.results, "results", "", "folder for the results; none unless set")
+	f.StringVar(&o.page, "docs", "", "the page that -page writes")
+	f.BoolVar(&o.paged, "page", false, "make the page of the results, and measure nothing")
+	f.BoolVar(&o.list, "list", false, "say which parts there are, and what they ask")
+	if err := f.Parse(args); err != nil {
+		return o, err
+	}
+	for number := range strings.FieldsFuncSeq(*sharers, func(r rune) bool { return r == ',' }) {
+		n, err := strconv.Atoi(number)
+		if err != nil || n < 1 {
+			return o, fmt.Errorf("-sharers: %q, want numbers of 1 and more", number)
+		}
+		k.sharers = append(k.sharers, n)
+	}
+	if len(k.sharers) == 0 || k.sharers[0] != 1 {
+		return o, errors.New("-sharers: 1 must be the first: all are compared with exclusive use")
+	}
+	o.parts = slices.Collect(strings.FieldsFuncSeq(*names, func(r rune) bool { return r == ',' }))
+	for _, name := range o.parts {
+		if !slices.ContainsFunc(parts, func(p part) bool { return p.name == name }) {
+			return o, fmt.Errorf("-parts: %q is none of %s", name, strings.Join(partNames(), ", "))
+		}
+	}
+	k.driver = library{k.library}
+	o.kit = k
+	return o, nil
+}
+
+func run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
+	o, err := read(args, stderr)
+	switch {
+	case err != nil:
+		return err
+	case o.list:
+		for _, p := range parts {
+			fmt.Fprintf(stdout, "%s\n  %s\n", p.name, strings.Join(p.asks, "\n  "))
+		}
+		return nil
+	case o.paged:
+		all, err := readResults(o.results)
+		if err != nil {
+			return err
+		}
+		return os.WriteFile(o.page, []byte(page(all)), 0o644)
+	}
+	return o.measure(ctx, stdout)
+}
+
+// measure runs the parts, and prints and keeps what they say.
+func (o options) measure(ctx context.Context, stdout io.Writer) error {
+	result, err := o.kit.all(ctx, o.parts)
+	if err != nil {
+		return err
+	}
+	fmt.Fprint(stdout, result.table())
+	if ctx.Err() != nil {
+		return ctx.Err() // half a result is not kept
+	}
+	if o.results != "" {
+		path, err := result.write(o.results)
+		if err != nil {
+			return err
+		}
+		fmt.Fprintf(stdout, "\nwritten: %s.json and .md\n", path)
+	}
+	if n := result.failed(); n > 0 {
+		return fmt.Errorf("%d of %d questions failed", n, len(result.Lines))
+	}
+	return nil
 }
 
 // kit is how to measure.
@@ -42,222 +137,118 @@ type kit struct {
 	units         int    // of a grant
 	seconds       float64
 	sharers       []int
-	patience      time.Duration // for a part to come up
+	patience      time.Duration // for a part of gpumem to come up
 	log           io.Writer
+	driver        driver
+
+	facts facts // of the machine
 }
 
-func run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
-	k := kit{sharers: []int{1, 2, 4, 8, 12}, log: stderr}
-	f := flag.NewFlagSet("gpu", flag.ContinueOnError)
-	f.StringVar(&k.plugin, "plugin", "", "the device plugin")
-	f.StringVar(&k.probe, "probe", "", "the CUDA program")
-	f.StringVar(&k.library, "nvml-library", "", "the library of NVML")
-	f.StringVar(&k.cgroups, "cgroup-root", "/sys/fs/cgroup", "where control groups of version 2 are mounted")
-	f.IntVar(&k.units, "units", 2, "GiB of a grant")
-	f.Float64Var(&k.seconds, "seconds", 5, "how long to compute for a figure")
-	f.DurationVar(&k.patience, "patience", 30*time.Second, "for a part to come up")
-	levels := f.String("levels", "advisory,mps,kernel", "levels to measure, where they are to be had")
-	file := f.String("json", "", "where to write the result")
-	if err := f.Parse(args); err != nil {
-		return err
+// partTime is how long a part may take.
+const partTime = 8 * time.Minute
+
+// A part is a group of questions that are asked together, and can be asked alone.
+type part struct {
+	name string
+	asks []string
+	// run answers. An error is why the questions that it has not answered could not be asked.
+	run func(k kit, ctx context.Context, a *answers) error
+}
+
+var parts = []part{
+	atLevel(advisory, within, beyond, forked, both, neighbour, managed, second),
+	atLevel(mpsLevel, within, beyond, forked, both, neighbour, managed, second, listed),
+	atLevel(kernelLevel, within, beyond, forked, both, neighbour, managed, second),
+	{"vendor", vendorNames(), kit.vendor},
+	{"cores", coreNames(), kit.cores},
+	{"sharing", sharingNames(), kit.sharing},
+	{"daemon", []string{takesSettings, listsServers, listsClients, namespaces, readOnly, throughFolder, askedThere, quits}, kit.daemon},
+	{"use", useNames(), kit.use},
+	{"containers", []string{seesGPU, hookSets, clientIn, kernelIn}, kit.containers},
+}
+
+func partNames() (names []string) {
+	for _, p := range parts {
+		names = append(names, p.name)
 	}
-	result := Result{Date: time.Now().UTC().Format(time.DateOnly), GPU: k.describe(ctx)}
-	result.TimeSlicing = k.sharing(ctx, container{})
-	for level := range strings.SplitSeq(*levels, ",") {
-		if !slices.Contains([]string{"advisory", "mps", "kernel"}, level) {
-			return fmt.Errorf("level %q: want some of advisory, mps and kernel", level)
-		}
-		result.Levels = append(result.Levels, k.level(ctx, level))
-		if ctx.Err() != nil {
-			return ctx.Err()
-		}
+	return names
+}
+
+// asLeft is the question that every run asks.
+const asLeft = "compute mode, MIG mode and clocks are as before"
+
+// answers are those of one part.
+type answers struct {
+	part   string
+	lines  []Line
+	result *Result
+	log    io.Writer
+}
+
+// tell answers a question.
+func (a *answers) tell(name, seen string, err error) {
+	line := answer(a.part, name, seen, err)
+	a.lines = append(a.lines, line)
+	fmt.Fprintf(a.log, "%s, %s: %s: %s\n", line.Part, line.Name, line.Verdict, line.Says)
+}
+
+func (a *answers) has(name string) bool {
+	return slices.ContainsFunc(a.lines, func(l Line) bool { return l.Name == name })
+}
+
+// all runs the named parts, or all.
+func (k kit) all(ctx context.Context, names []string) (r Result, err error) {
+	if k.facts, err = k.driver.facts(); err != nil {
+		return r, err
 	}
-	result.compare()
-	fmt.Fprint(stdout, result.Table())
-	if *file == "" {
-		return nil
+	first := k.facts.gpus[0]
+	r = Result{
+		Date: time.Now().UTC().Format(time.DateOnly), GPU: first.model, GPUs: len(k.facts.gpus), MemoryMiB: first.memoryMiB,
+		Driver: k.facts.version, Linux: linux(),
 	}
-	data, err := json.MarshalIndent(result, "", "  ")
+	before, err := k.driver.settings()
 	if err != nil {
-		return err
+		return r, err
 	}
-	return os.WriteFile(*file, append(data, '\n'), 0o644)
-}
-
-// describe says which driver and GPU these are.
-func (k kit) describe(ctx context.Context) string {
-	out, err := exec.CommandContext(ctx, "nvidia-smi", "--id=0", "--query-gpu=name,driver_version", "--format=csv,noheader").Output()
-	if err != nil {
-		return "a GPU that nvidia-smi does not describe"
-	}
-	return strings.TrimSpace(string(out))
-}
-
-// level measures one level.
-func (k kit) level(ctx context.Context, level string) Level {
-	l := Level{Level: level}
-	dir, err := os.MkdirTemp("", "gpu")
-	if err != nil {
-		l.Missing = err.Error()
-		return l
-	}
-	defer os.RemoveAll(dir)
-	if level == "mps" { // at kernel a daemon could refuse what the driver is to refuse
-		stop, err := k.startMPS(ctx, dir)
-		defer stop()
-		if err != nil {
-			l.Missing = err.Error()
-			return l
+	for _, p := range parts {
+		if len(names) == 0 || slices.Contains(names, p.name) {
+			r.Lines = append(r.Lines, k.one(ctx, p, &r)...)
 		}
 	}
-	var r *runtime
-	if level == "kernel" {
-		if r, err = startRuntime(dir, k.cgroups); err != nil {
-			l.Missing = err.Error()
-			return l
-		}
-		defer r.stop()
+	after, err := k.driver.settings()
+	if err == nil && after != before {
+		err = fmt.Errorf("before: %s; after: %s", before, after)
 	}
-	n, err := k.startPlugin(ctx, dir, level)
-	if err != nil {
-		l.Missing = err.Error()
-		return l
-	}
-	defer n.stop()
-	if l.Env, err = n.allocate(ctx, k.units); err != nil {
-		l.Missing = err.Error()
-		return l
-	}
-	if got := l.Env["GPUMEM_ENFORCEMENT"]; got != level {
-		l.Missing = fmt.Sprintf("containers get the level %q", got)
-		return l
-	}
-	k.measure(ctx, &l, container{l.Env, r})
-	return l
+	r.Lines = append(r.Lines, answer("all", asLeft, after, err))
+	return r, nil
 }
 
-// measure runs the CUDA programs of a level.
-func (k kit) measure(ctx context.Context, l *Level, c container) {
-	limit, err := strconv.Atoi(l.Env["GPUMEM_LIMIT_MIB"])
-	if err != nil {
-		l.Missing = "GPUMEM_LIMIT_MIB is no number"
-		return
-	}
-	l.Within = k.run(ctx, c, "alloc", strconv.Itoa(limit/2))
-	neighbour := make(chan Probe, 1)
-	go func() { neighbour <- k.run(ctx, c, "spin", k.time()) }()
-	l.Beyond = k.run(ctx, c, "alloc", strconv.Itoa(limit*2))
-	l.Forked = k.run(ctx, c, "fork", strconv.Itoa(limit*2))
-	l.Both = k.run(ctx, c, "both", strconv.Itoa(limit*3/4))
-	l.Neighbour = <-neighbour
-	l.Shared = k.sharing(ctx, c)
-}
-
-func (k kit) time() string { return strconv.FormatFloat(k.seconds, 'f', -1, 64) }
-
-// sharing runs programs together that compute, some and then more.
-func (k kit) sharing(ctx context.Context, c container) (out []Shared) {
-	for _, sharers := range k.sharers {
-		probes := make([]Probe, sharers)
-		var all sync.WaitGroup
-		for i := range probes {
-			all.Go(func() { probes[i] = k.run(ctx, c, "spin", k.time()) })
-		}
-		all.Wait()
-		out = append(out, share(probes))
-	}
-	return out
-}
-
-// A container is what programs run in: with an environment, and in a control group
-// where there is a runtime.
-type container struct {
-	env     map[string]string
-	runtime *runtime
-}
-
-// run runs the CUDA program in a container of its own.
-func (k kit) run(ctx context.Context, c container, args ...string) Probe {
-	ctx, cancel := context.WithTimeout(ctx, time.Duration(k.seconds*float64(time.Second))+2*time.Minute)
+// one runs a part. What it has not answered when its time is over could not be tried.
+func (k kit) one(ctx context.Context, p part, r *Result) []Line {
+	ctx, cancel := context.WithTimeoutCause(ctx, partTime, errors.New("its 8 minutes are over"))
 	defer cancel()
-	command := append([]string{k.probe}, args...)
-	if c.runtime != nil {
-		group, end, err := c.runtime.start(ctx, c.env)
-		if err != nil {
-			return Probe{Error: err.Error()}
+	a := &answers{part: p.name, result: r, log: k.log}
+	err := p.run(k, ctx, a)
+	if cause := context.Cause(ctx); cause != nil {
+		err = cause
+	}
+	for _, name := range p.asks {
+		switch {
+		case a.has(name):
+		case err == nil:
+			a.tell(name, "", errors.New("the kit has not asked: this is an error of the kit"))
+		default:
+			a.tell(name, "", notTried{err.Error()})
 		}
-		defer end()
-		command = append(entering(group), command...)
 	}
-	cmd := exec.CommandContext(ctx, command[0], command[1:]...)
-	cmd.Env = slices.DeleteFunc(os.Environ(), func(s string) bool { return strings.HasPrefix(s, "CUDA_") })
-	for name, value := range c.env {
-		cmd.Env = append(cmd.Env, name+"="+value)
-	}
-	// NVIDIA's runtime shows a container its GPUs; without a container, CUDA does.
-	cmd.Env = append(cmd.Env, "CUDA_VISIBLE_DEVICES="+cmp.Or(c.env["NVIDIA_VISIBLE_DEVICES"], "0"))
-	var out bytes.Buffer
-	cmd.Stdout, cmd.Stderr = &out, k.log
-	err := cmd.Run()
-	var p Probe
-	if parsed := json.Unmarshal(out.Bytes(), &p); err != nil || parsed != nil {
-		return Probe{Error: fmt.Sprintf("%v, and it said %q", errors.Join(err, parsed), out.String())}
-	}
-	return p
+	return a.lines
 }
 
-// startMPS starts the real supervisor, and waits until its daemon is healthy.
-func (k kit) startMPS(ctx context.Context, dir string) (stop func(), err error) {
-	args := []string{"mps", "--mps-dir=" + mpsDir(dir), "--drain=1s", "--log-format=console"}
-	if k.library != "" {
-		args = append(args, "--nvml-library="+k.library)
-	}
-	stop, err = k.start(ctx, args...)
+// linux is the version of the kernel.
+func linux() string {
+	text, err := os.ReadFile("/proc/sys/kernel/osrelease")
 	if err != nil {
-		return stop, err
+		return "?"
 	}
-	return stop, wait(ctx, k.patience, func() error {
-		out, err := exec.CommandContext(ctx, k.plugin, "mps", "--mps-dir="+mpsDir(dir), "--check").CombinedOutput()
-		if err != nil {
-			return errors.New(strings.TrimSpace(string(out)))
-		}
-		return nil
-	})
-}
-
-func mpsDir(dir string) string { return filepath.Join(dir, "mps") }
-
-// start starts the plugin's program. What is returned ends it.
-func (k kit) start(ctx context.Context, args ...string) (stop func(), err error) {
-	cmd := exec.CommandContext(ctx, k.plugin, args...)
-	cmd.Stdout, cmd.Stderr = k.log, k.log
-	cmd.Cancel = func() error { return cmd.Process.Signal(syscall.SIGTERM) }
-	cmd.WaitDelay = time.Minute
-	if err := cmd.Start(); err != nil {
-		return func() {}, err
-	}
-	return func() {
-		_ = cmd.Process.Signal(syscall.SIGTERM) // it may have ended by itself
-		_ = cmd.Wait()
-	}, nil
-}
-
-// wait asks until there is no error, and returns the last one when time is over.
-func wait(ctx context.Context, patience time.Duration, f func() error) error {
-	deadline := time.After(patience)
-	ticker := time.NewTicker(100 * time.Millisecond)
-	defer ticker.Stop()
-	for {
-		err := f()
-		if err == nil {
-			return nil
-		}
-		select {
-		case <-ctx.Done():
-			return ctx.Err()
-		case <-deadline:
-			return err
-		case <-ticker.C:
-		}
-	}
+	return strings.TrimSpace(string(text))
 }

@@ -1,26 +1,52 @@
 package main
 
 import (
-	"encoding/json"
+	"context"
 	"errors"
 	"fmt"
+	"io"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
+	"strconv"
 	"strings"
 	"testing"
+	"testing/synctest"
+	"time"
 
 	"github.com/gpumem/gpumem/test/fakenvml"
 )
 
+// TestMain gives the tests mounts of their own, as the kit has.
+func TestMain(m *testing.M) {
+	code, done, err := withOwnMounts()
+	switch {
+	case err != nil:
+		fmt.Fprintln(os.Stderr, err)
+		os.Exit(1)
+	case done:
+		os.Exit(code)
+	}
+	os.Exit(m.Run())
+}
+
 // probe runs the CUDA program with the simulated driver, and tells the driver in which control
-// group that is. The driver has no kernels: how many were launched is made up.
+// group that is. The driver has no kernels: how many were launched is made up. A test lets
+// programs lie by a file, which says what they print.
 const probe = `#!/bin/sh
 [ -n "$CUDA_VISIBLE_DEVICES" ] || { echo '{"ok": false, "error": "no GPU"}'; exit; }
-[ $1 != spin ] || { echo '{"ok": true, "start": 0.25, "launches": 100}'; exit; }
 here=$(dirname "$0")
 group=$(grep -lsx $$ "$here"/gpus.json.d/cgroup/kubepods/pod-gpumem-gpu-kit/*/cgroup.procs)
 group=${group%/cgroup.procs}
+[ ! -f "$here/lie" ] || . "$here/lie"
+case $1 in
+spin)
+	sleep "$2"
+	echo "{\"ok\": true, \"start\": 0.25, \"launches\": ${CUDA_MPS_ACTIVE_THREAD_PERCENTAGE:-100}, \"p50\": 2, \"p99\": 3}"
+	exit;;
+limit) [ $(id -u) = 0 ] || exec unshare --user --map-root-user "$here/cuda" "$@";;
+esac
 export FAKENVML_CGROUP="${group#"$here"/gpus.json.d/cgroup}" LD_LIBRARY_PATH="$here"
 exec "$here/cuda" "$@"
 `
@@ -31,177 +57,371 @@ const plugin = `#!/bin/sh
 exec "$(dirname "$0")/gpumem" "$@"
 `
 
-// parts are what the kit runs: the real plugin, a simulated driver, and stand-ins for
-// the MPS daemon and for the CUDA program.
-type parts struct {
-	t   *testing.T
-	dir string
+// control is NVIDIA's program for the MPS daemon. A test lets it lie to the kit, whose commands
+// have the log directory of nobody else.
+const control = `#!/bin/sh
+here=$(dirname "$0")
+[ ! -f "$here/lie-control" ] || [ "$CUDA_MPS_LOG_DIRECTORY" != "$CUDA_MPS_PIPE_DIRECTORY" ] || . "$here/lie-control"
+[ ! -f "$here/lie-daemon" ] || . "$here/lie-daemon"
+exec "$here/standin" "$@"
+`
+
+// ctr is containerd's, with NVIDIA's runtime and its hook for limits: a container sees the GPUs
+// that its variable names, and the hook limits its control group in CDI modes.
+const ctr = `#!/bin/sh
+here=$(dirname "$0")
+[ ! -f "$here/lie-ctr" ] || . "$here/lie-ctr"
+[ "$1" != version ] || exit 0
+while [ $# -gt 0 ]; do
+	case $1 in
+	--env) export "$2"; shift 2;;
+	--cgroup) export FAKENVML_CGROUP="$2"; shift 2;;
+	--mount|--runc-binary) shift 2;;
+	run|--*) shift;;
+	/) shift 3; break;;
+	esac
+done
+tree=$here/gpus.json.d/cgroup
+case $NVIDIA_VISIBLE_DEVICES in nvidia.com/gpu=*)
+	export NVIDIA_VISIBLE_DEVICES=${NVIDIA_VISIBLE_DEVICES#nvidia.com/gpu=} FAKENVML_CGROUP=/kubepods/hook
+	mkdir -p "$tree/kubepods/hook"
+	CUDA_VISIBLE_DEVICES=0 "$here/probe" limit "$NVIDIA_GPU_MEMORY_LIMIT" "$NVIDIA_VISIBLE_DEVICES" "$tree/kubepods/hook" "$here/libnvidia-ml.so.1" >&2;;
+esac
+[ ! -f "$here/lie-container" ] || . "$here/lie-container"
+export LD_LIBRARY_PATH="$here"
+exec "$here/cuda" "$@"
+`
+
+// world is what the kit runs: the real plugin, a simulated driver, and stand-ins for the MPS
+// daemon, for containerd and for the CUDA program. All tests have one.
+type world struct {
+	dir    string
+	failed map[string]bool // questions that have failed once
 }
 
 // cgroups is where the simulated driver has its control groups, and controllers what they hand down.
 const (
 	cgroups     = "gpus.json.d/cgroup"
 	controllers = "cpu memory dmem\n"
+	newDriver   = "615.71.09"
+	oldDriver   = "580.65.06"
 )
 
-func newParts(t *testing.T) parts {
+func newWorld(t *testing.T) world {
 	t.Helper()
 	dir, err := os.MkdirTemp("", "kit") //nolint:usetesting // short: sockets are made below it
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { os.RemoveAll(dir) })
-	p := parts{t, dir}
-	p.build("gpumem", "./cmd/gpumem-device-plugin", "CGO_ENABLED=1", "CGO_CFLAGS=-O2 -g -Wno-deprecated-declarations")
-	p.program("plugin", plugin)
-	p.build("nvidia-cuda-mps-control", "./pkg/node/mps/internal/standin")
-	t.Setenv("PATH", dir+string(os.PathListSeparator)+os.Getenv("PATH"))
+	w := world{dir, make(map[string]bool)}
+	w.build(t, "gpumem", "./cmd/gpumem-device-plugin", "CGO_ENABLED=1", "CGO_CFLAGS=-O2 -g -Wno-deprecated-declarations")
+	w.build(t, "standin", "./pkg/node/mps/internal/standin")
+	for name, script := range map[string]string{"plugin": plugin, mpsControl: control, "probe": probe} {
+		w.program(t, name, script)
+	}
 	if _, err := fakenvml.Build(t.Context(), dir); err != nil {
 		t.Fatal(err)
 	}
-	t.Setenv("FAKENVML_CONFIG", filepath.Join(dir, "gpus.json"))
 	if out, err := exec.Command("gcc", "-o", filepath.Join(dir, "cuda"), "probe/probe.c", "-ldl").CombinedOutput(); err != nil {
 		t.Fatalf("gcc: %v\n%s", err, out)
 	}
-	p.program("probe", probe)
-	return p
+	t.Setenv("PATH", dir+string(os.PathListSeparator)+os.Getenv("PATH"))
+	t.Setenv("FAKENVML_CONFIG", filepath.Join(dir, "gpus.json"))
+	w.write(t, controllers, cgroups, "cgroup.controllers")
+	w.write(t, "nvidia/0000:10:00.0/vidmem 16106127360\nnvidia/0000:11:00.0/vidmem 16106127360\n", cgroups, "dmem.capacity")
+	for _, group := range []string{"/", pods, parent} {
+		w.write(t, controllers, cgroups, group, "cgroup.subtree_control")
+	}
+	return w
 }
 
+func (w world) file(path ...string) string { return filepath.Join(append([]string{w.dir}, path...)...) }
+
 // program writes a script that can be run.
-func (p parts) program(name, script string) {
-	p.t.Helper()
-	p.write(script, name)
-	if err := os.Chmod(filepath.Join(p.dir, name), 0o755); err != nil {
-		p.t.Fatal(err)
+func (w world) program(t *testing.T, name, script string) {
+	t.Helper()
+	w.write(t, script, name)
+	if err := os.Chmod(w.file(name), 0o755); err != nil {
+		t.Fatal(err)
 	}
 }
 
-func (p parts) build(name, source string, env ...string) {
-	p.t.Helper()
-	cmd := exec.Command("go", "build", "-o", filepath.Join(p.dir, name), source)
+func (w world) build(t *testing.T, name, source string, env ...string) {
+	t.Helper()
+	cmd := exec.Command("go", "build", "-o", w.file(name), source)
 	cmd.Dir = "../.."
 	cmd.Env = append(os.Environ(), env...)
 	if out, err := cmd.CombinedOutput(); err != nil {
-		p.t.Fatalf("build %s: %v\n%s", name, err, out)
+		t.Fatalf("build %s: %v\n%s", name, err, out)
 	}
 }
 
-// driver installs another driver.
-func (p parts) driver(version string) {
-	p.t.Helper()
-	machine := fakenvml.NewMachine(fakenvml.T4("kit"))
-	machine.DriverVersion = version
-	if err := fakenvml.WriteConfig(filepath.Join(p.dir, "gpus.json"), machine); err != nil {
-		p.t.Fatal(err)
+// machine is now one with this driver and so many GPUs.
+func (w world) machine(t *testing.T, version string, gpus int) {
+	t.Helper()
+	var cards []fakenvml.GPU
+	for i := range gpus {
+		cards = append(cards, fakenvml.T4("kit"+strconv.Itoa(i)))
+	}
+	m := fakenvml.NewMachine(cards...)
+	m.DriverVersion = version
+	if err := fakenvml.WriteConfig(w.file("gpus.json"), m); err != nil {
+		t.Fatal(err)
 	}
 }
 
-func (p parts) write(text string, path ...string) {
-	p.t.Helper()
-	file := filepath.Join(append([]string{p.dir}, path...)...)
+func (w world) write(t *testing.T, text string, path ...string) {
+	t.Helper()
+	file := w.file(path...)
 	if err := errors.Join(os.MkdirAll(filepath.Dir(file), 0o755), os.WriteFile(file, []byte(text), 0o644)); err != nil {
-		p.t.Fatal(err)
+		t.Fatal(err)
 	}
 }
 
-// run runs all of the kit at some levels.
-func (p parts) run(levels string) (r Result, table string) {
-	p.t.Helper()
-	out := filepath.Join(p.dir, "result.json")
-	var text strings.Builder
-	err := run(p.t.Context(), []string{
-		"-plugin", filepath.Join(p.dir, "plugin"), "-probe", filepath.Join(p.dir, "probe"), "-nvml-library", filepath.Join(p.dir, "libnvidia-ml.so.1"),
-		"-cgroup-root", filepath.Join(p.dir, cgroups), "-json", out, "-seconds", "0.1", "-patience", "20s", "-levels", levels,
-	}, &text, testLog{p.t})
+// lies has a file of lies until the test ends.
+func (w world) lies(t *testing.T, file, lie string) {
+	t.Helper()
+	w.write(t, lie, file)
+	t.Cleanup(func() { os.Remove(w.file(file)) })
+}
+
+// hasContainers puts containerd and NVIDIA's runtime on the machine until the test ends.
+func (w world) hasContainers(t *testing.T) {
+	t.Helper()
+	w.program(t, containrd, ctr)
+	w.program(t, toolkit, "#!/bin/sh\n")
+	t.Cleanup(func() { os.Remove(w.file(containrd)); os.Remove(w.file(toolkit)) })
+}
+
+// sampler is the simulated driver, with samples of the programs that pretend to compute.
+type sampler struct {
+	library
+	of func(program string) int // per cent of one that runs spin or hold; below 0: no sample
+}
+
+func (s sampler) use(string, time.Time) (map[int]int, error) {
+	if s.of == nil {
+		return nil, errors.New("nvmlDeviceGetProcessUtilization: Not Supported")
+	}
+	out := make(map[int]int)
+	lines, err := filepath.Glob("/proc/[0-9]*/cmdline")
 	if err != nil {
-		p.t.Fatal(err)
+		return nil, err
 	}
-	data, err := os.ReadFile(out)
-	if err != nil {
-		p.t.Fatal(err)
-	}
-	if err := json.Unmarshal(data, &r); err != nil {
-		p.t.Fatal(err)
-	}
-	return r, text.String()
-}
-
-func TestTheKit(t *testing.T) {
-	p := newParts(t)
-	t.Run("an old driver", p.testOldDriver)
-	p.driver("615.10.01")
-	p.write(controllers, cgroups, "cgroup.controllers")
-	p.write("nvidia/0000:10:00.0/vidmem 16106127360\n", cgroups, "dmem.capacity")
-	p.write(controllers, cgroups, "cgroup.subtree_control")
-	p.write(controllers, cgroups, pods, "cgroup.subtree_control")
-	t.Run("a limit that cannot be set", p.testNoLimit)
-	t.Run("the kernel's limit", p.testKernel)
-}
-
-func (p parts) testOldDriver(t *testing.T) {
-	p.driver("580.65.06")
-	r, table := p.run("advisory,mps,kernel")
-	byLevel := make(map[string]Level)
-	for _, l := range r.Levels {
-		byLevel[l.Level] = l
-	}
-	if l := byLevel["advisory"]; l.Missing != "" || l.Limits() || !l.Beyond.OK || l.Env["GPUMEM_LIMIT_MIB"] != "2048" {
-		t.Errorf("advisory: %+v", l)
-	}
-	l := byLevel["mps"]
-	if l.Missing != "" || !l.Limits() || l.Forked.OK || !l.Both.OK || !l.Neighbour.OK || l.Env["CUDA_MPS_PINNED_DEVICE_MEM_LIMIT"] != "0=2048M" {
-		t.Errorf("mps: %+v", l)
-	}
-	want := Shared{Sharers: 12, Launches: 1200, Start: 0.25, OfExclusive: 12, OfTimeSlicing: 1}
-	if len(l.Shared) != 5 || l.Shared[4] != want || len(r.TimeSlicing) != 5 || r.TimeSlicing[4] != want {
-		t.Errorf("sharers: %+v, by time-slicing %+v", l.Shared, r.TimeSlicing)
-	}
-	if l := byLevel["kernel"]; l.Missing == "" {
-		t.Errorf("kernel, on an old driver: %+v", l)
-	}
-	for _, words := range []string{
-		"advisory      not enforced  works   works   works   works     works",
-		"mps           enforced      works   fails   fails   works     works",
-		"kernel        not here: ",
-		"time-slicing  8        800       8.00          1.00             0.00    0.25     +0.00",
-	} {
-		if !strings.Contains(table, words) {
-			t.Errorf("the table does not have %q:\n%s", words, table)
+	for _, file := range lines {
+		text, err := os.ReadFile(file)
+		args := strings.Split(string(text), "\x00")
+		i := slices.IndexFunc(args, func(s string) bool { return s == "spin" || s == "hold" })
+		if err != nil || i < 1 {
+			continue
+		}
+		pid, err := strconv.Atoi(filepath.Base(filepath.Dir(file)))
+		if share := s.of(args[i]); err == nil && share >= 0 {
+			out[pid] = share
 		}
 	}
+	return out, nil
+}
+
+func honest(program string) int {
+	if program == "spin" {
+		return 45
+	}
+	return -1
+}
+
+// measure runs parts of the kit, and returns what they say by part and question.
+func (w world) measure(t *testing.T, of func(string) int, names ...string) map[string]Line {
+	t.Helper()
+	o, err := read([]string{
+		"-plugin", w.file("plugin"), "-probe", w.file("probe"), "-nvml-library", w.file("libnvidia-ml.so.1"),
+		"-cgroup-root", w.file(cgroups), "-seconds", "0.2", "-patience", "15s", "-sharers", "1,3", "-parts", strings.Join(names, ","),
+	}, testLog{t})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if slices.Contains(names, "use") {
+		o.kit.seconds = 2
+	}
+	o.kit.driver = sampler{library{w.file("libnvidia-ml.so.1")}, of}
+	r, err := o.kit.all(t.Context(), o.parts)
+	if err != nil {
+		t.Fatal(err)
+	}
+	out := make(map[string]Line)
+	for _, l := range r.Lines {
+		key := l.Part + ": " + l.Name
+		if _, twice := out[key]; twice {
+			t.Errorf("%s is answered twice", key)
+		}
+		out[key] = l
+		if l.Verdict == Fail {
+			w.failed[key] = true
+		}
+	}
+	return out
+}
+
+// want says which questions have not passed, by a part of their key, and why in part.
+func want(t *testing.T, lines map[string]Line, verdict Verdict, but map[string]string) {
+	t.Helper()
+	found := make(map[string]bool)
+	for key, l := range lines {
+		expected, says := verdict, ""
+		longest := 0 // the part of the key that says most counts
+		for part, why := range but {
+			if !strings.Contains(key, part) {
+				continue
+			}
+			found[part] = true
+			if v, reason, _ := strings.Cut(why, ": "); len(part) > longest {
+				longest, expected, says = len(part), Verdict(v), reason
+			}
+		}
+		if l.Verdict != expected || !strings.Contains(l.Says, says) {
+			t.Errorf("%s: %s: %s; want %s: %s", key, l.Verdict, l.Says, expected, says)
+		}
+	}
+	for part := range but {
+		if !found[part] {
+			t.Errorf("no question has %q", part)
+		}
+	}
+}
+
+// TestTheKit measures machines of several kinds, and lets each question fail once.
+func TestTheKit(t *testing.T) {
+	w := newWorld(t)
+	t.Run("all passes", w.testAll)
+	t.Run("an old driver", w.testOldDriver)
+	t.Run("one GPU, no daemon, no containers", w.testLittle)
+	t.Run("a limit that cannot be set", w.testNoLimit)
+	t.Run("programs that fail", w.testPrograms)
+	t.Run("figures that are bad", w.testFigures)
+	t.Run("a daemon that refuses", w.testDaemon)
+	t.Run("containers that fail", w.testContainers)
+	t.Run("samples that do not tell", w.testSamples)
+	t.Run("a setting that is changed", w.testSettings)
+	if t.Failed() {
+		return
+	}
+	for _, p := range parts {
+		for _, name := range p.asks {
+			if key := p.name + ": " + name; !w.failed[key] {
+				t.Errorf("%s has never failed", key)
+			}
+		}
+	}
+	if !w.failed["all: "+asLeft] {
+		t.Errorf("%s has never failed", asLeft)
+	}
+}
+
+func (w world) testAll(t *testing.T) {
+	w.machine(t, newDriver, 2)
+	w.hasContainers(t)
+	want(t, w.measure(t, honest), Pass, map[string]string{
+		listed: "not tried: the limits of a container are its namespace's",
+	})
+}
+
+func (w world) testOldDriver(t *testing.T) {
+	w.machine(t, oldDriver, 2)
+	w.hasContainers(t)
+	const tooOld = `not tried: the driver is "` + oldDriver + `", want 615 or newer`
+	want(t, w.measure(t, honest, mpsLevel, kernelLevel, "vendor", "daemon", "containers"), Pass, map[string]string{
+		"kernel: ": tooOld, kernelIn: tooOld,
+		"vendor: ":   "not tried: driver 580.65.06: NVIDIA's table is of 615 and newer",
+		namespaces:   "not tried: driver 580.65.06: its daemon speaks protocol 2",
+		hookSets:     "not tried: driver 580.65.06: limits of control groups are of 615 and newer",
+		listsClients: "not tried: it lists no server",
+	})
+}
+
+func (w world) testLittle(t *testing.T) {
+	w.machine(t, newDriver, 1)
+	if err := os.Rename(w.file(mpsControl), w.file("away")); err != nil {
+		t.Fatal(err)
+	}
+	defer os.Rename(w.file("away"), w.file(mpsControl))
+	const noDaemon = "not tried: " + mpsControl + " is not on this machine"
+	want(t, w.measure(t, honest, advisory, mpsLevel, "vendor", "cores", "daemon", "containers"), Pass, map[string]string{
+		second: "not tried: the machine has one GPU", "mps: ": noDaemon, "mps: " + second: noDaemon, "cores: ": noDaemon, "daemon: ": noDaemon,
+		"vendor: server of": noDaemon, "vendor: namespace": noDaemon, "vendor: client's": noDaemon,
+		"containers: ": "not tried: ctr is not on this machine",
+	})
+	w.hasContainers(t)
+	want(t, w.measure(t, honest, "containers"), Pass, map[string]string{clientIn: noDaemon})
+	w.lies(t, "lie-ctr", "echo 'cannot connect to containerd'; exit 1\n")
+	want(t, w.measure(t, honest, "containers"), Pass, map[string]string{"containers: ": "not tried: containerd does not answer: cannot connect to containerd"})
 }
 
 // The driver has passed the plugin's test, and cannot limit containers: those above theirs do not
 // hand dmem down, and what the kit writes there does nothing in a plain folder. No program runs
 // in a container without its limit.
-func (p parts) testNoLimit(t *testing.T) {
-	p.write("cpu memory\n", cgroups, parent, "cgroup.subtree_control")
-	r, table := p.run("kernel")
-	l := r.Levels[0]
-	if l.Missing != "" || l.Limits() || l.Shared[4].Failed != 12 {
-		t.Errorf("%+v", l)
-	}
-	for _, probe := range []Probe{l.Within, l.Beyond, l.Forked, l.Both, l.Neighbour} {
-		if probe.OK || !strings.Contains(probe.Error, "its limit of GPU memory does not hold") {
-			t.Errorf("%+v", probe)
-		}
-	}
-	if words := "kernel        not enforced  fails   fails   fails   fails     fails"; !strings.Contains(table, words) {
-		t.Errorf("the table does not have %q:\n%s", words, table)
-	}
+func (w world) testNoLimit(t *testing.T) {
+	w.machine(t, newDriver, 2)
+	w.write(t, "cpu memory\n", cgroups, parent, "cgroup.subtree_control")
+	defer w.write(t, controllers, cgroups, parent, "cgroup.subtree_control")
+	want(t, w.measure(t, honest, kernelLevel), Fail, map[string]string{"kernel: ": "fail: its limit of GPU memory does not hold", second: "fail: a limit could not be set", asLeft: "pass"})
 }
 
-// The driver has the limit from the plugin, which is asked as by a container runtime. It is one for
-// all processes of a container. No MPS daemon runs.
-func (p parts) testKernel(t *testing.T) {
-	p.write(controllers, cgroups, parent, "cgroup.subtree_control")
-	r, table := p.run("kernel")
-	l := r.Levels[0]
-	if l.Missing != "" || !l.Limits() || l.Env["CUDA_MPS_PIPE_DIRECTORY"] != "" || l.Forked.OK || l.Both.OK || !l.Neighbour.OK || l.Shared[4].Launches != 1200 {
-		t.Errorf("%+v\n%s", l, table)
-	}
-	if words := "kernel        enforced      works   fails   fails   fails     works"; !strings.Contains(table, words) {
-		t.Errorf("the table does not have %q:\n%s", words, table)
+func (w world) testPrograms(t *testing.T) {
+	w.lies(t, "lie", `case $1$CUDA_MPS_ACTIVE_THREAD_PERCENTAGE in alloc|fork|both|managed|spin) echo '{"ok": false, "error": "cuInit: CUDA_ERROR_UNKNOWN"}'; exit;; esac`+"\n")
+	w.machine(t, newDriver, 2)
+	want(t, w.measure(t, honest, advisory, kernelLevel, "sharing", "cores"), Fail, map[string]string{
+		asLeft: "pass", fair: "pass", throughput: "pass", startUp: "pass",
+		"cores: ": "not tried: a task with the whole GPU: 0 kernels, cuInit: CUDA_ERROR_UNKNOWN",
+	})
+	w.machine(t, oldDriver, 2)
+	want(t, w.measure(t, honest, mpsLevel), Fail, map[string]string{asLeft: "pass", listed: "fail: GPU 0, " + within + ": cuInit"})
+}
+
+func (w world) testFigures(t *testing.T) {
+	w.machine(t, newDriver, 2)
+	w.lies(t, "lie", `
+mkdir "$here/turn-$2" 2>/dev/null && odd=1 || rmdir "$here/turn-$2"
+case $1$CUDA_MPS_ACTIVE_THREAD_PERCENTAGE in spin?*) echo '{"ok": true, "launches": 0}'; exit;; esac
+[ $1 != most ] || [ -z "$CUDA_MPS_PIPE_DIRECTORY$group" ] || [ -n "$GPUMEM_ENFORCEMENT" ] || { echo '{"ok": true, "sms": 1, "totalMiB": 1, "hasMiB": 1000000}'; exit; }
+case $1$GPUMEM_ENFORCEMENT in
+spin) echo "{\"ok\": true, \"launches\": $((${odd:-0} * 1000 + 100)), \"p50\": 3, \"p99\": 2}"; exit;;
+spin*) echo "{\"ok\": true, \"launches\": $((${odd:-0} * 10 + 1)), \"start\": 20, \"p50\": 3, \"p99\": 2}"; exit;;
+esac
+`)
+	want(t, w.measure(t, honest, "sharing", "vendor", "cores"), Fail, map[string]string{allRun: "pass", asLeft: "pass"})
+}
+
+func (w world) testDaemon(t *testing.T) {
+	w.machine(t, newDriver, 1)
+	w.lies(t, "lie", `[ $1 != alloc ] || { echo '{"ok": false, "error": "cuInit: CUDA_ERROR_MPS_CONNECTION_FAILED"}'; exit; }`+"\n")
+	w.lies(t, "lie-control", "umount -l \"${CUDA_MPS_PIPE_DIRECTORY%/*}/clients\" 2>/dev/null; echo 'Error: refused'; exit 0\n")
+	want(t, w.measure(t, honest, "daemon"), Fail, map[string]string{takesSettings: "pass", asLeft: "pass", listsServers: `fail: server list --format=csv,noheader: refused: "Error: refused"`})
+	w.lies(t, "lie-daemon", "echo 'Error: no such file'; exit 1\n")
+	want(t, w.measure(t, honest, "daemon"), NotTried, map[string]string{takesSettings: "fail: no MPS daemon: ", asLeft: "pass"})
+}
+
+func (w world) testContainers(t *testing.T) {
+	w.machine(t, newDriver, 1)
+	w.hasContainers(t)
+	w.lies(t, "lie-container", `[ $1 != alloc ] || { echo '{"ok": true}'; exit; }`+"\n")
+	want(t, w.measure(t, honest, "containers"), Fail, map[string]string{seesGPU: "pass", asLeft: "pass"})
+	w.lies(t, "lie-container", "export NVIDIA_VISIBLE_DEVICES=none\n")
+	want(t, w.measure(t, honest, "containers"), NotTried, map[string]string{seesGPU: "fail: cuInit: CUDA_ERROR_NO_DEVICE", asLeft: "pass"})
+}
+
+func (w world) testSamples(t *testing.T) {
+	w.machine(t, newDriver, 1)
+	want(t, w.measure(t, nil, "use"), Fail, map[string]string{asLeft: "pass"})
+	want(t, w.measure(t, func(program string) int { return map[string]int{"spin": 0, "hold": 90}[program] }, "use"), Fail, map[string]string{asLeft: "pass"})
+}
+
+func (w world) testSettings(t *testing.T) {
+	w.machine(t, oldDriver, 1)
+	w.lies(t, "lie", `sed -i 's/"uuid"/"computeMode": 3, "uuid"/' "$here/gpus.json"`+"\n")
+	lines := w.measure(t, honest, advisory)
+	if l := lines["all: "+asLeft]; l.Verdict != Fail || !strings.Contains(l.Says, "before: GPU 0: compute mode 0") || !strings.Contains(l.Says, "after: GPU 0: compute mode 3") {
+		t.Errorf("%+v", l)
 	}
 }
 
@@ -213,31 +433,17 @@ func (l testLog) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-func TestShare(t *testing.T) {
-	got := share([]Probe{{OK: true, Launches: 90, Start: 1}, {OK: true, Launches: 110, Start: 3}, {Error: "out of memory"}})
-	if got.Launches != 200 || got.Start != 3 || got.Failed != 1 || fmt.Sprintf("%.2f", got.Spread) != "0.72" {
-		t.Errorf("%+v", got)
-	}
-}
-
-func TestProgramsThatSayNothing(t *testing.T) {
-	k := kit{probe: "/bin/true", log: testLog{t}}
-	if p := k.run(t.Context(), container{}, "alloc", "1"); p.OK || p.Error == "" {
-		t.Errorf("%+v", p)
-	}
-}
-
-// TestTheProgramBuilds: it needs gcc alone, and without a driver it says so.
-func TestTheProgramBuilds(t *testing.T) {
-	program := filepath.Join(t.TempDir(), "probe")
-	if out, err := exec.Command("gcc", "-O2", "-Wall", "-Werror", "-o", program, "probe/probe.c", "-ldl").CombinedOutput(); err != nil {
-		t.Fatalf("gcc: %v\n%s", err, out)
-	}
-	if _, err := os.Stat("/dev/nvidiactl"); err == nil {
-		t.Skip("there is a driver: run.sh is for that")
-	}
-	out, err := exec.Command(program, "alloc", "1").Output()
-	if err != nil || !strings.Contains(string(out), "no libcuda.so.1") {
-		t.Errorf("%q, %v", out, err)
-	}
+// A part that takes too long says so of what it has not answered.
+func TestAPartHasItsTime(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		slow := part{"slow", []string{"first", "second"}, func(_ kit, ctx context.Context, a *answers) error {
+			a.tell("first", "", nil)
+			<-ctx.Done()
+			return ctx.Err()
+		}}
+		lines := kit{log: io.Discard}.one(t.Context(), slow, &Result{})
+		if len(lines) != 2 || lines[0].Verdict != Pass || lines[1].Verdict != NotTried || lines[1].Says != "its 8 minutes are over" {
+			t.Errorf("%+v", lines)
+		}
+	})
 }

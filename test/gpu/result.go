@@ -1,73 +1,128 @@
 package main
 
 import (
+	"errors"
 	"fmt"
 	"math"
+	"regexp"
+	"slices"
 	"strings"
 )
 
-// Result is what was seen on one machine.
+// Result is what was seen on one machine. It is kept in results/, and docs/hardware.md is made
+// of all that are there.
 type Result struct {
-	Date string `json:"date"`
-	GPU  string `json:"gpu"` // model and driver
+	Date      string `json:"date"` // YYYY-MM-DD
+	GPU       string `json:"gpu"`  // model of the first
+	GPUs      int    `json:"gpus"`
+	MemoryMiB int64  `json:"memoryMiB"` // of the first
+	SMs       int    `json:"sms,omitempty"`
+	Driver    string `json:"driver"`
+	Linux     string `json:"linux"`
 
-	// TimeSlicing is of programs with no grant and no MPS daemon. The first is alone:
-	// exclusive use, with which all are compared.
-	TimeSlicing []Shared `json:"timeSlicing"`
-	Levels      []Level  `json:"levels"`
+	Lines   []Line   `json:"lines"`
+	Sharing []Series `json:"sharing,omitempty"`
 }
 
-// Level is what was seen at one level.
-type Level struct {
-	Level   string            `json:"level"`
-	Missing string            `json:"missing,omitempty"` // why it was not measured
-	Env     map[string]string `json:"env,omitempty"`     // of a container, from Allocate
+// Verdict is what became of a line.
+type Verdict string
 
-	Within    Probe `json:"within"`    // half of the grant
-	Beyond    Probe `json:"beyond"`    // twice the grant
-	Forked    Probe `json:"forked"`    // twice the grant, in a child
-	Both      Probe `json:"both"`      // three quarters of the grant, in parent and child at once
-	Neighbour Probe `json:"neighbour"` // computed while another went beyond its grant
+// The verdicts.
+const (
+	Pass     Verdict = "pass"
+	Fail     Verdict = "fail"
+	NotTried Verdict = "not tried"
+)
 
-	Shared []Shared `json:"shared,omitempty"`
+// Line is one question, and its answer.
+type Line struct {
+	Part    string  `json:"part"`
+	Name    string  `json:"name"`
+	Verdict Verdict `json:"verdict"`
+	Says    string  `json:"says,omitempty"` // what was seen, or why it was not tried
 }
 
-// Limits reports whether an allocation beyond the grant was refused, and one within
-// was not.
-func (l Level) Limits() bool { return l.Within.OK && strings.Contains(l.Beyond.Error, "OUT_OF_MEMORY") }
+// notTried is the error of a question that could not be asked.
+type notTried struct{ why string }
+
+func (n notTried) Error() string { return n.why }
+
+func cannot(format string, args ...any) error { return notTried{fmt.Sprintf(format, args...)} }
+
+// answer makes a line. An error is a failure, unless it says why the question was not asked.
+func answer(part, name, seen string, err error) Line {
+	var not notTried
+	switch {
+	case errors.As(err, &not):
+		return Line{part, name, NotTried, not.why}
+	case err != nil:
+		return Line{part, name, Fail, err.Error()}
+	default:
+		return Line{part, name, Pass, seen}
+	}
+}
+
+// Series is what programs did that share a GPU, by how many they were.
+type Series struct {
+	How    string  `json:"how"` // time-slicing, or the level
+	Points []Point `json:"points"`
+}
+
+// Point is what some programs did together on one GPU.
+type Point struct {
+	Sharers   int     `json:"sharers"`
+	PerSecond float64 `json:"perSecond"` // kernels, of all programs
+	P50       float64 `json:"p50ms"`     // milliseconds until a kernel was done: the median of the programs' medians
+	P99       float64 `json:"p99ms"`     // the worst program's
+	Spread    float64 `json:"spread"`    // standard deviation by mean of the programs' kernels
+	Start     float64 `json:"start"`     // seconds until CUDA was ready in the last program
+	Failed    int     `json:"failed,omitempty"`
+	Error     string  `json:"error,omitempty"` // of the first that failed
+}
 
 // Probe is what the CUDA program says.
 type Probe struct {
-	OK       bool    `json:"ok"`
-	Error    string  `json:"error,omitempty"`
-	Start    float64 `json:"start,omitempty"` // seconds until CUDA was ready
+	OK    bool    `json:"ok"`
+	Error string  `json:"error,omitempty"`
+	Start float64 `json:"start,omitempty"` // seconds until CUDA was ready
+
 	Launches int     `json:"launches,omitempty"`
+	P50      float64 `json:"p50,omitempty"` // milliseconds of a launch
+	P99      float64 `json:"p99,omitempty"`
+
+	GPUs     int    `json:"gpus,omitempty"` // that it sees
+	SMs      int    `json:"sms,omitempty"`
+	TotalMiB int64  `json:"totalMiB,omitempty"`
+	HasMiB   int64  `json:"hasMiB,omitempty"`
+	Refused  string `json:"refused,omitempty"`
 }
 
-// Shared is what some programs did together on one GPU.
-type Shared struct {
-	Sharers  int     `json:"sharers"`
-	Launches int     `json:"launches"` // of all
-	Spread   float64 `json:"spread"`   // standard deviation by mean of their launches
-	Start    float64 `json:"start"`    // seconds until the last was ready
-	Failed   int     `json:"failed,omitempty"`
+// refused reports whether CUDA has said that there is no more memory.
+func (p Probe) refused() bool { return strings.Contains(p.Error, "OUT_OF_MEMORY") }
 
-	OfExclusive   float64 `json:"ofExclusive"`   // launches by those of one program alone
-	OfTimeSlicing float64 `json:"ofTimeSlicing"` // launches by those of as many programs without MPS
-	Overhead      float64 `json:"overhead"`      // seconds of Start more than those
-}
-
-// share adds up what sharers say.
-func share(probes []Probe) Shared {
-	s := Shared{Sharers: len(probes)}
+// share adds up what programs say that computed at the same time.
+func share(probes []Probe, seconds float64) Point {
+	s := Point{Sharers: len(probes)}
+	launches := 0
+	var medians []float64
 	for _, p := range probes {
-		s.Launches += p.Launches
-		s.Start = max(s.Start, p.Start)
+		launches += p.Launches
+		s.Start, s.P99 = max(s.Start, p.Start), max(s.P99, p.P99)
 		if !p.OK {
 			s.Failed++
+			if s.Error == "" {
+				s.Error = p.Error
+			}
+			continue
 		}
+		medians = append(medians, p.P50)
 	}
-	mean := float64(s.Launches) / float64(len(probes))
+	s.PerSecond = float64(launches) / seconds
+	if len(medians) > 0 {
+		slices.Sort(medians)
+		s.P50 = medians[len(medians)/2]
+	}
+	mean := float64(launches) / float64(len(probes))
 	var squares float64
 	for _, p := range probes {
 		squares += (float64(p.Launches) - mean) * (float64(p.Launches) - mean)
@@ -78,68 +133,37 @@ func share(probes []Probe) Shared {
 	return s
 }
 
-// compare fills in what is relative to exclusive use and to time-slicing.
-func (r *Result) compare() {
-	for _, list := range r.lists() {
-		for i := range list {
-			list[i].OfExclusive = ratio(list[i].Launches, r.TimeSlicing[0].Launches)
-			list[i].OfTimeSlicing = ratio(list[i].Launches, r.TimeSlicing[i].Launches)
-			list[i].Overhead = list[i].Start - r.TimeSlicing[i].Start
-		}
+// series returns what was measured of one way to share.
+func (r Result) series(how string) (Series, bool) {
+	i := slices.IndexFunc(r.Sharing, func(s Series) bool { return s.How == how })
+	if i < 0 {
+		return Series{}, false
 	}
+	return r.Sharing[i], true
 }
 
-func (r *Result) lists() [][]Shared {
-	out := [][]Shared{r.TimeSlicing}
-	for _, l := range r.Levels {
-		out = append(out, l.Shared)
+// at returns the point of so many programs.
+func (s Series) at(sharers int) (Point, bool) {
+	i := slices.IndexFunc(s.Points, func(p Point) bool { return p.Sharers == sharers })
+	if i < 0 {
+		return Point{}, false
 	}
-	return out
+	return s.Points[i], true
 }
 
-func ratio(a, b int) float64 {
-	if b == 0 {
-		return 0
+// failed returns how many lines have failed.
+func (r Result) failed() (n int) {
+	for _, l := range r.Lines {
+		if l.Verdict == Fail {
+			n++
+		}
 	}
-	return float64(a) / float64(b)
+	return n
 }
 
-// Table is the result for people.
-func (r Result) Table() string {
-	var out strings.Builder
-	fmt.Fprintf(&out, "%s, %s\n\n", r.GPU, r.Date)
-	fmt.Fprintf(&out, "%-13s %-13s %-7s %-7s %-7s %-9s %s\n", "LEVEL", "LIMIT", "WITHIN", "BEYOND", "FORKED", "PROCESSES", "NEIGHBOUR")
-	for _, l := range r.Levels {
-		if l.Missing != "" {
-			fmt.Fprintf(&out, "%-13s not here: %s\n", l.Level, l.Missing)
-			continue
-		}
-		limit := "not enforced"
-		if l.Limits() {
-			limit = "enforced"
-		}
-		fmt.Fprintf(&out, "%-13s %-13s %-7s %-7s %-7s %-9s %s\n", l.Level, limit, word(l.Within), word(l.Beyond), word(l.Forked), word(l.Both), word(l.Neighbour))
-	}
-	fmt.Fprintf(&out, "\n%-13s %-8s %-9s %-13s %-16s %-7s %-8s %s\n", "LEVEL", "SHARERS", "LAUNCHES", "OF EXCLUSIVE", "OF TIME-SLICING", "SPREAD", "START(s)", "OVERHEAD(s)")
-	names := []string{"time-slicing"}
-	for _, l := range r.Levels {
-		names = append(names, l.Level)
-	}
-	for i, list := range r.lists() {
-		for _, s := range list {
-			fmt.Fprintf(&out, "%-13s %-8d %-9d %-13.2f %-16.2f %-7.2f %-8.2f %+.2f", names[i], s.Sharers, s.Launches, s.OfExclusive, s.OfTimeSlicing, s.Spread, s.Start, s.Overhead)
-			if s.Failed > 0 {
-				fmt.Fprintf(&out, "  %d failed", s.Failed)
-			}
-			fmt.Fprintln(&out)
-		}
-	}
-	return out.String()
-}
+var notInNames = regexp.MustCompile(`[^a-z0-9.]+`)
 
-func word(p Probe) string {
-	if p.OK {
-		return "works"
-	}
-	return "fails"
+// name is that of the files of a result: the GPU, the driver and the date.
+func (r Result) name() string {
+	return strings.Trim(notInNames.ReplaceAllString(strings.ToLower(r.GPU+"-"+r.Driver+"-"+r.Date), "-"), "-")
 }

@@ -51,9 +51,18 @@ func startRuntime(dir, root string) (*runtime, error) {
 		return nil, err
 	}
 	r := &runtime{nri: nri, root: root}
+	if err := makeGroups(root); err != nil {
+		r.stop()
+		return nil, err
+	}
+	return r, nil
+}
+
+// makeGroups makes the control groups above those of containers.
+func makeGroups(root string) error {
 	// Controllers are there for groups below one that names them. Without the controller the driver
 	// limits by itself.
-	_, err = os.Stat(filepath.Join(root, "dmem.capacity"))
+	_, err := os.Stat(filepath.Join(root, "dmem.capacity"))
 	dmem := err == nil
 	for _, group := range []string{"/", pods, parent} {
 		dir := filepath.Join(root, group)
@@ -62,11 +71,17 @@ func startRuntime(dir, root string) (*runtime, error) {
 			err = handDown(dir)
 		}
 		if err != nil {
-			r.stop()
-			return nil, err
+			return err
 		}
 	}
-	return r, nil
+	return nil
+}
+
+// removeGroups takes away those that are empty: an empty control group goes with its files.
+func removeGroups(root string) {
+	for _, group := range []string{parent, pods} {
+		_ = os.Remove(filepath.Join(root, group))
+	}
 }
 
 // handDown gives the groups below one the controller dmem, where they have not got it.
@@ -87,14 +102,12 @@ func handDown(dir string) error {
 
 func (r *runtime) stop() {
 	r.nri.Stop()
-	for _, group := range []string{parent, pods} {
-		_ = os.Remove(filepath.Join(r.root, group)) // an empty control group goes with its files
-	}
+	removeGroups(r.root)
 }
 
 // start makes a control group for a container, in which programs may run once the
 // device plugin has set its limit.
-func (r *runtime) start(ctx context.Context, env map[string]string) (group string, end func(), err error) {
+func (r *runtime) start(ctx context.Context, in container) (group string, end func(), err error) {
 	r.mu.Lock()
 	r.count++
 	path := filepath.Join(parent, strconv.Itoa(r.count))
@@ -104,11 +117,11 @@ func (r *runtime) start(ctx context.Context, env map[string]string) (group strin
 		return "", nil, err
 	}
 	var list []string
-	for _, name := range slices.Sorted(maps.Keys(env)) {
-		list = append(list, name+"="+env[name])
+	for _, name := range slices.Sorted(maps.Keys(in.env)) {
+		list = append(list, name+"="+in.env[name])
 	}
 	pod := &adaptation.PodSandbox{Namespace: podNamespace, Name: podName}
-	c := &adaptation.Container{Name: containerName, Env: list, Linux: &adaptation.LinuxContainer{CgroupsPath: path}}
+	c := &adaptation.Container{Name: in.name, Env: list, Linux: &adaptation.LinuxContainer{CgroupsPath: path}}
 	end = func() {
 		// What is reserved for the container is given back while its group is there. The plugin logs
 		// what goes wrong.

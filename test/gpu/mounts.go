@@ -1,0 +1,30 @@
+package main
+
+import (
+	"errors"
+	"os"
+	"os/exec"
+	"syscall"
+)
+
+// inOwnMounts is set in the environment of a process that has mounts of its own.
+const inOwnMounts = "GPUMEM_KIT_OWN_MOUNTS"
+
+// withOwnMounts runs this program once more where what it mounts is its own: the supervisor of the
+// MPS daemon mounts /dev/shm anew, and leaves that to the containers of its node. It reports whether
+// it has, and with which code the program has ended. Who is not root can mount nothing anyway.
+func withOwnMounts() (code int, done bool, err error) {
+	if os.Getuid() != 0 || os.Getenv(inOwnMounts) != "" {
+		return 0, false, nil
+	}
+	cmd := exec.Command("/proc/self/exe", os.Args[1:]...)
+	cmd.Env = append(os.Environ(), inOwnMounts+"=1")
+	cmd.Stdin, cmd.Stdout, cmd.Stderr = os.Stdin, os.Stdout, os.Stderr
+	cmd.SysProcAttr = &syscall.SysProcAttr{Unshareflags: syscall.CLONE_NEWNS, Pdeathsig: syscall.SIGTERM}
+	err = cmd.Run()
+	var exit *exec.ExitError
+	if errors.As(err, &exit) {
+		return exit.ExitCode(), true, nil
+	}
+	return 0, err == nil, err
+}
