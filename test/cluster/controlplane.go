@@ -5,6 +5,7 @@ import (
 	"net/netip"
 	"os"
 	"path/filepath"
+	"slices"
 
 	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
 
@@ -185,20 +186,24 @@ func (c *Cluster) startControllers(config Config) error {
 	return c.StartScheduler(config.SchedulerConfig)
 }
 
-// StartScheduler starts the default scheduler, the process "scheduler", with a
+// StartScheduler starts the default scheduler, the process "scheduler", or another
+// program that takes its flags, with more flags, and with a
 // KubeSchedulerConfiguration as Config.SchedulerConfig has it. An earlier one
 // must have ended.
-func (c *Cluster) StartScheduler(config []byte) error {
+func (c *Cluster) StartScheduler(config []byte, instead ...string) error {
 	file := c.path("scheduler.yaml")
 	if err := writeSchedulerConfig(file, config, c.SchedulerKubeconfig()); err != nil {
 		return err
 	}
-	return c.Run("scheduler", c.state.Components.Program(component.Kube, "kube-scheduler"),
+	if len(instead) == 0 {
+		instead = []string{c.state.Components.Program(component.Kube, "kube-scheduler")}
+	}
+	return c.Run("scheduler", instead[0], append(slices.Clone(instead[1:]),
 		"--authentication-kubeconfig="+c.SchedulerKubeconfig(),
 		"--authorization-kubeconfig="+c.SchedulerKubeconfig(),
 		"--bind-address=127.0.0.1",
 		"--config="+file,
-	)
+	)...)
 }
 
 // SchedulerKubeconfig returns the file with which a program beside the control

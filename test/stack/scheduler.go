@@ -21,8 +21,8 @@ type SchedulerSettings struct {
 	all  map[string]any
 }
 
-// SchedulerSettings renders the chart with its defaults and the mode "extender".
-func (s *Stack) SchedulerSettings(ctx context.Context, c *cluster.Cluster) (SchedulerSettings, error) {
+// SchedulerSettings renders the chart with its defaults and a mode, "extender" or "plugin".
+func (s *Stack) SchedulerSettings(ctx context.Context, c *cluster.Cluster, mode string) (SchedulerSettings, error) {
 	helm, err := c.Helm(ctx, s.log)
 	if err != nil {
 		return SchedulerSettings{}, err
@@ -32,7 +32,7 @@ func (s *Stack) SchedulerSettings(ctx context.Context, c *cluster.Cluster) (Sche
 		return SchedulerSettings{}, err
 	}
 	rendered, err := run(ctx, helm, "template", Release, s.Chart(), "--namespace", Namespace,
-		"--kube-version", server.GitVersion, "--set", "scheduler.mode=extender", "--show-only", "templates/scheduler-configmap.yaml")
+		"--kube-version", server.GitVersion, "--set", "scheduler.mode="+mode, "--show-only", "templates/scheduler-configmap.yaml")
 	if err != nil {
 		return SchedulerSettings{}, err
 	}
@@ -53,27 +53,45 @@ func readSettings(rendered string) (SchedulerSettings, error) {
 		return SchedulerSettings{}, err
 	}
 	var read struct {
-		Profiles  []struct{ SchedulerName string } `json:"profiles"`
-		Extenders []any                            `json:"extenders"`
+		Profiles []struct{ SchedulerName string } `json:"profiles"`
 	}
 	if err := yaml.Unmarshal([]byte(object.Data["config.yaml"]), &read); err != nil {
 		return SchedulerSettings{}, err
 	}
-	if len(read.Profiles) != 1 || len(read.Extenders) != 1 {
-		return SchedulerSettings{}, errors.New("want one profile and one extender:\n" + strings.TrimSpace(rendered))
+	if len(read.Profiles) != 1 {
+		return SchedulerSettings{}, errors.New("want one profile:\n" + strings.TrimSpace(rendered))
 	}
 	s.Name = read.Profiles[0].SchedulerName
 	return s, nil
 }
 
-// Config returns the configuration for a kube-scheduler that may talk to the API
-// server as fast as it can, with the extender or without.
-func (s SchedulerSettings) Config(extender bool) ([]byte, error) {
+// Config returns the configuration for a kube-scheduler that may talk to the API server as fast
+// as it can, but for what some changes make of it.
+func (s SchedulerSettings) Config(changes ...func(config map[string]any)) ([]byte, error) {
 	config := maps.Clone(s.all)
 	config["leaderElection"] = map[string]any{"leaderElect": false}
 	config["clientConnection"] = map[string]any{"qps": 1e5, "burst": 100000}
-	if !extender {
-		delete(config, "extenders")
+	for _, change := range changes {
+		change(config)
 	}
 	return yaml.Marshal(config)
+}
+
+// Plain leaves nothing of gpumem in a configuration but the name of the profile.
+func (s SchedulerSettings) Plain(config map[string]any) {
+	delete(config, "extenders")
+	config["profiles"] = []any{map[string]any{"schedulerName": s.Name}}
+}
+
+// Sampling has kube-scheduler look at as many nodes as it does by default.
+func (s SchedulerSettings) Sampling(config map[string]any) {
+	profiles, _ := config["profiles"].([]any)
+	var out []any
+	for _, p := range profiles {
+		profile, _ := p.(map[string]any)
+		profile = maps.Clone(profile)
+		delete(profile, "percentageOfNodesToScore")
+		out = append(out, profile)
+	}
+	config["profiles"] = out
 }

@@ -11,7 +11,7 @@ data:
   config.yaml: |
     kind: KubeSchedulerConfiguration
     leaderElection: {leaderElect: true, resourceName: x}
-    profiles: [{schedulerName: gpumem-scheduler}]
+    profiles: [{schedulerName: gpumem-scheduler, percentageOfNodesToScore: 100, plugins: {bind: {enabled: [{name: GPUMemory}]}}}]
     extenders: [{urlPrefix: "http://127.0.0.1:8010"}]
 `
 
@@ -20,16 +20,29 @@ func TestSchedulerSettings(t *testing.T) {
 	if err != nil || s.Name != "gpumem-scheduler" {
 		t.Fatalf("got %q, %v", s.Name, err)
 	}
-	for _, with := range []bool{false, true} {
-		config, err := s.Config(with)
+	type change = func(map[string]any)
+	for _, tc := range []struct {
+		name               string
+		changes            []change
+		extender, all, has bool
+	}{
+		{"as it is", nil, true, true, true},
+		{"plain", []change{s.Plain}, false, false, false},
+		{"sampling", []change{s.Sampling}, true, false, true},
+	} {
+		config, err := s.Config(tc.changes...)
 		if err != nil {
 			t.Fatal(err)
 		}
-		if got := strings.Contains(string(config), "127.0.0.1:8010"); got != with || strings.Contains(string(config), "resourceName") {
-			t.Errorf("with the extender %t:\n%s", with, config)
+		for text, want := range map[string]bool{
+			"127.0.0.1:8010": tc.extender, "percentageOfNodesToScore": tc.all, "GPUMemory": tc.has, "resourceName": false, "schedulerName: gpumem-scheduler": true,
+		} {
+			if strings.Contains(string(config), text) != want {
+				t.Errorf("%s: want %q: %t:\n%s", tc.name, text, want, config)
+			}
 		}
 	}
 	if _, err := readSettings("data: {config.yaml: '{}'}"); err == nil {
-		t.Error("no extender is no error")
+		t.Error("no profile is no error")
 	}
 }

@@ -1,6 +1,7 @@
 package throughput
 
 import (
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -11,7 +12,7 @@ import (
 func rounds(rates ...float64) (out []Round) {
 	for _, rate := range rates {
 		out = append(out, Round{
-			Pods: 1000, Processors: map[string]float64{"etcd": 400 / rate, "scheduler": 600 / rate},
+			Pods: 1000, Processors: map[string]float64{"etcd": 400 / rate, "scheduler": 600 / rate}, MemoryMiB: map[string]float64{"scheduler": 100},
 			Rate: rate, BurstP99: 1 / rate, Longest: 1000 / rate, StreamP99: 0.1,
 		})
 	}
@@ -23,56 +24,78 @@ func TestReport(t *testing.T) {
 	refusing[0].Refused, refusing[2].Refused = map[string]int{"fragmented": 11, "error": 1}, map[string]int{"error": 3}
 	slow := rounds(100, 100)
 	slow[1].Longest = 20.1
-	tests := map[string]struct {
+	large := rounds(100)
+	large[0].MemoryMiB["extender"] = 60
+	for _, tc := range []struct {
+		name   string
+		nodes  int
 		rounds map[string][]Round
 		want   []string
 	}{
-		"all sides": {
-			rounds: map[string][]Round{with: refusing, without: rounds(100, 100, 100), idle: rounds(100, 80, 100)},
+		{
+			name: "the plugin", nodes: 500,
+			rounds: map[string][]Round{plugin: refusing, plain: rounds(100, 100, 100)},
 			want: []string{
-				"result: processor-time-500-nodes 1.04 (rounds: 1.00 to 2.00; an extender that decides nothing: 1.00)",
-				"result: refused-binds-percent-500-nodes 0.50 goal 0.50 met (rounds: 0.00 to 1.20)",
-				"result: longest-wait-500-nodes 20.00 goal 20.00 met (rounds: 10.00 to 20.00; an extender that decides nothing: 12.50)",
-				"result: throughput-500-nodes 0.96 goal 0.95 met (rounds: 0.50 to 1.00; an extender that decides nothing: 1.00)",
-				"result: burst-p99-500-nodes 1.04 goal 1.20 met (rounds: 1.00 to 2.00; an extender that decides nothing: 1.00)",
-				"result: stream-p99-500-nodes 1.00 goal 1.20 met (rounds: 1.00 to 1.00; an extender that decides nothing: 1.00)",
+				"result: plugin-processor-time-500-nodes 1.04 goal 1.06 met (rounds: 1.00 to 2.00)",
+				"result: plugin-memory-500-nodes 1.00 goal 1.50 met (rounds: 1.00 to 1.00)",
+				"result: plugin-throughput-500-nodes 0.96 goal 0.95 met (rounds: 0.50 to 1.00)",
+				"result: plugin-burst-p99-500-nodes 1.04 goal 1.20 met (rounds: 1.00 to 2.00)",
+				"result: plugin-stream-p99-500-nodes 1.00 goal 1.20 met (rounds: 1.00 to 1.00)",
+				"result: plugin-refused-binds-percent-500-nodes 0.50 goal 0.50 met (rounds: 0.00 to 1.20)",
+				"result: plugin-longest-wait-500-nodes 20.00 goal 20.00 met (rounds: 10.00 to 20.00)",
 			},
 		},
-		"no idle one": {
-			rounds: map[string][]Round{with: rounds(90), without: rounds(100)},
+		{
+			name: "beside a control: what is noisy may be as bad", nodes: 5000,
+			rounds: map[string][]Round{plugin: rounds(90), plain: rounds(100), off: rounds(88)},
 			want: []string{
-				"result: processor-time-500-nodes 1.11 (rounds: 1.11 to 1.11)",
-				"result: refused-binds-percent-500-nodes 0.00 goal 0.50 met (rounds: 0.00 to 0.00)",
-				"result: longest-wait-500-nodes 11.11 goal 20.00 met (rounds: 11.11 to 11.11)",
-				"result: throughput-500-nodes 0.90 goal 0.95 missed (rounds: 0.90 to 0.90)",
-				"result: burst-p99-500-nodes 1.11 goal 1.20 met (rounds: 1.11 to 1.11)",
-				"result: stream-p99-500-nodes 1.00 goal 1.20 met (rounds: 1.00 to 1.00)",
+				"result: off-processor-time-5000-nodes 1.14 (rounds: 1.14 to 1.14)",
+				"result: plugin-processor-time-5000-nodes 1.11 goal 1.10 missed (rounds: 1.11 to 1.11; control: 1.14 to 1.14)",
+				"result: off-memory-5000-nodes 1.00 (rounds: 1.00 to 1.00)",
+				"result: plugin-memory-5000-nodes 1.00 goal 1.50 met (rounds: 1.00 to 1.00; control: 1.00 to 1.00)",
+				"result: off-throughput-5000-nodes 0.88 (rounds: 0.88 to 0.88)",
+				"result: plugin-throughput-5000-nodes 0.90 goal 0.95 met (rounds: 0.90 to 0.90; control: 0.88 to 0.88)",
+				"result: off-burst-p99-5000-nodes 1.14 (rounds: 1.14 to 1.14)",
+				"result: plugin-burst-p99-5000-nodes 1.11 goal 1.20 met (rounds: 1.11 to 1.11; control: 1.14 to 1.14)",
+				"result: off-stream-p99-5000-nodes 1.00 (rounds: 1.00 to 1.00)",
+				"result: plugin-stream-p99-5000-nodes 1.00 goal 1.20 met (rounds: 1.00 to 1.00; control: 1.00 to 1.00)",
+				"result: plugin-refused-binds-percent-5000-nodes 0.00 goal 0.50 met (rounds: 0.00 to 0.00)",
+				"result: plugin-longest-wait-5000-nodes 11.11 goal 20.00 met (rounds: 11.11 to 11.11)",
 			},
 		},
-		"one pod waits too long": {
-			rounds: map[string][]Round{with: slow, without: rounds(100, 100)},
+		{
+			name: "the extender", nodes: 500,
+			rounds: map[string][]Round{extended: slow, sampled: rounds(80, 70), plain: rounds(100, 100)},
 			want: []string{
-				"result: processor-time-500-nodes 1.00 (rounds: 1.00 to 1.00)",
-				"result: refused-binds-percent-500-nodes 0.00 goal 0.50 met (rounds: 0.00 to 0.00)",
-				"result: longest-wait-500-nodes 20.10 goal 20.00 missed (rounds: 10.00 to 20.10)",
-				"result: throughput-500-nodes 1.00 goal 0.95 met (rounds: 1.00 to 1.00)",
-				"result: burst-p99-500-nodes 1.00 goal 1.20 met (rounds: 1.00 to 1.00)",
-				"result: stream-p99-500-nodes 1.00 goal 1.20 met (rounds: 1.00 to 1.00)",
+				"result: extender-processor-time-500-nodes 1.00 (rounds: 1.00 to 1.00)",
+				"result: sampled-processor-time-500-nodes 1.34 goal 1.30 missed (rounds: 1.25 to 1.43)",
+				"result: extender-memory-500-nodes 1.00 (rounds: 1.00 to 1.00)",
+				"result: sampled-memory-500-nodes 1.00 (rounds: 1.00 to 1.00)",
+				"result: extender-throughput-500-nodes 1.00 (rounds: 1.00 to 1.00)",
+				"result: sampled-throughput-500-nodes 0.75 (rounds: 0.70 to 0.80)",
+				"result: extender-burst-p99-500-nodes 1.00 (rounds: 1.00 to 1.00)",
+				"result: sampled-burst-p99-500-nodes 1.34 (rounds: 1.25 to 1.43)",
+				"result: extender-stream-p99-500-nodes 1.00 (rounds: 1.00 to 1.00)",
+				"result: sampled-stream-p99-500-nodes 1.00 (rounds: 1.00 to 1.00)",
+				"result: extender-refused-binds-percent-500-nodes 0.00 goal 0.50 met (rounds: 0.00 to 0.00)",
+				"result: extender-longest-wait-500-nodes 20.10 goal 20.00 missed (rounds: 10.00 to 20.10)",
 			},
 		},
-		"the extender alone": {
-			rounds: map[string][]Round{with: {{Pods: 200, Longest: 31, Refused: map[string]int{"error": 2}}}},
+		{
+			name: "one side alone, and a flood", nodes: 500,
+			rounds: map[string][]Round{extended: {{Pods: 200, Longest: 31, Refused: map[string]int{"error": 2}, Processors: map[string]float64{"etcd": 8}}}, flooded: large},
 			want: []string{
-				"result: refused-binds-percent-500-nodes 1.00 goal 0.50 missed (rounds: 1.00 to 1.00)",
-				"result: longest-wait-500-nodes 31.00 (rounds: 31.00 to 31.00)",
+				"result: extender-refused-binds-percent-500-nodes 1.00 goal 0.50 missed (rounds: 1.00 to 1.00)",
+				"result: extender-longest-wait-500-nodes 31.00 (rounds: 31.00 to 31.00)",
+				"result: flooded-processor-time-beside-none-500-nodes 1.25 goal 1.30 met (rounds: 1.25 to 1.25)",
+				"result: flooded-memory-mib-500-nodes 60.00 goal 200.00 met (rounds: 60.00 to 60.00)",
 			},
 		},
-		"without the extender": {rounds: map[string][]Round{without: rounds(100), idle: rounds(90)}},
-	}
-	for name, tc := range tests {
-		t.Run(name, func(t *testing.T) {
+		{name: "nothing to compare", nodes: 500, rounds: map[string][]Round{plain: rounds(100)}},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
 			var got []string
-			for line := range strings.Lines(Report{Sizes: []Comparison{{Nodes: 500, Rounds: tc.rounds}}}.String()) {
+			for line := range strings.Lines(Report{Sizes: []Comparison{{Nodes: tc.nodes, Rounds: tc.rounds}}}.String()) {
 				if strings.HasPrefix(line, "result: ") {
 					got = append(got, strings.TrimSpace(line))
 				}
@@ -84,9 +107,26 @@ func TestReport(t *testing.T) {
 	}
 }
 
+// Every side is measured with the configuration that it is named for.
+func TestSides(t *testing.T) {
+	for _, s := range UsualSides() {
+		if !slices.Contains(Sides(), s) {
+			t.Errorf("there is no side %s", s)
+		}
+	}
+	b := &bench{Config: Config{Sides: []string{sampled, plain}}}
+	var got []string
+	for _, s := range b.measured() {
+		got = append(got, s.name)
+	}
+	if diff := cmp.Diff([]string{plain, sampled}, got); diff != "" {
+		t.Errorf("measured (-want +got):\n%s", diff)
+	}
+}
+
 func TestReportNamesWhatKubeSchedulerLooksAt(t *testing.T) {
-	got := Report{PercentageOfNodesToScore: map[string]string{with: "100", without: "by the number of nodes"}}.String()
-	if want := "percentageOfNodesToScore with: 100\npercentageOfNodesToScore without: by the number of nodes\n"; got != want {
+	got := Report{PercentageOfNodesToScore: map[string]string{extended: "100", plain: "by the number of nodes"}}.String()
+	if want := "percentageOfNodesToScore extender: 100\npercentageOfNodesToScore plain: by the number of nodes\n"; got != want {
 		t.Errorf("got %q, want %q", got, want)
 	}
 }
@@ -100,7 +140,7 @@ func TestNewRound(t *testing.T) {
 	before := reading{processors: map[string]time.Duration{"etcd": time.Second}, refused: map[string]int{"error": 1, "fragmented": 2, "pinned": 3}}
 	after := reading{processors: map[string]time.Duration{"etcd": 2 * time.Second}, refused: map[string]int{"error": 1, "fragmented": 5, "pinned": 4}}
 	want := Round{
-		Pods: 100, Processors: map[string]float64{"etcd": 10}, Rate: 10, BurstP50: 50, BurstP99: 99, Longest: 100, StreamP50: 50, StreamP99: 99,
+		Pods: 100, Processors: map[string]float64{"etcd": 10}, MemoryMiB: map[string]float64{}, Rate: 10, BurstP50: 50, BurstP99: 99, Longest: 100, StreamP50: 50, StreamP99: 99,
 		Refused: map[string]int{"fragmented": 3, "pinned": 1},
 	}
 	got := newRound(burst, burst, before, after)

@@ -8,6 +8,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strconv"
+	"strings"
 	"time"
 
 	v1 "k8s.io/api/core/v1"
@@ -33,18 +34,53 @@ type Config struct {
 	Log    io.Writer
 }
 
-// Sides are what there is to measure, in the order of a round: gpumem's extender,
-// none, an idle one, that decides nothing, and gpumem's under a flood of scrapes.
-func Sides() []string { return append(UsualSides(), flooded) }
+// Sides are what there is to measure, in the order of a round.
+func Sides() (names []string) {
+	for _, s := range sides {
+		names = append(names, s.name)
+	}
+	return names
+}
 
 // UsualSides are what is measured unless something else is asked for.
-func UsualSides() []string { return []string{with, without, idle} }
+func UsualSides() []string { return []string{plain, off, plugin, extended, sampled} }
 
 const (
-	with    = "with"
-	without = "without"
-	idle    = "idle"
-	flooded = "flooded"
+	plain    = "plain"    // kube-scheduler alone
+	off      = "off"      // gpumem-scheduler, whose plugin is told of another resource than the pods ask for
+	plugin   = "plugin"   // gpumem-scheduler as the chart has it
+	extended = "extender" // gpumem's extender as the chart has it: it names one node of all
+	sampled  = "sampled"  // the same, and kube-scheduler looks at as many nodes as by default
+	scored   = "scored"   // the extender names all nodes that fit, and scores them
+	idle     = "idle"     // an extender that decides nothing
+	flooded  = "flooded"  // the extender as the chart has it, under a flood of scrapes
+)
+
+// side is what a round measures.
+type side struct {
+	name     string
+	extender []string // its program and flags; nil: there is none. The path of a kubeconfig is put in place of %s
+	flags    []string // of gpumem-scheduler; nil: kube-scheduler itself
+	plain    bool     // nothing of gpumem is in the configuration
+	sampling bool     // kube-scheduler looks at as many nodes as by default
+	flooded  bool
+}
+
+var (
+	asksForKubeconfig = "%s"
+	ownExtender       = []string{"gpumem-extender", "--kubeconfig=" + asksForKubeconfig}
+	namesOneNode      = append(slices.Clone(ownExtender), "--choose-node") // as the chart has it
+
+	sides = []side{
+		{name: plain, plain: true},
+		{name: off, flags: []string{"--resource-domain=nobody.example"}, sampling: true},
+		{name: plugin, flags: []string{}},
+		{name: extended, extender: namesOneNode},
+		{name: sampled, extender: namesOneNode, sampling: true},
+		{name: scored, extender: ownExtender},
+		{name: idle, extender: []string{"", asksForKubeconfig}},
+		{name: flooded, extender: namesOneNode, flooded: true},
+	}
 )
 
 const (
@@ -71,8 +107,8 @@ func Run(ctx context.Context, config Config) (report Report, err error) {
 		return Report{}, err
 	}
 	err = cluster.With(ctx, cluster.Config{Name: "throughput", NoScheduler: true, Log: config.Log}, func(c *cluster.Cluster) error {
-		b := &bench{Config: config, cluster: c, binary: built.Binary("gpumem-extender")}
-		if err := b.prepare(ctx, built); err != nil {
+		b := &bench{Config: config, cluster: c, built: built}
+		if err := b.prepare(ctx); err != nil {
 			return err
 		}
 		if report.PercentageOfNodesToScore, err = b.percentages(); err != nil {
@@ -107,11 +143,12 @@ type bench struct {
 	Config
 	cluster  *cluster.Cluster
 	client   kubernetes.Interface
-	binary   string                  // of the extender
-	settings stack.SchedulerSettings // with the extender
+	built    *stack.Stack
+	extender stack.SchedulerSettings // of the chart in that mode
+	plugin   stack.SchedulerSettings
 }
 
-func (b *bench) prepare(ctx context.Context, built *stack.Stack) error {
+func (b *bench) prepare(ctx context.Context) error {
 	rest, err := b.cluster.RESTConfig()
 	if err != nil {
 		return err
@@ -120,7 +157,10 @@ func (b *bench) prepare(ctx context.Context, built *stack.Stack) error {
 	if b.client, err = kubernetes.NewForConfig(rest); err != nil {
 		return err
 	}
-	if b.settings, err = built.SchedulerSettings(ctx, b.cluster); err != nil {
+	if b.extender, err = b.built.SchedulerSettings(ctx, b.cluster, "extender"); err != nil {
+		return err
+	}
+	if b.plugin, err = b.built.SchedulerSettings(ctx, b.cluster, "plugin"); err != nil {
 		return err
 	}
 	_, err = b.client.CoreV1().Namespaces().Create(ctx, &v1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: namespace}}, metav1.CreateOptions{})
@@ -139,37 +179,60 @@ func (b *bench) prepare(ctx context.Context, built *stack.Stack) error {
 }
 
 // command returns the program that a side has as its extender, or nothing.
-func (b *bench) command(side string) []string {
-	kubeconfig := b.cluster.SchedulerKubeconfig()
-	switch side {
-	case with, flooded:
-		return []string{b.binary, "--kubeconfig=" + kubeconfig, "--choose-node"} // as the chart has it
-	case idle:
-		return append(slices.Clone(b.Idle), kubeconfig)
-	default:
-		return nil
+func (b *bench) command(s side) (command []string) {
+	for _, word := range s.extender {
+		command = append(command, strings.ReplaceAll(word, asksForKubeconfig, b.cluster.SchedulerKubeconfig()))
 	}
+	switch {
+	case s.extender == nil:
+	case s.name == idle:
+		command = slices.Concat(b.Idle, command[1:])
+	default:
+		command[0] = b.built.Binary(command[0])
+	}
+	return command
+}
+
+// config returns kube-scheduler's configuration of a side.
+func (b *bench) config(s side) ([]byte, error) {
+	settings := b.extender
+	if s.flags != nil {
+		settings = b.plugin
+	}
+	var changes []func(map[string]any)
+	if s.plain {
+		changes = append(changes, settings.Plain)
+	}
+	if s.sampling {
+		changes = append(changes, settings.Sampling)
+	}
+	return settings.Config(changes...)
+}
+
+// measured are the sides that are.
+func (b *bench) measured() []side {
+	return slices.DeleteFunc(slices.Clone(sides), func(s side) bool { return !slices.Contains(b.Sides, s.name) })
 }
 
 // compare measures each side in turn.
 func (b *bench) compare(ctx context.Context, nodes int) (Comparison, error) {
 	out := Comparison{Nodes: nodes, Rounds: make(map[string][]Round)}
 	for i := range b.Rounds {
-		for _, side := range b.Sides {
-			r, err := b.round(ctx, side)
+		for _, s := range b.measured() {
+			r, err := b.round(ctx, s)
 			if err != nil {
-				return out, fmt.Errorf("%d nodes, round %d, extender: %s: %w", nodes, i+1, side, err)
+				return out, fmt.Errorf("%d nodes, round %d, %s: %w", nodes, i+1, s.name, err)
 			}
-			fmt.Fprintf(b.Log, "%d nodes, extender: %-7s %v\n", nodes, side, r)
-			out.Rounds[side] = append(out.Rounds[side], r)
+			fmt.Fprintf(b.Log, "%d nodes, %-8s %v\n", nodes, s.name, r)
+			out.Rounds[s.name] = append(out.Rounds[s.name], r)
 		}
 	}
 	return out, nil
 }
 
 // round measures once, with a new scheduler.
-func (b *bench) round(ctx context.Context, side string) (_ Round, err error) {
-	started, err := b.start(side)
+func (b *bench) round(ctx context.Context, s side) (_ Round, err error) {
+	started, err := b.start(s)
 	defer func() {
 		for _, name := range started {
 			err = errors.Join(err, b.cluster.Kill(ctx, name))
@@ -181,11 +244,11 @@ func (b *bench) round(ctx context.Context, side string) (_ Round, err error) {
 	if _, err := b.batch(ctx, "warm", warmUp, 0); err != nil {
 		return Round{}, err
 	}
-	if side == flooded {
+	if s.flooded {
 		stop := b.flood(ctx)
 		defer stop()
 	}
-	before, err := b.read(ctx, side, started)
+	before, err := b.read(ctx, s, started)
 	if err != nil {
 		return Round{}, err
 	}
@@ -193,7 +256,7 @@ func (b *bench) round(ctx context.Context, side string) (_ Round, err error) {
 	if err != nil {
 		return Round{}, err
 	}
-	after, err := b.read(ctx, side, started)
+	after, err := b.read(ctx, s, started)
 	if err != nil {
 		return Round{}, err
 	}
@@ -202,20 +265,24 @@ func (b *bench) round(ctx context.Context, side string) (_ Round, err error) {
 		return Round{}, err
 	}
 	r := newRound(burst, stream, before, after)
-	if pid, running := b.cluster.Running(extender); running {
-		r.MemoryMiB, err = cluster.PeakMemory(pid)
+	for _, name := range started {
+		if pid, running := b.cluster.Running(name); running {
+			if r.MemoryMiB[name], err = cluster.PeakMemory(pid); err != nil {
+				return r, err
+			}
+		}
 	}
-	return r, err
+	return r, nil
 }
 
 // reading is what processes tell of themselves at a moment, from their start.
 type reading struct {
 	processors map[string]time.Duration // on a processor, by process
-	refused    map[string]int           // Binds, by reason; of gpumem's extender
+	refused    map[string]int           // Binds, by reason, where gpumem binds
 }
 
-func (b *bench) read(ctx context.Context, side string, started []string) (r reading, err error) {
-	if r.processors, err = b.processorTimes(started); err != nil || side != with {
+func (b *bench) read(ctx context.Context, s side, started []string) (r reading, err error) {
+	if r.processors, err = b.processorTimes(started); err != nil || s.plain || s.name == idle || s.flooded {
 		return r, err
 	}
 	r.refused, err = b.refusedBinds(ctx)
@@ -243,39 +310,42 @@ func (b *bench) processorTimes(names []string) (map[string]time.Duration, error)
 func (b *bench) batch(ctx context.Context, name string, pods int, interval time.Duration) (figures, error) {
 	ctx, cancel := context.WithTimeoutCause(ctx, batchTime, errors.New("not all pods were bound in time"))
 	defer cancel()
-	one := &batch{client: b.client, name: name, scheduler: b.settings.Name, pods: pods, interval: interval}
+	one := &batch{client: b.client, name: name, scheduler: b.extender.Name, pods: pods, interval: interval}
 	return one.run(ctx)
 }
 
 // start starts kube-scheduler, and the extender first where there is to be one.
-func (b *bench) start(side string) (started []string, err error) {
-	command := b.command(side)
-	if command != nil {
+func (b *bench) start(s side) (started []string, err error) {
+	if command := b.command(s); command != nil {
 		if err := b.cluster.Run(extender, command[0], command[1:]...); err != nil {
 			return nil, err
 		}
 		started = append(started, extender)
 	}
-	config, err := b.settings.Config(command != nil)
+	config, err := b.config(s)
 	if err != nil {
 		return started, err
 	}
-	if err := b.cluster.StartScheduler(config); err != nil {
+	var program []string
+	if s.flags != nil {
+		program = append([]string{b.built.Binary("gpumem-scheduler")}, s.flags...)
+	}
+	if err := b.cluster.StartScheduler(config, program...); err != nil {
 		return started, err
 	}
-	return slices.Concat(started, []string{scheduler}), nil
+	return append(started, scheduler), nil
 }
 
 // percentages returns what the configuration of kube-scheduler has as
 // percentageOfNodesToScore, by side.
 func (b *bench) percentages() (map[string]string, error) {
 	out := make(map[string]string)
-	for _, side := range b.Sides {
-		config, err := b.settings.Config(b.command(side) != nil)
+	for _, s := range b.measured() {
+		config, err := b.config(s)
 		if err != nil {
 			return nil, err
 		}
-		if out[side], err = percentageOfNodesToScore(config); err != nil {
+		if out[s.name], err = percentageOfNodesToScore(config); err != nil {
 			return nil, err
 		}
 	}
