@@ -235,6 +235,11 @@ func (s *scheduler) reserve(c *cycle.Cycle, p *spec, pod *v1.Pod, node string) {
 			w.mu.Unlock()
 		})
 	})
+	if e.freezes {
+		e.freezes = false
+		w.logf("  %s is frozen", e.name)
+		w.stall(e.process, leaseDuration+w.between(0, 20*time.Second))
+	}
 }
 
 // onNode is a pod as kube-scheduler assumes it.
