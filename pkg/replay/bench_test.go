@@ -5,7 +5,6 @@ import (
 	"math"
 	"os"
 	"path/filepath"
-	"slices"
 	"strings"
 	"testing"
 
@@ -13,65 +12,73 @@ import (
 )
 
 func TestBenchRunsEveryPolicyAlike(t *testing.T) {
-	w := World{Name: "fixture", Trace: fixture(), Goals: Goals{Rival: "fgd", RivalCurve: true, Behind90: math.NaN()}}
+	w := World{Name: "fixture", Trace: fixture(), Goals: goals(Goal{Rival: "fgd", Measures: []string{"a@100"}})}
 	policies := []string{"fgd", Ours}
-	one := Bench(w, policies, []int64{42, 43}, []int64{11}, 1)
-	two := Bench(w, policies, []int64{42, 43}, []int64{11}, 2)
+	one := Bench(w, policies, []int64{42, 43}, 1)
+	two := Bench(w, policies, []int64{42, 43}, 2)
 	for i, s := range one {
 		if s.Err != nil {
 			t.Fatal(s.Err)
 		}
-		if s.Policy != policies[i] || s.At100.Low > s.At100.Mean || s.At100.Mean > s.At100.High || s.At100.Mean <= 0 || len(s.Lost) != len(Loads()) {
+		if s.Policy != policies[i] || len(s.Of) != len(measures()) || s.Of[1].Low > s.Of[1].Mean || s.Of[1].Mean > s.Of[1].High || s.Of[1].Mean <= 0 {
 			t.Errorf("score %+v of %s is not one", s, policies[i])
 		}
-		if diff := cmp.Diff([]Spread{s.At90, s.At100, s.At130}, []Spread{two[i].At90, two[i].At100, two[i].At130}); diff != "" {
-			t.Errorf("%s differs with the number of workers:\n%s", s.Policy, diff)
-		}
-		if diff := cmp.Diff(s.Lost, two[i].Lost); diff != "" {
-			t.Errorf("%s loses otherwise with other workers:\n%s", s.Policy, diff)
-		}
+	}
+	if diff := cmp.Diff(one, two); diff != "" {
+		t.Errorf("the number of workers shows:\n%s", diff)
+	}
+	run, err := Arrive(w.Trace, Ours, 42)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if at100 := run.Curve()[100]; at100 != one[1].Of[1].Low && at100 != one[1].Of[1].High {
+		t.Errorf("seed 42 reaches %g at 100 %%, and the score is %+v", at100, one[1].Of[1])
 	}
 	var text strings.Builder
-	line := w.Report(&text, one)
-	if !strings.HasPrefix(line, "result: packing fixture ours=") || !strings.Contains(line, " best-other=fgd:") || !strings.Contains(line, " bound=- ") {
-		t.Errorf("line %q", line)
-	}
-	if missed := strings.Contains(text.String(), "missed:"); missed != strings.HasSuffix(line, " missed") {
-		t.Errorf("line %q does not say what the report says:\n%s", line, text.String())
+	w.Report(&text, one)
+	if lines := strings.Count(text.String(), "\n"); lines != 2+len(policies)+1+len(measures()) {
+		t.Errorf("the report has %d lines:\n%s", lines, text.String())
 	}
 }
 
 func TestBenchTellsErrors(t *testing.T) {
-	scores := Bench(World{Trace: fixture()}, []string{"none of them"}, []int64{1}, []int64{1}, 1)
+	scores := Bench(World{Trace: fixture()}, []string{"none of them"}, []int64{1}, 1)
 	if scores[0].Err == nil || !strings.Contains(scores[0].Err.Error(), `policy "none of them" is not known`) {
 		t.Errorf("error %v, want that the policy is not known", scores[0].Err)
 	}
 }
 
 func TestGoals(t *testing.T) {
-	score := func(policy string, at90, at100, at130, lost float64) Score {
-		s := Score{Policy: policy, At90: Spread{Mean: at90}, At100: Spread{Mean: at100}, At130: Spread{Mean: at130}}
-		s.Lost = slices.Repeat([]Spread{{Mean: lost}}, len(Loads()))
+	score := func(policy string, means ...float64) (s Score) {
+		s.Policy = policy
+		for _, mean := range means {
+			s.Of = append(s.Of, Spread{Mean: mean})
+		}
 		return s
 	}
-	goals := Goals{Rival: "fgd", At100: 94.3, At130: 95.4, Behind90: 0.1}
-	rival := score("fgd", 90, 93, 94, 1)
+	scores := []Score{score("fgd", 90, 93, 94, 1, 5), score("first-fit", 89, 94, 93, 2, 4), score(Ours, 90, 93.8, 93.9, 1.4, math.NaN())}
 	tests := map[string]struct {
-		ours  Score
-		goals Goals
-		want  int
+		goal Goal
+		want []string
 	}{
-		"all is met":                     {score(Ours, 89.91, 94.3, 95.4, 1), goals, 0},
-		"too far behind at 90":           {score(Ours, 89.8, 94.3, 95.4, 1), goals, 1},
-		"too little at the end":          {score(Ours, 90, 94.29, 95.39, 1), goals, 2},
-		"more is lost at each load":      {score(Ours, 90, 95, 96, 1.001), goals, len(Loads())},
-		"the rival's curve, not reached": {score(Ours, 0, 92, 93, 0), Goals{Rival: "fgd", RivalCurve: true, Behind90: math.NaN()}, 2},
-		"what is no number is not met":   {score(Ours, 90, math.NaN(), 96, 0), goals, 1},
+		"a rival": {Goal{Rival: "fgd", Measures: []string{"a@90", "a@100", "a@130"}}, []string{
+			"met    a@90: 90.00, fgd has 90.00, and 0.0 points are allowed",
+			"met    a@100: 93.80, fgd has 93.00, and 0.0 points are allowed",
+			"missed a@130: 93.90, fgd has 94.00, and 0.0 points are allowed",
+		}},
+		"of what is lost less is better": {Goal{Rival: "first-fit", Measures: []string{"lost at 0.9"}}, []string{
+			"met    lost at 0.9: 1.40, first-fit has 2.00, and 0.0 points are allowed",
+		}},
+		"the best by each measure": {Goal{Measures: []string{"a@100", "lost at 0.9", "lost at 1.0"}, Slack: 0.3}, []string{
+			"met    a@100: 93.80, the best of the others, first-fit, has 94.00, and 0.3 points are allowed",
+			"missed lost at 0.9: 1.40, the best of the others, fgd, has 1.00, and 0.3 points are allowed",
+			"missed lost at 1.0: NaN, the best of the others, first-fit, has 4.00, and 0.3 points are allowed",
+		}},
 	}
 	for name, tc := range tests {
 		t.Run(name, func(t *testing.T) {
-			if got := tc.goals.Missed([]Score{rival, tc.ours}); len(got) != tc.want {
-				t.Errorf("missed %q, want %d", got, tc.want)
+			if diff := cmp.Diff(tc.want, tc.goal.check(scores)); diff != "" {
+				t.Errorf("(-want +got):\n%s", diff)
 			}
 		})
 	}
