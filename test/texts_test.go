@@ -15,7 +15,7 @@ import (
 // They go by their names here: what is kept under another name first is not found.
 var (
 	textFields  = []string{"Mend", "Message", "Object", "Problem", "Unhealthy", "Unserved", "Weaker", "WhyUnknown", "Wrong"}
-	textMethods = []string{"Causes", "Error", "Why"}
+	textMethods = []string{"Error", "Why"}
 	takeApart   = []string{
 		"Contains", "Cut", "CutPrefix", "CutSuffix", "EqualFold", "Fields", "FieldsFunc", "FieldsFuncSeq", "FieldsSeq", "HasPrefix", "HasSuffix",
 		"Index", "LastIndex", "Split", "SplitN", "SplitSeq", "TrimPrefix", "TrimSuffix",
@@ -53,6 +53,9 @@ func textsRead(n ast.Node, constants map[string]bool) (found []string) {
 
 func isText(e ast.Expr) bool {
 	if call, ok := e.(*ast.CallExpr); ok {
+		if from, ok := call.Fun.(*ast.SelectorExpr); ok && nameOf(from.X) == "reasons" {
+			return true
+		}
 		return len(call.Args) == 0 && slices.Contains(textMethods, nameOf(call.Fun))
 	}
 	s, ok := e.(*ast.SelectorExpr)
@@ -100,7 +103,7 @@ func TestTextsThatAreRead(t *testing.T) {
 		`d.Unhealthy == gpu.Cordoned`:                          true,
 		`"cordoned" != d.Unhealthy`:                            true,
 		`err.Error() == "not found"`:                           true,
-		`strings.HasSuffix(s.Causes(), "; cordoned")`:          true,
+		`strings.HasSuffix(reasons.Causes(s), "; cordoned")`:   true,
 		`strings.Cut(c.Message, " ")`:                          true,
 		`strings.CutPrefix(p.Object, "pod ")`:                  true,
 		`func() { switch g.Unhealthy { case gpu.Cordoned: } }`: true,

@@ -13,6 +13,7 @@ import (
 	"github.com/gpumem/gpumem/pkg/cli/cluster"
 	"github.com/gpumem/gpumem/pkg/core/placement"
 	"github.com/gpumem/gpumem/pkg/kube/api"
+	"github.com/gpumem/gpumem/pkg/kube/reasons"
 	"github.com/gpumem/gpumem/pkg/report/decisions"
 	"github.com/gpumem/gpumem/pkg/report/doctor"
 	"github.com/gpumem/gpumem/pkg/report/inspect"
@@ -183,9 +184,9 @@ func (e *explanation) has(a placement.Assignment, n placement.Node, pod *v1.Pod)
 		case d.Status.OnlyCordoned():
 			wrong = append(wrong, fmt.Sprintf("GPU%d is cordoned: it takes no new pods, and those that are there stay", d.Index))
 		case !d.Status.Unhealthy:
-			wrong = append(wrong, fmt.Sprintf("GPU%d takes no new pods, for %s; those that are there go on", d.Index, d.Status.Causes()))
+			wrong = append(wrong, fmt.Sprintf("GPU%d takes no new pods, for %s; those that are there go on", d.Index, reasons.Causes(d.Status)))
 		default:
-			wrong = append(wrong, fmt.Sprintf("GPU%d is %s: %s", d.Index, d.Status, moveOff(pod)))
+			wrong = append(wrong, fmt.Sprintf("GPU%d is %s: %s", d.Index, reasons.Status(d.Status), moveOff(pod)))
 		}
 	}
 	e.Indexes, e.Health = strings.Join(indexes, ","), strings.Join(wrong, "; ")

@@ -9,6 +9,7 @@ import (
 	"github.com/gpumem/gpumem/pkg/cli/cluster"
 	"github.com/gpumem/gpumem/pkg/cli/cmdutil"
 	"github.com/gpumem/gpumem/pkg/core/placement"
+	"github.com/gpumem/gpumem/pkg/kube/reasons"
 	"github.com/gpumem/gpumem/pkg/replay"
 	"github.com/gpumem/gpumem/pkg/report/inspect"
 	"github.com/gpumem/gpumem/pkg/report/printers"
@@ -75,7 +76,7 @@ func (o *Options) Run(ctx context.Context) error {
 	for _, n := range nodes {
 		for _, d := range n.Devices {
 			if !d.Status.TakesPods() {
-				fmt.Fprintf(o.ErrOut, "warning: GPU%d of node %s is left out: it is %s\n", d.Index, printers.Clean(n.Name), printers.Clean(d.Status.String()))
+				fmt.Fprintf(o.ErrOut, "warning: GPU%d of node %s is left out: it is %s\n", d.Index, printers.Clean(n.Name), printers.Clean(reasons.Status(d.Status)))
 			}
 		}
 	}

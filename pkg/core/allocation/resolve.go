@@ -51,7 +51,7 @@ func Resolve(s State, r gpu.Resource, ids []gpu.SlotID) (Grant, error) {
 		case seen[id]:
 			return Grant{}, fmt.Errorf("slot %q is named twice", id)
 		case !d.Advertised():
-			return Grant{}, fmt.Errorf("GPU %d (%s) is not healthy: %s", d.Index, d.UUID, d.Status.Causes())
+			return Grant{}, &gpu.OutOfUse{Device: d}
 		}
 		seen[id] = true
 		if parts[d.UUID] == 0 {

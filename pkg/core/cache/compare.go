@@ -140,7 +140,7 @@ func (e entry) String() string {
 		return fmt.Sprintf("on %s with [%s], assumed %t, admitted %t", e.pod[on].node, strings.Join(parts, ", "), e.pod[on].assumed, e.pod[on].Admitted)
 	case e.offered != nil:
 		for _, d := range e.offered.Devices {
-			parts = append(parts, fmt.Sprintf("%s: %d, %v", d.UUID, d.Allocatable, d.Status))
+			parts = append(parts, fmt.Sprintf("%s: %d, takes pods %t", d.UUID, d.Allocatable, d.Status.TakesPods()))
 		}
 		return fmt.Sprintf("offers [%s]", strings.Join(parts, "; "))
 	case e.pod[coming] != nil:

@@ -100,17 +100,17 @@ func TestDifferencesAndHeal(t *testing.T) {
 		},
 		"a node that was missed": {
 			real: []change{node("m", 4)},
-			want: "m", was: "not there", is: "offers [GPU-0: 4, healthy]",
+			want: "m", was: "not there", is: "offers [GPU-0: 4, takes pods true]",
 			held: []gpu.Units{0, 0, 0},
 		},
 		"a node whose end was missed": {
 			cached: []change{node("m", 4)},
-			want:   "m", was: "offers [GPU-0: 4, healthy]", is: "not there",
+			want:   "m", was: "offers [GPU-0: 4, takes pods true]", is: "not there",
 			held: []gpu.Units{0, 0, 0},
 		},
 		"a node that shrank": {
 			cached: []change{add("p", "n", 1)}, real: []change{add("p", "n", 1), node("n", 10)},
-			want: "n", was: "offers [GPU-0: 10, healthy; GPU-1: 10, healthy]", is: "offers [GPU-0: 10, healthy]",
+			want: "n", was: "offers [GPU-0: 10, takes pods true; GPU-1: 10, takes pods true]", is: "offers [GPU-0: 10, takes pods true]",
 			held: []gpu.Units{0, 3},
 		},
 	}

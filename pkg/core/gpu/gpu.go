@@ -164,14 +164,6 @@ func (e Enforcement) For(gpus, mps int) Enforcement {
 	return e
 }
 
-// WeakerOf returns the weaker of two levels.
-func WeakerOf(a, b Enforcement) Enforcement {
-	if a.AtLeast(b) {
-		return b
-	}
-	return a
-}
-
 // AtLeast reports whether e enforces as strongly as want.
 func (e Enforcement) AtLeast(want Enforcement) bool { return e.rank() >= want.rank() }
 

@@ -1,9 +1,6 @@
 package gpu
 
-import (
-	"cmp"
-	"strings"
-)
+import "fmt"
 
 // Status is whether a GPU takes new pods, and what keeps them off. The zero value takes
 // them. Two are compared with ==. Reason is for people: no program reads it.
@@ -23,29 +20,9 @@ func (s Status) TakesPods() bool { return !s.Unhealthy && !s.Cordoned && !s.Stop
 // OnlyCordoned reports whether a cordon is all that keeps new pods off the GPU.
 func (s Status) OnlyCordoned() bool { return s.Cordoned && !s.Unhealthy && !s.Stopped }
 
-// Causes says for people why the GPU takes no new pods; it is empty where it takes them.
-func (s Status) Causes() string {
-	var causes []string
-	if s.Unhealthy {
-		causes = append(causes, cmp.Or(s.Reason, "no reason given"))
-	}
-	if s.Stopped {
-		causes = append(causes, "its device plugin is stopped or being replaced")
-	}
-	if s.Cordoned {
-		causes = append(causes, "cordoned")
-	}
-	return strings.Join(causes, "; ")
-}
+// OutOfUse is the error that a GPU is not healthy. Why, people read by package reasons.
+type OutOfUse struct{ Device Device }
 
-// String says the same in a word or two: healthy, cordoned, or unhealthy and why.
-func (s Status) String() string {
-	switch {
-	case s.TakesPods():
-		return "healthy"
-	case s.OnlyCordoned():
-		return "cordoned"
-	default:
-		return "unhealthy (" + s.Causes() + ")"
-	}
+func (e *OutOfUse) Error() string {
+	return fmt.Sprintf("GPU %d (%s) is not healthy", e.Device.Index, e.Device.UUID)
 }

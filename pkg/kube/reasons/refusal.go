@@ -5,6 +5,7 @@ import (
 	"fmt"
 
 	"github.com/gpumem/gpumem/pkg/core/decide"
+	"github.com/gpumem/gpumem/pkg/core/gpu"
 	"github.com/gpumem/gpumem/pkg/core/placement"
 )
 
@@ -28,11 +29,14 @@ func Refusal(r *decide.Refusal) string {
 func Error(err error) string {
 	var refusal *decide.Refusal
 	var unfit *placement.Unfit
+	var broken *gpu.OutOfUse
 	switch {
 	case errors.As(err, &refusal):
 		return Refusal(refusal)
 	case errors.As(err, &unfit):
 		return fmt.Sprintf("pod %s %s", unfit.Pod, Verdict(unfit.Verdict))
+	case errors.As(err, &broken):
+		return fmt.Sprintf("%v: %s", broken, Causes(broken.Device.Status))
 	default:
 		return err.Error()
 	}

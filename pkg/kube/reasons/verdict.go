@@ -120,7 +120,7 @@ func (v verdict) devices() string {
 		part := fmt.Sprintf("GPU%d ", d.Index)
 		switch left := v.Node.Left(d); {
 		case !d.Status.TakesPods():
-			part += d.Status.String()
+			part += Status(d.Status)
 		case !v.Node.MayShare(v.Request, d):
 			part += "occupied"
 		case !v.Node.HasClients(v.Request, d):

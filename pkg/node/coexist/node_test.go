@@ -14,6 +14,7 @@ import (
 	"go.uber.org/zap/zaptest"
 
 	"github.com/gpumem/gpumem/pkg/core/gpu"
+	"github.com/gpumem/gpumem/pkg/kube/reasons"
 )
 
 const memory = "gpumem.dev/gpu-mem"
@@ -63,7 +64,7 @@ func offered(n *Node) string {
 	inv, reason, _ := n.Inventory()
 	var out []string
 	for _, d := range inv.Devices {
-		out = append(out, strings.TrimRight(fmt.Sprintf("%d %s", d.Index, d.Status.Causes()), " "))
+		out = append(out, strings.TrimRight(fmt.Sprintf("%d %s", d.Index, reasons.Causes(d.Status)), " "))
 	}
 	return strings.Join(append(out, reason), ";")
 }

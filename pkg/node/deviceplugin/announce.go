@@ -7,6 +7,7 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/gpumem/gpumem/pkg/core/gpu"
+	"github.com/gpumem/gpumem/pkg/kube/reasons"
 	"github.com/gpumem/gpumem/pkg/node/inventory"
 	"github.com/gpumem/gpumem/pkg/node/nodestate"
 )
@@ -69,10 +70,10 @@ func (a *Announcer) announceHealth(d gpu.Device, told map[gpu.UUID]gpu.Status) {
 	switch {
 	case d.Status.TakesPods() && failed:
 		delete(told, d.UUID)
-		a.events.Node(false, "GPUHealthy", fmt.Sprintf("GPU %d (%s) is healthy again and takes pods; it was not: %s", d.Index, d.UUID, was.Causes()))
+		a.events.Node(false, "GPUHealthy", fmt.Sprintf("GPU %d (%s) is healthy again and takes pods; it was not: %s", d.Index, d.UUID, reasons.Causes(was)))
 	case !d.Status.TakesPods() && was != d.Status:
 		told[d.UUID] = d.Status
-		a.events.Node(true, "GPUUnhealthy", fmt.Sprintf("GPU %d (%s) is not healthy and takes no new pods: %s", d.Index, d.UUID, d.Status.Causes()))
+		a.events.Node(true, "GPUUnhealthy", fmt.Sprintf("GPU %d (%s) is not healthy and takes no new pods: %s", d.Index, d.UUID, reasons.Causes(d.Status)))
 		a.tellPods(d)
 	}
 }
@@ -83,7 +84,7 @@ func (a *Announcer) tellPods(d gpu.Device) {
 	for _, pod := range pods {
 		for _, id := range pod.Assignment.Devices() {
 			if id == d.UUID {
-				a.events.Pod(pod.Pod, true, "GPUUnhealthy", fmt.Sprintf("its GPU %d (%s) is not healthy: %s; made anew, by its controller or by hand, the pod is placed on another, if one that it may use has room", d.Index, d.UUID, d.Status.Causes()))
+				a.events.Pod(pod.Pod, true, "GPUUnhealthy", fmt.Sprintf("its GPU %d (%s) is not healthy: %s; made anew, by its controller or by hand, the pod is placed on another, if one that it may use has room", d.Index, d.UUID, reasons.Causes(d.Status)))
 			}
 		}
 	}

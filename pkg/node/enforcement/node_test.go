@@ -12,6 +12,7 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/gpumem/gpumem/pkg/core/gpu"
+	"github.com/gpumem/gpumem/pkg/kube/reasons"
 )
 
 const interval = 2 * time.Second
@@ -88,8 +89,8 @@ func wantLevel(t *testing.T, n *Node, level gpu.Enforcement, weaker, unhealthy s
 		t.Errorf("level %s, weaker because of %q; want %s, %q", inv.Enforcement, inv.Weaker, level, weaker)
 	}
 	for _, d := range inv.Devices {
-		if d.Status.Causes() != unhealthy {
-			t.Errorf("GPU %d: %q; want %q", d.Index, d.Status.Causes(), unhealthy)
+		if reasons.Causes(d.Status) != unhealthy {
+			t.Errorf("GPU %d: %q; want %q", d.Index, reasons.Causes(d.Status), unhealthy)
 		}
 	}
 }

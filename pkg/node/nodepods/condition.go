@@ -13,6 +13,7 @@ import (
 
 	"github.com/gpumem/gpumem/pkg/core/gpu"
 	"github.com/gpumem/gpumem/pkg/kube/api"
+	"github.com/gpumem/gpumem/pkg/kube/reasons"
 )
 
 // heed remembers which GPUs are cordoned.
@@ -60,7 +61,7 @@ func condition(inv gpu.Inventory) v1.NodeCondition {
 	var failed []string
 	for _, d := range inv.Devices {
 		if !d.Status.TakesPods() {
-			failed = append(failed, fmt.Sprintf("GPU %d (%s): %s", d.Index, d.UUID, d.Status.Causes()))
+			failed = append(failed, fmt.Sprintf("GPU %d (%s): %s", d.Index, d.UUID, reasons.Causes(d.Status)))
 		}
 	}
 	switch {

@@ -20,7 +20,9 @@ func (l levels) of(slots []gpu.SlotID) gpu.Enforcement {
 		if !ok {
 			return ""
 		}
-		level = gpu.WeakerOf(level, one)
+		if !one.AtLeast(level) {
+			level = one
+		}
 	}
 	return level
 }

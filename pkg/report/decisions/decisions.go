@@ -182,7 +182,7 @@ func Look(req placement.Request, n placement.Node, chosen placement.Assignment) 
 	for _, d := range n.Devices {
 		left := n.Left(d)
 		cores := left.Cores
-		g := GPU{Index: d.Index, UUID: d.UUID, Model: d.Model, Capacity: d.Allocatable, Free: left.Units, FreeCores: &cores, Unhealthy: d.Status.Causes(), Status: d.Status}
+		g := GPU{Index: d.Index, UUID: d.UUID, Model: d.Model, Capacity: d.Allocatable, Free: left.Units, FreeCores: &cores, Unhealthy: reasons.Causes(d.Status), Status: d.Status}
 		switch reason := n.Check(req, d); {
 		case reason == placement.Insufficient && n.Check(memoryOf(req), d) == placement.Fits:
 			g.Reason = InsufficientCores

@@ -13,6 +13,7 @@ import (
 
 	"github.com/gpumem/gpumem/pkg/core/gpu"
 	"github.com/gpumem/gpumem/pkg/kube/api"
+	"github.com/gpumem/gpumem/pkg/kube/reasons"
 )
 
 // checkNodes looks at what nodes say that they offer.
@@ -190,14 +191,14 @@ func out(node *v1.Node, d gpu.Device, pods tenants) Finding {
 		cordonedToo = fmt.Sprintf(". It is cordoned too, and takes none then either: kubectl inspect gpumem uncordon %s %d", node.Name, d.Index)
 	}
 	if !d.Status.Unhealthy {
-		return Finding{Warning, object, fmt.Sprintf("GPU %d (%s) takes no new pods: %s", d.Index, d.UUID, d.Status.Causes()),
+		return Finding{Warning, object, fmt.Sprintf("GPU %d (%s) takes no new pods: %s", d.Index, d.UUID, reasons.Causes(d.Status)),
 			"it takes pods again once the plugin runs there: look at its pod, or at what keeps it off the node" + cordonedToo}
 	}
 	mend := "it takes no new pods and comes back by itself after three good probes; nvidia-smi on the node shows what the driver says" + cordonedToo
 	if off := pods.off(node.Name, d.Index); off != "" {
 		mend += ". To kube-scheduler the pods on it count against the node's other GPUs: " + off
 	}
-	return Finding{Error, object, fmt.Sprintf("GPU %d (%s) is unhealthy%s", d.Index, d.UUID, because(d.Status.Causes())), mend}
+	return Finding{Error, object, fmt.Sprintf("GPU %d (%s) is unhealthy%s", d.Index, d.UUID, because(reasons.Causes(d.Status))), mend}
 }
 
 // tenants are the pods that hold memory of a GPU, by who makes them anew.

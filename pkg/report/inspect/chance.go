@@ -208,7 +208,7 @@ func (c Chance) because(status gpu.Status, indexes []string) string {
 	if len(indexes) == 1 {
 		which, one = "GPU"+indexes[0]+" is ", indexes[0]
 	}
-	which += status.String()
+	which += reasons.Status(status)
 	if status.OnlyCordoned() {
 		which += ": kubectl inspect gpumem uncordon " + c.Node.Name + " " + one
 	}

@@ -163,8 +163,8 @@ func TestAnEventThatWasSwallowedIsMadeUpFor(t *testing.T) {
 			},
 			before: []gpu.Units{3, 0}, after: []gpu.Units{3}, wrong: counted{wrongNodes: 1, healedNodes: 1},
 			log: map[string]any{
-				"node": "node", "cached": "offers [GPU-a: 16, healthy; GPU-b: 16, healthy]",
-				"real": "offers [GPU-a: 16, healthy]",
+				"node": "node", "cached": "offers [GPU-a: 16, takes pods true; GPU-b: 16, takes pods true]",
+				"real": "offers [GPU-a: 16, takes pods true]",
 			},
 		},
 		{
