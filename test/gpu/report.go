@@ -162,9 +162,9 @@ const pageNone = `Nothing yet. gpumem has run on simulated GPUs only: [limits](l
 const pageEnd = `
 ## Add a row
 
-On a machine with an NVIDIA GPU that nobody else uses, with the driver, and as root:
+On a machine with an NVIDIA GPU that is otherwise unused, with the driver, and as root:
 
-` + "```sh" + `
+` + "```text" + `
 test/gpu/run.sh            # all parts; -list names them, -parts mps,daemon runs some
 ` + "```" + `
 

@@ -9,7 +9,7 @@
 #                                         start run.sh in it. It needs no network
 #   test/gpu/run.sh -page                 make docs/hardware.md of the results
 #
-# It needs the driver, and root for most. It runs on the first two GPUs, which nobody else should
+# It needs the driver, and root for most. It runs on the first two GPUs, which no one else should
 # use meanwhile. Compute mode, MIG mode and clocks are left as they are, and compared at the end.
 # For level kernel, whose containers are control groups below kubepods, it puts the dmem controller
 # into cgroup.subtree_control of the root and of kubepods, where Linux has it and they do not.

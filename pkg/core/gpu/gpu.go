@@ -98,8 +98,7 @@ func (inv Inventory) Advertised() (sum Units) {
 }
 
 // Allocatable returns the units of all devices together, healthy or not.
-func (inv Inventory) Allocatable() Units {
-	var sum Units
+func (inv Inventory) Allocatable() (sum Units) {
 	for _, d := range inv.Devices {
 		sum += d.Allocatable
 	}
