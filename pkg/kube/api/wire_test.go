@@ -83,7 +83,7 @@ func decided() decisions.List {
 		Namespace: "team", Name: "serve", UID: "uid-serve", Tries: 2, First: time.Date(2026, 1, 2, 3, 4, 5, 6, time.UTC),
 		Decisions: []decisions.Decision{{
 			Time: time.Date(2026, 1, 2, 3, 4, 6, 7, time.UTC), Verb: decisions.Filter, Result: decisions.Unfit, Reason: "Fragmented",
-			Message: "needs 3 GiB on one GPU", Node: "node1", Asked: 2, Fit: 1, Sampled: true,
+			Message: "needs 3 GiB on one GPU", Node: "node1", Asked: 2, Fit: 1, Sampled: true, Why: "cpu: node2 leaves more",
 			Nodes: []decisions.Node{{
 				Name: "node1", Score: &score, Reason: "Fragmented", Message: "needs 3 GiB on one GPU", UnitMiB: 1024,
 				GPUs: []decisions.GPU{{
