@@ -247,7 +247,7 @@ func list(object any, path ...string) []any {
 // What others can make a part hold ends at a limit, before that of the node, and Go's collector
 // knows of it.
 func TestMemoryHasALimit(t *testing.T) {
-	for _, golden := range []string{"default", "plugin", "existing-secret"} {
+	for _, golden := range []string{"default", "extender", "existing-secret"} {
 		checked := 0
 		for _, kind := range []string{"Deployment", "DaemonSet"} {
 			for _, object := range rendered(t, golden, kind) {
@@ -292,7 +292,7 @@ func TestMetricsAreClosed(t *testing.T) {
 	}
 	for golden, want := range map[string]map[string]any{
 		"default":         {"gpumem-device-plugin": []any{}, "gpumem-scheduler": []any{}},
-		"plugin":          {"gpumem-device-plugin": []any{}, "gpumem-scheduler": []any{}},
+		"extender":        {"gpumem-device-plugin": []any{}, "gpumem-scheduler": []any{}},
 		"existing-secret": {"gpumem-device-plugin": []any{}, "gpumem-extender": verbs},
 		"locked-down":     {"gpumem-device-plugin": metrics(8012), "gpumem-scheduler": metrics(8011, 10259)},
 	} {

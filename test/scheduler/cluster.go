@@ -145,7 +145,7 @@ func start(t testing.TB, objects []runtime.Object, setups ...setup) *cluster {
 	if err != nil {
 		t.Fatal(err)
 	}
-	c := &cluster{api: server, cfg: configuration(t, "default"), toScheduler: server.Connect(), toExtender: server.Connect()}
+	c := &cluster{api: server, cfg: configuration(t, "extender"), toScheduler: server.Connect(), toExtender: server.Connect()}
 	for _, s := range setups {
 		s(c)
 	}

@@ -163,7 +163,7 @@ func TestConfigurationsThatAreRefused(t *testing.T) {
 // with, and the plugin takes it: a pod is bound with its GPU.
 func TestTheChartsProfile(t *testing.T) {
 	c := start(t, []runtime.Object{node(t, "node"), pod(t, "pod", 5)}, inProcess, func(c *cluster) {
-		chart := configuration(t, "plugin")
+		chart := configuration(t, "default")
 		if len(chart.Extenders) > 0 {
 			t.Errorf("it has extenders: %v", chart.Extenders)
 		}

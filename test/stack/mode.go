@@ -36,7 +36,7 @@ func (s *Stack) hasPlugin() bool {
 
 // Plugin reports whether Install installs gpumem-scheduler, and not kube-scheduler with the
 // extender.
-func (s *Stack) Plugin() bool { return s.mode == modePlugin }
+func (s *Stack) Plugin() bool { return s.mode != modeExtender && s.hasPlugin() }
 
 // Decider is the program, and the container, that decides where pods go.
 func (s *Stack) Decider() string {

@@ -16,12 +16,27 @@
 {{- end -}}
 {{- end -}}
 
-{{/* The mode: what is installed where "bundled" leaves it to the chart. */}}
+{{/* The versions of Kubernetes that gpumem-scheduler serves: its own and one minor above. */}}
+{{- define "gpumem.plugin.serves" -}}
+>=1.36.0-0 <1.38.0-0
+{{- end -}}
+
+{{/* The mode. "bundled" is the plugin where it serves the cluster's version. */}}
 {{- define "gpumem.mode" -}}
-{{- if eq .Values.scheduler.mode "bundled" -}}
-extender
-{{- else -}}
+{{- if ne .Values.scheduler.mode "bundled" -}}
 {{ .Values.scheduler.mode }}
+{{- else -}}
+{{ ternary "plugin" "extender" (semverCompare (include "gpumem.plugin.serves" .) .Capabilities.KubeVersion.Version) }}
+{{- end -}}
+{{- end -}}
+
+{{/*
+Not empty where the cluster's version is not known: no cluster was asked, which lists kinds
+too, and the version is one that Helm takes of its own libraries then, which has no patch.
+*/}}
+{{- define "gpumem.versionUnknown" -}}
+{{- if and (not (.Capabilities.APIVersions.Has "v1/Pod")) (regexMatch `^v1\.[0-9]+\.0$` .Capabilities.KubeVersion.Version) -}}
+true
 {{- end -}}
 {{- end -}}
 

@@ -15,7 +15,7 @@ trap 'rm -rf "$out"' EXIT
 failed=0
 differs=0
 
-"$helm" lint --strict --quiet .
+"$helm" lint --strict --quiet --kube-version v1.36.3 .
 
 # helm shows the notes of an installed release only. In a copy of the chart they
 # are an object.
@@ -76,12 +76,36 @@ fi
 rm "$out/beta.yaml"
 
 # The plugin's kube-scheduler must be neither newer than the API server nor two minors older.
-for version in v1.35.8 v1.38.0; do
+for version in v1.35.8 v1.38.1; do
 	if "$helm" template gpumem . --kube-version $version --set scheduler.mode=plugin >/dev/null 2>&1; then
 		echo "scheduler.mode=plugin: not refused for Kubernetes $version" >&2
 		failed=1
 	fi
 done
+
+# installs sees that a render with the flags after $1 has the program $1 place pods.
+installs() {
+	program=$1
+	shift
+	if ! "$helm" template gpumem . "$@" | grep -q "^ *command: \[$program\]\$"; then
+		echo "$*: $program is not installed" >&2
+		failed=1
+	fi
+}
+for version in v1.36.3 v1.37.2; do installs gpumem-scheduler --kube-version $version; done
+for version in v1.31.1 v1.35.8 v1.38.1; do installs gpumem-extender --kube-version $version; done
+
+# Away from a cluster, which lists kinds too, Helm takes a version of its own, like this one.
+own=v1.36.0
+for mode in bundled extender; do
+	case $("$helm" template gpumem . --kube-version $own --set scheduler.mode=$mode 2>&1) in
+	*"The version of the cluster is not known"*) ;;
+	*) echo "scheduler.mode=$mode: not refused without a version of Kubernetes" >&2; failed=1 ;;
+	esac
+done
+installs gpumem-scheduler --kube-version $own --api-versions v1/Pod
+installs gpumem-scheduler --kube-version $own --set scheduler.mode=plugin
+installs gpumem-extender --kube-version $own --set scheduler.mode=extender --set scheduler.image.tag=v1.35.0
 
 for values in tests/refused/*.yaml; do
 	want=$(sed -n '1s/^# //p' "$values")
