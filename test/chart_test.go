@@ -283,7 +283,11 @@ func TestMetricsAreClosed(t *testing.T) {
 	controlPlane := []any{map[string]any{"ipBlock": map[string]any{"cidr": "172.30.0.0/24"}}}
 	verbs := []any{map[string]any{"ports": []any{map[string]any{"port": 8010}}, "from": controlPlane}}
 	monitoring := []any{map[string]any{"namespaceSelector": map[string]any{"matchLabels": map[string]any{"kubernetes.io/metadata.name": "monitoring"}}}}
-	metrics := func(ports ...int) any {
+	// The page asks the device plugins what is used.
+	page := map[string]any{"ports": []any{map[string]any{"port": 8012}}, "from": []any{map[string]any{"podSelector": map[string]any{"matchLabels": map[string]any{
+		"app.kubernetes.io/name": "gpumem", "app.kubernetes.io/instance": "gpumem", "app.kubernetes.io/component": "scheduler",
+	}}}}}
+	metrics := func(ports ...int) []any {
 		var of []any
 		for _, port := range ports {
 			of = append(of, map[string]any{"port": port})
@@ -294,7 +298,7 @@ func TestMetricsAreClosed(t *testing.T) {
 		"default":         {"gpumem-device-plugin": []any{}, "gpumem-scheduler": []any{}},
 		"extender":        {"gpumem-device-plugin": []any{}, "gpumem-scheduler": []any{}},
 		"existing-secret": {"gpumem-device-plugin": []any{}, "gpumem-extender": verbs},
-		"locked-down":     {"gpumem-device-plugin": metrics(8012), "gpumem-scheduler": metrics(8011, 10259)},
+		"locked-down":     {"gpumem-device-plugin": append(metrics(8012), page), "gpumem-scheduler": metrics(8011, 10259)},
 	} {
 		got := make(map[string]any)
 		for _, policy := range rendered(t, golden, "NetworkPolicy") {
