@@ -122,7 +122,9 @@ var allFaults = []fault{
 	}},
 	{"a failover", func(w *World) {
 		if p := w.replicas[w.leader].ext.plugged; p != nil {
-			p.cut = true
+			if p.cut = w.rng.IntN(2) == 0; !p.cut && p.live && p.leads {
+				p.giveBack()
+			}
 			return
 		}
 		// The new leader may begin before the old one has noticed.

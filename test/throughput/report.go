@@ -158,6 +158,9 @@ var compared = []figure{
 
 // goal returns what a figure of a side is to be; 0: whatever.
 func (c Comparison) goal(side, figure string) float64 {
+	if side == sampling {
+		side = plugin // the goals are the same
+	}
 	switch side + " " + figure {
 	case plugin + " processor-time":
 		if c.Nodes > manyNodes {

@@ -43,14 +43,15 @@ func Sides() (names []string) {
 }
 
 // UsualSides are what is measured unless something else is asked for.
-func UsualSides() []string { return []string{plain, off, plugin, extended, sampled} }
+func UsualSides() []string { return []string{plain, off, plugin, sampling, extended, sampled} }
 
 const (
 	plain    = "plain"    // kube-scheduler alone
 	off      = "off"      // gpumem-scheduler, whose plugin is told of another resource than the pods ask for
 	plugin   = "plugin"   // gpumem-scheduler as the chart has it
+	sampling = "sampling" // the same, and kube-scheduler looks at as many nodes as by default
 	extended = "extender" // gpumem's extender as the chart has it: it names one node of all
-	sampled  = "sampled"  // the same, and kube-scheduler looks at as many nodes as by default
+	sampled  = "sampled"  // the same, asked about as many nodes as by default
 	scored   = "scored"   // the extender names all nodes that fit, and scores them
 	idle     = "idle"     // an extender that decides nothing
 	flooded  = "flooded"  // the extender as the chart has it, under a flood of scrapes
@@ -75,6 +76,7 @@ var (
 		{name: plain, plain: true},
 		{name: off, flags: []string{"--resource-domain=nobody.example"}, sampling: true},
 		{name: plugin, flags: []string{}},
+		{name: sampling, flags: []string{}, sampling: true},
 		{name: extended, extender: namesOneNode},
 		{name: sampled, extender: namesOneNode, sampling: true},
 		{name: scored, extender: ownExtender},

@@ -218,7 +218,7 @@ var table = []mutant{
 	},
 	{
 		"a renewal counts from its answer", "pkg/scheduler/lease/lease.go",
-		"		l.set(sent)\n", "		l.set(l.now())\n", "TestWhenAProcessDecidesAlone",
+		"	sent := l.now()\n	err := send()\n", "	err := send()\n	sent := l.now()\n", "TestWhenAProcessDecidesAlone",
 	},
 	{
 		"what may still land is not waited for", "pkg/scheduler/binder/end.go",
