@@ -47,11 +47,12 @@ func NewPrices(mix Mix, nodes []placement.Node) *Prices {
 // large as, has more.
 func loads(mix Mix, kinds []kind, nodes []placement.Node) map[string]float64 {
 	type model struct{ all, largest gpu.Units }
-	models := make(map[string]model)
+	models, capacity := make(map[string]model), gpu.Units(0)
 	for i := range nodes {
 		for _, d := range nodes[i].Devices {
 			m := models[d.Model]
 			models[d.Model] = model{all: m.all + d.Allocatable, largest: max(m.largest, d.Allocatable)}
+			capacity += d.Allocatable
 		}
 	}
 	load, sum := make(map[string]float64, len(models)), 0.0
@@ -69,10 +70,6 @@ func loads(mix Mix, kinds []kind, nodes []placement.Node) map[string]float64 {
 		if all > 0 {
 			sum += mix.seen[k] * k.demand()
 		}
-	}
-	capacity := gpu.Units(0)
-	for _, m := range models {
-		capacity += m.all
 	}
 	for name := range load {
 		load[name] *= float64(capacity) / sum

@@ -96,12 +96,12 @@ func (r *Ranker) Rank(most int, defaults Policies, req placement.Request, nodes 
 			e = newRanked(defaults, req, n)
 			known[n.Name] = e
 		}
-		if e.index = i; !e.fits {
+		if e.Index = i; !e.fits {
 			continue
 		}
 		if e.prices != prices {
-			e.cost, e.prices, e.order = prices.cost(n, req, e.chosen.Devices), prices, e.policy
-			e.order[0] += e.cost.Sum()
+			e.Cost, e.prices, e.order = prices.cost(n, req, e.Devices), prices, e.policy
+			e.order[0] += e.Sum()
 		}
 		if fitting++; alone == nil || e.alone(alone) < 0 {
 			alone = e
@@ -118,19 +118,17 @@ func (r *Ranker) Rank(most int, defaults Policies, req placement.Request, nodes 
 	if alone.compare(best[0]) == 0 {
 		alone = best[0]
 	}
-	return Ranking{Best: scores(best, fitting), First: best[0].stake(), Alone: alone.stake()}
+	return Ranking{Best: scores(best, fitting), First: best[0].Stake, Alone: alone.Stake}
 }
 
 // scores gives scores to the best of the nodes that fit.
 func scores(best []*ranked, fitting int) []Scored {
 	out := make([]Scored, len(best))
 	for rank, e := range best {
-		out[rank] = Scored{Index: e.index, Score: MaxScore}
-		switch {
-		case e.compare(best[0]) == 0:
-		case e.compare(best[rank-1]) == 0:
+		out[rank] = Scored{Index: e.Index, Score: MaxScore}
+		if rank > 0 && e.compare(best[rank-1]) == 0 {
 			out[rank].Score = out[rank-1].Score
-		default:
+		} else if rank > 0 {
 			out[rank].Score = (MaxScore - 1) - int64((MaxScore-1)*rank/fitting)
 		}
 	}
@@ -154,22 +152,19 @@ func (r *Ranker) of(defaults Policies, req placement.Request, nodes int) map[str
 
 // ranked is what Rank compares of one node.
 type ranked struct {
-	of    *placement.State // of the node
-	name  string
-	index int // of the nodes that are ranked
-
+	Stake
+	of     *placement.State // of the node
+	name   string
 	fits   bool
-	chosen placement.Choice
 	policy [4]float64 // by which the policy alone orders nodes, the least first
-	prices *Prices
-	cost   Cost       // at these prices
+	prices *Prices    // of the cost
 	order  [4]float64 // as policy, with the cost
 }
 
 func newRanked(defaults Policies, req placement.Request, n *placement.Node) *ranked {
 	r := &ranked{of: n.State, name: n.Name, fits: true}
 	if !req.Empty() {
-		r.chosen, r.fits = placement.NewChoice(defaults.GPU, req, *n)
+		r.Choice, r.fits = placement.NewChoice(defaults.GPU, req, *n)
 	}
 	emptiest := 0.0 // part of the fullest chosen GPU that is free before, where GPUs are spread
 	if cmp.Or(req.Policy, defaults.GPU).Spreads() {
@@ -177,7 +172,7 @@ func newRanked(defaults Policies, req placement.Request, n *placement.Node) *ran
 	}
 	units, _ := req.Share()
 	slack := 0.0 // left on the chosen GPUs
-	for _, i := range r.chosen.Devices {
+	for _, i := range r.Devices {
 		slack += float64(n.Devices[i].Free() - units)
 		emptiest = min(emptiest, n.Devices[i].FreeShare())
 	}
@@ -192,23 +187,15 @@ func newRanked(defaults Policies, req placement.Request, n *placement.Node) *ran
 	return r
 }
 
-func (a *ranked) stake() Stake { return Stake{Index: a.index, Choice: a.chosen, Cost: a.cost} }
-
-// compare orders nodes, the better one first. What is taken from others counts as what is left
-// free.
+// compare orders nodes, the better one first.
 func (a *ranked) compare(b *ranked) int {
-	if likes := a.chosen.Compare(b.chosen); likes != 0 {
+	if likes := a.Choice.Compare(b.Choice); likes != 0 {
 		return likes
 	}
 	return slices.Compare(a.order[:], b.order[:])
 }
 
-func (a *ranked) before(b *ranked) int {
-	if c := a.compare(b); c != 0 {
-		return c
-	}
-	return cmp.Compare(a.name, b.name)
-}
+func (a *ranked) before(b *ranked) int { return cmp.Or(a.compare(b), cmp.Compare(a.name, b.name)) }
 
 // alone orders nodes by the policy alone. Of equals the one comes first that is not the best,
 // for something else has decided then.
