@@ -177,3 +177,18 @@ func TestADaemonIsHealthyOnceAClientWasLimited(t *testing.T) {
 		t.Error(err)
 	}
 }
+
+// TestAFullGPUProvesNoLimit: a client that gets nothing there may have met the end of the GPU.
+func TestAFullGPUProvesNoLimit(t *testing.T) {
+	n := newNode(t, 2)
+	var free atomic.Int64
+	n.cfg.Free = func() ([]int64, error) { return []int64{14336, free.Load()}, nil }
+	free.Store(2047)
+	n.run()
+	n.eventually("a daemon with a full GPU is not healthy", sick("no client was seen to be limited: GPU 1 has less than 2048 MiB free"))
+	free.Store(2048)
+	n.eventually("it is healthy once memory is free", healthy)
+	if err := n.end(); err != nil {
+		t.Error(err)
+	}
+}

@@ -31,6 +31,8 @@ type Config struct {
 	// Probe runs a program that uses one GPU, in an environment that makes it a client with a
 	// limit of 1 GiB, and says why that does not hold.
 	Probe func(ctx context.Context, env []string) error
+	// Free returns, by index, how many MiB of each GPU no program uses.
+	Free func() ([]int64, error)
 
 	Exclusive bool          // no program may use the GPUs past the daemon
 	Interval  time.Duration // between two questions
@@ -314,6 +316,10 @@ func (s *Supervisor) apply(ctx context.Context, c control) error {
 // probed is the namespace of probes.
 const probed = "gpumem_probe"
 
+// minFreeMiB is how much of a GPU must be free, so that a client which gets no more than its limit
+// is seen to have met that, and not the end of the GPU: the limit, and a context.
+const minFreeMiB = 2 * probe.LimitMiB
+
 // prove says why clients are not held to a limit, as a client of each GPU finds. It has the pipe
 // directory that clients have.
 func (s *Supervisor) prove(ctx context.Context) error {
@@ -324,7 +330,14 @@ func (s *Supervisor) prove(ctx context.Context) error {
 		}
 		pipe = filepath.Join(pipe, server, probed)
 	}
+	free, err := s.cfg.Free()
+	if err != nil {
+		return fmt.Errorf("no client was seen to be limited: %w", err)
+	}
 	for i := range s.cfg.Settings.PinnedMiB {
+		if i >= len(free) || free[i] < minFreeMiB {
+			return fmt.Errorf("no client was seen to be limited: GPU %d has less than %d MiB free", i, minFreeMiB)
+		}
 		env := append(os.Environ(), "CUDA_DEVICE_ORDER=PCI_BUS_ID", fmt.Sprintf("CUDA_VISIBLE_DEVICES=%d", i), "CUDA_MPS_PIPE_DIRECTORY="+pipe)
 		if s.cfg.Protocol < 3 {
 			env = append(env, fmt.Sprintf("CUDA_MPS_PINNED_DEVICE_MEM_LIMIT=0=%dM", probe.LimitMiB))

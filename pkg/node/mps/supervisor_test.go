@@ -95,6 +95,7 @@ func newNode(t *testing.T, protocol int) *node {
 	t.Cleanup(func() { os.RemoveAll(dir) })
 	return &node{T: t, modes: &modes{is: map[string]int{"GPU-a": 0, "GPU-b": 2}}, cfg: Config{
 		Dir: dir, Program: standin, Protocol: protocol, Settings: Settings{PinnedMiB: []int64{14336, 80896}}, Mounts: &links{}, Probe: func(context.Context, []string) error { return nil },
+		Free:     func() ([]int64, error) { return []int64{14336, 80896}, nil },
 		Interval: 10 * time.Millisecond, Timeout: 5 * time.Second, Backoff: 10 * time.Millisecond, Drain: patience, Quit: 2 * time.Second,
 	}}
 }

@@ -7,6 +7,9 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	nvml "github.com/NVIDIA/go-nvml/pkg/nvml"
+	"github.com/google/go-cmp/cmp"
 )
 
 // library compiles testdata/limits.c, which remembers limits as long as it is loaded: for good.
@@ -59,5 +62,18 @@ func TestLimitsDoNotWaitForADriverThatHangs(t *testing.T) {
 			t.Errorf("%s: %v", dir, err)
 		}
 		cancel()
+	}
+}
+
+func TestFree(t *testing.T) {
+	m := newMachine(t4("GPU-a"), t4("GPU-b"))
+	m.gpus[1].reserved = 1024
+	free, err := Machine{Open: m.open}.Free()
+	if diff := cmp.Diff([]int64{15360 - 450 - 3, 15360 - 1024 - 3}, free); err != nil || diff != "" {
+		t.Errorf("%v, free (-want +got):\n%s", err, diff)
+	}
+	m.gpus[1].ret = nvml.ERROR_GPU_IS_LOST
+	if _, err := (Machine{Open: m.open}).Free(); err == nil {
+		t.Error("a GPU that is lost has free memory")
 	}
 }

@@ -59,6 +59,20 @@ func (m Machine) Limits(reserveMiB int64) (driver string, limits []int64, err er
 	return driver, limits, err
 }
 
+// Free returns, by index, how many MiB of each GPU no program uses.
+func (m Machine) Free() (free []int64, err error) {
+	err = m.each(func(s *session, index int, _ nvml.Device) error {
+		r := s.read(index, nil)
+		if r.failed != "" {
+			return errors.New(r.failed)
+		}
+		const mib = 1 << 20
+		free = append(free, r.device.MemoryMiB-r.reservedMiB-int64(r.usage.usedBytes/mib))
+		return nil
+	})
+	return free, err
+}
+
 // Modes returns the compute modes of the GPUs by UUID, as NVML numbers them.
 func (m Machine) Modes() (map[string]int, error) {
 	modes := make(map[string]int)
