@@ -19,10 +19,10 @@ type Gap struct {
 // Of returns how far the node of a verdict is from taking the request.
 func Of(v placement.Verdict) Gap {
 	g := Gap{reason: v.Reason, free: int64(v.Node.LargestFree()) * v.Node.UnitMiB}
-	switch v.Reason {
-	case placement.TooLarge:
+	if v.Reason == placement.TooLarge {
 		g.free = int64(Largest(v)) * v.Node.UnitMiB
-	case placement.NoSuchDevice:
+	}
+	if v.Reason == placement.NoSuchDevice {
 		if _, ok := FindNearMiss(v); ok {
 			g.fit = 1
 		}

@@ -25,26 +25,9 @@ func ValidateInventory(inv gpu.Inventory) error {
 			return err
 		}
 	}
-	uuids := make(map[gpu.UUID]bool, len(inv.Devices))
-	indexes := make(map[int]bool, len(inv.Devices))
-	for i, d := range inv.Devices {
-		switch {
-		case d.UUID == "":
-			return fmt.Errorf("device %d has no UUID", i)
-		case uuids[d.UUID]:
-			return fmt.Errorf("device %s is listed twice", d.UUID)
-		case d.Index < 0:
-			return fmt.Errorf("device %s has index %d, want 0 or more", d.UUID, d.Index)
-		case indexes[d.Index]:
-			return fmt.Errorf("index %d is listed twice", d.Index)
-		case d.Allocatable < 0 || d.MemoryMiB < 0 || d.MemoryMiB > maxAmount:
-			return fmt.Errorf("device %s has %d units in %d MiB, want 0 or more, and at most %d MiB", d.UUID, d.Allocatable, d.MemoryMiB, int64(maxAmount))
-		case d.Foreign < 0 || d.Foreign > d.Allocatable:
-			return fmt.Errorf("device %s has %d units, %d of them in foreign use", d.UUID, d.Allocatable, d.Foreign)
-		case int64(d.Allocatable) > d.MemoryMiB/inv.UnitMiB:
-			return fmt.Errorf("device %s has %d units of %d MiB in %d MiB", d.UUID, d.Allocatable, inv.UnitMiB, d.MemoryMiB)
-		}
-		uuids[d.UUID], indexes[d.Index] = true, true
+	uuids, err := validateDevices(inv)
+	if err != nil {
+		return err
 	}
 	for _, l := range inv.Links {
 		if !uuids[l.A] || !uuids[l.B] || l.A == l.B || l.Lanes < 1 || l.Lanes > maxLanes {
@@ -52,6 +35,32 @@ func ValidateInventory(inv gpu.Inventory) error {
 		}
 	}
 	return validateAllocated(inv, uuids)
+}
+
+// validateDevices returns the UUIDs of an inventory's devices.
+func validateDevices(inv gpu.Inventory) (map[gpu.UUID]bool, error) {
+	uuids := make(map[gpu.UUID]bool, len(inv.Devices))
+	indexes := make(map[int]bool, len(inv.Devices))
+	for i, d := range inv.Devices {
+		switch {
+		case d.UUID == "":
+			return nil, fmt.Errorf("device %d has no UUID", i)
+		case uuids[d.UUID]:
+			return nil, fmt.Errorf("device %s is listed twice", d.UUID)
+		case d.Index < 0:
+			return nil, fmt.Errorf("device %s has index %d, want 0 or more", d.UUID, d.Index)
+		case indexes[d.Index]:
+			return nil, fmt.Errorf("index %d is listed twice", d.Index)
+		case d.Allocatable < 0 || d.MemoryMiB < 0 || d.MemoryMiB > maxAmount:
+			return nil, fmt.Errorf("device %s has %d units in %d MiB, want 0 or more, and at most %d MiB", d.UUID, d.Allocatable, d.MemoryMiB, int64(maxAmount))
+		case d.Foreign < 0 || d.Foreign > d.Allocatable:
+			return nil, fmt.Errorf("device %s has %d units, %d of them in foreign use", d.UUID, d.Allocatable, d.Foreign)
+		case int64(d.Allocatable) > d.MemoryMiB/inv.UnitMiB:
+			return nil, fmt.Errorf("device %s has %d units of %d MiB in %d MiB", d.UUID, d.Allocatable, inv.UnitMiB, d.MemoryMiB)
+		}
+		uuids[d.UUID], indexes[d.Index] = true, true
+	}
+	return uuids, nil
 }
 
 // maxAllocated bounds of how many pods it is said what they were given: it is far beyond what a
