@@ -27,7 +27,7 @@ func TestWhatTheFoldersOfPkgImport(t *testing.T) {
 	// The metrics of the device plugin have what it measures of a container.
 	except := map[string]string{"report/metrics": "node/usage"}
 	seen := make(map[string]bool)
-	err := filepath.WalkDir("../pkg", func(path string, d fs.DirEntry, err error) error {
+	err := filepath.WalkDir("../pkg", func(path string, _ fs.DirEntry, err error) error {
 		if err != nil {
 			return err
 		}

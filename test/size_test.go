@@ -9,6 +9,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 )
@@ -88,7 +89,7 @@ func (s sizes) add(path string) error {
 	if file.Name.Name == "main" {
 		s[fmt.Sprintf("file %s/%s", of, filepath.Base(path))] = lines
 	}
-	if folder, ok := strings.CutPrefix(of, "core/"); ok && strings.Contains(" "+coreOf+" ", " "+folder+" ") {
+	if folder, ok := strings.CutPrefix(of, "core/"); ok && slices.Contains(strings.Fields(coreOf), folder) {
 		s[sizeOfCoreName] += linesOfCode(set, file, text)
 	}
 	for _, decl := range file.Decls {

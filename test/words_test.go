@@ -70,7 +70,7 @@ func TestWordsArePlain(t *testing.T) {
 
 // wordsOfPrograms counts the words in texts of the programs, by package. One word alone is a name.
 func wordsOfPrograms(root string, found map[string]int) error {
-	return filepath.WalkDir(root, func(path string, d fs.DirEntry, err error) error {
+	return filepath.WalkDir(root, func(path string, _ fs.DirEntry, err error) error {
 		if err != nil {
 			return err
 		}

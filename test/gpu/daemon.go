@@ -100,11 +100,11 @@ func (k kit) client(ctx context.Context, pipe string) (string, error) {
 // mustNotWrite fails where a file can be made in a folder.
 func mustNotWrite(dir string) error {
 	file := filepath.Join(dir, "written-by-the-kit")
-	if err := os.WriteFile(file, nil, 0o600); err != nil {
-		return nil
+	if os.WriteFile(file, nil, 0o600) == nil {
+		_ = os.Remove(file)
+		return errors.New("a file could be made in it")
 	}
-	_ = os.Remove(file)
-	return errors.New("a file could be made in it")
+	return nil
 }
 
 // ask gives the daemon commands, one after the other, and returns them with their answers.

@@ -344,7 +344,11 @@ func (w world) testLittle(t *testing.T) {
 	if err := os.Rename(w.file(mpsControl), w.file("away")); err != nil {
 		t.Fatal(err)
 	}
-	defer os.Rename(w.file("away"), w.file(mpsControl))
+	defer func() {
+		if err := os.Rename(w.file("away"), w.file(mpsControl)); err != nil {
+			t.Error(err)
+		}
+	}()
 	const noDaemon = "not tried: " + mpsControl + " is not on this machine"
 	want(t, w.measure(t, honest, advisory, mpsLevel, "vendor", "cores", "daemon", "containers"), Pass, map[string]string{
 		second: "not tried: the machine has one GPU", "mps: ": noDaemon, "mps: " + second: noDaemon, "cores: ": noDaemon, "daemon: ": noDaemon,
@@ -364,7 +368,7 @@ func (w world) testNoLimit(t *testing.T) {
 	w.machine(t, newDriver, 2)
 	w.write(t, "cpu memory\n", cgroups, parent, "cgroup.subtree_control")
 	defer w.write(t, controllers, cgroups, parent, "cgroup.subtree_control")
-	want(t, w.measure(t, honest, kernelLevel), Fail, map[string]string{"kernel: ": "fail: its limit of GPU memory does not hold", second: "fail: a limit could not be set", asLeft: "pass"})
+	want(t, w.measure(t, honest, kernelLevel), Fail, map[string]string{"kernel:": "fail: its limit of GPU memory does not hold", second: "fail: a limit could not be set", asLeft: "pass"})
 }
 
 func (w world) testPrograms(t *testing.T) {
@@ -372,7 +376,7 @@ func (w world) testPrograms(t *testing.T) {
 	w.machine(t, newDriver, 2)
 	want(t, w.measure(t, honest, advisory, kernelLevel, "sharing", "cores"), Fail, map[string]string{
 		asLeft: "pass", fair: "pass", throughput: "pass", startUp: "pass",
-		"cores: ": "not tried: a task with the whole GPU: 0 kernels, cuInit: CUDA_ERROR_UNKNOWN",
+		"cores:": "not tried: a task with the whole GPU: 0 kernels, cuInit: CUDA_ERROR_UNKNOWN",
 	})
 	w.machine(t, oldDriver, 2)
 	want(t, w.measure(t, honest, mpsLevel), Fail, map[string]string{asLeft: "pass", listed: "fail: GPU 0, " + within + ": cuInit"})

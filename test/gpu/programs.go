@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -32,9 +33,7 @@ type container struct {
 // with returns the container with more variables.
 func (c container) with(variables ...string) container {
 	env := make(map[string]string)
-	for name, value := range c.env {
-		env[name] = value
-	}
+	maps.Copy(env, c.env)
 	for _, v := range variables {
 		name, value, _ := strings.Cut(v, "=")
 		env[name] = value

@@ -41,16 +41,15 @@ func (k kit) sharing(ctx context.Context, a *answers) error {
 	var sliced Series
 	for _, how := range ways {
 		var s Series
-		measure := func(c container) error {
-			s = k.series(ctx, how, c)
-			return nil
-		}
 		var err error
 		if how == timeSlicing {
-			err = measure(container{})
+			s = k.series(ctx, how, container{})
 			sliced = s
 		} else {
-			err = k.at(ctx, how, func(_ *node, _ *runtime, c container) error { return measure(c) })
+			err = k.at(ctx, how, func(_ *node, _ *runtime, c container) error {
+				s = k.series(ctx, how, c)
+				return nil
+			})
 		}
 		if err != nil {
 			for _, name := range sharingNames() {

@@ -225,11 +225,12 @@ var errEnded = errors.New("the daemon")
 
 // daemonConfig is the daemon's configuration file (NVIDIA, "MPS v3 Configuration File").
 func (k kit) daemonConfig() string {
-	config := "schema_version = \"1.0\"\n\n[features.memacct]\nenabled = true\naudit_log = true\n\n[servers." + serverName + "]\n" + k.terms(50, 10240)
+	var config strings.Builder
+	config.WriteString("schema_version = \"1.0\"\n\n[features.memacct]\nenabled = true\naudit_log = true\n\n[servers." + serverName + "]\n" + k.terms(50, 10240))
 	for _, n := range vendorNamespaces {
-		config += fmt.Sprintf("\n[servers.%s.namespaces.%s]\n", serverName, n.name) + k.terms(n.percent, n.mib)
+		fmt.Fprintf(&config, "\n[servers.%s.namespaces.%s]\n%s", serverName, n.name, k.terms(n.percent, n.mib))
 	}
-	return config
+	return config.String()
 }
 
 // terms are lines of the daemon's configuration; 0 is no limit.

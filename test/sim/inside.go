@@ -205,12 +205,12 @@ func (s *scheduler) reserve(c *cycle.Cycle, p *spec, pod *v1.Pod, node string) {
 	var err error
 	w.free(func() { err = e.decider.Reserve(c, on.node(node)) })
 	if err != nil {
-		s.unreserve(c, p, pod, reasons.Error(err))
+		s.unreserve(c, p, reasons.Error(err))
 		return
 	}
 	e.chosen(p, pod, node)
 	if w.chance(12) {
-		s.unreserve(c, p, pod, "another plugin refuses")
+		s.unreserve(c, p, "another plugin refuses")
 		return
 	}
 	w.logf("  %s: %s to %s", s.name, p.name, node)
@@ -225,7 +225,7 @@ func (s *scheduler) reserve(c *cycle.Cycle, p *spec, pod *v1.Pod, node string) {
 			e.dirty = true
 			w.logf("  %s: bind %s to %s: %v", e.name, p.name, node, err)
 			if err != nil {
-				s.unreserve(c, p, pod, err.Error())
+				s.unreserve(c, p, err.Error())
 			} else {
 				delete(s.queue, p.uid)
 			}
@@ -250,7 +250,7 @@ func onNode(pod *v1.Pod, node string) *v1.Pod {
 }
 
 // unreserve undoes a reservation, and has others tried again.
-func (s *scheduler) unreserve(c *cycle.Cycle, p *spec, pod *v1.Pod, why string) {
+func (s *scheduler) unreserve(c *cycle.Cycle, p *spec, why string) {
 	s.w.free(func() { s.own.decider.Unreserve(c) })
 	s.own.dirty = true
 	was := s.assumed[p.uid]

@@ -226,11 +226,12 @@ func (s *scheduler) findNodes(p *spec, pod *v1.Pod) ([]string, refusal, error) {
 // kubeScheduler says which kind a replica has.
 func (w *World) kubeScheduler(r *replica) string {
 	out := "kube-scheduler without hints"
-	if w.cfg.Mode == inProcess {
+	switch {
+	case w.cfg.Mode == inProcess:
 		out = "gpumem-scheduler"
-	} else if w.cfg.Eager {
+	case w.cfg.Eager:
 		out = "kube-scheduler with hints, eager"
-	} else if w.cfg.Hints {
+	case w.cfg.Hints:
 		out = "kube-scheduler with hints"
 	}
 	if r.samples {
