@@ -41,7 +41,7 @@ func runMPS(ctx context.Context, args []string, stdout, stderr io.Writer) error 
 	case err != nil:
 		return err
 	case o.check:
-		_, err := mps.NewClient(o.dir).Check(ctx)
+		_, _, err := mps.NewClient(o.dir).Check(ctx)
 		return err
 	case o.probing:
 		return probe.Run(o.cuda())

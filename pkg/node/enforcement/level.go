@@ -43,6 +43,7 @@ type Facts struct {
 
 	MPS      error // the MPS daemon limits its clients
 	Protocol int   // its version
+	MPSGPUs  int   // how many GPUs it has, the first ones; 0: it does not say
 }
 
 // Verdict is what holds on a node.
@@ -96,7 +97,15 @@ func (f Facts) mps() error {
 			return fmt.Errorf("GPU %d (%s) has compute capability %q, want %s or newer", d.Index, d.Model, d.ComputeCapability, minCapability)
 		}
 	}
-	return f.MPS
+	if f.MPS != nil {
+		return f.MPS
+	}
+	for _, d := range healthy(f.Devices) {
+		if f.MPSGPUs > 0 && d.Index >= f.MPSGPUs {
+			return fmt.Errorf("GPU %d (%s) was added after the MPS daemon had started: delete the daemon's pod, with which its clients end", d.Index, d.Model)
+		}
+	}
+	return nil
 }
 
 // kernel needs no MPS daemon: the driver refuses what is beyond a hard limit by itself. The daemon

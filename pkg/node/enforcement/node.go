@@ -19,8 +19,9 @@ type Probes struct {
 	Cgroups Cgroups
 	Driver  Driver
 	NRI     func() error
-	// MPS asks whether the MPS daemon limits its clients, and for its protocol.
-	MPS func(ctx context.Context) (protocol int, err error)
+	// MPS asks whether the MPS daemon limits its clients, for its protocol, and on how many GPUs;
+	// 0: it does not say.
+	MPS func(ctx context.Context) (protocol, gpus int, err error)
 }
 
 // Node is a prober's GPUs with the level at which containers are held to their
@@ -147,7 +148,7 @@ func (v Verdict) apply(mode Mode, inv *gpu.Inventory) {
 
 func (n *Node) facts(ctx context.Context, inv gpu.Inventory) Facts {
 	f := Facts{Driver: inv.DriverVersion, Devices: inv.Devices, NRI: n.probes.NRI(), Cgroups: n.probes.Cgroups.check(), Held: n.lastHeld()}
-	f.Protocol, f.MPS = n.probes.MPS(ctx)
+	f.Protocol, f.MPSGPUs, f.MPS = n.probes.MPS(ctx)
 	devices := healthy(inv.Devices)
 	if len(devices) == 0 {
 		f.Test = errors.New("no GPU answers")

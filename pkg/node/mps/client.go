@@ -29,6 +29,7 @@ type Status struct {
 	Protocol int    `json:"protocol"`         // 2 or 3
 	Restarts int    `json:"restarts"`         // of the daemon, by this supervisor
 	Clients  int    `json:"clients"`          // at the last look
+	GPUs     int    `json:"gpus"`             // that there were when the supervisor started
 }
 
 // Client asks the supervisor of a directory.
@@ -99,15 +100,16 @@ func (c *Client) Serve(ctx context.Context, name string, want Namespace) error {
 	return fmt.Errorf("ask the MPS daemon for a namespace: %s", strings.TrimSpace(string(text)))
 }
 
-// Check says why the daemon does not work, and which protocol it has.
-func (c *Client) Check(ctx context.Context) (protocol int, err error) {
+// Check says why the daemon does not work, which protocol it has, and how many GPUs; of a supervisor
+// of version 0.1 that is 0.
+func (c *Client) Check(ctx context.Context) (protocol, gpus int, err error) {
 	s, err := c.Status(ctx)
 	switch {
 	case err != nil:
-		return 0, err
+		return 0, 0, err
 	case !s.Healthy:
-		return 0, fmt.Errorf("the MPS daemon: %s", s.Reason)
+		return 0, 0, fmt.Errorf("the MPS daemon: %s", s.Reason)
 	default:
-		return s.Protocol, nil
+		return s.Protocol, s.GPUs, nil
 	}
 }

@@ -68,7 +68,7 @@ func New(cfg Config, modes Modes, log *zap.Logger) *Supervisor {
 		modes:  exclusive{modes: modes, file: filepath.Join(cfg.Dir, modesFile), log: log},
 		spaces: spaces{dir: cfg.Dir, log: log, named: make(namespaces)},
 		log:    log,
-		status: Status{Reason: "it has not been started yet", Protocol: cfg.Protocol},
+		status: Status{Reason: "it has not been started yet", Protocol: cfg.Protocol, GPUs: len(cfg.Settings.PinnedMiB)},
 	}
 }
 

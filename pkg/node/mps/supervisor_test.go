@@ -222,12 +222,12 @@ func TestTheDaemonIsAskedAsClientsAsk(t *testing.T) {
 
 func TestALifeOfADaemon(t *testing.T) {
 	n := newNode(t, 2)
-	if _, err := NewClient(n.cfg.Dir).Check(t.Context()); err == nil || err.Error() != "no MPS daemon runs on the node" {
+	if _, _, err := NewClient(n.cfg.Dir).Check(t.Context()); err == nil || err.Error() != "no MPS daemon runs on the node" {
 		t.Errorf("before: %v", err)
 	}
 	n.run()
 	s := n.eventually("the daemon is healthy", healthy)
-	if diff := cmp.Diff(Status{Healthy: true, Protocol: 2}, s); diff != "" {
+	if diff := cmp.Diff(Status{Healthy: true, Protocol: 2, GPUs: 2}, s); diff != "" {
 		t.Errorf("status (-want +got):\n%s", diff)
 	}
 	n.steer("clients", "17\n23\n")
@@ -246,7 +246,7 @@ func TestALifeOfADaemon(t *testing.T) {
 	if diff := cmp.Diff(slices.Concat(settings, []string{"quit", "end"}), n.told()); diff != "" {
 		t.Errorf("the daemon was told (-want +got):\n%s", diff)
 	}
-	if _, err := NewClient(n.cfg.Dir).Check(t.Context()); err == nil {
+	if _, _, err := NewClient(n.cfg.Dir).Check(t.Context()); err == nil {
 		t.Error("somebody answers for a supervisor that has ended")
 	}
 }
@@ -336,7 +336,7 @@ func TestADaemonThatRefuses(t *testing.T) {
 func TestVersionThree(t *testing.T) {
 	n := newNode(t, 3).run()
 	s := n.eventually("the daemon is healthy", healthy)
-	if protocol, err := NewClient(n.cfg.Dir).Check(t.Context()); protocol != 3 || err != nil || s.Protocol != 3 {
+	if protocol, gpus, err := NewClient(n.cfg.Dir).Check(t.Context()); protocol != 3 || gpus != 2 || err != nil || s.Protocol != 3 {
 		t.Errorf("its protocol is %d, %v, %+v", protocol, err, s)
 	}
 	if err := n.end(); err != nil {
