@@ -116,15 +116,15 @@ func TestThePageShowsTheCluster(t *testing.T) {
 	tile := func(gpu string) string {
 		return `document.querySelector('[data-gpu="` + gpu + `"]')?.getAttribute("aria-label")`
 	}
-	b.shows(`document.querySelectorAll(".tile").length`, "12")
+	b.shows(`document.querySelectorAll(".gpu").length`, "12")
 	b.shows(tile("node1/1"), "Tesla T4", "0 GiB of 14 GiB")
 	b.shows(tile("node2/0"), "NVIDIA A100-SXM4-80GB", "0 GiB of 79 GiB")
-	b.shows(`document.querySelector(".fleet").innerText`, "NVIDIA A100-SXM4-80GB, Tesla T4")
+	b.shows(`document.querySelector('[data-node="node2"] .head')?.title`, "node2", "NVIDIA A100-SXM4-80GB", "Tesla T4")
 
 	e.create(e.pod("comes", 5, onNode("node1"), annotated("gpu-uuid", e.gpu("node1", 1))))
 	b.shows(tile("node1/1"), "5 GiB of 14 GiB")
 	e.create(e.pod("waits", a100+1))
-	b.shows(`document.querySelector(".waiting")?.innerText`, "1 pod waits", e.namespace+"/waits",
+	b.shows(`document.querySelector("#waiting")?.innerText`, "1 pod waits", e.namespace+"/waits",
 		fmt.Sprintf("needs %d GiB on one GPU; the largest that qualifies here has %d GiB", a100+1, a100))
 
 	if err := chromedp.Do(b.tab, chromedp.Click(chromedp.CSS(`[data-gpu="node1/1"]`))); err != nil {
