@@ -143,6 +143,8 @@ func (s *scheduler) move(h happening) {
 func (s *scheduler) helps(uid string, q *queued, h happening) bool {
 	p, w := s.w.pods[uid], s.w
 	switch {
+	case s.own != nil && !q.by.extender && !q.by.sum:
+		return true // there was no node: no plugin has refused it, so any event has it tried again
 	case s.own != nil && q.by.extender && s.helpsInside(p, h):
 		return true
 	case s.own != nil && !q.by.sum:
