@@ -379,7 +379,7 @@ func (a podResources) List(ctx context.Context) (held []allocation.Allocated, kn
 }
 
 func (p *plugin) unlocked(call string) {
-	if !returns(func() { p.real.Alive(); p.known.Missing() }) {
+	if locked(p.real.State) || locked(p.real.Reconciler) || locked(p.real.Offers) || locked(p.known) {
 		p.w.violate("I8", "%s is called while the plugin is locked", call)
 	}
 }
