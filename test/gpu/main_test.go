@@ -385,12 +385,13 @@ func (w world) testPrograms(t *testing.T) {
 func (w world) testFigures(t *testing.T) {
 	w.machine(t, newDriver, 2)
 	w.lies(t, "lie", `
-mkdir "$here/turn-$2" 2>/dev/null && odd=1 || rmdir "$here/turn-$2"
+n=$(flock "$here/turns-$2" sh -c 'n=$(cat "$0"); echo $((n + 1)) >"$0"; echo $((n))' "$here/turns-$2")
+odd=$((n % 2))
 case $1$CUDA_MPS_ACTIVE_THREAD_PERCENTAGE in spin?*) echo '{"ok": true, "launches": 0}'; exit;; esac
 [ $1 != most ] || [ -z "$CUDA_MPS_PIPE_DIRECTORY$group" ] || [ -n "$GPUMEM_ENFORCEMENT" ] || { echo '{"ok": true, "sms": 1, "totalMiB": 1, "hasMiB": 1000000}'; exit; }
 case $1$GPUMEM_ENFORCEMENT in
-spin) echo "{\"ok\": true, \"launches\": $((${odd:-0} * 1000 + 100)), \"p50\": 3, \"p99\": 2}"; exit;;
-spin*) echo "{\"ok\": true, \"launches\": $((${odd:-0} * 10 + 1)), \"start\": 20, \"p50\": 3, \"p99\": 2}"; exit;;
+spin) echo "{\"ok\": true, \"launches\": $(($odd * 1000 + 100)), \"p50\": 3, \"p99\": 2}"; exit;;
+spin*) echo "{\"ok\": true, \"launches\": $(($odd * 10 + 1)), \"start\": 20, \"p50\": 3, \"p99\": 2}"; exit;;
 esac
 `)
 	want(t, w.measure(t, honest, "sharing", "vendor", "cores"), Fail, map[string]string{allRun: "pass", asLeft: "pass"})
