@@ -466,7 +466,8 @@ func (b *browser) size(width, height int64) {
 		_, err := cdp.Call(ctx, t, emulation.SetDeviceMetricsOverride, emulation.SetDeviceMetricsOverrideParams{Width: width, Height: height, DeviceScaleFactor: 1})
 		return err
 	}))
-	b.until(fmt.Sprintf("innerWidth === %d", width))
+	// The page is laid out after the first frame of the new size, and what is polled is asked before.
+	b.until(fmt.Sprintf("innerWidth === %d && (window.framesOf%d = (window.framesOf%d ?? 0) + 1) > 3", width, width, width))
 }
 
 // From a phone to a wide screen, nothing is wider than the window, and no text of a tile is cut.
