@@ -1,7 +1,6 @@
 package cluster
 
 import (
-	"cmp"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -12,6 +11,8 @@ import (
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/client-go/tools/portforward"
 	"k8s.io/client-go/transport/spdy"
+
+	"github.com/gpumem/gpumem/pkg/report/answers"
 )
 
 const (
@@ -43,8 +44,8 @@ func (r *Reader) readExtender(ctx context.Context, pod *v1.Pod, path string, int
 	if answer.StatusCode != http.StatusOK {
 		return fmt.Errorf("it answers %s: is it older than this command?", answer.Status)
 	}
-	text, err := io.ReadAll(io.LimitReader(answer.Body, MaxAnswer+1))
-	if err = cmp.Or(err, tooLong(len(text))); err != nil {
+	text, err := answers.Read(answer.Body)
+	if err != nil {
 		return err
 	}
 	return json.Unmarshal(text, into)

@@ -2,27 +2,22 @@ package cluster
 
 import (
 	"context"
-	"fmt"
 	"slices"
 
 	v1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/gpumem/gpumem/pkg/report/answers"
 )
 
-// How gpumem's own pods are found, whatever the release is called.
-const (
-	pluginSelector   = "app.kubernetes.io/part-of=gpumem,app.kubernetes.io/component=device-plugin"
-	extenderSelector = "app.kubernetes.io/part-of=gpumem,app.kubernetes.io/component in (scheduler,extender)"
-)
-
-// MaxAnswer bounds what a pod of gpumem may answer, in bytes. The largest are some hundred KiB.
-const MaxAnswer = 4 << 20
+// extenderSelector finds the pods that decide, whatever the release is called.
+const extenderSelector = "app.kubernetes.io/part-of=gpumem,app.kubernetes.io/component in (scheduler,extender)"
 
 // Plugins returns the pods of the device plugin: those in gpumem's namespace that its DaemonSet has
 // made. Anybody may give labels to pods of their own.
 func (r *Reader) Plugins(ctx context.Context) ([]v1.Pod, error) {
-	sets, err := r.Client.AppsV1().DaemonSets(r.System).List(ctx, metav1.ListOptions{LabelSelector: pluginSelector})
+	sets, err := r.Client.AppsV1().DaemonSets(r.System).List(ctx, metav1.ListOptions{LabelSelector: answers.Plugins})
 	if err != nil {
 		return nil, err
 	}
@@ -30,7 +25,7 @@ func (r *Reader) Plugins(ctx context.Context) ([]v1.Pod, error) {
 	for _, set := range sets.Items {
 		made[set.UID] = true
 	}
-	return r.madeBy(ctx, made, pluginSelector)
+	return r.madeBy(ctx, made, answers.Plugins)
 }
 
 // deployed returns the pods in gpumem's namespace that its Deployments have made.
@@ -65,12 +60,4 @@ func (r *Reader) madeBy(ctx context.Context, owners map[types.UID]bool, selector
 func controlledBy(object metav1.Object, owners map[types.UID]bool) bool {
 	owner := metav1.GetControllerOf(object)
 	return owner != nil && owners[owner.UID]
-}
-
-// tooLong says that an answer goes beyond MaxAnswer.
-func tooLong(read int) error {
-	if read <= MaxAnswer {
-		return nil
-	}
-	return fmt.Errorf("it answers more than %d MiB", MaxAnswer>>20)
 }

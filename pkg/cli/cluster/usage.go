@@ -1,32 +1,25 @@
 package cluster
 
 import (
-	"bytes"
-	"cmp"
 	"context"
 	"fmt"
-	"io"
 	"math"
 	"slices"
 	"strings"
 	"sync"
 
 	dto "github.com/prometheus/client_model/go"
-	"github.com/prometheus/common/expfmt"
-	"github.com/prometheus/common/model"
 	"golang.org/x/sync/errgroup"
 	v1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 
+	"github.com/gpumem/gpumem/pkg/report/answers"
 	"github.com/gpumem/gpumem/pkg/report/inspect"
 	"github.com/gpumem/gpumem/pkg/report/printers"
 )
 
-const probesPort = "probes"
-
 // Metrics of the device plugin that are read.
 const (
-	gpuUsed       = "gpumem_device_plugin_gpu_memory_used_bytes"
 	containerUsed = "gpumem_device_plugin_container_memory_used_bytes"
 	containerPeak = "gpumem_device_plugin_container_memory_peak_bytes"
 	containerSM   = "gpumem_device_plugin_container_sm_utilization_ratio"
@@ -42,9 +35,6 @@ type Usage struct {
 // MostNamed is how many problems, or nodes with one, are named one by one.
 const MostNamed = 20
 
-// atOnce is how many device plugins are asked at a time.
-const atOnce = 32
-
 // Usage asks the device plugins of these nodes, of all when none is named, for their metrics,
 // through the API server.
 func (r *Reader) Usage(ctx context.Context, nodes ...string) Usage {
@@ -58,7 +48,7 @@ func (r *Reader) Usage(ctx context.Context, nodes ...string) Usage {
 	var silent []string // nodes
 	var why error
 	var group errgroup.Group
-	group.SetLimit(atOnce)
+	group.SetLimit(answers.AtOnce)
 	for _, plugin := range plugins {
 		if len(nodes) > 0 && !slices.Contains(nodes, plugin.Spec.NodeName) {
 			continue
@@ -86,32 +76,23 @@ func (r *Reader) Usage(ctx context.Context, nodes ...string) Usage {
 }
 
 func (r *Reader) metricsOf(ctx context.Context, pod *v1.Pod) (map[string]*dto.MetricFamily, error) {
-	answer, err := r.Client.CoreV1().Pods(pod.Namespace).ProxyGet("http", pod.Name, portOf(pod), "/metrics", nil).Stream(ctx)
+	port := ""
+	if n := answers.ProbesPort(pod); n != 0 {
+		port = fmt.Sprint(n)
+	}
+	answer, err := r.Client.CoreV1().Pods(pod.Namespace).ProxyGet("http", pod.Name, port, "/metrics", nil).Stream(ctx)
 	if apierrors.IsForbidden(err) { // the client does not read the API server's own words of it
 		return nil, fmt.Errorf("reading the metrics of device plugins takes the right to get pods/proxy in namespace %s", pod.Namespace)
 	}
 	var text []byte
 	if err == nil {
 		defer answer.Close()
-		text, err = io.ReadAll(io.LimitReader(answer, MaxAnswer+1))
+		text, err = answers.Read(answer)
 	}
-	if err = cmp.Or(err, tooLong(len(text))); err != nil {
+	if err != nil {
 		return nil, fmt.Errorf("read the metrics of pod %s/%s: %w", pod.Namespace, pod.Name, err)
 	}
-	parser := expfmt.NewTextParser(model.LegacyValidation)
-	return parser.TextToMetricFamilies(bytes.NewReader(text))
-}
-
-// portOf returns the number of the port with probes and metrics.
-func portOf(pod *v1.Pod) string {
-	for _, c := range append(pod.Spec.InitContainers, pod.Spec.Containers...) {
-		for _, p := range c.Ports {
-			if p.Name == probesPort {
-				return fmt.Sprint(p.ContainerPort)
-			}
-		}
-	}
-	return ""
+	return answers.Metrics(text)
 }
 
 // add takes in what the plugin of a node tells. A pod with several containers, or on
@@ -121,14 +102,10 @@ func (u *Usage) add(node string, families map[string]*dto.MetricFamily) {
 	const mib = 1 << 20
 	each := func(name string, f func(labels map[string]string, value float64)) {
 		for _, m := range families[name].GetMetric() {
-			labels := make(map[string]string)
-			for _, l := range m.GetLabel() {
-				labels[l.GetName()] = l.GetValue()
-			}
-			f(labels, m.GetGauge().GetValue())
+			f(answers.Labels(m), m.GetGauge().GetValue())
 		}
 	}
-	each(gpuUsed, func(labels map[string]string, used float64) {
+	each(answers.GPUUsed, func(labels map[string]string, used float64) {
 		u.GPUs[printers.Used{Node: node, Name: labels["uuid"]}] = printers.Usage{UsedMiB: int64(used / mib)}
 	})
 	podOf := func(labels map[string]string) printers.Used {

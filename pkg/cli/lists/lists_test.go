@@ -14,8 +14,8 @@ import (
 
 	"github.com/gpumem/gpumem/pkg/cli/clirun"
 	"github.com/gpumem/gpumem/pkg/cli/clitest"
-	"github.com/gpumem/gpumem/pkg/cli/cluster"
 	"github.com/gpumem/gpumem/pkg/core/gpu"
+	"github.com/gpumem/gpumem/pkg/report/answers"
 )
 
 // Anybody may give a pod the labels of a device plugin, and have it tell of others' pods; and who
@@ -43,7 +43,7 @@ gpumem_device_plugin_container_memory_used_bytes{namespace="ml",pod="train",cont
 		"a pod without an owner":    {change(func(p *v1.Pod) { p.OwnerReferences = nil }), tells, "-", ""},
 		"a pod of another set":      {change(func(p *v1.Pod) { p.OwnerReferences[0].UID = replaced.UID }), tells, "-", ""},
 		"a set of a user, likewise": {change(func(p *v1.Pod) { p.Namespace = elsewhere.Namespace }), tells, "-", ""},
-		"without end":               {clitest.PluginPod("gpu-a"), strings.Repeat("x", cluster.MaxAnswer+1), "-", "it answers more than 4 MiB"},
+		"without end":               {clitest.PluginPod("gpu-a"), strings.Repeat("x", answers.Max+1), "-", "it answers more than 4 MiB"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			client := fake.NewClientset(append(clitest.OddCluster(t), clitest.PluginSet(), elsewhere, tc.plugin)...)

@@ -2,8 +2,8 @@ package measured
 
 import (
 	"context"
+	"errors"
 	"fmt"
-	"io"
 	"maps"
 	"net"
 	"net/http"
@@ -11,27 +11,19 @@ import (
 	"sync"
 	"time"
 
-	"github.com/prometheus/common/expfmt"
-	"github.com/prometheus/common/model"
 	"go.uber.org/zap"
 	"golang.org/x/sync/errgroup"
 	v1 "k8s.io/api/core/v1"
 
 	"github.com/gpumem/gpumem/pkg/core/gpu"
+	"github.com/gpumem/gpumem/pkg/report/answers"
 )
 
 // Freshness is for how long what was measured is taken for what is so.
 const Freshness = 15 * time.Second
 
-const (
-	patience  = 2 * time.Second // with all plugins: the reader of the page waits for it
-	atOnce    = 32
-	maxAnswer = 4 << 20 // bytes
-
-	selector   = "app.kubernetes.io/part-of=gpumem,app.kubernetes.io/component=device-plugin"
-	probesPort = "probes"
-	usedBytes  = "gpumem_device_plugin_gpu_memory_used_bytes"
-)
+// patience is with all plugins: the reader of the page waits for it.
+const patience = 2 * time.Second
 
 // Pods lists pods of the process's namespace.
 type Pods interface {
@@ -63,7 +55,7 @@ func (r *Reader) Used() map[gpu.UUID]int64 {
 }
 
 func (r *Reader) ask(ctx context.Context) map[gpu.UUID]int64 {
-	plugins, err := r.Pods.PodsBy(ctx, r.Namespace, selector)
+	plugins, err := r.Pods.PodsBy(ctx, r.Namespace, answers.Plugins)
 	if err != nil {
 		r.Log.Warn("cannot list the device plugins, so the page does not show what is used", zap.Error(err))
 		return nil
@@ -71,7 +63,7 @@ func (r *Reader) ask(ctx context.Context) map[gpu.UUID]int64 {
 	var mu sync.Mutex
 	all := make(map[gpu.UUID]int64)
 	var group errgroup.Group
-	group.SetLimit(atOnce)
+	group.SetLimit(answers.AtOnce)
 	for _, plugin := range plugins {
 		group.Go(func() error {
 			of, err := usedOf(ctx, &plugin)
@@ -91,10 +83,11 @@ func (r *Reader) ask(ctx context.Context) map[gpu.UUID]int64 {
 
 // usedOf asks one device plugin.
 func usedOf(ctx context.Context, pod *v1.Pod) (map[gpu.UUID]int64, error) {
-	address, err := addressOf(pod)
-	if err != nil {
-		return nil, err
+	port := answers.ProbesPort(pod)
+	if port == 0 || pod.Status.PodIP == "" {
+		return nil, errors.New("it has no address, or no port for metrics")
 	}
+	address := net.JoinHostPort(pod.Status.PodIP, strconv.Itoa(int(port)))
 	request, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+address+"/metrics", nil)
 	if err != nil {
 		return nil, err
@@ -107,30 +100,19 @@ func usedOf(ctx context.Context, pod *v1.Pod) (map[gpu.UUID]int64, error) {
 	if answer.StatusCode != http.StatusOK {
 		return nil, fmt.Errorf("it answers %s", answer.Status)
 	}
-	parser := expfmt.NewTextParser(model.LegacyValidation)
-	families, err := parser.TextToMetricFamilies(io.LimitReader(answer.Body, maxAnswer))
+	text, err := answers.Read(answer.Body)
+	if err != nil {
+		return nil, err
+	}
+	families, err := answers.Metrics(text)
 	if err != nil {
 		return nil, err
 	}
 	out := make(map[gpu.UUID]int64)
-	for _, m := range families[usedBytes].GetMetric() {
-		for _, l := range m.GetLabel() {
-			if l.GetName() == "uuid" {
-				out[gpu.UUID(l.GetValue())] = int64(m.GetGauge().GetValue()) >> 20
-			}
+	for _, m := range families[answers.GPUUsed].GetMetric() {
+		if uuid, ok := answers.Labels(m)["uuid"]; ok {
+			out[gpu.UUID(uuid)] = int64(m.GetGauge().GetValue()) >> 20
 		}
 	}
 	return out, nil
-}
-
-// addressOf returns where a device plugin serves its metrics.
-func addressOf(pod *v1.Pod) (string, error) {
-	for _, c := range append(pod.Spec.InitContainers, pod.Spec.Containers...) {
-		for _, p := range c.Ports {
-			if p.Name == probesPort && pod.Status.PodIP != "" {
-				return net.JoinHostPort(pod.Status.PodIP, strconv.Itoa(int(p.ContainerPort))), nil
-			}
-		}
-	}
-	return "", fmt.Errorf("it has no address, or no port %s", probesPort)
 }

@@ -18,6 +18,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/gpumem/gpumem/pkg/core/gpu"
+	"github.com/gpumem/gpumem/pkg/report/answers"
 )
 
 // plugins are device plugins, and what it takes to find them.
@@ -84,7 +85,7 @@ func TestUsed(t *testing.T) {
 	if got := r.Used(); len(got) > 0 {
 		t.Errorf("without plugins: %v", got)
 	}
-	if diff := cmp.Diff([]string{"gpumem-system " + selector, "gpumem-system " + selector}, all.listed); diff != "" {
+	if diff := cmp.Diff([]string{"gpumem-system " + answers.Plugins, "gpumem-system " + answers.Plugins}, all.listed); diff != "" {
 		t.Errorf("listed (-want +got):\n%s", diff)
 	}
 }
