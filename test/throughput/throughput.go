@@ -8,7 +8,6 @@ import (
 	"path/filepath"
 	"slices"
 	"strconv"
-	"strings"
 	"time"
 
 	v1 "k8s.io/api/core/v1"
@@ -60,17 +59,15 @@ const (
 // side is what a round measures.
 type side struct {
 	name     string
-	extender []string // its program and flags; nil: there is none. The path of a kubeconfig is put in place of %s
-	flags    []string // of gpumem-scheduler; nil: kube-scheduler itself
-	plain    bool     // nothing of gpumem is in the configuration
-	sampling bool     // kube-scheduler looks at as many nodes as by default
+	extender func(b *bench) (command []string) // nil: there is none
+	flags    []string                          // of gpumem-scheduler; nil: kube-scheduler itself
+	plain    bool                              // nothing of gpumem is in the configuration
+	sampling bool                              // kube-scheduler looks at as many nodes as by default
 	flooded  bool
 }
 
 var (
-	asksForKubeconfig = "%s"
-	ownExtender       = []string{"gpumem-extender", "--kubeconfig=" + asksForKubeconfig}
-	namesOneNode      = append(slices.Clone(ownExtender), "--choose-node") // as the chart has it
+	namesOneNode = ownExtender("--choose-node") // as the chart has it
 
 	sides = []side{
 		{name: plain, plain: true},
@@ -79,8 +76,8 @@ var (
 		{name: sampling, flags: []string{}, sampling: true},
 		{name: extended, extender: namesOneNode},
 		{name: sampled, extender: namesOneNode, sampling: true},
-		{name: scored, extender: ownExtender},
-		{name: idle, extender: []string{"", asksForKubeconfig}},
+		{name: scored, extender: ownExtender()},
+		{name: idle, extender: (*bench).idleExtender},
 		{name: flooded, extender: namesOneNode, flooded: true},
 	}
 )
@@ -180,19 +177,15 @@ func (b *bench) prepare(ctx context.Context) error {
 	return b.cluster.Kill(ctx, "controller-manager")
 }
 
-// command returns the program that a side has as its extender, or nothing.
-func (b *bench) command(s side) (command []string) {
-	for _, word := range s.extender {
-		command = append(command, strings.ReplaceAll(word, asksForKubeconfig, b.cluster.SchedulerKubeconfig()))
+// ownExtender is gpumem's, with flags.
+func ownExtender(flags ...string) func(b *bench) []string {
+	return func(b *bench) []string {
+		return append([]string{b.built.Binary("gpumem-extender"), "--kubeconfig=" + b.cluster.SchedulerKubeconfig()}, flags...)
 	}
-	switch {
-	case s.extender == nil:
-	case s.name == idle:
-		command = slices.Concat(b.Idle, command[1:])
-	default:
-		command[0] = b.built.Binary(command[0])
-	}
-	return command
+}
+
+func (b *bench) idleExtender() []string {
+	return append(slices.Clone(b.Idle), b.cluster.SchedulerKubeconfig())
 }
 
 // config returns kube-scheduler's configuration of a side.
@@ -318,7 +311,8 @@ func (b *bench) batch(ctx context.Context, name string, pods int, interval time.
 
 // start starts kube-scheduler, and the extender first where there is to be one.
 func (b *bench) start(s side) (started []string, err error) {
-	if command := b.command(s); command != nil {
+	if s.extender != nil {
+		command := s.extender(b)
 		if err := b.cluster.Run(extender, command[0], command[1:]...); err != nil {
 			return nil, err
 		}
