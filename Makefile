@@ -80,7 +80,7 @@ lint: ## Run actionlint, and golangci-lint by the rules of .golangci.yml (LINTFL
 test: test-unit test-sim test-fuzz test-cluster ## Run all tests (those on a real cluster need root)
 
 .PHONY: update
-update: $(BIN)/helm ## Write anew what is made of something else: formatting, go.sum, golden files, tables
+update: $(BIN)/helm ## Write again what is made of something else: formatting, go.sum, golden files, tables
 	gofmt -w cmd pkg test
 	@for dir in $$(find . -name go.mod -printf '%h\n' | sort); do cd $$dir; go mod tidy; cd $(CURDIR); done
 	go test ./pkg/kube/api ./pkg/report/printers ./pkg/replay ./pkg/cli ./pkg/cli/overview ./cmd/gpumem-sim -update

@@ -41,7 +41,7 @@
 //   - I1 is read again at once: the same containers must still hold the same, or
 //     the same processes still live. There is no other excuse.
 //   - I2 and I4 are read in one list, which is one state of the API server. Of
-//     pods that gpumem has bound and nobody has touched since, they must
+//     pods that gpumem has bound and no one has changed since, they must
 //     hold in each. Where the device plugin has written, they must hold
 //     again within a time, as I5 must. Only the time counts in which all parts
 //     are up: one that is down can mend nothing.

@@ -182,7 +182,7 @@ func (f *failover) leader(ctx context.Context) (string, error) {
 		return "", err
 	}
 	if lease.Spec.HolderIdentity == nil || *lease.Spec.HolderIdentity == "" {
-		return "", errors.New("nobody holds the Lease")
+		return "", errors.New("no one has the Lease")
 	}
 	return *lease.Spec.HolderIdentity, nil
 }

@@ -85,7 +85,7 @@ func TestDefragMakesRoomForAWaitingPod(t *testing.T) {
 	e.untouched(bare)
 }
 
-// Without defrag, kube-scheduler with the extender evicts nobody for a more important pod: it sees
+// Without defrag, kube-scheduler with the extender evicts no pod for a more important one: it sees
 // room in the sum of both GPUs. gpumem-scheduler evicts by itself, so there the pod is of a class
 // that never does, for which no pod goes that could not come back. The pod that is made in place of the evicted one does not take the
 // room back, and the other is left alone.

@@ -168,7 +168,7 @@ func (e *env) holder() string {
 		e.Fatal(err)
 	}
 	if lease.Spec.HolderIdentity == nil {
-		e.Fatal("nobody holds the Lease")
+		e.Fatal("no one has the Lease")
 	}
 	return *lease.Spec.HolderIdentity
 }

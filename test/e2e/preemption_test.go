@@ -163,7 +163,7 @@ func TestTheRoomForANominatedPodIsKept(t *testing.T) {
 }
 
 // The node has enough in all, and no GPU has. gpumem-scheduler evicts from one GPU. What an
-// extender cannot do: kube-scheduler sees nobody whom to evict, and does not ask.
+// extender cannot do: kube-scheduler sees no pod to evict, and does not ask.
 func TestFragmentationAloneEvictsFromOneGPUOrNobody(t *testing.T) {
 	e := setup(t)
 	at := onNode("node1")

@@ -58,7 +58,7 @@ exec "$(dirname "$0")/gpumem" "$@"
 `
 
 // control is NVIDIA's program for the MPS daemon. A test lets it lie to the kit, whose commands
-// have the log directory of nobody else.
+// have no other's log directory.
 const control = `#!/bin/sh
 here=$(dirname "$0")
 [ ! -f "$here/lie-control" ] || [ "$CUDA_MPS_LOG_DIRECTORY" != "$CUDA_MPS_PIPE_DIRECTORY" ] || . "$here/lie-control"

@@ -11,7 +11,7 @@ import (
 const inOwnMounts = "GPUMEM_KIT_OWN_MOUNTS"
 
 // withOwnMounts runs this program once more where what it mounts is its own: the supervisor of the
-// MPS daemon mounts /dev/shm anew, and leaves that to the containers of its node. It reports whether
+// MPS daemon mounts /dev/shm again, and leaves that to the containers of its node. It reports whether
 // it has, and with which code the program has ended. Who is not root can mount nothing anyway.
 func withOwnMounts() (code int, done bool, err error) {
 	if os.Getuid() != 0 || os.Getenv(inOwnMounts) != "" {

@@ -24,7 +24,7 @@ const (
 	hardwarePage = "../../docs/hardware.md"
 )
 
-// sample is a result that nobody has measured.
+// sample is a result that was never measured.
 func sample() Result {
 	return Result{
 		Date: "2000-01-02", GPU: "Some GPU 80GB", GPUs: 2, MemoryMiB: 81559, SMs: 132, Driver: "999.10.01", Linux: "6.14.0",

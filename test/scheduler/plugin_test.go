@@ -103,7 +103,7 @@ func TestWhoIsEvictedByGPU(t *testing.T) {
 	}
 }
 
-// Nobody gets cores of a GPU without memory of it: such a pod waits, and says why.
+// No pod gets cores of a GPU without memory of it: such a pod waits, and says why.
 func TestCoresAloneWait(t *testing.T) {
 	n := node(t, "node")
 	n.Status.Allocatable[names(t).GPUCore()] = *resource.NewQuantity(200, resource.DecimalSI)

@@ -66,7 +66,7 @@
 // I10: at rest, no waiting pod fits anywhere.
 //
 // Within kube-scheduler there are two more. No binding lands that was sent by one who has not
-// the Lease any more. Nobody is evicted from a node that the pod fits without, by what
+// the Lease any more. No pod is evicted from a node that the pod fits without, by what
 // kube-scheduler and the cache have been told together: one of them may be behind.
 //
 // I11: what a tenant writes on its own objects changes the accounting of no other pod. An

@@ -323,7 +323,7 @@ func (s *scheduler) evictInside(c *cycle.Cycle, p *spec, pod *v1.Pod, no refusal
 		nominated = pick(w.rng, slices.Sorted(maps.Keys(chosen)))
 		s.checkEviction(p, s.nodes.store[nominated], chosen[nominated])
 	}
-	w.free(func() { s.own.decider.Evicts(c, nominated, "nobody is less important") })
+	w.free(func() { s.own.decider.Evicts(c, nominated, "no pod is less important") })
 	for _, victim := range chosen[nominated] {
 		w.logf("  %s: %s is to make room for %s on %s", s.name, victim.Name, pod.Name, nominated)
 		_ = w.api.deletePod(victim.Name, victim.UID, true) // it may be gone
@@ -333,7 +333,7 @@ func (s *scheduler) evictInside(c *cycle.Cycle, p *spec, pod *v1.Pod, no refusal
 	}
 }
 
-// victimsInside returns whom to evict from a node, or nobody where that does not help.
+// victimsInside returns whom to evict from a node; nil where that does not help.
 func (s *scheduler) victimsInside(c *cycle.Cycle, p *spec, pod *v1.Pod, node *v1.Node) []*v1.Pod {
 	whole := s.infoOf(node.Name)
 	gone := slices.DeleteFunc(slices.Clone(whole.pods), func(o *v1.Pod) bool {

@@ -131,7 +131,7 @@ func (p *plugged) giveBack() {
 type leaseOf struct{ p *plugged }
 
 func (l leaseOf) Get(context.Context) (*resourcelock.LeaderElectionRecord, []byte, error) {
-	return nil, nil, errors.New("nobody reads it")
+	return nil, nil, errors.New("it is not read")
 }
 func (l leaseOf) RecordEvent(string) {}
 func (l leaseOf) Describe() string   { return "the Lease" }

@@ -71,7 +71,7 @@ var (
 
 	sides = []side{
 		{name: plain, plain: true},
-		{name: off, flags: []string{"--resource-domain=nobody.example"}, sampling: true},
+		{name: off, flags: []string{"--resource-domain=other.example"}, sampling: true},
 		{name: plugin, flags: []string{}},
 		{name: sampling, flags: []string{}, sampling: true},
 		{name: extended, extender: namesOneNode},

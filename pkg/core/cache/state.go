@@ -54,7 +54,7 @@ type node struct {
 
 	id        int // of all nodes that there have been, the how manieth
 	name      string
-	inventory *gpu.Inventory // made anew by each SetNode; nil: a ghost
+	inventory *gpu.Inventory // replaced by each SetNode; nil: a ghost
 	pods      pods
 	expected  map[string]*expectation // by UID of the pod
 }
@@ -70,7 +70,7 @@ func (v *view) set(n *placement.Node) {
 	v.answers.Store(nil) // they are of what was
 }
 
-// pod is made anew by all that is heard of it.
+// pod is replaced by all that is heard of it.
 type pod struct {
 	placement.Holding
 	node    string

@@ -12,7 +12,7 @@ import (
 type Gap struct {
 	reason placement.Reason
 	lack   int64 // MiB that would have to come free, on the GPUs where that is least
-	fit    int   // how many GPUs would do; 1 where a GPU would with a wider glob
+	fit    int   // how many GPUs are enough; 1 where a GPU is with a wider glob
 	free   int64 // MiB, the most on one GPU; of GPUs that are too small, what they have when empty
 }
 

@@ -29,7 +29,7 @@ func TestGapIsNoMoreThanPodsHaveToLeave(t *testing.T) {
 		}
 		n := placement.NewNode("n", inv, holdings)
 		if v := placement.Fit(req, n); v.Reason < placement.Occupied || req.GPUs() > 1 && len(n.Unattributed) > 0 {
-			continue // nobody knows which GPU is left by whom
+			continue // it is not known which GPU is left by whom
 		}
 		tried++
 		gap := closest.Of(placement.Fit(req, n))
@@ -73,7 +73,7 @@ func TestGap(t *testing.T) {
 			node(two, hold("a", ask(12), 0), hold("b", ask(12), 1)), node(two, hold("c", ask(14), 0), hold("d", ask(12), 1))},
 		"what pods can leave before what is too small": {ask(20),
 			node(inventory(device(0, 20)), hold("a", ask(20), 0)), node(two)},
-		"a wider glob would do": {ask(1, globsOf("Tesla")),
+		"a wider glob is enough": {ask(1, globsOf("Tesla")),
 			node(inventory(device(0, 14, model("Tesla T4")))), node(inventory(device(0, 79)))},
 		"of GPUs that are too small, the largest": {ask(80), node(large, hold("a", ask(79), 0)), node(two)},
 		"a GPU that is too small is none": {ask(12),

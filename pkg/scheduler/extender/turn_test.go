@@ -56,7 +56,7 @@ func TestWhenThePodsOfANodeAreReadBesideTheWatch(t *testing.T) {
 	}
 }
 
-// A process that knows when it began to lead asks nobody. The pods of a node are read once in each
+// A process that knows when it began to lead asks no other. The pods of a node are read once in each
 // lead, until the watch has told of all that was bound before; and it binds nothing when another
 // may lead by the time that the binding lands.
 func TestALeaderThatKnowsWhenItBegan(t *testing.T) {

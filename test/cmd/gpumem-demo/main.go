@@ -134,7 +134,7 @@ func (d *demo) run(ctx context.Context, keep bool) (err error) {
 		return err
 	}
 	if _, err := d.stack.Install(ctx, d.cluster, "scheduler.replicas=2", // as many as the chart has by itself
-		"devicePlugin.extraArgs={--probe-interval=2s}"); err != nil { // nobody waits long for what pods use
+		"devicePlugin.extraArgs={--probe-interval=2s}"); err != nil { // what pods use is seen soon
 		return err
 	}
 	if err := d.show(ctx); err != nil {
