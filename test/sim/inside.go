@@ -410,6 +410,9 @@ func (s *scheduler) checkEviction(p *spec, node *v1.Node, victims []*v1.Pod) {
 		}
 	}
 	if state, ok := e.books.Node(node.Name); ok {
+		if slices.ContainsFunc(state.Nominated, func(h placement.Holding) bool { return h.Pod.UID != p.uid }) {
+			return // the same, of which the cache has heard first
+		}
 		for _, h := range state.Holdings() {
 			if !there[h.Pod.UID] && !e.books.Heard(h.Pod.UID) {
 				return // its binding may have landed
