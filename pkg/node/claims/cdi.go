@@ -1,0 +1,61 @@
+package claims
+
+import (
+	"encoding/json"
+	"maps"
+	"slices"
+
+	pluginapi "k8s.io/kubelet/pkg/apis/deviceplugin/v1beta1"
+	cdi "tags.cncf.io/container-device-interface/specs-go"
+
+	"github.com/gpumem/gpumem/pkg/core/gpu"
+	"github.com/gpumem/gpumem/pkg/node/containers"
+)
+
+// cdiVersion is the oldest in which a device may have a UID for a name. Newer ones would not be read
+// by older runtimes.
+const cdiVersion = "0.5.0"
+
+// cdiClass is the class of our CDI devices: each is a claim.
+const cdiClass = "claim"
+
+// spec returns the CDI file of a claim, and the names of CDI devices that its containers get.
+func spec(cfg containers.Config, domain string, c Claim, inv gpu.Inventory) (file []byte, names []string, err error) {
+	memory, cores, err := c.grant(inv)
+	if err != nil {
+		return nil, nil, err
+	}
+	inv.UnitMiB, inv.Enforcement, inv.MPS = c.UnitMiB, c.Enforcement, c.MPS
+	if cfg.Strategy == containers.CDIAnnotations {
+		cfg.Strategy = containers.CDICRI // a CDI file adds no annotations, and the kubelet hands over names
+	}
+	response := cfg.Response(gpu.Memory, memory, inv)
+	if cores.Each > 0 {
+		maps.Copy(response.Envs, cfg.Response(gpu.Cores, cores, inv).GetEnvs())
+	}
+	kind := domain + "/" + cdiClass
+	names = append(names, kind+"="+string(c.UID))
+	for _, d := range response.GetCdiDevices() {
+		names = append(names, d.GetName())
+	}
+	file, err = json.Marshal(cdi.Spec{
+		Version: cdiVersion, Kind: kind,
+		Devices: []cdi.Device{{Name: string(c.UID), ContainerEdits: edits(response)}},
+	})
+	return file, names, err
+}
+
+// edits returns what a response of the device plugin adds to a container.
+func edits(r *pluginapi.ContainerAllocateResponse) (out cdi.ContainerEdits) {
+	for _, name := range slices.Sorted(maps.Keys(r.GetEnvs())) {
+		out.Env = append(out.Env, name+"="+r.GetEnvs()[name])
+	}
+	for _, m := range r.GetMounts() {
+		access := "rw"
+		if m.GetReadOnly() {
+			access = "ro"
+		}
+		out.Mounts = append(out.Mounts, &cdi.Mount{HostPath: m.GetHostPath(), ContainerPath: m.GetContainerPath(), Options: []string{"rbind", "rprivate", access}})
+	}
+	return out
+}

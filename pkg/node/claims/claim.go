@@ -1,0 +1,194 @@
+package claims
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+
+	resourceapi "k8s.io/api/resource/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/gpumem/gpumem/pkg/core/allocation"
+	"github.com/gpumem/gpumem/pkg/core/gpu"
+)
+
+// The capacities of a device.
+const (
+	capacityMemory = "memory" // in bytes
+	capacityCores  = "cores"  // per cent
+)
+
+const mib = 1 << 20
+
+// Claim is what a ResourceClaim has of the node's GPUs. It is what the checkpoint keeps.
+type Claim struct {
+	UID       types.UID `json:"uid"`
+	Namespace string    `json:"namespace"`
+	Name      string    `json:"name"`
+	Request   string    `json:"request"` // with its subrequest, as REQUEST/SUBREQUEST
+	Shares    []Share   `json:"shares"`
+
+	// As it was when the claim was prepared. It says what its containers were promised.
+	UnitMiB     int64           `json:"unitMiB"`
+	Enforcement gpu.Enforcement `json:"enforcement"`
+	MPS         int             `json:"mps,omitempty"` // protocol of the daemon; 0: none
+}
+
+// Share is one result of an allocation: a part of a device.
+type Share struct {
+	Device string     `json:"device"` // name in the pool
+	ID     *types.UID `json:"id,omitempty"`
+	MiB    int64      `json:"mib"`
+	Cores  int64      `json:"cores,omitempty"` // per cent; 0: not limited
+}
+
+// deviceName returns the name of a GPU in the node's pool.
+func deviceName(id gpu.UUID) string { return strings.ToLower(string(id)) }
+
+// parse reads what a claim was allocated of a node's GPUs. It fails for what no container could be
+// given, and for what this driver does not offer.
+func parse(claim *resourceapi.ResourceClaim, driver, node string) (Claim, error) {
+	c := Claim{UID: claim.UID, Namespace: claim.Namespace, Name: claim.Name}
+	if claim.Status.Allocation == nil {
+		return c, errors.New("it is not allocated")
+	}
+	for _, config := range claim.Status.Allocation.Devices.Config {
+		if config.Opaque != nil && config.Opaque.Driver == driver {
+			return c, fmt.Errorf("it has parameters for %s, which takes none", driver)
+		}
+	}
+	for _, result := range claim.Status.Allocation.Devices.Results {
+		if result.Driver != driver {
+			continue
+		}
+		share, err := parseShare(result, node)
+		if err != nil {
+			return c, err
+		}
+		if len(c.Shares) > 0 && result.Request != c.Request {
+			return c, fmt.Errorf("it asks for GPUs by several requests, %s and %s: write a claim for each container, and count for several GPUs", c.Request, result.Request)
+		}
+		c.Request = result.Request
+		c.Shares = append(c.Shares, share)
+	}
+	if len(c.Shares) == 0 {
+		return c, fmt.Errorf("it was allocated nothing of %s", driver)
+	}
+	return c, nil
+}
+
+func parseShare(result resourceapi.DeviceRequestAllocationResult, node string) (Share, error) {
+	s := Share{Device: result.Device, ID: result.ShareID}
+	memory, ok := result.ConsumedCapacity[capacityMemory]
+	cores := result.ConsumedCapacity[capacityCores]
+	switch {
+	case result.Pool != node:
+		return s, fmt.Errorf("it was allocated GPUs of node %s, and this is %s", result.Pool, node)
+	case result.AdminAccess != nil && *result.AdminAccess:
+		return s, errors.New("it asks for admin access, which is not offered")
+	case !ok:
+		return s, errors.New("it was allocated no amount of memory: is DRAConsumableCapacity on at the API server and kube-scheduler?")
+	case memory.Value() <= 0 || memory.Value()%mib != 0:
+		return s, fmt.Errorf("it was allocated %s of memory, which is not whole MiB", memory.String())
+	case cores.Value() < 0 || cores.Value() > gpu.CoresPerDevice:
+		return s, fmt.Errorf("it was allocated %s of the %d per cent of cores", cores.String(), gpu.CoresPerDevice)
+	}
+	s.MiB, s.Cores = memory.Value()/mib, cores.Value()
+	return s, nil
+}
+
+// same reports whether two claims were allocated the same.
+func (c Claim) same(o Claim) bool {
+	return c.UID == o.UID && c.Request == o.Request && slices.EqualFunc(c.Shares, o.Shares, func(a, b Share) bool {
+		return a.Device == b.Device && a.MiB == b.MiB && a.Cores == b.Cores && (a.ID == nil) == (b.ID == nil) && (a.ID == nil || *a.ID == *b.ID)
+	})
+}
+
+// part is what a claim has of one device.
+type part struct{ mib, cores int64 }
+
+// parts adds up the shares of a claim by device: it may have several of one.
+func (c Claim) parts() map[string]part {
+	out := make(map[string]part)
+	for _, s := range c.Shares {
+		p := out[s.Device]
+		out[s.Device] = part{mib: p.mib + s.MiB, cores: p.cores + s.Cores}
+	}
+	return out
+}
+
+// grant returns what a container of the claim gets, by memory and cores, of the GPUs that there are.
+// It fails when one of them is not there, and when they are not to give equal parts.
+func (c Claim) grant(inv gpu.Inventory) (memory, cores allocation.Grant, err error) {
+	parts := c.parts()
+	var each part
+	for _, d := range inv.Devices {
+		p, ok := parts[deviceName(d.UUID)]
+		if !ok {
+			continue
+		}
+		if len(memory.Devices) > 0 && p != each {
+			return memory, cores, fmt.Errorf("it has %d MiB and %d per cent of the cores of one GPU, and %d MiB and %d of another: GPUs of one request give equal parts", each.mib, each.cores, p.mib, p.cores)
+		}
+		each = p
+		memory.Devices = append(memory.Devices, d)
+	}
+	switch {
+	case len(memory.Devices) != len(parts):
+		return memory, cores, fmt.Errorf("it has a GPU that is not on this node: %s", strings.Join(c.missing(inv), ", "))
+	case c.UnitMiB <= 0 || each.mib%c.UnitMiB != 0:
+		return memory, cores, fmt.Errorf("it has %d MiB of a GPU, which are no whole units of %d MiB", each.mib, c.UnitMiB)
+	}
+	cores = allocation.Grant{Resource: gpu.Cores, Devices: memory.Devices, Each: int(each.cores)}
+	memory.Each = int(each.mib / c.UnitMiB)
+	// The name of its MPS namespace follows from the slots of a grant. A claim has none.
+	memory.Slots = []gpu.SlotID{gpu.SlotID(c.UID)}
+	return memory, cores, nil
+}
+
+// missing returns the devices of a claim that are not there.
+func (c Claim) missing(inv gpu.Inventory) (names []string) {
+	for name := range c.parts() {
+		if !slices.ContainsFunc(inv.Devices, func(d gpu.Device) bool { return deviceName(d.UUID) == name }) {
+			names = append(names, name)
+		}
+	}
+	slices.Sort(names)
+	return names
+}
+
+// admit says why a claim cannot have what it was allocated beside the others: a GPU is not healthy,
+// or has not so much.
+func admit(c Claim, devices []gpu.Device, unitMiB int64, others map[types.UID]Claim) error {
+	parts := c.parts()
+	taken := make(map[string]part)
+	for uid, o := range others {
+		if uid == c.UID {
+			continue
+		}
+		for name, p := range o.parts() {
+			taken[name] = part{mib: taken[name].mib + p.mib, cores: taken[name].cores + p.cores}
+		}
+	}
+	for _, d := range devices {
+		name := deviceName(d.UUID)
+		want, has := parts[name], taken[name]
+		offered := int64(d.Allocatable) * unitMiB
+		switch {
+		case !d.Advertised():
+			return &gpu.OutOfUse{Device: d}
+		case want.mib > offered-has.mib:
+			return fmt.Errorf("GPU %d has %d MiB, %d of them prepared for other claims: %d more are too much", d.Index, offered, has.mib, want.mib)
+		case want.cores > gpu.CoresPerDevice-has.cores:
+			return fmt.Errorf("GPU %d has %d per cent of its cores prepared for other claims: %d more are too much", d.Index, has.cores, want.cores)
+		}
+	}
+	return nil
+}
+
+// compare orders claims as the checkpoint has them.
+func compare(a, b Claim) int {
+	return cmp.Or(strings.Compare(a.Namespace, b.Namespace), strings.Compare(a.Name, b.Name), strings.Compare(string(a.UID), string(b.UID)))
+}

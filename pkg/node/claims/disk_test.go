@@ -1,0 +1,46 @@
+package claims
+
+import (
+	"os"
+	"path/filepath"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	"k8s.io/apimachinery/pkg/types"
+)
+
+func TestFolders(t *testing.T) {
+	f := Folders{State: t.TempDir(), CDI: t.TempDir(), Name: domain}
+	if data, err := f.Checkpoint(); data != nil || err != nil {
+		t.Errorf("no checkpoint: %q, %v", data, err)
+	}
+	for _, err := range []error{f.WriteCheckpoint([]byte("one")), f.WriteCheckpoint([]byte("two")), f.WriteSpec("a", []byte("{}")), f.WriteSpec("b", []byte("{}")), f.RemoveSpec("b"), f.RemoveSpec("b")} {
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	if data, err := f.Checkpoint(); string(data) != "two" || err != nil {
+		t.Errorf("checkpoint: %q, %v", data, err)
+	}
+	for _, name := range []string{"gpumem.dev-claim-c.json.tmp", "nvidia.json"} {
+		if err := os.WriteFile(filepath.Join(f.CDI, name), nil, 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	uids, err := f.Specs()
+	if diff := cmp.Diff([]types.UID{"a"}, uids); diff != "" || err != nil {
+		t.Error(diff, err)
+	}
+	var names []string
+	entries, _ := os.ReadDir(f.CDI)
+	for _, e := range entries {
+		names = append(names, e.Name())
+	}
+	if diff := cmp.Diff([]string{"gpumem.dev-claim-a.json", "nvidia.json"}, names); diff != "" {
+		t.Error(diff)
+	}
+	f.State = filepath.Join(f.State, "gone")
+	if err := f.WriteCheckpoint(nil); err == nil {
+		t.Error("a file is written where there is no folder")
+	}
+}

@@ -1,0 +1,227 @@
+package claims
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"sync"
+
+	"go.uber.org/zap"
+	resourceapi "k8s.io/api/resource/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/dynamic-resource-allocation/kubeletplugin"
+
+	"github.com/gpumem/gpumem/pkg/core/gpu"
+	"github.com/gpumem/gpumem/pkg/kube/reasons"
+	"github.com/gpumem/gpumem/pkg/node/containers"
+	"github.com/gpumem/gpumem/pkg/node/mps"
+	"github.com/gpumem/gpumem/pkg/node/nodestate"
+)
+
+// Config is what a Driver is to do. All fields are to be set.
+type Config struct {
+	Domain     string // the driver's name, and that of its CDI devices
+	Node       string // the pool's name
+	Cores      bool   // they are offered as well
+	Containers containers.Config
+
+	// Ready says why a level does not hold now.
+	Ready func(ctx context.Context, level gpu.Enforcement) error
+	// Serve makes the MPS namespace of a claim, where the daemon has such.
+	Serve func(ctx context.Context, name string, want mps.Namespace) error
+}
+
+// Offers tell which GPUs the node offers.
+type Offers interface {
+	Now() (nodestate.Offer, <-chan struct{})
+}
+
+// Driver prepares the claims of a node's pods.
+type Driver struct {
+	cfg    Config
+	offers Offers
+	disk   Disk
+	log    *zap.Logger
+
+	mu     sync.Mutex // guards claims, and is locked while they are written down
+	claims map[types.UID]Claim
+}
+
+// New returns a driver that has the claims which the one before it prepared.
+func New(cfg Config, offers Offers, disk Disk, log *zap.Logger) (*Driver, error) {
+	claims, err := readClaims(disk)
+	if err != nil {
+		return nil, err
+	}
+	return &Driver{cfg: cfg, offers: offers, disk: disk, log: log, claims: claims}, nil
+}
+
+// Restore makes the CDI files what the checkpoint says, once the GPUs are known.
+func (d *Driver) Restore() error {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	uids, err := d.disk.Specs()
+	if err != nil {
+		return fmt.Errorf("CDI files: %w", err)
+	}
+	for _, uid := range uids {
+		if _, ok := d.claims[uid]; !ok {
+			d.log.Info("CDI file removed of a claim that is not prepared", zap.String("uid", string(uid)))
+			if err := d.disk.RemoveSpec(uid); err != nil {
+				return fmt.Errorf("CDI file of claim %s: %w", uid, err)
+			}
+		}
+	}
+	offer, _ := d.offers.Now()
+	for _, c := range d.claims {
+		if _, err := d.write(c, offer.Inventory); err != nil {
+			// Its containers cannot start until the GPU is back. The others can.
+			d.log.Warn("claim has no CDI file", zap.String("claim", c.Namespace+"/"+c.Name), zap.Error(err))
+		}
+	}
+	return nil
+}
+
+// PrepareResourceClaims implements kubeletplugin.DRAPlugin.
+func (d *Driver) PrepareResourceClaims(ctx context.Context, claims []*resourceapi.ResourceClaim) (map[types.UID]kubeletplugin.PrepareResult, error) {
+	out := make(map[types.UID]kubeletplugin.PrepareResult, len(claims))
+	for _, claim := range claims {
+		result, err := d.prepare(ctx, claim)
+		if err != nil {
+			// The kubelet shows it in an event of the pod, and tries again.
+			result.Err = fmt.Errorf("claim %s: %s", claim.Name, reasons.Error(err))
+			d.log.Warn("claim is not prepared", zap.String("claim", claim.Namespace+"/"+claim.Name), zap.String("uid", string(claim.UID)), zap.Error(err))
+		}
+		out[claim.UID] = result
+	}
+	return out, nil
+}
+
+func (d *Driver) prepare(ctx context.Context, claim *resourceapi.ResourceClaim) (result kubeletplugin.PrepareResult, err error) {
+	c, err := parse(claim, d.cfg.Domain, d.cfg.Node)
+	if err != nil {
+		return result, err
+	}
+	offer, _ := d.offers.Now()
+	names, err := d.enter(&c, offer)
+	if err != nil {
+		return result, err
+	}
+	if err := d.cfg.Ready(ctx, c.Enforcement); err != nil {
+		return result, err
+	}
+	if err := d.serve(ctx, c, offer.Inventory); err != nil {
+		return result, err
+	}
+	d.log.Info("claim prepared", zap.String("claim", c.Namespace+"/"+c.Name), zap.String("uid", string(c.UID)), zap.Any("shares", c.Shares), zap.String("enforcement", string(c.Enforcement)))
+	for i, s := range c.Shares {
+		device := kubeletplugin.Device{Requests: []string{c.Request}, PoolName: d.cfg.Node, DeviceName: s.Device, ShareID: s.ID}
+		if i == 0 {
+			device.CDIDeviceIDs = names // they are of all shares
+		}
+		result.Devices = append(result.Devices, device)
+	}
+	return result, nil
+}
+
+// enter writes a claim down, or finds it. It completes the claim.
+func (d *Driver) enter(c *Claim, offer nodestate.Offer) (names []string, err error) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	was, known := d.claims[c.UID]
+	if known && was.same(*c) {
+		*c = was
+		return d.write(*c, offer.Inventory)
+	}
+	inv := offer.Inventory
+	c.UnitMiB = inv.UnitMiB
+	memory, _, err := c.grant(inv)
+	if err != nil {
+		return nil, err
+	}
+	if err := admit(*c, memory.Devices, inv.UnitMiB, d.claims); err != nil {
+		return nil, err
+	}
+	c.Enforcement, c.MPS = inv.LevelFor(len(memory.Devices)), inv.MPS
+	d.claims[c.UID] = *c
+	if err := writeClaims(d.disk, d.claims); err != nil {
+		if delete(d.claims, c.UID); known {
+			d.claims[c.UID] = was
+		}
+		return nil, fmt.Errorf("write the checkpoint: %w", err)
+	}
+	return d.write(*c, inv)
+}
+
+// write writes the CDI file of a claim, and returns the names of its CDI devices.
+func (d *Driver) write(c Claim, inv gpu.Inventory) ([]string, error) {
+	file, names, err := spec(d.cfg.Containers, d.cfg.Domain, c, inv)
+	if err != nil {
+		return nil, err
+	}
+	if err := d.disk.WriteSpec(c.UID, file); err != nil {
+		return nil, fmt.Errorf("write the CDI file: %w", err)
+	}
+	return names, nil
+}
+
+// serve has the MPS daemon know the namespace of a claim, where it has such.
+func (d *Driver) serve(ctx context.Context, c Claim, inv gpu.Inventory) error {
+	if c.MPS < 3 {
+		return nil
+	}
+	memory, cores, err := c.grant(inv)
+	if err != nil {
+		return err
+	}
+	want := mps.Namespace{LimitMiB: int64(memory.Each) * c.UnitMiB, Percent: gpu.CoresPerDevice}
+	if cores.Each > 0 {
+		want.Percent = cores.Each
+	}
+	return d.cfg.Serve(ctx, containers.Namespace(memory.Slots), want)
+}
+
+// UnprepareResourceClaims implements kubeletplugin.DRAPlugin.
+func (d *Driver) UnprepareResourceClaims(_ context.Context, claims []kubeletplugin.NamespacedObject) (map[types.UID]error, error) {
+	out := make(map[types.UID]error, len(claims))
+	for _, claim := range claims {
+		err := d.leave(claim.UID)
+		if err != nil {
+			d.log.Warn("claim is not given back", zap.Stringer("claim", claim), zap.Error(err))
+		}
+		out[claim.UID] = err
+	}
+	return out, nil
+}
+
+// leave forgets a claim.
+func (d *Driver) leave(uid types.UID) error {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if err := d.disk.RemoveSpec(uid); err != nil {
+		return fmt.Errorf("remove the CDI file: %w", err)
+	}
+	was, ok := d.claims[uid]
+	if !ok {
+		return nil
+	}
+	delete(d.claims, uid)
+	if err := writeClaims(d.disk, d.claims); err != nil {
+		d.claims[uid] = was
+		return fmt.Errorf("write the checkpoint: %w", err)
+	}
+	d.log.Info("claim given back", zap.String("claim", was.Namespace+"/"+was.Name), zap.String("uid", string(uid)))
+	return nil
+}
+
+// Claims returns the claims that are prepared, by namespace and name.
+func (d *Driver) Claims() []Claim {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	out := make([]Claim, 0, len(d.claims))
+	for _, c := range d.claims {
+		out = append(out, c)
+	}
+	slices.SortFunc(out, compare)
+	return out
+}

@@ -1,0 +1,257 @@
+package claims
+
+import (
+	"errors"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	resourceapi "k8s.io/api/resource/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/dynamic-resource-allocation/kubeletplugin"
+
+	"github.com/gpumem/gpumem/pkg/core/gpu"
+	"github.com/gpumem/gpumem/pkg/node/containers"
+	"github.com/gpumem/gpumem/pkg/node/mps"
+	"github.com/gpumem/gpumem/pkg/node/plugintest"
+)
+
+func TestAClaimIsPreparedOnceAndForAll(t *testing.T) {
+	r := newRig(t, plugintest.TwoGPUs(), newMemory())
+	claim := allocated("a", result(gpuA, 3, 0))
+	want := kubeletplugin.PrepareResult{Devices: []kubeletplugin.Device{{
+		Requests: []string{"gpu"}, PoolName: node, DeviceName: gpuA, ShareID: new(types.UID("share")),
+		CDIDeviceIDs: []string{"gpumem.dev/claim=uid-a"},
+	}}}
+	for range 2 {
+		if diff := cmp.Diff(want, r.one(t, claim)); diff != "" {
+			t.Error(diff)
+		}
+	}
+	env := r.disk.env(t, claim.UID)
+	for name, value := range map[string]string{
+		"NVIDIA_VISIBLE_DEVICES": string(plugintest.GPUA), "GPUMEM_LIMIT_MIB": "3072", "GPUMEM_GPU_INDEX": "0", "GPUMEM_ENFORCEMENT": "advisory",
+	} {
+		if env[name] != value {
+			t.Errorf("%s=%q, want %q", name, env[name], value)
+		}
+	}
+
+	// The same from the next process, and with a GPU that has failed meanwhile.
+	r = newRig(t, plugintest.TwoGPUs(), r.disk)
+	r.source.Set(func(inv *gpu.Inventory) { inv.Devices[0].Status = gpu.Unhealthy("XID 79") })
+	if diff := cmp.Diff(want, r.one(t, claim)); diff != "" {
+		t.Error(diff)
+	}
+	if err := errors.Join(r.undo(t, claim.UID), r.undo(t, claim.UID)); err != nil {
+		t.Error(err)
+	}
+	if len(r.disk.specs) > 0 || len(r.Claims()) > 0 {
+		t.Errorf("left: %v, %v", r.disk.specs, r.Claims())
+	}
+	if got := r.one(t, claim); got.Err == nil || !strings.Contains(got.Err.Error(), "claim a: GPU 0 (GPU-aaaaaaaa-0000-0000-0000-000000000000) is not healthy: XID 79") {
+		t.Errorf("of a GPU that has failed: %v", got.Err)
+	}
+}
+
+func TestWhatIsRefused(t *testing.T) {
+	other := func(change func(*resourceapi.DeviceRequestAllocationResult)) func(*resourceapi.DeviceRequestAllocationResult) {
+		return change
+	}
+	withConfig := allocated("a", result(gpuA, 1, 0))
+	withConfig.Status.Allocation.Devices.Config = []resourceapi.DeviceAllocationConfiguration{{DeviceConfiguration: resourceapi.DeviceConfiguration{
+		Opaque: &resourceapi.OpaqueDeviceConfiguration{Driver: domain, Parameters: runtime.RawExtension{Raw: []byte(`{}`)}},
+	}}}
+	waits := allocated("a")
+	waits.Status.Allocation = nil
+	tests := []struct {
+		name  string
+		claim *resourceapi.ResourceClaim
+		want  string // a part of the error; empty: none
+	}{
+		{"all of a GPU", allocated("a", result(gpuA, 8, 100)), ""},
+		{"two GPUs", allocated("a", result(gpuA, 2, 10), result(gpuB, 2, 10)), ""},
+		{"two shares of one GPU", allocated("a", result(gpuA, 2, 10), result(gpuA, 3, 0)), ""},
+		{"another driver's are not ours", allocated("a", result(gpuA, 1, 0), result("nic", 0, 0, other(func(r *resourceapi.DeviceRequestAllocationResult) { r.Driver = "nic.example.com" }))), ""},
+		{"nothing of ours", allocated("a"), "it was allocated nothing of gpumem.dev"},
+		{"not allocated", waits, "it is not allocated"},
+		{"too much memory", allocated("a", result(gpuA, 9, 0)), "GPU 0 has 8192 MiB, 0 of them prepared for other claims: 9216 more are too much"},
+		{"two shares of one GPU are too much", allocated("a", result(gpuA, 5, 0), result(gpuA, 5, 0)), "10240 more are too much"},
+		{"too many cores", allocated("a", result(gpuA, 1, 60), result(gpuA, 1, 60)), "120 more are too much"},
+		{"unequal parts", allocated("a", result(gpuA, 2, 0), result(gpuB, 3, 0)), "GPUs of one request give equal parts"},
+		{"a GPU that is gone", allocated("a", result("gpu-c", 2, 0)), "it has a GPU that is not on this node: gpu-c"},
+		{"another node", allocated("a", result(gpuA, 2, 0, func(r *resourceapi.DeviceRequestAllocationResult) { r.Pool = "node2" })), "of node node2, and this is node1"},
+		{"two requests", allocated("a", result(gpuA, 2, 0), result(gpuB, 2, 0, func(r *resourceapi.DeviceRequestAllocationResult) { r.Request = "second" })), "several requests, gpu and second"},
+		{"admin access", allocated("a", result(gpuA, 2, 0, func(r *resourceapi.DeviceRequestAllocationResult) { r.AdminAccess = new(true) })), "admin access"},
+		{"no amount", allocated("a", result(gpuA, 2, 0, func(r *resourceapi.DeviceRequestAllocationResult) { r.ConsumedCapacity = nil })), "is DRAConsumableCapacity on"},
+		{"no whole MiB", allocated("a", result(gpuA, 2, 0, func(r *resourceapi.DeviceRequestAllocationResult) {
+			r.ConsumedCapacity["memory"] = resource.MustParse("1k")
+		})), "1k of memory, which is not whole MiB"},
+		{"no whole units", allocated("a", result(gpuA, 2, 0, func(r *resourceapi.DeviceRequestAllocationResult) {
+			r.ConsumedCapacity["memory"] = resource.MustParse("1500Mi")
+		})), "no whole units of 1024 MiB"},
+		{"more cores than there are", allocated("a", result(gpuA, 2, 101)), "101 of the 100 per cent of cores"},
+		{"parameters", withConfig, "it has parameters for gpumem.dev, which takes none"},
+	}
+	for _, test := range tests {
+		t.Run(test.name, func(t *testing.T) {
+			r := newRig(t, plugintest.TwoGPUs(), newMemory())
+			got := r.one(t, test.claim)
+			switch {
+			case test.want == "" && got.Err != nil:
+				t.Error(got.Err)
+			case test.want != "" && (got.Err == nil || !strings.Contains(got.Err.Error(), test.want)):
+				t.Errorf("error %v, want %q", got.Err, test.want)
+			case test.want != "" && (len(r.disk.specs) > 0 || len(r.Claims()) > 0):
+				t.Errorf("left of what was refused: %v, %v", r.disk.specs, r.Claims())
+			}
+		})
+	}
+}
+
+func TestTheSumOnAGPUIsHeldTo(t *testing.T) {
+	r := newRig(t, plugintest.TwoGPUs(), newMemory())
+	if got := r.one(t, allocated("a", result(gpuA, 5, 60))); got.Err != nil {
+		t.Fatal(got.Err)
+	}
+	for _, test := range []struct {
+		name, want string
+		claim      *resourceapi.ResourceClaim
+	}{
+		{"memory", "GPU 0 has 8192 MiB, 5120 of them prepared for other claims: 4096 more are too much", allocated("b", result(gpuA, 4, 0))},
+		{"cores", "GPU 0 has 60 per cent of its cores prepared for other claims: 50 more are too much", allocated("b", result(gpuA, 1, 50))},
+	} {
+		if got := r.one(t, test.claim); got.Err == nil || !strings.Contains(got.Err.Error(), test.want) {
+			t.Errorf("%s: error %v, want %q", test.name, got.Err, test.want)
+		}
+	}
+	if got := r.one(t, allocated("b", result(gpuA, 3, 40))); got.Err != nil {
+		t.Error(got.Err)
+	}
+	// The same claim, allocated again, counts once.
+	if got := r.one(t, allocated("a", result(gpuA, 4, 60))); got.Err != nil {
+		t.Error(got.Err)
+	}
+	if got := r.disk.env(t, "uid-a")["GPUMEM_LIMIT_MIB"]; got != "4096" {
+		t.Errorf("limit %s MiB", got)
+	}
+}
+
+// What a claim's file gives is what the device plugin answers for the same grant, level by level.
+func TestAClaimGivesWhatTheDevicePluginGives(t *testing.T) {
+	for _, test := range []struct {
+		name       string
+		level      gpu.Enforcement
+		mps        int
+		strategy   containers.Strategy
+		want       map[string]string
+		mounts     []string
+		devices    []string
+		namespaces map[string]mps.Namespace
+	}{
+		{name: "advisory", level: gpu.EnforcementAdvisory, strategy: containers.Envvar,
+			want: map[string]string{"GPUMEM_ENFORCEMENT": "advisory", "GPUMEM_LIMIT_MIB": "2048", "GPUMEM_CORE_PERCENT": "30", "NVIDIA_VISIBLE_DEVICES": string(plugintest.GPUB)}},
+		{name: "mps 2", level: gpu.EnforcementMPS, mps: 2, strategy: containers.VolumeMounts,
+			want:   map[string]string{"CUDA_MPS_PINNED_DEVICE_MEM_LIMIT": "0=2048M", "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE": "30", "CUDA_MPS_PIPE_DIRECTORY": "/run/gpumem/mps/pipe", "NVIDIA_VISIBLE_DEVICES": "/var/run/nvidia-container-devices"},
+			mounts: []string{"/run/gpumem/mps/pipe ro", "/dev/shm rw", "/var/run/nvidia-container-devices/" + string(plugintest.GPUB) + " rw"}},
+		{name: "mps 3", level: gpu.EnforcementMPS, mps: 3, strategy: containers.CDICRI,
+			want:       map[string]string{"NVIDIA_VISIBLE_DEVICES": "void", "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT": "", "GPUMEM_ENFORCEMENT": "mps"},
+			devices:    []string{"nvidia.com/gpu=" + string(plugintest.GPUB)},
+			namespaces: map[string]mps.Namespace{containers.Namespace([]gpu.SlotID{"uid-a"}): {LimitMiB: 2048, Percent: 30}},
+			mounts:     []string{mps.NamespacePipe("/run/gpumem/mps", containers.Namespace([]gpu.SlotID{"uid-a"})) + " ro", "/dev/shm rw"}},
+		{name: "kernel", level: gpu.EnforcementKernel, strategy: containers.CDIAnnotations,
+			want:    map[string]string{"NVIDIA_GPU_MEMORY_LIMIT": "2048", "NVIDIA_GPU_MEMORY_REQUEST": "2048", "GPUMEM_FRACTION": "0.9200"},
+			devices: []string{"nvidia.com/gpu=" + string(plugintest.GPUB)}},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			inv := plugintest.TwoGPUs()
+			inv.Enforcement, inv.MPS = test.level, test.mps
+			r := newRig(t, inv, newMemory())
+			r.cfg.Containers.Strategy = test.strategy
+			got := r.one(t, allocated("a", result(gpuB, 2, 30)))
+			if got.Err != nil {
+				t.Fatal(got.Err)
+			}
+			if diff := cmp.Diff(append([]string{"gpumem.dev/claim=uid-a"}, test.devices...), got.Devices[0].CDIDeviceIDs); diff != "" {
+				t.Error(diff)
+			}
+			env := r.disk.env(t, "uid-a")
+			for name, value := range test.want {
+				if env[name] != value {
+					t.Errorf("%s=%q, want %q", name, env[name], value)
+				}
+			}
+			if diff := cmp.Diff(test.mounts, r.disk.mounts(t, "uid-a")); diff != "" {
+				t.Error(diff)
+			}
+			if test.namespaces == nil {
+				test.namespaces = map[string]mps.Namespace{}
+			}
+			if diff := cmp.Diff(test.namespaces, r.served); diff != "" {
+				t.Error(diff)
+			}
+			clear(r.served)
+			if r.keep(t.Context()); len(r.served) != len(test.namespaces) {
+				t.Errorf("the daemon is asked to keep %v", r.served)
+			}
+		})
+	}
+}
+
+// A claim keeps the level at which it was prepared, and waits while that does not hold.
+func TestAClaimKeepsItsLevel(t *testing.T) {
+	inv := plugintest.TwoGPUs()
+	inv.Enforcement, inv.MPS = gpu.EnforcementMPS, 2
+	r := newRig(t, inv, newMemory())
+	r.ready = errors.New("the MPS daemon does not answer")
+	claim := allocated("a", result(gpuA, 2, 0))
+	if got := r.one(t, claim); got.Err == nil || !strings.Contains(got.Err.Error(), "claim a: the MPS daemon does not answer") {
+		t.Errorf("error %v", got.Err)
+	}
+	r.ready = nil
+	r.source.Set(func(inv *gpu.Inventory) { inv.Enforcement, inv.MPS = gpu.EnforcementAdvisory, 0 })
+	if got := r.one(t, claim); got.Err != nil {
+		t.Error(got.Err)
+	}
+	if got := r.disk.env(t, claim.UID)["CUDA_MPS_PINNED_DEVICE_MEM_LIMIT"]; got != "0=2048M" {
+		t.Errorf("limit %q", got)
+	}
+}
+
+func TestCheckpointsThatAreNotRead(t *testing.T) {
+	for content, want := range map[string]string{
+		`{"v":2,"claims":[]}`: "version 2, and this program reads 1",
+		`{"v":1,"cla`:         "cannot be read",
+		``:                    "cannot be read",
+	} {
+		disk := newMemory()
+		disk.checkpoint = []byte(content)
+		if _, err := New(Config{}, nil, disk, nil); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%q: error %v, want %q", content, err, want)
+		}
+	}
+}
+
+// After a reboot the CDI files are gone, and the GPUs may have other indexes.
+func TestFilesAreMadeAgainFromTheCheckpoint(t *testing.T) {
+	r := newRig(t, plugintest.TwoGPUs(), newMemory())
+	if got := r.one(t, allocated("a", result(gpuA, 2, 0))); got.Err != nil {
+		t.Fatal(got.Err)
+	}
+	clear(r.disk.specs)
+	r.disk.specs["uid-strange"] = []byte("{}")
+	inv := plugintest.TwoGPUs()
+	inv.Devices[0].UUID, inv.Devices[1].UUID = inv.Devices[1].UUID, inv.Devices[0].UUID
+	r = newRig(t, inv, r.disk)
+	if err := r.Restore(); err != nil {
+		t.Fatal(err)
+	}
+	if _, ok := r.disk.specs["uid-strange"]; ok {
+		t.Error("a file without a claim is left")
+	}
+	if got := r.disk.env(t, "uid-a")["GPUMEM_GPU_INDEX"]; got != "1" {
+		t.Errorf("index %q", got)
+	}
+}

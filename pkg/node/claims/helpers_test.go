@@ -1,0 +1,182 @@
+package claims
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"maps"
+	"slices"
+	"strings"
+	"testing"
+
+	"go.uber.org/zap"
+	resourceapi "k8s.io/api/resource/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/dynamic-resource-allocation/kubeletplugin"
+	cdi "tags.cncf.io/container-device-interface/specs-go"
+
+	"github.com/gpumem/gpumem/pkg/core/gpu"
+	"github.com/gpumem/gpumem/pkg/node/containers"
+	"github.com/gpumem/gpumem/pkg/node/mps"
+	"github.com/gpumem/gpumem/pkg/node/nodestate"
+	"github.com/gpumem/gpumem/pkg/node/plugintest"
+)
+
+const (
+	domain = "gpumem.dev"
+	node   = "node1"
+)
+
+// The names of the two GPUs.
+var (
+	gpuA = deviceName(plugintest.GPUA)
+	gpuB = deviceName(plugintest.GPUB)
+)
+
+// errKilled is what all of a disk returns once its process was killed.
+var errKilled = errors.New("killed")
+
+// memory is a Disk that outlives those who write on it. They are killed before a step, or after it.
+type memory struct {
+	checkpoint []byte
+	specs      map[types.UID][]byte
+
+	left  int  // steps until the kill; negative: none
+	after bool // the last step is done all the same
+	dead  bool
+}
+
+func newMemory() *memory { return &memory{specs: make(map[types.UID][]byte), left: -1} }
+
+// step does what changes the disk, unless the process is killed.
+func (m *memory) step(do func()) error {
+	if m.dead {
+		return errKilled
+	}
+	if m.left == 0 {
+		if m.dead = true; m.after {
+			do()
+		}
+		return errKilled
+	}
+	m.left--
+	do()
+	return nil
+}
+
+// again is a process that begins after the kill.
+func (m *memory) again() { m.left, m.dead = -1, false }
+
+func (m *memory) Checkpoint() ([]byte, error) { return m.checkpoint, nil }
+
+func (m *memory) WriteCheckpoint(data []byte) error {
+	return m.step(func() { m.checkpoint = slices.Clone(data) })
+}
+
+func (m *memory) Specs() ([]types.UID, error) { return slices.Collect(maps.Keys(m.specs)), nil }
+
+func (m *memory) WriteSpec(uid types.UID, data []byte) error {
+	return m.step(func() { m.specs[uid] = slices.Clone(data) })
+}
+
+func (m *memory) RemoveSpec(uid types.UID) error { return m.step(func() { delete(m.specs, uid) }) }
+
+// env returns the environment that a claim's file gives to containers.
+func (m *memory) env(t *testing.T, uid types.UID) map[string]string {
+	t.Helper()
+	var file cdi.Spec
+	if err := json.Unmarshal(m.specs[uid], &file); err != nil {
+		t.Fatalf("CDI file of %s: %v", uid, err)
+	}
+	if len(file.Devices) != 1 || file.Devices[0].Name != string(uid) || file.Kind != domain+"/claim" {
+		t.Fatalf("CDI file of %s: %+v", uid, file)
+	}
+	out := make(map[string]string)
+	for _, variable := range file.Devices[0].ContainerEdits.Env {
+		name, value, _ := strings.Cut(variable, "=")
+		out[name] = value
+	}
+	return out
+}
+
+// rig is a driver with what surrounds it.
+type rig struct {
+	*Driver
+	disk   *memory
+	source *plugintest.Source
+	served map[string]mps.Namespace
+	ready  error
+}
+
+func newRig(t *testing.T, inv gpu.Inventory, disk *memory) *rig {
+	t.Helper()
+	r := &rig{disk: disk, source: plugintest.NewSource(inv), served: make(map[string]mps.Namespace)}
+	cfg := Config{
+		Domain: domain, Node: node, Cores: true, Containers: containers.DefaultConfig(),
+		Ready: func(context.Context, gpu.Enforcement) error { return r.ready },
+		Serve: func(_ context.Context, name string, want mps.Namespace) error {
+			r.served[name] = want
+			return nil
+		},
+	}
+	var err error
+	if r.Driver, err = New(cfg, nodestate.NewOffers(r.source, false), disk, zap.NewNop()); err != nil {
+		t.Fatal(err)
+	}
+	return r
+}
+
+// one prepares one claim.
+func (r *rig) one(t *testing.T, claim *resourceapi.ResourceClaim) kubeletplugin.PrepareResult {
+	t.Helper()
+	results, err := r.PrepareResourceClaims(t.Context(), []*resourceapi.ResourceClaim{claim})
+	if err != nil || len(results) != 1 {
+		t.Fatalf("prepare: %v, %v", results, err)
+	}
+	return results[claim.UID]
+}
+
+func (r *rig) undo(t *testing.T, uid types.UID) error {
+	t.Helper()
+	results, err := r.UnprepareResourceClaims(t.Context(), []kubeletplugin.NamespacedObject{{UID: uid}})
+	if err != nil || len(results) != 1 {
+		t.Fatalf("unprepare: %v, %v", results, err)
+	}
+	return results[uid]
+}
+
+// result is a part of a device: GiB, and per cent of the cores.
+func result(device string, gib, cores int64, change ...func(*resourceapi.DeviceRequestAllocationResult)) resourceapi.DeviceRequestAllocationResult {
+	out := resourceapi.DeviceRequestAllocationResult{
+		Request: "gpu", Driver: domain, Pool: node, Device: device, ShareID: new(types.UID("share")),
+		ConsumedCapacity: map[resourceapi.QualifiedName]resource.Quantity{
+			"memory": *resource.NewQuantity(gib<<30, resource.BinarySI), "cores": *resource.NewQuantity(cores, resource.DecimalSI),
+		},
+	}
+	for _, f := range change {
+		f(&out)
+	}
+	return out
+}
+
+func allocated(name string, results ...resourceapi.DeviceRequestAllocationResult) *resourceapi.ResourceClaim {
+	return &resourceapi.ResourceClaim{
+		ObjectMeta: metav1.ObjectMeta{Namespace: "ml", Name: name, UID: types.UID("uid-" + name)},
+		Status:     resourceapi.ResourceClaimStatus{Allocation: &resourceapi.AllocationResult{Devices: resourceapi.DeviceAllocationResult{Results: results}}},
+	}
+}
+
+// mounts returns what a claim's file mounts, with how.
+func (m *memory) mounts(t *testing.T, uid types.UID) (out []string) {
+	t.Helper()
+	var file cdi.Spec
+	if err := json.Unmarshal(m.specs[uid], &file); err != nil {
+		t.Fatal(err)
+	}
+	for _, mount := range file.Devices[0].ContainerEdits.Mounts {
+		out = append(out, mount.ContainerPath+" "+mount.Options[len(mount.Options)-1])
+	}
+	return out
+}

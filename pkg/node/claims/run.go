@@ -1,0 +1,132 @@
+package claims
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"sync"
+	"time"
+
+	"go.uber.org/zap"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/dynamic-resource-allocation/kubeletplugin"
+	"k8s.io/dynamic-resource-allocation/resourceslice"
+)
+
+// keepInterval is the time between two looks at whether the MPS daemon has the namespaces of all
+// claims. It keeps one for ten minutes that no process uses.
+const keepInterval = time.Minute
+
+// Runner brings a Driver to the kubelet, and its devices to the API server.
+type Runner struct {
+	driver  *Driver
+	client  kubernetes.Interface
+	kubelet string // the kubelet's folder
+	log     *zap.Logger
+
+	mu     sync.Mutex // guards the rest
+	helper *kubeletplugin.Helper
+	failed error // of what goes on in the background
+}
+
+// NewRunner returns a runner. The kubelet's folder must have the same path in this process as on
+// the node.
+func NewRunner(driver *Driver, client kubernetes.Interface, kubelet string, log *zap.Logger) *Runner {
+	return &Runner{driver: driver, client: client, kubelet: kubelet, log: log}
+}
+
+// StateDir returns the folder of a driver below the kubelet's.
+func StateDir(kubelet, domain string) string { return filepath.Join(kubelet, "plugins", domain) }
+
+// served is the driver, with the errors of the library that calls it.
+type served struct {
+	*Driver
+	runner *Runner
+}
+
+// HandleError implements kubeletplugin.DRAPlugin.
+func (s served) HandleError(_ context.Context, err error, msg string) {
+	err = fmt.Errorf("%s: %w", msg, err)
+	s.runner.log.Warn("the library of the driver reports an error", zap.Error(err))
+	var dropped *resourceslice.DroppedFieldsError
+	if errors.As(err, &dropped) || !errors.Is(err, kubeletplugin.ErrRecoverable) {
+		s.runner.fail(err)
+	}
+}
+
+func (r *Runner) fail(err error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.failed = err
+}
+
+// Run serves until the context is done.
+func (r *Runner) Run(ctx context.Context) error {
+	d := r.driver
+	if err := d.Restore(); err != nil {
+		return err
+	}
+	registry := filepath.Join(r.kubelet, "plugins_registry")
+	state := StateDir(r.kubelet, d.cfg.Domain)
+	if err := errors.Join(os.MkdirAll(registry, 0o755), os.MkdirAll(state, 0o755)); err != nil {
+		return err
+	}
+	helper, err := kubeletplugin.Start(ctx, served{d, r},
+		kubeletplugin.KubeClient(r.client), kubeletplugin.NodeName(d.cfg.Node), kubeletplugin.DriverName(d.cfg.Domain),
+		kubeletplugin.RegistrarDirectoryPath(registry), kubeletplugin.PluginDataDirectoryPath(state))
+	if err != nil {
+		return fmt.Errorf("serve the kubelet: %w", err)
+	}
+	defer helper.Stop()
+	r.mu.Lock()
+	r.helper = helper
+	r.mu.Unlock()
+	tick := time.NewTicker(keepInterval)
+	defer tick.Stop()
+	for {
+		offer, changed := d.offers.Now()
+		r.fail(nil) // what was wrong with the last ones may not be wrong with these
+		if err := helper.PublishResources(ctx, Resources(offer.Inventory, d.cfg.Domain, d.cfg.Node, d.cfg.Cores)); err != nil {
+			return fmt.Errorf("publish the devices: %w", err)
+		}
+		for published := true; published; {
+			select {
+			case <-ctx.Done():
+				return nil
+			case <-tick.C:
+				d.keep(ctx)
+			case <-changed:
+				published = false
+			}
+		}
+	}
+}
+
+// keep has the MPS daemon keep the namespaces of all claims.
+func (d *Driver) keep(ctx context.Context) {
+	offer, _ := d.offers.Now()
+	for _, c := range d.Claims() {
+		if err := d.serve(ctx, c, offer.Inventory); err != nil {
+			d.log.Warn("MPS does not know a claim", zap.String("claim", c.Namespace+"/"+c.Name), zap.Error(err))
+		}
+	}
+}
+
+// Missing says what is missing before claims are prepared.
+func (r *Runner) Missing() string {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	switch {
+	case r.failed != nil:
+		return r.failed.Error()
+	case r.helper == nil:
+		return "the GPUs of the node are not known yet"
+	case r.helper.RegistrationStatus() == nil:
+		return "the kubelet has not registered the driver yet"
+	case !r.helper.RegistrationStatus().PluginRegistered:
+		return "the kubelet refuses the driver: " + r.helper.RegistrationStatus().Error
+	}
+	return ""
+}
