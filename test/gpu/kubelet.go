@@ -202,18 +202,21 @@ func (n *node) connect(ctx context.Context, patience time.Duration, socket strin
 	}
 }
 
-// allocate asks for units of a GPU, by its UUID, as for a container, and returns the environment
-// that it gets.
-func (n *node) allocate(ctx context.Context, name, uuid string, units int) (map[string]string, error) {
-	prefix := strings.TrimPrefix(uuid, "GPU-")[:8] + "-"
+// allocate asks for units of each of some GPUs, by their UUIDs, as for a container, and returns the
+// environment that it gets.
+func (n *node) allocate(ctx context.Context, name string, units int, uuids ...string) (map[string]string, error) {
+	n.mu.Lock()
+	taken := slices.Concat(slices.Collect(maps.Values(n.given))...)
+	n.mu.Unlock()
 	var ids []string
-	for _, id := range n.devices {
-		if strings.HasPrefix(id, prefix) && len(ids) < units {
-			ids = append(ids, id)
+	for _, uuid := range uuids {
+		free := slices.DeleteFunc(slices.Clone(n.devices), func(id string) bool {
+			return !strings.HasPrefix(id, strings.TrimPrefix(uuid, "GPU-")[:8]+"-") || slices.Contains(taken, id)
+		})
+		if len(free) < units {
+			return nil, cannot("GPU %s has %d units free, and %d are wanted", uuid, len(free), units)
 		}
-	}
-	if len(ids) < units {
-		return nil, cannot("GPU %s offers %d units, and %d are wanted", uuid, len(ids), units)
+		ids = append(ids, free[:units]...)
 	}
 	answer, err := n.client.Allocate(ctx, &pluginapi.AllocateRequest{ContainerRequests: []*pluginapi.ContainerAllocateRequest{{DevicesIds: ids}}})
 	if err != nil {

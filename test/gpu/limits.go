@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 	"strconv"
+	"strings"
 )
 
 // The levels of enforcement, and sharing without any of them.
@@ -24,7 +25,7 @@ const (
 	neighbour = "a neighbour goes on meanwhile"
 	managed   = "managed memory of twice the grant can be had"
 	second    = "the same on the second GPU, while the first is used"
-	listed    = "limits of two GPUs in one process"
+	pair      = "the same on each GPU of a pod of two"
 )
 
 // atLevel is the part that allocates memory at a level.
@@ -68,14 +69,25 @@ func (k kit) at(ctx context.Context, level string, use func(*node, *runtime, con
 	return use(n, r, c)
 }
 
-// give has the device plugin give a container memory of a GPU, by its index.
-func (k kit) give(ctx context.Context, n *node, r *runtime, level, name string, index int) (container, error) {
-	env, err := n.allocate(ctx, name, k.facts.gpus[index].uuid, k.units)
+// give has the device plugin give a container memory of GPUs, by their indexes.
+func (k kit) give(ctx context.Context, n *node, r *runtime, level, name string, indexes ...int) (container, error) {
+	var uuids []string
+	for _, i := range indexes {
+		uuids = append(uuids, k.facts.gpus[i].uuid)
+	}
+	env, err := n.allocate(ctx, name, k.units, uuids...)
 	if err != nil {
 		return container{}, err
 	}
-	if got := env["GPUMEM_ENFORCEMENT"]; got != level {
-		return container{}, fmt.Errorf("containers get the level %q", got)
+	want := level
+	if level == mpsLevel && len(indexes) > 1 && k.facts.protocol() < 3 {
+		want = advisory // the list of limits that protocol 2 has holds while a program sees all of its GPUs
+	}
+	if got := env["GPUMEM_ENFORCEMENT"]; got != want {
+		return container{}, fmt.Errorf("containers get the level %q, want %q", got, want)
+	}
+	if got, want := env["NVIDIA_VISIBLE_DEVICES"], strings.Join(uuids, ","); got != want {
+		return container{}, fmt.Errorf("the container was given GPU %s, want %s", got, want)
 	}
 	return container{name: name, env: env, node: n, runtime: r}, nil
 }
@@ -99,9 +111,7 @@ func (k kit) allocations(ctx context.Context, level string, a *answers, n *node,
 	tell(neighbour, <-computed, false)
 	tell(managed, k.run(ctx, c, "managed", twice), false)
 	a.tell(second, "", k.onSecond(ctx, level, n, r, c, half, twice))
-	if level == mpsLevel {
-		a.tell(listed, "", k.list(ctx, c, limit))
-	}
+	a.tell(pair, "", k.onBoth(ctx, level, n, r, half, twice))
 	return nil
 }
 
@@ -126,9 +136,6 @@ func (k kit) onSecond(ctx context.Context, level string, n *node, r *runtime, fi
 	if err != nil {
 		return err
 	}
-	if got := c.env["NVIDIA_VISIBLE_DEVICES"]; got != k.facts.gpus[1].uuid {
-		return fmt.Errorf("the container was given GPU %s", got)
-	}
 	computed := make(chan Probe, 1)
 	go func() { computed <- k.run(ctx, first, "spin", k.time()) }()
 	return errors.Join(
@@ -144,21 +151,22 @@ func about(what string, err error) error {
 	return fmt.Errorf("%s: %w", what, err)
 }
 
-// list asks whether a client's list of limits holds on both GPUs of a process.
-func (k kit) list(ctx context.Context, c container, limitMiB int) error {
-	switch {
-	case len(k.facts.gpus) < 2:
+// onBoth asks for memory of each GPU of a container that has two, and of each alone, as a launcher
+// of workers does.
+func (k kit) onBoth(ctx context.Context, level string, n *node, r *runtime, half, twice string) error {
+	if len(k.facts.gpus) < 2 {
 		return cannot("the machine has one GPU")
-	case c.env["CUDA_MPS_PINNED_DEVICE_MEM_LIMIT"] == "":
-		return cannot("with this driver the limits of a container are its namespace's, and it has no list")
 	}
-	uuids := k.facts.gpus[0].uuid + "," + k.facts.gpus[1].uuid
-	c = c.with("NVIDIA_VISIBLE_DEVICES="+uuids, fmt.Sprintf("CUDA_MPS_PINNED_DEVICE_MEM_LIMIT=0=%dM,1=%dM", limitMiB, limitMiB))
+	c, err := k.give(ctx, n, r, level, "pair", 0, 1)
+	if err != nil {
+		return err
+	}
 	var errs []error
-	for gpu := range 2 {
-		index := strconv.Itoa(gpu)
-		errs = append(errs, about("GPU "+index+", "+within, k.run(ctx, c, "alloc", strconv.Itoa(limitMiB/2), index).wants(false)),
-			about("GPU "+index+", "+beyond, k.run(ctx, c, "alloc", strconv.Itoa(limitMiB*2), index).wants(true)))
+	for i, index := range []string{"0", "1"} {
+		errs = append(errs, about("GPU "+index+", "+within, k.run(ctx, c, "alloc", half, index).wants(false)),
+			about("GPU "+index+", "+beyond, k.run(ctx, c, "alloc", twice, index).wants(level != advisory)))
+		worker := c.with("CUDA_VISIBLE_DEVICES=" + k.facts.gpus[i].uuid)
+		errs = append(errs, about("GPU "+index+" alone, "+beyond, k.run(ctx, worker, "alloc", twice).wants(c.env["GPUMEM_ENFORCEMENT"] != advisory)))
 	}
 	return errors.Join(errs...)
 }

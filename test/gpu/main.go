@@ -156,9 +156,9 @@ type part struct {
 }
 
 var parts = []part{
-	atLevel(advisory, within, beyond, forked, both, neighbour, managed, second),
-	atLevel(mpsLevel, within, beyond, forked, both, neighbour, managed, second, listed),
-	atLevel(kernelLevel, within, beyond, forked, both, neighbour, managed, second),
+	atLevel(advisory, within, beyond, forked, both, neighbour, managed, second, pair),
+	atLevel(mpsLevel, within, beyond, forked, both, neighbour, managed, second, pair),
+	atLevel(kernelLevel, within, beyond, forked, both, neighbour, managed, second, pair),
 	{"vendor", vendorNames(), kit.vendor},
 	{"cores", coreNames(), kit.cores},
 	{"sharing", sharingNames(), kit.sharing},

@@ -150,12 +150,15 @@ func TestPictures(t *testing.T) {
 		}
 	}
 	// 100 of 800 at the left, 104 at the right; 99 and 700 with MPS.
-	for _, line := range []string{`points="70.0,311.2 490.0,309.7"`, `points="70.0,311.6 490.0,78.8"`} {
+	for _, line := range []string{
+		`points="70.0,331.2 490.0,329.7" fill="none" stroke="#4477aa" stroke-width="6"`, `points="70.0,331.6 490.0,98.8" fill="none" stroke="#ee6677" stroke-width="4"`,
+		">Throughput of all programs together<", ">Some GPU 80GB, driver 999.10.01, 2000-01-02<", ">kernels/s<",
+	} {
 		if !strings.Contains(sample().throughput(), line) {
 			t.Errorf("no line %s in\n%s", line, sample().throughput())
 		}
 	}
-	for value, want := range map[float64]float64{0: 1, 1: 1, 3: 4, 700: 800, 0.15: 0.2, 9: 10} {
+	for value, want := range map[float64]float64{0: 1, 1: 1, 2.5: 3, 3.5: 4, 401: 600, 700: 800, 0.15: 0.2, 9: 10} {
 		if got := nice(value); got != want {
 			t.Errorf("nice(%g) is %g, want %g", value, got, want)
 		}
