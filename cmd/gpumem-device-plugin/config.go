@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"net"
@@ -50,6 +51,9 @@ func (o options) config() (config, error) {
 	m.require(o.onOveruse == overuseWarn || o.onOveruse == overuseEvict, "on-overuse", "%q, want warn or evict", o.onOveruse)
 	m.require(o.toleranceMiB >= 0, "overuse-tolerance-mib", "%d, want 0 or more", o.toleranceMiB)
 	m.require(o.kubeletDir != "", "kubelet-dir", "is empty")
+	c.kubeletRootDir = cmp.Or(o.kubeletRootDir, o.kubeletDir)
+	m.require(!o.claims || filepath.IsAbs(c.kubeletRootDir), "kubelet-root-dir", "%q, want an absolute path: the kubelet sees it too", c.kubeletRootDir)
+	m.require(!o.claims || filepath.IsAbs(o.cdiDir), "cdi-dir", "%q, want an absolute path: the container runtime sees it too", o.cdiDir)
 	_, _, err := net.SplitHostPort(o.probeListen)
 	m.check("probe-listen", err)
 	c.plugin.PlaceUnassigned = o.unassigned == unassignedPlace

@@ -61,6 +61,14 @@ func start(ctx context.Context, log *zap.Logger, cfg config) (err error) {
 	if err != nil {
 		return err
 	}
+	if cfg.claims {
+		switch by, err := chooseAPI(ctx, log, cfg, client); {
+		case err != nil:
+			return err
+		case by.claims:
+			return startClaims(ctx, log, cfg, client, by.node)
+		}
+	}
 	kubelet, err := podresources.New(filepath.Join(cfg.kubeletDir, "pod-resources", "kubelet.sock"), string(cfg.names.GPUMem()), string(cfg.names.GPUCore()))
 	if err != nil {
 		return err

@@ -25,7 +25,7 @@ func TestOptionsReportAllMistakes(t *testing.T) {
 	args := []string{
 		"--resource-domain=Not A Domain", "--unit-mib=0", "--reserve-mib=-1", "--probe-interval=1ms", "--ignore-xids=79,x",
 		"--unassigned=maybe", "--policy=best", "--device-list-strategy=cdi", "--framework-env=caffe", "--enforcement=hard", "--mps-dir=here", "--on-overuse=kill", "--overuse-tolerance-mib=-1", "--kubelet-dir=",
-		"--gpu-speeds=/absent", "--probe-listen=8012", "--kube-api-qps=0", "--log-level=loud",
+		"--claims", "--kubelet-root-dir=here", "--cdi-dir=here", "--gpu-speeds=/absent", "--probe-listen=8012", "--kube-api-qps=0", "--log-level=loud",
 	}
 	if err := o.parse(args, io.Discard); err != nil {
 		t.Fatal(err)
@@ -35,7 +35,7 @@ func TestOptionsReportAllMistakes(t *testing.T) {
 		t.Fatal("all is well")
 	}
 	for _, want := range []string{
-		"--node-name", "--resource-domain", "--unit-mib", "--reserve-mib", "--gpu-speeds", "--probe-interval", "--ignore-xids", "--unassigned",
+		"--node-name", "--resource-domain", "--unit-mib", "--reserve-mib", "--kubelet-root-dir", "--cdi-dir", "--gpu-speeds", "--probe-interval", "--ignore-xids", "--unassigned",
 		"--policy", "--device-list-strategy", "--framework-env", "--enforcement", "--mps-dir", "--on-overuse", "--overuse-tolerance-mib", "--kubelet-dir", "--probe-listen", "--kube-api-qps", "--log-level",
 	} {
 		if !strings.Contains(err.Error(), want) {

@@ -58,6 +58,10 @@ type options struct {
 	kubeletDir  string
 	probeListen string
 
+	claims         bool
+	kubeletRootDir string
+	cdiDir         string
+
 	kube        daemon.Kube
 	log         daemon.Log
 	showVersion bool
@@ -89,6 +93,7 @@ func defaultOptions() options {
 		toleranceMiB:  512,
 		kubeletDir:    "/var/lib/kubelet",
 		probeListen:   ":8012",
+		cdiDir:        "/var/run/cdi",
 		kube:          daemon.Kube{QPS: 20, Burst: 40},
 		log:           daemon.DefaultLog(),
 	}
@@ -128,6 +133,9 @@ func (o *options) addFlags(f *pflag.FlagSet) {
 	f.Int64Var(&o.toleranceMiB, "overuse-tolerance-mib", o.toleranceMiB, "`MiB` that a container may use beyond its grant before that, for CUDA's contexts")
 	f.StringVar(&o.kubeletDir, "kubelet-dir", o.kubeletDir, "`directory` of the kubelet, with device-plugins and pod-resources in it")
 	f.StringVar(&o.probeListen, "probe-listen", o.probeListen, "`address` of /healthz, /readyz, /metrics and /version")
+	f.BoolVar(&o.claims, "claims", o.claims, "on a node with the label DOMAIN/api=claims, hand out GPUs by ResourceClaims instead of the extended resource")
+	f.StringVar(&o.kubeletRootDir, "kubelet-root-dir", o.kubeletRootDir, "`directory` of the kubelet as the node has it, the same here, for --claims; empty: that of --kubelet-dir")
+	f.StringVar(&o.cdiDir, "cdi-dir", o.cdiDir, "`directory` where the container runtime looks for CDI files, for --claims")
 	o.kube.AddFlags(f)
 	o.log.AddFlags(f)
 	f.BoolVar(&o.showVersion, "version", false, "print the version and end")

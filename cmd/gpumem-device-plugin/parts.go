@@ -66,12 +66,7 @@ func newParts(log *zap.Logger, cfg config, client kubernetes.Interface, kubelet 
 		pods: nodepods.NewPods(client, names, cfg.nodeName, log.Named("pods")),
 		node: nodepods.NewNode(client, names, cfg.nodeName, log.Named("node")),
 	}
-	p.prober = nvml.New(nvml.Config{
-		Open:    nvml.Opener(cfg.nvmlLibrary, cfg.driverRoot),
-		UnitMiB: cfg.unitMiB, ReserveMiB: cfg.reserveMiB, Speeds: cfg.speeds, Told: p.node.Told,
-		Interval: cfg.probeInterval, Retry: probeRetry, Timeout: probeTimeout,
-		Recovery: probeRecovery, IgnoreXIDs: cfg.ignoreXIDs,
-	}, log.Named("nvml"))
+	p.prober = newProber(log, cfg, p.node)
 	registry := metrics.NewRegistry(version)
 	p.metrics = metrics.Handler(registry)
 	measured := metrics.NewDevicePlugin(registry)
@@ -97,6 +92,16 @@ func newParts(log *zap.Logger, cfg config, client kubernetes.Interface, kubelet 
 		p.count = deviceplugin.NewRunner(dir, string(names.GPUCount()), deviceplugin.NewCount(p.plugin.Offers.Inventory), log.Named("runner"))
 	}
 	return p
+}
+
+// newProber returns who looks for the node's GPUs.
+func newProber(log *zap.Logger, cfg config, node *nodepods.Node) *nvml.Prober {
+	return nvml.New(nvml.Config{
+		Open:    nvml.Opener(cfg.nvmlLibrary, cfg.driverRoot),
+		UnitMiB: cfg.unitMiB, ReserveMiB: cfg.reserveMiB, Speeds: cfg.speeds, Told: node.Told,
+		Interval: cfg.probeInterval, Retry: probeRetry, Timeout: probeTimeout,
+		Recovery: probeRecovery, IgnoreXIDs: cfg.ignoreXIDs,
+	}, log.Named("nvml"))
 }
 
 // evictor returns who evicts pods that use too much; nil when nobody is to.

@@ -65,6 +65,9 @@ var settings = map[string]setting{
 	"docs/install.md":         {dryRun: true},
 	"docs/existing-scheduler.md": {installs: true, before: `
 		kubectl -n kube-system create configmap kubeadm-config --from-literal=ClusterConfiguration='kind: ClusterConfiguration'`},
+	"docs/claims.md": {installs: true, after: `
+		kubectl apply -f config/samples/claim.yaml && kubectl wait --for=condition=Ready pod/by-claim --timeout=2m
+		kubectl delete -f config/samples/claim.yaml && kubectl label node node1 gpumem.dev/api-`},
 	"docs/moving-from-hami.md": {installs: true, before: `kubectl label node node1 gpu=on`},
 	"docs/packing.md": {
 		before: `kubectl apply -f config/samples/pod.yaml && kubectl wait --for=condition=Ready pod/single --timeout=2m`,

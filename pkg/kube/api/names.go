@@ -58,6 +58,13 @@ func (k Keys) GPUShare() bool { return k.domain == gpushareDomain }
 // asks for it.
 func (k Keys) GPUCount() v1.ResourceName { return v1.ResourceName(k.domain + "/gpu-count") }
 
+// API is the label of nodes that says how their GPUs are handed out: ByClaims, or else by the
+// device plugin.
+func (k Keys) API() string { return k.key("api") }
+
+// ByClaims is a value of the label API.
+const ByClaims = "claims"
+
 func (k Keys) key(name string) string { return k.domain + "/" + name }
 
 // Annotations that users write on pods. All there are, and what they do: annotations.

@@ -67,6 +67,17 @@ type Folders struct {
 	Name  string // begins the name of our files there
 }
 
+// NewFolders makes the folders of a driver: its own, below the kubelet's, that of CDI files, and
+// that in which the kubelet looks for it.
+func NewFolders(kubelet, cdi, domain string) (Folders, error) {
+	f := Folders{State: state(kubelet, domain), CDI: cdi, Name: domain}
+	return f, errors.Join(os.MkdirAll(f.State, 0o755), os.MkdirAll(f.CDI, 0o755), os.MkdirAll(registry(kubelet), 0o755))
+}
+
+func state(kubelet, domain string) string { return filepath.Join(kubelet, "plugins", domain) }
+
+func registry(kubelet string) string { return filepath.Join(kubelet, "plugins_registry") }
+
 const checkpointFile = "checkpoint.json"
 
 // Checkpoint implements Disk.

@@ -4,12 +4,11 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"os"
-	"path/filepath"
 	"sync"
 	"time"
 
 	"go.uber.org/zap"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/dynamic-resource-allocation/kubeletplugin"
 	"k8s.io/dynamic-resource-allocation/resourceslice"
@@ -23,7 +22,8 @@ const keepInterval = time.Minute
 type Runner struct {
 	driver  *Driver
 	client  kubernetes.Interface
-	kubelet string // the kubelet's folder
+	kubelet string    // the kubelet's folder
+	node    types.UID // of the node's object, which owns the slices
 	log     *zap.Logger
 
 	mu     sync.Mutex // guards the rest
@@ -32,13 +32,10 @@ type Runner struct {
 }
 
 // NewRunner returns a runner. The kubelet's folder must have the same path in this process as on
-// the node.
-func NewRunner(driver *Driver, client kubernetes.Interface, kubelet string, log *zap.Logger) *Runner {
-	return &Runner{driver: driver, client: client, kubelet: kubelet, log: log}
+// the node, and has those that NewFolders makes.
+func NewRunner(driver *Driver, client kubernetes.Interface, kubelet string, node types.UID, log *zap.Logger) *Runner {
+	return &Runner{driver: driver, client: client, kubelet: kubelet, node: node, log: log}
 }
-
-// StateDir returns the folder of a driver below the kubelet's.
-func StateDir(kubelet, domain string) string { return filepath.Join(kubelet, "plugins", domain) }
 
 // served is the driver, with the errors of the library that calls it.
 type served struct {
@@ -68,14 +65,9 @@ func (r *Runner) Run(ctx context.Context) error {
 	if err := d.Restore(); err != nil {
 		return err
 	}
-	registry := filepath.Join(r.kubelet, "plugins_registry")
-	state := StateDir(r.kubelet, d.cfg.Domain)
-	if err := errors.Join(os.MkdirAll(registry, 0o755), os.MkdirAll(state, 0o755)); err != nil {
-		return err
-	}
 	helper, err := kubeletplugin.Start(ctx, served{d, r},
-		kubeletplugin.KubeClient(r.client), kubeletplugin.NodeName(d.cfg.Node), kubeletplugin.DriverName(d.cfg.Domain),
-		kubeletplugin.RegistrarDirectoryPath(registry), kubeletplugin.PluginDataDirectoryPath(state))
+		kubeletplugin.KubeClient(r.client), kubeletplugin.NodeName(d.cfg.Node), kubeletplugin.NodeUID(r.node), kubeletplugin.DriverName(d.cfg.Domain),
+		kubeletplugin.RegistrarDirectoryPath(registry(r.kubelet)), kubeletplugin.PluginDataDirectoryPath(state(r.kubelet, d.cfg.Domain)))
 	if err != nil {
 		return fmt.Errorf("serve the kubelet: %w", err)
 	}

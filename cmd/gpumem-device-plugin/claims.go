@@ -1,0 +1,142 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/http"
+	"path/filepath"
+	"time"
+
+	"go.uber.org/zap"
+	"golang.org/x/sync/errgroup"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/kubernetes"
+
+	"github.com/gpumem/gpumem/pkg/core/gpu"
+	"github.com/gpumem/gpumem/pkg/kube/api"
+	"github.com/gpumem/gpumem/pkg/node/claims"
+	"github.com/gpumem/gpumem/pkg/node/coexist"
+	"github.com/gpumem/gpumem/pkg/node/enforcement"
+	"github.com/gpumem/gpumem/pkg/node/mps"
+	"github.com/gpumem/gpumem/pkg/node/nodepods"
+	"github.com/gpumem/gpumem/pkg/node/nodestate"
+	"github.com/gpumem/gpumem/pkg/node/nvml"
+	"github.com/gpumem/gpumem/pkg/node/podresources"
+	"github.com/gpumem/gpumem/pkg/process/serve"
+	"github.com/gpumem/gpumem/pkg/report/metrics"
+)
+
+// choiceRetry is the time between two tries to learn by which API the node's GPUs are handed out.
+const choiceRetry = 2 * time.Second
+
+// A choice is by which API the node's GPUs are handed out.
+type choice struct {
+	claims bool
+	node   types.UID
+}
+
+// chooseAPI reads the node's label, and what is on the node. It waits for the API server: nothing is
+// handed out before it is known who does.
+func chooseAPI(ctx context.Context, log *zap.Logger, cfg config, client kubernetes.Interface) (choice, error) {
+	disk, err := claims.NewFolders(cfg.kubeletRootDir, cfg.cdiDir, cfg.names.Domain())
+	if err != nil {
+		return choice{}, err
+	}
+	prepared, err := claims.Prepared(disk)
+	if err != nil {
+		return choice{}, err
+	}
+	for {
+		seen, err := nodepods.Look(ctx, client, cfg.names, cfg.nodeName)
+		if err == nil {
+			labelled := seen.Labels[cfg.names.API()] == api.ByClaims
+			by, why := claims.Choose(labelled, prepared, seen.Holders)
+			log.Info("who hands out the GPUs is chosen", zap.Bool("claims", by), zap.Bool("labelled", labelled), zap.String("reason", why))
+			return choice{claims: by, node: seen.UID}, nil
+		}
+		log.Warn("the node is not known yet", zap.String("node", cfg.nodeName), zap.Error(err))
+		select {
+		case <-ctx.Done():
+			return choice{}, nil
+		case <-time.After(choiceRetry):
+		}
+	}
+}
+
+// startClaims serves a node by claims until the context is done.
+func startClaims(ctx context.Context, log *zap.Logger, cfg config, client kubernetes.Interface, node types.UID) (err error) {
+	kubelet, err := podresources.New(filepath.Join(cfg.kubeletDir, "pod-resources", "kubelet.sock"))
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, kubelet.Close()) }()
+	disk, err := claims.NewFolders(cfg.kubeletRootDir, cfg.cdiDir, cfg.names.Domain())
+	if err != nil {
+		return err
+	}
+	group, ctx := errgroup.WithContext(ctx)
+	events, err := nodepods.NewEvents(ctx, client, "gpumem-device-plugin", cfg.nodeName)
+	if err != nil {
+		return err
+	}
+	listener, err := (&net.ListenConfig{}).Listen(ctx, "tcp", cfg.probeListen)
+	if err != nil {
+		return fmt.Errorf("listen for probes: %w", err)
+	}
+	object := nodepods.NewNode(client, cfg.names, cfg.nodeName, log.Named("node"))
+	prober := newProber(log, cfg, object)
+	ours := coexist.NewNode(cfg.devices, string(cfg.names.GPUMem()), usersInterval, prober, kubelet, events, log.Named("coexist"))
+	level := newLevel(log, cfg, ours, func() error { return errors.New("claims have no limit by the driver yet") })
+	offers := nodestate.NewOffers(level, !cfg.cores)
+	driver, err := claims.New(claims.Config{
+		Domain: cfg.names.Domain(), Node: cfg.nodeName, Cores: cfg.cores, Containers: cfg.plugin.Containers,
+		Ready: level.Ready, Serve: mps.NewClient(cfg.mpsDir).Serve,
+	}, offers, disk, log.Named("claims"))
+	if err != nil {
+		return err
+	}
+	runner := claims.NewRunner(driver, client, cfg.kubeletRootDir, node, log.Named("claims"))
+	registry := metrics.NewRegistry(version)
+	metrics.RegisterGPUs(registry, gpus{level, prober})
+	p := claimsParts{prober: prober, ours: ours, level: level, offers: offers, runner: runner, object: object}
+	for _, run := range p.runs(listener, metrics.Handler(registry), cfg.unitMiB) {
+		group.Go(func() error { return run(ctx) })
+	}
+	log.Info("serving claims", zap.Stringer("probes", listener.Addr()))
+	err = group.Wait()
+	log.Info("stopped", zap.Error(err))
+	return err
+}
+
+// claimsParts are what the process is made of that serves claims.
+type claimsParts struct {
+	prober *nvml.Prober
+	ours   *coexist.Node
+	level  *enforcement.Node
+	offers *nodestate.Offers
+	runner *claims.Runner
+	object *nodepods.Node
+}
+
+// runs returns what is to run, each until its context is done.
+func (p claimsParts) runs(listener net.Listener, measured http.Handler, unitMiB int64) []func(context.Context) error {
+	after := func(ready <-chan struct{}, run func(context.Context) error) func(context.Context) error {
+		return func(ctx context.Context) error {
+			return when(ctx, ready, func() error { return run(ctx) })
+		}
+	}
+	// To those who place pods by the extended resource, the node has no GPU.
+	none := func() (gpu.Inventory, <-chan struct{}) { return gpu.Inventory{UnitMiB: unitMiB}, nil }
+	given := func() ([]gpu.PodAllocation, bool, <-chan struct{}) { return nil, true, nil }
+	probes := serve.Probes(version, measured, p.offers.Alive, serve.Check{Name: "claims", Missing: p.runner.Missing}, serve.Check{Name: "inventory", Missing: p.object.Missing})
+	return []func(context.Context) error{
+		p.prober.Run,
+		after(p.prober.Probed(), p.ours.Run),
+		after(p.ours.Looked(), p.level.Run),
+		after(p.level.Looked(), p.runner.Run),
+		after(p.level.Looked(), func(ctx context.Context) error { return p.object.Run(ctx, none, given) }),
+		func(ctx context.Context) error { return serve.Run(ctx, listener, probes) },
+	}
+}
