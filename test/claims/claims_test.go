@@ -1,0 +1,453 @@
+package claims
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"maps"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	v1 "k8s.io/api/core/v1"
+	resourceapi "k8s.io/api/resource/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/wait"
+	"k8s.io/client-go/kubernetes"
+
+	"github.com/gpumem/gpumem/test/cluster"
+	"github.com/gpumem/gpumem/test/fakenvml"
+	"github.com/gpumem/gpumem/test/stack"
+)
+
+const (
+	domain    = "gpumem.dev"
+	node      = "node1"
+	namespace = "default"
+	// patience bounds every wait for something that takes a loaded machine seconds.
+	patience = 2 * time.Minute
+)
+
+// env is a cluster with one node of two GPUs of 14 GiB, which hands them out by claims.
+type env struct {
+	*testing.T
+	ctx     context.Context
+	cluster *cluster.Cluster
+	stack   *stack.Stack
+	client  kubernetes.Interface
+}
+
+func TestClaims(t *testing.T) {
+	if testing.Short() {
+		t.Skip("the tests on a real cluster are left out with -short")
+	}
+	if err := cluster.CheckHost(); err != nil {
+		t.Skip("no real cluster on this machine:", err)
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), 15*time.Minute)
+	defer cancel()
+	log := stack.Progress(t.Output())
+	cache, err := cluster.DefaultCacheDir()
+	if err != nil {
+		t.Fatal(err)
+	}
+	built, err := stack.Build(ctx, filepath.Join(cache, "claims"), log)
+	if err != nil {
+		t.Fatal(err)
+	}
+	machine, err := stack.Node(node, fakenvml.T4("node1-0"), fakenvml.T4("node1-1"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	machine.Labels = map[string]string{domain + "/api": "claims"}
+	err = cluster.With(ctx, cluster.Config{Name: "claims", Log: log, Nodes: []cluster.Node{machine}}, func(c *cluster.Cluster) error {
+		e := &env{T: t, ctx: ctx, cluster: c, stack: built, client: c.Client()}
+		defer func() {
+			if t.Failed() {
+				built.SaveLogs(context.WithoutCancel(ctx), c)
+			}
+		}()
+		if err := built.LoadImages(ctx, c); err != nil {
+			return err
+		}
+		if _, err := built.Install(ctx, c, "claims.enabled=true", "cores=true", "devicePlugin.extraArgs={--probe-interval=1s}"); err != nil {
+			return err
+		}
+		e.published()
+		for _, size := range []int64{5, 10} {
+			e.template(size)
+		}
+		for _, step := range []struct {
+			name string
+			run  func(*env)
+		}{
+			{"three claims of 5 GiB on two GPUs of 14, and one that waits", (*env).testThreeAndOneThatWaits},
+			{"the driver and the kubelet are killed", (*env).testKilled},
+			{"a GPU that fails takes no new claims", (*env).testUnhealthy},
+			{"what is given back leaves nothing", (*env).testNothingIsLeft},
+		} {
+			if !t.Run(step.name, func(t *testing.T) {
+				here := *e
+				here.T = t
+				step.run(&here)
+				here.clear()
+			}) {
+				break // what it left on the node would fail the others
+			}
+		}
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+func (e *env) eventually(what string, condition func() (ok bool, now string)) {
+	e.Helper()
+	var now string
+	err := wait.PollUntilContextTimeout(e.ctx, 200*time.Millisecond, patience, true, func(context.Context) (bool, error) {
+		var ok bool
+		ok, now = condition()
+		return ok, nil
+	})
+	if err != nil {
+		e.Fatalf("waited %s for: %s; now: %s", patience, what, now)
+	}
+}
+
+// published waits until both GPUs are in a slice, and finds nothing of the extended resource.
+func (e *env) published() {
+	e.Helper()
+	e.eventually("both GPUs are published", func() (bool, string) {
+		devices, err := e.devices()
+		return len(devices) == 2, fmt.Sprint(devices, err)
+	})
+	devices, err := e.devices()
+	if err != nil {
+		e.Fatal(err)
+	}
+	for name, d := range devices {
+		memory, cores := d.Capacity["memory"].Value, d.Capacity["cores"].Value
+		if memory.String() != "14Gi" || cores.Value() != 100 || *d.Attributes["model"].StringValue != "Tesla T4" || len(d.Taints) > 0 {
+			e.Errorf("device %s: memory %s, cores %s, %+v", name, memory.String(), cores.String(), d)
+		}
+	}
+	object, err := e.client.CoreV1().Nodes().Get(e.ctx, node, metav1.GetOptions{})
+	if err != nil {
+		e.Fatal(err)
+	}
+	if units := object.Status.Capacity[domain+"/gpu-mem"]; !units.IsZero() {
+		e.Errorf("the node has %s units of the extended resource too", units.String())
+	}
+}
+
+// devices returns what the driver publishes, by name.
+func (e *env) devices() (map[string]resourceapi.Device, error) {
+	slices, err := e.client.ResourceV1().ResourceSlices().List(e.ctx, metav1.ListOptions{})
+	if err != nil {
+		return nil, err
+	}
+	out := make(map[string]resourceapi.Device)
+	for _, s := range slices.Items {
+		for _, d := range s.Spec.Devices {
+			if s.Spec.Driver == domain {
+				out[d.Name] = d
+			}
+		}
+	}
+	return out, nil
+}
+
+func (e *env) template(gib int64) {
+	e.Helper()
+	_, err := e.client.ResourceV1().ResourceClaimTemplates(namespace).Create(e.ctx, &resourceapi.ResourceClaimTemplate{
+		ObjectMeta: metav1.ObjectMeta{Name: fmt.Sprintf("gpumem-%dg", gib)},
+		Spec: resourceapi.ResourceClaimTemplateSpec{Spec: resourceapi.ResourceClaimSpec{Devices: resourceapi.DeviceClaim{Requests: []resourceapi.DeviceRequest{{
+			Name: "gpu", Exactly: &resourceapi.ExactDeviceRequest{DeviceClassName: domain, Capacity: &resourceapi.CapacityRequirements{
+				Requests: map[resourceapi.QualifiedName]resource.Quantity{"memory": *resource.NewQuantity(gib<<30, resource.BinarySI)},
+			}},
+		}}}}},
+	}, metav1.CreateOptions{})
+	if err != nil {
+		e.Fatal(err)
+	}
+}
+
+// create makes a pod with a claim of its own. Its container says that it has no limit, which is to
+// count for nothing.
+func (e *env) create(name string, gib int64) {
+	e.Helper()
+	c := stack.SampleContainer("main", 0)
+	c.Env = []v1.EnvVar{{Name: "GPUMEM_LIMIT_MIB", Value: "999999"}, {Name: "NVIDIA_VISIBLE_DEVICES", Value: "all"}}
+	c.Resources.Claims = []v1.ResourceClaim{{Name: "gpu"}}
+	_, err := e.client.CoreV1().Pods(namespace).Create(e.ctx, &v1.Pod{
+		ObjectMeta: metav1.ObjectMeta{Name: name},
+		Spec: v1.PodSpec{
+			TerminationGracePeriodSeconds: new(int64(0)),
+			ResourceClaims:                []v1.PodResourceClaim{{Name: "gpu", ResourceClaimTemplateName: new(fmt.Sprintf("gpumem-%dg", gib))}},
+			Containers:                    []v1.Container{c},
+		},
+	}, metav1.CreateOptions{})
+	if err != nil {
+		e.Fatal(err)
+	}
+}
+
+func (e *env) get(name string) *v1.Pod {
+	e.Helper()
+	pod, err := e.client.CoreV1().Pods(namespace).Get(e.ctx, name, metav1.GetOptions{})
+	if err != nil {
+		e.Fatal(err)
+	}
+	return pod
+}
+
+func (e *env) delete(names ...string) {
+	e.Helper()
+	for _, name := range names {
+		if err := e.client.CoreV1().Pods(namespace).Delete(e.ctx, name, metav1.DeleteOptions{GracePeriodSeconds: new(int64(0))}); err != nil {
+			e.Fatal(err)
+		}
+	}
+}
+
+// running waits until pods run, and returns the variables of their containers.
+func (e *env) running(names ...string) (env []map[string]string) {
+	e.Helper()
+	for _, name := range names {
+		var pod *v1.Pod
+		e.eventually("pod "+name+" runs", func() (bool, string) {
+			pod = e.get(name)
+			return pod.Status.Phase == v1.PodRunning, fmt.Sprint(pod.Status.Phase, pod.Status.Conditions, e.events(name))
+		})
+		e.eventually("the process of pod "+name+" is there", func() (bool, string) {
+			processes, err := e.cluster.ContainerProcesses("sample")
+			for _, p := range processes {
+				if p.Pod != pod.UID {
+					continue
+				}
+				if of, err := p.Environment(); err == nil {
+					env = append(env, of)
+					return true, ""
+				}
+			}
+			return false, fmt.Sprint(processes, err)
+		})
+	}
+	return env
+}
+
+func (e *env) events(name string) (out []string) {
+	list, err := e.client.CoreV1().Events(namespace).List(e.ctx, metav1.ListOptions{FieldSelector: "involvedObject.name=" + name})
+	if err != nil {
+		return []string{err.Error()}
+	}
+	for _, event := range list.Items {
+		out = append(out, event.Reason+": "+event.Message)
+	}
+	return out
+}
+
+func (e *env) waits(name, why string) {
+	e.Helper()
+	e.eventually(fmt.Sprintf("pod %s waits: %s", name, why), func() (bool, string) {
+		for _, c := range e.get(name).Status.Conditions {
+			if c.Type == v1.PodScheduled && c.Status == v1.ConditionFalse {
+				return strings.Contains(c.Message, why), c.Message
+			}
+		}
+		return false, "it was not looked at yet"
+	})
+}
+
+// clear deletes all pods and waits until the node has nothing of their claims.
+func (e *env) clear() {
+	e.Helper()
+	if err := e.client.CoreV1().Pods(namespace).DeleteCollection(e.ctx, metav1.DeleteOptions{GracePeriodSeconds: new(int64(0))}, metav1.ListOptions{}); err != nil {
+		e.Fatal(err)
+	}
+	e.eventually("nothing is left of the claims", func() (bool, string) {
+		list, err := e.client.ResourceV1().ResourceClaims(namespace).List(e.ctx, metav1.ListOptions{})
+		if err != nil || len(list.Items) > 0 {
+			return false, fmt.Sprint(err, len(list.Items), " claims")
+		}
+		prepared, files := e.prepared(), e.files()
+		return len(prepared) == 0 && len(files) == 0, fmt.Sprintf("prepared %v, CDI files %v", prepared, files)
+	})
+}
+
+// root is the node's file system.
+func (e *env) root() string {
+	e.Helper()
+	root, err := e.cluster.NodeRoot(node)
+	if err != nil {
+		e.Fatal(err)
+	}
+	return root
+}
+
+// prepared returns the MiB of the claims in the driver's checkpoint, by claim.
+func (e *env) prepared() map[string]int64 {
+	e.Helper()
+	text, err := os.ReadFile(filepath.Join(e.root(), "var/lib/kubelet/plugins", domain, "checkpoint.json"))
+	if os.IsNotExist(err) {
+		return nil
+	}
+	if err != nil {
+		e.Fatal(err)
+	}
+	var checkpoint struct {
+		Claims []struct {
+			Name   string
+			Shares []struct{ MiB int64 }
+		}
+	}
+	if err := json.Unmarshal(text, &checkpoint); err != nil {
+		e.Fatal(err)
+	}
+	out := make(map[string]int64)
+	for _, c := range checkpoint.Claims {
+		for _, s := range c.Shares {
+			out[c.Name] += s.MiB
+		}
+	}
+	return out
+}
+
+func (e *env) files() []string {
+	e.Helper()
+	files, err := filepath.Glob(filepath.Join(e.root(), "var/run/cdi", domain+"-*"))
+	if err != nil {
+		e.Fatal(err)
+	}
+	return files
+}
+
+func (e *env) testThreeAndOneThatWaits() {
+	sum := make(map[string]int)
+	for _, name := range []string{"a", "b", "c"} {
+		e.create(name, 5)
+	}
+	for _, env := range e.running("a", "b", "c") {
+		uuid := env["NVIDIA_VISIBLE_DEVICES"]
+		if !strings.HasPrefix(uuid, "GPU-") || env["GPUMEM_GPU_UUID"] != uuid || env["GPUMEM_LIMIT_MIB"] != "5120" || env["GPUMEM_ENFORCEMENT"] != "advisory" || env["XLA_PYTHON_CLIENT_MEM_FRACTION"] == "" {
+			e.Errorf("a container has %v", env)
+		}
+		sum[uuid] += 5
+	}
+	if diff := cmp.Diff([]int{5, 10}, slices.Sorted(maps.Values(sum))); diff != "" {
+		e.Errorf("GiB by GPU: %s", diff)
+	}
+	e.create("waits", 10)
+	e.waits("waits", "cannot allocate all claims")
+	// The GPU with one claim of 5 has 9 left. Without that claim it has 14.
+	for _, name := range []string{"a", "b", "c"} {
+		if env := e.running(name)[0]; sum[env["GPUMEM_GPU_UUID"]] == 5 {
+			e.delete(name)
+		}
+	}
+	if env := e.running("waits")[0]; env["GPUMEM_LIMIT_MIB"] != "10240" {
+		e.Errorf("the one that waited has %v", env)
+	}
+}
+
+// killDriver kills the driver, without a chance to write anything.
+func (e *env) killDriver() {
+	e.Helper()
+	processes, err := e.cluster.ContainerProcesses("gpumem-device-plugin")
+	if err != nil || len(processes) != 1 {
+		e.Fatalf("processes of the driver: %v, %v", processes, err)
+	}
+	if err := processes[0].Signal(syscall.SIGKILL); err != nil {
+		e.Fatal(err)
+	}
+}
+
+func (e *env) testKilled() {
+	e.create("a", 5)
+	before := e.running("a")[0]
+	e.create("b", 5)
+	e.killDriver() // while b is on its way
+	if err := e.cluster.Kill(e.ctx, "kubelet@"+node); err != nil {
+		e.Fatal(err)
+	}
+	e.create("c", 10)
+	if err := e.cluster.StartProcess("kubelet@" + node); err != nil {
+		e.Fatal(err)
+	}
+	e.running("b", "c")
+	if after := e.running("a")[0]; after["GPUMEM_GPU_UUID"] != before["GPUMEM_GPU_UUID"] {
+		e.Errorf("the pod that ran has %v, had %v", after, before)
+	}
+	var sizes []int64
+	for _, size := range e.prepared() {
+		sizes = append(sizes, size)
+	}
+	if slices.Sort(sizes); !slices.Equal(sizes, []int64{5120, 5120, 10240}) {
+		e.Errorf("prepared are %v MiB", sizes)
+	}
+	e.delete("b")
+	e.killDriver()
+	e.delete("c")
+}
+
+func (e *env) testUnhealthy() {
+	e.create("a", 5)
+	uuid := e.running("a")[0]["GPUMEM_GPU_UUID"]
+	set := func(state fakenvml.State) {
+		machine := fakenvml.NewMachine(fakenvml.T4("node1-0"), fakenvml.T4("node1-1"))
+		for i := range machine.GPUs {
+			if machine.GPUs[i].UUID == uuid {
+				machine.GPUs[i].State = state
+			}
+		}
+		description, err := json.Marshal(machine)
+		if err == nil {
+			err = e.cluster.SetGPUs(node, description)
+		}
+		if err != nil {
+			e.Fatal(err)
+		}
+	}
+	taints := func() (n int, now string) {
+		devices, err := e.devices()
+		for _, d := range devices {
+			n += len(d.Taints)
+			now += fmt.Sprint(d.Name, d.Taints)
+		}
+		return n, fmt.Sprint(now, err)
+	}
+	set(fakenvml.Lost)
+	e.eventually("its device has a taint", func() (bool, string) { n, now := taints(); return n == 1, now })
+	e.create("b", 10)
+	if got := e.running("b")[0]["GPUMEM_GPU_UUID"]; got == uuid {
+		e.Errorf("a new claim is on GPU %s, which has failed", got)
+	}
+	e.create("waits", 5)
+	e.waits("waits", "cannot allocate all claims")
+	set(fakenvml.OK)
+	e.eventually("no device has a taint", func() (bool, string) { n, now := taints(); return n == 0, now })
+	e.running("waits")
+}
+
+func (e *env) testNothingIsLeft() {
+	const batches, batch = 10, 5 // of 5 GiB: four fit at once
+	for b := range batches {
+		var names []string
+		for i := range batch {
+			name := fmt.Sprintf("p%d-%d", b, i)
+			e.create(name, 5)
+			if names = append(names, name); i < 4 {
+				continue
+			}
+			e.delete(names[0])
+		}
+		e.delete(names[1:]...)
+	}
+}
