@@ -128,8 +128,9 @@ func (p claimsParts) runs(listener net.Listener, measured http.Handler, unitMiB 
 		}
 	}
 	// To those who place pods by the extended resource, the node has no GPU.
-	none := func() (gpu.Inventory, <-chan struct{}) { return gpu.Inventory{UnitMiB: unitMiB}, nil }
-	given := func() ([]gpu.PodAllocation, bool, <-chan struct{}) { return nil, true, nil }
+	never := make(chan struct{})
+	none := func() (gpu.Inventory, <-chan struct{}) { return gpu.Inventory{UnitMiB: unitMiB}, never }
+	given := func() ([]gpu.PodAllocation, bool, <-chan struct{}) { return nil, true, never }
 	probes := serve.Probes(version, measured, p.offers.Alive, serve.Check{Name: "claims", Missing: p.runner.Missing}, serve.Check{Name: "inventory", Missing: p.object.Missing})
 	return []func(context.Context) error{
 		p.prober.Run,

@@ -76,12 +76,13 @@ func FuzzAgainstATwin(f *testing.F) {
 					w.has[uid] = a
 				}
 			case 3:
-				if err := r.undo(t, uid); disk.dead {
+				err := r.undo(t, uid)
+				if disk.dead {
 					start()
 					err = r.undo(t, uid)
-					if err != nil {
-						t.Fatal(err)
-					}
+				}
+				if err != nil {
+					t.Fatal(err)
 				}
 				delete(w.has, uid)
 			case 4:
