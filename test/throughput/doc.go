@@ -15,7 +15,8 @@
 //	off       gpumem-scheduler, whose plugin has nothing to do: the control, which says how far
 //	          the figures can be believed
 //	plugin    gpumem-scheduler as the chart has it
-//	sampling  the same, and kube-scheduler looks at as many nodes as by default
+//	sampling  the same, and kube-scheduler looks at as many nodes as by default (not measured
+//	          by default)
 //	extender  the extender as the chart has it: asked about all nodes, it names one
 //	sampled   the same, asked about as many nodes as kube-scheduler looks at by default
 //	scored    the extender names all nodes that fit, and scores them (not measured by default)
@@ -29,6 +30,10 @@
 // ratios, the median counts. The time that all processes were on a processor, per
 // pod, comes first: it depends the least on what else runs. What depends on that more may be
 // as bad as with the control.
+//
+// By default all is done within half an hour: there are fewer rounds where they take longer.
+// Which requests the API server answered per pod, by its own metrics, is with each round: those
+// of the harness itself, which makes and deletes the pods, are the same on all sides.
 //
 // Two figures are of the pods made at once, which all fit:
 // how many Binds gpumem refused, by its own metrics, and how long the pod waited that

@@ -1,6 +1,7 @@
 package throughput
 
 import (
+	"bytes"
 	"context"
 	"fmt"
 	"io"
@@ -16,6 +17,7 @@ const (
 	// control plane's network.
 	metricsURL = "http://127.0.0.1:8011/metrics"
 	decisions  = "gpumem_extender_decisions_total"
+	requests   = "apiserver_request_total"
 )
 
 // refusedBinds returns how many Binds the extender has refused so far, by reason.
@@ -31,6 +33,36 @@ func (b *bench) refusedBinds(ctx context.Context) (map[string]int, error) {
 	}
 	defer response.Body.Close()
 	return readRefused(response.Body)
+}
+
+// requests returns how many requests the API server has answered so far, by verb and resource.
+func (b *bench) requests(ctx context.Context) (map[string]int, error) {
+	metrics, err := b.client.Discovery().RESTClient().Get().AbsPath("/metrics").SetHeader("Accept", "text/plain").DoRaw(ctx)
+	if err != nil {
+		return nil, fmt.Errorf("read the API server's metrics: %w", err)
+	}
+	return readRequests(bytes.NewReader(metrics))
+}
+
+// readRequests returns the requests but watches, by verb and resource, of metrics in Prometheus'
+// text format.
+func readRequests(metrics io.Reader) (map[string]int, error) {
+	counters, err := read(metrics, requests)
+	if err != nil {
+		return nil, fmt.Errorf("the API server's metrics: %w", err)
+	}
+	out := make(map[string]int)
+	for _, c := range counters {
+		if c.labels["verb"] == "WATCH" || c.labels["resource"] == "" {
+			continue
+		}
+		name := c.labels["verb"] + " " + c.labels["resource"]
+		if sub := c.labels["subresource"]; sub != "" {
+			name += "/" + sub
+		}
+		out[name] += c.value
+	}
+	return out, nil
 }
 
 // scrapers is how many scrape at once, without end, in a flood.
@@ -61,24 +93,42 @@ func (b *bench) flood(ctx context.Context) (stop func()) {
 // readRefused returns the Binds that did not bind, by reason, of metrics in
 // Prometheus' text format.
 func readRefused(metrics io.Reader) (map[string]int, error) {
-	parser := expfmt.NewTextParser(prometheus.LegacyValidation)
-	families, err := parser.TextToMetricFamilies(metrics)
+	counters, err := read(metrics, decisions)
 	if err != nil {
 		return nil, fmt.Errorf("the extender's metrics: %w", err)
 	}
-	family, ok := families[decisions]
-	if !ok {
-		return nil, fmt.Errorf("the extender's metrics have no %s", decisions)
-	}
 	out := make(map[string]int)
+	for _, c := range counters {
+		if c.labels["verb"] == "bind" && c.labels["result"] != "bound" {
+			out[c.labels["reason"]] += c.value
+		}
+	}
+	return out, nil
+}
+
+// counter is one of a family.
+type counter struct {
+	labels map[string]string
+	value  int
+}
+
+// read returns the counters of a family.
+func read(metrics io.Reader, name string) (out []counter, err error) {
+	parser := expfmt.NewTextParser(prometheus.LegacyValidation)
+	families, err := parser.TextToMetricFamilies(metrics)
+	if err != nil {
+		return nil, err
+	}
+	family, ok := families[name]
+	if !ok {
+		return nil, fmt.Errorf("there is no %s", name)
+	}
 	for _, m := range family.GetMetric() {
 		labels := make(map[string]string)
 		for _, l := range m.GetLabel() {
 			labels[l.GetName()] = l.GetValue()
 		}
-		if labels["verb"] == "bind" && labels["result"] != "bound" {
-			out[labels["reason"]] += int(m.GetCounter().GetValue())
-		}
+		out = append(out, counter{labels, int(m.GetCounter().GetValue())})
 	}
 	return out, nil
 }

@@ -36,6 +36,9 @@ const (
 	mostMemory  = 200
 )
 
+// leastRequests is how many requests of a kind per pod are worth a word.
+const leastRequests = 0.01
+
 // Round is one measurement.
 type Round struct {
 	Pods       int                // made at once
@@ -45,6 +48,7 @@ type Round struct {
 	BurstP99   float64            // the same
 	Longest    float64            // the same of the pod that waited longest
 	Refused    map[string]int     // Binds of the pods made at once, by reason
+	Requests   map[string]float64 // that the API server answered, per pod made at once and deleted, by verb and resource
 	StreamP50  float64            // seconds from creation to binding in the stream
 	StreamP99  float64            // the same
 	MemoryMiB  map[string]float64 // at its peak, by process
@@ -53,7 +57,7 @@ type Round struct {
 func newRound(burst, stream figures, before, after reading) Round {
 	r := Round{
 		Pods:       len(burst.waiting),
-		Processors: make(map[string]float64), MemoryMiB: make(map[string]float64),
+		Processors: make(map[string]float64), MemoryMiB: make(map[string]float64), Requests: make(map[string]float64),
 		Rate:     float64(len(burst.waiting)) / burst.took.Seconds(),
 		BurstP50: quantile(burst.waiting, 0.5), BurstP99: quantile(burst.waiting, 0.99), Longest: quantile(burst.waiting, 1),
 		StreamP50: quantile(stream.waiting, 0.5), StreamP99: quantile(stream.waiting, 0.99),
@@ -61,6 +65,11 @@ func newRound(burst, stream figures, before, after reading) Round {
 	for name := range after.processors {
 		spent := after.processors[name] - before.processors[name]
 		r.Processors[name] = spent.Seconds() * 1000 / float64(len(burst.waiting))
+	}
+	for name := range after.requests {
+		if n := float64(after.requests[name]-before.requests[name]) / float64(len(burst.waiting)); n >= leastRequests {
+			r.Requests[name] = n
+		}
 	}
 	if after.refused != nil {
 		r.Refused = make(map[string]int)
@@ -112,7 +121,18 @@ func (r Round) String() string {
 	for _, reason := range slices.Sorted(maps.Keys(r.Refused)) {
 		fmt.Fprintf(&b, ", %s %d", reason, r.Refused[reason])
 	}
+	if len(r.Requests) > 0 {
+		fmt.Fprintf(&b, "; requests per pod: %s", strings.Join(r.requests(), ", "))
+	}
 	return b.String()
+}
+
+// requests returns the requests per pod, a text each.
+func (r Round) requests() (out []string) {
+	for _, name := range slices.Sorted(maps.Keys(r.Requests)) {
+		out = append(out, fmt.Sprintf("%s %.2f", name, r.Requests[name]))
+	}
+	return out
 }
 
 // Comparison is what was measured with one size of the fleet.

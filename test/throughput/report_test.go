@@ -137,18 +137,18 @@ func TestNewRound(t *testing.T) {
 		burst.waiting = append(burst.waiting, time.Duration(100-i)*time.Second)
 	}
 	burst.took = 10 * time.Second
-	before := reading{processors: map[string]time.Duration{"etcd": time.Second}, refused: map[string]int{"error": 1, "fragmented": 2, "pinned": 3}}
-	after := reading{processors: map[string]time.Duration{"etcd": 2 * time.Second}, refused: map[string]int{"error": 1, "fragmented": 5, "pinned": 4}}
+	before := reading{processors: map[string]time.Duration{"etcd": time.Second}, refused: map[string]int{"error": 1, "fragmented": 2, "pinned": 3}, requests: map[string]int{"POST pods": 7, "LIST pods": 1}}
+	after := reading{processors: map[string]time.Duration{"etcd": 2 * time.Second}, refused: map[string]int{"error": 1, "fragmented": 5, "pinned": 4}, requests: map[string]int{"POST pods": 107, "LIST pods": 1, "POST pods/binding": 150}}
 	want := Round{
 		Pods: 100, Processors: map[string]float64{"etcd": 10}, MemoryMiB: map[string]float64{}, Rate: 10, BurstP50: 50, BurstP99: 99, Longest: 100, StreamP50: 50, StreamP99: 99,
-		Refused: map[string]int{"fragmented": 3, "pinned": 1},
+		Refused: map[string]int{"fragmented": 3, "pinned": 1}, Requests: map[string]float64{"POST pods": 1, "POST pods/binding": 1.5},
 	}
 	got := newRound(burst, burst, before, after)
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("round (-want +got):\n%s", diff)
 	}
 	const text = "10.00 ms of processor time per pod: etcd 10.00; 10 pods/s; waiting p50 50.00 s, p99 99.00 s, longest 100.00 s; " +
-		"in the stream p50 50.000 s, p99 99.000 s; Binds refused: 4, fragmented 3, pinned 1"
+		"in the stream p50 50.000 s, p99 99.000 s; Binds refused: 4, fragmented 3, pinned 1; requests per pod: POST pods 1.00, POST pods/binding 1.50"
 	if diff := cmp.Diff(text, got.String()); diff != "" {
 		t.Errorf("text (-want +got):\n%s", diff)
 	}
@@ -184,6 +184,39 @@ func TestPercentageOfNodesToScore(t *testing.T) {
 	} {
 		if got, err := percentageOfNodesToScore([]byte(config)); err != nil || got != want {
 			t.Errorf("%s: got %q, %v, want %q", config, got, err, want)
+		}
+	}
+}
+
+func TestReadRequests(t *testing.T) {
+	const metrics = `# TYPE apiserver_request_total counter
+apiserver_request_total{code="201",resource="pods",subresource="binding",verb="POST"} 5
+apiserver_request_total{code="409",resource="pods",subresource="binding",verb="POST"} 2
+apiserver_request_total{code="200",resource="pods",subresource="",verb="LIST"} 3
+apiserver_request_total{code="200",resource="pods",subresource="",verb="WATCH"} 9
+apiserver_request_total{code="200",resource="",subresource="/readyz",verb="GET"} 4
+`
+	got, err := readRequests(strings.NewReader(metrics))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff(map[string]int{"POST pods/binding": 7, "LIST pods": 3}, got); diff != "" {
+		t.Errorf("requests (-want +got):\n%s", diff)
+	}
+}
+
+func TestTooLate(t *testing.T) {
+	start := time.Unix(0, 0)
+	for name, tc := range map[string]struct {
+		until time.Time
+		want  bool
+	}{
+		"no limit":         {time.Time{}, false},
+		"time for another": {start.Add(4 * time.Minute), false},
+		"not for all":      {start.Add(4*time.Minute - 1), true},
+	} {
+		if got := tooLate(start, start.Add(2*time.Minute), tc.until); got != tc.want {
+			t.Errorf("%s: got %v, want %v", name, got, tc.want)
 		}
 	}
 }

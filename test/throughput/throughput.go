@@ -28,9 +28,14 @@ type Config struct {
 	Rate   int      // of the stream, in pods per second
 	Stream int      // pods of it
 	Sides  []string // that are measured, of Sides
-	Rounds int      // of each side
+	Rounds int      // of each side, at most
 	Idle   []string // the program that is an idle extender; the path of a kubeconfig follows
 	Log    io.Writer
+
+	// Time is for the rounds of all sizes together, an equal part for each and what those
+	// before have left. Where it is short there are fewer rounds, of each side as many, and
+	// one at least. 0: it does not matter.
+	Time time.Duration
 }
 
 // Sides are what there is to measure, in the order of a round.
@@ -42,7 +47,7 @@ func Sides() (names []string) {
 }
 
 // UsualSides are what is measured unless something else is asked for.
-func UsualSides() []string { return []string{plain, off, plugin, sampling, extended, sampled} }
+func UsualSides() []string { return []string{plain, off, plugin, extended, sampled} }
 
 const (
 	plain    = "plain"    // kube-scheduler alone
@@ -121,14 +126,18 @@ func Run(ctx context.Context, config Config) (report Report, err error) {
 
 // sizes compares with each size of the fleet, one after the other.
 func (b *bench) sizes(ctx context.Context) (out []Comparison, err error) {
-	have := 0
-	for _, nodes := range b.Nodes {
+	have, began := 0, time.Now()
+	for i, nodes := range b.Nodes {
 		fmt.Fprintf(b.Log, "make nodes: %d\n", nodes)
 		if err := makeNodes(ctx, b.client, have, nodes); err != nil {
 			return nil, fmt.Errorf("make nodes: %w", err)
 		}
 		have = nodes
-		results, err := b.compare(ctx, nodes)
+		var until time.Time
+		if b.Time > 0 {
+			until = began.Add(b.Time * time.Duration(i+1) / time.Duration(len(b.Nodes)))
+		}
+		results, err := b.compare(ctx, nodes, until)
 		if err != nil {
 			return nil, err
 		}
@@ -209,10 +218,17 @@ func (b *bench) measured() []side {
 	return slices.DeleteFunc(slices.Clone(sides), func(s side) bool { return !slices.Contains(b.Sides, s.name) })
 }
 
-// compare measures each side in turn.
-func (b *bench) compare(ctx context.Context, nodes int) (Comparison, error) {
+// compare measures each side in turn. No turn after the first is begun that would end too late
+// if it took as long as the one before.
+func (b *bench) compare(ctx context.Context, nodes int, until time.Time) (Comparison, error) {
 	out := Comparison{Nodes: nodes, Rounds: make(map[string][]Round)}
+	var began time.Time
 	for i := range b.Rounds {
+		if i > 0 && tooLate(began, time.Now(), until) {
+			fmt.Fprintf(b.Log, "%d nodes: %d of %d rounds, for want of time\n", nodes, i, b.Rounds)
+			break
+		}
+		began = time.Now()
 		for _, s := range b.measured() {
 			r, err := b.round(ctx, s)
 			if err != nil {
@@ -223,6 +239,12 @@ func (b *bench) compare(ctx context.Context, nodes int) (Comparison, error) {
 		}
 	}
 	return out, nil
+}
+
+// tooLate reports whether a turn would end too late that begins now and takes as long as the one
+// that began before.
+func tooLate(before, now, until time.Time) bool {
+	return !until.IsZero() && now.Add(now.Sub(before)).After(until)
 }
 
 // round measures once, with a new scheduler.
@@ -274,10 +296,14 @@ func (b *bench) round(ctx context.Context, s side) (_ Round, err error) {
 type reading struct {
 	processors map[string]time.Duration // on a processor, by process
 	refused    map[string]int           // Binds, by reason, where gpumem binds
+	requests   map[string]int           // that the API server has answered, by verb and resource
 }
 
 func (b *bench) read(ctx context.Context, s side, started []string) (r reading, err error) {
-	if r.processors, err = b.processorTimes(started); err != nil || s.plain || s.name == idle || s.flooded {
+	if r.processors, err = b.processorTimes(started); err != nil {
+		return r, err
+	}
+	if r.requests, err = b.requests(ctx); err != nil || s.plain || s.name == idle || s.flooded {
 		return r, err
 	}
 	r.refused, err = b.refusedBinds(ctx)

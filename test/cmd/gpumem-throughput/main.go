@@ -12,6 +12,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"time"
 
 	"k8s.io/klog/v2"
 
@@ -34,14 +35,15 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 		config.Nodes, err = readSizes(s)
 		return err
 	})
-	flags.IntVar(&config.Pods, "pods", 2000, "pods that are made at once")
+	flags.IntVar(&config.Pods, "pods", 1000, "pods that are made at once")
 	flags.IntVar(&config.Rate, "rate", 40, "pods per second of the stream")
-	flags.IntVar(&config.Stream, "stream", 800, "pods of the stream")
+	flags.IntVar(&config.Stream, "stream", 300, "pods of the stream")
 	flags.Func("sides", "what is measured (default "+strings.Join(config.Sides, ",")+")", func(s string) (err error) {
 		config.Sides, err = readSides(s)
 		return err
 	})
-	flags.IntVar(&config.Rounds, "rounds", 3, "how often it is measured on each side")
+	flags.IntVar(&config.Rounds, "rounds", 3, "how often it is measured on each side, at most")
+	flags.DurationVar(&config.Time, "time", 25*time.Minute, "time for all rounds: where it is short there are fewer; 0 for as long as they take")
 	idle := flags.String("idle", "", "program that serves as an extender that decides nothing: gpumem-bench")
 	file := flags.String("json", "", "write all figures to this file too, as JSON")
 	if err := flags.Parse(args); err != nil {
