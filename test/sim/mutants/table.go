@@ -229,6 +229,74 @@ var table = []mutant{
 		"&& d.Binder.Cache.Heard(h.Pod.UID) && !h.Request.Empty()", "&& d.Binder.Cache.Heard(h.Pod.UID) && !h.Request.Empty() && d.Binder.Cluster.Pod(h.Pod.Namespace, h.Pod.Name) != nil", simulation,
 	},
 	{
+		"two handlers agree", "pkg/scheduler/cycle/view.go",
+		"	if diff.none() {", "	if diff.none() || known != nil {", "TestRefusesForThePodsThatKubeSchedulerHas",
+	},
+	{
+		"what was compared once counts", "pkg/scheduler/cycle/view.go",
+		"ok && last == now {", "ok && last != nil && now.node != nil {", "TestComparesAgainWhenOneHasChanged",
+	},
+	{
+		"a binding that may land is given away", "pkg/scheduler/cycle/view.go",
+		"!there[h.Pod.UID] && d.Binder.Cache.Heard(h.Pod.UID)", "!there[h.Pod.UID]", "TestRefusesForThePodsThatKubeSchedulerHas",
+	},
+	{
+		"a pod that was not heard of does not count", "pkg/scheduler/cycle/view.go",
+		"diff.come = append(diff.come, h)", "_ = h", "TestRefusesForThePodsThatKubeSchedulerHas",
+	},
+	{
+		"a pod that is leaving counts", "pkg/scheduler/cycle/view.go",
+		"case d.boundTo(pod, node.Name):", "default:", "TestRefusesForThePodsThatKubeSchedulerHas",
+	},
+	{
+		"a nomination is not seen", "pkg/scheduler/cycle/view.go",
+		"diff.nominated = append(diff.nominated, h)", "_ = h", "TestRefusesForThePodsThatKubeSchedulerHas",
+	},
+	{
+		"who is there is forgotten", "pkg/scheduler/cycle/view.go",
+		"(told == nil || string(told.UID) != ref.UID || api.Terminal(told))", "(told == nil || !api.Terminal(told))", "TestReserve",
+	},
+	{
+		"who has ended is not forgotten", "pkg/scheduler/cycle/view.go",
+		" || api.Terminal(told))", " || api.Terminal(told) && told.Name == \"\")", "TestReserve",
+	},
+	{
+		"reserved beside one that was not heard of", "pkg/scheduler/cycle/view.go",
+		"if len(diff.come) > 0 {", "if len(diff.come) > 1 {", "TestReserve",
+	},
+	{
+		"a pod goes where it is not", "pkg/scheduler/cycle/cycle.go",
+		"return decide.NewElsewhere(c.on, true)", "return nil", "TestOfAPodThatIsOnANode",
+	},
+	{
+		"a reservation is not taken back", "pkg/scheduler/cycle/cycle.go",
+		"if !c.reserved.IsZero() {", "if c.reserved.IsZero() {", "TestReserve",
+	},
+	{
+		"woken by whoever leaves", "pkg/scheduler/cycle/hints.go",
+		"d.Binder.Cache.Refused(gone.Spec.NodeName, q) == nil", "true", "TestGoneHelps",
+	},
+	{
+		"a hint before the cache has heard", "pkg/scheduler/cycle/hints.go",
+		"	d.forget(api.Ref(gone))\n", "", "TestGoneHelps",
+	},
+	{
+		"an admission wakes nobody", "pkg/scheduler/cycle/hints.go",
+		"api.Admitted(is) != api.Admitted(was) || ", "", "TestChangeHelps",
+	},
+	{
+		"a node that offers more is empty", "pkg/scheduler/cycle/hints.go",
+		"placement.NewNode(node.Name, inv, holdings)", "placement.NewNode(node.Name, inv, holdings[:0])", "TestNodeHelps",
+	},
+	{
+		"victims by the cache alone", "pkg/scheduler/cycle/preempt.go",
+		"	if !differs {\n", "	if !differs || len(victims) > 0 {\n", "TestCheaper",
+	},
+	{
+		"dearer pods are evicted", "pkg/scheduler/cycle/preempt.go",
+		"budgets) >= 0 {", "budgets) > 1 {", "TestCheaper",
+	},
+	{
 		"a lead is that of before", "pkg/scheduler/binder/turn.go",
 		"last != nil && last.begun.Equal(since)", "last != nil", "pkg/scheduler/extender:TestALeaderThatKnowsWhenItBegan",
 	},

@@ -1,0 +1,497 @@
+package cycle
+
+import (
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"go.uber.org/zap/zaptest"
+	v1 "k8s.io/api/core/v1"
+	policyv1 "k8s.io/api/policy/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/gpumem/gpumem/pkg/core/cache"
+	"github.com/gpumem/gpumem/pkg/core/gpu"
+	"github.com/gpumem/gpumem/pkg/core/placement"
+	"github.com/gpumem/gpumem/pkg/kube/api"
+	"github.com/gpumem/gpumem/pkg/scheduler/binder"
+)
+
+// watched is what the watch has stored of pods.
+type watched struct {
+	binder.Cluster // nothing else of it is used
+	pods           map[string]*v1.Pod
+}
+
+func (w watched) Pod(_, name string) *v1.Pod { return w.pods[name] }
+
+// world is a node "pair" with two GPUs of 16 units, as the cache and kube-scheduler have it.
+type world struct {
+	*Decider
+	t       *testing.T
+	watch   watched
+	missing string
+	kube    []*v1.Pod // on the node, as kube-scheduler has it
+	changes int64     // of these
+}
+
+const (
+	first  gpu.UUID = "GPU-aaaa"
+	second gpu.UUID = "GPU-bbbb"
+)
+
+func newWorld(t *testing.T) *world {
+	t.Helper()
+	names, err := api.NewNames(api.DefaultDomain)
+	if err != nil {
+		t.Fatal(err)
+	}
+	w := &world{t: t, watch: watched{pods: make(map[string]*v1.Pod)}}
+	w.Decider = &Decider{Binder: &binder.Binder{
+		Self: "gpumem-scheduler", Log: zaptest.NewLogger(t), Names: names, Cache: cache.New(), Cluster: w.watch,
+		Policy: placement.Binpack, Now: func() time.Time { return time.Unix(1, 0) }, Missing: func() string { return w.missing },
+	}}
+	w.Binder.Cache.SetNode("pair", gpu.Inventory{UnitMiB: 1024, Devices: []gpu.Device{
+		{UUID: first, Allocatable: 16, MemoryMiB: 16384}, {UUID: second, Index: 1, Allocatable: 16, MemoryMiB: 16384},
+	}})
+	return w
+}
+
+// pod describes one that asks for units. It is on GPUs of the node where some are named.
+func (w *world) pod(name, units string, on ...gpu.UUID) *v1.Pod {
+	w.t.Helper()
+	amount := resource.MustParse(units)
+	pod := &v1.Pod{
+		ObjectMeta: metav1.ObjectMeta{Namespace: "team", Name: name, UID: types.UID("uid-" + name), Annotations: make(map[string]string)},
+		Spec: v1.PodSpec{Containers: []v1.Container{{
+			Name: "main", Resources: v1.ResourceRequirements{Limits: v1.ResourceList{w.Binder.Names.GPUMem(): amount}},
+		}}},
+	}
+	if len(on) == 0 {
+		return pod
+	}
+	pod.Spec.NodeName = "pair"
+	pod.Status.Conditions = []v1.PodCondition{{Type: v1.PodScheduled, Status: v1.ConditionTrue}}
+	node, _ := w.Binder.Cache.Node("pair")
+	assignment := placement.Assignment{}
+	for _, uuid := range on {
+		assignment.Shares = append(assignment.Shares, placement.Share{Device: uuid, Units: gpu.Units(amount.Value())})
+	}
+	annotations, err := w.Binder.Names.AssignmentAnnotations(assignment, node)
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	pod.Annotations = annotations
+	return pod
+}
+
+// heard has the cache hear of a pod that is bound, and the watch store it.
+func (w *world) heard(pods ...*v1.Pod) {
+	w.t.Helper()
+	for _, pod := range pods {
+		h, err := w.Binder.Names.Holding(pod)
+		if err != nil {
+			w.t.Fatal(err)
+		}
+		w.Binder.Cache.AddPod("pair", h)
+		w.watch.pods[pod.Name] = pod
+	}
+}
+
+// sees has kube-scheduler have these pods on the node, and no others.
+func (w *world) sees(pods ...*v1.Pod) {
+	w.kube = pods
+	w.changes++
+}
+
+func (w *world) node() Node {
+	return Node{Name: "pair", Generation: w.changes, Pods: slices.Values(w.kube)}
+}
+
+// begin begins the cycle of a pod that asks for units.
+func (w *world) begin(name, units string) *Cycle {
+	w.t.Helper()
+	c, refusal, err := w.Begin(w.pod(name, units))
+	if c == nil || refusal != nil || err != nil {
+		w.t.Fatalf("begin: %v, %v, %v", c, refusal, err)
+	}
+	return c
+}
+
+func (w *world) fits(c *Cycle) bool { return w.Refuses(c, w.node()) == nil }
+
+func TestBegin(t *testing.T) {
+	for name, tc := range map[string]struct {
+		units, count, missing string
+		asks, refused, failed bool
+	}{
+		"asks":                            {units: "3", asks: true},
+		"asks for nothing":                {units: "0"},
+		"nothing, before all is ready":    {units: "0", missing: "pods"},
+		"nothing can be decided yet":      {units: "3", missing: "pods", failed: true},
+		"cannot be read":                  {units: "3", count: "two", refused: true},
+		"cannot be read, and not yet now": {units: "3", count: "two", missing: "pods", failed: true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			w := newWorld(t)
+			w.missing = tc.missing
+			pod := w.pod("pod", tc.units)
+			if tc.count != "" {
+				pod.Annotations[w.Binder.Names.Count()] = tc.count
+			}
+			c, refusal, err := w.Begin(pod)
+			if diff := cmp.Diff([]bool{tc.asks, tc.refused, tc.failed}, []bool{c != nil, refusal != nil, err != nil}); diff != "" {
+				t.Errorf("asks, refused, failed (-want +got):\n%s", diff)
+			}
+			if refusal != nil && !refusal.Unresolvable {
+				t.Error("a pod that cannot be read is refused as if evictions helped")
+			}
+		})
+	}
+}
+
+// Kube-scheduler and the cache hear of the same in any order, and preemption takes pods away.
+func TestRefusesForThePodsThatKubeSchedulerHas(t *testing.T) {
+	for _, tc := range []struct {
+		name string
+		make func(w *world)
+		want bool // a pod of 10 units fits
+	}{
+		{"both have the same", func(w *world) {
+			a, b := w.pod("a", "8", first), w.pod("b", "8", second)
+			w.heard(a, b)
+			w.sees(a, b)
+		}, false},
+		{"one is taken away", func(w *world) {
+			a, b := w.pod("a", "8", first), w.pod("b", "8", second)
+			w.heard(a, b)
+			w.sees(b)
+		}, true},
+		{"it was not heard of: its binding may land", func(w *world) {
+			a := w.begin("a", "8")
+			if _, err := w.Binder.Reserve(a.question.Pod, "pair", a.question.Request); err != nil {
+				w.t.Fatal(err)
+			}
+			b := w.pod("b", "8", second)
+			w.heard(b)
+			w.sees(b)
+		}, false},
+		{"one is bound, and the cache has not heard", func(w *world) {
+			a, b := w.pod("a", "8", first), w.pod("b", "8", second)
+			w.heard(a)
+			w.watch.pods["b"] = b
+			w.sees(a, b)
+		}, false},
+		{"the same, and on which GPU is not known", func(w *world) {
+			a, b := w.pod("a", "8", first), w.pod("b", "8", second)
+			w.heard(a)
+			clear(b.Annotations)
+			w.watch.pods["b"] = b
+			w.sees(a, b)
+		}, false},
+		{"one that is not bound is leaving", func(w *world) {
+			a, b := w.pod("a", "8", first), w.pod("b", "8", second)
+			w.heard(a)
+			w.watch.pods["b"] = w.pod("b", "8")
+			w.sees(a, b)
+		}, true},
+		{"the watch has another of that name", func(w *world) {
+			a, b := w.pod("a", "8", first), w.pod("b", "8", second)
+			w.heard(a)
+			other := b.DeepCopy()
+			other.UID = "another"
+			w.watch.pods["b"] = other
+			w.sees(a, b)
+		}, true},
+		{"one is to come", func(w *world) {
+			a := w.pod("a", "8", first)
+			w.heard(a)
+			w.sees(a, w.pod("b", "10"))
+		}, false},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			w := newWorld(t)
+			tc.make(w)
+			c := w.begin("pod", "10")
+			if got := w.fits(c); got != tc.want {
+				t.Errorf("fits: %v, want %v", got, tc.want)
+			}
+			if got := c.refused.Load() == 0; got != tc.want {
+				t.Errorf("counted as one that fits: %v, want %v", got, tc.want)
+			}
+		})
+	}
+}
+
+// What was compared once counts until either changes.
+func TestComparesAgainWhenOneHasChanged(t *testing.T) {
+	w := newWorld(t)
+	a, b := w.pod("a", "8", first), w.pod("b", "8", second)
+	w.heard(a, b)
+	w.sees(a, b)
+	c := w.begin("pod", "10")
+	expect := func(what string, want bool) {
+		t.Helper()
+		if got := w.fits(c); got != want {
+			t.Errorf("%s: fits: %v, want %v", what, got, want)
+		}
+	}
+	expect("both have both", false)
+	expect("again", false)
+	w.sees(b)
+	expect("kube-scheduler alone has heard that a is gone", true)
+	w.sees(a, b)
+	expect("it was put back", false)
+	w.Binder.Cache.RemovePod(string(a.UID))
+	expect("the cache alone has heard, and the watch still has it on the node", false)
+}
+
+// A pod whose binding may have landed can go to that node alone.
+func TestOfAPodThatIsOnANode(t *testing.T) {
+	w := newWorld(t)
+	full := w.pod("pod", "16", first)
+	w.heard(full)
+	w.sees(full)
+	c := w.begin("pod", "16")
+	if c.On() != "pair" || !w.fits(c) {
+		t.Errorf("it is on %q and fits there: %v, want pair, where it has what it needs", c.On(), w.fits(c))
+	}
+	other := Node{Name: "other", Pods: slices.Values([]*v1.Pod(nil))}
+	if w.Refuses(c, other) == nil {
+		t.Error("it was let go to another node")
+	}
+}
+
+func TestReserve(t *testing.T) {
+	for _, tc := range []struct {
+		name string
+		make func(w *world)
+		want bool // 10 units are reserved
+		left []string
+	}{
+		{name: "an empty node", make: func(*world) {}, want: true},
+		{"of whom kube-scheduler has heard that it is gone, as the watch has", func(w *world) {
+			a, b := w.pod("a", "8", first), w.pod("b", "8", second)
+			w.heard(a, b)
+			delete(w.watch.pods, "a")
+			w.sees(b)
+		}, true, []string{"b"}},
+		{"it has ended", func(w *world) {
+			a, b := w.pod("a", "8", first), w.pod("b", "8", second)
+			w.heard(a, b)
+			ended := a.DeepCopy()
+			ended.Status.Phase = v1.PodSucceeded
+			w.watch.pods["a"] = ended
+			w.sees(b)
+		}, true, []string{"b"}},
+		{"another has its name", func(w *world) {
+			a, b := w.pod("a", "8", first), w.pod("b", "8", second)
+			w.heard(a, b)
+			other := w.pod("a", "8")
+			other.UID = "another"
+			w.watch.pods["a"] = other
+			w.sees(b)
+		}, true, []string{"b"}},
+		{"the watch has not stored that it is gone", func(w *world) {
+			a, b := w.pod("a", "8", first), w.pod("b", "8", second)
+			w.heard(a, b)
+			w.sees(b)
+		}, false, []string{"a", "b"}},
+		{"one is bound, and the cache has not heard", func(w *world) {
+			a := w.pod("a", "3", first)
+			w.watch.pods["a"] = a
+			w.sees(a)
+		}, false, nil},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			w := newWorld(t)
+			tc.make(w)
+			c := w.begin("pod", "10")
+			err := w.Reserve(c, w.node())
+			if got := err == nil; got != tc.want {
+				t.Fatalf("reserved: %v (%v), want %v", got, err, tc.want)
+			}
+			if _, assumed, _ := w.Binder.Cache.Where("uid-pod"); assumed != tc.want {
+				t.Errorf("assumed: %v, want %v", assumed, tc.want)
+			}
+			w.Unreserve(c)
+			if _, _, known := w.Binder.Cache.Where("uid-pod"); known {
+				t.Error("the reservation was not taken back")
+			}
+			var left []string
+			for _, name := range []string{"a", "b"} {
+				if _, _, known := w.Binder.Cache.Where("uid-" + name); known {
+					left = append(left, name)
+				}
+			}
+			if diff := cmp.Diff(tc.left, left); diff != "" {
+				t.Errorf("pods in the cache (-want +got):\n%s", diff)
+			}
+		})
+	}
+}
+
+// Whoever was refused has reserved nothing: what the pod holds by an earlier try stays.
+func TestUnreserveTakesBackItsOwn(t *testing.T) {
+	w := newWorld(t)
+	c := w.begin("pod", "10")
+	if _, err := w.Binder.Reserve(c.question.Pod, "pair", c.question.Request); err != nil {
+		t.Fatal(err)
+	}
+	w.Unreserve(c)
+	if _, _, known := w.Binder.Cache.Where("uid-pod"); !known {
+		t.Error("the reservation of another cycle was taken back")
+	}
+}
+
+func TestGoneHelps(t *testing.T) {
+	for _, tc := range []struct {
+		name string
+		gone func(w *world) *v1.Pod
+		want bool
+	}{
+		{"it leaves enough", func(w *world) *v1.Pod { delete(w.watch.pods, "a"); return w.pod("a", "8", first) }, true},
+		{"it is still stored", func(w *world) *v1.Pod { return w.pod("a", "8", first) }, false},
+		{"a smaller one", func(w *world) *v1.Pod { delete(w.watch.pods, "c"); return w.pod("c", "1", second) }, false},
+		{"none of ours", func(w *world) *v1.Pod { delete(w.watch.pods, "a"); return w.pod("a", "0", first) }, false},
+		{"one that was to come", func(w *world) *v1.Pod { return w.pod("d", "8") }, true},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			w := newWorld(t)
+			w.heard(w.pod("a", "8", first), w.pod("b", "8", second), w.pod("c", "1", second))
+			gone := tc.gone(w)
+			if got := w.GoneHelps(w.pod("pod", "10"), gone); got != tc.want {
+				t.Errorf("got %v, want %v", got, tc.want)
+			}
+		})
+	}
+}
+
+func TestChangeHelps(t *testing.T) {
+	w := newWorld(t)
+	waiting, other := w.pod("pod", "10"), w.pod("a", "8", first)
+	with := func(pod *v1.Pod, change func(*v1.Pod)) *v1.Pod {
+		pod = pod.DeepCopy()
+		change(pod)
+		return pod
+	}
+	unreadable := with(waiting, func(p *v1.Pod) { p.Annotations[w.Binder.Names.Count()] = "two" })
+	admitted := with(other, func(p *v1.Pod) { p.Status.StartTime = &metav1.Time{Time: time.Unix(1, 0)} })
+	for _, tc := range []struct {
+		name    string
+		was, is *v1.Pod
+		want    bool
+	}{
+		{"it asks for less", waiting, w.pod("pod", "9"), true},
+		{"it can be read now", unreadable, waiting, true},
+		{"it cannot be read any more", waiting, unreadable, false},
+		{"it has another label", waiting, with(waiting, func(p *v1.Pod) { p.Labels = map[string]string{"a": "b"} }), false},
+		{"another was admitted", other, admitted, true},
+		{"another was corrected", other, w.pod("a", "8", second), true},
+		{"another has another label", other, with(other, func(p *v1.Pod) { p.Labels = map[string]string{"a": "b"} }), false},
+		{"one without GPU memory was admitted", w.pod("a", "0"), with(w.pod("a", "0"), func(p *v1.Pod) { p.Status = admitted.Status }), false},
+	} {
+		if got := w.ChangeHelps(waiting, tc.was, tc.is); got != tc.want {
+			t.Errorf("%s: got %v, want %v", tc.name, got, tc.want)
+		}
+	}
+}
+
+func TestNodeHelps(t *testing.T) {
+	offers := func(units gpu.Units) gpu.Inventory {
+		return gpu.Inventory{UnitMiB: 1024, Devices: []gpu.Device{{UUID: first, Allocatable: units, MemoryMiB: int64(units) * 1024}}}
+	}
+	for _, tc := range []struct {
+		name  string
+		node  string
+		units gpu.Units // 0: its inventory cannot be read
+		want  bool
+	}{
+		{"a new node with room", "new", 16, true},
+		{"a new node that is too small", "new", 9, false},
+		{"what others hold there is taken", "pair", 16, false},
+		{"it offers more beside them", "pair", 18, true},
+		{"it cannot be read", "new", 0, false},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			w := newWorld(t)
+			w.heard(w.pod("a", "8", first))
+			node := &v1.Node{ObjectMeta: metav1.ObjectMeta{Name: tc.node, Annotations: map[string]string{w.Binder.Names.Inventory(): "?"}}}
+			if tc.units > 0 {
+				value, err := api.EncodeInventory(offers(tc.units))
+				if err != nil {
+					t.Fatal(err)
+				}
+				node.Annotations[w.Binder.Names.Inventory()] = value
+			}
+			if got := w.NodeHelps(w.pod("pod", "10"), node); got != tc.want {
+				t.Errorf("got %v, want %v", got, tc.want)
+			}
+		})
+	}
+}
+
+func TestCheaper(t *testing.T) {
+	small := []string{"a", "b", "c", "d"}
+	budget := func(allowed int32) []*policyv1.PodDisruptionBudget {
+		return []*policyv1.PodDisruptionBudget{{
+			ObjectMeta: metav1.ObjectMeta{Namespace: "team", Name: "budget"},
+			Spec:       policyv1.PodDisruptionBudgetSpec{Selector: &metav1.LabelSelector{MatchLabels: map[string]string{"app": "large"}}},
+			Status:     policyv1.PodDisruptionBudgetStatus{DisruptionsAllowed: allowed},
+		}}
+	}
+	for _, tc := range []struct {
+		name    string
+		victims []string
+		taken   string // from the node, as preemption has it
+		budgets []*policyv1.PodDisruptionBudget
+		more    int32 // the large pod's priority
+		want    []string
+	}{
+		{name: "one costs less than four", victims: small, want: []string{"large"}},
+		{name: "its budget lets it go", victims: small, budgets: budget(1), want: []string{"large"}},
+		{name: "its budget does not", victims: small, budgets: budget(0)},
+		{name: "it is more important", victims: small, more: 1},
+		{name: "it is the victim already", victims: []string{"large"}},
+		{name: "kube-scheduler has fewer pods: one of three is enough", victims: []string{"large"}, taken: "a", more: 1, want: []string{"b", "c", "d"}},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			w := newWorld(t)
+			byName := make(map[string]*v1.Pod)
+			for _, name := range small {
+				byName[name] = w.pod(name, "4", first)
+			}
+			byName["large"] = w.pod("large", "12", second)
+			byName["large"].Labels = map[string]string{"app": "large"}
+			byName["large"].Spec.Priority = &tc.more
+			var seen, victims []*v1.Pod
+			for _, name := range append(slices.Clone(small), "large") {
+				w.heard(byName[name])
+				if name != tc.taken {
+					seen = append(seen, byName[name])
+				}
+			}
+			w.sees(seen...)
+			for _, name := range tc.victims {
+				victims = append(victims, byName[name])
+			}
+			preemptor, priority := w.pod("pod", "16"), int32(10)
+			preemptor.Spec.Priority = &priority
+			c, _, err := w.Begin(preemptor)
+			if err != nil {
+				t.Fatal(err)
+			}
+			pods, violations, ok := w.Cheaper(c, w.node(), victims, tc.budgets)
+			var got []string
+			for _, pod := range pods {
+				got = append(got, pod.Name)
+			}
+			if diff := cmp.Diff(tc.want, got); diff != "" || ok != (tc.want != nil) || violations != 0 {
+				t.Errorf("ok %v, %d violations, cheaper (-want +got):\n%s", ok, violations, diff)
+			}
+		})
+	}
+}
