@@ -65,7 +65,8 @@ func runMPS(ctx context.Context, args []string, stdout, stderr io.Writer) error 
 		return err
 	}
 	cfg := mps.Config{
-		Dir: o.dir, Program: control, Protocol: o.protocolFor(driver), Settings: mps.Settings{PinnedMiB: limits}, Mounts: mps.Kernel{}, Probe: o.probe, Free: machine.Free,
+		Dir: o.dir, Program: control, Protocol: o.protocolFor(driver), Settings: mps.Settings{PinnedMiB: limits}, Mounts: mps.Kernel{}, Probe: o.probe,
+		Free:      func() ([]int64, error) { return machine.Free(o.ours.Selects) },
 		Exclusive: o.exclusive, Interval: mpsInterval, Timeout: mpsTimeout, Backoff: mpsBackoff, Drain: o.drain, Quit: mpsQuit,
 	}
 	log.Info("supervising", zap.String("version", version), zap.String("driver", driver), zap.String("program", control), zap.Int("protocol", cfg.Protocol))

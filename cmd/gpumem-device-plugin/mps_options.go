@@ -9,6 +9,7 @@ import (
 
 	"github.com/spf13/pflag"
 
+	"github.com/gpumem/gpumem/pkg/node/coexist"
 	"github.com/gpumem/gpumem/pkg/process/daemon"
 )
 
@@ -17,6 +18,8 @@ type mpsOptions struct {
 	dir, control, protocol string
 	nvmlLibrary            string
 	driverRoot             string
+	devices                string
+	ours                   coexist.Selector // of devices
 	reserveMiB             int64
 	olderOnly              bool
 	exclusive              bool
@@ -33,6 +36,7 @@ func (o *mpsOptions) parse(args []string, stdout io.Writer) error {
 	f.StringVar(&o.protocol, "mps-protocol", "auto", "`version` of the daemon: 2, 3, or auto for the newest that the driver has")
 	f.StringVar(&o.nvmlLibrary, "nvml-library", "", "`file` to load NVML from; empty: look for libnvidia-ml.so.1 under --driver-root")
 	f.StringVar(&o.driverRoot, "driver-root", "/", "`directory` under which the NVIDIA driver is installed")
+	f.StringVar(&o.devices, "devices", "", "`globs` of the UUIDs or indexes of the GPUs that the device plugin offers, with commas between them and ! before those that it leaves to others; empty: all. Others are not probed")
 	f.Int64Var(&o.reserveMiB, "reserve-mib", 0, "`MiB` of each GPU that no client may have")
 	f.BoolVar(&o.olderOnly, "older-drivers-only", false, "run no daemon where the driver limits memory by itself (615 and newer)")
 	f.BoolVar(&o.exclusive, "exclusive", false, "put the GPUs into EXCLUSIVE_PROCESS mode meanwhile: no program can use them past the daemon")
@@ -59,6 +63,10 @@ func (o *mpsOptions) validate() error {
 	}
 	if o.reserveMiB < 0 || o.drain < 0 {
 		errs = append(errs, errors.New("--reserve-mib and --drain: want 0 or more"))
+	}
+	var err error
+	if o.ours, err = coexist.ParseSelector(o.devices); err != nil {
+		errs = append(errs, fmt.Errorf("--devices: %w", err))
 	}
 	return errors.Join(errs...)
 }

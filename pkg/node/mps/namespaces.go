@@ -1,6 +1,7 @@
 package mps
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -35,8 +36,11 @@ func NamespacePipe(dir, namespace string) string {
 // Namespace is what each client of one may have of each GPU.
 type Namespace struct {
 	LimitMiB int64 `json:"limitMiB"`
-	Percent  int   `json:"percent,omitempty"` // of a GPU's threads; 0: what the client's environment says
+	Percent  int   `json:"percent,omitempty"` // of a GPU's threads; 0: all, or what the client's environment says
 }
+
+// percent is of a GPU's threads. It is always said: a namespace keeps what it was given before.
+func (n Namespace) percent() int { return cmp.Or(n.Percent, 100) }
 
 // spaces are the namespaces of a daemon. They are written down: the next daemon begins with them,
 // for containers may have them mounted that have not used the GPU yet.
@@ -70,10 +74,7 @@ func (n namespaces) config() string {
 	var out strings.Builder
 	fmt.Fprintf(&out, "schema_version = \"1.0\"\n\n[features.memacct]\nenabled = true\naudit_log = true\n\n[servers.%s]\npinned_memory_limit = \"1M\"\nactive_thread_percentage = \"1\"\n", server)
 	for _, name := range slices.Sorted(maps.Keys(n)) {
-		fmt.Fprintf(&out, "\n[servers.%s.namespaces.%s]\npinned_memory_limit = \"%dM\"\n", server, name, n[name].LimitMiB)
-		if p := n[name].Percent; p > 0 {
-			fmt.Fprintf(&out, "active_thread_percentage = \"%d\"\n", p)
-		}
+		fmt.Fprintf(&out, "\n[servers.%s.namespaces.%s]\npinned_memory_limit = \"%dM\"\nactive_thread_percentage = \"%d\"\n", server, name, n[name].LimitMiB, n[name].percent())
 	}
 	return out.String()
 }
@@ -110,11 +111,8 @@ func (c control) serve(ctx context.Context, name string, want Namespace) error {
 	if err := c.makeNamespace(ctx, name); err != nil {
 		return err
 	}
-	set := []string{"namespace", "set", name, "--server=" + server, fmt.Sprintf("--pinned-memory-limit=%dM", want.LimitMiB)}
-	if want.Percent > 0 {
-		set = append(set, fmt.Sprintf("--active-thread-percentage=%d", want.Percent))
-	}
-	if _, err := c.command(ctx, set...); err != nil {
+	if _, err := c.command(ctx, "namespace", "set", name, "--server="+server,
+		fmt.Sprintf("--pinned-memory-limit=%dM", want.LimitMiB), fmt.Sprintf("--active-thread-percentage=%d", want.percent())); err != nil {
 		return err
 	}
 	reply, err := c.command(ctx, "namespace", "get", name, server, "pinned-memory-limit")

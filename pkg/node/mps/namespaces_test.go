@@ -13,6 +13,7 @@ import (
 	"sync/atomic"
 	"syscall"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/google/go-cmp/cmp"
@@ -69,6 +70,13 @@ func TestANamespaceLimitsEachClientOfIt(t *testing.T) {
 
 	if err := client.Serve(t.Context(), "grant_1", Namespace{LimitMiB: 2048, Percent: 100}); err != nil {
 		t.Fatal(err)
+	}
+	wantTerms(t, one, "threads 100", "limit all 2048M")
+	// The slots of a container with cores go to one without: it is not kept to what that one had.
+	for _, percent := range []int{30, 0} {
+		if err := client.Serve(t.Context(), "grant_1", Namespace{LimitMiB: 2048, Percent: percent}); err != nil {
+			t.Fatal(err)
+		}
 	}
 	wantTerms(t, one, "threads 100", "limit all 2048M")
 	for name, want := range map[string]Namespace{"Grant": {LimitMiB: 1}, "a/b": {LimitMiB: 1}, "grant_3": {}, "grant_4": {LimitMiB: 1, Percent: 101}} {
@@ -176,6 +184,70 @@ func TestADaemonIsHealthyOnceAClientWasLimited(t *testing.T) {
 	if err := n.end(); err != nil {
 		t.Error(err)
 	}
+}
+
+// TestGPUsOfOthersAreNotProbed: in MIG mode, or left to another device plugin.
+func TestGPUsOfOthersAreNotProbed(t *testing.T) {
+	for name, tc := range map[string]struct {
+		free  []int64
+		holds func(Status, error) bool
+		gpus  []string
+	}{
+		"one of two": {[]int64{-1, 80896}, healthy, []string{"CUDA_VISIBLE_DEVICES=1"}},
+		"both":       {[]int64{-1, -1}, sick("no GPU is for clients"), nil},
+	} {
+		t.Run(name, func(t *testing.T) {
+			n := newNode(t, 2)
+			n.cfg.Free = func() ([]int64, error) { return tc.free, nil }
+			probed := make(chan string, 10)
+			n.cfg.Probe = func(_ context.Context, env []string) error {
+				probed <- env[slices.IndexFunc(env, func(v string) bool { return strings.HasPrefix(v, "CUDA_VISIBLE_DEVICES=") })]
+				return nil
+			}
+			n.run()
+			n.eventually("it is known", tc.holds)
+			if err := n.end(); err != nil {
+				t.Error(err)
+			}
+			close(probed)
+			var gpus []string
+			for gpu := range probed {
+				gpus = append(gpus, gpu)
+			}
+			if diff := cmp.Diff(tc.gpus, gpus); diff != "" {
+				t.Errorf("probed (-want +got):\n%s", diff)
+			}
+		})
+	}
+}
+
+// TestProbesThatFailBecomeRare: each takes memory of the GPUs that programs want.
+func TestProbesThatFailBecomeRare(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var p proof
+		probes, begin := 0, time.Now()
+		fails := errors.New("it got everything")
+		probe := func() error { probes++; return fails }
+		for time.Since(begin) < time.Hour {
+			if err := p.renew(2*time.Second, probe); !errors.Is(err, fails) {
+				t.Fatalf("what the last probe said is forgotten: %v", err)
+			}
+			time.Sleep(2 * time.Second)
+		}
+		if probes < 60 || probes > 65 {
+			t.Errorf("%d probes in an hour, want one a minute", probes)
+		}
+		fails = nil
+		time.Sleep(maxPause)
+		if err := p.renew(2*time.Second, probe); err != nil {
+			t.Error(err)
+		}
+		was := probes
+		time.Sleep(time.Hour)
+		if err := p.renew(2*time.Second, probe); err != nil || probes != was {
+			t.Errorf("%d probes after one that succeeded, %v", probes-was, err)
+		}
+	})
 }
 
 // TestAFullGPUProvesNoLimit: a client that gets nothing there may have met the end of the GPU.

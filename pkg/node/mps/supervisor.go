@@ -11,6 +11,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"sync"
 	"time"
 
@@ -31,7 +32,8 @@ type Config struct {
 	// Probe runs a program that uses one GPU, in an environment that makes it a client with a
 	// limit of 1 GiB, and says why that does not hold.
 	Probe func(ctx context.Context, env []string) error
-	// Free returns, by index, how many MiB of each GPU no program uses.
+	// Free returns, by index, how many MiB of each GPU no program uses; less than 0 of one that
+	// clients are not to use, which is not probed.
 	Free func() ([]int64, error)
 
 	Exclusive bool          // no program may use the GPUs past the daemon
@@ -48,6 +50,8 @@ const (
 	MaxFailures = 3
 	// startTimeout is how long a daemon may take until it answers.
 	startTimeout = 30 * time.Second
+	// maxPause is the longest time between two probes that fail: each takes memory of the GPUs.
+	maxPause = time.Minute
 )
 
 // Supervisor keeps a daemon running.
@@ -243,7 +247,8 @@ func (s *Supervisor) watch(ctx context.Context, exited <-chan error) error {
 	deadline := time.Now().Add(startTimeout)
 	ticker := time.NewTicker(s.cfg.Interval)
 	defer ticker.Stop()
-	set, proven, failures := false, false, 0
+	set, failures := false, 0
+	var proof proof
 	var swept time.Time
 	for {
 		err := s.asClient().check(ctx)
@@ -252,9 +257,8 @@ func (s *Supervisor) watch(ctx context.Context, exited <-chan error) error {
 			set = err == nil
 		}
 		unproven := error(nil)
-		if err == nil && !proven {
-			unproven = s.prove(ctx)
-			proven = unproven == nil
+		if err == nil {
+			unproven = proof.renew(s.cfg.Interval, func() error { return s.prove(ctx) })
 		}
 		switch {
 		case ctx.Err() != nil:
@@ -313,6 +317,27 @@ func (s *Supervisor) apply(ctx context.Context, c control) error {
 	return err
 }
 
+// A proof is whether clients are held to a limit, as far as it was looked for.
+type proof struct {
+	done  bool
+	err   error         // of the last probe
+	pause time.Duration // from then to the next
+	next  time.Time
+}
+
+// renew probes, unless that has succeeded once, and says what came of the last one. After a probe
+// that fails it waits, from first on twice as long each time.
+func (p *proof) renew(first time.Duration, probe func() error) error {
+	if p.done || time.Now().Before(p.next) {
+		return p.err
+	}
+	p.err = probe()
+	p.done = p.err == nil
+	p.pause = min(max(first, 2*p.pause), maxPause)
+	p.next = time.Now().Add(p.pause)
+	return p.err
+}
+
 // probed is the namespace of probes.
 const probed = "gpumem_probe"
 
@@ -334,8 +359,14 @@ func (s *Supervisor) prove(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("no client was seen to be limited: %w", err)
 	}
+	if !slices.ContainsFunc(free, func(mib int64) bool { return mib >= 0 }) {
+		return errors.New("no client was seen to be limited: no GPU is for clients")
+	}
 	for i := range s.cfg.Settings.PinnedMiB {
-		if i >= len(free) || free[i] < minFreeMiB {
+		switch {
+		case i < len(free) && free[i] < 0:
+			continue
+		case i >= len(free) || free[i] < minFreeMiB:
 			return fmt.Errorf("no client was seen to be limited: GPU %d has less than %d MiB free", i, minFreeMiB)
 		}
 		env := append(os.Environ(), "CUDA_DEVICE_ORDER=PCI_BUS_ID", fmt.Sprintf("CUDA_VISIBLE_DEVICES=%d", i), "CUDA_MPS_PIPE_DIRECTORY="+pipe)

@@ -344,7 +344,7 @@ func TestVersionThree(t *testing.T) {
 	}
 	want := []string{"start -p 3 -m -f -a " + filepath.Join(n.cfg.Dir, "config.toml"),
 		"namespace list --server=gpumem --format=csv,noheader", "namespace create gpumem_probe --server=gpumem",
-		"namespace set gpumem_probe --server=gpumem --pinned-memory-limit=1024M", "namespace get gpumem_probe gpumem pinned-memory-limit", "quit", "end"}
+		"namespace set gpumem_probe --server=gpumem --pinned-memory-limit=1024M --active-thread-percentage=100", "namespace get gpumem_probe gpumem pinned-memory-limit", "quit", "end"}
 	if diff := cmp.Diff(want, n.told()); diff != "" {
 		t.Errorf("the daemon was told (-want +got):\n%s", diff)
 	}

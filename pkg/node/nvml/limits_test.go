@@ -10,6 +10,8 @@ import (
 
 	nvml "github.com/NVIDIA/go-nvml/pkg/nvml"
 	"github.com/google/go-cmp/cmp"
+
+	"github.com/gpumem/gpumem/pkg/core/gpu"
 )
 
 // library compiles testdata/limits.c, which remembers limits as long as it is loaded: for good.
@@ -66,14 +68,15 @@ func TestLimitsDoNotWaitForADriverThatHangs(t *testing.T) {
 }
 
 func TestFree(t *testing.T) {
-	m := newMachine(t4("GPU-a"), t4("GPU-b"))
-	m.gpus[1].reserved = 1024
-	free, err := Machine{Open: m.open}.Free()
-	if diff := cmp.Diff([]int64{15360 - 450 - 3, 15360 - 1024 - 3}, free); err != nil || diff != "" {
+	m := newMachine(t4("GPU-a"), t4("GPU-b"), t4("GPU-split"), t4("GPU-others"))
+	m.gpus[1].reserved, m.gpus[2].mig = 1024, nvml.DEVICE_MIG_ENABLE
+	ours := func(d gpu.Device) bool { return d.UUID != "GPU-others" && d.Index < 3 }
+	free, err := Machine{Open: m.open}.Free(ours)
+	if diff := cmp.Diff([]int64{15360 - 450 - 3, 15360 - 1024 - 3, -1, -1}, free); err != nil || diff != "" {
 		t.Errorf("%v, free (-want +got):\n%s", err, diff)
 	}
 	m.gpus[1].ret = nvml.ERROR_GPU_IS_LOST
-	if _, err := (Machine{Open: m.open}).Free(); err == nil {
+	if _, err := (Machine{Open: m.open}).Free(ours); err == nil {
 		t.Error("a GPU that is lost has free memory")
 	}
 }

@@ -5,10 +5,11 @@ import (
 	"fmt"
 
 	nvml "github.com/NVIDIA/go-nvml/pkg/nvml"
+
+	"github.com/gpumem/gpumem/pkg/core/gpu"
 )
 
-// Machine is all GPUs of a node at once, for a process that does not watch them.
-// Each call initialises the library and shuts it down.
+// Machine is all GPUs of a node at once, for a process that does not watch them. Each call initialises the library and shuts it down.
 type Machine struct {
 	// Open returns the library, not initialised, and the path it is loaded from.
 	Open func() (nvml.Interface, string)
@@ -41,8 +42,7 @@ func (m Machine) each(f func(s *session, index int, handle nvml.Device) error) (
 	return nil
 }
 
-// Limits returns the driver's version and, by index, how many MiB of each GPU
-// programs can have beside the driver and a reserve.
+// Limits returns the driver's version and, by index, how many MiB of each GPU programs can have beside the driver and a reserve.
 func (m Machine) Limits(reserveMiB int64) (driver string, limits []int64, err error) {
 	err = m.each(func(s *session, index int, _ nvml.Device) error {
 		r := s.read(index, nil)
@@ -59,15 +59,18 @@ func (m Machine) Limits(reserveMiB int64) (driver string, limits []int64, err er
 	return driver, limits, err
 }
 
-// Free returns, by index, how many MiB of each GPU no program uses.
-func (m Machine) Free() (free []int64, err error) {
+// Free returns, by index, how many MiB of each selected GPU no program uses; -1 of the others, and
+// of those in MIG mode.
+func (m Machine) Free(selects func(gpu.Device) bool) (free []int64, err error) {
 	err = m.each(func(s *session, index int, _ nvml.Device) error {
 		r := s.read(index, nil)
 		if r.failed != "" {
 			return errors.New(r.failed)
 		}
-		const mib = 1 << 20
 		free = append(free, r.device.MemoryMiB-r.reservedMiB-int64(r.usage.usedBytes/mib))
+		if r.mig || !selects(r.device) {
+			free[index] = -1
+		}
 		return nil
 	})
 	return free, err

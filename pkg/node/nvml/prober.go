@@ -120,7 +120,6 @@ func (p *Prober) SetForeign(bytes map[gpu.UUID]uint64) {
 
 // foreignUnits returns how many units of the GPU's capacity foreign programs use.
 func (d *tracked) foreignUnits(cfg Config, bytes uint64) gpu.Units {
-	const mib = 1 << 20
 	foreignMiB := int64(min(bytes/mib, uint64(d.MemoryMiB)))
 	if bytes%mib > 0 {
 		foreignMiB++

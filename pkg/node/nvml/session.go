@@ -56,6 +56,8 @@ func open(find func() (nvml.Interface, string)) (*session, error) {
 	return s, nil
 }
 
+const mib = 1 << 20
+
 // reading is what one GPU answered.
 type reading struct {
 	device      gpu.Device // without capacity and health
@@ -85,15 +87,13 @@ func (s *session) read(index int, sampled map[gpu.UUID]uint64) reading {
 	}
 	r := reading{handle: handle, device: gpu.Device{UUID: gpu.UUID(uuid), Index: index, NUMANode: -1}}
 	if s.mig {
-		if current, _, ret := handle.GetMigMode(); ret == nvml.SUCCESS && current == nvml.DEVICE_MIG_ENABLE {
-			r.mig = true
-		}
+		current, _, ret := handle.GetMigMode()
+		r.mig = ret == nvml.SUCCESS && current == nvml.DEVICE_MIG_ENABLE
 	}
 	total, reserved, used, ret := s.memory(handle)
 	if ret != nvml.SUCCESS {
 		return reading{failed: failure(ret)}
 	}
-	const mib = 1 << 20
 	r.device.MemoryMiB = int64(total / mib)
 	r.reservedMiB = int64((reserved + mib - 1) / mib)
 	r.usage = usage{usedBytes: used, busy: -1}
@@ -121,8 +121,7 @@ func (s *session) read(index int, sampled map[gpu.UUID]uint64) reading {
 	return r
 }
 
-// memory returns the bytes of a GPU in all, those that the driver keeps, and
-// those that programs use.
+// memory returns the bytes of a GPU in all, those that the driver keeps, and those that programs use.
 func (s *session) memory(handle nvml.Device) (total, reserved, used uint64, ret nvml.Return) {
 	if s.memoryV2 {
 		if m, ret := handle.GetMemoryInfo_v2(); ret == nvml.SUCCESS {
