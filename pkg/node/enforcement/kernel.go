@@ -7,6 +7,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -40,12 +41,19 @@ type kernel struct {
 	driver  Driver
 	cgroups Cgroups
 
-	mu     sync.Mutex // one change at a time: settle adds up what groups have. Guards tested
+	mu     sync.Mutex       // one change at a time: settle adds up what groups have. Guards the rest
+	limits map[string]limit // of containers that run, by their groups' folders
 	tested struct {
 		of  string // the driver and the GPUs
 		at  time.Time
 		err error
 	}
+}
+
+// limit is what a container may have of each of its GPUs.
+type limit struct {
+	gpus  []gpu.UUID
+	bytes uint64
 }
 
 // hold gives a container its limit of each of its GPUs. Where one fails, none keeps memory
@@ -60,12 +68,44 @@ func (k *kernel) hold(ctx context.Context, group string, devices []gpu.Device, l
 	}
 	k.mu.Lock()
 	defer k.mu.Unlock()
+	l := limit{bytes: uint64(limitMiB) * mib}
 	for _, d := range devices {
-		if err := k.set(ctx, d.UUID, dir, uint64(limitMiB)*mib); err != nil {
+		if err := k.set(ctx, d.UUID, dir, l.bytes); err != nil {
 			return errors.Join(err, k.free(ctx, dir, devices))
 		}
+		l.gpus = append(l.gpus, d.UUID)
 	}
+	if k.limits == nil {
+		k.limits = make(map[string]limit)
+	}
+	k.limits[dir] = l
 	return nil
+}
+
+// keep reads the limits of containers that run, and sets again what the driver has lost: it forgets
+// them when it is loaded anew, or a GPU is reset, and the containers go on. Of GPUs other than these
+// it asks nothing.
+func (k *kernel) keep(ctx context.Context, devices []gpu.Device) error {
+	var errs []error
+	for dir, l := range k.limits {
+		if _, err := os.Stat(dir); errors.Is(err, fs.ErrNotExist) {
+			delete(k.limits, dir)
+			continue
+		}
+		for _, d := range devices {
+			if !slices.Contains(l.gpus, d.UUID) {
+				continue
+			}
+			soft, hard, ok, err := k.driver.Get(ctx, d.UUID, dir)
+			if err == nil && (!ok || !within(soft, l.bytes) || !within(hard, l.bytes)) {
+				err = k.set(ctx, d.UUID, dir, l.bytes)
+			}
+			if err != nil {
+				errs = append(errs, fmt.Errorf("a limit is lost and could not be set again: %w", err))
+			}
+		}
+	}
+	return errors.Join(errs...)
 }
 
 // set gives a group one limit, soft and hard, and reads it back. A soft limit below the hard one
@@ -92,6 +132,7 @@ func (k *kernel) release(ctx context.Context, group string, devices []gpu.Device
 	}
 	k.mu.Lock()
 	defer k.mu.Unlock()
+	delete(k.limits, dir)
 	return errors.Join(k.free(ctx, dir, devices), k.settleAll(ctx, devices))
 }
 
@@ -163,12 +204,13 @@ const (
 	testBytes = 64 * mib
 
 	// retest is after how long what was proven is proven again, retry what failed.
-	retest = 5 * time.Minute
+	retest = time.Minute
 	retry  = 10 * time.Second
 )
 
 // proven says why the driver does not hold control groups of pods to limits of these GPUs, as
-// found by a test of each. Where it does, what ended containers have left is given back.
+// found by a test of each. Where it does, containers that run are seen to have their limits, and
+// what ended ones have left is given back.
 func (k *kernel) proven(ctx context.Context, driver string, devices []gpu.Device) error {
 	words := []string{driver}
 	for _, d := range devices {
@@ -213,5 +255,5 @@ func (k *kernel) test(ctx context.Context, devices []gpu.Device) (err error) {
 	if err != nil {
 		return fmt.Errorf("the driver limits no control group: %w", err)
 	}
-	return k.settleAll(ctx, devices)
+	return errors.Join(k.keep(ctx, devices), k.settleAll(ctx, devices))
 }

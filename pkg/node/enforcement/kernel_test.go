@@ -26,6 +26,7 @@ type driver struct {
 	refuses  error                // to set
 	forgets  bool                 // what is set
 	unhanded string               // below this group none has limits: +dmem is missing
+	stuck    string               // the folder of a group whose limits cannot be set
 }
 
 // newDriver makes a tree with the groups of the kubelet and of two containers.
@@ -56,6 +57,8 @@ func (d *driver) Set(_ context.Context, id gpu.UUID, dir string, soft, hard uint
 		return err
 	}
 	switch {
+	case d.stuck == dir:
+		return errors.New("stuck")
 	case d.refuses != nil:
 		return d.refuses
 	case d.unhanded != "" && strings.HasPrefix(dir, filepath.Join(d.root, d.unhanded)+"/"):
@@ -189,6 +192,61 @@ func TestOfTwoGPUsBothAreLimited(t *testing.T) {
 		t.Error("one GPU has no limit, and the container starts")
 	}
 	d.wantReserved(t, map[string]uint64{"kubepods": 1024, "kubepods/burstable": 1024, "kubepods/burstable/poda": 1024, c1: 1024})
+}
+
+// TestLimitsThatTheDriverLosesAreSetAgain: it is loaded anew, or a GPU is reset, and the container
+// goes on. While that fails, the node is not kernel.
+func TestLimitsThatTheDriverLosesAreSetAgain(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		h := newHost(t)
+		n := run(t, Auto, h)
+		if err := n.Hold(t.Context(), "/"+c1, h.facts.Devices, 3072); err != nil {
+			t.Fatal(err)
+		}
+		dir := filepath.Join(h.driver.root, c1)
+		wantLimit := func(want uint64) {
+			t.Helper()
+			if soft, hard, _, _ := h.driver.Get(t.Context(), "GPU-a", dir); soft != want || hard != want {
+				t.Errorf("soft %d, hard %d: want both %d", soft, hard, want)
+			}
+		}
+		look := func(after time.Duration) {
+			time.Sleep(after)
+			synctest.Wait()
+		}
+		h.driver.change(func() { clear(h.driver.limits) })
+		look(retest + interval)
+		wantLimit(3 << 30)
+		wantLevel(t, n, gpu.EnforcementKernel, "", "")
+
+		// At once, where another driver is seen.
+		h.driver.change(func() { clear(h.driver.limits) })
+		h.plug(func(f *Facts) { f.Driver = "615.99" })
+		synctest.Wait()
+		wantLimit(3 << 30)
+
+		// Half of it is as bad.
+		h.driver.change(func() {
+			h.driver.limits["GPU-a "+dir] = [2]uint64{0, 3 << 30}
+			h.driver.stuck = dir
+		})
+		look(retest + interval)
+		if inv, _, _ := n.Inventory(); inv.Enforcement == gpu.EnforcementKernel || !strings.Contains(inv.Weaker, "a limit is lost and could not be set again") {
+			t.Errorf("level %s (%s), and a container has lost its limit", inv.Enforcement, inv.Weaker)
+		}
+		h.driver.change(func() { h.driver.stuck = "" })
+		look(retry + interval)
+		wantLimit(3 << 30)
+		wantLevel(t, n, gpu.EnforcementKernel, "", "")
+
+		// One that has ended is not given its limit again.
+		if err := n.Release(t.Context(), "/"+c1); err != nil {
+			t.Error(err)
+		}
+		h.driver.change(func() { clear(h.driver.limits) })
+		look(retest + interval)
+		wantLimit(0)
+	})
 }
 
 // failing is a driver that sets no limits of one GPU.
