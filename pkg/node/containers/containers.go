@@ -80,8 +80,8 @@ func (c *Containers) Holds(ctx context.Context, namespace, pod string) bool {
 	return slices.ContainsFunc(s.Allocated, func(h allocation.Allocated) bool { return h.Namespace == namespace && h.Name == pod })
 }
 
-// Hold makes sure, before a container's program runs, of the limit that it was
-// promised.
+// Hold makes sure of the limit that a container was promised, before its program runs, or of one that
+// was started without.
 func (c *Containers) Hold(ctx context.Context, namespace, pod, container, cgroupsPath string, given map[string]string) error {
 	h, err := c.holding(ctx, namespace, pod, container, given)
 	switch {
@@ -99,7 +99,7 @@ func (c *Containers) Hold(ctx context.Context, namespace, pod, container, cgroup
 	if err := c.kernel.Hold(ctx, group, h.memory.Devices, int64(h.memory.Each)*h.inventory.UnitMiB); err != nil {
 		err = fmt.Errorf("its limit of GPU memory does not hold: %w", err)
 		if h.pod != nil {
-			c.events.Pod(h.pod.Pod, true, "GPUMemoryNotEnforced", fmt.Sprintf("container %s does not start: %v", container, err))
+			c.events.Pod(h.pod.Pod, true, "GPUMemoryNotEnforced", fmt.Sprintf("container %s: %v", container, err))
 		}
 		return err
 	}

@@ -9,7 +9,8 @@
 //	                                       the others of its pod
 //	StartContainer    may it run?          the kernel's limit is set and read back
 //	StopContainer     it has ended         what is reserved for it is given back
-//	Synchronize       these are there      limits for those that run, as at their start
+//	Synchronize       these are there      limits for those that run, soon after, and again for
+//	                                       those for which it fails
 //
 // When StartContainer is called, the container's control group exists and its
 // program does not run yet: the runtime has made the container, waits for the answer,
@@ -35,7 +36,7 @@
 //
 // The runtime drops a plugin that does not answer in time, and goes on without it. So
 // every answer has a time limit of its own, and the connection is made again whenever
-// it is lost. While it is, the level is not kernel. What started all the same gets its
-// limit when the connection is made again, or by the hook of NVIDIA's toolkit, which reads
+// it is lost. While it is, the level is not kernel, nor while a container runs that started
+// meanwhile and has no limit yet. It gets one when the connection is made again, or by the hook of NVIDIA's toolkit, which reads
 // NVIDIA_GPU_MEMORY_LIMIT in its CDI modes.
 package nri

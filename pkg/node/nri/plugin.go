@@ -25,6 +25,8 @@ const (
 
 	minRetry = time.Second
 	maxRetry = 30 * time.Second
+	// holdRetry is the time until a container is tried again that could not be given its limit.
+	holdRetry = 10 * time.Second
 )
 
 // given is in the environment of each container that gpumem's device plugin gave
@@ -58,20 +60,40 @@ type Plugin struct {
 	containers Containers
 	log        *zap.Logger
 
-	mu      sync.Mutex // guards missing
-	missing error
+	behind chan struct{} // capacity 1: containers wait
+
+	mu      sync.Mutex // guards the rest
+	missing error      // why the runtime does not call the plugin
+	waiting []waiting
+}
+
+// waiting is a container that was started while the runtime did not call the plugin: it may have no
+// limit yet.
+type waiting struct {
+	pod       *api.PodSandbox
+	container *api.Container
+	err       error // of the last try
 }
 
 // New returns a plugin for the runtime that listens on a socket.
 func New(socket string, containers Containers, log *zap.Logger) *Plugin {
-	return &Plugin{socket: socket, containers: containers, log: log, missing: errors.New("the container runtime was not asked to call the plugin yet")}
+	return &Plugin{socket: socket, containers: containers, log: log, behind: make(chan struct{}, 1), missing: errors.New("the container runtime was not asked to call the plugin yet")}
 }
 
-// Connected says why the runtime does not call the plugin; nil when it does.
+// Connected says why not all containers have their limits before they run: the runtime does not
+// call the plugin, or some run that were started without it. It is nil where they have.
 func (p *Plugin) Connected() error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	return p.missing
+	if p.missing != nil || len(p.waiting) == 0 {
+		return p.missing
+	}
+	w := p.waiting[0]
+	err := fmt.Errorf("container %s runs, and it is not known yet whether it has its limit", nameOf(w.pod, w.container))
+	if w.err != nil {
+		err = fmt.Errorf("container %s runs without its limit: %w", nameOf(w.pod, w.container), w.err)
+	}
+	return err
 }
 
 // settle remembers why the runtime does not call the plugin, and logs it when that
@@ -97,10 +119,7 @@ func (p *Plugin) Run(ctx context.Context) error {
 		if err == nil {
 			p.settle(nil)
 			retry = minRetry
-			select {
-			case <-ctx.Done():
-			case <-closed:
-			}
+			p.catchUp(ctx, closed)
 			stop()
 			err = errors.New("the connection was lost")
 		}
@@ -112,6 +131,60 @@ func (p *Plugin) Run(ctx context.Context) error {
 		}
 	}
 	return nil
+}
+
+// catchUp gives their limits to containers that wait, and again to those for which it fails, until
+// the connection is closed or the context is done.
+func (p *Plugin) catchUp(ctx context.Context, closed <-chan struct{}) {
+	for {
+		var again <-chan time.Time
+		if p.hold(ctx, closed) {
+			again = time.After(holdRetry)
+		}
+		select {
+		case <-ctx.Done():
+			return
+		case <-closed:
+			return
+		case <-p.behind:
+		case <-again:
+		}
+	}
+}
+
+// hold gives their limits to containers that wait, and reports whether some still do.
+func (p *Plugin) hold(ctx context.Context, closed <-chan struct{}) bool {
+	p.mu.Lock()
+	now := slices.Clone(p.waiting)
+	p.mu.Unlock()
+	for _, w := range now {
+		select {
+		case <-closed: // to connect again is more urgent
+			return true
+		default:
+		}
+		p.held(w, p.limit(ctx, w.pod, w.container))
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return len(p.waiting) > 0
+}
+
+// held notes what came of a container that waits, unless it has ended meanwhile.
+func (p *Plugin) held(w waiting, err error) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	i := slices.IndexFunc(p.waiting, func(one waiting) bool { return one.container == w.container })
+	switch {
+	case i < 0:
+	case err == nil:
+		p.waiting = slices.Delete(p.waiting, i, i+1)
+	default:
+		if w.err == nil || w.err.Error() != err.Error() {
+			p.log.Warn("container runs without its limit", zap.String("container", nameOf(w.pod, w.container)), zap.Error(err))
+		}
+		p.waiting[i].err = err
+	}
 }
 
 // connect registers the plugin with the runtime. The channel is closed when the
@@ -198,14 +271,19 @@ func (p *Plugin) StartContainer(ctx context.Context, pod *api.PodSandbox, contai
 	if !ours(container) {
 		return nil
 	}
-	ctx, cancel := context.WithTimeout(ctx, answerTimeout)
-	defer cancel()
-	if err := p.containers.Hold(ctx, pod.GetNamespace(), pod.GetName(), container.GetName(), container.GetLinux().GetCgroupsPath(), givenTo(container)); err != nil {
+	if err := p.limit(ctx, pod, container); err != nil {
 		name := nameOf(pod, container)
 		p.log.Warn("container is not started", zap.String("container", name), zap.Error(err))
 		return fmt.Errorf("gpumem: container %s: %w", name, err)
 	}
 	return nil
+}
+
+// limit gives a container its limit.
+func (p *Plugin) limit(ctx context.Context, pod *api.PodSandbox, container *api.Container) error {
+	ctx, cancel := context.WithTimeout(ctx, answerTimeout)
+	defer cancel()
+	return p.containers.Hold(ctx, pod.GetNamespace(), pod.GetName(), container.GetName(), container.GetLinux().GetCgroupsPath(), givenTo(container))
 }
 
 // StopContainer implements stub.StopContainerInterface: the program has ended, and the control
@@ -214,6 +292,9 @@ func (p *Plugin) StopContainer(ctx context.Context, pod *api.PodSandbox, contain
 	if !ours(container) {
 		return nil, nil
 	}
+	p.mu.Lock()
+	p.waiting = slices.DeleteFunc(p.waiting, func(w waiting) bool { return w.container.GetId() == container.GetId() })
+	p.mu.Unlock()
 	ctx, cancel := context.WithTimeout(ctx, answerTimeout)
 	defer cancel()
 	if err := p.containers.Release(ctx, container.GetLinux().GetCgroupsPath(), givenTo(container)); err != nil {
@@ -223,16 +304,22 @@ func (p *Plugin) StopContainer(ctx context.Context, pod *api.PodSandbox, contain
 }
 
 // Synchronize implements stub.SynchronizeInterface. Containers that were started while the runtime
-// did not call the plugin get their limits late, rather than never.
-func (p *Plugin) Synchronize(ctx context.Context, pods []*api.PodSandbox, containers []*api.Container) ([]*api.ContainerUpdate, error) {
-	ctx, cancel := context.WithTimeout(ctx, answerTimeout)
-	defer cancel()
+// did not call the plugin get their limits late, rather than never. The runtime does not wait long:
+// Run does that.
+func (p *Plugin) Synchronize(_ context.Context, pods []*api.PodSandbox, containers []*api.Container) ([]*api.ContainerUpdate, error) {
+	var found []waiting
 	for _, container := range containers {
 		i := slices.IndexFunc(pods, func(pod *api.PodSandbox) bool { return pod.GetId() == container.GetPodSandboxId() })
-		if i < 0 || container.GetState() != api.ContainerState_CONTAINER_RUNNING {
-			continue
+		if i >= 0 && container.GetState() == api.ContainerState_CONTAINER_RUNNING && ours(container) {
+			found = append(found, waiting{pod: pods[i], container: container})
 		}
-		_ = p.StartContainer(ctx, pods[i], container) // it is logged, and runs
+	}
+	p.mu.Lock()
+	p.waiting = found
+	p.mu.Unlock()
+	select {
+	case p.behind <- struct{}{}:
+	default:
 	}
 	return nil, nil
 }

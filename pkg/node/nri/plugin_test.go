@@ -4,7 +4,10 @@ import (
 	"context"
 	"errors"
 	"strings"
+	"sync"
 	"testing"
+	"testing/synctest"
+	"time"
 
 	"github.com/containerd/nri/pkg/api"
 	"github.com/google/go-cmp/cmp"
@@ -156,29 +159,112 @@ func TestWhoIsAskedAbout(t *testing.T) {
 	}
 }
 
-// TestContainersThatEndOrRanBefore: what is reserved for the one is given back, and the other gets
-// its limit late.
-func TestContainersThatEndOrRanBefore(t *testing.T) {
-	ran := container("GPUMEM_GPU_UUID=GPU-a", "GPUMEM_ENFORCEMENT=kernel")
-	ran.PodSandboxId, ran.State = "s1", api.ContainerState_CONTAINER_RUNNING
-	stopped := container("GPUMEM_GPU_UUID=GPU-a", "GPUMEM_ENFORCEMENT=kernel")
-	stopped.PodSandboxId, stopped.State = "s1", api.ContainerState_CONTAINER_STOPPED
-	other := container("PATH=/bin")
-	other.PodSandboxId, other.State = "s1", api.ContainerState_CONTAINER_RUNNING
-	known := &containers{fail: errors.New("broken")} // it ends, or runs, all the same
+// running returns a container that runs, or does not.
+func running(id string, state api.ContainerState, env ...string) *api.Container {
+	c := container(env...)
+	c.Id, c.PodSandboxId, c.State = id, "s1", state
+	c.Linux.CgroupsPath = "/kubepods/podp/" + id
+	return c
+}
+
+var kernel = []string{"GPUMEM_GPU_UUID=GPU-a", "GPUMEM_ENFORCEMENT=kernel"}
+
+// TestContainersThatEnd: what is reserved for them is given back, and they end all the same where it
+// is not.
+func TestContainersThatEnd(t *testing.T) {
+	known := &containers{fail: errors.New("broken")}
 	p := New("", known, zap.NewNop())
-	if _, err := p.Synchronize(t.Context(), []*api.PodSandbox{sandbox}, []*api.Container{ran, stopped, other}); err != nil {
-		t.Error(err)
-	}
-	for _, c := range []*api.Container{ran, other} {
+	for _, c := range []*api.Container{running("c1", api.ContainerState_CONTAINER_RUNNING, kernel...), running("c2", api.ContainerState_CONTAINER_RUNNING, "PATH=/bin")} {
 		if _, err := p.StopContainer(t.Context(), sandbox, c); err != nil {
 			t.Error(err)
 		}
 	}
-	want := []string{"limit of ns/p/main in /kubepods/podp/c1 kernel", "end of /kubepods/podp/c1 kernel"}
-	if diff := cmp.Diff(want, known.asked); diff != "" {
+	if diff := cmp.Diff([]string{"end of /kubepods/podp/c1 kernel"}, known.asked); diff != "" {
 		t.Errorf("asked (-want +got):\n%s", diff)
 	}
+}
+
+// slow are containers whose limits take long to set, and fail for some, by their control group.
+type slow struct {
+	containers
+	mu    sync.Mutex
+	fails map[string]bool
+	held  map[string]int
+}
+
+func (s *slow) Hold(ctx context.Context, _, _, _, cgroupsPath string, _ map[string]string) error {
+	select {
+	case <-ctx.Done():
+		return ctx.Err()
+	case <-time.After(time.Second):
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.fails[cgroupsPath] {
+		return errors.New("the driver is busy")
+	}
+	s.held[cgroupsPath]++
+	return nil
+}
+
+func (s *slow) change(f func()) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	f()
+}
+
+// TestContainersThatRanBefore: those that were started while the runtime did not call the plugin all
+// get their limits, however long that takes; and until then the runtime does not count as one that
+// calls before programs run.
+func TestContainersThatRanBefore(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		known := &slow{fails: map[string]bool{"/kubepods/podp/c2": true, "/kubepods/podp/c3": true}, held: make(map[string]int)}
+		p := New("", known, zap.NewNop())
+		p.settle(nil)
+		ctx, cancel := context.WithCancel(t.Context())
+		done := make(chan struct{})
+		go func() {
+			defer close(done)
+			p.catchUp(ctx, make(chan struct{}))
+		}()
+		synctest.Wait()
+		if err := p.Connected(); err != nil {
+			t.Errorf("no container runs: %v", err)
+		}
+		begin := time.Now()
+		stopping := running("c3", api.ContainerState_CONTAINER_RUNNING, kernel...)
+		if _, err := p.Synchronize(t.Context(), []*api.PodSandbox{sandbox}, []*api.Container{
+			running("c1", api.ContainerState_CONTAINER_RUNNING, kernel...), running("c2", api.ContainerState_CONTAINER_RUNNING, kernel...), stopping,
+			running("c4", api.ContainerState_CONTAINER_RUNNING, kernel...),
+			running("c5", api.ContainerState_CONTAINER_STOPPED, kernel...), running("c6", api.ContainerState_CONTAINER_RUNNING, "PATH=/bin"),
+		}); err != nil || time.Since(begin) > 0 {
+			t.Errorf("%v, after %s: the runtime waits 2 s", err, time.Since(begin))
+		}
+		wantMissing := func(says string) {
+			t.Helper()
+			if err := p.Connected(); err == nil || !strings.Contains(err.Error(), says) {
+				t.Errorf("%v, want %q", err, says)
+			}
+		}
+		wantMissing("container ns/p/main runs, and it is not known yet whether it has its limit")
+		time.Sleep(4 * time.Second)
+		synctest.Wait()
+		wantMissing("container ns/p/main runs without its limit: the driver is busy")
+		known.change(func() { known.fails = nil })
+		if _, err := p.StopContainer(t.Context(), sandbox, stopping); err != nil {
+			t.Error(err)
+		}
+		time.Sleep(holdRetry + time.Second)
+		synctest.Wait()
+		if err := p.Connected(); err != nil {
+			t.Errorf("all have their limits: %v", err)
+		}
+		cancel()
+		<-done
+		if diff := cmp.Diff(map[string]int{"/kubepods/podp/c1": 1, "/kubepods/podp/c2": 1, "/kubepods/podp/c4": 1}, known.held); diff != "" {
+			t.Errorf("limits were set (-want +got):\n%s", diff)
+		}
+	})
 }
 
 func TestNoRuntime(t *testing.T) {
