@@ -30,6 +30,9 @@ const (
 	probeRecovery = 3
 )
 
+// levelsFile is beside the kubelet's own checkpoint, which has what containers were given.
+const levelsFile = "gpumem-levels.json"
+
 // levelInterval is the time between two looks at who enforces limits.
 const levelInterval = 2 * time.Second
 
@@ -75,13 +78,14 @@ func newParts(log *zap.Logger, cfg config, client kubernetes.Interface, kubelet 
 	metrics.RegisterGPUs(registry, gpus{p.level, p.prober})
 	cfg.plugin.Ready, cfg.plugin.Kernel, cfg.plugin.Cordoned = p.level.Ready, p.level, p.node.Cordoned
 	cfg.plugin.Serve = mps.NewClient(cfg.mpsDir).Serve
+	dir := filepath.Join(cfg.kubeletDir, "device-plugins")
+	cfg.plugin.Levels = filepath.Join(dir, levelsFile)
 	p.plugin = deviceplugin.New(cfg.plugin, p.level, p.pods, kubelet, events, measured, log.Named("plugin"))
 	p.usage = usage.New(cfg.toleranceMiB, p.prober, usage.Proc{Root: "/proc"}, p.pods, p.plugin.Containers, events, cfg.evictor(client), log.Named("usage"))
 	if cfg.nriSocket != "" {
 		p.nri = nri.New(cfg.nriSocket, p.plugin.Containers, log.Named("nri"))
 	}
 	metrics.RegisterContainers(registry, p.usage.Samples)
-	dir := filepath.Join(cfg.kubeletDir, "device-plugins")
 	p.runner = deviceplugin.NewRunner(dir, string(names.GPUMem()), p.plugin.Server, log.Named("runner"))
 	p.runner.Answered = measured.Answered
 	if cfg.cores {

@@ -119,7 +119,7 @@ func TestTheKernelsLimitHoldsOrTheContainerDoesNotStart(t *testing.T) {
 	if err := hold(); err != nil || len(asked) != 0 {
 		t.Errorf("advisory: asked %v, %v", asked, err)
 	}
-	n.State.HandOut(n.Kubelet.Allocated()[0].Slots, gpu.EnforcementKernel)
+	n.State.HandOut(n.Kubelet.Allocated()[0].Slots, gpu.Inventory{Enforcement: gpu.EnforcementKernel})
 	if err := hold(); err != nil {
 		t.Error(err)
 	}

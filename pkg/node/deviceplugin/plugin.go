@@ -39,9 +39,11 @@ type Config struct {
 	PlaceUnassigned bool             // place pods that no scheduler placed; otherwise refuse them
 	Coreless        bool             // schedulers are to give no cores of this node to pods
 	Containers      containers.Config
+	Levels          string // file in which the levels of containers outlive the process; empty: they do not
 
-	// Ready says why a container that was promised a level must not start now.
-	Ready func(ctx context.Context, level gpu.Enforcement) error
+	// Ready says why a container that was promised a level must not start now. MPS is the protocol
+	// of the daemon whose client it was made; 0: it is not known.
+	Ready func(ctx context.Context, level gpu.Enforcement, mps int) error
 	// Serve makes the MPS namespace of a container that is about to start; nil where no daemon
 	// has such.
 	Serve func(ctx context.Context, name string, want mps.Namespace) error
@@ -63,7 +65,7 @@ type Config struct {
 func DefaultConfig(node string) Config {
 	return Config{
 		Node: node, Policy: placement.Binpack, PlaceUnassigned: true, Containers: containers.DefaultConfig(),
-		Ready:   func(context.Context, gpu.Enforcement) error { return nil },
+		Ready:   func(context.Context, gpu.Enforcement, int) error { return nil },
 		PodWait: 10 * time.Second, KubeletWait: time.Second, WriteWait: 2 * time.Second,
 	}
 }
@@ -82,7 +84,7 @@ type Plugin struct {
 func New(cfg Config, source inventory.Source, pods Pods, kubelet nodestate.Kubelet, events Events, metrics reconcile.Metrics, log *zap.Logger) Plugin {
 	p := Plugin{Offers: nodestate.NewOffers(source, cfg.Coreless)}
 	p.State = nodestate.New(nodestate.Config{
-		Node: cfg.Node, Policy: cfg.Policy, PlaceUnassigned: cfg.PlaceUnassigned, Cordoned: cfg.Cordoned, KubeletWait: cfg.KubeletWait,
+		Node: cfg.Node, Policy: cfg.Policy, PlaceUnassigned: cfg.PlaceUnassigned, Cordoned: cfg.Cordoned, KubeletWait: cfg.KubeletWait, Levels: cfg.Levels,
 	}, p.Offers, pods, kubelet, log)
 	p.Reconciler = reconcile.New(reconcile.Config{
 		Node: cfg.Node, GPUShare: cfg.Containers.GPUShare, WriteWait: cfg.WriteWait,

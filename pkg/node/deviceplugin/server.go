@@ -108,7 +108,7 @@ func (p *Server) allocate(ctx context.Context, r gpu.Resource, req *pluginapi.Al
 		inv.Enforcement = inv.LevelFor(len(grant.Devices))
 		p.log.Info("allocated", zap.String("node", p.cfg.Node), zap.Strings("devices", uuids(grant.Devices)), zap.Stringer("resource", r), zap.Int("slots", grant.Each))
 		out.ContainerResponses = append(out.ContainerResponses, p.cfg.Containers.Response(r, grant, inv))
-		p.state.HandOut(grant.Slots, inv.Enforcement)
+		p.state.HandOut(grant.Slots, inv)
 	}
 	p.reconciler.Kick()
 	return out, nil
@@ -152,7 +152,7 @@ func (p *Server) PreStartContainer(ctx context.Context, req *pluginapi.PreStartC
 	if actual := allocation.Actual(s, pod); !actual.None() && (len(actual.Shares) != pod.Request.GPUs() || len(actual.Shares) != len(grant.Devices)) {
 		return nil, asStatus(p.reconciler.Mixed(pod, actual))
 	}
-	if err := p.mayStart(ctx, s, pod, held.Container); err != nil {
+	if err := p.mayStart(ctx, s, pod, held.Container, grant); err != nil {
 		return nil, p.unenforced(pod.Pod, err)
 	}
 	writing, cancel := context.WithTimeout(ctx, p.cfg.WriteWait)

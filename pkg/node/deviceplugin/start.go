@@ -17,12 +17,12 @@ import (
 
 // mayStart says why a container must not start: what its environment says of its
 // limit would not hold.
-func (p *Server) mayStart(ctx context.Context, s allocation.State, pod allocation.Pod, container string) error {
+func (p *Server) mayStart(ctx context.Context, s allocation.State, pod allocation.Pod, container string, grant allocation.Grant) error {
 	level := p.state.LevelOf(s, pod)
 	if !level.AtLeast(pod.Request.Enforcement) {
 		return fmt.Errorf("pod %s wants enforcement %s and was given %s: delete it, to have it placed again", pod.Pod, pod.Request.Enforcement, cmp.Or(level, gpu.EnforcementAdvisory))
 	}
-	if err := p.ready(ctx, level); err != nil {
+	if err := p.ready(ctx, level, grant); err != nil {
 		return fmt.Errorf("container %s of pod %s waits: %w", container, pod.Pod, err)
 	}
 	return nil
@@ -32,7 +32,7 @@ func (p *Server) mayStart(ctx context.Context, s allocation.State, pod allocatio
 // which the kubelet does not list, or any container while the kubelet or the API server does not
 // answer. The kubelet puts the reason into an event of the pod.
 func (p *Server) unlistedMayStart(ctx context.Context, s allocation.State, what string, grant allocation.Grant) error {
-	if err := p.ready(ctx, p.levelOfUnlisted(s, grant)); err != nil {
+	if err := p.ready(ctx, p.levelOfUnlisted(s, grant), grant); err != nil {
 		p.log.Warn("container does not start", zap.String("node", p.cfg.Node), zap.String("container", what), zap.Error(err))
 		return asStatus(fmt.Errorf("the %s waits: %w", what, err))
 	}
@@ -57,11 +57,12 @@ func (p *Server) levelOfUnlisted(s allocation.State, grant allocation.Grant) gpu
 	return level
 }
 
-// ready says why a level does not hold now.
-func (p *Server) ready(ctx context.Context, level gpu.Enforcement) error {
+// ready says why a level does not hold now for what was given.
+func (p *Server) ready(ctx context.Context, level gpu.Enforcement, grant allocation.Grant) error {
 	asking, cancel := context.WithTimeout(ctx, p.cfg.KubeletWait)
 	defer cancel()
-	return p.cfg.Ready(asking, level)
+	protocol, _ := p.state.MPSOfSlots(grant.Slots)
+	return p.cfg.Ready(asking, level, protocol)
 }
 
 // unenforced reports of a container that it waits for its limit to hold.
@@ -73,8 +74,17 @@ func (p *Server) unenforced(pod placement.PodRef, err error) error {
 
 // serve makes the MPS namespace of a container that is about to start, where the daemon has such:
 // without it the container's program would run without MPS, and with no limit.
+//
+// What the container was given counts, and not what the node has at the moment: a daemon that
+// starts again may be back before the container's program runs. A container that was promised no
+// limit of MPS does not wait for it.
 func (p *Server) serve(ctx context.Context, s allocation.State, grant allocation.Grant) error {
-	if s.Inventory.MPS < 3 || p.cfg.Serve == nil {
+	protocol, known := p.state.MPSOfSlots(grant.Slots)
+	if !known {
+		protocol = s.Inventory.MPS
+	}
+	waits := s.Inventory.MPS >= 3 || p.levelOfUnlisted(s, grant) == gpu.EnforcementMPS
+	if protocol < 3 || !waits || p.cfg.Serve == nil {
 		return nil
 	}
 	want := mps.Namespace{LimitMiB: int64(grant.Each) * s.Inventory.UnitMiB}

@@ -34,14 +34,14 @@ func TestNoInitContainerStartsWithoutItsLimit(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			var ready error
 			n := newNode(t, func(c *Config) {
-				c.Ready = func(_ context.Context, level gpu.Enforcement) error {
-					if level != gpu.EnforcementMPS {
-						t.Errorf("asked for %q", level)
+				c.Ready = func(_ context.Context, level gpu.Enforcement, protocol int) error {
+					if level != gpu.EnforcementMPS || protocol != 2 {
+						t.Errorf("asked for %q, protocol %d", level, protocol)
 					}
 					return ready
 				}
 			}, nil, tc.pod)
-			n.LevelIs(gpu.EnforcementMPS)
+			n.Source.Set(func(inv *gpu.Inventory) { inv.Enforcement, inv.MPS = gpu.EnforcementMPS, 2 })
 			if _, err := n.Admit(t, tc.pod); err != nil {
 				t.Fatal(err)
 			}
@@ -74,7 +74,7 @@ func TestNoContainerOfAnUnknownPodStartsWithoutItsLimit(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			var ready error
 			change := func(c *Config) {
-				c.Ready = func(_ context.Context, level gpu.Enforcement) error {
+				c.Ready = func(_ context.Context, level gpu.Enforcement, _ int) error {
 					if level == gpu.EnforcementAdvisory || level == "" {
 						return nil
 					}
@@ -127,7 +127,7 @@ func TestNoContainerStartsWithoutItsLimit(t *testing.T) {
 	var asked []gpu.Enforcement
 	p := pod("a", 1, uuidA, app(3))
 	change := func(c *Config) {
-		c.Ready = func(_ context.Context, level gpu.Enforcement) error {
+		c.Ready = func(_ context.Context, level gpu.Enforcement, _ int) error {
 			asked = append(asked, level)
 			return ready
 		}
@@ -208,6 +208,23 @@ func TestAContainerHasItsNamespaceBeforeItStarts(t *testing.T) {
 	if diff := cmp.Diff(map[string]mps.Namespace{pipe: {LimitMiB: 3072, Percent: 100}}, served); diff != "" {
 		t.Errorf("namespaces (-want +got):\n%s", diff)
 	}
+	// The daemon was away when the node was last looked at, and is back: the container has not its
+	// namespace for that. One with no limit of MPS does not wait for it.
+	clear(served)
+	n.Source.Set(func(inv *gpu.Inventory) { inv.MPS, inv.Enforcement = 0, gpu.EnforcementAdvisory })
+	if err := n.Start(t.Context(), ids...); err != nil || len(served) != 1 {
+		t.Errorf("%v, namespaces %v", err, served)
+	}
+	fails = errors.New("no daemon answers")
+	wantStatus(t, n.Start(t.Context(), ids...), codes.FailedPrecondition, "the container waits: no daemon answers")
+	n.State.HandOut(slotIDs(ids), gpu.Inventory{Enforcement: gpu.EnforcementKernel, MPS: 3})
+	if err := n.Start(t.Context(), ids...); err != nil {
+		t.Errorf("it has its limit by the kernel: %v", err)
+	}
+	fails = nil
+	n.State.HandOut(slotIDs(ids), gpu.Inventory{Enforcement: gpu.EnforcementMPS, MPS: 3})
+	n.Source.Set(func(inv *gpu.Inventory) { inv.MPS, inv.Enforcement = 3, gpu.EnforcementMPS })
+
 	clear(served) // of the init container nobody tells how many cores it asks for
 	if err := n.Start(t.Context(), ids[:2]...); err != nil {
 		t.Fatal(err)

@@ -100,6 +100,9 @@ func (f Facts) mps() error {
 	if f.MPS != nil {
 		return f.MPS
 	}
+	if f.Protocol >= 3 && f.Driver != "" && !PartitionsMemory(f.Driver) { // it was another when the daemon started
+		return fmt.Errorf("the MPS daemon has protocol %d, which driver %q has not: delete the daemon's pod, with which its clients end", f.Protocol, f.Driver)
+	}
 	for _, d := range healthy(f.Devices) {
 		if f.MPSGPUs > 0 && d.Index >= f.MPSGPUs {
 			return fmt.Errorf("GPU %d (%s) was added after the MPS daemon had started: delete the daemon's pod, with which its clients end", d.Index, d.Model)

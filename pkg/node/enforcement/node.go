@@ -161,8 +161,10 @@ func (n *Node) facts(ctx context.Context, inv gpu.Inventory) Facts {
 }
 
 // Ready says why a container that was promised a level must not start now; nil
-// when it may. It asks those who enforce, and not what was found last.
-func (n *Node) Ready(ctx context.Context, level gpu.Enforcement) error {
+// when it may. It asks those who enforce, and not what was found last. MPS is the protocol of the
+// daemon whose client it was made; 0: it is not known. What it was given for one protocol limits
+// nothing with another.
+func (n *Node) Ready(ctx context.Context, level gpu.Enforcement, mps int) error {
 	if level == gpu.EnforcementAdvisory || level == "" {
 		return nil // without a look at who enforces
 	}
@@ -171,6 +173,9 @@ func (n *Node) Ready(ctx context.Context, level gpu.Enforcement) error {
 	facts.Held = nil // only the start of a container shows whether limits can be set again
 	if lacks := Judge(facts).lacks(level); lacks != nil {
 		return fmt.Errorf("enforcement %s does not hold at present: %w", level, lacks)
+	}
+	if level == gpu.EnforcementMPS && mps > 0 && mps != facts.Protocol {
+		return fmt.Errorf("the container was made a client of MPS protocol %d, and the daemon has %d: delete its pod, to have it placed again", mps, facts.Protocol)
 	}
 	return nil
 }

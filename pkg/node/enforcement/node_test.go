@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"slices"
+	"strings"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -108,10 +109,10 @@ func TestNodeThatMayHaveAny(t *testing.T) {
 
 		_, _, changed := n.Inventory()
 		h.set(func(f *Facts) { f.NRI = errors.New("no NRI") })
-		if err := n.Ready(t.Context(), gpu.EnforcementMPS); err == nil {
+		if err := n.Ready(t.Context(), gpu.EnforcementMPS, 0); err == nil {
 			t.Error("ready for a container with limits, and the daemon is dead")
 		}
-		if err := n.Ready(t.Context(), gpu.EnforcementAdvisory); err != nil {
+		if err := n.Ready(t.Context(), gpu.EnforcementAdvisory, 0); err != nil {
 			t.Errorf("not ready for a container without: %v", err)
 		}
 		select {
@@ -125,7 +126,7 @@ func TestNodeThatMayHaveAny(t *testing.T) {
 		time.Sleep(interval)
 		synctest.Wait()
 		wantLevel(t, n, gpu.EnforcementMPS, "kernel: no NRI", "")
-		if err := n.Ready(t.Context(), gpu.EnforcementMPS); err != nil {
+		if err := n.Ready(t.Context(), gpu.EnforcementMPS, 0); err != nil {
 			t.Errorf("not ready again: %v", err)
 		}
 
@@ -135,6 +136,37 @@ func TestNodeThatMayHaveAny(t *testing.T) {
 			t.Errorf("level %s on a GPU that is too old", inv.Enforcement)
 		}
 	})
+}
+
+// TestAClientOfAnotherProtocolDoesNotStart: its pipe directory is not there, or its list of limits
+// is nobody's, and it would run with no limit. That is so too while the daemon has outlived its driver.
+func TestAClientOfAnotherProtocolDoesNotStart(t *testing.T) {
+	for name, tc := range map[string]struct {
+		driver       string
+		daemon, made int
+		says         string
+	}{
+		"as it was":                                {"615", 3, 3, ""},
+		"it is not known":                          {"615", 3, 0, ""},
+		"the driver and the daemon are older":      {"580", 2, 3, "a client of MPS protocol 3, and the daemon has 2"},
+		"they are newer":                           {"615", 3, 2, "a client of MPS protocol 2, and the daemon has 3"},
+		"the driver is older and the daemon lives": {"580", 3, 3, `the MPS daemon has protocol 3, which driver "580" has not`},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				h := newHost(t)
+				h.set(func(f *Facts) { f.Driver, f.Protocol, f.NRI = tc.driver, tc.daemon, errors.New("no NRI") })
+				n := run(t, Auto, h)
+				err := n.Ready(t.Context(), gpu.EnforcementMPS, tc.made)
+				if (err == nil) != (tc.says == "") || err != nil && !strings.Contains(err.Error(), tc.says) {
+					t.Errorf("%v, want %q", err, tc.says)
+				}
+				if err := n.Ready(t.Context(), gpu.EnforcementAdvisory, tc.made); err != nil {
+					t.Errorf("a container that was promised nothing waits: %v", err)
+				}
+			})
+		})
+	}
 }
 
 func TestNodeThatIsToldItsLevel(t *testing.T) {

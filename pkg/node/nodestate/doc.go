@@ -17,6 +17,8 @@
 // # Invariants
 //
 //   - No call is made under a lock.
+//   - The level of a pod is what its container was given, also after a restart, and not what was
+//     written of the pod when it was bound.
 //   - Pods are read before the kubelet is asked (allocation.Reconcile says why).
 //   - An offer is computed when the source has other GPUs, not for each reader. Readers do not
 //     change it.

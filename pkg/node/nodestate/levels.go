@@ -2,46 +2,125 @@ package nodestate
 
 import (
 	"cmp"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
 	"slices"
+	"sync"
+
+	"go.uber.org/zap"
 
 	"github.com/gpumem/gpumem/pkg/core/allocation"
 	"github.com/gpumem/gpumem/pkg/core/gpu"
 )
 
-// levels remembers at which level slots were handed out.
-type levels map[gpu.SlotID]gpu.Enforcement
+// levels remembers at which level slots were handed out. It is written down: what a container was
+// given then remains in its environment for as long as it has the slots, and what is written of its
+// pod may be another level, that of the node when the pod was bound.
+type levels struct {
+	file string     // empty: it is not written down
+	save sync.Mutex // one change at a time, and in order
 
-// of returns the weakest level of some slots; empty when one is not remembered,
-// for it was handed out before this process started.
-func (l levels) of(slots []gpu.SlotID) gpu.Enforcement {
-	level := gpu.EnforcementKernel
-	for _, id := range slots {
-		one, ok := l[id]
-		if !ok {
-			return ""
-		}
-		if !one.AtLeast(level) {
-			level = one
-		}
-	}
-	return level
+	mu sync.Mutex // guards of
+	of map[gpu.SlotID]handed
 }
 
-// HandOut remembers at which level slots are handed out.
-func (n *State) HandOut(slots []gpu.SlotID, level gpu.Enforcement) {
-	n.mu.Lock()
-	defer n.mu.Unlock()
+// handed is how a slot was handed out.
+type handed struct {
+	Level gpu.Enforcement `json:"level"`
+	MPS   int             `json:"mps,omitempty"` // protocol of the daemon that the container is a client of
+}
+
+// readLevels reads what the process before has written.
+func readLevels(file string, log *zap.Logger) *levels {
+	l := &levels{file: file, of: make(map[gpu.SlotID]handed)}
+	if file == "" {
+		return l
+	}
+	data, err := os.ReadFile(file)
+	if errors.Is(err, fs.ErrNotExist) {
+		return l
+	}
+	if err == nil {
+		err = json.Unmarshal(data, &l.of)
+	}
+	if err != nil {
+		log.Warn("levels that were handed out are not known: what is written of pods counts", zap.String("file", file), zap.Error(err))
+		l.of = make(map[gpu.SlotID]handed)
+	}
+	return l
+}
+
+// set remembers how slots were handed out.
+func (l *levels) set(slots []gpu.SlotID, now handed) error {
+	l.save.Lock()
+	defer l.save.Unlock()
+	if !l.change(slots, now) || l.file == "" {
+		return nil
+	}
+	data, err := json.Marshal(l.of) // which only a change alters
+	if err != nil {
+		return err
+	}
+	half := l.file + ".tmp"
+	if err := os.WriteFile(half, data, 0o600); err != nil {
+		return fmt.Errorf("write down levels: %w", err)
+	}
+	return os.Rename(half, l.file)
+}
+
+func (l *levels) change(slots []gpu.SlotID, now handed) (changed bool) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
 	for _, id := range slots {
-		n.levels[id] = cmp.Or(level, gpu.EnforcementAdvisory)
+		if l.of[id] != now {
+			l.of[id], changed = now, true
+		}
+	}
+	return changed
+}
+
+// weakest returns how some slots were handed out, at the weakest level of them. It is not ok when
+// one is not remembered.
+func (l *levels) weakest(slots []gpu.SlotID) (out handed, ok bool) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	out.Level = gpu.EnforcementKernel
+	for _, id := range slots {
+		one, ok := l.of[id]
+		if !ok {
+			return handed{}, false
+		}
+		if !one.Level.AtLeast(out.Level) {
+			out.Level = one.Level
+		}
+		out.MPS = one.MPS
+	}
+	return out, true
+}
+
+// HandOut remembers at which level of an inventory slots are handed out, also for the process after
+// this one.
+func (n *State) HandOut(slots []gpu.SlotID, inv gpu.Inventory) {
+	if err := n.levels.set(slots, handed{Level: cmp.Or(inv.Enforcement, gpu.EnforcementAdvisory), MPS: inv.MPS}); err != nil {
+		n.log.Warn("levels are not known after a restart", zap.Error(err))
 	}
 }
 
 // LevelOfSlots returns the weakest level at which slots were handed out; empty when one is not
 // remembered.
 func (n *State) LevelOfSlots(slots []gpu.SlotID) gpu.Enforcement {
-	n.mu.Lock()
-	defer n.mu.Unlock()
-	return n.levels.of(slots)
+	given, _ := n.levels.weakest(slots)
+	return given.Level
+}
+
+// MPSOfSlots returns the protocol of the MPS daemon whose client the container with these slots was
+// made; 0 where it is none's, and not ok when that is not remembered.
+func (n *State) MPSOfSlots(slots []gpu.SlotID) (protocol int, ok bool) {
+	given, ok := n.levels.weakest(slots)
+	return given.MPS, ok
 }
 
 // LevelOf returns the level at which the pod was given what it holds: as

@@ -32,6 +32,7 @@ type Config struct {
 	PlaceUnassigned bool              // place pods that no scheduler placed; otherwise refuse them
 	Cordoned        func() []gpu.UUID // which GPUs get none of these; nil: all do
 	KubeletWait     time.Duration     // for an answer of the kubelet
+	Levels          string            // file in which levels that were handed out are written down; empty: none
 }
 
 // State is what a node knows of its pods. It is safe for concurrent use.
@@ -41,6 +42,7 @@ type State struct {
 	pods    Pods
 	kubelet Kubelet
 	log     *zap.Logger
+	levels  *levels
 
 	mu      sync.Mutex // guards the rest
 	held    []allocation.Allocated
@@ -48,7 +50,6 @@ type State struct {
 	given   []grant                         // the kubelet may not have told of it yet
 	grants  int                             // so far
 	plans   map[string]placement.Assignment // by UID, what was written of pods when the kubelet admitted them, or here since
-	levels  levels
 	account account
 }
 
@@ -61,8 +62,8 @@ type grant struct {
 // New returns a state in which nothing is known yet.
 func New(cfg Config, offers *Offers, pods Pods, kubelet Kubelet, log *zap.Logger) *State {
 	return &State{
-		cfg: cfg, offers: offers, pods: pods, kubelet: kubelet, log: log,
-		plans: make(map[string]placement.Assignment), levels: make(levels), account: account{changed: make(chan struct{})},
+		cfg: cfg, offers: offers, pods: pods, kubelet: kubelet, log: log, levels: readLevels(cfg.Levels, log),
+		plans: make(map[string]placement.Assignment), account: account{changed: make(chan struct{})},
 	}
 }
 

@@ -2,6 +2,8 @@ package reconcile_test
 
 import (
 	"errors"
+	"os"
+	"path/filepath"
 	"slices"
 	"testing"
 
@@ -363,6 +365,63 @@ func TestTheLevelThatAPodHasIsWritten(t *testing.T) {
 	if got := n.AssignedLevel("a"); got != gpu.EnforcementAdvisory {
 		t.Errorf("the pod is written to have %q once its node has mps", got)
 	}
+}
+
+// TestTheLevelThatAPodHasOutlivesThePlugin: the plugin ends between what it gave a container and what
+// it writes of the pod, of which the Binding has written the level of the node at the time.
+func TestTheLevelThatAPodHasOutlivesThePlugin(t *testing.T) {
+	for name, tc := range map[string]struct {
+		node gpu.Enforcement // when the container was given its slots
+		mps  int
+		pod  allocation.Pod
+		want gpu.Enforcement
+	}{
+		"the daemon has died":               {gpu.EnforcementAdvisory, 0, pod("a", 1, uuidA, app(3)), gpu.EnforcementAdvisory},
+		"no longer kernel":                  {gpu.EnforcementMPS, 2, pod("a", 1, uuidA, app(3)), gpu.EnforcementMPS},
+		"several GPUs, and another daemon":  {gpu.EnforcementMPS, 2, bothGPUs("a"), gpu.EnforcementAdvisory},
+		"as strong as it was when it bound": {gpu.EnforcementKernel, 0, pod("a", 1, uuidA, app(3)), gpu.EnforcementKernel},
+	} {
+		t.Run(name, func(t *testing.T) {
+			file := filepath.Join(t.TempDir(), "levels.json")
+			remembers := func(c *deviceplugin.Config) { c.Levels = file }
+			bound := tc.pod
+			bound.Assignment.Enforcement = gpu.EnforcementKernel
+			n := newNode(t, remembers, nil, bound)
+			n.Source.Set(func(inv *gpu.Inventory) { inv.Enforcement, inv.MPS = tc.node, tc.mps })
+			if _, err := n.Admit(t, bound); err != nil {
+				t.Fatal(err)
+			}
+			n.LevelIs(gpu.EnforcementKernel) // again, since
+			n.begin(t, remembers)
+			if err := n.Reconciler.Pass(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+			if got := n.AssignedLevel("a"); got != tc.want {
+				t.Errorf("the pod is written to have %q, and was given %s", got, tc.want)
+			}
+
+			// What cannot be read is as if it was not there, and is written again.
+			if err := os.WriteFile(file, []byte("{"), 0o644); err != nil {
+				t.Fatal(err)
+			}
+			n.begin(t, remembers)
+			if err := n.Reconciler.Pass(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+			if got := n.AssignedLevel("a"); got != tc.want {
+				t.Errorf("then to have %q", got)
+			}
+		})
+	}
+}
+
+// bothGPUs is a pod with a share of each.
+func bothGPUs(name string) allocation.Pod {
+	p := pod(name, 1, uuidA, app(6))
+	p.Request.Count = 2
+	p.Assignment.Shares = append(p.Assignment.Shares, placement.Share{Device: uuidB})
+	p.Assignment = p.Assignment.WithShares(p.Request)
+	return p
 }
 
 // Where a pod is written to be elsewhere and at another level than it is, both are put right
