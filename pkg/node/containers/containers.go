@@ -200,15 +200,18 @@ func (h *holding) ofInit(s allocation.State, container string) (*holding, error)
 	return h, nil
 }
 
-// levelOfHeld returns the level at which a container was given its slots. Its environment says so,
-// and the kubelet keeps that. Other containers of the pod can have a weaker level, and a plugin that
-// has just started knows only what is written of the pod.
+// levelOfHeld returns the level at which a container was given its slots: as its environment says,
+// which the kubelet keeps, or as is remembered, whichever is stronger. Its image can have put another
+// value before the kubelet's, which is found when the container is created, if the runtime calls
+// then. Other containers of the pod can have a weaker level.
 func (c *Containers) levelOfHeld(s allocation.State, pod *allocation.Pod, memory []gpu.SlotID, given map[string]string) gpu.Enforcement {
-	if level := levelIn(given); level != "" {
+	level, remembered := levelIn(given), c.state.LevelOfSlots(memory)
+	switch {
+	case len(memory) > 0 && remembered != "" && remembered.AtLeast(level):
+		return remembered
+	case level != "" || pod == nil:
 		return level
-	}
-	if pod != nil {
+	default:
 		return c.state.LevelOf(s, *pod)
 	}
-	return c.state.LevelOfSlots(memory)
 }

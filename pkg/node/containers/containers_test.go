@@ -120,7 +120,8 @@ func TestTheKernelsLimitHoldsOrTheContainerDoesNotStart(t *testing.T) {
 		t.Errorf("advisory: asked %v, %v", asked, err)
 	}
 	n.State.HandOut(n.Kubelet.Allocated()[0].Slots, gpu.Inventory{Enforcement: gpu.EnforcementKernel})
-	if err := hold(); err != nil {
+	// Its image says that it was promised nothing, and it was created while the runtime did not call.
+	if err := n.Containers.Hold(t.Context(), "ns", "a", "main", "/kubepods/poda/c1", promise(gpu.EnforcementAdvisory)); err != nil {
 		t.Error(err)
 	}
 	if diff := cmp.Diff([]string{"/kubepods/poda/c1 " + string(uuidB) + " 3072"}, asked); diff != "" {
