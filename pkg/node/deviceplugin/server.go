@@ -2,6 +2,7 @@ package deviceplugin
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 
@@ -22,6 +23,8 @@ type Reconciler interface {
 	Kick()
 	// Correct writes where pods are of which something else is written.
 	Correct(ctx context.Context, s allocation.State) error
+	// Level writes the level of a pod, where another is written.
+	Level(ctx context.Context, pod allocation.Pod, s allocation.State) error
 	// Mixed says that a pod has slots of more GPUs than it asks for, or of fewer.
 	Mixed(pod allocation.Pod, actual placement.Assignment) error
 }
@@ -157,7 +160,7 @@ func (p *Server) PreStartContainer(ctx context.Context, req *pluginapi.PreStartC
 	}
 	writing, cancel := context.WithTimeout(ctx, p.cfg.WriteWait)
 	defer cancel()
-	if err := p.reconciler.Correct(writing, s); err != nil {
+	if err := errors.Join(p.reconciler.Correct(writing, s), p.reconciler.Level(writing, pod, s)); err != nil {
 		p.log.Warn("assignments not corrected before the start", zap.Stringer("pod", pod.Pod), zap.String("uid", pod.Pod.UID), zap.Error(err))
 	}
 	return out, nil

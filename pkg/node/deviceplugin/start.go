@@ -22,7 +22,8 @@ func (p *Server) mayStart(ctx context.Context, s allocation.State, pod allocatio
 	if !level.AtLeast(pod.Request.Enforcement) {
 		return fmt.Errorf("pod %s wants enforcement %s and was given %s: delete it, to have it placed again", pod.Pod, pod.Request.Enforcement, cmp.Or(level, gpu.EnforcementAdvisory))
 	}
-	if err := p.ready(ctx, level, grant); err != nil {
+	// Another container of the pod may have been given a weaker one.
+	if err := p.ready(ctx, cmp.Or(p.state.LevelOfSlots(grant.Slots), level), grant); err != nil {
 		return fmt.Errorf("container %s of pod %s waits: %w", container, pod.Pod, err)
 	}
 	return nil

@@ -121,6 +121,41 @@ func TestAPodThatDemandsALevel(t *testing.T) {
 	}
 }
 
+// TestTheLevelIsWrittenBeforeTheProgramRuns: the node had a stronger one when the pod was bound.
+func TestTheLevelIsWrittenBeforeTheProgramRuns(t *testing.T) {
+	p := pod("a", 1, uuidA, app(3))
+	p.Assignment.Enforcement = gpu.EnforcementKernel
+	n := newNode(t, nil, nil, p)
+	n.LevelIs(gpu.EnforcementMPS)
+	if _, err := n.Admit(t, p); err != nil {
+		t.Fatal(err)
+	}
+	if got := n.AssignedLevel("a"); got != gpu.EnforcementMPS {
+		t.Errorf("level %q is written, and the container was given mps", got)
+	}
+}
+
+// TestEachContainerWaitsForItsOwnLevel: the level of the node has changed between two containers of
+// a pod. The pod's is the weaker one, and the first container was promised the other all the same.
+func TestEachContainerWaitsForItsOwnLevel(t *testing.T) {
+	p := pod("a", 1, uuidA, container("one", placement.App, 3), container("two", placement.App, 2))
+	dead := errors.New("the MPS daemon is dead")
+	n := newNode(t, func(c *Config) {
+		c.Ready = func(_ context.Context, level gpu.Enforcement, _ int) error {
+			return map[gpu.Enforcement]error{gpu.EnforcementMPS: dead}[level]
+		}
+	}, nil, p)
+	if _, err := n.Admit(t, p); err != nil {
+		t.Fatal(err)
+	}
+	ids := n.Kubelet.SlotsOf("a")
+	n.State.HandOut(slotIDs(ids[:3]), gpu.Inventory{Enforcement: gpu.EnforcementMPS})
+	wantStatus(t, n.Start(t.Context(), ids[:3]...), codes.FailedPrecondition, "container one of pod ns/a waits: the MPS daemon is dead")
+	if err := n.Start(t.Context(), ids[3:]...); err != nil {
+		t.Errorf("the other waits too: %v", err)
+	}
+}
+
 func TestNoContainerStartsWithoutItsLimit(t *testing.T) {
 	dead := errors.New("the MPS daemon is dead")
 	var ready error

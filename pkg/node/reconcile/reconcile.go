@@ -211,6 +211,18 @@ func (r *Reconciler) keep(ctx context.Context, s allocation.State) error {
 	return errors.Join(errs...)
 }
 
+// Level writes at which level a pod was given what it has, where another is written, as that of its
+// node when it was bound. One that is being written is left to that call, and to the loop.
+func (r *Reconciler) Level(ctx context.Context, pod allocation.Pod, s allocation.State) error {
+	if is, _ := r.wanted(pod, nil, s); is.Enforcement == pod.Assignment.Enforcement {
+		return nil
+	}
+	if err := r.write(ctx, pod.Pod, nil, s); !errors.Is(err, errBeingWritten) {
+		return err
+	}
+	return nil
+}
+
 // wanted returns the assignment that is to be written of a pod, and whether this or what goes with
 // it differs from what is written now. The assignment is that of the correction, if there is one,
 // or else the one that is written; with the level at which the pod was given what it has.

@@ -476,4 +476,24 @@ var table = []mutant{
 		"a container starts without its namespace", "pkg/node/deviceplugin/server.go",
 		"if err := p.serve(ctx, s, grant); err != nil {", "if err := p.serve(ctx, s, grant); false {", "TestAContainerHasItsNamespaceBeforeItStarts",
 	},
+	{
+		"a lost limit stays lost", "pkg/node/enforcement/kernel.go",
+		"errors.Join(k.keep(ctx, devices), k", "errors.Join(k", "TestLimitsThatTheDriverLosesAreSetAgain",
+	},
+	{
+		"what ran before is tried once", "pkg/node/nri/plugin.go",
+		"	return len(p.waiting) > 0\n", "	return false\n", "TestContainersThatRanBefore",
+	},
+	{
+		"levels end with the plugin", "pkg/node/nodestate/levels.go",
+		"	return os.Rename(half, l.file)", "	return os.Remove(half)", "pkg/node/reconcile:TestTheLevelThatAPodHasOutlivesThePlugin",
+	},
+	{
+		"a client of another protocol starts", "pkg/node/enforcement/node.go",
+		"mps > 0 && mps != facts.Protocol", "mps < 0", "TestAClientOfAnotherProtocolDoesNotStart",
+	},
+	{
+		"a namespace keeps another's cores", "pkg/node/mps/namespaces.go",
+		"return cmp.Or(n.Percent, 100)", "return cmp.Or(n.Percent, 30)", "TestANamespaceLimitsEachClientOfIt",
+	},
 }
