@@ -2,6 +2,7 @@ package enforcement
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 
 	"github.com/gpumem/gpumem/pkg/core/gpu"
@@ -43,7 +44,7 @@ type Facts struct {
 
 	MPS      error // the MPS daemon limits its clients
 	Protocol int   // its version
-	MPSGPUs  int   // how many GPUs it has, the first ones; 0: it does not say
+	MPSGPUs  []int // indexes of the GPUs on which it limits them; none: it does not say
 }
 
 // Verdict is what holds on a node.
@@ -104,8 +105,8 @@ func (f Facts) mps() error {
 		return fmt.Errorf("the MPS daemon has protocol %d, which driver %q has not: delete the daemon's pod, with which its clients end", f.Protocol, f.Driver)
 	}
 	for _, d := range healthy(f.Devices) {
-		if f.MPSGPUs > 0 && d.Index >= f.MPSGPUs {
-			return fmt.Errorf("GPU %d (%s) was added after the MPS daemon had started: delete the daemon's pod, with which its clients end", d.Index, d.Model)
+		if len(f.MPSGPUs) > 0 && !slices.Contains(f.MPSGPUs, d.Index) {
+			return fmt.Errorf("GPU %d (%s) was added, or left MIG mode, after the MPS daemon had started: delete the daemon's pod, with which its clients end", d.Index, d.Model)
 		}
 	}
 	return nil

@@ -47,15 +47,19 @@ func TestJudge(t *testing.T) {
 		{
 			"a GPU that was added after the MPS daemon had started", func(f *Facts) {
 				f.Devices = append(f.Devices, gpu.Device{Index: 1, Model: "NVIDIA H100", ComputeCapability: "9.0"})
-				f.Driver, f.Protocol, f.MPSGPUs = "580.65.06", 2, 1
+				f.Driver, f.Protocol, f.MPSGPUs = "580.65.06", 2, []int{0}
 			}, gpu.EnforcementAdvisory,
-			`mps: GPU 1 (NVIDIA H100) was added after the MPS daemon had started: delete the daemon's pod, with which its clients end; kernel: the driver is "580.65.06", want 615 or newer`, 0,
+			`mps: GPU 1 (NVIDIA H100) was added, or left MIG mode, after the MPS daemon had started: delete the daemon's pod, with which its clients end; kernel: the driver is "580.65.06", want 615 or newer`, 0,
 		},
 		{
 			"an older driver than when the MPS daemon started", func(f *Facts) { f.Driver = "580.65.06" }, gpu.EnforcementAdvisory,
 			`mps: the MPS daemon has protocol 3, which driver "580.65.06" has not: delete the daemon's pod, with which its clients end; kernel: the driver is "580.65.06", want 615 or newer`, 0,
 		},
-		{"as many GPUs as the MPS daemon has", func(f *Facts) { f.NRI, f.MPSGPUs = absent("no NRI"), 1 }, gpu.EnforcementMPS, "kernel: no NRI", 3},
+		{
+			"a GPU that left MIG mode after the MPS daemon had started", func(f *Facts) { f.NRI, f.MPSGPUs = absent("no NRI"), []int{1} },
+			gpu.EnforcementAdvisory, "mps: GPU 0 (NVIDIA H100) was added, or left MIG mode, after the MPS daemon had started: delete the daemon's pod, with which its clients end; kernel: no NRI", 0,
+		},
+		{"as many GPUs as the MPS daemon has", func(f *Facts) { f.NRI, f.MPSGPUs = absent("no NRI"), []int{0} }, gpu.EnforcementMPS, "kernel: no NRI", 3},
 		{"a GPU that does not tell", func(f *Facts) { f.Devices[0].ComputeCapability = "" }, gpu.EnforcementKernel, "", 0},
 	} {
 		t.Run(tc.name, func(t *testing.T) {

@@ -19,9 +19,9 @@ type Probes struct {
 	Cgroups Cgroups
 	Driver  Driver
 	NRI     func() error
-	// MPS asks whether the MPS daemon limits its clients, for its protocol, and on how many GPUs;
-	// 0: it does not say.
-	MPS func(ctx context.Context) (protocol, gpus int, err error)
+	// MPS asks whether the MPS daemon limits its clients, for its protocol, and on which GPUs, by
+	// index; none: it does not say.
+	MPS func(ctx context.Context) (protocol int, gpus []int, err error)
 }
 
 // Node is a prober's GPUs with the level at which containers are held to their

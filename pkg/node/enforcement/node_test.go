@@ -47,7 +47,7 @@ func (h *host) probes() Probes {
 		Cgroups: Cgroups{Root: h.driver.root},
 		Driver:  h.driver,
 		NRI:     func() error { return read().NRI },
-		MPS:     func(context.Context) (int, int, error) { f := read(); return f.Protocol, f.MPSGPUs, f.MPS },
+		MPS:     func(context.Context) (int, []int, error) { f := read(); return f.Protocol, f.MPSGPUs, f.MPS },
 	}
 }
 

@@ -30,6 +30,7 @@ type Status struct {
 	Restarts int    `json:"restarts"`         // of the daemon, by this supervisor
 	Clients  int    `json:"clients"`          // at the last look
 	GPUs     int    `json:"gpus"`             // that there were when the supervisor started
+	Proven   []int  `json:"proven,omitempty"` // indexes of those on which a client was limited
 }
 
 // Client asks the supervisor of a directory.
@@ -100,16 +101,21 @@ func (c *Client) Serve(ctx context.Context, name string, want Namespace) error {
 	return fmt.Errorf("ask the MPS daemon for a namespace: %s", strings.TrimSpace(string(text)))
 }
 
-// Check says why the daemon does not work, which protocol it has, and how many GPUs; of a supervisor
-// of version 0.1 that is 0.
-func (c *Client) Check(ctx context.Context) (protocol, gpus int, err error) {
+// Check says why the daemon does not work, which protocol it has, and the indexes of the GPUs on
+// which it limits its clients; nil of a supervisor of version 0.1, which does not say.
+func (c *Client) Check(ctx context.Context) (protocol int, gpus []int, err error) {
 	s, err := c.Status(ctx)
 	switch {
 	case err != nil:
-		return 0, 0, err
+		return 0, nil, err
 	case !s.Healthy:
-		return 0, 0, fmt.Errorf("the MPS daemon: %s", s.Reason)
+		return 0, nil, fmt.Errorf("the MPS daemon: %s", s.Reason)
+	case s.Proven == nil: // of a version that says how many it has
+		for i := range s.GPUs {
+			gpus = append(gpus, i)
+		}
+		return s.Protocol, gpus, nil
 	default:
-		return s.Protocol, s.GPUs, nil
+		return s.Protocol, s.Proven, nil
 	}
 }

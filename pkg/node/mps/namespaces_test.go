@@ -192,9 +192,10 @@ func TestGPUsOfOthersAreNotProbed(t *testing.T) {
 		free  []int64
 		holds func(Status, error) bool
 		gpus  []string
+		says  []int
 	}{
-		"one of two": {[]int64{-1, 80896}, healthy, []string{"CUDA_VISIBLE_DEVICES=1"}},
-		"both":       {[]int64{-1, -1}, sick("no GPU is for clients"), nil},
+		"one of two": {[]int64{-1, 80896}, healthy, []string{"CUDA_VISIBLE_DEVICES=1"}, []int{1}},
+		"both":       {[]int64{-1, -1}, sick("no GPU is for clients"), nil, nil},
 	} {
 		t.Run(name, func(t *testing.T) {
 			n := newNode(t, 2)
@@ -206,6 +207,9 @@ func TestGPUsOfOthersAreNotProbed(t *testing.T) {
 			}
 			n.run()
 			n.eventually("it is known", tc.holds)
+			if _, gpus, _ := NewClient(n.cfg.Dir).Check(t.Context()); !slices.Equal(gpus, tc.says) {
+				t.Errorf("it says that clients are limited on %v, want %v", gpus, tc.says)
+			}
 			if err := n.end(); err != nil {
 				t.Error(err)
 			}

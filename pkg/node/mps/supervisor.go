@@ -362,6 +362,7 @@ func (s *Supervisor) prove(ctx context.Context) error {
 	if !slices.ContainsFunc(free, func(mib int64) bool { return mib >= 0 }) {
 		return errors.New("no client was seen to be limited: no GPU is for clients")
 	}
+	var proven []int
 	for i := range s.cfg.Settings.PinnedMiB {
 		switch {
 		case i < len(free) && free[i] < 0:
@@ -379,7 +380,9 @@ func (s *Supervisor) prove(ctx context.Context) error {
 		if err != nil {
 			return fmt.Errorf("it does not limit GPU %d: %w", i, err)
 		}
+		proven = append(proven, i)
 	}
+	s.update(func(st *Status) { st.Proven = proven })
 	s.log.Info("MPS daemon is healthy, and limits its clients")
 	return nil
 }

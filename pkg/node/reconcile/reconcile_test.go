@@ -388,9 +388,11 @@ func TestTheLevelThatAPodHasOutlivesThePlugin(t *testing.T) {
 			bound.Assignment.Enforcement = gpu.EnforcementKernel
 			n := newNode(t, remembers, nil, bound)
 			n.Source.Set(func(inv *gpu.Inventory) { inv.Enforcement, inv.MPS = tc.node, tc.mps })
+			n.Pods.Denied = "a" // until the plugin has ended
 			if _, err := n.Admit(t, bound); err != nil {
 				t.Fatal(err)
 			}
+			n.Pods.Denied = ""
 			n.LevelIs(gpu.EnforcementKernel) // again, since
 			n.begin(t, remembers)
 			if err := n.Reconciler.Pass(t.Context()); err != nil {
