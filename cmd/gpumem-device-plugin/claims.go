@@ -88,7 +88,7 @@ func startClaims(ctx context.Context, log *zap.Logger, cfg config, client kubern
 	object := nodepods.NewNode(client, cfg.names, cfg.nodeName, log.Named("node"))
 	prober := newProber(log, cfg, object)
 	ours := coexist.NewNode(cfg.devices, string(cfg.names.GPUMem()), usersInterval, prober, kubelet, events, log.Named("coexist"))
-	level := newLevel(log, cfg, ours, func() error { return errors.New("claims have no limit by the driver yet") })
+	level := newLevel(log, cfg, ours, func() error { return errors.New("claims have no limit by the driver yet") }, func() error { return nil })
 	offers := nodestate.NewOffers(level, !cfg.cores)
 	driver, err := claims.New(claims.Config{
 		Domain: cfg.names.Domain(), Node: cfg.nodeName, Cores: cfg.cores, Containers: cfg.plugin.Containers,

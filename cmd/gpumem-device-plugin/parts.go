@@ -30,9 +30,6 @@ const (
 	probeRecovery = 3
 )
 
-// levelsFile is beside the kubelet's own checkpoint, which has what containers were given.
-const levelsFile = "gpumem-levels.json"
-
 // levelInterval is the time between two looks at who enforces limits.
 const levelInterval = 2 * time.Second
 
@@ -74,12 +71,12 @@ func newParts(log *zap.Logger, cfg config, client kubernetes.Interface, kubelet 
 	p.metrics = metrics.Handler(registry)
 	measured := metrics.NewDevicePlugin(registry)
 	p.ours = coexist.NewNode(cfg.devices, string(names.GPUMem()), usersInterval, p.prober, kubelet, events, log.Named("coexist"))
-	p.level = newLevel(log, cfg, p.ours, p.connected)
+	p.level = newLevel(log, cfg, p.ours, p.connected, p.late)
 	metrics.RegisterGPUs(registry, gpus{p.level, p.prober})
 	cfg.plugin.Ready, cfg.plugin.Kernel, cfg.plugin.Cordoned = p.level.Ready, p.level, p.node.Cordoned
 	cfg.plugin.Serve = mps.NewClient(cfg.mpsDir).Serve
 	dir := filepath.Join(cfg.kubeletDir, "device-plugins")
-	cfg.plugin.Levels = filepath.Join(dir, levelsFile)
+	cfg.plugin.Levels = filepath.Join(dir, "gpumem-levels.json") // goes with the kubelet's checkpoint
 	p.plugin = deviceplugin.New(cfg.plugin, p.level, p.pods, kubelet, events, measured, log.Named("plugin"))
 	p.usage = usage.New(cfg.toleranceMiB, p.prober, usage.Proc{Root: "/proc"}, p.pods, p.plugin.Containers, events, cfg.evictor(client), log.Named("usage"))
 	if cfg.nriSocket != "" {
@@ -125,11 +122,12 @@ type gpus struct {
 func (g gpus) Usage(id gpu.UUID) (usedBytes uint64, busy float64, ok bool) { return g.prober.Usage(id) }
 
 // newLevel returns the node's GPUs with the level that holds on them.
-func newLevel(log *zap.Logger, cfg config, prober inventory.Source, connected func() error) *enforcement.Node {
+func newLevel(log *zap.Logger, cfg config, prober inventory.Source, connected, late func() error) *enforcement.Node {
 	return enforcement.NewNode(cfg.mode, levelInterval, prober, enforcement.Probes{
 		Cgroups: enforcement.Cgroups{Root: cfg.cgroupRoot},
 		Driver:  nvml.NewLimits(cfg.nvmlLibrary, cfg.driverRoot),
 		NRI:     connected,
+		Late:    late,
 		MPS:     mps.NewClient(cfg.mpsDir).Check,
 	}, log.Named("enforcement"))
 }
@@ -140,4 +138,12 @@ func (p *parts) connected() error {
 		return errors.New("the container runtime is not asked to call the plugin")
 	}
 	return p.nri.Connected()
+}
+
+// late says which container runs without its limit.
+func (p *parts) late() error {
+	if p.nri == nil {
+		return nil
+	}
+	return p.nri.Late()
 }

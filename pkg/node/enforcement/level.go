@@ -40,7 +40,7 @@ type Facts struct {
 	NRI     error // the container runtime calls the plugin
 	Cgroups error // of version 2
 	Test    error // a limit was set and read back on each GPU
-	Held    error // of the last container that was to have a limit
+	Held    error // of a container that runs, or of the last one that was to start
 
 	MPS      error // the MPS daemon limits its clients
 	Protocol int   // its version

@@ -18,7 +18,9 @@ import (
 type Probes struct {
 	Cgroups Cgroups
 	Driver  Driver
-	NRI     func() error
+	NRI     func() error // why the container runtime does not call the plugin
+	// Late says which container runs without its limit, for it was started without a call.
+	Late func() error
 	// MPS asks whether the MPS daemon limits its clients, for its protocol, and on which GPUs, by
 	// index; none: it does not say.
 	MPS func(ctx context.Context) (protocol int, gpus []int, err error)
@@ -59,8 +61,12 @@ const (
 	patience = 5 * time.Second
 )
 
-// lastHeld says why the last container could not be given its limit.
+// lastHeld says why a container could not be given its limit: one that runs, or the last one that
+// was to start.
 func (n *Node) lastHeld() error {
+	if late := n.probes.Late(); late != nil {
+		return late
+	}
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	if n.held == nil || time.Since(n.heldAt) > forget {

@@ -47,6 +47,7 @@ func (h *host) probes() Probes {
 		Cgroups: Cgroups{Root: h.driver.root},
 		Driver:  h.driver,
 		NRI:     func() error { return read().NRI },
+		Late:    func() error { return read().Held },
 		MPS:     func(context.Context) (int, []int, error) { f := read(); return f.Protocol, f.MPSGPUs, f.MPS },
 	}
 }
@@ -135,6 +136,24 @@ func TestNodeThatMayHaveAny(t *testing.T) {
 		if inv, _, _ := n.Inventory(); inv.Enforcement != gpu.EnforcementAdvisory {
 			t.Errorf("level %s on a GPU that is too old", inv.Enforcement)
 		}
+	})
+}
+
+// TestAContainerThatRunsWithoutItsLimit: the node promises no more limits, but those that were
+// promised one start: the runtime calls for them.
+func TestAContainerThatRunsWithoutItsLimit(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		h := newHost(t)
+		h.set(func(f *Facts) { f.Held = errors.New("container ns/p/main runs without its limit") })
+		n := run(t, Auto, h)
+		wantLevel(t, n, gpu.EnforcementMPS, "kernel: container ns/p/main runs without its limit", "")
+		if err := n.Ready(t.Context(), gpu.EnforcementKernel, 0); err != nil {
+			t.Errorf("another container does not start: %v", err)
+		}
+		h.set(func(f *Facts) { f.Held = nil })
+		time.Sleep(interval)
+		synctest.Wait()
+		wantLevel(t, n, gpu.EnforcementKernel, "", "")
 	})
 }
 

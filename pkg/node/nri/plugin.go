@@ -80,20 +80,26 @@ func New(socket string, containers Containers, log *zap.Logger) *Plugin {
 	return &Plugin{socket: socket, containers: containers, log: log, behind: make(chan struct{}, 1), missing: errors.New("the container runtime was not asked to call the plugin yet")}
 }
 
-// Connected says why not all containers have their limits before they run: the runtime does not
-// call the plugin, or some run that were started without it. It is nil where they have.
+// Connected says why the runtime does not call the plugin; nil when it does.
 func (p *Plugin) Connected() error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if p.missing != nil || len(p.waiting) == 0 {
-		return p.missing
+	return p.missing
+}
+
+// Late says which container runs that was started while the runtime did not call the plugin, and
+// has not been given its limit since; nil where there is none.
+func (p *Plugin) Late() error {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if len(p.waiting) == 0 {
+		return nil
 	}
 	w := p.waiting[0]
-	err := fmt.Errorf("container %s runs, and it is not known yet whether it has its limit", nameOf(w.pod, w.container))
 	if w.err != nil {
-		err = fmt.Errorf("container %s runs without its limit: %w", nameOf(w.pod, w.container), w.err)
+		return fmt.Errorf("container %s runs without its limit: %w", nameOf(w.pod, w.container), w.err)
 	}
-	return err
+	return fmt.Errorf("container %s runs, and it is not known yet whether it has its limit", nameOf(w.pod, w.container))
 }
 
 // settle remembers why the runtime does not call the plugin, and logs it when that

@@ -214,13 +214,11 @@ func (s *slow) change(f func()) {
 }
 
 // TestContainersThatRanBefore: those that were started while the runtime did not call the plugin all
-// get their limits, however long that takes; and until then the runtime does not count as one that
-// calls before programs run.
+// get their limits, however long that takes; and until then it is said which has none.
 func TestContainersThatRanBefore(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		known := &slow{fails: map[string]bool{"/kubepods/podp/c2": true, "/kubepods/podp/c3": true}, held: make(map[string]int)}
 		p := New("", known, zap.NewNop())
-		p.settle(nil)
 		ctx, cancel := context.WithCancel(t.Context())
 		done := make(chan struct{})
 		go func() {
@@ -228,7 +226,7 @@ func TestContainersThatRanBefore(t *testing.T) {
 			p.catchUp(ctx, make(chan struct{}))
 		}()
 		synctest.Wait()
-		if err := p.Connected(); err != nil {
+		if err := p.Late(); err != nil {
 			t.Errorf("no container runs: %v", err)
 		}
 		begin := time.Now()
@@ -240,23 +238,23 @@ func TestContainersThatRanBefore(t *testing.T) {
 		}); err != nil || time.Since(begin) > 0 {
 			t.Errorf("%v, after %s: the runtime waits 2 s", err, time.Since(begin))
 		}
-		wantMissing := func(says string) {
+		wantLate := func(says string) {
 			t.Helper()
-			if err := p.Connected(); err == nil || !strings.Contains(err.Error(), says) {
+			if err := p.Late(); err == nil || !strings.Contains(err.Error(), says) {
 				t.Errorf("%v, want %q", err, says)
 			}
 		}
-		wantMissing("container ns/p/main runs, and it is not known yet whether it has its limit")
+		wantLate("container ns/p/main runs, and it is not known yet whether it has its limit")
 		time.Sleep(4 * time.Second)
 		synctest.Wait()
-		wantMissing("container ns/p/main runs without its limit: the driver is busy")
+		wantLate("container ns/p/main runs without its limit: the driver is busy")
 		known.change(func() { known.fails = nil })
 		if _, err := p.StopContainer(t.Context(), sandbox, stopping); err != nil {
 			t.Error(err)
 		}
 		time.Sleep(holdRetry + time.Second)
 		synctest.Wait()
-		if err := p.Connected(); err != nil {
+		if err := p.Late(); err != nil {
 			t.Errorf("all have their limits: %v", err)
 		}
 		cancel()
