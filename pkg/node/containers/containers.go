@@ -89,7 +89,7 @@ func (c *Containers) Hold(ctx context.Context, namespace, pod, container, cgroup
 		return err
 	case h == nil && levelIn(given) == gpu.EnforcementKernel:
 		return errors.New("it was promised a limit of GPU memory, and neither the kubelet nor the API server tells of how much")
-	case h == nil || !h.inventory.Enforcement.AtLeast(gpu.EnforcementKernel):
+	case h == nil || h.inventory.Enforcement != gpu.EnforcementKernel && h.ofPod != gpu.EnforcementKernel:
 		return nil
 	}
 	group, err := enforcement.GroupOf(cgroupsPath)
@@ -127,7 +127,8 @@ func levelIn(given map[string]string) gpu.Enforcement {
 type holding struct {
 	pod           *allocation.Pod // nil: the API server has not told of it
 	memory, cores allocation.Grant
-	inventory     gpu.Inventory // with the level at which it was given
+	inventory     gpu.Inventory   // with the level at which it was given
+	ofPod         gpu.Enforcement // of an init container's pod: the other containers' level
 }
 
 // holding returns what a container was given; nil, where nobody tells of anything.
@@ -153,7 +154,7 @@ func (c *Containers) holding(ctx context.Context, namespace, pod, container stri
 	case h.pod == nil:
 		return nil, nil
 	default:
-		h.inventory.Enforcement = levelIn(given)
+		h.inventory.Enforcement, h.ofPod = levelIn(given), c.state.LevelOf(s, *h.pod)
 		return h.ofInit(s, container)
 	}
 }
@@ -173,7 +174,8 @@ func (h *holding) resolve(s allocation.State, memory, cores []gpu.SlotID) (err e
 // container that asks for nothing.
 //
 // The level is the promised one. A pod that says another of itself has variables of
-// the true one beside it, which are not of what it says, and is not made for that.
+// the true one beside it, which are not of what it says, and is not made for that. Where the runtime
+// did not call then, it has the limit that the pod's other containers have.
 func (h *holding) ofInit(s allocation.State, container string) (*holding, error) {
 	request := h.pod.Request
 	containers := request.Containers.All()

@@ -228,6 +228,29 @@ func TestAPodOfInitContainersAloneHasItsGrant(t *testing.T) {
 	}
 }
 
+// TestAnImageTakesNoLimitFromAnInitContainer: it says that it was promised none, and the runtime did
+// not call when the container was created.
+func TestAnImageTakesNoLimitFromAnInitContainer(t *testing.T) {
+	p := pod("a", 1, uuidA, container("prepare", placement.Init, 2), app(3))
+	var asked []string
+	n := newNode(t, func(c *deviceplugin.Config) {
+		c.Kernel = kernel(func(group string, _ []gpu.Device, limitMiB int64) error {
+			asked = append(asked, fmt.Sprint(group, " ", limitMiB))
+			return nil
+		})
+	}, nil, p)
+	n.LevelIs(gpu.EnforcementKernel)
+	if _, err := n.Admit(t, p); err != nil {
+		t.Fatal(err)
+	}
+	if err := n.Containers.Hold(t.Context(), "ns", "a", "prepare", "/kubepods/poda/c1", promise(gpu.EnforcementAdvisory)); err != nil {
+		t.Error(err)
+	}
+	if diff := cmp.Diff([]string{"/kubepods/poda/c1 2048"}, asked); diff != "" {
+		t.Errorf("asked (-want +got):\n%s", diff)
+	}
+}
+
 // TestInitContainersHaveLimits: the kubelet tells of none of them, and each is held to
 // what its pod asks for it.
 func TestInitContainersHaveLimits(t *testing.T) {
