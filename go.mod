@@ -4,8 +4,6 @@ go 1.26.0
 
 require (
 	github.com/NVIDIA/go-nvml v0.13.3-1
-	github.com/chromedp/cdproto v0.159.0
-	github.com/chromedp/chromedp v0.23.0
 	github.com/containerd/nri v0.11.0
 	github.com/go-json-experiment/json v1.27.2
 	github.com/go-logr/zapr v1.3.0

@@ -4,6 +4,7 @@ import (
 	"context"
 	"flag"
 	"fmt"
+	"net/http"
 	"net/http/httptest"
 	"os"
 	"os/exec"
@@ -17,10 +18,12 @@ import (
 	"github.com/chromedp/chromedp"
 	"github.com/chromedp/chromedp/kb"
 
+	"github.com/gpumem/gpumem/pkg/core/cache"
 	"github.com/gpumem/gpumem/pkg/core/decide"
 	"github.com/gpumem/gpumem/pkg/core/gpu"
 	"github.com/gpumem/gpumem/pkg/core/placement"
 	"github.com/gpumem/gpumem/pkg/report/inspect"
+	"github.com/gpumem/gpumem/pkg/report/page"
 )
 
 var screenshots = flag.String("screenshots", "", "folder for pictures of the page")
@@ -132,6 +135,61 @@ func (b *browser) picture(name string) {
 	if err := os.WriteFile(filepath.Join(*screenshots, name+".png"), image, 0o644); err != nil {
 		b.Fatal(err)
 	}
+}
+
+// world is a cache that a test writes, and what else the page is told.
+type world struct {
+	*cache.Cache
+	waiting []inspect.WaitFacts
+	known   map[string]inspect.NodeFacts
+	used    map[gpu.UUID]int64
+}
+
+func newWorld() *world {
+	return &world{Cache: cache.New(), known: make(map[string]inspect.NodeFacts)}
+}
+
+func (w *world) handler() http.Handler {
+	return page.Handler(&page.Source{
+		Nodes: w.Nodes,
+		Facts: func([]placement.Node) inspect.Facts {
+			return inspect.Facts{Resource: "gpumem.dev/gpu-mem", Nodes: w.known, Waiting: w.waiting}
+		},
+		Missing: func() string { return "" },
+		Used:    func() map[gpu.UUID]int64 { return w.used },
+	}, nil, time.Now)
+}
+
+func asks(units gpu.Units) placement.Request {
+	return placement.Request{Containers: placement.NewContainers(placement.Container{Kind: placement.App, Units: units})}
+}
+
+func uuid(node string, i int) gpu.UUID { return gpu.UUID(fmt.Sprintf("GPU-%s-%d", node, i)) }
+
+func (w *world) node(name, model string, gib ...int) {
+	inv := gpu.Inventory{UnitMiB: 1024}
+	for i, size := range gib {
+		inv.Devices = append(inv.Devices, gpu.Device{
+			UUID: uuid(name, i), Index: i, Model: model, Allocatable: gpu.Units(size), MemoryMiB: int64(size) * 1024, NUMANode: -1,
+		})
+	}
+	w.SetNode(name, inv)
+}
+
+func (w *world) pod(name, node string, i int, units gpu.Units) {
+	namespace, short, _ := strings.Cut(name, "/")
+	w.AddPod(node, placement.Holding{
+		Pod: placement.PodRef{Namespace: namespace, Name: short, UID: name}, Request: asks(units), Admitted: true, Started: started,
+		Assignment: placement.Assignment{Shares: []placement.Share{{Device: uuid(node, i), Units: units}}},
+	})
+}
+
+// started is when the kubelet admitted the pods.
+var started = time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)
+
+func (w *world) wait(name string, units gpu.Units) {
+	namespace, short, _ := strings.Cut(name, "/")
+	w.waiting = append(w.waiting, inspect.WaitFacts{Pod: placement.PodRef{Namespace: namespace, Name: short, UID: name}, Request: asks(units)})
 }
 
 // smallFleet has something of everything.
