@@ -112,6 +112,7 @@ func (k kit) meets(ctx context.Context, c container) error {
 
 // contained runs the CUDA program in a container of containerd, in a control group if one is named.
 func (k kit) contained(ctx context.Context, group string, env, mounts []string, args ...string) (p Probe) {
+	name := "gpumem-kit-" + strconv.Itoa(os.Getpid())
 	command := []string{"run", "--rm", "--rootfs", "--read-only", "--runc-binary", toolkit}
 	if group != "" {
 		command = append(command, "--cgroup", group)
@@ -124,11 +125,16 @@ func (k kit) contained(ctx context.Context, group string, env, mounts []string, 
 	}
 	// The folder that the program is in may be hidden in the container: it is brought there.
 	dir := filepath.Dir(k.probe)
-	command = append(command, "--mount", "type=bind,src="+dir+",dst=/mnt,options=rbind:ro", "/", "gpumem-kit-"+strconv.Itoa(os.Getpid()), "/mnt/"+filepath.Base(k.probe))
+	command = append(command, "--mount", "type=bind,src="+dir+",dst=/mnt,options=rbind:ro", "/", name, "/mnt/"+filepath.Base(k.probe))
 	cmd := exec.CommandContext(ctx, containrd, append(command, args...)...)
 	var out bytes.Buffer
 	cmd.Stdout, cmd.Stderr = &out, k.log
 	err := cmd.Run()
+	if ctx.Err() != nil { // ctr has ended, and the container goes on
+		for _, args := range [][]string{{"tasks", "delete", "--force", name}, {"containers", "delete", name}} {
+			_ = exec.CommandContext(context.WithoutCancel(ctx), containrd, args...).Run() // there may be none
+		}
+	}
 	if parsed := json.Unmarshal(out.Bytes(), &p); err != nil || parsed != nil {
 		return Probe{Error: fmt.Sprintf("%v, and it said %q", errors.Join(err, parsed), out.String())}
 	}

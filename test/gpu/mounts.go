@@ -4,6 +4,7 @@ import (
 	"errors"
 	"os"
 	"os/exec"
+	"os/signal"
 	"syscall"
 )
 
@@ -21,9 +22,30 @@ func withOwnMounts() (code int, done bool, err error) {
 	cmd.Env = append(os.Environ(), inOwnMounts+"=1")
 	cmd.Stdin, cmd.Stdout, cmd.Stderr = os.Stdin, os.Stdout, os.Stderr
 	cmd.SysProcAttr = &syscall.SysProcAttr{Unshareflags: syscall.CLONE_NEWNS, Pdeathsig: syscall.SIGTERM}
-	err = cmd.Run()
+	err = runToItsEnd(cmd)
 	if exit, ok := errors.AsType[*exec.ExitError](err); ok {
 		return exit.ExitCode(), true, nil
 	}
 	return 0, err == nil, err
+}
+
+// runToItsEnd runs a program, which gets the signals of this one, and waits for what it
+// takes away at its end: daemons, control groups.
+func runToItsEnd(cmd *exec.Cmd) error {
+	signals := make(chan os.Signal, 1)
+	signal.Notify(signals, os.Interrupt, syscall.SIGTERM)
+	defer signal.Stop(signals)
+	if err := cmd.Start(); err != nil {
+		return err
+	}
+	ended := make(chan error, 1)
+	go func() { ended <- cmd.Wait() }()
+	for {
+		select {
+		case s := <-signals:
+			_ = cmd.Process.Signal(s) // it may have ended by itself
+		case err := <-ended:
+			return err
+		}
+	}
 }
