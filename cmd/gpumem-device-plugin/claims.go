@@ -130,14 +130,16 @@ func (p claimsParts) runs(listener net.Listener, measured http.Handler, unitMiB 
 	// To those who place pods by the extended resource, the node has no GPU.
 	never := make(chan struct{})
 	none := func() (gpu.Inventory, <-chan struct{}) { return gpu.Inventory{UnitMiB: unitMiB}, never }
-	given := func() ([]gpu.PodAllocation, bool, <-chan struct{}) { return nil, true, never }
 	probes := serve.Probes(version, measured, p.offers.Alive, serve.Check{Name: "claims", Missing: p.runner.Missing}, serve.Check{Name: "inventory", Missing: p.object.Missing})
 	return []func(context.Context) error{
 		p.prober.Run,
 		after(p.prober.Probed(), p.ours.Run),
 		after(p.ours.Looked(), p.level.Run),
 		after(p.level.Looked(), p.runner.Run),
-		after(p.level.Looked(), func(ctx context.Context) error { return p.object.Run(ctx, none, given) }),
+		after(p.level.Looked(), func(ctx context.Context) error { return p.object.Run(ctx, none, nothingAllocated) }),
 		func(ctx context.Context) error { return serve.Run(ctx, listener, probes) },
 	}
 }
+
+// nothingAllocated is what the kubelet has given to pods of such a node, by the extended resource.
+func nothingAllocated() ([]gpu.PodAllocation, bool, <-chan struct{}) { return nil, true, nil }
