@@ -39,11 +39,7 @@ type choice struct {
 
 // chooseAPI reads the node's label, and what is on the node. It waits for the API server: nothing is
 // handed out before it is known who does.
-func chooseAPI(ctx context.Context, log *zap.Logger, cfg config, client kubernetes.Interface) (choice, error) {
-	disk, err := claims.NewFolders(cfg.kubeletRootDir, cfg.cdiDir, cfg.names.Domain())
-	if err != nil {
-		return choice{}, err
-	}
+func chooseAPI(ctx context.Context, log *zap.Logger, cfg config, client kubernetes.Interface, disk claims.Disk) (choice, error) {
 	prepared, err := claims.Prepared(disk)
 	if err != nil {
 		return choice{}, err
@@ -66,16 +62,12 @@ func chooseAPI(ctx context.Context, log *zap.Logger, cfg config, client kubernet
 }
 
 // startClaims serves a node by claims until the context is done.
-func startClaims(ctx context.Context, log *zap.Logger, cfg config, client kubernetes.Interface, node types.UID) (err error) {
+func startClaims(ctx context.Context, log *zap.Logger, cfg config, client kubernetes.Interface, disk claims.Disk, node types.UID) (err error) {
 	kubelet, err := podresources.New(filepath.Join(cfg.kubeletDir, "pod-resources", "kubelet.sock"))
 	if err != nil {
 		return err
 	}
 	defer func() { err = errors.Join(err, kubelet.Close()) }()
-	disk, err := claims.NewFolders(cfg.kubeletRootDir, cfg.cdiDir, cfg.names.Domain())
-	if err != nil {
-		return err
-	}
 	group, ctx := errgroup.WithContext(ctx)
 	events, err := nodepods.NewEvents(ctx, client, "gpumem-device-plugin", cfg.nodeName)
 	if err != nil {

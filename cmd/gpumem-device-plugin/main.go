@@ -16,6 +16,7 @@ import (
 	"go.uber.org/zap"
 	"golang.org/x/sync/errgroup"
 
+	"github.com/gpumem/gpumem/pkg/node/claims"
 	"github.com/gpumem/gpumem/pkg/node/nodepods"
 	"github.com/gpumem/gpumem/pkg/node/podresources"
 	"github.com/gpumem/gpumem/pkg/process/daemon"
@@ -62,11 +63,15 @@ func start(ctx context.Context, log *zap.Logger, cfg config) (err error) {
 		return err
 	}
 	if cfg.claims {
-		switch by, err := chooseAPI(ctx, log, cfg, client); {
+		disk, err := claims.NewFolders(cfg.kubeletRootDir, cfg.cdiDir, cfg.names.Domain())
+		if err != nil {
+			return err
+		}
+		switch by, err := chooseAPI(ctx, log, cfg, client, disk); {
 		case err != nil:
 			return err
 		case by.claims:
-			return startClaims(ctx, log, cfg, client, by.node)
+			return startClaims(ctx, log, cfg, client, disk, by.node)
 		}
 	}
 	kubelet, err := podresources.New(filepath.Join(cfg.kubeletDir, "pod-resources", "kubelet.sock"), string(cfg.names.GPUMem()), string(cfg.names.GPUCore()))

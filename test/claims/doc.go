@@ -2,6 +2,6 @@
 // unmodified kube-scheduler allocates, and the chart's device plugin is the driver. Only the GPUs
 // are simulated.
 //
-// It has a cluster of its own, beside that of package e2e: what is installed there reads the
-// accounts of the extended resource at the end of each test, and looks for rights that nobody needs.
+// It has a cluster of its own, not that of package e2e: what is installed there reads the
+// accounts of the extended resource at the end of each test, and looks for rights that are not needed.
 package claims

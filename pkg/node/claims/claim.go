@@ -159,8 +159,8 @@ func (c Claim) missing(inv gpu.Inventory) (names []string) {
 	return names
 }
 
-// admit says why a claim cannot have what it was allocated beside the others: a GPU is not healthy,
-// or has not so much.
+// admit says why a claim cannot have what it was allocated: a GPU is not healthy, or the other claims
+// leave less of it.
 func admit(c Claim, devices []gpu.Device, unitMiB int64, others map[types.UID]Claim) error {
 	parts := c.parts()
 	taken := make(map[string]part)

@@ -12,6 +12,8 @@ import (
 	"strings"
 
 	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/gpumem/gpumem/pkg/node/atomicfile"
 )
 
 // checkpointVersion is of the file's form.
@@ -90,7 +92,9 @@ func (f Folders) Checkpoint() ([]byte, error) {
 }
 
 // WriteCheckpoint implements Disk.
-func (f Folders) WriteCheckpoint(data []byte) error { return writeFile(f.State, checkpointFile, data) }
+func (f Folders) WriteCheckpoint(data []byte) error {
+	return atomicfile.Write(filepath.Join(f.State, checkpointFile), data, 0o644)
+}
 
 // Specs implements Disk. What is left of a file that was being written it removes.
 func (f Folders) Specs() (uids []types.UID, err error) {
@@ -113,7 +117,7 @@ func (f Folders) Specs() (uids []types.UID, err error) {
 
 // WriteSpec implements Disk.
 func (f Folders) WriteSpec(uid types.UID, data []byte) error {
-	return writeFile(f.CDI, f.spec(uid), data)
+	return atomicfile.Write(filepath.Join(f.CDI, f.spec(uid)), data, 0o644)
 }
 
 // RemoveSpec implements Disk.
@@ -128,24 +132,3 @@ func (f Folders) RemoveSpec(uid types.UID) error {
 func (f Folders) prefix() string { return f.Name + "-" + cdiClass + "-" }
 
 func (f Folders) spec(uid types.UID) string { return f.prefix() + string(uid) + ".json" }
-
-// writeFile writes a file in one step, which a crash of the machine does not undo.
-func writeFile(dir, name string, data []byte) (err error) {
-	half := filepath.Join(dir, name+".tmp")
-	file, err := os.OpenFile(half, os.O_CREATE|os.O_WRONLY|os.O_TRUNC, 0o644)
-	if err != nil {
-		return err
-	}
-	_, err = file.Write(data)
-	if err := errors.Join(err, file.Sync(), file.Close()); err != nil {
-		return err
-	}
-	if err := os.Rename(half, filepath.Join(dir, name)); err != nil {
-		return err
-	}
-	folder, err := os.Open(dir)
-	if err != nil {
-		return err
-	}
-	return errors.Join(folder.Sync(), folder.Close())
-}

@@ -51,7 +51,7 @@
 // are one request with a count. A claim with several requests is refused.
 //
 // Containers that share a claim share its GPU, and each may use all of it: the driver's and MPS'
-// limits are per container or process. Whoever wants a limit for each writes a claim for each.
+// limits are per container or process. For a limit of each, write a claim for each.
 //
 // A request that names no memory gets the whole GPU, as it does with other drivers. One that names no
 // cores has none counted, and is not limited to any, as with the device plugin.

@@ -33,8 +33,8 @@ func (w twin) may(uid types.UID, a ask) bool {
 }
 
 // FuzzAgainstATwin has a kubelet prepare and give back claims, repeat itself, forget, and allocate
-// claims again, while the driver is killed before or after any step on its disk. Whoever was killed
-// is started again, and the kubelet asks again for what it was not answered.
+// claims again, while the driver is killed before or after any step on its disk. The driver is then
+// started again, and the kubelet asks again for what it was not answered.
 func FuzzAgainstATwin(f *testing.F) {
 	for seed := range uint64(8) {
 		f.Add(seed)

@@ -83,7 +83,7 @@ func (k *kernel) hold(ctx context.Context, group string, devices []gpu.Device, l
 }
 
 // keep reads the limits of containers that run, and sets again what the driver has lost: it forgets
-// them when it is loaded anew, or a GPU is reset, and the containers go on. Of GPUs other than these
+// them when it is loaded again, or a GPU is reset, and the containers go on. Of GPUs other than these
 // it asks nothing.
 func (k *kernel) keep(ctx context.Context, devices []gpu.Device) error {
 	var errs []error

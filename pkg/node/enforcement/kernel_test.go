@@ -194,7 +194,7 @@ func TestOfTwoGPUsBothAreLimited(t *testing.T) {
 	d.wantReserved(t, map[string]uint64{"kubepods": 1024, "kubepods/burstable": 1024, "kubepods/burstable/poda": 1024, c1: 1024})
 }
 
-// TestLimitsThatTheDriverLosesAreSetAgain: it is loaded anew, or a GPU is reset, and the container
+// TestLimitsThatTheDriverLosesAreSetAgain: it is loaded again, or a GPU is reset, and the container
 // goes on. While that fails, the node is not kernel.
 func TestLimitsThatTheDriverLosesAreSetAgain(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

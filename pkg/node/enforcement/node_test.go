@@ -158,7 +158,7 @@ func TestAContainerThatRunsWithoutItsLimit(t *testing.T) {
 }
 
 // TestAClientOfAnotherProtocolDoesNotStart: its pipe directory is not there, or its list of limits
-// is nobody's, and it would run with no limit. That is so too while the daemon has outlived its driver.
+// is no container's, and it would run with no limit. That is so too while the daemon has outlived its driver.
 func TestAClientOfAnotherProtocolDoesNotStart(t *testing.T) {
 	for name, tc := range map[string]struct {
 		driver       string

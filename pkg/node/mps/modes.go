@@ -8,6 +8,8 @@ import (
 	"os"
 
 	"go.uber.org/zap"
+
+	"github.com/gpumem/gpumem/pkg/node/atomicfile"
 )
 
 // exclusiveProcess is NVML_COMPUTEMODE_EXCLUSIVE_PROCESS: one process at a time
@@ -36,7 +38,7 @@ func (e exclusive) set() error {
 	found, err := e.found()
 	if errors.Is(err, fs.ErrNotExist) {
 		if found, err = e.modes.Modes(); err == nil {
-			err = writeJSON(e.file, found)
+			err = atomicfile.WriteJSON(e.file, found, 0o644)
 		}
 	}
 	if err != nil {
@@ -81,17 +83,4 @@ func (e exclusive) found() (found map[string]int, err error) {
 		return nil, fmt.Errorf("%s: %w", e.file, err)
 	}
 	return found, nil
-}
-
-// writeJSON writes a file in one step: half of it would be lost modes, or limits.
-func writeJSON(file string, what any) error {
-	data, err := json.Marshal(what)
-	if err != nil {
-		return err
-	}
-	half := file + ".tmp"
-	if err := os.WriteFile(half, data, 0o644); err != nil {
-		return err
-	}
-	return os.Rename(half, file)
 }

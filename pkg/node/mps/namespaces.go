@@ -20,6 +20,8 @@ import (
 	"time"
 
 	"go.uber.org/zap"
+
+	"github.com/gpumem/gpumem/pkg/node/atomicfile"
 )
 
 // server is the one server of a daemon of version 3, of which each grant has a namespace.
@@ -217,7 +219,7 @@ func (s *spaces) read() error {
 }
 
 // write assumes that mu is locked.
-func (s *spaces) write() error { return writeJSON(s.file(), s.named) }
+func (s *spaces) write() error { return atomicfile.WriteJSON(s.file(), s.named, 0o644) }
 
 // configure writes the configuration that the next daemon begins with.
 func (s *spaces) configure(file string) error {

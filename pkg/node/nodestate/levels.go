@@ -14,6 +14,7 @@ import (
 
 	"github.com/gpumem/gpumem/pkg/core/allocation"
 	"github.com/gpumem/gpumem/pkg/core/gpu"
+	"github.com/gpumem/gpumem/pkg/node/atomicfile"
 )
 
 // levels remembers at which level slots were handed out. It is written down: what a container was
@@ -60,15 +61,10 @@ func (l *levels) set(slots []gpu.SlotID, now handed) error {
 	if !l.change(slots, now) || l.file == "" {
 		return nil
 	}
-	data, err := json.Marshal(l.of) // which only a change alters
-	if err != nil {
-		return err
-	}
-	half := l.file + ".tmp"
-	if err := os.WriteFile(half, data, 0o600); err != nil {
+	if err := atomicfile.WriteJSON(l.file, l.of, 0o600); err != nil { // which only a change alters
 		return fmt.Errorf("write down levels: %w", err)
 	}
-	return os.Rename(half, l.file)
+	return nil
 }
 
 func (l *levels) change(slots []gpu.SlotID, now handed) (changed bool) {

@@ -9,7 +9,7 @@ import (
 	"github.com/gpumem/gpumem/pkg/core/gpu"
 )
 
-// Machine is all GPUs of a node at once, for a process that does not watch them. Each call initialises the library and shuts it down.
+// Machine asks all GPUs of a node at once. Each call initialises the library and shuts it down.
 type Machine struct {
 	// Open returns the library, not initialised, and the path it is loaded from.
 	Open func() (nvml.Interface, string)
@@ -42,7 +42,7 @@ func (m Machine) each(f func(s *session, index int, handle nvml.Device) error) (
 	return nil
 }
 
-// Limits returns the driver's version and, by index, how many MiB of each GPU programs can have beside the driver and a reserve.
+// Limits returns the driver's version and, by index, the MiB of each GPU that programs can have.
 func (m Machine) Limits(reserveMiB int64) (driver string, limits []int64, err error) {
 	err = m.each(func(s *session, index int, _ nvml.Device) error {
 		r := s.read(index, nil)

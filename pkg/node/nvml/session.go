@@ -121,7 +121,7 @@ func (s *session) read(index int, sampled map[gpu.UUID]uint64) reading {
 	return r
 }
 
-// memory returns the bytes of a GPU in all, those that the driver keeps, and those that programs use.
+// memory returns the bytes of a GPU: all of them, the driver's, and those that programs use.
 func (s *session) memory(handle nvml.Device) (total, reserved, used uint64, ret nvml.Return) {
 	if s.memoryV2 {
 		if m, ret := handle.GetMemoryInfo_v2(); ret == nvml.SUCCESS {

@@ -334,7 +334,7 @@ func TestReserve(t *testing.T) {
 	}
 }
 
-// Whoever was refused has reserved nothing: what the pod holds by an earlier try stays.
+// A pod that was refused has reserved nothing: what the pod holds by an earlier try stays.
 func TestUnreserveTakesBackItsOwn(t *testing.T) {
 	w := newWorld(t)
 	c := w.begin("pod", "10")
@@ -413,7 +413,7 @@ func TestNodeHelps(t *testing.T) {
 		{"a new node with room", "new", 16, true},
 		{"a new node that is too small", "new", 9, false},
 		{"what others hold there is taken", "pair", 16, false},
-		{"it offers more beside them", "pair", 18, true},
+		{"it offers more than they have", "pair", 18, true},
 		{"it cannot be read", "new", 0, false},
 	} {
 		t.Run(tc.name, func(t *testing.T) {

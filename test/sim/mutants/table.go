@@ -261,7 +261,7 @@ var table = []mutant{
 		" || api.Terminal(told))", " || api.Terminal(told) && told.Name == \"\")", "TestReserve",
 	},
 	{
-		"reserved beside one that was not heard of", "pkg/scheduler/cycle/view.go",
+		"reserved next to one that was not heard of", "pkg/scheduler/cycle/view.go",
 		"if len(diff.come) > 0 {", "if len(diff.come) > 1 {", "TestReserve",
 	},
 	{
@@ -273,7 +273,7 @@ var table = []mutant{
 		"if !c.reserved.IsZero() {", "if c.reserved.IsZero() {", "TestReserve",
 	},
 	{
-		"woken by whoever leaves", "pkg/scheduler/cycle/hints.go",
+		"woken by any pod that leaves", "pkg/scheduler/cycle/hints.go",
 		"d.Binder.Cache.Refused(gone.Spec.NodeName, q) == nil", "true", "TestGoneHelps",
 	},
 	{
@@ -281,7 +281,7 @@ var table = []mutant{
 		"	d.forget(api.Ref(gone))\n", "", "TestGoneHelps",
 	},
 	{
-		"an admission wakes nobody", "pkg/scheduler/cycle/hints.go",
+		"an admission wakes no pod", "pkg/scheduler/cycle/hints.go",
 		"api.Admitted(is) != api.Admitted(was) || ", "", "TestChangeHelps",
 	},
 	{
