@@ -18,12 +18,12 @@ import (
 	"github.com/chromedp/chromedp"
 	"github.com/chromedp/chromedp/kb"
 
-	"github.com/gpumem/gpumem/pkg/core/cache"
 	"github.com/gpumem/gpumem/pkg/core/decide"
 	"github.com/gpumem/gpumem/pkg/core/gpu"
 	"github.com/gpumem/gpumem/pkg/core/placement"
 	"github.com/gpumem/gpumem/pkg/report/inspect"
 	"github.com/gpumem/gpumem/pkg/report/page"
+	"github.com/gpumem/gpumem/pkg/report/page/pagetest"
 )
 
 var screenshots = flag.String("screenshots", "", "folder for pictures of the page")
@@ -38,10 +38,10 @@ type browser struct {
 	url string
 }
 
-func open(t *testing.T, w *world) *browser { return openAt(t, w, "/") }
+func open(t *testing.T, w *pagetest.World) *browser { return openAt(t, w, "/") }
 
 // openAt opens the page with a query.
-func openAt(t *testing.T, w *world, path string) *browser {
+func openAt(t *testing.T, w *pagetest.World, path string) *browser {
 	t.Helper()
 	program := ""
 	for _, name := range []string{"chromium", "chromium-browser", "google-chrome"} {
@@ -53,7 +53,7 @@ func openAt(t *testing.T, w *world, path string) *browser {
 	if program == "" {
 		t.Skip(`no Chromium on this machine: "make chromium" installs it, as root`)
 	}
-	server := httptest.NewServer(w.handler())
+	server := httptest.NewServer(handler(w))
 	t.Cleanup(server.Close)
 	options := append(chromedp.DefaultExecAllocatorOptions[:], chromedp.ExecPath(program), chromedp.NoSandbox, chromedp.WindowSize(1400, 900))
 	ctx, cancel := context.WithTimeout(t.Context(), patience)
@@ -137,84 +137,36 @@ func (b *browser) picture(name string) {
 	}
 }
 
-// world is a cache that a test writes, and what else the page is told.
-type world struct {
-	*cache.Cache
-	waiting []inspect.WaitFacts
-	known   map[string]inspect.NodeFacts
-	used    map[gpu.UUID]int64
-}
-
-func newWorld() *world {
-	return &world{Cache: cache.New(), known: make(map[string]inspect.NodeFacts)}
-}
-
-func (w *world) handler() http.Handler {
+func handler(w *pagetest.World) http.Handler {
 	return page.Handler(&page.Source{
-		Nodes: w.Nodes,
-		Facts: func([]placement.Node) inspect.Facts {
-			return inspect.Facts{Resource: "gpumem.dev/gpu-mem", Nodes: w.known, Waiting: w.waiting}
-		},
-		Missing: func() string { return "" },
-		Used:    func() map[gpu.UUID]int64 { return w.used },
+		Nodes: w.Nodes, Facts: w.Facts, Missing: func() string { return "" },
+		Used: func() map[gpu.UUID]int64 { return w.Used },
 	}, nil, time.Now)
 }
 
-func asks(units gpu.Units) placement.Request {
-	return placement.Request{Containers: placement.NewContainers(placement.Container{Kind: placement.App, Units: units})}
-}
-
-func uuid(node string, i int) gpu.UUID { return gpu.UUID(fmt.Sprintf("GPU-%s-%d", node, i)) }
-
-func (w *world) node(name, model string, gib ...int) {
-	inv := gpu.Inventory{UnitMiB: 1024}
-	for i, size := range gib {
-		inv.Devices = append(inv.Devices, gpu.Device{
-			UUID: uuid(name, i), Index: i, Model: model, Allocatable: gpu.Units(size), MemoryMiB: int64(size) * 1024, NUMANode: -1,
-		})
-	}
-	w.SetNode(name, inv)
-}
-
-func (w *world) pod(name, node string, i int, units gpu.Units) {
-	namespace, short, _ := strings.Cut(name, "/")
-	w.AddPod(node, placement.Holding{
-		Pod: placement.PodRef{Namespace: namespace, Name: short, UID: name}, Request: asks(units), Admitted: true, Started: started,
-		Assignment: placement.Assignment{Shares: []placement.Share{{Device: uuid(node, i), Units: units}}},
-	})
-}
-
-// started is when the kubelet admitted the pods.
-var started = time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)
-
-func (w *world) wait(name string, units gpu.Units) {
-	namespace, short, _ := strings.Cut(name, "/")
-	w.waiting = append(w.waiting, inspect.WaitFacts{Pod: placement.PodRef{Namespace: namespace, Name: short, UID: name}, Request: asks(units)})
-}
-
 // smallFleet has something of everything.
-func smallFleet() *world {
-	w := newWorld()
-	w.node("gpu-a", "Tesla T4", 14, 14)
-	w.node("gpu-b", "NVIDIA A100-SXM4-80GB", 79, 79, 79, 79)
-	w.node("gpu-c", "NVIDIA H100 80GB HBM3", 79, 79, 79, 79, 79, 79, 79, 79)
-	w.pod("ml/train-0", "gpu-a", 0, 5)
-	w.pod("ml/train-1", "gpu-a", 0, 9)
-	w.pod("web/infer", "gpu-a", 1, 3)
+func smallFleet() *pagetest.World {
+	w := pagetest.NewWorld()
+	w.Offer("gpu-a", "Tesla T4", 14, 14)
+	w.Offer("gpu-b", "NVIDIA A100-SXM4-80GB", 79, 79, 79, 79)
+	w.Offer("gpu-c", "NVIDIA H100 80GB HBM3", 79, 79, 79, 79, 79, 79, 79, 79)
+	w.Place("ml/train-0", "gpu-a", 0, 5)
+	w.Place("ml/train-1", "gpu-a", 0, 9)
+	w.Place("web/infer", "gpu-a", 1, 3)
 	for i := range 6 {
-		w.pod(fmt.Sprintf("vision/job-%d", i), "gpu-c", i, gpu.Units(10+9*i))
+		w.Place(fmt.Sprintf("vision/job-%d", i), "gpu-c", i, gpu.Units(10+9*i))
 	}
-	w.pod("batch/night", "gpu-b", 2, 79)
+	w.Place("batch/night", "gpu-b", 2, 79)
 	inv := gpu.Inventory{UnitMiB: 1024}
 	for i := range 4 {
-		inv.Devices = append(inv.Devices, gpu.Device{UUID: uuid("gpu-d", i), Index: i, Model: "NVIDIA L4", Allocatable: 22, MemoryMiB: 23034, NUMANode: -1})
+		inv.Devices = append(inv.Devices, gpu.Device{UUID: pagetest.UUID("gpu-d", i), Index: i, Model: "NVIDIA L4", Allocatable: 22, MemoryMiB: 23034, NUMANode: -1})
 	}
 	inv.Devices[2].Status = gpu.Unhealthy("XID 79: the GPU has fallen off the bus")
 	w.SetNode("gpu-d", inv)
-	w.wait("web/next", 100)
+	w.Wait("web/next", 100)
 	for i := range 40 {
-		w.wait(fmt.Sprintf("ml/burst-%d", i), 90)
-		w.waiting[i+1].Owner, w.waiting[i+1].Created = "Job/burst", started
+		w.Wait(fmt.Sprintf("ml/burst-%d", i), 90)
+		w.Waiting[i+1].Owner, w.Waiting[i+1].Created = "Job/burst", pagetest.Started
 	}
 	return w
 }
@@ -250,7 +202,7 @@ func TestPageInChromium(t *testing.T) {
 	b.do(chromedp.KeyEvent(kb.Escape))
 
 	// Live: a pod that comes is seen without doing anything, and what has the focus keeps it.
-	w.pod("ml/fresh", "gpu-b", 0, 40)
+	w.Place("ml/fresh", "gpu-b", 0, 40)
 	b.until(`document.querySelector('[data-gpu="gpu-b/0"]').getAttribute("aria-label").includes("40 GiB of 79 GiB")`)
 	b.until(`document.activeElement.dataset.gpu === "gpu-b/1"`)
 
@@ -272,7 +224,7 @@ func TestPageInChromium(t *testing.T) {
 // What is used is shown where a plugin tells of it, and colours the map if asked.
 func TestUseInChromium(t *testing.T) {
 	w := smallFleet()
-	w.used = map[gpu.UUID]int64{uuid("gpu-a", 0): 13 << 10, uuid("gpu-a", 1): 0}
+	w.Used = map[gpu.UUID]int64{pagetest.UUID("gpu-a", 0): 13 << 10, pagetest.UUID("gpu-a", 1): 0}
 	b := openAt(t, w, "/?view=map&by=used")
 	for gpu, want := range map[string]string{"gpu-a/0": "heat4", "gpu-a/1": "heat0", "gpu-b/0": "heatunknown"} {
 		if got := b.eval(`document.querySelector('[data-gpu="` + gpu + `"]').className`); !strings.Contains(got, want) {
@@ -302,11 +254,11 @@ func TestTilesTellModelsApartInChromium(t *testing.T) {
 
 // The sums of a namespace are the namespace's, though others are on the same GPUs.
 func TestSumsOfANamespaceInChromium(t *testing.T) {
-	w := newWorld()
-	w.node("gpu-a", "Tesla T4", 14, 14)
-	w.pod("ml/train", "gpu-a", 0, 5)
-	w.pod("web/infer", "gpu-a", 0, 7)
-	w.pod("web/other", "gpu-a", 1, 7)
+	w := pagetest.NewWorld()
+	w.Offer("gpu-a", "Tesla T4", 14, 14)
+	w.Place("ml/train", "gpu-a", 0, 5)
+	w.Place("web/infer", "gpu-a", 0, 7)
+	w.Place("web/other", "gpu-a", 1, 7)
 	b := openAt(t, w, "/?namespace=ml")
 	text := b.eval(`document.body.innerText`)
 	for _, want := range []string{"Allocated to ml\n5 GiB", "Allocated of these GPUs, to all\n12 GiB of 14 GiB (85%)", "web\n14 GiB, 50% of the fleet", "ml\n5 GiB, 17% of the fleet"} {
@@ -371,18 +323,18 @@ func TestFiltersInChromium(t *testing.T) {
 
 // What is free on a node that takes no new pods, or that is for some, is not what is free.
 func TestNodesThatTakeNoNewPodsInChromium(t *testing.T) {
-	w := newWorld()
+	w := pagetest.NewWorld()
 	for name, gib := range map[string]int{"gpu-cordoned": 40, "gpu-down": 79, "gpu-open": 14, "gpu-stopped": 24, "gpu-team": 22} {
-		w.node(name, "Tesla T4", gib, gib)
+		w.Offer(name, "Tesla T4", gib, gib)
 	}
-	w.pod("ml/train-0", "gpu-open", 0, 11)
-	w.pod("ml/train-1", "gpu-open", 1, 12)
-	w.pod("ml/there", "gpu-down", 0, 30)
-	w.wait("ml/next", 30)
-	w.known["gpu-cordoned"] = inspect.NodeFacts{Refuses: &decide.Refusal{Message: inspect.NodeCordoned}}
-	w.known["gpu-down"] = inspect.NodeFacts{Refuses: &decide.Refusal{Message: inspect.NodeNotReady}}
-	w.known["gpu-stopped"] = inspect.NodeFacts{Refuses: &decide.Refusal{Message: "its kubelet offers no gpumem.dev/gpu-mem: see kubectl inspect gpumem doctor"}}
-	w.known["gpu-team"] = inspect.NodeFacts{Taint: "team"}
+	w.Place("ml/train-0", "gpu-open", 0, 11)
+	w.Place("ml/train-1", "gpu-open", 1, 12)
+	w.Place("ml/there", "gpu-down", 0, 30)
+	w.Wait("ml/next", 30)
+	w.Known["gpu-cordoned"] = inspect.NodeFacts{Refuses: &decide.Refusal{Message: inspect.NodeCordoned}}
+	w.Known["gpu-down"] = inspect.NodeFacts{Refuses: &decide.Refusal{Message: inspect.NodeNotReady}}
+	w.Known["gpu-stopped"] = inspect.NodeFacts{Refuses: &decide.Refusal{Message: "its kubelet offers no gpumem.dev/gpu-mem: see kubectl inspect gpumem doctor"}}
+	w.Known["gpu-team"] = inspect.NodeFacts{Taint: "team"}
 	b := open(t, w)
 	b.until(gpus + " === 10")
 	b.picture("nodes-that-take-no-new-pods")
@@ -408,13 +360,13 @@ func TestNodesThatTakeNoNewPodsInChromium(t *testing.T) {
 
 // What a pod leaves of a GPU that it has alone is free for no other.
 func TestAGPUThatOnePodHasAloneInChromium(t *testing.T) {
-	w := newWorld()
-	w.node("gpu-a", "Tesla T4", 14, 14)
-	alone := placement.Holding{Pod: placement.PodRef{Namespace: "ml", Name: "alone", UID: "alone"}, Request: asks(4), Admitted: true}
+	w := pagetest.NewWorld()
+	w.Offer("gpu-a", "Tesla T4", 14, 14)
+	alone := placement.Holding{Pod: placement.PodRef{Namespace: "ml", Name: "alone", UID: "alone"}, Request: pagetest.Asks(4), Admitted: true}
 	alone.Request.Policy = placement.Exclusive
-	alone.Assignment.Shares = []placement.Share{{Device: uuid("gpu-a", 0), Units: 4}}
+	alone.Assignment.Shares = []placement.Share{{Device: pagetest.UUID("gpu-a", 0), Units: 4}}
 	w.AddPod("gpu-a", alone)
-	w.pod("ml/other", "gpu-a", 1, 9)
+	w.Place("ml/other", "gpu-a", 1, 9)
 	b := open(t, w)
 	b.until(gpus + " === 2")
 	if got := b.eval(`document.querySelector('[data-gpu="gpu-a/0"]').innerText`); !strings.Contains(got, "one pod alone") || strings.Contains(got, "free") {
@@ -443,8 +395,8 @@ func TestDarkPageInChromium(t *testing.T) {
 // stands out from its ground (WCAG 2.2, AA: 4.5 to 1).
 func TestPageIsAccessible(t *testing.T) {
 	w := smallFleet()
-	w.known["gpu-b"] = inspect.NodeFacts{Refuses: &decide.Refusal{Message: inspect.NodeNotReady}}
-	w.known["gpu-c"] = inspect.NodeFacts{Taint: "team"}
+	w.Known["gpu-b"] = inspect.NodeFacts{Refuses: &decide.Refusal{Message: inspect.NodeNotReady}}
+	w.Known["gpu-c"] = inspect.NodeFacts{Taint: "team"}
 	b := open(t, w)
 	b.click(`[data-gpu="gpu-a/0"]`)
 	b.until(`!document.querySelector("#details").hidden`)
@@ -474,31 +426,31 @@ func TestPageIsAccessible(t *testing.T) {
 }
 
 // large is a fleet of nodes with eight GPUs and what goes wrong in such.
-func large(nodes int) *world {
-	w := newWorld()
+func large(nodes int) *pagetest.World {
+	w := pagetest.NewWorld()
 	for i := range nodes {
 		name, model, gib := fmt.Sprintf("node-%04d", i), "NVIDIA A100-SXM4-80GB", 79
 		if i%4 == 3 {
 			model, gib = "Tesla T4", 14
 		}
-		w.node(name, model, gib, gib, gib, gib, gib, gib, gib, gib)
+		w.Offer(name, model, gib, gib, gib, gib, gib, gib, gib, gib)
 		for j := range 8 {
 			if (i+j)%5 > 0 {
-				w.pod(fmt.Sprintf("team-%d/pod-%d-%d", i%23, i, j), name, j, gpu.Units(1+(7*i+9*j)%gib))
+				w.Place(fmt.Sprintf("team-%d/pod-%d-%d", i%23, i, j), name, j, gpu.Units(1+(7*i+9*j)%gib))
 			}
 		}
 		switch {
 		case i%29 == 0:
-			w.known[name] = inspect.NodeFacts{Refuses: &decide.Refusal{Message: inspect.NodeNotReady}}
+			w.Known[name] = inspect.NodeFacts{Refuses: &decide.Refusal{Message: inspect.NodeNotReady}}
 		case i%31 == 0:
-			w.known[name] = inspect.NodeFacts{Taint: "team"}
+			w.Known[name] = inspect.NodeFacts{Taint: "team"}
 		}
 	}
 	for i := range 40 {
-		w.wait(fmt.Sprintf("team-7/burst-%d", i), 90)
-		w.waiting[i].Owner, w.waiting[i].Created = "Job/burst", started
+		w.Wait(fmt.Sprintf("team-7/burst-%d", i), 90)
+		w.Waiting[i].Owner, w.Waiting[i].Created = "Job/burst", pagetest.Started
 	}
-	w.wait("team-3/train", 200)
+	w.Wait("team-3/train", 200)
 	return w
 }
 
@@ -531,7 +483,7 @@ func (b *browser) size(width, height int64) {
 // From a phone to a wide screen, nothing is wider than the window, and no text of a tile is cut.
 func TestWidthsInChromium(t *testing.T) {
 	const cut = `[...document.querySelectorAll(".tiles .gpu b, .tiles .gpu small, .sums dd")].filter((e) => e.scrollWidth > e.clientWidth + 1).concat([...document.querySelectorAll(".tiles .gpu")].filter((e) => e.scrollHeight > e.clientHeight)).map((e) => e.textContent).join("; ")`
-	for view, w := range map[string]*world{"map": large(200), "tiles": smallFleet()} {
+	for view, w := range map[string]*pagetest.World{"map": large(200), "tiles": smallFleet()} {
 		b := open(t, w)
 		for _, size := range []struct{ width, height int64 }{{390, 844}, {820, 1180}, {1440, 900}, {2560, 1440}} {
 			b.size(size.width, size.height)

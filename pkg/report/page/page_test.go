@@ -14,68 +14,27 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
-	"github.com/gpumem/gpumem/pkg/core/cache"
 	"github.com/gpumem/gpumem/pkg/core/decide"
 	"github.com/gpumem/gpumem/pkg/core/gpu"
 	"github.com/gpumem/gpumem/pkg/core/placement"
 	"github.com/gpumem/gpumem/pkg/report/inspect"
+	"github.com/gpumem/gpumem/pkg/report/page/pagetest"
 )
 
-// world is a cache that a test writes, and a clock.
+// world is a pagetest.World and a clock.
 type world struct {
-	*cache.Cache
-	waiting []inspect.WaitFacts
-	known   map[string]inspect.NodeFacts
-	now     time.Time
-	used    map[gpu.UUID]int64
+	*pagetest.World
+	now time.Time
 }
 
-func newWorld() *world {
-	return &world{Cache: cache.New(), known: make(map[string]inspect.NodeFacts), now: time.Unix(1, 0)}
-}
+func newWorld() *world { return &world{World: pagetest.NewWorld(), now: time.Unix(1, 0)} }
 
 func (w *world) handler() http.Handler {
 	reads := map[string]http.Handler{"/other": http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { fmt.Fprint(w, "read") })}
 	return Handler(&Source{
-		Nodes: w.Nodes,
-		Facts: func([]placement.Node) inspect.Facts {
-			return inspect.Facts{Resource: "gpumem.dev/gpu-mem", Nodes: w.known, Waiting: w.waiting}
-		},
-		Missing: func() string { return "" },
-		Used:    func() map[gpu.UUID]int64 { return w.used },
+		Nodes: w.Nodes, Facts: w.Facts, Missing: func() string { return "" },
+		Used: func() map[gpu.UUID]int64 { return w.Used },
 	}, reads, func() time.Time { w.now = w.now.Add(freshness); return w.now })
-}
-
-func asks(units gpu.Units) placement.Request {
-	return placement.Request{Containers: placement.NewContainers(placement.Container{Kind: placement.App, Units: units})}
-}
-
-func uuid(node string, i int) gpu.UUID { return gpu.UUID(fmt.Sprintf("GPU-%s-%d", node, i)) }
-
-func (w *world) node(name, model string, gib ...int) {
-	inv := gpu.Inventory{UnitMiB: 1024}
-	for i, size := range gib {
-		inv.Devices = append(inv.Devices, gpu.Device{
-			UUID: uuid(name, i), Index: i, Model: model, Allocatable: gpu.Units(size), MemoryMiB: int64(size) * 1024, NUMANode: -1,
-		})
-	}
-	w.SetNode(name, inv)
-}
-
-func (w *world) pod(name, node string, i int, units gpu.Units) {
-	namespace, short, _ := strings.Cut(name, "/")
-	w.AddPod(node, placement.Holding{
-		Pod: placement.PodRef{Namespace: namespace, Name: short, UID: name}, Request: asks(units), Admitted: true, Started: started,
-		Assignment: placement.Assignment{Shares: []placement.Share{{Device: uuid(node, i), Units: units}}},
-	})
-}
-
-// started is when the kubelet admitted the pods.
-var started = time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)
-
-func (w *world) wait(name string, units gpu.Units) {
-	namespace, short, _ := strings.Cut(name, "/")
-	w.waiting = append(w.waiting, inspect.WaitFacts{Pod: placement.PodRef{Namespace: namespace, Name: short, UID: name}, Request: asks(units)})
 }
 
 func ask(h http.Handler, method, path string, headers ...string) *httptest.ResponseRecorder {
@@ -106,16 +65,16 @@ func fleetOf(t *testing.T, h http.Handler) (fleet Fleet) {
 
 func TestFleetIsWhatTheCacheSays(t *testing.T) {
 	w := newWorld()
-	w.node("a", "T4", 14, 14)
-	w.pod("ml/train", "a", 1, 5)
-	w.wait("ml/huge", 100)
+	w.Offer("a", "T4", 14, 14)
+	w.Place("ml/train", "a", 1, 5)
+	w.Wait("ml/huge", 100)
 	idle := int64(12)
-	w.used = map[gpu.UUID]int64{"GPU-a-0": idle}
+	w.Used = map[gpu.UUID]int64{"GPU-a-0": idle}
 	got := fleetOf(t, w.handler())
 	want := Fleet{
 		Nodes: []Node{{Name: "a", UnitMiB: 1024, GPUs: []GPU{
 			{Index: 0, UUID: "GPU-a-0", Model: "T4", Capacity: 14, UsedMiB: &idle, Pods: []Pod{}},
-			{Index: 1, UUID: "GPU-a-1", Model: "T4", Capacity: 14, Requested: 5, Pods: []Pod{{"ml", "train", 5, started}}},
+			{Index: 1, UUID: "GPU-a-1", Model: "T4", Capacity: 14, Requested: 5, Pods: []Pod{{"ml", "train", 5, pagetest.Started}}},
 		}}},
 		Waiting: []Wait{{Namespace: "ml", Name: "huge", Count: 1, MemoryMiB: 100 << 10, Reason: "a: needs 100 GiB on one GPU; the largest that qualifies here has 14 GiB: ask for less"}},
 	}
@@ -127,14 +86,14 @@ func TestFleetIsWhatTheCacheSays(t *testing.T) {
 // A node says why it takes no new pods, and for whom what is free there is.
 func TestNodesThatTakeNoNewPods(t *testing.T) {
 	w := newWorld()
-	w.node("a", "T4", 14)
-	w.node("b", "T4", 1)
-	w.wait("ml/small", 2)
-	w.known["a"] = inspect.NodeFacts{Refuses: &decide.Refusal{Message: inspect.NodeNotReady}}
-	w.known["b"] = inspect.NodeFacts{Taint: "team"}
+	w.Offer("a", "T4", 14)
+	w.Offer("b", "T4", 1)
+	w.Wait("ml/small", 2)
+	w.Known["a"] = inspect.NodeFacts{Refuses: &decide.Refusal{Message: inspect.NodeNotReady}}
+	w.Known["b"] = inspect.NodeFacts{Taint: "team"}
 	got := fleetOf(t, w.handler())
 	gpus := func(node string, capacity gpu.Units) []GPU {
-		return []GPU{{UUID: uuid(node, 0), Model: "T4", Capacity: capacity, Pods: []Pod{}}}
+		return []GPU{{UUID: pagetest.UUID(node, 0), Model: "T4", Capacity: capacity, Pods: []Pod{}}}
 	}
 	want := Fleet{
 		Nodes: []Node{
@@ -151,17 +110,17 @@ func TestNodesThatTakeNoNewPods(t *testing.T) {
 // Pods of one controller that wait alike are one line, since the oldest of them.
 func TestPodsThatWaitAlikeAreOneLine(t *testing.T) {
 	w := newWorld()
-	w.node("a", "T4", 14)
+	w.Offer("a", "T4", 14)
 	for i := range 40 {
-		w.wait(fmt.Sprintf("ml/burst-%02d", i), 15)
-		pod := &w.waiting[i]
-		pod.Owner, pod.Created = "Job/burst", started.Add(time.Duration(40-i)*time.Minute)
+		w.Wait(fmt.Sprintf("ml/burst-%02d", i), 15)
+		pod := &w.Waiting[i]
+		pod.Owner, pod.Created = "Job/burst", pagetest.Started.Add(time.Duration(40-i)*time.Minute)
 	}
-	w.wait("ml/alone", 15)
+	w.Wait("ml/alone", 15)
 	const reason = "a: needs 15 GiB on one GPU; the largest that qualifies here has 14 GiB: ask for less"
 	want := []Wait{
 		{Namespace: "ml", Name: "alone", Count: 1, MemoryMiB: 15 << 10, Reason: reason},
-		{Namespace: "ml", Name: "burst-00", Owner: "Job/burst", Count: 40, MemoryMiB: 15 << 10, Since: started.Add(time.Minute), Reason: reason},
+		{Namespace: "ml", Name: "burst-00", Owner: "Job/burst", Count: 40, MemoryMiB: 15 << 10, Since: pagetest.Started.Add(time.Minute), Reason: reason},
 	}
 	if diff := cmp.Diff(want, fleetOf(t, w.handler()).Waiting); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)
@@ -171,8 +130,8 @@ func TestPodsThatWaitAlikeAreOneLine(t *testing.T) {
 // Pods on no known GPU are sent with their namespace: they count in its sum.
 func TestPodsOnNoKnownGPUAreSent(t *testing.T) {
 	w := newWorld()
-	w.node("a", "T4", 14)
-	w.AddPod("a", placement.Holding{Pod: placement.PodRef{Namespace: "ml", Name: "new", UID: "new"}, Request: asks(3)})
+	w.Offer("a", "T4", 14)
+	w.AddPod("a", placement.Holding{Pod: placement.PodRef{Namespace: "ml", Name: "new", UID: "new"}, Request: pagetest.Asks(3)})
 	got := fleetOf(t, w.handler()).Nodes[0].Unattributed
 	if diff := cmp.Diff([]Pod{{Namespace: "ml", Name: "new", Units: 3}}, got); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)
@@ -213,13 +172,13 @@ func TestThroughAProxy(t *testing.T) {
 
 func TestWhatHasNotChangedIsNotSent(t *testing.T) {
 	w := newWorld()
-	w.node("a", "T4", 14)
+	w.Offer("a", "T4", 14)
 	h := w.handler()
 	tag := ask(h, "GET", "/fleet", "Accept-Encoding", "gzip").Header().Get("ETag")
 	if answer := ask(h, "GET", "/fleet", "If-None-Match", tag); answer.Code != http.StatusNotModified || answer.Body.Len() > 0 {
 		t.Errorf("%d with %d bytes", answer.Code, answer.Body.Len())
 	}
-	w.pod("ml/new", "a", 0, 1)
+	w.Place("ml/new", "a", 0, 1)
 	if answer := ask(h, "GET", "/fleet", "If-None-Match", tag, "Accept-Encoding", "gzip"); answer.Code != http.StatusOK {
 		t.Errorf("after a change: %d", answer.Code)
 	}

@@ -7,22 +7,23 @@ import (
 	"github.com/gpumem/gpumem/pkg/core/gpu"
 	"github.com/gpumem/gpumem/pkg/core/placement"
 	"github.com/gpumem/gpumem/pkg/report/inspect"
+	"github.com/gpumem/gpumem/pkg/report/page/pagetest"
 )
 
 // A pod that others leave for is counted where the extender counts it, by its policy.
 func TestThePageAsksByTheExtendersPolicy(t *testing.T) {
 	w := newWorld()
-	w.node("a", "T4", 14, 14)
-	w.pod("ml/there", "a", 1, 4)
-	w.NominatePod("a", placement.PodRef{Namespace: "ml", Name: "comes", UID: "comes"}, asks(3), placement.Assignment{})
-	w.wait("ml/huge", 12)
+	w.Offer("a", "T4", 14, 14)
+	w.Place("ml/there", "a", 1, 4)
+	w.NominatePod("a", placement.PodRef{Namespace: "ml", Name: "comes", UID: "comes"}, pagetest.Asks(3), placement.Assignment{})
+	w.Wait("ml/huge", 12)
 	for policy, want := range map[placement.Policy]string{
 		placement.Binpack: "by GPU memory it fits on a",
 		placement.Spread:  "a: needs 12 GiB on one GPU; free: GPU0 11, GPU1 10 (21 in all, fragmented)",
 	} {
 		got := NewFleet(Source{
 			Nodes: w.Nodes, Missing: func() string { return "" }, Used: func() map[gpu.UUID]int64 { return nil },
-			Facts: func([]placement.Node) inspect.Facts { return inspect.Facts{Policy: policy, Waiting: w.waiting} },
+			Facts: func([]placement.Node) inspect.Facts { return inspect.Facts{Policy: policy, Waiting: w.Waiting} },
 		})
 		if len(got.Waiting) != 1 || !strings.HasPrefix(got.Waiting[0].Reason, want) {
 			t.Errorf("policy %s: %v, want %q", policy, got.Waiting, want)

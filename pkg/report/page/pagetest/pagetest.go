@@ -1,0 +1,68 @@
+// Package pagetest has what tests of the page show: a fleet that they write.
+package pagetest
+
+import (
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/gpumem/gpumem/pkg/core/cache"
+	"github.com/gpumem/gpumem/pkg/core/gpu"
+	"github.com/gpumem/gpumem/pkg/core/placement"
+	"github.com/gpumem/gpumem/pkg/report/inspect"
+)
+
+// World is a cache that a test writes, and what else the page is given.
+type World struct {
+	*cache.Cache
+	Waiting []inspect.WaitFacts
+	Known   map[string]inspect.NodeFacts // by name
+	Used    map[gpu.UUID]int64           // MiB
+}
+
+// NewWorld returns a world without nodes.
+func NewWorld() *World {
+	return &World{Cache: cache.New(), Known: make(map[string]inspect.NodeFacts)}
+}
+
+// Facts returns what is known of nodes and pods that the cache does not have.
+func (w *World) Facts([]placement.Node) inspect.Facts {
+	return inspect.Facts{Resource: "gpumem.dev/gpu-mem", Nodes: w.Known, Waiting: w.Waiting}
+}
+
+// Asks is what a pod of one container asks for.
+func Asks(units gpu.Units) placement.Request {
+	return placement.Request{Containers: placement.NewContainers(placement.Container{Kind: placement.App, Units: units})}
+}
+
+// UUID is that of a node's GPU.
+func UUID(node string, i int) gpu.UUID { return gpu.UUID(fmt.Sprintf("GPU-%s-%d", node, i)) }
+
+// Offer adds a node with GPUs of so many GiB.
+func (w *World) Offer(name, model string, gib ...int) {
+	inv := gpu.Inventory{UnitMiB: 1024}
+	for i, size := range gib {
+		inv.Devices = append(inv.Devices, gpu.Device{
+			UUID: UUID(name, i), Index: i, Model: model, Allocatable: gpu.Units(size), MemoryMiB: int64(size) * 1024, NUMANode: -1,
+		})
+	}
+	w.SetNode(name, inv)
+}
+
+// Started is when the kubelet admitted the pods.
+var Started = time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)
+
+// Place adds a pod, by namespace/name, to a GPU of a node.
+func (w *World) Place(name, node string, i int, units gpu.Units) {
+	namespace, short, _ := strings.Cut(name, "/")
+	w.AddPod(node, placement.Holding{
+		Pod: placement.PodRef{Namespace: namespace, Name: short, UID: name}, Request: Asks(units), Admitted: true, Started: Started,
+		Assignment: placement.Assignment{Shares: []placement.Share{{Device: UUID(node, i), Units: units}}},
+	})
+}
+
+// Wait adds a pod, by namespace/name, that waits.
+func (w *World) Wait(name string, units gpu.Units) {
+	namespace, short, _ := strings.Cut(name, "/")
+	w.Waiting = append(w.Waiting, inspect.WaitFacts{Pod: placement.PodRef{Namespace: namespace, Name: short, UID: name}, Request: Asks(units)})
+}
