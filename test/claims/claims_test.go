@@ -18,7 +18,6 @@ import (
 	resourceapi "k8s.io/api/resource/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/client-go/kubernetes"
 
 	"github.com/gpumem/gpumem/test/cluster"
@@ -110,14 +109,8 @@ func TestClaims(t *testing.T) {
 
 func (e *env) eventually(what string, condition func() (ok bool, now string)) {
 	e.Helper()
-	var now string
-	err := wait.PollUntilContextTimeout(e.ctx, 200*time.Millisecond, patience, true, func(context.Context) (bool, error) {
-		var ok bool
-		ok, now = condition()
-		return ok, nil
-	})
-	if err != nil {
-		e.Fatalf("waited %s for: %s; now: %s", patience, what, now)
+	if err := stack.Eventually(e.ctx, patience, what, condition); err != nil {
+		e.Fatal(err)
 	}
 }
 

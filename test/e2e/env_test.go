@@ -16,7 +16,6 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/util/retry"
 
@@ -103,14 +102,8 @@ func (e *env) checkNothingIsHeld() {
 // condition last said.
 func (e *env) eventually(what string, condition func() (ok bool, now string)) {
 	e.Helper()
-	var now string
-	err := wait.PollUntilContextTimeout(e.ctx, 100*time.Millisecond, patience, true, func(context.Context) (bool, error) {
-		var ok bool
-		ok, now = condition()
-		return ok, nil
-	})
-	if err != nil {
-		e.Fatalf("waited %s for: %s; now: %s", patience, what, now)
+	if err := stack.Eventually(e.ctx, patience, what, condition); err != nil {
+		e.Fatal(err)
 	}
 }
 
