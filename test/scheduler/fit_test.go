@@ -4,6 +4,7 @@ import (
 	"flag"
 	"fmt"
 	"math/rand/v2"
+	"strings"
 	"testing"
 	"time"
 
@@ -107,7 +108,7 @@ func testFindsTheOneNodeThatFits(t *testing.T, mode mode) {
 		{name: "5000 nodes, a sample looked at", nodes: 5000, seeds: 3, setups: []setup{sampling}, more: 25 * time.Second},
 	} {
 		if mode.name == "plugin" && tc.more > 0 {
-			continue // it is looked at until enough nodes fit: there is no sample
+			continue // its sample is of nodes that fit
 		}
 		t.Run(mode.name+", "+tc.name, func(t *testing.T) {
 			c := start(t, fleet(t, tc.nodes), append(tc.setups, mode.setup)...)
@@ -201,28 +202,35 @@ func TestEvictsThoseOfOneGPU(t *testing.T) {
 }
 
 // TestWhatFitsNowhereIsPutBy has a pod that fits nowhere: kube-scheduler does not try it
-// again and again while nothing happens.
+// again and again while nothing happens. Of many nodes, each with other GPUs, few are described.
 func TestWhatFitsNowhereIsPutBy(t *testing.T) {
 	for _, tc := range []struct {
 		name   string
 		how    option
 		setups []setup
+		more   []mode // beyond the extender
 	}{
-		{name: "no such model", how: annotated(names(t).Model(), "*H100*")},
-		{name: "no such GPU", how: annotated(names(t).UUID(), "GPU-of-no-node")},
+		{name: "no such model", how: annotated(names(t).Model(), "*H100*"), more: modes[1:]},
+		{name: "no such GPU", how: annotated(names(t).UUID(), "GPU-of-no-node"), more: modes[1:]},
 		{name: "no such model in a sample", how: annotated(names(t).Model(), "*H100*"), setups: []setup{sampling}},
 		{name: "no such GPU in a sample", how: annotated(names(t).UUID(), "GPU-of-no-node"), setups: []setup{sampling}},
 	} {
-		t.Run(tc.name, func(t *testing.T) {
-			c := start(t, fleet(t, 500), tc.setups...)
-			c.add(t, pod(t, "waiting", 8, tc.how))
-			if more := func() bool { return len(c.questions("waiting")) > 10 }; holds(t, 2*time.Second, more) {
-				t.Errorf("kube-scheduler has asked about it %d times", len(c.questions("waiting")))
-			}
-			c.waits(t, "waiting")
-			if size := len(c.pod(t, "waiting").Status.Conditions[0].Message); size > 64<<10 {
-				t.Errorf("its condition has %d bytes", size)
-			}
-		})
+		for _, mode := range append(modes[:1:1], tc.more...) {
+			t.Run(mode.name+", "+tc.name, func(t *testing.T) {
+				c := start(t, fleet(t, 500), append(tc.setups, mode.setup)...)
+				c.add(t, pod(t, "waiting", 8, tc.how))
+				if more := func() bool { return len(c.questions("waiting")) > 10 }; holds(t, 2*time.Second, more) {
+					t.Errorf("kube-scheduler has asked about it %d times", len(c.questions("waiting")))
+				}
+				c.waits(t, "waiting")
+				said := c.pod(t, "waiting").Status.Conditions[0].Message
+				if len(said) > 4<<10 {
+					t.Errorf("its condition has %d bytes:\n%.2000s", len(said), said)
+				}
+				if closest := "Closest: node-0000 wants a GPU that matches"; mode.name == "plugin" && !strings.Contains(said, closest) {
+					t.Errorf("its condition is %q, want %q in it", said, closest)
+				}
+			})
+		}
 	}
 }

@@ -102,7 +102,7 @@ func (s *scheduler) decide(pod *v1.Pod) {
 	var c *cycle.Cycle
 	var unreadable *decide.Refusal
 	var err error
-	w.free(func() { c, unreadable, err = e.decider.Begin(pod) })
+	w.free(func() { c, unreadable, err = e.decider.Begin(pod, len(s.nodes.store)) })
 	switch {
 	case err != nil:
 		s.failed(uid, err.Error())

@@ -79,13 +79,13 @@ func nodeOf(info fwk.NodeInfo) cycle.Node {
 
 // PreFilter reads what the pod asks for. A pod whose binding may have landed can go to that
 // node alone.
-func (p *Plugin) PreFilter(_ context.Context, state fwk.CycleState, pod *v1.Pod, _ []fwk.NodeInfo) (*fwk.PreFilterResult, *fwk.Status) {
-	c, refusal, err := p.decider.Begin(pod)
+func (p *Plugin) PreFilter(_ context.Context, state fwk.CycleState, pod *v1.Pod, nodes []fwk.NodeInfo) (*fwk.PreFilterResult, *fwk.Status) {
+	c, refusal, err := p.decider.Begin(pod, len(nodes))
 	switch {
 	case err != nil:
 		return nil, fwk.AsStatus(err)
 	case refusal != nil:
-		return nil, refused(refusal)
+		return nil, refused(refusal, reasons.Refusal(refusal))
 	case c == nil:
 		return nil, fwk.NewStatus(fwk.Skip)
 	}
@@ -106,18 +106,18 @@ func (p *Plugin) Filter(_ context.Context, state fwk.CycleState, _ *v1.Pod, info
 		return nil
 	}
 	if refusal := p.decider.Refuses(c, nodeOf(info)); refusal != nil {
-		return refused(refusal)
+		return refused(refusal, c.Why(refusal))
 	}
 	return nil
 }
 
 // refused is the status of a refusal.
-func refused(refusal *decide.Refusal) *fwk.Status {
+func refused(refusal *decide.Refusal, why string) *fwk.Status {
 	code := fwk.Unschedulable
 	if refusal.Unresolvable {
 		code = fwk.UnschedulableAndUnresolvable
 	}
-	return fwk.NewStatus(code, reasons.Refusal(refusal))
+	return fwk.NewStatus(code, why)
 }
 
 // PreScore ranks all nodes at once.

@@ -3,6 +3,7 @@ package plugin
 import (
 	"context"
 	"slices"
+	"strings"
 
 	v1 "k8s.io/api/core/v1"
 	policyv1 "k8s.io/api/policy/v1"
@@ -55,7 +56,7 @@ func (p *Plugin) PostFilter(ctx context.Context, state fwk.CycleState, pod *v1.P
 	if c == nil {
 		return nil, fwk.NewStatus(fwk.Unschedulable)
 	}
-	p.unfit(c, statuses)
+	nodes := p.unfit(c, statuses)
 	result, status := p.evictor.PostFilter(ctx, state, pod, statuses)
 	if status.IsSuccess() && result != nil && result.NominatingInfo != nil {
 		p.decider.Evicts(c, result.NominatedNodeName, "")
@@ -64,18 +65,23 @@ func (p *Plugin) PostFilter(ctx context.Context, state fwk.CycleState, pod *v1.P
 	}
 	if status.Code() == fwk.Unschedulable {
 		// This ends it: kube-scheduler's own plugin would come to the same.
-		status = fwk.NewStatus(fwk.UnschedulableAndUnresolvable, status.Reasons()...)
+		said := status.Reasons()
+		if len(nodes) > 0 {
+			said = append(slices.Clip(said), "Closest: "+strings.Join(nodes, "; "))
+		}
+		status = fwk.NewStatus(fwk.UnschedulableAndUnresolvable, said...)
 	}
 	return result, status
 }
 
-// unfit has the decider take note of the nodes that nothing else keeps the pod away from.
-func (p *Plugin) unfit(c *cycle.Cycle, statuses fwk.NodeToStatusReader) {
+// unfit has the decider take note of the nodes that nothing else keeps the pod away from. Of many
+// it returns what is said of the closest.
+func (p *Plugin) unfit(c *cycle.Cycle, statuses fwk.NodeToStatusReader) (closest []string) {
 	infos, err := p.handle.SnapshotSharedLister().NodeInfos().List()
 	if err != nil {
-		return // a snapshot's lister has none
+		return nil // a snapshot's lister has none
 	}
-	p.decider.Unfit(c, len(infos), func(yield func(cycle.Node) bool) {
+	return p.decider.Unfit(c, len(infos), func(yield func(cycle.Node) bool) {
 		for _, info := range infos {
 			by := statuses.Get(info.Node().Name).Plugin()
 			if (by == Name || by == "") && !yield(nodeOf(info)) {

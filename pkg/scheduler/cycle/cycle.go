@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"iter"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -14,6 +15,7 @@ import (
 	"github.com/gpumem/gpumem/pkg/core/placement"
 	"github.com/gpumem/gpumem/pkg/core/ranking"
 	"github.com/gpumem/gpumem/pkg/kube/api"
+	"github.com/gpumem/gpumem/pkg/kube/reasons"
 	"github.com/gpumem/gpumem/pkg/report/decisions"
 	"github.com/gpumem/gpumem/pkg/scheduler/binder"
 	"github.com/gpumem/gpumem/pkg/scheduler/waker"
@@ -43,6 +45,8 @@ type Cycle struct {
 	changes  uint64 // of the cache, before it was asked
 	on       string // the node that the pod is on as far as is known; empty: none
 	refused  atomic.Int64
+	many     bool             // nodes are there, so that few are described
+	brief    sync.Map         // what is said of the others, by placement.Reason
 	scores   map[string]int64 // by node
 	told     bool             // on how many nodes it fits
 	reserved time.Time
@@ -52,10 +56,10 @@ type Cycle struct {
 // empty: it is not on any.
 func (c *Cycle) On() string { return c.on }
 
-// Begin reads what a pod asks for. It returns nothing where that is no GPU memory, a refusal
+// Begin reads what a pod asks for, which so many nodes may have. It returns nothing where that is no GPU memory, a refusal
 // where it cannot be read or is of no use without GPU memory, and an error where nothing can be
 // decided yet.
-func (d *Decider) Begin(pod *v1.Pod) (*Cycle, *decide.Refusal, error) {
+func (d *Decider) Begin(pod *v1.Pod, nodes int) (*Cycle, *decide.Refusal, error) {
 	req, err := d.Binder.Names.Request(pod)
 	if err == nil && req.Empty() {
 		return nil, nil, nil
@@ -69,7 +73,7 @@ func (d *Decider) Begin(pod *v1.Pod) (*Cycle, *decide.Refusal, error) {
 		d.Binder.Tell(ref, decisions.Decision{Verb: decisions.Filter, Result: decisions.Unfit, Reason: decisions.Unreadable, Message: err.Error()})
 		return nil, &decide.Refusal{Reason: decisions.Unreadable, Message: err.Error(), Unresolvable: true}, nil
 	}
-	c := &Cycle{question: cache.NewQuestion(ref, req, d.Policies.GPU)}
+	c := &Cycle{question: cache.NewQuestion(ref, req, d.Policies.GPU), many: nodes > decisions.MaxNodes}
 	c.changes, _ = d.Binder.Cache.Changes()
 	if on, _, known := d.Binder.Cache.Where(ref.UID); known {
 		c.on = on
@@ -85,6 +89,19 @@ func (d *Decider) Refuses(c *Cycle, node Node) *decide.Refusal {
 		c.refused.Add(1)
 	}
 	return refusal
+}
+
+// Why says why a node is refused. kube-scheduler writes that into a condition of the pod, once for
+// each text: of many nodes it is the same where the same is missing, and Unfit describes some.
+func (c *Cycle) Why(refusal *decide.Refusal) string {
+	if !c.many || refusal.Verdict == nil {
+		return reasons.Refusal(refusal)
+	}
+	text, ok := c.brief.Load(refusal.Verdict.Reason)
+	if !ok {
+		text, _ = c.brief.LoadOrStore(refusal.Verdict.Reason, reasons.Brief(*refusal.Verdict))
+	}
+	return text.(string)
 }
 
 func (d *Decider) refuses(c *Cycle, node Node) *decide.Refusal {

@@ -114,7 +114,7 @@ func (w *world) node() Node {
 // begin begins the cycle of a pod that asks for units.
 func (w *world) begin(name, units string) *Cycle {
 	w.t.Helper()
-	c, refusal, err := w.Begin(w.pod(name, units))
+	c, refusal, err := w.Begin(w.pod(name, units), 1)
 	if c == nil || refusal != nil || err != nil {
 		w.t.Fatalf("begin: %v, %v, %v", c, refusal, err)
 	}
@@ -142,7 +142,7 @@ func TestBegin(t *testing.T) {
 			if tc.count != "" {
 				pod.Annotations[w.Binder.Names.Count()] = tc.count
 			}
-			c, refusal, err := w.Begin(pod)
+			c, refusal, err := w.Begin(pod, 1)
 			if diff := cmp.Diff([]bool{tc.asks, tc.refused, tc.failed}, []bool{c != nil, refusal != nil, err != nil}); diff != "" {
 				t.Errorf("asks, refused, failed (-want +got):\n%s", diff)
 			}
@@ -480,7 +480,7 @@ func TestCheaper(t *testing.T) {
 			}
 			preemptor, priority := w.pod("pod", "16"), int32(10)
 			preemptor.Spec.Priority = &priority
-			c, _, err := w.Begin(preemptor)
+			c, _, err := w.Begin(preemptor, 1)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -491,6 +491,48 @@ func TestCheaper(t *testing.T) {
 			}
 			if diff := cmp.Diff(tc.want, got); diff != "" || ok != (tc.want != nil) || violations != 0 {
 				t.Errorf("ok %v, %d violations, cheaper (-want +got):\n%s", ok, violations, diff)
+			}
+		})
+	}
+}
+
+// Of few nodes each is described; of many all that lack the same are told of in the same words,
+// and those that come closest are described apart.
+func TestWhy(t *testing.T) {
+	for name, tc := range map[string]struct {
+		nodes int
+		why   []string // of the two nodes
+		unfit []string
+	}{
+		"of 16 nodes": {nodes: 16, why: []string{
+			"needs 20 GiB on one GPU; the largest that qualifies here has 16 GiB: ask for less, or for more GPUs",
+			"needs 20 GiB on one GPU; the largest that qualifies here has 14 GiB: ask for less",
+		}},
+		"of 17 nodes": {nodes: 17, why: []string{
+			"needs 20 GiB on one GPU; no GPU here is as large",
+			"needs 20 GiB on one GPU; no GPU here is as large",
+		}, unfit: []string{
+			"pair needs 20 GiB on one GPU; the largest that qualifies here has 16 GiB: ask for less, or for more GPUs",
+			"small needs 20 GiB on one GPU; the largest that qualifies here has 14 GiB: ask for less",
+		}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			w := newWorld(t)
+			w.Binder.Cache.SetNode("small", gpu.Inventory{UnitMiB: 1024, Devices: []gpu.Device{{UUID: "GPU-cccc", Allocatable: 14, MemoryMiB: 14336}}})
+			c, _, err := w.Begin(w.pod("pod", "20"), tc.nodes)
+			if err != nil {
+				t.Fatal(err)
+			}
+			nodes := []Node{w.node(), {Name: "small", Pods: slices.Values[[]*v1.Pod](nil)}}
+			var why []string
+			for _, n := range nodes {
+				why = append(why, c.Why(w.Refuses(c, n)))
+			}
+			if diff := cmp.Diff(tc.why, why); diff != "" {
+				t.Errorf("why (-want +got):\n%s", diff)
+			}
+			if diff := cmp.Diff(tc.unfit, w.Unfit(c, tc.nodes, slices.Values(nodes))); diff != "" {
+				t.Errorf("the closest (-want +got):\n%s", diff)
 			}
 		})
 	}

@@ -19,9 +19,13 @@ func (d *Decider) tellFits(c *Cycle, fit int) {
 	})
 }
 
+// mostDescribed is how many of many nodes kube-scheduler's message describes.
+const mostDescribed = 3
+
 // Unfit takes note that the pod fits on none of so many nodes, and has it woken when it fits on
-// one of those that were refused for want of GPU memory.
-func (d *Decider) Unfit(c *Cycle, asked int, refused iter.Seq[Node]) {
+// one of those that were refused for want of GPU memory. Of many it describes those that come
+// closest.
+func (d *Decider) Unfit(c *Cycle, asked int, refused iter.Seq[Node]) (described []string) {
 	var closest decisions.Closest
 	var names []string
 	told := decisions.Decision{Verb: decisions.Filter, Result: decisions.Unfit, Asked: asked}
@@ -49,6 +53,12 @@ func (d *Decider) Unfit(c *Cycle, asked int, refused iter.Seq[Node]) {
 		Question: c.question, At: d.Binder.Now(), Changes: c.changes, Count: len(names), Elsewhere: c.on != "",
 		Asked: d.Binder.Cache.Set(slices.Values(names)),
 	})
+	if c.many {
+		for _, n := range told.Nodes[:min(len(told.Nodes), mostDescribed)] {
+			described = append(described, n.Name+" "+n.Message)
+		}
+	}
+	return described
 }
 
 // Evicts tells that others are evicted for the pod from a node, or, where that is empty, why
