@@ -12,7 +12,7 @@ import (
 )
 
 // BenchmarkCycle places pods one after the other on 5,000 nodes and tells the processor
-// time of each: of kube-scheduler, the extender and what little there is of an API
+// time of each: of kube-scheduler, what decides and what little there is of an API
 // server, together. A processor profile tells them apart (-cpuprofile).
 func BenchmarkCycle(b *testing.B) {
 	const size = 5000
@@ -30,8 +30,10 @@ func BenchmarkCycle(b *testing.B) {
 		}{
 			{"all nodes", []setup{uncounted}},
 			{"a sample", []setup{uncounted, sampling}},
+			{"plugin, all nodes", []setup{uncounted, inProcess, allNodes}},
+			{"plugin, a sample", []setup{uncounted, inProcess}},
 		} {
-			if fleet.room && len(look.setups) > 1 {
+			if fleet.room && look.name == "a sample" {
 				continue // most pods are not bound
 			}
 			b.Run(fleet.name+"/"+look.name, func(b *testing.B) {

@@ -28,14 +28,15 @@ func TestSchedulerSettings(t *testing.T) {
 	}{
 		{"as it is", nil, true, true, true},
 		{"plain", []change{s.Plain}, false, false, false},
-		{"sampling", []change{s.Sampling}, true, false, true},
+		{"a sample", []change{Score(0)}, true, false, true},
+		{"a sample, and all again", []change{Score(0), Score(100)}, true, true, true},
 	} {
 		config, err := s.Config(tc.changes...)
 		if err != nil {
 			t.Fatal(err)
 		}
 		for text, want := range map[string]bool{
-			"127.0.0.1:8010": tc.extender, "percentageOfNodesToScore": tc.all, "GPUMemory": tc.has, "resourceName": false, "schedulerName: gpumem-scheduler": true,
+			"127.0.0.1:8010": tc.extender, "percentageOfNodesToScore: 100": tc.all, "GPUMemory": tc.has, "resourceName": false, "schedulerName: gpumem-scheduler": true,
 		} {
 			if strings.Contains(string(config), text) != want {
 				t.Errorf("%s: want %q: %t:\n%s", tc.name, text, want, config)

@@ -14,9 +14,9 @@
 //	plain     kube-scheduler alone
 //	off       gpumem-scheduler, whose plugin has nothing to do: the control, which says how far
 //	          the figures can be believed
-//	plugin    gpumem-scheduler as the chart has it
-//	sampling  the same, and kube-scheduler looks at as many nodes as by default (not measured
-//	          by default)
+//	plugin    gpumem-scheduler as the chart has it: it looks at as many nodes as kube-scheduler
+//	          does by default
+//	all       the same, and it looks at all nodes (not measured by default)
 //	extender  the extender as the chart has it: asked about all nodes, it names one
 //	sampled   the same, asked about as many nodes as kube-scheduler looks at by default
 //	scored    the extender names all nodes that fit, and scores them (not measured by default)

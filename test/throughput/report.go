@@ -178,7 +178,7 @@ var compared = []figure{
 
 // goal returns what a figure of a side is to be; 0: whatever.
 func (c Comparison) goal(side, figure string) float64 {
-	if side == sampling {
+	if side == all {
 		side = plugin // the goals are the same
 	}
 	switch side + " " + figure {

@@ -53,7 +53,7 @@ const (
 	plain    = "plain"    // kube-scheduler alone
 	off      = "off"      // gpumem-scheduler, whose plugin is told of another resource than the pods ask for
 	plugin   = "plugin"   // gpumem-scheduler as the chart has it
-	sampling = "sampling" // the same, and kube-scheduler looks at as many nodes as by default
+	all      = "all"      // the same, and kube-scheduler looks at all nodes
 	extended = "extender" // gpumem's extender as the chart has it: it names one node of all
 	sampled  = "sampled"  // the same, asked about as many nodes as by default
 	scored   = "scored"   // the extender names all nodes that fit, and scores them
@@ -67,7 +67,7 @@ type side struct {
 	extender func(b *bench) (command []string) // nil: there is none
 	flags    []string                          // of gpumem-scheduler; nil: kube-scheduler itself
 	plain    bool                              // nothing of gpumem is in the configuration
-	sampling bool                              // kube-scheduler looks at as many nodes as by default
+	percent  *int                              // of nodes to score, see stack.Score; nil: as the chart has it
 	flooded  bool
 }
 
@@ -76,11 +76,11 @@ var (
 
 	sides = []side{
 		{name: plain, plain: true},
-		{name: off, flags: []string{"--resource-domain=other.example"}, sampling: true},
+		{name: off, flags: []string{"--resource-domain=other.example"}},
 		{name: plugin, flags: []string{}},
-		{name: sampling, flags: []string{}, sampling: true},
+		{name: all, flags: []string{}, percent: new(100)},
 		{name: extended, extender: namesOneNode},
-		{name: sampled, extender: namesOneNode, sampling: true},
+		{name: sampled, extender: namesOneNode, percent: new(0)},
 		{name: scored, extender: ownExtender()},
 		{name: idle, extender: (*bench).idleExtender},
 		{name: flooded, extender: namesOneNode, flooded: true},
@@ -207,8 +207,8 @@ func (b *bench) config(s side) ([]byte, error) {
 	if s.plain {
 		changes = append(changes, settings.Plain)
 	}
-	if s.sampling {
-		changes = append(changes, settings.Sampling)
+	if s.percent != nil {
+		changes = append(changes, stack.Score(*s.percent))
 	}
 	return settings.Config(changes...)
 }
