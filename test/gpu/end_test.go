@@ -3,9 +3,11 @@ package main
 import (
 	"context"
 	"errors"
+	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"syscall"
 	"testing"
@@ -70,6 +72,95 @@ func TestTheScriptEndsAfterTheKit(t *testing.T) {
 	}
 }
 
+// Whoever asks the kit to end, by a signal to its script or by Ctrl-C, which all programs hear, is left
+// with nothing of it: no program, no memory that is kept for a control group, no file.
+func (w world) testEnd(t *testing.T) {
+	if out, err := exec.CommandContext(t.Context(), "gcc", "-o", w.file("limits"), "../fakenvml/testdata/driver.c").CombinedOutput(); err != nil {
+		t.Fatalf("gcc: %v\n%s", err, out)
+	}
+	signals := []syscall.Signal{syscall.SIGINT}
+	if *long {
+		signals = append(signals, syscall.SIGTERM)
+	}
+	for _, part := range []string{mpsLevel, kernelLevel, "vendor"} {
+		for _, signal := range signals {
+			t.Run(part+", "+signal.String(), func(t *testing.T) { w.testEndOf(t, part, signal) })
+		}
+	}
+}
+
+func (w world) testEndOf(t *testing.T, part string, signal syscall.Signal) {
+	w.machine(t, newDriver, 1)
+	before, err := library{w.file("libnvidia-ml.so.1")}.settings()
+	if err != nil {
+		t.Fatal(err)
+	}
+	// A program of the kit comes to no end.
+	w.lies(t, "lie", `case $1 in spin|most) echo >"$here/program.log"; exec sleep 600;; esac`+"\n")
+	t.Cleanup(func() { os.Remove(w.file("program.log")) })
+	text, unread := os.ReadFile("run.sh")
+	self, err := os.Executable()
+	if err := errors.Join(unread, err); err != nil {
+		t.Fatal(err)
+	}
+	program(t, w.dir, "run.sh", string(text))
+	program(t, w.file("prebuilt"), "gpu", fmt.Sprintf("#!/bin/sh\nexec env %s=1 %s \"$@\"\n", asTheKit, self))
+	temp := w.file("t") // short: sockets are made below it
+	if err := os.Mkdir(temp, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	defer os.RemoveAll(temp)
+	cmd := exec.CommandContext(t.Context(), w.file("run.sh"), "-results", "", "-parts", part, "-plugin", w.file("plugin"), "-probe", w.file("probe"),
+		"-nvml-library", w.file("libnvidia-ml.so.1"), "-cgroup-root", w.file(cgroups))
+	cmd.Env = append(slices.DeleteFunc(os.Environ(), func(s string) bool { return strings.HasPrefix(s, inOwnMounts+"=") }), "TMPDIR="+temp)
+	cmd.Stdout, cmd.Stderr = testLog{t}, testLog{t}
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true} // a job of a terminal
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	begun(t, w.file("program"))
+	to := cmd.Process.Pid
+	if signal == syscall.SIGINT {
+		to = -to
+	}
+	if err := syscall.Kill(to, signal); err != nil {
+		t.Fatal(err)
+	}
+	if err := cmd.Wait(); err == nil {
+		t.Error("a kit that was asked to end has measured all")
+	}
+	w.wantNothingLeft(t, temp)
+	if after, err := (library{w.file("libnvidia-ml.so.1")}).settings(); err != nil || after != before {
+		t.Errorf("before: %s; after: %s, %v", before, after, err)
+	}
+}
+
+func (w world) wantNothingLeft(t *testing.T, temp string) {
+	t.Helper()
+	processes, err := filepath.Glob("/proc/[0-9]*/environ")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, file := range processes {
+		if text, err := os.ReadFile(file); err == nil && strings.Contains(string(text), "TMPDIR="+temp+"\x00") {
+			line, _ := os.ReadFile(filepath.Join(filepath.Dir(file), "cmdline"))
+			t.Errorf("it has left process %s: %s", file, strings.ReplaceAll(string(line), "\x00", " "))
+		}
+	}
+	// The simulated control groups of programs do not go with their files, as Linux' do.
+	for _, pattern := range []string{temp + "/*", w.file(cgroups, pods, "gpumem-*")} {
+		if left, err := filepath.Glob(pattern); err != nil || len(left) > 0 {
+			t.Errorf("it has left %v, %v", left, err)
+		}
+	}
+	cmd := exec.CommandContext(t.Context(), w.file("limits"), "limits", w.file("libnvidia-ml.so.1"))
+	cmd.Stdin = strings.NewReader("get 0 " + w.file(cgroups, pods) + "\nget 0 " + w.file(cgroups, parent) + "\n")
+	// NVML says NOT_FOUND of groups that have no limit.
+	if out, err := cmd.CombinedOutput(); err != nil || string(out) != "get 6 0 0 0\nget 6 0 0 0\n" {
+		t.Errorf("limits of control groups: %s, %v", out, err)
+	}
+}
+
 // The script ends as the kit does.
 func TestTheScriptEndsAsTheKit(t *testing.T) {
 	for exit, want := range map[string]int{"true": 0, "exit 1": 1} {
@@ -98,6 +189,36 @@ func TestTheKitInItsMountsHearsOfIt(t *testing.T) {
 	}
 	if err := <-ended; logOf(kit) != "started\nended\n" {
 		t.Errorf("%v, and the kit said %q", err, logOf(kit))
+	}
+}
+
+// A daemon is not killed with the kit, which would leave its servers: it is asked to end.
+func TestADaemonIsAskedToEnd(t *testing.T) {
+	dir := t.TempDir()
+	daemon := program(t, dir, mpsControl, `#!/bin/sh
+trap 'echo ended >>"$0.log"; exit' TERM
+: >"$CUDA_MPS_PIPE_DIRECTORY/control"
+while :; do echo works >>"$0.log"; sleep 0.1; done
+`)
+	t.Setenv("PATH", dir+string(os.PathListSeparator)+os.Getenv("PATH"))
+	ctx, cancel := context.WithCancel(t.Context())
+	_, stop, err := kit{facts: facts{version: oldDriver}, patience: 20 * time.Second}.startDaemon(ctx, dir)
+	if err != nil {
+		stop()
+		t.Fatal(err)
+	}
+	cancel()
+	lines := len(logOf(daemon))
+	if err := wait(t.Context(), 20*time.Second, func() error {
+		if len(logOf(daemon)) < lines+3*len("works\n") {
+			return errors.New("it does not work any more")
+		}
+		return nil
+	}); err != nil {
+		t.Error(err)
+	}
+	if stop(); !strings.HasSuffix(logOf(daemon), "ended\n") {
+		t.Errorf("it said %q", logOf(daemon))
 	}
 }
 

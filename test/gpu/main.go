@@ -211,7 +211,7 @@ func (k kit) all(ctx context.Context, names []string) (r Result, err error) {
 		return r, err
 	}
 	for _, p := range parts {
-		if len(names) == 0 || slices.Contains(names, p.name) {
+		if ctx.Err() == nil && (len(names) == 0 || slices.Contains(names, p.name)) {
 			r.Lines = append(r.Lines, k.one(ctx, p, &r)...)
 		}
 	}

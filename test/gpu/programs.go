@@ -137,19 +137,29 @@ func unmount(mps string) {
 	}
 }
 
-// start starts the plugin's program, whose log is JSON or for people. What is returned ends it.
+// start starts the plugin's program, whose log is JSON or for people. What is returned ends it: nothing
+// else does before, for until then it takes away what it has set up.
 func (k kit) start(ctx context.Context, log io.Writer, args ...string) (stop func(), err error) {
-	cmd := exec.CommandContext(ctx, k.plugin, args...)
+	cmd, end := lasting(ctx, k.plugin, args...)
 	cmd.Stdout, cmd.Stderr = log, log
-	cmd.Cancel = func() error { return cmd.Process.Signal(syscall.SIGTERM) }
-	cmd.WaitDelay = time.Minute
 	if err := cmd.Start(); err != nil {
+		end()
 		return func() {}, err
 	}
 	return func() {
-		_ = cmd.Process.Signal(syscall.SIGTERM) // it may have ended by itself
-		_ = cmd.Wait()
+		end()
+		_ = cmd.Wait() // it was asked to end
 	}, nil
+}
+
+// lasting is a command that outlives its context, and hears of no Ctrl-C: end asks it to end.
+func lasting(ctx context.Context, program string, args ...string) (cmd *exec.Cmd, end context.CancelFunc) {
+	ctx, end = context.WithCancel(context.WithoutCancel(ctx))
+	cmd = exec.CommandContext(ctx, program, args...)
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
+	cmd.Cancel = func() error { return cmd.Process.Signal(syscall.SIGTERM) }
+	cmd.WaitDelay = time.Minute
+	return cmd, end
 }
 
 // wait asks until there is no error, and returns the last one when time is over.

@@ -6,10 +6,8 @@ import (
 	"errors"
 	"fmt"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"strings"
-	"syscall"
 	"time"
 )
 
@@ -189,7 +187,7 @@ func (k kit) startDaemon(ctx context.Context, dir string) (pipe string, stop fun
 	if err != nil {
 		return pipe, func() {}, err
 	}
-	cmd := exec.CommandContext(ctx, mpsControl, args...)
+	cmd, end := lasting(ctx, mpsControl, args...)
 	cmd.Env = append(os.Environ(), "CUDA_MPS_PIPE_DIRECTORY="+root, "CUDA_MPS_LOG_DIRECTORY="+logs)
 	var said strings.Builder
 	cmd.Stdout, cmd.Stderr = &said, &said
@@ -199,13 +197,14 @@ func (k kit) startDaemon(ctx context.Context, dir string) (pipe string, stop fun
 		err = cmd.Start()
 	}
 	if err != nil {
+		end()
 		return pipe, func() {}, err
 	}
 	ended := make(chan error, 1)
 	go func() { ended <- cmd.Wait() }()
 	stop = func() {
 		_ = stdin.Close()
-		_ = cmd.Process.Signal(syscall.SIGTERM)
+		end()
 		<-ended
 	}
 	err = wait(ctx, k.patience, func() error {
