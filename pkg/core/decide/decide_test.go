@@ -77,7 +77,7 @@ func TestReservedOfAReservedNode(t *testing.T) {
 		if once.State == nil {
 			kept++
 		}
-		ignore := cmpopts.IgnoreUnexported(placement.State{}, placement.Glob{})
+		ignore := cmpopts.IgnoreUnexported(placement.State{})
 		if diff := cmp.Diff(once, Reserved(once, pod, req, policy), ignore); diff != "" {
 			t.Errorf("seed %d: reserved again (-once +twice):\n%s", seed, diff)
 		}

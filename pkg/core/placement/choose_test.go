@@ -208,7 +208,7 @@ func brute(req placement.Request, inv gpu.Inventory, holdings []placement.Holdin
 	units, cores := req.Share()
 	var good int
 	for _, d := range inv.Devices {
-		if !d.Status.TakesPods() || !req.Models.Empty() && !(d.Model != "Tesla T4") || !req.UUIDs.Empty() && d.UUID == "GPU-0" {
+		if !d.Status.TakesPods() || req.Models != "" && !(d.Model != "Tesla T4") || req.UUIDs != "" && d.UUID == "GPU-0" {
 			continue
 		}
 		free, freeCores, beside := d.Allocatable, 100, true

@@ -223,7 +223,7 @@ func (r Request) GPUKey() Key {
 
 // Listed returns how many containers and globs the request has. A key keeps them all in memory.
 func (r Request) Listed() int {
-	return r.Containers.list.len() + r.Models.list.len() + r.UUIDs.list.len()
+	return r.Containers.list.len() + len(r.Models.Texts()) + len(r.UUIDs.Texts())
 }
 
 // Interchangeable reports whether two pods can stand in for one another on a

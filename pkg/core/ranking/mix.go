@@ -38,7 +38,7 @@ const (
 // Learn adds a pod. Those that want certain GPUs by UUID do not count: no other
 // GPU is worth more for them.
 func (m *Mix) Learn(r placement.Request) {
-	if r.Empty() || !r.UUIDs.Empty() {
+	if r.Empty() || r.UUIDs != "" {
 		return
 	}
 	units, _ := r.Share()
@@ -75,7 +75,7 @@ func (m *Mix) kinds() []kind {
 	return slices.SortedFunc(maps.Keys(m.seen), func(a, b kind) int {
 		return cmp.Or(
 			cmp.Compare(weight(b), weight(a)), cmp.Compare(a.gpus, b.gpus), cmp.Compare(a.units, b.units),
-			cmp.Compare(a.models.String(), b.models.String()), cmp.Compare(a.cpu, b.cpu),
+			cmp.Compare(a.models, b.models), cmp.Compare(a.cpu, b.cpu),
 		)
 	})
 }

@@ -167,7 +167,7 @@ func newSeveral(mix Mix, kinds []kind, nodes []placement.Node, mean float64) (ou
 	for k := range out {
 		s, demand := &out[k], 0.0
 		for _, o := range out {
-			if o.gpus >= s.gpus && o.units >= s.units && (s.models.Empty() || s.models == o.models) {
+			if o.gpus >= s.gpus && o.units >= s.units && (s.models == "" || s.models == o.models) {
 				demand += coming * o.pods * float64(o.gpus) / float64(s.gpus)
 			}
 		}

@@ -105,7 +105,7 @@ var annotations = [...]annotation{
 			r.Models, err = readGlobs(s)
 			return err
 		},
-		wish: func(r placement.Request) string { return unless(r.Models.Empty(), " matching %s", r.Models) },
+		wish: func(r placement.Request) string { return unless(r.Models == "", " matching %s", r.Models) },
 	},
 	{
 		name: uuidName, writer: byUsers, value: "`\"GPU-4cc8*\"`",
@@ -116,10 +116,10 @@ var annotations = [...]annotation{
 			return err
 		},
 		wish: func(r placement.Request) string {
-			if r.Models.Empty() {
-				return unless(r.UUIDs.Empty(), " matching %s", r.UUIDs)
+			if r.Models == "" {
+				return unless(r.UUIDs == "", " matching %s", r.UUIDs)
 			}
-			return unless(r.UUIDs.Empty(), ",%s", r.UUIDs)
+			return unless(r.UUIDs == "", ",%s", r.UUIDs)
 		},
 	},
 	{

@@ -305,17 +305,17 @@ func readPreference(s string) (placement.Preference, error) {
 
 func readGlobs(s string) (placement.Globs, error) {
 	if len(s) > maxGlobBytes {
-		return placement.Globs{}, fmt.Errorf("a list of globs of %d bytes, want %d at most", len(s), maxGlobBytes)
+		return "", fmt.Errorf("a list of globs of %d bytes, want %d at most", len(s), maxGlobBytes)
 	}
 	if n := strings.Count(s, ",") + 1; n > maxGlobs {
-		return placement.Globs{}, fmt.Errorf("a list of %d globs, want %d at most", n, maxGlobs)
+		return "", fmt.Errorf("a list of %d globs, want %d at most", n, maxGlobs)
 	}
 	var out []string
 	for part := range strings.SplitSeq(s, ",") {
 		part = strings.TrimSpace(part)
 		pattern := strings.TrimPrefix(part, "!")
 		if _, err := path.Match(pattern, ""); err != nil || pattern == "" {
-			return placement.Globs{}, fmt.Errorf("%q: want a list of globs, like A100*,!A100-SXM4-80GB", s)
+			return "", fmt.Errorf("%q: want a list of globs, like A100*,!A100-SXM4-80GB", s)
 		}
 		out = append(out, part)
 	}

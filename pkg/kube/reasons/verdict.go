@@ -52,7 +52,7 @@ func Verdict(of placement.Verdict) string {
 		return "asks for cores of a GPU, and the node offers none: they are off (chart value cores)"
 	case placement.NoSuchDevice:
 		has := models(v.Node)
-		if v.Request.Models.Empty() {
+		if v.Request.Models == "" {
 			has = uuids(v.Node)
 		}
 		return fmt.Sprintf("wants a GPU that matches %s; this node has %s: change %s%s", globs(v.Request), has, v.globbed(), v.otherwise())
@@ -205,9 +205,9 @@ func (v verdict) cores(percent int) string {
 // globbed names the annotations that the globs are from.
 func (v verdict) globbed() string {
 	switch {
-	case v.Request.UUIDs.Empty():
+	case v.Request.UUIDs == "":
 		return "gpu-model"
-	case v.Request.Models.Empty():
+	case v.Request.Models == "":
 		return "gpu-uuid"
 	default:
 		return "gpu-model or gpu-uuid"

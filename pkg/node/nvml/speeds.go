@@ -68,7 +68,7 @@ func (s Speeds) of(model string) int {
 	for _, table := range s {
 		var globs []string
 		for glob := range table {
-			if placement.MatchModel([]string{glob}, model) {
+			if placement.NewGlobs(glob).MatchModel(model) {
 				globs = append(globs, glob)
 			}
 		}
