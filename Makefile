@@ -207,4 +207,4 @@ bench-packing: ## Compare placement policies on the traces in the folder TRACES 
 	@if [ -f $(TRACES)/openb_published_allocation.csv ]; then \
 		TRACES=$(abspath $(TRACES)) go test -count=1 -run TestPublishedCurves ./pkg/replay; \
 	else echo "bench-packing: no openb_published_allocation.csv in $(TRACES): the published curves are not compared"; fi
-	TRACES=$(abspath $(TRACES)) go test -count=1 -timeout 60m -v -run 'TestPacking$(if $(WORLD),/$(WORLD))' ./pkg/replay
+	TRACES=$(abspath $(TRACES)) go test -count=1 -timeout 180m -v -run 'TestPacking$(if $(WORLD),/$(WORLD))' ./pkg/replay

@@ -69,6 +69,10 @@ func TestGoals(t *testing.T) {
 		"of what is lost less is better": {Goal{Rival: "first-fit", Measures: []string{"lost at 0.9"}}, []string{
 			"met    lost at 0.9: 1.40, first-fit has 2.00, and 0.0 points are allowed",
 		}},
+		"a goal that another stands against": {Goal{Rival: "fgd", Measures: []string{"a@90", "lost at 0.9"}, Against: "a@100"}, []string{
+			"met    a@90: 90.00, fgd has 90.00, and 0.0 points are allowed",
+			"missed lost at 0.9: 1.40, fgd has 1.00, and 0.0 points are allowed; docs/packing.md has the curve between it and a@100",
+		}},
 		"the best by each measure": {Goal{Measures: []string{"a@100", "lost at 0.9", "lost at 1.0"}, Slack: 0.3}, []string{
 			"met    a@100: 93.80, the best of the others, first-fit, has 94.00, and 0.3 points are allowed",
 			"missed lost at 0.9: 1.40, the best of the others, fgd, has 1.00, and 0.3 points are allowed",
