@@ -72,7 +72,7 @@ func TestTheScriptEndsAfterTheKit(t *testing.T) {
 	}
 }
 
-// Whoever asks the kit to end, by a signal to its script or by Ctrl-C, which all programs hear, is left
+// Who asks the kit to end, by a signal to its script, or by Ctrl-C or the end of a terminal, which all programs hear, is left
 // with nothing of it: no program, no memory that is kept for a control group, no file.
 func (w world) testEnd(t *testing.T) {
 	if out, err := exec.CommandContext(t.Context(), "gcc", "-o", w.file("limits"), "../fakenvml/testdata/driver.c").CombinedOutput(); err != nil {
@@ -80,7 +80,7 @@ func (w world) testEnd(t *testing.T) {
 	}
 	signals := []syscall.Signal{syscall.SIGINT}
 	if *long {
-		signals = append(signals, syscall.SIGTERM)
+		signals = append(signals, syscall.SIGTERM, syscall.SIGHUP)
 	}
 	for _, part := range []string{mpsLevel, kernelLevel, "vendor"} {
 		for _, signal := range signals {
@@ -95,32 +95,9 @@ func (w world) testEndOf(t *testing.T, part string, signal syscall.Signal) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	// A program of the kit comes to no end.
-	w.lies(t, "lie", `case $1 in spin|most) echo >"$here/program.log"; exec sleep 600;; esac`+"\n")
-	t.Cleanup(func() { os.Remove(w.file("program.log")) })
-	text, unread := os.ReadFile("run.sh")
-	self, err := os.Executable()
-	if err := errors.Join(unread, err); err != nil {
-		t.Fatal(err)
-	}
-	program(t, w.dir, "run.sh", string(text))
-	program(t, w.file("prebuilt"), "gpu", fmt.Sprintf("#!/bin/sh\nexec env %s=1 %s \"$@\"\n", asTheKit, self))
-	temp := w.file("t") // short: sockets are made below it
-	if err := os.Mkdir(temp, 0o755); err != nil {
-		t.Fatal(err)
-	}
-	defer os.RemoveAll(temp)
-	cmd := exec.CommandContext(t.Context(), w.file("run.sh"), "-results", "", "-parts", part, "-plugin", w.file("plugin"), "-probe", w.file("probe"),
-		"-nvml-library", w.file("libnvidia-ml.so.1"), "-cgroup-root", w.file(cgroups))
-	cmd.Env = append(slices.DeleteFunc(os.Environ(), func(s string) bool { return strings.HasPrefix(s, inOwnMounts+"=") }), "TMPDIR="+temp)
-	cmd.Stdout, cmd.Stderr = testLog{t}, testLog{t}
-	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true} // a job of a terminal
-	if err := cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
-	begun(t, w.file("program"))
+	cmd, temp := w.begin(t, part)
 	to := cmd.Process.Pid
-	if signal == syscall.SIGINT {
+	if signal != syscall.SIGTERM {
 		to = -to
 	}
 	if err := syscall.Kill(to, signal); err != nil {
@@ -135,17 +112,38 @@ func (w world) testEndOf(t *testing.T, part string, signal syscall.Signal) {
 	}
 }
 
-func (w world) wantNothingLeft(t *testing.T, temp string) {
+// begin starts the script as a job of a terminal, with files in a folder of its own, and returns when
+// one of its programs runs, which comes to no end.
+func (w world) begin(t *testing.T, part string) (cmd *exec.Cmd, temp string) {
 	t.Helper()
-	processes, err := filepath.Glob("/proc/[0-9]*/environ")
-	if err != nil {
+	w.lies(t, "lie", `case $1 in spin|most) echo >"$here/program.log"; exec sleep 600;; esac`+"\n")
+	t.Cleanup(func() { os.Remove(w.file("program.log")) })
+	text, unread := os.ReadFile("run.sh")
+	self, err := os.Executable()
+	temp = w.file("t") // short: sockets are made below it
+	if err := errors.Join(unread, err, os.Mkdir(temp, 0o755)); err != nil {
 		t.Fatal(err)
 	}
-	for _, file := range processes {
-		if text, err := os.ReadFile(file); err == nil && strings.Contains(string(text), "TMPDIR="+temp+"\x00") {
-			line, _ := os.ReadFile(filepath.Join(filepath.Dir(file), "cmdline"))
-			t.Errorf("it has left process %s: %s", file, strings.ReplaceAll(string(line), "\x00", " "))
-		}
+	t.Cleanup(func() { os.RemoveAll(temp) })
+	program(t, w.dir, "run.sh", string(text))
+	program(t, w.file("prebuilt"), "gpu", fmt.Sprintf("#!/bin/sh\nexec env %s=1 %s \"$@\"\n", asTheKit, self))
+	cmd = exec.CommandContext(t.Context(), w.file("run.sh"), "-results", "", "-parts", part, "-plugin", w.file("plugin"), "-probe", w.file("probe"),
+		"-nvml-library", w.file("libnvidia-ml.so.1"), "-cgroup-root", w.file(cgroups))
+	cmd.Env = append(slices.DeleteFunc(os.Environ(), func(s string) bool { return strings.HasPrefix(s, inOwnMounts+"=") }), "TMPDIR="+temp)
+	cmd.Stdout, cmd.Stderr = testLog{t}, testLog{t}
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
+	cmd.WaitDelay = 10 * time.Second // for those that it leaves
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	begun(t, w.file("program"))
+	return cmd, temp
+}
+
+func (w world) wantNothingLeft(t *testing.T, temp string) {
+	t.Helper()
+	if left := processesWith("TMPDIR=" + temp); len(left) > 0 {
+		t.Errorf("it has left processes: %q", left)
 	}
 	// The simulated control groups of programs do not go with their files, as Linux' do.
 	for _, pattern := range []string{temp + "/*", w.file(cgroups, pods, "gpumem-*")} {
@@ -158,6 +156,36 @@ func (w world) wantNothingLeft(t *testing.T, temp string) {
 	// NVML says NOT_FOUND of groups that have no limit.
 	if out, err := cmd.CombinedOutput(); err != nil || string(out) != "get 6 0 0 0\nget 6 0 0 0\n" {
 		t.Errorf("limits of control groups: %s, %v", out, err)
+	}
+}
+
+// processesWith returns the command lines of processes with a variable.
+func processesWith(variable string) (lines []string) {
+	files, _ := filepath.Glob("/proc/[0-9]*/environ")
+	for _, file := range files {
+		if text, err := os.ReadFile(file); err == nil && strings.Contains(string(text), variable+"\x00") {
+			line, _ := os.ReadFile(filepath.Join(filepath.Dir(file), "cmdline"))
+			lines = append(lines, string(line))
+		}
+	}
+	return lines
+}
+
+// Nothing runs on once a kit was killed.
+func (w world) testKilled(t *testing.T) {
+	w.machine(t, newDriver, 1)
+	cmd, temp := w.begin(t, mpsLevel)
+	if err := syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL); err != nil {
+		t.Fatal(err)
+	}
+	_ = cmd.Wait() // it was killed
+	if err := wait(t.Context(), 20*time.Second, func() error {
+		if left := processesWith("TMPDIR=" + temp); len(left) > 0 {
+			return fmt.Errorf("it has left processes: %q", left)
+		}
+		return nil
+	}); err != nil {
+		t.Error(err)
 	}
 }
 

@@ -14,7 +14,6 @@ import (
 	"slices"
 	"strconv"
 	"strings"
-	"syscall"
 	"time"
 )
 
@@ -27,7 +26,7 @@ func main() {
 		fmt.Fprintln(os.Stderr, "gpu: mounts of its own:", err)
 		os.Exit(1)
 	}
-	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	ctx, stop := signal.NotifyContext(context.Background(), asked()...)
 	err = run(ctx, os.Args[1:], os.Stdout, os.Stderr)
 	stop()
 	if err != nil {

@@ -306,6 +306,7 @@ var long = flag.Bool("long", false, "ask all that the kit asks, and let each que
 func TestTheKit(t *testing.T) {
 	w := newWorld(t)
 	t.Run("asked to end", w.testEnd)
+	t.Run("killed", w.testKilled)
 	if !*long {
 		t.Run("limits of two GPUs", w.testLimits)
 		t.Run("one GPU, no daemon, no containers", w.testLittle)

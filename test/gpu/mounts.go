@@ -33,7 +33,7 @@ func withOwnMounts() (code int, done bool, err error) {
 // takes away at its end: daemons, control groups.
 func runToItsEnd(cmd *exec.Cmd) error {
 	signals := make(chan os.Signal, 1)
-	signal.Notify(signals, os.Interrupt, syscall.SIGTERM)
+	signal.Notify(signals, asked()...)
 	defer signal.Stop(signals)
 	if err := cmd.Start(); err != nil {
 		return err
@@ -48,4 +48,13 @@ func runToItsEnd(cmd *exec.Cmd) error {
 			return err
 		}
 	}
+}
+
+// asked are the signals that ask the kit to end. A terminal that is gone does not, for who has
+// started the kit by nohup.
+func asked() []os.Signal {
+	if signal.Ignored(syscall.SIGHUP) {
+		return []os.Signal{os.Interrupt, syscall.SIGTERM}
+	}
+	return []os.Signal{os.Interrupt, syscall.SIGTERM, syscall.SIGHUP}
 }

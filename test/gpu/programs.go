@@ -152,11 +152,12 @@ func (k kit) start(ctx context.Context, log io.Writer, args ...string) (stop fun
 	}, nil
 }
 
-// lasting is a command that outlives its context, and hears of no Ctrl-C: end asks it to end.
+// lasting is a command that outlives its context, and hears of no Ctrl-C: end asks it to end, and so
+// does the end of this process.
 func lasting(ctx context.Context, program string, args ...string) (cmd *exec.Cmd, end context.CancelFunc) {
 	ctx, end = context.WithCancel(context.WithoutCancel(ctx))
 	cmd = exec.CommandContext(ctx, program, args...)
-	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGTERM}
 	cmd.Cancel = func() error { return cmd.Process.Signal(syscall.SIGTERM) }
 	cmd.WaitDelay = time.Minute
 	return cmd, end

@@ -169,7 +169,7 @@ test/gpu/run.sh            # all parts; -list names them, -parts mps,daemon runs
 ` + "```" + `
 
 Each part takes 8 minutes at most. A part says of each question pass, fail, or why it could not be tried. The kit compares compute mode, MIG mode and
-clocks at its end with those at its start. It needs Go and gcc, or a prebuilt kit: ` + "`test/gpu/run.sh -pack kit.tar.gz`" + ` makes one on another machine, of 60 MiB
+clocks at its end with those at its start. Ctrl-C ends it, and what it has set up is taken away. It needs Go and gcc, or a prebuilt kit: ` + "`test/gpu/run.sh -pack kit.tar.gz`" + ` makes one on another machine, of 60 MiB
 at most, and the one with the GPU then needs no network and neither Go nor gcc.
 
 It writes JSON, a table and two pictures into ` + "`test/gpu/results`" + `, named by GPU, driver and date. Then ` + "`test/gpu/run.sh -page`" + ` makes this page of them. Commit

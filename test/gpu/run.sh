@@ -52,7 +52,7 @@ if [ ! -x "$programs/gpu" ]; then
 fi
 "$programs/gpu" -plugin "$programs/gpumem-device-plugin" -probe "$programs/probe" -results "$here/results" "$@" &
 gpu=$!
-trap 'kill -TERM $gpu' INT TERM # and wait until it has taken away what it made
+trap 'kill -TERM $gpu' INT TERM HUP # and wait until it has taken away what it made
 code=0
 while wait $gpu || { code=$?; kill -0 $gpu 2>/dev/null; }; do
 	if ! kill -0 $gpu 2>/dev/null; then break; fi
