@@ -301,6 +301,10 @@ var table = []mutant{
 		"last != nil && last.begun.Equal(since)", "last != nil", "pkg/scheduler/extender:TestALeaderThatKnowsWhenItBegan",
 	},
 	{
+		"a lead begins caught up", "pkg/scheduler/binder/turn.go",
+		"read: make(map[string]bool)}, nil", "read: make(map[string]bool), told: true}, nil", "pkg/scheduler/extender:TestALeaderThatKnowsWhenItBegan",
+	},
+	{
 		"waking off, some nodes asked", "test/sim/extender.go",
 		"e.asker.WakeWaiting(context.Background())", "if e.asker.NodesToFind(few) == few {\n\t\t\t\te.asker.WakeWaiting(context.Background())\n\t\t\t}", simulation,
 	},
