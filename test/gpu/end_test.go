@@ -78,13 +78,13 @@ func (w world) testEnd(t *testing.T) {
 	if out, err := exec.CommandContext(t.Context(), "gcc", "-o", w.file("limits"), "../fakenvml/testdata/driver.c").CombinedOutput(); err != nil {
 		t.Fatalf("gcc: %v\n%s", err, out)
 	}
-	signals := []syscall.Signal{syscall.SIGINT}
+	signals := []os.Signal{syscall.SIGINT}
 	if *long {
-		signals = append(signals, syscall.SIGTERM, syscall.SIGHUP)
+		signals = asked()
 	}
 	for _, part := range []string{mpsLevel, kernelLevel, "vendor"} {
 		for _, signal := range signals {
-			t.Run(part+", "+signal.String(), func(t *testing.T) { w.testEndOf(t, part, signal) })
+			t.Run(part+", "+signal.String(), func(t *testing.T) { w.testEndOf(t, part, signal.(syscall.Signal)) })
 		}
 	}
 }
