@@ -74,7 +74,7 @@ func NewCommand(f *cmdutil.Factory) *cobra.Command {
 	cmd.SuggestionsMinimumDistance = 2
 	o.Suggest = cmd.SuggestionsFor
 	cmd.AddCommand(
-		overview.NewCommand(f), lists.NewGPUsCommand(f), lists.NewPodsCommand(f), lists.NewTopCommand(f), explain.NewCommand(f), fit.NewCommand(f),
+		overview.NewCommand(f), lists.NewGPUsCommand(f), lists.NewPodsCommand(f), lists.NewTopCommand(f), lists.NewNamespacesCommand(f), explain.NewCommand(f), fit.NewCommand(f),
 		cordon.NewCommand(f), cordon.NewUncordonCommand(f), drain.NewCommand(f), defrag.NewCommand(f), doctor.NewCommand(f), snapshot.NewCommand(f),
 		newVersionCommand(f), newOptionsCommand(f),
 	)

@@ -76,7 +76,7 @@ func TestMistakesInFlags(t *testing.T) {
 		args []string
 		want []string
 	}{
-		"format":          {[]string{"-o", "xml"}, []string{`--output is "xml", want one of wide, json, yaml, name`}},
+		"format":          {[]string{"-o", "xml"}, []string{`--output is "xml", want one of wide, name, custom-columns=, json, yaml, jsonpath=`}},
 		"selector":        {[]string{"-l", "a in"}, []string{"--selector: "}},
 		"name and label":  {[]string{"gpu-a", "-l", "a=b"}, []string{"exclude each other"}},
 		"empty name":      {[]string{""}, []string{"the name of a node is empty"}},
@@ -110,7 +110,7 @@ func TestCompletion(t *testing.T) {
 	}{
 		"nodes that offer something": {[]string{"gpu-"}, []string{"gpu-a", "gpu-bad", "gpu-c"}},
 		"not twice":                  {[]string{"gpu-a", "gpu-"}, []string{"gpu-bad", "gpu-c"}},
-		"formats":                    {[]string{"-o", ""}, []string{"wide", "json", "yaml", "name"}},
+		"formats":                    {[]string{"-o", ""}, []string{"wide", "name", "custom-columns=", "json", "yaml", "jsonpath=", "jsonpath-file=", "go-template=", "go-template-file="}},
 		"namespaces":                 {[]string{"-n", "m"}, []string{"ml"}},
 		"pods, misspelt ones too":    {[]string{"explain", "-n", "ml", "odd"}, []string{"odd-resource"}},
 	} {

@@ -210,10 +210,10 @@ func TestAPodThatWaitsInVainAsksForItsMemory(t *testing.T) {
 		args   []string
 		want   string
 	}{
-		"pods":                     {fake.NewClientset(clitest.Node(t, "gpu-a", clitest.Inventory("gpu-a", 16)), others, pod), []string{"pods", "--waiting"}, "Waiting  5               " + vain},
+		"pods":                     {fake.NewClientset(clitest.Node(t, "gpu-a", clitest.Inventory("gpu-a", 16)), others, pod), []string{"pods", "--waiting"}, "Waiting  <unknown>  5               " + vain},
 		"explain":                  {fake.NewClientset(clitest.Node(t, "gpu-a", clitest.Inventory("gpu-a", 16)), pod), []string{"explain", "ml/odd"}, "waits: it " + vain + "\nAsks for:  5 GiB on one GPU\n"},
 		"snapshot":                 {fake.NewClientset(clitest.Node(t, "gpu-a", clitest.Inventory("gpu-a", 16)), pod), []string{"snapshot"}, `"ml/odd"`},
-		"another offers it":        {fake.NewClientset(clitest.Node(t, "gpu-a", clitest.Inventory("gpu-a", 16)), offers, others, pod), []string{"pods", "--waiting"}, "Waiting  5               by GPU memory it fits on gpu-a; "},
+		"another offers it":        {fake.NewClientset(clitest.Node(t, "gpu-a", clitest.Inventory("gpu-a", 16)), offers, others, pod), []string{"pods", "--waiting"}, "Waiting  <unknown>  5               by GPU memory it fits on gpu-a; "},
 		"nodes that are not known": {fake.NewClientset(clitest.Node(t, "gpu-a", clitest.Inventory("gpu-a", 16)), pod), []string{"gpu-a", "-d"}, "by GPU memory it fits on gpu-a; "},
 	} {
 		if stdout, _, err := clirun.Inspect(tc.client, tc.args...); err != nil || !strings.Contains(stdout, tc.want) {

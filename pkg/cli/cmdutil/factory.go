@@ -5,9 +5,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
-	"slices"
-	"strings"
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
@@ -15,14 +12,13 @@ import (
 	"k8s.io/cli-runtime/pkg/genericiooptions"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
-	"sigs.k8s.io/yaml"
 
 	_ "k8s.io/client-go/plugin/pkg/client/auth" // logins that a kubeconfig may ask for
 
 	"github.com/gpumem/gpumem/pkg/cli/cluster"
 	"github.com/gpumem/gpumem/pkg/kube/api"
 	"github.com/gpumem/gpumem/pkg/report/inspect"
-	"github.com/gpumem/gpumem/pkg/report/printers"
+	"github.com/gpumem/gpumem/pkg/report/table"
 )
 
 // Factory has the flags of the tree of commands, and makes of them what commands need.
@@ -129,7 +125,7 @@ func (f *Factory) LearnPolicy(ctx context.Context, r *cluster.Reader, facts *ins
 	facts.Policy = cmp.Or(policy, cluster.DefaultPolicy)
 	if err != nil && !f.warned && !facts.PodsUnknown { // then nothing is worked out by it
 		f.warned = true
-		fmt.Fprintf(f.ErrOut, "warning: the cluster's policy cannot be read, and is taken to be %s: %s\n", cluster.DefaultPolicy, printers.Clean(cluster.OneLine(err)))
+		fmt.Fprintf(f.ErrOut, "warning: the cluster's policy cannot be read, and is taken to be %s: %s\n", cluster.DefaultPolicy, table.Clean(cluster.OneLine(err)))
 	}
 	return err == nil
 }
@@ -167,7 +163,7 @@ func (f *Factory) NoteUnseen(u *cluster.Unseen) {
 	for _, note := range u.Notes() {
 		if !f.noted[note] {
 			f.noted[note] = true
-			fmt.Fprintf(f.ErrOut, "note: %s\n", printers.Clean(note))
+			fmt.Fprintf(f.ErrOut, "note: %s\n", table.Clean(note))
 		}
 	}
 }
@@ -178,41 +174,10 @@ func (f *Factory) Complain(problems []inspect.Problem) error {
 		return nil
 	}
 	for _, p := range problems[:min(len(problems), cluster.MostNamed)] {
-		fmt.Fprintf(f.ErrOut, "warning: %s: %s\n", printers.Clean(p.Object), printers.Clean(p.Message))
+		fmt.Fprintf(f.ErrOut, "warning: %s: %s\n", table.Clean(p.Object), table.Clean(p.Message))
 	}
 	if more := len(problems) - cluster.MostNamed; more > 0 {
 		fmt.Fprintf(f.ErrOut, "warning: and %d more; -o json lists them\n", more)
 	}
 	return errors.New("not everything could be read: the output is incomplete")
-}
-
-// Formats are the values of --output of commands that print tables.
-func Formats() []string { return []string{"wide", "json", "yaml", "name"} }
-
-// CheckFormat says that a value of --output is none of Formats.
-func CheckFormat(output string) error {
-	if output == "" || slices.Contains(Formats(), output) {
-		return nil
-	}
-	return fmt.Errorf("--output is %q, want one of %s", output, strings.Join(Formats(), ", "))
-}
-
-// CompleteFormats completes the flag --output of a command.
-func CompleteFormats(cmd *cobra.Command) {
-	// It fails for a flag that does not exist, which a test would show.
-	_ = cmd.RegisterFlagCompletionFunc("output", cobra.FixedCompletions(Formats(), cobra.ShellCompDirectiveNoFileComp))
-}
-
-// YAML writes as YAML what asJSON writes as JSON.
-func YAML(w io.Writer, asJSON func(io.Writer) error) error {
-	var text strings.Builder
-	if err := asJSON(&text); err != nil {
-		return err
-	}
-	out, err := yaml.JSONToYAML([]byte(text.String()))
-	if err != nil {
-		return err
-	}
-	_, err = w.Write(out)
-	return err
 }

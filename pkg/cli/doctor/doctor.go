@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"slices"
 	"time"
 
@@ -13,13 +12,13 @@ import (
 
 	"github.com/gpumem/gpumem/pkg/cli/cmdutil"
 	"github.com/gpumem/gpumem/pkg/report/doctor"
-	"github.com/gpumem/gpumem/pkg/report/printers"
+	"github.com/gpumem/gpumem/pkg/report/table"
 )
 
 // Options are those of doctor.
 type Options struct {
 	*cmdutil.Factory
-	output string
+	output cmdutil.Output
 	wait   bool
 }
 
@@ -28,24 +27,25 @@ type Options struct {
 func NewCommand(f *cmdutil.Factory) *cobra.Command {
 	o := &Options{Factory: f}
 	cmd := &cobra.Command{
-		Use:   "doctor [--wait] [-o json]",
-		Short: "Find what is wrong with gpumem in this cluster, and how to mend it",
-		Long: `Find what is wrong with gpumem in this cluster, and how to mend it.
+		Use:   "doctor [--wait] [-o FORMAT]",
+		Short: "Find what is wrong with gpumem in this cluster, and how to fix it",
+		Long: `Find what is wrong with gpumem in this cluster, and how to fix it.
 
-It looks at gpumem's own workloads, its admission policies and certificates, at what nodes offer, and at pods that ask for GPU
-memory. It changes nothing. What you may not read is said, and not checked.
+It looks at gpumem's own workloads, its admission policies and certificates, at
+what nodes offer, and at pods that ask for GPU memory. It changes nothing. What
+you may not read is not checked, and the output says so.
 
-What is younger than a minute may be settling yet, and is not judged: a note among the findings names it. After an install, --wait
-judges it too.
+What is younger than a minute may still be starting, and is not judged: a note
+among the findings names it. After an install, --wait judges it too.
 
-The exit code is 1 when there is an error among the findings, and 2 when nothing could be judged.
-Warnings and notes alone leave it at 0.`,
-		Example: "  kubectl inspect gpumem doctor --wait\n  kubectl inspect gpumem doctor -o json | jq -r '.[] | select(.severity==\"error\").object'",
+The exit code is 1 when there is an error among the findings, and 2 when nothing
+could be judged. Warnings and notes alone leave it at 0.`,
+		Example: "  kubectl inspect gpumem doctor --wait\n  kubectl inspect gpumem doctor -o json | jq -r '.items[] | select(.severity==\"error\").object'",
 		Args:    cobra.NoArgs,
 		RunE:    func(cmd *cobra.Command, args []string) error { return cmdutil.Run(cmd, args, o) },
 	}
 	f.SayNamespace(cmd, cmdutil.NamespaceOfAll)
-	cmd.Flags().StringVarP(&o.output, "output", "o", o.output, "Output format: json; text unless set")
+	o.output.Add(cmd, "text")
 	cmd.Flags().BoolVar(&o.wait, "wait", o.wait, "Wait until what is there is old enough to be judged: a minute at most")
 	return cmd
 }
@@ -54,12 +54,7 @@ Warnings and notes alone leave it at 0.`,
 func (o *Options) Complete([]string) error { return nil }
 
 // Validate says what is wrong with the format.
-func (o *Options) Validate() error {
-	if o.output != "" && o.output != "json" {
-		return fmt.Errorf("--output is %q, want json or nothing", o.output)
-	}
-	return nil
-}
+func (o *Options) Validate() error { return o.output.Check() }
 
 // Run prints what is wrong.
 func (o *Options) Run(ctx context.Context) error {
@@ -83,7 +78,7 @@ func (o *Options) Run(ctx context.Context) error {
 		}
 	}
 	found := doctor.Examine(state)
-	if err := printFindings(o.Out, o.output, found); err != nil {
+	if err := o.print(found); err != nil {
 		return err
 	}
 	if !state.Judged() {
@@ -101,12 +96,12 @@ func (o *Options) Run(ctx context.Context) error {
 	return nil
 }
 
-func printFindings(out io.Writer, output string, found []doctor.Finding) error {
-	if output == "json" {
-		return printers.WriteJSON(out, append([]doctor.Finding{}, found...))
+func (o *Options) print(found []doctor.Finding) error {
+	if o.output.ForPrograms() {
+		return o.output.Print(o.Out, table.NewItems("FindingList", found, nil))
 	}
 	for _, f := range found {
-		if _, err := fmt.Fprintf(out, "%-8s%s: %s\n        %s\n", f.Severity, printers.Clean(f.Object), printers.Clean(f.Wrong), printers.Clean(f.Mend)); err != nil {
+		if _, err := fmt.Fprintf(o.Out, "%-8s%s: %s\n        %s\n", f.Severity, table.Clean(f.Object), table.Clean(f.Wrong), table.Clean(f.Mend)); err != nil {
 			return err
 		}
 	}
@@ -117,6 +112,6 @@ func printFindings(out io.Writer, output string, found []doctor.Finding) error {
 	if len(found) > 0 {
 		verdict = "No problem found so far."
 	}
-	_, err := fmt.Fprintln(out, verdict)
+	_, err := fmt.Fprintln(o.Out, verdict)
 	return err
 }

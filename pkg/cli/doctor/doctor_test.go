@@ -21,6 +21,7 @@ import (
 	"github.com/gpumem/gpumem/pkg/cli/clirun"
 	"github.com/gpumem/gpumem/pkg/cli/clitest"
 	"github.com/gpumem/gpumem/pkg/report/doctor"
+	"github.com/gpumem/gpumem/pkg/report/table"
 )
 
 func TestDoctor(t *testing.T) {
@@ -48,11 +49,11 @@ func TestDoctor(t *testing.T) {
 	}
 
 	stdout, _, _ = clirun.Inspect(client, "doctor", "-o", "json")
-	var found []doctor.Finding
-	if err := json.Unmarshal([]byte(stdout), &found); err != nil || len(found) != 5 || found[0].Severity != doctor.Error {
+	var found table.Items[doctor.Finding]
+	if err := json.Unmarshal([]byte(stdout), &found); err != nil || found.Kind != "FindingList" || len(found.Items) != 5 || found.Items[0].Severity != doctor.Error {
 		t.Errorf("%v, %+v in:\n%s", err, found, stdout)
 	}
-	if _, _, err := clirun.Inspect(client, "doctor", "-o", "wide"); err == nil || !strings.Contains(err.Error(), "want json or nothing") {
+	if _, _, err := clirun.Inspect(client, "doctor", "-o", "wide"); err == nil || !strings.Contains(err.Error(), `"wide", want one of json, yaml`) {
 		t.Errorf("error %v", err)
 	}
 	for _, a := range client.Actions() {

@@ -11,13 +11,13 @@ import (
 	"github.com/gpumem/gpumem/pkg/cli/cluster"
 	"github.com/gpumem/gpumem/pkg/cli/cmdutil"
 	"github.com/gpumem/gpumem/pkg/report/doctor"
-	"github.com/gpumem/gpumem/pkg/report/printers"
+	"github.com/gpumem/gpumem/pkg/report/table"
 )
 
 // Options are those of explain.
 type Options struct {
 	*cmdutil.Factory
-	output string
+	output cmdutil.Output
 	all    bool // nodes
 
 	cluster *cluster.Reader
@@ -28,7 +28,7 @@ type Options struct {
 func NewCommand(f *cmdutil.Factory) *cobra.Command {
 	o := &Options{Factory: f}
 	cmd := &cobra.Command{
-		Use:   "explain POD [-n NAMESPACE] [--all] [-o json]",
+		Use:   "explain POD [-n NAMESPACE] [--all] [-o FORMAT]",
 		Short: "Say why a pod waits, or why it is where it is",
 		Long: `Say why a pod waits, or why it is where it is: of a pod that waits the GPUs of
 the nodes that come closest (of every node with --all), with the reason why each would not
@@ -49,7 +49,7 @@ that you need the right to forward ports to its pods (create pods/portforward).`
 	}
 	f.SayNamespace(cmd, cmdutil.NamespaceOfPod)
 	cmd.Flags().BoolVar(&o.all, "all", false, "Show all nodes, not those alone that come closest")
-	cmd.Flags().StringVarP(&o.output, "output", "o", "", "Output format: json; text unless set")
+	o.output.Add(cmd, "text")
 	return cmd
 }
 
@@ -61,7 +61,7 @@ func (o *Options) Complete(args []string) (err error) {
 }
 
 // Validate says what is wrong with the format.
-func (o *Options) Validate() error { return cmdutil.CheckFormat(o.output) }
+func (o *Options) Validate() error { return o.output.Check() }
 
 // Run prints why the pod waits, or why it is where it is.
 func (o *Options) Run(ctx context.Context) error {
@@ -75,16 +75,16 @@ func (o *Options) Run(ctx context.Context) error {
 		return err
 	}
 	for _, key := range o.cluster.Names.Unknown(pod) {
-		fmt.Fprintf(o.ErrOut, "warning: annotation %s is none that gpumem knows, and has no effect: %s\n", printers.Clean(key), doctor.Correct(o.cluster.Names, key))
+		fmt.Fprintf(o.ErrOut, "warning: annotation %s is none that gpumem knows, and has no effect: %s\n", table.Clean(key), doctor.Correct(o.cluster.Names, key))
 	}
 	extenders, unread := o.cluster.Extenders(ctx)
 	e.Decided, err = o.cluster.Decided(ctx, extenders, namespace, name, string(pod.UID))
 	e.forgotten = e.asked && e.Decided == nil && err == nil && len(extenders) > 0
 	if err = cmp.Or(unread, err); err != nil {
-		fmt.Fprintf(o.ErrOut, "warning: what was decided cannot be read: %s\n", printers.Clean(cluster.OneLine(err)))
+		fmt.Fprintf(o.ErrOut, "warning: what was decided cannot be read: %s\n", table.Clean(cluster.OneLine(err)))
 	}
-	if o.output == "json" {
-		return printers.WriteJSON(o.Out, e)
+	if o.output.ForPrograms() {
+		return o.output.Print(o.Out, e)
 	}
 	return o.print(e)
 }

@@ -9,8 +9,8 @@ import (
 	"github.com/gpumem/gpumem/pkg/core/gpu"
 	"github.com/gpumem/gpumem/pkg/report/decisions"
 	"github.com/gpumem/gpumem/pkg/report/inspect"
-	"github.com/gpumem/gpumem/pkg/report/printers"
 	"github.com/gpumem/gpumem/pkg/report/reach"
+	"github.com/gpumem/gpumem/pkg/report/table"
 )
 
 // considered is one GPU of a list of those that were considered.
@@ -26,7 +26,7 @@ func (o *Options) printConsidered(nodes []decisions.Node, cores bool) error {
 			rows = append(rows, considered{n, g})
 		}
 	}
-	return printers.List(o.Out, []printers.Column[considered]{
+	return table.List(o.Out, []table.Column[considered]{
 		{Header: "NODE", Cell: func(c considered) string { return c.node.Name }},
 		{Header: "GPU", Cell: func(c considered) string { return fmt.Sprint(c.gpu.Index) }},
 		{Header: "MODEL", Cell: func(c considered) string { return c.gpu.Model }},
@@ -42,13 +42,13 @@ func (o *Options) printConsidered(nodes []decisions.Node, cores bool) error {
 		},
 		{Header: "FREE", Cell: func(c considered) string { return gpu.Format(c.gpu.Free, c.node.UnitMiB) }},
 		{Header: "FREE-CORE(%)", Hidden: !cores, Cell: freeCores},
-		{Header: "VERDICT", Cell: verdict, Colour: func(c considered) printers.Colour {
+		{Header: "VERDICT", Cell: verdict, Colour: func(c considered) table.Colour {
 			if c.gpu.Reason == "" && c.node.Reason == "" {
-				return printers.Green
+				return table.Green
 			}
-			return printers.Plain
+			return table.Plain
 		}},
-	}, rows, printers.ListOptions{Colours: o.Colours, Bars: o.Bars})
+	}, rows, table.ListOptions{Colours: o.Colours, Bars: o.Bars})
 }
 
 func freeCores(c considered) string {

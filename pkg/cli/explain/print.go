@@ -12,6 +12,7 @@ import (
 	"github.com/gpumem/gpumem/pkg/cli/cmdutil"
 	"github.com/gpumem/gpumem/pkg/report/decisions"
 	"github.com/gpumem/gpumem/pkg/report/printers"
+	"github.com/gpumem/gpumem/pkg/report/table"
 )
 
 func nodesOf(n int) string {
@@ -57,7 +58,7 @@ func (e explanation) uses() string {
 
 func (o *Options) print(e explanation) error {
 	out := o.Out
-	fmt.Fprintf(out, "Pod %s/%s %s\n", printers.Clean(e.Namespace), printers.Clean(e.Name), printers.Clean(e.Summary))
+	fmt.Fprintf(out, "Pod %s/%s %s\n", table.Clean(e.Namespace), table.Clean(e.Name), table.Clean(e.Summary))
 	type labelled struct{ label, text string }
 	lines := []labelled{{"Asks for:", e.Asks}, {"Policy:", e.policy()}, {"Node:", e.Node}, {"GPU:", e.gpus()}}
 	for _, model := range e.Preferred {
@@ -65,7 +66,7 @@ func (o *Options) print(e explanation) error {
 	}
 	for _, line := range append(lines, labelled{"Uses:", e.uses()}, labelled{"Health:", e.Health}, labelled{"State:", e.State}, labelled{"To do:", e.Advice}) {
 		if line.text != "" {
-			fmt.Fprintf(out, "%-11s%s\n", line.label, printers.Clean(line.text))
+			fmt.Fprintf(out, "%-11s%s\n", line.label, table.Clean(line.text))
 		}
 	}
 	then := e.whenBound()
@@ -86,9 +87,9 @@ func (o *Options) print(e explanation) error {
 	}
 	fmt.Fprintf(out, "\nDecided (asked for the first time %s ago, %s in all):\n", since(e.Decided.First), cmdutil.Times(e.Decided.Tries))
 	for _, d := range slices.Backward(e.Decided.Decisions) {
-		fmt.Fprintf(out, "  %s ago  %-10s  %s\n", since(d.Time), d.Verb, printers.Clean(outcome(d)))
+		fmt.Fprintf(out, "  %s ago  %-10s  %s\n", since(d.Time), d.Verb, table.Clean(outcome(d)))
 		for _, line := range details(d) {
-			fmt.Fprintf(out, "      %s\n", printers.Clean(line))
+			fmt.Fprintf(out, "      %s\n", table.Clean(line))
 		}
 	}
 	if len(then) > 0 {

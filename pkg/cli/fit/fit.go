@@ -16,7 +16,7 @@ import (
 	"github.com/gpumem/gpumem/pkg/core/placement"
 	"github.com/gpumem/gpumem/pkg/kube/reasons"
 	"github.com/gpumem/gpumem/pkg/report/inspect"
-	"github.com/gpumem/gpumem/pkg/report/printers"
+	"github.com/gpumem/gpumem/pkg/report/table"
 )
 
 // Options are those of fit.
@@ -109,13 +109,13 @@ func (o *Options) Run(ctx context.Context) error {
 	}
 	report := inspect.Report{Problems: facts.Problems}
 	shown := rows
-	if o.Output == "name" { // nothing else could tell a node where it does not fit
+	if o.Format == cmdutil.Name { // nothing else could tell a node where it does not fit
 		shown = slices.DeleteFunc(slices.Clone(rows), func(r room) bool { return r.Times == 0 })
 	}
 	if err := listing.Print(&o.Flags, roomView(), report, shown, !o.NoHeaders); err != nil {
 		return err
 	}
-	if o.Output == "" && !o.NoHeaders {
+	if o.Format == "" && !o.ForPrograms() && !o.NoHeaders {
 		fmt.Fprintf(o.Out, "\nFits %s in all.\n", cmdutil.Times(total))
 	}
 	if err := o.Complain(report.Problems); err != nil {
@@ -162,8 +162,8 @@ func roomView() listing.View[room] {
 	return listing.View[room]{
 		Kind: "RoomList",
 		Name: func(r room) string { return "node/" + r.Node },
-		Columns: func(inspect.Report) []printers.Column[room] {
-			return []printers.Column[room]{
+		Columns: func(inspect.Report) []table.Column[room] {
+			return []table.Column[room]{
 				{Header: "NODE", Cell: func(r room) string { return r.Node }},
 				{Header: "TIMES", Cell: func(r room) string { return strconv.Itoa(r.Times) }},
 				{Header: "REASON", Cell: func(r room) string { return r.Reason }},

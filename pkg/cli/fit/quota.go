@@ -9,7 +9,7 @@ import (
 
 	"github.com/gpumem/gpumem/pkg/cli/cluster"
 	"github.com/gpumem/gpumem/pkg/cli/cmdutil"
-	"github.com/gpumem/gpumem/pkg/report/printers"
+	"github.com/gpumem/gpumem/pkg/report/table"
 )
 
 // byQuota says what the quotas of the user's namespace leave: all that someone can be told who may
@@ -29,7 +29,7 @@ func (o *Options) byQuota(ctx context.Context, unseen *cluster.Unseen) error {
 		}
 		left := hard.DeepCopy()
 		left.Sub(q.Status.Used[resource])
-		fmt.Fprintf(o.Out, "ResourceQuota %s/%s leaves %s of %s %s\n", q.Namespace, printers.Clean(q.Name), left.String(), hard.String(), resource)
+		fmt.Fprintf(o.Out, "ResourceQuota %s/%s leaves %s of %s %s\n", q.Namespace, table.Clean(q.Name), left.String(), hard.String(), resource)
 		// Units are GiB unless the cluster is set up otherwise, and its nodes, which say so, are not seen.
 		if req, err := o.wish.request(o.Cluster.Names, 1024); err == nil && left.CmpInt64(int64(req.Units())) < 0 {
 			exceeded = fmt.Errorf("it fits nowhere: ResourceQuota %s refuses it", q.Name)

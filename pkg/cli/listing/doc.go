@@ -10,7 +10,8 @@
 //
 // # Decisions
 //
-// A row has changed when what is printed of it has: what is not shown does not print it again.
+// A row has changed when what is printed of it has: what is not shown does not print it again, and
+// neither does an age.
 //
 // Rows are sorted by a field of their JSON form, which -o json shows, so that there are no names
 // of columns to learn.

@@ -15,7 +15,7 @@ import (
 // Flags are the flags of a list.
 type Flags struct {
 	*cmdutil.Factory
-	Output    string
+	cmdutil.Output
 	Selector  string
 	NoHeaders bool
 	SortBy    string
@@ -31,11 +31,10 @@ type Flags struct {
 func (l *Flags) Add(cmd *cobra.Command, selects string, fields ...string) {
 	l.fields = fields
 	f := cmd.Flags()
-	f.StringVarP(&l.Output, "output", "o", "", "Output format: "+strings.Join(cmdutil.Formats(), ", ")+"; a table unless set")
+	l.Output.Add(cmd, "a table", cmdutil.Wide, cmdutil.Name, cmdutil.CustomColumns)
 	f.StringVarP(&l.Selector, "selector", "l", "", "Show only "+selects+" whose labels match, for example team=a")
 	f.BoolVar(&l.NoHeaders, "no-headers", false, "Print rows alone, without headers")
 	f.StringVar(&l.SortBy, "sort-by", "", "Sort by a field of the JSON form, as a JSONPath: "+strings.Join(fields, " or "))
-	cmdutil.CompleteFormats(cmd)
 }
 
 // AddWatch adds those of lists of what is there.
@@ -53,15 +52,17 @@ func (l *Flags) Complete() (err error) {
 
 // Validate reports all that is wrong with the flags.
 func (l *Flags) Validate() error {
-	errs := []error{cmdutil.CheckFormat(l.Output)}
-	if l.Watch && (l.Output == "json" || l.Output == "yaml") {
-		errs = append(errs, fmt.Errorf("--watch prints rows, and has no place in the output of -o %s", l.Output))
+	errs := []error{l.Check()}
+	if l.Watch && l.ForPrograms() {
+		errs = append(errs, fmt.Errorf("--watch prints rows, and has no place in the output of -o %s", l.Format))
+	}
+	if spec := l.Columns(); spec != "" {
+		_, err := CustomColumns[any](spec)
+		errs = append(errs, err)
 	}
 	if _, err := labels.Parse(l.Selector); err != nil {
 		errs = append(errs, fmt.Errorf("--selector: %w", err))
 	}
-	if _, err := sortPath(l.SortBy); err != nil {
-		errs = append(errs, err)
-	}
+	errs = append(errs, CheckSort(l.SortBy))
 	return errors.Join(errs...)
 }

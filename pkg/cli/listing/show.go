@@ -7,8 +7,9 @@ import (
 	"strings"
 
 	"github.com/gpumem/gpumem/pkg/cli/cluster"
+	"github.com/gpumem/gpumem/pkg/cli/cmdutil"
 	"github.com/gpumem/gpumem/pkg/report/inspect"
-	"github.com/gpumem/gpumem/pkg/report/printers"
+	"github.com/gpumem/gpumem/pkg/report/table"
 )
 
 // View is a list of something, one row for each.
@@ -16,7 +17,7 @@ type View[R any] struct {
 	Kind    string // of the list in JSON
 	Read    func(context.Context) (inspect.Report, cluster.Usage, error)
 	Rows    func(inspect.Report, cluster.Usage) []R
-	Columns func(inspect.Report) []printers.Column[R]
+	Columns func(inspect.Report) []table.Column[R]
 	Name    func(R) string                     // for -o name
 	ID      func(R) string                     // of what the row is about
 	Notes   func(rows []R, wide bool) []string // the legend; nil: there is none
@@ -42,7 +43,7 @@ func Show[R any](ctx context.Context, l *Flags, v View[R]) error {
 	if err := Print(l, v, report, rows, !l.NoHeaders); err != nil {
 		return err
 	}
-	if len(rows) == 0 && len(report.Problems) == 0 && l.Output != "json" && l.Output != "yaml" {
+	if len(rows) == 0 && len(report.Problems) == 0 && !l.ForPrograms() {
 		fmt.Fprintln(l.ErrOut, "Nothing found"+l.within(v.Kind))
 	}
 	incomplete := l.Complain(report.Problems)
@@ -55,7 +56,7 @@ func Show[R any](ctx context.Context, l *Flags, v View[R]) error {
 // within says of which namespace alone pods are listed: other things are in none.
 func (l *Flags) within(kind string) string {
 	if namespace := l.Namespace(); namespace != "" && kind == PodKind {
-		return " in namespace " + printers.Clean(namespace)
+		return " in namespace " + table.Clean(namespace)
 	}
 	return ""
 }
@@ -76,7 +77,7 @@ func follow[R any](ctx context.Context, l *Flags, v View[R], report inspect.Repo
 		lines := linesOf(l, v, report, now)
 		var fresh []R
 		for _, row := range rows {
-			if _, there := lines[v.ID(row)]; !there && v.End != nil && l.Output != "name" {
+			if _, there := lines[v.ID(row)]; !there && v.End != nil && l.Format != cmdutil.Name {
 				fresh = append(fresh, v.End(row))
 			}
 		}
@@ -95,10 +96,10 @@ func follow[R any](ctx context.Context, l *Flags, v View[R], report inspect.Repo
 // linesOf returns what is printed of each row, by what it is about: what nobody sees does
 // not change it.
 func linesOf[R any](l *Flags, v View[R], report inspect.Report, rows []R) map[string]string {
-	columns := printers.Shown(v.Columns(report), l.Output == "wide")
+	columns := slices.DeleteFunc(table.Shown(columnsOf(l, v, report), l.Format == cmdutil.Wide), func(c table.Column[R]) bool { return c.Ages })
 	lines := make(map[string]string, len(rows))
 	for _, row := range rows {
-		lines[v.ID(row)] = strings.Join(printers.Cells(columns, row), "\x00")
+		lines[v.ID(row)] = strings.Join(table.Cells(columns, row), "\x00")
 	}
 	return lines
 }

@@ -43,23 +43,26 @@ func sortPath(path string) (*jsonpath.JSONPath, error) {
 	if path == "" {
 		return nil, nil
 	}
-	if !strings.HasPrefix(path, "{") {
-		path = "{." + strings.TrimPrefix(path, ".") + "}"
-	}
-	p := jsonpath.New("sort-by").AllowMissingKeys(true)
-	if err := p.Parse(path); err != nil {
+	p, err := pathOf("sort-by", path)
+	if err != nil {
 		return nil, fmt.Errorf("--sort-by: %w", err)
 	}
 	return p, nil
 }
 
 // Sort sorts rows as the flags say.
-func Sort[R any](l *Flags, rows []R) error { return sortRows(rows, l.SortBy, l.fields) }
+func Sort[R any](l *Flags, rows []R) error { return SortRows(rows, l.SortBy, l.fields) }
 
-// sortRows sorts by a field of the JSON form: numbers by value, all else as
+// CheckSort says what is wrong with a path to sort by.
+func CheckSort(by string) error {
+	_, err := sortPath(by)
+	return err
+}
+
+// SortRows sorts by a field of the JSON form: numbers by value, all else as
 // texts. Rows without the field come first; that all are without is a mistake, unless it is
 // one of the fields that are named.
-func sortRows[R any](rows []R, by string, fields []string) error {
+func SortRows[R any](rows []R, by string, fields []string) error {
 	path, err := sortPath(by)
 	if path == nil || err != nil {
 		return err

@@ -15,13 +15,14 @@ import (
 	"github.com/gpumem/gpumem/pkg/cli/listing"
 	"github.com/gpumem/gpumem/pkg/report/inspect"
 	"github.com/gpumem/gpumem/pkg/report/printers"
+	"github.com/gpumem/gpumem/pkg/report/table"
 )
 
 // Pods are the options of a command that lists pods.
 type Pods struct {
 	listing.Flags
 
-	columns func(inspect.Report) []printers.Column[printers.PodRow]
+	columns func(inspect.Report) []table.Column[printers.PodRow]
 	notes   func(rows []printers.PodRow, wide bool) []string
 	keep    func(printers.PodRow) bool
 	groups  func() bool // pods that wait alike are one row of the table
@@ -35,14 +36,14 @@ type Pods struct {
 func NewPodsCommand(f *cmdutil.Factory) *cobra.Command {
 	var waiting bool
 	cmd := newCommand(f, &cobra.Command{
-		Use: "pods", Short: "Show pods, with what they were granted, what they use and where they are",
+		Use: "pods", Short: "Show pods, with what they are allocated, what they use and where they are",
 		Example: `  # The pods of a team, and where they are
   kubectl inspect gpumem pods -n ml -l team=vision
 
   # Those that wait, and why
   kubectl inspect gpumem pods --waiting`,
 	}, &Pods{
-		columns: func(r inspect.Report) []printers.Column[printers.PodRow] {
+		columns: func(r inspect.Report) []table.Column[printers.PodRow] {
 			if waiting {
 				return printers.WaitingColumns(r)
 			}
@@ -53,18 +54,18 @@ func NewPodsCommand(f *cmdutil.Factory) *cobra.Command {
 		groups: func() bool { return waiting },
 		ends:   func() bool { return !waiting }, // one that no longer waits has a node, perhaps
 	}, ".node", ".granted.MiB", ".waitsFor.MiB")
-	cmd.Flags().BoolVar(&waiting, "waiting", false, "Show only pods that are on no node, those that are alike in one row; -o wide has each")
+	cmd.Flags().BoolVar(&waiting, "waiting", false, "Show only pods that wait for a node; those that wait alike are one row, and -o wide has each")
 	return cmd
 }
 
 // NewTopCommand returns the list of what pods use.
 func NewTopCommand(f *cmdutil.Factory) *cobra.Command {
 	return newCommand(f, &cobra.Command{
-		Use: "top", Short: "Show what pods use of what they were granted, and what would do",
+		Use: "top", Short: "Show what pods use of their allocation, and what to ask for instead",
 		Example: `  # Who uses the most
   kubectl inspect gpumem top --sort-by=.usage.usedMiB`,
 	}, &Pods{
-		columns: func(inspect.Report) []printers.Column[printers.PodRow] { return printers.TopColumns() },
+		columns: func(inspect.Report) []table.Column[printers.PodRow] { return printers.TopColumns() },
 		notes:   printers.TopNotes,
 		keep:    func(p printers.PodRow) bool { return !p.Waits() },
 		groups:  func() bool { return false },
@@ -94,8 +95,7 @@ func (o *Pods) Complete(args []string) error {
 
 // Run prints the list.
 func (o *Pods) Run(ctx context.Context) error {
-	o.matched = make(map[string]bool)
-	match, err := labels.Parse(o.Selector)
+	read, err := o.reader()
 	if err != nil {
 		return err
 	}
@@ -105,10 +105,10 @@ func (o *Pods) Run(ctx context.Context) error {
 	}
 	return listing.Show(ctx, &o.Flags, listing.View[printers.PodRow]{
 		Kind: listing.PodKind,
-		Read: func(ctx context.Context) (inspect.Report, cluster.Usage, error) { return o.read(ctx, match) },
+		Read: read,
 		Rows: func(r inspect.Report, u cluster.Usage) []printers.PodRow {
-			rows := slices.DeleteFunc(printers.PodRows(r, u.Pods), func(row printers.PodRow) bool { return !o.matched[row.UID] || !o.keep(row) })
-			if o.Output == "" && !o.Watch && o.groups() {
+			rows := o.rows(r, u)
+			if o.Format == "" && !o.Watch && o.groups() {
 				return printers.GroupWaiting(rows)
 			}
 			return rows
@@ -119,6 +119,18 @@ func (o *Pods) Run(ctx context.Context) error {
 		ID:      func(row printers.PodRow) string { return row.UID },
 		End:     end,
 	})
+}
+
+// reader returns what reads the cluster.
+func (o *Pods) reader() (func(context.Context) (inspect.Report, cluster.Usage, error), error) {
+	o.matched = make(map[string]bool)
+	match, err := labels.Parse(o.Selector)
+	return func(ctx context.Context) (inspect.Report, cluster.Usage, error) { return o.read(ctx, match) }, err
+}
+
+// rows returns the pods that are to be listed.
+func (o *Pods) rows(r inspect.Report, u cluster.Usage) []printers.PodRow {
+	return slices.DeleteFunc(printers.PodRows(r, u.Pods), func(row printers.PodRow) bool { return !o.matched[row.UID] || !o.keep(row) })
 }
 
 // read reads the cluster, and notes which pods are to be listed.

@@ -14,8 +14,10 @@ import (
 
 	"github.com/gpumem/gpumem/pkg/cli/cluster"
 	"github.com/gpumem/gpumem/pkg/cli/cmdutil"
+	"github.com/gpumem/gpumem/pkg/cli/listing"
 	"github.com/gpumem/gpumem/pkg/report/inspect"
 	"github.com/gpumem/gpumem/pkg/report/printers"
+	"github.com/gpumem/gpumem/pkg/report/table"
 )
 
 // Options are those of the overview of nodes.
@@ -24,10 +26,12 @@ type Options struct {
 	Suggest func(word string) []string // commands that a word may mean; nil: none
 
 	selector  string
-	output    string
+	output    cmdutil.Output
 	details   bool
 	noHeaders bool
 	watch     bool
+	sortBy    string
+	trouble   bool
 
 	nodes   []string // empty: all
 	cluster *cluster.Reader
@@ -52,13 +56,14 @@ func NewCommand(f *cmdutil.Factory) *cobra.Command {
 // AddFlags adds the flags of the overview to a command.
 func (o *Options) AddFlags(cmd *cobra.Command) {
 	f := cmd.Flags()
-	f.StringVarP(&o.output, "output", "o", o.output, "Output format: "+strings.Join(cmdutil.Formats(), ", ")+"; a table unless set")
+	o.output.Add(cmd, "a table", cmdutil.Wide, cmdutil.Name, cmdutil.CustomColumns)
 	f.StringVarP(&o.selector, "selector", "l", o.selector, "Show only nodes whose labels match, for example pool=gpu")
 	f.BoolVarP(&o.details, "details", "d", o.details, "Show each node with its GPUs and the pods on them, and the pods that wait for a node")
 	f.BoolVar(&o.noHeaders, "no-headers", o.noHeaders, "Print rows alone, without headers, legends and sums")
 	f.BoolVarP(&o.watch, "watch", "w", o.watch, "Print it again whenever it changes")
 	o.AddAllNamespaces(cmd)
-	cmdutil.CompleteFormats(cmd)
+	f.StringVar(&o.sortBy, "sort-by", "", "Sort by a field of the JSON form, as a JSONPath: "+strings.Join(sortFields(), " or "))
+	f.BoolVar(&o.trouble, "trouble", false, "Show only nodes that have trouble, and which; nodes with the same trouble are one row")
 }
 
 // Complete reads the names of nodes.
@@ -71,9 +76,16 @@ func (o *Options) Complete(args []string) (err error) {
 // Validate reports all that is wrong with the flags.
 func (o *Options) Validate() error {
 	var errs []error
-	errs = append(errs, cmdutil.CheckFormat(o.output))
-	if o.output == "name" && o.details {
-		errs = append(errs, errors.New("--details has no place in the output of -o name"))
+	errs = append(errs, o.output.Check(), listing.CheckSort(o.sortBy))
+	if (o.output.Format == cmdutil.Name || o.output.Columns() != "") && o.details {
+		errs = append(errs, fmt.Errorf("--details has no place in the output of -o %s", o.output.Format))
+	}
+	if o.trouble && o.details {
+		errs = append(errs, errors.New("--details and --trouble exclude each other"))
+	}
+	if spec := o.output.Columns(); spec != "" {
+		_, err := listing.CustomColumns[inspect.Node](spec)
+		errs = append(errs, err)
 	}
 	if len(o.nodes) > 0 && o.selector != "" {
 		errs = append(errs, errors.New("names of nodes and --selector exclude each other"))
@@ -99,6 +111,12 @@ func (o *Options) show(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	if o.trouble {
+		report = report.Trouble()
+	}
+	if err := listing.SortRows(report.Nodes, o.sortBy, sortFields()); err != nil {
+		return err
+	}
 	var text bytes.Buffer
 	if err := o.printer()(&text, report); err != nil {
 		return err
@@ -115,14 +133,17 @@ func (o *Options) show(ctx context.Context) error {
 		return err
 	}
 	if len(report.Nodes) == 0 && len(report.Problems) == 0 {
-		if o.selector != "" && report.WithoutInventory == 0 {
-			fmt.Fprintf(o.ErrOut, "No node matches the selector %s\n", printers.Clean(o.selector))
-		} else {
+		switch {
+		case o.trouble:
+			fmt.Fprintln(o.ErrOut, "No node has trouble")
+		case o.selector != "" && report.WithoutInventory == 0:
+			fmt.Fprintf(o.ErrOut, "No node matches the selector %s\n", table.Clean(o.selector))
+		default:
 			fmt.Fprintf(o.ErrOut, "No nodes found that offer %s (%d without it)\n", report.Resource, report.WithoutInventory)
 		}
 	}
 	if command := o.meant(report); command != "" {
-		fmt.Fprintf(o.ErrOut, "There is no node %s: did you mean the command %s?\n", printers.Clean(o.nodes[0]), command)
+		fmt.Fprintf(o.ErrOut, "There is no node %s: did you mean the command %s?\n", table.Clean(o.nodes[0]), command)
 	}
 	return o.Complain(report.Problems)
 }
@@ -138,17 +159,29 @@ func (o *Options) meant(r inspect.Report) string {
 	return strings.Join(o.Suggest(o.nodes[0]), " or ")
 }
 
+// sortFields are those by which people sort nodes.
+func sortFields() []string { return []string{".name", ".requested.MiB", ".largestFree.MiB"} }
+
+// custom prints the columns that the flags name.
+func (o *Options) custom(w io.Writer, r inspect.Report) error {
+	columns, err := listing.CustomColumns[inspect.Node](o.output.Columns())
+	if err != nil {
+		return err
+	}
+	return table.List(w, columns, r.Nodes, table.ListOptions{NoHeaders: o.noHeaders})
+}
+
 func (o *Options) printer() printers.Printer {
-	table := printers.TableOptions{Wide: o.output == "wide", NoHeaders: o.noHeaders}
+	table := printers.TableOptions{Wide: o.output.Format == cmdutil.Wide, NoHeaders: o.noHeaders}
 	switch {
-	case o.output == "json":
-		return printers.JSON
-	case o.output == "yaml":
-		return func(w io.Writer, r inspect.Report) error {
-			return cmdutil.YAML(w, func(w io.Writer) error { return printers.JSON(w, r) })
-		}
-	case o.output == "name":
+	case o.output.ForPrograms():
+		return func(w io.Writer, r inspect.Report) error { return o.output.Print(w, r) }
+	case o.output.Format == cmdutil.Name:
 		return printers.Names
+	case o.output.Columns() != "":
+		return o.custom
+	case o.trouble:
+		return printers.Trouble(table)
 	case o.details:
 		return printers.Details(table)
 	default:

@@ -2,7 +2,9 @@ package snapshot
 
 import (
 	"context"
+	"encoding/json"
 	"fmt"
+	"io"
 
 	"github.com/spf13/cobra"
 
@@ -12,7 +14,7 @@ import (
 	"github.com/gpumem/gpumem/pkg/kube/reasons"
 	"github.com/gpumem/gpumem/pkg/replay"
 	"github.com/gpumem/gpumem/pkg/report/inspect"
-	"github.com/gpumem/gpumem/pkg/report/printers"
+	"github.com/gpumem/gpumem/pkg/report/table"
 )
 
 // Options are those of snapshot.
@@ -70,15 +72,23 @@ func (o *Options) Run(ctx context.Context) error {
 			waiting[w.Pod.String()] = w.Request
 		}
 	}
-	if err := printers.WriteJSON(o.Out, replay.NewSnapshot(nodes, waiting)); err != nil {
+	if err := writeJSON(o.Out, replay.NewSnapshot(nodes, waiting)); err != nil {
 		return err
 	}
 	for _, n := range nodes {
 		for _, d := range n.Devices {
 			if !d.Status.TakesPods() {
-				fmt.Fprintf(o.ErrOut, "warning: GPU%d of node %s is left out: it is %s\n", d.Index, printers.Clean(n.Name), printers.Clean(reasons.Status(d.Status)))
+				fmt.Fprintf(o.ErrOut, "warning: GPU%d of node %s is left out: it is %s\n", d.Index, table.Clean(n.Name), table.Clean(reasons.Status(d.Status)))
 			}
 		}
 	}
 	return o.Complain(inspect.New(nodes, facts).Problems)
+}
+
+// writeJSON writes what is no object of an API, so that people can read it too.
+func writeJSON(w io.Writer, v any) error {
+	enc := json.NewEncoder(w)
+	enc.SetIndent("", "  ")
+	enc.SetEscapeHTML(false)
+	return enc.Encode(v)
 }

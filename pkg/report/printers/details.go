@@ -8,6 +8,7 @@ import (
 
 	"github.com/gpumem/gpumem/pkg/core/gpu"
 	"github.com/gpumem/gpumem/pkg/report/inspect"
+	"github.com/gpumem/gpumem/pkg/report/table"
 )
 
 // Details prints each node with its GPUs and the pods on them, and then the
@@ -173,7 +174,7 @@ func (o TableOptions) pods(out *bytes.Buffer, n inspect.Node, m measure) {
 // notes say in words what a table has no room for.
 func notes(out *bytes.Buffer, n inspect.Node, m measure) {
 	var lines []string
-	note := func(format string, args ...any) { lines = append(lines, Clean(fmt.Sprintf(format, args...))) }
+	note := func(format string, args ...any) { lines = append(lines, table.Clean(fmt.Sprintf(format, args...))) }
 	for _, g := range n.GPUs {
 		noteGPU(note, g, m)
 	}

@@ -2,17 +2,19 @@ package printers
 
 import (
 	"bytes"
-	"encoding/json"
 	"fmt"
 	"io"
 	"maps"
 	"slices"
 	"strings"
 	"text/tabwriter"
-	"unicode"
+	"time"
+
+	"k8s.io/apimachinery/pkg/util/duration"
 
 	"github.com/gpumem/gpumem/pkg/core/gpu"
 	"github.com/gpumem/gpumem/pkg/report/inspect"
+	"github.com/gpumem/gpumem/pkg/report/table"
 )
 
 // Printer writes a report for a reader.
@@ -24,22 +26,11 @@ type TableOptions struct {
 	NoHeaders bool // rows alone: no header, legend or sum
 }
 
-// JSON prints all of the report.
-func JSON(w io.Writer, r inspect.Report) error { return WriteJSON(w, r) }
-
-// WriteJSON prints anything for programs, so that people can read it too.
-func WriteJSON(w io.Writer, v any) error {
-	enc := json.NewEncoder(w)
-	enc.SetIndent("", "  ")
-	enc.SetEscapeHTML(false)
-	return enc.Encode(v)
-}
-
 // Names prints the nodes alone, in the form that kubectl takes them.
 func Names(w io.Writer, r inspect.Report) error {
 	var out bytes.Buffer
 	for _, n := range r.Nodes {
-		fmt.Fprintf(&out, "node/%s\n", Clean(n.Name))
+		fmt.Fprintf(&out, "node/%s\n", table.Clean(n.Name))
 	}
 	_, err := w.Write(out.Bytes())
 	return err
@@ -47,7 +38,6 @@ func Names(w io.Writer, r inspect.Report) error {
 
 // Marks and words for what has no number.
 const (
-	none    = "<none>"
 	unknown = "<unknown>"
 	absent  = "-"
 
@@ -108,6 +98,26 @@ func (m measure) ratio(requested *inspect.Memory, capacity inspect.Memory) strin
 	return m.amount(requested) + "/" + m.amount(&capacity)
 }
 
+// used prints what was measured. GiB have one decimal: no program uses whole ones.
+func (m measure) used(u *Usage) string {
+	switch {
+	case u == nil:
+		return "?"
+	case m == inGiB:
+		return fmt.Sprintf("%.1f", float64(u.UsedMiB)/1024)
+	default:
+		return fmt.Sprint(u.UsedMiB)
+	}
+}
+
+// age is how long ago something was.
+func age(t time.Time) string {
+	if t.IsZero() {
+		return unknown
+	}
+	return duration.HumanDuration(time.Since(t))
+}
+
 // unsized reports whether an amount is known in units alone.
 func unsized(a inspect.Memory) bool { return a.MiB == 0 && a.Units != 0 }
 
@@ -145,21 +155,6 @@ func ofCluster(r inspect.Report) string {
 		m.mib(r.Total.RequestedMiB), m.mib(&r.Total.CapacityMiB), m, percent(r.Total.RequestedMiB, r.Total.CapacityMiB))
 }
 
-// Clean replaces what would steer a terminal or break a line: names and reasons
-// come from other people's objects.
-func Clean(s string) string {
-	return strings.Map(func(r rune) rune {
-		switch {
-		case unicode.IsSpace(r):
-			return ' '
-		case !unicode.IsPrint(r):
-			return unicode.ReplacementChar
-		default:
-			return r
-		}
-	}, s)
-}
-
 // grid lines cells up in columns. What it writes to cannot fail.
 type grid struct{ tw *tabwriter.Writer }
 
@@ -170,9 +165,9 @@ func newGrid(out *bytes.Buffer) grid {
 func (g grid) row(cells ...string) {
 	for i, c := range cells {
 		if c == "" {
-			c = none
+			c = table.None
 		}
-		cells[i] = Clean(c)
+		cells[i] = table.Clean(c)
 	}
 	fmt.Fprintln(g.tw, strings.Join(cells, "\t"))
 }

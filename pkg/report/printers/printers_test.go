@@ -20,6 +20,7 @@ import (
 	"github.com/gpumem/gpumem/pkg/core/gpu"
 	"github.com/gpumem/gpumem/pkg/core/placement"
 	"github.com/gpumem/gpumem/pkg/report/inspect"
+	"github.com/gpumem/gpumem/pkg/report/table"
 )
 
 var update = flag.Bool("update", false, "rewrite the golden files")
@@ -234,11 +235,11 @@ func TestPrinters(t *testing.T) {
 				fmt.Fprintln(&out)
 			}
 			golden(t, scene+".txt", out.Bytes())
-			out.Reset()
-			if err := JSON(&out, r); err != nil {
+			asJSON, err := json.MarshalIndent(r, "", "  ")
+			if err != nil {
 				t.Fatal(err)
 			}
-			golden(t, scene+".json", out.Bytes())
+			golden(t, scene+".json", append(asJSON, '\n'))
 		})
 	}
 }
@@ -246,12 +247,12 @@ func TestPrinters(t *testing.T) {
 func TestJSONIsReadBack(t *testing.T) {
 	for scene, want := range scenes() {
 		t.Run(scene, func(t *testing.T) {
-			var out bytes.Buffer
-			if err := JSON(&out, want); err != nil {
+			text, err := json.Marshal(want)
+			if err != nil {
 				t.Fatal(err)
 			}
 			var got inspect.Report
-			if err := json.Unmarshal(out.Bytes(), &got); err != nil {
+			if err := json.Unmarshal(text, &got); err != nil {
 				t.Fatal(err)
 			}
 			if diff := cmp.Diff(want, got); diff != "" {
@@ -317,7 +318,7 @@ func TestACordonedGPUIsNotCalledUnhealthy(t *testing.T) {
 	inv.Devices[0].Status.Cordoned = true
 	r := report(inspect.Facts{}, node{"gpu-a", inv, nil})
 	gpus := func(w io.Writer, r inspect.Report) error {
-		return List(w, GPUColumns(r), GPURows(r, nil), ListOptions{})
+		return table.List(w, GPUColumns(r), GPURows(r, nil), table.ListOptions{})
 	}
 	for _, tc := range []struct {
 		print Printer
@@ -360,7 +361,7 @@ type brokenPipe struct{}
 func (brokenPipe) Write([]byte) (int, error) { return 0, errors.ErrUnsupported }
 
 func TestPrintersReportAWriteError(t *testing.T) {
-	for _, print := range []Printer{Table(TableOptions{}), Details(TableOptions{}), JSON, Names} {
+	for _, print := range []Printer{Table(TableOptions{}), Details(TableOptions{}), Trouble(TableOptions{}), Names} {
 		if err := print(brokenPipe{}, scenes()["demo"]); !errors.Is(err, errors.ErrUnsupported) {
 			t.Errorf("got %v", err)
 		}
@@ -383,7 +384,7 @@ func TestOddReportsPrint(t *testing.T) {
 		{Nodes: []inspect.Node{{}}, Waiting: []inspect.Wait{{}}},
 		{Nodes: []inspect.Node{{UnitMiB: -5, GPUs: []inspect.GPU{{Index: -3}, {Index: 1 << 60}}, Unattributed: []inspect.Pod{{}}}}, Total: inspect.Total{RequestedMiB: &minus, CapacityMiB: 1}},
 	} {
-		for _, print := range []Printer{Table(TableOptions{Wide: true}), Details(TableOptions{Wide: true}), JSON, Names} {
+		for _, print := range []Printer{Table(TableOptions{Wide: true}), Details(TableOptions{Wide: true}), Trouble(TableOptions{}), Names} {
 			if err := print(&bytes.Buffer{}, r.InNamespace("x")); err != nil {
 				t.Error(err)
 			}

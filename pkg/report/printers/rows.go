@@ -6,9 +6,11 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"time"
 
 	"github.com/gpumem/gpumem/pkg/core/gpu"
 	"github.com/gpumem/gpumem/pkg/report/inspect"
+	"github.com/gpumem/gpumem/pkg/report/table"
 )
 
 // Used is what a node tells the usage of: a GPU by its UUID, or a pod as namespace/name.
@@ -50,6 +52,7 @@ type PodRow struct {
 	State       string         `json:"state"`
 	Reason      string         `json:"reason,omitempty"` // why it waits, or what is wrong with it
 	Owner       string         `json:"owner,omitempty"`  // the controller of one that waits, as KIND/NAME
+	Created     time.Time      `json:"created,omitzero"` // of one that waits; zero when not known
 }
 
 // GroupWaiting puts pods of one controller that wait for the same, for the same reason, into one
@@ -160,7 +163,7 @@ func PodRows(r inspect.Report, usage map[Used]Usage) (rows []PodRow) {
 	unit := r.UnitMiB()
 	for _, w := range r.Waiting {
 		row := PodRow{
-			Namespace: w.Namespace, Name: w.Name, UID: w.UID, GPUs: []int{}, State: Waiting, Cores: w.Cores, Reason: w.Why(), Owner: w.Owner,
+			Namespace: w.Namespace, Name: w.Name, UID: w.UID, GPUs: []int{}, State: Waiting, Cores: w.Cores, Reason: w.Why(), Owner: w.Owner, Created: w.Created,
 			WaitsFor: inspect.Memory{Units: w.Units, MiB: int64(w.Units) * unit},
 		}
 		if w.Nominated != "" {
@@ -189,9 +192,9 @@ func keptFor(r inspect.Report, w inspect.Wait) (indexes []int, ids []gpu.UUID) {
 }
 
 // GPUColumns are those of a list of GPUs.
-func GPUColumns(r inspect.Report) []Column[GPURow] {
+func GPUColumns(r inspect.Report) []table.Column[GPURow] {
 	m := measureOf(r.Nodes)
-	return []Column[GPURow]{
+	return []table.Column[GPURow]{
 		{Header: "NODE", Cell: func(g GPURow) string { return g.Node }},
 		{Header: "GPU", Cell: func(g GPURow) string { return strconv.Itoa(g.Index) }},
 		{Header: "MODEL", Cell: func(g GPURow) string { return g.Model }},
@@ -201,10 +204,10 @@ func GPUColumns(r inspect.Report) []Column[GPURow] {
 				return m.ratio(g.Requested, g.Capacity) + kept(m, g.GPU)
 			},
 			Share:  func(g GPURow) (part, whole float64) { return share(g.Requested, g.Capacity) },
-			Colour: func(g GPURow) Colour { return full(g.Requested, g.Capacity) },
+			Colour: func(g GPURow) table.Colour { return full(g.Requested, g.Capacity) },
 		},
 		{Header: fmt.Sprintf("FREE(%s)", m), Cell: func(g GPURow) string { return free(m, g) }},
-		{Header: "USED(MiB)", Cell: func(g GPURow) string { return used(g.Usage) }},
+		{Header: fmt.Sprintf("USED(%s)", m), Cell: func(g GPURow) string { return m.used(g.Usage) }},
 		{Header: "PODS", Cell: gpuPodsCell},
 		{
 			Header: "HEALTH",
@@ -222,14 +225,14 @@ func GPUColumns(r inspect.Report) []Column[GPURow] {
 					return cell
 				}
 			},
-			Colour: func(g GPURow) Colour {
+			Colour: func(g GPURow) table.Colour {
 				switch {
 				case g.Healthy && g.closed == "":
-					return Plain
+					return table.Plain
 				case g.Healthy, g.Status.OnlyCordoned():
-					return Yellow
+					return table.Yellow
 				default:
-					return Red
+					return table.Red
 				}
 			},
 		},
@@ -249,39 +252,40 @@ func showsCores(r inspect.Report) bool {
 
 // WaitingColumns are those of a list of pods that all wait: without what such have not, and
 // with what the others leave to -o wide.
-func WaitingColumns(r inspect.Report) []Column[PodRow] {
+func WaitingColumns(r inspect.Report) []table.Column[PodRow] {
 	return podColumns(r, true)
 }
 
 // PodColumns are those of a list of pods.
-func PodColumns(r inspect.Report) []Column[PodRow] { return podColumns(r, false) }
+func PodColumns(r inspect.Report) []table.Column[PodRow] { return podColumns(r, false) }
 
-func podColumns(r inspect.Report, allWait bool) []Column[PodRow] {
+func podColumns(r inspect.Report, allWait bool) []table.Column[PodRow] {
 	m, wide := measureOf(r.Nodes), !allWait
-	return []Column[PodRow]{
+	return []table.Column[PodRow]{
 		{Header: "NAMESPACE", Cell: func(p PodRow) string { return p.Namespace }},
 		{Header: "NAME", Cell: func(p PodRow) string { return p.Name }},
-		{Header: "NODE", Cell: func(p PodRow) string { return p.Node }},
-		{Header: "GPU", Cell: func(p PodRow) string { return numbers(p.GPUs) }},
-		{Header: fmt.Sprintf("GRANTED(%s)", m), Hidden: allWait, Cell: func(p PodRow) string {
+		{Header: "NODE", Hidden: allWait && !nominated(r), Cell: func(p PodRow) string { return p.Node }},
+		{Header: "GPU", Hidden: allWait && !nominated(r), Cell: func(p PodRow) string { return numbers(p.GPUs) }},
+		{Header: fmt.Sprintf("ALLOCATED(%s)", m), Hidden: allWait, Cell: func(p PodRow) string {
 			if !p.has() {
 				return ""
 			}
 			return m.amount(&p.Granted)
 		}},
-		{Header: "USED(MiB)", Hidden: allWait, Colour: overUse, Cell: func(p PodRow) string {
+		{Header: fmt.Sprintf("USED(%s)", m), Hidden: allWait, Colour: overUse, Cell: func(p PodRow) string {
 			if !p.has() {
 				return ""
 			}
-			return used(p.Usage)
+			return m.used(p.Usage)
 		}},
-		{Header: "ENFORCEMENT", Hidden: allWait, Cell: func(p PodRow) string { return p.Enforcement }},
-		{Header: "STATE", Cell: func(p PodRow) string { return p.State }, Colour: func(p PodRow) Colour {
+		{Header: "ENFORCEMENT", Wide: true, Hidden: allWait, Cell: func(p PodRow) string { return p.Enforcement }},
+		{Header: "STATE", Cell: func(p PodRow) string { return p.State }, Colour: func(p PodRow) table.Colour {
 			if p.Waits() {
-				return Yellow
+				return table.Yellow
 			}
-			return Plain
+			return table.Plain
 		}},
+		{Header: "AGE", Ages: true, Hidden: !allWait, Cell: func(p PodRow) string { return age(p.Created) }},
 		{Header: "GPU-CORE(%)", Hidden: !showsCores(r), Cell: func(p PodRow) string { return cores(p.Cores) }},
 		{Header: "GPU-UUID", Wide: true, Hidden: allWait, Cell: func(p PodRow) string { return uuids(p.UUIDs) }},
 		{Header: fmt.Sprintf("WAITS-FOR(%s)", m), Wide: wide, Cell: func(p PodRow) string {
@@ -298,8 +302,13 @@ func podColumns(r inspect.Report, allWait bool) []Column[PodRow] {
 	}
 }
 
+// nominated reports whether some pod waits for others to leave a node.
+func nominated(r inspect.Report) bool {
+	return slices.ContainsFunc(r.Waiting, func(w inspect.Wait) bool { return w.Nominated != "" })
+}
+
 // TopColumns are those of a list of pods by what they use of their grant.
-func TopColumns() []Column[PodRow] {
+func TopColumns() []table.Column[PodRow] {
 	mib := func(n *int64) string {
 		if n == nil {
 			return "?"
@@ -312,13 +321,13 @@ func TopColumns() []Column[PodRow] {
 		}
 		return float64(p.Usage.UsedMiB), float64(p.Granted.MiB)
 	}
-	return []Column[PodRow]{
+	return []table.Column[PodRow]{
 		{Header: "NAMESPACE", Cell: func(p PodRow) string { return p.Namespace }},
 		{Header: "NAME", Cell: func(p PodRow) string { return p.Name }},
 		{Header: "NODE", Wide: true, Cell: func(p PodRow) string { return p.Node }},
 		{Header: "GPU", Wide: true, Cell: func(p PodRow) string { return numbers(p.GPUs) }},
-		{Header: "GRANTED(MiB)", Cell: func(p PodRow) string { return inMiB.amount(&p.Granted) }},
-		{Header: "USED(MiB)", Colour: overUse, Share: ofGrant, Cell: func(p PodRow) string { return used(p.Usage) }},
+		{Header: "ALLOCATED(MiB)", Cell: func(p PodRow) string { return inMiB.amount(&p.Granted) }},
+		{Header: "USED(MiB)", Colour: overUse, Share: ofGrant, Cell: func(p PodRow) string { return inMiB.used(p.Usage) }},
 		{Header: "USED(%)", Wide: true, Cell: func(p PodRow) string {
 			if p.Usage == nil {
 				return "?"
@@ -363,11 +372,11 @@ func Advised(granted inspect.Memory, u *Usage) int64 {
 	return 0
 }
 
-func overUse(p PodRow) Colour {
+func overUse(p PodRow) table.Colour {
 	if p.Usage == nil {
-		return Plain
+		return table.Plain
 	}
-	return load(float64(p.Usage.UsedMiB), float64(p.Granted.MiB))
+	return table.Load(float64(p.Usage.UsedMiB), float64(p.Granted.MiB))
 }
 
 func share(requested *inspect.Memory, capacity inspect.Memory) (part, whole float64) {
@@ -377,11 +386,11 @@ func share(requested *inspect.Memory, capacity inspect.Memory) (part, whole floa
 	return float64(requested.Units), float64(capacity.Units)
 }
 
-func full(requested *inspect.Memory, capacity inspect.Memory) Colour {
+func full(requested *inspect.Memory, capacity inspect.Memory) table.Colour {
 	if requested == nil {
-		return Plain
+		return table.Plain
 	}
-	return load(float64(requested.Units), float64(capacity.Units))
+	return table.Load(float64(requested.Units), float64(capacity.Units))
 }
 
 // gpuPodsCell counts the pods that are listed of a GPU.
@@ -410,7 +419,7 @@ func GPUNotes(rows []GPURow, _ bool) (lines []string) {
 		lines = append(lines, notListed)
 	}
 	if slices.ContainsFunc(rows, func(g GPURow) bool { return g.Usage == nil }) {
-		lines = append(lines, "? is not known: the node's device plugin does not tell, or was not read.")
+		lines = append(lines, "? is not known: the device plugin of the node was not read.")
 	}
 	return lines
 }
@@ -418,13 +427,15 @@ func GPUNotes(rows []GPURow, _ bool) (lines []string) {
 // PodNotes are the legend of a list of pods. Wide is with what they wait for.
 func PodNotes(rows []PodRow, wide bool) (lines []string) {
 	if slices.ContainsFunc(rows, func(p PodRow) bool { return p.Usage == nil && !p.Waits() }) {
-		lines = append(lines, "? is not known: no program of the pod was seen to use a GPU, or the node's device plugin does not tell, or was not read.")
+		lines = append(lines, notMeasured)
 	}
 	if slices.ContainsFunc(rows, func(p PodRow) bool { return unsized(p.Granted) || wide && unsized(p.WaitsFor) }) {
 		lines = append(lines, unitsNote)
 	}
 	return lines
 }
+
+const notMeasured = "? is not known: no program of the pod was seen to use a GPU, or the device\nplugin of its node was not read."
 
 // TopNotes are the legend of a list of pods by what they use.
 func TopNotes(rows []PodRow, wide bool) []string {
@@ -433,13 +444,6 @@ func TopNotes(rows []PodRow, wide bool) []string {
 		lines = append(lines, "SM(%) is ? where NVML does not tell it: in MIG mode, of an idle client of MPS, or where the GPU, the driver or the device plugin is too old.")
 	}
 	return lines
-}
-
-func used(u *Usage) string {
-	if u == nil {
-		return "?"
-	}
-	return fmt.Sprint(u.UsedMiB)
 }
 
 func numbers(of []int) string {

@@ -9,6 +9,7 @@ import (
 	"strings"
 
 	"github.com/gpumem/gpumem/pkg/report/inspect"
+	"github.com/gpumem/gpumem/pkg/report/table"
 )
 
 // maxLongHeaders is how many GPU columns say what their numbers are. A line
@@ -31,7 +32,7 @@ func Table(o TableOptions) Printer {
 
 func (o TableOptions) table(out *bytes.Buffer, r inspect.Report) {
 	// A buffer takes all that is written to it.
-	_ = List(out, nodeColumns(r), r.Nodes, ListOptions{Wide: o.Wide, NoHeaders: o.NoHeaders})
+	_ = table.List(out, nodeColumns(r), r.Nodes, table.ListOptions{Wide: o.Wide, NoHeaders: o.NoHeaders})
 	if o.NoHeaders {
 		return
 	}
@@ -39,7 +40,7 @@ func (o TableOptions) table(out *bytes.Buffer, r inspect.Report) {
 	o.legend(out, r)
 }
 
-type nodeColumn = Column[inspect.Node]
+type nodeColumn = table.Column[inspect.Node]
 
 // nodeColumns are those of the overview, the wide ones included.
 func nodeColumns(r inspect.Report) []nodeColumn {

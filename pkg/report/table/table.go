@@ -1,4 +1,4 @@
-package printers
+package table
 
 import (
 	"bytes"
@@ -8,6 +8,7 @@ import (
 	"math"
 	"slices"
 	"strings"
+	"unicode"
 	"unicode/utf8"
 
 	"github.com/gpumem/gpumem/pkg/report/inspect"
@@ -24,11 +25,15 @@ const (
 	Yellow Colour = 33
 )
 
+// None stands for what a row has not.
+const None = "<none>"
+
 // Column is one of a list.
 type Column[R any] struct {
 	Header string
 	Wide   bool // shown with -o wide alone
 	Hidden bool // never shown: there is nothing to tell
+	Ages   bool // changes as time goes by, which is no change of the row
 	Cell   func(R) string
 	Share  func(R) (part, whole float64) // drawn as a bar before the cell; nil: there is none
 	Colour func(R) Colour                // nil: plain
@@ -54,7 +59,7 @@ func Shown[R any](columns []Column[R], wide bool) []Column[R] {
 // Cells returns what stands in the columns of a row.
 func Cells[R any](columns []Column[R], row R) (cells []string) {
 	for _, c := range columns {
-		cells = append(cells, cmp.Or(Clean(c.Cell(row)), none))
+		cells = append(cells, cmp.Or(Clean(c.Cell(row)), None))
 	}
 	return cells
 }
@@ -134,8 +139,8 @@ func Bar(part, whole float64) string {
 	return strings.Repeat("█", full) + strings.Repeat("░", width-full)
 }
 
-// load is the colour of a share that is in use.
-func load(part, whole float64) Colour {
+// Load is the colour of a share that is in use.
+func Load(part, whole float64) Colour {
 	switch {
 	case whole <= 0 || part < 0.9*whole:
 		return Plain
@@ -146,18 +151,33 @@ func load(part, whole float64) Colour {
 	}
 }
 
-// items is the JSON form of a list.
-type items[R any] struct {
+// Items is the JSON form of a list.
+type Items[R any] struct {
 	APIVersion string            `json:"apiVersion"`
 	Kind       string            `json:"kind"`
 	Items      []R               `json:"items"`
 	Problems   []inspect.Problem `json:"problems,omitempty"` // what could not be read
 }
 
-// ListJSON prints rows for programs. Kind is that of the list, "GPUList".
-func ListJSON[R any](w io.Writer, kind string, rows []R, problems []inspect.Problem) error {
+// NewItems returns rows as a list for programs. Kind is that of the list, "GPUList".
+func NewItems[R any](kind string, rows []R, problems []inspect.Problem) Items[R] {
 	if rows == nil {
 		rows = []R{}
 	}
-	return WriteJSON(w, items[R]{APIVersion: inspect.APIVersion, Kind: kind, Items: rows, Problems: problems})
+	return Items[R]{APIVersion: inspect.APIVersion, Kind: kind, Items: rows, Problems: problems}
+}
+
+// Clean replaces what would steer a terminal or break a line: names and reasons
+// come from other people's objects.
+func Clean(s string) string {
+	return strings.Map(func(r rune) rune {
+		switch {
+		case unicode.IsSpace(r):
+			return ' '
+		case !unicode.IsPrint(r):
+			return unicode.ReplacementChar
+		default:
+			return r
+		}
+	}, s)
 }

@@ -1,0 +1,112 @@
+package cmdutil
+
+import (
+	"encoding/json"
+	"fmt"
+	"io"
+	"slices"
+	"strings"
+
+	"github.com/spf13/cobra"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime"
+	utiljson "k8s.io/apimachinery/pkg/util/json"
+	"k8s.io/cli-runtime/pkg/genericclioptions"
+)
+
+// Formats that a command prints by itself.
+const (
+	Wide          = "wide"
+	Name          = "name"
+	CustomColumns = "custom-columns"
+)
+
+// Output is the flag --output of a command, with kubectl's formats.
+type Output struct {
+	Format string
+
+	own   []string // formats that the command prints by itself
+	flags *genericclioptions.PrintFlags
+}
+
+// Add adds the flag. Own are the formats that the command prints by itself, without a value.
+func (o *Output) Add(cmd *cobra.Command, unset string, own ...string) {
+	o.own = own
+	o.flags = genericclioptions.NewPrintFlags("")
+	o.flags.NamePrintFlags = nil // what is printed are no objects of the API
+	o.flags.OutputFormat = &o.Format
+	o.flags.OutputFlagSpecified = func() bool { return cmd.Flags().Changed("output") }
+	cmd.Flags().StringVarP(&o.Format, "output", "o", "", "Output format: "+strings.Join(o.formats(), ", ")+"; "+unset+" unless set")
+	o.flags.TemplatePrinterFlags.AddFlags(cmd)
+	if template := cmd.Flags().Lookup("template"); template != nil {
+		template.Usage = "Template, or file with one, of -o go-template or jsonpath"
+	}
+	// These fail for a flag that does not exist, which a test would show.
+	_ = cmd.Flags().MarkHidden("allow-missing-template-keys")
+	_ = cmd.RegisterFlagCompletionFunc("output", cobra.FixedCompletions(o.formats(), cobra.ShellCompDirectiveNoFileComp))
+}
+
+func (o *Output) formats() []string {
+	out := slices.Clone(o.own)
+	if i := slices.Index(out, CustomColumns); i >= 0 {
+		out[i] += "="
+	}
+	return append(out, "json", "yaml", "jsonpath=", "jsonpath-file=", "go-template=", "go-template-file=")
+}
+
+// Columns returns the specification of custom columns; empty: there is none.
+func (o *Output) Columns() string {
+	_, spec, _ := strings.Cut(o.Format, CustomColumns+"=")
+	return spec
+}
+
+// ForPrograms reports whether the format is one that Print prints.
+func (o *Output) ForPrograms() bool {
+	format, _, _ := strings.Cut(o.Format, "=")
+	return o.flags != nil && !slices.Contains(o.own, format) && (format != "" || *o.flags.TemplatePrinterFlags.TemplateArgument != "")
+}
+
+// Check says what is wrong with the format.
+func (o *Output) Check() error {
+	format, spec, _ := strings.Cut(o.Format, "=")
+	switch {
+	case format == CustomColumns && slices.Contains(o.own, format) && spec == "":
+		return fmt.Errorf("--output %s names no columns: want %s=HEADER:.field", CustomColumns, CustomColumns)
+	case !o.ForPrograms():
+		return nil
+	}
+	_, err := o.flags.ToPrinter()
+	if genericclioptions.IsNoCompatiblePrinterError(err) {
+		return fmt.Errorf("--output is %q, want one of %s", o.Format, strings.Join(o.formats(), ", "))
+	}
+	return err
+}
+
+// Print prints what has an apiVersion and a kind, for programs.
+func (o *Output) Print(w io.Writer, v any) error {
+	printer, err := o.flags.ToPrinter()
+	if err != nil {
+		return err
+	}
+	text, err := json.Marshal(v)
+	if err != nil {
+		return err
+	}
+	content := make(map[string]any)
+	if err := utiljson.Unmarshal(text, &content); err != nil {
+		return err
+	}
+	return printer.PrintObj(object{&unstructured.Unstructured{Object: content}, text}, w)
+}
+
+// object is what printers of objects of the API take. As JSON its fields are in their own order.
+type object struct {
+	*unstructured.Unstructured
+	text []byte
+}
+
+// MarshalJSON returns the fields in their own order.
+func (o object) MarshalJSON() ([]byte, error) { return o.text, nil }
+
+// DeepCopyObject returns the object itself: printers do not change it.
+func (o object) DeepCopyObject() runtime.Object { return o }

@@ -1,0 +1,61 @@
+package listing
+
+import (
+	"encoding/json"
+	"fmt"
+	"strings"
+
+	utiljson "k8s.io/apimachinery/pkg/util/json"
+	"k8s.io/client-go/util/jsonpath"
+
+	"github.com/gpumem/gpumem/pkg/report/table"
+)
+
+// CustomColumns reads what kubectl takes as -o custom-columns: HEADER:.field,... of the JSON form
+// of a row.
+func CustomColumns[R any](spec string) (columns []table.Column[R], err error) {
+	for part := range strings.SplitSeq(spec, ",") {
+		header, field, ok := strings.Cut(part, ":")
+		path, err := pathOf("custom-columns", field)
+		switch {
+		case !ok || field == "":
+			return nil, fmt.Errorf("--output: custom column %q, want HEADER:.field", part)
+		case err != nil:
+			return nil, fmt.Errorf("--output: custom column %q: %w", part, err)
+		}
+		columns = append(columns, table.Column[R]{Header: header, Cell: func(row R) string { return cell(path, row) }})
+	}
+	return columns, nil
+}
+
+// cell returns the values of a row that a path leads to.
+func cell(path *jsonpath.JSONPath, row any) string {
+	var object any
+	text, err := json.Marshal(row)
+	if err == nil {
+		err = utiljson.Unmarshal(text, &object)
+	}
+	if err != nil { // rows are numbers and texts
+		return ""
+	}
+	results, err := path.FindResults(object)
+	if err != nil {
+		return ""
+	}
+	var values []string
+	for _, result := range results {
+		for _, value := range result {
+			values = append(values, fmt.Sprint(value.Interface()))
+		}
+	}
+	return strings.Join(values, ",")
+}
+
+// pathOf reads a path with braces or without, as kubectl does. Rows may lack what it leads to.
+func pathOf(name, path string) (*jsonpath.JSONPath, error) {
+	if !strings.HasPrefix(path, "{") {
+		path = "{." + strings.TrimPrefix(path, ".") + "}"
+	}
+	p := jsonpath.New(name).AllowMissingKeys(true)
+	return p, p.Parse(path)
+}

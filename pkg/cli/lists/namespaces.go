@@ -1,0 +1,54 @@
+package lists
+
+import (
+	"context"
+
+	"github.com/spf13/cobra"
+
+	"github.com/gpumem/gpumem/pkg/cli/cluster"
+	"github.com/gpumem/gpumem/pkg/cli/cmdutil"
+	"github.com/gpumem/gpumem/pkg/cli/listing"
+	"github.com/gpumem/gpumem/pkg/report/inspect"
+	"github.com/gpumem/gpumem/pkg/report/printers"
+)
+
+// NewNamespacesCommand returns the list of namespaces.
+func NewNamespacesCommand(f *cmdutil.Factory) *cobra.Command {
+	o := &Pods{keep: func(printers.PodRow) bool { return true }}
+	cmd := newCommand(f, &cobra.Command{
+		Use: "namespaces", Aliases: []string{"ns"}, Short: "Show what each namespace is allocated, uses and waits for",
+		Long: `Show what the pods of each namespace are allocated, their share of all GPU
+memory, what they use, and what waits.`,
+		Example: `  # For a bill: namespace and MiB
+  kubectl inspect gpumem namespaces -o custom-columns=NS:.namespace,MIB:.granted.MiB
+
+  # Who waits for the most
+  kubectl inspect gpumem namespaces --sort-by=.waitsFor.MiB`,
+	}, o, ".namespace", ".granted.MiB", ".waitsFor.MiB", ".usage.usedMiB")
+	cmd.Use = "namespaces [-n NAMESPACE] [-l SELECTOR] [-o FORMAT] [-w]"
+	cmd.Args, cmd.ValidArgsFunction = cobra.NoArgs, nil
+	cmd.RunE = func(cmd *cobra.Command, args []string) error { return cmdutil.Run(cmd, args, &namespaces{o}) }
+	return cmd
+}
+
+// namespaces are the options of the list of namespaces.
+type namespaces struct{ *Pods }
+
+// Run prints the list.
+func (o *namespaces) Run(ctx context.Context) error {
+	read, err := o.reader()
+	if err != nil {
+		return err
+	}
+	return listing.Show(ctx, &o.Flags, listing.View[printers.NamespaceRow]{
+		Kind: "NamespaceList",
+		Read: read,
+		Rows: func(r inspect.Report, u cluster.Usage) []printers.NamespaceRow {
+			return printers.NamespaceRows(o.rows(r, u), r.Total)
+		},
+		Columns: printers.NamespaceColumns,
+		Name:    func(n printers.NamespaceRow) string { return "namespace/" + n.Namespace },
+		ID:      func(n printers.NamespaceRow) string { return n.Namespace },
+		Notes:   printers.NamespaceNotes,
+	})
+}

@@ -1,0 +1,122 @@
+package printers
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+	"strconv"
+	"time"
+
+	"github.com/gpumem/gpumem/pkg/report/inspect"
+	"github.com/gpumem/gpumem/pkg/report/table"
+)
+
+// NamespaceRow is what the pods of one namespace are allocated, use and wait for.
+type NamespaceRow struct {
+	Namespace string         `json:"namespace"`
+	Pods      int            `json:"pods"` // that have GPU memory
+	Granted   inspect.Memory `json:"granted"`
+	Share     *float64       `json:"share,omitempty"`        // of the GPU memory of all nodes, 0 to 1; nil when not known
+	Usage     *Usage         `json:"usage,omitempty"`        // of the pods whose use is known; nil: of none
+	Measured  int            `json:"measuredPods"`           // pods whose use is known
+	Waiting   int            `json:"waitingPods"`            // pods that are on no node
+	WaitsFor  inspect.Memory `json:"waitsFor,omitzero"`      // of these
+	Oldest    time.Time      `json:"oldestWaiting,omitzero"` // when the oldest of these was created
+}
+
+// NamespaceRows returns the sums of a list of pods, the namespaces with the most first.
+func NamespaceRows(pods []PodRow, total inspect.Total) (rows []NamespaceRow) {
+	at := make(map[string]int)
+	for _, p := range pods {
+		i, known := at[p.Namespace]
+		if !known {
+			i = len(rows)
+			at[p.Namespace] = i
+			rows = append(rows, NamespaceRow{Namespace: p.Namespace})
+		}
+		rows[i].count(p)
+	}
+	for i := range rows {
+		if total.CapacityMiB > 0 {
+			share := float64(rows[i].Granted.MiB) / float64(total.CapacityMiB)
+			rows[i].Share = &share
+		}
+	}
+	slices.SortStableFunc(rows, func(a, b NamespaceRow) int {
+		return cmp.Or(cmp.Compare(b.Granted.MiB, a.Granted.MiB), cmp.Compare(b.Granted.Units, a.Granted.Units), cmp.Compare(a.Namespace, b.Namespace))
+	})
+	return rows
+}
+
+func (r *NamespaceRow) count(p PodRow) {
+	if p.Waits() {
+		r.Waiting++
+		add(&r.WaitsFor, &p.WaitsFor)
+		if !p.Created.IsZero() && (r.Oldest.IsZero() || p.Created.Before(r.Oldest)) {
+			r.Oldest = p.Created
+		}
+		return
+	}
+	r.Pods++
+	add(&r.Granted, &p.Granted)
+	if p.Usage != nil {
+		if r.Usage == nil {
+			r.Usage = &Usage{}
+		}
+		r.Usage.UsedMiB += p.Usage.UsedMiB
+		r.Measured++
+	}
+}
+
+// NamespaceColumns are those of a list of namespaces.
+func NamespaceColumns(r inspect.Report) []table.Column[NamespaceRow] {
+	m := measureOf(r.Nodes)
+	return []table.Column[NamespaceRow]{
+		{Header: "NAMESPACE", Cell: func(n NamespaceRow) string { return n.Namespace }},
+		{Header: "PODS", Cell: func(n NamespaceRow) string { return strconv.Itoa(n.Pods) }},
+		{Header: fmt.Sprintf("ALLOCATED(%s)", m), Cell: func(n NamespaceRow) string { return m.amount(&n.Granted) }},
+		{Header: "SHARE", Cell: func(n NamespaceRow) string {
+			if n.Share == nil {
+				return "?"
+			}
+			return fmt.Sprintf("%.1f%%", 100**n.Share)
+		}},
+		{Header: fmt.Sprintf("USED(%s)", m), Cell: func(n NamespaceRow) string {
+			if n.Pods == 0 {
+				return ""
+			}
+			cell := m.used(n.Usage)
+			if n.Usage != nil && n.Measured < n.Pods {
+				cell += "+"
+			}
+			return cell
+		}},
+		{Header: "WAITING", Cell: func(n NamespaceRow) string { return strconv.Itoa(n.Waiting) }},
+		{Header: fmt.Sprintf("WAITS-FOR(%s)", m), Cell: func(n NamespaceRow) string {
+			if n.Waiting == 0 {
+				return ""
+			}
+			return m.amount(&n.WaitsFor)
+		}},
+		{Header: "OLDEST", Ages: true, Cell: func(n NamespaceRow) string {
+			if n.Waiting == 0 {
+				return ""
+			}
+			return age(n.Oldest)
+		}},
+	}
+}
+
+// NamespaceNotes are the legend of a list of namespaces.
+func NamespaceNotes(rows []NamespaceRow, _ bool) (lines []string) {
+	if slices.ContainsFunc(rows, func(n NamespaceRow) bool { return n.Pods > 0 && n.Usage == nil }) {
+		lines = append(lines, notMeasured)
+	}
+	if slices.ContainsFunc(rows, func(n NamespaceRow) bool { return n.Usage != nil && n.Measured < n.Pods }) {
+		lines = append(lines, "+ marks a sum of the pods whose use is known, which are not all.")
+	}
+	if slices.ContainsFunc(rows, func(n NamespaceRow) bool { return unsized(n.Granted) || unsized(n.WaitsFor) }) {
+		lines = append(lines, unitsNote)
+	}
+	return lines
+}
