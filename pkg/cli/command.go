@@ -42,12 +42,14 @@ const example = `  # All nodes with GPU memory
   # The pods of one namespace, and why some of them wait
   kubectl inspect gpumem -d -n ml
 
-  # Nodes by label, with model, driver and the largest request that one GPU can take
+  # Nodes by label, with model, driver and the largest request that fits
   kubectl inspect gpumem -l pool=gpu -o wide
 
-  # What is not allocated of each GPU, in MiB
-  kubectl inspect gpumem -o json |
-    jq -r '.nodes[] | .name as $n | .gpus[] | "\($n) \(.index) \(.capacity.MiB - .requested.MiB)"'
+  # Nodes with trouble only
+  kubectl inspect gpumem --trouble
+
+  # The largest request that fits on each node, in MiB
+  kubectl inspect gpumem -o custom-columns=NODE:.name,FREE:.largestFree.MiB
 
   # In a cluster that was set up for another resource domain
   kubectl inspect gpumem --resource-domain=aliyun.com`

@@ -24,7 +24,7 @@ type Options struct {
 func NewCommand(f *cmdutil.Factory) *cobra.Command {
 	return newCommand(f, "cordon", "Keep new pods off GPUs", `Keep new pods off GPUs. Those that are on them go on.
 
-The GPU is named in an annotation of its node. Its capacity stays what it was, and
+The GPU is named in an annotation of its node. Its capacity does not change, and
 containers on it can restart.`, true)
 }
 

@@ -43,19 +43,21 @@ func NewCommand(f *cmdutil.Factory) *cobra.Command {
 	o := &Options{Factory: f, gpus: 1, most: 4, timeout: 5 * time.Minute}
 	cmd := &cobra.Command{
 		Use:   "defrag [POD]",
-		Short: "Plan the fewest evictions that make a waiting pod fit, or free a GPU",
-		Long: `Plan the fewest evictions that make a waiting pod fit or, without one, free a GPU.
+		Short: "Plan the fewest evictions for a waiting pod, or to free a GPU",
+		Long: `Plan the fewest evictions that make a waiting pod fit or, without one, free a
+GPU.
 
-A pod is evicted only when there is room for it elsewhere, or when the waiting
-pod may preempt it: it has a higher priority, and the pod waits then. Those of
-higher priority stay, those of DaemonSets, those whose PodDisruptionBudget allows
-no eviction, and those without a controller, which nothing would make again.
+A pod is evicted only when it fits elsewhere, or when the waiting pod may
+preempt it: that one has a higher priority, and the evicted pod waits then. Not
+evicted are pods of higher priority, those of DaemonSets, those whose
+PodDisruptionBudget allows no eviction, and those without a controller.
 
-Nothing is evicted without --apply. It keeps the room for POD, from all pods of its priority
-or a lower one, until POD has a node, for which it waits. Without POD it keeps new pods off the GPUs (as
-cordon does) until the evicted pods are elsewhere. The plan counts GPU memory and cores, the nodes'
-CPU, taints and node affinity; where the pods go is kube-scheduler's to say.`,
-		Example: `  # Whom to evict so that the pod ml/train, which waits, fits
+Nothing is evicted without --apply. It keeps GPUs for POD, from all pods of its
+priority or a lower one, until POD has a node, for which it waits. Without POD
+it keeps new pods off the GPUs (as cordon does) until the evicted pods are
+elsewhere. The plan counts GPU memory and cores, the nodes' CPU, taints and node
+affinity; where the pods go is kube-scheduler's decision.`,
+		Example: `  # Which pods to evict so that the waiting pod ml/train fits
   kubectl inspect gpumem defrag ml/train
 
   # Empty two GPUs of one node, and do it

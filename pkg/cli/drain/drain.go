@@ -45,9 +45,9 @@ func NewCommand(f *cmdutil.Factory) *cobra.Command {
 		Short: "Cordon a GPU and evict the pods on it, and no others",
 		Long: `Cordon a GPU and evict the pods on it, and no others.
 
-Pods are evicted, so PodDisruptionBudgets hold: one that may not go yet is tried
-again until --timeout. Pods of DaemonSets, which would come back at once, and pods
-that nothing would make again are refused unless the flags say otherwise.`,
+Pods are evicted, so PodDisruptionBudgets apply: a pod that may not go yet is
+tried again until --timeout. Pods of DaemonSets, which come back at once, and
+pods without a controller are refused unless the flags say otherwise.`,
 		Example:           "  kubectl inspect gpumem drain gpu-a 3 --ignore-daemonsets\n  kubectl inspect gpumem drain gpu-a/2 gpu-a/3 --dry-run",
 		Args:              cobra.MinimumNArgs(1),
 		ValidArgsFunction: f.CompleteNodeAndGPU,
@@ -55,7 +55,7 @@ that nothing would make again are refused unless the flags say otherwise.`,
 	}
 	f.SayNamespace(cmd, cmdutil.NamespaceOfAll)
 	flags := cmd.Flags()
-	flags.BoolVar(&o.force, "force", false, "Evict pods too that nothing will make again")
+	flags.BoolVar(&o.force, "force", false, "Evict pods without a controller too")
 	flags.BoolVar(&o.ignoreDaemonSets, "ignore-daemonsets", false, "Leave pods of DaemonSets where they are")
 	flags.BoolVar(&o.dryRun, "dry-run", false, "Say what would be done, and change nothing")
 	flags.IntVar(&o.seconds, "grace-period", o.seconds, "Seconds that a pod has to end; -1: what it says itself")

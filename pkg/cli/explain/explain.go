@@ -31,11 +31,12 @@ func NewCommand(f *cmdutil.Factory) *cobra.Command {
 		Use:   "explain POD [-n NAMESPACE] [--all] [-o FORMAT]",
 		Short: "Say why a pod waits, or why it is where it is",
 		Long: `Say why a pod waits, or why it is where it is: of a pod that waits the GPUs of
-the nodes that come closest (of every node with --all), with the reason why each would not
-do; of one that is placed the GPUs of its node, and how nodes were scored.
+the nodes that come closest (of every node with --all), with the reason why each
+does not fit; of one that is placed the GPUs of its node, and how nodes were
+scored.
 
-What would do now is worked out from the API server. What was decided, and when,
-is told by the extender, which remembers its last answers about each pod; for
+What fits now is worked out from the API server. What was decided, and when, is
+read from the extender, which remembers its last answers about each pod; for
 that you need the right to forward ports to its pods (create pods/portforward).`,
 		Example: "  kubectl inspect gpumem explain -n ml train-0",
 		Args: func(cmd *cobra.Command, args []string) error {

@@ -22,24 +22,26 @@ import (
 
 // explanation is what explain tells, for programs too.
 type explanation struct {
-	APIVersion string           `json:"apiVersion"`
-	Kind       string           `json:"kind"`
-	Namespace  string           `json:"namespace"`
-	Name       string           `json:"name"`
-	Asks       string           `json:"asks,omitempty"`
-	Policy     string           `json:"policy,omitempty"`        // that the pod names
-	Fallback   string           `json:"clusterPolicy,omitempty"` // of pods that name none; empty when not known
-	Node       string           `json:"node,omitempty"`
-	Nominated  string           `json:"nominated,omitempty"`
-	Indexes    string           `json:"gpus,omitempty"`
-	Preferred  []string         `json:"preferred,omitempty"` // how models are now that a placed pod likes better than its own, the one that it likes best first
-	Health     string           `json:"health,omitempty"`    // why GPUs of a placed pod take no new ones; empty where they do
-	Usage      *printers.Usage  `json:"usage,omitempty"`     // of a pod that is placed; nil when not known
-	State      string           `json:"state,omitempty"`     // what keeps a container from running; empty when nothing does
-	Summary    string           `json:"summary"`
-	Advice     string           `json:"advice,omitempty"`  // what to do about it
-	Now        []decisions.Node `json:"now,omitempty"`     // nodes as they are for the pod; of one that is placed, its own
-	Decided    *decisions.Pod   `json:"decided,omitempty"` // nil when no extender remembers it
+	APIVersion  string           `json:"apiVersion"`
+	Kind        string           `json:"kind"`
+	Namespace   string           `json:"namespace"`
+	Name        string           `json:"name"`
+	Asks        string           `json:"asks,omitempty"`
+	Policy      string           `json:"policy,omitempty"`        // that the pod names
+	Fallback    string           `json:"clusterPolicy,omitempty"` // of pods that name none; empty when not known
+	Node        string           `json:"node,omitempty"`
+	Nominated   string           `json:"nominated,omitempty"`
+	Indexes     string           `json:"gpus,omitempty"`
+	Preferred   []string         `json:"preferred,omitempty"` // how models are now that a placed pod likes better than its own, the one that it likes best first
+	Health      string           `json:"health,omitempty"`    // why GPUs of a placed pod take no new ones; empty where they do
+	Usage       *printers.Usage  `json:"usage,omitempty"`     // of a pod that is placed; nil when not known
+	State       string           `json:"state,omitempty"`     // what keeps a container from running; empty when nothing does
+	Summary     string           `json:"summary"`
+	Advice      string           `json:"advice,omitempty"`      // what to do about it
+	Terminating string           `json:"terminating,omitempty"` // pods that leave, and what they give back to one that waits
+	Replaced    string           `json:"replaced,omitempty"`    // pods of the revision before, which one that waits replaces
+	Now         []decisions.Node `json:"now,omitempty"`         // nodes as they are for the pod; of one that is placed, its own
+	Decided     *decisions.Pod   `json:"decided,omitempty"`     // nil when no extender remembers it
 
 	gpuless   bool // the pod has no GPU, and gets none
 	asked     bool // a scheduler has asked an extender, and placed it
@@ -61,7 +63,12 @@ func (o *Options) explanationOf(ctx context.Context, pod *v1.Pod) (explanation, 
 	}
 	where := cluster.NewPlaces()
 	unseen := &cluster.Unseen{Namespace: pod.Namespace}
-	nodes, facts, err := o.cluster.Load(ctx, cluster.Selection{Where: where, Unseen: unseen})
+	rollouts := make(map[string]rollout) // by UID
+	nodes, facts, err := o.cluster.Load(ctx, cluster.Selection{Where: where, Unseen: unseen, EachPod: func(p *v1.Pod) {
+		if r := rolloutOf(p); r.deployment != "" {
+			rollouts[string(p.UID)] = r
+		}
+	}})
 	if err != nil {
 		return explanation{}, err
 	}
@@ -96,6 +103,7 @@ func (o *Options) explanationOf(ctx context.Context, pod *v1.Pod) (explanation, 
 		e.Summary = o.lookThere(ctx, &e, pod, asks, nodes, facts)
 	default:
 		e.consider(asks, nodes, facts, o.all)
+		e.lookInTheWay(asks, rolloutOf(pod), rollouts, nodes, facts)
 		if asks.InVain != "" && asks.Problem == "" {
 			_, e.Advice = doctor.WaitsInVain(o.cluster.Names, where.Unoffered(o.cluster.Names, pod))
 		}

@@ -48,8 +48,8 @@ func NewCommand(f *cmdutil.Factory) *cobra.Command {
 		Use:   "fit --mem AMOUNT [--count N] [NODE...]",
 		Short: "Say whether a pod would fit, and how many of the kind",
 		Long: `Say whether a pod would fit, and how many of the kind, on each node and in all.
-The exit code is 1 when it fits nowhere, and 2 when that cannot be told: whoever may read one
-namespace only sees what the quotas of that namespace leave.
+The exit code is 1 when it fits nowhere, and 2 when that is not known: users who
+may read one namespace only see what the quotas of that namespace leave.
 
 It counts GPU memory and cores alone: whether a node has CPU and memory for so
 many pods, and takes them, is kube-scheduler's to say.`,
@@ -67,7 +67,7 @@ many pods, and takes them, is kube-scheduler's to say.`,
 	flags.StringVar(&w.memory, "mem", "", "GPU memory of the pod, of all its GPUs together: GiB, or with a unit (512Mi)")
 	flags.SetNormalizeFunc(asAnnotated)
 	flags.IntVar(&w.count, "count", w.count, "How many GPUs it is split over")
-	flags.IntVar(&w.cores, "cores", 0, "Per cent of a GPU's cores that it asks for beside")
+	flags.IntVar(&w.cores, "cores", 0, "GPU cores that it asks for as well, in per cent")
 	flags.StringVar(&w.model, "model", "", "Globs of GPU models, as in the annotation gpu-model")
 	flags.StringVar(&w.policy, "policy", "", "Policy, as in the annotation: binpack, spread or exclusive")
 	_ = cmd.MarkFlagRequired("mem") // it exists

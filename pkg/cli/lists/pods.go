@@ -36,7 +36,7 @@ type Pods struct {
 func NewPodsCommand(f *cmdutil.Factory) *cobra.Command {
 	var waiting bool
 	cmd := newCommand(f, &cobra.Command{
-		Use: "pods", Short: "Show pods, with what they are allocated, what they use and where they are",
+		Use: "pods", Short: "Show pods, with what they are allocated and use, and where",
 		Example: `  # The pods of a team, and where they are
   kubectl inspect gpumem pods -n ml -l team=vision
 
@@ -61,7 +61,7 @@ func NewPodsCommand(f *cmdutil.Factory) *cobra.Command {
 // NewTopCommand returns the list of what pods use.
 func NewTopCommand(f *cmdutil.Factory) *cobra.Command {
 	return newCommand(f, &cobra.Command{
-		Use: "top", Short: "Show what pods use of their allocation, and what to ask for instead",
+		Use: "top", Short: "Show what pods use of their allocation, and a better request",
 		Example: `  # Who uses the most
   kubectl inspect gpumem top --sort-by=.usage.usedMiB`,
 	}, &Pods{

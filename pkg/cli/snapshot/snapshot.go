@@ -31,8 +31,9 @@ func NewCommand(f *cmdutil.Factory) *cobra.Command {
 		Short: "Write nodes and pods for gpumem-sim to replay",
 		Long: `Write what nodes offer and what pods ask for, for gpumem-sim to replay.
 
-It contains the names of nodes and pods, GPU models and amounts, and nothing else of the cluster: GPUs that are unhealthy or
-cordoned are left out, with a warning.`,
+It contains the names of nodes and pods, GPU models and amounts, and nothing
+else of the cluster. GPUs that are unhealthy or cordoned are left out, with a
+warning.`,
 		Example: "  kubectl inspect gpumem snapshot > cluster.json\n  gpumem-sim replay --snapshot cluster.json --html report.html",
 		Args:    cobra.NoArgs,
 		RunE:    func(cmd *cobra.Command, args []string) error { return cmdutil.Run(cmd, args, o) },

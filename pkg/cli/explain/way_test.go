@@ -1,0 +1,66 @@
+package explain_test
+
+import (
+	"strings"
+	"testing"
+	"time"
+
+	v1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/kubernetes/fake"
+
+	"github.com/gpumem/gpumem/pkg/cli/clirun"
+	"github.com/gpumem/gpumem/pkg/cli/clitest"
+)
+
+func TestExplainSaysWhatIsInTheWay(t *testing.T) {
+	of := func(set, hash string) func(*v1.Pod) {
+		return func(p *v1.Pod) {
+			clitest.Controlled("ReplicaSet")(p)
+			p.OwnerReferences[0].Name = set
+			p.Labels = map[string]string{"pod-template-hash": hash}
+		}
+	}
+	leaves := func(p *v1.Pod) {
+		now := metav1.NewTime(time.Unix(1700000000, 0))
+		p.DeletionTimestamp, p.Finalizers = &now, []string{"x/y"}
+	}
+	on := clitest.UUID("gpu-a", 0)
+	const hint = "They are of the revision before of Deployment web, which ends them only when the new pod runs: with spec.strategy.rollingUpdate.maxSurge: 0"
+	for name, tc := range map[string]struct {
+		asks   int64
+		change []func(*v1.Pod) // of the pod of 10 GiB that is there
+		want   []string        // empty: nothing
+	}{
+		"the revision before":            {12, []func(*v1.Pod){of("web-1", "1")}, []string{"Replaces:  ml/there on gpu-a: 10 GiB; the pod fits once they are gone. " + hint}},
+		"is not enough":                  {17, []func(*v1.Pod){of("web-1", "1")}, []string{"Replaces:  ml/there on gpu-a: 10 GiB, which is not enough. " + hint}},
+		"another Deployment":             {12, []func(*v1.Pod){of("other-1", "1")}, nil},
+		"the same revision":              {12, []func(*v1.Pod){of("web-2", "2")}, nil},
+		"no Deployment":                  {12, []func(*v1.Pod){clitest.Controlled("ReplicaSet")}, nil},
+		"terminating":                    {12, []func(*v1.Pod){leaves}, []string{"Leaving:   ml/there on gpu-a: 10 GiB; the pod fits once they are gone\n"}},
+		"the revision before is leaving": {12, []func(*v1.Pod){leaves, of("web-1", "1")}, []string{"Leaving:   ml/there on gpu-a"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			there := clitest.Pod(t, "ml/there", "gpu-a", 10, on)
+			for _, change := range tc.change {
+				change(there)
+			}
+			client := fake.NewClientset(clitest.ExtenderDeployment("gpumem-system", "gpumem.dev", "binpack"), clitest.Node(t, "gpu-a", clitest.Inventory("gpu-a", 16)),
+				there, clitest.With(clitest.Pod(t, "ml/waits", "", tc.asks), of("web-2", "2")))
+			stdout, _, err := clirun.Inspect(client, "explain", "ml/waits")
+			if err != nil {
+				t.Fatal(err)
+			}
+			for _, want := range tc.want {
+				if !strings.Contains(stdout, want) {
+					t.Errorf("want %q in:\n%s", want, stdout)
+				}
+			}
+			for _, label := range []string{"Leaving:", "Replaces:"} {
+				if wanted := strings.Contains(strings.Join(tc.want, "\n"), label); strings.Contains(stdout, label) != wanted {
+					t.Errorf("%s: want it: %t, in:\n%s", label, wanted, stdout)
+				}
+			}
+		})
+	}
+}
