@@ -146,10 +146,11 @@ chromium: ## Install Chromium, which the tests of the page need, where it is mis
 ##@ Longer tests
 
 .PHONY: test-long
-test-long: ## Have kube-scheduler bind each pod that fits in 5 s, at 20 places in each size of cluster, upgrade in every order, ask all that the kit for GPUs asks, and repeat e2e and chaos with the extender (two hours, on an idle machine; upgrades, e2e and chaos need root)
+test-long: ## Have kube-scheduler bind each pod that fits in 5 s, at 20 places in each size of cluster, upgrade in every order, ask all that the kit for GPUs asks, kill the driver of claims, and repeat e2e and chaos with the extender (two hours, on an idle machine; upgrades, e2e and chaos need root)
 	cd test/scheduler && go test -count=1 -timeout 2h -parallel 4 -v -seeds 20 -patience 5s ./...
 	cd test && go test -count=1 -timeout 30m -v -run TestUpgradeFromTheLastRelease ./e2e -long
 	cd test && go test -count=1 -v -run TestTheKit ./gpu -long
+	cd test && go test -count=1 -v ./claims -long
 	cd test && GPUMEM_SCHEDULER_MODE=extender go test -count=1 -timeout 40m -p 1 ./e2e ./chaos
 
 .PHONY: sim

@@ -3,6 +3,7 @@ package claims
 import (
 	"context"
 	"encoding/json"
+	"flag"
 	"fmt"
 	"maps"
 	"os"
@@ -32,6 +33,9 @@ const (
 	// patience bounds every wait for something that takes a loaded machine seconds.
 	patience = 2 * time.Minute
 )
+
+// long has TestClaims kill the driver as well.
+var long = flag.Bool("long", false, "kill the driver and the kubelet too: a minute and a half")
 
 // env is a cluster with one node of two GPUs of 14 GiB, which hands them out by claims.
 type env struct {
@@ -85,12 +89,16 @@ func TestClaims(t *testing.T) {
 		for _, step := range []struct {
 			name string
 			run  func(*env)
+			long bool
 		}{
-			{"three claims of 5 GiB on two GPUs of 14, and one that waits", (*env).testThreeAndOneThatWaits},
-			{"the driver and the kubelet are killed", (*env).testKilled},
-			{"a GPU that fails takes no new claims", (*env).testUnhealthy},
-			{"what is given back leaves nothing", (*env).testNothingIsLeft},
+			{"three claims of 5 GiB on two GPUs of 14, and one that waits", (*env).testThreeAndOneThatWaits, false},
+			{"the driver and the kubelet are killed", (*env).testKilled, true},
+			{"a GPU that fails takes no new claims", (*env).testUnhealthy, false},
+			{"what is given back leaves nothing", (*env).testNothingIsLeft, false},
 		} {
+			if step.long && !*long {
+				continue
+			}
 			if !t.Run(step.name, func(t *testing.T) {
 				here := *e
 				here.T = t
