@@ -43,9 +43,8 @@ func (g Globs) Match(names ...string) bool {
 // MatchModel is Match for a model, which counts without the names in front of it too: "A100*"
 // matches "NVIDIA A100-SXM4-80GB", and "T4*" matches "Tesla T4".
 func (g Globs) MatchModel(model string) bool {
-	whole := fold(model)
-	product := strings.TrimPrefix(whole, "nvidia-")
-	return g.Match(whole, product, strings.TrimPrefix(product, "tesla-"))
+	return g == "" || g.Match(model, strings.TrimPrefix(fold(model), "nvidia-"),
+		strings.TrimPrefix(strings.TrimPrefix(fold(model), "nvidia-"), "tesla-"))
 }
 
 func fold(s string) string { return strings.ReplaceAll(strings.ToLower(s), " ", "-") }
