@@ -18,24 +18,31 @@ func New(nodes []placement.Node, facts Facts) Report {
 		Nodes: []Node{}, Waiting: waiting(nodes, facts),
 		Selected: facts.Selected, RequestedUnknown: facts.PodsUnknown, Problems: facts.Problems,
 	}
-	var requested int64
 	for _, n := range nodes {
 		f := facts.Nodes[n.Name]
 		if len(n.Devices) == 0 && len(n.Unattributed) == 0 && f.Problem == "" && !f.Wanted {
 			r.WithoutInventory++
 			continue
 		}
-		out := reporter{n, facts}.node(f)
-		r.Nodes = append(r.Nodes, out)
-		r.Total.CapacityMiB += out.Capacity.MiB
-		if out.Requested != nil {
-			requested += out.Requested.MiB
+		r.Nodes = append(r.Nodes, reporter{n, facts}.node(f))
+	}
+	r.sum()
+	return r
+}
+
+// sum makes the total that of the nodes.
+func (r *Report) sum() {
+	var requested int64
+	r.Total = Total{}
+	for _, n := range r.Nodes {
+		r.Total.CapacityMiB += n.Capacity.MiB
+		if n.Requested != nil {
+			requested += n.Requested.MiB
 		}
 	}
-	if !facts.PodsUnknown {
+	if !r.RequestedUnknown {
 		r.Total.RequestedMiB = &requested
 	}
-	return r
 }
 
 // reporter reports on one node.

@@ -39,16 +39,6 @@ func (n Node) Troubles() (out []string) {
 func (r Report) Trouble() Report {
 	r.Nodes = slices.DeleteFunc(slices.Clone(r.Nodes), func(n Node) bool { return len(n.Troubles()) == 0 })
 	r.Selected = true
-	r.Total.CapacityMiB = 0
-	var requested int64
-	for _, n := range r.Nodes {
-		r.Total.CapacityMiB += n.Capacity.MiB
-		if n.Requested != nil {
-			requested += n.Requested.MiB
-		}
-	}
-	if r.Total.RequestedMiB != nil {
-		r.Total.RequestedMiB = &requested
-	}
+	r.sum()
 	return r
 }
