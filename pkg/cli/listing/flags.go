@@ -52,17 +52,21 @@ func (l *Flags) Complete() (err error) {
 
 // Validate reports all that is wrong with the flags.
 func (l *Flags) Validate() error {
-	errs := []error{l.Check()}
+	errs := []error{CheckOutput(&l.Output), CheckSort(l.SortBy)}
 	if l.Watch && l.ForPrograms() {
 		errs = append(errs, fmt.Errorf("--watch prints rows, and has no place in the output of -o %s", l.Format))
-	}
-	if spec := l.Columns(); spec != "" {
-		_, err := CustomColumns[any](spec)
-		errs = append(errs, err)
 	}
 	if _, err := labels.Parse(l.Selector); err != nil {
 		errs = append(errs, fmt.Errorf("--selector: %w", err))
 	}
-	errs = append(errs, CheckSort(l.SortBy))
 	return errors.Join(errs...)
+}
+
+// CheckOutput says what is wrong with a format, custom columns included.
+func CheckOutput(output *cmdutil.Output) error {
+	if spec := output.Columns(); spec != "" {
+		_, err := CustomColumns[any](spec)
+		return err
+	}
+	return output.Check()
 }

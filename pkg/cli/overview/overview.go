@@ -75,17 +75,12 @@ func (o *Options) Complete(args []string) (err error) {
 
 // Validate reports all that is wrong with the flags.
 func (o *Options) Validate() error {
-	var errs []error
-	errs = append(errs, o.output.Check(), listing.CheckSort(o.sortBy))
+	errs := []error{listing.CheckOutput(&o.output), listing.CheckSort(o.sortBy)}
 	if (o.output.Format == cmdutil.Name || o.output.Columns() != "") && o.details {
 		errs = append(errs, fmt.Errorf("--details has no place in the output of -o %s", o.output.Format))
 	}
 	if o.trouble && o.details {
 		errs = append(errs, errors.New("--details and --trouble exclude each other"))
-	}
-	if spec := o.output.Columns(); spec != "" {
-		_, err := listing.CustomColumns[inspect.Node](spec)
-		errs = append(errs, err)
 	}
 	if len(o.nodes) > 0 && o.selector != "" {
 		errs = append(errs, errors.New("names of nodes and --selector exclude each other"))
