@@ -11,9 +11,9 @@
 //
 // # Decisions
 //
-// A Deployment's pods are known by the name of their ReplicaSet, which ends in the hash that is their
-// label: to read ReplicaSets takes a right that users may lack.
-//
 // The two are printed apart. What is now may differ from what was when the pod was placed, and of a
 // pod that is placed the GPUs as they were then say why it has its own.
+//
+// A Deployment's pods are known by the name of their ReplicaSet, which ends in the hash that is their
+// label: to read ReplicaSets takes a right that users may lack.
 package explain

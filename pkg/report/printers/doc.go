@@ -13,7 +13,7 @@
 // Tables print GiB when each unit in them is a whole number of GiB, and else MiB
 // throughout: numbers of one row are always of one measure. No number that the
 // scheduler counts with is rounded. What is used is measured, and has one
-// decimal in GiB. A node whose unit nobody knows, since its inventory is missing or
+// decimal in GiB. A node whose unit is not known, since its inventory is missing or
 // unreadable, shows units ("7u") and counts in no sum.
 //
 // A GPU stands in the column of its index, so that a gap in the indexes shows

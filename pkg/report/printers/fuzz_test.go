@@ -2,6 +2,7 @@ package printers
 
 import (
 	"bytes"
+	"encoding/json"
 	"fmt"
 	"math"
 	"math/rand/v2"
@@ -20,7 +21,7 @@ func odd(random *rand.Rand) int64 {
 }
 
 // FuzzReport: of nodes and pods with any numbers and names, each format can be
-// printed, tables have no signs that a terminal obeys, and a view
+// printed, tables have no signs that a terminal obeys, JSON is JSON, and a view
 // of one namespace has the sums of the whole.
 func FuzzReport(f *testing.F) {
 	for seed := range uint64(60) {
@@ -60,6 +61,9 @@ func FuzzReport(f *testing.F) {
 			t.Errorf("sums of the namespace %+v, of all %+v", mine.Total, r.Total)
 		}
 		for _, r := range []inspect.Report{r, mine} {
+			if text, err := json.Marshal(r); err != nil || !json.Valid(text) {
+				t.Errorf("broken JSON: %v, %s", err, text)
+			}
 			for i, print := range []Printer{
 				Table(TableOptions{}), Table(TableOptions{Wide: true}), Table(TableOptions{NoHeaders: true}),
 				Details(TableOptions{}), Details(TableOptions{Wide: true}), Names, Trouble(TableOptions{}),

@@ -82,5 +82,3 @@ func TestBar(t *testing.T) {
 		}
 	}
 }
-
-// Rows of every scene print and have each GPU and each pod once.

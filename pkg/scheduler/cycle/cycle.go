@@ -56,9 +56,9 @@ type Cycle struct {
 // empty: it is not on any.
 func (c *Cycle) On() string { return c.on }
 
-// Begin reads what a pod asks for, which so many nodes may have. It returns nothing where that is no GPU memory, a refusal
-// where it cannot be read or is of no use without GPU memory, and an error where nothing can be
-// decided yet.
+// Begin reads what a pod asks for; nodes is how many there are. It returns nothing where that is
+// no GPU memory, a refusal where it cannot be read or is of no use without GPU memory, and an error
+// where nothing can be decided yet.
 func (d *Decider) Begin(pod *v1.Pod, nodes int) (*Cycle, *decide.Refusal, error) {
 	req, err := d.Binder.Names.Request(pod)
 	if err == nil && req.Empty() {
