@@ -13,6 +13,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
 	"time"
@@ -180,16 +181,20 @@ func draw(all []site, seed uint64) (out []site) {
 // that change nothing.
 const share = 95
 
-// generate tries so many mutants of the core, and prints those that nothing finds.
-func generate(ctx context.Context, dir string, count, seeds int, seed uint64) error {
+// generate tries so many mutants of the core, of those whose name matches, and prints those that
+// nothing finds.
+func generate(ctx context.Context, dir string, count, seeds int, seed uint64, chosen *regexp.Regexp) error {
 	all, err := sites(filepath.Join("..", ".."))
 	if err != nil {
 		return err
 	}
-	tried, found, equal := 0, 0, 0
+	tried, found, equal, broken := 0, 0, 0, 0
 	for _, s := range draw(all, seed) {
 		if tried+equal == count {
 			break
+		}
+		if !chosen.MatchString(s.String()) {
+			continue
 		}
 		if err := ctx.Err(); err != nil {
 			return err
@@ -202,6 +207,7 @@ func generate(ctx context.Context, dir string, count, seeds int, seed uint64) er
 		start := time.Now()
 		by, err := s.find(ctx, dir, seeds)
 		if errors.Is(err, errDoesNotCompile) {
+			broken++
 			continue
 		}
 		if err != nil {
@@ -209,14 +215,17 @@ func generate(ctx context.Context, dir string, count, seeds int, seed uint64) er
 		}
 		tried++
 		if by == "" {
-			fmt.Printf("%-10s NOT FOUND: line %d of %s\n", s.kind, s.line, s)
+			fmt.Printf("%-10s NOT FOUND: %s:%d: %s\n", s.kind, s.file, s.line, s)
 			continue
 		}
 		found++
 		fmt.Printf("%-10s %s (%s): %s\n", s.kind, by, time.Since(start).Round(time.Second), s)
 	}
-	percent := 100 * found / max(1, tried)
-	fmt.Printf("result: generated mutants=%d found=%d equivalent=%d share=%d%%\n", tried+equal, found, equal, percent)
+	if tried == 0 {
+		return nil
+	}
+	percent := 100 * found / tried
+	fmt.Printf("result: generated mutants=%d found=%d equivalent=%d share=%d%% (%d more did not compile)\n", tried+equal, found, equal, percent, broken)
 	if percent < share {
 		return fmt.Errorf("%d%% of the generated mutants are found, want %d%%", percent, share)
 	}

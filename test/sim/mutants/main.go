@@ -25,7 +25,7 @@ import (
 
 func main() {
 	seeds := flag.Int("seeds", 8000, "how many seeds to look for a fault at most")
-	only := flag.String("only", "", "only mutants of the table whose name matches; none is generated")
+	only := flag.String("only", "", "only mutants whose name matches; the names of those that are generated begin with their file")
 	count := flag.Int("generated", 200, "how many mutants to generate")
 	seed := flag.Uint64("seed", 1, "of those that are generated")
 	flag.Parse()
@@ -48,18 +48,14 @@ func run(ctx context.Context, seeds int, only string, count int, seed uint64) er
 		return err
 	}
 	defer os.RemoveAll(dir)
-	err = tryTable(ctx, dir, seeds, only)
-	if only == "" && count > 0 {
-		err = errors.Join(err, generate(ctx, dir, count, min(seeds, fewSeeds), seed))
-	}
-	return err
-}
-
-func tryTable(ctx context.Context, dir string, seeds int, only string) error {
 	chosen, err := regexp.Compile(only)
 	if err != nil {
 		return err
 	}
+	return errors.Join(tryTable(ctx, dir, seeds, chosen), generate(ctx, dir, count, min(seeds, fewSeeds), seed, chosen))
+}
+
+func tryTable(ctx context.Context, dir string, seeds int, chosen *regexp.Regexp) error {
 	tried, caught := 0, 0
 	for _, m := range table {
 		if !chosen.MatchString(m.name) {
