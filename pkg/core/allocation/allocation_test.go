@@ -976,18 +976,3 @@ func TestAdmitRefuses(t *testing.T) {
 		t.Error("Admit of what only a pod may have that the kubelet does not list yet: want an error")
 	}
 }
-
-func TestFind(t *testing.T) {
-	held := []Allocated{{"ns", "p", "a", slices.Concat(coreIDs(0, 3), ids(0, 0, 1))}, {"ns", "p", "b", ids(0, 2)}}
-	if got, ok := Find(held, gpu.Cores, coreIDs(0, 3)); !ok || got.Container != "a" {
-		t.Errorf("Find = %v, %t, want container a", got, ok)
-	}
-	if got, ok := Find(held, gpu.Memory, ids(0, 1, 0)); !ok || got.Container != "a" {
-		t.Errorf("Find = %v, %t, want container a", got, ok)
-	}
-	for _, other := range [][]gpu.SlotID{ids(0, 0), ids(0, 0, 1, 2), nil} {
-		if got, ok := Find(held, gpu.Memory, other); ok {
-			t.Errorf("Find(%v) = %v, want none", other, got)
-		}
-	}
-}

@@ -223,13 +223,7 @@ func (t *podState) unserved(r gpu.Resource) (rest []placement.Container) {
 func (b *podStates) listed(t *podState) bool { return b.Listed[t.Pod.String()] }
 
 func those(all []*podState, pass func(*podState) bool) []*podState {
-	var kept []*podState
-	for _, t := range all {
-		if pass(t) {
-			kept = append(kept, t)
-		}
-	}
-	return kept
+	return slices.DeleteFunc(slices.Clone(all), func(t *podState) bool { return !pass(t) })
 }
 
 // preferring keeps the pods that pass, or all if none does.

@@ -77,17 +77,6 @@ func list(devices []gpu.Device, parts map[gpu.UUID]int) string {
 	return strings.Join(out, ", ")
 }
 
-// Find returns the container that holds exactly these slots of a resource.
-func Find(held []Allocated, r gpu.Resource, ids []gpu.SlotID) (Allocated, bool) {
-	want := slices.Sorted(slices.Values(ids))
-	for _, h := range held {
-		if slices.Equal(slices.Sorted(slices.Values(h.Only(r))), want) {
-			return h, true
-		}
-	}
-	return Allocated{}, false
-}
-
 // device returns the device of a slot. What a container holds past the end of a device counts:
 // it was given when the device offered more.
 func (s State) device(id gpu.SlotID) (gpu.Device, error) {

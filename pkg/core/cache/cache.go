@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"slices"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	"github.com/gpumem/gpumem/pkg/core/decide"
@@ -17,9 +16,8 @@ import (
 type Cache struct {
 	mu sync.Mutex // guards the state, but for how nodes are read
 	state
-	mix ranking.Mix // guarded by mu too
 
-	prices atomic.Pointer[priced]
+	ranking.Market // of its nodes: see Reprice
 }
 
 // New returns an empty cache.
@@ -194,6 +192,12 @@ func (c *Cache) Heard(uid string) bool {
 	defer c.mu.Unlock()
 	p, ok := c.pods[on][uid]
 	return ok && !p.assumed
+}
+
+// Reprice makes prices of the nodes as they are, where those that there are are old.
+func (c *Cache) Reprice() {
+	changes, _ := c.Changes()
+	c.Market.Reprice(changes, c.Nodes)
 }
 
 // Changed returns a channel that is closed once some node is not what it was.

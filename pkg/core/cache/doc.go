@@ -30,7 +30,7 @@
 // cache.go has what the cache is told and asked of pods, read.go and expect.go the reads beside the
 // watch and the pods that are expected. state.go is what it knows, under its lock. nodes.go,
 // answers.go and changed.go are for those who read nodes, without that lock. compare.go finds and
-// repairs what is wrong, prices.go has what nodes are worth to pods to come.
+// repairs what is wrong. What nodes are worth to pods to come is kept by a ranking.Market.
 //
 // # Invariants
 //

@@ -3,6 +3,7 @@ package gpu
 import (
 	"fmt"
 	"math"
+	"slices"
 )
 
 // Units counts shares of GPU memory: one count of the extended resource.
@@ -32,13 +33,6 @@ type Device struct {
 	Speed             int    // relative to other models, an A100 being 100; 0 when unknown
 
 	Status Status
-}
-
-// Process is one that uses a device.
-type Process struct {
-	PID   int    // on the host
-	Bytes uint64 // of the device's memory
-	SM    *int   // per cent of the time in which the device ran kernels of it; nil: not known
 }
 
 // Link is a way between two GPUs of a node that is faster than the bus.
@@ -76,10 +70,8 @@ type Inventory struct {
 
 // Device returns the device with that UUID.
 func (inv Inventory) Device(id UUID) (Device, bool) {
-	for _, d := range inv.Devices {
-		if d.UUID == id {
-			return d, true
-		}
+	if i := slices.IndexFunc(inv.Devices, func(d Device) bool { return d.UUID == id }); i >= 0 {
+		return inv.Devices[i], true
 	}
 	return Device{}, false
 }
@@ -164,15 +156,13 @@ func (e Enforcement) For(gpus, mps int) Enforcement {
 }
 
 // AtLeast reports whether e enforces as strongly as want.
-func (e Enforcement) AtLeast(want Enforcement) bool { return e.rank() >= want.rank() }
-
-func (e Enforcement) rank() int {
-	switch e {
+func (e Enforcement) AtLeast(want Enforcement) bool {
+	switch want {
 	case EnforcementKernel:
-		return 2
+		return e == EnforcementKernel
 	case EnforcementMPS:
-		return 1
+		return e == EnforcementKernel || e == EnforcementMPS
 	default:
-		return 0
+		return true
 	}
 }

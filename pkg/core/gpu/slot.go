@@ -68,7 +68,9 @@ const maxSlots = math.MaxInt32
 // units than could be numbered. What becomes of the inventory later does not
 // show in the slots.
 func NewSlots(inv Inventory) (*Slots, error) {
+	ids := make([]UUID, 0, len(inv.Devices))
 	for _, d := range inv.Devices {
+		ids = append(ids, d.UUID)
 		if d.Allocatable > maxSlots {
 			return nil, fmt.Errorf("GPU %s has %d units, want %d at most: the unit is too small", d.UUID, d.Allocatable, maxSlots)
 		}
@@ -87,7 +89,7 @@ func NewSlots(inv Inventory) (*Slots, error) {
 			return s, nil
 		}
 		if digits > longest {
-			return nil, fmt.Errorf("two GPUs of the node have UUIDs with the same digits: %v", uuids(inv.Devices))
+			return nil, fmt.Errorf("two GPUs of the node have UUIDs with the same digits: %v", ids)
 		}
 	}
 }
@@ -100,14 +102,6 @@ func (id UUID) hexDigits() string {
 		}
 		return -1 // the letters of "GPU-" among them
 	}, strings.ToLower(string(id)))
-}
-
-func uuids(devices []Device) []UUID {
-	out := make([]UUID, 0, len(devices))
-	for _, d := range devices {
-		out = append(out, d.UUID)
-	}
-	return out
 }
 
 // Prefix returns what the IDs of a device's units begin with; the rest is a
@@ -154,10 +148,11 @@ func count(r Resource, d Device) int64 {
 // Device returns the device that a slot belongs to. The error says what is
 // wrong with an ID that belongs to none: its form, its GPU or its number.
 func (s *Slots) Device(id SlotID) (Device, error) {
-	d, n, err := s.named(id)
+	i, n, err := s.split(id)
 	if err != nil {
 		return Device{}, err
 	}
+	d := s.devices[i]
 	if most := count(id.Resource(), d); n >= most {
 		return Device{}, fmt.Errorf("slot %q is past the end of GPU %s, which has %d of them", id, d.UUID, most)
 	}
@@ -167,16 +162,11 @@ func (s *Slots) Device(id SlotID) (Device, error) {
 // Once returns the device that a slot belongs to, or belonged to when the device had more
 // of them.
 func (s *Slots) Once(id SlotID) (Device, error) {
-	d, _, err := s.named(id)
-	return d, err
-}
-
-func (s *Slots) named(id SlotID) (d Device, n int64, err error) {
-	i, n, err := s.split(id)
+	i, _, err := s.split(id)
 	if err != nil {
-		return Device{}, 0, err
+		return Device{}, err
 	}
-	return s.devices[i], n, nil
+	return s.devices[i], nil
 }
 
 func (s *Slots) split(id SlotID) (device int, n int64, err error) {

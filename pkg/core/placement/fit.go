@@ -175,7 +175,7 @@ func candidates(req Request, node Node) ([]int, Reason) {
 		return nil, NoCores
 	}
 	want := req.GPUs()
-	var failed [len(about)]int // devices, by check
+	var failed [Fragmented + 1]int // devices, by check
 	var fitting []int
 	for i, reason := range node.Checks(req) {
 		failed[reason]++

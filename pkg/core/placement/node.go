@@ -75,11 +75,11 @@ func sameSet(x, y []gpu.UUID) bool {
 // a request has of each.
 func (a Assignment) WithShares(r Request) Assignment {
 	units, cores := r.Share()
-	out := Assignment{UnitMiB: a.UnitMiB, Enforcement: a.Enforcement, ByNode: a.ByNode, Allocated: a.Allocated, Leaving: a.Leaving}
-	for _, s := range a.Shares {
-		out.Shares = append(out.Shares, Share{Device: s.Device, Units: units, Cores: cores})
+	a.Shares = slices.Clone(a.Shares)
+	for i := range a.Shares {
+		a.Shares[i].Units, a.Shares[i].Cores = units, cores
 	}
-	return out
+	return a
 }
 
 // Holding is one pod on a node: what it asked for and where it is. A holding
@@ -311,16 +311,6 @@ func (n Node) Requested() (sum gpu.Units) {
 	}
 	for _, h := range n.Unattributed {
 		sum += h.Request.Units()
-	}
-	return sum
-}
-
-// Advertised returns the units that the kubelet is offered.
-func (n Node) Advertised() (sum gpu.Units) {
-	for _, d := range n.Devices {
-		if d.Advertised() {
-			sum += d.Allocatable
-		}
 	}
 	return sum
 }

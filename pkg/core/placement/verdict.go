@@ -5,7 +5,8 @@ import "fmt"
 // Reason says why a request does not fit a node. The zero value means it fits.
 type Reason uint8
 
-// The reasons, from what can change least to what can change most. Where pods that leave help,
+// The reasons, from what can change least to what can change most: up to TooFew, a request can
+// never fit the node as it is. Where pods that leave help,
 // from Occupied on, a request got equally far.
 const (
 	Fits              Reason = iota
@@ -22,38 +23,23 @@ const (
 	Fragmented               // enough is free in all, on no GPU alone
 )
 
-// about is what is known of each reason. Sentences are made elsewhere: package reasons.
-var about = [...]struct {
-	name  string
-	never bool // whatever pods leave the node
-}{
-	Fits:              {name: "Fits"},
-	NoDevices:         {name: "NoDevices", never: true},
-	WeakerEnforcement: {name: "WeakerEnforcement", never: true},
-	OlderDriver:       {name: "OlderDriver", never: true},
-	NoCores:           {name: "NoCores", never: true},
-	NoSuchDevice:      {name: "NoSuchDevice", never: true},
-	TooLarge:          {name: "TooLarge", never: true},
-	TooFew:            {name: "TooFew", never: true},
-	Unhealthy:         {name: "Unhealthy"},
-	Occupied:          {name: "Occupied"},
-	Insufficient:      {name: "Insufficient"},
-	Fragmented:        {name: "Fragmented"},
+// names are those of the reasons, in their order. Sentences are made elsewhere: package reasons.
+var names = [Fragmented + 1]string{
+	"Fits", "NoDevices", "WeakerEnforcement", "OlderDriver", "NoCores", "NoSuchDevice",
+	"TooLarge", "TooFew", "Unhealthy", "Occupied", "Insufficient", "Fragmented",
 }
 
 // Reasons returns all reasons but Fits, in their order.
 func Reasons() (out []Reason) {
-	for r := range Reason(len(about)) {
-		if r != Fits {
-			out = append(out, r)
-		}
+	for r := NoDevices; r <= Fragmented; r++ {
+		out = append(out, r)
 	}
 	return out
 }
 
 func (r Reason) String() string {
-	if int(r) < len(about) {
-		return about[r].name
+	if r <= Fragmented {
+		return names[r]
 	}
 	return fmt.Sprintf("Reason(%d)", uint8(r))
 }
@@ -70,7 +56,7 @@ func (v Verdict) Fits() bool { return v.Reason == Fits }
 
 // Unresolvable reports whether the request can never fit the node as it is,
 // whatever pods leave it. (Kubernetes: UnschedulableAndUnresolvable.)
-func (v Verdict) Unresolvable() bool { return about[v.Reason].never }
+func (v Verdict) Unresolvable() bool { return v.Reason > Fits && v.Reason < Unhealthy }
 
 // Unfit says that a pod does not fit a node. It is an error; what
 // people read is made of it by package reasons.

@@ -3,7 +3,7 @@
 //
 // # Where to find what
 //
-// rank.go scores nodes. mix.go has what pods have asked for, and prices.go what a
+// rank.go scores nodes. mix.go has what pods have asked for, market.go keeps that, and prices.go has what a
 // pod takes from more of them.
 //
 // # Invariants

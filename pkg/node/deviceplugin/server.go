@@ -138,7 +138,7 @@ func (p *Server) PreStartContainer(ctx context.Context, req *pluginapi.PreStartC
 	if asked != nil {
 		return out, p.unlistedMayStart(ctx, s, "container", grant) // logged; what the kubelet accounts is right all the same
 	}
-	held, ok := allocation.Find(s.Allocated, gpu.Memory, ids)
+	held, ok := holderOf(s.Allocated, ids)
 	if !ok { // a plain init container: the kubelet does not list those
 		p.log.Debug("container starts", zap.String("node", p.cfg.Node), zap.Strings("devices", uuids(grant.Devices)), zap.Int("units", grant.Each))
 		return out, p.unlistedMayStart(ctx, s, "init container", grant)

@@ -89,7 +89,7 @@ func (p *Server) serve(ctx context.Context, s allocation.State, grant allocation
 		return nil
 	}
 	want := mps.Namespace{LimitMiB: int64(grant.Each) * s.Inventory.UnitMiB}
-	if holder, ok := allocation.Find(s.Allocated, gpu.Memory, grant.Slots); ok {
+	if holder, ok := holderOf(s.Allocated, grant.Slots); ok {
 		want.Percent = 100 // of an init container nobody tells: its environment does
 		if cores := holder.Only(gpu.Cores); len(cores) > 0 {
 			share, err := allocation.Resolve(s, gpu.Cores, cores)
@@ -103,4 +103,15 @@ func (p *Server) serve(ctx context.Context, s allocation.State, grant allocation
 		return fmt.Errorf("the container waits: %w", err)
 	}
 	return nil
+}
+
+// holderOf returns the container that holds exactly these slots of memory.
+func holderOf(held []allocation.Allocated, ids []gpu.SlotID) (allocation.Allocated, bool) {
+	want := slices.Sorted(slices.Values(ids))
+	for _, h := range held {
+		if slices.Equal(slices.Sorted(slices.Values(h.Only(gpu.Memory))), want) {
+			return h, true
+		}
+	}
+	return allocation.Allocated{}, false
 }

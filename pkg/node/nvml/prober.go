@@ -51,7 +51,7 @@ type Prober struct {
 
 	mu        sync.Mutex // guards the rest of this block
 	usage     map[gpu.UUID]usage
-	processes map[gpu.UUID][]gpu.Process
+	processes map[gpu.UUID][]inventory.Process
 	measured  chan struct{}       // closed and replaced when usage and processes are new
 	foreign   map[gpu.UUID]uint64 // bytes, as Run will take them in
 
@@ -103,7 +103,7 @@ func (p *Prober) Usage(id gpu.UUID) (usedBytes uint64, busy float64, ok bool) {
 
 // Processes returns who used the GPUs at the last probe, and a channel that is
 // closed after the next. GPUs that did not answer are left out.
-func (p *Prober) Processes() (of map[gpu.UUID][]gpu.Process, probed <-chan struct{}) {
+func (p *Prober) Processes() (of map[gpu.UUID][]inventory.Process, probed <-chan struct{}) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return p.processes, p.measured
@@ -313,7 +313,7 @@ func (p *Prober) merge(readings []reading) {
 
 // measure makes known how much the GPUs are in use.
 func (p *Prober) measure(readings []reading) {
-	measured, processes, sampled := make(map[gpu.UUID]usage), make(map[gpu.UUID][]gpu.Process), make(map[gpu.UUID]uint64)
+	measured, processes, sampled := make(map[gpu.UUID]usage), make(map[gpu.UUID][]inventory.Process), make(map[gpu.UUID]uint64)
 	maps.Copy(sampled, p.sampled)
 	for _, r := range readings {
 		if r.failed == "" && !r.mig {

@@ -17,6 +17,7 @@ import (
 
 	"github.com/gpumem/gpumem/pkg/core/gpu"
 	"github.com/gpumem/gpumem/pkg/kube/api"
+	"github.com/gpumem/gpumem/pkg/node/inventory"
 )
 
 const (
@@ -441,7 +442,7 @@ func TestProcesses(t *testing.T) {
 		m := newMachine(a, t4("GPU-b"))
 		p, _ := watched(t, config(m.open))
 		got, probed := p.Processes()
-		want := map[gpu.UUID][]gpu.Process{"GPU-a": {{PID: 3, Bytes: 5 << 20, SM: new(0)}, {PID: 7, Bytes: 120 << 20}, {PID: 8, Bytes: 1 << 20, SM: new(0)}}, "GPU-b": nil}
+		want := map[gpu.UUID][]inventory.Process{"GPU-a": {{PID: 3, Bytes: 5 << 20, SM: new(0)}, {PID: 7, Bytes: 120 << 20}, {PID: 8, Bytes: 1 << 20, SM: new(0)}}, "GPU-b": nil}
 		if diff := cmp.Diff(want, got); diff != "" {
 			t.Errorf("processes (-want +got):\n%s", diff)
 		}

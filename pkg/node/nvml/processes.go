@@ -7,7 +7,7 @@ import (
 
 	nvml "github.com/NVIDIA/go-nvml/pkg/nvml"
 
-	"github.com/gpumem/gpumem/pkg/core/gpu"
+	"github.com/gpumem/gpumem/pkg/node/inventory"
 )
 
 // notAvailable is what NVML says of a process whose memory it does not know.
@@ -16,7 +16,7 @@ const notAvailable = 1<<64 - 1
 // processes returns who uses a GPU, how much of its time since the last sample, and when the
 // newest was taken. A process is in several lists when it uses the GPU in several ways, with all
 // of its memory in each.
-func (s *session) processes(handle nvml.Device, since uint64) (out []gpu.Process, sampled uint64) {
+func (s *session) processes(handle nvml.Device, since uint64) (out []inventory.Process, sampled uint64) {
 	most := make(map[int]uint64)
 	clients := make(map[int]bool) // of MPS
 	for _, list := range []struct {
@@ -44,7 +44,7 @@ func (s *session) processes(handle nvml.Device, since uint64) (out []gpu.Process
 	}
 	sm, sampled, known := s.sm(handle, since)
 	for _, pid := range slices.Sorted(maps.Keys(most)) {
-		p := gpu.Process{PID: pid, Bytes: most[pid]}
+		p := inventory.Process{PID: pid, Bytes: most[pid]}
 		if share, has := sm[pid]; has {
 			p.SM = share
 		} else if known && !clients[pid] {

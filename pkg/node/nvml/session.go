@@ -9,6 +9,7 @@ import (
 	nvml "github.com/NVIDIA/go-nvml/pkg/nvml"
 
 	"github.com/gpumem/gpumem/pkg/core/gpu"
+	"github.com/gpumem/gpumem/pkg/node/inventory"
 )
 
 // session is the library, opened and initialised.
@@ -63,7 +64,7 @@ type reading struct {
 	device      gpu.Device // without capacity and health
 	reservedMiB int64      // what the driver keeps for itself
 	usage       usage
-	processes   []gpu.Process
+	processes   []inventory.Process
 	sampled     uint64 // when the newest sample of what processes do was taken, in microseconds since 1970
 	nvlinks     nvlinks
 	mig         bool

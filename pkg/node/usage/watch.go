@@ -13,11 +13,12 @@ import (
 
 	"github.com/gpumem/gpumem/pkg/core/gpu"
 	"github.com/gpumem/gpumem/pkg/core/placement"
+	"github.com/gpumem/gpumem/pkg/node/inventory"
 )
 
 // GPUs tells who uses them, and is told of what is in foreign use.
 type GPUs interface {
-	Processes() (of map[gpu.UUID][]gpu.Process, probed <-chan struct{})
+	Processes() (of map[gpu.UUID][]inventory.Process, probed <-chan struct{})
 	SetForeign(bytes map[gpu.UUID]uint64)
 }
 
@@ -116,7 +117,7 @@ func (w *Watch) Run(ctx context.Context) error {
 }
 
 // look takes in one list of processes.
-func (w *Watch) look(ctx context.Context, processes map[gpu.UUID][]gpu.Process) {
+func (w *Watch) look(ctx context.Context, processes map[gpu.UUID][]inventory.Process) {
 	asking, cancel := context.WithTimeout(ctx, callTimeout)
 	defer cancel()
 	grants, err := w.grants.Grants(asking)
@@ -185,7 +186,7 @@ func (w *Watch) evict(ctx context.Context, over []Sample) {
 }
 
 // measure adds up what containers with a grant use, and what foreign programs do.
-func (w *Watch) measure(processes map[gpu.UUID][]gpu.Process, grants []Grant) (samples []Sample, foreign map[gpu.UUID]uint64, blind string) {
+func (w *Watch) measure(processes map[gpu.UUID][]inventory.Process, grants []Grant) (samples []Sample, foreign map[gpu.UUID]uint64, blind string) {
 	used := make(map[key]Sample)
 	foreign = make(map[gpu.UUID]uint64)
 	unseen, all := 0, 0

@@ -12,6 +12,7 @@ import (
 
 	"github.com/gpumem/gpumem/pkg/core/gpu"
 	"github.com/gpumem/gpumem/pkg/core/placement"
+	"github.com/gpumem/gpumem/pkg/node/inventory"
 )
 
 // world is all that a watch talks to.
@@ -25,8 +26,8 @@ type world struct {
 	budget  error // why nobody is evicted
 }
 
-func (w *world) Processes() (map[gpu.UUID][]gpu.Process, <-chan struct{}) { return nil, nil }
-func (w *world) SetForeign(bytes map[gpu.UUID]uint64)                     { w.foreign = bytes }
+func (w *world) Processes() (map[gpu.UUID][]inventory.Process, <-chan struct{}) { return nil, nil }
+func (w *world) SetForeign(bytes map[gpu.UUID]uint64)                           { w.foreign = bytes }
 
 func (w *world) Owner(pid int) (Owner, error) {
 	if o, ok := w.owners[pid]; ok {
@@ -89,15 +90,17 @@ func newWorld() (*world, *Watch) {
 	return w, New(100, w, w, w, w, w, nil, zap.NewNop())
 }
 
-func process(pid int, used uint64) gpu.Process { return gpu.Process{PID: pid, Bytes: used * mib} }
+func process(pid int, used uint64) inventory.Process {
+	return inventory.Process{PID: pid, Bytes: used * mib}
+}
 
-func on(device gpu.UUID, processes ...gpu.Process) map[gpu.UUID][]gpu.Process {
-	return map[gpu.UUID][]gpu.Process{device: processes}
+func on(device gpu.UUID, processes ...inventory.Process) map[gpu.UUID][]inventory.Process {
+	return map[gpu.UUID][]inventory.Process{device: processes}
 }
 
 func TestWhoUsesWhat(t *testing.T) {
 	w, watch := newWorld()
-	watch.look(t.Context(), map[gpu.UUID][]gpu.Process{
+	watch.look(t.Context(), map[gpu.UUID][]inventory.Process{
 		"GPU-a": {process(inPod, 300), process(inPodToo, 200), process(started, 50), process(stranger, 7), process(ofTheHost, 5), process(99, 1)},
 		"GPU-b": {process(inPod, 1), process(ofTheHost, 9)},
 	})
@@ -129,18 +132,18 @@ func TestWhoUsesWhat(t *testing.T) {
 }
 
 func TestHowMuchContainersUseAGPU(t *testing.T) {
-	using := func(pid int, sm *int) gpu.Process { return gpu.Process{PID: pid, Bytes: mib, SM: sm} }
+	using := func(pid int, sm *int) inventory.Process { return inventory.Process{PID: pid, Bytes: mib, SM: sm} }
 	for name, tc := range map[string]struct {
-		processes []gpu.Process
+		processes []inventory.Process
 		want      *int
 	}{
-		"one process":                     {[]gpu.Process{using(inPod, new(40)), using(stranger, new(50)), using(ofTheHost, nil)}, new(40)},
-		"one that does nothing":           {[]gpu.Process{using(inPod, new(0))}, new(0)},
-		"two":                             {[]gpu.Process{using(inPod, new(40)), using(inPodToo, new(30))}, new(70)},
-		"one that is not known":           {[]gpu.Process{using(inPod, nil)}, nil},
-		"the first is not known":          {[]gpu.Process{using(inPod, nil), using(inPodToo, new(30))}, nil},
-		"the second is not known":         {[]gpu.Process{using(inPod, new(30)), using(inPodToo, nil)}, nil},
-		"one that is in no container yet": {[]gpu.Process{using(inPod, new(30)), using(started, new(30))}, new(30)},
+		"one process":                     {[]inventory.Process{using(inPod, new(40)), using(stranger, new(50)), using(ofTheHost, nil)}, new(40)},
+		"one that does nothing":           {[]inventory.Process{using(inPod, new(0))}, new(0)},
+		"two":                             {[]inventory.Process{using(inPod, new(40)), using(inPodToo, new(30))}, new(70)},
+		"one that is not known":           {[]inventory.Process{using(inPod, nil)}, nil},
+		"the first is not known":          {[]inventory.Process{using(inPod, nil), using(inPodToo, new(30))}, nil},
+		"the second is not known":         {[]inventory.Process{using(inPod, new(30)), using(inPodToo, nil)}, nil},
+		"one that is in no container yet": {[]inventory.Process{using(inPod, new(30)), using(started, new(30))}, new(30)},
 	} {
 		t.Run(name, func(t *testing.T) {
 			_, watch := newWorld()
@@ -215,7 +218,7 @@ func TestEviction(t *testing.T) {
 	w.budget = errors.New("a disruption budget")
 	look := func(n int) {
 		for range n {
-			watch.look(t.Context(), map[gpu.UUID][]gpu.Process{"GPU-a": {process(inPod, 2000)}, "GPU-b": {process(inPod, 2000)}})
+			watch.look(t.Context(), map[gpu.UUID][]inventory.Process{"GPU-a": {process(inPod, 2000)}, "GPU-b": {process(inPod, 2000)}})
 		}
 	}
 	look(Looks)
@@ -239,7 +242,7 @@ func TestEviction(t *testing.T) {
 func TestThePeakIsKept(t *testing.T) {
 	_, watch := newWorld()
 	for _, look := range []struct{ used, peak uint64 }{{300, 300}, {500, 500}, {200, 500}} {
-		watch.look(t.Context(), map[gpu.UUID][]gpu.Process{"GPU-a": {process(inPod, look.used)}})
+		watch.look(t.Context(), map[gpu.UUID][]inventory.Process{"GPU-a": {process(inPod, look.used)}})
 		samples := watch.Samples()
 		if len(samples) != 1 || samples[0].Used != look.used*mib || samples[0].Peak != look.peak*mib {
 			t.Errorf("%+v, want %d MiB with a peak of %d", samples, look.used, look.peak)

@@ -2,13 +2,14 @@ package reach
 
 import (
 	"fmt"
+	"slices"
 
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/component-helpers/scheduling/corev1"
 	"k8s.io/klog/v2"
 
 	"github.com/gpumem/gpumem/pkg/core/decide"
-	"github.com/gpumem/gpumem/pkg/core/gpu"
+	"github.com/gpumem/gpumem/pkg/core/placement"
 	"github.com/gpumem/gpumem/pkg/kube/api"
 	"github.com/gpumem/gpumem/pkg/report/inspect"
 )
@@ -23,11 +24,17 @@ const (
 	Untolerated = "UntoleratedTaint"
 )
 
-// NodeFacts returns what kube-scheduler knows of a node whose inventory advertises so many units.
-func NodeFacts(names api.Names, node *v1.Node, advertised gpu.Units) inspect.NodeFacts {
+// Advertises reports whether the kubelet is offered any unit of a node.
+func Advertises(n placement.Node) bool {
+	return slices.ContainsFunc(n.Devices, func(d placement.Device) bool { return d.Advertised() && d.Allocatable > 0 })
+}
+
+// NodeFacts returns what kube-scheduler knows of a node, the inventory of which advertises units or
+// does not.
+func NodeFacts(names api.Names, node *v1.Node, advertises bool) inspect.NodeFacts {
 	f := inspect.NodeFacts{
 		NotReady: api.NotReady(node) != nil,
-		Withheld: advertised > 0 && !api.Offers(node, names.GPUMem()),
+		Withheld: advertises && !api.Offers(node, names.GPUMem()),
 	}
 	switch {
 	case node.Spec.Unschedulable:

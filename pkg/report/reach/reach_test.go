@@ -53,7 +53,7 @@ func TestNodeFacts(t *testing.T) {
 			for _, change := range tc.changes {
 				change(node)
 			}
-			f := NodeFacts(names, node, 16)
+			f := NodeFacts(names, node, true)
 			got := facts{Taint: f.Taint}
 			if f.Refuses != nil {
 				got.Refuses = f.Refuses.Reason + ": " + f.Refuses.Message

@@ -95,7 +95,7 @@ func (s *Service) fleet() metrics.Fleet {
 			if node == nil {
 				return inspect.NodeFacts{} // gone since
 			}
-			return reach.NodeFacts(s.Names, node, n.Advertised())
+			return reach.NodeFacts(s.Names, node, reach.Advertises(n))
 		},
 		Assumed: s.Cache.AssumedBefore,
 		Waiting: func() (int, time.Time) {
