@@ -301,14 +301,11 @@ func givenReasons(t *testing.T) (ours, ofConditions map[string]bool) {
 	inspectCode(t, func(n ast.Node) {
 		switch n := n.(type) {
 		case *ast.ValueSpec:
-			if n.Names[0].Name != "about" {
+			if n.Names[0].Name != "reasonNames" {
 				break
 			}
-			for _, reason := range n.Values[0].(*ast.CompositeLit).Elts {
-				name := reason.(*ast.KeyValueExpr).Value.(*ast.CompositeLit).Elts[0].(*ast.KeyValueExpr)
-				if nameOf(reason.(*ast.KeyValueExpr).Key) != "Fits" {
-					add(ours, name.Value)
-				}
+			for _, name := range n.Values[0].(*ast.CompositeLit).Elts[1:] { // the first is Fits
+				add(ours, name)
 			}
 		case *ast.CompositeLit:
 			to := ours

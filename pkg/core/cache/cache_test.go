@@ -778,6 +778,55 @@ func TestConcurrentAssumePod(t *testing.T) {
 	}
 }
 
+// What takes no lock is found by the race detector.
+func TestAllMayBeCalledAtOnce(t *testing.T) {
+	c, real := New(), New()
+	real.SetNode("n", inventory(10))
+	var all sync.WaitGroup
+	for _, call := range []func(){
+		func() { c.SetNode("n", inventory(10, 10)) },
+		func() { c.RemoveNode("n") },
+		func() { c.SetNode("m", inventory(10)) },
+		func() { c.AddPod("n", bound("p", ask(1), 0)) },
+		func() { c.NominatePod("m", ref("q"), ask(1), placement.Assignment{}) },
+		func() { c.RemovePod("p") },
+		func() { _, _ = assume(c, "q", "m", ask(1)) },
+		func() { c.RefusePod("q", start) },
+		func() { c.ForgetPod("q") },
+		func() { c.ExpirePod("q", start.Add(time.Hour)) },
+		func() { c.AssumedBefore(start.Add(time.Hour)) },
+		func() { enter(c, bound("r", ask(1), 0), start) },
+		func() { c.RemovePod("r") },
+		func() { c.Expect(ref("s"), "m", ask(1), placement.Binpack, start) },
+		func() { c.Unexpect("s", start) },
+		func() { c.Where("p") },
+		func() { c.Heard("p") },
+		func() { c.Changed() },
+		func() { c.Changes() },
+		func() { c.ChangedSince(0) },
+		func() { c.Has(c.Set(slices.Values([]string{"m", "n"})), "n") },
+		func() { c.Refused("m", NewQuestion(ref("p"), ask(1), placement.Binpack)) },
+		func() { c.Nodes() },
+		func() { c.Likely("m") },
+		func() { c.Learn(ask(1)) },
+		func() { c.Reprice() },
+		func() {
+			for _, d := range c.Differences(real) {
+				c.Heal(d, real)
+			}
+		},
+	} {
+		for range 2 {
+			all.Go(func() {
+				for range 100 {
+					call()
+				}
+			})
+		}
+	}
+	all.Wait()
+}
+
 // The same name 1,000 times from eight sides: nothing is left over.
 func TestRecreatedUnderTheSameName(t *testing.T) {
 	c := New()

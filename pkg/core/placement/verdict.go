@@ -23,8 +23,8 @@ const (
 	Fragmented               // enough is free in all, on no GPU alone
 )
 
-// names are those of the reasons, in their order. Sentences are made elsewhere: package reasons.
-var names = [Fragmented + 1]string{
+// reasonNames are in the order of the reasons. Sentences are made elsewhere: package reasons.
+var reasonNames = [Fragmented + 1]string{
 	"Fits", "NoDevices", "WeakerEnforcement", "OlderDriver", "NoCores", "NoSuchDevice",
 	"TooLarge", "TooFew", "Unhealthy", "Occupied", "Insufficient", "Fragmented",
 }
@@ -39,7 +39,7 @@ func Reasons() (out []Reason) {
 
 func (r Reason) String() string {
 	if r <= Fragmented {
-		return names[r]
+		return reasonNames[r]
 	}
 	return fmt.Sprintf("Reason(%d)", uint8(r))
 }

@@ -76,6 +76,10 @@ func TestPreempt(t *testing.T) {
 		"the least memory among equals": {
 			req: ask(3, high), pods: []placement.Holding{hold("a", ask(9), 0), hold("b", ask(8), 1)}, want: []string{"b"},
 		},
+		"of one GPU the less important, though the other is larger": {
+			req: ask(5, high), inv: inventory(device(0, 10)),
+			pods: []placement.Holding{hold("a", ask(5, priority(1)), 0), hold("b", ask(4), 0)}, want: []string{"b"},
+		},
 		"the younger of equals": {
 			req: ask(3, high), inv: inventory(device(0, 10)),
 			pods: []placement.Holding{started(20, hold("a", ask(5), 0)), started(10, hold("b", ask(5), 0))}, want: []string{"a"},

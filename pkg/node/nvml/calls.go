@@ -13,8 +13,7 @@ type calls struct {
 	hanging map[string]<-chan struct{} // calls that were not waited for to their end
 }
 
-// anyHanging reports whether one of these calls hangs, of all calls when none
-// is named.
+// anyHanging reports whether one of these calls hangs, of all calls when none is named.
 func (c calls) anyHanging(names ...string) bool {
 	for name, done := range c.hanging {
 		select {

@@ -127,7 +127,7 @@ func sitesOf(name string, source []byte) (out []site, err error) {
 					switch {
 					case isLock(first, text):
 						add(lock, first.Pos(), second.End(), "")
-					case moves(first) && moves(second):
+					case moves(first) && moves(second) && (matters(first, second, text) || matters(second, first, text)):
 						add(order, first.Pos(), second.End(), text(second)+"; "+text(first))
 					}
 				}
@@ -153,6 +153,13 @@ func moves(s ast.Stmt) bool {
 		return true
 	}
 	return false
+}
+
+// matters reports whether it matters to the second statement that the first has run: it may have
+// effects, or changes what the second names.
+func matters(first, second ast.Stmt, text func(ast.Node) string) bool {
+	assign, ok := first.(*ast.AssignStmt)
+	return !ok || slices.ContainsFunc(assign.Lhs, func(e ast.Expr) bool { return strings.Contains(text(second), text(e)) })
 }
 
 // draw puts the sites into an order by a seed: of each kind one in turn, so that the rare are

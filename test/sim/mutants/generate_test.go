@@ -23,11 +23,14 @@ func f(a, b int) (n int, err error) {
 	}
 	m := cmp.Compare(a, b)
 	n = m
+	b = n
+	a = 1 // nothing to the one before
 	return n, nil
 }
 `
 	want := []string{
 		"lock f: c.mu.Lock() defer c.mu.Unlock() => ",
+		"order f: n = m b = n => b = n; n = m",
 		"error f: if err := g(); err != nil { => if err := g(); false && err != nil {",
 		"comparison f: if a < b && x != nil { => if a < b || x != nil {",
 		"comparison f: if a < b && x != nil { => if a <= b && x != nil {",
