@@ -77,7 +77,7 @@ func TestTheAPIServerTakesWhatTheChartRenders(t *testing.T) {
 	if err != nil || len(files) < 9 {
 		t.Fatalf("%d files with values, %v: want the default and eight more", len(files), err)
 	}
-	cases := map[string][]string{"existing": {"--set", "scheduler.mode=existing"}, "extender": {"--set", "scheduler.mode=extender"}}
+	cases := map[string][]string{"existing": {"--set", "scheduler.mode=existing", "--dry-run=server"}, "extender": {"--set", "scheduler.mode=extender"}}
 	for _, file := range files {
 		cases[filepath.Base(file)] = []string{"--values", file}
 	}
@@ -138,7 +138,7 @@ func TestPodSecurity(t *testing.T) {
 		"existing": {"scheduler.mode=existing", becauseOfTheKubelet},
 	} {
 		t.Run(name, func(t *testing.T) {
-			text, err := suite.stack.Helm(e.ctx, e.cluster, "template", "checked", suite.stack.Chart(), "--namespace", e.namespace, "--validate", "--set", tc.flags)
+			text, err := suite.stack.Helm(e.ctx, e.cluster, "template", "checked", suite.stack.Chart(), "--namespace", e.namespace, "--validate", "--dry-run=server", "--set", tc.flags)
 			if err != nil {
 				t.Fatal(err)
 			}

@@ -31,19 +31,29 @@ import (
 // policy returns a policy of a render of the chart, ready to be asked.
 func policy(t *testing.T, golden, name string) validating.Validator {
 	t.Helper()
+	var p admissionv1.ValidatingAdmissionPolicy
+	read(t, golden, "ValidatingAdmissionPolicy", name, &p)
+	return compile(t, &p)
+}
+
+// read makes out what a render of the chart has of that kind and name.
+func read(t *testing.T, golden, kind, name string, out any) {
+	t.Helper()
 	text, err := os.ReadFile("../../charts/gpumem/tests/golden/" + golden + ".yaml")
 	if err != nil {
 		t.Fatal(err)
 	}
 	for document := range bytes.SplitSeq(text, []byte("\n---\n")) {
-		var p admissionv1.ValidatingAdmissionPolicy
-		if err := yaml.Unmarshal(document, &p); err != nil || p.Kind != "ValidatingAdmissionPolicy" || p.Name != name {
+		var object metav1.PartialObjectMetadata
+		if err := yaml.Unmarshal(document, &object); err != nil || object.Kind != kind || object.Name != name {
 			continue
 		}
-		return compile(t, &p)
+		if err := yaml.Unmarshal(document, out); err != nil {
+			t.Fatal(err)
+		}
+		return
 	}
-	t.Fatalf("%s.yaml has no policy %s", golden, name)
-	return nil
+	t.Fatalf("%s.yaml has no %s %s", golden, kind, name)
 }
 
 // compile is what the API server does with a policy.
@@ -59,10 +69,6 @@ func compile(t *testing.T, p *admissionv1.ValidatingAdmissionPolicy) validating.
 	}
 	allowed := cel.OptionalVariableDeclarations{HasAuthorizer: true}
 	compiler.CompileAndStoreVariables(variables, allowed, environment.StoredExpressions)
-	matches := make([]cel.ExpressionAccessor, len(p.Spec.MatchConditions))
-	for i := range p.Spec.MatchConditions {
-		matches[i] = (*matchconditions.MatchCondition)(&p.Spec.MatchConditions[i])
-	}
 	conditions, messages := make([]cel.ExpressionAccessor, len(p.Spec.Validations)), make([]cel.ExpressionAccessor, len(p.Spec.Validations))
 	for i, v := range p.Spec.Validations {
 		conditions[i] = &validating.ValidationCondition{Expression: v.Expression, Message: v.Message, Reason: v.Reason}
@@ -73,11 +79,21 @@ func compile(t *testing.T, p *admissionv1.ValidatingAdmissionPolicy) validating.
 	fail := p.Spec.FailurePolicy
 	return validating.NewValidator(
 		compiler.CompileCondition(conditions, allowed, environment.StoredExpressions),
-		matchconditions.NewMatcher(compiler.CompileCondition(matches, allowed, environment.StoredExpressions), fail, "policy", "validate", p.Name),
+		matcher(compiler, p.Spec.MatchConditions, fail, "validate", p.Name),
 		compiler.CompileCondition(nil, allowed, environment.StoredExpressions),
 		compiler.CompileCondition(messages, cel.OptionalVariableDeclarations{}, environment.StoredExpressions),
 		fail, nil,
 	)
+}
+
+// matcher is what the API server asks whether a policy is about a request.
+func matcher(compiler cel.ConditionCompiler, of []admissionv1.MatchCondition, fail *admissionv1.FailurePolicyType, kind, name string) matchconditions.Matcher {
+	expressions := make([]cel.ExpressionAccessor, len(of))
+	for i := range of {
+		expressions[i] = (*matchconditions.MatchCondition)(&of[i])
+	}
+	conditions := compiler.CompileCondition(expressions, cel.OptionalVariableDeclarations{HasAuthorizer: true}, environment.StoredExpressions)
+	return matchconditions.NewMatcher(conditions, fail, "policy", kind, name)
 }
 
 // A request is what the API server is asked to store.
@@ -87,8 +103,8 @@ type request struct {
 	by                    user.Info
 }
 
-// refusal returns what a policy says against a request; nothing: it lets it pass.
-func refusal(t *testing.T, p validating.Validator, r request) string {
+// versioned is the request as the API server shows it to policies.
+func (r request) versioned(t *testing.T) *admission.VersionedAttributes {
 	t.Helper()
 	kinds, _, err := scheme.Scheme.ObjectKinds(r.is)
 	if err != nil {
@@ -104,8 +120,13 @@ func refusal(t *testing.T, p validating.Validator, r request) string {
 	}
 	attributes := admission.NewAttributesRecord(r.is, r.was, kinds[0], meta.GetNamespace(), meta.GetName(),
 		v1.SchemeGroupVersion.WithResource(r.resource), r.subresource, operation, nil, false, r.by)
-	versioned := &admission.VersionedAttributes{Attributes: attributes, VersionedKind: kinds[0], VersionedObject: r.is, VersionedOldObject: r.was}
-	result := p.Validate(t.Context(), schema.GroupVersionResource{Version: "v1", Resource: r.resource}, versioned, nil, nil, celconfig.RuntimeCELCostBudget, rights(r.by))
+	return &admission.VersionedAttributes{Attributes: attributes, VersionedKind: kinds[0], VersionedObject: r.is, VersionedOldObject: r.was}
+}
+
+// refusal returns what a policy says against a request; nothing: it lets it pass.
+func refusal(t *testing.T, p validating.Validator, r request) string {
+	t.Helper()
+	result := p.Validate(t.Context(), schema.GroupVersionResource{Version: "v1", Resource: r.resource}, r.versioned(t), nil, nil, celconfig.RuntimeCELCostBudget, rights(r.by))
 	var said []string
 	for _, d := range result.Decisions {
 		if d.Evaluation == validating.EvalError {
