@@ -954,6 +954,41 @@ func TestAdmitSaysForWhichContainer(t *testing.T) {
 	}
 }
 
+// Of pods that want as much the likeliest is meant.
+func TestAdmitSaysForWhichPod(t *testing.T) {
+	c := newCluster(t, 1, inventory(8, 8))
+	two := ask(app("a", 2), app("b", 2))
+	admitted := func(p Pod) Pod { p.Admitted = true; return p }
+	begun := func(name string) []Allocated { return []Allocated{{Namespace: "ns", Name: name, Container: "a", Slots: ids(0, 0, 1)}} }
+	given := func(p Pod, container int) Attributed {
+		return Attributed{Pod: p.Pod, Container: p.Request.Containers.All()[container], Slots: ids(0, 4, 5)}
+	}
+	for name, tc := range map[string]struct {
+		old, young Pod
+		held       []Allocated
+		given      []Attributed
+		listed     map[string]bool
+		want       string
+	}{
+		"of equals the older":           {old: pod("old", two, 0), young: pod("young", two, 0), want: "old"},
+		"one that is to have these":     {old: pod("old", two, 1), young: pod("young", two, 0), want: "young"},
+		"one that has begun":            {old: pod("old", two, 0), young: pod("young", two, 1), held: begun("young"), want: "young"},
+		"one that was not given all":    {old: pod("old", two, 0), young: pod("young", two, 1), given: []Attributed{given(pod("old", two), 0), given(pod("old", two), 1)}, want: "young"},
+		"one that may lack a container": {old: pod("old", two, 0), young: pod("young", two, 0), given: []Attributed{given(pod("old", two), 0)}, want: "old"},
+		"one that is not admitted":      {old: admitted(pod("old", two, 0)), young: pod("young", two, 1), want: "young"},
+		"one that the kubelet lists":    {old: pod("old", two, 0), young: pod("young", two, 1), listed: map[string]bool{"ns/young": true}, want: "young"},
+	} {
+		tc.young.Created = start.Add(time.Second)
+		for _, pods := range [][]Pod{{tc.old, tc.young}, {tc.young, tc.old}} {
+			s := State{Inventory: c.inv, Slots: c.slots, Pods: pods, Allocated: tc.held, Attributed: tc.given, Listed: tc.listed}
+			got, err := Admit(s, Grant{Resource: gpu.Memory, Devices: c.inv.Devices[:1], Each: 2, Slots: ids(0, 2, 3)})
+			if err != nil || got.Pod.Name != tc.want {
+				t.Errorf("%s: %s, %v; want %s", name, got.Pod, err, tc.want)
+			}
+		}
+	}
+}
+
 func TestAdmitRefuses(t *testing.T) {
 	c := newCluster(t, 1, inventory(8, 8))
 	two := ask(app("a", 4))

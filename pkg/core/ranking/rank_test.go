@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"slices"
+	"sync"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
@@ -258,4 +259,25 @@ func TestWhatIsKeptIsBoundedByWhatRequestsList(t *testing.T) {
 	if bound := maxKept / 32; most > bound {
 		t.Errorf("%d requests of 32 globs are kept, want at most %d", most, bound)
 	}
+}
+
+// What takes no lock is found by the race detector, and by who gets an answer to another's question.
+func TestARankerServesAllAtOnce(t *testing.T) {
+	var r Ranker
+	nodes := []placement.Node{machine("n0", 64_000, 2, 16), machine("n1", 64_000, 2, 8)}
+	var all sync.WaitGroup
+	for units := range gpu.Units(16) {
+		all.Go(func() {
+			want := 1 // the smaller GPU
+			if units >= 8 {
+				want = 0
+			}
+			for range 20 {
+				if best := r.Rank(1, Policies{GPU: placement.Binpack}, ask(units+1), pointers(nodes), nil).Best; best[0].Index != want {
+					t.Errorf("%d units are best on node %d, want %d", units+1, best[0].Index, want)
+				}
+			}
+		})
+	}
+	all.Wait()
 }
