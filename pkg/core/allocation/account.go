@@ -29,20 +29,12 @@ func Accounts(s State) (out []Account) {
 // its init containers had more, which is never shown.
 func (b *podStates) account(t *podState) gpu.PodAllocation {
 	out := gpu.PodAllocation{UID: t.Pod.UID}
-	memory, cores := make(map[gpu.UUID]int), make(map[gpu.UUID]int)
-	for _, h := range t.held {
-		for id, slots := range b.ByDevice(h.Only(gpu.Memory)) {
-			memory[id] += len(slots)
-		}
-		for id, slots := range b.ByDevice(h.Only(gpu.Cores)) {
-			cores[id] += len(slots)
-		}
-	}
-	for _, s := range b.whereAllocated(t).Shares {
+	given := b.shares(t.slots()) // of the same GPUs
+	for i, s := range b.whereAllocated(t).Shares {
 		out.Shares = append(out.Shares, gpu.AllocatedShare{
 			Device: s.Device,
-			Units:  max(s.Units, gpu.Units(memory[s.Device])),
-			Cores:  min(max(s.Cores, cores[s.Device]), gpu.CoresPerDevice),
+			Units:  max(s.Units, given[i].Units),
+			Cores:  min(max(s.Cores, given[i].Cores), gpu.CoresPerDevice),
 		})
 	}
 	return out

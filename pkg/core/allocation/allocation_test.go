@@ -1011,3 +1011,17 @@ func TestAdmitRefuses(t *testing.T) {
 		t.Error("Admit of what only a pod may have that the kubelet does not list yet: want an error")
 	}
 }
+
+// What the kubelet insists on is among what is preferred, wherever it is among what is free.
+func TestPreferKeepsWhatInitContainersLeft(t *testing.T) {
+	c := newCluster(t, 1, inventory(8, 8))
+	c.pods = []Pod{pod("p", ask(initial("warm", 2), app("a", 4)), 0)}
+	for _, must := range [][]gpu.SlotID{ids(0, 6, 7), ids(0, 0, 1), ids(0, 7, 3)} {
+		available := slices.Concat(ids(1, 0, 1, 2, 3, 4, 5, 6, 7), ids(0, 0, 1, 2, 3, 4, 5, 6, 7))
+		got, err := Prefer(c.state(), gpu.Memory, available, must, 4)
+		if err != nil {
+			t.Errorf("%v: %v", must, err)
+		}
+		c.checkPreference(got, available, must, 4)
+	}
+}

@@ -11,7 +11,7 @@ import (
 func (h Allocated) byGPUShare() bool { return slices.ContainsFunc(h.Slots, gpu.SlotID.GPUShare) }
 
 // byGPUShare reports whether the kubelet has slots of gpushare for the pod.
-func (t *podState) byGPUShare() bool { return slices.ContainsFunc(t.held, Allocated.byGPUShare) }
+func (t *podState) byGPUShare() bool { return slices.ContainsFunc(t.slots(), gpu.SlotID.GPUShare) }
 
 // byIndex returns what gpushare wrote of a pod, or nothing if that is not on
 // this node.
@@ -33,10 +33,8 @@ func (s State) byIndex(p Pod) placement.Assignment {
 // takes as many of ours for free as there are. What is in must stays.
 func (b *podStates) withoutGPUShare(free map[gpu.UUID][]gpu.SlotID, must []gpu.SlotID) map[gpu.UUID][]gpu.SlotID {
 	var holdings []placement.Holding
-	for _, h := range b.strays {
-		if h.byGPUShare() {
-			holdings = append(holdings, b.stray(h))
-		}
+	for _, h := range those(b.strays, Allocated.byGPUShare) {
+		holdings = append(holdings, b.stray(h))
 	}
 	for _, t := range those(b.pods, (*podState).byGPUShare) {
 		holdings = append(holdings, t.Holding)

@@ -30,19 +30,21 @@ type podState struct {
 // begun reports whether the kubelet has served a container of the pod already.
 func (t *podState) begun() bool { return len(t.held) > 0 }
 
+// slots returns what the kubelet has given to the pod.
+func (t *podState) slots() (ids []gpu.SlotID) {
+	for _, h := range t.held {
+		ids = append(ids, h.Slots...)
+	}
+	return ids
+}
+
 // byPod sorts what is known. Where pods are is left to locate.
 func byPod(s State) *podStates {
-	type name struct{ namespace, name string }
-	held := make(map[name][]Allocated)
-	for _, h := range s.Allocated {
-		held[name{h.Namespace, h.Name}] = append(held[name{h.Namespace, h.Name}], h)
-	}
-	b := &podStates{State: s}
-	known := make(map[name]bool, len(s.Pods))
+	b := &podStates{State: s, strays: s.Allocated}
 	for _, p := range s.Pods {
-		of := name{p.Pod.Namespace, p.Pod.Name}
-		known[of] = true
-		t := &podState{Holding: p.Holding, pod: p, held: held[of], written: p.Assignment}
+		of := func(h Allocated) bool { return h.Of(p.Pod) }
+		t := &podState{Holding: p.Holding, pod: p, held: those(s.Allocated, of), written: p.Assignment}
+		b.strays = slices.DeleteFunc(slices.Clone(b.strays), of)
 		if t.written.None() {
 			t.written = s.byIndex(p)
 		}
@@ -52,11 +54,6 @@ func byPod(s State) *podStates {
 			t.plan = *p.Plan
 		}
 		b.pods = append(b.pods, t)
-	}
-	for _, h := range s.Allocated {
-		if !known[name{h.Namespace, h.Name}] {
-			b.strays = append(b.strays, h)
-		}
 	}
 	return b
 }
@@ -128,19 +125,9 @@ func (b *podStates) whereAllocated(t *podState) (a placement.Assignment) {
 		}
 		return t.written
 	}
-	known := b.knows(t.held)
+	known := b.knows(t.slots())
 	a.UnitMiB, a.Allocated = t.written.UnitMiB, t.written.Allocated && known
-	found := make(map[gpu.UUID]bool)
-	for _, h := range t.held {
-		for id := range b.ByDevice(h.Slots) {
-			found[id] = true
-		}
-	}
-	for _, d := range b.Inventory.Devices {
-		if found[d.UUID] {
-			a.Shares = append(a.Shares, placement.Share{Device: d.UUID})
-		}
-	}
+	a.Shares = b.shares(t.slots())
 	r := t.Request
 	if n := len(a.Shares); n > 0 && n != r.GPUs() && known {
 		r.Count, a.Allocated = n, true
@@ -150,9 +137,8 @@ func (b *podStates) whereAllocated(t *podState) (a placement.Assignment) {
 
 // knows reports whether all slots are of GPUs of the node. Those of one that is gone do not
 // tell of how many GPUs they are.
-func (s State) knows(held []Allocated) bool {
-	unknown := func(id gpu.SlotID) bool { _, err := s.device(id); return err != nil }
-	return !slices.ContainsFunc(held, func(h Allocated) bool { return slices.ContainsFunc(h.Slots, unknown) })
+func (s State) knows(ids []gpu.SlotID) bool {
+	return !slices.ContainsFunc(ids, func(id gpu.SlotID) bool { _, err := s.device(id); return err != nil })
 }
 
 // has reports whether the devices of an assignment are the node's.
@@ -190,13 +176,7 @@ func (b *podStates) stray(h Allocated) placement.Holding {
 	if h.byGPUShare() {
 		out.Request.Containers = placement.NewContainers(placement.Container{Kind: placement.App, Units: gpu.Units(len(h.Slots))})
 	}
-	memory, cores := b.ByDevice(h.Only(gpu.Memory)), b.ByDevice(h.Only(gpu.Cores))
-	for _, d := range b.Inventory.Devices {
-		share := placement.Share{Device: d.UUID, Units: gpu.Units(len(memory[d.UUID])), Cores: len(cores[d.UUID])}
-		if share.Units > 0 || share.Cores > 0 {
-			out.Assignment.Shares = append(out.Assignment.Shares, share)
-		}
-	}
+	out.Assignment.Shares = b.shares(h.Slots)
 	return out
 }
 
@@ -222,8 +202,8 @@ func (t *podState) unserved(r gpu.Resource) (rest []placement.Container) {
 // listed reports whether the kubelet lists the pod.
 func (b *podStates) listed(t *podState) bool { return b.Listed[t.Pod.String()] }
 
-func those(all []*podState, pass func(*podState) bool) []*podState {
-	return slices.DeleteFunc(slices.Clone(all), func(t *podState) bool { return !pass(t) })
+func those[T any](all []T, pass func(T) bool) []T {
+	return slices.DeleteFunc(slices.Clone(all), func(t T) bool { return !pass(t) })
 }
 
 // preferring keeps the pods that pass, or all if none does.

@@ -99,6 +99,19 @@ func (s State) ByDevice(ids []gpu.SlotID) map[gpu.UUID][]gpu.SlotID {
 	return out
 }
 
+// shares returns how many slots are of each GPU of the node, by index of the GPU. Those that are of
+// none are left out.
+func (s State) shares(ids []gpu.SlotID) (out []placement.Share) {
+	byDevice := s.ByDevice(ids)
+	for _, d := range s.Inventory.Devices {
+		if slots := byDevice[d.UUID]; len(slots) > 0 {
+			cores := len(Allocated{Slots: slots}.Only(gpu.Cores))
+			out = append(out, placement.Share{Device: d.UUID, Units: gpu.Units(len(slots) - cores), Cores: cores})
+		}
+	}
+	return out
+}
+
 // format prints an amount of a resource for people.
 func (s State) format(r gpu.Resource, size int) string {
 	if r == gpu.Cores {

@@ -79,11 +79,6 @@ type State struct {
 	PlaceUnassigned bool             // place pods that no scheduler placed; otherwise refuse them
 }
 
-// HasSlots reports whether the kubelet has served a container of the pod already.
-func (s State) HasSlots(pod placement.PodRef) bool {
-	return slices.ContainsFunc(s.Allocated, func(h Allocated) bool { return h.Of(pod) })
-}
-
 // ErrNoPod says that no pod is known that waits for such an amount: the API
 // server's news of it may still be on its way.
 var ErrNoPod = errors.New("no pod that waits on this node asks for this amount")
@@ -96,28 +91,9 @@ type Attributed struct {
 	Slots     []gpu.SlotID
 }
 
-func (g Attributed) held() Allocated {
+// Allocated returns the grant as the kubelet would tell of it.
+func (g Attributed) Allocated() Allocated {
 	return Allocated{Namespace: g.Pod.Namespace, Name: g.Pod.Name, Container: g.Container.Name, Slots: g.Slots}
-}
-
-// ListedIn reports whether the kubelet lists the slots, or never will: it lists no
-// plain init containers.
-func (g Attributed) ListedIn(held []Allocated) bool {
-	return g.Container.Kind == placement.Init || slices.ContainsFunc(held, func(h Allocated) bool {
-		return h.Of(g.Pod) && h.Container == g.Container.Name && slices.Contains(h.Slots, g.Slots[0])
-	})
-}
-
-// WithRecent adds to what the kubelet told last what was given since.
-func (s State) WithRecent() State {
-	held := slices.Clone(s.Allocated)
-	for _, g := range s.Attributed {
-		if !g.ListedIn(s.Allocated) {
-			held = append(held, g.held())
-		}
-	}
-	s.Allocated = held
-	return s
 }
 
 // WithUnlisted adds to what the kubelet tells what was given to pods that it tells nothing about,
@@ -133,7 +109,7 @@ func (s State) WithUnlisted() State {
 		if i := slices.IndexFunc(unlisted, same); i >= 0 { // the other resource
 			unlisted[i].Slots = slices.Concat(unlisted[i].Slots, g.Slots)
 		} else {
-			unlisted = append(unlisted, g.held())
+			unlisted = append(unlisted, g.Allocated())
 		}
 	}
 	memoryless := func(h Allocated) bool { return len(h.Only(gpu.Memory)) == 0 }

@@ -40,11 +40,12 @@ func (c *Cache) RemoveNode(name string) {
 }
 
 // AddPod records what the API server says of a bound pod, which counts whatever
-// was assumed. The assignment may be none: such a pod holds an unknown device.
+// was assumed. The assignment may be none: such a pod holds an unknown device. Of a pod without
+// GPU memory the CPU alone counts.
 func (c *Cache) AddPod(nodeName string, h placement.Holding) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if old, ok := c.pods[on][h.Pod.UID]; ok && old.node == nodeName && old.onlyCPU() && h.Request.Empty() && old.Request.CPU == h.Request.CPU {
+	if old, ok := c.pods[on][h.Pod.UID]; ok && old.node == nodeName && old.Request.Empty() && h.Request.Empty() && old.Request.CPU == h.Request.CPU {
 		return // most of what is heard is of such pods
 	}
 	c.set(coming, h.Pod.UID, nil)

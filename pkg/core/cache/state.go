@@ -84,9 +84,6 @@ type pod struct {
 // that may still land, or when it was read.
 func (p *pod) since() time.Time { return slices.MaxFunc(p.bindings, time.Time.Compare) }
 
-// onlyCPU reports whether the pod holds nothing of a GPU.
-func (p *pod) onlyCPU() bool { return p.Request.Empty() && p.Assignment.None() }
-
 // overtaken reports whether an assumed pod has no room any more where it is to be.
 func (s *state) overtaken(p *pod) bool {
 	if !p.assumed || p.read {

@@ -10,6 +10,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"github.com/google/go-cmp/cmp/cmpopts"
 
+	"github.com/gpumem/gpumem/pkg/core/gpu"
 	"github.com/gpumem/gpumem/pkg/core/placement"
 	"github.com/gpumem/gpumem/pkg/core/placement/placementtest"
 )
@@ -211,4 +212,31 @@ func FuzzRanker(f *testing.F) {
 			checkAlone(t, got, policies, req, nodes, prices)
 		}
 	})
+}
+
+// A GPU of which exactly as much stays free as the pods want is a slot, and one that is taken of
+// is none where less stays.
+func TestSlots(t *testing.T) {
+	node := machine("n", 0, 4, 8, hold("a", ask(4), 1), hold("b", ask(5), 2))
+	for name, tc := range map[string]struct {
+		gpus          int
+		taken         []int
+		units         gpu.Units
+		before, after int
+	}{
+		"nothing is taken":                       {1, nil, 0, 3, 3},
+		"as much stays as is wanted":             {1, []int{0}, 4, 3, 3},
+		"less stays":                             {1, []int{0}, 5, 3, 2},
+		"it was just enough":                     {1, []int{1}, 1, 3, 2},
+		"it was too little before":               {1, []int{2}, 1, 3, 3},
+		"two GPUs of three":                      {2, []int{0}, 4, 1, 1},
+		"two GPUs of the two that are left":      {2, []int{0}, 5, 1, 1},
+		"two GPUs of the one that is left":       {2, []int{0, 3}, 5, 1, 0},
+		"three GPUs, one of which is taken from": {3, []int{3}, 5, 1, 0},
+	} {
+		s := several{kind: kind{gpus: tc.gpus, units: 4}, may: map[string]bool{node.Devices[0].Model: true}}
+		if before, after := s.slots(&node, tc.taken, tc.units); before != tc.before || after != tc.after {
+			t.Errorf("%s: room for %d, and for %d then, want %d and %d", name, before, after, tc.before, tc.after)
+		}
+	}
 }

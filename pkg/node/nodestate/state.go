@@ -147,9 +147,24 @@ func (n *State) recall(pods []allocation.Pod) allocation.State {
 	s := n.rules()
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	s = n.fill(s, pods).WithRecent()
+	s = n.fill(s, pods)
 	s.NeverListed = !n.heard
+	told := s.Allocated
+	s.Allocated = slices.Clone(told)
+	for _, g := range s.Attributed {
+		if !listedIn(told, g) {
+			s.Allocated = append(s.Allocated, g.Allocated())
+		}
+	}
 	return s
+}
+
+// listedIn reports whether the kubelet lists the slots of a grant, or never will: it lists no
+// plain init containers.
+func listedIn(held []allocation.Allocated, g allocation.Attributed) bool {
+	return g.Container.Kind == placement.Init || slices.ContainsFunc(held, func(h allocation.Allocated) bool {
+		return h.Of(g.Pod) && h.Container == g.Container.Name && slices.Contains(h.Slots, g.Slots[0])
+	})
 }
 
 // rules is a state of no pods.
@@ -229,6 +244,6 @@ func (n *State) ForgetGiven() {
 func (n *State) forgetTold(pods []allocation.Pod) {
 	n.given = slices.DeleteFunc(n.given, func(g grant) bool {
 		i := slices.IndexFunc(pods, func(pod allocation.Pod) bool { return pod.Pod == g.Pod })
-		return i < 0 || pods[i].Admitted && !pods[i].Unlisted() && g.ListedIn(n.held)
+		return i < 0 || pods[i].Admitted && !pods[i].Unlisted() && listedIn(n.held, g.Attributed)
 	})
 }

@@ -161,11 +161,11 @@ func (r *Reconciler) Pass(ctx context.Context) error {
 func (r *Reconciler) Correct(ctx context.Context, s allocation.State) error {
 	corrections := allocation.Reconcile(s)
 	slices.SortStableFunc(corrections, func(a, b allocation.Correction) int {
-		return placement.CompareBool(s.HasSlots(a.Pod.Pod), s.HasSlots(b.Pod.Pod))
+		return placement.CompareBool(hasSlots(s, a.Pod.Pod), hasSlots(s, b.Pod.Pod))
 	})
 	drifted := 0
 	for _, c := range corrections {
-		if c.Moves() && s.HasSlots(c.Pod.Pod) {
+		if c.Moves() && hasSlots(s, c.Pod.Pod) {
 			drifted++
 		}
 	}
@@ -186,7 +186,7 @@ func (r *Reconciler) Correct(ctx context.Context, s allocation.State) error {
 		if !errors.Is(err, errBeingWritten) {
 			errs = append(errs, err)
 		}
-		if err != nil && !s.HasSlots(c.Pod.Pod) {
+		if err != nil && !hasSlots(s, c.Pod.Pod) {
 			unwritten = append(unwritten, c.Pod.Request)
 		}
 	}
@@ -352,4 +352,9 @@ func (r *Reconciler) forget() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	maps.DeleteFunc(r.reported, func(uid string, _ bool) bool { return !here[uid] })
+}
+
+// hasSlots reports whether the kubelet has served a container of the pod already.
+func hasSlots(s allocation.State, pod placement.PodRef) bool {
+	return slices.ContainsFunc(s.Allocated, func(h allocation.Allocated) bool { return h.Of(pod) })
 }

@@ -30,7 +30,7 @@ func (r *Reconciler) tellCorrected(c allocation.Correction, was, is placement.As
 	case !c.Asked():
 		r.metrics.Corrected(ReasonHeld)
 		r.events.Pod(ref, true, "GPUMemoryCorrected", "has "+describe(is, inv)+" and not "+describe(was, inv)+", as was written: the number of its GPUs was changed after the kubelet had given it those")
-	case s.HasSlots(c.Pod.Pod):
+	case hasSlots(s, c.Pod.Pod):
 		r.metrics.Corrected(ReasonHeld)
 		r.events.Pod(ref, false, "GPUMemoryCorrected", "has "+describe(is, inv)+" and not "+describe(was, inv)+", as was written: the kubelet took it for a pod of the same size")
 	default:
