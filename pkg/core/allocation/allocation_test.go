@@ -1012,6 +1012,22 @@ func TestAdmitRefuses(t *testing.T) {
 	}
 }
 
+// One that the kubelet lists is asked for, though it has admitted it already: it has lost its records.
+func TestPreferIsForAPodThatTheKubeletLists(t *testing.T) {
+	c := newCluster(t, 1, inventory(8, 8))
+	again, new := pod("again", ask(app("a", 4)), 1), pod("new", ask(app("a", 4)), 0)
+	again.Admitted = true
+	c.pods = []Pod{new, again}
+	s := c.state()
+	for name, want := range map[string]gpu.SlotID{"ns/again": ids(1, 0)[0], "ns/new": ids(0, 0)[0], "ns/other": ids(0, 0)[0]} {
+		s.Listed = map[string]bool{name: true}
+		got, err := Prefer(s, gpu.Memory, slices.Concat(ids(0, 0, 1, 2, 3), ids(1, 0, 1, 2, 3)), nil, 4)
+		if err != nil || got[0] != want {
+			t.Errorf("where %s is listed, Prefer = %v, %v, want those from %s on", name, got, err, want)
+		}
+	}
+}
+
 // What the kubelet insists on is among what is preferred, wherever it is among what is free.
 func TestPreferKeepsWhatInitContainersLeft(t *testing.T) {
 	c := newCluster(t, 1, inventory(8, 8))

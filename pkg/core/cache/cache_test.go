@@ -787,6 +787,10 @@ func TestAllMayBeCalledAtOnce(t *testing.T) {
 		func() { c.SetNode("n", inventory(10, 10)) },
 		func() { c.RemoveNode("n") },
 		func() { c.SetNode("m", inventory(10)) },
+		func() {
+			c.SetNode("short-lived", inventory(10))
+			c.RemoveNode("short-lived")
+		},
 		func() { c.AddPod("n", bound("p", ask(1), 0)) },
 		func() { c.NominatePod("m", ref("q"), ask(1), placement.Assignment{}) },
 		func() { c.RemovePod("p") },
@@ -806,6 +810,7 @@ func TestAllMayBeCalledAtOnce(t *testing.T) {
 		func() { c.ChangedSince(0) },
 		func() { c.Has(c.Set(slices.Values([]string{"m", "n"})), "n") },
 		func() { c.Refused("m", NewQuestion(ref("p"), ask(1), placement.Binpack)) },
+		func() { c.Refused("m", NewQuestion(ref("p"), ask(2), placement.Binpack)) },
 		func() { c.Nodes() },
 		func() { c.Likely("m") },
 		func() { c.Learn(ask(1)) },

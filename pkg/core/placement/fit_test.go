@@ -313,7 +313,7 @@ func TestReasonsHaveNames(t *testing.T) {
 		}
 		names = append(names, r.String())
 	}
-	if len(names) < 10 || placement.Fits.String() != "Fits" {
+	if len(names) != int(placement.Fragmented) || names[len(names)-1] != "Fragmented" || placement.Fits.String() != "Fits" {
 		t.Errorf("the reasons are %s and %s", names, placement.Fits)
 	}
 	if got := placement.Reason(200).String(); got != "Reason(200)" {
