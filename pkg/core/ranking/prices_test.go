@@ -240,3 +240,155 @@ func TestSlots(t *testing.T) {
 		}
 	}
 }
+
+// Prices are worked out again, one by one, as the comments define them.
+func TestPricesAreAsDefined(t *testing.T) {
+	approx := cmpopts.EquateApprox(1e-9, 0)
+	for seed := range uint64(300) {
+		random := rand.New(rand.NewPCG(seed, 3))
+		mix, requests, nodes := randomMarket(random)
+		p := NewPrices(mix, nodes)
+		if diff := cmp.Diff(definedLoads(requests, nodes), p.load, approx, cmpopts.EquateEmpty()); diff != "" {
+			t.Errorf("seed %d: loads (-want +got):\n%s", seed, diff)
+		}
+		got := make(map[kind]float64)
+		for _, s := range p.several {
+			got[s.kind] += s.price
+		}
+		if diff := cmp.Diff(definedSlotPrices(requests, nodes), got, approx, cmp.AllowUnexported(kind{})); diff != "" {
+			t.Errorf("seed %d: prices of slots (-want +got):\n%s", seed, diff)
+		}
+	}
+}
+
+// randomMarket returns what some pods have asked for, and nodes of up to three models.
+func randomMarket(random *rand.Rand) (mix Mix, requests []placement.Request, nodes []placement.Node) {
+	for range 1 + random.IntN(10) {
+		r := ask(gpu.Units(1+random.IntN(16)), cpu(int64(random.IntN(3)*1000)), count([]int{1, 2, 4}[random.IntN(3)]))
+		r.Models = []placement.Globs{"", "A", "B,C", "X"}[random.IntN(4)]
+		requests = append(requests, r)
+		mix.Learn(r)
+	}
+	for i := range 1 + random.IntN(4) {
+		inv, model := inventory(), []string{"A", "B", "C"}[random.IntN(3)]
+		var pods []placement.Holding
+		for g := range 1 + random.IntN(4) {
+			d := device(g, []gpu.Units{4, 8, 16}[random.IntN(3)])
+			d.Model, d.Status.Cordoned = model, random.IntN(8) == 0
+			inv.Devices = append(inv.Devices, d)
+			if random.IntN(2) == 0 {
+				pods = append(pods, hold(fmt.Sprint("p", g), ask(gpu.Units(1+random.IntN(4))), g))
+			}
+		}
+		nodes = append(nodes, placement.NewNode(fmt.Sprint("n", i), inv, pods))
+	}
+	return mix, requests, nodes
+}
+
+func definedLoads(requests []placement.Request, nodes []placement.Node) map[string]float64 {
+	all, largest, capacity := make(map[string]float64), make(map[string]gpu.Units), 0.0
+	for _, n := range nodes {
+		for _, d := range n.Devices {
+			all[d.Model] += float64(d.Allocatable)
+			largest[d.Model] = max(largest[d.Model], d.Allocatable)
+			capacity += float64(d.Allocatable)
+		}
+	}
+	loads, asked := make(map[string]float64), 0.0
+	for _, r := range requests {
+		units, _ := r.Share()
+		may, there := []string{}, 0.0
+		for model := range all {
+			if units <= largest[model] && r.Models.MatchModel(model) {
+				may, there = append(may, model), there+all[model]
+			}
+		}
+		demand := float64(units) * float64(r.GPUs())
+		for _, model := range may {
+			loads[model] += demand / there
+		}
+		if len(may) > 0 {
+			asked += demand
+		}
+	}
+	for model := range loads {
+		loads[model] *= capacity / asked
+	}
+	return loads
+}
+
+func definedSlotPrices(requests []placement.Request, nodes []placement.Node) map[kind]float64 {
+	room, mean := 0.0, 0.0
+	for _, n := range nodes {
+		for _, d := range n.Devices {
+			room += float64(d.Free())
+		}
+	}
+	kinds := make(map[kind]float64) // pods
+	for _, r := range requests {
+		units, _ := r.Share()
+		mean += float64(units) * float64(r.GPUs()) / float64(len(requests))
+		if r.GPUs() > 1 {
+			kinds[kind{gpus: r.GPUs(), units: units, models: r.Models}]++
+		}
+	}
+	prices := make(map[kind]float64)
+	for k := range kinds {
+		slots := 0
+		for _, n := range nodes {
+			gpus := 0
+			for _, d := range n.Devices {
+				if d.Free() >= k.units && d.Status.TakesPods() && k.models.MatchModel(d.Model) {
+					gpus++
+				}
+			}
+			slots += gpus / k.gpus
+		}
+		demand := 0.0
+		for o, pods := range kinds {
+			if o.gpus >= k.gpus && o.units >= k.units && (k.models == "" || k.models == o.models) {
+				demand += ahead * room / mean * pods / float64(len(requests)) * float64(o.gpus) / float64(k.gpus)
+			}
+		}
+		prices[k] = float64(k.gpus) * float64(k.units) * float64(k.gpus*k.gpus) * math.Pow(min(1, demand/max(1, float64(slots))), 3) / 50
+	}
+	return prices
+}
+
+func TestMixForgetsAtItsBounds(t *testing.T) {
+	total := func(m Mix) float64 { return m.total }
+	weights := func(m Mix) float64 { return m.seen[kind{gpus: 1, units: 1}] }
+	many, full := learned(slices.Repeat([]placement.Request{ask(1)}, remembered-1)...), Mix{}
+	for i := range maxKinds {
+		full.Learn(ask(gpu.Units(i + 1)))
+	}
+	if total(many) != remembered-1 || total(full) != maxKinds {
+		t.Errorf("%v of %d pods and %v of %d kinds count, want all", total(many), remembered-1, total(full), maxKinds)
+	}
+	many.Learn(ask(1))
+	full.Learn(ask(maxKinds + 1)) // each has been seen once: half of it is left
+	if total(many) != remembered/2 || weights(many) != remembered/2 || total(full) != (maxKinds+1)/2.0 || weights(full) != 0.5 {
+		t.Errorf("%v pods and %v of kinds count, want half of them", total(many), total(full))
+	}
+	full.Learn(ask(1)) // half of a pod is forgotten
+	if len(full.seen) != 1 || weights(full) != 0.75 || total(full) != 0.75 {
+		t.Errorf("%d kinds count as %v pods, want one as 0.75", len(full.seen), total(full))
+	}
+}
+
+// Those that ask for the most together come first, and equals always in one order.
+func TestKindsAreInOneOrder(t *testing.T) {
+	models := func(globs placement.Globs, r placement.Request) placement.Request {
+		r.Models = globs
+		return r
+	}
+	m := learned(ask(4, cpu(2)), models("B", ask(4)), ask(4, count(4)), ask(5), ask(2), ask(2), models("A", ask(4)), ask(4, cpu(1)), ask(4, count(2)))
+	want := []kind{
+		{gpus: 1, units: 5},
+		{gpus: 1, units: 2}, {gpus: 1, units: 4, cpu: 1}, {gpus: 1, units: 4, cpu: 2}, {gpus: 1, units: 4, models: "A"}, {gpus: 1, units: 4, models: "B"},
+		{gpus: 2, units: 2}, {gpus: 4, units: 1},
+	}
+	if diff := cmp.Diff(want, m.kinds(), cmp.AllowUnexported(kind{})); diff != "" {
+		t.Errorf("kinds (-want +got):\n%s", diff)
+	}
+}
