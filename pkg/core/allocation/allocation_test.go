@@ -959,7 +959,9 @@ func TestAdmitSaysForWhichPod(t *testing.T) {
 	c := newCluster(t, 1, inventory(8, 8))
 	two := ask(app("a", 2), app("b", 2))
 	admitted := func(p Pod) Pod { p.Admitted = true; return p }
-	begun := func(name string) []Allocated { return []Allocated{{Namespace: "ns", Name: name, Container: "a", Slots: ids(0, 0, 1)}} }
+	begun := func(name string) []Allocated {
+		return []Allocated{{Namespace: "ns", Name: name, Container: "a", Slots: ids(0, 0, 1)}}
+	}
 	given := func(p Pod, container int) Attributed {
 		return Attributed{Pod: p.Pod, Container: p.Request.Containers.All()[container], Slots: ids(0, 4, 5)}
 	}
