@@ -22,6 +22,7 @@ import (
 var elsewhere = map[string]string{
 	"ctr":                      "loads images on a user's node",
 	"curl":                     "asks what a port-forward has opened on a user's machine",
+	"docker":                   "runs the compilers of published releases; CI does, for each change",
 	"gcloud":                   "Google's cloud",
 	"kind":                     "a cluster in Docker",
 	"kubeadm":                  "a machine of a control plane",

@@ -68,9 +68,9 @@ func (m machine) prepare(ctx context.Context) error {
 	err = m.run(ctx, `PATH=/usr/bin:/bin
 		mkdir path etc local docs
 		cp -r "$CHECKOUT"/docs/packing docs/
-		ln -s "$CHECKOUT"/charts "$CHECKOUT"/config .
+		ln -s "$CHECKOUT"/charts "$CHECKOUT"/config "$CHECKOUT"/test .
 		ln -s "$BUILT" bin
-		ln -s "$BUILT"/{gpumem-sim,kubectl-inspect-gpumem} /bin/{cat,chmod,diff,grep,install} path/`, "BUILT="+filepath.Dir(m.stack.Binary("any")))
+		ln -s "$BUILT"/{gpumem-sim,kubectl-inspect-gpumem} /bin/{bash,cat,chmod,diff,dirname,grep,id,install} path/`, "BUILT="+filepath.Dir(m.stack.Binary("any")))
 	if err != nil {
 		return err
 	}
