@@ -278,7 +278,8 @@ func TestMemoryHasALimit(t *testing.T) {
 }
 
 // Who reaches the ports of probes and metrics is said: none as it comes. The kubelet is on
-// the node of the pod, which a NetworkPolicy lets in anyhow.
+// the node of the pod, which a NetworkPolicy lets in anyhow. A policy of the type Ingress
+// that has no rule lets in none.
 func TestMetricsAreClosed(t *testing.T) {
 	controlPlane := []any{map[string]any{"ipBlock": map[string]any{"cidr": "172.30.0.0/24"}}}
 	verbs := []any{map[string]any{"ports": []any{map[string]any{"port": 8010}}, "from": controlPlane}}
@@ -295,14 +296,17 @@ func TestMetricsAreClosed(t *testing.T) {
 		return []any{map[string]any{"ports": of, "from": monitoring}}
 	}
 	for golden, want := range map[string]map[string]any{
-		"default":         {"gpumem-device-plugin": []any{}, "gpumem-scheduler": []any{}},
-		"extender":        {"gpumem-device-plugin": []any{}, "gpumem-scheduler": []any{}},
-		"existing-secret": {"gpumem-device-plugin": []any{}, "gpumem-extender": verbs},
+		"default":         {"gpumem-device-plugin": nil, "gpumem-scheduler": nil},
+		"extender":        {"gpumem-device-plugin": nil, "gpumem-scheduler": nil},
+		"existing-secret": {"gpumem-device-plugin": nil, "gpumem-extender": verbs},
 		"locked-down":     {"gpumem-device-plugin": append(metrics(8012), page), "gpumem-scheduler": metrics(8011, 10259)},
 	} {
 		got := make(map[string]any)
 		for _, policy := range rendered(t, golden, "NetworkPolicy") {
 			got[fmt.Sprint(at(policy, "metadata", "name"))] = at(policy, "spec", "ingress")
+			if !slices.Contains(list(policy, "spec", "policyTypes"), any("Ingress")) {
+				t.Errorf("%s: %v lets in all", golden, at(policy, "metadata", "name"))
+			}
 		}
 		if diff := cmp.Diff(want, got); diff != "" {
 			t.Errorf("%s: who may come in (-want +got):\n%s", golden, diff)

@@ -80,6 +80,12 @@ func (e *env) uninstall(ctx context.Context, release, namespace, domain string) 
 	if _, err := suite.stack.Helm(ctx, e.cluster, "uninstall", release, "--namespace", namespace, "--wait"); err != nil {
 		e.Error(err)
 	}
+	e.nothingIsLeft(ctx, release, namespace, domain)
+}
+
+// nothingIsLeft checks that of a release that has been taken away, and removes its namespace.
+func (e *env) nothingIsLeft(ctx context.Context, release, namespace, domain string) {
+	e.Helper()
 	if _, err := suite.stack.Kubectl(ctx, e.cluster, "wait", "pods", "--namespace", namespace, "--all", "--for=delete", "--timeout=1m"); err != nil {
 		e.Errorf("its pods do not end: %v", err)
 	}
