@@ -1017,9 +1017,9 @@ func TestAdmitRefuses(t *testing.T) {
 // One that the kubelet lists is asked for, though it has admitted it already: it has lost its records.
 func TestPreferIsForAPodThatTheKubeletLists(t *testing.T) {
 	c := newCluster(t, 1, inventory(8, 8))
-	again, new := pod("again", ask(app("a", 4)), 1), pod("new", ask(app("a", 4)), 0)
+	again, fresh := pod("again", ask(app("a", 4)), 1), pod("new", ask(app("a", 4)), 0)
 	again.Admitted = true
-	c.pods = []Pod{new, again}
+	c.pods = []Pod{fresh, again}
 	s := c.state()
 	for name, want := range map[string]gpu.SlotID{"ns/again": ids(1, 0)[0], "ns/new": ids(0, 0)[0], "ns/other": ids(0, 0)[0]} {
 		s.Listed = map[string]bool{name: true}
@@ -1027,6 +1027,11 @@ func TestPreferIsForAPodThatTheKubeletLists(t *testing.T) {
 		if err != nil || got[0] != want {
 			t.Errorf("where %s is listed, Prefer = %v, %v, want those from %s on", name, got, err, want)
 		}
+	}
+	// Of those that it does not list, one that it has not admitted, though that was given as much before.
+	s.Listed, s.Attributed = nil, []Attributed{{Pod: fresh.Pod, Container: fresh.Request.Containers.All()[0], Slots: ids(0, 4, 5, 6, 7)}}
+	if got, err := Prefer(s, gpu.Memory, slices.Concat(ids(0, 0, 1, 2, 3), ids(1, 0, 1, 2, 3)), nil, 4); err != nil || got[0] != ids(0, 0)[0] {
+		t.Errorf("Prefer = %v, %v, want those of the pod that is not admitted", got, err)
 	}
 }
 
@@ -1041,5 +1046,104 @@ func TestPreferKeepsWhatInitContainersLeft(t *testing.T) {
 			t.Errorf("%v: %v", must, err)
 		}
 		c.checkPreference(got, available, must, 4)
+	}
+}
+
+// What is free is enough where it is exactly what is asked for.
+func TestPreferTakesTheLast(t *testing.T) {
+	c := newCluster(t, 1, inventory(8, 8))
+	last := slices.Concat(ids(0, 1, 3, 5, 7), ids(1, 0, 1, 2))
+	for name, tc := range map[string]struct {
+		pod       Pod
+		available []gpu.SlotID
+		must      []gpu.SlotID
+	}{
+		"of its GPU":                 {pod("p", ask(app("a", 4)), 0), last, nil},
+		"of all that are left":       {pod("p", ask(app("a", 4)), 0), last, ids(0, 1, 3, 5, 7)},
+		"of a GPU that it is to get": {pod("p", ask(app("a", 4))), last, nil},
+	} {
+		c.pods, c.place = []Pod{tc.pod}, true
+		s := c.state()
+		got, err := Prefer(s, gpu.Memory, tc.available, tc.must, 4)
+		if diff := cmp.Diff(ids(0, 1, 3, 5, 7), slices.Sorted(slices.Values(got))); diff != "" || err != nil {
+			t.Errorf("%s: %v, slots (-want +got):\n%s", name, err, diff)
+		}
+		if _, err := Prefer(s, gpu.Memory, tc.available[1:], nil, 4); err == nil {
+			t.Errorf("%s: slots are preferred that are not there", name)
+		}
+		for _, size := range []int{0, -1} {
+			if got, err := Prefer(s, gpu.Memory, tc.available, nil, size); err == nil {
+				t.Errorf("%s: Prefer of %d = %v, want an error", name, size, got)
+			}
+		}
+	}
+}
+
+// A pod that was given nothing is nowhere, and nothing is said of it.
+func TestActualOfAPodThatWaits(t *testing.T) {
+	c := newCluster(t, 1, inventory(8, 8))
+	if diff := cmp.Diff(placement.Assignment{}, Actual(c.state(), pod("p", ask(app("a", 4)), 0))); diff != "" {
+		t.Errorf("Actual (-want +got):\n%s", diff)
+	}
+}
+
+// A pod without a place goes where the kubelet has enough left, also with an init container, as
+// long as nothing that it has is out of sight.
+func TestPreferPlacesWhereTheKubeletHasEnough(t *testing.T) {
+	c := newCluster(t, 1, inventory(8, 8))
+	c.place = true
+	cores := app("a", 4)
+	cores.Cores = 20
+	for name, req := range map[string]placement.Request{"an init container": ask(initial("warm", 4), app("a", 4)), "cores": ask(cores)} {
+		c.pods = []Pod{pod("p", req)}
+		got, err := Prefer(c.state(), gpu.Memory, slices.Concat(ids(0, 0, 1, 2), ids(1, 0, 1, 2, 3)), nil, 4)
+		if diff := cmp.Diff(ids(1, 0, 1, 2, 3), got); diff != "" || err != nil {
+			t.Errorf("with %s, Prefer: %v (-want +got):\n%s", name, err, diff)
+		}
+	}
+}
+
+// What an init container was given out of sight decides for its own pod, and for no other.
+func TestPreferKnowsWhoseInitContainerWasServed(t *testing.T) {
+	warm, a := initial("warm", 2), app("a", 2)
+	warm.Cores, a.Cores = 20, 20
+	other := warm
+	other.Cores = 30
+	seen := pod("seen", ask(app("a", 2)))
+	c := newCluster(t, 1, inventory(8, 8))
+	p := pod("p", ask(warm, a))
+	c.place = true
+	for _, pods := range [][]Pod{{p}, {pod("q", ask(other, a)), p}, {p, pod("q", ask(other, a))}, {seen, p}} {
+		c.pods = pods
+		s := c.state()
+		s.Listed = map[string]bool{"ns/p": true}
+		s.Attributed = []Attributed{{Pod: p.Pod, Container: warm, Slots: ids(1, 0, 1)}}
+		var available []gpu.SlotID
+		for n := range 40 {
+			available = append(available, coreIDs(0, n)[0], coreIDs(1, n)[0])
+		}
+		got, err := Prefer(s, gpu.Cores, available, nil, 20)
+		if err != nil || !strings.HasPrefix(string(got[0]), "00000001-c") {
+			t.Errorf("beside %d pods, Prefer = %v, %v, want cores of the GPU that has the memory", len(pods)-1, got, err)
+		}
+	}
+}
+
+// Both resources of a container that is not listed are one entry, and cores alone are none.
+func TestWhatIsNotListedIsOneEntryOfAContainer(t *testing.T) {
+	p := pod("p", ask(initial("warm", 2), initial("next", 2), initial("cores", 0)))
+	p.Admitted = true
+	given := func(container int, slots []gpu.SlotID) Attributed {
+		return Attributed{Pod: p.Pod, Container: p.Request.Containers.All()[container], Slots: slots}
+	}
+	s := State{Pods: []Pod{p}, Attributed: []Attributed{
+		given(0, ids(0, 0, 1)), given(1, ids(0, 2, 3)), given(2, coreIDs(0, 7)), given(1, coreIDs(0, 2)), given(0, coreIDs(0, 1)),
+	}}
+	want := []Allocated{
+		{Namespace: "ns", Name: "p", Container: "warm", Slots: slices.Concat(ids(0, 0, 1), coreIDs(0, 1))},
+		{Namespace: "ns", Name: "p", Container: "next", Slots: slices.Concat(ids(0, 2, 3), coreIDs(0, 2))},
+	}
+	if diff := cmp.Diff(want, s.WithUnlisted().Allocated); diff != "" {
+		t.Errorf("allocated (-want +got):\n%s", diff)
 	}
 }

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"reflect"
+	"runtime"
 	"slices"
 	"strings"
 	"sync"
@@ -779,7 +780,7 @@ func TestConcurrentAssumePod(t *testing.T) {
 }
 
 // What takes no lock is found by the race detector.
-func TestAllMayBeCalledAtOnce(t *testing.T) {
+func TestAllMayBeCalledAtOnce(*testing.T) {
 	c, real := New(), New()
 	real.SetNode("n", inventory(10))
 	var all sync.WaitGroup
@@ -809,8 +810,8 @@ func TestAllMayBeCalledAtOnce(t *testing.T) {
 		func() { c.Changes() },
 		func() { c.ChangedSince(0) },
 		func() { c.Has(c.Set(slices.Values([]string{"m", "n"})), "n") },
-		func() { c.Refused("m", NewQuestion(ref("p"), ask(1), placement.Binpack)) },
-		func() { c.Refused("m", NewQuestion(ref("p"), ask(2), placement.Binpack)) },
+		func() { _ = c.Refused("m", NewQuestion(ref("p"), ask(1), placement.Binpack)) },
+		func() { _ = c.Refused("m", NewQuestion(ref("p"), ask(2), placement.Binpack)) },
 		func() { c.Nodes() },
 		func() { c.Likely("m") },
 		func() { c.Learn(ask(1)) },
@@ -1149,4 +1150,115 @@ func compare(t *testing.T, c *Cache, w *twin) {
 			t.Errorf("Where(%s) = %q, %t, want %q", o.Pod.UID, on, ok, o.node)
 		}
 	}
+}
+
+func TestChanges(t *testing.T) {
+	c := New()
+	cpu := func(uid string, millicores int64) {
+		c.AddPod("a", placement.Holding{Pod: ref(uid), Request: placement.Request{CPU: millicores}, Admitted: true})
+	}
+	for _, step := range []struct {
+		name    string
+		do      func()
+		changed []string // nodes
+		nodes   int      // there are then
+	}{
+		{"a node comes", func() { c.SetNode("a", inventory(10)) }, []string{"a"}, 1},
+		{"another comes", func() { c.SetNode("b", inventory(10)) }, []string{"b"}, 2},
+		{"it is told of again", func() { c.SetNode("b", inventory(10)) }, []string{"b"}, 2},
+		{"a pod comes", func() { c.AddPod("a", bound("p", ask(3), 0)) }, []string{"a"}, 2},
+		{"one without GPU memory comes", func() { cpu("q", 500) }, []string{"a"}, 2},
+		{"it is told of again", func() { cpu("q", 500) }, nil, 2},
+		{"it is resized", func() { cpu("q", 600) }, []string{"a"}, 2},
+		{"nothing is known of a pod that goes", func() { c.RemovePod("other") }, nil, 2},
+		{"one that has GPU memory is told of without", func() { cpu("p", 0) }, []string{"a"}, 2},
+		{"a node goes that has pods", func() { c.RemoveNode("a") }, nil, 1},
+		{"it goes again", func() { c.RemoveNode("a") }, nil, 1},
+		{"it comes back", func() { c.SetNode("a", inventory(10)) }, []string{"a"}, 2},
+		{"an empty one goes", func() { c.RemoveNode("b") }, nil, 1},
+		{"nothing is expected on a node that is gone", func() { c.Expect(ref("e"), "b", ask(1), placement.Binpack, start) }, nil, 1},
+		{"nor a pod that is somewhere", func() { c.Expect(ref("p"), "a", ask(1), placement.Binpack, start) }, nil, 1},
+	} {
+		before, _ := c.Changes()
+		step.do()
+		changed, now := c.ChangedSince(before)
+		// A node that is gone is none to look at.
+		changed = slices.DeleteFunc(slices.Sorted(slices.Values(changed)), func(name string) bool { return c.Look(name) == nil })
+		if after, nodes := c.Changes(); after != now || nodes != step.nodes || !slices.Equal(changed, step.changed) {
+			t.Errorf("%s: %d nodes, %v of them changed, want %d and %v", step.name, nodes, changed, step.nodes, step.changed)
+		}
+		if c.Unexpect("", start) {
+			t.Errorf("%s: a pod is expected", step.name)
+		}
+	}
+}
+
+// An answer is kept for the next pod that asks for the same, until the node changes.
+func TestAnAnswerIsKept(t *testing.T) {
+	c := New()
+	c.SetNode("n", inventory(10))
+	ask := func(uid string) any { return c.Refused("n", NewQuestion(ref(uid), ask(11), placement.Binpack)) }
+	first := ask("a")
+	if ask("b") != first {
+		t.Error("the second pod that asks for the same gets another answer")
+	}
+	for i := range 7 {
+		_ = c.Refused("n", NewQuestion(ref("c"), placement.Request{CPU: int64(i + 1)}, placement.Binpack))
+	}
+	if ask("d") != first {
+		t.Error("seven other questions drive the answer out")
+	}
+	c.SetNode("n", inventory(10))
+	if ask("e") == first {
+		t.Error("a changed node has the answer of before")
+	}
+}
+
+// A set has the nodes that it was made of, and those that came after it.
+func TestNodeSets(t *testing.T) {
+	c := New()
+	for i := range 64 { // a whole word of bits
+		c.SetNode(fmt.Sprint("n", i), inventory(10))
+	}
+	set := c.Set(slices.Values([]string{"n0", "n63", "unknown"}))
+	c.SetNode("unknown", inventory(10))
+	c.RemoveNode("n1")
+	c.SetNode("n1", inventory(10)) // again, and another
+	for name, want := range map[string]bool{"n0": true, "n1": true, "n2": false, "n62": false, "n63": true, "unknown": true, "gone": false} {
+		if got := c.Has(set, name); got != want {
+			t.Errorf("%s is in the set: %t, want %t", name, got, want)
+		}
+	}
+}
+
+// Readers take no lock, and see nothing that is half done: the race detector watches.
+func TestReadersWhileNodesComeAndGo(t *testing.T) {
+	c := New()
+	c.SetNode("n", inventory(10))
+	var readers sync.WaitGroup
+	done := make(chan struct{})
+	for i := range 4 {
+		readers.Go(func() {
+			for k := 0; ; k++ {
+				select {
+				case <-done:
+					return
+				default:
+				}
+				if len(c.Nodes()) == 0 {
+					t.Error("there is no node")
+				}
+				if refusal := c.Refused("n", NewQuestion(ref("p"), ask(gpu.Units(1+(i+k)%16)), placement.Binpack)); (refusal == nil) != ((i+k)%16 < 10) {
+					t.Errorf("%d units: refused with %v", 1+(i+k)%16, refusal)
+				}
+			}
+		})
+	}
+	for range 500 {
+		c.SetNode("short-lived", inventory(10))
+		runtime.Gosched() // to those who read it
+		c.RemoveNode("short-lived")
+	}
+	close(done)
+	readers.Wait()
 }

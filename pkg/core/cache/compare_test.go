@@ -221,3 +221,18 @@ func FuzzHeal(f *testing.F) {
 		}
 	})
 }
+
+func TestDifferencesAreInOrder(t *testing.T) {
+	c := New()
+	c.SetNode("b", inventory(10))
+	c.SetNode("a", inventory(10))
+	c.AddPod("b", bound("q", ask(1), 0))
+	c.AddPod("a", bound("p", ask(1), 0))
+	var got []string
+	for _, d := range c.Differences(New()) {
+		got = append(got, d.Node+" "+d.Pod.Name)
+	}
+	if diff := cmp.Diff([]string{"a ", "b ", "a p", "b q"}, got); diff != "" {
+		t.Errorf("found (-want +got):\n%s", diff)
+	}
+}

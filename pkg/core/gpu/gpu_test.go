@@ -42,6 +42,7 @@ func TestFormat(t *testing.T) {
 		"a node that has not said":        {3, 0, "0 MiB"},
 		"what would overflow is the most": {math.MaxInt64, 2048, "9223372036854775807 GiB"},
 		"the most of units of one":        {math.MaxInt64, 1, "9223372036854775807 MiB"},
+		"the most that does not overflow": {math.MaxInt64 / 2, 2048, "9223372036854775806 GiB"},
 	}
 	for name, tc := range tests {
 		t.Run(name, func(t *testing.T) {
@@ -60,6 +61,15 @@ func TestInventory(t *testing.T) {
 	}}
 	if got, want := inv.Allocatable(), Units(8); got != want {
 		t.Errorf("Allocatable() = %d, want %d", got, want)
+	}
+	if d, ok := inv.Device("GPU-c"); !ok || d.Allocatable != 2 {
+		t.Errorf("Device(GPU-c) = %+v, %t, want the one with 2 units", d, ok)
+	}
+	for status, want := range map[Status]Units{{}: 8, {Cordoned: true}: 8, {Unhealthy: true}: 6, {Stopped: true}: 6} {
+		inv.Devices[0].Status = status
+		if got := inv.Advertised(); got != want {
+			t.Errorf("with a GPU that is %+v: Advertised() = %d, want %d", status, got, want)
+		}
 	}
 	if d, ok := inv.Device("GPU-b"); !ok || d.Allocatable != 6 {
 		t.Errorf("Device(GPU-b) = %+v, %t, want the one with 6 units", d, ok)

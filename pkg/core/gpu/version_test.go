@@ -14,6 +14,7 @@ func TestVersionAtLeast(t *testing.T) {
 		{"550.54.15", "551", false},
 		{"550", "550.54", false},
 		{"550", "550.0.0", true},
+		{"550.0.1", "550.0.2", false},
 		{"1000", "999.9", true}, // as numbers
 		{"535.104.05", "535.104.5", true},
 		{"615.43-beta", "615", true},
@@ -21,6 +22,7 @@ func TestVersionAtLeast(t *testing.T) {
 		{" 615 ", "615", true},
 		{"", "1", false},
 		{"new", "1", false},
+		{"new", "0", false},
 		{"-1", "0", false},
 		{"", "", true},
 		{"550", "", true},

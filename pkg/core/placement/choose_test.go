@@ -147,6 +147,7 @@ func TestHoldingsOfAnotherUnit(t *testing.T) {
 		"larger, over two GPUs":           {1536, ask(2, count(2)), []int{0, 1}, []gpu.Units{2, 2}, 3},
 		"half of it, which could be said": {512, ask(4), []int{0}, []gpu.Units{4, 0}, 4},
 		"more than can be counted":        {1 << 40, ask(1 << 40), []int{0}, []gpu.Units{1 << 40, 0}, 1 << 40},
+		"one more than can be divided":    {1 << 34, ask(1 << 40), []int{0}, []gpu.Units{1 << 40, 0}, 1 << 40},
 		"on a GPU that is gone":           {2048, ask(3), []int{7}, []gpu.Units{0, 0}, 6},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -167,6 +168,19 @@ func TestHoldingsOfAnotherUnit(t *testing.T) {
 				t.Errorf("the holding itself was changed: %d units", units)
 			}
 		})
+	}
+}
+
+// What is written of a pod in the node's unit, or on a node of no unit, counts as it is written.
+func TestWhatIsWrittenIsConvertedOnlyFromAnotherUnit(t *testing.T) {
+	for _, unit := range []int64{0, 1024} {
+		h := hold("p", ask(3), 0)
+		h.Assignment.Shares[0].Units, h.Assignment.UnitMiB = 5, 1024
+		inv := inventory(device(0, 20))
+		inv.UnitMiB = unit
+		if got := node(inv, h).Devices[0].Requested; got != 5 {
+			t.Errorf("on a node with units of %d MiB, %d count, want 5", unit, got)
+		}
 	}
 }
 
@@ -321,5 +335,43 @@ func checkRoom(t *testing.T, inv gpu.Inventory, holdings []placement.Holding, re
 		if seen[d.UUID] && (units > 0 && d.Requested > d.Allocatable || cores > 0 && d.RequestedCores > gpu.CoresPerDevice) {
 			t.Fatalf("GPU %d holds %d of %d units and %d%% of cores", d.Index, d.Requested, d.Allocatable, d.RequestedCores)
 		}
+	}
+}
+
+// What is made of a node, or of pods, leaves these as they are.
+func TestWhatANodeIsMadeOfDoesNotChange(t *testing.T) {
+	pods := []placement.Holding{hold("c", ask(1), 0), hold("b", ask(1), 0), hold("a", ask(1), 0)}
+	names := func(pods []placement.Holding) (out string) {
+		for _, h := range pods {
+			out += h.Pod.Name
+		}
+		return out
+	}
+	n := node(inventory(device(0, 10)), pods...)
+	n.Devices[0].Pods = slices.Grow(n.Devices[0].Pods, 8)
+	with, other := n.With(hold("d", ask(1), 0)), n.With(hold("e", ask(1), 0))
+	without := with.Without(pods[:2])
+	line := n.WithNominated(pods)
+	for name, got := range map[string][2]string{
+		"given":                {"cba", names(pods)},
+		"the node":             {"abc", names(n.Devices[0].Pods)},
+		"with one more":        {"abcd", names(with.Devices[0].Pods)},
+		"with another":         {"abce", names(other.Devices[0].Pods)},
+		"without two of these": {"ad", names(without.Devices[0].Pods)},
+		"nominated":            {"abc", names(line.Nominated)},
+	} {
+		if got[0] != got[1] {
+			t.Errorf("%s: pods %s, want %s", name, got[1], got[0])
+		}
+	}
+}
+
+func TestPodsAreOrderedByNamespaceNameAndUID(t *testing.T) {
+	want := []placement.PodRef{{Namespace: "a", Name: "b", UID: "3"}, {Namespace: "b", Name: "a", UID: "2"}, {Namespace: "b", Name: "b", UID: "1"}, {Namespace: "b", Name: "b", UID: "2"}}
+	got := slices.Clone(want)
+	slices.Reverse(got)
+	slices.SortFunc(got, placement.PodRef.Compare)
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("in order (-want +got):\n%s", diff)
 	}
 }

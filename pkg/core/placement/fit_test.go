@@ -641,6 +641,7 @@ func TestClientsOfMPS(t *testing.T) {
 	}{
 		{gpu.EnforcementAdvisory, 0, placement.Request{Containers: placement.NewContainers(container(placement.App, 1), container(placement.App, 1))}, placement.Fits},
 		{gpu.EnforcementMPS, 2, placement.Request{Containers: placement.NewContainers(container(placement.App, 1))}, placement.Fits},
+		{gpu.EnforcementMPS, 2, placement.Request{Containers: placement.NewContainers(container(placement.App, 1), container(placement.App, 0))}, placement.Fits}, // the other asks for cores alone
 		{gpu.EnforcementMPS, 0, placement.Request{Containers: placement.NewContainers(container(placement.App, 1), container(placement.App, 1))}, placement.Occupied},
 		{gpu.EnforcementMPS, 3, placement.Request{Containers: placement.NewContainers(container(placement.Sidecar, 1), container(placement.App, 1))}, placement.Occupied},
 		{gpu.EnforcementKernel, 3, placement.Request{Containers: placement.NewContainers(container(placement.App, 1), container(placement.App, 1))}, placement.Occupied},

@@ -76,6 +76,11 @@ func TestPreempt(t *testing.T) {
 		"the least memory among equals": {
 			req: ask(3, high), pods: []placement.Holding{hold("a", ask(9), 0), hold("b", ask(8), 1)}, want: []string{"b"},
 		},
+		"for the sum of cores, on the GPU where it costs the least": {
+			req:      ask(1, cores(50), high),
+			pods:     []placement.Holding{hold("a", ask(4, cores(100)), 0), hold("b", ask(2, cores(100)), 1)},
+			proposed: []string{"a"}, want: []string{"b"},
+		},
 		"of one GPU the less important, though the other is larger": {
 			req: ask(5, high), inv: inventory(device(0, 10)),
 			pods: []placement.Holding{hold("a", ask(5, priority(1)), 0), hold("b", ask(4), 0)}, want: []string{"b"},
@@ -373,4 +378,22 @@ func bestBySearch(req placement.Request, inv gpu.Inventory, pods []placement.Hol
 		}
 	}
 	return best, ok
+}
+
+func TestGuarded(t *testing.T) {
+	got := Guarded([]Budget{{Pods: []string{"a", "b"}, Allowed: 0}, {Pods: []string{"c"}, Allowed: 1}, {Pods: []string{"d"}, Allowed: -1}})
+	if diff := cmp.Diff(map[string]bool{"a": true, "b": true, "d": true}, got); diff != "" {
+		t.Errorf("guarded (-want +got):\n%s", diff)
+	}
+}
+
+// What is given stays in its order.
+func TestPreemptSortsAListOfItsOwn(t *testing.T) {
+	proposed := []placement.Holding{hold("a", ask(1), 0), hold("b", ask(1, priority(1)), 0)} // for CPU: there is room
+	if got, ok := Preempt(ask(2, priority(100)), node(inventory(device(0, 10)), proposed...), proposed, nil); !ok || len(got.Pods) != 2 {
+		t.Errorf("victims %v, %t", namesOf(got.Pods), ok)
+	}
+	if proposed[0].Pod.Name != "a" {
+		t.Errorf("what was proposed is in another order: %v", namesOf(proposed))
+	}
 }

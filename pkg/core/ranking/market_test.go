@@ -41,7 +41,7 @@ func TestReprice(t *testing.T) {
 }
 
 // What takes no lock is found by the race detector.
-func TestAMarketServesAllAtOnce(t *testing.T) {
+func TestAMarketServesAllAtOnce(*testing.T) {
 	var m Market
 	var all sync.WaitGroup
 	for _, call := range []func(){

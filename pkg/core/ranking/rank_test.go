@@ -281,3 +281,33 @@ func TestARankerServesAllAtOnce(t *testing.T) {
 	}
 	all.Wait()
 }
+
+// What was found of a node is kept until the node changes: a second question takes next to no memory.
+func TestWhatWasFoundIsKept(t *testing.T) {
+	var nodes []placement.Node
+	for i := range 64 {
+		nodes = append(nodes, machine(fmt.Sprint("n", i), 64_000, 2, 16))
+	}
+	var r Ranker
+	among, prices := pointers(nodes), NewPrices(learned(ask(4)), nodes)
+	rank := func() { r.Rank(1, Policies{GPU: placement.Binpack}, ask(4), among, prices) }
+	rank()
+	if got := testing.AllocsPerRun(10, rank); got > float64(len(nodes))/2 {
+		t.Errorf("%v allocations for %d nodes that have not changed", got, len(nodes))
+	}
+}
+
+// As much is kept as may be, and then all is forgotten.
+func TestWhatIsKeptIsForgottenAtItsBound(t *testing.T) {
+	node := placement.NewNode("n", inventory(device(0, 8)), nil)
+	weight := 1 + ask(1).Listed()
+	r := Ranker{kept: map[asked]map[string]*ranked{{}: nil}, count: maxKept - weight}
+	r.Rank(1, Policies{GPU: placement.Binpack}, ask(1), []*placement.Node{&node}, nil)
+	if len(r.kept) != 2 {
+		t.Errorf("%d requests are kept, want both", len(r.kept))
+	}
+	r.Rank(1, Policies{GPU: placement.Binpack}, ask(2), []*placement.Node{&node}, nil)
+	if len(r.kept) != 1 || r.count != weight {
+		t.Errorf("%d requests are kept that weigh %d, want the last alone, that weighs %d", len(r.kept), r.count, weight)
+	}
+}
