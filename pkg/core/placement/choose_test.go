@@ -6,6 +6,7 @@ import (
 	"math/rand/v2"
 	"slices"
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 
@@ -375,3 +376,59 @@ func TestPodsAreOrderedByNamespaceNameAndUID(t *testing.T) {
 		t.Errorf("in order (-want +got):\n%s", diff)
 	}
 }
+
+// Of two nodes that one is better for a request that has its group, the model that it likes, and
+// GPUs that are nearer, in this order.
+func TestChoicesCompare(t *testing.T) {
+	req := ask(2, count(2), prefers(placement.Fastest), group("g"))
+	choice := func(held bool, fast, lanes, numaNode int) placement.Choice {
+		inv := inventory(device(0, 8, speed(fast), numa(0)), device(1, 8, speed(fast), numa(numaNode)))
+		if lanes > 0 {
+			inv.Links = append(inv.Links, link(0, 1, lanes))
+		}
+		var pods []placement.Holding
+		if held {
+			pods = append(pods, hold("a", ask(1, group("g")), 0))
+		}
+		c, ok := placement.NewChoice(placement.Binpack, req, node(inv, pods...))
+		if !ok {
+			t.Fatal("the request does not fit")
+		}
+		return c
+	}
+	inOrder := []placement.Choice{
+		choice(true, 50, 0, 1), choice(false, 100, 0, 1), choice(false, 50, 4, 0), choice(false, 50, 2, 1), choice(false, 50, 0, 0), choice(false, 50, 0, 1),
+	}
+	for i, a := range inOrder {
+		for k, b := range inOrder {
+			if got := a.Compare(b); got != cmpOf(i, k) {
+				t.Errorf("choice %d compared with %d: %d", i, k, got)
+			}
+		}
+	}
+}
+
+// The more important pod comes first: by priority, one that has started before one that has not, then by age.
+func TestImportance(t *testing.T) {
+	started := func(second int64, h placement.Holding) placement.Holding {
+		h.Started = time.Unix(second, 0)
+		return h
+	}
+	vip := ask(1)
+	vip.Priority = 1
+	inOrder := []placement.Holding{hold("z", vip), started(1, hold("y", ask(1))), started(2, hold("x", ask(1))), hold("a", ask(1)), hold("b", ask(1))}
+	for i, a := range inOrder {
+		for k, b := range inOrder {
+			if got := placement.MoreImportant(a, b); got != cmpOf(i, k) {
+				t.Errorf("%s compared with %s: %d", a.Pod.Name, b.Pod.Name, got)
+			}
+		}
+	}
+	line := node(inventory(device(0, 8))).WithNominated([]placement.Holding{hold("a", ask(1)), hold("b", ask(1), 0), hold("z", vip)}).Nominated
+	if line[0].Pod.Name != "z" || line[1].Pod.Name != "b" {
+		t.Errorf("%s and %s are first in line, want z, the most important, and then b, the GPU of which is known", line[0].Pod.Name, line[1].Pod.Name)
+	}
+}
+
+// cmpOf is what a comparison of two numbers gives.
+func cmpOf(a, b int) int { return min(1, max(-1, a-b)) }
