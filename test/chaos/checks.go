@@ -34,7 +34,7 @@ type finding struct {
 	text      string
 	facts     string   // lines that explain it
 	pods      []string // that take part, as namespace/name
-	lenient   bool     // the device plugin may be about to mend it
+	lenient   bool     // the device plugin may be about to repair it
 }
 
 func (f finding) String() string { return string(f.invariant) + ": " + f.text }

@@ -44,7 +44,7 @@
 //     pods that gpumem has bound and no one has changed since, they must
 //     hold in each. Where the device plugin has written, they must hold
 //     again within a time, as I5 must. Only the time counts in which all parts
-//     are up: one that is down can mend nothing.
+//     are up: one that is down can repair nothing.
 //
 // At rest, when pods have stopped coming and going and all parts are up, I5 must
 // hold exactly, a pod that is bound must run, and one that waits must have

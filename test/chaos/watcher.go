@@ -18,10 +18,10 @@ import (
 
 const (
 	sampleInterval = 500 * time.Millisecond
-	// mendTime is how long something may be wrong that the device plugin can
-	// mend, counted while all parts are up. Its watches try again up to a minute
+	// repairTime is how long something may be wrong that the device plugin can
+	// repair, counted while all parts are up. Its watches try again up to a minute
 	// after the API server is back: client-go waits longer each time.
-	mendTime = 90 * time.Second
+	repairTime = 90 * time.Second
 	// settleTime is how long parts that have started need before they count as up.
 	settleTime = 3 * time.Second
 )
@@ -54,7 +54,7 @@ type watcher struct {
 type samples struct {
 	kubelets, processes, pods int
 	up                        time.Duration // how long all parts were up
-	longest                   time.Duration // that there was something to mend, while all parts were up
+	longest                   time.Duration // that there was something to repair, while all parts were up
 	wait                      time.Duration // the longest of a pod that fits, after the last fault
 	miscounts                 int           // how often kube-scheduler counted pods that were gone
 }
@@ -209,7 +209,7 @@ func (w *watcher) suspect(findings []finding, elapsed time.Duration) {
 		}
 		lasting[f.text] = age
 		w.samples.longest = max(w.samples.longest, age)
-		if age > mendTime {
+		if age > repairTime {
 			w.report(f)
 		}
 	}

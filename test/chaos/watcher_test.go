@@ -11,7 +11,7 @@ import (
 
 func TestASuspectBecomesAViolationWithTime(t *testing.T) {
 	w := &watcher{log: io.Discard, journal: &journal{}, known: make(map[string]bool), suspects: make(map[string]time.Duration)}
-	mends := finding{invariant: i5, text: "may be mended", lenient: true}
+	repaired := finding{invariant: i5, text: "may be repaired", lenient: true}
 	certain := finding{invariant: i2, text: "certain"}
 	for _, step := range []struct {
 		name     string
@@ -19,13 +19,13 @@ func TestASuspectBecomesAViolationWithTime(t *testing.T) {
 		elapsed  time.Duration
 		want     int // violations
 	}{
-		{"first seen, its age is not known", []finding{mends}, time.Hour, 0},
-		{"seen again while a part is down", []finding{mends}, 0, 0},
-		{"seen for as long as it may be", []finding{mends}, mendTime, 0},
-		{"gone", nil, mendTime, 0},
-		{"back, and young again", []finding{mends}, mendTime, 0},
-		{"seen for too long", []finding{mends}, mendTime + 1, 1},
-		{"counted once", []finding{mends}, mendTime, 1},
+		{"first seen, its age is not known", []finding{repaired}, time.Hour, 0},
+		{"seen again while a part is down", []finding{repaired}, 0, 0},
+		{"seen for as long as it may be", []finding{repaired}, repairTime, 0},
+		{"gone", nil, repairTime, 0},
+		{"back, and young again", []finding{repaired}, repairTime, 0},
+		{"seen for too long", []finding{repaired}, repairTime + 1, 1},
+		{"counted once", []finding{repaired}, repairTime, 1},
 		{"certain at once", []finding{certain}, 0, 2},
 	} {
 		if w.suspect(step.findings, step.elapsed); w.count() != step.want {

@@ -293,7 +293,7 @@ func TestAPolicyThatFailsStopsNoOtherPods(t *testing.T) {
 			_, err = policies.Update(e.ctx, now, metav1.UpdateOptions{})
 		}
 		if err != nil {
-			e.Errorf("mend the policy: %v", err)
+			e.Errorf("repair the policy: %v", err)
 		}
 		e.eventually("the policy works again", func() (bool, string) {
 			_, err := e.dryRun(e.pod("p", 1))

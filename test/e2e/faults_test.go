@@ -90,7 +90,7 @@ func TestBrokenAnnotationsStopNothing(t *testing.T) {
 	}
 	good := node.Annotations["gpumem.dev/inventory"]
 	e.patchNode("node1", "gpumem.dev/inventory", "{broken")
-	e.eventually("the plugin has mended the inventory", func() (bool, string) {
+	e.eventually("the plugin has repaired the inventory", func() (bool, string) {
 		node, err := e.client.CoreV1().Nodes().Get(e.ctx, "node1", metav1.GetOptions{})
 		if err != nil {
 			return false, err.Error()

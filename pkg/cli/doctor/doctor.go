@@ -33,7 +33,8 @@ func NewCommand(f *cmdutil.Factory) *cobra.Command {
 
 It looks at gpumem's own workloads, its admission policies and certificates, at
 what nodes offer, and at pods that ask for GPU memory. It changes nothing. What
-you may not read is not checked, and the output says so.
+you may not read is not checked, and the output says so. What is equally wrong
+with several objects is one finding for people, and one each for programs.
 
 What is younger than a minute may still be starting, and is not judged: a note
 among the findings names it. After an install, --wait judges it too.
@@ -100,8 +101,8 @@ func (o *Options) print(found []doctor.Finding) error {
 	if o.output.ForPrograms() {
 		return o.output.Print(o.Out, table.NewItems("FindingList", found, nil))
 	}
-	for _, f := range found {
-		if _, err := fmt.Fprintf(o.Out, "%-8s%s: %s\n        %s\n", f.Severity, table.Clean(f.Object), table.Clean(f.Wrong), table.Clean(f.Mend)); err != nil {
+	for _, f := range doctor.Alike(found) {
+		if _, err := fmt.Fprintf(o.Out, "%-8s%s: %s\n        %s\n", f.Severity, table.Clean(f.Object), table.Clean(f.Wrong), table.Clean(f.Fix)); err != nil {
 			return err
 		}
 	}

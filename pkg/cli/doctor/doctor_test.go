@@ -63,6 +63,28 @@ func TestDoctor(t *testing.T) {
 	}
 }
 
+// What is wrong with many nodes is one line to read, and one finding each to programs.
+func TestDoctorOfManyNodesThatAreDown(t *testing.T) {
+	client := installed(t, time.Now().Add(-time.Hour))
+	for _, name := range []string{"down-a", "down-b", "down-c", "down-d", "down-e"} {
+		node := clitest.Node(t, name, clitest.Inventory(name, 16))
+		node.Status.Conditions = []v1.NodeCondition{{Type: v1.NodeReady, Status: v1.ConditionUnknown, Reason: "NodeStatusUnknown", Message: "no word of it"}}
+		if err := client.Tracker().Add(node); err != nil {
+			t.Fatal(err)
+		}
+	}
+	stdout, _, err := clirun.Inspect(client, "doctor")
+	want := "error   5 × node down-a, down-b, down-c and 2 more: is NotReady: NodeStatusUnknown: no word of it\n" +
+		"        kubectl describe node NODE says more; its GPUs take no new pods until it is back\n"
+	if stdout != want || err == nil || err.Error() != "5 of 5 findings are errors" {
+		t.Errorf("%v, want:\n%sgot:\n%s", err, want, stdout)
+	}
+	stdout, _, _ = clirun.Inspect(client, "doctor", "-o", "jsonpath={range .items[*]}{.object}: {.fix}\n{end}")
+	if got := strings.Count(stdout, "node down-"); got != 10 || !strings.Contains(stdout, "node down-e: kubectl describe node down-e says more") {
+		t.Errorf("%d names in:\n%s", got, stdout)
+	}
+}
+
 // Nothing is wrong with a cluster that nobody has seen, and nothing right.
 func TestDoctorWithoutACluster(t *testing.T) {
 	client := fake.NewClientset()

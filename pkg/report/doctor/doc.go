@@ -1,5 +1,5 @@
 // Package doctor finds what is wrong with an installation of gpumem, from the
-// objects of its cluster alone, and says how to mend it.
+// objects of its cluster alone, and says how to fix it.
 //
 // Examine and the checks that it is made of are functions of a State: they ask
 // nobody and change nothing. Whoever calls them reads the objects, as far as it

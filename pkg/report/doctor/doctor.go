@@ -36,7 +36,7 @@ type Finding struct {
 	Severity Severity `json:"severity"`
 	Object   string   `json:"object"` // what it is about: "deployment NAMESPACE/NAME", "node NAME"
 	Wrong    string   `json:"wrong"`
-	Mend     string   `json:"mend"`
+	Fix      string   `json:"fix"`
 }
 
 // State is a cluster as it was read.
@@ -226,11 +226,11 @@ func findPlugin(s *State) (plugin *appsv1.DaemonSet, found []Finding) {
 		}
 	}
 	if plugin == nil {
-		mend := install
+		fix := install
 		if len(others) > 0 {
-			mend = fmt.Sprintf("ask about a domain that is installed: --resource-domain=%s; or install this one", strings.Join(others, " or "))
+			fix = fmt.Sprintf("ask about a domain that is installed: --resource-domain=%s; or install this one", strings.Join(others, " or "))
 		}
-		found = append(found, Finding{Error, "cluster", "no device plugin for " + s.Names.Domain() + " is installed", mend})
+		found = append(found, Finding{Error, "cluster", "no device plugin for " + s.Names.Domain() + " is installed", fix})
 	}
 	return plugin, found
 }

@@ -217,7 +217,7 @@ func TestExamine(t *testing.T) {
 	long, soon := now().AddDate(1, 0, 0), now().AddDate(0, 0, 10)
 	for name, tc := range map[string]struct {
 		change func(*State)
-		want   []string // severity, object, what is wrong and how to mend it: the beginning
+		want   []string // severity, object, what is wrong and how to fix it: the beginning
 	}{
 		"all is well": {func(*State) {}, nil},
 		"all is well, with the cluster's own kube-scheduler": {existing(t, long), nil},
@@ -562,10 +562,10 @@ func TestExamine(t *testing.T) {
 				t.Fatalf("%d findings, want %d: %+v", len(found), len(tc.want), found)
 			}
 			for i, f := range found {
-				if f.Mend == "" {
+				if f.Fix == "" {
 					t.Errorf("nothing to do about %+v", f)
 				}
-				if got := fmt.Sprintf("%s|%s|%s|%s", f.Severity, f.Object, f.Wrong, f.Mend); !strings.HasPrefix(got, tc.want[i]) {
+				if got := fmt.Sprintf("%s|%s|%s|%s", f.Severity, f.Object, f.Wrong, f.Fix); !strings.HasPrefix(got, tc.want[i]) {
 					t.Errorf("finding %d:\n%s\nwant it to begin with\n%s", i, got, tc.want[i])
 				}
 			}
@@ -582,7 +582,7 @@ func TestDrainIsAdvisedWhereThereArePods(t *testing.T) {
 		setInventory(t, &s.Nodes[0], inv)
 		s.Nodes[0].Status.Allocatable[s.Names.GPUMem()] = resource.MustParse("14")
 		found := Examine(s)
-		if len(found) != 1 || strings.Contains(found[0].Mend, fmt.Sprintf("drain gpu-a %d --force gives these free; pod ml/runs without a controller: gone for good then", device)) != want {
+		if len(found) != 1 || strings.Contains(found[0].Fix, fmt.Sprintf("drain gpu-a %d --force gives these free; pod ml/runs without a controller: gone for good then", device)) != want {
 			t.Errorf("GPU %d: %+v, want that draining is advised: %t", device, found, want)
 		}
 	}
@@ -645,7 +645,7 @@ func TestWhatComesOffAGPUThatFailed(t *testing.T) {
 			s.Pods = slices.Delete(s.Pods, runs, runs+1)
 		}
 		s.Pods = append(s.Pods, *watcher)
-		if found := Examine(s); len(found) != 1 || !strings.HasSuffix(found[0].Mend, tc.want) {
+		if found := Examine(s); len(found) != 1 || !strings.HasSuffix(found[0].Fix, tc.want) {
 			t.Errorf("%s: %+v, want it to end with %q", name, found, tc.want)
 		}
 	}
@@ -662,7 +662,7 @@ func TestWhoseLogSaysWhyNothingIsOffered(t *testing.T) {
 		setInventory(t, &s.Nodes[0], gpu.Inventory{UnitMiB: 1024})
 		s.Nodes[0].Labels, s.Nodes[1].Labels = nil, labels
 		s.Pods = append(s.Pods, readyPod("device-plugin", "plugin-b", "cpu-1"))
-		i := slices.IndexFunc(Examine(s), func(f Finding) bool { return f.Object == "cluster" && strings.Contains(f.Mend, want) })
+		i := slices.IndexFunc(Examine(s), func(f Finding) bool { return f.Object == "cluster" && strings.Contains(f.Fix, want) })
 		if i < 0 {
 			t.Errorf("want %q in %+v", want, Examine(s))
 		}
@@ -704,7 +704,7 @@ func TestUnreadIsNotEmpty(t *testing.T) {
 		want := []Finding{{Severity: Warning, Object: kind, Wrong: "cannot be read: forbidden"}}
 		got := slices.Clone(Examine(s))
 		for i := range got {
-			got[i].Mend = ""
+			got[i].Fix = ""
 		}
 		if diff := cmp.Diff(want, got); diff != "" {
 			t.Errorf("without %s (-want +got):\n%s", kind, diff)

@@ -194,11 +194,11 @@ func out(node *v1.Node, d gpu.Device, pods tenants) Finding {
 		return Finding{Warning, object, fmt.Sprintf("GPU %d (%s) takes no new pods: %s", d.Index, d.UUID, reasons.Causes(d.Status)),
 			"it takes pods again once the plugin runs there: look at its pod, or at what keeps it off the node" + cordonedToo}
 	}
-	mend := "it takes no new pods and comes back by itself after three good probes; nvidia-smi on the node shows what the driver says" + cordonedToo
+	fix := "it takes no new pods and comes back by itself after three good probes; nvidia-smi on the node shows what the driver says" + cordonedToo
 	if off := pods.off(node.Name, d.Index); off != "" {
-		mend += ". To kube-scheduler the pods on it count against the node's other GPUs: " + off
+		fix += ". To kube-scheduler the pods on it count against the node's other GPUs: " + off
 	}
-	return Finding{Error, object, fmt.Sprintf("GPU %d (%s) is unhealthy%s", d.Index, d.UUID, because(reasons.Causes(d.Status))), mend}
+	return Finding{Error, object, fmt.Sprintf("GPU %d (%s) is unhealthy%s", d.Index, d.UUID, because(reasons.Causes(d.Status))), fix}
 }
 
 // tenants are the pods that hold memory of a GPU, by who makes them anew.

@@ -96,16 +96,16 @@ func checkScheduler(s *State, in installation) (found []Finding) {
 		}
 	}
 	slices.Sort(why)
-	mend := fmt.Sprintf("kubectl -n %s describe deployment %s; kubectl -n %s logs deployment/%s", d.Namespace, d.Name, d.Namespace, d.Name)
+	fix := fmt.Sprintf("kubectl -n %s describe deployment %s; kubectl -n %s logs deployment/%s", d.Namespace, d.Name, d.Namespace, d.Name)
 	scale := fmt.Sprintf("kubectl -n %s scale deployment %s --replicas=2 helps now; see that the chart's value scheduler.replicas is 2 too, or the next helm upgrade undoes it", d.Namespace, d.Name)
 	switch ready := d.Status.ReadyReplicas; {
 	case !old(s, d.ObjectMeta):
 	case wanted == 0:
 		found = append(found, Finding{Error, object, "has no replicas: no pod is placed on a GPU", scale})
 	case ready == 0:
-		found = append(found, Finding{Error, object, withReasons("none of its pods is ready: no pod is placed on a GPU", why), mend})
+		found = append(found, Finding{Error, object, withReasons("none of its pods is ready: no pod is placed on a GPU", why), fix})
 	case in.bundled() && ready < wanted:
-		found = append(found, Finding{Warning, object, withReasons(fmt.Sprintf("%d of %d pods are ready", ready, wanted), why), mend})
+		found = append(found, Finding{Warning, object, withReasons(fmt.Sprintf("%d of %d pods are ready", ready, wanted), why), fix})
 	case !in.bundled() && ready > 1:
 		found = append(found, Finding{Error, object, fmt.Sprintf("%d pods are ready, and only the one that leads may be: each gives away what the other has not seen", ready),
 			"let all run with --leader-elect and one Lease, as the chart has it"})
@@ -294,15 +294,15 @@ func checkResources(s *State, object string, pod *v1.Pod) (found []Finding) {
 		return slices.ContainsFunc(s.Nodes, func(node v1.Node) bool { return api.Offers(&node, resource) })
 	}
 	for _, resource := range s.Names.Unoffered(pod, offered) {
-		wrong, mend := WaitsInVain(s.Names, resource)
-		found = append(found, Finding{Error, object, wrong, mend})
+		wrong, fix := WaitsInVain(s.Names, resource)
+		found = append(found, Finding{Error, object, wrong, fix})
 	}
 	return found
 }
 
 // WaitsInVain says what is wrong with a pod that waits for a resource that gpumem does not
 // know and no node offers, and what to do.
-func WaitsInVain(names api.Names, resource v1.ResourceName) (wrong, mend string) {
+func WaitsInVain(names api.Names, resource v1.ResourceName) (wrong, fix string) {
 	meant := fmt.Sprintf("ask for %s where it is made", names.GPUMem())
 	if _, base, _ := strings.Cut(string(resource), "/"); strings.Contains(base, "core") {
 		meant = fmt.Sprintf("ask for %s, beside %s, where it is made", names.GPUCore(), names.GPUMem())
