@@ -1,6 +1,8 @@
 package allocation
 
 import (
+	"slices"
+
 	"github.com/gpumem/gpumem/pkg/core/gpu"
 	"github.com/gpumem/gpumem/pkg/core/placement"
 )
@@ -44,15 +46,9 @@ func (b *podStates) account(t *podState) gpu.PodAllocation {
 // written of it. One that is on no known GPU counts on each.
 func (s State) understates(p Pod, given gpu.PodAllocation) bool {
 	node := placement.NewNode("", s.Inventory, []placement.Holding{p.Holding})
-	if len(node.Unattributed) > 0 {
-		return false
-	}
-	for _, share := range given.Shares {
-		for _, d := range node.Devices {
-			if d.UUID == share.Device && (d.Requested < share.Units || d.RequestedCores < share.Cores) {
-				return true
-			}
-		}
-	}
-	return false
+	return len(node.Unattributed) == 0 && slices.ContainsFunc(given.Shares, func(share gpu.AllocatedShare) bool {
+		return slices.ContainsFunc(node.Devices, func(d placement.Device) bool {
+			return d.UUID == share.Device && (d.Requested < share.Units || d.RequestedCores < share.Cores)
+		})
+	})
 }

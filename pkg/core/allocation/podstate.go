@@ -40,11 +40,15 @@ func (t *podState) slots() (ids []gpu.SlotID) {
 
 // byPod sorts what is known. Where pods are is left to locate.
 func byPod(s State) *podStates {
-	b := &podStates{State: s, strays: s.Allocated}
+	b := &podStates{State: s}
+	held, known := make(map[[2]string][]Allocated), make(map[[2]string]bool) // by namespace and name
+	for _, h := range s.Allocated {
+		held[[2]string{h.Namespace, h.Name}] = append(held[[2]string{h.Namespace, h.Name}], h)
+	}
 	for _, p := range s.Pods {
-		of := func(h Allocated) bool { return h.Of(p.Pod) }
-		t := &podState{Holding: p.Holding, pod: p, held: those(s.Allocated, of), written: p.Assignment}
-		b.strays = slices.DeleteFunc(slices.Clone(b.strays), of)
+		of := [2]string{p.Pod.Namespace, p.Pod.Name}
+		known[of] = true
+		t := &podState{Holding: p.Holding, pod: p, held: held[of], written: p.Assignment}
 		if t.written.None() {
 			t.written = s.byIndex(p)
 		}
@@ -55,6 +59,7 @@ func byPod(s State) *podStates {
 		}
 		b.pods = append(b.pods, t)
 	}
+	b.strays = those(s.Allocated, func(h Allocated) bool { return !known[[2]string{h.Namespace, h.Name}] })
 	return b
 }
 
