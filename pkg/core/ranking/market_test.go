@@ -15,7 +15,7 @@ func TestReprice(t *testing.T) {
 	nodes := func() []placement.Node { return make([]placement.Node, 8) }
 	m.Learn(placementtest.Ask(4))
 	if got := m.Prices(); got != nil {
-		t.Errorf("prices %v that nobody has made", got)
+		t.Errorf("prices %v before any were made", got)
 	}
 	m.Reprice(8, nodes)
 	last := m.Prices()
