@@ -28,7 +28,7 @@ type replayOptions struct {
 	allocated, fragment string
 }
 
-const replayExample = `  # The pods of a cluster, placed anew by three policies, with four more nodes
+const replayExample = `  # The pods of a cluster, placed again by three policies, with four more nodes
   kubectl inspect gpumem snapshot -o json > cluster.json
   gpumem-sim replay --snapshot cluster.json --policies binpack,spread,best-fit \
     --add-nodes gpu-node-1=4 --html report.html

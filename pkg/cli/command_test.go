@@ -47,7 +47,7 @@ func TestForbidden(t *testing.T) {
 			t.Errorf("what pods hold is not known, and the table says:\n%s", stdout)
 		}
 		stdout, _, err = clirun.Inspect(forbid("pods"), "snapshot")
-		if err == nil || !strings.HasSuffix(err.Error(), "cannot be told without knowing all pods: pods is forbidden: ask your administrator") || stdout != "" {
+		if err == nil || !strings.HasSuffix(err.Error(), "is not known without knowing all pods: pods is forbidden: ask your administrator") || stdout != "" {
 			t.Errorf("snapshot: error %v, and it prints\n%s", err, stdout)
 		}
 		stdout, _, _ = clirun.Inspect(forbid("pods"), "gpus")

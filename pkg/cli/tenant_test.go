@@ -80,7 +80,7 @@ func TestOneNamespaceIsEnough(t *testing.T) {
 					t.Errorf("not once %q on stderr:\n%s", want, stderr)
 				}
 			}
-			if strings.Contains(stdout, "other") || strings.Contains(stdout, "would do") || strings.Contains(stdout, "gone") {
+			if strings.Contains(stdout, "other") || strings.Contains(stdout, "would fit") || strings.Contains(stdout, "gone") {
 				t.Errorf("it says what it cannot know:\n%s", stdout)
 			}
 		})

@@ -176,7 +176,7 @@ func TestSchedulerThatNobodyAsks(t *testing.T) {
 // view says why.
 func TestPodsThatAskForNoMemoryAndWait(t *testing.T) {
 	for resourceName, why := range map[v1.ResourceName]string{
-		"gpumem.dev/gpu-core":   `container "main": gpumem.dev/gpu-core needs gpumem.dev/gpu-mem beside it`,
+		"gpumem.dev/gpu-core":   `container "main": gpumem.dev/gpu-core needs gpumem.dev/gpu-mem too`,
 		"gpumem.dev/gpu-memory": "asks for gpumem.dev/gpu-memory, which no node offers: gpumem does not know it",
 	} {
 		pod := clitest.With(clitest.Pod(t, "ml/odd", "", 0), func(p *v1.Pod) {
@@ -237,7 +237,7 @@ func TestCommandsSayForWhichPodOneWaits(t *testing.T) {
 		{"fit --mem 4 --policy spread", waits, "Fits 5 times in all."},
 		{"explain ml/second", "it fits on none of 1 node; gpu-a comes closest: " + waits, "by GPU memory it fits on 1 of 1 node"},
 		{"pods --waiting ml/second", "gpu-a: " + waits, "by GPU memory it fits on gpu-a"},
-		{"defrag ml/second", "There is room as it is: nobody has to be evicted.\nFor now the pod " + waits + ".\n", "There is room as it is"},
+		{"defrag ml/second", "No pod has to be evicted as it is.\nFor now the pod " + waits + ".\n", "No pod has to be evicted as it is"},
 	} {
 		for want, started := range map[string]*metav1.Time{tc.waits: nil, tc.admitted: {Time: time.Unix(1700000000, 0)}} {
 			first := first.DeepCopy()

@@ -136,11 +136,11 @@ func (s *shape) tightest(n *node) []int {
 func (f *Fleet) put(s *shape, at place) error {
 	n := &f.nodes[at.node]
 	if n.cpu < s.CPU || n.memory < s.Memory || len(at.gpus) != s.GPUs {
-		return fmt.Errorf("node %s has no room for %+v on %d GPUs", n.Name, s.Shape, len(at.gpus))
+		return fmt.Errorf("node %s cannot take %+v on %d GPUs", n.Name, s.Shape, len(at.gpus))
 	}
 	for k, i := range at.gpus {
 		if !s.fitsDevice(&n.gpus[i]) || slices.Contains(at.gpus[:k], i) {
-			return fmt.Errorf("GPU %d of node %s has no room for %+v", i, n.Name, s.Shape)
+			return fmt.Errorf("GPU %d of node %s cannot take %+v", i, n.Name, s.Shape)
 		}
 	}
 	f.move(s, at, 1)

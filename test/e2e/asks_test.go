@@ -205,7 +205,7 @@ func TestMemoryAndCoresOfManyPods(t *testing.T) {
 	}
 	// Cores alone are no request, and the pod says so.
 	e.create(e.pod("cores-alone", 0, onDGX, asking("gpumem.dev/gpu-core", 10)))
-	e.pending("cores-alone", `container "main": gpumem.dev/gpu-core needs gpumem.dev/gpu-mem beside it`)
+	e.pending("cores-alone", `container "main": gpumem.dev/gpu-core needs gpumem.dev/gpu-mem too`)
 }
 
 func TestChoosingAmongModelsAndNeighbours(t *testing.T) {

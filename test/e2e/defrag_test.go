@@ -65,7 +65,7 @@ func TestDefragMakesRoomForAWaitingPod(t *testing.T) {
 	e.pending("large", "fragmented")
 
 	plan, err := suite.stack.Inspect(e.ctx, e.cluster, "defrag", e.namespace+"/large")
-	if err != nil || !strings.Contains(plan, web) || strings.Contains(plan, "bare") || !strings.Contains(plan, "Nobody was evicted") {
+	if err != nil || !strings.Contains(plan, web) || strings.Contains(plan, "bare") || !strings.Contains(plan, "Nothing was evicted") {
 		t.Fatalf("error %v; plan:\n%s", err, plan)
 	}
 	e.untouched(bare, e.get(web))

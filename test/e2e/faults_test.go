@@ -212,7 +212,7 @@ func annotation(key, value string) []byte {
 // with the kubelet.
 func (e *env) agreeOnce(name string) []string {
 	e.Helper()
-	e.eventually("the annotation of "+name+" has been mended", func() (bool, string) {
+	e.eventually("the annotation of "+name+" has been written again", func() (bool, string) {
 		value := e.get(name).Annotations[assignment]
 		return json.Valid([]byte(value)), value
 	})

@@ -113,7 +113,7 @@ func TestCoresAloneWait(t *testing.T) {
 		p.Spec.Containers[0].Resources = v1.ResourceRequirements{Requests: amount, Limits: amount}
 	}))
 	c.waits(t, "cores")
-	if said, want := c.pod(t, "cores").Status.Conditions[0].Message, "gpumem.dev/gpu-core needs gpumem.dev/gpu-mem beside it"; !strings.Contains(said, want) {
+	if said, want := c.pod(t, "cores").Status.Conditions[0].Message, "gpumem.dev/gpu-core needs gpumem.dev/gpu-mem too"; !strings.Contains(said, want) {
 		t.Errorf("it says %q, want %q", said, want)
 	}
 }

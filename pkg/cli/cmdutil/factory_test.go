@@ -49,7 +49,7 @@ func TestCommandsAskByTheClustersPolicy(t *testing.T) {
 		{"fit --mem 12", "Fits once in all.", kept},
 		{"explain ml/waits", "by GPU memory it fits on 1 of 1 node", kept},
 		{"pods --waiting ml/waits", "by GPU memory it fits on gpu-a", kept},
-		{"defrag ml/waits", "There is room as it is", "there   ReplicaSet/owner   4 GiB   gpu-a   gpu-a\n"},
+		{"defrag ml/waits", "No pod has to be evicted as it is", "there   ReplicaSet/owner   4 GiB   gpu-a   gpu-a\n"},
 	} {
 		for policy, want := range map[string]string{"binpack": tc.packed, "spread": tc.spread} {
 			client := fake.NewClientset(append([]runtime.Object{clitest.ExtenderDeployment("gpumem-system", "gpumem.dev", policy)}, objects...)...)

@@ -39,11 +39,11 @@ func (o *Options) makeWay(ctx context.Context, c *crowd, plan defrag.Plan) error
 		case err == nil, !kept, apierrors.IsNotFound(err):
 		case apierrors.IsInvalid(err), apierrors.IsConflict(err): // another has its name
 		default:
-			fmt.Fprintf(o.ErrOut, "warning: room may still be kept for pod %s/%s, by its condition %s: %v\n", c.waits.Namespace, c.waits.Name, api.Reserved, err)
+			fmt.Fprintf(o.ErrOut, "warning: GPUs may still be kept for pod %s/%s, by its condition %s: %v\n", c.waits.Namespace, c.waits.Name, api.Reserved, err)
 		}
 	}()
 	if err := o.keepRoom(ctx, c.waits, plan.Node, plan.Assignment); err != nil {
-		return fmt.Errorf("nobody was evicted: %w", err)
+		return fmt.Errorf("nothing was evicted: %w", err)
 	}
 	kept = true
 	if err := o.evict(ctx, plan); err != nil {
@@ -124,13 +124,13 @@ func (o *Options) arrive(ctx context.Context, c *crowd, plan defrag.Plan) error 
 	})
 	switch {
 	case ctx.Err() != nil && err != nil:
-		return fmt.Errorf("%w; pod %s waits yet, and the room is kept no longer", err, ref)
+		return fmt.Errorf("%w; pod %s waits yet, and nothing is kept for it any longer", err, ref)
 	case late:
 		now = o.clearing(ctx, c, plan)
 	case err != nil || !now.taken:
 		return err
 	}
-	return fmt.Errorf("pod %s waits yet: %s; the room is kept no longer; kubectl inspect gpumem explain %s says more, and the same command plans anew", ref, now.why, ref)
+	return fmt.Errorf("pod %s waits yet: %s; nothing is kept for it any longer; kubectl inspect gpumem explain %s says more, and the same command makes another plan", ref, now.why, ref)
 }
 
 // errGone says that there is nobody any more to make room for.
@@ -151,7 +151,7 @@ func lasting(err error) error {
 func (o *Options) placed(ctx context.Context, pod *v1.Pod) (string, error) {
 	now, err := o.cluster.Client.CoreV1().Pods(pod.Namespace).Get(ctx, pod.Name, metav1.GetOptions{})
 	if apierrors.IsNotFound(err) || err == nil && now.UID != pod.UID {
-		return "", errGone(fmt.Sprintf("pod %s/%s, for which room was made, is gone", pod.Namespace, pod.Name))
+		return "", errGone(fmt.Sprintf("pod %s/%s, for which others were evicted, is gone", pod.Namespace, pod.Name))
 	}
 	if err != nil {
 		return "", err
@@ -199,7 +199,7 @@ func (o *Options) clearing(ctx context.Context, c *crowd, plan defrag.Plan) clea
 	here := cluster.Without(nodes[0], waits.Pod) // it may be there by now
 	chance := facts.Chance(waits, here)
 	if chance.Good() {
-		return clearing{why: "there is room on node " + plan.Node}
+		return clearing{why: "it fits on node " + plan.Node}
 	}
 	leaving := slices.DeleteFunc(here.Holdings(), func(h placement.Holding) bool { return !c.leaves(h.Pod) })
 	if len(leaving) > 0 {
@@ -209,7 +209,7 @@ func (o *Options) clearing(ctx context.Context, c *crowd, plan defrag.Plan) clea
 	if _, refusal := decide.Decide(here.Without(faster), waits.Pod, waits.Request, c.policy); chance.Fits() || refusal != nil {
 		return clearing{why: "node " + plan.Node + ": " + chance.Why()}
 	}
-	return clearing{taken: true, why: "others were faster to take the room on node " + plan.Node + ": " + named(faster)}
+	return clearing{taken: true, why: "others were faster to take the memory on node " + plan.Node + ": " + named(faster)}
 }
 
 // leaves reports whether a pod is one that leaves the GPUs of the plan.

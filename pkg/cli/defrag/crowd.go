@@ -210,13 +210,13 @@ func (c *crowd) print(w io.Writer, plan defrag.Plan, nodes []placement.Node, req
 			indexes = append(indexes, fmt.Sprintf("GPU%d", d.Index))
 		}
 	}
-	fmt.Fprintf(w, "Room for %s: %s of node %s\n", c.what(gpus), strings.Join(indexes, ", "), plan.Node)
+	fmt.Fprintf(w, "Plan for %s: %s of node %s\n", c.what(gpus), strings.Join(indexes, ", "), plan.Node)
 	if len(plan.Moves) == 0 {
 		when := "as it is"
 		if len(c.leaving) > 0 {
 			when = "once " + named(c.leaving) + ", which ends already, is gone"
 		}
-		fmt.Fprintf(w, "There is room %s: nobody has to be evicted.\n", when)
+		fmt.Fprintf(w, "No pod has to be evicted %s.\n", when)
 		if c.waits != nil && len(c.leaving) == 0 {
 			if _, refusal := decide.Decide(at, api.Ref(c.waits), req, c.policy); refusal != nil {
 				fmt.Fprintf(w, "For now the pod %s.\n", reasons.Refusal(refusal))
@@ -226,7 +226,7 @@ func (c *crowd) print(w io.Writer, plan defrag.Plan, nodes []placement.Node, req
 	}
 	fmt.Fprintln(w)
 	table := printers.GetNewTabWriter(w)
-	fmt.Fprintln(table, "NAMESPACE\tPOD\tCONTROLLER\tHOLDS\tFROM\tROOM ON")
+	fmt.Fprintln(table, "NAMESPACE\tPOD\tCONTROLLER\tHOLDS\tFROM\tFITS ON")
 	for _, m := range plan.Moves {
 		to := m.To
 		if to == "" {

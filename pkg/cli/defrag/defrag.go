@@ -72,7 +72,7 @@ affinity; where the pods go is kube-scheduler's decision.`,
 	flags.BoolVar(&o.force, "force", false, "Evict pods too that nothing will make again")
 	flags.StringSliceVar(&o.exclude, "exclude-namespaces", nil, "Evict no pod of these namespaces")
 	flags.BoolVar(&o.apply, "apply", false, "Evict the pods of the plan")
-	flags.DurationVar(&o.timeout, "timeout", o.timeout, "How long to keep the room for POD, and to wait for it to have a node; without it, for evicted pods to be gone and those in their place to have one")
+	flags.DurationVar(&o.timeout, "timeout", o.timeout, "Time limit for POD to be scheduled; without POD, for evicted pods to terminate and their replacements to be scheduled")
 	return cmd
 }
 
@@ -140,23 +140,23 @@ func (o *Options) carryOut(ctx context.Context, c *crowd, plan defrag.Plan, sche
 		return nil
 	}
 	if !o.apply {
-		fmt.Fprintln(o.Out, "Nobody was evicted: --apply does it.")
+		fmt.Fprintln(o.Out, "Nothing was evicted: --apply does it.")
 		return nil
 	}
 	if c.waits == nil {
 		return o.free(ctx, c, plan)
 	}
 	if unserved := c.unserved(o.cluster.Names, schedulers); unserved != "" {
-		return fmt.Errorf("nobody was evicted for pod %s/%s: %s", c.waits.Namespace, c.waits.Name, unserved)
+		return fmt.Errorf("nothing was evicted for pod %s/%s: %s", c.waits.Namespace, c.waits.Name, unserved)
 	}
 	return o.makeWay(ctx, c, plan)
 }
 
 // noPlan says why there is none.
 func (o *Options) noPlan(c *crowd, room defrag.Goal, nodes []placement.Node) error {
-	short := fmt.Sprintf("at most %d evictions (--max-evictions) make no room", o.most)
+	short := fmt.Sprintf("at most %d evictions (--max-evictions) are too few", o.most)
 	if room.Hopeless(nodes) || o.most >= mostPods(nodes) {
-		short = "no evictions make room"
+		short = "no evictions are enough"
 	}
 	overdrawn := ""
 	if n, ok := room.Overdrawn(nodes); ok {

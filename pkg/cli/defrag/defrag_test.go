@@ -40,9 +40,9 @@ func fragmented(t *testing.T) map[string]runtime.Object {
 	}
 }
 
-const planForWaits = `Room for pod ml/waits: GPU0 of node gpu-a
+const planForWaits = `Plan for pod ml/waits: GPU0 of node gpu-a
 
-NAMESPACE   POD   CONTROLLER         HOLDS   FROM    ROOM ON
+NAMESPACE   POD   CONTROLLER         HOLDS   FROM    FITS ON
 ml          x     ReplicaSet/owner   4 GiB   gpu-a   gpu-a
 `
 
@@ -61,8 +61,8 @@ func TestDefragAdvisesToForceWhatHelps(t *testing.T) {
 		cluster[o.name] = clitest.Pod(t, "ml/"+o.name, o.node, o.units, clitest.UUID(o.node, o.gpu))
 	}
 	for _, tc := range []struct{ args, want string }{
-		{"ml/waits", "no evictions make room for pod ml/waits; pods that were left in peace: 4 without a controller"},
-		{"ml/waits --force", "no evictions make room for pod ml/waits"},
+		{"ml/waits", "no evictions are enough for pod ml/waits; pods that were left in peace: 4 without a controller"},
+		{"ml/waits --force", "no evictions are enough for pod ml/waits"},
 	} {
 		if _, _, err := clirun.Inspect(clientOf(cluster), append([]string{"defrag"}, strings.Fields(tc.args)...)...); err == nil || err.Error() != tc.want {
 			t.Errorf("%s: error %v, want %s", tc.args, err, tc.want)
@@ -86,7 +86,7 @@ func TestDefrag(t *testing.T) {
 		evicted []string
 	}{
 		"a plan": {
-			args: []string{"ml/waits"}, want: planForWaits + "Nobody was evicted: --apply does it.\n",
+			args: []string{"ml/waits"}, want: planForWaits + "Nothing was evicted: --apply does it.\n",
 		},
 		"carried out": {
 			args: []string{"-n", "ml", "waits", "--apply"}, want: planForWaits + "pod/x evicted\npod/waits is on node gpu-a\n", evicted: []string{"x"},
@@ -94,18 +94,18 @@ func TestDefrag(t *testing.T) {
 		"no controller": {
 			change: func(c map[string]runtime.Object) { c["x"].(*v1.Pod).OwnerReferences = nil },
 			args:   []string{"ml/waits"},
-			want: "Room for pod ml/waits: GPU1 of node gpu-a\n\n" +
-				"NAMESPACE   POD   CONTROLLER   HOLDS   FROM    ROOM ON\n" +
+			want: "Plan for pod ml/waits: GPU1 of node gpu-a\n\n" +
+				"NAMESPACE   POD   CONTROLLER   HOLDS   FROM    FITS ON\n" +
 				"ml          y     Job/owner    5 GiB   gpu-a   gpu-b\n" +
-				"Nobody was evicted: --apply does it.\n",
+				"Nothing was evicted: --apply does it.\n",
 		},
 		"no controller, and force": {
 			change: func(c map[string]runtime.Object) { c["x"].(*v1.Pod).OwnerReferences = nil },
 			args:   []string{"ml/waits", "--force"},
-			want: "Room for pod ml/waits: GPU0 of node gpu-a\n\n" +
-				"NAMESPACE   POD   CONTROLLER   HOLDS   FROM    ROOM ON\n" +
+			want: "Plan for pod ml/waits: GPU0 of node gpu-a\n\n" +
+				"NAMESPACE   POD   CONTROLLER   HOLDS   FROM    FITS ON\n" +
 				"ml          x     <none>       4 GiB   gpu-a   gpu-a\n" +
-				"Nobody was evicted: --apply does it.\n",
+				"Nothing was evicted: --apply does it.\n",
 		},
 		"a DaemonSet, and a node that takes no pods": {
 			change: func(c map[string]runtime.Object) {
@@ -113,7 +113,7 @@ func TestDefrag(t *testing.T) {
 				clitest.OwnedBy("DaemonSet", c["z"].(*v1.Pod))
 				c["gpu-a"].(*v1.Node).Spec.Unschedulable = true
 			},
-			args: []string{"ml/waits"}, wantErr: "no evictions make room for pod ml/waits; pods that were left in peace: 2 of a DaemonSet",
+			args: []string{"ml/waits"}, wantErr: "no evictions are enough for pod ml/waits; pods that were left in peace: 2 of a DaemonSet",
 		},
 		"who ends holds a GPU that is out of use": {
 			change: func(c map[string]runtime.Object) {
@@ -123,14 +123,14 @@ func TestDefrag(t *testing.T) {
 				c["x"] = clitest.Pod(t, "ml/x", "gpu-a", 10, clitest.UUID("gpu-a", 0))
 				c["x"].(*v1.Pod).DeletionTimestamp, c["x"].(*v1.Pod).Finalizers = new(metav1.Now()), []string{"x/y"}
 			},
-			args: []string{"ml/waits"}, want: "Room for pod ml/waits: GPU1 of node gpu-a\nThere is room once ml/x, which ends already, is gone: nobody has to be evicted.\n",
+			args: []string{"ml/waits"}, want: "Plan for pod ml/waits: GPU1 of node gpu-a\nNo pod has to be evicted once ml/x, which ends already, is gone.\n",
 		},
 		"a free GPU beside one that is out of use": {
 			change: func(c map[string]runtime.Object) {
 				half(c)
 				c["x"] = clitest.OwnedBy("ReplicaSet", clitest.Pod(t, "ml/x", "gpu-a", 16, clitest.UUID("gpu-a", 0)))
 			},
-			want: "Room for a GPU without pods: GPU1 of node gpu-a\nThere is room as it is: nobody has to be evicted.\n",
+			want: "Plan for a GPU without pods: GPU1 of node gpu-a\nNo pod has to be evicted as it is.\n",
 		},
 		"a GPU that is over-committed": {
 			change: func(c map[string]runtime.Object) {
@@ -138,7 +138,7 @@ func TestDefrag(t *testing.T) {
 				c["x"] = clitest.OwnedBy("DaemonSet", clitest.Pod(t, "ml/x", "gpu-a", 14, clitest.UUID("gpu-a", 0)))
 				clitest.OwnedBy("DaemonSet", c["z"].(*v1.Pod))
 			},
-			args: []string{"ml/waits"}, wantErr: "no evictions make room for pod ml/waits; node gpu-a: kube-scheduler counts 4 GiB of pods on GPU0 (over-committed) " +
+			args: []string{"ml/waits"}, wantErr: "no evictions are enough for pod ml/waits; node gpu-a: kube-scheduler counts 4 GiB of pods on GPU0 (over-committed) " +
 				"against the node's other GPUs: kubectl inspect gpumem drain gpu-a 0; pods that were left in peace: 2 of a DaemonSet",
 		},
 		"budgets": {
@@ -151,7 +151,7 @@ func TestDefrag(t *testing.T) {
 					Spec:       policyv1.PodDisruptionBudgetSpec{Selector: &metav1.LabelSelector{MatchLabels: map[string]string{"guarded": "yes"}}},
 				}
 			},
-			args: []string{"ml/waits", "--apply"}, wantErr: "no evictions make room for pod ml/waits; pods that were left in peace: 3 whose PodDisruptionBudget allows no eviction",
+			args: []string{"ml/waits", "--apply"}, wantErr: "no evictions are enough for pod ml/waits; pods that were left in peace: 3 whose PodDisruptionBudget allows no eviction",
 		},
 		"pods of higher priority, or without a controller": {
 			change: func(c map[string]runtime.Object) {
@@ -161,7 +161,7 @@ func TestDefrag(t *testing.T) {
 				c["z"].(*v1.Pod).OwnerReferences = nil
 			},
 			args:    []string{"ml/waits"},
-			wantErr: "no evictions make room for pod ml/waits; pods that were left in peace: 3 of a higher priority",
+			wantErr: "no evictions are enough for pod ml/waits; pods that were left in peace: 3 of a higher priority",
 		},
 		"pods without a controller": {
 			change: func(c map[string]runtime.Object) {
@@ -170,7 +170,7 @@ func TestDefrag(t *testing.T) {
 				}
 			},
 			args:    []string{"ml/waits"},
-			wantErr: "no evictions make room for pod ml/waits; pods that were left in peace: 3 without a controller (--force evicts them)",
+			wantErr: "no evictions are enough for pod ml/waits; pods that were left in peace: 3 without a controller (--force evicts them)",
 		},
 		"a pod of lower priority waits itself": {
 			change: func(c map[string]runtime.Object) {
@@ -180,10 +180,10 @@ func TestDefrag(t *testing.T) {
 				}
 			},
 			args: []string{"ml/waits"},
-			want: "Room for pod ml/waits: GPU0 of node gpu-b\n\n" +
-				"NAMESPACE   POD   CONTROLLER          HOLDS    FROM    ROOM ON\n" +
+			want: "Plan for pod ml/waits: GPU0 of node gpu-b\n\n" +
+				"NAMESPACE   POD   CONTROLLER          HOLDS    FROM    FITS ON\n" +
 				"ml          z     StatefulSet/owner   10 GiB   gpu-b   <none: it will wait>\n" +
-				"Nobody was evicted: --apply does it.\n",
+				"Nothing was evicted: --apply does it.\n",
 		},
 		"more than there are": {
 			change: func(c map[string]runtime.Object) {
@@ -191,31 +191,31 @@ func TestDefrag(t *testing.T) {
 					c[name].(*v1.Pod).Annotations["gpumem.dev/exclusive-group"] = "one"
 				}
 			},
-			args: []string{"ml/waits"}, wantErr: "no evictions make room for pod ml/waits",
+			args: []string{"ml/waits"}, wantErr: "no evictions are enough for pod ml/waits",
 		},
 		"a GPU": {
 			args: []string{},
-			want: strings.Replace(planForWaits, "pod ml/waits", "a GPU without pods", 1) + "Nobody was evicted: --apply does it.\n",
+			want: strings.Replace(planForWaits, "pod ml/waits", "a GPU without pods", 1) + "Nothing was evicted: --apply does it.\n",
 		},
 		"two GPUs": {
-			args: []string{"--gpus", "2"}, wantErr: "no evictions make room for 2 GPUs without pods on one node",
+			args: []string{"--gpus", "2"}, wantErr: "no evictions are enough for 2 GPUs without pods on one node",
 		},
 		"there is room": {
 			change: func(c map[string]runtime.Object) { delete(c, "x") },
 			args:   []string{"ml/waits", "--apply"},
-			want:   "Room for pod ml/waits: GPU0 of node gpu-a\nThere is room as it is: nobody has to be evicted.\n",
+			want:   "Plan for pod ml/waits: GPU0 of node gpu-a\nNo pod has to be evicted as it is.\n",
 		},
 		"a pod that ends already": {
 			change: func(c map[string]runtime.Object) { c["y"].(*v1.Pod).DeletionTimestamp = &metav1.Time{} },
 			args:   []string{"ml/waits"},
-			want:   "Room for pod ml/waits: GPU1 of node gpu-a\nThere is room once ml/y, which ends already, is gone: nobody has to be evicted.\n",
+			want:   "Plan for pod ml/waits: GPU1 of node gpu-a\nNo pod has to be evicted once ml/y, which ends already, is gone.\n",
 		},
 		"a pod that ends already, and one that is evicted": {
 			change: func(c map[string]runtime.Object) {
 				c["y"].(*v1.Pod).DeletionTimestamp = &metav1.Time{}
 				c["more"] = clitest.Pod(t, "ml/more", "gpu-a", 3, clitest.UUID("gpu-a", 1)) // without a controller
 			},
-			args: []string{"ml/waits"}, want: strings.Replace(planForWaits, "gpu-a   gpu-a", "gpu-a   gpu-b", 1) + "Nobody was evicted: --apply does it.\n",
+			args: []string{"ml/waits"}, want: strings.Replace(planForWaits, "gpu-a   gpu-a", "gpu-a   gpu-b", 1) + "Nothing was evicted: --apply does it.\n",
 		},
 		"a node whose kubelet offers nothing": {
 			change: func(c map[string]runtime.Object) {
@@ -223,19 +223,19 @@ func TestDefrag(t *testing.T) {
 				free.Status.Allocatable = nil
 				c["gpu-c"] = free
 			},
-			args: []string{"ml/waits"}, want: planForWaits + "Nobody was evicted: --apply does it.\n",
+			args: []string{"ml/waits"}, want: planForWaits + "Nothing was evicted: --apply does it.\n",
 		},
 		"taints": {
 			change: func(c map[string]runtime.Object) {
 				c["gpu-a"].(*v1.Node).Spec.Taints = []v1.Taint{{Key: "reserved", Effect: v1.TaintEffectNoSchedule}}
 			},
-			args: []string{"ml/waits"}, wantErr: "no evictions make room for pod ml/waits",
+			args: []string{"ml/waits"}, wantErr: "no evictions are enough for pod ml/waits",
 		},
 		"a pod that runs":      {args: []string{"ml/x"}, wantErr: "pod ml/x does not wait: it is on node gpu-a"},
 		"a pod that is not":    {args: []string{"ml/nobody"}, wantErr: `"nobody" not found`},
 		"no GPUs":              {args: []string{"--gpus", "0"}, wantErr: "--gpus is 0, want 1 to 16"},
 		"too many evictions":   {args: []string{"--max-evictions", "99"}, wantErr: "--max-evictions is 99, want 0 to 32"},
-		"no evictions allowed": {args: []string{"ml/waits", "--max-evictions", "0"}, wantErr: "at most 0 evictions (--max-evictions) make no room"},
+		"no evictions allowed": {args: []string{"ml/waits", "--max-evictions", "0"}, wantErr: "at most 0 evictions (--max-evictions) are too few"},
 	}
 	for name, tc := range tests {
 		t.Run(name, func(t *testing.T) {
@@ -294,7 +294,7 @@ func TestDefragSaysWhoElseTookTheRoom(t *testing.T) {
 	client := clientOf(cluster)
 	client.PrependReactor("create", "pods", replace(t, client, "twin"))
 	stdout, _, err := clirun.Inspect(client, "defrag", "ml/waits", "--apply")
-	const want = "pod ml/waits waits yet: others were faster to take the room on node gpu-a: ml/twin; the room is kept no longer; kubectl inspect gpumem explain ml/waits says more, and the same command plans anew"
+	const want = "pod ml/waits waits yet: others were faster to take the memory on node gpu-a: ml/twin; nothing is kept for it any longer; kubectl inspect gpumem explain ml/waits says more, and the same command makes another plan"
 	if err == nil || err.Error() != want || !strings.HasSuffix(stdout, "pod/x evicted\n") {
 		t.Errorf("error %v, want %q; output:\n%s", err, want, stdout)
 	}
@@ -344,7 +344,7 @@ func TestDefragEvictsNobodyForAPodThatNobodyPlaces(t *testing.T) {
 	cluster["waits"].(*v1.Pod).Spec.SchedulingGates = []v1.PodSchedulingGate{{Name: "example.com/quota"}}
 	client := clientOf(cluster)
 	_, _, err := clirun.Inspect(client, "defrag", "ml/waits", "--apply")
-	if want := "nobody was evicted for pod ml/waits: it has scheduling gates"; err == nil || !strings.HasPrefix(err.Error(), want) || len(evictions(client)) > 0 {
+	if want := "nothing was evicted for pod ml/waits: it has scheduling gates"; err == nil || !strings.HasPrefix(err.Error(), want) || len(evictions(client)) > 0 {
 		t.Errorf("error %v, want %q; evicted: %v", err, want, evictions(client))
 	}
 }
@@ -353,7 +353,7 @@ func TestDefragSaysThatThePodWaitsForSomethingElse(t *testing.T) {
 	client := clientOf(fragmented(t))
 	client.PrependReactor("create", "pods", replace(t, client, ""))
 	_, stderr, err := clirun.Inspect(client, "defrag", "ml/waits", "--apply", "--timeout", "1ms")
-	const want = "pod ml/waits waits yet: there is room on node gpu-a; the room is kept no longer; kubectl inspect gpumem explain ml/waits says more, and the same command plans anew"
+	const want = "pod ml/waits waits yet: it fits on node gpu-a; nothing is kept for it any longer; kubectl inspect gpumem explain ml/waits says more, and the same command makes another plan"
 	if err == nil || err.Error() != want || stderr != "waiting for pod/waits to be placed\n" {
 		t.Errorf("error %v, want %q; said:\n%s", err, want, stderr)
 	}
@@ -410,8 +410,8 @@ func TestDefragSeesWhatIsKeptForOthers(t *testing.T) {
 		args []string
 		want string
 	}{
-		"a pod": {[]string{"ml/waits"}, "Room for pod ml/waits: GPU1 of node gpu-a\n\nNAMESPACE   POD   CONTROLLER   HOLDS   FROM    ROOM ON\nml          y     Job/owner    5 GiB   gpu-a   gpu-b\n"},
-		"a GPU": {nil, "Room for a GPU without pods: GPU1 of node gpu-a\n\nNAMESPACE   POD   CONTROLLER   HOLDS   FROM    ROOM ON\nml          y     Job/owner    5 GiB   gpu-a   gpu-b\n"},
+		"a pod": {[]string{"ml/waits"}, "Plan for pod ml/waits: GPU1 of node gpu-a\n\nNAMESPACE   POD   CONTROLLER   HOLDS   FROM    FITS ON\nml          y     Job/owner    5 GiB   gpu-a   gpu-b\n"},
+		"a GPU": {nil, "Plan for a GPU without pods: GPU1 of node gpu-a\n\nNAMESPACE   POD   CONTROLLER   HOLDS   FROM    FITS ON\nml          y     Job/owner    5 GiB   gpu-a   gpu-b\n"},
 	} {
 		for _, stays := range []bool{false, true} {
 			cluster := fragmented(t)
@@ -445,7 +445,7 @@ func TestDefragWaitsForWhoEndsAlready(t *testing.T) {
 		return false, nil, nil
 	})
 	stdout, _, err := clirun.Inspect(client, "defrag", "ml/waits", "--apply")
-	if err != nil || !strings.HasSuffix(stdout, "There is room once ml/x, which ends already, is gone: nobody has to be evicted.\npod/waits is on node gpu-a\n") || len(evictions(client)) > 0 {
+	if err != nil || !strings.HasSuffix(stdout, "No pod has to be evicted once ml/x, which ends already, is gone.\npod/waits is on node gpu-a\n") || len(evictions(client)) > 0 {
 		t.Errorf("error %v, evicted %v; output:\n%s", err, evictions(client), stdout)
 	}
 }
@@ -524,7 +524,7 @@ func TestDefragEvictsNobodyWhereItMayKeepNoRoom(t *testing.T) {
 		return true, nil, apierrors.NewForbidden(v1.Resource("pods/status"), "waits", nil)
 	})
 	_, _, err := clirun.Inspect(client, "defrag", "ml/waits", "--apply")
-	if want := "nobody was evicted: status of pod ml/waits: "; err == nil || !strings.HasPrefix(err.Error(), want) || len(evictions(client)) > 0 {
+	if want := "nothing was evicted: status of pod ml/waits: "; err == nil || !strings.HasPrefix(err.Error(), want) || len(evictions(client)) > 0 {
 		t.Errorf("error %v, want %q; evicted: %v", err, want, evictions(client))
 	}
 }

@@ -36,7 +36,7 @@ func TestDoctor(t *testing.T) {
 	for _, want := range []string{
 		"error   cluster: no device plugin for gpumem.dev is installed\n        helm upgrade --install gpumem",
 		"error   cluster: no extender for gpumem.dev is installed",
-		"error   pod ml/lost: GPU memory is held that no device plugin offers",
+		"error   pod ml/lost: GPU memory is allocated that no device plugin offers",
 		"error   pod ml/misspelt: asks for gpumem.dev/gpu-memory, which no node offers",
 		"warning configmaps: cannot be read: configmaps is forbidden: not for you",
 	} {

@@ -112,12 +112,12 @@ func (o *Options) drain(ctx context.Context, nodeName, which string) error {
 	if err != nil {
 		return err
 	}
-	stays := fmt.Sprintf("The GPU stays cordoned; to undo that: kubectl inspect gpumem uncordon %s %d", nodeName, device.Index)
+	undo := fmt.Sprintf("The GPU is still cordoned; to undo that: kubectl inspect gpumem uncordon %s %d", nodeName, device.Index)
 	if err := o.empty(ctx, nodeName, device.UUID); err != nil {
-		return fmt.Errorf("%w\n%s", err, stays)
+		return fmt.Errorf("%w\n%s", err, undo)
 	}
 	fmt.Fprintf(o.Out, "gpu/%s/%d drained\n", nodeName, device.Index)
-	fmt.Fprintln(o.ErrOut, stays)
+	fmt.Fprintln(o.ErrOut, undo)
 	return nil
 }
 
@@ -165,7 +165,7 @@ func (o *Options) evictable(ctx context.Context, nodeName string, id gpu.UUID) (
 		switch {
 		case pod.Spec.NodeName != nodeName || !o.isOn(&pod, id):
 		case owner != nil && owner.Kind == "DaemonSet" && o.ignoreDaemonSets:
-			fmt.Fprintf(o.ErrOut, "warning: pod %s/%s is of a DaemonSet and stays\n", pod.Namespace, pod.Name)
+			fmt.Fprintf(o.ErrOut, "warning: pod %s/%s is of a DaemonSet and is left\n", pod.Namespace, pod.Name)
 		case owner != nil && owner.Kind == "DaemonSet":
 			errs = append(errs, fmt.Errorf("pod %s/%s is of a DaemonSet, which would make it again: --ignore-daemonsets leaves it", pod.Namespace, pod.Name))
 		case owner == nil && !o.force:

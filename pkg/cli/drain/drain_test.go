@@ -45,7 +45,7 @@ func TestDrainEvictsThePodsOfTheGPUAlone(t *testing.T) {
 		t.Errorf("evicted (-want +got):\n%s", diff)
 	}
 	if clitest.CordonedOn(t, client, "gpu-a") != string(here) || !strings.HasSuffix(stdout, "gpu/gpu-a/0 drained\n") ||
-		stderr != "The GPU stays cordoned; to undo that: kubectl inspect gpumem uncordon gpu-a 0\n" {
+		stderr != "The GPU is still cordoned; to undo that: kubectl inspect gpumem uncordon gpu-a 0\n" {
 		t.Errorf("cordoned %q, says:\n%s%s", clitest.CordonedOn(t, client, "gpu-a"), stdout, stderr)
 	}
 }
@@ -67,7 +67,7 @@ func TestDrainIsInterrupted(t *testing.T) {
 		interrupt()
 		return true, nil, apierrors.NewTooManyRequests("its budget needs it", 0)
 	})
-	const want = "interrupted: not gone yet: ml/held\nThe GPU stays cordoned"
+	const want = "interrupted: not gone yet: ml/held\nThe GPU is still cordoned"
 	if err := clirun.Until(ctx, client, "drain", "gpu-a", "0"); err == nil || !strings.HasPrefix(err.Error(), want) {
 		t.Errorf("error %v, want %s", err, want)
 	}
@@ -76,7 +76,7 @@ func TestDrainIsInterrupted(t *testing.T) {
 func TestDrainRefusesPodsThatNothingMakesAgain(t *testing.T) {
 	client := fake.NewClientset(clitest.Node(t, "gpu-a", clitest.Inventory("gpu-a", 16)), clitest.Pod(t, "ml/alone", "gpu-a", 4, clitest.UUID("gpu-a", 0)))
 	evicted := clitest.Evicting(client)
-	const undo = "The GPU stays cordoned; to undo that: kubectl inspect gpumem uncordon gpu-a 0"
+	const undo = "The GPU is still cordoned; to undo that: kubectl inspect gpumem uncordon gpu-a 0"
 	if _, _, err := clirun.Inspect(client, "drain", "gpu-a", "0"); err == nil || !strings.HasPrefix(err.Error(), "nothing was evicted") ||
 		!strings.HasSuffix(err.Error(), undo) || len(*evicted) > 0 {
 		t.Errorf("%v, evicted %v", err, *evicted)
@@ -100,7 +100,7 @@ func TestDrainMindsDaemonSetsOfTheGPUAlone(t *testing.T) {
 	if _, _, err := clirun.Inspect(client, "drain", "gpu-a", "0"); err == nil || !strings.Contains(err.Error(), "pod ml/agent is of a DaemonSet") || strings.Contains(err.Error(), "elsewhere") {
 		t.Errorf("%v", err)
 	}
-	if _, stderr, err := clirun.Inspect(client, "drain", "gpu-a", "0", "--ignore-daemonsets"); err != nil || !strings.Contains(stderr, "ml/agent is of a DaemonSet and stays") {
+	if _, stderr, err := clirun.Inspect(client, "drain", "gpu-a", "0", "--ignore-daemonsets"); err != nil || !strings.Contains(stderr, "ml/agent is of a DaemonSet and is left") {
 		t.Errorf("%v\n%s", err, stderr)
 	}
 	if len(*evicted) > 0 {
@@ -114,7 +114,7 @@ func TestDrainAsksAgain(t *testing.T) {
 	const (
 		asks   = "evicting pod ml/kept\n"
 		again  = "error when evicting pods/\"kept\" -n \"ml\" (will retry after 5s): its budget needs it\n"
-		stays  = "The GPU stays cordoned; to undo that: kubectl inspect gpumem uncordon gpu-a 0"
+		stays  = "The GPU is still cordoned; to undo that: kubectl inspect gpumem uncordon gpu-a 0"
 		begins = "gpu/gpu-a/0 cordoned\n"
 	)
 	for name, tc := range map[string]struct {

@@ -47,7 +47,7 @@ func TestExplainOfPodsThatHoldNothing(t *testing.T) {
 	for pod, want := range map[string]string{
 		"ml/refused": "Pod ml/refused has ended, and holds nothing any more: UnexpectedAdmissionError: Pod was rejected: requested number of devices unavailable\n" +
 			"Asks for:  3 GiB on one GPU\nNode:      gpu-a\n" +
-			"To do:     the node was chosen without asking gpumem, by spec.nodeName, or by scheduler default-scheduler: create the pod anew without nodeName, its schedulerName being that of gpumem's scheduler; " +
+			"To do:     the node was chosen without asking gpumem, by spec.nodeName, or by scheduler default-scheduler: create the pod again without nodeName, its schedulerName being that of gpumem's scheduler; " +
 			"docs/troubleshooting.md#a-pod-fails-with-unexpectedadmissionerror says what the message means\n",
 		"ml/ended": "Pod ml/ended has ended, and holds nothing any more\nNode:      gpu-a\n",
 		"ml/there": "Pod ml/there is on a node, and its request cannot be read: annotation gpumem.dev/policy: policy \"best\": want binpack, spread or exclusive\nNode:      gpu-a\nGPU:       not known yet\n",
@@ -175,7 +175,7 @@ func TestExplainSaysHowPreferredModelsAre(t *testing.T) {
 		return clitest.Pod(t, "ml/other-"+string(on), "gpu-b", units, on)
 	}
 	cluster := fake.NewClientset
-	const room = "there is room; a pod that is placed is not moved"
+	const room = "it would fit; a pod that is placed is not moved"
 	for name, tc := range map[string]struct {
 		client *fake.Clientset
 		want   []string
@@ -224,9 +224,9 @@ func TestExplainSaysHowThePodsGPUIs(t *testing.T) {
 		want   string
 	}{
 		"healthy":        {gpu.Status{}, "StatefulSet", ""},
-		"of a DaemonSet": {gpu.Unhealthy("XID 79"), "DaemonSet", "Health:    GPU1 is unhealthy (XID 79): kubectl delete pod --namespace ml p has its DaemonSet make it anew on another, if one that it may use has room\n"},
-		"unhealthy":      {gpu.Unhealthy("XID 79"), "StatefulSet", "Health:    GPU1 is unhealthy (XID 79): kubectl delete pod --namespace ml p has its StatefulSet make it anew on another, if one that it may use has room\n"},
-		"a bare pod":     {gpu.Unhealthy("XID 79"), "", "Health:    GPU1 is unhealthy (XID 79): made anew the pod is placed on another, if one that it may use has room, and it has no controller that would do so\n"},
+		"of a DaemonSet": {gpu.Unhealthy("XID 79"), "DaemonSet", "Health:    GPU1 is unhealthy (XID 79): kubectl delete pod --namespace ml p has its DaemonSet create it again on another GPU, if it fits on one\n"},
+		"unhealthy":      {gpu.Unhealthy("XID 79"), "StatefulSet", "Health:    GPU1 is unhealthy (XID 79): kubectl delete pod --namespace ml p has its StatefulSet create it again on another GPU, if it fits on one\n"},
+		"a bare pod":     {gpu.Unhealthy("XID 79"), "", "Health:    GPU1 is unhealthy (XID 79): delete the pod to have it placed on another GPU, if it fits on one, and create it again yourself: it has no controller\n"},
 		"plugin stopped": {gpu.Status{Stopped: true}, "StatefulSet", "Health:    GPU1 takes no new pods, for its device plugin is stopped or being replaced; those that are there go on\n"},
 		"cordoned":       {gpu.Status{Cordoned: true}, "StatefulSet", "Health:    GPU1 is cordoned: it takes no new pods, and those that are there stay\n"},
 	} {
@@ -247,7 +247,7 @@ func TestExplainSaysHowThePodsGPUIs(t *testing.T) {
 func TestExplainOfAPodWhoseGPUIsGone(t *testing.T) {
 	pod := clitest.With(clitest.Pod(t, "ml/p", "gpu-a", 5, "GPU-gone"), func(p *v1.Pod) { p.Annotations["gpumem.dev/gpu-index"] = "0" })
 	stdout, _, err := clirun.Inspect(fake.NewClientset(clitest.Node(t, "gpu-a", clitest.Inventory("gpu-a", 16)), pod), "explain", "ml/p")
-	want := "GPU:       ?\nHealth:    it has GPU-gone, which the node does not offer any more: if that is gone for good, made anew the pod is placed on another, if one that it may use has room\n"
+	want := "GPU:       ?\nHealth:    it has GPU-gone, which the node does not offer any more: if that is gone for good, delete the pod to have it placed on another GPU, if it fits on one\n"
 	if err != nil || !strings.Contains(stdout, want) {
 		t.Errorf("error %v, want %q in:\n%s", err, want, stdout)
 	}
@@ -261,7 +261,7 @@ func TestExplainOfAPlacedPodWhereNotAllPodsMayBeRead(t *testing.T) {
 	client := fake.NewClientset(clitest.Node(t, "gpu-a", clitest.Inventory("gpu-a", 16)), clitest.Node(t, "gpu-b", quick), pod)
 	clitest.Forbid(client, "pods")
 	stdout, _, err := clirun.Inspect(client, "explain", "ml/p")
-	if want := "has put it; how its GPUs are cannot be told without knowing all pods: "; err != nil || !strings.Contains(stdout, want) || strings.Contains(stdout, "Preferred") || strings.Contains(stdout, "VERDICT") {
+	if want := "has put it; the state of its GPUs is not known without knowing all pods: "; err != nil || !strings.Contains(stdout, want) || strings.Contains(stdout, "Preferred") || strings.Contains(stdout, "VERDICT") {
 		t.Errorf("error %v, want %q and no GPUs in:\n%s", err, want, stdout)
 	}
 }
@@ -282,9 +282,9 @@ func TestExplainSaysWhoChoseTheGPU(t *testing.T) {
 	for pod, want := range map[string]string{
 		"ml/ours":    "is on a node, where scheduler gpumem-scheduler has put it\n",
 		"ml/pinned":  "is on a node that was chosen without asking gpumem, by spec.nodeName: the node's device plugin chose the GPU\n",
-		"ml/renamed": "is on a node, where scheduler old-name has put it, which is not known to ask gpumem now: if it does not, a pod that is made anew needs schedulerName gpumem-scheduler\n",
+		"ml/renamed": "is on a node, where scheduler old-name has put it, which is not known to ask gpumem now: if it does not, a new pod needs schedulerName gpumem-scheduler\n",
 		"ml/two":     "has put it; annotation gpumem.dev/assignment: it names 1 GPUs, and the pod asks for 3 (annotation gpumem.dev/gpu-count): until they agree the pod counts on each GPU of its node\n",
-		"ml/theirs":  "is on a node that was chosen without asking gpumem, by spec.nodeName, or by scheduler default-scheduler: the node's device plugin chose the GPU; pods with schedulerName gpumem-scheduler go where there is room on one GPU\n",
+		"ml/theirs":  "is on a node that was chosen without asking gpumem, by spec.nodeName, or by scheduler default-scheduler: the node's device plugin chose the GPU; pods with schedulerName gpumem-scheduler go where they fit on one GPU\n",
 	} {
 		if stdout, _, err := clirun.Inspect(client, "explain", pod); err != nil || !strings.Contains(stdout, want) {
 			t.Errorf("error %v, want %q in:\n%s", err, want, stdout)
@@ -301,9 +301,9 @@ func TestExplainSaysWhoChoseTheNodeOfAPodThatWasRefused(t *testing.T) {
 	client := fake.NewClientset(clitest.Node(t, "gpu-a", clitest.Inventory("gpu-a", 16)), clitest.SchedulerConfig(),
 		refuse("ml/ours", "gpumem-scheduler", clitest.UUID("gpu-a", 0)), refuse("ml/pinned", "gpumem-scheduler"), refuse("ml/theirs", "default-scheduler"),
 		clitest.With(refuse("ml/evicted", "gpumem-scheduler", clitest.UUID("gpu-a", 0)), func(p *v1.Pod) { p.Status.Reason = "Evicted" }))
-	const anew = "create the pod anew without nodeName, its schedulerName being gpumem-scheduler; docs/troubleshooting.md#"
+	const anew = "create the pod again without nodeName, its schedulerName being gpumem-scheduler; docs/troubleshooting.md#"
 	for pod, want := range map[string]string{
-		"ml/ours":    "GPU:       0\nTo do:     scheduler gpumem-scheduler had chosen the node and the GPU: delete the pod, and create it anew where no controller does; docs/troubleshooting.md#",
+		"ml/ours":    "GPU:       0\nTo do:     scheduler gpumem-scheduler had chosen the node and the GPU: delete the pod, and create it again where no controller does; docs/troubleshooting.md#",
 		"ml/pinned":  "Node:      gpu-a\nTo do:     the node was chosen without asking gpumem, by spec.nodeName: " + anew,
 		"ml/theirs":  "Node:      gpu-a\nTo do:     the node was chosen without asking gpumem, by spec.nodeName, or by scheduler default-scheduler: " + anew,
 		"ml/evicted": "Evicted: Pod was rejected\nAsks for:  3 GiB on one GPU\nNode:      gpu-a\nGPU:       0\n",
@@ -362,7 +362,7 @@ func TestExplainShowsCoresWhereTheyAreOffered(t *testing.T) {
 		want string
 	}{
 		{offering, "NODE   GPU  MODEL        TAKEN/TOTAL  FREE    FREE-CORE(%)  VERDICT\n" +
-			"gpu-a  0    NVIDIA A100  3/16 GiB     13 GiB  70            would do\n"},
+			"gpu-a  0    NVIDIA A100  3/16 GiB     13 GiB  70            fits\n"},
 		{clitest.Node(t, "gpu-a", clitest.Inventory("gpu-a", 16)), "NODE   GPU  MODEL        TAKEN/TOTAL  FREE    VERDICT\n"},
 	} {
 		stdout, _, err := clirun.Inspect(fake.NewClientset(tc.node, holds, waits), "explain", "ml/waits")
@@ -375,9 +375,9 @@ func TestExplainShowsCoresWhereTheyAreOffered(t *testing.T) {
 func TestExplainSaysAllThatAPodAsksFor(t *testing.T) {
 	for want, annotations := range map[string]map[string]string{
 		"on one GPU": nil,
-		"on each of 2 GPUs matching A100*,!*PCIe,GPU-4*": {"gpu-count": "2", "gpu-model": "A100*,!*PCIe", "gpu-uuid": "GPU-4*"},
-		"on one GPU, of the fastest model that has room": {"gpu-model-preference": "fastest"},
-		`on one GPU, of the slowest model that has room, beside pods of gpu-group "a" if there is room, apart from pods of exclusive-group "b", at the level mps or a stronger one`: {
+		"on each of 2 GPUs matching A100*,!*PCIe,GPU-4*":   {"gpu-count": "2", "gpu-model": "A100*,!*PCIe", "gpu-uuid": "GPU-4*"},
+		"on one GPU, of the fastest model that it fits on": {"gpu-model-preference": "fastest"},
+		`on one GPU, of the slowest model that it fits on, on one GPU with pods of gpu-group "a" where it fits, apart from pods of exclusive-group "b", at the level mps or a stronger one`: {
 			"gpu-model-preference": "cheapest", "gpu-group": "a", "exclusive-group": "b", "enforcement": "mps",
 		},
 	} {
@@ -406,7 +406,7 @@ func TestExplainWithoutTheOtherPods(t *testing.T) {
 	client := fake.NewClientset(clitest.Node(t, "gpu-a", clitest.Inventory("gpu-a", 16)), clitest.Pod(t, "ml/waits", "", 3))
 	clitest.Forbid(client, "pods")
 	stdout, _, err := clirun.Inspect(client, "explain", "ml/waits")
-	if want := "waits, and its scheduler has not said why"; err != nil || !strings.Contains(stdout, want) || strings.Contains(stdout, "would do") {
+	if want := "waits, and its scheduler has not said why"; err != nil || !strings.Contains(stdout, want) || strings.Contains(stdout, "would fit") {
 		t.Errorf("error %v, want %q in:\n%s", err, want, stdout)
 	}
 }

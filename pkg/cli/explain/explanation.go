@@ -142,7 +142,7 @@ func (o *Options) lookThere(ctx context.Context, e *explanation, pod *v1.Pod, as
 	}
 	there := o.whyThere(ctx, pod)
 	if facts.PodsUnknown {
-		return there + "; how its GPUs are cannot be told without knowing all pods: " + facts.WhyUnknown
+		return there + "; the state of its GPUs is not known without knowing all pods: " + facts.WhyUnknown
 	}
 	a, err := o.cluster.Names.AssignmentOf(pod)
 	if err != nil || a.None() {
@@ -201,16 +201,16 @@ func (e *explanation) has(a placement.Assignment, n placement.Node, pod *v1.Pod)
 }
 
 // placedAnew is what becomes of a pod that loses its GPU.
-const placedAnew = "made anew the pod is placed on another, if one that it may use has room"
+const placedAnew = "delete the pod to have it placed on another GPU, if it fits on one"
 
 // moveOff says how a pod comes off a GPU that has failed. A drain of the GPU would ask what is to
 // become of the others on it.
 func moveOff(pod *v1.Pod) string {
 	owner := metav1.GetControllerOf(pod)
 	if owner == nil {
-		return placedAnew + ", and it has no controller that would do so"
+		return placedAnew + ", and create it again yourself: it has no controller"
 	}
-	return fmt.Sprintf("kubectl delete pod --namespace %s %s has its %s make it anew on another, if one that it may use has room", pod.Namespace, pod.Name, owner.Kind)
+	return fmt.Sprintf("kubectl delete pod --namespace %s %s has its %s create it again on another GPU, if it fits on one", pod.Namespace, pod.Name, owner.Kind)
 }
 
 // nearMisses says what a pod that asks for no GPU memory does ask for that is

@@ -58,7 +58,7 @@ func freeCores(c considered) string {
 	return fmt.Sprint(*c.gpu.FreeCores)
 }
 
-// verdict says of a GPU in some words whether it would do.
+// verdict says of a GPU in some words whether the pod fits on it.
 func verdict(c considered) string {
 	if c.gpu.Chosen { // whatever is left of it now
 		if c.gpu.Unhealthy != "" {
@@ -82,15 +82,15 @@ func verdict(c considered) string {
 	}
 	switch {
 	case c.node.Reason == reach.Withheld:
-		return "would do, but the node's kubelet offers none of it"
+		return "would fit, but the node's kubelet offers none of it"
 	case slices.Contains([]string{reach.Cordoned, reach.NotReady, reach.Coreless, reach.KeptAway, reach.Untolerated, inspect.Overdrawn, decide.Confusable}, c.node.Reason):
-		return "would do, but " + c.node.Message
+		return "would fit, but " + c.node.Message
 	case slices.Contains([]string{"TooFew", "Unhealthy", "Occupied", "Insufficient", "Fragmented"}, c.node.Reason):
-		return "would do, but too few of the node would"
+		return "would fit, but too few GPUs of the node do"
 	case c.node.Reason != "" && c.node.Reason != "Fits":
-		return "would do, but the node does not: " + cmp.Or(c.node.Message, c.node.Reason)
+		return "would fit, but the node does not take it: " + cmp.Or(c.node.Message, c.node.Reason)
 	default:
-		return "would do"
+		return "fits"
 	}
 }
 

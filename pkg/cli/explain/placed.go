@@ -28,10 +28,10 @@ func (o *Options) whyThere(ctx context.Context, pod *v1.Pod) string {
 	asking := o.cluster.Schedulers(ctx)
 	served := strings.Join(asking, " or ")
 	theirs := len(asking) > 0 && !slices.Contains(asking, scheduler)
-	there, others := "is on a node, where scheduler "+scheduler+" has put it", ", which is not known to ask gpumem now: if it does not, a pod that is made anew needs schedulerName "+served
+	there, others := "is on a node, where scheduler "+scheduler+" has put it", ", which is not known to ask gpumem now: if it does not, a new pod needs schedulerName "+served
 	if a.ByNode {
 		there = "is on a node that was chosen without asking gpumem, " + past(asking, scheduler) + ": the node's device plugin chose the GPU"
-		others = "; pods with schedulerName " + served + " go where there is room on one GPU"
+		others = "; pods with schedulerName " + served + " go where they fit on one GPU"
 	}
 	if theirs {
 		there += others
@@ -73,7 +73,7 @@ func preferred(pod inspect.WaitFacts, own placement.Node, a placement.Assignment
 	for _, model := range models {
 		now := best[model].Why()
 		if best[model].Good() {
-			now = "there is room; a pod that is placed is not moved"
+			now = "it would fit; a pod that is placed is not moved"
 		}
 		lines = append(lines, fmt.Sprintf("%s on %s; now: %s", model, best[model].Node.Name, now))
 	}
@@ -131,9 +131,9 @@ func (o *Options) advice(ctx context.Context, pod *v1.Pod) string {
 	}
 	scheduler := cmp.Or(pod.Spec.SchedulerName, v1.DefaultSchedulerName)
 	if a, err := o.cluster.Names.AssignmentOf(pod); err == nil && !a.None() {
-		return fmt.Sprintf("scheduler %s had chosen the node and the GPU: delete the pod, and create it anew where no controller does; %s", scheduler, more)
+		return fmt.Sprintf("scheduler %s had chosen the node and the GPU: delete the pod, and create it again where no controller does; %s", scheduler, more)
 	}
 	asking := o.cluster.Schedulers(ctx)
 	ours := cmp.Or(strings.Join(asking, " or "), "that of gpumem's scheduler")
-	return fmt.Sprintf("the node was chosen without asking gpumem, %s: create the pod anew without nodeName, its schedulerName being %s; %s", past(asking, scheduler), ours, more)
+	return fmt.Sprintf("the node was chosen without asking gpumem, %s: create the pod again without nodeName, its schedulerName being %s; %s", past(asking, scheduler), ours, more)
 }

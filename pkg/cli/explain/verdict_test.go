@@ -53,23 +53,23 @@ func TestVerdict(t *testing.T) {
 		node decisions.Node
 		want string
 	}{
-		{want: "would do"},
-		{node: decisions.Node{Reason: "Fits"}, want: "would do"},
+		{want: "fits"},
+		{node: decisions.Node{Reason: "Fits"}, want: "fits"},
 		{gpu: decisions.GPU{Chosen: true}, want: "chosen"},
 		{gpu: decisions.GPU{Reason: "Occupied"}, want: "occupied"},
 		{gpu: decisions.GPU{Reason: "Insufficient"}, node: decisions.Node{Reason: "Fragmented"}, want: "not enough free"},
 		{gpu: decisions.GPU{Reason: decisions.InsufficientCores}, want: "not enough cores free"},
-		{node: decisions.Node{Reason: "Fragmented"}, want: "would do, but too few of the node would"},
-		{node: decisions.Node{Reason: "TooFew"}, want: "would do, but too few of the node would"},
-		{node: decisions.Node{Reason: "Unhealthy", Message: "would do, but GPU1 is cordoned"}, want: "would do, but too few of the node would"},
+		{node: decisions.Node{Reason: "Fragmented"}, want: "would fit, but too few GPUs of the node do"},
+		{node: decisions.Node{Reason: "TooFew"}, want: "would fit, but too few GPUs of the node do"},
+		{node: decisions.Node{Reason: "Unhealthy", Message: "would fit, but GPU1 is cordoned"}, want: "would fit, but too few GPUs of the node do"},
 		{gpu: decisions.GPU{Reason: "Unhealthy", Unhealthy: "XID 79", Status: gpu.Unhealthy("XID 79")}, want: "unhealthy: XID 79"},
 		{gpu: decisions.GPU{Reason: "Unhealthy", Unhealthy: "cordoned", Status: gpu.Status{Cordoned: true}}, want: "cordoned"},
 		{gpu: decisions.GPU{Reason: "Unhealthy", Unhealthy: "cordoned"}, want: "takes no new pods: cordoned"},
-		{node: decisions.Node{Reason: "SchedulingDisabled", Message: "the node is cordoned"}, want: "would do, but the node is cordoned"},
-		{node: decisions.Node{Reason: "Withheld", Message: "its kubelet offers no gpumem.dev/gpu-mem"}, want: "would do, but the node's kubelet offers none of it"},
+		{node: decisions.Node{Reason: "SchedulingDisabled", Message: "the node is cordoned"}, want: "would fit, but the node is cordoned"},
+		{node: decisions.Node{Reason: "Withheld", Message: "its kubelet offers no gpumem.dev/gpu-mem"}, want: "would fit, but the node's kubelet offers none of it"},
 		{gpu: decisions.GPU{Reason: "Unhealthy"}, node: decisions.Node{Reason: "Withheld"}, want: "takes no new pods"},
-		{node: decisions.Node{Reason: "WeakerEnforcement", Message: "this node has advisory"}, want: "would do, but the node does not: this node has advisory"},
-		{node: decisions.Node{Reason: "Elsewhere"}, want: "would do, but the node does not: Elsewhere"},
+		{node: decisions.Node{Reason: "WeakerEnforcement", Message: "this node has advisory"}, want: "would fit, but the node does not take it: this node has advisory"},
+		{node: decisions.Node{Reason: "Elsewhere"}, want: "would fit, but the node does not take it: Elsewhere"},
 	} {
 		if got := verdict(considered{tc.node, tc.gpu}); got != tc.want {
 			t.Errorf("%+v on %+v: %q, want %q", tc.gpu, tc.node, got, tc.want)

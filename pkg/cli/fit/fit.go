@@ -96,7 +96,7 @@ func (o *Options) Run(ctx context.Context) error {
 	if unseen.Any() {
 		return o.byQuota(ctx, unseen)
 	}
-	if err := cluster.NeedsPods("what fits cannot be told", facts); err != nil {
+	if err := cluster.NeedsPods("what fits is not known", facts); err != nil {
 		return err
 	}
 	o.LearnPolicy(ctx, o.Cluster, &facts)

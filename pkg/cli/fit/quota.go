@@ -19,7 +19,7 @@ func (o *Options) byQuota(ctx context.Context, unseen *cluster.Unseen) error {
 	resource := "requests." + o.Cluster.Names.GPUMem()
 	quotas, err := o.Cluster.Client.CoreV1().ResourceQuotas(unseen.Namespace).List(ctx, metav1.ListOptions{})
 	if err != nil {
-		return cmdutil.Exit(cmdutil.Unjudged, fmt.Errorf("whether it fits cannot be told, and quotas cannot be read: %s", cluster.OneLine(err)))
+		return cmdutil.Exit(cmdutil.Unjudged, fmt.Errorf("whether it fits is not known, and quotas cannot be read: %s", cluster.OneLine(err)))
 	}
 	var exceeded error
 	for _, q := range quotas.Items {
@@ -38,5 +38,5 @@ func (o *Options) byQuota(ctx context.Context, unseen *cluster.Unseen) error {
 	if exceeded != nil {
 		return exceeded
 	}
-	return cmdutil.Exit(cmdutil.Unjudged, errors.New("whether it fits on a node cannot be told: create the pod, and kubectl inspect gpumem explain says why it waits"))
+	return cmdutil.Exit(cmdutil.Unjudged, errors.New("whether it fits on a node is not known: create the pod, and kubectl inspect gpumem explain says why it waits"))
 }

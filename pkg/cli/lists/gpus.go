@@ -26,7 +26,7 @@ func NewGPUsCommand(f *cmdutil.Factory) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "gpus [NODE...] [-l SELECTOR] [-o FORMAT] [-w]",
 		Short: "Show GPUs, with what is allocated and used of each",
-		Example: `  # The GPUs of which most is allocated last
+		Example: `  # The fullest GPUs last
   kubectl inspect gpumem gpus --sort-by=.requested.MiB
 
   # Those of one node, with UUIDs, as they change

@@ -64,7 +64,7 @@ func (o *Options) Run(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	if err := cluster.NeedsPods("what pods ask for cannot be told", facts); err != nil {
+	if err := cluster.NeedsPods("what pods ask for is not known", facts); err != nil {
 		return err
 	}
 	waiting := make(map[string]placement.Request)

@@ -18,7 +18,7 @@ import (
 func Admit(s State, g Grant) (Attributed, error) {
 	for _, h := range s.Allocated {
 		if i := slices.IndexFunc(g.Slots, func(id gpu.SlotID) bool { return slices.Contains(h.Slots, id) }); i >= 0 {
-			return Attributed{}, fmt.Errorf("slot %s is held by container %s of pod %s/%s", g.Slots[i], h.Container, h.Namespace, h.Name)
+			return Attributed{}, fmt.Errorf("slot %s belongs to container %s of pod %s/%s", g.Slots[i], h.Container, h.Namespace, h.Name)
 		}
 	}
 	b := byPod(s)

@@ -720,7 +720,7 @@ func TestAPodWhoseGPUHasNoRoomLeft(t *testing.T) {
 	t.Run("is refused where only the scheduler places", func(t *testing.T) {
 		c.place = false
 		err := c.admit("p")
-		if err == nil || !strings.Contains(reasons.Error(err), "pod ns/p wants 2 GiB of GPU [GPU-00000000], of which the kubelet has not as much left") {
+		if err == nil || !strings.Contains(reasons.Error(err), "pod ns/p wants 2 GiB of GPU [GPU-00000000], and the kubelet has less left") {
 			t.Errorf("admission: %v", err)
 		}
 	})
@@ -767,7 +767,7 @@ func TestPreferErrors(t *testing.T) {
 		"no pod asks for that much":         {all, nil, 3, "no pod that waits on this node asks for this amount: 3 GiB", true},
 		"nothing is asked for":              {all, nil, 0, "asks for 0 slots", false},
 		"less than nothing is asked for":    {all, nil, -1, "asks for -1 slots", false},
-		"more must be in than is asked for": {all, ids(0, 0, 1), 1, "2 of which it names", false},
+		"more must be in than is asked for": {all, ids(0, 0, 1), 1, "and names 2", false},
 		"what must be in is unknown":        {all, ids(7, 0), 2, "does not have", false},
 		"what must be in is not available":  {ids(0, 1, 2), ids(0, 0), 2, "the pod's init containers are on [GPU-00000000]", false},
 		"what must be in has no room left":  {ids(0, 0), ids(0, 0), 2, "has no 2 GiB free", false},
@@ -815,7 +815,7 @@ func TestSlotsThatAnotherContainerHoldsAreNotTaken(t *testing.T) {
 		wantErr string
 	}{
 		"free": {ids(0, 3, 4), ""},
-		"held": {ids(0, 2, 3), "slot 00000000-2 is held by container a of pod ns/p"},
+		"held": {ids(0, 2, 3), "slot 00000000-2 belongs to container a of pod ns/p"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			g, err := Resolve(s, gpu.Memory, tc.ids)

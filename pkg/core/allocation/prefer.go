@@ -14,7 +14,7 @@ import (
 // error is ErrNoPod when it cannot be told yet for which pod the kubelet asks.
 func Prefer(s State, r gpu.Resource, available, must []gpu.SlotID, size int) ([]gpu.SlotID, error) {
 	if size <= 0 || len(must) > size {
-		return nil, fmt.Errorf("the kubelet asks for %d slots, %d of which it names", size, len(must))
+		return nil, fmt.Errorf("the kubelet asks for %d slots, and names %d", size, len(must))
 	}
 	b := byPod(s)
 	b.locate()
@@ -156,7 +156,7 @@ func (b *podStates) refusal(r gpu.Resource, waiting []*podState, size int) error
 	if verdict := placement.Fit(t.Request, b.without(t)); !verdict.Fits() {
 		return &placement.Unfit{Pod: t.Pod, Verdict: verdict}
 	}
-	return fmt.Errorf("pod %s wants %s of GPU %v, of which the kubelet has not as much left", t.Pod, amount, t.Assignment.Devices())
+	return fmt.Errorf("pod %s wants %s of GPU %v, and the kubelet has less left", t.Pod, amount, t.Assignment.Devices())
 }
 
 func unplaced(pod placement.PodRef) error {

@@ -61,7 +61,7 @@ func TestDefrag(t *testing.T) {
 			nodes:  []placement.Node{machine("a", 0, 2, 10, hold("x", ask(5), 0), hold("y", ask(4), 1))},
 			want:   "a[GPU-1], y a>a",
 		},
-		"the smaller of two that would do": {
+		"the smaller of two that fit": {
 			defrag: Goal{Request: ask(7)},
 			nodes: []placement.Node{
 				machine("a", 0, 1, 10, hold("x", ask(4), 0)),

@@ -319,7 +319,7 @@ func FuzzPreempt(f *testing.F) {
 			t.Errorf("the highest priority of %v is %d, of %v %d", namesOf(victims.Pods), got.highest, namesOf(best), want.highest)
 		}
 		if oneClass && len(victims.Pods) != len(best) {
-			t.Errorf("%v are evicted, and %v would do", namesOf(victims.Pods), namesOf(best))
+			t.Errorf("%v are evicted, and %v are enough", namesOf(victims.Pods), namesOf(best))
 		}
 
 		// Whatever kube-scheduler proposes, what comes out makes room.

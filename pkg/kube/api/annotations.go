@@ -133,8 +133,8 @@ var annotations = [...]annotation{
 		},
 		wish: func(r placement.Request) string {
 			return map[placement.Preference]string{
-				placement.Fastest:  ", of the fastest model that has room",
-				placement.Cheapest: ", of the slowest model that has room",
+				placement.Fastest:  ", of the fastest model that it fits on",
+				placement.Cheapest: ", of the slowest model that it fits on",
 			}[r.Preference]
 		},
 	},
@@ -147,7 +147,7 @@ var annotations = [...]annotation{
 			return err
 		},
 		wish: func(r placement.Request) string {
-			return unless(r.Group.Name == "", ", beside pods of gpu-group %q if there is room", r.Group.Name)
+			return unless(r.Group.Name == "", ", on one GPU with pods of gpu-group %q where it fits", r.Group.Name)
 		},
 	},
 	{

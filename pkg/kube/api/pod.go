@@ -202,7 +202,7 @@ func (n Names) amountsOf(c v1.Container) (placement.Container, error) {
 	}
 	cores, err := amountOf(c, n.GPUCore())
 	if err == nil && units == 0 && cores > 0 {
-		err = fmt.Errorf("container %q: %s needs %s beside it", c.Name, n.GPUCore(), n.GPUMem())
+		err = fmt.Errorf("container %q: %s needs %s too", c.Name, n.GPUCore(), n.GPUMem())
 	}
 	return placement.Container{Name: c.Name, Units: gpu.Units(units), Cores: int(cores)}, err
 }
@@ -254,12 +254,12 @@ func readCount(s string, containers []placement.Container) (int, error) {
 	units := func(c placement.Container) int64 { return int64(c.Units) }
 	cores := func(c placement.Container) int64 { return int64(c.Cores) }
 	const why = "that the init containers before it leave, and the kubelet would not take them evenly of"
-	const mend = ": ask for %d there, or for less in those"
+	const fix = ": ask for %d there, or for less in those"
 	if c, left := wasteful(containers, units); left > 0 {
-		return 0, fmt.Errorf("%q: container %q asks for %d units, fewer than the %d "+why+" %d GPUs"+mend, s, c.Name, c.Units, left, count, left)
+		return 0, fmt.Errorf("%q: container %q asks for %d units, fewer than the %d "+why+" %d GPUs"+fix, s, c.Name, c.Units, left, count, left)
 	}
 	if c, left := wasteful(containers, cores); left > 0 {
-		return 0, fmt.Errorf("%q: container %q asks for %d per cent of cores, less than the %d per cent "+why+" %d GPUs"+mend, s, c.Name, c.Cores, left, count, left)
+		return 0, fmt.Errorf("%q: container %q asks for %d per cent of cores, less than the %d per cent "+why+" %d GPUs"+fix, s, c.Name, c.Cores, left, count, left)
 	}
 	return count, nil
 }

@@ -97,7 +97,7 @@ func TestRequestAmounts(t *testing.T) {
 		"beyond all numbers":               {pod: pod(container("c", "gpu-mem", "1e300")), wantErr: "want a whole number up to"},
 		"beyond all numbers, negative":     {pod: pod(container("c", "gpu-mem", "-1e300")), wantErr: "gpu-mem is"},
 		"a sum that would overflow":        {pod: pod(container("a", "gpu-mem", "9223372036854775807"), container("b", "gpu-mem", "1")), wantErr: `container "a"`},
-		"cores without memory":             {pod: pod(container("c", "gpu-core", "30")), wantErr: `container "c": gpumem.dev/gpu-core needs gpumem.dev/gpu-mem beside it`},
+		"cores without memory":             {pod: pod(container("c", "gpu-core", "30")), wantErr: `container "c": gpumem.dev/gpu-core needs gpumem.dev/gpu-mem too`},
 		"cores are whole too":              {pod: pod(container("c", "gpu-mem", "1", "gpu-core", "1.5")), wantErr: "gpu-core is 1500m"},
 		"an init container that is broken": {pod: withInit(pod(container("c", "gpu-mem", "1")), container("i", "gpu-mem", "-1")), wantErr: `container "i"`},
 		"kinds and order": {

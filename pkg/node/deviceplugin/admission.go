@@ -120,9 +120,9 @@ func (p *Server) placesUnknown(r gpu.Resource) bool { return p.cfg.PlaceUnassign
 func (p *Server) unknown(err error) error {
 	why := "this node refuses pods that no scheduler of gpumem has placed"
 	if p.cfg.PlaceUnassigned {
-		why = "cores go to a pod that is known to ask for memory beside them"
+		why = "cores go to a pod that is known to ask for memory too"
 	}
-	return fmt.Errorf("%w: the API server has not told of it, and %s", err, why)
+	return fmt.Errorf("%w: the API server has not reported it yet, and %s", err, why)
 }
 
 // admit reads the slots that the kubelet took, and waits for the pod to be

@@ -84,7 +84,7 @@ func (a *Announcer) tellPods(d gpu.Device) {
 	for _, pod := range pods {
 		for _, id := range pod.Assignment.Devices() {
 			if id == d.UUID {
-				a.events.Pod(pod.Pod, true, "GPUUnhealthy", fmt.Sprintf("its GPU %d (%s) is not healthy: %s; made anew, by its controller or by hand, the pod is placed on another, if one that it may use has room", d.Index, d.UUID, reasons.Causes(d.Status)))
+				a.events.Pod(pod.Pod, true, "GPUUnhealthy", fmt.Sprintf("its GPU %d (%s) is not healthy: %s; delete the pod to have it placed on another GPU, if it fits on one", d.Index, d.UUID, reasons.Causes(d.Status)))
 			}
 		}
 	}

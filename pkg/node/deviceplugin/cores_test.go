@@ -122,7 +122,7 @@ func TestCoresWithoutAPodThatIsKnown(t *testing.T) {
 	n := newNode(t, nil, []string{"ns/late"})
 	coreClient := plugintest.Connect(t, n.Server.Cores())
 	_, err := serveOne(t.Context(), n, coreClient, corePod("late", 1, ""), allCores(), 60)
-	wantStatus(t, err, codes.NotFound, "no pod that waits on this node asks for this amount: 60% of cores: the API server has not told of it, and cores go to a pod that is known")
+	wantStatus(t, err, codes.NotFound, "no pod that waits on this node asks for this amount: 60% of cores: the API server has not reported it yet, and cores go to a pod that is known")
 	_, err = coreClient.Allocate(t.Context(), &pluginapi.AllocateRequest{ContainerRequests: []*pluginapi.ContainerAllocateRequest{{DevicesIds: allCores()[:60]}}})
 	wantStatus(t, err, codes.NotFound, "cores go to a pod that is known")
 }

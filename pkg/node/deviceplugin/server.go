@@ -145,7 +145,7 @@ func (p *Server) PreStartContainer(ctx context.Context, req *pluginapi.PreStartC
 	}
 	i := slices.IndexFunc(s.Pods, func(pod allocation.Pod) bool { return held.Of(pod.Pod) })
 	if i < 0 {
-		p.log.Info("container of a pod starts that the API server has not told of", zap.String("node", p.cfg.Node),
+		p.log.Info("container of a pod starts that the API server has not reported", zap.String("node", p.cfg.Node),
 			zap.String("pod", held.Namespace+"/"+held.Name), zap.String("container", held.Container))
 		return out, p.unlistedMayStart(ctx, s, "container", grant)
 	}

@@ -268,9 +268,9 @@ func TestAPodThatNeverBecomesKnown(t *testing.T) {
 	}
 	n = newNode(t, func(c *Config) { c.PlaceUnassigned = false }, []string{"ns/late"})
 	_, err = n.Preferred(t.Context(), n.Free(), nil, 3)
-	wantStatus(t, err, codes.NotFound, "the API server has not told of it")
+	wantStatus(t, err, codes.NotFound, "the API server has not reported it yet")
 	_, err = n.Allocate(t.Context(), "bbbbbbbb-0", "bbbbbbbb-1", "bbbbbbbb-2")
-	wantStatus(t, err, codes.NotFound, "the API server has not told of it")
+	wantStatus(t, err, codes.NotFound, "the API server has not reported it yet")
 }
 
 func TestAKubeletThatDoesNotTell(t *testing.T) {
@@ -454,7 +454,7 @@ func TestAContainerStartsAgainOnAGPUThatOffersLess(t *testing.T) {
 	}
 	n.Pods.Add(next)
 	_, err := n.Allocate(t.Context(), "aaaaaaaa-7")
-	wantStatus(t, err, codes.FailedPrecondition, "slot aaaaaaaa-7 is held by container main of pod ns/p")
+	wantStatus(t, err, codes.FailedPrecondition, "slot aaaaaaaa-7 belongs to container main of pod ns/p")
 	n.Kubelet.Free()
 	_, err = n.Allocate(t.Context(), "aaaaaaaa-7")
 	wantStatus(t, err, codes.FailedPrecondition, "past the end")

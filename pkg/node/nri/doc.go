@@ -1,6 +1,6 @@
 // Package nri lets the container runtime ask about each container that holds GPU
 // memory, through NRI (github.com/containerd/nri): containerd 2 offers it by default,
-// 1.7 and CRI-O when told to.
+// 1.7 and CRI-O when configured to.
 //
 // # Protocol
 //

@@ -45,7 +45,7 @@ func (r *Reconciler) tellLevel(ref placement.PodRef, from, to placement.Assignme
 	r.log.Info("level corrected", zap.String("node", r.cfg.Node), zap.Stringer("pod", ref), zap.String("uid", ref.UID),
 		zap.String("level", string(level)), zap.String("was", string(was)))
 	r.events.Pod(ref, !level.AtLeast(was), "GPUMemoryEnforcement",
-		fmt.Sprintf("is held to its grant at level %s: the node had %s when the pod was bound to it", level, was))
+		fmt.Sprintf("is limited to its grant at level %s: the node had %s when the pod was bound to it", level, was))
 }
 
 // describe names the GPUs of an assignment for people.

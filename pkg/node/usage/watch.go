@@ -132,7 +132,7 @@ func (w *Watch) look(ctx context.Context, processes map[gpu.UUID][]inventory.Pro
 	w.samples, w.blind = samples, blind
 	w.mu.Unlock()
 	if blind != "" && blind != was {
-		w.log.Warn("use cannot be told", zap.String("reason", blind))
+		w.log.Warn("use is not known", zap.String("reason", blind))
 	}
 	w.gpus.SetForeign(foreign)
 	gone, back, over := w.tracker.observe(samples)

@@ -220,7 +220,7 @@ func findPlugin(s *State) (plugin *appsv1.DaemonSet, found []Finding) {
 			others = append(others, domain)
 		case plugin != nil:
 			found = append(found, Finding{Error, "daemonset " + ds.Namespace + "/" + ds.Name,
-				fmt.Sprintf("a second device plugin for %s, beside %s/%s: both offer the same GPUs", domain, plugin.Namespace, plugin.Name), "uninstall one of the two releases"})
+				fmt.Sprintf("a second device plugin for %s, next to %s/%s: both offer the same GPUs", domain, plugin.Namespace, plugin.Name), "uninstall one of the two releases"})
 		default:
 			plugin = ds
 		}

@@ -232,7 +232,7 @@ func TestExamine(t *testing.T) {
 			second := *s.DaemonSets[0].DeepCopy()
 			second.Name = "other-device-plugin"
 			s.DaemonSets = append(s.DaemonSets, second)
-		}, []string{"error|daemonset gpumem-system/other-device-plugin|a second device plugin for gpumem.dev, beside gpumem-system/gpumem-device-plugin"}},
+		}, []string{"error|daemonset gpumem-system/other-device-plugin|a second device plugin for gpumem.dev, next to gpumem-system/gpumem-device-plugin"}},
 		"the extender is not ready": {func(s *State) {
 			s.Deployments[0].Status.ReadyReplicas = 0
 			for i := 1; i <= 2; i++ {
@@ -320,7 +320,7 @@ func TestExamine(t *testing.T) {
 			delete(s.Nodes[0].Status.Allocatable, s.Names.GPUMem())
 		}, []string{
 			"error|cluster|no node offers gpumem.dev/gpu-mem, and the device plugin runs on 1: it finds no GPU that it may offer",
-			"error|pod ml/runs|GPU memory is held that no device plugin offers",
+			"error|pod ml/runs|GPU memory is allocated that no device plugin offers",
 		}},
 		"uninstalled under pods that run": {func(s *State) {
 			s.DaemonSets, s.Deployments, s.Nodes[0].Annotations = nil, nil, nil
@@ -329,7 +329,7 @@ func TestExamine(t *testing.T) {
 			}
 		}, []string{
 			"error|cluster|no device plugin for gpumem.dev is installed", "error|cluster|no extender for gpumem.dev is installed",
-			"error|pods ml/runs, ml/runs-0, ml/runs-1 and 3 more|GPU memory is held that no device plugin offers",
+			"error|pods ml/runs, ml/runs-0, ml/runs-1 and 3 more|GPU memory is allocated that no device plugin offers",
 		}},
 		"and just installed anew": {func(s *State) {
 			s.Nodes[0].Annotations = nil
@@ -344,7 +344,7 @@ func TestExamine(t *testing.T) {
 			askCores(s)
 			s.Now = now().Add(time.Hour)
 			delete(s.Pods[len(s.Pods)-1].Spec.Containers[0].Resources.Limits, s.Names.GPUMem())
-		}, []string{"error|pod ml/waits|container \"main\": gpumem.dev/gpu-core needs gpumem.dev/gpu-mem beside it"}},
+		}, []string{"error|pod ml/waits|container \"main\": gpumem.dev/gpu-core needs gpumem.dev/gpu-mem too"}},
 		"a pod that asks for cores alone, and only just": {func(s *State) {
 			askCores(s)
 			delete(s.Pods[len(s.Pods)-1].Spec.Containers[0].Resources.Limits, s.Names.GPUMem())
@@ -362,7 +362,7 @@ func TestExamine(t *testing.T) {
 				pod.Spec.Containers[0].Resources.Limits[s.Names.GPUCore()] = resource.MustParse("30")
 				s.Pods = append(s.Pods, pod)
 			}
-		}, []string{"warning|pods ml/holds-0, ml/holds-1, ml/holds-2, ml/holds-3|gpumem.dev/gpu-core is held, which no node offers any more: it is off"}},
+		}, []string{"warning|pods ml/holds-0, ml/holds-1, ml/holds-2, ml/holds-3|gpumem.dev/gpu-core is allocated, which no node offers any more: it is off"}},
 		"a pod that asks for cores where they are on": {func(s *State) {
 			askCores(s)
 			s.Now = now().Add(time.Hour)
@@ -419,7 +419,7 @@ func TestExamine(t *testing.T) {
 		"a kubelet that has not heard": {func(s *State) { delete(s.Nodes[0].Status.Allocatable, s.Names.GPUMem()) },
 			[]string{"warning|node gpu-a|its kubelet offers 0 of gpumem.dev/gpu-mem, and its device plugin 28"}},
 		"NVIDIA's plugin beside": {func(s *State) { s.Nodes[0].Status.Allocatable["nvidia.com/gpu"] = resource.MustParse("2") },
-			[]string{"warning|node gpu-a|offers 2 nvidia.com/gpu beside gpumem.dev/gpu-mem"}},
+			[]string{"warning|node gpu-a|offers 2 nvidia.com/gpu as well as gpumem.dev/gpu-mem"}},
 		"weaker than asked": {func(s *State) {
 			s.DaemonSets[0].Spec.Template.Spec.Containers[0].Args[2] = "--enforcement=kernel"
 			inv := inventory()
@@ -534,7 +534,7 @@ func TestExamine(t *testing.T) {
 		}, nil},
 		"a pod that misspells a second one": {func(s *State) {
 			s.Pods[4].Spec.Containers[0].Resources.Limits["gpumem.dev/gpu-cores"] = resource.MustParse("20")
-		}, []string{"error|pod ml/waits|asks for gpumem.dev/gpu-cores, which no node offers: gpumem does not know it|ask for gpumem.dev/gpu-core, beside gpumem.dev/gpu-mem, where it is made"}},
+		}, []string{"error|pod ml/waits|asks for gpumem.dev/gpu-cores, which no node offers: gpumem does not know it|ask for gpumem.dev/gpu-core, and gpumem.dev/gpu-mem, where it is made"}},
 		"a version apart": {func(s *State) { s.Deployments[0].Labels[version] = "0.2.0" }, []string{
 			"warning|cluster|device plugin is of version 0.1.0, and extender of 0.2.0", "warning|cluster|extender is of version 0.2.0, and this command of v0.1.0",
 		}},
@@ -619,7 +619,7 @@ func testOverCommitted(t *testing.T, cordoned bool) {
 
 // A drain leaves pods of DaemonSets, and refuses where it is not told to.
 func TestWhatComesOffAGPUThatFailed(t *testing.T) {
-	const drain, deletion = "kubectl inspect gpumem drain gpu-a 0", "no drain evicts pod ml/watcher of a DaemonSet: kubectl delete pod has each made anew, on another GPU of the node if one has room"
+	const drain, deletion = "kubectl inspect gpumem drain gpu-a 0", "no drain evicts pod ml/watcher of a DaemonSet: kubectl delete pod has each created again, on another GPU of the node if it fits on one"
 	const bare = "pod ml/runs without a controller: gone for good then"
 	for name, tc := range map[string]struct {
 		owners []string // of the other pod; nil: there is none

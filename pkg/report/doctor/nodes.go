@@ -41,7 +41,7 @@ func checkNodes(s *State, ds *appsv1.DaemonSet) (found []Finding) {
 		inv, err := s.Names.InventoryOf(node)
 		if err != nil {
 			found = append(found, Finding{Error, object, "its inventory cannot be read: " + oneLine(err),
-				"restart its device plugin, which writes it anew; if that does not help, plugin and extender are of versions that do not fit"})
+				"restart its device plugin, which writes it again; if that does not help, plugin and extender are of versions that do not fit"})
 			continue
 		}
 		found = append(found, checkInventory(s, object, node, inv, on[node.Name])...)
@@ -173,7 +173,7 @@ func checkInventory(s *State, object string, node *v1.Node, inv gpu.Inventory, o
 	}
 	nvidia := node.Status.Allocatable["nvidia.com/gpu"]
 	if nvidia.Value() > 0 && healthy > 0 {
-		found = append(found, Finding{Warning, object, fmt.Sprintf("offers %d nvidia.com/gpu beside %s: unless they are other GPUs, both give the same ones away", nvidia.Value(), s.Names.GPUMem()),
+		found = append(found, Finding{Warning, object, fmt.Sprintf("offers %d nvidia.com/gpu as well as %s: unless they are other GPUs, both give the same ones away", nvidia.Value(), s.Names.GPUMem()),
 			"split the GPUs between the two plugins (devicePlugin.devices and NVIDIA's own setting), or keep one of them from the node"})
 	}
 	return found
@@ -225,7 +225,7 @@ func (t tenants) off(nodeName string, index int) string {
 		how = append(how, podsNamed(t.alone)+" without a controller: gone for good then")
 	}
 	if len(t.ofDaemonSets) > 0 {
-		how = append(how, "no drain evicts "+podsNamed(t.ofDaemonSets)+" of a DaemonSet: kubectl delete pod has each made anew, on another GPU of the node if one has room")
+		how = append(how, "no drain evicts "+podsNamed(t.ofDaemonSets)+" of a DaemonSet: kubectl delete pod has each created again, on another GPU of the node if it fits on one")
 	}
 	return strings.Join(how, "; ")
 }

@@ -305,7 +305,7 @@ func checkResources(s *State, object string, pod *v1.Pod) (found []Finding) {
 func WaitsInVain(names api.Names, resource v1.ResourceName) (wrong, fix string) {
 	meant := fmt.Sprintf("ask for %s where it is made", names.GPUMem())
 	if _, base, _ := strings.Cut(string(resource), "/"); strings.Contains(base, "core") {
-		meant = fmt.Sprintf("ask for %s, beside %s, where it is made", names.GPUCore(), names.GPUMem())
+		meant = fmt.Sprintf("ask for %s, and %s, where it is made", names.GPUCore(), names.GPUMem())
 	}
 	return fmt.Sprintf("asks for %s, which no node offers: gpumem does not know it", resource),
 		meant
@@ -339,7 +339,7 @@ func checkLost(s *State, in installation, pods []string) []Finding {
 	if len(pods) == 0 || in.plugin != nil && !old(s, in.plugin.ObjectMeta) {
 		return nil
 	}
-	return []Finding{{Error, podsNamed(pods), "GPU memory is held that no device plugin offers",
+	return []Finding{{Error, podsNamed(pods), "GPU memory is allocated that no device plugin offers",
 		"once the device plugin runs and finds the GPUs, it counts these pods again; those that are not to wait for that can be deleted"}}
 }
 
@@ -352,14 +352,14 @@ func checkAssignment(s *State, object string, pod *v1.Pod) []Finding {
 			why = oneLine(err)
 		}
 		return []Finding{{Error, object, "is on node " + pod.Spec.NodeName + " and has no valid assignment: " + why,
-			"the device plugin of that node writes one; where it does not, its log says why, and deleting the pod has it placed anew"}}
+			"the device plugin of that node writes one; where it does not, its log says why, and deleting the pod has it placed again"}}
 	}
 	if _, err := s.Names.Holding(pod); err != nil {
 		return []Finding{{Warning, object, oneLine(err), "correct the annotation"}}
 	}
 	if absent := s.absent(pod.Spec.NodeName, a.Devices()); len(absent) > 0 {
 		return []Finding{{Error, object, fmt.Sprintf("is assigned %s, which node %s does not offer", strings.Join(absent, " and "), pod.Spec.NodeName),
-			"the log of that node's device plugin says what it finds; if the GPU is gone for good, delete the pod to have it placed anew"}}
+			"the log of that node's device plugin says what it finds; if the GPU is gone for good, delete the pod to have it placed again"}}
 	}
 	return nil
 }
@@ -420,15 +420,15 @@ func checkCores(s *State, in installation) (found []Finding) {
 			fmt.Sprintf("%stake %s out of what creates pods", turnOn, cores)})
 	}
 	if len(placed) > 0 {
-		found = append(found, Finding{Warning, podsNamed(placed), fmt.Sprintf("%s is held, which no node offers any more: it is off", cores),
-			fmt.Sprintf("what runs goes on, until its node starts anew: %screate it anew without %s", turnOn, cores)})
+		found = append(found, Finding{Warning, podsNamed(placed), fmt.Sprintf("%s is allocated, which no node offers any more: it is off", cores),
+			fmt.Sprintf("what runs goes on, until its node restarts: %screate it again without %s", turnOn, cores)})
 	}
 	return found
 }
 
 func checkWaiting(s *State, in installation, object string, pod *v1.Pod) (found []Finding) {
 	if _, err := s.Names.Request(pod); err != nil {
-		found = append(found, Finding{Error, object, oneLine(err), "correct the annotation or the limit, and create the pod anew"})
+		found = append(found, Finding{Error, object, oneLine(err), "correct the annotation or the limit, and create the pod again"})
 	}
 	if served := served(in); len(served) > 0 && s.Names.Holds(pod) && !slices.Contains(served, pod.Spec.SchedulerName) {
 		found = append(found, Finding{Error, object, fmt.Sprintf("asks for %s and names the scheduler %s, which does not ask gpumem", s.Names.GPUMem(), pod.Spec.SchedulerName),

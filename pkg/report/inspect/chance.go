@@ -24,7 +24,7 @@ type Chance struct {
 	OutOfUse []placement.Device
 
 	gap     closest.Gap
-	tainted bool // it would do, but for a taint
+	tainted bool // it would fit, but for a taint
 }
 
 // Chance returns what a pod has of a node: what decide.Decide says, after what keeps
@@ -56,7 +56,7 @@ func (f Facts) Chance(pod WaitFacts, n placement.Node) Chance {
 func Tainted(chances ...Chance) string {
 	for _, c := range chances {
 		if c.tainted {
-			return fmt.Sprintf("%s would do, but %s", c.Node.Name, reasons.Refusal(c.Refusal))
+			return fmt.Sprintf("%s would fit, but %s", c.Node.Name, reasons.Refusal(c.Refusal))
 		}
 	}
 	return ""
@@ -198,7 +198,7 @@ func (c Chance) lacks() string {
 	for _, s := range statuses {
 		causes = append(causes, c.because(s, indexes[s]))
 	}
-	return "would do, but " + strings.Join(causes, "; ")
+	return "would fit, but " + strings.Join(causes, "; ")
 }
 
 // because says that GPUs of one status are out of use, and how to bring those back

@@ -75,8 +75,8 @@ func TestChances(t *testing.T) {
 		{"drawn-by-cordoned", "needs 8 GiB on one GPU; fits", true},
 		{"cordoned", "the node is cordoned", false},
 		{"overdrawn", "kube-scheduler counts 4 GiB of pods on GPU0 (out of use) against the node's other GPUs: kubectl inspect gpumem drain overdrawn 0", false},
-		{"sick-or-cordoned", "would do, but GPU0 is unhealthy (XID 79); GPU2 is cordoned: kubectl inspect gpumem uncordon sick-or-cordoned 2", false},
-		{"gpu-cordoned", "would do, but GPU0, GPU1 are cordoned: kubectl inspect gpumem uncordon gpu-cordoned GPU", false},
+		{"sick-or-cordoned", "would fit, but GPU0 is unhealthy (XID 79); GPU2 is cordoned: kubectl inspect gpumem uncordon sick-or-cordoned 2", false},
+		{"gpu-cordoned", "would fit, but GPU0, GPU1 are cordoned: kubectl inspect gpumem uncordon gpu-cordoned GPU", false},
 		{"little", "needs 8 GiB on one GPU; free: GPU0 4 (4 GiB in all)", false},
 		{"less", "needs 8 GiB on one GPU; free: GPU0 2 (2 GiB in all)", false},
 		{"small", "needs 8 GiB on one GPU; the largest that qualifies here has 4 GiB: ask for less", false},
@@ -150,11 +150,11 @@ func TestOutOfUseIsSaidWhereItMatters(t *testing.T) {
 		node placement.Node
 		want []int
 	}{
-		"it would do":               {ask(8), node(inventory(device(0, 16, sick))), []int{0}},
+		"it would fit":              {ask(8), node(inventory(device(0, 16, sick))), []int{0}},
 		"it is too small":           {ask(20), node(inventory(device(0, 16, sick))), nil},
 		"it is full":                {ask(8), node(inventory(device(0, 16, sick)), hold("ml/a", ask(12), 0)), nil},
 		"another does":              {ask(8), node(inventory(device(0, 16, sick), device(1, 16))), nil},
-		"one more would do":         {ask(8, count(2)), node(inventory(device(0, 16, sick), device(1, 16))), []int{0}},
+		"one more would fit":        {ask(8, count(2)), node(inventory(device(0, 16, sick), device(1, 16))), []int{0}},
 		"two more would be too few": {ask(12, count(4)), node(inventory(device(0, 16, sick), device(1, 16, sick), device(2, 16))), nil},
 	} {
 		t.Run(name, func(t *testing.T) {

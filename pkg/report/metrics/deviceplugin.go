@@ -88,11 +88,11 @@ func RegisterGPUs(to prometheus.Registerer, gpus GPUs) {
 		return c.all[len(c.all)-1]
 	}
 	device := []string{"gpu", "uuid", "model"}
-	c.memory = of("gpu_memory_bytes", "All memory of a GPU, what the driver keeps and what is held back included.", device...)
+	c.memory = of("gpu_memory_bytes", "All memory of a GPU, with what the driver keeps and what is reserved.", device...)
 	c.used = of("gpu_memory_used_bytes", "Memory of a GPU that programs use, by NVML, at the last probe.", device...)
 	c.busy = of("gpu_utilization_ratio", "Share of the time in which a kernel ran on a GPU, by NVML, at the last probe.", device...)
 	c.healthy = of("gpu_healthy", "Whether a GPU is healthy: 1 or 0.", device...)
-	c.enforcement = of("enforcement", "Level at which containers of the node are held to their grants: 1 for the one that holds, of advisory, mps and kernel.", "level")
+	c.enforcement = of("enforcement", "Level at which containers of the node are limited to their grants: 1 for the level of the node, of advisory, mps and kernel.", "level")
 	to.MustRegister(c)
 }
 

@@ -238,7 +238,7 @@ func TestGPUs(t *testing.T) {
 	}}}
 	RegisterGPUs(registry, g)
 	want(t, registry, nil, `
-# HELP gpumem_device_plugin_enforcement Level at which containers of the node are held to their grants: 1 for the one that holds, of advisory, mps and kernel.
+# HELP gpumem_device_plugin_enforcement Level at which containers of the node are limited to their grants: 1 for the level of the node, of advisory, mps and kernel.
 # TYPE gpumem_device_plugin_enforcement gauge
 gpumem_device_plugin_enforcement{level="advisory"} 0
 gpumem_device_plugin_enforcement{level="kernel"} 0
@@ -247,7 +247,7 @@ gpumem_device_plugin_enforcement{level="mps"} 1
 # TYPE gpumem_device_plugin_gpu_healthy gauge
 gpumem_device_plugin_gpu_healthy{gpu="0",model="T4",uuid="GPU-1"} 1
 gpumem_device_plugin_gpu_healthy{gpu="1",model="T4",uuid="GPU-2"} 0
-# HELP gpumem_device_plugin_gpu_memory_bytes All memory of a GPU, what the driver keeps and what is held back included.
+# HELP gpumem_device_plugin_gpu_memory_bytes All memory of a GPU, with what the driver keeps and what is reserved.
 # TYPE gpumem_device_plugin_gpu_memory_bytes gauge
 gpumem_device_plugin_gpu_memory_bytes{gpu="0",model="T4",uuid="GPU-1"} 1.6777216e+07
 gpumem_device_plugin_gpu_memory_bytes{gpu="1",model="T4",uuid="GPU-2"} 1.6777216e+07

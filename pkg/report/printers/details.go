@@ -220,7 +220,7 @@ func health(g inspect.GPU) string {
 	case joined(g):
 		return "Healthy, takes no new pods"
 	case alone(g):
-		return "Healthy, held alone"
+		return "Healthy, exclusive"
 	case g.Healthy:
 		return "Healthy"
 	case g.Status.OnlyCordoned():
@@ -240,7 +240,7 @@ func noteGPU(note func(format string, args ...any), g inspect.GPU, m measure) {
 	case joined(g):
 		note("GPU%d takes no new pods: one that is there has the policy exclusive, which it had not when the others came", g.Index)
 	case alone(g):
-		note("GPU%d is held alone: its pod has the policy exclusive, and shares it with no other", g.Index)
+		note("GPU%d has one pod alone: its policy is exclusive, and it shares the GPU with no other", g.Index)
 	}
 	if g.Foreign != nil {
 		note("GPU%d: %s %s are used by programs that were granted none, and not given to pods", g.Index, m.amount(g.Foreign), m)

@@ -178,11 +178,11 @@ func (o TableOptions) legend(out *bytes.Buffer, r inspect.Report) {
 	}{
 		{anyGPU(sick), sickMark + " unhealthy: takes no new pods; --details says why."},
 		{anyGPU(cordoned), cordonedMark + " cordoned: takes no new pods until it is uncordoned."},
-		{anyGPU(alone), aloneMark + " held alone: a pod with the policy exclusive is there, and no other comes."},
+		{anyGPU(alone), aloneMark + " exclusive: a pod with that policy is there, and no other comes."},
 		{anyNode(withheld), withheldMark + " the kubelet offers none of it: no new pod gets any; kubectl inspect gpumem doctor says more."},
 		{anyGPU(promised), "+ is kept for pods that are nominated to the node; --details names them."},
 		{anyNode(unitless), unitsNote},
-		{anyNode(pending), "PENDING is held by pods that are on no known GPU; --details lists them."},
+		{anyNode(pending), "PENDING is allocated to pods that are on no known GPU; --details lists them."},
 	} {
 		if line.shown {
 			fmt.Fprintln(out, line.text)

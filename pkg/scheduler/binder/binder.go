@@ -272,7 +272,7 @@ func (b *Binder) settle(ctx context.Context, ref placement.PodRef, nodeName stri
 		return none, cause
 	}
 	b.end.unknown(decided)
-	return none, fmt.Errorf("%w: the outcome is not known; the memory stays reserved until it is", cause)
+	return none, fmt.Errorf("%w: the outcome is not known; the memory is reserved until it is", cause)
 }
 
 // ReviewAssumed asks the API server about pods whose binding has been on its
@@ -288,7 +288,7 @@ func (b *Binder) ReviewAssumed(ctx context.Context, limit time.Duration) {
 		pod, err := b.readPod(ctx, a.Pod)
 		switch {
 		case err != nil:
-			log.Warn("assumed pod cannot be read; it stays assumed", zap.Error(err))
+			log.Warn("assumed pod cannot be read; it is assumed as before", zap.Error(err))
 		case pod == nil || string(pod.UID) != a.Pod.UID || pod.Spec.NodeName == "":
 			b.Cache.ExpirePod(a.Pod.UID, before)
 			log.Info("assumed pod forgotten: it is not bound")

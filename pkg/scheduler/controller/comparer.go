@@ -60,7 +60,7 @@ func (c *Comparer) Compare(ctx context.Context) {
 		switch c.settle(ctx, d) {
 		case unsettled:
 			wrong[kindOf(d)]++
-		case mended:
+		case corrected:
 			wrong[kindOf(d)]++
 			healed[kindOf(d)]++
 		case right:
@@ -74,9 +74,9 @@ func (c *Comparer) Compare(ctx context.Context) {
 type outcome uint8
 
 const (
-	unsettled outcome = iota // the API server has not told
+	unsettled outcome = iota // the API server has not said
 	right                    // the cache is ahead of the watch, or has just heard of it
-	mended
+	corrected
 )
 
 // settle gives the cache what the API server has of what differs.
@@ -95,7 +95,7 @@ func (c *Comparer) settle(ctx context.Context, d cache.Difference) outcome {
 		return right
 	}
 	log.Warn("the cache was wrong, and has been put right", zap.String("cached", was), zap.String("real", is))
-	return mended
+	return corrected
 }
 
 // rebuild puts a cache together from scratch. Pods come first: a node is worked

@@ -196,7 +196,7 @@ func TestANodeThatCannotBeReadStopsNothing(t *testing.T) {
 	}
 	nodes.OnUpdate(nil, node(inventory))
 	if n, _ := books.Cache.Node("node"); len(n.Devices) != 2 {
-		t.Errorf("%d devices after it was mended, want 2", len(n.Devices))
+		t.Errorf("%d devices after it was healed, want 2", len(n.Devices))
 	}
 	nodes.OnDelete(toolscache.DeletedFinalStateUnknown{Obj: node(inventory)})
 	if _, ok := books.Cache.Node("node"); ok {

@@ -174,7 +174,7 @@ func preempted(proposed, possible int) decisions.Decision {
 	d := decisions.Decision{Verb: decisions.Preempt, Result: decisions.Fits, Asked: proposed, Fit: possible}
 	if possible == 0 {
 		d.Result, d.Reason = decisions.Unfit, placement.Insufficient.String()
-		d.Message = "no eviction makes room on one GPU of the nodes that kube-scheduler asked about; it asks about none whose sum has room"
+		d.Message = "no eviction frees enough on one GPU of the nodes that kube-scheduler asked about; it asks about none whose sum is enough"
 	}
 	return d
 }

@@ -79,7 +79,7 @@ func (c *Flags) validateAddresses() error {
 		errs = append(errs, fmt.Errorf("--probe-listen: %w", err))
 	}
 	if !isLoopback(c.ReadListen) {
-		errs = append(errs, fmt.Errorf("--read-listen: %q is not an address of the loopback, and nobody is asked for credentials there", c.ReadListen))
+		errs = append(errs, fmt.Errorf("--read-listen: %q must be a loopback address: this endpoint is unauthenticated", c.ReadListen))
 	}
 	return errors.Join(errs...)
 }
