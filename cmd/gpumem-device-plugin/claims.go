@@ -14,7 +14,6 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/kubernetes"
 
-	"github.com/gpumem/gpumem/pkg/core/gpu"
 	"github.com/gpumem/gpumem/pkg/kube/api"
 	"github.com/gpumem/gpumem/pkg/node/claims"
 	"github.com/gpumem/gpumem/pkg/node/coexist"
@@ -68,6 +67,8 @@ func startClaims(ctx context.Context, log *zap.Logger, cfg config, client kubern
 		return err
 	}
 	defer func() { err = errors.Join(err, kubelet.Close()) }()
+	ctx, end := context.WithCancel(ctx)
+	defer end()
 	group, ctx := errgroup.WithContext(ctx)
 	events, err := nodepods.NewEvents(ctx, client, "gpumem-device-plugin", cfg.nodeName)
 	if err != nil {
@@ -78,6 +79,7 @@ func startClaims(ctx context.Context, log *zap.Logger, cfg config, client kubern
 		return fmt.Errorf("listen for probes: %w", err)
 	}
 	object := nodepods.NewNode(client, cfg.names, cfg.nodeName, log.Named("node"))
+	object.Serve(true)
 	prober := newProber(log, cfg, object)
 	ours := coexist.NewNode(cfg.devices, string(cfg.names.GPUMem()), usersInterval, prober, kubelet, events, log.Named("coexist"))
 	level := newLevel(log, cfg, ours, func() error { return errors.New("claims have no limit by the driver yet") }, func() error { return nil })
@@ -89,13 +91,14 @@ func startClaims(ctx context.Context, log *zap.Logger, cfg config, client kubern
 	if err != nil {
 		return err
 	}
-	runner := claims.NewRunner(driver, client, cfg.kubeletRootDir, node, log.Named("claims"))
+	runner := claims.NewRunner(driver, client, cfg.kubeletRootDir, node, closedBy(object), log.Named("claims"))
 	registry := metrics.NewRegistry(version)
 	metrics.RegisterGPUs(registry, gpus{level, prober})
-	p := claimsParts{prober: prober, ours: ours, level: level, offers: offers, runner: runner, object: object}
-	for _, run := range p.runs(listener, metrics.Handler(registry), cfg.unitMiB) {
+	p := claimsParts{prober: prober, ours: ours, level: level, offers: offers, driver: driver, runner: runner, object: object}
+	for _, run := range p.runs(listener, metrics.Handler(registry)) {
 		group.Go(func() error { return run(ctx) })
 	}
+	group.Go(func() error { return p.leave(ctx, end, log) })
 	log.Info("serving claims", zap.Stringer("probes", listener.Addr()))
 	err = group.Wait()
 	log.Info("stopped", zap.Error(err))
@@ -108,30 +111,25 @@ type claimsParts struct {
 	ours   *coexist.Node
 	level  *enforcement.Node
 	offers *nodestate.Offers
+	driver *claims.Driver
 	runner *claims.Runner
 	object *nodepods.Node
 }
 
 // runs returns what is to run, each until its context is done.
-func (p claimsParts) runs(listener net.Listener, measured http.Handler, unitMiB int64) []func(context.Context) error {
+func (p claimsParts) runs(listener net.Listener, measured http.Handler) []func(context.Context) error {
 	after := func(ready <-chan struct{}, run func(context.Context) error) func(context.Context) error {
 		return func(ctx context.Context) error {
 			return when(ctx, ready, func() error { return run(ctx) })
 		}
 	}
-	// To those who place pods by the extended resource, the node has no GPU.
-	never := make(chan struct{})
-	none := func() (gpu.Inventory, <-chan struct{}) { return gpu.Inventory{UnitMiB: unitMiB}, never }
 	probes := serve.Probes(version, measured, p.offers.Alive, serve.Check{Name: "claims", Missing: p.runner.Missing}, serve.Check{Name: "inventory", Missing: p.object.Missing})
 	return []func(context.Context) error{
 		p.prober.Run,
 		after(p.prober.Probed(), p.ours.Run),
 		after(p.ours.Looked(), p.level.Run),
-		after(p.level.Looked(), p.runner.Run),
-		after(p.level.Looked(), func(ctx context.Context) error { return p.object.Run(ctx, none, nothingAllocated) }),
+		after(p.object.Read(), p.runner.Run), // a GPU that is cordoned is published as such at once
+		after(p.level.Looked(), func(ctx context.Context) error { return p.object.Run(ctx, p.inventory, p.driver.Allocations) }),
 		func(ctx context.Context) error { return serve.Run(ctx, listener, probes) },
 	}
 }
-
-// nothingAllocated is what the kubelet has given to pods of such a node, by the extended resource.
-func nothingAllocated() ([]gpu.PodAllocation, bool, <-chan struct{}) { return nil, true, nil }

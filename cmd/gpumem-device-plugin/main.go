@@ -79,7 +79,7 @@ func start(ctx context.Context, log *zap.Logger, cfg config) (err error) {
 		return err
 	}
 	defer func() { err = errors.Join(err, kubelet.Close()) }()
-	told := ctx.Done()
+	told := ctx
 	ctx, end := context.WithCancel(context.WithoutCancel(ctx))
 	defer end()
 	group, ctx := errgroup.WithContext(ctx)
@@ -92,12 +92,15 @@ func start(ctx context.Context, log *zap.Logger, cfg config) (err error) {
 		return fmt.Errorf("listen for probes: %w", err)
 	}
 	p := newParts(log, cfg, client, kubelet, events)
+	if cfg.claims {
+		p.node.Serve(false)
+	}
 	for _, run := range p.runs(listener) {
 		group.Go(func() error { return run(ctx) })
 	}
 	group.Go(func() error {
 		defer end()
-		p.leave(ctx, told)
+		p.leave(ctx, p.told(told, log, cfg.claims))
 		return nil
 	})
 	log.Info("serving", zap.Stringer("probes", listener.Addr()))

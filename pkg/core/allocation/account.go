@@ -33,11 +33,8 @@ func (b *podStates) account(t *podState) gpu.PodAllocation {
 	out := gpu.PodAllocation{UID: t.Pod.UID}
 	given := b.shares(t.slots()) // of the same GPUs
 	for i, s := range b.whereAllocated(t).Shares {
-		out.Shares = append(out.Shares, gpu.AllocatedShare{
-			Device: s.Device,
-			Units:  max(s.Units, given[i].Units),
-			Cores:  min(max(s.Cores, given[i].Cores), gpu.CoresPerDevice),
-		})
+		s.Units, s.Cores = max(s.Units, given[i].Units), min(max(s.Cores, given[i].Cores), gpu.CoresPerDevice)
+		out.Shares = append(out.Shares, s)
 	}
 	return out
 }
@@ -46,7 +43,7 @@ func (b *podStates) account(t *podState) gpu.PodAllocation {
 // written of it. One that is on no known GPU counts on each.
 func (s State) understates(p Pod, given gpu.PodAllocation) bool {
 	node := placement.NewNode("", s.Inventory, []placement.Holding{p.Holding})
-	return len(node.Unattributed) == 0 && slices.ContainsFunc(given.Shares, func(share gpu.AllocatedShare) bool {
+	return len(node.Unattributed) == 0 && slices.ContainsFunc(given.Shares, func(share gpu.Share) bool {
 		return slices.ContainsFunc(node.Devices, func(d placement.Device) bool {
 			return d.UUID == share.Device && (d.Requested < share.Units || d.RequestedCores < share.Cores)
 		})

@@ -17,7 +17,7 @@ import (
 func given(name string, shares ...[3]int) gpu.PodAllocation {
 	g := gpu.PodAllocation{UID: name}
 	for _, s := range shares {
-		g.Shares = append(g.Shares, gpu.AllocatedShare{Device: uuid(s[0]), Units: gpu.Units(s[1]), Cores: s[2]})
+		g.Shares = append(g.Shares, gpu.Share{Device: uuid(s[0]), Units: gpu.Units(s[1]), Cores: s[2]})
 	}
 	return g
 }

@@ -42,13 +42,14 @@ type Link struct {
 }
 
 // PodAllocation is what the kubelet of a node has given to a pod that counts for less by its annotations, or did.
+// One that names the pod is all that is known of it: the pod has that by claims.
 type PodAllocation struct {
-	UID    string // of the pod
-	Shares []AllocatedShare
+	UID, Namespace, Name string // of the pod; a name of one with claims alone
+	Shares               []Share
 }
 
-// AllocatedShare is that of one device.
-type AllocatedShare struct {
+// Share is what a pod has of one device.
+type Share struct {
 	Device UUID
 	Units  Units
 	Cores  int
@@ -76,8 +77,8 @@ func (inv Inventory) Device(id UUID) (Device, bool) {
 	return Device{}, false
 }
 
-// Advertised reports whether the device is healthy to the kubelet, also while it is cordoned.
-func (d Device) Advertised() bool { return !d.Status.Unhealthy && !d.Status.Stopped }
+// Advertised reports whether the kubelet offers the device, and as a healthy one: also while it is cordoned.
+func (d Device) Advertised() bool { return d.Status.Works() && !d.Status.ByClaims }
 
 // Advertised returns the units that the kubelet is offered.
 func (inv Inventory) Advertised() (sum Units) {

@@ -26,82 +26,82 @@ func TestChoose(t *testing.T) {
 	}{
 		"binpack takes the GPU on which the least stays free": {
 			req: ask(3), holdings: []placement.Holding{hold("a", ask(6), 2)},
-			want: []placement.Share{{"GPU-2", 3, 0}},
+			want: []placement.Share{{Device: "GPU-2", Units: 3}},
 		},
 		"binpack leaves a gap that is too small": {
 			req: ask(5), holdings: []placement.Holding{hold("a", ask(6), 2)},
-			want: []placement.Share{{"GPU-1", 5, 0}},
+			want: []placement.Share{{Device: "GPU-1", Units: 5}},
 		},
 		"spread takes the largest of empty GPUs": {
-			fallback: placement.Spread, req: ask(3), want: []placement.Share{{"GPU-0", 3, 0}},
+			fallback: placement.Spread, req: ask(3), want: []placement.Share{{Device: "GPU-0", Units: 3}},
 		},
 		"spread takes an empty GPU before a larger one with a pod": {
-			fallback: placement.Spread, req: ask(3), holdings: []placement.Holding{hold("a", ask(1), 0)}, want: []placement.Share{{"GPU-3", 3, 0}},
+			fallback: placement.Spread, req: ask(3), holdings: []placement.Holding{hold("a", ask(1), 0)}, want: []placement.Share{{Device: "GPU-3", Units: 3}},
 		},
 		"spread takes the GPU of which the largest part is free": {
-			fallback: placement.Spread, req: ask(3), holdings: []placement.Holding{hold("a", ask(2), 0), hold("b", ask(2), 1), hold("c", ask(2), 2), hold("d", ask(2), 3)}, want: []placement.Share{{"GPU-0", 3, 0}},
+			fallback: placement.Spread, req: ask(3), holdings: []placement.Holding{hold("a", ask(2), 0), hold("b", ask(2), 1), hold("c", ask(2), 2), hold("d", ask(2), 3)}, want: []placement.Share{{Device: "GPU-0", Units: 3}},
 		},
 		"the pod's policy goes before the cluster's": {
-			fallback: placement.Spread, req: ask(3, policy(placement.Binpack)), want: []placement.Share{{"GPU-1", 3, 0}},
+			fallback: placement.Spread, req: ask(3, policy(placement.Binpack)), want: []placement.Share{{Device: "GPU-1", Units: 3}},
 		},
 		"the pod may spread where the cluster packs": {
-			fallback: placement.Binpack, req: ask(3, policy(placement.Spread)), want: []placement.Share{{"GPU-0", 3, 0}},
+			fallback: placement.Binpack, req: ask(3, policy(placement.Spread)), want: []placement.Share{{Device: "GPU-0", Units: 3}},
 		},
 		"ties fall to the lowest index": {
-			req: ask(10), want: []placement.Share{{"GPU-1", 10, 0}},
+			req: ask(10), want: []placement.Share{{Device: "GPU-1", Units: 10}},
 		},
 		"exclusive takes the smallest GPU that is empty": {
 			req: ask(2, policy(placement.Exclusive)), holdings: []placement.Holding{hold("a", ask(1), 1), hold("b", ask(1), 2)},
-			want: []placement.Share{{"GPU-3", 2, 0}},
+			want: []placement.Share{{Device: "GPU-3", Units: 2}},
 		},
 		"nobody joins an exclusive pod": {
 			req: ask(2), holdings: []placement.Holding{hold("a", ask(7, policy(placement.Exclusive)), 1)},
-			want: []placement.Share{{"GPU-2", 2, 0}},
+			want: []placement.Share{{Device: "GPU-2", Units: 2}},
 		},
 		"a group stays together though another GPU packs better": {
 			req: ask(2, group("g")), holdings: []placement.Holding{hold("a", ask(1, group("g")), 0), hold("b", ask(8), 1)},
-			want: []placement.Share{{"GPU-0", 2, 0}},
+			want: []placement.Share{{Device: "GPU-0", Units: 2}},
 		},
 		"a group of another namespace is another": {
 			req: ask(2, groupOf("mine", "g")), holdings: []placement.Holding{hold("a", ask(1, groupOf("theirs", "g")), 0), hold("b", ask(8), 1)},
-			want: []placement.Share{{"GPU-1", 2, 0}},
+			want: []placement.Share{{Device: "GPU-1", Units: 2}},
 		},
 		"a group goes on where its GPU is full": {
 			req: ask(2, group("g")), holdings: []placement.Holding{hold("a", ask(20, group("g")), 0)},
-			want: []placement.Share{{"GPU-1", 2, 0}},
+			want: []placement.Share{{Device: "GPU-1", Units: 2}},
 		},
 		"several GPUs come by index, the best of them": {
 			req: ask(8, cores(60), count(2)), holdings: []placement.Holding{hold("a", ask(1), 3), hold("b", ask(5), 1)},
-			want: []placement.Share{{"GPU-1", 4, 30}, {"GPU-2", 4, 30}},
+			want: []placement.Share{{Device: "GPU-1", Units: 4, Cores: 30}, {Device: "GPU-2", Units: 4, Cores: 30}},
 		},
 		"globs hold for several GPUs too": {
 			req:  ask(8, count(2), uuids("GPU-*", "!GPU-1")),
-			want: []placement.Share{{"GPU-2", 4, 0}, {"GPU-3", 4, 0}},
+			want: []placement.Share{{Device: "GPU-2", Units: 4}, {Device: "GPU-3", Units: 4}},
 		},
 		"cores are of the same GPU as memory": {
 			req: ask(3, cores(60)), holdings: []placement.Holding{hold("a", ask(6, cores(60)), 2)},
-			want: []placement.Share{{"GPU-1", 3, 60}},
+			want: []placement.Share{{Device: "GPU-1", Units: 3, Cores: 60}},
 		},
 		"the fastest GPU, though another packs better": {
 			req: ask(2, prefers(placement.Fastest), uuids("GPU-?")), holdings: []placement.Holding{hold("a", ask(12), 3)},
-			want: []placement.Share{{"GPU-0", 2, 0}},
+			want: []placement.Share{{Device: "GPU-0", Units: 2}},
 		},
 		"the slowest GPU, though another packs better": {
 			req: ask(2, prefers(placement.Cheapest)), holdings: []placement.Holding{hold("a", ask(6), 2)},
-			want: []placement.Share{{"GPU-3", 2, 0}},
+			want: []placement.Share{{Device: "GPU-3", Units: 2}},
 		},
 		"the fastest GPUs that have room": {
 			req: ask(20, count(2), prefers(placement.Fastest)), holdings: []placement.Holding{hold("a", ask(1), 1)},
-			want: []placement.Share{{"GPU-0", 10, 0}, {"GPU-2", 10, 0}},
+			want: []placement.Share{{Device: "GPU-0", Units: 10}, {Device: "GPU-2", Units: 10}},
 		},
 		"a group goes before a preference": {
 			req: ask(2, prefers(placement.Fastest), group("g")), holdings: []placement.Holding{hold("a", ask(1, group("g")), 3)},
-			want: []placement.Share{{"GPU-3", 2, 0}},
+			want: []placement.Share{{Device: "GPU-3", Units: 2}},
 		},
 		"what does not fit is none": {req: ask(21)},
 		"a policy that there is not likes no GPU better": {
 			fallback: "best", req: ask(2), holdings: []placement.Holding{hold("a", ask(9), 1), hold("b", ask(1), 0)},
-			want: []placement.Share{{"GPU-0", 2, 0}},
+			want: []placement.Share{{Device: "GPU-0", Units: 2}},
 		},
 	}
 	for name, tc := range tests {

@@ -161,7 +161,7 @@ func (n Node) Bears(h Holding) bool {
 // candidates returns the devices of the node on which the request fits, or why
 // they are not enough: the first check that too few devices pass.
 func candidates(req Request, node Node) ([]int, Reason) {
-	if len(node.Devices) == 0 {
+	if !slices.ContainsFunc(node.Devices, func(d Device) bool { return !d.Status.ByClaims }) {
 		return nil, NoDevices
 	}
 	if !node.Enforcement.For(req.GPUs(), node.MPS).AtLeast(req.Enforcement) {

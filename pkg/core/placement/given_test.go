@@ -11,7 +11,7 @@ import (
 
 // given is what the kubelet has given to a pod, by its name, of one GPU.
 func given(name string, index int, units gpu.Units, cores int) gpu.PodAllocation {
-	return gpu.PodAllocation{UID: name, Shares: []gpu.AllocatedShare{{Device: uuid(index), Units: units, Cores: cores}}}
+	return gpu.PodAllocation{UID: name, Shares: []gpu.Share{{Device: uuid(index), Units: units, Cores: cores}}}
 }
 
 // Where the node says that the kubelet has given a pod more of a GPU than is written of it, the

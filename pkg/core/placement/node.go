@@ -11,11 +11,7 @@ import (
 )
 
 // Share is what a pod holds of one device.
-type Share struct {
-	Device gpu.UUID
-	Units  gpu.Units
-	Cores  int
-}
+type Share = gpu.Share
 
 // Assignment is which GPUs of its node a pod was given, by index of the device.
 // The zero value means: none yet.
@@ -224,24 +220,26 @@ func NewNode(name string, inv gpu.Inventory, holdings []Holding) Node {
 		at[d.UUID] = i
 	}
 	holdings = slices.Clone(holdings)
-	slices.SortFunc(holdings, func(a, b Holding) int { return a.Pod.Compare(b.Pod) })
-	elsewhere := func(s Share) bool { _, ok := at[s.Device]; return !ok }
 	given := make(map[string][]Share, len(inv.Allocated))
 	for _, g := range inv.Allocated {
-		for _, s := range g.Shares {
-			given[g.UID] = append(given[g.UID], Share(s))
+		given[g.UID] = g.Shares
+		if g.Name != "" {
+			holdings = append(holdings, Holding{Pod: PodRef{Namespace: g.Namespace, Name: g.Name, UID: g.UID}, Allocated: g.Shares, Admitted: true})
+			delete(given, g.UID) // the pod is among the holdings as well, for its CPU
 		}
 	}
+	slices.SortFunc(holdings, func(a, b Holding) int { return a.Pod.Compare(b.Pod) })
+	elsewhere := func(s Share) bool { _, ok := at[s.Device]; return !ok }
 	for _, h := range holdings {
 		h = h.in(inv.UnitMiB)
 		if shares, ok := given[h.Pod.UID]; ok {
 			h.Allocated = shares
 		}
 		n.RequestedCPU += h.Request.CPU
-		if h.Assignment.None() && h.Request.Empty() {
+		if h.Assignment.None() && h.Request.Empty() && len(h.Allocated) == 0 {
 			continue // it names the resource, and asks for none of it
 		}
-		if h.Assignment.None() || slices.ContainsFunc(h.Assignment.Shares, elsewhere) {
+		if h.Assignment.None() && !h.Request.Empty() || slices.ContainsFunc(h.Assignment.Shares, elsewhere) {
 			n.Unattributed = append(n.Unattributed, h)
 			continue
 		}

@@ -10,7 +10,7 @@ type Reason uint8
 // from Occupied on, a request got equally far.
 const (
 	Fits              Reason = iota
-	NoDevices                // the node offers no GPU
+	NoDevices                // the node offers no GPU, or all by claims
 	WeakerEnforcement        // the node cannot hold a container to its grant as the pod demands
 	OlderDriver              // the node's driver is older than the pod accepts
 	NoCores                  // the pod asks for cores, and the node offers none

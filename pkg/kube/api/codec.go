@@ -34,7 +34,8 @@ type inventoryJSON struct {
 // givenJSON is short: there may be one of each pod of the node.
 type givenJSON struct {
 	UID  string     `json:"uid"`
-	GPUs [][3]int64 `json:"gpus"` // index, units, per cent of cores
+	Pod  string     `json:"pod,omitempty"` // NAMESPACE/NAME of one that has it by claims
+	GPUs [][3]int64 `json:"gpus"`          // index, units, per cent of cores
 }
 
 type deviceJSON struct {
@@ -42,7 +43,8 @@ type deviceJSON struct {
 	Index             int       `json:"index"`
 	Model             string    `json:"model,omitempty"`
 	MemoryMiB         int64     `json:"memoryMiB"`
-	Units             gpu.Units `json:"units"`
+	Units             gpu.Units `json:"units"`                // for the extended resource
+	ClaimUnits        gpu.Units `json:"claimUnits,omitempty"` // for claims: it has no others then, to who does not know of these
 	Foreign           gpu.Units `json:"foreign,omitempty"`
 	NUMANode          *int      `json:"numaNode,omitempty"`
 	PCI               string    `json:"pci,omitempty"`
@@ -60,22 +62,25 @@ const stoppedBefore = "its device plugin is stopped or being replaced"
 // setStatus writes a status in the fields that the version before reads. A cordon is not
 // written here: people write it, in an annotation of its own.
 func (j *deviceJSON) setStatus(s gpu.Status) {
-	s.Cordoned = false
-	j.Healthy, j.Unhealthy, j.Stopped = s.TakesPods(), s.Reason, s.Stopped && !s.Unhealthy
+	j.Healthy, j.Unhealthy, j.Stopped = s.Works(), s.Reason, s.Stopped && !s.Unhealthy
+	if s.ByClaims {
+		j.ClaimUnits, j.Units, j.Foreign = j.Units, 0, 0
+	}
 	if j.Stopped {
 		j.Unhealthy = stoppedBefore
 	}
 }
 
-func (j deviceJSON) status() gpu.Status {
+func (j deviceJSON) status() (s gpu.Status) {
 	switch {
 	case j.Healthy:
-		return gpu.Status{}
 	case j.Stopped, j.Unhealthy == stoppedBefore:
-		return gpu.Status{Stopped: true}
+		s.Stopped = true
 	default:
-		return gpu.Unhealthy(j.Unhealthy)
+		s = gpu.Unhealthy(j.Unhealthy)
 	}
+	s.ByClaims = j.ClaimUnits > 0
+	return s
 }
 
 type assignmentJSON struct {
@@ -123,6 +128,9 @@ func EncodeInventory(inv gpu.Inventory) (string, error) {
 	}
 	for _, g := range inv.Allocated {
 		j := givenJSON{UID: g.UID}
+		if g.Name != "" {
+			j.Pod = g.Namespace + "/" + g.Name
+		}
 		for _, s := range g.Shares {
 			d, _ := inv.Device(s.Device)
 			j.GPUs = append(j.GPUs, [3]int64{int64(d.Index), int64(s.Units), int64(s.Cores)})
@@ -142,7 +150,7 @@ func DecodeInventory(s string) (gpu.Inventory, error) {
 	inv := gpu.Inventory{UnitMiB: in.UnitMiB, DriverVersion: in.DriverVersion, Enforcement: in.Enforcement, Weaker: in.Weaker, MPS: in.MPS, Coreless: in.Coreless}
 	for _, j := range in.GPUs {
 		d := gpu.Device{
-			UUID: j.UUID, Index: j.Index, Model: j.Model, MemoryMiB: j.MemoryMiB, Allocatable: j.Units, Foreign: j.Foreign,
+			UUID: j.UUID, Index: j.Index, Model: j.Model, MemoryMiB: j.MemoryMiB, Allocatable: cmp.Or(j.ClaimUnits, j.Units), Foreign: j.Foreign,
 			NUMANode: -1, PCI: j.PCI, ComputeCapability: j.ComputeCapability, Speed: j.Speed, Status: j.status(),
 		}
 		if j.NUMANode != nil {
@@ -162,8 +170,9 @@ func DecodeInventory(s string) (gpu.Inventory, error) {
 	}
 	for _, j := range in.Allocated {
 		g := gpu.PodAllocation{UID: j.UID}
+		g.Namespace, g.Name, _ = strings.Cut(j.Pod, "/")
 		for _, s := range j.GPUs {
-			g.Shares = append(g.Shares, gpu.AllocatedShare{Device: uuid(int(s[0])), Units: gpu.Units(s[1]), Cores: int(s[2])})
+			g.Shares = append(g.Shares, gpu.Share{Device: uuid(int(s[0])), Units: gpu.Units(s[1]), Cores: int(s[2])})
 		}
 		inv.Allocated = append(inv.Allocated, g)
 	}

@@ -86,7 +86,7 @@ func validateAllocated(inv gpu.Inventory, uuids map[gpu.UUID]bool) error {
 func WithAllocated(inv gpu.Inventory, given []gpu.PodAllocation) gpu.Inventory {
 	inv.Allocated = nil
 	for _, g := range given {
-		g.Shares = slices.DeleteFunc(slices.Clone(g.Shares), func(s gpu.AllocatedShare) bool { _, ok := inv.Device(s.Device); return !ok })
+		g.Shares = slices.DeleteFunc(slices.Clone(g.Shares), func(s gpu.Share) bool { _, ok := inv.Device(s.Device); return !ok })
 		if len(g.Shares) > 0 && len(inv.Allocated) < maxAllocated {
 			inv.Allocated = append(inv.Allocated, g)
 		}

@@ -45,7 +45,7 @@ const (
 // version wrote, and leaves that as it is.
 func TestWhatTheKubeletHasGivenIsWrittenBeside(t *testing.T) {
 	machine := firstMachine()
-	machine.Allocated = []gpu.PodAllocation{{UID: "0f7a2c1e-3b4d-4e5f-8a9b-0c1d2e3f4a5b", Shares: []gpu.AllocatedShare{
+	machine.Allocated = []gpu.PodAllocation{{UID: "0f7a2c1e-3b4d-4e5f-8a9b-0c1d2e3f4a5b", Shares: []gpu.Share{
 		{Device: machine.Devices[0].UUID, Units: 3, Cores: 30}, {Device: machine.Devices[1].UUID, Units: 2},
 	}}}
 	text, err := EncodeInventory(machine)

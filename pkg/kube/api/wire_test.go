@@ -47,9 +47,13 @@ func machine() gpu.Inventory {
 			{UUID: first, Index: 0, Model: "Tesla T4", MemoryMiB: 15360, Allocatable: 14, Foreign: 2, NUMANode: 1, PCI: "00000000:3b:00.0", ComputeCapability: "7.5", Speed: 21},
 			{UUID: second, Index: 1, Model: "Tesla T4", MemoryMiB: 15360, Allocatable: 14, NUMANode: -1, PCI: "00000000:3c:00.0", ComputeCapability: "7.5", Speed: 21, Status: gpu.Unhealthy("XID 79")},
 			{UUID: "GPU-0f0e0d0c-1111-2222-3333-444455556666", Index: 2, Model: "Tesla T4", MemoryMiB: 15360, Allocatable: 14, NUMANode: -1, Status: gpu.Status{Stopped: true}},
+			{UUID: "GPU-0f0e0d0c-1111-2222-3333-444455556667", Index: 3, Model: "Tesla T4", MemoryMiB: 15360, Allocatable: 14, NUMANode: -1, Status: gpu.Status{ByClaims: true}},
 		},
-		Links:     []gpu.Link{{A: first, B: second, Lanes: 2}},
-		Allocated: []gpu.PodAllocation{{UID: "0f7a2c1e-3b4d-4e5f-8a9b-0c1d2e3f4a5b", Shares: []gpu.AllocatedShare{{Device: first, Units: 3, Cores: 30}}}},
+		Links: []gpu.Link{{A: first, B: second, Lanes: 2}},
+		Allocated: []gpu.PodAllocation{
+			{UID: "0f7a2c1e-3b4d-4e5f-8a9b-0c1d2e3f4a5b", Shares: []gpu.Share{{Device: first, Units: 3, Cores: 30}}},
+			{UID: "1f7a2c1e-3b4d-4e5f-8a9b-0c1d2e3f4a5b", Namespace: "team", Name: "claimant", Shares: []gpu.Share{{Device: "GPU-0f0e0d0c-1111-2222-3333-444455556667", Units: 3, Cores: 30}}},
+		},
 	}
 }
 
@@ -88,7 +92,7 @@ func decided() decisions.List {
 				Name: "node1", Score: &score, Reason: "Fragmented", Message: "needs 3 GiB on one GPU", UnitMiB: 1024,
 				GPUs: []decisions.GPU{{
 					Index: 1, UUID: first, Model: "Tesla T4", Capacity: 14, Free: 2, FreeCores: &cores, Reason: "InsufficientMemory",
-					Unhealthy: "XID 79", Chosen: true, Status: gpu.Status{Unhealthy: true, Cordoned: true, Stopped: true, Reason: "XID 79"},
+					Unhealthy: "XID 79", Chosen: true, Status: gpu.Status{Unhealthy: true, Cordoned: true, Stopped: true, ByClaims: true, Reason: "XID 79"},
 				}},
 			}},
 		}},

@@ -25,7 +25,7 @@ func Causes(s gpu.Status) string {
 // Status says the same in a word or two: healthy, cordoned, or unhealthy and why.
 func Status(s gpu.Status) string {
 	switch {
-	case s.TakesPods():
+	case s.Open():
 		return "healthy"
 	case s.OnlyCordoned():
 		return "cordoned"

@@ -43,6 +43,9 @@ func Verdict(of placement.Verdict) string {
 	case placement.Fits:
 		return need + "; fits"
 	case placement.NoDevices:
+		if len(v.Node.Devices) > 0 {
+			return "the node hands its GPUs out by claims, not by the extended resource"
+		}
 		return "the node offers no GPU memory: its device plugin has found no GPU, or has not reported yet"
 	case placement.WeakerEnforcement:
 		return v.weaker()

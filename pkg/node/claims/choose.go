@@ -1,6 +1,14 @@
 package claims
 
-import "fmt"
+import (
+	"context"
+	"fmt"
+	"time"
+)
+
+// quiet is how long nothing of a kind was on a node that is to change: a scheduler that has not
+// heard of that yet may still send some.
+const quiet = 10 * time.Second
 
 // Prepared returns how many claims the last driver has prepared and not given back.
 func Prepared(disk Disk) (int, error) {
@@ -21,5 +29,27 @@ func Choose(labelled bool, prepared int, holders []string) (byClaims bool, why s
 		return true, "the node's label says so"
 	default:
 		return false, "no label of the node says otherwise"
+	}
+}
+
+// Left returns once the label of a node that is served by claims, or is not, says the other, and
+// nothing that was handed out was left for a while. It is false where the context was done before.
+// Both functions have channels that are closed when they would tell something else.
+func Left(ctx context.Context, byClaims bool, labelled func() (bool, <-chan struct{}), left func() (int, <-chan struct{})) bool {
+	for {
+		says, relabelled := labelled()
+		n, changed := left()
+		var over <-chan time.Time
+		if says != byClaims && n == 0 {
+			over = time.After(quiet)
+		}
+		select {
+		case <-ctx.Done():
+			return false
+		case <-relabelled:
+		case <-changed:
+		case <-over:
+			return true
+		}
 	}
 }

@@ -1,8 +1,12 @@
 package claims
 
 import (
+	"context"
+	"slices"
 	"strings"
 	"testing"
+	"testing/synctest"
+	"time"
 
 	"github.com/gpumem/gpumem/pkg/node/plugintest"
 )
@@ -38,5 +42,54 @@ func TestPreparedClaimsAreCounted(t *testing.T) {
 	}
 	if n, err := Prepared(r.disk); n != 2 || err != nil {
 		t.Errorf("%d, %v", n, err)
+	}
+}
+
+// A node changes once its label says so and nothing was left for a while: not while the label waits
+// for the last claim, and not for a label that was there for a moment.
+func TestWhenANodeIsLeft(t *testing.T) {
+	type state struct {
+		labelled bool
+		left     int
+	}
+	for name, test := range map[string]struct {
+		after map[time.Duration]state // of claims: what is so from then on
+		want  time.Duration           // 0: never
+	}{
+		"nothing changes":              {map[time.Duration]state{0: {true, 0}}, 0},
+		"nothing was there":            {map[time.Duration]state{0: {true, 0}, time.Minute: {false, 0}}, time.Minute + quiet},
+		"the last claim is waited for": {map[time.Duration]state{0: {false, 1}, time.Minute: {false, 0}}, time.Minute + quiet},
+		"one more came just then":      {map[time.Duration]state{0: {false, 0}, time.Second: {false, 1}, time.Minute: {false, 0}}, time.Minute + quiet},
+		"the label is put back":        {map[time.Duration]state{0: {false, 0}, time.Second: {true, 0}}, 0},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				begin := time.Now()
+				now := func() state {
+					at := slices.Max(slices.Collect(func(yield func(time.Duration) bool) {
+						for at := range test.after {
+							if at <= time.Since(begin) && !yield(at) {
+								return
+							}
+						}
+					}))
+					return test.after[at]
+				}
+				changed := make(chan struct{})
+				for at := range test.after {
+					if at > 0 {
+						time.AfterFunc(at, func() { old := changed; changed = make(chan struct{}); close(old) })
+					}
+				}
+				ctx, cancel := context.WithTimeout(t.Context(), time.Hour)
+				defer cancel()
+				got := Left(ctx, true,
+					func() (bool, <-chan struct{}) { return now().labelled, changed },
+					func() (int, <-chan struct{}) { return now().left, nil })
+				if got != (test.want > 0) || got && time.Since(begin) != test.want {
+					t.Errorf("left: %t after %s, want after %s", got, time.Since(begin), test.want)
+				}
+			})
+		})
 	}
 }

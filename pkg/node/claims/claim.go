@@ -27,7 +27,8 @@ type Claim struct {
 	UID       types.UID `json:"uid"`
 	Namespace string    `json:"namespace"`
 	Name      string    `json:"name"`
-	Request   string    `json:"request"` // with its subrequest, as REQUEST/SUBREQUEST
+	Request   string    `json:"request"`       // with its subrequest, as REQUEST/SUBREQUEST
+	Pod       *Pod      `json:"pod,omitempty"` // the first that it was reserved for; nil: it was for none
 	Shares    []Share   `json:"shares"`
 
 	// As it was when the claim was prepared. It says what its containers were promised.
@@ -36,9 +37,16 @@ type Claim struct {
 	MPS         int             `json:"mps,omitempty"` // protocol of the daemon; 0: none
 }
 
+// Pod is one in the namespace of its claim.
+type Pod struct {
+	UID  types.UID `json:"uid"`
+	Name string    `json:"name"`
+}
+
 // Share is one result of an allocation: a part of a device.
 type Share struct {
-	Device string     `json:"device"` // name in the pool
+	Device string     `json:"device"`         // name in the pool
+	UUID   gpu.UUID   `json:"uuid,omitempty"` // of the device; not part of what was allocated
 	ID     *types.UID `json:"id,omitempty"`
 	MiB    int64      `json:"mib"`
 	Cores  int64      `json:"cores,omitempty"` // per cent; 0: not limited
@@ -53,6 +61,11 @@ func parse(claim *resourceapi.ResourceClaim, driver, node string) (Claim, error)
 	c := Claim{UID: claim.UID, Namespace: claim.Namespace, Name: claim.Name}
 	if claim.Status.Allocation == nil {
 		return c, errors.New("it is not allocated")
+	}
+	for _, by := range claim.Status.ReservedFor {
+		if by.APIGroup == "" && by.Resource == "pods" && c.Pod == nil {
+			c.Pod = &Pod{UID: by.UID, Name: by.Name}
+		}
 	}
 	for _, config := range claim.Status.Allocation.Devices.Config {
 		if config.Opaque != nil && config.Opaque.Driver == driver {

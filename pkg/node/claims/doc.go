@@ -32,9 +32,13 @@
 //   - A claim that is prepared is not prepared for less or more when it is asked for again.
 //   - What a container gets follows from its claim alone, and is what the device plugin would give
 //     it for the same grant at the same level (containers.Config.Response).
-//   - A GPU has one owner: a node is served by this package, or by the device plugin.
+//   - A GPU has one owner: a node is served by this package, or by the device plugin. It changes when
+//     nothing is left of the one (Left), and takes nothing new while it waits for that.
 //
 // # Decisions
+//
+// What pods have by claims is written into the node's inventory (Allocations), from what is prepared:
+// who reads inventories has it without a watch of claims, and needs no right to read them.
 //
 // A device is named after the GPU's UUID. Its index may change with a reboot, and allocations
 // outlive that.

@@ -43,8 +43,9 @@ type Driver struct {
 	disk   Disk
 	log    *zap.Logger
 
-	mu     sync.Mutex // guards claims, and is locked while they are written down
-	claims map[types.UID]Claim
+	mu      sync.Mutex // guards the rest, and is locked while claims are written down
+	claims  map[types.UID]Claim
+	changed chan struct{} // closed and replaced when these are others
 }
 
 // New returns a driver that has the claims which the one before it prepared.
@@ -53,7 +54,7 @@ func New(cfg Config, offers Offers, disk Disk, log *zap.Logger) (*Driver, error)
 	if err != nil {
 		return nil, err
 	}
-	return &Driver{cfg: cfg, offers: offers, disk: disk, log: log, claims: claims}, nil
+	return &Driver{cfg: cfg, offers: offers, disk: disk, log: log, claims: claims, changed: make(chan struct{})}, nil
 }
 
 // Restore makes the CDI files what the checkpoint says, once the GPUs are known.
@@ -143,14 +144,28 @@ func (d *Driver) enter(c *Claim, offer nodestate.Offer) (names []string, err err
 		return nil, err
 	}
 	c.Enforcement, c.MPS = inv.LevelFor(len(memory.Devices)), inv.MPS
+	for i := range c.Shares {
+		at := slices.IndexFunc(memory.Devices, func(g gpu.Device) bool { return deviceName(g.UUID) == c.Shares[i].Device })
+		c.Shares[i].UUID = memory.Devices[at].UUID
+	}
 	d.claims[c.UID] = *c
-	if err := writeClaims(d.disk, d.claims); err != nil {
+	if err := d.save(); err != nil {
 		if delete(d.claims, c.UID); known {
 			d.claims[c.UID] = was
 		}
 		return nil, fmt.Errorf("write the checkpoint: %w", err)
 	}
 	return d.write(*c, inv)
+}
+
+// save writes the claims down, and tells that they are others.
+func (d *Driver) save() error {
+	if err := writeClaims(d.disk, d.claims); err != nil {
+		return err
+	}
+	close(d.changed)
+	d.changed = make(chan struct{})
+	return nil
 }
 
 // write writes the CDI file of a claim, and returns the names of its CDI devices.
@@ -206,7 +221,7 @@ func (d *Driver) leave(uid types.UID) error {
 		return nil
 	}
 	delete(d.claims, uid)
-	if err := writeClaims(d.disk, d.claims); err != nil {
+	if err := d.save(); err != nil {
 		d.claims[uid] = was
 		return fmt.Errorf("write the checkpoint: %w", err)
 	}
@@ -224,4 +239,11 @@ func (d *Driver) Claims() []Claim {
 	}
 	slices.SortFunc(out, compare)
 	return out
+}
+
+// Prepared returns how many claims there are, and a channel that is closed when these are others.
+func (d *Driver) Prepared() (int, <-chan struct{}) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return len(d.claims), d.changed
 }

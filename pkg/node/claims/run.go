@@ -12,6 +12,9 @@ import (
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/dynamic-resource-allocation/kubeletplugin"
 	"k8s.io/dynamic-resource-allocation/resourceslice"
+
+	"github.com/gpumem/gpumem/pkg/core/gpu"
+	"github.com/gpumem/gpumem/pkg/kube/api"
 )
 
 // keepInterval is the time between two looks at whether the MPS daemon has the namespaces of all
@@ -24,6 +27,7 @@ type Runner struct {
 	client  kubernetes.Interface
 	kubelet string    // the kubelet's folder
 	node    types.UID // of the node's object, which owns the slices
+	closed  Closed
 	log     *zap.Logger
 
 	mu     sync.Mutex // guards the rest
@@ -31,10 +35,14 @@ type Runner struct {
 	failed error // of what goes on in the background
 }
 
+// Closed tells which GPUs are to take no new claims, all of them included, and has a channel that is
+// closed when these are others.
+type Closed func() (ids []gpu.UUID, all bool, changed <-chan struct{})
+
 // NewRunner returns a runner. The kubelet's folder must have the same path in this process as on
 // the node, and has those that NewFolders makes.
-func NewRunner(driver *Driver, client kubernetes.Interface, kubelet string, node types.UID, log *zap.Logger) *Runner {
-	return &Runner{driver: driver, client: client, kubelet: kubelet, node: node, log: log}
+func NewRunner(driver *Driver, client kubernetes.Interface, kubelet string, node types.UID, closed Closed, log *zap.Logger) *Runner {
+	return &Runner{driver: driver, client: client, kubelet: kubelet, node: node, closed: closed, log: log}
 }
 
 // served is the driver, with the errors of the library that calls it.
@@ -79,8 +87,13 @@ func (r *Runner) Run(ctx context.Context) error {
 	defer tick.Stop()
 	for {
 		offer, changed := d.offers.Now()
+		closed, all, others := r.closed()
+		inv := api.Cordon(offer.Inventory, closed)
+		for i := range inv.Devices {
+			inv.Devices[i].Status.Cordoned = all || inv.Devices[i].Status.Cordoned
+		}
 		r.fail(nil) // what was wrong with the last ones may not be wrong with these
-		if err := helper.PublishResources(ctx, Resources(offer.Inventory, d.cfg.Domain, d.cfg.Node, d.cfg.Cores)); err != nil {
+		if err := helper.PublishResources(ctx, Resources(inv, d.cfg.Domain, d.cfg.Node, d.cfg.Cores)); err != nil {
 			return fmt.Errorf("publish the devices: %w", err)
 		}
 		for published := true; published; {
@@ -90,6 +103,8 @@ func (r *Runner) Run(ctx context.Context) error {
 			case <-tick.C:
 				d.keep(ctx)
 			case <-changed:
+				published = false
+			case <-others:
 				published = false
 			}
 		}

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"path/filepath"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -52,7 +53,21 @@ func TestTheKubeletFindsTheDriver(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	r := NewRunner(driver, client, kubelet, "uid-of-the-node", zap.NewNop())
+	type told struct {
+		ids     []gpu.UUID
+		all     bool
+		changed chan struct{}
+	}
+	var said atomic.Pointer[told]
+	said.Store(&told{changed: make(chan struct{})})
+	say := func(all bool, ids ...gpu.UUID) {
+		close(said.Swap(&told{ids, all, make(chan struct{})}).changed)
+	}
+	closed := func() ([]gpu.UUID, bool, <-chan struct{}) {
+		now := said.Load()
+		return now.ids, now.all, now.changed
+	}
+	r := NewRunner(driver, client, kubelet, "uid-of-the-node", closed, zap.NewNop())
 	if got := r.Missing(); !strings.Contains(got, "not known yet") {
 		t.Errorf("before it runs, missing is %q", got)
 	}
@@ -83,12 +98,19 @@ func TestTheKubeletFindsTheDriver(t *testing.T) {
 		if err != nil || len(list.Items) != 1 || len(list.Items[0].Spec.Devices) != 2 || *list.Items[0].Spec.NodeName != node {
 			return -1
 		}
-		return len(list.Items[0].Spec.Devices[0].Taints)
+		return len(list.Items[0].Spec.Devices[0].Taints) + 10*len(list.Items[0].Spec.Devices[1].Taints)
 	}
 	eventually(t, "both GPUs are published", func() bool { return taints() == 0 })
 	source.Set(func(inv *gpu.Inventory) { inv.Devices[0].Status = gpu.Unhealthy("XID 79") })
 	eventually(t, "the GPU that failed has a taint", func() bool { return taints() == 1 })
 	source.Set(func(inv *gpu.Inventory) { inv.Devices[0].Status = gpu.Status{} })
+	eventually(t, "the GPU that works again has none", func() bool { return taints() == 0 })
+	say(false, plugintest.GPUA)
+	eventually(t, "the GPU that is cordoned has a taint", func() bool { return taints() == 1 })
+	say(true)
+	eventually(t, "both GPUs of a node that is to change have a taint", func() bool { return taints() == 11 })
+	say(false)
+	eventually(t, "no GPU has a taint", func() bool { return taints() == 0 })
 
 	plugin := drapb.NewDRAPluginClient(dial(t, info.GetEndpoint()))
 	asked := []*drapb.Claim{{Namespace: claim.Namespace, Name: claim.Name, Uid: string(claim.UID)}}
@@ -131,7 +153,7 @@ func TestErrorsOfTheLibrary(t *testing.T) {
 		{errors.New("the slice is invalid"), true},
 		{kubeletplugin.ErrRecoverable, false},
 	} {
-		r := NewRunner(nil, nil, "", "", zap.NewNop())
+		r := NewRunner(nil, nil, "", "", nil, zap.NewNop())
 		served{nil, r}.HandleError(t.Context(), test.err, "publish")
 		if told := strings.Contains(r.Missing(), "publish: "+test.err.Error()); told != test.told {
 			t.Errorf("%v: missing is %q", test.err, r.Missing())

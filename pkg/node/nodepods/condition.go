@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"slices"
 	"strings"
 
 	"go.uber.org/zap"
@@ -16,11 +17,22 @@ import (
 	"github.com/gpumem/gpumem/pkg/kube/reasons"
 )
 
-// heed remembers which GPUs are cordoned.
-func (n *Node) heed(node *v1.Node) {
+// heed remembers what people say on the node.
+func (n *Node) heed(node *v1.Node) Said {
+	said := Said{Cordoned: n.names.CordonedGPUs(node), ByClaims: node.Labels[n.names.API()] == api.ByClaims}
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	n.cordoned = n.names.CordonedGPUs(node)
+	if said.ByClaims != n.said.ByClaims || !slices.Equal(said.Cordoned, n.said.Cordoned) {
+		n.said = said
+		close(n.heard)
+		n.heard = make(chan struct{})
+	}
+	select {
+	case <-n.read:
+	default:
+		close(n.read)
+	}
+	return said
 }
 
 func conditionOf(node *v1.Node) *v1.NodeCondition {
@@ -60,7 +72,7 @@ func (n *Node) ensureCondition(ctx context.Context, node *v1.Node, inv gpu.Inven
 func condition(inv gpu.Inventory) v1.NodeCondition {
 	var failed []string
 	for _, d := range inv.Devices {
-		if !d.Status.TakesPods() {
+		if !d.Status.Works() {
 			failed = append(failed, fmt.Sprintf("GPU %d (%s): %s", d.Index, d.UUID, reasons.Causes(d.Status)))
 		}
 	}

@@ -44,7 +44,7 @@ func (a *account) set(given ...gpu.PodAllocation) {
 }
 
 func given(uid string, device gpu.Device, units gpu.Units) gpu.PodAllocation {
-	return gpu.PodAllocation{UID: uid, Shares: []gpu.AllocatedShare{{Device: device.UUID, Units: units}}}
+	return gpu.PodAllocation{UID: uid, Shares: []gpu.Share{{Device: device.UUID, Units: units}}}
 }
 
 // A plugin that has just begun keeps what the one before it has said of pods, until it knows. What

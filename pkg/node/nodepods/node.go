@@ -41,13 +41,23 @@ type Node struct {
 	name   string
 	log    *zap.Logger
 
+	serves *bool // by claims or not; nil: the node's label says nothing
+
 	leave     func()        // closes leaving
 	leaving   chan struct{} // closed when Run is to withdraw the inventory
 	withdrawn chan struct{} // closed when Run has
 
-	mu       sync.Mutex // guards the rest
-	missing  string     // why the annotation is not what it should be
-	cordoned []gpu.UUID
+	mu      sync.Mutex // guards the rest
+	missing string     // why the annotation is not what it should be
+	said    Said
+	heard   chan struct{} // closed and replaced when something else is said
+	read    chan struct{} // closed when the node was read
+}
+
+// Said is what people say on a node's object.
+type Said struct {
+	Cordoned []gpu.UUID // are to take no new pods
+	ByClaims bool       // its GPUs are to be handed out so
 }
 
 // NewNode returns a Node that does nothing until it runs.
@@ -56,9 +66,13 @@ func NewNode(client kubernetes.Interface, names api.Names, name string, log *zap
 	return &Node{
 		client: client, names: names, name: name, log: log,
 		leave: sync.OnceFunc(func() { close(leaving) }), leaving: leaving, withdrawn: make(chan struct{}),
-		missing: "node " + name + " has not been read yet",
+		missing: "node " + name + " has not been read yet", heard: make(chan struct{}), read: make(chan struct{}),
 	}
 }
+
+// Serve has Run write that no GPU takes new pods while the node's label says that its GPUs are to be
+// handed out the other way. It is called before Run.
+func (n *Node) Serve(byClaims bool) { n.serves = &byClaims }
 
 // Missing says why the annotation is not what it should be.
 func (n *Node) Missing() string {
@@ -69,10 +83,19 @@ func (n *Node) Missing() string {
 
 // Cordoned returns the GPUs that people want to take no new pods.
 func (n *Node) Cordoned() []gpu.UUID {
+	said, _ := n.Said()
+	return said.Cordoned
+}
+
+// Said returns what people say of the node, and a channel that is closed when they say something else.
+func (n *Node) Said() (Said, <-chan struct{}) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	return n.cordoned
+	return n.said, n.heard
 }
+
+// Read is closed once Run knows what people say.
+func (n *Node) Read() <-chan struct{} { return n.read }
 
 // Told reads what was last written of what the node offers. It is empty where nothing was, or
 // nothing can be read.
@@ -197,10 +220,6 @@ func (n *Node) givenBefore(store cache.Store, unitMiB int64) []gpu.PodAllocation
 // ensure writes the annotation and the condition, if they are not what they
 // should be.
 func (n *Node) ensure(ctx context.Context, store cache.Store, inv gpu.Inventory) error {
-	value, err := api.EncodeInventory(inv)
-	if err != nil {
-		return fmt.Errorf("encode the inventory: %w", err)
-	}
 	obj, ok, err := store.GetByKey(n.name)
 	if err != nil || !ok {
 		return fmt.Errorf("node %s is not there yet", n.name)
@@ -209,8 +228,15 @@ func (n *Node) ensure(ctx context.Context, store cache.Store, inv gpu.Inventory)
 	if !ok {
 		return fmt.Errorf("node %s is a %T", n.name, obj)
 	}
-	n.heed(node)
-	return errors.Join(n.ensureAnnotation(ctx, node, value, inv), n.ensureCondition(ctx, node, inv))
+	healthy := inv
+	if said := n.heed(node); n.serves != nil && said.ByClaims != *n.serves {
+		inv = closed(inv)
+	}
+	value, err := api.EncodeInventory(inv)
+	if err != nil {
+		return fmt.Errorf("encode the inventory: %w", err)
+	}
+	return errors.Join(n.ensureAnnotation(ctx, node, value, inv), n.ensureCondition(ctx, node, healthy))
 }
 
 func (n *Node) ensureAnnotation(ctx context.Context, node *v1.Node, value string, inv gpu.Inventory) error {
@@ -262,6 +288,9 @@ func (n *Node) trim(obj any) (any, error) {
 		if value, ok := node.Annotations[key]; ok {
 			metav1.SetMetaDataAnnotation(&out.ObjectMeta, key, value)
 		}
+	}
+	if by, ok := node.Labels[n.names.API()]; ok {
+		metav1.SetMetaDataLabel(&out.ObjectMeta, n.names.API(), by)
 	}
 	if c := conditionOf(node); c != nil {
 		out.Status.Conditions = []v1.NodeCondition{*c}

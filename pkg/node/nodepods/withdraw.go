@@ -54,7 +54,7 @@ func (n *Node) withdraw(ctx context.Context, inv gpu.Inventory) error {
 func closed(inv gpu.Inventory) gpu.Inventory {
 	inv.Devices = slices.Clone(inv.Devices)
 	for i := range inv.Devices {
-		if d := &inv.Devices[i]; d.Status.TakesPods() {
+		if d := &inv.Devices[i]; d.Status.Works() {
 			d.Status.Stopped = true
 		}
 	}

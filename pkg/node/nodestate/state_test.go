@@ -113,7 +113,7 @@ func TestWhatAPodThatIsGoneWasGivenIsNotKept(t *testing.T) {
 		t.Fatal(err)
 	}
 	given, _, _ := n.State.Allocations()
-	want := []gpu.PodAllocation{{UID: "uid-warm", Shares: []gpu.AllocatedShare{{Device: uuidA, Units: 6}}}}
+	want := []gpu.PodAllocation{{UID: "uid-warm", Shares: []gpu.Share{{Device: uuidA, Units: 6}}}}
 	if diff := cmp.Diff(want, given); diff != "" {
 		t.Errorf("a slot counts twice (-want +got):\n%s", diff)
 	}

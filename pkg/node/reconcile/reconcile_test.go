@@ -514,7 +514,7 @@ func TestAPodCountsAsTheKubeletHasGivenIt(t *testing.T) {
 	_, _, changed := n.State.Allocations()
 	lie()
 	look()
-	want := []gpu.PodAllocation{{UID: "uid-evil", Shares: []gpu.AllocatedShare{{Device: uuidA, Units: 8}}}}
+	want := []gpu.PodAllocation{{UID: "uid-evil", Shares: []gpu.Share{{Device: uuidA, Units: 8}}}}
 	if diff := cmp.Diff(want, said()); diff != "" || !plugintest.IsClosed(changed) {
 		t.Errorf("said of the pod, told of %t (-want +got):\n%s", plugintest.IsClosed(changed), diff)
 	}

@@ -150,10 +150,10 @@ func because(reason string) string {
 func checkInventory(s *State, object string, node *v1.Node, inv gpu.Inventory, on map[gpu.UUID]tenants) (found []Finding) {
 	for _, d := range inv.Devices {
 		pods := on[d.UUID]
-		if !d.Status.TakesPods() {
+		if !d.Status.Open() {
 			found = append(found, out(node, d, pods))
 		}
-		if d.Advertised() && pods.units > d.Allocatable {
+		if d.Status.Works() && pods.units > d.Allocatable {
 			found = append(found, Finding{Warning, object,
 				fmt.Sprintf("GPU %d (%s) is over-committed: it offers %s, and its pods hold %s", d.Index, d.UUID, gpu.Format(d.Allocatable, inv.UnitMiB), gpu.Format(pods.units, inv.UnitMiB)),
 				"it offers less than it did, mostly by a larger devicePlugin.reserveMiB, and takes no new pods until enough of these are gone. " +

@@ -146,7 +146,7 @@ func outOfUse(v placement.Verdict) (out []placement.Device) {
 func allInUse(n placement.Node) placement.Node {
 	n.Devices, n.State = slices.Clone(n.Devices), nil
 	for i := range n.Devices {
-		n.Devices[i].Status = gpu.Status{}
+		n.Devices[i].Status = gpu.Status{ByClaims: n.Devices[i].Status.ByClaims}
 	}
 	return n
 }

@@ -105,7 +105,7 @@ func (r reporter) gpu(d placement.Device, promised []placement.Holding) GPU {
 	out := GPU{
 		Index: d.Index, UUID: d.UUID, Model: d.Model, MemoryMiB: d.MemoryMiB, PCI: d.PCI,
 		ComputeCapability: d.ComputeCapability, Speed: d.Speed, NVLinks: nvlinks(r.Node, d.UUID),
-		Healthy: d.Status.TakesPods(), Unhealthy: reasons.Causes(d.Status), Status: d.Status, Exclusive: r.HeldAlone(d),
+		Healthy: d.Status.Open(), Unhealthy: reasons.Causes(d.Status), Status: d.Status, Exclusive: r.HeldAlone(d),
 		Capacity: r.memory(d.Allocatable), Requested: r.counted(d.Requested), RequestedCores: d.RequestedCores,
 		Pods: []Pod{}, PodCount: r.count(len(d.Pods)),
 	}

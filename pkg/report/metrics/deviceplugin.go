@@ -113,7 +113,7 @@ func (c *gpuCollector) Collect(out chan<- prometheus.Metric) {
 	for _, d := range inv.Devices {
 		labels := []string{strconv.Itoa(d.Index), string(d.UUID), d.Model}
 		gauge(c.memory, float64(d.MemoryMiB)*mib, labels...)
-		gauge(c.healthy, oneIf(d.Status.TakesPods()), labels...)
+		gauge(c.healthy, oneIf(d.Status.Open()), labels...)
 		used, busy, ok := c.gpus.Usage(d.UUID)
 		if ok {
 			gauge(c.used, float64(used), labels...)

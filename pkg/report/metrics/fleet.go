@@ -89,7 +89,7 @@ func (c *fleetCollector) Collect(out chan<- prometheus.Metric) {
 			labels := []string{n.Name, strconv.Itoa(d.Index), string(d.UUID), d.Model}
 			gauge(c.capacity, inBytes(d.Allocatable, n), labels...)
 			gauge(c.allocated, inBytes(d.Requested, n), labels...)
-			gauge(c.healthy, oneIf(d.Status.TakesPods()), labels...)
+			gauge(c.healthy, oneIf(d.Status.Open()), labels...)
 		}
 	}
 	gauge(c.free, sum.free)
@@ -159,8 +159,14 @@ func (s *fleetSum) add(n placement.Node, facts inspect.NodeFacts) {
 	s.nodes++
 	s.unattributed += len(n.Unattributed)
 	for _, h := range n.Holdings() {
-		if !h.Nominated && h.Request.Units() > 0 {
-			s.namespaces[h.Pod.Namespace] += inBytes(h.Request.Units(), n)
+		units := h.Request.Units()
+		if h.Request.Empty() { // it has what it has by claims
+			for _, share := range h.Allocated {
+				units += share.Units
+			}
+		}
+		if !h.Nominated && units > 0 {
+			s.namespaces[h.Pod.Namespace] += inBytes(units, n)
 		}
 	}
 	closed := facts.Refuses != nil || n.CPU > 0 && n.RequestedCPU >= n.CPU
@@ -169,7 +175,7 @@ func (s *fleetSum) add(n placement.Node, facts inspect.NodeFacts) {
 	}
 	for _, d := range n.Devices {
 		free := inBytes(d.Free(), n)
-		if !d.Status.TakesPods() || closed || n.HeldAlone(d) {
+		if !d.Status.Open() || closed || n.HeldAlone(d) {
 			s.stranded += free
 			continue
 		}

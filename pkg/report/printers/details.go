@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"fmt"
 	"io"
+	"slices"
 	"strings"
 
 	"github.com/gpumem/gpumem/pkg/core/gpu"
@@ -198,6 +199,9 @@ func notes(out *bytes.Buffer, n inspect.Node, m measure) {
 	}
 	if len(n.GPUs) == 0 && n.Problem == "" {
 		note("The device plugin has reported no GPU of this node")
+	}
+	if slices.ContainsFunc(n.GPUs, func(g inspect.GPU) bool { return g.Status.ByClaims }) {
+		note("The node hands its GPUs out by claims: no pod gets any of it by the extended resource")
 	}
 	if hidden := unlisted(n); hidden > 0 {
 		note("Pods of other namespaces that are not listed: %d", hidden)

@@ -1,0 +1,47 @@
+package placement_test
+
+import (
+	"slices"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/gpumem/gpumem/pkg/core/gpu"
+	"github.com/gpumem/gpumem/pkg/core/placement"
+)
+
+// What claims hand out is told like all else, and no pod gets any of it by the extended resource:
+// not where it is empty, nor where claims leave most of it.
+func TestGPUsByClaims(t *testing.T) {
+	device := func(id gpu.UUID, index int, byClaims bool) gpu.Device {
+		return gpu.Device{UUID: id, Index: index, MemoryMiB: 15360, Allocatable: 14, Status: gpu.Status{ByClaims: byClaims}}
+	}
+	inv := gpu.Inventory{UnitMiB: 1024, Devices: []gpu.Device{device("GPU-a", 0, true), device("GPU-b", 1, true)}, Allocated: []gpu.PodAllocation{
+		{UID: "u", Namespace: "ml", Name: "p", Shares: []gpu.Share{{Device: "GPU-a", Units: 5, Cores: 30}, {Device: "GPU-b", Units: 2}}},
+		{UID: "other", Shares: []gpu.Share{{Device: "GPU-a", Units: 1}}}, // of a pod with annotations, which is not there
+	}}
+	// The watch of pods tells of the same pod, which holds CPU alone.
+	n := placement.NewNode("n", inv, []placement.Holding{{Pod: placement.PodRef{Namespace: "ml", Name: "p", UID: "u"}, Request: placement.Request{CPU: 500}}})
+	if diff := cmp.Diff([]gpu.Units{5, 2, 7, 0}, []gpu.Units{n.Devices[0].Requested, n.Devices[1].Requested, n.Requested(), n.LargestFree()}); diff != "" {
+		t.Error("requested of each and of all, largest free:", diff)
+	}
+	if n.Devices[0].RequestedCores != 30 || n.RequestedCPU != 500 || len(n.Unattributed) > 0 || len(n.Holdings()) != 1 || n.Holdings()[0].Pod.String() != "ml/p" {
+		t.Errorf("%+v", n)
+	}
+	if n.Devices[0].Advertised() {
+		t.Error("the kubelet is taken to offer it")
+	}
+	for _, units := range []gpu.Units{1, 14, 15} {
+		r := placement.Request{Containers: placement.NewContainers(placement.Container{Kind: placement.App, Units: units})}
+		if chosen, v := placement.Choose(placement.Binpack, r, n); len(chosen.Shares) > 0 || v.Reason != placement.NoDevices {
+			t.Errorf("a pod of %d units gets %v: %s", units, chosen, v.Reason)
+		}
+	}
+	inv.Devices = slices.Clone(inv.Devices)
+	inv.Devices[1].Status.ByClaims = false
+	n = placement.NewNode("n", inv, nil)
+	r := placement.Request{Containers: placement.NewContainers(placement.Container{Kind: placement.App, Units: 12})}
+	if chosen, v := placement.Choose(placement.Binpack, r, n); len(chosen.Shares) != 1 || chosen.Shares[0].Device != "GPU-b" {
+		t.Errorf("of two GPUs, one of them by claims, the pod gets %v: %s", chosen, v.Reason)
+	}
+}
