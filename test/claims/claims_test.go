@@ -30,6 +30,8 @@ const (
 	domain    = "gpumem.dev"
 	node      = "node1"
 	namespace = "default"
+	// schedulerName is that of the scheduler that the chart installs.
+	schedulerName = "gpumem-scheduler"
 	// patience bounds every wait for something that takes a loaded machine seconds.
 	patience = 2 * time.Minute
 )
@@ -69,7 +71,15 @@ func TestClaims(t *testing.T) {
 		t.Fatal(err)
 	}
 	machine.Labels = map[string]string{domain + "/api": "claims"}
-	err = cluster.With(ctx, cluster.Config{Name: "claims", Log: log, Nodes: []cluster.Node{machine}}, func(c *cluster.Cluster) error {
+	nodes := []cluster.Node{machine}
+	for _, name := range []string{"node2", "node3"} { // these have the extended resource
+		other, err := stack.Node(name, fakenvml.T4(name+"-0"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		nodes = append(nodes, other)
+	}
+	err = cluster.With(ctx, cluster.Config{Name: "claims", Log: log, Nodes: nodes}, func(c *cluster.Cluster) error {
 		e := &env{T: t, ctx: ctx, cluster: c, stack: built, client: c.Client()}
 		defer func() {
 			if t.Failed() {
@@ -94,7 +104,10 @@ func TestClaims(t *testing.T) {
 			{"three claims of 5 GiB on two GPUs of 14, and one that waits", (*env).testThreeAndOneThatWaits, false},
 			{"the driver and the kubelet are killed", (*env).testKilled, true},
 			{"a GPU that fails takes no new claims", (*env).testUnhealthy, false},
+			{"a GPU that is cordoned takes no new claims", (*env).testCordoned, false},
+			{"one view has both kinds of nodes", (*env).testOneView, false},
 			{"what is given back leaves nothing", (*env).testNothingIsLeft, false},
+			{"the node follows its label", (*env).testLabel, false},
 		} {
 			if step.long && !*long {
 				continue
@@ -361,13 +374,24 @@ func (e *env) testThreeAndOneThatWaits() {
 // killDriver kills the driver, without a chance to write anything.
 func (e *env) killDriver() {
 	e.Helper()
-	processes, err := e.cluster.ContainerProcesses("gpumem-device-plugin")
-	if err != nil || len(processes) != 1 {
-		e.Fatalf("processes of the driver: %v, %v", processes, err)
-	}
-	if err := processes[0].Signal(syscall.SIGKILL); err != nil {
+	pods, err := e.client.CoreV1().Pods(stack.Namespace).List(e.ctx, metav1.ListOptions{FieldSelector: "spec.nodeName=" + node})
+	if err != nil {
 		e.Fatal(err)
 	}
+	processes, err := e.cluster.ContainerProcesses("gpumem-device-plugin")
+	if err != nil {
+		e.Fatal(err)
+	}
+	for _, p := range processes {
+		if !slices.ContainsFunc(pods.Items, func(pod v1.Pod) bool { return pod.UID == p.Pod }) {
+			continue
+		}
+		if err := p.Signal(syscall.SIGKILL); err != nil {
+			e.Fatal(err)
+		}
+		return
+	}
+	e.Fatalf("no process of the driver among %v", processes)
 }
 
 func (e *env) testKilled() {
@@ -398,6 +422,135 @@ func (e *env) testKilled() {
 	e.delete("c")
 }
 
+// taints returns how many taints the devices of the node have, all together.
+func (e *env) taints() (n int, now string) {
+	devices, err := e.devices()
+	for _, d := range devices {
+		n += len(d.Taints)
+		now += fmt.Sprint(d.Name, d.Taints)
+	}
+	return n, fmt.Sprint(now, err)
+}
+
+func (e *env) inspect(args ...string) string {
+	e.Helper()
+	out, err := e.stack.Inspect(e.ctx, e.cluster, args...)
+	if err != nil {
+		e.Fatalf("kubectl inspect gpumem %v: %v\n%s", args, err, out)
+	}
+	return out
+}
+
+func (e *env) testCordoned() {
+	e.create("a", 5)
+	uuid := e.running("a")[0]["GPUMEM_GPU_UUID"]
+	e.inspect("cordon", node, uuid)
+	e.eventually("its device has a taint", func() (bool, string) { n, now := e.taints(); return n == 1, now })
+	e.create("b", 10)
+	if got := e.running("b")[0]["GPUMEM_GPU_UUID"]; got == uuid {
+		e.Errorf("a new claim is on GPU %s, which is cordoned", got)
+	}
+	e.create("waits", 5)
+	e.waits("waits", "cannot allocate all claims")
+	e.inspect("uncordon", node, uuid)
+	e.eventually("no device has a taint", func() (bool, string) { n, now := e.taints(); return n == 0, now })
+	e.running("waits")
+}
+
+// testOneView has pods by claims and pods with the extended resource, more of these than fit on their
+// nodes: none of them is placed on the GPUs that claims leave free.
+func (e *env) testOneView() {
+	e.create("claims-5", 5)
+	uuid := e.running("claims-5")[0]["GPUMEM_GPU_UUID"]
+	for _, name := range []string{"mem-a", "mem-b", "mem-c"} { // of 10: one fits on each of two nodes
+		_, err := e.client.CoreV1().Pods(namespace).Create(e.ctx, &v1.Pod{
+			ObjectMeta: metav1.ObjectMeta{Name: name},
+			Spec:       v1.PodSpec{SchedulerName: schedulerName, TerminationGracePeriodSeconds: new(int64(0)), Containers: []v1.Container{stack.SampleContainer("main", 10)}},
+		}, metav1.CreateOptions{})
+		if err != nil {
+			e.Fatal(err)
+		}
+	}
+	want := map[string]string{"node1": "claims-5 5", "node2": "mem 10", "node3": "mem 10"}
+	e.eventually("all three nodes are shown with their pods", func() (bool, string) {
+		var report struct {
+			Nodes []struct {
+				Name string
+				GPUs []struct {
+					UUID    string
+					Healthy bool
+					Pods    []struct {
+						Name   string
+						Memory struct{ Units int }
+					}
+				}
+			}
+			Waiting []struct{ Name string }
+		}
+		out := e.inspect("-o", "json")
+		if err := json.Unmarshal([]byte(out), &report); err != nil {
+			e.Fatal(err)
+		}
+		got := make(map[string]string)
+		for _, n := range report.Nodes {
+			for _, g := range n.GPUs {
+				for _, p := range g.Pods {
+					name, _, _ := strings.Cut(strings.Replace(p.Name, "mem-", "mem ", 1), " ")
+					got[n.Name] += fmt.Sprint(name, " ", p.Memory.Units)
+					if n.Name == node && g.UUID != uuid || !g.Healthy {
+						return false, out
+					}
+				}
+			}
+		}
+		return cmp.Equal(want, got) && len(report.Waiting) == 1, fmt.Sprint(got, len(report.Waiting), " wait")
+	})
+	e.Logf("%s", e.inspect())
+	e.Logf("%s", e.inspect("pods"))
+	if out, err := e.stack.Inspect(e.ctx, e.cluster, "doctor"); strings.Contains(out, "node "+node) {
+		e.Errorf("the doctor finds something wrong with %s, which hands out claims: %v\n%s", node, err, out)
+	}
+}
+
+// testLabel takes the label of the node away while a claim is there, and puts it back later.
+func (e *env) testLabel() {
+	e.create("a", 5)
+	e.running("a")
+	label := func(value string) {
+		if _, err := e.stack.Kubectl(e.ctx, e.cluster, "label", "node", node, "--overwrite", domain+"/api"+value); err != nil {
+			e.Fatal(err)
+		}
+	}
+	units := func() int64 {
+		object, err := e.client.CoreV1().Nodes().Get(e.ctx, node, metav1.GetOptions{})
+		if err != nil {
+			e.Fatal(err)
+		}
+		amount := object.Status.Allocatable[domain+"/gpu-mem"]
+		return amount.Value()
+	}
+	label("-")
+	e.eventually("both GPUs take no new claims", func() (bool, string) { n, now := e.taints(); return n == 2, now })
+	if n := units(); n != 0 || e.get("a").Status.Phase != v1.PodRunning {
+		e.Errorf("while a claim is there, the node offers %d units of the extended resource, and its pod is %s", n, e.get("a").Status.Phase)
+	}
+	e.delete("a")
+	e.eventually("the node offers the extended resource", func() (bool, string) { return units() == 28, fmt.Sprint(units()) })
+	e.eventually("and no devices", func() (bool, string) {
+		devices, err := e.devices()
+		return err == nil && len(devices) == 0, fmt.Sprint(devices, err)
+	})
+	label("=claims")
+	e.eventually("the node offers devices again", func() (bool, string) {
+		devices, err := e.devices()
+		n, now := e.taints()
+		return len(devices) == 2 && n == 0, fmt.Sprint(now, err)
+	})
+	e.eventually("and none of the extended resource", func() (bool, string) { return units() == 0, fmt.Sprint(units()) })
+	e.create("b", 5)
+	e.running("b")
+}
+
 func (e *env) testUnhealthy() {
 	e.create("a", 5)
 	uuid := e.running("a")[0]["GPUMEM_GPU_UUID"]
@@ -416,16 +569,8 @@ func (e *env) testUnhealthy() {
 			e.Fatal(err)
 		}
 	}
-	taints := func() (n int, now string) {
-		devices, err := e.devices()
-		for _, d := range devices {
-			n += len(d.Taints)
-			now += fmt.Sprint(d.Name, d.Taints)
-		}
-		return n, fmt.Sprint(now, err)
-	}
 	set(fakenvml.Lost)
-	e.eventually("its device has a taint", func() (bool, string) { n, now := taints(); return n == 1, now })
+	e.eventually("its device has a taint", func() (bool, string) { n, now := e.taints(); return n == 1, now })
 	e.create("b", 10)
 	if got := e.running("b")[0]["GPUMEM_GPU_UUID"]; got == uuid {
 		e.Errorf("a new claim is on GPU %s, which has failed", got)
@@ -433,12 +578,15 @@ func (e *env) testUnhealthy() {
 	e.create("waits", 5)
 	e.waits("waits", "cannot allocate all claims")
 	set(fakenvml.OK)
-	e.eventually("no device has a taint", func() (bool, string) { n, now := taints(); return n == 0, now })
+	e.eventually("no device has a taint", func() (bool, string) { n, now := e.taints(); return n == 0, now })
 	e.running("waits")
 }
 
 func (e *env) testNothingIsLeft() {
-	const batches, batch = 10, 5 // of 5 GiB: four fit at once
+	batches, batch := 4, 5 // of 5 GiB: four fit at once
+	if *long {
+		batches = 40
+	}
 	for b := range batches {
 		var names []string
 		for i := range batch {
