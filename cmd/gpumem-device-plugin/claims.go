@@ -82,6 +82,7 @@ func startClaims(ctx context.Context, log *zap.Logger, cfg config, client kubern
 	object.Serve(true)
 	prober := newProber(log, cfg, object)
 	ours := coexist.NewNode(cfg.devices, string(cfg.names.GPUMem()), usersInterval, prober, kubelet, events, log.Named("coexist"))
+	ours.Heed(coexist.NewPublished(client, cfg.nodeName, cfg.names.Domain()))
 	level := newLevel(log, cfg, ours, func() error { return errors.New("claims have no limit by the driver yet") }, func() error { return nil })
 	offers := nodestate.NewOffers(level, !cfg.cores)
 	driver, err := claims.New(claims.Config{

@@ -17,6 +17,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/gpumem/gpumem/pkg/node/claims"
+	"github.com/gpumem/gpumem/pkg/node/coexist"
 	"github.com/gpumem/gpumem/pkg/node/nodepods"
 	"github.com/gpumem/gpumem/pkg/node/podresources"
 	"github.com/gpumem/gpumem/pkg/process/daemon"
@@ -94,6 +95,7 @@ func start(ctx context.Context, log *zap.Logger, cfg config) (err error) {
 	p := newParts(log, cfg, client, kubelet, events)
 	if cfg.claims {
 		p.node.Serve(false)
+		p.ours.Heed(coexist.NewPublished(client, cfg.nodeName, cfg.names.Domain()))
 	}
 	for _, run := range p.runs(listener) {
 		group.Go(func() error { return run(ctx) })

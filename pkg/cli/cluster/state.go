@@ -37,6 +37,13 @@ func (r *Reader) State(ctx context.Context, now time.Time, clientVersion string)
 			s.Pods = append(s.Pods, *pod)
 		}
 	}))
+	slices, err := r.Client.ResourceV1().ResourceSlices().List(ctx, metav1.ListOptions{})
+	if !apierrors.IsNotFound(err) { // Kubernetes before 1.34 has none
+		read("resourceslices", err)
+	}
+	if err == nil {
+		s.Slices = slices.Items
+	}
 	r.readInstallation(ctx, s, read)
 	s.Secrets, err = r.readSecrets(ctx, s)
 	read("secrets", err)

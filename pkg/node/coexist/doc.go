@@ -15,6 +15,10 @@
 // people see where it went, pods of gpumem that run on it go on and count, no
 // new ones come, and it is back by itself when that pod has ended.
 //
+// GPUs that another driver of dynamic resource allocation publishes on the node, NVIDIA's
+// gpu.nvidia.com above all, are unhealthy here for as long as it does (Heed): any of them may be
+// allocated at any moment.
+//
 // Nothing can be done here about the other direction: NVIDIA's plugin does not
 // ask who uses a GPU before it gives it away. When both have, that is said in an
 // event of the node, once for each time that it begins.

@@ -43,8 +43,9 @@ type Node struct {
 	events   Events
 	log      *zap.Logger
 
-	said  map[gpu.UUID]bool   // of which GPUs it was said that both have them
-	taken map[gpu.UUID]string // by whom, at the last look
+	others *Published          // nil: nobody looks for such
+	said   map[gpu.UUID]bool   // of which GPUs it was said that both have them
+	taken  map[gpu.UUID]string // by whom, at the last look
 
 	latest *inventory.Latest // what is gpumem's
 }
@@ -58,6 +59,9 @@ func NewNode(selector Selector, memory string, interval time.Duration, prober in
 		said: make(map[gpu.UUID]bool), latest: inventory.NewLatest(inv, reason),
 	}
 }
+
+// Heed has GPUs left alone that others publish. It is called before Run.
+func (n *Node) Heed(others *Published) { n.others = others }
 
 // Inventory returns the prober's GPUs that are gpumem's. Those that another has
 // now are unhealthy. The channel is closed when any of this has changed.
@@ -77,9 +81,15 @@ func (n *Node) ours(inv gpu.Inventory, reason string) (gpu.Inventory, string) {
 	if len(inv.Devices) == 0 && all > 0 {
 		reason = fmt.Sprintf("none of the %d GPUs is among --devices", all)
 	}
+	published := n.others.gpus()
 	for i := range inv.Devices {
-		if d := &inv.Devices[i]; n.taken[d.UUID] != "" && d.Status.TakesPods() {
+		d := &inv.Devices[i]
+		switch by := published[d.UUID]; {
+		case !d.Status.Works():
+		case n.taken[d.UUID] != "":
 			d.Status = gpu.Unhealthy("in use as nvidia.com/gpu by pod " + n.taken[d.UUID])
+		case by != "":
+			d.Status = gpu.Unhealthy("published by driver " + by + ", which hands it out")
 		}
 	}
 	return inv, reason
@@ -90,7 +100,15 @@ func (n *Node) Looked() <-chan struct{} { return n.latest.Looked() }
 
 // Run asks at an interval, and when there are other GPUs, until the context is
 // done.
-func (n *Node) Run(ctx context.Context) error { return inventory.Watch(ctx, n.interval, n.look) }
+func (n *Node) Run(ctx context.Context) error {
+	if n.others != nil {
+		if err := n.others.watch(ctx); err != nil {
+			n.log.Info("it is not known what other drivers publish", zap.Error(err))
+			return nil
+		}
+	}
+	return inventory.Watch(ctx, n.interval, n.look)
+}
 
 // look asks who uses what, and publishes what has changed. It returns what is
 // closed when there are other GPUs.

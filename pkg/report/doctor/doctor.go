@@ -11,6 +11,7 @@ import (
 	admissionv1 "k8s.io/api/admissionregistration/v1"
 	appsv1 "k8s.io/api/apps/v1"
 	v1 "k8s.io/api/core/v1"
+	resourceapi "k8s.io/api/resource/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/duration"
 
@@ -54,6 +55,7 @@ type State struct {
 	Secrets     []v1.Secret // with certificates
 	Policies    []admissionv1.ValidatingAdmissionPolicy
 	Bindings    []admissionv1.ValidatingAdmissionPolicyBinding
+	Slices      []resourceapi.ResourceSlice
 	Decided     []decisions.Pod // what the extenders remember
 
 	// Unread has what could not be read, by kind ("secrets"), and why.

@@ -17,6 +17,7 @@ import (
 	admissionv1 "k8s.io/api/admissionregistration/v1"
 	appsv1 "k8s.io/api/apps/v1"
 	v1 "k8s.io/api/core/v1"
+	resourceapi "k8s.io/api/resource/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
@@ -103,6 +104,13 @@ func userPod(t testing.TB, name, node string) v1.Pod {
 	}
 	pod.Annotations = a
 	return pod
+}
+
+// published is a slice with one GPU.
+func published(driver, node, uuid string) resourceapi.ResourceSlice {
+	return resourceapi.ResourceSlice{Spec: resourceapi.ResourceSliceSpec{Driver: driver, NodeName: &node, Devices: []resourceapi.Device{{
+		Name: "gpu", Attributes: map[resourceapi.QualifiedName]resourceapi.DeviceAttribute{"uuid": {StringValue: &uuid}},
+	}}}}
 }
 
 // healthy is a cluster with nothing to complain of: two nodes, one with GPUs.
@@ -420,6 +428,22 @@ func TestExamine(t *testing.T) {
 			[]string{"warning|node gpu-a|its kubelet offers 0 of gpumem.dev/gpu-mem, and its device plugin 28"}},
 		"NVIDIA's plugin beside": {func(s *State) { s.Nodes[0].Status.Allocatable["nvidia.com/gpu"] = resource.MustParse("2") },
 			[]string{"warning|node gpu-a|offers 2 nvidia.com/gpu as well as gpumem.dev/gpu-mem"}},
+		"another driver as well": {func(s *State) {
+			s.Slices = []resourceapi.ResourceSlice{published("gpu.nvidia.com", "gpu-a", "GPU-00000001"), published("gpu.nvidia.com", "gpu-b", "GPU-00000000")}
+		}, []string{"warning|node gpu-a|GPU 1 (GPU-00000001) is published by driver gpu.nvidia.com as well: both hand it out"}},
+		"both by claims and not": {func(s *State) {
+			s.Slices = []resourceapi.ResourceSlice{published("gpumem.dev", "gpu-a", "GPU-00000001")}
+		},
+			[]string{"warning|node gpu-a|offers its GPUs by claims and as gpumem.dev/gpu-mem|this passes within a minute of a change of its label gpumem.dev/api"}},
+		"claims alone": {func(s *State) {
+			inv := inventory()
+			for i := range inv.Devices {
+				inv.Devices[i].Status.ByClaims = true
+			}
+			setInventory(t, &s.Nodes[0], inv)
+			delete(s.Nodes[0].Status.Allocatable, s.Names.GPUMem())
+			s.Slices = []resourceapi.ResourceSlice{published("gpumem.dev", "gpu-a", "GPU-00000001")}
+		}, nil},
 		"weaker than asked": {func(s *State) {
 			s.DaemonSets[0].Spec.Template.Spec.Containers[0].Args[2] = "--enforcement=kernel"
 			inv := inventory()

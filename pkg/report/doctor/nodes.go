@@ -45,6 +45,7 @@ func checkNodes(s *State, ds *appsv1.DaemonSet) (found []Finding) {
 			continue
 		}
 		found = append(found, checkInventory(s, object, node, inv, on[node.Name])...)
+		found = append(found, checkSlices(s, object, node, inv)...)
 		if unit > 0 && inv.UnitMiB != unit && len(inv.Devices) > 0 {
 			found = append(found, Finding{Error, object, fmt.Sprintf("counts units of %d MiB, and the DaemonSet says %d: a pod gets another amount there than elsewhere", inv.UnitMiB, unit),
 				"let the update of the DaemonSet come to its end: kubectl -n " + ds.Namespace + " rollout status daemonset/" + ds.Name})
