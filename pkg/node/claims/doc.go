@@ -17,7 +17,8 @@
 // checkpoint has every claim that the kubelet may believe to be prepared, and a process that is
 // killed between any two steps leaves what the next one puts right: a claim without its file gets it
 // again (Driver.Restore), a file without its claim is removed, half a file was never in its place.
-// The kubelet asks again for what it was not answered.
+// The kubelet asks again for what it was not answered. What it waits for no longer is not done: a claim
+// that is prepared late, after it was given back, would be so for ever.
 //
 // # Versions
 //

@@ -104,7 +104,7 @@ func (d *Driver) prepare(ctx context.Context, claim *resourceapi.ResourceClaim) 
 		return result, err
 	}
 	offer, _ := d.offers.Now()
-	names, err := d.enter(&c, offer)
+	names, err := d.enter(ctx, &c, offer)
 	if err != nil {
 		return result, err
 	}
@@ -125,10 +125,14 @@ func (d *Driver) prepare(ctx context.Context, claim *resourceapi.ResourceClaim) 
 	return result, nil
 }
 
-// enter writes a claim down, or finds it. It completes the claim.
-func (d *Driver) enter(c *Claim, offer nodestate.Offer) (names []string, err error) {
+// enter writes a claim down, or finds it. It completes the claim. It does nothing for a kubelet that
+// waits no longer, and may have said otherwise since.
+func (d *Driver) enter(ctx context.Context, c *Claim, offer nodestate.Offer) (names []string, err error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
+	if err := ctx.Err(); err != nil {
+		return nil, err
+	}
 	was, known := d.claims[c.UID]
 	if known && was.same(*c) {
 		*c = was
@@ -197,10 +201,10 @@ func (d *Driver) serve(ctx context.Context, c Claim, inv gpu.Inventory) error {
 }
 
 // UnprepareResourceClaims implements kubeletplugin.DRAPlugin.
-func (d *Driver) UnprepareResourceClaims(_ context.Context, claims []kubeletplugin.NamespacedObject) (map[types.UID]error, error) {
+func (d *Driver) UnprepareResourceClaims(ctx context.Context, claims []kubeletplugin.NamespacedObject) (map[types.UID]error, error) {
 	out := make(map[types.UID]error, len(claims))
 	for _, claim := range claims {
-		err := d.leave(claim.UID)
+		err := d.leave(ctx, claim.UID)
 		if err != nil {
 			d.log.Warn("claim is not given back", zap.Stringer("claim", claim), zap.Error(err))
 		}
@@ -209,10 +213,13 @@ func (d *Driver) UnprepareResourceClaims(_ context.Context, claims []kubeletplug
 	return out, nil
 }
 
-// leave forgets a claim.
-func (d *Driver) leave(uid types.UID) error {
+// leave forgets a claim, unless the kubelet waits no longer.
+func (d *Driver) leave(ctx context.Context, uid types.UID) error {
 	d.mu.Lock()
 	defer d.mu.Unlock()
+	if err := ctx.Err(); err != nil {
+		return err
+	}
 	if err := d.disk.RemoveSpec(uid); err != nil {
 		return fmt.Errorf("remove the CDI file: %w", err)
 	}

@@ -1,6 +1,7 @@
 package claims
 
 import (
+	"context"
 	"errors"
 	"strings"
 	"testing"
@@ -53,6 +54,26 @@ func TestAClaimIsPreparedOnceAndForAll(t *testing.T) {
 	}
 	if got := r.one(t, claim); got.Err == nil || !strings.Contains(got.Err.Error(), "claim a: GPU 0 (GPU-aaaaaaaa-0000-0000-0000-000000000000) is not healthy: XID 79") {
 		t.Errorf("of a GPU that has failed: %v", got.Err)
+	}
+}
+
+// A call that comes to its turn when the kubelet waits for it no longer changes nothing: the kubelet may
+// have given the claim back since, or prepared it for another pod.
+func TestACallThatIsGivenUpDoesNothing(t *testing.T) {
+	r := newRig(t, plugintest.TwoGPUs(), newMemory())
+	over, cancel := context.WithCancel(t.Context())
+	cancel()
+	claim := allocated("a", result(gpuA, 3, 0))
+	got, err := r.PrepareResourceClaims(over, []*resourceapi.ResourceClaim{claim})
+	if err != nil || got[claim.UID].Err == nil || len(r.disk.specs) > 0 || len(r.Claims()) > 0 {
+		t.Errorf("prepared late: %v, %v, left: %v, %v", got, err, r.disk.specs, r.Claims())
+	}
+	if got := r.one(t, claim); got.Err != nil {
+		t.Fatal(got.Err)
+	}
+	undone, err := r.UnprepareResourceClaims(over, []kubeletplugin.NamespacedObject{{UID: claim.UID}})
+	if err != nil || undone[claim.UID] == nil || len(r.disk.specs) != 1 || len(r.Claims()) != 1 {
+		t.Errorf("given back late: %v, %v, left: %v, %v", undone, err, r.disk.specs, r.Claims())
 	}
 }
 
