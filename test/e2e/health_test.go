@@ -107,10 +107,10 @@ func TestACordonedGPUIsLeftAloneAndDrained(t *testing.T) {
 		e.running(name)
 	}
 	e.atEnd(func() { inspect("uncordon", "node1", "1") })
-	inspect("cordon", "node1", "1")
+	inspect("cordon", "node1", "1", "--reason", "its fan is loud")
 	e.create(e.pod("waits", 3, onNode("node1"), annotated("gpu-uuid", e.gpu("node1", 1))))
 	e.pending("waits", "GPU1 cordoned")
-	if out := inspect("explain", "-n", e.namespace, "waits"); !strings.Contains(out, "would fit, but GPU1 is cordoned: kubectl inspect gpumem uncordon node1 1") || !strings.Contains(out, "filter") {
+	if out := inspect("explain", "-n", e.namespace, "waits"); !strings.Contains(out, "would fit, but GPU1 is cordoned by admin (its fan is loud): kubectl inspect gpumem uncordon node1 1") || !strings.Contains(out, "filter") {
 		t.Errorf("explain does not say why, or what was decided:\n%s", out)
 	}
 	past := e.pod("past", 3, func(p *v1.Pod) { p.Spec.NodeName = "node1" })

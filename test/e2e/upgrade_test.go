@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"flag"
 	"fmt"
+	"maps"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -317,7 +318,7 @@ func (u *upgrade) uninstallAfterACordon() {
 	}
 	left := make(map[string][]string)
 	for _, node := range nodes.Items {
-		for key := range node.Annotations {
+		for _, key := range slices.Sorted(maps.Keys(node.Annotations)) {
 			if strings.HasPrefix(key, "gpumem.dev/") {
 				left[node.Name] = append(left[node.Name], "annotation "+key)
 			}
@@ -333,7 +334,7 @@ func (u *upgrade) uninstallAfterACordon() {
 			}
 		}
 	}
-	if diff := cmp.Diff(map[string][]string{"node2": {"annotation gpumem.dev/cordoned-gpus"}}, left); diff != "" {
+	if diff := cmp.Diff(map[string][]string{"node2": {"annotation gpumem.dev/cordon-reasons", "annotation gpumem.dev/cordoned-gpus"}}, left); diff != "" {
 		u.Errorf("left on nodes (-want +got):\n%s", diff)
 	}
 	for name, before := range u.before {

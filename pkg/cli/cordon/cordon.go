@@ -3,6 +3,7 @@ package cordon
 import (
 	"context"
 	"errors"
+	"fmt"
 
 	"github.com/spf13/cobra"
 
@@ -13,7 +14,8 @@ import (
 // Options are those of cordon and uncordon.
 type Options struct {
 	*cmdutil.Factory
-	cordoned bool // what the GPU is to be
+	cordoned bool   // what the GPU is to be
+	reason   string // why, for people
 
 	cluster *cluster.Reader
 	node    string
@@ -25,7 +27,8 @@ func NewCommand(f *cmdutil.Factory) *cobra.Command {
 	return newCommand(f, "cordon", "Keep new pods off GPUs", `Keep new pods off GPUs. Those that are on them go on.
 
 The GPU is named in an annotation of its node. Its capacity does not change, and
-containers on it can restart.`, true)
+containers on it can restart. Who cordons it, and the reason, are written there
+too: gpus, explain, doctor and the page show them.`, true)
 }
 
 // NewUncordonCommand returns the command uncordon.
@@ -44,6 +47,10 @@ func newCommand(f *cmdutil.Factory, use, short, long string, cordoned bool) *cob
 		ValidArgsFunction: f.CompleteNodeAndGPU,
 		RunE:              func(cmd *cobra.Command, args []string) error { return cmdutil.Run(cmd, args, o) },
 	}
+	if cordoned {
+		cmd.Example += "\n  kubectl inspect gpumem " + use + " gpu-a 3 --reason='its fan is loud'"
+		cmd.Flags().StringVar(&o.reason, "reason", o.reason, "Why, for those who meet the cordon")
+	}
 	f.SayNamespace(cmd, cmdutil.NamespaceOfAll)
 	return cmd
 }
@@ -57,14 +64,22 @@ func (o *Options) Complete(args []string) (err error) {
 	return err
 }
 
-// Validate says that the name of the node is empty.
-func (o *Options) Validate() error { return cmdutil.CheckNodeNames([]string{o.node}) }
+// mostReason is how many bytes a reason may have: it is shown in tables.
+const mostReason = 256
+
+// Validate says that the name of the node is empty, or the reason too long.
+func (o *Options) Validate() error {
+	if len(o.reason) > mostReason {
+		return fmt.Errorf("--reason has %d bytes, and may have %d", len(o.reason), mostReason)
+	}
+	return cmdutil.CheckNodeNames([]string{o.node})
+}
 
 // Run writes whether the GPUs are cordoned.
 func (o *Options) Run(ctx context.Context) error {
 	var errs []error
 	for _, which := range o.which {
-		_, err := Mark(ctx, o.cluster, o.Out, o.node, which, o.cordoned)
+		_, err := Mark(ctx, o.cluster, o.Out, o.node, which, o.cordoned, o.reason)
 		errs = append(errs, err)
 	}
 	return errors.Join(errs...)

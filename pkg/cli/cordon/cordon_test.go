@@ -1,10 +1,15 @@
 package cordon_test
 
 import (
+	"errors"
 	"strings"
 	"testing"
 
+	authenticationv1 "k8s.io/api/authentication/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/client-go/kubernetes/fake"
+	clienttesting "k8s.io/client-go/testing"
 
 	"github.com/gpumem/gpumem/pkg/cli/clirun"
 	"github.com/gpumem/gpumem/pkg/cli/clitest"
@@ -34,5 +39,58 @@ func TestCordonAndUncordon(t *testing.T) {
 	}
 	if stdout, _, err := clirun.Inspect(client, "gpus"); err != nil || !strings.Contains(stdout, " Cordoned\n") {
 		t.Errorf("%v\n%s", err, stdout)
+	}
+}
+
+// logIn has the API server say who asks; an error is one of its own.
+func logIn(client *fake.Clientset, name string, err error) {
+	client.PrependReactor("create", "selfsubjectreviews", func(clienttesting.Action) (bool, runtime.Object, error) {
+		return true, &authenticationv1.SelfSubjectReview{Status: authenticationv1.SelfSubjectReviewStatus{UserInfo: authenticationv1.UserInfo{Username: name}}}, err
+	})
+}
+
+// Who has cordoned a GPU and why is written next to that, and shown to those who meet the cordon.
+func TestWhoCordonedAGPU(t *testing.T) {
+	client := fake.NewClientset(clitest.Node(t, "gpu-a", clitest.Inventory("gpu-a", 16, 80, 80)), clitest.Pod(t, "ml/waits", "", 40))
+	reasons := func() string {
+		t.Helper()
+		node, err := client.CoreV1().Nodes().Get(t.Context(), "gpu-a", metav1.GetOptions{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return node.Annotations["gpumem.dev/cordon-reasons"]
+	}
+	for _, tc := range []struct {
+		who    string
+		err    error
+		args   []string
+		listed string // by gpumem 0.1 too
+		want   string
+	}{
+		{"alice", nil, []string{"cordon", "gpu-a", "1", "--reason", "its fan is loud"}, "GPU-gpu-a-1", `{"GPU-gpu-a-1":{"by":"alice","reason":"its fan is loud"}}`},
+		{"bob", nil, []string{"cordon", "gpu-a", "1", "--reason", "no"}, "GPU-gpu-a-1", `{"GPU-gpu-a-1":{"by":"alice","reason":"its fan is loud"}}`},
+		{"bob", nil, []string{"cordon", "gpu-a", "2"}, "GPU-gpu-a-1,GPU-gpu-a-2", `{"GPU-gpu-a-1":{"by":"alice","reason":"its fan is loud"},"GPU-gpu-a-2":{"by":"bob"}}`},
+		{"", errors.New("forbidden"), []string{"cordon", "gpu-a", "0"}, "GPU-gpu-a-1,GPU-gpu-a-2,GPU-gpu-a-0", `{"GPU-gpu-a-1":{"by":"alice","reason":"its fan is loud"},"GPU-gpu-a-2":{"by":"bob"}}`},
+		{"eve", nil, []string{"uncordon", "gpu-a/0", "gpu-a/2"}, "GPU-gpu-a-1", `{"GPU-gpu-a-1":{"by":"alice","reason":"its fan is loud"}}`},
+	} {
+		logIn(client, tc.who, tc.err)
+		if _, _, err := clirun.Inspect(client, tc.args...); err != nil || clitest.CordonedOn(t, client, "gpu-a") != tc.listed || reasons() != tc.want {
+			t.Errorf("%v: %v, %s, %s; want %s, %s", tc.args, err, clitest.CordonedOn(t, client, "gpu-a"), reasons(), tc.listed, tc.want)
+		}
+	}
+	for view, want := range map[string]string{
+		"gpus": " Cordoned by alice (its fan is loud)\n", "explain ml/waits --all": "cordoned by alice (its fan is loud)",
+		"--details":                           "GPU1 is cordoned by alice (its fan is loud) and takes no new pods until it is uncordoned",
+		"gpus -o jsonpath={.items[*].cordon}": "by alice (its fan is loud)",
+	} {
+		if stdout, _, _ := clirun.Inspect(client, strings.Fields(view)...); !strings.Contains(stdout, want) {
+			t.Errorf("%s: want %q in:\n%s", view, want, stdout)
+		}
+	}
+	if _, _, err := clirun.Inspect(client, "uncordon", "gpu-a", "1"); err != nil || reasons() != "" {
+		t.Errorf("%v, %q is left of the last cordon", err, reasons())
+	}
+	if _, _, err := clirun.Inspect(client, "cordon", "gpu-a", "1", "--reason", strings.Repeat("x", 257)); err == nil || !strings.Contains(err.Error(), "--reason has 257 bytes, and may have 256") {
+		t.Errorf("error %v", err)
 	}
 }

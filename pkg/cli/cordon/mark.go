@@ -5,10 +5,12 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"maps"
 	"slices"
 	"strconv"
 	"strings"
 
+	authenticationv1 "k8s.io/api/authentication/v1"
 	v1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
@@ -17,11 +19,12 @@ import (
 	"github.com/gpumem/gpumem/pkg/cli/cluster"
 	"github.com/gpumem/gpumem/pkg/core/gpu"
 	"github.com/gpumem/gpumem/pkg/kube/api"
+	"github.com/gpumem/gpumem/pkg/kube/cordons"
 )
 
-// Mark writes whether a GPU of a node is cordoned, and prints what has become of it.
-func Mark(ctx context.Context, r *cluster.Reader, out io.Writer, nodeName, which string, cordoned bool) (gpu.Device, error) {
-	device, changed, err := Write(ctx, r, nodeName, which, cordoned)
+// Mark writes whether a GPU of a node is cordoned and why, and prints what has become of it.
+func Mark(ctx context.Context, r *cluster.Reader, out io.Writer, nodeName, which string, cordoned bool, reason string) (gpu.Device, error) {
+	device, changed, err := Write(ctx, r, nodeName, which, cordoned, reason)
 	if err != nil {
 		return device, err
 	}
@@ -33,9 +36,13 @@ func Mark(ctx context.Context, r *cluster.Reader, out io.Writer, nodeName, which
 	return device, nil
 }
 
-// Write writes whether a GPU of a node is cordoned. It reports whether that was
-// otherwise.
-func Write(ctx context.Context, r *cluster.Reader, nodeName, which string, cordoned bool) (device gpu.Device, changed bool, err error) {
+// Write writes whether a GPU of a node is cordoned, by whom, and why. It reports whether that was
+// otherwise: who has cordoned a GPU stands when others ask for it again.
+func Write(ctx context.Context, r *cluster.Reader, nodeName, which string, cordoned bool, reason string) (device gpu.Device, changed bool, err error) {
+	note := cordons.Note{Reason: reason}
+	if cordoned {
+		note.By = author(ctx, r)
+	}
 	err = retry.RetryOnConflict(retry.DefaultRetry, func() error {
 		node, err := r.Client.CoreV1().Nodes().Get(ctx, nodeName, metav1.GetOptions{})
 		if err != nil {
@@ -49,26 +56,50 @@ func Write(ctx context.Context, r *cluster.Reader, nodeName, which string, cordo
 		if changed = cordoned != (at >= 0); !changed {
 			return nil
 		}
+		notes := cordons.Of(r.Names, node)
+		maps.DeleteFunc(notes, func(id gpu.UUID, _ cordons.Note) bool { return id == device.UUID || !slices.Contains(listed, id) })
 		if cordoned {
 			listed = append(listed, device.UUID)
+			if note != (cordons.Note{}) {
+				notes = maps.Collect(maps.All(notes)) // it may be nil
+				notes[device.UUID] = note
+			}
 		} else {
 			listed = slices.Delete(listed, at, at+1)
 		}
-		var value any = api.FormatCordonedGPUs(listed)
-		if len(listed) == 0 {
-			value = nil // takes the annotation away
-		}
-		patch, err := json.Marshal(map[string]any{"metadata": map[string]any{
-			"resourceVersion": node.ResourceVersion,
-			"annotations":     map[string]any{r.Names.Cordoned(): value},
-		}})
+		return patch(ctx, r, node, listed, notes)
+	})
+	return device, changed, err
+}
+
+// patch writes which GPUs of a node are cordoned, as it was read.
+func patch(ctx context.Context, r *cluster.Reader, node *v1.Node, listed []gpu.UUID, notes map[gpu.UUID]cordons.Note) error {
+	values := map[string]any{r.Names.Cordoned(): nil, r.Names.CordonReasons(): nil} // nil takes one away
+	if len(listed) > 0 {
+		values[r.Names.Cordoned()] = api.FormatCordonedGPUs(listed)
+	}
+	if len(notes) > 0 {
+		value, err := cordons.Format(notes)
 		if err != nil {
 			return err
 		}
-		_, err = r.Client.CoreV1().Nodes().Patch(ctx, nodeName, types.MergePatchType, patch, metav1.PatchOptions{FieldManager: "kubectl-inspect-gpumem"})
+		values[r.Names.CordonReasons()] = value
+	}
+	data, err := json.Marshal(map[string]any{"metadata": map[string]any{"resourceVersion": node.ResourceVersion, "annotations": values}})
+	if err != nil {
 		return err
-	})
-	return device, changed, err
+	}
+	_, err = r.Client.CoreV1().Nodes().Patch(ctx, node.Name, types.MergePatchType, data, metav1.PatchOptions{FieldManager: "kubectl-inspect-gpumem"})
+	return err
+}
+
+// author is the name of the user to the API server; empty where it does not say.
+func author(ctx context.Context, r *cluster.Reader) string {
+	review, err := r.Client.AuthenticationV1().SelfSubjectReviews().Create(ctx, &authenticationv1.SelfSubjectReview{}, metav1.CreateOptions{})
+	if err != nil {
+		return "" // the cordon matters more
+	}
+	return review.Status.UserInfo.Username
 }
 
 // Find finds a GPU of a node, and changes nothing.

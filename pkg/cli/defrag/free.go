@@ -19,12 +19,12 @@ import (
 // come in their place are elsewhere: they would take them otherwise, which are free first.
 func (o *Options) free(ctx context.Context, c *crowd, plan defrag.Plan) (err error) {
 	for _, id := range plan.Assignment.Devices() {
-		if _, _, err := cordon.Write(ctx, o.cluster, plan.Node, string(id), true); err != nil {
+		if _, _, err := cordon.Write(ctx, o.cluster, plan.Node, string(id), true, "defrag"); err != nil {
 			return err
 		}
 		defer func() {
 			// An interrupt ends the waiting, and not this.
-			_, _, e := cordon.Write(context.WithoutCancel(ctx), o.cluster, plan.Node, string(id), false)
+			_, _, e := cordon.Write(context.WithoutCancel(ctx), o.cluster, plan.Node, string(id), false, "")
 			err = errors.Join(err, e)
 		}()
 	}

@@ -108,7 +108,7 @@ func (o *Options) plan(ctx context.Context, nodeName, which string) error {
 
 // drain cordons a GPU, and evicts the pods on it.
 func (o *Options) drain(ctx context.Context, nodeName, which string) error {
-	device, err := cordon.Mark(ctx, o.cluster, o.Out, nodeName, which, true)
+	device, err := cordon.Mark(ctx, o.cluster, o.Out, nodeName, which, true, "drain")
 	if err != nil {
 		return err
 	}

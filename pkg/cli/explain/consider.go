@@ -45,7 +45,7 @@ func (e *explanation) consider(pod inspect.WaitFacts, nodes []placement.Node, fa
 		chances = chances[:shownNodes]
 	}
 	for _, c := range chances {
-		n := decisions.Look(pod.Request, c.Node, placement.Assignment{})
+		n := look(pod.Request, c.Node, placement.Assignment{}, facts.Nodes[c.Node.Name])
 		switch {
 		case c.Refusal != nil:
 			n.Reason, n.Message = c.Refusal.Reason, reasons.Refusal(c.Refusal)
@@ -54,6 +54,15 @@ func (e *explanation) consider(pod inspect.WaitFacts, nodes []placement.Node, fa
 		}
 		e.Now = append(e.Now, n)
 	}
+}
+
+// look describes a node as it is for a request, with who cordoned its GPUs.
+func look(req placement.Request, n placement.Node, chosen placement.Assignment, facts inspect.NodeFacts) decisions.Node {
+	out := decisions.Look(req, n, chosen)
+	for i, d := range n.Devices {
+		out.GPUs[i].Unhealthy = facts.Causes(d)
+	}
+	return out
 }
 
 // summary says in a line what a pod waits for. Its chances are sorted.

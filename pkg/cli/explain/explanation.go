@@ -153,9 +153,9 @@ func (o *Options) lookThere(ctx context.Context, e *explanation, pod *v1.Pod, as
 	}
 	for _, n := range nodes {
 		if n.Name == pod.Spec.NodeName && len(n.Devices) > 0 {
-			e.has(a, n, pod)
+			e.has(a, n, pod, facts.Nodes[n.Name])
 			o.measure(ctx, e, pod, a, n)
-			e.Now = append(e.Now, decisions.Look(asks.Request, n, a))
+			e.Now = append(e.Now, look(asks.Request, n, a, facts.Nodes[n.Name]))
 			e.Preferred = preferred(asks, n, a, nodes, facts)
 		}
 	}
@@ -176,7 +176,7 @@ func (o *Options) measure(ctx context.Context, e *explanation, pod *v1.Pod, a pl
 }
 
 // has tells which GPUs of its node a pod has, and what is wrong with them.
-func (e *explanation) has(a placement.Assignment, n placement.Node, pod *v1.Pod) {
+func (e *explanation) has(a placement.Assignment, n placement.Node, pod *v1.Pod, node inspect.NodeFacts) {
 	var indexes, wrong []string
 	for _, id := range a.Devices() {
 		i := slices.IndexFunc(n.Devices, func(d placement.Device) bool { return d.UUID == id })
@@ -190,9 +190,9 @@ func (e *explanation) has(a placement.Assignment, n placement.Node, pod *v1.Pod)
 		switch {
 		case d.Status.TakesPods():
 		case d.Status.OnlyCordoned():
-			wrong = append(wrong, fmt.Sprintf("GPU%d is cordoned: it takes no new pods, and those that are there stay", d.Index))
+			wrong = append(wrong, fmt.Sprintf("GPU%d is %s: it takes no new pods, and those that are there stay", d.Index, node.State(d)))
 		case !d.Status.Unhealthy:
-			wrong = append(wrong, fmt.Sprintf("GPU%d takes no new pods, for %s; those that are there go on", d.Index, reasons.Causes(d.Status)))
+			wrong = append(wrong, fmt.Sprintf("GPU%d takes no new pods, for %s; those that are there go on", d.Index, node.Causes(d)))
 		default:
 			wrong = append(wrong, fmt.Sprintf("GPU%d is %s: %s", d.Index, reasons.Status(d.Status), moveOff(pod)))
 		}

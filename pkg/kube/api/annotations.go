@@ -60,6 +60,7 @@ const (
 	roomMadeName   = "room-made"
 	inventoryName  = "inventory"
 	cordonedName   = "cordoned-gpus"
+	cordonsName    = "cordon-reasons"
 )
 
 // A list of globs to an admission policy, each in the form of path.Match: characters, escaped
@@ -207,6 +208,10 @@ var annotations = [...]annotation{
 	{
 		name: cordonedName, writer: byAdmins, value: "UUIDs, separated by commas",
 		effect: "these GPUs take no new pods",
+	},
+	{
+		name: cordonsName, writer: byAdmins, value: "JSON",
+		effect: "of each of them by UUID, who cordoned it (`by`) and why (`reason`), for people",
 	},
 }
 

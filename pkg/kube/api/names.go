@@ -115,3 +115,6 @@ const GPUsHealthy v1.NodeConditionType = "GPUMemoryHealthy"
 
 // Cordoned is the GPUs that are to take no new pods: UUIDs, separated by commas.
 func (k Keys) Cordoned() string { return k.key(cordonedName) }
+
+// CordonReasons is who has cordoned these, and why: JSON.
+func (k Keys) CordonReasons() string { return k.key(cordonsName) }

@@ -400,7 +400,15 @@ func TestExamine(t *testing.T) {
 			s.Nodes[0].Status.Allocatable[s.Names.GPUMem()] = resource.MustParse("14")
 		}, []string{"error|pod ml/runs|is assigned GPU-00000000, which node gpu-a does not offer"}},
 		"a GPU that is cordoned": {func(s *State) { s.Nodes[0].Annotations[s.Names.Cordoned()] = "GPU-00000001" },
-			[]string{"warning|node gpu-a|GPU 1 (GPU-00000001) is cordoned by hand: it takes no new pods"}},
+			[]string{"warning|node gpu-a|GPU 1 (GPU-00000001) is cordoned: it takes no new pods"}},
+		"a GPU that is cordoned, by whom": {func(s *State) {
+			s.Nodes[0].Annotations[s.Names.Cordoned()] = "GPU-00000001"
+			s.Nodes[0].Annotations[s.Names.CordonReasons()] = `{"GPU-00000000":{"by":"bob"},"GPU-00000001":{"by":"alice","reason":"its fan is loud"}}`
+		}, []string{"warning|node gpu-a|GPU 1 (GPU-00000001) is cordoned by alice (its fan is loud): it takes no new pods"}},
+		"a GPU that is cordoned, and by whom cannot be read": {func(s *State) {
+			s.Nodes[0].Annotations[s.Names.Cordoned()] = "GPU-00000001"
+			s.Nodes[0].Annotations[s.Names.CordonReasons()] = `alice`
+		}, []string{"warning|node gpu-a|GPU 1 (GPU-00000001) is cordoned: it takes no new pods"}},
 		"an inventory that cannot be read": {func(s *State) { s.Nodes[0].Annotations[s.Names.Inventory()] = `{"v":9}` },
 			[]string{"error|node gpu-a|its inventory cannot be read: "}},
 		"another unit": {func(s *State) {
@@ -629,7 +637,7 @@ func testOverCommitted(t *testing.T, cordoned bool) {
 	var want []Finding
 	if cordoned {
 		s.Nodes[0].Annotations[s.Names.Cordoned()] = "GPU-00000000"
-		want = append(want, Finding{Warning, "node gpu-a", "GPU 0 (GPU-00000000) is cordoned by hand: it takes no new pods",
+		want = append(want, Finding{Warning, "node gpu-a", "GPU 0 (GPU-00000000) is cordoned: it takes no new pods",
 			"kubectl inspect gpumem uncordon gpu-a 0, once it is to take pods again"})
 	}
 	want = append(want, Finding{Warning, "node gpu-a", "GPU 0 (GPU-00000000) is over-committed: it offers 1 GiB, and its pods hold 2 GiB",

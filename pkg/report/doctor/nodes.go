@@ -13,6 +13,7 @@ import (
 
 	"github.com/gpumem/gpumem/pkg/core/gpu"
 	"github.com/gpumem/gpumem/pkg/kube/api"
+	"github.com/gpumem/gpumem/pkg/kube/cordons"
 	"github.com/gpumem/gpumem/pkg/kube/reasons"
 )
 
@@ -152,7 +153,7 @@ func checkInventory(s *State, object string, node *v1.Node, inv gpu.Inventory, o
 	for _, d := range inv.Devices {
 		pods := on[d.UUID]
 		if !d.Status.Open() {
-			found = append(found, out(node, d, pods))
+			found = append(found, out(node, d, cordons.Of(s.Names, node)[d.UUID], pods))
 		}
 		if d.Status.Works() && pods.units > d.Allocatable {
 			found = append(found, Finding{Warning, object,
@@ -180,11 +181,12 @@ func checkInventory(s *State, object string, node *v1.Node, inv gpu.Inventory, o
 	return found
 }
 
-// out tells of a GPU that takes no new pods.
-func out(node *v1.Node, d gpu.Device, pods tenants) Finding {
+// out tells of a GPU that takes no new pods. The note is of who cordoned it, if people did.
+func out(node *v1.Node, d gpu.Device, note cordons.Note, pods tenants) Finding {
 	object := "node " + node.Name
 	if d.Status.OnlyCordoned() {
-		return Finding{Warning, object, fmt.Sprintf("GPU %d (%s) is cordoned by hand: it takes no new pods", d.Index, d.UUID),
+		cordoned := strings.TrimSpace("cordoned " + note.String())
+		return Finding{Warning, object, fmt.Sprintf("GPU %d (%s) is %s: it takes no new pods", d.Index, d.UUID, cordoned),
 			fmt.Sprintf("kubectl inspect gpumem uncordon %s %d, once it is to take pods again", node.Name, d.Index)}
 	}
 	cordonedToo := ""

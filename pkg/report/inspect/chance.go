@@ -23,6 +23,7 @@ type Chance struct {
 	// nothing else is wrong with the node's GPUs.
 	OutOfUse []placement.Device
 
+	node    NodeFacts
 	gap     closest.Gap
 	tainted bool // it would fit, but for a taint
 }
@@ -31,7 +32,7 @@ type Chance struct {
 // kube-scheduler from asking.
 func (f Facts) Chance(pod WaitFacts, n placement.Node) Chance {
 	n = decide.Reserved(n, pod.Pod, pod.Request, f.Policy)
-	c := Chance{Verdict: placement.Verdict{Request: pod.Request, Node: n}, Refusal: pod.KeptOff[n.Name]}
+	c := Chance{Verdict: placement.Verdict{Request: pod.Request, Node: n}, Refusal: pod.KeptOff[n.Name], node: f.Nodes[n.Name]}
 	_, refused := decide.Decide(n, pod.Pod, pod.Request, f.Policy)
 	if refused != nil && refused.Verdict != nil {
 		c.Verdict, c.gap = *refused.Verdict, refused.Gap
@@ -39,7 +40,7 @@ func (f Facts) Chance(pod WaitFacts, n placement.Node) Chance {
 		c.gap = closest.Of(c.Verdict)
 	}
 	c.OutOfUse = outOfUse(c.Verdict)
-	own := f.Nodes[n.Name].Refusal(pod.Request) // the node's
+	own := c.node.Refusal(pod.Request) // the node's
 	if own == nil && c.Fits() {
 		own = cmp.Or(Overdraws(pod.Request, n), refused)
 	}
@@ -186,30 +187,35 @@ func (c Chance) lacks() string {
 	if len(c.OutOfUse) == 0 {
 		return reasons.Verdict(c.Verdict)
 	}
-	var statuses []gpu.Status
-	indexes := make(map[gpu.Status][]string)
+	var alike []string
+	gpus := make(map[string][]placement.Device) // by their state
 	for _, d := range c.OutOfUse {
-		if indexes[d.Status] == nil {
-			statuses = append(statuses, d.Status)
+		state := c.node.State(d)
+		if gpus[state] == nil {
+			alike = append(alike, state)
 		}
-		indexes[d.Status] = append(indexes[d.Status], fmt.Sprint(d.Index))
+		gpus[state] = append(gpus[state], d)
 	}
-	causes := make([]string, 0, len(statuses))
-	for _, s := range statuses {
-		causes = append(causes, c.because(s, indexes[s]))
+	causes := make([]string, 0, len(alike))
+	for _, state := range alike {
+		causes = append(causes, c.because(state, gpus[state]))
 	}
 	return "would fit, but " + strings.Join(causes, "; ")
 }
 
-// because says that GPUs of one status are out of use, and how to bring those back
+// because says that GPUs of one state are out of use, and how to bring those back
 // that people have cordoned.
-func (c Chance) because(status gpu.Status, indexes []string) string {
+func (c Chance) because(state string, gpus []placement.Device) string {
+	indexes := make([]string, 0, len(gpus))
+	for _, d := range gpus {
+		indexes = append(indexes, fmt.Sprint(d.Index))
+	}
 	which, one := "GPU"+strings.Join(indexes, ", GPU")+" are ", "GPU"
 	if len(indexes) == 1 {
 		which, one = "GPU"+indexes[0]+" is ", indexes[0]
 	}
-	which += reasons.Status(status)
-	if status.OnlyCordoned() {
+	which += state
+	if gpus[0].Status.OnlyCordoned() {
 		which += ": kubectl inspect gpumem uncordon " + c.Node.Name + " " + one
 	}
 	return which

@@ -86,7 +86,7 @@ func (r reporter) node(f NodeFacts) Node {
 	}
 	promised := decide.Promised(r.Node, r.facts.Policy)
 	for i, d := range r.Devices {
-		out.GPUs = append(out.GPUs, r.gpu(d, promised.Devices[i].Pods))
+		out.GPUs = append(out.GPUs, r.gpu(d, promised.Devices[i].Pods, f))
 	}
 	var unattributed gpu.Units
 	for _, h := range r.Unattributed {
@@ -101,11 +101,11 @@ func (r reporter) node(f NodeFacts) Node {
 }
 
 // gpu reports on one GPU. Promised are the pods on it and those that are to come.
-func (r reporter) gpu(d placement.Device, promised []placement.Holding) GPU {
+func (r reporter) gpu(d placement.Device, promised []placement.Holding, f NodeFacts) GPU {
 	out := GPU{
 		Index: d.Index, UUID: d.UUID, Model: d.Model, MemoryMiB: d.MemoryMiB, PCI: d.PCI,
 		ComputeCapability: d.ComputeCapability, Speed: d.Speed, NVLinks: nvlinks(r.Node, d.UUID),
-		Healthy: d.Status.Open(), Unhealthy: reasons.Causes(d.Status), Status: d.Status, Exclusive: r.HeldAlone(d),
+		Healthy: d.Status.Open(), Unhealthy: f.Causes(d), Cordon: f.Cordon(d), Status: d.Status, Exclusive: r.HeldAlone(d),
 		Capacity: r.memory(d.Allocatable), Requested: r.counted(d.Requested), RequestedCores: d.RequestedCores,
 		Pods: []Pod{}, PodCount: r.count(len(d.Pods)),
 	}

@@ -10,6 +10,7 @@ import (
 	"github.com/gpumem/gpumem/pkg/core/decide"
 	"github.com/gpumem/gpumem/pkg/core/gpu"
 	"github.com/gpumem/gpumem/pkg/core/placement"
+	"github.com/gpumem/gpumem/pkg/kube/reasons"
 )
 
 // APIVersion and Kind mark the JSON form of a report.
@@ -88,6 +89,7 @@ type GPU struct {
 	NVLinks           []NVLink `json:"nvlinks,omitempty"`
 	Healthy           bool     `json:"healthy"`             // it takes new pods
 	Unhealthy         string   `json:"unhealthy,omitempty"` // why it takes no new pods, for people
+	Cordon            string   `json:"cordon,omitempty"`    // who cordoned it and why, for people: "by alice (its fan is loud)"
 	Exclusive         bool     `json:"exclusive,omitempty"` // a pod holds it alone, or may be there and does: no other gets any
 
 	Status gpu.Status `json:"status,omitzero"` // what keeps new pods off, for programs
@@ -190,10 +192,32 @@ type NodeFacts struct {
 	Withheld bool   // its kubelet offers nothing of what the inventory has
 	Problem  string // why the inventory could not be read
 
-	NotReady     bool            // what is known of its pods may be old
-	Refuses      *decide.Refusal // why it takes no new pods, whatever is free; nil: it does
-	RefusesCores *decide.Refusal // the same of pods that ask for cores
-	Taint        string          // the key of one that keeps off pods with GPU memory, unless they say otherwise; empty: there is none
+	NotReady     bool                // what is known of its pods may be old
+	Refuses      *decide.Refusal     // why it takes no new pods, whatever is free; nil: it does
+	RefusesCores *decide.Refusal     // the same of pods that ask for cores
+	Cordons      map[gpu.UUID]string // who cordoned GPUs of it and why, where that is known: "by alice (its fan is loud)"
+	Taint        string              // the key of one that keeps off pods with GPU memory, unless they say otherwise; empty: there is none
+}
+
+// Cordon says who cordoned a GPU of the node and why, where it is cordoned and that is known.
+func (f NodeFacts) Cordon(d placement.Device) string {
+	if !d.Status.Cordoned {
+		return ""
+	}
+	return f.Cordons[d.UUID]
+}
+
+// Causes says what keeps new pods off a GPU of the node, and who does; empty: nothing.
+func (f NodeFacts) Causes(d placement.Device) string {
+	return strings.TrimSpace(reasons.Causes(d.Status) + " " + f.Cordon(d)) // cordoned is the last of the causes
+}
+
+// State says how a GPU of the node is, in the words of package reasons.
+func (f NodeFacts) State(d placement.Device) string {
+	if d.Status.OnlyCordoned() {
+		return f.Causes(d)
+	}
+	return reasons.Status(d.Status)
 }
 
 // PodFacts are the facts of one bound pod.

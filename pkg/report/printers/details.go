@@ -238,7 +238,7 @@ func health(g inspect.GPU) string {
 func noteGPU(note func(format string, args ...any), g inspect.GPU, m measure) {
 	switch {
 	case g.Status.OnlyCordoned():
-		note("GPU%d is cordoned and takes no new pods until it is uncordoned", g.Index)
+		note("GPU%d is %s and takes no new pods until it is uncordoned", g.Index, g.Unhealthy)
 	case !g.Healthy:
 		note("GPU%d is unhealthy and takes no new pods: %s", g.Index, g.Unhealthy)
 	case joined(g):

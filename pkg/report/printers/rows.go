@@ -213,7 +213,10 @@ func GPUColumns(r inspect.Report) []table.Column[GPURow] {
 			Header: "HEALTH",
 			Cell: func(g GPURow) string {
 				cell := health(g.GPU)
-				if !g.Healthy && !g.Status.OnlyCordoned() {
+				switch {
+				case g.Status.OnlyCordoned():
+					cell = strings.TrimSpace(cell + " " + g.Cordon)
+				case !g.Healthy:
 					cell += ": " + g.Unhealthy
 				}
 				switch {

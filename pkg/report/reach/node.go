@@ -9,8 +9,10 @@ import (
 	"k8s.io/klog/v2"
 
 	"github.com/gpumem/gpumem/pkg/core/decide"
+	"github.com/gpumem/gpumem/pkg/core/gpu"
 	"github.com/gpumem/gpumem/pkg/core/placement"
 	"github.com/gpumem/gpumem/pkg/kube/api"
+	"github.com/gpumem/gpumem/pkg/kube/cordons"
 	"github.com/gpumem/gpumem/pkg/report/inspect"
 )
 
@@ -32,9 +34,14 @@ func Advertises(n placement.Node) bool {
 // NodeFacts returns what kube-scheduler knows of a node, the inventory of which advertises units or
 // does not.
 func NodeFacts(names api.Names, node *v1.Node, advertises bool) inspect.NodeFacts {
+	said := make(map[gpu.UUID]string)
+	for id, note := range cordons.Of(names, node) {
+		said[id] = note.String()
+	}
 	f := inspect.NodeFacts{
 		NotReady: api.NotReady(node) != nil,
 		Withheld: advertises && !api.Offers(node, names.GPUMem()),
+		Cordons:  said,
 	}
 	switch {
 	case node.Spec.Unschedulable:
