@@ -185,6 +185,9 @@ seccompProfile:
 {{- if .Values.extender.page }}
 - --page
 {{- end }}
+{{- if .Values.monitoring.podMetrics }}
+- --pod-metrics
+{{- end }}
 - --resource-domain={{ .Values.resourceDomain }}
 - --policy={{ .Values.policy }}
 - --node-policy={{ .Values.nodePolicy | default .Values.policy }}

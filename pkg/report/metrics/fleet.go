@@ -22,6 +22,7 @@ type Fleet struct {
 	Facts   func(placement.Node) inspect.NodeFacts
 	Assumed func(before time.Time) []cache.Assumed
 	Waiting func() (pods int, oldest time.Time) // pods that are on no node yet
+	Pods    bool                                // each pod has a series too
 }
 
 // fleetCollector tells what the books say at the moment that they are asked, so
@@ -35,6 +36,7 @@ type fleetCollector struct {
 	nodes                                           *prometheus.Desc
 	assumed, assumedAge, unattributed               *prometheus.Desc
 	waiting, waitingAge, namespaces                 *prometheus.Desc
+	pods                                            *prometheus.Desc // nil: they have none
 }
 
 // RegisterFleet registers what the extender's books say. It panics when that is
@@ -62,6 +64,9 @@ func RegisterFleet(to prometheus.Registerer, f Fleet) {
 	c.waiting = of("waiting_pods", "Pods that ask for GPU memory and are on no node.")
 	c.waitingAge = of("waiting_oldest_seconds", "Age of the oldest pod that asks for GPU memory and is on no node; 0: there is none.")
 	c.namespaces = of("namespace_allocated_bytes", "Memory that the pods of a namespace are allocated, of the namespaces with the most; the sum of all others has the namespace (others).", "namespace")
+	if f.Pods {
+		c.pods = of("pod_allocated_bytes", "Memory that a pod is allocated, on all GPUs of its node.", "namespace", "pod", "node")
+	}
 	to.MustRegister(c)
 }
 
@@ -78,6 +83,9 @@ func (c *fleetCollector) Collect(out chan<- prometheus.Metric) {
 		out <- prometheus.MustNewConstMetric(d, prometheus.GaugeValue, value, labels...)
 	}
 	sum := fleetSum{namespaces: make(map[string]float64)}
+	if c.pods != nil {
+		sum.pods = make(map[podSeries]float64)
+	}
 	for _, n := range c.Nodes() {
 		if len(n.Devices) == 0 {
 			continue
@@ -102,6 +110,9 @@ func (c *fleetCollector) Collect(out chan<- prometheus.Metric) {
 	for namespace, bytes := range sum.largestNamespaces() {
 		gauge(c.namespaces, bytes, namespace)
 	}
+	for p, bytes := range sum.pods {
+		gauge(c.pods, bytes, p.namespace, p.name, p.node)
+	}
 	now := time.Now()
 	waiting, first := c.Waiting()
 	gauge(c.waiting, float64(waiting))
@@ -120,7 +131,11 @@ type fleetSum struct {
 	tainted, broken         float64 // of free, what is behind a taint, and what is on GPUs that pods use in part
 	nodes, unattributed     int
 	namespaces              map[string]float64
+	pods                    map[podSeries]float64 // nil: they have no series
 }
+
+// podSeries are the labels of a pod: one that is made again, while the one before it ends, has them too.
+type podSeries struct{ namespace, name, node string }
 
 const (
 	// maxNamespaces bounds the series of namespace_allocated_bytes.
@@ -167,6 +182,9 @@ func (s *fleetSum) add(n placement.Node, facts inspect.NodeFacts) {
 		}
 		if !h.Nominated && units > 0 {
 			s.namespaces[h.Pod.Namespace] += inBytes(units, n)
+			if s.pods != nil {
+				s.pods[podSeries{h.Pod.Namespace, h.Pod.Name, n.Name}] += inBytes(units, n)
+			}
 		}
 	}
 	closed := facts.Refuses != nil || n.CPU > 0 && n.RequestedCPU >= n.CPU

@@ -127,6 +127,43 @@ func TestHandler(t *testing.T) {
 	}
 }
 
+// Each pod has a series where that is on: one of two GPUs its sum, one that is made again while the
+// one before it ends the sum of both, and one that holds nothing none.
+func TestPodsAreToldWhereThatIsOn(t *testing.T) {
+	books := cache.New()
+	books.SetNode("a", gpu.Inventory{UnitMiB: 512, Devices: []gpu.Device{{UUID: "GPU-1", Allocatable: 20}, {UUID: "GPU-2", Index: 1, Allocatable: 20}}})
+	add := func(name, uid string, units gpu.Units, on ...gpu.UUID) {
+		var shares []placement.Share
+		for _, id := range on {
+			shares = append(shares, placement.Share{Device: id, Units: units / gpu.Units(len(on))})
+		}
+		books.AddPod("a", placement.Holding{
+			Pod:        placement.PodRef{Namespace: "ml", Name: name, UID: uid},
+			Request:    placement.Request{Count: len(on), CPU: 1, Containers: placement.NewContainers(placement.Container{Kind: placement.App, Units: units})},
+			Assignment: placement.Assignment{Shares: shares},
+		})
+	}
+	add("two", "1", 8, "GPU-1", "GPU-2")
+	add("again-0", "2", 2, "GPU-1")
+	add("again-0", "3", 2, "GPU-2")
+	add("unknown", "4", 1) // on no known GPU
+	add("without", "5", 0)
+	for on, text := range map[bool]string{false: "", true: `
+# HELP gpumem_extender_pod_allocated_bytes Memory that a pod is allocated, on all GPUs of its node.
+# TYPE gpumem_extender_pod_allocated_bytes gauge
+gpumem_extender_pod_allocated_bytes{namespace="ml",node="a",pod="again-0"} 2.147483648e+09
+gpumem_extender_pod_allocated_bytes{namespace="ml",node="a",pod="two"} 4.294967296e+09
+gpumem_extender_pod_allocated_bytes{namespace="ml",node="a",pod="unknown"} 5.36870912e+08
+`} {
+		registry := newRegistry(t)
+		RegisterFleet(registry, Fleet{
+			Nodes: books.Nodes, Facts: func(placement.Node) inspect.NodeFacts { return inspect.NodeFacts{} }, Assumed: books.AssumedBefore,
+			Waiting: func() (int, time.Time) { return 0, time.Time{} }, Pods: on,
+		})
+		want(t, registry, []string{"gpumem_extender_pod_allocated_bytes"}, text)
+	}
+}
+
 // TestFleet has a node with an empty GPU, one in part use and one that has
 // failed, a node without free CPU, one whose only GPU a pod holds alone, one that takes
 // no new pods, and one with a taint.

@@ -19,6 +19,7 @@ type Flags struct {
 	ProbeListen string
 	ReadListen  string
 	Page        bool
+	PodMetrics  bool
 
 	Domain      string
 	Policy      string
@@ -46,6 +47,7 @@ func (c *Flags) AddFlags(f *pflag.FlagSet) {
 	f.StringVar(&c.ProbeListen, "probe-listen", c.ProbeListen, "`address` of /healthz, /readyz, /metrics and /version")
 	f.StringVar(&c.ReadListen, "read-listen", c.ReadListen, "`address` of what people read: the last decisions, and the page; loopback only, to be reached by kubectl port-forward")
 	f.BoolVar(&c.Page, "page", c.Page, "serve a page that shows the fleet at --read-listen")
+	f.BoolVar(&c.PodMetrics, "pod-metrics", c.PodMetrics, "have the metric gpumem_extender_pod_allocated_bytes: one series for each pod that has GPU memory")
 	f.StringVar(&c.Domain, "resource-domain", c.Domain, "`domain` of the extended resources and annotations")
 	f.StringVar(&c.Policy, "policy", c.Policy, "`policy` by which GPUs are chosen for pods that name none: binpack or spread")
 	f.StringVar(&c.NodePolicy, "node-policy", c.NodePolicy, "`policy` by which nodes are chosen for them: binpack or spread; empty: that of --policy")

@@ -90,6 +90,7 @@ func (s *Service) alive() { s.Cache.Where("") }
 func (s *Service) fleet() metrics.Fleet {
 	return metrics.Fleet{
 		Nodes: s.Cache.Nodes,
+		Pods:  s.PodMetrics,
 		Facts: func(n placement.Node) inspect.NodeFacts {
 			node := s.Watch.Node(n.Name)
 			if node == nil {

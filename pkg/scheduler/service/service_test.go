@@ -67,7 +67,7 @@ func TestWhatIsFreeWhereNoPodsGo(t *testing.T) {
 	var fleet page.Fleet
 	synctest.Test(t, func(t *testing.T) {
 		flags := DefaultFlags()
-		flags.Page, flags.Policy = true, "spread"
+		flags.Page, flags.PodMetrics, flags.Policy = true, true, "spread"
 		conf, err := flags.Complete()
 		if err != nil {
 			t.Fatal(err)
@@ -82,6 +82,9 @@ func TestWhatIsFreeWhereNoPodsGo(t *testing.T) {
 		done := make(chan struct{})
 		go func() { defer close(done); s.Watch.Run(ctx) }()
 		synctest.Wait()
+		if !s.fleet().Pods {
+			t.Error("pods have no series, and --pod-metrics was given")
+		}
 		registry := prometheus.NewRegistry()
 		metrics.RegisterFleet(registry, s.fleet())
 		families, err := registry.Gather()
