@@ -98,6 +98,10 @@ func TestAnImportantPodEvictsFromOneGPU(t *testing.T) {
 	if events := strings.Join(e.events("notebook"), "\n"); !strings.Contains(events, "Preempted by pod "+string(urgent.UID)) {
 		t.Errorf("events of notebook (%s):\n%s", notebook.UID, events)
 	}
+	said, err := suite.stack.Inspect(e.ctx, e.cluster, "explain", "-n", e.namespace, "urgent")
+	if want := "Evicted:   " + e.namespace + "/notebook, by preemption "; err != nil || !strings.Contains(said, want) {
+		t.Errorf("explain lacks %q: %v\n%s", want, err, said)
+	}
 }
 
 // Two pods of one GPU, and not one of each; and none that a budget protects.

@@ -38,6 +38,7 @@ type explanation struct {
 	State       string           `json:"state,omitempty"`     // what keeps a container from running; empty when nothing does
 	Summary     string           `json:"summary"`
 	Advice      string           `json:"advice,omitempty"`      // what to do about it
+	Evicted     string           `json:"evicted,omitempty"`     // pods that preemption evicted for it, by the Events that may be read
 	Terminating string           `json:"terminating,omitempty"` // pods that leave, and what they give back to one that waits
 	Replaced    string           `json:"replaced,omitempty"`    // pods of the revision before, which one that waits replaces
 	Now         []decisions.Node `json:"now,omitempty"`         // nodes as they are for the pod; of one that is placed, its own
@@ -78,7 +79,7 @@ func (o *Options) explanationOf(ctx context.Context, pod *v1.Pod) (explanation, 
 	}
 	e := explanation{
 		APIVersion: inspect.APIVersion, Kind: "Explanation", Namespace: pod.Namespace, Name: pod.Name,
-		Node: pod.Spec.NodeName, Indexes: pod.Annotations[o.cluster.Names.Index()], State: doctor.Trouble(pod),
+		Node: pod.Spec.NodeName, Indexes: pod.Annotations[o.cluster.Names.Index()], State: doctor.Trouble(pod), Evicted: o.evicted(ctx, pod),
 	}
 	for _, n := range nodes {
 		e.unitMiB = cmp.Or(n.UnitMiB, e.unitMiB)

@@ -64,7 +64,7 @@ func (o *Options) print(e explanation) error {
 	for _, model := range e.Preferred {
 		lines = append(lines, labelled{"Preferred:", model})
 	}
-	for _, line := range append(lines, labelled{"Leaving:", e.Terminating}, labelled{"Replaces:", e.Replaced}, labelled{"Uses:", e.uses()}, labelled{"Health:", e.Health}, labelled{"State:", e.State}, labelled{"To do:", e.Advice}) {
+	for _, line := range append(lines, labelled{"Evicted:", e.Evicted}, labelled{"Leaving:", e.Terminating}, labelled{"Replaces:", e.Replaced}, labelled{"Uses:", e.uses()}, labelled{"Health:", e.Health}, labelled{"State:", e.State}, labelled{"To do:", e.Advice}) {
 		if line.text != "" {
 			fmt.Fprintf(out, "%-11s%s\n", line.label, table.Clean(line.text))
 		}

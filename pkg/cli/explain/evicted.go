@@ -1,0 +1,65 @@
+package explain
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	v1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+)
+
+// evicted names the pods that preemption has evicted for a pod, by the Events that kube-scheduler
+// writes on them: "Preempted", related to the pod that they made way for. The API server keeps
+// Events for an hour. It returns "" where there are none, and where none may be read.
+func (o *Options) evicted(ctx context.Context, pod *v1.Pod) string {
+	events, hidden := o.preemptions(ctx, pod.Namespace)
+	var names []string
+	var last time.Time
+	for _, e := range events {
+		if e.Related == nil || e.Related.UID != pod.UID {
+			continue
+		}
+		names = append(names, e.InvolvedObject.Namespace+"/"+e.InvolvedObject.Name)
+		if created := e.CreationTimestamp.Time; created.After(last) {
+			last = created
+		}
+	}
+	const unseen = "pods of other namespaces, if any, are not shown: you may not read Events there"
+	switch {
+	case len(names) == 0 && hidden && pod.Status.NominatedNodeName != "":
+		return unseen
+	case len(names) == 0:
+		return ""
+	}
+	slices.Sort(names)
+	names = slices.Compact(names) // a StatefulSet gives a name again
+	if more := len(names) - shownNodes; more > 0 {
+		names = append(names[:shownNodes], fmt.Sprintf("%d more", more))
+	}
+	said := fmt.Sprintf("%s, by preemption %s ago", strings.Join(names, ", "), since(last))
+	if hidden {
+		said += "; " + unseen
+	}
+	return said
+}
+
+// preemptions returns the Events "Preempted" of all namespaces, or those of one where others may
+// not be read, which is hidden then.
+func (o *Options) preemptions(ctx context.Context, namespace string) (events []v1.Event, hidden bool) {
+	of := func(namespace string) (*v1.EventList, error) {
+		return o.cluster.Client.CoreV1().Events(namespace).List(ctx, metav1.ListOptions{FieldSelector: "reason=Preempted"})
+	}
+	list, err := of(metav1.NamespaceAll)
+	if apierrors.IsForbidden(err) {
+		hidden = true
+		list, err = of(namespace)
+	}
+	if err != nil {
+		return nil, true // it is one line of the answer
+	}
+	return list.Items, hidden
+}
