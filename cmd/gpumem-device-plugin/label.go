@@ -10,9 +10,9 @@ import (
 	"github.com/gpumem/gpumem/pkg/node/nodepods"
 )
 
-// told returns a channel that is closed when the process has been told to end: by who started it, or
+// asked returns a channel that is closed when the process is asked to end: by who started it, or
 // by the node's label, once no pod holds the extended resource.
-func (p *parts) told(ctx context.Context, log *zap.Logger, claimable bool) <-chan struct{} {
+func (p *parts) asked(ctx context.Context, log *zap.Logger, claimable bool) <-chan struct{} {
 	if !claimable {
 		return ctx.Done()
 	}
@@ -42,7 +42,7 @@ func (p claimsParts) leave(ctx context.Context, end func(), log *zap.Logger) err
 	return nil
 }
 
-// inventory returns the node's GPUs as those are told that place pods by the extended resource.
+// inventory returns the node's GPUs as those see them that place pods by the extended resource.
 func (p claimsParts) inventory() (gpu.Inventory, <-chan struct{}) {
 	inv, changed := p.offers.Inventory()
 	for i := range inv.Devices {

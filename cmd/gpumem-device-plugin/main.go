@@ -102,7 +102,7 @@ func start(ctx context.Context, log *zap.Logger, cfg config) (err error) {
 	}
 	group.Go(func() error {
 		defer end()
-		p.leave(ctx, p.told(told, log, cfg.claims))
+		p.leave(ctx, p.asked(told, log, cfg.claims))
 		return nil
 	})
 	log.Info("serving", zap.Stringer("probes", listener.Addr()))

@@ -71,8 +71,8 @@ func TestVersionAndHelp(t *testing.T) {
 }
 
 // TestWithNothingAround runs the whole process where there is no driver, no
-// kubelet and no API server: it stays up, says what is missing, and ends when
-// it is told to.
+// kubelet and no API server: it keeps running, says what is missing, and ends
+// when asked to.
 func TestWithNothingAround(t *testing.T) {
 	dir := t.TempDir()
 	kubeconfig := filepath.Join(dir, "kubeconfig")

@@ -24,7 +24,7 @@ import (
 // daemon instead of serving the kubelet.
 const mpsCommand = "mps"
 
-// Times of the supervisor that nobody needs to set.
+// Times of the supervisor that need no flag.
 const (
 	mpsInterval = 2 * time.Second
 	mpsTimeout  = 10 * time.Second
@@ -91,7 +91,7 @@ func (o *mpsOptions) probe(ctx context.Context, env []string) error {
 	return nil
 }
 
-// cuda returns the path to load CUDA's library from: beside NVML, where that is said.
+// cuda returns the path to load CUDA's library from: next to NVML, where its path is given.
 func (o *mpsOptions) cuda() string {
 	const name = "libcuda.so.1"
 	if o.nvmlLibrary != "" {

@@ -23,7 +23,7 @@ import (
 	"github.com/gpumem/gpumem/pkg/report/metrics"
 )
 
-// How NVML is probed, beside what flags say.
+// How NVML is probed, where no flag says it.
 const (
 	probeRetry    = 10 * time.Second // while there is no driver, or no GPU
 	probeTimeout  = 5 * time.Second
@@ -105,7 +105,7 @@ func newProber(log *zap.Logger, cfg config, node *nodepods.Node) *nvml.Prober {
 	}, log.Named("nvml"))
 }
 
-// evictor returns who evicts pods that use too much; nil when nobody is to.
+// evictor returns what evicts pods that use too much; nil when nothing does.
 func (c config) evictor(client kubernetes.Interface) usage.Evictor {
 	if c.onOveruse != overuseEvict {
 		return nil

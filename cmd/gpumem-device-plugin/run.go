@@ -16,7 +16,7 @@ func (p *parts) runs(probes net.Listener) []func(context.Context) error {
 		}
 	}
 	// What speaks of GPUs waits until they have been looked for, and it is known
-	// at which level containers are held to their grants.
+	// at which level containers are limited to their grants.
 	looked := p.level.Looked()
 	runs := []func(context.Context) error{
 		p.prober.Run,
@@ -28,7 +28,7 @@ func (p *parts) runs(probes net.Listener) []func(context.Context) error {
 		p.plugin.Reconciler.Run,
 		p.usage.Run,
 		func(ctx context.Context) error { return serve.Run(ctx, probes, p.probes()) },
-		// Before the first probe nobody is to hear that there is no GPU. And schedulers hear of
+		// Before the first probe nothing is to say that there is no GPU. And schedulers hear of
 		// GPUs after the kubelet: it would fail the pods that they send.
 		p.publish,
 		after(looked, p.runner.Run),
@@ -45,7 +45,7 @@ func (p *parts) runs(probes net.Listener) []func(context.Context) error {
 	return runs
 }
 
-// publish writes the inventory once the kubelet has been told what there is.
+// publish writes the inventory once the kubelet has heard what there is.
 func (p *parts) publish(ctx context.Context) error {
 	run := func() error { return p.node.Run(ctx, p.plugin.Offers.Inventory, p.plugin.State.Allocations) }
 	if p.cores == nil {
@@ -54,7 +54,7 @@ func (p *parts) publish(ctx context.Context) error {
 	return when(ctx, p.runner.Listed(), func() error { return when(ctx, p.cores.Listed(), run) })
 }
 
-// leave returns when the process has been told to end, and may, or when a part has
+// leave returns when the process is asked to end, and may, or when a part has
 // failed. What the kubelet never heard of need not be taken back.
 func (p *parts) leave(ctx context.Context, told <-chan struct{}) {
 	select {

@@ -88,7 +88,7 @@ func cleanup(ctx context.Context, log *zap.Logger, client kubernetes.Interface, 
 	return errors.Join(errs...)
 }
 
-// cleanNode takes from a node what its device plugin has written there. Nobody
+// cleanNode takes from a node what its device plugin has written there. Nothing
 // would keep it true any more.
 func cleanNode(ctx context.Context, log *zap.Logger, client kubernetes.Interface, names api.Names, node *v1.Node) error {
 	patch := func(kind types.PatchType, value map[string]any, subresource ...string) error {

@@ -93,7 +93,7 @@ func TestVersionAndHelp(t *testing.T) {
 }
 
 // TestWithNothingAround runs the whole process where there is no API server: it
-// stays up, says what is missing, and ends when it is told to.
+// keeps running, says what is missing, and ends when asked to.
 func TestWithNothingAround(t *testing.T) {
 	kubeconfig := filepath.Join(t.TempDir(), "kubeconfig")
 	if err := os.WriteFile(kubeconfig, []byte(`{"apiVersion":"v1","kind":"Config","current-context":"c",
@@ -197,7 +197,7 @@ func FuzzOptions(f *testing.F) {
 	})
 }
 
-// Whoever reaches bind can bind any pod to any node. So the verbs are served to
+// A client that reaches bind can bind any pod to any node. So the verbs are served to
 // this machine alone, or to who shows a certificate.
 func TestVerbsAreServedOnLoopbackAlone(t *testing.T) {
 	for address, want := range map[string]bool{

@@ -32,10 +32,10 @@ func main() {
 	os.Exit(cmdutil.ExitCode(err))
 }
 
-// run does what the arguments say. It has told the user about the error that it
+// run does what the arguments say. It has printed the error that it
 // returns.
 func run(ctx context.Context, args []string, streams genericiooptions.IOStreams) error {
-	// What client-go logs beside the errors that it returns is no news to a user.
+	// What client-go logs next to the errors that it returns is no news to a user.
 	klog.SetLogger(klog.Logger{})
 	f := cmdutil.NewFactory(streams, version)
 	f.Colours, f.Bars = colours(streams.Out), bars(streams.Out)

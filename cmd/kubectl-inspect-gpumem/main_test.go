@@ -26,7 +26,7 @@ import (
 )
 
 // server answers lists in pages, as an API server does. It forgets where it was
-// once when told to.
+// once when asked to.
 type server struct {
 	nodes []*v1.Node
 	pods  []*v1.Pod

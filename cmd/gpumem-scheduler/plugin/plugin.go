@@ -99,7 +99,7 @@ func (p *Plugin) PreFilter(_ context.Context, state fwk.CycleState, pod *v1.Pod,
 // PreFilterExtensions are none: Filter sees in NodeInfo which pods are taken away.
 func (p *Plugin) PreFilterExtensions() fwk.PreFilterExtensions { return nil }
 
-// Filter says whether the node's GPUs have room.
+// Filter says whether the pod fits on the node's GPUs.
 func (p *Plugin) Filter(_ context.Context, state fwk.CycleState, _ *v1.Pod, info fwk.NodeInfo) *fwk.Status {
 	c := read(state)
 	if c == nil {
@@ -196,7 +196,7 @@ func (p *Plugin) SignPod(_ context.Context, pod *v1.Pod) ([]fwk.SignFragment, *f
 	return []fwk.SignFragment{{Key: Name + ".Request", Value: req.Key()}}, nil
 }
 
-// EventsToRegister says what may make room for a pod that was refused. An event whose objects
+// EventsToRegister says what may free GPUs for a pod that was refused. An event whose objects
 // are not what they should be wakes the pod.
 func (p *Plugin) EventsToRegister(context.Context) ([]fwk.ClusterEventWithHint, error) {
 	hint := func(helps func(waiting *v1.Pod, before, after any) (helps, known bool)) fwk.QueueingHintFn {

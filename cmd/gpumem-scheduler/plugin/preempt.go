@@ -92,7 +92,7 @@ func (p *Plugin) unfit(c *cycle.Cycle, statuses fwk.NodeToStatusReader) (closest
 }
 
 // SelectVictimsOnNode says whom to evict from a node. kube-scheduler lets the more important
-// pods stay, one after the other, and so may evict many small pods where one would do. Whom the
+// pods keep their place, one after the other, and so may evict many small pods where one is enough. Whom the
 // core chooses on one GPU is evicted where that costs less, and all filters pass without them.
 func (e *evictor) SelectVictimsOnNode(ctx context.Context, state fwk.CycleState, pod *v1.Pod, info fwk.NodeInfo, budgets []*policyv1.PodDisruptionBudget) ([]*v1.Pod, int, *fwk.Status) {
 	whole, before := info.Snapshot(), state.Clone()

@@ -6,7 +6,7 @@
 //
 // The kubelet asks for an amount and names no pod. It admits pods one at a
 // time, and the containers of a pod in the order of its spec; what has been
-// given already is told by its PodResources API, sidecars and app containers by
+// given already is listed by its PodResources API, sidecars and app containers by
 // name, plain init containers not at all. That API lists a pod from the moment
 // before its admission, so the pod in question is as a rule the only one on the
 // list that lacks something. Memory and cores of a container are asked for one
@@ -36,9 +36,9 @@
 //     lets no others wait here together): the one takes the other's GPU, and the
 //     other has its plan from then on. So no GPU ever holds more than was
 //     planned, and Reconcile puts the names right. While some of them are
-//     written and others not, each is charged with both GPUs: nobody can book
+//     written and others not, each is charged with both GPUs: no pod can get
 //     what seems to be free in between.
-//   - A pod that has been given anything stays on those GPUs.
+//   - A pod that has been given anything keeps those GPUs.
 //   - What pods were given does not depend on what is written of them. Once the node's
 //     inventory has what Accounts says, no GPU counts for less than it has given to pods
 //     that the kubelet has admitted, whatever their owners write.
@@ -48,7 +48,7 @@
 // A preference that is too short would be filled up by the kubelet at random,
 // from any GPU. Prefer answers in full or with an error.
 //
-// What the kubelet offers may be held already. It waits for Allocate without its
+// What the kubelet offers may be taken already. It waits for Allocate without its
 // lock, and when it counts what is free meanwhile, because pods have ended and
 // somebody asks PodResources, the slots in question are in none of its records:
 // they stay on offer until it counts again (kubernetes/kubernetes#137534). Its
@@ -56,7 +56,7 @@
 // Admit refuses it.
 //
 // Pods that no scheduler placed (a node name in the spec, another scheduler)
-// are placed here, by the same function and beside what is planned for pods
+// are placed here, by the same function, next to what is planned for pods
 // that the kubelet has not admitted yet.
 //
 // Of such a pod that its owner sent to the node, package api leaves out what the owner wrote of
@@ -80,14 +80,14 @@
 // So the kubelet counts those pods by IDs that it knows nothing else of, and has
 // all of ours for free. Their memory is kept from others here: as many of our
 // slots are not preferred as they have units of a GPU, or of each GPU where
-// nobody knows which it is.
+// it is not known which it is.
 //
 // # Limits
 //
 // What a plain init container has got of the one resource does not show when the
 // kubelet asks for the other. The GPU of a pod that has both a plain init
 // container and cores is therefore the one that is written of it, or, of a pod that
-// nobody has placed, the one of what was given to its init containers since the
+// no scheduler has placed, the one of what was given to its init containers since the
 // plugin began (State.Attributed), or where the same choice leads again; when the kubelet
 // has not freed enough of that one yet, the pod is refused.
 //
@@ -116,6 +116,6 @@
 // alone, take what was planned for another, and pass where State.PlaceUnassigned is false.
 // The chart's admission policies refuse those annotations.
 //
-// What gpushare wrote of two equal pods may be exchanged, for its plugin told
-// pods by their amounts. Nothing that can be asked tells of it.
+// What gpushare wrote of two equal pods may be exchanged, for its plugin knew
+// pods by their amounts. Nothing that can be asked shows it.
 package allocation

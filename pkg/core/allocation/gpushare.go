@@ -30,7 +30,7 @@ func (s State) byIndex(p Pod) placement.Assignment {
 
 // withoutGPUShare returns the free slots without those whose memory pods of
 // gpushare use. The kubelet counts those pods by IDs that are none of ours, and so
-// takes as many of ours for free as there are. What is in must stays.
+// takes as many of ours for free as there are. What is in must is kept.
 func (b *podStates) withoutGPUShare(free map[gpu.UUID][]gpu.SlotID, must []gpu.SlotID) map[gpu.UUID][]gpu.SlotID {
 	var holdings []placement.Holding
 	for _, h := range those(b.strays, Allocated.byGPUShare) {

@@ -20,7 +20,7 @@ type podStates struct {
 type podState struct {
 	placement.Holding // with the GPUs where the pod is or is to be: see locate
 
-	pod     Pod                  // as it was told of
+	pod     Pod                  // as the caller knows it
 	held    []Allocated          // by its containers
 	written placement.Assignment // by gpumem, or else by gpushare, which names GPUs by index
 	plan    placement.Assignment // that an equal pod may be given in its place

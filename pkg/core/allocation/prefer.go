@@ -11,7 +11,7 @@ import (
 
 // Prefer returns which of the available slots of a resource the kubelet should
 // give to a container that wants size of them, those in must among them. The
-// error is ErrNoPod when it cannot be told yet for which pod the kubelet asks.
+// error is ErrNoPod when it is not known yet for which pod the kubelet asks.
 func Prefer(s State, r gpu.Resource, available, must []gpu.SlotID, size int) ([]gpu.SlotID, error) {
 	if size <= 0 || len(must) > size {
 		return nil, fmt.Errorf("the kubelet asks for %d slots, and names %d", size, len(must))
@@ -166,7 +166,7 @@ func unplaced(pod placement.PodRef) error {
 // ambiguous returns an error when the kubelet, which does not tell for which pod
 // it asks, may be asking for pods that cannot stand in for one another and are to
 // have different GPUs. Those that wait are such by chance only: the scheduler side
-// lets none wait together. If the kubelet has never told anything, any pod that
+// lets none wait together. If the kubelet has never listed anything, any pod that
 // waits may have begun.
 func (b *podStates) ambiguous(r gpu.Resource, waiting []*podState, size int) error {
 	if len(waiting) > 0 && waiting[0].begun() {
@@ -214,7 +214,7 @@ func unseen(r placement.Request) bool {
 	})
 }
 
-// locateUnseen settles pods that nobody has placed and whose init containers
+// locateUnseen settles pods that no scheduler has placed and whose init containers
 // have been given something that does not show.
 func (b *podStates) locateUnseen() {
 	for _, g := range b.Attributed {

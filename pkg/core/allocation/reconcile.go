@@ -32,7 +32,7 @@ func (s State) left(c Correction) []gpu.UUID {
 	})
 }
 
-// Reconcile returns the pods of which something else is written than what the
+// Reconcile returns the pods whose annotations say something else than what the
 // kubelet gave them, and those that wait and are to have what such a pod has
 // left: were they not moved with it, their GPU would be promised twice, and
 // the one that was left not at all.
@@ -43,8 +43,8 @@ func (s State) left(c Correction) []gpu.UUID {
 // Only what settled pods hold counts. The kubelet names pods without their UID:
 // what it lists for one that it may not have admitted yet can be of another,
 // deleted by force, that had the name before. For the same reason State.Pods
-// must have been read before State.Allocated. Pods that can stand in for one of which
-// that is not known yet stay where they are written to be: it may have the GPU
+// must have been read before State.Allocated. Pods that can stand in for one
+// whose own is not known yet stay where they are written to be: it may have the GPU
 // that seems to be left. Nothing can be written of a pod that waits and whose GPUs the
 // node lacks: it counts on each until it is served.
 func Reconcile(s State) []Correction {

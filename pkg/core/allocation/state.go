@@ -62,15 +62,15 @@ type State struct {
 	Allocated []Allocated // of the shared resources
 
 	// Listed are the pods that the kubelet lists, as namespace/name, with
-	// something held or without; nil when it cannot be asked. It lists a pod
+	// something allocated or without; nil when it cannot be asked. It lists a pod
 	// from the moment before it admits it.
 	Listed map[string]bool
 
 	// Attributed is what was given to pods that are still here, as Admit returned it.
-	// The kubelet may not have told of it yet, or never will.
+	// The kubelet may not list it yet, or never will.
 	Attributed []Attributed
 
-	// NeverListed says that the kubelet has not told yet, to whoever asks here, what it
+	// NeverListed says that the kubelet has not listed yet, to the caller, what it
 	// has given: any pod may have got something already.
 	NeverListed bool
 

@@ -101,8 +101,8 @@ func (c *Cache) ExpirePod(uid string, before time.Time) {
 	c.forget(uid, func(p *pod) bool { return p.since().Before(before) })
 }
 
-// forget takes an assumption back if it is over. A pod of which the watch has
-// told in the meantime stays.
+// forget takes an assumption back if it is over. A pod that the watch has
+// reported in the meantime is kept.
 func (c *Cache) forget(uid string, over func(*pod) bool) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -149,16 +149,16 @@ func (c *Cache) AssumePod(ref placement.PodRef, nodeName string, req placement.R
 	return chosen, nil
 }
 
-// Assumed is a pod whose binding is on its way, or of whose binding the watch
-// has not told yet.
+// Assumed is a pod whose binding is on its way, or that the watch has not
+// reported as bound yet.
 type Assumed struct {
 	Pod   placement.PodRef
 	Node  string
 	Since time.Time
 }
 
-// AssumedBefore returns the assumed pods of which no binding was decided at a
-// point in time or later, and no read was told, oldest first. The caller reads
+// AssumedBefore returns the assumed pods for which no binding was decided at a
+// point in time or later, and no read has ended, oldest first. The caller reads
 // each from the API server (BeginRead), and enters it or calls ExpirePod.
 func (c *Cache) AssumedBefore(before time.Time) []Assumed {
 	c.mu.Lock()
@@ -186,7 +186,7 @@ func (c *Cache) Where(uid string) (nodeName string, assumed, ok bool) {
 	return p.node, p.assumed && !p.read, true
 }
 
-// Heard reports whether the watch has told that a pod is on a node. Of one that was assumed,
+// Heard reports whether the watch has shown that a pod is on a node. Of one that was assumed,
 // or that a read has shown, it has not yet.
 func (c *Cache) Heard(uid string) bool {
 	c.mu.Lock()
@@ -202,7 +202,7 @@ func (c *Cache) Reprice() {
 }
 
 // Changed returns a channel that is closed once some node is not what it was.
-// Whoever means to wait for that asks for the channel before he reads nodes.
+// A caller who means to wait for that asks for the channel before it reads nodes.
 func (c *Cache) Changed() <-chan struct{} {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -42,7 +42,7 @@ func (d Difference) key() key {
 func (d Difference) OfNode() bool { return d.Pod == placement.PodRef{} }
 
 // Differences returns in what the cache is not what real is, nodes first. A pod
-// that the cache assumes and real does not have is no difference: nobody but the
+// that the cache assumes and real does not have is no difference: only the
 // cache knows of it.
 func (c *Cache) Differences(real *Cache) []Difference {
 	cached, actual := c.snapshot(), real.snapshot()

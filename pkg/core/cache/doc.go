@@ -1,11 +1,11 @@
 // Package cache knows who holds what on every GPU of the cluster: what the API
-// server says, and on top of it what the watch has not told of yet: placements
+// server says, and on top of it what the watch has not shown yet: placements
 // that have been decided, and pods that a read has shown.
 //
 //	                AssumePod             AddPod (the watch: node and assignment)
 //	  unknown ───────────────▶ assumed ───────────────▶ bound ──┐ AddPod
 //	     ▲  ▲                   ││  ▲└─┐ Read.Enter      │  ▲──┘ (correction)
-//	     │  └──── RefusePod ────┘│  └──┘ (a read beside  │
+//	     │  └──── RefusePod ────┘│  └──┘ (a read next to │
 //	     │        ForgetPod      │        the watch)     │ RemovePod
 //	     │        ExpirePod      │                       │ (terminal or gone)
 //	     └───────────────────────┴───────────────────────┘
@@ -16,7 +16,7 @@
 //	RemovePod from unknown → nothing, and no read under way brings the pod back.
 //
 // A pod without a node may be nominated to one (NominatePod): others are leaving
-// it to make room. It holds nothing, and is counted against those who come after
+// it to free memory. It holds nothing, and is counted against those who come after
 // it until it is bound (AddPod), gone (RemovePod) or nominated to another node or
 // to none.
 //
@@ -27,7 +27,7 @@
 //
 // # Where to find what
 //
-// cache.go has what the cache is told and asked of pods, read.go and expect.go the reads beside the
+// cache.go has what the cache hears and is asked of pods, read.go and expect.go the reads next to the
 // watch and the pods that are expected. state.go is what it knows, under its lock. nodes.go,
 // answers.go and changed.go are for those who read nodes, without that lock. compare.go finds and
 // repairs what is wrong. What nodes are worth to pods to come is kept by a ranking.Market.
@@ -52,16 +52,16 @@
 //
 // # Decisions
 //
-// A deleted node with pods left stays as a ghost, hidden from readers: its pods
+// A deleted node with pods left is kept as a ghost, hidden from readers: its pods
 // may be heard of again before it is, and a node that comes back under its name
 // finds them.
 //
 // Readers take no lock, but for one that comes after a node was added or removed:
-// it makes the map of nodes anew. Each node's state is an immutable value behind an
+// it makes the map of nodes again. Each node's state is an immutable value behind an
 // atomic pointer, remade when something on that node changes; reading 5,000
 // nodes does not hold up a binding. Nodes are not frozen together: a placement
 // concerns one node, and it is checked again when it is reserved. What was
-// answered about a node is kept beside its state and goes with it, so that of
+// answered about a node is kept with its state and goes with it, so that of
 // 5,000 nodes only those that have changed are looked at again.
 //
 // An assumed pod has no time limit of its own in here. What has been assumed

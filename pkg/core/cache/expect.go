@@ -11,7 +11,7 @@ import (
 // it has asked, or not at all.
 const Moment = 3 * time.Second
 
-// expectation is a pod of which kube-scheduler was told that it goes best to a
+// expectation is a pod for which kube-scheduler got the answer that it goes best to a
 // node, and that has not been bound there yet.
 type expectation struct {
 	placement.Holding
@@ -51,7 +51,7 @@ func (c *Cache) Unexpect(uid string, now time.Time) (some bool) {
 	return len(c.expected) > 0
 }
 
-// decide chooses GPUs for a pod, if possible on what is left beside those that are
+// decide chooses GPUs for a pod, if possible on what is left by those that are
 // expected. Where a pod is nominated to the node, these do not count: it may be kept a
 // place that is free, and among those that are expected it would have another.
 func (n *node) decide(ref placement.PodRef, req placement.Request, fallback placement.Policy) (placement.Assignment, *decide.Refusal) {

@@ -6,7 +6,7 @@ import (
 	"github.com/gpumem/gpumem/pkg/core/placement"
 )
 
-// Read is a read of pods beside the watch, which may tell more while it lasts.
+// Read is a read of pods next to the watch, which may tell more while it lasts.
 type Read struct {
 	cache *Cache
 	gone  map[string]bool // UIDs of the pods that were removed meanwhile
@@ -28,7 +28,7 @@ func (r *Read) End() {
 	delete(r.cache.reads, r)
 }
 
-// Enter records a pod that the read has found on a node, whoever bound it there.
+// Enter records a pod that the read has found on a node, no matter who bound it there.
 // Until the watch tells of it, it is assumed, and handed to the caller to be read
 // again. Enter reports whether that is news.
 func (r *Read) Enter(nodeName string, h placement.Holding, now time.Time) bool {

@@ -74,8 +74,8 @@ func (v *view) set(n *placement.Node) {
 type pod struct {
 	placement.Holding
 	node    string
-	assumed bool // the watch has not told of it yet
-	read    bool // of an assumed pod: a read beside the watch has
+	assumed bool // the watch has not shown it yet
+	read    bool // of an assumed pod: a read next to the watch has
 
 	bindings []time.Time // of an assumed pod: when those that may still land were decided, or the read
 }
@@ -84,7 +84,7 @@ type pod struct {
 // that may still land, or when it was read.
 func (p *pod) since() time.Time { return slices.MaxFunc(p.bindings, time.Time.Compare) }
 
-// overtaken reports whether an assumed pod has no room any more where it is to be.
+// overtaken reports whether an assumed pod does not fit any more where it is to be.
 func (s *state) overtaken(p *pod) bool {
 	if !p.assumed || p.read {
 		return false
@@ -114,7 +114,7 @@ func (s *state) dropIfEmpty(n *node) {
 	s.drop(n)
 }
 
-// set books a pod in a role, in place of what it was in that role before; nil:
+// set records a pod in a role, in place of what it was in that role before; nil:
 // it is nothing any more.
 func (s *state) set(as role, uid string, p *pod) {
 	if as == on {

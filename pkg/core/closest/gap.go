@@ -83,7 +83,7 @@ func barring(v placement.Verdict, d placement.Device) (sum gpu.Units) {
 	return sum
 }
 
-// Compare puts first the node where the request got further: of nodes that lack room where
+// Compare puts first the node where the request got further: of nodes that lack memory where
 // the least would have to come free, of others that with the most free on one GPU, or with the
 // largest where all are too small.
 func (g Gap) Compare(other Gap) int {

@@ -80,7 +80,7 @@ func wider(names []string, match func(placement.Globs, string) bool, glob, first
 	return "", false
 }
 
-// withStars returns a glob with stars on these sides too; one that excludes stays as it is.
+// withStars returns a glob with stars on these sides too; one that excludes is left as it is.
 func withStars(glob string, before, after bool) string {
 	if strings.HasPrefix(glob, "!") {
 		return glob

@@ -10,12 +10,12 @@ import (
 	"github.com/gpumem/gpumem/pkg/core/ranking"
 )
 
-// Goal is a request that is to get room, and what may be done for it.
+// Goal is a request that is to get GPUs, and what may be done for it.
 type Goal struct {
 	Request  placement.Request
 	Fallback placement.Policy // of the cluster, for pods that name none
 
-	// May reports whether a pod may be evicted at all. In any case it stays when
+	// May reports whether a pod may be evicted at all. In any case it is kept when
 	// it has a higher priority than the request, or its eviction would be beyond
 	// a budget.
 	May     func(placement.Holding) bool
@@ -25,7 +25,7 @@ type Goal struct {
 	// or CPU. The pod without a UID is that of the request.
 	Suits func(pod placement.PodRef, node string) bool
 
-	// Displace allows to evict pods of lower priority that find no room elsewhere.
+	// Displace allows to evict pods of lower priority that fit nowhere else.
 	Displace bool
 
 	// Empty says that the GPUs are to be free: no pod comes to them, so that the node's
@@ -38,7 +38,7 @@ type Goal struct {
 // inSum reports whether kube-scheduler would ask about a node for the request.
 func (g Goal) inSum(n placement.Node) bool { return g.Empty || n.InSum(g.Request) }
 
-// Plan is how a request gets room.
+// Plan is how a request gets GPUs.
 type Plan struct {
 	Node       string
 	Assignment placement.Assignment // of the request
@@ -48,7 +48,7 @@ type Plan struct {
 // Move is one eviction.
 type Move struct {
 	Pod      placement.Holding
-	From, To string // nodes; To is empty where there is no room for it
+	From, To string // nodes; To is empty where it fits on none
 }
 
 func (p Plan) displaced() (n int) {
@@ -66,8 +66,8 @@ func (p Plan) displaced() (n int) {
 // preemption.Cheaper), then the first node. It reports false when Most are not
 // enough.
 //
-// That an evicted pod finds room is worked out in turn, the largest first, each
-// where the least stays free, and never on the GPUs of the request: they have to
+// That an evicted pod fits elsewhere is worked out in turn, the largest first, each
+// where the least is left free, and never on the GPUs of the request: they have to
 // be kept from it until it is elsewhere. kube-scheduler may choose otherwise.
 func (g Goal) Plan(nodes []placement.Node) (Plan, bool) {
 	s := newSearch(g, nodes)
@@ -91,7 +91,7 @@ func (g Goal) Plan(nodes []placement.Node) (Plan, bool) {
 }
 
 // Hopeless reports whether no number of evictions is enough: the request would fit no GPUs
-// even if all pods left that may and find room elsewhere, or less is free elsewhere than
+// even if all pods left that may and fit elsewhere, or less is free elsewhere than
 // those hold that have to go there.
 func (g Goal) Hopeless(nodes []placement.Node) bool {
 	s := newSearch(g, nodes)
@@ -130,7 +130,7 @@ func (g Goal) Overdrawn(nodes []placement.Node) (placement.Node, bool) {
 	return placement.Node{}, false
 }
 
-// roomBeside reports whether a request has room on another node than one, as they are.
+// roomBeside reports whether a request fits on another node than one, as they are.
 func (s *search) roomBeside(req placement.Request, node int) bool {
 	for i, roomy := range s.withRoom(req) {
 		if roomy && i != node {
@@ -148,7 +148,7 @@ func uuids(n placement.Node) (out []gpu.UUID) {
 }
 
 // leaving returns how much of a node's GPUs has to be left at least, for the request to
-// get all of them, by pods that have to find room elsewhere, and what those of the pods hold
+// get all of them, by pods that have to fit elsewhere, and what those of the pods hold
 // in all that may be displaced.
 func (s *search) leaving(n placement.Node, pods []placement.Holding) (leaving, displaced gpu.Units) {
 	share, _ := s.Request.Share()
@@ -167,7 +167,7 @@ func (s *search) leaving(n placement.Node, pods []placement.Holding) (leaving, d
 	return leaving, displaced
 }
 
-// displaces reports whether a pod may be evicted without room for it elsewhere.
+// displaces reports whether a pod may be evicted that fits nowhere else.
 func (s *search) displaces(h placement.Holding) bool {
 	return s.Displace && h.Request.Priority < s.Request.Priority
 }
@@ -189,7 +189,7 @@ type search struct {
 	Goal
 	nodes  []placement.Node
 	ranker ranking.Ranker
-	roomy  map[placement.Key][]bool // by what is asked for, whether the nodes have room as they are
+	roomy  map[placement.Key][]bool // by what is asked for, whether it fits on the nodes as they are
 
 	guarded map[string]bool // UIDs of pods whose budget allows no eviction at all
 }
@@ -256,7 +256,7 @@ func sets(n placement.Node, size int) (out []placement.Node) {
 
 // clear returns the sets of so many of the pods without which the request fits
 // some devices of the node, all of them, and its sum. Those without whom it does not
-// fit, whoever else leaves, are in each of them.
+// fit, no matter who else leaves, are in each of them.
 func (s *search) clear(n, some placement.Node, pods []placement.Holding, size int) (sets [][]placement.Holding) {
 	overdrawn := s.overdrawn(n)
 	fits := func(gone []placement.Holding) bool {
@@ -311,7 +311,7 @@ func sortAlike(pods []placement.Holding) {
 	})
 }
 
-// overdrawn reports whether the node's sum may have no room for the request where devices have.
+// overdrawn reports whether the node's sum may be too small for the request where devices are not.
 func (s *search) overdrawn(n placement.Node) bool {
 	return !s.inSum(n) && slices.ContainsFunc(n.Devices, func(d placement.Device) bool {
 		units, cores := d.Excess()
@@ -367,8 +367,8 @@ func closed(n placement.Node, devices []gpu.UUID) placement.Node {
 }
 
 // roomFor returns the node that is the best for an evicted pod, and the first of
-// equals; nil, if none has room. Nodes are as they would be: but for the one that
-// is left, none has more room than it has now.
+// equals; nil, if it fits on none. Nodes are as they would be: but for the one that
+// is left, none has more free than it has now.
 func (s *search) roomFor(h placement.Holding, nodes []placement.Node, left int) *placement.Node {
 	roomy := s.withRoom(h.Request)
 	var open []*placement.Node
@@ -383,7 +383,7 @@ func (s *search) roomFor(h placement.Holding, nodes []placement.Node, left int) 
 	return nil
 }
 
-// withRoom tells which nodes have room for a request as they are.
+// withRoom returns on which nodes a request fits as they are.
 func (s *search) withRoom(req placement.Request) []bool {
 	key := req.Key()
 	roomy, known := s.roomy[key]

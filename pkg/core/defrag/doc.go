@@ -1,12 +1,12 @@
-// Package defrag plans whom to evict so that a request gets room that is there
+// Package defrag plans whom to evict so that a request gets memory that is free
 // in all and on no GPU alone.
 //
 // Only people ask for such a plan (kubectl inspect gpumem defrag): the scheduler
-// evicts nobody but for a pod of higher priority, see preemption.Preempt.
+// evicts only for a pod of higher priority, see preemption.Preempt.
 //
 // # Invariants
 //
-//   - A pod is evicted only when there is room for it elsewhere, or when the
+//   - A pod is evicted only when it fits elsewhere, or when the
 //     request goes before it and may do without: the latter is preemption where a
 //     node's sum hides that it is needed.
 //   - What fits is asked of package placement, on nodes as they would be.

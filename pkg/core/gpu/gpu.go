@@ -66,7 +66,7 @@ type Inventory struct {
 	Devices       []Device        // sorted by Index
 	Links         []Link          // between these; each pair once
 	Allocated     []PodAllocation // where the kubelet has given pods more than is written; sorted by UID
-	CPU           int64           // that pods can have of the node beside them, in millicores; 0: not known
+	CPU           int64           // that pods can have of the node as well, in millicores; 0: not known
 }
 
 // Device returns the device with that UUID.
@@ -99,7 +99,7 @@ func (inv Inventory) Allocatable() (sum Units) {
 }
 
 // UnitsIn returns how many whole units of unitMiB are usable of a GPU with
-// totalMiB of memory of which reservedMiB are not to be given away.
+// totalMiB of memory, without reservedMiB that are not to be given away.
 func UnitsIn(totalMiB, reservedMiB, unitMiB int64) Units {
 	usable := totalMiB - reservedMiB
 	if unitMiB <= 0 || usable <= 0 {
@@ -140,7 +140,7 @@ const (
 	EnforcementKernel   Enforcement = "kernel"   // driver and kernel, per container
 )
 
-// LevelFor returns the level at which containers of pods with that many GPUs are held to their
+// LevelFor returns the level at which containers of pods with that many GPUs are limited to their
 // grants. With protocol 2 of MPS a limit is in the client's environment, in a list of GPUs, and a
 // program that sees fewer of them has none of these limits (NVIDIA, "Per-GPU Compute and Memory
 // Limits with MPS"): launchers of several workers show each worker one GPU.

@@ -9,7 +9,7 @@ import (
 	"strings"
 )
 
-// Resource is one of the two extended resources of which each GPU has some.
+// Resource is one of the two extended resources: each GPU has some of both.
 type Resource uint8
 
 // The two resources.
@@ -137,7 +137,7 @@ func (s *Slots) at(id UUID) int {
 }
 
 // count returns how many slots a device has: no cores without memory, for
-// nobody could use them.
+// no pod could use them.
 func count(r Resource, d Device) int64 {
 	if r == Cores && d.Allocatable > 0 {
 		return CoresPerDevice

@@ -11,8 +11,8 @@ import (
 //
 // A device that already holds a pod of the same group comes before all others,
 // then the model that the pod prefers. Of several GPUs, those that are nearest
-// to one another are taken. Binpack takes the devices on which the least stays
-// free (best fit), Spread those of which the largest part is free, and among equals
+// to one another are taken. Binpack takes the devices on which the least is left
+// free (best fit), Spread those with the largest part free, and among equals
 // those with the most. Ties fall to the lowest index. As a fallback, Exclusive is no
 // more than Binpack: whom a pod keeps off must be in the pod. A policy that is not
 // Known chooses nothing: the lowest indexes are taken.

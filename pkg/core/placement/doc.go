@@ -16,7 +16,7 @@
 // # Invariants
 //
 //   - A request fits a node only when as many single GPUs as it wants each have
-//     room for its share of memory and of cores. The node's sum never decides.
+//     enough free for its share of memory and of cores. The node's sum never decides.
 //   - All functions are total and without effect: any request on any node gets
 //     an answer, and the same one each time.
 //   - What a device has free is never negative. A device that holds more than
@@ -37,7 +37,7 @@
 // The kubelet gives the IDs of init containers to the containers that follow,
 // so the peak is also what it accounts for.
 //
-// A pod that is bound to the node and not yet on any GPU in the books (it never
+// A pod that is bound to the node and not yet on any GPU in the cache (it never
 // passed the extender, or its annotation is broken) may land on each of them.
 // It is subtracted from all until the device plugin has said where it is: for a
 // moment too little is offered, never too much.
@@ -59,7 +59,7 @@
 // nearness, the policy. Weights would have to be explained, and tuned. The first
 // three are of nodes too, and Choice compares them.
 //
-// The GPU inside a node is chosen by what stays free on it alone. With the prices
+// The GPU inside a node is chosen by what is left free on it alone. With the prices
 // by which nodes are ranked it was the same one nearly always.
 //
 // Which policies there are is said once (Policy.Known), and what each prefers in two

@@ -110,7 +110,7 @@ func (n Node) FreeFor(r Request) (sum Amount) {
 	return sum
 }
 
-// Check says whether a device of the node would do for one share of the request,
+// Check says whether one share of the request fits on a device of the node,
 // and if not, why: the first of NoSuchDevice, TooLarge, Unhealthy, Occupied and
 // Insufficient that is so.
 func (n Node) Check(r Request, d Device) Reason { return n.check(r, d, r.allows()) }
@@ -146,7 +146,7 @@ func (n Node) Checks(r Request) iter.Seq2[int, Reason] {
 }
 
 // Bears reports whether a pod of the node fits on the very devices that it is
-// assigned to, beside the others.
+// assigned to, next to the others.
 func (n Node) Bears(h Holding) bool {
 	n = n.Without([]Holding{h})
 	fits := func(d Device) bool { return n.Check(h.Request, d) == Fits }

@@ -11,7 +11,7 @@ import (
 // count, and a space is as good as a dash, which labels have in its place. Empty, all names pass.
 type Globs string
 
-// NewGlobs returns a list of globs, none of which has a comma.
+// NewGlobs returns a list of globs; none has a comma.
 func NewGlobs(texts ...string) Globs { return Globs(strings.Join(texts, ",")) }
 
 // Texts returns the globs as they are written.

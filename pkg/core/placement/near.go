@@ -52,7 +52,7 @@ func (n Node) span(set []int) (sum distance) {
 	return sum
 }
 
-// maxSearched bounds the devices of which every set is tried: 12,870 sets of 8.
+// maxSearched bounds the devices whose sets are all tried: 12,870 sets of 8.
 const maxSearched = 16
 
 // nearest returns want of the devices, the first ones in any case, that are

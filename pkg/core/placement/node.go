@@ -30,13 +30,13 @@ type Assignment struct {
 	// asked, for one that knows sums alone chose the node, or the pod names it itself.
 	ByNode bool
 
-	// Allocated says that these are the devices of which the kubelet has given slots to the pod: it
+	// Allocated says that these are the devices whose slots the kubelet has given to the pod: it
 	// was given as many, whatever number it asks for by now.
 	Allocated bool
 
 	// Leaving are other devices that are charged with the same share. Pods that
 	// exchange devices are corrected one by one: each is charged on both sides
-	// until all are where they belong, so that nobody takes the gap between.
+	// until all are where they belong, so that no pod takes the gap between.
 	Leaving []gpu.UUID
 }
 
@@ -92,7 +92,7 @@ type Holding struct {
 
 	Started     time.Time // when the kubelet admitted it; zero before
 	Terminating bool      // it is being deleted, and holds what it has to the end
-	Nominated   bool      // it is not on the node yet: room is made for it
+	Nominated   bool      // it is not on the node yet: others leave for it
 }
 
 // On returns what the pod is charged with on a device of its node: the larger of what is written
@@ -125,7 +125,7 @@ func (h Holding) charged() []gpu.UUID {
 }
 
 // has returns what the pod has of a device, once: where that is known from the kubelet, what is
-// written beside it is not so, and what the pod leaves counts where it goes.
+// written next to it is not so, and what the pod leaves counts where it goes.
 func (h Holding) has(id gpu.UUID) Share {
 	if len(h.Allocated) > 0 {
 		return shareOn(h.Allocated, id)
@@ -169,13 +169,13 @@ type Device struct {
 	Pods           []Holding // by namespace and name, those that leave it included
 }
 
-// Free returns the units that nobody holds or uses: never negative.
+// Free returns the units that are neither allocated nor used: never negative.
 func (d Device) Free() gpu.Units { return max(0, d.Allocatable-d.Foreign-d.Requested) }
 
-// FreeShare returns which part of the device nobody holds or uses, from 0 to 1.
+// FreeShare returns which part of the device is neither allocated nor used, from 0 to 1.
 func (d Device) FreeShare() float64 { return float64(d.Free()) / float64(max(1, d.Allocatable)) }
 
-// FreeCores returns the per cent of cores that nobody holds: never negative.
+// FreeCores returns the per cent of cores that are not allocated: never negative.
 func (d Device) FreeCores() int { return max(0, gpu.CoresPerDevice-d.RequestedCores) }
 
 // Node is one node with its GPUs and who holds them. It is not changed once made.
@@ -284,7 +284,7 @@ func (d *Device) charge(h Holding) {
 	d.Pods = append(d.Pods, h)
 }
 
-// FreeCPU returns the CPU that nobody holds: never negative, and endless where
+// FreeCPU returns the CPU that is not requested: never negative, and endless where
 // it is not known.
 func (n Node) FreeCPU() int64 {
 	if n.CPU == 0 {
@@ -341,7 +341,7 @@ func (d Device) Excess() (units gpu.Units, cores int) {
 	return units, cores
 }
 
-// InSum reports whether the sums of the node leave room for a request, as kube-scheduler
+// InSum reports whether the sums of the node are enough for a request, as kube-scheduler
 // checks it before it asks for GPUs.
 func (n Node) InSum(r Request) bool {
 	units, cores := n.Unrequested()

@@ -27,8 +27,8 @@ type ContainerKind uint8
 // The kinds, in the order in which the kubelet starts them.
 const (
 	Init    ContainerKind = iota // runs to its end before the next starts
-	Sidecar                      // an init container that restarts always: runs beside all that follow
-	App                          // runs beside the other app containers
+	Sidecar                      // an init container that restarts always: runs with all that follow
+	App                          // runs with the other app containers
 )
 
 // Container is what one container asks for.
@@ -161,7 +161,7 @@ type Request struct {
 	Enforcement gpu.Enforcement // the weakest level to accept; empty: any
 	DriverMin   gpu.Version     // the oldest driver to accept; empty: any
 
-	CPU int64 // of the node, in millicores: others need it beside their GPUs
+	CPU int64 // of the node, in millicores: others need it with their GPUs
 
 	Priority int32 // pods of lower priority can be evicted for it
 }

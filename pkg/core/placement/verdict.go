@@ -18,7 +18,7 @@ const (
 	TooLarge                 // no GPU is large enough, were it empty
 	TooFew                   // GPUs are large enough, but not as many as wanted
 	Unhealthy                // too many of them are not healthy
-	Occupied                 // the pod may not be beside the pods that are on them, or they are too many
+	Occupied                 // the pod may not be with the pods that are on them, or they are too many
 	Insufficient             // not enough is free, on one GPU or in all
 	Fragmented               // enough is free in all, on no GPU alone
 )

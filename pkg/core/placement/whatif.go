@@ -79,7 +79,7 @@ func (n Node) Without(gone []Holding) Node {
 }
 
 // WithNominated returns the node with pods that are to come to it, in line by
-// priority. Of equals those go first of which it is said to which GPUs they come.
+// priority. Of equals those go first whose GPUs are known.
 func (n Node) WithNominated(pods []Holding) Node {
 	n.Nominated = slices.Clone(pods)
 	slices.SortFunc(n.Nominated, func(a, b Holding) int {

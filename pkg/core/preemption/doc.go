@@ -11,7 +11,7 @@
 // # Decisions
 //
 // Victims are chosen per GPU, in the order in which kube-scheduler chooses a
-// node, and nobody is evicted whom the others' eviction makes needless. On one
+// node, and no pod is evicted whom the others' eviction makes needless. On one
 // GPU this is the least for pods of one priority; over several GPUs or
 // priorities, and with budgets, it is a good choice and not always the best.
 package preemption

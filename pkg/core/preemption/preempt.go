@@ -44,7 +44,7 @@ type Victims struct {
 // Whom it proposes only for the node's sum of GPU memory to fit is replaced by
 // pods of one GPU. Whom the sum does not explain stands in the way of something
 // that is not to be seen here, like CPU, and is evicted too. Where that alone
-// makes room on a GPU, nothing is to be chosen, and all that are proposed go.
+// frees enough on a GPU, nothing is to be chosen, and all that are proposed go.
 func Preempt(req placement.Request, node placement.Node, proposed []placement.Holding, budgets []Budget) (Victims, bool) {
 	kept := unexplained(req, node, proposed, budgets)
 	rest := node.Without(kept)
@@ -186,7 +186,7 @@ func makeRoomFrom(first placement.Device, req placement.Request, node placement.
 	return reprieve(req, node, byWorth(gone, budgets, moreWorth))
 }
 
-// cheapest returns the device on which it costs the least to make room, and who
+// cheapest returns the device on which it costs the least to free enough, and who
 // must leave for that.
 func cheapest(devices []placement.Device, budgets []Budget, makeRoom func(placement.Device) ([]placement.Holding, bool)) (device placement.Device, victims []placement.Holding, ok bool) {
 	for _, d := range devices {
@@ -217,7 +217,7 @@ func evictable(req placement.Request, node placement.Node) []placement.Holding {
 }
 
 // reprieve returns those of the pods without whom the request fits the node, when
-// each in turn stays if it can. It reports false when the request does not fit
+// each in turn is kept if it can be. It reports false when the request does not fit
 // without any of them.
 func reprieve(req placement.Request, node placement.Node, pods []placement.Holding) (victims []placement.Holding, ok bool) {
 	fits := func(gone []placement.Holding) bool { return placement.Fit(req, node.Without(gone)).Fits() }

@@ -23,9 +23,9 @@
 // A pod's own policy is of GPUs and of nodes. One for nodes alone would be a
 // second word for what topologySpreadConstraints and affinity say of pods.
 //
-// Nodes are ranked by the memory that stays free on the GPU chosen, and by what
+// Nodes are ranked by the memory that is left free on the GPU chosen, and by what
 // the pod takes from pods to come (Prices), in the same units. The first alone packs well
-// until pods find GPUs without CPU beside them, the models that they name full, or no node
+// until pods find GPUs without CPU for them, the models that they name full, or no node
 // with as many free GPUs as they need; the second sees these before they happen. What pods
 // ask for is learned from those that have come (Mix), so a new cluster packs by the first
 // alone.

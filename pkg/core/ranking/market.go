@@ -41,8 +41,8 @@ func (m *Market) Prices() *Prices {
 	return nil
 }
 
-// Reprice finds out what that is worth to the pods to come that the nodes have
-// room for, by what was learned of them, if since it last did about one in stale nodes has
+// Reprice finds out what that is worth to the pods to come that fit on the
+// nodes, by what was learned of them, if since it last did about one in stale nodes has
 // changed, or one in stale has been added to the pods that are learned of. It is given how many
 // changes of nodes there have been, and looks at all nodes, so no pod should have to wait for it.
 func (m *Market) Reprice(changes uint64, nodes func() []placement.Node) {

@@ -10,7 +10,7 @@ import (
 )
 
 // Prices say what pods to come lose when a pod is placed: the models that they want, the
-// CPU that they need beside a GPU, and nodes with several free GPUs. They do not change
+// CPU that they need with a GPU, and nodes with several free GPUs. They do not change
 // once made, and the zero value has none.
 type Prices struct {
 	load     map[string]float64 // by model, see loads
@@ -111,7 +111,7 @@ func (p *Prices) short(units, cpu float64) float64 {
 }
 
 // several is a kind of pods that want several GPUs of a node, whatever their CPU. A slot
-// is room for one of them.
+// takes one of them.
 type several struct {
 	kind
 	pods  float64         // in the mix
@@ -123,7 +123,7 @@ const (
 	// maxSeveral bounds the kinds with a price for slots: those that ask for the most.
 	maxSeveral = 16
 	// ahead is how far demand is looked at, in parts of the free memory: for pods leave,
-	// too, more come than there is room for now.
+	// too, more come than fit now.
 	ahead = 1.5
 )
 
@@ -176,7 +176,7 @@ func newSeveral(mix Mix, kinds []kind, nodes []placement.Node, mean float64) (ou
 	return out
 }
 
-// slots returns for how many pods the GPUs of a node have room, and for how many once so
+// slots returns how many pods fit on the GPUs of a node, and how many once so
 // many units of some devices are taken.
 func (s *several) slots(n *placement.Node, taken []int, units gpu.Units) (before, after int) {
 	for i := range n.Devices {

@@ -76,10 +76,10 @@ type Stake struct {
 //
 // A node with the pod's group, a model that it prefers or GPUs nearer to one
 // another goes before. Then Binpack prefers the node on whose chosen GPU the
-// least stays free, what the pod takes from others at these prices (Cost) included, and
+// least is left free, what the pod takes from others at these prices (Cost) included, and
 // among equals the fullest node; Spread the node whose chosen GPUs are emptiest, by the
-// fullest of them, where GPUs are spread too, then the node of which the largest part is
-// free, and then that with most free.
+// fullest of them, where GPUs are spread too, then the node with the largest
+// part free, and then that with most free.
 func (r *Ranker) Rank(most int, defaults Policies, req placement.Request, nodes []*placement.Node, prices *Prices) Ranking {
 	r.mu.Lock()
 	defer r.mu.Unlock()
