@@ -151,7 +151,7 @@ test-long: ## Have kube-scheduler bind each pod that fits in 5 s, at 20 places i
 	cd test/scheduler && go test -count=1 -timeout 2h -parallel 4 -v -seeds 20 -patience 5s ./...
 	cd test && go test -count=1 -timeout 30m -v -run TestUpgradeFromTheLastRelease ./e2e -long
 	cd test && go test -count=1 -v -run TestTheKit ./gpu -long
-	cd test && go test -count=1 -v ./claims -long
+	cd test && go test -count=1 -v -timeout 60m ./claims -long
 	cd test && GPUMEM_SCHEDULER_MODE=extender go test -count=1 -timeout 40m -p 1 ./e2e ./chaos
 
 .PHONY: sim

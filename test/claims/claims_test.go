@@ -10,6 +10,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync"
 	"syscall"
 	"testing"
 	"time"
@@ -55,7 +56,7 @@ func TestClaims(t *testing.T) {
 	if err := cluster.CheckHost(); err != nil {
 		t.Skip("no real cluster on this machine:", err)
 	}
-	ctx, cancel := context.WithTimeout(t.Context(), 15*time.Minute)
+	ctx, cancel := context.WithTimeout(t.Context(), 45*time.Minute)
 	defer cancel()
 	log := stack.Progress(t.Output())
 	cache, err := cluster.DefaultCacheDir()
@@ -93,7 +94,7 @@ func TestClaims(t *testing.T) {
 			return err
 		}
 		e.published()
-		for _, size := range []int64{5, 10} {
+		for _, size := range []int64{5, 10, 14} {
 			e.template(size)
 		}
 		for _, step := range []struct {
@@ -103,6 +104,7 @@ func TestClaims(t *testing.T) {
 		}{
 			{"three claims of 5 GiB on two GPUs of 14, and one that waits", (*env).testThreeAndOneThatWaits, false},
 			{"the driver and the kubelet are killed", (*env).testKilled, true},
+			{"they are killed between a claim and its container", (*env).testKilledBeforeTheStart, true},
 			{"a GPU that fails takes no new claims", (*env).testUnhealthy, false},
 			{"a GPU that is cordoned takes no new claims", (*env).testCordoned, false},
 			{"one view has both kinds of nodes", (*env).testOneView, false},
@@ -195,20 +197,23 @@ func (e *env) template(gib int64) {
 
 // create makes a pod with a claim of its own. Its container says that it has no limit, which is to
 // count for nothing.
-func (e *env) create(name string, gib int64) {
+func (e *env) create(name string, gib int64, options ...func(*v1.Pod)) {
 	e.Helper()
 	c := stack.SampleContainer("main", 0)
 	c.Env = []v1.EnvVar{{Name: "GPUMEM_LIMIT_MIB", Value: "999999"}, {Name: "NVIDIA_VISIBLE_DEVICES", Value: "all"}}
 	c.Resources.Claims = []v1.ResourceClaim{{Name: "gpu"}}
-	_, err := e.client.CoreV1().Pods(namespace).Create(e.ctx, &v1.Pod{
+	pod := &v1.Pod{
 		ObjectMeta: metav1.ObjectMeta{Name: name},
 		Spec: v1.PodSpec{
 			TerminationGracePeriodSeconds: new(int64(0)),
 			ResourceClaims:                []v1.PodResourceClaim{{Name: "gpu", ResourceClaimTemplateName: new(fmt.Sprintf("gpumem-%dg", gib))}},
 			Containers:                    []v1.Container{c},
 		},
-	}, metav1.CreateOptions{})
-	if err != nil {
+	}
+	for _, option := range options {
+		option(pod)
+	}
+	if _, err := e.client.CoreV1().Pods(namespace).Create(e.ctx, pod, metav1.CreateOptions{}); err != nil {
 		e.Fatal(err)
 	}
 }
@@ -334,9 +339,11 @@ func (e *env) prepared() map[string]int64 {
 	return out
 }
 
+// files returns the CDI files of claims. They are looked for in /run: /var/run is a link, which leads to
+// that of this machine.
 func (e *env) files() []string {
 	e.Helper()
-	files, err := filepath.Glob(filepath.Join(e.root(), "var/run/cdi", domain+"-*"))
+	files, err := filepath.Glob(filepath.Join(e.root(), "run/cdi", domain+"-*"))
 	if err != nil {
 		e.Fatal(err)
 	}
@@ -422,6 +429,42 @@ func (e *env) testKilled() {
 	e.delete("c")
 }
 
+// testKilledBeforeTheStart kills both once a claim is prepared, and before there is anything of its
+// pod: the container runtime is stopped meanwhile.
+func (e *env) testKilledBeforeTheStart() {
+	if err := e.cluster.Signal("containerd@"+node, syscall.SIGSTOP); err != nil {
+		e.Fatal(err)
+	}
+	goOn := sync.OnceValue(func() error { return e.cluster.Signal("containerd@"+node, syscall.SIGCONT) })
+	defer func() { _ = goOn() }()
+	e.create("a", 5)
+	e.eventually("the claim is prepared", func() (bool, string) {
+		return len(e.files()) == 1, fmt.Sprint(e.prepared(), e.events("a"))
+	})
+	before, files := e.prepared(), e.files()
+	e.killDriver()
+	if err := e.cluster.Kill(e.ctx, "kubelet@"+node); err != nil {
+		e.Fatal(err)
+	}
+	if processes, err := e.cluster.ContainerProcesses("sample"); err != nil || len(processes) > 0 {
+		e.Errorf("there are %v already, %v", processes, err)
+	}
+	if err := goOn(); err != nil {
+		e.Fatal(err)
+	}
+	if err := e.cluster.StartProcess("kubelet@" + node); err != nil {
+		e.Fatal(err)
+	}
+	if env := e.running("a")[0]; env["GPUMEM_LIMIT_MIB"] != "5120" {
+		e.Errorf("the container has %v", env)
+	}
+	if diff := cmp.Diff(before, e.prepared()) + cmp.Diff(files, e.files()); diff != "" {
+		e.Errorf("it is prepared otherwise than before both were killed: %s", diff)
+	}
+	e.create("b", 14) // of the GPU that has none, or there are two accounts of the other
+	e.running("b")
+}
+
 // taints returns how many taints the devices of the node have, all together.
 func (e *env) taints() (n int, now string) {
 	devices, err := e.devices()
@@ -460,7 +503,7 @@ func (e *env) testCordoned() {
 // testOneView has pods by claims and pods with the extended resource, more of these than fit on their
 // nodes: none of them is placed on the GPUs that claims leave free.
 func (e *env) testOneView() {
-	e.create("claims-5", 5)
+	e.create("claims-5", 5, func(p *v1.Pod) { p.Spec.SchedulerName = schedulerName })
 	uuid := e.running("claims-5")[0]["GPUMEM_GPU_UUID"]
 	for _, name := range []string{"mem-a", "mem-b", "mem-c"} { // of 10: one fits on each of two nodes
 		_, err := e.client.CoreV1().Pods(namespace).Create(e.ctx, &v1.Pod{
@@ -582,21 +625,47 @@ func (e *env) testUnhealthy() {
 	e.running("waits")
 }
 
+// testNothingIsLeft has claims prepared and given back, four at a time, and one more wait in vain.
 func (e *env) testNothingIsLeft() {
-	batches, batch := 4, 5 // of 5 GiB: four fit at once
+	const batch = 5 // of 5 GiB: four fit at once
+	batches := 2
 	if *long {
 		batches = 40
 	}
+	before, err := e.devices()
+	if err != nil {
+		e.Fatal(err)
+	}
 	for b := range batches {
+		of := fmt.Sprintf("p%d-", b)
 		var names []string
 		for i := range batch {
-			name := fmt.Sprintf("p%d-%d", b, i)
-			e.create(name, 5)
-			if names = append(names, name); i < 4 {
-				continue
-			}
-			e.delete(names[0])
+			names = append(names, fmt.Sprint(of, i))
+			e.create(names[i], 5)
 		}
-		e.delete(names[1:]...)
+		e.eventually("four claims of the batch are prepared", func() (bool, string) {
+			prepared := e.prepared()
+			n := 0
+			for name := range prepared {
+				if strings.HasPrefix(name, of) {
+					n++
+				}
+			}
+			return n == batch-1 && len(e.files()) >= n, fmt.Sprint(prepared, e.files())
+		})
+		e.delete(names...)
 	}
+	e.clear()
+	after, err := e.devices()
+	if diff := cmp.Diff(before, after); err != nil || diff != "" {
+		e.Errorf("other devices are published than before: %s, %v", diff, err)
+	}
+	e.eventually("the node's account has no pods", func() (bool, string) {
+		out := e.inspect("pods")
+		return !strings.Contains(out, node), out
+	})
+	for _, name := range []string{"whole-a", "whole-b"} {
+		e.create(name, 14)
+	}
+	e.running("whole-a", "whole-b")
 }

@@ -16,6 +16,9 @@
 // preempt.go wraps kube-scheduler's own preemption. test/scheduler runs those lines with
 // kube-scheduler itself.
 //
+// In one run of three some more nodes hand out claims (claims.go): real is the driver of package
+// claims with its checkpoint and its CDI files, and what it publishes and tells.
+//
 // # What is modelled
 //
 //   - The API server: Binding and patches with their preconditions, watches with
@@ -43,6 +46,13 @@
 //     for before memory or after it.
 //   - gpushare, in some runs: pods that it has placed and that run when gpumem
 //     comes, with its annotations, and with IDs that tell nothing of their GPU.
+//   - Claims: kube-scheduler's own plugin, which takes the first devices that fit, and the kubelet's
+//     manager of claims. Prepare and unprepare are lost, or their answers are; they come twice, and
+//     late, after others and when nobody waits any more. The driver is killed before or after any
+//     of its writes. A machine that reboots loses its CDI files, and may lose its checkpoints. A
+//     kubelet asks for a claim only when it has asked nothing else about it: that the real one can
+//     be in two minds about a claim of several pods is its own affair. The change of a node from one
+//     kind to the other is not here.
 //   - What other programs use of GPUs, and people who cordon GPUs.
 //   - In one run in three, an adversary (adversary.go): a tenant with a namespace of its
 //     own, who makes pods with a node's name, with gates, with requests of init
@@ -64,6 +74,11 @@
 // made under a lock (I8); nothing panics (I9).
 //
 // I10: at rest, no waiting pod fits anywhere.
+//
+// On nodes with claims, no GPU has more prepared than it has, and what runs is prepared (I1); no pod
+// comes there by the extended resource (I4); a container sees what was allocated to its claim, and at
+// rest the node tells of that (I5), and has nothing of claims that are gone (I6). The caches of
+// extenders have of them what the node tells (I3).
 //
 // Within kube-scheduler there are two more. No binding lands that was sent by one who has not
 // the Lease any more. No pod is evicted from a node that the pod fits without, by what

@@ -1,6 +1,7 @@
 package sim
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"maps"
@@ -57,7 +58,7 @@ func (i *info) node(name string) cycle.Node {
 }
 
 // sorted returns values in the order of their keys.
-func sorted[V any](m map[string]V) (out []V) {
+func sorted[K cmp.Ordered, V any](m map[K]V) (out []V) {
 	for _, key := range slices.Sorted(maps.Keys(m)) {
 		out = append(out, m[key])
 	}

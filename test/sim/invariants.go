@@ -22,6 +22,7 @@ type decoded struct {
 	GPUs []struct {
 		UUID    string `json:"uuid"`
 		Units   int    `json:"units"`
+		Claims  int    `json:"claimUnits"` // then it has no others
 		Cores   int    `json:"cores"`
 		Foreign int    `json:"foreign"`
 		Healthy bool   `json:"healthy"`
@@ -123,9 +124,10 @@ func (w *World) newBooks(node *v1.Node) *books {
 		charged: make(map[string]map[string]amount), given: w.given(node),
 	}
 	for _, g := range w.decode(node.Annotations[w.names.Inventory()]).GPUs {
-		b.capacity[g.UUID], b.foreign[g.UUID] = g.Units, g.Foreign
-		b.open[g.UUID], b.models[g.UUID] = g.Healthy && !w.isCordoned(node, g.UUID), g.Model
+		b.capacity[g.UUID], b.foreign[g.UUID] = g.Units+g.Claims, g.Foreign
+		b.open[g.UUID], b.models[g.UUID] = g.Healthy && g.Claims == 0 && !w.isCordoned(node, g.UUID), g.Model
 	}
+	b.chargeClaims(w, node)
 	return b
 }
 
@@ -291,6 +293,7 @@ func (w *World) check() {
 			w.checkBooks(e)
 		}
 	}
+	w.checkClaims()
 	if w.api.version != w.checked {
 		w.checked = w.api.version
 		w.checkTruth()
@@ -663,6 +666,7 @@ func (w *World) checkRest() {
 	for _, m := range w.machines {
 		w.checkMachineAtRest(m)
 	}
+	w.checkClaimsAtRest()
 }
 
 func (w *World) checkExtenderAtRest(e *extenderProc) {
@@ -676,7 +680,7 @@ func (w *World) checkExtenderAtRest(e *extenderProc) {
 	on := w.podsByNode()
 	for _, n := range e.books.Nodes() {
 		want := w.truth(n.Name, on[n.Name])
-		if w.cfg.Adversary == free {
+		if w.cfg.Adversary == free && !w.byClaimsOnly(n.Name) {
 			e.checkGivenAtRest(n)
 			continue
 		}

@@ -8,6 +8,7 @@ import (
 	"path/filepath"
 	"runtime"
 	"runtime/debug"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -61,10 +62,17 @@ func TestSim(t *testing.T) {
 		one(t, s.worst.seed, n)
 	}
 	c := config(s.worst.seed, n, *nodes)
+	with := ""
+	if c.Claims {
+		with = withClaims
+	}
 	t.Errorf("See it: cd test/sim && go test -run TestSim$ -seed=%d -steps=%d -nodes=%d -adversary=%d -mode=%d .\n"+
-		"Keep it: a file in test/sim/testdata that begins with \"seed %d steps %d adversary %d mode %d\" and says below what went wrong.",
-		c.Seed, n, *nodes, c.Adversary, c.Mode, c.Seed, n, c.Adversary, c.Mode)
+		"Keep it: a file in test/sim/testdata that begins with \"seed %d steps %d adversary %d mode %d%s\" and says below what went wrong.",
+		c.Seed, n, *nodes, c.Adversary, c.Mode, c.Seed, n, c.Adversary, c.Mode, with)
 }
+
+// withClaims ends the first line of a trace that has nodes with claims.
+const withClaims = " claims"
 
 // TestFleet runs some seeds with so many nodes that kube-scheduler asks about some of
 // them alone. Pods fit on a handful.
@@ -80,7 +88,7 @@ func TestFleet(t *testing.T) {
 
 // config has one run in three with an adversary, and one in two in each mode.
 func config(seed uint64, steps, nodes int) Config {
-	c := Config{Seed: seed, Steps: steps, Nodes: nodes, Adversary: adversaryOf(seed), Mode: modeOf(seed)}
+	c := Config{Seed: seed, Steps: steps, Nodes: nodes, Adversary: adversaryOf(seed), Mode: modeOf(seed), Claims: claimsOf(seed)}
 	if *foe >= 0 {
 		c.Adversary = adversary(*foe)
 	}
@@ -201,9 +209,11 @@ func TestTraces(t *testing.T) {
 				t.Fatal(err)
 			}
 			cfg := Config{}
-			if _, err := fmt.Sscanf(string(content), "seed %d steps %d adversary %d mode %d\n", &cfg.Seed, &cfg.Steps, &cfg.Adversary, &cfg.Mode); err != nil {
+			line, _, _ := strings.Cut(string(content), "\n")
+			if _, err := fmt.Sscanf(line, "seed %d steps %d adversary %d mode %d", &cfg.Seed, &cfg.Steps, &cfg.Adversary, &cfg.Mode); err != nil {
 				t.Fatalf("want \"seed N steps M adversary A mode E\" in the first line: %v", err)
 			}
+			cfg.Claims = strings.HasSuffix(line, withClaims)
 			if v := Run(t, cfg).Violation; v != nil {
 				t.Error(v)
 			}

@@ -50,6 +50,7 @@ type World struct {
 	replicas []*replica
 	leader   int
 	machines []*machine
+	claims   claimants
 	pods     map[string]*spec // by UID, never removed
 	order    []*spec          // in order of creation
 	serial   int

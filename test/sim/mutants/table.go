@@ -500,4 +500,32 @@ var table = []mutant{
 		"a namespace keeps another's cores", "pkg/node/mps/namespaces.go",
 		"return cmp.Or(n.Percent, 100)", "return cmp.Or(n.Percent, 30)", "TestANamespaceLimitsEachClientOfIt",
 	},
+	{
+		"a call that is given up gives a claim back", "pkg/node/claims/driver.go",
+		"	if err := ctx.Err(); err != nil {\n		return err\n	}\n", "", "TestACallThatIsGivenUpDoesNothing",
+	},
+	{
+		"a call that is given up prepares a claim", "pkg/node/claims/driver.go",
+		"	if err := ctx.Err(); err != nil {\n		return nil, err\n	}\n", "", simulation,
+	},
+	{
+		"prepared claims are not added up", "pkg/node/claims/claim.go",
+		"case want.mib > offered-has.mib:", "case want.mib > offered:", simulation,
+	},
+	{
+		"the CDI file of a claim that is gone stays", "pkg/node/claims/driver.go",
+		"if _, ok := d.claims[uid]; !ok {", "if _, ok := d.claims[uid]; !ok && uid == \"\" {", "TestFilesAreMadeAgainFromTheCheckpoint",
+	},
+	{
+		"CDI files are not made again", "pkg/node/claims/driver.go",
+		"for _, c := range d.claims {\n		if _, err := d.write(", "for _, c := range map[types.UID]Claim{} {\n		if _, err := d.write(", "TestFilesAreMadeAgainFromTheCheckpoint",
+	},
+	{
+		"GPUs that claims hand out take pods", "pkg/core/gpu/status.go",
+		"return s.Open() && !s.ByClaims", "return s.Open()", simulation,
+	},
+	{
+		"what pods have by claims is not counted", "pkg/core/placement/node.go",
+		"if g.Name != \"\" {", "if g.Name != \"\" && g.UID == \"\" {", simulation,
+	},
 }
