@@ -1,5 +1,6 @@
 // Command gpumem-demo shows gpumem at work on a real cluster on this machine,
-// with simulated GPUs: three pods of 3 GiB share one GPU.
+// with simulated GPUs: three pods of 3 GiB share one GPU, and a pod that no GPU has enough free for
+// gets one when defrag has moved another.
 //
 //	gpumem-demo          start, show, and take all of it away
 //	gpumem-demo --keep   leave it up, and say how to use it and how to end it
@@ -165,11 +166,9 @@ func (d *demo) show(ctx context.Context) error {
 	}
 	d.print("kubectl get pods --all-namespaces -o wide", system)
 	for _, args := range [][]string{{}, {"--details"}} {
-		table, err := d.stack.Inspect(ctx, d.cluster, args...)
-		if err != nil {
+		if err := d.inspect(ctx, args...); err != nil {
 			return err
 		}
-		d.print(strings.Join(append([]string{"kubectl inspect gpumem"}, args...), " "), table)
 	}
 	d.progress.step("Have the simulated driver say that the pods' programs use the GPU")
 	table, err := d.use(ctx)
@@ -182,6 +181,68 @@ func (d *demo) show(ctx context.Context) error {
 		return err
 	}
 	d.print("kubectl logs "+pods[0].Name+"    # it prints its environment", env)
+	return d.fragment(ctx)
+}
+
+// fragment has a pod wait that fits on no GPU, though enough is free on two of one node, and moves
+// another out of its way.
+func (d *demo) fragment(ctx context.Context) error {
+	d.progress.step("Apply a Deployment of two notebooks of 5 GiB, each on a T4 of its own")
+	if _, err := d.stack.Kubectl(ctx, d.cluster, "apply", "-f", d.stack.Sample("notebooks.yaml")); err != nil {
+		return err
+	}
+	if _, err := d.waitRunning(ctx, 5); err != nil {
+		return err
+	}
+	d.progress.step("Apply a pod of 12 GiB, which no T4 has free")
+	if _, err := d.stack.Kubectl(ctx, d.cluster, "apply", "-f", d.stack.Sample("train.yaml")); err != nil {
+		return err
+	}
+	if err := d.waitFragmented(ctx, "train"); err != nil {
+		return err
+	}
+	for _, args := range [][]string{{"explain", "train"}, {"defrag", "train"}} {
+		if err := d.inspect(ctx, args...); err != nil {
+			return err
+		}
+	}
+	d.progress.step("Evict what the plan names: its Deployment creates it again elsewhere")
+	if err := d.inspect(ctx, "defrag", "train", "--apply"); err != nil {
+		return err
+	}
+	if _, err := d.waitRunning(ctx, 6); err != nil {
+		return err
+	}
+	return d.inspect(ctx)
+}
+
+// inspect runs kubectl inspect gpumem and prints what it says.
+func (d *demo) inspect(ctx context.Context, args ...string) error {
+	said, err := d.stack.Inspect(ctx, d.cluster, args...)
+	if err != nil {
+		return err
+	}
+	d.print(strings.Join(append([]string{"kubectl inspect gpumem"}, args...), " "), said)
+	return nil
+}
+
+// waitFragmented waits until the scheduler has said that a pod fits on no GPU, though enough is free.
+func (d *demo) waitFragmented(ctx context.Context, name string) error {
+	var said string
+	err := wait.PollUntilContextTimeout(ctx, 100*time.Millisecond, 30*time.Second, true, func(ctx context.Context) (bool, error) {
+		pod, err := d.cluster.Client().CoreV1().Pods(metav1.NamespaceDefault).Get(ctx, name, metav1.GetOptions{})
+		if err != nil {
+			return false, fmt.Errorf("read pod %s: %w", name, err)
+		}
+		i := slices.IndexFunc(pod.Status.Conditions, func(c v1.PodCondition) bool { return c.Type == v1.PodScheduled })
+		if i >= 0 {
+			said = pod.Status.Conditions[i].Message
+		}
+		return strings.Contains(said, "fragmented"), nil
+	})
+	if err != nil {
+		return fmt.Errorf("wait until pod %s waits for one GPU: %w; the scheduler says: %s", name, err, said)
+	}
 	return nil
 }
 
@@ -223,7 +284,7 @@ func (d *demo) waitRunning(ctx context.Context, n int) ([]v1.Pod, error) {
 				running++
 			}
 		}
-		return running == n, nil
+		return running == n && len(pods.Items) == n, nil // none of them terminates
 	})
 	if err != nil {
 		return nil, fmt.Errorf("wait for %d running pods: %w", n, err)
@@ -242,7 +303,7 @@ func (d *demo) use(ctx context.Context) (table string, err error) {
 		return err == nil && !strings.Contains(table, "?"), err
 	})
 	if err != nil {
-		return "", fmt.Errorf("wait until use is told: %w; last:\n%s", err, table)
+		return "", fmt.Errorf("wait until use is known: %w; last:\n%s", err, table)
 	}
 	return table, nil
 }
