@@ -87,6 +87,51 @@ func TestOneNamespaceIsEnough(t *testing.T) {
 	}
 }
 
+// What a user may not do is said with what they may do instead.
+func TestWhatATenantMayDoInstead(t *testing.T) {
+	const instead = "; explain, pods, top and fit answer for one namespace (-n) without, and the ClusterRole gpumem-viewer lets you list nodes"
+	for name, tc := range map[string]struct {
+		args []string
+		want string // of the output or the error
+		not  string
+	}{
+		"nodes":                     {args: []string{"nodes"}, want: instead},
+		"no command":                {args: nil, want: instead},
+		"details of one namespace":  {args: []string{"-d", "-n", "ml"}, want: instead},
+		"gpus":                      {args: []string{"gpus"}, want: instead},
+		"pods elsewhere":            {args: []string{"pods", "-n", "secret"}, want: "-n names a namespace that you may read", not: "namespace secret only"},
+		"pods, where no cores are":  {args: []string{"pods", "-n", "ml"}, want: "what pods use is unknown: ", not: "GPU-CORE"},
+		"who may see what is used":  {args: []string{"pods", "-n", "ml"}, want: "(bind the ClusterRole and the Role gpumem-viewer to see it)"},
+		"a pod that runs":           {args: []string{"explain", "-n", "ml", "runs"}, want: "is not known without knowing all pods: you may not list nodes\n"},
+		"a pod that is not created": {args: []string{"explain", "-n", "ml", "web-0"}, want: "kubectl get events -n ml --field-selector reason=FailedCreate says why"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			stdout, stderr, err := clirun.Inspect(tenants(t), tc.args...)
+			said := fmt.Sprintf("%s%s%v", stdout, stderr, err)
+			if !strings.Contains(said, tc.want) || tc.not != "" && strings.Contains(said, tc.not) {
+				t.Errorf("want %q, and not %q, in:\n%s", tc.want, tc.not, said)
+			}
+		})
+	}
+}
+
+// A quota that is younger than the pods has less than nothing left.
+func TestAQuotaThatIsExceeded(t *testing.T) {
+	client := tenants(t)
+	quota, err := client.CoreV1().ResourceQuotas("ml").Get(t.Context(), "gpus", metav1.GetOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	quota.Status.Used["requests.gpumem.dev/gpu-mem"] = resource.MustParse("108")
+	if _, err := client.CoreV1().ResourceQuotas("ml").Update(t.Context(), quota, metav1.UpdateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	stdout, _, err := clirun.Inspect(client, "fit", "-n", "ml", "--mem", "3")
+	if want := "ResourceQuota ml/gpus leaves nothing (108 are used) of 12 requests.gpumem.dev/gpu-mem\n"; err == nil || !strings.Contains(stdout, want) {
+		t.Errorf("error %v, and not %q in:\n%s", err, want, stdout)
+	}
+}
+
 func TestDoctorThatMayReadNothing(t *testing.T) {
 	client := tenants(t)
 	stdout, _, err := clirun.Inspect(client, "doctor")

@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"context"
 	"slices"
-	"strings"
 
 	v1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -54,10 +53,10 @@ func (r *Reader) Load(ctx context.Context, sel Selection) ([]placement.Node, ins
 		facts.Problems = append(facts.Problems, problem("pods", err))
 	}
 	if sel.Unseen.Any() {
-		facts.PodsUnknown, facts.WhyUnknown = true, strings.Join(sel.Unseen.Notes(), "; ")
+		facts.PodsUnknown, facts.WhyUnknown = true, sel.Unseen.why()
 	}
 	if sel.Unseen.anyNodes() {
-		inventories = told(pods.bound)
+		inventories = told(pods.bound, facts.Nodes)
 	}
 	facts.Pods, facts.Waiting = make(map[string]inspect.PodFacts), pods.waiting
 	for _, p := range pods.bound {

@@ -11,8 +11,10 @@ import (
 	v1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 
+	"github.com/gpumem/gpumem/pkg/core/decide"
 	"github.com/gpumem/gpumem/pkg/core/gpu"
 	"github.com/gpumem/gpumem/pkg/core/placement"
+	"github.com/gpumem/gpumem/pkg/report/inspect"
 )
 
 // Unseen lets Load answer a user who may read one namespace alone, and then says what that user
@@ -25,6 +27,9 @@ type Unseen struct {
 	Usage string // why what pods use could not be read; empty: it was, or was not asked for
 }
 
+// AskForRole says who may read what is in gpumem's own namespace.
+const AskForRole = "bind the ClusterRole and the Role gpumem-viewer to see it"
+
 // Notes say what could not be seen, and who can change that.
 func (u *Unseen) Notes() (notes []string) {
 	const viewer = "bind the ClusterRole gpumem-viewer to see them"
@@ -35,15 +40,27 @@ func (u *Unseen) Notes() (notes []string) {
 		notes = append(notes, fmt.Sprintf("you may list the pods of namespace %s only (%s)", u.Namespace, viewer))
 	}
 	if u.Usage != "" {
-		notes = append(notes, "what pods use is unknown: "+u.Usage)
+		notes = append(notes, fmt.Sprintf("what pods use is unknown: %s (%s)", u.Usage, AskForRole))
 	}
 	return notes
 }
 
-// nodes notes that nodes may not be listed. Any other error, or one without Unseen, is returned.
+// why says in a few words why not all pods are known, where some node or pod could not be seen.
+func (u *Unseen) why() string {
+	if u.Nodes != nil {
+		return "you may not list nodes"
+	}
+	return "you may not list the pods of all namespaces"
+}
+
+// nodes notes that nodes may not be listed. Any other error, or one without Unseen, is returned: it
+// says which commands answer without.
 func (u *Unseen) nodes(err error) error {
-	if u == nil || !apierrors.IsForbidden(err) {
+	switch {
+	case !apierrors.IsForbidden(err):
 		return err
+	case u == nil:
+		return fmt.Errorf("%w; explain, pods, top and fit answer for one namespace (-n) without, and the ClusterRole gpumem-viewer lets you list nodes", err)
 	}
 	u.Nodes = err
 	return nil
@@ -58,14 +75,20 @@ func (u *Unseen) Any() bool { return u.anyNodes() || u != nil && u.Pods != nil }
 func (r *Reader) listAllowedPods(ctx context.Context, sel Selection, where *Places) (found, error) {
 	pods, err := r.listPods(ctx, "", where, sel.EachPod)
 	if u := sel.Unseen; u != nil && u.Namespace != "" && apierrors.IsForbidden(err) {
-		u.Pods = err
-		return r.listPods(ctx, u.Namespace, where, sel.EachPod)
+		ofAll := err
+		if pods, err = r.listPods(ctx, u.Namespace, where, sel.EachPod); err == nil {
+			u.Pods = ofAll
+		}
+		if apierrors.IsForbidden(err) {
+			err = fmt.Errorf("%w; -n names a namespace that you may read", err)
+		}
 	}
 	return pods, err
 }
 
-// told returns what pods say of the nodes that they are on: which of the GPUs they have.
-func told(pods []boundPod) map[string]gpu.Inventory {
+// told returns what pods say of the nodes that they are on: which of the GPUs they have. The facts
+// of these nodes are that none is known to offer cores.
+func told(pods []boundPod, facts map[string]inspect.NodeFacts) map[string]gpu.Inventory {
 	inventories := make(map[string]gpu.Inventory)
 	for _, p := range pods {
 		inv := inventories[p.node]
@@ -77,6 +100,7 @@ func told(pods []boundPod) map[string]gpu.Inventory {
 		}
 		slices.SortFunc(inv.Devices, func(a, b gpu.Device) int { return cmp.Compare(a.Index, b.Index) })
 		inventories[p.node] = inv
+		facts[p.node] = inspect.NodeFacts{RefusesCores: new(decide.Refusal)}
 	}
 	return inventories
 }

@@ -123,6 +123,9 @@ func (f *Factory) GetPod(ctx context.Context, r *cluster.Reader, arg string) (*v
 	if apierrors.IsNotFound(err) && isWorkload(namespace) {
 		return nil, fmt.Errorf("%s is no pod: name one of its pods; kubectl get %s -o wide shows their labels, and kubectl get pods -l LABELS their names; where there are none, kubectl get events --field-selector reason=FailedCreate says why", arg, arg)
 	}
+	if apierrors.IsNotFound(err) {
+		err = fmt.Errorf("%w in namespace %s; where its controller could not create it, kubectl get events -n %s --field-selector reason=FailedCreate says why", err, namespace, namespace)
+	}
 	return pod, err
 }
 

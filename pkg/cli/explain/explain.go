@@ -7,6 +7,7 @@ import (
 	"strings"
 
 	"github.com/spf13/cobra"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 
 	"github.com/gpumem/gpumem/pkg/cli/cluster"
 	"github.com/gpumem/gpumem/pkg/cli/cmdutil"
@@ -82,7 +83,11 @@ func (o *Options) Run(ctx context.Context) error {
 	e.Decided, err = o.cluster.Decided(ctx, extenders, namespace, name, string(pod.UID))
 	e.forgotten = e.asked && e.Decided == nil && err == nil && len(extenders) > 0
 	if err = cmp.Or(unread, err); err != nil {
-		fmt.Fprintf(o.ErrOut, "warning: what was decided cannot be read: %s\n", table.Clean(cluster.OneLine(err)))
+		why := cluster.OneLine(err)
+		if apierrors.IsForbidden(err) {
+			why += " (" + cluster.AskForRole + ")"
+		}
+		fmt.Fprintf(o.ErrOut, "warning: what was decided cannot be read: %s\n", table.Clean(why))
 	}
 	if o.output.ForPrograms() {
 		return o.output.Print(o.Out, e)

@@ -128,7 +128,7 @@ func TestExplainOfWhatIsNoPodWithGPUMemory(t *testing.T) {
 		"web/plain":           "pod web/plain asks for no gpumem.dev/gpu-mem",
 		"web/offered":         "pod web/offered asks for no gpumem.dev/gpu-mem, but for gpumem.dev/gpu-memory, which is not the same",
 		"web/other":           "pod web/other asks for no gpumem.dev/gpu-mem, but for aliyun.com/gpu-mem, which is not the same",
-		"web/none":            `pods "none" not found`,
+		"web/none":            `pods "none" not found in namespace web; where its controller could not create it, kubectl get events -n web --field-selector reason=FailedCreate says why`,
 		"deploy/api":          "deploy/api is no pod: name one of its pods; kubectl get deploy/api -o wide shows their labels, and kubectl get pods -l LABELS their names; where there are none, kubectl get events --field-selector reason=FailedCreate says why",
 		"deployment.apps/api": "deployment.apps/api is no pod: name one of its pods; kubectl get deployment.apps/api -o wide shows their labels, and kubectl get pods -l LABELS their names; where there are none, kubectl get events --field-selector reason=FailedCreate says why",
 	} {

@@ -29,7 +29,11 @@ func (o *Options) byQuota(ctx context.Context, unseen *cluster.Unseen) error {
 		}
 		left := hard.DeepCopy()
 		left.Sub(q.Status.Used[resource])
-		fmt.Fprintf(o.Out, "ResourceQuota %s/%s leaves %s of %s %s\n", q.Namespace, table.Clean(q.Name), left.String(), hard.String(), resource)
+		said := left.String()
+		if used := q.Status.Used[resource]; left.Sign() < 0 {
+			said = fmt.Sprintf("nothing (%s are used)", used.String()) // it is younger than the pods, or was made smaller
+		}
+		fmt.Fprintf(o.Out, "ResourceQuota %s/%s leaves %s of %s %s\n", q.Namespace, table.Clean(q.Name), said, hard.String(), resource)
 		// Units are GiB unless the cluster is set up otherwise, and its nodes, which say so, are not seen.
 		if req, err := o.wish.request(o.Cluster.Names, 1024); err == nil && left.CmpInt64(int64(req.Units())) < 0 {
 			exceeded = fmt.Errorf("it fits nowhere: ResourceQuota %s refuses it", q.Name)
