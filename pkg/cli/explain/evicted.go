@@ -13,14 +13,14 @@ import (
 )
 
 // evicted names the pods that preemption has evicted for a pod, by the Events that kube-scheduler
-// writes on them: "Preempted", related to the pod that they made way for. The API server keeps
-// Events for an hour. It returns "" where there are none, and where none may be read.
+// writes on them: "Preempted by pod UID on node NODE". Their field related, which is for that, is
+// empty in Kubernetes 1.36. The API server keeps Events for an hour. It returns "" where there are none, and where none may be read.
 func (o *Options) evicted(ctx context.Context, pod *v1.Pod) string {
 	events, hidden := o.preemptions(ctx, pod.Namespace)
 	var names []string
 	var last time.Time
 	for _, e := range events {
-		if e.Related == nil || e.Related.UID != pod.UID {
+		if !strings.HasPrefix(e.Message, "Preempted by pod "+string(pod.UID)+" ") {
 			continue
 		}
 		names = append(names, e.InvolvedObject.Namespace+"/"+e.InvolvedObject.Name)

@@ -24,8 +24,8 @@ func preempted(victim, reason string, by types.UID, ago time.Duration) *v1.Event
 	return &v1.Event{
 		ObjectMeta:     metav1.ObjectMeta{Namespace: namespace, Name: name + "." + reason + string(by), CreationTimestamp: metav1.NewTime(time.Now().Add(-ago))},
 		InvolvedObject: v1.ObjectReference{Kind: "Pod", Namespace: namespace, Name: name},
-		Related:        &v1.ObjectReference{Kind: "Pod", Namespace: "ml", Name: "vip", UID: by},
 		Reason:         reason,
+		Message:        "Preempted by pod " + string(by) + " on node gpu-a",
 	}
 }
 
