@@ -5,6 +5,7 @@ import (
 	"net"
 	"net/http"
 
+	"github.com/gpumem/gpumem/pkg/node/deviceplugin"
 	"github.com/gpumem/gpumem/pkg/process/serve"
 )
 
@@ -31,18 +32,39 @@ func (p *parts) runs(probes net.Listener) []func(context.Context) error {
 		// Before the first probe nothing is to say that there is no GPU. And schedulers hear of
 		// GPUs after the kubelet: it would fail the pods that they send.
 		p.publish,
-		after(looked, p.runner.Run),
+		after(looked, p.offered(p.runner)),
 	}
 	if p.nri != nil {
 		runs = append(runs, after(looked, p.nri.Run))
 	}
 	if p.cores != nil {
-		runs = append(runs, after(looked, p.cores.Run))
+		runs = append(runs, after(looked, p.offered(p.cores)))
 	}
 	if p.count != nil {
-		runs = append(runs, after(looked, p.count.Run))
+		runs = append(runs, after(looked, p.offered(p.count)))
 	}
 	return runs
+}
+
+// offered registers a resource once the node has had a GPU. Of a resource that is registered and
+// has no device the kubelet fails pods that name 0 of it, as a LimitRange has them do
+// (k8s.io/kubernetes/pkg/kubelet/cm/devicemanager, devicesToAllocate); one that it does not know it
+// leaves alone.
+func (p *parts) offered(r *deviceplugin.Runner) func(context.Context) error {
+	return func(ctx context.Context) error {
+		for {
+			inv, changed := p.plugin.Offers.Inventory()
+			if len(inv.Devices) > 0 {
+				return r.Run(ctx)
+			}
+			r.Idle()
+			select {
+			case <-ctx.Done():
+				return nil
+			case <-changed:
+			}
+		}
+	}
 }
 
 // publish writes the inventory once the kubelet has heard what there is.

@@ -70,8 +70,8 @@ func NewRunner(dir, resource string, plugin pluginapi.DevicePluginServer, log *z
 	}
 }
 
-// Listed is closed once the kubelet has been sent a list of devices: before, it
-// fails every pod that asks for one.
+// Listed is closed once the kubelet has been sent a list of devices, or there are none: before,
+// it fails every pod that asks for one.
 func (r *Runner) Listed() <-chan struct{} { return r.listed }
 
 // Missing says why the kubelet does not hear of devices.
@@ -97,6 +97,14 @@ var (
 	errDropped = errors.New("the kubelet no longer listens to the plugin")
 	errSilent  = errors.New("the kubelet has registered the plugin, and does not ask for its devices")
 )
+
+// Idle takes note that there is nothing to tell the kubelet, so that nothing is missing.
+func (r *Runner) Idle() {
+	r.sent()
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.missing = ""
+}
 
 // Run serves and registers, again and again, until the context is done.
 func (r *Runner) Run(ctx context.Context) error {
