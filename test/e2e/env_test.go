@@ -272,6 +272,8 @@ func (e *env) events(name string) []string {
 
 // A report is what "kubectl inspect gpumem -o json" says, as far as it is read here.
 type report struct {
+	NodesWithoutInventory int
+
 	Nodes []struct {
 		Name         string
 		Unattributed []json.RawMessage

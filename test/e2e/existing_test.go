@@ -98,11 +98,11 @@ func (e *env) installServed(set ...string) {
 	e.upgradeServed(set...)
 	e.eventually("a replica leads", func() (bool, string) { return e.leader() != "", "none is ready" })
 	e.eventually("the nodes offer GPU memory", func() (bool, string) {
-		list, err := e.client.CoreV1().Nodes().List(e.ctx, metav1.ListOptions{})
-		if err != nil {
-			return false, err.Error()
-		}
-		for _, node := range list.Items {
+		for _, name := range withGPUs {
+			node, err := e.client.CoreV1().Nodes().Get(e.ctx, name, metav1.GetOptions{})
+			if err != nil {
+				return false, err.Error()
+			}
 			if q := node.Status.Allocatable[servedDomain+"/gpu-mem"]; q.IsZero() {
 				return false, node.Name
 			}

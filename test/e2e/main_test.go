@@ -99,7 +99,7 @@ func start(ctx context.Context, log io.Writer) error {
 		return err
 	}
 	linked.Taints = []v1.Taint{{Key: "nvidia.com/gpu", Effect: v1.TaintEffectNoSchedule}} // for tests of its own
-	config.Nodes = append(config.Nodes, linked)
+	config.Nodes = append(config.Nodes, linked, cluster.Node{Name: withoutGPUs})
 	if suite.cluster, err = cluster.Start(ctx, config); err != nil {
 		return err
 	}

@@ -154,7 +154,8 @@ func TestEveryQueryOfTheDashboardReturnsData(t *testing.T) {
 		`sum(max by (uuid) (gpumem_extender_gpu_allocated_bytes)) / 1024^3`:                             5,
 		`sum by (node) (gpumem_device_plugin_gpu_healthy{node="node1"})`:                                2,
 		`sum(max by (uuid) (gpumem_extender_gpu_healthy{node="node1"}))`:                                2,
-		`count(up{node!=""} == 1)`:                                                                      3,
+		`count(up{node!=""} == 1)`:                                                                      4,
+		`max(gpumem_extender_nodes)`:                                                                    3, // of four
 		`gpumem_device_plugin_container_sm_utilization_ratio{pod="holds"}`:                              0.4,
 		`max(gpumem_extender_waiting_oldest_seconds) > bool 0`:                                          1,
 		`count(ALERTS{alertname="GPUMemoryOverUse",alertstate="pending",pod="holds",container="main"})`: 1,

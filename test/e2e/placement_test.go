@@ -90,7 +90,7 @@ func TestALargePodGoesToTheLargeGPUAndAnotherWaits(t *testing.T) {
 	e.create(e.pod("fifty", 50))
 	e.pending("fifty", "needs 50 GiB on one GPU; free: GPU0 39, GPU1 14 (53 in all, fragmented)")
 	e.create(e.pod("sixty", 60))
-	e.pending("sixty", "2 Insufficient gpumem.dev/gpu-mem")
+	e.pending("sixty", "3 Insufficient gpumem.dev/gpu-mem")
 	e.delete("fifty", 0)
 	e.delete("forty", 0)
 	e.running("sixty")

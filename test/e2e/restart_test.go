@@ -80,8 +80,8 @@ func TestNoPodFailsWhileThePluginIsReplaced(t *testing.T) {
 				e.makeAnother()
 				return e.replaced(before)
 			})
-			if len(out) != len(before) {
-				t.Errorf("of %d nodes, these had withdrawn their inventory: %v", len(before), out)
+			if len(out) != len(withGPUs) {
+				t.Errorf("of %v, these had withdrawn their inventory: %v", withGPUs, out)
 			}
 			for _, name := range sets {
 				e.agree(e.runningOf(name), "main")

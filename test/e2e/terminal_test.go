@@ -26,8 +26,8 @@ func TestPodsThatCanNeverBePlacedSayWhatToChange(t *testing.T) {
 	} {
 		e.eventually("pod "+name+" says what is wrong with it", func() (bool, string) {
 			events := strings.Join(e.events(name), "\n")
-			return strings.Contains(events, "FailedScheduling: 0/3 nodes are available: ") && strings.Contains(events, want) &&
-				strings.Contains(events, "3 Preemption is not helpful for scheduling") && !strings.Contains(events, "or for more GPUs"), events
+			return strings.Contains(events, "FailedScheduling: 0/4 nodes are available: ") && strings.Contains(events, want) &&
+				strings.Contains(events, "4 Preemption is not helpful for scheduling") && !strings.Contains(events, "or for more GPUs"), events
 		})
 	}
 	e.untouched(fillers...)
