@@ -63,7 +63,9 @@ presubmit: verify lint test ## What CI runs: verify, lint and test
 .PHONY: verify
 verify: vet $(BIN)/helm ## See that code is formatted and vetted, modules are tidy, and the chart's renders are those of their sources
 	@for dir in $$(find . -name go.mod -printf '%h\n' | sort); do \
-		cd $$dir; go mod tidy -diff || { echo "$$dir: run make update" >&2; exit 1; }; cd $(CURDIR); \
+		cd $$dir; for file in go.mod $$(ls kube-*.mod 2>/dev/null); do \
+			go mod tidy -modfile=$$file -diff || { echo "$$dir/$$file: run make update" >&2; exit 1; }; \
+		done; cd $(CURDIR); \
 	done
 	go test -run TestWhatIsMadeOfTheTable ./pkg/kube/api
 	HELM=$(CURDIR)/$(BIN)/helm charts/gpumem/tests/golden.sh
@@ -83,7 +85,7 @@ test: test-unit test-sim test-fuzz test-cluster ## Run all tests (those on a rea
 .PHONY: update
 update: $(BIN)/helm ## Write again what is made of something else: formatting, go.sum, golden files, tables
 	gofmt -w cmd pkg test
-	@for dir in $$(find . -name go.mod -printf '%h\n' | sort); do cd $$dir; go mod tidy; cd $(CURDIR); done
+	@for dir in $$(find . -name go.mod -printf '%h\n' | sort); do cd $$dir; for file in go.mod $$(ls kube-*.mod 2>/dev/null); do go mod tidy -modfile=$$file; done; cd $(CURDIR); done
 	go test ./pkg/kube/api ./pkg/report/printers ./pkg/replay ./pkg/cli ./pkg/cli/overview ./cmd/gpumem-sim -update
 	cd test && go test . ./fakenvml -run 'TestTableOfValues|TestStubsAreCurrent|TestNamesThatPeopleUse' -update
 	cd test && go test ./gpu -run TestResultsAreCurrent -update
@@ -119,6 +121,13 @@ test-unit: chromium ## Run the tests of the packages
 	cd test/bench && go test ./...
 	cd test/scheduler && go test -count=1 -parallel 16 ./...
 
+.PHONY: test-versions
+test-versions: ## Vet and test gpumem-scheduler with each Kubernetes that it is released for, and not with go.mod's alone
+	for kube in 1.35 1.37; do \
+		(cd cmd/gpumem-scheduler && go vet -modfile=kube-$$kube.mod -tags kube$$kube ./...); \
+		(cd test/scheduler && go vet -modfile=kube-$$kube.mod -tags kube$$kube ./... && go test -modfile=kube-$$kube.mod -tags kube$$kube -count=1 -parallel 16 ./...); \
+	done
+
 .PHONY: test-sim
 test-sim: ## Simulate a cluster under faults: some seeds, some of them with the race detector, and the traces
 	cd test/sim && go test -timeout 20m -seeds 800 ./...
@@ -147,7 +156,7 @@ chromium: ## Install Chromium, which the tests of the page need, where it is mis
 ##@ Longer tests
 
 .PHONY: test-long
-test-long: ## Have kube-scheduler bind each pod that fits in 5 s, at 20 places in each size of cluster, upgrade in every order, ask all that the kit for GPUs asks, kill the driver of claims, and repeat e2e and chaos with the extender (two hours, on an idle machine; upgrades, e2e and chaos need root)
+test-long: test-versions ## Test gpumem-scheduler of each version, have kube-scheduler bind each pod that fits in 5 s, at 20 places in each size of cluster, upgrade in every order, ask all that the kit for GPUs asks, kill the driver of claims, and repeat e2e and chaos with the extender (two hours, on an idle machine; upgrades, e2e and chaos need root)
 	cd test/scheduler && go test -count=1 -timeout 2h -parallel 4 -v -seeds 20 -patience 5s ./...
 	cd test && go test -count=1 -timeout 30m -v -run TestUpgradeFromTheLastRelease ./e2e -long
 	cd test && go test -count=1 -v -run TestTheKit ./gpu -long

@@ -239,6 +239,7 @@ func (u *upgrade) parts() (settled bool, versions map[string]string) {
 		settled = settled && ready(&pod) && pod.DeletionTimestamp == nil
 		for _, c := range slices.Concat(pod.Spec.InitContainers, pod.Spec.Containers) {
 			name, version, _ := strings.Cut(filepath.Base(c.Image), ":")
+			version, _, _ = strings.Cut(version, "-kube")
 			switch seen, found := versions[name]; {
 			case name == "kube-scheduler":
 			case found && seen != version:

@@ -44,12 +44,12 @@ func licenceOf(text []byte) string {
 
 // licences writes the licences of the modules in a binary to a file, and returns its name.
 // A module without a licence that is accepted is an error.
-func (r *Release) licences(ctx context.Context, module, binary string) (file string, err error) {
+func (r *Release) licences(ctx context.Context, module, binary string, flags ...string) (file string, err error) {
 	info, err := buildinfo.ReadFile(binary)
 	if err != nil {
 		return "", err
 	}
-	folders, err := moduleFolders(ctx, module)
+	folders, err := moduleFolders(ctx, module, flags...)
 	if err != nil {
 		return "", err
 	}
@@ -115,8 +115,9 @@ func licenceTexts(dir string) (texts [][]byte, err error) {
 }
 
 // moduleFolders returns where the modules are that a module is built from.
-func moduleFolders(ctx context.Context, module string) (map[string]string, error) {
-	cmd := exec.CommandContext(ctx, "go", "list", "-m", "-json=Path,Dir,Replace", "all")
+func moduleFolders(ctx context.Context, module string, flags ...string) (map[string]string, error) {
+	args := append([]string{"list", "-m", "-json=Path,Dir,Replace"}, flags...)
+	cmd := exec.CommandContext(ctx, "go", append(args, "all")...)
 	cmd.Dir = module
 	var said bytes.Buffer
 	cmd.Stderr = &said

@@ -28,19 +28,31 @@ func triplets() map[string]string {
 // A service is a part that runs in the cluster, from an image.
 type service struct {
 	name   string
-	module string // its folder in the checkout
-	source string // its package
-	c      bool   // it is linked with the C library
-	packed bool   // its program is of use by itself
+	module string   // its folder in the checkout
+	source string   // its package
+	suffix string   // of the version, where there are several
+	flags  []string // of Go, by which these differ
+	c      bool     // it is linked with the C library
+	packed bool     // its program is of use by itself
 }
 
 func services() []service {
 	return []service{
 		{name: "gpumem-extender", source: "./cmd/gpumem-extender", packed: true},
-		{name: "gpumem-scheduler", module: "cmd/gpumem-scheduler", source: "github.com/gpumem/gpumem/cmd/gpumem-scheduler", packed: true},
+		scheduler("1.36"),
+		scheduler("1.35", "-modfile=kube-1.35.mod", "-tags=kube1.35"),
+		scheduler("1.37", "-modfile=kube-1.37.mod", "-tags=kube1.37"),
 		{name: "gpumem-device-plugin", source: "./cmd/gpumem-device-plugin", c: true, packed: true},
 		// What "helm test" and config/samples run.
 		{name: "gpumem-sample", module: "test", source: "./images/sample"},
+	}
+}
+
+// scheduler is gpumem-scheduler for one minor version of Kubernetes.
+func scheduler(kube string, flags ...string) service {
+	return service{
+		name: "gpumem-scheduler", suffix: "-kube" + kube, module: "cmd/gpumem-scheduler",
+		source: "github.com/gpumem/gpumem/cmd/gpumem-scheduler", flags: flags, packed: true,
 	}
 }
 
@@ -63,10 +75,10 @@ func everywhere() []platform {
 }
 
 // Make makes all parts.
-func (r *Release) Make(ctx context.Context) error { return r.make(ctx, everywhere()) }
+func (r *Release) Make(ctx context.Context) error { return r.make(ctx, services(), everywhere()) }
 
-// make makes the parts for some platforms.
-func (r *Release) make(ctx context.Context, platforms []platform) (err error) {
+// make makes the parts, with some services, for some platforms.
+func (r *Release) make(ctx context.Context, services []service, platforms []platform) (err error) {
 	if err := r.checkChart(); err != nil {
 		return err
 	}
@@ -85,7 +97,7 @@ func (r *Release) make(ctx context.Context, platforms []platform) (err error) {
 			return err
 		}
 	}
-	for _, s := range services() {
+	for _, s := range services {
 		if err := r.service(ctx, s, platforms); err != nil {
 			return err
 		}
@@ -109,10 +121,11 @@ func (r *Release) make(ctx context.Context, platforms []platform) (err error) {
 }
 
 // compile compiles a package of a module.
-func (r *Release) compile(ctx context.Context, module, source string, p platform, compiler string) (binary string, err error) {
+func (r *Release) compile(ctx context.Context, module, source string, p platform, compiler string, flags ...string) (binary string, err error) {
 	name := filepath.Base(source)
 	binary = filepath.Join(r.work, p.os+"-"+p.arch, name)
-	cmd := exec.CommandContext(ctx, "go", "build", "-trimpath", "-buildvcs=false", "-ldflags", "-s -w -X main.version="+r.Version, "-o", binary, source)
+	args := append([]string{"build", "-trimpath", "-buildvcs=false", "-ldflags", "-s -w -X main.version=" + r.Version, "-o", binary}, flags...)
+	cmd := exec.CommandContext(ctx, "go", append(args, source)...)
 	cmd.Dir = module
 	cmd.Env = append(os.Environ(), "GOOS="+p.os, "GOARCH="+p.arch, "CGO_ENABLED=0")
 	if compiler != "" {
@@ -124,20 +137,16 @@ func (r *Release) compile(ctx context.Context, module, source string, p platform
 	return binary, nil
 }
 
-// named returns the name of a part of the release.
-func (r *Release) named(name string, p platform, suffix string) string {
-	return filepath.Join(r.Out, fmt.Sprintf("%s-%s-%s-%s%s", name, r.Version, p.os, p.arch, suffix))
+// named returns the file of a part of the release, by the part's name and version.
+func (r *Release) named(part string, p platform, suffix string) string {
+	return filepath.Join(r.Out, part+"-"+p.os+"-"+p.arch+suffix)
 }
 
 // pack writes the archive of a binary, with the licences of what it was linked from.
-func (r *Release) pack(ctx context.Context, name string, p platform, module, binary string) (archive string, err error) {
-	licences, err := r.licences(ctx, module, binary)
-	if err != nil {
-		return "", err
-	}
-	archive = r.named(name, p, ".tar.gz")
+func (r *Release) pack(part string, p platform, binary, licences string) (archive string, err error) {
+	archive = r.named(part, p, ".tar.gz")
 	return archive, writeArchive(archive, []entry{
-		{name: name, source: binary, mode: 0o755},
+		{name: filepath.Base(binary), source: binary, mode: 0o755},
 		{name: "LICENSE", source: filepath.Join(r.Root, "LICENSE"), mode: 0o644},
 		{name: licencesFile, source: licences, mode: 0o644},
 	})
@@ -150,11 +159,16 @@ func (r *Release) command(ctx context.Context, p platform) error {
 	if err != nil {
 		return err
 	}
-	archive, err := r.pack(ctx, name, p, r.Root, binary)
+	licences, err := r.licences(ctx, r.Root, binary)
 	if err != nil {
 		return err
 	}
-	if err := writeSBOM(r.named(name, p, ".cdx.json"), binary, r.Version, nil); err != nil {
+	part := name + "-" + r.Version
+	archive, err := r.pack(part, p, binary, licences)
+	if err != nil {
+		return err
+	}
+	if err := writeSBOM(r.named(part, p, ".cdx.json"), binary, r.Version, nil); err != nil {
 		return err
 	}
 	digest, err := sum(archive)
@@ -183,11 +197,11 @@ func (r *Release) service(ctx context.Context, s service, platforms []platform) 
 		}
 		image, err := r.image(ctx, s, p, compiler)
 		if err != nil {
-			return fmt.Errorf("image of %s for %s: %w", s.name, p.arch, err)
+			return fmt.Errorf("image of %s%s for %s: %w", s.name, s.suffix, p.arch, err)
 		}
 		made = append(made, image)
 	}
-	file := filepath.Join(r.Out, s.name+"-"+r.Version+".oci.tar")
+	file := filepath.Join(r.Out, s.name+"-"+r.Version+s.suffix+".oci.tar")
 	digest, err := images.WriteArchive(file, made...)
 	if err != nil {
 		return err
@@ -216,16 +230,16 @@ func compilerFor(s service, p platform) (string, error) {
 // image builds a service for a platform and describes its image.
 func (r *Release) image(ctx context.Context, s service, p platform, compiler string) (images.Image, error) {
 	module := filepath.Join(r.Root, s.module)
-	binary, err := r.compile(ctx, module, s.source, p, compiler)
+	binary, err := r.compile(ctx, module, s.source, p, compiler, s.flags...)
 	if err != nil {
 		return images.Image{}, err
 	}
-	licences, err := r.licences(ctx, module, binary)
+	licences, err := r.licences(ctx, module, binary, s.flags...)
 	if err != nil {
 		return images.Image{}, err
 	}
 	image := images.Image{
-		Name: "ghcr.io/gpumem/" + s.name + ":" + strings.TrimPrefix(r.Version, "v"), Architecture: p.arch,
+		Name: "ghcr.io/gpumem/" + s.name + ":" + strings.TrimPrefix(r.Version, "v") + s.suffix, Architecture: p.arch,
 		Files:      append(images.Programs(binary), images.File{Path: "/" + licencesFile, Source: licences, Mode: 0o644}),
 		Entrypoint: []string{"/usr/local/bin/" + filepath.Base(binary)}, User: "65532:65532",
 	}
@@ -238,11 +252,12 @@ func (r *Release) image(ctx context.Context, s service, p platform, compiler str
 	} else {
 		image.Files = append(image.Files, images.Nonroot()...)
 	}
-	if err := writeSBOM(r.named(s.name, p, ".cdx.json"), binary, r.Version, libraries); err != nil {
+	part := s.name + "-" + r.Version + s.suffix
+	if err := writeSBOM(r.named(part, p, ".cdx.json"), binary, r.Version, libraries); err != nil {
 		return images.Image{}, err
 	}
 	if s.packed {
-		_, err = r.pack(ctx, s.name, p, module, binary)
+		_, err = r.pack(part, p, binary, licences)
 	}
 	return image, err
 }

@@ -263,7 +263,7 @@ func (c *cluster) startScheduler(ctx context.Context, t testing.TB, running *syn
 	if err != nil {
 		t.Fatal(err)
 	}
-	factory := scheduler.NewInformerFactory(client, 0)
+	factory := newInformers(client)
 	broadcaster := events.NewBroadcaster(&events.EventSinkImpl{Interface: client.EventsV1()})
 	t.Cleanup(broadcaster.Shutdown)
 	cfg := c.cfg

@@ -135,15 +135,15 @@ type laggingV1 struct {
 	late time.Duration
 }
 
-func (v laggingV1) Pods() corev1.PodInformer { return laggingPods{v.Interface.Pods(), v.late} }
+func (v laggingV1) Pods() podInformer { return laggingPods{v.Interface.Pods(), v.late} }
 
 type laggingPods struct {
-	corev1.PodInformer
+	podInformer
 	late time.Duration
 }
 
 func (p laggingPods) Informer() toolscache.SharedIndexInformer {
-	return laggingInformer{p.PodInformer.Informer(), p.late}
+	return laggingInformer{p.podInformer.Informer(), p.late}
 }
 
 type laggingInformer struct {

@@ -164,21 +164,21 @@ func (s *Stack) images(c *cluster.Cluster) ([]string, error) {
 		return nil, err
 	}
 	type program struct {
-		binary, user string
-		files        []images.File
+		binary, tag, user string
+		files             []images.File
 	}
 	programs := []program{
-		{extender, "65532:65532", images.Nonroot()},
-		{"gpumem-device-plugin", "0:0", libraries},
+		{extender, s.version, "65532:65532", images.Nonroot()},
+		{"gpumem-device-plugin", s.version, "0:0", libraries},
 	}
 	if s.hasPlugin() {
-		programs = append(programs, program{plugin, "65532:65532", images.Nonroot()})
+		programs = append(programs, program{plugin, s.version + "-kube1.36", "65532:65532", images.Nonroot()})
 	}
 	var archives []string
 	for _, image := range programs {
 		archive := filepath.Join(s.out, image.binary+".tar")
 		err := images.Image{
-			Name:       "ghcr.io/gpumem/" + image.binary + ":" + s.version,
+			Name:       "ghcr.io/gpumem/" + image.binary + ":" + image.tag,
 			Files:      append(images.Programs(s.Binary(image.binary)), image.files...),
 			Entrypoint: []string{"/usr/local/bin/" + image.binary},
 			User:       image.user,

@@ -16,9 +16,14 @@
 {{- end -}}
 {{- end -}}
 
-{{/* The versions of Kubernetes that gpumem-scheduler serves: its own and one minor above. */}}
+{{/* The versions of Kubernetes that gpumem-scheduler serves: those it is made for and one minor above. */}}
 {{- define "gpumem.plugin.serves" -}}
->=1.36.0-0 <1.38.0-0
+>=1.35.0-0 <1.39.0-0
+{{- end -}}
+
+{{/* The tag of gpumem-scheduler's image: kube-scheduler must not be newer than the API server. */}}
+{{- define "gpumem.plugin.tag" -}}
+{{ .Chart.AppVersion }}-kube1.{{ min 37 (semver .Capabilities.KubeVersion.Version).Minor }}
 {{- end -}}
 
 {{/* The mode. "bundled" is the plugin where it serves the cluster's version. */}}

@@ -76,7 +76,7 @@ fi
 rm "$out/beta.yaml"
 
 # The plugin's kube-scheduler must be neither newer than the API server nor two minors older.
-for version in v1.35.8 v1.38.1; do
+for version in v1.34.6 v1.39.1; do
 	if "$helm" template gpumem . --kube-version $version --set scheduler.mode=plugin >/dev/null 2>&1; then
 		echo "scheduler.mode=plugin: not refused for Kubernetes $version" >&2
 		failed=1
@@ -92,19 +92,25 @@ installs() {
 		failed=1
 	fi
 }
-for version in v1.36.3 v1.37.2; do installs gpumem-scheduler --kube-version $version; done
-for version in v1.31.1 v1.35.8 v1.38.1; do installs gpumem-extender --kube-version $version; done
+for version in v1.31.1 v1.34.6 v1.39.1; do installs gpumem-extender --kube-version $version; done
+for pair in v1.35.8=1.35 v1.36.3=1.36 v1.37.2-gke.1=1.37 v1.38.1=1.37; do
+	installs gpumem-scheduler --kube-version "${pair%=*}"
+	if ! "$helm" template gpumem . --kube-version "${pair%=*}" | grep -q "^ *image: ghcr.io/gpumem/gpumem-scheduler:[0-9.]*-kube${pair#*=}\$"; then
+		echo "Kubernetes ${pair%=*}: the image of gpumem-scheduler is not that of ${pair#*=}" >&2
+		failed=1
+	fi
+done
 
 # Away from a cluster, which lists kinds too, Helm takes a version of its own, like this one.
 own=v1.36.0
-for mode in bundled extender; do
+for mode in bundled extender plugin; do
 	case $("$helm" template gpumem . --kube-version $own --set scheduler.mode=$mode 2>&1) in
 	*"The version of the cluster is not known"*) ;;
 	*) echo "scheduler.mode=$mode: not refused without a version of Kubernetes" >&2; failed=1 ;;
 	esac
 done
 installs gpumem-scheduler --kube-version $own --api-versions v1/Pod
-installs gpumem-scheduler --kube-version $own --set scheduler.mode=plugin
+installs gpumem-scheduler --kube-version $own --set scheduler.mode=plugin --set scheduler.plugin.image.tag=0.2.0-kube1.36
 installs gpumem-extender --kube-version $own --set scheduler.mode=extender --set scheduler.image.tag=v1.35.0
 
 for values in tests/refused/*.yaml; do

@@ -140,7 +140,7 @@ func (p *Plugin) Score(_ context.Context, state fwk.CycleState, _ *v1.Pod, info 
 	if c == nil {
 		return 0, nil
 	}
-	return c.Score(info.Node().Name) * (fwk.MaxScore / ranking.MaxScore), nil
+	return c.Score(info.Node().Name) * (maxScore / ranking.MaxScore), nil
 }
 
 // ScoreExtensions are none: the ranks are scores already.

@@ -13,7 +13,6 @@ import (
 	schedulerconfig "k8s.io/kubernetes/pkg/scheduler/apis/config"
 	"k8s.io/kubernetes/pkg/scheduler/framework/plugins/defaultpreemption"
 	"k8s.io/kubernetes/pkg/scheduler/framework/plugins/feature"
-	evaluator "k8s.io/kubernetes/pkg/scheduler/framework/preemption"
 	"k8s.io/kubernetes/pkg/scheduler/util"
 
 	"github.com/gpumem/gpumem/pkg/core/placement"
@@ -40,7 +39,7 @@ func newEvictor(ctx context.Context, p *Plugin) (*evictor, error) {
 		return nil, err
 	}
 	e := &evictor{DefaultPreemption: pl, plugin: p}
-	pl.Evaluator = evaluator.NewEvaluator(Name, p.handle, e, pl.Executor)
+	pl.Evaluator = newEvaluator(p.handle, e, features)
 	return e, nil
 }
 
@@ -91,24 +90,32 @@ func (p *Plugin) unfit(c *cycle.Cycle, statuses fwk.NodeToStatusReader) (closest
 	})
 }
 
-// SelectVictimsOnNode says whom to evict from a node. kube-scheduler lets the more important
-// pods keep their place, one after the other, and so may evict many small pods where one is enough. Whom the
-// core chooses on one GPU is evicted where that costs less, and all filters pass without them.
-func (e *evictor) SelectVictimsOnNode(ctx context.Context, state fwk.CycleState, pod *v1.Pod, info fwk.NodeInfo, budgets []*policyv1.PodDisruptionBudget) ([]*v1.Pod, int, *fwk.Status) {
+// selected is what kube-scheduler's own preemption says of a node: whom to evict, and how many
+// of them against their budgets.
+type selected struct {
+	victims    []*v1.Pod
+	violations int
+	status     *fwk.Status
+}
+
+// onNode says whom to evict from a node. kube-scheduler lets the more important pods keep their
+// place, one after the other, and so may evict many small pods where one is enough. Whom the core
+// chooses on one GPU is evicted where that costs less, and all filters pass without them.
+func (e *evictor) onNode(ctx context.Context, state fwk.CycleState, pod *v1.Pod, info fwk.NodeInfo, budgets []*policyv1.PodDisruptionBudget, own func() selected) selected {
 	whole, before := info.Snapshot(), state.Clone()
-	victims, violations, status := e.DefaultPreemption.SelectVictimsOnNode(ctx, state, pod, info, budgets)
+	s := own()
 	c := read(state)
-	if c == nil || !status.IsSuccess() {
-		return victims, violations, status
+	if c == nil || !s.status.IsSuccess() {
+		return s
 	}
-	cheaper, n, ok := e.plugin.decider.Cheaper(c, nodeOf(whole), victims, budgets)
+	cheaper, n, ok := e.plugin.decider.Cheaper(c, nodeOf(whole), s.victims, budgets)
 	if !ok || !e.passes(ctx, before, pod, whole, cheaper) {
-		return victims, violations, status
+		return s
 	}
 	slices.SortFunc(cheaper, func(a, b *v1.Pod) int {
 		return placement.CompareBool(util.MoreImportantPod(a, b), util.MoreImportantPod(b, a))
 	})
-	return cheaper, n, status
+	return selected{cheaper, n, s.status}
 }
 
 // passes reports whether all filters let the pod go to a node that some pods have left.

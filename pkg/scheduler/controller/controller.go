@@ -88,8 +88,8 @@ func notTerminal() fields.Selector {
 
 // Run watches until the context is done.
 func (c *Controller) Run(ctx context.Context) {
-	c.pods.StartWithContext(ctx)
-	c.others.StartWithContext(ctx)
+	c.pods.Start(ctx.Done())
+	c.others.Start(ctx.Done())
 	<-ctx.Done()
 	c.pods.Shutdown()
 	c.others.Shutdown()

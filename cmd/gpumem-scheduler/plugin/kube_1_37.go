@@ -1,0 +1,35 @@
+//go:build kube1.37
+
+package plugin
+
+import (
+	"context"
+	"slices"
+
+	v1 "k8s.io/api/core/v1"
+	policyv1 "k8s.io/api/policy/v1"
+	fwk "k8s.io/kube-scheduler/framework"
+	"k8s.io/kubernetes/pkg/scheduler/framework/plugins/feature"
+	"k8s.io/kubernetes/pkg/scheduler/framework/preemption"
+)
+
+// What Kubernetes 1.37 has in another way than the others: its own highest score, and preemption.
+
+const maxScore = fwk.MaxScore
+
+func newEvaluator(h fwk.Handle, e *evictor, _ feature.Features) *preemption.Evaluator {
+	return preemption.NewEvaluator(Name, h, e, e.Executor)
+}
+
+// SelectVictimsOnNode is what kube-scheduler's preemption asks of each node. Where pods are to go
+// in groups, which may be on other nodes too, it decides alone.
+func (e *evictor) SelectVictimsOnNode(ctx context.Context, state fwk.CycleState, pod *v1.Pod, info fwk.NodeInfo, possible []*preemption.DomainVictim, budgets []*policyv1.PodDisruptionBudget) ([]*v1.Pod, int, *fwk.Status) {
+	if slices.ContainsFunc(possible, func(v *preemption.DomainVictim) bool { return len(v.Pods()) > 1 }) {
+		return e.DefaultPreemption.SelectVictimsOnNode(ctx, state, pod, info, possible, budgets)
+	}
+	s := e.onNode(ctx, state, pod, info, budgets, func() (s selected) {
+		s.victims, s.violations, s.status = e.DefaultPreemption.SelectVictimsOnNode(ctx, state, pod, info, possible, budgets)
+		return s
+	})
+	return s.victims, s.violations, s.status
+}
