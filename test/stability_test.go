@@ -72,8 +72,12 @@ func names(t *testing.T) []string {
 		found["alert "+match[1]] = true
 	}
 	tables := read(t, "../docs/pods.md") + read(t, "../docs/seeing.md")
-	for _, match := range regexp.MustCompile("(?m)^\\| `gpumem.dev/([a-z-]+)`").FindAllStringSubmatch(tables, -1) {
-		found["annotation gpumem.dev/"+match[1]] = true
+	row := regexp.MustCompile("(?m)^\\| `(gpumem.dev/[a-z-]+)`")
+	for _, match := range row.FindAllStringSubmatch(tables, -1) {
+		found["annotation "+match[1]] = true
+	}
+	for _, match := range row.FindAllStringSubmatch(read(t, "../docs/routers.md"), -1) {
+		found["label "+match[1]] = true
 	}
 	for _, metric := range metricsIn(tables) {
 		found["metric "+metric] = true

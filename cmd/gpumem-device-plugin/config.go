@@ -36,6 +36,7 @@ func (o options) config() (config, error) {
 	var m mistakes
 	m.require(o.nodeName != "", "node-name", "is not set, nor is NODE_NAME")
 	c.names = read(&m, "resource-domain", api.NewNames, o.domain)
+	c.names.LabelPods = o.labelPods
 	c.devices = read(&m, "devices", coexist.ParseSelector, o.devices)
 	m.require(o.unitMiB >= 1, "unit-mib", "%d, want 1 or more", o.unitMiB)
 	m.require(o.reserveMiB >= 0, "reserve-mib", "%d, want 0 or more", o.reserveMiB)

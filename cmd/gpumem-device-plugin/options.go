@@ -45,6 +45,7 @@ type options struct {
 
 	unassigned   string
 	policy       string
+	labelPods    bool
 	strategy     string
 	frameworkEnv string
 
@@ -112,6 +113,7 @@ Usage: gpumem-device-plugin [flags]
 func (o *options) addFlags(f *pflag.FlagSet) {
 	f.StringVar(&o.nodeName, "node-name", o.nodeName, "`name` of the node; default: the environment variable NODE_NAME")
 	f.StringVar(&o.domain, "resource-domain", o.domain, "`domain` of the extended resources and annotations")
+	f.BoolVar(&o.labelPods, "label-pods", o.labelPods, "write the labels of gpumem-scheduler's --label-pods where a pod got other GPUs than it was bound to")
 	f.StringVar(&o.devices, "devices", o.devices, "`globs` of the UUIDs or indexes of the GPUs to offer, with commas between them and ! before those to leave to others; empty: all")
 	f.BoolVar(&o.cores, "cores", o.cores, "offer the cores of the GPUs as a resource as well as their memory, 100 of each GPU")
 	f.Int64Var(&o.unitMiB, "unit-mib", o.unitMiB, "`MiB` of GPU memory that one unit of the resource stands for")

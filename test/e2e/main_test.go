@@ -34,6 +34,7 @@ var installed = []string{
 	"devicePlugin.extraArgs={--probe-interval=1s}", // a GPU that has failed is back after three good probes
 	"devicePlugin.cgroupRoot=" + simulatedCgroups,  // where nothing is until a test puts it there
 	"cores=true",
+	"labelPods=true",
 	"extender.page=true",
 }
 

@@ -2,6 +2,8 @@ package e2e
 
 import (
 	"fmt"
+	"maps"
+	"strings"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
@@ -66,6 +68,25 @@ func TestThreeSmallPodsShareOneGPU(t *testing.T) {
 	if seen[0] != seen[1] || seen[1] != seen[2] {
 		t.Errorf("the pods are on %v, want one GPU", seen)
 	}
+	e.checkLabels("small-0", map[string]string{"model": "Tesla-T4", "percent": "21", "speed": "5"})
+}
+
+// checkLabels waits until a pod has these labels of its assignment, by what follows "assigned-".
+func (e *env) checkLabels(name string, want map[string]string) {
+	e.Helper()
+	e.eventually(name+" is labelled", func() (bool, string) {
+		pod, err := e.client.CoreV1().Pods(e.namespace).Get(e.ctx, name, metav1.GetOptions{})
+		if err != nil {
+			return false, err.Error()
+		}
+		got := make(map[string]string)
+		for key, value := range pod.Labels {
+			if name, ok := strings.CutPrefix(key, "gpumem.dev/assigned-"); ok {
+				got[name] = value
+			}
+		}
+		return maps.Equal(got, want), fmt.Sprint(got)
+	})
 }
 
 func TestFreeMemoryOfTwoGPUsDoesNotAddUp(t *testing.T) {
@@ -256,6 +277,7 @@ func TestAPodWithANodeNameIsPlacedByThePlugin(t *testing.T) {
 		got := e.books()["node1"]
 		return got[bypass[0]] == 8 && got[planned[0]] == 10 && len(got) == 2, fmt.Sprint(got)
 	})
+	e.checkLabels("bypass", map[string]string{"model": "Tesla-T4", "percent": "57", "speed": "12"})
 	e.create(e.pod("too-much", 8, onNode("node1")))
 	e.pending("too-much", "GPU", "fragmented")
 }

@@ -229,7 +229,7 @@ func TestThePluginIsHeldToItsNode(t *testing.T) {
 			t.Errorf("%s: %v", name, err)
 		}
 	}
-	const elsewhere, others, more = "of node node1 may not change", "may change its own annotations and no others", "may change annotations and conditions and nothing else"
+	const elsewhere, others, more = "of node node1 may not change", "may change its own annotations and no others", "may change annotations, conditions and its own labels and nothing else"
 	const status = "may change its own condition of its node's status and nothing else"
 	nodeStatus := func(name, patch string) func() error {
 		return func() error {

@@ -14,7 +14,7 @@ import (
 func TestTheDevicePluginWritesItsOwn(t *testing.T) {
 	const (
 		others = "may change its own annotations and no others"
-		more   = "may change annotations and conditions and nothing else"
+		more   = "may change annotations, conditions and its own labels and nothing else"
 		status = "may change its own condition of its node's status and nothing else"
 	)
 	account := &user.DefaultInfo{
@@ -39,11 +39,16 @@ func TestTheDevicePluginWritesItsOwn(t *testing.T) {
 	pod := func(change func(*v1.Pod)) *v1.Pod {
 		p := &v1.Pod{
 			TypeMeta:   metav1.TypeMeta{APIVersion: "v1", Kind: "Pod"},
-			ObjectMeta: metav1.ObjectMeta{Namespace: "team", Name: "p", Annotations: map[string]string{"gpumem.dev/policy": "binpack"}},
+			ObjectMeta: metav1.ObjectMeta{Namespace: "team", Name: "p", Labels: map[string]string{"app": "web"}, Annotations: map[string]string{"gpumem.dev/policy": "binpack"}},
 			Spec:       v1.PodSpec{NodeName: "node1", Containers: []v1.Container{{Name: "main"}}},
 		}
 		change(p)
 		return p
+	}
+	label := func(p *v1.Pod, keys ...string) {
+		for _, key := range keys {
+			p.Labels[key] = "new"
+		}
 	}
 	annotate := func(o metav1.Object, keys ...string) {
 		for _, key := range keys {
@@ -108,8 +113,16 @@ func TestTheDevicePluginWritesItsOwn(t *testing.T) {
 		"its runtime's handlers": {
 			request: nodes("status", func(n *v1.Node) { n.Status.RuntimeHandlers = []v1.NodeRuntimeHandler{{Name: "kata"}} }), want: status,
 		},
-		"its features": {request: nodes("status", func(n *v1.Node) { n.Status.DeclaredFeatures = []string{"Any"} }), want: status},
-		"a label":      {request: nodes("", func(n *v1.Node) { n.Labels = map[string]string{"a": "b"} }), want: more},
+		"its features":     {request: nodes("status", func(n *v1.Node) { n.Status.DeclaredFeatures = []string{"Any"} }), want: status},
+		"a label":          {request: nodes("", func(n *v1.Node) { n.Labels = map[string]string{"a": "b"} }), want: more},
+		"a label of a pod": {request: pods(func(p *v1.Pod) { label(p, "gpumem.dev/assigned-model") }), want: more},
+		"its labels of a pod": {golden: "units256", request: pods(func(p *v1.Pod) {
+			label(p, "gpumem.dev/assigned-model", "gpumem.dev/assigned-percent", "gpumem.dev/assigned-speed")
+		})},
+		"its labels, taken away":         {golden: "units256", request: request{"pods", "", pod(func(p *v1.Pod) { label(p, "gpumem.dev/assigned-model") }), pod(func(*v1.Pod) {}), account}},
+		"the labels of a Service's pods": {golden: "units256", request: pods(func(p *v1.Pod) { p.Labels["app"] = "other" }), want: more},
+		"and without them":               {golden: "units256", request: pods(func(p *v1.Pod) { delete(p.Labels, "app") }), want: more},
+		"a pod's label on its node":      {golden: "units256", request: nodes("", func(n *v1.Node) { n.Labels = map[string]string{"gpumem.dev/assigned-model": "b"} }), want: more},
 		"the assignment of a pod": {request: pods(func(p *v1.Pod) {
 			annotate(p, "gpumem.dev/assignment", "gpumem.dev/gpu-index")
 		})},

@@ -196,6 +196,9 @@ seccompProfile:
 - --resource-domain={{ .Values.resourceDomain }}
 - --policy={{ .Values.policy }}
 - --node-policy={{ .Values.nodePolicy | default .Values.policy }}
+{{- if .Values.labelPods }}
+- --label-pods
+{{- end }}
 - --log-level={{ .Values.log.level }}
 - --log-format={{ .Values.log.format }}
 {{- end -}}
@@ -265,6 +268,17 @@ met: the limit in MiB with six zeros behind it, 95 % of it in bytes.
 {{- range rest . -}}
 {{- range get $all . -}}
 {{- $keys = append $keys (printf "%s/%s" $root.Values.resourceDomain .name) -}}
+{{- end -}}
+{{- end -}}
+{{- toJson $keys -}}
+{{- end -}}
+
+{{/* The labels that gpumem writes on pods, as JSON. */}}
+{{- define "gpumem.labelsOfPods" -}}
+{{- $keys := list -}}
+{{- if .Values.labelPods -}}
+{{- range list "model" "percent" "speed" -}}
+{{- $keys = append $keys (printf "%s/assigned-%s" $.Values.resourceDomain .) -}}
 {{- end -}}
 {{- end -}}
 {{- toJson $keys -}}

@@ -113,6 +113,11 @@ installs gpumem-scheduler --kube-version $own --api-versions v1/Pod
 installs gpumem-scheduler --kube-version $own --set scheduler.mode=plugin --set scheduler.plugin.image.tag=0.2.0-kube1.36
 installs gpumem-extender --kube-version $own --set scheduler.mode=extender --set scheduler.image.tag=v1.35.0
 
+if "$helm" template gpumem . --kube-version v1.34.6 --set labelPods=true >/dev/null 2>&1; then
+	echo "labelPods: not refused for Kubernetes 1.34" >&2
+	failed=1
+fi
+
 for values in tests/refused/*.yaml; do
 	want=$(sed -n '1s/^# //p' "$values")
 	if got=$("$helm" template gpumem . --kube-version v1.36.3 --values "$values" 2>&1 >/dev/null); then

@@ -19,12 +19,17 @@ const gpushareDomain = "aliyun.com"
 type Keys struct{ domain string }
 
 // Names read and write the objects of the Kubernetes API by the Keys of one domain.
-type Names struct{ Keys }
+type Names struct {
+	Keys
+
+	// LabelPods has an assignment be written into labels of the pod, too: see package podlabels.
+	LabelPods bool
+}
 
 // NewNames returns the names under a domain, for example "gpumem.dev". It takes
 // those under which Kubernetes has extended resources.
 func NewNames(domain string) (Names, error) {
-	n := Names{Keys{domain: domain}}
+	n := Names{Keys: Keys{domain: domain}}
 	problems := validation.IsDNS1123Subdomain(domain)
 	switch {
 	case len(problems) > 0:

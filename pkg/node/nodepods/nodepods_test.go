@@ -348,8 +348,33 @@ func TestCorrectCarriesTheUID(t *testing.T) {
 	if got.Annotations["gpumem.dev/gpu-index"] != "1" {
 		t.Errorf("annotations %v", got.Annotations)
 	}
+	if len(got.Labels) > 0 {
+		t.Errorf("labels %v, which nobody has asked for", got.Labels)
+	}
 	if err := p.Correct(t.Context(), placement.PodRef{Namespace: "ns", Name: "a", UID: "u1"}, to(gpu.Device{UUID: "GPU-x"}), inv); err == nil {
 		t.Error("a GPU that the node lacks was written")
+	}
+}
+
+// A correction makes the labels true, and takes away the one of which nothing is known.
+func TestCorrectLabels(t *testing.T) {
+	made := pod("a", "u1", 3)
+	made.Labels = map[string]string{"app": "web", "gpumem.dev/assigned-model": "Other", "gpumem.dev/assigned-percent": "99", "gpumem.dev/assigned-speed": "99"}
+	client := fake.NewClientset(made)
+	n := names(t)
+	n.LabelPods = true
+	device := gpu.Device{UUID: "GPU-x", Model: "Tesla T4", MemoryMiB: 15360, Allocatable: 12}
+	to := placement.Assignment{Shares: []placement.Share{{Device: device.UUID, Units: 3}}}
+	if err := NewPods(client, n, "n1", zap.NewNop()).Correct(t.Context(), placement.PodRef{Namespace: "ns", Name: "a", UID: "u1"}, to, inventory(device)); err != nil {
+		t.Fatal(err)
+	}
+	got, err := client.CoreV1().Pods("ns").Get(t.Context(), "a", metav1.GetOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := map[string]string{"app": "web", "gpumem.dev/assigned-model": "Tesla-T4", "gpumem.dev/assigned-percent": "25"}
+	if diff := cmp.Diff(want, got.Labels); diff != "" {
+		t.Errorf("(-want +got):\n%s", diff)
 	}
 }
 

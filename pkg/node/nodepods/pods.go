@@ -27,6 +27,7 @@ import (
 	"github.com/gpumem/gpumem/pkg/core/placement"
 	"github.com/gpumem/gpumem/pkg/kube/api"
 	"github.com/gpumem/gpumem/pkg/kube/gpushare"
+	"github.com/gpumem/gpumem/pkg/kube/podlabels"
 	"github.com/gpumem/gpumem/pkg/kube/trim"
 )
 
@@ -364,9 +365,11 @@ func (p *Pods) Correct(ctx context.Context, ref placement.PodRef, a placement.As
 		return fmt.Errorf("write the assignment of pod %s: %w", ref, err)
 	}
 	maps.Copy(annotations, gpushare.Annotations(p.names, a, node, time.Time{}, p.settled(ref)))
-	patch, err := json.Marshal(map[string]any{
-		"metadata": map[string]any{"uid": ref.UID, "annotations": annotations},
-	})
+	metadata := map[string]any{"uid": ref.UID, "annotations": annotations}
+	if labels := podlabels.Of(p.names, a, node); labels != nil {
+		metadata["labels"] = labels
+	}
+	patch, err := json.Marshal(map[string]any{"metadata": metadata})
 	if err != nil {
 		return fmt.Errorf("write the assignment of pod %s: %w", ref, err)
 	}

@@ -16,6 +16,7 @@ import (
 	"github.com/gpumem/gpumem/pkg/core/placement"
 	"github.com/gpumem/gpumem/pkg/kube/api"
 	"github.com/gpumem/gpumem/pkg/kube/gpushare"
+	"github.com/gpumem/gpumem/pkg/kube/podlabels"
 	"github.com/gpumem/gpumem/pkg/kube/reasons"
 	"github.com/gpumem/gpumem/pkg/report/decisions"
 )
@@ -196,6 +197,9 @@ func (b *Binder) bind(ctx, asked context.Context, ref placement.PodRef, nodeName
 		return none, err
 	}
 	maps.Copy(binding.Annotations, gpushare.Annotations(b.Names, assignment, node, b.Now(), false))
+	// From Kubernetes 1.35 the pod gets labels as it gets annotations:
+	// k8s.io/kubernetes/pkg/registry/core/pod/storage, setPodNodeAndMetadata.
+	binding.Labels = podlabels.Known(podlabels.Of(b.Names, assignment, node))
 	if err := b.Cluster.Bind(ctx, binding); err != nil {
 		return b.settle(ctx, ref, nodeName, now, err)
 	}

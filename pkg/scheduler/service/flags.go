@@ -27,6 +27,7 @@ type Flags struct {
 	AssumeLimit time.Duration
 	SelfCheck   time.Duration
 	Decisions   int
+	LabelPods   bool
 }
 
 // DefaultFlags returns the flags of which none is given.
@@ -53,6 +54,7 @@ func (c *Flags) AddFlags(f *pflag.FlagSet) {
 	f.StringVar(&c.NodePolicy, "node-policy", c.NodePolicy, "`policy` by which nodes are chosen for them: binpack or spread; empty: that of --policy")
 	f.DurationVar(&c.AssumeLimit, "assume-limit", c.AssumeLimit, "how long a placement whose outcome is unknown is kept before the API server is asked")
 	f.DurationVar(&c.SelfCheck, "self-check-interval", c.SelfCheck, "time between two comparisons of the cache with the API server; what differs in both is logged, counted and put right; 0: none")
+	f.BoolVar(&c.LabelPods, "label-pods", c.LabelPods, "write the model of a pod's GPUs, the part of them that it has, and their speed into labels of the pod when it is bound; from Kubernetes 1.35")
 	f.IntVar(&c.Decisions, "decisions", c.Decisions, "`number` of pods whose last decisions are kept, with what was considered, for kubectl inspect gpumem explain; 0: none")
 }
 
@@ -70,6 +72,7 @@ func (c *Flags) Complete() (Config, error) {
 	if conf.Names, domain = api.NewNames(c.Domain); domain != nil {
 		domain = fmt.Errorf("--resource-domain: %w", domain)
 	}
+	conf.Names.LabelPods = c.LabelPods
 	conf.Policies, policies = c.policies()
 	return conf, errors.Join(c.validateAddresses(), domain, policies, c.validateTimes())
 }

@@ -1,0 +1,83 @@
+package podlabels
+
+import (
+	"math"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+
+	"k8s.io/apimachinery/pkg/util/validation"
+
+	"github.com/gpumem/gpumem/pkg/core/gpu"
+	"github.com/gpumem/gpumem/pkg/core/placement"
+	"github.com/gpumem/gpumem/pkg/kube/api"
+)
+
+// Of returns the labels that tell of an assignment on a node, by key: nil for one that the pod
+// must not have, since its GPUs are of several models, or the speed of one is not known. There
+// are none where pods are not labelled.
+//
+//	assigned-model    as NVML names it, with "-" for what labels cannot have
+//	assigned-percent  how much of a GPU's memory the pod has; two whole GPUs are 200
+//	assigned-speed    of the model, where an A100 has 100, times the part that the pod has: of the
+//	                  cores where it asks for some, and else of the memory
+func Of(n api.Names, a placement.Assignment, on placement.Node) map[string]*string {
+	if !n.LabelPods {
+		return nil
+	}
+	prefix := n.Domain() + "/assigned-"
+	out := map[string]*string{prefix + "model": nil, prefix + "percent": nil, prefix + "speed": nil}
+	var models []string
+	memory, speed, known := 0.0, 0.0, true
+	for _, s := range a.Shares {
+		i := slices.IndexFunc(on.Devices, func(d placement.Device) bool { return d.UUID == s.Device })
+		if i < 0 || on.Devices[i].Allocatable < 1 {
+			return out
+		}
+		d := &on.Devices[i]
+		models = append(models, d.Model)
+		part := float64(s.Units) / float64(d.Allocatable)
+		memory += part
+		if s.Cores > 0 {
+			part = float64(s.Cores) / gpu.CoresPerDevice
+		}
+		speed += part * float64(d.Speed)
+		known = known && d.Speed > 0
+	}
+	set := func(name, value string) { out[prefix+name] = &value }
+	set("percent", atLeastOne(100*memory))
+	if known {
+		set("speed", atLeastOne(speed))
+	}
+	if models = slices.Compact(models); len(models) == 1 {
+		if model := labelValue(models[0]); model != "" {
+			set("model", model)
+		}
+	}
+	return out
+}
+
+// Known returns those of the labels that the pod has.
+func Known(labels map[string]*string) (known map[string]string) {
+	for key, value := range labels {
+		if value != nil {
+			if known == nil {
+				known = make(map[string]string)
+			}
+			known[key] = *value
+		}
+	}
+	return known
+}
+
+// atLeastOne rounds: what is 0 would get no requests at all.
+func atLeastOne(x float64) string { return strconv.Itoa(max(1, int(math.Round(x)))) }
+
+var notInLabels = regexp.MustCompile(`[^A-Za-z0-9_.-]+`)
+
+// labelValue returns a text as the value of a label; empty: nothing of it can be one.
+func labelValue(s string) string {
+	s = strings.TrimLeft(notInLabels.ReplaceAllString(s, "-"), "_.-")
+	return strings.TrimRight(s[:min(len(s), validation.LabelValueMaxLength)], "_.-")
+}
