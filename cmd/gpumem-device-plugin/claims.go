@@ -96,6 +96,9 @@ func startClaims(ctx context.Context, log *zap.Logger, cfg config, client kubern
 	registry := metrics.NewRegistry(version)
 	metrics.RegisterGPUs(registry, gpus{level, prober})
 	p := claimsParts{prober: prober, ours: ours, level: level, offers: offers, driver: driver, runner: runner, object: object}
+	if described := cfg.describer(log, prober); described != nil {
+		group.Go(func() error { return described.Run(ctx) })
+	}
 	for _, run := range p.runs(listener, metrics.Handler(registry)) {
 		group.Go(func() error { return run(ctx) })
 	}

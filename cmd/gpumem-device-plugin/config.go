@@ -10,12 +10,17 @@ import (
 	"strings"
 	"time"
 
+	"k8s.io/client-go/kubernetes"
+
 	"github.com/gpumem/gpumem/pkg/kube/api"
+	"github.com/gpumem/gpumem/pkg/node/cdi"
 	"github.com/gpumem/gpumem/pkg/node/coexist"
 	"github.com/gpumem/gpumem/pkg/node/containers"
 	"github.com/gpumem/gpumem/pkg/node/deviceplugin"
 	"github.com/gpumem/gpumem/pkg/node/enforcement"
+	"github.com/gpumem/gpumem/pkg/node/nodepods"
 	"github.com/gpumem/gpumem/pkg/node/nvml"
+	"github.com/gpumem/gpumem/pkg/node/usage"
 )
 
 // config is what the flags say, each of them read once.
@@ -54,7 +59,10 @@ func (o options) config() (config, error) {
 	m.require(o.kubeletDir != "", "kubelet-dir", "is empty")
 	c.kubeletRootDir = cmp.Or(o.kubeletRootDir, o.kubeletDir)
 	m.require(!o.claims || filepath.IsAbs(c.kubeletRootDir), "kubelet-root-dir", "%q, want an absolute path: the kubelet sees it too", c.kubeletRootDir)
-	m.require(!o.claims || filepath.IsAbs(o.cdiDir), "cdi-dir", "%q, want an absolute path: the container runtime sees it too", o.cdiDir)
+	o.cdi.check(&m, o.claims)
+	if o.cdi.hook != "" {
+		c.plugin.Containers.CDIKind = cdi.Kind(o.domain)
+	}
 	_, _, err := net.SplitHostPort(o.probeListen)
 	m.check("probe-listen", err)
 	c.plugin.PlaceUnassigned = o.unassigned == unassignedPlace
@@ -99,4 +107,12 @@ func parseXIDs(list string) ([]uint64, error) {
 		out = append(out, xid)
 	}
 	return out, nil
+}
+
+// evictor returns what evicts pods that use too much; nil when nothing does.
+func (c config) evictor(client kubernetes.Interface) usage.Evictor {
+	if c.onOveruse != overuseEvict {
+		return nil
+	}
+	return nodepods.NewEvictor(client)
 }

@@ -64,7 +64,7 @@ func start(ctx context.Context, log *zap.Logger, cfg config) (err error) {
 		return err
 	}
 	if cfg.claims {
-		disk, err := claims.NewFolders(cfg.kubeletRootDir, cfg.cdiDir, cfg.names.Domain())
+		disk, err := claims.NewFolders(cfg.kubeletRootDir, cfg.cdi.dir, cfg.names.Domain())
 		if err != nil {
 			return err
 		}

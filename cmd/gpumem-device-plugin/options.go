@@ -61,7 +61,8 @@ type options struct {
 
 	claims         bool
 	kubeletRootDir string
-	cdiDir         string
+
+	cdi cdiOptions
 
 	kube        daemon.Kube
 	log         daemon.Log
@@ -94,7 +95,7 @@ func defaultOptions() options {
 		toleranceMiB:  512,
 		kubeletDir:    "/var/lib/kubelet",
 		probeListen:   ":8012",
-		cdiDir:        "/var/run/cdi",
+		cdi:           defaultCDI(),
 		kube:          daemon.Kube{QPS: 20, Burst: 40},
 		log:           daemon.DefaultLog(),
 	}
@@ -137,7 +138,7 @@ func (o *options) addFlags(f *pflag.FlagSet) {
 	f.StringVar(&o.probeListen, "probe-listen", o.probeListen, "`address` of /healthz, /readyz, /metrics and /version")
 	f.BoolVar(&o.claims, "claims", o.claims, "on a node with the label DOMAIN/api=claims, hand out GPUs by ResourceClaims instead of the extended resource")
 	f.StringVar(&o.kubeletRootDir, "kubelet-root-dir", o.kubeletRootDir, "`directory` of the kubelet as the node has it, the same here, for --claims; empty: that of --kubelet-dir")
-	f.StringVar(&o.cdiDir, "cdi-dir", o.cdiDir, "`directory` where the container runtime looks for CDI files, for --claims")
+	o.cdi.addFlags(f)
 	o.kube.AddFlags(f)
 	o.log.AddFlags(f)
 	f.BoolVar(&o.showVersion, "version", false, "print the version and end")

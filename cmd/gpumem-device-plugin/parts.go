@@ -10,6 +10,7 @@ import (
 	"k8s.io/client-go/kubernetes"
 
 	"github.com/gpumem/gpumem/pkg/core/gpu"
+	"github.com/gpumem/gpumem/pkg/node/cdi"
 	"github.com/gpumem/gpumem/pkg/node/coexist"
 	"github.com/gpumem/gpumem/pkg/node/deviceplugin"
 	"github.com/gpumem/gpumem/pkg/node/enforcement"
@@ -45,6 +46,7 @@ type parts struct {
 	node   *nodepods.Node
 	plugin deviceplugin.Plugin
 	usage  *usage.Watch
+	cdi    *cdi.Writer // nil where others describe the GPUs to the runtime
 	nri    *nri.Plugin // nil where the runtime is not to call us
 	runner *deviceplugin.Runner
 	cores  *deviceplugin.Runner // nil where they are not offered
@@ -79,6 +81,7 @@ func newParts(log *zap.Logger, cfg config, client kubernetes.Interface, kubelet 
 	cfg.plugin.Levels = filepath.Join(dir, "gpumem-levels.json") // goes with the kubelet's checkpoint
 	p.plugin = deviceplugin.New(cfg.plugin, p.level, p.pods, kubelet, events, measured, log.Named("plugin"))
 	p.usage = usage.New(cfg.toleranceMiB, p.prober, usage.Proc{Root: "/proc"}, p.pods, p.plugin.Containers, events, cfg.evictor(client), log.Named("usage"))
+	p.cdi = cfg.describer(log, p.prober)
 	if cfg.nriSocket != "" {
 		p.nri = nri.New(cfg.nriSocket, p.plugin.Containers, log.Named("nri"))
 	}
@@ -103,14 +106,6 @@ func newProber(log *zap.Logger, cfg config, node *nodepods.Node) *nvml.Prober {
 		Interval: cfg.probeInterval, Retry: probeRetry, Timeout: probeTimeout,
 		Recovery: probeRecovery, IgnoreXIDs: cfg.ignoreXIDs,
 	}, log.Named("nvml"))
-}
-
-// evictor returns what evicts pods that use too much; nil when nothing does.
-func (c config) evictor(client kubernetes.Interface) usage.Evictor {
-	if c.onOveruse != overuseEvict {
-		return nil
-	}
-	return nodepods.NewEvictor(client)
 }
 
 // gpus are the node's, with how much they are in use.

@@ -34,6 +34,9 @@ func (p *parts) runs(probes net.Listener) []func(context.Context) error {
 		p.publish,
 		after(looked, p.offered(p.runner)),
 	}
+	if p.cdi != nil {
+		runs = append(runs, p.cdi.Run)
+	}
 	if p.nri != nil {
 		runs = append(runs, after(looked, p.nri.Run))
 	}

@@ -79,13 +79,13 @@ const (
 	// mountsRoot is where NVIDIA's runtime looks for devices named by mounts.
 	mountsRoot = "/var/run/nvidia-container-devices"
 
-	cdiKind          = "nvidia.com/gpu"
 	cdiAnnotationKey = "cdi.k8s.io/gpumem"
 )
 
 // Config is how containers are told of what they get.
 type Config struct {
 	Strategy   Strategy
+	CDIKind    string // of the GPUs, where the strategy is one of CDI; empty: nvidia.com/gpu
 	Frameworks []Framework
 	GPUShare   bool   // in gpushare's words too
 	MPSDir     string // where the MPS daemon keeps its pipes, on the host and in containers
@@ -123,7 +123,7 @@ func (cfg Config) memoryResponse(g allocation.Grant, inv gpu.Inventory) *plugina
 		out.Envs[visibleDevices] = "void"
 		var names []string
 		for _, uuid := range uuids {
-			names = append(names, cdiKind+"="+uuid)
+			names = append(names, cmp.Or(cfg.CDIKind, "nvidia.com/gpu")+"="+uuid)
 		}
 		if cfg.Strategy == CDIAnnotations {
 			out.Annotations = map[string]string{cdiAnnotationKey: strings.Join(names, ",")}

@@ -28,6 +28,7 @@ func TestResponse(t *testing.T) {
 	for _, tc := range []struct {
 		name       string
 		grant      allocation.Grant
+		kind       string
 		unitMiB    int64
 		strategy   Strategy
 		frameworks string
@@ -60,6 +61,14 @@ func TestResponse(t *testing.T) {
 			},
 		},
 		{
+			name: "by CDI, of a kind of our own", grant: allocation.Grant{Devices: []gpu.Device{t4}, Each: 2}, unitMiB: 1024,
+			strategy: CDICRI, kind: "gpumem.dev/gpu", frameworks: "none",
+			want: &pluginapi.ContainerAllocateResponse{
+				Envs:       with(map[string]string{"NVIDIA_VISIBLE_DEVICES": "void"}),
+				CdiDevices: []*pluginapi.CDIDevice{{Name: "gpumem.dev/gpu=GPU-a"}},
+			},
+		},
+		{
 			name: "two unlike GPUs, by annotations: one fraction that suits both", grant: allocation.Grant{Devices: []gpu.Device{t4, a100}, Each: 8}, unitMiB: 256,
 			strategy: CDIAnnotations, frameworks: "none",
 			want: &pluginapi.ContainerAllocateResponse{
@@ -84,7 +93,7 @@ func TestResponse(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			got := Config{Strategy: tc.strategy, Frameworks: frameworks}.Response(gpu.Memory, tc.grant, gpu.Inventory{UnitMiB: tc.unitMiB})
+			got := Config{Strategy: tc.strategy, CDIKind: tc.kind, Frameworks: frameworks}.Response(gpu.Memory, tc.grant, gpu.Inventory{UnitMiB: tc.unitMiB})
 			if diff := cmp.Diff(tc.want, got, protocmp.Transform()); diff != "" {
 				t.Errorf("response (-want +got):\n%s", diff)
 			}
