@@ -33,6 +33,8 @@ type config struct {
 	ignoreXIDs []uint64
 	mode       enforcement.Mode
 	plugin     deviceplugin.Config
+
+	unchanged string // what is to be said of a node that does not do yet as its label says
 }
 
 // config reads the flags. It reports all mistakes at once.
@@ -63,6 +65,7 @@ func (o options) config() (config, error) {
 	if o.cdi.hook != "" {
 		c.plugin.Containers.CDIKind = cdi.Kind(o.domain)
 	}
+	m.require(!o.shares || !c.names.GPUShare(), "shares", "not under the domain of gpushare, which has none")
 	_, _, err := net.SplitHostPort(o.probeListen)
 	m.check("probe-listen", err)
 	c.plugin.PlaceUnassigned = o.unassigned == unassignedPlace

@@ -63,19 +63,24 @@ func start(ctx context.Context, log *zap.Logger, cfg config) (err error) {
 	if err != nil {
 		return err
 	}
+	seen, ok := look(ctx, log, cfg, client)
+	if !ok {
+		return nil
+	}
 	if cfg.claims {
 		disk, err := claims.NewFolders(cfg.kubeletRootDir, cfg.cdi.dir, cfg.names.Domain())
 		if err != nil {
 			return err
 		}
-		switch by, err := chooseAPI(ctx, log, cfg, client, disk); {
+		switch by, err := byClaims(log, cfg, seen, disk); {
 		case err != nil:
 			return err
-		case by.claims:
-			return startClaims(ctx, log, cfg, client, disk, by.node)
+		case by:
+			return startClaims(ctx, log, cfg, client, disk, seen.UID)
 		}
 	}
-	kubelet, err := podresources.New(filepath.Join(cfg.kubeletDir, "pod-resources", "kubelet.sock"), string(cfg.names.GPUMem()), string(cfg.names.GPUCore()))
+	cfg = cfg.chooseUnits(log, seen)
+	kubelet, err := podresources.New(filepath.Join(cfg.kubeletDir, "pod-resources", "kubelet.sock"), cfg.resource(), string(cfg.names.GPUCore()))
 	if err != nil {
 		return err
 	}
@@ -92,6 +97,7 @@ func start(ctx context.Context, log *zap.Logger, cfg config) (err error) {
 	if err != nil {
 		return fmt.Errorf("listen for probes: %w", err)
 	}
+	cfg.sayUnits(events)
 	p := newParts(log, cfg, client, kubelet, events)
 	if cfg.claims {
 		p.node.Serve(false)

@@ -68,11 +68,12 @@ func newParts(log *zap.Logger, cfg config, client kubernetes.Interface, kubelet 
 		pods: nodepods.NewPods(client, names, cfg.nodeName, log.Named("pods")),
 		node: nodepods.NewNode(client, names, cfg.nodeName, log.Named("node")),
 	}
+	p.pods.InShares(cfg.inShares())
 	p.prober = newProber(log, cfg, p.node)
 	registry := metrics.NewRegistry(version)
 	p.metrics = metrics.Handler(registry)
 	measured := metrics.NewDevicePlugin(registry)
-	p.ours = coexist.NewNode(cfg.devices, string(names.GPUMem()), usersInterval, p.prober, kubelet, events, log.Named("coexist"))
+	p.ours = coexist.NewNode(cfg.devices, cfg.resource(), usersInterval, p.prober, kubelet, events, log.Named("coexist"))
 	p.level = newLevel(log, cfg, p.ours, p.connected, p.late)
 	metrics.RegisterGPUs(registry, gpus{p.level, p.prober})
 	cfg.plugin.Ready, cfg.plugin.Kernel, cfg.plugin.Cordoned = p.level.Ready, p.level, p.node.Cordoned
@@ -86,7 +87,7 @@ func newParts(log *zap.Logger, cfg config, client kubernetes.Interface, kubelet 
 		p.nri = nri.New(cfg.nriSocket, p.plugin.Containers, log.Named("nri"))
 	}
 	metrics.RegisterContainers(registry, p.usage.Samples)
-	p.runner = deviceplugin.NewRunner(dir, string(names.GPUMem()), p.plugin.Server, log.Named("runner"))
+	p.runner = deviceplugin.NewRunner(dir, cfg.resource(), p.plugin.Server, log.Named("runner"))
 	p.runner.Answered = measured.Answered
 	if cfg.cores {
 		p.cores = deviceplugin.NewRunner(dir, string(names.GPUCore()), p.plugin.Server.Cores(), log.Named("runner"))

@@ -297,7 +297,7 @@ func (s *spec) divides(count int) bool {
 			left.cores = 0
 		}
 		if c.kind == initial {
-			left = amount{max(left.units, c.amount.units), max(left.cores, c.amount.cores)}
+			left = amount{units: max(left.units, c.amount.units), cores: max(left.cores, c.amount.cores)}
 		}
 	}
 	return true
@@ -363,7 +363,7 @@ func (e *extenderProc) checkOthers(got placement.Node, want *books) {
 // charged is what a pod is charged with on a GPU.
 func charged(h placement.Holding, id gpu.UUID) amount {
 	share := h.On(id)
-	return amount{int(share.Units), share.Cores}
+	return amount{units: int(share.Units), cores: share.Cores}
 }
 
 // forges reports whether a pod is one of an adversary that no policy stops.
@@ -401,7 +401,7 @@ func (w *World) given(node *v1.Node) map[string]map[string]amount {
 		for _, share := range given.GPUs {
 			for _, d := range inv.GPUs {
 				if d.Index == share[0] {
-					out[given.UID][d.UUID] = amount{share[1], share[2]}
+					out[given.UID][d.UUID] = amount{units: share[1], cores: share[2]}
 				}
 			}
 		}

@@ -8,23 +8,35 @@ import (
 )
 
 // amount is so much of both resources: units of memory, and per cent of cores.
-type amount struct{ units, cores int }
+type amount struct {
+	units, cores int
+	shares       bool // the units are shares of GPUs
+}
 
-func (a amount) plus(b amount) amount  { return amount{a.units + b.units, a.cores + b.cores} }
-func (a amount) minus(b amount) amount { return amount{a.units - b.units, a.cores - b.cores} }
+func (a amount) plus(b amount) amount {
+	a.units, a.cores = a.units+b.units, a.cores+b.cores
+	return a
+}
+
+func (a amount) minus(b amount) amount {
+	a.units, a.cores = a.units-b.units, a.cores-b.cores
+	return a
+}
 
 // or returns the larger of the two, of each.
-func (a amount) or(b amount) amount { return amount{max(a.units, b.units), max(a.cores, b.cores)} }
+func (a amount) or(b amount) amount {
+	return amount{units: max(a.units, b.units), cores: max(a.cores, b.cores)}
+}
 
 // over returns the part of each of so many GPUs, rounded up.
 func (a amount) over(gpus int) amount {
-	return amount{(a.units + gpus - 1) / gpus, (a.cores + gpus - 1) / gpus}
+	return amount{units: (a.units + gpus - 1) / gpus, cores: (a.cores + gpus - 1) / gpus}
 }
 
 // covers reports whether there is enough for b. Who asks for no cores does not
 // mind that there are too few.
 func (a amount) covers(b amount) bool {
-	return a.units >= b.units && (b.cores == 0 || a.cores >= b.cores)
+	return a.shares == b.shares && a.units >= b.units && (b.cores == 0 || a.cores >= b.cores)
 }
 
 // exceeds reports whether there is more than in b of something that is needed.
@@ -61,20 +73,20 @@ func (w *World) someCores(n int) int {
 	return 0
 }
 
-func (w *World) nameOf(r gpu.Resource) v1.ResourceName {
+func (w *World) nameOf(r gpu.Resource, shares bool) v1.ResourceName {
 	if r == gpu.Cores {
 		return w.names.GPUCore()
 	}
-	return w.names.GPUMem()
+	return w.names.Offered(shares)
 }
 
 // quantities is an amount as Kubernetes writes it. What nobody asks for is left
 // out of a container's, and what is not offered of a node's.
-func (w *World) quantities(a amount) v1.ResourceList {
+func (w *World) quantities(a amount, shares bool) v1.ResourceList {
 	out := make(v1.ResourceList)
 	for _, r := range w.resources {
 		if n := a.of(r); n > 0 || r == gpu.Memory {
-			out[w.nameOf(r)] = *resource.NewQuantity(int64(n), resource.DecimalSI)
+			out[w.nameOf(r, shares)] = *resource.NewQuantity(int64(n), resource.DecimalSI)
 		}
 	}
 	return out
@@ -82,8 +94,9 @@ func (w *World) quantities(a amount) v1.ResourceList {
 
 // allocatable is what pods can have of a node, by its status.
 func (w *World) allocatable(node *v1.Node) (a amount) {
+	_, a.shares = node.Status.Allocatable[w.names.GPUShares()]
 	for _, r := range w.resources {
-		q := node.Status.Allocatable[w.nameOf(r)]
+		q := node.Status.Allocatable[w.nameOf(r, a.shares)]
 		*a.at(r) = int(q.Value())
 	}
 	return a

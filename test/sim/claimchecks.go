@@ -46,7 +46,7 @@ func (w *World) checkClaims() {
 		sum := make(map[string]amount)
 		for _, shares := range prepared {
 			for _, s := range shares {
-				sum[s.Device] = sum[s.Device].plus(amount{s.MiB / unitMiB, s.Cores})
+				sum[s.Device] = sum[s.Device].plus(amount{units: s.MiB / unitMiB, cores: s.Cores})
 			}
 		}
 		for _, d := range n.hardware {
@@ -150,7 +150,7 @@ func (w *World) checkWaitingClaims(n *claimNode, taken map[string]amount) {
 		}
 		fit := 0
 		for _, d := range n.hardware {
-			left := amount{int(d.Allocatable), allCores}.minus(taken[strings.ToLower(string(d.UUID))])
+			left := amount{units: int(d.Allocatable), cores: allCores}.minus(taken[strings.ToLower(string(d.UUID))])
 			if !w.isCordoned(w.api.nodes[n.name], string(d.UUID)) && left.covers(p.of.need) {
 				fit++
 			}

@@ -80,7 +80,7 @@ func (w *World) addClaimNodes() {
 		}
 		m.join()
 		if w.rng.IntN(2) == 0 { // it had the extended resource a moment ago, and its status says so
-			_ = w.api.changeNode(n.name, func(o *v1.Node) { o.Status.Allocatable = w.quantities(amount{20, 200}) })
+			_ = w.api.changeNode(n.name, func(o *v1.Node) { o.Status.Allocatable = w.quantities(amount{units: 20, cores: 200}, false) })
 		}
 		w.claims.nodes = append(w.claims.nodes, n)
 		n.startWorker()
@@ -128,7 +128,7 @@ func (w *World) claimantActs() {
 	if len(c.pods) > 0 && w.rng.IntN(6) == 0 {
 		p.of = pick(w.rng, c.pods).of
 	} else {
-		p.of = &claim{uid: types.UID(fmt.Sprintf("claim-%d", c.serial)), need: amount{pick(w.rng, []int{1, 2, 3, 4, 8}), w.someCores(10 * w.rng.IntN(7))}, gpus: 1 + w.rng.IntN(5)/4}
+		p.of = &claim{uid: types.UID(fmt.Sprintf("claim-%d", c.serial)), need: amount{units: pick(w.rng, []int{1, 2, 3, 4, 8}), cores: w.someCores(10 * w.rng.IntN(7))}, gpus: 1 + w.rng.IntN(5)/4}
 	}
 	p.of.pods = append(p.of.pods, p)
 	c.pods = append(c.pods, p)
@@ -250,7 +250,7 @@ func (w *World) allocateClaim(c *claim) {
 		var on []string
 		for _, d := range n.published {
 			memory, cores := d.Capacity["memory"].Value, d.Capacity["cores"].Value
-			left := amount{int(memory.Value() >> 30), int(cores.Value())}.minus(taken[d.Name])
+			left := amount{units: int(memory.Value() >> 30), cores: int(cores.Value())}.minus(taken[d.Name])
 			if len(on) < c.gpus && len(d.Taints) == 0 && left.covers(c.need) {
 				on = append(on, d.Name)
 			}

@@ -39,7 +39,7 @@ func (w *World) userActs() {
 			return
 		}
 		s := w.newSpec()
-		s.bound = m.name
+		s.bound, s.need.shares = m.name, m.shares
 		w.create(s)
 	default:
 		if len(w.api.pods) >= w.room {

@@ -179,7 +179,7 @@ func (b *books) keep(id string, passes func(*spec) bool) {
 
 // free returns what is left of a GPU when each pod that may be anywhere is on it.
 func (b *books) free(id string) amount {
-	left := amount{b.capacity[id] - b.foreign[id], allCores}.minus(b.requested[id])
+	left := amount{units: b.capacity[id] - b.foreign[id], cores: allCores}.minus(b.requested[id])
 	for _, s := range b.nowhere {
 		left = left.minus(s.need)
 	}
@@ -334,7 +334,7 @@ func (w *World) checkBooks(e *extenderProc) {
 		}
 		for _, d := range got.Devices {
 			id := string(d.UUID)
-			taken := amount{int(d.Requested), d.RequestedCores}
+			taken := amount{units: int(d.Requested), cores: d.RequestedCores}
 			if taken != want.requested[id] || int(d.Allocatable) != want.capacity[id] || len(d.Pods) != len(want.holders[id]) {
 				w.violate("I3", "%s: %s of %s has %v of %d units taken by %d pods, want %v of %d by %d (%v)", e.name, id, name,
 					taken, d.Allocatable, len(d.Pods), want.requested[id], want.capacity[id], len(want.holders[id]), specNames(want.holders[id]))
@@ -381,7 +381,7 @@ func (e *extenderProc) checkDecision(uid, nodeName, annotation string) {
 		return
 	}
 	for _, g := range w.decode(annotation).GPUs {
-		if given := (amount{g.Units, g.Cores}); given != s.share() {
+		if given := (amount{units: g.Units, cores: g.Cores}); given != s.share() {
 			w.violate("I4", "%s gives %s %v of %s, want %v", e.name, s.name, given, g.UUID, s.share())
 		}
 	}
@@ -607,7 +607,19 @@ func (k *kubelet) checkGrant(m *managed, c container, r gpu.Resource) {
 // checkTold looks at what a container is told of its share.
 func (k *kubelet) checkTold(s *spec, c container, r gpu.Resource) {
 	env, share := k.m.checkpoint[s.uid][part{c.name, r}].env, c.amount.over(s.gpus)
-	name, want := "GPUMEM_LIMIT_MIB", fmt.Sprint(share.units*unitMiB)
+	unit := int64(unitMiB)
+	if k.m.shares { // of the smallest of its GPUs
+		for i, id := range k.m.gpusOf(s, k.m.checkpoint[s.uid][part{c.name, r}].ids) {
+			d := k.m.device(id)
+			if d == nil {
+				return // it was taken out since
+			}
+			if i == 0 || d.ShareMiB < unit {
+				unit = d.ShareMiB
+			}
+		}
+	}
+	name, want := "GPUMEM_LIMIT_MIB", fmt.Sprint(int64(share.units)*unit)
 	if r == gpu.Cores {
 		name, want = "GPUMEM_CORE_PERCENT", fmt.Sprint(share.cores)
 	}
@@ -688,7 +700,7 @@ func (w *World) checkExtenderAtRest(e *extenderProc) {
 			w.violate("I3", "at rest %s counts as nowhere on %s %v, want %v", e.name, n.Name, holdingNames(n.Unattributed), specNames(want.nowhere))
 		}
 		for _, d := range n.Devices {
-			if taken, id := (amount{int(d.Requested), d.RequestedCores}), string(d.UUID); taken != want.requested[id] {
+			if taken, id := (amount{units: int(d.Requested), cores: d.RequestedCores}), string(d.UUID); taken != want.requested[id] {
 				w.violate("I3", "at rest %s counts %v of %s as held, want %v (%v)", e.name, taken, id, want.requested[id], specNames(want.holders[id]))
 			}
 		}

@@ -583,7 +583,7 @@ func (k *kubelet) publish() {
 				stock := &k.stocks[r]
 				*healthy.at(r), *all.at(r) = len(stock.healthy), len(stock.healthy)+len(stock.unhealthy)
 			}
-			n.Status.Capacity, n.Status.Allocatable = k.w.quantities(all), k.w.quantities(healthy)
+			n.Status.Capacity, n.Status.Allocatable = k.w.quantities(all, k.m.shares), k.w.quantities(healthy, k.m.shares)
 		})
 	})
 }

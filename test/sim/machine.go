@@ -17,6 +17,7 @@ type machine struct {
 	w    *World
 	name string
 
+	shares   bool // it offers its GPUs in shares
 	hardware []gpu.Device
 	everHad  []gpu.UUID
 	byPrefix map[string]string // those, by the first digits
@@ -46,7 +47,7 @@ func (w *World) machine(name string) *machine {
 
 func (w *World) newMachine(name string) *machine {
 	m := &machine{
-		w: w, name: name, checkpoint: make(map[string]map[part]*grant),
+		w: w, name: name, shares: w.cfg.Shares && len(w.machines)%2 == 1, checkpoint: make(map[string]map[part]*grant),
 		sandboxes: make(map[string]*sandbox), resized: make(map[gpu.UUID]bool), byPrefix: make(map[string]string),
 	}
 	for range 2 + w.rng.IntN(2) {
@@ -69,10 +70,14 @@ func (m *machine) addGPU() {
 	}
 	uuid := gpu.UUID(fmt.Sprintf("GPU-%08x-0000-0000-0000-%012x", m.w.rng.Uint32(), len(m.everHad)))
 	units := 8 + 2*m.w.rng.IntN(3)
-	m.hardware = append(m.hardware, gpu.Device{
+	d := gpu.Device{
 		UUID: uuid, Index: index, Model: pick(m.w.rng, models), Speed: 10 * m.w.rng.IntN(3), MemoryMiB: int64(units)*unitMiB + 512,
 		Allocatable: gpu.Units(units), NUMANode: -1,
-	})
+	}
+	if m.shares {
+		d.Allocatable, d.ShareMiB = gpu.SharesPerDevice, d.MemoryMiB/gpu.SharesPerDevice
+	}
+	m.hardware = append(m.hardware, d)
 	slices.SortFunc(m.hardware, func(a, b gpu.Device) int { return a.Index - b.Index })
 	m.everHad = append(m.everHad, uuid)
 	m.byPrefix[string(uuid[len("GPU-"):len("GPU-")+8])] = string(uuid)
@@ -81,7 +86,11 @@ func (m *machine) addGPU() {
 // inventory is what NVML tells: GPUs of which those with neighbouring indexes
 // are linked.
 func (m *machine) inventory() gpu.Inventory {
-	inv := gpu.Inventory{UnitMiB: unitMiB, DriverVersion: "615.00", Enforcement: gpu.EnforcementAdvisory, Devices: slices.Clone(m.hardware)}
+	unit := int64(unitMiB)
+	if m.shares {
+		unit = 0
+	}
+	inv := gpu.Inventory{UnitMiB: unit, DriverVersion: "615.00", Enforcement: gpu.EnforcementAdvisory, Devices: slices.Clone(m.hardware)}
 	for i := 1; i < len(inv.Devices); i++ {
 		if a, b := inv.Devices[i-1], inv.Devices[i]; a.Index/2 == b.Index/2 {
 			inv.Links = append(inv.Links, gpu.Link{A: a.UUID, B: b.UUID, Lanes: 4})

@@ -74,6 +74,7 @@ func (w *World) newPlugin(m *machine) *plugin {
 	p.real = deviceplugin.New(cfg, prober{p}, nodePods{p}, podResources{p}, recorder{p}, recorder{p}, zap.NewNop())
 	p.servers = [2]pluginapi.DevicePluginServer{gpu.Memory: p.real.Server, gpu.Cores: p.real.Server.Cores()}
 	p.known = nodepods.NewPods(apiClient{p: p}, w.names, m.name, zap.NewNop())
+	p.known.InShares(m.shares)
 	_, _, p.news = p.known.Pods()
 	p.pods = w.api.watchPods(p.process, p.name+" pods", p.known.Handler(), func(pod *v1.Pod) bool {
 		return pod.Spec.NodeName == m.name && notTerminal(pod)

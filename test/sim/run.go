@@ -26,6 +26,7 @@ type Config struct {
 
 	// What there is in this run, drawn from the seed.
 	Cores      bool // pods that ask for cores, too
+	Shares     bool // nodes that offer GPUs in shares, too, and pods that ask for these
 	TakenOver  bool // pods that gpushare has placed, and its names
 	Rules      bool // pods that name GPUs, groups, policies
 	Nonsense   bool // pods that cannot be read
@@ -262,6 +263,7 @@ func (w *World) draw(cfg Config) Config {
 	if len(cfg.kinds) > 0 && often(3) { // one of them all the time
 		cfg.kinds = append(cfg.kinds, slices.Repeat([]fault{pick(w.rng, cfg.kinds)}, 2*len(cfg.kinds))...)
 	}
+	cfg.Shares = cfg.Seed%8 == 5 && !cfg.Cores && !cfg.TakenOver && cfg.Adversary == without // no seed draws otherwise for it
 	return cfg
 }
 

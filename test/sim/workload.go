@@ -66,7 +66,7 @@ func (s *spec) before(o *spec) bool { return s.priority || !o.priority }
 // alike reports whether two pods can stand in for one another.
 func (s *spec) alike(o *spec) bool {
 	same := func(a, b container) bool { return a.kind == b.kind && a.amount == b.amount }
-	return slices.EqualFunc(s.containers, o.containers, same) && s.gpus == o.gpus && s.exclusive == o.exclusive &&
+	return slices.EqualFunc(s.containers, o.containers, same) && s.gpus == o.gpus && s.need.shares == o.need.shares && s.exclusive == o.exclusive &&
 		s.apart == o.apart && s.together == o.together && (s.apart == "" && s.together == "" || s.namespace == o.namespace) && s.uuids == o.uuids && s.policy == o.policy &&
 		s.model == o.model && s.preference == o.preference
 }
@@ -98,7 +98,7 @@ func peak(containers []container) (most amount) {
 		if c.kind != initial {
 			beside = at
 		}
-		most = amount{max(most.units, at.units), max(most.cores, at.cores)}
+		most = amount{units: max(most.units, at.units), cores: max(most.cores, at.cores)}
 	}
 	return most
 }
@@ -111,7 +111,7 @@ func (w *World) newSpec() *spec {
 	s := &spec{gpus: 1, namespace: namespaces[0]}
 	cores := w.coresOf(s)
 	c := func(k kind, units int) {
-		s.containers = append(s.containers, container{name: fmt.Sprintf("c%d", len(s.containers)), kind: k, amount: amount{units, cores()}})
+		s.containers = append(s.containers, container{name: fmt.Sprintf("c%d", len(s.containers)), kind: k, amount: amount{units: units, cores: cores()}})
 	}
 	size := func() int { return pick(w.rng, sizes) }
 	shapes, rules := 12, 20
@@ -172,6 +172,7 @@ func (w *World) newSpec() *spec {
 		}
 	}
 	s.need = peak(s.containers)
+	s.need.shares = w.cfg.Shares && w.rng.IntN(2) == 0
 	s.priority = w.rng.IntN(6) == 0
 	s.keeper = w.cfg.Namesakes || w.rng.IntN(3) == 0
 	return s
@@ -218,6 +219,9 @@ func (s *spec) String() string {
 	for _, c := range s.containers {
 		fmt.Fprintf(&out, " %s=%v", [...]string{"init", "sidecar", "app"}[c.kind], c.amount)
 	}
+	if s.need.shares {
+		out.WriteString(" in shares")
+	}
 	if s.exclusive {
 		out.WriteString(" exclusive")
 	}
@@ -250,7 +254,7 @@ func (w *World) object(s *spec) *v1.Pod {
 		Status: v1.PodStatus{Phase: v1.PodPending},
 	}
 	for _, c := range s.containers {
-		list := w.quantities(c.amount)
+		list := w.quantities(c.amount, s.need.shares)
 		o := v1.Container{Name: c.name, Resources: v1.ResourceRequirements{Limits: list, Requests: list}}
 		switch c.kind {
 		case app:

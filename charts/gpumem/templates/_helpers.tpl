@@ -165,7 +165,7 @@ v1.33.1+k3s1): the tag under which kube-scheduler was released.
 
 {{/* The resources that the extender decides about. */}}
 {{- define "gpumem.managedResources" -}}
-{{- range ternary (list "gpu-mem" "gpu-core") (list "gpu-mem") .Values.cores }}
+{{- range concat (list "gpu-mem") (ternary (list "gpu-share") list .Values.shares.enabled) (ternary (list "gpu-core") list .Values.cores) }}
 - name: {{ $.Values.resourceDomain }}/{{ . }}
   # kube-scheduler checks the sum of the node beside the extender, which
   # checks each GPU.

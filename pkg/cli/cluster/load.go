@@ -187,7 +187,7 @@ func (f *found) add(names api.Names, where *Places, pod *v1.Pod) {
 }
 
 func nodeFacts(names api.Names, node *v1.Node, inv gpu.Inventory) inspect.NodeFacts {
-	f := reach.NodeFacts(names, node, inv.Advertised() > 0)
+	f := reach.NodeFacts(names, node, reach.Advertises(names, placement.NewNode(node.Name, inv, nil)))
 	f.Status = "Unknown"
 	for _, a := range node.Status.Addresses {
 		if f.Address == "" || a.Type == v1.NodeInternalIP {

@@ -107,7 +107,10 @@ func summary(pod inspect.WaitFacts, chances []inspect.Chance, facts inspect.Fact
 func asksOf(req placement.Request, unitMiB int64) string {
 	units, cores := req.Share()
 	s := fmt.Sprintf("%d units", units)
-	if unitMiB > 0 {
+	switch {
+	case req.InShares:
+		s = gpu.Format(units, 0)
+	case unitMiB > 0:
 		s = gpu.Format(units, unitMiB)
 	}
 	if cores > 0 {

@@ -168,8 +168,12 @@ func (o *Options) lookThere(ctx context.Context, e *explanation, pod *v1.Pod, as
 func (o *Options) measure(ctx context.Context, e *explanation, pod *v1.Pod, a placement.Assignment, n placement.Node) {
 	for _, share := range a.Shares {
 		e.granted.Units += share.Units
+		for _, d := range n.Devices {
+			if d.UUID == share.Device {
+				e.granted.MiB += d.MiB(share.Units, cmp.Or(a.UnitMiB, n.UnitMiB))
+			}
+		}
 	}
-	e.granted.MiB = int64(e.granted.Units) * cmp.Or(a.UnitMiB, n.UnitMiB)
 	usage := o.cluster.Usage(ctx, n.Name)
 	if u, known := usage.Pods[printers.Used{Node: n.Name, Name: pod.Namespace + "/" + pod.Name}]; known {
 		e.Usage = &u

@@ -67,6 +67,8 @@ func verdict(c considered) string {
 		return "chosen"
 	}
 	switch c.gpu.Reason {
+	case "OtherUnits":
+		return "is not offered in what the pod asks for"
 	case "NoSuchDevice":
 		return "is none that the pod asks for"
 	case "TooLarge":

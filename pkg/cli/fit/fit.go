@@ -30,6 +30,7 @@ type Options struct {
 // wish is a pod that one thinks of.
 type wish struct {
 	memory        string
+	shares        int
 	count, cores  int
 	model, policy string
 }
@@ -45,7 +46,7 @@ type room struct {
 func NewCommand(f *cmdutil.Factory) *cobra.Command {
 	o := &Options{Flags: listing.Flags{Factory: f}, wish: wish{count: 1}}
 	cmd := &cobra.Command{
-		Use:   "fit --mem AMOUNT [--count N] [NODE...]",
+		Use:   "fit --mem AMOUNT|--share N [--count N] [NODE...]",
 		Short: "Say whether a pod would fit, and how many of the kind",
 		Long: `Say whether a pod would fit, and how many of the kind, on each node and in all.
 The exit code is 1 when it fits nowhere, and 2 when that is not known: users who
@@ -57,7 +58,10 @@ many pods, and takes them, is kube-scheduler's to say.`,
   kubectl inspect gpumem fit --mem 10
 
   # Of 2 GPUs with 40 GiB each, on A100s
-  kubectl inspect gpumem fit --mem 80 --count 2 --model 'A100*'`,
+  kubectl inspect gpumem fit --mem 80 --count 2 --model 'A100*'
+
+  # How many pods of three tenths of a GPU, on nodes that offer shares
+  kubectl inspect gpumem fit --share 3`,
 		ValidArgsFunction: f.CompleteNodes,
 		RunE:              func(cmd *cobra.Command, args []string) error { return cmdutil.Run(cmd, args, o) },
 	}
@@ -70,7 +74,9 @@ many pods, and takes them, is kube-scheduler's to say.`,
 	flags.IntVar(&w.cores, "cores", 0, "GPU cores that it asks for as well, in per cent")
 	flags.StringVar(&w.model, "model", "", "Globs of GPU models, as in the annotation gpu-model")
 	flags.StringVar(&w.policy, "policy", "", "Policy, as in the annotation: binpack, spread or exclusive")
-	_ = cmd.MarkFlagRequired("mem") // it exists
+	flags.IntVar(&w.shares, "share", 0, "Shares of GPUs instead, of all its GPUs together: 10 are a whole GPU")
+	cmd.MarkFlagsOneRequired("mem", "share")
+	cmd.MarkFlagsMutuallyExclusive("mem", "share")
 	return cmd
 }
 
@@ -123,7 +129,7 @@ func (o *Options) Run(ctx context.Context) error {
 	}
 	switch {
 	case len(rows) == 0:
-		return fmt.Errorf("it fits nowhere: no node here offers %s", o.Cluster.Names.GPUMem())
+		return fmt.Errorf("it fits nowhere: no node here offers %s", o.wish.resource(o.Cluster.Names))
 	case total == 0:
 		return errors.New("it fits nowhere")
 	}

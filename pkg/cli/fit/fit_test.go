@@ -4,6 +4,7 @@ import (
 	"strings"
 	"testing"
 
+	v1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 	"k8s.io/client-go/kubernetes/fake"
 
@@ -55,5 +56,32 @@ func TestFitLeavesOutNodesThatTakeNone(t *testing.T) {
 	}
 	if stdout, _, err := clirun.Inspect(client, "fit", "--mem", "99", "-o", "name"); stdout != "" || err == nil || err.Error() != "it fits nowhere" {
 		t.Errorf("the names where it fits nowhere, error %v:\n%s", err, stdout)
+	}
+}
+
+// Nodes of both kinds are asked in what they offer.
+func TestFitInShares(t *testing.T) {
+	sharing := clitest.Inventory("gpu-b", 10, 10)
+	sharing.UnitMiB = 0
+	for i := range sharing.Devices {
+		sharing.Devices[i].ShareMiB, sharing.Devices[i].MemoryMiB = 1400, 15360
+	}
+	b := clitest.Node(t, "gpu-b", sharing)
+	b.Status.Allocatable = v1.ResourceList{clitest.Names(t).GPUShares(): resource.MustParse("20")}
+	client := fake.NewClientset(clitest.ExtenderDeployment("gpumem-system", "gpumem.dev", "binpack"), clitest.Node(t, "gpu-a", clitest.Inventory("gpu-a", 16)), b)
+	for want, args := range map[string][]string{
+		"gpu-a  0      asks for shares of GPUs (gpu-share); this node offers amounts of GPU memory (gpu-mem)\ngpu-b  6      <none>\n\nFits 6 times in all.": {"--share", "3"},
+		"gpu-a  1      <none>\ngpu-b  0      asks for amounts of GPU memory (gpu-mem); this node offers shares of GPUs (gpu-share)\n":                       {"--mem", "12"},
+		"gpu-b  0      needs 11 shares on one GPU; the largest that qualifies here has 10 shares: ask for less, or for more GPUs\n":                         {"--share", "11"},
+		"gpu-b  1      <none>\n": {"--share", "20", "--count", "2"},
+	} {
+		if stdout, stderr, _ := clirun.Inspect(client, append([]string{"fit"}, args...)...); !strings.Contains(stdout, want) || stderr != "" && args[0] == "--share" && args[1] == "3" {
+			t.Errorf("%v: want\n%sgot\n%s%s", args, want, stdout, stderr)
+		}
+	}
+	for _, args := range [][]string{{}, {"--share", "3", "--mem", "3"}, {"--share", "0"}} {
+		if _, _, err := clirun.Inspect(client, append([]string{"fit"}, args...)...); err == nil {
+			t.Errorf("%v: taken", args)
+		}
 	}
 }

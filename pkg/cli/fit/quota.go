@@ -16,7 +16,7 @@ import (
 // not list nodes and the pods of other namespaces.
 func (o *Options) byQuota(ctx context.Context, unseen *cluster.Unseen) error {
 	o.NoteUnseen(unseen)
-	resource := "requests." + o.Cluster.Names.GPUMem()
+	resource := "requests." + o.wish.resource(o.Cluster.Names)
 	quotas, err := o.Cluster.Client.CoreV1().ResourceQuotas(unseen.Namespace).List(ctx, metav1.ListOptions{})
 	if err != nil {
 		return cmdutil.Exit(cmdutil.Unjudged, fmt.Errorf("whether it fits is not known, and quotas cannot be read: %s", cluster.OneLine(err)))

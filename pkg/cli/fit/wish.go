@@ -1,6 +1,7 @@
 package fit
 
 import (
+	"cmp"
 	"fmt"
 	"strconv"
 	"strings"
@@ -19,7 +20,7 @@ import (
 // same, too.
 func asAnnotated(_ *pflag.FlagSet, name string) pflag.NormalizedName {
 	switch name {
-	case "gpu-mem", "gpu-count", "gpu-model":
+	case "gpu-mem", "gpu-share", "gpu-count", "gpu-model":
 		name = strings.TrimPrefix(name, "gpu-")
 	case "gpu-core":
 		name = "cores"
@@ -40,16 +41,34 @@ func (w wish) mib() (int64, error) {
 	return (q.Value()-1)/mib + 1, nil
 }
 
+// resource is what the pod asks for.
+func (w wish) resource(names api.Names) v1.ResourceName { return names.Offered(w.memory == "") }
+
+// units returns how much of it, where a unit of memory has so many MiB; 0: the node has none.
+func (w wish) units(unitMiB int64) (int64, error) {
+	if w.memory == "" {
+		if w.shares < 1 {
+			return 0, fmt.Errorf("--share is %d, want 1 or more", w.shares)
+		}
+		return int64(w.shares), nil
+	}
+	mib, err := w.mib()
+	if err != nil {
+		return 0, err
+	}
+	count := int64(max(1, w.count))
+	each := (mib-1)/(cmp.Or(unitMiB, 1024)*count) + 1 // on each GPU
+	return each * count, nil
+}
+
 // request is what the pod asks for where a unit has so many MiB: what a pod with
 // these limits and annotations does.
 func (w wish) request(names api.Names, unitMiB int64) (placement.Request, error) {
-	mib, err := w.mib()
+	units, err := w.units(unitMiB)
 	if err != nil {
 		return placement.Request{}, err
 	}
-	count := int64(max(1, w.count))
-	each := (mib-1)/(unitMiB*count) + 1 // units on each GPU
-	limits := v1.ResourceList{names.GPUMem(): *resource.NewQuantity(each*count, resource.DecimalSI)}
+	limits := v1.ResourceList{w.resource(names): *resource.NewQuantity(units, resource.DecimalSI)}
 	if w.cores != 0 {
 		limits[names.GPUCore()] = *resource.NewQuantity(int64(w.cores), resource.DecimalSI)
 	}
@@ -69,7 +88,7 @@ func (w wish) request(names api.Names, unitMiB int64) (placement.Request, error)
 // is the amount as it was given.
 func (w wish) spelling(name v1.ResourceName, req placement.Request, unitMiB int64) string {
 	amount := strconv.FormatInt(int64(req.Units()), 10)
-	if amount == w.memory {
+	if amount == w.memory || req.InShares || unitMiB == 0 {
 		return ""
 	}
 	return fmt.Sprintf("note: a pod asks for it as %s: %s, a whole number of units of %s", name, amount, gpu.Format(1, unitMiB))

@@ -87,12 +87,8 @@ func (s *nodes) Nodes() []placement.Node {
 
 // Likely is Look with the pods that are expected on the node.
 func (s *nodes) Likely(name string) *placement.Node {
-	n, ok := s.readable()[name]
-	if !ok {
-		return nil
+	if n, ok := s.readable()[name]; ok {
+		return cmp.Or(n.likely.state.Load(), n.real.state.Load())
 	}
-	if state := n.likely.state.Load(); state != nil {
-		return state
-	}
-	return n.real.state.Load()
+	return nil
 }

@@ -108,10 +108,9 @@ func (s *state) offer(name string, inv *gpu.Inventory) {
 }
 
 func (s *state) dropIfEmpty(n *node) {
-	if n.inventory != nil || len(n.pods[on]) > 0 || len(n.pods[coming]) > 0 || len(n.expected) > 0 {
-		return
+	if n.inventory == nil && len(n.pods[on])+len(n.pods[coming])+len(n.expected) == 0 {
+		s.drop(n)
 	}
-	s.drop(n)
 }
 
 // set records a pod in a role, in place of what it was in that role before; nil:
@@ -140,15 +139,14 @@ func (s *state) publish(n *node) {
 	defer s.publishLikely(n)
 	s.changes++
 	n.changed.Store(s.changes)
-	if n.inventory == nil {
-		n.real.set(nil)
-		return
-	}
 	n.real.set(n.with(nil))
 }
 
 // with returns the node with its pods and some more.
 func (n *node) with(more map[string]*expectation) *placement.Node {
+	if n.inventory == nil {
+		return nil
+	}
 	holdings := make([]placement.Holding, 0, len(n.pods[on])+len(more))
 	for _, p := range n.pods[on] {
 		holdings = append(holdings, p.Holding)

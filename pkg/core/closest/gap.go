@@ -18,9 +18,10 @@ type Gap struct {
 
 // Of returns how far the node of a verdict is from taking the request.
 func Of(v placement.Verdict) Gap {
-	g := Gap{reason: v.Reason, free: int64(v.Node.LargestFree()) * v.Node.UnitMiB}
+	unit := max(1, v.Node.UnitMiB) // of nodes with shares, shares are compared
+	g := Gap{reason: v.Reason, free: int64(v.Node.LargestFree()) * unit}
 	if v.Reason == placement.TooLarge {
-		g.free = int64(Largest(v)) * v.Node.UnitMiB
+		g.free = int64(Largest(v)) * unit
 	}
 	if v.Reason == placement.NoSuchDevice {
 		if _, ok := FindNearMiss(v); ok {
@@ -32,7 +33,7 @@ func Of(v placement.Verdict) Gap {
 	}
 	lacks := lacks(v)
 	for _, lack := range lacks[:min(len(lacks), v.Request.GPUs())] {
-		g.lack += int64(lack) * v.Node.UnitMiB
+		g.lack += int64(lack) * unit
 		if lack == 0 {
 			g.fit++
 		}

@@ -1,6 +1,7 @@
 package gpu
 
 import (
+	"cmp"
 	"fmt"
 	"math"
 	"slices"
@@ -12,6 +13,9 @@ type Units int64
 // UUID identifies a GPU as the driver does: "GPU-" and 32 hexadecimal digits
 // in five groups.
 type UUID string
+
+// SharesPerDevice is what a GPU offers in shares, whatever its size.
+const SharesPerDevice = 10
 
 // CoresPerDevice is what a whole GPU offers of the gpu-core resource: per cent
 // of its streaming multiprocessors.
@@ -25,6 +29,7 @@ type Device struct {
 
 	MemoryMiB   int64 // all of the GPU's memory, the driver's share included
 	Allocatable Units // what pods may hold of it
+	ShareMiB    int64 // of one of its units, where it is offered in shares; 0: they are the inventory's
 	Foreign     Units // of Allocatable, what programs use that were granted none of it
 
 	NUMANode          int    // -1 when unknown
@@ -55,9 +60,15 @@ type Share struct {
 	Cores  int
 }
 
+// InShares reports whether the device is offered in shares of it, and not by the amount.
+func (d Device) InShares() bool { return d.ShareMiB > 0 }
+
+// MiB returns how much memory so many units of the device are, where unitMiB is its inventory's unit.
+func (d Device) MiB(u Units, unitMiB int64) int64 { return int64(u) * cmp.Or(d.ShareMiB, unitMiB) }
+
 // Inventory is what a node offers.
 type Inventory struct {
-	UnitMiB       int64
+	UnitMiB       int64 // 0 where its devices are offered in shares
 	DriverVersion string
 	Enforcement   Enforcement
 	Weaker        string          // why the enforcement is no stronger; empty when it is the strongest, or was chosen
@@ -68,6 +79,9 @@ type Inventory struct {
 	Allocated     []PodAllocation // where the kubelet has given pods more than is written; sorted by UID
 	CPU           int64           // that pods can have of the node as well, in millicores; 0: not known
 }
+
+// InShares reports whether the devices are offered in shares of them: all are, or none.
+func (inv Inventory) InShares() bool { return len(inv.Devices) > 0 && inv.Devices[0].InShares() }
 
 // Device returns the device with that UUID.
 func (inv Inventory) Device(id UUID) (Device, bool) {
@@ -109,7 +123,7 @@ func UnitsIn(totalMiB, reservedMiB, unitMiB int64) Units {
 }
 
 // Format prints an amount of memory for people: in GiB when the unit is a
-// whole number of GiB ("3 GiB"), else in MiB ("768 MiB").
+// whole number of GiB ("3 GiB"), else in MiB ("768 MiB"), and in shares where the unit is 0.
 func Format(u Units, unitMiB int64) string {
 	n, suffix := Scale(u, unitMiB)
 	return fmt.Sprintf("%d %s", n, suffix)
@@ -120,7 +134,10 @@ func Format(u Units, unitMiB int64) string {
 // holds.
 func Scale(u Units, unitMiB int64) (n int64, suffix string) {
 	factor, suffix := unitMiB, "MiB"
-	if unitMiB > 0 && unitMiB%1024 == 0 {
+	if unitMiB == 0 {
+		return int64(u), map[bool]string{true: "share", false: "shares"}[u == 1]
+	}
+	if unitMiB%1024 == 0 {
 		factor, suffix = unitMiB/1024, "GiB"
 	}
 	if factor > 0 && int64(u) > math.MaxInt64/factor {
@@ -158,12 +175,6 @@ func (e Enforcement) For(gpus, mps int) Enforcement {
 
 // AtLeast reports whether e enforces as strongly as want.
 func (e Enforcement) AtLeast(want Enforcement) bool {
-	switch want {
-	case EnforcementKernel:
-		return e == EnforcementKernel
-	case EnforcementMPS:
-		return e == EnforcementKernel || e == EnforcementMPS
-	default:
-		return true
-	}
+	limits := []Enforcement{EnforcementMPS, EnforcementKernel}
+	return slices.Index(limits, e) >= slices.Index(limits, want)
 }

@@ -111,13 +111,15 @@ func (n Node) FreeFor(r Request) (sum Amount) {
 }
 
 // Check says whether one share of the request fits on a device of the node,
-// and if not, why: the first of NoSuchDevice, TooLarge, Unhealthy, Occupied and
+// and if not, why: the first of OtherUnits, NoSuchDevice, TooLarge, Unhealthy, Occupied and
 // Insufficient that is so.
 func (n Node) Check(r Request, d Device) Reason { return n.check(r, d, r.allows()) }
 
 func (n Node) check(r Request, d Device, allows func(Device) bool) Reason {
 	units, cores := r.Share()
 	switch {
+	case r.InShares != d.InShares():
+		return OtherUnits
 	case !allows(d):
 		return NoSuchDevice
 	case !r.fitsEmpty(d):
@@ -163,6 +165,9 @@ func (n Node) Bears(h Holding) bool {
 func candidates(req Request, node Node) ([]int, Reason) {
 	if !slices.ContainsFunc(node.Devices, func(d Device) bool { return !d.Status.ByClaims }) {
 		return nil, NoDevices
+	}
+	if node.InShares() != req.InShares {
+		return nil, OtherUnits
 	}
 	if !node.Enforcement.For(req.GPUs(), node.MPS).AtLeast(req.Enforcement) {
 		return nil, WeakerEnforcement

@@ -500,6 +500,8 @@ func changes(v reflect.Value) map[string]reflect.Value {
 			for part, to := range changes(f) {
 				out[name+"."+part] = changed(to)
 			}
+		case f.Kind() == reflect.Bool:
+			out[name] = changed(reflect.ValueOf(!f.Bool()))
 		case f.Kind() == reflect.String:
 			out[name] = changed(reflect.ValueOf("other").Convert(f.Type()))
 		default:

@@ -236,8 +236,8 @@ func NewNode(name string, inv gpu.Inventory, holdings []Holding) Node {
 			h.Allocated = shares
 		}
 		n.RequestedCPU += h.Request.CPU
-		if h.Assignment.None() && h.Request.Empty() && len(h.Allocated) == 0 {
-			continue // it names the resource, and asks for none of it
+		if h.Assignment.None() && len(h.Allocated) == 0 && (h.Request.Empty() || len(inv.Devices) > 0 && h.Request.InShares != inv.InShares()) {
+			continue // it names the resource, and asks for none of it, or of none that the kubelet gives here
 		}
 		if h.Assignment.None() && !h.Request.Empty() || slices.ContainsFunc(h.Assignment.Shares, elsewhere) {
 			n.Unattributed = append(n.Unattributed, h)
@@ -292,6 +292,9 @@ func (n Node) FreeCPU() int64 {
 	}
 	return max(0, n.CPU-n.RequestedCPU)
 }
+
+// InShares reports whether the devices are offered in shares of them: all are, or none.
+func (n Node) InShares() bool { return len(n.Devices) > 0 && n.Devices[0].InShares() }
 
 // Allocatable returns the units of all devices, healthy or not.
 func (n Node) Allocatable() (sum gpu.Units) {
@@ -351,7 +354,7 @@ func (n Node) InSum(r Request) bool {
 // LargestFree returns the most that a new pod could have of one GPU: the plainest pod of so
 // much fits, and is in the node's sum, and one of more is not.
 func (n Node) LargestFree() (most gpu.Units) {
-	plainest := Request{Containers: NewContainers(Container{Kind: App, Units: 1})}
+	plainest := Request{Containers: NewContainers(Container{Kind: App, Units: 1}), InShares: n.InShares()}
 	for _, d := range n.Devices {
 		if left := n.Left(d).Units; left > most && n.Check(plainest, d) == Fits {
 			most = left

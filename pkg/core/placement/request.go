@@ -60,14 +60,9 @@ func NewContainers(all ...Container) Containers {
 	}
 	return Containers{
 		list: newList(all), unnamed: newList(unnamed),
-		units: peak(all, func(c Container) gpu.Units { return c.Units }),
-		cores: peak(all, func(c Container) int { return c.Cores }),
-		processes: peak(all, func(c Container) int {
-			if c.Units > 0 {
-				return 1
-			}
-			return 0
-		}),
+		units:     peak(all, func(c Container) gpu.Units { return c.Units }),
+		cores:     peak(all, func(c Container) int { return c.Cores }),
+		processes: peak(all, func(c Container) int { return int(min(1, c.Units)) }),
 	}
 }
 
@@ -147,6 +142,7 @@ type Group struct {
 // (==), and so are the keys of two that ask for the same: see Key.
 type Request struct {
 	Containers Containers // those without a share are left out
+	InShares   bool       // their units are shares of GPUs, and not amounts of memory
 	Count      int        // GPUs to split the memory over, equally; 0 means 1
 	Policy     Policy     // empty: the cluster's default
 

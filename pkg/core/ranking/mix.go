@@ -13,6 +13,7 @@ import (
 type kind struct {
 	gpus   int
 	units  gpu.Units // of each GPU
+	shares bool      // they are shares
 	models placement.Globs
 	cpu    int64 // millicores
 }
@@ -45,7 +46,7 @@ func (m *Mix) Learn(r placement.Request) {
 	if m.seen == nil {
 		m.seen = make(map[kind]float64)
 	}
-	m.seen[kind{gpus: r.GPUs(), units: units, models: r.Models, cpu: r.CPU}]++
+	m.seen[kind{gpus: r.GPUs(), units: units, shares: r.InShares, models: r.Models, cpu: r.CPU}]++
 	m.Learned++
 	if m.total++; m.total >= remembered || len(m.seen) > maxKinds {
 		m.fade()
@@ -68,6 +69,21 @@ func (m *Mix) fade() {
 
 // Clone returns a mix that does not change with this one.
 func (m *Mix) Clone() Mix { return Mix{seen: maps.Clone(m.seen), total: m.total, Learned: m.Learned} }
+
+// only returns what pods have asked for in shares, or by the amount.
+func (m Mix) only(shares bool) Mix {
+	out := Mix{seen: make(map[kind]float64), Learned: m.Learned}
+	for k, n := range m.seen {
+		if k.shares == shares {
+			out.seen[k] = n
+			out.total += n
+		}
+	}
+	if len(out.seen) == len(m.seen) {
+		return m
+	}
+	return out
+}
 
 // kinds returns all kinds of pods, those first that ask for the most together.
 func (m *Mix) kinds() []kind {

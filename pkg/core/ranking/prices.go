@@ -16,9 +16,10 @@ type Prices struct {
 	load     map[string]float64 // by model, see loads
 	balances []balance          // by ratio, the lowest first
 	several  []several
+	shares   *Prices // of nodes that offer shares, which take other pods; nil: there are none
 }
 
-// Cost is what a pod takes from others on a node, in units of GPU memory.
+// Cost is what a pod takes from others on a node, in its units of GPU memory.
 type Cost struct {
 	Models  float64 // from pods that want the models of the chosen GPUs
 	CPU     float64 // free GPU memory for which the CPU of the node is then short
@@ -30,6 +31,18 @@ func (c Cost) Sum() float64 { return c.Models + c.CPU + c.Several }
 
 // NewPrices makes prices for the pods of a mix on nodes. Without a mix there are none.
 func NewPrices(mix Mix, nodes []placement.Node) *Prices {
+	of := map[bool][]placement.Node{}
+	for i := range nodes {
+		of[nodes[i].InShares()] = append(of[nodes[i].InShares()], nodes[i])
+	}
+	prices := newPrices(mix.only(false), of[false])
+	if len(of[true]) > 0 {
+		prices.shares = newPrices(mix.only(true), of[true])
+	}
+	return prices
+}
+
+func newPrices(mix Mix, nodes []placement.Node) *Prices {
 	kinds := mix.kinds()
 	if len(kinds) == 0 {
 		return &Prices{}
@@ -195,6 +208,9 @@ func (s *several) slots(n *placement.Node, taken []int, units gpu.Units) (before
 
 // cost returns what a request takes from others on devices of a node; nothing without prices.
 func (p *Prices) cost(n *placement.Node, req placement.Request, devices []int) (c Cost) {
+	if p != nil && n.InShares() {
+		p = p.shares
+	}
 	if p == nil {
 		return c
 	}

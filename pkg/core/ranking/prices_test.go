@@ -392,3 +392,33 @@ func TestKindsAreInOneOrder(t *testing.T) {
 		t.Errorf("kinds (-want +got):\n%s", diff)
 	}
 }
+
+// Pods that ask for shares go to other nodes than those that ask for memory, and take nothing from them.
+func TestPricesOfBothKinds(t *testing.T) {
+	sharing := func(name string) placement.Node {
+		n := machine(name, 0, 4, 10)
+		n.UnitMiB = 0
+		for i := range n.Devices {
+			n.Devices[i].ShareMiB = 1400
+		}
+		return n
+	}
+	inShares := func(r placement.Request) placement.Request {
+		r.InShares = true
+		return r
+	}
+	nodes := []placement.Node{machine("a", 0, 4, 10), machine("b", 0, 4, 10)}
+	alone := NewPrices(learned(ask(8), ask(32, count(4))), nodes)
+	both := NewPrices(learned(ask(8), ask(32, count(4)), inShares(ask(3)), inShares(ask(9))), append(nodes, sharing("c")))
+	want, got := alone.cost(&nodes[0], ask(8), []int{0}), both.cost(&nodes[0], ask(8), []int{0})
+	if want != got || want.Several == 0 {
+		t.Errorf("beside nodes with shares a pod takes %+v, without them %+v", got, want)
+	}
+	c := sharing("c")
+	if got := both.cost(&c, inShares(ask(3)), []int{0}); got.Several != 0 || got.Models != 3 {
+		t.Errorf("of a node with shares a pod takes %+v", got)
+	}
+	if got := alone.cost(&c, inShares(ask(3)), []int{0}); got != (Cost{}) {
+		t.Errorf("of the first node with shares a pod takes %+v", got)
+	}
+}

@@ -20,7 +20,7 @@ const version = 1
 
 type inventoryJSON struct {
 	Version       int             `json:"v"`
-	UnitMiB       int64           `json:"unitMiB"`
+	UnitMiB       int64           `json:"unitMiB"` // 0: the GPUs are offered in shares, which who does not know of these refuses
 	DriverVersion string          `json:"driverVersion,omitempty"`
 	Enforcement   gpu.Enforcement `json:"enforcement,omitempty"`
 	Weaker        string          `json:"weaker,omitempty"`   // why it is no stronger
@@ -45,6 +45,7 @@ type deviceJSON struct {
 	MemoryMiB         int64     `json:"memoryMiB"`
 	Units             gpu.Units `json:"units"`                // for the extended resource
 	ClaimUnits        gpu.Units `json:"claimUnits,omitempty"` // for claims: it has no others then, to who does not know of these
+	ShareMiB          int64     `json:"shareMiB,omitempty"`   // of one of these units, where they are shares
 	Foreign           gpu.Units `json:"foreign,omitempty"`
 	NUMANode          *int      `json:"numaNode,omitempty"`
 	PCI               string    `json:"pci,omitempty"`
@@ -112,7 +113,7 @@ func EncodeInventory(inv gpu.Inventory) (string, error) {
 	}
 	for _, d := range inv.Devices {
 		j := deviceJSON{
-			UUID: d.UUID, Index: d.Index, Model: d.Model, MemoryMiB: d.MemoryMiB, Units: d.Allocatable, Foreign: d.Foreign,
+			UUID: d.UUID, Index: d.Index, Model: d.Model, MemoryMiB: d.MemoryMiB, Units: d.Allocatable, ShareMiB: d.ShareMiB, Foreign: d.Foreign,
 			PCI: d.PCI, ComputeCapability: d.ComputeCapability, Speed: d.Speed,
 		}
 		j.setStatus(d.Status)
@@ -150,7 +151,7 @@ func DecodeInventory(s string) (gpu.Inventory, error) {
 	inv := gpu.Inventory{UnitMiB: in.UnitMiB, DriverVersion: in.DriverVersion, Enforcement: in.Enforcement, Weaker: in.Weaker, MPS: in.MPS, Coreless: in.Coreless}
 	for _, j := range in.GPUs {
 		d := gpu.Device{
-			UUID: j.UUID, Index: j.Index, Model: j.Model, MemoryMiB: j.MemoryMiB, Allocatable: cmp.Or(j.ClaimUnits, j.Units), Foreign: j.Foreign,
+			UUID: j.UUID, Index: j.Index, Model: j.Model, MemoryMiB: j.MemoryMiB, Allocatable: cmp.Or(j.ClaimUnits, j.Units), ShareMiB: j.ShareMiB, Foreign: j.Foreign,
 			NUMANode: -1, PCI: j.PCI, ComputeCapability: j.ComputeCapability, Speed: j.Speed, Status: j.status(),
 		}
 		if j.NUMANode != nil {

@@ -35,7 +35,7 @@ func TestInventoryRoundTrip(t *testing.T) {
 			}
 		})
 	}
-	if _, err := EncodeInventory(gpu.Inventory{}); err == nil {
+	if _, err := EncodeInventory(gpu.Inventory{UnitMiB: -1}); err == nil {
 		t.Error("an inventory that cannot be read back is written")
 	}
 	if got, err := names(t).InventoryOf(&v1.Node{}); err != nil || len(got.Devices) != 0 {
@@ -70,7 +70,7 @@ func TestDecodeInventory(t *testing.T) {
 		"the next version":           {`{"v":2,"unitMiB":1024}`, "version 2 is not known here, want 1"},
 		"the next version's form":    {`{"v":2,"gpus":{"a":1}}`, "version 2 is not known here, want 1"},
 		"more after the end":         {`{"v":1,"unitMiB":1}{}`, "not what gpumem writes"},
-		"no unit":                    {`{"v":1}`, "unit is 0 MiB"},
+		"no unit":                    {`{"v":1,"gpus":[{"uuid":"a","memoryMiB":2048,"units":1}]}`, "1 shares of 0 MiB in an inventory with units of 0 MiB"},
 		"a GPU twice":                {`{"v":1,"unitMiB":1,"gpus":[{"uuid":"a"},{"uuid":"a","index":1}]}`, "listed twice"},
 		"more units than memory":     {`{"v":1,"unitMiB":1024,"gpus":[{"uuid":"a","memoryMiB":2048,"units":9000000000000000000}]}`, "units of 1024 MiB in 2048 MiB"},
 		"memory beyond all GPUs":     {`{"v":1,"unitMiB":1,"gpus":[{"uuid":"a","memoryMiB":9223372036854775807,"units":9223372036854775807}]}`, "at most"},

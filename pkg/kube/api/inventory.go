@@ -1,6 +1,7 @@
 package api
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 	"strings"
@@ -11,14 +12,12 @@ import (
 // maxLanes bounds a link, so that sums cannot overflow.
 const maxLanes = 1 << 10
 
-// ValidateInventory reports what makes an inventory unusable: a unit that is not
-// positive, an enforcement that is not known, a device without a UUID, a UUID
-// or an index that occurs twice, more units than fit into the memory, a link
-// that does not lead from one device to another, and what no pod can have been
-// given of a device.
+// ValidateInventory reports what makes an inventory unusable: a unit or shares that cannot be, an
+// enforcement that is not known, a device without a UUID, a UUID or an index that occurs twice, more units
+// than fit into the memory, links and allocations that cannot be of its devices.
 func ValidateInventory(inv gpu.Inventory) error {
-	if inv.UnitMiB <= 0 || inv.UnitMiB > maxAmount {
-		return fmt.Errorf("unit is %d MiB, want 1 to %d", inv.UnitMiB, int64(maxAmount))
+	if inv.UnitMiB < 0 || inv.UnitMiB > maxAmount {
+		return fmt.Errorf("unit is %d MiB, want 1 to %d, or 0 for shares", inv.UnitMiB, int64(maxAmount))
 	}
 	if inv.Enforcement != "" {
 		if _, err := ParseEnforcement(string(inv.Enforcement)); err != nil {
@@ -55,12 +54,18 @@ func validateDevices(inv gpu.Inventory) (map[gpu.UUID]bool, error) {
 			return nil, fmt.Errorf("device %s has %d units in %d MiB, want 0 or more, and at most %d MiB", d.UUID, d.Allocatable, d.MemoryMiB, int64(maxAmount))
 		case d.Foreign < 0 || d.Foreign > d.Allocatable:
 			return nil, fmt.Errorf("device %s has %d units, %d of them in foreign use", d.UUID, d.Allocatable, d.Foreign)
-		case int64(d.Allocatable) > d.MemoryMiB/inv.UnitMiB:
-			return nil, fmt.Errorf("device %s has %d units of %d MiB in %d MiB", d.UUID, d.Allocatable, inv.UnitMiB, d.MemoryMiB)
+		case !sized(d, inv.UnitMiB):
+			return nil, fmt.Errorf("device %s has %d shares of %d MiB in an inventory with units of %d MiB", d.UUID, d.Allocatable, d.ShareMiB, inv.UnitMiB)
+		case int64(d.Allocatable) > d.MemoryMiB/cmp.Or(d.ShareMiB, inv.UnitMiB):
+			return nil, fmt.Errorf("device %s has %d units of %d MiB in %d MiB", d.UUID, d.Allocatable, cmp.Or(d.ShareMiB, inv.UnitMiB), d.MemoryMiB)
 		}
 		uuids[d.UUID], indexes[d.Index] = true, true
 	}
 	return uuids, nil
+}
+
+func sized(d gpu.Device, unitMiB int64) bool {
+	return unitMiB > 0 && d.ShareMiB == 0 || unitMiB == 0 && d.InShares() && d.ShareMiB <= maxAmount && d.Allocatable <= gpu.SharesPerDevice
 }
 
 // maxAllocated bounds of how many pods it is said what they were given: it is far beyond what a

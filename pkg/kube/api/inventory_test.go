@@ -24,7 +24,7 @@ func TestValidateInventory(t *testing.T) {
 		"two GPUs":                          {device(func(*gpu.Device) {}), ""},
 		"no GPU":                            {gpu.Inventory{UnitMiB: 1}, ""},
 		"a known enforcement":               {gpu.Inventory{UnitMiB: 1, Enforcement: gpu.EnforcementKernel}, ""},
-		"the zero value":                    {gpu.Inventory{}, "unit is 0 MiB"},
+		"the zero value":                    {gpu.Inventory{}, ""},
 		"a negative unit":                   {gpu.Inventory{UnitMiB: -1}, "unit is -1 MiB"},
 		"a unit beyond all GPUs":            {gpu.Inventory{UnitMiB: math.MaxInt64}, "unit is"},
 		"an enforcement of another time":    {gpu.Inventory{UnitMiB: 1, Enforcement: "quantum"}, `enforcement "quantum"`},

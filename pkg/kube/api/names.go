@@ -21,9 +21,7 @@ type Keys struct{ domain string }
 // Names read and write the objects of the Kubernetes API by the Keys of one domain.
 type Names struct {
 	Keys
-
-	// LabelPods has an assignment be written into labels of the pod, too: see package podlabels.
-	LabelPods bool
+	LabelPods bool // an assignment is written into labels of the pod, too: see package podlabels
 }
 
 // NewNames returns the names under a domain, for example "gpumem.dev". It takes
@@ -33,12 +31,12 @@ func NewNames(domain string) (Names, error) {
 	problems := validation.IsDNS1123Subdomain(domain)
 	switch {
 	case len(problems) > 0:
-	case strings.Contains(string(n.GPUMem()), v1.ResourceDefaultNamespacePrefix):
+	case strings.Contains(string(n.GPUShares()), v1.ResourceDefaultNamespacePrefix):
 		problems = []string{"Kubernetes keeps kubernetes.io for itself"}
 	case strings.HasPrefix(domain, v1.DefaultResourceRequestsPrefix):
 		problems = []string{`resource quotas use the prefix "requests."`}
 	default:
-		problems = validation.IsQualifiedName(v1.DefaultResourceRequestsPrefix + string(n.GPUMem()))
+		problems = validation.IsQualifiedName(v1.DefaultResourceRequestsPrefix + string(n.GPUShares()))
 	}
 	if len(problems) > 0 {
 		return Names{}, fmt.Errorf("resource domain %q: %s", domain, problems[0])
@@ -52,6 +50,14 @@ func (k Keys) Domain() string { return k.domain }
 // GPUMem is the extended resource that counts units of GPU memory.
 func (k Keys) GPUMem() v1.ResourceName { return v1.ResourceName(k.domain + "/gpu-mem") }
 
+// GPUShares is the extended resource that counts shares of GPUs, ten to each.
+func (k Keys) GPUShares() v1.ResourceName { return v1.ResourceName(k.domain + "/gpu-share") }
+
+// Offered is the extended resource of a node whose GPUs are offered in shares, or by the amount.
+func (k Keys) Offered(inShares bool) v1.ResourceName {
+	return map[bool]v1.ResourceName{true: k.GPUShares(), false: k.GPUMem()}[inShares]
+}
+
 // GPUCore is the extended resource that counts per cent of a GPU's streaming
 // multiprocessors.
 func (k Keys) GPUCore() v1.ResourceName { return v1.ResourceName(k.domain + "/gpu-core") }
@@ -63,12 +69,14 @@ func (k Keys) GPUShare() bool { return k.domain == gpushareDomain }
 // asks for it.
 func (k Keys) GPUCount() v1.ResourceName { return v1.ResourceName(k.domain + "/gpu-count") }
 
-// API is the label of nodes that says how their GPUs are handed out: ByClaims, or else by the
-// device plugin.
+// API is the label of nodes that says how their GPUs are handed out; without it, by the amount.
 func (k Keys) API() string { return k.key("api") }
 
 // ByClaims is a value of the label API.
 const ByClaims = "claims"
+
+// InShares is a value of the label API.
+const InShares = "shares"
 
 func (k Keys) key(name string) string { return k.domain + "/" + name }
 

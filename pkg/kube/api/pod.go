@@ -118,12 +118,18 @@ func CPU(pod *v1.Pod) int64 {
 	return requests.Cpu().MilliValue()
 }
 
-// Holds reports whether any container of the pod asks for GPU memory, with
-// whatever amount but 0. That is what a LimitRange gives to those that ask for
-// none.
+// Holds reports whether any container of the pod asks for GPU memory, in shares or by the amount, with
+// whatever amount but 0. That is what a LimitRange gives to those that ask for none.
 func (n Names) Holds(pod *v1.Pod) bool {
+	return asksFor(pod, n.GPUMem()) || asksFor(pod, n.GPUShares())
+}
+
+// HoldsHere is Holds on a node that offers shares, or amounts: of the other its kubelet gives nothing.
+func (n Names) HoldsHere(pod *v1.Pod, inShares bool) bool { return asksFor(pod, n.Offered(inShares)) }
+
+func asksFor(pod *v1.Pod, name v1.ResourceName) bool {
 	asks := func(c v1.Container) bool {
-		limit, request := c.Resources.Limits[n.GPUMem()], c.Resources.Requests[n.GPUMem()]
+		limit, request := c.Resources.Limits[name], c.Resources.Requests[name]
 		return !limit.IsZero() || !request.IsZero()
 	}
 	return slices.ContainsFunc(pod.Spec.InitContainers, asks) || slices.ContainsFunc(pod.Spec.Containers, asks)
@@ -167,11 +173,16 @@ func (n Names) read(pod *v1.Pod) (placement.Request, error) {
 }
 
 // amounts reads what the containers ask for, the pod's CPU and its priority. What can be
-// read of them is good beside an error, which is the first.
+// read of them is good beside an error, which is the first. One that asks for both resources counts by
+// the amount of memory.
 func (n Names) amounts(pod *v1.Pod) (_ placement.Request, err error) {
 	var containers []placement.Container
+	inShares := n.HoldsHere(pod, true)
+	if inShares && n.HoldsHere(pod, false) {
+		inShares, err = false, fmt.Errorf("it asks for both %s and %s: ask for one of them", n.GPUMem(), n.GPUShares())
+	}
 	add := func(c v1.Container, kind placement.ContainerKind) {
-		asks, e := n.amountsOf(c)
+		asks, e := n.amountsOf(c, inShares)
 		if asks.Units > 0 {
 			asks.Kind = kind
 			containers = append(containers, asks)
@@ -190,31 +201,32 @@ func (n Names) amounts(pod *v1.Pod) (_ placement.Request, err error) {
 	for _, c := range pod.Spec.Containers {
 		add(c, placement.App)
 	}
-	return placement.Request{Containers: placement.NewContainers(containers...), Priority: Priority(pod), CPU: CPU(pod)}, err
+	return placement.Request{Containers: placement.NewContainers(containers...), InShares: inShares && len(containers) > 0, Priority: Priority(pod), CPU: CPU(pod)}, err
 }
 
 // amountsOf reads what a container asks for: no units where that cannot be read, no cores where
 // those cannot.
-func (n Names) amountsOf(c v1.Container) (placement.Container, error) {
-	units, err := amountOf(c, n.GPUMem())
+func (n Names) amountsOf(c v1.Container, inShares bool) (placement.Container, error) {
+	units, err := amountOf(c, n.Offered(inShares))
 	if err != nil {
 		return placement.Container{}, err
 	}
 	cores, err := amountOf(c, n.GPUCore())
-	if err == nil && units == 0 && cores > 0 {
+	switch {
+	case err != nil:
+	case inShares && cores > 0:
+		cores, err = 0, fmt.Errorf("container %q: %s has its part of the cores: take %s away", c.Name, n.GPUShares(), n.GPUCore())
+	case units == 0 && cores > 0:
 		err = fmt.Errorf("container %q: %s needs %s too", c.Name, n.GPUCore(), n.GPUMem())
 	}
 	return placement.Container{Name: c.Name, Units: gpu.Units(units), Cores: int(cores)}, err
 }
 
-// amountOf returns the limit, which is what the kubelet counts, or else the
-// request, of an extended resource: a whole number.
+// amountOf returns the limit, which the kubelet counts, or else the request: a whole number.
 func amountOf(c v1.Container, name v1.ResourceName) (int64, error) {
 	q, ok := c.Resources.Limits[name]
 	if !ok {
-		if q, ok = c.Resources.Requests[name]; !ok {
-			return 0, nil
-		}
+		q = c.Resources.Requests[name] // 0 where it names none
 	}
 	value := q.Value() // rounded up, and 0 where no int64 is as large
 	switch {
@@ -374,12 +386,9 @@ func (n Names) Holding(pod *v1.Pod) (placement.Holding, error) {
 // assignment. The API server refuses it if the pod of that name has another UID.
 func (n Names) Binding(ref placement.PodRef, nodeName string, a placement.Assignment, on placement.Node) (*v1.Binding, error) {
 	annotations, err := n.AssignmentAnnotations(a, on)
-	if err != nil {
-		return nil, err
-	}
 	binding := PlainBinding(ref, nodeName)
 	binding.Annotations = annotations
-	return binding, nil
+	return binding, err
 }
 
 // PlainBinding returns the object that binds a pod without GPU memory.

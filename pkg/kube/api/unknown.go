@@ -37,9 +37,8 @@ func (n Names) UnknownResources(pod *v1.Pod) (names []v1.ResourceName) {
 	}
 	for _, c := range slices.Concat(pod.Spec.InitContainers, pod.Spec.Containers) {
 		for _, name := range slices.Sorted(maps.Keys(c.Resources.Limits)) {
-			amount := c.Resources.Limits[name]
-			ours := strings.HasPrefix(string(name), n.domain+"/") && name != n.GPUMem() && name != n.GPUCore()
-			if ours && !amount.IsZero() && !slices.Contains(names, name) {
+			ours := strings.HasPrefix(string(name), n.domain+"/") && !slices.Contains([]v1.ResourceName{n.GPUMem(), n.GPUShares(), n.GPUCore()}, name)
+			if amount := c.Resources.Limits[name]; ours && !amount.IsZero() && !slices.Contains(names, name) {
 				names = append(names, name)
 			}
 		}

@@ -47,6 +47,8 @@ func Verdict(of placement.Verdict) string {
 			return "the node hands its GPUs out by claims, not by the extended resource"
 		}
 		return "the node offers no GPU memory: its device plugin has found no GPU, or has not reported yet"
+	case placement.OtherUnits:
+		return v.otherUnits()
 	case placement.WeakerEnforcement:
 		return v.weaker()
 	case placement.OlderDriver:
@@ -73,6 +75,14 @@ func Verdict(of placement.Verdict) string {
 		free := v.Node.FreeFor(v.Request)
 		return fmt.Sprintf("%s; free: %s (%s%s in all)%s", need, v.devices(), gpu.Format(free.Units, v.Node.UnitMiB), v.cores(free.Cores), v.anywhere())
 	}
+}
+
+// otherUnits says in what the pod asks, and in what the node offers its GPUs.
+func (v verdict) otherUnits() string {
+	if v.Request.InShares {
+		return "asks for shares of GPUs (gpu-share); this node offers amounts of GPU memory (gpu-mem)"
+	}
+	return "asks for amounts of GPU memory (gpu-mem); this node offers shares of GPUs (gpu-share)"
 }
 
 // weaker says which level the node has for the request, and why no stronger one.
@@ -170,6 +180,12 @@ func (v verdict) instead() string {
 	asked, unit := v.Request.Units(), gpu.Units(max(1, v.Node.UnitMiB))
 	perUnit := func(mib gpu.Units) gpu.Units { return (mib + unit - 1) / unit }
 	switch {
+	case v.Request.InShares && asked > gpu.SharesPerDevice && !v.fitsSplit():
+		return fmt.Sprintf("a GPU has %d: ask for less", gpu.SharesPerDevice)
+	case v.Request.InShares && v.fitsSplit():
+		return "ask for less, or for more GPUs"
+	case v.Request.InShares:
+		return "ask for less"
 	case asked >= bytesPerMiB:
 		return fmt.Sprintf("it counts units of %s, not bytes: ask for %d", gpu.Format(1, v.Node.UnitMiB), perUnit(asked/bytesPerMiB))
 	case asked >= thousands && asked >= many*closest.Largest(v.Verdict) && unit > 1:

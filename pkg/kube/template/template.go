@@ -38,7 +38,9 @@ func Inventory(n api.Names, node *v1.Node) (gpu.Inventory, error) {
 	if _, ok := node.Annotations[n.Inventory()]; ok {
 		return n.InventoryOf(node)
 	}
-	units := node.Status.Allocatable[n.GPUMem()]
+	shares := node.Status.Allocatable[n.GPUShares()]
+	name := n.Offered(!shares.IsZero())
+	units := node.Status.Allocatable[name]
 	count, err := number(node, gpuCountLabel, maxGPUs)
 	if err != nil || count == 0 {
 		return gpu.Inventory{}, err
@@ -48,7 +50,7 @@ func Inventory(n api.Names, node *v1.Node) (gpu.Inventory, error) {
 		return gpu.Inventory{}, err
 	}
 	if units.CmpInt64(maxUnits) > 0 || units.Sign() < 0 {
-		return gpu.Inventory{}, fmt.Errorf("allocatable %s is %s, want 0 to %d", n.GPUMem(), units.String(), int64(maxUnits))
+		return gpu.Inventory{}, fmt.Errorf("allocatable %s is %s, want 0 to %d", name, units.String(), int64(maxUnits))
 	}
 	share := units.Value() / count
 	if share == 0 {
@@ -57,10 +59,14 @@ func Inventory(n api.Names, node *v1.Node) (gpu.Inventory, error) {
 	// The label has dashes where the driver's name has spaces.
 	model := strings.Replace(node.Labels[gpuProductLabel], "NVIDIA-", "NVIDIA ", 1)
 	inv := gpu.Inventory{UnitMiB: unitOf(memory, share), CPU: node.Status.Allocatable.Cpu().MilliValue()}
+	shareMiB := int64(0)
+	if !shares.IsZero() {
+		inv.UnitMiB, shareMiB = 0, inv.UnitMiB
+	}
 	for i := range int(count) {
 		inv.Devices = append(inv.Devices, gpu.Device{
 			UUID: gpu.UUID(fmt.Sprintf("GPU-template-%d", i)), Index: i, Model: model,
-			MemoryMiB: max(memory, share*inv.UnitMiB), Allocatable: gpu.Units(share), NUMANode: -1,
+			MemoryMiB: max(memory, share*max(inv.UnitMiB, shareMiB)), Allocatable: gpu.Units(share), ShareMiB: shareMiB, NUMANode: -1,
 		})
 	}
 	return inv, nil

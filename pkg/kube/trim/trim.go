@@ -28,7 +28,7 @@ func New(names api.Names) *Trimmer { return &Trimmer{names: names} }
 // Node keeps of a node with GPU memory what package reach reads, too.
 func (t *Trimmer) Node(node *v1.Node) *v1.Node {
 	small := &v1.Node{ObjectMeta: t.meta(node.ObjectMeta), Spec: v1.NodeSpec{Unschedulable: node.Spec.Unschedulable}}
-	for _, name := range []v1.ResourceName{v1.ResourceCPU, t.names.GPUMem(), t.names.GPUCore()} {
+	for _, name := range []v1.ResourceName{v1.ResourceCPU, t.names.GPUMem(), t.names.GPUShares(), t.names.GPUCore()} {
 		if amount, ok := node.Status.Allocatable[name]; ok {
 			if small.Status.Allocatable == nil {
 				small.Status.Allocatable = make(v1.ResourceList)
@@ -55,8 +55,8 @@ func (t *Trimmer) Node(node *v1.Node) *v1.Node {
 // amounts are what a container asks for of the resources of gpumem, and whether
 // it names them.
 type amounts struct {
-	memory, cores       resource.Quantity
-	hasMemory, hasCores bool
+	memory, shares, cores          resource.Quantity
+	hasMemory, hasShares, hasCores bool
 }
 
 // Pod keeps of a pod what package api reads: of one that holds GPU memory or asks for it, all that
@@ -107,8 +107,9 @@ func (t *Trimmer) containers(containers []v1.Container) (out []v1.Container) {
 	for _, c := range containers {
 		a := amounts{}
 		a.memory, a.hasMemory = named(c, t.names.GPUMem())
+		a.shares, a.hasShares = named(c, t.names.GPUShares())
 		a.cores, a.hasCores = named(c, t.names.GPUCore())
-		if a.hasMemory || a.hasCores {
+		if a.hasMemory || a.hasShares || a.hasCores {
 			limits := t.amounts.get(a, func() v1.ResourceList { return t.list(a) })
 			out = append(out, v1.Container{Name: c.Name, RestartPolicy: c.RestartPolicy, Resources: v1.ResourceRequirements{Limits: limits}})
 		}
@@ -130,6 +131,9 @@ func (t *Trimmer) list(a amounts) v1.ResourceList {
 	out := make(v1.ResourceList)
 	if a.hasMemory {
 		out[t.names.GPUMem()] = a.memory
+	}
+	if a.hasShares {
+		out[t.names.GPUShares()] = a.shares
 	}
 	if a.hasCores {
 		out[t.names.GPUCore()] = a.cores

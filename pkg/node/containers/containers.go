@@ -96,7 +96,7 @@ func (c *Containers) Hold(ctx context.Context, namespace, pod, container, cgroup
 	if err != nil {
 		return err
 	}
-	if err := c.kernel.Hold(ctx, group, h.memory.Devices, int64(h.memory.Each)*h.inventory.UnitMiB); err != nil {
+	if err := c.kernel.Hold(ctx, group, h.memory.Devices, LimitMiB(h.memory, h.inventory)); err != nil {
 		err = fmt.Errorf("its limit of GPU memory does not hold: %w", err)
 		if h.pod != nil {
 			c.events.Pod(h.pod.Pod, true, "GPUMemoryNotEnforced", fmt.Sprintf("container %s: %v", container, err))

@@ -29,7 +29,7 @@ const (
 // the MPS daemon, where one runs: at the level kernel for its share of cores, and a pod of
 // several GPUs at advisory too, whose list of limits holds while it sees all of its GPUs.
 func enforce(out *pluginapi.ContainerAllocateResponse, g allocation.Grant, inv gpu.Inventory, mpsDir string) {
-	limit := int64(g.Each) * inv.UnitMiB
+	limit := LimitMiB(g, inv)
 	if inv.Enforcement.AtLeast(gpu.EnforcementKernel) {
 		out.Envs[memoryRequest] = strconv.FormatInt(limit, 10)
 		out.Envs[memoryLimit] = strconv.FormatInt(limit, 10)

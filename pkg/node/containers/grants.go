@@ -21,9 +21,10 @@ func (c *Containers) Grants(ctx context.Context) ([]usage.Grant, error) {
 	var out []usage.Grant
 	for _, h := range s.Allocated {
 		for uuid, slots := range s.ByDevice(h.Only(gpu.Memory)) {
+			d, _ := s.Inventory.Device(uuid)
 			out = append(out, usage.Grant{
 				Namespace: h.Namespace, Name: h.Name, Container: h.Container,
-				Device: uuid, Bytes: uint64(len(slots)) * uint64(s.Inventory.UnitMiB) * mib,
+				Device: uuid, Bytes: uint64(d.MiB(gpu.Units(len(slots)), s.Inventory.UnitMiB)) * mib,
 			})
 		}
 	}
@@ -45,7 +46,7 @@ func initGrants(s allocation.State, pod *allocation.Pod) (out []usage.Grant) {
 		for _, d := range h.memory.Devices {
 			out = append(out, usage.Grant{
 				Namespace: pod.Pod.Namespace, Name: pod.Pod.Name, Container: c.Name,
-				Device: d.UUID, Bytes: uint64(h.memory.Each) * uint64(s.Inventory.UnitMiB) * mib,
+				Device: d.UUID, Bytes: uint64(d.MiB(gpu.Units(h.memory.Each), s.Inventory.UnitMiB)) * mib,
 			})
 		}
 	}

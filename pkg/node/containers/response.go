@@ -89,6 +89,27 @@ type Config struct {
 	Frameworks []Framework
 	GPUShare   bool   // in gpushare's words too
 	MPSDir     string // where the MPS daemon keeps its pipes, on the host and in containers
+	ShareCores bool   // a share of a GPU is that part of its cores, too
+}
+
+// Percent returns how much of the cores of its GPUs a grant of memory has by itself: all, unless it
+// is in shares that have their part of them.
+func (cfg Config) Percent(g allocation.Grant) int {
+	if !cfg.ShareCores || len(g.Devices) == 0 || !g.Devices[0].InShares() {
+		return gpu.CoresPerDevice
+	}
+	return g.Each * gpu.CoresPerDevice / gpu.SharesPerDevice
+}
+
+// LimitMiB returns what a container may have of each of its GPUs: the same of all, so that of shares of
+// GPUs that differ in size it is what the smallest of them is.
+func LimitMiB(g allocation.Grant, inv gpu.Inventory) (least int64) {
+	for i, d := range g.Devices {
+		if mib := d.MiB(gpu.Units(g.Each), inv.UnitMiB); i == 0 || mib < least {
+			least = mib
+		}
+	}
+	return least
 }
 
 // DefaultConfig returns what suits most nodes.
@@ -97,7 +118,7 @@ func DefaultConfig() Config { return Config{Strategy: Envvar, MPSDir: "/run/gpum
 // Response tells the runtime of a grant, and the programs in the container.
 func (cfg Config) Response(r gpu.Resource, g allocation.Grant, inv gpu.Inventory) *pluginapi.ContainerAllocateResponse {
 	if r == gpu.Cores {
-		return coreResponse(g, inv)
+		return coreResponse(g.Each, inv)
 	}
 	return cfg.memoryResponse(g, inv)
 }
@@ -105,6 +126,9 @@ func (cfg Config) Response(r gpu.Resource, g allocation.Grant, inv gpu.Inventory
 func (cfg Config) memoryResponse(g allocation.Grant, inv gpu.Inventory) *pluginapi.ContainerAllocateResponse {
 	out := &pluginapi.ContainerAllocateResponse{Envs: environment(g, inv, cfg.Frameworks)}
 	enforce(out, g, inv, cfg.MPSDir)
+	if cfg.ShareCores {
+		maps.Copy(out.Envs, coreResponse(cfg.Percent(g), inv).GetEnvs())
+	}
 	if cfg.GPUShare {
 		maps.Copy(out.Envs, gpushare.Environment(g, inv))
 	}
@@ -141,8 +165,8 @@ func (cfg Config) memoryResponse(g allocation.Grant, inv gpu.Inventory) *plugina
 // coreResponse tells the programs in a container of its share of cores, and no
 // more: what the container gets of its GPUs is told with the memory, and the
 // kubelet takes the one answer before the other as it happens.
-func coreResponse(g allocation.Grant, inv gpu.Inventory) *pluginapi.ContainerAllocateResponse {
-	percent := strconv.Itoa(g.Each)
+func coreResponse(each int, inv gpu.Inventory) *pluginapi.ContainerAllocateResponse {
+	percent := strconv.Itoa(each)
 	out := &pluginapi.ContainerAllocateResponse{Envs: map[string]string{"GPUMEM_CORE_PERCENT": percent}}
 	if inv.MPS > 0 {
 		out.Envs[mpsThreads] = percent
@@ -171,7 +195,7 @@ func environment(g allocation.Grant, inv gpu.Inventory, frameworks []Framework) 
 		sizes = append(sizes, strconv.FormatInt(d.MemoryMiB, 10))
 		largest = max(largest, d.MemoryMiB)
 	}
-	limit := int64(g.Each) * inv.UnitMiB
+	limit := LimitMiB(g, inv)
 	// One fraction stands for all GPUs, so it is that of the largest.
 	share := fraction(limit*percentOfGrant, largest*100)
 	if inv.Enforcement == gpu.EnforcementKernel && limit > 0 {

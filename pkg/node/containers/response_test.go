@@ -163,3 +163,42 @@ func TestParse(t *testing.T) {
 		t.Errorf("frameworks (-want +got), %v:\n%s", err, diff)
 	}
 }
+
+// A share is that part of the memory and, where cores are on, of the cores. Of GPUs that differ in size
+// a container has on each what its shares of the smallest are.
+func TestResponseInShares(t *testing.T) {
+	t4 := gpu.Device{UUID: "GPU-a", Index: 0, MemoryMiB: 15360, Allocatable: 10, ShareMiB: 1500}
+	a100 := gpu.Device{UUID: "GPU-b", Index: 1, MemoryMiB: 81920, Allocatable: 10, ShareMiB: 8000}
+	for name, tc := range map[string]struct {
+		devices []gpu.Device
+		cores   bool
+		mps     int
+		want    map[string]string
+		without []string
+	}{
+		"of a small one":  {[]gpu.Device{t4}, false, 0, map[string]string{"GPUMEM_LIMIT_MIB": "4500", "GPUMEM_FRACTION": "0.2783"}, []string{"GPUMEM_CORE_PERCENT", "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE"}},
+		"of a large one":  {[]gpu.Device{a100}, true, 0, map[string]string{"GPUMEM_LIMIT_MIB": "24000", "GPUMEM_CORE_PERCENT": "30"}, []string{"CUDA_MPS_ACTIVE_THREAD_PERCENTAGE"}},
+		"with MPS":        {[]gpu.Device{t4}, true, 2, map[string]string{"CUDA_MPS_PINNED_DEVICE_MEM_LIMIT": "0=4500M", "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE": "30"}, nil},
+		"cores are off":   {[]gpu.Device{t4}, false, 2, map[string]string{"CUDA_MPS_PINNED_DEVICE_MEM_LIMIT": "0=4500M"}, []string{"CUDA_MPS_ACTIVE_THREAD_PERCENTAGE"}},
+		"of both of them": {[]gpu.Device{t4, a100}, true, 2, map[string]string{"GPUMEM_LIMIT_MIB": "4500", "GPUMEM_FRACTION": "0.0521", "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT": "0=4500M,1=4500M"}, nil},
+	} {
+		t.Run(name, func(t *testing.T) {
+			cfg := DefaultConfig()
+			cfg.ShareCores = tc.cores
+			got := cfg.Response(gpu.Memory, allocation.Grant{Devices: tc.devices, Each: 3}, gpu.Inventory{Devices: tc.devices, MPS: tc.mps}).GetEnvs()
+			for key, want := range tc.want {
+				if got[key] != want {
+					t.Errorf("%s is %q, want %q", key, got[key], want)
+				}
+			}
+			for _, key := range tc.without {
+				if value, set := got[key]; set {
+					t.Errorf("%s is %q", key, value)
+				}
+			}
+		})
+	}
+	if got := DefaultConfig().Percent(allocation.Grant{Devices: []gpu.Device{t4}, Each: 3}); got != 100 {
+		t.Errorf("%d per cent of the cores where these are off", got)
+	}
+}

@@ -88,9 +88,9 @@ func (p *Server) serve(ctx context.Context, s allocation.State, grant allocation
 	if protocol < 3 || !waits || p.cfg.Serve == nil {
 		return nil
 	}
-	want := mps.Namespace{LimitMiB: int64(grant.Each) * s.Inventory.UnitMiB}
+	want := mps.Namespace{LimitMiB: containers.LimitMiB(grant, s.Inventory)}
 	if holder, ok := holderOf(s.Allocated, grant.Slots); ok {
-		want.Percent = 100 // of an init container nobody tells: its environment does
+		want.Percent = p.cfg.Containers.Percent(grant) // of an init container nobody tells: its environment does
 		if cores := holder.Only(gpu.Cores); len(cores) > 0 {
 			share, err := allocation.Resolve(s, gpu.Cores, cores)
 			if err != nil {

@@ -70,3 +70,14 @@ func Watch(ctx context.Context, interval time.Duration, look func(context.Contex
 		}
 	}
 }
+
+// Size returns how many units a GPU with so much memory offers, and of shares how large they are: all
+// the same, of what neither the driver keeps nor is reserved. A unit of 0 MiB is a share.
+func Size(totalMiB, driverMiB, reserveMiB, unitMiB int64) gpu.Device {
+	reservedMiB := max(0, driverMiB) + reserveMiB
+	if unitMiB > 0 {
+		return gpu.Device{Allocatable: gpu.UnitsIn(totalMiB, reservedMiB, unitMiB)}
+	}
+	share := gpu.UnitsIn(totalMiB, reservedMiB, gpu.SharesPerDevice)
+	return gpu.Device{Allocatable: min(gpu.SharesPerDevice, gpu.SharesPerDevice*share), ShareMiB: max(1, int64(share))}
+}

@@ -80,3 +80,24 @@ func TestWatchLooksAtAnIntervalAndWhenSomethingChanges(t *testing.T) {
 		}
 	})
 }
+
+func TestSize(t *testing.T) {
+	for name, tc := range map[string]struct {
+		total, reserved, unit int64
+		units                 gpu.Units
+		shareMiB              int64
+	}{
+		"units":                     {15360, 450, 1024, 14, 0},
+		"less than a unit":          {1000, 1, 1024, 0, 0},
+		"shares":                    {15360, 450, 0, 10, 1491},
+		"of a large GPU":            {81920, 600, 0, 10, 8132},
+		"hardly any":                {19, 0, 0, 10, 1},
+		"none":                      {9, 0, 0, 0, 1},
+		"more reserved than it has": {100, 200, 0, 0, 1},
+	} {
+		got := Size(tc.total, tc.reserved-1, 1, tc.unit)
+		if got.Allocatable != tc.units || got.ShareMiB != tc.shareMiB {
+			t.Errorf("%s: %d units, shares of %d MiB, want %d and %d", name, got.Allocatable, got.ShareMiB, tc.units, tc.shareMiB)
+		}
+	}
+}

@@ -2,6 +2,7 @@ package nodepods
 
 import (
 	"errors"
+	"strings"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
@@ -12,6 +13,7 @@ import (
 	"k8s.io/client-go/kubernetes/fake"
 	clienttesting "k8s.io/client-go/testing"
 
+	"github.com/gpumem/gpumem/pkg/core/gpu"
 	"github.com/gpumem/gpumem/pkg/kube/api"
 )
 
@@ -23,7 +25,8 @@ func TestLookSeesTheNodeAndWhoHoldsItsResource(t *testing.T) {
 	pod := func(name string, limits v1.ResourceList) *v1.Pod {
 		return &v1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "ml", Name: name}, Spec: v1.PodSpec{NodeName: "n1", Containers: []v1.Container{{Name: "main", Resources: v1.ResourceRequirements{Limits: limits}}}}}
 	}
-	client := fake.NewClientset(pod("holds", v1.ResourceList{"gpumem.dev/gpu-mem": resource.MustParse("3")}), pod("plain", nil))
+	client := fake.NewClientset(pod("holds", v1.ResourceList{"gpumem.dev/gpu-mem": resource.MustParse("3")}),
+		pod("shares", v1.ResourceList{"gpumem.dev/gpu-share": resource.MustParse("3")}), pod("plain", nil))
 	if _, err := Look(t.Context(), client, names, "n1"); err == nil {
 		t.Error("a node that is not there is seen")
 	}
@@ -31,12 +34,42 @@ func TestLookSeesTheNodeAndWhoHoldsItsResource(t *testing.T) {
 		t.Fatal(err)
 	}
 	got, err := Look(t.Context(), client, names, "n1")
-	want := Seen{UID: "u1", Labels: map[string]string{"gpumem.dev/api": "claims"}, Holders: []string{"ml/holds"}}
+	want := Seen{UID: "u1", Labels: map[string]string{"gpumem.dev/api": "claims"}, Holders: []string{"ml/holds"}, Sharers: []string{"ml/shares"}}
 	if diff := cmp.Diff(want, got); diff != "" || err != nil {
 		t.Error(diff, err)
 	}
 	client.PrependReactor("list", "pods", func(clienttesting.Action) (bool, runtime.Object, error) { return true, nil, errors.New("away") })
 	if got, err := Look(t.Context(), client, names, "n1"); err == nil {
 		t.Errorf("pods that were not listed are taken for none: %+v", got)
+	}
+}
+
+// What a node offers stays so until no pod holds any of it, whatever its label says, and pods that ask for
+// what it does not offer change nothing.
+func TestInWhatANodeOffersItsGPUs(t *testing.T) {
+	memory := gpu.Inventory{UnitMiB: 1024, Devices: []gpu.Device{{UUID: "GPU-a", Allocatable: 14}}}
+	shares := gpu.Inventory{Devices: []gpu.Device{{UUID: "GPU-a", Allocatable: 10, ShareMiB: 1490}}}
+	some := []string{"ml/p"}
+	for name, tc := range map[string]struct {
+		seen     Seen
+		labelled bool
+		want     bool
+		waits    bool // for pods to end
+	}{
+		"a new node":                                {Seen{}, false, false, false},
+		"a new node with the label":                 {Seen{}, true, true, false},
+		"labelled, and empty":                       {Seen{Told: memory}, true, true, false},
+		"labelled, with pods":                       {Seen{Told: memory, Holders: some}, true, false, true},
+		"labelled, with pods of a plugin before":    {Seen{Holders: some}, true, false, true},
+		"labelled, with pods that hold nothing":     {Seen{Told: shares, Holders: some}, true, true, false},
+		"the label is gone":                         {Seen{Told: shares}, false, false, false},
+		"the label is gone, with pods":              {Seen{Told: shares, Sharers: some}, false, true, true},
+		"without the label, pods that hold nothing": {Seen{Told: memory, Sharers: some}, false, false, false},
+		"as it was":                                 {Seen{Told: shares, Sharers: some}, true, true, false},
+	} {
+		got, why := tc.seen.InShares(tc.labelled)
+		if got != tc.want || strings.Contains(why, "ml/p") != tc.waits {
+			t.Errorf("%s: in shares %t, want %t: %s", name, got, tc.want, why)
+		}
 	}
 }

@@ -38,7 +38,8 @@ type Pods struct {
 	node   string
 	log    *zap.Logger
 
-	trimmer *trim.Trimmer
+	trimmer  *trim.Trimmer
+	inShares bool // those count that hold shares
 
 	mu      sync.Mutex // guards the rest
 	synced  bool
@@ -67,6 +68,10 @@ func NewPods(client kubernetes.Interface, names api.Names, node string, log *zap
 		changed: make(chan struct{}),
 	}
 }
+
+// InShares has those count, where it is so, that hold shares of GPUs, and not those that hold amounts of memory: of what a
+// node does not offer, the kubelet gives nothing. It is called before Run.
+func (p *Pods) InShares(is bool) { p.inShares = is }
 
 // selector is of the node's pods that have not ended.
 func (p *Pods) selector() string {
@@ -168,7 +173,7 @@ func (p *Pods) put(obj any) {
 	if !ok {
 		return
 	}
-	if !p.names.Holds(pod) || api.Terminal(pod) || pod.Spec.NodeName != p.node {
+	if !p.names.HoldsHere(pod, p.inShares) || api.Terminal(pod) || pod.Spec.NodeName != p.node {
 		p.forget(pod)
 		return
 	}

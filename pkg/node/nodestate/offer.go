@@ -1,6 +1,7 @@
 package nodestate
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 	"sync"
@@ -45,7 +46,7 @@ func newOffer(inv gpu.Inventory, reason string) Offer {
 			inv.UnitMiB, inv.Allocatable(), size, messageLimit, smallestUnit(usable(inv), messageLimit)))
 	}
 	if inv.Allocatable() == 0 {
-		return nothing(fmt.Sprintf("no GPU has a whole unit of %d MiB to give", inv.UnitMiB))
+		return nothing(fmt.Sprintf("no GPU has a whole unit of %d MiB to give", cmp.Or(inv.UnitMiB, gpu.SharesPerDevice)))
 	}
 	return Offer{Inventory: inv, Slots: slots}
 }

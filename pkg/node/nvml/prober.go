@@ -23,7 +23,7 @@ type Config struct {
 	// Open returns the library, not initialised, and the path it is loaded from.
 	Open func() (nvml.Interface, string)
 
-	UnitMiB    int64
+	UnitMiB    int64 // 0: the GPUs are offered in shares
 	ReserveMiB int64 // of each GPU, beside what the driver keeps
 	Speeds     Speeds
 
@@ -124,7 +124,7 @@ func (d *tracked) foreignUnits(cfg Config, bytes uint64) gpu.Units {
 	if bytes%mib > 0 {
 		foreignMiB++
 	}
-	left := gpu.UnitsIn(d.MemoryMiB, d.reservedMiB+max(cfg.ReserveMiB, foreignMiB), cfg.UnitMiB)
+	left := gpu.UnitsIn(d.MemoryMiB, d.reservedMiB+max(cfg.ReserveMiB, foreignMiB), cmp.Or(d.ShareMiB, cfg.UnitMiB))
 	return max(0, d.Allocatable-left)
 }
 
@@ -345,7 +345,7 @@ func (p *Prober) found(r reading) {
 		d = &tracked{Device: r.device, nvlinks: r.nvlinks}
 		d.Speed = p.cfg.Speeds.of(d.Model)
 		was, known := p.told.Device(d.UUID)
-		d.size(p.cfg, r, was.Allocatable, known && p.told.UnitMiB == p.cfg.UnitMiB && was.MemoryMiB == r.device.MemoryMiB)
+		d.size(p.cfg, r, was, known && p.told.UnitMiB == p.cfg.UnitMiB && was.MemoryMiB == r.device.MemoryMiB)
 		p.devices[d.UUID] = d
 		p.log.Info("GPU found", zap.String("device", string(d.UUID)), zap.Int("index", d.Index), zap.String("model", d.Model),
 			zap.Int64("memory_mib", d.MemoryMiB), zap.Int64("reserved_mib", r.reservedMiB+p.cfg.ReserveMiB), zap.Int64("units", int64(d.Allocatable)))
@@ -374,25 +374,25 @@ const variation = 32
 
 // size gives the GPU its memory and its capacity: what there is, or what was offered of it, where
 // a variation accounts for the difference.
-func (d *tracked) size(cfg Config, r reading, offered gpu.Units, heed bool) {
+func (d *tracked) size(cfg Config, r reading, offered gpu.Device, heed bool) {
 	total := r.device.MemoryMiB
-	units := func(reserved int64) gpu.Units {
-		return gpu.UnitsIn(total, max(0, reserved)+cfg.ReserveMiB, cfg.UnitMiB)
+	of := func(reserved int64) gpu.Device { return inventory.Size(total, reserved, cfg.ReserveMiB, cfg.UnitMiB) }
+	mib := func(d gpu.Device) int64 { return d.MiB(d.Allocatable, cfg.UnitMiB) }
+	now := of(r.reservedMiB)
+	if heed && mib(of(r.reservedMiB+variation)) <= mib(offered) && mib(offered) <= mib(of(r.reservedMiB-variation)) {
+		now = offered
 	}
-	d.MemoryMiB, d.Allocatable = total, units(r.reservedMiB)
-	if heed && units(r.reservedMiB+variation) <= offered && offered <= units(r.reservedMiB-variation) {
-		d.Allocatable = offered
-	}
-	d.reservedMiB = min(r.reservedMiB, total-cfg.ReserveMiB-int64(d.Allocatable)*cfg.UnitMiB)
+	d.MemoryMiB, d.Allocatable, d.ShareMiB = total, now.Allocatable, now.ShareMiB
+	d.reservedMiB = min(r.reservedMiB, total-cfg.ReserveMiB-mib(now))
 }
 
 // resize is size of a GPU that was offered before.
 func (p *Prober) resize(d *tracked, r reading) {
-	was := d.Allocatable
+	was := d.Device
 	d.size(p.cfg, r, was, d.MemoryMiB == r.device.MemoryMiB)
-	if d.Allocatable != was {
+	if d.Allocatable != was.Allocatable || d.ShareMiB != was.ShareMiB {
 		p.log.Warn("GPU offers another amount", zap.String("device", string(d.UUID)), zap.Int("index", d.Index),
-			zap.Int64("memory_mib", d.MemoryMiB), zap.Int64("units", int64(d.Allocatable)), zap.Int64("was", int64(was)))
+			zap.Int64("memory_mib", d.MemoryMiB), zap.Int64("units", int64(d.Allocatable)), zap.Int64("was", int64(was.Allocatable)), zap.Int64("share_mib", d.ShareMiB))
 	}
 }
 

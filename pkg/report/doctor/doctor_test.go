@@ -159,6 +159,25 @@ func healthy(t testing.TB) *State {
 	}
 }
 
+// offerShares has the node with GPUs offer them in shares, and its pod hold some.
+func offerShares(t testing.TB, s *State) {
+	inv := inventory()
+	inv.UnitMiB = 0
+	for i := range inv.Devices {
+		inv.Devices[i].Allocatable, inv.Devices[i].ShareMiB = 10, 1400
+	}
+	setInventory(t, &s.Nodes[0], inv)
+	s.Nodes[0].Status.Allocatable = v1.ResourceList{s.Names.GPUShares(): *resource.NewQuantity(20, resource.DecimalSI)}
+	for i := range s.Pods {
+		for _, c := range s.Pods[i].Spec.Containers {
+			if amount, has := c.Resources.Limits[s.Names.GPUMem()]; has {
+				delete(c.Resources.Limits, s.Names.GPUMem())
+				c.Resources.Limits[s.Names.GPUShares()] = amount
+			}
+		}
+	}
+}
+
 // addMPS adds the chart's MPS daemon, with a pod on the node with GPUs.
 func addMPS(s *State) *v1.Pod {
 	ds := *s.DaemonSets[0].DeepCopy()
@@ -416,6 +435,25 @@ func TestExamine(t *testing.T) {
 			inv.UnitMiB = 512
 			setInventory(t, &s.Nodes[0], inv)
 		}, []string{"error|node gpu-a|counts units of 512 MiB, and the DaemonSet says 1024"}},
+		"shares": {func(s *State) {
+			offerShares(t, s)
+			s.Nodes[0].Labels[s.Names.API()] = api.InShares
+		}, nil},
+		"shares that are off": {func(s *State) {
+			s.Nodes[0].Labels[s.Names.API()] = api.InShares
+		}, []string{"warning|node gpu-a|has the label gpumem.dev/api=shares, which has no effect: shares are off"}},
+		"shares that are to come": {func(s *State) {
+			s.Nodes[0].Labels[s.Names.API()] = api.InShares
+			args := &s.DaemonSets[0].Spec.Template.Spec.Containers[0].Args
+			*args = append(*args, "--shares=true")
+		}, []string{"warning|node gpu-a|offers gpumem.dev/gpu-mem, and its label gpumem.dev/api says otherwise: the plugin has read it before, or pods hold what it offered then"}},
+		"shares without the label": {func(s *State) { offerShares(t, s) },
+			[]string{"warning|node gpu-a|offers gpumem.dev/gpu-share, and its label gpumem.dev/api says otherwise"}},
+		"a kubelet that has not heard of shares": {func(s *State) {
+			offerShares(t, s)
+			s.Nodes[0].Labels[s.Names.API()] = api.InShares
+			delete(s.Nodes[0].Status.Allocatable, s.Names.GPUShares())
+		}, []string{"warning|node gpu-a|its kubelet offers 0 of gpumem.dev/gpu-share, and its device plugin 20"}},
 		"a GPU that is out": {func(s *State) {
 			inv := inventory()
 			inv.Devices[1].Status = gpu.Unhealthy("XID 79")

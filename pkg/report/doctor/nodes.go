@@ -47,7 +47,8 @@ func checkNodes(s *State, ds *appsv1.DaemonSet) (found []Finding) {
 		}
 		found = append(found, checkInventory(s, object, node, inv, on[node.Name])...)
 		found = append(found, checkSlices(s, object, node, inv)...)
-		if unit > 0 && inv.UnitMiB != unit && len(inv.Devices) > 0 {
+		found = append(found, checkUnits(s, ds, object, node, inv)...)
+		if unit > 0 && inv.UnitMiB != unit && len(inv.Devices) > 0 && !inv.InShares() {
 			found = append(found, Finding{Error, object, fmt.Sprintf("counts units of %d MiB, and the DaemonSet says %d: a pod gets another amount there than elsewhere", inv.UnitMiB, unit),
 				"let the update of the DaemonSet come to its end: kubectl -n " + ds.Namespace + " rollout status daemonset/" + ds.Name})
 		}
@@ -57,6 +58,22 @@ func checkNodes(s *State, ds *appsv1.DaemonSet) (found []Finding) {
 		}
 	}
 	return append(found, checkSilent(s, ds)...)
+}
+
+// checkUnits compares in what a node offers its GPUs with what its label says.
+func checkUnits(s *State, ds *appsv1.DaemonSet, object string, node *v1.Node, inv gpu.Inventory) []Finding {
+	label := s.Names.API() + "=" + api.InShares
+	labelled := node.Labels[s.Names.API()] == api.InShares
+	switch {
+	case len(inv.Devices) == 0 || labelled == inv.InShares():
+		return nil
+	case labelled && Flag(ds.Spec.Template.Spec, "shares", "false") != "true":
+		return []Finding{{Warning, object, "has the label " + label + ", which has no effect: shares are off",
+			"helm upgrade the release with --reuse-values --set shares.enabled=true, or take the label away"}}
+	default:
+		return []Finding{{Warning, object, fmt.Sprintf("offers %s, and its label %s says otherwise: the plugin has read it before, or pods hold what it offered then", s.Names.Offered(inv.InShares()), s.Names.API()),
+			"once no pod of the node asks for " + string(s.Names.Offered(inv.InShares())) + ", delete its device plugin's pod: the next one reads the label"}}
+	}
 }
 
 // checkSilent looks at plugins that run and offer nothing. The plugin runs on
@@ -168,14 +185,15 @@ func checkInventory(s *State, object string, node *v1.Node, inv gpu.Inventory, o
 				"take it out, unless that GPU is to come back; kubectl inspect gpumem cordon writes UUIDs"})
 		}
 	}
-	allocatable, healthy := node.Status.Allocatable[s.Names.GPUMem()], int64(inv.Advertised())
+	resource := s.Names.Offered(inv.InShares())
+	allocatable, healthy := node.Status.Allocatable[resource], int64(inv.Advertised())
 	if got := allocatable.Value(); got != healthy {
-		found = append(found, Finding{Warning, object, fmt.Sprintf("its kubelet offers %d of %s, and its device plugin %d", got, s.Names.GPUMem(), healthy),
+		found = append(found, Finding{Warning, object, fmt.Sprintf("its kubelet offers %d of %s, and its device plugin %d", got, resource, healthy),
 			"this passes within a minute of a restart, or of a GPU that fails; where it does not, the plugin's /readyz on port 8012 says what keeps it from the kubelet, and deleting the plugin's pod on the node has the next one register"})
 	}
 	nvidia := node.Status.Allocatable["nvidia.com/gpu"]
 	if nvidia.Value() > 0 && healthy > 0 {
-		found = append(found, Finding{Warning, object, fmt.Sprintf("offers %d nvidia.com/gpu as well as %s: unless they are other GPUs, both give the same ones away", nvidia.Value(), s.Names.GPUMem()),
+		found = append(found, Finding{Warning, object, fmt.Sprintf("offers %d nvidia.com/gpu as well as %s: unless they are other GPUs, both give the same ones away", nvidia.Value(), resource),
 			"split the GPUs between the two plugins (devicePlugin.devices and NVIDIA's own setting), or keep one of them from the node"})
 	}
 	return found

@@ -279,7 +279,7 @@ func checkPods(s *State, in installation) (found []Finding) {
 
 // Correct says what to do about an annotation of a pod that has no effect.
 func Correct(names api.Names, key string) string {
-	if key == string(names.GPUMem()) || key == string(names.GPUCore()) {
+	if slices.Contains([]string{string(names.GPUMem()), string(names.GPUShares()), string(names.GPUCore())}, key) {
 		return "it is a resource: ask for it among the limits of a container, and take the annotation away"
 	}
 	return "correct its name, or take it away"
@@ -400,7 +400,7 @@ func checkCores(s *State, in installation) (found []Finding) {
 		return slices.ContainsFunc(s.Nodes, func(node v1.Node) bool { return api.Offers(&node, resource) })
 	}
 	cores := s.Names.GPUCore()
-	if in.plugin == nil || !s.read("nodes") || Flag(in.plugin.Spec.Template.Spec, "cores", "false") == "true" || !offered(s.Names.GPUMem()) || offered(cores) {
+	if in.plugin == nil || !s.read("nodes") || Flag(in.plugin.Spec.Template.Spec, "cores", "false") == "true" || !offered(s.Names.GPUMem()) && !offered(s.Names.GPUShares()) || offered(cores) {
 		return nil
 	}
 	var waiting, placed []string
@@ -431,7 +431,7 @@ func checkWaiting(s *State, in installation, object string, pod *v1.Pod) (found 
 		found = append(found, Finding{Error, object, oneLine(err), "correct the annotation or the limit, and create the pod again"})
 	}
 	if served := served(in); len(served) > 0 && s.Names.Holds(pod) && !slices.Contains(served, pod.Spec.SchedulerName) {
-		found = append(found, Finding{Error, object, fmt.Sprintf("asks for %s and names the scheduler %s, which does not ask gpumem", s.Names.GPUMem(), pod.Spec.SchedulerName),
+		found = append(found, Finding{Error, object, fmt.Sprintf("asks for %s and names the scheduler %s, which does not ask gpumem", s.Names.Offered(!s.Names.HoldsHere(pod, false)), pod.Spec.SchedulerName),
 			"set spec.schedulerName to " + strings.Join(served, " or ")})
 	}
 	return found

@@ -16,10 +16,11 @@ func (r Report) WaitingAlike() (groups []WaitGroup) {
 		namespace, owner, reason string
 		units                    int64
 		gpus, cores              int
+		inShares                 bool
 	}
 	at := make(map[key]int)
 	for _, w := range r.Waiting {
-		k := key{w.Namespace, w.Owner, w.Why(), int64(w.Units), w.GPUs, w.Cores}
+		k := key{w.Namespace, w.Owner, w.Why(), int64(w.Units), w.GPUs, w.Cores, w.InShares}
 		alone := w.Owner == "" || w.Nominated != ""
 		i, known := at[k]
 		if alone || !known {
@@ -35,6 +36,14 @@ func (r Report) WaitingAlike() (groups []WaitGroup) {
 		}
 	}
 	return groups
+}
+
+// Needs is what the pod asks for, of all its GPUs together. Shares have no size before they are of a GPU.
+func (w Wait) Needs(unitMiB int64) Memory {
+	if w.InShares {
+		return Memory{Units: w.Units, InShares: true}
+	}
+	return Memory{Units: w.Units, MiB: int64(w.Units) * unitMiB}
 }
 
 // UnitMiB returns the unit of all nodes that have one: only by it can a pod without a node be

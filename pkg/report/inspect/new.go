@@ -51,14 +51,42 @@ type reporter struct {
 	facts Facts
 }
 
-func (r reporter) memory(u gpu.Units) Memory { return Memory{Units: u, MiB: int64(u) * r.UnitMiB} }
+// memory is an amount of the node. Shares that are of no known GPU are as large as its GPUs' are on average.
+func (r reporter) memory(u gpu.Units) Memory {
+	if !r.InShares() {
+		return Memory{Units: u, MiB: int64(u) * r.UnitMiB}
+	}
+	all := int64(0)
+	for _, d := range r.Devices {
+		all += d.MiB(d.Allocatable, r.UnitMiB)
+	}
+	return Memory{Units: u, MiB: int64(u) * all / max(1, int64(r.Allocatable())), InShares: true}
+}
+
+// of is an amount of one device.
+func (r reporter) of(d placement.Device, u gpu.Units) Memory {
+	return Memory{Units: u, MiB: d.MiB(u, r.UnitMiB), InShares: d.InShares()}
+}
+
+// requested is what pods hold of the node, those on no known device included.
+func (r reporter) requested() Memory {
+	units := r.Requested()
+	for _, d := range r.Devices {
+		units -= d.Requested
+	}
+	sum := r.memory(units)
+	for _, d := range r.Devices {
+		m := r.of(d, d.Requested)
+		sum.Units, sum.MiB = sum.Units+m.Units, sum.MiB+m.MiB
+	}
+	return sum
+}
 
 // counted is an amount that follows from the pods: nil when these are not known.
-func (r reporter) counted(u gpu.Units) *Memory {
+func (r reporter) counted(m Memory) *Memory {
 	if r.facts.PodsUnknown {
 		return nil
 	}
-	m := r.memory(u)
 	return &m
 }
 
@@ -74,11 +102,11 @@ func (r reporter) node(f NodeFacts) Node {
 	out := Node{
 		Name: r.Name, Address: f.Address, Status: f.Status, Taint: f.Taint, Withheld: f.Withheld, Problem: f.Problem,
 		UnitMiB: r.UnitMiB, DriverVersion: r.DriverVersion,
-		Capacity: r.memory(r.Allocatable()), Requested: r.counted(r.Requested()), LargestFree: r.counted(r.LargestFree()),
+		Capacity: r.memory(r.Allocatable()), Requested: r.counted(r.requested()), LargestFree: r.counted(r.memory(r.LargestFree())),
 		PodCount: r.count(len(r.Holdings())), GPUs: []GPU{}, Unattributed: []Pod{},
 	}
 	if f.Refuses != nil {
-		out.LargestFree, out.Closed = r.counted(0), reasons.Refusal(f.Refuses)
+		out.LargestFree, out.Closed = r.counted(r.memory(0)), reasons.Refusal(f.Refuses)
 	}
 	if len(r.Devices) > 0 {
 		out.Enforcement, out.Weaker = cmp.Or(r.Enforcement, gpu.EnforcementAdvisory), r.Weaker
@@ -91,7 +119,7 @@ func (r reporter) node(f NodeFacts) Node {
 	var unattributed gpu.Units
 	for _, h := range r.Unattributed {
 		unattributed += h.Request.Units()
-		out.Unattributed = append(out.Unattributed, r.pod(h, h.Request.Units(), h.Request.Cores()))
+		out.Unattributed = append(out.Unattributed, r.pod(h, r.memory(h.Request.Units()), h.Request.Cores()))
 	}
 	if len(r.Unattributed) > 0 {
 		m := r.memory(unattributed)
@@ -106,11 +134,11 @@ func (r reporter) gpu(d placement.Device, promised []placement.Holding, f NodeFa
 		Index: d.Index, UUID: d.UUID, Model: d.Model, MemoryMiB: d.MemoryMiB, PCI: d.PCI,
 		ComputeCapability: d.ComputeCapability, Speed: d.Speed, NVLinks: nvlinks(r.Node, d.UUID),
 		Healthy: d.Status.Open(), Unhealthy: f.Causes(d), Cordon: f.Cordon(d), Status: d.Status, Exclusive: r.HeldAlone(d),
-		Capacity: r.memory(d.Allocatable), Requested: r.counted(d.Requested), RequestedCores: d.RequestedCores,
+		Capacity: r.of(d, d.Allocatable), Requested: r.counted(r.of(d, d.Requested)), RequestedCores: d.RequestedCores,
 		Pods: []Pod{}, PodCount: r.count(len(d.Pods)),
 	}
 	if d.Foreign > 0 {
-		foreign := r.memory(d.Foreign)
+		foreign := r.of(d, d.Foreign)
 		out.Foreign = &foreign
 	}
 	if d.NUMANode >= 0 {
@@ -118,21 +146,22 @@ func (r reporter) gpu(d placement.Device, promised []placement.Holding, f NodeFa
 	}
 	for _, h := range d.Pods {
 		if s := h.On(d.UUID); slices.Contains(h.Devices(), d.UUID) {
-			out.Pods = append(out.Pods, r.pod(h, s.Units, s.Cores))
+			out.Pods = append(out.Pods, r.pod(h, r.of(d, s.Units), s.Cores))
 		}
 	}
 	for _, h := range promised {
 		if units, cores := h.Request.Share(); h.Nominated {
-			out.Kept = append(out.Kept, r.pod(h, units, cores))
+			out.Kept = append(out.Kept, r.pod(h, r.of(d, units), cores))
 		}
 	}
 	return out
 }
 
-func (r reporter) pod(h placement.Holding, units gpu.Units, cores int) Pod {
+func (r reporter) pod(h placement.Holding, has Memory, cores int) Pod {
 	f := r.facts.Pods[h.Pod.UID]
+	has.InShares = h.Request.InShares // of a node that is not seen, the pods alone tell
 	out := Pod{
-		Namespace: h.Pod.Namespace, Name: h.Pod.Name, UID: h.Pod.UID, Memory: r.memory(units), Cores: cores,
+		Namespace: h.Pod.Namespace, Name: h.Pod.Name, UID: h.Pod.UID, Memory: has, Cores: cores,
 		State: f.State, Started: h.Started, Enforcement: f.Enforcement, Problem: f.Problem,
 	}
 	for _, id := range h.Assignment.Devices() {
@@ -172,7 +201,7 @@ func waiting(nodes []placement.Node, facts Facts) []Wait {
 	for _, f := range facts.Waiting {
 		w := Wait{Namespace: f.Pod.Namespace, Name: f.Pod.Name, UID: f.Pod.UID, Nominated: f.Nominated, Owner: f.Owner, Created: f.Created, Reason: f.Problem, Unserved: f.Unserved(facts.Schedulers)}
 		if f.Problem == "" && !f.Request.Empty() {
-			w.Units, w.GPUs, w.Cores = f.Request.Units(), f.Request.GPUs(), f.Request.Cores()
+			w.Units, w.InShares, w.GPUs, w.Cores = f.Request.Units(), f.Request.InShares, f.Request.GPUs(), f.Request.Cores()
 			if facts.PodsUnknown { // what is free is not known either
 				w.Reason = cmp.Or(f.Said, "its scheduler has not said why")
 				out = append(out, w)

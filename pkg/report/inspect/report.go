@@ -45,6 +45,8 @@ type Total struct {
 type Memory struct {
 	Units gpu.Units `json:"units"`
 	MiB   int64     `json:"MiB"` // 0 when the node's unit is not known
+
+	InShares bool `json:"shares,omitempty"` // the units are shares of GPUs, ten to each
 }
 
 // Node is one node with its GPUs.
@@ -52,7 +54,7 @@ type Node struct {
 	Name          string          `json:"name"`
 	Address       string          `json:"address,omitempty"`
 	Status        string          `json:"status,omitempty"` // as kubectl prints it, for example "Ready,SchedulingDisabled"
-	UnitMiB       int64           `json:"unitMiB"`          // 0 when not known
+	UnitMiB       int64           `json:"unitMiB"`          // 0 when not known, and where GPUs are offered in shares
 	DriverVersion string          `json:"driverVersion,omitempty"`
 	Enforcement   gpu.Enforcement `json:"enforcement,omitempty"`
 	Weaker        string          `json:"weaker,omitempty"` // why the enforcement is no stronger
@@ -128,7 +130,8 @@ type Wait struct {
 	Namespace string    `json:"namespace"`
 	Name      string    `json:"name"`
 	UID       string    `json:"uid,omitempty"`
-	Units     gpu.Units `json:"units"` // of all its GPUs together
+	Units     gpu.Units `json:"units"`            // of all its GPUs together
+	InShares  bool      `json:"shares,omitempty"` // these are shares of GPUs
 	GPUs      int       `json:"gpus"`
 	Cores     int       `json:"cores,omitempty"`
 	Nominated string    `json:"nominated,omitempty"` // the node where others leave for it

@@ -95,8 +95,8 @@ func (c *fleetCollector) Collect(out chan<- prometheus.Metric) {
 		gauge(c.schedulable, oneIf(facts.Refuses == nil), n.Name, facts.Taint)
 		for _, d := range n.Devices {
 			labels := []string{n.Name, strconv.Itoa(d.Index), string(d.UUID), d.Model}
-			gauge(c.capacity, inBytes(d.Allocatable, n), labels...)
-			gauge(c.allocated, inBytes(d.Requested, n), labels...)
+			gauge(c.capacity, ofDevice(d, d.Allocatable, n), labels...)
+			gauge(c.allocated, ofDevice(d, d.Requested, n), labels...)
 			gauge(c.healthy, oneIf(d.Status.Open()), labels...)
 		}
 	}
@@ -174,25 +174,21 @@ func (s *fleetSum) add(n placement.Node, facts inspect.NodeFacts) {
 	s.nodes++
 	s.unattributed += len(n.Unattributed)
 	for _, h := range n.Holdings() {
-		units := h.Request.Units()
-		if h.Request.Empty() { // it has what it has by claims
-			for _, share := range h.Allocated {
-				units += share.Units
-			}
-		}
-		if !h.Nominated && units > 0 {
-			s.namespaces[h.Pod.Namespace] += inBytes(units, n)
-			if s.pods != nil {
-				s.pods[podSeries{h.Pod.Namespace, h.Pod.Name, n.Name}] += inBytes(units, n)
+		if !h.Nominated {
+			if has := ofPod(h, n); has > 0 {
+				s.namespaces[h.Pod.Namespace] += has
+				if s.pods != nil {
+					s.pods[podSeries{h.Pod.Namespace, h.Pod.Name, n.Name}] += has
+				}
 			}
 		}
 	}
 	closed := facts.Refuses != nil || n.CPU > 0 && n.RequestedCPU >= n.CPU
 	if !closed {
-		s.largest = math.Max(s.largest, inBytes(n.LargestFree(), n))
+		s.largest = math.Max(s.largest, largestOf(n))
 	}
 	for _, d := range n.Devices {
-		free := inBytes(d.Free(), n)
+		free := ofDevice(d, d.Free(), n)
 		if !d.Status.Open() || closed || n.HeldAlone(d) {
 			s.stranded += free
 			continue
@@ -207,9 +203,47 @@ func (s *fleetSum) add(n placement.Node, facts inspect.NodeFacts) {
 	}
 }
 
-func inBytes(u gpu.Units, n placement.Node) float64 {
-	const mib = 1 << 20
-	return float64(u) * float64(n.UnitMiB) * mib
+const mib = 1 << 20
+
+// ofDevice returns how many bytes units of a device are.
+func ofDevice(d placement.Device, u gpu.Units, n placement.Node) float64 {
+	return float64(d.MiB(u, n.UnitMiB)) * mib
+}
+
+// ofPod returns what a pod of a node asks for, or has by claims. Shares are as large as those of the GPUs
+// that it has.
+func ofPod(h placement.Holding, n placement.Node) (sum float64) {
+	units := h.Request.Units()
+	if h.Request.Empty() {
+		for _, share := range h.Allocated {
+			units += share.Units
+		}
+	}
+	if !n.InShares() {
+		return float64(units) * float64(n.UnitMiB) * mib
+	}
+	each, _ := h.Request.Share()
+	for _, d := range n.Devices {
+		if slices.Contains(h.Assignment.Devices(), d.UUID) {
+			sum += ofDevice(d, each, n)
+		}
+	}
+	return sum
+}
+
+// largestOf returns the most that a new pod could have of one GPU.
+func largestOf(n placement.Node) float64 {
+	units := n.LargestFree()
+	if !n.InShares() {
+		return float64(units) * float64(n.UnitMiB) * mib
+	}
+	most := 0.0
+	for _, d := range n.Devices {
+		if d.Status.Open() && n.Left(d).Units >= units {
+			most = math.Max(most, ofDevice(d, units, n))
+		}
+	}
+	return most
 }
 
 func oneIf(yes bool) float64 {

@@ -41,7 +41,7 @@ type Fleet struct {
 // Node is a node with its GPUs. Amounts are in units.
 type Node struct {
 	Name         string `json:"name"`
-	UnitMiB      int64  `json:"unitMiB"`
+	UnitMiB      int64  `json:"unitMiB"`          // of shares, which differ: the mean
 	Closed       string `json:"closed,omitempty"` // why it takes no new pods
 	Taint        string `json:"taint,omitempty"`  // what is free is for pods that tolerate it
 	GPUs         []GPU  `json:"gpus"`
@@ -54,6 +54,7 @@ type GPU struct {
 	UUID      gpu.UUID  `json:"uuid"`
 	Model     string    `json:"model"`
 	Capacity  gpu.Units `json:"capacity"`
+	ShareMiB  int64     `json:"shareMiB,omitempty"` // of one of its units, where these are shares
 	Requested gpu.Units `json:"requested"`
 	UsedMiB   *int64    `json:"usedMiB,omitempty"`   // by NVML; nil when not known
 	Unhealthy string    `json:"unhealthy,omitempty"` // why it takes no new pods
@@ -185,7 +186,7 @@ func NewFleet(source Source) Fleet {
 	report, used := inspect.New(nodes, source.Facts(nodes)), source.Used()
 	out := Fleet{Missing: source.Missing(), Nodes: []Node{}, Waiting: []Wait{}}
 	for _, n := range report.Nodes {
-		node := Node{Name: n.Name, UnitMiB: n.UnitMiB, Closed: n.Closed, Taint: n.Taint, GPUs: []GPU{}}
+		node := Node{Name: n.Name, UnitMiB: unitOf(n.UnitMiB, n.Capacity), Closed: n.Closed, Taint: n.Taint, GPUs: []GPU{}}
 		for _, p := range n.Unattributed {
 			node.Unattributed = append(node.Unattributed, newPod(p))
 		}
@@ -202,14 +203,22 @@ func NewFleet(source Source) Fleet {
 	for _, g := range report.WaitingAlike() {
 		out.Waiting = append(out.Waiting, Wait{
 			Namespace: g.Namespace, Name: g.Name, Owner: g.Owner, Count: g.Count,
-			MemoryMiB: int64(g.Units) * unit, Since: g.Oldest, Reason: g.Why(),
+			MemoryMiB: g.Needs(unit).MiB, Since: g.Oldest, Reason: g.Why(),
 		})
 	}
 	return out
 }
 
+// unitOf returns the size of a unit of so much memory.
+func unitOf(unitMiB int64, of inspect.Memory) int64 {
+	return cmp.Or(unitMiB, of.MiB/max(1, int64(of.Units)))
+}
+
 func newGPU(g inspect.GPU) GPU {
 	out := GPU{Index: g.Index, UUID: g.UUID, Model: cmp.Or(g.Model, "unknown model"), Capacity: g.Capacity.Units, Exclusive: g.Exclusive, Pods: []Pod{}}
+	if g.Capacity.InShares {
+		out.ShareMiB = unitOf(0, g.Capacity)
+	}
 	if g.Requested != nil {
 		out.Requested = g.Requested.Units
 	}

@@ -33,7 +33,8 @@ function make(tag, attributes = {}, ...children) {
 
 // ---- What follows from the fleet
 
-const inMiB = (node, units) => units * node.unitMiB;
+// inMiB is how much units of a node are: of a GPU that is offered in shares, its own.
+const inMiB = (node, units, gpu) => units * (gpu?.shareMiB ?? node.unitMiB);
 const number = (n) => n.toLocaleString("en");
 const gib = (mib) => `${number(Math.floor(mib / 1024))} GiB`;
 const amount = (mib) => (mib % 1024 === 0 ? gib(mib) : `${number(mib)} MiB`);
@@ -66,14 +67,14 @@ function condition(node, gpu) {
 // describe is a GPU in a line: its tooltip, and what a screen reader says.
 function describe(node, gpu) {
   const used = gpu.usedMiB === undefined ? "" : `, ${gib(gpu.usedMiB)} used`;
-  return `${node.name} GPU ${gpu.index}, ${gpu.model}, ${amount(inMiB(node, gpu.requested))} of ${amount(inMiB(node, gpu.capacity))} allocated${used}, ${count(gpu.pods.length, "pod")}, ${condition(node, gpu)}`;
+  return `${node.name} GPU ${gpu.index}, ${gpu.model}, ${amount(inMiB(node, gpu.requested, gpu))} of ${amount(inMiB(node, gpu.capacity, gpu))} allocated${used}, ${count(gpu.pods.length, "pod")}, ${condition(node, gpu)}`;
 }
 
 // heat is the level of a GPU's colour: 0 for nothing, 5 for all of it; nothing where it is not known.
 function heat(node, gpu) {
-  const part = filter.by === "used" ? gpu.usedMiB : inMiB(node, gpu.requested);
+  const part = filter.by === "used" ? gpu.usedMiB : inMiB(node, gpu.requested, gpu);
   if (part === undefined) return "unknown";
-  const share = percent(part, inMiB(node, gpu.capacity));
+  const share = percent(part, inMiB(node, gpu.capacity, gpu));
   return part === 0 ? 0 : share >= 100 ? 5 : 1 + Math.floor(share / 25);
 }
 
@@ -82,7 +83,7 @@ const words = (text) => (text ?? "").toLowerCase().split(/\s+/).filter(Boolean);
 function passes(node, gpu) {
   if (filter.model && gpu.model !== filter.model) return false;
   if (filter.trouble && !closed(node, gpu)) return false;
-  if (filter.free > 0 && (!takesPods(node, gpu) || inMiB(node, free(gpu)) < filter.free * 1024)) return false;
+  if (filter.free > 0 && (!takesPods(node, gpu) || inMiB(node, free(gpu), gpu) < filter.free * 1024)) return false;
   if (filter.namespace && !gpu.pods.some((p) => p.namespace === filter.namespace)) return false;
   const texts = [node.name, gpu.uuid, gpu.model, ...gpu.pods.map((p) => `${p.namespace}/${p.name}`)].map((t) => t.toLowerCase());
   return words(filter.search).every((word) => texts.some((t) => t.includes(word)));
@@ -94,7 +95,7 @@ const orders = {
   model: (a, b) => models(a).join().localeCompare(models(b).join()),
 };
 
-const largest = (node) => Math.max(0, ...node.gpus.filter((g) => takesPods(node, g)).map((g) => inMiB(node, free(g))));
+const largest = (node) => Math.max(0, ...node.gpus.filter((g) => takesPods(node, g)).map((g) => inMiB(node, free(g), g)));
 
 function select() {
   const passed = fleet.nodes.map((node) => ({ ...node, gpus: node.gpus.filter((gpu) => passes(node, gpu)) }));
@@ -107,8 +108,9 @@ function select() {
 function byNamespace(nodes) {
   const sums = new Map();
   for (const node of nodes) {
-    for (const pod of [...node.gpus.flatMap((g) => g.pods), ...(node.unattributed ?? [])]) {
-      sums.set(pod.namespace, (sums.get(pod.namespace) ?? 0) + inMiB(node, pod.units));
+    const held = [...node.gpus.flatMap((g) => g.pods.map((pod) => [pod, g])), ...(node.unattributed ?? []).map((pod) => [pod])];
+    for (const [pod, gpu] of held) {
+      sums.set(pod.namespace, (sums.get(pod.namespace) ?? 0) + inMiB(node, pod.units, gpu));
     }
   }
   return [...sums].sort((a, b) => b[1] - a[1] || a[0].localeCompare(b[0]));
@@ -140,8 +142,8 @@ function showSums() {
   const gpus = shown.flatMap((node) => node.gpus.map((gpu) => ({ node, gpu })));
   const sum = (f) => gpus.reduce((total, { node, gpu }) => total + f(node, gpu), 0);
   const most = (tainted) => Math.max(0, ...shown.filter((n) => Boolean(n.taint) === tainted).map(largest));
-  const capacity = sum((n, g) => inMiB(n, g.capacity));
-  const allocated = sum((n, g) => inMiB(n, g.requested));
+  const capacity = sum((n, g) => inMiB(n, g.capacity, g));
+  const allocated = sum((n, g) => inMiB(n, g.requested, g));
   const out = gpus.filter(({ node, gpu }) => closed(node, gpu)).length;
   const lines = [["Nodes", number(shown.length)], ["GPUs", number(gpus.length)]];
   if (filter.namespace) {
@@ -189,7 +191,7 @@ function showLists() {
     make("small", {}, [w.memoryMiB ? amount(w.memoryMiB) + (w.count > 1 ? " each" : "") : "", w.since ? `${w.count > 1 ? "the oldest " : ""}for ${age(w.since)}` : ""].filter(Boolean).join(", ")),
     make("span", {}, w.reason), command(`kubectl inspect gpumem explain -n ${w.namespace} ${w.name}`))));
 
-  const all = fleet.nodes.reduce((total, n) => total + n.gpus.reduce((t, g) => t + inMiB(n, g.capacity), 0), 0);
+  const all = fleet.nodes.reduce((total, n) => total + n.gpus.reduce((t, g) => t + inMiB(n, g.capacity, g), 0), 0);
   const sums = byNamespace(fleet.nodes);
   text("namespaces", `Namespaces (${sums.length})`, sums.map(([namespace, mib]) => make("li", { class: "namespace" },
     make("i", { class: colour(namespace), "aria-hidden": "true" }),
@@ -203,9 +205,9 @@ function showDetails() {
   box.hidden = !node;
   if (!node) return box.replaceChildren();
   const gpu = node.gpus.find((g) => `${node.name}/${g.index}` === chosen);
-  const facts = { Model: gpu.model, Allocated: `${amount(inMiB(node, gpu.requested))} of ${amount(inMiB(node, gpu.capacity))}` };
+  const facts = { Model: gpu.model, Allocated: `${amount(inMiB(node, gpu.requested, gpu))} of ${amount(inMiB(node, gpu.capacity, gpu))}` };
   if (gpu.usedMiB !== undefined) facts.Used = `${number(gpu.usedMiB)} MiB`;
-  facts.Free = takesPods(node, gpu) ? amount(inMiB(node, free(gpu))) : "nothing for new pods";
+  facts.Free = takesPods(node, gpu) ? amount(inMiB(node, free(gpu), gpu)) : "nothing for new pods";
   facts.Health = condition(node, gpu);
   facts.UUID = gpu.uuid;
   const focused = box.contains(document.activeElement) && document.activeElement.getAttribute("aria-label");
@@ -216,7 +218,7 @@ function showDetails() {
     make("h3", {}, count(gpu.pods.length, "pod")),
     make("ul", { class: "pods" }, ...gpu.pods.map((p) => make("li", {},
       make("i", { class: colour(p.namespace), "aria-hidden": "true" }), make("b", {}, `${p.namespace}/${p.name}`),
-      make("small", {}, [amount(inMiB(node, p.units)), p.since ? `for ${age(p.since)}` : "not running yet"].join(", ")),
+      make("small", {}, [amount(inMiB(node, p.units, gpu)), p.since ? `for ${age(p.since)}` : "not running yet"].join(", ")),
       command(`kubectl inspect gpumem explain -n ${p.namespace} ${p.name}`)))),
   );
   if (focused) (box.querySelector(`[aria-label="${CSS.escape(focused)}"]`) ?? box.querySelector("h2")).focus();
@@ -267,7 +269,7 @@ function layAt(scale) {
 function caption(node, gpu) {
   if (closed(node, gpu)) return "✕ no new pods";
   if (gpu.exclusive) return "one pod alone";
-  return `${gib(inMiB(node, free(gpu)))} free`;
+  return `${gib(inMiB(node, free(gpu), gpu))} free`;
 }
 
 function cell(node, gpu) {
@@ -285,14 +287,14 @@ function cell(node, gpu) {
   const bar = make("span", { class: "bar" });
   const part = (classes, mib) => {
     const share = make("span", { class: classes });
-    share.style.flexBasis = `${Math.min(100, (100 * mib) / (inMiB(node, gpu.capacity) || 1))}%`;
+    share.style.flexBasis = `${Math.min(100, (100 * mib) / (inMiB(node, gpu.capacity, gpu) || 1))}%`;
     bar.append(share);
   };
   if (filter.by === "used") part("share cx", gpu.usedMiB ?? 0);
-  else gpu.pods.forEach((p) => part(colour(p.namespace), inMiB(node, p.units)));
+  else gpu.pods.forEach((p) => part(colour(p.namespace), inMiB(node, p.units, gpu)));
   const used = gpu.usedMiB === undefined ? "" : `, ${gib(gpu.usedMiB)} used`;
   button.append(make("b", {}, `GPU${gpu.index} ${short(gpu.model)}`), make("span", {}, caption(node, gpu)), bar,
-    make("small", {}, `${Math.floor(inMiB(node, gpu.requested) / 1024)}/${gib(inMiB(node, gpu.capacity))}${used}`));
+    make("small", {}, `${Math.floor(inMiB(node, gpu.requested, gpu) / 1024)}/${gib(inMiB(node, gpu.capacity, gpu))}${used}`));
   return button;
 }
 

@@ -40,6 +40,9 @@ func Details(o TableOptions) Printer {
 
 // measureFor is that of the node alone: its tables hold no other's numbers.
 func measureFor(n inspect.Node) measure {
+	if n.Capacity.InShares {
+		return inShares
+	}
 	if n.UnitMiB == 0 {
 		return inUnits
 	}
@@ -57,7 +60,7 @@ func (o TableOptions) node(out *bytes.Buffer, n inspect.Node) {
 	if len(n.GPUs) > 0 {
 		g.row("DRIVER:", n.DriverVersion)
 		g.row("ENFORCEMENT:", enforcement(n))
-		if n.UnitMiB != 1024 {
+		if n.UnitMiB != 1024 && !n.Capacity.InShares {
 			g.row("UNIT:", fmt.Sprintf("%d MiB", n.UnitMiB))
 		}
 	}
@@ -250,7 +253,7 @@ func noteGPU(note func(format string, args ...any), g inspect.GPU, m measure) {
 		note("GPU%d: %s %s are used by programs that were granted none, and not given to pods", g.Index, m.amount(g.Foreign), m)
 	}
 	if g.Requested != nil && g.Requested.Units > g.Capacity.Units {
-		over := inspect.Memory{Units: g.Requested.Units - g.Capacity.Units, MiB: g.Requested.MiB - g.Capacity.MiB}
+		over := inspect.Memory{Units: g.Requested.Units - g.Capacity.Units, MiB: g.Requested.MiB - g.Capacity.MiB, InShares: g.Capacity.InShares}
 		note("GPU%d is over-committed by %s %s", g.Index, m.amount(&over), m)
 	}
 	for _, p := range g.Kept {
@@ -289,7 +292,7 @@ func (o TableOptions) waiting(out *bytes.Buffer, r inspect.Report) {
 		if p.Count > 1 {
 			p.Name = many(p.Count, p.Owner)
 		}
-		need := inspect.Memory{Units: p.Units, MiB: int64(p.Units) * unit}
+		need := p.Needs(unit)
 		amount, gpus, percent := m.amount(&need), fmt.Sprint(p.GPUs), cores(p.Cores)
 		if p.GPUs == 0 {
 			amount, gpus, percent = unknown, unknown, unknown

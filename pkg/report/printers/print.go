@@ -46,6 +46,7 @@ const (
 	aloneMark    = "=" // a GPU that a pod holds alone
 	withheldMark = "^" // a node whose kubelet offers nothing of it
 	unitsMark    = "u" // an amount in units
+	sharesMark   = "s" // an amount in shares
 )
 
 // measure is what the amounts of one table are printed in.
@@ -55,6 +56,8 @@ const (
 	inGiB   measure = "GiB"
 	inMiB   measure = "MiB"
 	inUnits measure = "units"
+
+	inShares measure = "shares"
 )
 
 // measureOf returns the measure that prints the amounts of all nodes exactly.
@@ -74,8 +77,10 @@ func (m measure) amount(a *inspect.Memory) string {
 	switch {
 	case a == nil:
 		return "?"
-	case m == inUnits:
+	case m == inUnits, m == inShares:
 		return fmt.Sprint(a.Units)
+	case a.InShares:
+		return fmt.Sprint(a.Units) + sharesMark
 	case unsized(*a):
 		return fmt.Sprint(a.Units) + unitsMark
 	default:
@@ -95,6 +100,9 @@ func (m measure) mib(mib *int64) string {
 }
 
 func (m measure) ratio(requested *inspect.Memory, capacity inspect.Memory) string {
+	if capacity.InShares { // which says of how many they are
+		m = inShares
+	}
 	return m.amount(requested) + "/" + m.amount(&capacity)
 }
 
@@ -119,10 +127,13 @@ func age(t time.Time) string {
 }
 
 // unsized reports whether an amount is known in units alone.
-func unsized(a inspect.Memory) bool { return a.MiB == 0 && a.Units != 0 }
+func unsized(a inspect.Memory) bool { return a.MiB == 0 && a.Units != 0 && !a.InShares }
 
 // unitsNote is the legend of amounts that are known in units alone.
 const unitsNote = unitsMark + " counts units whose size is not known, or differs between nodes."
+
+// sharesNote is the legend of amounts in shares.
+const sharesNote = sharesMark + " counts shares of GPUs, ten to each."
 
 // percent rounds down: 100% is full.
 func percent(part *int64, whole int64) string {

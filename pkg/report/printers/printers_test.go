@@ -60,6 +60,24 @@ func uuid(node string, i int) gpu.UUID {
 	return gpu.UUID(fmt.Sprintf("GPU-%08x-0000-4000-8000-00000000000%d", []byte(node[max(0, len(node)-4):]), i))
 }
 
+// sharing is a node with a T4 and an A100 in shares.
+func sharing() node {
+	inv := inventory("tenth", 15, 80)
+	inv.UnitMiB = 0
+	for i, mib := range []int64{1490, 8110} {
+		inv.Devices[i].Allocatable, inv.Devices[i].ShareMiB = gpu.SharesPerDevice, mib
+	}
+	return node{"tenths", inv, []placement.Holding{
+		holding("ml/three", ofShares(request(3, 0)), uuid("tenth", 0)), holding("ml/whole", ofShares(request(10, 0)), uuid("tenth", 1)),
+		holding("web/lost", ofShares(request(2, 0))),
+	}}
+}
+
+func ofShares(r placement.Request) placement.Request {
+	r.InShares = true
+	return r
+}
+
 func request(units gpu.Units, cores int) placement.Request {
 	return placement.Request{Containers: placement.NewContainers(placement.Container{Name: "main", Kind: placement.App, Units: units, Cores: cores})}
 }
@@ -203,6 +221,7 @@ func scenes() map[string]inspect.Report {
 		"busy":      report(troubled, busy...),
 		"namespace": report(troubled, busy...).InNamespace("ml"),
 		"units":     report(inspect.Facts{Waiting: []inspect.WaitFacts{{Pod: ref("w"), Request: request(5, 0)}}}, append(demo, node{"edge", small, []placement.Holding{holding("cam", request(3, 0), uuid("edge", 1))}})...),
+		"shares":    report(inspect.Facts{Waiting: []inspect.WaitFacts{{Pod: ref("w"), Request: ofShares(request(12, 0))}}}, append(demo, sharing())...),
 		"eight":     report(inspect.Facts{Selected: true}, eight...),
 		"forbidden": report(inspect.Facts{PodsUnknown: true, Problems: []inspect.Problem{{Object: "pods", Message: "forbidden"}}}, node{"gpu-a", inventory("gpu-a", 15, 15), nil}),
 		"none":      report(inspect.Facts{}, node{"cpu-1", gpu.Inventory{}, nil}),

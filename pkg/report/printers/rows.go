@@ -62,7 +62,7 @@ func GroupWaiting(rows []PodRow) []PodRow {
 		if p.Owner == "" || p.State != Waiting {
 			return ""
 		}
-		return fmt.Sprintf("%s\x00%s\x00%d\x00%d\x00%s", p.Namespace, p.Owner, p.WaitsFor.Units, p.Cores, p.Reason)
+		return fmt.Sprintf("%s\x00%s\x00%d\x00%t\x00%d\x00%s", p.Namespace, p.Owner, p.WaitsFor.Units, p.WaitsFor.InShares, p.Cores, p.Reason)
 	})
 	for i := range alike {
 		if counts[i] > 1 {
@@ -164,7 +164,7 @@ func PodRows(r inspect.Report, usage map[Used]Usage) (rows []PodRow) {
 	for _, w := range r.Waiting {
 		row := PodRow{
 			Namespace: w.Namespace, Name: w.Name, UID: w.UID, GPUs: []int{}, State: Waiting, Cores: w.Cores, Reason: w.Why(), Owner: w.Owner, Created: w.Created,
-			WaitsFor: inspect.Memory{Units: w.Units, MiB: int64(w.Units) * unit},
+			WaitsFor: w.Needs(unit),
 		}
 		if w.Nominated != "" {
 			row.State, row.Node = Nominated, w.Nominated
@@ -412,7 +412,7 @@ func free(m measure, g GPURow) string {
 	for _, amount := range []*inspect.Memory{g.Requested, g.Foreign, g.pending} {
 		add(&taken, amount)
 	}
-	left := inspect.Memory{Units: max(0, g.Capacity.Units-taken.Units), MiB: max(0, g.Capacity.MiB-taken.MiB)}
+	left := inspect.Memory{Units: max(0, g.Capacity.Units-taken.Units), MiB: max(0, g.Capacity.MiB-taken.MiB), InShares: g.Capacity.InShares}
 	return m.amount(&left)
 }
 
@@ -424,6 +424,9 @@ func GPUNotes(rows []GPURow, _ bool) (lines []string) {
 	if slices.ContainsFunc(rows, func(g GPURow) bool { return g.Usage == nil }) {
 		lines = append(lines, "? is not known: the device plugin of the node was not read.")
 	}
+	if slices.ContainsFunc(rows, func(g GPURow) bool { return g.Capacity.InShares }) {
+		lines = append(lines, sharesNote)
+	}
 	return lines
 }
 
@@ -434,6 +437,9 @@ func PodNotes(rows []PodRow, wide bool) (lines []string) {
 	}
 	if slices.ContainsFunc(rows, func(p PodRow) bool { return unsized(p.Granted) || wide && unsized(p.WaitsFor) }) {
 		lines = append(lines, unitsNote)
+	}
+	if slices.ContainsFunc(rows, func(p PodRow) bool { return p.Granted.InShares || wide && p.WaitsFor.InShares }) {
+		lines = append(lines, sharesNote)
 	}
 	return lines
 }

@@ -122,6 +122,9 @@ func totalCell(n inspect.Node, m measure) string {
 		return m.amount(n.Requested) + "/?"
 	}
 	cell := m.ratio(n.Requested, n.Capacity)
+	if n.Capacity.InShares {
+		cell += sharesMark
+	}
 	if n.Withheld {
 		cell += withheldMark
 	}
@@ -161,6 +164,11 @@ func keptOf(g inspect.GPU) (sum inspect.Memory) {
 // add adds an amount, if it is known.
 func add(sum, amount *inspect.Memory) {
 	if amount != nil {
+		if sum.Units != 0 && sum.InShares != amount.InShares {
+			sum.InShares = false // by what they are in MiB
+		} else {
+			sum.InShares = amount.InShares
+		}
 		sum.Units += amount.Units
 		sum.MiB += amount.MiB
 	}
@@ -182,6 +190,7 @@ func (o TableOptions) legend(out *bytes.Buffer, r inspect.Report) {
 		{anyNode(withheld), withheldMark + " the kubelet offers none of it: no new pod gets any; kubectl inspect gpumem doctor says more."},
 		{anyGPU(promised), "+ is kept for pods that are nominated to the node; --details names them."},
 		{anyNode(unitless), unitsNote},
+		{anyNode(func(n inspect.Node) bool { return n.Capacity.InShares }), sharesNote},
 		{anyNode(pending), "PENDING is allocated to pods that are on no known GPU; --details lists them."},
 	} {
 		if line.shown {

@@ -26,21 +26,24 @@ const (
 	Untolerated = "UntoleratedTaint"
 )
 
-// Advertises reports whether the kubelet is offered any unit of a node.
-func Advertises(n placement.Node) bool {
-	return slices.ContainsFunc(n.Devices, func(d placement.Device) bool { return d.Advertised() && d.Allocatable > 0 })
+// Advertises returns the resource of which the kubelet is offered some by the node's plugin; empty: of none.
+func Advertises(names api.Names, n placement.Node) v1.ResourceName {
+	if !slices.ContainsFunc(n.Devices, func(d placement.Device) bool { return d.Advertised() && d.Allocatable > 0 }) {
+		return ""
+	}
+	return names.Offered(n.InShares())
 }
 
-// NodeFacts returns what kube-scheduler knows of a node, the inventory of which advertises units or
-// does not.
-func NodeFacts(names api.Names, node *v1.Node, advertises bool) inspect.NodeFacts {
+// NodeFacts returns what kube-scheduler knows of a node, the inventory of which advertises a resource or
+// nothing.
+func NodeFacts(names api.Names, node *v1.Node, advertises v1.ResourceName) inspect.NodeFacts {
 	said := make(map[gpu.UUID]string)
 	for id, note := range cordons.Of(names, node) {
 		said[id] = note.String()
 	}
 	f := inspect.NodeFacts{
 		NotReady: api.NotReady(node) != nil,
-		Withheld: advertises && !api.Offers(node, names.GPUMem()),
+		Withheld: advertises != "" && !api.Offers(node, advertises),
 		Cordons:  said,
 	}
 	switch {
@@ -49,7 +52,7 @@ func NodeFacts(names api.Names, node *v1.Node, advertises bool) inspect.NodeFact
 	case f.NotReady:
 		f.Refuses = &decide.Refusal{Reason: NotReady, Message: inspect.NodeNotReady}
 	case f.Withheld:
-		f.Refuses = &decide.Refusal{Reason: Withheld, Message: fmt.Sprintf("its kubelet offers no %s: see kubectl inspect gpumem doctor", names.GPUMem())}
+		f.Refuses = &decide.Refusal{Reason: Withheld, Message: fmt.Sprintf("its kubelet offers no %s: see kubectl inspect gpumem doctor", advertises)}
 	}
 	if !api.Offers(node, names.GPUCore()) {
 		f.RefusesCores = &decide.Refusal{Reason: Coreless, Message: fmt.Sprintf("the node offers no %s", names.GPUCore())}
@@ -62,7 +65,7 @@ func NodeFacts(names api.Names, node *v1.Node, advertises bool) inspect.NodeFact
 
 // usual are the tolerations that pods with GPU memory are taken to have.
 func usual(names api.Names) (out []v1.Toleration) {
-	for _, key := range []string{"nvidia.com/gpu", string(names.GPUMem()), string(names.GPUCore())} {
+	for _, key := range []string{"nvidia.com/gpu", string(names.GPUMem()), string(names.GPUShares()), string(names.GPUCore())} {
 		out = append(out, v1.Toleration{Key: key, Operator: v1.TolerationOpExists})
 	}
 	return out

@@ -44,7 +44,7 @@ func Facts(names api.Names, nodes []placement.Node, stored func(name string) *v1
 	where := NewNodes()
 	for _, n := range nodes {
 		if node := stored(n.Name); node != nil && len(n.Devices) > 0 {
-			facts.Nodes[n.Name] = NodeFacts(names, node, Advertises(n))
+			facts.Nodes[n.Name] = NodeFacts(names, node, Advertises(names, n))
 			where.nodes[n.Name] = node
 		}
 	}

@@ -53,7 +53,7 @@ func TestNodeFacts(t *testing.T) {
 			for _, change := range tc.changes {
 				change(node)
 			}
-			f := NodeFacts(names, node, true)
+			f := NodeFacts(names, node, names.GPUMem())
 			got := facts{Taint: f.Taint}
 			if f.Refuses != nil {
 				got.Refuses = f.Refuses.Reason + ": " + f.Refuses.Message

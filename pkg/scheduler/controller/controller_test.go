@@ -700,7 +700,7 @@ func FuzzTrim(f *testing.F) {
 			if len(want.Devices) == 0 {
 				return
 			}
-			if diff := cmp.Diff(reach.NodeFacts(n, &node, want.Advertised() > 0), reach.NodeFacts(n, obj.(*v1.Node), want.Advertised() > 0), cmp.AllowUnexported(closest.Gap{})); diff != "" {
+			if diff := cmp.Diff(reach.NodeFacts(n, &node, n.Offered(want.InShares())), reach.NodeFacts(n, obj.(*v1.Node), n.Offered(want.InShares())), cmp.AllowUnexported(closest.Gap{})); diff != "" {
 				t.Errorf("%s: (-full +trimmed):\n%s", data, diff)
 			}
 		}

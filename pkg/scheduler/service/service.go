@@ -96,7 +96,7 @@ func (s *Service) fleet() metrics.Fleet {
 			if node == nil {
 				return inspect.NodeFacts{} // gone since
 			}
-			return reach.NodeFacts(s.Names, node, reach.Advertises(n))
+			return reach.NodeFacts(s.Names, node, reach.Advertises(s.Names, n))
 		},
 		Assumed: s.Cache.AssumedBefore,
 		Waiting: func() (int, time.Time) {

@@ -1,0 +1,40 @@
+package main
+
+import (
+	"go.uber.org/zap"
+
+	"github.com/gpumem/gpumem/pkg/kube/api"
+	"github.com/gpumem/gpumem/pkg/node/deviceplugin"
+	"github.com/gpumem/gpumem/pkg/node/nodepods"
+)
+
+// inShares reports whether the node's GPUs are offered in shares.
+func (c config) inShares() bool { return c.unitMiB == 0 }
+
+// resource is the extended resource that the node offers.
+func (c config) resource() string { return string(c.names.Offered(c.inShares())) }
+
+// chooseUnits returns the config for a node that offers its GPUs in shares, or by the amount.
+func (c config) chooseUnits(log *zap.Logger, seen nodepods.Seen) config {
+	if !c.shares {
+		return c
+	}
+	labelled := seen.Labels[c.names.API()] == api.InShares
+	inShares, why := seen.InShares(labelled)
+	if inShares {
+		c.unitMiB, c.cores = 0, false // a share has its part of the cores
+		c.plugin.Containers.ShareCores, c.plugin.Coreless = !c.plugin.Coreless, true
+	}
+	log.Info("in what the GPUs are offered is chosen", zap.Bool("shares", inShares), zap.Bool("labelled", labelled), zap.String("reason", why))
+	if inShares != labelled {
+		c.unchanged = "the node goes on with " + c.resource() + ", though its label " + c.names.API() + " says otherwise: " + why
+	}
+	return c
+}
+
+// sayUnits says on the node that it does not do yet as its label says.
+func (c config) sayUnits(events deviceplugin.Events) {
+	if c.unchanged != "" {
+		events.Node(true, "GPUUnitsNotChanged", c.unchanged)
+	}
+}
