@@ -65,7 +65,7 @@ func TestSharesNextToGiB(t *testing.T) {
 		t.Errorf("%v\n%s", err, out)
 	}
 
-	t.Run("a node with pods keeps its kind", func(t *testing.T) {
+	t.Run("a node with pods keeps its kind", func(*testing.T) {
 		label(nil)
 		e.restartPluginOf("node2")
 		e.eventually("the node says that it goes on", func() (bool, string) {
@@ -74,7 +74,7 @@ func TestSharesNextToGiB(t *testing.T) {
 		})
 		e.isOn("three", "node2")
 	})
-	t.Run("and has another without", func(t *testing.T) {
+	t.Run("and has another without", func(*testing.T) {
 		e.delete("three", 0)
 		e.delete("whole", 0)
 		e.gone("three")
