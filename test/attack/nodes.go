@@ -17,7 +17,7 @@ const otherNode = "node2"
 
 // nodes are attacks by somebody who has taken a node, with the token of its device plugin.
 func nodes() []attempt {
-	const elsewhere, others, more = "of node node1 may not change", "may change its own annotations and no others", "may change annotations and conditions and nothing else"
+	const elsewhere, others, more = "of node node1 may not change", "may change its own annotations and no others", "may change annotations, conditions and its own labels and nothing else"
 	onNode := func(name, body, want string, subresources ...string) func(context.Context, *field) (string, error) {
 		return func(ctx context.Context, f *field) (string, error) {
 			plugin, err := f.plugin(ctx)
