@@ -9,17 +9,8 @@ import (
 	v1 "k8s.io/api/core/v1"
 	policyv1 "k8s.io/api/policy/v1"
 	fwk "k8s.io/kube-scheduler/framework"
-	"k8s.io/kubernetes/pkg/scheduler/framework/plugins/feature"
 	"k8s.io/kubernetes/pkg/scheduler/framework/preemption"
 )
-
-// What Kubernetes 1.37 has in another way than the others: its own highest score, and preemption.
-
-const maxScore = fwk.MaxScore
-
-func newEvaluator(h fwk.Handle, e *evictor, _ feature.Features) *preemption.Evaluator {
-	return preemption.NewEvaluator(Name, h, e, e.Executor)
-}
 
 // SelectVictimsOnNode is what kube-scheduler's preemption asks of each node. Where pods are to go
 // in groups, which may be on other nodes too, it decides alone.

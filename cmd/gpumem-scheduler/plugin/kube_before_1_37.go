@@ -1,4 +1,4 @@
-//go:build !kube1.35 && !kube1.37
+//go:build !kube1.37
 
 package plugin
 
@@ -8,17 +8,7 @@ import (
 	v1 "k8s.io/api/core/v1"
 	policyv1 "k8s.io/api/policy/v1"
 	fwk "k8s.io/kube-scheduler/framework"
-	"k8s.io/kubernetes/pkg/scheduler/framework/plugins/feature"
-	"k8s.io/kubernetes/pkg/scheduler/framework/preemption"
 )
-
-// What Kubernetes 1.36 has in another way than the others: its own highest score, and preemption.
-
-const maxScore = fwk.MaxScore
-
-func newEvaluator(h fwk.Handle, e *evictor, _ feature.Features) *preemption.Evaluator {
-	return preemption.NewEvaluator(Name, h, e, e.Executor)
-}
 
 // SelectVictimsOnNode is what kube-scheduler's preemption asks of each node.
 func (e *evictor) SelectVictimsOnNode(ctx context.Context, state fwk.CycleState, pod *v1.Pod, info fwk.NodeInfo, budgets []*policyv1.PodDisruptionBudget) ([]*v1.Pod, int, *fwk.Status) {
