@@ -33,7 +33,7 @@ func TestGPUsByCDI(t *testing.T) {
 	for minor, name := range []string{"first", "second"} {
 		// Of node1's GPUs the one with that minor number, which is its index there.
 		e.create(e.pod(name, 3, onNode("node1"), func(pod *v1.Pod) {
-			pod.Annotations = map[string]string{"gpumem.dev/gpu-uuid": e.gpusOf("node1")[minor]}
+			pod.Annotations = map[string]string{"gpumem.dev/gpu-uuid": e.gpu("node1", minor)}
 		}))
 		pod := e.running(name)
 		env := e.environment(name, "main")
@@ -100,19 +100,6 @@ func (e *env) likeADriver(node string) {
 	if err := errors.Join(errs...); err != nil {
 		e.Fatal(err)
 	}
-}
-
-// gpusOf returns the UUIDs of a node's GPUs, by index.
-func (e *env) gpusOf(node string) (uuids []string) {
-	e.Helper()
-	for _, n := range e.inspect().Nodes {
-		if n.Name == node {
-			for _, g := range n.GPUs {
-				uuids = append(uuids, g.UUID)
-			}
-		}
-	}
-	return uuids
 }
 
 // rootOf returns the file system of a pod's container of the sample image.
