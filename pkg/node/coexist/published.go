@@ -11,8 +11,7 @@ import (
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/tools/cache"
 
-	"github.com/gpumem/gpumem/pkg/core/gpu"
-	"github.com/gpumem/gpumem/pkg/kube/api"
+	"github.com/gpumem/gpumem/pkg/kube/published"
 )
 
 // Published are the GPUs of a node that other drivers of dynamic resource allocation publish.
@@ -45,20 +44,14 @@ func (p *Published) watch(ctx context.Context) error {
 }
 
 // gpus returns the drivers of the GPUs that others publish.
-func (p *Published) gpus() map[gpu.UUID]string {
-	out := make(map[gpu.UUID]string)
+func (p *Published) gpus() published.GPUs {
+	out := make(published.GPUs)
 	if p == nil {
 		return out
 	}
 	for _, obj := range p.store.List() {
-		s, ok := obj.(*resourceapi.ResourceSlice)
-		if !ok || s.Spec.Driver == p.driver {
-			continue
-		}
-		for _, d := range s.Spec.Devices {
-			for _, id := range api.GPUsOf(d) {
-				out[id] = max(out[id], s.Spec.Driver)
-			}
+		if s, ok := obj.(*resourceapi.ResourceSlice); ok && s.Spec.Driver != p.driver {
+			out.Add(s)
 		}
 	}
 	return out

@@ -106,8 +106,8 @@ func userPod(t testing.TB, name, node string) v1.Pod {
 	return pod
 }
 
-// published is a slice with one GPU.
-func published(driver, node, uuid string) resourceapi.ResourceSlice {
+// publishes is a slice with one GPU.
+func publishes(driver, node, uuid string) resourceapi.ResourceSlice {
 	return resourceapi.ResourceSlice{Spec: resourceapi.ResourceSliceSpec{Driver: driver, NodeName: &node, Devices: []resourceapi.Device{{
 		Name: "gpu", Attributes: map[resourceapi.QualifiedName]resourceapi.DeviceAttribute{"uuid": {StringValue: &uuid}},
 	}}}}
@@ -475,10 +475,10 @@ func TestExamine(t *testing.T) {
 		"NVIDIA's plugin beside": {func(s *State) { s.Nodes[0].Status.Allocatable["nvidia.com/gpu"] = resource.MustParse("2") },
 			[]string{"warning|node gpu-a|offers 2 nvidia.com/gpu as well as gpumem.dev/gpu-mem"}},
 		"another driver as well": {func(s *State) {
-			s.Slices = []resourceapi.ResourceSlice{published("gpu.nvidia.com", "gpu-a", "GPU-00000001"), published("gpu.nvidia.com", "gpu-b", "GPU-00000000")}
+			s.Slices = []resourceapi.ResourceSlice{publishes("gpu.nvidia.com", "gpu-a", "GPU-00000001"), publishes("gpu.nvidia.com", "gpu-b", "GPU-00000000")}
 		}, []string{"warning|node gpu-a|GPU 1 (GPU-00000001) is published by driver gpu.nvidia.com as well: both hand it out"}},
 		"both by claims and not": {func(s *State) {
-			s.Slices = []resourceapi.ResourceSlice{published("gpumem.dev", "gpu-a", "GPU-00000001")}
+			s.Slices = []resourceapi.ResourceSlice{publishes("gpumem.dev", "gpu-a", "GPU-00000001")}
 		},
 			[]string{"warning|node gpu-a|offers its GPUs by claims and as gpumem.dev/gpu-mem|this passes within a minute of a change of its label gpumem.dev/api"}},
 		"claims alone": {func(s *State) {
@@ -488,7 +488,7 @@ func TestExamine(t *testing.T) {
 			}
 			setInventory(t, &s.Nodes[0], inv)
 			delete(s.Nodes[0].Status.Allocatable, s.Names.GPUMem())
-			s.Slices = []resourceapi.ResourceSlice{published("gpumem.dev", "gpu-a", "GPU-00000001")}
+			s.Slices = []resourceapi.ResourceSlice{publishes("gpumem.dev", "gpu-a", "GPU-00000001")}
 		}, nil},
 		"weaker than asked": {func(s *State) {
 			s.DaemonSets[0].Spec.Template.Spec.Containers[0].Args[2] = "--enforcement=kernel"
