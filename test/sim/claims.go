@@ -89,7 +89,7 @@ func (w *World) addClaimNodes() {
 	w.claims.open = true
 }
 
-// byClaimsOnly reports whether a node hands out claims: nobody has anything else there.
+// byClaimsOnly reports whether a node hands out claims: pods have nothing else there.
 func (w *World) byClaimsOnly(node string) bool {
 	return slices.ContainsFunc(w.claims.nodes, func(n *claimNode) bool { return n.name == node })
 }
@@ -215,7 +215,7 @@ func (w *World) calmClaims() {
 		n.killWorker()
 		n.startWorker()
 	}
-	w.after(settleTime+bustleTime, nil, "nobody makes claims any more", func() { w.claims.open = false })
+	w.after(settleTime+bustleTime, nil, "no more claims are made", func() { w.claims.open = false })
 }
 
 // allocateSoon has kube-scheduler look at claims, as its own plugin does: the first devices that fit,

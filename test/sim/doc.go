@@ -48,7 +48,7 @@
 //     comes, with its annotations, and with IDs that tell nothing of their GPU.
 //   - Claims: kube-scheduler's own plugin, which takes the first devices that fit, and the kubelet's
 //     manager of claims. Prepare and unprepare are lost, or their answers are; they come twice, and
-//     late, after others and when nobody waits any more. The driver is killed before or after any
+//     late, after others and when no caller waits any more. The driver is killed before or after any
 //     of its writes. A machine that reboots loses its CDI files, and may lose its checkpoints. A
 //     kubelet asks for a claim only when it has asked nothing else about it: that the real one can
 //     be in two minds about a claim of several pods is its own affair. The change of a node from one

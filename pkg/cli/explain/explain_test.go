@@ -301,11 +301,11 @@ func TestExplainSaysWhoChoseTheNodeOfAPodThatWasRefused(t *testing.T) {
 	client := fake.NewClientset(clitest.Node(t, "gpu-a", clitest.Inventory("gpu-a", 16)), clitest.SchedulerConfig(),
 		refuse("ml/ours", "gpumem-scheduler", clitest.UUID("gpu-a", 0)), refuse("ml/pinned", "gpumem-scheduler"), refuse("ml/theirs", "default-scheduler"),
 		clitest.With(refuse("ml/evicted", "gpumem-scheduler", clitest.UUID("gpu-a", 0)), func(p *v1.Pod) { p.Status.Reason = "Evicted" }))
-	const anew = "create the pod again without nodeName, its schedulerName being gpumem-scheduler; docs/troubleshooting.md#"
+	const again = "create the pod again without nodeName, its schedulerName being gpumem-scheduler; docs/troubleshooting.md#"
 	for pod, want := range map[string]string{
 		"ml/ours":    "GPU:       0\nTo do:     scheduler gpumem-scheduler had chosen the node and the GPU: delete the pod, and create it again where no controller does; docs/troubleshooting.md#",
-		"ml/pinned":  "Node:      gpu-a\nTo do:     the node was chosen without asking gpumem, by spec.nodeName: " + anew,
-		"ml/theirs":  "Node:      gpu-a\nTo do:     the node was chosen without asking gpumem, by spec.nodeName, or by scheduler default-scheduler: " + anew,
+		"ml/pinned":  "Node:      gpu-a\nTo do:     the node was chosen without asking gpumem, by spec.nodeName: " + again,
+		"ml/theirs":  "Node:      gpu-a\nTo do:     the node was chosen without asking gpumem, by spec.nodeName, or by scheduler default-scheduler: " + again,
 		"ml/evicted": "Evicted: Pod was rejected\nAsks for:  3 GiB on one GPU\nNode:      gpu-a\nGPU:       0\n",
 	} {
 		stdout, _, err := clirun.Inspect(client, "explain", pod)

@@ -35,7 +35,7 @@ func TestWhatPodsHaveByClaims(t *testing.T) {
 	select {
 	case <-changed:
 	default:
-		t.Error("nobody is told")
+		t.Error("no reader hears of it")
 	}
 	given, _, _ = r.Allocations()
 	want := []gpu.PodAllocation{

@@ -43,7 +43,7 @@ type Node struct {
 	events   Events
 	log      *zap.Logger
 
-	others *Published          // nil: nobody looks for such
+	others *Published          // nil: they are not looked for
 	said   map[gpu.UUID]bool   // of which GPUs it was said that both have them
 	taken  map[gpu.UUID]string // by whom, at the last look
 

@@ -90,7 +90,7 @@ func (p *Server) serve(ctx context.Context, s allocation.State, grant allocation
 	}
 	want := mps.Namespace{LimitMiB: containers.LimitMiB(grant, s.Inventory)}
 	if holder, ok := holderOf(s.Allocated, grant.Slots); ok {
-		want.Percent = p.cfg.Containers.Percent(grant) // of an init container nobody tells: its environment does
+		want.Percent = p.cfg.Containers.Percent(grant) // of an init container: only its environment says it
 		if cores := holder.Only(gpu.Cores); len(cores) > 0 {
 			share, err := allocation.Resolve(s, gpu.Cores, cores)
 			if err != nil {

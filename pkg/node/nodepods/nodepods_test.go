@@ -349,7 +349,7 @@ func TestCorrectCarriesTheUID(t *testing.T) {
 		t.Errorf("annotations %v", got.Annotations)
 	}
 	if len(got.Labels) > 0 {
-		t.Errorf("labels %v, which nobody has asked for", got.Labels)
+		t.Errorf("labels %v, which were not asked for", got.Labels)
 	}
 	if err := p.Correct(t.Context(), placement.PodRef{Namespace: "ns", Name: "a", UID: "u1"}, to(gpu.Device{UUID: "GPU-x"}), inv); err == nil {
 		t.Error("a GPU that the node lacks was written")
