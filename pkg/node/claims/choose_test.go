@@ -4,6 +4,7 @@ import (
 	"context"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -75,16 +76,17 @@ func TestWhenANodeIsLeft(t *testing.T) {
 					}))
 					return test.after[at]
 				}
-				changed := make(chan struct{})
+				var changed atomic.Pointer[chan struct{}] // closed and replaced
+				changed.Store(new(make(chan struct{})))
 				for at := range test.after {
 					if at > 0 {
-						time.AfterFunc(at, func() { old := changed; changed = make(chan struct{}); close(old) })
+						time.AfterFunc(at, func() { close(*changed.Swap(new(make(chan struct{})))) })
 					}
 				}
 				ctx, cancel := context.WithTimeout(t.Context(), time.Hour)
 				defer cancel()
 				got := Left(ctx, true,
-					func() (bool, <-chan struct{}) { return now().labelled, changed },
+					func() (bool, <-chan struct{}) { return now().labelled, *changed.Load() },
 					func() (int, <-chan struct{}) { return now().left, nil })
 				if got != (test.want > 0) || got && time.Since(begin) != test.want {
 					t.Errorf("left: %t after %s, want after %s", got, time.Since(begin), test.want)
