@@ -14,6 +14,7 @@ import (
 	"sync"
 
 	v1 "k8s.io/api/core/v1"
+	resourceapi "k8s.io/api/resource/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -81,15 +82,21 @@ func (a *API) kind(gvr schema.GroupVersionResource) *kind {
 	return k
 }
 
-// Add enters a node or a pod.
+// Add enters a node, a pod, or an object of claims.
 func (a *API) Add(o runtime.Object) error {
 	switch o := o.(type) {
 	case *v1.Node:
 		return a.Create(nodesResource, o, "")
 	case *v1.Pod:
 		return a.Create(podsResource, o, o.Namespace)
+	case *resourceapi.DeviceClass:
+		return a.Create(resourceapi.SchemeGroupVersion.WithResource("deviceclasses"), o, "")
+	case *resourceapi.ResourceSlice:
+		return a.Create(resourceapi.SchemeGroupVersion.WithResource("resourceslices"), o, "")
+	case *resourceapi.ResourceClaim:
+		return a.Create(resourceapi.SchemeGroupVersion.WithResource("resourceclaims"), o, o.Namespace)
 	}
-	return fmt.Errorf("%T is neither a node nor a pod", o)
+	return fmt.Errorf("%T is not among what is entered here", o)
 }
 
 // Get returns a copy of an object.

@@ -1,6 +1,7 @@
 package scheduler
 
 import (
+	"context"
 	"net"
 	"net/http"
 	"strconv"
@@ -128,7 +129,7 @@ func (c *Conn) Client() (kubernetes.Interface, error) {
 		Host: "http://api.invalid", APIPath: "/api", Transport: c, QPS: -1,
 		ContentConfig: rest.ContentConfig{GroupVersion: &v1.SchemeGroupVersion, NegotiatedSerializer: scheme.Codecs.WithoutConversion()},
 	})
-	return client{Interface: fakes, requests: requests}, err
+	return client{Interface: fakes, requests: requests, conn: c}, err
 }
 
 // RoundTrip carries what the extender sends without the typed client.
@@ -145,21 +146,43 @@ func (c *Conn) RoundTrip(r *http.Request) (*http.Response, error) {
 type client struct {
 	kubernetes.Interface
 	requests rest.Interface
+	conn     *Conn
 }
 
 // IsWatchListSemanticsUnSupported says to reflectors that they have to list.
 func (client) IsWatchListSemanticsUnSupported() bool { return true }
 
 func (c client) CoreV1() corev1.CoreV1Interface {
-	return core{CoreV1Interface: c.Interface.CoreV1(), requests: c.requests}
+	return core{CoreV1Interface: c.Interface.CoreV1(), requests: c.requests, conn: c.conn}
 }
 
 type core struct {
 	corev1.CoreV1Interface
 	requests rest.Interface
+	conn     *Conn
 }
 
 func (c core) RESTClient() rest.Interface { return c.requests }
+
+func (c core) Pods(namespace string) corev1.PodInterface {
+	return pods{PodInterface: c.CoreV1Interface.Pods(namespace), conn: c.conn}
+}
+
+// pods are those of a namespace.
+type pods struct {
+	corev1.PodInterface
+	conn *Conn
+}
+
+// Bind is how kube-scheduler's own plugin binds pods.
+func (p pods) Bind(_ context.Context, b *v1.Binding, _ metav1.CreateOptions) error {
+	if err := p.conn.refused(); err != nil {
+		return err
+	}
+	p.conn.api.mu.Lock()
+	defer p.conn.api.mu.Unlock()
+	return p.conn.api.bind(b)
+}
 
 // watcher is one watch. It keeps what its reader has not taken yet.
 type watcher struct {

@@ -25,6 +25,7 @@ type Plugin struct {
 	decider *cycle.Decider // of all profiles
 	handle  fwk.Handle     // of the profile
 	evictor *evictor
+	claims  ranking.Ranker // of nodes for claims
 }
 
 var (
@@ -121,10 +122,10 @@ func refused(refusal *decide.Refusal, why string) *fwk.Status {
 }
 
 // PreScore ranks all nodes at once.
-func (p *Plugin) PreScore(_ context.Context, state fwk.CycleState, _ *v1.Pod, infos []fwk.NodeInfo) *fwk.Status {
+func (p *Plugin) PreScore(_ context.Context, state fwk.CycleState, pod *v1.Pod, infos []fwk.NodeInfo) *fwk.Status {
 	c := read(state)
 	if c == nil {
-		return fwk.NewStatus(fwk.Skip)
+		return p.rankClaims(state, pod, infos)
 	}
 	names := make([]string, len(infos))
 	for i, info := range infos {
@@ -138,7 +139,7 @@ func (p *Plugin) PreScore(_ context.Context, state fwk.CycleState, _ *v1.Pod, in
 func (p *Plugin) Score(_ context.Context, state fwk.CycleState, _ *v1.Pod, info fwk.NodeInfo) (int64, *fwk.Status) {
 	c := read(state)
 	if c == nil {
-		return 0, nil
+		return claimScore(state, info.Node().Name), nil
 	}
 	return c.Score(info.Node().Name) * (maxScore / ranking.MaxScore), nil
 }

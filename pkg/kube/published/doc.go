@@ -1,5 +1,5 @@
 // Package published reads which GPUs drivers of dynamic resource allocation publish, from their
-// ResourceSlices.
+// ResourceSlices, and has the names in ours.
 //
 // # Invariants
 //

@@ -12,12 +12,7 @@ import (
 
 	"github.com/gpumem/gpumem/pkg/core/allocation"
 	"github.com/gpumem/gpumem/pkg/core/gpu"
-)
-
-// The capacities of a device.
-const (
-	capacityMemory = "memory" // in bytes
-	capacityCores  = "cores"  // per cent
+	"github.com/gpumem/gpumem/pkg/kube/published"
 )
 
 const mib = 1 << 20
@@ -51,9 +46,6 @@ type Share struct {
 	MiB    int64      `json:"mib"`
 	Cores  int64      `json:"cores,omitempty"` // per cent; 0: not limited
 }
-
-// deviceName returns the name of a GPU in the node's pool.
-func deviceName(id gpu.UUID) string { return strings.ToLower(string(id)) }
 
 // parse reads what a claim was allocated of a node's GPUs. It fails for what no container could be
 // given, and for what this driver does not offer.
@@ -94,8 +86,8 @@ func parse(claim *resourceapi.ResourceClaim, driver, node string) (Claim, error)
 
 func parseShare(result resourceapi.DeviceRequestAllocationResult, node string) (Share, error) {
 	s := Share{Device: result.Device, ID: result.ShareID}
-	memory, ok := result.ConsumedCapacity[capacityMemory]
-	cores := result.ConsumedCapacity[capacityCores]
+	memory, ok := result.ConsumedCapacity[published.CapacityMemory]
+	cores := result.ConsumedCapacity[published.CapacityCores]
 	switch {
 	case result.Pool != node:
 		return s, fmt.Errorf("it was allocated GPUs of node %s, and this is %s", result.Pool, node)
@@ -138,7 +130,7 @@ func (c Claim) grant(inv gpu.Inventory) (memory, cores allocation.Grant, err err
 	parts := c.parts()
 	var each part
 	for _, d := range inv.Devices {
-		p, ok := parts[deviceName(d.UUID)]
+		p, ok := parts[published.DeviceName(d.UUID)]
 		if !ok {
 			continue
 		}
@@ -164,7 +156,7 @@ func (c Claim) grant(inv gpu.Inventory) (memory, cores allocation.Grant, err err
 // missing returns the devices of a claim that are not there.
 func (c Claim) missing(inv gpu.Inventory) (names []string) {
 	for name := range c.parts() {
-		if !slices.ContainsFunc(inv.Devices, func(d gpu.Device) bool { return deviceName(d.UUID) == name }) {
+		if !slices.ContainsFunc(inv.Devices, func(d gpu.Device) bool { return published.DeviceName(d.UUID) == name }) {
 			names = append(names, name)
 		}
 	}
@@ -186,7 +178,7 @@ func admit(c Claim, devices []gpu.Device, unitMiB int64, others map[types.UID]Cl
 		}
 	}
 	for _, d := range devices {
-		name := deviceName(d.UUID)
+		name := published.DeviceName(d.UUID)
 		want, has := parts[name], taken[name]
 		offered := int64(d.Allocatable) * unitMiB
 		switch {

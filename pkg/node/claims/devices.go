@@ -11,6 +11,7 @@ import (
 	"k8s.io/dynamic-resource-allocation/resourceslice"
 
 	"github.com/gpumem/gpumem/pkg/core/gpu"
+	"github.com/gpumem/gpumem/pkg/kube/published"
 )
 
 // Resources returns what is published of a node's GPUs: one pool, the smallest GPU first.
@@ -26,7 +27,7 @@ func Resources(inv gpu.Inventory, domain, node string, cores bool) resourceslice
 			continue // it has no capacity that a claim could have
 		}
 		devices = append(devices, resourceapi.Device{
-			Name: deviceName(d.UUID), AllowMultipleAllocations: new(true),
+			Name: published.DeviceName(d.UUID), AllowMultipleAllocations: new(true),
 			Attributes: attributes(d, inv, groups), Capacity: capacity(d, inv.UnitMiB, cores), Taints: taints(d.Status, domain),
 		})
 	}
@@ -102,9 +103,9 @@ func capacity(d gpu.Device, unitMiB int64, cores bool) map[resourceapi.Qualified
 	if d.Allocatable == 1 {
 		policy.ValidRange.Step = nil // one step above the least must exist
 	}
-	out := map[resourceapi.QualifiedName]resourceapi.DeviceCapacity{capacityMemory: {Value: all, RequestPolicy: policy}}
+	out := map[resourceapi.QualifiedName]resourceapi.DeviceCapacity{published.CapacityMemory: {Value: all, RequestPolicy: policy}}
 	if cores {
-		out[capacityCores] = resourceapi.DeviceCapacity{Value: *count(gpu.CoresPerDevice), RequestPolicy: &resourceapi.CapacityRequestPolicy{
+		out[published.CapacityCores] = resourceapi.DeviceCapacity{Value: *count(gpu.CoresPerDevice), RequestPolicy: &resourceapi.CapacityRequestPolicy{
 			Default: count(0), ValidRange: &resourceapi.CapacityRequestPolicyRange{Min: count(0), Max: count(gpu.CoresPerDevice), Step: count(1)},
 		}}
 	}

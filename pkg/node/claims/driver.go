@@ -12,6 +12,7 @@ import (
 	"k8s.io/dynamic-resource-allocation/kubeletplugin"
 
 	"github.com/gpumem/gpumem/pkg/core/gpu"
+	"github.com/gpumem/gpumem/pkg/kube/published"
 	"github.com/gpumem/gpumem/pkg/kube/reasons"
 	"github.com/gpumem/gpumem/pkg/node/containers"
 	"github.com/gpumem/gpumem/pkg/node/mps"
@@ -149,7 +150,7 @@ func (d *Driver) enter(ctx context.Context, c *Claim, offer nodestate.Offer) (na
 	}
 	c.Enforcement, c.MPS = inv.LevelFor(len(memory.Devices)), inv.MPS
 	for i := range c.Shares {
-		at := slices.IndexFunc(memory.Devices, func(g gpu.Device) bool { return deviceName(g.UUID) == c.Shares[i].Device })
+		at := slices.IndexFunc(memory.Devices, func(g gpu.Device) bool { return published.DeviceName(g.UUID) == c.Shares[i].Device })
 		c.Shares[i].UUID = memory.Devices[at].UUID
 	}
 	d.claims[c.UID] = *c

@@ -18,6 +18,7 @@ import (
 	cdi "tags.cncf.io/container-device-interface/specs-go"
 
 	"github.com/gpumem/gpumem/pkg/core/gpu"
+	"github.com/gpumem/gpumem/pkg/kube/published"
 	"github.com/gpumem/gpumem/pkg/node/containers"
 	"github.com/gpumem/gpumem/pkg/node/mps"
 	"github.com/gpumem/gpumem/pkg/node/nodestate"
@@ -31,8 +32,8 @@ const (
 
 // The names of the two GPUs.
 var (
-	gpuA = deviceName(plugintest.GPUA)
-	gpuB = deviceName(plugintest.GPUB)
+	gpuA = published.DeviceName(plugintest.GPUA)
+	gpuB = published.DeviceName(plugintest.GPUB)
 )
 
 // errKilled is what all of a disk returns once its process was killed.

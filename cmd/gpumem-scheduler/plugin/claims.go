@@ -1,0 +1,127 @@
+package plugin
+
+import (
+	"cmp"
+
+	v1 "k8s.io/api/core/v1"
+	resourceapi "k8s.io/api/resource/v1"
+	"k8s.io/dynamic-resource-allocation/resourceclaim"
+	"k8s.io/dynamic-resource-allocation/structured"
+	fwk "k8s.io/kube-scheduler/framework"
+
+	"github.com/gpumem/gpumem/pkg/core/gpu"
+	"github.com/gpumem/gpumem/pkg/core/placement"
+	"github.com/gpumem/gpumem/pkg/core/ranking"
+	"github.com/gpumem/gpumem/pkg/kube/published"
+)
+
+// claimsKey is that of claimScores in the state of a cycle.
+const claimsKey = Name + "/claims"
+
+// claimScores are the ranks of nodes for a pod with a claim, by name.
+type claimScores map[string]int64
+
+// Clone returns the same: it is not changed.
+func (s claimScores) Clone() fwk.StateData { return s }
+
+// rankClaims ranks nodes for the first claim of a pod that is of our class and is not allocated yet,
+// as for a pod with the extended resource. Which GPUs it gets on its node, kube-scheduler's own plugin
+// decides. A claim to whole GPUs, which names no amount, is not ranked.
+func (p *Plugin) rankClaims(state fwk.CycleState, pod *v1.Pod, infos []fwk.NodeInfo) *fwk.Status {
+	claim := p.claimOf(pod)
+	if claim == nil {
+		return fwk.NewStatus(fwk.Skip)
+	}
+	allocated, err := p.handle.SharedDRAManager().ResourceClaims().GatherAllocatedState()
+	if err != nil {
+		return fwk.NewStatus(fwk.Skip) // it is being changed: other scores decide
+	}
+	nodes := make([]*placement.Node, len(infos))
+	var unitMiB int64
+	for i, info := range infos {
+		nodes[i] = p.nodeByClaims(info.Node().Name, allocated)
+		unitMiB = cmp.Or(unitMiB, nodes[i].UnitMiB)
+	}
+	order := p.claims.Rank(len(nodes), p.decider.Policies, requestOf(claim, unitMiB), nodes, nil)
+	scores := make(claimScores, len(nodes))
+	for _, one := range order.Best {
+		scores[nodes[one.Index].Name] = one.Score
+	}
+	state.Write(claimsKey, scores)
+	return nil
+}
+
+// claimScore returns the rank of a node for a pod with a claim.
+func claimScore(state fwk.CycleState, node string) int64 {
+	kept, err := state.Read(claimsKey)
+	if err != nil {
+		return 0
+	}
+	scores, _ := kept.(claimScores)
+	return scores[node] * (maxScore / ranking.MaxScore)
+}
+
+// claimOf returns the request of a pod's claim that is to be allocated; nil: there is none that can be
+// ranked.
+func (p *Plugin) claimOf(pod *v1.Pod) *resourceapi.ExactDeviceRequest {
+	for i := range pod.Spec.ResourceClaims {
+		name, _, err := resourceclaim.Name(pod, &pod.Spec.ResourceClaims[i])
+		if err != nil || name == nil {
+			continue
+		}
+		claim, err := p.handle.SharedDRAManager().ResourceClaims().Get(pod.Namespace, *name)
+		if err != nil || claim.Status.Allocation != nil || len(claim.Spec.Devices.Requests) != 1 {
+			continue
+		}
+		asks := claim.Spec.Devices.Requests[0].Exactly
+		if asks == nil || asks.DeviceClassName != p.names.Domain() || asks.Capacity == nil {
+			continue
+		}
+		if _, ok := asks.Capacity.Requests[published.CapacityMemory]; ok {
+			return asks
+		}
+	}
+	return nil
+}
+
+// requestOf returns what a claim asks for, in units.
+func requestOf(asks *resourceapi.ExactDeviceRequest, unitMiB int64) placement.Request {
+	memory, cores := asks.Capacity.Requests[published.CapacityMemory], asks.Capacity.Requests[published.CapacityCores]
+	gpus := max(1, asks.Count)
+	return placement.Request{
+		Count:      int(gpus),
+		Containers: placement.NewContainers(placement.Container{Kind: placement.App, Units: unitsOf(memory.Value(), unitMiB) * gpu.Units(gpus), Cores: int(cores.Value() * gpus)}),
+	}
+}
+
+// unitsOf returns how many units so many bytes are, rounded up, as kube-scheduler rounds up requests.
+func unitsOf(bytes, unitMiB int64) gpu.Units {
+	unit := max(1, unitMiB) << 20
+	return gpu.Units((bytes-1)/unit + 1)
+}
+
+// nodeByClaims returns a node's GPUs that are handed out by claims, with what is allocated of them:
+// more than is prepared, which is what the cache has.
+func (p *Plugin) nodeByClaims(name string, allocated *structured.AllocatedState) *placement.Node {
+	known := p.decider.Binder.Cache.Look(name)
+	if known == nil {
+		return &placement.Node{Name: name}
+	}
+	n := *known
+	n.Devices, n.Nominated, n.State = nil, nil, nil
+	for _, d := range known.Devices {
+		if !d.Status.ByClaims {
+			continue
+		}
+		taken := allocated.AggregatedCapacity[structured.MakeDeviceID(p.names.Domain(), name, published.DeviceName(d.UUID))]
+		d.Status.ByClaims, d.Pods, d.Requested, d.RequestedCores = false, nil, 0, 0
+		if memory := taken[published.CapacityMemory]; memory != nil {
+			d.Requested = unitsOf(memory.Value(), n.UnitMiB)
+		}
+		if cores := taken[published.CapacityCores]; cores != nil {
+			d.RequestedCores = int(cores.Value())
+		}
+		n.Devices = append(n.Devices, d)
+	}
+	return &n
+}

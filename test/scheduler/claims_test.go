@@ -1,0 +1,154 @@
+package scheduler
+
+import (
+	"fmt"
+	"testing"
+	"time"
+
+	v1 "k8s.io/api/core/v1"
+	resourceapi "k8s.io/api/resource/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/kubernetes/pkg/scheduler/apis/config"
+
+	"github.com/gpumem/gpumem/cmd/gpumem-scheduler/plugin"
+	"github.com/gpumem/gpumem/pkg/core/gpu"
+	"github.com/gpumem/gpumem/pkg/kube/api"
+	"github.com/gpumem/gpumem/pkg/kube/published"
+)
+
+// What is packed: nodes of eight equal GPUs each, and pods of sizes that come in turn.
+var (
+	gpuSizes = []int64{79, 79, 22, 14}
+	podSizes = []int64{3, 5, 8, 10, 16, 20, 40}
+)
+
+const gpusPerNode = 8
+
+// claimNode returns a node that hands out its GPUs by claims, and its slice.
+func claimNode(t testing.TB, name string, units int64) (*v1.Node, *resourceapi.ResourceSlice) {
+	t.Helper()
+	slice := &resourceapi.ResourceSlice{ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: resourceapi.ResourceSliceSpec{
+		Driver: api.DefaultDomain, NodeName: &name, Pool: resourceapi.ResourcePool{Name: name, Generation: 1, ResourceSliceCount: 1},
+	}}
+	var devices []gpu.Device
+	for i := range gpusPerNode {
+		d := device(name, i)
+		d.Allocatable, d.MemoryMiB, d.Status.ByClaims = gpu.Units(units), units*unitMiB, true
+		devices = append(devices, d)
+		least, most := *resource.NewQuantity(1<<30, resource.BinarySI), *resource.NewQuantity(units<<30, resource.BinarySI)
+		slice.Spec.Devices = append(slice.Spec.Devices, resourceapi.Device{
+			Name: published.DeviceName(d.UUID), AllowMultipleAllocations: new(true),
+			Capacity: map[resourceapi.QualifiedName]resourceapi.DeviceCapacity{published.CapacityMemory: {Value: most, RequestPolicy: &resourceapi.CapacityRequestPolicy{
+				Default: &most, ValidRange: &resourceapi.CapacityRequestPolicyRange{Min: &least, Max: &most, Step: &least},
+			}}},
+		})
+	}
+	return nodeOf(t, name, devices...), slice
+}
+
+// claimed returns a pod with a claim of so many GiB of one GPU.
+func claimed(t testing.TB, name string, gib int64) (*v1.Pod, *resourceapi.ResourceClaim) {
+	t.Helper()
+	claim := &resourceapi.ResourceClaim{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name}, Spec: resourceapi.ResourceClaimSpec{Devices: resourceapi.DeviceClaim{
+		Requests: []resourceapi.DeviceRequest{{Name: "gpu", Exactly: &resourceapi.ExactDeviceRequest{
+			DeviceClassName: api.DefaultDomain, AllocationMode: resourceapi.DeviceAllocationModeExactCount, Count: 1,
+			Capacity: &resourceapi.CapacityRequirements{Requests: map[resourceapi.QualifiedName]resource.Quantity{published.CapacityMemory: *resource.NewQuantity(gib<<30, resource.BinarySI)}},
+		}}},
+	}}}
+	p := pod(t, name, 0)
+	p.Spec.ResourceClaims = []v1.PodResourceClaim{{Name: "gpu", ResourceClaimName: &name}}
+	return p, claim
+}
+
+// class is the class of our driver's devices.
+func class() *resourceapi.DeviceClass {
+	return &resourceapi.DeviceClass{ObjectMeta: metav1.ObjectMeta{Name: api.DefaultDomain}, Spec: resourceapi.DeviceClassSpec{
+		Selectors: []resourceapi.DeviceSelector{{CEL: &resourceapi.CELDeviceSelector{Expression: fmt.Sprintf("device.driver == %q", api.DefaultDomain)}}},
+	}}
+}
+
+// unranked has kube-scheduler's own plugins choose a node alone.
+func unranked(c *cluster) {
+	for i := range c.cfg.Profiles {
+		score := &c.cfg.Profiles[i].Plugins.Score
+		score.Disabled = append(score.Disabled, config.Plugin{Name: plugin.Name})
+	}
+	c.unchecked = true
+}
+
+// packed has pods placed one after the other, and returns how many of the largest GPUs stay whole.
+func packed(t *testing.T, byClaims bool, nodes, pods int, setups ...setup) (whole int) {
+	t.Helper()
+	var objects []runtime.Object
+	for i := range nodes {
+		name, units := fmt.Sprintf("node%03d", i), gpuSizes[i%len(gpuSizes)]
+		n, slice := claimNode(t, name, units)
+		if byClaims {
+			objects = append(objects, n, slice)
+			continue
+		}
+		var devices []gpu.Device
+		for j := range gpusPerNode {
+			d := device(name, j)
+			d.Allocatable, d.MemoryMiB = gpu.Units(units), units*unitMiB
+			devices = append(devices, d)
+		}
+		objects = append(objects, nodeOf(t, name, devices...))
+	}
+	c := start(t, append(objects, class()), append([]setup{inProcess, uncounted, allNodes}, setups...)...)
+	begin := time.Now()
+	for i := range pods {
+		name, size := fmt.Sprintf("pod%04d", i), podSizes[i%len(podSizes)]
+		p, claim := claimed(t, name, size)
+		if byClaims {
+			c.add(t, claim, p)
+		} else {
+			c.add(t, pod(t, name, gpu.Units(size)))
+		}
+		if !holds(t, *patience, func() bool { return c.pod(t, name).Spec.NodeName != "" }) {
+			t.Fatalf("%s is not bound: %+v", name, c.pod(t, name).Status.Conditions)
+		}
+	}
+	t.Logf("%d pods in %v", pods, time.Since(begin).Round(time.Millisecond))
+	used := make(map[gpu.UUID]bool)
+	if byClaims {
+		list, err := c.ResourceV1().ResourceClaims(namespace).List(t.Context(), metav1.ListOptions{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, claim := range list.Items {
+			for _, result := range claim.Status.Allocation.Devices.Results {
+				used[gpu.UUID(result.Device)] = true
+			}
+		}
+	} else {
+		for _, n := range c.cache.Nodes() {
+			for _, d := range n.Devices {
+				used[gpu.UUID(published.DeviceName(d.UUID))] = d.Requested > 0
+			}
+		}
+	}
+	for i := range nodes {
+		for j := range gpusPerNode {
+			if gpuSizes[i%len(gpuSizes)] == 79 && !used[gpu.UUID(published.DeviceName(uuid(fmt.Sprintf("node%03d", i), j)))] {
+				whole++
+			}
+		}
+	}
+	return whole
+}
+
+// Pods with claims leave as many large GPUs whole as those with the extended resource, and more than
+// without a ranking of nodes.
+func TestClaimsArePacked(t *testing.T) {
+	const nodes, pods = 20, 200
+	want := packed(t, false, nodes, pods)
+	got := packed(t, true, nodes, pods)
+	without := packed(t, true, nodes, pods, unranked)
+	t.Logf("whole GPUs of 79 GiB: %d by the extended resource, %d by claims, %d by claims without a ranking", want, got, without)
+	if got*100 < want*97 || got <= without {
+		t.Errorf("claims leave %d GPUs of 79 GiB whole, the extended resource %d, and claims without a ranking %d", got, want, without)
+	}
+}
