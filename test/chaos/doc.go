@@ -16,8 +16,9 @@
 // one of two equal pods for the other, and has to correct both. And a tenant, with the role
 // edit, forges what is written of pods and what gpumem goes by.
 //
-// Failover: of two replicas of the scheduler's pod, the leader is killed in the
-// middle of a burst of pods that all fit.
+// Failover: of two replicas of the scheduler's pod, the leader is killed in the middle of a burst
+// of pods that all fit. The next one is frozen (SIGSTOP) in the middle of a second burst, until
+// another leads and has bound a pod of a third.
 //
 // # What is checked
 //

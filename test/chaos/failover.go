@@ -59,11 +59,12 @@ func burstNodes(pods int) ([]cluster.Node, error) {
 	return out, nil
 }
 
-// Failover starts a cluster with two replicas of the scheduler's pod, kills the
-// leader in the middle of a burst of pods, and takes the cluster away.
+// Failover starts a cluster with two replicas of the scheduler's pod, kills the leader in the
+// middle of a burst of pods, freezes the next one in the middle of another and thaws it in a
+// third, when another leads, and takes the cluster away.
 func Failover(ctx context.Context, config FailoverConfig) (report FailoverReport, err error) {
-	if config.Pods < 3 || config.Pods > failoverNodes*maxPods*9/10 {
-		return FailoverReport{}, fmt.Errorf("a burst of %d pods: want from 3 to %d", config.Pods, failoverNodes*maxPods*9/10)
+	if config.Pods < bursts || config.Pods > failoverNodes*maxPods*9/10 {
+		return FailoverReport{}, fmt.Errorf("a burst of %d pods: want from %d to %d", config.Pods, bursts, failoverNodes*maxPods*9/10)
 	}
 	nodes, err := burstNodes(config.Pods)
 	if err != nil {
@@ -71,7 +72,7 @@ func Failover(ctx context.Context, config FailoverConfig) (report FailoverReport
 	}
 	err = withBench(ctx, config.Config, nodes, func(ctx context.Context, b *bench) (bool, error) {
 		fmt.Fprintf(b.log, "failover: seed %d, %d pods, %d nodes with %d GPUs\n", config.Seed, config.Pods, failoverNodes, len(b.devices))
-		f := &failover{bench: b, pods: config.Pods, killed: make(chan struct{}), report: FailoverReport{Seed: config.Seed, Pods: config.Pods}}
+		f := &failover{bench: b, pods: config.Pods, next: make(chan struct{}, bursts), report: FailoverReport{Seed: config.Seed, Pods: config.Pods}}
 		err := f.run(ctx)
 		report = f.report
 		report.Refused, report.Findings = b.tracker.refusals(), b.watcher.findings()
@@ -83,7 +84,7 @@ func Failover(ctx context.Context, config FailoverConfig) (report FailoverReport
 type failover struct {
 	*bench
 	pods   int
-	killed chan struct{} // closed when the leader is dead
+	next   chan struct{} // a token for each burst after the first
 	report FailoverReport
 }
 
@@ -98,6 +99,9 @@ func (f *failover) run(ctx context.Context) error {
 	start := time.Now()
 	burst.Go(func() error { return f.create(burstCtx) })
 	if err := f.kill(ctx); err != nil {
+		return err
+	}
+	if err := f.freeze(ctx); err != nil {
 		return err
 	}
 	if err := burst.Wait(); err != nil {
@@ -118,17 +122,20 @@ func (f *failover) run(ctx context.Context) error {
 	return err
 }
 
-// create makes the pods of the burst as fast as the API server takes them; the
-// last third when the leader is dead, so that something is left to bind on any
-// machine.
+// bursts is how many there are: the leader is killed in the first, the next one is frozen in the
+// second, and thawed in the third.
+const bursts = 3
+
+// create makes the pods of a burst as fast as the API server takes them, and those of the next
+// burst when it may, so that something is left to bind on any machine.
 func (f *failover) create(ctx context.Context) error {
 	r := rand.New(rand.NewPCG(f.report.Seed, 0))
 	group, ctx := errgroup.WithContext(ctx)
 	group.SetLimit(16)
 	for i := range f.pods {
-		if i == f.pods*2/3 {
+		if i > 0 && i*bursts/f.pods != (i-1)*bursts/f.pods {
 			select {
-			case <-f.killed:
+			case <-f.next:
 			case <-ctx.Done():
 			}
 		}
@@ -143,34 +150,82 @@ func (f *failover) create(ctx context.Context) error {
 	return group.Wait()
 }
 
-// kill kills the leader when a third of the pods is bound, and waits for the
-// next one's first bind.
+// kill kills the leader when half of the first burst is bound, and waits for the next one's
+// first bind.
 func (f *failover) kill(ctx context.Context) error {
-	if err := f.waitCount(ctx, func(c counts) bool { return c.bound >= f.pods/3 }); err != nil {
-		return fmt.Errorf("wait for the first third: %w", err)
-	}
-	leader, err := f.leader(ctx)
+	leader, err := f.signalLeader(ctx, f.pods/bursts/2, syscall.SIGKILL)
 	if err != nil {
 		return err
 	}
-	if err := f.killPod(ctx, leader); err != nil {
+	f.report.Before = leader.bound
+	f.journal.add("", "kill -9 the leader %s", leader.name)
+	fmt.Fprintf(f.log, "kill -9 the leader, %s: %d pods are bound\n", leader.name, leader.bound)
+	f.report.NextBind, err = f.nextBind(ctx, leader)
+	return err
+}
+
+// freeze stops the leader in the middle of the second burst, and has it go on in the third, when
+// another leads and binds.
+func (f *failover) freeze(ctx context.Context) error {
+	leader, err := f.signalLeader(ctx, f.pods/bursts*3/2, syscall.SIGSTOP)
+	if err != nil {
 		return err
 	}
-	killed := time.Now()
-	close(f.killed)
-	f.report.Before = f.tracker.count().bound
-	f.journal.add("", "kill -9 the leader %s", leader)
-	fmt.Fprintf(f.log, "kill -9 the leader, %s: %d pods are bound\n", leader, f.report.Before)
-	if err := f.awaitLeader(ctx, leader); err != nil {
+	f.report.Frozen = leader.bound
+	f.journal.add("", "freeze the leader %s", leader.name)
+	fmt.Fprintf(f.log, "freeze the leader, %s: %d pods are bound\n", leader.name, leader.bound)
+	if _, err := f.nextBind(ctx, leader); err != nil {
 		return err
+	}
+	for _, p := range leader.processes {
+		if err := p.Signal(syscall.SIGCONT); err != nil {
+			return fmt.Errorf("thaw %s: %w", leader.name, err)
+		}
+	}
+	f.journal.add("", "thaw %s", leader.name)
+	fmt.Fprintf(f.log, "thaw %s: %d pods are bound\n", leader.name, f.tracker.count().bound)
+	return nil
+}
+
+// oldLeader is one that got a signal.
+type oldLeader struct {
+	name      string // of its Lease: "POD_ID"
+	processes []cluster.ContainerProcess
+	bound     int // pods at the signal
+	at        time.Time
+}
+
+// signalLeader sends a signal to all processes of the leader when so many pods are bound, and
+// has the next burst begin.
+func (f *failover) signalLeader(ctx context.Context, bound int, signal syscall.Signal) (oldLeader, error) {
+	if err := f.waitCount(ctx, func(c counts) bool { return c.bound >= bound }); err != nil {
+		return oldLeader{}, fmt.Errorf("wait until %d pods are bound: %w", bound, err)
+	}
+	leader, err := f.leader(ctx)
+	if err != nil {
+		return oldLeader{}, err
+	}
+	processes, err := f.signalPod(ctx, leader, signal)
+	if err != nil {
+		return oldLeader{}, err
+	}
+	f.next <- struct{}{}
+	return oldLeader{leader, processes, f.tracker.count().bound, time.Now()}, nil
+}
+
+// nextBind waits for the next leader and its first bind, and returns how long after the signal
+// that was.
+func (f *failover) nextBind(ctx context.Context, old oldLeader) (time.Duration, error) {
+	if err := f.awaitLeader(ctx, old.name); err != nil {
+		return 0, err
 	}
 	// What the old leader had under way has arrived by now.
 	before := f.tracker.count().bound
-	fmt.Fprintf(f.log, "there is another leader %.2f s after that, and %d pods are bound\n", time.Since(killed).Seconds(), before)
-	err = f.waitCount(ctx, func(c counts) bool { return c.bound > before || c.bound >= f.pods })
-	f.report.NextBind = time.Since(killed)
-	fmt.Fprintf(f.log, "it has bound a pod %.2f s after that\n", f.report.NextBind.Seconds())
-	return err
+	fmt.Fprintf(f.log, "there is another leader %.2f s after that, and %d pods are bound\n", time.Since(old.at).Seconds(), before)
+	err := f.waitCount(ctx, func(c counts) bool { return c.bound > before || c.bound >= f.pods })
+	took := time.Since(old.at)
+	fmt.Fprintf(f.log, "it has bound a pod %.2f s after that\n", took.Seconds())
+	return took, err
 }
 
 // leader returns who holds the Lease of kube-scheduler: "POD_ID".
@@ -187,32 +242,31 @@ func (f *failover) leader(ctx context.Context) (string, error) {
 	return *lease.Spec.HolderIdentity, nil
 }
 
-// killPod kills all processes of the leader.
-func (f *failover) killPod(ctx context.Context, leader string) error {
+// signalPod sends a signal to all processes of a leader, and returns them.
+func (f *failover) signalPod(ctx context.Context, leader string, signal syscall.Signal) (out []cluster.ContainerProcess, err error) {
 	name, _, _ := strings.Cut(leader, "_")
 	pod, err := f.client.CoreV1().Pods(stack.Namespace).Get(ctx, name, metav1.GetOptions{})
 	if err != nil {
-		return err
+		return nil, err
 	}
 	programs := f.stack.SchedulerPrograms()
 	processes, err := f.cluster.ContainerProcesses(programs...)
 	if err != nil {
-		return err
+		return nil, err
 	}
-	killed := 0
 	for _, p := range processes {
 		if p.Pod != pod.UID {
 			continue
 		}
-		if err := p.Signal(syscall.SIGKILL); err != nil {
-			return err
+		if err := p.Signal(signal); err != nil {
+			return nil, err
 		}
-		killed++
+		out = append(out, p)
 	}
-	if killed != len(programs) {
-		return fmt.Errorf("killed %d processes of the leader, want %d", killed, len(programs))
+	if len(out) != len(programs) {
+		return nil, fmt.Errorf("sent %v to %d processes of the leader, want %d", signal, len(out), len(programs))
 	}
-	return nil
+	return out, nil
 }
 
 func (f *failover) awaitLeader(ctx context.Context, old string) error {

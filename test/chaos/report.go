@@ -83,6 +83,7 @@ type FailoverReport struct {
 	Seed       uint64
 	Pods       int
 	Before     int           // bound when the leader was killed
+	Frozen     int           // bound when the next one was frozen
 	NextBind   time.Duration // from the kill to the first bind of the next leader
 	AllBound   time.Duration // from the first creation
 	AllRunning time.Duration // the same
@@ -99,7 +100,7 @@ func (r FailoverReport) OK() bool {
 }
 
 func (r FailoverReport) String() string {
-	return fmt.Sprintf("seed %d; the leader was killed when %d of %d pods were bound; all were bound %s after the first was made, and all ran after %s\n%v%v",
-		r.Seed, r.Before, r.Pods, r.AllBound.Round(100*time.Millisecond), r.AllRunning.Round(100*time.Millisecond), r.Refused, r.Findings) +
+	return fmt.Sprintf("seed %d; the leader was killed when %d of %d pods were bound, and the next one was frozen when %d were, until another had bound one; all were bound %s after the first was made, and all ran after %s\n%v%v",
+		r.Seed, r.Before, r.Pods, r.Frozen, r.AllBound.Round(100*time.Millisecond), r.AllRunning.Round(100*time.Millisecond), r.Refused, r.Findings) +
 		fmt.Sprintf("result: failover pods=%d doubled=%d stuck=%d next-bind=%.1fs", r.Pods, r.Doubled, r.Stuck, r.NextBind.Seconds())
 }

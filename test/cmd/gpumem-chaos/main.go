@@ -2,7 +2,7 @@
 // its parts while pods come and go, see package chaos.
 //
 //	gpumem-chaos             chaos for ten minutes
-//	gpumem-chaos failover    the leading scheduler killed in a burst of 500 pods
+//	gpumem-chaos failover    the leading scheduler killed, then frozen, in bursts of pods, 500 in all
 //
 // Each ends with a line that begins with "result:", and fails when a promise was
 // broken.
@@ -42,7 +42,7 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 	flags.BoolVar(&config.KeepLogs, "keep-logs", false, "keep the logs of all parts, also when all is well")
 	duration := flags.Duration("duration", 10*time.Minute, "how long the chaos goes on, rests included")
 	nodes := flags.Int("nodes", 3, "number of nodes of the chaos")
-	pods := flags.Int("pods", 500, "number of pods in the burst of the failover")
+	pods := flags.Int("pods", 500, "number of pods of the failover")
 	if err := flags.Parse(args); err != nil {
 		return err
 	}
