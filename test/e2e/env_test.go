@@ -63,6 +63,14 @@ func setup(t *testing.T) *env {
 	return e
 }
 
+// takesMinutes leaves a test out of runs without -long.
+func takesMinutes(t *testing.T) {
+	t.Helper()
+	if !*long {
+		t.Skip("this takes minutes: with -long")
+	}
+}
+
 // atEnd runs f when the test has ended, whether it has failed or not.
 func (e *env) atEnd(f func()) {
 	e.Cleanup(func() {

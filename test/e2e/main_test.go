@@ -18,6 +18,8 @@ import (
 	"github.com/gpumem/gpumem/test/stack"
 )
 
+var long = flag.Bool("long", false, "try upgrades in every order, and other ways to install gpumem: minutes")
+
 // suite is the cluster that the tests share; nil when this machine cannot run
 // one, and then why says so.
 var suite struct {
@@ -58,7 +60,7 @@ func run(m *testing.M) (code int, err error) {
 		fmt.Fprintln(os.Stderr, suite.why)
 		return m.Run(), nil
 	}
-	ctx, cancel := context.WithTimeout(context.Background(), 25*time.Minute)
+	ctx, cancel := context.WithTimeout(context.Background(), 40*time.Minute)
 	defer cancel()
 	log := stack.Progress(os.Stderr)
 	defer func() {

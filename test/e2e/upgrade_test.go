@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
-	"flag"
 	"fmt"
 	"maps"
 	"os"
@@ -23,10 +22,6 @@ import (
 	"github.com/gpumem/gpumem/test/cluster"
 	"github.com/gpumem/gpumem/test/stack"
 )
-
-// long has TestUpgradeFromTheLastRelease pass through every order of an upgrade and of a
-// downgrade.
-var long = flag.Bool("long", false, "try upgrades in every order")
 
 // before01 is what 0.1.0 was, which has no tag.
 const before01 = "4f75d6cc9d073882452acd7b8610a863c09b4e79"
