@@ -103,7 +103,7 @@ func newParts(log *zap.Logger, cfg config, client kubernetes.Interface, kubelet 
 func newProber(log *zap.Logger, cfg config, node *nodepods.Node) *nvml.Prober {
 	return nvml.New(nvml.Config{
 		Open:    nvml.Opener(cfg.nvmlLibrary, cfg.driverRoot),
-		UnitMiB: cfg.unitMiB, ReserveMiB: cfg.reserveMiB, Speeds: cfg.speeds, Told: node.Told,
+		UnitMiB: cfg.unitMiB, ReserveMiB: cfg.reserveMiB, Speeds: cfg.speeds, Offered: node.Offered,
 		Interval: cfg.probeInterval, Retry: probeRetry, Timeout: probeTimeout,
 		Recovery: probeRecovery, IgnoreXIDs: cfg.ignoreXIDs,
 	}, log.Named("nvml"))

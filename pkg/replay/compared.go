@@ -26,7 +26,7 @@ func (n *node) freeUnits() (sum gpu.Units) {
 	return sum
 }
 
-// bestFit prefers the node on which the least CPU and GPU stays free.
+// bestFit prefers the node on which the least CPU and GPU is left free.
 type bestFit struct{ tightestGPU }
 
 func (bestFit) score(f *Fleet, s *shape, n *node) int64 {
@@ -36,7 +36,7 @@ func (bestFit) score(f *Fleet, s *shape, n *node) int64 {
 	return int64((1.0 - left) * maxScore)
 }
 
-// deviceBestFit prefers the GPU on which the least stays free, wherever it is,
+// deviceBestFit prefers the GPU on which the least is left free, wherever it is,
 // and then the fullest node.
 type deviceBestFit struct{ tightestGPU }
 
@@ -48,7 +48,7 @@ func (deviceBestFit) score(_ *Fleet, s *shape, n *node) int64 {
 	return -int64(left)<<32 - int64(n.freeUnits())
 }
 
-// firstFit takes the first node with room.
+// firstFit takes the first node that it fits on.
 type firstFit struct{ tightestGPU }
 
 func (firstFit) score(*Fleet, *shape, *node) int64 { return 0 }

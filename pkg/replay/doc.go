@@ -1,6 +1,6 @@
 // Package replay places the pods of a trace on the nodes of a fleet, one after
 // the other, and records what becomes of the fleet: how much is allocated, how
-// much lies idle in pieces that nobody can use, what had to be turned away.
+// much lies idle in pieces that no pod can use, what had to be turned away.
 //
 // # Who needs it
 //
@@ -8,7 +8,7 @@
 // nodes would bring, before anything is changed (docs/packing.md, gpumem-sim replay). A snapshot of
 // the cluster is enough for an answer. Some policies that others have are there to compare with.
 //
-// What research needs beside that is in the tests of this package: the policies of the paper below,
+// What research needs but that is in the tests of this package: the policies of the paper below,
 // runs as its simulator makes them, pods that leave, and traces of other clusters
 // (make bench-packing).
 //

@@ -12,7 +12,7 @@ import (
 	"github.com/gpumem/gpumem/pkg/core/ranking"
 )
 
-// extended is the extender at work: its books, its scores from 0 to 10 and its
+// extended is the extender at work: its cache, its scores from 0 to 10 and its
 // choice of GPUs. Of the nodes with the highest score the first by name is taken.
 type extended struct {
 	books    *cache.Cache
@@ -21,11 +21,11 @@ type extended struct {
 	index    map[string]int // of nodes
 	requests []placement.Request
 	chosen   placement.Assignment
-	nodes    []*placement.Node // with room, of the pod at hand
+	nodes    []*placement.Node // that the pod at hand fits on
 	read     []read            // by node of the fleet
 }
 
-// read is a node as the books have it, until it changes.
+// read is a node as the cache has it, until it changes.
 type read struct {
 	node    *placement.Node
 	version uint32 // of the node, plus one

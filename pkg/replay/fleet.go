@@ -97,7 +97,7 @@ func (s *shape) fitsDevice(d *device) bool {
 	return s.allowsDevice(d) && d.free >= s.Units && d.cores >= s.Cores
 }
 
-// fits reports whether the node has room for the shape.
+// fits reports whether the shape fits on the node.
 func (s *shape) fits(n *node) bool {
 	if n.cpu < s.CPU || n.memory < s.Memory {
 		return false
@@ -117,7 +117,7 @@ func (s *shape) fitsGPUs(n *node) bool {
 	return want <= 0
 }
 
-// tightest returns the devices of the node on which the least stays free.
+// tightest returns the devices of the node on which the least is left free.
 func (s *shape) tightest(n *node) []int {
 	if s.GPUs == 0 {
 		return nil
@@ -132,7 +132,7 @@ func (s *shape) tightest(n *node) []int {
 	return fitting[:min(s.GPUs, len(fitting))]
 }
 
-// put places a pod. The error says that a policy chose what has no room.
+// put places a pod. The error says that a policy chose what it does not fit on.
 func (f *Fleet) put(s *shape, at place) error {
 	n := &f.nodes[at.node]
 	if n.cpu < s.CPU || n.memory < s.Memory || len(at.gpus) != s.GPUs {

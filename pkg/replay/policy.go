@@ -2,18 +2,18 @@ package replay
 
 // Policy chooses where pods go. One value serves one run.
 type Policy interface {
-	// choose returns a place with room for the shape, or false when no node has.
+	// choose returns a place that the shape fits on, or false when there is none.
 	choose(f *Fleet, s *shape) (place, bool)
 }
 
-// keeper is a policy that keeps books of its own.
+// keeper is a policy that keeps an account of its own.
 type keeper interface {
 	placed(f *Fleet, pod int, s *shape, at place) error
 }
 
 // scorer is a policy that scores nodes one by one.
 type scorer interface {
-	// score says how good a node with room for the shape is; the highest is best.
+	// score says how good a node that the shape fits on is; the highest is best.
 	score(f *Fleet, s *shape, n *node) int64
 	// devices chooses the GPUs of the node.
 	devices(f *Fleet, s *shape, n *node) []int

@@ -11,7 +11,7 @@ type Point struct {
 	Arrived, Allocated gpu.Units
 }
 
-// Arrivals places pods one after the other; nobody leaves.
+// Arrivals places pods one after the other; none leaves.
 type Arrivals struct {
 	Capacity gpu.Units
 	Points   []Point
@@ -93,7 +93,7 @@ type run struct {
 	others Policy // of pods without a GPU
 	pods   []shape
 
-	// watch, if set, is told of each arrival.
+	// watch, if set, gets each arrival.
 	watch func(f *Fleet, s *shape, arrived gpu.Units, placed bool)
 }
 

@@ -18,7 +18,7 @@ const SnapshotVersion = "gpumem.dev/snapshot/v1"
 
 // Snapshot is a live cluster as a trace: its nodes with GPUs, and the pods that
 // hold GPU memory or wait for it. It says of no pod where it is: a replay places
-// them anew.
+// them again.
 type Snapshot struct {
 	APIVersion string         `json:"apiVersion"`
 	Nodes      []SnapshotNode `json:"nodes"`

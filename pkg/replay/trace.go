@@ -33,7 +33,7 @@ type Pod struct {
 	Shape
 
 	Arrival  float64 // seconds from the beginning of the trace
-	Duration float64 // seconds; 0: stays
+	Duration float64 // seconds; 0: for good
 }
 
 // Shape is what a pod asks for. Pods of one shape are interchangeable.

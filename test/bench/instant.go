@@ -59,7 +59,7 @@ func (*instantAPI) Refused(error) bool { return false }
 // Leader is always the same, and the watch is never behind.
 func (*instantAPI) Leader(context.Context) (string, error)   { return "the one", nil }
 func (*instantAPI) Revision(context.Context) (string, error) { return "1", nil }
-func (*instantAPI) Told(string) bool                         { return true }
+func (*instantAPI) Shown(string) bool                        { return true }
 
 // Wake does nothing: no pod waits.
 func (*instantAPI) Wake(context.Context, placement.PodRef) error { return nil }

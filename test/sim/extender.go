@@ -93,7 +93,7 @@ func (w *World) newExtender(r *replica) *extenderProc {
 		},
 	}
 	e.asked = e.asker.Routes("simulation")
-	books := &controller.Books{Log: zap.NewNop(), Names: w.names, Cache: e.books}
+	books := &controller.Feeder{Log: zap.NewNop(), Names: w.names, Cache: e.books}
 	if w.cfg.Mode == inProcess {
 		e.plugIn(r, books)
 	} else {
@@ -565,8 +565,8 @@ func (c cluster) read(ctx context.Context, name string, take func()) error {
 	return err
 }
 
-// Told reports whether the watch of pods has told of all up to a revision.
-func (c cluster) Told(revision string) bool {
+// Shown reports whether the watch of pods has told of all up to a revision.
+func (c cluster) Shown(revision string) bool {
 	c.e.w.mu.Lock()
 	defer c.e.w.mu.Unlock()
 	n, err := strconv.ParseInt(revision, 10, 64)

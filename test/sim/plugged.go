@@ -58,7 +58,7 @@ type plugged struct {
 }
 
 // plugIn makes a process one of gpumem-scheduler.
-func (e *extenderProc) plugIn(r *replica, books *controller.Books) {
+func (e *extenderProc) plugIn(r *replica, books *controller.Feeder) {
 	w := e.w
 	w.serial++
 	p := &plugged{extenderProc: e, identity: fmt.Sprintf("%s_%d", r.name, w.serial)}

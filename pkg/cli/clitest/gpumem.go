@@ -77,7 +77,7 @@ func (a Answer) Stream(context.Context) (io.ReadCloser, error) {
 	return io.NopCloser(strings.NewReader(a.Text)), a.Err
 }
 
-// Measured is the odd cluster with device plugins, of which that on gpu-c does
+// Measured is the odd cluster with device plugins, where that on gpu-c does
 // not answer.
 func Measured(t *testing.T) *fake.Clientset {
 	objects := append(OddCluster(t), PluginSet(), PluginPod("gpu-a"), PluginPod("gpu-c"))

@@ -198,7 +198,7 @@ extenders: [{managedResources: [{name: gpumem.dev/gpu-mem, ignoredByScheduler: f
 	}
 }
 
-// Forbid lets nobody list objects of a kind.
+// Forbid lets no one list objects of a kind.
 func Forbid(client *fake.Clientset, what string) {
 	client.PrependReactor("list", what, func(clienttesting.Action) (bool, runtime.Object, error) {
 		return true, nil, apierrors.NewForbidden(v1.Resource(what), "", fmt.Errorf("ask your administrator"))

@@ -53,7 +53,7 @@ func (r *Reader) Extenders(ctx context.Context) ([]v1.Pod, error) {
 }
 
 // Decided returns what the extenders remember of a pod; nil when none does. Only
-// the one beside the leading scheduler is asked about pods, and which that is may
+// the one in the pod of the leading scheduler is asked about pods, and which that is may
 // have changed, so all are.
 func (r *Reader) Decided(ctx context.Context, extenders []v1.Pod, namespace, name, uid string) (*decisions.Pod, error) {
 	if r.REST == nil {

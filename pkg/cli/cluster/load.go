@@ -56,7 +56,7 @@ func (r *Reader) Load(ctx context.Context, sel Selection) ([]placement.Node, ins
 		facts.PodsUnknown, facts.WhyUnknown = true, sel.Unseen.why()
 	}
 	if sel.Unseen.anyNodes() {
-		inventories = told(pods.bound, facts.Nodes)
+		inventories = said(pods.bound, facts.Nodes)
 	}
 	facts.Pods, facts.Waiting = make(map[string]inspect.PodFacts), pods.waiting
 	for _, p := range pods.bound {

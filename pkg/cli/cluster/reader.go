@@ -88,7 +88,7 @@ func (r *Reader) Schedulers(ctx context.Context) []string {
 }
 
 // PerhapsAsks reports whether a pod asks for GPU memory, or for what may have been meant to
-// be it, as far as that can be told without knowing the nodes.
+// be it, as far as that can be known without knowing the nodes.
 func (r *Reader) PerhapsAsks(pod *v1.Pod) bool {
 	none := func(v1.ResourceName) bool { return false }
 	return r.Names.Asks(pod) || len(r.Names.Unoffered(pod, none)) > 0

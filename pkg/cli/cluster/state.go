@@ -83,7 +83,7 @@ func (r *Reader) readInstallation(ctx context.Context, s *doctor.State, read fun
 }
 
 // readSecrets reads those that an extender serves with, by name: there is no
-// need to see any other, nor any where nobody serves by TLS.
+// need to see any other, nor any where no server has TLS.
 func (r *Reader) readSecrets(ctx context.Context, s *doctor.State) (secrets []v1.Secret, err error) {
 	for _, d := range s.Deployments {
 		if d.Labels["app.kubernetes.io/component"] != "extender" {

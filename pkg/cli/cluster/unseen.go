@@ -86,9 +86,9 @@ func (r *Reader) listAllowedPods(ctx context.Context, sel Selection, where *Plac
 	return pods, err
 }
 
-// told returns what pods say of the nodes that they are on: which of the GPUs they have. The facts
+// said returns what pods say of the nodes that they are on: which of the GPUs they have. The facts
 // of these nodes are that none is known to offer cores.
-func told(pods []boundPod, facts map[string]inspect.NodeFacts) map[string]gpu.Inventory {
+func said(pods []boundPod, facts map[string]inspect.NodeFacts) map[string]gpu.Inventory {
 	inventories := make(map[string]gpu.Inventory)
 	for _, p := range pods {
 		inv := inventories[p.node]

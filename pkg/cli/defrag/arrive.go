@@ -27,11 +27,11 @@ const look = time.Second
 // wakes is after how many looks the pod is woken again.
 const wakes = 5
 
-// makeWay evicts the pods of a plan for one that waits. Room is kept for that on the node, and
+// makeWay evicts the pods of a plan for one that waits. Space is kept for that on the node, and
 // no GPU cordoned: all are kept off that are not more important, among them those that are
 // made in place of the evicted. A cordon would keep the pod itself off too, and have it
 // preempt others meanwhile; a nomination kube-scheduler takes back each time that it finds
-// no node for the pod, which wakes those that are after the room.
+// no node for the pod, which wakes those that are after that space.
 func (o *Options) makeWay(ctx context.Context, c *crowd, plan defrag.Plan) error {
 	kept := false
 	defer func() { // an interrupt ends the waiting, and not this, nor does an answer that was lost
@@ -76,7 +76,7 @@ func (o *Options) wake(ctx context.Context, pod *v1.Pod) error {
 }
 
 // patchStatus writes annotations and conditions of a pod, with the right to its status alone.
-// What it does not name stays: a null in their place would take all away.
+// What it does not name is left: a null in their place would take all away.
 func (o *Options) patchStatus(ctx context.Context, pod *v1.Pod, annotations map[string]any, conditions ...any) error {
 	patch, err := json.Marshal(map[string]any{
 		"metadata": map[string]any{"uid": pod.UID, "annotations": annotations},
@@ -91,8 +91,8 @@ func (o *Options) patchStatus(ctx context.Context, pod *v1.Pod, annotations map[
 	return nil
 }
 
-// arrive waits until the pod that room was made for has a node. More important ones may be
-// faster, and it is told who was.
+// arrive waits until the pod that pods were evicted for has a node. More important ones may be
+// faster, and the output says which.
 func (o *Options) arrive(ctx context.Context, c *crowd, plan defrag.Plan) error {
 	ref := c.waits.Namespace + "/" + c.waits.Name
 	var seen []string // who has come to the plan's GPUs since
@@ -133,12 +133,12 @@ func (o *Options) arrive(ctx context.Context, c *crowd, plan defrag.Plan) error 
 	return fmt.Errorf("pod %s waits yet: %s; nothing is kept for it any longer; kubectl inspect gpumem explain %s says more, and the same command makes another plan", ref, now.why, ref)
 }
 
-// errGone says that there is nobody any more to make room for.
+// errGone says that the pod to evict for is there no more.
 type errGone string
 
 func (e errGone) Error() string { return string(e) }
 
-// lasting returns an error that another look does not help, and forgets any other: the room
+// lasting returns an error that another look does not help, and forgets any other: the space
 // would be given up for it.
 func lasting(err error) error {
 	if gone := errGone(""); errors.As(err, &gone) || apierrors.IsForbidden(err) {
@@ -177,7 +177,7 @@ func (o *Options) newcomers(ctx context.Context, c *crowd, plan defrag.Plan) (ui
 	return uids, leaving, nil
 }
 
-// clearing is how the room is that was made for a pod.
+// clearing is how the space is that was made for a pod.
 type clearing struct {
 	taken bool   // by others
 	why   string // in words

@@ -43,7 +43,7 @@ func mostPods(nodes []placement.Node) (most int) {
 	return most
 }
 
-// unserved says why nobody would place the pod that room is made for; empty: somebody would.
+// unserved says why no scheduler would place the pod that others are evicted for; empty: one would.
 func (c *crowd) unserved(names api.Names, schedulers []string) string {
 	return cluster.NewPlaces().WaitFacts(names, c.waits).Unserved(schedulers)
 }
@@ -73,7 +73,7 @@ func (c *crowd) plan(goal defrag.Goal, nodes []placement.Node) (plan defrag.Plan
 			at := nodes[slices.IndexFunc(nodes, func(n placement.Node) bool { return n.Name == plan.Node })]
 			ending = slices.DeleteFunc(terminating(at), func(h placement.Holding) bool { return !onGPUs(plan, h) })
 			if !goal.Empty && !at.Without(slices.Concat(ending, evicted(plan))).InSum(goal.Request) {
-				ending = terminating(at) // of which the node's sum is short
+				ending = terminating(at) // which the node's sum lacks
 			}
 		}
 	}
@@ -107,9 +107,9 @@ const (
 	excluded    = "of namespaces that are excluded"
 )
 
-// stays says why a pod is not to be evicted: nobody would make it again, or its
+// unevictable says why a pod is not to be evicted: no controller would make it again, or its
 // node alone. It is empty for one that may go.
-func (c *crowd) stays(pod *v1.Pod) string {
+func (c *crowd) unevictable(pod *v1.Pod) string {
 	owner := metav1.GetControllerOf(pod)
 	switch {
 	case slices.Contains(c.exclude, pod.Namespace):
@@ -128,11 +128,11 @@ func (c *crowd) stays(pod *v1.Pod) string {
 // mayGo reports whether somebody will make a pod again that is evicted.
 func (c *crowd) mayGo(h placement.Holding) bool {
 	pod := c.pods[h.Pod.UID]
-	return pod != nil && !h.Nominated && c.stays(pod) == ""
+	return pod != nil && !h.Nominated && c.unevictable(pod) == ""
 }
 
-// asItFinds returns a node as the pod finds it that room is made for: what is kept for others
-// is no room. A GPU that is to be free comes after each of them.
+// asItFinds returns a node as the pod finds it that others are evicted for: what is kept for others
+// is not free. A GPU that is to be free comes after each of them.
 func (c *crowd) asItFinds(n placement.Node, req placement.Request) placement.Node {
 	if c.waits == nil {
 		return decide.Promised(n, c.policy)
@@ -146,7 +146,7 @@ func (c *crowd) inPeace(goal defrag.Goal, force bool) string {
 	guarded := preemption.Guarded(goal.Budgets)
 	counts := make(map[string]int)
 	for uid, pod := range c.pods {
-		why := c.stays(pod)
+		why := c.unevictable(pod)
 		switch {
 		case pod.Spec.NodeName == "":
 			continue
@@ -190,7 +190,7 @@ func (c *crowd) suits(ref placement.PodRef, nodeName string) bool {
 	return reach.KeepsOff(pod, node) == nil
 }
 
-// what says what room is made for.
+// what says what others are evicted for.
 func (c *crowd) what(gpus int) string {
 	switch {
 	case c.waits != nil:

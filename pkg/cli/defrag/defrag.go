@@ -32,7 +32,7 @@ type Options struct {
 	exclude []string // namespaces whose pods are not evicted
 	apply   bool
 
-	timeout time.Duration // to wait for the pod that room is made for, or until those that are evicted are elsewhere
+	timeout time.Duration // to wait for the pod that others are evicted for, or until those that are evicted are elsewhere
 
 	cluster *cluster.Reader
 	args    []string // the pod; empty: a GPU is to be freed
@@ -167,8 +167,8 @@ func (o *Options) noPlan(c *crowd, room defrag.Goal, nodes []placement.Node) err
 	return fmt.Errorf("%s for %s%s%s", short, c.what(o.gpus), overdrawn, c.inPeace(room, c.forced(room, nodes)))
 }
 
-// request is what to make room for: the waiting pod, or pods that are alone on
-// their GPUs, for which everybody would make room.
+// request is what to evict for: the waiting pod, or pods that are alone on
+// their GPUs, and all others may be evicted for them.
 func (o *Options) request(ctx context.Context, c *crowd) (placement.Request, error) {
 	if len(o.args) == 0 {
 		return placement.Request{

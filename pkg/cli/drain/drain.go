@@ -20,7 +20,7 @@ import (
 	"github.com/gpumem/gpumem/pkg/kube/evict"
 )
 
-// lastLook is how long who interrupts a drain waits to be told which pods are left.
+// lastLook is how long an interrupted drain takes to say which pods are left.
 const lastLook = 3 * time.Second
 
 // Options are those of drain.
@@ -89,7 +89,7 @@ func (o *Options) Run(ctx context.Context) error {
 	return nil
 }
 
-// plan says what drain would do to a GPU.
+// plan says what drain does to a GPU.
 func (o *Options) plan(ctx context.Context, nodeName, which string) error {
 	device, err := cordon.Find(ctx, o.cluster, nodeName, which)
 	if err != nil {

@@ -40,7 +40,7 @@ func (o *Options) whyThere(ctx context.Context, pod *v1.Pod) string {
 }
 
 // preferred says of each model that a placed pod likes better than the worst of what it has on
-// its node how it is now, the one that it likes best first. Models are left out of which no
+// its node how it is now, the one that it likes best first. A model is left out if no
 // node could ever give it what it asks for.
 func preferred(pod inspect.WaitFacts, own placement.Node, a placement.Assignment, nodes []placement.Node, facts inspect.Facts) (lines []string) {
 	own = cluster.Without(own, pod.Pod)        // it would leave

@@ -35,8 +35,8 @@ type wish struct {
 	model, policy string
 }
 
-// room is how often a pod fits one node.
-type room struct {
+// capacity is how often a pod fits one node.
+type capacity struct {
 	Node   string `json:"node"`
 	Times  int    `json:"times"`
 	Reason string `json:"reason,omitempty"` // why not once
@@ -106,7 +106,7 @@ func (o *Options) Run(ctx context.Context) error {
 		return err
 	}
 	o.LearnPolicy(ctx, o.Cluster, &facts)
-	rows, total, err := o.rooms(nodes, facts)
+	rows, total, err := o.capacities(nodes, facts)
 	if err != nil {
 		return err
 	}
@@ -116,9 +116,9 @@ func (o *Options) Run(ctx context.Context) error {
 	report := inspect.Report{Problems: facts.Problems}
 	shown := rows
 	if o.Format == cmdutil.Name { // nothing else could tell a node where it does not fit
-		shown = slices.DeleteFunc(slices.Clone(rows), func(r room) bool { return r.Times == 0 })
+		shown = slices.DeleteFunc(slices.Clone(rows), func(r capacity) bool { return r.Times == 0 })
 	}
-	if err := listing.Print(&o.Flags, roomView(), report, shown, !o.NoHeaders); err != nil {
+	if err := listing.Print(&o.Flags, capacityView(), report, shown, !o.NoHeaders); err != nil {
 		return err
 	}
 	if o.Format == "" && !o.ForPrograms() && !o.NoHeaders {
@@ -136,9 +136,9 @@ func (o *Options) Run(ctx context.Context) error {
 	return nil
 }
 
-// rooms says of each node how often it fits, and how often in all. How the pod has to ask
-// for it is told beside.
-func (o *Options) rooms(nodes []placement.Node, facts inspect.Facts) (rows []room, total int, err error) {
+// capacities says of each node how often it fits, and how often in all. How the pod has to ask
+// for it is printed next to it.
+func (o *Options) capacities(nodes []placement.Node, facts inspect.Facts) (rows []capacity, total int, err error) {
 	var spellings []string
 	for _, n := range nodes {
 		if len(n.Devices) == 0 {
@@ -152,7 +152,7 @@ func (o *Options) rooms(nodes []placement.Node, facts inspect.Facts) (rows []roo
 			spellings = append(spellings, s)
 			fmt.Fprintln(o.ErrOut, s)
 		}
-		row := room{Node: n.Name}
+		row := capacity{Node: n.Name}
 		if refusal := facts.Nodes[n.Name].Refusal(req); refusal != nil {
 			row.Reason = reasons.Refusal(refusal)
 		} else {
@@ -164,15 +164,15 @@ func (o *Options) rooms(nodes []placement.Node, facts inspect.Facts) (rows []roo
 	return rows, total, nil
 }
 
-func roomView() listing.View[room] {
-	return listing.View[room]{
+func capacityView() listing.View[capacity] {
+	return listing.View[capacity]{
 		Kind: "RoomList",
-		Name: func(r room) string { return "node/" + r.Node },
-		Columns: func(inspect.Report) []table.Column[room] {
-			return []table.Column[room]{
-				{Header: "NODE", Cell: func(r room) string { return r.Node }},
-				{Header: "TIMES", Cell: func(r room) string { return strconv.Itoa(r.Times) }},
-				{Header: "REASON", Cell: func(r room) string { return r.Reason }},
+		Name: func(r capacity) string { return "node/" + r.Node },
+		Columns: func(inspect.Report) []table.Column[capacity] {
+			return []table.Column[capacity]{
+				{Header: "NODE", Cell: func(r capacity) string { return r.Node }},
+				{Header: "TIMES", Cell: func(r capacity) string { return strconv.Itoa(r.Times) }},
+				{Header: "REASON", Cell: func(r capacity) string { return r.Reason }},
 			}
 		},
 	}

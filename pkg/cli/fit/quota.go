@@ -12,7 +12,7 @@ import (
 	"github.com/gpumem/gpumem/pkg/report/table"
 )
 
-// byQuota says what the quotas of the user's namespace leave: all that someone can be told who may
+// byQuota says what the quotas of the user's namespace leave: all that can be said to one who may
 // not list nodes and the pods of other namespaces.
 func (o *Options) byQuota(ctx context.Context, unseen *cluster.Unseen) error {
 	o.NoteUnseen(unseen)

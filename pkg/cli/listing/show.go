@@ -53,7 +53,7 @@ func Show[R any](ctx context.Context, l *Flags, v View[R]) error {
 	return follow(ctx, l, v, report, rows)
 }
 
-// within says of which namespace alone pods are listed: other things are in none.
+// within says what namespace alone pods are listed of: other things are in none.
 func (l *Flags) within(kind string) string {
 	if namespace := l.Namespace(); namespace != "" && kind == PodKind {
 		return " in namespace " + table.Clean(namespace)
@@ -93,7 +93,7 @@ func follow[R any](ctx context.Context, l *Flags, v View[R], report inspect.Repo
 	})
 }
 
-// linesOf returns what is printed of each row, by what it is about: what nobody sees does
+// linesOf returns what is printed of each row, by what it is about: what is not shown does
 // not change it.
 func linesOf[R any](l *Flags, v View[R], report inspect.Report, rows []R) map[string]string {
 	columns := slices.DeleteFunc(table.Shown(columnsOf(l, v, report), l.Format == cmdutil.Wide), func(c table.Column[R]) bool { return c.Ages })

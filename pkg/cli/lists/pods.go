@@ -26,7 +26,7 @@ type Pods struct {
 	notes   func(rows []printers.PodRow, wide bool) []string
 	keep    func(printers.PodRow) bool
 	groups  func() bool // pods that wait alike are one row of the table
-	ends    func() bool // who watches is told of pods that are there no more
+	ends    func() bool // a watch prints pods that are there no more
 
 	named   map[string]bool // NAME or NAMESPACE/NAME; empty: all
 	matched map[string]bool // UIDs

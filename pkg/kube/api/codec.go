@@ -223,7 +223,7 @@ func (n Names) InventoryOf(node *v1.Node) (gpu.Inventory, error) {
 }
 
 // CordonedGPUs reads which GPUs of a node are to take no new pods. Those that it
-// does not have are nobody's concern: they may come back.
+// does not have are no error: they may come back.
 func (n Names) CordonedGPUs(node *v1.Node) (ids []gpu.UUID) {
 	for id := range strings.SplitSeq(node.Annotations[n.Cordoned()], ",") {
 		if id = strings.TrimSpace(id); id != "" {

@@ -5,7 +5,7 @@
 // # Invariants
 //
 //   - A value that cannot be read is an error that says which annotation or
-//     resource of which container is wrong and what is expected. It is never
+//     resource of what container is wrong and what is expected. It is never
 //     taken for absent, nor for a default.
 //   - What is written can be read back, by this version and by the next.
 //   - Each annotation of the domain is one row of a table (annotations): its name, who writes it,
@@ -43,7 +43,7 @@
 // Afterwards the device plugin has given it something, and puts right
 // what is written.
 //
-// An assignment with "held" is what the kubelet has given: the number of its GPUs stands above the
+// An assignment with the field "held" is what the kubelet has given: the number of its GPUs stands above the
 // annotation gpu-count, once the kubelet has admitted the pod. Its units are the spec's
 // all the same. A pod's owner can write that too, and gains no more by it than by gpu-count:
 // for both there is "given" in the node's inventory, what the kubelet has given to pods of
@@ -52,10 +52,10 @@
 // be as many entries as pods, and all of a node's annotations have 256 KiB.
 //
 // The state is in annotations and not in objects of an own kind. A claim or an
-// allocation of its own would be a second object to write beside the pod and to
+// allocation of its own would be a second object to write with the pod and to
 // find orphaned later, and a CRD to install first. An annotation goes with its pod.
 //
-// Under the domain aliyun.com, gpushare's annotations are written beside our own,
+// Under the domain aliyun.com, gpushare's annotations are written next to our own,
 // and read where our own are missing. They name a GPU by its index, which only
 // its node can translate: the device plugin does, and writes our own.
 //

@@ -135,7 +135,7 @@ func asksFor(pod *v1.Pod, name v1.ResourceName) bool {
 	return slices.ContainsFunc(pod.Spec.InitContainers, asks) || slices.ContainsFunc(pod.Spec.Containers, asks)
 }
 
-// Asks is Holds of pods that are on no node yet: one that asks for what nobody gets
+// Asks is Holds of pods that are on no node yet: one that asks for what no pod gets
 // without GPU memory, as cores, waits too, and Request says why.
 func (n Names) Asks(pod *v1.Pod) bool {
 	switch {
@@ -159,7 +159,7 @@ func (n Names) Request(pod *v1.Pod) (placement.Request, error) {
 	return r, nil
 }
 
-// read reads what a pod asks for. What can be read is good beside an error, which is the
+// read reads what a pod asks for. What can be read is good even with an error, which is the
 // first.
 func (n Names) read(pod *v1.Pod) (placement.Request, error) {
 	r, err := n.amounts(pod)
@@ -173,7 +173,7 @@ func (n Names) read(pod *v1.Pod) (placement.Request, error) {
 }
 
 // amounts reads what the containers ask for, the pod's CPU and its priority. What can be
-// read of them is good beside an error, which is the first. One that asks for both resources counts by
+// read of them is good even with an error, which is the first. One that asks for both resources counts by
 // the amount of memory.
 func (n Names) amounts(pod *v1.Pod) (_ placement.Request, err error) {
 	var containers []placement.Container
@@ -341,8 +341,8 @@ func readGroup(namespace, name string) (placement.Group, error) {
 	return placement.Group{Namespace: namespace, Name: name}, nil
 }
 
-// Holding reads a bound pod for the books. How much the pod holds is taken from
-// its spec, which nobody can change; of its annotations counts what can be read.
+// Holding reads a bound pod for the cache. How much the pod holds is taken from
+// its spec, which cannot change; of its annotations counts what can be read.
 // A policy of a placed pod that cannot be read counts as exclusive, which it may
 // have been. An assignment that cannot be read counts as none, and so does one that no
 // scheduler can have written. One that says what the kubelet has given stands above the number of

@@ -102,7 +102,7 @@ func (v verdict) weaker() string {
 	return fmt.Sprintf("wants enforcement %s; this node has %s: ask for that, or for none", v.Request.Enforcement, has)
 }
 
-// need says what the pod wants, and of which GPUs.
+// need says what the pod wants, and from what GPUs.
 func (v verdict) need() string {
 	units, cores := v.Request.Share()
 	which, matching := "one GPU", " that matches "

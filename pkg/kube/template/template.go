@@ -30,10 +30,10 @@ const (
 // Inventory reads what a node will offer that does not exist yet: what
 // its inventory annotation says, or else, when the allocatable resource and the
 // count of GPUs are known, as many GPUs with an equal share each. It is empty
-// when it cannot be told.
+// when it is not known.
 //
 // The UUIDs are made up. So is the unit, which only words are made with: the
-// largest power of two of which a GPU can have as many as it does.
+// largest power of two that a GPU can have as many of as it does.
 func Inventory(n api.Names, node *v1.Node) (gpu.Inventory, error) {
 	if _, ok := node.Annotations[n.Inventory()]; ok {
 		return n.InventoryOf(node)
@@ -75,7 +75,7 @@ func Inventory(n api.Names, node *v1.Node) (gpu.Inventory, error) {
 // unitOf returns the unit, in MiB, of a GPU with an amount of memory and of units.
 func unitOf(memory, units int64) int64 {
 	if memory < units {
-		return 1024 // not told, or not in MiB
+		return 1024 // not given, or not in MiB
 	}
 	return 1 << (bits.Len64(uint64(memory/units)) - 1)
 }

@@ -141,7 +141,7 @@ func (t *Trimmer) list(a amounts) v1.ResourceList {
 	return out
 }
 
-// Budget keeps of a PodDisruptionBudget what says of which pods how many may go.
+// Budget keeps of a PodDisruptionBudget what says which pods may go, and how many.
 func (t *Trimmer) Budget(budget *policyv1.PodDisruptionBudget) *policyv1.PodDisruptionBudget {
 	return &policyv1.PodDisruptionBudget{
 		ObjectMeta: t.meta(budget.ObjectMeta),

@@ -64,7 +64,7 @@ func attributes(d gpu.Device, inv gpu.Inventory, groups map[gpu.UUID]int) map[re
 	return out
 }
 
-// busID returns a bus address as Kubernetes writes it. NVML's domain has eight digits, of which the
+// busID returns a bus address as Kubernetes writes it. NVML's domain has eight digits; the
 // first four are zeros.
 func busID(pci string) string {
 	if short, ok := strings.CutPrefix(pci, "0000"); ok && strings.Count(short, ":") == 2 && strings.Index(short, ":") == 4 {

@@ -64,7 +64,7 @@ func writeClaims(disk Disk, claims map[types.UID]Claim) error {
 
 // Folders is a Disk of two folders.
 type Folders struct {
-	State string // the driver's own, of which the kubelet's goes with it
+	State string // the driver's own; that of the kubelet goes with it
 	CDI   string // where container runtimes look for CDI files
 	Name  string // begins the name of our files there
 }

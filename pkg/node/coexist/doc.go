@@ -1,5 +1,5 @@
 // Package coexist keeps gpumem away from the GPUs of a node that are somebody
-// else's: those that it was told to leave alone, and those that NVIDIA's device
+// else's: those that its flags leave alone, and those that NVIDIA's device
 // plugin has given to a pod.
 //
 // # Protocol
@@ -11,7 +11,7 @@
 // # Decisions
 //
 // What is left alone by choice is not in the inventory at all. A GPU that is in
-// use as nvidia.com/gpu stays in it, as unhealthy and with the pod that has it:
+// use as nvidia.com/gpu is still in it, as unhealthy and with the pod that has it:
 // people see where it went, pods of gpumem that run on it go on and count, no
 // new ones come, and it is back by itself when that pod has ended.
 //

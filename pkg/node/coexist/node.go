@@ -44,13 +44,13 @@ type Node struct {
 	log      *zap.Logger
 
 	others *Published          // nil: they are not looked for
-	said   map[gpu.UUID]bool   // of which GPUs it was said that both have them
+	said   map[gpu.UUID]bool   // the GPUs that were reported as given away by both
 	taken  map[gpu.UUID]string // by whom, at the last look
 
 	latest *inventory.Latest // what is gpumem's
 }
 
-// NewNode returns a node that knows of nobody else until it runs. Memory is the
+// NewNode returns a node that knows of no other until it runs. Memory is the
 // resource that gpumem offers.
 func NewNode(selector Selector, memory string, interval time.Duration, prober inventory.Source, users Users, events Events, log *zap.Logger) *Node {
 	inv, reason, _ := prober.Inventory()
@@ -144,7 +144,7 @@ func takenBy(users map[string]map[string]string) map[gpu.UUID]string {
 	return taken
 }
 
-// tell says of which GPUs both have given something away.
+// tell names the GPUs that both have given something away of.
 func (n *Node) tell(inv gpu.Inventory, ours map[string]string) {
 	slots, err := gpu.NewSlots(inv)
 	if err != nil {

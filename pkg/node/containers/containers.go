@@ -51,8 +51,8 @@ func New(cfg Config, kernel Kernel, state State, pods Pods, events Events) *Cont
 }
 
 // Environment returns the variables of a container that the runtime is about to
-// make, from what it was given. It is not ok for one of which nobody tells that it
-// was given anything. Given is the environment that Allocate told it, see ofInit.
+// make, from what it was given. It is not ok for one that is not known to have been
+// given anything. Given is the environment by Allocate, see ofInit.
 func (c *Containers) Environment(ctx context.Context, namespace, pod, container string, given map[string]string) (env map[string]string, ok bool, err error) {
 	h, err := c.holding(ctx, namespace, pod, container, given)
 	if err != nil || h == nil {
@@ -61,7 +61,7 @@ func (c *Containers) Environment(ctx context.Context, namespace, pod, container 
 	h.inventory.MPS = c.cfg.servedBy(given[mpsPipeDirectory])
 	env = c.cfg.Response(gpu.Memory, h.memory, h.inventory).GetEnvs()
 	if h.inventory.MPS >= 3 {
-		env[mpsPipeDirectory] = given[mpsPipeDirectory] // of an init container's slots nobody tells
+		env[mpsPipeDirectory] = given[mpsPipeDirectory] // an init container's slots are not known
 	}
 	if h.cores.Each > 0 {
 		maps.Copy(env, c.cfg.Response(gpu.Cores, h.cores, h.inventory).GetEnvs())
@@ -76,7 +76,7 @@ func (c *Containers) Holds(ctx context.Context, namespace, pod string) bool {
 	if complete || slices.ContainsFunc(pods, is) {
 		return slices.ContainsFunc(pods, is)
 	}
-	s, _, _ := c.state.Look(ctx) // or what it told last
+	s, _, _ := c.state.Look(ctx) // or what was known last
 	return slices.ContainsFunc(s.Allocated, func(h allocation.Allocated) bool { return h.Namespace == namespace && h.Name == pod })
 }
 
@@ -125,13 +125,13 @@ func levelIn(given map[string]string) gpu.Enforcement {
 
 // A holding is what one container was given.
 type holding struct {
-	pod           *allocation.Pod // nil: the API server has not told of it
+	pod           *allocation.Pod // nil: the watch has not shown it
 	memory, cores allocation.Grant
 	inventory     gpu.Inventory   // with the level at which it was given
 	ofPod         gpu.Enforcement // of an init container's pod: the other containers' level
 }
 
-// holding returns what a container was given; nil, where nobody tells of anything.
+// holding returns what a container was given; nil, where that is not known.
 func (c *Containers) holding(ctx context.Context, namespace, pod, container string, given map[string]string) (*holding, error) {
 	s, _, err := c.state.Look(ctx)
 	if err != nil {
@@ -168,13 +168,13 @@ func (h *holding) resolve(s allocation.State, memory, cores []gpu.SlotID) (err e
 	return err
 }
 
-// ofInit reads what a plain init container was given, of which the kubelet does not
+// ofInit reads what a plain init container was given, as the kubelet does not
 // tell: as much as the pod asks for it, of the GPUs that the pod's other containers have
 // or, where these have none, that are written of the pod. It returns nil for a
 // container that asks for nothing.
 //
 // The level is the promised one. A pod that says another of itself has variables of
-// the true one beside it, which are not of what it says, and is not made for that. Where the runtime
+// the true one next to it, which are not of what it says, and is not made for that. Where the runtime
 // did not call then, it has the limit that the pod's other containers have.
 func (h *holding) ofInit(s allocation.State, container string) (*holding, error) {
 	request := h.pod.Request

@@ -57,7 +57,7 @@ func enforce(out *pluginapi.ContainerAllocateResponse, g allocation.Grant, inv g
 }
 
 // Namespace returns the name of the MPS namespace of a container that holds these slots. It
-// follows from them: whoever asks, when the kubelet hands them out and at each start of the
+// follows from them: for all who ask, when the kubelet hands them out and at each start of the
 // container, gets the same.
 func Namespace(slots []gpu.SlotID) string {
 	hash := sha256.New()

@@ -12,7 +12,7 @@ import (
 const mib = 1 << 20
 
 // Grants returns what containers have been granted of each GPU, as the kubelet
-// tells, and plain init containers, of which it does not.
+// tells, and plain init containers, which it does not.
 func (c *Containers) Grants(ctx context.Context) ([]usage.Grant, error) {
 	s, _, err := c.state.Look(ctx)
 	if err != nil {
@@ -37,7 +37,7 @@ func (c *Containers) Grants(ctx context.Context) ([]usage.Grant, error) {
 func initGrants(s allocation.State, pod *allocation.Pod) (out []usage.Grant) {
 	for _, c := range pod.Request.Containers.All() {
 		if slices.ContainsFunc(s.Allocated, func(h allocation.Allocated) bool { return h.Of(pod.Pod) && h.Container == c.Name }) {
-			continue // it is told of
+			continue // it is listed
 		}
 		h, err := (&holding{pod: pod, inventory: s.Inventory}).ofInit(s, c.Name)
 		if h == nil || err != nil {

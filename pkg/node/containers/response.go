@@ -16,7 +16,7 @@ import (
 	"github.com/gpumem/gpumem/pkg/kube/gpushare"
 )
 
-// Strategy is how a container runtime is told which GPUs a container gets.
+// Strategy is how a container runtime learns which GPUs a container gets.
 type Strategy string
 
 // The strategies, by the names that NVIDIA's plugin gives them.
@@ -82,7 +82,7 @@ const (
 	cdiAnnotationKey = "cdi.k8s.io/gpumem"
 )
 
-// Config is how containers are told of what they get.
+// Config is how containers learn what they get.
 type Config struct {
 	Strategy   Strategy
 	CDIKind    string // of the GPUs, where the strategy is one of CDI; empty: nvidia.com/gpu
@@ -163,7 +163,7 @@ func (cfg Config) memoryResponse(g allocation.Grant, inv gpu.Inventory) *plugina
 }
 
 // coreResponse tells the programs in a container of its share of cores, and no
-// more: what the container gets of its GPUs is told with the memory, and the
+// more: what the container gets of its GPUs is said with the memory, and the
 // kubelet takes the one answer before the other as it happens.
 func coreResponse(each int, inv gpu.Inventory) *pluginapi.ContainerAllocateResponse {
 	percent := strconv.Itoa(each)

@@ -92,7 +92,7 @@ func preferListed(s allocation.State, r gpu.Resource, available, must []gpu.Slot
 }
 
 // lastResort chooses for a pod that has not become known in time. It gets no
-// cores: nobody knows which GPU they would have to be of.
+// cores: it is not known which GPU they would have to be of.
 func (p *Server) lastResort(s allocation.State, r gpu.Resource, available, must []gpu.SlotID, size int) ([]gpu.SlotID, error) {
 	ids, err := allocation.Prefer(s, r, available, must, size)
 	if !errors.Is(err, allocation.ErrNoPod) {

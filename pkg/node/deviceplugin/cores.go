@@ -13,7 +13,7 @@ import (
 // the GPUs: from the same knowledge, so that both are of the same GPU.
 func (p *Server) Cores() pluginapi.DevicePluginServer { return &cores{server: p} }
 
-// cores is registered with the kubelet beside the other server. It need not be
+// cores is registered with the kubelet next to the other server. It need not be
 // asked before a container starts: who holds the memory holds the cores.
 type cores struct {
 	pluginapi.UnimplementedDevicePluginServer

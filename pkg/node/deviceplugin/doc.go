@@ -1,5 +1,5 @@
 // Package deviceplugin is the kubelet's device plugin for GPU memory, and for
-// the cores beside it (k8s.io/kubelet/pkg/apis/deviceplugin/v1beta1): units and
+// the cores next to it (k8s.io/kubelet/pkg/apis/deviceplugin/v1beta1): units and
 // per cent of GPUs as devices.
 //
 // A Plugin is made of parts, which do not import one another. State and Offers (package nodestate)
@@ -17,7 +17,7 @@
 //
 // It registers when no other process of the plugin serves any more. A pod that is
 // deleted by force is followed by the next while it ends, and the kubelet, when it
-// hears of the end, drops whoever has that name by then: all of the node's slots are
+// hears of the end, drops the plugin that has that name by then: all of the node's slots are
 // unhealthy to it from then on (v1.36, devicemanager/plugin/v1beta1, runClient).
 //
 // For each container the kubelet then asks
@@ -33,7 +33,7 @@
 // kubelet can be asking, and, once IDs are given, who holds them. What is found to differ
 // from the pod's annotation is corrected in PreStartContainer, and by a loop (package reconcile).
 //
-// A plugin that is told to end leaves in order (Leave): schedulers hear that the
+// A plugin that has to end leaves in order (Leave): schedulers hear that the
 // node takes no more pods, the kubelet is served until it has admitted those that it
 // has and made their containers, or has had its time, and then the plugin is gone. One that starts is heard of by the kubelet first
 // (Runner.Listed), and then by schedulers.
@@ -52,19 +52,19 @@
 // That IDs name their GPU, and are read back from the kubelet, was chosen over
 // three other ways to learn for whom the kubelet asks. To take the oldest pod of the
 // amount is wrong when two equal pods are on their way to two GPUs. To let one pod
-// at a time onto a node is right, and slow, and whoever fails to give the node free
+// at a time onto a node is right, and slow, and one that fails to give the node free
 // jams it. To be called by the container runtime (package nri) is exact, and there is
 // no NRI on every node.
 //
 // A pod that the kubelet lists is waited for, even when another pod that it does
 // not list yet would fit the question: the one in question is listed.
 //
-// Until a kubelet has told anything at all of what it has given, a question that may be for a
+// Until a kubelet has listed anything at all that it has given, a question that may be for a
 // later container of one pod, or for another pod, is refused.
 //
 // A container that starts with IDs of gpushare's plugin is let through: the
 // kubelet has kept that plugin's reply, and starts it as before. After the node
-// has rebooted, the kubelet itself refuses such a pod, since nobody offers its
+// has rebooted, the kubelet itself refuses such a pod, since no plugin offers its
 // IDs any more.
 //
 // Without its plugin the kubelet fails every pod that asks for GPU memory, and the
@@ -72,5 +72,5 @@
 // what the kubelet last reported, which is up to 10 s old. So it is the inventory
 // that is withdrawn, which the extender heeds at once. Slots that turn unhealthy
 // would fail those pods as well. A plugin that is killed says nothing to anybody, and
-// neither does one of which a part has failed: it is back within seconds.
+// neither does one that has failed in part: it is back within seconds.
 package deviceplugin

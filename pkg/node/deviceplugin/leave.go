@@ -21,7 +21,7 @@ const (
 
 // Leave returns when the kubelet needs the plugin for no pod any more, or has had
 // its time. First it withdraws the inventory, so that no pod is bound to the node from
-// then on; the kubelet is to be served and told the same as ever until Leave returns.
+// then on; the kubelet is to be served as ever until Leave returns.
 //
 // Where the inventory cannot be withdrawn it returns at once: pods come all the
 // same, and there is no news of them.

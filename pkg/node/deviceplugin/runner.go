@@ -50,8 +50,8 @@ type Runner struct {
 	plugin   pluginapi.DevicePluginServer
 	log      *zap.Logger
 
-	// Answered is told how long each call of the kubelet took, and how it ended.
-	// It is nil where nobody wants to know, and not to be set once Run runs.
+	// Answered gets how long each call of the kubelet took, and how it ended.
+	// It is nil where no one wants to know, and not to be set once Run runs.
 	Answered func(rpc string, took time.Duration, err error)
 
 	listed chan struct{} // closed when the kubelet has been sent a list
@@ -91,7 +91,7 @@ var (
 	// errRestarted says that the kubelet has lost its records: begin again at once.
 	errRestarted = errors.New("the kubelet has restarted")
 	// errDropped says that the kubelet no longer listens, and fails every pod that asks
-	// for a device. It does so when it stops, and to whoever is registered when it hears
+	// for a device. It does so when it stops, and to those registered when it hears
 	// that an earlier process of the plugin has ended: to begin again at once could be
 	// before it has.
 	errDropped = errors.New("the kubelet no longer listens to the plugin")
@@ -298,11 +298,11 @@ func (s socket) replaced() bool {
 // remove removes it, unless it is gone.
 func (s socket) remove() {
 	if !s.gone() {
-		_ = os.Remove(s.path) // whoever comes next does it, too
+		_ = os.Remove(s.path) // the next process does it, too
 	}
 }
 
-// answers reports whether another process serves on the socket: one that was told to
+// answers reports whether another process serves on the socket: one that was asked to
 // end serves the kubelet for a while. One that hangs, or was killed, does not answer.
 func answers(ctx context.Context, socket string) bool {
 	ctx, cancel := context.WithTimeout(ctx, answerWait)
@@ -351,7 +351,7 @@ func stop(server *grpc.Server) {
 	server.GracefulStop()
 }
 
-// listeners is told of each stream on which the kubelet hears of devices: 1 when it
+// listeners counts each stream on which the kubelet hears of devices: 1 when it
 // begins, -1 when it ends.
 type listeners chan int
 

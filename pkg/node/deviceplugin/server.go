@@ -21,7 +21,7 @@ import (
 type Reconciler interface {
 	// Kick has it look soon.
 	Kick()
-	// Correct writes where pods are of which something else is written.
+	// Correct writes where pods are that something else is written of.
 	Correct(ctx context.Context, s allocation.State) error
 	// Level writes the level of a pod, where another is written.
 	Level(ctx context.Context, pod allocation.Pod, s allocation.State) error

@@ -22,15 +22,15 @@
 //     cannot be looked at counts as not there, with the reason.
 //   - The level of a node holds on all of its GPUs.
 //   - A limit that was set counts once it has been read back. A node says kernel once that was so on
-//     each GPU that answers, in a control group beside those of pods.
+//     each GPU that answers, in a control group next to those of pods.
 //   - What is reserved for a group (its soft limit, which the driver adds to all above it) is given
 //     back before the group goes, or else found above it and taken away.
 //
 // # Decisions
 //
-// A node that was told which level to have (--enforcement=mps) and cannot have it
+// A node whose level is set (--enforcement=mps) and cannot have it
 // offers its GPUs as unhealthy, with the reason: nothing starts there without the
-// limit, what runs goes on. A node that was told "auto" offers what it has, and
+// limit, what runs goes on. A node with "auto" offers what it has, and
 // pods that demand more go elsewhere.
 //
 // A library before CUDA in each container (LD_PRELOAD) would limit on every driver,

@@ -230,7 +230,7 @@ func (k *kernel) proven(ctx context.Context, driver string, devices []gpu.Device
 	return k.tested.err
 }
 
-// test sets a limit of each GPU for a group beside those of pods, reads it back, and removes it.
+// test sets a limit of each GPU for a group next to those of pods, reads it back, and removes it.
 func (k *kernel) test(ctx context.Context, devices []gpu.Device) (err error) {
 	pods, err := k.cgroups.pods()
 	if err != nil {

@@ -79,7 +79,7 @@ func (v Verdict) Weaker() string {
 	return strings.Join(parts, "; ")
 }
 
-// lacks says why nobody enforces at a level. One does not stand for another: what a container was
+// lacks says why a level is not enforced. One does not stand for another: what a container was
 // given for the one does nothing at the other.
 func (v Verdict) lacks(level gpu.Enforcement) error {
 	switch level {

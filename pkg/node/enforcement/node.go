@@ -26,7 +26,7 @@ type Probes struct {
 	MPS func(ctx context.Context) (protocol int, gpus []int, err error)
 }
 
-// Node is a prober's GPUs with the level at which containers are held to their
+// Node is a prober's GPUs with the level at which containers are kept to their
 // grants.
 type Node struct {
 	mode     Mode
@@ -55,7 +55,7 @@ func NewNode(mode Mode, interval time.Duration, prober inventory.Source, probes 
 
 const (
 	// forget is after how long a limit that could not be set no longer counts
-	// against the node: the pod may be gone, and nobody would try again.
+	// against the node: the pod may be gone, and no one would try again.
 	forget = 5 * time.Minute
 	// patience is for the driver, when it sets limits.
 	patience = 5 * time.Second
@@ -97,7 +97,7 @@ func healthy(devices []gpu.Device) []gpu.Device {
 }
 
 // Inventory returns the prober's, with the level that holds and why it is no
-// stronger. Where the node was told to have a level that does not hold, no GPU
+// stronger. Where the node is set to a level that does not work, no GPU
 // is healthy. The channel is closed when any of this has changed.
 func (n *Node) Inventory() (inv gpu.Inventory, reason string, changed <-chan struct{}) {
 	return n.latest.Inventory()
@@ -109,7 +109,7 @@ func (n *Node) Looked() <-chan struct{} { return n.latest.Looked() }
 // Run looks at an interval, and when the GPUs change, until the context is done.
 func (n *Node) Run(ctx context.Context) error { return inventory.Watch(ctx, n.interval, n.look) }
 
-// look judges the node anew and publishes what has changed. It returns what is
+// look judges the node again and publishes what has changed. It returns what is
 // closed when there are other GPUs.
 func (n *Node) look(ctx context.Context) <-chan struct{} {
 	inv, reason, changed := n.prober.Inventory()

@@ -74,7 +74,7 @@ func (c *Client) Status(ctx context.Context) (Status, error) {
 	return s, nil
 }
 
-// serveTimeout bounds one wish for a namespace: the daemon is told of it.
+// serveTimeout bounds one wish for a namespace: the daemon gets a command.
 const serveTimeout = 10 * time.Second
 
 // Serve asks for a namespace.

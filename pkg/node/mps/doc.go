@@ -13,9 +13,9 @@
 // people do, by the same program (NVIDIA, "Multi-Process Service"): version 2 takes
 // commands on its standard input, version 3 as arguments. Every reply is checked. The
 // daemon counts as healthy only after it has taken all settings, and stops to at the
-// first question that it does not answer, before it is started anew.
+// first question that it does not answer, before it is started again.
 //
-// Others ask over a unix socket in the same directory (Client), which nobody
+// Others ask over a unix socket in the same directory (Client), which no one
 // answers once the supervisor has ended:
 //
 //	<dir>/pipe         CUDA_MPS_PIPE_DIRECTORY of daemon and clients
@@ -33,7 +33,7 @@
 //
 // # Invariants
 //
-//   - A daemon that was started anew has the settings of the one before it, its namespaces too.
+//   - A daemon that was started again has the settings of the one before it, its namespaces too.
 //   - A namespace remains while any process has its folder mounted, and ten minutes after it was
 //     last asked for: a program that does not find it would run without MPS, and with no limit.
 //   - Compute modes are left as they were found, also by a supervisor that was
@@ -42,21 +42,21 @@
 //     have its folder read only. The daemon is asked that way whether it works.
 //   - What clients leave in /dev/shm is bounded, runs no program, and goes when none of the
 //     containers is left that could have made it.
-//   - A supervisor that is told to end says so at once, so that nobody new comes,
+//   - A supervisor that has to end says so at once, so that no new client comes,
 //     waits for clients to end (Config.Drain), and then ends the daemon.
 //
 // # Decisions
 //
-// The supervisor runs in a DaemonSet of its own and not beside the device plugin: when
+// The supervisor runs in a DaemonSet of its own and not next to the device plugin: when
 // the daemon ends, so do the programs of all its clients, and an update of the plugin
 // must not cost them that. For the same reason its DaemonSet is updated by hand
 // (OnDelete).
 //
 // With version 2 the client's limits are in its environment, put there by the device plugin, for
-// each container its own. The daemon's default is what the GPU offers in all: nobody gets
+// each container its own. The daemon's default is what the GPU offers in all: no container gets
 // more by leaving the variable out, and a default can only be made tighter.
 //
-// With version 3 the default namespace has 1 MiB: nobody gets more by leaving its namespace. A
+// With version 3 the default namespace has 1 MiB: no container gets more by leaving its namespace. A
 // container has no CUDA_MPS_PINNED_DEVICE_MEM_LIMIT then: one entry of a GPU that a process does
 // not see would take the namespace's limit away too.
 //
@@ -69,7 +69,7 @@
 // /dev/shm is one file system for all clients of a node, for daemon and clients find one another
 // there by name. So it is no wall between them (docs/limits.md). The supervisor mounts it, since
 // a volume of its pod has another path for each pod, and the kubelet keeps the path that a
-// container was told for the life of the pod. It outlives the supervisor for the same reason.
+// container was given for the life of the pod. It outlives the supervisor for the same reason.
 //
 // With Config.Exclusive the GPUs are in EXCLUSIVE_PROCESS mode meanwhile: a program that
 // does not go through the daemon then gets no GPU at all, instead of one without a limit.

@@ -24,7 +24,7 @@ import (
 	"github.com/gpumem/gpumem/pkg/node/atomicfile"
 )
 
-// server is the one server of a daemon of version 3, of which each grant has a namespace.
+// server is the one server of a daemon of version 3, where each grant has a namespace.
 const server = "gpumem"
 
 // Pipe returns the pipe directory of clients of a daemon of version 2.

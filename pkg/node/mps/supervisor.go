@@ -39,14 +39,14 @@ type Config struct {
 	Exclusive bool          // no program may use the GPUs past the daemon
 	Interval  time.Duration // between two questions
 	Timeout   time.Duration // of a command
-	Backoff   time.Duration // before a daemon that has ended is started anew
+	Backoff   time.Duration // before a daemon that has ended is started again
 	Drain     time.Duration // for clients to end, before the daemon does
 	Quit      time.Duration // for the daemon to end, before it is killed
 }
 
 const (
 	// MaxFailures is how many questions in a row a daemon may leave unanswered
-	// before it is started anew.
+	// before it is started again.
 	MaxFailures = 3
 	// startTimeout is how long a daemon may take until it answers.
 	startTimeout = 30 * time.Second
@@ -173,7 +173,7 @@ func (s *Supervisor) listen(ctx context.Context) (net.Listener, error) {
 
 func (s *Supervisor) answer(w http.ResponseWriter, _ *http.Request) {
 	w.Header().Set("Content-Type", "application/json")
-	_ = json.NewEncoder(w).Encode(s.Status()) // the client is gone: nobody to tell
+	_ = json.NewEncoder(w).Encode(s.Status()) // the client is gone
 }
 
 func (s *Supervisor) control() control { return s.controlBy("pipe") }
@@ -240,7 +240,7 @@ func (s *Supervisor) start(ctx context.Context) (*exec.Cmd, io.Closer, error) {
 }
 
 // watch waits for a daemon to answer, gives it its settings, and asks it at an
-// interval. It returns when the daemon has to be started anew, or the context is
+// interval. It returns when the daemon has to be started again, or the context is
 // done.
 func (s *Supervisor) watch(ctx context.Context, exited <-chan error) error {
 	c := s.control()
@@ -317,7 +317,7 @@ func (s *Supervisor) apply(ctx context.Context, c control) error {
 	return err
 }
 
-// A proof is whether clients are held to a limit, as far as it was looked for.
+// A proof is whether clients have a limit, as far as it was looked for.
 type proof struct {
 	done  bool
 	err   error         // of the last probe
@@ -345,7 +345,7 @@ const probed = "gpumem_probe"
 // is seen to have met that, and not the end of the GPU: the limit, and a context.
 const minFreeMiB = 2 * probe.LimitMiB
 
-// prove says why clients are not held to a limit, as a client of each GPU finds. It has the pipe
+// prove says why clients have no limit, as a client of each GPU finds. It has the pipe
 // directory that clients have.
 func (s *Supervisor) prove(ctx context.Context) error {
 	pipe := s.path("clients")

@@ -161,7 +161,7 @@ func bootTime(proc string) (time.Time, error) {
 }
 
 // startTime returns when a process was started, by its stat (proc(5)), and a second less: it is
-// told from a time in whole seconds.
+// known from a time in whole seconds.
 func startTime(stat string, booted time.Time) (time.Time, error) {
 	fields := strings.Fields(stat[strings.LastIndex(stat, ")")+1:]) // from the third on
 	if len(fields) < 20 {

@@ -12,7 +12,7 @@
 //     when somebody edits it, when the object is made again. So it does with the
 //     condition that says whether the GPUs are healthy. It reads which GPUs
 //     people have cordoned. With the inventory it writes what the kubelet has given to pods
-//     of which less was written, once a second at most; a plugin that has just begun
+//     that less was written of, once a second at most; a plugin that has just begun
 //     leaves what is written of that until it knows. Withdraw has it write, as its last word, that no GPU
 //     takes new pods.
 //   - Events says on pods and on the node what has been done to them.
@@ -23,7 +23,7 @@
 //     the same name never gets the annotations of the one before it.
 //   - Watch events are data. Each replaces what was known of its pod, and one
 //     that is older than what is known is dropped.
-//   - No lock is held over a call.
+//   - No lock is kept over a call.
 //
 // # Decisions
 //

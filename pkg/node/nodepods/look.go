@@ -20,16 +20,16 @@ type Seen struct {
 	Holders []string // pods that hold amounts of memory and have not ended, as namespace/name
 	Sharers []string // the same of those that hold shares
 
-	Told gpu.Inventory // what its device plugin has written last
+	Offered gpu.Inventory // what its device plugin has written last
 }
 
 // InShares reports whether the GPUs of the node are offered in shares, where its label says so or does
-// not, and why. What was offered stays so until no pod holds any of it.
+// not, and why. What was offered is still offered until no pod holds any of it.
 func (s Seen) InShares(labelled bool) (inShares bool, why string) {
 	was, holders := labelled, s.Sharers
 	switch {
-	case len(s.Told.Devices) > 0:
-		was = s.Told.InShares()
+	case len(s.Offered.Devices) > 0:
+		was = s.Offered.InShares()
 	case len(s.Holders) > 0: // of a plugin that wrote nothing
 		was = false
 	}
@@ -62,7 +62,7 @@ func Look(ctx context.Context, client kubernetes.Interface, names api.Names, nod
 		return s, fmt.Errorf("list the pods of node %s: %w", node, err)
 	}
 	s = Seen{UID: nodes.Items[0].UID, Labels: nodes.Items[0].Labels}
-	s.Told, _ = names.InventoryOf(&nodes.Items[0]) // one that cannot be read says nothing
+	s.Offered, _ = names.InventoryOf(&nodes.Items[0]) // one that cannot be read says nothing
 	for i := range pods.Items {
 		pod := &pods.Items[i]
 		if names.HoldsHere(pod, false) {

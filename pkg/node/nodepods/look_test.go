@@ -58,14 +58,14 @@ func TestInWhatANodeOffersItsGPUs(t *testing.T) {
 	}{
 		"a new node":                                {Seen{}, false, false, false},
 		"a new node with the label":                 {Seen{}, true, true, false},
-		"labelled, and empty":                       {Seen{Told: memory}, true, true, false},
-		"labelled, with pods":                       {Seen{Told: memory, Holders: some}, true, false, true},
+		"labelled, and empty":                       {Seen{Offered: memory}, true, true, false},
+		"labelled, with pods":                       {Seen{Offered: memory, Holders: some}, true, false, true},
 		"labelled, with pods of a plugin before":    {Seen{Holders: some}, true, false, true},
-		"labelled, with pods that hold nothing":     {Seen{Told: shares, Holders: some}, true, true, false},
-		"the label is gone":                         {Seen{Told: shares}, false, false, false},
-		"the label is gone, with pods":              {Seen{Told: shares, Sharers: some}, false, true, true},
-		"without the label, pods that hold nothing": {Seen{Told: memory, Sharers: some}, false, false, false},
-		"as it was":                                 {Seen{Told: shares, Sharers: some}, true, true, false},
+		"labelled, with pods that hold nothing":     {Seen{Offered: shares, Holders: some}, true, true, false},
+		"the label is gone":                         {Seen{Offered: shares}, false, false, false},
+		"the label is gone, with pods":              {Seen{Offered: shares, Sharers: some}, false, true, true},
+		"without the label, pods that hold nothing": {Seen{Offered: memory, Sharers: some}, false, false, false},
+		"as it was":                                 {Seen{Offered: shares, Sharers: some}, true, true, false},
 	} {
 		got, why := tc.seen.InShares(tc.labelled)
 		if got != tc.want || strings.Contains(why, "ml/p") != tc.waits {

@@ -97,9 +97,9 @@ func (n *Node) Said() (Said, <-chan struct{}) {
 // Read is closed once Run knows what people say.
 func (n *Node) Read() <-chan struct{} { return n.read }
 
-// Told reads what was last written of what the node offers. It is empty where nothing was, or
+// Offered reads what was last written of what the node offers. It is empty where nothing was, or
 // nothing can be read.
-func (n *Node) Told(ctx context.Context) gpu.Inventory {
+func (n *Node) Offered(ctx context.Context) gpu.Inventory {
 	ctx, cancel := context.WithTimeout(ctx, toldTimeout)
 	defer cancel()
 	list, err := n.client.CoreV1().Nodes().List(ctx, metav1.ListOptions{FieldSelector: n.selector()})
@@ -125,8 +125,8 @@ func (n *Node) selector() string {
 
 // Run writes until the context is done, or Withdraw is called. The source tells
 // what the node offers, and has a channel that is closed when it offers something
-// else. The account tells in the same way what pods were given of which less is
-// written, and whether that is known yet: until then what was written of it stays.
+// else. The account tells in the same way what pods were given that less is
+// written of, and whether that is known yet: until then what was written of it is kept.
 func (n *Node) Run(ctx context.Context, source func() (gpu.Inventory, <-chan struct{}), account func() ([]gpu.PodAllocation, bool, <-chan struct{})) error {
 	factory := informers.NewSharedInformerFactoryWithOptions(n.client, 0,
 		informers.WithTweakListOptions(func(o *metav1.ListOptions) {

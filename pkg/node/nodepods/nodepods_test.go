@@ -473,7 +473,7 @@ func TestWhatTheNodeWasToldToOffer(t *testing.T) {
 			client.PrependReactor("list", "nodes", func(clienttesting.Action) (bool, runtime.Object, error) {
 				return tc.fail != nil, nil, tc.fail
 			})
-			got := NewNode(client, names(t), "n1", zap.NewNop()).Told(t.Context())
+			got := NewNode(client, names(t), "n1", zap.NewNop()).Offered(t.Context())
 			if diff := cmp.Diff(tc.want, got); diff != "" {
 				t.Errorf("told (-want +got):\n%s", diff)
 			}

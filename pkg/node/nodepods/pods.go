@@ -355,7 +355,7 @@ func (p *Pods) settled(ref placement.PodRef) bool {
 	return ok && e.pod.Pod == ref && e.pod.Admitted
 }
 
-// signal tells that something changed. The lock must be held.
+// signal tells that something changed. The lock must be taken.
 func (p *Pods) signal() {
 	close(p.changed)
 	p.changed = make(chan struct{})

@@ -27,7 +27,7 @@ func (n *Node) Withdraw(ctx context.Context) error {
 	}
 }
 
-// withdraw writes until it is written, or the context is done. The condition stays:
+// withdraw writes until it is written, or the context is done. The condition is left:
 // nothing ails the GPUs.
 func (n *Node) withdraw(ctx context.Context, inv gpu.Inventory) error {
 	inv = closed(inv)

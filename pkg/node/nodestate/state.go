@@ -46,8 +46,8 @@ type State struct {
 
 	mu      sync.Mutex // guards the rest
 	held    []allocation.Allocated
-	heard   bool                            // the kubelet has told what it has given
-	given   []grant                         // the kubelet may not have told of it yet
+	heard   bool                            // the kubelet has listed what it has given
+	given   []grant                         // the kubelet may not have listed it yet
 	grants  int                             // so far
 	plans   map[string]placement.Assignment // by UID, what was written of pods when the kubelet admitted them, or here since
 	account account
@@ -141,7 +141,7 @@ func (n *State) heardOf(pods []allocation.Pod, held []allocation.Allocated, know
 	return s
 }
 
-// recall is the state of the node by what the kubelet told last, and by what it
+// recall is the state of the node by what the kubelet listed last, and by what it
 // was given since.
 func (n *State) recall(pods []allocation.Pod) allocation.State {
 	s := n.rules()
@@ -216,7 +216,7 @@ func (n *State) Keep(here map[string]bool) {
 	maps.DeleteFunc(n.plans, func(uid string, _ placement.Assignment) bool { return !here[uid] })
 }
 
-// Remember keeps what a container is given until the kubelet has told of it. It gives a slot to one
+// Remember keeps what a container is given until the kubelet has listed it. It gives a slot to one
 // container of a resource: where it gives one again that seemed to be for this very container, that
 // was for one of a pod that is gone.
 func (n *State) Remember(given allocation.Attributed) {

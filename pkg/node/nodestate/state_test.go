@@ -183,7 +183,7 @@ func TestWhatAnOwnerWritesIsNotSharedOut(t *testing.T) {
 			if diff := cmp.Diff(tc.want, n.Pods.Corrected()); diff != "" {
 				t.Errorf("corrections (-want +got):\n%s", diff)
 			}
-			_, why := n.Counts.Told()
+			_, why := n.Counts.Seen()
 			if diff := cmp.Diff(tc.counts, why); diff != "" {
 				t.Errorf("why (-want +got):\n%s", diff)
 			}

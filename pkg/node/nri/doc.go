@@ -28,7 +28,7 @@
 //
 // # Decisions
 //
-// A pod's own value of a variable stands beside the device plugin's, and behind it,
+// A pod's own value of a variable stands next to the device plugin's, and behind it,
 // when the runtime asks. The library of NRI (0.11, in containerd 2.2) changes the first
 // of two alike, so that the second still counts, and it removes none. A container that
 // such a value would mislead is therefore not created, with a sentence that says why;

@@ -43,8 +43,8 @@ const (
 // Containers knows what containers were given. Given is their environment, with the first of
 // several values of a variable: the kubelet's.
 type Containers interface {
-	// Environment returns the variables of a container, and not ok for one of which
-	// nobody tells that it was given anything.
+	// Environment returns the variables of a container, and not ok for one that is
+	// not known to have been given anything.
 	Environment(ctx context.Context, namespace, pod, container string, given map[string]string) (env map[string]string, ok bool, err error)
 	// Holds reports whether any container of a pod was given GPU memory.
 	Holds(ctx context.Context, namespace, pod string) bool
@@ -117,7 +117,7 @@ func (p *Plugin) settle(missing error) {
 	}
 }
 
-// Run stays connected until the context is done.
+// Run is connected until the context is done.
 func (p *Plugin) Run(ctx context.Context) error {
 	retry := minRetry
 	for ctx.Err() == nil {
@@ -169,15 +169,15 @@ func (p *Plugin) hold(ctx context.Context, closed <-chan struct{}) bool {
 			return true
 		default:
 		}
-		p.held(w, p.limit(ctx, w.pod, w.container))
+		p.answered(w, p.limit(ctx, w.pod, w.container))
 	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return len(p.waiting) > 0
 }
 
-// held notes what came of a container that waits, unless it has ended meanwhile.
-func (p *Plugin) held(w waiting, err error) {
+// answered notes what came of a container that waits, unless it has ended meanwhile.
+func (p *Plugin) answered(w waiting, err error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	i := slices.IndexFunc(p.waiting, func(one waiting) bool { return one.container == w.container })

@@ -43,7 +43,7 @@ func begin[T any](c calls, name string, f func() T) <-chan T {
 	c.hanging[name] = done
 	go func() {
 		v := f()
-		close(done) // first: whoever has the answer may call again
+		close(done) // first: who has the answer may call again
 		answer <- v
 	}()
 	return answer

@@ -14,7 +14,7 @@
 //
 // # Invariants
 //
-//   - A GPU that was offered once stays in the inventory, unhealthy when it is
+//   - A GPU that was offered once is kept in the inventory, unhealthy when it is
 //     gone: a device that vanished from the kubelet's list would take its
 //     accounts with it.
 //   - A GPU is its UUID. When indexes move, devices keep their slots.
@@ -31,7 +31,7 @@
 // Limits of control groups (Limits) are calls that go-nvml 0.13.3-1 does not have. They are looked
 // up in the library, and are an error with a library that has none.
 //
-// The library is opened and initialised anew while something is wrong: NVML
+// The library is opened and initialised again while something is wrong: NVML
 // lists GPUs as they were when it was initialised, and a driver container may
 // bring its library later than we start. It is left open while a call hangs in
 // it.
@@ -53,7 +53,7 @@
 // MPS server's (before Volta it is): of one without a sample, nothing is known.
 //
 // How fast a model is comes with the inventory from here, so that the scheduler,
-// the node and whoever looks on know of one order.
+// the node and all who look on know of one order.
 //
 // GPUs in MIG mode are left to NVIDIA's own plugin.
 package nvml

@@ -24,12 +24,12 @@ type Config struct {
 	Open func() (nvml.Interface, string)
 
 	UnitMiB    int64 // 0: the GPUs are offered in shares
-	ReserveMiB int64 // of each GPU, beside what the driver keeps
+	ReserveMiB int64 // of each GPU, next to what the driver keeps
 	Speeds     Speeds
 
-	// Told returns what was last offered of the node, by this prober or one before it.
+	// Offered returns what was last offered of the node, by this prober or one before it.
 	// It is asked once, before the first probe.
-	Told func(ctx context.Context) gpu.Inventory
+	Offered func(ctx context.Context) gpu.Inventory
 
 	Interval   time.Duration // between two probes
 	Retry      time.Duration // the same while nothing is found
@@ -56,7 +56,7 @@ type Prober struct {
 	foreign   map[gpu.UUID]uint64 // bytes, as Run will take them in
 
 	// Used by Run only.
-	told    gpu.Inventory // as Config.Told
+	offered gpu.Inventory // as Config.Offered
 	session *session
 	devices map[gpu.UUID]*tracked
 	sampled map[gpu.UUID]uint64 // reading.sampled; replaced and never changed, for a read that hangs has it too
@@ -140,7 +140,7 @@ func (p *Prober) Probed() <-chan struct{} { return p.latest.Looked() }
 // Run probes until the context is done.
 func (p *Prober) Run(ctx context.Context) error {
 	defer func() { p.close(context.WithoutCancel(ctx)) }()
-	p.told = p.cfg.Told(ctx)
+	p.offered = p.cfg.Offered(ctx)
 	for {
 		reason := p.probe(ctx)
 		if ctx.Err() != nil {
@@ -344,8 +344,8 @@ func (p *Prober) found(r reading) {
 	if d == nil {
 		d = &tracked{Device: r.device, nvlinks: r.nvlinks}
 		d.Speed = p.cfg.Speeds.of(d.Model)
-		was, known := p.told.Device(d.UUID)
-		d.size(p.cfg, r, was, known && p.told.UnitMiB == p.cfg.UnitMiB && was.MemoryMiB == r.device.MemoryMiB)
+		was, known := p.offered.Device(d.UUID)
+		d.size(p.cfg, r, was, known && p.offered.UnitMiB == p.cfg.UnitMiB && was.MemoryMiB == r.device.MemoryMiB)
 		p.devices[d.UUID] = d
 		p.log.Info("GPU found", zap.String("device", string(d.UUID)), zap.Int("index", d.Index), zap.String("model", d.Model),
 			zap.Int64("memory_mib", d.MemoryMiB), zap.Int64("reserved_mib", r.reservedMiB+p.cfg.ReserveMiB), zap.Int64("units", int64(d.Allocatable)))
@@ -438,7 +438,7 @@ func (p *Prober) lost(reason string) string {
 	return reason
 }
 
-// allWell reports whether the library need not be initialised anew.
+// allWell reports whether the library need not be initialised again.
 func (p *Prober) allWell() bool {
 	if len(p.devices) == 0 || p.watcher == nil || p.watcher.ended() {
 		return false

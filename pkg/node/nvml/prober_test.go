@@ -29,7 +29,7 @@ const (
 func config(open func() (nvml.Interface, string)) Config {
 	return Config{
 		Open: open, UnitMiB: 1024, Interval: interval, Retry: retry, Timeout: timeout, Recovery: 3, IgnoreXIDs: ApplicationXIDs(),
-		Told: func(context.Context) gpu.Inventory { return gpu.Inventory{} },
+		Offered: func(context.Context) gpu.Inventory { return gpu.Inventory{} },
 	}
 }
 
@@ -305,7 +305,7 @@ func TestProberKeepsItsWordOnCapacity(t *testing.T) {
 
 // A plugin that follows another offers what that one did, unless more than a variation is gone or come.
 func TestProberKeepsTheWordOfTheOneBefore(t *testing.T) {
-	told := func(units gpu.Units, change func(*gpu.Inventory)) gpu.Inventory {
+	offered := func(units gpu.Units, change func(*gpu.Inventory)) gpu.Inventory {
 		inv := gpu.Inventory{UnitMiB: 1024, Devices: []gpu.Device{{UUID: "GPU-a", MemoryMiB: 15360, Allocatable: units}}}
 		if change != nil {
 			change(&inv)
@@ -313,22 +313,22 @@ func TestProberKeepsTheWordOfTheOneBefore(t *testing.T) {
 		return inv
 	}
 	for name, tc := range map[string]struct {
-		told              gpu.Inventory
+		offered           gpu.Inventory
 		reserved, reserve int64
 		want              gpu.Units // of 15360 MiB, which are 15 units
 	}{
-		"nothing was told":            {told: gpu.Inventory{}, reserved: 1030, want: 13},
-		"the driver keeps more":       {told: told(14, nil), reserved: 1024 + 32, want: 14},
-		"it keeps less":               {told: told(13, nil), reserved: 1024 - 31, want: 13},
-		"it keeps much more":          {told: told(14, nil), reserved: 1024 + 33, want: 13},
-		"it keeps much less":          {told: told(13, nil), reserved: 1024 - 32, want: 14},
-		"the reserve is larger":       {told: told(14, nil), reserved: 1000, reserve: 200, want: 13},
-		"the reserve counts too":      {told: told(14, nil), reserved: 830, reserve: 200, want: 14},
-		"more than the GPU has":       {told: told(16, nil), reserved: 0, want: 15},
-		"the unit was another":        {told: told(14, func(inv *gpu.Inventory) { inv.UnitMiB = 512 }), reserved: 1030, want: 13},
-		"the GPU's memory was other":  {told: told(14, func(inv *gpu.Inventory) { inv.Devices[0].MemoryMiB = 16384 }), reserved: 1030, want: 13},
-		"it was told of another GPU":  {told: told(14, func(inv *gpu.Inventory) { inv.Devices[0].UUID = "GPU-b" }), reserved: 1030, want: 13},
-		"the driver does not tell it": {told: told(15, nil), reserved: 0, want: 15},
+		"nothing was told":            {offered: gpu.Inventory{}, reserved: 1030, want: 13},
+		"the driver keeps more":       {offered: offered(14, nil), reserved: 1024 + 32, want: 14},
+		"it keeps less":               {offered: offered(13, nil), reserved: 1024 - 31, want: 13},
+		"it keeps much more":          {offered: offered(14, nil), reserved: 1024 + 33, want: 13},
+		"it keeps much less":          {offered: offered(13, nil), reserved: 1024 - 32, want: 14},
+		"the reserve is larger":       {offered: offered(14, nil), reserved: 1000, reserve: 200, want: 13},
+		"the reserve counts too":      {offered: offered(14, nil), reserved: 830, reserve: 200, want: 14},
+		"more than the GPU has":       {offered: offered(16, nil), reserved: 0, want: 15},
+		"the unit was another":        {offered: offered(14, func(inv *gpu.Inventory) { inv.UnitMiB = 512 }), reserved: 1030, want: 13},
+		"the GPU's memory was other":  {offered: offered(14, func(inv *gpu.Inventory) { inv.Devices[0].MemoryMiB = 16384 }), reserved: 1030, want: 13},
+		"it was told of another GPU":  {offered: offered(14, func(inv *gpu.Inventory) { inv.Devices[0].UUID = "GPU-b" }), reserved: 1030, want: 13},
+		"the driver does not tell it": {offered: offered(15, nil), reserved: 0, want: 15},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -336,7 +336,7 @@ func TestProberKeepsTheWordOfTheOneBefore(t *testing.T) {
 				a.reserved = uint64(tc.reserved)
 				cfg := config(newMachine(a).open)
 				cfg.ReserveMiB = tc.reserve
-				cfg.Told = func(context.Context) gpu.Inventory { return tc.told }
+				cfg.Offered = func(context.Context) gpu.Inventory { return tc.offered }
 				p, _ := watched(t, cfg)
 				inv, _, _ := p.Inventory()
 				if d := inv.Devices[0]; d.Allocatable != tc.want || d.Foreign != 0 {

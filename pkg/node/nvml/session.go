@@ -72,7 +72,7 @@ type reading struct {
 	failed      string // why there is no answer; the rest is then empty
 }
 
-// read asks one GPU everything. Only what the books depend on must succeed. Sampled is the
+// read asks one GPU everything. Only what the account depends on must succeed. Sampled is the
 // reading.sampled of each GPU at the last probe.
 func (s *session) read(index int, sampled map[gpu.UUID]uint64) reading {
 	handle, ret := s.lib.DeviceGetHandleByIndex(index)

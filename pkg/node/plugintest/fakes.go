@@ -64,10 +64,10 @@ func (p *Source) Set(f func(*gpu.Inventory)) {
 // Pods are those that a test adds, corrected as the plugin wants it.
 type Pods struct {
 	Fail      error
-	FailOnce  string           // the pod of which the next correction fails
+	FailOnce  string           // the pod whose next correction fails
 	Denied    string           // the pod whose corrections all fail
 	Unlisted  bool             // these are not known to be all
-	Behind    []allocation.Pod // what the API server has and the watch has not told of
+	Behind    []allocation.Pod // what the API server has and the watch has not shown
 	Away      int              // so many reads fail before the API server answers one
 	Refreshes int
 
@@ -117,7 +117,7 @@ func (p *Pods) Change(name string, how func(*allocation.Pod)) {
 	})
 }
 
-// Refresh brings what the watch has not told of.
+// Refresh brings what the watch has not shown.
 func (p *Pods) Refresh(context.Context) error {
 	if p.Refreshes++; p.Refreshes <= p.Away {
 		return errors.New("connection refused")
@@ -324,7 +324,7 @@ func (n *Notes) All() []string {
 	return slices.Clone(n.list)
 }
 
-// Counts are what the metrics were told.
+// Counts are what the metrics got.
 type Counts struct {
 	mu          sync.Mutex
 	drifted     []int
@@ -345,8 +345,8 @@ func (c *Counts) Corrected(reason string) {
 	c.corrections = append(c.corrections, reason)
 }
 
-// Told returns the drift at each look, and why each assignment was written.
-func (c *Counts) Told() (drifted []int, corrections []string) {
+// Seen returns the drift at each look, and why each assignment was written.
+func (c *Counts) Seen() (drifted []int, corrections []string) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return slices.Clone(c.drifted), slices.Clone(c.corrections)

@@ -29,7 +29,7 @@ type Node struct {
 	Client  pluginapi.DevicePluginClient // nil before a plugin is connected
 }
 
-// NewNode returns a node of two GPUs with these pods, of which the kubelet lists some.
+// NewNode returns a node of two GPUs with these pods, and the kubelet lists some of them.
 func NewNode(known []string, list ...allocation.Pod) *Node {
 	return &Node{Source: NewSource(TwoGPUs()), Pods: NewPods(list...), Kubelet: NewKubelet(known...), Notes: &Notes{}, Counts: &Counts{}}
 }
@@ -60,7 +60,7 @@ func Connect(t *testing.T, plugin pluginapi.DevicePluginServer) pluginapi.Device
 	return pluginapi.NewDevicePluginClient(conn)
 }
 
-// Free returns the IDs that nobody holds, GPU by GPU.
+// Free returns the IDs that no pod has, GPU by GPU.
 func (n *Node) Free(but ...string) []string {
 	inv, _, _ := n.Source.Inventory()
 	ids, err := gpu.NewSlots(inv)

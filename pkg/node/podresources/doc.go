@@ -10,6 +10,6 @@
 // # Decisions
 //
 // The kubelet's checkpoint file tells the same, by UID and with init containers. But
-// it is the kubelet's own, its form changes with releases, and it lies beside the
+// it is the kubelet's own, its form changes with releases, and it lies next to the
 // sockets of all plugins. This API is stable and is asked.
 package podresources

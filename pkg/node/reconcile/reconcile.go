@@ -49,7 +49,7 @@ type Events interface {
 	Pod(ref placement.PodRef, warning bool, reason, note string)
 }
 
-// Metrics is told how far apart the assignments are that are written and those
+// Metrics gets how far apart the assignments are that are written and those
 // that the kubelet has made.
 type Metrics interface {
 	// Drifted tells of how many pods something else is written than what they
@@ -86,7 +86,7 @@ type Reconciler struct {
 	kick chan struct{} // capacity 1: the loop is to look
 
 	mu       sync.Mutex      // guards the rest
-	writing  map[string]bool // UIDs of pods of which something is being written
+	writing  map[string]bool // UIDs of pods that something is being written of
 	reported map[string]bool // UIDs of pods whose slots fit no assignment
 }
 
@@ -139,7 +139,7 @@ func (r *Reconciler) Run(ctx context.Context) error {
 	}
 }
 
-// Pass corrects each pod of which something else is written than what it
+// Pass corrects each pod where something else is written than what it
 // has.
 func (r *Reconciler) Pass(ctx context.Context) error {
 	s, complete, err := r.state.Ask(ctx)
@@ -153,10 +153,10 @@ func (r *Reconciler) Pass(ctx context.Context) error {
 	return errors.Join(r.Correct(ctx, s), r.keep(ctx, s))
 }
 
-// Correct writes where pods are of which something else is written.
+// Correct writes where pods are that something else is written of.
 //
 // Pods that wait go first. One that has lost its GPU to another gets the
-// other's plan, and that can be told only while it is written of the other: if
+// other's plan, and that is known only while it is written of the other: if
 // it cannot be written, neither is any that is interchangeable with it.
 func (r *Reconciler) Correct(ctx context.Context, s allocation.State) error {
 	corrections := allocation.Reconcile(s)
@@ -274,15 +274,15 @@ func (r *Reconciler) write(ctx context.Context, ref placement.PodRef, c *allocat
 		r.tellLevel(ref, was, is)
 	case c != nil:
 		r.state.Wrote(ref, is)
-		if !was.SameDevices(is) { // else it has left its old GPUs for good: that has been told
+		if !was.SameDevices(is) { // else it has left its old GPUs for good: that has been said
 			r.tellCorrected(*c, was, is, s)
 		}
 	}
 	return nil
 }
 
-// stale reports whether what is written beside a pod's assignment is not so: gpushare's mark, or
-// the indexes, which somebody may have changed, or the driver, and which are told of GPUs that
+// stale reports whether what is written next to a pod's assignment is not so: gpushare's mark, or
+// the indexes, which somebody may have changed, or the driver, and which are of GPUs that
 // are there. In gpushare's place the indexes are left alone: one writing puts gpushare's own
 // right too, which may be all that tells where a pod is that was taken over.
 func (r *Reconciler) stale(pod allocation.Pod, inv gpu.Inventory) bool {

@@ -47,7 +47,7 @@ func TestASwapIsCorrectedOnBothSides(t *testing.T) {
 	if diff := cmp.Diff([]string{"ns/a GPUMemoryCorrected", "ns/b GPUMemoryCorrected"}, n.Notes.All()); diff != "" {
 		t.Errorf("events (-want +got):\n%s", diff)
 	}
-	drifted, why := n.Counts.Told()
+	drifted, why := n.Counts.Seen()
 	if diff := cmp.Diff([]int{0, 0, 1, 0, 0}, drifted); diff != "" {
 		t.Errorf("drifted at each look (-want +got):\n%s", diff)
 	}

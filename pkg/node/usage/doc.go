@@ -10,15 +10,15 @@
 //
 // A container goes over its grant when it has used more, by more than a tolerance,
 // at Looks probes in a row, and is within it again after as many: what goes up and
-// down around the limit is told once. Going over is a Warning on the pod, and, if
+// down around the limit is reported once. Going over is a Warning on the pod, and, if
 // so decided, the beginning of its eviction.
 //
 // # Invariants
 //
 //   - Every process is in exactly one of: a container with a grant, a pod with a
-//     grant of which the container is not known yet, foreign.
+//     grant whose container is not known yet, foreign.
 //   - What foreign programs use is not offered to pods. Foreign are processes of no
-//     pod, and of pods that hold no GPU memory: nobody has counted theirs.
+//     pod, and of pods that hold no GPU memory: no one has counted theirs.
 //   - A pod is evicted by the eviction API, so that disruption budgets hold. One
 //     that a budget keeps is tried again after the next probe.
 //

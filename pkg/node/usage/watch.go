@@ -16,7 +16,7 @@ import (
 	"github.com/gpumem/gpumem/pkg/node/inventory"
 )
 
-// GPUs tells who uses them, and is told of what is in foreign use.
+// GPUs tells who uses them, and hears what is in foreign use.
 type GPUs interface {
 	Processes() (of map[gpu.UUID][]inventory.Process, probed <-chan struct{})
 	SetForeign(bytes map[gpu.UUID]uint64)
@@ -65,7 +65,7 @@ type Watch struct {
 	pods    Pods
 	grants  Grants
 	events  Events
-	evictor Evictor // nil: nobody is evicted
+	evictor Evictor // nil: no pod is evicted
 	log     *zap.Logger
 
 	// Used by Run only.
@@ -232,7 +232,7 @@ func (w *Watch) measure(processes map[gpu.UUID][]inventory.Process, grants []Gra
 	return samples, foreign, blind
 }
 
-// sum adds two numbers, of which nil is not known.
+// sum adds two numbers; nil is not known.
 func sum(a, b *int) *int {
 	if a == nil || b == nil {
 		return nil

@@ -3,11 +3,11 @@
 //
 // # Invariants
 //
-//   - A program that is told to end has its context ended, and ends by itself. What
+//   - A program that has to end has its context ended, and ends by itself. What
 //     went wrong is said on stderr, with the program's name before it.
-//   - A logger is passed to whoever logs. There is no logger of the process, but
+//   - A logger is passed to those who log. There is no logger of the process, but
 //     for that of klog, which has no other way (BridgeKlog).
-//   - A value that nobody knows is an error, with those that there are.
+//   - A value that is not known is an error, with those that there are.
 //
 // # Decisions
 //

@@ -4,13 +4,13 @@
 //
 // # Invariants
 //
-//   - Every read and write of a server has a time limit, and a server that is told to
+//   - Every read and write of a server has a time limit, and a server that has to
 //     end lets the requests under way come to theirs (Grace).
 //   - What others can make a server hold is bounded: how many connections it keeps, how
 //     much of headers it reads. One connection too many is served, and an idle one closed
 //     for it, so that a probe is answered while others flood the port.
 //   - A process lives while its lock can be had: one that is deadlocked answers no
-//     probe, and the kubelet starts it anew. What it merely lacks is no reason to.
+//     probe, and the kubelet starts it again. What it merely lacks is no reason to.
 //   - Ready means that nothing is missing. What is missing has a line in the
 //     answer, and what is not has one too.
 //   - With MutualTLS, a client is served only with a certificate that one of the

@@ -27,7 +27,7 @@ const (
 	maxHeaderBytes = 16 << 10
 
 	// Grace is how long requests that are under way may take to end when a
-	// server is told to stop.
+	// server has to stop.
 	Grace = 10 * time.Second
 )
 
@@ -131,12 +131,12 @@ func Version(version string) httprouter.Handle {
 	body = append(body, '\n')
 	return func(w http.ResponseWriter, _ *http.Request, _ httprouter.Params) {
 		w.Header().Set("Content-Type", "application/json")
-		_, _ = w.Write(body) // the client is gone: nobody to tell
+		_, _ = w.Write(body) // the client is gone
 	}
 }
 
 func writeText(w http.ResponseWriter, status int, body string) {
 	w.Header().Set("Content-Type", "text/plain; charset=utf-8")
 	w.WriteHeader(status)
-	_, _ = w.Write([]byte(body)) // the client is gone: nobody to tell
+	_, _ = w.Write([]byte(body)) // the client is gone
 }

@@ -20,7 +20,7 @@ const expiresSoon = 30 * 24 * time.Hour
 type MutualTLS struct {
 	CertFile string // of the server, PEM, with the chain up to its authority
 	KeyFile  string
-	// ClientCAFile has the authorities, PEM, one of which must have signed a
+	// ClientCAFile has the authorities, PEM; one of them must have signed a
 	// client's certificate.
 	ClientCAFile string
 	// ClientName is the common name that a client's certificate must have: an

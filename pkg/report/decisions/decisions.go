@@ -27,14 +27,14 @@ const (
 
 // The results. What is not one of the first two is a refusal.
 const (
-	Fits    = "fits"    // some node has room, or is better than another
+	Fits    = "fits"    // it fits on some node, or one is better than another
 	Bound   = "bound"   // to the node, with the GPUs that are chosen
-	Unfit   = "unfit"   // no node has room, or no eviction makes it
+	Unfit   = "unfit"   // it fits on no node, and no eviction helps
 	Refused = "refused" // the binding
 	Failed  = "failed"  // the question could not be answered
 )
 
-// Reasons beside those of placement and cache.
+// Reasons next to those of placement and cache.
 const (
 	Unreadable = "Unreadable" // an annotation of the pod, or a node
 	Error      = "Error"      // not ready, or the API server refused
@@ -129,7 +129,7 @@ func (l *Log) Add(ref placement.PodRef, d Decision) {
 	if d.Verb == Filter || d.Verb == Preempt && !filtered {
 		pod.Tries++
 	}
-	// Made anew: readers have the old one.
+	// Made again: readers have the old one.
 	kept := []Decision{d}
 	for _, old := range pod.Decisions {
 		if old.Verb != d.Verb {
@@ -171,7 +171,7 @@ const Path = "/api/v1/decisions"
 func (l *Log) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	query := r.URL.Query()
 	w.Header().Set("Content-Type", "application/json")
-	// An error means that the client is gone: nobody to tell.
+	// An error means that the client is gone.
 	_ = json.NewEncoder(w).Encode(List{Pods: l.Pods(query.Get("namespace"), query.Get("pod"))})
 }
 

@@ -11,7 +11,7 @@ import (
 	"github.com/gpumem/gpumem/pkg/kube/api"
 )
 
-// crashLoop is the reason with which the kubelet waits before it starts a container anew.
+// crashLoop is the reason with which the kubelet waits before it starts a container again.
 const crashLoop = "CrashLoopBackOff"
 
 // Trouble says in a line which container of a pod, the first, waits for something that
@@ -62,7 +62,7 @@ func said(reason, message string) string {
 	return reason + ": " + message
 }
 
-// checkStarts looks at pods on nodes of which a container cannot be created or started.
+// checkStarts looks at pods on nodes with a container that cannot be created or started.
 // Pods that are refused for one reason, a Deployment's say, are one finding.
 func checkStarts(s *State) (found []Finding) {
 	refused := make(map[string][]*v1.Pod) // by what is said, without their names in it

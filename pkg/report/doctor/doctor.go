@@ -120,7 +120,7 @@ const (
 type installation struct {
 	plugin    *appsv1.DaemonSet
 	mps       *appsv1.DaemonSet  // nil where it is off
-	scheduler *appsv1.Deployment // the extender's, with or without a kube-scheduler beside it
+	scheduler *appsv1.Deployment // the extender's, with or without a kube-scheduler in its pod
 	config    *v1.ConfigMap      // kube-scheduler's; nil where it is not the chart's
 }
 

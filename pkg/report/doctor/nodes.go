@@ -77,7 +77,7 @@ func checkUnits(s *State, ds *appsv1.DaemonSet, object string, node *v1.Node, in
 }
 
 // checkSilent looks at plugins that run and offer nothing. The plugin runs on
-// every Linux node unless it is told otherwise, and is ready on those without a
+// every Linux node unless values say otherwise, and is ready on those without a
 // GPU: one alone is spoken of where something says that there is a GPU.
 func checkSilent(s *State, ds *appsv1.DaemonSet) (found []Finding) {
 	const usual = "mostly the driver is not where devicePlugin.driverRoot says (/run/nvidia/driver with the GPU Operator), " +
@@ -107,7 +107,7 @@ func checkSilent(s *State, ds *appsv1.DaemonSet) (found []Finding) {
 }
 
 // logsOf names a pod of the plugin on a node that may have a GPU, the first by node.
-// Where none is known it names the DaemonSet, of which kubectl shows any pod's log.
+// Where none is known it names the DaemonSet: kubectl shows any pod's log.
 func logsOf(s *State, ds *appsv1.DaemonSet) string {
 	running := s.running(ds)
 	for _, name := range slices.Sorted(maps.Keys(running)) {
@@ -222,7 +222,7 @@ func out(node *v1.Node, d gpu.Device, note cordons.Note, pods tenants) Finding {
 	return Finding{Error, object, fmt.Sprintf("GPU %d (%s) is unhealthy%s", d.Index, d.UUID, because(reasons.Causes(d.Status))), fix}
 }
 
-// tenants are the pods that hold memory of a GPU, by who makes them anew.
+// tenants are the pods that hold memory of a GPU, by who makes them again.
 type tenants struct {
 	ofDaemonSets, controlled, alone []string
 	units                           gpu.Units // that they hold of it

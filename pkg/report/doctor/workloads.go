@@ -285,7 +285,7 @@ func Correct(names api.Names, key string) string {
 	return "correct its name, or take it away"
 }
 
-// checkResources looks at what a pod waits for that nobody offers.
+// checkResources looks at what a pod waits for that no node offers.
 func checkResources(s *State, object string, pod *v1.Pod) (found []Finding) {
 	if !s.read("nodes") {
 		return nil
@@ -334,7 +334,7 @@ func (in installation) gone(s *State) bool {
 	return in.plugin == nil && s.read("daemonsets", "deployments")
 }
 
-// checkLost looks at pods that hold what nobody offers.
+// checkLost looks at pods that hold what no node offers.
 func checkLost(s *State, in installation, pods []string) []Finding {
 	if len(pods) == 0 || in.plugin != nil && !old(s, in.plugin.ObjectMeta) {
 		return nil
@@ -457,7 +457,7 @@ func checkUnseen(s *State, in installation) []Finding {
 }
 
 // served returns the scheduler names that ask gpumem, where the chart has brought
-// the scheduler. With one of the cluster's own nobody can tell.
+// the scheduler. With one of the cluster's own that is not known.
 func served(in installation) []string {
 	if in.config == nil {
 		return nil

@@ -19,7 +19,7 @@ type Chance struct {
 	Refusal *decide.Refusal // why the node does not take it, whatever is free; nil: it does
 	KeptOff bool            // by the pod's own spec: the node is none that the pod could go to
 
-	// OutOfUse are the GPUs that would do, were they healthy and not cordoned, where
+	// OutOfUse are the GPUs that it would fit on, were they healthy and not cordoned, where
 	// nothing else is wrong with the node's GPUs.
 	OutOfUse []placement.Device
 
@@ -52,7 +52,7 @@ func (f Facts) Chance(pod WaitFacts, n placement.Node) Chance {
 	return c
 }
 
-// Tainted says of the first node that would do but for a taint which one it is; empty: there is
+// Tainted says of the first node that would take it but for a taint which one it is; empty: there is
 // none. Chances are those of a pod, none of them good.
 func Tainted(chances ...Chance) string {
 	for _, c := range chances {
@@ -63,7 +63,7 @@ func Tainted(chances ...Chance) string {
 	return ""
 }
 
-// Overdrawn is the reason of a node whose sum has no room for a pod, though a GPU has.
+// Overdrawn is the reason of a node whose sum is too small for a pod, though a GPU is not.
 const Overdrawn = "Overdrawn"
 
 // Overdraws says why kube-scheduler does not send a request to a node on whose GPUs it fits;
@@ -124,7 +124,7 @@ func onceCome(n placement.Node) placement.Node {
 	return n.Without(slices.DeleteFunc(pods, func(h placement.Holding) bool { return !h.Terminating }))
 }
 
-// outOfUse returns the GPUs that would do, were they healthy and not cordoned: none
+// outOfUse returns the GPUs that a pod would fit on, were they healthy and not cordoned: none
 // where the request fits without them, or would not fit with them either.
 func outOfUse(v placement.Verdict) (out []placement.Device) {
 	// Most nodes are well, and there are many.
@@ -222,7 +222,7 @@ func (c Chance) because(state string, gpus []placement.Device) string {
 }
 
 // Compare puts the better chance first: that of a node where the pod got further.
-// Among equals, it is that of the node that is closest to having room.
+// Among equals, it is that of the node that is closest to taking the pod.
 func (c Chance) Compare(other Chance) int {
 	return cmp.Or(cmp.Compare(c.rank(), other.rank()), c.gap.Compare(other.gap))
 }
@@ -247,7 +247,7 @@ func (c Chance) rank() int {
 }
 
 // best returns the best chance that a pod has: the first where it is good. Without
-// nodes, it is that of a node without a name. Beside one that is not good, it returns what
+// nodes, it is that of a node without a name. With one that is not good, it returns what
 // Tainted says.
 func (f Facts) best(pod WaitFacts, nodes []placement.Node) (best Chance, tainted string) {
 	best = Chance{Verdict: placement.Fit(pod.Request, placement.Node{})}

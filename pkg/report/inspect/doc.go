@@ -28,7 +28,7 @@
 //
 // A pod does not fit where it may not go, however much is free there. Which nodes
 // those are, and why, comes in with the facts: it takes the objects of Kubernetes
-// to tell, and package reach. A node that would do but for that, or but for GPUs that are unhealthy or
+// to tell, and package reach. A node that would take it but for that, or but for GPUs that are unhealthy or
 // cordoned, comes closest, before one that is full; one that the pod's own spec
 // keeps it off comes last.
 package inspect

@@ -138,7 +138,7 @@ type Wait struct {
 	Node      string    `json:"node,omitempty"`      // where it fits, or comes closest
 	Fits      bool      `json:"fits"`
 	Reason    string    `json:"reason"`
-	Unserved  string    `json:"unserved,omitempty"` // why nobody places it, as far as is known
+	Unserved  string    `json:"unserved,omitempty"` // why no scheduler places it, as far as is known
 	Owner     string    `json:"owner,omitempty"`    // its controller, as KIND/NAME
 	Created   time.Time `json:"created,omitzero"`   // zero when not known
 }
@@ -165,14 +165,14 @@ func (w Wait) comesClosest() string {
 	return w.Node + ": " + w.Reason
 }
 
-// Problem is an object of which something could not be read.
+// Problem is an object that could not be read in part.
 type Problem struct {
 	Object    string `json:"object"`              // for people, for example "node gpu-a"
 	Namespace string `json:"namespace,omitempty"` // that it is in; empty for what is in none
 	Message   string `json:"message"`
 }
 
-// Facts are what the API server says beside what placement.Node knows.
+// Facts are what the API server says next to what placement.Node knows.
 type Facts struct {
 	Resource    string
 	Policy      placement.Policy     // the cluster's, of GPUs, for pods that name none
@@ -246,11 +246,11 @@ type WaitFacts struct {
 	Created   time.Time            // zero when not known
 
 	// KeptOff is, by node, what in the pod's own spec keeps it off: it is unresolvable
-	// where the pod names other nodes. Pods of which the same is true share it.
+	// where the pod names other nodes. Pods that are alike in that share it.
 	KeptOff map[string]*decide.Refusal
 }
 
-// Unserved says of a pod why nobody places it, as far as is known; schedulers are the
+// Unserved says of a pod why no scheduler places it, as far as is known; schedulers are the
 // names of those that ask gpumem, empty when not known.
 func (f WaitFacts) Unserved(schedulers []string) string {
 	other := len(schedulers) > 0 && !slices.Contains(schedulers, f.Scheduler)

@@ -9,7 +9,7 @@
 //
 // Names follow prometheus.io/docs/practices/naming: gpumem, the process, the
 // thing, its unit; counters end in "_total". The labels of a metric have a fixed
-// set of values, each of which is there from the start with zero: a series that
+// set of values, and each is there from the start with zero: a series that
 // appears with its first event hides that event from rate().
 //
 // What is known of a node, a GPU or the fleet is read when Prometheus asks, so

@@ -16,7 +16,7 @@ import (
 	"github.com/gpumem/gpumem/pkg/report/inspect"
 )
 
-// Fleet are the extender's books.
+// Fleet is what the extender knows of nodes and pods.
 type Fleet struct {
 	Nodes   func() []placement.Node
 	Facts   func(placement.Node) inspect.NodeFacts
@@ -25,7 +25,7 @@ type Fleet struct {
 	Pods    bool                                // each pod has a series too
 }
 
-// fleetCollector tells what the books say at the moment that they are asked, so
+// fleetCollector collects what the extender knows at the moment of the scrape, so
 // that a GPU that is gone leaves no series behind.
 type fleetCollector struct {
 	Fleet
@@ -39,7 +39,7 @@ type fleetCollector struct {
 	pods                                            *prometheus.Desc // nil: they have none
 }
 
-// RegisterFleet registers what the extender's books say. It panics when that is
+// RegisterFleet registers what the extender knows of the fleet. It panics when that is
 // registered already.
 func RegisterFleet(to prometheus.Registerer, f Fleet) {
 	c := &fleetCollector{Fleet: f}

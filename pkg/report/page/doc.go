@@ -7,7 +7,7 @@
 //     extender's cache says, and of nodes and pods that wait what package reach
 //     does: the same as kubectl inspect gpumem.
 //   - No request of the page leaves for another host: all that it needs is
-//     embedded, and its Content-Security-Policy lets it ask nobody else.
+//     embedded, and its Content-Security-Policy lets it ask no one else.
 //   - It answers only who calls it by a name of the loopback: another name that
 //     leads here is some site's attempt to read through a visitor's browser.
 //

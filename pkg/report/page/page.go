@@ -28,7 +28,7 @@ type Source struct {
 	Nodes   func() []placement.Node
 	Facts   func([]placement.Node) inspect.Facts // what else is known of them, and the pods that wait
 	Missing func() string                        // what is not ready yet; empty when all can be believed
-	Used    func() map[gpu.UUID]int64            // memory in use, in MiB, of the GPUs of which it is known
+	Used    func() map[gpu.UUID]int64            // memory in use, in MiB, of the GPUs where it is known
 }
 
 // Fleet is what the page is sent.
@@ -130,7 +130,7 @@ type fleet struct {
 	source Source
 	now    func() time.Time
 
-	mu     sync.Mutex // held while it is put together: who asks meanwhile waits for that
+	mu     sync.Mutex // locked while it is put together: who asks meanwhile waits for that
 	made   time.Time
 	zipped []byte
 	tag    string
@@ -156,7 +156,7 @@ func (f *fleet) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 	header.Set("Content-Type", "application/json")
 	header.Set("Content-Encoding", "gzip")
-	_, _ = w.Write(body) // the client is gone: nobody to tell
+	_, _ = w.Write(body) // an error means that the client is gone
 }
 
 func (f *fleet) current() (body []byte, tag string, err error) {

@@ -175,7 +175,7 @@ func (o TableOptions) pods(out *bytes.Buffer, n inspect.Node, m measure) {
 	g.flush()
 }
 
-// notes say in words what a table has no room for.
+// notes say in words what a table does not show.
 func notes(out *bytes.Buffer, n inspect.Node, m measure) {
 	var lines []string
 	note := func(format string, args ...any) { lines = append(lines, table.Clean(fmt.Sprintf(format, args...))) }

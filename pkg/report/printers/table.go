@@ -145,7 +145,7 @@ func unitCell(n inspect.Node) string {
 	return fmt.Sprint(n.UnitMiB)
 }
 
-// kept is what is kept of a GPU for nominated pods, beside what is allocated.
+// kept is what is kept of a GPU for nominated pods, next to what is allocated.
 func kept(m measure, g inspect.GPU) string {
 	if len(g.Kept) == 0 {
 		return ""

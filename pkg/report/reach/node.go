@@ -26,7 +26,7 @@ const (
 	Untolerated = "UntoleratedTaint"
 )
 
-// Advertises returns the resource of which the kubelet is offered some by the node's plugin; empty: of none.
+// Advertises returns the resource that the node's plugin offers to the kubelet; empty: none.
 func Advertises(names api.Names, n placement.Node) v1.ResourceName {
 	if !slices.ContainsFunc(n.Devices, func(d placement.Device) bool { return d.Advertised() && d.Allocatable > 0 }) {
 		return ""
@@ -34,7 +34,7 @@ func Advertises(names api.Names, n placement.Node) v1.ResourceName {
 	return names.Offered(n.InShares())
 }
 
-// NodeFacts returns what kube-scheduler knows of a node, the inventory of which advertises a resource or
+// NodeFacts returns what kube-scheduler knows of a node, whose inventory advertises a resource or
 // nothing.
 func NodeFacts(names api.Names, node *v1.Node, advertises v1.ResourceName) inspect.NodeFacts {
 	said := make(map[gpu.UUID]string)

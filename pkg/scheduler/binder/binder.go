@@ -23,7 +23,7 @@ import (
 
 // Cluster is what a Binder wants of the API server.
 type Cluster interface {
-	// Pod returns a pod as the watch last told of it, or nil.
+	// Pod returns a pod as the watch last showed it, or nil.
 	Pod(namespace, name string) *v1.Pod
 	// ReadPod reads a pod from the API server itself. It returns nil and no
 	// error when there is none.
@@ -31,14 +31,14 @@ type Cluster interface {
 	// ReadPodsOn reads the pods of a node that have not ended from the API server
 	// itself: all that are bound when it is called.
 	ReadPodsOn(ctx context.Context, node string) ([]*v1.Pod, error)
-	// Leader reads who leads the kube-schedulers, one of which asks: one that has
+	// Leader reads who leads the kube-schedulers, and one of them asks: one that has
 	// lost the lead never leads again under the same name. It returns an empty name
 	// where that is not known.
 	Leader(ctx context.Context) (string, error)
-	// Revision reads the resource version that the API server has reached, and Told
-	// reports whether the watch of pods has told of all that was written up to one.
+	// Revision reads the resource version that the API server has reached, and Shown
+	// reports whether the watch of pods has shown all that was written up to one.
 	Revision(ctx context.Context) (string, error)
-	Told(revision string) bool
+	Shown(revision string) bool
 	// Bind sends a binding. A refusal is an error for which Refused reports
 	// true; after any other the outcome is unknown.
 	Bind(ctx context.Context, binding *v1.Binding) error
@@ -76,7 +76,7 @@ type Binder struct {
 	// believed.
 	Missing func() string
 
-	// Decided is told of each answer about a pod; nil where nobody wants to know.
+	// Decided gets each answer about a pod; nil where no one wants to know.
 	Decided func(placement.PodRef, decisions.Decision)
 
 	turn turn
@@ -113,7 +113,7 @@ func (b *Binder) Reserve(ref placement.PodRef, nodeName string, req placement.Re
 	return now, err
 }
 
-// Release takes back what Reserve has reserved, unless a binding was sent of which the outcome
+// Release takes back what Reserve has reserved, unless a binding was sent whose outcome
 // is not known.
 func (b *Binder) Release(ref placement.PodRef, reserved time.Time) {
 	b.Cache.RefusePod(ref.UID, reserved)

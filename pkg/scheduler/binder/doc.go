@@ -6,7 +6,7 @@
 // # Invariants
 //
 //   - Bind reserves before it writes, writes once, and no lock is kept while it does. After a
-//     definite refusal the reservation is gone; when the outcome is not known it stays until
+//     definite refusal the reservation is gone; when the outcome is not known it is kept until
 //     the watch or a later read tells.
 //   - Bind gives away nothing that the binding of another has taken which was written before
 //     the kube-scheduler that asks began to lead.
@@ -14,7 +14,7 @@
 //     of unknown outcome.
 //   - A Bind for a pod that is on that node already is a success: kube-scheduler repeats one
 //     whose answer it did not get.
-//   - What was decided about a pod is told (Decided) after the outcome is known, and changes
+//   - What was decided about a pod is passed on (Decided) after the outcome is known, and changes
 //     nothing.
 //
 // # Decisions
@@ -26,7 +26,7 @@
 // Of two replicas the one that does not lead follows the other's bindings by its
 // watch, which may be behind when the lead changes: client-go waits up to a minute
 // before it tries an API server again that was away. So a lead begins with a read of the API
-// server's resource version, and until the watch has told of all up to it, the pods of each
+// server's resource version, and until the watch has shown all up to it, the pods of each
 // node are read with the first Bind to it. Binds that come at once wait for one read: hundreds
 // of their own ran into their time limits on a loaded API server. To refuse until the watch has
 // caught up would delay pods for a minute, and a list of all nodes is too much for a large

@@ -13,7 +13,7 @@ type end struct {
 	lands time.Time      // until then what was sent may land, though nothing is under way any more
 }
 
-// unknown notes that a binding may land of which no more is heard.
+// unknown notes that a binding may land that no more is heard of.
 func (e *end) unknown(sent time.Time) {
 	e.mu.Lock()
 	defer e.mu.Unlock()

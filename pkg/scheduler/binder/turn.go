@@ -35,9 +35,9 @@ type lead struct {
 	begun  time.Time // when it was first seen
 	from   string    // the API server's resource version when it was first seen
 
-	mu   sync.Mutex
-	read map[string]bool // nodes whose pods were read since
-	told bool            // the watch has told of all that was bound before
+	mu    sync.Mutex
+	read  map[string]bool // nodes whose pods were read since
+	shown bool            // the watch has shown all that was bound before
 }
 
 // ask counts a question. After a silence another may have led.
@@ -68,16 +68,16 @@ func (t *turn) found(l *lead, silences int) {
 }
 
 // caughtUp reports whether the cache has all of a node that was bound before the lead.
-func (l *lead) caughtUp(node string, told func(revision string) bool) bool {
+func (l *lead) caughtUp(node string, shown func(revision string) bool) bool {
 	l.mu.Lock()
-	done := l.told || l.read[node]
+	done := l.shown || l.read[node]
 	l.mu.Unlock()
-	if done || !told(l.from) {
+	if done || !shown(l.from) {
 		return done
 	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.told = true
+	l.shown = true
 	return true
 }
 
@@ -92,15 +92,15 @@ func (l *lead) caught(node string) {
 // bound something only while another kube-scheduler led, so after a silence the Lease
 // is read. Where the leader is another than before, or leads for a moment only, the watch
 // may be behind by a minute: so long may client-go wait before it tries an API server again
-// that was away. Until it has told of all that was written before, the pods of the node are
+// that was away. Until it has shown all that was written before, the pods of the node are
 // read. Binds that come at once wait for one read.
 func (b *Binder) catchUp(ctx context.Context, node string) error {
 	lead, err := b.leads(ctx)
-	if err != nil || lead.caughtUp(node, b.Cluster.Told) {
+	if err != nil || lead.caughtUp(node, b.Cluster.Shown) {
 		return err
 	}
 	_, err = b.share("pods of "+node+" since "+lead.from, func() (any, error) {
-		if lead.caughtUp(node, b.Cluster.Told) {
+		if lead.caughtUp(node, b.Cluster.Shown) {
 			return nil, nil
 		}
 		return nil, b.readNode(ctx, node)
@@ -184,7 +184,7 @@ func (b *Binder) readLead(ctx context.Context) (*lead, error) {
 	return last, nil
 }
 
-// newLead returns a lead that has begun, up to which nothing is known to have been told.
+// newLead returns a lead that has begun; nothing has been read for it.
 func (b *Binder) newLead(ctx context.Context, leader string, begun time.Time) (*lead, error) {
 	from, err := b.Cluster.Revision(ctx)
 	if err != nil {

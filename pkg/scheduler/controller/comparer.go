@@ -12,7 +12,7 @@ import (
 
 // Source is where a Comparer learns what the cache should have.
 type Source interface {
-	// Stored returns the objects that the watches have told of, and whether
+	// Stored returns the objects that the watches have shown, and whether
 	// these are all. They are not to be changed.
 	Stored() (pods []*v1.Pod, nodes []*v1.Node, complete bool)
 	// ReadPod reads a pod from the API server itself. It returns nil and no
@@ -22,7 +22,7 @@ type Source interface {
 	ReadNode(ctx context.Context, name string) (*v1.Node, error)
 }
 
-// Drift is told what each comparison has found.
+// Drift gets what each comparison has found.
 type Drift interface {
 	// Compared tells how many objects the cache had wrong, by kind ("pod" or
 	// "node"), and how many of these have been put right.
@@ -101,14 +101,14 @@ func (c *Comparer) settle(ctx context.Context, d cache.Difference) outcome {
 // rebuild puts a cache together from scratch. Pods come first: a node is worked
 // out when it becomes known, and then for all its pods at once.
 func (c *Comparer) rebuild(pods []*v1.Pod, nodes []*v1.Node) *cache.Cache {
-	books := &Books{Log: zap.NewNop(), Names: c.Names, Cache: cache.New()} // it has all been logged
+	feeder := &Feeder{Log: zap.NewNop(), Names: c.Names, Cache: cache.New()} // it has all been logged
 	for _, pod := range pods {
-		books.setPod(pod)
+		feeder.setPod(pod)
 	}
 	for _, node := range nodes {
-		books.setNode(node)
+		feeder.setNode(node)
 	}
-	return books.Cache
+	return feeder.Cache
 }
 
 // read returns a cache of what the API server has of the object that differs.

@@ -78,7 +78,7 @@ type comparison struct {
 	*Comparer
 	*source
 	*drift
-	books *Books
+	books *Feeder
 	logs  *observer.ObservedLogs
 }
 
@@ -88,7 +88,7 @@ func newComparison(t *testing.T, handled ...*v1.Pod) *comparison {
 	core, logs := observer.New(zapcore.WarnLevel)
 	c := &comparison{
 		source: &source{stored: newObjects(handled...), real: newObjects(handled...)}, drift: &drift{}, logs: logs,
-		books: &Books{Log: zap.New(core), Names: names(t), Cache: cache.New()},
+		books: &Feeder{Log: zap.New(core), Names: names(t), Cache: cache.New()},
 	}
 	c.Comparer = &Comparer{Log: c.books.Log, Names: c.books.Names, Cache: c.books.Cache, Source: c.source, Drift: c.drift}
 	c.books.NodeHandler().OnAdd(node(inventory), true)

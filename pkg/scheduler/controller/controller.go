@@ -32,7 +32,7 @@ type Controller struct {
 	budgets    policylisters.PodDisruptionBudgetLister
 	podsDone   toolscache.ResourceEventHandlerRegistration
 	nodesDone  toolscache.ResourceEventHandlerRegistration
-	// budgetsDone reports whether the first list of budgets is here: nobody
+	// budgetsDone reports whether the first list of budgets is here: no pod
 	// handles their events.
 	budgetsDone toolscache.InformerSynced
 }
@@ -66,13 +66,13 @@ func follow(log *zap.Logger, pods, others informers.SharedInformerFactory, names
 	}
 	budgetInformer := ctl.others.Policy().V1().PodDisruptionBudgets()
 	ctl.budgets, ctl.budgetsDone = budgetInformer.Lister(), budgetInformer.Informer().HasSynced
-	books := &Books{Log: log, Names: names, Cache: c}
+	feeder := &Feeder{Log: log, Names: names, Cache: c}
 	var err error
 	ctl.progress.listed = podInformer.Informer().LastSyncResourceVersion
-	if ctl.podsDone, err = podInformer.Informer().AddEventHandler(ctl.progress.follow(books.PodHandler())); err != nil {
+	if ctl.podsDone, err = podInformer.Informer().AddEventHandler(ctl.progress.follow(feeder.PodHandler())); err != nil {
 		return nil, fmt.Errorf("watch pods: %w", err)
 	}
-	if ctl.nodesDone, err = nodeInformer.Informer().AddEventHandler(books.NodeHandler()); err != nil {
+	if ctl.nodesDone, err = nodeInformer.Informer().AddEventHandler(feeder.NodeHandler()); err != nil {
 		return nil, fmt.Errorf("watch nodes: %w", err)
 	}
 	return ctl, nil
@@ -109,11 +109,11 @@ func (c *Controller) Missing() string {
 	return ""
 }
 
-// Told reports whether the cache has heard of all that was written of pods up to a
+// Shown reports whether the cache has heard of all that was written of pods up to a
 // resource version.
-func (c *Controller) Told(revision string) bool { return c.progress.past(revision) }
+func (c *Controller) Shown(revision string) bool { return c.progress.past(revision) }
 
-// Pod returns a pod as the watch last told of it, or nil. It is trimmed to what
+// Pod returns a pod as the watch last showed it, or nil. It is trimmed to what
 // gpumem reads of a pod.
 func (c *Controller) Pod(namespace, name string) *v1.Pod {
 	pod, err := c.podLister.Pods(namespace).Get(name)
@@ -133,7 +133,7 @@ func (c *Controller) Node(name string) *v1.Node {
 	return node
 }
 
-// Stored returns all objects that the watches have told of, trimmed to what
+// Stored returns all objects that the watches have shown, trimmed to what
 // gpumem reads, and whether the first lists are among them. They are not to be
 // changed. The cache may not have heard of the latest yet.
 func (c *Controller) Stored() (pods []*v1.Pod, nodes []*v1.Node, complete bool) {

@@ -121,7 +121,7 @@ func TestBooks(t *testing.T) {
 		{"things that are no pods", []step{remove("x"), remove(nil), func(pods, nodes toolscache.ResourceEventHandler) { pods.OnAdd(7, false); nodes.OnAdd("x", false) }}, []gpu.Units{0, 0}},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
-			books := &Books{Log: zaptest.NewLogger(t), Names: names(t), Cache: cache.New()}
+			books := &Feeder{Log: zaptest.NewLogger(t), Names: names(t), Cache: cache.New()}
 			pods, nodes := books.PodHandler(), books.NodeHandler()
 			nodes.OnAdd(node(inventory), false)
 			for _, s := range tc.steps {
@@ -165,7 +165,7 @@ func TestBooksOfNominatedPods(t *testing.T) {
 		{"it asks for no GPU memory", []*v1.Pod{nominated(func(p *v1.Pod) { p.Spec.Containers[0].Resources.Limits = nil })}, nil},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
-			books := &Books{Log: zaptest.NewLogger(t), Names: names(t), Cache: cache.New()}
+			books := &Feeder{Log: zaptest.NewLogger(t), Names: names(t), Cache: cache.New()}
 			books.NodeHandler().OnAdd(node(inventory), false)
 			handler, last := books.PodHandler(), (*v1.Pod)(nil)
 			for _, p := range tc.events {
@@ -188,7 +188,7 @@ func TestBooksOfNominatedPods(t *testing.T) {
 }
 
 func TestANodeThatCannotBeReadStopsNothing(t *testing.T) {
-	books := &Books{Log: zaptest.NewLogger(t), Names: names(t), Cache: cache.New()}
+	books := &Feeder{Log: zaptest.NewLogger(t), Names: names(t), Cache: cache.New()}
 	nodes := books.NodeHandler()
 	nodes.OnAdd(node("{"), false)
 	if n, ok := books.Cache.Node("node"); !ok || len(n.Devices) != 0 {
@@ -261,7 +261,7 @@ func TestControllerIsReadyWhenItHasSeenEverything(t *testing.T) {
 
 // Somebody spoils the policy of a pod that has its GPU to itself.
 func TestAPolicyThatCannotBeReadAnyMoreKeepsTheGPUClosed(t *testing.T) {
-	books := &Books{Log: zaptest.NewLogger(t), Names: names(t), Cache: cache.New()}
+	books := &Feeder{Log: zaptest.NewLogger(t), Names: names(t), Cache: cache.New()}
 	books.NodeHandler().OnAdd(node(inventory), true)
 	alone, spoilt := pod("alone", "1", "GPU-a"), pod("alone", "1", "GPU-a")
 	alone.Annotations["gpumem.dev/policy"], spoilt.Annotations["gpumem.dev/policy"] = "exclusive", "exklusive"

@@ -15,9 +15,9 @@
 //
 // The pod watch leaves out terminal pods on the server's side, so completion
 // arrives as deletion. Objects are trimmed before they are stored to what the
-// books need: a cluster has far more pods than those with GPU memory. Of the
+// cache needs: a cluster has far more pods than those with GPU memory. Of the
 // containers' CPU only the pod's sum is kept, and equal lists of resources are
-// shared between pods: a map of one entry takes as much room as one of eight.
+// shared between pods: a map of one entry takes as much memory as one of eight.
 // Of nodes with GPU memory, and of pods that wait for it, is kept what package
 // reach reads, for the page and the metrics: mostly the labels of nodes.
 //
@@ -36,5 +36,5 @@
 // which the watch does not know, is not decided here.
 //
 // A watch that has fallen silent is for client-go to find: it pings the
-// connection, and begins each watch anew every few minutes.
+// connection, and begins each watch again every few minutes.
 package controller

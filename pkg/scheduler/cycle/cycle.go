@@ -48,7 +48,7 @@ type Cycle struct {
 	many     bool             // nodes are there, so that few are described
 	brief    sync.Map         // what is said of the others, by placement.Reason
 	scores   map[string]int64 // by node
-	told     bool             // on how many nodes it fits
+	said     bool             // on how many nodes it fits
 	reserved time.Time
 }
 
@@ -150,7 +150,7 @@ func (c *Cycle) Score(name string) int64 { return c.scores[name] }
 
 // Reserve chooses the pod's GPUs and reserves them, in one critical section.
 func (d *Decider) Reserve(c *Cycle, node Node) error {
-	if !c.told {
+	if !c.said {
 		d.tellFits(c, 1) // kube-scheduler ranks no node that is alone
 	}
 	if err := d.catchUp(node); err != nil {

@@ -7,9 +7,9 @@
 //
 //   - One Decider serves all profiles of a process. A second cache would give a GPU away twice.
 //   - Choice and reservation are one critical section (Reserve). A reservation that is taken
-//     back (Unreserve) stays while a binding may still land.
+//     back (Unreserve) is kept while a binding may still land.
 //   - Refuses answers for the pods that kube-scheduler has on the node, which preemption takes
-//     away and puts back, and for those of whose bindings no watch has told. What kube-scheduler
+//     away and puts back, and for those whose bindings no watch has shown. What kube-scheduler
 //     lacks is taken out of the cache only where the watch has stored that it is gone.
 //   - A pod that has begun to fit is tried again, by a hint (GoneHelps, ChangeHelps, NodeHelps)
 //     or, where the cache hears later than kube-scheduler, by the waker within about two seconds.

@@ -13,7 +13,7 @@ import (
 )
 
 // Cheaper returns pods of a node, in the node's order, whose eviction costs less than that of
-// the victims, and without whom a GPU has room for the pod; and for how many of them a budget
+// the victims, and without whom the pod fits on a GPU; and for how many of them a budget
 // leaves nothing.
 func (d *Decider) Cheaper(c *Cycle, node Node, victims []*v1.Pod, pdbs []*policyv1.PodDisruptionBudget) (pods []*v1.Pod, violations int, ok bool) {
 	state, differs := d.differing(node)

@@ -12,7 +12,7 @@ import (
 
 // tellFits tells on how many nodes the pod fits.
 func (d *Decider) tellFits(c *Cycle, fit int) {
-	c.told = true
+	c.said = true
 	d.waker.Answered(c.question.Pod.UID)
 	d.Binder.Tell(c.question.Pod, decisions.Decision{
 		Verb: decisions.Filter, Result: decisions.Fits, Asked: fit + int(c.refused.Load()), Fit: fit,
@@ -28,7 +28,7 @@ const mostDescribed = 3
 func (d *Decider) Unfit(c *Cycle, asked int, refused iter.Seq[Node]) (described []string) {
 	var closest decisions.Closest
 	var names []string
-	told := decisions.Decision{Verb: decisions.Filter, Result: decisions.Unfit, Asked: asked}
+	decision := decisions.Decision{Verb: decisions.Filter, Result: decisions.Unfit, Asked: asked}
 	for node := range refused {
 		names = append(names, node.Name)
 		refusal := d.refuses(c, node)
@@ -37,24 +37,24 @@ func (d *Decider) Unfit(c *Cycle, asked int, refused iter.Seq[Node]) (described 
 		}
 		if refusal.Verdict != nil {
 			closest.Add(refusal.Verdict, refusal.Gap)
-		} else if told.Reason == "" {
-			told.Reason, told.Message = refusal.Reason, reasons.Refusal(refusal)
+		} else if decision.Reason == "" {
+			decision.Reason, decision.Message = refusal.Reason, reasons.Refusal(refusal)
 		}
 	}
-	told.Nodes = closest.Nodes()
+	decision.Nodes = closest.Nodes()
 	switch {
-	case len(told.Nodes) > 0:
-		told.Reason, told.Message = told.Nodes[0].Reason, told.Nodes[0].Message
-	case told.Reason == "":
-		told.Reason, told.Message = placement.NoDevices.String(), "other plugins of kube-scheduler keep the pod off all nodes"
+	case len(decision.Nodes) > 0:
+		decision.Reason, decision.Message = decision.Nodes[0].Reason, decision.Nodes[0].Message
+	case decision.Reason == "":
+		decision.Reason, decision.Message = placement.NoDevices.String(), "other plugins of kube-scheduler keep the pod off all nodes"
 	}
-	d.Binder.Tell(c.question.Pod, told)
+	d.Binder.Tell(c.question.Pod, decision)
 	d.waker.Refused(&waker.Refusal{
 		Question: c.question, At: d.Binder.Now(), Changes: c.changes, Count: len(names), Elsewhere: c.on != "",
 		Asked: d.Binder.Cache.Set(slices.Values(names)),
 	})
 	if c.many {
-		for _, n := range told.Nodes[:min(len(told.Nodes), mostDescribed)] {
+		for _, n := range decision.Nodes[:min(len(decision.Nodes), mostDescribed)] {
 			described = append(described, n.Name+" "+n.Message)
 		}
 	}
@@ -64,9 +64,9 @@ func (d *Decider) Unfit(c *Cycle, asked int, refused iter.Seq[Node]) (described 
 // Evicts tells that others are evicted for the pod from a node, or, where that is empty, why
 // none are.
 func (d *Decider) Evicts(c *Cycle, node, why string) {
-	told := decisions.Decision{Verb: decisions.Preempt, Result: decisions.Fits, Node: node, Fit: 1}
+	decision := decisions.Decision{Verb: decisions.Preempt, Result: decisions.Fits, Node: node, Fit: 1}
 	if node == "" {
-		told = decisions.Decision{Verb: decisions.Preempt, Result: decisions.Unfit, Reason: placement.Insufficient.String(), Message: why}
+		decision = decisions.Decision{Verb: decisions.Preempt, Result: decisions.Unfit, Reason: placement.Insufficient.String(), Message: why}
 	}
-	d.Binder.Tell(c.question.Pod, told)
+	d.Binder.Tell(c.question.Pod, decision)
 }

@@ -44,7 +44,7 @@ func (d *Decider) differing(node Node) (placement.Node, bool) {
 type difference struct {
 	gone      []placement.Holding // pods of the cache that kube-scheduler lacks
 	come      []placement.Holding // pods that are bound, and that the cache lacks
-	nominated []placement.Holding // pods that are to come, of which the cache has not heard
+	nominated []placement.Holding // pods that are to come, and the cache has not heard of
 }
 
 func (d difference) none() bool { return len(d.gone)+len(d.come)+len(d.nominated) == 0 }
@@ -63,7 +63,7 @@ func (d difference) applied(node placement.Node) placement.Node {
 }
 
 // compare returns what kube-scheduler has otherwise than the cache. A pod of whose binding no
-// watch has told counts though kube-scheduler may lack it: its outcome is not known. One that
+// watch has shown counts though kube-scheduler may lack it: its outcome is not known. One that
 // kube-scheduler has alone and that is not bound is leaving: its reservation was taken back.
 func (d *Decider) compare(node Node, known *placement.Node) (diff difference) {
 	names := d.Binder.Names
@@ -105,14 +105,14 @@ func has(node *placement.Node, uid string) bool {
 	return placement.HasPod(node.Unattributed, h) || placement.HasPod(node.Nominated, h)
 }
 
-// boundTo reports whether the watch has told that a pod is on a node.
+// boundTo reports whether the watch has shown that a pod is on a node.
 func (d *Decider) boundTo(pod *v1.Pod, node string) bool {
-	told := d.Binder.Cluster.Pod(pod.Namespace, pod.Name)
-	return told != nil && told.UID == pod.UID && told.Spec.NodeName == node
+	seen := d.Binder.Cluster.Pod(pod.Namespace, pod.Name)
+	return seen != nil && seen.UID == pod.UID && seen.Spec.NodeName == node
 }
 
-// catchUp takes out of the cache the pods of a node that are gone, of which kube-scheduler has
-// heard and the cache has not. It refuses while a pod is on the node of which the cache has not
+// catchUp takes out of the cache the pods of a node that are gone, as kube-scheduler has
+// heard and the cache has not. It refuses while a pod is on the node that the cache has not
 // heard: it may hold any GPU.
 func (d *Decider) catchUp(node Node) error {
 	known := d.Binder.Cache.Look(node.Name)
@@ -132,8 +132,8 @@ func (d *Decider) catchUp(node Node) error {
 // forget takes a pod out of the cache if it is gone: what the watches have stored is never
 // behind what they tell.
 func (d *Decider) forget(ref placement.PodRef) {
-	told := d.Binder.Cluster.Pod(ref.Namespace, ref.Name)
-	if d.Binder.Cache.Heard(ref.UID) && (told == nil || string(told.UID) != ref.UID || api.Terminal(told)) {
+	seen := d.Binder.Cluster.Pod(ref.Namespace, ref.Name)
+	if d.Binder.Cache.Heard(ref.UID) && (seen == nil || string(seen.UID) != ref.UID || api.Terminal(seen)) {
 		d.Binder.Cache.RemovePod(ref.UID)
 	}
 }

@@ -10,7 +10,7 @@
 // yet.
 //
 // Under the domain aliyun.com, the routes are gpushare's as well, with its
-// inspect beside the verbs.
+// inspect next to the verbs.
 //
 // # Invariants
 //
@@ -32,7 +32,7 @@
 // An extender is slower than a plugin compiled into kube-scheduler, by an HTTP
 // request for each verb (docs/scaling.md has what that costs). But it works with
 // the kube-scheduler of each release and of each vendor; a plugin would be a
-// kube-scheduler of our own, to be built anew for each.
+// kube-scheduler of our own, to be built again for each.
 //
 // kube-scheduler asks about the next pod while a Bind is under way, and packing sends
 // both to the same node. Were the first one's memory reserved by Filter, a pod that
@@ -46,7 +46,7 @@
 //
 // kube-scheduler tries a pod again that this extender has refused when it hears of
 // something, and otherwise after five minutes. But it may hear of a change before the cache
-// here does, and of some it does not hear: that people keep room for a pod no more. So the
+// here does, and of some it does not hear: that people keep GPUs for a pod no more. So the
 // extender looks once a second at the pods that it has refused everywhere, and where one
 // fits by now that was not asked about since, changes an annotation of it, which has
 // kube-scheduler try it (WakeWaiting). The same finds, by a few tries, a node that
@@ -75,7 +75,7 @@
 // Preempt replaces victims and removes nodes, and adds none: kube-scheduler
 // chooses the nodes by sums, before it asks, and passes over those where the sum
 // fits already. Whom it proposes for another resource than GPU memory cannot be
-// told for certain. One whom the sums of GPU memory do not explain is kept as a
+// known for certain. One whom the sums of GPU memory do not explain is kept as a
 // victim; one whom they do, and who stands in the way of CPU as well, is spared
 // here, and kube-scheduler proposes it again in its next try. In two rounds no
 // more pods go than if all had been taken at once, and mostly fewer.

@@ -21,17 +21,17 @@ type Extender struct {
 	NodePolicy placement.Policy // as Policy is of GPUs; empty: the same
 
 	// Alone has Filter name the best node alone. Otherwise Prioritize scores those
-	// that fit, beside kube-scheduler's own scores.
+	// that fit, next to kube-scheduler's own scores.
 	Alone bool
 
 	// NodesToFind is how many of all nodes a kube-scheduler looks for that asks about a
 	// sample; nil: as many as by default.
 	NodesToFind func(all int) int
 
-	// Neighbours is nil where nobody evicts.
+	// Neighbours is nil where no one evicts.
 	Neighbours Neighbours
 
-	// Answered is told how long a verb took; nil where nobody wants to know.
+	// Answered gets how long a verb took; nil where no one wants to know.
 	Answered func(verb string, took time.Duration)
 
 	ranker ranking.Ranker

@@ -115,7 +115,7 @@ func (f *fakeCluster) Refused(err error) bool { return errors.Is(err, errRefused
 
 func (f *fakeCluster) Leader(context.Context) (string, error)   { return "", nil }
 func (f *fakeCluster) Revision(context.Context) (string, error) { return "1", nil }
-func (f *fakeCluster) Told(string) bool                         { return false }
+func (f *fakeCluster) Shown(string) bool                        { return false }
 
 func (f *fakeCluster) Wake(_ context.Context, pod placement.PodRef) error {
 	f.mu.Lock()

@@ -21,16 +21,16 @@ import (
 // Neighbours tells of pods that may be evicted what the cache does not know.
 type Neighbours interface {
 	// PodsOn returns the pods on a node, with GPU memory or without, as the watch
-	// last told of them.
+	// last showed them.
 	PodsOn(node string) []*v1.Pod
 	// Budgets returns the PodDisruptionBudgets of a namespace.
 	Budgets(namespace string) []*policyv1.PodDisruptionBudget
 }
 
 // Preempt says for each node that kube-scheduler has chosen victims on whom to
-// evict there instead, so that one GPU has room for the pod. Nodes where no
+// evict there instead, so that the pod fits on one GPU. Nodes where no
 // eviction helps are left out. It has no way to say what is wrong: then it
-// leaves out all of them, and nobody is evicted.
+// leaves out all of them, and no pod is evicted.
 func (e *Extender) Preempt(_ context.Context, args *extenderv1.ExtenderPreemptionArgs) *extenderv1.ExtenderPreemptionResult {
 	result := &extenderv1.ExtenderPreemptionResult{NodeNameToMetaVictims: map[string]*extenderv1.MetaVictims{}}
 	if args.Pod == nil {
@@ -116,7 +116,7 @@ func (e *Extender) holdings(node placement.Node, pods []*extenderv1.MetaPod) []p
 	known := make(map[string]placement.Holding)
 	if e.Neighbours != nil {
 		for _, pod := range e.Neighbours.PodsOn(node.Name) {
-			// What cannot be read of it is in the books as far as it counts.
+			// What cannot be read of it is in the cache as far as it counts.
 			known[string(pod.UID)], _ = e.Names.Holding(pod)
 		}
 	}

@@ -40,7 +40,7 @@ type apiServer struct {
 	mu       sync.Mutex
 	pods     map[string]*v1.Pod // by name
 	nodes    map[string]*v1.Node
-	watchers []*controller.Books
+	watchers []*controller.Feeder
 	made     int // pods
 	tries    int // bindings
 	landed   int // bindings that were written
@@ -75,7 +75,7 @@ func (s *apiServer) extender() *Extender {
 		Log: zap.NewNop(), Names: s.names, Cache: cache.New(), Cluster: s,
 		Policy: placement.Binpack, Now: time.Now, Missing: func() string { return "" },
 	}}
-	books := &controller.Books{Log: zap.NewNop(), Names: s.names, Cache: e.Cache}
+	books := &controller.Feeder{Log: zap.NewNop(), Names: s.names, Cache: e.Cache}
 	for _, node := range s.nodes {
 		books.NodeHandler().OnAdd(node, true)
 	}
@@ -217,7 +217,7 @@ func (s *apiServer) Refused(err error) bool { return errors.Is(err, errRefused) 
 
 func (s *apiServer) Leader(context.Context) (string, error)       { return s.leader, nil }
 func (s *apiServer) Revision(context.Context) (string, error)     { return "1", nil }
-func (s *apiServer) Told(string) bool                             { return s.told }
+func (s *apiServer) Shown(string) bool                            { return s.told }
 func (s *apiServer) Wake(context.Context, placement.PodRef) error { return nil }
 
 // schedule does what kube-scheduler does for a pod: it asks where it fits, and

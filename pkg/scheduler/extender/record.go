@@ -42,7 +42,7 @@ type refusedNode struct {
 	*decide.Refusal
 }
 
-// passedOn returns a message as kube-scheduler is to be told it. It takes it for
+// passedOn returns a message as kube-scheduler is to get it. It takes it for
 // the format of the pod's event (k8s.io/kubernetes/pkg/scheduler,
 // handleSchedulingFailure), where a percent sign of an annotation would be a
 // mistake, and writes it as it is into the pod's condition, where a doubled one
@@ -50,11 +50,11 @@ type refusedNode struct {
 func passedOn(message string) string { return strings.ReplaceAll(message, "%", "％") }
 
 // mostDescribed is how many nodes an answer describes in full. kube-scheduler writes all
-// that it is told into a condition of the pod, once for each text: those of 5,000 nodes were
+// that it gets into a condition of the pod, once for each text: those of 5,000 nodes were
 // half a megabyte. And a pod whose condition has changed is tried again at once.
 const mostDescribed = decisions.MaxNodes
 
-// answer is what kube-scheduler is told: why each node was refused, and apart from them
+// answer is what kube-scheduler gets: why each node was refused, and apart from them
 // those to which no eviction could bring the pod. Where the pod fits on no node and there
 // are many, those are described that come closest; of a sample, in which there are others
 // each time, none.
@@ -86,7 +86,7 @@ func (r refusals) answer(fit int, sampled bool, said *sentences) (failed, never 
 	return failed, never
 }
 
-// sentences are what was said of refusals, as kube-scheduler is to be told it. The cache gives
+// sentences are what was said of refusals, as kube-scheduler is to get it. The cache gives
 // the same refusal again until the node changes.
 type sentences struct {
 	mu   sync.Mutex
@@ -128,7 +128,7 @@ func (r refusals) closest(sampled bool) map[string]bool {
 	return out
 }
 
-// fewRefused is how many of the nodes that were refused are described beside
+// fewRefused is how many of the nodes that were refused are described next to
 // others that fit: any of them, for it costs time.
 const fewRefused = 2
 

@@ -98,5 +98,5 @@ func read[In any](w http.ResponseWriter, r *http.Request) (in *In, status int, e
 }
 
 func writeError(w http.ResponseWriter, status int, err error) {
-	_ = write(w, status, map[string]string{"Error": err.Error()}) // the client is gone: nobody to tell
+	_ = write(w, status, map[string]string{"Error": err.Error()}) // the client is gone
 }

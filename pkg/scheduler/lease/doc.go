@@ -1,5 +1,5 @@
-// Package lease says when a process decides alone: kube-scheduler with the plugin in it, of which
-// there are several replicas.
+// Package lease says when a process decides alone: kube-scheduler with the plugin in it, in
+// several replicas.
 //
 // # Invariants
 //
@@ -12,11 +12,11 @@
 // Another may take the Lease when it has not been renewed for its duration. A binding lands
 // within controller.BindDeadline of its arrival, or never. So this process sends nothing in the
 // last seconds of the duration, by its own clock and from the moment at which the last renewal
-// was sent. No read is needed for that, and it holds whatever has held the process up: one that
+// was sent. No read is needed for that, and it holds whatever has kept the process up: one that
 // was frozen finds that too much time has passed. What is left is a process that is frozen
 // between its last look at the clock and the sending, and goes on when another leads; then the
 // device plugin, which gives nothing twice, finds another GPU for one of two pods or refuses it.
 //
-// kube-scheduler gives the Lease back when it is told to end, and also when it could not renew
+// kube-scheduler gives the Lease back when it has to end, and also when it could not renew
 // it, which is before its duration is over. Both go through Update, which waits.
 package lease

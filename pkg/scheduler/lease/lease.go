@@ -76,7 +76,7 @@ func (l *Lock) set(renewed time.Time) {
 }
 
 // Leads returns since when this process leads, and whether what it sends now lands before another
-// can lead. The time of the day counts beside the monotonic clock, which stands still while a
+// can lead. The time of the day counts next to the monotonic clock, which stands still while a
 // virtual machine is paused.
 func (l *Lock) Leads() (since time.Time, alone bool) {
 	l.mu.Lock()

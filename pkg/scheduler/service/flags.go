@@ -30,7 +30,7 @@ type Flags struct {
 	LabelPods   bool
 }
 
-// DefaultFlags returns the flags of which none is given.
+// DefaultFlags returns the flags when none is given.
 func DefaultFlags() Flags {
 	return Flags{
 		ProbeListen: ":8011",

@@ -39,7 +39,7 @@ const repriceInterval = time.Second
 // wakeInterval is how often waiting pods are looked at that may have begun to fit.
 const wakeInterval = time.Second
 
-// Service is what a process is made of beside what answers kube-scheduler.
+// Service is what a process is made of but what answers kube-scheduler.
 type Service struct {
 	Config
 	Self     string // the name of the program
@@ -83,7 +83,7 @@ func (s *Service) decide(pod placement.PodRef, d decisions.Decision) {
 	s.Measured.Decided(d)
 }
 
-// alive returns unless nobody can have the lock of the books any more.
+// alive returns unless the lock of the cache can be had no more.
 func (s *Service) alive() { s.Cache.Where("") }
 
 // fleet is what the metrics tell of nodes and pods.

@@ -32,7 +32,7 @@ const (
 // Queue is the pods that wait at kube-scheduler.
 type Queue interface {
 	// Waiting returns the pods that ask for GPU memory and have no node, as the watch
-	// last told of them.
+	// last showed them.
 	Waiting() []*v1.Pod
 	// Wake has kube-scheduler try a waiting pod again.
 	Wake(ctx context.Context, pod placement.PodRef) error
@@ -109,9 +109,9 @@ type hopeful struct {
 	next  time.Time // not before
 }
 
-// Wake has kube-scheduler try those pods again that it was told fit nowhere, and
+// Wake has kube-scheduler try those pods again that fit nowhere by its answers, and
 // that have begun to fit since on a node that it asked about. It tries them itself when it
-// hears of something that may make room. But it may hear of that before the cache does, and
+// hears of something that may help. But it may hear of that before the cache does, and
 // of some things it does not hear, as when it left out the node because it looks at some
 // nodes only. Wake is to be called about once a second, and not by several goroutines at
 // once.
@@ -131,7 +131,7 @@ func (w *Waker) Wake(ctx context.Context, b *binder.Binder, queue Queue) {
 		pod := b.Cluster.Pod(last.Pod.Namespace, last.Pod.Name)
 		switch known := pod != nil && string(pod.UID) == uid; {
 		case !known && b.Now().Sub(last.At) < unheard:
-			continue // the watch may not have told of it yet
+			continue // the watch may not have shown it yet
 		case !known || pod.Spec.NodeName != "" || pod.DeletionTimestamp != nil || b.Now().Sub(last.At) > Remembered:
 			w.Answered(uid)
 			continue

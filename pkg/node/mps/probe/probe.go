@@ -1,6 +1,6 @@
 // Package probe uses a GPU as a client of the MPS daemon does, to see whether its limit holds.
 //
-// It is for a process of its own: CUDA stays in the process that it was started in, and may hang.
+// It is for a process of its own: CUDA is in the process to its end that it was started in, and may hang.
 package probe
 
 /*

@@ -1,5 +1,5 @@
 // Command standin takes the place of nvidia-cuda-mps-control in tests. It checks
-// what it is told as strictly as it can, and writes it down: every command is a line
+// what it is asked as strictly as it can, and writes it down: every command is a line
 // of standin.log in the log directory. It has no GPU: its clients are processes that use
 // the simulated driver of test/fakenvml.
 //
@@ -106,7 +106,7 @@ func (d *daemon) serve(args []string) error {
 	if err != nil {
 		return err
 	}
-	if err := os.Chmod(d.socket(), 0o777); err != nil { // for many users, as it is told to be
+	if err := os.Chmod(d.socket(), 0o777); err != nil { // for many users, as is wanted of it
 		return err
 	}
 	if err := os.WriteFile(filepath.Join(d.pipe, "nvidia-cuda-mps-control.pid"), []byte(strconv.Itoa(os.Getpid())), 0o644); err != nil {

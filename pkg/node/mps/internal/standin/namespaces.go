@@ -72,7 +72,7 @@ func (d *daemon) listen(name string, n *namespace) error {
 			d.attached.attach(conn, granted)
 		}
 	}()
-	return os.Chmod(socket, 0o777) // for many users, as it is told to be
+	return os.Chmod(socket, 0o777) // for many users, as is wanted of it
 }
 
 // namespace does what a command says (NVIDIA, "MPS v3 Interface").

@@ -120,7 +120,7 @@ func (d *daemon) clients() string {
 	return strings.TrimSpace(d.attached.list() + string(text))
 }
 
-// note writes down what the daemon was told.
+// note writes down what the daemon was asked.
 func (d *daemon) note(line string) {
 	f, err := os.OpenFile(filepath.Join(d.logs, "standin.log"), os.O_APPEND|os.O_CREATE|os.O_WRONLY, 0o644)
 	if err != nil {

@@ -11,15 +11,15 @@ import (
 	"github.com/gpumem/gpumem/pkg/kube/api"
 )
 
-// Books enters what the API server tells into a cache.
-type Books struct {
+// Feeder enters what the API server says into a cache.
+type Feeder struct {
 	Log   *zap.Logger
 	Names api.Names
 	Cache *cache.Cache
 }
 
 // PodHandler enters pods. It must be given every pod that is not terminal.
-func (b *Books) PodHandler() toolscache.ResourceEventHandler {
+func (b *Feeder) PodHandler() toolscache.ResourceEventHandler {
 	return toolscache.ResourceEventHandlerFuncs{
 		AddFunc: func(obj any) { b.learn(obj); b.setPod(obj) },
 		UpdateFunc: func(before, after any) {
@@ -35,7 +35,7 @@ func (b *Books) PodHandler() toolscache.ResourceEventHandler {
 }
 
 // NodeHandler enters nodes.
-func (b *Books) NodeHandler() toolscache.ResourceEventHandler {
+func (b *Feeder) NodeHandler() toolscache.ResourceEventHandler {
 	return toolscache.ResourceEventHandlerFuncs{
 		AddFunc:    b.setNode,
 		UpdateFunc: func(_, after any) { b.setNode(after) },
@@ -48,7 +48,7 @@ func (b *Books) NodeHandler() toolscache.ResourceEventHandler {
 }
 
 // last returns the object itself where a deletion was missed and only its last
-// known state is told.
+// known state is given.
 func last(obj any) any {
 	if gone, ok := obj.(toolscache.DeletedFinalStateUnknown); ok {
 		return gone.Obj
@@ -56,7 +56,7 @@ func last(obj any) any {
 	return obj
 }
 
-func (b *Books) setPod(obj any) {
+func (b *Feeder) setPod(obj any) {
 	pod, ok := obj.(*v1.Pod)
 	switch {
 	case !ok:
@@ -83,15 +83,15 @@ func (b *Books) setPod(obj any) {
 }
 
 // setOther enters a pod without GPU memory, for the CPU that it takes.
-func (b *Books) setOther(pod *v1.Pod) {
+func (b *Feeder) setOther(pod *v1.Pod) {
 	if cpu := api.CPU(pod); pod.Spec.NodeName != "" && cpu > 0 {
 		b.Cache.AddPod(pod.Spec.NodeName, placement.Holding{Pod: api.Ref(pod), Request: placement.Request{CPU: cpu}, Admitted: true})
 	}
 }
 
-// learn enters what a pod asks for that is told of for the first time. After a
+// learn enters what a pod asks for that is seen for the first time. After a
 // restart, these are all pods that there are.
-func (b *Books) learn(obj any) {
+func (b *Feeder) learn(obj any) {
 	pod, ok := obj.(*v1.Pod)
 	if !ok || !b.Names.Holds(pod) || api.Terminal(pod) {
 		return
@@ -103,7 +103,7 @@ func (b *Books) learn(obj any) {
 
 // nominate enters where a waiting pod is to come to. One that cannot be read
 // comes nowhere.
-func (b *Books) nominate(pod *v1.Pod) {
+func (b *Feeder) nominate(pod *v1.Pod) {
 	req, err := b.Names.Request(pod)
 	node, at := api.Nomination(pod, req)
 	if err != nil || req.Empty() {
@@ -112,13 +112,13 @@ func (b *Books) nominate(pod *v1.Pod) {
 	b.Cache.NominatePod(node, api.Ref(pod), req, at)
 }
 
-func (b *Books) removePod(obj any) {
+func (b *Feeder) removePod(obj any) {
 	if pod, ok := obj.(*v1.Pod); ok {
 		b.Cache.RemovePod(string(pod.UID))
 	}
 }
 
-func (b *Books) setNode(obj any) {
+func (b *Feeder) setNode(obj any) {
 	node, ok := obj.(*v1.Node)
 	if !ok {
 		return
