@@ -84,7 +84,7 @@ func TestWholeGPUsBesideSharedOnes(t *testing.T) {
 		t.Errorf("it is on %v, want two GPUs", got)
 	}
 	e.create(e.pod("beside", 1, onNode(node)))
-	e.pending("beside", "1 Insufficient gpumem.dev/gpu-mem")
+	e.pending("beside", bySum("needs 1 GiB on one GPU; GPU0 occupied, GPU1 occupied"))
 	// On a node with more GPUs, others share those that are left.
 	e.create(e.pod("alone", 2, onDGX, annotated("policy", "exclusive"), annotated("gpu-count", "2")))
 	e.wantIndexes("alone", 0, 3)

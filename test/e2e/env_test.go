@@ -71,6 +71,15 @@ func takesMinutes(t *testing.T) {
 	}
 }
 
+// bySum is why a pod waits where the sum of a node is too small: in the words of the plugin, which
+// is asked first, or else in kube-scheduler's own.
+func bySum(words string) string {
+	if suite.stack.Plugin() {
+		return words
+	}
+	return "Insufficient " + gpuMem
+}
+
 // atEnd runs f when the test has ended, whether it has failed or not.
 func (e *env) atEnd(f func()) {
 	e.Cleanup(func() {

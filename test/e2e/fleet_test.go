@@ -60,7 +60,11 @@ func TestANodeWithoutGPUs(t *testing.T) {
 	t.Run("takes no pod with GPU memory", func(*testing.T) {
 		for _, scheduler := range schedulers {
 			e.create(e.pod("shares-by-"+scheduler, 1, onNode(withoutGPUs), func(pod *v1.Pod) { pod.Spec.SchedulerName = scheduler }))
-			e.pending("shares-by-"+scheduler, "Insufficient "+gpuMem)
+			why := "Insufficient " + gpuMem
+			if scheduler != v1.DefaultSchedulerName {
+				why = bySum("the node offers no GPU memory")
+			}
+			e.pending("shares-by-"+scheduler, why)
 		}
 	})
 	t.Run("takes others", func(t *testing.T) {

@@ -111,7 +111,7 @@ func TestALargePodGoesToTheLargeGPUAndAnotherWaits(t *testing.T) {
 	e.create(e.pod("fifty", 50))
 	e.pending("fifty", "needs 50 GiB on one GPU; free: GPU0 39, GPU1 14 (53 in all, fragmented)")
 	e.create(e.pod("sixty", 60))
-	e.pending("sixty", "3 Insufficient gpumem.dev/gpu-mem")
+	e.pending("sixty", bySum("needs 60 GiB on one GPU; free: GPU0 39, GPU1 14 (53 GiB in all)"))
 	e.delete("fifty", 0)
 	e.delete("forty", 0)
 	e.running("sixty")

@@ -54,7 +54,7 @@ func inProcess(c *cluster) {
 		}
 		ours := config.PluginSet{Enabled: []config.Plugin{{Name: plugin.Name}}}
 		p.Plugins.MultiPoint.Enabled = append(p.Plugins.MultiPoint.Enabled, config.Plugin{Name: plugin.Name, Weight: weight})
-		p.Plugins.Bind, p.Plugins.PostFilter = ours, ours
+		p.Plugins.Filter, p.Plugins.Bind, p.Plugins.PostFilter = ours, ours, ours
 	}
 }
 
