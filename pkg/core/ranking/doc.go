@@ -27,8 +27,11 @@
 // the pod takes from pods to come (Prices), in the same units. The first alone packs well
 // until pods find GPUs without CPU for them, the models that they name full, or no node
 // with as many free GPUs as they need; the second sees these before they happen. What pods
-// ask for is learned from those that have come (Mix), so a new cluster packs by the first
-// alone.
+// ask for is learned from those that have come (Mix).
+//
+// Idle CPU counts a little (Cost.Idle), so the CPU of nodes in use is taken first. Pods without GPU
+// memory go where most CPU is free, whatever an extender would say, and so take less from nodes that
+// pods of several GPUs need. The more it counts, the less fits where no pod leaves: docs/packing.md.
 //
 // Slots for pods of several GPUs do not count CPU. Where pods leave, an idle node whose CPU
 // another pod has for now is as good as any other as soon as that pod has gone.
@@ -36,9 +39,4 @@
 // Spread goes by parts and not by amounts: by what is free of it, the largest GPU of a
 // cluster would take pod after pod until as little was left as smaller ones have. And it
 // goes by the GPU before the node, so that no pod has a neighbour while a GPU is empty.
-//
-// Of nodes that are equal for Binpack in all this the fullest is the best. With the emptiest,
-// 0.1 to 0.4 points more of all GPUs are filled while pods only come; but where they
-// come and go, what large pods need is broken into: at a load of 0.9 of the trace
-// multigpu30, 1.2 per cent of what is asked for is turned away, and not 0.15.
 package ranking

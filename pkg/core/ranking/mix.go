@@ -53,15 +53,11 @@ func (m *Mix) Learn(r placement.Request) {
 	}
 }
 
-// fade halves the weight of all that was seen, and forgets what is left of the
-// rarest.
+// fade halves the weight of all that was seen, and forgets what is left of the rarest.
 func (m *Mix) fade() {
 	m.total = 0
+	maps.DeleteFunc(m.seen, func(_ kind, n float64) bool { return n < 1 })
 	for a, n := range m.seen {
-		if n < 1 {
-			delete(m.seen, a)
-			continue
-		}
 		m.seen[a] = n / 2
 		m.total += n / 2
 	}
@@ -70,28 +66,15 @@ func (m *Mix) fade() {
 // Clone returns a mix that does not change with this one.
 func (m *Mix) Clone() Mix { return Mix{seen: maps.Clone(m.seen), total: m.total, Learned: m.Learned} }
 
-// only returns what pods have asked for in shares, or by the amount.
-func (m Mix) only(shares bool) Mix {
-	out := Mix{seen: make(map[kind]float64), Learned: m.Learned}
-	for k, n := range m.seen {
-		if k.shares == shares {
-			out.seen[k] = n
-			out.total += n
-		}
-	}
-	if len(out.seen) == len(m.seen) {
-		return m
-	}
-	return out
-}
-
-// kinds returns all kinds of pods, those first that ask for the most together.
-func (m *Mix) kinds() []kind {
-	weight := func(k kind) float64 { return m.seen[k] * k.demand() }
-	return slices.SortedFunc(maps.Keys(m.seen), func(a, b kind) int {
+// kinds returns the kinds of pods that ask for shares, or by the amount, by what they ask for together.
+func (m *Mix) kinds(shares bool) []kind {
+	return slices.DeleteFunc(slices.SortedFunc(maps.Keys(m.seen), func(a, b kind) int {
 		return cmp.Or(
-			cmp.Compare(weight(b), weight(a)), cmp.Compare(a.gpus, b.gpus), cmp.Compare(a.units, b.units),
+			cmp.Compare(m.demand(b), m.demand(a)), cmp.Compare(a.gpus, b.gpus), cmp.Compare(a.units, b.units),
 			cmp.Compare(a.models, b.models), cmp.Compare(a.cpu, b.cpu),
 		)
-	})
+	}), func(k kind) bool { return k.shares != shares })
 }
+
+// demand returns what all pods of a kind ask for together.
+func (m *Mix) demand(k kind) float64 { return m.seen[k] * k.demand() }

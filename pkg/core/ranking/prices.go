@@ -2,6 +2,7 @@ package ranking
 
 import (
 	"cmp"
+	"maps"
 	"math"
 	"slices"
 
@@ -10,13 +11,14 @@ import (
 )
 
 // Prices say what pods to come lose when a pod is placed: the models that they want, the
-// CPU that they need with a GPU, and nodes with several free GPUs. They do not change
+// CPU that they need with a GPU or without, and nodes with several free GPUs. They do not change
 // once made, and the zero value has none.
 type Prices struct {
 	load     map[string]float64 // by model, see loads
 	balances []balance          // by ratio, the lowest first
 	several  []several
-	shares   *Prices // of nodes that offer shares, which take other pods; nil: there are none
+	idle     float64 // of a millicore
+	shares   *Prices // of nodes that offer shares, which take other pods
 }
 
 // Cost is what a pod takes from others on a node, in its units of GPU memory.
@@ -24,68 +26,63 @@ type Cost struct {
 	Models  float64 // from pods that want the models of the chosen GPUs
 	CPU     float64 // free GPU memory for which the CPU of the node is then short
 	Several float64 // from pods that want several GPUs of one node
+	Idle    float64 // idle CPU of the node, as a part of the GPU memory for which it is enough on average
 }
 
 // Sum is all that a pod takes from others.
-func (c Cost) Sum() float64 { return c.Models + c.CPU + c.Several }
+func (c Cost) Sum() float64 { return c.Models + c.CPU + c.Several + c.Idle }
 
-// NewPrices makes prices for the pods of a mix on nodes. Without a mix there are none.
+// NewPrices makes prices for the pods of a mix on nodes. Without a mix that of idle CPU is all.
 func NewPrices(mix Mix, nodes []placement.Node) *Prices {
-	of := map[bool][]placement.Node{}
-	for i := range nodes {
-		of[nodes[i].InShares()] = append(of[nodes[i].InShares()], nodes[i])
-	}
-	prices := newPrices(mix.only(false), of[false])
-	if len(of[true]) > 0 {
-		prices.shares = newPrices(mix.only(true), of[true])
-	}
+	prices := newPrices(&mix, nodes, false)
+	prices.shares = newPrices(&mix, nodes, true)
 	return prices
 }
 
-func newPrices(mix Mix, nodes []placement.Node) *Prices {
-	kinds := mix.kinds()
-	if len(kinds) == 0 {
-		return &Prices{}
+func newPrices(mix *Mix, nodes []placement.Node, shares bool) *Prices {
+	kinds := mix.kinds(shares)
+	nodes = slices.DeleteFunc(slices.Clone(nodes), func(n placement.Node) bool { return n.InShares() != shares })
+	units, cpu := gpu.Units(0), int64(1) // of all nodes with GPUs whose CPU is known
+	for i := range nodes {
+		if n := &nodes[i]; n.CPU > 0 && len(n.Devices) > 0 {
+			units, cpu = units+n.Allocatable(), cpu+n.CPU
+		}
 	}
-	demand := 0.0
-	for _, k := range kinds {
-		demand += mix.seen[k] * k.demand()
-	}
-	return &Prices{load: loads(mix, kinds, nodes), balances: balances(mix, kinds), several: newSeveral(mix, kinds, nodes, demand/mix.total)}
+	load := loads(mix, kinds, nodes)
+	return &Prices{load: load, balances: balances(mix, kinds), several: newSeveral(mix, kinds, nodes, slices.Collect(maps.Keys(load))), idle: idle * float64(units) / float64(cpu)}
 }
 
 // loads returns by model how much would be asked of a unit of its GPUs if the pods of
 // each kind spread evenly over the GPUs that they may use and that are large enough for
 // them: 1 is the mean of all models. A model that many name, or that few GPUs are as
 // large as, has more.
-func loads(mix Mix, kinds []kind, nodes []placement.Node) map[string]float64 {
-	type model struct{ all, largest gpu.Units }
-	models, capacity := make(map[string]model), gpu.Units(0)
+func loads(mix *Mix, kinds []kind, nodes []placement.Node) map[string]float64 {
+	all, largest, capacity := make(map[string]gpu.Units), make(map[string]gpu.Units), gpu.Units(0)
 	for i := range nodes {
 		for _, d := range nodes[i].Devices {
-			m := models[d.Model]
-			models[d.Model] = model{all: m.all + d.Allocatable, largest: max(m.largest, d.Allocatable)}
+			all[d.Model] += d.Allocatable
+			largest[d.Model] = max(largest[d.Model], d.Allocatable)
 			capacity += d.Allocatable
 		}
 	}
-	load, sum := make(map[string]float64, len(models)), 0.0
+	load, sum := make(map[string]float64, len(all)), 0.0
 	for _, k := range kinds {
 		var may []string
-		all := gpu.Units(0)
-		for name, m := range models {
-			if k.units <= m.largest && k.models.MatchModel(name) {
-				may, all = append(may, name), all+m.all
+		there := gpu.Units(0)
+		for model, units := range all {
+			if k.units <= largest[model] && k.models.MatchModel(model) {
+				may, there = append(may, model), there+units
 			}
 		}
-		for _, name := range may {
-			load[name] += mix.seen[k] * k.demand() / float64(all)
+		for _, model := range may {
+			load[model] += mix.demand(k) / float64(there)
 		}
-		if all > 0 {
-			sum += mix.seen[k] * k.demand()
+		if there > 0 {
+			sum += mix.demand(k)
 		}
 	}
-	for name := range load {
-		load[name] *= float64(capacity) / sum
+	for model := range load {
+		load[model] *= float64(capacity) / sum
 	}
 	return load
 }
@@ -98,17 +95,17 @@ type balance struct {
 	units float64 // that these ask for with a millicore, times their part
 }
 
-func balances(mix Mix, kinds []kind) (out []balance) {
+func balances(mix *Mix, kinds []kind) (out []balance) {
+	pods, part, units := 0.0, 0.0, 0.0
 	for _, k := range kinds {
-		if k.cpu > 0 {
-			ratio, part := k.demand()/float64(k.cpu), mix.seen[k]/mix.total
-			out = append(out, balance{ratio: ratio, part: part, units: part * ratio})
+		if pods += mix.seen[k]; k.cpu > 0 {
+			out = append(out, balance{ratio: k.demand() / float64(k.cpu), part: mix.seen[k]})
 		}
 	}
 	slices.SortFunc(out, func(a, b balance) int { return cmp.Or(cmp.Compare(a.ratio, b.ratio), cmp.Compare(a.part, b.part)) })
-	for i := 1; i < len(out); i++ {
-		out[i].part += out[i-1].part
-		out[i].units += out[i-1].units
+	for i, b := range out {
+		part, units = part+b.part/pods, units+b.part/pods*b.ratio
+		out[i].part, out[i].units = part, units
 	}
 	return out
 }
@@ -127,12 +124,14 @@ func (p *Prices) short(units, cpu float64) float64 {
 // takes one of them.
 type several struct {
 	kind
-	pods  float64         // in the mix
-	may   map[string]bool // use these models
-	price float64         // of a slot, in units
+	pods  float64  // in the mix
+	may   []string // use these models
+	price float64  // of a slot, in units
 }
 
 const (
+	// idle is what idle CPU counts, in parts of the GPU memory that the cluster has for as much CPU.
+	idle = 0.05
 	// maxSeveral bounds the kinds with a price for slots: those that ask for the most.
 	maxSeveral = 16
 	// ahead is how far demand is looked at, in parts of the free memory: for pods leave,
@@ -140,7 +139,7 @@ const (
 	ahead = 1.5
 )
 
-// newSeveral prices slots, where a pod asks for so many units on average:
+// newSeveral prices slots on these models:
 //
 //	price = memory × GPUs² × min(1, demand/supply)³ ÷ 50
 //
@@ -148,62 +147,52 @@ const (
 // as many GPUs or more, and as much of each. Slots do not come back by themselves once small
 // pods are on the node, so even one that is likely to be missed costs more than a few units
 // that stay free.
-func newSeveral(mix Mix, kinds []kind, nodes []placement.Node, mean float64) (out []several) {
+func newSeveral(mix *Mix, kinds []kind, nodes []placement.Node, models []string) (out []several) {
+	asked, room := 0.0, 0.0 // by all pods, and free
 	for _, k := range kinds {
 		pods := mix.seen[k]
+		asked += pods * k.demand()
 		k.cpu = 0
 		i := slices.IndexFunc(out, func(s several) bool { return s.kind == k })
 		switch {
 		case i >= 0:
 			out[i].pods += pods
 		case k.gpus > 1 && len(out) < maxSeveral:
-			out = append(out, several{kind: k, pods: pods, may: make(map[string]bool)})
+			out = append(out, several{kind: k, pods: pods})
 		}
 	}
-	if len(out) == 0 {
-		return nil
-	}
-	room, supply := gpu.Units(0), make([]float64, len(out))
 	for i := range nodes {
-		room += free(&nodes[i])
-		for k := range out {
-			for _, d := range nodes[i].Devices {
-				if _, known := out[k].may[d.Model]; !known {
-					out[k].may[d.Model] = out[k].models.MatchModel(d.Model)
-				}
-			}
-			slots, _ := out[k].slots(&nodes[i], nil, 0)
-			supply[k] += float64(slots)
-		}
+		room += float64(free(&nodes[i]))
 	}
-	coming := ahead * float64(room) / mean / mix.total
 	for k := range out {
-		s, demand := &out[k], 0.0
+		s, supply, demand := &out[k], 0, 0.0
+		s.may = slices.DeleteFunc(slices.Clone(models), func(model string) bool { return !s.models.MatchModel(model) })
+		for i := range nodes {
+			supply += s.slots(&nodes[i], nil, 0)
+		}
 		for _, o := range out {
 			if o.gpus >= s.gpus && o.units >= s.units && (s.models == "" || s.models == o.models) {
-				demand += coming * o.pods * float64(o.gpus) / float64(s.gpus)
+				demand += ahead * room / asked * o.pods * float64(o.gpus) / float64(s.gpus)
 			}
 		}
-		s.price = s.demand() * float64(s.gpus*s.gpus) * math.Pow(min(1, demand/max(1, supply[k])), 3) / 50
+		s.price = s.demand() * float64(s.gpus*s.gpus) * math.Pow(min(1, demand/float64(max(1, supply))), 3) / 50
 	}
 	return out
 }
 
-// slots returns how many pods fit on the GPUs of a node, and how many once so
-// many units of some devices are taken.
-func (s *several) slots(n *placement.Node, taken []int, units gpu.Units) (before, after int) {
+// slots returns how many pods fit on the GPUs of a node once so many units of some are taken.
+func (s *several) slots(n *placement.Node, taken []int, units gpu.Units) int {
+	fit := 0
 	for i := range n.Devices {
-		d := &n.Devices[i]
-		free := d.Free()
-		if free < s.units || !d.Status.TakesPods() || !s.may[d.Model] {
-			continue
+		d, left := &n.Devices[i], n.Devices[i].Free()
+		if slices.Contains(taken, i) {
+			left -= units
 		}
-		before++
-		if free-units >= s.units || !slices.Contains(taken, i) {
-			after++
+		if left >= s.units && d.Status.TakesPods() && slices.Contains(s.may, d.Model) {
+			fit++
 		}
 	}
-	return before / s.gpus, after / s.gpus
+	return fit / s.gpus
 }
 
 // cost returns what a request takes from others on devices of a node; nothing without prices.
@@ -218,11 +207,14 @@ func (p *Prices) cost(n *placement.Node, req placement.Request, devices []int) (
 	for _, i := range devices {
 		c.Models += float64(units) * p.load[n.Devices[i].Model]
 	}
-	room, taken, cpu := free(n), units*gpu.Units(len(devices)), n.FreeCPU()
-	c.CPU = p.short(float64(room-taken), float64(max(0, cpu-req.CPU))) - p.short(float64(room), float64(cpu))
+	if n.CPU > 0 {
+		room, cpu, left := float64(free(n)), float64(n.FreeCPU()), float64(max(0, n.FreeCPU()-req.CPU))
+		c.CPU = p.short(room-float64(units)*float64(len(devices)), left) - p.short(room, cpu)
+		c.Idle = p.idle * left
+	}
 	for k := range p.several {
-		before, after := p.several[k].slots(n, devices, units)
-		c.Several += p.several[k].price * float64(before-after)
+		s := &p.several[k]
+		c.Several += s.price * float64(s.slots(n, nil, 0)-s.slots(n, devices, units))
 	}
 	return c
 }

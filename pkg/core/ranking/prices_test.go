@@ -108,7 +108,7 @@ func TestMixFadesAndStaysSmall(t *testing.T) {
 	for range remembered {
 		m.Learn(ask(8))
 	}
-	kinds := m.kinds()
+	kinds := m.kinds(false)
 	if len(kinds) != 2 || kinds[0].units != 8 || m.seen[kinds[0]] < 3*m.seen[kinds[1]]/2 {
 		t.Errorf("kinds %+v of %v, want what came last to weigh the most", kinds, m.seen)
 	}
@@ -234,8 +234,8 @@ func TestSlots(t *testing.T) {
 		"two GPUs of the one that is left":       {2, []int{0, 3}, 5, 1, 0},
 		"three GPUs, one of which is taken from": {3, []int{3}, 5, 1, 0},
 	} {
-		s := several{kind: kind{gpus: tc.gpus, units: 4}, may: map[string]bool{node.Devices[0].Model: true}}
-		if before, after := s.slots(&node, tc.taken, tc.units); before != tc.before || after != tc.after {
+		s := several{kind: kind{gpus: tc.gpus, units: 4}, may: []string{node.Devices[0].Model}}
+		if before, after := s.slots(&node, nil, 0), s.slots(&node, tc.taken, tc.units); before != tc.before || after != tc.after {
 			t.Errorf("%s: room for %d, and for %d then, want %d and %d", name, before, after, tc.before, tc.after)
 		}
 	}
@@ -388,7 +388,7 @@ func TestKindsAreInOneOrder(t *testing.T) {
 		{gpus: 1, units: 2}, {gpus: 1, units: 4, cpu: 1}, {gpus: 1, units: 4, cpu: 2}, {gpus: 1, units: 4, models: "A"}, {gpus: 1, units: 4, models: "B"},
 		{gpus: 2, units: 2}, {gpus: 4, units: 1},
 	}
-	if diff := cmp.Diff(want, m.kinds(), cmp.AllowUnexported(kind{})); diff != "" {
+	if diff := cmp.Diff(want, m.kinds(false), cmp.AllowUnexported(kind{})); diff != "" {
 		t.Errorf("kinds (-want +got):\n%s", diff)
 	}
 }

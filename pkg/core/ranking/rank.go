@@ -100,8 +100,7 @@ func (r *Ranker) Rank(most int, defaults Policies, req placement.Request, nodes 
 			continue
 		}
 		if e.prices != prices {
-			e.Cost, e.prices, e.order = prices.cost(n, req, e.Devices), prices, e.policy
-			e.order[0] += e.Sum()
+			e.Cost, e.prices = prices.cost(n, req, e.Devices), prices
 		}
 		if fitting++; alone == nil || e.alone(alone) < 0 {
 			alone = e
@@ -158,7 +157,6 @@ type ranked struct {
 	fits   bool
 	policy [4]float64 // by which the policy alone orders nodes, the least first
 	prices *Prices    // of the cost
-	order  [4]float64 // as policy, with the cost
 }
 
 func newRanked(defaults Policies, req placement.Request, n *placement.Node) *ranked {
@@ -183,7 +181,6 @@ func newRanked(defaults Policies, req placement.Request, n *placement.Node) *ran
 	case policy.Spreads():
 		r.policy = [4]float64{-emptiest, -room / float64(max(1, n.Allocatable())), -room, -slack}
 	}
-	r.order = r.policy
 	return r
 }
 
@@ -192,7 +189,7 @@ func (a *ranked) compare(b *ranked) int {
 	if likes := a.Choice.Compare(b.Choice); likes != 0 {
 		return likes
 	}
-	return slices.Compare(a.order[:], b.order[:])
+	return cmp.Or(cmp.Compare(a.policy[0]+a.Sum(), b.policy[0]+b.Sum()), slices.Compare(a.policy[1:], b.policy[1:]))
 }
 
 func (a *ranked) before(b *ranked) int { return cmp.Or(a.compare(b), cmp.Compare(a.name, b.name)) }

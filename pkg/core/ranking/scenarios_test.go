@@ -70,6 +70,16 @@ func TestScenarios(t *testing.T) {
 			nodes: []placement.Node{of("A100-40", 8, 40), of("A100-80", 2, 80)}, want: "A100-80", alone: "A100-40", cost: "Several",
 			why: "the node with 8 A100-40 is the only one for a pod that wants 8",
 		},
+		"much CPU is left to pods without GPU memory": {
+			mix: many(10, ask(5, cpu(2000))), req: ask(5, cpu(2000)),
+			nodes: []placement.Node{cores("n1", 128_000, of("T4", 1, 14)), cores("n2", 32_000, of("T4", 1, 14))}, want: "n2", alone: "n1", cost: "Idle",
+			why: "pods without GPU memory go to n1, where most CPU is free: what n2 has left would be of little use to them",
+		},
+		"but not for a GPU that has much more left": {
+			mix: many(10, ask(5, cpu(2000))), req: ask(5, cpu(2000)),
+			nodes: []placement.Node{cores("n1", 128_000, of("T4", 1, 14)), cores("n2", 32_000, of("L4", 1, 22))}, want: "n1",
+			why: "8 GiB more would stay free on n2, and CPU counts little",
+		},
 		"the larger of two empty GPUs is left to larger pods": {
 			mix: many(10, ask(5)), req: ask(5), nodes: []placement.Node{of("A100-80", 1, 80), of("T4", 1, 14)}, want: "T4",
 			why: "less stays free on it",
@@ -85,7 +95,7 @@ func TestScenarios(t *testing.T) {
 			if name, want := tc.nodes[alone.Index].Name, cmp.Or(tc.alone, tc.want); name != want {
 				t.Errorf("by the policy alone it goes to %s, want %s", name, want)
 			}
-			more := map[string]float64{"Models": alone.Models - first.Models, "CPU": alone.CPU - first.CPU, "Several": alone.Several - first.Several}
+			more := map[string]float64{"Models": alone.Models - first.Models, "CPU": alone.CPU - first.CPU, "Several": alone.Several - first.Several, "Idle": alone.Idle - first.Idle}
 			for name, units := range more {
 				if tc.cost != "" && (units > more[tc.cost] || more[tc.cost] <= 0) {
 					t.Errorf("%s costs %g units more on %s, want %s, which costs %g, to be the most", name, units, tc.alone, tc.cost, more[tc.cost])

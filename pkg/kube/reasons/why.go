@@ -41,5 +41,8 @@ func most(less, more ranking.Cost) (format string, units float64) {
 	if several := more.Several - less.Several; several > units {
 		format, units = "on %s it takes from pods that need several GPUs of one node, which counts as %s more left free", several
 	}
+	if idle := more.Idle - less.Idle; idle > units {
+		format, units = "on %s more CPU is left idle, which counts as %s more left free", idle
+	}
 	return format, units
 }

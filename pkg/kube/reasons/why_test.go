@@ -65,6 +65,11 @@ func TestWhy(t *testing.T) {
 			nodes: []placement.Node{machine("narrow", 16_000, 2, 8), machine("wide", 64_000, 2, 8)},
 			want:  "wide goes before narrow, which is as good or better by the policy alone: on narrow it leaves GPU memory without the CPU that pods need with it, which counts as 8 GiB more left free",
 		},
+		"idle CPU": {
+			mix: []placement.Request{ask(8)}, req: ask(8),
+			nodes: []placement.Node{machine("a", 128_000, 1, 16), machine("b", 32_000, 1, 16)},
+			want:  "b goes before a, which is as good or better by the policy alone: on a more CPU is left idle, which counts as 1 GiB more left free",
+		},
 		"several GPUs": {
 			mix: []placement.Request{ask(8), ask(32, count(4))}, req: ask(8),
 			nodes: []placement.Node{machine("idle", 0, 4, 8), machine("pair", 0, 1, 10)},
