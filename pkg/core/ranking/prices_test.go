@@ -393,6 +393,30 @@ func TestKindsAreInOneOrder(t *testing.T) {
 	}
 }
 
+// A millicore counts as a part of the GPU memory that there is for one, on nodes that are known to have both.
+func TestIdleCPU(t *testing.T) {
+	sharing := machine("e", 10_000, 4, 10)
+	sharing.UnitMiB = 0
+	for i := range sharing.Devices {
+		sharing.Devices[i].ShareMiB = 1400
+	}
+	nodes := []placement.Node{
+		machine("a", 32_000, 2, 16, hold("p", ask(4, cpu(31_000)), 0)), machine("b", 96_000, 2, 48),
+		machine("c", 0, 4, 80), machine("d", 64_000, 0, 0), sharing,
+	}
+	approx := cmpopts.EquateApprox(1e-3, 0) // a millicore more than there is
+	prices := NewPrices(Mix{}, nodes)
+	for i, want := range []float64{0, 94_000 * idle * 128 / 128_000, 0, 62_000 * idle * 128 / 128_000, 8000 * idle * 40 / 10_000} {
+		var devices []int
+		if len(nodes[i].Devices) > 0 {
+			devices = []int{1}
+		}
+		if diff := cmp.Diff(Cost{Idle: want}, prices.cost(&nodes[i], ask(4, cpu(2000)), devices), approx); diff != "" {
+			t.Errorf("node %s (-want +got):\n%s", nodes[i].Name, diff)
+		}
+	}
+}
+
 // Pods that ask for shares go to other nodes than those that ask for memory, and take nothing from them.
 func TestPricesOfBothKinds(t *testing.T) {
 	sharing := func(name string) placement.Node {
