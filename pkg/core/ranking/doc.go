@@ -29,9 +29,9 @@
 // with as many free GPUs as they need; the second sees these before they happen. What pods
 // ask for is learned from those that have come (Mix).
 //
-// Idle CPU counts a little (Cost.Idle), so the CPU of nodes in use is taken first. Pods without GPU
-// memory go where most CPU is free, whatever an extender would say, and so take less from nodes that
-// pods of several GPUs need. The more it counts, the less fits where no pod leaves: docs/packing.md.
+// Idle CPU counts (Cost.Idle) as far as there are pods without GPU memory. These go where most CPU is free,
+// whatever an extender would say. Where the CPU of nodes in use is taken first, they take less from nodes
+// that pods of several GPUs need. The more it counts, the less fits where no pod leaves: docs/packing.md.
 //
 // Slots for pods of several GPUs do not count CPU. Where pods leave, an idle node whose CPU
 // another pod has for now is as good as any other as soon as that pod has gone.

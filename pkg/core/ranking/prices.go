@@ -42,14 +42,19 @@ func NewPrices(mix Mix, nodes []placement.Node) *Prices {
 func newPrices(mix *Mix, nodes []placement.Node, shares bool) *Prices {
 	kinds := mix.kinds(shares)
 	nodes = slices.DeleteFunc(slices.Clone(nodes), func(n placement.Node) bool { return n.InShares() != shares })
-	units, cpu := gpu.Units(0), int64(1) // of all nodes with GPUs whose CPU is known
+	units, cpu, others := gpu.Units(0), int64(1), int64(0) // of all nodes with GPUs whose CPU is known
 	for i := range nodes {
 		if n := &nodes[i]; n.CPU > 0 && len(n.Devices) > 0 {
-			units, cpu = units+n.Allocatable(), cpu+n.CPU
+			units, cpu, others = units+n.Allocatable(), cpu+n.CPU, others+n.RequestedCPU
+			for _, d := range n.Devices {
+				for _, h := range d.Pods {
+					others -= h.Request.CPU / int64(h.Request.GPUs())
+				}
+			}
 		}
 	}
 	load := loads(mix, kinds, nodes)
-	return &Prices{load: load, balances: balances(mix, kinds), several: newSeveral(mix, kinds, nodes, slices.Collect(maps.Keys(load))), idle: idle * float64(units) / float64(cpu)}
+	return &Prices{load: load, balances: balances(mix, kinds), several: newSeveral(mix, kinds, nodes, slices.Collect(maps.Keys(load))), idle: idle * float64(max(0, others)) / float64(cpu) * float64(units) / float64(cpu)}
 }
 
 // loads returns by model how much would be asked of a unit of its GPUs if the pods of
@@ -67,8 +72,7 @@ func loads(mix *Mix, kinds []kind, nodes []placement.Node) map[string]float64 {
 	}
 	load, sum := make(map[string]float64, len(all)), 0.0
 	for _, k := range kinds {
-		var may []string
-		there := gpu.Units(0)
+		may, there := []string(nil), gpu.Units(0)
 		for model, units := range all {
 			if k.units <= largest[model] && k.models.MatchModel(model) {
 				may, there = append(may, model), there+units
@@ -130,8 +134,9 @@ type several struct {
 }
 
 const (
-	// idle is what idle CPU counts, in parts of the GPU memory that the cluster has for as much CPU.
-	idle = 0.05
+	// idle is what idle CPU counts, in parts of the GPU memory that the cluster has for as much CPU times
+	// the part of all CPU that pods without GPU memory have. From 0.25 to 1 it does about as well.
+	idle = 0.5
 	// maxSeveral bounds the kinds with a price for slots: those that ask for the most.
 	maxSeveral = 16
 	// ahead is how far demand is looked at, in parts of the free memory: for pods leave,
@@ -212,8 +217,7 @@ func (p *Prices) cost(n *placement.Node, req placement.Request, devices []int) (
 		c.CPU = p.short(room-float64(units)*float64(len(devices)), left) - p.short(room, cpu)
 		c.Idle = p.idle * left
 	}
-	for k := range p.several {
-		s := &p.several[k]
+	for _, s := range p.several {
 		c.Several += s.price * float64(s.slots(n, nil, 0)-s.slots(n, devices, units))
 	}
 	return c

@@ -393,20 +393,21 @@ func TestKindsAreInOneOrder(t *testing.T) {
 	}
 }
 
-// A millicore counts as a part of the GPU memory that there is for one, on nodes that are known to have both.
+// A millicore counts as a part of the GPU memory that there is for one, on nodes that are known to have both, and
+// the more the more of it pods have that ask for no GPU memory.
 func TestIdleCPU(t *testing.T) {
-	sharing := machine("e", 10_000, 4, 10)
+	sharing := machine("e", 10_000, 4, 10, hold("s", placement.Request{CPU: 3000}))
 	sharing.UnitMiB = 0
 	for i := range sharing.Devices {
 		sharing.Devices[i].ShareMiB = 1400
 	}
 	nodes := []placement.Node{
-		machine("a", 32_000, 2, 16, hold("p", ask(4, cpu(31_000)), 0)), machine("b", 96_000, 2, 48),
-		machine("c", 0, 4, 80), machine("d", 64_000, 0, 0), sharing,
+		machine("a", 32_000, 2, 16, hold("p", ask(8, count(2), cpu(31_000)), 0, 1)), machine("b", 96_000, 2, 48, hold("q", placement.Request{CPU: 32_000})),
+		machine("c", 0, 4, 80, hold("r", placement.Request{CPU: 1000})), machine("d", 64_000, 0, 0), sharing,
 	}
 	approx := cmpopts.EquateApprox(1e-3, 0) // a millicore more than there is
 	prices := NewPrices(Mix{}, nodes)
-	for i, want := range []float64{0, 94_000 * idle * 128 / 128_000, 0, 62_000 * idle * 128 / 128_000, 8000 * idle * 40 / 10_000} {
+	for i, want := range []float64{0, 62_000 * idle / 4 * 128 / 128_000, 0, 62_000 * idle / 4 * 128 / 128_000, 5000 * idle * 3 / 10 * 40 / 10_000} {
 		var devices []int
 		if len(nodes[i].Devices) > 0 {
 			devices = []int{1}

@@ -21,11 +21,10 @@ type Policies struct {
 // node returns the policy by which nodes are chosen for a request. What a pod
 // asks for itself is of nodes too, but for Exclusive, which is of GPUs alone.
 func (p Policies) node(req placement.Request) placement.Policy {
-	cluster := cmp.Or(p.Node, p.GPU)
 	if req.Policy == placement.Exclusive {
-		return cluster
+		req.Policy = ""
 	}
-	return cmp.Or(req.Policy, cluster)
+	return cmp.Or(req.Policy, p.Node, p.GPU)
 }
 
 // Ranker orders nodes for requests. It keeps what it has found of a node until
@@ -197,8 +196,5 @@ func (a *ranked) before(b *ranked) int { return cmp.Or(a.compare(b), cmp.Compare
 // alone orders nodes by the policy alone. Of equals the one comes first that is not the best,
 // for something else has decided then.
 func (a *ranked) alone(b *ranked) int {
-	if c := slices.Compare(a.policy[:], b.policy[:]); c != 0 {
-		return c
-	}
-	return cmp.Or(b.compare(a), cmp.Compare(a.name, b.name))
+	return cmp.Or(slices.Compare(a.policy[:], b.policy[:]), b.compare(a), cmp.Compare(a.name, b.name))
 }

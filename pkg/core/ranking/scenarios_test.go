@@ -28,6 +28,10 @@ func TestScenarios(t *testing.T) {
 		n.Name, n.CPU = name, milli
 		return n
 	}
+	others := func(milli int64, n placement.Node) placement.Node {
+		n.RequestedCPU += milli
+		return n
+	}
 	only := func(model string) func(*placement.Request) {
 		return func(r *placement.Request) { r.Models = placement.NewGlobs(model) }
 	}
@@ -72,13 +76,18 @@ func TestScenarios(t *testing.T) {
 		},
 		"much CPU is left to pods without GPU memory": {
 			mix: many(10, ask(5, cpu(2000))), req: ask(5, cpu(2000)),
-			nodes: []placement.Node{cores("n1", 128_000, of("T4", 1, 14)), cores("n2", 32_000, of("T4", 1, 14))}, want: "n2", alone: "n1", cost: "Idle",
+			nodes: []placement.Node{others(24_000, cores("n1", 128_000, of("T4", 1, 14))), cores("n2", 32_000, of("T4", 1, 14))}, want: "n2", alone: "n1", cost: "Idle",
 			why: "pods without GPU memory go to n1, where most CPU is free: what n2 has left would be of little use to them",
 		},
 		"but not for a GPU that has much more left": {
 			mix: many(10, ask(5, cpu(2000))), req: ask(5, cpu(2000)),
-			nodes: []placement.Node{cores("n1", 128_000, of("T4", 1, 14)), cores("n2", 32_000, of("L4", 1, 22))}, want: "n1",
-			why: "8 GiB more would stay free on n2, and CPU counts little",
+			nodes: []placement.Node{others(24_000, cores("n1", 128_000, of("T4", 1, 14))), cores("n2", 32_000, of("L4", 1, 22))}, want: "n1",
+			why: "8 GiB more would be left free on n2, and CPU counts little",
+		},
+		"nor where there are no such pods": {
+			mix: many(10, ask(5, cpu(2000))), req: ask(5, cpu(2000)),
+			nodes: []placement.Node{cores("n1", 128_000, of("T4", 1, 14)), cores("n2", 32_000, of("T4", 1, 14))}, want: "n1",
+			why: "no pod has a use for CPU alone, and the name decides",
 		},
 		"the larger of two empty GPUs is left to larger pods": {
 			mix: many(10, ask(5)), req: ask(5), nodes: []placement.Node{of("A100-80", 1, 80), of("T4", 1, 14)}, want: "T4",

@@ -67,8 +67,8 @@ func TestWhy(t *testing.T) {
 		},
 		"idle CPU": {
 			mix: []placement.Request{ask(8)}, req: ask(8),
-			nodes: []placement.Node{machine("a", 128_000, 1, 16), machine("b", 32_000, 1, 16)},
-			want:  "b goes before a, which is as good or better by the policy alone: on a more CPU is left idle, which counts as 1 GiB more left free",
+			nodes: []placement.Node{machine("a", 128_000, 1, 16, placementtest.Hold("x", placement.Request{CPU: 64_000})), machine("b", 32_000, 1, 16)},
+			want:  "b goes before a, which is as good or better by the policy alone: on a more CPU is left idle, which counts as 2 GiB more left free",
 		},
 		"several GPUs": {
 			mix: []placement.Request{ask(8), ask(32, count(4))}, req: ask(8),
