@@ -88,7 +88,7 @@ func (s *scheduler) passes(c *cycle.Cycle, p *spec, name string, on *info) (refu
 	}
 	s.w.free(func() {
 		for _, view := range views {
-			if refusal = s.own.decider.Refuses(c, view.node(name)); refusal != nil {
+			if refusal = s.filter(c, view.node(name)); refusal != nil {
 				return
 			}
 		}
@@ -150,6 +150,14 @@ func (s *scheduler) decide(pod *v1.Pod) {
 		return
 	}
 	s.reserve(c, p, pod, pick(w.rng, names))
+}
+
+// filter is the plugin's Filter.
+func (s *scheduler) filter(c *cycle.Cycle, node cycle.Node) *decide.Refusal {
+	if refusal, ok := s.own.decider.Answers(c, node.Name, node.Generation); ok {
+		return refusal
+	}
+	return s.own.decider.Refuses(c, node)
 }
 
 // findInside finds nodes for a pod: the one that it is nominated to, if it fits there, or else as

@@ -106,7 +106,11 @@ func (p *Plugin) Filter(_ context.Context, state fwk.CycleState, _ *v1.Pod, info
 	if c == nil {
 		return nil
 	}
-	if refusal := p.decider.Refuses(c, nodeOf(info)); refusal != nil {
+	refusal, ok := p.decider.Answers(c, info.Node().Name, info.GetGeneration())
+	if !ok {
+		refusal = p.decider.Refuses(c, nodeOf(info))
+	}
+	if refusal != nil {
 		return refused(refusal, c.Why(refusal))
 	}
 	return nil

@@ -34,10 +34,16 @@ func NewQuestion(ref placement.PodRef, req placement.Request, fallback placement
 // The answer must not be changed: it is kept until the node changes, for the
 // next pod that asks for the same.
 func (s *nodes) Refused(nodeName string, q Question) *decide.Refusal {
+	_, refusal := s.Answer(nodeName, q)
+	return refusal
+}
+
+// Answer is Refused, with the state of the node that it is about; nil: the node is not known.
+func (s *nodes) Answer(nodeName string, q Question) (*placement.Node, *decide.Refusal) {
 	if n, ok := s.readable()[nodeName]; ok {
 		return n.refused(q)
 	}
-	return q.Ask(placement.Node{Name: nodeName})
+	return nil, q.Ask(placement.Node{Name: nodeName})
 }
 
 // Ask asks about a node that the cache does not know.
@@ -61,16 +67,14 @@ type answer struct {
 }
 
 // refused answers about the node as the question has it.
-func (n *node) refused(q Question) *decide.Refusal {
-	if q.Expecting {
-		if state := n.likely.state.Load(); state != nil {
-			return n.likely.refused(state, q)
-		}
+func (n *node) refused(q Question) (*placement.Node, *decide.Refusal) {
+	if state := n.likely.state.Load(); state != nil && q.Expecting {
+		return state, n.likely.refused(state, q)
 	}
 	if state := n.real.state.Load(); state != nil {
-		return n.real.refused(state, q)
+		return state, n.real.refused(state, q)
 	}
-	return q.Ask(placement.Node{Name: n.name})
+	return nil, q.Ask(placement.Node{Name: n.name})
 }
 
 // refused gives a kept answer about a state, or a new one. Of two that are found at the same

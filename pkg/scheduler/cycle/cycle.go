@@ -85,10 +85,29 @@ func (d *Decider) Begin(pod *v1.Pod, nodes int) (*Cycle, *decide.Refusal, error)
 // it can. It may be called by several goroutines.
 func (d *Decider) Refuses(c *Cycle, node Node) *decide.Refusal {
 	refusal := d.refuses(c, node)
+	c.count(refusal)
+	return refusal
+}
+
+// Answers is Refuses for a node whose pods kube-scheduler and the cache are known to agree on; not
+// ok: ask Refuses. kube-scheduler looks at hundreds of nodes for one pod, and few have changed.
+func (d *Decider) Answers(c *Cycle, name string, generation int64) (refusal *decide.Refusal, ok bool) {
+	if c.on != "" {
+		return nil, false
+	}
+	known, refusal := d.Binder.Cache.Answer(name, c.question)
+	if known != nil && !d.agreed.has(name, both{generation, known}) {
+		return nil, false
+	}
+	c.count(refusal)
+	return refusal, true
+}
+
+// count counts the nodes that are refused.
+func (c *Cycle) count(refusal *decide.Refusal) {
 	if refusal != nil {
 		c.refused.Add(1)
 	}
-	return refusal
 }
 
 // Why says why a node is refused. kube-scheduler writes that into a condition of the pod, once for

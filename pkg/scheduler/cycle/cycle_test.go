@@ -121,7 +121,56 @@ func (w *world) begin(name, units string) *Cycle {
 	return c
 }
 
-func (w *world) fits(c *Cycle) bool { return w.Refuses(c, w.node()) == nil }
+// fits asks as the plugin does.
+func (w *world) fits(c *Cycle) bool {
+	node := w.node()
+	refusal, ok := w.Answers(c, node.Name, node.Generation)
+	if !ok {
+		refusal = w.Refuses(c, node)
+	}
+	return refusal == nil
+}
+
+func TestAnswersWhileNothingHasChanged(t *testing.T) {
+	w := newWorld(t)
+	answers := func(c *Cycle) bool {
+		_, ok := w.Answers(c, "pair", w.changes)
+		return ok
+	}
+	a, c := w.pod("a", "8", first), w.begin("pod", "10")
+	w.heard(a)
+	w.sees(a)
+	if answers(c) {
+		t.Error("before they were compared")
+	}
+	if !w.fits(c) || !answers(c) || c.refused.Load() != 0 {
+		t.Error("not when both had the same pods")
+	}
+	b := w.pod("b", "8", second)
+	w.sees(a, b)
+	if answers(c) {
+		t.Error("when kube-scheduler had one more")
+	}
+	w.heard(b)
+	if answers(c) || w.fits(c) || !answers(c) || c.refused.Load() != 2 {
+		t.Errorf("when the cache had it too: it refuses, which was counted %d times, want 2", c.refused.Load())
+	}
+	w.sees(b)
+	if answers(c) || !w.fits(c) || answers(c) {
+		t.Error("when one was taken away for a moment")
+	}
+	w.heard(w.pod("full", "4", first))
+	if _, ok := w.Answers(w.begin("full", "4"), "other", 1); ok {
+		t.Error("of a pod that has its node")
+	}
+	w.Binder.Cache.SetNode("pair", gpu.Inventory{})
+	if w.fits(c) {
+		t.Error("it fits on a node without GPUs")
+	}
+	if refusal, ok := w.Answers(c, "other", 1); !ok || refusal == nil {
+		t.Error("a node that is not known is not refused")
+	}
+}
 
 func TestBegin(t *testing.T) {
 	for name, tc := range map[string]struct {

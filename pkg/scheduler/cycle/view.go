@@ -20,6 +20,11 @@ type both struct {
 	node       *placement.Node
 }
 
+func (a *agreed) has(name string, now both) bool {
+	last, ok := a.nodes.Load(name)
+	return ok && last == now
+}
+
 // differing returns a node with the pods that kube-scheduler has on it, where the cache has
 // others: preemption asks about a node without some pods, and one of two handlers may be behind
 // the other. While neither changes, they are compared once.
@@ -29,7 +34,7 @@ func (d *Decider) differing(node Node) (placement.Node, bool) {
 		return placement.Node{}, false
 	}
 	now := both{node.Generation, known}
-	if last, ok := d.agreed.nodes.Load(node.Name); ok && last == now {
+	if d.agreed.has(node.Name, now) {
 		return placement.Node{}, false
 	}
 	diff := d.compare(node, known)
