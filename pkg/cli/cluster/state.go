@@ -31,10 +31,13 @@ func (r *Reader) State(ctx context.Context, now time.Time, clientVersion string)
 		s.ServerVersion = info.GitVersion
 	}
 	read("nodes", r.eachNode(ctx, "", func() { s.Nodes = nil }, func(node *v1.Node) { s.Nodes = append(s.Nodes, *node) }))
-	read("pods", r.eachPod(ctx, metav1.NamespaceAll, func() { s.Pods = nil }, func(pod *v1.Pod) {
+	read("pods", r.eachPod(ctx, metav1.NamespaceAll, func() { s.Pods, s.ControlPlane = nil, nil }, func(pod *v1.Pod) {
 		// A cluster may have very many, and few that matter here.
 		if doctor.Concerns(r.Names, pod) {
 			s.Pods = append(s.Pods, *pod)
+		}
+		if doctor.Controls(pod) {
+			s.ControlPlane = append(s.ControlPlane, *pod)
 		}
 	}))
 	slices, err := r.Client.ResourceV1().ResourceSlices().List(ctx, metav1.ListOptions{})

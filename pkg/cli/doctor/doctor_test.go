@@ -63,6 +63,26 @@ func TestDoctor(t *testing.T) {
 	}
 }
 
+// What claims need is looked for in the control plane's own pods.
+func TestDoctorOfClaims(t *testing.T) {
+	client := installed(t, time.Now().Add(-time.Hour))
+	node := clitest.Node(t, "claims", clitest.Inventory("claims", 16))
+	node.Labels = map[string]string{"gpumem.dev/api": "claims"}
+	scheduler := &v1.Pod{
+		ObjectMeta: metav1.ObjectMeta{Namespace: "kube-system", Name: "kube-scheduler-a", Labels: map[string]string{"component": "kube-scheduler", "tier": "control-plane"}},
+		Spec:       v1.PodSpec{Containers: []v1.Container{{Name: "kube-scheduler", Command: []string{"kube-scheduler", "--feature-gates=DRAConsumableCapacity=false"}}}},
+	}
+	for _, o := range []runtime.Object{node, scheduler} {
+		if err := client.Tracker().Add(o); err != nil {
+			t.Fatal(err)
+		}
+	}
+	stdout, _, _ := clirun.Inspect(client, "doctor")
+	if want := "error   pod kube-system/kube-scheduler-a: has the feature gate DRAConsumableCapacity off, which claims need\n"; !strings.Contains(stdout, want) {
+		t.Errorf("not a word of %q in:\n%s", want, stdout)
+	}
+}
+
 // What is wrong with many nodes is one line to read, and one finding each to programs.
 func TestDoctorOfManyNodesThatAreDown(t *testing.T) {
 	client := installed(t, time.Now().Add(-time.Hour))

@@ -47,16 +47,18 @@ type State struct {
 	ClientVersion string // of who asks
 	ServerVersion string // of Kubernetes, "v1.36.3"
 
-	Nodes       []v1.Node
-	Pods        []v1.Pod // that have not ended
-	Deployments []appsv1.Deployment
-	DaemonSets  []appsv1.DaemonSet
-	ConfigMaps  []v1.ConfigMap
-	Secrets     []v1.Secret // with certificates
-	Policies    []admissionv1.ValidatingAdmissionPolicy
-	Bindings    []admissionv1.ValidatingAdmissionPolicyBinding
-	Slices      []resourceapi.ResourceSlice
-	Decided     []decisions.Pod // what the extenders remember
+	Nodes []v1.Node
+	Pods  []v1.Pod // that have not ended
+	// ControlPlane has the pods of kube-apiserver and kube-scheduler, where they are pods.
+	ControlPlane []v1.Pod
+	Deployments  []appsv1.Deployment
+	DaemonSets   []appsv1.DaemonSet
+	ConfigMaps   []v1.ConfigMap
+	Secrets      []v1.Secret // with certificates
+	Policies     []admissionv1.ValidatingAdmissionPolicy
+	Bindings     []admissionv1.ValidatingAdmissionPolicyBinding
+	Slices       []resourceapi.ResourceSlice
+	Decided      []decisions.Pod // what the extenders remember
 
 	// Unread has what could not be read, by kind ("secrets"), and why.
 	Unread map[string]string
@@ -87,6 +89,12 @@ func (s *State) Young() (objects []string, left time.Duration) {
 // or for what is perhaps meant to be it.
 func Concerns(names api.Names, pod *v1.Pod) bool {
 	return pod.Labels[partOf] == "gpumem" || names.Asks(pod) || len(names.UnknownResources(pod)) > 0
+}
+
+// Controls reports whether a pod is one of the control plane that decides about claims.
+func Controls(pod *v1.Pod) bool {
+	of := pod.Labels["component"]
+	return pod.Namespace == metav1.NamespaceSystem && pod.Labels["tier"] == "control-plane" && (of == "kube-apiserver" || of == "kube-scheduler")
 }
 
 // unjudged says what is too young to be judged.
@@ -151,6 +159,7 @@ func Examine(s *State) []Finding {
 		found = append(found, checkKubeScheduler(s, in)...)
 		found = append(found, checkSampling(s, in)...)
 	}
+	found = append(found, checkClaims(s)...)
 	found = append(found, checkVersions(s, in)...)
 	found = append(found, checkPods(s, in)...)
 	slices.SortStableFunc(found, func(a, b Finding) int {

@@ -109,8 +109,22 @@ func userPod(t testing.TB, name, node string) v1.Pod {
 // publishes is a slice with one GPU.
 func publishes(driver, node, uuid string) resourceapi.ResourceSlice {
 	return resourceapi.ResourceSlice{Spec: resourceapi.ResourceSliceSpec{Driver: driver, NodeName: &node, Devices: []resourceapi.Device{{
-		Name: "gpu", Attributes: map[resourceapi.QualifiedName]resourceapi.DeviceAttribute{"uuid": {StringValue: &uuid}},
+		Name: "gpu", AllowMultipleAllocations: new(true), Attributes: map[resourceapi.QualifiedName]resourceapi.DeviceAttribute{"uuid": {StringValue: &uuid}},
 	}}}}
+}
+
+// byClaims has the node with GPUs hand them out by claims.
+func byClaims(t testing.TB) func(*State) {
+	return func(s *State) {
+		inv := inventory()
+		for i := range inv.Devices {
+			inv.Devices[i].Status.ByClaims = true
+		}
+		setInventory(t, &s.Nodes[0], inv)
+		s.Nodes[0].Labels[s.Names.API()] = "claims"
+		delete(s.Nodes[0].Status.Allocatable, s.Names.GPUMem())
+		s.Slices = []resourceapi.ResourceSlice{publishes("gpumem.dev", "gpu-a", "GPU-00000001")}
+	}
 }
 
 // healthy is a cluster with nothing to complain of: two nodes, one with GPUs.
@@ -481,14 +495,34 @@ func TestExamine(t *testing.T) {
 			s.Slices = []resourceapi.ResourceSlice{publishes("gpumem.dev", "gpu-a", "GPU-00000001")}
 		},
 			[]string{"warning|node gpu-a|offers its GPUs by claims and as gpumem.dev/gpu-mem|this passes within a minute of a change of its label gpumem.dev/api"}},
-		"claims alone": {func(s *State) {
-			inv := inventory()
-			for i := range inv.Devices {
-				inv.Devices[i].Status.ByClaims = true
-			}
-			setInventory(t, &s.Nodes[0], inv)
-			delete(s.Nodes[0].Status.Allocatable, s.Names.GPUMem())
-			s.Slices = []resourceapi.ResourceSlice{publishes("gpumem.dev", "gpu-a", "GPU-00000001")}
+		"claims alone": {byClaims(t), nil},
+		"claims that nobody can make": {func(s *State) { byClaims(t)(s); s.Slices = nil },
+			[]string{"error|node gpu-a|hands out its GPUs by claims, and publishes none of them: no claim gets any"}},
+		"claims that nobody may look at": {func(s *State) { byClaims(t)(s); s.Slices, s.Unread = nil, map[string]string{"resourceslices": "no"} },
+			[]string{"warning|resourceslices|cannot be read: no"}},
+		"claims of whole GPUs alone": {func(s *State) { byClaims(t)(s); s.Slices[0].Spec.Devices[0].AllowMultipleAllocations = nil },
+			[]string{"error|node gpu-a|its GPUs are for several claims each, and the API server keeps that they are for one: the feature gate DRAConsumableCapacity is off there"}},
+		"claims on Kubernetes 1.35": {func(s *State) {
+			byClaims(t)(s)
+			s.ServerVersion = "v1.35.8-eks-1"
+			s.Deployments[0].Spec.Template.Spec.Containers[0].Image = "k:v1.35.8"
+		},
+			[]string{"error|cluster|nodes hand out GPUs by claims, and Kubernetes is v1.35.8-eks-1: no claim gets a part of a GPU|update Kubernetes to 1.36.3 or newer, or take the label gpumem.dev/api"}},
+		"claims on Kubernetes 1.36.2": {func(s *State) { byClaims(t)(s); s.ServerVersion = "v1.36.2" },
+			[]string{"warning|cluster|nodes hand out GPUs by claims, and Kubernetes is v1.36.2: pods may wait for GPUs that are free"}},
+		"claims on Kubernetes 1.36.3 of a cloud": {func(s *State) { byClaims(t)(s); s.ServerVersion = "v1.36.3-gke.100" }, nil},
+		"claims without what they need": {func(s *State) {
+			byClaims(t)(s)
+			s.ControlPlane = []v1.Pod{{ObjectMeta: metav1.ObjectMeta{Namespace: "kube-system", Name: "kube-scheduler-1"}, Spec: v1.PodSpec{Containers: []v1.Container{{
+				Command: []string{"kube-scheduler", "--feature-gates=Other=true,DRAConsumableCapacity=false"},
+			}}}}}
+			s.Deployments[0].Spec.Template.Spec.Containers[0].Args = []string{"--feature-gates=AllBeta=false,DRAConsumableCapacity=true"}
+		}, []string{
+			"error|deployment gpumem-system/gpumem-scheduler|has the feature gate DRADeviceTaints off, which claims need",
+			"error|pod kube-system/kube-scheduler-1|has the feature gate DRAConsumableCapacity off, which claims need|turn it on there: --feature-gates=DRAConsumableCapacity=true",
+		}},
+		"no claims, and not what they need": {func(s *State) {
+			s.Deployments[0].Spec.Template.Spec.Containers[0].Args = []string{"--feature-gates=AllBeta=false"}
 		}, nil},
 		"weaker than asked": {func(s *State) {
 			s.DaemonSets[0].Spec.Template.Spec.Containers[0].Args[2] = "--enforcement=kernel"
