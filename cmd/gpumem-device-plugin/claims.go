@@ -22,6 +22,7 @@ import (
 	"github.com/gpumem/gpumem/pkg/node/mps"
 	"github.com/gpumem/gpumem/pkg/node/nodepods"
 	"github.com/gpumem/gpumem/pkg/node/nodestate"
+	"github.com/gpumem/gpumem/pkg/node/nri"
 	"github.com/gpumem/gpumem/pkg/node/nvml"
 	"github.com/gpumem/gpumem/pkg/node/podresources"
 	"github.com/gpumem/gpumem/pkg/process/serve"
@@ -85,7 +86,8 @@ func startClaims(ctx context.Context, log *zap.Logger, cfg config, client kubern
 	prober := newProber(log, cfg, object)
 	ours := coexist.NewNode(cfg.devices, string(cfg.names.GPUMem()), usersInterval, prober, kubelet, events, log.Named("coexist"))
 	ours.Heed(coexist.NewPublished(client, cfg.nodeName, cfg.names.Domain()))
-	level := newLevel(log, cfg, ours, func() error { return errors.New("claims have no limit by the driver yet") }, func() error { return nil })
+	var asks *nri.Plugin // nil where the runtime is not to call us
+	level := newLevel(log, cfg, ours, func() error { return connected(asks) }, func() error { return late(asks) })
 	offers := nodestate.NewOffers(level, !cfg.cores)
 	driver, err := claims.New(claims.Config{
 		Domain: cfg.names.Domain(), Node: cfg.nodeName, Cores: cfg.cores, Containers: cfg.plugin.Containers,
@@ -93,6 +95,10 @@ func startClaims(ctx context.Context, log *zap.Logger, cfg config, client kubern
 	}, offers, disk, log.Named("claims"))
 	if err != nil {
 		return err
+	}
+	if cfg.nriSocket != "" {
+		asks = nri.New(cfg.nriSocket, driver.Containers(level), log.Named("nri"))
+		group.Go(func() error { return when(ctx, level.Looked(), func() error { return asks.Run(ctx) }) })
 	}
 	runner := claims.NewRunner(driver, client, cfg.kubeletRootDir, node, closedBy(object), log.Named("claims"))
 	registry := metrics.NewRegistry(version)

@@ -1,7 +1,6 @@
 package main
 
 import (
-	"errors"
 	"net/http"
 	"path/filepath"
 	"time"
@@ -74,7 +73,7 @@ func newParts(log *zap.Logger, cfg config, client kubernetes.Interface, kubelet 
 	p.metrics = metrics.Handler(registry)
 	measured := metrics.NewDevicePlugin(registry)
 	p.ours = coexist.NewNode(cfg.devices, cfg.resource(), usersInterval, p.prober, kubelet, events, log.Named("coexist"))
-	p.level = newLevel(log, cfg, p.ours, p.connected, p.late)
+	p.level = newLevel(log, cfg, p.ours, func() error { return connected(p.nri) }, func() error { return late(p.nri) })
 	metrics.RegisterGPUs(registry, gpus{p.level, p.prober})
 	cfg.plugin.Ready, cfg.plugin.Kernel, cfg.plugin.Cordoned = p.level.Ready, p.level, p.node.Cordoned
 	cfg.plugin.Serve = mps.NewClient(cfg.mpsDir).Serve
@@ -126,20 +125,4 @@ func newLevel(log *zap.Logger, cfg config, prober inventory.Source, connected, l
 		Late:    late,
 		MPS:     mps.NewClient(cfg.mpsDir).Check,
 	}, log.Named("enforcement"))
-}
-
-// connected says why the container runtime does not call the plugin.
-func (p *parts) connected() error {
-	if p.nri == nil {
-		return errors.New("the container runtime is not asked to call the plugin")
-	}
-	return p.nri.Connected()
-}
-
-// late says which container runs without its limit.
-func (p *parts) late() error {
-	if p.nri == nil {
-		return nil
-	}
-	return p.nri.Late()
 }

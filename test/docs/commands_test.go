@@ -67,8 +67,8 @@ var settings = map[string]setting{
 	"docs/existing-scheduler.md": {installs: true, before: `
 		kubectl -n kube-system create configmap kubeadm-config --from-literal=ClusterConfiguration='kind: ClusterConfiguration'`},
 	"docs/claims.md": {installs: true, after: `
-		kubectl apply -f config/samples/claim.yaml && kubectl wait --for=condition=Ready pod/by-claim --timeout=2m
-		kubectl delete -f config/samples/claim.yaml && kubectl label node node1 gpumem.dev/api-`},
+		test "$(kubectl get pod single --output jsonpath={.spec.nodeName})" = node2
+		kubectl delete -f config/samples/pod.yaml`},
 	"docs/moving-from-hami.md": {installs: true, before: `kubectl label node node1 gpu=on`},
 	"docs/packing.md": {
 		before: `kubectl apply -f config/samples/pod.yaml && kubectl wait --for=condition=Ready pod/single --timeout=2m`,

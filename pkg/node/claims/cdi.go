@@ -33,6 +33,7 @@ func spec(cfg containers.Config, domain string, c Claim, inv gpu.Inventory) (fil
 	if cores.Each > 0 {
 		maps.Copy(response.Envs, cfg.Response(gpu.Cores, cores, inv).GetEnvs())
 	}
+	response.Envs[claimOf] = string(c.UID)
 	kind := domain + "/" + cdiClass
 	names = append(names, kind+"="+string(c.UID))
 	for _, d := range response.GetCdiDevices() {

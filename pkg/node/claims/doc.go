@@ -20,6 +20,10 @@
 // The kubelet asks again for what it was not answered. What it waits for no longer is not done: a claim
 // that is prepared late, after it was given back, would be so for ever.
 //
+// Where the container runtime asks about containers (package nri), a container starts only while what
+// holds it to its claim does, and at the level kernel has its limit then (Containers). It says by a variable of
+// its CDI device which claim it has.
+//
 // # Versions
 //
 // Consumable capacity (the feature gate DRAConsumableCapacity) is on by default from Kubernetes 1.36
@@ -47,7 +51,7 @@
 // The checkpoint lies in the kubelet's folder, where the kubelet keeps its own of the same claims.
 // Whatever takes away the one takes away the other.
 //
-// What CDI adds replaces what the pod says of the same variable, unlike the device plugin's
+// What CDI adds replaces what the pod says of the same variable, before NRI is asked, unlike the device plugin's
 // environment, which the pod's own comes after. So a pod cannot name another GPU or a larger limit,
 // and no admission policy has to keep it from that.
 //

@@ -1,0 +1,93 @@
+package claims
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/gpumem/gpumem/pkg/core/gpu"
+	"github.com/gpumem/gpumem/pkg/node/containers"
+	"github.com/gpumem/gpumem/pkg/node/enforcement"
+)
+
+// claimOf is the variable by which a container says which claim it has. Only a claim's CDI device sets it,
+// for that replaces what the pod says of it.
+const claimOf = "GPUMEM_CLAIM"
+
+// Containers are those of prepared claims, for the container runtime that asks about them (package nri).
+type Containers struct {
+	driver *Driver
+	kernel containers.Kernel
+}
+
+// Containers returns those that the claims of a driver are for, whose control groups the kernel limits.
+func (d *Driver) Containers(kernel containers.Kernel) Containers {
+	return Containers{driver: d, kernel: kernel}
+}
+
+// Environment has nothing to add: a CDI device replaces what the pod says.
+func (Containers) Environment(context.Context, string, string, string, map[string]string) (env map[string]string, ok bool, err error) {
+	return nil, false, nil
+}
+
+// Holds reports whether a claim is prepared for a pod.
+func (of Containers) Holds(_ context.Context, namespace, pod string) bool {
+	return slices.ContainsFunc(of.driver.Claims(), func(c Claim) bool { return c.Namespace == namespace && c.Pod != nil && c.Pod.Name == pod })
+}
+
+// Hold makes sure of the limit that a container was promised, before its program runs, or of one that was
+// started without. It fails while what is to hold it does not.
+func (of Containers) Hold(ctx context.Context, namespace, _, _, cgroupsPath string, given map[string]string) error {
+	uid := types.UID(given[claimOf])
+	if uid == "" {
+		return nil // it has no claim
+	}
+	c, ok := of.driver.claim(uid)
+	switch {
+	case !ok || c.Namespace != namespace:
+		return errors.New("its claim is not prepared")
+	case c.Enforcement == gpu.EnforcementMPS:
+		return of.driver.cfg.Ready(ctx, c.Enforcement, c.MPS)
+	case c.Enforcement != gpu.EnforcementKernel:
+		return nil
+	}
+	group, err := enforcement.GroupOf(cgroupsPath)
+	if err != nil {
+		return err
+	}
+	offer, _ := of.driver.offers.Now()
+	inv := offer.Inventory
+	inv.UnitMiB = c.UnitMiB
+	memory, _, err := c.grant(inv)
+	if err != nil {
+		return err
+	}
+	if err := of.kernel.Hold(ctx, group, memory.Devices, containers.LimitMiB(memory, inv)); err != nil {
+		return fmt.Errorf("its limit of GPU memory does not hold: %w", err)
+	}
+	return nil
+}
+
+// Release gives back what is reserved for a container that has ended, if it may have had a limit. Its claim
+// may be given back already.
+func (of Containers) Release(ctx context.Context, cgroupsPath string, given map[string]string) error {
+	if given[claimOf] == "" || !containers.HeldByKernel(given) {
+		return nil
+	}
+	group, err := enforcement.GroupOf(cgroupsPath)
+	if err != nil {
+		return err
+	}
+	return of.kernel.Release(ctx, group)
+}
+
+// claim returns one that is prepared.
+func (d *Driver) claim(uid types.UID) (c Claim, ok bool) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	c, ok = d.claims[uid]
+	return c, ok
+}

@@ -1,0 +1,108 @@
+package claims
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	resourceapi "k8s.io/api/resource/v1"
+
+	"github.com/gpumem/gpumem/pkg/core/gpu"
+	"github.com/gpumem/gpumem/pkg/node/plugintest"
+)
+
+const (
+	cgroup = "/kubepods/pod1/container1"
+	// other is a claim of the same name, before the one that is there.
+	other = "uid-gone"
+)
+
+// groups is a kernel that remembers what it was asked.
+type groups struct {
+	asked []string
+	err   error
+}
+
+func (g *groups) Hold(_ context.Context, group string, devices []gpu.Device, limitMiB int64) error {
+	g.asked = append(g.asked, fmt.Sprintf("%s %d MiB of %s", group, limitMiB, devices[len(devices)-1].UUID))
+	return g.err
+}
+
+func (g *groups) Release(_ context.Context, group string) error {
+	g.asked = append(g.asked, group+" free")
+	return g.err
+}
+
+func TestContainersStartWithTheirLimits(t *testing.T) {
+	fault := errors.New("fault")
+	for name, c := range map[string]struct {
+		level     gpu.Enforcement
+		change    func(env map[string]string)
+		namespace string
+		gone      bool // the GPU
+		ready     error
+		kernel    error
+		want      string
+		asked     []string
+	}{
+		"kernel":                        {level: gpu.EnforcementKernel, asked: []string{cgroup + " 2048 MiB of " + string(plugintest.GPUB), cgroup + " free"}},
+		"kernel, and it cannot":         {level: gpu.EnforcementKernel, kernel: fault, want: "its limit of GPU memory does not hold: fault", asked: []string{cgroup + " 2048 MiB of " + string(plugintest.GPUB), cgroup + " free"}},
+		"kernel, of a GPU that is gone": {level: gpu.EnforcementKernel, gone: true, want: "it has a GPU that is not on this node: " + gpuB, asked: []string{cgroup + " free"}},
+		"MPS":                           {level: gpu.EnforcementMPS},
+		"MPS is away":                   {level: gpu.EnforcementMPS, ready: fault, want: "fault"},
+		"advisory, and MPS is away":     {level: gpu.EnforcementAdvisory, ready: fault},
+		"a claim that was given back":   {level: gpu.EnforcementAdvisory, change: func(env map[string]string) { env[claimOf] = other }, want: "its claim is not prepared"},
+		"a claim of others":             {level: gpu.EnforcementAdvisory, namespace: "theirs", want: "its claim is not prepared"},
+		"no claim":                      {level: gpu.EnforcementKernel, change: func(env map[string]string) { delete(env, claimOf) }},
+	} {
+		t.Run(name, func(t *testing.T) {
+			inv := plugintest.TwoGPUs()
+			inv.Enforcement = c.level
+			r := newRig(t, inv, newMemory())
+			if got := r.one(t, allocated("a", result(gpuB, 2, 0))); got.Err != nil {
+				t.Fatal(got.Err)
+			}
+			env := r.disk.env(t, "uid-a")
+			if c.change != nil {
+				c.change(env)
+			}
+			if c.gone {
+				r.source.Set(func(inv *gpu.Inventory) { inv.Devices = inv.Devices[:1] })
+			}
+			r.ready = c.ready
+			kernel := &groups{err: c.kernel}
+			namespace := "ml"
+			if c.namespace != "" {
+				namespace = c.namespace
+			}
+			containers := r.Containers(kernel)
+			err := containers.Hold(t.Context(), namespace, "pod", "main", cgroup, env)
+			if got := fmt.Sprint(err); c.want == "" && err != nil || c.want != "" && got != c.want {
+				t.Errorf("error %v, want %q", err, c.want)
+			}
+			if err := containers.Release(t.Context(), cgroup, env); !errors.Is(err, c.kernel) {
+				t.Errorf("error %v, want %v", err, c.kernel)
+			}
+			if diff := cmp.Diff(c.asked, kernel.asked); diff != "" {
+				t.Error(diff)
+			}
+		})
+	}
+}
+
+// Containers of a pod with a claim that have none see no GPU: the pod has some, the runtime hears.
+func TestHolds(t *testing.T) {
+	r := newRig(t, plugintest.TwoGPUs(), newMemory())
+	claim := allocated("a", result(gpuB, 2, 0))
+	claim.Status.ReservedFor = []resourceapi.ResourceClaimConsumerReference{{Resource: "pods", Name: "mine", UID: "uid-of-mine"}}
+	r.one(t, claim)
+	r.one(t, allocated("unused", result(gpuB, 2, 0)))
+	containers := r.Containers(&groups{})
+	for pod, want := range map[[2]string]bool{{"ml", "mine"}: true, {"ml", "other"}: false, {"theirs", "mine"}: false, {"ml", ""}: false} {
+		if got := containers.Holds(t.Context(), pod[0], pod[1]); got != want {
+			t.Errorf("pod %v holds GPU memory: %t, want %t", pod, got, want)
+		}
+	}
+}
