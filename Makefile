@@ -155,9 +155,9 @@ chromium: ## Install Chromium, which the tests of the page need, where it is mis
 ##@ Longer tests
 
 .PHONY: test-long
-test-long: test-versions ## Test gpumem-scheduler of each version, have kube-scheduler bind each pod that fits in 5 s, at 20 places in each size of cluster, upgrade in every order, install in place of gpushare, for a scheduler that is there and with cert-manager, ask all that the kit for GPUs asks, kill the driver of claims, and repeat e2e and chaos with the extender (two hours, on an idle machine; e2e and chaos need root)
+test-long: test-versions ## Test gpumem-scheduler of each version, have kube-scheduler bind each pod that fits in 5 s, at 20 places in each size of cluster, upgrade in every order, install in place of gpushare, for a scheduler that is there and with cert-manager, have claims limited at every level, ask all that the kit for GPUs asks, kill the driver of claims, and repeat e2e and chaos with the extender (two hours, on an idle machine; e2e and chaos need root)
 	cd test/scheduler && go test -count=1 -timeout 2h -parallel 4 -v -seeds 20 -patience 5s ./...
-	cd test && go test -count=1 -timeout 40m -v -run 'FromTheLastRelease|TheClustersOwnScheduler|InPlaceOfGPUShare|FromCertManager' ./e2e -long
+	cd test && go test -count=1 -timeout 40m -v -run 'FromTheLastRelease|TheClustersOwnScheduler|InPlaceOfGPUShare|FromCertManager|LimitsByClaims' ./e2e -long
 	cd test && go test -count=1 -v -run TestTheKit ./gpu -long
 	cd test && go test -count=1 -v -timeout 60m ./claims -long
 	cd test && GPUMEM_SCHEDULER_MODE=extender go test -count=1 -timeout 40m -p 1 ./e2e ./chaos

@@ -27,6 +27,8 @@ type machine struct {
 	node string
 	root string // its files, as this machine sees them
 	gpus fakenvml.Machine
+
+	byClaims bool // see handOutByClaims
 }
 
 // newMachine gives a test the first node, and puts it back at its end.

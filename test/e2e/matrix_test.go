@@ -94,28 +94,28 @@ func (e *env) took(pod, container string, n int) (lines []took) {
 }
 
 // cell checks what a container took, and prints it.
-func (e *env) cell(p promise, name, pod, container string, want ...string) {
-	e.Helper()
+func (m *machine) cell(p promise, name, pod, container string, want ...string) {
+	m.Helper()
 	var got []string
-	for _, l := range e.took(pod, container, len(want)) {
+	for _, l := range m.took(pod, container, len(want)) {
 		got = append(got, fmt.Sprintf("%s %d: %d of %d MiB", l.Who, l.Device, l.AllocatedMiB, l.TotalMiB))
 	}
-	e.Logf("%-20s %-26s expected %-48s got %-48s level %s", p.name, name, strings.Join(want, ", "), strings.Join(got, ", "), e.levelOf(pod))
+	m.Logf("%-20s %-26s expected %-48s got %-48s level %s", p.name, name, strings.Join(want, ", "), strings.Join(got, ", "), m.levelOf(pod))
 	if diff := cmp.Diff(want, got); diff != "" {
-		e.Errorf("%s, %s (-want +got):\n%s", p.name, name, diff)
+		m.Errorf("%s, %s (-want +got):\n%s", p.name, name, diff)
 	}
 }
 
 // fraction checks that a framework which takes its fraction of the total that it sees ends
 // near its grant, with its context.
-func (e *env) fraction(p promise, name, pod, container string, grantMiB int64) {
-	e.Helper()
-	l := e.took(pod, container, 1)[0]
+func (m *machine) fraction(p promise, name, pod, container string, grantMiB int64) {
+	m.Helper()
+	l := m.took(pod, container, 1)[0]
 	share := float64(l.AllocatedMiB+contextMiB) / float64(grantMiB)
-	e.Logf("%-20s %-26s expected 0.90 to 1.00 of %d MiB, got %d of %d MiB, with its context %.3f; level %s",
-		p.name, name, grantMiB, l.AllocatedMiB, l.TotalMiB, share, e.levelOf(pod))
+	m.Logf("%-20s %-26s expected 0.90 to 1.00 of %d MiB, got %d of %d MiB, with its context %.3f; level %s",
+		p.name, name, grantMiB, l.AllocatedMiB, l.TotalMiB, share, m.levelOf(pod))
 	if share < 0.9 || share > 1 {
-		e.Errorf("%s, %s: with its context it has %.3f of its grant: %+v", p.name, name, share, l)
+		m.Errorf("%s, %s: with its context it has %.3f of its grant: %+v", p.name, name, share, l)
 	}
 }
 
@@ -131,10 +131,10 @@ func (e *env) finished(name string) {
 	})
 }
 
-func (e *env) wantLevel(p promise, pod, want string) {
-	e.Helper()
-	if got := e.levelOf(pod); got != want {
-		e.Errorf("%s: pod %s was promised %q, want %q", p.name, pod, got, want)
+func (m *machine) wantLevel(p promise, pod, want string) {
+	m.Helper()
+	if got := m.levelOf(pod); got != want {
+		m.Errorf("%s: pod %s was promised %q, want %q", p.name, pod, got, want)
 	}
 }
 
@@ -267,14 +267,17 @@ func (p promise) slug() string { return strings.NewReplacer(", ", "-", " ", "-")
 // TestEveryLevelLimitsAsPromised: a program that takes all it can get, in real containers, at
 // every level and in every way in which containers are started.
 func TestEveryLevelLimitsAsPromised(t *testing.T) {
-	e := setup(t)
-	m := newMachine(e)
-	image, err := e.cluster.GreedyImageFile()
+	newMachine(setup(t)).testEveryLevel()
+}
+
+func (m *machine) testEveryLevel() {
+	m.Helper()
+	image, err := m.cluster.GreedyImageFile()
 	if err != nil {
-		t.Fatal(err)
+		m.Fatal(err)
 	}
-	if err := e.cluster.LoadImage(e.ctx, image, m.node); err != nil {
-		t.Fatal(err)
+	if err := m.cluster.LoadImage(m.ctx, image, m.node); err != nil {
+		m.Fatal(err)
 	}
 	m.startRuntime()
 
