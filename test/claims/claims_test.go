@@ -103,6 +103,7 @@ func TestClaims(t *testing.T) {
 			long bool
 		}{
 			{"three claims of 5 GiB on two GPUs of 14, and one that waits", (*env).testThreeAndOneThatWaits, false},
+			{"claims of every kind in the samples", (*env).testSamples, true},
 			{"the driver and the kubelet are killed", (*env).testKilled, true},
 			{"they are killed between a claim and its container", (*env).testKilledBeforeTheStart, true},
 			{"a GPU that fails takes no new claims", (*env).testUnhealthy, false},
@@ -375,6 +376,32 @@ func (e *env) testThreeAndOneThatWaits() {
 	}
 	if env := e.running("waits")[0]; env["GPUMEM_LIMIT_MIB"] != "10240" {
 		e.Errorf("the one that waited has %v", env)
+	}
+}
+
+// testSamples has a pod for each template of config/samples/claims.yaml, one after the other.
+func (e *env) testSamples() {
+	if _, err := e.stack.Kubectl(e.ctx, e.cluster, "apply", "--namespace", namespace, "--filename", e.stack.Sample("claims.yaml")); err != nil {
+		e.Fatal(err)
+	}
+	templates, err := e.client.ResourceV1().ResourceClaimTemplates(namespace).List(e.ctx, metav1.ListOptions{})
+	if err != nil {
+		e.Fatal(err)
+	}
+	want := map[string]string{ // GPUs, MiB, and per cent of the cores
+		"gpumem-10g-30-cores": "1 10240 30", "gpumem-two-gpus": "2 5120 ", "gpumem-model": "1 5120 ", "gpumem-whole": "1 14336 ",
+		"gpumem-5g": "1 5120 ", "gpumem-10g": "1 10240 ", "gpumem-14g": "1 14336 ",
+	}
+	got := make(map[string]string)
+	for _, template := range templates.Items {
+		e.create("sample", 5, func(pod *v1.Pod) { pod.Spec.ResourceClaims[0].ResourceClaimTemplateName = &template.Name })
+		env := e.running("sample")[0]
+		gpus := len(strings.Split(env["NVIDIA_VISIBLE_DEVICES"], ","))
+		got[template.Name] = fmt.Sprint(gpus, " ", env["GPUMEM_LIMIT_MIB"], " ", env["GPUMEM_CORE_PERCENT"])
+		e.clear()
+	}
+	if diff := cmp.Diff(want, got); diff != "" {
+		e.Error(diff)
 	}
 }
 
