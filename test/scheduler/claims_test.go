@@ -10,6 +10,7 @@ import (
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/kubernetes/pkg/scheduler/apis/config"
 
 	"github.com/gpumem/gpumem/cmd/gpumem-scheduler/plugin"
@@ -138,6 +139,41 @@ func packed(t *testing.T, byClaims bool, nodes, pods int, setups ...setup) (whol
 		}
 	}
 	return whole
+}
+
+// given is a claim to so many GiB of a GPU of a node, which some pod has already.
+func given(t testing.TB, name, node string, index int, gib int64) *resourceapi.ResourceClaim {
+	t.Helper()
+	_, claim := claimed(t, name, gib)
+	claim.UID = types.UID("uid-of-" + name)
+	claim.Status = resourceapi.ResourceClaimStatus{
+		ReservedFor: []resourceapi.ResourceClaimConsumerReference{{Resource: "pods", Name: name, UID: types.UID("uid-of-pod-" + name)}},
+		Allocation: &resourceapi.AllocationResult{Devices: resourceapi.DeviceAllocationResult{Results: []resourceapi.DeviceRequestAllocationResult{{
+			Request: "gpu", Driver: api.DefaultDomain, Pool: node, Device: published.DeviceName(uuid(node, index)), ShareID: new(types.UID("share-of-" + name)),
+			ConsumedCapacity: claim.Spec.Devices.Requests[0].Exactly.Capacity.Requests,
+		}}}},
+	}
+	return claim
+}
+
+// A node is ranked by the GPU that a claim is given there, the first that fits, and not by the one that
+// would be best. Here the best is one of 5 GiB left for a claim of 5, and the node of that GPU would give
+// another, which is whole.
+func TestANodeIsRankedByTheGPUThatClaimsGet(t *testing.T) {
+	first, its := claimNode(t, "first", 14)
+	other, others := claimNode(t, "other", 14)
+	p, claim := claimed(t, "pod", 5)
+	c := start(t, []runtime.Object{
+		first, its, other, others, class(),
+		given(t, "a", "first", 1, 9), given(t, "b", "other", 0, 8),
+	}, inProcess, uncounted, allNodes)
+	c.add(t, claim, p)
+	if !holds(t, *patience, func() bool { return c.pod(t, "pod").Spec.NodeName != "" }) {
+		t.Fatalf("it is not bound: %+v", c.pod(t, "pod").Status.Conditions)
+	}
+	if got := c.pod(t, "pod").Spec.NodeName; got != "other" {
+		t.Errorf("the pod is on node %s", got)
+	}
 }
 
 // Pods with claims leave as many large GPUs whole as those with the extended resource, and more than

@@ -42,13 +42,32 @@ func (p *Plugin) rankClaims(state fwk.CycleState, pod *v1.Pod, infos []fwk.NodeI
 		nodes[i] = p.nodeByClaims(info.Node().Name, allocated)
 		unitMiB = cmp.Or(unitMiB, nodes[i].UnitMiB)
 	}
-	order := p.claims.Rank(len(nodes), p.decider.Policies, requestOf(claim, unitMiB), nodes, nil)
+	request := requestOf(claim, unitMiB)
+	for _, n := range nodes {
+		firstFit(n, request)
+	}
+	order := p.claims.Rank(len(nodes), p.decider.Policies, request, nodes, nil)
 	scores := make(claimScores, len(nodes))
 	for _, one := range order.Best {
 		scores[nodes[one.Index].Name] = one.Score
 	}
 	state.Write(claimsKey, scores)
 	return nil
+}
+
+// firstFit leaves those of a node's GPUs open that kube-scheduler's own plugin takes for a request: the
+// first that fit, in the order in which they are published. So a node is ranked by what comes of it.
+func firstFit(n *placement.Node, request placement.Request) {
+	units, cores := request.Share()
+	left := request.GPUs()
+	for _, i := range published.Order(n.Devices, func(d placement.Device) gpu.Device { return d.Device }) {
+		d := &n.Devices[i]
+		if left > 0 && d.Status.Open() && d.Free() >= units && d.FreeCores() >= cores {
+			left--
+			continue
+		}
+		d.Status.Cordoned = true
+	}
 }
 
 // claimScore returns the rank of a node for a pod with a claim.

@@ -21,9 +21,10 @@
 // pass without those pods, they are the victims.
 //
 // Pods with claims: kube-scheduler's own plugin filters nodes, and allocates on its node the first
-// devices that fit. This one ranks the nodes (rankClaims), by the core and with all that is allocated,
-// also what is being written. To choose the devices as well, that plugin would have to be replaced: its
-// choice is made in Filter, before a plugin could write another.
+// devices that fit. This one ranks the nodes (rankClaims), by the core, by the devices that will be
+// the first to fit, and with all that is allocated, also what is being written. To choose the devices as
+// well, that plugin would have to be replaced: its choice is made in Filter, before a plugin could write
+// another.
 //
 // The plugin reads its settings from flags, not from the configuration's arguments: these are
 // given for each profile, and the State is one.

@@ -2,7 +2,6 @@ package claims
 
 import (
 	"cmp"
-	"slices"
 	"strings"
 
 	resourceapi "k8s.io/api/resource/v1"
@@ -16,13 +15,10 @@ import (
 
 // Resources returns what is published of a node's GPUs: one pool, the smallest GPU first.
 func Resources(inv gpu.Inventory, domain, node string, cores bool) resourceslice.DriverResources {
-	gpus := slices.Clone(inv.Devices)
-	slices.SortFunc(gpus, func(a, b gpu.Device) int {
-		return cmp.Or(cmp.Compare(a.Allocatable, b.Allocatable), cmp.Compare(a.Index, b.Index))
-	})
 	groups := linkGroups(inv)
 	var devices []resourceapi.Device
-	for _, d := range gpus {
+	for _, i := range published.Order(inv.Devices, func(d gpu.Device) gpu.Device { return d }) {
+		d := inv.Devices[i]
 		if d.Allocatable < 1 {
 			continue // it has no capacity that a claim could have
 		}
