@@ -15,6 +15,7 @@ import (
 	toolscache "k8s.io/client-go/tools/cache"
 	fwk "k8s.io/kube-scheduler/framework"
 	"k8s.io/kubernetes/pkg/scheduler/apis/config"
+	inTree "k8s.io/kubernetes/pkg/scheduler/framework/plugins/names"
 	frameworkruntime "k8s.io/kubernetes/pkg/scheduler/framework/runtime"
 
 	"github.com/gpumem/gpumem/cmd/gpumem-scheduler/plugin"
@@ -54,7 +55,10 @@ func inProcess(c *cluster) {
 		}
 		ours := config.PluginSet{Enabled: []config.Plugin{{Name: plugin.Name}}}
 		p.Plugins.MultiPoint.Enabled = append(p.Plugins.MultiPoint.Enabled, config.Plugin{Name: plugin.Name, Weight: weight})
-		p.Plugins.Filter, p.Plugins.Bind, p.Plugins.PostFilter = ours, ours, ours
+		p.Plugins.Bind, p.Plugins.PostFilter = ours, ours
+		for _, name := range []string{inTree.NodeUnschedulable, inTree.NodeName, inTree.TaintToleration, inTree.NodeAffinity, inTree.NodePorts, plugin.Name} {
+			p.Plugins.Filter.Enabled = append(p.Plugins.Filter.Enabled, config.Plugin{Name: name}) // as the chart has it
+		}
 	}
 }
 
