@@ -265,18 +265,27 @@ func (b *bench) round(ctx context.Context, s side) (_ Round, err error) {
 		stop := b.flood(ctx)
 		defer stop()
 	}
-	before, err := b.read(ctx, s, started)
+	before, err := b.counts(ctx, s)
 	if err != nil {
+		return Round{}, err
+	}
+	// Last, for to be asked for counts takes a processor too.
+	if before.processors, err = b.processorTimes(started); err != nil {
 		return Round{}, err
 	}
 	burst, err := b.batch(ctx, "burst", b.Pods, 0)
 	if err != nil {
 		return Round{}, err
 	}
-	after, err := b.read(ctx, s, started)
+	spent, err := b.processorTimes(started)
 	if err != nil {
 		return Round{}, err
 	}
+	after, err := b.counts(ctx, s)
+	if err != nil {
+		return Round{}, err
+	}
+	after.processors = spent
 	stream, err := b.batch(ctx, "stream", b.Stream, time.Second/time.Duration(b.Rate))
 	if err != nil {
 		return Round{}, err
@@ -299,10 +308,8 @@ type reading struct {
 	requests   map[string]int           // that the API server has answered, by verb and resource
 }
 
-func (b *bench) read(ctx context.Context, s side, started []string) (r reading, err error) {
-	if r.processors, err = b.processorTimes(started); err != nil {
-		return r, err
-	}
+// counts reads all but the times on a processor.
+func (b *bench) counts(ctx context.Context, s side) (r reading, err error) {
 	if r.requests, err = b.requests(ctx); err != nil || s.plain || s.name == idle || s.flooded {
 		return r, err
 	}
