@@ -74,14 +74,10 @@ func (of Containers) Hold(ctx context.Context, namespace, _, _, cgroupsPath stri
 // Release gives back what is reserved for a container that has ended, if it may have had a limit. Its claim
 // may be given back already.
 func (of Containers) Release(ctx context.Context, cgroupsPath string, given map[string]string) error {
-	if given[claimOf] == "" || !containers.HeldByKernel(given) {
+	if given[claimOf] == "" {
 		return nil
 	}
-	group, err := enforcement.GroupOf(cgroupsPath)
-	if err != nil {
-		return err
-	}
-	return of.kernel.Release(ctx, group)
+	return containers.Release(ctx, of.kernel, cgroupsPath, given)
 }
 
 // claim returns one that is prepared.

@@ -87,7 +87,7 @@ func (c *Containers) Hold(ctx context.Context, namespace, pod, container, cgroup
 	switch {
 	case err != nil:
 		return err
-	case h == nil && HeldByKernel(given):
+	case h == nil && levelIn(given) == gpu.EnforcementKernel:
 		return errors.New("it was promised a limit of GPU memory, and neither the kubelet nor the API server tells of how much")
 	case h == nil || h.inventory.Enforcement != gpu.EnforcementKernel && h.ofPod != gpu.EnforcementKernel:
 		return nil
@@ -108,18 +108,21 @@ func (c *Containers) Hold(ctx context.Context, namespace, pod, container, cgroup
 
 // Release gives back what is reserved for a container that has ended, if it had a limit.
 func (c *Containers) Release(ctx context.Context, cgroupsPath string, given map[string]string) error {
-	if !HeldByKernel(given) {
+	return Release(ctx, c.kernel, cgroupsPath, given)
+}
+
+// Release gives back what a kernel reserves for a container that was promised a limit by it, and has
+// ended.
+func Release(ctx context.Context, kernel Kernel, cgroupsPath string, given map[string]string) error {
+	if levelIn(given) != gpu.EnforcementKernel {
 		return nil
 	}
 	group, err := enforcement.GroupOf(cgroupsPath)
 	if err != nil {
 		return err
 	}
-	return c.kernel.Release(ctx, group)
+	return kernel.Release(ctx, group)
 }
-
-// HeldByKernel reports whether a container was promised that the kernel holds it to its grant.
-func HeldByKernel(given map[string]string) bool { return levelIn(given) == gpu.EnforcementKernel }
 
 // levelIn returns the level that a container was promised.
 func levelIn(given map[string]string) gpu.Enforcement {

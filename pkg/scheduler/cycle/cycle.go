@@ -130,10 +130,11 @@ func (d *Decider) refuses(c *Cycle, node Node) *decide.Refusal {
 		}
 		return decide.NewElsewhere(c.on, true)
 	}
-	if state, differs := d.differing(node); differs {
+	known, refusal := d.Binder.Cache.Answer(node.Name, c.question)
+	if state, differs := d.differing(node, known); differs {
 		return c.question.Ask(state)
 	}
-	return d.Binder.Cache.Refused(node.Name, c.question)
+	return refusal
 }
 
 // Rank ranks all nodes on which the pod fits at once, for Score.

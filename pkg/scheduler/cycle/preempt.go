@@ -16,12 +16,12 @@ import (
 // the victims, and without whom the pod fits on a GPU; and for how many of them a budget
 // leaves nothing.
 func (d *Decider) Cheaper(c *Cycle, node Node, victims []*v1.Pod, pdbs []*policyv1.PodDisruptionBudget) (pods []*v1.Pod, violations int, ok bool) {
-	state, differs := d.differing(node)
+	known := d.Binder.Cache.Look(node.Name)
+	if known == nil {
+		return nil, 0, false
+	}
+	state, differs := d.differing(node, known)
 	if !differs {
-		known := d.Binder.Cache.Look(node.Name)
-		if known == nil {
-			return nil, 0, false
-		}
 		state = *known
 	}
 	all := slices.Collect(node.Pods)

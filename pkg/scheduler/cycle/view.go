@@ -25,11 +25,10 @@ func (a *agreed) has(name string, now both) bool {
 	return ok && last == now
 }
 
-// differing returns a node with the pods that kube-scheduler has on it, where the cache has
-// others: preemption asks about a node without some pods, and one of two handlers may be behind
-// the other. While neither changes, they are compared once.
-func (d *Decider) differing(node Node) (placement.Node, bool) {
-	known := d.Binder.Cache.Look(node.Name)
+// differing returns a node with the pods that kube-scheduler has on it, where the cache, which knows
+// it so, has others: preemption asks about a node without some pods, and one of two handlers may be
+// behind the other. While neither changes, they are compared once.
+func (d *Decider) differing(node Node, known *placement.Node) (placement.Node, bool) {
 	if known == nil {
 		return placement.Node{}, false
 	}
