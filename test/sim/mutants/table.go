@@ -11,11 +11,11 @@ const simulation = "" // instead of a test
 // left to unit tests.
 var table = []mutant{
 	{
-		"free at deletionTimestamp", "pkg/scheduler/controller/books.go",
+		"free at deletionTimestamp", "pkg/scheduler/controller/feeder.go",
 		"case api.Terminal(pod):", "case api.Terminal(pod) || pod.DeletionTimestamp != nil:", simulation,
 	},
 	{
-		"key by name", "pkg/scheduler/controller/books.go",
+		"key by name", "pkg/scheduler/controller/feeder.go",
 		"isPod && old.UID != pod.UID {", "isPod && old.Name != pod.Name {", simulation,
 	},
 	{
@@ -105,7 +105,7 @@ var table = []mutant{
 	},
 	{
 		"ghost's pods dropped", "pkg/core/cache/state.go",
-		"if n.inventory != nil || len(n.pods[on]) > 0 || len(n.pods[coming]) > 0 || len(n.expected) > 0 {", "if n.inventory != nil {", simulation,
+		"if n.inventory == nil && len(n.pods[on])+len(n.pods[coming])+len(n.expected) == 0 {", "if n.inventory == nil {", simulation,
 	},
 	{
 		"read though it has gone", "pkg/core/cache/read.go",
@@ -190,7 +190,7 @@ var table = []mutant{
 	},
 	{
 		"a watch behind is believed", "pkg/scheduler/binder/turn.go",
-		"if done || !told(l.from) {", "if done {", simulation,
+		"if done || !shown(l.from) {", "if done {", simulation,
 	},
 	{
 		"each Bind reads the Lease", "pkg/scheduler/binder/turn.go",
@@ -234,7 +234,7 @@ var table = []mutant{
 	},
 	{
 		"what was compared once counts", "pkg/scheduler/cycle/view.go",
-		"ok && last == now {", "ok && last != nil && now.node != nil {", "TestComparesAgainWhenOneHasChanged",
+		"return ok && last == now", "return ok && last != nil && now.node != nil", "TestComparesAgainWhenOneHasChanged",
 	},
 	{
 		"a binding that may land is given away", "pkg/scheduler/cycle/view.go",
@@ -254,11 +254,11 @@ var table = []mutant{
 	},
 	{
 		"who is there is forgotten", "pkg/scheduler/cycle/view.go",
-		"(told == nil || string(told.UID) != ref.UID || api.Terminal(told))", "(told == nil || !api.Terminal(told))", "TestReserve",
+		"(seen == nil || string(seen.UID) != ref.UID || api.Terminal(seen))", "(seen == nil || !api.Terminal(seen))", "TestReserve",
 	},
 	{
 		"who has ended is not forgotten", "pkg/scheduler/cycle/view.go",
-		" || api.Terminal(told))", " || api.Terminal(told) && told.Name == \"\")", "TestReserve",
+		" || api.Terminal(seen))", " || api.Terminal(seen) && seen.Name == \"\")", "TestReserve",
 	},
 	{
 		"reserved next to one that was not heard of", "pkg/scheduler/cycle/view.go",
