@@ -188,7 +188,10 @@ func (a *ranked) compare(b *ranked) int {
 	if likes := a.Choice.Compare(b.Choice); likes != 0 {
 		return likes
 	}
-	return cmp.Or(cmp.Compare(a.policy[0]+a.Sum(), b.policy[0]+b.Sum()), slices.Compare(a.policy[1:], b.policy[1:]))
+	if by := cmp.Compare(a.policy[0]+a.Sum(), b.policy[0]+b.Sum()); by != 0 {
+		return by
+	}
+	return slices.Compare(a.policy[1:], b.policy[1:])
 }
 
 func (a *ranked) before(b *ranked) int { return cmp.Or(a.compare(b), cmp.Compare(a.name, b.name)) }
@@ -196,5 +199,8 @@ func (a *ranked) before(b *ranked) int { return cmp.Or(a.compare(b), cmp.Compare
 // alone orders nodes by the policy alone. Of equals the one comes first that is not the best,
 // for something else has decided then.
 func (a *ranked) alone(b *ranked) int {
-	return cmp.Or(slices.Compare(a.policy[:], b.policy[:]), b.compare(a), cmp.Compare(a.name, b.name))
+	if by := slices.Compare(a.policy[:], b.policy[:]); by != 0 {
+		return by
+	}
+	return cmp.Or(b.compare(a), cmp.Compare(a.name, b.name))
 }
