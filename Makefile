@@ -57,7 +57,7 @@ clean: ## Remove what was built in the checkout (not the cache of the test clust
 ##@ Before you send a change
 
 .PHONY: presubmit
-presubmit: verify lint test ## What CI runs: verify, lint and test
+presubmit: verify lint test test-install ## What CI runs: verify, lint, test and test-install
 
 .PHONY: verify
 verify: vet $(BIN)/helm ## See that code is formatted and vetted, modules are tidy, and the chart's renders are those of their sources
@@ -142,6 +142,10 @@ test-cluster: chromium ## Run the tests on real clusters, and of what they are m
 	cd test && go test -count=1 -race -timeout 45m -p 1 $$(go list ./... | grep -v '/test/release$$')
 	cd test && go test -count=1 ./release # one goroutine that compresses images: the race detector makes minutes of it
 
+.PHONY: test-install
+test-install: ## Install gpumem in place of gpushare, for a scheduler that is there and with cert-manager, and have claims limited at every level (ten minutes; needs root)
+	cd test && go test -count=1 -race -timeout 40m -run 'TheClustersOwnScheduler|InPlaceOfGPUShare|FromCertManager|LimitsByClaims' ./e2e -long
+
 # A browser is no reason to fail: without one, the tests that need it say so and
 # are left out.
 .PHONY: chromium
@@ -155,9 +159,9 @@ chromium: ## Install Chromium, which the tests of the page need, where it is mis
 ##@ Longer tests
 
 .PHONY: test-long
-test-long: test-versions ## Test gpumem-scheduler of each version, have kube-scheduler bind each pod that fits in 5 s, at 20 places in each size of cluster, upgrade in every order, install in place of gpushare, for a scheduler that is there and with cert-manager, have claims limited at every level, ask all that the kit for GPUs asks, kill the driver of claims, and repeat e2e and chaos with the extender (two hours, on an idle machine; e2e and chaos need root)
+test-long: test-versions test-install ## Test gpumem-scheduler of each version, have kube-scheduler bind each pod that fits in 5 s, at 20 places in each size of cluster, upgrade in every order, ask all that the kit for GPUs asks, kill the driver of claims, and repeat e2e and chaos with the extender (two hours, on an idle machine; e2e and chaos need root)
 	cd test/scheduler && go test -count=1 -timeout 2h -parallel 4 -v -seeds 20 -patience 5s ./...
-	cd test && go test -count=1 -timeout 40m -v -run 'FromTheLastRelease|TheClustersOwnScheduler|InPlaceOfGPUShare|FromCertManager|LimitsByClaims' ./e2e -long
+	cd test && go test -count=1 -timeout 40m -v -run TestUpgradeFromTheLastRelease ./e2e -long
 	cd test && go test -count=1 -v -run TestTheKit ./gpu -long
 	cd test && go test -count=1 -v -timeout 60m ./claims -long
 	cd test && GPUMEM_SCHEDULER_MODE=extender go test -count=1 -timeout 40m -p 1 ./e2e ./chaos

@@ -63,11 +63,11 @@ func setup(t *testing.T) *env {
 	return e
 }
 
-// takesMinutes leaves a test out of runs without -long.
+// takesMinutes leaves a test out of runs without -long: "make test-install" has it.
 func takesMinutes(t *testing.T) {
 	t.Helper()
 	if !*long {
-		t.Skip("this takes minutes: with -long")
+		t.Skip("this takes minutes: make test-install has it")
 	}
 }
 
