@@ -158,11 +158,9 @@ func newSeveral(mix *Mix, kinds []kind, nodes []placement.Node, models []string)
 		pods := mix.seen[k]
 		asked += pods * k.demand()
 		k.cpu = 0
-		i := slices.IndexFunc(out, func(s several) bool { return s.kind == k })
-		switch {
-		case i >= 0:
+		if i := slices.IndexFunc(out, func(s several) bool { return s.kind == k }); i >= 0 {
 			out[i].pods += pods
-		case k.gpus > 1 && len(out) < maxSeveral:
+		} else if k.gpus > 1 && len(out) < maxSeveral {
 			out = append(out, several{kind: k, pods: pods})
 		}
 	}

@@ -122,13 +122,12 @@ func (r *Ranker) Rank(most int, defaults Policies, req placement.Request, nodes 
 // scores gives scores to the best of the nodes that fit.
 func scores(best []*ranked, fitting int) []Scored {
 	out := make([]Scored, len(best))
+	score := int64(MaxScore)
 	for rank, e := range best {
-		out[rank] = Scored{Index: e.Index, Score: MaxScore}
-		if rank > 0 && e.compare(best[rank-1]) == 0 {
-			out[rank].Score = out[rank-1].Score
-		} else if rank > 0 {
-			out[rank].Score = (MaxScore - 1) - int64((MaxScore-1)*rank/fitting)
+		if rank > 0 && e.compare(best[rank-1]) != 0 {
+			score = (MaxScore - 1) - int64((MaxScore-1)*rank/fitting)
 		}
+		out[rank] = Scored{Index: e.Index, Score: score}
 	}
 	return out
 }
@@ -185,10 +184,7 @@ func newRanked(defaults Policies, req placement.Request, n *placement.Node) *ran
 
 // compare orders nodes, the better one first.
 func (a *ranked) compare(b *ranked) int {
-	if likes := a.Choice.Compare(b.Choice); likes != 0 {
-		return likes
-	}
-	if by := cmp.Compare(a.policy[0]+a.Sum(), b.policy[0]+b.Sum()); by != 0 {
+	if by := cmp.Or(a.Choice.Compare(b.Choice), cmp.Compare(a.policy[0]+a.Sum(), b.policy[0]+b.Sum())); by != 0 {
 		return by
 	}
 	return slices.Compare(a.policy[1:], b.policy[1:])
