@@ -233,6 +233,13 @@ func TestChoosingAmongModelsAndNeighbours(t *testing.T) {
 	if on["apart-a"] == on["apart-b"] {
 		t.Errorf("the exclusive group is on one GPU, %s", on["apart-a"])
 	}
+	if t.Failed() {
+		t.Log(suite.stack.Inspect(e.ctx, e.cluster))
+	}
+	for name := range on { // so that there is a place on each GPU of node1
+		e.delete(name, 0)
+		e.gone(name)
+	}
 	first := e.gpu("node1", 0)
 	e.create(e.pod("not-there", 1, onNode("node1"), annotated("gpu-uuid", "GPU-*,!"+first)))
 	e.wantIndexes("not-there", 1)
