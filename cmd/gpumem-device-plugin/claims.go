@@ -7,15 +7,12 @@ import (
 	"net"
 	"net/http"
 	"path/filepath"
-	"slices"
-	"time"
 
 	"go.uber.org/zap"
 	"golang.org/x/sync/errgroup"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/kubernetes"
 
-	"github.com/gpumem/gpumem/pkg/kube/api"
 	"github.com/gpumem/gpumem/pkg/node/claims"
 	"github.com/gpumem/gpumem/pkg/node/coexist"
 	"github.com/gpumem/gpumem/pkg/node/enforcement"
@@ -25,43 +22,10 @@ import (
 	"github.com/gpumem/gpumem/pkg/node/nri"
 	"github.com/gpumem/gpumem/pkg/node/nvml"
 	"github.com/gpumem/gpumem/pkg/node/podresources"
+	"github.com/gpumem/gpumem/pkg/node/usage"
 	"github.com/gpumem/gpumem/pkg/process/serve"
 	"github.com/gpumem/gpumem/pkg/report/metrics"
 )
-
-// choiceRetry is the time between two tries to learn by which API the node's GPUs are handed out.
-const choiceRetry = 2 * time.Second
-
-// byClaims reports whether the node's GPUs are handed out by claims.
-func byClaims(log *zap.Logger, cfg config, seen nodepods.Seen, disk claims.Disk) (bool, error) {
-	prepared, err := claims.Prepared(disk)
-	if err != nil {
-		return false, err
-	}
-	labelled := seen.Labels[cfg.names.API()] == api.ByClaims
-	by, why := claims.Choose(labelled, prepared, slices.Concat(seen.Holders, seen.Sharers))
-	log.Info("who hands out the GPUs is chosen", zap.Bool("claims", by), zap.Bool("labelled", labelled), zap.String("reason", why))
-	return by, nil
-}
-
-// look reads the node's labels, and what is on the node, where these say how its GPUs are handed out. It
-// waits for the API server, and is not ok where the context was done before: nothing is handed out before
-// it is known how.
-func look(ctx context.Context, log *zap.Logger, cfg config, client kubernetes.Interface) (_ nodepods.Seen, ok bool) {
-	for cfg.claims || cfg.shares {
-		seen, err := nodepods.Look(ctx, client, cfg.names, cfg.nodeName)
-		if err == nil {
-			return seen, true
-		}
-		log.Warn("the node is not known yet", zap.String("node", cfg.nodeName), zap.Error(err))
-		select {
-		case <-ctx.Done():
-			return nodepods.Seen{}, false
-		case <-time.After(choiceRetry):
-		}
-	}
-	return nodepods.Seen{}, true
-}
 
 // startClaims serves a node by claims until the context is done.
 func startClaims(ctx context.Context, log *zap.Logger, cfg config, client kubernetes.Interface, disk claims.Disk, node types.UID) (err error) {
@@ -101,9 +65,12 @@ func startClaims(ctx context.Context, log *zap.Logger, cfg config, client kubern
 		group.Go(func() error { return when(ctx, level.Looked(), func() error { return asks.Run(ctx) }) })
 	}
 	runner := claims.NewRunner(driver, client, cfg.kubeletRootDir, node, closedBy(object), log.Named("claims"))
+	users := claims.NewUsers(client, cfg.nodeName, driver)
+	used := usage.New(cfg.toleranceMiB, prober, usage.Proc{Root: "/proc"}, users, users, events, cfg.evictor(client), log.Named("usage"))
 	registry := metrics.NewRegistry(version)
 	metrics.RegisterGPUs(registry, gpus{level, prober})
-	p := claimsParts{prober: prober, ours: ours, level: level, offers: offers, driver: driver, runner: runner, object: object}
+	metrics.RegisterContainers(registry, used.Samples)
+	p := claimsParts{prober: prober, ours: ours, level: level, offers: offers, driver: driver, runner: runner, object: object, users: users, usage: used}
 	if described := cfg.describer(log, prober); described != nil {
 		group.Go(func() error { return described.Run(ctx) })
 	}
@@ -126,6 +93,8 @@ type claimsParts struct {
 	driver *claims.Driver
 	runner *claims.Runner
 	object *nodepods.Node
+	users  *claims.Users
+	usage  *usage.Watch
 }
 
 // runs returns what is to run, each until its context is done.
@@ -140,6 +109,8 @@ func (p claimsParts) runs(listener net.Listener, measured http.Handler) []func(c
 		p.prober.Run,
 		after(p.prober.Probed(), p.ours.Run),
 		after(p.ours.Looked(), p.level.Run),
+		p.users.Run,
+		p.usage.Run,
 		after(p.object.Read(), p.runner.Run), // a GPU that is cordoned is published as such at once
 		after(p.level.Looked(), func(ctx context.Context) error { return p.object.Run(ctx, p.inventory, p.driver.Allocations) }),
 		func(ctx context.Context) error { return serve.Run(ctx, listener, probes) },

@@ -94,7 +94,7 @@ func TestClaims(t *testing.T) {
 			return err
 		}
 		e.published()
-		for _, size := range []int64{5, 10, 14} {
+		for _, size := range []int64{5, 8, 10, 14} {
 			e.template(size)
 		}
 		for _, step := range []struct {
@@ -108,6 +108,7 @@ func TestClaims(t *testing.T) {
 			{"they are killed between a claim and its container", (*env).testKilledBeforeTheStart, true},
 			{"a GPU that fails takes no new claims", (*env).testUnhealthy, false},
 			{"a GPU that is cordoned takes no new claims", (*env).testCordoned, false},
+			{"use is compared with claims, and what others use is not offered", (*env).testUse, false},
 			{"one view has both kinds of nodes", (*env).testOneView, false},
 			{"what is given back leaves nothing", (*env).testNothingIsLeft, false},
 			{"the node follows its label", (*env).testLabel, false},
@@ -624,21 +625,7 @@ func (e *env) testLabel() {
 func (e *env) testUnhealthy() {
 	e.create("a", 5)
 	uuid := e.running("a")[0]["GPUMEM_GPU_UUID"]
-	set := func(state fakenvml.State) {
-		machine := fakenvml.NewMachine(fakenvml.T4("node1-0"), fakenvml.T4("node1-1"))
-		for i := range machine.GPUs {
-			if machine.GPUs[i].UUID == uuid {
-				machine.GPUs[i].State = state
-			}
-		}
-		description, err := json.Marshal(machine)
-		if err == nil {
-			err = e.cluster.SetGPUs(node, description)
-		}
-		if err != nil {
-			e.Fatal(err)
-		}
-	}
+	set := func(state fakenvml.State) { e.setGPU(uuid, func(g *fakenvml.GPU) { g.State = state }) }
 	set(fakenvml.Lost)
 	e.eventually("its device has a taint", func() (bool, string) { n, now := e.taints(); return n == 1, now })
 	e.create("b", 10)
@@ -650,6 +637,85 @@ func (e *env) testUnhealthy() {
 	set(fakenvml.OK)
 	e.eventually("no device has a taint", func() (bool, string) { n, now := e.taints(); return n == 0, now })
 	e.running("waits")
+}
+
+// setGPU changes one of the node's GPUs, as it is at first.
+func (e *env) setGPU(uuid string, change func(*fakenvml.GPU)) {
+	e.Helper()
+	machine := fakenvml.NewMachine(fakenvml.T4("node1-0"), fakenvml.T4("node1-1"))
+	for i := range machine.GPUs {
+		if machine.GPUs[i].UUID == uuid {
+			change(&machine.GPUs[i])
+		}
+	}
+	description, err := json.Marshal(machine)
+	if err == nil {
+		err = e.cluster.SetGPUs(node, description)
+	}
+	if err != nil {
+		e.Fatal(err)
+	}
+}
+
+// testUse has a container use more than its claim, next to a program of the host.
+func (e *env) testUse() {
+	e.create("greedy", 5)
+	uuid := e.running("greedy")[0]["GPUMEM_GPU_UUID"]
+	e.setGPU(uuid, func(g *fakenvml.GPU) {
+		g.Processes = append(e.programs("greedy", 6000), fakenvml.Process{PID: 1, UsedMiB: 2000}) // the first process is in no pod
+	})
+	want := "GPUMemoryOverUse: container main uses 6000 MiB of GPU " + uuid + " and was granted 5120 MiB"
+	e.eventually("its over-use is told", func() (bool, string) {
+		events := e.events("greedy")
+		return slices.Contains(events, want), strings.Join(events, "; ")
+	})
+	e.eventually("what others use is not published", func() (bool, string) {
+		devices, err := e.devices()
+		if err != nil {
+			return false, err.Error()
+		}
+		var sizes []string
+		for _, d := range devices {
+			memory := d.Capacity["memory"].Value
+			sizes = append(sizes, memory.String())
+		}
+		slices.Sort(sizes)
+		return slices.Equal(sizes, []string{"12Gi", "14Gi"}), fmt.Sprint(sizes)
+	})
+	const said = "2 GiB are used by programs that were granted none"
+	e.eventually("kubectl inspect gpumem says so", func() (bool, string) { out := e.inspect("-d", node); return strings.Contains(out, said), out })
+	if top := strings.Fields(e.inspect("top", namespace+"/greedy", "--no-headers")); !slices.Contains(top, "6000") {
+		e.Errorf("top: %q, want 6000 MiB in use", top)
+	}
+	e.create("other", 10) // of the 12 it could have 7
+	if got := e.running("other")[0]["GPUMEM_GPU_UUID"]; got == uuid {
+		e.Errorf("10 GiB are on GPU %s, of which others use 2 and a claim has 5", got)
+	}
+	e.create("waits", 8)
+	e.waits("waits", "cannot allocate all claims")
+	e.setGPU(uuid, func(*fakenvml.GPU) {})
+	e.running("waits")
+}
+
+// programs are the processes of a pod, each with so much in use.
+func (e *env) programs(pod string, usedMiB int64) (out []fakenvml.Process) {
+	e.Helper()
+	uid := e.get(pod).UID
+	processes, err := e.cluster.ContainerProcesses("sample")
+	if err != nil {
+		e.Fatal(err)
+	}
+	for _, p := range processes {
+		if p.Pod != uid {
+			continue
+		}
+		pid, err := cluster.NodePID(p.PID)
+		if err != nil {
+			e.Fatal(err)
+		}
+		out = append(out, fakenvml.Process{PID: uint32(pid), UsedMiB: usedMiB})
+	}
+	return out
 }
 
 // testNothingIsLeft has claims prepared and given back, four at a time, and one more wait in vain.

@@ -47,6 +47,7 @@ type deviceJSON struct {
 	ClaimUnits        gpu.Units `json:"claimUnits,omitempty"` // for claims: it has no others then, to who does not know of these
 	ShareMiB          int64     `json:"shareMiB,omitempty"`   // of one of these units, where they are shares
 	Foreign           gpu.Units `json:"foreign,omitempty"`
+	ClaimForeign      gpu.Units `json:"claimForeign,omitempty"` // of ClaimUnits
 	NUMANode          *int      `json:"numaNode,omitempty"`
 	PCI               string    `json:"pci,omitempty"`
 	ComputeCapability string    `json:"computeCapability,omitempty"`
@@ -65,7 +66,7 @@ const stoppedBefore = "its device plugin is stopped or being replaced"
 func (j *deviceJSON) setStatus(s gpu.Status) {
 	j.Healthy, j.Unhealthy, j.Stopped = s.Works(), s.Reason, s.Stopped && !s.Unhealthy
 	if s.ByClaims {
-		j.ClaimUnits, j.Units, j.Foreign = j.Units, 0, 0
+		j.ClaimUnits, j.ClaimForeign, j.Units, j.Foreign = j.Units, j.Foreign, 0, 0
 	}
 	if j.Stopped {
 		j.Unhealthy = stoppedBefore
@@ -151,7 +152,7 @@ func DecodeInventory(s string) (gpu.Inventory, error) {
 	inv := gpu.Inventory{UnitMiB: in.UnitMiB, DriverVersion: in.DriverVersion, Enforcement: in.Enforcement, Weaker: in.Weaker, MPS: in.MPS, Coreless: in.Coreless}
 	for _, j := range in.GPUs {
 		d := gpu.Device{
-			UUID: j.UUID, Index: j.Index, Model: j.Model, MemoryMiB: j.MemoryMiB, Allocatable: cmp.Or(j.ClaimUnits, j.Units), ShareMiB: j.ShareMiB, Foreign: j.Foreign,
+			UUID: j.UUID, Index: j.Index, Model: j.Model, MemoryMiB: j.MemoryMiB, Allocatable: cmp.Or(j.ClaimUnits, j.Units), ShareMiB: j.ShareMiB, Foreign: cmp.Or(j.ClaimForeign, j.Foreign),
 			NUMANode: -1, PCI: j.PCI, ComputeCapability: j.ComputeCapability, Speed: j.Speed, Status: j.status(),
 		}
 		if j.NUMANode != nil {

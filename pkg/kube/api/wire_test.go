@@ -47,7 +47,7 @@ func machine() gpu.Inventory {
 			{UUID: first, Index: 0, Model: "Tesla T4", MemoryMiB: 15360, Allocatable: 14, Foreign: 2, NUMANode: 1, PCI: "00000000:3b:00.0", ComputeCapability: "7.5", Speed: 21},
 			{UUID: second, Index: 1, Model: "Tesla T4", MemoryMiB: 15360, Allocatable: 14, NUMANode: -1, PCI: "00000000:3c:00.0", ComputeCapability: "7.5", Speed: 21, Status: gpu.Unhealthy("XID 79")},
 			{UUID: "GPU-0f0e0d0c-1111-2222-3333-444455556666", Index: 2, Model: "Tesla T4", MemoryMiB: 15360, Allocatable: 14, NUMANode: -1, Status: gpu.Status{Stopped: true}},
-			{UUID: "GPU-0f0e0d0c-1111-2222-3333-444455556667", Index: 3, Model: "Tesla T4", MemoryMiB: 15360, Allocatable: 14, NUMANode: -1, Status: gpu.Status{ByClaims: true}},
+			{UUID: "GPU-0f0e0d0c-1111-2222-3333-444455556667", Index: 3, Model: "Tesla T4", MemoryMiB: 15360, Allocatable: 14, Foreign: 1, NUMANode: -1, Status: gpu.Status{ByClaims: true}},
 		},
 		Links: []gpu.Link{{A: first, B: second, Lanes: 2}},
 		Allocated: []gpu.PodAllocation{

@@ -19,7 +19,7 @@ func Resources(inv gpu.Inventory, domain, node string, cores bool) resourceslice
 	var devices []resourceapi.Device
 	for _, i := range published.Order(inv.Devices, func(d gpu.Device) gpu.Device { return d }) {
 		d := inv.Devices[i]
-		if d.Allocatable < 1 {
+		if d.Allocatable <= d.Foreign {
 			continue // it has no capacity that a claim could have
 		}
 		devices = append(devices, resourceapi.Device{
@@ -94,9 +94,10 @@ func linkGroups(inv gpu.Inventory) map[gpu.UUID]int {
 
 func capacity(d gpu.Device, unitMiB int64, cores bool) map[resourceapi.QualifiedName]resourceapi.DeviceCapacity {
 	unit := bytes(unitMiB)
-	all := bytes(int64(d.Allocatable) * unitMiB)
+	left := d.Allocatable - d.Foreign
+	all := bytes(int64(left) * unitMiB)
 	policy := &resourceapi.CapacityRequestPolicy{Default: &all, ValidRange: &resourceapi.CapacityRequestPolicyRange{Min: &unit, Max: &all, Step: &unit}}
-	if d.Allocatable == 1 {
+	if left == 1 {
 		policy.ValidRange.Step = nil // one step above the least must exist
 	}
 	out := map[resourceapi.QualifiedName]resourceapi.DeviceCapacity{published.CapacityMemory: {Value: all, RequestPolicy: policy}}

@@ -71,6 +71,16 @@ func TestWhatIsPublished(t *testing.T) {
 	if got := devices[3].Attributes["nvlinkGroup"]; got.IntValue == nil || *got.IntValue != 0 {
 		t.Errorf("a GPU that reaches GPU 0 by two links is in group %v", got.IntValue)
 	}
+	inv.Devices = []gpu.Device{{UUID: "GPU-A", Allocatable: 14, Foreign: 3}, {UUID: "GPU-b", Allocatable: 14, Foreign: 14}, {UUID: "GPU-c", Allocatable: 14, Foreign: 13}}
+	devices = Resources(inv, domain, node, false).Pools[node].Slices[0].Devices
+	whole = bytes(11 * 1024)
+	if got := devices[0].Capacity["memory"]; len(devices) != 2 || got.Value.Cmp(whole) != 0 || got.RequestPolicy.ValidRange.Max.Cmp(whole) != 0 {
+		t.Errorf("what others use is published: %+v", devices)
+	}
+	if devices[1].Name != "gpu-c" || devices[1].Capacity["memory"].RequestPolicy.ValidRange.Step != nil {
+		t.Errorf("of a GPU with one unit left: %+v", devices[1])
+	}
+	inv.Devices = []gpu.Device{{UUID: "GPU-A", Allocatable: 14}, {UUID: "GPU-b", Allocatable: 14}}
 	if _, ok := Resources(inv, domain, node, false).Pools[node].Slices[0].Devices[1].Capacity["cores"]; ok {
 		t.Error("cores are published that are not offered")
 	}
