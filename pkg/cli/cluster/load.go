@@ -3,6 +3,7 @@ package cluster
 import (
 	"cmp"
 	"context"
+	"maps"
 	"slices"
 
 	v1 "k8s.io/api/core/v1"
@@ -22,7 +23,7 @@ type Selection struct {
 	Labels string
 	Where  *Places // gets the nodes with GPU memory; nil: they are not kept
 
-	EachPod  func(*v1.Pod)  // is called with each pod that asks for GPU memory, or was meant to; may be nil
+	EachPod  func(*v1.Pod)  // is called with each pod that asks for GPU memory, or was meant to, or has it by a claim; may be nil
 	EachNode func(*v1.Node) // the same of nodes
 
 	Unseen *Unseen // what to do where the user may not list everything; nil: it is an error
@@ -73,6 +74,7 @@ func (r *Reader) Load(ctx context.Context, sel Selection) ([]placement.Node, ins
 	if len(pods.waiting) > 0 {
 		facts.Schedulers = r.Schedulers(ctx)
 	}
+	maps.Copy(facts.Pods, pods.byClaims)
 	for _, w := range pods.waiting {
 		if _, shown := inventories[w.Nominated]; shown && !w.Request.Empty() {
 			state.NominatePod(w.Nominated, w.Pod, w.Request, w.At)
@@ -128,8 +130,9 @@ func (r *Reader) loadNodes(ctx context.Context, sel Selection, where *Places, fa
 
 // found are the pods that hold GPU memory or ask for it, or were meant to.
 type found struct {
-	bound   []boundPod
-	waiting []inspect.WaitFacts
+	bound    []boundPod
+	waiting  []inspect.WaitFacts
+	byClaims map[string]inspect.PodFacts // of pods that have GPU memory by claims, by UID
 
 	otherCPU map[string]int64 // of pods without GPU memory, in millicores, by node
 }
@@ -148,7 +151,7 @@ func (r *Reader) listPods(ctx context.Context, namespace string, where *Places, 
 	var out found
 	err := r.eachPod(ctx, namespace, func() { out = found{} }, func(pod *v1.Pod) {
 		out.add(r.Names, where, pod)
-		if each != nil && where.AsksFor(r.Names, pod) {
+		if each != nil && (where.AsksFor(r.Names, pod) || where.HasByClaim(pod)) {
 			each(pod)
 		}
 	})
@@ -165,9 +168,12 @@ func (f *found) add(names api.Names, where *Places, pod *v1.Pod) {
 	}
 	if !where.AsksFor(names, pod) {
 		if f.otherCPU == nil {
-			f.otherCPU = make(map[string]int64)
+			f.otherCPU, f.byClaims = make(map[string]int64), make(map[string]inspect.PodFacts)
 		}
 		f.otherCPU[pod.Spec.NodeName] += api.CPU(pod)
+		if where.HasByClaim(pod) {
+			f.byClaims[string(pod.UID)] = podFacts(names, pod)
+		}
 		return
 	}
 	if pod.Spec.NodeName != "" {

@@ -1,7 +1,10 @@
 package cluster
 
 import (
+	"slices"
+
 	v1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/gpumem/gpumem/pkg/core/gpu"
 	"github.com/gpumem/gpumem/pkg/kube/api"
@@ -15,12 +18,13 @@ import (
 type Places struct {
 	*reach.Nodes
 	offered map[v1.ResourceName]bool // by any node, with GPU memory or without
+	claimed map[types.UID]bool       // pods that have GPU memory by claims
 	partial bool                     // the nodes are not all of the cluster
 }
 
 // NewPlaces returns none.
 func NewPlaces() *Places {
-	return &Places{Nodes: reach.NewNodes(), offered: make(map[v1.ResourceName]bool)}
+	return &Places{Nodes: reach.NewNodes(), offered: make(map[v1.ResourceName]bool), claimed: make(map[types.UID]bool)}
 }
 
 // Add adds a node with its inventory.
@@ -31,7 +35,15 @@ func (p *Places) Add(node *v1.Node, inv gpu.Inventory) {
 	if len(inv.Devices) > 0 {
 		p.Nodes.Add(node)
 	}
+	if slices.ContainsFunc(inv.Devices, func(d gpu.Device) bool { return d.Status.ByClaims }) {
+		for _, pod := range inv.Allocated {
+			p.claimed[types.UID(pod.UID)] = true
+		}
+	}
 }
+
+// HasByClaim reports whether a pod has GPU memory by a claim, as far as the nodes that were added say.
+func (p *Places) HasByClaim(pod *v1.Pod) bool { return p.claimed[pod.UID] }
 
 // Unoffered returns a resource for which a pod waits in vain; empty: none is known.
 func (p *Places) Unoffered(names api.Names, pod *v1.Pod) v1.ResourceName {

@@ -107,7 +107,11 @@ func (o *Options) Run(ctx context.Context) error {
 	room.Displace = c.waits != nil && (c.waits.Spec.PreemptionPolicy == nil || *c.waits.Spec.PreemptionPolicy != v1.PreemptNever)
 	nodes, facts, err := o.cluster.Load(ctx, cluster.Selection{
 		EachNode: func(node *v1.Node) { c.nodes[node.Name] = node },
-		EachPod:  func(pod *v1.Pod) { c.pods[string(pod.UID)] = pod },
+		EachPod: func(pod *v1.Pod) {
+			if o.cluster.Names.Asks(pod) { // what pods have by claims is not freed for others
+				c.pods[string(pod.UID)] = pod
+			}
+		},
 	})
 	if err != nil {
 		return err

@@ -139,3 +139,34 @@ func TestListsAreJSON(t *testing.T) {
 		}
 	}
 }
+
+// A pod that has its memory by a claim is listed as any other.
+func TestPodsWithClaims(t *testing.T) {
+	inv := clitest.Inventory("gpu-c", 16)
+	inv.Devices[0].Status.ByClaims = true
+	inv.Allocated = []gpu.PodAllocation{
+		{UID: "uid-ml/claims", Namespace: "ml", Name: "claims", Shares: []gpu.Share{{Device: inv.Devices[0].UUID, Units: 5}}},
+		{UID: "uid-of-a-claim", Namespace: "ml", Name: "of-no-pod", Shares: []gpu.Share{{Device: inv.Devices[0].UUID, Units: 2}}},
+	}
+	claims := clitest.With(clitest.Pod(t, "ml/claims", "gpu-c", 0), func(p *v1.Pod) {
+		p.Spec.Containers[0].Resources, p.Labels = v1.ResourceRequirements{}, map[string]string{"app": "web"}
+	})
+	other := clitest.With(claims.DeepCopy(), func(p *v1.Pod) { p.Name, p.UID = "other", "uid-of-other" })
+	client := fake.NewClientset(clitest.Node(t, "gpu-c", inv), clitest.Node(t, "gpu-a", clitest.Inventory("gpu-a", 16)), claims, other)
+	for name, tc := range map[string]struct {
+		args []string
+		want int // rows
+	}{
+		"all": {[]string{"pods"}, 1}, "by name": {[]string{"pods", "-n", "ml", "claims"}, 1}, "by label": {[]string{"pods", "-l", "app=web"}, 1},
+		"by another": {[]string{"pods", "-l", "app=db"}, 0}, "top": {[]string{"top", "claims", "-n", "ml"}, 1},
+	} {
+		stdout, _, _ := clirun.Inspect(client, append(tc.args, "--no-headers")...)
+		if strings.Count(stdout, "\n") != tc.want || tc.want > 0 && !strings.Contains(stdout, "claims") || strings.Contains(stdout, "of-no-pod") {
+			t.Errorf("%s: want %d rows:\n%s", name, tc.want, stdout)
+		}
+	}
+	stdout, _, _ := clirun.Inspect(client, "pods", "claims", "-n", "ml", "--no-headers")
+	if got := strings.Join(strings.Fields(stdout), " "); !strings.HasPrefix(got, "ml claims gpu-c 0 5 ") || !strings.Contains(got, "Running") {
+		t.Errorf("the row is %q", got)
+	}
+}
