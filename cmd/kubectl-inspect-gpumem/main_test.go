@@ -107,7 +107,7 @@ func TestAgainstAServerInPages(t *testing.T) {
 			for range 3 {
 				want = append(want, "/api/v1/pods status.phase!=Succeeded,status.phase!=Failed")
 			}
-			want = append(want, "/api/v1/configmaps ", "/apis/apps/v1/namespaces/gpumem-system/deployments ")
+			want = append(want, "/api/v1/namespaces/gpumem-system/configmaps ", "/apis/apps/v1/namespaces/gpumem-system/deployments ")
 			if diff := cmp.Diff(want, s.requests); !forgets && diff != "" {
 				t.Errorf("requests (-want +got):\n%s", diff)
 			}

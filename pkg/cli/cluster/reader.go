@@ -80,7 +80,7 @@ func (r *Reader) PodsOn(ctx context.Context, node string) ([]v1.Pod, error) {
 // Schedulers returns the names of those that ask gpumem. Not everybody may read
 // where they stand, and nothing else depends on them.
 func (r *Reader) Schedulers(ctx context.Context) []string {
-	configs, err := r.Client.CoreV1().ConfigMaps(metav1.NamespaceAll).List(ctx, metav1.ListOptions{LabelSelector: ofGPUMem})
+	configs, err := r.Client.CoreV1().ConfigMaps(r.System).List(ctx, metav1.ListOptions{LabelSelector: ofGPUMem})
 	if err != nil {
 		return nil
 	}

@@ -7,31 +7,37 @@ import (
 	"sigs.k8s.io/yaml"
 )
 
+// plugin is the name of gpumem's plugin in a configuration of kube-scheduler.
+const plugin = "GPUMemory"
+
 // Schedulers returns the names of the schedulers that ask gpumem about this
 // resource, by the configurations of kube-scheduler among the ConfigMaps. It is
 // empty where kube-scheduler is not the chart's.
 func Schedulers(resource v1.ResourceName, configs []v1.ConfigMap) (names []string) {
+	type enabled struct {
+		Enabled []struct{ Name string }
+	}
+	type managed struct{ Name v1.ResourceName }
 	for i := range configs {
-		if asks(&configs[i], resource) {
-			names = append(names, profiles(&configs[i])...)
+		var c struct {
+			Profiles []struct {
+				SchedulerName string
+				Plugins       struct{ MultiPoint enabled }
+			}
+			Extenders []struct{ ManagedResources []managed }
+		}
+		if err := yaml.Unmarshal([]byte(configs[i].Data["config.yaml"]), &c); err != nil {
+			continue
+		}
+		asked := false
+		for _, e := range c.Extenders {
+			asked = asked || slices.Contains(e.ManagedResources, managed{resource})
+		}
+		for _, p := range c.Profiles {
+			if asked || slices.Contains(p.Plugins.MultiPoint.Enabled, struct{ Name string }{plugin}) {
+				names = append(names, p.SchedulerName)
+			}
 		}
 	}
 	return names
-}
-
-// asks reports whether a configuration has an extender for the resource.
-func asks(config *v1.ConfigMap, resource v1.ResourceName) bool {
-	type managed struct{ Name v1.ResourceName }
-	var c struct {
-		Extenders []struct{ ManagedResources []managed }
-	}
-	if err := yaml.Unmarshal([]byte(config.Data["config.yaml"]), &c); err != nil {
-		return false
-	}
-	for _, e := range c.Extenders {
-		if slices.Contains(e.ManagedResources, managed{resource}) {
-			return true
-		}
-	}
-	return false
 }

@@ -15,10 +15,11 @@ func TestSchedulersAreThoseThatAskAboutTheResource(t *testing.T) {
 		config("profiles: [{schedulerName: ours}, {schedulerName: ours-too}]\nextenders: [{managedResources: [{name: gpumem.dev/gpu-core}, {name: gpumem.dev/gpu-mem, ignoredByScheduler: false}]}]"),
 		config("profiles: [{schedulerName: theirs}]\nextenders: [{managedResources: [{name: aliyun.com/gpu-mem}]}]"),
 		config("profiles: [{schedulerName: plain}]"),
+		config("profiles: [{schedulerName: with-plugin, plugins: {multiPoint: {enabled: [{name: GPUMemory, weight: 1}]}}}, {schedulerName: without, plugins: {multiPoint: {enabled: [{name: Other}]}}}]"),
 		config("["),
 		{},
 	}
-	if diff := cmp.Diff([]string{"ours", "ours-too"}, Schedulers("gpumem.dev/gpu-mem", configs)); diff != "" {
+	if diff := cmp.Diff([]string{"ours", "ours-too", "with-plugin"}, Schedulers("gpumem.dev/gpu-mem", configs)); diff != "" {
 		t.Errorf("-want +got:\n%s", diff)
 	}
 }
