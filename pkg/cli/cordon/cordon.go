@@ -16,6 +16,7 @@ type Options struct {
 	*cmdutil.Factory
 	cordoned bool   // what the GPU is to be
 	reason   string // why, for people
+	dryRun   bool
 
 	cluster *cluster.Reader
 	node    string
@@ -47,12 +48,26 @@ func newCommand(f *cmdutil.Factory, use, short, long string, cordoned bool) *cob
 		ValidArgsFunction: f.CompleteNodeAndGPU,
 		RunE:              func(cmd *cobra.Command, args []string) error { return cmdutil.Run(cmd, args, o) },
 	}
+	cmd.Flags().BoolVar(&o.dryRun, "dry-run", o.dryRun, "Say what would be done, and change nothing")
 	if cordoned {
 		cmd.Example += "\n  kubectl inspect gpumem " + use + " gpu-a 3 --reason='its fan is loud'"
-		cmd.Flags().StringVar(&o.reason, "reason", o.reason, "Why, for those who meet the cordon")
+		AddReason(cmd, &o.reason)
 	}
 	f.SayNamespace(cmd, cmdutil.NamespaceOfAll)
 	return cmd
+}
+
+// AddReason gives a command the flag --reason.
+func AddReason(cmd *cobra.Command, reason *string) {
+	cmd.Flags().StringVar(reason, "reason", *reason, "Why, for those who meet the cordon")
+}
+
+// CheckReason says that a reason is too long.
+func CheckReason(reason string) error {
+	if len(reason) > mostReason {
+		return fmt.Errorf("--reason has %d bytes, and may have %d", len(reason), mostReason)
+	}
+	return nil
 }
 
 // Complete reads the names of the node and of its GPUs.
@@ -69,8 +84,8 @@ const mostReason = 256
 
 // Validate says that the name of the node is empty, or the reason too long.
 func (o *Options) Validate() error {
-	if len(o.reason) > mostReason {
-		return fmt.Errorf("--reason has %d bytes, and may have %d", len(o.reason), mostReason)
+	if err := CheckReason(o.reason); err != nil {
+		return err
 	}
 	return cmdutil.CheckNodeNames([]string{o.node})
 }
@@ -79,7 +94,11 @@ func (o *Options) Validate() error {
 func (o *Options) Run(ctx context.Context) error {
 	var errs []error
 	for _, which := range o.which {
-		_, err := Mark(ctx, o.cluster, o.Out, o.node, which, o.cordoned, o.reason)
+		if o.dryRun {
+			errs = append(errs, Plan(ctx, o.cluster, o.Out, o.node, which, o.cordoned))
+			continue
+		}
+		_, err := Mark(ctx, o.cluster, o.Out, o.node, which, o.cordoned, o.reason, "")
 		errs = append(errs, err)
 	}
 	return errors.Join(errs...)

@@ -1,6 +1,7 @@
 package cordon
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -22,18 +23,32 @@ import (
 	"github.com/gpumem/gpumem/pkg/kube/cordons"
 )
 
-// Mark writes whether a GPU of a node is cordoned and why, and prints what has become of it.
-func Mark(ctx context.Context, r *cluster.Reader, out io.Writer, nodeName, which string, cordoned bool, reason string) (gpu.Device, error) {
-	device, changed, err := Write(ctx, r, nodeName, which, cordoned, reason)
+// Mark writes whether a GPU of a node is cordoned and why, and prints what has become of it. Where the
+// user has given no reason, instead is written.
+func Mark(ctx context.Context, r *cluster.Reader, out io.Writer, nodeName, which string, cordoned bool, reason, instead string) (gpu.Device, error) {
+	device, changed, err := Write(ctx, r, nodeName, which, cordoned, cmp.Or(reason, instead))
 	if err != nil {
 		return device, err
 	}
 	news := map[bool]string{true: "cordoned", false: "uncordoned"}[cordoned]
 	if !changed {
 		news = map[bool]string{true: "was cordoned already", false: "was not cordoned"}[cordoned]
+		if reason != "" {
+			news += ", and its reason is not changed: uncordon it first"
+		}
 	}
 	fmt.Fprintf(out, "gpu/%s/%d %s\n", nodeName, device.Index, news)
 	return device, nil
+}
+
+// Plan prints what Mark does, and does nothing.
+func Plan(ctx context.Context, r *cluster.Reader, out io.Writer, nodeName, which string, cordoned bool) error {
+	device, err := Find(ctx, r, nodeName, which)
+	if err != nil {
+		return err
+	}
+	fmt.Fprintf(out, "gpu/%s/%d %s (dry run)\n", nodeName, device.Index, map[bool]string{true: "cordoned", false: "uncordoned"}[cordoned])
+	return nil
 }
 
 // Write writes whether a GPU of a node is cordoned, by whom, and why. It reports whether that was

@@ -27,6 +27,7 @@ const lastLook = 3 * time.Second
 type Options struct {
 	*cmdutil.Factory
 	force            bool
+	reason           string // why, for people
 	ignoreDaemonSets bool
 	seconds          int // that a pod has to end; less than 0: what it says itself
 	timeout          time.Duration
@@ -57,6 +58,7 @@ pods without a controller are refused unless the flags say otherwise.`,
 	flags := cmd.Flags()
 	flags.BoolVar(&o.force, "force", false, "Evict pods without a controller too")
 	flags.BoolVar(&o.ignoreDaemonSets, "ignore-daemonsets", false, "Leave pods of DaemonSets where they are")
+	cordon.AddReason(cmd, &o.reason)
 	flags.BoolVar(&o.dryRun, "dry-run", false, "Say what would be done, and change nothing")
 	flags.IntVar(&o.seconds, "grace-period", o.seconds, "Seconds that a pod has to end; -1: what it says itself")
 	flags.DurationVar(&o.timeout, "timeout", o.timeout, "How long to wait for the pods to be gone; 0: for ever")
@@ -72,8 +74,10 @@ func (o *Options) Complete(args []string) (err error) {
 	return err
 }
 
-// Validate says that the name of the node is empty.
-func (o *Options) Validate() error { return cmdutil.CheckNodeNames([]string{o.node}) }
+// Validate says that the name of the node is empty, or the reason too long.
+func (o *Options) Validate() error {
+	return errors.Join(cordon.CheckReason(o.reason), cmdutil.CheckNodeNames([]string{o.node}))
+}
 
 // Run drains each of the GPUs, the next when the one before is empty.
 func (o *Options) Run(ctx context.Context) error {
@@ -108,7 +112,7 @@ func (o *Options) plan(ctx context.Context, nodeName, which string) error {
 
 // drain cordons a GPU, and evicts the pods on it.
 func (o *Options) drain(ctx context.Context, nodeName, which string) error {
-	device, err := cordon.Mark(ctx, o.cluster, o.Out, nodeName, which, true, "drain")
+	device, err := cordon.Mark(ctx, o.cluster, o.Out, nodeName, which, true, o.reason, "drain")
 	if err != nil {
 		return err
 	}
