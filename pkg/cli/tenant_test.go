@@ -1,6 +1,7 @@
 package cli_test
 
 import (
+	"errors"
 	"fmt"
 	"strings"
 	"testing"
@@ -10,6 +11,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/client-go/kubernetes/fake"
+	clienttesting "k8s.io/client-go/testing"
 
 	"github.com/gpumem/gpumem/pkg/cli/clirun"
 	"github.com/gpumem/gpumem/pkg/cli/clitest"
@@ -36,8 +38,8 @@ func tenants(t *testing.T) *fake.Clientset {
 // Who may read one namespace alone is answered from that, and told what was not seen.
 func TestOneNamespaceIsEnough(t *testing.T) {
 	const (
-		nodes = "note: you may not list nodes, so what they have free is unknown (bind the ClusterRole gpumem-viewer to see them)\n"
-		pods  = "note: you may list the pods of namespace ml only (bind the ClusterRole gpumem-viewer to see them)\n"
+		nodes = "note: you may not list nodes, so what they have free is unknown (ask for the ClusterRole gpumem-viewer)\n"
+		pods  = "note: you may list the pods of namespace ml only (ask for the ClusterRole gpumem-viewer)\n"
 	)
 	for name, tc := range map[string]struct {
 		args   []string
@@ -47,7 +49,7 @@ func TestOneNamespaceIsEnough(t *testing.T) {
 	}{
 		"a pod that waits": {
 			[]string{"explain", "-n", "ml", "waits"},
-			[]string{"Pod ml/waits waits; its scheduler says: 0/1 nodes are available: 1 needs 30 GiB on one GPU; free: GPU0 9\n"}, []string{nodes, pods}, 0,
+			[]string{"Pod ml/waits waits, and its scheduler says: 0/1 nodes are available: 1 needs 30 GiB on one GPU; free: GPU0 9\n"}, []string{nodes, pods}, 0,
 		},
 		"a pod that runs": {
 			[]string{"explain", "-n", "ml", "runs"},
@@ -87,9 +89,58 @@ func TestOneNamespaceIsEnough(t *testing.T) {
 	}
 }
 
+// Who may watch one namespace alone sees what changes there.
+func TestAWatchOfOneNamespace(t *testing.T) {
+	client := tenants(t)
+	out, stop := clirun.Watch(t, client, "pods", "-n", "ml", "-w", "--no-headers")
+	out.Until(t, "waits")
+	pods := client.CoreV1().Pods("ml")
+	if _, err := pods.Create(t.Context(), clitest.With(clitest.Pod(t, "ml/new", "gpu-a", 3, clitest.UUID("gpu-a", 1)), func(p *v1.Pod) { p.Annotations["gpumem.dev/gpu-index"] = "1" }), metav1.CreateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	out.Until(t, "new")
+	if err := pods.Delete(t.Context(), "runs", metav1.DeleteOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	out.Until(t, "Ended")
+	client.PrependReactor("list", "pods", func(clienttesting.Action) (bool, runtime.Object, error) { return true, nil, errors.New("not now") })
+	if err := pods.Delete(t.Context(), "new", metav1.DeleteOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	out.Until(t, "not now")
+	stop()
+	if got := strings.Count(out.Text(), "Ended"); got != 1 {
+		t.Errorf("%d pods have ended, want one: the others could not be listed\n%s", got, out.Text())
+	}
+}
+
+// The old pods of a rolling update are named where nodes are not seen, too.
+func TestWhatIsInTheWayOfATenant(t *testing.T) {
+	client := tenants(t)
+	of := func(pod *v1.Pod, hash string) *v1.Pod {
+		pod.Labels = map[string]string{"pod-template-hash": hash}
+		pod.OwnerReferences = []metav1.OwnerReference{{Kind: "ReplicaSet", Name: "web-" + hash, Controller: new(true)}}
+		return pod
+	}
+	for _, pod := range []*v1.Pod{
+		of(clitest.With(clitest.Pod(t, "ml/web-old", "gpu-a", 9, clitest.UUID("gpu-a", 1)), func(p *v1.Pod) { p.Annotations["gpumem.dev/gpu-index"] = "1" }), "old"),
+		of(clitest.Pod(t, "ml/web-new", "", 9), "new"),
+	} {
+		if _, err := client.CoreV1().Pods("ml").Create(t.Context(), pod, metav1.CreateOptions{}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	stdout, _, err := clirun.Inspect(client, "explain", "-n", "ml", "web-new")
+	for _, want := range []string{"ml/web-old on gpu-a: 9", "whether the pod fits then is not known", "maxSurge: 0"} {
+		if err != nil || !strings.Contains(stdout, want) {
+			t.Errorf("error %v, and no %q in:\n%s", err, want, stdout)
+		}
+	}
+}
+
 // What a user may not do is said with what they may do instead.
 func TestWhatATenantMayDoInstead(t *testing.T) {
-	const instead = "; explain, pods, top and fit answer for one namespace (-n) without, and the ClusterRole gpumem-viewer lets you list nodes"
+	const instead = "; explain, pods and top answer for one namespace (-n) without, and the ClusterRole gpumem-viewer lets you list nodes"
 	for name, tc := range map[string]struct {
 		args []string
 		want string // of the output or the error
@@ -101,7 +152,7 @@ func TestWhatATenantMayDoInstead(t *testing.T) {
 		"gpus":                      {args: []string{"gpus"}, want: instead},
 		"pods elsewhere":            {args: []string{"pods", "-n", "secret"}, want: "-n names a namespace that you may read", not: "namespace secret only"},
 		"pods, where no cores are":  {args: []string{"pods", "-n", "ml"}, want: "what pods use is unknown: ", not: "GPU-CORE"},
-		"who may see what is used":  {args: []string{"pods", "-n", "ml"}, want: "(bind the ClusterRole and the Role gpumem-viewer to see it)"},
+		"who may see what is used":  {args: []string{"pods", "-n", "ml"}, want: "(ask for the ClusterRole and the Role gpumem-viewer)"},
 		"a pod that runs":           {args: []string{"explain", "-n", "ml", "runs"}, want: "is not known without knowing all pods: you may not list nodes\n"},
 		"a pod that is not created": {args: []string{"explain", "-n", "ml", "web-0"}, want: "kubectl get events -n ml --field-selector reason=FailedCreate says why"},
 	} {
@@ -174,8 +225,20 @@ func TestDrainOfSeveralGPUs(t *testing.T) {
 			t.Errorf("a dry run did %s %s", verb, a.GetResource())
 		}
 	}
+	if stdout, _, err := clirun.Inspect(client, "cordon", "gpu-a/1", "--dry-run"); err != nil || stdout != "gpu/gpu-a/1 cordoned (dry run)\n" {
+		t.Errorf("a dry run of cordon: %v, %q", err, stdout)
+	}
+	for _, a := range client.Actions() {
+		if a.GetVerb() == "patch" {
+			t.Errorf("a dry run did patch %s", a.GetResource())
+		}
+	}
 	stdout, _, err = clirun.Inspect(client, "cordon", "gpu-a", "0", "1")
 	if want := "gpu/gpu-a/0 cordoned\ngpu/gpu-a/1 cordoned\n"; err != nil || stdout != want {
+		t.Errorf("error %v, want %q, got %q", err, want, stdout)
+	}
+	stdout, _, err = clirun.Inspect(client, "cordon", "gpu-a", "0", "--reason=loud")
+	if want := "gpu/gpu-a/0 was cordoned already, and its reason is not changed: uncordon it first\n"; err != nil || stdout != want {
 		t.Errorf("error %v, want %q, got %q", err, want, stdout)
 	}
 	for _, args := range [][]string{{"cordon", "gpu-a"}, {"cordon", "gpu-a/0", "gpu-b/0"}, {"cordon", "gpu-a/0", "1"}} {

@@ -14,6 +14,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/watch"
 	"k8s.io/client-go/kubernetes/fake"
 	clienttesting "k8s.io/client-go/testing"
 
@@ -212,6 +213,13 @@ func OnlyIn(client *fake.Clientset, namespace string) {
 		if a.GetNamespace() == namespace {
 			return false, nil, nil
 		}
-		return true, nil, apierrors.NewForbidden(a.GetResource().GroupResource(), "", fmt.Errorf("ask your administrator"))
+		return true, nil, forbidden(a)
 	})
+	client.PrependWatchReactor("*", func(a clienttesting.Action) (bool, watch.Interface, error) {
+		return a.GetNamespace() != namespace, nil, forbidden(a)
+	})
+}
+
+func forbidden(a clienttesting.Action) error {
+	return apierrors.NewForbidden(a.GetResource().GroupResource(), "", fmt.Errorf("ask your administrator"))
 }

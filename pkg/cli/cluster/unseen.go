@@ -25,14 +25,16 @@ type Unseen struct {
 	Nodes error  // why nodes could not be listed; nil: they were
 	Pods  error  // why pods of other namespaces could not be listed; nil: they were
 	Usage string // why what pods use could not be read; empty: it was, or was not asked for
+
+	failed bool // the pods could be listed of no namespace
 }
 
-// AskForRole says who may read what is in gpumem's own namespace.
-const AskForRole = "bind the ClusterRole and the Role gpumem-viewer to see it"
+// AskForRole says what lets a user read what is in gpumem's own namespace.
+const AskForRole = "ask for the ClusterRole and the Role gpumem-viewer"
 
 // Notes say what could not be seen, and who can change that.
 func (u *Unseen) Notes() (notes []string) {
-	const viewer = "bind the ClusterRole gpumem-viewer to see them"
+	const viewer = "ask for the ClusterRole gpumem-viewer"
 	if u.Nodes != nil {
 		notes = append(notes, fmt.Sprintf("you may not list nodes, so what they have free is unknown (%s)", viewer))
 	}
@@ -60,7 +62,7 @@ func (u *Unseen) nodes(err error) error {
 	case !apierrors.IsForbidden(err):
 		return err
 	case u == nil:
-		return fmt.Errorf("%w; explain, pods, top and fit answer for one namespace (-n) without, and the ClusterRole gpumem-viewer lets you list nodes", err)
+		return fmt.Errorf("%w; explain, pods and top answer for one namespace (-n) without, and the ClusterRole gpumem-viewer lets you list nodes", err)
 	}
 	u.Nodes = err
 	return nil
@@ -70,6 +72,17 @@ func (u *Unseen) anyNodes() bool { return u != nil && u.Nodes != nil }
 
 // Any reports whether some node or pod could not be seen.
 func (u *Unseen) Any() bool { return u.anyNodes() || u != nil && u.Pods != nil }
+
+// Some reports whether some nodes or pods could not be seen, and others were.
+func (u *Unseen) Some() bool { return u.Any() && !u.failed }
+
+// only returns the namespace whose pods alone may be listed; empty: those of all may.
+func (u *Unseen) only() string {
+	if u == nil || u.Pods == nil {
+		return ""
+	}
+	return u.Namespace
+}
 
 // listAllowedPods lists the pods of all namespaces or, where that is forbidden, those of one.
 func (r *Reader) listAllowedPods(ctx context.Context, sel Selection, where *Places) (found, error) {
@@ -82,6 +95,9 @@ func (r *Reader) listAllowedPods(ctx context.Context, sel Selection, where *Plac
 		if apierrors.IsForbidden(err) {
 			err = fmt.Errorf("%w; -n names a namespace that you may read", err)
 		}
+	}
+	if sel.Unseen != nil {
+		sel.Unseen.failed = err != nil
 	}
 	return pods, err
 }

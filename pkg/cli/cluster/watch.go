@@ -18,9 +18,9 @@ const (
 	quiet = 30 * time.Second
 )
 
-// OnChange calls f whenever nodes or pods have changed, until the context is done
-// or f fails.
-func (r *Reader) OnChange(ctx context.Context, f func(context.Context) error) error {
+// OnChange calls f whenever nodes or pods have changed, of those that may be listed, until the context
+// is done or f fails.
+func (r *Reader) OnChange(ctx context.Context, unseen *Unseen, f func(context.Context) error) error {
 	touched := make(chan struct{}, 1)
 	touch := func() {
 		select {
@@ -34,8 +34,12 @@ func (r *Reader) OnChange(ctx context.Context, f func(context.Context) error) er
 		}
 		return obj, nil
 	})
-	factory := informers.NewSharedInformerFactoryWithOptions(r.Client, 0, nameOnly)
-	for _, informer := range []cache.SharedIndexInformer{factory.Core().V1().Nodes().Informer(), factory.Core().V1().Pods().Informer()} {
+	factory := informers.NewSharedInformerFactoryWithOptions(r.Client, 0, nameOnly, informers.WithNamespace(unseen.only()))
+	watched := []cache.SharedIndexInformer{factory.Core().V1().Pods().Informer()}
+	if !unseen.anyNodes() {
+		watched = append(watched, factory.Core().V1().Nodes().Informer())
+	}
+	for _, informer := range watched {
 		if _, err := informer.AddEventHandler(cache.ResourceEventHandlerFuncs{
 			AddFunc:    func(any) { touch() },
 			UpdateFunc: func(any, any) { touch() },

@@ -5,6 +5,8 @@ import (
 	"fmt"
 	"slices"
 
+	v1 "k8s.io/api/core/v1"
+
 	"github.com/gpumem/gpumem/pkg/core/gpu"
 	"github.com/gpumem/gpumem/pkg/core/placement"
 	"github.com/gpumem/gpumem/pkg/kube/api"
@@ -26,9 +28,12 @@ func (e *explanation) consider(pod inspect.WaitFacts, nodes []placement.Node, fa
 		}
 		return
 	case facts.PodsUnknown:
-		e.Summary = "waits, and its scheduler has not said why"
-		if pod.Said != "" {
-			e.Summary = "waits; its scheduler says: " + pod.Said
+		e.Summary = "waits, and " + cmp.Or(said(pod), "its scheduler has not said why")
+		if unserved := pod.Unserved(facts.Schedulers); unserved != "" {
+			e.Summary += "; " + unserved
+		}
+		if len(facts.Schedulers) == 0 && pod.Scheduler == v1.DefaultSchedulerName {
+			e.Advice = "see that its schedulerName, default-scheduler, is one that asks gpumem: the chart's is gpumem-scheduler"
 		}
 		return
 	}
@@ -86,7 +91,7 @@ func summary(pod inspect.WaitFacts, chances []inspect.Chance, facts inspect.Fact
 	case len(chances) == 0:
 		s = "waits: no node offers GPU memory; kubectl inspect gpumem doctor says what is wrong"
 	case fit > 0:
-		return fmt.Sprintf("waits, though by GPU memory it fits on %d of %s: %s", fit, of, cmp.Or(unserved, inspect.AskEvents))
+		return fmt.Sprintf("waits, though by GPU memory it fits on %d of %s: %s", fit, of, cmp.Or(unserved, said(pod), inspect.AskEvents))
 	case pod.Request.Cores() > 0 && facts.CoresOff != "":
 		s = "waits: " + facts.CoresOff
 	case allowed == 0:
@@ -101,6 +106,14 @@ func summary(pod inspect.WaitFacts, chances []inspect.Chance, facts inspect.Fact
 		s += "; " + unserved
 	}
 	return s
+}
+
+// said is what the scheduler of a pod has said of it last; empty where it has not.
+func said(pod inspect.WaitFacts) string {
+	if pod.Said == "" {
+		return ""
+	}
+	return "its scheduler says: " + pod.Said
 }
 
 // asksOf says what a pod asks for.

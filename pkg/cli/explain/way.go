@@ -39,8 +39,11 @@ func (r rollout) replaces(old rollout) bool {
 // lookInTheWay says what has to end for a pod to fit, where that is on its way, or does not come by
 // itself: pods that are terminating, and those of the revision that the pod replaces.
 func (e *explanation) lookInTheWay(pod inspect.WaitFacts, of rollout, rollouts map[string]rollout, nodes []placement.Node, facts inspect.Facts) {
-	if len(e.Now) == 0 { // no node was looked at: the pod waits for something else
-		return
+	if len(e.Now) == 0 && (!facts.PodsUnknown || pod.Problem != "" || pod.InVain != "") {
+		return // no node was looked at: the pod waits for something else
+	}
+	if slices.ContainsFunc(nodes, func(n placement.Node) bool { return !facts.PodsUnknown && facts.Chance(pod, n).Good() }) {
+		return // it fits now
 	}
 	order := make(map[string]int) // the nodes that come closest go first
 	for i, n := range e.Now {
@@ -79,6 +82,9 @@ func without(pod inspect.WaitFacts, nodes []placement.Node, facts inspect.Facts,
 			names = append(names[:shownNodes], fmt.Sprintf("%d more", more))
 		}
 		said := fmt.Sprintf("%s on %s: %s", strings.Join(names, ", "), n.Name, gpu.Format(units, n.UnitMiB))
+		if facts.PodsUnknown {
+			return said + "; whether the pod fits then is not known"
+		}
 		if facts.Chance(pod, n.Without(gone)).Good() {
 			return said + "; the pod fits once they are gone"
 		}

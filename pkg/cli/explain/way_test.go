@@ -37,6 +37,7 @@ func TestExplainSaysWhatIsInTheWay(t *testing.T) {
 		"another Deployment":             {12, []func(*v1.Pod){of("other-1", "1")}, nil},
 		"the same revision":              {12, []func(*v1.Pod){of("web-2", "2")}, nil},
 		"no Deployment":                  {12, []func(*v1.Pod){clitest.Controlled("ReplicaSet")}, nil},
+		"terminating, and it fits now":   {2, []func(*v1.Pod){leaves}, nil},
 		"terminating":                    {12, []func(*v1.Pod){leaves}, []string{"Leaving:   ml/there on gpu-a: 10 GiB; the pod fits once they are gone\n"}},
 		"the revision before is leaving": {12, []func(*v1.Pod){leaves, of("web-1", "1")}, []string{"Leaving:   ml/there on gpu-a"}},
 	} {

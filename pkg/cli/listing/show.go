@@ -22,6 +22,10 @@ type View[R any] struct {
 	ID      func(R) string                     // of what the row is about
 	Notes   func(rows []R, wide bool) []string // the legend; nil: there is none
 
+	// Unseen returns what the user could not see at the last Read, where the view is for who may read
+	// one namespace alone; nil: it is not.
+	Unseen func() *cluster.Unseen
+
 	// End returns the last row of what is there no more, for who watches; nil: there is none.
 	End func(R) R
 }
@@ -64,12 +68,16 @@ func (l *Flags) within(kind string) string {
 // follow prints the rows that change, and those that end where the view tells of them.
 func follow[R any](ctx context.Context, l *Flags, v View[R], report inspect.Report, rows []R) error {
 	seen, headed := linesOf(l, v, report, rows), len(rows) > 0
-	return l.Cluster.OnChange(ctx, func(ctx context.Context) error {
+	unseen := func() *cluster.Unseen { return nil }
+	if v.Unseen != nil {
+		unseen = v.Unseen
+	}
+	return l.Cluster.OnChange(ctx, unseen(), func(ctx context.Context) error {
 		report, used, err := v.Read(ctx)
 		if err != nil {
 			return err
 		}
-		if report.RequestedUnknown { // as if all pods were gone, which they are not
+		if report.RequestedUnknown && !unseen().Some() { // as if all pods were gone, which they are not
 			_ = l.Complain(report.Problems)
 			return nil
 		}

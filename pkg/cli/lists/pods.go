@@ -30,6 +30,7 @@ type Pods struct {
 
 	named   map[string]bool // NAME or NAMESPACE/NAME; empty: all
 	matched map[string]bool // UIDs
+	unseen  *cluster.Unseen // at the last look
 }
 
 // NewPodsCommand returns the list of pods.
@@ -117,6 +118,7 @@ func (o *Pods) Run(ctx context.Context) error {
 		Name:    func(row printers.PodRow) string { return "pod/" + row.Name },
 		Notes:   o.notes,
 		ID:      func(row printers.PodRow) string { return row.UID },
+		Unseen:  func() *cluster.Unseen { return o.unseen },
 		End:     end,
 	})
 }
@@ -136,6 +138,7 @@ func (o *Pods) rows(r inspect.Report, u cluster.Usage) []printers.PodRow {
 // read reads the cluster, and notes which pods are to be listed.
 func (o *Pods) read(ctx context.Context, match labels.Selector) (inspect.Report, cluster.Usage, error) {
 	missing, unseen := maps.Clone(o.named), o.MayBeLimited()
+	o.unseen = unseen
 	report, err := o.Report(ctx, o.Cluster, cluster.Selection{Unseen: unseen, EachPod: func(pod *v1.Pod) {
 		byName := o.named[pod.Name] || o.named[pod.Namespace+"/"+pod.Name]
 		if match.Matches(labels.Set(pod.Labels)) && (len(o.named) == 0 || byName) {

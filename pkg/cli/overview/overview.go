@@ -97,7 +97,7 @@ func (o *Options) Run(ctx context.Context) error {
 	if err := o.show(ctx); err != nil || !o.watch {
 		return err
 	}
-	return o.cluster.OnChange(ctx, o.show)
+	return o.cluster.OnChange(ctx, nil, o.show)
 }
 
 // show looks at the cluster and prints what it found.
