@@ -184,10 +184,11 @@ func TestTheAPIServerWarnsOfNamesWithoutEffect(t *testing.T) {
 		"a template with what gpumem writes": {
 			deployment(nil, always, annotated("gpu-index", "1")), "annotation gpumem.dev/gpu-index is written by gpumem, and pods with it are refused: gpumem.dev/gpu-uuid chooses a GPU",
 		},
-		"a pod with a misspelt name":  {e.pod("p", 1, annotated("gpu-cuont", "2")), "annotation gpumem.dev/gpu-cuont is none that gpumem knows, and has no effect"},
-		"one that a controller makes": {e.pod("p", 1, annotated("gpu-cuont", "2"), owned), ""},
-		"a label":                     {e.pod("p", 1, labelled), "label gpumem.dev/policy has no effect: gpumem reads annotations of pods"},
-		"a pod for another scheduler": {e.pod("p", 1, func(pod *v1.Pod) { pod.Spec.SchedulerName = "volcano" }), ""},
+		"a pod with a misspelt name":   {e.pod("p", 1, annotated("gpu-cuont", "2")), "annotation gpumem.dev/gpu-cuont is none that gpumem knows, and has no effect"},
+		"one that a controller makes":  {e.pod("p", 1, annotated("gpu-cuont", "2"), owned), ""},
+		"an annotation and no request": {e.pod("p", 0, annotated("policy", "exclusive")), "annotation gpumem.dev/policy has no effect: no container asks for gpumem.dev/gpu-mem"},
+		"a label":                      {e.pod("p", 1, labelled), "label gpumem.dev/policy has no effect: gpumem reads annotations of pods"},
+		"a pod for another scheduler":  {e.pod("p", 1, func(pod *v1.Pod) { pod.Spec.SchedulerName = "volcano" }), ""},
 		"a pod for one that is misspelt": {
 			e.pod("p", 1, func(pod *v1.Pod) { pod.Spec.SchedulerName = "gpumem-schedular" }), "schedulerName is gpumem-schedular, and that of gpumem is gpumem-scheduler",
 		},

@@ -50,6 +50,7 @@ func TestQuotasThatLimitNothing(t *testing.T) {
 		"a request":                 {"requests.gpumem.dev/gpu-mem", "", "default"},
 		"the resource":              {"gpumem.dev/gpu-mem", "gpumem.dev/gpu-mem limits nothing in a ResourceQuota: write requests.gpumem.dev/gpu-mem", "default"},
 		"a limit":                   {"limits.gpumem.dev/gpu-core", "limits.gpumem.dev/gpu-core limits nothing in a ResourceQuota: write requests.gpumem.dev/gpu-core", "default"},
+		"a name that is none":       {"requests.gpumem.dev/gpu-memory", "requests.gpumem.dev/gpu-memory limits nothing in a ResourceQuota: gpumem has no such resource, write requests.gpumem.dev/gpu-mem", "default"},
 		"another resource":          {"nvidia.com/gpu", "", "default"},
 		"a domain that looks alike": {"gpumemxdev/gpu-mem", "", "default"},
 		"another domain":            {"aliyun.com/gpu-mem", "aliyun.com/gpu-mem limits nothing in a ResourceQuota: write requests.aliyun.com/gpu-mem", "aliyun"},
