@@ -114,26 +114,35 @@ func TestAWatchOfOneNamespace(t *testing.T) {
 	}
 }
 
-// The old pods of a rolling update are named where nodes are not seen, too.
+// The old pods of a rolling update are named where nodes are not seen, too, and ending them first is
+// proposed where they have enough.
 func TestWhatIsInTheWayOfATenant(t *testing.T) {
-	client := tenants(t)
 	of := func(pod *v1.Pod, hash string) *v1.Pod {
 		pod.Labels = map[string]string{"pod-template-hash": hash}
 		pod.OwnerReferences = []metav1.OwnerReference{{Kind: "ReplicaSet", Name: "web-" + hash, Controller: new(true)}}
 		return pod
 	}
-	for _, pod := range []*v1.Pod{
-		of(clitest.With(clitest.Pod(t, "ml/web-old", "gpu-a", 9, clitest.UUID("gpu-a", 1)), func(p *v1.Pod) { p.Annotations["gpumem.dev/gpu-index"] = "1" }), "old"),
-		of(clitest.Pod(t, "ml/web-new", "", 9), "new"),
-	} {
-		if _, err := client.CoreV1().Pods("ml").Create(t.Context(), pod, metav1.CreateOptions{}); err != nil {
-			t.Fatal(err)
-		}
+	old := func(name, node string, units int64) *v1.Pod {
+		return of(clitest.With(clitest.Pod(t, name, node, units, clitest.UUID(node, 1)), func(p *v1.Pod) { p.Annotations["gpumem.dev/gpu-index"] = "1" }), "old")
 	}
-	stdout, _, err := clirun.Inspect(client, "explain", "-n", "ml", "web-new")
-	for _, want := range []string{"ml/web-old on gpu-a: 9", "whether the pod fits then is not known", "maxSurge: 0"} {
-		if err != nil || !strings.Contains(stdout, want) {
-			t.Errorf("error %v, and no %q in:\n%s", err, want, stdout)
+	const said = "Replaces:  ml/web-a on gpu-a: 9 units; ml/web-b on gpu-b: 2 units; whether the pod fits without them is not known"
+	for name, tc := range map[string]struct {
+		asks int64
+		want string
+		not  string
+	}{
+		"they have as much": {asks: 9, want: said + ". They are of the revision before of Deployment web"},
+		"they have less":    {asks: 10, want: said + "\n", not: "maxSurge"},
+	} {
+		client := tenants(t)
+		for _, pod := range []*v1.Pod{old("ml/web-a", "gpu-a", 9), old("ml/web-b", "gpu-b", 2), of(clitest.Pod(t, "ml/web-new", "", tc.asks), "new")} {
+			if _, err := client.CoreV1().Pods("ml").Create(t.Context(), pod, metav1.CreateOptions{}); err != nil {
+				t.Fatal(err)
+			}
+		}
+		stdout, _, err := clirun.Inspect(client, "explain", "-n", "ml", "web-new")
+		if err != nil || !strings.Contains(stdout, tc.want) || tc.not != "" && strings.Contains(stdout, tc.not) {
+			t.Errorf("%s: error %v, want %q, and not %q, in:\n%s", name, err, tc.want, tc.not, stdout)
 		}
 	}
 }

@@ -15,6 +15,9 @@ import (
 	"github.com/gpumem/gpumem/pkg/report/inspect"
 )
 
+// usual is what gpumem's scheduler is called unless the chart is given another name.
+const usual = "gpumem-scheduler"
+
 // consider looks at every node as it is now, for a pod that waits.
 func (e *explanation) consider(pod inspect.WaitFacts, nodes []placement.Node, facts inspect.Facts, all bool) {
 	switch {
@@ -32,8 +35,8 @@ func (e *explanation) consider(pod inspect.WaitFacts, nodes []placement.Node, fa
 		if unserved := pod.Unserved(facts.Schedulers); unserved != "" {
 			e.Summary += "; " + unserved
 		}
-		if len(facts.Schedulers) == 0 && pod.Scheduler == v1.DefaultSchedulerName {
-			e.Advice = "see that its schedulerName, default-scheduler, is one that asks gpumem: the chart's is gpumem-scheduler"
+		if len(facts.Schedulers) == 0 && pod.Scheduler != usual {
+			e.Advice = fmt.Sprintf("see that its schedulerName, %s, is one that asks gpumem: the chart's is %s", cmp.Or(pod.Scheduler, v1.DefaultSchedulerName), usual)
 		}
 		return
 	}
@@ -45,6 +48,7 @@ func (e *explanation) consider(pod inspect.WaitFacts, nodes []placement.Node, fa
 	}
 	slices.SortStableFunc(chances, inspect.Chance.Compare)
 	e.Summary = summary(pod, chances, facts)
+	e.fragmented = slices.ContainsFunc(chances, func(c inspect.Chance) bool { return c.Reason == placement.Fragmented && c.Refusal == nil && !c.KeptOff })
 	if !all && len(chances) > shownNodes {
 		e.more = len(chances) - shownNodes
 		chances = chances[:shownNodes]
@@ -119,13 +123,7 @@ func said(pod inspect.WaitFacts) string {
 // asksOf says what a pod asks for.
 func asksOf(req placement.Request, unitMiB int64) string {
 	units, cores := req.Share()
-	s := fmt.Sprintf("%d units", units)
-	switch {
-	case req.InShares:
-		s = gpu.Format(units, 0)
-	case unitMiB > 0:
-		s = gpu.Format(units, unitMiB)
-	}
+	s := amount(req, units, unitMiB)
 	if cores > 0 {
 		s += fmt.Sprintf(" and %d%% of cores", cores)
 	}
@@ -135,4 +133,16 @@ func asksOf(req placement.Request, unitMiB int64) string {
 		s += " on one GPU"
 	}
 	return s + api.Wishes(req)
+}
+
+// amount says how much units are, of what a pod asks for.
+func amount(req placement.Request, units gpu.Units, unitMiB int64) string {
+	switch {
+	case req.InShares:
+		return gpu.Format(units, 0)
+	case unitMiB > 0:
+		return gpu.Format(units, unitMiB)
+	default:
+		return fmt.Sprintf("%d units", units)
+	}
 }

@@ -51,6 +51,8 @@ type explanation struct {
 	unitMiB   int64
 	granted   inspect.Memory
 	more      int // nodes that are left out
+
+	fragmented bool // some node has enough free in all, and on no GPU
 }
 
 // shownNodes is how many nodes explain shows unless all are asked for.

@@ -51,17 +51,23 @@ func (e *explanation) lookInTheWay(pod inspect.WaitFacts, of rollout, rollouts m
 	}
 	nodes = slices.SortedStableFunc(slices.Values(nodes), func(a, b placement.Node) int { return cmp.Compare(order[a.Name], order[b.Name]) })
 	leaving := func(h placement.Holding) bool { return facts.Pods[h.Pod.UID].State == "Terminating" }
-	e.Terminating = without(pod, nodes, facts, leaving)
-	e.Replaced = without(pod, nodes, facts, func(h placement.Holding) bool { return of.replaces(rollouts[h.Pod.UID]) && !leaving(h) })
-	if e.Replaced != "" {
+	e.Terminating, _ = without(pod, nodes, facts, leaving)
+	var helps bool
+	e.Replaced, helps = without(pod, nodes, facts, func(h placement.Holding) bool { return of.replaces(rollouts[h.Pod.UID]) && !leaving(h) })
+	if helps {
 		e.Replaced += fmt.Sprintf(". They are of the revision before of Deployment %s, which ends them only when the new pod runs: "+
 			"with spec.strategy.rollingUpdate.maxSurge: 0 and maxUnavailable: 1 it ends one first", of.deployment)
+	}
+	if e.fragmented && e.Terminating == "" && e.Replaced == "" {
+		e.Advice = fmt.Sprintf("kubectl inspect gpumem defrag %s plans which pods to move: a node has enough free in all", pod.Pod)
 	}
 }
 
 // without says on which of the nodes a pod fits once some of the pods there are gone, and what they
-// give back; of the first node that has any, where it fits on none even then.
-func without(pod inspect.WaitFacts, nodes []placement.Node, facts inspect.Facts, goes func(placement.Holding) bool) (line string) {
+// give back; of the first node that has any, where it fits on none even then, and of each where what is
+// free is not known. It may help to end them first where they have as much as the pod asks for.
+func without(pod inspect.WaitFacts, nodes []placement.Node, facts inspect.Facts, goes func(placement.Holding) bool) (line string, helps bool) {
+	var unsure []string
 	for _, n := range nodes {
 		var gone []placement.Holding
 		var names []string
@@ -81,16 +87,18 @@ func without(pod inspect.WaitFacts, nodes []placement.Node, facts inspect.Facts,
 		if more := len(names) - shownNodes; more > 0 {
 			names = append(names[:shownNodes], fmt.Sprintf("%d more", more))
 		}
-		said := fmt.Sprintf("%s on %s: %s", strings.Join(names, ", "), n.Name, gpu.Format(units, n.UnitMiB))
-		if facts.PodsUnknown {
-			return said + "; whether the pod fits then is not known"
-		}
-		if facts.Chance(pod, n.Without(gone)).Good() {
-			return said + "; the pod fits once they are gone"
-		}
-		if line == "" {
-			line = said + ", which is not enough"
+		said := fmt.Sprintf("%s on %s: %s", strings.Join(names, ", "), n.Name, amount(pod.Request, units, n.UnitMiB))
+		switch {
+		case facts.PodsUnknown:
+			unsure, helps = append(unsure, said), helps || units >= pod.Request.Units()
+		case facts.Chance(pod, n.Without(gone)).Good():
+			return said + "; the pod fits once they are gone", true
+		case line == "":
+			line, helps = said+", which is not enough", true
 		}
 	}
-	return line
+	if len(unsure) > 0 {
+		line = strings.Join(unsure, "; ") + "; whether the pod fits without them is not known"
+	}
+	return line, helps
 }

@@ -65,3 +65,14 @@ func TestExplainSaysWhatIsInTheWay(t *testing.T) {
 		})
 	}
 }
+
+func TestExplainOfWhatIsFragmented(t *testing.T) {
+	const todo = "To do:     kubectl inspect gpumem defrag ml/waits plans which pods to move: a node has enough free in all\n"
+	for asks, want := range map[int64]bool{3: false, 6: true, 7: false} { // 3 are free on each of two GPUs
+		client := fake.NewClientset(clitest.ExtenderDeployment("gpumem-system", "gpumem.dev", "binpack"), clitest.Node(t, "gpu-a", clitest.Inventory("gpu-a", 8, 8)),
+			clitest.Pod(t, "ml/a", "gpu-a", 5, clitest.UUID("gpu-a", 0)), clitest.Pod(t, "ml/b", "gpu-a", 5, clitest.UUID("gpu-a", 1)), clitest.Pod(t, "ml/waits", "", asks))
+		if stdout, _, err := clirun.Inspect(client, "explain", "ml/waits"); err != nil || strings.Contains(stdout, todo) != want {
+			t.Errorf("of %d GiB: error %v, want %t for %q in:\n%s", asks, err, want, todo, stdout)
+		}
+	}
+}

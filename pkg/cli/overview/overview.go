@@ -44,7 +44,7 @@ func NewCommand(f *cmdutil.Factory) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:               "nodes [NODE...] [-l SELECTOR] [-d] [-o FORMAT]",
 		Short:             "Show nodes, with what is allocated of each GPU",
-		Example:           "  kubectl inspect gpumem nodes -o wide",
+		Example:           "  kubectl inspect gpumem nodes -o wide\n  kubectl inspect gpumem nodes -o jsonpath='{.nodes[*].name}'",
 		Args:              cobra.ArbitraryArgs,
 		ValidArgsFunction: f.CompleteNodes,
 		RunE:              func(cmd *cobra.Command, args []string) error { return cmdutil.Run(cmd, args, o) },
