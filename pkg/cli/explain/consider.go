@@ -31,13 +31,7 @@ func (e *explanation) consider(pod inspect.WaitFacts, nodes []placement.Node, fa
 		}
 		return
 	case facts.PodsUnknown:
-		e.Summary = "waits, and " + cmp.Or(said(pod), "its scheduler has not said why")
-		if unserved := pod.Unserved(facts.Schedulers); unserved != "" {
-			e.Summary += "; " + unserved
-		}
-		if len(facts.Schedulers) == 0 && pod.Scheduler != usual {
-			e.Advice = fmt.Sprintf("see that its schedulerName, %s, is one that asks gpumem: the chart's is %s", cmp.Or(pod.Scheduler, v1.DefaultSchedulerName), usual)
-		}
+		e.repeat(pod, facts)
 		return
 	}
 	var chances []inspect.Chance
@@ -62,6 +56,17 @@ func (e *explanation) consider(pod inspect.WaitFacts, nodes []placement.Node, fa
 			n.Reason, n.Message = c.Reason.String(), c.Why()
 		}
 		e.Now = append(e.Now, n)
+	}
+}
+
+// repeat says what a pod and its scheduler say, for who does not see the nodes.
+func (e *explanation) repeat(pod inspect.WaitFacts, facts inspect.Facts) {
+	e.Summary = "waits, and " + cmp.Or(said(pod), "its scheduler has not said why")
+	if unserved := pod.Unserved(facts.Schedulers); unserved != "" {
+		e.Summary += "; " + unserved
+	}
+	if len(facts.Schedulers) == 0 && pod.Scheduler != usual {
+		e.Advice = fmt.Sprintf("see that its schedulerName, %s, is one that asks gpumem: the chart's is %s", cmp.Or(pod.Scheduler, v1.DefaultSchedulerName), usual)
 	}
 }
 
