@@ -131,6 +131,15 @@ func (e *env) finished(name string) {
 	})
 }
 
+// end deletes a pod, and waits until the kubelet has given back what it has. Deleted by force, a pod is
+// gone before: what it has by claims is missing to the next one, which the kubelet tries again after a
+// minute or more.
+func (m *machine) end(name string) {
+	m.Helper()
+	m.delete(name, 1)
+	m.gone(name)
+}
+
 func (m *machine) wantLevel(p promise, pod, want string) {
 	m.Helper()
 	if got := m.levelOf(pod); got != want {
@@ -158,8 +167,7 @@ func (m *machine) testSeveral(p promise) {
 	m.cell(p, "two GPUs, worker for 0", name, "worker-0", p.line("one", 0, grant, p.narrowed))
 	m.cell(p, "two GPUs, worker for 1", name, "worker-1", p.line("one", 0, grant, p.narrowed))
 	m.cell(p, "two GPUs, one process", name, "main", p.line("one", 0, grant, p.limited), p.line("one", 1, grant, p.limited))
-	m.delete(name, 0)
-	m.gone(name)
+	m.end(name)
 }
 
 // testSecond: the second GPU, alone with one container at a time.
@@ -185,8 +193,7 @@ func (m *machine) testSecond(p promise) {
 	for _, f := range frameworks {
 		m.fraction(p, "GPU 1, "+f, name, f, grant)
 	}
-	m.delete(name, 0)
-	m.gone(name)
+	m.end(name)
 }
 
 // testFirst: containers of one pod that share the first GPU, each with its own grant. Where
@@ -232,8 +239,7 @@ func (m *machine) testFirst(p promise) {
 		return ready(pod) && now["sidecar"] != before["sidecar"] && now["main"] != before["main"] && now["other"] != before["other"], fmt.Sprint(now, m.events(name))
 	})
 	check("restarted, ")
-	m.delete(name, 0)
-	m.gone(name)
+	m.end(name)
 }
 
 // nothingIsKept waits until nothing that was kept for containers is kept above them any more.

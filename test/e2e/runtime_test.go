@@ -54,7 +54,9 @@ func (m *machine) startKernel(dmem bool) {
 	}
 	m.write(controllers, simulatedCgroups, "cgroup.controllers")
 	m.write(controllers, simulatedCgroups, "cgroup.subtree_control")
-	m.write(controllers, simulatedCgroups, m.kubepods(), "cgroup.subtree_control")
+	for above := m.kubepods(); above != "/"; above = filepath.Dir(above) {
+		m.write(controllers, simulatedCgroups, above, "cgroup.subtree_control")
+	}
 	if err := os.Symlink(m.kubepods()[1:], filepath.Join(m.root, simulatedCgroups, "kubepods")); err != nil {
 		m.Fatal(err)
 	}
