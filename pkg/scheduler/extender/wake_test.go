@@ -221,6 +221,7 @@ func TestWakingBesideQuestions(t *testing.T) {
 	for i := range 8 {
 		w.node(fmt.Sprint("n", i))
 	}
+	pods := []*v1.Pod{w.pod("a", "25"), w.pod("b", "26")} // before others look for them
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
@@ -229,7 +230,6 @@ func TestWakingBesideQuestions(t *testing.T) {
 			w.Cache.SetNode("n1", inventory(gpu.Device{UUID: "GPU-n1", Allocatable: gpu.Units(10 + i%20)}))
 		}
 	}()
-	pods := []*v1.Pod{w.pod("a", "25"), w.pod("b", "26")}
 	names := []string{"n0", "n1", "n2"}
 	for i := range 200 {
 		w.filterOnce(pods[i%2], names)
