@@ -95,7 +95,11 @@ func (o *Options) Run(ctx context.Context) error {
 	var errs []error
 	for _, which := range o.which {
 		if o.dryRun {
-			errs = append(errs, Plan(ctx, o.cluster, o.Out, o.node, which, o.cordoned))
+			device, err := Find(ctx, o.cluster, o.node, which)
+			if err == nil {
+				Plan(o.Out, o.node, device, o.cordoned)
+			}
+			errs = append(errs, err)
 			continue
 		}
 		_, err := Mark(ctx, o.cluster, o.Out, o.node, which, o.cordoned, o.reason, "")

@@ -30,7 +30,7 @@ func Mark(ctx context.Context, r *cluster.Reader, out io.Writer, nodeName, which
 	if err != nil {
 		return device, err
 	}
-	news := map[bool]string{true: "cordoned", false: "uncordoned"}[cordoned]
+	news := done(cordoned)
 	if !changed {
 		news = map[bool]string{true: "was cordoned already", false: "was not cordoned"}[cordoned]
 		if reason != "" {
@@ -41,14 +41,17 @@ func Mark(ctx context.Context, r *cluster.Reader, out io.Writer, nodeName, which
 	return device, nil
 }
 
-// Plan prints what Mark does, and does nothing.
-func Plan(ctx context.Context, r *cluster.Reader, out io.Writer, nodeName, which string, cordoned bool) error {
-	device, err := Find(ctx, r, nodeName, which)
-	if err != nil {
-		return err
+// Plan prints what Mark does to a GPU.
+func Plan(out io.Writer, nodeName string, device gpu.Device, cordoned bool) {
+	fmt.Fprintf(out, "gpu/%s/%d %s (dry run)\n", nodeName, device.Index, done(cordoned))
+}
+
+// done is what has become of a GPU that is to be cordoned, or not.
+func done(cordoned bool) string {
+	if cordoned {
+		return "cordoned"
 	}
-	fmt.Fprintf(out, "gpu/%s/%d %s (dry run)\n", nodeName, device.Index, map[bool]string{true: "cordoned", false: "uncordoned"}[cordoned])
-	return nil
+	return "uncordoned"
 }
 
 // Write writes whether a GPU of a node is cordoned, by whom, and why. It reports whether that was

@@ -103,7 +103,7 @@ func (o *Options) plan(ctx context.Context, nodeName, which string) error {
 	if err != nil {
 		return err
 	}
-	fmt.Fprintf(o.Out, "gpu/%s/%d cordoned (dry run)\n", nodeName, device.Index)
+	cordon.Plan(o.Out, nodeName, device, true)
 	for _, pod := range pods {
 		fmt.Fprintf(o.Out, "evicting pod %s/%s (dry run)\n", pod.Namespace, pod.Name)
 	}

@@ -42,6 +42,7 @@ func (e *explanation) consider(pod inspect.WaitFacts, nodes []placement.Node, fa
 	}
 	slices.SortStableFunc(chances, inspect.Chance.Compare)
 	e.Summary = summary(pod, chances, facts)
+	e.fits = slices.ContainsFunc(chances, inspect.Chance.Good)
 	e.fragmented = slices.ContainsFunc(chances, func(c inspect.Chance) bool { return c.Reason == placement.Fragmented && c.Refusal == nil && !c.KeptOff })
 	if !all && len(chances) > shownNodes {
 		e.more = len(chances) - shownNodes

@@ -52,6 +52,7 @@ type explanation struct {
 	granted   inspect.Memory
 	more      int // nodes that are left out
 
+	fits       bool // some node has the GPU memory that it asks for, and takes it
 	fragmented bool // some node has enough free in all, and on no GPU
 }
 

@@ -39,11 +39,8 @@ func (r rollout) replaces(old rollout) bool {
 // lookInTheWay says what has to end for a pod to fit, where that is on its way, or does not come by
 // itself: pods that are terminating, and those of the revision that the pod replaces.
 func (e *explanation) lookInTheWay(pod inspect.WaitFacts, of rollout, rollouts map[string]rollout, nodes []placement.Node, facts inspect.Facts) {
-	if len(e.Now) == 0 && (!facts.PodsUnknown || pod.Problem != "" || pod.InVain != "") {
-		return // no node was looked at: the pod waits for something else
-	}
-	if slices.ContainsFunc(nodes, func(n placement.Node) bool { return !facts.PodsUnknown && facts.Chance(pod, n).Good() }) {
-		return // it fits now
+	if e.fits || len(e.Now) == 0 && (!facts.PodsUnknown || pod.Problem != "" || pod.InVain != "") {
+		return // it fits now, or no node was looked at: the pod waits for something else
 	}
 	order := make(map[string]int) // the nodes that come closest go first
 	for i, n := range e.Now {
