@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"slices"
-	"strings"
 
 	v1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -17,6 +16,8 @@ import (
 	"k8s.io/dynamic-resource-allocation/resourceclaim"
 
 	"github.com/gpumem/gpumem/pkg/core/placement"
+	"github.com/gpumem/gpumem/pkg/kube/api"
+	"github.com/gpumem/gpumem/pkg/node/nodepods"
 	"github.com/gpumem/gpumem/pkg/node/usage"
 )
 
@@ -102,10 +103,8 @@ func (u *Users) all() (users []user) {
 // Container implements usage.Pods.
 func (u *Users) Container(id string) (pod placement.PodRef, name string, ok bool) {
 	for _, p := range u.all() {
-		for _, s := range p.Status.ContainerStatuses {
-			if _, its, found := strings.Cut(s.ContainerID, "://"); found && its == id {
-				return placement.PodRef{Namespace: p.Namespace, Name: p.Name, UID: string(p.UID)}, s.Name, true
-			}
+		if name, ok := nodepods.ContainerNames(p.Pod)[id]; ok {
+			return api.Ref(p.Pod), name, true
 		}
 	}
 	return pod, "", false

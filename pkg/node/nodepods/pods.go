@@ -185,7 +185,7 @@ func (p *Pods) put(obj any) {
 			Indexes: gpushare.Indexes(p.names, pod), Unmarked: gpushare.Waits(p.names, pod),
 		},
 		version:    pod.ResourceVersion,
-		containers: containerNames(pod),
+		containers: ContainerNames(pod),
 		static:     staticUID(pod),
 	}
 	if err != nil {
@@ -220,9 +220,9 @@ func starting(pod *v1.Pod) bool {
 	})
 }
 
-// containerNames returns the names of the containers that run, or ran last, by
+// ContainerNames returns the names of the containers that run, or ran last, by
 // their IDs. The status has these with the runtime's name: "containerd://ID".
-func containerNames(pod *v1.Pod) map[string]string {
+func ContainerNames(pod *v1.Pod) map[string]string {
 	out := make(map[string]string)
 	for _, s := range slices.Concat(pod.Status.InitContainerStatuses, pod.Status.ContainerStatuses) {
 		if _, id, ok := strings.Cut(s.ContainerID, "://"); ok {
