@@ -66,7 +66,9 @@ func (m *machine) levelOf(name string) string {
 
 // claim has a pod ask by claims for what its containers ask for of the extended resource. Each has a claim
 // of its own. Plain init containers, which run one after the other, share one: with the extended resource
-// they have the same memory too. Another container prints what it is given.
+// they have the same memory too. Another container prints what it is given. The claims are made here and
+// named, not made from templates: Kubernetes before 1.37 may forget the names of a pod's generated claims
+// when it has several (kubernetes/kubernetes#138407).
 func (m *machine) claim(pod *v1.Pod) {
 	m.Helper()
 	count := int64(1)
@@ -84,9 +86,9 @@ func (m *machine) claim(pod *v1.Pod) {
 		if slices.ContainsFunc(pod.Spec.ResourceClaims, func(one v1.PodResourceClaim) bool { return one.Name == name }) {
 			return
 		}
-		template := pod.Name + "-" + name
-		pod.Spec.ResourceClaims = append(pod.Spec.ResourceClaims, v1.PodResourceClaim{Name: name, ResourceClaimTemplateName: &template})
-		m.template(template, units.Value()/count, count, uuid)
+		claim := pod.Name + "-" + name
+		pod.Spec.ResourceClaims = append(pod.Spec.ResourceClaims, v1.PodResourceClaim{Name: name, ResourceClaimName: &claim})
+		m.makeClaim(claim, units.Value()/count, count, uuid)
 	}
 	for i := range pod.Spec.InitContainers {
 		c := &pod.Spec.InitContainers[i]
@@ -105,8 +107,8 @@ func (m *machine) claim(pod *v1.Pod) {
 	pod.Spec.InitContainers = append([]v1.Container{level}, pod.Spec.InitContainers...)
 }
 
-// template makes a template for claims to so many GiB of each of some GPUs, or of the one with that UUID.
-func (m *machine) template(name string, gib, count int64, uuid string) {
+// makeClaim makes a claim to so many GiB of each of some GPUs, or of the one with that UUID.
+func (m *machine) makeClaim(name string, gib, count int64, uuid string) {
 	m.Helper()
 	request := resourceapi.ExactDeviceRequest{
 		DeviceClassName: m.domain, AllocationMode: resourceapi.DeviceAllocationModeExactCount, Count: count,
@@ -119,8 +121,8 @@ func (m *machine) template(name string, gib, count int64, uuid string) {
 	if count > 1 {
 		claim.Constraints = []resourceapi.DeviceConstraint{{DistinctAttribute: new(resourceapi.FullyQualifiedName(m.domain + "/uuid"))}}
 	}
-	_, err := m.client.ResourceV1().ResourceClaimTemplates(m.namespace).Create(m.ctx, &resourceapi.ResourceClaimTemplate{
-		ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: resourceapi.ResourceClaimTemplateSpec{Spec: resourceapi.ResourceClaimSpec{Devices: claim}},
+	_, err := m.client.ResourceV1().ResourceClaims(m.namespace).Create(m.ctx, &resourceapi.ResourceClaim{
+		ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: resourceapi.ResourceClaimSpec{Devices: claim},
 	}, metav1.CreateOptions{})
 	if err != nil {
 		m.Fatal(err)
