@@ -115,6 +115,33 @@ func RemoveCgroup(ctx context.Context, path string) error {
 	return nil
 }
 
+// thaw lets the processes of a control group and of those below it run. A container runtime freezes a
+// container to kill it; where the runtime is killed then, the container's processes cannot end.
+func thaw(path string) error {
+	roots, _, err := hierarchies()
+	if err != nil {
+		return err
+	}
+	for _, root := range roots {
+		err := filepath.WalkDir(filepath.Join(root, path), func(file string, entry fs.DirEntry, err error) error {
+			if err == nil && entry.Name() == "freezer.state" {
+				err = os.WriteFile(file, []byte("THAWED"), 0)
+			}
+			if err == nil && entry.Name() == "cgroup.freeze" {
+				err = os.WriteFile(file, []byte("0"), 0)
+			}
+			if errors.Is(err, fs.ErrNotExist) || errors.Is(err, unix.ENODEV) { // it is gone meanwhile
+				return nil
+			}
+			return err
+		})
+		if err != nil {
+			return fmt.Errorf("thaw the control group %s: %w", path, err)
+		}
+	}
+	return nil
+}
+
 func removeTree(ctx context.Context, dir string) error {
 	var dirs []string
 	err := filepath.WalkDir(dir, func(path string, entry fs.DirEntry, err error) error {

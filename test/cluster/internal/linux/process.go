@@ -217,6 +217,9 @@ func (m Members) Kill(ctx context.Context) error {
 				return err
 			}
 		}
+		if err := thaw(m.cgroup); err != nil {
+			return err
+		}
 		for _, p := range processes {
 			if err := p.Wait(ctx); err != nil {
 				return err
