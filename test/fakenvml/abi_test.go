@@ -24,6 +24,7 @@ var goTypes = map[string]reflect.Type{
 	"nvmlMemory_t":                   reflect.TypeFor[nvml.Memory](),
 	"nvmlMemory_v2_t":                reflect.TypeFor[nvml.Memory_v2](),
 	"nvmlBAR1Memory_t":               reflect.TypeFor[nvml.BAR1Memory](),
+	"nvmlDeviceAttributes_t":         reflect.TypeFor[nvml.DeviceAttributes](),
 	"nvmlProcessInfo_v1_t":           reflect.TypeFor[nvml.ProcessInfo_v1](),
 	"nvmlProcessInfo_v2_t":           reflect.TypeFor[nvml.ProcessInfo_v2](),
 	"nvmlProcessInfo_t":              reflect.TypeFor[nvml.ProcessInfo](),

@@ -656,7 +656,7 @@ func TestReadme(t *testing.T) {
 	}
 	equal(t, "name", must(f.device(t, 0).GetName())(t), "Tesla T4")
 
-	for _, typ := range []reflect.Type{reflect.TypeFor[Machine](), reflect.TypeFor[GPU](), reflect.TypeFor[Process](),
+	for _, typ := range []reflect.Type{reflect.TypeFor[Machine](), reflect.TypeFor[GPU](), reflect.TypeFor[MIG](), reflect.TypeFor[Process](),
 		reflect.TypeFor[NVLink](), reflect.TypeFor[Topology](), reflect.TypeFor[Event]()} {
 		for field := range typ.Fields() {
 			name, _, _ := strings.Cut(field.Tag.Get("json"), ",")

@@ -66,6 +66,20 @@ type GPU struct {
 	PowerLimitW       float64    `json:"powerLimitW,omitempty"`
 	Serial            string     `json:"serial,omitempty"`
 	VBIOS             string     `json:"vbios,omitempty"`
+	MIGDevices        []MIG      `json:"migDevices,omitempty"` // while MIGMode is on
+}
+
+// MIG is a MIG device of a GPU: a compute instance that has the whole of its GPU instance. What it
+// does not say is as with its GPU.
+type MIG struct {
+	UUID        string    `json:"uuid"`
+	Profile     string    `json:"profile"` // for example 1g.5gb
+	MemoryMiB   int64     `json:"memoryMiB"`
+	ReservedMiB int64     `json:"reservedMiB,omitempty"`
+	UsedMiB     *int64    `json:"usedMiB,omitempty"` // nil: the sum over Processes
+	SMs         int       `json:"smCount,omitempty"` // 0: 14
+	Slices      int       `json:"slices,omitempty"`  // of the GPU's compute slices; 0: 1
+	Processes   []Process `json:"processes,omitempty"`
 }
 
 // Process is one process on a GPU.

@@ -3,6 +3,7 @@ package fakenvml
 import (
 	"crypto/sha256"
 	"fmt"
+	"strings"
 )
 
 // The presets carry the names that NVIDIA's driver prints and the totals that NVML reports,
@@ -43,6 +44,20 @@ func A100_40GB(name string) GPU {
 func A100_80GB(name string) GPU {
 	return GPU{UUID: UUID(name), Model: "NVIDIA A100-SXM4-80GB", MemoryMiB: 81920, ReservedMiB: 693, BAR1MiB: 131072,
 		ComputeCapability: "8.0", SMs: 108, PCIDeviceID: 0x20B210DE, PowerW: 61, PowerLimitW: 400, Serial: serial(name)}
+}
+
+// A100InSevenths returns an A100 with 40 GB in MIG mode, in seven parts (NVIDIA, "Multi-Instance GPU",
+// profile 1g.5gb). Their UUIDs follow from name.
+func A100InSevenths(name string) GPU {
+	g := A100_40GB(name)
+	g.MIGMode = true
+	for i := range 7 {
+		g.MIGDevices = append(g.MIGDevices, MIG{
+			UUID:    strings.Replace(UUID(fmt.Sprintf("%s/%d", name, i)), "GPU-", "MIG-", 1),
+			Profile: "1g.5gb", MemoryMiB: 4864, ReservedMiB: 12, SMs: 14, Slices: 1,
+		})
+	}
+	return g
 }
 
 // L4 returns an L4.

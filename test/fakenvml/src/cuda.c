@@ -60,16 +60,34 @@ static bool lists(const char *list, unsigned index, const char *uuid)
 }
 
 // A container has the device files of its GPUs. On a machine without any, the variable by
-// which NVIDIA's runtime is told decides.
+// which NVIDIA's runtime is told decides; for a MIG device, whose files are not simulated, always.
 static bool in_container(const struct gpu *g, unsigned index)
 {
 	const char *list = getenv("NVIDIA_VISIBLE_DEVICES");
 	char path[32];
-	if (access("/dev/nvidiactl", F_OK) == 0) {
+	if (!g->is_mig && access("/dev/nvidiactl", F_OK) == 0) {
 		snprintf(path, sizeof(path), "/dev/nvidia%u", g->minor);
 		return access(path, F_OK) == 0;
 	}
 	return !list || strcmp(list, "all") == 0 || lists(list, index, g->uuid);
+}
+
+// CUDA sees the GPUs of a container that are not in MIG mode, or one MIG device and nothing else
+// (NVIDIA, "Multi-Instance GPU", CUDA device enumeration).
+static unsigned candidates(const struct machine *m, unsigned *from)
+{
+	unsigned count = 0, migs = 0;
+	for (unsigned i = 0; i < m->gpu_count + m->mig_count && i < MAX_GPUS; i++) {
+		const struct gpu *g = &m->gpus[i];
+		if (g->mig_mode || !in_container(g, i))
+			continue;
+		from[count++] = i;
+		migs += g->is_mig;
+	}
+	if (migs == 0)
+		return count;
+	memmove(from, from + count - migs, migs * sizeof(*from)); // they come last
+	return migs;
 }
 
 static void see(const struct machine *m, unsigned index)
@@ -96,11 +114,8 @@ static unsigned chosen(const struct machine *m, const unsigned *from, unsigned c
 static void find_visible(const struct machine *m)
 {
 	const char *list = getenv("CUDA_VISIBLE_DEVICES");
-	unsigned from[MAX_GPUS], count = 0;
+	unsigned from[MAX_GPUS], count = candidates(m, from);
 
-	for (unsigned i = 0; i < m->gpu_count && count < MAX_GPUS; i++)
-		if (in_container(&m->gpus[i], i))
-			from[count++] = i;
 	visible_count = 0;
 	for (unsigned i = 0; !list && i < count; i++)
 		see(m, from[i]);
@@ -112,6 +127,8 @@ static void find_visible(const struct machine *m)
 		see(m, from[i]);
 		list += n + (list[n] == ',');
 	}
+	if (visible_count > 1 && m->gpus[on_machine[0]].is_mig)
+		visible_count = 1;
 }
 
 // -- the library and its devices ---------------------------------------------------------

@@ -10,12 +10,12 @@
 #include "state.h"
 
 // A query with one result. The body sees the call as c, the GPU as g and the result as out,
-// and ends with its return code.
-#define QUERY(name, type, body)                                                   \
+// and ends with its return code. ANY is one that takes a MIG device too.
+#define QUERY_BY(begin, name, type, body)                                         \
 	EXPORT nvmlReturn_t name(nvmlDevice_t device, type *out)                  \
 	{                                                                         \
 		struct call c;                                                    \
-		nvmlReturn_t r = call_begin_device(&c, device, out);              \
+		nvmlReturn_t r = begin(&c, device, out);                          \
 		if (r != NVML_SUCCESS)                                            \
 			return r;                                                 \
 		const struct gpu *g = c.gpu;                                      \
@@ -23,14 +23,16 @@
 		return call_end(&c, (body));                                      \
 	}
 
+#define QUERY(name, type, body) QUERY_BY(call_begin_device, name, type, body)
+#define ANY(name, type, body) QUERY_BY(call_begin_any, name, type, body)
 #define VALUE(name, type, value) QUERY(name, type, (*out = (value), NVML_SUCCESS))
 
 // A query for a string.
-#define STRING(name, field)                                                        \
+#define STRING(begin, name, field)                                                 \
 	EXPORT nvmlReturn_t name(nvmlDevice_t device, char *out, unsigned int length) \
 	{                                                                          \
 		struct call c;                                                     \
-		nvmlReturn_t r = call_begin_device(&c, device, out);               \
+		nvmlReturn_t r = begin(&c, device, out);                           \
 		if (r != NVML_SUCCESS)                                             \
 			return r;                                                  \
 		return call_end(&c, copy(c.gpu->field, out, length));              \
@@ -49,10 +51,10 @@ static nvmlReturn_t copy(const char *value, char *out, unsigned int length)
 
 // -- identity ---------------------------------------------------------------------------
 
-STRING(nvmlDeviceGetName, name)
-STRING(nvmlDeviceGetUUID, uuid)
-STRING(nvmlDeviceGetSerial, serial)
-STRING(nvmlDeviceGetVbiosVersion, vbios)
+STRING(call_begin_any, nvmlDeviceGetName, name)
+STRING(call_begin_any, nvmlDeviceGetUUID, uuid)
+STRING(call_begin_device, nvmlDeviceGetSerial, serial)
+STRING(call_begin_device, nvmlDeviceGetVbiosVersion, vbios)
 VALUE(nvmlDeviceGetIndex, unsigned int, (unsigned int)(g - c.machine->gpus))
 VALUE(nvmlDeviceGetMinorNumber, unsigned int, g->minor)
 VALUE(nvmlDeviceGetBrand, nvmlBrandType_t, g->brand)
@@ -179,14 +181,14 @@ static nvmlReturn_t bar1(const struct gpu *g, nvmlBAR1Memory_t *out)
 	return NVML_SUCCESS;
 }
 
-QUERY(nvmlDeviceGetMemoryInfo, nvmlMemory_t, memory_v1(g, out))
-QUERY(nvmlDeviceGetMemoryInfo_v2, nvmlMemory_v2_t, memory_v2(g, out))
-QUERY(nvmlDeviceGetBAR1MemoryInfo, nvmlBAR1Memory_t, bar1(g, out))
+ANY(nvmlDeviceGetMemoryInfo, nvmlMemory_t, memory_v1(g, out))
+ANY(nvmlDeviceGetMemoryInfo_v2, nvmlMemory_v2_t, memory_v2(g, out))
+ANY(nvmlDeviceGetBAR1MemoryInfo, nvmlBAR1Memory_t, bar1(g, out))
 
 // -- health and load --------------------------------------------------------------------
 
 QUERY(nvmlDeviceGetUtilizationRates, nvmlUtilization_t,
-      (out->gpu = g->util_gpu, out->memory = g->util_memory, NVML_SUCCESS))
+      g->mig_mode ? NVML_ERROR_NOT_SUPPORTED : (out->gpu = g->util_gpu, out->memory = g->util_memory, NVML_SUCCESS))
 VALUE(nvmlDeviceGetPowerUsage, unsigned int, g->power_mw)
 VALUE(nvmlDeviceGetPowerManagementLimit, unsigned int, g->power_limit_mw)
 VALUE(nvmlDeviceGetPowerManagementDefaultLimit, unsigned int, g->power_limit_mw)
@@ -287,7 +289,8 @@ EXPORT nvmlReturn_t nvmlDeviceSetComputeMode(nvmlDevice_t device, nvmlComputeMod
 	return call_end(&c, NVML_SUCCESS);
 }
 
-// MIG as a mode only: there are no MIG devices below it.
+// -- MIG --------------------------------------------------------------------------------
+
 EXPORT nvmlReturn_t nvmlDeviceGetMigMode(nvmlDevice_t device, unsigned int *now, unsigned int *pending)
 {
 	struct call c;
@@ -301,7 +304,33 @@ EXPORT nvmlReturn_t nvmlDeviceGetMigMode(nvmlDevice_t device, unsigned int *now,
 }
 
 VALUE(nvmlDeviceGetMaxMigDeviceCount, unsigned int, g->cc_major >= 8 && g->cc_minor == 0 ? 7 : 0)
-VALUE(nvmlDeviceIsMigDeviceHandle, unsigned int, 0)
+ANY(nvmlDeviceIsMigDeviceHandle, unsigned int, (*out = g->is_mig, NVML_SUCCESS))
+ANY(nvmlDeviceGetGpuInstanceId, unsigned int, g->is_mig ? (*out = g->instance_id, NVML_SUCCESS) : NVML_ERROR_NOT_SUPPORTED)
+ANY(nvmlDeviceGetComputeInstanceId, unsigned int, g->is_mig ? (*out = 0, NVML_SUCCESS) : NVML_ERROR_NOT_SUPPORTED)
+
+static nvmlReturn_t attributes(const struct gpu *g, nvmlDeviceAttributes_t *out)
+{
+	if (!g->is_mig)
+		return NVML_ERROR_NOT_SUPPORTED;
+	*out = (nvmlDeviceAttributes_t){
+		.multiprocessorCount = g->sms, .sharedCopyEngineCount = g->slices,
+		.gpuInstanceSliceCount = g->slices, .computeInstanceSliceCount = g->slices, .memorySizeMB = g->total >> 20};
+	return NVML_SUCCESS;
+}
+
+ANY(nvmlDeviceGetAttributes_v2, nvmlDeviceAttributes_t, attributes(g, out))
+
+EXPORT nvmlReturn_t nvmlDeviceGetDeviceHandleFromMigDeviceHandle(nvmlDevice_t mig, nvmlDevice_t *device)
+{
+	struct call c;
+	nvmlReturn_t r = call_begin_any(&c, mig, device);
+	if (r != NVML_SUCCESS)
+		return r;
+	if (!c.gpu->is_mig)
+		return call_end(&c, NVML_ERROR_INVALID_ARGUMENT);
+	device->handle = handle_of(c.machine->gpus[c.gpu->parent].uuid);
+	return call_end(&c, device->handle ? NVML_SUCCESS : NVML_ERROR_MEMORY);
+}
 
 EXPORT nvmlReturn_t nvmlDeviceGetMigDeviceHandleByIndex(nvmlDevice_t device, unsigned int index, nvmlDevice_t *mig)
 {
@@ -309,7 +338,13 @@ EXPORT nvmlReturn_t nvmlDeviceGetMigDeviceHandleByIndex(nvmlDevice_t device, uns
 	nvmlReturn_t r = call_begin_device(&c, device, mig);
 	if (r != NVML_SUCCESS)
 		return r;
-	return call_end(&c, index < 7 ? NVML_ERROR_NOT_FOUND : NVML_ERROR_INVALID_ARGUMENT);
+	if (index >= 7)
+		return call_end(&c, NVML_ERROR_INVALID_ARGUMENT);
+	const struct gpu *g = machine_mig(c.machine, c.gpu, index);
+	if (!g)
+		return call_end(&c, NVML_ERROR_NOT_FOUND);
+	mig->handle = handle_of(g->uuid);
+	return call_end(&c, mig->handle ? NVML_SUCCESS : NVML_ERROR_MEMORY);
 }
 
 // -- affinity ---------------------------------------------------------------------------

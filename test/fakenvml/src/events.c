@@ -130,14 +130,19 @@ static nvmlReturn_t next_event(struct nvmlEventSet_st *s, const struct machine *
 		if (e->seq <= s->seen)
 			continue;
 		s->seen = e->seq;
+		const struct gpu *mig = machine_gpu(m, e->gpu);
+		if (mig && !mig->is_mig)
+			mig = NULL;
+		const char *of = mig ? m->gpus[mig->parent].uuid : e->gpu; // MIG devices have no events of their own
 		for (g = s->registrations; g; g = g->next) {
-			if (!(g->types & e->type) || strcmp(handle_uuid(g->device), e->gpu) != 0)
+			if (!(g->types & e->type) || strcmp(handle_uuid(g->device), of) != 0)
 				continue;
 			memset(data, 0, sizeof(*data));
 			data->device.handle = g->device;
 			data->eventType = e->type;
 			data->eventData = e->data;
-			data->gpuInstanceId = data->computeInstanceId = 0xFFFFFFFF;
+			data->gpuInstanceId = mig ? mig->instance_id : 0xFFFFFFFF;
+			data->computeInstanceId = mig ? 0 : 0xFFFFFFFF;
 			return NVML_SUCCESS;
 		}
 	}

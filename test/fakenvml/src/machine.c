@@ -227,6 +227,34 @@ static void read_compute_capability(struct reader *r, const struct json *v, stru
 		fail(r, "\"computeCapability\" is not like 7.5");
 }
 
+// The processes of a GPU or a MIG device, and what they use in all.
+static unsigned long long read_processes(struct reader *r, const struct json *v, struct gpu *g)
+{
+	unsigned long long used = 0;
+	void *items;
+	size_t i = 0;
+	const struct json *e = array(r, v, "processes", sizeof(*g->processes), &items, &g->process_count);
+	g->processes = items;
+	for (; e; e = e->next, i++) {
+		read_process(r, e, &g->processes[i]);
+		used += g->processes[i].used;
+	}
+	return used;
+}
+
+// A GPU cannot be more than full, whatever the processes claim.
+static void read_memory(struct reader *r, const struct json *v, struct gpu *g)
+{
+	unsigned long long used = read_processes(r, v, g);
+	g->total = mib(r, v, "memoryMiB", 0) * MIB;
+	g->reserved = mib(r, v, "reservedMiB", 0) * MIB;
+	g->used = mib(r, v, "usedMiB", used / MIB) * MIB;
+	if (g->reserved > g->total)
+		g->reserved = g->total;
+	if (g->used > g->total - g->reserved)
+		g->used = g->total - g->reserved;
+}
+
 static void read_gpu(struct reader *r, const struct json *v, size_t index, struct gpu *g)
 {
 	static const char *const known[] = {
@@ -234,7 +262,7 @@ static void read_gpu(struct reader *r, const struct json *v, size_t index, struc
 		"gpuMemoryNumaNode", "cpuAffinity", "pci", "pciDeviceId", "pciSubsystemId", "computeCapability",
 		"brand", "migMode", "persistenceMode", "eccMode", "utilizationGpu", "utilizationMemory",
 		"eccCorrected", "eccUncorrected", "nvlinks", "topology", "processes", "state", "hangSeconds",
-		"computeMode", "temperature", "powerW", "powerLimitW", "serial", "vbios", "smCount", NULL,
+		"computeMode", "temperature", "powerW", "powerLimitW", "serial", "vbios", "smCount", "migDevices", NULL,
 	};
 	static const struct word states[] = {
 		{"ok", GPU_OK}, {"lost", GPU_LOST}, {"hang", GPU_HANG}, {"unknown-error", GPU_UNKNOWN_ERROR}, {NULL, 0},
@@ -251,7 +279,7 @@ static void read_gpu(struct reader *r, const struct json *v, size_t index, struc
 	string(r, v, "uuid", "", g->uuid, sizeof(g->uuid));
 	string(r, v, "model", "", model, sizeof(model));
 	string(r, v, "name", model, g->name, sizeof(g->name));
-	g->total = mib(r, v, "memoryMiB", 0) * MIB;
+	read_memory(r, v, g);
 	if (!*g->uuid || !*g->name || g->total == 0)
 		fail(r, "GPU %zu needs \"uuid\", \"model\" and \"memoryMiB\"", index);
 
@@ -285,13 +313,6 @@ static void read_gpu(struct reader *r, const struct json *v, size_t index, struc
 	const struct json *e;
 	void *items;
 	size_t i = 0;
-	e = array(r, v, "processes", sizeof(*g->processes), &items, &g->process_count);
-	g->processes = items;
-	unsigned long long used = 0;
-	for (; e; e = e->next, i++) {
-		read_process(r, e, &g->processes[i]);
-		used += g->processes[i].used;
-	}
 	e = array(r, v, "nvlinks", sizeof(*g->nvlinks), &items, &g->nvlink_count);
 	g->nvlinks = items;
 	for (i = 0; e; e = e->next, i++)
@@ -304,13 +325,64 @@ static void read_gpu(struct reader *r, const struct json *v, size_t index, struc
 		fail(r, "more than %d nvlinks", NVML_NVLINK_MAX_LINKS);
 
 	g->bar1 = mib(r, v, "bar1MiB", 256) * MIB;
-	g->reserved = mib(r, v, "reservedMiB", 0) * MIB;
-	g->used = mib(r, v, "usedMiB", used / MIB) * MIB;
-	// A GPU cannot be more than full, whatever the processes claim.
-	if (g->reserved > g->total)
-		g->reserved = g->total;
-	if (g->used > g->total - g->reserved)
-		g->used = g->total - g->reserved;
+	const struct json *migs = json_get(v, "migDevices");
+	if (migs && migs->kind != JSON_NULL && migs->kind != JSON_ARRAY)
+		fail(r, "\"migDevices\" is not an array");
+}
+
+// A MIG device is what its GPU is, but for what it has of it.
+static void read_mig(struct reader *r, const struct json *v, const struct gpu *parent, size_t index, size_t place, struct gpu *g)
+{
+	static const char *const known[] = {
+		"uuid", "profile", "memoryMiB", "reservedMiB", "usedMiB", "smCount", "slices", "processes", NULL,
+	};
+	char profile[32], name[sizeof(g->name)];
+
+	only(r, v, "a MIG device", known);
+	*g = *parent;
+	g->nvlinks = NULL;
+	g->topology = NULL;
+	g->nvlink_count = g->topology_count = 0;
+	g->mig_mode = false;
+	g->is_mig = true;
+	g->parent = index;
+	g->instance_id = (unsigned)place + 1; // 0 is one of the whole GPU
+	string(r, v, "uuid", "", g->uuid, sizeof(g->uuid));
+	string(r, v, "profile", "", profile, sizeof(profile));
+	if ((size_t)snprintf(name, sizeof(name), "%.55s MIG %s", parent->name, profile) >= sizeof(name) || !*profile)
+		fail(r, "a MIG device needs a \"profile\" like 1g.5gb");
+	memcpy(g->name, name, sizeof(g->name));
+	g->sms = (unsigned)number(r, v, "smCount", 14, 1, 1024);
+	g->slices = (unsigned)number(r, v, "slices", 1, 1, 7);
+	read_memory(r, v, g);
+	if (strncmp(g->uuid, "MIG-", 4) != 0 || g->total == 0)
+		fail(r, "a MIG device needs \"uuid\", which begins with MIG-, and \"memoryMiB\"");
+}
+
+// The MIG devices of all GPUs, behind the GPUs. A GPU has them while it is in MIG mode.
+static void read_migs(struct reader *r, const struct json *first, struct machine *m)
+{
+	size_t n = 0, index = 0;
+	for (const struct json *e = first; e; e = e->next) {
+		const struct json *list = json_get(e, "migDevices");
+		for (const struct json *d = list && list->kind == JSON_ARRAY ? list->child : NULL; d; d = d->next)
+			n++;
+	}
+	struct gpu *all = n > 0 ? realloc(m->gpus, (m->gpu_count + n) * sizeof(*all)) : NULL;
+	if (!all) {
+		if (n > 0)
+			fail(r, "out of memory");
+		return;
+	}
+	m->gpus = all;
+	for (const struct json *e = first; e; e = e->next, index++) {
+		const struct json *list = json_get(e, "migDevices");
+		size_t place = 0;
+		if (!m->gpus[index].mig_mode)
+			continue;
+		for (const struct json *d = list && list->kind == JSON_ARRAY ? list->child : NULL; d; d = d->next, place++)
+			read_mig(r, d, &m->gpus[index], index, place, &m->gpus[m->gpu_count + m->mig_count++]);
+	}
 }
 
 static void read_event(struct reader *r, const struct json *v, struct event *out)
@@ -369,6 +441,7 @@ static void read_machine(struct reader *r, const struct json *v, struct machine 
 
 	e = array(r, v, "gpus", sizeof(*m->gpus), &items, &m->gpu_count);
 	m->gpus = items;
+	const struct json *first = e;
 	for (i = 0; e; e = e->next, i++) {
 		read_gpu(r, e, i, &m->gpus[i]);
 		for (size_t j = 0; j < i; j++) {
@@ -378,6 +451,7 @@ static void read_machine(struct reader *r, const struct json *v, struct machine 
 				fail(r, "GPUs %zu and %zu have the same PCI address", j, i);
 		}
 	}
+	read_migs(r, first, m);
 	e = array(r, v, "events", sizeof(*m->events), &items, &m->event_count);
 	m->events = items;
 	for (i = 0; e; e = e->next, i++)
@@ -409,7 +483,7 @@ void machine_free(struct machine *m)
 {
 	if (!m)
 		return;
-	for (size_t i = 0; i < m->gpu_count; i++) {
+	for (size_t i = 0; i < m->gpu_count + m->mig_count; i++) {
 		free(m->gpus[i].processes);
 		free(m->gpus[i].nvlinks);
 		free(m->gpus[i].topology);
@@ -421,8 +495,16 @@ void machine_free(struct machine *m)
 
 const struct gpu *machine_gpu(const struct machine *m, const char *uuid)
 {
-	for (size_t i = 0; i < m->gpu_count; i++)
+	for (size_t i = 0; i < m->gpu_count + m->mig_count; i++)
 		if (strcmp(m->gpus[i].uuid, uuid) == 0)
+			return &m->gpus[i];
+	return NULL;
+}
+
+const struct gpu *machine_mig(const struct machine *m, const struct gpu *parent, unsigned place)
+{
+	for (size_t i = m->gpu_count; i < m->gpu_count + m->mig_count; i++)
+		if (&m->gpus[m->gpus[i].parent] == parent && place-- == 0)
 			return &m->gpus[i];
 	return NULL;
 }

@@ -62,6 +62,11 @@ struct gpu {
 	size_t nvlink_count;
 	struct topology *topology;
 	size_t topology_count;
+
+	// Of a MIG device: the GPU that it is a part of, as its index, and which part.
+	bool is_mig;
+	size_t parent;
+	unsigned instance_id, slices;
 };
 
 struct event {
@@ -78,8 +83,9 @@ struct machine {
 	bool driver_loaded;
 	unsigned init_return; // what nvmlInit answers instead of success
 
-	struct gpu *gpus;
+	struct gpu *gpus; // those of the machine, then the MIG devices in them
 	size_t gpu_count;
+	size_t mig_count;
 	struct event *events; // ascending by seq
 	size_t event_count;
 
@@ -90,6 +96,8 @@ struct machine {
 struct machine *machine_parse(const char *text, size_t length, char *error, size_t error_size);
 void machine_free(struct machine *m);
 const struct gpu *machine_gpu(const struct machine *m, const char *uuid);
+// The MIG device of a GPU by its place in the GPU's list; NULL where there is none.
+const struct gpu *machine_mig(const struct machine *m, const struct gpu *parent, unsigned place);
 
 bool pci_parse(const char *text, struct pci_address *out);
 bool pci_equal(struct pci_address a, struct pci_address b);

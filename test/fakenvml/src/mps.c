@@ -45,7 +45,7 @@ static void tighten(struct terms *t, size_t gpu, unsigned long long limit)
 static void server_limit(const struct machine *m, struct terms *t, const char *gpu, const char *text)
 {
 	char index[16];
-	for (unsigned i = 0; i < m->gpu_count; i++) {
+	for (unsigned i = 0; i < m->gpu_count + m->mig_count; i++) {
 		snprintf(index, sizeof(index), "%u", i);
 		if (strcmp(gpu, "all") == 0 || strcmp(gpu, m->gpus[i].uuid) == 0 || strcmp(gpu, index) == 0)
 			tighten(t, i, amount(text));

@@ -197,6 +197,18 @@ typedef struct {
 	unsigned long long bar1Used;
 } nvmlBAR1Memory_t;
 
+typedef struct nvmlDeviceAttributes_st {
+	unsigned int multiprocessorCount;
+	unsigned int sharedCopyEngineCount;
+	unsigned int sharedDecoderCount;
+	unsigned int sharedEncoderCount;
+	unsigned int sharedJpegCount;
+	unsigned int sharedOfaCount;
+	unsigned int gpuInstanceSliceCount;
+	unsigned int computeInstanceSliceCount;
+	unsigned long long memorySizeMB;
+} nvmlDeviceAttributes_t;
+
 typedef struct {
 	unsigned int pid;
 	unsigned long long usedGpuMemory;

@@ -45,7 +45,7 @@ static struct process *list(const struct gpu *g, unsigned types, unsigned *count
 	EXPORT nvmlReturn_t name(nvmlDevice_t device, unsigned int *count, info *infos)           \
 	{                                                                                         \
 		struct call c;                                                                    \
-		nvmlReturn_t r = call_begin_device(&c, device, count);                            \
+		nvmlReturn_t r = call_begin_any(&c, device, count);                               \
 		if (r != NVML_SUCCESS)                                                            \
 			return r;                                                                 \
 		unsigned room = *count, n = 0;                                                    \

@@ -235,6 +235,12 @@ nvmlReturn_t call_end(struct call *c, nvmlReturn_t r)
 
 nvmlReturn_t call_begin_device(struct call *c, nvmlDevice_t device, const void *output)
 {
+	nvmlReturn_t r = call_begin_any(c, device, output);
+	return r == NVML_SUCCESS && c->gpu->is_mig ? call_end(c, NVML_ERROR_INVALID_ARGUMENT) : r;
+}
+
+nvmlReturn_t call_begin_any(struct call *c, nvmlDevice_t device, const void *output)
+{
 	double began = monotonic_seconds();
 
 	for (;;) {

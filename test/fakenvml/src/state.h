@@ -27,6 +27,8 @@ nvmlReturn_t call_end(struct call *c, nvmlReturn_t r);
 // block. output is the caller's result pointer: NULL is NVML_ERROR_INVALID_ARGUMENT. A call
 // without a result passes the handle.
 nvmlReturn_t call_begin_device(struct call *c, nvmlDevice_t device, const void *output);
+// The same of a call that takes a MIG device too. The others refuse one.
+nvmlReturn_t call_begin_any(struct call *c, nvmlDevice_t device, const void *output);
 
 // The handle of a GPU is the same for as long as the process lives, over removal and return.
 struct nvmlDevice_st *handle_of(const char *uuid);

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"io"
 	"net"
+	"os"
 	"slices"
 	"strconv"
 	"strings"
@@ -30,7 +31,11 @@ func (a *attached) attach(conn net.Conn, t terms) {
 	a.pids = append(a.pids, pid)
 	a.mu.Unlock()
 	fmt.Fprintf(conn, "threads %g\n", t.percent)
+	visible := strings.Split(os.Getenv("CUDA_VISIBLE_DEVICES"), ",") // the daemon's indexes are of these
 	for gpu, limit := range t.limits {
+		if i, err := strconv.Atoi(gpu); err == nil && i < len(visible) && visible[i] != "" {
+			gpu = visible[i]
+		}
 		fmt.Fprintf(conn, "limit %s %s\n", gpu, limit)
 	}
 	fmt.Fprintln(conn)
