@@ -5,13 +5,14 @@ import (
 	"fmt"
 	"math"
 	"slices"
+	"strings"
 )
 
 // Units counts shares of GPU memory: one count of the extended resource.
 type Units int64
 
 // UUID identifies a GPU as the driver does: "GPU-" and 32 hexadecimal digits
-// in five groups.
+// in five groups, and "MIG-" and as many of a MIG instance.
 type UUID string
 
 // SharesPerDevice is what a GPU offers in shares, whatever its size.
@@ -59,6 +60,10 @@ type Share struct {
 	Units  Units
 	Cores  int
 }
+
+// MIG reports whether the device is a MIG instance of a GPU. A program sees no other device next to one
+// (NVIDIA, "Multi-Instance GPU").
+func (d Device) MIG() bool { return strings.HasPrefix(string(d.UUID), "MIG-") }
 
 // InShares reports whether the device is offered in shares of it, and not by the amount.
 func (d Device) InShares() bool { return d.ShareMiB > 0 }

@@ -35,7 +35,7 @@ func (n Node) Left(d Device) Amount {
 	return left
 }
 
-// Allows reports whether the pod's globs let it use a device.
+// Allows reports whether the pod's globs let it use a device. Of several GPUs none is a MIG instance.
 func (r Request) Allows(d Device) bool { return r.allows()(d) }
 
 // allows returns what reports whether the pod's globs let it use a device. Of one whose model
@@ -47,7 +47,7 @@ func (r Request) allows() func(Device) bool {
 		if !known || d.Model != last {
 			last, passes, known = d.Model, r.Models.MatchModel(d.Model), true
 		}
-		return passes && r.UUIDs.Match(string(d.UUID))
+		return passes && r.UUIDs.Match(string(d.UUID)) && !(d.MIG() && r.GPUs() > 1)
 	}
 }
 

@@ -27,6 +27,12 @@ var (
 	groupOf, exclusiveGroupOf                       = placementtest.GroupOf, placementtest.ExclusiveGroupOf
 )
 
+func migDevice(index int, units gpu.Units) gpu.Device {
+	d := device(index, units)
+	d.UUID = gpu.UUID(strings.Replace(string(d.UUID), "GPU-", "MIG-", 1))
+	return d
+}
+
 func TestFit(t *testing.T) {
 	two := inventory(device(0, 10), device(1, 10))
 	tests := map[string]struct {
@@ -43,6 +49,18 @@ func TestFit(t *testing.T) {
 		"no device plugin has reported": {
 			req: ask(1), node: placement.Node{Name: "n"}, want: placement.NoDevices, unresolvable: true,
 			wantSentence: "the node offers no GPU memory: its device plugin has found no GPU, or has not reported yet",
+		},
+		"a MIG instance, for one GPU": {
+			req: ask(2), node: node(inventory(migDevice(0, 4))), want: placement.Fits,
+			wantSentence: "needs 2 GiB on one GPU; fits",
+		},
+		"MIG instances alone, for several GPUs": {
+			req: ask(2, count(2)), node: node(inventory(migDevice(0, 4), migDevice(1, 4))), want: placement.NoSuchDevice, unresolvable: true,
+			wantSentence: "needs 2 GPUs, and those that match here are MIG instances, and a program sees one alone: ask for one GPU",
+		},
+		"a MIG instance next to a GPU, for several GPUs": {
+			req: ask(2, count(2)), node: node(inventory(migDevice(0, 4), device(1, 10))), want: placement.TooFew, unresolvable: true,
+			wantSentence: "needs 1 GiB on each of 2 GPUs; large enough here: 1: ask for fewer GPUs, or for less on each",
 		},
 		"the node enforces less than is demanded": {
 			req: ask(1, enforced(gpu.EnforcementKernel)), node: node(two), want: placement.WeakerEnforcement, unresolvable: true,

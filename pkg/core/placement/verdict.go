@@ -15,7 +15,7 @@ const (
 	WeakerEnforcement        // the node cannot hold a container to its grant as the pod demands
 	OlderDriver              // the node's driver is older than the pod accepts
 	NoCores                  // the pod asks for cores, and the node offers none
-	NoSuchDevice             // no GPU of the node passes the pod's globs
+	NoSuchDevice             // no GPU of the node passes the pod's globs, or all are MIG instances and it wants several
 	TooLarge                 // no GPU is large enough, were it empty
 	TooFew                   // GPUs are large enough, but not as many as wanted
 	Unhealthy                // too many of them are not healthy

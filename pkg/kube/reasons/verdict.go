@@ -56,6 +56,9 @@ func Verdict(of placement.Verdict) string {
 	case placement.NoCores:
 		return "asks for cores of a GPU, and the node offers none: they are off (chart value cores)"
 	case placement.NoSuchDevice:
+		if v.instancesAlone() {
+			return fmt.Sprintf("needs %d GPUs, and those that match here are MIG instances, and a program sees one alone: ask for one GPU", v.Request.GPUs())
+		}
 		has := models(v.Node)
 		if v.Request.Models == "" {
 			has = uuids(v.Node)
@@ -231,6 +234,13 @@ func (v verdict) globbed() string {
 	default:
 		return "gpu-model or gpu-uuid"
 	}
+}
+
+// instancesAlone reports whether the pod could use MIG instances of the node, if it asked for one GPU.
+func (v verdict) instancesAlone() bool {
+	one := v.Request
+	one.Count = 1
+	return v.Request.GPUs() > 1 && slices.ContainsFunc(v.Node.Devices, one.Allows)
 }
 
 // otherwise says how to write a glob so that it matches a GPU of the node.
