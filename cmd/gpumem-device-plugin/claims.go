@@ -47,6 +47,7 @@ func startClaims(ctx context.Context, log *zap.Logger, cfg config, client kubern
 	}
 	object := nodepods.NewNode(client, cfg.names, cfg.nodeName, log.Named("node"))
 	object.Serve(true)
+	cfg.mig = false // a claim to several GPUs could get instances, and a program sees one alone
 	prober := newProber(log, cfg, object)
 	ours := coexist.NewNode(cfg.devices, string(cfg.names.GPUMem()), usersInterval, prober, kubelet, events, log.Named("coexist"))
 	ours.Heed(coexist.NewPublished(client, cfg.nodeName, cfg.names.Domain()))

@@ -19,7 +19,7 @@ import (
 	"github.com/gpumem/gpumem/pkg/node/deviceplugin"
 	"github.com/gpumem/gpumem/pkg/node/enforcement"
 	"github.com/gpumem/gpumem/pkg/node/nodepods"
-	"github.com/gpumem/gpumem/pkg/node/nvml"
+	"github.com/gpumem/gpumem/pkg/node/speeds"
 	"github.com/gpumem/gpumem/pkg/node/usage"
 )
 
@@ -29,7 +29,7 @@ type config struct {
 
 	names      api.Names
 	devices    coexist.Selector
-	speeds     nvml.Speeds
+	speeds     speeds.Tables
 	ignoreXIDs []uint64
 	mode       enforcement.Mode
 	plugin     deviceplugin.Config
@@ -47,7 +47,7 @@ func (o options) config() (config, error) {
 	c.devices = read(&m, "devices", coexist.ParseSelector, o.devices)
 	m.require(o.unitMiB >= 1, "unit-mib", "%d, want 1 or more", o.unitMiB)
 	m.require(o.reserveMiB >= 0, "reserve-mib", "%d, want 0 or more", o.reserveMiB)
-	c.speeds = read(&m, "gpu-speeds", nvml.ReadSpeeds, o.gpuSpeeds)
+	c.speeds = read(&m, "gpu-speeds", speeds.Read, o.gpuSpeeds)
 	m.require(o.probeInterval >= time.Second, "probe-interval", "%s, want 1s or more", o.probeInterval)
 	c.ignoreXIDs = read(&m, "ignore-xids", parseXIDs, o.ignoreXIDs)
 	m.require(o.unassigned == unassignedPlace || o.unassigned == unassignedRefuse, "unassigned", "%q, want place or refuse", o.unassigned)

@@ -13,6 +13,7 @@ import (
 
 	"github.com/spf13/pflag"
 	"go.uber.org/zap"
+	"golang.org/x/sync/errgroup"
 
 	"github.com/gpumem/gpumem/pkg/node/enforcement"
 	"github.com/gpumem/gpumem/pkg/node/mps"
@@ -41,8 +42,7 @@ func runMPS(ctx context.Context, args []string, stdout, stderr io.Writer) error 
 	case err != nil:
 		return err
 	case o.check:
-		_, _, err := mps.NewClient(o.dir).Check(ctx)
-		return err
+		return mps.CheckAll(ctx, o.dir)
 	case o.probing:
 		return probe.Run(o.cuda())
 	}
@@ -65,12 +65,22 @@ func runMPS(ctx context.Context, args []string, stdout, stderr io.Writer) error 
 		return err
 	}
 	cfg := mps.Config{
-		Dir: o.dir, Program: control, Protocol: o.protocolFor(driver), Settings: mps.Settings{PinnedMiB: limits}, Mounts: mps.Kernel{}, Probe: o.probe,
+		Dir: o.dir, Shm: filepath.Join(o.dir, "shm"), Program: control, Protocol: o.protocolFor(driver), Settings: mps.Settings{PinnedMiB: limits}, Mounts: &mps.Kernel{}, Probe: o.probe,
 		Free:      func() ([]int64, error) { return machine.Free(o.ours.Selects) },
 		Exclusive: o.exclusive, Interval: mpsInterval, Timeout: mpsTimeout, Backoff: mpsBackoff, Drain: o.drain, Quit: mpsQuit,
 	}
-	log.Info("supervising", zap.String("version", version), zap.String("driver", driver), zap.String("program", control), zap.Int("protocol", cfg.Protocol))
-	return mps.New(cfg, machine, log.Named("mps")).Run(ctx)
+	daemons := []mps.Config{cfg}
+	if o.mig {
+		if daemons, err = o.withInstances(cfg, machine); err != nil {
+			return err
+		}
+	}
+	group, ctx := errgroup.WithContext(ctx)
+	for _, cfg := range daemons {
+		log.Info("supervising", zap.String("version", version), zap.String("driver", driver), zap.String("program", control), zap.Int("protocol", cfg.Protocol), zap.String("instance", cfg.Instance))
+		group.Go(func() error { return mps.New(cfg, machine, log.Named("mps")).Run(ctx) })
+	}
+	return group.Wait()
 }
 
 // probe has another process of this program be a client.

@@ -21,6 +21,7 @@ type mpsOptions struct {
 	devices                string
 	ours                   coexist.Selector // of devices
 	reserveMiB             int64
+	mig                    bool
 	olderOnly              bool
 	exclusive              bool
 	drain                  time.Duration
@@ -38,6 +39,7 @@ func (o *mpsOptions) parse(args []string, stdout io.Writer) error {
 	f.StringVar(&o.driverRoot, "driver-root", "/", "`directory` under which the NVIDIA driver is installed")
 	f.StringVar(&o.devices, "devices", "", "`globs` of the UUIDs or indexes of the GPUs that the device plugin offers, with commas between them and ! before those that it leaves to others; empty: all. Others are not probed")
 	f.Int64Var(&o.reserveMiB, "reserve-mib", 0, "`MiB` of each GPU that no client may have")
+	f.BoolVar(&o.mig, "mig", false, "run a daemon for each MIG instance as well: all are of version 2 then")
 	f.BoolVar(&o.olderOnly, "older-drivers-only", false, "run no daemon where the driver limits memory by itself (615 and newer)")
 	f.BoolVar(&o.exclusive, "exclusive", false, "put the GPUs into EXCLUSIVE_PROCESS mode meanwhile: no program can use them past the daemon")
 	f.DurationVar(&o.drain, "drain", time.Minute, "`time` for clients to end before the daemon does")

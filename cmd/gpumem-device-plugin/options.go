@@ -35,6 +35,7 @@ type options struct {
 
 	devices       string
 	cores         bool
+	mig           bool
 	gpuSpeeds     string
 	unitMiB       int64
 	reserveMiB    int64
@@ -118,6 +119,7 @@ func (o *options) addFlags(f *pflag.FlagSet) {
 	f.BoolVar(&o.labelPods, "label-pods", o.labelPods, "write the labels of gpumem-scheduler's --label-pods where a pod got other GPUs than it was bound to")
 	f.StringVar(&o.devices, "devices", o.devices, "`globs` of the UUIDs or indexes of the GPUs to offer, with commas between them and ! before those to leave to others; empty: all")
 	f.BoolVar(&o.cores, "cores", o.cores, "offer the cores of the GPUs as a resource as well as their memory, 100 of each GPU")
+	f.BoolVar(&o.mig, "mig", o.mig, "offer the MIG instances of GPUs in MIG mode, each as a GPU; without it such GPUs are left to others")
 	f.Int64Var(&o.unitMiB, "unit-mib", o.unitMiB, "`MiB` of GPU memory that one unit of the resource stands for")
 	f.Int64Var(&o.reserveMiB, "reserve-mib", o.reserveMiB, "`MiB` of each GPU to keep from pods, in addition to what the driver reserves")
 	f.StringVar(&o.gpuSpeeds, "gpu-speeds", o.gpuSpeeds, "`file` with relative speeds of GPU models, for pods that prefer one: YAML, a glob of the model and a number (A100: 100) on each line; others keep theirs")

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"context"
 	"net/http"
 	"path/filepath"
 	"time"
@@ -19,6 +20,7 @@ import (
 	"github.com/gpumem/gpumem/pkg/node/nodestate"
 	"github.com/gpumem/gpumem/pkg/node/nri"
 	"github.com/gpumem/gpumem/pkg/node/nvml"
+	"github.com/gpumem/gpumem/pkg/node/partition"
 	"github.com/gpumem/gpumem/pkg/node/usage"
 	"github.com/gpumem/gpumem/pkg/report/metrics"
 )
@@ -102,7 +104,7 @@ func newParts(log *zap.Logger, cfg config, client kubernetes.Interface, kubelet 
 func newProber(log *zap.Logger, cfg config, node *nodepods.Node) *nvml.Prober {
 	return nvml.New(nvml.Config{
 		Open:    nvml.Opener(cfg.nvmlLibrary, cfg.driverRoot),
-		UnitMiB: cfg.unitMiB, ReserveMiB: cfg.reserveMiB, Speeds: cfg.speeds, Offered: node.Offered,
+		UnitMiB: cfg.unitMiB, MIG: cfg.mig, ReserveMiB: cfg.reserveMiB, Speeds: cfg.speeds, Offered: node.Offered,
 		Interval: cfg.probeInterval, Retry: probeRetry, Timeout: probeTimeout,
 		Recovery: probeRecovery, IgnoreXIDs: cfg.ignoreXIDs,
 	}, log.Named("nvml"))
@@ -120,9 +122,11 @@ func (g gpus) Usage(id gpu.UUID) (usedBytes uint64, busy float64, ok bool) { ret
 func newLevel(log *zap.Logger, cfg config, prober inventory.Source, connected, late func() error) *enforcement.Node {
 	return enforcement.NewNode(cfg.mode, levelInterval, prober, enforcement.Probes{
 		Cgroups: enforcement.Cgroups{Root: cfg.cgroupRoot},
-		Driver:  nvml.NewLimits(cfg.nvmlLibrary, cfg.driverRoot),
+		Driver:  partition.New(cfg.nvmlLibrary, cfg.driverRoot),
 		NRI:     connected,
 		Late:    late,
-		MPS:     mps.NewClient(cfg.mpsDir).Check,
+		MPS: func(ctx context.Context, devices []gpu.Device) (int, []int, error) {
+			return mps.Check(ctx, cfg.mpsDir, devices)
+		},
 	}, log.Named("enforcement"))
 }

@@ -132,8 +132,8 @@ func (m *machine) level(want, weaker string) {
 }
 
 // startMPS installs the chart's DaemonSet for the MPS daemon on the node, with a
-// stand-in for NVIDIA's program. The function that is returned takes it away.
-func (m *machine) startMPS() (stop func()) {
+// stand-in for NVIDIA's program, and these values. The function that is returned takes it away.
+func (m *machine) startMPS(values ...string) (stop func()) {
 	m.Helper()
 	program, err := os.ReadFile(suite.stack.Binary(stack.MPSStandIn))
 	if err != nil {
@@ -144,7 +144,7 @@ func (m *machine) startMPS() (stop func()) {
 		m.Fatal(err)
 	}
 	objects, err := suite.stack.Render(m.ctx, m.cluster, "templates/mps-daemonset.yaml",
-		"mps.enabled=true", "mps.drainSeconds=1", "devicePlugin.nodeSelector.kubernetes\\.io/hostname="+m.node)
+		append(values, "mps.enabled=true", "mps.drainSeconds=1", "devicePlugin.nodeSelector.kubernetes\\.io/hostname="+m.node)...)
 	if err != nil {
 		m.Fatal(err)
 	}

@@ -4,6 +4,7 @@ import (
 	"crypto/sha256"
 	"encoding/hex"
 	"fmt"
+	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
@@ -38,6 +39,9 @@ func enforce(out *pluginapi.ContainerAllocateResponse, g allocation.Grant, inv g
 		return
 	}
 	pipe := mps.Pipe(mpsDir)
+	if len(g.Devices) == 1 {
+		pipe = mps.Pipe(mps.DirOf(mpsDir, g.Devices[0]))
+	}
 	if inv.MPS >= 3 {
 		pipe = mps.NamespacePipe(mpsDir, Namespace(g.Slots)) // which has the limits
 	} else {
@@ -71,7 +75,7 @@ func Namespace(slots []gpu.SlotID) string {
 // directory that it was given; 0 for none.
 func (cfg Config) servedBy(pipe string) int {
 	switch {
-	case pipe == mps.Pipe(cfg.MPSDir):
+	case pipe == mps.Pipe(cfg.MPSDir), strings.HasPrefix(pipe, filepath.Join(cfg.MPSDir, "MIG-")):
 		return 2
 	case strings.HasPrefix(pipe, mps.NamespacePipe(cfg.MPSDir, "grant_")):
 		return 3

@@ -77,6 +77,21 @@ func TestWhatEnforcesAGrant(t *testing.T) {
 	}
 }
 
+// TestAClientOnAMIGInstance: each instance has a daemon of its own.
+func TestAClientOnAMIGInstance(t *testing.T) {
+	cfg := DefaultConfig()
+	grant := allocation.Grant{Devices: []gpu.Device{{UUID: "MIG-a", Index: 2}}, Each: 3}
+	got := cfg.Response(gpu.Memory, grant, gpu.Inventory{UnitMiB: 1024, Enforcement: gpu.EnforcementMPS, MPS: 2})
+	pipe := "/run/gpumem/mps/MIG-a/pipe"
+	if env := got.GetEnvs(); env["CUDA_MPS_PIPE_DIRECTORY"] != pipe || env["NVIDIA_VISIBLE_DEVICES"] != "MIG-a" || cfg.servedBy(pipe) != 2 {
+		t.Errorf("environment %v, protocol %d", env, cfg.servedBy(pipe))
+	}
+	want := []*pluginapi.Mount{{ContainerPath: pipe, HostPath: pipe, ReadOnly: true}, {ContainerPath: "/dev/shm", HostPath: "/run/gpumem/mps/shm"}}
+	if diff := gocmp.Diff(want, got.GetMounts(), protocmp.Transform()); diff != "" {
+		t.Errorf("mounts (-want +got):\n%s", diff)
+	}
+}
+
 // TestNamespace: a container's own, whatever the order of its slots, and a name that MPS takes.
 func TestNamespace(t *testing.T) {
 	one, same, other := Namespace([]gpu.SlotID{"a-0", "a-1"}), Namespace([]gpu.SlotID{"a-1", "a-0"}), Namespace([]gpu.SlotID{"a-0", "a-2"})

@@ -60,6 +60,13 @@ func TestJudge(t *testing.T) {
 			gpu.EnforcementAdvisory, "mps: GPU 0 (NVIDIA H100) was added, or left MIG mode, after the MPS daemon had started: delete the daemon's pod, with which its clients end; kernel: no NRI", 0,
 		},
 		{"as many GPUs as the MPS daemon has", func(f *Facts) { f.NRI, f.MPSGPUs = absent("no NRI"), []int{0} }, gpu.EnforcementMPS, "kernel: no NRI", 3},
+		{
+			"a MIG instance", func(f *Facts) {
+				f.Devices = append(f.Devices, gpu.Device{UUID: "MIG-a", Index: 2, Model: "A100 MIG 1g.5gb", ComputeCapability: "8.0"})
+				f.Protocol, f.MPSGPUs = 2, []int{0, 2}
+			},
+			gpu.EnforcementMPS, "kernel: GPU 2 (A100 MIG 1g.5gb) is a MIG instance, whose memory the driver does not limit", 2,
+		},
 		{"a GPU that does not tell", func(f *Facts) { f.Devices[0].ComputeCapability = "" }, gpu.EnforcementKernel, "", 0},
 	} {
 		t.Run(tc.name, func(t *testing.T) {

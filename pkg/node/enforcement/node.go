@@ -21,9 +21,9 @@ type Probes struct {
 	NRI     func() error // why the container runtime does not call the plugin
 	// Late says which container runs without its limit, for it was started without a call.
 	Late func() error
-	// MPS asks whether the MPS daemon limits its clients, for its protocol, and on which GPUs, by
-	// index; none: it does not say.
-	MPS func(ctx context.Context) (protocol int, gpus []int, err error)
+	// MPS asks whether the MPS daemons limit the clients of these GPUs, for their protocol, and on which
+	// they do, by index; none: they do not say.
+	MPS func(ctx context.Context, devices []gpu.Device) (protocol int, gpus []int, err error)
 }
 
 // Node is a prober's GPUs with the level at which containers are kept to their
@@ -154,8 +154,8 @@ func (v Verdict) apply(mode Mode, inv *gpu.Inventory) {
 
 func (n *Node) facts(ctx context.Context, inv gpu.Inventory) Facts {
 	f := Facts{Driver: inv.DriverVersion, Devices: inv.Devices, NRI: n.probes.NRI(), Cgroups: n.probes.Cgroups.check(), Held: n.lastHeld()}
-	f.Protocol, f.MPSGPUs, f.MPS = n.probes.MPS(ctx)
 	devices := healthy(inv.Devices)
+	f.Protocol, f.MPSGPUs, f.MPS = n.probes.MPS(ctx, devices)
 	if len(devices) == 0 {
 		f.Test = errors.New("no GPU answers")
 	} else if PartitionsMemory(f.Driver) && f.Cgroups == nil {

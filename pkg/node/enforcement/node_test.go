@@ -48,7 +48,10 @@ func (h *host) probes() Probes {
 		Driver:  h.driver,
 		NRI:     func() error { return read().NRI },
 		Late:    func() error { return read().Held },
-		MPS:     func(context.Context) (int, []int, error) { f := read(); return f.Protocol, f.MPSGPUs, f.MPS },
+		MPS: func(context.Context, []gpu.Device) (int, []int, error) {
+			f := read()
+			return f.Protocol, f.MPSGPUs, f.MPS
+		},
 	}
 }
 

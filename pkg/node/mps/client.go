@@ -10,10 +10,13 @@ import (
 	"io/fs"
 	"net"
 	"net/http"
+	"os"
 	"path/filepath"
 	"strings"
 	"syscall"
 	"time"
+
+	"github.com/gpumem/gpumem/pkg/core/gpu"
 )
 
 // statusSocket is where a supervisor answers, in its directory.
@@ -31,6 +34,58 @@ type Status struct {
 	Clients  int    `json:"clients"`          // at the last look
 	GPUs     int    `json:"gpus"`             // that there were when the supervisor started
 	Proven   []int  `json:"proven,omitempty"` // indexes of those on which a client was limited
+}
+
+// DirOf returns the directory of the daemon that serves a device, below that of the node's daemons: a MIG
+// instance has a daemon of its own (NVIDIA, "Multi-Process Service", MPS on MIG).
+func DirOf(dir string, d gpu.Device) string {
+	if d.MIG() {
+		return filepath.Join(dir, string(d.UUID))
+	}
+	return dir
+}
+
+// Check says why the daemons of a node do not limit the clients of these devices, which protocol they
+// have, and the indexes of the devices on which they do; none of a supervisor that does not say.
+func Check(ctx context.Context, dir string, devices []gpu.Device) (protocol int, limited []int, err error) {
+	rest := len(devices)
+	for _, d := range devices {
+		if !d.MIG() {
+			continue
+		}
+		if protocol, _, err = NewClient(DirOf(dir, d)).Check(ctx); err != nil {
+			return 0, nil, fmt.Errorf("GPU %d (%s): %w", d.Index, d.Model, err)
+		}
+		limited = append(limited, d.Index)
+		rest--
+	}
+	if rest == 0 && len(limited) > 0 {
+		return protocol, limited, nil
+	}
+	of, gpus, err := NewClient(dir).Check(ctx)
+	if err == nil && len(limited) > 0 && of != protocol {
+		err = fmt.Errorf("the MPS daemon has protocol %d, and that of MIG instances %d", of, protocol)
+	}
+	return of, append(limited, gpus...), err
+}
+
+// CheckAll says why the daemons of a node do not work, whatever they are for.
+func CheckAll(ctx context.Context, dir string) error {
+	dirs, err := filepath.Glob(filepath.Join(dir, "MIG-*", statusSocket))
+	if err != nil {
+		return err
+	}
+	var errs []error
+	for _, socket := range dirs {
+		if _, _, err := NewClient(filepath.Dir(socket)).Check(ctx); err != nil {
+			errs = append(errs, fmt.Errorf("%s: %w", filepath.Base(filepath.Dir(socket)), err))
+		}
+	}
+	if _, err := os.Stat(filepath.Join(dir, statusSocket)); err == nil || len(dirs) == 0 {
+		_, _, err := NewClient(dir).Check(ctx)
+		errs = append(errs, err)
+	}
+	return errors.Join(errs...)
 }
 
 // Client asks the supervisor of a directory.

@@ -21,6 +21,7 @@
 //	<dir>/pipe         CUDA_MPS_PIPE_DIRECTORY of daemon and clients
 //	<dir>/clients      the same, read only, as clients have it
 //	<dir>/shm          their /dev/shm, so that they need not share the host's IPC
+//	<dir>/MIG-…/       the daemon of a MIG instance, with all of these but shm
 //	<dir>/log          CUDA_MPS_LOG_DIRECTORY
 //	<dir>/status.sock  where the supervisor answers
 //	<dir>/modes.json   compute modes as they were found, while they are changed
@@ -70,6 +71,10 @@
 // there by name. So it is no wall between them (docs/limits.md). The supervisor mounts it, since
 // a volume of its pod has another path for each pod, and the kubelet keeps the path that a
 // container was given for the life of the pod. It outlives the supervisor for the same reason.
+//
+// A daemon serves one MIG instance, or the GPUs that are not in MIG mode (NVIDIA, "Multi-Process
+// Service"): a node has a supervisor for each, in one process, for the /dev/shm of the process is what
+// their clients have. They have version 2 then: version 3 does not go with MIG.
 //
 // With Config.Exclusive the GPUs are in EXCLUSIVE_PROCESS mode meanwhile: a program that
 // does not go through the daemon then gets no GPU at all, instead of one without a limit.

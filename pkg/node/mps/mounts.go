@@ -5,7 +5,10 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"sync"
 	"syscall"
+
+	"github.com/gpumem/gpumem/pkg/node/mps/shm"
 )
 
 // Mounts makes file systems for what daemon and clients share.
@@ -21,29 +24,37 @@ type Mounts interface {
 const shmMiB = 1024
 
 // Kernel makes mounts, for which it needs the right to.
-type Kernel struct{}
+type Kernel struct {
+	mu     sync.Mutex
+	shared bool // the /dev/shm of this process is what it is to be
+}
 
 // Shared implements Mounts. The file system outlives the process, with what is in it: containers
-// of the node have it.
-func (Kernel) Shared(dir string) error {
+// of the node have it. All supervisors of a process share one.
+func (k *Kernel) Shared(dir string) error {
+	k.mu.Lock()
+	defer k.mu.Unlock()
 	flags := uintptr(syscall.MS_NOSUID | syscall.MS_NODEV | syscall.MS_NOEXEC)
 	switch there, err := mounted(dir); {
 	case err != nil:
 		return err
+	case k.shared:
+		return nil
 	case there:
 		flags |= syscall.MS_REMOUNT
 	}
 	if err := syscall.Mount("tmpfs", dir, "tmpfs", flags, fmt.Sprintf("mode=1777,size=%dm", shmMiB)); err != nil {
 		return fmt.Errorf("mount a file system for shared memory at %s: %w", dir, err)
 	}
-	if err := syscall.Mount(dir, devShm, "", syscall.MS_BIND, ""); err != nil {
-		return fmt.Errorf("mount %s at %s: %w", dir, devShm, err)
+	if err := syscall.Mount(dir, shm.Dir, "", syscall.MS_BIND, ""); err != nil {
+		return fmt.Errorf("mount %s at %s: %w", dir, shm.Dir, err)
 	}
+	k.shared = true
 	return nil
 }
 
 // ReadOnly implements Mounts.
-func (Kernel) ReadOnly(dir, at string) error {
+func (*Kernel) ReadOnly(dir, at string) error {
 	if err := os.MkdirAll(at, 0o755); err != nil {
 		return err
 	}
@@ -62,19 +73,10 @@ func (Kernel) ReadOnly(dir, at string) error {
 
 // mounted reports whether a file system of its own is at a directory.
 func mounted(dir string) (bool, error) {
-	own, err := deviceOf(dir)
+	own, err := shm.DeviceOf(dir)
 	if err != nil {
 		return false, err
 	}
-	parent, err := deviceOf(filepath.Dir(dir))
+	parent, err := shm.DeviceOf(filepath.Dir(dir))
 	return own != parent, err
-}
-
-// deviceOf returns the number of the file system that a directory is in.
-func deviceOf(dir string) (uint64, error) {
-	var s syscall.Stat_t
-	if err := syscall.Stat(dir, &s); err != nil {
-		return 0, fmt.Errorf("look at %s: %w", dir, err)
-	}
-	return s.Dev, nil
 }

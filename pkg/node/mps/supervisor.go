@@ -1,6 +1,7 @@
 package mps
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -12,18 +13,22 @@ import (
 	"os/exec"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"sync"
 	"time"
 
 	"go.uber.org/zap"
 
 	"github.com/gpumem/gpumem/pkg/node/mps/probe"
+	"github.com/gpumem/gpumem/pkg/node/mps/shm"
 	"github.com/gpumem/gpumem/pkg/process/serve"
 )
 
 // Config is what a Supervisor is to do. All fields are to be set.
 type Config struct {
 	Dir      string
+	Shm      string // what clients have for /dev/shm: one for all daemons of a node, see Decisions
+	Instance string // UUID of the MIG instance that the daemon is for; empty: the GPUs that are not in MIG mode
 	Program  string // nvidia-cuda-mps-control
 	Protocol int    // 2, or 3, with which the daemon accounts for memory
 	Settings Settings
@@ -52,6 +57,8 @@ const (
 	startTimeout = 30 * time.Second
 	// maxPause is the longest time between two probes that fail: each takes memory of the GPUs.
 	maxPause = time.Minute
+	// sweepInterval is the time between two looks at what clients have left.
+	sweepInterval = time.Minute
 )
 
 // Supervisor keeps a daemon running.
@@ -146,15 +153,15 @@ func (s *Supervisor) path(name string) string { return filepath.Join(s.cfg.Dir, 
 // makeDirs makes the directories that daemon and clients share. Clients have any
 // user.
 func (s *Supervisor) makeDirs() error {
-	for dir, mode := range map[string]os.FileMode{"pipe": 0o755, "log": 0o755, "shm": 0o777 | os.ModeSticky} {
-		if err := os.MkdirAll(s.path(dir), 0o755); err != nil {
+	for dir, mode := range map[string]os.FileMode{s.path("pipe"): 0o755, s.path("log"): 0o755, s.cfg.Shm: 0o777 | os.ModeSticky} {
+		if err := os.MkdirAll(dir, 0o755); err != nil {
 			return err
 		}
-		if err := os.Chmod(s.path(dir), mode); err != nil { // whatever the umask
+		if err := os.Chmod(dir, mode); err != nil { // whatever the umask
 			return err
 		}
 	}
-	if err := s.cfg.Mounts.Shared(s.path("shm")); err != nil {
+	if err := s.cfg.Mounts.Shared(s.cfg.Shm); err != nil {
 		return err
 	}
 	return s.cfg.Mounts.ReadOnly(s.path("pipe"), s.path("clients"))
@@ -183,13 +190,20 @@ func (s *Supervisor) control() control { return s.controlBy("pipe") }
 func (s *Supervisor) asClient() control { return s.controlBy("clients") }
 
 func (s *Supervisor) controlBy(pipe string) control {
-	return control{timeout: s.cfg.Timeout, program: s.cfg.Program, protocol: s.cfg.Protocol, env: append(os.Environ(),
+	env := append(os.Environ(),
 		"CUDA_MPS_PIPE_DIRECTORY="+s.path(pipe),
 		"CUDA_MPS_LOG_DIRECTORY="+s.path("log"),
 		// The order in which NVML has them, so that indexes are the same.
 		"CUDA_DEVICE_ORDER=PCI_BUS_ID",
-	)}
+	)
+	if s.cfg.Instance != "" {
+		env = append(env, visible+s.cfg.Instance)
+	}
+	return control{timeout: s.cfg.Timeout, program: s.cfg.Program, protocol: s.cfg.Protocol, env: env}
 }
+
+// visible is the variable that says which GPUs CUDA uses.
+const visible = "CUDA_VISIBLE_DEVICES="
 
 // daemon runs one daemon from its start to its end, and says why it ended.
 func (s *Supervisor) daemon(ctx context.Context) error {
@@ -370,7 +384,7 @@ func (s *Supervisor) prove(ctx context.Context) error {
 		case i >= len(free) || free[i] < minFreeMiB:
 			return fmt.Errorf("no client was seen to be limited: GPU %d has less than %d MiB free", i, minFreeMiB)
 		}
-		env := append(os.Environ(), "CUDA_DEVICE_ORDER=PCI_BUS_ID", fmt.Sprintf("CUDA_VISIBLE_DEVICES=%d", i), "CUDA_MPS_PIPE_DIRECTORY="+pipe)
+		env := append(os.Environ(), "CUDA_DEVICE_ORDER=PCI_BUS_ID", visible+cmp.Or(s.cfg.Instance, strconv.Itoa(i)), "CUDA_MPS_PIPE_DIRECTORY="+pipe)
 		if s.cfg.Protocol < 3 {
 			env = append(env, fmt.Sprintf("CUDA_MPS_PINNED_DEVICE_MEM_LIMIT=0=%dM", probe.LimitMiB))
 		}
@@ -389,7 +403,7 @@ func (s *Supervisor) prove(ctx context.Context) error {
 
 // sweep removes what clients have left that have ended.
 func (s *Supervisor) sweep(ctx context.Context) {
-	if err := sweep("/proc", s.path("shm")); err != nil {
+	if err := shm.Sweep("/proc", s.cfg.Shm); err != nil {
 		s.log.Warn("shared memory is not swept", zap.Error(err))
 	}
 	if s.cfg.Protocol < 3 {

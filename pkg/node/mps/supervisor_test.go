@@ -17,6 +17,8 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	"go.uber.org/zap"
+
+	"github.com/gpumem/gpumem/pkg/core/gpu"
 )
 
 const patience = 20 * time.Second
@@ -94,7 +96,7 @@ func newNode(t *testing.T, protocol int) *node {
 	}
 	t.Cleanup(func() { os.RemoveAll(dir) })
 	return &node{T: t, modes: &modes{is: map[string]int{"GPU-a": 0, "GPU-b": 2}}, cfg: Config{
-		Dir: dir, Program: standin, Protocol: protocol, Settings: Settings{PinnedMiB: []int64{14336, 80896}}, Mounts: &links{}, Probe: func(context.Context, []string) error { return nil },
+		Dir: dir, Shm: filepath.Join(dir, "shm"), Program: standin, Protocol: protocol, Settings: Settings{PinnedMiB: []int64{14336, 80896}}, Mounts: &links{}, Probe: func(context.Context, []string) error { return nil },
 		Free:     func() ([]int64, error) { return []int64{14336, 80896}, nil },
 		Interval: 10 * time.Millisecond, Timeout: 5 * time.Second, Backoff: 10 * time.Millisecond, Drain: patience, Quit: 2 * time.Second,
 	}}
@@ -217,6 +219,54 @@ func TestTheDaemonIsAskedAsClientsAsk(t *testing.T) {
 	n.eventually("clients do not get through", sick("error: no directory"))
 	if err := n.end(); err != nil {
 		t.Error(err)
+	}
+}
+
+// TestADaemonOfAnInstance: it, its commands and the probe see the instance alone, in a folder of its own.
+func TestADaemonOfAnInstance(t *testing.T) {
+	n := newNode(t, 2)
+	dir, instance := n.cfg.Dir, gpu.Device{UUID: "MIG-a", Index: 2, Model: "A100 MIG 1g.5gb"}
+	n.cfg.Dir, n.cfg.Instance, n.cfg.Settings = DirOf(dir, instance), string(instance.UUID), Settings{PinnedMiB: []int64{4852}}
+	if want := filepath.Join(dir, "MIG-a"); n.cfg.Dir != want {
+		t.Fatalf("its folder is %s, want %s", n.cfg.Dir, want)
+	}
+	probed := make(chan []string, 1)
+	n.cfg.Probe = func(_ context.Context, env []string) error { probed <- env; return nil }
+	n.cfg.Free = func() ([]int64, error) { return []int64{4852}, nil }
+	check := func(devices ...gpu.Device) string {
+		protocol, limited, err := Check(t.Context(), dir, devices)
+		return fmt.Sprint(protocol, limited, err)
+	}
+	if got := check(instance); got != "0 [] GPU 2 (A100 MIG 1g.5gb): no MPS daemon runs on the node" {
+		t.Errorf("before: %s", got)
+	}
+	n.run()
+	n.eventually("the daemon is healthy", healthy)
+	if env := <-probed; !slices.Contains(env, "CUDA_VISIBLE_DEVICES=MIG-a") {
+		t.Errorf("the probe has %q", env)
+	}
+	if !slices.Contains(New(n.cfg, n.modes, zap.NewNop()).control().env, "CUDA_VISIBLE_DEVICES=MIG-a") {
+		t.Error("the daemon sees all GPUs")
+	}
+	for _, tc := range []struct {
+		devices []gpu.Device
+		want    string
+	}{
+		{[]gpu.Device{instance}, "2 [2] <nil>"},
+		{[]gpu.Device{instance, {UUID: "GPU-b", Index: 1}}, "0 [2] no MPS daemon runs on the node"},
+	} {
+		if got := check(tc.devices...); got != tc.want {
+			t.Errorf("%v: %s, want %s", tc.devices, got, tc.want)
+		}
+	}
+	if err := CheckAll(t.Context(), dir); err != nil {
+		t.Errorf("all daemons: %v", err)
+	}
+	if err := n.end(); err != nil {
+		t.Error(err)
+	}
+	if err := CheckAll(t.Context(), dir); err == nil {
+		t.Error("a daemon that has ended is well")
 	}
 }
 

@@ -28,9 +28,6 @@
 // program runs (go-nvml uses dlopen), so that one binary is for nodes with and without
 // a GPU; DCGM would be another daemon to install, and nvidia-smi's output is for people.
 //
-// Limits of control groups (Limits) are calls that go-nvml 0.13.3-1 does not have. They are looked
-// up in the library, and are an error with a library that has none.
-//
 // The library is opened and initialised again while something is wrong: NVML
 // lists GPUs as they were when it was initialised, and a driver container may
 // bring its library later than we start. It is left open while a call hangs in
@@ -55,5 +52,8 @@
 // How fast a model is comes with the inventory from here, so that the scheduler,
 // the node and all who look on know of one order.
 //
-// GPUs in MIG mode are left to NVIDIA's own plugin.
+// GPUs in MIG mode are left to NVIDIA's own plugin, unless Config.MIG says otherwise: each of their
+// instances is then a GPU of its own, with the UUID, the memory and the processes that NVML tells of
+// it. Who makes instances is not our affair; one that is gone is unhealthy like a GPU that is gone.
+// NVML reports errors by the GPU, with the instance where it knows it: else all of them are unhealthy.
 package nvml

@@ -15,9 +15,9 @@ import (
 // eventWaitMS bounds one wait for an event, and so the time to stop.
 const eventWaitMS = 1000
 
-// event is an error that NVML reports of a GPU, or its wish that we look.
+// event is an error that NVML reports of a GPU or of its MIG instances, or its wish that we look.
 type event struct {
-	uuid   gpu.UUID
+	uuids  []gpu.UUID
 	reason string
 	probe  bool
 }
@@ -50,8 +50,17 @@ type watcher struct {
 	events chan event // closed at the end
 	done   chan struct{}
 	quit   chan struct{}
-	uuids  map[nvml.Device]gpu.UUID
+	of     map[nvml.Device][]source
 }
+
+// A source is a device that the events of a GPU's handle may be of: the GPU, or a MIG instance of it.
+type source struct {
+	uuid gpu.UUID
+	id   uint32 // of the GPU instance
+}
+
+// wholeGPU is the instance in an event that is of none (NVML, nvmlEventData_t).
+const wholeGPU = 0xFFFFFFFF
 
 func (w *watcher) ended() bool {
 	select {
@@ -64,20 +73,25 @@ func (w *watcher) ended() bool {
 
 // watch sees to it that a watcher runs for all GPUs that answered.
 func (p *Prober) watch(s *session, readings []reading) {
-	uuids := make(map[nvml.Device]gpu.UUID)
+	of := make(map[nvml.Device][]source)
 	for _, r := range readings {
-		if r.failed == "" && !r.mig {
-			uuids[r.handle] = r.device.UUID
+		if r.failed == "" && r.instance == nil && !r.mig {
+			of[r.handle] = []source{{r.device.UUID, wholeGPU}}
+		}
+		for _, i := range r.instances {
+			if i.failed == "" {
+				of[r.handle] = append(of[r.handle], source{i.device.UUID, i.instance.id})
+			}
 		}
 	}
-	if p.watcher != nil && !p.watcher.ended() && maps.Equal(p.watcher.uuids, uuids) {
+	if p.watcher != nil && !p.watcher.ended() && maps.EqualFunc(p.watcher.of, of, slices.Equal) {
 		return
 	}
 	p.unwatch()
-	if len(uuids) == 0 || p.calls.anyHanging("events") {
+	if len(of) == 0 || p.calls.anyHanging("events") {
 		return
 	}
-	w := &watcher{events: make(chan event), done: make(chan struct{}), quit: make(chan struct{}), uuids: uuids}
+	w := &watcher{events: make(chan event), done: make(chan struct{}), quit: make(chan struct{}), of: of}
 	p.watcher = w
 	go func() {
 		defer close(w.done)
@@ -109,9 +123,9 @@ func (w *watcher) run(s *session, ignore []uint64, log *zap.Logger) {
 		return
 	}
 	defer func() { _ = set.Free() }() // the session ends: nothing is lost
-	for handle, uuid := range w.uuids {
+	for handle, of := range w.of {
 		if ret := handle.RegisterEvents(supported(handle), set); ret != nvml.SUCCESS {
-			log.Debug("no events from GPU", zap.String("device", string(uuid)), zap.String("reason", ret.Error()))
+			log.Debug("no events from GPU", zap.Any("devices", devices(of, wholeGPU)), zap.String("reason", ret.Error()))
 		}
 	}
 	for {
@@ -127,12 +141,12 @@ func (w *watcher) run(s *session, ignore []uint64, log *zap.Logger) {
 			w.send(event{probe: true})
 			return
 		case e.EventType == nvml.EventTypeDoubleBitEccError:
-			w.tell(e.Device, "double-bit ECC error")
+			w.tell(e, "double-bit ECC error")
 		case e.EventType != nvml.EventTypeXidCriticalError:
 		case slices.Contains(ignore, e.EventData):
-			log.Info("XID of a program", zap.String("device", string(w.uuids[e.Device])), zap.Uint64("xid", e.EventData))
+			log.Info("XID of a program", zap.Any("devices", devices(w.of[e.Device], e.GpuInstanceId)), zap.Uint64("xid", e.EventData))
 		default:
-			w.tell(e.Device, xidReason(e.EventData))
+			w.tell(e, xidReason(e.EventData))
 		}
 	}
 }
@@ -146,12 +160,22 @@ func supported(handle nvml.Device) uint64 {
 }
 
 // tell reports what has happened to a GPU. One that is not known is looked for.
-func (w *watcher) tell(device nvml.Device, reason string) {
-	if uuid, ok := w.uuids[device]; ok {
-		w.send(event{uuid: uuid, reason: reason})
+func (w *watcher) tell(e nvml.EventData, reason string) {
+	if of, ok := w.of[e.Device]; ok {
+		w.send(event{uuids: devices(of, e.GpuInstanceId), reason: reason})
 		return
 	}
 	w.send(event{probe: true})
+}
+
+// devices returns those that an event is of: all of its GPU's, unless it names a MIG instance.
+func devices(of []source, id uint32) (out []gpu.UUID) {
+	for _, s := range of {
+		if id == wholeGPU || s.id == wholeGPU || s.id == id {
+			out = append(out, s.uuid)
+		}
+	}
+	return out
 }
 
 func (w *watcher) send(e event) {

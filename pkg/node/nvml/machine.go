@@ -45,7 +45,7 @@ func (m Machine) each(f func(s *session, index int, handle nvml.Device) error) (
 // Limits returns the driver's version and, by index, the MiB of each GPU that programs can have.
 func (m Machine) Limits(reserveMiB int64) (driver string, limits []int64, err error) {
 	err = m.each(func(s *session, index int, _ nvml.Device) error {
-		r := s.read(index, nil)
+		r := s.read(index, nil, false)
 		if r.failed != "" {
 			return errors.New(r.failed)
 		}
@@ -59,11 +59,53 @@ func (m Machine) Limits(reserveMiB int64) (driver string, limits []int64, err er
 	return driver, limits, err
 }
 
+// An Instance is a MIG instance of a machine.
+type Instance struct {
+	UUID gpu.UUID
+	MiB  int64 // that programs can have
+	Free int64 // MiB that no program uses
+}
+
+// Instances returns the MIG instances of the selected GPUs and instances, and whether there is a GPU
+// that is not in MIG mode.
+func (m Machine) Instances(reserveMiB int64, selects func(gpu.Device) bool) (out []Instance, whole bool, err error) {
+	var readings []reading
+	err = m.each(func(s *session, index int, _ nvml.Device) error {
+		r := s.read(index, nil, true)
+		if r.failed != "" {
+			return errors.New(r.failed)
+		}
+		readings = append(readings, r)
+		whole = whole || !r.mig
+		return nil
+	})
+	for _, r := range flatten(readings) {
+		if r.instance == nil || r.failed != "" || !selects(r.device) {
+			continue
+		}
+		has := r.device.MemoryMiB - r.reservedMiB
+		out = append(out, Instance{UUID: r.device.UUID, MiB: max(1, has-reserveMiB), Free: has - int64(r.usage.usedBytes/mib)})
+	}
+	return out, whole, err
+}
+
+// FreeOf returns how many MiB of a MIG instance no program uses, as its daemon numbers it.
+func (m Machine) FreeOf(id gpu.UUID) ([]int64, error) {
+	instances, _, err := m.Instances(0, func(d gpu.Device) bool { return d.UUID == id })
+	if err == nil && len(instances) == 0 {
+		err = fmt.Errorf("NVML lists no MIG instance %s", id)
+	}
+	if err != nil {
+		return nil, err
+	}
+	return []int64{instances[0].Free}, nil
+}
+
 // Free returns, by index, how many MiB of each selected GPU no program uses; -1 of the others, and
 // of those in MIG mode.
 func (m Machine) Free(selects func(gpu.Device) bool) (free []int64, err error) {
 	err = m.each(func(s *session, index int, _ nvml.Device) error {
-		r := s.read(index, nil)
+		r := s.read(index, nil, false)
 		if r.failed != "" {
 			return errors.New(r.failed)
 		}

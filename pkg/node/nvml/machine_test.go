@@ -33,6 +33,8 @@ type card struct {
 	since              []uint64    // the times that samples were asked for
 	asked              int
 	device             nvml.Device
+	instances          []*card // its MIG instances, by place; nil: none there
+	slices             uint32  // of an instance
 }
 
 // nvlink is one of a card's links.
@@ -48,6 +50,11 @@ func newMachine(cards ...*card) *machine {
 		c.device = m.device(c)
 	}
 	return m
+}
+
+// part returns a MIG instance of some of a GPU's slices.
+func part(uuid string, totalMiB uint64, slices uint32) *card {
+	return &card{uuid: uuid, totalMiB: totalMiB, slices: slices}
 }
 
 // change lets a test alter the machine.
@@ -121,8 +128,40 @@ func pciInfo(bus string) (out nvml.PciInfo) {
 	return out
 }
 
+// migDevice answers what NVML answers of a MIG instance: any other call panics.
+func (m *machine) migDevice(c *card, place int) nvml.Device {
+	all := m.device(c).(*mock.Device)
+	return &mock.Device{
+		GetUUIDFunc: all.GetUUIDFunc, GetMemoryInfo_v2Func: all.GetMemoryInfo_v2Func,
+		GetNameFunc:                       func() (string, nvml.Return) { return "NVIDIA A100-SXM4-40GB MIG 1g.5gb", nvml.SUCCESS },
+		GetComputeRunningProcessesFunc:    all.GetComputeRunningProcessesFunc,
+		GetGraphicsRunningProcessesFunc:   all.GetGraphicsRunningProcessesFunc,
+		GetMPSComputeRunningProcessesFunc: all.GetMPSComputeRunningProcessesFunc,
+		GetUtilizationRatesFunc:           func() (nvml.Utilization, nvml.Return) { return nvml.Utilization{}, nvml.ERROR_INVALID_ARGUMENT },
+		GetProcessUtilizationFunc: func(uint64) ([]nvml.ProcessUtilizationSample, nvml.Return) {
+			return nil, nvml.ERROR_INVALID_ARGUMENT
+		},
+		GetGpuInstanceIdFunc: func() (int, nvml.Return) { return place + 7, nvml.SUCCESS },
+		GetAttributesFunc: func() (nvml.DeviceAttributes, nvml.Return) {
+			return nvml.DeviceAttributes{ComputeInstanceSliceCount: c.slices}, nvml.SUCCESS
+		},
+	}
+}
+
 func (m *machine) device(c *card) nvml.Device {
 	d := &mock.Device{}
+	d.GetMigDeviceHandleByIndexFunc = func(place int) (nvml.Device, nvml.Return) {
+		m.mu.Lock()
+		defer m.mu.Unlock()
+		if place >= len(c.instances) || c.instances[place] == nil {
+			return nil, nvml.ERROR_NOT_FOUND
+		}
+		i := c.instances[place]
+		if i.device == nil {
+			i.device = m.migDevice(i, place)
+		}
+		return i.device, i.ret
+	}
 	d.GetUUIDFunc = func() (string, nvml.Return) { return c.uuid, nvml.SUCCESS }
 	d.GetMigModeFunc = func() (int, int, nvml.Return) {
 		m.mu.Lock()

@@ -16,6 +16,7 @@ import (
 
 	"github.com/gpumem/gpumem/pkg/core/gpu"
 	"github.com/gpumem/gpumem/pkg/node/inventory"
+	"github.com/gpumem/gpumem/pkg/node/speeds"
 )
 
 // Config is what a Prober is to do. All fields are to be set.
@@ -24,8 +25,9 @@ type Config struct {
 	Open func() (nvml.Interface, string)
 
 	UnitMiB    int64 // 0: the GPUs are offered in shares
+	MIG        bool  // offer MIG instances, each as a GPU
 	ReserveMiB int64 // of each GPU, next to what the driver keeps
-	Speeds     Speeds
+	Speeds     speeds.Tables
 
 	// Offered returns what was last offered of the node, by this prober or one before it.
 	// It is asked once, before the first probe.
@@ -65,9 +67,10 @@ type Prober struct {
 	watcher *watcher
 }
 
-// tracked is one GPU that was offered once.
+// tracked is one GPU or MIG instance that was offered once.
 type tracked struct {
 	gpu.Device
+	instance    *instance // nil of a GPU
 	nvlinks     nvlinks
 	good        int   // probes in a row since it was found unhealthy
 	reservedMiB int64 // what the driver keeps for itself, as far as the capacity heeds it
@@ -176,10 +179,12 @@ func (p *Prober) rest(ctx context.Context) bool {
 			if !ok || e.probe {
 				return true
 			}
-			if d := p.devices[e.uuid]; d != nil {
-				p.markUnhealthy(d, e.reason)
-				p.publish("")
+			for _, uuid := range e.uuids {
+				if d := p.devices[uuid]; d != nil {
+					p.markUnhealthy(d, e.reason)
+				}
 			}
+			p.publish("")
 		}
 	}
 }
@@ -236,6 +241,8 @@ func (p *Prober) probe(ctx context.Context) (reason string) {
 	switch {
 	case count.n == 0:
 		return "NVML reports no GPU"
+	case slices.ContainsFunc(readings, func(r reading) bool { return r.mig && p.cfg.MIG }):
+		return "all GPUs are in MIG mode without an instance, or do not answer"
 	case slices.ContainsFunc(readings, func(r reading) bool { return r.mig }):
 		return "all GPUs are in MIG mode, or do not answer"
 	default:
@@ -249,7 +256,7 @@ func (p *Prober) readAll(ctx context.Context, s *session, n int) []reading {
 	pending := make([]<-chan reading, n)
 	sampled := p.sampled
 	for i := range n {
-		pending[i] = begin(p.calls, strconv.Itoa(i), func() reading { return s.read(i, sampled) })
+		pending[i] = begin(p.calls, strconv.Itoa(i), func() reading { return s.read(i, sampled, p.cfg.MIG) })
 	}
 	deadline := time.NewTimer(p.cfg.Timeout)
 	defer deadline.Stop()
@@ -268,10 +275,10 @@ func (p *Prober) readAll(ctx context.Context, s *session, n int) []reading {
 		select { // it may have answered while another was waited for
 		case readings[i] = <-answer:
 		default:
-			readings[i] = reading{failed: "does not answer"}
+			readings[i] = reading{index: i, failed: "does not answer"}
 		}
 	}
-	return readings
+	return flatten(readings)
 }
 
 // merge brings the devices up to date with what the GPUs answered, by index.
@@ -281,20 +288,24 @@ func (p *Prober) merge(readings []reading) {
 		seen[r.device.UUID] = true
 	}
 	failed := make(map[gpu.UUID]string)
-	for i, r := range readings {
-		key := strconv.Itoa(i)
+	for _, r := range readings {
+		key := strconv.Itoa(r.index)
 		switch {
 		case r.failed != "":
-			if d := p.at(i, seen); d != nil {
-				failed[d.UUID] = r.failed
+			if of := p.at(r, seen); len(of) > 0 {
+				for _, d := range of {
+					failed[d.UUID] = r.failed
+				}
 				delete(p.said, key)
 			} else {
-				p.sayOnce(key, "GPU is not offered", zap.Int("index", i), zap.String("reason", r.failed))
+				p.sayOnce(key, "GPU is not offered", zap.Int("index", r.index), zap.String("reason", r.failed))
 			}
 		case r.mig && p.devices[r.device.UUID] != nil:
 			failed[r.device.UUID] = "it is in MIG mode"
+		case r.mig && p.cfg.MIG:
+			p.sayOnce(key, "GPU is in MIG mode: its instances are offered", zap.Int("index", r.index), zap.String("device", string(r.device.UUID)))
 		case r.mig:
-			p.sayOnce(key, "GPU is not offered", zap.Int("index", i), zap.String("device", string(r.device.UUID)), zap.String("reason", "MIG mode"))
+			p.sayOnce(key, "GPU is not offered", zap.Int("index", r.index), zap.String("device", string(r.device.UUID)), zap.String("reason", "MIG mode"))
 		default:
 			delete(p.said, key)
 			p.found(r)
@@ -308,7 +319,11 @@ func (p *Prober) merge(readings []reading) {
 			p.markUnhealthy(d, "the driver no longer lists it")
 		}
 	}
-	p.separateIndexes(len(readings))
+	last := 0
+	for _, r := range readings {
+		last = max(last, r.index)
+	}
+	p.separateIndexes(last + 1)
 }
 
 // measure makes known how much the GPUs are in use.
@@ -328,22 +343,24 @@ func (p *Prober) measure(readings []reading) {
 	p.measured = make(chan struct{})
 }
 
-// at returns the device that had an index and was not seen at another.
-func (p *Prober) at(index int, seen map[gpu.UUID]bool) *tracked {
+// at returns the device that had the index of a reading and was not seen at another, and the MIG
+// instances of that GPU.
+func (p *Prober) at(r reading, seen map[gpu.UUID]bool) (out []*tracked) {
 	for uuid, d := range p.devices {
-		if d.Index == index && !seen[uuid] {
-			return d
+		inside := r.instance == nil && d.instance != nil && d.instance.of == r.index
+		if (d.Index == r.index || inside) && !seen[uuid] {
+			out = append(out, d)
 		}
 	}
-	return nil
+	return out
 }
 
 // found takes in the answer of a GPU that is as it should be.
 func (p *Prober) found(r reading) {
 	d := p.devices[r.device.UUID]
 	if d == nil {
-		d = &tracked{Device: r.device, nvlinks: r.nvlinks}
-		d.Speed = p.cfg.Speeds.of(d.Model)
+		d = &tracked{Device: r.device, instance: r.instance, nvlinks: r.nvlinks}
+		d.Speed = r.speed(p.cfg.Speeds)
 		was, known := p.offered.Device(d.UUID)
 		d.size(p.cfg, r, was, known && p.offered.UnitMiB == p.cfg.UnitMiB && was.MemoryMiB == r.device.MemoryMiB)
 		p.devices[d.UUID] = d
@@ -351,7 +368,7 @@ func (p *Prober) found(r reading) {
 			zap.Int64("memory_mib", d.MemoryMiB), zap.Int64("reserved_mib", r.reservedMiB+p.cfg.ReserveMiB), zap.Int64("units", int64(d.Allocatable)))
 		return
 	}
-	d.nvlinks = r.nvlinks
+	d.instance, d.nvlinks = r.instance, r.nvlinks
 	if d.Index != r.device.Index {
 		p.log.Info("GPU has another index", zap.String("device", string(d.UUID)), zap.Int("index", r.device.Index), zap.Int("was", d.Index))
 		d.Index = r.device.Index

@@ -18,7 +18,7 @@ type session struct {
 	driver string
 
 	// Calling a function that an old library lacks ends the process.
-	memoryV2, affinity, mig, utilization, compute, graphics, mps, samples, nvlink, nvlinkType bool
+	memoryV2, affinity, mig, instanced, utilization, compute, graphics, mps, samples, nvlink, nvlinkType bool
 }
 
 // open loads and initialises the library. The error is for people: it becomes
@@ -41,6 +41,8 @@ func open(find func() (nvml.Interface, string)) (*session, error) {
 		affinity: has("nvmlDeviceGetMemoryAffinity"),
 		mig:      has("nvmlDeviceGetMigMode"),
 
+		instanced: has("nvmlDeviceGetMigDeviceHandleByIndex") && has("nvmlDeviceGetGpuInstanceId") && has("nvmlDeviceGetAttributes_v2"),
+
 		utilization: has("nvmlDeviceGetUtilizationRates"),
 
 		compute:  has("nvmlDeviceGetComputeRunningProcesses"),
@@ -59,53 +61,36 @@ func open(find func() (nvml.Interface, string)) (*session, error) {
 
 const mib = 1 << 20
 
-// reading is what one GPU answered.
+// reading is what one GPU or MIG instance answered.
 type reading struct {
+	index       int
 	device      gpu.Device // without capacity and health
 	reservedMiB int64      // what the driver keeps for itself
 	usage       usage
 	processes   []inventory.Process
 	sampled     uint64 // when the newest sample of what processes do was taken, in microseconds since 1970
 	nvlinks     nvlinks
-	mig         bool
+	mig         bool      // it is in MIG mode
+	instances   []reading // of a GPU in MIG mode, where they are asked for
+	instance    *instance // nil of a GPU
 	handle      nvml.Device
 	failed      string // why there is no answer; the rest is then empty
 }
 
-// read asks one GPU everything. Only what the account depends on must succeed. Sampled is the
-// reading.sampled of each GPU at the last probe.
-func (s *session) read(index int, sampled map[gpu.UUID]uint64) reading {
+// read asks one GPU everything, and its MIG instances where they are wanted. Only what the account
+// depends on must succeed. Sampled is the reading.sampled of each GPU at the last probe.
+func (s *session) read(index int, sampled map[gpu.UUID]uint64, instances bool) reading {
 	handle, ret := s.lib.DeviceGetHandleByIndex(index)
 	if ret != nvml.SUCCESS {
-		return reading{failed: failure(ret)}
+		return reading{index: index, failed: failure(ret)}
 	}
-	uuid, ret := handle.GetUUID()
-	switch {
-	case ret != nvml.SUCCESS:
-		return reading{failed: failure(ret)}
-	case uuid == "":
-		return reading{failed: "it has no UUID"}
+	r := s.ask(handle, index, sampled)
+	if r.failed != "" {
+		return r
 	}
-	r := reading{handle: handle, device: gpu.Device{UUID: gpu.UUID(uuid), Index: index, NUMANode: -1}}
 	if s.mig {
 		current, _, ret := handle.GetMigMode()
 		r.mig = ret == nvml.SUCCESS && current == nvml.DEVICE_MIG_ENABLE
-	}
-	total, reserved, used, ret := s.memory(handle)
-	if ret != nvml.SUCCESS {
-		return reading{failed: failure(ret)}
-	}
-	r.device.MemoryMiB = int64(total / mib)
-	r.reservedMiB = int64((reserved + mib - 1) / mib)
-	r.usage = usage{usedBytes: used, busy: -1}
-	if s.utilization {
-		if rates, ret := handle.GetUtilizationRates(); ret == nvml.SUCCESS {
-			r.usage.busy = float64(rates.Gpu) / 100
-		}
-	}
-	r.processes, r.sampled = s.processes(handle, sampled[r.device.UUID])
-	if name, ret := handle.GetName(); ret == nvml.SUCCESS {
-		r.device.Model = name
 	}
 	if major, minor, ret := handle.GetCudaComputeCapability(); ret == nvml.SUCCESS {
 		r.device.ComputeCapability = fmt.Sprintf("%d.%d", major, minor)
@@ -118,6 +103,38 @@ func (s *session) read(index int, sampled map[gpu.UUID]uint64) reading {
 	}
 	if s.nvlink {
 		r.nvlinks = s.nvlinks(handle)
+	}
+	if r.mig && instances && s.instanced {
+		r.instances = s.instances(handle, r, sampled)
+	}
+	return r
+}
+
+// ask asks a GPU or a MIG instance what both can tell.
+func (s *session) ask(handle nvml.Device, index int, sampled map[gpu.UUID]uint64) reading {
+	uuid, ret := handle.GetUUID()
+	switch {
+	case ret != nvml.SUCCESS:
+		return reading{index: index, failed: failure(ret)}
+	case uuid == "":
+		return reading{index: index, failed: "it has no UUID"}
+	}
+	r := reading{index: index, handle: handle, device: gpu.Device{UUID: gpu.UUID(uuid), Index: index, NUMANode: -1}}
+	total, reserved, used, ret := s.memory(handle)
+	if ret != nvml.SUCCESS {
+		return reading{index: index, failed: failure(ret)}
+	}
+	r.device.MemoryMiB = int64(total / mib)
+	r.reservedMiB = int64((reserved + mib - 1) / mib)
+	r.usage = usage{usedBytes: used, busy: -1}
+	if s.utilization {
+		if rates, ret := handle.GetUtilizationRates(); ret == nvml.SUCCESS {
+			r.usage.busy = float64(rates.Gpu) / 100
+		}
+	}
+	r.processes, r.sampled = s.processes(handle, sampled[r.device.UUID])
+	if name, ret := handle.GetName(); ret == nvml.SUCCESS {
+		r.device.Model = name
 	}
 	return r
 }

@@ -1,4 +1,4 @@
-package nvml
+package partition
 
 /*
 #cgo LDFLAGS: -ldl
@@ -54,6 +54,7 @@ import (
 	"unsafe"
 
 	"github.com/gpumem/gpumem/pkg/core/gpu"
+	"github.com/gpumem/gpumem/pkg/node/nvml"
 )
 
 // errNone is of a control group that has no limits, or cannot have any: it has no files of the dmem
@@ -67,9 +68,9 @@ type Limits struct {
 	turn    chan struct{} // one call at a time; taken for good by one that hangs in the driver
 }
 
-// NewLimits returns limits that look for the library at each call.
-func NewLimits(path, driverRoot string) *Limits {
-	return &Limits{library: func() string { return FindLibrary(path, driverRoot) }, turn: make(chan struct{}, 1)}
+// New returns limits that look for the library at each call.
+func New(path, driverRoot string) *Limits {
+	return &Limits{library: func() string { return nvml.FindLibrary(path, driverRoot) }, turn: make(chan struct{}, 1)}
 }
 
 // Set gives a control group, by the full path of its directory, its soft and hard limits of one

@@ -1,4 +1,4 @@
-package nvml
+package partition
 
 import (
 	"context"
@@ -7,11 +7,6 @@ import (
 	"strings"
 	"testing"
 	"time"
-
-	nvml "github.com/NVIDIA/go-nvml/pkg/nvml"
-	"github.com/google/go-cmp/cmp"
-
-	"github.com/gpumem/gpumem/pkg/core/gpu"
 )
 
 // library compiles testdata/limits.c, which remembers limits as long as it is loaded: for good.
@@ -26,7 +21,7 @@ func library(t *testing.T, flags ...string) string {
 }
 
 func TestLimitsOfControlGroups(t *testing.T) {
-	l := NewLimits(library(t), "")
+	l := New(library(t), "")
 	if _, _, ok, err := l.Get(t.Context(), "GPU-a", "/g"); ok || err != nil {
 		t.Errorf("before they are set: %t, %v", ok, err)
 	}
@@ -49,7 +44,7 @@ func TestLimitsOfAnOlderDriver(t *testing.T) {
 		library(t, "-DOLD"): "the driver's NVML has no limits of memory",
 		"/nowhere.so":       "cannot be loaded",
 	} {
-		if err := NewLimits(path, "").Set(t.Context(), "GPU-a", "/g", 1, 1); err == nil || !strings.Contains(err.Error(), says) {
+		if err := New(path, "").Set(t.Context(), "GPU-a", "/g", 1, 1); err == nil || !strings.Contains(err.Error(), says) {
 			t.Errorf("%s: %v, want %q in it", path, err, says)
 		}
 	}
@@ -57,26 +52,12 @@ func TestLimitsOfAnOlderDriver(t *testing.T) {
 
 // TestLimitsDoNotWaitForADriverThatHangs: neither the call that hangs nor the next is waited for.
 func TestLimitsDoNotWaitForADriverThatHangs(t *testing.T) {
-	l := NewLimits(library(t), "")
+	l := New(library(t), "")
 	for _, dir := range []string{"/hangs", "/g"} {
 		ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
 		if err := l.Set(ctx, "GPU-a", dir, 1, 1); err == nil || !strings.Contains(err.Error(), "does not answer") {
 			t.Errorf("%s: %v", dir, err)
 		}
 		cancel()
-	}
-}
-
-func TestFree(t *testing.T) {
-	m := newMachine(t4("GPU-a"), t4("GPU-b"), t4("GPU-split"), t4("GPU-others"))
-	m.gpus[1].reserved, m.gpus[2].mig = 1024, nvml.DEVICE_MIG_ENABLE
-	ours := func(d gpu.Device) bool { return d.UUID != "GPU-others" && d.Index < 3 }
-	free, err := Machine{Open: m.open}.Free(ours)
-	if diff := cmp.Diff([]int64{15360 - 450 - 3, 15360 - 1024 - 3, -1, -1}, free); err != nil || diff != "" {
-		t.Errorf("%v, free (-want +got):\n%s", err, diff)
-	}
-	m.gpus[1].ret = nvml.ERROR_GPU_IS_LOST
-	if _, err := (Machine{Open: m.open}).Free(ours); err == nil {
-		t.Error("a GPU that is lost has free memory")
 	}
 }

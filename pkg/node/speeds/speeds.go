@@ -1,4 +1,4 @@
-package nvml
+package speeds
 
 import (
 	"cmp"
@@ -13,20 +13,19 @@ import (
 	"github.com/gpumem/gpumem/pkg/core/placement"
 )
 
-// Speeds say how fast models of GPU are, relative to one another: tables from a
-// glob of the model's name to a number. The first table that has a model counts,
-// and in it the longest glob.
-type Speeds []map[string]int
+// Tables are from a glob of a model's name to a number. The first table that has a model counts, and in
+// it the longest glob.
+type Tables []map[string]int
 
-// maxSpeed bounds a speed, so that no comparison of two overflows.
-const maxSpeed = 1 << 30
+// most bounds a speed, so that no comparison of two overflows.
+const most = 1 << 30
 
-// DefaultSpeeds is per cent of an A100: what the maker's data sheets promise of
+// Default is per cent of an A100: what the maker's data sheets promise of
 // half-precision arithmetic, by tensor cores where there are any and without
 // sparsity, one GPU of a board with several. H200 and its kin get a tenth more
 // than the H100 for their faster memory. It is for an order, not for a forecast.
-func DefaultSpeeds() Speeds {
-	return Speeds{{
+func Default() Tables {
+	return Tables{{
 		"*K80*": 1, "*M40*": 2, "*M60*": 2,
 		"*P4": 2, "*P40*": 4, "*P100*": 6, "*GTX 10*": 3,
 		"*V100*": 40, "*TITAN V*": 35, "*TITAN RTX*": 42,
@@ -39,10 +38,10 @@ func DefaultSpeeds() Speeds {
 	}}
 }
 
-// ReadSpeeds returns the table of a file, YAML or JSON, before the default one.
-func ReadSpeeds(file string) (Speeds, error) {
+// Read returns the table of a file, YAML or JSON, before the default one.
+func Read(file string) (Tables, error) {
 	if file == "" {
-		return DefaultSpeeds(), nil
+		return Default(), nil
 	}
 	text, err := os.ReadFile(file)
 	if err != nil {
@@ -56,15 +55,15 @@ func ReadSpeeds(file string) (Speeds, error) {
 		if _, err := path.Match(glob, ""); err != nil || glob == "" || strings.HasPrefix(glob, "!") {
 			return nil, fmt.Errorf("%s: %q is not a glob of a model's name", file, glob)
 		}
-		if speed < 1 || speed > maxSpeed {
-			return nil, fmt.Errorf("%s: the speed of %q is %d, want 1 to %d", file, glob, speed, maxSpeed)
+		if speed < 1 || speed > most {
+			return nil, fmt.Errorf("%s: the speed of %q is %d, want 1 to %d", file, glob, speed, most)
 		}
 	}
-	return append(Speeds{table}, DefaultSpeeds()...), nil
+	return append(Tables{table}, Default()...), nil
 }
 
-// of returns the speed of a model, 0 when no table has it.
-func (s Speeds) of(model string) int {
+// Of returns the speed of a model, 0 when no table has it.
+func (s Tables) Of(model string) int {
 	for _, table := range s {
 		var globs []string
 		for glob := range table {

@@ -1,4 +1,4 @@
-package nvml
+package speeds
 
 import (
 	"os"
@@ -7,20 +7,20 @@ import (
 	"testing"
 )
 
-func TestDefaultSpeeds(t *testing.T) {
+func TestDefault(t *testing.T) {
 	// As NVML names them, the slowest first.
 	models := []string{
 		"Tesla K80", "Tesla P4", "Tesla P40", "Tesla P100-PCIE-16GB", "Tesla T4", "NVIDIA A10G", "NVIDIA L4", "Tesla V100-SXM2-16GB",
 		"NVIDIA H20", "NVIDIA A40", "NVIDIA A30", "NVIDIA L40", "NVIDIA A100-SXM4-80GB", "NVIDIA L40S", "NVIDIA H100 PCIe",
 		"NVIDIA H100 80GB HBM3", "NVIDIA H200", "NVIDIA B200", "NVIDIA GB200",
 	}
-	speeds, err := ReadSpeeds("")
+	speeds, err := Read("")
 	if err != nil {
 		t.Fatal(err)
 	}
 	last := 0
 	for _, m := range models {
-		got := speeds.of(m)
+		got := speeds.Of(m)
 		if got <= last {
 			t.Errorf("%s has speed %d, want more than %d", m, got, last)
 		}
@@ -30,13 +30,13 @@ func TestDefaultSpeeds(t *testing.T) {
 		"NVIDIA A100-PCIE-40GB": 100, "NVIDIA A10": 40, "NVIDIA A2": 6, "NVIDIA L40": 58, "Quadro RTX 4000": 42,
 		"NVIDIA GeForce RTX 4090": 53, "NVIDIA RTX 6000 Ada Generation": 117, "NVIDIA A1000": 0, "some other": 0, "": 0,
 	} {
-		if got := speeds.of(model); got != want {
+		if got := speeds.Of(model); got != want {
 			t.Errorf("%q has speed %d, want %d", model, got, want)
 		}
 	}
 }
 
-func TestReadSpeeds(t *testing.T) {
+func TestRead(t *testing.T) {
 	tests := map[string]struct {
 		text    string
 		want    map[string]int
@@ -65,7 +65,7 @@ func TestReadSpeeds(t *testing.T) {
 			if err := os.WriteFile(file, []byte(tc.text), 0o600); err != nil {
 				t.Fatal(err)
 			}
-			speeds, err := ReadSpeeds(file)
+			speeds, err := Read(file)
 			if tc.wantErr != "" {
 				if err == nil || !strings.Contains(err.Error(), tc.wantErr) || !strings.Contains(err.Error(), file) {
 					t.Errorf("ReadSpeeds: %v, want an error with %q and the file's name", err, tc.wantErr)
@@ -76,13 +76,13 @@ func TestReadSpeeds(t *testing.T) {
 				t.Fatal(err)
 			}
 			for model, want := range tc.want {
-				if got := speeds.of(model); got != want {
+				if got := speeds.Of(model); got != want {
 					t.Errorf("%q has speed %d, want %d", model, got, want)
 				}
 			}
 		})
 	}
-	if _, err := ReadSpeeds(filepath.Join(t.TempDir(), "absent")); err == nil || !strings.Contains(err.Error(), "read the speeds of GPUs") {
+	if _, err := Read(filepath.Join(t.TempDir(), "absent")); err == nil || !strings.Contains(err.Error(), "read the speeds of GPUs") {
 		t.Errorf("ReadSpeeds of no file: %v", err)
 	}
 }

@@ -1,4 +1,4 @@
-package mps
+package shm
 
 import (
 	"errors"
@@ -13,20 +13,17 @@ import (
 	"time"
 )
 
-// devShm is where containers have the shared file system.
-const devShm = "/dev/shm"
-
-// sweepInterval is the time between two looks at what is left in it.
-const sweepInterval = time.Minute
+// Dir is where containers have the shared file system.
+const Dir = "/dev/shm"
 
 // ticks is how many of a second the kernel tells times in (CLK_TCK, on every machine).
 const ticks = 100
 
-// sweep removes from a directory that containers share what those have left that have ended: all
+// Sweep removes from a directory that containers share what those have left that have ended: all
 // that is older than the oldest process of a container that has the directory's file system as its
 // /dev/shm, and that no process has open or mapped. What made it has ended.
-func sweep(proc, dir string) error {
-	device, err := deviceOf(dir)
+func Sweep(proc, dir string) error {
+	device, err := DeviceOf(dir)
 	if err != nil {
 		return err
 	}
@@ -138,7 +135,7 @@ func (u users) note(process string, device uint64) {
 func hasShm(mountinfo string, device uint64) bool {
 	name := fmt.Sprintf("%d:%d", major(device), minor(device))
 	for line := range strings.Lines(mountinfo) { // ID parent major:minor root mount-point …
-		if f := strings.Fields(line); len(f) > 4 && f[2] == name && f[4] == devShm {
+		if f := strings.Fields(line); len(f) > 4 && f[2] == name && f[4] == Dir {
 			return true
 		}
 	}
@@ -174,3 +171,12 @@ func startTime(stat string, booted time.Time) (time.Time, error) {
 // major and minor are the halves of a device's number as the kernel packs them (makedev(3)).
 func major(device uint64) uint64 { return device>>8&0xfff | device>>32&^0xfff }
 func minor(device uint64) uint64 { return device&0xff | device>>12&0xffffff00 }
+
+// DeviceOf returns the number of the file system that a directory is in.
+func DeviceOf(dir string) (uint64, error) {
+	var s syscall.Stat_t
+	if err := syscall.Stat(dir, &s); err != nil {
+		return 0, fmt.Errorf("look at %s: %w", dir, err)
+	}
+	return s.Dev, nil
+}

@@ -1,4 +1,4 @@
-package mps
+package shm
 
 import (
 	"fmt"
@@ -33,7 +33,7 @@ func procOf(t *testing.T, dir string, processes ...process) string {
 			t.Fatal(err)
 		}
 	}
-	device, err := deviceOf(dir)
+	device, err := DeviceOf(dir)
 	must(err)
 	booted := time.Now().Add(-24 * time.Hour).Truncate(time.Second)
 	must(os.WriteFile(filepath.Join(proc, "stat"), fmt.Appendf(nil, "cpu 1 2\nbtime %d\n", booted.Unix()), 0o644))
@@ -87,16 +87,16 @@ func TestSweep(t *testing.T) {
 		fails     bool
 	}{
 		"no container is left":            {nil, nil, false},
-		"the daemon has nothing open":     {[]process{{mounts: devShm, ours: true, started: before}}, nil, false},
-		"a server has it open":            {[]process{{mounts: devShm, ours: true, started: before, open: "torch_1"}}, []string{"torch_1"}, false},
-		"a server has it mapped":          {[]process{{mounts: devShm, ours: true, started: before, mapped: "folder/inner"}}, []string{"folder", "folder/inner"}, false},
-		"a container was there before":    {[]process{{mounts: devShm, started: after}, {mounts: devShm, started: before}}, all, false},
-		"a container came later":          {[]process{{mounts: devShm, started: after}}, nil, false},
-		"it has opened one":               {[]process{{mounts: devShm, started: after, open: "torch_1"}}, []string{"torch_1"}, false},
-		"it has mapped one":               {[]process{{mounts: devShm, started: after, mapped: "torch_1"}}, []string{"torch_1"}, false},
+		"the daemon has nothing open":     {[]process{{mounts: Dir, ours: true, started: before}}, nil, false},
+		"a server has it open":            {[]process{{mounts: Dir, ours: true, started: before, open: "torch_1"}}, []string{"torch_1"}, false},
+		"a server has it mapped":          {[]process{{mounts: Dir, ours: true, started: before, mapped: "folder/inner"}}, []string{"folder", "folder/inner"}, false},
+		"a container was there before":    {[]process{{mounts: Dir, started: after}, {mounts: Dir, started: before}}, all, false},
+		"a container came later":          {[]process{{mounts: Dir, started: after}}, nil, false},
+		"it has opened one":               {[]process{{mounts: Dir, started: after, open: "torch_1"}}, []string{"torch_1"}, false},
+		"it has mapped one":               {[]process{{mounts: Dir, started: after, mapped: "torch_1"}}, []string{"torch_1"}, false},
 		"others have another /dev/shm":    {[]process{{started: before}}, nil, false},
 		"the host has it elsewhere":       {[]process{{mounts: "/run/gpumem/mps/shm", started: before}}, nil, false},
-		"it is not known when it started": {[]process{{mounts: devShm, stat: "10 (a) S 1"}}, all, true},
+		"it is not known when it started": {[]process{{mounts: Dir, stat: "10 (a) S 1"}}, all, true},
 	} {
 		t.Run(name, func(t *testing.T) {
 			dir, outside := t.TempDir(), filepath.Join(t.TempDir(), "kept")
@@ -114,7 +114,7 @@ func TestSweep(t *testing.T) {
 			if err := os.Symlink(outside, filepath.Join(dir, "link")); err != nil {
 				t.Fatal(err)
 			}
-			if err := sweep(procOf(t, dir, tc.processes...), dir); (err != nil) != tc.fails {
+			if err := Sweep(procOf(t, dir, tc.processes...), dir); (err != nil) != tc.fails {
 				t.Errorf("error %v, want one: %v", err, tc.fails)
 			}
 			var left []string

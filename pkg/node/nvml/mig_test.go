@@ -1,0 +1,137 @@
+package nvml
+
+import (
+	"testing"
+	"testing/synctest"
+
+	nvml "github.com/NVIDIA/go-nvml/pkg/nvml"
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/gpumem/gpumem/pkg/core/gpu"
+	"github.com/gpumem/gpumem/pkg/node/inventory"
+	"github.com/gpumem/gpumem/pkg/node/speeds"
+)
+
+// sliced returns a GPU in MIG mode with instances at places 0 and 2, of one and three slices.
+func sliced(uuid string) *card {
+	c := t4(uuid)
+	c.mig = nvml.DEVICE_MIG_ENABLE
+	c.instances = []*card{part("MIG-a", 4864, 1), nil, part("MIG-b", 19968, 3)}
+	return c
+}
+
+func TestInstancesAreGPUs(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		a := sliced("GPU-a")
+		a.instances[0].processes[0] = []nvml.ProcessInfo{{Pid: 7, UsedGpuMemory: 100 << 20}}
+		cfg := config(newMachine(a, t4("GPU-b")).open)
+		cfg.MIG, cfg.Speeds = true, speeds.Default()
+		p, _ := watched(t, cfg)
+		inv, _, _ := p.Inventory()
+		device := func(uuid gpu.UUID, index int, mib int64, units gpu.Units, speed int) gpu.Device {
+			return gpu.Device{
+				UUID: uuid, Index: index, Model: "NVIDIA A100-SXM4-40GB MIG 1g.5gb", MemoryMiB: mib, Allocatable: units, Speed: speed,
+				NUMANode: 65, PCI: "00000000:3b:00.0", ComputeCapability: "7.5",
+			}
+		}
+		want := []gpu.Device{
+			{UUID: "GPU-b", Index: 1, Model: "Tesla T4", MemoryMiB: 15360, Allocatable: 14, Speed: 21, NUMANode: 65, PCI: "00000000:3c:00.0", ComputeCapability: "7.5"},
+			device("MIG-a", 2, 4864, 4, 14), // a seventh of an A100's speed
+			device("MIG-b", 4, 19968, 19, 42),
+		}
+		if diff := cmp.Diff(want, inv.Devices); diff != "" {
+			t.Errorf("devices (-want +got):\n%s", diff)
+		}
+		of, _ := p.Processes()
+		if diff := cmp.Diff(map[gpu.UUID][]inventory.Process{"MIG-a": {{PID: 7, Bytes: 100 << 20}}, "MIG-b": nil, "GPU-b": nil}, of); diff != "" {
+			t.Errorf("processes (-want +got):\n%s", diff)
+		}
+	})
+}
+
+// TestInstancesComeAndGo: like GPUs. The others keep their indexes.
+func TestInstancesComeAndGo(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		a := sliced("GPU-a")
+		m := newMachine(a)
+		cfg := config(m.open)
+		cfg.MIG = true
+		p, _ := watched(t, cfg)
+		wantHealth(t, p, "MIG-a: healthy", "MIG-b: healthy")
+		m.change(func() { a.instances = []*card{nil, part("MIG-c", 9728, 2), a.instances[2]} })
+		pass(interval)
+		wantHealth(t, p, "MIG-a: the driver no longer lists it", "MIG-c: healthy", "MIG-b: healthy")
+		m.change(func() { a.ret = nvml.ERROR_GPU_IS_LOST })
+		pass(interval)
+		wantHealth(t, p, "MIG-a: the driver has lost it", "MIG-c: the driver has lost it", "MIG-b: the driver has lost it")
+		m.change(func() { a.ret, a.mig = nvml.SUCCESS, 0 })
+		pass(interval)
+		inv, _, _ := p.Inventory()
+		if len(inv.Devices) != 4 || !inv.Devices[0].Status.TakesPods() || inv.Devices[1].Status.TakesPods() || inv.Devices[3].Status.TakesPods() {
+			t.Errorf("the GPU has left MIG mode, and the devices are %+v", inv.Devices)
+		}
+	})
+}
+
+// TestErrorsOfInstances: NVML reports them by the GPU.
+func TestErrorsOfInstances(t *testing.T) {
+	const all = 0xFFFFFFFF
+	for name, tc := range map[string]struct {
+		instance uint32
+		want     []string
+	}{
+		"an instance's":            {7, []string{"MIG-a: XID 79: the GPU has fallen off the bus", "MIG-b: healthy"}},
+		"the GPU's":                {all, []string{"MIG-a: XID 79: the GPU has fallen off the bus", "MIG-b: XID 79: the GPU has fallen off the bus"}},
+		"of one that is not known": {3, []string{"MIG-a: healthy", "MIG-b: healthy"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				a := sliced("GPU-a")
+				m := newMachine(a)
+				m.events = make(chan nvml.EventData)
+				cfg := config(m.open)
+				cfg.MIG = true
+				p, _ := watched(t, cfg)
+				m.events <- nvml.EventData{Device: a.device, EventType: nvml.EventTypeXidCriticalError, EventData: 79, GpuInstanceId: tc.instance}
+				synctest.Wait()
+				wantHealth(t, p, tc.want...)
+			})
+		})
+	}
+}
+
+func TestInstancesOfAMachine(t *testing.T) {
+	m := newMachine(sliced("GPU-a"), t4("GPU-b"))
+	machine := Machine{Open: m.open}
+	all := func(gpu.Device) bool { return true }
+	got, whole, err := machine.Instances(100, all)
+	want := []Instance{{UUID: "MIG-a", MiB: 4764, Free: 4861}, {UUID: "MIG-b", MiB: 19868, Free: 19965}}
+	if diff := cmp.Diff(want, got); diff != "" || !whole || err != nil {
+		t.Errorf("instances, with a GPU %v, %v (-want +got):\n%s", whole, err, diff)
+	}
+	free, err := machine.FreeOf("MIG-b")
+	if diff := cmp.Diff([]int64{19965}, free); diff != "" || err != nil {
+		t.Errorf("free: %v (-want +got):\n%s", err, diff)
+	}
+	if _, err := machine.FreeOf("MIG-c"); err == nil {
+		t.Error("an instance that is not there has free memory")
+	}
+	m.change(func() { m.gpus = m.gpus[:1] })
+	if _, whole, err := machine.Instances(0, all); whole || err != nil {
+		t.Errorf("all GPUs are in MIG mode: %v, %v", whole, err)
+	}
+}
+
+func TestFree(t *testing.T) {
+	m := newMachine(t4("GPU-a"), t4("GPU-b"), t4("GPU-split"), t4("GPU-others"))
+	m.gpus[1].reserved, m.gpus[2].mig = 1024, nvml.DEVICE_MIG_ENABLE
+	ours := func(d gpu.Device) bool { return d.UUID != "GPU-others" && d.Index < 3 }
+	free, err := Machine{Open: m.open}.Free(ours)
+	if diff := cmp.Diff([]int64{15360 - 450 - 3, 15360 - 1024 - 3, -1, -1}, free); err != nil || diff != "" {
+		t.Errorf("%v, free (-want +got):\n%s", err, diff)
+	}
+	m.gpus[1].ret = nvml.ERROR_GPU_IS_LOST
+	if _, err := (Machine{Open: m.open}).Free(ours); err == nil {
+		t.Error("a GPU that is lost has free memory")
+	}
+}
