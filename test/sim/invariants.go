@@ -194,6 +194,9 @@ func (b *books) allows(s *spec, id string) bool {
 			return false
 		}
 	}
+	if s.gpus > 1 && strings.HasPrefix(id, "MIG-") {
+		return false // a program sees one of them, and nothing else
+	}
 	if !rules(s) {
 		return true
 	}

@@ -68,7 +68,11 @@ func (m *machine) addGPU() {
 	for slices.ContainsFunc(m.hardware, func(d gpu.Device) bool { return d.Index == index }) {
 		index++
 	}
-	uuid := gpu.UUID(fmt.Sprintf("GPU-%08x-0000-0000-0000-%012x", m.w.rng.Uint32(), len(m.everHad)))
+	kind := "GPU"
+	if m.w.cfg.Shares && len(m.everHad)%3 == 1 {
+		kind = "MIG"
+	}
+	uuid := gpu.UUID(fmt.Sprintf("%s-%08x-0000-0000-0000-%012x", kind, m.w.rng.Uint32(), len(m.everHad)))
 	units := 8 + 2*m.w.rng.IntN(3)
 	d := gpu.Device{
 		UUID: uuid, Index: index, Model: pick(m.w.rng, models), Speed: 10 * m.w.rng.IntN(3), MemoryMiB: int64(units)*unitMiB + 512,

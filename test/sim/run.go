@@ -26,7 +26,7 @@ type Config struct {
 
 	// What there is in this run, drawn from the seed.
 	Cores      bool // pods that ask for cores, too
-	Shares     bool // nodes that offer GPUs in shares, too, and pods that ask for these
+	Shares     bool // nodes that offer GPUs in shares, too, pods that ask for these, and MIG instances
 	TakenOver  bool // pods that gpushare has placed, and its names
 	Rules      bool // pods that name GPUs, groups, policies
 	Nonsense   bool // pods that cannot be read
