@@ -65,7 +65,7 @@ func (m *machine) startKernel(dmem bool) {
 // kubepods returns the control group of the node's pods.
 func (m *machine) kubepods() string { return m.cluster.NodeCgroup(m.node) + "/kubepods" }
 
-// gpus returns the GPUs that the runtime is told to give a container.
+// gpus returns the GPUs that the runtime is to give a container, or instances of them.
 func (r *runtime) gpus(c *api.Container) (minors []int) {
 	for _, variable := range c.GetEnv() {
 		list, ok := strings.CutPrefix(variable, "NVIDIA_VISIBLE_DEVICES=")
@@ -73,7 +73,11 @@ func (r *runtime) gpus(c *api.Container) (minors []int) {
 			continue
 		}
 		for i, g := range r.m.gpus.GPUs {
-			if list == "all" || slices.Contains(strings.Split(list, ","), g.UUID) {
+			ids := []string{g.UUID}
+			for _, d := range g.MIGDevices {
+				ids = append(ids, d.UUID)
+			}
+			if list == "all" || slices.ContainsFunc(strings.Split(list, ","), func(id string) bool { return slices.Contains(ids, id) }) {
 				minors = append(minors, i)
 			}
 		}
