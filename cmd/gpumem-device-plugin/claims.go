@@ -13,6 +13,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/kubernetes"
 
+	"github.com/gpumem/gpumem/pkg/kube/api"
 	"github.com/gpumem/gpumem/pkg/node/claims"
 	"github.com/gpumem/gpumem/pkg/node/coexist"
 	"github.com/gpumem/gpumem/pkg/node/enforcement"
@@ -46,7 +47,7 @@ func startClaims(ctx context.Context, log *zap.Logger, cfg config, client kubern
 		return fmt.Errorf("listen for probes: %w", err)
 	}
 	object := nodepods.NewNode(client, cfg.names, cfg.nodeName, log.Named("node"))
-	object.Serve(true)
+	object.Serve(api.ByClaims, cfg.apis())
 	cfg.mig = false // a claim to several GPUs could get instances, and a program sees one alone
 	prober := newProber(log, cfg, object)
 	ours := coexist.NewNode(cfg.devices, string(cfg.names.GPUMem()), usersInterval, prober, kubelet, events, log.Named("coexist"))

@@ -6,14 +6,15 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/gpumem/gpumem/pkg/core/gpu"
+	"github.com/gpumem/gpumem/pkg/kube/api"
 	"github.com/gpumem/gpumem/pkg/node/claims"
 	"github.com/gpumem/gpumem/pkg/node/nodepods"
 )
 
 // asked returns a channel that is closed when the process is asked to end: by who started it, or
 // by the node's label, once no pod holds the extended resource.
-func (p *parts) asked(ctx context.Context, log *zap.Logger, claimable bool) <-chan struct{} {
-	if !claimable {
+func (p *parts) asked(ctx context.Context, log *zap.Logger, cfg config) <-chan struct{} {
+	if len(cfg.apis()) == 0 {
 		return ctx.Done()
 	}
 	told := make(chan struct{})
@@ -26,8 +27,17 @@ func (p *parts) asked(ctx context.Context, log *zap.Logger, claimable bool) <-ch
 			}
 			return len(pods), changed
 		}
-		if claims.Left(ctx, false, labelled(p.node), holding) {
-			log.Info("the node is to hand out claims, and no pod holds the extended resource")
+		select {
+		case <-ctx.Done():
+			return
+		case <-p.node.Read():
+		}
+		other := func() (bool, <-chan struct{}) {
+			said, changed := p.node.Said()
+			return said.API != cfg.api(), changed
+		}
+		if claims.Left(ctx, false, other, holding) {
+			log.Info("the node is to hand out its GPUs by another API, and no pod holds what it offers")
 		}
 	}()
 	return told
@@ -55,7 +65,7 @@ func (p claimsParts) inventory() (gpu.Inventory, <-chan struct{}) {
 func closedBy(object *nodepods.Node) claims.Closed {
 	return func() (ids []gpu.UUID, all bool, changed <-chan struct{}) {
 		said, changed := object.Said()
-		return said.Cordoned, !said.ByClaims, changed
+		return said.Cordoned, said.API != api.ByClaims, changed
 	}
 }
 
@@ -63,6 +73,6 @@ func closedBy(object *nodepods.Node) claims.Closed {
 func labelled(object *nodepods.Node) func() (bool, <-chan struct{}) {
 	return func() (bool, <-chan struct{}) {
 		said, changed := object.Said()
-		return said.ByClaims, changed
+		return said.API == api.ByClaims, changed
 	}
 }

@@ -99,8 +99,8 @@ func start(ctx context.Context, log *zap.Logger, cfg config) (err error) {
 	}
 	cfg.sayUnits(events)
 	p := newParts(log, cfg, client, kubelet, events)
+	p.node.Serve(cfg.api(), cfg.apis())
 	if cfg.claims {
-		p.node.Serve(false)
 		p.ours.Heed(coexist.NewPublished(client, cfg.nodeName, cfg.names.Domain()))
 	}
 	for _, run := range p.runs(listener) {
@@ -108,7 +108,7 @@ func start(ctx context.Context, log *zap.Logger, cfg config) (err error) {
 	}
 	group.Go(func() error {
 		defer end()
-		p.leave(ctx, p.asked(told, log, cfg.claims))
+		p.leave(ctx, p.asked(told, log, cfg))
 		return nil
 	})
 	log.Info("serving", zap.Stringer("probes", listener.Addr()))

@@ -14,6 +14,25 @@ func (c config) inShares() bool { return c.unitMiB == 0 }
 // resource is the extended resource that the node offers.
 func (c config) resource() string { return string(c.names.Offered(c.inShares())) }
 
+// api is by which API the node hands out its GPUs, as its label says it; empty: amounts of memory.
+func (c config) api() string {
+	if c.inShares() {
+		return api.InShares
+	}
+	return ""
+}
+
+// apis are those that the node's label may ask for.
+func (c config) apis() (on []string) {
+	if c.claims {
+		on = append(on, api.ByClaims)
+	}
+	if c.shares {
+		on = append(on, api.InShares)
+	}
+	return on
+}
+
 // chooseUnits returns the config for a node that offers its GPUs in shares, or by the amount.
 func (c config) chooseUnits(log *zap.Logger, seen nodepods.Seen) config {
 	if !c.shares {

@@ -74,12 +74,14 @@ func TestSharesNextToGiB(t *testing.T) {
 		})
 		e.isOn("three", "node2")
 	})
-	t.Run("and has another without", func(*testing.T) {
+	t.Run("takes no more of it, and has another once they have ended", func(*testing.T) {
+		e.create(ofShares("late", 1))
+		e.pending("late", "device plugin")
+		e.delete("late", 0)
 		e.delete("three", 0)
 		e.delete("whole", 0)
 		e.gone("three")
 		e.gone("whole")
-		e.restartPluginOf("node2")
 		e.create(e.ofOther("large", 40))
 		e.isOn("large", "node2")
 	})

@@ -19,10 +19,13 @@ import (
 
 // heed remembers what people say on the node.
 func (n *Node) heed(node *v1.Node) Said {
-	said := Said{Cordoned: n.names.CordonedGPUs(node), ByClaims: node.Labels[n.names.API()] == api.ByClaims}
+	said := Said{Cordoned: n.names.CordonedGPUs(node)}
+	if label := node.Labels[n.names.API()]; slices.Contains(n.apis, label) {
+		said.API = label
+	}
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	if said.ByClaims != n.said.ByClaims || !slices.Equal(said.Cordoned, n.said.Cordoned) {
+	if said.API != n.said.API || !slices.Equal(said.Cordoned, n.said.Cordoned) {
 		n.said = said
 		close(n.heard)
 		n.heard = make(chan struct{})

@@ -41,7 +41,8 @@ type Node struct {
 	name   string
 	log    *zap.Logger
 
-	serves *bool // by claims or not; nil: the node's label says nothing
+	api  string   // by which the node's GPUs are handed out, as its label says it; empty: amounts of memory
+	apis []string // that the label may say
 
 	leave     func()        // closes leaving
 	leaving   chan struct{} // closed when Run is to withdraw the inventory
@@ -57,7 +58,7 @@ type Node struct {
 // Said is what people say on a node's object.
 type Said struct {
 	Cordoned []gpu.UUID // are to take no new pods
-	ByClaims bool       // its GPUs are to be handed out so
+	API      string     // by which its GPUs are to be handed out; empty: amounts of memory
 }
 
 // NewNode returns a Node that does nothing until it runs.
@@ -71,8 +72,8 @@ func NewNode(client kubernetes.Interface, names api.Names, name string, log *zap
 }
 
 // Serve has Run write that no GPU takes new pods while the node's label says that its GPUs are to be
-// handed out the other way. It is called before Run.
-func (n *Node) Serve(byClaims bool) { n.serves = &byClaims }
+// handed out by another API than this: one of those that are on. It is called before Run.
+func (n *Node) Serve(api string, on []string) { n.api, n.apis = api, on }
 
 // Missing says why the annotation is not what it should be.
 func (n *Node) Missing() string {
@@ -229,7 +230,7 @@ func (n *Node) ensure(ctx context.Context, store cache.Store, inv gpu.Inventory)
 		return fmt.Errorf("node %s is a %T", n.name, obj)
 	}
 	healthy := inv
-	if said := n.heed(node); n.serves != nil && said.ByClaims != *n.serves {
+	if said := n.heed(node); said.API != n.api {
 		inv = closed(inv)
 	}
 	value, err := api.EncodeInventory(inv)

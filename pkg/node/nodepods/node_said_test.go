@@ -20,7 +20,7 @@ import (
 func TestANodeThatIsToChangeTakesNoPods(t *testing.T) {
 	client := fake.NewClientset(&v1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n1"}})
 	n := NewNode(client, names(t), "n1", zap.NewNop())
-	n.Serve(false)
+	n.Serve("", []string{api.ByClaims})
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan error)
 	go func() {
@@ -29,7 +29,7 @@ func TestANodeThatIsToChangeTakesNoPods(t *testing.T) {
 	annotated(t, client, inventory(gpu0))
 	<-n.Read()
 	said, changed := n.Said()
-	if said.ByClaims {
+	if said.API != "" {
 		t.Error("a node without the label is to hand out claims")
 	}
 	label := func(to string) {
@@ -45,7 +45,7 @@ func TestANodeThatIsToChangeTakesNoPods(t *testing.T) {
 	}
 	label(api.ByClaims)
 	<-changed
-	if said, _ := n.Said(); !said.ByClaims {
+	if said, _ := n.Said(); said.API != api.ByClaims {
 		t.Error("the label is not told")
 	}
 	annotated(t, client, inventory(stopped(gpu0)))
@@ -56,7 +56,7 @@ func TestANodeThatIsToChangeTakesNoPods(t *testing.T) {
 	if err != nil {
 		t.Error("its GPUs are not healthy any more:", err)
 	}
-	label("")
+	label(api.InShares) // which are not on
 	annotated(t, client, inventory(gpu0))
 	cancel()
 	if err := <-done; err != nil {

@@ -460,7 +460,7 @@ func TestExamine(t *testing.T) {
 			s.Nodes[0].Labels[s.Names.API()] = api.InShares
 			args := &s.DaemonSets[0].Spec.Template.Spec.Containers[0].Args
 			*args = append(*args, "--shares=true")
-		}, []string{"warning|node gpu-a|offers gpumem.dev/gpu-mem, and its label gpumem.dev/api says otherwise: the plugin has read it before, or pods hold what it offered then"}},
+		}, []string{"warning|node gpu-a|offers gpumem.dev/gpu-mem, and its label gpumem.dev/api says otherwise: it takes no new pods until those that are there have ended"}},
 		"shares without the label": {func(s *State) { offerShares(t, s) },
 			[]string{"warning|node gpu-a|offers gpumem.dev/gpu-share, and its label gpumem.dev/api says otherwise"}},
 		"a kubelet that has not heard of shares": {func(s *State) {
