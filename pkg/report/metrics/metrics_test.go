@@ -164,6 +164,33 @@ gpumem_extender_pod_allocated_bytes{namespace="ml",node="a",pod="unknown"} 5.368
 	}
 }
 
+// TestSharesAreBytes: a share counts as what it is on its GPU, for a pod as for the node.
+func TestSharesAreBytes(t *testing.T) {
+	books := cache.New()
+	books.SetNode("a", gpu.Inventory{Devices: []gpu.Device{
+		{UUID: "GPU-1", Model: "T4", Allocatable: gpu.SharesPerDevice, ShareMiB: 1024}, {UUID: "GPU-2", Index: 1, Model: "A100", Allocatable: gpu.SharesPerDevice, ShareMiB: 4096},
+	}})
+	books.AddPod("a", placement.Holding{
+		Pod:        placement.PodRef{Namespace: "ml", Name: "two", UID: "1"},
+		Request:    placement.Request{Count: 2, InShares: true, Containers: placement.NewContainers(placement.Container{Kind: placement.App, Units: 6})},
+		Assignment: placement.Assignment{Shares: []placement.Share{{Device: "GPU-1", Units: 3}, {Device: "GPU-2", Units: 3}}},
+	})
+	registry := newRegistry(t)
+	RegisterFleet(registry, Fleet{
+		Nodes: books.Nodes, Facts: func(placement.Node) inspect.NodeFacts { return inspect.NodeFacts{} }, Assumed: books.AssumedBefore,
+		Waiting: func() (int, time.Time) { return 0, time.Time{} }, Pods: true,
+	})
+	want(t, registry, []string{"gpumem_extender_pod_allocated_bytes", "gpumem_extender_gpu_capacity_bytes"}, `
+# HELP gpumem_extender_gpu_capacity_bytes Memory that a GPU offers to pods.
+# TYPE gpumem_extender_gpu_capacity_bytes gauge
+gpumem_extender_gpu_capacity_bytes{gpu="0",model="T4",node="a",uuid="GPU-1"} 1.073741824e+10
+gpumem_extender_gpu_capacity_bytes{gpu="1",model="A100",node="a",uuid="GPU-2"} 4.294967296e+10
+# HELP gpumem_extender_pod_allocated_bytes Memory that a pod is allocated, on all GPUs of its node.
+# TYPE gpumem_extender_pod_allocated_bytes gauge
+gpumem_extender_pod_allocated_bytes{namespace="ml",node="a",pod="two"} 1.610612736e+10
+`)
+}
+
 // TestFleet has a node with an empty GPU, one in part use and one that has
 // failed, a node without free CPU, one whose only GPU a pod holds alone, one that takes
 // no new pods, and one with a taint.

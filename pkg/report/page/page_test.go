@@ -108,6 +108,25 @@ func TestNodesThatTakeNoNewPods(t *testing.T) {
 }
 
 // Pods of one controller that wait alike are one line, since the oldest of them.
+// TestSharesAreSentWithTheirSize: each GPU says how much one of its shares is.
+func TestSharesAreSentWithTheirSize(t *testing.T) {
+	w := newWorld()
+	w.SetNode("a", gpu.Inventory{Devices: []gpu.Device{
+		{UUID: pagetest.UUID("a", 0), Model: "T4", Allocatable: gpu.SharesPerDevice, ShareMiB: 1024, MemoryMiB: 10240, NUMANode: -1},
+		{UUID: pagetest.UUID("a", 1), Index: 1, Model: "A100", Allocatable: gpu.SharesPerDevice, ShareMiB: 4096, MemoryMiB: 40960, NUMANode: -1},
+	}})
+	w.Place("ml/three", "a", 1, 3)
+	nodes := fleetOf(t, w.handler()).Nodes
+	if len(nodes) != 1 || len(nodes[0].GPUs) != 2 {
+		t.Fatalf("%+v", nodes)
+	}
+	for i, want := range []GPU{{ShareMiB: 1024}, {ShareMiB: 4096, Requested: 3}} {
+		if got := nodes[0].GPUs[i]; got.ShareMiB != want.ShareMiB || got.Requested != want.Requested || got.Capacity != gpu.SharesPerDevice {
+			t.Errorf("GPU %d: %+v", i, got)
+		}
+	}
+}
+
 func TestPodsThatWaitAlikeAreOneLine(t *testing.T) {
 	w := newWorld()
 	w.Offer("a", "T4", 14)
