@@ -35,6 +35,9 @@ func startClaims(ctx context.Context, log *zap.Logger, cfg config, client kubern
 		return err
 	}
 	defer func() { err = errors.Join(err, kubelet.Close()) }()
+	if cfg, err = cfg.offeringClaims(log, disk); err != nil {
+		return err
+	}
 	ctx, end := context.WithCancel(ctx)
 	defer end()
 	group, ctx := errgroup.WithContext(ctx)
@@ -48,7 +51,6 @@ func startClaims(ctx context.Context, log *zap.Logger, cfg config, client kubern
 	}
 	object := nodepods.NewNode(client, cfg.names, cfg.nodeName, log.Named("node"))
 	object.Serve(api.ByClaims, cfg.apis())
-	cfg.mig = false // a claim to several GPUs could get instances, and a program sees one alone
 	prober := newProber(log, cfg, object)
 	ours := coexist.NewNode(cfg.devices, string(cfg.names.GPUMem()), usersInterval, prober, kubelet, events, log.Named("coexist"))
 	ours.Heed(coexist.NewPublished(client, cfg.nodeName, cfg.names.Domain()))

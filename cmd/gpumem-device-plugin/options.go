@@ -60,9 +60,9 @@ type options struct {
 	kubeletDir  string
 	probeListen string
 
-	claims         bool
-	shares         bool
-	kubeletRootDir string
+	claims, claimsInShares bool
+	shares                 bool
+	kubeletRootDir         string
 
 	cdi cdiOptions
 
@@ -140,6 +140,7 @@ func (o *options) addFlags(f *pflag.FlagSet) {
 	f.StringVar(&o.kubeletDir, "kubelet-dir", o.kubeletDir, "`directory` of the kubelet, with device-plugins and pod-resources in it")
 	f.StringVar(&o.probeListen, "probe-listen", o.probeListen, "`address` of /healthz, /readyz, /metrics and /version")
 	f.BoolVar(&o.claims, "claims", o.claims, "on a node with the label DOMAIN/api=claims, hand out GPUs by ResourceClaims instead of the extended resource")
+	f.BoolVar(&o.claimsInShares, "claims-in-shares", o.claimsInShares, "offer the GPUs of such nodes in shares, 10 to each, instead of memory")
 	f.BoolVar(&o.shares, "shares", o.shares, "on a node with the label DOMAIN/api=shares, offer GPUs in shares, 10 to each, instead of units of memory")
 	f.StringVar(&o.kubeletRootDir, "kubelet-root-dir", o.kubeletRootDir, "`directory` of the kubelet as the node has it, the same here, for --claims; empty: that of --kubelet-dir")
 	o.cdi.addFlags(f)

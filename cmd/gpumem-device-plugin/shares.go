@@ -4,6 +4,7 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/gpumem/gpumem/pkg/kube/api"
+	"github.com/gpumem/gpumem/pkg/node/claims"
 	"github.com/gpumem/gpumem/pkg/node/deviceplugin"
 	"github.com/gpumem/gpumem/pkg/node/nodepods"
 )
@@ -41,14 +42,33 @@ func (c config) chooseUnits(log *zap.Logger, seen nodepods.Seen) config {
 	labelled := seen.Labels[c.names.API()] == api.InShares
 	inShares, why := seen.InShares(labelled)
 	if inShares {
-		c.unitMiB, c.cores = 0, false // a share has its part of the cores
-		c.plugin.Containers.ShareCores, c.plugin.Coreless = !c.plugin.Coreless, true
+		c = c.offeringShares()
 	}
 	log.Info("in what the GPUs are offered is chosen", zap.Bool("shares", inShares), zap.Bool("labelled", labelled), zap.String("reason", why))
 	if inShares != labelled {
 		c.unchanged = "the node goes on with " + c.resource() + ", though its label " + c.names.API() + " says otherwise: " + why
 	}
 	return c
+}
+
+// offeringShares returns the config for a node whose GPUs are offered in shares. A share has its part of
+// the cores.
+func (c config) offeringShares() config {
+	c.unitMiB, c.cores = 0, false
+	c.plugin.Containers.ShareCores, c.plugin.Coreless = !c.plugin.Coreless, true
+	return c
+}
+
+// offeringClaims returns the config for a node that hands its GPUs out by claims. It has no MIG instances:
+// a claim to several GPUs could get some, and a program sees one alone.
+func (c config) offeringClaims(log *zap.Logger, disk claims.Disk) (config, error) {
+	inShares, err := claims.InShares(disk, c.claimsInShares)
+	if inShares {
+		c = c.offeringShares()
+	}
+	c.mig = false
+	log.Info("the node hands out claims", zap.Bool("shares", inShares), zap.Bool("wanted", c.claimsInShares))
+	return c, err
 }
 
 // sayUnits says on the node that it does not do yet as its label says.

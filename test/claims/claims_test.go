@@ -112,6 +112,7 @@ func TestClaims(t *testing.T) {
 			{"one view has both kinds of nodes", (*env).testOneView, false},
 			{"what is given back leaves nothing", (*env).testNothingIsLeft, false},
 			{"the node follows its label", (*env).testLabel, false},
+			{"claims to shares", (*env).testShares, false},
 		} {
 			if step.long && !*long {
 				continue
@@ -184,11 +185,17 @@ func (e *env) devices() (map[string]resourceapi.Device, error) {
 
 func (e *env) template(gib int64) {
 	e.Helper()
+	e.templateOf(fmt.Sprintf("gpumem-%dg", gib), "memory", *resource.NewQuantity(gib<<30, resource.BinarySI))
+}
+
+// templateOf makes a template for claims to so much of a capacity of one GPU.
+func (e *env) templateOf(name string, capacity resourceapi.QualifiedName, amount resource.Quantity) {
+	e.Helper()
 	_, err := e.client.ResourceV1().ResourceClaimTemplates(namespace).Create(e.ctx, &resourceapi.ResourceClaimTemplate{
-		ObjectMeta: metav1.ObjectMeta{Name: fmt.Sprintf("gpumem-%dg", gib)},
+		ObjectMeta: metav1.ObjectMeta{Name: name},
 		Spec: resourceapi.ResourceClaimTemplateSpec{Spec: resourceapi.ResourceClaimSpec{Devices: resourceapi.DeviceClaim{Requests: []resourceapi.DeviceRequest{{
 			Name: "gpu", Exactly: &resourceapi.ExactDeviceRequest{DeviceClassName: domain, Capacity: &resourceapi.CapacityRequirements{
-				Requests: map[resourceapi.QualifiedName]resource.Quantity{"memory": *resource.NewQuantity(gib<<30, resource.BinarySI)},
+				Requests: map[resourceapi.QualifiedName]resource.Quantity{capacity: amount},
 			}},
 		}}}}},
 	}, metav1.CreateOptions{})
@@ -620,6 +627,52 @@ func (e *env) testLabel() {
 	e.eventually("and none of the extended resource", func() (bool, string) { return units() == 0, fmt.Sprint(units()) })
 	e.create("b", 5)
 	e.running("b")
+}
+
+// testShares has the node offer shares: of its two GPUs, four, four and four are on both, and seven more on
+// none.
+func (e *env) testShares() {
+	const shareMiB = 14910 / 10
+	if _, err := e.stack.Install(e.ctx, e.cluster, "claims.enabled=true", "claims.inShares=true", "devicePlugin.extraArgs={--probe-interval=1s}"); err != nil {
+		e.Fatal(err)
+	}
+	e.eventually("the devices have shares and no memory", func() (bool, string) {
+		devices, err := e.devices()
+		for _, d := range devices {
+			_, memory := d.Capacity["memory"]
+			shares, ok := d.Capacity["shares"]
+			if memory || !ok || shares.Value.Value() != 10 {
+				return false, fmt.Sprint(d.Capacity)
+			}
+		}
+		return len(devices) == 2, fmt.Sprint(devices, err)
+	})
+	for _, n := range []int64{4, 7} {
+		e.templateOf(fmt.Sprintf("shares-%d", n), "shares", *resource.NewQuantity(n, resource.DecimalSI))
+	}
+	ofShares := func(name string, n int64) {
+		e.create(name, 0, func(pod *v1.Pod) { pod.Spec.ResourceClaims[0].ResourceClaimTemplateName = new(fmt.Sprintf("shares-%d", n)) })
+	}
+	for _, name := range []string{"a", "b", "c"} {
+		ofShares(name, 4)
+	}
+	on := make(map[string]int)
+	for _, env := range e.running("a", "b", "c") {
+		on[env["NVIDIA_VISIBLE_DEVICES"]]++
+		if env["GPUMEM_LIMIT_MIB"] != fmt.Sprint(4*shareMiB) {
+			e.Errorf("4 shares are %s MiB, want %d", env["GPUMEM_LIMIT_MIB"], 4*shareMiB)
+		}
+	}
+	if len(on) != 2 {
+		e.Errorf("pods by GPU: %v", on)
+	}
+	ofShares("d", 7)
+	e.waits("d", "cannot allocate all claims")
+	if out := e.inspect("nodes"); !strings.Contains(out, "8/10") || !strings.Contains(out, "4/10") {
+		e.Errorf("in a row of nodes:\n%s", out)
+	}
+	e.delete("a", "b", "c")
+	e.running("d")
 }
 
 func (e *env) testUnhealthy() {

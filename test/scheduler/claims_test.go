@@ -176,6 +176,52 @@ func TestANodeIsRankedByTheGPUThatClaimsGet(t *testing.T) {
 	}
 }
 
+// inShares has a node offer shares to claims, and claims ask for as many as they ask GiB.
+func inShares(t testing.TB, name string, slice *resourceapi.ResourceSlice, claims ...*resourceapi.ResourceClaim) *v1.Node {
+	t.Helper()
+	shares := func(of map[resourceapi.QualifiedName]resource.Quantity) map[resourceapi.QualifiedName]resource.Quantity {
+		memory := of[published.CapacityMemory]
+		return map[resourceapi.QualifiedName]resource.Quantity{published.CapacityShares: *resource.NewQuantity(memory.Value()>>30, resource.DecimalSI)}
+	}
+	for _, claim := range claims {
+		asked := claim.Spec.Devices.Requests[0].Exactly.Capacity
+		asked.Requests = shares(asked.Requests)
+		if claim.Status.Allocation != nil {
+			claim.Status.Allocation.Devices.Results[0].ConsumedCapacity = asked.Requests
+		}
+	}
+	var devices []gpu.Device
+	for i := range slice.Spec.Devices {
+		d := device(name, i)
+		d.Allocatable, d.ShareMiB, d.MemoryMiB, d.Status.ByClaims = gpu.SharesPerDevice, unitMiB, 2*gpu.SharesPerDevice*unitMiB, true
+		devices = append(devices, d)
+		least, most := resource.MustParse("1"), resource.MustParse("10")
+		slice.Spec.Devices[i].Capacity = map[resourceapi.QualifiedName]resourceapi.DeviceCapacity{published.CapacityShares: {Value: most, RequestPolicy: &resourceapi.CapacityRequestPolicy{
+			Default: &most, ValidRange: &resourceapi.CapacityRequestPolicyRange{Min: &least, Max: &most, Step: &least},
+		}}}
+	}
+	return nodeOf(t, name, devices...)
+}
+
+// The same of nodes that offer shares, next to one that offers memory.
+func TestANodeIsRankedByTheSharesThatClaimsGet(t *testing.T) {
+	_, its := claimNode(t, "first", 10)
+	_, others := claimNode(t, "other", 10)
+	gib, ofGiB := claimNode(t, "gib", 10)
+	p, claim := claimed(t, "pod", 5)
+	a, b, c := given(t, "a", "first", 1, 5), given(t, "b", "other", 0, 5), given(t, "c", "gib", 0, 5)
+	cl := start(t, []runtime.Object{
+		inShares(t, "first", its, a, claim), its, inShares(t, "other", others, b), others, gib, ofGiB, class(), a, b, c,
+	}, inProcess, uncounted, allNodes)
+	cl.add(t, claim, p)
+	if !holds(t, *patience, func() bool { return cl.pod(t, "pod").Spec.NodeName != "" }) {
+		t.Fatalf("it is not bound: %+v", cl.pod(t, "pod").Status.Conditions)
+	}
+	if got := cl.pod(t, "pod").Spec.NodeName; got != "other" {
+		t.Errorf("the pod is on node %s", got)
+	}
+}
+
 // Pods with claims leave as many large GPUs whole as those with the extended resource, and more than
 // without a ranking of nodes.
 func TestClaimsArePacked(t *testing.T) {

@@ -56,7 +56,11 @@ func node(t testing.TB, name string) *v1.Node {
 // setGPUs has a node offer these GPUs.
 func setGPUs(t testing.TB, node *v1.Node, devices ...gpu.Device) {
 	t.Helper()
-	value, err := api.EncodeInventory(gpu.Inventory{UnitMiB: unitMiB, Devices: devices})
+	inv := gpu.Inventory{UnitMiB: unitMiB, Devices: devices}
+	if inv.InShares() {
+		inv.UnitMiB = 0
+	}
+	value, err := api.EncodeInventory(inv)
 	if err != nil {
 		t.Fatal(err)
 	}

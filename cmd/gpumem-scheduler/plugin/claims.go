@@ -96,7 +96,9 @@ func (p *Plugin) claimOf(pod *v1.Pod) *resourceapi.ExactDeviceRequest {
 		if asks == nil || asks.DeviceClassName != p.names.Domain() || asks.Capacity == nil {
 			continue
 		}
-		if _, ok := asks.Capacity.Requests[published.CapacityMemory]; ok {
+		_, memory := asks.Capacity.Requests[published.CapacityMemory]
+		_, shares := asks.Capacity.Requests[published.CapacityShares]
+		if memory != shares {
 			return asks
 		}
 	}
@@ -107,9 +109,14 @@ func (p *Plugin) claimOf(pod *v1.Pod) *resourceapi.ExactDeviceRequest {
 func requestOf(asks *resourceapi.ExactDeviceRequest, unitMiB int64) placement.Request {
 	memory, cores := asks.Capacity.Requests[published.CapacityMemory], asks.Capacity.Requests[published.CapacityCores]
 	gpus := max(1, asks.Count)
+	units := unitsOf(memory.Value(), unitMiB)
+	shares, inShares := asks.Capacity.Requests[published.CapacityShares]
+	if inShares {
+		units = gpu.Units(shares.Value())
+	}
 	return placement.Request{
-		Count:      int(gpus),
-		Containers: placement.NewContainers(placement.Container{Kind: placement.App, Units: unitsOf(memory.Value(), unitMiB) * gpu.Units(gpus), Cores: int(cores.Value() * gpus)}),
+		Count: int(gpus), InShares: inShares,
+		Containers: placement.NewContainers(placement.Container{Kind: placement.App, Units: units * gpu.Units(gpus), Cores: int(cores.Value() * gpus)}),
 	}
 }
 
@@ -136,6 +143,9 @@ func (p *Plugin) nodeByClaims(name string, allocated *structured.AllocatedState)
 		d.Status.ByClaims, d.Pods, d.Requested, d.RequestedCores = false, nil, 0, 0
 		if memory := taken[published.CapacityMemory]; memory != nil {
 			d.Requested = unitsOf(memory.Value(), n.UnitMiB)
+		}
+		if shares := taken[published.CapacityShares]; shares != nil {
+			d.Requested = gpu.Units(shares.Value())
 		}
 		if cores := taken[published.CapacityCores]; cores != nil {
 			d.RequestedCores = int(cores.Value())

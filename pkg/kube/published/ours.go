@@ -11,6 +11,7 @@ import (
 // The capacities of our devices, which claims share.
 const (
 	CapacityMemory = "memory" // in bytes
+	CapacityShares = "shares" // in place of memory where GPUs are offered in shares, 10 of each
 	CapacityCores  = "cores"  // per cent
 )
 

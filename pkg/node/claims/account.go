@@ -25,7 +25,7 @@ func (d *Driver) Allocations() (given []gpu.PodAllocation, known bool, changed <
 			of[pod.UID] = &gpu.PodAllocation{UID: string(pod.UID), Namespace: c.Namespace, Name: pod.Name}
 		}
 		for _, s := range c.Shares {
-			of[pod.UID].Shares = with(of[pod.UID].Shares, gpu.Share{Device: s.UUID, Units: gpu.Units(s.MiB / max(1, c.UnitMiB)), Cores: int(s.Cores)})
+			of[pod.UID].Shares = with(of[pod.UID].Shares, gpu.Share{Device: s.UUID, Units: gpu.Units(s.amount() / max(1, c.unit())), Cores: int(s.Cores)})
 		}
 	}
 	for _, g := range of {

@@ -16,6 +16,16 @@ func Prepared(disk Disk) (int, error) {
 	return len(claims), err
 }
 
+// InShares says whether a node's GPUs are offered to claims in shares: as is wanted, unless claims are
+// prepared. Then as those have it.
+func InShares(disk Disk, wanted bool) (bool, error) {
+	claims, err := readClaims(disk)
+	for _, c := range claims {
+		return c.inShares(), err
+	}
+	return wanted, err
+}
+
 // Choose says whether a node is served by claims, and why. Its label counts once nothing is left
 // that was handed out the other way: the pods that hold the extended resource, or prepared claims.
 // Until then both could give the same memory.

@@ -43,8 +43,9 @@ type Share struct {
 	Device string     `json:"device"`         // name in the pool
 	UUID   gpu.UUID   `json:"uuid,omitempty"` // of the device; not part of what was allocated
 	ID     *types.UID `json:"id,omitempty"`
-	MiB    int64      `json:"mib"`
-	Cores  int64      `json:"cores,omitempty"` // per cent; 0: not limited
+	MiB    int64      `json:"mib"`              // of shares: what they are, not part of what was allocated
+	Shares int64      `json:"shares,omitempty"` // of a GPU that is offered in shares
+	Cores  int64      `json:"cores,omitempty"`  // per cent; 0: not limited
 }
 
 // parse reads what a claim was allocated of a node's GPUs. It fails for what no container could be
@@ -75,6 +76,9 @@ func parse(claim *resourceapi.ResourceClaim, driver, node string) (Claim, error)
 		if len(c.Shares) > 0 && result.Request != c.Request {
 			return c, fmt.Errorf("it asks for GPUs by several requests, %s and %s: write a claim for each container, and count for several GPUs", c.Request, result.Request)
 		}
+		if len(c.Shares) > 0 && (share.Shares > 0) != c.inShares() {
+			return c, errors.New("it was allocated shares of one GPU and memory of another")
+		}
 		c.Request = result.Request
 		c.Shares = append(c.Shares, share)
 	}
@@ -87,12 +91,18 @@ func parse(claim *resourceapi.ResourceClaim, driver, node string) (Claim, error)
 func parseShare(result resourceapi.DeviceRequestAllocationResult, node string) (Share, error) {
 	s := Share{Device: result.Device, ID: result.ShareID}
 	memory, ok := result.ConsumedCapacity[published.CapacityMemory]
+	shares, inShares := result.ConsumedCapacity[published.CapacityShares]
 	cores := result.ConsumedCapacity[published.CapacityCores]
 	switch {
 	case result.Pool != node:
 		return s, fmt.Errorf("it was allocated GPUs of node %s, and this is %s", result.Pool, node)
 	case result.AdminAccess != nil && *result.AdminAccess:
 		return s, errors.New("it asks for admin access, which is not offered")
+	case inShares && (ok || shares.Value() <= 0 || shares.Value() > gpu.SharesPerDevice):
+		return s, fmt.Errorf("it was allocated %s of the %d shares of a GPU", shares.String(), gpu.SharesPerDevice)
+	case inShares:
+		s.Shares = shares.Value()
+		return s, nil
 	case !ok:
 		return s, errors.New("it was allocated no amount of memory: is DRAConsumableCapacity on at the API server and kube-scheduler?")
 	case memory.Value() <= 0 || memory.Value()%mib != 0:
@@ -107,19 +117,41 @@ func parseShare(result resourceapi.DeviceRequestAllocationResult, node string) (
 // same reports whether two claims were allocated the same.
 func (c Claim) same(o Claim) bool {
 	return c.UID == o.UID && c.Request == o.Request && slices.EqualFunc(c.Shares, o.Shares, func(a, b Share) bool {
-		return a.Device == b.Device && a.MiB == b.MiB && a.Cores == b.Cores && (a.ID == nil) == (b.ID == nil) && (a.ID == nil || *a.ID == *b.ID)
+		return a.Device == b.Device && a.amount() == b.amount() && a.Shares == b.Shares && a.Cores == b.Cores && (a.ID == nil) == (b.ID == nil) && (a.ID == nil || *a.ID == *b.ID)
 	})
 }
 
-// part is what a claim has of one device.
-type part struct{ mib, cores int64 }
+// amount is what was allocated: shares, or MiB.
+func (s Share) amount() int64 { return cmp.Or(s.Shares, s.MiB) }
+
+// inShares reports whether the claim was allocated shares.
+func (c Claim) inShares() bool { return len(c.Shares) > 0 && c.Shares[0].Shares > 0 }
+
+// unit is how much of what was allocated a unit of the inventory is.
+func (c Claim) unit() int64 {
+	if c.inShares() {
+		return 1
+	}
+	return c.UnitMiB
+}
+
+// format prints an amount of what was allocated.
+func (c Claim) format(amount int64) string {
+	if c.inShares() {
+		return gpu.Format(gpu.Units(amount), 0)
+	}
+	return gpu.Format(gpu.Units(amount), 1)
+}
+
+// part is what a claim has of one device: shares, or MiB.
+type part struct{ amount, cores int64 }
 
 // parts adds up the shares of a claim by device: it may have several of one.
 func (c Claim) parts() map[string]part {
 	out := make(map[string]part)
 	for _, s := range c.Shares {
 		p := out[s.Device]
-		out[s.Device] = part{mib: p.mib + s.MiB, cores: p.cores + s.Cores}
+		out[s.Device] = part{amount: p.amount + s.amount(), cores: p.cores + s.Cores}
 	}
 	return out
 }
@@ -135,7 +167,10 @@ func (c Claim) grant(inv gpu.Inventory) (memory, cores allocation.Grant, err err
 			continue
 		}
 		if len(memory.Devices) > 0 && p != each {
-			return memory, cores, fmt.Errorf("it has %d MiB and %d per cent of the cores of one GPU, and %d MiB and %d of another: GPUs of one request give equal parts", each.mib, each.cores, p.mib, p.cores)
+			return memory, cores, fmt.Errorf("it has %s and %d per cent of the cores of one GPU, and %s and %d of another: GPUs of one request give equal parts", c.format(each.amount), each.cores, c.format(p.amount), p.cores)
+		}
+		if d.InShares() != c.inShares() {
+			return memory, cores, fmt.Errorf("it has %s of GPU %d, which is not offered so any more", c.format(p.amount), d.Index)
 		}
 		each = p
 		memory.Devices = append(memory.Devices, d)
@@ -143,11 +178,11 @@ func (c Claim) grant(inv gpu.Inventory) (memory, cores allocation.Grant, err err
 	switch {
 	case len(memory.Devices) != len(parts):
 		return memory, cores, fmt.Errorf("it has a GPU that is not on this node: %s", strings.Join(c.missing(inv), ", "))
-	case c.UnitMiB <= 0 || each.mib%c.UnitMiB != 0:
-		return memory, cores, fmt.Errorf("it has %d MiB of a GPU, which are no whole units of %d MiB", each.mib, c.UnitMiB)
+	case c.unit() <= 0 || each.amount%c.unit() != 0:
+		return memory, cores, fmt.Errorf("it has %d MiB of a GPU, which are no whole units of %d MiB", each.amount, c.UnitMiB)
 	}
 	cores = allocation.Grant{Resource: gpu.Cores, Devices: memory.Devices, Each: int(each.cores)}
-	memory.Each = int(each.mib / c.UnitMiB)
+	memory.Each = int(each.amount / c.unit())
 	// The name of its MPS namespace follows from the slots of a grant. A claim has none.
 	memory.Slots = []gpu.SlotID{gpu.SlotID(c.UID)}
 	return memory, cores, nil
@@ -166,7 +201,7 @@ func (c Claim) missing(inv gpu.Inventory) (names []string) {
 
 // admit says why a claim cannot have what it was allocated: a GPU is not healthy, or the other claims
 // leave less of it.
-func admit(c Claim, devices []gpu.Device, unitMiB int64, others map[types.UID]Claim) error {
+func admit(c Claim, devices []gpu.Device, others map[types.UID]Claim) error {
 	parts := c.parts()
 	taken := make(map[string]part)
 	for uid, o := range others {
@@ -174,18 +209,18 @@ func admit(c Claim, devices []gpu.Device, unitMiB int64, others map[types.UID]Cl
 			continue
 		}
 		for name, p := range o.parts() {
-			taken[name] = part{mib: taken[name].mib + p.mib, cores: taken[name].cores + p.cores}
+			taken[name] = part{amount: taken[name].amount + p.amount, cores: taken[name].cores + p.cores}
 		}
 	}
 	for _, d := range devices {
 		name := published.DeviceName(d.UUID)
 		want, has := parts[name], taken[name]
-		offered := int64(d.Allocatable) * unitMiB
+		offered := int64(d.Allocatable) * c.unit()
 		switch {
 		case !d.Advertised():
 			return &gpu.OutOfUse{Device: d}
-		case want.mib > offered-has.mib:
-			return fmt.Errorf("GPU %d has %d MiB, %d of them prepared for other claims: %d more are too much", d.Index, offered, has.mib, want.mib)
+		case want.amount > offered-has.amount:
+			return fmt.Errorf("GPU %d has %s, %d of them prepared for other claims: %d more are too much", d.Index, c.format(offered), has.amount, want.amount)
 		case want.cores > gpu.CoresPerDevice-has.cores:
 			return fmt.Errorf("GPU %d has %d per cent of its cores prepared for other claims: %d more are too much", d.Index, has.cores, want.cores)
 		}

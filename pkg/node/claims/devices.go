@@ -96,11 +96,15 @@ func capacity(d gpu.Device, unitMiB int64, cores bool) map[resourceapi.Qualified
 	unit := bytes(unitMiB)
 	left := d.Allocatable - d.Foreign
 	all := bytes(int64(left) * unitMiB)
+	name := resourceapi.QualifiedName(published.CapacityMemory)
+	if d.InShares() {
+		name, unit, all = published.CapacityShares, *count(1), *count(int64(left))
+	}
 	policy := &resourceapi.CapacityRequestPolicy{Default: &all, ValidRange: &resourceapi.CapacityRequestPolicyRange{Min: &unit, Max: &all, Step: &unit}}
 	if left == 1 {
 		policy.ValidRange.Step = nil // one step above the least must exist
 	}
-	out := map[resourceapi.QualifiedName]resourceapi.DeviceCapacity{published.CapacityMemory: {Value: all, RequestPolicy: policy}}
+	out := map[resourceapi.QualifiedName]resourceapi.DeviceCapacity{name: {Value: all, RequestPolicy: policy}}
 	if cores {
 		out[published.CapacityCores] = resourceapi.DeviceCapacity{Value: *count(gpu.CoresPerDevice), RequestPolicy: &resourceapi.CapacityRequestPolicy{
 			Default: count(0), ValidRange: &resourceapi.CapacityRequestPolicyRange{Min: count(0), Max: count(gpu.CoresPerDevice), Step: count(1)},

@@ -56,6 +56,13 @@ func TestWhatIsPublished(t *testing.T) {
 	if diff := cmp.Diff(want, devices[1]); diff != "" {
 		t.Error(diff)
 	}
+	inShares := gpu.Device{UUID: "GPU-f", Allocatable: gpu.SharesPerDevice, ShareMiB: 1000}
+	offered := map[resourceapi.QualifiedName]resourceapi.DeviceCapacity{"shares": {Value: *count(10), RequestPolicy: &resourceapi.CapacityRequestPolicy{
+		Default: count(10), ValidRange: &resourceapi.CapacityRequestPolicyRange{Min: count(1), Max: count(10), Step: count(1)},
+	}}}
+	if diff := cmp.Diff(offered, capacity(inShares, 0, false)); diff != "" {
+		t.Error("in shares:", diff)
+	}
 	if got := devices[0].Capacity["memory"].RequestPolicy.ValidRange.Step; got != nil {
 		t.Errorf("a GPU of one unit has a step of %s: the API server refuses it", got)
 	}

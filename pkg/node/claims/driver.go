@@ -145,13 +145,16 @@ func (d *Driver) enter(ctx context.Context, c *Claim, offer nodestate.Offer) (na
 	if err != nil {
 		return nil, err
 	}
-	if err := admit(*c, memory.Devices, inv.UnitMiB, d.claims); err != nil {
+	if err := admit(*c, memory.Devices, d.claims); err != nil {
 		return nil, err
 	}
 	c.Enforcement, c.MPS = inv.LevelFor(len(memory.Devices)), inv.MPS
 	for i := range c.Shares {
 		at := slices.IndexFunc(memory.Devices, func(g gpu.Device) bool { return published.DeviceName(g.UUID) == c.Shares[i].Device })
 		c.Shares[i].UUID = memory.Devices[at].UUID
+		if c.Shares[i].Shares > 0 {
+			c.Shares[i].MiB = memory.Devices[at].MiB(gpu.Units(c.Shares[i].Shares), 0)
+		}
 	}
 	d.claims[c.UID] = *c
 	if err := d.save(); err != nil {
@@ -194,7 +197,8 @@ func (d *Driver) serve(ctx context.Context, c Claim, inv gpu.Inventory) error {
 	if err != nil {
 		return err
 	}
-	want := mps.Namespace{LimitMiB: int64(memory.Each) * c.UnitMiB, Percent: gpu.CoresPerDevice}
+	inv.UnitMiB = c.UnitMiB
+	want := mps.Namespace{LimitMiB: containers.LimitMiB(memory, inv), Percent: d.cfg.Containers.Percent(memory)}
 	if cores.Each > 0 {
 		want.Percent = cores.Each
 	}

@@ -57,6 +57,63 @@ func TestAClaimIsPreparedOnceAndForAll(t *testing.T) {
 	}
 }
 
+// TestSharesOfAGPU: they are counted as shares, and are memory and a part of the cores in a container.
+func TestSharesOfAGPU(t *testing.T) {
+	inv := plugintest.TwoGPUs()
+	inv.UnitMiB = 0
+	for i := range inv.Devices {
+		inv.Devices[i].Allocatable, inv.Devices[i].ShareMiB = gpu.SharesPerDevice, int64(400*(i+1))
+	}
+	disk := newMemory()
+	r := newRig(t, inv, disk)
+	shares := func(name, device string, n int64) *resourceapi.ResourceClaim {
+		return allocated(name, result(device, 1, 0, func(r *resourceapi.DeviceRequestAllocationResult) {
+			r.ConsumedCapacity = map[resourceapi.QualifiedName]resource.Quantity{"shares": *resource.NewQuantity(n, resource.DecimalSI)}
+		}))
+	}
+	for _, tc := range []struct {
+		claim *resourceapi.ResourceClaim
+		err   string
+	}{
+		{shares("a", gpuB, 4), ""},
+		{shares("b", gpuB, 6), ""},
+		{shares("a", gpuB, 4), ""}, // again
+		{shares("c", gpuB, 1), "GPU 1 has 10 shares, 10 of them prepared for other claims: 1 more are too much"},
+		{shares("none", gpuA, 0), "it was allocated 0 of the 10 shares of a GPU"},
+		{shares("many", gpuA, 11), "it was allocated 11 of the 10 shares of a GPU"},
+		{allocated("gib", result(gpuA, 3, 0)), "it has 3072 MiB of GPU 0, which is not offered so any more"},
+	} {
+		if got := r.one(t, tc.claim); (got.Err == nil) != (tc.err == "") || got.Err != nil && !strings.Contains(got.Err.Error(), tc.err) {
+			t.Errorf("%s: %v, want %q", tc.claim.Name, got.Err, tc.err)
+		}
+	}
+	if env := r.disk.env(t, "uid-a"); env["GPUMEM_LIMIT_MIB"] != "3200" {
+		t.Errorf("4 shares of 800 MiB are %s MiB", env["GPUMEM_LIMIT_MIB"])
+	}
+	given, _, _ := r.Allocations()
+	var units gpu.Units
+	for _, g := range given {
+		for _, s := range g.Shares {
+			units += s.Units
+		}
+	}
+	if c := r.Claims()[0]; units != 10 || c.Shares[0].MiB != 3200 {
+		t.Errorf("%d shares are allocated, and claim a is %+v", units, c)
+	}
+	for _, wanted := range []bool{true, false} {
+		if got, err := InShares(disk, wanted); !got || err != nil {
+			t.Errorf("with claims in shares, and %t wanted: %t, %v", wanted, got, err)
+		}
+		if got, err := InShares(newMemory(), wanted); got != wanted || err != nil {
+			t.Errorf("without a claim, and %t wanted: %t, %v", wanted, got, err)
+		}
+	}
+	r = newRig(t, plugintest.TwoGPUs(), disk) // which offers GiB
+	if got := r.one(t, shares("d", gpuA, 1)); got.Err == nil || !strings.Contains(got.Err.Error(), "it has 1 share of GPU 0, which is not offered so any more") {
+		t.Errorf("shares of a GPU that is offered by the amount: %v", got.Err)
+	}
+}
+
 // A call that comes to its turn when the kubelet waits for it no longer changes nothing: the kubelet may
 // have given the claim back since, or prepared it for another pod.
 func TestACallThatIsGivenUpDoesNothing(t *testing.T) {
