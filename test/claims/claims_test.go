@@ -651,7 +651,9 @@ func (e *env) testShares() {
 		e.templateOf(fmt.Sprintf("shares-%d", n), "shares", *resource.NewQuantity(n, resource.DecimalSI))
 	}
 	ofShares := func(name string, n int64) {
-		e.create(name, 0, func(pod *v1.Pod) { pod.Spec.ResourceClaims[0].ResourceClaimTemplateName = new(fmt.Sprintf("shares-%d", n)) })
+		e.create(name, 0, func(pod *v1.Pod) {
+			pod.Spec.ResourceClaims[0].ResourceClaimTemplateName = new(fmt.Sprintf("shares-%d", n))
+		})
 	}
 	for _, name := range []string{"a", "b", "c"} {
 		ofShares(name, 4)

@@ -73,19 +73,26 @@ func parse(claim *resourceapi.ResourceClaim, driver, node string) (Claim, error)
 		if err != nil {
 			return c, err
 		}
-		if len(c.Shares) > 0 && result.Request != c.Request {
-			return c, fmt.Errorf("it asks for GPUs by several requests, %s and %s: write a claim for each container, and count for several GPUs", c.Request, result.Request)
+		if err := c.add(result.Request, share); err != nil {
+			return c, err
 		}
-		if len(c.Shares) > 0 && (share.Shares > 0) != c.inShares() {
-			return c, errors.New("it was allocated shares of one GPU and memory of another")
-		}
-		c.Request = result.Request
-		c.Shares = append(c.Shares, share)
 	}
 	if len(c.Shares) == 0 {
 		return c, fmt.Errorf("it was allocated nothing of %s", driver)
 	}
 	return c, nil
+}
+
+// add adds what a request was allocated of a device.
+func (c *Claim) add(request string, s Share) error {
+	switch {
+	case len(c.Shares) > 0 && request != c.Request:
+		return fmt.Errorf("it asks for GPUs by several requests, %s and %s: write a claim for each container, and count for several GPUs", c.Request, request)
+	case len(c.Shares) > 0 && (s.Shares > 0) != c.inShares():
+		return errors.New("it was allocated shares of one GPU and memory of another")
+	}
+	c.Request, c.Shares = request, append(c.Shares, s)
+	return nil
 }
 
 func parseShare(result resourceapi.DeviceRequestAllocationResult, node string) (Share, error) {
