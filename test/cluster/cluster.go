@@ -2,7 +2,6 @@ package cluster
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -224,31 +223,6 @@ func (c *Cluster) AuditLog() string { return c.path("logs", "audit.log") }
 func (c *Cluster) Helm(ctx context.Context, log io.Writer) (string, error) {
 	dirs, err := Config{CacheDir: c.state.CacheDir, Log: log}.build(ctx, component.Helm)
 	return dirs.Program(component.Helm, "helm"), err
-}
-
-// CertManager returns cert-manager's controllers as a program, which takes --kubeconfig.
-func (c *Cluster) CertManager(ctx context.Context, log io.Writer) (string, error) {
-	dirs, err := Config{CacheDir: c.state.CacheDir, Log: log}.build(ctx, component.CertManager)
-	return dirs.Program(component.CertManager, "certmanager"), err
-}
-
-// CertManagerCRDs returns the folder with cert-manager's CustomResourceDefinitions.
-func CertManagerCRDs(ctx context.Context) (string, error) {
-	sources, err := sources()
-	if err != nil {
-		return "", err
-	}
-	cmd := exec.CommandContext(ctx, "go", "mod", "download", "-json", "github.com/cert-manager/cert-manager")
-	cmd.Dir = filepath.Join(sources, "cluster", "components", component.CertManager)
-	output, err := cmd.Output()
-	if err != nil {
-		return "", fmt.Errorf("download cert-manager: %w", err)
-	}
-	var module struct{ Dir string }
-	if err := json.Unmarshal(output, &module); err != nil {
-		return "", fmt.Errorf("download cert-manager: %w", err)
-	}
-	return filepath.Join(module.Dir, "deploy", "crds"), nil
 }
 
 // Build builds everything that any cluster may need, so that nothing is left

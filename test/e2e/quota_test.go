@@ -1,9 +1,6 @@
 package e2e
 
 import (
-	"fmt"
-	"os/exec"
-	"path/filepath"
 	"strings"
 	"testing"
 
@@ -58,55 +55,4 @@ func TestQuotaAndLimitRangeCountGPUMemory(t *testing.T) {
 	used("5")
 	e.create(e.pod("third-five", 5))
 	e.running("third-five")
-}
-
-// The API server holds the sample to the schemas and rules of Kueue's own
-// custom resources. What Kueue's webhooks check beside them is in test/kueue.
-func TestTheSampleForKueueIsTakenByItsAPI(t *testing.T) {
-	e := setup(t)
-	inModule := func(args ...string) string {
-		t.Helper()
-		cmd := exec.CommandContext(e.ctx, "go", args...)
-		cmd.Dir = filepath.Join("..", "kueue")
-		out, err := cmd.Output()
-		if err != nil {
-			t.Fatalf("%s: %v", cmd, err)
-		}
-		return strings.TrimSpace(string(out))
-	}
-	inModule("mod", "download", "sigs.k8s.io/kueue")
-	crds := filepath.Join(inModule("list", "-m", "-f", "{{.Dir}}", "sigs.k8s.io/kueue"), "config", "components", "crd", "bases")
-	for _, kind := range []string{"resourceflavors", "clusterqueues", "localqueues"} {
-		file := filepath.Join(crds, "kueue.x-k8s.io_"+kind+".yaml")
-		e.atEnd(func() {
-			if _, err := e.kubectl("delete", "--ignore-not-found", "--filename", file); err != nil {
-				t.Error(err)
-			}
-		})
-		if _, err := e.kubectl("apply", "--server-side", "--filename", file); err != nil {
-			t.Fatal(err)
-		}
-	}
-	if out, err := e.kubectl("wait", "--for=condition=Established", "--timeout=60s", "crd/resourceflavors.kueue.x-k8s.io", "crd/clusterqueues.kueue.x-k8s.io", "crd/localqueues.kueue.x-k8s.io"); err != nil {
-		t.Fatal(out, err)
-	}
-	sample := suite.stack.Sample("kueue.yaml")
-	e.atEnd(func() {
-		if _, err := suite.stack.Kubectl(e.ctx, e.cluster, "delete", "--ignore-not-found", "--filename", sample); err != nil {
-			t.Error(err)
-		}
-	})
-	applied, err := suite.stack.Kubectl(e.ctx, e.cluster, "apply", "--validate=strict", "--filename", sample)
-	if err != nil {
-		t.Fatal(err)
-	}
-	for _, object := range []string{"resourceflavor.kueue.x-k8s.io/shared-gpu", "clusterqueue.kueue.x-k8s.io/team-a", "localqueue.kueue.x-k8s.io/team-a", "job.batch/train"} {
-		if !strings.Contains(applied, object+" created") {
-			t.Errorf("%s was not created:\n%s", object, applied)
-		}
-	}
-	job, err := e.client.BatchV1().Jobs("default").Get(e.ctx, "train", metav1.GetOptions{})
-	if err != nil || job.Spec.Suspend == nil || !*job.Spec.Suspend || job.Status.Active != 0 {
-		t.Errorf("job %+v, %v; want that it waits, suspended", fmt.Sprint(job.Status), err)
-	}
 }

@@ -35,6 +35,7 @@ const (
 	Guest       = "guest"       // pause, sample
 	Helm        = "helm"        // helm
 	CertManager = "certmanager" // certmanager: controllers of cert-manager
+	Kueue       = "kueue"       // kueue
 	FakeNVML    = "fakenvml"    // libnvidia-ml.so.1, which is libcuda.so.1 too
 	Greedy      = "greedy"      // greedy
 )
@@ -82,6 +83,7 @@ func recipes() []recipe {
 		kube,
 		goModule(Helm, "2 min", ""),
 		certManager,
+		goModule(Kueue, "4 min", ""),
 		{
 			name:     FakeNVML,
 			sources:  []string{"fakenvml/src"},

@@ -20,7 +20,7 @@ const gpuMem = v1.ResourceName("gpumem.dev/gpu-mem")
 // not have is an error.
 func sample(t *testing.T, into map[string]any) {
 	t.Helper()
-	text, err := os.ReadFile("../../config/samples/kueue.yaml")
+	text, err := os.ReadFile("../../../../config/samples/kueue.yaml")
 	if err != nil {
 		t.Fatal(err)
 	}
