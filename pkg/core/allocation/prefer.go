@@ -19,7 +19,7 @@ func Prefer(s State, r gpu.Resource, available, must []gpu.SlotID, size int) ([]
 	b := byPod(s)
 	b.locate()
 	b.locateUnseen()
-	free := b.free(available)
+	free := b.free(r, available)
 	if r == gpu.Memory { // gpushare has no cores
 		free = b.withoutGPUShare(free, must)
 	}
@@ -69,18 +69,23 @@ func (b *podStates) waitingFor(r gpu.Resource, size int) []*podState {
 	return waiting
 }
 
-// free returns the slots, by device, that no container holds. The kubelet can
-// offer others: see Decisions.
-func (b *podStates) free(available []gpu.SlotID) map[gpu.UUID][]gpu.SlotID {
-	held := make(map[gpu.SlotID]bool)
+// free returns those of the slots, by device and in order, that no container holds. The
+// kubelet can offer others: see Decisions.
+func (b *podStates) free(r gpu.Resource, available []gpu.SlotID) map[gpu.UUID][]gpu.SlotID {
+	free := make(map[gpu.SlotID]bool, len(available))
+	for _, id := range available {
+		free[id] = true
+	}
 	for _, h := range b.Allocated {
 		for _, id := range h.Slots {
-			held[id] = true
+			delete(free, id)
 		}
 	}
-	free := slices.DeleteFunc(slices.Clone(available), func(id gpu.SlotID) bool { return held[id] })
-	b.Slots.Sort(free)
-	return b.ByDevice(slices.Compact(free))
+	out := make(map[gpu.UUID][]gpu.SlotID)
+	for _, d := range b.Inventory.Devices {
+		out[d.UUID] = those(b.Slots.Of(r, d.UUID), func(id gpu.SlotID) bool { return free[id] })
+	}
+	return out
 }
 
 // take returns size slots in equal parts of the devices, those in must among

@@ -81,8 +81,8 @@ func list(devices []gpu.Device, parts map[gpu.UUID]int) string {
 // it was given when the device offered more.
 func (s State) device(id gpu.SlotID) (gpu.Device, error) {
 	d, err := s.Slots.Device(id)
-	if err != nil && slices.ContainsFunc(s.Allocated, func(h Allocated) bool { return slices.Contains(h.Slots, id) }) {
-		return s.Slots.Once(id)
+	if err != nil && d.UUID != "" && slices.ContainsFunc(s.Allocated, func(h Allocated) bool { return slices.Contains(h.Slots, id) }) {
+		return d, nil
 	}
 	return d, err
 }

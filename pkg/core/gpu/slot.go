@@ -1,7 +1,6 @@
 package gpu
 
 import (
-	"cmp"
 	"fmt"
 	"math"
 	"slices"
@@ -49,15 +48,17 @@ func (id SlotID) Resource() Resource {
 // written of the pod.
 func (id SlotID) GPUShare() bool { return strings.Contains(string(id), "-_-") }
 
-// slotDigits is how many digits of the UUID an ID carries, unless two GPUs of
-// the node begin alike.
-const slotDigits = 8
+// An ID carries slotDigits of the UUID's digits, or more, up to all, where two GPUs of the node
+// begin alike.
+const (
+	slotDigits = 8
+	uuidDigits = 32
+)
 
 // Slots translates between the devices of one inventory and their slot IDs.
 type Slots struct {
 	devices  []Device
-	prefixes []string       // of devices, in order
-	byPrefix map[string]int // prefix → position in devices
+	prefixes []string // of devices, in order
 }
 
 // maxSlots is the most that a device can have: slot numbers have 31 bits.
@@ -68,30 +69,21 @@ const maxSlots = math.MaxInt32
 // units than could be numbered. What becomes of the inventory later does not
 // show in the slots.
 func NewSlots(inv Inventory) (*Slots, error) {
-	ids := make([]UUID, 0, len(inv.Devices))
-	for _, d := range inv.Devices {
-		ids = append(ids, d.UUID)
-		if d.Allocatable > maxSlots {
-			return nil, fmt.Errorf("GPU %s has %d units, want %d at most: the unit is too small", d.UUID, d.Allocatable, maxSlots)
-		}
-	}
-	for digits := slotDigits; ; digits++ {
-		s := &Slots{devices: slices.Clone(inv.Devices), byPrefix: make(map[string]int, len(inv.Devices))}
-		longest := 0
-		for i, d := range inv.Devices {
+	s := &Slots{devices: slices.Clone(inv.Devices), prefixes: make([]string, len(inv.Devices))}
+	ids := make([]UUID, len(inv.Devices))
+	for digits := slotDigits; digits <= uuidDigits; digits++ {
+		for i, d := range s.devices {
+			if d.Allocatable > maxSlots {
+				return nil, fmt.Errorf("GPU %s has %d units, want %d at most: the unit is too small", d.UUID, d.Allocatable, maxSlots)
+			}
 			hex := d.UUID.hexDigits()
-			longest = max(longest, len(hex))
-			prefix := hex[:min(digits, len(hex))]
-			s.prefixes = append(s.prefixes, prefix)
-			s.byPrefix[prefix] = i
+			ids[i], s.prefixes[i] = d.UUID, hex[:min(digits, len(hex))]
 		}
-		if len(s.byPrefix) == len(inv.Devices) {
+		if different := slices.Compact(slices.Sorted(slices.Values(s.prefixes))); len(different) == len(ids) {
 			return s, nil
 		}
-		if digits > longest {
-			return nil, fmt.Errorf("two GPUs of the node have UUIDs with the same digits: %v", ids)
-		}
 	}
+	return nil, fmt.Errorf("two GPUs of the node have UUIDs with the same digits: %v", ids)
 }
 
 // hexDigits returns the hexadecimal digits of a UUID in order, lower-case.
@@ -120,14 +112,13 @@ func (s *Slots) Of(r Resource, id UUID) []SlotID {
 	if i < 0 {
 		return nil
 	}
-	before := s.Prefix(id)
+	before := s.prefixes[i] + "-"
 	if r == Cores {
 		before += coreMark
 	}
-	n := count(r, s.devices[i])
-	out := make([]SlotID, 0, n)
-	for k := range n {
-		out = append(out, SlotID(before+strconv.FormatInt(k, 10)))
+	out := make([]SlotID, count(r, s.devices[i]))
+	for n := range out {
+		out[n] = SlotID(before + strconv.Itoa(n))
 	}
 	return out
 }
@@ -138,67 +129,33 @@ func (s *Slots) at(id UUID) int {
 
 // count returns how many slots a device has: no cores without memory, for
 // no pod could use them.
-func count(r Resource, d Device) int64 {
+func count(r Resource, d Device) int {
 	if r == Cores && d.Allocatable > 0 {
 		return CoresPerDevice
 	}
-	return max(0, int64(d.Allocatable))
+	return max(0, int(d.Allocatable))
 }
 
 // Device returns the device that a slot belongs to. The error says what is
-// wrong with an ID that belongs to none: its form, its GPU or its number.
+// wrong with an ID that belongs to none: its form, its GPU or its number. Where it is past
+// the end of a device, that device is returned with the error: it may have had more of them.
 func (s *Slots) Device(id SlotID) (Device, error) {
-	i, n, err := s.split(id)
-	if err != nil {
-		return Device{}, err
+	prefix, number, ok := strings.Cut(string(id), "-")
+	if !ok {
+		return Device{}, fmt.Errorf("slot %q is not of the form <GPU>-<number>", id)
+	}
+	i := slices.Index(s.prefixes, prefix)
+	if i < 0 {
+		return Device{}, fmt.Errorf("slot %q names a GPU that this node does not have, or does not offer (--devices)", id)
+	}
+	number = strings.TrimPrefix(number, coreMark)
+	n, err := strconv.Atoi(number)
+	if err != nil || n < 0 || number != strconv.Itoa(n) {
+		return Device{}, fmt.Errorf("slot %q does not end in a number", id)
 	}
 	d := s.devices[i]
 	if most := count(id.Resource(), d); n >= most {
-		return Device{}, fmt.Errorf("slot %q is past the end of GPU %s, which has %d of them", id, d.UUID, most)
+		return d, fmt.Errorf("slot %q is past the end of GPU %s, which has %d of them", id, d.UUID, most)
 	}
 	return d, nil
-}
-
-// Once returns the device that a slot belongs to, or belonged to when the device had more
-// of them.
-func (s *Slots) Once(id SlotID) (Device, error) {
-	i, _, err := s.split(id)
-	if err != nil {
-		return Device{}, err
-	}
-	return s.devices[i], nil
-}
-
-func (s *Slots) split(id SlotID) (device int, n int64, err error) {
-	prefix, number, ok := strings.Cut(string(id), "-")
-	if !ok {
-		return 0, 0, fmt.Errorf("slot %q is not of the form <GPU>-<number>", id)
-	}
-	device, ok = s.byPrefix[prefix]
-	if !ok {
-		return 0, 0, fmt.Errorf("slot %q names a GPU that this node does not have, or does not offer (--devices)", id)
-	}
-	number = strings.TrimPrefix(number, coreMark)
-	n, err = strconv.ParseInt(number, 10, 32)
-	if err != nil || n < 0 || number != strconv.FormatInt(n, 10) {
-		return 0, 0, fmt.Errorf("slot %q does not end in a number", id)
-	}
-	return device, n, nil
-}
-
-// Sort orders IDs of a resource by device and number, so that what is chosen from
-// them does not depend on the order in which the kubelet names them. IDs that
-// belong to no device come last.
-func (s *Slots) Sort(ids []SlotID) {
-	key := func(id SlotID) (int, int64) {
-		if i, n, err := s.split(id); err == nil {
-			return i, n
-		}
-		return len(s.devices), 0
-	}
-	slices.SortFunc(ids, func(a, b SlotID) int {
-		ai, an := key(a)
-		bi, bn := key(b)
-		return cmp.Or(cmp.Compare(ai, bi), cmp.Compare(an, bn), cmp.Compare(a, b))
-	})
 }

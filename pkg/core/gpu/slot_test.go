@@ -141,12 +141,12 @@ func TestSlotDeviceRefuses(t *testing.T) {
 		"a1b2c3d4-2147483647":              "past the end",
 		"gpu-a1b2c3d4-1111-1111-1111-1111": "does not have",
 	} {
-		if d, err := s.Device(id); err == nil || !strings.Contains(err.Error(), want) {
+		d, err := s.Device(id)
+		if err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("Device(%q) = %v, %v, want an error with %q", id, d.UUID, err, want)
 		}
-		d, err := s.Once(id)
-		if past := strings.HasPrefix(want, "past the end"); past != (err == nil) || past != (d.UUID == a100("a1b2c3d4")) {
-			t.Errorf("Once(%q) = %v, %v, want the device: %v", id, d.UUID, err, past)
+		if past := strings.HasPrefix(want, "past the end"); past != (d.UUID == a100("a1b2c3d4")) || !past && d.UUID != "" {
+			t.Errorf("Device(%q) = %v, want the device: %v", id, d.UUID, past)
 		}
 	}
 }
@@ -165,16 +165,6 @@ func TestCoreSlots(t *testing.T) {
 	}
 	if d, err := s.Device("a1b2c3d4-c99"); err != nil || d.UUID != a100("a1b2c3d4") {
 		t.Errorf("Device = %v, %v", d.UUID, err)
-	}
-}
-
-func TestSortSlots(t *testing.T) {
-	s := mustSlots(t, inventory(Device{UUID: a100("bbbb0000"), Allocatable: 12}, Device{UUID: a100("aaaa0000"), Allocatable: 12}))
-	got := []SlotID{"zzz", "aaaa0000-2", "bbbb0000-11", "bbbb0000-2", "", "aaaa0000-1", "bbbb0000-0"}
-	want := []SlotID{"bbbb0000-0", "bbbb0000-2", "bbbb0000-11", "aaaa0000-1", "aaaa0000-2", "", "zzz"}
-	s.Sort(got)
-	if diff := cmp.Diff(want, got); diff != "" {
-		t.Errorf("after Sort (-want +got):\n%s", diff)
 	}
 }
 
