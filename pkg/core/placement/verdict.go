@@ -30,20 +30,7 @@ var reasonNames = [Fragmented + 1]string{
 	"TooLarge", "TooFew", "Unhealthy", "Occupied", "Insufficient", "Fragmented",
 }
 
-// Reasons returns all reasons but Fits, in their order.
-func Reasons() (out []Reason) {
-	for r := NoDevices; r <= Fragmented; r++ {
-		out = append(out, r)
-	}
-	return out
-}
-
-func (r Reason) String() string {
-	if r <= Fragmented {
-		return reasonNames[r]
-	}
-	return fmt.Sprintf("Reason(%d)", uint8(r))
-}
+func (r Reason) String() string { return reasonNames[r] }
 
 // Verdict is the answer for one request on one node.
 type Verdict struct {

@@ -72,7 +72,7 @@ func TestBrief(t *testing.T) {
 	if got, want := Brief(on(0)), "needs 3 GiB on one GPU; no GPU here is as large"; got != want || Brief(on(1)) != want {
 		t.Errorf("got  %q\nwant %q", got, want)
 	}
-	for _, r := range placement.Reasons() {
+	for r := placement.NoDevices; r <= placement.Fragmented; r++ {
 		if brief[r] == "" && !(placement.Verdict{Reason: r}).Unresolvable() {
 			t.Errorf("%s has no words that go for all nodes", r)
 		}

@@ -33,7 +33,7 @@ func outcomes() map[string]string {
 // refusals are the reasons with which filter and bind refuse.
 func refusals() []string {
 	reasons := []string{decisions.Unreadable, decide.Elsewhere, decide.Confusable, decisions.Error}
-	for _, reason := range placement.Reasons() {
+	for reason := placement.NoDevices; reason <= placement.Fragmented; reason++ {
 		reasons = append(reasons, reason.String())
 	}
 	return reasons

@@ -71,7 +71,7 @@ func TestExtender(t *testing.T) {
 	if got := testutil.ToFloat64(m.sampled); got != 1 {
 		t.Errorf("%g of two questions left out nodes, want 1", got)
 	}
-	if got := series(t, registry, "gpumem_extender_decisions_total"); got != 4+2*(4+len(placement.Reasons())) {
+	if got := series(t, registry, "gpumem_extender_decisions_total"); got != 4+2*(4+int(placement.Fragmented)) {
 		t.Errorf("%d series of decisions: each that there can be is to be there from the start, and no other", got)
 	}
 	want(t, registry, []string{"gpumem_extender_cache_checks_total", "gpumem_extender_cache_drift_objects", "gpumem_extender_cache_healed_objects_total"}, `
