@@ -96,7 +96,7 @@ func Pod(t testing.TB, name, nodeName string, units int64, on ...gpu.UUID) *v1.P
 		pod.Status.Conditions = []v1.PodCondition{{Type: v1.PodScheduled, Status: v1.ConditionFalse, Reason: v1.PodReasonUnschedulable}}
 	}
 	var a placement.Assignment
-	there := placement.Node{Name: nodeName, Enforcement: gpu.EnforcementKernel}
+	there := placement.Node{Name: nodeName, Inventory: gpu.Inventory{Enforcement: gpu.EnforcementKernel}}
 	for i, id := range on {
 		a.Shares = append(a.Shares, placement.Share{Device: id, Units: gpu.Units(units / int64(len(on)))})
 		there.Devices = append(there.Devices, placement.Device{Device: gpu.Device{UUID: id, Index: i}})

@@ -90,24 +90,16 @@ func (inv Inventory) InShares() bool { return len(inv.Devices) > 0 && inv.Device
 
 // Device returns the device with that UUID.
 func (inv Inventory) Device(id UUID) (Device, bool) {
-	if i := slices.IndexFunc(inv.Devices, func(d Device) bool { return d.UUID == id }); i >= 0 {
-		return inv.Devices[i], true
+	for i := range inv.Devices { // a Device is large
+		if inv.Devices[i].UUID == id {
+			return inv.Devices[i], true
+		}
 	}
 	return Device{}, false
 }
 
 // Advertised reports whether the kubelet offers the device, and as a healthy one: also while it is cordoned.
 func (d Device) Advertised() bool { return d.Status.Works() && !d.Status.ByClaims }
-
-// Advertised returns the units that the kubelet is offered.
-func (inv Inventory) Advertised() (sum Units) {
-	for _, d := range inv.Devices {
-		if d.Advertised() {
-			sum += d.Allocatable
-		}
-	}
-	return sum
-}
 
 // Allocatable returns the units of all devices together, healthy or not.
 func (inv Inventory) Allocatable() (sum Units) {
@@ -167,15 +159,10 @@ const (
 // program that sees fewer of them has none of these limits (NVIDIA, "Per-GPU Compute and Memory
 // Limits with MPS"): launchers of several workers show each worker one GPU.
 func (inv Inventory) LevelFor(gpus int) Enforcement {
-	return inv.Enforcement.For(gpus, inv.MPS)
-}
-
-// For is LevelFor of a node with that level and that protocol of MPS.
-func (e Enforcement) For(gpus, mps int) Enforcement {
-	if gpus > 1 && e == EnforcementMPS && mps < 3 {
+	if gpus > 1 && inv.Enforcement == EnforcementMPS && inv.MPS < 3 {
 		return EnforcementAdvisory
 	}
-	return e
+	return inv.Enforcement
 }
 
 // AtLeast reports whether e enforces as strongly as want.

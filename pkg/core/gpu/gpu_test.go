@@ -66,10 +66,9 @@ func TestInventory(t *testing.T) {
 	if d, ok := inv.Device("GPU-c"); !ok || d.Allocatable != 2 {
 		t.Errorf("Device(GPU-c) = %+v, %t, want the one with 2 units", d, ok)
 	}
-	for status, want := range map[Status]Units{{}: 8, {Cordoned: true}: 8, {Unhealthy: true}: 6, {Stopped: true}: 6} {
-		inv.Devices[0].Status = status
-		if got := inv.Advertised(); got != want {
-			t.Errorf("with a GPU that is %+v: Advertised() = %d, want %d", status, got, want)
+	for status, want := range map[Status]bool{{}: true, {Cordoned: true}: true, {Unhealthy: true}: false, {Stopped: true}: false, {ByClaims: true}: false} {
+		if got := (Device{Status: status}).Advertised(); got != want {
+			t.Errorf("a GPU that is %+v: Advertised() = %t, want %t", status, got, want)
 		}
 	}
 	if d, ok := inv.Device("GPU-b"); !ok || d.Allocatable != 6 {

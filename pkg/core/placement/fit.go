@@ -51,12 +51,6 @@ func (r Request) allows() func(Device) bool {
 	}
 }
 
-// fitsEmpty reports whether the device would be large enough, were it empty.
-func (r Request) fitsEmpty(d Device) bool {
-	units, cores := r.Share()
-	return units <= d.Allocatable && cores <= gpu.CoresPerDevice
-}
-
 // MayShare reports whether the request may share the device with the pods that are there, or may
 // be there.
 func (n Node) MayShare(r Request, d Device) bool {
@@ -122,7 +116,7 @@ func (n Node) check(r Request, d Device, allows func(Device) bool) Reason {
 		return OtherUnits
 	case !allows(d):
 		return NoSuchDevice
-	case !r.fitsEmpty(d):
+	case units > d.Allocatable || cores > gpu.CoresPerDevice: // were it empty
 		return TooLarge
 	case !d.Status.TakesPods():
 		return Unhealthy
@@ -163,23 +157,20 @@ func (n Node) Bears(h Holding) bool {
 // candidates returns the devices of the node on which the request fits, or why
 // they are not enough: the first check that too few devices pass.
 func candidates(req Request, node Node) ([]int, Reason) {
-	if !slices.ContainsFunc(node.Devices, func(d Device) bool { return !d.Status.ByClaims }) {
-		return nil, NoDevices
-	}
-	if node.InShares() != req.InShares {
-		return nil, OtherUnits
-	}
-	if !node.Enforcement.For(req.GPUs(), node.MPS).AtLeast(req.Enforcement) {
-		return nil, WeakerEnforcement
-	}
-	if !gpu.Version(node.DriverVersion).AtLeast(req.DriverMin) {
-		return nil, OlderDriver
-	}
 	units, cores := req.Share()
-	if cores > 0 && node.Coreless {
+	want := req.GPUs()
+	switch {
+	case !slices.ContainsFunc(node.Devices, func(d Device) bool { return !d.Status.ByClaims }):
+		return nil, NoDevices
+	case node.InShares() != req.InShares:
+		return nil, OtherUnits
+	case !node.LevelFor(want).AtLeast(req.Enforcement):
+		return nil, WeakerEnforcement
+	case !gpu.Version(node.DriverVersion).AtLeast(req.DriverMin):
+		return nil, OlderDriver
+	case cores > 0 && node.Coreless:
 		return nil, NoCores
 	}
-	want := req.GPUs()
 	var failed [Fragmented + 1]int // devices, by check
 	var fitting []int
 	for i, reason := range node.Checks(req) {

@@ -3,7 +3,6 @@ package placement
 import (
 	"cmp"
 	"math"
-	"math/bits"
 	"slices"
 	"time"
 
@@ -98,7 +97,7 @@ type Holding struct {
 // On returns what the pod is charged with on a device of its node: the larger of what is written
 // of it and of what the kubelet has given to it, of memory and of cores.
 func (h Holding) On(id gpu.UUID) Share {
-	s, given := h.written(id), shareOn(h.Allocated, id)
+	s, given := shareOn(h.Assignment.Shares, id), shareOn(h.Allocated, id)
 	if slices.Contains(h.Assignment.Leaving, id) {
 		s = h.Assignment.Shares[0]
 	}
@@ -116,24 +115,6 @@ func (h Holding) Devices() []gpu.UUID {
 	}
 	return out
 }
-
-// charged returns the devices that the pod is charged with.
-func (h Holding) charged() []gpu.UUID {
-	out := append(h.Devices(), h.Assignment.Leaving...)
-	slices.Sort(out)
-	return slices.Compact(out)
-}
-
-// has returns what the pod has of a device, once: where that is known from the kubelet, what is
-// written next to it is not so, and what the pod leaves counts where it goes.
-func (h Holding) has(id gpu.UUID) Share {
-	if len(h.Allocated) > 0 {
-		return shareOn(h.Allocated, id)
-	}
-	return h.written(id)
-}
-
-func (h Holding) written(id gpu.UUID) Share { return shareOn(h.Assignment.Shares, id) }
 
 func shareOn(shares []Share, id gpu.UUID) Share {
 	for _, s := range shares {
@@ -178,19 +159,13 @@ func (d Device) FreeShare() float64 { return float64(d.Free()) / float64(max(1, 
 // FreeCores returns the per cent of cores that are not allocated: never negative.
 func (d Device) FreeCores() int { return max(0, gpu.CoresPerDevice-d.RequestedCores) }
 
-// Node is one node with its GPUs and who holds them. It is not changed once made.
+// Node is one node: what it offers, and who holds what of it. It is not changed once made.
 type Node struct {
-	Name          string
-	UnitMiB       int64
-	DriverVersion string
-	Enforcement   gpu.Enforcement
-	Weaker        string   // why it is no stronger
-	MPS           int      // protocol of the MPS daemon that serves containers; 0: none does
-	Coreless      bool     // it offers no cores
-	Devices       []Device // by index
-	Links         []gpu.Link
-	CPU           int64 // what pods can have of it, in millicores; 0: not known
-	RequestedCPU  int64 // by all pods of the node, with GPU memory or without
+	Name string
+	gpu.Inventory
+
+	Devices      []Device // those of the inventory, or some of them (Only), with the pods that are on them
+	RequestedCPU int64    // by all pods of the node, with GPU memory or without
 
 	// Unattributed are pods on this node that no device is known of.
 	Unattributed []Holding
@@ -212,12 +187,9 @@ type State struct{ _ byte } // of a size, so that no two are at one address
 // that is, rounded up. One of a smaller unit keeps its number, which is more than it has: its
 // owner can write the unit, and must not gain by it.
 func NewNode(name string, inv gpu.Inventory, holdings []Holding) Node {
-	n := Node{Name: name, UnitMiB: inv.UnitMiB, DriverVersion: inv.DriverVersion, Enforcement: inv.Enforcement, Weaker: inv.Weaker, MPS: inv.MPS, Coreless: inv.Coreless, Links: inv.Links, CPU: inv.CPU, State: new(State)}
-	at := make(map[gpu.UUID]int, len(inv.Devices))
-	n.Devices = make([]Device, len(inv.Devices))
+	n := Node{Name: name, Inventory: inv, Devices: make([]Device, len(inv.Devices)), State: new(State)}
 	for i, d := range inv.Devices {
 		n.Devices[i].Device = d
-		at[d.UUID] = i
 	}
 	holdings = slices.Clone(holdings)
 	given := make(map[string][]Share, len(inv.Allocated))
@@ -229,7 +201,7 @@ func NewNode(name string, inv gpu.Inventory, holdings []Holding) Node {
 		}
 	}
 	slices.SortFunc(holdings, func(a, b Holding) int { return a.Pod.Compare(b.Pod) })
-	elsewhere := func(s Share) bool { _, ok := at[s.Device]; return !ok }
+	elsewhere := func(s Share) bool { _, ok := inv.Device(s.Device); return !ok }
 	for _, h := range holdings {
 		h = h.in(inv.UnitMiB)
 		if shares, ok := given[h.Pod.UID]; ok {
@@ -243,13 +215,21 @@ func NewNode(name string, inv gpu.Inventory, holdings []Holding) Node {
 			n.Unattributed = append(n.Unattributed, h)
 			continue
 		}
-		for _, id := range h.charged() {
-			if i, ok := at[id]; ok {
-				n.Devices[i].charge(h)
-			}
-		}
+		n.charge(h, append(h.Devices(), h.Assignment.Leaving...))
 	}
 	return n
+}
+
+// charge puts a pod on some of the devices.
+func (n *Node) charge(h Holding, on []gpu.UUID) {
+	for i := range n.Devices {
+		if d := &n.Devices[i]; slices.Contains(on, d.UUID) {
+			s := h.On(d.UUID)
+			d.Requested += s.Units
+			d.RequestedCores += s.Cores
+			d.Pods = append(d.Pods, h)
+		}
+	}
 }
 
 // in returns the holding in the unit of a node.
@@ -268,20 +248,10 @@ const manyUnits = 1 << 40
 
 // converted returns how many units of one size an amount in another is, rounded up.
 func converted(units gpu.Units, was, is int64) gpu.Units {
-	hi, lo := bits.Mul64(uint64(max(0, units)), uint64(was))
-	lo, carry := bits.Add64(lo, uint64(is-1), 0)
-	if hi += carry; hi >= uint64(is) {
+	if int64(units) > (math.MaxInt64-is)/was {
 		return manyUnits
 	}
-	n, _ := bits.Div64(hi, lo, uint64(is))
-	return gpu.Units(min(n, manyUnits))
-}
-
-func (d *Device) charge(h Holding) {
-	s := h.On(d.UUID)
-	d.Requested += s.Units
-	d.RequestedCores += s.Cores
-	d.Pods = append(d.Pods, h)
+	return min(manyUnits, ceilDiv(max(0, units)*gpu.Units(was), gpu.Units(is)))
 }
 
 // FreeCPU returns the CPU that is not requested: never negative, and endless where
@@ -291,17 +261,6 @@ func (n Node) FreeCPU() int64 {
 		return math.MaxInt64
 	}
 	return max(0, n.CPU-n.RequestedCPU)
-}
-
-// InShares reports whether the devices are offered in shares of them: all are, or none.
-func (n Node) InShares() bool { return len(n.Devices) > 0 && n.Devices[0].InShares() }
-
-// Allocatable returns the units of all devices, healthy or not.
-func (n Node) Allocatable() (sum gpu.Units) {
-	for _, d := range n.Devices {
-		sum += d.Allocatable
-	}
-	return sum
 }
 
 // Requested returns the units that pods of the node hold together, those
@@ -332,10 +291,15 @@ func (n Node) Unrequested() (units gpu.Units, cores int) {
 
 // Excess returns what pods ask for beyond what the kubelet is offered of the device: negative
 // where some of that is free. A pod that is charged on more devices than it has counts on those
-// that it has.
+// that it has: where that is known from the kubelet, what is written next to it is not so, and
+// what the pod leaves counts where it goes.
 func (d Device) Excess() (units gpu.Units, cores int) {
 	for i := range d.Pods { // a Holding is large
-		s := d.Pods[i].has(d.UUID)
+		has := d.Pods[i].Allocated
+		if len(has) == 0 {
+			has = d.Pods[i].Assignment.Shares
+		}
+		s := shareOn(has, d.UUID)
 		units, cores = units+s.Units, cores+s.Cores
 	}
 	if d.Advertised() {

@@ -45,14 +45,10 @@ func (n Node) With(h Holding) Node {
 	n.RequestedCPU += h.Request.CPU
 	h.Allocated = nil // it was given that where it was
 	n.Devices, n.State = slices.Clone(n.Devices), nil
-	for _, s := range h.Assignment.Shares {
-		for i := range n.Devices {
-			if d := &n.Devices[i]; d.UUID == s.Device {
-				d.Pods = slices.Clone(d.Pods)
-				d.charge(h)
-			}
-		}
+	for i := range n.Devices {
+		n.Devices[i].Pods = slices.Clip(n.Devices[i].Pods) // what is added shows in no other node
 	}
+	n.charge(h, h.Assignment.Devices())
 	return n
 }
 

@@ -260,7 +260,7 @@ func (n Names) AssignmentAnnotations(a placement.Assignment, on placement.Node) 
 	if a.None() {
 		return nil, errors.New("no GPU is assigned")
 	}
-	out := assignmentJSON{Version: version, UnitMiB: cmp.Or(a.UnitMiB, on.UnitMiB), Enforcement: cmp.Or(a.Enforcement, on.Enforcement.For(len(a.Shares), on.MPS), gpu.EnforcementAdvisory), ByNode: a.ByNode, Allocated: a.Allocated, Leaving: a.Leaving}
+	out := assignmentJSON{Version: version, UnitMiB: cmp.Or(a.UnitMiB, on.UnitMiB), Enforcement: cmp.Or(a.Enforcement, on.LevelFor(len(a.Shares)), gpu.EnforcementAdvisory), ByNode: a.ByNode, Allocated: a.Allocated, Leaving: a.Leaving}
 	var indexes []int
 	for _, s := range a.Shares {
 		index := -1

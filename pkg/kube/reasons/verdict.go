@@ -90,7 +90,7 @@ func (v verdict) otherUnits() string {
 
 // weaker says which level the node has for the request, and why no stronger one.
 func (v verdict) weaker() string {
-	level := v.Node.Enforcement.For(v.Request.GPUs(), v.Node.MPS)
+	level := v.Node.LevelFor(v.Request.GPUs())
 	var why []string
 	if level != v.Node.Enforcement {
 		why = append(why, "mps: the MPS of its driver limits a pod of one GPU only")

@@ -167,8 +167,12 @@ func because(reason string) string {
 // checkInventory compares what a node's plugin has written with what the kubelet
 // reports, and tells of GPUs that are out.
 func checkInventory(s *State, object string, node *v1.Node, inv gpu.Inventory, on map[gpu.UUID]tenants) (found []Finding) {
+	healthy := int64(0) // units that the kubelet is offered
 	for _, d := range inv.Devices {
 		pods := on[d.UUID]
+		if d.Advertised() {
+			healthy += int64(d.Allocatable)
+		}
 		if !d.Status.Open() {
 			found = append(found, out(node, d, cordons.Of(s.Names, node)[d.UUID], pods))
 		}
@@ -186,7 +190,7 @@ func checkInventory(s *State, object string, node *v1.Node, inv gpu.Inventory, o
 		}
 	}
 	resource := s.Names.Offered(inv.InShares())
-	allocatable, healthy := node.Status.Allocatable[resource], int64(inv.Advertised())
+	allocatable := node.Status.Allocatable[resource]
 	if got := allocatable.Value(); got != healthy {
 		found = append(found, Finding{Warning, object, fmt.Sprintf("its kubelet offers %d of %s, and its device plugin %d", got, resource, healthy),
 			"this passes within a minute of a restart, or of a GPU that fails; where it does not, the plugin's /readyz on port 8012 says what keeps it from the kubelet, and deleting the plugin's pod on the node has the next one register"})

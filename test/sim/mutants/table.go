@@ -454,7 +454,7 @@ var table = []mutant{
 	},
 	{
 		"a list in the environment limits pods of several GPUs", "pkg/core/gpu/gpu.go",
-		"	if gpus > 1 && e == EnforcementMPS && mps < 3 {", "	if false {", "TestLevelFor",
+		"	if gpus > 1 && inv.Enforcement == EnforcementMPS && inv.MPS < 3 {", "	if false {", "TestLevelFor",
 	},
 	{
 		"what was reserved stays", "pkg/node/enforcement/kernel.go",
