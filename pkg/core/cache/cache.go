@@ -130,7 +130,7 @@ func (c *Cache) AssumePod(ref placement.PodRef, nodeName string, req placement.R
 			p.bindings = append(p.bindings, now)
 			return p.Assignment, nil
 		}
-		return placement.Assignment{}, decide.NewElsewhere(p.node, p.assumed && !p.read)
+		return placement.Assignment{}, &decide.Refusal{Reason: decide.Elsewhere, Node: p.node, Assumed: p.assumed && !p.read}
 	}
 	n, ok := c.all[nodeName]
 	if !ok || n.inventory == nil {

@@ -15,7 +15,7 @@ func Decide(n placement.Node, pod placement.PodRef, req placement.Request, polic
 	n = Reserved(n, pod, req, policy)
 	chosen, verdict := placement.Choose(policy, req, n)
 	if !verdict.Fits() {
-		return placement.Assignment{}, unfit(verdict)
+		return placement.Assignment{}, &Refusal{Reason: verdict.Reason.String(), Verdict: &verdict, Gap: closest.Of(verdict), Unresolvable: verdict.Unresolvable()}
 	}
 	if other, ok := confusedWith(n, pod, req, chosen); ok {
 		return placement.Assignment{}, &Refusal{Reason: Confusable, Pod: other}
@@ -63,13 +63,3 @@ const (
 )
 
 func (r *Refusal) Error() string { return r.Reason }
-
-func unfit(v placement.Verdict) *Refusal {
-	return &Refusal{Reason: v.Reason.String(), Verdict: &v, Gap: closest.Of(v), Unresolvable: v.Unresolvable()}
-}
-
-// NewElsewhere refuses a pod that is on a node; assumed: the outcome of its
-// binding is not known yet.
-func NewElsewhere(node string, assumed bool) *Refusal {
-	return &Refusal{Reason: Elsewhere, Node: node, Assumed: assumed}
-}

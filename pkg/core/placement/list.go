@@ -1,45 +1,21 @@
 package placement
 
-import (
-	"slices"
-	"unique"
-)
+import "unique"
 
-// list is a list of values that is compared with ==: two of the same values in the same order are
-// one in memory. It does not change; the zero value is empty.
-type list[T comparable] struct{ first unique.Handle[link[T]] }
+// list is containers in their order. It is compared with ==: two of the same are one in memory.
+// It does not change; the zero value is empty.
+type list struct{ first unique.Handle[link] }
 
-type link[T comparable] struct {
-	value T
-	rest  list[T]
+type link struct {
+	Container
+	rest list
 }
 
-func newList[T comparable](values []T) (l list[T]) {
-	for _, v := range slices.Backward(values) {
-		l.first = unique.Make(link[T]{value: v, rest: l})
-	}
-	return l
-}
+func (l list) prepend(c Container) list { return list{unique.Make(link{c, l})} }
 
-func (l list[T]) empty() bool { return l == list[T]{} }
-
-// head returns the first value; there must be one.
-func (l list[T]) head() T { return l.first.Value().value }
-
-// tail returns the list without its first value; there must be one.
-func (l list[T]) tail() list[T] { return l.first.Value().rest }
-
-func (l list[T]) len() (n int) {
-	for ; !l.empty(); l = l.tail() {
-		n++
-	}
-	return n
-}
-
-func (l list[T]) all() []T {
-	out := make([]T, 0, l.len())
-	for ; !l.empty(); l = l.tail() {
-		out = append(out, l.head())
+func (l list) all() (out []Container) {
+	for ; l != (list{}); l = l.first.Value().rest {
+		out = append(out, l.first.Value().Container)
 	}
 	return out
 }

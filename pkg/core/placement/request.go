@@ -42,28 +42,41 @@ type Container struct {
 // Containers are those of a pod that ask for a share: init containers and sidecars first, in the
 // order of the pod spec. Two of the same are equal (==); the zero value is none.
 type Containers struct {
-	list    list[Container]
-	unnamed list[Container] // the same without names
+	list    list
+	unnamed list // the same without names
 
 	// At the pod's peak, over all its GPUs: the larger of all app containers and sidecars
 	// together and of each init container with the sidecars started before it.
 	units     gpu.Units
 	cores     int
 	processes int // containers that use the GPUs at once
+
+	// For what the kubelet asks first: the first of them, and the first that asks for cores.
+	firstUnits gpu.Units
+	firstCores int
 }
 
 // NewContainers returns containers, in their order.
-func NewContainers(all ...Container) Containers {
-	unnamed := slices.Clone(all)
-	for i := range unnamed {
-		unnamed[i].Name = ""
+func NewContainers(all ...Container) (out Containers) {
+	for _, c := range slices.Backward(all) {
+		out.list = out.list.prepend(c)
+		out.units = peak(c, c.Units, out.units)
+		out.cores = peak(c, c.Cores, out.cores)
+		out.processes = peak(c, int(min(1, c.Units)), out.processes)
+		out.firstUnits, out.firstCores = c.Units, cmp.Or(c.Cores, out.firstCores)
+		c.Name = ""
+		out.unnamed = out.unnamed.prepend(c)
 	}
-	return Containers{
-		list: newList(all), unnamed: newList(unnamed),
-		units:     peak(all, func(c Container) gpu.Units { return c.Units }),
-		cores:     peak(all, func(c Container) int { return c.Cores }),
-		processes: peak(all, func(c Container) int { return int(min(1, c.Units)) }),
+	return out
+}
+
+// peak returns what a container and those after it have at their peak: an init container has
+// ended before the next starts.
+func peak[N gpu.Units | int](c Container, its, theirs N) N {
+	if c.Kind == Init {
+		return max(its, theirs)
 	}
+	return its + theirs
 }
 
 // All returns the containers, in their order.
@@ -166,7 +179,7 @@ type Request struct {
 func (r Request) GPUs() int { return max(1, r.Count) }
 
 // Empty reports whether the pod asks for no GPU memory at all.
-func (r Request) Empty() bool { return r.Containers.list.empty() }
+func (r Request) Empty() bool { return r.Containers.list == (list{}) }
 
 // Units returns the memory that the pod holds at its peak, over all its GPUs.
 func (r Request) Units() gpu.Units { return r.Containers.units }
@@ -174,22 +187,6 @@ func (r Request) Units() gpu.Units { return r.Containers.units }
 // Cores returns the per cent of streaming multiprocessors that the pod holds
 // at its peak, over all its GPUs.
 func (r Request) Cores() int { return r.Containers.cores }
-
-func peak[N gpu.Units | int](containers []Container, amount func(Container) N) N {
-	var sidecars, apps, highest N
-	for _, c := range containers {
-		switch c.Kind {
-		case Init:
-			highest = max(highest, sidecars+amount(c))
-		case Sidecar:
-			sidecars += amount(c)
-			highest = max(highest, sidecars)
-		default:
-			apps += amount(c)
-		}
-	}
-	return max(highest, sidecars+apps)
-}
 
 // Share returns what the pod needs of each of its GPUs.
 func (r Request) Share() (gpu.Units, int) {
@@ -219,7 +216,7 @@ func (r Request) GPUKey() Key {
 
 // Listed returns how many containers and globs the request has. A key keeps them all in memory.
 func (r Request) Listed() int {
-	return r.Containers.list.len() + len(r.Models.Texts()) + len(r.UUIDs.Texts())
+	return len(r.Containers.All()) + len(r.Models.Texts()) + len(r.UUIDs.Texts())
 }
 
 // Interchangeable reports whether two pods can stand in for one another on a
@@ -232,20 +229,7 @@ func (r Request) Interchangeable(o Request) bool { return r.GPUKey() == o.GPUKey
 // and no pod. From the second question on, the IDs already given tell the two
 // apart.
 func (r Request) Confusable(o Request) bool {
-	if r.Empty() || o.Empty() {
-		return false
-	}
-	cores := r.firstCores()
-	return r.firstUnits() == o.firstUnits() || cores > 0 && cores == o.firstCores()
-}
-
-func (r Request) firstUnits() gpu.Units { return r.Containers.list.head().Units }
-
-func (r Request) firstCores() int {
-	for l := r.Containers.list; !l.empty(); l = l.tail() {
-		if cores := l.head().Cores; cores > 0 {
-			return cores
-		}
-	}
-	return 0
+	a, b := r.Containers, o.Containers
+	same := a.firstUnits == b.firstUnits || a.firstCores > 0 && a.firstCores == b.firstCores
+	return same && !r.Empty() && !o.Empty()
 }

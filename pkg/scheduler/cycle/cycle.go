@@ -128,7 +128,7 @@ func (d *Decider) refuses(c *Cycle, node Node) *decide.Refusal {
 		if c.on == node.Name {
 			return nil // what it has there already is enough for it
 		}
-		return decide.NewElsewhere(c.on, true)
+		return &decide.Refusal{Reason: decide.Elsewhere, Node: c.on, Assumed: true}
 	}
 	known, refusal := d.Binder.Cache.Answer(node.Name, c.question)
 	if state, differs := d.differing(node, known); differs {

@@ -182,7 +182,7 @@ func (e *Extender) question(pod *v1.Pod) question {
 	}
 	on, assumed, known := e.Cache.Where(ref.UID)
 	if q.known = known; known {
-		q.on, q.refusal = on, decide.NewElsewhere(on, assumed)
+		q.on, q.refusal = on, &decide.Refusal{Reason: decide.Elsewhere, Node: on, Assumed: assumed}
 	}
 	return q
 }

@@ -101,7 +101,7 @@ var table = []mutant{
 	},
 	{
 		"init containers summed", "pkg/core/placement/request.go",
-		"highest = max(highest, sidecars+amount(c))\n", "apps += amount(c)\n", simulation,
+		"		return max(its, theirs)\n", "		return its + theirs\n", simulation,
 	},
 	{
 		"ghost's pods dropped", "pkg/core/cache/state.go",
@@ -266,7 +266,7 @@ var table = []mutant{
 	},
 	{
 		"a pod goes where it is not", "pkg/scheduler/cycle/cycle.go",
-		"return decide.NewElsewhere(c.on, true)", "return nil", "TestOfAPodThatIsOnANode",
+		"return &decide.Refusal{Reason: decide.Elsewhere, Node: c.on, Assumed: true}", "return nil", "TestOfAPodThatIsOnANode",
 	},
 	{
 		"a reservation is not taken back", "pkg/scheduler/cycle/cycle.go",
