@@ -41,7 +41,12 @@ func (s *nodes) Refused(nodeName string, q Question) *decide.Refusal {
 // Answer is Refused, with the state of the node that it is about; nil: the node is not known.
 func (s *nodes) Answer(nodeName string, q Question) (*placement.Node, *decide.Refusal) {
 	if n, ok := s.readable()[nodeName]; ok {
-		return n.refused(q)
+		if state := n.likely.state.Load(); state != nil && q.Expecting {
+			return state, n.likely.refused(state, q)
+		}
+		if state := n.real.state.Load(); state != nil {
+			return state, n.real.refused(state, q)
+		}
 	}
 	return nil, q.Ask(placement.Node{Name: nodeName})
 }
@@ -64,17 +69,6 @@ type answers struct {
 type answer struct {
 	key     unique.Handle[asked] // the zero value: none
 	refusal *decide.Refusal
-}
-
-// refused answers about the node as the question has it.
-func (n *node) refused(q Question) (*placement.Node, *decide.Refusal) {
-	if state := n.likely.state.Load(); state != nil && q.Expecting {
-		return state, n.likely.refused(state, q)
-	}
-	if state := n.real.state.Load(); state != nil {
-		return state, n.real.refused(state, q)
-	}
-	return nil, q.Ask(placement.Node{Name: n.name})
 }
 
 // refused gives a kept answer about a state, or a new one. Of two that are found at the same

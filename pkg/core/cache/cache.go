@@ -21,7 +21,9 @@ type Cache struct {
 }
 
 // New returns an empty cache.
-func New() *Cache { return &Cache{state: newState()} }
+func New() *Cache {
+	return &Cache{state: state{nodes: nodes{all: make(map[string]*node)}, pods: newPods(), reads: make(map[*Read]bool)}}
+}
 
 // SetNode records what a node offers: a new node, or a change.
 func (c *Cache) SetNode(name string, inv gpu.Inventory) {
@@ -45,11 +47,11 @@ func (c *Cache) RemoveNode(name string) {
 func (c *Cache) AddPod(nodeName string, h placement.Holding) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if old, ok := c.pods[on][h.Pod.UID]; ok && old.node == nodeName && old.Request.Empty() && h.Request.Empty() && old.Request.CPU == h.Request.CPU {
+	if old, ok := c.pods[on][h.Pod.UID]; ok && old.Node == nodeName && old.Request.Empty() && h.Request.Empty() && old.Request.CPU == h.Request.CPU {
 		return // most of what is heard is of such pods
 	}
 	c.set(coming, h.Pod.UID, nil)
-	c.set(on, h.Pod.UID, &pod{Holding: h, node: nodeName})
+	c.set(on, h.Pod.UID, &Pod{Holding: h, Node: nodeName})
 }
 
 // NominatePod records that a pod without a node is to come to one, once others
@@ -58,9 +60,9 @@ func (c *Cache) AddPod(nodeName string, h placement.Holding) {
 func (c *Cache) NominatePod(nodeName string, ref placement.PodRef, req placement.Request, at placement.Assignment) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	var to *pod
-	if p, ok := c.pods[on][ref.UID]; nodeName != "" && (!ok || p.assumed) {
-		to = &pod{Holding: placement.Holding{Pod: ref, Request: req, Assignment: at}, node: nodeName}
+	var to *Pod
+	if p, ok := c.pods[on][ref.UID]; nodeName != "" && (!ok || p.Assumed) {
+		to = &Pod{Holding: placement.Holding{Pod: ref, Request: req, Assignment: at}, Node: nodeName}
 	}
 	c.set(coming, ref.UID, to)
 }
@@ -81,7 +83,7 @@ func (c *Cache) RemovePod(uid string) {
 // certain time was refused for certain. The assumption is taken back unless
 // another binding of the pod may still land.
 func (c *Cache) RefusePod(uid string, decided time.Time) {
-	c.forget(uid, func(p *pod) bool {
+	c.forget(uid, func(p *Pod) bool {
 		if i := slices.IndexFunc(p.bindings, decided.Equal); i >= 0 {
 			p.bindings = slices.Delete(p.bindings, i, i+1)
 		}
@@ -92,22 +94,22 @@ func (c *Cache) RefusePod(uid string, decided time.Time) {
 // ForgetPod takes an assumption back, if there is one: the pod is gone or has
 // ended.
 func (c *Cache) ForgetPod(uid string) (forgotten bool) {
-	return c.forget(uid, func(*pod) bool { return true })
+	return c.forget(uid, func(*Pod) bool { return true })
 }
 
 // ExpirePod takes an assumption back unless a binding was decided at that time
 // or later: the caller has found the pod without a node since.
 func (c *Cache) ExpirePod(uid string, before time.Time) {
-	c.forget(uid, func(p *pod) bool { return p.since().Before(before) })
+	c.forget(uid, func(p *Pod) bool { return p.since().Before(before) })
 }
 
 // forget takes an assumption back if it is over. A pod that the watch has
 // reported in the meantime is kept.
-func (c *Cache) forget(uid string, over func(*pod) bool) bool {
+func (c *Cache) forget(uid string, over func(*Pod) bool) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	p, ok := c.pods[on][uid]
-	if !ok || !p.assumed || !over(p) {
+	if !ok || !p.Assumed || !over(p) {
 		return false
 	}
 	c.set(on, uid, nil)
@@ -126,25 +128,25 @@ func (c *Cache) AssumePod(ref placement.PodRef, nodeName string, req placement.R
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if p, ok := c.pods[on][ref.UID]; ok {
-		if p.node == nodeName && !p.Assignment.None() && !c.overtaken(p) {
+		if p.Node == nodeName && !p.Assignment.None() && !c.overtaken(p) {
 			p.bindings = append(p.bindings, now)
 			return p.Assignment, nil
 		}
-		return placement.Assignment{}, &decide.Refusal{Reason: decide.Elsewhere, Node: p.node, Assumed: p.assumed && !p.read}
+		return placement.Assignment{}, &decide.Refusal{Reason: decide.Elsewhere, Node: p.Node, Assumed: p.Assumed && !p.read}
 	}
 	n, ok := c.all[nodeName]
 	if !ok || n.inventory == nil {
 		_, refusal := decide.Decide(placement.Node{Name: nodeName}, ref, req, fallback)
 		return placement.Assignment{}, refusal
 	}
-	c.expect(ref.UID, nil)
+	c.set(expected, ref.UID, nil)
 	chosen, refusal := n.decide(ref, req, fallback)
 	if refusal != nil {
 		return placement.Assignment{}, refusal
 	}
-	c.set(on, ref.UID, &pod{
+	c.set(on, ref.UID, &Pod{
 		Holding: placement.Holding{Pod: ref, Request: req, Assignment: chosen},
-		node:    nodeName, assumed: true, bindings: []time.Time{now},
+		Node:    nodeName, Assumed: true, bindings: []time.Time{now},
 	})
 	return chosen, nil
 }
@@ -165,8 +167,8 @@ func (c *Cache) AssumedBefore(before time.Time) []Assumed {
 	defer c.mu.Unlock()
 	var out []Assumed
 	for _, p := range c.pods[on] {
-		if p.assumed && p.since().Before(before) {
-			out = append(out, Assumed{Pod: p.Pod, Node: p.node, Since: p.since()})
+		if p.Assumed && p.since().Before(before) {
+			out = append(out, Assumed{Pod: p.Pod, Node: p.Node, Since: p.since()})
 		}
 	}
 	slices.SortFunc(out, func(a, b Assumed) int {
@@ -183,7 +185,7 @@ func (c *Cache) Where(uid string) (nodeName string, assumed, ok bool) {
 	if !ok {
 		return "", false, false
 	}
-	return p.node, p.assumed && !p.read, true
+	return p.Node, p.Assumed && !p.read, true
 }
 
 // Heard reports whether the watch has shown that a pod is on a node. Of one that was assumed,
@@ -192,7 +194,7 @@ func (c *Cache) Heard(uid string) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	p, ok := c.pods[on][uid]
-	return ok && !p.assumed
+	return ok && !p.Assumed
 }
 
 // Reprice makes prices of the nodes as they are, where those that there are are old.

@@ -5,10 +5,7 @@ import "iter"
 // ChangedSince returns the nodes that have changed after as many changes as an
 // earlier call has returned, and how many there have been by now; 0: all nodes.
 func (c *Cache) ChangedSince(changes uint64) (names []string, now uint64) {
-	c.mu.Lock()
-	now = c.changes
-	c.mu.Unlock()
-	if now == changes {
+	if now, _ = c.Changes(); now == changes {
 		return nil, now
 	}
 	for name, n := range c.readable() {

@@ -11,14 +11,6 @@ import (
 // it has asked, or not at all.
 const Moment = 3 * time.Second
 
-// expectation is a pod for which kube-scheduler got the answer that it goes best to a
-// node, and that has not been bound there yet.
-type expectation struct {
-	placement.Holding
-	node  string
-	until time.Time
-}
-
 // Expect records that kube-scheduler is going to bind a pod to a node, on the
 // GPUs that it would get there now. It reserves nothing. Until the pod is bound or
 // gone, a Moment has passed or Unexpect takes it back, the pod counts in Likely
@@ -30,10 +22,10 @@ func (c *Cache) Expect(ref placement.PodRef, nodeName string, req placement.Requ
 	if _, known := c.pods[on][ref.UID]; known || !ok || n.inventory == nil {
 		return
 	}
-	c.expect(ref.UID, nil)
+	c.set(expected, ref.UID, nil)
 	if chosen, refusal := n.decide(ref, req, fallback); refusal == nil {
 		h := placement.Holding{Pod: ref, Request: req, Assignment: chosen}
-		c.expect(ref.UID, &expectation{Holding: h, node: nodeName, until: now.Add(Moment)})
+		c.set(expected, ref.UID, &Pod{Holding: h, Node: nodeName, until: now.Add(Moment)})
 	}
 }
 
@@ -42,13 +34,13 @@ func (c *Cache) Expect(ref placement.PodRef, nodeName string, req placement.Requ
 func (c *Cache) Unexpect(uid string, now time.Time) (some bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.expect(uid, nil)
-	for other, e := range c.expected {
-		if !e.until.After(now) {
-			c.expect(other, nil)
+	c.set(expected, uid, nil)
+	for other, p := range c.pods[expected] {
+		if !p.until.After(now) {
+			c.set(expected, other, nil)
 		}
 	}
-	return len(c.expected) > 0
+	return len(c.pods[expected]) > 0
 }
 
 // decide chooses GPUs for a pod, if possible on what is left by those that are
@@ -61,34 +53,4 @@ func (n *node) decide(ref placement.PodRef, req placement.Request, fallback plac
 		}
 	}
 	return decide.Decide(*n.real.state.Load(), ref, req, fallback)
-}
-
-// expect records where a pod is expected, in place of where it was; nil: nowhere.
-func (s *state) expect(uid string, e *expectation) {
-	if old, ok := s.expected[uid]; ok {
-		delete(s.expected, uid)
-		n := s.all[old.node]
-		delete(n.expected, uid)
-		s.publishLikely(n)
-		s.dropIfEmpty(n)
-	}
-	if e != nil {
-		n := s.all[e.node]
-		if n.expected == nil {
-			n.expected = make(map[string]*expectation)
-		}
-		s.expected[uid], n.expected[uid] = e, e
-		s.publishLikely(n)
-	}
-}
-
-// publishLikely remakes what readers see of the node with those that are expected.
-func (s *state) publishLikely(n *node) {
-	if len(n.expected) == 0 || n.inventory == nil {
-		if n.likely.state.Load() != nil {
-			n.likely.set(nil)
-		}
-		return
-	}
-	n.likely.set(n.with(n.expected))
 }

@@ -21,8 +21,6 @@ type nodes struct {
 	made int // so far
 }
 
-func newNodes() nodes { return nodes{all: make(map[string]*node)} }
-
 // node returns the node of that name, made as a ghost if it is new.
 func (s *nodes) node(name string) *node {
 	if n, ok := s.all[name]; ok {

@@ -36,9 +36,9 @@ func (r *Read) Enter(nodeName string, h placement.Holding, now time.Time) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	p, ok := c.pods[on][h.Pod.UID]
-	if r.gone[h.Pod.UID] || ok && !p.assumed {
+	if r.gone[h.Pod.UID] || ok && !p.Assumed {
 		return false
 	}
-	c.set(on, h.Pod.UID, &pod{Holding: h, node: nodeName, assumed: true, read: true, bindings: []time.Time{now}})
+	c.set(on, h.Pod.UID, &Pod{Holding: h, Node: nodeName, Assumed: true, read: true, bindings: []time.Time{now}})
 	return !ok || !p.read
 }

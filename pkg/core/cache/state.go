@@ -12,35 +12,29 @@ import (
 // state is what the cache knows. Its methods assume that Cache.mu is locked.
 type state struct {
 	nodes
-	pods     pods
-	expected map[string]*expectation // by UID of the pod
-	reads    map[*Read]bool          // under way
-	changes  uint64                  // of nodes, so far
-	offered  int                     // nodes that are no ghosts
-	changed  chan struct{}           // closed by the next of them; nil: none waits
-}
-
-func newState() state {
-	return state{
-		nodes: newNodes(), pods: newPods(), expected: make(map[string]*expectation), reads: make(map[*Read]bool),
-	}
+	pods    pods
+	reads   map[*Read]bool // under way
+	changes uint64         // of nodes, so far
+	offered int            // nodes that are no ghosts
+	changed chan struct{}  // closed by the next of them; nil: none waits
 }
 
 // pods are known by UID in each role.
-type pods [roles]map[string]*pod
+type pods [roles]map[string]*Pod
 
-// role is what a pod is to a node. It can have both.
+// role is what a pod is to a node. It can be coming and another.
 type role uint8
 
 const (
-	on     role = iota // it holds what it has of the node
-	coming             // it is nominated to the node, and holds nothing yet
+	on       role = iota // it holds what it has of the node
+	coming               // it is nominated to the node, and holds nothing yet
+	expected             // kube-scheduler got the answer that it goes best there, and has not bound it yet
 	roles
 )
 
 func newPods() (p pods) {
 	for as := range p {
-		p[as] = make(map[string]*pod)
+		p[as] = make(map[string]*Pod)
 	}
 	return p
 }
@@ -56,7 +50,6 @@ type node struct {
 	name      string
 	inventory *gpu.Inventory // replaced by each SetNode; nil: a ghost
 	pods      pods
-	expected  map[string]*expectation // by UID of the pod
 }
 
 // view is a node as readers see it, and what was answered about it.
@@ -70,26 +63,28 @@ func (v *view) set(n *placement.Node) {
 	v.answers.Store(nil) // they are of what was
 }
 
-// pod is replaced by all that is heard of it.
-type pod struct {
+// Pod is a pod as the cache has it: replaced by all that is heard of it.
+type Pod struct {
 	placement.Holding
-	node    string
-	assumed bool // the watch has not shown it yet
-	read    bool // of an assumed pod: a read next to the watch has
+	Node    string
+	Assumed bool // the watch has not shown it yet
+
+	read bool // of an assumed pod: a read next to the watch has
 
 	bindings []time.Time // of an assumed pod: when those that may still land were decided, or the read
+	until    time.Time   // of an expected pod: it ends then
 }
 
 // since returns what is the latest of an assumed pod: when a binding was decided
 // that may still land, or when it was read.
-func (p *pod) since() time.Time { return slices.MaxFunc(p.bindings, time.Time.Compare) }
+func (p *Pod) since() time.Time { return slices.MaxFunc(p.bindings, time.Time.Compare) }
 
 // overtaken reports whether an assumed pod does not fit any more where it is to be.
-func (s *state) overtaken(p *pod) bool {
-	if !p.assumed || p.read {
+func (s *state) overtaken(p *Pod) bool {
+	if !p.Assumed || p.read {
 		return false
 	}
-	n, ok := s.all[p.node]
+	n, ok := s.all[p.Node]
 	return !ok || n.inventory == nil || !n.real.state.Load().Bears(p.Holding)
 }
 
@@ -103,56 +98,62 @@ func (s *state) offer(name string, inv *gpu.Inventory) {
 		s.offered--
 	}
 	n.inventory = inv
-	s.publish(n)
+	s.publish(n, on)
 	s.dropIfEmpty(n)
 }
 
 func (s *state) dropIfEmpty(n *node) {
-	if n.inventory == nil && len(n.pods[on])+len(n.pods[coming])+len(n.expected) == 0 {
+	if n.inventory == nil && len(n.pods[on])+len(n.pods[coming])+len(n.pods[expected]) == 0 {
 		s.drop(n)
 	}
 }
 
 // set records a pod in a role, in place of what it was in that role before; nil:
 // it is nothing any more.
-func (s *state) set(as role, uid string, p *pod) {
+func (s *state) set(as role, uid string, p *Pod) {
 	if as == on {
-		s.expect(uid, nil)
+		s.set(expected, uid, nil)
 	}
-	if old, ok := s.pods[as][uid]; ok && (p == nil || p.node != old.node) {
+	if old, ok := s.pods[as][uid]; ok && (p == nil || p.Node != old.Node) {
 		delete(s.pods[as], uid)
-		n := s.node(old.node)
+		n := s.node(old.Node)
 		delete(n.pods[as], uid)
-		s.publish(n)
+		s.publish(n, as)
 		s.dropIfEmpty(n)
 	}
 	if p != nil {
-		n := s.node(p.node)
+		n := s.node(p.Node)
 		s.pods[as][uid], n.pods[as][uid] = p, p
-		s.publish(n)
+		s.publish(n, as)
 	}
 }
 
-// publish remakes what readers see of the node.
-func (s *state) publish(n *node) {
-	defer s.tell()
-	defer s.publishLikely(n)
-	s.changes++
-	n.changed.Store(s.changes)
-	n.real.set(n.with(nil))
+// publish remakes what readers see of the node, for its pods of a role have changed, or what it
+// offers. Who is expected shows to those who ask for it.
+func (s *state) publish(n *node, as role) {
+	if as != expected {
+		defer s.tell()
+		s.changes++
+		n.changed.Store(s.changes)
+		n.real.set(n.with(on))
+	}
+	var likely *placement.Node
+	if len(n.pods[expected]) > 0 {
+		likely = n.with(on, expected)
+	}
+	n.likely.set(likely)
 }
 
-// with returns the node with its pods and some more.
-func (n *node) with(more map[string]*expectation) *placement.Node {
+// with returns the node with its pods of some roles; nil: it is a ghost.
+func (n *node) with(some ...role) *placement.Node {
 	if n.inventory == nil {
 		return nil
 	}
-	holdings := make([]placement.Holding, 0, len(n.pods[on])+len(more))
-	for _, p := range n.pods[on] {
-		holdings = append(holdings, p.Holding)
-	}
-	for _, e := range more {
-		holdings = append(holdings, e.Holding)
+	holdings := make([]placement.Holding, 0, len(n.pods[on])+len(n.pods[expected]))
+	for _, as := range some {
+		for _, p := range n.pods[as] {
+			holdings = append(holdings, p.Holding)
+		}
 	}
 	var nominated []placement.Holding
 	for uid, p := range n.pods[coming] {

@@ -2,6 +2,8 @@ package controller
 
 import (
 	"context"
+	"fmt"
+	"strings"
 
 	"go.uber.org/zap"
 	v1 "k8s.io/api/core/v1"
@@ -94,7 +96,7 @@ func (c *Comparer) settle(ctx context.Context, d cache.Difference) outcome {
 	if !healed {
 		return right
 	}
-	log.Warn("the cache was wrong, and has been put right", zap.String("cached", was), zap.String("real", is))
+	log.Warn("the cache was wrong, and has been put right", zap.String("cached", describe(was)), zap.String("real", describe(is)))
 	return corrected
 }
 
@@ -125,6 +127,27 @@ func (c *Comparer) read(ctx context.Context, d cache.Difference) (*cache.Cache, 
 		return cache.New(), err
 	}
 	return c.rebuild([]*v1.Pod{pod}, nil), nil
+}
+
+// describe says what a cache has of a pod or of a node.
+func describe(e cache.Entry) string {
+	var parts []string
+	switch {
+	case e.On != nil:
+		for _, s := range e.On.Assignment.Shares {
+			parts = append(parts, fmt.Sprintf("%s: %d", s.Device, s.Units))
+		}
+		return fmt.Sprintf("on %s with [%s], assumed %t, admitted %t", e.On.Node, strings.Join(parts, ", "), e.On.Assumed, e.On.Admitted)
+	case e.Offered != nil:
+		for _, d := range e.Offered.Devices {
+			parts = append(parts, fmt.Sprintf("%s: %d, takes pods %t", d.UUID, d.Allocatable, d.Status.TakesPods()))
+		}
+		return fmt.Sprintf("offers [%s]", strings.Join(parts, "; "))
+	case e.Coming != nil:
+		return "nominated to " + e.Coming.Node
+	default:
+		return "not there"
+	}
 }
 
 func kindOf(d cache.Difference) string {

@@ -28,8 +28,8 @@ var table = []mutant{
 	},
 	{
 		"lock released in between", "pkg/core/cache/cache.go",
-		"	c.set(on, ref.UID, &pod{\n		Holding: placement.Holding{Pod: ref, Request: req, Assignment: chosen},",
-		"	c.mu.Unlock()\n	time.Sleep(20 * time.Millisecond)\n	c.mu.Lock()\n	c.set(on, ref.UID, &pod{\n		Holding: placement.Holding{Pod: ref, Request: req, Assignment: chosen},", simulation,
+		"	c.set(on, ref.UID, &Pod{\n		Holding: placement.Holding{Pod: ref, Request: req, Assignment: chosen},",
+		"	c.mu.Unlock()\n	time.Sleep(20 * time.Millisecond)\n	c.mu.Lock()\n	c.set(on, ref.UID, &Pod{\n		Holding: placement.Holding{Pod: ref, Request: req, Assignment: chosen},", simulation,
 	},
 	{
 		"a forgotten Forget", "pkg/scheduler/binder/binder.go",
@@ -105,7 +105,7 @@ var table = []mutant{
 	},
 	{
 		"ghost's pods dropped", "pkg/core/cache/state.go",
-		"if n.inventory == nil && len(n.pods[on])+len(n.pods[coming])+len(n.expected) == 0 {", "if n.inventory == nil {", simulation,
+		"if n.inventory == nil && len(n.pods[on])+len(n.pods[coming])+len(n.pods[expected]) == 0 {", "if n.inventory == nil {", simulation,
 	},
 	{
 		"read though it has gone", "pkg/core/cache/read.go",
@@ -113,7 +113,7 @@ var table = []mutant{
 	},
 	{
 		"stale read beats the watch", "pkg/core/cache/read.go",
-		" || ok && !p.assumed {", " {", simulation,
+		" || ok && !p.Assumed {", " {", simulation,
 	},
 	{
 		"entered though it has ended", "pkg/scheduler/binder/reads.go",
@@ -138,7 +138,7 @@ var table = []mutant{
 	},
 	{
 		"overtaken and sent again", "pkg/core/cache/state.go",
-		"if !p.assumed || p.read {", "if true {", simulation,
+		"if !p.Assumed || p.read {", "if true {", simulation,
 	},
 	{
 		"nominated pods forgotten", "pkg/core/cache/state.go",
@@ -202,7 +202,7 @@ var table = []mutant{
 	},
 	{
 		"a guess beats the read", "pkg/core/cache/read.go",
-		"ok && !p.assumed {", "ok && (p != nil || !p.assumed) {", simulation,
+		"ok && !p.Assumed {", "ok && (p != nil || !p.Assumed) {", simulation,
 	},
 	{
 		"a leader sends until another leads", "pkg/scheduler/lease/lease.go",
@@ -402,7 +402,7 @@ var table = []mutant{
 	},
 	{
 		"assumed and bound are the same", "pkg/core/cache/compare.go",
-		"return p.assumed != r.assumed || p.node", "return p.node", "TestDifferencesAndHeal",
+		"return p.Assumed != r.Assumed || p.Node", "return p.Node", "TestDifferencesAndHeal",
 	},
 	{
 		"a pod's CPU never changes", "pkg/core/cache/cache.go",
