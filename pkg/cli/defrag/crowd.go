@@ -232,7 +232,7 @@ func (c *crowd) print(w io.Writer, plan defrag.Plan, nodes []placement.Node, req
 		if to == "" {
 			to = "<none: it will wait>"
 		}
-		fmt.Fprintf(table, "%s\t%s\t%s\t%s\t%s\t%s\n", m.Pod.Pod.Namespace, m.Pod.Pod.Name, controller(metav1.GetControllerOf(c.pods[m.Pod.Pod.UID])), gpu.Format(m.Pod.Request.Units(), at.UnitMiB), m.From, to)
+		fmt.Fprintf(table, "%s\t%s\t%s\t%s\t%s\t%s\n", m.Pod.Pod.Namespace, m.Pod.Pod.Name, controller(metav1.GetControllerOf(c.pods[m.Pod.Pod.UID])), reasons.Amount(m.Pod.Request.Units(), at.UnitMiB), m.From, to)
 	}
 	return table.Flush()
 }

@@ -145,9 +145,9 @@ func asksOf(req placement.Request, unitMiB int64) string {
 func amount(req placement.Request, units gpu.Units, unitMiB int64) string {
 	switch {
 	case req.InShares:
-		return gpu.Format(units, 0)
+		return reasons.Amount(units, 0)
 	case unitMiB > 0:
-		return gpu.Format(units, unitMiB)
+		return reasons.Amount(units, unitMiB)
 	default:
 		return fmt.Sprintf("%d units", units)
 	}

@@ -6,7 +6,7 @@ import (
 	"slices"
 
 	"github.com/gpumem/gpumem/pkg/core/decide"
-	"github.com/gpumem/gpumem/pkg/core/gpu"
+	"github.com/gpumem/gpumem/pkg/kube/reasons"
 	"github.com/gpumem/gpumem/pkg/report/decisions"
 	"github.com/gpumem/gpumem/pkg/report/inspect"
 	"github.com/gpumem/gpumem/pkg/report/reach"
@@ -33,14 +33,14 @@ func (o *Options) printConsidered(nodes []decisions.Node, cores bool) error {
 		{
 			Header: "TAKEN/TOTAL",
 			Cell: func(c considered) string {
-				taken, _ := gpu.Scale(c.gpu.Capacity-c.gpu.Free, c.node.UnitMiB)
-				return fmt.Sprintf("%d/%s", taken, gpu.Format(c.gpu.Capacity, c.node.UnitMiB))
+				taken := reasons.Number(c.gpu.Capacity-c.gpu.Free, c.node.UnitMiB)
+				return fmt.Sprintf("%d/%s", taken, reasons.Amount(c.gpu.Capacity, c.node.UnitMiB))
 			},
 			Share: func(c considered) (part, whole float64) {
 				return float64(c.gpu.Capacity - c.gpu.Free), float64(c.gpu.Capacity)
 			},
 		},
-		{Header: "FREE", Cell: func(c considered) string { return gpu.Format(c.gpu.Free, c.node.UnitMiB) }},
+		{Header: "FREE", Cell: func(c considered) string { return reasons.Amount(c.gpu.Free, c.node.UnitMiB) }},
 		{Header: "FREE-CORE(%)", Hidden: !cores, Cell: freeCores},
 		{Header: "VERDICT", Cell: verdict, Colour: func(c considered) table.Colour {
 			if c.gpu.Reason == "" && c.node.Reason == "" {

@@ -11,9 +11,9 @@ import (
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-	"github.com/gpumem/gpumem/pkg/core/gpu"
 	"github.com/gpumem/gpumem/pkg/core/placement"
 	"github.com/gpumem/gpumem/pkg/kube/api"
+	"github.com/gpumem/gpumem/pkg/kube/reasons"
 )
 
 // asAnnotated lets the flags have the names of the resources and annotations that say the
@@ -91,5 +91,5 @@ func (w wish) spelling(name v1.ResourceName, req placement.Request, unitMiB int6
 	if amount == w.memory || req.InShares || unitMiB == 0 {
 		return ""
 	}
-	return fmt.Sprintf("note: a pod asks for it as %s: %s, a whole number of units of %s", name, amount, gpu.Format(1, unitMiB))
+	return fmt.Sprintf("note: a pod asks for it as %s: %s, a whole number of units of %s", name, amount, reasons.Amount(1, unitMiB))
 }

@@ -29,14 +29,9 @@ func Admit(s State, g Grant) (Attributed, error) {
 		if err == nil {
 			return b.given(t, g), nil
 		}
-		if first == nil {
-			first = err
-		}
+		first = cmp.Or(first, err)
 	}
-	if first == nil {
-		first = fmt.Errorf("%w: %s", ErrNoPod, s.format(g.Resource, g.size()))
-	}
-	return Attributed{}, first
+	return Attributed{}, cmp.Or(first, ErrNoPod)
 }
 
 // asking returns the pods that the container of a grant could be of, the

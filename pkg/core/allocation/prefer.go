@@ -125,8 +125,7 @@ func (b *podStates) extend(r gpu.Resource, free map[gpu.UUID][]gpu.SlotID, must 
 	}
 	ids, ok := take(free, must, devices, size)
 	if !ok {
-		return nil, fmt.Errorf("the pod's init containers are on %v, which has no %s free for the container that follows",
-			devices, b.format(r, size))
+		return nil, &placement.Short{Devices: devices, Resource: r, Slots: size, UnitMiB: b.Inventory.UnitMiB}
 	}
 	return ids, nil
 }
@@ -150,9 +149,8 @@ func (b *podStates) place(r gpu.Resource, free map[gpu.UUID][]gpu.SlotID, t *pod
 
 // refusal says why none of the pods that could be meant gets its slots.
 func (b *podStates) refusal(r gpu.Resource, waiting []*podState, size int) error {
-	amount := b.format(r, size)
 	if len(waiting) == 0 {
-		return fmt.Errorf("%w: %s", ErrNoPod, amount)
+		return ErrNoPod
 	}
 	t := waiting[0]
 	if t.Assignment.None() && !b.PlaceUnassigned {
@@ -161,7 +159,7 @@ func (b *podStates) refusal(r gpu.Resource, waiting []*podState, size int) error
 	if verdict := placement.Fit(t.Request, b.without(t)); !verdict.Fits() {
 		return &placement.Unfit{Pod: t.Pod, Verdict: verdict}
 	}
-	return fmt.Errorf("pod %s wants %s of GPU %v, and the kubelet has less left", t.Pod, amount, t.Assignment.Devices())
+	return &placement.Short{Pod: t.Pod, Devices: t.Assignment.Devices(), Resource: r, Slots: size, UnitMiB: b.Inventory.UnitMiB}
 }
 
 func unplaced(pod placement.PodRef) error {

@@ -111,11 +111,3 @@ func (s State) shares(ids []gpu.SlotID) (out []placement.Share) {
 	}
 	return out
 }
-
-// format prints an amount of a resource for people.
-func (s State) format(r gpu.Resource, size int) string {
-	if r == gpu.Cores {
-		return fmt.Sprintf("%d%% of cores", size)
-	}
-	return gpu.Format(gpu.Units(size), s.Inventory.UnitMiB)
-}

@@ -2,8 +2,6 @@ package gpu
 
 import (
 	"cmp"
-	"fmt"
-	"math"
 	"slices"
 	"strings"
 )
@@ -117,30 +115,6 @@ func UnitsIn(totalMiB, reservedMiB, unitMiB int64) Units {
 		return 0
 	}
 	return Units(usable / unitMiB)
-}
-
-// Format prints an amount of memory for people: in GiB when the unit is a
-// whole number of GiB ("3 GiB"), else in MiB ("768 MiB"), and in shares where the unit is 0.
-func Format(u Units, unitMiB int64) string {
-	n, suffix := Scale(u, unitMiB)
-	return fmt.Sprintf("%d %s", n, suffix)
-}
-
-// Scale returns an amount of memory in the measure that Format prints, and
-// that measure's name. What is too much for an int64 becomes the most that it
-// holds.
-func Scale(u Units, unitMiB int64) (n int64, suffix string) {
-	factor, suffix := unitMiB, "MiB"
-	if unitMiB == 0 {
-		return int64(u), map[bool]string{true: "share", false: "shares"}[u == 1]
-	}
-	if unitMiB%1024 == 0 {
-		factor, suffix = unitMiB/1024, "GiB"
-	}
-	if factor > 0 && int64(u) > math.MaxInt64/factor {
-		return math.MaxInt64, suffix
-	}
-	return int64(u) * factor, suffix
 }
 
 // Enforcement says who holds a container to its grant. The zero value is

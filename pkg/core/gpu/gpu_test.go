@@ -29,31 +29,6 @@ func TestUnitsIn(t *testing.T) {
 	}
 }
 
-func TestFormat(t *testing.T) {
-	tests := map[string]struct {
-		units Units
-		unit  int64
-		want  string
-	}{
-		"GiB":                             {3, 1024, "3 GiB"},
-		"units of several GiB":            {3, 2048, "6 GiB"},
-		"MiB":                             {3, 256, "768 MiB"},
-		"more than a GiB, and not whole":  {3, 1536, "4608 MiB"},
-		"shares":                          {3, 0, "3 shares"},
-		"one share":                       {1, 0, "1 share"},
-		"what would overflow is the most": {math.MaxInt64, 2048, "9223372036854775807 GiB"},
-		"the most of units of one":        {math.MaxInt64, 1, "9223372036854775807 MiB"},
-		"the most that does not overflow": {math.MaxInt64 / 2, 2048, "9223372036854775806 GiB"},
-	}
-	for name, tc := range tests {
-		t.Run(name, func(t *testing.T) {
-			if got := Format(tc.units, tc.unit); got != tc.want {
-				t.Errorf("Format(%d, %d) = %q, want %q", tc.units, tc.unit, got, tc.want)
-			}
-		})
-	}
-}
-
 func TestInventory(t *testing.T) {
 	inv := Inventory{UnitMiB: 1024, Devices: []Device{
 		{UUID: "GPU-c", Index: math.MaxInt, Allocatable: 2},

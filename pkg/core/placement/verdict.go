@@ -1,6 +1,10 @@
 package placement
 
-import "fmt"
+import (
+	"fmt"
+
+	"github.com/gpumem/gpumem/pkg/core/gpu"
+)
 
 // Reason says why a request does not fit a node. The zero value means it fits.
 type Reason uint8
@@ -56,3 +60,15 @@ type Unfit struct {
 func (u *Unfit) Error() string {
 	return fmt.Sprintf("pod %s does not fit: %s", u.Pod, u.Verdict.Reason)
 }
+
+// Short says that the GPUs of a pod have fewer slots left than a container of it asks for. It is an
+// error; what people read is made of it by package reasons.
+type Short struct {
+	Pod      PodRef // none: the pod that has the GPUs already, by its init containers
+	Devices  []gpu.UUID
+	Resource gpu.Resource
+	Slots    int   // that it asks for
+	UnitMiB  int64 // of the node
+}
+
+func (s *Short) Error() string { return fmt.Sprintf("GPU %v has too few slots left", s.Devices) }

@@ -30,6 +30,7 @@ func Error(err error) string {
 	var refusal *decide.Refusal
 	var unfit *placement.Unfit
 	var broken *gpu.OutOfUse
+	var lacking *placement.Short
 	switch {
 	case errors.As(err, &refusal):
 		return Refusal(refusal)
@@ -37,6 +38,8 @@ func Error(err error) string {
 		return fmt.Sprintf("pod %s %s", unfit.Pod, Verdict(unfit.Verdict))
 	case errors.As(err, &broken):
 		return fmt.Sprintf("%v: %s", broken, Causes(broken.Device.Status))
+	case errors.As(err, &lacking):
+		return short(lacking)
 	default:
 		return err.Error()
 	}

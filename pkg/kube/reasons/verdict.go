@@ -72,11 +72,11 @@ func Verdict(of placement.Verdict) string {
 		return need + "; " + v.devices() + v.anywhere()
 	case placement.Fragmented:
 		free := v.Node.FreeFor(v.Request)
-		n, _ := gpu.Scale(free.Units, v.Node.UnitMiB)
+		n := Number(free.Units, v.Node.UnitMiB)
 		return fmt.Sprintf("%s; free: %s (%d%s in all, fragmented)%s", need, v.devices(), n, v.cores(free.Cores), v.anywhere())
 	default:
 		free := v.Node.FreeFor(v.Request)
-		return fmt.Sprintf("%s; free: %s (%s%s in all)%s", need, v.devices(), gpu.Format(free.Units, v.Node.UnitMiB), v.cores(free.Cores), v.anywhere())
+		return fmt.Sprintf("%s; free: %s (%s%s in all)%s", need, v.devices(), Amount(free.Units, v.Node.UnitMiB), v.cores(free.Cores), v.anywhere())
 	}
 }
 
@@ -112,7 +112,7 @@ func (v verdict) need() string {
 	if n := v.Request.GPUs(); n > 1 {
 		which, matching = fmt.Sprintf("each of %d GPUs", n), " that match "
 	}
-	s := "needs " + gpu.Format(units, v.Node.UnitMiB) + v.cores(cores) + " on " + which
+	s := "needs " + Amount(units, v.Node.UnitMiB) + v.cores(cores) + " on " + which
 	if g := globs(v.Request); g != "" {
 		s += matching + g
 	}
@@ -142,7 +142,7 @@ func (v verdict) devices() string {
 		case !v.Node.HasClients(v.Request, d):
 			part += fmt.Sprintf("has no MPS client left of %d", placement.MPSClients)
 		default:
-			n, _ := gpu.Scale(left.Units, v.Node.UnitMiB)
+			n := Number(left.Units, v.Node.UnitMiB)
 			part += fmt.Sprint(n) + v.cores(left.Cores)
 		}
 		parts = append(parts, part)
@@ -155,7 +155,7 @@ func (v verdict) anywhere() (s string) {
 	var foreign []string
 	for _, d := range v.Node.Devices {
 		if d.Foreign > 0 && v.Request.Allows(d) {
-			foreign = append(foreign, fmt.Sprintf("GPU%d %s", d.Index, gpu.Format(d.Foreign, v.Node.UnitMiB)))
+			foreign = append(foreign, fmt.Sprintf("GPU%d %s", d.Index, Amount(d.Foreign, v.Node.UnitMiB)))
 		}
 	}
 	if len(foreign) > 0 {
@@ -190,9 +190,9 @@ func (v verdict) instead() string {
 	case v.Request.InShares:
 		return "ask for less"
 	case asked >= bytesPerMiB:
-		return fmt.Sprintf("it counts units of %s, not bytes: ask for %d", gpu.Format(1, v.Node.UnitMiB), perUnit(asked/bytesPerMiB))
+		return fmt.Sprintf("it counts units of %s, not bytes: ask for %d", Amount(1, v.Node.UnitMiB), perUnit(asked/bytesPerMiB))
 	case asked >= thousands && asked >= many*closest.Largest(v.Verdict) && unit > 1:
-		return fmt.Sprintf("it counts units of %s: if MiB were meant, ask for %d", gpu.Format(1, v.Node.UnitMiB), perUnit(asked))
+		return fmt.Sprintf("it counts units of %s: if MiB were meant, ask for %d", Amount(1, v.Node.UnitMiB), perUnit(asked))
 	case v.fitsSplit():
 		return "ask for less, or for more GPUs"
 	default:
@@ -212,7 +212,7 @@ func (v verdict) fitsSplit() bool {
 }
 
 func (v verdict) largest() string {
-	return gpu.Format(closest.Largest(v.Verdict), v.Node.UnitMiB) + v.cores(gpu.CoresPerDevice)
+	return Amount(closest.Largest(v.Verdict), v.Node.UnitMiB) + v.cores(gpu.CoresPerDevice)
 }
 
 // cores is what to add to an amount of memory if the pod asks for cores too. It

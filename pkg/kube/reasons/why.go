@@ -26,7 +26,7 @@ func Why(r ranking.Ranking, nodes []*placement.Node) string {
 		because = "the GPUs there are nearer to one another"
 	default:
 		format, units := most(r.First.Cost, r.Alone.Cost)
-		because = fmt.Sprintf(format, alone.Name, gpu.Format(gpu.Units(math.Ceil(units)), alone.UnitMiB))
+		because = fmt.Sprintf(format, alone.Name, Amount(gpu.Units(math.Ceil(units)), alone.UnitMiB))
 	}
 	return fmt.Sprintf("%s goes before %s, which is as good or better by the policy alone: %s", first.Name, alone.Name, because)
 }

@@ -13,6 +13,7 @@ import (
 	"github.com/gpumem/gpumem/pkg/core/allocation"
 	"github.com/gpumem/gpumem/pkg/core/gpu"
 	"github.com/gpumem/gpumem/pkg/kube/published"
+	"github.com/gpumem/gpumem/pkg/kube/reasons"
 )
 
 const mib = 1 << 20
@@ -145,9 +146,9 @@ func (c Claim) unit() int64 {
 // format prints an amount of what was allocated.
 func (c Claim) format(amount int64) string {
 	if c.inShares() {
-		return gpu.Format(gpu.Units(amount), 0)
+		return reasons.Amount(gpu.Units(amount), 0)
 	}
-	return gpu.Format(gpu.Units(amount), 1)
+	return reasons.Amount(gpu.Units(amount), 1)
 }
 
 // part is what a claim has of one device: shares, or MiB.

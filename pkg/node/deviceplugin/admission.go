@@ -99,7 +99,7 @@ func (p *Server) lastResort(s allocation.State, r gpu.Resource, available, must 
 		return ids, err
 	}
 	if !p.placesUnknown(r) {
-		return nil, p.unknown(err)
+		return nil, p.unknown(s, r, size, err)
 	}
 	stranger := allocation.Pod{Holding: placement.Holding{
 		Pod:     placement.PodRef{Namespace: "unknown", Name: "unknown"},
@@ -117,12 +117,12 @@ func (p *Server) lastResort(s allocation.State, r gpu.Resource, available, must 
 
 func (p *Server) placesUnknown(r gpu.Resource) bool { return p.cfg.PlaceUnassigned && r == gpu.Memory }
 
-func (p *Server) unknown(err error) error {
+func (p *Server) unknown(s allocation.State, r gpu.Resource, size int, err error) error {
 	why := "this node refuses pods that no scheduler of gpumem has placed"
 	if p.cfg.PlaceUnassigned {
 		why = "cores go to a pod that is known to ask for memory too"
 	}
-	return fmt.Errorf("%w: the API server has not reported it yet, and %s", err, why)
+	return fmt.Errorf("%w: %s: the API server has not reported it yet, and %s", err, reasons.Slots(r, size, s.Inventory.UnitMiB), why)
 }
 
 // admit reads the slots that the kubelet took, and waits for the pod to be
@@ -149,7 +149,7 @@ func (p *Server) admit(ctx context.Context, r gpu.Resource, ids []gpu.SlotID) (a
 			case p.placesUnknown(r):
 				err = nil
 			default:
-				err = p.unknown(err)
+				err = p.unknown(s, r, len(ids), err)
 			}
 		}
 		if err != nil {

@@ -178,7 +178,7 @@ func checkInventory(s *State, object string, node *v1.Node, inv gpu.Inventory, o
 		}
 		if d.Status.Works() && pods.units > d.Allocatable {
 			found = append(found, Finding{Warning, object,
-				fmt.Sprintf("GPU %d (%s) is over-committed: it offers %s, and its pods hold %s", d.Index, d.UUID, gpu.Format(d.Allocatable, inv.UnitMiB), gpu.Format(pods.units, inv.UnitMiB)),
+				fmt.Sprintf("GPU %d (%s) is over-committed: it offers %s, and its pods hold %s", d.Index, d.UUID, reasons.Amount(d.Allocatable, inv.UnitMiB), reasons.Amount(pods.units, inv.UnitMiB)),
 				"it offers less than it did, mostly by a larger devicePlugin.reserveMiB, and takes no new pods until enough of these are gone. " +
 					"To kube-scheduler what is too much counts against the node's other GPUs: " + pods.off(node.Name, d.Index)})
 		}

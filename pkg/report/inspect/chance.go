@@ -104,7 +104,7 @@ func Overdraws(req placement.Request, n placement.Node) *decide.Refusal {
 		return nil
 	}
 	if units > 0 {
-		what = append(what, gpu.Format(units, n.UnitMiB))
+		what = append(what, reasons.Amount(units, n.UnitMiB))
 	}
 	if cores > 0 {
 		what = append(what, fmt.Sprintf("%d per cent of cores", cores))

@@ -1,0 +1,55 @@
+package reasons
+
+import (
+	"fmt"
+	"math"
+
+	"github.com/gpumem/gpumem/pkg/core/gpu"
+	"github.com/gpumem/gpumem/pkg/core/placement"
+)
+
+// Amount prints an amount of memory for people: in GiB when the unit is a
+// whole number of GiB ("3 GiB"), else in MiB ("768 MiB"), and in shares where the unit is 0.
+func Amount(u gpu.Units, unitMiB int64) string {
+	n, suffix := scale(u, unitMiB)
+	return fmt.Sprintf("%d %s", n, suffix)
+}
+
+// Number is Amount without the measure.
+func Number(u gpu.Units, unitMiB int64) int64 {
+	n, _ := scale(u, unitMiB)
+	return n
+}
+
+// scale returns an amount of memory in the measure that Amount prints, and
+// that measure's name. What is too much for an int64 becomes the most that it
+// holds.
+func scale(u gpu.Units, unitMiB int64) (n int64, suffix string) {
+	factor, suffix := unitMiB, "MiB"
+	if unitMiB == 0 {
+		return int64(u), map[bool]string{true: "share", false: "shares"}[u == 1]
+	}
+	if unitMiB%1024 == 0 {
+		factor, suffix = unitMiB/1024, "GiB"
+	}
+	if factor > 0 && int64(u) > math.MaxInt64/factor {
+		return math.MaxInt64, suffix
+	}
+	return int64(u) * factor, suffix
+}
+
+// Slots prints what so many slots of a resource are, of a node with that unit.
+func Slots(r gpu.Resource, slots int, unitMiB int64) string {
+	if r == gpu.Cores {
+		return fmt.Sprintf("%d%% of cores", slots)
+	}
+	return Amount(gpu.Units(slots), unitMiB)
+}
+
+func short(s *placement.Short) string {
+	amount := Slots(s.Resource, s.Slots, s.UnitMiB)
+	if s.Pod == (placement.PodRef{}) {
+		return fmt.Sprintf("the pod's init containers are on %v, which has no %s free for the container that follows", s.Devices, amount)
+	}
+	return fmt.Sprintf("pod %s wants %s of GPU %v, and the kubelet has less left", s.Pod, amount, s.Devices)
+}
