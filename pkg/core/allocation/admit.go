@@ -62,14 +62,9 @@ func (b *podStates) admit(t *podState, g Grant) error {
 	if t.written.None() && !b.PlaceUnassigned {
 		return unplaced(t.Pod)
 	}
-	refused := func(why placement.Reason) error {
-		return &placement.Unfit{Pod: t.Pod, Verdict: placement.Verdict{Reason: why, Request: t.Request, Node: placement.NewNode("", b.Inventory, nil)}}
-	}
-	if !b.Inventory.LevelFor(len(g.Devices)).AtLeast(t.Request.Enforcement) {
-		return refused(placement.WeakerEnforcement)
-	}
-	if !gpu.Version(b.Inventory.DriverVersion).AtLeast(t.Request.DriverMin) {
-		return refused(placement.OlderDriver)
+	empty := placement.Fit(t.Request, placement.NewNode("", b.Inventory, nil))
+	if empty.Reason == placement.WeakerEnforcement || empty.Reason == placement.OlderDriver {
+		return &placement.Unfit{Pod: t.Pod, Verdict: empty}
 	}
 	if given := g.assignment(); !t.actual.None() && !t.actual.SameDevices(given) {
 		return fmt.Errorf("pod %s is on GPU %v, and the kubelet took slots of %v", t.Pod, t.actual.Devices(), given.Devices())

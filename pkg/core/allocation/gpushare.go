@@ -16,16 +16,11 @@ func (t *podState) byGPUShare() bool { return slices.ContainsFunc(t.slots(), gpu
 // byIndex returns what gpushare wrote of a pod, or nothing if that is not on
 // this node.
 func (s State) byIndex(p Pod) placement.Assignment {
-	var a placement.Assignment
-	for _, d := range s.Inventory.Devices {
-		if slices.Contains(p.Indexes, d.Index) {
-			a.Shares = append(a.Shares, placement.Share{Device: d.UUID})
-		}
-	}
-	if len(p.Indexes) != p.Request.GPUs() || len(a.Shares) != len(p.Indexes) {
+	chosen := Grant{Devices: those(s.Inventory.Devices, func(d gpu.Device) bool { return slices.Contains(p.Indexes, d.Index) })}
+	if len(p.Indexes) != p.Request.GPUs() || len(chosen.Devices) != len(p.Indexes) {
 		return placement.Assignment{}
 	}
-	return a.WithShares(p.Request)
+	return chosen.assignment().WithShares(p.Request)
 }
 
 // withoutGPUShare returns the free slots without those whose memory pods of

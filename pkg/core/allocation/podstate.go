@@ -94,18 +94,14 @@ func (b *podStates) sharePlans(alike []*podState) {
 		}
 		return at >= 0
 	}
-	var waiting, displaced []*podState
-	for _, t := range alike {
-		if t.actual.None() {
-			t.Assignment = t.written
-			waiting = append(waiting, t)
-		} else {
+	slices.SortStableFunc(alike, func(x, y *podState) int { return placement.CompareBool(x.actual.None(), y.actual.None()) })
+	var displaced []*podState
+	for _, t := range alike { // those first that have theirs
+		switch t.Assignment = t.written; {
+		case !t.actual.None():
 			t.Assignment = t.actual
 			claim(t.actual)
-		}
-	}
-	for _, t := range waiting {
-		if !t.written.None() && b.has(t.written) && !claim(t.written) {
+		case !t.written.None() && b.has(t.written) && !claim(t.written):
 			displaced = append(displaced, t)
 		}
 	}
