@@ -61,14 +61,8 @@ func preferred(pod inspect.WaitFacts, own placement.Node, a placement.Assignment
 		}
 	}
 	models := slices.SortedFunc(maps.Keys(best), func(x, y string) int {
-		switch {
-		case pod.Request.Prefers(liked[x], liked[y]):
-			return -1
-		case pod.Request.Prefers(liked[y], liked[x]):
-			return 1
-		default:
-			return cmp.Compare(x, y)
-		}
+		likes := pod.Request.Preference
+		return cmp.Or(cmp.Compare(likes.Cost(liked[x].Speed), likes.Cost(liked[y].Speed)), cmp.Compare(x, y))
 	})
 	for _, model := range models {
 		now := best[model].Why()
@@ -89,7 +83,7 @@ func better(req placement.Request, own placement.Node, a placement.Assignment, n
 			continue
 		}
 		for _, has := range own.Devices {
-			if slices.Contains(a.Devices(), has.UUID) && req.Prefers(d, has) {
+			if slices.Contains(a.Devices(), has.UUID) && req.Preference.Cost(d.Speed) < req.Preference.Cost(has.Speed) {
 				models[d.Model] = d
 			}
 		}

@@ -46,7 +46,7 @@ func NewChoice(fallback Policy, req Request, node Node) (Choice, bool) {
 	c := Choice{Devices: chosen, ModelCost: math.MinInt, distance: node.span(chosen)}
 	for _, i := range chosen {
 		c.Grouped = c.Grouped || req.inGroup(&node.Devices[i])
-		c.ModelCost = max(c.ModelCost, req.Preference.cost(node.Devices[i].Speed))
+		c.ModelCost = max(c.ModelCost, req.Preference.Cost(node.Devices[i].Speed))
 	}
 	return c, true
 }
@@ -73,7 +73,7 @@ func choose(fallback Policy, req Request, node Node) ([]int, Reason) {
 		x, y := &node.Devices[a], &node.Devices[b]
 		return cmp.Or(
 			-CompareBool(req.inGroup(x), req.inGroup(y)),
-			cmp.Compare(req.Preference.cost(x.Speed), req.Preference.cost(y.Speed)),
+			cmp.Compare(req.Preference.Cost(x.Speed), req.Preference.Cost(y.Speed)),
 		)
 	}
 	slices.SortFunc(fitting, func(a, b int) int {

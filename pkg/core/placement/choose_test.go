@@ -120,7 +120,7 @@ func TestNodeSums(t *testing.T) {
 	if got, want := n.Allocatable(), gpu.Units(16); got != want {
 		t.Errorf("Allocatable() = %d, want %d", got, want)
 	}
-	if got, want := n.Requested(), gpu.Units(9); got != want {
+	if got, want := placementtest.Requested(n), gpu.Units(9); got != want {
 		t.Errorf("Requested() = %d, want %d: the pod of unknown GPU counts once", got, want)
 	}
 	if d := n.Devices[0]; d.Free() != 5 || d.FreeCores() != 70 {
@@ -162,8 +162,8 @@ func TestHoldingsOfAnotherUnit(t *testing.T) {
 			if diff := cmp.Diff(tc.want, got); diff != "" {
 				t.Errorf("requested (-want +got):\n%s", diff)
 			}
-			if rest := n.Without([]placement.Holding{h}); n.Requested() != max(tc.sum, got[0]+got[1]) || rest.Requested() != 0 {
-				t.Errorf("%d in all, and %d without the pod; want %d and none", n.Requested(), rest.Requested(), tc.sum)
+			if rest := n.Without([]placement.Holding{h}); placementtest.Requested(n) != max(tc.sum, got[0]+got[1]) || placementtest.Requested(rest) != 0 {
+				t.Errorf("%d in all, and %d without the pod; want %d and none", placementtest.Requested(n), placementtest.Requested(rest), tc.sum)
 			}
 			if units := h.Request.Units(); units != tc.req.Units() {
 				t.Errorf("the holding itself was changed: %d units", units)

@@ -8,6 +8,7 @@ import (
 
 	"github.com/gpumem/gpumem/pkg/core/gpu"
 	"github.com/gpumem/gpumem/pkg/core/placement"
+	"github.com/gpumem/gpumem/pkg/core/placement/placementtest"
 )
 
 // What claims hand out is told like all else, and no pod gets any of it by the extended resource:
@@ -22,7 +23,7 @@ func TestGPUsByClaims(t *testing.T) {
 	}}
 	// The watch of pods tells of the same pod, which holds CPU alone.
 	n := placement.NewNode("n", inv, []placement.Holding{{Pod: placement.PodRef{Namespace: "ml", Name: "p", UID: "u"}, Request: placement.Request{CPU: 500}}})
-	if diff := cmp.Diff([]gpu.Units{5, 2, 7, 0}, []gpu.Units{n.Devices[0].Requested, n.Devices[1].Requested, n.Requested(), n.LargestFree()}); diff != "" {
+	if diff := cmp.Diff([]gpu.Units{5, 2, 7, 0}, []gpu.Units{n.Devices[0].Requested, n.Devices[1].Requested, placementtest.Requested(n), n.LargestFree()}); diff != "" {
 		t.Error("requested of each and of all, largest free:", diff)
 	}
 	if n.Devices[0].RequestedCores != 30 || n.RequestedCPU != 500 || len(n.Unattributed) > 0 || len(n.Holdings()) != 1 || n.Holdings()[0].Pod.String() != "ml/p" {

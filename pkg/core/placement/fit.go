@@ -78,17 +78,14 @@ func (n Node) HasClients(r Request, d Device) bool {
 	if n.MPS == 0 && n.Enforcement != gpu.EnforcementMPS {
 		return true
 	}
-	clients := r.processes()
+	clients := r.Containers.processes
 	for _, pods := range [...][]Holding{d.Pods, n.Unattributed} {
 		for _, h := range pods {
-			clients += h.Request.processes()
+			clients += h.Request.Containers.processes
 		}
 	}
 	return clients <= MPSClients
 }
-
-// processes returns how many containers use the pod's GPUs at once, at most.
-func (r Request) processes() int { return r.Containers.processes }
 
 // FreeFor returns what is free in all on the devices that the request may use,
 // large enough or not: were it on one of them, it might do.

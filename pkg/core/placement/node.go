@@ -263,18 +263,6 @@ func (n Node) FreeCPU() int64 {
 	return max(0, n.CPU-n.RequestedCPU)
 }
 
-// Requested returns the units that pods of the node hold together, those
-// without a known device included.
-func (n Node) Requested() (sum gpu.Units) {
-	for _, d := range n.Devices {
-		sum += d.Requested
-	}
-	for _, h := range n.Unattributed {
-		sum += h.Request.Units()
-	}
-	return sum
-}
-
 // Unrequested returns what is free on the node to kube-scheduler, which knows its sums alone:
 // what the kubelet is offered of the devices, less what all pods ask for. It is less than what
 // is free on the devices, or negative, where one has failed or shrunk under its pods.

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"math"
 	"slices"
+	"unique"
 
 	"github.com/gpumem/gpumem/pkg/core/gpu"
 )
@@ -96,6 +97,24 @@ func (c Containers) Equal(o Containers) bool { return c == o }
 
 func (c Containers) String() string { return fmt.Sprint(c.All()) }
 
+// list is containers in their order. It is compared with ==: two of the same are one in memory.
+// It does not change; the zero value is empty.
+type list struct{ first unique.Handle[link] }
+
+type link struct {
+	Container
+	rest list
+}
+
+func (l list) prepend(c Container) list { return list{unique.Make(link{c, l})} }
+
+func (l list) all() (out []Container) {
+	for ; l != (list{}); l = l.first.Value().rest {
+		out = append(out, l.first.Value().Container)
+	}
+	return out
+}
+
 // Policy says where a pod likes to be.
 type Policy string
 
@@ -125,9 +144,9 @@ const (
 	Cheapest Preference = "cheapest" // the slowest
 )
 
-// cost orders GPUs by their speed, the one to prefer first. One whose speed is
+// Cost orders GPUs by their speed, the one to prefer first. One whose speed is
 // not known is the last choice in either case.
-func (p Preference) cost(speed int) int {
+func (p Preference) Cost(speed int) int {
 	switch {
 	case p == Fastest:
 		return -speed
@@ -138,11 +157,6 @@ func (p Preference) cost(speed int) int {
 	default:
 		return 0
 	}
-}
-
-// Prefers reports whether the pod likes one device better than another, by its Preference.
-func (r Request) Prefers(one, other Device) bool {
-	return r.Preference.cost(one.Speed) < r.Preference.cost(other.Speed)
 }
 
 // Group is one of the groups that pods of a namespace name: a name means nothing to the pods

@@ -43,8 +43,12 @@ func NewReport(nodes []placement.Node, problem string) Report {
 }
 
 func newReportNode(node placement.Node) reportNode {
-	out := reportNode{Name: node.Name, Total: node.Allocatable(), Used: node.Requested(), Devices: []reportDevice{}}
+	out := reportNode{Name: node.Name, Total: node.Allocatable(), Devices: []reportDevice{}}
+	for _, h := range node.Unattributed {
+		out.Used += h.Request.Units()
+	}
 	for _, d := range node.Devices {
+		out.Used += d.Requested
 		device := reportDevice{Index: d.Index, Total: d.Allocatable, Used: d.Requested, Pods: []reportPod{}}
 		for _, h := range d.Pods {
 			for _, s := range h.Assignment.Shares {

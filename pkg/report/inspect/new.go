@@ -70,11 +70,11 @@ func (r reporter) of(d placement.Device, u gpu.Units) Memory {
 
 // requested is what pods hold of the node, those on no known device included.
 func (r reporter) requested() Memory {
-	units := r.Requested()
-	for _, d := range r.Devices {
-		units -= d.Requested
+	unattributed := gpu.Units(0)
+	for _, h := range r.Unattributed {
+		unattributed += h.Request.Units()
 	}
-	sum := r.memory(units)
+	sum := r.memory(unattributed)
 	for _, d := range r.Devices {
 		m := r.of(d, d.Requested)
 		sum.Units, sum.MiB = sum.Units+m.Units, sum.MiB+m.MiB

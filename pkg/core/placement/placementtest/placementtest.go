@@ -151,6 +151,17 @@ func Terminating(h placement.Holding) placement.Holding {
 	return h
 }
 
+// Requested returns the units that pods of a node have together, each once.
+func Requested(n placement.Node) (sum gpu.Units) {
+	for _, d := range n.Devices {
+		sum += d.Requested
+	}
+	for _, h := range n.Unattributed {
+		sum += h.Request.Units()
+	}
+	return sum
+}
+
 // World returns the parts of any node, and any request.
 func World(random *rand.Rand) (gpu.Inventory, []placement.Holding, placement.Request) {
 	inv := Inventory()
