@@ -40,7 +40,7 @@ func Admit(s State, g Grant) (Attributed, error) {
 // come last that it has admitted, or that were given this amount before.
 func (b *podStates) asking(g Grant) []*podState {
 	asking := those(b.pods, func(t *podState) bool {
-		return slices.ContainsFunc(t.unserved(g.Resource), func(c placement.Container) bool { return Amount(g.Resource, c) == g.size() })
+		return len(t.wanting(g.Resource, g.size())) > 0
 	})
 	given := g.assignment()
 	slices.SortFunc(asking, func(x, y *podState) int {
@@ -76,12 +76,8 @@ func (b *podStates) admit(t *podState, g Grant) error {
 // and was not given anything before.
 func (b *podStates) given(t *podState, g Grant) Attributed {
 	out := Attributed{Pod: t.Pod, Slots: g.Slots}
-	for _, c := range t.unserved(g.Resource) {
-		if Amount(g.Resource, c) != g.size() {
-			continue
-		}
-		out.Container = c
-		if !b.before(t, c, g.Resource) {
+	for _, c := range t.wanting(g.Resource, g.size()) {
+		if out.Container = c; !b.before(t, c, g.Resource) {
 			break
 		}
 	}
@@ -98,5 +94,5 @@ func (b *podStates) before(t *podState, c placement.Container, r gpu.Resource) b
 // had reports whether all containers of a pod that ask for an amount were given it before, of
 // which nothing shows.
 func (b *podStates) had(t *podState, r gpu.Resource, size int) bool {
-	return !slices.ContainsFunc(t.unserved(r), func(c placement.Container) bool { return Amount(r, c) == size && !b.before(t, c, r) })
+	return !slices.ContainsFunc(t.wanting(r, size), func(c placement.Container) bool { return !b.before(t, c, r) })
 }

@@ -1,6 +1,7 @@
 package allocation
 
 import (
+	"slices"
 	"strings"
 	"testing"
 
@@ -21,7 +22,12 @@ func TestCordonedGPUGetsNoUnplacedPod(t *testing.T) {
 	}
 	available := append(ids(0, 0, 1, 2, 3), ids(1, 0, 1, 2, 3, 4, 5, 6, 7)...)
 	prefer := func(p Pod, cordoned ...gpu.UUID) ([]gpu.SlotID, error) {
-		s := State{Inventory: inv, Slots: slots, Pods: []Pod{p}, Cordoned: cordoned, Policy: placement.Binpack, PlaceUnassigned: true}
+		inv := inv
+		inv.Devices = slices.Clone(inv.Devices)
+		for i, d := range inv.Devices {
+			inv.Devices[i].Status.Cordoned = slices.Contains(cordoned, d.UUID)
+		}
+		s := State{Inventory: inv, Slots: slots, Pods: []Pod{p}, Policy: placement.Binpack, PlaceUnassigned: true}
 		return Prefer(s, gpu.Memory, available, nil, 3)
 	}
 	want := func(p Pod, device int, cordoned ...gpu.UUID) {

@@ -161,13 +161,7 @@ func (b *podStates) without(t *podState) placement.Node {
 	for _, h := range b.strays {
 		holdings = append(holdings, b.stray(h))
 	}
-	node := placement.NewNode("", b.Inventory, holdings)
-	for i, d := range node.Devices {
-		if slices.Contains(b.Cordoned, d.UUID) {
-			node.Devices[i].Status.Cordoned = true
-		}
-	}
-	return node
+	return placement.NewNode("", b.Inventory, holdings)
 }
 
 // stray is what the kubelet holds of a pod that is not known. Where gpushare's
@@ -198,6 +192,11 @@ func (t *podState) unserved(r gpu.Resource) (rest []placement.Container) {
 		}
 	}
 	return rest
+}
+
+// wanting returns those of the unserved containers that ask for so much.
+func (t *podState) wanting(r gpu.Resource, size int) []placement.Container {
+	return those(t.unserved(r), func(c placement.Container) bool { return Amount(r, c) == size })
 }
 
 // listed reports whether the kubelet lists the pod.

@@ -1,7 +1,6 @@
 package allocation
 
 import (
-	"cmp"
 	"errors"
 	"fmt"
 	"slices"
@@ -54,12 +53,9 @@ func Resolve(s State, r gpu.Resource, ids []gpu.SlotID) (Grant, error) {
 			return Grant{}, &gpu.OutOfUse{Device: d}
 		}
 		seen[id] = true
-		if parts[d.UUID] == 0 {
-			g.Devices = append(g.Devices, d)
-		}
 		parts[d.UUID]++
 	}
-	slices.SortFunc(g.Devices, func(a, b gpu.Device) int { return cmp.Compare(a.Index, b.Index) })
+	g.Devices = those(s.Inventory.Devices, func(d gpu.Device) bool { return parts[d.UUID] > 0 })
 	g.Each = len(ids) / len(g.Devices)
 	for _, d := range g.Devices {
 		if parts[d.UUID] != g.Each {

@@ -56,10 +56,10 @@ func (h Allocated) Only(r gpu.Resource) (slots []gpu.SlotID) {
 
 // State is what is known on a node at one moment.
 type State struct {
-	Inventory gpu.Inventory
-	Slots     *gpu.Slots  // of Inventory
-	Pods      []Pod       // bound to this node and not terminal
-	Allocated []Allocated // of the shared resources
+	Inventory gpu.Inventory // a GPU that is cordoned takes no pods that no scheduler placed
+	Slots     *gpu.Slots    // of Inventory
+	Pods      []Pod         // bound to this node and not terminal
+	Allocated []Allocated   // of the shared resources
 
 	// Listed are the pods that the kubelet lists, as namespace/name, with
 	// something allocated or without; nil when it cannot be asked. It lists a pod
@@ -74,7 +74,6 @@ type State struct {
 	// has given: any pod may have got something already.
 	NeverListed bool
 
-	Cordoned        []gpu.UUID       // take no pods that no scheduler placed
 	Policy          placement.Policy // for pods that name none
 	PlaceUnassigned bool             // place pods that no scheduler placed; otherwise refuse them
 }

@@ -181,11 +181,10 @@ func (c *Cache) AssumedBefore(before time.Time) []Assumed {
 func (c *Cache) Where(uid string) (nodeName string, assumed, ok bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	p, ok := c.pods[on][uid]
-	if !ok {
-		return "", false, false
+	if p, ok := c.pods[on][uid]; ok {
+		return p.Node, p.Assumed && !p.read, true
 	}
-	return p.Node, p.Assumed && !p.read, true
+	return "", false, false
 }
 
 // Heard reports whether the watch has shown that a pod is on a node. Of one that was assumed,

@@ -35,13 +35,6 @@ func (s *nodes) node(name string) *node {
 	return n
 }
 
-func (s *nodes) drop(n *node) {
-	s.lock.Lock()
-	defer s.lock.Unlock()
-	delete(s.all, n.name)
-	s.known.Store(nil)
-}
-
 // Node returns one node. It takes no lock, unless a node has come or gone, and
 // the value does not change.
 func (s *nodes) Node(name string) (placement.Node, bool) {

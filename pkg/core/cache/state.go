@@ -102,10 +102,15 @@ func (s *state) offer(name string, inv *gpu.Inventory) {
 	s.dropIfEmpty(n)
 }
 
+// dropIfEmpty forgets a ghost that no pod keeps.
 func (s *state) dropIfEmpty(n *node) {
-	if n.inventory == nil && len(n.pods[on])+len(n.pods[coming])+len(n.pods[expected]) == 0 {
-		s.drop(n)
+	if n.inventory != nil || len(n.pods[on])+len(n.pods[coming])+len(n.pods[expected]) > 0 {
+		return
 	}
+	s.lock.Lock()
+	defer s.lock.Unlock()
+	delete(s.all, n.name)
+	s.known.Store(nil)
 }
 
 // set records a pod in a role, in place of what it was in that role before; nil:

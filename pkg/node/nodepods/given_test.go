@@ -153,7 +153,7 @@ func TestAForgedAssignmentPlacesNoPod(t *testing.T) {
 		"a node that places pods":             {want: gpu0.UUID},
 		"a node that refuses them":            {change: func(s *allocation.State) { s.PlaceUnassigned = false }},
 		"beside a pod that is to be alone":    {others: []*v1.Pod{alone()}, held: []allocation.Allocated{held("alone", gpu0, 4)}, want: gpu1.UUID},
-		"on a cordoned GPU":                   {change: func(s *allocation.State) { s.Cordoned = []gpu.UUID{gpu0.UUID} }, want: gpu1.UUID},
+		"on a cordoned GPU":                   {change: func(s *allocation.State) { s.Inventory = api.Cordon(s.Inventory, []gpu.UUID{gpu0.UUID}) }, want: gpu1.UUID},
 		"where another is to have its memory": {others: []*v1.Pod{on(pod("planned", "u2", 12), gpu0), runs(on(pod("full", "u3", 14), gpu1))}, held: []allocation.Allocated{held("full", gpu1, 14)}},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -12,6 +12,7 @@ import (
 	"github.com/gpumem/gpumem/pkg/core/allocation"
 	"github.com/gpumem/gpumem/pkg/core/gpu"
 	"github.com/gpumem/gpumem/pkg/core/placement"
+	"github.com/gpumem/gpumem/pkg/kube/api"
 )
 
 // Pods tells which pods are bound to the node, whether these are all, and when
@@ -172,7 +173,7 @@ func (n *State) rules() allocation.State {
 	o, _ := n.offers.Now()
 	s := allocation.State{Inventory: o.Inventory, Slots: o.Slots, Policy: n.cfg.Policy, PlaceUnassigned: n.cfg.PlaceUnassigned}
 	if n.cfg.Cordoned != nil {
-		s.Cordoned = n.cfg.Cordoned()
+		s.Inventory = api.Cordon(s.Inventory, n.cfg.Cordoned())
 	}
 	return s
 }

@@ -105,7 +105,7 @@ var table = []mutant{
 	},
 	{
 		"ghost's pods dropped", "pkg/core/cache/state.go",
-		"if n.inventory == nil && len(n.pods[on])+len(n.pods[coming])+len(n.pods[expected]) == 0 {", "if n.inventory == nil {", simulation,
+		"if n.inventory != nil || len(n.pods[on])+len(n.pods[coming])+len(n.pods[expected]) > 0 {", "if n.inventory != nil {", simulation,
 	},
 	{
 		"read though it has gone", "pkg/core/cache/read.go",
@@ -329,8 +329,8 @@ var table = []mutant{
 		"return Cordon(inv, n.CordonedGPUs(node)), nil", "return inv, nil", simulation,
 	},
 	{
-		"cordoned GPUs take unplaced pods", "pkg/core/allocation/podstate.go",
-		"if slices.Contains(b.Cordoned, d.UUID) {", "if d.UUID == \"\" {", simulation,
+		"cordoned GPUs take unplaced pods", "pkg/node/nodestate/state.go",
+		"api.Cordon(s.Inventory, n.cfg.Cordoned())", "api.Cordon(s.Inventory, n.cfg.Cordoned()[:0])", simulation,
 	},
 	{
 		"foreign use offered", "pkg/core/placement/node.go",
@@ -434,7 +434,7 @@ var table = []mutant{
 	},
 	{
 		"equal containers are one", "pkg/core/allocation/admit.go",
-		"if !b.before(t, c, g.Resource) {", "if true {", "TestAdmitSaysForWhichContainer",
+		"if out.Container = c; !b.before(t, c, g.Resource) {", "if out.Container = c; true {", "TestAdmitSaysForWhichContainer",
 	},
 	{
 		"slots that must be taken are left", "pkg/core/allocation/gpushare.go",
