@@ -96,19 +96,10 @@ func (id UUID) hexDigits() string {
 	}, strings.ToLower(string(id)))
 }
 
-// Prefix returns what the IDs of a device's units begin with; the rest is a
-// number. It is empty for an unknown device.
-func (s *Slots) Prefix(id UUID) string {
-	if i := s.at(id); i >= 0 {
-		return s.prefixes[i] + "-"
-	}
-	return ""
-}
-
 // Of returns the slots of one device, in order: as many as it has of the
 // resource. An unknown device has none.
 func (s *Slots) Of(r Resource, id UUID) []SlotID {
-	i := s.at(id)
+	i := slices.IndexFunc(s.devices, func(d Device) bool { return d.UUID == id })
 	if i < 0 {
 		return nil
 	}
@@ -121,10 +112,6 @@ func (s *Slots) Of(r Resource, id UUID) []SlotID {
 		out[n] = SlotID(before + strconv.Itoa(n))
 	}
 	return out
-}
-
-func (s *Slots) at(id UUID) int {
-	return slices.IndexFunc(s.devices, func(d Device) bool { return d.UUID == id })
 }
 
 // count returns how many slots a device has: no cores without memory, for

@@ -193,7 +193,7 @@ func FuzzDecodeInventory(f *testing.F) {
 		if diff := cmp.Diff(inv, again); diff != "" || err != nil {
 			t.Fatalf("read again: %v (-want +got):\n%s", err, diff)
 		}
-		if slots, err := gpu.NewSlots(inv); err == nil && len(inv.Devices) > 0 && slots.Prefix(inv.Devices[0].UUID) == "" {
+		if slots, err := gpu.NewSlots(inv); err == nil && inv.Allocatable() > 0 && inv.Devices[0].Allocatable > 0 && len(slots.Of(gpu.Cores, inv.Devices[0].UUID)) == 0 {
 			t.Fatalf("no IDs for %s", inv.Devices[0].UUID)
 		}
 	})

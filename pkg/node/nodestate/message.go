@@ -21,7 +21,10 @@ func listSize(inv gpu.Inventory, slots *gpu.Slots) int {
 	const health = 2 + len("Unhealthy")
 	size := 0
 	for _, d := range inv.Devices {
-		prefix := len(slots.Prefix(d.UUID))
+		if d.Allocatable <= 0 {
+			continue
+		}
+		prefix := len(slots.Of(gpu.Cores, d.UUID)[0]) - len("c0") // the same before a unit's number
 		for from, to, digits := 0, 10, 1; from < int(d.Allocatable); from, to, digits = to, to*10, digits+1 {
 			device := 2 + prefix + digits + health
 			size += (min(to, int(d.Allocatable)) - from) * (2 + device)
