@@ -24,14 +24,6 @@ func (c Correction) Asked() bool { return len(c.Actual.Shares) == c.Pod.Request.
 // for by now, what is written stands above that (placement.Assignment.Allocated).
 func (c Correction) Whole() bool { return c.Asked() || c.Actual.Allocated }
 
-// left returns the GPUs of the node that are written of the pod and that it does not have.
-func (s State) left(c Correction) []gpu.UUID {
-	return slices.DeleteFunc(append(c.Pod.Assignment.Devices(), c.Pod.Assignment.Leaving...), func(d gpu.UUID) bool {
-		_, ours := s.Inventory.Device(d)
-		return !ours || slices.Contains(c.Actual.Devices(), d)
-	})
-}
-
 // Reconcile returns the pods whose annotations say something else than what the
 // kubelet gave them, and those that wait and are to have what such a pod has
 // left: were they not moved with it, their GPU would be promised twice, and
@@ -70,7 +62,11 @@ func Reconcile(s State) []Correction {
 	}
 	for i, c := range out {
 		if moving > 1 || moving == 1 && !c.Moves() {
-			out[i].Actual.Leaving = s.left(c)
+			written := append(c.Pod.Assignment.Devices(), c.Pod.Assignment.Leaving...)
+			out[i].Actual.Leaving = slices.DeleteFunc(written, func(id gpu.UUID) bool {
+				_, ours := s.Inventory.Device(id)
+				return !ours || slices.Contains(c.Actual.Devices(), id)
+			})
 		}
 	}
 	return slices.DeleteFunc(out, func(c Correction) bool { return c.Actual.Same(c.Pod.Assignment) })

@@ -45,13 +45,8 @@ func (h Allocated) Of(pod placement.PodRef) bool {
 }
 
 // Only returns the slots of one resource.
-func (h Allocated) Only(r gpu.Resource) (slots []gpu.SlotID) {
-	for _, id := range h.Slots {
-		if id.Resource() == r {
-			slots = append(slots, id)
-		}
-	}
-	return slots
+func (h Allocated) Only(r gpu.Resource) []gpu.SlotID {
+	return those(h.Slots, func(id gpu.SlotID) bool { return id.Resource() == r })
 }
 
 // State is what is known on a node at one moment.
