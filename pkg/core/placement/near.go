@@ -3,8 +3,6 @@ package placement
 import (
 	"cmp"
 	"slices"
-
-	"github.com/gpumem/gpumem/pkg/core/gpu"
 )
 
 // distance is how far the GPUs of a set are from one another, added up over
@@ -31,14 +29,13 @@ func (n Node) between(i, j int) (out distance) {
 	if a.NUMANode != b.NUMANode {
 		out.crossing = 1
 	}
-	at := slices.IndexFunc(n.Links, func(l gpu.Link) bool {
-		return l.A == a.UUID && l.B == b.UUID || l.A == b.UUID && l.B == a.UUID
-	})
-	if at < 0 {
-		out.unlinked = 1
-	} else {
-		out.lanes = n.Links[at].Lanes
+	for _, l := range n.Links {
+		if l.A == a.UUID && l.B == b.UUID || l.A == b.UUID && l.B == a.UUID {
+			out.lanes = l.Lanes
+			return out
+		}
 	}
+	out.unlinked = 1
 	return out
 }
 

@@ -228,11 +228,6 @@ func (r Request) GPUKey() Key {
 	return r.Key()
 }
 
-// Listed returns how many containers and globs the request has. A key keeps them all in memory.
-func (r Request) Listed() int {
-	return len(r.Containers.All()) + len(r.Models.Texts()) + len(r.UUIDs.Texts())
-}
-
 // Interchangeable reports whether two pods can stand in for one another on a
 // node: the kubelet asks for them in the same words, and what one may have the
 // other may have too.

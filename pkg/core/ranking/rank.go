@@ -137,7 +137,8 @@ func (r *Ranker) of(defaults Policies, req placement.Request, nodes int) map[str
 	key := asked{req.Key(), defaults}
 	known, ok := r.kept[key]
 	if !ok {
-		weight := nodes + req.Listed()
+		listed := len(req.Containers.All()) + len(req.Models.Texts()) + len(req.UUIDs.Texts()) // the key keeps them in memory
+		weight := nodes + listed
 		if r.count += weight; r.count > maxKept || r.kept == nil {
 			r.kept, r.count = make(map[asked]map[string]*ranked), weight
 		}

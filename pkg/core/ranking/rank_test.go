@@ -300,7 +300,7 @@ func TestWhatWasFoundIsKept(t *testing.T) {
 // As much is kept as may be, and then all is forgotten.
 func TestWhatIsKeptIsForgottenAtItsBound(t *testing.T) {
 	node := placement.NewNode("n", inventory(device(0, 8)), nil)
-	weight := 1 + ask(1).Listed()
+	weight := 1 + len(ask(1).Containers.All())
 	r := Ranker{kept: map[asked]map[string]*ranked{{}: nil}, count: maxKept - weight}
 	r.Rank(1, Policies{GPU: placement.Binpack}, ask(1), []*placement.Node{&node}, nil)
 	if len(r.kept) != 2 {
