@@ -22,7 +22,9 @@ type Cache struct {
 
 // New returns an empty cache.
 func New() *Cache {
-	return &Cache{state: state{nodes: nodes{all: make(map[string]*node)}, pods: newPods(), reads: make(map[*Read]bool)}}
+	return &Cache{state: state{
+		nodes: nodes{all: make(map[string]*node)}, pods: newPods(), reads: make(map[*Read]bool), changed: make(chan struct{}),
+	}}
 }
 
 // SetNode records what a node offers: a new node, or a change.
@@ -136,8 +138,7 @@ func (c *Cache) AssumePod(ref placement.PodRef, nodeName string, req placement.R
 	}
 	n, ok := c.all[nodeName]
 	if !ok || n.inventory == nil {
-		_, refusal := decide.Decide(placement.Node{Name: nodeName}, ref, req, fallback)
-		return placement.Assignment{}, refusal
+		return placement.Assignment{}, Question{Pod: ref, Request: req, Fallback: fallback}.Ask(placement.Node{Name: nodeName})
 	}
 	c.set(expected, ref.UID, nil)
 	chosen, refusal := n.decide(ref, req, fallback)
@@ -207,8 +208,5 @@ func (c *Cache) Reprice() {
 func (c *Cache) Changed() <-chan struct{} {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.changed == nil {
-		c.changed = make(chan struct{})
-	}
 	return c.changed
 }

@@ -16,7 +16,7 @@ type state struct {
 	reads   map[*Read]bool // under way
 	changes uint64         // of nodes, so far
 	offered int            // nodes that are no ghosts
-	changed chan struct{}  // closed by the next of them; nil: none waits
+	changed chan struct{}  // closed by the next of them
 }
 
 // pods are known by UID in each role.
@@ -172,8 +172,6 @@ func (n *node) with(some ...role) *placement.Node {
 
 // tell wakes those who wait for a change.
 func (s *state) tell() {
-	if s.changed != nil {
-		close(s.changed)
-		s.changed = nil
-	}
+	close(s.changed)
+	s.changed = make(chan struct{})
 }

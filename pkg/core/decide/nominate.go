@@ -21,13 +21,9 @@ import (
 func Reserved(n placement.Node, pod placement.PodRef, req placement.Request, policy placement.Policy) placement.Node {
 	line := n.Nominated
 	n.Nominated = nil
-	ahead := slices.IndexFunc(line, func(h placement.Holding) bool { return h.Pod.UID == pod.UID })
-	if ahead < 0 {
-		ahead = len(line)
-	}
-	var own placement.Assignment
-	if ahead < len(line) {
-		own = line[ahead].Assignment
+	ahead, own := len(line), placement.Assignment{}
+	if i := slices.IndexFunc(line, func(h placement.Holding) bool { return h.Pod.UID == pod.UID }); i >= 0 {
+		ahead, own = i, line[i].Assignment
 	}
 	for i, h := range line {
 		if h.Request.Priority < req.Priority || i == ahead || i > ahead && !apart(own, h.Assignment) {
