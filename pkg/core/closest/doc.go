@@ -3,7 +3,7 @@
 //
 // # Where to find what
 //
-// gap.go compares refusals. nearmiss.go finds a glob that lets in no GPU, and would if it were
+// gap.go compares refusals, and says how much one GPU has left. nearmiss.go finds a glob that lets in no GPU, and would if it were
 // written a little wider.
 //
 // # Invariants

@@ -19,7 +19,7 @@ type Gap struct {
 // Of returns how far the node of a verdict is from taking the request.
 func Of(v placement.Verdict) Gap {
 	unit := max(1, v.Node.UnitMiB) // of nodes with shares, shares are compared
-	g := Gap{reason: v.Reason, free: int64(v.Node.LargestFree()) * unit}
+	g := Gap{reason: v.Reason, free: int64(LargestFree(v.Node)) * unit}
 	if v.Reason == placement.TooLarge {
 		g.free = int64(Largest(v)) * unit
 	}
@@ -116,4 +116,18 @@ func LargeEnough(v placement.Verdict) (n int) {
 		}
 	}
 	return n
+}
+
+// LargestFree returns the most that a new pod could have of one GPU: the plainest pod of so
+// much fits, and is in the node's sum, and one of more is not.
+func LargestFree(n placement.Node) (most gpu.Units) {
+	one := placement.NewContainers(placement.Container{Kind: placement.App, Units: 1})
+	plainest := placement.Request{Containers: one, InShares: n.InShares()}
+	for _, d := range n.Devices {
+		if left := n.Left(d).Units; left > most && n.Check(plainest, d) == placement.Fits {
+			most = left
+		}
+	}
+	unrequested, _ := n.Unrequested()
+	return max(0, min(most, unrequested))
 }

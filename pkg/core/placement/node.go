@@ -302,16 +302,3 @@ func (n Node) InSum(r Request) bool {
 	units, cores := n.Unrequested()
 	return r.Units() <= units && (r.Cores() == 0 || r.Cores() <= cores)
 }
-
-// LargestFree returns the most that a new pod could have of one GPU: the plainest pod of so
-// much fits, and is in the node's sum, and one of more is not.
-func (n Node) LargestFree() (most gpu.Units) {
-	plainest := Request{Containers: NewContainers(Container{Kind: App, Units: 1}), InShares: n.InShares()}
-	for _, d := range n.Devices {
-		if left := n.Left(d).Units; left > most && n.Check(plainest, d) == Fits {
-			most = left
-		}
-	}
-	unrequested, _ := n.Unrequested()
-	return max(0, min(most, unrequested))
-}

@@ -5,6 +5,7 @@ import (
 	"reflect"
 	"slices"
 
+	"github.com/gpumem/gpumem/pkg/core/closest"
 	"github.com/gpumem/gpumem/pkg/core/decide"
 	"github.com/gpumem/gpumem/pkg/core/gpu"
 	"github.com/gpumem/gpumem/pkg/core/placement"
@@ -102,7 +103,7 @@ func (r reporter) node(f NodeFacts) Node {
 	out := Node{
 		Name: r.Name, Address: f.Address, Status: f.Status, Taint: f.Taint, Withheld: f.Withheld, Problem: f.Problem,
 		UnitMiB: r.UnitMiB, DriverVersion: r.DriverVersion,
-		Capacity: r.memory(r.Allocatable()), Requested: r.counted(r.requested()), LargestFree: r.counted(r.memory(r.LargestFree())),
+		Capacity: r.memory(r.Allocatable()), Requested: r.counted(r.requested()), LargestFree: r.counted(r.memory(closest.LargestFree(r.Node))),
 		PodCount: r.count(len(r.Holdings())), GPUs: []GPU{}, Unattributed: []Pod{},
 	}
 	if f.Refuses != nil {

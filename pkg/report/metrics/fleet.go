@@ -11,6 +11,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/gpumem/gpumem/pkg/core/cache"
+	"github.com/gpumem/gpumem/pkg/core/closest"
 	"github.com/gpumem/gpumem/pkg/core/gpu"
 	"github.com/gpumem/gpumem/pkg/core/placement"
 	"github.com/gpumem/gpumem/pkg/report/inspect"
@@ -233,7 +234,7 @@ func ofPod(h placement.Holding, n placement.Node) (sum float64) {
 
 // largestOf returns the most that a new pod could have of one GPU.
 func largestOf(n placement.Node) float64 {
-	units := n.LargestFree()
+	units := closest.LargestFree(n)
 	if !n.InShares() {
 		return float64(units) * float64(n.UnitMiB) * mib
 	}

@@ -413,8 +413,8 @@ var table = []mutant{
 		"return p == Binpack || p == Exclusive", "return p != Spread", "TestChoose",
 	},
 	{
-		"the largest without unplaced pods", "pkg/core/placement/node.go",
-		"if left := n.Left(d).Units; left > most", "if left := d.Free(); left > most", "TestLargestFree",
+		"the largest without unplaced pods", "pkg/core/closest/gap.go",
+		"if left := n.Left(d).Units; left > most", "if left := d.Free(); left > most", "pkg/core/placement:TestLargestFree",
 	},
 	{
 		"cores promised twice", "pkg/core/placement/fit.go",
