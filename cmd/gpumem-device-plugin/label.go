@@ -45,6 +45,11 @@ func (p *parts) asked(ctx context.Context, log *zap.Logger, cfg config) <-chan s
 
 // leave ends what runs once the node's label says that it hands out no claims, and none is left.
 func (p claimsParts) leave(ctx context.Context, end func(), log *zap.Logger) error {
+	select {
+	case <-ctx.Done():
+		return nil
+	case <-p.object.Read():
+	}
 	if claims.Left(ctx, true, labelled(p.object), p.driver.Prepared) {
 		log.Info("the node is to hand out the extended resource, and no claim is left")
 		end()

@@ -77,7 +77,7 @@ func runMPS(ctx context.Context, args []string, stdout, stderr io.Writer) error 
 	}
 	group, ctx := errgroup.WithContext(ctx)
 	for _, cfg := range daemons {
-		log.Info("supervising", zap.String("version", version), zap.String("driver", driver), zap.String("program", control), zap.Int("protocol", cfg.Protocol), zap.String("instance", cfg.Instance))
+		log.Info("supervising", zap.String("version", version), zap.String("driver", driver), zap.String("program", control), zap.Int("protocol", cfg.Protocol), zap.Strings("devices", cfg.Only))
 		group.Go(func() error { return mps.New(cfg, machine, log.Named("mps")).Run(ctx) })
 	}
 	return group.Wait()

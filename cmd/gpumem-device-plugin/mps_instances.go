@@ -6,25 +6,30 @@ import (
 	"github.com/gpumem/gpumem/pkg/node/nvml"
 )
 
-// withInstances returns the daemons of a node: one of each MIG instance, and that of the other GPUs if
-// there are any.
+// withInstances returns the daemons of a node: one of each MIG instance, and one of the other GPUs if there
+// are any.
 func (o *mpsOptions) withInstances(whole mps.Config, machine nvml.Machine) (daemons []mps.Config, err error) {
-	instances, others, err := machine.Instances(o.reserveMiB, o.ours.Selects)
-	if err != nil {
-		return nil, err
+	gpus, instances, err := machine.Parts(o.reserveMiB, o.ours.Selects)
+	if err != nil || len(instances) == 0 {
+		return []mps.Config{whole}, err
 	}
-	if len(instances) > 0 {
-		whole.Protocol = 2
+	whole.Protocol = 2
+	of := func(dir string, parts ...nvml.Part) {
+		cfg := whole
+		cfg.Dir, cfg.Settings = dir, mps.Settings{}
+		for _, p := range parts {
+			cfg.Only, cfg.Indexes = append(cfg.Only, string(p.UUID)), append(cfg.Indexes, p.Index)
+			cfg.Settings.PinnedMiB = append(cfg.Settings.PinnedMiB, p.MiB)
+		}
+		cfg.Free = func() ([]int64, error) { return machine.FreeOf(parts) }
+		daemons = append(daemons, cfg)
 	}
-	if others || len(instances) == 0 {
-		daemons = append(daemons, whole)
+	if len(gpus) > 0 {
+		of(o.dir, gpus...)
 	}
 	for _, i := range instances {
-		cfg := whole
-		cfg.Dir, cfg.Instance, cfg.Exclusive = mps.DirOf(o.dir, gpu.Device{UUID: i.UUID}), string(i.UUID), false
-		cfg.Settings = mps.Settings{PinnedMiB: []int64{i.MiB}}
-		cfg.Free = func() ([]int64, error) { return machine.FreeOf(i.UUID) }
-		daemons = append(daemons, cfg)
+		of(mps.DirOf(o.dir, gpu.Device{UUID: i.UUID}), i)
+		daemons[len(daemons)-1].Exclusive = false // it has no compute mode
 	}
 	return daemons, nil
 }

@@ -114,7 +114,7 @@ func TestInstancesAreGPUs(t *testing.T) {
 		m.setGPUs()
 		m.offers(7*seventh + t4)
 	})
-	for _, name := range []string{"first", "second", "third", "both"} {
+	for _, name := range []string{"first", "second", "third", "both", "of-gib"} {
 		e.delete(name, 0)
 		e.gone(name)
 	}
@@ -125,6 +125,9 @@ func TestInstancesAreGPUs(t *testing.T) {
 		m.tookOf("limited", (2*unitMiB-seventhContextMiB)/stepMiB*stepMiB, seventhMiB)
 		part := onPart("client", 2, annotated("enforcement", "mps"))
 		e.wantEnvironment("client", map[string]string{"CUDA_MPS_PIPE_DIRECTORY": "/run/gpumem/mps/" + part + "/pipe", "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT": "0=2048M"})
+		e.create(e.pod("on-t4", 2, onNode(m.node), annotated("gpu-model", "*T4"), annotated("enforcement", "mps"), takes(2)))
+		e.running("on-t4")
+		m.tookOf("on-t4", taken(2*unitMiB, true), t4MiB)
 		if out, err := suite.stack.Inspect(e.ctx, e.cluster, "-d", m.node); err != nil || !strings.Contains(out, "mps (kernel: the driver is") {
 			t.Errorf("%v\n%s", err, out)
 		}
@@ -132,7 +135,7 @@ func TestInstancesAreGPUs(t *testing.T) {
 			t.Errorf("%d daemons, want one of each part and one of the T4", got)
 		}
 	})
-	for _, name := range []string{"limited", "client", "of-gib", "of-shares"} { // the values are taken back
+	for _, name := range []string{"limited", "client", "on-t4", "of-shares"} { // the values are taken back
 		e.delete(name, 0)
 		e.gone(name)
 	}

@@ -348,7 +348,7 @@ func (n *claimNode) startDriver() {
 	d.offers = nodestate.NewOffers(d, !w.cfg.Cores)
 	cfg := claims.Config{
 		Domain: w.names.Domain(), Node: n.name, Cores: w.cfg.Cores, Containers: containers.DefaultConfig(),
-		Ready: func(context.Context, gpu.Enforcement, int) error { return nil },
+		Ready: func(context.Context, gpu.Enforcement, int, []gpu.Device) error { return nil },
 		Serve: func(context.Context, string, mps.Namespace) error { return nil },
 	}
 	_ = d.do(func() (err error) { // ended by the disk, it is started again

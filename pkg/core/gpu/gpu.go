@@ -22,9 +22,10 @@ const CoresPerDevice = 100
 
 // Device is one GPU that a node offers for sharing.
 type Device struct {
-	UUID  UUID
-	Index int    // NVML index, for people
-	Model string // as NVML names it, for example "NVIDIA A100-SXM4-80GB"
+	UUID   UUID
+	Index  int    // NVML index, for people
+	Parent UUID   // of a MIG instance: the GPU that it is a part of, where that is known
+	Model  string // as NVML names it, for example "NVIDIA A100-SXM4-80GB"
 
 	MemoryMiB   int64 // all of the GPU's memory, the driver's share included
 	Allocatable Units // what pods may hold of it

@@ -84,7 +84,16 @@ func (n Node) HasClients(r Request, d Device) bool {
 			clients += h.Request.Containers.processes
 		}
 	}
-	return clients <= MPSClients
+	return clients <= d.Clients()
+}
+
+// Clients is how many processes the MPS server serves on the device. On a MIG instance it is fewer, by its
+// size (NVIDIA, "Multi-Instance GPU"): as on the smallest.
+func (d Device) Clients() int {
+	if d.MIG() {
+		return MPSClients / 7
+	}
+	return MPSClients
 }
 
 // FreeFor returns what is free in all on the devices that the request may use,

@@ -807,3 +807,20 @@ func named(d gpu.Device, id gpu.UUID) gpu.Device {
 	d.UUID = id
 	return d
 }
+
+// TestClientsOfAnInstance: a MIG instance serves fewer clients of MPS than a GPU.
+func TestClientsOfAnInstance(t *testing.T) {
+	d := migDevice(0, 10)
+	inv := inventory(d)
+	inv.MPS, inv.Enforcement = 2, gpu.EnforcementMPS
+	var pods []placement.Holding
+	for i, want := range []placement.Reason{placement.Fits, placement.Fits, placement.Fits, placement.Fits, placement.Fits, placement.Fits, placement.Occupied} {
+		if got := placement.Fit(ask(1), placement.NewNode("n", inv, pods)).Reason; got != want {
+			t.Errorf("next to %d: %s, want %s", i, got, want)
+		}
+		name := fmt.Sprint(i)
+		pods = append(pods, placement.Holding{
+			Pod: placement.PodRef{Namespace: "ns", Name: name, UID: name}, Request: ask(1), Assignment: placement.Assignment{Shares: []placement.Share{{Device: d.UUID, Units: 1}}},
+		})
+	}
+}

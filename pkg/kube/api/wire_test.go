@@ -107,7 +107,7 @@ func formats() []format {
 	return []format{
 		{
 			file: "inventory.json", value: machine(),
-			apart: []string{".Devices[].ShareMiB", ".Devices[].Status.Cordoned", ".CPU"}, // of nodes with shares: TestInventoryInShares; an annotation that people write, and the node's status
+			apart: []string{".Devices[].Parent", ".Devices[].ShareMiB", ".Devices[].Status.Cordoned", ".CPU"}, // known on the node alone; of nodes with shares: TestInventoryInShares; an annotation that people write, and the node's status
 			write: func() (string, error) { return api.EncodeInventory(machine()) },
 			again: func(text string) (string, error) {
 				inv, err := api.DecodeInventory(text)

@@ -106,7 +106,7 @@ func parseShare(result resourceapi.DeviceRequestAllocationResult, node string) (
 		return s, fmt.Errorf("it was allocated GPUs of node %s, and this is %s", result.Pool, node)
 	case result.AdminAccess != nil && *result.AdminAccess:
 		return s, errors.New("it asks for admin access, which is not offered")
-	case inShares && (ok || shares.Value() <= 0 || shares.Value() > gpu.SharesPerDevice):
+	case inShares && (ok || !cores.IsZero() || shares.Value() <= 0 || shares.Value() > gpu.SharesPerDevice):
 		return s, fmt.Errorf("it was allocated %s of the %d shares of a GPU", shares.String(), gpu.SharesPerDevice)
 	case inShares:
 		s.Shares = shares.Value()

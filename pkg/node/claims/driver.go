@@ -27,7 +27,7 @@ type Config struct {
 	Containers containers.Config
 
 	// Ready says why a level does not hold now, for clients of an MPS daemon of that protocol.
-	Ready func(ctx context.Context, level gpu.Enforcement, mps int) error
+	Ready func(ctx context.Context, level gpu.Enforcement, mps int, devices []gpu.Device) error
 	// Serve makes the MPS namespace of a claim, where the daemon has such.
 	Serve func(ctx context.Context, name string, want mps.Namespace) error
 }
@@ -109,7 +109,7 @@ func (d *Driver) prepare(ctx context.Context, claim *resourceapi.ResourceClaim) 
 	if err != nil {
 		return result, err
 	}
-	if err := d.cfg.Ready(ctx, c.Enforcement, c.MPS); err != nil {
+	if err := d.cfg.Ready(ctx, c.Enforcement, c.MPS, nil); err != nil {
 		return result, err
 	}
 	if err := d.serve(ctx, c, offer.Inventory); err != nil {

@@ -116,7 +116,7 @@ func newRig(t *testing.T, inv gpu.Inventory, disk *memory) *rig {
 	r := &rig{disk: disk, source: plugintest.NewSource(inv), served: make(map[string]mps.Namespace)}
 	cfg := Config{
 		Domain: domain, Node: node, Cores: true, Containers: containers.DefaultConfig(),
-		Ready: func(context.Context, gpu.Enforcement, int) error { return r.ready },
+		Ready: func(context.Context, gpu.Enforcement, int, []gpu.Device) error { return r.ready },
 		Serve: func(_ context.Context, name string, want mps.Namespace) error {
 			r.served[name] = want
 			return nil

@@ -1,6 +1,7 @@
 package coexist
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"slices"
@@ -28,9 +29,9 @@ type Events interface {
 // askTime bounds a question to the kubelet.
 const askTime = time.Second
 
-// nvidiaGPU is what NVIDIA's plugin calls GPUs, and GPUs that it shares.
+// nvidiaGPU is what NVIDIA's plugin calls GPUs, GPUs that it shares, and MIG instances.
 func nvidiaGPU(resource string) bool {
-	return resource == "nvidia.com/gpu" || resource == "nvidia.com/gpu.shared"
+	return resource == "nvidia.com/gpu" || resource == "nvidia.com/gpu.shared" || strings.HasPrefix(resource, "nvidia.com/mig-")
 }
 
 // Node is a prober's GPUs without those that are somebody else's.
@@ -84,7 +85,7 @@ func (n *Node) ours(inv gpu.Inventory, reason string) (gpu.Inventory, string) {
 	published := n.others.gpus()
 	for i := range inv.Devices {
 		d := &inv.Devices[i]
-		switch by := published[d.UUID]; {
+		switch by := cmp.Or(published[d.UUID], published[d.Parent]); {
 		case !d.Status.Works():
 		case n.taken[d.UUID] != "":
 			d.Status = gpu.Unhealthy("in use as nvidia.com/gpu by pod " + n.taken[d.UUID])

@@ -178,3 +178,21 @@ func TestLinksOfGPUsThatAreLeftOut(t *testing.T) {
 		t.Errorf("links (-want +got):\n%s", diff)
 	}
 }
+
+// TestInstancesOfOthersAreTheirs: a MIG instance goes with its GPU, and NVIDIA's plugin may have it by a name
+// of its own.
+func TestInstancesOfOthersAreTheirs(t *testing.T) {
+	instance := gpu.Device{UUID: "MIG-x", Index: 2, Parent: "GPU-4cc1"}
+	for list, want := range map[string]bool{"": true, "!GPU-4cc*": false, "GPU-4cc*": true, "MIG-x": true, "GPU-5*": false, "!MIG-x": false, "*": true} {
+		s, err := ParseSelector(list)
+		if err != nil || s.Selects(instance) != want {
+			t.Errorf("%q selects an instance of GPU-4cc1: %t, %v", list, s.Selects(instance), err)
+		}
+	}
+	if s, err := ParseSelector("*, !"); err == nil {
+		t.Errorf("%+v", s)
+	}
+	if taken := takenBy(map[string]map[string]string{"nvidia.com/mig-1g.5gb": {"MIG-x": "ml/theirs"}}); taken["MIG-x"] == "" {
+		t.Error("what is given away as nvidia.com/mig-1g.5gb is not seen")
+	}
+}

@@ -37,12 +37,13 @@ func ParseSelector(s string) (Selector, error) {
 	return out, nil
 }
 
-// Selects reports whether a GPU is gpumem's.
+// Selects reports whether a GPU is gpumem's. A MIG instance is selected by its GPU's UUID, too.
 func (s Selector) Selects(d gpu.Device) bool {
 	matches := func(glob string) bool {
 		byUUID, _ := path.Match(glob, string(d.UUID)) // it was tried when it was read
 		byIndex, _ := path.Match(glob, strconv.Itoa(d.Index))
-		return byUUID || byIndex
+		byParent, _ := path.Match(glob, string(d.Parent))
+		return byUUID || byIndex || byParent && d.Parent != ""
 	}
 	return !slices.ContainsFunc(s.unwanted, matches) && (len(s.wanted) == 0 || slices.ContainsFunc(s.wanted, matches))
 }

@@ -43,7 +43,7 @@ type Config struct {
 
 	// Ready says why a container that was promised a level must not start now. MPS is the protocol
 	// of the daemon whose client it was made; 0: it is not known.
-	Ready func(ctx context.Context, level gpu.Enforcement, mps int) error
+	Ready func(ctx context.Context, level gpu.Enforcement, mps int, devices []gpu.Device) error
 	// Serve makes the MPS namespace of a container that is about to start; nil where no daemon
 	// has such.
 	Serve func(ctx context.Context, name string, want mps.Namespace) error
@@ -65,7 +65,7 @@ type Config struct {
 func DefaultConfig(node string) Config {
 	return Config{
 		Node: node, Policy: placement.Binpack, PlaceUnassigned: true, Containers: containers.DefaultConfig(),
-		Ready:   func(context.Context, gpu.Enforcement, int) error { return nil },
+		Ready:   func(context.Context, gpu.Enforcement, int, []gpu.Device) error { return nil },
 		PodWait: 10 * time.Second, KubeletWait: time.Second, WriteWait: 2 * time.Second,
 	}
 }

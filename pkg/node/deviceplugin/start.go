@@ -63,7 +63,7 @@ func (p *Server) ready(ctx context.Context, level gpu.Enforcement, grant allocat
 	asking, cancel := context.WithTimeout(ctx, p.cfg.KubeletWait)
 	defer cancel()
 	protocol, _ := p.state.MPSOfSlots(grant.Slots)
-	return p.cfg.Ready(asking, level, protocol)
+	return p.cfg.Ready(asking, level, protocol, grant.Devices)
 }
 
 // unenforced reports of a container that it waits for its limit to hold.

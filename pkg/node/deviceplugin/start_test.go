@@ -34,7 +34,7 @@ func TestNoInitContainerStartsWithoutItsLimit(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			var ready error
 			n := newNode(t, func(c *Config) {
-				c.Ready = func(_ context.Context, level gpu.Enforcement, protocol int) error {
+				c.Ready = func(_ context.Context, level gpu.Enforcement, protocol int, _ []gpu.Device) error {
 					if level != gpu.EnforcementMPS || protocol != 2 {
 						t.Errorf("asked for %q, protocol %d", level, protocol)
 					}
@@ -74,7 +74,7 @@ func TestNoContainerOfAnUnknownPodStartsWithoutItsLimit(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			var ready error
 			change := func(c *Config) {
-				c.Ready = func(_ context.Context, level gpu.Enforcement, _ int) error {
+				c.Ready = func(_ context.Context, level gpu.Enforcement, _ int, _ []gpu.Device) error {
 					if level == gpu.EnforcementAdvisory || level == "" {
 						return nil
 					}
@@ -141,7 +141,7 @@ func TestEachContainerWaitsForItsOwnLevel(t *testing.T) {
 	p := pod("a", 1, uuidA, container("one", placement.App, 3), container("two", placement.App, 2))
 	dead := errors.New("the MPS daemon is dead")
 	n := newNode(t, func(c *Config) {
-		c.Ready = func(_ context.Context, level gpu.Enforcement, _ int) error {
+		c.Ready = func(_ context.Context, level gpu.Enforcement, _ int, _ []gpu.Device) error {
 			return map[gpu.Enforcement]error{gpu.EnforcementMPS: dead}[level]
 		}
 	}, nil, p)
@@ -162,7 +162,7 @@ func TestNoContainerStartsWithoutItsLimit(t *testing.T) {
 	var asked []gpu.Enforcement
 	p := pod("a", 1, uuidA, app(3))
 	change := func(c *Config) {
-		c.Ready = func(_ context.Context, level gpu.Enforcement, _ int) error {
+		c.Ready = func(_ context.Context, level gpu.Enforcement, _ int, _ []gpu.Device) error {
 			asked = append(asked, level)
 			return ready
 		}

@@ -118,7 +118,7 @@ func (f Facts) kernel() error {
 	if !PartitionsMemory(f.Driver) {
 		return fmt.Errorf("the driver is %q, want %s or newer", f.Driver, minDriver)
 	}
-	for _, d := range f.Devices {
+	for _, d := range healthy(f.Devices) {
 		if d.MIG() {
 			return fmt.Errorf("GPU %d (%s) is a MIG instance, whose memory the driver does not limit", d.Index, d.Model)
 		}

@@ -170,12 +170,17 @@ func (n *Node) facts(ctx context.Context, inv gpu.Inventory) Facts {
 // when it may. It asks those who enforce, and not what was found last. MPS is the protocol of the
 // daemon whose client it was made; 0: it is not known. What it was given for one protocol limits
 // nothing with another.
-func (n *Node) Ready(ctx context.Context, level gpu.Enforcement, mps int) error {
+// Asked are those who limit it on its GPUs, well or not; none: it is not known which it has.
+func (n *Node) Ready(ctx context.Context, level gpu.Enforcement, mps int, devices []gpu.Device) error {
 	if level == gpu.EnforcementAdvisory || level == "" {
 		return nil // without a look at who enforces
 	}
 	inv, _, _ := n.prober.Inventory()
 	facts := n.facts(ctx, inv)
+	if len(devices) > 0 {
+		facts.Devices = devices
+		facts.Protocol, facts.MPSGPUs, facts.MPS = n.probes.MPS(ctx, devices)
+	}
 	facts.Held = nil // only the start of a container shows whether limits can be set again
 	if lacks := Judge(facts).lacks(level); lacks != nil {
 		return fmt.Errorf("enforcement %s does not hold at present: %w", level, lacks)

@@ -113,10 +113,10 @@ func TestNodeThatMayHaveAny(t *testing.T) {
 
 		_, _, changed := n.Inventory()
 		h.set(func(f *Facts) { f.NRI = errors.New("no NRI") })
-		if err := n.Ready(t.Context(), gpu.EnforcementMPS, 0); err == nil {
+		if err := n.Ready(t.Context(), gpu.EnforcementMPS, 0, nil); err == nil {
 			t.Error("ready for a container with limits, and the daemon is dead")
 		}
-		if err := n.Ready(t.Context(), gpu.EnforcementAdvisory, 0); err != nil {
+		if err := n.Ready(t.Context(), gpu.EnforcementAdvisory, 0, nil); err != nil {
 			t.Errorf("not ready for a container without: %v", err)
 		}
 		select {
@@ -130,7 +130,7 @@ func TestNodeThatMayHaveAny(t *testing.T) {
 		time.Sleep(interval)
 		synctest.Wait()
 		wantLevel(t, n, gpu.EnforcementMPS, "kernel: no NRI", "")
-		if err := n.Ready(t.Context(), gpu.EnforcementMPS, 0); err != nil {
+		if err := n.Ready(t.Context(), gpu.EnforcementMPS, 0, nil); err != nil {
 			t.Errorf("not ready again: %v", err)
 		}
 
@@ -150,7 +150,7 @@ func TestAContainerThatRunsWithoutItsLimit(t *testing.T) {
 		h.set(func(f *Facts) { f.Held = errors.New("container ns/p/main runs without its limit") })
 		n := run(t, Auto, h)
 		wantLevel(t, n, gpu.EnforcementMPS, "kernel: container ns/p/main runs without its limit", "")
-		if err := n.Ready(t.Context(), gpu.EnforcementKernel, 0); err != nil {
+		if err := n.Ready(t.Context(), gpu.EnforcementKernel, 0, nil); err != nil {
 			t.Errorf("another container does not start: %v", err)
 		}
 		h.set(func(f *Facts) { f.Held = nil })
@@ -179,11 +179,11 @@ func TestAClientOfAnotherProtocolDoesNotStart(t *testing.T) {
 				h := newHost(t)
 				h.set(func(f *Facts) { f.Driver, f.Protocol, f.NRI = tc.driver, tc.daemon, errors.New("no NRI") })
 				n := run(t, Auto, h)
-				err := n.Ready(t.Context(), gpu.EnforcementMPS, tc.made)
+				err := n.Ready(t.Context(), gpu.EnforcementMPS, tc.made, nil)
 				if (err == nil) != (tc.says == "") || err != nil && !strings.Contains(err.Error(), tc.says) {
 					t.Errorf("%v, want %q", err, tc.says)
 				}
-				if err := n.Ready(t.Context(), gpu.EnforcementAdvisory, tc.made); err != nil {
+				if err := n.Ready(t.Context(), gpu.EnforcementAdvisory, tc.made, nil); err != nil {
 					t.Errorf("a container that was promised nothing waits: %v", err)
 				}
 			})
@@ -229,4 +229,30 @@ func TestGroupOf(t *testing.T) {
 			t.Errorf("GroupOf(%q) = %q, %v; want %q", path, got, err, want)
 		}
 	}
+}
+
+// TestWhoLimitsAContainerIsAsked: those of its own devices, well or not, and no others.
+func TestWhoLimitsAContainerIsAsked(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		h := newHost(t)
+		bad, good := gpu.Device{UUID: "MIG-a", Index: 1, ComputeCapability: "8.0", Status: gpu.Unhealthy("XID 94")}, gpu.Device{UUID: "MIG-b", Index: 2, ComputeCapability: "8.0"}
+		h.facts.Driver, h.facts.Devices = "580.65", []gpu.Device{bad, good}
+		p := h.probes()
+		p.MPS = func(_ context.Context, devices []gpu.Device) (protocol int, limited []int, err error) {
+			for _, d := range devices {
+				if d.UUID == bad.UUID {
+					return 0, nil, errors.New("the supervisor of the MPS daemon has ended")
+				}
+				limited = append(limited, d.Index)
+			}
+			return 2, limited, nil
+		}
+		n := NewNode(Auto, interval, h, p, zap.NewNop())
+		if err := n.Ready(t.Context(), gpu.EnforcementMPS, 2, []gpu.Device{bad}); err == nil {
+			t.Error("a container may start whose daemon has ended, on a GPU that is not healthy")
+		}
+		if err := n.Ready(t.Context(), gpu.EnforcementMPS, 2, []gpu.Device{good}); err != nil {
+			t.Errorf("one may not whose daemon is well: %v", err)
+		}
+	})
 }

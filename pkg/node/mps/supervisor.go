@@ -1,7 +1,6 @@
 package mps
 
 import (
-	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -14,6 +13,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strconv"
+	"strings"
 	"sync"
 	"time"
 
@@ -27,10 +27,11 @@ import (
 // Config is what a Supervisor is to do. All fields are to be set.
 type Config struct {
 	Dir      string
-	Shm      string // what clients have for /dev/shm: one for all daemons of a node, see Decisions
-	Instance string // UUID of the MIG instance that the daemon is for; empty: the GPUs that are not in MIG mode
-	Program  string // nvidia-cuda-mps-control
-	Protocol int    // 2, or 3, with which the daemon accounts for memory
+	Shm      string   // what clients have for /dev/shm: one for all daemons of a node, see Decisions
+	Only     []string // UUIDs of the GPUs that the daemon is for, or of one MIG instance, as it numbers them; none: all GPUs
+	Indexes  []int    // of Only, as NVML numbers them
+	Program  string   // nvidia-cuda-mps-control
+	Protocol int      // 2, or 3, with which the daemon accounts for memory
 	Settings Settings
 	Mounts   Mounts
 
@@ -196,8 +197,8 @@ func (s *Supervisor) controlBy(pipe string) control {
 		// The order in which NVML has them, so that indexes are the same.
 		"CUDA_DEVICE_ORDER=PCI_BUS_ID",
 	)
-	if s.cfg.Instance != "" {
-		env = append(env, visible+s.cfg.Instance)
+	if len(s.cfg.Only) > 0 {
+		env = append(env, visible+strings.Join(s.cfg.Only, ","))
 	}
 	return control{timeout: s.cfg.Timeout, program: s.cfg.Program, protocol: s.cfg.Protocol, env: env}
 }
@@ -384,7 +385,11 @@ func (s *Supervisor) prove(ctx context.Context) error {
 		case i >= len(free) || free[i] < minFreeMiB:
 			return fmt.Errorf("no client was seen to be limited: GPU %d has less than %d MiB free", i, minFreeMiB)
 		}
-		env := append(os.Environ(), "CUDA_DEVICE_ORDER=PCI_BUS_ID", visible+cmp.Or(s.cfg.Instance, strconv.Itoa(i)), "CUDA_MPS_PIPE_DIRECTORY="+pipe)
+		which, index := strconv.Itoa(i), i
+		if i < len(s.cfg.Only) {
+			which, index = s.cfg.Only[i], s.cfg.Indexes[i]
+		}
+		env := append(os.Environ(), "CUDA_DEVICE_ORDER=PCI_BUS_ID", visible+which, "CUDA_MPS_PIPE_DIRECTORY="+pipe)
 		if s.cfg.Protocol < 3 {
 			env = append(env, fmt.Sprintf("CUDA_MPS_PINNED_DEVICE_MEM_LIMIT=0=%dM", probe.LimitMiB))
 		}
@@ -392,9 +397,9 @@ func (s *Supervisor) prove(ctx context.Context) error {
 		err := s.cfg.Probe(probing, env)
 		cancel()
 		if err != nil {
-			return fmt.Errorf("it does not limit GPU %d: %w", i, err)
+			return fmt.Errorf("it does not limit GPU %d: %w", index, err)
 		}
-		proven = append(proven, i)
+		proven = append(proven, index)
 	}
 	s.update(func(st *Status) { st.Proven = proven })
 	s.log.Info("MPS daemon is healthy, and limits its clients")

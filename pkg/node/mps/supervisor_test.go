@@ -226,7 +226,7 @@ func TestTheDaemonIsAskedAsClientsAsk(t *testing.T) {
 func TestADaemonOfAnInstance(t *testing.T) {
 	n := newNode(t, 2)
 	dir, instance := n.cfg.Dir, gpu.Device{UUID: "MIG-a", Index: 2, Model: "A100 MIG 1g.5gb"}
-	n.cfg.Dir, n.cfg.Instance, n.cfg.Settings = DirOf(dir, instance), string(instance.UUID), Settings{PinnedMiB: []int64{4852}}
+	n.cfg.Dir, n.cfg.Only, n.cfg.Indexes, n.cfg.Settings = DirOf(dir, instance), []string{string(instance.UUID)}, []int{instance.Index}, Settings{PinnedMiB: []int64{4852}}
 	if want := filepath.Join(dir, "MIG-a"); n.cfg.Dir != want {
 		t.Fatalf("its folder is %s, want %s", n.cfg.Dir, want)
 	}
@@ -241,7 +241,9 @@ func TestADaemonOfAnInstance(t *testing.T) {
 		t.Errorf("before: %s", got)
 	}
 	n.run()
-	n.eventually("the daemon is healthy", healthy)
+	if s := n.eventually("the daemon is healthy", healthy); !slices.Equal(s.Proven, []int{instance.Index}) {
+		t.Errorf("clients were limited on %v", s.Proven)
+	}
 	if env := <-probed; !slices.Contains(env, "CUDA_VISIBLE_DEVICES=MIG-a") {
 		t.Errorf("the probe has %q", env)
 	}

@@ -159,10 +159,10 @@ func supported(handle nvml.Device) uint64 {
 	return nvml.EventTypeXidCriticalError
 }
 
-// tell reports what has happened to a GPU. One that is not known is looked for.
+// tell reports what has happened to a GPU. One that is not known, or an instance, is looked for.
 func (w *watcher) tell(e nvml.EventData, reason string) {
-	if of, ok := w.of[e.Device]; ok {
-		w.send(event{uuids: devices(of, e.GpuInstanceId), reason: reason})
+	if ids := devices(w.of[e.Device], e.GpuInstanceId); len(ids) > 0 {
+		w.send(event{uuids: ids, reason: reason})
 		return
 	}
 	w.send(event{probe: true})

@@ -3,6 +3,7 @@ package nvml
 import (
 	"errors"
 	"fmt"
+	"slices"
 
 	nvml "github.com/NVIDIA/go-nvml/pkg/nvml"
 
@@ -59,16 +60,17 @@ func (m Machine) Limits(reserveMiB int64) (driver string, limits []int64, err er
 	return driver, limits, err
 }
 
-// An Instance is a MIG instance of a machine.
-type Instance struct {
-	UUID gpu.UUID
-	MiB  int64 // that programs can have
-	Free int64 // MiB that no program uses
+// A Part is a GPU of a machine that is not in MIG mode, or a MIG instance.
+type Part struct {
+	UUID  gpu.UUID
+	Index int
+	MiB   int64 // that programs can have
+	Free  int64 // MiB that no program uses
 }
 
-// Instances returns the MIG instances of the selected GPUs and instances, and whether there is a GPU
-// that is not in MIG mode.
-func (m Machine) Instances(reserveMiB int64, selects func(gpu.Device) bool) (out []Instance, whole bool, err error) {
+// Parts returns the GPUs that are not in MIG mode, and the MIG instances of the others, of those that are
+// selected.
+func (m Machine) Parts(reserveMiB int64, selects func(gpu.Device) bool) (gpus, instances []Part, err error) {
 	var readings []reading
 	err = m.each(func(s *session, index int, _ nvml.Device) error {
 		r := s.read(index, nil, true)
@@ -76,29 +78,38 @@ func (m Machine) Instances(reserveMiB int64, selects func(gpu.Device) bool) (out
 			return errors.New(r.failed)
 		}
 		readings = append(readings, r)
-		whole = whole || !r.mig
 		return nil
 	})
 	for _, r := range flatten(readings) {
-		if r.instance == nil || r.failed != "" || !selects(r.device) {
+		if r.mig || r.failed != "" || !selects(r.device) {
 			continue
 		}
 		has := r.device.MemoryMiB - r.reservedMiB
-		out = append(out, Instance{UUID: r.device.UUID, MiB: max(1, has-reserveMiB), Free: has - int64(r.usage.usedBytes/mib)})
+		part := Part{UUID: r.device.UUID, Index: r.index, MiB: max(1, has-reserveMiB), Free: has - int64(r.usage.usedBytes/mib)}
+		if r.instance == nil {
+			gpus = append(gpus, part)
+		} else {
+			instances = append(instances, part)
+		}
 	}
-	return out, whole, err
+	return gpus, instances, err
 }
 
-// FreeOf returns how many MiB of a MIG instance no program uses, as its daemon numbers it.
-func (m Machine) FreeOf(id gpu.UUID) ([]int64, error) {
-	instances, _, err := m.Instances(0, func(d gpu.Device) bool { return d.UUID == id })
-	if err == nil && len(instances) == 0 {
-		err = fmt.Errorf("NVML lists no MIG instance %s", id)
-	}
+// FreeOf returns how many MiB of parts no program uses.
+func (m Machine) FreeOf(parts []Part) (free []int64, err error) {
+	gpus, instances, err := m.Parts(0, func(gpu.Device) bool { return true })
 	if err != nil {
 		return nil, err
 	}
-	return []int64{instances[0].Free}, nil
+	now := slices.Concat(gpus, instances)
+	for _, p := range parts {
+		at := slices.IndexFunc(now, func(n Part) bool { return n.UUID == p.UUID })
+		if at < 0 {
+			return nil, fmt.Errorf("NVML does not list %s", p.UUID)
+		}
+		free = append(free, now[at].Free)
+	}
+	return free, nil
 }
 
 // Free returns, by index, how many MiB of each selected GPU no program uses; -1 of the others, and
@@ -118,10 +129,15 @@ func (m Machine) Free(selects func(gpu.Device) bool) (free []int64, err error) {
 	return free, err
 }
 
-// Modes returns the compute modes of the GPUs by UUID, as NVML numbers them.
+// Modes returns the compute modes of the GPUs by UUID, as NVML numbers them. GPUs in MIG mode are left out.
 func (m Machine) Modes() (map[string]int, error) {
 	modes := make(map[string]int)
-	err := m.each(func(_ *session, _ int, handle nvml.Device) error {
+	err := m.each(func(s *session, _ int, handle nvml.Device) error {
+		if s.mig {
+			if now, _, ret := handle.GetMigMode(); ret == nvml.SUCCESS && now == nvml.DEVICE_MIG_ENABLE {
+				return nil // it has none
+			}
+		}
 		uuid, ret := handle.GetUUID()
 		if ret != nvml.SUCCESS {
 			return errors.New(failure(ret))

@@ -34,7 +34,8 @@ type card struct {
 	asked              int
 	device             nvml.Device
 	instances          []*card // its MIG instances, by place; nil: none there
-	slices             uint32  // of an instance
+	slices, ofSlices   uint32  // of an instance, and of the GPU instance that it is in if these are more
+	migRet             nvml.Return
 }
 
 // nvlink is one of a card's links.
@@ -143,7 +144,7 @@ func (m *machine) migDevice(c *card, place int) nvml.Device {
 		},
 		GetGpuInstanceIdFunc: func() (int, nvml.Return) { return place + 7, nvml.SUCCESS },
 		GetAttributesFunc: func() (nvml.DeviceAttributes, nvml.Return) {
-			return nvml.DeviceAttributes{ComputeInstanceSliceCount: c.slices}, nvml.SUCCESS
+			return nvml.DeviceAttributes{ComputeInstanceSliceCount: c.slices, GpuInstanceSliceCount: max(c.slices, c.ofSlices)}, nvml.SUCCESS
 		},
 	}
 }
@@ -162,11 +163,18 @@ func (m *machine) device(c *card) nvml.Device {
 		}
 		return i.device, i.ret
 	}
+	d.GetMaxMigDeviceCountFunc = func() (int, nvml.Return) { return maxInstances, nvml.SUCCESS }
+	d.GetComputeModeFunc = func() (nvml.ComputeMode, nvml.Return) {
+		if c.mig == nvml.DEVICE_MIG_ENABLE {
+			return 0, nvml.ERROR_INVALID_ARGUMENT
+		}
+		return 0, nvml.SUCCESS
+	}
 	d.GetUUIDFunc = func() (string, nvml.Return) { return c.uuid, nvml.SUCCESS }
 	d.GetMigModeFunc = func() (int, int, nvml.Return) {
 		m.mu.Lock()
 		defer m.mu.Unlock()
-		return c.mig, c.mig, nvml.SUCCESS
+		return c.mig, c.mig, c.migRet
 	}
 	d.GetMemoryInfo_v2Func = func() (nvml.Memory_v2, nvml.Return) {
 		m.mu.Lock()

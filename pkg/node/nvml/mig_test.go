@@ -31,7 +31,7 @@ func TestInstancesAreGPUs(t *testing.T) {
 		device := func(uuid gpu.UUID, index int, mib int64, units gpu.Units, speed int) gpu.Device {
 			return gpu.Device{
 				UUID: uuid, Index: index, Model: "NVIDIA A100-SXM4-40GB MIG 1g.5gb", MemoryMiB: mib, Allocatable: units, Speed: speed,
-				NUMANode: 65, PCI: "00000000:3b:00.0", ComputeCapability: "7.5",
+				NUMANode: 65, PCI: "00000000:3b:00.0", ComputeCapability: "7.5", Parent: "GPU-a",
 			}
 		}
 		want := []gpu.Device{
@@ -82,7 +82,7 @@ func TestErrorsOfInstances(t *testing.T) {
 	}{
 		"an instance's":            {7, []string{"MIG-a: XID 79: the GPU has fallen off the bus", "MIG-b: healthy"}},
 		"the GPU's":                {all, []string{"MIG-a: XID 79: the GPU has fallen off the bus", "MIG-b: XID 79: the GPU has fallen off the bus"}},
-		"of one that is not known": {3, []string{"MIG-a: healthy", "MIG-b: healthy"}},
+		"of one that is not known": {3, []string{"MIG-a: healthy", "MIG-b: healthy"}}, // it is looked for
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -100,25 +100,54 @@ func TestErrorsOfInstances(t *testing.T) {
 	}
 }
 
+// TestPartsOfAnInstanceAreNotOffered: each has all of the instance's memory.
+func TestPartsOfAnInstanceAreNotOffered(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		a := sliced("GPU-a")
+		a.instances[2].slices, a.instances[2].ofSlices = 1, 3
+		cfg := config(newMachine(a).open)
+		cfg.MIG = true
+		p, logs := watched(t, cfg)
+		wantHealth(t, p, "MIG-a: healthy")
+		if said := logs.FilterMessage("GPU is not offered").All(); len(said) != 1 || said[0].ContextMap()["reason"] != "it is a part of a GPU instance, and shares its memory with the other parts" {
+			t.Errorf("%v", said)
+		}
+	})
+}
+
+// TestAGPUWhoseModeIsNotToldIsNotOffered: it may be in MIG mode.
+func TestAGPUWhoseModeIsNotToldIsNotOffered(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		a := sliced("GPU-a")
+		m := newMachine(a)
+		cfg := config(m.open)
+		cfg.MIG = true
+		p, _ := watched(t, cfg)
+		m.change(func() { a.migRet = nvml.ERROR_UNKNOWN })
+		pass(interval)
+		wantHealth(t, p, "MIG-a: NVML: ERROR_UNKNOWN", "MIG-b: NVML: ERROR_UNKNOWN")
+	})
+}
+
 func TestInstancesOfAMachine(t *testing.T) {
 	m := newMachine(sliced("GPU-a"), t4("GPU-b"))
 	machine := Machine{Open: m.open}
 	all := func(gpu.Device) bool { return true }
-	got, whole, err := machine.Instances(100, all)
-	want := []Instance{{UUID: "MIG-a", MiB: 4764, Free: 4861}, {UUID: "MIG-b", MiB: 19868, Free: 19965}}
-	if diff := cmp.Diff(want, got); diff != "" || !whole || err != nil {
-		t.Errorf("instances, with a GPU %v, %v (-want +got):\n%s", whole, err, diff)
+	gpus, instances, err := machine.Parts(100, all)
+	want := []Part{{UUID: "MIG-a", Index: 2, MiB: 4764, Free: 4861}, {UUID: "MIG-b", Index: 4, MiB: 19868, Free: 19965}}
+	if diff := cmp.Diff([][]Part{want, {{UUID: "GPU-b", Index: 1, MiB: 14810, Free: 14907}}}, [][]Part{instances, gpus}); diff != "" || err != nil {
+		t.Errorf("%v (-want +got):\n%s", err, diff)
 	}
-	free, err := machine.FreeOf("MIG-b")
-	if diff := cmp.Diff([]int64{19965}, free); diff != "" || err != nil {
+	free, err := machine.FreeOf([]Part{{UUID: "MIG-b"}, {UUID: "GPU-b"}})
+	if diff := cmp.Diff([]int64{19965, 14907}, free); diff != "" || err != nil {
 		t.Errorf("free: %v (-want +got):\n%s", err, diff)
 	}
-	if _, err := machine.FreeOf("MIG-c"); err == nil {
+	if _, err := machine.FreeOf([]Part{{UUID: "MIG-c"}}); err == nil {
 		t.Error("an instance that is not there has free memory")
 	}
-	m.change(func() { m.gpus = m.gpus[:1] })
-	if _, whole, err := machine.Instances(0, all); whole || err != nil {
-		t.Errorf("all GPUs are in MIG mode: %v, %v", whole, err)
+	modes, err := machine.Modes()
+	if diff := cmp.Diff(map[string]int{"GPU-b": 0}, modes); diff != "" || err != nil {
+		t.Errorf("compute modes: %v (-want +got):\n%s", err, diff)
 	}
 }
 

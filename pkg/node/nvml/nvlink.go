@@ -37,6 +37,9 @@ func links(devices []*tracked) []gpu.Link {
 	var out []gpu.Link
 	for i, b := range devices {
 		for _, a := range devices[:i] {
+			if a.instance != nil || b.instance != nil {
+				continue // of a GPU in MIG mode NVLinks are off
+			}
 			lanes := max(a.nvlinks.to[b.PCI], b.nvlinks.to[a.PCI])
 			if lanes == 0 {
 				lanes = min(a.nvlinks.switches, b.nvlinks.switches)

@@ -373,7 +373,8 @@ func (p *Prober) found(r reading) {
 		p.log.Info("GPU has another index", zap.String("device", string(d.UUID)), zap.Int("index", r.device.Index), zap.Int("was", d.Index))
 		d.Index = r.device.Index
 	}
-	if d.MemoryMiB != r.device.MemoryMiB {
+	if d.MemoryMiB != r.device.MemoryMiB { // perhaps an instance was made again, of another size
+		d.Model, d.Speed = r.device.Model, r.speed(p.cfg.Speeds)
 		p.resize(d, r)
 	}
 	if !d.Status.Unhealthy {

@@ -90,6 +90,9 @@ func (s *session) read(index int, sampled map[gpu.UUID]uint64, instances bool) r
 	}
 	if s.mig {
 		current, _, ret := handle.GetMigMode()
+		if ret != nvml.SUCCESS && ret != nvml.ERROR_NOT_SUPPORTED { // it might be in MIG mode
+			return reading{index: index, failed: failure(ret)}
+		}
 		r.mig = ret == nvml.SUCCESS && current == nvml.DEVICE_MIG_ENABLE
 	}
 	if major, minor, ret := handle.GetCudaComputeCapability(); ret == nvml.SUCCESS {

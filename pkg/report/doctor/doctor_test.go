@@ -453,6 +453,18 @@ func TestExamine(t *testing.T) {
 			offerShares(t, s)
 			s.Nodes[0].Labels[s.Names.API()] = api.InShares
 		}, nil},
+		"shares by claims": {func(s *State) {
+			byClaims(t)(s)
+			inv, err := s.Names.InventoryOf(&s.Nodes[0])
+			if err != nil {
+				t.Fatal(err)
+			}
+			inv.UnitMiB = 0
+			for i := range inv.Devices {
+				inv.Devices[i].Allocatable, inv.Devices[i].ShareMiB = gpu.SharesPerDevice, 1400
+			}
+			setInventory(t, &s.Nodes[0], inv)
+		}, nil},
 		"shares that are off": {func(s *State) {
 			s.Nodes[0].Labels[s.Names.API()] = api.InShares
 		}, []string{"warning|node gpu-a|has the label gpumem.dev/api=shares, which has no effect: shares are off"}},

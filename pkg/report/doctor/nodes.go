@@ -65,7 +65,7 @@ func checkUnits(s *State, ds *appsv1.DaemonSet, object string, node *v1.Node, in
 	label := s.Names.API() + "=" + api.InShares
 	labelled := node.Labels[s.Names.API()] == api.InShares
 	switch {
-	case len(inv.Devices) == 0 || labelled == inv.InShares():
+	case len(inv.Devices) == 0 || labelled == inv.InShares() || inv.Devices[0].Status.ByClaims:
 		return nil
 	case labelled && Flag(ds.Spec.Template.Spec, "shares", "false") != "true":
 		return []Finding{{Warning, object, "has the label " + label + ", which has no effect: shares are off",

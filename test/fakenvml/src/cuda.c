@@ -72,22 +72,19 @@ static bool in_container(const struct gpu *g, unsigned index)
 	return !list || strcmp(list, "all") == 0 || lists(list, index, g->uuid);
 }
 
-// CUDA sees the GPUs of a container that are not in MIG mode, or one MIG device and nothing else
-// (NVIDIA, "Multi-Instance GPU", CUDA device enumeration).
-static unsigned candidates(const struct machine *m, unsigned *from)
+// The GPUs of a container that are not in MIG mode, then its MIG devices.
+static unsigned candidates(const struct machine *m, unsigned *from, unsigned *migs)
 {
-	unsigned count = 0, migs = 0;
+	unsigned count = 0;
+	*migs = 0;
 	for (unsigned i = 0; i < m->gpu_count + m->mig_count && i < MAX_GPUS; i++) {
 		const struct gpu *g = &m->gpus[i];
 		if (g->mig_mode || !in_container(g, i))
 			continue;
 		from[count++] = i;
-		migs += g->is_mig;
+		*migs += g->is_mig;
 	}
-	if (migs == 0)
-		return count;
-	memmove(from, from + count - migs, migs * sizeof(*from)); // they come last
-	return migs;
+	return count;
 }
 
 static void see(const struct machine *m, unsigned index)
@@ -96,39 +93,46 @@ static void see(const struct machine *m, unsigned index)
 	on_machine[visible_count++] = index;
 }
 
-// The entry of CUDA_VISIBLE_DEVICES: an index among the container's GPUs, or the beginning of
-// a UUID. Returns count for one that names none.
-static unsigned chosen(const struct machine *m, const unsigned *from, unsigned count, const char *entry, size_t length)
+// The entry of CUDA_VISIBLE_DEVICES: an index among what the process would see without it, from first
+// on, or the beginning of a UUID. Returns count for one that names none.
+static unsigned chosen(const struct machine *m, const unsigned *from, unsigned first, unsigned count, const char *entry, size_t length)
 {
 	char text[100], *rest;
 	snprintf(text, sizeof(text), "%.*s", (int)length, entry);
 	unsigned long index = strtoul(text, &rest, 10);
 	if (rest != text && !*rest)
-		return index < count ? (unsigned)index : count;
+		return index < count - first ? first + (unsigned)index : count;
 	for (unsigned i = 0; i < count && length > 4; i++)
 		if (strncmp(m->gpus[from[i]].uuid, text, length) == 0)
 			return i;
 	return count;
 }
 
+// A process sees GPUs, or one MIG device and nothing else (NVIDIA, "Multi-Instance GPU", CUDA device
+// enumeration).
 static void find_visible(const struct machine *m)
 {
 	const char *list = getenv("CUDA_VISIBLE_DEVICES");
-	unsigned from[MAX_GPUS], count = candidates(m, from);
+	unsigned from[MAX_GPUS], migs, count = candidates(m, from, &migs), first = migs > 0 ? count - migs : 0;
 
 	visible_count = 0;
-	for (unsigned i = 0; !list && i < count; i++)
+	for (unsigned i = first; !list && i < count; i++)
 		see(m, from[i]);
 	while (list && *list && visible_count < MAX_GPUS) {
 		size_t n = strcspn(list, ",");
-		unsigned i = chosen(m, from, count, list, n);
+		unsigned i = chosen(m, from, first, count, list, n);
 		if (i == count)
 			break; // what follows an entry that names none does not count
 		see(m, from[i]);
 		list += n + (list[n] == ',');
 	}
-	if (visible_count > 1 && m->gpus[on_machine[0]].is_mig)
-		visible_count = 1;
+	for (unsigned i = 0; i < visible_count; i++)
+		if (m->gpus[on_machine[i]].is_mig) {
+			unsigned mig = on_machine[i];
+			visible_count = 0;
+			see(m, mig);
+			break;
+		}
 }
 
 // -- the library and its devices ---------------------------------------------------------

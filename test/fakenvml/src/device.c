@@ -271,8 +271,10 @@ EXPORT nvmlReturn_t nvmlDeviceGetMemoryErrorCounter(nvmlDevice_t device, nvmlMem
 
 // -- modes ------------------------------------------------------------------------------
 
-VALUE(nvmlDeviceGetComputeMode, nvmlComputeMode_t,
-      (nvmlComputeMode_t)handle_compute_mode(c.device, g->compute_mode))
+// A GPU in MIG mode has none, and refuses the question.
+QUERY(nvmlDeviceGetComputeMode, nvmlComputeMode_t,
+      g->mig_mode ? NVML_ERROR_INVALID_ARGUMENT
+		  : (*out = (nvmlComputeMode_t)handle_compute_mode(c.device, g->compute_mode), NVML_SUCCESS))
 
 EXPORT nvmlReturn_t nvmlDeviceSetComputeMode(nvmlDevice_t device, nvmlComputeMode_t mode)
 {
