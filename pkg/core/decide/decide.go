@@ -15,7 +15,8 @@ func Decide(n placement.Node, pod placement.PodRef, req placement.Request, polic
 	n = Reserved(n, pod, req, policy)
 	chosen, verdict := placement.Choose(policy, req, n)
 	if !verdict.Fits() {
-		return placement.Assignment{}, &Refusal{Reason: verdict.Reason.String(), Verdict: &verdict, Gap: closest.Of(verdict), Unresolvable: verdict.Unresolvable()}
+		why := verdict // it is kept, and where the pod fits, nothing is
+		return placement.Assignment{}, &Refusal{Reason: why.Reason.String(), Verdict: &why, Gap: closest.Of(why), Unresolvable: why.Unresolvable()}
 	}
 	if other, ok := confusedWith(n, pod, req, chosen); ok {
 		return placement.Assignment{}, &Refusal{Reason: Confusable, Pod: other}
