@@ -27,7 +27,7 @@ func Prefer(s State, r gpu.Resource, available, must []gpu.SlotID, size int) ([]
 		return b.extend(r, free, must, size)
 	}
 	waiting := b.waitingFor(r, size)
-	if err := b.ambiguous(r, waiting, size); err != nil {
+	if err := b.ambiguous(r, waiting, size); err != nil && b.Listed == nil {
 		return nil, err
 	}
 	for _, t := range waiting {
@@ -165,12 +165,12 @@ func unplaced(pod placement.PodRef) error {
 }
 
 // ambiguous returns an error when the kubelet, which does not tell for which pod
-// it asks, nor lists any, may be asking for pods that cannot stand in for one another and are to
+// it asks, may be asking for pods that cannot stand in for one another and are to
 // have different GPUs. Those that wait are such by chance only: the scheduler side
 // lets none wait together. If the kubelet has never listed anything, any pod that
 // waits may have begun.
 func (b *podStates) ambiguous(r gpu.Resource, waiting []*podState, size int) error {
-	if b.Listed != nil || len(waiting) > 0 && waiting[0].begun() {
+	if len(waiting) > 0 && waiting[0].begun() {
 		return nil
 	}
 	for i, t := range waiting {
