@@ -510,7 +510,7 @@ var table = []mutant{
 	},
 	{
 		"prepared claims are not added up", "pkg/node/claims/claim.go",
-		"case want.mib > offered-has.mib:", "case want.mib > offered:", simulation,
+		"case want.amount > offered-has.amount:", "case want.amount > offered:", simulation,
 	},
 	{
 		"the CDI file of a claim that is gone stays", "pkg/node/claims/driver.go",
