@@ -76,6 +76,12 @@ func TestInstancesAreGPUs(t *testing.T) {
 		return given[0]
 	}
 	takes := func(units int64) func(*v1.Pod) { return containers(nil, greedy("main", units, "-hold")) }
+	e.apply("mig.yaml")
+	if given := e.assigned(e.isOn("on-an-instance", m.node)); len(given) != 1 || !strings.HasPrefix(given[0], "MIG-") {
+		t.Errorf("the sample is on %v", given)
+	}
+	e.delete("on-an-instance", 0)
+	e.gone("on-an-instance")
 	first := onPart("first", 1, takes(1))
 	m.tookOf("first", (seventhMiB-seventhContextMiB)/stepMiB*stepMiB, seventhMiB) // the GPU's hardware limits it to its part
 	if second := onPart("second", 3); second != first {
