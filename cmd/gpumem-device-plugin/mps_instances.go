@@ -6,12 +6,17 @@ import (
 	"github.com/gpumem/gpumem/pkg/node/nvml"
 )
 
-// withInstances returns the daemons of a node: one of each MIG instance, and one of the other GPUs if there
-// are any.
-func (o *mpsOptions) withInstances(whole mps.Config, machine nvml.Machine) (daemons []mps.Config, err error) {
+// withInstances returns the daemons of a node.
+func (o *mpsOptions) withInstances(whole mps.Config, machine nvml.Machine) ([]mps.Config, error) {
 	gpus, instances, err := machine.Parts(o.reserveMiB, o.ours.Selects)
-	if err != nil || len(instances) == 0 {
-		return []mps.Config{whole}, err
+	return daemonsOf(whole, gpus, instances, machine.FreeOf), err
+}
+
+// daemonsOf returns one daemon of each MIG instance, and one of the other GPUs if there are any. Free
+// returns how many MiB of parts no program uses.
+func daemonsOf(whole mps.Config, gpus, instances []nvml.Part, free func([]nvml.Part) ([]int64, error)) (daemons []mps.Config) {
+	if len(instances) == 0 {
+		return []mps.Config{whole}
 	}
 	whole.Protocol = 2
 	of := func(dir string, parts ...nvml.Part) {
@@ -21,15 +26,15 @@ func (o *mpsOptions) withInstances(whole mps.Config, machine nvml.Machine) (daem
 			cfg.Only, cfg.Indexes = append(cfg.Only, string(p.UUID)), append(cfg.Indexes, p.Index)
 			cfg.Settings.PinnedMiB = append(cfg.Settings.PinnedMiB, p.MiB)
 		}
-		cfg.Free = func() ([]int64, error) { return machine.FreeOf(parts) }
+		cfg.Free = func() ([]int64, error) { return free(parts) }
 		daemons = append(daemons, cfg)
 	}
 	if len(gpus) > 0 {
-		of(o.dir, gpus...)
+		of(whole.Dir, gpus...)
 	}
 	for _, i := range instances {
-		of(mps.DirOf(o.dir, gpu.Device{UUID: i.UUID}), i)
+		of(mps.DirOf(whole.Dir, gpu.Device{UUID: i.UUID}), i)
 		daemons[len(daemons)-1].Exclusive = false // it has no compute mode
 	}
-	return daemons, nil
+	return daemons
 }

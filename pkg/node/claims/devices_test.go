@@ -63,6 +63,10 @@ func TestWhatIsPublished(t *testing.T) {
 	if diff := cmp.Diff(offered, capacity(inShares, 0, false)); diff != "" {
 		t.Error("in shares:", diff)
 	}
+	inShares.Foreign = 3
+	if got := capacity(inShares, 0, false)["shares"]; got.Value.Value() != 7 || got.RequestPolicy.ValidRange.Max.Value() != 7 {
+		t.Errorf("with 3 in use by others: %+v", got)
+	}
 	if got := devices[0].Capacity["memory"].RequestPolicy.ValidRange.Step; got != nil {
 		t.Errorf("a GPU of one unit has a step of %s: the API server refuses it", got)
 	}

@@ -60,7 +60,7 @@ func TestAClaimIsPreparedOnceAndForAll(t *testing.T) {
 // TestSharesOfAGPU: they are counted as shares, and are memory and a part of the cores in a container.
 func TestSharesOfAGPU(t *testing.T) {
 	inv := plugintest.TwoGPUs()
-	inv.UnitMiB = 0
+	inv.UnitMiB, inv.Enforcement, inv.MPS = 0, gpu.EnforcementMPS, 3
 	for i := range inv.Devices {
 		inv.Devices[i].Allocatable, inv.Devices[i].ShareMiB = gpu.SharesPerDevice, int64(400*(i+1))
 	}
@@ -82,6 +82,10 @@ func TestSharesOfAGPU(t *testing.T) {
 		{shares("none", gpuA, 0), "it was allocated 0 of the 10 shares of a GPU"},
 		{shares("many", gpuA, 11), "it was allocated 11 of the 10 shares of a GPU"},
 		{allocated("gib", result(gpuA, 3, 0)), "it has 3072 MiB of GPU 0, which is not offered so any more"},
+		{allocated("both", result(gpuA, 3, 0, func(r *resourceapi.DeviceRequestAllocationResult) {
+			r.ConsumedCapacity["shares"] = *resource.NewQuantity(3, resource.DecimalSI)
+		})), "it was allocated 3 of the 10 shares of a GPU"},
+		{allocated("mixed", shares("x", gpuA, 1).Status.Allocation.Devices.Results[0], result(gpuB, 1, 0)), "it was allocated shares of one GPU and memory of another"},
 	} {
 		if got := r.one(t, tc.claim); (got.Err == nil) != (tc.err == "") || got.Err != nil && !strings.Contains(got.Err.Error(), tc.err) {
 			t.Errorf("%s: %v, want %q", tc.claim.Name, got.Err, tc.err)
@@ -89,6 +93,9 @@ func TestSharesOfAGPU(t *testing.T) {
 	}
 	if env := r.disk.env(t, "uid-a"); env["GPUMEM_LIMIT_MIB"] != "3200" {
 		t.Errorf("4 shares of 800 MiB are %s MiB", env["GPUMEM_LIMIT_MIB"])
+	}
+	if got := r.served[containers.Namespace([]gpu.SlotID{"uid-a"})]; got != (mps.Namespace{LimitMiB: 3200, Percent: 100}) {
+		t.Errorf("the MPS daemon holds them to %+v", got)
 	}
 	given, _, _ := r.Allocations()
 	var units gpu.Units
