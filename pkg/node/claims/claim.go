@@ -135,6 +135,16 @@ func (s Share) amount() int64 { return cmp.Or(s.Shares, s.MiB) }
 // inShares reports whether the claim was allocated shares.
 func (c Claim) inShares() bool { return len(c.Shares) > 0 && c.Shares[0].Shares > 0 }
 
+// shareMiB is how large a share of a device was when the claim was prepared; 0: it was not, or has memory.
+func (c Claim) shareMiB(device string) int64 {
+	for _, s := range c.Shares {
+		if s.Device == device && s.Shares > 0 {
+			return s.MiB / s.Shares
+		}
+	}
+	return 0
+}
+
 // unit is how much of what was allocated a unit of the inventory is.
 func (c Claim) unit() int64 {
 	if c.inShares() {
@@ -181,6 +191,7 @@ func (c Claim) grant(inv gpu.Inventory) (memory, cores allocation.Grant, err err
 			return memory, cores, fmt.Errorf("it has %s of GPU %d, which is not offered so any more", c.format(p.amount), d.Index)
 		}
 		each = p
+		d.ShareMiB = cmp.Or(c.shareMiB(published.DeviceName(d.UUID)), d.ShareMiB)
 		memory.Devices = append(memory.Devices, d)
 	}
 	switch {

@@ -115,6 +115,14 @@ func TestSharesOfAGPU(t *testing.T) {
 			t.Errorf("without a claim, and %t wanted: %t, %v", wanted, got, err)
 		}
 	}
+	inv.Devices[1].ShareMiB = 700 // for the driver keeps more for itself
+	r = newRig(t, inv, disk)
+	if err := r.Restore(); err != nil {
+		t.Fatal(err)
+	}
+	if env := r.disk.env(t, "uid-a"); env["GPUMEM_LIMIT_MIB"] != "3200" {
+		t.Errorf("shares that were 3200 MiB when they were prepared are %s", env["GPUMEM_LIMIT_MIB"])
+	}
 	r = newRig(t, plugintest.TwoGPUs(), disk) // which offers GiB
 	if got := r.one(t, shares("d", gpuA, 1)); got.Err == nil || !strings.Contains(got.Err.Error(), "it has 1 share of GPU 0, which is not offered so any more") {
 		t.Errorf("shares of a GPU that is offered by the amount: %v", got.Err)
