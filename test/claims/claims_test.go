@@ -670,9 +670,10 @@ func (e *env) testShares() {
 	}
 	ofShares("d", 7)
 	e.waits("d", "cannot allocate all claims")
-	if out := e.inspect("nodes"); !strings.Contains(out, "8/10") || !strings.Contains(out, "4/10") {
-		e.Errorf("in a row of nodes:\n%s", out)
-	}
+	e.eventually("a row of nodes has the shares", func() (bool, string) {
+		out := e.inspect("nodes")
+		return strings.Contains(out, "8/10") && strings.Contains(out, "4/10"), out
+	})
 	e.delete("a", "b", "c")
 	e.running("d")
 }
