@@ -113,7 +113,7 @@ func (n *Node) Run(ctx context.Context) error { return inventory.Watch(ctx, n.in
 // closed when there are other GPUs.
 func (n *Node) look(ctx context.Context) <-chan struct{} {
 	inv, reason, changed := n.prober.Inventory()
-	facts := n.facts(ctx, inv)
+	facts := n.facts(ctx, inv, healthy(inv.Devices))
 	if ctx.Err() != nil {
 		return changed
 	}
@@ -152,10 +152,11 @@ func (v Verdict) apply(mode Mode, inv *gpu.Inventory) {
 	}
 }
 
-func (n *Node) facts(ctx context.Context, inv gpu.Inventory) Facts {
+// facts looks at the node. Those are asked whether MPS limits their clients that serve the devices asked.
+func (n *Node) facts(ctx context.Context, inv gpu.Inventory, asked []gpu.Device) Facts {
 	f := Facts{Driver: inv.DriverVersion, Devices: inv.Devices, NRI: n.probes.NRI(), Cgroups: n.probes.Cgroups.check(), Held: n.lastHeld()}
 	devices := healthy(inv.Devices)
-	f.Protocol, f.MPSGPUs, f.MPS = n.probes.MPS(ctx, devices)
+	f.Protocol, f.MPSGPUs, f.MPS = n.probes.MPS(ctx, asked)
 	if len(devices) == 0 {
 		f.Test = errors.New("no GPU answers")
 	} else if PartitionsMemory(f.Driver) && f.Cgroups == nil {
@@ -169,18 +170,18 @@ func (n *Node) facts(ctx context.Context, inv gpu.Inventory) Facts {
 // Ready says why a container that was promised a level must not start now; nil
 // when it may. It asks those who enforce, and not what was found last. MPS is the protocol of the
 // daemon whose client it was made; 0: it is not known. What it was given for one protocol limits
-// nothing with another.
-// Asked are those who limit it on its GPUs, well or not; none: it is not known which it has.
+// nothing with another. Asked are those who limit it on its devices, well or not; none: on all.
 func (n *Node) Ready(ctx context.Context, level gpu.Enforcement, mps int, devices []gpu.Device) error {
 	if level == gpu.EnforcementAdvisory || level == "" {
 		return nil // without a look at who enforces
 	}
 	inv, _, _ := n.prober.Inventory()
-	facts := n.facts(ctx, inv)
+	asked, judged := healthy(inv.Devices), inv.Devices
 	if len(devices) > 0 {
-		facts.Devices = devices
-		facts.Protocol, facts.MPSGPUs, facts.MPS = n.probes.MPS(ctx, devices)
+		asked, judged = devices, devices
 	}
+	facts := n.facts(ctx, inv, asked)
+	facts.Devices = judged
 	facts.Held = nil // only the start of a container shows whether limits can be set again
 	if lacks := Judge(facts).lacks(level); lacks != nil {
 		return fmt.Errorf("enforcement %s does not hold at present: %w", level, lacks)
