@@ -27,16 +27,7 @@ func (p *parts) asked(ctx context.Context, log *zap.Logger, cfg config) <-chan s
 			}
 			return len(pods), changed
 		}
-		select {
-		case <-ctx.Done():
-			return
-		case <-p.node.Read():
-		}
-		other := func() (bool, <-chan struct{}) {
-			said, changed := p.node.Said()
-			return said.API != cfg.api(), changed
-		}
-		if claims.Left(ctx, false, other, holding) {
+		if left(ctx, p.node, cfg.api(), holding) {
 			log.Info("the node is to hand out its GPUs by another API, and no pod holds what it offers")
 		}
 	}()
@@ -45,12 +36,7 @@ func (p *parts) asked(ctx context.Context, log *zap.Logger, cfg config) <-chan s
 
 // leave ends what runs once the node's label says that it hands out no claims, and none is left.
 func (p claimsParts) leave(ctx context.Context, end func(), log *zap.Logger) error {
-	select {
-	case <-ctx.Done():
-		return nil
-	case <-p.object.Read():
-	}
-	if claims.Left(ctx, true, labelled(p.object), p.driver.Prepared) {
+	if left(ctx, p.object, api.ByClaims, p.driver.Prepared) {
 		log.Info("the node is to hand out the extended resource, and no claim is left")
 		end()
 	}
@@ -74,10 +60,17 @@ func closedBy(object *nodepods.Node) claims.Closed {
 	}
 }
 
-// labelled returns whether the node's label says that it hands out claims.
-func labelled(object *nodepods.Node) func() (bool, <-chan struct{}) {
-	return func() (bool, <-chan struct{}) {
-		said, changed := object.Said()
-		return said.API == api.ByClaims, changed
+// left returns once the node's label asks for another API than the one that is served, and nothing that
+// was handed out was left for a while. It is false where the context was done before.
+func left(ctx context.Context, object *nodepods.Node, served string, handedOut func() (int, <-chan struct{})) bool {
+	select {
+	case <-ctx.Done():
+		return false
+	case <-object.Read():
 	}
+	other := func() (bool, <-chan struct{}) {
+		said, changed := object.Said()
+		return said.API != served, changed
+	}
+	return claims.Left(ctx, other, handedOut)
 }

@@ -42,15 +42,15 @@ func Choose(labelled bool, prepared int, holders []string) (byClaims bool, why s
 	}
 }
 
-// Left returns once the label of a node that is served by claims, or is not, says the other, and
-// nothing that was handed out was left for a while. It is false where the context was done before.
+// Left returns once the label of a node asks for another API than the one that is served, and nothing that
+// was handed out was left for a while. It is false where the context was done before.
 // Both functions have channels that are closed when they would tell something else.
-func Left(ctx context.Context, byClaims bool, labelled func() (bool, <-chan struct{}), left func() (int, <-chan struct{})) bool {
+func Left(ctx context.Context, other func() (bool, <-chan struct{}), left func() (int, <-chan struct{})) bool {
 	for {
-		says, relabelled := labelled()
+		asked, relabelled := other()
 		n, changed := left()
 		var over <-chan time.Time
-		if says != byClaims && n == 0 {
+		if asked && n == 0 {
 			over = time.After(quiet)
 		}
 		select {

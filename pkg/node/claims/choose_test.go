@@ -85,8 +85,8 @@ func TestWhenANodeIsLeft(t *testing.T) {
 				}
 				ctx, cancel := context.WithTimeout(t.Context(), time.Hour)
 				defer cancel()
-				got := Left(ctx, true,
-					func() (bool, <-chan struct{}) { return now().labelled, *changed.Load() },
+				got := Left(ctx,
+					func() (bool, <-chan struct{}) { return !now().labelled, *changed.Load() },
 					func() (int, <-chan struct{}) { return now().left, nil })
 				if got != (test.want > 0) || got && time.Since(begin) != test.want {
 					t.Errorf("left: %t after %s, want after %s", got, time.Since(begin), test.want)
