@@ -23,6 +23,6 @@
 // ask who uses a GPU before it gives it away. When both have, that is said in an
 // event of the node, once for each time that it begins.
 //
-// A GPU in MIG mode is not offered, or its instances are (package nvml): its memory is split already,
-// by the hardware, and NVIDIA's plugin hands the parts out.
+// Of a GPU in MIG mode the instances are offered, or nothing (package nvml): its memory is split already, by
+// the hardware, and NVIDIA's plugin may hand the parts out.
 package coexist
