@@ -2,6 +2,7 @@ package metrics
 
 import (
 	"cmp"
+	"iter"
 	"maps"
 	"math"
 	"slices"
@@ -9,6 +10,7 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
+	dto "github.com/prometheus/client_model/go"
 
 	"github.com/gpumem/gpumem/pkg/core/cache"
 	"github.com/gpumem/gpumem/pkg/core/closest"
@@ -32,27 +34,20 @@ type fleetCollector struct {
 	Fleet
 	all []*prometheus.Desc
 
-	capacity, allocated, healthy, schedulable       *prometheus.Desc
 	free, tainted, largest, stranded, fragmentation *prometheus.Desc
 	nodes                                           *prometheus.Desc
 	assumed, assumedAge, unattributed               *prometheus.Desc
 	waiting, waitingAge, namespaces                 *prometheus.Desc
-	pods                                            *prometheus.Desc // nil: they have none
 }
 
-// RegisterFleet registers what the extender knows of the fleet. It panics when that is
-// registered already.
-func RegisterFleet(to prometheus.Registerer, f Fleet) {
+// RegisterFleet registers what the extender knows of the fleet, and returns the series of each node,
+// GPU and pod, which are too many for a registry. It panics when that is registered already.
+func RegisterFleet(to prometheus.Registerer, f Fleet) Series {
 	c := &fleetCollector{Fleet: f}
 	of := func(name, help string, labels ...string) *prometheus.Desc {
-		c.all = append(c.all, prometheus.NewDesc(prometheus.BuildFQName(namespace, "extender", name), help, labels, nil))
+		c.all = append(c.all, prometheus.NewDesc(extenders(name), help, labels, nil))
 		return c.all[len(c.all)-1]
 	}
-	device := []string{"node", "gpu", "uuid", "model"}
-	c.capacity = of("gpu_capacity_bytes", "Memory that a GPU offers to pods.", device...)
-	c.allocated = of("gpu_allocated_bytes", "Memory of a GPU that pods hold.", device...)
-	c.healthy = of("gpu_healthy", "Whether a GPU takes new pods: 1, or 0 while it is not healthy or cordoned.", device...)
-	c.schedulable = of("node_schedulable", "Whether a node takes new pods with GPU memory: 1, or 0 while it is cordoned, NotReady, or its kubelet offers none. The label taint is the key of one that they must tolerate, apart from nvidia.com/gpu and gpumem's resources.", "node", "taint")
 	c.free = of("free_bytes", "Memory that no pod holds, of GPUs that take new pods, on nodes that are schedulable.")
 	c.tainted = of("tainted_free_bytes", "Of free_bytes, what is on nodes with a taint that pods must tolerate: see node_schedulable.")
 	c.largest = of("largest_free_bytes", "The most that a pod could get of one GPU now, on nodes that are schedulable.")
@@ -65,11 +60,11 @@ func RegisterFleet(to prometheus.Registerer, f Fleet) {
 	c.waiting = of("waiting_pods", "Pods that ask for GPU memory and are on no node.")
 	c.waitingAge = of("waiting_oldest_seconds", "Age of the oldest pod that asks for GPU memory and is on no node; 0: there is none.")
 	c.namespaces = of("namespace_allocated_bytes", "Memory that the pods of a namespace are allocated, of the namespaces with the most; the sum of all others has the namespace (others).", "namespace")
-	if f.Pods {
-		c.pods = of("pod_allocated_bytes", "Memory that a pod is allocated, on all GPUs of its node.", "namespace", "pod", "node")
-	}
 	to.MustRegister(c)
+	return f.series
 }
+
+func extenders(name string) string { return prometheus.BuildFQName(namespace, "extender", name) }
 
 // Describe implements prometheus.Collector.
 func (c *fleetCollector) Describe(out chan<- *prometheus.Desc) {
@@ -84,22 +79,8 @@ func (c *fleetCollector) Collect(out chan<- prometheus.Metric) {
 		out <- prometheus.MustNewConstMetric(d, prometheus.GaugeValue, value, labels...)
 	}
 	sum := fleetSum{namespaces: make(map[string]float64)}
-	if c.pods != nil {
-		sum.pods = make(map[podSeries]float64)
-	}
-	for _, n := range c.Nodes() {
-		if len(n.Devices) == 0 {
-			continue
-		}
-		facts := c.Facts(n)
-		sum.add(n, facts)
-		gauge(c.schedulable, oneIf(facts.Refuses == nil), n.Name, facts.Taint)
-		for _, d := range n.Devices {
-			labels := []string{n.Name, strconv.Itoa(d.Index), string(d.UUID), d.Model}
-			gauge(c.capacity, ofDevice(d, d.Allocatable, n), labels...)
-			gauge(c.allocated, ofDevice(d, d.Requested, n), labels...)
-			gauge(c.healthy, oneIf(d.Status.Open()), labels...)
-		}
+	for n := range c.withGPUs() {
+		sum.add(n, c.Facts(n))
 	}
 	gauge(c.free, sum.free)
 	gauge(c.tainted, sum.tainted)
@@ -110,9 +91,6 @@ func (c *fleetCollector) Collect(out chan<- prometheus.Metric) {
 	gauge(c.unattributed, float64(sum.unattributed))
 	for namespace, bytes := range sum.largestNamespaces() {
 		gauge(c.namespaces, bytes, namespace)
-	}
-	for p, bytes := range sum.pods {
-		gauge(c.pods, bytes, p.namespace, p.name, p.node)
 	}
 	now := time.Now()
 	waiting, first := c.Waiting()
@@ -126,17 +104,100 @@ func (c *fleetCollector) Collect(out chan<- prometheus.Metric) {
 	gauge(c.assumedAge, oldest)
 }
 
+// withGPUs are the nodes that have GPUs.
+func (f Fleet) withGPUs() iter.Seq[placement.Node] {
+	return func(yield func(placement.Node) bool) {
+		for _, n := range f.Nodes() {
+			if len(n.Devices) > 0 && !yield(n) {
+				return
+			}
+		}
+	}
+}
+
+// series are those of each node, GPU and pod, a part for each node.
+func (f Fleet) series(yield func(*dto.MetricFamily) bool) {
+	for _, of := range []struct {
+		name, help string
+		samples    func(placement.Node) []*dto.Metric
+	}{
+		{"node_schedulable", "Whether a node takes new pods with GPU memory: 1, or 0 while it is cordoned, NotReady, or its kubelet offers none. The label taint is the key of one that they must tolerate, apart from nvidia.com/gpu and gpumem's resources.", f.schedulable},
+		{"gpu_capacity_bytes", "Memory that a GPU offers to pods.", ofGPUs(func(d placement.Device, n placement.Node) float64 { return ofDevice(d, d.Allocatable, n) })},
+		{"gpu_allocated_bytes", "Memory of a GPU that pods hold.", ofGPUs(func(d placement.Device, n placement.Node) float64 { return ofDevice(d, d.Requested, n) })},
+		{"gpu_healthy", "Whether a GPU takes new pods: 1, or 0 while it is not healthy or cordoned.", ofGPUs(func(d placement.Device, _ placement.Node) float64 { return oneIf(d.Status.Open()) })},
+		{"pod_allocated_bytes", "Memory that a pod is allocated, on all GPUs of its node.", f.pods},
+	} {
+		for n := range f.withGPUs() {
+			samples := of.samples(n)
+			if len(samples) == 0 {
+				continue
+			}
+			if !yield(&dto.MetricFamily{Name: new(extenders(of.name)), Help: &of.help, Type: dto.MetricType_GAUGE.Enum(), Metric: samples}) {
+				return
+			}
+		}
+	}
+}
+
+// sample is a gauge with labels, which are in the order of their names.
+func sample(value float64, labels ...*dto.LabelPair) *dto.Metric {
+	return &dto.Metric{Label: labels, Gauge: &dto.Gauge{Value: &value}}
+}
+
+func label(name, value string) *dto.LabelPair { return &dto.LabelPair{Name: &name, Value: &value} }
+
+func (f Fleet) schedulable(n placement.Node) []*dto.Metric {
+	facts := f.Facts(n)
+	return []*dto.Metric{sample(oneIf(facts.Refuses == nil), label("node", n.Name), label("taint", facts.Taint))}
+}
+
+// ofGPUs returns a value for each GPU of a node.
+func ofGPUs(value func(placement.Device, placement.Node) float64) func(placement.Node) []*dto.Metric {
+	return func(n placement.Node) (out []*dto.Metric) {
+		for _, d := range n.Devices {
+			out = append(out, sample(value(d, n), label("gpu", strconv.Itoa(d.Index)), label("model", d.Model), label("node", n.Name), label("uuid", string(d.UUID))))
+		}
+		return out
+	}
+}
+
+// pods returns what each pod of a node has, where pods have series. One that is made again, while the
+// one before it ends, has the same labels: they have one.
+func (f Fleet) pods(n placement.Node) (out []*dto.Metric) {
+	if !f.Pods {
+		return nil
+	}
+	known := make(map[placement.PodRef]*dto.Metric)
+	for h, has := range allocated(n) {
+		ref := placement.PodRef{Namespace: h.Pod.Namespace, Name: h.Pod.Name}
+		if m := known[ref]; m != nil {
+			*m.Gauge.Value += has
+			continue
+		}
+		known[ref] = sample(has, label("namespace", ref.Namespace), label("node", n.Name), label("pod", ref.Name))
+		out = append(out, known[ref])
+	}
+	return out
+}
+
+// allocated are the pods of a node that have GPU memory, with how many bytes.
+func allocated(n placement.Node) iter.Seq2[placement.Holding, float64] {
+	return func(yield func(placement.Holding, float64) bool) {
+		for _, h := range n.Holdings() {
+			if has := ofPod(h, n); !h.Nominated && has > 0 && !yield(h, has) {
+				return
+			}
+		}
+	}
+}
+
 // fleetSum is what is free on all nodes, in bytes.
 type fleetSum struct {
 	free, largest, stranded float64
 	tainted, broken         float64 // of free, what is behind a taint, and what is on GPUs that pods use in part
 	nodes, unattributed     int
 	namespaces              map[string]float64
-	pods                    map[podSeries]float64 // nil: they have no series
 }
-
-// podSeries are the labels of a pod: one that is made again, while the one before it ends, has them too.
-type podSeries struct{ namespace, name, node string }
 
 const (
 	// maxNamespaces bounds the series of namespace_allocated_bytes.
@@ -174,15 +235,8 @@ func ageOf(pods int, age time.Duration) float64 {
 func (s *fleetSum) add(n placement.Node, facts inspect.NodeFacts) {
 	s.nodes++
 	s.unattributed += len(n.Unattributed)
-	for _, h := range n.Holdings() {
-		if !h.Nominated {
-			if has := ofPod(h, n); has > 0 {
-				s.namespaces[h.Pod.Namespace] += has
-				if s.pods != nil {
-					s.pods[podSeries{h.Pod.Namespace, h.Pod.Name, n.Name}] += has
-				}
-			}
-		}
+	for h, has := range allocated(n) {
+		s.namespaces[h.Pod.Namespace] += has
 	}
 	closed := facts.Refuses != nil || n.CPU > 0 && n.RequestedCPU >= n.CPU
 	if !closed {

@@ -44,7 +44,7 @@ func fleetOf(nodes int) []placement.Node {
 func start(t *testing.T, nodes []placement.Node) string {
 	t.Helper()
 	registry := metrics.NewRegistry("dev")
-	metrics.RegisterFleet(registry, metrics.Fleet{
+	series := metrics.RegisterFleet(registry, metrics.Fleet{
 		Nodes: func() []placement.Node { return nodes }, Facts: func(placement.Node) inspect.NodeFacts { return inspect.NodeFacts{} },
 		Assumed: func(time.Time) []cache.Assumed { return nil }, Waiting: func() (int, time.Time) { return 0, time.Time{} },
 	})
@@ -54,7 +54,7 @@ func start(t *testing.T, nodes []placement.Node) string {
 	}
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan error, 1)
-	go func() { done <- serve.Run(ctx, listener, serve.Probes("v1", metrics.Handler(registry), func() {})) }()
+	go func() { done <- serve.Run(ctx, listener, serve.Probes("v1", metrics.Handler(registry, series), func() {})) }()
 	t.Cleanup(func() {
 		cancel()
 		if err := <-done; err != nil && !errors.Is(err, context.DeadlineExceeded) {

@@ -4,8 +4,11 @@ import (
 	"bytes"
 	"compress/gzip"
 	"fmt"
+	"io"
+	"iter"
 	"net/http"
 	"runtime"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -13,6 +16,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/collectors"
+	dto "github.com/prometheus/client_model/go"
 	"github.com/prometheus/common/expfmt"
 )
 
@@ -45,21 +49,25 @@ func NewRegistry(version string) *prometheus.Registry {
 	return registry
 }
 
+// Series are metrics in parts, each of which is made when it is asked for: so those of a large fleet
+// need no memory. Parts of one name follow one another.
+type Series = iter.Seq[*dto.MetricFamily]
+
 // Handler answers /metrics, in Prometheus' text format. However many ask, the text is made
 // once in a while, and few are sent it in a second. The others wait and are then refused: one that
 // asks without end is answered about once a second.
-func Handler(from prometheus.Gatherer) http.Handler {
-	return &scrapes{from: from, slots: make(chan struct{}, maxScrapes)}
+func Handler(from prometheus.Gatherer, more ...Series) http.Handler {
+	return &scrapes{from: from, more: more, slots: make(chan struct{}, maxScrapes)}
 }
 
 type scrapes struct {
 	from  prometheus.Gatherer
+	more  []Series
 	slots chan struct{}
 
 	mu     sync.Mutex // locked while it is made: others that ask wait for that
 	made   time.Time
-	text   []byte
-	zipped []byte // nil until one asks for it
+	zipped []byte
 }
 
 func (s *scrapes) ServeHTTP(w http.ResponseWriter, r *http.Request) {
@@ -75,20 +83,23 @@ func (s *scrapes) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		http.Error(w, fmt.Sprintf("%d scrapes are answered in a second: come again", maxScrapes), http.StatusServiceUnavailable)
 		return
 	}
-	zip := strings.Contains(r.Header.Get("Accept-Encoding"), "gzip")
-	body, err := s.current(zip)
+	zipped, err := s.current()
 	if err != nil {
 		http.Error(w, err.Error(), http.StatusInternalServerError)
 		return
 	}
 	header := w.Header()
 	header.Set("Content-Type", string(expfmt.NewFormat(expfmt.TypeTextPlain)))
-	header.Set("Content-Length", strconv.Itoa(len(body)))
 	header.Set("Vary", "Accept-Encoding")
-	if zip {
+	if strings.Contains(r.Header.Get("Accept-Encoding"), "gzip") {
 		header.Set("Content-Encoding", "gzip")
+		header.Set("Content-Length", strconv.Itoa(len(zipped)))
+		_, _ = w.Write(zipped) // an error: the client is gone
+		return
 	}
-	_, _ = w.Write(body) // an error: the client is gone
+	if text, err := gzip.NewReader(bytes.NewReader(zipped)); err == nil {
+		_, _ = io.Copy(w, text)
+	}
 }
 
 // giveBack frees a slot that was taken at a time, a second after that at the earliest.
@@ -96,41 +107,51 @@ func (s *scrapes) giveBack(taken time.Time) {
 	time.AfterFunc(time.Until(taken.Add(time.Second)), func() { <-s.slots })
 }
 
-// current returns the text, or the same compressed.
-func (s *scrapes) current(zip bool) ([]byte, error) {
+// current returns the text, compressed.
+func (s *scrapes) current() ([]byte, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.text == nil || time.Since(s.made) >= freshness {
-		text, err := gather(s.from, len(s.text))
-		if err != nil {
+	if s.zipped == nil || time.Since(s.made) >= freshness {
+		var out bytes.Buffer
+		to, _ := gzip.NewWriterLevel(&out, gzip.BestSpeed) // the level is one
+		if err := s.write(to); err != nil {
 			return nil, err
 		}
-		s.text, s.zipped, s.made = text, nil, time.Now()
-	}
-	if !zip {
-		return s.text, nil
-	}
-	if s.zipped == nil {
-		var out bytes.Buffer
-		to := gzip.NewWriter(&out)
-		_, _ = to.Write(s.text) // into memory
-		_ = to.Close()
-		s.zipped = out.Bytes()
+		_ = to.Close() // into memory
+		s.zipped, s.made = out.Bytes(), time.Now()
 	}
 	return s.zipped, nil
 }
 
-// gather returns all metrics as text, which is about as long as the last one.
-func gather(from prometheus.Gatherer, size int) ([]byte, error) {
-	families, err := from.Gather()
+// write writes all metrics as text.
+func (s *scrapes) write(to io.Writer) error {
+	families, err := s.from.Gather()
 	if err != nil {
-		return nil, fmt.Errorf("gather metrics: %w", err)
+		return fmt.Errorf("gather metrics: %w", err)
 	}
-	out := bytes.NewBuffer(make([]byte, 0, size+size/16))
-	for _, family := range families {
-		if _, err := expfmt.MetricFamilyToText(out, family); err != nil {
-			return nil, fmt.Errorf("write metrics: %w", err)
+	for _, series := range append([]Series{slices.Values(families)}, s.more...) {
+		var part bytes.Buffer
+		last := ""
+		for family := range series {
+			part.Reset()
+			if _, err := expfmt.MetricFamilyToText(&part, family); err != nil {
+				return fmt.Errorf("write metrics: %w", err)
+			}
+			text := part.Bytes()
+			if family.GetName() == last {
+				text = withoutHeader(text)
+			}
+			last = family.GetName()
+			_, _ = to.Write(text) // into memory
 		}
 	}
-	return out.Bytes(), nil
+	return nil
+}
+
+// withoutHeader leaves out what comes before the samples.
+func withoutHeader(text []byte) []byte {
+	for bytes.HasPrefix(text, []byte("#")) {
+		_, text, _ = bytes.Cut(text, []byte("\n"))
+	}
+	return text
 }

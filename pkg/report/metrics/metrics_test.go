@@ -3,14 +3,20 @@ package metrics
 import (
 	"errors"
 	"fmt"
+	"maps"
+	"net/http"
 	"net/http/httptest"
 	"runtime"
+	"slices"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/testutil"
+	dto "github.com/prometheus/client_model/go"
+	"github.com/prometheus/common/expfmt"
+	"github.com/prometheus/common/model"
 
 	"github.com/gpumem/gpumem/pkg/core/cache"
 	"github.com/gpumem/gpumem/pkg/core/decide"
@@ -42,8 +48,31 @@ func newRegistry(t *testing.T) *prometheus.Registry {
 	return registry
 }
 
+// with returns what a registry has and the series, as they are read by one who scrapes.
+func with(t *testing.T, registry *prometheus.Registry, series Series) prometheus.Gatherer {
+	t.Helper()
+	all := prometheus.GathererFunc(func() ([]*dto.MetricFamily, error) {
+		recorder := httptest.NewRecorder()
+		Handler(registry, series).ServeHTTP(recorder, httptest.NewRequest(http.MethodGet, "/metrics", nil))
+		parser := expfmt.NewTextParser(model.LegacyValidation)
+		families, err := parser.TextToMetricFamilies(recorder.Body)
+		for _, name := range slices.Sorted(maps.Keys(families)) {
+			for _, m := range families[name].Metric {
+				if !slices.IsSortedFunc(m.Label, func(a, b *dto.LabelPair) int { return strings.Compare(a.GetName(), b.GetName()) }) {
+					t.Errorf("the labels of %s are not in order: %v", name, m.Label)
+				}
+			}
+		}
+		return slices.Collect(maps.Values(families)), err
+	})
+	if problems, err := testutil.GatherAndLint(all); err != nil || len(problems) > 0 {
+		t.Errorf("lint: %v, %v", problems, err)
+	}
+	return prometheus.Gatherers{all} // in order
+}
+
 // want compares the metrics of these names, all of them when none is named.
-func want(t *testing.T, registry *prometheus.Registry, names []string, text string) {
+func want(t *testing.T, registry prometheus.Gatherer, names []string, text string) {
 	t.Helper()
 	if err := testutil.GatherAndCompare(registry, strings.NewReader(text), names...); err != nil {
 		t.Error(err)
@@ -51,7 +80,7 @@ func want(t *testing.T, registry *prometheus.Registry, names []string, text stri
 }
 
 // series counts those of a metric.
-func series(t *testing.T, registry *prometheus.Registry, name string) int {
+func series(t *testing.T, registry prometheus.Gatherer, name string) int {
 	t.Helper()
 	n, err := testutil.GatherAndCount(registry, name)
 	if err != nil {
@@ -156,11 +185,11 @@ gpumem_extender_pod_allocated_bytes{namespace="ml",node="a",pod="two"} 4.2949672
 gpumem_extender_pod_allocated_bytes{namespace="ml",node="a",pod="unknown"} 5.36870912e+08
 `} {
 		registry := newRegistry(t)
-		RegisterFleet(registry, Fleet{
+		parts := RegisterFleet(registry, Fleet{
 			Nodes: books.Nodes, Facts: func(placement.Node) inspect.NodeFacts { return inspect.NodeFacts{} }, Assumed: books.AssumedBefore,
 			Waiting: func() (int, time.Time) { return 0, time.Time{} }, Pods: on,
 		})
-		want(t, registry, []string{"gpumem_extender_pod_allocated_bytes"}, text)
+		want(t, with(t, registry, parts), []string{"gpumem_extender_pod_allocated_bytes"}, text)
 	}
 }
 
@@ -176,11 +205,11 @@ func TestSharesAreBytes(t *testing.T) {
 		Assignment: placement.Assignment{Shares: []placement.Share{{Device: "GPU-1", Units: 3}, {Device: "GPU-2", Units: 3}}},
 	})
 	registry := newRegistry(t)
-	RegisterFleet(registry, Fleet{
+	parts := RegisterFleet(registry, Fleet{
 		Nodes: books.Nodes, Facts: func(placement.Node) inspect.NodeFacts { return inspect.NodeFacts{} }, Assumed: books.AssumedBefore,
 		Waiting: func() (int, time.Time) { return 0, time.Time{} }, Pods: true,
 	})
-	want(t, registry, []string{"gpumem_extender_pod_allocated_bytes", "gpumem_extender_gpu_capacity_bytes"}, `
+	want(t, with(t, registry, parts), []string{"gpumem_extender_pod_allocated_bytes", "gpumem_extender_gpu_capacity_bytes"}, `
 # HELP gpumem_extender_gpu_capacity_bytes Memory that a GPU offers to pods.
 # TYPE gpumem_extender_gpu_capacity_bytes gauge
 gpumem_extender_gpu_capacity_bytes{gpu="0",model="T4",node="a",uuid="GPU-1"} 1.073741824e+10
@@ -200,7 +229,7 @@ func TestFleet(t *testing.T) {
 	facts := func(n placement.Node) inspect.NodeFacts {
 		return map[string]inspect.NodeFacts{"d": {Refuses: &decide.Refusal{Message: inspect.NodeNotReady}}, "e": {Taint: "team"}}[n.Name]
 	}
-	RegisterFleet(registry, Fleet{Nodes: books.Nodes, Facts: facts, Assumed: books.AssumedBefore, Waiting: func() (int, time.Time) { return 7, time.Now().Add(-time.Hour) }})
+	parts := RegisterFleet(registry, Fleet{Nodes: books.Nodes, Facts: facts, Assumed: books.AssumedBefore, Waiting: func() (int, time.Time) { return 7, time.Now().Add(-time.Hour) }})
 	inv := func(cpu int64, devices ...gpu.Device) gpu.Inventory {
 		return gpu.Inventory{UnitMiB: 1024, Devices: devices, CPU: cpu}
 	}
@@ -270,11 +299,11 @@ gpumem_extender_waiting_pods 7
 		"gpumem_extender_fragmentation_ratio", "gpumem_extender_free_bytes", "gpumem_extender_gpu_allocated_bytes", "gpumem_extender_largest_free_bytes",
 		"gpumem_extender_node_schedulable", "gpumem_extender_nodes", "gpumem_extender_stranded_bytes", "gpumem_extender_tainted_free_bytes", "gpumem_extender_waiting_pods",
 	}
-	want(t, registry, names, text)
+	want(t, with(t, registry, parts), names, text)
 
 	// A node that is gone leaves no series behind.
 	books.RemoveNode("a")
-	if got := series(t, registry, "gpumem_extender_gpu_capacity_bytes"); got != 5 {
+	if got := series(t, with(t, registry, parts), "gpumem_extender_gpu_capacity_bytes"); got != 5 {
 		t.Errorf("%d GPUs, want 5", got)
 	}
 	_, err := books.AssumePod(placement.PodRef{UID: "late"}, "b", placement.Request{Containers: placement.NewContainers(placement.Container{Kind: placement.App, Units: 1})}, placement.Binpack, time.Now().Add(-time.Minute))

@@ -2,6 +2,7 @@ package service
 
 import (
 	"context"
+	"slices"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -86,12 +87,12 @@ func TestWhatIsFreeWhereNoPodsGo(t *testing.T) {
 			t.Error("pods have no series, and --pod-metrics was given")
 		}
 		registry := prometheus.NewRegistry()
-		metrics.RegisterFleet(registry, s.fleet())
+		series := metrics.RegisterFleet(registry, s.fleet())
 		families, err := registry.Gather()
 		if err != nil {
 			t.Fatal(err)
 		}
-		for _, family := range families {
+		for _, family := range slices.AppendSeq(families, series) {
 			name := strings.TrimPrefix(family.GetName(), "gpumem_extender_")
 			for _, m := range family.Metric {
 				switch name {
