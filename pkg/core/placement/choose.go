@@ -51,16 +51,11 @@ func NewChoice(fallback Policy, req Request, node Node) (Choice, bool) {
 	return c, true
 }
 
-// Compare puts the choice first that the request likes better, whatever the
-// policy: its group, then the model, then nearness. Lanes do not count: those of
-// different models are not alike.
-func (c Choice) Compare(o Choice) int {
-	return cmp.Or(
-		-CompareBool(c.Grouped, o.Grouped),
-		cmp.Compare(c.ModelCost, o.ModelCost),
-		cmp.Compare(c.distance.unlinked, o.distance.unlinked),
-		cmp.Compare(c.distance.crossing, o.distance.crossing),
-	)
+// Order is how a request likes the choice, whatever the policy: first for its group, then for the
+// model and for nearness. Less is better. Lanes do not count: those of different models are not
+// alike.
+func (c Choice) Order() [4]int {
+	return [4]int{CompareBool(true, c.Grouped), c.ModelCost, c.distance.unlinked, c.distance.crossing}
 }
 
 // choose returns the devices for a request, in their order.

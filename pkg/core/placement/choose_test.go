@@ -379,7 +379,7 @@ func TestPodsAreOrderedByNamespaceNameAndUID(t *testing.T) {
 
 // Of two nodes that one is better for a request that has its group, the model that it likes, and
 // GPUs that are nearer, in this order.
-func TestChoicesCompare(t *testing.T) {
+func TestOrderOfChoices(t *testing.T) {
 	req := ask(2, count(2), prefers(placement.Fastest), group("g"))
 	choice := func(held bool, fast, lanes, numaNode int) placement.Choice {
 		inv := inventory(device(0, 8, speed(fast), numa(0)), device(1, 8, speed(fast), numa(numaNode)))
@@ -401,7 +401,8 @@ func TestChoicesCompare(t *testing.T) {
 	}
 	for i, a := range inOrder {
 		for k, b := range inOrder {
-			if got := a.Compare(b); got != cmpOf(i, k) {
+			x, y := a.Order(), b.Order()
+			if got := slices.Compare(x[:], y[:]); got != cmpOf(i, k) {
 				t.Errorf("choice %d compared with %d: %d", i, k, got)
 			}
 		}

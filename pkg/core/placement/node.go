@@ -177,8 +177,9 @@ type Node struct {
 	State *State // nil: of a node that NewNode did not make
 }
 
-// State identifies what a node is at present: once changed, it has another.
-type State struct{ _ byte } // of a size, so that no two are at one address
+// State identifies what a node is at present: once changed, it has another. Mark is its reader's,
+// who writes it atomically.
+type State struct{ Mark int64 }
 
 // NewNode puts holdings on the devices of an inventory. The order of the
 // holdings does not matter.

@@ -148,7 +148,7 @@ func checkAlone(t *testing.T, got Ranking, policies Policies, req placement.Requ
 	if !likes && alone[other.Index] != MaxScore {
 		t.Fatalf("%+v has score %d by the policy alone, want the highest", other, alone[other.Index])
 	}
-	if first.Index != other.Index && first.Compare(other.Choice) == 0 && first.Sum() >= other.Sum() {
+	if first.Index != other.Index && first.Order() == other.Order() && first.Sum() >= other.Sum() {
 		t.Fatalf("%+v goes before %+v for no reason", first, other)
 	}
 }

@@ -34,6 +34,7 @@ type Ranker struct {
 	mu    sync.Mutex
 	kept  map[asked]map[string]*ranked // by request and node
 	count int
+	best  []*ranked // of the last ranking
 }
 
 // asked is what is asked for, and by which policies where the request names none.
@@ -86,8 +87,8 @@ func (r *Ranker) Rank(most int, defaults Policies, req placement.Request, nodes 
 		prices = nil
 	}
 	known := r.of(defaults, req, len(nodes))
-	var best []*ranked
-	var alone *ranked
+	best := r.best[:0]
+	var last, alone *ranked // last: so many are before it that it does not count
 	fitting := 0
 	for i, n := range nodes {
 		e := known[n.Name]
@@ -100,23 +101,34 @@ func (r *Ranker) Rank(most int, defaults Policies, req placement.Request, nodes 
 		}
 		if e.prices != prices {
 			e.Cost, e.prices = prices.cost(n, req, e.Devices), prices
+			e.worth = e.policy[0] + e.Sum()
 		}
 		if fitting++; alone == nil || e.alone(alone) < 0 {
 			alone = e
 		}
-		if len(best) == most && best[most-1].before(e) < 0 {
+		if last != nil && last.before(e) < 0 {
 			continue
 		}
-		at, _ := slices.BinarySearchFunc(best, e, (*ranked).before)
-		best = slices.Insert(best[:min(len(best), most-1)], at, e)
+		if best = append(best, e); len(best) == 2*most {
+			best = first(best, most)
+			last = best[most-1]
+		}
 	}
+	r.best = best
 	if fitting == 0 {
 		return Ranking{}
 	}
+	best = first(best, most)
 	if alone.compare(best[0]) == 0 {
 		alone = best[0]
 	}
 	return Ranking{Best: scores(best, fitting), First: best[0].Stake, Alone: alone.Stake}
+}
+
+// first orders some and returns as many of the best.
+func first(some []*ranked, most int) []*ranked {
+	slices.SortFunc(some, (*ranked).before)
+	return some[:min(len(some), most)]
 }
 
 // scores gives scores to the best of the nodes that fit.
@@ -154,7 +166,9 @@ type ranked struct {
 	of     *placement.State // of the node
 	name   string
 	fits   bool
+	likes  [4]int     // of the choice
 	policy [4]float64 // by which the policy alone orders nodes, the least first
+	worth  float64    // the first of these, with the cost
 	prices *Prices    // of the cost
 }
 
@@ -174,24 +188,34 @@ func newRanked(defaults Policies, req placement.Request, n *placement.Node) *ran
 		emptiest = min(emptiest, n.Devices[i].FreeShare())
 	}
 	room := float64(free(n))
+	r.likes = r.Order()
 	switch policy := defaults.node(req); {
 	case policy.Packs():
 		r.policy = [4]float64{slack, room}
 	case policy.Spreads():
 		r.policy = [4]float64{-emptiest, -room / float64(max(1, n.Allocatable())), -room, -slack}
 	}
+	r.worth = r.policy[0]
 	return r
 }
 
 // compare orders nodes, the better one first.
 func (a *ranked) compare(b *ranked) int {
-	if by := cmp.Or(a.Choice.Compare(b.Choice), cmp.Compare(a.policy[0]+a.Sum(), b.policy[0]+b.Sum())); by != 0 {
-		return by
+	if a.likes != b.likes {
+		return slices.Compare(a.likes[:], b.likes[:])
+	}
+	if a.worth != b.worth {
+		return cmp.Compare(a.worth, b.worth)
 	}
 	return slices.Compare(a.policy[1:], b.policy[1:])
 }
 
-func (a *ranked) before(b *ranked) int { return cmp.Or(a.compare(b), cmp.Compare(a.name, b.name)) }
+func (a *ranked) before(b *ranked) int {
+	if by := a.compare(b); by != 0 {
+		return by
+	}
+	return cmp.Compare(a.name, b.name)
+}
 
 // alone orders nodes by the policy alone. Of equals the one comes first that is not the best,
 // for something else has decided then.

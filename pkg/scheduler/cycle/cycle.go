@@ -27,7 +27,6 @@ type Decider struct {
 	Policies ranking.Policies // of pods that name none
 	Binder   *binder.Binder
 
-	agreed agreed
 	ranker ranking.Ranker
 	waker  waker.Waker
 }
@@ -35,7 +34,7 @@ type Decider struct {
 // Node is a node as kube-scheduler has it.
 type Node struct {
 	Name       string
-	Generation int64             // is another whenever the pods are others
+	Generation int64             // is another whenever the pods are others; 0: not known
 	Pods       iter.Seq[*v1.Pod] // on it, reserved for it, and in preemption not those that would go
 }
 
@@ -96,7 +95,7 @@ func (d *Decider) Answers(c *Cycle, name string, generation int64) (refusal *dec
 		return nil, false
 	}
 	known, refusal := d.Binder.Cache.Answer(name, c.question)
-	if known != nil && !d.agreed.has(name, both{generation, known}) {
+	if known != nil && !agree(generation, known) {
 		return nil, false
 	}
 	c.count(refusal)

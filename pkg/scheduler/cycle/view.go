@@ -3,7 +3,7 @@ package cycle
 import (
 	"fmt"
 	"slices"
-	"sync"
+	"sync/atomic"
 
 	v1 "k8s.io/api/core/v1"
 
@@ -11,34 +11,22 @@ import (
 	"github.com/gpumem/gpumem/pkg/kube/api"
 )
 
-// agreed is, by node, the last state in which kube-scheduler and the cache had the same pods.
-type agreed struct{ nodes sync.Map }
-
-// both is a node as kube-scheduler has it and in the cache.
-type both struct {
-	generation int64
-	node       *placement.Node
-}
-
-func (a *agreed) has(name string, now both) bool {
-	last, ok := a.nodes.Load(name)
-	return ok && last == now
+// agree reports whether kube-scheduler's node of a generation was found to have the pods that the
+// cache's has: that is written into the state, so that it is known until either changes.
+func agree(generation int64, known *placement.Node) bool {
+	return generation != 0 && atomic.LoadInt64(&known.State.Mark) == generation
 }
 
 // differing returns a node with the pods that kube-scheduler has on it, where the cache, which knows
 // it so, has others: preemption asks about a node without some pods, and one of two handlers may be
 // behind the other. While neither changes, they are compared once.
 func (d *Decider) differing(node Node, known *placement.Node) (placement.Node, bool) {
-	if known == nil {
-		return placement.Node{}, false
-	}
-	now := both{node.Generation, known}
-	if d.agreed.has(node.Name, now) {
+	if known == nil || agree(node.Generation, known) {
 		return placement.Node{}, false
 	}
 	diff := d.compare(node, known)
 	if diff.none() {
-		d.agreed.nodes.Store(node.Name, now)
+		atomic.StoreInt64(&known.State.Mark, node.Generation)
 		return placement.Node{}, false
 	}
 	return diff.applied(*known), true
@@ -120,7 +108,7 @@ func (d *Decider) boundTo(pod *v1.Pod, node string) bool {
 // heard: it may hold any GPU.
 func (d *Decider) catchUp(node Node) error {
 	known := d.Binder.Cache.Look(node.Name)
-	if known == nil {
+	if known == nil || agree(node.Generation, known) {
 		return nil
 	}
 	diff := d.compare(node, known)
