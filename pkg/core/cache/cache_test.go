@@ -1117,7 +1117,7 @@ func compareAnswers(t *testing.T, c *Cache, w *twin) {
 
 func compare(t *testing.T, c *Cache, w *twin) {
 	t.Helper()
-	var want []placement.Node
+	want := []placement.Node{}
 	for _, name := range []string{"n0", "n1", "n2"} {
 		if n, ok := w.view(name); ok {
 			want = append(want, n)

@@ -66,8 +66,9 @@ func (s *nodes) readable() map[string]*node {
 
 // Nodes returns all nodes by name, as Node does.
 func (s *nodes) Nodes() []placement.Node {
-	var out []placement.Node
-	for _, n := range s.readable() {
+	known := s.readable()
+	out := make([]placement.Node, 0, len(known))
+	for _, n := range known {
 		if state := n.real.state.Load(); state != nil {
 			out = append(out, *state)
 		}

@@ -117,6 +117,7 @@ func (f Fleet) withGPUs() iter.Seq[placement.Node] {
 
 // series are those of each node, GPU and pod, a part for each node.
 func (f Fleet) series(yield func(*dto.MetricFamily) bool) {
+	nodes := slices.Collect(f.withGPUs())
 	for _, of := range []struct {
 		name, help string
 		samples    func(placement.Node) []*dto.Metric
@@ -127,7 +128,7 @@ func (f Fleet) series(yield func(*dto.MetricFamily) bool) {
 		{"gpu_healthy", "Whether a GPU takes new pods: 1, or 0 while it is not healthy or cordoned.", ofGPUs(func(d placement.Device, _ placement.Node) float64 { return oneIf(d.Status.Open()) })},
 		{"pod_allocated_bytes", "Memory that a pod is allocated, on all GPUs of its node.", f.pods},
 	} {
-		for n := range f.withGPUs() {
+		for _, n := range nodes {
 			samples := of.samples(n)
 			if len(samples) == 0 {
 				continue
