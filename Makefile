@@ -16,7 +16,11 @@ RELEASE  ?=
 BIN      := bin
 
 # Where Go code of ours is, each a module of its own.
-MODULES := . test test/sim test/bench test/cluster/components/kueue test/page test/policies test/scheduler cmd/gpumem-scheduler
+MODULES := . test test/cluster/components/kueue test/scheduler cmd/gpumem-scheduler
+
+# Packages of the module test that test-unit runs. test-sim runs ./sim, and test-cluster all
+# others.
+UNIT_TESTS := ./bench ./page ./policies ./sim/mutants
 
 # go-nvml compiles NVIDIA's deprecated prototypes; their warnings are not ours.
 export CGO_CFLAGS ?= -O2 -g -Wno-deprecated-declarations
@@ -115,9 +119,7 @@ vulnerabilities: ## Look for known vulnerabilities in what is called of our depe
 test-unit: chromium ## Run the tests of the packages
 	go test -race -shuffle=on ./...
 	cd test/cluster/components/kueue && go test -count=1 ./...
-	cd test/page && go test -count=1 ./...
-	cd test/policies && go test -count=1 ./...
-	cd test/bench && go test -count=1 ./...
+	cd test && go test -count=1 $(UNIT_TESTS)
 	cd test/scheduler && go test -count=1 -parallel 16 ./...
 
 .PHONY: test-versions
@@ -129,8 +131,8 @@ test-versions: ## Vet and test gpumem-scheduler with each Kubernetes that it is 
 
 .PHONY: test-sim
 test-sim: ## Simulate a cluster under faults: some seeds, some of them with the race detector, and the traces
-	cd test/sim && go test -count=1 -timeout 20m -seeds 500 ./...
-	cd test/sim && go test -count=1 -race -timeout 20m -run 'TestSim$$' -seeds 40 -first 100000 .
+	cd test/sim && go test -count=1 -timeout 20m -seeds 500
+	cd test/sim && go test -count=1 -race -timeout 20m -run 'TestSim$$' -seeds 40 -first 100000
 
 .PHONY: test-fuzz
 test-fuzz: ## Fuzz every target for FUZZTIME each
@@ -139,7 +141,7 @@ test-fuzz: ## Fuzz every target for FUZZTIME each
 .PHONY: test-cluster
 test-cluster: chromium ## Run the tests on real clusters, and of what they are made
 	@if [ "$$(id -u)" != 0 ]; then echo "Not root: test/cluster, test/e2e and whatever else needs a real cluster are left out."; fi
-	cd test && go test -count=1 -race -timeout 45m -p 1 $$(go list ./... | grep -v '/test/release$$')
+	cd test && go test -count=1 -race -timeout 45m -p 1 $$(go list ./... | grep -vxF "$$(go list ./release ./sim $(UNIT_TESTS))")
 	cd test && go test -count=1 ./release # one goroutine that compresses images: the race detector makes minutes of it
 
 .PHONY: test-install
@@ -169,7 +171,7 @@ test-long: test-versions test-install ## Test gpumem-scheduler of each version, 
 .PHONY: sim
 sim: ## Simulate a cluster under faults: SEEDS seeds from SEED on
 	@mkdir -p $(BIN)
-	@cd test/sim && go test -c -o ../../$(BIN)/sim.test .
+	@cd test && go test -c -o ../$(BIN)/sim.test ./sim
 	@$(BIN)/sim.test -test.run 'TestSim$$' -test.timeout 0 -seeds $(SEEDS) $(if $(SEED),-first $(SEED))
 
 .PHONY: sim-mutants
@@ -203,7 +205,7 @@ SECTIONS ?= handlers stress memory node throughput kubelet
 .PHONY: bench
 bench: ## Measure what gpumem costs beside what there is without it (SECTIONS="handlers ...")
 	@mkdir -p $(BIN)
-	@cd test/bench && go build -o ../../$(BIN)/gpumem-bench .
+	@cd test && go build -o ../$(BIN)/gpumem-bench ./bench
 	@cd test && go build -o ../$(BIN)/ ./cmd/gpumem-throughput ./cmd/gpumem-podstart
 	@inside="$(filter-out throughput kubelet,$(SECTIONS))"; \
 	if [ -n "$$inside" ]; then $(BIN)/gpumem-bench -json $(BIN)/bench.json $$inside; fi

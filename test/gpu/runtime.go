@@ -128,7 +128,7 @@ func (r *runtime) start(ctx context.Context, in container) (group string, end fu
 		_, _ = r.nri.StopContainer(context.WithoutCancel(ctx), &adaptation.StopContainerRequest{Pod: pod, Container: c})
 		_ = os.Remove(group) // an empty control group goes with its files
 	}
-	err = r.nri.StartContainer(ctx, &adaptation.StateChangeEvent{Pod: pod, Container: c})
+	err = r.nri.StartContainer(ctx, &adaptation.StartContainerRequest{Pod: pod, Container: c})
 	if err != nil {
 		end()
 		return "", nil, err

@@ -1,5 +1,3 @@
 // Package page shows the page of GPUs in Chromium, as people see and use it: what
 // stands there, by mouse and by keyboard, light and dark, at each width.
-//
-// It is a module of its own: what drives the browser is no part of gpumem.
 package page
