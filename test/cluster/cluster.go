@@ -60,7 +60,7 @@ func Start(ctx context.Context, config Config) (_ *Cluster, err error) {
 	if err := installPackages(ctx, config.Log); err != nil {
 		return nil, err
 	}
-	components, err := config.build(ctx, component.Guest, component.Etcd, component.CNI, component.Containerd, component.Kube)
+	components, err := config.build(ctx, component.Guest, component.Base, component.Kube)
 	if err != nil {
 		return nil, err
 	}
@@ -233,7 +233,7 @@ func Build(ctx context.Context, config Config) error {
 	if err != nil {
 		return err
 	}
-	_, err = config.build(ctx, component.Guest, component.Etcd, component.CNI, component.Containerd, component.Kube, component.Helm)
+	_, err = config.build(ctx, component.Guest, component.Base, component.Kube, component.Helm)
 	return err
 }
 

@@ -104,7 +104,7 @@ func (c *Cluster) writeKubeconfig(file, name, server, user string, groups ...str
 func (c *Cluster) startEtcdAndAPIServer(config Config) error {
 	const peers = "http://127.0.0.1:2380"
 	const clients = "http://127.0.0.1:2379"
-	err := c.run("etcd", fabric, c.state.Components.Program(component.Etcd, "server"),
+	err := c.run("etcd", fabric, c.state.Components.Program(component.Base, "server"),
 		"--name=etcd",
 		"--data-dir="+c.path("etcd"),
 		"--listen-peer-urls="+peers,

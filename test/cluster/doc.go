@@ -5,10 +5,11 @@
 // # What it is made of
 //
 // Everything is built from Go modules, pinned by the files under components,
-// and kept in a cache outside the repository (see Config.CacheDir). Each
-// component is a module of its own, because their dependencies clash and so
-// that a change to the tests' module builds none of them anew. The parts of
-// Kubernetes are one program that is called by several names; kube-scheduler is
+// and kept in a cache outside the repository (see Config.CacheDir). Those are not
+// the tests' module, because their dependencies clash and so that a change to it
+// builds none of them again: base is what Kubernetes stands on, kube Kubernetes,
+// which takes longest, and others are for what is installed in a cluster. The parts
+// of Kubernetes are one program that is called by several names; kube-scheduler is
 // besides, because it also goes into an image. The machine gives runc and
 // nftables, which Start installs with apt-get where they are missing.
 //

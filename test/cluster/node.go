@@ -198,7 +198,7 @@ func (c *Cluster) LoadImage(ctx context.Context, archive string, nodes ...string
 			return err
 		}
 		// Through standard input, because the node may not see the file.
-		cmd := exec.CommandContext(ctx, c.state.Components.Program(component.Containerd, "ctr"),
+		cmd := exec.CommandContext(ctx, c.state.Components.Program(component.Base, "ctr"),
 			"--namespace=k8s.io", "images", "import", "--snapshotter="+c.snapshotter(), "--local", "-")
 		cmd.Stdin = f
 		var output bytes.Buffer
@@ -458,7 +458,7 @@ func (c *Cluster) containerdConfig(n nodeState) ([]byte, error) {
 	err := containerdTemplate.Execute(&out, map[string]string{
 		"Snapshotter": c.snapshotter(),
 		"Pause":       pauseImage,
-		"CNIPrograms": c.state.Components[component.CNI],
+		"CNIPrograms": c.state.Components[component.Base],
 		"CNIConfig":   filepath.Join(c.NodeDir(n.Name), "cni"),
 	})
 	return out.Bytes(), err
@@ -478,7 +478,7 @@ func (c *Cluster) snapshotter() string {
 // that holds pods.
 func (c *Cluster) startContainerd(ctx context.Context, node string) error {
 	name := "containerd@" + node
-	program := c.state.Components.Program(component.Containerd, "containerd")
+	program := c.state.Components.Program(component.Base, "containerd")
 	if err := c.run(name, node, program, "--config="+filepath.Join(c.NodeDir(node), "containerd.toml")); err != nil {
 		return err
 	}

@@ -139,7 +139,7 @@ func (c *Cluster) run(name, where, path string, args ...string) error {
 // environment is that of the cluster's processes. They do not inherit ours: a
 // proxy, for one, is none of theirs.
 func (c *Cluster) environment() []string {
-	path := []string{c.state.Components[component.Containerd], "/usr/local/sbin", "/usr/local/bin", "/usr/sbin", "/usr/bin", "/sbin", "/bin"}
+	path := []string{c.state.Components[component.Base], "/usr/local/sbin", "/usr/local/bin", "/usr/sbin", "/usr/bin", "/sbin", "/bin"}
 	return []string{"PATH=" + strings.Join(path, ":"), "HOME=" + c.dir, "LANG=C"}
 }
 

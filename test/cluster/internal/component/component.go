@@ -29,9 +29,7 @@ const (
 // Names of the components.
 const (
 	Kube        = "kube"        // kube, by its first argument any of the parts of Kubernetes but the scheduler, and kube-scheduler
-	Etcd        = "etcd"        // etcd
-	Containerd  = "containerd"  // containerd, containerd-shim-runc-v2, ctr
-	CNI         = "cni"         // ptp, host-local, loopback
+	Base        = "base"        // server, which is etcd; containerd, containerd-shim-runc-v2, ctr; ptp, host-local, loopback
 	Guest       = "guest"       // pause, sample
 	Helm        = "helm"        // helm
 	CertManager = "certmanager" // certmanager: controllers of cert-manager
@@ -77,9 +75,7 @@ func recipes() []recipe {
 			flags:    []string{"-ldflags", "-s -w"},
 			estimate: "10 s",
 		},
-		goModule(Etcd, "30 s", ""),
-		goModule(CNI, "15 s", ""),
-		goModule(Containerd, "2 min", "-X github.com/containerd/containerd/v2/version.Version="+containerdVersion, "-tags", "no_btrfs no_devmapper no_zfs"),
+		goModule(Base, "3 min", "-X github.com/containerd/containerd/v2/version.Version="+containerdVersion, "-tags", "no_btrfs no_devmapper no_zfs"),
 		kube,
 		goModule(Helm, "2 min", ""),
 		certManager,
