@@ -78,7 +78,7 @@ verify: vet $(BIN)/helm ## See that code is formatted and vetted, modules are ti
 lint: ## Run actionlint, and golangci-lint by the rules of .golangci.yml (LINTFLAGS="--concurrency 1")
 	@mkdir -p $(BIN)
 	@cd test/lint && go build -o ../../$(BIN)/ tool
-	@cd test/lint/actions && go build -o ../../../$(BIN)/ tool
+	@cd test && go build -o ../$(BIN)/ tool
 	@echo "actionlint"; $(BIN)/actionlint .github/workflows/*.yml
 	@for dir in $(MODULES); do echo "golangci-lint in $$dir"; cd $$dir; $(CURDIR)/$(BIN)/golangci-lint run $(LINTFLAGS); cd $(CURDIR); done
 

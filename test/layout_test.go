@@ -13,7 +13,10 @@ import (
 	"golang.org/x/mod/modfile"
 )
 
-const repository = "github.com/gpumem/gpumem/"
+const (
+	repository = "github.com/gpumem/gpumem/"
+	maxModules = 8 // below this folder, this one among them
+)
 
 // importsBelow returns the Go files below a folder, each with what it imports.
 func importsBelow(t *testing.T, root string) map[string][]string {
@@ -139,4 +142,22 @@ func versions(t *testing.T, name string) map[string]string {
 		found[r.Mod.Path] = r.Mod.Version
 	}
 	return found
+}
+
+// A module has versions of its own to keep. One more is for what does not build with the versions
+// of another, or would be built again with each change of it.
+func TestModulesAreFew(t *testing.T) {
+	var modules []string
+	err := filepath.WalkDir(".", func(path string, d fs.DirEntry, err error) error {
+		if err == nil && d.Name() == "go.mod" {
+			modules = append(modules, filepath.Dir(path))
+		}
+		return err
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(modules) > maxModules {
+		t.Errorf("%d modules, want %d at most: %s", len(modules), maxModules, strings.Join(modules, " "))
+	}
 }
