@@ -54,7 +54,9 @@ func start(t *testing.T, nodes []placement.Node) string {
 	}
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan error, 1)
-	go func() { done <- serve.Run(ctx, listener, serve.Probes("v1", metrics.Handler(registry, series), func() {})) }()
+	go func() {
+		done <- serve.Run(ctx, listener, serve.Probes("v1", metrics.Handler(registry, series), func() {}))
+	}()
 	t.Cleanup(func() {
 		cancel()
 		if err := <-done; err != nil && !errors.Is(err, context.DeadlineExceeded) {

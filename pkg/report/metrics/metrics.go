@@ -49,8 +49,8 @@ func NewRegistry(version string) *prometheus.Registry {
 	return registry
 }
 
-// Series are metrics in parts, each of which is made when it is asked for: so those of a large fleet
-// need no memory. Parts of one name follow one another.
+// Series are metrics in parts. Each part is made when it is asked for, so those of a large fleet need
+// little memory. Parts of one name follow one another.
 type Series = iter.Seq[*dto.MetricFamily]
 
 // Handler answers /metrics, in Prometheus' text format. However many ask, the text is made

@@ -234,7 +234,7 @@ var table = []mutant{
 	},
 	{
 		"what was compared once counts", "pkg/scheduler/cycle/view.go",
-		"return ok && last == now", "return ok && last != nil && now.node != nil", "TestComparesAgainWhenOneHasChanged",
+		"atomic.LoadInt64(&known.State.Mark) == generation", "atomic.LoadInt64(&known.State.Mark) != 0", "TestComparesAgainWhenOneHasChanged",
 	},
 	{
 		"a binding that may land is given away", "pkg/scheduler/cycle/view.go",
