@@ -49,21 +49,19 @@ func (w *World) scheme() {
 		if w.quiet {
 			return
 		}
-		mine := slices.DeleteFunc(slices.Sorted(maps.Keys(w.api.pods)), func(name string) bool {
-			return w.api.pods[name].Namespace != enemy
-		})
+		mine := slices.DeleteFunc(sorted(w.api.pods), func(pod *v1.Pod) bool { return pod.Namespace != enemy })
 		switch n := w.rng.IntN(10); {
 		case len(mine) == 0, n < 3 && len(mine) < 5:
 			w.create(w.newForgery(""))
 		case n == 9:
-			pod := w.api.pods[pick(w.rng, mine)]
+			pod := pick(w.rng, mine)
 			w.logf("  the adversary deletes %s", pod.Name)
 			_ = w.api.deletePod(pod.Name, pod.UID, w.rng.IntN(2) == 0) // it is there
 			if w.api.pods[pod.Name] == nil && w.rng.IntN(2) == 0 {
 				w.create(w.newForgery(pod.Name))
 			}
 		default:
-			w.tamper(w.api.pods[pick(w.rng, mine)])
+			w.tamper(pick(w.rng, mine))
 		}
 		w.scheme()
 	})

@@ -63,34 +63,24 @@ var (
 	nodeResource = schema.GroupResource{Resource: "nodes"}
 )
 
-// setPod stores a pod and tells the watches. A nil pod is a deletion.
-func (s *apiServer) setPod(name string, pod *v1.Pod) {
-	old := s.pods[name]
-	if pod == nil {
-		delete(s.pods, name)
-		s.bump()
+// set stores an object and tells the watches. A nil one is a deletion.
+func set[T object](s *apiServer, all map[string]T, subs []*informer[T], name string, now T) {
+	var none T
+	old := all[name]
+	if version := s.bump(); now == none {
+		delete(all, name)
 	} else {
-		pod.ResourceVersion = s.bump()
-		s.pods[name] = pod
+		now.SetResourceVersion(version)
+		all[name] = now
 	}
-	for _, sub := range s.podSubs {
-		sub.changed(old, pod)
+	for _, sub := range subs {
+		sub.changed(old, now)
 	}
 }
 
-func (s *apiServer) setNode(name string, node *v1.Node) {
-	old := s.nodes[name]
-	if node == nil {
-		delete(s.nodes, name)
-		s.bump()
-	} else {
-		node.ResourceVersion = s.bump()
-		s.nodes[name] = node
-	}
-	for _, sub := range s.nodeSubs {
-		sub.changed(old, node)
-	}
-}
+func (s *apiServer) setPod(name string, pod *v1.Pod) { set(s, s.pods, s.podSubs, name, pod) }
+
+func (s *apiServer) setNode(name string, node *v1.Node) { set(s, s.nodes, s.nodeSubs, name, node) }
 
 // changePod stores a changed copy of a pod if it is there with that UID.
 func (s *apiServer) changePod(name string, uid types.UID, change func(*v1.Pod)) error {
@@ -247,7 +237,7 @@ type informer[T object] struct {
 	name    string
 	handler toolscache.ResourceEventHandler
 	matches func(T) bool                // the selector
-	list    func() map[string]T         // the server's objects
+	all     map[string]T                // the server's objects
 	after   func()                      // what the client does when something came
 	store   map[string]T                // what the client knows, by name
 	lag     time.Duration               // longest delay of an event
@@ -264,36 +254,65 @@ type informer[T object] struct {
 // listen has another handler hear, sooner or later, of what the watch has stored. What it has
 // been told of is in a store of its own.
 func listen[T object](i *informer[T], subs *[]*informer[T], name string, handler toolscache.ResourceEventHandler) *informer[T] {
-	l := newInformer(i.w, i.p, name, handler, i.list, i.matches)
+	l := newInformer(i.w, i.p, name, handler, i.all, i.matches)
 	l.lag = pick(i.w.rng, []time.Duration{1 * tick, 3 * tick, 100 * tick})
 	i.listeners = append(i.listeners, l)
 	*subs = append(*subs, l)
 	return l
 }
 
-func newInformer[T object](w *World, p *process, name string, handler toolscache.ResourceEventHandler, list func() map[string]T, matches func(T) bool) *informer[T] {
+func newInformer[T object](w *World, p *process, name string, handler toolscache.ResourceEventHandler, all map[string]T, matches func(T) bool) *informer[T] {
 	return &informer[T]{
-		w: w, p: p, name: name, handler: handler, list: list, matches: matches,
+		w: w, p: p, name: name, handler: handler, all: all, matches: matches,
 		store: make(map[string]T), lag: pick(w.rng, []time.Duration{10 * tick, 30 * tick, 300 * tick}), gone: make(map[types.UID]string), goneAt: make(map[types.UID]time.Duration),
 	}
 }
 
 func (s *apiServer) watchPods(p *process, name string, handler toolscache.ResourceEventHandler, matches func(*v1.Pod) bool) *informer[*v1.Pod] {
-	i := newInformer(s.w, p, name, handler, func() map[string]*v1.Pod { return s.pods }, matches)
-	s.podSubs = append(slices.DeleteFunc(s.podSubs, func(o *informer[*v1.Pod]) bool { return !o.p.live }), i)
-	i.relist()
-	return i
+	return watch(&s.podSubs, newInformer(s.w, p, name, handler, s.pods, matches))
 }
 
 func (s *apiServer) watchNodes(p *process, name string, handler toolscache.ResourceEventHandler, matches func(*v1.Node) bool) *informer[*v1.Node] {
-	i := newInformer(s.w, p, name, handler, func() map[string]*v1.Node { return s.nodes }, matches)
-	s.nodeSubs = append(slices.DeleteFunc(s.nodeSubs, func(o *informer[*v1.Node]) bool { return !o.p.live }), i)
+	return watch(&s.nodeSubs, newInformer(s.w, p, name, handler, s.nodes, matches))
+}
+
+func watch[T object](subs *[]*informer[T], i *informer[T]) *informer[T] {
+	*subs = append(slices.DeleteFunc(*subs, func(o *informer[T]) bool { return !o.p.live }), i)
 	i.relist()
 	return i
 }
 
 // process is whose watch it is.
 func (i *informer[T]) process() *process { return i.p }
+
+// slowness is how late its events come.
+func (i *informer[T]) slowness() *time.Duration { return &i.lag }
+
+// stream is a watch of whatever.
+type stream interface {
+	process() *process
+	slowness() *time.Duration
+	disconnect()
+}
+
+// streams are all watches, those of pods first.
+func (s *apiServer) streams() (out []stream) {
+	for _, i := range s.podSubs {
+		out = append(out, i)
+	}
+	for _, i := range s.nodeSubs {
+		out = append(out, i)
+	}
+	return out
+}
+
+// someStream draws a watch to which something happens: of pods, mostly.
+func (w *World) someStream() stream {
+	if w.rng.IntN(3) == 0 {
+		return pick(w.rng, likely(w, w.api.nodeSubs, (*informer[*v1.Node]).process))
+	}
+	return pick(w.rng, likely(w, w.api.podSubs, (*informer[*v1.Pod]).process))
+}
 
 // bookmark has the server tell now and then how far the client has been told, as it
 // does about once in a minute.
@@ -402,22 +421,16 @@ func (i *informer[T]) relist() {
 		return
 	}
 	i.open = true
-	var objects []T
-	all := i.list()
-	for _, name := range slices.Sorted(maps.Keys(all)) {
-		if i.matches(all[name]) {
-			objects = append(objects, all[name])
-		}
-	}
+	objects := slices.DeleteFunc(sorted(i.all), func(o T) bool { return !i.matches(o) })
 	i.deliver("list", func(i *informer[T]) {
 		there := make(map[string]bool, len(objects))
 		for _, o := range objects {
 			there[o.GetName()] = true
 			i.put(o)
 		}
-		for _, name := range slices.Sorted(maps.Keys(i.store)) {
-			if !there[name] {
-				i.drop(name, toolscache.DeletedFinalStateUnknown{Key: i.store[name].GetNamespace() + "/" + name, Obj: i.store[name]})
+		for _, o := range sorted(i.store) {
+			if !there[o.GetName()] {
+				i.drop(o.GetName(), toolscache.DeletedFinalStateUnknown{Key: o.GetNamespace() + "/" + o.GetName(), Obj: o})
 			}
 		}
 		i.synced = true

@@ -177,16 +177,12 @@ func (w *World) claimFault(n *claimNode) {
 		again("kubelet starts", n.startWorker)
 	case 4:
 		d := pick(w.rng, n.hardware).UUID
-		health := func(s gpu.Status) {
-			for i := range n.hardware {
-				if n.hardware[i].UUID == d {
-					n.hardware[i].Status = s
-				}
-			}
+		health := func(healthy bool) {
+			n.setHealth(d, healthy)
 			n.driver.reprobe()
 		}
-		health(gpu.Unhealthy("XID 79"))
-		w.after(w.between(time.Second, 20*time.Second), nil, "GPU recovers", func() { health(gpu.Status{}) })
+		health(false)
+		w.after(w.between(time.Second, 20*time.Second), nil, "GPU recovers", func() { health(true) })
 	case 5:
 		if d := &n.hardware[w.rng.IntN(len(n.hardware))]; d.Allocatable > 4 {
 			d.Allocatable -= 2
@@ -444,7 +440,6 @@ func (d *claimDriver) ensureInventory() {
 	}
 	d.writing = true
 	w.spawn(func() {
-		w.mu.Lock()
 		_ = w.api.request(context.Background(), d.process, d.name+": PATCH node", true, func() error { // tried again below, whatever became of it
 			return w.api.changeNode(d.n.name, func(n *v1.Node) { n.Annotations[w.names.Inventory()] = value })
 		})
@@ -452,7 +447,6 @@ func (d *claimDriver) ensureInventory() {
 			d.writing = false
 			d.ensureInventory()
 		})
-		w.mu.Unlock()
 	})
 }
 

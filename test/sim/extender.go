@@ -5,7 +5,6 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
-	"maps"
 	"net/http"
 	"net/http/httptest"
 	"reflect"
@@ -129,14 +128,12 @@ func (e *extenderProc) scheduleReview() {
 			return
 		}
 		e.w.spawn(func() {
-			e.ext.ReviewAssumed(context.Background(), assumeLimit)
-			e.w.mu.Lock()
+			e.w.free(func() { e.ext.ReviewAssumed(context.Background(), assumeLimit) })
 			if old := e.assumed(assumeLimit + reviewInterval); len(old) > 0 && e.w.now()-e.stale > assumeLimit {
 				e.w.violate("I6", "%s has reviewed its assumptions, and still assumes %v, older than %s", e.name, specNames(old), assumeLimit)
 			}
 			e.dirty = true
 			e.scheduleReview()
-			e.w.mu.Unlock()
 		})
 	})
 }
@@ -155,10 +152,8 @@ func (e *extenderProc) wakeWaiting() {
 func (e *extenderProc) scheduleWake() {
 	e.w.after(time.Second, e.process, e.name+": looks who waits", func() {
 		e.w.spawn(func() {
-			e.wakeWaiting()
-			e.w.mu.Lock()
+			e.w.free(e.wakeWaiting)
 			e.scheduleWake()
-			e.w.mu.Unlock()
 		})
 	})
 }
@@ -171,10 +166,8 @@ func (e *extenderProc) scheduleCheck(comparer *controller.Comparer) {
 	}
 	e.w.after(interval, e.process, e.name+": self-check", func() {
 		e.w.spawn(func() {
-			comparer.Compare(context.Background())
-			e.w.mu.Lock()
+			e.w.free(func() { comparer.Compare(context.Background()) })
 			e.scheduleCheck(comparer)
-			e.w.mu.Unlock()
 		})
 	})
 }
@@ -295,13 +288,9 @@ func question[Out any](e *extenderProc, s *scheduler, path string, in any) (*Out
 	e.open[r] = func() { w.send(r) }
 	w.after(1*tick, e.process, s.name+" asks "+path, func() {
 		w.spawn(func() {
-			w.mu.Lock()
 			e.looked = false
 			before, step := e.views(), w.steps
-			w.mu.Unlock()
-			answer, status := post[Out](e.asked, path, in)
-			w.mu.Lock()
-			defer w.mu.Unlock()
+			answer, status := post[Out](w, e.asked, path, in)
 			if status != http.StatusOK {
 				w.violate("I9", "%s answers %s with status %d", e.name, path, status)
 			}
@@ -332,14 +321,15 @@ func (e *extenderProc) crash() {
 	}
 }
 
-// post makes one request of the handlers. A panic of theirs is a status of 500.
-func post[Out any](routes http.Handler, path string, in any) (*Out, int) {
+// post makes one request of the handlers, without the world's lock. A panic of theirs is a
+// status of 500.
+func post[Out any](w *World, routes http.Handler, path string, in any) (*Out, int) {
 	body, err := json.Marshal(in)
 	if err != nil {
 		panic(err) // a type of the protocol
 	}
 	answer := httptest.NewRecorder()
-	routes.ServeHTTP(answer, httptest.NewRequest(http.MethodPost, path, bytes.NewReader(body)))
+	w.free(func() { routes.ServeHTTP(answer, httptest.NewRequest(http.MethodPost, path, bytes.NewReader(body))) })
 	out := new(Out)
 	if err := json.Unmarshal(answer.Body.Bytes(), out); err != nil {
 		return out, http.StatusInternalServerError
@@ -363,7 +353,6 @@ func (e *extenderProc) views() []*placement.Device {
 func (e *extenderProc) bind(pod *v1.Pod, node string, done func(problem string)) {
 	w, uid := e.w, string(pod.UID)
 	w.spawn(func() {
-		w.mu.Lock()
 		if e.bindAt == 0 || w.now()-e.bindAt > binder.Silence {
 			e.turn = w.now()
 		}
@@ -372,12 +361,9 @@ func (e *extenderProc) bind(pod *v1.Pod, node string, done func(problem string))
 			e.turns[uid] = e.turn
 		}
 		e.calls[uid]++
-		w.mu.Unlock()
-		result, status := post[extenderv1.ExtenderBindingResult](e.routes, "/bind", &extenderv1.ExtenderBindingArgs{
+		result, status := post[extenderv1.ExtenderBindingResult](w, e.routes, "/bind", &extenderv1.ExtenderBindingArgs{
 			PodName: pod.Name, PodNamespace: pod.Namespace, PodUID: pod.UID, Node: node,
 		})
-		w.mu.Lock()
-		defer w.mu.Unlock()
 		if status != http.StatusOK {
 			w.violate("I9", "%s answers /bind with status %d", e.name, status)
 		}
@@ -410,8 +396,8 @@ func (c cluster) Pod(_, name string) *v1.Pod {
 func (c cluster) Waiting() (out []*v1.Pod) {
 	c.e.w.mu.Lock()
 	defer c.e.w.mu.Unlock()
-	for _, name := range slices.Sorted(maps.Keys(c.e.stored.pods.store)) {
-		if pod := c.e.stored.pods.store[name]; pod.Spec.NodeName == "" && c.e.w.names.Holds(pod) {
+	for _, pod := range sorted(c.e.stored.pods.store) {
+		if pod.Spec.NodeName == "" && c.e.w.names.Holds(pod) {
 			out = append(out, pod)
 		}
 	}
@@ -466,8 +452,8 @@ func (c cluster) ReadPodsOn(ctx context.Context, node string) (on []*v1.Pod, err
 	w.mu.Lock()
 	c.unlocked("ReadPodsOn")
 	err = w.api.request(ctx, e.process, e.name+": LIST pods of "+node, false, func() error {
-		for _, name := range slices.Sorted(maps.Keys(w.api.pods)) {
-			if pod := w.api.pods[name]; pod.Spec.NodeName == node && !terminal(pod) {
+		for _, pod := range sorted(w.api.pods) {
+			if pod.Spec.NodeName == node && !terminal(pod) {
 				on = append(on, pod)
 			}
 		}

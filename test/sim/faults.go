@@ -1,7 +1,6 @@
 package sim
 
 import (
-	"maps"
 	"slices"
 	"time"
 
@@ -55,11 +54,10 @@ func (w *World) userActs() {
 // deleteSome deletes a pod, with grace or by force, and may make it again at
 // once under its name.
 func (w *World) deleteSome() {
-	names := slices.Sorted(maps.Keys(w.api.pods))
-	if len(names) == 0 {
+	if len(w.api.pods) == 0 {
 		return
 	}
-	pod := w.api.pods[pick(w.rng, names)]
+	pod := pick(w.rng, sorted(w.api.pods))
 	grace := !w.cfg.Namesakes && w.rng.IntN(3) > 0
 	w.logf("  user deletes %s, grace %t", pod.Name, grace)
 	_ = w.api.deletePod(pod.Name, pod.UID, grace) // it is there
@@ -203,34 +201,18 @@ var allFaults = []fault{
 		}
 	}},
 	{"a watch lags", func(w *World) {
-		lag := w.between(200*tick, 2*time.Second)
-		slow := func(d *time.Duration) {
-			was := *d
-			*d = lag
-			w.after(w.between(time.Second, 10*time.Second), nil, "a watch is quick again", func() { *d = min(was, 20*tick) })
-		}
-		if w.rng.IntN(3) == 0 {
-			slow(&pick(w.rng, likely(w, w.api.nodeSubs, (*informer[*v1.Node]).process)).lag)
-		} else {
-			slow(&pick(w.rng, likely(w, w.api.podSubs, (*informer[*v1.Pod]).process)).lag)
-		}
+		lag, d := w.between(200*tick, 2*time.Second), w.someStream().slowness()
+		was := *d
+		*d = lag
+		w.after(w.between(time.Second, 10*time.Second), nil, "a watch is quick again", func() { *d = min(was, 20*tick) })
 	}},
-	{"a watch breaks", func(w *World) {
-		if w.rng.IntN(3) == 0 {
-			pick(w.rng, likely(w, w.api.nodeSubs, (*informer[*v1.Node]).process)).disconnect()
-		} else {
-			pick(w.rng, likely(w, w.api.podSubs, (*informer[*v1.Pod]).process)).disconnect()
-		}
-	}},
+	{"a watch breaks", func(w *World) { w.someStream().disconnect() }},
 	{"the API server restarts", func(w *World) {
 		if w.api.down {
 			return
 		}
 		w.api.down = true
-		for _, s := range w.api.podSubs {
-			s.disconnect()
-		}
-		for _, s := range w.api.nodeSubs {
+		for _, s := range w.api.streams() {
 			s.disconnect()
 		}
 		w.after(w.between(100*tick, 8*time.Second), nil, "the API server is back", func() { w.api.down = false })
@@ -248,11 +230,10 @@ var allFaults = []fault{
 		w.cordon(pick(w.rng, w.machines))
 	}},
 	{"somebody edits an assignment", func(w *World) {
-		names := slices.Sorted(maps.Keys(w.api.pods))
-		if len(names) == 0 {
+		if len(w.api.pods) == 0 {
 			return
 		}
-		pod := w.api.pods[pick(w.rng, names)]
+		pod := pick(w.rng, sorted(w.api.pods))
 		if pod.Spec.NodeName == "" || pod.Status.StartTime == nil || w.cfg.Adversary == underPolicies {
 			return // or it is refused
 		}
@@ -325,9 +306,9 @@ func (m *machine) vanish() {
 		if w.api.nodes[m.name] != nil {
 			return
 		}
-		for _, name := range slices.Sorted(maps.Keys(w.api.pods)) {
-			if w.api.pods[name].Spec.NodeName == m.name {
-				w.api.setPod(name, nil)
+		for _, pod := range sorted(w.api.pods) {
+			if pod.Spec.NodeName == m.name {
+				w.api.setPod(pod.Name, nil)
 			}
 		}
 	})
@@ -360,11 +341,8 @@ func (w *World) calm() {
 	w.quiet = true
 	w.logf("--- faults are off")
 	w.api.down = false
-	for _, s := range w.api.podSubs {
-		s.lag = 10 * tick
-	}
-	for _, s := range w.api.nodeSubs {
-		s.lag = 10 * tick
+	for _, s := range w.api.streams() {
+		*s.slowness() = 10 * tick
 	}
 	for _, r := range w.replicas {
 		if !r.ext.live {
@@ -464,14 +442,10 @@ func (w *World) handOver() {
 // endOne ends a pod when all is quiet: nothing else happens then that has those
 // tried again that wait for its room.
 func (w *World) endOne() {
-	var on []string
-	for _, name := range slices.Sorted(maps.Keys(w.api.pods)) {
-		if pod := w.api.pods[name]; pod.Status.Phase == v1.PodRunning && pod.DeletionTimestamp == nil {
-			on = append(on, name)
-		}
-	}
+	runs := func(pod *v1.Pod) bool { return pod.Status.Phase == v1.PodRunning && pod.DeletionTimestamp == nil }
+	on := slices.DeleteFunc(sorted(w.api.pods), func(pod *v1.Pod) bool { return !runs(pod) })
 	if len(on) > 0 {
-		pod := w.api.pods[pick(w.rng, on)]
+		pod := pick(w.rng, on)
 		w.logf("  user deletes %s", pod.Name)
 		_ = w.api.deletePod(pod.Name, pod.UID, true) // it is there
 	}

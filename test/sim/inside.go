@@ -189,16 +189,7 @@ func (s *scheduler) findInside(c *cycle.Cycle, p *spec, pod *v1.Pod) (names []st
 		return []string{node.Name}, no, nil
 	}
 	no, refusing = refusal{nodes: make(map[string]string)}, nil // of the cycle itself
-	all, enough := slices.Sorted(maps.Keys(s.nodes.store)), s.replica.nodesToFind(len(s.nodes.store))
-	looked := 0
-	for ; looked < len(all) && len(names) < enough; looked++ {
-		if name := all[(s.next+looked)%len(all)]; fits(s.nodes.store[name]) {
-			names = append(names, name)
-		}
-	}
-	if len(all) > 0 {
-		s.next = (s.next + looked) % len(all)
-	}
+	names = s.scan(fits)
 	return names, no, refusing
 }
 
@@ -225,7 +216,6 @@ func (s *scheduler) reserve(c *cycle.Cycle, p *spec, pod *v1.Pod, node string) {
 	w.logf("  %s: %s to %s", s.name, p.name, node)
 	w.after(w.between(1*tick, 20*tick), s.process, "bind "+p.name, func() {
 		w.spawn(func() {
-			w.mu.Lock()
 			e.turns[p.uid] = e.since
 			e.calls[p.uid]++
 			w.free(func() { err = e.decider.Bind(context.Background(), c, node) })
@@ -241,7 +231,6 @@ func (s *scheduler) reserve(c *cycle.Cycle, p *spec, pod *v1.Pod, node string) {
 			if _, assumed, ok := e.books.Where(p.uid); err != nil && e.refused[p.uid] && e.calls[p.uid] == 0 && ok && assumed {
 				w.violate("I6", "%s: the binding of %s was refused for certain, and it is still assumed", e.name, p.name)
 			}
-			w.mu.Unlock()
 		})
 	})
 	if e.freezes {

@@ -9,6 +9,7 @@ import (
 	"strings"
 
 	v1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/util/sets"
 
 	"github.com/gpumem/gpumem/pkg/core/allocation"
 	"github.com/gpumem/gpumem/pkg/core/gpu"
@@ -542,14 +543,14 @@ func (k *kubelet) checkGrant(m *managed, c container, r gpu.Resource) {
 	for _, id := range g.ids {
 		perGPU[k.m.gpuOf(s, id)]++
 	}
-	taken := toSet(g.ids)
+	taken := sets.New(g.ids...)
 	for uid, parts := range k.m.checkpoint {
 		for p, other := range parts {
 			if uid == s.uid || p.of != r || other.hidden {
 				continue
 			}
 			for _, id := range other.ids {
-				if taken[id] {
+				if taken.Has(id) {
 					w.violate("I1", "%s of %s/%s is held by %s/%s too", id, s.name, c.name, w.pods[uid].name, p.container)
 				}
 			}
@@ -657,21 +658,14 @@ func (k *kubelet) checkChoice(s *spec, gpus []string) {
 
 // gpusOf returns the GPUs that IDs of a pod are of, sorted.
 func (m *machine) gpusOf(s *spec, ids []string) []string {
-	set := make(map[string]bool)
+	set := sets.New[string]()
 	for _, id := range ids {
-		set[m.gpuOf(s, id)] = true
+		set.Insert(m.gpuOf(s, id))
 	}
-	return slices.Sorted(maps.Keys(set))
+	return sets.List(set)
 }
 
-func (m *machine) isResized(uuid string) bool {
-	for id := range m.resized {
-		if string(id) == uuid {
-			return true
-		}
-	}
-	return false
-}
+func (m *machine) isResized(uuid string) bool { return m.resized[gpu.UUID(uuid)] }
 
 // checkRest is what must hold when nothing has gone wrong for a while.
 func (w *World) checkRest() {
@@ -719,9 +713,8 @@ func (w *World) checkMachineAtRest(m *machine) {
 		w.violate("rest", "the inventory of %s names %d GPUs, and it has %d", m.name, len(b.capacity), len(m.hardware))
 		return
 	}
-	for _, name := range slices.Sorted(maps.Keys(w.api.pods)) {
-		pod := w.api.pods[name]
-		s := w.pods[string(pod.UID)]
+	for _, pod := range sorted(w.api.pods) {
+		name, s := pod.Name, w.pods[string(pod.UID)]
 		k := m.kubelet.managed[s.uid]
 		if pod.Spec.NodeName != m.name || terminal(pod) || k == nil {
 			continue

@@ -10,6 +10,7 @@ import (
 
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/sets"
 	toolscache "k8s.io/client-go/tools/cache"
 	pluginapi "k8s.io/kubelet/pkg/apis/deviceplugin/v1beta1"
 
@@ -58,10 +59,10 @@ type kubelet struct {
 
 // stock is what the device manager knows of one resource.
 type stock struct {
-	healthy   map[string]bool
-	unhealthy map[string]bool
-	allocated map[string]bool
-	reuse     map[string]map[string]bool // by UID
+	healthy   sets.Set[string]
+	unhealthy sets.Set[string]
+	allocated sets.Set[string]
+	reuse     map[string]sets.Set[string] // by UID
 	endpoint  *plugin
 }
 
@@ -94,7 +95,7 @@ func (w *World) newKubelet(m *machine) *kubelet {
 		managed: make(map[string]*managed),
 	}
 	for r := range k.stocks {
-		k.stocks[r] = stock{healthy: make(map[string]bool), unhealthy: make(map[string]bool), reuse: make(map[string]map[string]bool)}
+		k.stocks[r] = stock{healthy: sets.New[string](), unhealthy: sets.New[string](), reuse: make(map[string]sets.Set[string])}
 	}
 	k.recount()
 	k.pods = w.api.watchPods(k.process, k.name+" pods", toolscache.ResourceEventHandlerFuncs{}, func(p *v1.Pod) bool { return p.Spec.NodeName == m.name })
@@ -109,21 +110,19 @@ func (w *World) newKubelet(m *machine) *kubelet {
 func (k *kubelet) plugin() *plugin { return k.stocks[gpu.Memory].endpoint }
 
 // recorded returns all IDs of a resource in the checkpoint.
-func (k *kubelet) recorded(r gpu.Resource) map[string]bool {
-	out := make(map[string]bool)
+func (k *kubelet) recorded(r gpu.Resource) sets.Set[string] {
+	out := sets.New[string]()
 	for _, parts := range k.m.checkpoint {
 		for p, g := range parts {
 			if p.of == r {
-				for _, id := range g.ids {
-					out[id] = true
-				}
+				out.Insert(g.ids...)
 			}
 		}
 	}
 	return out
 }
 
-// recount makes the lists of allocated IDs anew from the checkpoint.
+// recount makes the lists of allocated IDs again from the checkpoint.
 func (k *kubelet) recount() {
 	for _, r := range k.w.resources {
 		k.stocks[r].allocated = k.recorded(r)
@@ -152,8 +151,7 @@ func (k *kubelet) changed() {
 func (k *kubelet) set() {
 	there := make(map[string]bool)
 	var added []*v1.Pod
-	for _, name := range slices.Sorted(maps.Keys(k.pods.store)) {
-		pod := k.pods.store[name]
+	for _, pod := range sorted(k.pods.store) {
 		uid := string(pod.UID)
 		there[uid] = true
 		if known, ok := k.managed[uid]; ok {
@@ -201,14 +199,12 @@ func (k *kubelet) post(f func()) {
 	k.looping = true
 	k.w.after(1*tick, k.process, k.name+": loop", func() {
 		k.w.spawn(func() {
-			k.w.mu.Lock()
 			for len(k.inbox) > 0 {
 				next := k.inbox[0]
 				k.inbox = k.inbox[1:]
 				next()
 			}
 			k.looping = false
-			k.w.mu.Unlock()
 		})
 	})
 }
@@ -252,17 +248,12 @@ func (k *kubelet) admit(pod *v1.Pod) {
 }
 
 func (k *kubelet) allocatePod(m *managed) error {
-	for _, c := range m.spec.containers {
-		if c.kind != app {
-			if err := k.allocate(m, c); err != nil {
-				return err
-			}
-		}
-	}
-	for _, c := range m.spec.containers {
-		if c.kind == app {
-			if err := k.allocate(m, c); err != nil {
-				return err
+	for _, apps := range []bool{false, true} {
+		for _, c := range m.spec.containers {
+			if (c.kind == app) == apps {
+				if err := k.allocate(m, c); err != nil {
+					return err
+				}
 			}
 		}
 	}
@@ -295,9 +286,9 @@ func (k *kubelet) allocate(m *managed, c container) error {
 	uid := m.spec.uid
 	for _, r := range k.w.resources {
 		reuse := k.stocks[r].reuse
-		maps.DeleteFunc(reuse, func(other string, _ map[string]bool) bool { return other != uid })
+		maps.DeleteFunc(reuse, func(other string, _ sets.Set[string]) bool { return other != uid })
 		if reuse[uid] == nil {
-			reuse[uid] = make(map[string]bool)
+			reuse[uid] = sets.New[string]()
 		}
 	}
 	k.freeInactive()
@@ -327,12 +318,10 @@ func (k *kubelet) passOn(uid string, c container, r gpu.Resource) {
 	if g == nil {
 		return
 	}
-	for _, id := range g.ids {
-		if c.kind == initial {
-			reuse[id] = true
-		} else {
-			delete(reuse, id)
-		}
+	if c.kind == initial {
+		reuse.Insert(g.ids...)
+	} else {
+		reuse.Delete(g.ids...)
 	}
 }
 
@@ -367,10 +356,8 @@ func (k *kubelet) devicesToAllocate(m *managed, c container, r gpu.Resource) ([]
 		return nil, fmt.Errorf("no healthy devices present")
 	}
 	if held != nil {
-		for _, id := range held.ids {
-			if !stock.healthy[id] {
-				return nil, fmt.Errorf("previously allocated devices are no longer healthy")
-			}
+		if !stock.healthy.HasAll(held.ids...) {
+			return nil, fmt.Errorf("previously allocated devices are no longer healthy")
 		}
 		return nil, nil
 	}
@@ -382,7 +369,7 @@ func (k *kubelet) devicesToAllocate(m *managed, c container, r gpu.Resource) ([]
 			}
 			if !slices.Contains(got, id) {
 				got = append(got, id)
-				stock.allocated[id] = true
+				stock.allocated.Insert(id)
 			}
 		}
 		return len(got) == size
@@ -390,16 +377,11 @@ func (k *kubelet) devicesToAllocate(m *managed, c container, r gpu.Resource) ([]
 	if take(k.shuffled(stock.reuse[uid])) {
 		return got, nil
 	}
-	free := make(map[string]bool)
-	for id := range stock.healthy {
-		if !stock.allocated[id] {
-			free[id] = true
-		}
-	}
+	free := stock.healthy.Difference(stock.allocated)
 	if len(free) < size-len(got) {
 		return nil, fmt.Errorf("requested number of devices unavailable: %d of %d", size-len(got), len(free))
 	}
-	available := append(slices.Clone(got), slices.Sorted(maps.Keys(free))...)
+	available := append(slices.Clone(got), sets.List(free)...)
 	w := k.w
 	w.rng.Shuffle(len(available), func(i, j int) { available[i], available[j] = available[j], available[i] })
 	var preferred []string
@@ -420,21 +402,15 @@ func (k *kubelet) devicesToAllocate(m *managed, c container, r gpu.Resource) ([]
 	if !k.m.registered[r] {
 		return nil, fmt.Errorf("the resource is gone")
 	}
-	likes := make(map[string]bool)
-	for _, id := range preferred {
-		if free[id] {
-			likes[id] = true
-		}
-	}
-	if take(k.shuffled(likes)) || take(k.shuffled(free)) {
+	if take(k.shuffled(free.Intersection(sets.New(preferred...)))) || take(k.shuffled(free)) {
 		return got, nil
 	}
 	return nil, fmt.Errorf("unexpectedly allocated less resources than required")
 }
 
 // shuffled returns a set in an order of its own, as a range over a map does.
-func (k *kubelet) shuffled(set map[string]bool) []string {
-	out := slices.Sorted(maps.Keys(set))
+func (k *kubelet) shuffled(set sets.Set[string]) []string {
+	out := sets.List(set)
 	k.w.rng.Shuffle(len(out), func(i, j int) { out[i], out[j] = out[j], out[i] })
 	return out
 }
@@ -459,7 +435,7 @@ func (k *kubelet) callAllocate(m *managed, c container, r gpu.Resource, ids []st
 	}
 	sorted := slices.Sorted(slices.Values(ids))
 	k.first, m.spec.begun = !m.spec.begun, true
-	k.m.checkpoint[uid][part{c.name, r}] = &grant{ids: sorted, env: resp.ContainerResponses[0].GetEnvs(), hidden: c.kind == initial && !k.stocks[r].allocated[ids[0]]}
+	k.m.checkpoint[uid][part{c.name, r}] = &grant{ids: sorted, env: resp.ContainerResponses[0].GetEnvs(), hidden: c.kind == initial && !k.stocks[r].allocated.Has(ids[0])}
 	k.w.logf("%s: gives %s/%s %v", k.name, m.spec.name, c.name, sorted)
 	k.checkGrant(m, c, r)
 	return nil
@@ -480,12 +456,11 @@ func (k *kubelet) call(name string, of gpu.Resource, do func(context.Context, *p
 	k.m.rpcs = append(k.m.rpcs, mine)
 	w.after(1*tick, p.process, name+" on "+k.m.name, func() {
 		w.spawn(func() {
-			e := do(ctx, p)
-			w.mu.Lock()
+			var e error
+			w.free(func() { e = do(ctx, p) })
 			if k.live && p.live {
 				w.after(1*tick, k.process, "answer to "+name+" on "+k.m.name, func() { err = e; w.send(r) })
 			}
-			w.mu.Unlock()
 		})
 	})
 	_ = w.wait(context.Background(), k.process, r) // cannot fail: there is no deadline
@@ -511,8 +486,8 @@ func (k *kubelet) list() ([]allocation.Allocated, map[string]bool) {
 	k.freeInactive()
 	var held []allocation.Allocated
 	known := make(map[string]bool)
-	for _, uid := range slices.Sorted(maps.Keys(k.managed)) {
-		m := k.managed[uid]
+	for _, m := range sorted(k.managed) {
+		uid := m.spec.uid
 		if !m.active() {
 			continue
 		}
@@ -548,12 +523,12 @@ func (k *kubelet) holdsNamesake(s *spec) bool {
 // devices is what ListAndWatch brings.
 func (k *kubelet) devices(r gpu.Resource, list []*pluginapi.Device) {
 	stock := &k.stocks[r]
-	stock.healthy, stock.unhealthy = make(map[string]bool), make(map[string]bool)
+	stock.healthy, stock.unhealthy = sets.New[string](), sets.New[string]()
 	for _, d := range list {
 		if d.Health == pluginapi.Healthy {
-			stock.healthy[d.ID] = true
+			stock.healthy.Insert(d.ID)
 		} else {
-			stock.unhealthy[d.ID] = true
+			stock.unhealthy.Insert(d.ID)
 		}
 	}
 	k.publish()
@@ -563,8 +538,7 @@ func (k *kubelet) devices(r gpu.Resource, list []*pluginapi.Device) {
 func (k *kubelet) disconnected(p *plugin) {
 	for _, r := range k.w.resources {
 		if stock := &k.stocks[r]; stock.endpoint == p {
-			maps.Copy(stock.unhealthy, stock.healthy)
-			stock.healthy = make(map[string]bool)
+			stock.unhealthy, stock.healthy = stock.unhealthy.Union(stock.healthy), sets.New[string]()
 			k.publish()
 		}
 	}
@@ -632,8 +606,8 @@ func (k *kubelet) work(m *managed) {
 // restartOne has a container of some pod end and start again: the kubelet takes
 // the reply from its checkpoint.
 func (k *kubelet) restartOne() {
-	for _, uid := range slices.Sorted(maps.Keys(k.managed)) {
-		m, box := k.managed[uid], k.m.sandboxes[uid]
+	for _, m := range sorted(k.managed) {
+		box := k.m.sandboxes[m.spec.uid]
 		if !m.active() || m.stopping || box == nil || k.w.rng.IntN(2) == 0 {
 			continue
 		}
@@ -650,14 +624,12 @@ func (k *kubelet) restartOne() {
 
 // again is the pod's worker once more, unless it is at work.
 func (k *kubelet) again(m *managed) {
-	k.w.mu.Lock()
 	m.again = true
 	for m.again && m.active() && !m.stopping && !m.working {
 		m.working, m.again = true, false
 		k.work(m)
 		m.working = false
 	}
-	k.w.mu.Unlock()
 }
 
 // start is what comes before the start of a container.
@@ -669,7 +641,7 @@ func (k *kubelet) start(m *managed, c container) bool {
 	case g == nil || !m.active():
 		return false
 	}
-	ids := k.shuffled(toSet(g.ids))
+	ids := k.shuffled(sets.New(g.ids...))
 	err := k.call("PreStartContainer", gpu.Memory, func(ctx context.Context, p *plugin) error {
 		_, err := p.servers[gpu.Memory].PreStartContainer(ctx, &pluginapi.PreStartContainerRequest{DevicesIds: ids})
 		return err
@@ -678,14 +650,6 @@ func (k *kubelet) start(m *managed, c container) bool {
 		k.w.logf("%s: %s/%s does not start: %v", k.name, m.spec.name, c.name, err)
 	}
 	return err == nil
-}
-
-func toSet(ids []string) map[string]bool {
-	out := make(map[string]bool, len(ids))
-	for _, id := range ids {
-		out[id] = true
-	}
-	return out
 }
 
 // stop ends a pod's containers, in their own time, and then tells the API.

@@ -62,8 +62,7 @@ func (w *World) checkLiveness() {
 			w.waited(s, wait)
 		}
 	}
-	for _, name := range slices.Sorted(maps.Keys(w.api.pods)) {
-		pod := w.api.pods[name]
+	for _, pod := range sorted(w.api.pods) {
 		s := w.pods[string(pod.UID)]
 		if pod.Spec.NodeName != "" || pod.DeletionTimestamp != nil || terminal(pod) || s.broken || s.gated {
 			continue
@@ -142,8 +141,7 @@ func (s *scheduler) whyWaits(uid string) string {
 // podsByNode returns the pods that are on each node, or nominated to it.
 func (w *World) podsByNode() map[string][]*v1.Pod {
 	on := make(map[string][]*v1.Pod)
-	for _, name := range slices.Sorted(maps.Keys(w.api.pods)) {
-		pod := w.api.pods[name]
+	for _, pod := range sorted(w.api.pods) {
 		if at := pod.Spec.NodeName; at != "" && !terminal(pod) {
 			on[at] = append(on[at], pod)
 		} else if at := pod.Status.NominatedNodeName; at != "" && pod.Spec.NodeName == "" && pod.DeletionTimestamp == nil {

@@ -108,9 +108,7 @@ func (p *plugged) elect() {
 		}
 	case unreachable:
 	case mine, w.api.holder == "", w.now()-w.api.renewed > leaseDuration:
-		w.spawn(func() {
-			_ = p.lock.Update(context.Background(), resourcelock.LeaderElectionRecord{HolderIdentity: p.identity})
-		}) // nothing refuses it
+		w.spawn(func() { p.write(p.identity) }) // nothing refuses it
 	}
 }
 
@@ -118,12 +116,16 @@ func (p *plugged) elect() {
 func (p *plugged) giveBack() {
 	p.leads, p.sched.ending = false, true
 	p.w.spawn(func() {
-		_ = p.lock.Update(context.Background(), resourcelock.LeaderElectionRecord{}) // or another has taken it
-		p.w.mu.Lock()
-		defer p.w.mu.Unlock()
+		p.write("") // or another has taken it
 		if p.live {
 			p.w.restart(p.w.replicaOf(p.extenderProc))
 		}
+	})
+}
+
+func (p *plugged) write(holder string) {
+	p.w.free(func() {
+		_ = p.lock.Update(context.Background(), resourcelock.LeaderElectionRecord{HolderIdentity: holder})
 	})
 }
 

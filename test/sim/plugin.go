@@ -5,7 +5,6 @@ import (
 	"encoding/json"
 	"errors"
 	"maps"
-	"slices"
 	"strconv"
 	"time"
 
@@ -180,7 +179,7 @@ func (p *plugin) pass() {
 	p.endPass = cancel
 	pass := &passWatch{p: p, cancel: cancel}
 	w.spawn(func() {
-		_ = p.real.Reconciler.Run(withPass(ctx, pass)) // nil, always
+		w.free(func() { _ = p.real.Reconciler.Run(context.WithValue(ctx, passKey{}, pass)) }) // nil, always
 	})
 }
 
@@ -192,10 +191,6 @@ type passWatch struct {
 	cancel  func()
 	calls   int // adapters that are at work for the pass
 	planned bool
-}
-
-func withPass(ctx context.Context, w *passWatch) context.Context {
-	return context.WithValue(ctx, passKey{}, w)
 }
 
 // enter and leave bracket each call that a pass makes. When none is under way
@@ -332,8 +327,8 @@ func (c apiClient) List(ctx context.Context, _ metav1.ListOptions) (*v1.PodList,
 	p.unlocked("LIST pods")
 	err := w.api.request(ctx, p.process, p.name+": LIST pods", false, func() error {
 		list.ResourceVersion = strconv.FormatInt(w.api.version, 10)
-		for _, name := range slices.Sorted(maps.Keys(w.api.pods)) {
-			if pod := w.api.pods[name]; pod.Spec.NodeName == p.m.name && notTerminal(pod) {
+		for _, pod := range sorted(w.api.pods) {
+			if pod.Spec.NodeName == p.m.name && notTerminal(pod) {
 				list.Items = append(list.Items, *pod.DeepCopy())
 			}
 		}
@@ -424,7 +419,7 @@ func (p *plugin) registerSoonFor(r gpu.Resource) {
 		ctx, cancel := context.WithCancel(context.Background())
 		p.streams[r] = cancel
 		p.w.spawn(func() {
-			_ = p.servers[r].ListAndWatch(&pluginapi.Empty{}, &listStream{ctx: ctx, p: p, k: k, r: r}) // its only errors are the stream's
+			p.w.free(func() { _ = p.servers[r].ListAndWatch(&pluginapi.Empty{}, &listStream{ctx: ctx, p: p, k: k, r: r}) }) // its only errors are the stream's
 		})
 	})
 }
@@ -515,7 +510,6 @@ func (p *plugin) ensureInventory() {
 	w.spawn(func() {
 		ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
 		defer cancel()
-		w.mu.Lock()
 		_ = w.api.request(ctx, p.process, p.name+": PATCH node", true, func() error { // tried again below, whatever became of it
 			return w.api.changeNode(p.m.name, func(n *v1.Node) { n.Annotations[w.names.Inventory()] = value })
 		})
@@ -523,6 +517,5 @@ func (p *plugin) ensureInventory() {
 			p.writing = false
 			p.ensureInventory()
 		})
-		w.mu.Unlock()
 	})
 }

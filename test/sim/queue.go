@@ -171,8 +171,7 @@ func (s *scheduler) helps(uid string, q *queued, h happening) bool {
 // ready returns the pods that may be tried now, or else when the next may be.
 func (s *scheduler) ready() (pods []*v1.Pod, soonest time.Duration) {
 	var early []*v1.Pod
-	for _, name := range slices.Sorted(maps.Keys(s.pods.store)) {
-		pod := s.pods.store[name]
+	for _, pod := range sorted(s.pods.store) {
 		q, ok := s.queue[string(pod.UID)]
 		if _, under := s.assumed[string(pod.UID)]; !ok || under || pod.Spec.NodeName != "" || pod.DeletionTimestamp != nil {
 			continue

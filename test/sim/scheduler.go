@@ -136,7 +136,6 @@ func (s *scheduler) cycle() {
 		s.trying = string(pod.UID)
 		s.queue[s.trying].begin()
 		w.spawn(func() {
-			w.mu.Lock()
 			if s.own != nil {
 				s.decide(pod)
 			} else {
@@ -144,7 +143,6 @@ func (s *scheduler) cycle() {
 			}
 			s.trying = ""
 			s.wake()
-			w.mu.Unlock()
 		})
 	case soonest > 0:
 		s.cycleIn(soonest - w.now() + tick)
@@ -203,24 +201,33 @@ func (s *scheduler) findNodes(p *spec, pod *v1.Pod) ([]string, refusal, error) {
 		}
 		no = refusal{nodes: make(map[string]string)} // of the cycle itself
 	}
-	all, enough := slices.Sorted(maps.Keys(s.nodes.store)), s.replica.nodesToFind(len(s.nodes.store))
-	var names []string
-	looked := 0
-	for ; looked < len(all) && len(names) < enough; looked++ {
-		if name := all[(s.next+looked)%len(all)]; s.fits(p, pod, s.nodes.store[name]) {
-			names = append(names, name)
-		} else {
-			no.nodes[name] = "it has too little in all"
+	names := s.scan(func(node *v1.Node) bool {
+		fits := s.fits(p, pod, node)
+		if !fits {
+			no.nodes[node.Name] = "it has too little in all"
 		}
-	}
-	if len(all) > 0 {
-		s.next = (s.next + looked) % len(all)
-	}
+		return fits
+	})
 	if len(names) == 0 {
 		return nil, no, nil
 	}
 	names, err := s.ask(p, pod, names, &no)
 	return names, no, err
+}
+
+// scan looks at nodes, from where it was last, until so many fit as kube-scheduler looks for.
+func (s *scheduler) scan(fits func(*v1.Node) bool) (names []string) {
+	all, enough := sorted(s.nodes.store), s.replica.nodesToFind(len(s.nodes.store))
+	looked := 0
+	for ; looked < len(all) && len(names) < enough; looked++ {
+		if node := all[(s.next+looked)%len(all)]; fits(node) {
+			names = append(names, node.Name)
+		}
+	}
+	if len(all) > 0 {
+		s.next = (s.next + looked) % len(all)
+	}
+	return names
 }
 
 // kubeScheduler says which kind a replica has.
@@ -391,12 +398,9 @@ func (s *scheduler) evicting(pod *v1.Pod) bool {
 // victims returns whom the node's sum wants to be evicted: nobody if it fits.
 func (s *scheduler) victims(pod *v1.Pod, node *v1.Node) []*v1.Pod {
 	p := s.w.pods[string(pod.UID)]
-	var gone []*v1.Pod
-	for _, name := range slices.Sorted(maps.Keys(s.pods.store)) {
-		if other := s.pods.store[name]; other.Spec.NodeName == node.Name && !s.w.pods[string(other.UID)].priority {
-			gone = append(gone, other)
-		}
-	}
+	gone := slices.DeleteFunc(sorted(s.pods.store), func(o *v1.Pod) bool {
+		return o.Spec.NodeName != node.Name || s.w.pods[string(o.UID)].priority
+	})
 	if !s.fits(p, pod, node, gone...) {
 		return nil
 	}

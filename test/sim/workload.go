@@ -123,17 +123,9 @@ func (w *World) newSpec() *spec {
 		size = func() int { return 4 }
 		shapes, rules = 1, 1000
 	}
-	switch w.rng.IntN(shapes) {
-	case 0:
-		c(app, size())
-	case 1:
-		c(app, size())
-		c(app, size())
-	case 2:
-		c(initial, size())
-		c(app, size())
-	case 3:
-		c(sidecar, size())
+	switch shape := w.rng.IntN(shapes); shape {
+	case 1, 2, 3:
+		c([]kind{app, initial, sidecar}[shape-1], size())
 		c(app, size())
 	case 4:
 		c(initial, size())
@@ -270,26 +262,17 @@ func (w *World) object(s *spec) *v1.Pod {
 	if s.gpus > 1 {
 		a[w.names.Count()] = strconv.Itoa(s.gpus)
 	}
-	switch {
-	case s.exclusive:
-		a[w.names.Policy()] = "exclusive"
-	case s.policy != "":
-		a[w.names.Policy()] = s.policy
+	policy := s.policy
+	if s.exclusive {
+		policy = "exclusive"
 	}
-	if s.apart != "" {
-		a[w.names.ExclusiveGroup()] = s.apart
-	}
-	if s.together != "" {
-		a[w.names.Group()] = s.together
-	}
-	if s.uuids != "" {
-		a[w.names.UUID()] = s.uuids
-	}
-	if s.model != "" {
-		a[w.names.Model()] = s.model
-	}
-	if s.preference != "" {
-		a[w.names.ModelPreference()] = s.preference
+	for key, value := range map[string]string{
+		w.names.Policy(): policy, w.names.ExclusiveGroup(): s.apart, w.names.Group(): s.together,
+		w.names.UUID(): s.uuids, w.names.Model(): s.model, w.names.ModelPreference(): s.preference,
+	} {
+		if value != "" {
+			a[key] = value
+		}
 	}
 	if s.broken && !s.hostile() {
 		a[w.names.Count()] = "many"

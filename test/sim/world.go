@@ -243,7 +243,7 @@ func (w *World) guard(f func()) {
 }
 
 // spawn starts a coroutine of a process: it begins when the event that starts
-// it is over.
+// it is over, and has the world's lock.
 func (w *World) spawn(f func()) {
 	w.busy = true
 	go func() {
@@ -254,9 +254,9 @@ func (w *World) spawn(f func()) {
 				w.mu.Unlock()
 			}
 		}()
-		w.mu.Lock()
-		w.mu.Unlock() //nolint:staticcheck // the event is over
+		w.mu.Lock() // the event is over
 		f()
+		w.mu.Unlock() // not where the process has died in f, without the lock
 	}()
 }
 
