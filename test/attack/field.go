@@ -17,7 +17,6 @@ import (
 	rbacv1 "k8s.io/api/rbac/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
@@ -60,15 +59,7 @@ func newField(ctx context.Context, config Config) (*field, error) {
 		return f, err
 	}
 	for _, namespace := range []*string{&f.mine, &f.hers} {
-		created, err := f.admin.CoreV1().Namespaces().Create(ctx, &v1.Namespace{ObjectMeta: metav1.ObjectMeta{GenerateName: "attack-"}}, metav1.CreateOptions{})
-		if err != nil {
-			return f, err
-		}
-		*namespace = created.Name
-		if err := f.until(ctx, "the namespace has its service account", func(ctx context.Context) (bool, string) {
-			_, err := f.admin.CoreV1().ServiceAccounts(created.Name).Get(ctx, "default", metav1.GetOptions{})
-			return err == nil, fmt.Sprint(err)
-		}); err != nil {
+		if *namespace, err = f.Cluster.MakeNamespace(ctx, "attack-"); err != nil {
 			return f, err
 		}
 	}
@@ -211,16 +202,7 @@ func (f *field) close(ctx context.Context) error {
 
 // until waits for a condition, and says what it last said where it does not come.
 func (f *field) until(ctx context.Context, what string, condition func(context.Context) (ok bool, now string)) error {
-	var now string
-	err := wait.PollUntilContextTimeout(ctx, 100*time.Millisecond, 90*time.Second, true, func(ctx context.Context) (bool, error) {
-		var ok bool
-		ok, now = condition(ctx)
-		return ok, nil
-	})
-	if err != nil {
-		return fmt.Errorf("waited for: %s; now: %s", what, now)
-	}
-	return nil
+	return stack.Eventually(ctx, 90*time.Second, what, condition)
 }
 
 // pod describes a pod of the attacker's.

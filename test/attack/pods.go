@@ -5,8 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"maps"
-	"os"
-	"strconv"
 	"strings"
 	"time"
 
@@ -14,6 +12,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"github.com/gpumem/gpumem/test/cluster"
 	"github.com/gpumem/gpumem/test/stack"
 )
 
@@ -304,7 +303,7 @@ func flood(ctx context.Context, f *field) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	seen := fmt.Sprintf("three pods ran meanwhile; the most memory that %s had: %d MiB, %d before", f.Stack.Decider(), after, before)
+	seen := fmt.Sprintf("three pods ran meanwhile; the most memory that %s had: %.0f MiB, %.0f before", f.Stack.Decider(), after, before)
 	now := int64(0)
 	if err := f.admin.CoreV1().Pods(f.mine).Delete(ctx, "floods", metav1.DeleteOptions{GracePeriodSeconds: &now}); err != nil {
 		return "", err
@@ -316,22 +315,14 @@ func flood(ctx context.Context, f *field) (string, error) {
 }
 
 // peak returns the MiB that a program of the cluster's pods had at most; of several, the largest.
-func (f *field) peak(program string) (mib int, err error) {
+func (f *field) peak(program string) (mib float64, err error) {
 	processes, err := f.Cluster.ContainerProcesses(program)
 	for _, p := range processes {
-		text, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", p.PID))
+		own, err := cluster.PeakMemory(p.PID)
 		if err != nil {
 			return 0, err
 		}
-		for line := range strings.Lines(string(text)) {
-			if fields := strings.Fields(line); len(fields) > 1 && fields[0] == "VmHWM:" {
-				kib, err := strconv.Atoi(fields[1])
-				if err != nil {
-					return 0, err
-				}
-				mib = max(mib, kib/1024)
-			}
-		}
+		mib = max(mib, own)
 	}
 	if err == nil && mib == 0 {
 		err = fmt.Errorf("no process of %s", program)

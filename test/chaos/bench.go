@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"path/filepath"
 	"slices"
 	"sync"
 	"time"
@@ -84,12 +83,8 @@ func withBench(ctx context.Context, config Config, nodes []cluster.Node, work fu
 }
 
 func startBench(ctx context.Context, config Config, nodes []cluster.Node) (_ *bench, err error) {
-	cache, err := cluster.DefaultCacheDir()
-	if err != nil {
-		return nil, err
-	}
 	b := &bench{log: config.Log, journal: &journal{}}
-	if b.stack, err = stack.Build(ctx, filepath.Join(cache, config.Name), b.log); err != nil {
+	if b.stack, err = stack.Build(ctx, config.Name, b.log); err != nil {
 		return nil, err
 	}
 	for i := range nodes {
@@ -136,24 +131,14 @@ func (b *bench) install(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	_, err = b.client.CoreV1().Namespaces().Create(ctx, &v1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: namespace}}, metav1.CreateOptions{})
-	if err != nil {
+	if _, err = b.cluster.MakeNamespace(ctx, namespace); err != nil {
 		return err
 	}
-	var last error
-	err = wait.PollUntilContextTimeout(ctx, 200*time.Millisecond, time.Minute, true, func(ctx context.Context) (bool, error) {
-		var nodes hosts
-		if nodes, last = listHosts(ctx, b.client); last != nil {
-			return false, nil //nolint:nilerr // it is told at the end
-		}
+	return stack.Eventually(ctx, time.Minute, "the GPUs of all nodes are known", func(ctx context.Context) (bool, string) {
+		nodes, err := listHosts(ctx, b.client)
 		b.devices = nodes.devices()
-		_, last = b.client.CoreV1().ServiceAccounts(namespace).Get(ctx, "default", metav1.GetOptions{})
-		return last == nil, nil
+		return err == nil, fmt.Sprint(err)
 	})
-	if err != nil {
-		return fmt.Errorf("wait for the GPUs of all nodes: %w: %w", err, last)
-	}
-	return nil
 }
 
 // mixedNodes returns n nodes with GPUs in three different ways, by turns.

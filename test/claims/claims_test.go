@@ -59,14 +59,6 @@ func TestClaims(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), 45*time.Minute)
 	defer cancel()
 	log := stack.Progress(t.Output())
-	cache, err := cluster.DefaultCacheDir()
-	if err != nil {
-		t.Fatal(err)
-	}
-	built, err := stack.Build(ctx, filepath.Join(cache, "claims"), log)
-	if err != nil {
-		t.Fatal(err)
-	}
 	machine, err := stack.Node(node, fakenvml.T4("node1-0"), fakenvml.T4("node1-1"))
 	if err != nil {
 		t.Fatal(err)
@@ -80,7 +72,7 @@ func TestClaims(t *testing.T) {
 		}
 		nodes = append(nodes, other)
 	}
-	err = cluster.With(ctx, cluster.Config{Name: "claims", Log: log, Nodes: nodes}, func(c *cluster.Cluster) error {
+	err = stack.With(ctx, cluster.Config{Name: "claims", Log: log, Nodes: nodes}, func(c *cluster.Cluster, built *stack.Stack) error {
 		e := &env{T: t, ctx: ctx, cluster: c, stack: built, client: c.Client()}
 		defer func() {
 			if t.Failed() {
@@ -135,7 +127,7 @@ func TestClaims(t *testing.T) {
 
 func (e *env) eventually(what string, condition func() (ok bool, now string)) {
 	e.Helper()
-	if err := stack.Eventually(e.ctx, patience, what, condition); err != nil {
+	if err := stack.Eventually(e.ctx, patience, what, func(context.Context) (bool, string) { return condition() }); err != nil {
 		e.Fatal(err)
 	}
 }

@@ -16,6 +16,7 @@ import (
 	"time"
 
 	"golang.org/x/sync/errgroup"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
@@ -326,7 +327,7 @@ func (c *Cluster) start(ctx context.Context, config Config) error {
 	for _, n := range config.Nodes {
 		all.Go(func() error { return c.startKubelet(allCtx, n.Name) })
 	}
-	all.Go(func() error { return c.waitDefaultServiceAccount(allCtx) })
+	all.Go(func() error { return c.waitDefaultServiceAccount(allCtx, metav1.NamespaceDefault) })
 	if err := all.Wait(); err != nil {
 		return err
 	}

@@ -44,7 +44,12 @@ func processorTime(stat []byte) (time.Duration, error) {
 }
 
 // PeakMemory returns how much memory a process has had resident at most, in MiB.
-func PeakMemory(pid int) (float64, error) {
+func PeakMemory(pid int) (float64, error) { return statusMiB(pid, "VmHWM") }
+
+// ResidentMemory returns how much memory a process has resident, in MiB.
+func ResidentMemory(pid int) (float64, error) { return statusMiB(pid, "VmRSS") }
+
+func statusMiB(pid int, field string) (float64, error) {
 	file := fmt.Sprintf("/proc/%d/status", pid)
 	status, err := os.ReadFile(file)
 	if err != nil {
@@ -52,9 +57,9 @@ func PeakMemory(pid int) (float64, error) {
 	}
 	for line := range bytes.Lines(status) {
 		var kib float64
-		if _, err := fmt.Sscanf(string(line), "VmHWM: %f kB", &kib); err == nil {
+		if _, err := fmt.Sscanf(string(line), field+": %f kB", &kib); err == nil {
 			return kib / 1024, nil
 		}
 	}
-	return 0, fmt.Errorf("%s has no VmHWM", file)
+	return 0, fmt.Errorf("%s has no %s", file, field)
 }

@@ -1,6 +1,7 @@
 package cluster
 
 import (
+	"os"
 	"testing"
 	"time"
 )
@@ -12,5 +13,15 @@ func TestProcessorTime(t *testing.T) {
 	}
 	if _, err := processorTime([]byte("1 (a) S 0")); err == nil {
 		t.Error("too few fields are no error")
+	}
+}
+
+func TestMemoryOfAProcess(t *testing.T) {
+	peak, err := PeakMemory(os.Getpid())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if now, err := ResidentMemory(os.Getpid()); err != nil || now < 1 || peak < now/2 {
+		t.Errorf("got %f MiB, %f at most, %v", now, peak, err)
 	}
 }

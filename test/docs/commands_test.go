@@ -158,23 +158,17 @@ func TestEveryCommandOfTheDocs(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), 15*time.Minute)
 	defer cancel()
 	log := stack.Progress(t.Output())
-	cache, err := cluster.DefaultCacheDir()
-	if err != nil {
-		t.Fatal(err)
-	}
 	m := machine{dir: t.TempDir()}
+	var err error
 	if m.checkout, err = filepath.Abs(root); err != nil {
-		t.Fatal(err)
-	}
-	if m.stack, err = stack.Build(ctx, filepath.Join(cache, "docs"), log); err != nil {
 		t.Fatal(err)
 	}
 	config := cluster.Config{Name: "docs", Log: log}
 	if config.Nodes, err = stack.TwoNodes(); err != nil {
 		t.Fatal(err)
 	}
-	err = cluster.With(ctx, config, func(c *cluster.Cluster) error {
-		m.cluster = c
+	err = stack.With(ctx, config, func(c *cluster.Cluster, built *stack.Stack) error {
+		m.cluster, m.stack = c, built
 		if err := errors.Join(m.stack.LoadImages(ctx, c), m.prepare(ctx)); err != nil {
 			return err
 		}

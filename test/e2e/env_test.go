@@ -50,15 +50,10 @@ func setup(t *testing.T) *env {
 	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Minute)
 	t.Cleanup(cancel)
 	e := &env{T: t, ctx: ctx, cluster: suite.cluster, client: suite.cluster.Client(), domain: "gpumem.dev"}
-	namespace, err := e.client.CoreV1().Namespaces().Create(ctx, &v1.Namespace{ObjectMeta: metav1.ObjectMeta{GenerateName: "e2e-"}}, metav1.CreateOptions{})
-	if err != nil {
+	var err error
+	if e.namespace, err = e.cluster.MakeNamespace(ctx, "e2e-"); err != nil {
 		t.Fatal(err)
 	}
-	e.namespace = namespace.Name
-	e.eventually("the namespace has its service account", func() (bool, string) {
-		_, err := e.client.CoreV1().ServiceAccounts(e.namespace).Get(ctx, "default", metav1.GetOptions{})
-		return err == nil, fmt.Sprint(err)
-	})
 	e.atEnd(e.checkNothingIsHeld)
 	return e
 }
@@ -119,7 +114,7 @@ func (e *env) checkNothingIsHeld() {
 // condition last said.
 func (e *env) eventually(what string, condition func() (ok bool, now string)) {
 	e.Helper()
-	if err := stack.Eventually(e.ctx, patience, what, condition); err != nil {
+	if err := stack.Eventually(e.ctx, patience, what, func(context.Context) (bool, string) { return condition() }); err != nil {
 		e.Fatal(err)
 	}
 }

@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"io"
 	"os"
-	"path/filepath"
 	"testing"
 	"time"
 
@@ -86,11 +85,8 @@ func run(m *testing.M) (code int, err error) {
 }
 
 func start(ctx context.Context, log io.Writer) error {
-	cache, err := cluster.DefaultCacheDir()
-	if err != nil {
-		return err
-	}
-	if suite.stack, err = stack.Build(ctx, filepath.Join(cache, "e2e"), log); err != nil {
+	var err error
+	if suite.stack, err = stack.Build(ctx, "e2e", log); err != nil {
 		return err
 	}
 	config := cluster.Config{Name: "e2e", Log: log, SchedulerConfig: []byte(gpushareSchedulerConfig), AuditPolicy: []byte(auditPolicy)}

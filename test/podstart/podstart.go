@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"io"
 	"os"
-	"path/filepath"
 	"time"
 
 	v1 "k8s.io/api/core/v1"
@@ -44,19 +43,11 @@ const (
 
 // Run starts a cluster, measures, and takes it away.
 func Run(ctx context.Context, config Config) (report Report, err error) {
-	cache, err := cluster.DefaultCacheDir()
-	if err != nil {
-		return Report{}, err
-	}
-	built, err := stack.Build(ctx, filepath.Join(cache, "podstart"), config.Log)
-	if err != nil {
-		return Report{}, err
-	}
 	machine, err := stack.Node(node, fakenvml.A100_80GB("a"), fakenvml.T4("b"))
 	if err != nil {
 		return Report{}, err
 	}
-	err = cluster.With(ctx, cluster.Config{Name: "podstart", Nodes: []cluster.Node{machine}, Log: config.Log}, func(c *cluster.Cluster) error {
+	err = stack.With(ctx, cluster.Config{Name: "podstart", Nodes: []cluster.Node{machine}, Log: config.Log}, func(c *cluster.Cluster, built *stack.Stack) error {
 		b := &bench{Config: config, cluster: c, client: c.Client()}
 		if err := built.LoadImages(ctx, c); err != nil {
 			return err
@@ -118,18 +109,14 @@ func (b *bench) offered(ctx context.Context, name string) error {
 	if name == "" {
 		return nil
 	}
-	err := wait.PollUntilContextTimeout(ctx, 200*time.Millisecond, patience, true, func(ctx context.Context) (bool, error) {
+	return stack.Eventually(ctx, patience, node+" offers "+name, func(ctx context.Context) (bool, string) {
 		n, err := b.client.CoreV1().Nodes().Get(ctx, node, metav1.GetOptions{})
 		if err != nil {
-			return false, nil //nolint:nilerr // asked again
+			return false, err.Error()
 		}
 		units := n.Status.Allocatable[v1.ResourceName(name)]
-		return !units.IsZero(), nil
+		return !units.IsZero(), units.String()
 	})
-	if err != nil {
-		return fmt.Errorf("wait for %s of %s: %w", name, node, err)
-	}
-	return nil
 }
 
 // start runs a pod that asks for one of a resource or for none, returns how long
@@ -216,7 +203,7 @@ func (b *bench) rest(ctx context.Context, report *Report) error {
 		return err
 	}
 	report.Cores = (after - before).Seconds() / b.Rest.Seconds()
-	report.MemoryMiB, err = residentMiB(pid)
+	report.MemoryMiB, err = cluster.ResidentMemory(pid)
 	return err
 }
 

@@ -3,10 +3,8 @@ package podstart
 import (
 	"bytes"
 	"fmt"
-	"os"
 	"regexp"
 	"slices"
-	"strconv"
 	"strings"
 	"time"
 )
@@ -82,20 +80,4 @@ func comeback(log []byte, resource string) (took time.Duration, ok bool) {
 		}
 	}
 	return 0, false
-}
-
-// residentMiB reads what a process has in memory.
-func residentMiB(pid int) (float64, error) {
-	file := fmt.Sprintf("/proc/%d/status", pid)
-	status, err := os.ReadFile(file)
-	if err != nil {
-		return 0, err
-	}
-	for line := range strings.Lines(string(status)) {
-		if text, ok := strings.CutPrefix(line, "VmRSS:"); ok {
-			kib, err := strconv.ParseFloat(strings.TrimSuffix(strings.TrimSpace(text), " kB"), 64)
-			return kib / 1024, err
-		}
-	}
-	return 0, fmt.Errorf("%s has no VmRSS", file)
 }

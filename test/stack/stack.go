@@ -38,13 +38,29 @@ type Stack struct {
 	log     io.Writer
 }
 
-// Build compiles the binaries and writes their images into a folder.
-func Build(ctx context.Context, out string, log io.Writer) (*Stack, error) {
+// With builds gpumem, starts a cluster, lets work run on it, and takes it away.
+func With(ctx context.Context, config cluster.Config, work func(*cluster.Cluster, *Stack) error) error {
+	if err := cluster.CheckHost(); err != nil {
+		return fmt.Errorf("this machine cannot run the cluster: %w", err)
+	}
+	s, err := Build(ctx, config.Name, config.Log)
+	if err != nil {
+		return err
+	}
+	return cluster.With(ctx, config, func(c *cluster.Cluster) error { return work(c, s) })
+}
+
+// Build compiles the binaries and writes their images into a folder of the cache, by its name.
+func Build(ctx context.Context, name string, log io.Writer) (*Stack, error) {
 	root, err := checkout()
 	if err != nil {
 		return nil, err
 	}
-	s, err := BuildFrom(ctx, root, out, log)
+	cache, err := cluster.DefaultCacheDir()
+	if err != nil {
+		return nil, err
+	}
+	s, err := BuildFrom(ctx, root, filepath.Join(cache, name), log)
 	if err != nil {
 		return nil, err
 	}

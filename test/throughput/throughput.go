@@ -5,15 +5,11 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"path/filepath"
 	"slices"
 	"strconv"
 	"time"
 
-	v1 "k8s.io/api/core/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
-	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/client-go/kubernetes"
 	"sigs.k8s.io/yaml"
 
@@ -102,15 +98,7 @@ const (
 
 // Run starts a control plane, measures, and takes it away.
 func Run(ctx context.Context, config Config) (report Report, err error) {
-	cache, err := cluster.DefaultCacheDir()
-	if err != nil {
-		return Report{}, err
-	}
-	built, err := stack.Build(ctx, filepath.Join(cache, "throughput"), config.Log)
-	if err != nil {
-		return Report{}, err
-	}
-	err = cluster.With(ctx, cluster.Config{Name: "throughput", NoScheduler: true, Log: config.Log}, func(c *cluster.Cluster) error {
+	err = stack.With(ctx, cluster.Config{Name: "throughput", NoScheduler: true, Log: config.Log}, func(c *cluster.Cluster, built *stack.Stack) error {
 		b := &bench{Config: config, cluster: c, built: built}
 		if err := b.prepare(ctx); err != nil {
 			return err
@@ -171,16 +159,8 @@ func (b *bench) prepare(ctx context.Context) error {
 	if b.plugin, err = b.built.SchedulerSettings(ctx, b.cluster, "plugin"); err != nil {
 		return err
 	}
-	_, err = b.client.CoreV1().Namespaces().Create(ctx, &v1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: namespace}}, metav1.CreateOptions{})
-	if err != nil {
+	if _, err = b.cluster.MakeNamespace(ctx, namespace); err != nil {
 		return err
-	}
-	err = wait.PollUntilContextTimeout(ctx, 100*time.Millisecond, time.Minute, true, func(ctx context.Context) (bool, error) {
-		_, err := b.client.CoreV1().ServiceAccounts(namespace).Get(ctx, "default", metav1.GetOptions{})
-		return err == nil, nil
-	})
-	if err != nil {
-		return fmt.Errorf("wait for the service account of pods: %w", err)
 	}
 	// It would find the nodes without a kubelet dead.
 	return b.cluster.Kill(ctx, "controller-manager")

@@ -14,7 +14,6 @@ import (
 	"flag"
 	"fmt"
 	"io"
-	"path/filepath"
 
 	"github.com/gpumem/gpumem/test/attack"
 	"github.com/gpumem/gpumem/test/cluster"
@@ -37,24 +36,12 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) (err erro
 	if err := flags.Parse(args); err != nil {
 		return err
 	}
-	if err := cluster.CheckHost(); err != nil {
-		return fmt.Errorf("this machine cannot run the cluster: %w", err)
-	}
-	log := stack.Progress(stderr)
-	cache, err := cluster.DefaultCacheDir()
-	if err != nil {
-		return err
-	}
-	built, err := stack.Build(ctx, filepath.Join(cache, "attack"), log)
-	if err != nil {
-		return err
-	}
-	config := cluster.Config{Name: "attack", Log: log}
+	config := cluster.Config{Name: "attack", Log: stack.Progress(stderr)}
 	if config.Nodes, err = stack.TwoNodes(); err != nil {
 		return err
 	}
 	var results attack.Results
-	err = cluster.With(ctx, config, func(c *cluster.Cluster) error {
+	err = stack.With(ctx, config, func(c *cluster.Cluster, built *stack.Stack) error {
 		if err := built.LoadImages(ctx, c); err != nil {
 			return err
 		}

@@ -97,11 +97,7 @@ type demo struct {
 
 func (d *demo) run(ctx context.Context, keep bool) (err error) {
 	d.progress.step("Build gpumem")
-	cache, err := cluster.DefaultCacheDir()
-	if err != nil {
-		return err
-	}
-	if d.stack, err = stack.Build(ctx, filepath.Join(cache, "demo"), d.progress); err != nil {
+	if d.stack, err = stack.Build(ctx, name, d.progress); err != nil {
 		return err
 	}
 
