@@ -146,14 +146,14 @@ func (f *field) kubectl(ctx context.Context, as account, args ...string) error {
 func (f *field) scene(ctx context.Context) error {
 	alone := f.pod("alone", 2, annotated("policy", "exclusive"), onNode(node))
 	alone.Namespace = f.hers
-	for _, p := range []*v1.Pod{alone, f.pod("mine", 2, onNode(node)), f.pod("waits", 1, annotated("gpu-uuid", "GPU-none")), f.pod("gated", 1, gated)} {
-		if _, err := f.admin.CoreV1().Pods(p.Namespace).Create(ctx, p, metav1.CreateOptions{}); err != nil {
+	for _, p := range []*v1.Pod{alone, f.pod("mine", 2, onNode(node))} {
+		if err := f.start(ctx, f.admin, p); err != nil {
 			return err
 		}
-		if p == alone || p.Name == "mine" {
-			if err := f.runs(ctx, p.Namespace, p.Name); err != nil {
-				return err
-			}
+	}
+	for _, p := range []*v1.Pod{f.pod("waits", 1, annotated("gpu-uuid", "GPU-none")), f.pod("gated", 1, gated)} {
+		if err := create(ctx, f.admin, p); err != nil {
+			return err
 		}
 	}
 	on, err := f.podsOf(ctx, node)
@@ -181,7 +181,6 @@ func (f *field) close(ctx context.Context) error {
 	for _, undo := range slices.Backward(f.undo) {
 		errs = append(errs, undo(ctx))
 	}
-	now := int64(0)
 	for _, namespace := range []string{f.mine, f.hers} {
 		if namespace == "" {
 			continue
@@ -190,7 +189,7 @@ func (f *field) close(ctx context.Context) error {
 		errs = append(errs, f.admin.CoreV1().Namespaces().Delete(ctx, namespace, metav1.DeleteOptions{}))
 		errs = append(errs, f.until(ctx, "namespace "+namespace+" has no pods", func(ctx context.Context) (bool, string) {
 			pods := f.admin.CoreV1().Pods(namespace)
-			if err := pods.DeleteCollection(ctx, metav1.DeleteOptions{GracePeriodSeconds: &now}, metav1.ListOptions{}); err != nil {
+			if err := pods.DeleteCollection(ctx, *metav1.NewDeleteOptions(0), metav1.ListOptions{}); err != nil {
 				return false, err.Error()
 			}
 			list, err := pods.List(ctx, metav1.ListOptions{})
@@ -253,14 +252,29 @@ func dryRun(ctx context.Context, as kubernetes.Interface, pod *v1.Pod) error {
 	return err
 }
 
-// runs waits until a pod runs; one that has failed never will.
-func (f *field) runs(ctx context.Context, namespace, name string) error {
-	var failed error
-	err := f.until(ctx, "pod "+name+" runs", func(ctx context.Context) (bool, string) {
+// podUntil waits for a condition of a pod.
+func (f *field) podUntil(ctx context.Context, what, namespace, name string, condition func(*v1.Pod) (ok bool, now string)) error {
+	return f.until(ctx, what, func(ctx context.Context) (bool, string) {
 		pod, err := f.admin.CoreV1().Pods(namespace).Get(ctx, name, metav1.GetOptions{})
 		if err != nil {
 			return false, err.Error()
 		}
+		return condition(pod)
+	})
+}
+
+// start creates a pod and waits until it runs.
+func (f *field) start(ctx context.Context, as kubernetes.Interface, pod *v1.Pod) error {
+	if err := create(ctx, as, pod); err != nil {
+		return err
+	}
+	return f.runs(ctx, pod.Namespace, pod.Name)
+}
+
+// runs waits until a pod runs; one that has failed never will.
+func (f *field) runs(ctx context.Context, namespace, name string) error {
+	var failed error
+	err := f.podUntil(ctx, "pod "+name+" runs", namespace, name, func(pod *v1.Pod) (bool, string) {
 		if pod.Status.Phase == v1.PodFailed {
 			failed = fmt.Errorf("pod %s failed: %s: %s", name, pod.Status.Reason, pod.Status.Message)
 			return true, ""
@@ -270,10 +284,14 @@ func (f *field) runs(ctx context.Context, namespace, name string) error {
 	return errors.Join(err, failed)
 }
 
+// remove deletes a pod at once.
+func (f *field) remove(ctx context.Context, namespace, name string) error {
+	return f.admin.CoreV1().Pods(namespace).Delete(ctx, name, *metav1.NewDeleteOptions(0))
+}
+
 // end deletes a pod of the attacker's and waits until it is gone.
 func (f *field) end(ctx context.Context, name string) error {
-	now := int64(0)
-	if err := f.admin.CoreV1().Pods(f.mine).Delete(ctx, name, metav1.DeleteOptions{GracePeriodSeconds: &now}); err != nil {
+	if err := f.remove(ctx, f.mine, name); err != nil {
 		return err
 	}
 	return f.until(ctx, "the accounts have nothing of pod "+name, func(ctx context.Context) (bool, string) {

@@ -18,15 +18,25 @@ const otherNode = "node2"
 // nodes are attacks by somebody who has taken a node, with the token of its device plugin.
 func nodes() []attempt {
 	const elsewhere, others, more = "of node node1 may not change", "may change its own annotations and no others", "may change annotations, conditions and its own labels and nothing else"
-	onNode := func(name, body, want string, subresources ...string) func(context.Context, *field) (string, error) {
+	by := func(do func(context.Context, *field, account) error, want string) func(context.Context, *field) (string, error) {
 		return func(ctx context.Context, f *field) (string, error) {
 			plugin, err := f.plugin(ctx)
 			if err != nil {
 				return "", err
 			}
-			_, err = plugin.CoreV1().Nodes().Patch(ctx, name, types.MergePatchType, []byte(body), metav1.PatchOptions{}, subresources...)
-			return failsWith(err, want)
+			return failsWith(do(ctx, f, plugin), want)
 		}
+	}
+	onNode := func(name, body, want string, subresources ...string) func(context.Context, *field) (string, error) {
+		return by(func(ctx context.Context, _ *field, plugin account) error {
+			_, err := plugin.CoreV1().Nodes().Patch(ctx, name, types.MergePatchType, []byte(body), metav1.PatchOptions{}, subresources...)
+			return err
+		}, want)
+	}
+	onPod := func(key, value, want string, subresources ...string) func(context.Context, *field) (string, error) {
+		return by(func(ctx context.Context, f *field, plugin account) error {
+			return patch(ctx, plugin, f.mine+"/mine", domain+key, value, subresources...)
+		}, want)
 	}
 	return []attempt{
 		{"with a plugin's token, write the inventory of another node", onNode(otherNode, `{"metadata":{"annotations":{"gpumem.dev/inventory":"{}"}}}`, elsewhere)},
@@ -34,8 +44,8 @@ func nodes() []attempt {
 		{"with it, label its own node", onNode(node, `{"metadata":{"labels":{"node-role.kubernetes.io/control-plane":""}}}`, more)},
 		{"with it, call its own node unready", onNode(node, `{"status":{"conditions":[{"type":"Ready","status":"False"}]}}`, "its own condition of its node's status", "status")},
 		{"with it, write the assignment of a pod of another node", pluginElsewhere},
-		{"with it, change what a pod of its node asks for", pluginAsks},
-		{"with it, write a pod's status", pluginStatus},
+		{"with it, change what a pod of its node asks for", onPod("gpu-count", "2", others)},
+		{"with it, write a pod's status", onPod("assignment", "{}", "cannot patch resource", "status")},
 		{"with a token of the plugin's account that names no node, write an assignment", unbound},
 	}
 }
@@ -63,34 +73,14 @@ func pluginElsewhere(ctx context.Context, f *field) (string, error) {
 		return "", err
 	}
 	pod := f.pod("far", 1, onNode(otherNode), func(pod *v1.Pod) { pod.Namespace = f.hers })
-	if err := create(ctx, f.admin, pod); err != nil {
-		return "", err
-	}
-	if err := f.runs(ctx, f.hers, "far"); err != nil {
+	if err := f.start(ctx, f.admin, pod); err != nil {
 		return "", err
 	}
 	said, err := failsWith(patch(ctx, plugin, f.hers+"/far", domain+"assignment", "{}"), "of node node1 may not change")
 	if err != nil {
 		return "", err
 	}
-	now := int64(0)
-	return said, f.admin.CoreV1().Pods(f.hers).Delete(ctx, "far", metav1.DeleteOptions{GracePeriodSeconds: &now})
-}
-
-func pluginAsks(ctx context.Context, f *field) (string, error) {
-	plugin, err := f.plugin(ctx)
-	if err != nil {
-		return "", err
-	}
-	return failsWith(patch(ctx, plugin, f.mine+"/mine", domain+"gpu-count", "2"), "may change its own annotations and no others")
-}
-
-func pluginStatus(ctx context.Context, f *field) (string, error) {
-	plugin, err := f.plugin(ctx)
-	if err != nil {
-		return "", err
-	}
-	return failsWith(patch(ctx, plugin, f.mine+"/mine", domain+"assignment", "{}", "status"), "cannot patch resource")
+	return said, f.remove(ctx, f.hers, "far")
 }
 
 func unbound(ctx context.Context, f *field) (string, error) {

@@ -10,7 +10,6 @@ import (
 	"strings"
 
 	v1 "k8s.io/api/core/v1"
-	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/gpumem/gpumem/test/stack"
@@ -26,19 +25,13 @@ func own() []attempt {
 	}
 }
 
-func quantity(s string) resource.Quantity { return resource.MustParse(s) }
-
 func refuse(ctx context.Context, f *field) (string, error) {
 	if _, err := f.Stack.Install(ctx, f.Cluster, append(f.Values, "devicePlugin.unassigned=refuse")...); err != nil {
 		return "", err
 	}
 	said, err := f.bypass(ctx, "bypasses", f.own)
 	if err == nil {
-		err = f.until(ctx, "the kubelet has refused the pod", func(ctx context.Context) (bool, string) {
-			pod, err := f.admin.CoreV1().Pods(f.mine).Get(ctx, "bypasses", metav1.GetOptions{})
-			if err != nil {
-				return false, err.Error()
-			}
+		err = f.podUntil(ctx, "the kubelet has refused the pod", f.mine, "bypasses", func(pod *v1.Pod) (bool, string) {
 			if pod.Status.Phase == v1.PodFailed {
 				said += "; without: " + pod.Status.Message
 			}

@@ -10,6 +10,7 @@ import (
 
 	v1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/gpumem/gpumem/test/cluster"
@@ -108,11 +109,7 @@ func fromConfigMap(container, want string) func(context.Context, *field) (string
 			}
 			return "it has " + seen, f.end(ctx, name)
 		}
-		err = f.until(ctx, "the container is not created", func(ctx context.Context) (bool, string) {
-			pod, err := f.admin.CoreV1().Pods(f.mine).Get(ctx, name, metav1.GetOptions{})
-			if err != nil {
-				return false, err.Error()
-			}
+		err = f.podUntil(ctx, "the container is not created", f.mine, name, func(pod *v1.Pod) (bool, string) {
 			for _, c := range pod.Status.ContainerStatuses {
 				if w := c.State.Waiting; c.Name == container && w != nil && w.Reason == "CreateContainerError" {
 					seen = w.Reason + ": " + w.Message
@@ -142,7 +139,7 @@ func guarded(ctx context.Context, f *field) (string, error) {
 		pod := f.pod("tried", 0, more...)
 		pod.Spec.Containers[0].Env = []v1.EnvVar{{Name: "NVIDIA_VISIBLE_DEVICES", Value: "all"}}
 		if gpus != "" {
-			pod.Spec.Containers[0].Resources.Limits = v1.ResourceList{"nvidia.com/gpu": quantity(gpus)}
+			pod.Spec.Containers[0].Resources.Limits = v1.ResourceList{"nvidia.com/gpu": resource.MustParse(gpus)}
 		}
 		return dryRun(ctx, f.dev, pod)
 	}
@@ -169,17 +166,12 @@ func enormous(ctx context.Context, f *field) (string, error) {
 		"containers":[{"name":"main","image":"i","resources":{"limits":{"gpumem.dev/gpu-mem":"1e999999"}}}]}}`, f.mine)
 	sent := f.dev.CoreV1().RESTClient().Post().Namespace(f.mine).Resource("pods").Body([]byte(body)).SetHeader("Content-Type", "application/json").Do(ctx).Error()
 	began := time.Now()
-	if err := create(ctx, f.dev, f.pod("after", 1, onNode(node))); err != nil {
-		return "", err
-	}
-	if err := f.runs(ctx, f.mine, "after"); err != nil {
+	if err := f.start(ctx, f.dev, f.pod("after", 1, onNode(node))); err != nil {
 		return "", err
 	}
 	seen := fmt.Sprintf("the API server says %v; the next pod ran after %s", sent, time.Since(began).Round(time.Millisecond))
-	now := int64(0)
 	if sent == nil {
-		sent = f.admin.CoreV1().RESTClient().Delete().Namespace(f.mine).Resource("pods").Name("enormous").Body(&metav1.DeleteOptions{GracePeriodSeconds: &now}).Do(ctx).Error()
-		return seen, errors.Join(sent, f.end(ctx, "after"))
+		return seen, errors.Join(f.remove(ctx, f.mine, "enormous"), f.end(ctx, "after"))
 	}
 	return seen, f.end(ctx, "after")
 }
@@ -187,34 +179,21 @@ func enormous(ctx context.Context, f *field) (string, error) {
 // group takes the one GPU that is left by a group, and sees that it is the attacker's alone.
 func group(ctx context.Context, f *field) (string, error) {
 	prod := annotated("exclusive-group", "prod")
-	for _, name := range []string{"first", "second"} {
-		if err := create(ctx, f.dev, f.pod(name, 1, onNode(node), prod)); err != nil {
-			return "", err
-		}
-		if name == "first" {
-			if err := f.runs(ctx, f.mine, name); err != nil {
-				return "", err
-			}
-		}
+	if err := f.start(ctx, f.dev, f.pod("first", 1, onNode(node), prod)); err != nil {
+		return "", err
 	}
-	if err := f.until(ctx, "the group keeps the attacker's second pod apart", func(ctx context.Context) (bool, string) {
-		pod, err := f.admin.CoreV1().Pods(f.mine).Get(ctx, "second", metav1.GetOptions{})
-		if err != nil {
-			return false, err.Error()
-		}
+	if err := create(ctx, f.dev, f.pod("second", 1, onNode(node), prod)); err != nil {
+		return "", err
+	}
+	if err := f.podUntil(ctx, "the group keeps the attacker's second pod apart", f.mine, "second", func(pod *v1.Pod) (bool, string) {
 		return strings.Contains(fmt.Sprint(pod.Status.Conditions), `apart from exclusive-group "prod"`), fmt.Sprint(pod.Status.Conditions)
 	}); err != nil {
 		return "", err
 	}
 	pod := f.pod("prod", 1, onNode(node), prod)
 	pod.Namespace = f.hers
-	if err := create(ctx, f.admin, pod); err != nil {
-		return "", err
-	}
-	err := f.runs(ctx, f.hers, "prod")
-	now := int64(0)
-	return "the victim's pod of that group runs; the attacker's second waits", errors.Join(err, f.end(ctx, "second"), f.end(ctx, "first"),
-		f.admin.CoreV1().Pods(f.hers).Delete(ctx, "prod", metav1.DeleteOptions{GracePeriodSeconds: &now}))
+	err := f.start(ctx, f.admin, pod)
+	return "the victim's pod of that group runs; the attacker's second waits", errors.Join(err, f.end(ctx, "second"), f.end(ctx, "first"), f.remove(ctx, f.hers, "prod"))
 }
 
 // answers fetches all URLs of these attacks by one pod, and sees what one of them came to.
@@ -289,10 +268,7 @@ func flood(ctx context.Context, f *field) (string, error) {
 	}
 	for i := range 3 {
 		name := fmt.Sprint("meanwhile-", i)
-		if err := create(ctx, f.dev, f.pod(name, 1, onNode(node))); err != nil {
-			return "", err
-		}
-		if err := f.runs(ctx, f.mine, name); err != nil {
+		if err := f.start(ctx, f.dev, f.pod(name, 1, onNode(node))); err != nil {
 			return "", err
 		}
 		if err := f.end(ctx, name); err != nil {
@@ -304,8 +280,7 @@ func flood(ctx context.Context, f *field) (string, error) {
 		return "", err
 	}
 	seen := fmt.Sprintf("three pods ran meanwhile; the most memory that %s had: %.0f MiB, %.0f before", f.Stack.Decider(), after, before)
-	now := int64(0)
-	if err := f.admin.CoreV1().Pods(f.mine).Delete(ctx, "floods", metav1.DeleteOptions{GracePeriodSeconds: &now}); err != nil {
+	if err := f.remove(ctx, f.mine, "floods"); err != nil {
 		return "", err
 	}
 	if after > most {
@@ -363,6 +338,5 @@ func fakePlugin(ctx context.Context, f *field) (string, error) {
 	if strings.Contains(said, fmt.Sprint(used)) {
 		return "", errors.New(said)
 	}
-	now := int64(0)
-	return "kubectl inspect gpumem top does not believe it", f.admin.CoreV1().Pods(f.mine).Delete(ctx, "fake", metav1.DeleteOptions{GracePeriodSeconds: &now})
+	return "kubectl inspect gpumem top does not believe it", f.remove(ctx, f.mine, "fake")
 }

@@ -292,11 +292,7 @@ func cordoned(ctx context.Context, f *field) (string, error) {
 	}
 	said, err := f.bypass(ctx, "cordoned", f.own)
 	if err == nil {
-		err = f.until(ctx, "the kubelet has refused the pod", func(ctx context.Context) (bool, string) {
-			pod, err := f.admin.CoreV1().Pods(f.mine).Get(ctx, "cordoned", metav1.GetOptions{})
-			if err != nil {
-				return false, err.Error()
-			}
+		err = f.podUntil(ctx, "the kubelet has refused the pod", f.mine, "cordoned", func(pod *v1.Pod) (bool, string) {
 			if pod.Status.Phase != v1.PodFailed || !strings.Contains(pod.Status.Message, "cordoned") {
 				return false, fmt.Sprint(pod.Status.Phase, pod.Status.Message)
 			}
@@ -312,10 +308,7 @@ func cordoned(ctx context.Context, f *field) (string, error) {
 		return "", err
 	}
 	// Were it not for the cordon, it would run.
-	if err := create(ctx, f.dev, f.pod("uncordoned", 1, placed(node))); err != nil {
-		return "", err
-	}
-	if err := f.runs(ctx, f.mine, "uncordoned"); err != nil {
+	if err := f.start(ctx, f.dev, f.pod("uncordoned", 1, placed(node))); err != nil {
 		return "", err
 	}
 	return said, f.end(ctx, "uncordoned")
@@ -409,21 +402,13 @@ func kept(ctx context.Context, f *field) (string, error) {
 	if err := create(ctx, f.dev, f.pod("asks", 2, onNode(node), annotated("gpu-uuid", f.own))); err != nil {
 		return "", err
 	}
-	err = f.until(ctx, "the pod waits for what is kept", func(ctx context.Context) (bool, string) {
-		pod, err := f.admin.CoreV1().Pods(f.mine).Get(ctx, "asks", metav1.GetOptions{})
-		if err != nil {
-			return false, err.Error()
+	err = f.podUntil(ctx, "the pod waits for what is kept", f.mine, "asks", func(pod *v1.Pod) (bool, string) {
+		waits := func(c v1.PodCondition) bool {
+			return c.Type == v1.PodScheduled && strings.Contains(c.Message, "kept for pods that are nominated")
 		}
-		for _, c := range pod.Status.Conditions {
-			if c.Type == v1.PodScheduled && strings.Contains(c.Message, "kept for pods that are nominated") {
-				return true, ""
-			}
-		}
-		return false, fmt.Sprint(pod.Status.Conditions)
+		return slices.ContainsFunc(pod.Status.Conditions, waits), fmt.Sprint(pod.Status.Conditions)
 	})
-	now := int64(0)
-	return said + "; by the scheduler it waits", errors.Join(err, f.end(ctx, "asks"),
-		f.admin.CoreV1().Pods(f.hers).Delete(ctx, "planned", metav1.DeleteOptions{GracePeriodSeconds: &now}))
+	return said + "; by the scheduler it waits", errors.Join(err, f.end(ctx, "asks"), f.remove(ctx, f.hers, "planned"))
 }
 
 // loop has the attacker write all the time while a Job of the victim's runs.
