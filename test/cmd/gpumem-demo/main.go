@@ -16,13 +16,11 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
-	"slices"
 	"strings"
 	"time"
 
 	v1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/util/wait"
 
 	"github.com/gpumem/gpumem/test/cluster"
 	"github.com/gpumem/gpumem/test/cmd/internal/command"
@@ -68,7 +66,7 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 	if _, err := cluster.Attach(dir); err == nil {
 		return errors.New("a demo is up: \"make demo-down\" ends it")
 	}
-	d := demo{stdout: stdout, progress: &progress{out: stderr, start: time.Now()}}
+	d := demo{stdout: stdout, progress: stack.Progress(stderr)}
 	return d.run(ctx, *keep)
 }
 
@@ -89,19 +87,19 @@ func end(ctx context.Context, dir string, stdout io.Writer) error {
 
 type demo struct {
 	stdout   io.Writer
-	progress *progress
+	progress io.Writer
 	nodes    []cluster.Node
 	cluster  *cluster.Cluster
 	stack    *stack.Stack
 }
 
 func (d *demo) run(ctx context.Context, keep bool) (err error) {
-	d.progress.step("Build gpumem")
+	d.step("Build gpumem")
 	if d.stack, err = stack.Build(ctx, name, d.progress); err != nil {
 		return err
 	}
 
-	d.progress.step("Start a Kubernetes cluster (built from source the first time)")
+	d.step("Start a Kubernetes cluster (built from source the first time)")
 	if d.nodes, err = stack.TwoNodes(); err != nil {
 		return err
 	}
@@ -120,13 +118,13 @@ func (d *demo) run(ctx context.Context, keep bool) (err error) {
 		if keep && err == nil {
 			return
 		}
-		d.progress.step("Take the cluster away")
+		d.step("Take the cluster away")
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Minute)
 		defer cancel()
 		err = errors.Join(err, d.cluster.Stop(ctx))
 	}()
 
-	d.progress.step("Install the chart with Helm")
+	d.step("Install the chart with Helm")
 	if err := d.stack.LoadImages(ctx, d.cluster); err != nil {
 		return err
 	}
@@ -148,7 +146,7 @@ func (d *demo) show(ctx context.Context) error {
 	if err := d.waitOffered(ctx); err != nil {
 		return err
 	}
-	d.progress.step("Apply a StatefulSet: three replicas of 3 GiB of GPU memory each")
+	d.step("Apply a StatefulSet: three replicas of 3 GiB of GPU memory each")
 	if _, err := d.stack.Kubectl(ctx, d.cluster, "apply", "-f", d.stack.Sample("statefulset.yaml")); err != nil {
 		return err
 	}
@@ -166,7 +164,7 @@ func (d *demo) show(ctx context.Context) error {
 			return err
 		}
 	}
-	d.progress.step("Have the simulated driver say that the pods' programs use the GPU")
+	d.step("Have the simulated driver say that the pods' programs use the GPU")
 	table, err := d.use(ctx)
 	if err != nil {
 		return err
@@ -183,14 +181,14 @@ func (d *demo) show(ctx context.Context) error {
 // fragment has a pod wait that fits on no GPU, though enough is free on two of one node, and moves
 // another out of its way.
 func (d *demo) fragment(ctx context.Context) error {
-	d.progress.step("Apply a Deployment of two notebooks of 5 GiB, each on a T4 of its own")
+	d.step("Apply a Deployment of two notebooks of 5 GiB, each on a T4 of its own")
 	if _, err := d.stack.Kubectl(ctx, d.cluster, "apply", "-f", d.stack.Sample("notebooks.yaml")); err != nil {
 		return err
 	}
 	if _, err := d.waitRunning(ctx, 5); err != nil {
 		return err
 	}
-	d.progress.step("Apply a pod of 12 GiB, which no T4 has free")
+	d.step("Apply a pod of 12 GiB, which no T4 has free")
 	if _, err := d.stack.Kubectl(ctx, d.cluster, "apply", "-f", d.stack.Sample("train.yaml")); err != nil {
 		return err
 	}
@@ -202,7 +200,7 @@ func (d *demo) fragment(ctx context.Context) error {
 			return err
 		}
 	}
-	d.progress.step("Evict what the plan names: its Deployment creates it again elsewhere")
+	d.step("Evict what the plan names: its Deployment creates it again elsewhere")
 	if err := d.inspect(ctx, "defrag", "train", "--apply"); err != nil {
 		return err
 	}
@@ -224,22 +222,14 @@ func (d *demo) inspect(ctx context.Context, args ...string) error {
 
 // waitFragmented waits until the scheduler has said that a pod fits on no GPU, though enough is free.
 func (d *demo) waitFragmented(ctx context.Context, name string) error {
-	var said string
-	err := wait.PollUntilContextTimeout(ctx, 100*time.Millisecond, 30*time.Second, true, func(ctx context.Context) (bool, error) {
+	return stack.Eventually(ctx, 30*time.Second, "pod "+name+" waits for one GPU", func(ctx context.Context) (bool, string) {
 		pod, err := d.cluster.Client().CoreV1().Pods(metav1.NamespaceDefault).Get(ctx, name, metav1.GetOptions{})
 		if err != nil {
-			return false, fmt.Errorf("read pod %s: %w", name, err)
+			return false, err.Error()
 		}
-		i := slices.IndexFunc(pod.Status.Conditions, func(c v1.PodCondition) bool { return c.Type == v1.PodScheduled })
-		if i >= 0 {
-			said = pod.Status.Conditions[i].Message
-		}
-		return strings.Contains(said, "fragmented"), nil
+		said := fmt.Sprint(pod.Status.Conditions)
+		return strings.Contains(said, "fragmented"), said
 	})
-	if err != nil {
-		return fmt.Errorf("wait until pod %s waits for one GPU: %w; the scheduler says: %s", name, err, said)
-	}
-	return nil
 }
 
 func (d *demo) print(command, output string) {
@@ -249,43 +239,37 @@ func (d *demo) print(command, output string) {
 // waitOffered waits until every node offers its GPUs: a pod that comes before has
 // fewer to choose from.
 func (d *demo) waitOffered(ctx context.Context) error {
-	err := wait.PollUntilContextTimeout(ctx, 100*time.Millisecond, 2*time.Minute, true, func(ctx context.Context) (bool, error) {
+	return stack.Eventually(ctx, 2*time.Minute, "all nodes offer "+string(gpuMem), func(ctx context.Context) (bool, string) {
 		nodes, err := d.cluster.Client().CoreV1().Nodes().List(ctx, metav1.ListOptions{})
 		if err != nil {
-			return false, fmt.Errorf("list nodes: %w", err)
+			return false, err.Error()
 		}
-		return !slices.ContainsFunc(nodes.Items, func(node v1.Node) bool {
-			offered := node.Status.Allocatable[gpuMem]
-			return offered.IsZero()
-		}), nil
+		for _, node := range nodes.Items {
+			if offered := node.Status.Allocatable[gpuMem]; offered.IsZero() {
+				return false, node.Name + " does not"
+			}
+		}
+		return true, ""
 	})
-	if err != nil {
-		return fmt.Errorf("wait until all nodes offer %s: %w", gpuMem, err)
-	}
-	return nil
 }
 
 // waitRunning waits until there are n pods in the default namespace, all running.
 func (d *demo) waitRunning(ctx context.Context, n int) ([]v1.Pod, error) {
-	var pods *v1.PodList
-	err := wait.PollUntilContextTimeout(ctx, 100*time.Millisecond, 2*time.Minute, true, func(ctx context.Context) (bool, error) {
-		var err error
-		pods, err = d.cluster.Client().CoreV1().Pods(metav1.NamespaceDefault).List(ctx, metav1.ListOptions{})
+	var pods []v1.Pod
+	err := stack.Eventually(ctx, 2*time.Minute, fmt.Sprintf("%d pods run", n), func(ctx context.Context) (bool, string) {
+		list, err := d.cluster.Client().CoreV1().Pods(metav1.NamespaceDefault).List(ctx, metav1.ListOptions{})
 		if err != nil {
-			return false, fmt.Errorf("list pods: %w", err)
+			return false, err.Error()
 		}
-		running := 0
-		for _, pod := range pods.Items {
-			if pod.Status.Phase == v1.PodRunning {
-				running++
+		pods = list.Items
+		for _, pod := range pods {
+			if pod.Status.Phase != v1.PodRunning {
+				return false, fmt.Sprintf("%s is %s", pod.Name, pod.Status.Phase)
 			}
 		}
-		return running == n && len(pods.Items) == n, nil // none of them terminates
+		return len(pods) == n, fmt.Sprintf("%d run", len(pods)) // none of them terminates
 	})
-	if err != nil {
-		return nil, fmt.Errorf("wait for %d running pods: %w", n, err)
-	}
-	return pods.Items, nil
+	return pods, err
 }
 
 // use has the simulated drivers say that the pods' programs use their GPUs, and returns what the
@@ -294,29 +278,23 @@ func (d *demo) use(ctx context.Context) (table string, err error) {
 	if err := stack.Use(d.cluster, d.nodes, uses); err != nil {
 		return "", err
 	}
-	err = wait.PollUntilContextTimeout(ctx, 200*time.Millisecond, time.Minute, true, func(ctx context.Context) (bool, error) {
+	err = stack.Eventually(ctx, time.Minute, "use is known", func(ctx context.Context) (bool, string) {
 		table, err = d.stack.Inspect(ctx, d.cluster, "top")
-		return err == nil && !strings.Contains(table, "?"), err
+		return err == nil && !strings.Contains(table, "?"), fmt.Sprint(err, "\n", table)
 	})
-	if err != nil {
-		return "", fmt.Errorf("wait until use is known: %w; last:\n%s", err, table)
-	}
-	return table, nil
+	return table, err
 }
 
 // environment returns what the pod has printed of its environment. The first
 // line may come a moment after the pod runs.
 func (d *demo) environment(ctx context.Context, pod v1.Pod) (string, error) {
-	var text []byte
-	err := wait.PollUntilContextTimeout(ctx, 100*time.Millisecond, 30*time.Second, true, func(ctx context.Context) (bool, error) {
-		var err error
-		text, err = d.cluster.Client().CoreV1().Pods(pod.Namespace).GetLogs(pod.Name, &v1.PodLogOptions{}).DoRaw(ctx)
-		return strings.Contains(string(text), "NVIDIA_VISIBLE_DEVICES="), err
+	var text string
+	err := stack.Eventually(ctx, 30*time.Second, "pod "+pod.Name+" prints its environment", func(ctx context.Context) (bool, string) {
+		log, err := d.cluster.Client().CoreV1().Pods(pod.Namespace).GetLogs(pod.Name, &v1.PodLogOptions{}).DoRaw(ctx)
+		text = string(log)
+		return strings.Contains(text, "NVIDIA_VISIBLE_DEVICES="), fmt.Sprint(err, text)
 	})
-	if err != nil {
-		return "", fmt.Errorf("read the log of pod %s: %w", pod.Name, err)
-	}
-	return string(text), nil
+	return text, err
 }
 
 func (d *demo) explain(ctx context.Context) error {
@@ -354,22 +332,5 @@ To end the cluster:
 	return nil
 }
 
-// progress prints steps, and what they say below them, with the time since the
-// start.
-type progress struct {
-	out   io.Writer
-	start time.Time
-}
-
-func (p *progress) step(text string) {
-	fmt.Fprintf(p.out, "==> [%3.0fs] %s\n", time.Since(p.start).Seconds(), text)
-}
-
-func (p *progress) Write(text []byte) (int, error) {
-	for line := range strings.Lines(string(text)) {
-		if _, err := fmt.Fprintf(p.out, "    [%3.0fs] %s", time.Since(p.start).Seconds(), line); err != nil {
-			return 0, err
-		}
-	}
-	return len(text), nil
-}
+// step says what is done next.
+func (d *demo) step(text string) { fmt.Fprintf(d.progress, "==> %s\n", text) }
