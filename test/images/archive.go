@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"os"
 	"path"
+	"path/filepath"
 	"strings"
 
 	digest "github.com/opencontainers/go-digest"
@@ -22,23 +23,39 @@ const nameOfImage = "io.containerd.image.name"
 // An ociArchive is a tar that is being written in OCI's image layout:
 // https://github.com/opencontainers/image-spec/blob/v1.1.1/image-layout.md.
 type ociArchive struct {
-	out  *tar.Writer
-	done map[digest.Digest]bool
+	out        *tar.Writer
+	compressed bool // its layers are
+	done       map[digest.Digest]bool
 }
 
-// WriteArchive writes one image, made for an architecture each, as an archive in OCI's
-// layout, with compressed layers, and returns the digest by which a registry will know it.
-// All must have the same name.
-func WriteArchive(name string, platforms ...Image) (_ digest.Digest, err error) {
+// WriteArchive writes one image, made for an architecture each, to the file name, with compressed
+// layers, and returns the digest by which a registry will know it. All must have the same name.
+func WriteArchive(name string, platforms ...Image) (digest.Digest, error) {
 	if len(platforms) == 0 {
 		return "", errors.New("an archive of no image")
 	}
-	f, err := os.Create(name)
+	return writeArchive(name, true, platforms)
+}
+
+// writeArchive writes a file, which appears only when it is complete, and which everybody may read.
+func writeArchive(name string, compressed bool, platforms []Image) (_ digest.Digest, err error) {
+	if err := os.MkdirAll(filepath.Dir(name), 0o755); err != nil {
+		return "", err
+	}
+	f, err := os.CreateTemp(filepath.Dir(name), "."+filepath.Base(name)+".*")
 	if err != nil {
 		return "", err
 	}
-	defer func() { err = errors.Join(err, f.Close()) }()
-	a := ociArchive{out: tar.NewWriter(f), done: make(map[digest.Digest]bool)}
+	defer func() {
+		err = errors.Join(err, f.Chmod(0o644), f.Close())
+		if err == nil {
+			err = os.Rename(f.Name(), name)
+		}
+		if err != nil {
+			os.Remove(f.Name())
+		}
+	}()
+	a := ociArchive{out: tar.NewWriter(f), compressed: compressed, done: make(map[digest.Digest]bool)}
 	index := specs.Index{Versioned: oci.Versioned{SchemaVersion: 2}, MediaType: specs.MediaTypeImageIndex}
 	for _, image := range platforms {
 		if image.Name != platforms[0].Name {
@@ -61,25 +78,18 @@ func WriteArchive(name string, platforms ...Image) (_ digest.Digest, err error) 
 
 // image writes the blobs of an image and returns what an index says of it.
 func (a ociArchive) image(image Image) (specs.Descriptor, error) {
-	var plain, packed bytes.Buffer
+	if image.Name == "" {
+		return specs.Descriptor{}, errors.New("an image without a name")
+	}
+	var plain bytes.Buffer
 	if err := writeLayer(&plain, image.Files); err != nil {
 		return specs.Descriptor{}, err
 	}
-	zip, err := gzip.NewWriterLevel(&packed, gzip.BestCompression)
+	layer, err := a.layer(plain.Bytes())
 	if err != nil {
 		return specs.Descriptor{}, err
 	}
-	if _, err := zip.Write(plain.Bytes()); err != nil {
-		return specs.Descriptor{}, err
-	}
-	if err := zip.Close(); err != nil {
-		return specs.Descriptor{}, err
-	}
-	layer, err := a.blob(specs.MediaTypeImageLayerGzip, packed.Bytes())
-	if err != nil {
-		return specs.Descriptor{}, err
-	}
-	of := image.config(digest.FromBytes(plain.Bytes()).Encoded())
+	of := image.config(digest.FromBytes(plain.Bytes()))
 	config, err := a.document(specs.MediaTypeImageConfig, of)
 	if err != nil {
 		return specs.Descriptor{}, err
@@ -90,6 +100,24 @@ func (a ociArchive) image(image Image) (specs.Descriptor, error) {
 	})
 	manifest.Platform = &of.Platform
 	return manifest, err
+}
+
+func (a ociArchive) layer(plain []byte) (specs.Descriptor, error) {
+	if !a.compressed {
+		return a.blob(specs.MediaTypeImageLayer, plain)
+	}
+	var packed bytes.Buffer
+	zip, err := gzip.NewWriterLevel(&packed, gzip.BestCompression)
+	if err != nil {
+		return specs.Descriptor{}, err
+	}
+	if _, err := zip.Write(plain); err != nil {
+		return specs.Descriptor{}, err
+	}
+	if err := zip.Close(); err != nil {
+		return specs.Descriptor{}, err
+	}
+	return a.blob(specs.MediaTypeImageLayerGzip, packed.Bytes())
 }
 
 // document writes what is JSON.

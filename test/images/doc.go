@@ -1,11 +1,10 @@
 // Package images makes container images out of files, with no registry, no
-// daemon and no Dockerfile: the archive that "docker save" would write, ready
-// for "ctr images import" or [cluster.Cluster.LoadImage], and for releases one in OCI's
-// layout, of several architectures.
+// daemon and no Dockerfile: an archive in OCI's layout, ready for "ctr images import" or
+// [cluster.Cluster.LoadImage], for releases one of several architectures.
 //
 // An image is one layer. The same description and files always give the same
 // bytes: entries are sorted, owned by root and dated to the epoch. The layer is
-// compressed in OCI's layout only: the other travels within one machine.
+// compressed for releases only: other images travel within one machine.
 //
 // The programs under this folder are the ones that test clusters run in their
 // containers: pause holds a pod's sandbox, sample prints what it was granted, greedy

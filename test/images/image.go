@@ -3,10 +3,6 @@ package images
 import (
 	"archive/tar"
 	"cmp"
-	"crypto/sha256"
-	"encoding/hex"
-	"encoding/json"
-	"errors"
 	"fmt"
 	"io"
 	"io/fs"
@@ -63,90 +59,13 @@ func Nonroot() []File {
 	}
 }
 
-// WriteFile writes the image as an archive to the file name, which appears
-// only when it is complete, and which everybody may read.
-func (image Image) WriteFile(name string) (err error) {
-	if err := os.MkdirAll(filepath.Dir(name), 0o755); err != nil {
-		return err
-	}
-	f, err := os.CreateTemp(filepath.Dir(name), "."+filepath.Base(name)+".*")
-	if err != nil {
-		return err
-	}
-	defer func() {
-		err = errors.Join(err, f.Close())
-		if err == nil {
-			err = os.Rename(f.Name(), name)
-		}
-		if err != nil {
-			os.Remove(f.Name())
-		}
-	}()
-	return errors.Join(f.Chmod(0o644), image.Write(f))
+// WriteFile writes the image as an archive to the file name, with a layer that is not compressed.
+func (image Image) WriteFile(name string) error {
+	_, err := writeArchive(name, false, []Image{image})
+	return err
 }
 
-// Write writes the image as an archive to w.
-func (image Image) Write(w io.Writer) error {
-	if image.Name == "" {
-		return errors.New("an image without a name")
-	}
-	// The archive names its layer by digest, and a tar header holds the size,
-	// so the layer must be complete before its first byte can be written.
-	layer, err := os.CreateTemp("", "layer-*.tar")
-	if err != nil {
-		return err
-	}
-	defer os.Remove(layer.Name())
-	defer layer.Close()
-	hash := sha256.New()
-	if err := writeLayer(io.MultiWriter(layer, hash), image.Files); err != nil {
-		return fmt.Errorf("image %s: %w", image.Name, err)
-	}
-	diffID := hex.EncodeToString(hash.Sum(nil))
-
-	config, err := json.Marshal(image.config(diffID))
-	if err != nil {
-		return err
-	}
-	configSum := sha256.Sum256(config)
-	configName := hex.EncodeToString(configSum[:]) + ".json"
-	layerName := diffID + "/layer.tar"
-	manifest, err := json.Marshal([]archiveManifest{{Config: configName, RepoTags: []string{image.Name}, Layers: []string{layerName}}})
-	if err != nil {
-		return err
-	}
-
-	size, err := layer.Seek(0, io.SeekCurrent)
-	if err != nil {
-		return err
-	}
-	if _, err := layer.Seek(0, io.SeekStart); err != nil {
-		return err
-	}
-	out := tar.NewWriter(w)
-	if err := writeEntry(out, "manifest.json", 0o644, manifest); err != nil {
-		return err
-	}
-	if err := writeEntry(out, configName, 0o644, config); err != nil {
-		return err
-	}
-	if err := out.WriteHeader(header(layerName, tar.TypeReg, 0o644, size)); err != nil {
-		return err
-	}
-	if _, err := io.Copy(out, layer); err != nil {
-		return err
-	}
-	return out.Close()
-}
-
-// archiveManifest is an element of manifest.json in an archive of "docker save".
-type archiveManifest struct {
-	Config   string
-	RepoTags []string
-	Layers   []string
-}
-
-func (image Image) config(diffID string) specs.Image {
+func (image Image) config(layer digest.Digest) specs.Image {
 	env := slices.Clone(image.Env)
 	if !slices.ContainsFunc(env, func(s string) bool { return len(s) > 5 && s[:5] == "PATH=" }) {
 		env = append(env, "PATH=/usr/local/bin:/usr/bin:/bin:/usr/sbin:/sbin")
@@ -162,7 +81,7 @@ func (image Image) config(diffID string) specs.Image {
 			Cmd:        image.Cmd,
 			Labels:     image.Labels,
 		},
-		RootFS: specs.RootFS{Type: "layers", DiffIDs: []digest.Digest{digest.NewDigestFromEncoded(digest.SHA256, diffID)}},
+		RootFS: specs.RootFS{Type: "layers", DiffIDs: []digest.Digest{layer}},
 	}
 }
 

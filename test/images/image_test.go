@@ -45,29 +45,16 @@ func TestWrite(t *testing.T) {
 		Entrypoint: []string{"hello"},
 		User:       "65532",
 	}
-	var first, second bytes.Buffer
-	if err := image.Write(&first); err != nil {
-		t.Fatal(err)
-	}
-	if err := image.Write(&second); err != nil {
-		t.Fatal(err)
-	}
-	if !bytes.Equal(first.Bytes(), second.Bytes()) {
-		t.Error("two archives of one image differ")
-	}
-
-	archive := untar(t, first.Bytes())
-	var manifest []archiveManifest
-	if err := json.Unmarshal([]byte(archive["manifest.json"]), &manifest); err != nil {
-		t.Fatal(err)
-	}
-	if diff := cmp.Diff([]string{"hello:dev"}, manifest[0].RepoTags); diff != "" {
-		t.Errorf("tags (-want +got):\n%s", diff)
-	}
+	a := written(t, func(file string) error { return image.WriteFile(file) })
+	var begin, index specs.Index
+	var manifest specs.Manifest
 	var config specs.Image
-	if err := json.Unmarshal([]byte(archive[manifest[0].Config]), &config); err != nil {
-		t.Fatal(err)
+	if err := json.Unmarshal([]byte(a["index.json"]), &begin); err != nil || begin.Manifests[0].Annotations[nameOfImage] != "hello:dev" {
+		t.Errorf("the image is named %v, %v", begin.Manifests, err)
 	}
+	a.blob(t, begin.Manifests[0], &index)
+	a.blob(t, index.Manifests[0], &manifest)
+	a.blob(t, manifest.Config, &config)
 	wantConfig := specs.ImageConfig{
 		User:       "65532",
 		Entrypoint: []string{"hello"},
@@ -82,7 +69,8 @@ func TestWrite(t *testing.T) {
 		"etc/motd":            "-rw------- hi\n",
 		"usr/local/bin/hello": "-rwxr-xr-x binary",
 	}
-	if diff := cmp.Diff(wantFiles, untar(t, []byte(archive[manifest[0].Layers[0]]))); diff != "" {
+	layer := a.blob(t, manifest.Layers[0], nil)
+	if diff := cmp.Diff(wantFiles, untar(t, []byte(layer))); diff != "" || config.RootFS.DiffIDs[0] != digest.FromString(layer) {
 		t.Errorf("layer (-want +got):\n%s", diff)
 	}
 }
@@ -100,9 +88,13 @@ func TestWriteRefuses(t *testing.T) {
 	}
 	for name, test := range tests {
 		t.Run(name, func(t *testing.T) {
-			err := test.image.Write(io.Discard)
+			dir := t.TempDir()
+			err := test.image.WriteFile(filepath.Join(dir, "x.tar"))
 			if err == nil || !strings.Contains(err.Error(), test.want) {
-				t.Errorf("Write() = %v, want an error with %q", err, test.want)
+				t.Errorf("WriteFile() = %v, want an error with %q", err, test.want)
+			}
+			if left, err := os.ReadDir(dir); err != nil || len(left) > 0 {
+				t.Errorf("it leaves %v, %v", left, err)
 			}
 		})
 	}
@@ -120,6 +112,44 @@ func TestParseLdd(t *testing.T) {
 	if _, err := parseLdd([]byte("\tlibmissing.so.1 => not found\n")); err == nil {
 		t.Error("a missing library is not an error")
 	}
+}
+
+// archive is what one holds, by the names of its files.
+type archive map[string]string
+
+// written returns what is written to a file, which is the same each time.
+func written(t *testing.T, write func(file string) error) archive {
+	t.Helper()
+	var made [2][]byte
+	for i := range made {
+		file := filepath.Join(t.TempDir(), "hello.tar")
+		err := write(file)
+		if err == nil {
+			made[i], err = os.ReadFile(file)
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	if !bytes.Equal(made[0], made[1]) {
+		t.Error("two archives of one image differ")
+	}
+	return untar(t, made[0])
+}
+
+// blob returns one, which is what its digest says.
+func (a archive) blob(t *testing.T, d specs.Descriptor, into any) string {
+	t.Helper()
+	text, found := a["blobs/sha256/"+d.Digest.Encoded()]
+	if !found || digest.FromString(text) != d.Digest || int64(len(text)) != d.Size {
+		t.Fatalf("%s %s: in the archive %t, of %d bytes", d.MediaType, d.Digest, found, len(text))
+	}
+	if into != nil {
+		if err := json.Unmarshal([]byte(text), into); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return text
 }
 
 // untar returns what an archive holds: files at the top level by content, and
@@ -146,7 +176,7 @@ func untar(t *testing.T, archive []byte) map[string]string {
 			entries[h.Name] = mode + " -> " + h.Linkname
 		case h.Typeflag == tar.TypeDir:
 			entries[h.Name] = mode
-		case strings.HasSuffix(h.Name, ".json") || strings.HasSuffix(h.Name, "layer.tar") || strings.HasPrefix(h.Name, "blobs/") || h.Name == "oci-layout":
+		case strings.HasSuffix(h.Name, ".json") || strings.HasPrefix(h.Name, "blobs/") || h.Name == "oci-layout":
 			entries[h.Name] = string(content)
 		default:
 			entries[h.Name] = mode + " " + string(content)
@@ -203,34 +233,11 @@ func TestWriteArchive(t *testing.T) {
 	of := func(arch string) Image {
 		return Image{Name: "example.com/hello:1.2.3", Architecture: arch, Files: []File{{Path: "/etc/arch", Content: []byte(arch)}}, Entrypoint: []string{"hello"}}
 	}
-	var made [2][]byte
 	var named digest.Digest
-	for i := range made {
-		file := filepath.Join(t.TempDir(), "hello.oci.tar")
-		var err error
-		if named, err = WriteArchive(file, of("amd64"), of("arm64")); err != nil {
-			t.Fatal(err)
-		}
-		if made[i], err = os.ReadFile(file); err != nil {
-			t.Fatal(err)
-		}
-	}
-	if !bytes.Equal(made[0], made[1]) {
-		t.Error("two archives of one image differ")
-	}
-	files := untar(t, made[0])
-	blob := func(d specs.Descriptor, into any) string {
-		text, found := files["blobs/sha256/"+d.Digest.Encoded()]
-		if !found || digest.FromString(text) != d.Digest || int64(len(text)) != d.Size {
-			t.Fatalf("%s %s: in the archive %t, of %d bytes", d.MediaType, d.Digest, found, len(text))
-		}
-		if into != nil {
-			if err := json.Unmarshal([]byte(text), into); err != nil {
-				t.Fatal(err)
-			}
-		}
-		return text
-	}
+	files := written(t, func(file string) (err error) {
+		named, err = WriteArchive(file, of("amd64"), of("arm64"))
+		return err
+	})
 	var begin, index specs.Index
 	if err := json.Unmarshal([]byte(files["index.json"]), &begin); err != nil || len(begin.Manifests) != 1 {
 		t.Fatalf("%v, %+v", err, begin)
@@ -239,13 +246,13 @@ func TestWriteArchive(t *testing.T) {
 	if diff := cmp.Diff(want, begin.Manifests[0].Annotations); diff != "" || begin.Manifests[0].Digest != named || files["oci-layout"] != `{"imageLayoutVersion":"1.0.0"}` {
 		t.Errorf("it begins with %s, %s (-want +got):\n%s", begin.Manifests[0].Digest, files["oci-layout"], diff)
 	}
-	blob(begin.Manifests[0], &index)
+	files.blob(t, begin.Manifests[0], &index)
 	for i, arch := range []string{"amd64", "arm64"} {
 		var manifest specs.Manifest
 		var config specs.Image
-		blob(index.Manifests[i], &manifest)
-		blob(manifest.Config, &config)
-		plain, err := gzip.NewReader(strings.NewReader(blob(manifest.Layers[0], nil)))
+		files.blob(t, index.Manifests[i], &manifest)
+		files.blob(t, manifest.Config, &config)
+		plain, err := gzip.NewReader(strings.NewReader(files.blob(t, manifest.Layers[0], nil)))
 		if err != nil {
 			t.Fatal(err)
 		}
