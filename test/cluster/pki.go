@@ -12,9 +12,11 @@ import (
 	"fmt"
 	"math/big"
 	"net"
-	"os"
 	"path/filepath"
 	"time"
+
+	"k8s.io/client-go/util/cert"
+	"k8s.io/client-go/util/keyutil"
 )
 
 // authority is the cluster's certificate authority, for servers and clients.
@@ -26,50 +28,33 @@ type authority struct {
 
 // newAuthority makes an authority whose files lie in dir: ca.crt, ca.key.
 func newAuthority(dir string) (*authority, error) {
-	if err := os.MkdirAll(dir, 0o700); err != nil {
-		return nil, err
-	}
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {
 		return nil, err
 	}
-	template := &x509.Certificate{
-		Subject:               pkix.Name{CommonName: "cluster"},
-		KeyUsage:              x509.KeyUsageCertSign | x509.KeyUsageDigitalSignature,
-		BasicConstraintsValid: true,
-		IsCA:                  true,
-	}
-	a := &authority{dir: dir, cert: template, key: key}
-	if a.cert, err = a.write("ca", template, key); err != nil {
+	ca, err := cert.NewSelfSignedCACert(cert.Config{CommonName: "cluster"}, key)
+	if err != nil {
 		return nil, err
 	}
-	return a, nil
+	a := &authority{dir: dir, cert: ca, key: key}
+	return a, a.write("ca", ca.Raw, key)
 }
 
 // loadAuthority reads what newAuthority has written.
 func loadAuthority(dir string) (*authority, error) {
-	cert, err := readPEM(filepath.Join(dir, "ca.crt"))
+	certs, err := cert.CertsFromFile(filepath.Join(dir, "ca.crt"))
 	if err != nil {
 		return nil, err
 	}
-	key, err := readPEM(filepath.Join(dir, "ca.key"))
+	key, err := keyutil.PrivateKeyFromFile(filepath.Join(dir, "ca.key"))
 	if err != nil {
 		return nil, err
 	}
-	a := &authority{dir: dir}
-	if a.cert, err = x509.ParseCertificate(cert); err != nil {
-		return nil, err
-	}
-	parsed, err := x509.ParsePKCS8PrivateKey(key)
-	if err != nil {
-		return nil, err
-	}
-	signer, ok := parsed.(crypto.Signer)
+	signer, ok := key.(crypto.Signer)
 	if !ok {
 		return nil, fmt.Errorf("%s is not a key to sign with", filepath.Join(dir, "ca.key"))
 	}
-	a.key = signer
-	return a, nil
+	return &authority{dir: dir, cert: certs[0], key: signer}, nil
 }
 
 // server issues NAME.crt and NAME.key for a server at the given hosts.
@@ -103,29 +88,25 @@ func (a *authority) issue(name string, template *x509.Certificate) error {
 	if err != nil {
 		return err
 	}
-	_, err = a.write(name, template, key)
-	return err
-}
-
-func (a *authority) write(name string, template *x509.Certificate, key crypto.Signer) (*x509.Certificate, error) {
-	serial, err := rand.Int(rand.Reader, new(big.Int).Lsh(big.NewInt(1), 120))
-	if err != nil {
-		return nil, err
+	if template.SerialNumber, err = rand.Int(rand.Reader, new(big.Int).Lsh(big.NewInt(1), 120)); err != nil {
+		return err
 	}
-	template.SerialNumber = serial
 	template.NotBefore = time.Now().Add(-time.Hour)
 	template.NotAfter = time.Now().AddDate(10, 0, 0)
 	der, err := x509.CreateCertificate(rand.Reader, template, a.cert, key.Public(), a.key)
 	if err != nil {
-		return nil, fmt.Errorf("issue the certificate %s: %w", name, err)
+		return fmt.Errorf("issue the certificate %s: %w", name, err)
 	}
-	if err := writePEM(filepath.Join(a.dir, name+".crt"), "CERTIFICATE", der); err != nil {
-		return nil, err
+	return a.write(name, der, key)
+}
+
+// write writes NAME.crt and NAME.key.
+func (a *authority) write(name string, der []byte, key crypto.Signer) error {
+	block := pem.EncodeToMemory(&pem.Block{Type: cert.CertificateBlockType, Bytes: der})
+	if err := cert.WriteCert(filepath.Join(a.dir, name+".crt"), block); err != nil {
+		return err
 	}
-	if err := writeKey(filepath.Join(a.dir, name+".key"), key); err != nil {
-		return nil, err
-	}
-	return x509.ParseCertificate(der)
+	return writeKey(filepath.Join(a.dir, name+".key"), key)
 }
 
 // serviceAccountKey writes the key that signs the tokens of service accounts.
@@ -138,25 +119,9 @@ func serviceAccountKey(name string) error {
 }
 
 func writeKey(name string, key crypto.Signer) error {
-	der, err := x509.MarshalPKCS8PrivateKey(key)
+	content, err := keyutil.MarshalPrivateKeyToPEM(key)
 	if err != nil {
 		return err
 	}
-	return writePEM(name, "PRIVATE KEY", der)
-}
-
-func writePEM(name, kind string, der []byte) error {
-	return os.WriteFile(name, pem.EncodeToMemory(&pem.Block{Type: kind, Bytes: der}), 0o600)
-}
-
-func readPEM(name string) ([]byte, error) {
-	content, err := os.ReadFile(name)
-	if err != nil {
-		return nil, err
-	}
-	block, _ := pem.Decode(content)
-	if block == nil {
-		return nil, fmt.Errorf("%s holds no PEM block", name)
-	}
-	return block.Bytes, nil
+	return keyutil.WriteKey(name, content)
 }

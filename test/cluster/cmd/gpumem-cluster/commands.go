@@ -36,10 +36,20 @@ Go and a C compiler; runc and nftables are installed when they are missing.`,
 	cmd.PersistentFlags().StringVar(&name, "name", "demo", "name of the cluster")
 	cmd.AddCommand(
 		upCommand(&name), downCommand(&name), statusCommand(&name), buildCommand(),
-		imageCommand(), loadImageCommand(&name), loadBuiltinCommand(&name), setGPUsCommand(&name),
-		kubeconfigCommand(&name), kubectlCommand(&name), helmCommand(&name), execNodeCommand(&name),
-		killCommand(&name), startCommand(&name), restartCommand(&name), logsCommand(&name),
-		forwardCommand(),
+		imageCommand(), loadImageCommand(&name), loadBuiltinCommand(&name), setGPUsCommand(&name), kubeconfigCommand(&name),
+		passThrough("kubectl ARGUMENTS...", "Run the cluster's kubectl", &name, func(_ context.Context, c *cluster.Cluster) (string, error) {
+			return c.Kubectl()
+		}),
+		passThrough("helm ARGUMENTS...", "Run a helm for the cluster", &name, func(ctx context.Context, c *cluster.Cluster) (string, error) {
+			return c.Helm(ctx, os.Stderr)
+		}),
+		execNodeCommand(&name),
+		processCommand("kill PROCESS...", "Kill processes of the cluster, such as kubelet@node1", &name, (*cluster.Cluster).Kill),
+		processCommand("start PROCESS...", "Start processes of the cluster that were killed", &name, func(c *cluster.Cluster, _ context.Context, process string) error {
+			return c.StartProcess(process)
+		}),
+		processCommand("restart PROCESS...", "Kill processes of the cluster and start them again", &name, (*cluster.Cluster).Restart),
+		logsCommand(&name), forwardCommand(),
 	)
 	return cmd
 }
@@ -55,6 +65,17 @@ func attach(name string) (*cluster.Cluster, error) {
 		return nil, fmt.Errorf("there is no cluster %q; start one with: gpumem-cluster up --name %s", name, name)
 	}
 	return c, err
+}
+
+// on has a command run on the cluster called name, which has to be up.
+func on(name *string, run func(cmd *cobra.Command, c *cluster.Cluster, args []string) error) func(*cobra.Command, []string) error {
+	return func(cmd *cobra.Command, args []string) error {
+		c, err := attach(*name)
+		if err != nil {
+			return err
+		}
+		return run(cmd, c, args)
+	}
 }
 
 func upCommand(name *string) *cobra.Command {
@@ -134,11 +155,7 @@ func statusCommand(name *string) *cobra.Command {
 		Use:   "status",
 		Short: "Show the processes of the cluster and where its files are",
 		Args:  cobra.NoArgs,
-		RunE: func(*cobra.Command, []string) error {
-			c, err := attach(*name)
-			if err != nil {
-				return err
-			}
+		RunE: on(name, func(_ *cobra.Command, c *cluster.Cluster, _ []string) error {
 			fmt.Printf("%-24s %8s  %s\n", "PROCESS", "PID", "LOG")
 			for _, process := range c.Processes() {
 				pid := "down"
@@ -152,7 +169,7 @@ func statusCommand(name *string) *cobra.Command {
 			}
 			fmt.Printf("export KUBECONFIG=%s\n", c.Kubeconfig())
 			return nil
-		},
+		}),
 	}
 }
 
@@ -209,18 +226,14 @@ func loadImageCommand(name *string) *cobra.Command {
 		Use:   "load-image ARCHIVE...",
 		Short: "Put images on the nodes",
 		Args:  cobra.MinimumNArgs(1),
-		RunE: func(cmd *cobra.Command, args []string) error {
-			c, err := attach(*name)
-			if err != nil {
-				return err
-			}
+		RunE: on(name, func(cmd *cobra.Command, c *cluster.Cluster, args []string) error {
 			for _, archive := range args {
 				if err := c.LoadImage(cmd.Context(), archive, nodes...); err != nil {
 					return err
 				}
 			}
 			return nil
-		},
+		}),
 	}
 	cmd.Flags().StringSliceVar(&nodes, "nodes", nil, "only these nodes (default all)")
 	return cmd
@@ -233,11 +246,7 @@ func loadBuiltinCommand(name *string) *cobra.Command {
 		Long:      "Put images that come with the cluster on the nodes:\n  sample          " + cluster.SampleImage + "\n  kube-scheduler  " + cluster.SchedulerImage,
 		ValidArgs: []string{"sample", "kube-scheduler"},
 		Args:      cobra.MatchAll(cobra.MinimumNArgs(1), cobra.OnlyValidArgs),
-		RunE: func(cmd *cobra.Command, args []string) error {
-			c, err := attach(*name)
-			if err != nil {
-				return err
-			}
+		RunE: on(name, func(cmd *cobra.Command, c *cluster.Cluster, args []string) error {
 			files := map[string]func() (string, error){"sample": c.SampleImageFile, "kube-scheduler": c.SchedulerImageFile}
 			for _, arg := range args {
 				archive, err := files[arg]()
@@ -249,7 +258,7 @@ func loadBuiltinCommand(name *string) *cobra.Command {
 				}
 			}
 			return nil
-		},
+		}),
 	}
 }
 
@@ -258,17 +267,13 @@ func setGPUsCommand(name *string) *cobra.Command {
 		Use:   "set-gpus NODE FILE",
 		Short: "Replace the description of a node's simulated GPUs",
 		Args:  cobra.ExactArgs(2),
-		RunE: func(_ *cobra.Command, args []string) error {
-			c, err := attach(*name)
-			if err != nil {
-				return err
-			}
+		RunE: on(name, func(_ *cobra.Command, c *cluster.Cluster, args []string) error {
 			description, err := os.ReadFile(args[1])
 			if err != nil {
 				return err
 			}
 			return c.SetGPUs(args[0], description)
-		},
+		}),
 	}
 }
 
@@ -277,27 +282,11 @@ func kubeconfigCommand(name *string) *cobra.Command {
 		Use:   "kubeconfig",
 		Short: "Print the name of the cluster's kubeconfig file",
 		Args:  cobra.NoArgs,
-		RunE: func(*cobra.Command, []string) error {
-			c, err := attach(*name)
-			if err != nil {
-				return err
-			}
+		RunE: on(name, func(_ *cobra.Command, c *cluster.Cluster, _ []string) error {
 			fmt.Println(c.Kubeconfig())
 			return nil
-		},
+		}),
 	}
-}
-
-func kubectlCommand(name *string) *cobra.Command {
-	return passThrough("kubectl ARGUMENTS...", "Run the cluster's kubectl", name, func(_ context.Context, c *cluster.Cluster) (string, error) {
-		return c.Kubectl()
-	})
-}
-
-func helmCommand(name *string) *cobra.Command {
-	return passThrough("helm ARGUMENTS...", "Run a helm for the cluster", name, func(ctx context.Context, c *cluster.Cluster) (string, error) {
-		return c.Helm(ctx, os.Stderr)
-	})
 }
 
 // passThrough makes a command that runs a client of the cluster. All that
@@ -308,11 +297,7 @@ func passThrough(use, short string, name *string, program func(context.Context, 
 		Short:              short,
 		Long:               short + ". Name another cluster than demo before: gpumem-cluster --name NAME " + use,
 		DisableFlagParsing: true,
-		RunE: func(cmd *cobra.Command, args []string) error {
-			c, err := attach(*name)
-			if err != nil {
-				return err
-			}
+		RunE: on(name, func(cmd *cobra.Command, c *cluster.Cluster, args []string) error {
 			path, err := program(cmd.Context(), c)
 			if err != nil {
 				return err
@@ -321,7 +306,7 @@ func passThrough(use, short string, name *string, program func(context.Context, 
 			child.Env = append(os.Environ(), "KUBECONFIG="+c.Kubeconfig(), "PATH="+filepath.Dir(path)+":"+os.Getenv("PATH"))
 			child.Stdin, child.Stdout, child.Stderr = os.Stdin, os.Stdout, os.Stderr
 			return child.Run()
-		},
+		}),
 	}
 }
 
@@ -330,53 +315,27 @@ func execNodeCommand(name *string) *cobra.Command {
 		Use:   "exec-node NODE [--] COMMAND...",
 		Short: "Run a command in the namespaces of a node",
 		Args:  cobra.MinimumNArgs(2),
-		RunE: func(cmd *cobra.Command, args []string) error {
-			c, err := attach(*name)
-			if err != nil {
-				return err
-			}
+		RunE: on(name, func(cmd *cobra.Command, c *cluster.Cluster, args []string) error {
 			child := exec.CommandContext(cmd.Context(), args[1], args[2:]...)
 			child.Stdin, child.Stdout, child.Stderr = os.Stdin, os.Stdout, os.Stderr
 			return c.RunOnNode(args[0], child)
-		},
+		}),
 	}
 }
 
-func killCommand(name *string) *cobra.Command {
-	return processCommand("kill PROCESS...", "Kill processes of the cluster, such as kubelet@node1", name, func(ctx context.Context, c *cluster.Cluster, process string) error {
-		return c.Kill(ctx, process)
-	})
-}
-
-func startCommand(name *string) *cobra.Command {
-	return processCommand("start PROCESS...", "Start processes of the cluster that were killed", name, func(_ context.Context, c *cluster.Cluster, process string) error {
-		return c.StartProcess(process)
-	})
-}
-
-func restartCommand(name *string) *cobra.Command {
-	return processCommand("restart PROCESS...", "Kill processes of the cluster and start them again", name, func(ctx context.Context, c *cluster.Cluster, process string) error {
-		return c.Restart(ctx, process)
-	})
-}
-
-func processCommand(use, short string, name *string, act func(context.Context, *cluster.Cluster, string) error) *cobra.Command {
+func processCommand(use, short string, name *string, act func(*cluster.Cluster, context.Context, string) error) *cobra.Command {
 	return &cobra.Command{
 		Use:   use,
 		Short: short,
 		Args:  cobra.MinimumNArgs(1),
-		RunE: func(cmd *cobra.Command, args []string) error {
-			c, err := attach(*name)
-			if err != nil {
-				return err
-			}
+		RunE: on(name, func(cmd *cobra.Command, c *cluster.Cluster, args []string) error {
 			for _, process := range args {
-				if err := act(cmd.Context(), c, process); err != nil {
+				if err := act(c, cmd.Context(), process); err != nil {
 					return err
 				}
 			}
 			return nil
-		},
+		}),
 	}
 }
 
@@ -385,18 +344,14 @@ func logsCommand(name *string) *cobra.Command {
 		Use:   "logs PROCESS",
 		Short: "Print the log of a process of the cluster",
 		Args:  cobra.ExactArgs(1),
-		RunE: func(_ *cobra.Command, args []string) error {
-			c, err := attach(*name)
-			if err != nil {
-				return err
-			}
+		RunE: on(name, func(_ *cobra.Command, c *cluster.Cluster, args []string) error {
 			content, err := os.ReadFile(c.LogFile(args[0]))
 			if err != nil {
 				return err
 			}
 			_, err = os.Stdout.Write(content)
 			return err
-		},
+		}),
 	}
 }
 
