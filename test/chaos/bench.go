@@ -11,7 +11,6 @@ import (
 
 	v1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/client-go/kubernetes"
 
 	"github.com/gpumem/gpumem/test/cluster"
@@ -54,12 +53,12 @@ type bench struct {
 // withBench starts a cluster with these nodes, lets work run on it, and takes it
 // away. The logs are kept unless work returns that all is well.
 func withBench(ctx context.Context, config Config, nodes []cluster.Node, work func(context.Context, *bench) (ok bool, err error)) (err error) {
-	b, err := startBench(ctx, config, nodes)
-	if err != nil {
-		return err
-	}
+	b := &bench{log: config.Log, journal: &journal{}}
 	ok := false
 	defer func() {
+		if b.cluster == nil {
+			return // it has not been started
+		}
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), endTime)
 		defer cancel()
 		if !ok || config.KeepLogs {
@@ -70,6 +69,9 @@ func withBench(ctx context.Context, config Config, nodes []cluster.Node, work fu
 		}
 		err = errors.Join(err, b.cluster.Stop(ctx))
 	}()
+	if err := b.start(ctx, config, nodes); err != nil {
+		return err
+	}
 	looking, stop := context.WithCancel(ctx)
 	var group sync.WaitGroup
 	defer group.Wait()
@@ -82,10 +84,9 @@ func withBench(ctx context.Context, config Config, nodes []cluster.Node, work fu
 	return err
 }
 
-func startBench(ctx context.Context, config Config, nodes []cluster.Node) (_ *bench, err error) {
-	b := &bench{log: config.Log, journal: &journal{}}
+func (b *bench) start(ctx context.Context, config Config, nodes []cluster.Node) (err error) {
 	if b.stack, err = stack.Build(ctx, config.Name, b.log); err != nil {
-		return nil, err
+		return err
 	}
 	for i := range nodes {
 		// A container that is killed often would soon wait five minutes for each
@@ -93,23 +94,23 @@ func startBench(ctx context.Context, config Config, nodes []cluster.Node) (_ *be
 		nodes[i].Kubelet = []byte("crashLoopBackOff: {maxContainerRestartPeriod: 2s}\n")
 	}
 	if b.cluster, err = cluster.Start(ctx, cluster.Config{Name: config.Name, Nodes: nodes, Log: b.log}); err != nil {
-		return nil, err
+		return err
 	}
-	defer func() {
-		if err != nil {
-			ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), endTime)
-			defer cancel()
-			b.stack.SaveLogs(ctx, b.cluster)
-			err = errors.Join(err, b.cluster.Stop(ctx))
-		}
-	}()
 	b.client = b.cluster.Client()
 	if err := b.install(ctx); err != nil {
-		return nil, err
+		return err
 	}
 	b.tracker = newTracker(b.journal)
 	b.watcher = newWatcher(b)
-	return b, nil
+	return nil
+}
+
+// progress prints a line now and then.
+func (b *bench) progress(ctx context.Context, more func() string) {
+	for sleep(ctx, 10*time.Second); ctx.Err() == nil; sleep(ctx, 10*time.Second) {
+		c := b.tracker.count()
+		fmt.Fprintf(b.log, "pods: %d bound, %d ran, %d refused, %d now; violations %d%s\n", c.bound, c.ran, c.refused, c.exist, b.watcher.count(), more())
+	}
 }
 
 // install installs gpumem, and waits until each node has told of its GPUs and
@@ -167,20 +168,16 @@ func mixedNodes(n int) ([]cluster.Node, error) {
 
 // healthy waits until the cluster and gpumem's own pods are ready.
 func (b *bench) healthy(ctx context.Context) error {
-	ctx, cancel := context.WithTimeoutCause(ctx, 5*time.Minute, errors.New("the parts did not come up again"))
+	const patience = 5 * time.Minute
+	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
 	if err := b.cluster.WaitReady(ctx); err != nil {
 		return err
 	}
-	var now string
-	err := wait.PollUntilContextCancel(ctx, 500*time.Millisecond, true, func(ctx context.Context) (bool, error) {
-		now = b.notReady(ctx)
-		return now == "", nil
+	return stack.Eventually(ctx, patience, "the parts are up again", func(ctx context.Context) (bool, string) {
+		now := b.notReady(ctx)
+		return now == "", now
 	})
-	if err != nil {
-		return fmt.Errorf("%w: %s", context.Cause(ctx), now)
-	}
-	return nil
 }
 
 // notReady says which of gpumem's pods is not, or nothing.

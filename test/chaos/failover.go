@@ -13,7 +13,6 @@ import (
 	"golang.org/x/sync/errgroup"
 	v1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/util/wait"
 
 	"github.com/gpumem/gpumem/test/cluster"
 	"github.com/gpumem/gpumem/test/fakenvml"
@@ -91,7 +90,7 @@ type failover struct {
 func (f *failover) run(ctx context.Context) error {
 	beside, done := context.WithCancel(ctx)
 	var group sync.WaitGroup
-	group.Go(func() { f.progress(beside) })
+	group.Go(func() { f.progress(beside, func() string { return "" }) })
 	defer group.Wait()
 	defer done()
 
@@ -270,14 +269,10 @@ func (f *failover) signalPod(ctx context.Context, leader string, signal syscall.
 }
 
 func (f *failover) awaitLeader(ctx context.Context, old string) error {
-	err := wait.PollUntilContextTimeout(ctx, 50*time.Millisecond, leaderTime, true, func(ctx context.Context) (bool, error) {
+	return stack.Eventually(ctx, leaderTime, "there is another leader", func(ctx context.Context) (bool, string) {
 		now, err := f.leader(ctx)
-		return err == nil && now != old, nil
+		return err == nil && now != old, fmt.Sprint(now, err)
 	})
-	if err != nil {
-		return fmt.Errorf("wait for the next leader: %w", err)
-	}
-	return nil
 }
 
 // await waits until all pods are bound, and until all have run. What does not
@@ -317,12 +312,4 @@ func (f *failover) waitCount(ctx context.Context, condition func(counts) bool) e
 	ctx, cancel := context.WithTimeout(ctx, leaderTime)
 	defer cancel()
 	return f.tracker.waitCount(ctx, condition)
-}
-
-// progress prints a line now and then.
-func (f *failover) progress(ctx context.Context) {
-	for sleep(ctx, 10*time.Second); ctx.Err() == nil; sleep(ctx, 10*time.Second) {
-		c := f.tracker.count()
-		fmt.Fprintf(f.log, "pods: %d bound, %d ran, %d refused; violations %d\n", c.bound, c.ran, c.refused, f.watcher.count())
-	}
 }

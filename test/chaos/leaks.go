@@ -111,15 +111,20 @@ func (b *bench) fillAll(ctx context.Context) (missing int64, err error) {
 			return 0, err
 		}
 	}
-	left, err := settle(ctx, func(ctx context.Context) (why string) {
+	filled := func(ctx context.Context) (why string) {
 		missing, why = b.notFilled(ctx)
 		return why
-	})
+	}
+	left, err := settle(ctx, filled)
 	if err != nil {
 		return 0, err
 	}
-	if left != "" && b.miscounted(ctx) {
-		if left, err = b.fillAgain(ctx, &missing); err != nil {
+	if left != "" && b.miscounted(ctx) { // started again, kube-scheduler counts what the API server has
+		fmt.Fprintln(b.log, "kube-scheduler counts more on a node than there is, and is started again")
+		if err := b.restartScheduler(); err != nil {
+			return 0, err
+		}
+		if left, err = settle(ctx, filled); err != nil {
 			return 0, err
 		}
 	}
@@ -143,19 +148,6 @@ func (b *bench) miscounted(ctx context.Context) bool {
 		}
 	}
 	return true
-}
-
-// fillAgain starts kube-scheduler anew, which counts what the API server has, and
-// looks once more whether all pods run.
-func (b *bench) fillAgain(ctx context.Context, missing *int64) (left string, err error) {
-	fmt.Fprintln(b.log, "kube-scheduler counts more on a node than there is, and is started again")
-	if err := b.restartScheduler(); err != nil {
-		return "", err
-	}
-	return settle(ctx, func(ctx context.Context) (why string) {
-		*missing, why = b.notFilled(ctx)
-		return why
-	})
 }
 
 // restartScheduler kills the kube-schedulers, which the kubelets start again.

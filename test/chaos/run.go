@@ -67,7 +67,12 @@ func (r *run) all(ctx context.Context, duration time.Duration) (leaked int64, er
 	group, ctx := errgroup.WithContext(ctx)
 	beside, done := context.WithCancel(ctx)
 	group.Go(func() error { return r.faults.revive(beside) })
-	group.Go(func() error { r.progress(beside); return nil })
+	group.Go(func() error {
+		r.progress(beside, func() string {
+			return fmt.Sprintf("; %d created; faults %d", r.workload.created.Load(), r.faults.total())
+		})
+		return nil
+	})
 	group.Go(func() error {
 		defer done()
 		if err := r.storms(ctx, duration); err != nil {
@@ -129,13 +134,4 @@ func (r *run) storm(ctx context.Context, d time.Duration) error {
 		r.stack.SaveLogs(ctx, r.cluster, namespace) // while the pods in question are there
 	}
 	return nil
-}
-
-// progress prints a line now and then.
-func (r *run) progress(ctx context.Context) {
-	for sleep(ctx, 10*time.Second); ctx.Err() == nil; sleep(ctx, 10*time.Second) {
-		c := r.tracker.count()
-		fmt.Fprintf(r.log, "pods: %d created, %d bound, %d ran, %d refused, %d now; faults %d; violations %d\n",
-			r.workload.created.Load(), c.bound, c.ran, c.refused, c.exist, r.faults.total(), r.watcher.count())
-	}
 }

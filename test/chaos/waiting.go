@@ -13,6 +13,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/kubernetes"
 
 	"github.com/gpumem/gpumem/test/stack"
 )
@@ -40,7 +41,7 @@ func (b *bench) awaitFitting(ctx context.Context, lastFault, lastOutage time.Tim
 		if ctx.Err() != nil {
 			return context.Cause(ctx)
 		}
-		nodes, pods, err := b.nodesAndPods(ctx)
+		nodes, pods, err := nodesAndPods(ctx, b.client)
 		switch {
 		case err != nil && time.Since(lastFault) > longTime:
 			return fmt.Errorf("look for pods that wait: %w", err)
@@ -68,12 +69,12 @@ func (b *bench) awaitFitting(ctx context.Context, lastFault, lastOutage time.Tim
 	return nil
 }
 
-func (b *bench) nodesAndPods(ctx context.Context) (hosts, []pod, error) {
-	nodes, err := listHosts(ctx, b.client)
+func nodesAndPods(ctx context.Context, client kubernetes.Interface) (hosts, []pod, error) {
+	nodes, err := listHosts(ctx, client)
 	if err != nil {
 		return nil, nil, err
 	}
-	pods, err := listPods(ctx, b.client)
+	pods, err := listPods(ctx, client)
 	return nodes, pods, err
 }
 
@@ -96,25 +97,17 @@ func (b *bench) lateFacts(ctx context.Context, nodes hosts, pods, late []pod) (f
 }
 
 // facts say why a pod waits: what it asks for, what is free, and what its events
-// say.
+// say, a line each.
 func (b *bench) facts(ctx context.Context, nodes hosts, pods []pod, p pod) string {
-	text := fmt.Sprintf("it asks for %d units of %d GPUs, pinned to %q, exclusive: %t\n%s", p.need, p.count, p.pinned, p.exclusive, nodes.describe(pods))
-	events, err := b.events(ctx, p)
-	if err != nil {
-		return text + err.Error() + "\n"
-	}
-	return text + events
-}
-
-// events returns what was said of a pod, a line each.
-func (b *bench) events(ctx context.Context, p pod) (string, error) {
 	ctx, cancel := context.WithTimeout(ctx, callTimeout)
 	defer cancel()
+	var text strings.Builder
+	fmt.Fprintf(&text, "it asks for %d units of %d GPUs, pinned to %q, exclusive: %t\n%s", p.need, p.count, p.pinned, p.exclusive, nodes.describe(pods))
 	list, err := b.client.CoreV1().Events(namespace).List(ctx, metav1.ListOptions{FieldSelector: fields.OneTermEqualSelector("involvedObject.uid", string(p.uid)).String()})
 	if err != nil {
-		return "", err
+		fmt.Fprintln(&text, err)
+		return text.String()
 	}
-	var text strings.Builder
 	for _, e := range list.Items {
 		last := e.EventTime.Time
 		if e.Series != nil {
@@ -122,7 +115,7 @@ func (b *bench) events(ctx context.Context, p pod) (string, error) {
 		}
 		fmt.Fprintf(&text, "event of %s, last %s: %s: %s\n", e.CreationTimestamp.UTC().Format(time.TimeOnly), last.UTC().Format(time.TimeOnly), e.Reason, e.Message)
 	}
-	return text.String(), nil
+	return text.String()
 }
 
 // schedulerCounts has the kube-schedulers write down what they count on each node,

@@ -298,11 +298,7 @@ func text(findings []finding) string {
 
 // lookAtAll reads everything and returns what would be wrong at rest.
 func (w *watcher) lookAtAll(ctx context.Context) ([]finding, error) {
-	nodes, err := listHosts(ctx, w.client)
-	if err != nil {
-		return nil, err
-	}
-	pods, err := listPods(ctx, w.client)
+	nodes, pods, err := nodesAndPods(ctx, w.client)
 	if err != nil {
 		return nil, err
 	}

@@ -3,6 +3,8 @@ package throughput
 import (
 	"context"
 	"fmt"
+	"maps"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -99,7 +101,7 @@ func (b *batch) create(ctx context.Context) error {
 	group.SetLimit(writers)
 	next := time.Now()
 	for i := range b.pods {
-		if err := sleepUntil(ctx, next); err != nil {
+		if time.Sleep(time.Until(next)); ctx.Err() != nil {
 			break
 		}
 		next = next.Add(b.interval)
@@ -111,17 +113,6 @@ func (b *batch) create(ctx context.Context) error {
 		})
 	}
 	return group.Wait()
-}
-
-func sleepUntil(ctx context.Context, at time.Time) error {
-	timer := time.NewTimer(time.Until(at))
-	defer timer.Stop()
-	select {
-	case <-ctx.Done():
-		return ctx.Err()
-	case <-timer.C:
-		return nil
-	}
 }
 
 // await watches until all pods have a node. The API server ends watches whose
@@ -166,17 +157,11 @@ func (b *batch) note(times map[string]time.Time, pod string) int {
 
 func (b *batch) figures() figures {
 	var f figures
-	var first, last time.Time
 	for pod, created := range b.created {
-		bound := b.bound[pod]
-		f.waiting = append(f.waiting, bound.Sub(created))
-		if first.IsZero() || created.Before(first) {
-			first = created
-		}
-		if bound.After(last) {
-			last = bound
-		}
+		f.waiting = append(f.waiting, b.bound[pod].Sub(created))
 	}
+	first := slices.MinFunc(slices.Collect(maps.Values(b.created)), time.Time.Compare)
+	last := slices.MaxFunc(slices.Collect(maps.Values(b.bound)), time.Time.Compare)
 	f.took = last.Sub(first)
 	return f
 }
