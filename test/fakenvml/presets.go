@@ -16,34 +16,29 @@ func UUID(name string) string {
 	return fmt.Sprintf("GPU-%x-%x-%x-%x-%x", h[0:4], h[4:6], h[6:8], h[8:10], h[10:16])
 }
 
-// T4 returns a Tesla T4 whose UUID follows from name.
-func T4(name string) GPU {
-	return GPU{UUID: UUID(name), Model: "Tesla T4", MemoryMiB: 15360, ReservedMiB: 450, BAR1MiB: 256,
-		ComputeCapability: "7.5", SMs: 40, PCIDeviceID: 0x1EB810DE, PowerW: 27, PowerLimitW: 70, Serial: serial(name)}
-}
+// Each makes a GPU of its model whose UUID follows from a name.
+var (
+	T4         = preset(GPU{Model: "Tesla T4", MemoryMiB: 15360, ReservedMiB: 450, BAR1MiB: 256, ComputeCapability: "7.5", SMs: 40, PCIDeviceID: 0x1EB810DE, PowerW: 27, PowerLimitW: 70})
+	V100_16GB  = preset(GPU{Model: "Tesla V100-SXM2-16GB", MemoryMiB: 16384, ReservedMiB: 224, BAR1MiB: 16384, ComputeCapability: "7.0", SMs: 80, PCIDeviceID: 0x1DB110DE, PowerW: 42, PowerLimitW: 300}) // of the SXM2 form
+	A10        = preset(GPU{Model: "NVIDIA A10", MemoryMiB: 23028, ReservedMiB: 297, BAR1MiB: 32768, ComputeCapability: "8.6", SMs: 72, PCIDeviceID: 0x223610DE, PowerW: 22, PowerLimitW: 150})
+	A100_40GB  = preset(GPU{Model: "NVIDIA A100-SXM4-40GB", MemoryMiB: 40960, ReservedMiB: 569, BAR1MiB: 65536, ComputeCapability: "8.0", SMs: 108, PCIDeviceID: 0x20B010DE, PowerW: 52, PowerLimitW: 400}) // of the SXM4 form, as the next
+	A100_80GB  = preset(GPU{Model: "NVIDIA A100-SXM4-80GB", MemoryMiB: 81920, ReservedMiB: 693, BAR1MiB: 131072, ComputeCapability: "8.0", SMs: 108, PCIDeviceID: 0x20B210DE, PowerW: 61, PowerLimitW: 400})
+	L4         = preset(GPU{Model: "NVIDIA L4", MemoryMiB: 23034, ReservedMiB: 464, BAR1MiB: 32768, ComputeCapability: "8.9", SMs: 58, PCIDeviceID: 0x27B810DE, PowerW: 16, PowerLimitW: 72})
+	L40S       = preset(GPU{Model: "NVIDIA L40S", MemoryMiB: 46068, ReservedMiB: 568, BAR1MiB: 65536, ComputeCapability: "8.9", SMs: 142, PCIDeviceID: 0x26B910DE, PowerW: 35, PowerLimitW: 350})
+	H100       = preset(GPU{Model: "NVIDIA H100 80GB HBM3", MemoryMiB: 81559, ReservedMiB: 551, BAR1MiB: 131072, ComputeCapability: "9.0", SMs: 132, PCIDeviceID: 0x233010DE, PowerW: 70, PowerLimitW: 700}) // of the SXM5 form, as the next
+	H200       = preset(GPU{Model: "NVIDIA H200", MemoryMiB: 143771, ReservedMiB: 597, BAR1MiB: 262144, ComputeCapability: "9.0", SMs: 132, PCIDeviceID: 0x233510DE, PowerW: 77, PowerLimitW: 700})
+	RTX4090    = preset(GPU{Model: "NVIDIA GeForce RTX 4090", MemoryMiB: 24564, ReservedMiB: 348, BAR1MiB: 32768, ComputeCapability: "8.9", SMs: 128, PCIDeviceID: 0x268410DE, PowerW: 25, PowerLimitW: 450})                        // with no serial number, and no ECC by default
+	RTXPRO6000 = preset(GPU{Model: "NVIDIA RTX PRO 6000 Blackwell Server Edition", MemoryMiB: 97887, ReservedMiB: 600, BAR1MiB: 131072, ComputeCapability: "12.0", SMs: 188, PCIDeviceID: 0x2BB510DE, PowerW: 35, PowerLimitW: 600}) // on which NVIDIA measured limits of memory
+)
 
-// V100_16GB returns a V100 of the SXM2 form.
-func V100_16GB(name string) GPU {
-	return GPU{UUID: UUID(name), Model: "Tesla V100-SXM2-16GB", MemoryMiB: 16384, ReservedMiB: 224, BAR1MiB: 16384,
-		ComputeCapability: "7.0", SMs: 80, PCIDeviceID: 0x1DB110DE, PowerW: 42, PowerLimitW: 300, Serial: serial(name)}
-}
-
-// A10 returns an A10.
-func A10(name string) GPU {
-	return GPU{UUID: UUID(name), Model: "NVIDIA A10", MemoryMiB: 23028, ReservedMiB: 297, BAR1MiB: 32768,
-		ComputeCapability: "8.6", SMs: 72, PCIDeviceID: 0x223610DE, PowerW: 22, PowerLimitW: 150, Serial: serial(name)}
-}
-
-// A100_40GB returns an A100 of the SXM4 form with 40 GB.
-func A100_40GB(name string) GPU {
-	return GPU{UUID: UUID(name), Model: "NVIDIA A100-SXM4-40GB", MemoryMiB: 40960, ReservedMiB: 569, BAR1MiB: 65536,
-		ComputeCapability: "8.0", SMs: 108, PCIDeviceID: 0x20B010DE, PowerW: 52, PowerLimitW: 400, Serial: serial(name)}
-}
-
-// A100_80GB returns an A100 of the SXM4 form with 80 GB.
-func A100_80GB(name string) GPU {
-	return GPU{UUID: UUID(name), Model: "NVIDIA A100-SXM4-80GB", MemoryMiB: 81920, ReservedMiB: 693, BAR1MiB: 131072,
-		ComputeCapability: "8.0", SMs: 108, PCIDeviceID: 0x20B210DE, PowerW: 61, PowerLimitW: 400, Serial: serial(name)}
+func preset(g GPU) func(name string) GPU {
+	return func(name string) GPU {
+		one := g
+		if one.UUID = UUID(name); !strings.Contains(g.Model, "GeForce") {
+			one.Serial = serial(name)
+		}
+		return one
+	}
 }
 
 // A100InSevenths returns an A100 with 40 GB in MIG mode, in seven parts (NVIDIA, "Multi-Instance GPU",
@@ -58,42 +53,6 @@ func A100InSevenths(name string) GPU {
 		})
 	}
 	return g
-}
-
-// L4 returns an L4.
-func L4(name string) GPU {
-	return GPU{UUID: UUID(name), Model: "NVIDIA L4", MemoryMiB: 23034, ReservedMiB: 464, BAR1MiB: 32768,
-		ComputeCapability: "8.9", SMs: 58, PCIDeviceID: 0x27B810DE, PowerW: 16, PowerLimitW: 72, Serial: serial(name)}
-}
-
-// L40S returns an L40S.
-func L40S(name string) GPU {
-	return GPU{UUID: UUID(name), Model: "NVIDIA L40S", MemoryMiB: 46068, ReservedMiB: 568, BAR1MiB: 65536,
-		ComputeCapability: "8.9", SMs: 142, PCIDeviceID: 0x26B910DE, PowerW: 35, PowerLimitW: 350, Serial: serial(name)}
-}
-
-// H100 returns an H100 of the SXM5 form.
-func H100(name string) GPU {
-	return GPU{UUID: UUID(name), Model: "NVIDIA H100 80GB HBM3", MemoryMiB: 81559, ReservedMiB: 551, BAR1MiB: 131072,
-		ComputeCapability: "9.0", SMs: 132, PCIDeviceID: 0x233010DE, PowerW: 70, PowerLimitW: 700, Serial: serial(name)}
-}
-
-// H200 returns an H200 of the SXM5 form.
-func H200(name string) GPU {
-	return GPU{UUID: UUID(name), Model: "NVIDIA H200", MemoryMiB: 143771, ReservedMiB: 597, BAR1MiB: 262144,
-		ComputeCapability: "9.0", SMs: 132, PCIDeviceID: 0x233510DE, PowerW: 77, PowerLimitW: 700, Serial: serial(name)}
-}
-
-// RTX4090 returns a GeForce RTX 4090: no ECC by default, no serial number.
-func RTX4090(name string) GPU {
-	return GPU{UUID: UUID(name), Model: "NVIDIA GeForce RTX 4090", MemoryMiB: 24564, ReservedMiB: 348, BAR1MiB: 32768,
-		ComputeCapability: "8.9", SMs: 128, PCIDeviceID: 0x268410DE, PowerW: 25, PowerLimitW: 450}
-}
-
-// RTXPRO6000 returns the GPU on which NVIDIA measured limits of memory.
-func RTXPRO6000(name string) GPU {
-	return GPU{UUID: UUID(name), Model: "NVIDIA RTX PRO 6000 Blackwell Server Edition", MemoryMiB: 97887, ReservedMiB: 600, BAR1MiB: 131072,
-		ComputeCapability: "12.0", SMs: 188, PCIDeviceID: 0x2BB510DE, PowerW: 35, PowerLimitW: 600, Serial: serial(name)}
 }
 
 // DGX1 returns the eight V100 of a DGX-1, four on each NUMA node, with the six
