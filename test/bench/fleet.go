@@ -91,7 +91,7 @@ func newFleet(nodes, pods int) (*fleet, error) {
 	if err != nil {
 		return nil, err
 	}
-	f := &fleet{api: newInstantAPI(), names: nodeNames(nodes), capacity: make(map[gpu.UUID]gpu.Units)}
+	f := &fleet{api: &instantAPI{pods: make(map[string]*v1.Pod)}, names: nodeNames(nodes), capacity: make(map[gpu.UUID]gpu.Units)}
 	f.Extender = &extender.Extender{Queue: f.api, Binder: binder.Binder{
 		Self: "gpumem-extender", Reads: new(singleflight.Group),
 		Log: zap.NewNop(), Names: names, Cache: cache.New(), Cluster: f.api,

@@ -83,16 +83,12 @@ func benchRunning(opts options, r *report) error {
 	}
 	a, b := few.filter(), many.filter()
 	a.null = b.routes
-	ratio := spread("filter-pods-running", "× with eight times as many", inverse(a.measure(opts.rounds).ratios))
-	r.add(ratio.atMost(1.2))
-	return nil
-}
-
-func inverse(ratios []float64) (out []float64) {
-	for _, v := range ratios {
-		out = append(out, 1/v)
+	ratios := a.measure(opts.rounds).ratios
+	for i := range ratios {
+		ratios[i] = 1 / ratios[i]
 	}
-	return out
+	r.add(spread("filter-pods-running", "× with eight times as many", ratios).atMost(1.2))
+	return nil
 }
 
 // ask is one request to a verb, that can be repeated.
@@ -139,41 +135,39 @@ func (a ask) measure(rounds int) measured {
 
 // time measures the CPU time of so many calls, without what prepares each and
 // takes it back. The clock on the wall would tell of what else the machine does.
-func (a ask) time(h http.Handler, calls int) (sum time.Duration) {
+func (a ask) time(h http.Handler, calls int) time.Duration {
+	return time.Duration(a.sum(h, calls, cpuTime))
+}
+
+// sum adds up by how much a measure grows in so many calls.
+func (a ask) sum(h http.Handler, calls int, measure func() uint64) (sum uint64) {
 	for range calls {
 		request := httptest.NewRequest(http.MethodPost, "/"+a.verb, bytes.NewReader(a.body()))
 		recorder := httptest.NewRecorder()
-		before := cpuTime()
+		before := measure()
 		h.ServeHTTP(recorder, request)
-		sum += cpuTime() - before
+		sum += measure() - before
 		a.done()
 	}
 	return sum
 }
 
-// cpuTime is what the process has used so far, its garbage collector included.
-func cpuTime() time.Duration {
+// cpuTime is the nanoseconds that the process has used so far, its garbage collector included.
+func cpuTime() uint64 {
 	var t unix.Timespec
 	if err := unix.ClockGettime(unix.CLOCK_PROCESS_CPUTIME_ID, &t); err != nil {
 		panic(err) // no Linux is without this clock
 	}
-	return time.Duration(t.Nano())
+	return uint64(t.Nano())
 }
 
 func (a ask) allocations(h http.Handler) float64 {
 	const calls = 10
-	var sum uint64
-	for range calls {
-		request := httptest.NewRequest(http.MethodPost, "/"+a.verb, bytes.NewReader(a.body()))
-		recorder := httptest.NewRecorder()
-		var before, after runtime.MemStats
-		runtime.ReadMemStats(&before)
-		h.ServeHTTP(recorder, request)
-		runtime.ReadMemStats(&after)
-		sum += after.Mallocs - before.Mallocs
-		a.done()
-	}
-	return float64(sum) / calls
+	return float64(a.sum(h, calls, func() uint64 {
+		var stats runtime.MemStats
+		runtime.ReadMemStats(&stats)
+		return stats.Mallocs
+	})) / calls
 }
 
 // null is a handler that decodes requests and encodes what it is given, with the

@@ -17,8 +17,6 @@ type instantAPI struct {
 	bound func(*v1.Binding) // is told of each binding; nil: nobody wants to know
 }
 
-func newInstantAPI() *instantAPI { return &instantAPI{pods: make(map[string]*v1.Pod)} }
-
 func (a *instantAPI) create(pod *v1.Pod) {
 	a.mu.Lock()
 	defer a.mu.Unlock()

@@ -47,17 +47,16 @@ type report struct {
 
 func (r *report) add(results ...result) {
 	for _, one := range results {
-		fmt.Fprintf(r.progress, "    %-44s %s\n", one.Name, one.text())
+		fmt.Fprintf(r.progress, "    %-44s %s %s  %s\n", one.Name, number(one.Value), one.Unit, one.half())
 		r.results = append(r.results, one)
 	}
 }
 
-func (r result) text() string {
-	s := number(r.Value) + " " + r.Unit
-	if r.Low != 0 || r.High != 0 {
-		s += fmt.Sprintf("  (%s to %s)", number(r.Low), number(r.High))
+func (r result) half() string {
+	if r.Low == 0 && r.High == 0 {
+		return ""
 	}
-	return s
+	return number(r.Low) + " to " + number(r.High)
 }
 
 // number has three digits that tell.
@@ -85,11 +84,7 @@ func (r *report) print(out io.Writer) error {
 	table := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
 	fmt.Fprintln(table, "NAME\tVALUE\tHALF OF THEM")
 	for _, one := range r.results {
-		half := ""
-		if one.Low != 0 || one.High != 0 {
-			half = number(one.Low) + " to " + number(one.High)
-		}
-		fmt.Fprintf(table, "%s\t%s %s\t%s\n", one.Name, number(one.Value), one.Unit, half)
+		fmt.Fprintf(table, "%s\t%s %s\t%s\n", one.Name, number(one.Value), one.Unit, one.half())
 	}
 	if err := table.Flush(); err != nil {
 		return err
