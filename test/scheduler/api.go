@@ -14,7 +14,6 @@ import (
 	"sync"
 
 	v1 "k8s.io/api/core/v1"
-	resourceapi "k8s.io/api/resource/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -27,10 +26,7 @@ import (
 	clienttesting "k8s.io/client-go/testing"
 )
 
-var (
-	podsResource  = v1.SchemeGroupVersion.WithResource("pods")
-	nodesResource = v1.SchemeGroupVersion.WithResource("nodes")
-)
+var podsResource = v1.SchemeGroupVersion.WithResource("pods")
 
 // API is an API server in memory. Its methods are those that client-go's fake
 // clientset wants of its store, and are called under the lock.
@@ -82,21 +78,18 @@ func (a *API) kind(gvr schema.GroupVersionResource) *kind {
 	return k
 }
 
-// Add enters a node, a pod, or an object of claims.
+// Add enters an object.
 func (a *API) Add(o runtime.Object) error {
-	switch o := o.(type) {
-	case *v1.Node:
-		return a.Create(nodesResource, o, "")
-	case *v1.Pod:
-		return a.Create(podsResource, o, o.Namespace)
-	case *resourceapi.DeviceClass:
-		return a.Create(resourceapi.SchemeGroupVersion.WithResource("deviceclasses"), o, "")
-	case *resourceapi.ResourceSlice:
-		return a.Create(resourceapi.SchemeGroupVersion.WithResource("resourceslices"), o, "")
-	case *resourceapi.ResourceClaim:
-		return a.Create(resourceapi.SchemeGroupVersion.WithResource("resourceclaims"), o, o.Namespace)
+	kinds, _, err := scheme.Scheme.ObjectKinds(o)
+	if err != nil {
+		return err
 	}
-	return fmt.Errorf("%T is not among what is entered here", o)
+	of, err := meta.Accessor(o)
+	if err != nil {
+		return err
+	}
+	gvr, _ := meta.UnsafeGuessKindToResource(kinds[0])
+	return a.Create(gvr, o, of.GetNamespace())
 }
 
 // Get returns a copy of an object.
@@ -171,7 +164,7 @@ func (a *API) Delete(gvr schema.GroupVersionResource, ns, name string, opts ...m
 			return apierrors.NewConflict(gvr.GroupResource(), name, fmt.Errorf("it has UID %s, not %s", before.GetUID(), *p.UID))
 		}
 	}
-	if pod, ok := before.(*v1.Pod); ok && pod.Spec.NodeName != "" && seconds(pod.Spec.TerminationGracePeriodSeconds) > 0 && !atOnce(opts) {
+	if pod, ok := before.(*v1.Pod); ok && pod.Spec.NodeName != "" && pod.Spec.TerminationGracePeriodSeconds != nil && *pod.Spec.TerminationGracePeriodSeconds > 0 && !atOnce(opts) {
 		ending := pod.DeepCopy()
 		now := metav1.Now()
 		ending.DeletionTimestamp = &now
@@ -179,13 +172,6 @@ func (a *API) Delete(gvr schema.GroupVersionResource, ns, name string, opts ...m
 	}
 	a.write(k, key, before, nil)
 	return nil
-}
-
-func seconds(grace *int64) int64 {
-	if grace == nil {
-		return 0
-	}
-	return *grace
 }
 
 // atOnce reports whether a deletion leaves no time.
