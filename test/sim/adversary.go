@@ -1,7 +1,6 @@
 package sim
 
 import (
-	"encoding/json"
 	"errors"
 	"fmt"
 	"maps"
@@ -378,19 +377,8 @@ func (e *extenderProc) on(node string) (out []*spec) {
 }
 
 // given is what a node tells that the kubelet has given to pods, by UID and GPU.
-func (w *World) given(node *v1.Node) map[string]map[string]amount {
-	var inv struct {
-		GPUs []struct {
-			UUID  string `json:"uuid"`
-			Index int    `json:"index"`
-		} `json:"gpus"`
-		Given []struct {
-			UID  string   `json:"uid"`
-			GPUs [][3]int `json:"gpus"`
-		} `json:"given"`
-	}
-	value := node.Annotations[w.names.Inventory()]
-	if !strings.Contains(value, `"given"`) || json.Unmarshal([]byte(value), &inv) != nil {
+func (inv decoded) given() map[string]map[string]amount {
+	if !inv.ok {
 		return nil
 	}
 	out := make(map[string]map[string]amount)

@@ -317,11 +317,10 @@ func (w *World) someStream() stream {
 // bookmark has the server tell now and then how far the client has been told, as it
 // does about once in a minute.
 func (i *informer[T]) bookmark() {
-	i.w.after(i.w.between(time.Second, time.Minute), i.p, i.name+": a bookmark is due", func() {
+	i.w.every(func() time.Duration { return i.w.between(time.Second, time.Minute) }, i.p, i.name+": a bookmark is due", func() {
 		if i.open {
 			i.deliver("bookmark", func(*informer[T]) {})
 		}
-		i.bookmark()
 	})
 }
 

@@ -7,7 +7,6 @@ import (
 	"slices"
 	"strings"
 
-	v1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 )
 
@@ -162,32 +161,12 @@ func (w *World) checkWaitingClaims(n *claimNode, taken map[string]amount) {
 }
 
 // chargeClaims adds what a node tells that pods have by claims.
-func (b *books) chargeClaims(w *World, node *v1.Node) {
-	for uid, name := range w.byClaims(node) {
-		s := &spec{name: name, uid: uid}
-		for id, a := range b.given[uid] {
-			b.charge(s, id, a)
-		}
-	}
-}
-
-// byClaims returns the pods of which a node tells that they have something by claims, by UID.
-func (w *World) byClaims(node *v1.Node) map[string]string {
-	var inv struct {
-		Given []struct {
-			UID string `json:"uid"`
-			Pod string `json:"pod"`
-		} `json:"given"`
-	}
-	value := node.Annotations[w.names.Inventory()]
-	if !strings.Contains(value, `"pod"`) || json.Unmarshal([]byte(value), &inv) != nil {
-		return nil
-	}
-	out := make(map[string]string)
+func (b *books) chargeClaims(inv decoded) {
 	for _, g := range inv.Given {
-		if g.Pod != "" {
-			_, out[g.UID], _ = strings.Cut(g.Pod, "/")
+		if _, name, _ := strings.Cut(g.Pod, "/"); g.Pod != "" {
+			for id, a := range b.given[g.UID] {
+				b.charge(&spec{name: name, uid: g.UID}, id, a)
+			}
 		}
 	}
-	return out
 }

@@ -138,21 +138,18 @@ func (e *extenderProc) scheduleReview() {
 	})
 }
 
-// wakeWaiting has those pods tried again that fit by now.
-func (e *extenderProc) wakeWaiting() {
-	if e.plugged != nil {
-		e.plugged.decider.Wake(context.Background(), e.plugged)
-		return
-	}
-	e.asker.WakeWaiting(context.Background())
-}
-
 // scheduleWake has kube-scheduler woken for pods that fit by now, as often as the
 // command does.
 func (e *extenderProc) scheduleWake() {
 	e.w.after(time.Second, e.process, e.name+": looks who waits", func() {
 		e.w.spawn(func() {
-			e.w.free(e.wakeWaiting)
+			e.w.free(func() {
+				if e.plugged != nil {
+					e.plugged.decider.Wake(context.Background(), e.plugged)
+				} else {
+					e.asker.WakeWaiting(context.Background())
+				}
+			})
 			e.scheduleWake()
 		})
 	})
@@ -571,7 +568,7 @@ func (c cluster) Wake(ctx context.Context, ref placement.PodRef) error {
 			p.Annotations[w.names.Domain()+"/woken"] = strconv.FormatInt(w.api.version, 10)
 		})
 	})
-	w.mu.Unlock()
+	w.mu.Unlock() // it is not locked where the process has died
 	return err
 }
 

@@ -22,6 +22,7 @@ type decoded struct {
 	ok   bool
 	GPUs []struct {
 		UUID    string `json:"uuid"`
+		Index   int    `json:"index"`
 		Units   int    `json:"units"`
 		Claims  int    `json:"claimUnits"` // then it has no others
 		Cores   int    `json:"cores"`
@@ -31,6 +32,11 @@ type decoded struct {
 	} `json:"gpus"`
 	Leaving   []string `json:"leaving"`
 	Allocated bool     `json:"held"`
+	Given     []struct {
+		UID  string   `json:"uid"`
+		Pod  string   `json:"pod"`  // where it has it by a claim
+		GPUs [][3]int `json:"gpus"` // index, units, cores
+	} `json:"given"`
 }
 
 func (w *World) decode(value string) decoded {
@@ -119,16 +125,17 @@ type books struct {
 }
 
 func (w *World) newBooks(node *v1.Node) *books {
+	inv := w.decode(node.Annotations[w.names.Inventory()])
 	b := &books{
 		capacity: make(map[string]int), foreign: make(map[string]int), open: make(map[string]bool), models: make(map[string]string),
 		requested: make(map[string]amount), holders: make(map[string][]*spec),
-		charged: make(map[string]map[string]amount), given: w.given(node),
+		charged: make(map[string]map[string]amount), given: inv.given(),
 	}
-	for _, g := range w.decode(node.Annotations[w.names.Inventory()]).GPUs {
+	for _, g := range inv.GPUs {
 		b.capacity[g.UUID], b.foreign[g.UUID] = g.Units+g.Claims, g.Foreign
 		b.open[g.UUID], b.models[g.UUID] = g.Healthy && g.Claims == 0 && !w.isCordoned(node, g.UUID), g.Model
 	}
-	b.chargeClaims(w, node)
+	b.chargeClaims(inv)
 	return b
 }
 

@@ -42,12 +42,7 @@ type waiting struct {
 func (w *World) watchLiveness() {
 	w.live = liveness{from: w.now(), waits: make(map[string]*waiting), empty: make(map[*v1.Node]*books)}
 	w.checkLiveness()
-	var look func()
-	look = func() {
-		w.checkWaits()
-		w.after(time.Second, nil, "a second passes", look)
-	}
-	w.after(time.Second, nil, "a second passes", look)
+	w.every(func() time.Duration { return time.Second }, nil, "a second passes", w.checkWaits)
 }
 
 // checkLiveness looks which of the waiting pods fit, by what the API server has.

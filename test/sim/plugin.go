@@ -87,7 +87,7 @@ func (w *World) newPlugin(m *machine) *plugin {
 		p.heed()
 		p.ensureInventory()
 	}
-	p.minutely()
+	w.every(func() time.Duration { return time.Minute }, p.process, p.name+": a minute", p.reconcileSoon)
 	return p
 }
 
@@ -155,13 +155,6 @@ func (p *plugin) reconcileSoon() {
 	}
 	p.passSoon = true
 	p.w.after(100*tick, p.process, p.name+": reconcile", p.pass)
-}
-
-func (p *plugin) minutely() {
-	p.w.after(time.Minute, p.process, p.name+": a minute", func() {
-		p.reconcileSoon()
-		p.minutely()
-	})
 }
 
 // pass runs the loop of the reconciler for one pass: it is cancelled when the pass
@@ -247,33 +240,27 @@ func (a nodePods) Pods() ([]allocation.Pod, bool, <-chan struct{}) {
 }
 
 func (a nodePods) Correct(ctx context.Context, ref placement.PodRef, to placement.Assignment, inv gpu.Inventory) error {
-	p, w := a.p, a.p.w
-	w.mu.Lock()
-	leave := enter(ctx)
-	p.unlocked("Correct")
-	w.logf("  %s: corrects %s to %v", p.name, ref.Name, to.Devices())
-	w.mu.Unlock()
-	err := p.known.Correct(ctx, ref, to, inv)
-	w.mu.Lock()
-	if err == nil {
-		w.after(1*tick, p.process, p.name+": knows of its own write", p.listen)
-	} else if !errors.Is(err, context.Canceled) {
-		p.retrySoon()
-	}
-	leave()
-	w.mu.Unlock()
-	return err
+	return a.do(ctx, ": knows of its own write", func() {
+		a.p.unlocked("Correct")
+		a.p.w.logf("  %s: corrects %s to %v", a.p.name, ref.Name, to.Devices())
+	}, func() error { return a.p.known.Correct(ctx, ref, to, inv) }, a.p.retrySoon)
 }
 
 func (a nodePods) Refresh(ctx context.Context) error {
+	return a.do(ctx, ": has read its pods", func() {}, func() error { return a.p.known.Refresh(ctx) }, func() {})
+}
+
+// do makes a call of the product, within a pass or not. The plugin hears what comes of it in an event.
+func (a nodePods) do(ctx context.Context, then string, before func(), call func() error, failed func()) (err error) {
 	p, w := a.p, a.p.w
 	w.mu.Lock()
 	leave := enter(ctx)
-	w.mu.Unlock()
-	err := p.known.Refresh(ctx)
-	w.mu.Lock()
+	before()
+	w.free(func() { err = call() })
 	if err == nil {
-		w.after(1*tick, p.process, p.name+": has read its pods", p.listen)
+		w.after(1*tick, p.process, p.name+then, p.listen)
+	} else if !errors.Is(err, context.Canceled) {
+		failed()
 	}
 	leave()
 	w.mu.Unlock()

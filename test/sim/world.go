@@ -130,6 +130,14 @@ func (w *World) after(d time.Duration, owner *process, name string, fire func())
 	w.at(w.now()/tick+max(1, d/tick), owner, name, fire)
 }
 
+// every has something happen again and again, each time so long after it has.
+func (w *World) every(pause func() time.Duration, owner *process, name string, fire func()) {
+	w.after(pause(), owner, name, func() {
+		fire()
+		w.every(pause, owner, name, fire)
+	})
+}
+
 // at puts an event into the queue by the number of its tick. Of two in the same
 // tick the one that was put there first comes first.
 func (w *World) at(n time.Duration, owner *process, name string, fire func()) {
