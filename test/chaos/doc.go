@@ -3,14 +3,11 @@
 //
 // # What happens
 //
-// Run: three nodes take pods of mixed shapes, made and deleted as fast as they go:
-// one container or several, sidecars and init containers, two GPUs, policies,
-// pods with a nodeName, Jobs, names used again, deletion with grace, without, and
-// by force. Meanwhile gpumem-scheduler, or kube-scheduler and the extender in its place, the
+// Run: three nodes take pods of mixed shapes, made and deleted as fast as they go.
+// Meanwhile gpumem-scheduler, or kube-scheduler and the extender in its place, the
 // device plugin, the kubelet, the API server and etcd get SIGKILL. The random choices follow
-// from a seed; the cluster's part is its own, so the same seed makes the same
-// choices and not the same run. Now and then all stop, and the rest is checked;
-// in the end all pods are deleted, and one pod fills each GPU.
+// from a seed, and what the cluster does with them does not. Now and then all stop, and
+// the rest is checked; in the end all pods are deleted, and one pod fills each GPU.
 //
 // Kubelets' answers about PodResources come late now and then: the device plugin then takes
 // one of two equal pods for the other, and has to correct both. And a tenant, with the role
@@ -71,11 +68,7 @@
 // cache has pods that are gone, or its words are all that a pod waits for while all
 // is free, it is started again and told of; the pod must run then.
 //
-// # Decisions
-//
 // A fault waits until a pod has been bound since the last one, for a while: a
-// cluster that only recovers does nothing that could go wrong.
-//
-// Nothing is expected within a time but what must come at all, and those limits
-// are far above what a loaded machine needs.
+// cluster that only recovers does nothing that could go wrong. What is expected within
+// a time must come at all; the limits are far above what a loaded machine needs.
 package chaos

@@ -5,13 +5,11 @@
 // # What it is made of
 //
 // Everything is built from Go modules, pinned by the files under components,
-// and kept in a cache outside the repository (see Config.CacheDir). Those are not
-// the tests' module, because their dependencies clash and so that a change to it
-// builds none of them again: base is what Kubernetes stands on, kube Kubernetes,
-// which takes longest, and others are for what is installed in a cluster. The parts
-// of Kubernetes are one program that is called by several names; kube-scheduler is
-// besides, because it also goes into an image. The machine gives runc and
-// nftables, which Start installs with apt-get where they are missing.
+// and kept in a cache outside the repository (see Config.CacheDir), in modules of their own:
+// their dependencies clash with the tests', and a change to one builds no other again. base is what
+// Kubernetes stands on, kube is Kubernetes, which takes longest, and others are for what is installed
+// in a cluster. The machine gives runc and nftables, which Start installs with apt-get where they
+// are missing.
 //
 // # What it looks like
 //
@@ -29,17 +27,12 @@
 // several clusters use the same addresses and never meet. Nothing leads from
 // the cluster out of the machine.
 //
-// Namespaces are held by a process each, their first, which does nothing and is
-// called gpumem-cluster-CLUSTER-NODE. Nothing else keeps them: when it is
-// killed, the kernel kills all others in them, containers too, and takes away
-// their mounts and interfaces. What must be
-// known for that is in state.json in the cluster's folder, so that another process
-// can do it when the first was killed.
+// Namespaces are kept by a process each, gpumem-cluster-CLUSTER-NODE: when it is killed,
+// the kernel kills all others in them and takes away their mounts and interfaces. What must
+// be known for that is in state.json in the cluster's folder, for another process too.
 //
-// Pods have links of their own to the node (the CNI plugin ptp), not a bridge:
-// so all their traffic is routed, and Services work between pods of one node
-// without the kernel's br_netfilter. There is no DNS; the address 10.96.0.10
-// is kept for it.
+// Pods have links of their own to the node (the CNI plugin ptp), so that Services work
+// between pods of one node without the kernel's br_netfilter. There is no DNS.
 //
 // # What it is not
 //

@@ -9,12 +9,9 @@
 // assumptions and its self-check; the device plugin's RPCs and its Reconcile;
 // what the plugin knows of pods, and the patches that it writes.
 //
-// In one run of two gpumem decides within kube-scheduler instead (plugged.go, inside.go): what is
-// real of that is package cycle, which the plugin of gpumem-scheduler calls at each of its
-// points, package lease, and all that it shares with the extender. Not simulated is what stands
-// between: cmd/gpumem-scheduler/plugin, which translates kube-scheduler's types, and in its
-// preempt.go wraps kube-scheduler's own preemption. test/scheduler runs those lines with
-// kube-scheduler itself.
+// In one run of two gpumem decides within kube-scheduler instead (plugged.go, inside.go): real are
+// packages cycle and lease, and all that they share with the extender. cmd/gpumem-scheduler/plugin,
+// which calls them, is run with kube-scheduler itself in test/scheduler.
 //
 // In one run of three some more nodes hand out claims (claims.go): real is the driver of package
 // claims with its checkpoint and its CDI files, and what it publishes and tells.
@@ -27,17 +24,11 @@
 //     the monotonic clock, which does not.
 //   - kube-scheduler: one cycle at a time and several bindings meanwhile, pods that
 //     are filtered and not bound, preemption and nominated pods, a Lease, and a leader
-//     that goes on after another has taken over. That of one replica asks about
-//     all nodes that pass its own filters, that of the other about the first few, from
-//     another one on each time.
-//     Its queue tries a pod again when something has happened that may help, after a
-//     back-off that grows, and otherwise after five minutes (queue.go). What may help
-//     differs between 1.31 and 1.32, and the back-off between 1.32 and 1.33: there are
-//     runs of each. With gpumem in it, it has one watch, of which the cache and its own
-//     handlers hear at different times, nodes with generations, hints, reservations, a
-//     dry run of preemption, and the rules of client-go's leader election: a leader may
-//     be cut off from the Lease, killed, told to end, or frozen in a burst of pods for
-//     longer than the Lease lasts.
+//     that goes on after another has taken over. One replica asks about all nodes that
+//     pass its own filters, the other about a few. Its queue is that of 1.31, 1.32 or
+//     1.33 (queue.go). With gpumem in it, the cache and its own handlers hear of one
+//     watch at different times, and a leader may be cut off from the Lease, killed, told
+//     to end, or frozen in a burst of pods for longer than the Lease lasts.
 //   - The kubelet's device manager: one pod at a time, in batches in another
 //     order than they were bound, IDs at random, those of init containers again,
 //     a checkpoint, restarts that admit everything again. It has the real one's
@@ -48,18 +39,13 @@
 //     comes, with its annotations, and with IDs that tell nothing of their GPU.
 //   - Claims: kube-scheduler's own plugin, which takes the first devices that fit, and the kubelet's
 //     manager of claims. Prepare and unprepare are lost, or their answers are; they come twice, and
-//     late, after others and when no caller waits any more. The driver is killed before or after any
-//     of its writes. A machine that reboots loses its CDI files, and may lose its checkpoints. A
-//     kubelet asks for a claim only when it has asked nothing else about it: that the real one can
-//     be in two minds about a claim of several pods is its own affair. The change of a node from one
-//     kind to the other is not here.
+//     late. The driver is killed before or after any of its writes. A machine that reboots loses its
+//     CDI files, and may lose its checkpoints. A kubelet asks one thing about a claim at a time. The
+//     change of a node from one kind to the other is not here.
 //   - What other programs use of GPUs, and people who cordon GPUs.
 //   - In one run in three, an adversary (adversary.go): a tenant with a namespace of its
-//     own, who makes pods with a node's name, with gates, with requests of init
-//     containers alone and with forged annotations, and edits, forges and deletes what
-//     its pods have, at any moment. The seed says whether the chart's policies stop it.
-//     Under policies the API server refuses what gpumem writes, on new pods and on those
-//     that wait, and of pods with a node any change within the domain.
+//     own, who makes, edits, forges and deletes pods. The seed says whether the chart's
+//     policies stop it.
 //
 // Most runs have two nodes, some have nine, and a test has fleets of hundreds: there
 // other programs use the GPUs of most nodes, and kube-scheduler does not know it.
@@ -80,9 +66,9 @@
 // rest the node tells of that (I5), and has nothing of claims that are gone (I6). The caches of
 // extenders have of them what the node tells (I3).
 //
-// Within kube-scheduler there are two more. No binding lands that was sent by one who has not
-// the Lease any more. No pod is evicted from a node that the pod fits without, by what
-// kube-scheduler and the cache have been told together: one of them may be behind.
+// Within kube-scheduler no binding lands that was sent by one who has not the Lease any more, and
+// no pod is evicted from a node that the pod fits without, by what kube-scheduler and the cache have
+// been told together.
 //
 // I11: what a tenant writes on its own objects changes the accounting of no other pod. An
 // extender counts of each other pod what comes of that pod's object or binding, and the
@@ -93,23 +79,11 @@
 //
 // # Liveness
 //
-// When the faults are over and their consequences too, people go on for a while: pods
-// come and go, GPUs are cordoned, the lead changes hands. From then on I10 is judged
-// (liveness.go): a pod that fits some node by all that the API server has is bound to
-// one within five seconds, or after kube-scheduler's back-off. What that leaves out:
-//
-//   - A node counts as one where the pod does not fit while a pod on it could be taken
-//     for it by the kubelet, which has admitted neither, while pods on it exchange their
-//     GPUs, and where it fits only if a pod that is nominated to the node, and goes
-//     before it, lands on some GPUs and not on others.
-//
-//   - The back-off that counts is the one of the last refusal within a second after the
-//     pod has begun to fit: until then not everybody has heard of it.
-//
-//   - Where kube-scheduler asks about some nodes alone, so many more back-offs count as
-//     it takes it to come around twice.
-//
-//   - Pods that cannot be read, and the time in which no kube-scheduler leads.
+// When the faults are over and their consequences too, people go on for a while. From then
+// on I10 is judged (liveness.go): a pod that fits some node by all that the API server has is
+// bound to one within five seconds, or after kube-scheduler's back-off. That leaves out what
+// fitsWithin and rounds say, pods that cannot be read, and the time in which no
+// kube-scheduler leads.
 //
 // # What is excused
 //

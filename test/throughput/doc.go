@@ -27,13 +27,9 @@
 //
 // Each round of a side is divided by the round of plain kube-scheduler that is of the same turn,
 // so what else the machine does at the time weighs on both; of these
-// ratios, the median counts. The time that all processes were on a processor, per
-// pod, comes first: it depends the least on what else runs. What depends on that more may be
-// as bad as with the control.
-//
-// By default all is done within half an hour: there are fewer rounds where they take longer.
-// Which requests the API server answered per pod, by its own metrics, is with each round: those
-// of the harness itself, which makes and deletes the pods, are the same on all sides.
+// ratios, the median counts. What depends more than processor time on what else runs may be
+// as bad as with the control. The requests that the API server answered are told with each
+// round: those of the harness itself are the same on all sides.
 //
 // Two figures are of the pods made at once, which all fit:
 // how many Binds gpumem refused, by its own metrics, and how long the pod waited that

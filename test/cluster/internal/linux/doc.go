@@ -2,9 +2,6 @@
 // processes in them, networks between them, control groups.
 //
 // A set of namespaces is kept by an anchor, a process that does nothing, and
-// named by it. There are no files to unmount and no names to delete: when
-// the last process in the namespaces has ended, the kernel takes away the
-// namespaces, and the mounts and the network interfaces in them. And when the
-// anchor ends, which is the first process of a process namespace, the kernel
-// kills the others.
+// named by it. When it ends, which is the first process of a process namespace, the
+// kernel kills the others, and takes away the namespaces with their mounts and interfaces.
 package linux
