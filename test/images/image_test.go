@@ -45,7 +45,7 @@ func TestWrite(t *testing.T) {
 		Entrypoint: []string{"hello"},
 		User:       "65532",
 	}
-	a := written(t, func(file string) error { return image.WriteFile(file) })
+	a := written(t, image.WriteFile)
 	var begin, index specs.Index
 	var manifest specs.Manifest
 	var config specs.Image
