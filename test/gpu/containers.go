@@ -71,6 +71,11 @@ func (k kit) clientContained(ctx context.Context, uuid string) error {
 	}
 	env := []string{"NVIDIA_VISIBLE_DEVICES=" + uuid, "CUDA_MPS_PIPE_DIRECTORY=" + pipe, fmt.Sprintf("CUDA_MPS_PINNED_DEVICE_MEM_LIMIT=0=%dM", grantMiB)}
 	mounts := []string{"type=bind,src=" + pipe + ",dst=" + pipe + ",options=rbind:ro", "type=bind,src=/dev/shm,dst=/dev/shm,options=rbind:rw"}
+	return k.limited(ctx, env, mounts)
+}
+
+// limited asks whether a container can have less than its limit, and not more.
+func (k kit) limited(ctx context.Context, env, mounts []string) error {
 	return errors.Join(about("within", k.contained(ctx, "", env, mounts, "alloc", withinIt).wants(false)),
 		about("beyond", k.contained(ctx, "", env, mounts, "alloc", beyondIt).wants(true)))
 }
@@ -81,8 +86,7 @@ func (k kit) hook(ctx context.Context, uuid string) error {
 		return cannot("driver %s: limits of control groups are of 615 and newer", k.facts.version)
 	}
 	env := []string{"NVIDIA_VISIBLE_DEVICES=nvidia.com/gpu=" + uuid, "NVIDIA_GPU_MEMORY_LIMIT=" + strconv.Itoa(grantMiB)}
-	return errors.Join(about("within", k.contained(ctx, "", env, nil, "alloc", withinIt).wants(false)),
-		about("beyond", k.contained(ctx, "", env, nil, "alloc", beyondIt).wants(true)))
+	return k.limited(ctx, env, nil)
 }
 
 // meets asks whether a container meets the limit that the device plugin has given its control group.

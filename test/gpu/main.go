@@ -77,7 +77,7 @@ func read(args []string, stderr io.Writer) (o options, err error) {
 	o.parts = slices.Collect(strings.FieldsFuncSeq(*names, func(r rune) bool { return r == ',' }))
 	for _, name := range o.parts {
 		if !slices.ContainsFunc(parts, func(p part) bool { return p.name == name }) {
-			return o, fmt.Errorf("-parts: %q is none of %s", name, strings.Join(partNames(), ", "))
+			return o, fmt.Errorf("-parts: %q is none of %s", name, strings.Join(namesOf(parts, func(p part) string { return p.name }), ", "))
 		}
 	}
 	k.driver = library{k.library}
@@ -166,9 +166,9 @@ var parts = []part{
 	{"containers", []string{seesGPU, hookSets, clientIn, kernelIn}, kit.containers},
 }
 
-func partNames() (names []string) {
-	for _, p := range parts {
-		names = append(names, p.name)
+func namesOf[T any](all []T, name func(T) string) (names []string) {
+	for _, one := range all {
+		names = append(names, name(one))
 	}
 	return names
 }

@@ -18,6 +18,8 @@ import (
 	"sync"
 	"syscall"
 	"time"
+
+	kubewait "k8s.io/apimachinery/pkg/util/wait"
 )
 
 // A container is what programs run in: with an environment, and in a control group where there is
@@ -164,23 +166,15 @@ func lasting(ctx context.Context, program string, args ...string) (cmd *exec.Cmd
 }
 
 // wait asks until there is no error, and returns the last one when time is over.
-func wait(ctx context.Context, patience time.Duration, f func() error) error {
-	deadline := time.After(patience)
-	ticker := time.NewTicker(100 * time.Millisecond)
-	defer ticker.Stop()
-	for {
-		err := f()
-		if err == nil {
-			return nil
-		}
-		select {
-		case <-ctx.Done():
-			return context.Cause(ctx)
-		case <-deadline:
-			return err
-		case <-ticker.C:
-		}
+func wait(ctx context.Context, patience time.Duration, f func() error) (last error) {
+	_ = kubewait.PollUntilContextTimeout(ctx, 100*time.Millisecond, patience, true, func(context.Context) (bool, error) {
+		last = f()
+		return last == nil, nil
+	})
+	if last != nil && ctx.Err() != nil {
+		return context.Cause(ctx)
 	}
+	return last
 }
 
 // reasons reads the device plugin's log for why the node does not have the level that it was told.

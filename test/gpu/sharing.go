@@ -41,15 +41,12 @@ func (k kit) sharing(ctx context.Context, a *answers) error {
 	var sliced Series
 	for _, how := range ways {
 		var s Series
-		var err error
+		err := k.sharedBy(ctx, how, func(c container) error {
+			s = k.series(ctx, how, c)
+			return nil
+		})
 		if how == timeSlicing {
-			s = k.series(ctx, how, container{})
 			sliced = s
-		} else {
-			err = k.at(ctx, how, func(_ *node, _ *runtime, c container) error {
-				s = k.series(ctx, how, c)
-				return nil
-			})
 		}
 		if err != nil {
 			for _, name := range sharingNames() {
@@ -63,6 +60,14 @@ func (k kit) sharing(ctx context.Context, a *answers) error {
 		judgeSharing(a, how, s, sliced)
 	}
 	return nil
+}
+
+// sharedBy has programs share the GPU in one way.
+func (k kit) sharedBy(ctx context.Context, how string, use func(container) error) error {
+	if how == timeSlicing {
+		return use(container{})
+	}
+	return k.at(ctx, how, func(_ *node, _ *runtime, c container) error { return use(c) })
 }
 
 // series measures one way for each number of programs.
@@ -122,11 +127,8 @@ func judgeSharing(a *answers, how string, s, sliced Series) {
 // percents are the shares of a GPU's multiprocessors that are asked for one after the other.
 var percents = []int{10, 25, 50, 75, 100}
 
-func coreNames() (names []string) {
-	for _, percent := range percents {
-		names = append(names, fmt.Sprintf("a task of %d %% of the multiprocessors", percent))
-	}
-	return names
+func coreNames() []string {
+	return namesOf(percents, func(n int) string { return fmt.Sprintf("a task of %d %% of the multiprocessors", n) })
 }
 
 // cores runs a task that could use the whole GPU with less and less of it.
@@ -173,10 +175,12 @@ func useNames() (names []string) {
 
 // use asks NVML what it tells of programs that share a GPU.
 func (k kit) use(ctx context.Context, a *answers) error {
-	if err := k.useOf(ctx, a, timeSlicing, container{}); err != nil {
-		return err
+	for _, how := range used {
+		if err := k.sharedBy(ctx, how, func(c container) error { return k.useOf(ctx, a, how, c) }); err != nil {
+			return err
+		}
 	}
-	return k.at(ctx, mpsLevel, func(_ *node, _ *runtime, c container) error { return k.useOf(ctx, a, mpsLevel, c) })
+	return nil
 }
 
 // useOf runs two programs that compute and one that does not, and asks when they have worked for

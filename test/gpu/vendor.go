@@ -37,11 +37,8 @@ var vendorRows = []vendorRow{
 	{name: "namespace of 50 %, and limit of 3,000 MiB of the control group", namespace: "half", groupMiB: 3000, percent: 50, limitMiB: 3000, totalMiB: 3000},
 }
 
-func vendorNames() (names []string) {
-	for _, row := range vendorRows {
-		names = append(names, row.name)
-	}
-	return names
+func vendorNames() []string {
+	return namesOf(vendorRows, func(row vendorRow) string { return row.name })
 }
 
 // vendorMiB is the memory of NVIDIA's GPU, and step by how much programs there went on.
