@@ -177,8 +177,7 @@ const checkInterval = 5 * time.Second
 type watched struct{ e *extenderProc }
 
 func (a watched) Stored() (pods []*v1.Pod, nodes []*v1.Node, complete bool) {
-	a.e.w.mu.Lock()
-	defer a.e.w.mu.Unlock()
+	defer a.e.w.lock()()
 	for _, pod := range a.e.stored.pods.store {
 		pods = append(pods, pod)
 	}
@@ -189,22 +188,19 @@ func (a watched) Stored() (pods []*v1.Pod, nodes []*v1.Node, complete bool) {
 }
 
 func (a watched) ReadPod(_ context.Context, _, name string) (*v1.Pod, error) {
-	a.e.w.mu.Lock()
-	defer a.e.w.mu.Unlock()
+	defer a.e.w.lock()()
 	return a.e.w.api.pods[name], nil
 }
 
 func (a watched) ReadNode(_ context.Context, name string) (*v1.Node, error) {
-	a.e.w.mu.Lock()
-	defer a.e.w.mu.Unlock()
+	defer a.e.w.lock()()
 	return a.e.w.api.nodes[name], nil
 }
 
 // Compared is told of what the self-check found wrong: no event is lost between
 // a watch and the books, so nothing is.
 func (a watched) Compared(wrong, _ map[string]int) {
-	a.e.w.mu.Lock()
-	defer a.e.w.mu.Unlock()
+	defer a.e.w.lock()()
 	if len(wrong) > 0 {
 		a.e.w.violate("I3", "the self-check of %s has found fault with what is right: %v", a.e.name, wrong)
 	}
@@ -385,14 +381,12 @@ func (e *extenderProc) bind(pod *v1.Pod, node string, done func(problem string))
 type cluster struct{ e *extenderProc }
 
 func (c cluster) Pod(_, name string) *v1.Pod {
-	c.e.w.mu.Lock()
-	defer c.e.w.mu.Unlock()
+	defer c.e.w.lock()()
 	return c.e.stored.pods.store[name]
 }
 
 func (c cluster) Waiting() (out []*v1.Pod) {
-	c.e.w.mu.Lock()
-	defer c.e.w.mu.Unlock()
+	defer c.e.w.lock()()
 	for _, pod := range sorted(c.e.stored.pods.store) {
 		if pod.Spec.NodeName == "" && c.e.w.names.Holds(pod) {
 			out = append(out, pod)
@@ -550,8 +544,7 @@ func (c cluster) read(ctx context.Context, name string, take func()) error {
 
 // Shown reports whether the watch of pods has told of all up to a revision.
 func (c cluster) Shown(revision string) bool {
-	c.e.w.mu.Lock()
-	defer c.e.w.mu.Unlock()
+	defer c.e.w.lock()()
 	n, err := strconv.ParseInt(revision, 10, 64)
 	return err == nil && c.e.pods.told >= n
 }
@@ -639,8 +632,7 @@ func (f flight) Do(key string, do func() (any, error)) (any, error, bool) { //no
 	f.calls[key] = c
 	w.mu.Unlock()
 	c.result, c.err = do()
-	w.mu.Lock()
-	defer w.mu.Unlock()
+	defer w.lock()()
 	delete(f.calls, key)
 	for i, r := range c.wait {
 		w.after(time.Duration(i+1)*tick, f.p, "waited for: "+key, func() { w.send(r) })

@@ -145,8 +145,7 @@ func (l leaseOf) Create(ctx context.Context, r resourcelock.LeaderElectionRecord
 
 func (l leaseOf) Update(_ context.Context, r resourcelock.LeaderElectionRecord) error {
 	p, w := l.p, l.p.w
-	w.mu.Lock()
-	defer w.mu.Unlock()
+	defer w.lock()()
 	if !p.live {
 		return errLost
 	}
@@ -215,8 +214,7 @@ func (p *plugged) Waiting() []*v1.Pod { return cluster{p.extenderProc}.Waiting()
 // Wake has a waiting pod tried again at once.
 func (p *plugged) Wake(_ context.Context, ref placement.PodRef) error {
 	w := p.w
-	w.mu.Lock()
-	defer w.mu.Unlock()
+	defer w.lock()()
 	w.counts.Woken++
 	if q := p.sched.queue[ref.UID]; q != nil {
 		q.parked, q.until = 0, w.now()

@@ -93,8 +93,7 @@ func (w *World) newPlugin(m *machine) *plugin {
 
 // cordoned is what nodepods.Node says of the node that the plugin watches.
 func (p *plugin) cordoned() []gpu.UUID {
-	p.w.mu.Lock()
-	defer p.w.mu.Unlock()
+	defer p.w.lock()()
 	if node := p.nodes.store[p.m.name]; node != nil {
 		return p.w.names.CordonedGPUs(node)
 	}
@@ -223,8 +222,7 @@ func (s *passWatch) endIfOver() {
 type prober struct{ p *plugin }
 
 func (a prober) Inventory() (gpu.Inventory, string, <-chan struct{}) {
-	a.p.w.mu.Lock()
-	defer a.p.w.mu.Unlock()
+	defer a.p.w.lock()()
 	return a.p.inventory, "", a.p.newDevices
 }
 
@@ -234,8 +232,7 @@ type nodePods struct{ p *plugin }
 
 func (a nodePods) Pods() ([]allocation.Pod, bool, <-chan struct{}) {
 	pods, _, _ := a.p.known.Pods()
-	a.p.w.mu.Lock()
-	defer a.p.w.mu.Unlock()
+	defer a.p.w.lock()()
 	return pods, a.p.pods.synced, a.p.changed
 }
 
@@ -370,8 +367,7 @@ func (p *plugin) unlocked(call string) {
 type recorder struct{ p *plugin }
 
 func (a recorder) Pod(ref placement.PodRef, _ bool, reason, note string) {
-	a.p.w.mu.Lock()
-	defer a.p.w.mu.Unlock()
+	defer a.p.w.lock()()
 	a.p.unlocked("an event")
 	a.p.w.logf("  %s: event %s of %s: %s", a.p.name, reason, ref.Name, note)
 }
@@ -439,8 +435,7 @@ func (s *listStream) Context() context.Context { return s.ctx }
 
 func (s *listStream) Send(list *pluginapi.ListAndWatchResponse) error {
 	w := s.p.w
-	w.mu.Lock()
-	defer w.mu.Unlock()
+	defer w.lock()()
 	if s.ctx.Err() != nil || !s.k.live {
 		return errLost
 	}

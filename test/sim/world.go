@@ -232,6 +232,12 @@ func (w *World) await(e *event) {
 	w.sooner = nil
 }
 
+// lock takes the world's lock, and returns what gives it back.
+func (w *World) lock() (unlock func()) {
+	w.mu.Lock()
+	return w.mu.Unlock
+}
+
 // settleCoroutines waits until each coroutine is blocked.
 func (w *World) settleCoroutines() {
 	w.mu.Unlock()
