@@ -229,7 +229,7 @@ func (c Comparison) name(side, of string) string {
 // as met where it is no worse than in some round of the control, which does nothing.
 func (c Comparison) ratio(side string, f figure) Result {
 	ratios := quotients(c.Rounds[side], c.Rounds[plain], f.of)
-	result := Result{Name: c.name(side, f.name), Goal: c.goal(side, f.name), Low: ratios[0], Mid: median(ratios), High: ratios[len(ratios)-1]}
+	result := span(c.name(side, f.name), c.goal(side, f.name), ratios, median(ratios))
 	meets := func(limit float64) bool { return f.larger && result.Mid >= limit || !f.larger && result.Mid <= limit }
 	result.Met = result.Goal == 0 || meets(result.Goal)
 	if len(c.Rounds[off]) > 0 && side != off {
@@ -247,35 +247,36 @@ func (c Comparison) ratio(side string, f figure) Result {
 // flooded compares the extender under a flood with itself.
 func (c Comparison) flooded() []Result {
 	ratios := quotients(c.Rounds[flooded], c.Rounds[extended], Round.processor)
-	spent := Result{Name: c.name(flooded, "processor-time-beside-none"), Goal: mostFlooded, Low: ratios[0], Mid: median(ratios), High: ratios[len(ratios)-1]}
-	spent.Met = spent.Mid <= spent.Goal
 	all := each(c.Rounds[flooded], func(r Round) float64 { return r.MemoryMiB[extender] })
-	memory := Result{Name: c.name(flooded, "memory-mib"), Goal: mostMemory, Low: all[0], Mid: all[len(all)-1], High: all[len(all)-1]}
-	memory.Met = memory.Mid <= memory.Goal
-	return []Result{spent, memory}
+	return []Result{
+		span(c.name(flooded, "processor-time-beside-none"), mostFlooded, ratios, median(ratios)),
+		span(c.name(flooded, "memory-mib"), mostMemory, all, slices.Max(all)),
+	}
+}
+
+// span is a figure of all rounds, sorted, and the one of them that is not to be above the goal.
+func span(name string, goal float64, sorted []float64, mid float64) Result {
+	return Result{Name: name, Goal: goal, Low: sorted[0], Mid: mid, High: sorted[len(sorted)-1], Met: goal == 0 || mid <= goal}
 }
 
 // refused is about the Binds of all rounds of a side together.
 func (c Comparison) refused(side string) Result {
 	all := each(c.Rounds[side], Round.refused)
-	result := Result{Name: c.name(side, "refused-binds-percent"), Goal: mostRefused, Low: all[0], High: all[len(all)-1]}
+	mean := 0.0
 	for _, one := range all { // rounds have as many pods each
-		result.Mid += one / float64(len(all))
+		mean += one / float64(len(all))
 	}
-	result.Met = result.Mid <= result.Goal
-	return result
+	return span(c.name(side, "refused-binds-percent"), mostRefused, all, mean)
 }
 
 // longest is about the pod that waited longest in any round of a side.
 func (c Comparison) longest(side string) Result {
 	of := func(side string) []float64 { return each(c.Rounds[side], func(r Round) float64 { return r.Longest }) }
-	all := of(side)
-	result := Result{Name: c.name(side, "longest-wait"), Low: all[0], Mid: all[len(all)-1], High: all[len(all)-1], Met: true}
+	goal := 0.0
 	if all := of(plain); len(all) > 0 {
-		result.Goal = all[len(all)-1] + mostDelay
-		result.Met = result.Mid <= result.Goal
+		goal = slices.Max(all) + mostDelay
 	}
-	return result
+	return span(c.name(side, "longest-wait"), goal, of(side), slices.Max(of(side)))
 }
 
 // each returns a figure of each round, sorted.
