@@ -58,21 +58,20 @@ func writeSBOM(name, binary, version string, libraries []images.File) error {
 		Type: "application", Name: info.Path, Version: version, PackageURL: "pkg:golang/" + info.Path + "@" + version,
 		Hashes: []hash{{"SHA-256", digest}},
 	}}}
+	module := func(path, version string, properties ...property) {
+		out.Components = append(out.Components, component{
+			Type: "library", Name: path, Version: version, PackageURL: "pkg:golang/" + path + "@" + version, Properties: properties,
+		})
+	}
 	for _, m := range info.Deps {
 		if m.Replace != nil && m.Replace.Sum == "" { // ours, by its folder
-			out.Components = append(out.Components, component{
-				Type: "library", Name: m.Path, Version: version, PackageURL: "pkg:golang/" + m.Path + "@" + version,
-			})
+			module(m.Path, version)
 			continue
 		}
 		if m.Replace != nil {
 			m = m.Replace
 		}
-		out.Components = append(out.Components, component{
-			Type: "library", Name: m.Path, Version: m.Version, PackageURL: "pkg:golang/" + m.Path + "@" + m.Version,
-			// Of the module's files, as go.sum has it, not of an archive.
-			Properties: []property{{"go:sum", m.Sum}},
-		})
+		module(m.Path, m.Version, property{"go:sum", m.Sum}) // of the module's files, not of an archive
 	}
 	for _, library := range libraries {
 		digest, err := sum(library.Source)
@@ -81,9 +80,7 @@ func writeSBOM(name, binary, version string, libraries []images.File) error {
 		}
 		out.Components = append(out.Components, component{Type: "file", Name: library.Path, Hashes: []hash{{"SHA-256", digest}}})
 	}
-	out.Components = append(out.Components, component{
-		Type: "library", Name: "std", Version: strings.TrimPrefix(info.GoVersion, "go"), PackageURL: "pkg:golang/std@" + strings.TrimPrefix(info.GoVersion, "go"),
-	})
+	module("std", strings.TrimPrefix(info.GoVersion, "go"))
 	slices.SortFunc(out.Components, func(a, b component) int { return strings.Compare(a.Name, b.Name) })
 	text, err := json.MarshalIndent(out, "", "  ")
 	if err != nil {
