@@ -67,6 +67,7 @@ func verdict(c considered) string {
 		return "chosen"
 	}
 	switch c.gpu.Reason {
+	case "", "Fits":
 	case "OtherUnits":
 		return "is not offered in what the pod asks for"
 	case "NoSuchDevice":
@@ -81,6 +82,8 @@ func verdict(c considered) string {
 		return "not enough free"
 	case decisions.InsufficientCores:
 		return "not enough cores free"
+	default: // of a newer version
+		return "does not fit: " + c.gpu.Reason
 	}
 	switch {
 	case c.node.Reason == reach.Withheld:

@@ -59,6 +59,7 @@ func TestVerdict(t *testing.T) {
 		{gpu: decisions.GPU{Reason: "Occupied"}, want: "occupied"},
 		{gpu: decisions.GPU{Reason: "Insufficient"}, node: decisions.Node{Reason: "Fragmented"}, want: "not enough free"},
 		{gpu: decisions.GPU{Reason: decisions.InsufficientCores}, want: "not enough cores free"},
+		{gpu: decisions.GPU{Reason: "OfANewerVersion"}, node: decisions.Node{Reason: "Insufficient"}, want: "does not fit: OfANewerVersion"},
 		{node: decisions.Node{Reason: "Fragmented"}, want: "would fit, but too few GPUs of the node do"},
 		{node: decisions.Node{Reason: "TooFew"}, want: "would fit, but too few GPUs of the node do"},
 		{node: decisions.Node{Reason: "Unhealthy", Message: "would fit, but GPU1 is cordoned"}, want: "would fit, but too few GPUs of the node do"},
