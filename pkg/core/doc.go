@@ -9,5 +9,6 @@
 //	decide      may a pod go to a node: the question that every part asks
 //	cache       who holds what in a cluster: the scheduler's half
 //	allocation  who holds what on a node: the device plugin's half
+//	closest     which nodes came closest, where a pod fits on none
 //	defrag      whom to evict where what is free is in pieces
 package core

@@ -27,8 +27,8 @@ func Accounts(s State) (out []Account) {
 	return out
 }
 
-// account returns what a pod has of each GPU whose slots it has. That is more than these where
-// its init containers had more, which is never shown.
+// account returns what a pod has of each GPU: its slots that the kubelet lists, or the most that the
+// pod has had there where that is more, since the kubelet does not list those of init containers.
 func (b *podStates) account(t *podState) gpu.PodAllocation {
 	out := gpu.PodAllocation{UID: t.Pod.UID}
 	given := b.shares(t.slots()) // of the same GPUs

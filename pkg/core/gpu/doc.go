@@ -17,7 +17,7 @@
 //     assignment without any other record.
 //
 //   - Whether a GPU takes new pods is a Status, a value that programs compare. The words for
-//     people are made of it (Status.String, Status.Causes), and no program reads them.
+//     people are made of it (package reasons), and no program reads them.
 //
 // # Decisions
 //

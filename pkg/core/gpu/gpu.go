@@ -46,10 +46,10 @@ type Link struct {
 	Lanes int // how many NVLinks it is made of
 }
 
-// PodAllocation is what the kubelet of a node has given to a pod that counts for less by its annotations, or did.
-// One that names the pod is all that is known of it: the pod has that by claims.
+// PodAllocation is what the kubelet of a node has given to a pod whose annotations say less, or have
+// said less. With a name it is of a pod that has GPUs by claims: nothing else records these.
 type PodAllocation struct {
-	UID, Namespace, Name string // of the pod; a name of one with claims alone
+	UID, Namespace, Name string // of the pod; the name is that of a pod with claims
 	Shares               []Share
 }
 

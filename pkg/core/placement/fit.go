@@ -38,8 +38,8 @@ func (n Node) Left(d Device) Amount {
 // Allows reports whether the pod's globs let it use a device. Of several GPUs none is a MIG instance.
 func (r Request) Allows(d Device) bool { return r.allows()(d) }
 
-// allows returns what reports whether the pod's globs let it use a device. Of one whose model
-// was the last one's too, it knows that of the model already: most nodes have one.
+// allows is Allows for the devices of a node, one after the other. Most nodes have one model, so the
+// globs are not matched again for the same model.
 func (r Request) allows() func(Device) bool {
 	var last string
 	passes, known := false, false

@@ -9,9 +9,9 @@ import (
 // Reason says why a request does not fit a node. The zero value means it fits.
 type Reason uint8
 
-// The reasons, from what can change least to what can change most: up to TooFew, a request can
-// never fit the node as it is. Where pods that leave help,
-// from Occupied on, a request got equally far.
+// The reasons, from what can change least to what can change most. The order counts: before
+// Unhealthy no pod that leaves helps (Unresolvable), and from Occupied on one may, all of these
+// equally (package closest).
 const (
 	Fits              Reason = iota
 	NoDevices                // the node offers no GPU, or all by claims
@@ -22,7 +22,7 @@ const (
 	NoSuchDevice             // no GPU of the node passes the pod's globs, or all are MIG instances and it wants several
 	TooLarge                 // no GPU is large enough, were it empty
 	TooFew                   // GPUs are large enough, but not as many as wanted
-	Unhealthy                // too many of them are not healthy
+	Unhealthy                // too many of them take no new pods: not healthy, cordoned, or without their device plugin
 	Occupied                 // the pod may not be with the pods that are on them, or they are too many
 	Insufficient             // not enough is free, on one GPU or in all
 	Fragmented               // enough is free in all, on no GPU alone

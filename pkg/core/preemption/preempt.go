@@ -41,10 +41,9 @@ type Victims struct {
 // that costs the least (see Cheaper). It reports false when no eviction helps.
 //
 // Proposed are the pods that kube-scheduler would evict, with and without a GPU.
-// Whom it proposes only for the node's sum of GPU memory to fit is replaced by
-// pods of one GPU. Whom the sum does not explain stands in the way of something
-// that is not to be seen here, like CPU, and is evicted too. Where that alone
-// frees enough on a GPU, nothing is to be chosen, and all that are proposed go.
+// Those that it proposes for the node's sum of GPU memory alone are replaced by
+// pods of one GPU. Those that it needs for something else, like CPU, are
+// evicted too. Where these alone free enough on a GPU, all that are proposed go.
 func Preempt(req placement.Request, node placement.Node, proposed []placement.Holding, budgets []Budget) (Victims, bool) {
 	kept := unexplained(req, node, proposed, budgets)
 	rest := node.Without(kept)

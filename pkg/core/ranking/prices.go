@@ -134,8 +134,11 @@ type several struct {
 }
 
 const (
-	// idle is what idle CPU counts, in parts of the GPU memory that the cluster has for as much CPU times
-	// the part of all CPU that pods without GPU memory have. From 0.25 to 1 it does about as well.
+	// idle weighs idle CPU. A millicore of it counts as
+	//
+	//	idle × (GPU memory ÷ CPU, of the cluster) × (CPU of pods without GPU memory ÷ all CPU)
+	//
+	// units. From 0.25 to 1 it does about as well.
 	idle = 0.5
 	// maxSeveral bounds the kinds with a price for slots: those that ask for the most.
 	maxSeveral = 16

@@ -20,7 +20,7 @@ const version = 1
 
 type inventoryJSON struct {
 	Version       int             `json:"v"`
-	UnitMiB       int64           `json:"unitMiB"` // 0: the GPUs are offered in shares, which who does not know of these refuses
+	UnitMiB       int64           `json:"unitMiB"` // 0: the GPUs are offered in shares, and a reader that does not know shares refuses it
 	DriverVersion string          `json:"driverVersion,omitempty"`
 	Enforcement   gpu.Enforcement `json:"enforcement,omitempty"`
 	Weaker        string          `json:"weaker,omitempty"`   // why it is no stronger
@@ -44,7 +44,7 @@ type deviceJSON struct {
 	Model             string    `json:"model,omitempty"`
 	MemoryMiB         int64     `json:"memoryMiB"`
 	Units             gpu.Units `json:"units"`                // for the extended resource
-	ClaimUnits        gpu.Units `json:"claimUnits,omitempty"` // for claims: it has no others then, to who does not know of these
+	ClaimUnits        gpu.Units `json:"claimUnits,omitempty"` // handed out by claims, in place of Units: a reader that does not know claims sees none
 	ShareMiB          int64     `json:"shareMiB,omitempty"`   // of one of these units, where they are shares
 	Foreign           gpu.Units `json:"foreign,omitempty"`
 	ClaimForeign      gpu.Units `json:"claimForeign,omitempty"` // of ClaimUnits

@@ -168,9 +168,9 @@ func (n *Node) facts(ctx context.Context, inv gpu.Inventory, asked []gpu.Device)
 }
 
 // Ready says why a container that was promised a level must not start now; nil
-// when it may. It asks those who enforce, and not what was found last. MPS is the protocol of the
-// daemon whose client it was made; 0: it is not known. What it was given for one protocol limits
-// nothing with another. Asked are those who limit it on its devices, well or not; none: on all.
+// when it may. It asks those who enforce, and not what was found last. MPS is the protocol that the
+// container was set up for, which must be that of the daemon; 0: it is not known. Devices are those
+// that must be limited, healthy or not; none: all.
 func (n *Node) Ready(ctx context.Context, level gpu.Enforcement, mps int, devices []gpu.Device) error {
 	if level == gpu.EnforcementAdvisory || level == "" {
 		return nil // without a look at who enforces

@@ -43,7 +43,7 @@ func (l *Latest) Inventory() (inv gpu.Inventory, reason string, changed <-chan s
 // Looked is closed once something was set.
 func (l *Latest) Looked() <-chan struct{} { return l.looked }
 
-// Set is to be known from now on.
+// Set stores the inventory, and wakes those who wait for a change if it is one.
 func (l *Latest) Set(inv gpu.Inventory, reason string) {
 	l.mu.Lock()
 	if reason != l.reason || !reflect.DeepEqual(inv, l.inventory) {

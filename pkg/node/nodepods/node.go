@@ -126,8 +126,8 @@ func (n *Node) selector() string {
 
 // Run writes until the context is done, or Withdraw is called. The source tells
 // what the node offers, and has a channel that is closed when it offers something
-// else. The account tells in the same way what pods were given that less is
-// written of, and whether that is known yet: until then what was written of it is kept.
+// else. The account returns in the same way what pods were given whose
+// annotations say less, and whether that is known yet: until then what is written of it is kept.
 func (n *Node) Run(ctx context.Context, source func() (gpu.Inventory, <-chan struct{}), account func() ([]gpu.PodAllocation, bool, <-chan struct{})) error {
 	factory := informers.NewSharedInformerFactoryWithOptions(n.client, 0,
 		informers.WithTweakListOptions(func(o *metav1.ListOptions) {

@@ -64,7 +64,7 @@ const mib = 1 << 20
 // reading is what one GPU or MIG instance answered.
 type reading struct {
 	index       int
-	device      gpu.Device // without capacity and health
+	device      gpu.Device // without capacity and health; of a known GPU the prober keeps what it has, see found
 	reservedMiB int64      // what the driver keeps for itself
 	usage       usage
 	processes   []inventory.Process

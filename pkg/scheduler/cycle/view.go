@@ -54,9 +54,9 @@ func (d difference) applied(node placement.Node) placement.Node {
 	return node.WithNominated(append(slices.Clip(line), d.nominated...))
 }
 
-// compare returns what kube-scheduler has otherwise than the cache. A pod of whose binding no
-// watch has shown counts though kube-scheduler may lack it: its outcome is not known. One that
-// kube-scheduler has alone and that is not bound is leaving: its reservation was taken back.
+// compare returns how kube-scheduler's pods of a node differ from the cache's. A pod whose binding no
+// watch has confirmed counts even where kube-scheduler lacks it: the outcome is not known. One that
+// kube-scheduler alone has, and that is not bound, does not count: its reservation was taken back.
 func (d *Decider) compare(node Node, known *placement.Node) (diff difference) {
 	names := d.Binder.Names
 	there := make(map[string]bool)
