@@ -44,6 +44,10 @@ func TestSlotIDs(t *testing.T) {
 			inventory(Device{UUID: a100("a1b2c3d400"), Allocatable: 1}, Device{UUID: a100("a1b2c3d401"), Allocatable: 1}),
 			[][]SlotID{{"a1b2c3d400-0"}, {"a1b2c3d401-0"}},
 		},
+		"all digits, where the last alone tells two GPUs apart": {
+			inventory(Device{UUID: "GPU-a1b2c3d4-0000-0000-0000-000000000001", Allocatable: 1}, Device{UUID: "GPU-a1b2c3d4-0000-0000-0000-000000000002", Allocatable: 1}),
+			[][]SlotID{{"a1b2c3d4000000000000000000000001-0"}, {"a1b2c3d4000000000000000000000002-0"}},
+		},
 		"the case of the UUID does not show": {
 			inventory(Device{UUID: UUID(strings.ToUpper(string(a100("abcdef01")))), Allocatable: 1}),
 			[][]SlotID{{"abcdef01-0"}},

@@ -171,6 +171,10 @@ func TestFit(t *testing.T) {
 			req: ask(1, cores(150)), node: node(two), want: placement.TooLarge, unresolvable: true,
 			wantSentence: "needs 1 GiB and 150 per cent of cores on one GPU; the largest that qualifies here has 10 GiB and 100 per cent of cores: ask for less, or for more GPUs",
 		},
+		"all cores of a GPU": {
+			req: ask(1, cores(100)), node: node(two), want: placement.Fits,
+			wantSentence: "needs 1 GiB and 100 per cent of cores on one GPU; fits",
+		},
 		"more cores than a GPU has, over two GPUs": {
 			req: ask(2, cores(150), count(2)), node: node(two), want: placement.Fits,
 			wantSentence: "needs 1 GiB and 75 per cent of cores on each of 2 GPUs; fits",
