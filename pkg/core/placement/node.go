@@ -177,7 +177,7 @@ type Node struct {
 	State *State // nil: of a node that NewNode did not make
 }
 
-// State identifies what a node is at present: once changed, it has another. Mark is its reader's,
+// State identifies what a node is at present: once changed, it has another. Mark is for the reader,
 // who writes it atomically.
 type State struct{ Mark int64 }
 
