@@ -453,6 +453,20 @@ func TestWhatANamesakeHoldsIsNotWrittenOfAPod(t *testing.T) {
 	}
 }
 
+// Where an equal pod has a plan that it does not have yet, a pod keeps the GPU that is written of it.
+func TestAPodKeepsItsGPUWhereAnEqualOneHasAPlan(t *testing.T) {
+	req := ask(app("a", 4))
+	c := newCluster(t, 1, inventory(8, 8))
+	c.pods = []Pod{pod("keeps", req, 0), pod("waits", req)}
+	s := c.state()
+	plan := pod("", req, 1).Assignment
+	s.Pods[1].Plan = &plan
+	s.Listed = map[string]bool{"ns/keeps": true}
+	if got, err := Prefer(s, gpu.Memory, slices.Concat(ids(1, 0, 1, 2, 3), ids(0, 0, 1, 2, 3)), nil, 4); err != nil || !slices.Equal(got, ids(0, 0, 1, 2, 3)) {
+		t.Errorf("Prefer = %v, %v; want the GPU that is written of the pod", got, err)
+	}
+}
+
 // A pod runs on the GPU of another that waits, and what was written of it names a GPU that is gone.
 func TestAPlanOnAGPUThatIsGoneIsNobodys(t *testing.T) {
 	req := ask(app("a", 4))

@@ -81,6 +81,14 @@ func TestPreempt(t *testing.T) {
 			pods:     []placement.Holding{hold("a", ask(4, cores(100)), 0), hold("b", ask(2, cores(100)), 1)},
 			proposed: []string{"a"}, want: []string{"b"},
 		},
+		"not for the sum of cores, of which just enough would be left": {
+			req: ask(2, cores(50), high), inv: inventory(device(0, 10), device(1, 10), device(2, 10)),
+			pods: []placement.Holding{
+				hold("a", ask(3, cores(50)), 0), hold("b", ask(7, high), 0), hold("c", ask(1, cores(100), high), 1),
+				hold("d", ask(2, cores(50)), 2), hold("e", ask(8, cores(50), high), 2),
+			},
+			proposed: []string{"a"}, want: []string{"a"},
+		},
 		"of one GPU the less important, though the other is larger": {
 			req: ask(5, high), inv: inventory(device(0, 10)),
 			pods: []placement.Holding{hold("a", ask(5, priority(1)), 0), hold("b", ask(4), 0)}, want: []string{"b"},

@@ -64,6 +64,11 @@ func TestScenarios(t *testing.T) {
 			nodes: []placement.Node{of("T4", 2, 14), of("A10", 4, 22)}, want: "A10", alone: "T4", cost: "Models",
 			why: "the pods that name T4 can go nowhere else",
 		},
+		"of two nodes that the policy alone prefers the name decides": {
+			mix: append(many(10, ask(12, only("T4"))), many(10, ask(12))...), req: ask(12),
+			nodes: []placement.Node{cores("b", 64_000, of("T4", 2, 14)), cores("a", 64_000, of("T4", 2, 14)), cores("c", 64_000, of("A10", 4, 22))}, want: "c", alone: "a", cost: "Models",
+			why: "the pods that name T4 can go nowhere else",
+		},
 		"F: one in 200 pods wants 8 GPUs": {
 			mix: append(many(199, ask(30)), ask(240, count(8))), req: ask(30),
 			nodes: []placement.Node{of("A100-40", 8, 40), of("A100-80", 2, 80)}, want: "A100-40",
