@@ -1,3 +1,7 @@
+// Claims need Kubernetes 1.36.
+
+//go:build !kube1.35
+
 package scheduler
 
 import (
