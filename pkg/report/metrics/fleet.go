@@ -28,117 +28,87 @@ type Fleet struct {
 	Pods    bool                                // each pod has a series too
 }
 
-// fleetCollector collects what the extender knows at the moment of the scrape, so
-// that a GPU that is gone leaves no series behind.
-type fleetCollector struct {
-	Fleet
-	all []*prometheus.Desc
-
-	free, tainted, largest, stranded, fragmentation *prometheus.Desc
-	nodes                                           *prometheus.Desc
-	assumed, assumedAge, unattributed               *prometheus.Desc
-	waiting, waitingAge, namespaces                 *prometheus.Desc
+// gauge is a metric of the fleet.
+type gauge struct {
+	name, help string
+	samples    []*dto.Metric
 }
 
-// RegisterFleet registers what the extender knows of the fleet, and returns the series of each node,
-// GPU and pod, which are too many for a registry. It panics when that is registered already.
-func RegisterFleet(to prometheus.Registerer, f Fleet) Series {
-	c := &fleetCollector{Fleet: f}
-	of := func(name, help string, labels ...string) *prometheus.Desc {
-		c.all = append(c.all, prometheus.NewDesc(extenders(name), help, labels, nil))
-		return c.all[len(c.all)-1]
-	}
-	c.free = of("free_bytes", "Memory that no pod holds, of GPUs that take new pods, on nodes that are schedulable.")
-	c.tainted = of("tainted_free_bytes", "Of free_bytes, what is on nodes with a taint that pods must tolerate: see node_schedulable.")
-	c.largest = of("largest_free_bytes", "The most that a pod could get of one GPU now, on nodes that are schedulable.")
-	c.stranded = of("stranded_bytes", "Memory that no pod holds and none can get: of GPUs that take no new pods or that a pod holds alone, and of nodes that are cordoned or NotReady, whose kubelet offers none, or that have no free CPU.")
-	c.fragmentation = of("fragmentation_ratio", "Share of the free memory that is on GPUs which pods use in part: 0 when all that is free are whole GPUs.")
-	c.nodes = of("nodes", "Nodes that offer GPU memory.")
-	c.assumed = of("assumed_pods", "Pods whose binding is on its way, or has not been heard of yet.")
-	c.assumedAge = of("assumed_oldest_seconds", "Age of the oldest of them.")
-	c.unattributed = of("unattributed_pods", "Pods that are bound to a node and on no known GPU of it.")
-	c.waiting = of("waiting_pods", "Pods that ask for GPU memory and are on no node.")
-	c.waitingAge = of("waiting_oldest_seconds", "Age of the oldest pod that asks for GPU memory and is on no node; 0: there is none.")
-	c.namespaces = of("namespace_allocated_bytes", "Memory that the pods of a namespace are allocated, of the namespaces with the most; the sum of all others has the namespace (others).", "namespace")
-	to.MustRegister(c)
-	return f.series
+func (g gauge) family() *dto.MetricFamily {
+	return &dto.MetricFamily{Name: new(prometheus.BuildFQName(namespace, "extender", g.name)), Help: &g.help, Type: dto.MetricType_GAUGE.Enum(), Metric: g.samples}
 }
 
-func extenders(name string) string { return prometheus.BuildFQName(namespace, "extender", name) }
-
-// Describe implements prometheus.Collector.
-func (c *fleetCollector) Describe(out chan<- *prometheus.Desc) {
-	for _, d := range c.all {
-		out <- d
-	}
-}
-
-// Collect implements prometheus.Collector.
-func (c *fleetCollector) Collect(out chan<- prometheus.Metric) {
-	gauge := func(d *prometheus.Desc, value float64, labels ...string) {
-		out <- prometheus.MustNewConstMetric(d, prometheus.GaugeValue, value, labels...)
-	}
+// Series are what the extender knows at the moment of the scrape, so that a GPU that is gone leaves
+// none behind. Those of nodes, GPUs and pods have a part for each node.
+func (f Fleet) Series(yield func(*dto.MetricFamily) bool) {
+	var nodes []placement.Node
+	var facts []inspect.NodeFacts
 	sum := fleetSum{namespaces: make(map[string]float64)}
-	for n := range c.withGPUs() {
-		sum.add(n, c.Facts(n))
-	}
-	gauge(c.free, sum.free)
-	gauge(c.tainted, sum.tainted)
-	gauge(c.largest, sum.largest)
-	gauge(c.stranded, sum.stranded)
-	gauge(c.fragmentation, sum.broken/max(1, sum.free))
-	gauge(c.nodes, float64(sum.nodes))
-	gauge(c.unattributed, float64(sum.unattributed))
-	for namespace, bytes := range sum.largestNamespaces() {
-		gauge(c.namespaces, bytes, namespace)
-	}
-	now := time.Now()
-	waiting, first := c.Waiting()
-	gauge(c.waiting, float64(waiting))
-	gauge(c.waitingAge, ageOf(waiting, now.Sub(first)))
-	assumed, oldest := c.Assumed(now), 0.0
-	if len(assumed) > 0 {
-		oldest = now.Sub(assumed[0].Since).Seconds()
-	}
-	gauge(c.assumed, float64(len(assumed)))
-	gauge(c.assumedAge, oldest)
-}
-
-// withGPUs are the nodes that have GPUs.
-func (f Fleet) withGPUs() iter.Seq[placement.Node] {
-	return func(yield func(placement.Node) bool) {
-		for _, n := range f.Nodes() {
-			if len(n.Devices) > 0 && !yield(n) {
-				return
-			}
+	for _, n := range f.Nodes() {
+		if len(n.Devices) > 0 {
+			nodes, facts = append(nodes, n), append(facts, f.Facts(n))
+			sum.add(n, facts[len(facts)-1])
 		}
 	}
-}
-
-// series are those of each node, GPU and pod, a part for each node.
-func (f Fleet) series(yield func(*dto.MetricFamily) bool) {
-	nodes := slices.Collect(f.withGPUs())
+	part := func(g gauge) (more bool) { return len(g.samples) == 0 || yield(g.family()) }
+	for _, g := range append(sum.gauges(), f.onTheWay()...) {
+		if !part(g) {
+			return
+		}
+	}
 	for _, of := range []struct {
 		name, help string
-		samples    func(placement.Node) []*dto.Metric
+		samples    func(placement.Node, inspect.NodeFacts) []*dto.Metric
 	}{
-		{"node_schedulable", "Whether a node takes new pods with GPU memory: 1, or 0 while it is cordoned, NotReady, or its kubelet offers none. The label taint is the key of one that they must tolerate, apart from nvidia.com/gpu and gpumem's resources.", f.schedulable},
+		{"node_schedulable", "Whether a node takes new pods with GPU memory: 1, or 0 while it is cordoned, NotReady, or its kubelet offers none. The label taint is the key of one that they must tolerate, apart from nvidia.com/gpu and gpumem's resources.", schedulable},
 		{"gpu_capacity_bytes", "Memory that a GPU offers to pods.", ofGPUs(func(d placement.Device, n placement.Node) float64 { return ofDevice(d, d.Allocatable, n) })},
 		{"gpu_allocated_bytes", "Memory of a GPU that pods hold.", ofGPUs(func(d placement.Device, n placement.Node) float64 { return ofDevice(d, d.Requested, n) })},
 		{"gpu_healthy", "Whether a GPU takes new pods: 1, or 0 while it is not healthy or cordoned.", ofGPUs(func(d placement.Device, _ placement.Node) float64 { return oneIf(d.Status.Open()) })},
 		{"pod_allocated_bytes", "Memory that a pod is allocated, on all GPUs of its node.", f.pods},
 	} {
-		for _, n := range nodes {
-			samples := of.samples(n)
-			if len(samples) == 0 {
-				continue
-			}
-			if !yield(&dto.MetricFamily{Name: new(extenders(of.name)), Help: &of.help, Type: dto.MetricType_GAUGE.Enum(), Metric: samples}) {
+		for i, n := range nodes {
+			if !part(gauge{of.name, of.help, of.samples(n, facts[i])}) {
 				return
 			}
 		}
 	}
 }
+
+// gauges are those of all nodes.
+func (s *fleetSum) gauges() []gauge {
+	var namespaces []*dto.Metric
+	for namespace, bytes := range s.largestNamespaces() {
+		namespaces = append(namespaces, sample(bytes, label("namespace", namespace)))
+	}
+	return []gauge{
+		{"free_bytes", "Memory that no pod holds, of GPUs that take new pods, on nodes that are schedulable.", one(s.free)},
+		{"tainted_free_bytes", "Of free_bytes, what is on nodes with a taint that pods must tolerate: see node_schedulable.", one(s.tainted)},
+		{"largest_free_bytes", "The most that a pod could get of one GPU now, on nodes that are schedulable.", one(s.largest)},
+		{"stranded_bytes", "Memory that no pod holds and none can get: of GPUs that take no new pods or that a pod holds alone, and of nodes that are cordoned or NotReady, whose kubelet offers none, or that have no free CPU.", one(s.stranded)},
+		{"fragmentation_ratio", "Share of the free memory that is on GPUs which pods use in part: 0 when all that is free are whole GPUs.", one(s.broken / max(1, s.free))},
+		{"nodes", "Nodes that offer GPU memory.", one(float64(s.nodes))},
+		{"unattributed_pods", "Pods that are bound to a node and on no known GPU of it.", one(float64(s.unattributed))},
+		{"namespace_allocated_bytes", "Memory that the pods of a namespace are allocated, of the namespaces with the most; the sum of all others has the namespace (others).", namespaces},
+	}
+}
+
+// onTheWay are those of pods that are on no node yet, as far as is known.
+func (f Fleet) onTheWay() []gauge {
+	now := time.Now()
+	waiting, first := f.Waiting()
+	assumed, oldest := f.Assumed(now), 0.0
+	if len(assumed) > 0 {
+		oldest = now.Sub(assumed[0].Since).Seconds()
+	}
+	return []gauge{
+		{"waiting_pods", "Pods that ask for GPU memory and are on no node.", one(float64(waiting))},
+		{"waiting_oldest_seconds", "Age of the oldest pod that asks for GPU memory and is on no node; 0: there is none.", one(ageOf(waiting, now.Sub(first)))},
+		{"assumed_pods", "Pods whose binding is on its way, or has not been heard of yet.", one(float64(len(assumed)))},
+		{"assumed_oldest_seconds", "Age of the oldest of them.", one(oldest)},
+	}
+}
+
+func one(value float64) []*dto.Metric { return []*dto.Metric{sample(value)} }
 
 // sample is a gauge with labels, which are in the order of their names.
 func sample(value float64, labels ...*dto.LabelPair) *dto.Metric {
@@ -147,14 +117,13 @@ func sample(value float64, labels ...*dto.LabelPair) *dto.Metric {
 
 func label(name, value string) *dto.LabelPair { return &dto.LabelPair{Name: &name, Value: &value} }
 
-func (f Fleet) schedulable(n placement.Node) []*dto.Metric {
-	facts := f.Facts(n)
+func schedulable(n placement.Node, facts inspect.NodeFacts) []*dto.Metric {
 	return []*dto.Metric{sample(oneIf(facts.Refuses == nil), label("node", n.Name), label("taint", facts.Taint))}
 }
 
 // ofGPUs returns a value for each GPU of a node.
-func ofGPUs(value func(placement.Device, placement.Node) float64) func(placement.Node) []*dto.Metric {
-	return func(n placement.Node) (out []*dto.Metric) {
+func ofGPUs(value func(placement.Device, placement.Node) float64) func(placement.Node, inspect.NodeFacts) []*dto.Metric {
+	return func(n placement.Node, _ inspect.NodeFacts) (out []*dto.Metric) {
 		for _, d := range n.Devices {
 			out = append(out, sample(value(d, n), label("gpu", strconv.Itoa(d.Index)), label("model", d.Model), label("node", n.Name), label("uuid", string(d.UUID))))
 		}
@@ -164,7 +133,7 @@ func ofGPUs(value func(placement.Device, placement.Node) float64) func(placement
 
 // pods returns what each pod of a node has, where pods have series. One that is made again, while the
 // one before it ends, has the same labels: they have one.
-func (f Fleet) pods(n placement.Node) (out []*dto.Metric) {
+func (f Fleet) pods(n placement.Node, _ inspect.NodeFacts) (out []*dto.Metric) {
 	if !f.Pods {
 		return nil
 	}

@@ -44,10 +44,10 @@ func fleetOf(nodes int) []placement.Node {
 func start(t *testing.T, nodes []placement.Node) string {
 	t.Helper()
 	registry := metrics.NewRegistry("dev")
-	series := metrics.RegisterFleet(registry, metrics.Fleet{
+	fleet := metrics.Fleet{
 		Nodes: func() []placement.Node { return nodes }, Facts: func(placement.Node) inspect.NodeFacts { return inspect.NodeFacts{} },
 		Assumed: func(time.Time) []cache.Assumed { return nil }, Waiting: func() (int, time.Time) { return 0, time.Time{} },
-	})
+	}
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
@@ -55,7 +55,7 @@ func start(t *testing.T, nodes []placement.Node) string {
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan error, 1)
 	go func() {
-		done <- serve.Run(ctx, listener, serve.Probes("v1", metrics.Handler(registry, series), func() {}))
+		done <- serve.Run(ctx, listener, serve.Probes("v1", metrics.Handler(registry, fleet.Series), func() {}))
 	}()
 	t.Cleanup(func() {
 		cancel()

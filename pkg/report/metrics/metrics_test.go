@@ -185,10 +185,10 @@ gpumem_extender_pod_allocated_bytes{namespace="ml",node="a",pod="two"} 4.2949672
 gpumem_extender_pod_allocated_bytes{namespace="ml",node="a",pod="unknown"} 5.36870912e+08
 `} {
 		registry := newRegistry(t)
-		parts := RegisterFleet(registry, Fleet{
+		parts := Fleet{
 			Nodes: books.Nodes, Facts: func(placement.Node) inspect.NodeFacts { return inspect.NodeFacts{} }, Assumed: books.AssumedBefore,
 			Waiting: func() (int, time.Time) { return 0, time.Time{} }, Pods: on,
-		})
+		}.Series
 		want(t, with(t, registry, parts), []string{"gpumem_extender_pod_allocated_bytes"}, text)
 	}
 }
@@ -205,10 +205,10 @@ func TestSharesAreBytes(t *testing.T) {
 		Assignment: placement.Assignment{Shares: []placement.Share{{Device: "GPU-1", Units: 3}, {Device: "GPU-2", Units: 3}}},
 	})
 	registry := newRegistry(t)
-	parts := RegisterFleet(registry, Fleet{
+	parts := Fleet{
 		Nodes: books.Nodes, Facts: func(placement.Node) inspect.NodeFacts { return inspect.NodeFacts{} }, Assumed: books.AssumedBefore,
 		Waiting: func() (int, time.Time) { return 0, time.Time{} }, Pods: true,
-	})
+	}.Series
 	want(t, with(t, registry, parts), []string{"gpumem_extender_pod_allocated_bytes", "gpumem_extender_gpu_capacity_bytes"}, `
 # HELP gpumem_extender_gpu_capacity_bytes Memory that a GPU offers to pods.
 # TYPE gpumem_extender_gpu_capacity_bytes gauge
@@ -229,7 +229,7 @@ func TestFleet(t *testing.T) {
 	facts := func(n placement.Node) inspect.NodeFacts {
 		return map[string]inspect.NodeFacts{"d": {Refuses: &decide.Refusal{Message: inspect.NodeNotReady}}, "e": {Taint: "team"}}[n.Name]
 	}
-	parts := RegisterFleet(registry, Fleet{Nodes: books.Nodes, Facts: facts, Assumed: books.AssumedBefore, Waiting: func() (int, time.Time) { return 7, time.Now().Add(-time.Hour) }})
+	parts := Fleet{Nodes: books.Nodes, Facts: facts, Assumed: books.AssumedBefore, Waiting: func() (int, time.Time) { return 7, time.Now().Add(-time.Hour) }}.Series
 	inv := func(cpu int64, devices ...gpu.Device) gpu.Inventory {
 		return gpu.Inventory{UnitMiB: 1024, Devices: devices, CPU: cpu}
 	}
@@ -310,7 +310,7 @@ gpumem_extender_waiting_pods 7
 	if err != nil {
 		t.Fatal(err)
 	}
-	want(t, registry, []string{"gpumem_extender_assumed_pods"}, `
+	want(t, with(t, registry, parts), []string{"gpumem_extender_assumed_pods"}, `
 # HELP gpumem_extender_assumed_pods Pods whose binding is on its way, or has not been heard of yet.
 # TYPE gpumem_extender_assumed_pods gauge
 gpumem_extender_assumed_pods 1
@@ -407,8 +407,8 @@ func TestNamespacesAreBounded(t *testing.T) {
 	for i := range 3 {
 		add(fmt.Sprint("small-", i), 1)
 	}
-	RegisterFleet(registry, Fleet{Nodes: books.Nodes, Facts: func(placement.Node) inspect.NodeFacts { return inspect.NodeFacts{} }, Assumed: books.AssumedBefore, Waiting: func() (int, time.Time) { return 0, time.Time{} }})
-	families, err := registry.Gather()
+	parts := Fleet{Nodes: books.Nodes, Facts: func(placement.Node) inspect.NodeFacts { return inspect.NodeFacts{} }, Assumed: books.AssumedBefore, Waiting: func() (int, time.Time) { return 0, time.Time{} }}.Series
+	families, err := with(t, registry, parts).Gather()
 	if err != nil {
 		t.Fatal(err)
 	}

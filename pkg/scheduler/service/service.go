@@ -62,10 +62,9 @@ func New(self, version string, log *zap.Logger, conf Config, books *cache.Cache,
 	s := &Service{Config: conf, Self: self, Version: version, Log: log, Cache: books, Watch: client.Controller, decided: decisions.NewLog(conf.Decisions)}
 	registry := metrics.NewRegistry(version)
 	s.Measured = metrics.NewExtender(registry)
-	series := metrics.RegisterFleet(registry, s.fleet())
 	s.comparer = &controller.Comparer{Log: log.Named("comparer"), Names: conf.Names, Cache: books, Source: client, Drift: s.Measured}
 	checks = append([]serve.Check{{Name: "cache", Missing: s.Watch.Missing}}, checks...)
-	s.probes = serve.Probes(version, metrics.Handler(registry, series), s.alive, checks...)
+	s.probes = serve.Probes(version, metrics.Handler(registry, s.fleet().Series), s.alive, checks...)
 	s.reads = page.Handler(s.source(client), map[string]http.Handler{decisions.Path: s.decided}, time.Now)
 	return s
 }

@@ -2,13 +2,11 @@ package service
 
 import (
 	"context"
-	"slices"
 	"strings"
 	"testing"
 	"testing/synctest"
 
 	"github.com/google/go-cmp/cmp"
-	"github.com/prometheus/client_golang/prometheus"
 	"go.uber.org/zap/zaptest"
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
@@ -20,7 +18,6 @@ import (
 	"github.com/gpumem/gpumem/pkg/core/gpu"
 	"github.com/gpumem/gpumem/pkg/core/placement"
 	"github.com/gpumem/gpumem/pkg/kube/api"
-	"github.com/gpumem/gpumem/pkg/report/metrics"
 	"github.com/gpumem/gpumem/pkg/report/page"
 	"github.com/gpumem/gpumem/pkg/scheduler/controller"
 )
@@ -86,13 +83,7 @@ func TestWhatIsFreeWhereNoPodsGo(t *testing.T) {
 		if !s.fleet().Pods {
 			t.Error("pods have no series, and --pod-metrics was given")
 		}
-		registry := prometheus.NewRegistry()
-		series := metrics.RegisterFleet(registry, s.fleet())
-		families, err := registry.Gather()
-		if err != nil {
-			t.Fatal(err)
-		}
-		for _, family := range slices.AppendSeq(families, series) {
+		for family := range s.fleet().Series {
 			name := strings.TrimPrefix(family.GetName(), "gpumem_extender_")
 			for _, m := range family.Metric {
 				switch name {
