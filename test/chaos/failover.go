@@ -159,7 +159,7 @@ func (f *failover) kill(ctx context.Context) error {
 	f.report.Before = leader.bound
 	f.journal.add("", "kill -9 the leader %s", leader.name)
 	fmt.Fprintf(f.log, "kill -9 the leader, %s: %d pods are bound\n", leader.name, leader.bound)
-	f.report.NextBind, err = f.nextBind(ctx, leader)
+	f.report.NextBind, err = f.nextBind(ctx, leader, 2*f.pods/bursts)
 	return err
 }
 
@@ -173,7 +173,7 @@ func (f *failover) freeze(ctx context.Context) error {
 	f.report.Frozen = leader.bound
 	f.journal.add("", "freeze the leader %s", leader.name)
 	fmt.Fprintf(f.log, "freeze the leader, %s: %d pods are bound\n", leader.name, leader.bound)
-	if _, err := f.nextBind(ctx, leader); err != nil {
+	if _, err := f.nextBind(ctx, leader, f.pods); err != nil {
 		return err
 	}
 	for _, p := range leader.processes {
@@ -213,15 +213,16 @@ func (f *failover) signalLeader(ctx context.Context, bound int, signal syscall.S
 }
 
 // nextBind waits for the next leader and its first bind, and returns how long after the signal
-// that was.
-func (f *failover) nextBind(ctx context.Context, old oldLeader) (time.Duration, error) {
+// that was. Created is how many pods there are until the next signal: the next leader can have
+// bound them all before it is seen.
+func (f *failover) nextBind(ctx context.Context, old oldLeader, created int) (time.Duration, error) {
 	if err := f.awaitLeader(ctx, old.name); err != nil {
 		return 0, err
 	}
 	// What the old leader had under way has arrived by now.
 	before := f.tracker.count().bound
 	fmt.Fprintf(f.log, "there is another leader %.2f s after that, and %d pods are bound\n", time.Since(old.at).Seconds(), before)
-	err := f.waitCount(ctx, func(c counts) bool { return c.bound > before || c.bound >= f.pods })
+	err := f.waitCount(ctx, func(c counts) bool { return c.bound > before || c.bound >= created })
 	took := time.Since(old.at)
 	fmt.Fprintf(f.log, "it has bound a pod %.2f s after that\n", took.Seconds())
 	return took, err
