@@ -14,8 +14,8 @@
 // edit, forges what is written of pods and what gpumem goes by.
 //
 // Failover: of two replicas of the scheduler's pod, the leader is killed in the middle of a burst
-// of pods that all fit. The next one is frozen (SIGSTOP) in the middle of a second burst, until
-// another leads and has bound a pod of a third.
+// of pods that all fit. The next one is frozen (SIGSTOP) in the middle of another burst, until
+// another leads and has bound a pod of the burst after that.
 //
 // # What is checked
 //

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
+	"slices"
 	"strings"
 	"sync"
 	"syscall"
@@ -59,8 +60,8 @@ func burstNodes(pods int) ([]cluster.Node, error) {
 }
 
 // Failover starts a cluster with two replicas of the scheduler's pod, kills the leader in the
-// middle of a burst of pods, freezes the next one in the middle of another and thaws it in a
-// third, when another leads, and takes the cluster away.
+// middle of a burst of pods, freezes the next one in the middle of another and thaws it in the
+// one after that, when another leads, and takes the cluster away.
 func Failover(ctx context.Context, config FailoverConfig) (report FailoverReport, err error) {
 	if config.Pods < bursts || config.Pods > failoverNodes*maxPods*9/10 {
 		return FailoverReport{}, fmt.Errorf("a burst of %d pods: want from %d to %d", config.Pods, bursts, failoverNodes*maxPods*9/10)
@@ -83,7 +84,7 @@ func Failover(ctx context.Context, config FailoverConfig) (report FailoverReport
 type failover struct {
 	*bench
 	pods   int
-	next   chan struct{} // a token for each burst after the first
+	next   chan struct{} // a token for each burst that may begin
 	report FailoverReport
 }
 
@@ -121,18 +122,18 @@ func (f *failover) run(ctx context.Context) error {
 	return err
 }
 
-// bursts is how many there are: the leader is killed in the first, the next one is frozen in the
-// second, and thawed in the third.
-const bursts = 3
+// bursts is how many there are: the leader is killed in the first, and the next one binds the
+// second; it is frozen in the third, and thawed in the fourth, when another leads.
+const bursts = 4
 
-// create makes the pods of a burst as fast as the API server takes them, and those of the next
-// burst when it may, so that something is left to bind on any machine.
+// create makes the pods of each burst as fast as the API server takes them, when that may begin,
+// so that something is left to bind on any machine.
 func (f *failover) create(ctx context.Context) error {
 	r := rand.New(rand.NewPCG(f.report.Seed, 0))
 	group, ctx := errgroup.WithContext(ctx)
 	group.SetLimit(16)
 	for i := range f.pods {
-		if i > 0 && i*bursts/f.pods != (i-1)*bursts/f.pods {
+		if i == 0 || i*bursts/f.pods != (i-1)*bursts/f.pods {
 			select {
 			case <-f.next:
 			case <-ctx.Done():
@@ -149,31 +150,31 @@ func (f *failover) create(ctx context.Context) error {
 	return group.Wait()
 }
 
-// kill kills the leader when half of the first burst is bound, and waits for the next one's
-// first bind.
+// kill kills the leader in the middle of the first burst, and waits for the next one's first
+// bind.
 func (f *failover) kill(ctx context.Context) error {
-	leader, err := f.signalLeader(ctx, f.pods/bursts/2, syscall.SIGKILL)
+	leader, err := f.signalLeader(ctx, 0, syscall.SIGKILL)
 	if err != nil {
 		return err
 	}
 	f.report.Before = leader.bound
 	f.journal.add("", "kill -9 the leader %s", leader.name)
 	fmt.Fprintf(f.log, "kill -9 the leader, %s: %d pods are bound\n", leader.name, leader.bound)
-	f.report.NextBind, err = f.nextBind(ctx, leader, 2*f.pods/bursts)
+	f.report.NextBind, err = f.nextBind(ctx, leader)
 	return err
 }
 
-// freeze stops the leader in the middle of the second burst, and has it go on in the third, when
+// freeze stops the leader in the middle of the third burst, and has it go on in the fourth, when
 // another leads and binds.
 func (f *failover) freeze(ctx context.Context) error {
-	leader, err := f.signalLeader(ctx, f.pods/bursts*3/2, syscall.SIGSTOP)
+	leader, err := f.signalLeader(ctx, 2, syscall.SIGSTOP)
 	if err != nil {
 		return err
 	}
 	f.report.Frozen = leader.bound
 	f.journal.add("", "freeze the leader %s", leader.name)
 	fmt.Fprintf(f.log, "freeze the leader, %s: %d pods are bound\n", leader.name, leader.bound)
-	if _, err := f.nextBind(ctx, leader, f.pods); err != nil {
+	if _, err := f.nextBind(ctx, leader); err != nil {
 		return err
 	}
 	for _, p := range leader.processes {
@@ -191,41 +192,53 @@ type oldLeader struct {
 	name      string // of its Lease: "POD_ID"
 	processes []cluster.ContainerProcess
 	bound     int // pods at the signal
+	created   int // pods, until the next signal
 	at        time.Time
 }
 
-// signalLeader sends a signal to all processes of the leader when so many pods are bound, and
-// has the next burst begin.
-func (f *failover) signalLeader(ctx context.Context, bound int, signal syscall.Signal) (oldLeader, error) {
-	if err := f.waitCount(ctx, func(c counts) bool { return c.bound >= bound }); err != nil {
-		return oldLeader{}, fmt.Errorf("wait until %d pods are bound: %w", bound, err)
+// signalLeader has a burst begin after so many others, sends a signal to all processes of the
+// leader when half of it is bound, and has the next burst begin.
+func (f *failover) signalLeader(ctx context.Context, others int, signal syscall.Signal) (oldLeader, error) {
+	if err := f.waitBound(ctx, others*f.pods/bursts); err != nil {
+		return oldLeader{}, err
 	}
-	leader, err := f.leader(ctx)
+	leader, err := f.awaitLeader(ctx, "")
 	if err != nil {
 		return oldLeader{}, err
 	}
-	processes, err := f.signalPod(ctx, leader, signal)
+	processes, err := f.processesOf(ctx, leader)
 	if err != nil {
 		return oldLeader{}, err
 	}
 	f.next <- struct{}{}
-	return oldLeader{leader, processes, f.tracker.count().bound, time.Now()}, nil
+	if err := f.waitBound(ctx, (2*others+1)*f.pods/bursts/2); err != nil {
+		return oldLeader{}, err
+	}
+	for _, p := range processes {
+		if err := p.Signal(signal); err != nil {
+			return oldLeader{}, err
+		}
+	}
+	old := oldLeader{leader, processes, f.tracker.count().bound, (others + 2) * f.pods / bursts, time.Now()}
+	f.next <- struct{}{}
+	return old, nil
 }
 
 // nextBind waits for the next leader and its first bind, and returns how long after the signal
-// that was. Created is how many pods there are until the next signal: the next leader can have
-// bound them all before it is seen.
-func (f *failover) nextBind(ctx context.Context, old oldLeader, created int) (time.Duration, error) {
-	if err := f.awaitLeader(ctx, old.name); err != nil {
+// that was. The next leader can have bound all that there is before it is seen.
+func (f *failover) nextBind(ctx context.Context, old oldLeader) (time.Duration, error) {
+	if _, err := f.awaitLeader(ctx, old.name); err != nil {
 		return 0, err
 	}
 	// What the old leader had under way has arrived by now.
 	before := f.tracker.count().bound
 	fmt.Fprintf(f.log, "there is another leader %.2f s after that, and %d pods are bound\n", time.Since(old.at).Seconds(), before)
-	err := f.waitCount(ctx, func(c counts) bool { return c.bound > before || c.bound >= created })
+	if err := f.waitBound(ctx, min(before+1, old.created)); err != nil {
+		return 0, err
+	}
 	took := time.Since(old.at)
 	fmt.Fprintf(f.log, "it has bound a pod %.2f s after that\n", took.Seconds())
-	return took, err
+	return took, nil
 }
 
 // leader returns who holds the Lease of kube-scheduler: "POD_ID".
@@ -242,38 +255,32 @@ func (f *failover) leader(ctx context.Context) (string, error) {
 	return *lease.Spec.HolderIdentity, nil
 }
 
-// signalPod sends a signal to all processes of a leader, and returns them.
-func (f *failover) signalPod(ctx context.Context, leader string, signal syscall.Signal) (out []cluster.ContainerProcess, err error) {
+// processesOf returns all processes of a leader.
+func (f *failover) processesOf(ctx context.Context, leader string) ([]cluster.ContainerProcess, error) {
 	name, _, _ := strings.Cut(leader, "_")
 	pod, err := f.client.CoreV1().Pods(stack.Namespace).Get(ctx, name, metav1.GetOptions{})
 	if err != nil {
 		return nil, err
 	}
 	programs := f.stack.SchedulerPrograms()
-	processes, err := f.cluster.ContainerProcesses(programs...)
+	all, err := f.cluster.ContainerProcesses(programs...)
 	if err != nil {
 		return nil, err
 	}
-	for _, p := range processes {
-		if p.Pod != pod.UID {
-			continue
-		}
-		if err := p.Signal(signal); err != nil {
-			return nil, err
-		}
-		out = append(out, p)
-	}
+	out := slices.DeleteFunc(all, func(p cluster.ContainerProcess) bool { return p.Pod != pod.UID })
 	if len(out) != len(programs) {
-		return nil, fmt.Errorf("sent %v to %d processes of the leader, want %d", signal, len(out), len(programs))
+		return nil, fmt.Errorf("the leader has %d processes, want %d", len(out), len(programs))
 	}
 	return out, nil
 }
 
-func (f *failover) awaitLeader(ctx context.Context, old string) error {
-	return stack.Eventually(ctx, leaderTime, "there is another leader", func(ctx context.Context) (bool, string) {
-		now, err := f.leader(ctx)
+// awaitLeader waits for a leader other than the old one.
+func (f *failover) awaitLeader(ctx context.Context, old string) (now string, err error) {
+	err = stack.Eventually(ctx, leaderTime, "there is another leader", func(ctx context.Context) (bool, string) {
+		now, err = f.leader(ctx)
 		return err == nil && now != old, fmt.Sprint(now, err)
 	})
+	return now, err
 }
 
 // await waits until all pods are bound, and until all have run. What does not
@@ -309,8 +316,12 @@ func (f *failover) countStuck(ctx context.Context) error {
 	return nil
 }
 
-func (f *failover) waitCount(ctx context.Context, condition func(counts) bool) error {
+// waitBound waits until so many pods are bound.
+func (f *failover) waitBound(ctx context.Context, pods int) error {
 	ctx, cancel := context.WithTimeout(ctx, leaderTime)
 	defer cancel()
-	return f.tracker.waitCount(ctx, condition)
+	if err := f.tracker.waitCount(ctx, func(c counts) bool { return c.bound >= pods }); err != nil {
+		return fmt.Errorf("%d pods are bound; wait until %d are: %w", f.tracker.count().bound, pods, err)
+	}
+	return nil
 }
