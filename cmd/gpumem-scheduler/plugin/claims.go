@@ -60,13 +60,15 @@ func (p *Plugin) rankClaims(state fwk.CycleState, pod *v1.Pod, infos []fwk.NodeI
 func firstFit(n *placement.Node, request placement.Request) {
 	units, cores := request.Share()
 	left := request.GPUs()
-	for _, i := range published.Order(n.Devices, func(d placement.Device) gpu.Device { return d.Device }) {
-		d := &n.Devices[i]
+	for _, i := range published.Order(n.Devices, func(d placement.Device) gpu.Device { return *d.Device }) {
+		d := n.Devices[i]
 		if left > 0 && d.Status.Open() && d.Free() >= units && d.FreeCores() >= cores {
 			left--
 			continue
 		}
-		d.Status.Cordoned = true
+		status := d.Status
+		status.Cordoned = true
+		n.Devices[i] = d.With(status)
 	}
 }
 
@@ -140,7 +142,9 @@ func (p *Plugin) nodeByClaims(name string, allocated *structured.AllocatedState)
 			continue
 		}
 		taken := allocated.AggregatedCapacity[structured.MakeDeviceID(p.names.Domain(), name, published.DeviceName(d.UUID))]
-		d.Status.ByClaims, d.Pods, d.Requested, d.RequestedCores = false, nil, 0, 0
+		status := d.Status
+		status.ByClaims = false
+		d = placement.Device{Device: d.With(status).Device}
 		if memory := taken[published.CapacityMemory]; memory != nil {
 			d.Requested = unitsOf(memory.Value(), n.UnitMiB)
 		}

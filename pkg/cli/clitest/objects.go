@@ -99,7 +99,7 @@ func Pod(t testing.TB, name, nodeName string, units int64, on ...gpu.UUID) *v1.P
 	there := placement.Node{Name: nodeName, Inventory: gpu.Inventory{Enforcement: gpu.EnforcementKernel}}
 	for i, id := range on {
 		a.Shares = append(a.Shares, placement.Share{Device: id, Units: gpu.Units(units / int64(len(on)))})
-		there.Devices = append(there.Devices, placement.Device{Device: gpu.Device{UUID: id, Index: i}})
+		there.Devices = append(there.Devices, placement.Device{Device: &gpu.Device{UUID: id, Index: i}})
 	}
 	if len(on) > 1 {
 		pod.Annotations[names.Count()] = strconv.Itoa(len(on))

@@ -135,7 +135,7 @@ func (b *podStates) place(r gpu.Resource, free map[gpu.UUID][]gpu.SlotID, t *pod
 	share := Amount(r, placement.Container{Units: units, Cores: cores})
 	for i, d := range node.Devices {
 		if len(free[d.UUID]) < share && !unseen(t.Request) {
-			node.Devices[i].Status.Unhealthy = true // the kubelet has not freed enough of it yet
+			node.Devices[i] = d.With(gpu.Status{Unhealthy: true}) // the kubelet has not freed enough of it yet
 		}
 	}
 	chosen, verdict := placement.Choose(b.Policy, t.Request, node)

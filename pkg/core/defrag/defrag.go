@@ -358,9 +358,10 @@ func (s *search) relocate(c candidate) (Plan, bool) {
 // closed returns a node with some devices that take no further pods.
 func closed(n placement.Node, devices []gpu.UUID) placement.Node {
 	n.Devices, n.State = slices.Clone(n.Devices), nil
-	for i := range n.Devices {
-		if d := &n.Devices[i]; slices.Contains(devices, d.UUID) {
-			d.Status.Cordoned = true
+	for i, d := range n.Devices {
+		if status := d.Status; slices.Contains(devices, d.UUID) {
+			status.Cordoned = true
+			n.Devices[i] = d.With(status)
 		}
 	}
 	return n

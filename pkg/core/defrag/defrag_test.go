@@ -311,7 +311,7 @@ func crowded(random *rand.Rand) ([]placement.Node, Goal) {
 			holdings, uids = append(holdings, h), append(uids, h.Pod.UID)
 		}
 		n := machine(fmt.Sprint("n", i), random.Int64N(2)*16_000, gpus, 10, holdings...)
-		switch d := &n.Devices[0].Device; random.IntN(6) {
+		switch d := n.Devices[0].Device; random.IntN(6) {
 		case 0: // shrunk under its pods
 			d.Allocatable = 5
 		case 1:

@@ -24,18 +24,16 @@ func (a distance) compare(b distance) int {
 }
 
 // between returns the distance of two devices.
-func (n Node) between(i, j int) (out distance) {
-	a, b := &n.Devices[i], &n.Devices[j]
+func (n Node) between(i, j int) distance {
+	a, b, out := &n.Devices[i], &n.Devices[j], distance{unlinked: 1}
 	if a.NUMANode != b.NUMANode {
 		out.crossing = 1
 	}
 	for _, l := range n.Links {
 		if l.A == a.UUID && l.B == b.UUID || l.A == b.UUID && l.B == a.UUID {
-			out.lanes = l.Lanes
-			return out
+			out.lanes, out.unlinked = l.Lanes, 0
 		}
 	}
-	out.unlinked = 1
 	return out
 }
 

@@ -144,10 +144,17 @@ func MoreImportant(a, b Holding) int {
 
 // Device is one GPU of a node with what pods hold of it.
 type Device struct {
-	gpu.Device
+	*gpu.Device              // of the node's inventory
 	Requested      gpu.Units // the sum of what Pods have of it
 	RequestedCores int       // the same
 	Pods           []Holding // by namespace and name, those that leave it included
+}
+
+// With returns the device with another status.
+func (d Device) With(status gpu.Status) Device {
+	other := *d.Device
+	other.Status, d.Device = status, &other
+	return d
 }
 
 // Free returns the units that are neither allocated nor used: never negative.
@@ -189,8 +196,8 @@ type State struct{ Mark int64 }
 // owner can write the unit, and must not gain by it.
 func NewNode(name string, inv gpu.Inventory, holdings []Holding) Node {
 	n := Node{Name: name, Inventory: inv, Devices: make([]Device, len(inv.Devices)), State: new(State)}
-	for i, d := range inv.Devices {
-		n.Devices[i].Device = d
+	for i := range inv.Devices {
+		n.Devices[i].Device = &inv.Devices[i]
 	}
 	holdings = slices.Clone(holdings)
 	given := make(map[string][]Share, len(inv.Allocated))

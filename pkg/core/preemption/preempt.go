@@ -169,18 +169,19 @@ func makeRoomFrom(first placement.Device, req placement.Request, node placement.
 	one := ofOneGPU(req)
 	cleared := []gpu.UUID{first.UUID}
 	gone, ok := clearDevice(first, one, node, budgets)
-	for ok && len(cleared) < req.GPUs() {
-		left := node.Without(gone)
-		others := slices.DeleteFunc(slices.Clone(left.Devices), func(d placement.Device) bool { return slices.Contains(cleared, d.UUID) })
-		var next placement.Device
-		var more []placement.Holding
-		next, more, ok = cheapest(others, budgets, func(d placement.Device) ([]placement.Holding, bool) {
-			return clearDevice(d, one, left, budgets)
-		})
-		cleared, gone = append(cleared, next.UUID), append(gone, more...)
-	}
 	if !ok {
 		return nil, false
+	}
+	for len(cleared) < req.GPUs() {
+		left := node.Without(gone)
+		others := slices.DeleteFunc(slices.Clone(left.Devices), func(d placement.Device) bool { return slices.Contains(cleared, d.UUID) })
+		next, more, ok := cheapest(others, budgets, func(d placement.Device) ([]placement.Holding, bool) {
+			return clearDevice(d, one, left, budgets)
+		})
+		if !ok {
+			return nil, false
+		}
+		cleared, gone = append(cleared, next.UUID), append(gone, more...)
 	}
 	return reprieve(req, node, byWorth(gone, budgets, moreWorth))
 }

@@ -399,7 +399,7 @@ func TestIdleCPU(t *testing.T) {
 	sharing := machine("e", 10_000, 4, 10, hold("s", placement.Request{CPU: 3000}))
 	sharing.UnitMiB = 0
 	for i := range sharing.Devices {
-		sharing.Devices[i].ShareMiB, sharing.Inventory.Devices[i].ShareMiB = 1400, 1400
+		sharing.Devices[i].ShareMiB = 1400
 	}
 	nodes := []placement.Node{
 		machine("a", 32_000, 2, 16, hold("p", ask(8, count(2), cpu(31_000)), 0, 1)), machine("b", 96_000, 2, 48, hold("q", placement.Request{CPU: 32_000})),
@@ -424,7 +424,7 @@ func TestPricesOfBothKinds(t *testing.T) {
 		n := machine(name, 0, 4, 10)
 		n.UnitMiB = 0
 		for i := range n.Devices {
-			n.Devices[i].ShareMiB, n.Inventory.Devices[i].ShareMiB = 1400, 1400
+			n.Devices[i].ShareMiB = 1400
 		}
 		return n
 	}

@@ -78,7 +78,7 @@ func Annotations(n api.Names, a placement.Assignment, on placement.Node, assumed
 		return nil
 	}
 	var total gpu.Units
-	device := placement.Device{}
+	device := placement.Device{Device: &gpu.Device{}}
 	byIndex := make(map[int]gpu.Units)
 	for _, s := range a.Shares {
 		total += s.Units

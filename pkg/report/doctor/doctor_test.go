@@ -97,7 +97,7 @@ func userPod(t testing.TB, name, node string) v1.Pod {
 		return pod
 	}
 	pod.Status.Conditions = []v1.PodCondition{{Type: v1.PodScheduled, Status: v1.ConditionTrue}}
-	on := placement.Node{Name: node, Devices: []placement.Device{{Device: inventory().Devices[0]}}}
+	on := placement.Node{Name: node, Devices: []placement.Device{{Device: &inventory().Devices[0]}}}
 	a, err := names(t).AssignmentAnnotations(placement.Assignment{Shares: []placement.Share{{Device: on.Devices[0].UUID, Units: 2}}}, on)
 	if err != nil {
 		t.Fatal(err)

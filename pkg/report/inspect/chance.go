@@ -146,8 +146,8 @@ func outOfUse(v placement.Verdict) (out []placement.Device) {
 // allInUse returns the node with all of its devices healthy, and none cordoned.
 func allInUse(n placement.Node) placement.Node {
 	n.Devices, n.State = slices.Clone(n.Devices), nil
-	for i := range n.Devices {
-		n.Devices[i].Status = gpu.Status{ByClaims: n.Devices[i].Status.ByClaims}
+	for i, d := range n.Devices {
+		n.Devices[i] = d.With(gpu.Status{ByClaims: d.Status.ByClaims})
 	}
 	return n
 }

@@ -143,7 +143,7 @@ func (r reporter) gpu(d placement.Device, promised []placement.Holding, f NodeFa
 		out.Foreign = &foreign
 	}
 	if d.NUMANode >= 0 {
-		out.NUMANode = &d.NUMANode
+		out.NUMANode = new(d.NUMANode)
 	}
 	for _, h := range d.Pods {
 		if s := h.On(d.UUID); slices.Contains(h.Devices(), d.UUID) {

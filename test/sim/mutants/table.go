@@ -24,7 +24,7 @@ var table = []mutant{
 	},
 	{
 		"equal split", "pkg/core/placement/node.go",
-		"n.Devices[i].Device = d\n", "n.Devices[i].Device = d\n\t\tn.Devices[i].Allocatable = inv.Allocatable() / gpu.Units(len(inv.Devices))\n", simulation,
+		"n.Devices[i].Device = &inv.Devices[i]\n", "d := inv.Devices[i]\n\t\td.Allocatable = inv.Allocatable() / gpu.Units(len(inv.Devices))\n\t\tn.Devices[i].Device = &d\n", simulation,
 	},
 	{
 		"lock released in between", "pkg/core/cache/cache.go",
