@@ -30,10 +30,19 @@ func Choose(fallback Policy, req Request, node Node) (Assignment, Verdict) {
 // compare nodes.
 type Choice struct {
 	Devices []int // of Node.Devices
+	Order
+}
 
-	Grouped   bool // one of them holds a pod of the request's group
-	ModelCost int  // of the model that the request likes least, the lower the better
-	distance  distance
+// Order is how a request likes a choice, whatever the policy.
+type Order struct {
+	Grouped   bool     // one of the devices holds a pod of the request's group
+	ModelCost int      // of the model that the request likes least, the lower the better
+	distance  distance // but for lanes: those of different models are not alike
+}
+
+// Compare orders choices, the better one first: by the group, then by the model, then by nearness.
+func (a Order) Compare(b Order) int {
+	return cmp.Or(CompareBool(b.Grouped, a.Grouped), cmp.Compare(a.ModelCost, b.ModelCost), a.distance.compare(b.distance))
 }
 
 // NewChoice chooses devices of a node. It reports false when the request does not
@@ -43,19 +52,13 @@ func NewChoice(fallback Policy, req Request, node Node) (Choice, bool) {
 	if reason != Fits {
 		return Choice{}, false
 	}
-	c := Choice{Devices: chosen, ModelCost: math.MinInt, distance: node.span(chosen)}
+	c := Choice{slices.Clone(chosen), Order{ModelCost: math.MinInt, distance: node.span(chosen)}}
+	c.distance.lanes = 0
 	for _, i := range chosen {
 		c.Grouped = c.Grouped || req.inGroup(&node.Devices[i])
 		c.ModelCost = max(c.ModelCost, req.Preference.Cost(node.Devices[i].Speed))
 	}
 	return c, true
-}
-
-// Order is how a request likes the choice, whatever the policy: first for its group, then for the
-// model and for nearness. Less is better. Lanes do not count: those of different models are not
-// alike.
-func (c Choice) Order() [4]int {
-	return [4]int{CompareBool(true, c.Grouped), c.ModelCost, c.distance.unlinked, c.distance.crossing}
 }
 
 // choose returns the devices for a request, in their order.

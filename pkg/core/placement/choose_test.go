@@ -401,8 +401,7 @@ func TestOrderOfChoices(t *testing.T) {
 	}
 	for i, a := range inOrder {
 		for k, b := range inOrder {
-			x, y := a.Order(), b.Order()
-			if got := slices.Compare(x[:], y[:]); got != cmpOf(i, k) {
+			if got := a.Compare(b.Order); got != cmpOf(i, k) {
 				t.Errorf("choice %d compared with %d: %d", i, k, got)
 			}
 		}

@@ -150,13 +150,10 @@ func (p Preference) Cost(speed int) int {
 	switch {
 	case p == Fastest:
 		return -speed
-	case p == Cheapest && speed == 0:
-		return math.MaxInt
 	case p == Cheapest:
-		return speed
-	default:
-		return 0
+		return cmp.Or(speed, math.MaxInt)
 	}
+	return 0
 }
 
 // Group is one of the groups that pods of a namespace name: a name means nothing to the pods

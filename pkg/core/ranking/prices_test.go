@@ -148,7 +148,7 @@ func checkAlone(t *testing.T, got Ranking, policies Policies, req placement.Requ
 	if !likes && alone[other.Index] != MaxScore {
 		t.Fatalf("%+v has score %d by the policy alone, want the highest", other, alone[other.Index])
 	}
-	if first.Index != other.Index && first.Order() == other.Order() && first.Sum() >= other.Sum() {
+	if first.Index != other.Index && first.Order == other.Order && first.Sum() >= other.Sum() {
 		t.Fatalf("%+v goes before %+v for no reason", first, other)
 	}
 }
@@ -206,7 +206,7 @@ func FuzzRanker(f *testing.F) {
 			req := requests[random.IntN(len(requests))]
 			want := new(Ranker).Rank(len(nodes), policies, req, pointers(nodes), prices)
 			got := ranker.Rank(len(nodes), policies, req, pointers(nodes), prices)
-			if diff := cmp.Diff(want, got, cmpopts.IgnoreUnexported(placement.Choice{})); diff != "" {
+			if diff := cmp.Diff(want, got, cmpopts.IgnoreUnexported(placement.Order{})); diff != "" {
 				t.Fatalf("order for %+v (-nothing kept +kept):\n%s", req, diff)
 			}
 			checkAlone(t, got, policies, req, nodes, prices)

@@ -96,12 +96,11 @@ func (r *Ranker) Rank(most int, defaults Policies, req placement.Request, nodes 
 			e = newRanked(defaults, req, n)
 			known[n.Name] = e
 		}
-		if e.Index = i; !e.fits {
+		if e.index = i; !e.fits {
 			continue
 		}
 		if e.prices != prices {
-			e.Cost, e.prices = prices.cost(n, req, e.Devices), prices
-			e.worth = e.policy[0] + e.Sum()
+			e.worth, e.prices = e.policy[0]+prices.cost(n, req, e.Devices).Sum(), prices
 		}
 		if fitting++; alone == nil || e.alone(alone) < 0 {
 			alone = e
@@ -122,7 +121,10 @@ func (r *Ranker) Rank(most int, defaults Policies, req placement.Request, nodes 
 	if alone.compare(best[0]) == 0 {
 		alone = best[0]
 	}
-	return Ranking{Best: scores(best, fitting), First: best[0].Stake, Alone: alone.Stake}
+	stake := func(e *ranked) Stake {
+		return Stake{e.index, e.Choice, prices.cost(nodes[e.index], req, e.Devices)}
+	}
+	return Ranking{scores(best, fitting), stake(best[0]), stake(alone)}
 }
 
 // first orders some and returns as many of the best.
@@ -139,7 +141,7 @@ func scores(best []*ranked, fitting int) []Scored {
 		if rank > 0 && e.compare(best[rank-1]) != 0 {
 			score = (MaxScore - 1) - int64((MaxScore-1)*rank/fitting)
 		}
-		out[rank] = Scored{Index: e.Index, Score: score}
+		out[rank] = Scored{Index: e.index, Score: score}
 	}
 	return out
 }
@@ -162,11 +164,11 @@ func (r *Ranker) of(defaults Policies, req placement.Request, nodes int) map[str
 
 // ranked is what Rank compares of one node.
 type ranked struct {
-	Stake
+	placement.Choice
+	index  int              // of the node
 	of     *placement.State // of the node
 	name   string
 	fits   bool
-	likes  [4]int     // of the choice
 	policy [4]float64 // by which the policy alone orders nodes, the least first
 	worth  float64    // the first of these, with the cost
 	prices *Prices    // of the cost
@@ -188,7 +190,6 @@ func newRanked(defaults Policies, req placement.Request, n *placement.Node) *ran
 		emptiest = min(emptiest, n.Devices[i].FreeShare())
 	}
 	room := float64(free(n))
-	r.likes = r.Order()
 	switch policy := defaults.node(req); {
 	case policy.Packs():
 		r.policy = [4]float64{slack, room}
@@ -201,8 +202,8 @@ func newRanked(defaults Policies, req placement.Request, n *placement.Node) *ran
 
 // compare orders nodes, the better one first.
 func (a *ranked) compare(b *ranked) int {
-	if a.likes != b.likes {
-		return slices.Compare(a.likes[:], b.likes[:])
+	if a.Order != b.Order {
+		return a.Order.Compare(b.Order)
 	}
 	if a.worth != b.worth {
 		return cmp.Compare(a.worth, b.worth)

@@ -22,7 +22,7 @@ func Why(r ranking.Ranking, nodes []*placement.Node) string {
 		because = "a pod of its gpu-group is there"
 	case r.First.ModelCost != r.Alone.ModelCost:
 		because = "the pod's gpu-model-preference is for that model"
-	case r.First.Order() != r.Alone.Order():
+	case r.First.Order != r.Alone.Order:
 		because = "the GPUs there are nearer to one another"
 	default:
 		format, units := most(r.First.Cost, r.Alone.Cost)
