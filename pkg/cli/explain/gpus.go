@@ -62,7 +62,7 @@ func freeCores(c considered) string {
 func verdict(c considered) string {
 	if c.gpu.Chosen { // whatever is left of it now
 		if c.gpu.Unhealthy != "" {
-			return "chosen; " + outOfUse(c.gpu)
+			return "chosen; " + whyOutOfUse(c.gpu)
 		}
 		return "chosen"
 	}
@@ -75,7 +75,7 @@ func verdict(c considered) string {
 	case "TooLarge":
 		return "too small even when empty"
 	case "Unhealthy":
-		return outOfUse(c.gpu)
+		return whyOutOfUse(c.gpu)
 	case "Occupied":
 		return "occupied"
 	case "Insufficient":
@@ -99,8 +99,8 @@ func verdict(c considered) string {
 	}
 }
 
-// outOfUse says why a GPU takes no new pods.
-func outOfUse(g decisions.GPU) string {
+// whyOutOfUse says why a GPU takes no new pods.
+func whyOutOfUse(g decisions.GPU) string {
 	switch {
 	case g.Status.OnlyCordoned():
 		return g.Unhealthy

@@ -39,7 +39,7 @@ func (f Facts) Chance(pod WaitFacts, n placement.Node) Chance {
 	} else {
 		c.gap = closest.Of(c.Verdict)
 	}
-	c.OutOfUse = outOfUse(c.Verdict)
+	c.OutOfUse = fittingIfInUse(c.Verdict)
 	own := c.node.Refusal(pod.Request) // the node's
 	if own == nil && c.Fits() {
 		own = cmp.Or(Overdraws(pod.Request, n), refused)
@@ -124,9 +124,9 @@ func onceCome(n placement.Node) placement.Node {
 	return n.Without(slices.DeleteFunc(pods, func(h placement.Holding) bool { return !h.Terminating }))
 }
 
-// outOfUse returns the GPUs that a pod would fit on, were they healthy and not cordoned: none
+// fittingIfInUse returns the GPUs that a pod would fit on, were they healthy and not cordoned: none
 // where the request fits without them, or would not fit with them either.
-func outOfUse(v placement.Verdict) (out []placement.Device) {
+func fittingIfInUse(v placement.Verdict) (out []placement.Device) {
 	// Most nodes are well, and there are many.
 	if v.Fits() || !slices.ContainsFunc(v.Node.Devices, func(d placement.Device) bool { return !d.Status.TakesPods() }) {
 		return nil
