@@ -10,6 +10,8 @@ import (
 	v1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/gpumem/gpumem/pkg/report/printers"
 )
 
 // evicted names the pods that preemption has evicted for a pod, by the Events that kube-scheduler
@@ -40,7 +42,7 @@ func (o *Options) evicted(ctx context.Context, pod *v1.Pod) string {
 	if more := len(names) - shownNodes; more > 0 {
 		names = append(names[:shownNodes], fmt.Sprintf("%d more", more))
 	}
-	said := fmt.Sprintf("%s, by preemption %s ago", strings.Join(names, ", "), since(last))
+	said := fmt.Sprintf("%s, by preemption %s ago", strings.Join(names, ", "), printers.Age(last))
 	if hidden {
 		said += "; " + unseen
 	}

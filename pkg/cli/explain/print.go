@@ -5,9 +5,6 @@ import (
 	"fmt"
 	"slices"
 	"strings"
-	"time"
-
-	"k8s.io/apimachinery/pkg/util/duration"
 
 	"github.com/gpumem/gpumem/pkg/cli/cmdutil"
 	"github.com/gpumem/gpumem/pkg/report/decisions"
@@ -85,9 +82,9 @@ func (o *Options) print(e explanation) error {
 	if e.Decided == nil {
 		return nil
 	}
-	fmt.Fprintf(out, "\nDecided (asked for the first time %s ago, %s in all):\n", since(e.Decided.First), cmdutil.Times(e.Decided.Tries))
+	fmt.Fprintf(out, "\nDecided (asked for the first time %s ago, %s in all):\n", printers.Age(e.Decided.First), cmdutil.Times(e.Decided.Tries))
 	for _, d := range slices.Backward(e.Decided.Decisions) {
-		fmt.Fprintf(out, "  %s ago  %-10s  %s\n", since(d.Time), d.Verb, table.Clean(outcome(d)))
+		fmt.Fprintf(out, "  %s ago  %-10s  %s\n", printers.Age(d.Time), d.Verb, table.Clean(outcome(d)))
 		for _, line := range details(d) {
 			fmt.Fprintf(out, "      %s\n", table.Clean(line))
 		}
@@ -172,5 +169,3 @@ func details(d decisions.Decision) (lines []string) {
 	}
 	return lines
 }
-
-func since(t time.Time) string { return duration.HumanDuration(time.Since(t)) }

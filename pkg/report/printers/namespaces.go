@@ -102,7 +102,7 @@ func NamespaceColumns(r inspect.Report) []table.Column[NamespaceRow] {
 			if n.Waiting == 0 {
 				return ""
 			}
-			return age(n.Oldest)
+			return Age(n.Oldest)
 		}},
 	}
 }

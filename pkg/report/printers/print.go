@@ -118,8 +118,8 @@ func (m measure) used(u *Usage) string {
 	}
 }
 
-// age is how long ago something was.
-func age(t time.Time) string {
+// Age is how long ago something was.
+func Age(t time.Time) string {
 	if t.IsZero() {
 		return unknown
 	}

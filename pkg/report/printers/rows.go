@@ -288,7 +288,7 @@ func podColumns(r inspect.Report, allWait bool) []table.Column[PodRow] {
 			}
 			return table.Plain
 		}},
-		{Header: "AGE", Ages: true, Hidden: !allWait, Cell: func(p PodRow) string { return age(p.Created) }},
+		{Header: "AGE", Ages: true, Hidden: !allWait, Cell: func(p PodRow) string { return Age(p.Created) }},
 		{Header: "GPU-CORE(%)", Hidden: !showsCores(r), Cell: func(p PodRow) string { return cores(p.Cores) }},
 		{Header: "GPU-UUID", Wide: true, Hidden: allWait, Cell: func(p PodRow) string { return uuids(p.UUIDs) }},
 		{Header: fmt.Sprintf("WAITS-FOR(%s)", m), Wide: wide, Cell: func(p PodRow) string {
