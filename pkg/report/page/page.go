@@ -67,7 +67,7 @@ type Pod struct {
 	Namespace string    `json:"namespace"`
 	Name      string    `json:"name"`
 	Units     gpu.Units `json:"units"`
-	Since     time.Time `json:"since,omitzero"` // when the kubelet admitted it; zero before
+	Started   time.Time `json:"started,omitzero"` // when the kubelet admitted it; zero before
 }
 
 // Wait is pods of one controller that are on no node, ask for the same and have the same reason.
@@ -77,7 +77,7 @@ type Wait struct {
 	Owner     string    `json:"owner,omitempty"` // their controller, as KIND/NAME
 	Count     int       `json:"count"`
 	MemoryMiB int64     `json:"memoryMiB,omitempty"` // that each asks for; 0 where the nodes' units differ
-	Since     time.Time `json:"since,omitzero"`      // when the oldest was created
+	Oldest    time.Time `json:"oldest,omitzero"`     // when the oldest of them was created
 	Reason    string    `json:"reason"`
 }
 
@@ -203,7 +203,7 @@ func NewFleet(source Source) Fleet {
 	for _, g := range report.WaitingAlike() {
 		out.Waiting = append(out.Waiting, Wait{
 			Namespace: g.Namespace, Name: g.Name, Owner: g.Owner, Count: g.Count,
-			MemoryMiB: g.Needs(unit).MiB, Since: g.Oldest, Reason: g.Why(),
+			MemoryMiB: g.Needs(unit).MiB, Oldest: g.Oldest, Reason: g.Why(),
 		})
 	}
 	return out
@@ -232,5 +232,5 @@ func newGPU(g inspect.GPU) GPU {
 }
 
 func newPod(p inspect.Pod) Pod {
-	return Pod{Namespace: p.Namespace, Name: p.Name, Units: p.Memory.Units, Since: p.Started}
+	return Pod{Namespace: p.Namespace, Name: p.Name, Units: p.Memory.Units, Started: p.Started}
 }

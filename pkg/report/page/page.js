@@ -188,7 +188,7 @@ function showLists() {
   const pods = waiting.reduce((total, w) => total + w.count, 0);
   text("waiting", pods === 0 ? "No pod waits" : pods === 1 ? "1 pod waits" : `${number(pods)} pods wait`, waiting.map((w) => make("li", {},
     make("b", {}, w.count > 1 ? `${w.count} × ${w.namespace} ${w.owner}` : `${w.namespace}/${w.name}`),
-    make("small", {}, [w.memoryMiB ? amount(w.memoryMiB) + (w.count > 1 ? " each" : "") : "", w.since ? `${w.count > 1 ? "the oldest " : ""}for ${age(w.since)}` : ""].filter(Boolean).join(", ")),
+    make("small", {}, [w.memoryMiB ? amount(w.memoryMiB) + (w.count > 1 ? " each" : "") : "", w.oldest ? `${w.count > 1 ? "the oldest " : ""}for ${age(w.oldest)}` : ""].filter(Boolean).join(", ")),
     make("span", {}, w.reason), command(`kubectl inspect gpumem explain -n ${w.namespace} ${w.name}`))));
 
   const all = fleet.nodes.reduce((total, n) => total + n.gpus.reduce((t, g) => t + inMiB(n, g.capacity, g), 0), 0);
@@ -218,7 +218,7 @@ function showDetails() {
     make("h3", {}, count(gpu.pods.length, "pod")),
     make("ul", { class: "pods" }, ...gpu.pods.map((p) => make("li", {},
       make("i", { class: colour(p.namespace), "aria-hidden": "true" }), make("b", {}, `${p.namespace}/${p.name}`),
-      make("small", {}, [amount(inMiB(node, p.units, gpu)), p.since ? `for ${age(p.since)}` : "not running yet"].join(", ")),
+      make("small", {}, [amount(inMiB(node, p.units, gpu)), p.started ? `for ${age(p.started)}` : "not running yet"].join(", ")),
       command(`kubectl inspect gpumem explain -n ${p.namespace} ${p.name}`)))),
   );
   if (focused) (box.querySelector(`[aria-label="${CSS.escape(focused)}"]`) ?? box.querySelector("h2")).focus();

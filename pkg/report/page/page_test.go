@@ -139,7 +139,7 @@ func TestPodsThatWaitAlikeAreOneLine(t *testing.T) {
 	const reason = "a: needs 15 GiB on one GPU; the largest that qualifies here has 14 GiB: ask for less"
 	want := []Wait{
 		{Namespace: "ml", Name: "alone", Count: 1, MemoryMiB: 15 << 10, Reason: reason},
-		{Namespace: "ml", Name: "burst-00", Owner: "Job/burst", Count: 40, MemoryMiB: 15 << 10, Since: pagetest.Started.Add(time.Minute), Reason: reason},
+		{Namespace: "ml", Name: "burst-00", Owner: "Job/burst", Count: 40, MemoryMiB: 15 << 10, Oldest: pagetest.Started.Add(time.Minute), Reason: reason},
 	}
 	if diff := cmp.Diff(want, fleetOf(t, w.handler()).Waiting); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)
