@@ -41,7 +41,7 @@ among the findings names it. After an install, --wait judges it too.
 
 The exit code is 1 when there is an error among the findings, and 2 when nothing
 could be judged. Warnings and notes alone leave it at 0.`,
-		Example: "  kubectl inspect gpumem doctor --wait\n  kubectl inspect gpumem doctor -o json | jq -r '.items[] | select(.severity==\"error\").object'",
+		Example: "  kubectl inspect gpumem doctor --wait\n  kubectl inspect gpumem doctor -o json |\n    jq -r '.items[] | select(.severity==\"error\").object'",
 		Args:    cobra.NoArgs,
 		RunE:    func(cmd *cobra.Command, args []string) error { return cmdutil.Run(cmd, args, o) },
 	}

@@ -46,7 +46,7 @@ type capacity struct {
 func NewCommand(f *cmdutil.Factory) *cobra.Command {
 	o := &Options{Flags: listing.Flags{Factory: f}, wish: wish{count: 1}}
 	cmd := &cobra.Command{
-		Use:   "fit --mem AMOUNT|--share N [--count N] [NODE...]",
+		Use:   "fit --mem SIZE|--share N [--count N] [NODE...]",
 		Short: "Say whether a pod would fit, and how many of the kind",
 		Long: `Say whether a pod would fit, and how many of the kind, on each node and in all.
 The exit code is 1 when it fits nowhere, and 2 when that is not known: users who

@@ -20,12 +20,12 @@ func NewNamespacesCommand(f *cmdutil.Factory) *cobra.Command {
 		Long: `Show what the pods of each namespace are allocated, their share of all GPU
 memory, what they use, and what waits.`,
 		Example: `  # For a bill: namespace and MiB
-  kubectl inspect gpumem namespaces -o custom-columns=NS:.namespace,MIB:.granted.MiB
+  kubectl inspect gpumem ns -o custom-columns=NS:.namespace,MIB:.granted.MiB
 
   # Who waits for the most
-  kubectl inspect gpumem namespaces --sort-by=.waitsFor.MiB`,
+  kubectl inspect gpumem ns --sort-by=.waitsFor.MiB`,
 	}, o, ".namespace", ".granted.MiB", ".waitsFor.MiB", ".usage.usedMiB")
-	cmd.Use = "namespaces [-n NAMESPACE] [-l SELECTOR] [-o FORMAT] [-w]"
+	cmd.Use = "namespaces [-n NAMESPACE] [-o FORMAT] [-w]"
 	cmd.Args, cmd.ValidArgsFunction = cobra.NoArgs, nil
 	cmd.RunE = func(cmd *cobra.Command, args []string) error { return cmdutil.Run(cmd, args, &namespaces{o}) }
 	return cmd

@@ -77,7 +77,7 @@ func NewTopCommand(f *cmdutil.Factory) *cobra.Command {
 // newCommand completes a command that lists pods. Fields are what it names to sort by.
 func newCommand(f *cmdutil.Factory, cmd *cobra.Command, o *Pods, fields ...string) *cobra.Command {
 	o.Factory = f
-	cmd.Use += " [POD...] [-n NAMESPACE] [-l SELECTOR] [-o FORMAT] [-w]"
+	cmd.Use += " [POD...] [-n NAMESPACE] [-o FORMAT] [-w]"
 	cmd.ValidArgsFunction = f.CompletePods
 	cmd.RunE = func(cmd *cobra.Command, args []string) error { return cmdutil.Run(cmd, args, o) }
 	o.Add(cmd, "pods", fields...)
