@@ -312,12 +312,6 @@ func nominated(r inspect.Report) bool {
 
 // TopColumns are those of a list of pods by what they use of their grant.
 func TopColumns() []table.Column[PodRow] {
-	mib := func(n *int64) string {
-		if n == nil {
-			return "?"
-		}
-		return fmt.Sprint(*n)
-	}
 	ofGrant := func(p PodRow) (part, whole float64) {
 		if p.Usage == nil {
 			return 0, 0
@@ -341,7 +335,7 @@ func TopColumns() []table.Column[PodRow] {
 			if p.Usage == nil {
 				return "?"
 			}
-			return mib(p.Usage.PeakMiB)
+			return inMiB.mib(p.Usage.PeakMiB)
 		}},
 		{Header: "SM(%)", Cell: func(p PodRow) string {
 			if p.Usage == nil || p.Usage.SM == nil {
@@ -390,10 +384,7 @@ func share(requested *inspect.Memory, capacity inspect.Memory) (part, whole floa
 }
 
 func full(requested *inspect.Memory, capacity inspect.Memory) table.Colour {
-	if requested == nil {
-		return table.Plain
-	}
-	return table.Load(float64(requested.Units), float64(capacity.Units))
+	return table.Load(share(requested, capacity))
 }
 
 // gpuPodsCell counts the pods that are listed of a GPU.
