@@ -44,16 +44,11 @@ func NewPodsCommand(f *cmdutil.Factory) *cobra.Command {
   # Those that wait, and why
   kubectl inspect gpumem pods --waiting`,
 	}, &Pods{
-		columns: func(r inspect.Report) []table.Column[printers.PodRow] {
-			if waiting {
-				return printers.WaitingColumns(r)
-			}
-			return printers.PodColumns(r)
-		},
-		notes:  printers.PodNotes,
-		keep:   func(p printers.PodRow) bool { return !waiting || p.Waits() },
-		groups: func() bool { return waiting },
-		ends:   func() bool { return !waiting }, // one that no longer waits has a node, perhaps
+		columns: func(r inspect.Report) []table.Column[printers.PodRow] { return printers.PodColumns(r, waiting) },
+		notes:   printers.PodNotes,
+		keep:    func(p printers.PodRow) bool { return !waiting || p.Waits() },
+		groups:  func() bool { return waiting },
+		ends:    func() bool { return !waiting }, // one that no longer waits has a node, perhaps
 	}, ".node", ".granted.MiB", ".waitsFor.MiB")
 	cmd.Flags().BoolVar(&waiting, "waiting", false, "Show only pods that wait for a node; those that wait alike are one row, and -o wide has each")
 	return cmd

@@ -32,7 +32,7 @@ func TestRows(t *testing.T) {
 		if err := table.List(&out, GPUColumns(r), gpus, table.ListOptions{Wide: true}); err != nil {
 			t.Error(err)
 		}
-		if err := table.List(&out, PodColumns(r), pods, table.ListOptions{Wide: true}); err != nil {
+		if err := table.List(&out, PodColumns(r, false), pods, table.ListOptions{Wide: true}); err != nil {
 			t.Error(err)
 		}
 		if got := strings.Count(out.String(), "\n"); got != len(gpus)+len(pods)+2 {

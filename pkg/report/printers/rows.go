@@ -253,16 +253,9 @@ func showsCores(r inspect.Report) bool {
 		slices.ContainsFunc(r.Waiting, func(w inspect.Wait) bool { return w.Cores > 0 })
 }
 
-// WaitingColumns are those of a list of pods that all wait: without what such have not, and
+// PodColumns are those of a list of pods. If they all wait, it is without what such have not, and
 // with what the others leave to -o wide.
-func WaitingColumns(r inspect.Report) []table.Column[PodRow] {
-	return podColumns(r, true)
-}
-
-// PodColumns are those of a list of pods.
-func PodColumns(r inspect.Report) []table.Column[PodRow] { return podColumns(r, false) }
-
-func podColumns(r inspect.Report, allWait bool) []table.Column[PodRow] {
+func PodColumns(r inspect.Report, allWait bool) []table.Column[PodRow] {
 	m, wide := measureOf(r.Nodes), !allWait
 	return []table.Column[PodRow]{
 		{Header: "NAMESPACE", Cell: func(p PodRow) string { return p.Namespace }},
