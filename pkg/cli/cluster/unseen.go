@@ -26,6 +26,8 @@ type Unseen struct {
 	Pods  error  // why pods of other namespaces could not be listed; nil: they were
 	Usage string // why what pods use could not be read; empty: it was, or was not asked for
 
+	Quotas error // why ResourceQuotas could not be listed; nil: they were, or were not asked for
+
 	failed bool // the pods could be listed of no namespace
 }
 
@@ -40,6 +42,9 @@ func (u *Unseen) Notes() (notes []string) {
 	}
 	if u.Pods != nil {
 		notes = append(notes, fmt.Sprintf("you may list the pods of namespace %s only (%s)", u.Namespace, viewer))
+	}
+	if u.Quotas != nil {
+		notes = append(notes, fmt.Sprintf("you may not list ResourceQuotas, so none is shown (%s)", viewer))
 	}
 	if u.Usage != "" {
 		notes = append(notes, fmt.Sprintf("what pods use is unknown: %s (%s)", u.Usage, AskForRole))

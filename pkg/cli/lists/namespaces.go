@@ -10,6 +10,7 @@ import (
 	"github.com/gpumem/gpumem/pkg/cli/listing"
 	"github.com/gpumem/gpumem/pkg/report/inspect"
 	"github.com/gpumem/gpumem/pkg/report/printers"
+	"github.com/gpumem/gpumem/pkg/report/table"
 )
 
 // NewNamespacesCommand returns the list of namespaces.
@@ -18,7 +19,9 @@ func NewNamespacesCommand(f *cmdutil.Factory) *cobra.Command {
 	cmd := newCommand(f, &cobra.Command{
 		Use: "namespaces", Aliases: []string{"ns"}, Short: "Show what each namespace is allocated, uses and waits for",
 		Long: `Show what the pods of each namespace are allocated, their share of all GPU
-memory, what they use, and what waits.`,
+memory, what they use, and what waits; and what they ask for of its
+ResourceQuotas, where there are any. A quota counts pods that wait too. Quotas
+with scopes, which count some pods alone, are left out.`,
 		Example: `  # For a bill: namespace and MiB
   kubectl inspect gpumem ns -o custom-columns=NS:.namespace,MIB:.granted.MiB
 
@@ -27,12 +30,16 @@ memory, what they use, and what waits.`,
 	}, o, ".namespace", ".granted.MiB", ".waitsFor.MiB", ".usage.usedMiB")
 	cmd.Use = "namespaces [-n NAMESPACE] [-o FORMAT] [-w]"
 	cmd.Args, cmd.ValidArgsFunction = cobra.NoArgs, nil
-	cmd.RunE = func(cmd *cobra.Command, args []string) error { return cmdutil.Run(cmd, args, &namespaces{o}) }
+	cmd.RunE = func(cmd *cobra.Command, args []string) error { return cmdutil.Run(cmd, args, &namespaces{Pods: o}) }
 	return cmd
 }
 
 // namespaces are the options of the list of namespaces.
-type namespaces struct{ *Pods }
+type namespaces struct {
+	*Pods
+
+	quotas map[string][]inspect.Quota // by namespace, at the last look
+}
 
 // Run prints the list.
 func (o *namespaces) Run(ctx context.Context) error {
@@ -42,13 +49,25 @@ func (o *namespaces) Run(ctx context.Context) error {
 	}
 	return listing.Show(ctx, &o.Flags, listing.View[printers.NamespaceRow]{
 		Kind: "NamespaceList",
-		Read: read,
-		Rows: func(r inspect.Report, u cluster.Usage) []printers.NamespaceRow {
-			return printers.NamespaceRows(o.rows(r, u), r.Total)
+		Read: func(ctx context.Context) (inspect.Report, cluster.Usage, error) {
+			report, used, err := read(ctx)
+			if err == nil {
+				o.readQuotas(ctx, &report)
+			}
+			return report, used, err
 		},
-		Columns: printers.NamespaceColumns,
-		Name:    func(n printers.NamespaceRow) string { return "namespace/" + n.Namespace },
-		ID:      func(n printers.NamespaceRow) string { return n.Namespace },
-		Notes:   printers.NamespaceNotes,
+		Rows: func(r inspect.Report, u cluster.Usage) []printers.NamespaceRow {
+			rows := printers.NamespaceRows(o.rows(r, u), r.Total)
+			for i, row := range rows {
+				rows[i].Quotas = o.quotas[row.Namespace]
+			}
+			return rows
+		},
+		Columns: func(r inspect.Report) []table.Column[printers.NamespaceRow] {
+			return printers.NamespaceColumns(r, len(o.quotas) > 0)
+		},
+		Name:  func(n printers.NamespaceRow) string { return "namespace/" + n.Namespace },
+		ID:    func(n printers.NamespaceRow) string { return n.Namespace },
+		Notes: printers.NamespaceNotes,
 	})
 }

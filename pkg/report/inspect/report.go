@@ -49,6 +49,13 @@ type Memory struct {
 	InShares bool `json:"shares,omitempty"` // the units are shares of GPUs, ten to each
 }
 
+// Quota is what a ResourceQuota allows the pods of its namespace to ask for.
+type Quota struct {
+	Name string `json:"name"`
+	Used Memory `json:"used"` // by pods that have not ended, on a node or not
+	Hard Memory `json:"hard"`
+}
+
 // Node is one node with its GPUs.
 type Node struct {
 	Name          string          `json:"name"`

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"slices"
 	"strconv"
+	"strings"
 	"time"
 
 	"github.com/gpumem/gpumem/pkg/report/inspect"
@@ -13,15 +14,16 @@ import (
 
 // NamespaceRow is what the pods of one namespace are allocated, use and wait for.
 type NamespaceRow struct {
-	Namespace string         `json:"namespace"`
-	Pods      int            `json:"pods"` // that have GPU memory
-	Granted   inspect.Memory `json:"granted"`
-	Share     *float64       `json:"share,omitempty"`        // of the GPU memory of all nodes, 0 to 1; nil when not known
-	Usage     *Usage         `json:"usage,omitempty"`        // of the pods whose use is known; nil: of none
-	Measured  int            `json:"measuredPods"`           // pods whose use is known
-	Waiting   int            `json:"waitingPods"`            // pods that are on no node
-	WaitsFor  inspect.Memory `json:"waitsFor,omitzero"`      // of these
-	Oldest    time.Time      `json:"oldestWaiting,omitzero"` // when the oldest of these was created
+	Namespace string          `json:"namespace"`
+	Pods      int             `json:"pods"` // that have GPU memory
+	Granted   inspect.Memory  `json:"granted"`
+	Share     *float64        `json:"share,omitempty"`        // of the GPU memory of all nodes, 0 to 1; nil when not known
+	Usage     *Usage          `json:"usage,omitempty"`        // of the pods whose use is known; nil: of none
+	Measured  int             `json:"measuredPods"`           // pods whose use is known
+	Waiting   int             `json:"waitingPods"`            // pods that are on no node
+	WaitsFor  inspect.Memory  `json:"waitsFor,omitzero"`      // of these
+	Oldest    time.Time       `json:"oldestWaiting,omitzero"` // when the oldest of these was created
+	Quotas    []inspect.Quota `json:"quotas,omitempty"`
 }
 
 // NamespaceRows returns the sums of a list of pods, the namespaces with the most first.
@@ -68,8 +70,8 @@ func (r *NamespaceRow) count(p PodRow) {
 	}
 }
 
-// NamespaceColumns are those of a list of namespaces.
-func NamespaceColumns(r inspect.Report) []table.Column[NamespaceRow] {
+// NamespaceColumns are those of a list of namespaces. Limited: some of them have quotas.
+func NamespaceColumns(r inspect.Report, limited bool) []table.Column[NamespaceRow] {
 	m := measureOf(r.Nodes)
 	return []table.Column[NamespaceRow]{
 		{Header: "NAMESPACE", Cell: func(n NamespaceRow) string { return n.Namespace }},
@@ -81,6 +83,7 @@ func NamespaceColumns(r inspect.Report) []table.Column[NamespaceRow] {
 			}
 			return fmt.Sprintf("%.1f%%", 100**n.Share)
 		}},
+		{Header: fmt.Sprintf("REQUESTED/QUOTA(%s)", m), Hidden: !limited, Cell: func(n NamespaceRow) string { return m.quotas(n.Quotas) }},
 		{Header: fmt.Sprintf("USED(%s)", m), Cell: func(n NamespaceRow) string {
 			if n.Pods == 0 {
 				return ""
@@ -107,6 +110,15 @@ func NamespaceColumns(r inspect.Report) []table.Column[NamespaceRow] {
 	}
 }
 
+// quotas says what pods ask for of each quota.
+func (m measure) quotas(all []inspect.Quota) string {
+	var cells []string
+	for _, q := range all {
+		cells = append(cells, m.amount(&q.Used)+"/"+m.amount(&q.Hard))
+	}
+	return strings.Join(cells, ", ")
+}
+
 // NamespaceNotes are the legend of a list of namespaces.
 func NamespaceNotes(rows []NamespaceRow, _ bool) (lines []string) {
 	if slices.ContainsFunc(rows, func(n NamespaceRow) bool { return n.Pods > 0 && n.Usage == nil }) {
@@ -115,8 +127,18 @@ func NamespaceNotes(rows []NamespaceRow, _ bool) (lines []string) {
 	if slices.ContainsFunc(rows, func(n NamespaceRow) bool { return n.Usage != nil && n.Measured < n.Pods }) {
 		lines = append(lines, "+ marks a sum of the pods whose use is known, which are not all.")
 	}
-	if slices.ContainsFunc(rows, func(n NamespaceRow) bool { return unsized(n.Granted) || unsized(n.WaitsFor) }) {
+	var amounts []inspect.Memory
+	for _, n := range rows {
+		amounts = append(amounts, n.Granted, n.WaitsFor)
+		for _, q := range n.Quotas {
+			amounts = append(amounts, q.Hard)
+		}
+	}
+	if slices.ContainsFunc(amounts, unsized) {
 		lines = append(lines, unitsNote)
+	}
+	if slices.ContainsFunc(amounts, func(a inspect.Memory) bool { return a.InShares }) {
+		lines = append(lines, sharesNote)
 	}
 	return lines
 }

@@ -1,0 +1,110 @@
+package lists_test
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	v1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/client-go/kubernetes/fake"
+	clienttesting "k8s.io/client-go/testing"
+
+	"github.com/gpumem/gpumem/pkg/cli/clirun"
+	"github.com/gpumem/gpumem/pkg/cli/clitest"
+)
+
+func quota(name, used, hard string, resources ...v1.ResourceName) *v1.ResourceQuota {
+	q := &v1.ResourceQuota{
+		ObjectMeta: metav1.ObjectMeta{Namespace: "ml", Name: name},
+		Status:     v1.ResourceQuotaStatus{Used: v1.ResourceList{}, Hard: v1.ResourceList{}},
+	}
+	for _, r := range resources {
+		q.Status.Used[r], q.Status.Hard[r] = resource.MustParse(used), resource.MustParse(hard)
+	}
+	return q
+}
+
+// limited is a cluster whose namespaces ml and web have pods, and ml quotas.
+func limited(t *testing.T, quotas ...*v1.ResourceQuota) *fake.Clientset {
+	client := fake.NewClientset(clitest.ExtenderDeployment("gpumem-system", "gpumem.dev", "binpack"), clitest.Node(t, "gpu-a", clitest.Inventory("gpu-a", 16, 16)),
+		clitest.Pod(t, "web/one", "gpu-a", 2, clitest.UUID("gpu-a", 0)), clitest.Pod(t, "ml/a", "gpu-a", 4, clitest.UUID("gpu-a", 0)))
+	for _, q := range quotas {
+		if err := client.Tracker().Add(q); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return client
+}
+
+func TestQuotasOfNamespaces(t *testing.T) {
+	const mem, shares = "requests.gpumem.dev/gpu-mem", "requests.gpumem.dev/gpu-share"
+	scoped := quota("scoped", "1", "2", mem)
+	scoped.Spec.Scopes = []v1.ResourceQuotaScope{v1.ResourceQuotaScopeBestEffort}
+	selected := quota("selected", "1", "2", mem)
+	selected.Spec.ScopeSelector = &v1.ScopeSelector{}
+	for name, tc := range map[string]struct {
+		quotas []*v1.ResourceQuota
+		column string // its header and cells; empty: there is none
+		legend string
+	}{
+		"none":               {},
+		"of something else":  {quotas: []*v1.ResourceQuota{quota("cpu", "1", "2", v1.ResourceRequestsCPU)}},
+		"of some pods alone": {quotas: []*v1.ResourceQuota{scoped, selected}},
+		"of memory":          {[]*v1.ResourceQuota{quota("gpus", "34", "40", mem, v1.ResourceRequestsCPU)}, "REQUESTED/QUOTA(GiB)|34/40|<none>", ""},
+		"several, by name": {
+			[]*v1.ResourceQuota{quota("z", "34", "9223372036854775807", mem), quota("a", "3", "10", shares)},
+			"REQUESTED/QUOTA(GiB)|3s/10s, 34/9007199254740991|<none>", "s counts shares of GPUs, ten to each.",
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			stdout, _, _ := clirun.Inspect(limited(t, tc.quotas...), "namespaces")
+			cells := append(strings.Split(tc.column, "|"), "", "")
+			want := fmt.Sprintf(`NAMESPACE PODS ALLOCATED(GiB) SHARE %s USED(GiB) WAITING WAITS-FOR(GiB) OLDEST
+				ml 1 4 12.5%% %s ? 0 <none> <none> web 1 2 6.2%% %s ? 0 <none> <none>
+				? is not known: no program of the pod was seen to use a GPU, or the device plugin of its node was not read. %s`,
+				cells[0], cells[1], cells[2], tc.legend)
+			if diff := cmp.Diff(strings.Fields(want), strings.Fields(stdout)); diff != "" {
+				t.Errorf("(-want +got):\n%s", diff)
+			}
+		})
+	}
+	stdout, _, err := clirun.Inspect(limited(t, quota("gpus", "34", "40", mem)), "namespaces", "-n", "ml", "-o", "jsonpath={.items[*].quotas}")
+	if want := `[{"hard":{"MiB":40960,"units":40},"name":"gpus","used":{"MiB":34816,"units":34}}]`; err != nil || stdout != want {
+		t.Errorf("error %v, want %s, got %s", err, want, stdout)
+	}
+}
+
+func TestQuotasThatCannotBeRead(t *testing.T) {
+	own := quota("gpus", "34", "40", "requests.gpumem.dev/gpu-mem")
+	for name, tc := range map[string]struct {
+		change func(*fake.Clientset)
+		stdout string
+		stderr string
+		fails  bool
+	}{
+		"forbidden": {
+			func(c *fake.Clientset) { clitest.Forbid(c, "resourcequotas") }, "12.5%",
+			"note: you may not list ResourceQuotas, so none is shown (ask for the ClusterRole gpumem-viewer)\n", false,
+		},
+		"not answered": {
+			func(c *fake.Clientset) {
+				c.PrependReactor("list", "resourcequotas", func(clienttesting.Action) (bool, runtime.Object, error) { return true, nil, errors.New("no answer") })
+			}, "12.5%", "warning: resourcequotas: no answer\n", true,
+		},
+		"of one namespace alone": {func(c *fake.Clientset) { clitest.OnlyIn(c, "ml") }, "34u/40u", "note: you may list the pods of namespace ml only", false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			client := limited(t, own)
+			tc.change(client)
+			stdout, stderr, err := clirun.Inspect(client, "namespaces", "-n", "ml")
+			if (err != nil) != tc.fails || !strings.Contains(stdout, tc.stdout) || strings.Count(stderr, tc.stderr) != 1 {
+				t.Errorf("error %v, stderr %s, stdout %s", err, stderr, stdout)
+			}
+		})
+	}
+}
