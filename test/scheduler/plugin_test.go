@@ -177,3 +177,31 @@ func TestTheChartsProfile(t *testing.T) {
 		t.Errorf("it is on %v, want one GPU of the node", got)
 	}
 }
+
+// A pod is ranked by what it asks for itself, also right after one that asked for as much, and
+// whose node is full since: kube-scheduler goes on with the ranks of that one where both are said
+// to ask for the same. It does so where no constraints are added to those of pods.
+func TestEachPodIsRankedByWhatItAsksFor(t *testing.T) {
+	objects := []runtime.Object{
+		pod(t, "a-packs", 8, annotated(names(t).Policy(), "binpack")),
+		pod(t, "b-spreads", 8, annotated(names(t).Policy(), "spread")),
+	}
+	for i, taken := range []gpu.Units{2, 1, 0} {
+		n := nodeOf(t, nodeName(i), device(nodeName(i), 0))
+		if objects = append(objects, n); taken > 0 {
+			objects = append(objects, pod(t, fillerName(n.Name, 0), taken, on(t, n, 0)))
+		}
+	}
+	c := start(t, objects, inProcess, func(c *cluster) {
+		for _, of := range c.cfg.Profiles[0].PluginConfig {
+			if args, ok := of.Args.(*config.PodTopologySpreadArgs); ok {
+				args.DefaultingType = config.ListDefaulting
+			}
+		}
+	})
+	for name, want := range map[string]string{"a-packs": nodeName(0), "b-spreads": nodeName(2)} {
+		if got := c.bound(t, name, 0); got.Node != want {
+			t.Errorf("%s is on %s, want %s", name, got.Node, want)
+		}
+	}
+}

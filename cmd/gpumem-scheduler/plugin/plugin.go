@@ -10,6 +10,7 @@ import (
 	fwk "k8s.io/kube-scheduler/framework"
 
 	"github.com/gpumem/gpumem/pkg/core/decide"
+	"github.com/gpumem/gpumem/pkg/core/placement"
 	"github.com/gpumem/gpumem/pkg/core/ranking"
 	"github.com/gpumem/gpumem/pkg/kube/api"
 	"github.com/gpumem/gpumem/pkg/kube/reasons"
@@ -198,8 +199,17 @@ func (p *Plugin) SignPod(_ context.Context, pod *v1.Pod) ([]fwk.SignFragment, *f
 	if err != nil {
 		return nil, fwk.NewStatus(fwk.Unschedulable, err.Error())
 	}
-	return []fwk.SignFragment{{Key: Name + ".Request", Value: req.Key()}}, nil
+	return []fwk.SignFragment{{Key: Name + ".Request", Value: signatureOf(req)}}, nil
 }
+
+// signature is all of a request, as JSON: so signatures are compared. The priority is in it too,
+// for it decides which nominated pods go first.
+type signature struct {
+	placement.Request
+	Containers []placement.Container // in the place of the request's, which have no JSON
+}
+
+func signatureOf(r placement.Request) signature { return signature{r, r.Containers.All()} }
 
 // EventsToRegister says what may free GPUs for a pod that was refused. An event whose objects
 // are not what they should be wakes the pod.
