@@ -17,6 +17,10 @@
 // between its last look at the clock and the sending, and goes on when another leads; then the
 // device plugin, which gives nothing twice, finds another GPU for one of two pods or refuses it.
 //
+// A process that was frozen can find the Lease given back by another that has had it meanwhile, and
+// take it as it renews it: kube-scheduler does not end then. The Lease counts how often it has
+// changed hands, and by that another lead begins.
+//
 // kube-scheduler gives the Lease back when it has to end, and also when it could not renew
 // it, which is before its duration is over. Both go through Update, which waits.
 package lease

@@ -25,6 +25,7 @@ type Lock struct {
 
 	mu             sync.Mutex
 	since, renewed time.Time // zero where this process has not the Lease
+	turns          int       // how often it had changed hands then
 }
 
 // Watch puts a Lock in the place of the configuration's. Drain returns when all that was sent is
@@ -43,36 +44,37 @@ func Watch(config *leaderelection.LeaderElectionConfig, now func() time.Time, dr
 
 // Create writes a new Lease.
 func (l *Lock) Create(ctx context.Context, record resourcelock.LeaderElectionRecord) error {
-	return l.write(record, func() error { return l.Interface.Create(ctx, record) })
+	return l.write(record, true, func() error { return l.Interface.Create(ctx, record) })
 }
 
 // Update renews the Lease, takes it, or gives it back.
 func (l *Lock) Update(ctx context.Context, record resourcelock.LeaderElectionRecord) error {
-	return l.write(record, func() error { return l.Interface.Update(ctx, record) })
+	return l.write(record, false, func() error { return l.Interface.Update(ctx, record) })
 }
 
-func (l *Lock) write(record resourcelock.LeaderElectionRecord, send func() error) error {
+func (l *Lock) write(record resourcelock.LeaderElectionRecord, created bool, send func() error) error {
 	own := record.HolderIdentity == l.Identity()
 	if !own {
-		l.set(time.Time{})
+		l.set(time.Time{}, 0, true)
 		l.drain()
 	}
 	sent := l.now()
 	err := send()
 	if own && err == nil {
-		l.set(sent)
+		l.set(sent, record.LeaderTransitions, created)
 	}
 	return err
 }
 
-// set records a renewal, or that the Lease is given back.
-func (l *Lock) set(renewed time.Time) {
+// set records a renewal, or that the Lease is given back. Where it was created, or has changed hands,
+// others may have had it: a lead begins.
+func (l *Lock) set(renewed time.Time, turns int, begins bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if l.renewed.IsZero() || renewed.IsZero() {
+	if begins || l.renewed.IsZero() || turns != l.turns {
 		l.since = renewed
 	}
-	l.renewed = renewed
+	l.renewed, l.turns = renewed, turns
 }
 
 // Leads returns since when this process leads, and whether what it sends now lands before another

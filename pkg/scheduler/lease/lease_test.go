@@ -3,10 +3,14 @@ package lease
 import (
 	"context"
 	"errors"
+	"strconv"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/client-go/tools/leaderelection"
 	"k8s.io/client-go/tools/leaderelection/resourcelock"
 )
@@ -36,12 +40,14 @@ func (s *server) Update(_ context.Context, r resourcelock.LeaderElectionRecord) 
 func TestWhenAProcessDecidesAlone(t *testing.T) {
 	begin := time.Unix(1_700_000_000, 0)
 	type step struct {
-		write string // who is written: "a", "" to give it back; "none": nothing is
-		takes time.Duration
-		fails bool
-		after time.Duration // that pass then
-		since time.Duration // after the beginning; -1: it does not lead
-		alone bool
+		write   string // who is written: "a", "" to give it back; "none": nothing is
+		takes   time.Duration
+		fails   bool
+		turns   int // how often the Lease has changed hands, as is written
+		creates bool
+		after   time.Duration // that pass then
+		since   time.Duration // after the beginning; -1: it does not lead
+		alone   bool
 	}
 	own := func(after time.Duration, alone bool) step { return step{write: "a", after: after, alone: alone} }
 	for _, tc := range []struct {
@@ -55,6 +61,10 @@ func TestWhenAProcessDecidesAlone(t *testing.T) {
 		{"a renewal does not begin a lead", []step{own(2*time.Second, true), own(8*time.Second, true)}},
 		{"a renewal that failed is none", []step{own(5*time.Second, true), {write: "a", fails: true, after: 4 * time.Second}}},
 		{"one that was frozen and has it still", []step{own(14*time.Second, false), own(0, true)}},
+		{"the Lease was deleted, and is created", []step{own(time.Second, true), {write: "a", creates: true, since: time.Second, alone: true}}},
+		{"one that was frozen, and another has had it meanwhile and given it back", []step{
+			own(time.Minute, false), {write: "a", turns: 2, since: time.Minute, alone: true},
+		}},
 		{"given back", []step{own(0, true), {write: "", since: -1}}},
 		{"given back, and taken again", []step{own(time.Second, true), {write: "", since: -1}, {write: "a", since: time.Second, alone: true}}},
 		{"to give it back has failed", []step{own(0, true), {write: "", fails: true, since: -1}}},
@@ -73,7 +83,11 @@ func TestWhenAProcessDecidesAlone(t *testing.T) {
 					api.err = errors.New("etcd has no leader")
 				}
 				if s.write != "none" {
-					if err := lock.Update(t.Context(), resourcelock.LeaderElectionRecord{HolderIdentity: s.write}); !errors.Is(err, api.err) {
+					write := lock.Update
+					if s.creates {
+						write = lock.Create
+					}
+					if err := write(t.Context(), resourcelock.LeaderElectionRecord{HolderIdentity: s.write, LeaderTransitions: s.turns}); !errors.Is(err, api.err) {
 						t.Errorf("step %d: %v, want %v", i, err, api.err)
 					}
 				}
@@ -89,6 +103,83 @@ func TestWhenAProcessDecidesAlone(t *testing.T) {
 			}
 		})
 	}
+}
+
+// shared is a Lease at the API server that several have.
+type shared struct {
+	resourcelock.Interface // of one of them: nothing else of it is used
+	record                 *resourcelock.LeaderElectionRecord
+	version, read          int // as many were written, and as this one knows it
+	frozen                 func()
+}
+
+func (*shared) Identity() string   { return "a" }
+func (*shared) Describe() string   { return "lease" }
+func (*shared) RecordEvent(string) {}
+
+func (s *shared) Get(context.Context) (*resourcelock.LeaderElectionRecord, []byte, error) {
+	if s.record == nil {
+		return nil, nil, apierrors.NewNotFound(schema.GroupResource{}, "lease")
+	}
+	s.read = s.version
+	record := *s.record
+	return &record, []byte(strconv.Itoa(s.version)), nil
+}
+
+func (s *shared) Create(ctx context.Context, r resourcelock.LeaderElectionRecord) error {
+	return s.Update(ctx, r)
+}
+
+func (s *shared) Update(_ context.Context, r resourcelock.LeaderElectionRecord) error {
+	if s.read != s.version {
+		return errors.New("it has been written since")
+	}
+	s.record, s.version = &r, s.version+1
+	s.read = s.version
+	s.frozen()
+	return nil
+}
+
+// While a process is frozen, another has the Lease and gives it back. client-go takes that for a
+// renewal, and what the other has bound is not known.
+func TestALeadIsAnotherOnceOthersHaveLed(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		ctx, cancel := context.WithCancel(t.Context())
+		api := &shared{}
+		config := leaderelection.LeaderElectionConfig{
+			Lock: api, LeaseDuration: 15 * time.Second, RenewDeadline: 10 * time.Second, RetryPeriod: 2 * time.Second,
+			Callbacks: leaderelection.LeaderCallbacks{OnStartedLeading: func(context.Context) {}, OnStoppedLeading: func() {
+				if ctx.Err() == nil {
+					t.Error("it has stopped to lead")
+				}
+			}},
+		}
+		lock, err := Watch(&config, time.Now, func() {})
+		if err != nil {
+			t.Fatal(err)
+		}
+		var before time.Time
+		api.frozen = func() {
+			if api.version != 3 {
+				return
+			}
+			before, _ = lock.Leads()
+			time.Sleep(time.Minute)
+			api.record = &resourcelock.LeaderElectionRecord{LeaderTransitions: api.record.LeaderTransitions + 1, LeaseDurationSeconds: 1}
+			api.version += 2 // another has taken it and given it back
+		}
+		elector, err := leaderelection.NewLeaderElector(config)
+		if err != nil {
+			t.Fatal(err)
+		}
+		go elector.Run(ctx)
+		time.Sleep(70 * time.Second)
+		since, alone := lock.Leads()
+		if !alone || !since.After(before) || before.IsZero() {
+			t.Errorf("it decides alone: %t; it leads since %v, and it did so since %v before another led", alone, since, before)
+		}
+		cancel()
+	})
 }
 
 // The clock that has gone further counts.

@@ -214,7 +214,11 @@ var table = []mutant{
 	},
 	{
 		"a Lease that is given back counts", "pkg/scheduler/lease/lease.go",
-		"		l.set(time.Time{})\n", "", "TestTheLeaseIsGivenBackWhenAllIsAnswered",
+		"		l.set(time.Time{}, 0, true)\n", "", "TestTheLeaseIsGivenBackWhenAllIsAnswered",
+	},
+	{
+		"a lead goes on though others have led", "pkg/scheduler/lease/lease.go",
+		" || turns != l.turns", "", "TestALeadIsAnotherOnceOthersHaveLed",
 	},
 	{
 		"a renewal counts from its answer", "pkg/scheduler/lease/lease.go",
