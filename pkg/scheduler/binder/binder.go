@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"sync"
 	"time"
 
 	"go.uber.org/zap"
@@ -79,8 +80,9 @@ type Binder struct {
 	// Decided gets each answer about a pod; nil where no one wants to know.
 	Decided func(placement.PodRef, decisions.Decision)
 
-	turn turn
-	end  end
+	turn     turn
+	end      end
+	reserved sync.Map // UIDs of the pods that Reserve has reserved for, until Bind has ended or Release is called
 }
 
 // Ask takes note that kube-scheduler asks.
@@ -105,11 +107,14 @@ func (b *Binder) NotReady() string {
 	return ""
 }
 
-// Reserve chooses the pod's GPUs on the node and reserves them, for Bind to come. It returns
-// the time by which Release takes the reservation back.
+// Reserve chooses the pod's GPUs on the node and reserves them, for Bind to come, however long
+// that takes. It returns the time by which Release takes the reservation back.
 func (b *Binder) Reserve(ref placement.PodRef, nodeName string, req placement.Request) (time.Time, error) {
 	now := b.Now()
 	_, err := b.Cache.AssumePod(ref, nodeName, req, b.Policy, now)
+	if err == nil {
+		b.reserved.Store(ref.UID, nil)
+	}
 	return now, err
 }
 
@@ -117,6 +122,7 @@ func (b *Binder) Reserve(ref placement.PodRef, nodeName string, req placement.Re
 // is not known.
 func (b *Binder) Release(ref placement.PodRef, reserved time.Time) {
 	b.Cache.RefusePod(ref.UID, reserved)
+	b.reserved.Delete(ref.UID)
 }
 
 // Bind chooses the pod's GPUs on the node, or takes those that are reserved for it there,
@@ -125,6 +131,7 @@ func (b *Binder) Bind(asked context.Context, ref placement.PodRef, nodeName stri
 	log := b.Log.With(zap.Stringer("pod", ref), zap.String("uid", ref.UID), zap.String("node", nodeName))
 	b.Ask()
 	defer b.end.enter()()
+	defer b.reserved.Delete(ref.UID)
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(asked), BindTimeout)
 	defer cancel()
 
@@ -288,6 +295,9 @@ func (b *Binder) settle(ctx context.Context, ref placement.PodRef, nodeName stri
 func (b *Binder) ReviewAssumed(ctx context.Context, limit time.Duration) {
 	before := b.Now().Add(-limit)
 	for _, a := range b.Cache.AssumedBefore(before) {
+		if _, waits := b.reserved.Load(a.Pod.UID); waits {
+			continue // kube-scheduler goes on with the pod
+		}
 		log := b.Log.With(zap.Stringer("pod", a.Pod), zap.String("uid", a.Pod.UID), zap.String("node", a.Node))
 		pod, err := b.readPod(ctx, a.Pod)
 		switch {

@@ -8,6 +8,8 @@
 //   - Bind reserves before it writes, writes once, and no lock is kept while it does. After a
 //     definite refusal the reservation is gone; when the outcome is not known it is kept until
 //     the watch or a later read tells.
+//   - What Reserve has reserved is kept until Bind or Release: other plugins of kube-scheduler may
+//     have the pod wait in between, for a volume or for others of its group.
 //   - Bind gives away nothing that the binding of another has taken which was written before
 //     the kube-scheduler that asks began to lead.
 //   - A binding that was not sent, or that the API server has refused, is never taken for one

@@ -1,12 +1,15 @@
 package cycle
 
 import (
+	"context"
+	"errors"
 	"slices"
 	"testing"
 	"time"
 
 	"github.com/google/go-cmp/cmp"
 	"go.uber.org/zap/zaptest"
+	"golang.org/x/sync/singleflight"
 	v1 "k8s.io/api/core/v1"
 	policyv1 "k8s.io/api/policy/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
@@ -18,6 +21,7 @@ import (
 	"github.com/gpumem/gpumem/pkg/core/placement"
 	"github.com/gpumem/gpumem/pkg/kube/api"
 	"github.com/gpumem/gpumem/pkg/scheduler/binder"
+	"github.com/gpumem/gpumem/pkg/scheduler/lease"
 )
 
 // watched is what the watch has stored of pods.
@@ -28,12 +32,30 @@ type watched struct {
 
 func (w watched) Pod(_, name string) *v1.Pod { return w.pods[name] }
 
+// ReadPod returns what the watch has stored.
+func (w watched) ReadPod(_ context.Context, _, name string) (*v1.Pod, error) {
+	return w.pods[name], nil
+}
+
+// Shown says that the watch is not behind.
+func (watched) Shown(string) bool { return true }
+
+// Bind writes nothing, and says nothing of that.
+func (watched) Bind(context.Context, *v1.Binding) error { return errors.New("the connection is lost") }
+
+// Refused says of no error that nothing was written.
+func (watched) Refused(error) bool { return false }
+
+// Revision is the same at all times.
+func (watched) Revision(context.Context) (string, error) { return "1", nil }
+
 // world is a node "pair" with two GPUs of 16 units, as the cache and kube-scheduler have it.
 type world struct {
 	*Decider
 	t       *testing.T
 	watch   watched
 	missing string
+	now     time.Time
 	kube    []*v1.Pod // on the node, as kube-scheduler has it
 	changes int64     // of these
 }
@@ -49,10 +71,11 @@ func newWorld(t *testing.T) *world {
 	if err != nil {
 		t.Fatal(err)
 	}
-	w := &world{t: t, watch: watched{pods: make(map[string]*v1.Pod)}}
+	w := &world{t: t, now: time.Unix(1, 0), watch: watched{pods: make(map[string]*v1.Pod)}}
 	w.Decider = &Decider{Binder: &binder.Binder{
 		Self: "gpumem-scheduler", Log: zaptest.NewLogger(t), Names: names, Cache: cache.New(), Cluster: w.watch,
-		Policy: placement.Binpack, Now: func() time.Time { return time.Unix(1, 0) }, Missing: func() string { return w.missing },
+		Policy: placement.Binpack, Now: func() time.Time { return w.now }, Missing: func() string { return w.missing },
+		Reads: new(singleflight.Group), Leads: lease.Alone(time.Unix(0, 0)),
 	}}
 	w.Binder.Cache.SetNode("pair", gpu.Inventory{UnitMiB: 1024, Devices: []gpu.Device{
 		{UUID: first, Allocatable: 16, MemoryMiB: 16384}, {UUID: second, Index: 1, Allocatable: 16, MemoryMiB: 16384},
@@ -393,6 +416,49 @@ func TestUnreserveTakesBackItsOwn(t *testing.T) {
 	w.Unreserve(c)
 	if _, _, known := w.Binder.Cache.Where("uid-pod"); !known {
 		t.Error("the reservation of another cycle was taken back")
+	}
+}
+
+// Between Reserve and Bind other plugins may wait for as long as they like: for a volume, or for
+// the rest of a group. The pod keeps its GPUs meanwhile.
+func TestAReservationLastsUntilBind(t *testing.T) {
+	const limit = 30 * time.Second
+	for _, tc := range []struct {
+		name string
+		end  func(w *world, c *Cycle)
+	}{
+		{"another plugin refuses", func(w *world, c *Cycle) { w.Unreserve(c) }},
+		{"the outcome of Bind is not known", func(w *world, c *Cycle) {
+			if err := w.Bind(t.Context(), c, "pair"); err == nil {
+				w.t.Error("Bind has succeeded")
+			}
+			w.Unreserve(c)
+			w.now = w.now.Add(2 * limit)
+			w.Binder.ReviewAssumed(t.Context(), limit)
+		}},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			w := newWorld(t)
+			for _, name := range []string{"pod", "other"} {
+				w.watch.pods[name] = w.pod(name, "10")
+			}
+			w.heard(w.pod("a", "16", second))
+			w.sees(w.watch.pods["a"])
+			c := w.begin("pod", "10")
+			if err := w.Reserve(c, w.node()); err != nil {
+				t.Fatal(err)
+			}
+			w.now = w.now.Add(2 * limit)
+			w.Binder.ReviewAssumed(t.Context(), limit)
+			other := w.begin("other", "10")
+			if w.fits(other) {
+				t.Error("another pod fits on the GPU")
+			}
+			tc.end(w, c)
+			if !w.fits(other) {
+				t.Error("the GPU is not free in the end")
+			}
+		})
 	}
 }
 

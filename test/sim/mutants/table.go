@@ -273,6 +273,10 @@ var table = []mutant{
 		"return &decide.Refusal{Reason: decide.Elsewhere, Node: c.on, Assumed: true}", "return nil", "TestOfAPodThatIsOnANode",
 	},
 	{
+		"a reservation is reviewed", "pkg/scheduler/binder/binder.go",
+		"		if _, waits := b.reserved.Load(a.Pod.UID); waits {\n", "		if false {\n", "pkg/scheduler/cycle:TestAReservationLastsUntilBind",
+	},
+	{
 		"a reservation is not taken back", "pkg/scheduler/cycle/cycle.go",
 		"if !c.reserved.IsZero() {", "if c.reserved.IsZero() {", "TestReserve",
 	},
