@@ -506,6 +506,7 @@ func TestChangeHelps(t *testing.T) {
 		{"it has another label", waiting, with(waiting, func(p *v1.Pod) { p.Labels = map[string]string{"a": "b"} }), false},
 		{"another was admitted", other, admitted, true},
 		{"another was corrected", other, w.pod("a", "8", second), true},
+		{"another is not to be alone any more", with(other, func(p *v1.Pod) { p.Annotations[w.Binder.Names.Policy()] = "exclusive" }), other, true},
 		{"another has another label", other, with(other, func(p *v1.Pod) { p.Labels = map[string]string{"a": "b"} }), false},
 		{"one without GPU memory was admitted", w.pod("a", "0"), with(w.pod("a", "0"), func(p *v1.Pod) { p.Status = admitted.Status }), false},
 	} {
@@ -544,6 +545,54 @@ func TestNodeHelps(t *testing.T) {
 			}
 			if got := w.NodeHelps(w.pod("pod", "10"), node); got != tc.want {
 				t.Errorf("got %v, want %v", got, tc.want)
+			}
+		})
+	}
+}
+
+// What is on a node is counted once by what the node offers now, and not by what it did before.
+func TestNodeHelpsByWhatTheNodeSaysNow(t *testing.T) {
+	inventory := func(unit int64, status gpu.Status, given ...gpu.PodAllocation) gpu.Inventory {
+		return gpu.Inventory{UnitMiB: unit, Allocated: given, Devices: []gpu.Device{
+			{UUID: first, Allocatable: gpu.Units(16384 / unit), MemoryMiB: 16384, Status: status},
+		}}
+	}
+	given := func(uid, name string, units gpu.Units) gpu.PodAllocation {
+		g := gpu.PodAllocation{UID: uid, Name: name, Shares: []gpu.Share{{Device: first, Units: units}}}
+		if name != "" {
+			g.Namespace = "team"
+		}
+		return g
+	}
+	for _, tc := range []struct {
+		name        string
+		before, now gpu.Inventory
+		asks        string
+		want        bool
+	}{
+		{"a claim has ended", inventory(1024, gpu.Status{ByClaims: true}, given("uid-c", "c", 10)), inventory(1024, gpu.Status{}), "12", true},
+		{"a claim has not ended", inventory(1024, gpu.Status{ByClaims: true}), inventory(1024, gpu.Status{}, given("uid-c", "c", 10)), "12", false},
+		{"a pod was given what is written of it", inventory(1024, gpu.Status{}, given("uid-a", "", 10)), inventory(1024, gpu.Status{}), "12", true},
+		{"a pod was given more than is written of it", inventory(1024, gpu.Status{}), inventory(1024, gpu.Status{}, given("uid-a", "", 10)), "12", false},
+		{"a GPU is used again, and its unit is half of what the pod's was", inventory(512, gpu.Status{Unhealthy: true}), inventory(512, gpu.Status{}), "24", true},
+		{"the unit is half of what it was", inventory(1024, gpu.Status{}), inventory(512, gpu.Status{}), "25", false},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			w := newWorld(t)
+			a := w.pod("a", "4", first)
+			w.heard(a)
+			w.sees(a)
+			w.Binder.Cache.SetNode("pair", tc.before)
+			value, err := api.EncodeInventory(tc.now)
+			if err != nil {
+				t.Fatal(err)
+			}
+			node := &v1.Node{ObjectMeta: metav1.ObjectMeta{Name: "pair", Annotations: map[string]string{w.Binder.Names.Inventory(): value}}}
+			waiting := w.pod("pod", tc.asks)
+			helps := w.NodeHelps(waiting, node)
+			w.Binder.Cache.SetNode("pair", tc.now)
+			if fits := w.fits(w.begin("pod", tc.asks)); helps != tc.want || fits != tc.want {
+				t.Errorf("it helps: %v, and once the cache has heard the pod fits: %v; want %v", helps, fits, tc.want)
 			}
 		})
 	}

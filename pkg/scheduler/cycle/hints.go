@@ -1,6 +1,9 @@
 package cycle
 
 import (
+	"maps"
+	"slices"
+
 	v1 "k8s.io/api/core/v1"
 
 	"github.com/gpumem/gpumem/pkg/core/cache"
@@ -23,7 +26,7 @@ func (d *Decider) GoneHelps(waiting, gone *v1.Pod) bool {
 }
 
 // ChangeHelps reports whether a waiting pod asks for something else now, or another was admitted
-// by its kubelet or corrected by its device plugin.
+// by its kubelet, corrected by its device plugin, or has other annotations, as to be alone no more.
 func (d *Decider) ChangeHelps(waiting, was, is *v1.Pod) bool {
 	names := d.Binder.Names
 	if is.UID == waiting.UID {
@@ -31,8 +34,7 @@ func (d *Decider) ChangeHelps(waiting, was, is *v1.Pod) bool {
 		now, unreadable := names.Request(is)
 		return unreadable == nil && (wasUnreadable != nil || before.Key() != now.Key())
 	}
-	key := names.Assignment()
-	return names.Holds(is) && (api.Admitted(is) != api.Admitted(was) || is.Annotations[key] != was.Annotations[key])
+	return names.Holds(is) && (api.Admitted(is) != api.Admitted(was) || !maps.Equal(is.Annotations, was.Annotations))
 }
 
 // NodeHelps reports whether a waiting pod fits what a node offers now.
@@ -43,10 +45,21 @@ func (d *Decider) NodeHelps(waiting *v1.Pod, node *v1.Node) bool {
 	}
 	var holdings, nominated []placement.Holding
 	if known := d.Binder.Cache.Look(node.Name); known != nil {
-		holdings, nominated = known.Holdings(), known.Nominated
+		holdings, nominated = onlyHeard(known), known.Nominated
 	}
 	state := placement.NewNode(node.Name, inv, holdings).WithNominated(nominated)
 	return d.fits(waiting, func(q cache.Question) bool { return q.Ask(state) == nil })
+}
+
+// onlyHeard returns the pods of a node without what its inventory has said of them, which it may say no
+// more: claims, and what the kubelet has given. What they ask for is in the node's unit already.
+func onlyHeard(known *placement.Node) []placement.Holding {
+	holdings := slices.DeleteFunc(known.Holdings(), func(h placement.Holding) bool { return h.Request.Empty() })
+	for i := range holdings {
+		h := &holdings[i]
+		h.Allocated, h.Assignment.UnitMiB = nil, min(h.Assignment.UnitMiB, known.UnitMiB)
+	}
+	return holdings
 }
 
 // fits asks about a waiting pod, by what it says of itself.
