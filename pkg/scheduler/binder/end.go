@@ -17,7 +17,9 @@ type end struct {
 func (e *end) unknown(sent time.Time) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	e.lands = sent.Add(BindTimeout)
+	if lands := sent.Add(BindTimeout); lands.After(e.lands) {
+		e.lands = lands
+	}
 }
 
 // enter counts a Bind until leave is called. One that begins too late is not waited for, and

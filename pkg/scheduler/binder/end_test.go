@@ -1,0 +1,24 @@
+package binder
+
+import (
+	"testing"
+	"testing/synctest"
+	"time"
+)
+
+// Of two bindings of which nothing more is heard, the one that was sent last lands last, whichever
+// was given up first.
+func TestDrainWaitsForTheLastThatMayLand(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := Binder{Now: time.Now}
+		first := b.Now()
+		second := first.Add(6 * time.Second)
+		time.Sleep(BindTimeout)
+		b.end.unknown(second)
+		b.end.unknown(first)
+		b.Drain()
+		if waited := b.Now().Sub(second); waited < BindTimeout {
+			t.Errorf("it waits until %v after the second was sent, want %v", waited, BindTimeout)
+		}
+	})
+}
