@@ -32,9 +32,8 @@ type Cluster interface {
 	// ReadPodsOn reads the pods of a node that have not ended from the API server
 	// itself: all that are bound when it is called.
 	ReadPodsOn(ctx context.Context, node string) ([]*v1.Pod, error)
-	// Leader reads who leads the kube-schedulers, and one of them asks: one that has
-	// lost the lead never leads again under the same name. It returns an empty name
-	// where that is not known.
+	// Leader reads who leads the kube-schedulers, and one of them asks: one that leads once
+	// more after another has another name. It returns an empty name where that is not known.
 	Leader(ctx context.Context) (string, error)
 	// Revision reads the resource version that the API server has reached, and Shown
 	// reports whether the watch of pods has shown all that was written up to one.

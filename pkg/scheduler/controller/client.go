@@ -52,9 +52,9 @@ func (c *Client) PodsBy(ctx context.Context, namespace, selector string) ([]v1.P
 	return list.Items, nil
 }
 
-// Leader reads who has the Lease. It returns an empty name where there is no Lease, or
-// where it may not be read. A read of one object asks etcd, and takes a millisecond
-// or two.
+// Leader reads who has the Lease, and how often it has changed hands: one that was frozen can have it
+// once more after another. It returns an empty name where there is no Lease, or where it may not be
+// read. A read of one object asks etcd, and takes a millisecond or two.
 func (c *Client) Leader(ctx context.Context) (string, error) {
 	lease, err := c.leases.Leases(c.lease.Namespace).Get(ctx, c.lease.Name, metav1.GetOptions{})
 	switch {
@@ -62,10 +62,14 @@ func (c *Client) Leader(ctx context.Context) (string, error) {
 		return "", nil
 	case err != nil:
 		return "", err
-	case lease.Spec.HolderIdentity == nil:
+	case lease.Spec.HolderIdentity == nil || *lease.Spec.HolderIdentity == "":
 		return "", nil
 	}
-	return *lease.Spec.HolderIdentity, nil
+	turns := int32(0)
+	if lease.Spec.LeaseTransitions != nil {
+		turns = *lease.Spec.LeaseTransitions
+	}
+	return fmt.Sprintf("%s %d", *lease.Spec.HolderIdentity, turns), nil
 }
 
 // Revision reads the resource version that the API server has reached. It waits for

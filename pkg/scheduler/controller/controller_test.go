@@ -557,6 +557,8 @@ func TestWhoLeads(t *testing.T) {
 	lease := func(holder *string) *coordinationv1.Lease {
 		return &coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{Namespace: "system", Name: "scheduler"}, Spec: coordinationv1.LeaseSpec{HolderIdentity: holder}}
 	}
+	turned := lease(new("a"))
+	turned.Spec.LeaseTransitions = new(int32(2))
 	resource := schema.GroupResource{Group: "coordination.k8s.io", Resource: "leases"}
 	for name, tc := range map[string]struct {
 		lease   *coordinationv1.Lease
@@ -564,8 +566,10 @@ func TestWhoLeads(t *testing.T) {
 		want    string
 		wantErr bool
 	}{
-		"one does":               {lease: lease(new("a")), want: "a"},
+		"one does":               {lease: lease(new("a")), want: "a 0"},
+		"one does once more":     {lease: turned, want: "a 2"},
 		"none does":              {lease: lease(nil)},
+		"it was given back":      {lease: lease(new(""))},
 		"there is no Lease":      {},
 		"it may not be read":     {refused: apierrors.NewForbidden(resource, "scheduler", nil)},
 		"the API server is away": {refused: errors.New("away"), wantErr: true},
