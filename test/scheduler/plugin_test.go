@@ -103,6 +103,30 @@ func TestWhoIsEvictedByGPU(t *testing.T) {
 	}
 }
 
+// Of several nodes the one is chosen whose most important victim is the least important, also where
+// the victims on one are those that the core has chosen.
+func TestOnWhichNodePodsAreEvicted(t *testing.T) {
+	a, b := node(t, "a"), node(t, "b")
+	started := func(before time.Duration) option {
+		return func(p *v1.Pod) { p.Status.StartTime = &metav1.Time{Time: time.Now().Add(-before)} }
+	}
+	objects := []runtime.Object{a, b,
+		pod(t, "a-old", 5, on(t, a, 0), priority(900), started(time.Hour)), pod(t, "a-low", 5, on(t, a, 0), priority(1)),
+		pod(t, "a-1", 3, on(t, a, 1), priority(900)), pod(t, "a-2", 3, on(t, a, 1), priority(900)), pod(t, "a-3", 4, on(t, a, 1), priority(900)),
+		pod(t, "b-mid", 10, on(t, b, 0), priority(500)), pod(t, "b-high", 10, on(t, b, 1), priority(950)),
+	}
+	var of []string
+	for _, o := range objects[2:] {
+		gracefully(o.(*v1.Pod))
+		of = append(of, o.(*v1.Pod).Name)
+	}
+	c := start(t, objects, inProcess)
+	c.add(t, pod(t, "high", 10, priority(1000)))
+	if diff := cmp.Diff([]string{"b-mid"}, c.evictedFor(t, "high", of...)); diff != "" {
+		t.Errorf("evicted (-want +got):\n%s", diff)
+	}
+}
+
 // No pod gets cores of a GPU without memory of it: such a pod waits, and says why.
 func TestCoresAloneWait(t *testing.T) {
 	n := node(t, "node")

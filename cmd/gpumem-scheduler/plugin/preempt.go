@@ -112,8 +112,8 @@ func (e *evictor) onNode(ctx context.Context, state fwk.CycleState, pod *v1.Pod,
 	if !ok || !e.passes(ctx, before, pod, whole, cheaper) {
 		return s
 	}
-	slices.SortFunc(cheaper, func(a, b *v1.Pod) int {
-		return placement.CompareBool(util.MoreImportantPod(a, b), util.MoreImportantPod(b, a))
+	slices.SortFunc(cheaper, func(a, b *v1.Pod) int { // the most important first: by it nodes are compared
+		return placement.CompareBool(util.MoreImportantPod(b, a), util.MoreImportantPod(a, b))
 	})
 	return selected{cheaper, n, s.status}
 }
