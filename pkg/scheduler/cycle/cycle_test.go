@@ -660,6 +660,28 @@ func TestCheaper(t *testing.T) {
 	}
 }
 
+// What pods have is compared in the unit of the node, also of those that were given it in another.
+func TestCheaperInTheUnitOfTheNode(t *testing.T) {
+	w := newWorld(t)
+	large := w.pod("large", "8", first)
+	w.Binder.Cache.SetNode("pair", gpu.Inventory{UnitMiB: 512, Devices: []gpu.Device{
+		{UUID: first, Allocatable: 16, MemoryMiB: 8192}, {UUID: second, Index: 1, Allocatable: 16, MemoryMiB: 8192},
+	}})
+	small := w.pod("small", "10", second)
+	w.heard(large, small)
+	w.sees(large, small)
+	preemptor, priority := w.pod("pod", "16"), int32(10)
+	preemptor.Spec.Priority = &priority
+	c, _, err := w.Begin(preemptor, 1)
+	if err != nil {
+		t.Fatal(err)
+	}
+	pods, _, ok := w.Cheaper(c, w.node(), []*v1.Pod{large}, nil)
+	if !ok || len(pods) != 1 || pods[0] != small {
+		t.Errorf("%v, %v costs less than 8 GiB; want the pod of 5 GiB", ok, pods)
+	}
+}
+
 // Of few nodes each is described; of many all that lack the same are told of in the same words,
 // and those that come closest are described apart.
 func TestWhy(t *testing.T) {

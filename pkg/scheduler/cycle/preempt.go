@@ -30,9 +30,14 @@ func (d *Decider) Cheaper(c *Cycle, node Node, victims []*v1.Pod, pdbs []*policy
 	if !ok || len(chosen.Pods) == 0 {
 		return nil, 0, false
 	}
-	holdings := make([]placement.Holding, len(victims))
+	there, holdings := state.Holdings(), make([]placement.Holding, len(victims))
 	for i, victim := range victims {
-		holdings[i], _ = d.Binder.Names.Holding(victim)
+		same := func(h placement.Holding) bool { return h.Pod.UID == string(victim.UID) && !h.Request.Empty() }
+		if at := slices.IndexFunc(there, same); at >= 0 {
+			holdings[i] = there[at] // in the node's unit
+		} else {
+			holdings[i], _ = d.Binder.Names.Holding(victim)
+		}
 	}
 	if preemption.Cheaper(chosen.Pods, holdings, budgets) >= 0 {
 		return nil, 0, false
