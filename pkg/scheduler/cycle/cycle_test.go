@@ -507,6 +507,8 @@ func TestChangeHelps(t *testing.T) {
 		{"another was admitted", other, admitted, true},
 		{"another was corrected", other, w.pod("a", "8", second), true},
 		{"another is not to be alone any more", with(other, func(p *v1.Pod) { p.Annotations[w.Binder.Names.Policy()] = "exclusive" }), other, true},
+		{"another can no more be read", other, with(other, func(p *v1.Pod) { p.Annotations[w.Binder.Names.Count()] = "two" }), true},
+		{"another has another annotation", other, with(other, func(p *v1.Pod) { p.Annotations["owner"] = "b" }), false},
 		{"another has another label", other, with(other, func(p *v1.Pod) { p.Labels = map[string]string{"a": "b"} }), false},
 		{"one without GPU memory was admitted", w.pod("a", "0"), with(w.pod("a", "0"), func(p *v1.Pod) { p.Status = admitted.Status }), false},
 	} {

@@ -26,15 +26,27 @@ func (d *Decider) GoneHelps(waiting, gone *v1.Pod) bool {
 }
 
 // ChangeHelps reports whether a waiting pod asks for something else now, or another was admitted
-// by its kubelet, corrected by its device plugin, or has other annotations, as to be alone no more.
+// by its kubelet, corrected by its device plugin, or asks for something else, as to be alone no more.
 func (d *Decider) ChangeHelps(waiting, was, is *v1.Pod) bool {
 	names := d.Binder.Names
-	if is.UID == waiting.UID {
+	asks := func() (other, readable bool) {
 		before, wasUnreadable := names.Request(was)
 		now, unreadable := names.Request(is)
-		return unreadable == nil && (wasUnreadable != nil || before.Key() != now.Key())
+		return before.Key() != now.Key() || (wasUnreadable == nil) != (unreadable == nil), unreadable == nil
 	}
-	return names.Holds(is) && (api.Admitted(is) != api.Admitted(was) || !maps.Equal(is.Annotations, was.Annotations))
+	if is.UID == waiting.UID {
+		other, readable := asks()
+		return other && readable
+	}
+	if !names.Holds(is) || api.Admitted(is) != api.Admitted(was) {
+		return names.Holds(is)
+	}
+	if maps.Equal(is.Annotations, was.Annotations) {
+		return false // most changes are of the status, and there may be many waiting pods
+	}
+	key := names.Assignment()
+	other, _ := asks()
+	return other || is.Annotations[key] != was.Annotations[key]
 }
 
 // NodeHelps reports whether a waiting pod fits what a node offers now.

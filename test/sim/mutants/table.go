@@ -290,7 +290,7 @@ var table = []mutant{
 	},
 	{
 		"an admission wakes no pod", "pkg/scheduler/cycle/hints.go",
-		"api.Admitted(is) != api.Admitted(was) || ", "", "TestChangeHelps",
+		" || api.Admitted(is) != api.Admitted(was) {", " {", "TestChangeHelps",
 	},
 	{
 		"a node that offers more is empty", "pkg/scheduler/cycle/hints.go",
