@@ -55,10 +55,10 @@ func TestQuotasOfNamespaces(t *testing.T) {
 		"none":               {},
 		"of something else":  {quotas: []*v1.ResourceQuota{quota("cpu", "1", "2", v1.ResourceRequestsCPU)}},
 		"of some pods alone": {quotas: []*v1.ResourceQuota{scoped, selected}},
-		"of memory":          {[]*v1.ResourceQuota{quota("gpus", "34", "40", mem, v1.ResourceRequestsCPU)}, "REQUESTED/QUOTA(GiB)|34/40|<none>", ""},
+		"of memory":          {[]*v1.ResourceQuota{quota("gpus", "34", "40", mem, v1.ResourceRequestsCPU)}, "QUOTA(GiB)|34/40|<none>", ""},
 		"several, by name": {
 			[]*v1.ResourceQuota{quota("z", "34", "9223372036854775807", mem), quota("a", "3", "10", shares)},
-			"REQUESTED/QUOTA(GiB)|3s/10s, 34/9007199254740991|<none>", "s counts shares of GPUs, ten to each.",
+			"QUOTA(GiB)|3s/10s, 34/9007199254740991|<none>", "s counts shares of GPUs, ten to each.",
 		},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -83,7 +83,7 @@ func NamespaceColumns(r inspect.Report, limited bool) []table.Column[NamespaceRo
 			}
 			return fmt.Sprintf("%.1f%%", 100**n.Share)
 		}},
-		{Header: fmt.Sprintf("REQUESTED/QUOTA(%s)", m), Hidden: !limited, Cell: func(n NamespaceRow) string { return m.quotas(n.Quotas) }},
+		{Header: fmt.Sprintf("QUOTA(%s)", m), Hidden: !limited, Cell: func(n NamespaceRow) string { return m.quotas(n.Quotas) }},
 		{Header: fmt.Sprintf("USED(%s)", m), Cell: func(n NamespaceRow) string {
 			if n.Pods == 0 {
 				return ""
