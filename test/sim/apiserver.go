@@ -41,6 +41,7 @@ type apiServer struct {
 	skew     time.Duration // of its clock
 	down     bool          // it refuses connections
 	holder   string        // of kube-scheduler's Lease
+	turns    int           // how often that was taken
 	renewed  time.Duration // when it was, in runs of the plugin
 }
 

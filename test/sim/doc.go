@@ -28,7 +28,8 @@
 //     pass its own filters, the other about a few. Its queue is that of 1.31, 1.32 or
 //     1.33 (queue.go). With gpumem in it, the cache and its own handlers hear of one
 //     watch at different times, and a leader may be cut off from the Lease, killed, told
-//     to end, or frozen in a burst of pods for longer than the Lease lasts.
+//     to end, or frozen in a burst of pods for longer than the Lease lasts, which
+//     another may have given back by then.
 //   - The kubelet's device manager: one pod at a time, in batches in another
 //     order than they were bound, IDs at random, those of init containers again,
 //     a checkpoint, restarts that admit everything again. It has the real one's

@@ -129,7 +129,8 @@ func (e *extenderProc) scheduleReview() {
 		}
 		e.w.spawn(func() {
 			e.w.free(func() { e.ext.ReviewAssumed(context.Background(), assumeLimit) })
-			if old := e.assumed(assumeLimit + reviewInterval); len(old) > 0 && e.w.now()-e.stale > assumeLimit {
+			goesOn := func(s *spec) bool { return e.plugged != nil && e.plugged.reserved[s.uid] }
+			if old := slices.DeleteFunc(e.assumed(assumeLimit+reviewInterval), goesOn); len(old) > 0 && e.w.now()-e.stale > assumeLimit {
 				e.w.violate("I6", "%s has reviewed its assumptions, and still assumes %v, older than %s", e.name, specNames(old), assumeLimit)
 			}
 			e.dirty = true

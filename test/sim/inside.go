@@ -209,6 +209,7 @@ func (s *scheduler) reserve(c *cycle.Cycle, p *spec, pod *v1.Pod, node string) {
 		return
 	}
 	e.chosen(p, pod, node)
+	e.reserved[p.uid] = true
 	if w.chance(12) {
 		s.unreserve(c, p, "another plugin refuses")
 		return
@@ -221,6 +222,7 @@ func (s *scheduler) reserve(c *cycle.Cycle, p *spec, pod *v1.Pod, node string) {
 			w.free(func() { err = e.decider.Bind(context.Background(), c, node) })
 			w.counts.Binds++
 			e.calls[p.uid]--
+			delete(e.reserved, p.uid)
 			e.dirty = true
 			w.logf("  %s: bind %s to %s: %v", e.name, p.name, node, err)
 			if err != nil {
@@ -236,7 +238,11 @@ func (s *scheduler) reserve(c *cycle.Cycle, p *spec, pod *v1.Pod, node string) {
 	if e.freezes {
 		e.freezes = false
 		w.logf("  %s is frozen", e.name)
-		w.stall(e.process, leaseDuration+w.between(0, 20*time.Second))
+		d := leaseDuration + w.between(0, 20*time.Second)
+		w.stall(e.process, d)
+		if w.rng.IntN(2) == 0 {
+			w.after(d-w.between(0, 3*time.Second), nil, "the leader is told to end", w.handOver)
+		}
 	}
 }
 
@@ -251,6 +257,7 @@ func onNode(pod *v1.Pod, node string) *v1.Pod {
 func (s *scheduler) unreserve(c *cycle.Cycle, p *spec, why string) {
 	s.w.free(func() { s.own.decider.Unreserve(c) })
 	s.own.dirty = true
+	delete(s.own.reserved, p.uid)
 	was := s.assumed[p.uid]
 	delete(s.assumed, p.uid)
 	if was.pod != nil {

@@ -51,17 +51,18 @@ type plugged struct {
 	lock     *lease.Lock
 	identity string
 	leads    bool
-	since    time.Duration // it leads
-	renewed  time.Duration // the Lease, when it was last
-	cut      bool          // it cannot renew the Lease any more
-	freezes  bool          // as soon as it has reserved for a pod
+	since    time.Duration   // it leads
+	renewed  time.Duration   // the Lease, when it was last
+	cut      bool            // it cannot renew the Lease any more
+	freezes  bool            // as soon as it has reserved for a pod
+	reserved map[string]bool // UIDs of pods for which it has, and whose Bind has not ended
 }
 
 // plugIn makes a process one of gpumem-scheduler.
 func (e *extenderProc) plugIn(r *replica, books *controller.Feeder) {
 	w := e.w
 	w.serial++
-	p := &plugged{extenderProc: e, identity: fmt.Sprintf("%s_%d", r.name, w.serial)}
+	p := &plugged{extenderProc: e, identity: fmt.Sprintf("%s_%d", r.name, w.serial), reserved: make(map[string]bool)}
 	config := &leaderelection.LeaderElectionConfig{Lock: leaseOf{p}, LeaseDuration: leaseDuration, RetryPeriod: retryPeriod}
 	lock, err := lease.Watch(config, time.Now, e.ext.Drain)
 	if err != nil {
@@ -98,6 +99,9 @@ func (p *plugged) elect() {
 	w := p.w
 	mine, unreachable := w.api.holder == p.identity, p.cut || w.api.down
 	switch {
+	case p.leads && w.api.holder == "" && !unreachable:
+		// It was frozen, and another has led and given the Lease back: client-go takes that for a renewal.
+		w.spawn(func() { p.write(p.identity) })
 	case p.leads && (!mine || w.now()-p.renewed > renewDeadline):
 		w.logf("  %s has lost the lead", p.name)
 		p.leads = false
@@ -124,9 +128,11 @@ func (p *plugged) giveBack() {
 }
 
 func (p *plugged) write(holder string) {
-	p.w.free(func() {
-		_ = p.lock.Update(context.Background(), resourcelock.LeaderElectionRecord{HolderIdentity: holder})
-	})
+	record := resourcelock.LeaderElectionRecord{HolderIdentity: holder, LeaderTransitions: p.w.api.turns}
+	if p.w.api.holder != p.identity {
+		record.LeaderTransitions++
+	}
+	p.w.free(func() { _ = p.lock.Update(context.Background(), record) })
 }
 
 // leaseOf is the Lease at the API server.
@@ -152,8 +158,9 @@ func (l leaseOf) Update(_ context.Context, r resourcelock.LeaderElectionRecord) 
 	if r.HolderIdentity == "" && w.api.holder != p.identity {
 		return errLost
 	}
-	w.api.holder, w.api.renewed, p.renewed = r.HolderIdentity, w.now(), w.now()
-	if r.HolderIdentity == p.identity && !p.leads {
+	taken := r.HolderIdentity == p.identity && w.api.holder != p.identity
+	w.api.holder, w.api.renewed, p.renewed, w.api.turns = r.HolderIdentity, w.now(), w.now(), r.LeaderTransitions
+	if taken || r.HolderIdentity == p.identity && !p.leads {
 		w.logf("  %s leads", p.identity)
 		w.api.bump()
 		p.leads, p.since = true, w.now()
@@ -191,7 +198,7 @@ func (w *World) restart(r *replica) {
 }
 
 // frozen has the leader stop for longer than the Lease lasts, in a burst of pods and before a
-// binding, and go on when another leads.
+// binding, and go on when another leads, or has just given the Lease back.
 var frozen = fault{"the leader is frozen", func(w *World) {
 	if e := w.replicas[w.leader].ext; e.live && e.plugged != nil && e.plugged.leads {
 		for range 4 {
