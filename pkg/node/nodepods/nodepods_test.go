@@ -357,6 +357,34 @@ func TestCorrectCarriesTheUID(t *testing.T) {
 }
 
 // A correction makes the labels true, and takes away the one of which nothing is known.
+// A pod can end, and another have its name, before the answer about what was written of it is here.
+func TestAPodThatEndsWhileItIsWrittenIsGone(t *testing.T) {
+	for name, next := range map[string]*v1.Pod{"gone": nil, "made again": pod("a", "u2", 3)} {
+		client := fake.NewClientset(pod("a", "u1", 3))
+		p := NewPods(client, names(t), "n1", zap.NewNop())
+		p.put(pod("a", "u1", 3))
+		want := ""
+		client.PrependReactor("patch", "pods", func(clienttesting.Action) (bool, runtime.Object, error) {
+			p.remove(pod("a", "u1", 3)) // the watch is faster
+			if next != nil {
+				p.put(next)
+				want = "u2"
+			}
+			return false, nil, nil
+		})
+		to := placement.Assignment{Shares: []placement.Share{{Device: gpu1.UUID, Units: 3}}}
+		if err := p.Correct(t.Context(), placement.PodRef{Namespace: "ns", Name: "a", UID: "u1"}, to, inventory(gpu0, gpu1)); err != nil {
+			t.Fatal(err)
+		}
+		if pods, _, _ := p.Pods(); uids(pods) != want {
+			t.Errorf("%s: the pods are %q, want %q", name, uids(pods), want)
+		}
+		if p.put(pod("b", "u1", 3)); p.gone != nil {
+			t.Errorf("%s: pods that are gone are remembered for ever", name)
+		}
+	}
+}
+
 func TestCorrectLabels(t *testing.T) {
 	made := pod("a", "u1", 3)
 	made.Labels = map[string]string{"app": "web", "gpumem.dev/assigned-model": "Other", "gpumem.dev/assigned-percent": "99", "gpumem.dev/assigned-speed": "99"}

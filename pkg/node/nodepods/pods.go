@@ -46,8 +46,8 @@ type Pods struct {
 	pods    map[types.NamespacedName]entry
 	changed chan struct{} // closed and replaced when pods change
 
-	refreshing int             // calls of Refresh under way
-	gone       map[string]bool // UIDs that the watch has taken away meanwhile
+	asking int             // calls under way whose answers have pods
+	gone   map[string]bool // UIDs that the watch has taken away meanwhile
 }
 
 // entry is one pod as last seen.
@@ -286,19 +286,25 @@ func (p *Pods) remove(obj any) {
 	}
 }
 
+// ask begins a call whose answer has pods: the watch may have taken them away by then. It returns
+// what ends it.
+func (p *Pods) ask() (end func()) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.asking++
+	return func() {
+		p.mu.Lock()
+		defer p.mu.Unlock()
+		if p.asking--; p.asking == 0 {
+			p.gone = nil
+		}
+	}
+}
+
 // Refresh reads the pods from the API server itself. A watch that was broken
 // waits for up to half a minute before it is made again.
 func (p *Pods) Refresh(ctx context.Context) error {
-	p.mu.Lock()
-	p.refreshing++
-	p.mu.Unlock()
-	defer func() {
-		p.mu.Lock()
-		defer p.mu.Unlock()
-		if p.refreshing--; p.refreshing == 0 {
-			p.gone = nil
-		}
-	}()
+	defer p.ask()()
 	list, err := p.client.CoreV1().Pods(metav1.NamespaceAll).List(ctx, metav1.ListOptions{FieldSelector: p.selector()})
 	if err != nil {
 		return fmt.Errorf("list the pods of node %s: %w", p.node, err)
@@ -335,7 +341,7 @@ func (e entry) after(version string) bool {
 func (p *Pods) forget(pod *v1.Pod) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if p.refreshing > 0 {
+	if p.asking > 0 {
 		if p.gone == nil {
 			p.gone = make(map[string]bool)
 		}
@@ -378,6 +384,7 @@ func (p *Pods) Correct(ctx context.Context, ref placement.PodRef, a placement.As
 	if err != nil {
 		return fmt.Errorf("write the assignment of pod %s: %w", ref, err)
 	}
+	defer p.ask()()
 	pod, err := p.client.CoreV1().Pods(ref.Namespace).Patch(ctx, ref.Name, types.MergePatchType, patch, metav1.PatchOptions{})
 	if err != nil {
 		return fmt.Errorf("write the assignment of pod %s: %w", ref, err)
