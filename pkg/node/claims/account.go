@@ -11,12 +11,18 @@ import (
 
 // Allocations returns what pods have by the claims that are prepared, by their UIDs, that this is
 // known, and a channel that is closed when it is something else. A claim counts for the first pod that
-// it was reserved for, and by its own name for none.
+// it was reserved for, and by its own name for none. Units are those of the node, rounded up: a claim
+// may have been prepared when they were others.
 func (d *Driver) Allocations() (given []gpu.PodAllocation, known bool, changed <-chan struct{}) {
+	offer, _ := d.offers.Now()
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	of := make(map[types.UID]*gpu.PodAllocation)
 	for _, c := range d.claims {
+		unit := int64(1)
+		if !c.inShares() {
+			unit = max(1, offer.Inventory.UnitMiB)
+		}
 		pod := Pod{UID: c.UID, Name: c.Name}
 		if c.Pod != nil {
 			pod = *c.Pod
@@ -25,7 +31,7 @@ func (d *Driver) Allocations() (given []gpu.PodAllocation, known bool, changed <
 			of[pod.UID] = &gpu.PodAllocation{UID: string(pod.UID), Namespace: c.Namespace, Name: pod.Name}
 		}
 		for _, s := range c.Shares {
-			of[pod.UID].Shares = with(of[pod.UID].Shares, gpu.Share{Device: s.UUID, Units: gpu.Units(s.amount() / max(1, c.unit())), Cores: int(s.Cores)})
+			of[pod.UID].Shares = with(of[pod.UID].Shares, gpu.Share{Device: s.UUID, Units: gpu.Units((s.amount() + unit - 1) / unit), Cores: int(s.Cores)})
 		}
 	}
 	for _, g := range of {

@@ -56,3 +56,19 @@ func TestWhatPodsHaveByClaims(t *testing.T) {
 		t.Errorf("after one was given back: %v", given)
 	}
 }
+
+// Who reads the inventory takes all of it to be in the unit that the node has now.
+func TestWhatPodsHaveIsInTheUnitOfTheNode(t *testing.T) {
+	r := newRig(t, plugintest.TwoGPUs(), newMemory())
+	if got := r.one(t, allocated("a", result(gpuA, 3, 20))); got.Err != nil {
+		t.Fatal(got.Err)
+	}
+	for unit, want := range map[int64]gpu.Units{512: 6, 1024: 3, 2048: 2, 100: 31} {
+		inv := plugintest.TwoGPUs()
+		inv.UnitMiB = unit
+		given, _, _ := newRig(t, inv, r.disk).Allocations()
+		if got := given[0].Shares[0].Units; got != want {
+			t.Errorf("3 GiB are %d units of %d MiB, want %d", got, unit, want)
+		}
+	}
+}
