@@ -64,12 +64,12 @@ func startClaims(ctx context.Context, log *zap.Logger, cfg config, client kubern
 	if err != nil {
 		return err
 	}
+	users := claims.NewUsers(client, cfg.nodeName, driver)
 	if cfg.nriSocket != "" {
-		asks = nri.New(cfg.nriSocket, driver.Containers(level), log.Named("nri"))
+		asks = nri.New(cfg.nriSocket, driver.Containers(level, users), log.Named("nri"))
 		group.Go(func() error { return when(ctx, level.Looked(), func() error { return asks.Run(ctx) }) })
 	}
 	runner := claims.NewRunner(driver, client, cfg.kubeletRootDir, node, closedBy(object), log.Named("claims"))
-	users := claims.NewUsers(client, cfg.nodeName, driver)
 	used := usage.New(cfg.toleranceMiB, prober, usage.Proc{Root: "/proc"}, users, users, events, cfg.evictor(client), log.Named("usage"))
 	registry := metrics.NewRegistry(version)
 	metrics.RegisterGPUs(registry, gpus{level, prober})

@@ -21,11 +21,12 @@ const claimOf = "GPUMEM_CLAIM"
 type Containers struct {
 	driver *Driver
 	kernel containers.Kernel
+	users  *Users
 }
 
 // Containers returns those that the claims of a driver are for, whose control groups the kernel limits.
-func (d *Driver) Containers(kernel containers.Kernel) Containers {
-	return Containers{driver: d, kernel: kernel}
+func (d *Driver) Containers(kernel containers.Kernel, users *Users) Containers {
+	return Containers{driver: d, kernel: kernel, users: users}
 }
 
 // Environment has nothing to add: a CDI device replaces what the pod says.
@@ -33,9 +34,11 @@ func (Containers) Environment(context.Context, string, string, string, map[strin
 	return nil, false, nil
 }
 
-// Holds reports whether a claim is prepared for a pod.
+// Holds reports whether a claim is prepared for a pod, or one that it shares with others: of these only
+// the first is known to the driver.
 func (of Containers) Holds(_ context.Context, namespace, pod string) bool {
-	return slices.ContainsFunc(of.driver.Claims(), func(c Claim) bool { return c.Namespace == namespace && c.Pod != nil && c.Pod.Name == pod })
+	return slices.ContainsFunc(of.driver.Claims(), func(c Claim) bool { return c.Namespace == namespace && c.Pod != nil && c.Pod.Name == pod }) ||
+		slices.ContainsFunc(of.users.all(), func(u user) bool { return u.Namespace == namespace && u.Name == pod })
 }
 
 // Hold makes sure of the limit that a container was promised, before its program runs, or of one that was

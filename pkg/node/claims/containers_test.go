@@ -7,7 +7,10 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+	v1 "k8s.io/api/core/v1"
 	resourceapi "k8s.io/api/resource/v1"
+	"k8s.io/client-go/kubernetes/fake"
+	"k8s.io/client-go/tools/cache"
 
 	"github.com/gpumem/gpumem/pkg/core/gpu"
 	"github.com/gpumem/gpumem/pkg/node/plugintest"
@@ -77,7 +80,7 @@ func TestContainersStartWithTheirLimits(t *testing.T) {
 			if c.namespace != "" {
 				namespace = c.namespace
 			}
-			containers := r.Containers(kernel)
+			containers := r.Containers(kernel, NewUsers(fake.NewClientset(), node, r.Driver))
 			err := containers.Hold(t.Context(), namespace, "pod", "main", cgroup, env)
 			if got := fmt.Sprint(err); c.want == "" && err != nil || c.want != "" && got != c.want {
 				t.Errorf("error %v, want %q", err, c.want)
@@ -99,8 +102,15 @@ func TestHolds(t *testing.T) {
 	claim.Status.ReservedFor = []resourceapi.ResourceClaimConsumerReference{{Resource: "pods", Name: "mine", UID: "uid-of-mine"}}
 	r.one(t, claim)
 	r.one(t, allocated("unused", result(gpuB, 2, 0)))
-	containers := r.Containers(&groups{})
-	for pod, want := range map[[2]string]bool{{"ml", "mine"}: true, {"ml", "other"}: false, {"theirs", "mine"}: false, {"ml", ""}: false} {
+	// The kubelet has a claim prepared once, for the first pod that shares it.
+	later := userOf("later", []v1.PodResourceClaim{{Name: "shared", ResourceClaimName: new("a")}}, map[string]string{"main": "shared", "aside": ""})
+	users := NewUsers(fake.NewClientset(later), node, r.Driver)
+	go func() { _ = users.Run(t.Context()) }()
+	if !cache.WaitForCacheSync(t.Context().Done(), users.synced) {
+		t.Fatal("the pods are not listed")
+	}
+	containers := r.Containers(&groups{}, users)
+	for pod, want := range map[[2]string]bool{{"ml", "mine"}: true, {"ml", "later"}: true, {"theirs", "later"}: false, {"ml", "other"}: false, {"theirs", "mine"}: false, {"ml", ""}: false} {
 		if got := containers.Holds(t.Context(), pod[0], pod[1]); got != want {
 			t.Errorf("pod %v holds GPU memory: %t, want %t", pod, got, want)
 		}
