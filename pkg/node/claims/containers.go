@@ -29,9 +29,10 @@ func (d *Driver) Containers(kernel containers.Kernel, users *Users) Containers {
 	return Containers{driver: d, kernel: kernel, users: users}
 }
 
-// Environment has nothing to add: a CDI device replaces what the pod says.
-func (Containers) Environment(context.Context, string, string, string, map[string]string) (env map[string]string, ok bool, err error) {
-	return nil, false, nil
+// Environment has nothing to add: a CDI device replaces what the pod says. A container without one has none
+// of the variables, in a pod that has a claim.
+func (of Containers) Environment(ctx context.Context, namespace, pod, _ string, given map[string]string) (env map[string]string, ok bool, err error) {
+	return nil, given[claimOf] == "" && of.Holds(ctx, namespace, pod), nil
 }
 
 // Holds reports whether a claim is prepared for a pod, or one that it shares with others: of these only

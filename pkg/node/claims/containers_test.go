@@ -114,5 +114,12 @@ func TestHolds(t *testing.T) {
 		if got := containers.Holds(t.Context(), pod[0], pod[1]); got != want {
 			t.Errorf("pod %v holds GPU memory: %t, want %t", pod, got, want)
 		}
+		// Its image, or what envFrom names, can say of itself that gpumem gave it something.
+		if env, ok, err := containers.Environment(t.Context(), pod[0], pod[1], "aside", map[string]string{"GPUMEM_GPU_UUID": "GPU-a"}); len(env) > 0 || ok != want || err != nil {
+			t.Errorf("container of pod %v without a claim: %v, %t, %v; want none of the variables: %t", pod, env, ok, err, want)
+		}
+		if env, ok, err := containers.Environment(t.Context(), pod[0], pod[1], "main", r.disk.env(t, "uid-a")); len(env) > 0 || ok || err != nil {
+			t.Errorf("container of pod %v with a claim: %v, %t, %v", pod, env, ok, err)
+		}
 	}
 }

@@ -51,12 +51,12 @@ func New(cfg Config, kernel Kernel, state State, pods Pods, events Events) *Cont
 }
 
 // Environment returns the variables of a container that the runtime is about to
-// make, from what it was given. It is not ok for one that is not known to have been
-// given anything. Given is the environment by Allocate, see ofInit.
+// make, from what it was given: none, of one that asks for nothing in a pod that has GPU memory. It is
+// not ok for one that is not known. Given is the environment by Allocate, see ofInit.
 func (c *Containers) Environment(ctx context.Context, namespace, pod, container string, given map[string]string) (env map[string]string, ok bool, err error) {
 	h, err := c.holding(ctx, namespace, pod, container, given)
 	if err != nil || h == nil {
-		return nil, false, err
+		return nil, err == nil && c.asksForNothing(namespace, pod, container), err
 	}
 	h.inventory.MPS = c.cfg.servedBy(given[mpsPipeDirectory])
 	env = c.cfg.Response(gpu.Memory, h.memory, h.inventory).GetEnvs()
@@ -67,6 +67,13 @@ func (c *Containers) Environment(ctx context.Context, namespace, pod, container 
 		maps.Copy(env, c.cfg.Response(gpu.Cores, h.cores, h.inventory).GetEnvs())
 	}
 	return env, true, nil
+}
+
+// asksForNothing reports whether a container is known to ask for none of the GPU memory of its pod.
+func (c *Containers) asksForNothing(namespace, pod, container string) bool {
+	pods, _, _ := c.pods.Pods()
+	i := slices.IndexFunc(pods, func(one allocation.Pod) bool { return one.Pod.Namespace == namespace && one.Pod.Name == pod })
+	return i >= 0 && !slices.ContainsFunc(pods[i].Request.Containers.All(), func(one placement.Container) bool { return one.Name == container && one.Units > 0 })
 }
 
 // Holds reports whether a pod has GPU memory. Before all pods are known the kubelet is asked too.

@@ -43,8 +43,8 @@ const (
 // Containers knows what containers were given. Given is their environment, with the first of
 // several values of a variable: the kubelet's.
 type Containers interface {
-	// Environment returns the variables of a container, and not ok for one that is
-	// not known to have been given anything.
+	// Environment returns the variables of a container: none of one that is known to have been
+	// given nothing, in a pod that has GPU memory. It is not ok where it is not known.
 	Environment(ctx context.Context, namespace, pod, container string, given map[string]string) (env map[string]string, ok bool, err error)
 	// Holds reports whether any container of a pod was given GPU memory.
 	Holds(ctx context.Context, namespace, pod string) bool

@@ -91,6 +91,15 @@ func TestTheEnvironmentIsThatOfTheGrant(t *testing.T) {
 	}
 }
 
+// A container that was given nothing, and says otherwise, is not created.
+func TestNoContainerSaysOfItselfThatItWasGivenGPUs(t *testing.T) {
+	p := New("", &containers{env: map[string]string{}}, zap.NewNop())
+	adjustment, _, err := p.CreateContainer(t.Context(), sandbox, container("GPUMEM_GPU_UUID=GPU-a", "NVIDIA_VISIBLE_DEVICES=all"))
+	if err == nil || !strings.Contains(err.Error(), "sets GPUMEM_GPU_UUID, NVIDIA_VISIBLE_DEVICES, which gpumem sets") {
+		t.Errorf("%v, %v", adjustment, err)
+	}
+}
+
 // The other containers of a pod see no GPU, wherever their variable is from.
 func TestOtherContainersOfAPodSeeNoGPU(t *testing.T) {
 	for name, tc := range map[string]struct {
