@@ -9,7 +9,6 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
-	"sync"
 	"time"
 
 	"github.com/gpumem/gpumem/pkg/core/gpu"
@@ -41,12 +40,27 @@ type kernel struct {
 	driver  Driver
 	cgroups Cgroups
 
-	mu     sync.Mutex       // one change at a time: settle adds up what groups have. Guards the rest
+	turn   chan struct{}    // one change at a time: settle adds up what groups have. Guards the rest
 	limits map[string]limit // of containers that run, by their groups' folders
 	tested struct {
 		of  string // the driver and the GPUs
 		at  time.Time
 		err error
+	}
+}
+
+func newKernel(driver Driver, cgroups Cgroups) *kernel {
+	return &kernel{driver: driver, cgroups: cgroups, turn: make(chan struct{}, 1)}
+}
+
+// begin waits for its turn, but no longer than the context: the container runtime does not either, and
+// starts a container that it hears nothing about.
+func (k *kernel) begin(ctx context.Context) (end func(), err error) {
+	select {
+	case k.turn <- struct{}{}:
+		return func() { <-k.turn }, nil
+	case <-ctx.Done():
+		return nil, fmt.Errorf("the driver is asked for other limits: %w", ctx.Err())
 	}
 }
 
@@ -66,8 +80,11 @@ func (k *kernel) hold(ctx context.Context, group string, devices []gpu.Device, l
 	if err != nil {
 		return err
 	}
-	k.mu.Lock()
-	defer k.mu.Unlock()
+	end, err := k.begin(ctx)
+	if err != nil {
+		return err
+	}
+	defer end()
 	l := limit{bytes: uint64(limitMiB) * mib}
 	for _, d := range devices {
 		if err := k.set(ctx, d.UUID, dir, l.bytes); err != nil {
@@ -130,8 +147,11 @@ func (k *kernel) release(ctx context.Context, group string, devices []gpu.Device
 	if err != nil {
 		return err
 	}
-	k.mu.Lock()
-	defer k.mu.Unlock()
+	end, err := k.begin(ctx)
+	if err != nil {
+		return err
+	}
+	defer end()
 	delete(k.limits, dir)
 	return errors.Join(k.free(ctx, dir, devices), k.settleAll(ctx, devices))
 }
@@ -217,8 +237,11 @@ func (k *kernel) proven(ctx context.Context, driver string, devices []gpu.Device
 		words = append(words, string(d.UUID))
 	}
 	of := strings.Join(words, " ")
-	k.mu.Lock()
-	defer k.mu.Unlock()
+	end, err := k.begin(ctx)
+	if err != nil {
+		return err
+	}
+	defer end()
 	good := retest
 	if k.tested.err != nil {
 		good = retry

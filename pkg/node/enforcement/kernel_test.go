@@ -177,7 +177,7 @@ func TestAContainerHasItsLimitOrTheNodeIsNotKernel(t *testing.T) {
 // TestOfTwoGPUsBothAreLimited, or nothing is reserved of either.
 func TestOfTwoGPUsBothAreLimited(t *testing.T) {
 	d := newDriver(t)
-	k := kernel{driver: d, cgroups: Cgroups{Root: d.root}}
+	k := newKernel(d, Cgroups{Root: d.root})
 	two := []gpu.Device{{UUID: "GPU-a"}, {UUID: "GPU-b"}}
 	if err := k.hold(t.Context(), c1, two, 1024); err != nil {
 		t.Fatal(err)
@@ -262,6 +262,48 @@ func (f failing) Set(ctx context.Context, id gpu.UUID, dir string, soft, hard ui
 	return f.driver.Set(ctx, id, dir, soft, hard)
 }
 
+// asleep is a driver that does not answer to Set for as long as its caller waits.
+type asleep struct {
+	*driver
+	asked chan struct{}
+}
+
+func (a asleep) Set(ctx context.Context, _ gpu.UUID, _ string, _, _ uint64) error {
+	a.asked <- struct{}{}
+	<-ctx.Done()
+	return ctx.Err()
+}
+
+// The container runtime goes on without who does not answer in time, and starts the container.
+func TestWhoAsksForALimitWaitsNoLongerThanItSays(t *testing.T) {
+	d := asleep{newDriver(t), make(chan struct{}, 8)}
+	k := newKernel(d, Cgroups{Root: d.root})
+	devices := []gpu.Device{{UUID: "GPU-a"}}
+	testing, end := context.WithCancel(t.Context())
+	proven := make(chan error, 1)
+	go func() { proven <- k.proven(testing, "615", devices) }()
+	<-d.asked
+	answered := make(chan error, 2)
+	go func() {
+		ctx, cancel := context.WithTimeout(t.Context(), 10*time.Millisecond)
+		defer cancel()
+		answered <- k.hold(ctx, "kubepods/burstable/poda/c1", devices, 1024)
+		answered <- k.release(ctx, "kubepods/burstable/poda/c1", devices)
+	}()
+	for range 2 {
+		select {
+		case err := <-answered:
+			if !errors.Is(err, context.DeadlineExceeded) {
+				t.Errorf("error %v", err)
+			}
+		case <-time.After(5 * time.Second):
+			t.Fatal("no answer while the driver is tested")
+		}
+	}
+	end()
+	<-proven
+}
+
 // TestNothingIsReservedForContainersThatEnded: neither when their end is known, nor when their
 // control group went first, also while no plugin ran.
 func TestNothingIsReservedForContainersThatEnded(t *testing.T) {
@@ -282,7 +324,7 @@ func TestNothingIsReservedForContainersThatEnded(t *testing.T) {
 		"its pod is gone, and no plugin ran": func(t *testing.T, d *driver, k *kernel) {
 			d.end(t, c1)
 			d.end(t, filepath.Dir(c1))
-			*k = kernel{driver: d, cgroups: k.cgroups}
+			*k = *newKernel(d, k.cgroups)
 			if err := k.proven(t.Context(), "615", devices); err != nil {
 				t.Error(err)
 			}
@@ -290,7 +332,7 @@ func TestNothingIsReservedForContainersThatEnded(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			d := newDriver(t)
-			k := &kernel{driver: d, cgroups: Cgroups{Root: d.root}}
+			k := newKernel(d, Cgroups{Root: d.root})
 			for group, limitMiB := range map[string]int64{c1: 3072, c2: 1024} {
 				if err := k.hold(t.Context(), group, devices, limitMiB); err != nil {
 					t.Fatal(err)
@@ -306,7 +348,7 @@ func TestNothingIsReservedForContainersThatEnded(t *testing.T) {
 	}
 	t.Run("a program that still runs keeps its limit", func(t *testing.T) {
 		d := newDriver(t)
-		k := &kernel{driver: d, cgroups: Cgroups{Root: d.root}}
+		k := newKernel(d, Cgroups{Root: d.root})
 		if err := errors.Join(k.hold(t.Context(), c1, devices, 1024), k.release(t.Context(), c1, devices)); err != nil {
 			t.Fatal(err)
 		}

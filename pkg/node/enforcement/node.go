@@ -33,7 +33,7 @@ type Node struct {
 	interval time.Duration
 	prober   inventory.Source
 	probes   Probes
-	kernel   kernel
+	kernel   *kernel
 	log      *zap.Logger
 
 	latest *inventory.Latest // with the level
@@ -48,7 +48,7 @@ func NewNode(mode Mode, interval time.Duration, prober inventory.Source, probes 
 	inv, reason, _ := prober.Inventory()
 	return &Node{
 		mode: mode, interval: interval, prober: prober, probes: probes, log: log,
-		kernel: kernel{driver: probes.Driver, cgroups: probes.Cgroups},
+		kernel: newKernel(probes.Driver, probes.Cgroups),
 		latest: inventory.NewLatest(inv, reason),
 	}
 }
