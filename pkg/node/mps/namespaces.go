@@ -215,6 +215,9 @@ func (s *spaces) read() error {
 	if err := json.Unmarshal(data, &s.named); err != nil {
 		return fmt.Errorf("%s: %w", s.file(), err)
 	}
+	if s.named == nil { // it says null
+		s.named = make(namespaces)
+	}
 	return nil
 }
 

@@ -131,6 +131,18 @@ func TestNamespacesGoWithTheirContainers(t *testing.T) {
 	}
 }
 
+// Of a file that names nothing, one goes on as without it.
+func TestAFileOfNoNamespaces(t *testing.T) {
+	n := newNode(t, 3)
+	if err := os.WriteFile(filepath.Join(n.cfg.Dir, namespacesFile), []byte("null"), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	n.run().eventually("the daemon is healthy", healthy)
+	if err := NewClient(n.cfg.Dir).Serve(t.Context(), "grant_1", Namespace{LimitMiB: 1024}); err != nil {
+		t.Error(err)
+	}
+}
+
 func TestAmountMiB(t *testing.T) {
 	for s, want := range map[string]int64{"4G": 4096, "512M": 512, "1024K": 1, "0M": 0, "1K": -1, "G": -1, "-1M": -1, "": -1, "4": -1} {
 		got, ok := amountMiB(s)

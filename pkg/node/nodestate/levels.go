@@ -49,6 +49,8 @@ func readLevels(file string, log *zap.Logger) *levels {
 	}
 	if err != nil {
 		log.Warn("levels that were handed out are not known: what is written of pods counts", zap.String("file", file), zap.Error(err))
+	}
+	if err != nil || l.of == nil { // it says null
 		l.of = make(map[gpu.SlotID]handed)
 	}
 	return l
