@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"maps"
 	"os"
 
 	"go.uber.org/zap"
@@ -35,16 +36,20 @@ type exclusive struct {
 // set makes the GPUs exclusive, after it has written down how they were. A supervisor that was
 // killed before has written so, and what it has written counts.
 func (e exclusive) set() error {
-	found, err := e.found()
-	if errors.Is(err, fs.ErrNotExist) {
-		if found, err = e.modes.Modes(); err == nil {
-			err = atomicfile.WriteJSON(e.file, found, 0o644)
-		}
-	}
+	now, err := e.modes.Modes()
 	if err != nil {
 		return fmt.Errorf("read the compute modes: %w", err)
 	}
-	for uuid := range found {
+	found, err := e.found()
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return fmt.Errorf("read the compute modes: %w", err)
+	}
+	was := maps.Clone(now)
+	maps.Copy(was, found)
+	if err := atomicfile.WriteJSON(e.file, was, 0o644); err != nil {
+		return fmt.Errorf("write down the compute modes: %w", err)
+	}
+	for uuid := range now {
 		if err := e.modes.SetMode(uuid, exclusiveProcess); err != nil {
 			return errors.Join(fmt.Errorf("set the compute mode of %s: %w", uuid, err), e.restore())
 		}
@@ -52,17 +57,22 @@ func (e exclusive) set() error {
 	return nil
 }
 
-// restore puts the GPUs back to how they were found, if they were changed.
+// restore puts the GPUs back to how they were found, if they were changed. Those that are gone, or in
+// MIG mode by now, have no mode.
 func (e exclusive) restore() error {
 	found, err := e.found()
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil
 	}
-	if err != nil {
+	now, unread := e.modes.Modes()
+	if err := errors.Join(err, unread); err != nil {
 		return fmt.Errorf("restore the compute modes: %w", err)
 	}
 	var errs []error
 	for uuid, mode := range found {
+		if _, there := now[uuid]; !there {
+			continue
+		}
 		if err := e.modes.SetMode(uuid, mode); err != nil {
 			errs = append(errs, fmt.Errorf("restore the compute mode of %s: %w", uuid, err))
 		}

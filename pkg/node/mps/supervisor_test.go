@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
 	"maps"
 	"os"
 	"os/exec"
@@ -56,6 +57,9 @@ func (m *modes) Modes() (map[string]int, error) {
 func (m *modes) SetMode(uuid string, mode int) error {
 	if m.fail == uuid {
 		return errors.New("refused")
+	}
+	if _, ok := m.is[uuid]; !ok {
+		return errors.New("NVML lists no such GPU")
 	}
 	m.is[uuid] = mode
 	return nil
@@ -455,6 +459,29 @@ func TestComputeModesAreLeftAsFound(t *testing.T) {
 			t.Error(err)
 		}
 	})
+	for name, exclusive := range map[string]bool{"other GPUs since, and exclusive again": true, "other GPUs since": false} {
+		t.Run(name, func(t *testing.T) {
+			n := newNode(t, 2)
+			n.cfg.Exclusive = exclusive
+			n.modes.is = map[string]int{"GPU-a": exclusiveProcess, "GPU-b": 2}
+			file := filepath.Join(n.cfg.Dir, modesFile)
+			if err := os.WriteFile(file, []byte(`{"GPU-a":0,"GPU-gone":0}`), 0o644); err != nil {
+				t.Fatal(err)
+			}
+			n.run()
+			n.eventually("the daemon is healthy", healthy)
+			if exclusive {
+				wantModes(t, n, map[string]int{"GPU-a": exclusiveProcess, "GPU-b": exclusiveProcess})
+			}
+			if err := n.end(); err != nil {
+				t.Error(err)
+			}
+			wantModes(t, n, found)
+			if _, err := os.Stat(file); !errors.Is(err, fs.ErrNotExist) {
+				t.Errorf("what was changed is still written down: %v", err)
+			}
+		})
+	}
 	t.Run("one that cannot be set", func(t *testing.T) {
 		n := newNode(t, 2)
 		n.cfg.Exclusive, n.modes.fail = true, "GPU-b"
