@@ -58,6 +58,11 @@ func (c *Containers) Environment(ctx context.Context, namespace, pod, container 
 	if err != nil || h == nil {
 		return nil, err == nil && c.asksForNothing(namespace, pod, container), err
 	}
+	for _, d := range h.memory.Devices {
+		if !d.Advertised() {
+			return nil, false, &gpu.OutOfUse{Device: d}
+		}
+	}
 	h.inventory.MPS = c.cfg.servedBy(given[mpsPipeDirectory])
 	env = c.cfg.Response(gpu.Memory, h.memory, h.inventory).GetEnvs()
 	if h.inventory.MPS >= 3 {
@@ -174,11 +179,33 @@ func (c *Containers) holding(ctx context.Context, namespace, pod, container stri
 
 // resolve reads what the kubelet has given.
 func (h *holding) resolve(s allocation.State, memory, cores []gpu.SlotID) (err error) {
-	if h.memory, err = allocation.Resolve(s, gpu.Memory, memory); err != nil || len(cores) == 0 {
+	if h.memory, err = granted(s, gpu.Memory, memory); err != nil || len(cores) == 0 {
 		return err
 	}
-	h.cores, err = allocation.Resolve(s, gpu.Cores, cores)
+	h.cores, err = granted(s, gpu.Cores, cores)
 	return err
+}
+
+// granted is allocation.Resolve, also of GPUs that are offered no more: a container that runs there has
+// what it was given.
+func granted(s allocation.State, r gpu.Resource, ids []gpu.SlotID) (allocation.Grant, error) {
+	g, err := allocation.Resolve(s, r, ids)
+	if _, out := errors.AsType[*gpu.OutOfUse](err); !out {
+		return g, err
+	}
+	g = allocation.Grant{Resource: r, Slots: ids}
+	of := s.ByDevice(ids)
+	for _, d := range s.Inventory.Devices {
+		if has := len(of[d.UUID]); has > 0 {
+			g.Devices, g.Each = append(g.Devices, d), has
+		}
+	}
+	for _, d := range g.Devices {
+		if len(of[d.UUID])*len(g.Devices) != len(ids) { // in unequal parts, or some are of no GPU
+			return allocation.Grant{}, err
+		}
+	}
+	return g, nil
 }
 
 // ofInit reads what a plain init container was given, as the kubelet does not

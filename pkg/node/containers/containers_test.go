@@ -152,6 +152,37 @@ func TestTheKernelsLimitHoldsOrTheContainerDoesNotStart(t *testing.T) {
 	}
 }
 
+// A container that runs gets its limit on a GPU that is offered no more: while it has none the level
+// is not kernel, and a node that is told to be kernel offers nothing until it is.
+func TestAContainerOnAGPUThatIsNotOfferedIsLimited(t *testing.T) {
+	p := pod("a", 1, uuidB, app(3))
+	var asked []string
+	n := newNode(t, func(c *deviceplugin.Config) {
+		c.Kernel = kernel(func(group string, devices []gpu.Device, limitMiB int64) error {
+			asked = append(asked, fmt.Sprint(group, " ", devices[0].UUID, " ", limitMiB))
+			return nil
+		})
+	}, nil, p)
+	n.LevelIs(gpu.EnforcementKernel)
+	if _, err := n.Admit(t, p); err != nil {
+		t.Fatal(err)
+	}
+	n.Source.Set(func(inv *gpu.Inventory) {
+		for i := range inv.Devices {
+			inv.Devices[i].Status = gpu.Unhealthy("enforcement kernel: container ns/a/main runs, and it is not known yet whether it has its limit")
+		}
+	})
+	if err := n.Containers.Hold(t.Context(), "ns", "a", "main", "/kubepods/poda/c1", promise(gpu.EnforcementKernel)); err != nil {
+		t.Error(err)
+	}
+	if diff := cmp.Diff([]string{"/kubepods/poda/c1 " + string(uuidB) + " 3072"}, asked); diff != "" {
+		t.Errorf("asked (-want +got):\n%s", diff)
+	}
+	if env, _, err := n.Containers.Environment(t.Context(), "ns", "a", "main", promise(gpu.EnforcementKernel)); err == nil {
+		t.Errorf("one is made there: %v", env)
+	}
+}
+
 // TestAContainerKeepsTheLevelThatItWasGiven: two containers of a pod can be given theirs at two levels,
 // and what is written of a pod can say anything to a plugin that has just started.
 func TestAContainerKeepsTheLevelThatItWasGiven(t *testing.T) {
