@@ -12,7 +12,6 @@ import (
 	"github.com/NVIDIA/nvidia-container-toolkit/pkg/nvcdi/transform/root"
 	"go.uber.org/zap"
 
-	"github.com/gpumem/gpumem/pkg/core/gpu"
 	"github.com/gpumem/gpumem/pkg/node/atomicfile"
 	"github.com/gpumem/gpumem/pkg/node/inventory"
 )
@@ -39,17 +38,18 @@ type Writer struct {
 	Log    *zap.Logger
 }
 
-// Run writes the file whenever the node has other GPUs, until the context is done.
+// Run writes the file whenever the node has other GPUs, or another driver, whose version is in the
+// names of its files, until the context is done.
 func (w *Writer) Run(ctx context.Context) error {
-	var written []gpu.UUID
+	var written []string
 	for {
 		inv, _, changed := w.Source.Inventory()
-		var is []gpu.UUID
+		is := []string{inv.DriverVersion}
 		for _, d := range inv.Devices {
-			is = append(is, d.UUID)
+			is = append(is, string(d.UUID))
 		}
 		var again <-chan time.Time
-		if len(is) > 0 && !slices.Equal(is, written) {
+		if len(inv.Devices) > 0 && !slices.Equal(is, written) {
 			if err := w.Write(); err != nil {
 				w.Log.Error("the GPUs cannot be described to the container runtime: containers do not get those that are new", zap.Error(err))
 				again = time.After(retry)

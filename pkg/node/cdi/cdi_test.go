@@ -1,0 +1,82 @@
+package cdi
+
+import (
+	"context"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/NVIDIA/go-nvml/pkg/nvml"
+	"github.com/NVIDIA/go-nvml/pkg/nvml/mock/dgxa100"
+	"go.uber.org/zap"
+
+	"github.com/gpumem/gpumem/pkg/core/gpu"
+	"github.com/gpumem/gpumem/pkg/node/inventory"
+)
+
+// install makes the libraries of a driver the ones that are there.
+func install(t *testing.T, root, version string) {
+	t.Helper()
+	libs := filepath.Join(root, "usr", "lib64")
+	if err := os.RemoveAll(libs); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.MkdirAll(libs, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	for _, lib := range []string{"libcuda.so.", "libnvidia-ml.so."} {
+		if err := os.WriteFile(filepath.Join(libs, lib+version), nil, 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+// The names of a driver's files have its version.
+func TestAnotherDriverIsDescribed(t *testing.T) {
+	root := t.TempDir()
+	version := make(chan string, 1)
+	source := inventory.NewLatest(gpu.Inventory{}, "")
+	drive := func(v string) {
+		install(t, root, v)
+		select {
+		case <-version:
+		default:
+		}
+		version <- v
+		source.Set(gpu.Inventory{DriverVersion: v, Devices: []gpu.Device{{UUID: "GPU-a"}}}, "")
+	}
+	w := &Writer{Domain: "gpumem.dev", Dir: t.TempDir(), Hook: "/usr/bin/nvidia-cdi-hook", DriverRoot: root, NodeRoot: root, Source: source, Log: zap.NewNop()}
+	w.Open = func() (nvml.Interface, string) {
+		server := dgxa100.New()
+		server.DeviceGetCountFunc = func() (int, nvml.Return) { return 0, nvml.SUCCESS } // they have too few methods
+		server.SystemGetDriverVersionFunc = func() (string, nvml.Return) {
+			v := <-version
+			version <- v
+			return v, nvml.SUCCESS
+		}
+		return server, ""
+	}
+	drive("550.54.15")
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan error, 1)
+	go func() { done <- w.Run(ctx) }()
+	for _, v := range []string{"550.54.15", "580.65.06"} {
+		drive(v)
+		has := func() bool {
+			text, err := os.ReadFile(w.file())
+			return err == nil && strings.Contains(string(text), "libcuda.so."+v)
+		}
+		for end := time.Now().Add(5 * time.Second); !has(); time.Sleep(10 * time.Millisecond) {
+			if time.Now().After(end) {
+				text, err := os.ReadFile(w.file())
+				t.Fatalf("driver %s is not described: %s, %v", v, text, err)
+			}
+		}
+	}
+	cancel()
+	if err := <-done; err != nil {
+		t.Error(err)
+	}
+}
