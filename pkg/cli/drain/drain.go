@@ -16,6 +16,7 @@ import (
 	"github.com/gpumem/gpumem/pkg/cli/cmdutil"
 	"github.com/gpumem/gpumem/pkg/cli/cordon"
 	"github.com/gpumem/gpumem/pkg/core/gpu"
+	"github.com/gpumem/gpumem/pkg/core/placement"
 	"github.com/gpumem/gpumem/pkg/kube/api"
 	"github.com/gpumem/gpumem/pkg/kube/evict"
 )
@@ -158,16 +159,21 @@ func (o *Options) interrupted(ctx context.Context, pods []v1.Pod) error {
 // evictable returns the pods on a GPU that are to go. The error names those that
 // may not.
 func (o *Options) evictable(ctx context.Context, nodeName string, id gpu.UUID) ([]v1.Pod, error) {
-	pods, err := o.cluster.PodsOn(ctx, nodeName)
+	inv, pods, err := o.read(ctx, nodeName)
 	if err != nil {
 		return nil, err
 	}
 	var out []v1.Pod
 	var errs []error
 	for _, pod := range pods {
-		owner := metav1.GetControllerOf(&pod)
+		owner, on := metav1.GetControllerOf(&pod), o.gpusOf(&pod, inv)
 		switch {
-		case pod.Spec.NodeName != nodeName || !o.isOn(&pod, id):
+		case pod.Spec.NodeName != nodeName || api.Terminal(&pod):
+		case len(on) == 0 && o.cluster.Names.Holds(&pod):
+			fmt.Fprintf(o.ErrOut, "warning: pod %s/%s is on no known GPU of the node, and is left\n", pod.Namespace, pod.Name)
+		case !slices.Contains(on, id):
+		case pod.Annotations[v1.MirrorPodAnnotationKey] != "":
+			fmt.Fprintf(o.ErrOut, "warning: pod %s/%s is static, which its node alone can end, and is left\n", pod.Namespace, pod.Name)
 		case owner != nil && owner.Kind == "DaemonSet" && o.ignoreDaemonSets:
 			fmt.Fprintf(o.ErrOut, "warning: pod %s/%s is of a DaemonSet and is left\n", pod.Namespace, pod.Name)
 		case owner != nil && owner.Kind == "DaemonSet":
@@ -181,11 +187,29 @@ func (o *Options) evictable(ctx context.Context, nodeName string, id gpu.UUID) (
 	return out, errors.Join(errs...)
 }
 
-// isOn reports whether a pod holds memory of a GPU, or is leaving it.
-func (o *Options) isOn(pod *v1.Pod, id gpu.UUID) bool {
-	if api.Terminal(pod) || !o.cluster.Names.Holds(pod) {
-		return false
+// read reads what a node offers, and its pods.
+func (o *Options) read(ctx context.Context, nodeName string) (inv gpu.Inventory, pods []v1.Pod, err error) {
+	node, err := o.cluster.Client.CoreV1().Nodes().Get(ctx, nodeName, metav1.GetOptions{})
+	if err == nil {
+		inv, err = o.cluster.Names.InventoryOf(node)
 	}
-	a, err := o.cluster.Names.AssignmentOf(pod)
-	return err == nil && (slices.Contains(a.Devices(), id) || slices.Contains(a.Leaving, id))
+	if err == nil {
+		pods, err = o.cluster.PodsOn(ctx, nodeName)
+	}
+	return inv, pods, err
+}
+
+// gpusOf returns the GPUs of a node that a pod has memory of, or is leaving: as is written of it,
+// which its owner can change, and as the kubelet has given it, by a claim too.
+func (o *Options) gpusOf(pod *v1.Pod, inv gpu.Inventory) []gpu.UUID {
+	var h placement.Holding
+	h.Assignment, _ = o.cluster.Names.AssignmentOf(pod) // one that cannot be read tells of none
+	if i := slices.IndexFunc(inv.Allocated, func(g gpu.PodAllocation) bool { return g.UID == string(pod.UID) }); i >= 0 {
+		h.Allocated = inv.Allocated[i].Shares
+	}
+	ids := append(h.Devices(), h.Assignment.Leaving...)
+	if !o.cluster.Names.Holds(pod) {
+		ids = placement.Assignment{Shares: h.Allocated}.Devices()
+	}
+	return slices.DeleteFunc(ids, func(id gpu.UUID) bool { _, ok := inv.Device(id); return !ok })
 }

@@ -17,6 +17,7 @@ import (
 
 	"github.com/gpumem/gpumem/pkg/cli/clirun"
 	"github.com/gpumem/gpumem/pkg/cli/clitest"
+	"github.com/gpumem/gpumem/pkg/core/gpu"
 )
 
 func setOf(names []string) map[string]bool {
@@ -105,6 +106,46 @@ func TestDrainMindsDaemonSetsOfTheGPUAlone(t *testing.T) {
 	}
 	if len(*evicted) > 0 {
 		t.Errorf("evicted %v", *evicted)
+	}
+}
+
+// What is written of a pod its owner can change. What the kubelet has given it shows as well, by
+// claims too, and of a pod of which neither tells the user is told.
+func TestDrainFindsPodsThatAreNotWhereTheySay(t *testing.T) {
+	here, there := clitest.UUID("gpu-a", 0), clitest.UUID("gpu-a", 1)
+	inv := clitest.Inventory("gpu-a", 16, 16)
+	inv.Allocated = []gpu.PodAllocation{
+		{UID: "uid-ml/claim", Namespace: "ml", Name: "claim", Shares: []gpu.Share{{Device: here, Units: 4}}},
+		{UID: "uid-ml/liar", Shares: []gpu.Share{{Device: here, Units: 4}}},
+	}
+	client := fake.NewClientset(clitest.Node(t, "gpu-a", inv),
+		clitest.With(clitest.Pod(t, "ml/liar", "gpu-a", 4, there), clitest.Controlled("ReplicaSet")),
+		clitest.With(clitest.Pod(t, "ml/claim", "gpu-a", 0), clitest.Controlled("ReplicaSet")),
+		clitest.With(clitest.Pod(t, "ml/zero", "gpu-a", 0, here), clitest.Controlled("ReplicaSet")),
+		clitest.With(clitest.Pod(t, "ml/broken", "gpu-a", 4), clitest.Controlled("ReplicaSet")),
+		clitest.With(clitest.Pod(t, "ml/moved", "gpu-a", 4, "GPU-gone"), clitest.Controlled("ReplicaSet")),
+	)
+	evicted := clitest.Evicting(client)
+	_, stderr, err := clirun.Inspect(client, "drain", "gpu-a", "0")
+	if diff := cmp.Diff(map[string]bool{"ml/liar": true, "ml/claim": true}, setOf(*evicted)); diff != "" || err != nil {
+		t.Errorf("error %v, evicted (-want +got):\n%s", err, diff)
+	}
+	for _, pod := range []string{"ml/broken", "ml/moved"} {
+		if want := "warning: pod " + pod + " is on no known GPU of the node, and is left\n"; !strings.Contains(stderr, want) {
+			t.Errorf("want %q in:\n%s", want, stderr)
+		}
+	}
+}
+
+// To evict the pod that mirrors a static one ends nothing: the kubelet makes it again.
+func TestDrainLeavesStaticPods(t *testing.T) {
+	pod := clitest.With(clitest.Pod(t, "ml/static", "gpu-a", 4, clitest.UUID("gpu-a", 0)), clitest.Controlled("Node"))
+	pod.Annotations[v1.MirrorPodAnnotationKey] = "hash"
+	client := fake.NewClientset(clitest.Node(t, "gpu-a", clitest.Inventory("gpu-a", 16)), pod)
+	evicted := clitest.Evicting(client)
+	_, stderr, err := clirun.Inspect(client, "drain", "gpu-a", "0", "--force")
+	if err != nil || len(*evicted) > 0 || !strings.Contains(stderr, "warning: pod ml/static is static, which its node alone can end, and is left\n") {
+		t.Errorf("error %v, evicted %v:\n%s", err, *evicted, stderr)
 	}
 }
 
