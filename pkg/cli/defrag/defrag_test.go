@@ -588,6 +588,41 @@ func TestDefragCordonsUntilAllAreElsewhere(t *testing.T) {
 	}
 }
 
+// A cordon whose answer is lost is taken back as well, and no pod is evicted.
+func TestDefragTakesBackACordonThatItMayHaveWritten(t *testing.T) {
+	client := clientOf(fragmented(t))
+	first := true
+	client.PrependReactor("patch", "nodes", func(a clienttesting.Action) (bool, runtime.Object, error) {
+		if !first {
+			return false, nil, nil
+		}
+		first = false
+		if _, _, err := clienttesting.ObjectReaction(client.Tracker())(a); err != nil {
+			t.Error(err)
+		}
+		return true, nil, apierrors.NewTimeoutError("lost", 1)
+	})
+	_, _, err := clirun.Inspect(client, "defrag", "--apply")
+	if err == nil || len(evictions(client)) > 0 || clitest.CordonedOn(t, client, "gpu-a") != "" {
+		t.Errorf("error %v, evicted %v, cordoned %q", err, evictions(client), clitest.CordonedOn(t, client, "gpu-a"))
+	}
+}
+
+// What another has cordoned since the plan was made is not uncordoned.
+func TestDefragLeavesTheCordonOfAnother(t *testing.T) {
+	client := clientOf(fragmented(t))
+	client.PrependReactor("list", "poddisruptionbudgets", func(clienttesting.Action) (bool, runtime.Object, error) {
+		inv := clitest.Inventory("gpu-a", 10, 10)
+		inv.Devices[0].Status.Cordoned = true
+		return false, nil, client.Tracker().Update(v1.SchemeGroupVersion.WithResource("nodes"), clitest.Node(t, "gpu-a", inv), "")
+	})
+	client.PrependReactor("create", "pods", replace(t, client, ""))
+	stdout, _, err := clirun.Inspect(client, "defrag", "--apply")
+	if err != nil || !strings.HasSuffix(stdout, "pod/x evicted\n") || clitest.CordonedOn(t, client, "gpu-a") != string(clitest.UUID("gpu-a", 0)) {
+		t.Errorf("error %v, cordoned %q; output:\n%s", err, clitest.CordonedOn(t, client, "gpu-a"), stdout)
+	}
+}
+
 // What has gone by itself is out of the way.
 func TestDefragPassesOverAPodThatIsGone(t *testing.T) {
 	client := clientOf(fragmented(t))

@@ -19,14 +19,17 @@ import (
 // come in their place are elsewhere: they would take them otherwise, which are free first.
 func (o *Options) free(ctx context.Context, c *crowd, plan defrag.Plan) (err error) {
 	for _, id := range plan.Assignment.Devices() {
-		if _, _, err := cordon.Write(ctx, o.cluster, plan.Node, string(id), true, "defrag"); err != nil {
-			return err
+		_, changed, failed := cordon.Write(ctx, o.cluster, plan.Node, string(id), true, "defrag")
+		if changed { // or the answer was lost. What others have cordoned meanwhile is theirs
+			defer func() {
+				// An interrupt ends the waiting, and not this.
+				_, _, e := cordon.Write(context.WithoutCancel(ctx), o.cluster, plan.Node, string(id), false, "")
+				err = errors.Join(err, e)
+			}()
 		}
-		defer func() {
-			// An interrupt ends the waiting, and not this.
-			_, _, e := cordon.Write(context.WithoutCancel(ctx), o.cluster, plan.Node, string(id), false, "")
-			err = errors.Join(err, e)
-		}()
+		if failed != nil {
+			return failed
+		}
 	}
 	if err := o.evict(ctx, plan); err != nil {
 		return err
