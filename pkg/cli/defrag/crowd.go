@@ -21,6 +21,7 @@ import (
 	"github.com/gpumem/gpumem/pkg/kube/reasons"
 	"github.com/gpumem/gpumem/pkg/report/inspect"
 	"github.com/gpumem/gpumem/pkg/report/reach"
+	"github.com/gpumem/gpumem/pkg/report/table"
 )
 
 // forced reports whether there is a plan where pods without a controller are evicted too.
@@ -225,21 +226,21 @@ func (c *crowd) print(w io.Writer, plan defrag.Plan, nodes []placement.Node, req
 		return nil
 	}
 	fmt.Fprintln(w)
-	table := printers.GetNewTabWriter(w)
-	fmt.Fprintln(table, "NAMESPACE\tPOD\tCONTROLLER\tHOLDS\tFROM\tFITS ON")
+	rows := printers.GetNewTabWriter(w)
+	fmt.Fprintln(rows, "NAMESPACE\tPOD\tCONTROLLER\tHOLDS\tFROM\tFITS ON")
 	for _, m := range plan.Moves {
 		to := m.To
 		if to == "" {
 			to = "<none: it will wait>"
 		}
-		fmt.Fprintf(table, "%s\t%s\t%s\t%s\t%s\t%s\n", m.Pod.Pod.Namespace, m.Pod.Pod.Name, controller(metav1.GetControllerOf(c.pods[m.Pod.Pod.UID])), reasons.Amount(m.Pod.Request.Units(), at.UnitMiB), m.From, to)
+		fmt.Fprintf(rows, "%s\t%s\t%s\t%s\t%s\t%s\n", m.Pod.Pod.Namespace, m.Pod.Pod.Name, controller(metav1.GetControllerOf(c.pods[m.Pod.Pod.UID])), reasons.Amount(m.Pod.Request.Units(), at.UnitMiB), m.From, to)
 	}
-	return table.Flush()
+	return rows.Flush()
 }
 
 func controller(owner *metav1.OwnerReference) string {
 	if owner == nil {
 		return "<none>"
 	}
-	return owner.Kind + "/" + owner.Name
+	return table.Clean(owner.Kind + "/" + owner.Name) // which the owner of the pod writes, and no server checks
 }

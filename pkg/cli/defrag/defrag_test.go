@@ -50,6 +50,16 @@ func clientOf(cluster map[string]runtime.Object) *fake.Clientset {
 	return fake.NewClientset(slices.Collect(maps.Values(cluster))...)
 }
 
+// What the owner of a pod writes of its controller neither steers the terminal nor makes a line of its own.
+func TestDefragCleansWhatItPrints(t *testing.T) {
+	cluster := fragmented(t)
+	cluster["x"].(*v1.Pod).OwnerReferences[0].Name = "a\x1b[2J\nml"
+	const want = "ml          x     ReplicaSet/a\uFFFD[2J ml   4 GiB   gpu-a   gpu-a\n"
+	if stdout, _, err := clirun.Inspect(clientOf(cluster), "defrag", "ml/waits"); err != nil || !strings.Contains(stdout, want) {
+		t.Errorf("error %v, want %q in %q", err, want, stdout)
+	}
+}
+
 // To force evictions is advised where that makes room, and not because it may.
 func TestDefragAdvisesToForceWhatHelps(t *testing.T) {
 	cluster := fragmented(t)
