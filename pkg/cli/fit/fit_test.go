@@ -79,7 +79,7 @@ func TestFitInShares(t *testing.T) {
 			t.Errorf("%v: want\n%sgot\n%s%s", args, want, stdout, stderr)
 		}
 	}
-	for _, args := range [][]string{{}, {"--share", "3", "--mem", "3"}, {"--share", "0"}} {
+	for _, args := range [][]string{{}, {"--share", "3", "--mem", "3"}, {"--share", "0"}, {"--mem", "1e400"}, {"--mem", "-1e400"}} {
 		if _, _, err := clirun.Inspect(client, append([]string{"fit"}, args...)...); err == nil {
 			t.Errorf("%v: taken", args)
 		}

@@ -34,7 +34,7 @@ func (w wish) mib() (int64, error) {
 	if _, number := strconv.ParseFloat(w.memory, 64); number == nil {
 		q, err = resource.ParseQuantity(w.memory + "Gi")
 	}
-	if err != nil || q.Sign() <= 0 {
+	if err != nil || q.Value() < 1 { // 0 also where no int64 is as large
 		return 0, fmt.Errorf("--mem is %q, want GiB (10) or an amount with a unit (512Mi)", w.memory)
 	}
 	const mib = 1 << 20
