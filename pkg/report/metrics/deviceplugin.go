@@ -2,6 +2,7 @@ package metrics
 
 import (
 	"strconv"
+	"strings"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -111,7 +112,7 @@ func (c *gpuCollector) Collect(out chan<- prometheus.Metric) {
 	}
 	inv, _, _ := c.gpus.Inventory()
 	for _, d := range inv.Devices {
-		labels := []string{strconv.Itoa(d.Index), string(d.UUID), d.Model}
+		labels := []string{strconv.Itoa(d.Index), string(d.UUID), strings.ToValidUTF8(d.Model, "?")} // a label that is not panics
 		gauge(c.memory, float64(d.MemoryMiB)*mib, labels...)
 		gauge(c.healthy, oneIf(d.Status.Open()), labels...)
 		used, busy, ok := c.gpus.Usage(d.UUID)

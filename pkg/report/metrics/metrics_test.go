@@ -327,7 +327,7 @@ func TestGPUs(t *testing.T) {
 	registry := newRegistry(t)
 	g := &gpus{inv: gpu.Inventory{Enforcement: gpu.EnforcementMPS, Devices: []gpu.Device{
 		{UUID: "GPU-1", Index: 0, Model: "T4", MemoryMiB: 16},
-		{UUID: "GPU-2", Index: 1, Model: "T4", MemoryMiB: 16, Status: gpu.Unhealthy("XID 79")},
+		{UUID: "GPU-2", Index: 1, Model: "T4\xff", MemoryMiB: 16, Status: gpu.Unhealthy("XID 79")},
 	}}}
 	RegisterGPUs(registry, g)
 	want(t, registry, nil, `
@@ -339,11 +339,11 @@ gpumem_device_plugin_enforcement{level="mps"} 1
 # HELP gpumem_device_plugin_gpu_healthy Whether a GPU is healthy: 1 or 0.
 # TYPE gpumem_device_plugin_gpu_healthy gauge
 gpumem_device_plugin_gpu_healthy{gpu="0",model="T4",uuid="GPU-1"} 1
-gpumem_device_plugin_gpu_healthy{gpu="1",model="T4",uuid="GPU-2"} 0
+gpumem_device_plugin_gpu_healthy{gpu="1",model="T4?",uuid="GPU-2"} 0
 # HELP gpumem_device_plugin_gpu_memory_bytes All memory of a GPU, with what the driver keeps and what is reserved.
 # TYPE gpumem_device_plugin_gpu_memory_bytes gauge
 gpumem_device_plugin_gpu_memory_bytes{gpu="0",model="T4",uuid="GPU-1"} 1.6777216e+07
-gpumem_device_plugin_gpu_memory_bytes{gpu="1",model="T4",uuid="GPU-2"} 1.6777216e+07
+gpumem_device_plugin_gpu_memory_bytes{gpu="1",model="T4?",uuid="GPU-2"} 1.6777216e+07
 # HELP gpumem_device_plugin_gpu_memory_used_bytes Memory of a GPU that programs use, by NVML, at the last probe.
 # TYPE gpumem_device_plugin_gpu_memory_used_bytes gauge
 gpumem_device_plugin_gpu_memory_used_bytes{gpu="0",model="T4",uuid="GPU-1"} 5
