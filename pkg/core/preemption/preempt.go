@@ -204,10 +204,13 @@ func clearDevice(device placement.Device, one placement.Request, node placement.
 	return reprieve(one, alone, byWorth(evictable(one, alone), budgets, moreWorth))
 }
 
-// ofOneGPU is what a request wants of each of its GPUs.
+// ofOneGPU is what a request wants of each of its GPUs: all containers run on each, with a part
+// of what they ask for.
 func ofOneGPU(r placement.Request) placement.Request {
-	units, cores := r.Share()
-	r.Containers, r.Count = placement.NewContainers(placement.Container{Kind: placement.App, Units: units, Cores: cores}), 1
+	n := r.GPUs()
+	r.Containers, r.Count = r.Containers.Each(func(c *placement.Container) {
+		c.Units, c.Cores = (c.Units+gpu.Units(n)-1)/gpu.Units(n), (c.Cores+n-1)/n
+	}), 1
 	return r
 }
 

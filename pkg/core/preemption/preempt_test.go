@@ -405,3 +405,22 @@ func TestPreemptSortsAListOfItsOwn(t *testing.T) {
 		t.Errorf("what was proposed is in another order: %v", namesOf(proposed))
 	}
 }
+
+// Each container is a client of the MPS server on each GPU of its pod, and that serves so many.
+func TestPreemptForClientsOfMPS(t *testing.T) {
+	inv := inventory(device(0, 100), device(1, 100))
+	inv.Enforcement, inv.MPS = gpu.EnforcementMPS, 3
+	var pods []placement.Holding
+	for d := range inv.Devices {
+		for i := range placement.MPSClients - 1 {
+			pods = append(pods, hold(fmt.Sprint(d, "-", i), ask(1), d))
+		}
+	}
+	one := placement.Container{Kind: placement.App, Units: 2}
+	for gpus := 1; gpus <= 2; gpus++ {
+		req := placement.Request{Priority: 100, Count: gpus, Containers: placement.NewContainers(one, one)}
+		if victims, ok := Preempt(req, node(inv, pods...), nil, nil); !ok || len(victims.Pods) != gpus {
+			t.Errorf("%d GPUs: %v, %v, want a victim on each", gpus, namesOf(victims.Pods), ok)
+		}
+	}
+}
