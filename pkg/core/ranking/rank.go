@@ -43,7 +43,8 @@ type asked struct {
 	defaults Policies
 }
 
-// maxKept bounds what a Ranker keeps: for each request its nodes, and what it lists.
+// maxKept bounds what a Ranker keeps: for each request its nodes, those that are gone included, and
+// what it lists. The last ranking may go beyond it.
 const maxKept = 1 << 18
 
 // Ranking is the order of the nodes on which a request fits.
@@ -93,6 +94,9 @@ func (r *Ranker) Rank(most int, defaults Policies, req placement.Request, nodes 
 	for i, n := range nodes {
 		e := known[n.Name]
 		if e == nil || e.of == nil || e.of != n.State {
+			if e == nil {
+				r.count++
+			}
 			e = newRanked(defaults, req, n)
 			known[n.Name] = e
 		}
@@ -150,15 +154,16 @@ func scores(best []*ranked, fitting int) []Scored {
 func (r *Ranker) of(defaults Policies, req placement.Request, nodes int) map[string]*ranked {
 	key := asked{req.Key(), defaults}
 	known, ok := r.kept[key]
-	if !ok {
-		listed := len(req.Containers.All()) + len(req.Models.Texts()) + len(req.UUIDs.Texts()) // the key keeps them in memory
-		weight := nodes + listed
-		if r.count += weight; r.count > maxKept || r.kept == nil {
-			r.kept, r.count = make(map[asked]map[string]*ranked), weight
-		}
-		known = make(map[string]*ranked, nodes)
-		r.kept[key] = known
+	if ok && r.count <= maxKept {
+		return known
 	}
+	listed := len(req.Containers.All()) + len(req.Models.Texts()) + len(req.UUIDs.Texts()) // the key keeps them in memory
+	if r.count+nodes+listed > maxKept || r.kept == nil {
+		r.kept, r.count = make(map[asked]map[string]*ranked), 0
+	}
+	r.count += listed
+	known = make(map[string]*ranked, nodes)
+	r.kept[key] = known
 	return known
 }
 

@@ -311,3 +311,17 @@ func TestWhatIsKeptIsForgottenAtItsBound(t *testing.T) {
 		t.Errorf("%d requests are kept that weigh %d, want the last alone, that weighs %d", len(r.kept), r.count, weight)
 	}
 }
+
+// Nodes that are gone do not add up: others come under other names all the time.
+func TestWhatIsKeptIsBoundedAsNodesComeAndGo(t *testing.T) {
+	var r Ranker
+	for i := range maxKept + 9 {
+		node := placement.Node{Name: fmt.Sprint("n", i)}
+		r.Rank(1, Policies{GPU: placement.Binpack}, ask(1), []*placement.Node{&node}, nil)
+	}
+	for _, known := range r.kept {
+		if len(known) > maxKept+1 { // the last may go beyond
+			t.Errorf("what was found of %d nodes is kept, want at most %d", len(known), maxKept+1)
+		}
+	}
+}
