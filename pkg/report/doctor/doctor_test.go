@@ -97,7 +97,7 @@ func userPod(t testing.TB, name, node string) v1.Pod {
 		return pod
 	}
 	pod.Status.Conditions = []v1.PodCondition{{Type: v1.PodScheduled, Status: v1.ConditionTrue}}
-	on := placement.Node{Name: node, Devices: []placement.Device{{Device: &inventory().Devices[0]}}}
+	on := placement.Node{Name: node, Inventory: gpu.Inventory{UnitMiB: 1024}, Devices: []placement.Device{{Device: &inventory().Devices[0]}}}
 	a, err := names(t).AssignmentAnnotations(placement.Assignment{Shares: []placement.Share{{Device: on.Devices[0].UUID, Units: 2}}}, on)
 	if err != nil {
 		t.Fatal(err)
@@ -730,6 +730,32 @@ func testOverCommitted(t *testing.T, cordoned bool) {
 			"kubectl inspect gpumem drain gpu-a 0 --force gives these free; pod ml/runs without a controller: gone for good then"})
 	if diff := cmp.Diff(want, Examine(s)); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)
+	}
+}
+
+// What pods hold counts in the unit of their node, and as the kubelet has given it: as it counts to
+// the scheduler.
+func TestAGPUIsOverCommittedInUnitsOfItsNode(t *testing.T) {
+	for name, change := range map[string]func(*State, *gpu.Inventory){
+		"the unit was changed": func(_ *State, inv *gpu.Inventory) {
+			inv.UnitMiB, inv.Devices[0].Allocatable = 512, 3 // of the 2 GiB that its pod has
+		},
+		"the kubelet has given more": func(_ *State, inv *gpu.Inventory) {
+			inv.Allocated = []gpu.PodAllocation{{UID: "runs", Shares: []gpu.Share{{Device: inv.Devices[0].UUID, Units: inv.Devices[0].Allocatable + 1}}}}
+		},
+	} {
+		s := healthy(t)
+		for i := range s.Pods {
+			if s.Pods[i].Name == "runs" {
+				s.Pods[i].UID = "runs"
+			}
+		}
+		inv := inventory()
+		change(s, &inv)
+		setInventory(t, &s.Nodes[0], inv)
+		if !slices.ContainsFunc(Examine(s), func(f Finding) bool { return strings.Contains(f.Wrong, "GPU 0 (GPU-00000000) is over-committed") }) {
+			t.Errorf("%s: %+v, want that the GPU is over-committed", name, Examine(s))
+		}
 	}
 }
 

@@ -12,6 +12,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/gpumem/gpumem/pkg/core/gpu"
+	"github.com/gpumem/gpumem/pkg/core/placement"
 	"github.com/gpumem/gpumem/pkg/kube/api"
 	"github.com/gpumem/gpumem/pkg/kube/cordons"
 	"github.com/gpumem/gpumem/pkg/kube/reasons"
@@ -22,12 +23,9 @@ func checkNodes(s *State, ds *appsv1.DaemonSet) (found []Finding) {
 	if !s.read("nodes") {
 		return nil
 	}
-	unit, err := strconv.ParseInt(Flag(ds.Spec.Template.Spec, "unit-mib", "1024"), 10, 64)
-	if err != nil {
-		unit = 0
-	}
+	unit, _ := strconv.ParseInt(Flag(ds.Spec.Template.Spec, "unit-mib", "1024"), 10, 64) // 0: it is none
 	asked := gpu.Enforcement(Flag(ds.Spec.Template.Spec, "enforcement", "auto"))
-	on := s.tenants()
+	on := s.holders()
 	for i := range s.Nodes {
 		node := &s.Nodes[i]
 		object := "node " + node.Name
@@ -45,7 +43,7 @@ func checkNodes(s *State, ds *appsv1.DaemonSet) (found []Finding) {
 				"restart its device plugin, which writes it again; if that does not help, plugin and extender are of versions that do not fit"})
 			continue
 		}
-		found = append(found, checkInventory(s, object, node, inv, on[node.Name])...)
+		found = append(found, checkInventory(s, object, node, inv, s.tenants(node.Name, inv, on[node.Name]))...)
 		found = append(found, checkSlices(s, object, node, inv)...)
 		found = append(found, checkUnits(s, ds, object, node, inv)...)
 		if unit > 0 && inv.UnitMiB != unit && len(inv.Devices) > 0 && !inv.InShares() {
@@ -255,32 +253,40 @@ func (t tenants) off(nodeName string, index int) string {
 	return strings.Join(how, "; ")
 }
 
-// tenants returns the pods that hold memory of GPUs, by node and GPU, as far as is known.
-func (s *State) tenants() map[string]map[gpu.UUID]tenants {
-	on := make(map[string]map[gpu.UUID]tenants)
+// holders returns the pods that hold GPU memory, by node.
+func (s *State) holders() map[string][]*v1.Pod {
+	on := make(map[string][]*v1.Pod)
 	for i := range s.Pods {
-		pod := &s.Pods[i]
-		if pod.Spec.NodeName == "" || api.Terminal(pod) || !s.Names.Asks(pod) {
-			continue
+		if pod := &s.Pods[i]; !api.Terminal(pod) && s.Names.Asks(pod) {
+			on[pod.Spec.NodeName] = append(on[pod.Spec.NodeName], pod)
 		}
+	}
+	return on
+}
+
+// tenants returns who holds memory of each GPU of a node, as it counts to the scheduler.
+func (s *State) tenants(node string, inv gpu.Inventory, pods []*v1.Pod) map[gpu.UUID]tenants {
+	known := make(map[string]*v1.Pod) // by UID
+	var holdings []placement.Holding
+	for _, pod := range pods {
 		h, _ := s.Names.Holding(pod) // what of it can be read: checkAssignment tells of the rest
-		units, _ := h.Request.Share()
-		for _, id := range h.Assignment.Devices() {
-			if on[pod.Spec.NodeName] == nil {
-				on[pod.Spec.NodeName] = make(map[gpu.UUID]tenants)
-			}
-			t := on[pod.Spec.NodeName][id]
-			t.units += units
-			switch owner := metav1.GetControllerOf(pod); {
-			case owner == nil:
+		known[h.Pod.UID], holdings = pod, append(holdings, h)
+	}
+	on := make(map[gpu.UUID]tenants)
+	for _, d := range placement.NewNode(node, inv, holdings).Devices {
+		t := tenants{units: d.Requested}
+		for _, h := range d.Pods {
+			switch pod := known[h.Pod.UID]; {
+			case pod == nil: // it has its memory by a claim
+			case metav1.GetControllerOf(pod) == nil:
 				t.alone = append(t.alone, nameOf(pod))
-			case owner.Kind == "DaemonSet":
+			case metav1.GetControllerOf(pod).Kind == "DaemonSet":
 				t.ofDaemonSets = append(t.ofDaemonSets, nameOf(pod))
 			default:
 				t.controlled = append(t.controlled, nameOf(pod))
 			}
-			on[pod.Spec.NodeName][id] = t
 		}
+		on[d.UUID] = t
 	}
 	return on
 }
