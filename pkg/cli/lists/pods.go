@@ -135,6 +135,9 @@ func (o *Pods) read(ctx context.Context, match labels.Selector) (inspect.Report,
 	missing, unseen := maps.Clone(o.named), o.MayBeLimited()
 	o.unseen = unseen
 	report, err := o.Report(ctx, o.Cluster, cluster.Selection{Unseen: unseen, EachPod: func(pod *v1.Pod) {
+		if only := o.Namespace(); only != "" && pod.Namespace != only {
+			return // another has the name
+		}
 		byName := o.named[pod.Name] || o.named[pod.Namespace+"/"+pod.Name]
 		if match.Matches(labels.Set(pod.Labels)) && (len(o.named) == 0 || byName) {
 			o.matched[string(pod.UID)] = true
