@@ -140,7 +140,10 @@ func (o *Options) show(ctx context.Context) error {
 	if command := o.meant(report); command != "" {
 		fmt.Fprintf(o.ErrOut, "There is no node %s: did you mean the command %s?\n", table.Clean(o.nodes[0]), command)
 	}
-	return o.Complain(report.Problems)
+	if incomplete := o.Complain(report.Problems); !o.watch { // which goes on
+		return incomplete
+	}
+	return nil
 }
 
 // meant returns the command that the first argument may be, where it names no node.

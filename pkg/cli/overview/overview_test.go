@@ -134,3 +134,15 @@ func TestANodeWhoseKubeletOffersNothingIsMarked(t *testing.T) {
 		}
 	}
 }
+
+// What cannot be read, an annotation that a user broke for example, ends no watch.
+func TestAWatchGoesOnWhereSomethingCannotBeRead(t *testing.T) {
+	client := fake.NewClientset(clitest.OddCluster(t)...)
+	out, stop := clirun.Watch(t, client, "nodes", "-w", "--no-headers")
+	out.Until(t, "warning: node gpu-bad: ")
+	if _, err := client.CoreV1().Nodes().Create(t.Context(), clitest.Node(t, "gpu-new", clitest.Inventory("gpu-new", 16)), metav1.CreateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	out.Until(t, "gpu-new")
+	stop()
+}
