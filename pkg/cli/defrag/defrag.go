@@ -214,5 +214,5 @@ func (o *Options) budgets(ctx context.Context, c *crowd) ([]preemption.Budget, e
 	for _, pod := range c.pods {
 		pods = append(pods, pod)
 	}
-	return evict.Budgets(budgets, pods), nil
+	return evict.Limits(budgets, pods), nil
 }

@@ -109,6 +109,12 @@ func TestDefrag(t *testing.T) {
 				"ml          y     Job/owner    5 GiB   gpu-a   gpu-b\n" +
 				"Nothing was evicted: --apply does it.\n",
 		},
+		"a budget of all pods of the namespace": { // which kube-scheduler does not mind
+			change: func(c map[string]runtime.Object) {
+				c["budget"] = &policyv1.PodDisruptionBudget{ObjectMeta: metav1.ObjectMeta{Namespace: "ml", Name: "all"}, Spec: policyv1.PodDisruptionBudgetSpec{Selector: &metav1.LabelSelector{}}}
+			},
+			args: []string{"ml/waits"}, wantErr: "no evictions are enough for pod ml/waits; pods that were left in peace: 3 whose PodDisruptionBudget allows no eviction",
+		},
 		"no controller, and force": {
 			change: func(c map[string]runtime.Object) { c["x"].(*v1.Pod).OwnerReferences = nil },
 			args:   []string{"ml/waits", "--force"},

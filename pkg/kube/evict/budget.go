@@ -15,16 +15,39 @@ import (
 // longer under it. (k8s.io/kubernetes/pkg/scheduler/framework/plugins/
 // defaultpreemption, filterPodsWithPDBViolation)
 func Budgets(budgets []*policyv1.PodDisruptionBudget, pods []*v1.Pod) []preemption.Budget {
+	return read(budgets, pods, func(b *policyv1.PodDisruptionBudget, selector labels.Selector, pod *v1.Pod) bool {
+		_, seen := b.Status.DisruptedPods[pod.Name]
+		return !selector.Empty() && len(pod.Labels) > 0 && !seen
+	})
+}
+
+// Limits reads the same for who evicts, as the API server does: an empty selector is of all pods of
+// the namespace, and a pod under several budgets it never evicts.
+// (k8s.io/kubernetes/pkg/registry/core/pod/storage, EvictionREST)
+func Limits(budgets []*policyv1.PodDisruptionBudget, pods []*v1.Pod) []preemption.Budget {
+	out := read(budgets, pods, func(*policyv1.PodDisruptionBudget, labels.Selector, *v1.Pod) bool { return true })
+	under := make(map[string]int) // how many a pod is under
+	for _, b := range out {
+		for _, uid := range b.Pods {
+			if under[uid]++; under[uid] == 2 {
+				out = append(out, preemption.Budget{Pods: []string{uid}})
+			}
+		}
+	}
+	return out
+}
+
+// read reads which of the pods that a selector matches are under its budget.
+func read(budgets []*policyv1.PodDisruptionBudget, pods []*v1.Pod, under func(*policyv1.PodDisruptionBudget, labels.Selector, *v1.Pod) bool) []preemption.Budget {
 	var out []preemption.Budget
 	for _, b := range budgets {
 		selector, err := metav1.LabelSelectorAsSelector(b.Spec.Selector)
-		if err != nil || selector.Empty() {
+		if err != nil {
 			continue
 		}
 		budget := preemption.Budget{Allowed: int(b.Status.DisruptionsAllowed)}
 		for _, pod := range pods {
-			_, seen := b.Status.DisruptedPods[pod.Name]
-			if pod.Namespace == b.Namespace && len(pod.Labels) > 0 && !seen && selector.Matches(labels.Set(pod.Labels)) {
+			if pod.Namespace == b.Namespace && selector.Matches(labels.Set(pod.Labels)) && under(b, selector, pod) {
 				budget.Pods = append(budget.Pods, string(pod.UID))
 			}
 		}

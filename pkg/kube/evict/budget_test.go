@@ -56,3 +56,33 @@ func TestBudgets(t *testing.T) {
 		})
 	}
 }
+
+// The API server goes by budgets that kube-scheduler does not mind, and evicts no pod under two.
+func TestLimits(t *testing.T) {
+	web := map[string]string{"app": "web"}
+	pods := []*v1.Pod{
+		{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "a", UID: "a", Labels: web}},
+		{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "plain", UID: "plain"}},
+	}
+	budget := func(selector *metav1.LabelSelector) *policyv1.PodDisruptionBudget {
+		return &policyv1.PodDisruptionBudget{
+			ObjectMeta: metav1.ObjectMeta{Namespace: "ns"}, Spec: policyv1.PodDisruptionBudgetSpec{Selector: selector},
+			Status: policyv1.PodDisruptionBudgetStatus{DisruptionsAllowed: 1},
+		}
+	}
+	ofAll, ofWeb := budget(&metav1.LabelSelector{}), budget(&metav1.LabelSelector{MatchLabels: web})
+	for name, tc := range map[string]struct {
+		budgets []*policyv1.PodDisruptionBudget
+		want    []preemption.Budget
+	}{
+		"an empty selector": {[]*policyv1.PodDisruptionBudget{ofAll}, []preemption.Budget{{Pods: []string{"a", "plain"}, Allowed: 1}}},
+		"no selector":       {[]*policyv1.PodDisruptionBudget{budget(nil)}, nil},
+		"three of one pod": {[]*policyv1.PodDisruptionBudget{ofWeb, ofAll, ofWeb}, []preemption.Budget{
+			{Pods: []string{"a"}, Allowed: 1}, {Pods: []string{"a", "plain"}, Allowed: 1}, {Pods: []string{"a"}, Allowed: 1}, {Pods: []string{"a"}},
+		}},
+	} {
+		if diff := cmp.Diff(tc.want, Limits(tc.budgets, pods)); diff != "" {
+			t.Errorf("%s (-want +got):\n%s", name, diff)
+		}
+	}
+}

@@ -1,6 +1,6 @@
 // Package evict asks the API server to evict pods: for the commands drain and defrag, and for the
-// device plugin, which evicts pods that use more than they were granted. Before that, Budgets says
-// which pods a PodDisruptionBudget protects.
+// device plugin, which evicts pods that use more than they were granted. Before that, Limits says
+// which pods a PodDisruptionBudget protects, and Budgets which kube-scheduler spares for one.
 //
 // # Invariants
 //
