@@ -64,13 +64,13 @@ func (e exclusive) restore() error {
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil
 	}
-	now, unread := e.modes.Modes()
-	if err := errors.Join(err, unread); err != nil {
+	if err != nil {
 		return fmt.Errorf("restore the compute modes: %w", err)
 	}
+	now, unread := e.modes.Modes() // as a whole: one GPU that is lost does not keep the others from their modes
 	var errs []error
 	for uuid, mode := range found {
-		if _, there := now[uuid]; !there {
+		if _, there := now[uuid]; !there && unread == nil {
 			continue
 		}
 		if err := e.modes.SetMode(uuid, mode); err != nil {

@@ -48,9 +48,13 @@ func TestMain(m *testing.M) {
 type modes struct {
 	is   map[string]int
 	fail string // the GPU that takes none
+	lost bool   // one that does not answer: none can be read
 }
 
 func (m *modes) Modes() (map[string]int, error) {
+	if m.lost {
+		return nil, errors.New("GPU is lost")
+	}
 	return maps.Clone(m.is), nil
 }
 
@@ -498,6 +502,19 @@ func TestComputeModesAreLeftAsFound(t *testing.T) {
 			t.Errorf("GPU-a is left in mode %d", n.modes.is["GPU-a"])
 		}
 	})
+}
+
+// A GPU that is lost does not keep the others from their modes.
+func TestModesAreRestoredNextToALostGPU(t *testing.T) {
+	is := &modes{is: map[string]int{"GPU-a": exclusiveProcess}, lost: true}
+	file := filepath.Join(t.TempDir(), modesFile)
+	if err := os.WriteFile(file, []byte(`{"GPU-a":0,"GPU-lost":0}`), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	err := exclusive{is, file, zap.NewNop()}.restore()
+	if err == nil || is.is["GPU-a"] != 0 {
+		t.Errorf("error %v, and GPU-a is left in mode %d", err, is.is["GPU-a"])
+	}
 }
 
 func TestASecondSupervisor(t *testing.T) {
