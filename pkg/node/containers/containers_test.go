@@ -153,7 +153,7 @@ func TestTheKernelsLimitHoldsOrTheContainerDoesNotStart(t *testing.T) {
 }
 
 // A container that runs gets its limit on a GPU that is offered no more: while it has none the level
-// is not kernel, and a node that is told to be kernel offers nothing until it is.
+// is not kernel, and a node with --enforcement=kernel offers nothing until it is.
 func TestAContainerOnAGPUThatIsNotOfferedIsLimited(t *testing.T) {
 	p := pod("a", 1, uuidB, app(3))
 	var asked []string

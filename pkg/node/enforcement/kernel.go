@@ -53,6 +53,9 @@ func newKernel(driver Driver, cgroups Cgroups) *kernel {
 	return &kernel{driver: driver, cgroups: cgroups, turn: make(chan struct{}, 1)}
 }
 
+// errBusy says that the driver is asked for something else: it tells nothing of whether limits can be set.
+var errBusy = errors.New("the driver is asked for other limits")
+
 // begin waits for its turn, but no longer than the context: the container runtime does not either, and
 // starts a container that it hears nothing about.
 func (k *kernel) begin(ctx context.Context) (end func(), err error) {
@@ -60,7 +63,7 @@ func (k *kernel) begin(ctx context.Context) (end func(), err error) {
 	case k.turn <- struct{}{}:
 		return func() { <-k.turn }, nil
 	case <-ctx.Done():
-		return nil, fmt.Errorf("the driver is asked for other limits: %w", ctx.Err())
+		return nil, fmt.Errorf("%w: %w", errBusy, ctx.Err())
 	}
 }
 

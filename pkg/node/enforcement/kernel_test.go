@@ -274,6 +274,27 @@ func (a asleep) Set(ctx context.Context, _ gpu.UUID, _ string, _, _ uint64) erro
 	return ctx.Err()
 }
 
+// That a container came while the driver was asked for something else tells nothing of the driver.
+func TestADriverThatIsBusyCanSetLimits(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		h := newHost(t)
+		n := run(t, Auto, h)
+		end, err := n.kernel.begin(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+		defer cancel()
+		if err := n.Hold(ctx, "/"+c1, []gpu.Device{{UUID: "GPU-a"}}, 1024); err == nil {
+			t.Error("a container has a limit that was not set")
+		}
+		end()
+		time.Sleep(interval)
+		synctest.Wait()
+		wantLevel(t, n, gpu.EnforcementKernel, "", "")
+	})
+}
+
 // The container runtime goes on without who does not answer in time, and starts the container.
 func TestWhoAsksForALimitWaitsNoLongerThanItSays(t *testing.T) {
 	d := asleep{newDriver(t), make(chan struct{}, 8)}

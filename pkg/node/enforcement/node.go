@@ -79,6 +79,9 @@ func (n *Node) lastHeld() error {
 // What came of it counts for the node: while limits cannot be set, its level is not kernel.
 func (n *Node) Hold(ctx context.Context, group string, devices []gpu.Device, limitMiB int64) error {
 	err := n.kernel.hold(ctx, group, devices, limitMiB)
+	if errors.Is(err, errBusy) {
+		return err
+	}
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	n.held, n.heldAt = err, time.Now()
