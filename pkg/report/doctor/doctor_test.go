@@ -759,6 +759,30 @@ func TestAGPUIsOverCommittedInUnitsOfItsNode(t *testing.T) {
 	}
 }
 
+// A pod that is on its way to another GPU counts there.
+func TestAPodThatLeavesAGPUDoesNotFillIt(t *testing.T) {
+	s := healthy(t)
+	inv := inventory()
+	inv.Devices[0].Allocatable = 1
+	setInventory(t, &s.Nodes[0], inv)
+	value, err := names(t).AssignmentAnnotations(placement.Assignment{
+		Shares: []placement.Share{{Device: inv.Devices[1].UUID, Units: 2}}, Leaving: []gpu.UUID{inv.Devices[0].UUID},
+	}, placement.NewNode("gpu-a", inv, nil))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i := range s.Pods {
+		if s.Pods[i].Name == "runs" {
+			s.Pods[i].Annotations = value
+		}
+	}
+	for _, f := range Examine(s) {
+		if strings.Contains(f.Wrong, "over-committed") {
+			t.Errorf("%+v", f)
+		}
+	}
+}
+
 // A drain leaves pods of DaemonSets, and refuses where it is not told to.
 func TestWhatComesOffAGPUThatFailed(t *testing.T) {
 	const drain, deletion = "kubectl inspect gpumem drain gpu-a 0", "no drain evicts pod ml/watcher of a DaemonSet: kubectl delete pod has each created again, on another GPU of the node if it fits on one"

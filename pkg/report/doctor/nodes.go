@@ -266,10 +266,10 @@ func (s *State) holders() map[string][]*v1.Pod {
 
 // tenants returns who holds memory of each GPU of a node, as it counts to the scheduler.
 func (s *State) tenants(node string, inv gpu.Inventory, pods []*v1.Pod) map[gpu.UUID]tenants {
-	known := make(map[string]*v1.Pod) // by UID
-	var holdings []placement.Holding
+	known, holdings := make(map[string]*v1.Pod), []placement.Holding(nil) // the first by UID
 	for _, pod := range pods {
 		h, _ := s.Names.Holding(pod) // what of it can be read: checkAssignment tells of the rest
+		h.Assignment.Leaving = nil   // it counts where it goes
 		known[h.Pod.UID], holdings = pod, append(holdings, h)
 	}
 	on := make(map[gpu.UUID]tenants)
