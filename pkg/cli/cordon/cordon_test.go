@@ -6,13 +6,17 @@ import (
 	"testing"
 
 	authenticationv1 "k8s.io/api/authentication/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/client-go/kubernetes/fake"
 	clienttesting "k8s.io/client-go/testing"
 
 	"github.com/gpumem/gpumem/pkg/cli/clirun"
 	"github.com/gpumem/gpumem/pkg/cli/clitest"
+	"github.com/gpumem/gpumem/pkg/cli/cluster"
+	"github.com/gpumem/gpumem/pkg/cli/cordon"
 )
 
 func TestCordonAndUncordon(t *testing.T) {
@@ -39,6 +43,23 @@ func TestCordonAndUncordon(t *testing.T) {
 	}
 	if stdout, _, err := clirun.Inspect(client, "gpus"); err != nil || !strings.Contains(stdout, " Cordoned\n") {
 		t.Errorf("%v\n%s", err, stdout)
+	}
+}
+
+// What another has cordoned since is not said to have been changed, whatever comes of the next try.
+func TestACordonOfAnotherIsNoChange(t *testing.T) {
+	client := fake.NewClientset(clitest.Node(t, "gpu-a", clitest.Inventory("gpu-a", 16)))
+	gets := 0
+	client.PrependReactor("get", "nodes", func(clienttesting.Action) (bool, runtime.Object, error) {
+		gets++
+		return gets > 1, nil, errors.New("away")
+	})
+	client.PrependReactor("patch", "nodes", func(clienttesting.Action) (bool, runtime.Object, error) {
+		return true, nil, apierrors.NewConflict(schema.GroupResource{Resource: "nodes"}, "gpu-a", errors.New("written by another"))
+	})
+	r := &cluster.Reader{Client: client, Names: clitest.Names(t)}
+	if _, changed, err := cordon.Write(t.Context(), r, "gpu-a", "0", true, ""); err == nil || changed {
+		t.Errorf("error %v, changed: %t", err, changed)
 	}
 }
 

@@ -62,6 +62,7 @@ func Write(ctx context.Context, r *cluster.Reader, nodeName, which string, cordo
 		note.By = author(ctx, r)
 	}
 	err = retry.RetryOnConflict(retry.DefaultRetry, func() error {
+		changed = false
 		node, err := r.Client.CoreV1().Nodes().Get(ctx, nodeName, metav1.GetOptions{})
 		if err != nil {
 			return err
