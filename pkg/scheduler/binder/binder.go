@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"slices"
 	"sync"
 	"time"
 
@@ -285,6 +286,15 @@ func (b *Binder) settle(ctx context.Context, ref placement.PodRef, nodeName stri
 	return none, fmt.Errorf("%w: the outcome is not known; the memory is reserved until it is", cause)
 }
 
+// AssumedBefore returns the pods for which memory has been reserved since before a time, but for those
+// with which kube-scheduler goes on: see Reserve.
+func (b *Binder) AssumedBefore(t time.Time) []cache.Assumed {
+	return slices.DeleteFunc(b.Cache.AssumedBefore(t), func(a cache.Assumed) bool {
+		_, goesOn := b.reserved.Load(a.Pod.UID)
+		return goesOn
+	})
+}
+
 // ReviewAssumed asks the API server about pods whose binding has been on its
 // way for longer than limit, and settles what the watch has not.
 //
@@ -293,10 +303,7 @@ func (b *Binder) settle(ctx context.Context, ref placement.PodRef, nodeName stri
 // its memory was given to another pod.
 func (b *Binder) ReviewAssumed(ctx context.Context, limit time.Duration) {
 	before := b.Now().Add(-limit)
-	for _, a := range b.Cache.AssumedBefore(before) {
-		if _, waits := b.reserved.Load(a.Pod.UID); waits {
-			continue // kube-scheduler goes on with the pod
-		}
+	for _, a := range b.AssumedBefore(before) {
 		log := b.Log.With(zap.Stringer("pod", a.Pod), zap.String("uid", a.Pod.UID), zap.String("node", a.Node))
 		pod, err := b.readPod(ctx, a.Pod)
 		switch {

@@ -6,8 +6,8 @@ import (
 	"time"
 )
 
-// Of two bindings of which nothing more is heard, the one that was sent last lands last, whichever
-// was given up first.
+// Two bindings have an unknown outcome: the one that was sent last may land last, whichever was
+// given up first.
 func TestDrainWaitsForTheLastThatMayLand(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := Binder{Now: time.Now}

@@ -25,8 +25,9 @@ func (d *Decider) GoneHelps(waiting, gone *v1.Pod) bool {
 	return d.fits(waiting, func(q cache.Question) bool { return d.Binder.Cache.Refused(gone.Spec.NodeName, q) == nil })
 }
 
-// ChangeHelps reports whether a waiting pod asks for something else now, or another was admitted
-// by its kubelet, corrected by its device plugin, or asks for something else, as to be alone no more.
+// ChangeHelps reports whether a waiting pod asks for something else now, or another pod was admitted
+// by its kubelet, corrected by its device plugin, or asks for something else: one that was exclusive
+// may let others on its GPU now.
 func (d *Decider) ChangeHelps(waiting, was, is *v1.Pod) bool {
 	names := d.Binder.Names
 	asks := func() (other, readable bool) {
