@@ -38,7 +38,8 @@ with scopes, which count some pods alone, are left out.`,
 type namespaces struct {
 	*Pods
 
-	quotas map[string][]inspect.Quota // by namespace, at the last look
+	quotas  map[string][]inspect.Quota // by namespace, as they were last read
+	limited *bool                      // there were any when the header was printed; nil: it was not yet
 }
 
 // Run prints the list.
@@ -64,7 +65,10 @@ func (o *namespaces) Run(ctx context.Context) error {
 			return rows
 		},
 		Columns: func(r inspect.Report) []table.Column[printers.NamespaceRow] {
-			return printers.NamespaceColumns(r, len(o.quotas) > 0)
+			if o.limited == nil {
+				o.limited = new(len(o.quotas) > 0)
+			}
+			return printers.NamespaceColumns(r, *o.limited)
 		},
 		Name:  func(n printers.NamespaceRow) string { return "namespace/" + n.Namespace },
 		ID:    func(n printers.NamespaceRow) string { return n.Namespace },

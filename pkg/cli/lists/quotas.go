@@ -18,7 +18,6 @@ import (
 // readQuotas notes what ResourceQuotas allow each namespace. What cannot be read is a problem of the
 // report, or, where it is forbidden, a note.
 func (o *namespaces) readQuotas(ctx context.Context, report *inspect.Report) {
-	o.quotas = make(map[string][]inspect.Quota)
 	namespace := o.Namespace()
 	if o.unseen.Pods != nil {
 		namespace = o.unseen.Namespace
@@ -33,6 +32,7 @@ func (o *namespaces) readQuotas(ctx context.Context, report *inspect.Report) {
 		report.Problems = append(report.Problems, inspect.Problem{Object: "resourcequotas", Message: cluster.OneLine(err)})
 		return
 	}
+	o.quotas = make(map[string][]inspect.Quota)
 	for _, q := range list.Items {
 		if len(q.Spec.Scopes) > 0 || q.Spec.ScopeSelector != nil {
 			continue // it counts some of the pods alone
