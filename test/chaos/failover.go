@@ -276,7 +276,7 @@ func (f *failover) processesOf(ctx context.Context, leader string) ([]cluster.Co
 
 // awaitLeader waits for a leader other than the old one.
 func (f *failover) awaitLeader(ctx context.Context, old string) (now string, err error) {
-	err = stack.Eventually(ctx, leaderTime, "there is another leader", func(ctx context.Context) (bool, string) {
+	err = stack.Eventually(ctx, leaderTime, fmt.Sprintf("a leader other than %q", old), func(ctx context.Context) (bool, string) {
 		now, err = f.leader(ctx)
 		return err == nil && now != old, fmt.Sprint(now, err)
 	})

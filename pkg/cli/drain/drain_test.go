@@ -110,7 +110,7 @@ func TestDrainMindsDaemonSetsOfTheGPUAlone(t *testing.T) {
 }
 
 // What is written of a pod its owner can change. What the kubelet has given it shows as well, by
-// claims too, and of a pod of which neither tells the user is told.
+// claims too. Where neither says anything, the user gets a warning.
 func TestDrainFindsPodsThatAreNotWhereTheySay(t *testing.T) {
 	here, there := clitest.UUID("gpu-a", 0), clitest.UUID("gpu-a", 1)
 	inv := clitest.Inventory("gpu-a", 16, 16)

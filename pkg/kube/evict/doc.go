@@ -1,6 +1,7 @@
 // Package evict asks the API server to evict pods: for the commands drain and defrag, and for the
-// device plugin, which evicts pods that use more than they were granted. Before that, Limits says
-// which pods a PodDisruptionBudget protects, and Budgets which kube-scheduler spares for one.
+// device plugin, which evicts pods that use more than they were granted. Limits says
+// which pods a PodDisruptionBudget protects from eviction. Budgets says which pods kube-scheduler
+// spares in preemption, which are fewer.
 //
 // # Invariants
 //

@@ -35,8 +35,8 @@ func (of Containers) Environment(ctx context.Context, namespace, pod, _ string, 
 	return nil, given[claimOf] == "" && of.Holds(ctx, namespace, pod), nil
 }
 
-// Holds reports whether a claim is prepared for a pod, or one that it shares with others: of these only
-// the first is known to the driver.
+// Holds reports whether a claim is prepared for a pod. The driver knows the first pod of a claim; the
+// others that share it are looked up among the claim's users.
 func (of Containers) Holds(_ context.Context, namespace, pod string) bool {
 	return slices.ContainsFunc(of.driver.Claims(), func(c Claim) bool { return c.Namespace == namespace && c.Pod != nil && c.Pod.Name == pod }) ||
 		slices.ContainsFunc(of.users.all(), func(u user) bool { return u.Namespace == namespace && u.Name == pod })

@@ -356,7 +356,6 @@ func TestCorrectCarriesTheUID(t *testing.T) {
 	}
 }
 
-// A correction makes the labels true, and takes away the one of which nothing is known.
 // A pod can end, and another have its name, before the answer about what was written of it is here.
 func TestAPodThatEndsWhileItIsWrittenIsGone(t *testing.T) {
 	for name, next := range map[string]*v1.Pod{"gone": nil, "made again": pod("a", "u2", 3)} {
@@ -385,6 +384,7 @@ func TestAPodThatEndsWhileItIsWrittenIsGone(t *testing.T) {
 	}
 }
 
+// A correction makes the labels true, and takes away one that nothing is known about.
 func TestCorrectLabels(t *testing.T) {
 	made := pod("a", "u1", 3)
 	made.Labels = map[string]string{"app": "web", "gpumem.dev/assigned-model": "Other", "gpumem.dev/assigned-percent": "99", "gpumem.dev/assigned-speed": "99"}
