@@ -32,14 +32,15 @@ func (g Grant) assignment() placement.Assignment {
 
 // Resolve reads the slots of a resource that the kubelet gives to a container.
 // It fails for a slot that is unknown, of the other resource or twice there,
-// for one past the end of its GPU that no container holds, for a GPU that is not healthy, and when several GPUs have unequal parts.
-func Resolve(s State, r gpu.Resource, ids []gpu.SlotID) (Grant, error) {
+// for one past the end of its GPU that no container holds, and when several GPUs have unequal parts.
+// Of a GPU that is not healthy the error is gpu.OutOfUse, and the grant is whole.
+func Resolve(s State, r gpu.Resource, ids []gpu.SlotID) (g Grant, out error) {
 	if len(ids) == 0 {
 		return Grant{}, errors.New("no slots are named")
 	}
 	parts := make(map[gpu.UUID]int)
 	seen := make(map[gpu.SlotID]bool, len(ids))
-	g := Grant{Resource: r, Slots: ids}
+	g.Resource, g.Slots = r, ids
 	for _, id := range ids {
 		d, err := s.device(id)
 		switch {
@@ -49,8 +50,8 @@ func Resolve(s State, r gpu.Resource, ids []gpu.SlotID) (Grant, error) {
 			return Grant{}, fmt.Errorf("slot %q is of the other resource", id)
 		case seen[id]:
 			return Grant{}, fmt.Errorf("slot %q is named twice", id)
-		case !d.Advertised():
-			return Grant{}, &gpu.OutOfUse{Device: d}
+		case out == nil && !d.Advertised():
+			out = &gpu.OutOfUse{Device: d}
 		}
 		seen[id] = true
 		parts[d.UUID]++
@@ -62,7 +63,7 @@ func Resolve(s State, r gpu.Resource, ids []gpu.SlotID) (Grant, error) {
 			return Grant{}, fmt.Errorf("the slots are of several GPUs in unequal parts (%s), and no pod may have that", list(g.Devices, parts))
 		}
 	}
-	return g, nil
+	return g, out
 }
 
 func list(devices []gpu.Device, parts map[gpu.UUID]int) string {

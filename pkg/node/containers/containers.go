@@ -190,22 +190,10 @@ func (h *holding) resolve(s allocation.State, memory, cores []gpu.SlotID) (err e
 // what it was given.
 func granted(s allocation.State, r gpu.Resource, ids []gpu.SlotID) (allocation.Grant, error) {
 	g, err := allocation.Resolve(s, r, ids)
-	if _, out := errors.AsType[*gpu.OutOfUse](err); !out {
-		return g, err
+	if _, out := errors.AsType[*gpu.OutOfUse](err); out {
+		return g, nil
 	}
-	g = allocation.Grant{Resource: r, Slots: ids}
-	of := s.ByDevice(ids)
-	for _, d := range s.Inventory.Devices {
-		if has := len(of[d.UUID]); has > 0 {
-			g.Devices, g.Each = append(g.Devices, d), has
-		}
-	}
-	for _, d := range g.Devices {
-		if len(of[d.UUID])*len(g.Devices) != len(ids) { // in unequal parts, or some are of no GPU
-			return allocation.Grant{}, err
-		}
-	}
-	return g, nil
+	return g, err
 }
 
 // ofInit reads what a plain init container was given, as the kubelet does not
