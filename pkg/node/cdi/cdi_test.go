@@ -6,7 +6,7 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
-	"time"
+	"testing/synctest"
 
 	"github.com/NVIDIA/go-nvml/pkg/nvml"
 	"github.com/NVIDIA/go-nvml/pkg/nvml/mock/dgxa100"
@@ -34,7 +34,9 @@ func install(t *testing.T, root, version string) {
 }
 
 // The names of a driver's files have its version.
-func TestAnotherDriverIsDescribed(t *testing.T) {
+func TestAnotherDriverIsDescribed(t *testing.T) { synctest.Test(t, testAnotherDriverIsDescribed) }
+
+func testAnotherDriverIsDescribed(t *testing.T) {
 	root := t.TempDir()
 	version := make(chan string, 1)
 	source := inventory.NewLatest(gpu.Inventory{}, "")
@@ -63,16 +65,15 @@ func TestAnotherDriverIsDescribed(t *testing.T) {
 	done := make(chan error, 1)
 	go func() { done <- w.Run(ctx) }()
 	for _, v := range []string{"550.54.15", "580.65.06"} {
+		synctest.Wait()
 		drive(v)
 		has := func() bool {
 			text, err := os.ReadFile(w.file())
 			return err == nil && strings.Contains(string(text), "libcuda.so."+v)
 		}
-		for end := time.Now().Add(5 * time.Second); !has(); time.Sleep(10 * time.Millisecond) {
-			if time.Now().After(end) {
-				text, err := os.ReadFile(w.file())
-				t.Fatalf("driver %s is not described: %s, %v", v, text, err)
-			}
+		if synctest.Wait(); !has() {
+			text, err := os.ReadFile(w.file())
+			t.Fatalf("driver %s is not described: %s, %v", v, text, err)
 		}
 	}
 	cancel()
