@@ -23,7 +23,7 @@ func checkNodes(s *State, ds *appsv1.DaemonSet) (found []Finding) {
 	if !s.read("nodes") {
 		return nil
 	}
-	unit, _ := strconv.ParseInt(Flag(ds.Spec.Template.Spec, "unit-mib", "1024"), 10, 64) // 0: it is none
+	unit, noUnit := strconv.ParseInt(Flag(ds.Spec.Template.Spec, "unit-mib", "1024"), 10, 64)
 	asked := gpu.Enforcement(Flag(ds.Spec.Template.Spec, "enforcement", "auto"))
 	on := s.holders()
 	for i := range s.Nodes {
@@ -46,7 +46,7 @@ func checkNodes(s *State, ds *appsv1.DaemonSet) (found []Finding) {
 		found = append(found, checkInventory(s, object, node, inv, s.tenants(node.Name, inv, on[node.Name]))...)
 		found = append(found, checkSlices(s, object, node, inv)...)
 		found = append(found, checkUnits(s, ds, object, node, inv)...)
-		if unit > 0 && inv.UnitMiB != unit && len(inv.Devices) > 0 && !inv.InShares() {
+		if noUnit == nil && unit > 0 && inv.UnitMiB != unit && len(inv.Devices) > 0 && !inv.InShares() {
 			found = append(found, Finding{Error, object, fmt.Sprintf("counts units of %d MiB, and the DaemonSet says %d: a pod gets another amount there than elsewhere", inv.UnitMiB, unit),
 				"let the update of the DaemonSet come to its end: kubectl -n " + ds.Namespace + " rollout status daemonset/" + ds.Name})
 		}
