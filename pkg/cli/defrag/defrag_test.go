@@ -479,11 +479,11 @@ func TestDefragTakesBackWhatAnEarlierRunLeft(t *testing.T) {
 	}
 }
 
-// The answer is lost, and not what was asked for.
-func TestDefragTakesBackWhatItMayHaveWritten(t *testing.T) {
-	client := clientOf(fragmented(t))
+// loseAnswer has the first patch of a resource written, and its answer lost.
+func loseAnswer(t *testing.T, client *fake.Clientset, resource string) {
+	t.Helper()
 	first := true
-	client.PrependReactor("patch", "pods", func(a clienttesting.Action) (bool, runtime.Object, error) {
+	client.PrependReactor("patch", resource, func(a clienttesting.Action) (bool, runtime.Object, error) {
 		if !first {
 			return false, nil, nil
 		}
@@ -493,6 +493,12 @@ func TestDefragTakesBackWhatItMayHaveWritten(t *testing.T) {
 		}
 		return true, nil, apierrors.NewTimeoutError("lost", 1)
 	})
+}
+
+// The answer is lost, and not what was asked for.
+func TestDefragTakesBackWhatItMayHaveWritten(t *testing.T) {
+	client := clientOf(fragmented(t))
+	loseAnswer(t, client, "pods")
 	_, _, err := clirun.Inspect(client, "defrag", "ml/waits", "--apply")
 	obj, _ := client.Tracker().Get(v1.SchemeGroupVersion.WithResource("pods"), "ml", "waits")
 	if err == nil || len(evictions(client)) > 0 || defrag.RoomKept(obj.(*v1.Pod)) {
@@ -607,17 +613,7 @@ func TestDefragCordonsUntilAllAreElsewhere(t *testing.T) {
 // A cordon whose answer is lost is taken back as well, and no pod is evicted.
 func TestDefragTakesBackACordonThatItMayHaveWritten(t *testing.T) {
 	client := clientOf(fragmented(t))
-	first := true
-	client.PrependReactor("patch", "nodes", func(a clienttesting.Action) (bool, runtime.Object, error) {
-		if !first {
-			return false, nil, nil
-		}
-		first = false
-		if _, _, err := clienttesting.ObjectReaction(client.Tracker())(a); err != nil {
-			t.Error(err)
-		}
-		return true, nil, apierrors.NewTimeoutError("lost", 1)
-	})
+	loseAnswer(t, client, "nodes")
 	_, _, err := clirun.Inspect(client, "defrag", "--apply")
 	if err == nil || len(evictions(client)) > 0 || clitest.CordonedOn(t, client, "gpu-a") != "" {
 		t.Errorf("error %v, evicted %v, cordoned %q", err, evictions(client), clitest.CordonedOn(t, client, "gpu-a"))

@@ -126,7 +126,7 @@ func TestWhereNothingWasFound(t *testing.T) {
 // A pod that is asked for by name, and is in another namespace alone, is missing: as one that is nowhere.
 func TestAPodOfAnotherNamespaceIsMissing(t *testing.T) {
 	client := fake.NewClientset(clitest.OddCluster(t)...)
-	for _, args := range []string{"pods train -n web", "pods ml/train -n web", "top train -n web", "pods nobody -n ml"} {
+	for _, args := range []string{"pods train -n web", "pods ml/train -n web", "top train -n web", "pods absent -n ml"} {
 		name := strings.Fields(args)[1]
 		if _, stderr, err := clirun.Inspect(client, strings.Fields(args)...); err == nil || !strings.Contains(stderr, "warning: pod "+name+": there is none that holds GPU memory or asks for it") {
 			t.Errorf("%s: error %v, stderr %q, want that there is no such pod", args, err, stderr)
