@@ -98,7 +98,7 @@ update: $(BIN)/helm ## Write again what is made of something else: formatting, g
 .PHONY: $(BIN)/helm
 $(BIN)/helm:
 	@mkdir -p $(BIN)
-	@cd test/cluster/components/helm && CGO_ENABLED=0 go build -trimpath -ldflags "-s -w" -o $(CURDIR)/$(BIN)/ tool
+	@cd test/cluster/components && CGO_ENABLED=0 go build -ldflags "-s -w" -o $(CURDIR)/$(BIN)/ helm.sh/helm/v3/cmd/helm
 
 ##@ Tests, the fastest first
 

@@ -72,7 +72,11 @@ func atMPS(does func(*v1.Pod), prints, want string) func(context.Context, *field
 // NVIDIA's program.
 func (f *field) startMPS(ctx context.Context) (stop func(context.Context) error, err error) {
 	stop = func(context.Context) error { return nil }
-	program, err := os.ReadFile(f.Stack.Binary(stack.MPSStandIn))
+	standIn, err := f.Stack.BuildMPSStandIn(ctx)
+	if err != nil {
+		return stop, err
+	}
+	program, err := os.ReadFile(standIn)
 	if err != nil {
 		return stop, err
 	}

@@ -154,7 +154,7 @@ func wholeNode(names api.Names, i int) (*v1.Node, error) {
 		},
 		Status: v1.NodeStatus{
 			Capacity: offers, Allocatable: offers,
-			NodeInfo: v1.NodeSystemInfo{KubeletVersion: "v1.36.3", ContainerRuntimeVersion: "containerd://2.2.9", KernelVersion: "6.8.0", OSImage: "Linux"},
+			NodeInfo: v1.NodeSystemInfo{KubeletVersion: "v1.36.3", ContainerRuntimeVersion: "containerd://2.3.7", KernelVersion: "6.8.0", OSImage: "Linux"},
 		},
 	}
 	for k := range 50 {

@@ -211,9 +211,10 @@ func (c *Cluster) Kubectl() (string, error) {
 	return link, nil
 }
 
-// Scheduler returns the path of a kube-scheduler.
-func (c *Cluster) Scheduler() string {
-	return c.state.Components.Program(component.Kube, "kube-scheduler")
+// Scheduler returns the path of a kube-scheduler, which it builds if it is missing.
+func (c *Cluster) Scheduler(ctx context.Context) (string, error) {
+	dirs, err := Config{CacheDir: c.state.CacheDir, Log: c.log}.build(ctx, component.Scheduler)
+	return dirs.Program(component.Scheduler, "kube-scheduler"), err
 }
 
 // AuditLog returns the file with what the API server was asked, an Event of
@@ -234,7 +235,7 @@ func Build(ctx context.Context, config Config) error {
 	if err != nil {
 		return err
 	}
-	_, err = config.build(ctx, component.Guest, component.Base, component.Kube, component.Helm)
+	_, err = config.build(ctx, component.Guest, component.Base, component.Kube, component.Scheduler, component.Helm)
 	return err
 }
 
@@ -435,10 +436,14 @@ func (c *Cluster) GreedyImageFile() (string, error) {
 
 // SchedulerImageFile writes the archive of an image of kube-scheduler, under
 // the name of the one that everybody else pulls, and returns its name.
-func (c *Cluster) SchedulerImageFile() (string, error) {
+func (c *Cluster) SchedulerImageFile(ctx context.Context) (string, error) {
+	program, err := c.Scheduler(ctx)
+	if err != nil {
+		return "", err
+	}
 	return c.imageFile("kube-scheduler.tar", images.Image{
 		Name:       SchedulerImage,
-		Files:      images.Programs(c.state.Components.Program(component.Kube, "kube-scheduler")),
+		Files:      images.Programs(program),
 		Entrypoint: []string{"/usr/local/bin/kube-scheduler"},
 		User:       "65532:65532",
 	})

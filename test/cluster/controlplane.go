@@ -196,7 +196,7 @@ func (c *Cluster) StartScheduler(config []byte, instead ...string) error {
 		return err
 	}
 	if len(instead) == 0 {
-		instead = []string{c.state.Components.Program(component.Kube, "kube-scheduler")}
+		instead = []string{c.state.Components.Program(component.Kube, "kube"), "kube-scheduler"}
 	}
 	return c.Run("scheduler", instead[0], append(slices.Clone(instead[1:]),
 		"--authentication-kubeconfig="+c.SchedulerKubeconfig(),

@@ -65,6 +65,9 @@ func (m machine) prepare(ctx context.Context) error {
 	for name := range elsewhere {
 		scripts[name] = `echo ` + name + ` >> $ELSEWHERE`
 	}
+	if _, err := m.stack.BuildSim(ctx); err != nil {
+		return err
+	}
 	err = m.run(ctx, `PATH=/usr/bin:/bin
 		mkdir path etc local docs
 		cp -r "$CHECKOUT"/docs/packing docs/

@@ -162,7 +162,11 @@ func (e *env) startServedScheduler(credentials string) {
 			e.Error(err)
 		}
 	})
-	e.runBesideControlPlane("kube-scheduler", exec.Command(e.cluster.Scheduler(), "--config="+file, "--bind-address=127.0.0.1",
+	program, err := e.cluster.Scheduler(e.ctx)
+	if err != nil {
+		e.Fatal(err)
+	}
+	e.runBesideControlPlane("kube-scheduler", exec.Command(program, "--config="+file, "--bind-address=127.0.0.1",
 		"--authentication-kubeconfig="+kubeconfig, "--authorization-kubeconfig="+kubeconfig))
 }
 

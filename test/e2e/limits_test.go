@@ -135,7 +135,11 @@ func (m *machine) level(want, weaker string) {
 // stand-in for NVIDIA's program, and these values. The function that is returned takes it away.
 func (m *machine) startMPS(values ...string) (stop func()) {
 	m.Helper()
-	program, err := os.ReadFile(suite.stack.Binary(stack.MPSStandIn))
+	standIn, err := suite.stack.BuildMPSStandIn(m.ctx)
+	if err != nil {
+		m.Fatal(err)
+	}
+	program, err := os.ReadFile(standIn)
 	if err != nil {
 		m.Fatal(err)
 	}

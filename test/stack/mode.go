@@ -16,6 +16,8 @@ const (
 	extender = "gpumem-extender"
 	plugin   = "gpumem-scheduler"
 
+	devicePlugin = "gpumem-device-plugin"
+
 	modeExtender = "extender"
 	modePlugin   = "plugin"
 )

@@ -60,11 +60,17 @@ func Build(ctx context.Context, name string, log io.Writer) (*Stack, error) {
 	if err != nil {
 		return nil, err
 	}
-	s, err := BuildFrom(ctx, root, filepath.Join(cache, name), log)
-	if err != nil {
-		return nil, err
-	}
-	return s, errors.Join(s.build(ctx, "gpumem-sim", "./cmd/gpumem-sim", "0"), s.build(ctx, MPSStandIn, "./pkg/node/mps/internal/standin", "0"))
+	return BuildFrom(ctx, root, filepath.Join(cache, name), log)
+}
+
+// BuildMPSStandIn builds the program that takes the place of NVIDIA's MPS daemon and returns its path.
+func (s *Stack) BuildMPSStandIn(ctx context.Context) (string, error) {
+	return s.Binary(MPSStandIn), s.build(ctx, MPSStandIn, "./pkg/node/mps/internal/standin")
+}
+
+// BuildSim builds gpumem-sim and returns its path.
+func (s *Stack) BuildSim(ctx context.Context) (string, error) {
+	return s.Binary("gpumem-sim"), s.build(ctx, "gpumem-sim", "./cmd/gpumem-sim")
 }
 
 // BuildFrom compiles what is installed, and the command, from the sources in a folder: those
@@ -83,21 +89,27 @@ func BuildFrom(ctx context.Context, root, out string, log io.Writer) (*Stack, er
 		return nil, err
 	}
 	err = errors.Join(
-		s.build(ctx, extender, "./cmd/gpumem-extender", "0"),
-		s.build(ctx, "kubectl-inspect-gpumem", "./cmd/kubectl-inspect-gpumem", "0"),
-		s.build(ctx, "gpumem-device-plugin", "./cmd/gpumem-device-plugin", "1"), // it loads the driver's library through cgo
+		s.build(ctx, extender, "./cmd/gpumem-extender"),
+		s.build(ctx, "kubectl-inspect-gpumem", "./cmd/kubectl-inspect-gpumem"),
+		s.build(ctx, devicePlugin, "./cmd/gpumem-device-plugin"),
 	)
 	if s.hasPlugin() {
 		s.mode = mode
-		err = errors.Join(err, s.build(ctx, plugin, "./cmd/gpumem-scheduler", "0"))
+		err = errors.Join(err, s.build(ctx, plugin, "./cmd/gpumem-scheduler"))
 	}
 	return s, err
 }
 
-func (s *Stack) build(ctx context.Context, name, source, cgo string) error {
+// build compiles a program in its own folder, which may be a module of its own. Only the device plugin
+// uses cgo, to load the driver's library. The tags exclude cgo from the standard library, so that Go
+// compiles no package a second time for it.
+func (s *Stack) build(ctx context.Context, name, source string) error {
 	fmt.Fprintf(s.log, "build %s %s\n", name, s.version)
-	// In its own folder, for it may be of a module of its own.
-	cmd := exec.CommandContext(ctx, "go", "build", "-trimpath", "-buildvcs=false", "-ldflags", "-s -w -X main.version=v"+s.version, "-o", s.Binary(name), ".")
+	cgo := "0"
+	if name == devicePlugin {
+		cgo = "1"
+	}
+	cmd := exec.CommandContext(ctx, "go", "build", "-buildvcs=false", "-tags", "netgo,osusergo", "-ldflags", "-s -w -X main.version=v"+s.version, "-o", s.Binary(name), ".")
 	cmd.Dir = filepath.Join(s.root, source)
 	cmd.Env = append(os.Environ(), "CGO_ENABLED="+cgo, "CGO_CFLAGS=-O2 -g -Wno-deprecated-declarations")
 	if output, err := cmd.CombinedOutput(); err != nil {
@@ -152,13 +164,23 @@ func (s *Stack) SchedulerFile(name string) string {
 	return filepath.Join(s.root, "config", "scheduler", name)
 }
 
-// LoadImages puts the images of gpumem, of kube-scheduler and of the sample on
-// all nodes.
+// LoadImages loads the images of gpumem, kube-scheduler and the sample on all nodes.
 func (s *Stack) LoadImages(ctx context.Context, c *cluster.Cluster) error {
+	scheduler, err := c.SchedulerImageFile(ctx)
+	if err != nil {
+		return err
+	}
+	return s.LoadDefaultImages(ctx, c, scheduler)
+}
+
+// LoadDefaultImages loads the images that the chart's default and the sample need on all nodes, and
+// the images of more archives.
+func (s *Stack) LoadDefaultImages(ctx context.Context, c *cluster.Cluster, more ...string) error {
 	archives, err := s.images(c)
 	if err != nil {
 		return err
 	}
+	archives = append(archives, more...)
 	group, ctx := errgroup.WithContext(ctx)
 	for _, node := range c.Nodes() {
 		group.Go(func() error {
@@ -175,7 +197,7 @@ func (s *Stack) LoadImages(ctx context.Context, c *cluster.Cluster) error {
 }
 
 func (s *Stack) images(c *cluster.Cluster) ([]string, error) {
-	libraries, err := images.SharedLibraries(s.Binary("gpumem-device-plugin"))
+	libraries, err := images.SharedLibraries(s.Binary(devicePlugin))
 	if err != nil {
 		return nil, err
 	}
@@ -185,7 +207,7 @@ func (s *Stack) images(c *cluster.Cluster) ([]string, error) {
 	}
 	programs := []program{
 		{extender, s.version, "65532:65532", images.Nonroot()},
-		{"gpumem-device-plugin", s.version, "0:0", libraries},
+		{devicePlugin, s.version, "0:0", libraries},
 	}
 	if s.hasPlugin() {
 		programs = append(programs, program{plugin, s.version + "-kube1.36", "65532:65532", images.Nonroot()})
@@ -208,11 +230,7 @@ func (s *Stack) images(c *cluster.Cluster) ([]string, error) {
 	if err != nil {
 		return nil, err
 	}
-	scheduler, err := c.SchedulerImageFile()
-	if err != nil {
-		return nil, err
-	}
-	return append(archives, sample, scheduler), nil
+	return append(archives, sample), nil
 }
 
 // Install installs the chart with the values of its demo and waits until all

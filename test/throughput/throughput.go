@@ -229,7 +229,7 @@ func tooLate(before, now, until time.Time) bool {
 
 // round measures once, with a new scheduler.
 func (b *bench) round(ctx context.Context, s side) (_ Round, err error) {
-	started, err := b.start(s)
+	started, err := b.start(ctx, s)
 	defer func() {
 		for _, name := range started {
 			err = errors.Join(err, b.cluster.Kill(ctx, name))
@@ -323,7 +323,7 @@ func (b *bench) batch(ctx context.Context, name string, pods int, interval time.
 }
 
 // start starts kube-scheduler, and the extender first where there is to be one.
-func (b *bench) start(s side) (started []string, err error) {
+func (b *bench) start(ctx context.Context, s side) (started []string, err error) {
 	if s.extender != nil {
 		command := s.extender(b)
 		if err := b.cluster.Run(extender, command[0], command[1:]...); err != nil {
@@ -335,9 +335,13 @@ func (b *bench) start(s side) (started []string, err error) {
 	if err != nil {
 		return started, err
 	}
-	var program []string
-	if s.flags != nil {
-		program = append([]string{b.built.Binary("gpumem-scheduler")}, s.flags...)
+	program := append([]string{b.built.Binary("gpumem-scheduler")}, s.flags...)
+	if s.flags == nil {
+		plain, err := b.cluster.Scheduler(ctx)
+		if err != nil {
+			return started, err
+		}
+		program = []string{plain}
 	}
 	if err := b.cluster.StartScheduler(config, program...); err != nil {
 		return started, err

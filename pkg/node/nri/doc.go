@@ -29,7 +29,7 @@
 // # Decisions
 //
 // A pod's own value of a variable stands next to the device plugin's, and behind it,
-// when the runtime asks. The library of NRI (0.11, in containerd 2.2) changes the first
+// when the runtime asks. The library of NRI in containerd 2.2 and 2.3 (0.11, 0.12) changes the first
 // of two alike, so that the second still counts, and it removes none. A container that
 // such a value would mislead is therefore not created, with a sentence that says why;
 // one value alone that differs is replaced.

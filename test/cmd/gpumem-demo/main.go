@@ -125,7 +125,7 @@ func (d *demo) run(ctx context.Context, keep bool) (err error) {
 	}()
 
 	d.step("Install the chart with Helm")
-	if err := d.stack.LoadImages(ctx, d.cluster); err != nil {
+	if err := d.stack.LoadDefaultImages(ctx, d.cluster); err != nil {
 		return err
 	}
 	if _, err := d.stack.Install(ctx, d.cluster, "scheduler.replicas=2", // as many as the chart has by itself

@@ -247,7 +247,10 @@ func loadBuiltinCommand(name *string) *cobra.Command {
 		ValidArgs: []string{"sample", "kube-scheduler"},
 		Args:      cobra.MatchAll(cobra.MinimumNArgs(1), cobra.OnlyValidArgs),
 		RunE: on(name, func(cmd *cobra.Command, c *cluster.Cluster, args []string) error {
-			files := map[string]func() (string, error){"sample": c.SampleImageFile, "kube-scheduler": c.SchedulerImageFile}
+			files := map[string]func() (string, error){
+				"sample":         c.SampleImageFile,
+				"kube-scheduler": func() (string, error) { return c.SchedulerImageFile(cmd.Context()) },
+			}
 			for _, arg := range args {
 				archive, err := files[arg]()
 				if err != nil {

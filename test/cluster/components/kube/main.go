@@ -20,6 +20,7 @@ import (
 	apiserver "k8s.io/kubernetes/cmd/kube-apiserver/app"
 	controllermanager "k8s.io/kubernetes/cmd/kube-controller-manager/app"
 	proxy "k8s.io/kubernetes/cmd/kube-proxy/app"
+	scheduler "k8s.io/kubernetes/cmd/kube-scheduler/app"
 	kubelet "k8s.io/kubernetes/cmd/kubelet/app"
 )
 
@@ -32,7 +33,7 @@ func main() {
 		cmd = command(name)
 	}
 	if cmd == nil {
-		fmt.Fprintln(os.Stderr, "kube: the first argument must be one of kube-apiserver, kube-controller-manager, kube-proxy, kubelet, kubectl")
+		fmt.Fprintln(os.Stderr, "kube: the first argument must be one of kube-apiserver, kube-controller-manager, kube-proxy, kube-scheduler, kubelet, kubectl")
 		os.Exit(2)
 	}
 	if name == "kubectl" {
@@ -55,6 +56,8 @@ func command(name string) *cobra.Command {
 		return controllermanager.NewControllerManagerCommand()
 	case "kube-proxy":
 		return proxy.NewProxyCommand()
+	case "kube-scheduler":
+		return scheduler.NewSchedulerCommand()
 	case "kubelet":
 		return kubelet.NewKubeletCommand(context.Background())
 	case "kubectl":

@@ -33,7 +33,7 @@ func (b Builder) command(ctx context.Context, r recipe, out string) (*exec.Cmd, 
 		return cmd, nil
 	}
 	// -v names each package as it is compiled, which is the progress.
-	args := append([]string{"build", "-v", "-trimpath", "-mod=readonly", "-buildvcs=false", "-o", out + "/"}, r.flags...)
+	args := append([]string{"build", "-v", "-mod=readonly", "-buildvcs=false", "-o", out + "/"}, r.flags...)
 	cmd := exec.CommandContext(ctx, "go", append(args, r.packages...)...)
 	cmd.Dir = filepath.Join(b.Sources, r.module)
 	cmd.Env = append(os.Environ(), "CGO_ENABLED=0", "GOFLAGS=", "GOWORK=off")

@@ -19,67 +19,76 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Versions of what the cluster runs. The modules under components pin the
-// same versions and all that they depend on.
+// Versions of Kubernetes and containerd. components/go.mod pins the same ones.
 const (
 	KubernetesVersion = "v1.36.3"
-	containerdVersion = "v2.2.9"
+	containerdVersion = "v2.3.7"
 )
 
-// Names of the components.
+// Names of the components, with the programs in each.
 const (
-	Kube        = "kube"        // kube, by its first argument any of the parts of Kubernetes but the scheduler, and kube-scheduler
-	Base        = "base"        // server, which is etcd; containerd, containerd-shim-runc-v2, ctr; ptp, host-local, loopback
+	Kube        = "kube"        // kube: its name or its first argument selects the part of Kubernetes
+	Base        = "base"        // server (etcd), containerd, containerd-shim-runc-v2, ctr, ptp, host-local, loopback
+	Scheduler   = "scheduler"   // kube-scheduler, for its image and for benchmarks
 	Guest       = "guest"       // pause, sample
 	Helm        = "helm"        // helm
-	CertManager = "certmanager" // certmanager: controllers of cert-manager
+	CertManager = "certmanager" // certmanager: the controllers of cert-manager
 	Kueue       = "kueue"       // kueue
 	FakeNVML    = "fakenvml"    // libnvidia-ml.so.1, which is libcuda.so.1 too
 	Greedy      = "greedy"      // greedy
 )
 
-// A recipe says how one component is made.
+// A recipe describes how to build one component.
 type recipe struct {
 	name     string
-	module   string   // folder of the module to build in, within the sources
-	sources  []string // folders and files that the result depends on, within the sources
+	module   string   // folder of the Go module, relative to the sources
+	sources  []string // files and folders that the result depends on, relative to the sources
 	packages []string // Go packages to build
 	flags    []string // further arguments of go build
-	compiler []string // a C compiler and its arguments instead of go build; sources follow
-	output   string   // the file that it makes
-	estimate string   // how long it takes the first time on a small machine
+	compiler []string // a C compiler and its arguments, which replace go build
+	output   string   // name of the file that the C compiler writes
+	estimate string   // duration of the first build on two cores
 }
 
+// recipes lists all components in the order in which they are built. The modules share the versions
+// of all libraries (TestModulesShareVersions), and the flags do not change compiled packages: so Go
+// compiles each package once. Kube comes first because it contains most packages of the others.
 func recipes() []recipe {
-	const components = "cluster/components/"
-	goModule := func(name, estimate, ldflags string, flags ...string) recipe {
-		return recipe{
-			name:     name,
-			module:   components + name,
-			sources:  []string{components + name},
-			packages: []string{"tool"},
-			flags:    append([]string{"-ldflags", strings.TrimSpace("-s -w " + ldflags)}, flags...),
-			estimate: estimate,
-		}
+	const components = "cluster/components"
+	strip := []string{"-ldflags", "-s -w -X k8s.io/component-base/version.gitVersion=" + KubernetesVersion +
+		" -X github.com/containerd/containerd/v2/version.Version=" + containerdVersion}
+	program := func(name, estimate string, packages ...string) recipe {
+		return recipe{name: name, module: components, sources: []string{components + "/go.mod", components + "/go.sum", components + "/kube"},
+			packages: packages, flags: strip, estimate: estimate}
 	}
-	kube := goModule(Kube, "5 min", "-X k8s.io/component-base/version.gitVersion="+KubernetesVersion)
-	kube.packages = []string{".", "tool"}
-	certManager := goModule(CertManager, "2 min", "")
-	certManager.packages = []string{"."}
+	ownModule := func(name, estimate, pkg string) recipe {
+		folder := components + "/" + name
+		return recipe{name: name, module: folder, sources: []string{folder}, packages: []string{pkg}, flags: strip, estimate: estimate}
+	}
+	base := program(Base, "1 min",
+		"github.com/containerd/containerd/v2/cmd/containerd",
+		"github.com/containerd/containerd/v2/cmd/containerd-shim-runc-v2",
+		"github.com/containerd/containerd/v2/cmd/ctr",
+		"github.com/containernetworking/plugins/plugins/ipam/host-local",
+		"github.com/containernetworking/plugins/plugins/main/loopback",
+		"github.com/containernetworking/plugins/plugins/main/ptp",
+		"go.etcd.io/etcd/server/v3")
+	base.flags = slices.Concat(base.flags, []string{"-tags", "no_btrfs no_devmapper no_zfs"})
 	return []recipe{
+		program(Kube, "4 min", "./kube"),
+		base,
+		program(Scheduler, "10 s", "k8s.io/kubernetes/cmd/kube-scheduler"),
+		program(Helm, "20 s", "helm.sh/helm/v3/cmd/helm"),
 		{
 			name:     Guest,
 			module:   ".",
 			sources:  []string{"images/pause", "images/sample"},
 			packages: []string{"./images/pause", "./images/sample"},
-			flags:    []string{"-ldflags", "-s -w"},
+			flags:    strip,
 			estimate: "10 s",
 		},
-		goModule(Base, "3 min", "-X github.com/containerd/containerd/v2/version.Version="+containerdVersion, "-tags", "no_btrfs no_devmapper no_zfs"),
-		kube,
-		goModule(Helm, "2 min", ""),
-		certManager,
-		goModule(Kueue, "4 min", ""),
+		ownModule(CertManager, "2 min", "."),
+		ownModule(Kueue, "4 min", "tool"),
 		{
 			name:     FakeNVML,
 			sources:  []string{"fakenvml/src"},
