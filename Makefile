@@ -15,32 +15,35 @@ MUTANTS  ?= 200
 RELEASE  ?=
 BIN      := bin
 
-# Where Go code of ours is, each a module of its own.
+# Our Go modules.
 MODULES := . test test/cluster/components/kueue test/scheduler cmd/gpumem-scheduler
 
-# Packages of the module test that test-unit runs. test-sim runs ./sim, and test-cluster all
-# others.
-UNIT_TESTS := ./bench ./page ./policies ./sim/mutants
-
-# go-nvml compiles NVIDIA's deprecated prototypes; their warnings are not ours.
+# Tests and checks need cgo for the race detector and for NVIDIA's library. The tags keep cgo out of the
+# standard library, so that Go compiles each package once for tests, checks and the demo.
+export GOFLAGS := $(strip $(shell go env GOFLAGS) -tags=netgo,osusergo)
+# NVIDIA's header marks functions that go-nvml wraps as deprecated.
 export CGO_CFLAGS ?= -O2 -g -Wno-deprecated-declarations
+
+# The packages of the module test with tests that start no cluster.
+FAST_TESTS := . ./bench ./cluster/internal/... ./fakenvml ./images ./policies ./progress ./sim/mutants ./stack
+
+# Packages whose code shares memory between goroutines.
+SHARING = $(shell grep -rlE 'go func|errgroup\.|sync\.[A-Z]|atomic\.[A-Z]' --include=*.go pkg cmd | grep -v cmd/gpumem-scheduler | xargs -n 1 dirname | sort -u | sed 's|^|./|')
 
 .PHONY: help
 help: ## List the targets
-	@awk 'BEGIN {FS = ":.*## "} /^##@ / {printf "\n%s\n", substr($$0, 5)} /^[a-z-]+:.*## / {printf "  %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk 'BEGIN {FS = ":.*## "} /^##@ / {printf "\n%s\n", substr($$0, 5)} /^[a-z0-9-]+:.*## / {printf "  %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 ##@ Look at it
 
 .PHONY: demo
 demo: ## Show gpumem on a real cluster on this machine (KEEP=1 leaves it up); needs root
 	@mkdir -p $(BIN)
-	@echo "==> Build the demo"
-	@cd test && go build -o ../$(BIN)/gpumem-demo ./cmd/gpumem-demo
-	@$(BIN)/gpumem-demo $(if $(KEEP),--keep)
+	@cd test && CGO_ENABLED=0 go run ./cmd/demo-start -since $$(date +%s) ../$(BIN)/gpumem-demo $(if $(KEEP),--keep)
 
 .PHONY: demo-down
 demo-down: ## End a demo that was left up
-	@cd test && go run ./cmd/gpumem-demo --down
+	@cd test && CGO_ENABLED=0 go run ./cmd/gpumem-demo --down
 
 ##@ Build
 
@@ -61,7 +64,7 @@ clean: ## Remove what was built in the checkout (not the cache of the test clust
 ##@ Before you send a change
 
 .PHONY: presubmit
-presubmit: verify lint test test-install ## What CI runs: verify, lint, test and test-install
+presubmit: verify lint test test-install test-chaos ## Run what CI runs
 
 .PHONY: verify
 verify: vet $(BIN)/helm ## See that code is formatted and vetted, modules are tidy, and the chart's renders are those of their sources
@@ -83,7 +86,7 @@ lint: ## Run actionlint, and golangci-lint by the rules of .golangci.yml (LINTFL
 	@for dir in $(MODULES); do echo "golangci-lint in $$dir"; cd $$dir; $(CURDIR)/$(BIN)/golangci-lint run $(LINTFLAGS); cd $(CURDIR); done
 
 .PHONY: test
-test: test-unit test-sim test-fuzz test-cluster ## Run all tests (those on a real cluster need root)
+test: vet test-unit test-scheduler test-sim test-render test-e2e ## Run the tests that find most faults: 15 minutes (those on a real cluster need root)
 
 .PHONY: update
 update: $(BIN)/helm ## Write again what is made of something else: formatting, go.sum, golden files, tables
@@ -100,37 +103,54 @@ $(BIN)/helm:
 	@mkdir -p $(BIN)
 	@cd test/cluster/components && CGO_ENABLED=0 go build -ldflags "-s -w" -o $(CURDIR)/$(BIN)/ helm.sh/helm/v3/cmd/helm
 
-##@ Tests, the fastest first
+##@ Parts of make test, the fastest first
 
 .PHONY: vet
 vet: ## Check formatting and vet
 	@test -z "$$(gofmt -l cmd pkg test | tee /dev/stderr)"
-	@for dir in $(MODULES); do echo "go vet in $$dir"; cd $$dir; go vet ./...; cd $(CURDIR); done
+	@for dir in $(filter-out test/cluster/components/kueue,$(MODULES)); do echo "go vet in $$dir"; cd $$dir; go vet ./...; cd $(CURDIR); done
 
-# -count=1 where tests read or build what is outside of their module: go would show an
-# earlier result for it.
-.PHONY: vulnerabilities
-vulnerabilities: ## Look for known vulnerabilities in what is called of our dependencies; needs vuln.go.dev
-	@mkdir -p $(BIN)
-	@cd test/lint && go build -o ../../$(BIN)/ golang.org/x/vuln/cmd/govulncheck
-	@for dir in $(MODULES); do echo "govulncheck in $$dir"; cd $$dir; $(CURDIR)/$(BIN)/govulncheck ./...; cd $(CURDIR); done
+.PHONY: test-render
+test-render: $(BIN)/helm ## Compare the chart's default render with its golden file
+	$(BIN)/helm template gpumem charts/gpumem --namespace gpumem-system --kube-version v1.36.3 \
+		--values charts/gpumem/ci/default-values.yaml | diff -u charts/gpumem/tests/golden/default.yaml -
 
 .PHONY: test-unit
-test-unit: chromium ## Run the tests of the packages
-	go test -race -shuffle=on ./...
-	cd test/cluster/components/kueue && go test -count=1 ./...
-	cd test && go test -count=1 $(UNIT_TESTS)
+test-unit: ## Run the unit tests, with the race detector where goroutines share memory
+	go test $$(go list ./... | grep -vxF "$$(go list $(SHARING))")
+	go test -race $(SHARING)
+	cd test && go test -count=1 $(FAST_TESTS)
+
+.PHONY: test-scheduler
+test-scheduler: ## Run kube-scheduler in process, with the plugin and with the extender
 	cd test/scheduler && go test -count=1 -parallel 16 ./...
 
-.PHONY: test-versions
-test-versions: ## Vet and test gpumem-scheduler with each Kubernetes that it is released for, and not with go.mod's alone
-	for kube in 1.35 1.37; do \
-		(cd cmd/gpumem-scheduler && go vet -modfile=kube-$$kube.mod -tags kube$$kube ./...); \
-		(cd test/scheduler && go vet -modfile=kube-$$kube.mod -tags kube$$kube ./... && go test -modfile=kube-$$kube.mod -tags kube$$kube -count=1 -parallel 16 ./...); \
-	done
-
 .PHONY: test-sim
-test-sim: ## Simulate a cluster under faults: some seeds, some of them with the race detector, and the traces
+test-sim: ## Simulate a cluster under faults: the traces and 150 seeds
+	cd test/sim && go test -count=1 -timeout 20m -seeds 150
+
+.PHONY: test-e2e
+test-e2e: ## Run the core of the end-to-end tests on one real cluster; needs root
+	cd test && go test -count=1 -timeout 20m ./e2e
+
+##@ Longer tests
+
+.PHONY: test-long
+test-long: vet test-race test-render test-versions test-sim-long test-fuzz test-browser test-cluster ## Run all tests: nightly, and before a release (hours)
+	cd test/cluster/components/kueue && go vet ./... && go test -count=1 ./...
+	cd test/scheduler && go test -count=1 -timeout 2h -parallel 4 -v -seeds 20 -patience 5s ./...
+	cd test && go test -count=1 -timeout 40m -v -run TestUpgradeFromTheLastRelease ./e2e -long
+	cd test && go test -count=1 -v -run TestTheKit ./gpu -long
+	cd test && go test -count=1 -v -timeout 60m ./claims -long
+	cd test && GPUMEM_SCHEDULER_MODE=extender go test -count=1 -timeout 40m ./e2e -all
+	cd test && GPUMEM_SCHEDULER_MODE=extender go test -count=1 -timeout 40m ./chaos
+
+.PHONY: test-race
+test-race: ## Run all unit tests with the race detector, in random order
+	go test -race -shuffle=on ./...
+
+.PHONY: test-sim-long
+test-sim-long: ## Simulate a cluster under faults: the traces and 500 seeds, and 40 with the race detector
 	cd test/sim && go test -count=1 -timeout 20m -seeds 500
 	cd test/sim && go test -count=1 -race -timeout 20m -run 'TestSim$$' -seeds 40 -first 100000
 
@@ -138,15 +158,38 @@ test-sim: ## Simulate a cluster under faults: some seeds, some of them with the 
 test-fuzz: ## Fuzz every target for FUZZTIME each
 	test/fuzz.sh $(FUZZTIME)
 
+.PHONY: test-browser
+test-browser: chromium ## Test the page in Chromium
+	cd test && go test -count=1 ./page
+
+.PHONY: test-versions
+test-versions: ## Test gpumem-scheduler with each Kubernetes that it is released for
+	for kube in 1.35 1.37; do \
+		(cd cmd/gpumem-scheduler && go vet -modfile=kube-$$kube.mod -tags netgo,osusergo,kube$$kube ./...); \
+		(cd test/scheduler && go vet -modfile=kube-$$kube.mod -tags netgo,osusergo,kube$$kube ./... && go test -modfile=kube-$$kube.mod -tags netgo,osusergo,kube$$kube -count=1 -parallel 16 ./...); \
+	done
+
 .PHONY: test-cluster
-test-cluster: chromium ## Run the tests on real clusters, and of what they are made
-	@if [ "$$(id -u)" != 0 ]; then echo "Not root: test/cluster, test/e2e and whatever else needs a real cluster are left out."; fi
-	cd test && go test -count=1 -race -timeout 45m -p 1 $$(go list ./... | grep -vxF "$$(go list ./release ./sim $(UNIT_TESTS))")
-	cd test && go test -count=1 ./release # one goroutine that compresses images: the race detector makes minutes of it
+test-cluster: chromium ## Run all tests of the module test, most of them on a real cluster; needs root
+	@if [ "$$(id -u)" != 0 ]; then echo "Not root: tests on a real cluster are left out."; fi
+	cd test && go test -count=1 -race -timeout 45m -p 1 $$(go list ./... | grep -vxF "$$(go list ./release ./sim ./page ./e2e $(FAST_TESTS))")
+	cd test && go test -count=1 -race -timeout 45m ./e2e -all
+	cd test && go test -count=1 ./release # without the race detector: it slows the compression of images
 
 .PHONY: test-install
-test-install: ## Install gpumem in place of gpushare, for a scheduler that is there and with cert-manager, and have claims limited at every level (ten minutes; needs root)
-	cd test && go test -count=1 -race -timeout 40m -run 'TheClustersOwnScheduler|InPlaceOfGPUShare|FromCertManager|LimitsByClaims' ./e2e -long
+test-install: ## Upgrade from the last release, and install gpumem in each of the other ways; needs root
+	cd test && go test -count=1 -timeout 40m -run 'UpgradeFromTheLastRelease|TheClustersOwnScheduler|InPlaceOfGPUShare|FromCertManager|LimitsByClaims' ./e2e
+
+.PHONY: test-chaos
+test-chaos: $(BIN)/gpumem-chaos ## Kill parts of a real cluster for one minute in each mode of the scheduler; needs root
+	GPUMEM_SCHEDULER_MODE=plugin $(BIN)/gpumem-chaos -duration 1m
+	GPUMEM_SCHEDULER_MODE=extender $(BIN)/gpumem-chaos -duration 1m
+
+.PHONY: vulnerabilities
+vulnerabilities: ## Look for known vulnerabilities in what is called of our dependencies; needs vuln.go.dev
+	@mkdir -p $(BIN)
+	@cd test/lint && go build -o ../../$(BIN)/ golang.org/x/vuln/cmd/govulncheck
+	@for dir in $(MODULES); do echo "govulncheck in $$dir"; cd $$dir; $(CURDIR)/$(BIN)/govulncheck ./...; cd $(CURDIR); done
 
 # A browser is no reason to fail: without one, the tests that need it say so and
 # are left out.
@@ -157,16 +200,6 @@ chromium: ## Install Chromium, which the tests of the page need, where it is mis
 	echo "installing packages: chromium"; export DEBIAN_FRONTEND=noninteractive; \
 	apt-get update -qq && apt-get install -qq -y --no-install-recommends chromium >/dev/null || \
 		echo "Chromium could not be installed: the tests in a browser are left out."
-
-##@ Longer tests
-
-.PHONY: test-long
-test-long: test-versions test-install ## Test gpumem-scheduler of each version, have kube-scheduler bind each pod that fits in 5 s, at 20 places in each size of cluster, upgrade in every order, ask all that the kit for GPUs asks, kill the driver of claims, and repeat e2e and chaos with the extender (two hours, on an idle machine; e2e and chaos need root)
-	cd test/scheduler && go test -count=1 -timeout 2h -parallel 4 -v -seeds 20 -patience 5s ./...
-	cd test && go test -count=1 -timeout 40m -v -run TestUpgradeFromTheLastRelease ./e2e -long
-	cd test && go test -count=1 -v -run TestTheKit ./gpu -long
-	cd test && go test -count=1 -v -timeout 60m ./claims -long
-	cd test && GPUMEM_SCHEDULER_MODE=extender go test -count=1 -timeout 40m -p 1 ./e2e ./chaos
 
 .PHONY: sim
 sim: ## Simulate a cluster under faults: SEEDS seeds from SEED on

@@ -199,12 +199,11 @@ func (c *Cluster) WaitReady(ctx context.Context) error {
 
 // Kubectl returns the path of a kubectl.
 func (c *Cluster) Kubectl() (string, error) {
-	// The program looks at the name that it is called by.
-	link := c.path("bin", "kubectl")
+	link := c.path("bin", "kubectl") // in a folder without the other programs, for PATH
 	if err := os.MkdirAll(filepath.Dir(link), 0o755); err != nil {
 		return "", err
 	}
-	err := os.Symlink(c.state.Components.Program(component.Kube, "kube"), link)
+	err := os.Symlink(c.state.Components.Program(component.Kube, "kubectl"), link)
 	if err != nil && !errors.Is(err, fs.ErrExist) {
 		return "", err
 	}
@@ -227,16 +226,37 @@ func (c *Cluster) Helm(ctx context.Context, log io.Writer) (string, error) {
 	return dirs.Program(component.Helm, "helm"), err
 }
 
-// Build builds everything that any cluster may need, so that nothing is left
-// to build later.
+// Build installs the machine's packages and builds the programs that each cluster starts, and Helm.
+// Start builds what is missing too: a caller uses Build to show it as a step of its own.
 func Build(ctx context.Context, config Config) error {
 	config.Name = "all"
 	config, err := config.complete()
 	if err != nil {
 		return err
 	}
-	_, err = config.build(ctx, component.Guest, component.Base, component.Kube, component.Scheduler, component.Helm)
+	if err := installPackages(ctx, config.Log); err != nil {
+		return err
+	}
+	_, err = config.build(ctx, component.Guest, component.Base, component.Kube, component.Helm)
 	return err
+}
+
+// DownloadAdvice returns commands that download Kubernetes' own binaries, for a person who would
+// otherwise wait until Kubernetes has been built, or "" if there is nothing to build.
+func DownloadAdvice() (string, error) {
+	dir, err := sources()
+	if err != nil {
+		return "", err
+	}
+	cache, err := DefaultCacheDir()
+	if err != nil {
+		return "", err
+	}
+	missing, err := component.Builder{Sources: dir, Cache: cache}.Missing(component.Kube)
+	if err != nil || !missing {
+		return "", err
+	}
+	return component.DownloadAdvice(), nil
 }
 
 // build builds components, and the simulated driver and a program for it where their sources are.

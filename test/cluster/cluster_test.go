@@ -79,6 +79,7 @@ func TestCluster(t *testing.T) {
 		{"RestartKubelet", testRestartKubelet},
 		{"RestartControlPlane", testRestartControlPlane},
 		{"SecondCluster", testSecondCluster},
+		{"PrebuiltKubernetes", testPrebuiltKubernetes},
 	}
 	for _, test := range tests {
 		t.Run(test.name, func(t *testing.T) {
@@ -162,7 +163,7 @@ func testNodeProcesses(ctx context.Context, t *testing.T, c *cluster.Cluster) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if got := onNode(ctx, t, c, "node1", "cat", fmt.Sprintf("/proc/%d/cmdline", inner)); !strings.Contains(got, "\x00kubelet\x00") {
+	if got := onNode(ctx, t, c, "node1", "cat", fmt.Sprintf("/proc/%d/cmdline", inner)); !strings.Contains(got, "/kubelet\x00") {
 		t.Errorf("process %d is %q on the node, want the kubelet", inner, got)
 	}
 	if _, err := cluster.NodePID(os.Getpid()); err == nil {
@@ -277,6 +278,43 @@ func testSecondCluster(ctx context.Context, t *testing.T, c *cluster.Cluster) {
 	}
 	if err := c.WaitReady(ctx); err != nil {
 		t.Error(err)
+	}
+}
+
+// testPrebuiltKubernetes starts a cluster with the programs of a folder, as they come from a release of
+// Kubernetes: here links to the one program that all of them are in.
+func testPrebuiltKubernetes(ctx context.Context, t *testing.T, c *cluster.Cluster) {
+	kubectl, err := c.Kubectl()
+	if err != nil {
+		t.Fatal(err)
+	}
+	program, err := filepath.EvalSymlinks(kubectl)
+	if err != nil {
+		t.Fatal(err)
+	}
+	dir := t.TempDir()
+	for _, name := range []string{"kube-apiserver", "kube-controller-manager", "kube-proxy", "kube-scheduler", "kubelet", "kubectl"} {
+		if err := os.Symlink(program, filepath.Join(dir, name)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	t.Setenv("GPUMEM_KUBERNETES", dir)
+	other, err := cluster.Start(ctx, cluster.Config{Name: testCluster + "-3", Nodes: []cluster.Node{{Name: "node1"}}, Log: t.Output()})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() {
+		if err := other.Stop(ctx); err != nil {
+			t.Error(err)
+		}
+		checkNothingIsLeft(t, other)
+	}()
+	for _, name := range []string{"apiserver", "controller-manager", "scheduler", "kubelet@node1", "kube-proxy@node1"} {
+		pid, _ := other.Running(name)
+		command, err := os.ReadFile(fmt.Sprintf("/proc/%d/cmdline", pid))
+		if err != nil || !strings.HasPrefix(string(command), dir+"/kube") {
+			t.Errorf("%s runs as %q, want a program in %s (%v)", name, command, dir, err)
+		}
 	}
 }
 

@@ -196,7 +196,7 @@ func (c *Cluster) StartScheduler(config []byte, instead ...string) error {
 		return err
 	}
 	if len(instead) == 0 {
-		instead = []string{c.state.Components.Program(component.Kube, "kube"), "kube-scheduler"}
+		instead = []string{c.state.Components.Program(component.Kube, "kube-scheduler")}
 	}
 	return c.Run("scheduler", instead[0], append(slices.Clone(instead[1:]),
 		"--authentication-kubeconfig="+c.SchedulerKubeconfig(),
@@ -248,7 +248,7 @@ func writeSchedulerConfig(file string, given []byte, kubeconfig string) error {
 	return os.WriteFile(file, content, 0o644)
 }
 
-// runKube runs a part of the multi-call program.
-func (c *Cluster) runKube(name, where, part string, args ...string) error {
-	return c.run(name, where, c.state.Components.Program(component.Kube, "kube"), append([]string{part}, args...)...)
+// runKube runs one of Kubernetes' programs.
+func (c *Cluster) runKube(name, where, program string, args ...string) error {
+	return c.run(name, where, c.state.Components.Program(component.Kube, program), args...)
 }

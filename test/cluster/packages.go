@@ -6,8 +6,10 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"os"
 	"os/exec"
+	"slices"
 	"strings"
 )
 
@@ -25,17 +27,25 @@ func CheckHost() error {
 	return nil
 }
 
+// HostPackages returns the Debian packages with programs that a cluster needs, and those of them
+// that this machine lacks.
+func HostPackages() (needed, missing []string) {
+	programs := hostPrograms()
+	for _, program := range slices.Sorted(maps.Keys(programs)) {
+		needed = append(needed, programs[program])
+		if _, err := exec.LookPath(program); err != nil {
+			missing = append(missing, programs[program])
+		}
+	}
+	return needed, missing
+}
+
 // installPackages installs the programs of the machine that are missing.
 func installPackages(ctx context.Context, log io.Writer) error {
 	if err := CheckHost(); err != nil {
 		return err
 	}
-	var missing []string
-	for program, name := range hostPrograms() {
-		if _, err := exec.LookPath(program); err != nil {
-			missing = append(missing, name)
-		}
-	}
+	_, missing := HostPackages()
 	if len(missing) == 0 {
 		return nil
 	}

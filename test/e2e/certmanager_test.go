@@ -18,7 +18,6 @@ import (
 // TestCertificatesFromCertManager: cert-manager's controllers make what the extender
 // and the cluster's own kube-scheduler show one another, and make it again.
 func TestCertificatesFromCertManager(t *testing.T) {
-	takesMinutes(t)
 	if suite.cluster == nil {
 		t.Skip(suite.why)
 	}

@@ -131,7 +131,6 @@ func (m *machine) makeClaim(name string, gib, count int64, uuid string) {
 
 // TestEveryLevelLimitsByClaims: the same program in the same ways, in pods with claims.
 func TestEveryLevelLimitsByClaims(t *testing.T) {
-	takesMinutes(t)
 	e := setup(t)
 	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Minute)
 	defer cancel()

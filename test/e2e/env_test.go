@@ -58,14 +58,6 @@ func setup(t *testing.T) *env {
 	return e
 }
 
-// takesMinutes leaves a test out of runs without -long: "make test-install" has it.
-func takesMinutes(t *testing.T) {
-	t.Helper()
-	if !*long {
-		t.Skip("this takes minutes: make test-install has it")
-	}
-}
-
 // bySum is why a pod waits where the sum of a node is too small: in the words of the plugin, which
 // is asked first, or else in kube-scheduler's own.
 func bySum(words string) string {

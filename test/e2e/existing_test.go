@@ -29,7 +29,6 @@ const (
 
 // TestTheClustersOwnSchedulerAsks goes the way of docs/existing-scheduler.md.
 func TestTheClustersOwnSchedulerAsks(t *testing.T) {
-	takesMinutes(t)
 	e := setup(t)
 	e.domain = servedDomain
 	e.installServed()

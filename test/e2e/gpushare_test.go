@@ -27,7 +27,6 @@ const (
 // TestInPlaceOfGPUShare has pods of gpushare run, puts gpumem in gpushare's
 // place while they do, and then goes on with it.
 func TestInPlaceOfGPUShare(t *testing.T) {
-	takesMinutes(t)
 	e := setupHeir(t)
 	plugin := e.startGPUShare("node1")
 	old := map[string]struct {

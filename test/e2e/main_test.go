@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"strings"
 	"testing"
 	"time"
 
@@ -17,7 +18,30 @@ import (
 	"github.com/gpumem/gpumem/test/stack"
 )
 
-var long = flag.Bool("long", false, "try upgrades in every order, and other ways to install gpumem: minutes")
+var (
+	all  = flag.Bool("all", false, "run all tests, and not the core alone")
+	long = flag.Bool("long", false, "try upgrades in every order")
+)
+
+// core are the tests that run if neither -all nor -run selects others: where a pod is placed, the limits
+// of its containers, what a restart of each part changes, drain, admission, the installation, the
+// extender, and the failover of the scheduler.
+var core = []string{
+	"TestThreeSmallPodsShareOneGPU",
+	"TestFreeMemoryOfTwoGPUsDoesNotAddUp",
+	"TestContainersOfOnePodShareItsGPU",
+	"TestTwoGPUsForOnePod",
+	"TestEqualPodsThatAreExchangedAreCorrected",
+	"TestLevelMPS",
+	"TestLevelKernel",
+	"TestKillingEachPartChangesNothingThatRuns",
+	"TestACordonedGPUIsLeftAloneAndDrained",
+	"TestReservedNames",
+	"TestTheAPIServerRefusesWhatTheExtenderCannotRead",
+	"TestNotesSayHowToCheck",
+	"TestHelmTest",
+	"TestTheOtherModeOfTheScheduler",
+}
 
 // suite is the cluster that the tests share; nil when this machine cannot run
 // one, and then why says so.
@@ -41,6 +65,12 @@ var installed = []string{
 
 func TestMain(m *testing.M) {
 	flag.Parse()
+	selected := flag.Lookup("test.run").Value
+	if !*all && selected.String() == "" {
+		if err := selected.Set("^(" + strings.Join(core, "|") + ")$"); err != nil {
+			panic(err)
+		}
+	}
 	code, err := run(m)
 	if err != nil {
 		fmt.Fprintln(os.Stderr, "e2e:", err)
@@ -56,7 +86,7 @@ func run(m *testing.M) (code int, err error) {
 	}
 	if err := cluster.CheckHost(); err != nil {
 		suite.why = "no real cluster on this machine: " + err.Error()
-		fmt.Fprintln(os.Stderr, suite.why)
+		fmt.Fprintf(os.Stderr, "%s\nleft out: %s\n", suite.why, flag.Lookup("test.run").Value)
 		return m.Run(), nil
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), 40*time.Minute)

@@ -16,6 +16,7 @@ import (
 
 	"github.com/gpumem/gpumem/test/cluster"
 	"github.com/gpumem/gpumem/test/images"
+	"github.com/gpumem/gpumem/test/progress"
 )
 
 // The release that Install makes.
@@ -104,18 +105,20 @@ func BuildFrom(ctx context.Context, root, out string, log io.Writer) (*Stack, er
 // uses cgo, to load the driver's library. The tags exclude cgo from the standard library, so that Go
 // compiles no package a second time for it.
 func (s *Stack) build(ctx context.Context, name, source string) error {
-	fmt.Fprintf(s.log, "build %s %s\n", name, s.version)
+	fmt.Fprintf(s.log, "%s: build %s\n", name, s.version)
 	cgo := "0"
 	if name == devicePlugin {
 		cgo = "1"
 	}
-	cmd := exec.CommandContext(ctx, "go", "build", "-buildvcs=false", "-tags", "netgo,osusergo", "-ldflags", "-s -w -X main.version=v"+s.version, "-o", s.Binary(name), ".")
-	cmd.Dir = filepath.Join(s.root, source)
-	cmd.Env = append(os.Environ(), "CGO_ENABLED="+cgo, "CGO_CFLAGS=-O2 -g -Wno-deprecated-declarations")
-	if output, err := cmd.CombinedOutput(); err != nil {
-		return fmt.Errorf("build %s: %w\n%s", name, err, output)
-	}
-	return nil
+	return progress.Build{
+		Name:     name,
+		Dir:      filepath.Join(s.root, source),
+		Packages: []string{"."},
+		Flags:    []string{"-tags", "netgo,osusergo"},
+		Link:     []string{"-ldflags", "-s -w -X main.version=v" + s.version},
+		Env:      []string{"CGO_ENABLED=" + cgo, "CGO_CFLAGS=-O2 -g -Wno-deprecated-declarations"},
+		Output:   s.Binary(name),
+	}.Run(ctx, s.log)
 }
 
 // chartVersion returns the version of the chart in a checkout.

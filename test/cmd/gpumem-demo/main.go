@@ -24,7 +24,9 @@ import (
 
 	"github.com/gpumem/gpumem/test/cluster"
 	"github.com/gpumem/gpumem/test/cmd/internal/command"
+	"github.com/gpumem/gpumem/test/cmd/internal/demo"
 	"github.com/gpumem/gpumem/test/fakenvml"
+	"github.com/gpumem/gpumem/test/progress"
 	"github.com/gpumem/gpumem/test/stack"
 )
 
@@ -49,6 +51,7 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 	flags.SetOutput(stderr)
 	keep := flags.Bool("keep", false, "leave the cluster up")
 	down := flags.Bool("down", false, "end a cluster that was left up")
+	since := flags.Int64("since", time.Now().Unix(), "when the demo began, in seconds since 1970: the zero of the clock")
 	if err := flags.Parse(args); err != nil {
 		return err
 	}
@@ -66,7 +69,8 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 	if _, err := cluster.Attach(dir); err == nil {
 		return errors.New("a demo is up: \"make demo-down\" ends it")
 	}
-	d := demo{stdout: stdout, progress: stack.Progress(stderr)}
+	log := progress.Writer(stderr, time.Unix(*since, 0))
+	d := demonstration{stdout: stdout, progress: log, steps: progress.Steps{Out: log, Total: demo.Steps, Done: 1}}
 	return d.run(ctx, *keep)
 }
 
@@ -85,21 +89,37 @@ func end(ctx context.Context, dir string, stdout io.Writer) error {
 	return nil
 }
 
-type demo struct {
+type demonstration struct {
 	stdout   io.Writer
 	progress io.Writer
+	steps    progress.Steps
 	nodes    []cluster.Node
 	cluster  *cluster.Cluster
 	stack    *stack.Stack
 }
 
-func (d *demo) run(ctx context.Context, keep bool) (err error) {
-	d.step("Build gpumem")
+func (d *demonstration) run(ctx context.Context, keep bool) (err error) {
+	needed, missing := cluster.HostPackages()
+	if len(missing) > 0 {
+		fmt.Fprintf(d.progress, "The cluster needs the Debian packages %s. The next step installs these: %s.\n", strings.Join(needed, " "), strings.Join(missing, " "))
+	}
+	advice, err := cluster.DownloadAdvice()
+	if err != nil {
+		return err
+	}
+	if advice != "" {
+		fmt.Fprintf(d.stdout, "\n%s\n", advice)
+	}
+	d.steps.Next("Build Kubernetes, etcd, containerd and Helm (4 min the first time)")
+	if err := cluster.Build(ctx, cluster.Config{Log: d.progress}); err != nil {
+		return err
+	}
+	d.steps.Next("Build gpumem (1 min the first time)")
 	if d.stack, err = stack.Build(ctx, name, d.progress); err != nil {
 		return err
 	}
 
-	d.step("Start a Kubernetes cluster (built from source the first time)")
+	d.steps.Next("Start a Kubernetes cluster of two nodes")
 	if d.nodes, err = stack.TwoNodes(); err != nil {
 		return err
 	}
@@ -118,13 +138,13 @@ func (d *demo) run(ctx context.Context, keep bool) (err error) {
 		if keep && err == nil {
 			return
 		}
-		d.step("Take the cluster away")
+		d.steps.Next("Remove the cluster")
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Minute)
 		defer cancel()
-		err = errors.Join(err, d.cluster.Stop(ctx))
+		err = errors.Join(err, d.cluster.Stop(ctx), d.left(needed))
 	}()
 
-	d.step("Install the chart with Helm")
+	d.steps.Next("Install the chart with Helm")
 	if err := d.stack.LoadDefaultImages(ctx, d.cluster); err != nil {
 		return err
 	}
@@ -136,17 +156,31 @@ func (d *demo) run(ctx context.Context, keep bool) (err error) {
 		return err
 	}
 	if keep {
-		return d.explain(ctx)
+		d.steps.Next("Leave the cluster up")
+		return errors.Join(d.explain(ctx), d.left(needed))
 	}
 	return nil
 }
 
+// left prints what stays on the machine, and how to remove it.
+func (d *demonstration) left(packages []string) error {
+	cache, err := cluster.DefaultCacheDir()
+	if err != nil {
+		return err
+	}
+	fmt.Fprintf(d.stdout, `
+On this machine stay bin/ in this checkout, %s, Go's caches, and the Debian packages %s. To remove them:
+  rm -r bin %s; go clean -cache -modcache; apt-get remove %s
+`, cache, strings.Join(packages, " and "), cache, strings.Join(packages, " "))
+	return nil
+}
+
 // show runs the sample and prints what users look at.
-func (d *demo) show(ctx context.Context) error {
+func (d *demonstration) show(ctx context.Context) error {
 	if err := d.waitOffered(ctx); err != nil {
 		return err
 	}
-	d.step("Apply a StatefulSet: three replicas of 3 GiB of GPU memory each")
+	d.steps.Next("Apply a StatefulSet: three replicas of 3 GiB of GPU memory each")
 	if _, err := d.stack.Kubectl(ctx, d.cluster, "apply", "-f", d.stack.Sample("statefulset.yaml")); err != nil {
 		return err
 	}
@@ -164,7 +198,7 @@ func (d *demo) show(ctx context.Context) error {
 			return err
 		}
 	}
-	d.step("Have the simulated driver say that the pods' programs use the GPU")
+	d.steps.Next("Let the simulated driver report that the pods' programs use the GPU")
 	table, err := d.use(ctx)
 	if err != nil {
 		return err
@@ -180,15 +214,15 @@ func (d *demo) show(ctx context.Context) error {
 
 // fragment has a pod wait that fits on no GPU, though enough is free on two of one node, and moves
 // another out of its way.
-func (d *demo) fragment(ctx context.Context) error {
-	d.step("Apply a Deployment of two notebooks of 5 GiB, each on a T4 of its own")
+func (d *demonstration) fragment(ctx context.Context) error {
+	d.steps.Next("Apply a Deployment of two notebooks of 5 GiB, each on a T4 of its own")
 	if _, err := d.stack.Kubectl(ctx, d.cluster, "apply", "-f", d.stack.Sample("notebooks.yaml")); err != nil {
 		return err
 	}
 	if _, err := d.waitRunning(ctx, 5); err != nil {
 		return err
 	}
-	d.step("Apply a pod of 12 GiB, which no T4 has free")
+	d.steps.Next("Apply a pod of 12 GiB, which no T4 has free")
 	if _, err := d.stack.Kubectl(ctx, d.cluster, "apply", "-f", d.stack.Sample("train.yaml")); err != nil {
 		return err
 	}
@@ -200,7 +234,7 @@ func (d *demo) fragment(ctx context.Context) error {
 			return err
 		}
 	}
-	d.step("Evict what the plan names: its Deployment creates it again elsewhere")
+	d.steps.Next("Evict the pod of the plan: its Deployment recreates it on another node")
 	if err := d.inspect(ctx, "defrag", "train", "--apply"); err != nil {
 		return err
 	}
@@ -211,7 +245,7 @@ func (d *demo) fragment(ctx context.Context) error {
 }
 
 // inspect runs kubectl inspect gpumem and prints what it says.
-func (d *demo) inspect(ctx context.Context, args ...string) error {
+func (d *demonstration) inspect(ctx context.Context, args ...string) error {
 	said, err := d.stack.Inspect(ctx, d.cluster, args...)
 	if err != nil {
 		return err
@@ -221,7 +255,7 @@ func (d *demo) inspect(ctx context.Context, args ...string) error {
 }
 
 // waitFragmented waits until the scheduler has said that a pod fits on no GPU, though enough is free.
-func (d *demo) waitFragmented(ctx context.Context, name string) error {
+func (d *demonstration) waitFragmented(ctx context.Context, name string) error {
 	return stack.Eventually(ctx, 30*time.Second, "pod "+name+" waits for one GPU", func(ctx context.Context) (bool, string) {
 		pod, err := d.cluster.Client().CoreV1().Pods(metav1.NamespaceDefault).Get(ctx, name, metav1.GetOptions{})
 		if err != nil {
@@ -232,13 +266,13 @@ func (d *demo) waitFragmented(ctx context.Context, name string) error {
 	})
 }
 
-func (d *demo) print(command, output string) {
+func (d *demonstration) print(command, output string) {
 	fmt.Fprintf(d.stdout, "\n$ %s\n%s", command, output)
 }
 
 // waitOffered waits until every node offers its GPUs: a pod that comes before has
 // fewer to choose from.
-func (d *demo) waitOffered(ctx context.Context) error {
+func (d *demonstration) waitOffered(ctx context.Context) error {
 	return stack.Eventually(ctx, 2*time.Minute, "all nodes offer "+string(gpuMem), func(ctx context.Context) (bool, string) {
 		nodes, err := d.cluster.Client().CoreV1().Nodes().List(ctx, metav1.ListOptions{})
 		if err != nil {
@@ -254,7 +288,7 @@ func (d *demo) waitOffered(ctx context.Context) error {
 }
 
 // waitRunning waits until there are n pods in the default namespace, all running.
-func (d *demo) waitRunning(ctx context.Context, n int) ([]v1.Pod, error) {
+func (d *demonstration) waitRunning(ctx context.Context, n int) ([]v1.Pod, error) {
 	var pods []v1.Pod
 	err := stack.Eventually(ctx, 2*time.Minute, fmt.Sprintf("%d pods run", n), func(ctx context.Context) (bool, string) {
 		list, err := d.cluster.Client().CoreV1().Pods(metav1.NamespaceDefault).List(ctx, metav1.ListOptions{})
@@ -274,7 +308,7 @@ func (d *demo) waitRunning(ctx context.Context, n int) ([]v1.Pod, error) {
 
 // use has the simulated drivers say that the pods' programs use their GPUs, and returns what the
 // command top then says of all of them.
-func (d *demo) use(ctx context.Context) (table string, err error) {
+func (d *demonstration) use(ctx context.Context) (table string, err error) {
 	if err := stack.Use(d.cluster, d.nodes, uses); err != nil {
 		return "", err
 	}
@@ -287,7 +321,7 @@ func (d *demo) use(ctx context.Context) (table string, err error) {
 
 // environment returns what the pod has printed of its environment. The first
 // line may come a moment after the pod runs.
-func (d *demo) environment(ctx context.Context, pod v1.Pod) (string, error) {
+func (d *demonstration) environment(ctx context.Context, pod v1.Pod) (string, error) {
 	var text string
 	err := stack.Eventually(ctx, 30*time.Second, "pod "+pod.Name+" prints its environment", func(ctx context.Context) (bool, string) {
 		log, err := d.cluster.Client().CoreV1().Pods(pod.Namespace).GetLogs(pod.Name, &v1.PodLogOptions{}).DoRaw(ctx)
@@ -297,7 +331,7 @@ func (d *demo) environment(ctx context.Context, pod v1.Pod) (string, error) {
 	return text, err
 }
 
-func (d *demo) explain(ctx context.Context) error {
+func (d *demonstration) explain(ctx context.Context) error {
 	kubectl, err := d.cluster.Kubectl()
 	if err != nil {
 		return err
@@ -331,6 +365,3 @@ To end the cluster:
 		d.stack.Sample("pod.yaml"), cluster.SampleImage)
 	return nil
 }
-
-// step says what is done next.
-func (d *demo) step(text string) { fmt.Fprintf(d.progress, "==> %s\n", text) }

@@ -27,7 +27,7 @@ const (
 
 // Names of the components, with the programs in each.
 const (
-	Kube        = "kube"        // kube: its name or its first argument selects the part of Kubernetes
+	Kube        = "kube"        // the programs of Kubernetes: links to one program, whose name selects the part
 	Base        = "base"        // server (etcd), containerd, containerd-shim-runc-v2, ctr, ptp, host-local, loopback
 	Scheduler   = "scheduler"   // kube-scheduler, for its image and for benchmarks
 	Guest       = "guest"       // pause, sample
@@ -44,7 +44,9 @@ type recipe struct {
 	module   string   // folder of the Go module, relative to the sources
 	sources  []string // files and folders that the result depends on, relative to the sources
 	packages []string // Go packages to build
-	flags    []string // further arguments of go build
+	flags    []string // flags that select files: -tags
+	link     []string // flags of the linker
+	aliases  []string // further names of the only program
 	compiler []string // a C compiler and its arguments, which replace go build
 	output   string   // name of the file that the C compiler writes
 	estimate string   // duration of the first build on two cores
@@ -55,15 +57,15 @@ type recipe struct {
 // compiles each package once. Kube comes first because it contains most packages of the others.
 func recipes() []recipe {
 	const components = "cluster/components"
-	strip := []string{"-ldflags", "-s -w -X k8s.io/component-base/version.gitVersion=" + KubernetesVersion +
+	link := []string{"-ldflags", "-s -w -X k8s.io/component-base/version.gitVersion=" + KubernetesVersion +
 		" -X github.com/containerd/containerd/v2/version.Version=" + containerdVersion}
 	program := func(name, estimate string, packages ...string) recipe {
 		return recipe{name: name, module: components, sources: []string{components + "/go.mod", components + "/go.sum", components + "/kube"},
-			packages: packages, flags: strip, estimate: estimate}
+			packages: packages, link: link, estimate: estimate}
 	}
 	ownModule := func(name, estimate, pkg string) recipe {
 		folder := components + "/" + name
-		return recipe{name: name, module: folder, sources: []string{folder}, packages: []string{pkg}, flags: strip, estimate: estimate}
+		return recipe{name: name, module: folder, sources: []string{folder}, packages: []string{pkg}, link: link, estimate: estimate}
 	}
 	base := program(Base, "1 min",
 		"github.com/containerd/containerd/v2/cmd/containerd",
@@ -73,9 +75,11 @@ func recipes() []recipe {
 		"github.com/containernetworking/plugins/plugins/main/loopback",
 		"github.com/containernetworking/plugins/plugins/main/ptp",
 		"go.etcd.io/etcd/server/v3")
-	base.flags = slices.Concat(base.flags, []string{"-tags", "no_btrfs no_devmapper no_zfs"})
+	base.flags = []string{"-tags", "no_btrfs,no_devmapper,no_zfs"}
+	kube := program(Kube, "4 min", "./kube")
+	kube.aliases = kubePrograms()
 	return []recipe{
-		program(Kube, "4 min", "./kube"),
+		kube,
 		base,
 		program(Scheduler, "10 s", "k8s.io/kubernetes/cmd/kube-scheduler"),
 		program(Helm, "20 s", "helm.sh/helm/v3/cmd/helm"),
@@ -84,7 +88,7 @@ func recipes() []recipe {
 			module:   ".",
 			sources:  []string{"images/pause", "images/sample"},
 			packages: []string{"./images/pause", "./images/sample"},
-			flags:    strip,
+			link:     link,
 			estimate: "10 s",
 		},
 		ownModule(CertManager, "2 min", "."),
@@ -127,8 +131,16 @@ func (b Builder) Build(ctx context.Context, names ...string) (Dirs, error) {
 	all := recipes()
 	slices.SortStableFunc(names, func(a, b string) int { return cmp.Compare(position(all, a), position(all, b)) })
 	dirs := make(Dirs)
+	kubernetes, err := prebuilt(ctx)
+	if err != nil {
+		return nil, err
+	}
 	var missing []recipe
 	for _, name := range slices.Compact(names) {
+		if name == Kube && kubernetes != "" {
+			dirs[name] = kubernetes
+			continue
+		}
 		i := position(all, name)
 		if i < 0 {
 			return nil, fmt.Errorf("there is no component %q", name)
@@ -147,20 +159,31 @@ func (b Builder) Build(ctx context.Context, names ...string) (Dirs, error) {
 		return dirs, nil
 	}
 
-	unlock, err := lock(filepath.Join(b.Cache, "components", ".lock"))
+	unlock, err := lock(ctx, filepath.Join(b.Cache, "components", ".lock"), b.Log)
 	if err != nil {
 		return nil, err
 	}
 	defer unlock()
-	start := time.Now()
-	for i, r := range missing {
-		step := fmt.Sprintf("[%d/%d] %s", i+1, len(missing), r.name)
-		if err := b.build(ctx, step, r, dirs[r.name]); err != nil {
+	for _, r := range missing {
+		if err := b.build(ctx, r, dirs[r.name]); err != nil {
 			return nil, fmt.Errorf("build of component %s: %w", r.name, err)
 		}
 	}
-	fmt.Fprintf(b.Log, "built %d components in %s, kept in %s\n", len(missing), round(time.Since(start)), filepath.Join(b.Cache, "components"))
 	return dirs, nil
+}
+
+// Missing reports whether Build would build a component.
+func (b Builder) Missing(name string) (bool, error) {
+	if name == Kube && os.Getenv(kubernetesVariable) != "" {
+		return false, nil
+	}
+	all := recipes()
+	hash, err := b.hash(all[position(all, name)])
+	if err != nil {
+		return false, err
+	}
+	_, err = os.Stat(filepath.Join(b.Cache, "components", name, hash))
+	return err != nil, nil
 }
 
 // Available says whether the sources of a component are there.
@@ -178,7 +201,7 @@ func position(all []recipe, name string) int {
 	return slices.IndexFunc(all, func(r recipe) bool { return r.name == name })
 }
 
-func (b Builder) build(ctx context.Context, step string, r recipe, dir string) error {
+func (b Builder) build(ctx context.Context, r recipe, dir string) error {
 	if _, err := os.Stat(dir); err == nil {
 		return nil // another process has made it while we waited for the lock
 	}
@@ -195,18 +218,19 @@ func (b Builder) build(ctx context.Context, step string, r recipe, dir string) e
 		return err
 	}
 	start := time.Now()
-	fmt.Fprintf(b.Log, "%s: building (about %s the first time on two cores)\n", step, r.estimate)
-	cmd, err := b.command(ctx, r, work)
-	if err != nil {
+	fmt.Fprintf(b.Log, "%s: build, about %s the first time on two cores\n", r.name, r.estimate)
+	if err := b.compile(ctx, r, work, b.Log); err != nil {
 		return err
 	}
-	if err := runWithProgress(cmd, b.Log, step); err != nil {
-		return err
+	for _, alias := range r.aliases {
+		if err := os.Symlink(r.name, filepath.Join(work, alias)); err != nil {
+			return err
+		}
 	}
 	if err := os.Rename(work, dir); err != nil {
 		return err
 	}
-	fmt.Fprintf(b.Log, "%s: built in %s\n", step, round(time.Since(start)))
+	fmt.Fprintf(b.Log, "%s: built in %s\n", r.name, round(time.Since(start)))
 	return nil
 }
 
@@ -217,7 +241,7 @@ func (b Builder) hash(r recipe) (string, error) {
 		return "", err
 	}
 	h := sha256.New()
-	fmt.Fprintf(h, "%q %q %q %q %q\n", runtime.Version(), runtime.GOARCH, r.packages, r.flags, r.compiler)
+	fmt.Fprintf(h, "%q %q %q %q %q %q %q\n", runtime.Version(), runtime.GOARCH, r.packages, r.flags, r.link, r.aliases, r.compiler)
 	for _, name := range files {
 		content, err := os.ReadFile(filepath.Join(b.Sources, name))
 		if err != nil {
@@ -259,9 +283,8 @@ func (r recipe) wants(path string) bool {
 	return slices.Contains(extensions, filepath.Ext(path)) && !strings.HasSuffix(path, "_test.go")
 }
 
-// lock waits for the only right to build; two builders at once would do
-// everything twice.
-func lock(name string) (unlock func(), err error) {
+// lock waits until no other process builds: two builders at once would compile everything twice.
+func lock(ctx context.Context, name string, log io.Writer) (unlock func(), err error) {
 	if err := os.MkdirAll(filepath.Dir(name), 0o755); err != nil {
 		return nil, err
 	}
@@ -269,17 +292,25 @@ func lock(name string) (unlock func(), err error) {
 	if err != nil {
 		return nil, err
 	}
-	for {
-		err = unix.Flock(int(f.Fd()), unix.LOCK_EX)
-		if !errors.Is(err, unix.EINTR) {
+	for tries := 0; ; tries++ {
+		if err = unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB); err == nil {
+			return func() { f.Close() }, nil
+		}
+		if !errors.Is(err, unix.EWOULDBLOCK) && !errors.Is(err, unix.EINTR) {
 			break
 		}
+		if tries%80 == 0 { // every 8 s
+			fmt.Fprintln(log, "waiting for another process that builds components")
+		}
+		select {
+		case <-ctx.Done():
+			f.Close()
+			return nil, context.Cause(ctx)
+		case <-time.After(100 * time.Millisecond):
+		}
 	}
-	if err != nil {
-		f.Close()
-		return nil, fmt.Errorf("lock %s: %w", name, err)
-	}
-	return func() { f.Close() }, nil
+	f.Close()
+	return nil, fmt.Errorf("lock %s: %w", name, err)
 }
 
 func round(d time.Duration) time.Duration {
