@@ -27,6 +27,7 @@ var (
 // of its containers, what a restart of each part changes, drain, admission, the installation, the
 // extender, and the failover of the scheduler.
 var core = []string{
+	"TestCoreNamesTests",
 	"TestThreeSmallPodsShareOneGPU",
 	"TestFreeMemoryOfTwoGPUsDoesNotAddUp",
 	"TestContainersOfOnePodShareItsGPU",
