@@ -32,7 +32,7 @@ type Build struct {
 // Run downloads the modules that the packages need, compiles them and prints progress to log.
 func (b Build) Run(ctx context.Context, log io.Writer) error {
 	list := b.command(ctx, slices.Concat([]string{"list", "-deps"}, b.Flags, b.Packages))
-	listed, err := watch(list, log, func(stdout, stderr *lines) string {
+	listed, err := watch(list, log, func(_, stderr *lines) string {
 		return fmt.Sprintf("%s: %d modules downloaded", b.Name, stderr.count("go: downloading "))
 	})
 	if err != nil {
