@@ -25,7 +25,7 @@ export GOFLAGS := $(strip $(shell go env GOFLAGS) -tags=netgo,osusergo)
 export CGO_CFLAGS ?= -O2 -g -Wno-deprecated-declarations
 
 # The packages of the module test with tests that start no cluster.
-FAST_TESTS := . ./bench ./cluster/internal/... ./fakenvml ./images ./policies ./progress ./sim/mutants ./stack
+FAST_TESTS := . ./bench ./cluster/internal/... ./fakenvml ./gpu ./images ./policies ./progress ./sim/mutants ./stack
 
 # Packages whose code shares memory between goroutines.
 SHARING = $(shell grep -rlE 'go func|errgroup\.|sync\.[A-Z]|atomic\.[A-Z]' --include=*.go pkg cmd | grep -v cmd/gpumem-scheduler | xargs -n 1 dirname | sort -u | sed 's|^|./|')
@@ -56,6 +56,10 @@ build: ## Build the binaries into bin/
 .PHONY: release
 release: ## Make a release in dist/: binaries, images, chart, SBOMs, licences, krew manifest, checksums (RELEASE=-all: for all platforms, or not at all)
 	cd test && go run ./cmd/gpumem-release -version $(VERSION) $(RELEASE)
+
+.PHONY: gpu-kit
+gpu-kit: ## Write bin/gpu-kit.tar.xz, which measures gpumem on a machine with a GPU, without a network (test/gpu/README.md)
+	test/gpu/run.sh -pack $(BIN)/gpu-kit.tar.xz
 
 .PHONY: clean
 clean: ## Remove what was built in the checkout (not the cache of the test cluster)
@@ -140,7 +144,6 @@ test-long: vet test-race test-render test-versions test-sim-long test-fuzz test-
 	cd test/cluster/components/kueue && go vet ./... && go test -count=1 ./...
 	cd test/scheduler && go test -count=1 -timeout 2h -parallel 4 -v -seeds 20 -patience 5s ./...
 	cd test && go test -count=1 -timeout 40m -v -run TestUpgradeFromTheLastRelease ./e2e -long
-	cd test && go test -count=1 -v -run TestTheKit ./gpu -long
 	cd test && go test -count=1 -v -timeout 60m ./claims -long
 	cd test && GPUMEM_SCHEDULER_MODE=extender go test -count=1 -timeout 40m ./e2e -all
 	cd test && GPUMEM_SCHEDULER_MODE=extender go test -count=1 -timeout 40m ./chaos
