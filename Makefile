@@ -96,7 +96,7 @@ test: vet test-unit test-scheduler test-sim test-render test-e2e ## Run the test
 update: $(BIN)/helm ## Write again what is made of something else: formatting, go.sum, golden files, tables
 	gofmt -w cmd pkg test
 	@for dir in $$(find . -name go.mod -printf '%h\n' | sort); do cd $$dir; for file in go.mod $$(ls kube-*.mod 2>/dev/null); do go mod tidy -modfile=$$file; done; cd $(CURDIR); done
-	go test ./pkg/kube/api ./pkg/report/printers ./pkg/replay ./pkg/cli ./pkg/cli/overview ./cmd/gpumem-sim -update
+	go test ./pkg/kube/api ./pkg/report/printers ./pkg/replay ./pkg/cli ./cmd/gpumem-sim -update
 	cd test && go test . ./fakenvml -run 'TestTableOfValues|TestStubsAreCurrent|TestNamesThatPeopleUse' -update
 	cd test && go test ./gpu -run TestResultsAreCurrent -update
 	HELM=$(CURDIR)/$(BIN)/helm charts/gpumem/tests/golden.sh --update

@@ -9,6 +9,7 @@
 //
 // # Decisions
 //
-// A command is tested through the tree, as people run it (package clirun): how flags of the tree
-// and of a command go together is half of what can break.
+// The tests run commands through the tree, as people do (package clirun), because many faults are
+// in the combination of the tree's flags with a command's. The tests of all commands are in this
+// package, because each test program that links client-go costs 4 seconds of processor time.
 package cli

@@ -12,7 +12,6 @@ import (
 	"github.com/gpumem/gpumem/pkg/cli/cluster"
 	"github.com/gpumem/gpumem/pkg/cli/cmdutil"
 	"github.com/gpumem/gpumem/pkg/cli/listing"
-	"github.com/gpumem/gpumem/pkg/core/decide"
 	"github.com/gpumem/gpumem/pkg/core/placement"
 	"github.com/gpumem/gpumem/pkg/kube/reasons"
 	"github.com/gpumem/gpumem/pkg/report/inspect"
@@ -156,7 +155,7 @@ func (o *Options) capacities(nodes []placement.Node, facts inspect.Facts) (rows 
 		if refusal := facts.Nodes[n.Name].Refusal(req); refusal != nil {
 			row.Reason = reasons.Refusal(refusal)
 		} else {
-			row.Times, row.Reason = times(req, n, facts.Policy)
+			row.Times, row.Reason = inspect.CountFits(req, n, facts.Policy)
 		}
 		total += row.Times
 		rows = append(rows, row)
@@ -175,27 +174,5 @@ func capacityView() listing.View[capacity] {
 				{Header: "REASON", Cell: func(r capacity) string { return r.Reason }},
 			}
 		},
-	}
-}
-
-// times counts how many pods of a kind a node takes, one after the other, and
-// says why when it takes none.
-func times(req placement.Request, n placement.Node, policy placement.Policy) (count int, reason string) {
-	n = decide.Promised(n, policy)
-	for {
-		pod := placement.PodRef{UID: fmt.Sprint("fit ", count)}
-		chosen, refusal := decide.Decide(n, pod, req, policy)
-		if refusal == nil {
-			refusal = inspect.Overdraws(req, n)
-		}
-		switch {
-		case refusal == nil:
-		case count > 0:
-			return count, ""
-		default:
-			return 0, reasons.Refusal(refusal)
-		}
-		count++
-		n = n.With(placement.Holding{Pod: pod, Request: req, Assignment: chosen})
 	}
 }

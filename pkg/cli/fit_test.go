@@ -1,4 +1,4 @@
-package fit_test
+package cli_test
 
 import (
 	"strings"

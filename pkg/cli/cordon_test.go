@@ -1,4 +1,4 @@
-package cordon_test
+package cli_test
 
 import (
 	"errors"

@@ -1,4 +1,4 @@
-package listing_test
+package cli_test
 
 import (
 	"strings"

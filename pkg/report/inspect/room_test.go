@@ -1,4 +1,4 @@
-package fit
+package inspect_test
 
 import (
 	"fmt"
@@ -37,7 +37,7 @@ func TestFitCountsWhatCouldBeBound(t *testing.T) {
 			}
 			now, _ = state.Node("n")
 		}
-		got, reason := times(req, n, policy)
+		got, reason := inspect.CountFits(req, n, policy)
 		if got != want || (reason == "") != (got > 0) {
 			t.Errorf("seed %d, policy %s: it fits %d times (%q), and could be bound %d times", seed, policy, got, reason, want)
 		}

@@ -1,4 +1,4 @@
-package doctor_test
+package cli_test
 
 import (
 	"encoding/json"

@@ -1,4 +1,4 @@
-package overview_test
+package cli_test
 
 import (
 	"fmt"

@@ -1,4 +1,4 @@
-package drain_test
+package cli_test
 
 import (
 	"context"

@@ -1,4 +1,4 @@
-package overview_test
+package cli_test
 
 import (
 	"bytes"
@@ -35,7 +35,9 @@ func TestOutput(t *testing.T) {
 		"yaml":      {"-o", "yaml", "-l", "name=gpu-c"},
 		"name":      {"-o", "name"},
 	} {
-		t.Run(name, func(t *testing.T) { clirun.Golden(t, fake.NewClientset(clitest.OddCluster(t)...), name, args) })
+		t.Run(name, func(t *testing.T) {
+			clirun.Golden(t, fake.NewClientset(clitest.OddCluster(t)...), "overview/"+name, args)
+		})
 	}
 }
 

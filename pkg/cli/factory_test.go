@@ -1,4 +1,4 @@
-package cmdutil_test
+package cli_test
 
 import (
 	"fmt"

@@ -1,4 +1,4 @@
-package cluster_test
+package cli_test
 
 import (
 	"fmt"

@@ -1,4 +1,4 @@
-package lists_test
+package cli_test
 
 import (
 	"errors"

@@ -1,4 +1,0 @@
-package defrag
-
-// RoomKept is for the tests outside.
-var RoomKept = roomKept

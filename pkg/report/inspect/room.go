@@ -1,0 +1,31 @@
+package inspect
+
+import (
+	"fmt"
+
+	"github.com/gpumem/gpumem/pkg/core/decide"
+	"github.com/gpumem/gpumem/pkg/core/placement"
+	"github.com/gpumem/gpumem/pkg/kube/reasons"
+)
+
+// CountFits returns how many pods with this request fit the node one after the other. If none
+// fits, it returns the refusal of the first as a sentence.
+func CountFits(req placement.Request, n placement.Node, policy placement.Policy) (count int, reason string) {
+	n = decide.Promised(n, policy)
+	for {
+		pod := placement.PodRef{UID: fmt.Sprint("fit ", count)}
+		chosen, refusal := decide.Decide(n, pod, req, policy)
+		if refusal == nil {
+			refusal = Overdraws(req, n)
+		}
+		switch {
+		case refusal == nil:
+		case count > 0:
+			return count, ""
+		default:
+			return 0, reasons.Refusal(refusal)
+		}
+		count++
+		n = n.With(placement.Holding{Pod: pod, Request: req, Assignment: chosen})
+	}
+}
