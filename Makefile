@@ -67,6 +67,10 @@ clean: ## Remove what was built in the checkout (not the cache of the test clust
 
 ##@ Before you send a change
 
+.PHONY: quick
+quick: ## Vet and test the changed packages and the packages that import them in about a minute with a warm cache (BASE=COMMIT: changed since then)
+	@test/quick.sh
+
 .PHONY: presubmit
 presubmit: verify lint test test-install test-chaos ## Run what CI runs
 
