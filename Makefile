@@ -25,7 +25,7 @@ export GOFLAGS := $(strip $(shell go env GOFLAGS) -tags=netgo,osusergo)
 export CGO_CFLAGS ?= -O2 -g -Wno-deprecated-declarations
 
 # The packages of the module test with tests that start no cluster.
-FAST_TESTS := . ./bench ./cluster/internal/... ./fakenvml ./gpu ./images ./policies ./progress ./sim/mutants ./stack
+FAST_TESTS := . ./bench ./cluster/internal/... ./fakenvml ./gpu ./images ./packing ./policies ./progress ./sim/mutants ./stack
 
 # Packages whose code shares memory between goroutines.
 SHARING = $(shell grep -rlE 'go func|errgroup\.|sync\.[A-Z]|atomic\.[A-Z]' --include=*.go pkg cmd | grep -v cmd/gpumem-scheduler | xargs -n 1 dirname | sort -u | sed 's|^|./|')
@@ -49,7 +49,7 @@ demo-down: ## End a demo that was left up
 
 .PHONY: build
 build: ## Build the binaries into bin/
-	CGO_ENABLED=0 go build -trimpath -ldflags "-s -w -X main.version=$(VERSION)" -o $(BIN)/ ./cmd/gpumem-extender ./cmd/gpumem-sim ./cmd/kubectl-inspect-gpumem
+	CGO_ENABLED=0 go build -trimpath -ldflags "-s -w -X main.version=$(VERSION)" -o $(BIN)/ ./cmd/gpumem-extender ./cmd/kubectl-inspect-gpumem
 	cd cmd/gpumem-scheduler && CGO_ENABLED=0 go build -trimpath -ldflags "-s -w -X main.version=$(VERSION)" -o $(CURDIR)/$(BIN)/ .
 	CGO_ENABLED=1 go build -trimpath -ldflags "-s -w -X main.version=$(VERSION)" -o $(BIN)/ ./cmd/gpumem-device-plugin
 
@@ -100,9 +100,10 @@ test: vet test-unit test-scheduler test-sim test-render test-e2e ## Run the test
 update: $(BIN)/helm ## Write again what is made of something else: formatting, go.sum, golden files, tables
 	gofmt -w cmd pkg test
 	@for dir in $$(find . -name go.mod -printf '%h\n' | sort); do cd $$dir; for file in go.mod $$(ls kube-*.mod 2>/dev/null); do go mod tidy -modfile=$$file; done; cd $(CURDIR); done
-	go test ./pkg/kube/api ./pkg/report/printers ./pkg/replay ./pkg/cli ./cmd/gpumem-sim -update
+	go test ./pkg/kube/api ./pkg/report/printers ./pkg/cli -update
 	cd test && go test . ./fakenvml -run 'TestTableOfValues|TestStubsAreCurrent|TestNamesThatPeopleUse' -update
 	cd test && go test ./gpu -run TestResultsAreCurrent -update
+	cd test && go test ./packing -run TestRecordedFigures -update
 	HELM=$(CURDIR)/$(BIN)/helm charts/gpumem/tests/golden.sh --update
 
 # The Helm of the test cluster.
@@ -257,10 +258,7 @@ ifneq ($(filter kubelet,$(SECTIONS)),)
 endif
 
 .PHONY: bench-packing
-bench-packing: ## Compare placement policies on the traces in the folder TRACES (the node list and the pod lists of cluster-trace-gpu-v2023)
-	@ls $(TRACES)/openb_node_list_gpu_node.csv $(TRACES)/openb_pod_list_*.csv >/dev/null || \
-		{ echo "bench-packing: TRACES=$(TRACES) lacks openb_node_list_gpu_node.csv or any openb_pod_list_*.csv" >&2; exit 1; }
-	@if [ -f $(TRACES)/openb_published_allocation.csv ]; then \
-		TRACES=$(abspath $(TRACES)) go test -count=1 -run TestPublishedCurves ./pkg/replay; \
-	else echo "bench-packing: no openb_published_allocation.csv in $(TRACES): the published curves are not compared"; fi
-	TRACES=$(abspath $(TRACES)) go test -count=1 -timeout 180m -v -run 'TestPacking$(if $(WORLD),/$(WORLD))' ./pkg/replay
+bench-packing: ## Compare placement policies on the traces in the folder TRACES (the node list and the pod lists of cluster-trace-gpu-v2023), or on one (WORLD=gib-hetero)
+	@test -n "$(TRACES)" || { echo "bench-packing: TRACES is empty, want a folder with the trace cluster-trace-gpu-v2023" >&2; exit 1; }
+	cd test && TRACES=$(abspath $(TRACES)) go test -count=1 -run TestPublishedCurves ./packing
+	cd test && TRACES=$(abspath $(TRACES)) go test -count=1 -timeout 180m -v -run 'TestTraces$(if $(WORLD),/$(WORLD))' ./packing

@@ -49,11 +49,10 @@ func TestWhatTheFoldersOfPkgImport(t *testing.T) {
 		"core":      nil,
 		"process":   nil,
 		"kube":      {"core"},
-		"replay":    {"core"},
 		"node":      {"core", "kube", "process"},
 		"report":    {"core", "kube"},
 		"scheduler": {"core", "kube", "process", "report"},
-		"cli":       {"core", "kube", "report", "replay"},
+		"cli":       {"core", "kube", "report"},
 	}
 	// The metrics of the device plugin have what it measures of a container.
 	except := map[string]string{"report/metrics": "node/usage"}
@@ -85,7 +84,7 @@ func TestWhatTheFoldersOfPkgImport(t *testing.T) {
 
 // Few folders here link the product. The others see it from outside, as its users do.
 func TestWhichTestsLinkTheProduct(t *testing.T) {
-	linking := []string{"bench", "page", "scheduler", "sim"}
+	linking := []string{"bench", "packing", "page", "scheduler", "sim"}
 	seen := make(map[string]bool)
 	for path, imports := range importsBelow(t, ".") {
 		from, _, _ := strings.Cut(path, "/")

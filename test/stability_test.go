@@ -60,7 +60,7 @@ func names(t *testing.T) []string {
 	leaves("", values, func(path string) { found["value "+path] = true })
 	for program, folders := range map[string][]string{
 		"gpumem-extender": {"../cmd/gpumem-extender", "../pkg/process", "../pkg/scheduler/service"}, "gpumem-device-plugin": {"../cmd/gpumem-device-plugin", "../pkg/process"},
-		"kubectl-inspect-gpumem": {"../cmd/kubectl-inspect-gpumem", "../pkg/cli"}, "gpumem-sim": {"../cmd/gpumem-sim"},
+		"kubectl-inspect-gpumem": {"../cmd/kubectl-inspect-gpumem", "../pkg/cli"},
 	} {
 		for _, folder := range folders {
 			for _, flag := range flagsIn(t, folder) {

@@ -14,7 +14,6 @@ import (
 	"github.com/gpumem/gpumem/pkg/cli/fit"
 	"github.com/gpumem/gpumem/pkg/cli/lists"
 	"github.com/gpumem/gpumem/pkg/cli/overview"
-	"github.com/gpumem/gpumem/pkg/cli/snapshot"
 )
 
 const long = `Show who holds what GPU memory, by node and GPU.
@@ -77,7 +76,7 @@ func NewCommand(f *cmdutil.Factory) *cobra.Command {
 	o.Suggest = cmd.SuggestionsFor
 	cmd.AddCommand(
 		overview.NewCommand(f), lists.NewGPUsCommand(f), lists.NewPodsCommand(f), lists.NewTopCommand(f), lists.NewNamespacesCommand(f), explain.NewCommand(f), fit.NewCommand(f),
-		cordon.NewCommand(f), cordon.NewUncordonCommand(f), drain.NewCommand(f), defrag.NewCommand(f), doctor.NewCommand(f), snapshot.NewCommand(f),
+		cordon.NewCommand(f), cordon.NewUncordonCommand(f), drain.NewCommand(f), defrag.NewCommand(f), doctor.NewCommand(f),
 		newVersionCommand(f), newOptionsCommand(f),
 	)
 	for _, c := range cmd.Commands() {

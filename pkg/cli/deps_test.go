@@ -16,7 +16,7 @@ func TestWhatCommandsImport(t *testing.T) {
 	allowed := map[string][]string{
 		"cluster": {}, "cmdutil": {"cluster"}, "listing": command, "clitest": {},
 		"overview": list, "lists": list, "explain": command, "fit": list, "cordon": command,
-		"drain": append(command, "cordon"), "defrag": append(command, "cordon"), "doctor": command, "snapshot": command,
+		"drain": append(command, "cordon"), "defrag": append(command, "cordon"), "doctor": command,
 		"clirun": {"", "cmdutil"},
 	}
 	files, err := filepath.Glob("*/*.go")

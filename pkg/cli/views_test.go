@@ -212,7 +212,6 @@ func TestAPodThatWaitsInVainAsksForItsMemory(t *testing.T) {
 	}{
 		"pods":                     {fake.NewClientset(clitest.Node(t, "gpu-a", clitest.Inventory("gpu-a", 16)), others, pod), []string{"pods", "--waiting"}, "Waiting  <unknown>  5               " + vain},
 		"explain":                  {fake.NewClientset(clitest.Node(t, "gpu-a", clitest.Inventory("gpu-a", 16)), pod), []string{"explain", "ml/odd"}, "waits: it " + vain + "\nAsks for:  5 GiB on one GPU\n"},
-		"snapshot":                 {fake.NewClientset(clitest.Node(t, "gpu-a", clitest.Inventory("gpu-a", 16)), pod), []string{"snapshot"}, `"ml/odd"`},
 		"another offers it":        {fake.NewClientset(clitest.Node(t, "gpu-a", clitest.Inventory("gpu-a", 16)), offers, others, pod), []string{"pods", "--waiting"}, "Waiting  <unknown>  5               by GPU memory it fits on gpu-a; "},
 		"nodes that are not known": {fake.NewClientset(clitest.Node(t, "gpu-a", clitest.Inventory("gpu-a", 16)), pod), []string{"gpu-a", "-d"}, "by GPU memory it fits on gpu-a; "},
 	} {

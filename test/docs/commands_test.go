@@ -43,12 +43,11 @@ var wrong = []command{
 	{text: "kubectl inspect gpumem --no-such-flag"},
 	{text: "kubectl inspect gpumem defrag --no-such-flag"},
 	{text: "kubectl inspect nobody"},
-	{text: "gpumem-sim replay --no-such-flag"},
 	{text: "make no-such-target"},
 }
 
 // tried are the programs of which commands in sentences are tried.
-var tried = []string{"gpumem-sim", "helm", "kubectl", "make"}
+var tried = []string{"helm", "kubectl", "make"}
 
 // A setting is what the blocks of a page find.
 type setting struct {
@@ -71,10 +70,6 @@ var settings = map[string]setting{
 		test "$(kubectl get pod single --output jsonpath={.spec.nodeName})" = node2
 		kubectl delete -f config/samples/pod.yaml`},
 	"docs/moving-from-hami.md": {installs: true, before: `kubectl label node node1 gpu=on`},
-	"docs/packing.md": {
-		before: `kubectl apply -f config/samples/pod.yaml && kubectl wait --for=condition=Ready pod/single --timeout=2m`,
-		after:  `diff -r docs/packing "$CHECKOUT/docs/packing"`,
-	},
 	"docs/moving-from-gpushare.md": {installs: true, before: `
 		kubectl label node node1 gpushare=true
 		kubectl -n kube-system create deployment gpushare-schd-extender --image=gpushare --replicas=0

@@ -65,15 +65,11 @@ func (m machine) prepare(ctx context.Context) error {
 	for name := range elsewhere {
 		scripts[name] = `echo ` + name + ` >> $ELSEWHERE`
 	}
-	if _, err := m.stack.BuildSim(ctx); err != nil {
-		return err
-	}
 	err = m.run(ctx, `PATH=/usr/bin:/bin
-		mkdir path etc local docs
-		cp -r "$CHECKOUT"/docs/packing docs/
+		mkdir path etc local
 		ln -s "$CHECKOUT"/charts "$CHECKOUT"/config "$CHECKOUT"/test .
 		ln -s "$BUILT" bin
-		ln -s "$BUILT"/{gpumem-sim,kubectl-inspect-gpumem} /bin/{bash,cat,chmod,diff,dirname,grep,id,install} path/`, "BUILT="+filepath.Dir(m.stack.Binary("any")))
+		ln -s "$BUILT"/kubectl-inspect-gpumem /bin/{bash,cat,chmod,diff,dirname,grep,id,install} path/`, "BUILT="+filepath.Dir(m.stack.Binary("any")))
 	if err != nil {
 		return err
 	}

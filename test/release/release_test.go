@@ -84,11 +84,11 @@ func namesIn(t *testing.T, archive []byte) (names []string) {
 
 func TestSBOM(t *testing.T) {
 	r := &Release{Root: root, Version: "v1.2.3", work: t.TempDir()}
-	binary, err := r.compile(t.Context(), root, "./cmd/gpumem-sim", platform{runtime.GOOS, runtime.GOARCH}, "")
+	binary, err := r.compile(t.Context(), root, "./cmd/kubectl-inspect-gpumem", platform{runtime.GOOS, runtime.GOARCH}, "")
 	if err != nil {
 		t.Fatal(err)
 	}
-	file := filepath.Join(t.TempDir(), "gpumem-sim.cdx.json")
+	file := filepath.Join(t.TempDir(), "kubectl-inspect-gpumem.cdx.json")
 	library := images.File{Path: "/lib/libc.so.6", Source: binary}
 	if err := writeSBOM(file, binary, "v1.2.3", []images.File{library}); err != nil {
 		t.Fatal(err)

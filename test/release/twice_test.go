@@ -119,7 +119,7 @@ func TestLicences(t *testing.T) {
 		}
 	}
 	r := &Release{Root: root, Version: "v1.2.3", work: t.TempDir()}
-	binary, err := r.compile(t.Context(), root, "./cmd/gpumem-sim", platform{runtime.GOOS, runtime.GOARCH}, "")
+	binary, err := r.compile(t.Context(), root, "./cmd/kubectl-inspect-gpumem", platform{runtime.GOOS, runtime.GOARCH}, "")
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -69,11 +69,6 @@ func (s *Stack) BuildMPSStandIn(ctx context.Context) (string, error) {
 	return s.Binary(MPSStandIn), s.build(ctx, MPSStandIn, "./pkg/node/mps/internal/standin")
 }
 
-// BuildSim builds gpumem-sim and returns its path.
-func (s *Stack) BuildSim(ctx context.Context) (string, error) {
-	return s.Binary("gpumem-sim"), s.build(ctx, "gpumem-sim", "./cmd/gpumem-sim")
-}
-
 // BuildFrom compiles what is installed, and the command, from the sources in a folder: those
 // of a release.
 func BuildFrom(ctx context.Context, root, out string, log io.Writer) (*Stack, error) {

@@ -2,7 +2,7 @@
 // GPUs: the one question that is asked in many places.
 //
 // The cache reserves what Decide chooses, the extender's Filter refuses what it
-// refuses, and the command line, the page and the simulator show its answer:
+// refuses, and the command line and the page show its answer:
 //
 //	chosen, refusal := decide.Decide(node, pod, request, policy)
 //	if refusal != nil {

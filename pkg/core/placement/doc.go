@@ -1,7 +1,7 @@
 // Package placement answers what one request makes of one node: does it fit, on
 // which GPUs, and if not, why not.
 //
-// Extender, device plugin, command line and simulator ask the same functions. Whether
+// Extender, device plugin and command line ask the same functions. Whether
 // a pod may go to a node takes more than this, and is asked of package decide. Which
 // node is the best is asked of package ranking, who would have to leave a node of
 // package preemption.

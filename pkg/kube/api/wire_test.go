@@ -18,7 +18,6 @@ import (
 	"github.com/gpumem/gpumem/pkg/core/gpu"
 	"github.com/gpumem/gpumem/pkg/core/placement"
 	"github.com/gpumem/gpumem/pkg/kube/api"
-	"github.com/gpumem/gpumem/pkg/replay"
 	"github.com/gpumem/gpumem/pkg/report/decisions"
 )
 
@@ -71,14 +70,6 @@ func writeAssignment(a placement.Assignment) (string, error) {
 	}
 	annotations, err := names.AssignmentAnnotations(a, placement.NewNode("node1", machine(), nil))
 	return annotations[names.Assignment()], err
-}
-
-func snapshot() replay.Snapshot {
-	return replay.Snapshot{
-		APIVersion: replay.SnapshotVersion,
-		Nodes:      []replay.SnapshotNode{{Name: "node1", CPU: 8000, GPUs: []replay.SnapshotGPU{{Model: "Tesla T4", Units: 14}}}},
-		Pods:       []replay.SnapshotPod{{Name: "team/serve", CPU: 500, GPUs: 1, Units: 3, Cores: 30, Models: "Tesla*|A100*"}},
-	}
 }
 
 func decided() decisions.List {
@@ -141,7 +132,6 @@ func formats() []format {
 			},
 			lost: map[string]string{"0.1": "a sentence: what was kept for a pod that waits is kept no longer, and the pod is placed as others are"},
 		},
-		{file: "snapshot.json", value: snapshot(), write: asJSON(snapshot()), again: jsonAgain[replay.Snapshot]},
 		{file: "decisions.json", value: decided(), write: asJSON(decided()), again: jsonAgain[decisions.List]},
 	}
 }

@@ -1,4 +1,4 @@
-package replay
+package packing
 
 import (
 	"fmt"
@@ -20,29 +20,26 @@ type Fleet struct {
 // node is one machine during a run.
 type node struct {
 	*Node
-	at          int   // in Fleet.nodes
+	at          int   // index in Fleet.nodes
 	cpu, memory int64 // free
 	gpus        []device
-	kinds       map[int]int // pods by kind, see shapeKind
-	version     uint32      // counts changes
+	version     uint32 // counts changes
 }
 
 // device is one GPU during a run.
 type device struct {
-	model    int // in Fleet.models
-	capacity gpu.Units
-	free     gpu.Units
-	cores    int // free
+	model          int // index in Fleet.models
+	capacity, free gpu.Units
 }
 
-// shape is a Shape as the policies ask about it.
+// shape is a Shape with its identity in one fleet.
 type shape struct {
 	Shape
 	id     int
-	models uint64 // that it may use, a bit each of Fleet.models
+	models uint64 // permitted models, one bit for each of Fleet.models
 }
 
-// place is where a pod goes.
+// place is the node and the GPUs of a pod.
 type place struct {
 	node int
 	gpus []int
@@ -53,9 +50,9 @@ func newFleet(t Trace, order []int) *Fleet {
 	f := &Fleet{nodes: make([]node, len(t.Nodes))}
 	for at, i := range order {
 		spec := &t.Nodes[i]
-		n := node{Node: spec, at: at, cpu: spec.CPU, memory: spec.Memory, kinds: make(map[int]int)}
+		n := node{Node: spec, at: at, cpu: spec.CPU, memory: spec.Memory}
 		for _, g := range spec.GPUs {
-			n.gpus = append(n.gpus, device{model: f.model(g.Model), capacity: g.Capacity, free: g.Capacity, cores: gpu.CoresPerDevice})
+			n.gpus = append(n.gpus, device{model: f.model(g.Model), capacity: g.Capacity, free: g.Capacity})
 			f.capacity += g.Capacity
 			f.largest = max(f.largest, g.Capacity)
 		}
@@ -72,10 +69,7 @@ func (f *Fleet) model(name string) int {
 	return len(f.models) - 1
 }
 
-// maxModels is how many kinds of GPU a fleet may have.
-const maxModels = 64
-
-// shape returns a shape as policies ask about it; equal shapes have one id.
+// shape returns the shape of this fleet; equal shapes have one id.
 func (f *Fleet) shape(s Shape) shape {
 	id := slices.Index(f.shapes, s)
 	if id < 0 {
@@ -93,81 +87,69 @@ func (f *Fleet) shape(s Shape) shape {
 
 func (s *shape) allowsDevice(d *device) bool { return s.models&(1<<d.model) != 0 }
 
-func (s *shape) fitsDevice(d *device) bool {
-	return s.allowsDevice(d) && d.free >= s.Units && d.cores >= s.Cores
-}
+func (s *shape) fitsDevice(d *device) bool { return s.allowsDevice(d) && d.free >= s.Units }
 
-// fits reports whether the shape fits on the node.
+// fits reports whether the shape fits the node.
 func (s *shape) fits(n *node) bool {
 	if n.cpu < s.CPU || n.memory < s.Memory {
 		return false
 	}
-	return s.GPUs == 0 || s.fitsGPUs(n)
-}
-
-func (s *shape) fitsGPUs(n *node) bool {
 	want := s.GPUs
 	for i := range n.gpus {
-		if s.fitsDevice(&n.gpus[i]) {
-			if want--; want <= 0 {
-				return true
-			}
+		if want > 0 && s.fitsDevice(&n.gpus[i]) {
+			want--
 		}
 	}
-	return want <= 0
+	return want == 0
 }
 
-// tightest returns the devices of the node on which the least is left free.
-func (s *shape) tightest(n *node) []int {
-	if s.GPUs == 0 {
-		return nil
-	}
-	var fitting []int
+// fitting returns the devices of the node that the shape fits.
+func (s *shape) fitting(n *node) (fitting []int) {
 	for i := range n.gpus {
 		if s.fitsDevice(&n.gpus[i]) {
 			fitting = append(fitting, i)
 		}
 	}
+	return fitting
+}
+
+// tightest returns the fitting devices of the node with the least free memory.
+func (s *shape) tightest(n *node) []int {
+	fitting := s.fitting(n)
 	slices.SortStableFunc(fitting, func(a, b int) int { return int(n.gpus[a].free - n.gpus[b].free) })
 	return fitting[:min(s.GPUs, len(fitting))]
 }
 
-// put places a pod. The error says that a policy chose what it does not fit on.
+func (n *node) freeUnits() (sum gpu.Units) {
+	for i := range n.gpus {
+		sum += n.gpus[i].free
+	}
+	return sum
+}
+
+// put places a pod. It returns an error if the policy chose a place that the pod does not fit.
 func (f *Fleet) put(s *shape, at place) error {
 	n := &f.nodes[at.node]
 	if n.cpu < s.CPU || n.memory < s.Memory || len(at.gpus) != s.GPUs {
-		return fmt.Errorf("node %s cannot take %+v on %d GPUs", n.Name, s.Shape, len(at.gpus))
+		return fmt.Errorf("%+v on %d GPUs does not fit node %s", s.Shape, len(at.gpus), n.Name)
 	}
 	for k, i := range at.gpus {
 		if !s.fitsDevice(&n.gpus[i]) || slices.Contains(at.gpus[:k], i) {
-			return fmt.Errorf("GPU %d of node %s cannot take %+v", i, n.Name, s.Shape)
+			return fmt.Errorf("%+v does not fit GPU %d of node %s", s.Shape, i, n.Name)
 		}
 	}
 	f.move(s, at, 1)
 	return nil
 }
 
-func (f *Fleet) move(s *shape, at place, sign int) {
+// move adds a pod to its place, or removes it with the sign -1.
+func (f *Fleet) move(s *shape, at place, sign int64) {
 	n := &f.nodes[at.node]
-	n.cpu -= int64(sign) * s.CPU
-	n.memory -= int64(sign) * s.Memory
+	n.cpu -= sign * s.CPU
+	n.memory -= sign * s.Memory
 	for _, i := range at.gpus {
 		n.gpus[i].free -= gpu.Units(sign) * s.Units
-		n.gpus[i].cores -= sign * s.Cores
-	}
-	kind := f.kind(s)
-	if n.kinds[kind] += sign; n.kinds[kind] == 0 {
-		delete(n.kinds, kind)
 	}
 	f.allocated += gpu.Units(sign) * s.Total()
 	n.version++
-}
-
-// kind tells pods apart as GPU clustering does: 0 asks for no GPU, -1 for a
-// part of one, and others for that many.
-func (f *Fleet) kind(s *shape) int {
-	if s.GPUs == 1 && s.Units < f.largest {
-		return -1
-	}
-	return s.GPUs
 }

@@ -1,12 +1,16 @@
-package replay
+package packing
 
 import (
 	"cmp"
+	"math"
 	"slices"
 )
 
-// fragments is how much of what is free the pods that are typical of a trace cannot use
-// (Weng et al., "Beware of Fragmentation", USENIX ATC 2023).
+// fgd is fragmentation gradient descent: it takes the node and the GPU where placing the pod costs
+// typical pods the least usable memory.
+type fgd struct{ *fragments }
+
+// fragments computes the free memory that the typical pods of a trace cannot use.
 type fragments struct {
 	typical []typicalPod
 	unit    float64 // units that count as one GPU
@@ -19,16 +23,16 @@ type typicalPod struct {
 	popularity float64
 }
 
-// fragment is kept of a node until it changes.
+// fragment is the cached result for a node until the node changes.
 type fragment struct {
 	amount  float64
 	version uint32 // of the node, plus one
 }
 
-// typicalPart is how many of the trace's pods the typical ones stand for.
+// typicalPart is the part of the trace's pods that the typical pods represent.
 const typicalPart = 0.95
 
-// newFragments learns the popularity of shapes from all pods of a trace.
+// newFragments computes the popularity of shapes from all pods of a trace.
 func newFragments(t Trace, f *Fleet) *fragments {
 	count := make(map[Shape]int)
 	for _, p := range t.Pods {
@@ -42,9 +46,13 @@ func newFragments(t Trace, f *Fleet) *fragments {
 	}
 	slices.SortFunc(shapes, func(a, b Shape) int {
 		return -cmp.Or(cmp.Compare(count[a], count[b]), cmp.Compare(a.CPU, b.CPU), cmp.Compare(a.Units, b.Units),
-			cmp.Compare(a.GPUs, b.GPUs), cmp.Compare(a.Models, b.Models), cmp.Compare(a.Cores, b.Cores))
+			cmp.Compare(a.GPUs, b.GPUs), cmp.Compare(a.Models, b.Models))
 	})
-	p := &fragments{unit: float64(f.capacity) / float64(gpus(t)), before: make([]fragment, len(f.nodes))}
+	gpus := 0
+	for i := range f.nodes {
+		gpus += len(f.nodes[i].gpus)
+	}
+	p := &fragments{unit: float64(f.capacity) / float64(gpus), before: make([]fragment, len(f.nodes))}
 	total, covered := float64(len(t.Pods)), 0.0
 	for i := 0; i < len(shapes) && covered < typicalPart*total; i++ {
 		covered += float64(count[shapes[i]])
@@ -58,11 +66,47 @@ func newFragments(t Trace, f *Fleet) *fragments {
 	return p
 }
 
-func gpus(t Trace) (n int) {
-	for _, node := range t.Nodes {
-		n += len(node.GPUs)
+func (p fgd) score(_ *Fleet, s *shape, n *node) int64 {
+	score, _ := p.best(s, n)
+	return score
+}
+
+func (p fgd) devices(_ *Fleet, s *shape, n *node) []int {
+	_, devices := p.best(s, n)
+	return devices
+}
+
+// best returns the best score of a node and its devices. A pod with one GPU gets the first of the best
+// devices, other pods get the tightest.
+func (p fgd) best(s *shape, n *node) (int64, []int) {
+	before := p.fragmentBefore(n)
+	n.cpu -= s.CPU
+	defer func() { n.cpu += s.CPU }()
+	if s.GPUs != 1 {
+		devices := s.tightest(n)
+		return p.after(before, s, n, devices), devices
 	}
-	return n
+	score, device := int64(-1), -1
+	for i := range n.gpus {
+		if !s.fitsDevice(&n.gpus[i]) || slices.Index(n.gpus, n.gpus[i]) < i { // an equal GPU was tried
+			continue
+		}
+		if at := p.after(before, s, n, []int{i}); at > score {
+			score, device = at, i
+		}
+	}
+	return score, []int{device}
+}
+
+func (p fgd) after(before float64, s *shape, n *node, devices []int) int64 {
+	for _, i := range devices {
+		n.gpus[i].free -= s.Units
+	}
+	after := p.fragment(n)
+	for _, i := range devices {
+		n.gpus[i].free += s.Units
+	}
+	return int64(1 / (1 + math.Exp(-(before-after)/p.unit)) * maxScore)
 }
 
 func (p *fragments) fragmentBefore(n *node) float64 {
@@ -73,9 +117,8 @@ func (p *fragments) fragmentBefore(n *node) float64 {
 	return k.amount
 }
 
-// fragment returns how much of a node's free units a typical pod cannot use,
-// on average. The reasons are summed apart, because the published results
-// depend on the last bit of the sum.
+// fragment returns how much of a node's free memory a typical pod cannot use, on average. It sums the
+// reasons apart, because the published results depend on the last bit of the sum.
 func (p *fragments) fragment(n *node) float64 {
 	free := float64(n.freeUnits())
 	var both, lackGPU, lackCPU, satisfied, unsatisfied, barred float64
@@ -110,8 +153,8 @@ func (m *typicalPod) allowed(n *node) bool {
 	return slices.ContainsFunc(n.gpus, func(d device) bool { return m.allowsDevice(&d) })
 }
 
-// fragmentsOf returns the free units of GPUs that are too small for the pod,
-// and whether enough others are left.
+// fragmentsOf returns the free units of GPUs that are too small for the pod, and whether enough other
+// GPUs fit it.
 func (m *typicalPod) fragmentsOf(n *node) (small float64, fits bool) {
 	want := m.GPUs
 	for i := range n.gpus {
