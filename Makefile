@@ -240,6 +240,10 @@ $(BIN)/gpumem-chaos:
 
 ##@ Measure
 
+.PHONY: sizes
+sizes: ## Print lines of Go by wing, of tests, of test tooling and of rendered chart files, and words of docs
+	@test/sizes.sh
+
 # Which parts of the benchmarks to run. The last two need root.
 SECTIONS ?= handlers stress memory node throughput kubelet
 
